@@ -1,0 +1,88 @@
+# Fairlead's targets. `make help` lists them.
+
+SHELL := bash
+.SHELLFLAGS := -euo pipefail -c
+.DEFAULT_GOAL := help
+.DELETE_ON_ERROR:
+MAKEFLAGS += --no-builtin-rules
+.NOTPARALLEL:
+
+NODES ?= 2
+PODS ?= 20
+BENCH ?=
+TESTFLAGS ?=
+VERSION := $(or $(VERSION),$(shell git describe --tags --always --dirty 2>/dev/null),unknown)
+
+# One environment for builds, linters and quick tests, so that they share one
+# build cache. The race detector alone needs cgo.
+export CGO_ENABLED := 0
+export GOFLAGS := -trimpath -buildvcs=false
+
+TOOL := go tool -modfile=tools/go.mod
+LDFLAGS := -s -w \
+	-X fairlead.dev/fairlead/internal/run.Version=$(VERSION) \
+	-X fairlead.dev/fairlead/internal/cniproto.Version=$(VERSION)
+
+PROGRAMS := bin/fairlead-controller bin/fairlead-node bin/fairlead-cni bin/fairlead
+# What the demo, the benchmarks and the integration tests run.
+LAB := $(PROGRAMS) bin/kubelab bin/podrunner
+
+.PHONY: help
+help: ## List the targets
+	@awk -F ':.*## ' '/^[a-z0-9-]+:.*## / { printf "  %-11s %s\n", $$1, $$2 }' $(MAKEFILE_LIST)
+
+.PHONY: build
+build: preflight-build $(PROGRAMS) ## Build the four programs into bin/
+
+.PHONY: test
+test: ## Run everything CI runs: verify, all tests with -race, the demo, a short bench (root)
+	@TESTFLAGS='$(TESTFLAGS)' hack/test.sh
+
+.PHONY: test-fast
+test-fast: preflight-build ## Run the tests that need neither root nor a cluster, under 2 minutes
+	go test -short $(TESTFLAGS) ./...
+
+.PHONY: verify
+verify: preflight-verify ## Check generated files, formatting, lint, the lint rules themselves, go.mod
+	@hack/verify.sh
+
+.PHONY: generate
+generate: preflight-build ## Write deepcopy functions, CRDs and the API reference page
+	hack/generate.sh
+
+.PHONY: demo
+demo: preflight-demo $(if $(KUBECONFIG_DEMO),$(filter-out bin/kubelab,$(LAB)),$(LAB)) bin/demo ## Show the whole story on this machine: NODES=2 PODS=20 KUBECONFIG_DEMO=path (root)
+	@exec bin/demo --nodes '$(NODES)' --pods '$(PODS)' $(if $(KUBECONFIG_DEMO),--kubeconfig '$(KUBECONFIG_DEMO)')
+
+.PHONY: bench
+bench: preflight-bench $(LAB) bin/bench ## Measure against baselines into bench/results.json: BENCH=short for 2 minutes (root)
+	@mkdir -p bench
+	@exec bin/bench $(if $(filter short,$(BENCH)),--short) --out bench/results.json
+
+.PHONY: e2e
+e2e: ## Test on nodes with the real kubelet and containerd (not there yet)
+	@echo 'make e2e: not there yet. A cluster with the real kubelet and containerd comes with the work on the node.' >&2
+	@echo 'Until then `make demo` runs the whole path with a stand-in for kubelet and containerd.' >&2
+	@exit 1
+
+.PHONY: clean
+clean: ## Remove what was built (bin/)
+	rm -rf bin
+
+.PHONY: preflight-build preflight-verify preflight-demo preflight-bench
+preflight-build preflight-verify preflight-demo preflight-bench: preflight-%:
+	@hack/preflight.sh $*
+
+# go build knows best what changed and is quick when nothing did.
+.PHONY: FORCE
+FORCE:
+
+$(PROGRAMS): bin/%: FORCE | preflight-build
+	@go build -ldflags '$(LDFLAGS)' -o $@ ./cmd/$*
+
+bin/podrunner bin/demo bin/bench: bin/%: FORCE | preflight-build
+	@go build -ldflags '$(LDFLAGS)' -o $@ ./test/$*
+
+# Kubernetes takes seconds even when nothing changed, so make decides.
+bin/kubelab: $(shell find test/kubelab -type f \( -name '*.go' -o -name 'go.*' \) -not -name '*_test.go' 2>/dev/null) hack/build-kubelab.sh | preflight-build
+	@hack/build-kubelab.sh $@

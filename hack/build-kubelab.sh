@@ -1,0 +1,115 @@
+#!/usr/bin/env bash
+# Builds bin/kubelab: Kubernetes in one process, a Go module of its own.
+# The first build compiles some 2,000 packages and takes minutes, so this shows
+# how far it is: one line that moves on a terminal, a line every 15 s elsewhere.
+# usage: hack/build-kubelab.sh OUTPUT
+set -euo pipefail
+
+root=$(cd "$(dirname "${BASH_SOURCE[0]}")/.." && pwd)
+case ${1:?usage: hack/build-kubelab.sh OUTPUT} in
+/*) out=$1 ;;
+*) out=$PWD/$1 ;;
+esac
+cd "$root/test/kubelab"
+export CGO_ENABLED=0
+
+pid=
+trap '[ -z "$pid" ] || kill "$pid" 2>/dev/null || true' EXIT
+
+tty=false
+[ -t 1 ] && tty=true
+interval=$($tty && echo 1 || echo 15)
+last=-$interval
+
+clock() { printf '%dm%02ds' $((SECONDS / 60)) $((SECONDS % 60)); }
+
+# say TEXT prints progress, at most once per interval.
+say() {
+	((SECONDS - last >= interval)) || return 0
+	last=$SECONDS
+	if $tty; then
+		printf '\r\033[Kkubelab: %s, %s' "$1" "$(clock)"
+	else
+		printf 'kubelab: %s, %s\n' "$1" "$(clock)"
+	fi
+}
+
+# follow HANDLER COMMAND... runs COMMAND, gives each line it prints to HANDLER
+# (an empty line when a second passes without one), and returns its status.
+follow() {
+	local handler=$1 line rc
+	shift
+	exec {lines}< <(exec "$@" 2>&1)
+	pid=$!
+	while true; do
+		rc=0
+		IFS= read -r -t 1 -u "$lines" line || rc=$?
+		if ((rc == 0)); then
+			"$handler" "$line"
+		elif ((rc > 128)); then
+			"$handler" ""
+		else
+			break
+		fi
+	done
+	exec {lines}<&-
+	rc=0
+	wait "$pid" || rc=$?
+	pid=
+	return "$rc"
+}
+
+kept=
+keep() {
+	if [ -n "$1" ]; then kept+=$1$'\n'; fi
+}
+
+fail() {
+	if $tty; then printf '\n'; fi
+	printf '%s' "$kept" >&2
+	printf 'kubelab: %s\n' "$1" >&2
+	exit 1
+}
+
+modules=0
+todo=0
+on_list() {
+	case $1 in
+	"go: downloading "*) modules=$((modules + 1)) ;;
+	"stale true") todo=$((todo + 1)) ;;
+	"" | "stale false") ;;
+	*) keep "$1" ;;
+	esac
+	if ((modules > 0)); then
+		say "fetching modules, $modules so far"
+	else
+		say "listing packages"
+	fi
+}
+follow on_list go list -trimpath -deps -f 'stale {{.Stale}}' . || fail "cannot list its packages"
+kept=
+
+compiled=0
+on_build() {
+	case $1 in
+	"") ;;
+	"go: downloading "*) ;;
+	*[[:space:]]* | *.go:*) keep "$1" ;; # an error, not the name of a package
+	*) compiled=$((compiled + 1)) ;;
+	esac
+	if ((compiled < todo)); then
+		say "compiling $compiled/$todo packages"
+	else
+		say "linking"
+	fi
+}
+kubernetes=$(go list -m -f '{{.Version}}' k8s.io/kubernetes)
+mkdir -p "$(dirname "$out")"
+last=-$interval
+follow on_build go build -v -trimpath \
+	-ldflags "-s -w -X k8s.io/component-base/version.gitVersion=$kubernetes" \
+	-o "$out" . || fail "the build failed"
+touch "$out" # go leaves an up-to-date binary alone; make compares times
+
+if $tty; then printf '\r\033[K'; fi
+printf 'kubelab: Kubernetes %s built, %s packages compiled, %s\n' "$kubernetes" "$compiled" "$(clock)"

@@ -1,0 +1,85 @@
+#!/usr/bin/env bash
+# Says what this machine lacks for a task, and how to get it, before the task
+# does anything. Exits 1 when something is missing.
+# usage: hack/preflight.sh build|verify|test|demo|bench
+set -euo pipefail
+
+root=$(cd "$(dirname "${BASH_SOURCE[0]}")/.." && pwd)
+task=${1:?usage: hack/preflight.sh build|verify|test|demo|bench}
+missing=()
+packages=()
+
+lacks() { missing+=("$1"); }
+
+# wants COMMAND PACKAGE WHY
+wants() {
+	command -v "$1" >/dev/null && return
+	lacks "$1 ($3)"
+	packages+=("$2")
+}
+
+check_go() {
+	local want have
+	want=$(awk '$1 == "go" { print $2; exit }' "$root/go.mod")
+	if ! command -v go >/dev/null; then
+		lacks "Go $want or newer: https://go.dev/dl/ (Debian's package is older)"
+		return
+	fi
+	have=$(cd "$root" && go env GOVERSION) || have=unknown
+	have=${have#go}
+	if [ "$(printf '%s\n%s\n' "$want" "${have%%[- ]*}" | sort -V | head -n 1)" != "$want" ]; then
+		lacks "Go $want or newer; this is $have: https://go.dev/dl/"
+	fi
+}
+
+check_root() {
+	if [ "$(id -u)" != 0 ]; then
+		lacks "root, to make network namespaces and links: sudo -E make $task"
+	elif command -v unshare >/dev/null && ! unshare --net true 2>/dev/null; then
+		lacks "the right to make network namespaces (CAP_SYS_ADMIN): run outside the container, or with --privileged"
+	fi
+}
+
+check_space() {
+	local cache free
+	cache=$(go env GOCACHE 2>/dev/null) && mkdir -p "$cache" 2>/dev/null || return 0
+	free=$(df --output=avail -BG "$cache" | tail -n 1 | tr -dc 0-9)
+	if [ ! -x "$root/bin/kubelab" ] && ((free < 6)); then
+		lacks "6 GB of disk for building Kubernetes; $cache has $free GB: make room or set GOCACHE"
+	fi
+}
+
+check_go
+case $task in
+build) ;;
+verify)
+	wants git git "compares generated files"
+	;;
+test)
+	check_root
+	check_space
+	wants git git "compares generated files"
+	wants gcc "gcc libc6-dev" "the race detector links with a C compiler"
+	;;
+demo | bench)
+	# With a cluster of one's own nothing of Kubernetes is built.
+	check_root
+	[ -n "${KUBECONFIG_DEMO:-}" ] || check_space
+	;;
+*)
+	printf 'preflight: unknown task %q; one of build, verify, test, demo, bench\n' "$task" >&2
+	exit 2
+	;;
+esac
+if [ -n "${KUBECONFIG_DEMO:-}" ] && [ "$task" = demo ] && [ ! -r "$KUBECONFIG_DEMO" ]; then
+	lacks "a readable kubeconfig at KUBECONFIG_DEMO=$KUBECONFIG_DEMO"
+fi
+
+if ((${#missing[@]} > 0)); then
+	printf 'make %s needs what this machine lacks:\n' "$task" >&2
+	printf '  - %s\n' "${missing[@]}" >&2
+	if ((${#packages[@]} > 0)); then
+		printf 'On Debian and Ubuntu: apt-get install -y --no-install-recommends %s\n' "${packages[*]}" >&2
+	fi
+	exit 1
+fi

@@ -1,0 +1,42 @@
+#!/usr/bin/env bash
+# What a change must pass before anything is run; `make verify`.
+set -euo pipefail
+
+cd "$(dirname "${BASH_SOURCE[0]}")/.."
+# shellcheck source=hack/steps.sh
+. hack/steps.sh
+
+lint() { go tool -modfile=tools/go.mod golangci-lint "$@"; }
+
+formatting() {
+	lint fmt --diff || {
+		printf 'To mend: go tool -modfile=tools/go.mod golangci-lint fmt\n' >&2
+		return 1
+	}
+}
+
+modules() {
+	local dir
+	for dir in . test/kubelab test/bench/reference; do
+		(cd "$dir" && go mod tidy -diff) || {
+			printf 'To mend: cd %s && go mod tidy\n' "$dir" >&2
+			return 1
+		}
+	done
+}
+
+# What looks at syntax alone; more would have to load all of Kubernetes.
+kubelab() {
+	(cd test/kubelab && go tool -modfile=../../tools/go.mod golangci-lint run --allow-parallel-runners --config ../../.golangci.yml \
+		--enable-only=depguard,funlen,gocognit,gochecknoinits,godot,misspell)
+}
+
+step "build the linter (minutes the first time)" lint version
+step "generated files" hack/generate.sh --check
+step "formatting" formatting
+step "go vet" go vet ./...
+step "golangci-lint" lint run --allow-parallel-runners
+step "golangci-lint, budgets of kubelab" kubelab
+step "the lint rules themselves" go test -count=1 ./test/lint
+step "go.mod is tidy" modules
+steps_summary verify

@@ -1,0 +1,15 @@
+// at: internal/controller/calls/example_test.go
+
+package calls
+
+import (
+	"fmt"
+	"os"
+	"testing"
+	"time"
+)
+
+func TestExample(_ *testing.T) {
+	fmt.Println(os.Getenv("HOME"))
+	time.Sleep(time.Second) // want: forbidigo:sleep
+}
