@@ -1,0 +1,78 @@
+package v1alpha1
+
+import (
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+)
+
+// ConditionRouted of a NodeNetwork is true when the node's bridge and the
+// routes to every other node's blocks are in place.
+const ConditionRouted = "Routed"
+
+// NodeNetworkSpec is written by the controller.
+type NodeNetworkSpec struct {
+	// Blocks are the CIDRs routed to this node, sorted.
+	// +listType=set
+	// +optional
+	// +kubebuilder:validation:MaxItems=1024
+	// +kubebuilder:validation:items:MaxLength=49
+	// +kubebuilder:validation:XValidation:rule="self.all(c, isCIDR(c))",message="each block must be in CIDR form"
+	Blocks []string `json:"blocks,omitempty"`
+}
+
+// NodeNetworkStatus is written by the node.
+type NodeNetworkStatus struct {
+	// Uplink is the interface that leads to the other nodes.
+	// +optional
+	// +kubebuilder:validation:MaxLength=15
+	Uplink string `json:"uplink,omitempty"`
+	// Addresses of the node on its uplink in CIDR form, at most one per
+	// family; the prefix says which other nodes share the link.
+	// +listType=atomic
+	// +optional
+	// +kubebuilder:validation:MaxItems=2
+	// +kubebuilder:validation:items:MaxLength=49
+	Addresses []string `json:"addresses,omitempty"`
+	// MTU of the uplink in bytes.
+	// +optional
+	MTU int32 `json:"mtu,omitempty"`
+	// BootID of the node's kernel (/proc/sys/kernel/random/boot_id). A change
+	// proves that no sandbox of the former boot is left.
+	// +optional
+	// +kubebuilder:validation:MaxLength=64
+	BootID string `json:"bootID,omitempty"`
+	// Conditions is Routed.
+	// +listType=map
+	// +listMapKey=type
+	// +optional
+	// +kubebuilder:validation:MaxItems=8
+	Conditions []metav1.Condition `json:"conditions,omitempty"`
+}
+
+// NodeNetwork is what nodes need to know of each other: named as the node and
+// owned by it. Nodes watch these, never IPBlocks: they change rarely.
+//
+// +kubebuilder:object:root=true
+// +kubebuilder:subresource:status
+// +kubebuilder:resource:scope=Cluster,shortName=nn,categories=fairlead
+// +kubebuilder:printcolumn:name="Addresses",type=string,JSONPath=`.status.addresses`
+// +kubebuilder:printcolumn:name="Blocks",type=string,JSONPath=`.spec.blocks`
+// +kubebuilder:printcolumn:name="MTU",type=integer,JSONPath=`.status.mtu`
+// +kubebuilder:printcolumn:name="Routed",type=string,JSONPath=`.status.conditions[?(@.type=="Routed")].status`
+// +kubebuilder:printcolumn:name="Age",type=date,JSONPath=`.metadata.creationTimestamp`
+type NodeNetwork struct {
+	metav1.TypeMeta   `json:",inline"`
+	metav1.ObjectMeta `json:"metadata,omitempty"`
+
+	Spec   NodeNetworkSpec   `json:"spec,omitempty"`
+	Status NodeNetworkStatus `json:"status,omitempty"`
+}
+
+// NodeNetworkList is a list of NodeNetworks.
+//
+// +kubebuilder:object:root=true
+type NodeNetworkList struct {
+	metav1.TypeMeta `json:",inline"`
+	metav1.ListMeta `json:"metadata,omitempty"`
+
+	Items []NodeNetwork `json:"items"`
+}
