@@ -1,0 +1,162 @@
+package cluster
+
+import (
+	"bytes"
+	"context"
+	"errors"
+	"fmt"
+	"io"
+	"os"
+	"os/exec"
+	"path/filepath"
+	"strconv"
+	"strings"
+	"syscall"
+	"time"
+
+	"k8s.io/client-go/kubernetes"
+	"k8s.io/client-go/rest"
+	"k8s.io/client-go/tools/clientcmd"
+)
+
+// probeTimeout bounds the question whether a control plane that left its kubeconfig still runs.
+const probeTimeout = 5 * time.Second
+
+// findControlPlane returns the kubeconfig of the control plane and starts one if there is none. It holds a lock until
+// unlock is called, so that test binaries prepare the cluster one after the other.
+func findControlPlane() (kubeconfig string, unlock func(), err error) {
+	if kubeconfig := os.Getenv("FAIRLEAD_TEST_KUBECONFIG"); kubeconfig != "" {
+		unlock, err := lockFile(kubeconfig, exclusive)
+		if err != nil {
+			return "", nil, fmt.Errorf("FAIRLEAD_TEST_KUBECONFIG: %w", err)
+		}
+		return kubeconfig, unlock, nil
+	}
+	program, err := findKubelab()
+	if err != nil {
+		return "", nil, err
+	}
+	owner, dir, err := owner()
+	if err != nil {
+		return "", nil, err
+	}
+	// The lock is on the program because that is there before the control plane and has not to be removed after it.
+	unlock, err = lockFile(program, exclusive)
+	if err != nil {
+		return "", nil, err
+	}
+	kubeconfig = filepath.Join(dir, "kubeconfig")
+	if answers(kubeconfig) {
+		return kubeconfig, unlock, nil
+	}
+	if err := startKubelab(program, dir, owner); err != nil {
+		unlock()
+		return "", nil, err
+	}
+	return kubeconfig, unlock, nil
+}
+
+// owner returns the process that the control plane belongs to and the directory named after it. It is the parent, the go
+// command, which all test binaries of a run have in common. Its start time tells it from an earlier process with its ID.
+func owner() (pid int, dir string, err error) {
+	pid = os.Getppid()
+	if pid == 1 {
+		pid = os.Getpid() // an orphan; what belonged to process 1 would never end
+	}
+	stat, err := os.ReadFile(fmt.Sprintf("/proc/%d/stat", pid))
+	if err != nil {
+		return 0, "", fmt.Errorf("start time of the parent process: %w", err)
+	}
+	// proc(5): the second field, the name, is in parentheses and may hold anything; the start time is the 22nd.
+	fields := strings.Fields(string(stat[bytes.LastIndexByte(stat, ')')+1:]))
+	const startTime = 22 - 3
+	if len(fields) <= startTime {
+		return 0, "", fmt.Errorf("start time of the parent process: /proc/%d/stat has %d fields", pid, len(fields)+2)
+	}
+	return pid, filepath.Join(os.TempDir(), fmt.Sprintf("fairlead-kubelab-%d-%s", pid, fields[startTime])), nil
+}
+
+// findKubelab returns the path of the kubelab program.
+func findKubelab() (string, error) {
+	if path := os.Getenv("FAIRLEAD_KUBELAB"); path != "" {
+		if _, err := exec.LookPath(path); err != nil {
+			return "", fmt.Errorf("FAIRLEAD_KUBELAB: %w", err)
+		}
+		return path, nil
+	}
+	root, err := moduleRoot()
+	if err != nil {
+		return "", err
+	}
+	path := filepath.Join(root, "bin", "kubelab")
+	if _, err := exec.LookPath(path); err != nil {
+		return "", fmt.Errorf("bin/kubelab is not built; run this first (it takes minutes the first time): make -C %s bin/kubelab", root)
+	}
+	return path, nil
+}
+
+// moduleRoot returns the directory of go.mod. The go command runs a test in the directory of its package; source paths
+// in the binary are no help, because -trimpath shortens them.
+func moduleRoot() (string, error) {
+	start, err := os.Getwd()
+	if err != nil {
+		return "", fmt.Errorf("module root: %w", err)
+	}
+	for dir := start; ; dir = filepath.Dir(dir) {
+		if _, err := os.Stat(filepath.Join(dir, "go.mod")); err == nil {
+			return dir, nil
+		}
+		if dir == filepath.Dir(dir) {
+			return "", fmt.Errorf("no go.mod in %s or above it; set FAIRLEAD_KUBELAB to the kubelab program", start)
+		}
+	}
+}
+
+// startKubelab starts a control plane that ends with its owner, and returns when it is ready.
+func startKubelab(program, dir string, owner int) error {
+	cmd := exec.Command(program, "up", "--dir", dir, "--owner-pid", strconv.Itoa(owner))
+	// A session of its own: an interrupt from the terminal is for the tests, which may still need it to clean up.
+	cmd.SysProcAttr = &syscall.SysProcAttr{Setsid: true}
+	stdout, err := cmd.StdoutPipe()
+	if err != nil {
+		return err
+	}
+	stderr, err := cmd.StderrPipe()
+	if err != nil {
+		return err
+	}
+	if err := cmd.Start(); err != nil {
+		return fmt.Errorf("starting kubelab: %w", err)
+	}
+	said, err := io.ReadAll(stdout) // it closes its standard output when it is ready
+	if err != nil || !bytes.HasPrefix(said, []byte("kubelab: ready ")) {
+		reason, readErr := io.ReadAll(stderr)
+		return fmt.Errorf("%s did not become ready: %w\n%s%s", program, errors.Join(err, readErr, cmd.Wait()), said, reason)
+	}
+	// It stays for the other test binaries. What it may have to say later is in its log.
+	return errors.Join(stdout.Close(), stderr.Close(), cmd.Process.Release())
+}
+
+// answers says whether there is a control plane behind a kubeconfig.
+func answers(kubeconfig string) bool {
+	cfg, err := restConfig(kubeconfig)
+	if err != nil {
+		return false
+	}
+	cfg.Timeout = probeTimeout
+	api, err := kubernetes.NewForConfig(cfg)
+	if err != nil {
+		return false
+	}
+	return api.CoreV1().RESTClient().Get().AbsPath("/readyz").Do(context.Background()).Error() == nil
+}
+
+// restConfig reads a kubeconfig. The result has no rate limit.
+func restConfig(kubeconfig string) (*rest.Config, error) {
+	cfg, err := clientcmd.BuildConfigFromFlags("", kubeconfig)
+	if err != nil {
+		return nil, fmt.Errorf("kubeconfig %s: %w", kubeconfig, err)
+	}
+	cfg.QPS = -1
+	return cfg, nil
+}

@@ -1,0 +1,72 @@
+package main
+
+import (
+	"context"
+	"fmt"
+	"net"
+
+	"github.com/spf13/pflag"
+	utilerrors "k8s.io/apimachinery/pkg/util/errors"
+	"k8s.io/client-go/rest"
+	cliflag "k8s.io/component-base/cli/flag"
+	_ "k8s.io/component-base/metrics/prometheus/clientgo" // as in kube-apiserver's own main
+	_ "k8s.io/component-base/metrics/prometheus/version"  // as in kube-apiserver's own main
+	"k8s.io/kubernetes/cmd/kube-apiserver/app"
+	"k8s.io/kubernetes/cmd/kube-apiserver/app/options"
+)
+
+// runAPIServer runs kube-apiserver on a listener until it fails.
+func runAPIServer(ctx context.Context, p *controlPlane, listener net.Listener) error {
+	bind := p.opts.bind.String()
+	args := []string{
+		"--etcd-servers=" + p.etcd.endpoint(),
+		"--bind-address=" + bind,
+		"--advertise-address=" + bind,
+		"--client-ca-file=" + p.dir.file("ca.crt"),
+		"--tls-cert-file=" + p.dir.file("apiserver.crt"),
+		"--tls-private-key-file=" + p.dir.file("apiserver.key"),
+		"--authorization-mode=Node,RBAC",
+		"--service-cluster-ip-range=10.96.0.0/16",
+		"--service-account-issuer=https://kubernetes.default.svc",
+		"--service-account-key-file=" + p.dir.file("sa.key"),
+		"--service-account-signing-key-file=" + p.dir.file("sa.key"),
+		"--allow-privileged=true",
+		"--profiling=false",
+	}
+	if p.opts.bind.IsLoopback() {
+		// The API refuses loopback addresses as endpoints of the service `kubernetes`.
+		args = append(args, "--endpoint-reconciler-type=none")
+	}
+	opts := options.NewServerRunOptions()
+	if err := parseFlags("kube-apiserver", opts.Flags(), args); err != nil {
+		return err
+	}
+	// The port is taken before its number is told to anyone; a free port looked up first could be gone by now.
+	opts.SecureServing.Listener = listener
+	opts.SecureServing.BindPort = listener.Addr().(*net.TCPAddr).Port
+	if err := opts.GenericServerRunOptions.ComponentGlobalsRegistry.Set(); err != nil {
+		return err
+	}
+	rest.SetDefaultWarningHandler(rest.NoWarnings{}) // as its main does for its loopback clients
+	completed, err := opts.Complete(ctx)
+	if err != nil {
+		return err
+	}
+	if errs := completed.Validate(); len(errs) > 0 {
+		return utilerrors.NewAggregate(errs)
+	}
+	return app.Run(ctx, completed)
+}
+
+// parseFlags sets a component's options as its command line would. The components' own commands cannot share a
+// process: each installs the signal handler, which panics the second time.
+func parseFlags(component string, sets cliflag.NamedFlagSets, args []string) error {
+	flags := pflag.NewFlagSet(component, pflag.ContinueOnError)
+	for _, set := range sets.FlagSets {
+		flags.AddFlagSet(set)
+	}
+	if err := flags.Parse(args); err != nil {
+		return fmt.Errorf("%s: %w", component, err)
+	}
+	return nil
+}

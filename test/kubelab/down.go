@@ -1,0 +1,103 @@
+package main
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"io/fs"
+	"os"
+	"path/filepath"
+	"time"
+
+	"golang.org/x/sys/unix"
+)
+
+// termTimeout is what a kubelab gets to end by itself; it needs less than a second.
+const termTimeout = 10 * time.Second
+
+func parseDown(args []string) (string, error) {
+	flags := newFlags("kubelab down")
+	dir := flags.String("dir", "", "")
+	if err := flags.Parse(args); err != nil {
+		return "", parseError(err)
+	}
+	if *dir == "" || flags.NArg() > 0 {
+		return "", fmt.Errorf("%w: down takes --dir DIR and nothing else", errUsage)
+	}
+	return *dir, nil
+}
+
+// down ends the kubelab of a directory, if one runs, and removes the directory. A directory that is not there is
+// success; one that is no kubelab's is an error and stays as it is.
+func down(ctx context.Context, path string) error {
+	path, err := filepath.Abs(path)
+	if err != nil {
+		return fmt.Errorf("--dir: %w", err)
+	}
+	for ctx.Err() == nil {
+		ours, err := isLabDir(path)
+		if errors.Is(err, fs.ErrNotExist) || err == nil && !ours {
+			return nil
+		}
+		if err != nil {
+			return fmt.Errorf("--dir: %w", err)
+		}
+		again, err := endAndRemove(path)
+		if err != nil || !again {
+			return err
+		}
+	}
+	return ctx.Err()
+}
+
+// endAndRemove ends the holder of a data directory and removes the directory. It reports that it has to be done again
+// when someone else came in between.
+func endAndRemove(path string) (again bool, err error) {
+	lock, err := os.OpenFile(filepath.Join(path, lockFile), os.O_RDWR, 0)
+	if errors.Is(err, fs.ErrNotExist) {
+		return true, nil
+	}
+	if err != nil {
+		return false, err
+	}
+	dir := &dataDir{path: path, lock: lock, ours: true}
+	defer lock.Close()
+	if err := endHolder(lock); err != nil {
+		return false, fmt.Errorf("ending the kubelab of %s: %w", path, err)
+	}
+	if err := dir.acquire(); errors.Is(err, errVanished) {
+		return true, nil // it removed the directory itself
+	} else if err != nil {
+		return false, err
+	}
+	return false, dir.remove()
+}
+
+// endHolder ends the process that holds the lock: by SIGTERM, and by SIGKILL if that does not help.
+func endHolder(lock *os.File) error {
+	pid, err := holder(lock)
+	if err != nil || pid == 0 {
+		return err
+	}
+	proc, err := watchProcess(pid)
+	if errors.Is(err, unix.ESRCH) {
+		return nil
+	}
+	if err != nil {
+		return err
+	}
+	defer proc.close()
+	// If it still holds the lock now, the handle is of the holder and of no process that got its ID later.
+	if still, err := holder(lock); err != nil || still != pid {
+		return err
+	}
+	for _, sig := range []unix.Signal{unix.SIGTERM, unix.SIGKILL} {
+		if err := proc.signal(sig); err != nil {
+			return err
+		}
+		if ended, err := proc.ended(termTimeout); err != nil || ended {
+			return err
+		}
+	}
+	return fmt.Errorf("process %d did not end", pid)
+}

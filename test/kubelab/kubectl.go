@@ -1,0 +1,16 @@
+package main
+
+import (
+	"os"
+
+	"k8s.io/component-base/cli"
+	"k8s.io/kubectl/pkg/cmd"
+	"k8s.io/kubectl/pkg/cmd/util"
+)
+
+// runKubectl is kubectl of the same release, for machines that have none. It prints its errors and sets the exit code
+// itself.
+func runKubectl(args []string) {
+	os.Args = append([]string{"kubectl"}, args...) // it looks for its plugins' names there
+	util.CheckErr(cli.RunNoErrOutput(cmd.NewDefaultKubectlCommand()))
+}

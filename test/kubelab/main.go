@@ -1,0 +1,118 @@
+// Command kubelab is a throw-away Kubernetes control plane in one process: etcd, kube-apiserver, kube-scheduler and
+// kube-controller-manager, the real ones, as goroutines. It serves Fairlead's demo and integration tests; it is no way
+// to run a cluster. Nothing is kept: etcd does not sync to disk (unless told to) and the directory goes when it ends.
+//
+//	kubelab up --dir DIR [--nodes N] [--bind ADDR] [--owner-pid PID] [--fsync] [--node-lifecycle]
+//	kubelab down --dir DIR
+//	kubelab kubectl ...
+//
+// There are no kubelets. The Node objects that --nodes makes are stand-ins, as are those that tests make, and nobody
+// sends heartbeats for them; so the node-lifecycle controller, which would taint them as unreachable after its grace
+// period, stays off unless --node-lifecycle asks for it. A node with a real kubelet wants it on: it is what removes the
+// not-ready taint that every Node is born with.
+package main
+
+import (
+	"context"
+	"errors"
+	"flag"
+	"fmt"
+	"io"
+	"os"
+)
+
+const usage = `usage:
+  kubelab up --dir DIR [--nodes N] [--bind ADDR] [--owner-pid PID] [--fsync] [--node-lifecycle]
+  kubelab down --dir DIR
+  kubelab kubectl --kubeconfig DIR/kubeconfig ...
+
+up runs a control plane in the foreground until it gets SIGINT or SIGTERM, and prints one line when it is ready.
+  --dir DIR          data directory: new, empty, or left by an earlier kubelab; removed at the end if kubelab made it
+  --nodes N          make the Node objects node-1 to node-N, schedulable, and a kubeconfig for each in DIR
+  --bind ADDR        address of the API server, one of this machine's; the port is a free one (default 127.0.0.1)
+  --owner-pid PID    end when the process with this ID ends
+  --fsync            make etcd sync every write to disk, to measure with
+  --node-lifecycle   run the node-lifecycle controller, for nodes with a real kubelet, which sends heartbeats
+
+down ends the kubelab of a directory, if one runs, and removes the directory.
+
+kubectl is Kubernetes' own.
+`
+
+// errUsage marks a command line that asks for nothing kubelab knows.
+var errUsage = errors.New("wrong command line")
+
+// stdio is where the user reads. The components' output goes elsewhere, see redirectOutput.
+type stdio struct {
+	stdout, stderr *os.File
+}
+
+func main() {
+	out, err := saveStdio()
+	if err != nil {
+		_, _ = fmt.Fprintf(os.Stderr, "kubelab: %v\n", err)
+		os.Exit(1)
+	}
+	os.Exit(run(context.Background(), os.Args[1:], out))
+}
+
+// run is the whole program: it executes one command and returns the exit code, 0 for success, 1 for a failure and 2 for
+// a wrong command line.
+func run(ctx context.Context, args []string, out stdio) int {
+	err := dispatch(ctx, args, out)
+	switch {
+	case err == nil:
+		return 0
+	case errors.Is(err, flag.ErrHelp):
+		_, _ = fmt.Fprint(out.stdout, usage)
+		return 0
+	case errors.Is(err, errUsage):
+		_, _ = fmt.Fprintf(out.stderr, "kubelab: %v\n%s", err, usage)
+		return 2
+	default:
+		_, _ = fmt.Fprintf(out.stderr, "kubelab: %v\n", err)
+		return 1
+	}
+}
+
+func dispatch(ctx context.Context, args []string, out stdio) error {
+	if len(args) == 0 {
+		return fmt.Errorf("%w: no command given", errUsage)
+	}
+	switch args[0] {
+	case "up":
+		opts, err := parseUp(args[1:])
+		if err != nil {
+			return err
+		}
+		return up(ctx, opts, out)
+	case "down":
+		dir, err := parseDown(args[1:])
+		if err != nil {
+			return err
+		}
+		return down(ctx, dir)
+	case "kubectl":
+		runKubectl(args[1:])
+		return nil
+	case "help", "-h", "--help":
+		return flag.ErrHelp
+	default:
+		return fmt.Errorf("%w: unknown command %q", errUsage, args[0])
+	}
+}
+
+// newFlags returns an empty flag set. It prints nothing by itself; run does.
+func newFlags(command string) *flag.FlagSet {
+	flags := flag.NewFlagSet(command, flag.ContinueOnError)
+	flags.SetOutput(io.Discard)
+	return flags
+}
+
+// parseError marks an error of a flag set as one of the command line, unless help was asked for.
+func parseError(err error) error {
+	if errors.Is(err, flag.ErrHelp) {
+		return err
+	}
+	return fmt.Errorf("%w: %w", errUsage, err)
+}

@@ -1,0 +1,208 @@
+package main
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"net"
+	"net/netip"
+	"os/signal"
+	"path/filepath"
+	"syscall"
+	"time"
+)
+
+// readyTimeout bounds the start: it takes 2.5 s on an idle machine with two cores.
+const readyTimeout = 2 * time.Minute
+
+// upOptions are the settings of `kubelab up`.
+type upOptions struct {
+	dir           string     // data directory: new, empty, or left by a kubelab that ended
+	nodes         int        // number of stand-in Node objects and node kubeconfigs
+	bind          netip.Addr // address of the API server, one of this machine's
+	ownerPID      int        // end when this process does; 0 means there is none
+	fsync         bool       // make etcd sync to disk
+	nodeLifecycle bool       // run the node-lifecycle controller
+}
+
+func parseUp(args []string) (upOptions, error) {
+	var opts upOptions
+	flags := newFlags("kubelab up")
+	flags.StringVar(&opts.dir, "dir", "", "")
+	flags.IntVar(&opts.nodes, "nodes", 0, "")
+	bind := flags.String("bind", "127.0.0.1", "")
+	flags.IntVar(&opts.ownerPID, "owner-pid", 0, "")
+	flags.BoolVar(&opts.fsync, "fsync", false, "")
+	flags.BoolVar(&opts.nodeLifecycle, "node-lifecycle", false, "")
+	if err := flags.Parse(args); err != nil {
+		return opts, parseError(err)
+	}
+	if flags.NArg() > 0 {
+		return opts, fmt.Errorf("%w: unexpected argument %q", errUsage, flags.Arg(0))
+	}
+	if opts.dir == "" {
+		return opts, fmt.Errorf("%w: --dir is missing", errUsage)
+	}
+	if opts.nodes < 0 || opts.nodes > 1000 {
+		return opts, fmt.Errorf("%w: --nodes is %d; want 0 to 1000", errUsage, opts.nodes)
+	}
+	if opts.ownerPID < 0 {
+		return opts, fmt.Errorf("%w: --owner-pid is %d; want a process ID", errUsage, opts.ownerPID)
+	}
+	addr, err := netip.ParseAddr(*bind)
+	if err != nil || addr.IsUnspecified() {
+		return opts, fmt.Errorf("%w: --bind is %q; want one IP address of this machine", errUsage, *bind)
+	}
+	opts.bind = addr
+	return opts, nil
+}
+
+// up runs a control plane until a signal, the end of its owner, or a failure of a component.
+func up(ctx context.Context, opts upOptions, out stdio) (err error) {
+	ctx, stop := signal.NotifyContext(ctx, syscall.SIGINT, syscall.SIGTERM, syscall.SIGHUP)
+	defer stop()
+	ctx, cancel := context.WithCancelCause(ctx)
+	defer cancel(nil)
+
+	if opts.ownerPID != 0 {
+		owner, err := watchProcess(opts.ownerPID)
+		if err != nil {
+			return fmt.Errorf("--owner-pid: %w", err)
+		}
+		go func() { cancel(owner.wait()) }()
+	}
+
+	dir, err := claimDir(opts.dir)
+	if err != nil {
+		return err
+	}
+	logPath := dir.file("kubelab.log")
+	if err := redirectOutput(logPath, out.stderr); err != nil {
+		return errors.Join(err, dir.remove())
+	}
+	plane := &controlPlane{opts: opts, dir: dir, failed: make(chan error, 1)}
+	defer func() {
+		plane.stop()
+		if err != nil {
+			err = fmt.Errorf("%w\nlog: %s", err, logPath) // kept, with the directory, to be read
+			return
+		}
+		err = dir.remove()
+	}()
+	if err := plane.start(ctx); err != nil {
+		if ctx.Err() != nil {
+			return nil // asked to end before it was ready
+		}
+		return err
+	}
+	// The line is all that standard output gets; closing it shows the reader its end.
+	_, printErr := fmt.Fprintf(out.stdout, "kubelab: ready server=%s kubeconfig=%s\n", plane.server, plane.adminConfig())
+	if err := errors.Join(printErr, out.stdout.Close()); err != nil {
+		return fmt.Errorf("standard output: %w", err)
+	}
+	select {
+	case <-ctx.Done():
+		return nil
+	case err := <-plane.failed:
+		return err
+	}
+}
+
+// controlPlane is what `up` runs.
+type controlPlane struct {
+	opts   upOptions
+	dir    *dataDir
+	server string // URL of the API server
+	pki    *pki
+	etcd   *etcdServer
+	failed chan error // the first component that ended, and why
+}
+
+// adminConfig is the path of the kubeconfig of a cluster administrator.
+func (p *controlPlane) adminConfig() string { return p.dir.file("kubeconfig") }
+
+// start brings everything up and returns when the API server is ready, the controllers work and the nodes exist.
+func (p *controlPlane) start(ctx context.Context) error {
+	ctx, cancel := context.WithTimeoutCause(ctx, readyTimeout, fmt.Errorf("not ready within %v", readyTimeout))
+	defer cancel()
+
+	listener, err := net.Listen("tcp", net.JoinHostPort(p.opts.bind.String(), "0"))
+	if err != nil {
+		return fmt.Errorf("--bind: %w", err)
+	}
+	p.server = "https://" + listener.Addr().String()
+	if err := p.writeCredentials(); err != nil {
+		return err
+	}
+	if p.etcd, err = startEtcd(ctx, p.dir.file("etcd"), p.opts.fsync); err != nil {
+		return err
+	}
+
+	// The components outlive start; nothing stops them but the end of the process, see stop.
+	components := context.WithoutCancel(ctx)
+	p.run("kube-apiserver", func() error { return runAPIServer(components, p, listener) })
+	admin, err := p.adminClient()
+	if err != nil {
+		return err
+	}
+	if err := p.await(ctx, "API server", admin.ready); err != nil {
+		return err
+	}
+	p.run("kube-controller-manager", func() error { return runControllerManager(components, p) })
+	p.run("kube-scheduler", func() error { return runScheduler(components, p) })
+	if err := admin.makeNodes(ctx, p.opts.nodes); err != nil {
+		return err
+	}
+	return p.await(ctx, "controllers", admin.controllersWork)
+}
+
+// run executes a component in the background. A component that ends, for whatever reason, ends the control plane.
+func (p *controlPlane) run(name string, component func() error) {
+	go func() {
+		err := component()
+		if err == nil {
+			err = errors.New("ended")
+		}
+		select {
+		case p.failed <- fmt.Errorf("%s: %w", name, err):
+		default: // only the first failure counts; the others follow from it
+		}
+	}()
+}
+
+// stop ends what would write to the data directory. The components are not asked to stop: an orderly end takes more
+// than 5 s, because each waits for the clients of the next, and it would save nothing that is kept.
+func (p *controlPlane) stop() {
+	if p.etcd != nil {
+		p.etcd.stop()
+	}
+}
+
+// writeCredentials writes the certificates the components read, the administrator's kubeconfig and the nodes'.
+func (p *controlPlane) writeCredentials() error {
+	pki, err := newPKI()
+	if err != nil {
+		return err
+	}
+	p.pki = pki
+	if err := pki.writeServerFiles(p.dir.path, p.opts.bind); err != nil {
+		return err
+	}
+	users := map[string]identity{
+		p.adminConfig():                    {name: "kubelab-admin", group: "system:masters"},
+		p.dir.file("scheduler.kubeconfig"): {name: "system:kube-scheduler"},
+		// One identity for all controllers needs the rights of all of them; the alternative, a service account for
+		// each, is the real thing but makes the start slower.
+		p.dir.file("controller-manager.kubeconfig"): {name: "system:kube-controller-manager", group: "system:masters"},
+	}
+	for i := range p.opts.nodes {
+		name := nodeName(i)
+		users[p.dir.file(name+".kubeconfig")] = identity{name: "system:node:" + name, group: "system:nodes"}
+	}
+	for path, user := range users {
+		if err := pki.writeKubeconfig(path, p.server, user); err != nil {
+			return fmt.Errorf("writing %s: %w", filepath.Base(path), err)
+		}
+	}
+	return nil
+}

@@ -1,0 +1,126 @@
+package netlab
+
+import (
+	"errors"
+	"fmt"
+	"os"
+	"os/exec"
+	"runtime"
+
+	"github.com/vishvananda/netlink"
+	"github.com/vishvananda/netns"
+	"golang.org/x/sys/unix"
+)
+
+// Namespace is an open network namespace. It has no name in the file system:
+// it is gone when it is closed and the last process in it has ended, however
+// the process that made it ends.
+type Namespace struct {
+	file *os.File
+}
+
+// NewNamespace makes an empty network namespace with its loopback link up.
+func NewNamespace() (*Namespace, error) {
+	var ns *Namespace
+	err := onOwnThread(func() error {
+		if err := unix.Unshare(unix.CLONE_NEWNET); err != nil {
+			return fmt.Errorf("make a network namespace: %w", err)
+		}
+		var err error
+		ns, err = Current()
+		return err
+	})
+	if err != nil {
+		return nil, err
+	}
+	if err := ns.loopbackUp(); err != nil {
+		return nil, errors.Join(err, ns.Close())
+	}
+	return ns, nil
+}
+
+// Current opens the network namespace of the calling thread.
+func Current() (*Namespace, error) { return OpenNamespace("/proc/thread-self/ns/net") }
+
+// OpenNamespace opens the network namespace at a path.
+func OpenNamespace(path string) (*Namespace, error) {
+	file, err := os.Open(path)
+	if err != nil {
+		return nil, fmt.Errorf("open the network namespace: %w", err)
+	}
+	kind, err := unix.IoctlRetInt(int(file.Fd()), unix.NS_GET_NSTYPE)
+	if err != nil || kind != unix.CLONE_NEWNET {
+		return nil, errors.Join(fmt.Errorf("%s: must be a network namespace", path), file.Close())
+	}
+	return &Namespace{file: file}, nil
+}
+
+// Path names the namespace to other processes as long as this one lives and
+// the namespace is open.
+func (n *Namespace) Path() string {
+	return fmt.Sprintf("/proc/%d/fd/%d", os.Getpid(), n.file.Fd())
+}
+
+// Close lets go of the namespace.
+func (n *Namespace) Close() error { return n.file.Close() }
+
+// Do runs fn inside the namespace, on a thread of its own: sockets and files
+// under /proc/sys/net that fn opens are the namespace's. Goroutines that fn
+// starts are not inside. In a test fn must return an error rather than fail
+// the test itself.
+func (n *Namespace) Do(fn func() error) error {
+	return onOwnThread(func() error {
+		if err := unix.Setns(int(n.file.Fd()), unix.CLONE_NEWNET); err != nil {
+			return fmt.Errorf("enter the network namespace: %w", err)
+		}
+		return fn()
+	})
+}
+
+// Start starts a process inside the namespace. The command must not ask for a
+// signal at its parent's death (Pdeathsig): the kernel takes the end of the
+// thread for it.
+func (n *Namespace) Start(cmd *exec.Cmd) error {
+	if cmd.SysProcAttr != nil && cmd.SysProcAttr.Pdeathsig != 0 {
+		return errors.New("start in a network namespace: Pdeathsig is set; it must be 0")
+	}
+	return n.Do(cmd.Start)
+}
+
+// Netlink opens a handle that speaks for the namespace from any thread. The
+// caller closes it.
+func (n *Namespace) Netlink() (*netlink.Handle, error) {
+	handle, err := netlink.NewHandleAt(netns.NsHandle(n.file.Fd()), unix.NETLINK_ROUTE)
+	if err != nil {
+		return nil, fmt.Errorf("open netlink in the namespace: %w", err)
+	}
+	return handle, nil
+}
+
+func (n *Namespace) loopbackUp() error {
+	handle, err := n.Netlink()
+	if err != nil {
+		return err
+	}
+	defer handle.Close()
+	// Every namespace is born with its loopback link as number 1.
+	lo, err := handle.LinkByIndex(1)
+	if err != nil {
+		return fmt.Errorf("find the loopback link: %w", err)
+	}
+	if err := handle.LinkSetUp(lo); err != nil {
+		return fmt.Errorf("set the loopback link up: %w", err)
+	}
+	return nil
+}
+
+// onOwnThread runs fn on a thread that ends with it, so that whatever fn does
+// to the thread cannot reach another goroutine.
+func onOwnThread(fn func() error) error {
+	done := make(chan error, 1)
+	go func() {
+		runtime.LockOSThread() // never unlocked: the thread ends with the goroutine
+		done <- fn()
+	}()
+	return <-done
+}
