@@ -1,0 +1,111 @@
+package config
+
+import (
+	"regexp"
+	"time"
+
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/labels"
+)
+
+// Controller is the configuration of fairlead-controller.
+type Controller struct {
+	// Kubeconfig is a path; empty uses the pod's service account.
+	Kubeconfig string `json:"kubeconfig,omitempty"`
+	// NodeSelector chooses, by label, the nodes whose pods Fairlead serves.
+	// Empty serves all. Moving from another network to Fairlead goes node by
+	// node with it.
+	NodeSelector *metav1.LabelSelector `json:"nodeSelector,omitempty"`
+	// DefaultNetwork gives every pod its default interface.
+	DefaultNetwork DefaultNetwork `json:"defaultNetwork"`
+	// MultiVIFSources are asked, in order, for further interfaces; none is
+	// there yet.
+	MultiVIFSources []string `json:"multiVIFSources,omitempty"`
+	// Workers reconcile at once; default 256. They mostly wait for the API
+	// server, and what waits together is written together.
+	Workers int `json:"workers,omitempty"`
+	// GCInterval is how long between two passes of garbage collection;
+	// default 5m, at least 10s.
+	GCInterval metav1.Duration `json:"gcInterval,omitempty"`
+	// LeaderElection among replicas.
+	LeaderElection LeaderElection `json:"leaderElection"`
+	// MetricsAddress serves /metrics, /healthz and /readyz; default ":9470".
+	// "0" switches it off.
+	MetricsAddress string `json:"metricsAddress,omitempty"`
+}
+
+// DefaultNetwork is where default interfaces come from.
+type DefaultNetwork struct {
+	// Driver is "native".
+	Driver string `json:"driver"`
+	// Pool is the name of the IPPool of the native driver; default "default".
+	// It may be written later than the controller starts.
+	Pool string `json:"pool"`
+	// Bridge on each node; default "fairlead0".
+	Bridge string `json:"bridge,omitempty"`
+}
+
+// LeaderElection is how replicas choose the one that works.
+type LeaderElection struct {
+	// Namespace of the Lease; default "fairlead-system".
+	Namespace string `json:"namespace,omitempty"`
+	// LeaseDuration is how long the lease of a leader that died is respected,
+	// in whole seconds; default 3s.
+	LeaseDuration metav1.Duration `json:"leaseDuration,omitempty"`
+	// RenewDeadline is when a leader that cannot renew gives up; default 2s,
+	// less than LeaseDuration.
+	RenewDeadline metav1.Duration `json:"renewDeadline,omitempty"`
+	// RetryPeriod is how often renewal and take-over are tried; default 500ms,
+	// less than RenewDeadline.
+	RetryPeriod metav1.Duration `json:"retryPeriod,omitempty"`
+}
+
+// DefaultController returns the defaults.
+func DefaultController() Controller {
+	return Controller{
+		DefaultNetwork: DefaultNetwork{Driver: "native", Pool: "default", Bridge: "fairlead0"},
+		Workers:        256,
+		GCInterval:     metav1.Duration{Duration: 5 * time.Minute},
+		MetricsAddress: ":9470",
+		LeaderElection: LeaderElection{
+			Namespace:     "fairlead-system",
+			LeaseDuration: metav1.Duration{Duration: 3 * time.Second},
+			RenewDeadline: metav1.Duration{Duration: 2 * time.Second},
+			RetryPeriod:   metav1.Duration{Duration: 500 * time.Millisecond},
+		},
+	}
+}
+
+var (
+	objectName = regexp.MustCompile(`^[a-z0-9]([a-z0-9.-]{0,251}[a-z0-9])?$`)
+	linkName   = regexp.MustCompile(`^[a-zA-Z0-9][a-zA-Z0-9_.-]{0,14}$`)
+)
+
+// Validate returns everything that is wrong, each with its field path.
+func (c *Controller) Validate() error {
+	v := &invalid{}
+	v.check(c.DefaultNetwork.Driver == "native", "defaultNetwork.driver", c.DefaultNetwork.Driver, `must be "native"`)
+	v.check(objectName.MatchString(c.DefaultNetwork.Pool), "defaultNetwork.pool", c.DefaultNetwork.Pool, "must be the name of an IPPool")
+	v.check(linkName.MatchString(c.DefaultNetwork.Bridge), "defaultNetwork.bridge", c.DefaultNetwork.Bridge, "must be an interface name of 1 to 15 characters")
+	v.check(len(c.MultiVIFSources) == 0, "multiVIFSources", c.MultiVIFSources, "must be empty: this build has no sources")
+	v.check(c.Workers >= 1 && c.Workers <= 1024, "workers", c.Workers, "must be between 1 and 1024")
+	v.check(c.GCInterval.Duration >= 10*time.Second, "gcInterval", c.GCInterval.Duration, "must be at least 10s")
+	le := c.LeaderElection
+	v.check(objectName.MatchString(le.Namespace), "leaderElection.namespace", le.Namespace, "must be a namespace")
+	v.check(le.LeaseDuration.Duration >= time.Second && le.LeaseDuration.Duration%time.Second == 0, "leaderElection.leaseDuration", le.LeaseDuration.Duration, "must be whole seconds, at least 1s")
+	v.check(le.RetryPeriod.Duration > 0, "leaderElection.retryPeriod", le.RetryPeriod.Duration, "must be positive")
+	v.check(le.RenewDeadline.Duration > le.RetryPeriod.Duration*6/5, "leaderElection.renewDeadline", le.RenewDeadline.Duration, "must be more than 1.2 times retryPeriod")
+	v.check(le.LeaseDuration.Duration > le.RenewDeadline.Duration, "leaderElection.leaseDuration", le.LeaseDuration.Duration, "must be more than renewDeadline")
+	if _, err := c.Nodes(); err != nil {
+		v.check(false, "nodeSelector", c.NodeSelector.String(), err.Error())
+	}
+	return v.err()
+}
+
+// Nodes returns the selector of the nodes that Fairlead serves.
+func (c *Controller) Nodes() (labels.Selector, error) {
+	if c.NodeSelector == nil {
+		return labels.Everything(), nil
+	}
+	return metav1.LabelSelectorAsSelector(c.NodeSelector)
+}

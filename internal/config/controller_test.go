@@ -1,0 +1,68 @@
+package config
+
+import (
+	"os"
+	"path/filepath"
+	"strings"
+	"testing"
+
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+)
+
+func TestControllerDefaultsAreValid(t *testing.T) {
+	c := DefaultController()
+	if err := c.Validate(); err != nil {
+		t.Fatal(err)
+	}
+}
+
+func TestControllerValidateNamesEveryField(t *testing.T) {
+	c := DefaultController()
+	c.DefaultNetwork = DefaultNetwork{Driver: "macvtap", Pool: "No_Pool", Bridge: "a-name-of-sixteen"}
+	c.MultiVIFSources = []string{"npwg"}
+	c.Workers = 0
+	c.GCInterval = metav1.Duration{}
+	c.LeaderElection.RenewDeadline = c.LeaderElection.LeaseDuration
+	c.NodeSelector = &metav1.LabelSelector{MatchLabels: map[string]string{"bad key!": "x"}}
+	err := c.Validate()
+	if err == nil {
+		t.Fatal("no error")
+	}
+	for _, want := range []string{
+		`defaultNetwork.driver: "macvtap"`, `defaultNetwork.pool: "No_Pool"`, `defaultNetwork.bridge: "a-name-of-sixteen"`,
+		"multiVIFSources: [npwg]", "workers: 0", "gcInterval: 0s", "leaderElection.leaseDuration: 3s", "nodeSelector:",
+	} {
+		if !strings.Contains(err.Error(), want) {
+			t.Errorf("the error does not say %q:\n%v", want, err)
+		}
+	}
+}
+
+func TestLoad(t *testing.T) {
+	cases := []struct{ name, text, wantErr, wantPool string }{
+		{name: "a field over the default", text: "defaultNetwork: {pool: pods}", wantPool: "pods"},
+		{name: "an empty file", text: "", wantPool: "default"},
+		{name: "an unknown field", text: "defaultNetwrok: {}", wantErr: `unknown field "defaultNetwrok"`},
+		{name: "a repeated field", text: "workers: 1\nworkers: 2", wantErr: "already set"},
+		{name: "a wrong type", text: "workers: many", wantErr: "workers"},
+		{name: "not YAML", text: "{", wantErr: "yaml"},
+	}
+	for _, tc := range cases {
+		t.Run(tc.name, func(t *testing.T) {
+			path := filepath.Join(t.TempDir(), "c.yaml")
+			if err := os.WriteFile(path, []byte(tc.text), 0o600); err != nil {
+				t.Fatal(err)
+			}
+			c := DefaultController()
+			err := Load(path, &c)
+			switch {
+			case tc.wantErr == "" && err != nil:
+				t.Fatal(err)
+			case tc.wantErr != "" && (err == nil || !strings.Contains(err.Error(), tc.wantErr) || !strings.Contains(err.Error(), path)):
+				t.Fatalf("want an error that says %q and the path, got %v", tc.wantErr, err)
+			case tc.wantErr == "" && c.DefaultNetwork.Pool != tc.wantPool:
+				t.Fatalf("pool %q, want %q", c.DefaultNetwork.Pool, tc.wantPool)
+			}
+		})
+	}
+}

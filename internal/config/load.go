@@ -1,0 +1,57 @@
+// Package config holds one configuration struct per program: decoded strictly,
+// defaulted, and validated with every error and its field path at once. Nobody
+// else reads files or the environment for configuration.
+package config
+
+import (
+	"errors"
+	"fmt"
+	"os"
+
+	"sigs.k8s.io/yaml"
+)
+
+// Load decodes a YAML file into a struct that already holds its defaults. An
+// unknown or repeated field is an error that names it. An empty path leaves
+// the defaults.
+func Load(path string, into any) error {
+	if path == "" {
+		return nil
+	}
+	raw, err := os.ReadFile(path)
+	if err != nil {
+		return fmt.Errorf("read configuration: %w", err)
+	}
+	if err := yaml.UnmarshalStrict(raw, into); err != nil {
+		return fmt.Errorf("configuration %s: %w", path, err)
+	}
+	return nil
+}
+
+// Identity is this process's name among its replicas: the pod's name where
+// Kubernetes gives one as the host name, and the process ID.
+func Identity() (string, error) {
+	host, err := os.Hostname()
+	if err != nil {
+		return "", fmt.Errorf("read the host name: %w", err)
+	}
+	return fmt.Sprintf("%s_%d", host, os.Getpid()), nil
+}
+
+// invalid collects what is wrong with a configuration.
+type invalid struct{ errs []error }
+
+func (v *invalid) check(ok bool, field string, value any, want string) {
+	if !ok {
+		v.errs = append(v.errs, fmt.Errorf("%s: %v: %s", field, quote(value), want))
+	}
+}
+
+func (v *invalid) err() error { return errors.Join(v.errs...) }
+
+func quote(value any) any {
+	if s, ok := value.(string); ok {
+		return fmt.Sprintf("%q", s)
+	}
+	return value
+}

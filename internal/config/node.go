@@ -1,0 +1,122 @@
+package config
+
+import (
+	"fmt"
+	"net"
+	"os"
+	"path/filepath"
+	"strings"
+	"time"
+
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+)
+
+// Node is the configuration of fairlead-node.
+type Node struct {
+	// NodeName is the name of this machine's Node object; the flag
+	// --node-name comes before it, and the host name is the default.
+	NodeName string `json:"nodeName,omitempty"`
+	// Kubeconfig is a path; empty uses the pod's service account.
+	Kubeconfig string `json:"kubeconfig,omitempty"`
+	// StateDir holds the socket, the records of what is plugged and the
+	// daemon's lock. It must not outlive a boot; default "/run/fairlead".
+	StateDir string `json:"stateDir,omitempty"`
+	// Socket on which the CNI plugin is served; default "cni.sock" in
+	// StateDir. At most 100 bytes: the kernel allows 107, and its successor is
+	// bound beside it under a longer name.
+	Socket string `json:"socket,omitempty"`
+	// Bridge of the default network, made by the daemon; default "fairlead0".
+	Bridge string `json:"bridge,omitempty"`
+	// Uplink is the interface that leads to the other nodes; empty takes the
+	// one of the default route.
+	Uplink string `json:"uplink,omitempty"`
+	// CNI says what is installed for the container runtime.
+	CNI NodeCNI `json:"cni"`
+	// AddTimeout bounds how long an ADD waits for the pod's PodAttachment and
+	// for the node's own network; default 10s, between 1s and 80s.
+	AddTimeout metav1.Duration `json:"addTimeout,omitempty"`
+	// MetricsAddress serves /metrics, /healthz and /readyz; default ":9471".
+	// "unix:<path>" serves on a socket, "0" switches it off.
+	MetricsAddress string `json:"metricsAddress,omitempty"`
+}
+
+// NodeCNI says what is installed for the container runtime.
+type NodeCNI struct {
+	// BinDir is the runtime's directory of plugins; default "/opt/cni/bin".
+	// The plugin is installed in it as "fairlead".
+	BinDir string `json:"binDir,omitempty"`
+	// ConfDir is the runtime's directory of network configurations; default
+	// "/etc/cni/net.d". 10-fairlead.conflist is written into it as soon as pods
+	// can be served.
+	ConfDir string `json:"confDir,omitempty"`
+	// PluginSource is the plugin to install; default "fairlead-cni" beside the
+	// daemon's own executable.
+	PluginSource string `json:"pluginSource,omitempty"`
+}
+
+// DefaultNode returns the defaults. NodeName, Socket and CNI.PluginSource
+// follow from the machine and from other fields: Complete fills them.
+func DefaultNode() Node {
+	return Node{
+		StateDir:       "/run/fairlead",
+		Bridge:         "fairlead0",
+		CNI:            NodeCNI{BinDir: "/opt/cni/bin", ConfDir: "/etc/cni/net.d"},
+		AddTimeout:     metav1.Duration{Duration: 10 * time.Second},
+		MetricsAddress: ":9471",
+	}
+}
+
+// Complete fills what follows from the machine and from other fields. It is
+// called after the file and the flags were read and before Validate.
+func (n *Node) Complete() error {
+	if n.NodeName == "" {
+		host, err := os.Hostname()
+		if err != nil {
+			return fmt.Errorf("read the host name: %w", err)
+		}
+		n.NodeName = strings.ToLower(host)
+	}
+	if n.Socket == "" {
+		n.Socket = filepath.Join(n.StateDir, "cni.sock")
+	}
+	if n.CNI.PluginSource == "" {
+		self, err := os.Executable()
+		if err != nil {
+			return fmt.Errorf("find the daemon's own executable: %w", err)
+		}
+		n.CNI.PluginSource = filepath.Join(filepath.Dir(self), "fairlead-cni")
+	}
+	return nil
+}
+
+// Validate returns everything that is wrong, each with its field path.
+func (n *Node) Validate() error {
+	v := &invalid{}
+	v.check(objectName.MatchString(n.NodeName), "nodeName", n.NodeName, "must be the name of a Node")
+	for _, f := range []struct{ path, value string }{
+		{"stateDir", n.StateDir},
+		{"socket", n.Socket},
+		{"cni.binDir", n.CNI.BinDir},
+		{"cni.confDir", n.CNI.ConfDir},
+		{"cni.pluginSource", n.CNI.PluginSource},
+	} {
+		v.check(filepath.IsAbs(f.value), f.path, f.value, "must be an absolute path")
+	}
+	v.check(len(n.Socket) <= 100, "socket", n.Socket, "must not be longer than 100 bytes")
+	v.check(linkName.MatchString(n.Bridge), "bridge", n.Bridge, "must be an interface name of 1 to 15 characters")
+	v.check(n.Uplink == "" || linkName.MatchString(n.Uplink), "uplink", n.Uplink, "must be an interface name of 1 to 15 characters, or empty")
+	v.check(n.AddTimeout.Duration >= time.Second && n.AddTimeout.Duration <= 80*time.Second, "addTimeout", n.AddTimeout.Duration, "must be between 1s and 80s")
+	v.check(listenAddress(n.MetricsAddress), "metricsAddress", n.MetricsAddress, `must be host:port, "unix:<path>" or "0"`)
+	return v.err()
+}
+
+func listenAddress(s string) bool {
+	if s == "0" {
+		return true
+	}
+	if path, ok := strings.CutPrefix(s, "unix:"); ok {
+		return filepath.IsAbs(path)
+	}
+	_, _, err := net.SplitHostPort(s)
+	return err == nil
+}

@@ -1,0 +1,74 @@
+package config
+
+import (
+	"os"
+	"path/filepath"
+	"strings"
+	"testing"
+	"time"
+
+	"github.com/google/go-cmp/cmp"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+)
+
+func TestNodeDefaultsAreValid(t *testing.T) {
+	n := DefaultNode()
+	n.NodeName = "n1"
+	if err := n.Complete(); err != nil {
+		t.Fatal(err)
+	}
+	if err := n.Validate(); err != nil {
+		t.Fatal(err)
+	}
+	self, err := os.Executable()
+	if err != nil {
+		t.Fatal(err)
+	}
+	want := Node{
+		NodeName: "n1", StateDir: "/run/fairlead", Socket: "/run/fairlead/cni.sock", Bridge: "fairlead0",
+		CNI: NodeCNI{
+			BinDir: "/opt/cni/bin", ConfDir: "/etc/cni/net.d",
+			PluginSource: filepath.Join(filepath.Dir(self), "fairlead-cni"),
+		},
+		AddTimeout: metav1.Duration{Duration: 10 * time.Second}, MetricsAddress: ":9471",
+	}
+	if diff := cmp.Diff(want, n); diff != "" {
+		t.Error(diff)
+	}
+}
+
+func TestNodeValidateNamesEveryField(t *testing.T) {
+	n := Node{
+		NodeName: "Not A Node", StateDir: "run", Socket: "/" + strings.Repeat("s", 100), Bridge: "a-name-of-sixteen",
+		Uplink: "eth/0", CNI: NodeCNI{BinDir: "bin", ConfDir: "", PluginSource: "x"}, MetricsAddress: "here",
+	}
+	err := n.Validate()
+	if err == nil {
+		t.Fatal("no error")
+	}
+	for _, want := range []string{
+		`nodeName: "Not A Node"`, `stateDir: "run"`, "socket: \"/sss", `bridge: "a-name-of-sixteen"`, `uplink: "eth/0"`,
+		`cni.binDir: "bin"`, `cni.confDir: ""`, `cni.pluginSource: "x"`, "addTimeout: 0s", `metricsAddress: "here"`,
+	} {
+		if !strings.Contains(err.Error(), want) {
+			t.Errorf("the error does not say %q:\n%v", want, err)
+		}
+	}
+}
+
+func TestNodeLoad(t *testing.T) {
+	path := filepath.Join(t.TempDir(), "node.yaml")
+	if err := os.WriteFile(path, []byte("cni: {binDir: /bin}\naddTimeout: 3s\n"), 0o600); err != nil {
+		t.Fatal(err)
+	}
+	n := DefaultNode()
+	if err := Load(path, &n); err != nil {
+		t.Fatal(err)
+	}
+	want := DefaultNode()
+	want.CNI.BinDir = "/bin"
+	want.AddTimeout.Duration = 3 * time.Second
+	if diff := cmp.Diff(want, n); diff != "" {
+		t.Error(diff)
+	}
+}
