@@ -1,0 +1,371 @@
+package ipam
+
+import (
+	"fmt"
+	"iter"
+	"math/bits"
+	"net/netip"
+	"time"
+)
+
+// Block is 64 neighbouring addresses of a domain and who holds them. It is not
+// safe for concurrent use.
+type Block struct {
+	prefix netip.Prefix
+	node   string
+	slots  [slotsPerBlock]slot
+	// One bit per ordinal and state; no bit for a slot that was never used.
+	taken, freed, held, damaged uint64
+	// raw are the damaged records in the order in which they were read. They
+	// are never changed, so clones share them.
+	raw []rawSlot
+	// lost counts those of raw whose ordinal cannot be read.
+	lost int
+}
+
+// rawSlot is a damaged record; ordinal is -1 when it cannot be read.
+type rawSlot struct {
+	ordinal int
+	text    string
+}
+
+// NewBlock returns a block in which nothing was ever used. The prefix is a /26
+// or /122, as of BlockOf; node is empty for a block that is shared.
+func NewBlock(prefix netip.Prefix, node string) *Block {
+	return &Block{prefix: prefix, node: node}
+}
+
+// DecodeBlock reads what Encode wrote. What cannot be read is quarantined: kept
+// to the letter, written back, and its address never handed out. Where not
+// even the ordinal can be read, any address that has no record may be the one
+// that is meant, and all of these are withheld.
+func DecodeBlock(prefix netip.Prefix, node string, slots []string) *Block {
+	b := NewBlock(prefix, node)
+	seen := [slotsPerBlock]string{}
+	for _, text := range slots {
+		ord, s, ok := decodeSlot(text)
+		switch {
+		case ord < 0:
+			b.lost++
+			b.raw = append(b.raw, rawSlot{ord, text})
+		case seen[ord] != "":
+			b.quarantine(ord, seen[ord])
+			b.raw = append(b.raw, rawSlot{ord, text})
+		case !ok:
+			seen[ord] = text
+			b.set(ord, slot{state: Damaged})
+			b.raw = append(b.raw, rawSlot{ord, text})
+		default:
+			seen[ord] = text
+			b.set(ord, s)
+		}
+	}
+	return b
+}
+
+// quarantine turns a readable slot into a damaged one.
+func (b *Block) quarantine(ord int, text string) {
+	if b.slots[ord].state != Damaged {
+		b.raw = append(b.raw, rawSlot{ord, text})
+		b.set(ord, slot{state: Damaged})
+	}
+}
+
+// Encode returns one string per slot that is or was in use, by ordinal, and
+// every damaged record as it was read.
+func (b *Block) Encode() []string {
+	out := make([]string, 0, b.records())
+	for ord := range b.slots {
+		switch b.slots[ord].state {
+		case unused:
+		case Damaged:
+			out = b.appendRaw(out, ord)
+		default:
+			out = append(out, b.slots[ord].encode(ord))
+		}
+	}
+	return b.appendRaw(out, -1)
+}
+
+func (b *Block) appendRaw(out []string, ord int) []string {
+	for _, r := range b.raw {
+		if r.ordinal == ord {
+			out = append(out, r.text)
+		}
+	}
+	return out
+}
+
+// records is how many strings Encode returns.
+func (b *Block) records() int {
+	return bits.OnesCount64(b.taken|b.freed|b.held) + len(b.raw)
+}
+
+// Clone returns an independent copy.
+func (b *Block) Clone() *Block {
+	c := *b
+	return &c
+}
+
+// Prefix of the block.
+func (b *Block) Prefix() netip.Prefix { return b.prefix }
+
+// Node to which the block is routed; empty for a shared block.
+func (b *Block) Node() string { return b.node }
+
+// Used counts the records of addresses that are taken or withheld.
+func (b *Block) Used() int { return bits.OnesCount64(b.taken|b.held) + len(b.raw) }
+
+// Idle says whether the block can be forgotten: nothing is taken, held or
+// damaged, and everything freed has rested.
+func (b *Block) Idle(now time.Time, rest time.Duration) bool {
+	return b.Used() == 0 && b.freed&^b.rested(now, rest) == 0
+}
+
+func (b *Block) set(ord int, s slot) {
+	bit := uint64(1) << ord
+	b.taken, b.freed, b.held, b.damaged = b.taken&^bit, b.freed&^bit, b.held&^bit, b.damaged&^bit
+	switch s.state {
+	case Taken:
+		b.taken |= bit
+	case Freed:
+		b.freed |= bit
+	case Held:
+		b.held |= bit
+	case Damaged:
+		b.damaged |= bit
+	case unused:
+	}
+	b.slots[ord] = s
+}
+
+func (b *Block) addr(ord int) netip.Addr {
+	a := b.prefix.Addr()
+	return numOf(a).add(num{lo: uint64(ord)}).addr(FamilyOf(a))
+}
+
+func (b *Block) ordinal(a netip.Addr) (int, bool) {
+	if !b.prefix.Contains(a) {
+		return 0, false
+	}
+	return int(numOf(a).sub(numOf(b.prefix.Addr())).lo), true
+}
+
+// rested has a bit for each freed slot whose address may be handed out again.
+func (b *Block) rested(now time.Time, rest time.Duration) uint64 {
+	var m uint64
+	// Freed times are rounded up and now is rounded down.
+	ms, need := now.UnixMilli(), rest.Milliseconds()
+	for left := b.freed; left != 0; left &= left - 1 {
+		ord := bits.TrailingZeros64(left)
+		if at := b.slots[ord].at; at == 0 || ms-at >= need {
+			m |= 1 << ord
+		}
+	}
+	return m
+}
+
+// fresh has a bit for each of the mask's slots that was never used and can be:
+// none while a record without an ordinal is about, and no more than the object
+// has room for.
+func (b *Block) fresh(mask uint64) uint64 {
+	if b.lost > 0 {
+		return 0
+	}
+	m := mask &^ (b.taken | b.freed | b.held | b.damaged)
+	for room := max(slotsPerBlock-b.records(), 0); bits.OnesCount64(m) > room; {
+		m &^= 1 << (63 - bits.LeadingZeros64(m))
+	}
+	return m
+}
+
+// Eligible counts the addresses that the pool may take now. With early set,
+// those count too that have rested for MinCooldown only.
+func (b *Block) Eligible(p *Pool, now time.Time, early bool) int {
+	if b.taken|b.held|b.damaged == ^uint64(0) {
+		return 0
+	}
+	m := p.mask(b.prefix)
+	return bits.OnesCount64(b.fresh(m) | m&b.rested(now, p.rest(early)))
+}
+
+func (p *Pool) rest(early bool) time.Duration {
+	if early {
+		return MinCooldown
+	}
+	return p.cooldown
+}
+
+// Take returns the address that the holder has in this block and in the ranges
+// of the pool, else takes the next one in the pool's order.
+//
+// It fails with ErrFull, and with ErrBadHolder.
+func (b *Block) Take(p *Pool, h Holder, now time.Time) (netip.Addr, error) {
+	return b.take(p, h, now, p.rest(false))
+}
+
+// TakeEarly is Take for a pool that is exhausted: an address may be handed out
+// again after MinCooldown.
+func (b *Block) TakeEarly(p *Pool, h Holder, now time.Time) (netip.Addr, error) {
+	return b.take(p, h, now, p.rest(true))
+}
+
+func (b *Block) take(p *Pool, h Holder, now time.Time, rest time.Duration) (netip.Addr, error) {
+	if err := h.Validate(); err != nil {
+		return netip.Addr{}, err
+	}
+	for a := range b.of(h) {
+		if p.Covers(a) {
+			return a, nil
+		}
+	}
+	m := p.mask(b.prefix)
+	ord, ok := b.choose(p.order, b.fresh(m), m&b.rested(now, rest))
+	if !ok {
+		return netip.Addr{}, ErrFull
+	}
+	b.give(ord, h, now)
+	return b.addr(ord), nil
+}
+
+func (b *Block) choose(order Order, fresh, rested uint64) (int, bool) {
+	if order == Lowest {
+		fresh |= rested
+	}
+	if fresh != 0 {
+		return bits.TrailingZeros64(fresh), true
+	}
+	best, found := 0, false
+	for ; rested != 0; rested &= rested - 1 {
+		ord := bits.TrailingZeros64(rested)
+		if !found || b.slots[ord].at < b.slots[best].at {
+			best, found = ord, true
+		}
+	}
+	return best, found
+}
+
+func (b *Block) give(ord int, h Holder, now time.Time) {
+	b.set(ord, slot{state: Taken, gen: b.slots[ord].gen + 1, at: ceilMillis(now), holder: h})
+}
+
+// TakeAddr takes one certain address. It need have rested for MinCooldown only,
+// as no other will do.
+//
+// It fails with a *TakenError that names who has the address, with
+// ErrNotAllowed, and with ErrBadHolder.
+func (b *Block) TakeAddr(p *Pool, h Holder, a netip.Addr, now time.Time) error {
+	if err := h.Validate(); err != nil {
+		return err
+	}
+	ord, ok := b.ordinal(a)
+	if !ok {
+		return fmt.Errorf("%w: %s is not in block %s", ErrNotAllowed, a, b.prefix)
+	}
+	s, bit := &b.slots[ord], uint64(1)<<ord
+	switch {
+	case s.state == Taken && s.holder.Same(h):
+		return nil
+	case !p.Allows(a):
+		return fmt.Errorf("%w: %s is outside the ranges of pool %s, excluded, a gateway or an edge", ErrNotAllowed, a, p.name)
+	case s.state == Taken:
+		return &TakenError{Addr: a, Holder: s.holder, Reason: "is held by " + s.holder.String()}
+	case s.state == Held:
+		return &TakenError{Addr: a, Reason: "is kept for claim " + s.claim}
+	case s.state == Freed && b.rested(now, MinCooldown)&bit == 0:
+		return &TakenError{Addr: a, Reason: fmt.Sprintf("was released less than %s ago", MinCooldown)}
+	case s.state == Freed || b.fresh(bit) != 0:
+		b.give(ord, h, now)
+		return nil
+	default:
+		return &TakenError{Addr: a, Reason: "is withheld: a record of block " + b.prefix.String() + " cannot be read"}
+	}
+}
+
+// Free gives an address of the holder back: it cools down. It returns false,
+// and changes nothing, when the holder does not have it.
+func (b *Block) Free(h Holder, a netip.Addr, now time.Time) bool {
+	return b.release(h, a, ceilMillis(now))
+}
+
+// Return gives back an address that was taken and never told to anybody: it
+// need not cool down.
+func (b *Block) Return(h Holder, a netip.Addr) bool { return b.release(h, a, 0) }
+
+func (b *Block) release(h Holder, a netip.Addr, at int64) bool {
+	ord, ok := b.ordinal(a)
+	if !ok || b.slots[ord].state != Taken || !b.slots[ord].holder.Same(h) {
+		return false
+	}
+	b.set(ord, slot{state: Freed, gen: b.slots[ord].gen + 1, at: at})
+	return true
+}
+
+// of yields the addresses that the holder has in the block.
+func (b *Block) of(h Holder) iter.Seq[netip.Addr] {
+	return func(yield func(netip.Addr) bool) {
+		for left := b.taken; left != 0; left &= left - 1 {
+			ord := bits.TrailingZeros64(left)
+			if b.slots[ord].holder.Same(h) && !yield(b.addr(ord)) {
+				return
+			}
+		}
+	}
+}
+
+// Find returns the lowest address that the holder has in the block.
+func (b *Block) Find(h Holder) (netip.Addr, bool) {
+	for a := range b.of(h) {
+		return a, true
+	}
+	return netip.Addr{}, false
+}
+
+// Slot returns the record of an address, if there is one.
+func (b *Block) Slot(a netip.Addr) (Slot, bool) {
+	ord, ok := b.ordinal(a)
+	if !ok || b.slots[ord].state == unused {
+		return Slot{}, false
+	}
+	return b.slot(ord), true
+}
+
+func (b *Block) slot(ord int) Slot {
+	s := &b.slots[ord]
+	out := Slot{
+		Ordinal: ord, Addr: b.addr(ord), State: s.state, Holder: s.holder,
+		Generation: s.gen, Claim: s.claim,
+	}
+	if s.at > 0 {
+		out.Since = time.UnixMilli(s.at)
+	}
+	return out
+}
+
+// Slots yields the records of the block by ordinal; those that were never used
+// have none.
+func (b *Block) Slots() iter.Seq[Slot] {
+	return func(yield func(Slot) bool) {
+		for ord := range b.slots {
+			if b.slots[ord].state != unused && !yield(b.slot(ord)) {
+				return
+			}
+		}
+	}
+}
+
+// Counts says how full the pool's part of the block is.
+func (b *Block) Counts(p *Pool, now time.Time) Counts {
+	m := p.mask(b.prefix)
+	count := func(mask uint64) uint64 { return uint64(bits.OnesCount64(m & mask)) }
+	never := m &^ (b.taken | b.freed | b.held | b.damaged)
+	fresh, rested := b.fresh(m), b.rested(now, p.cooldown)
+	return Counts{
+		Usable:    uint64(bits.OnesCount64(m)),
+		Free:      count(fresh | rested),
+		Allocated: count(b.taken),
+		Cooling:   count(b.freed &^ rested),
+		Held:      count(b.held),
+		Reserved:  count(b.damaged | never&^fresh),
+	}
+}

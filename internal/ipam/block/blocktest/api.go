@@ -1,0 +1,323 @@
+// Package blocktest is an API server for IPBlocks in memory, with faults: what
+// the store is tested against, and whoever needs a store in a test.
+package blocktest
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"maps"
+	"slices"
+	"strconv"
+	"sync"
+	"time"
+
+	apierrors "k8s.io/apimachinery/pkg/api/errors"
+	"k8s.io/apimachinery/pkg/runtime/schema"
+	"k8s.io/apimachinery/pkg/types"
+
+	"fairlead.dev/fairlead/api/v1alpha1"
+)
+
+// ErrLost is the error of a call whose reply was lost, if a Fault names none.
+var ErrLost = errors.New("connection lost")
+
+// Call is one call as a hook sees it.
+type Call struct {
+	// Verb is create, update, get or delete.
+	Verb string
+	// Name of the block.
+	Name string
+	// N counts the calls from 1 on.
+	N int
+}
+
+// Fault is what happens to a call. The zero Fault is none.
+type Fault struct {
+	// Delay before the call takes effect. It ends with the call's context.
+	Delay time.Duration
+	// Before fails the call without effect.
+	Before error
+	// After fails the call after it took effect: the reply is lost.
+	After error
+	// AfterDelay between effect and reply.
+	AfterDelay time.Duration
+}
+
+// Sink is who is fed with what happens: a block.Store.
+type Sink interface {
+	Observe(b *v1alpha1.IPBlock)
+	Forget(b *v1alpha1.IPBlock)
+}
+
+// API keeps IPBlocks as an API server does: resource versions that grow over
+// all objects, compare-and-swap, copies in and out, the limits of the schema.
+type API struct {
+	mu      sync.Mutex
+	version int
+	calls   int
+	byVerb  map[string]int
+	objects map[string]*v1alpha1.IPBlock
+	log     []event
+	added   chan struct{}
+	hook    func(Call) Fault
+}
+
+type event struct {
+	obj     *v1alpha1.IPBlock
+	deleted bool
+}
+
+// NewAPI returns an API without blocks.
+func NewAPI() *API {
+	return &API{
+		byVerb:  map[string]int{},
+		objects: map[string]*v1alpha1.IPBlock{},
+		added:   make(chan struct{}),
+	}
+}
+
+// Hook decides about the fate of each call from now on. It is called without
+// locks.
+func (a *API) Hook(f func(Call) Fault) {
+	a.mu.Lock()
+	defer a.mu.Unlock()
+	a.hook = f
+}
+
+// Calls returns how often a verb was called.
+func (a *API) Calls(verb string) int {
+	a.mu.Lock()
+	defer a.mu.Unlock()
+	return a.byVerb[verb]
+}
+
+// Writes returns how many creates, updates and deletes were called.
+func (a *API) Writes() int { return a.Calls("create") + a.Calls("update") + a.Calls("delete") }
+
+// List returns all blocks by name.
+func (a *API) List() []*v1alpha1.IPBlock {
+	a.mu.Lock()
+	defer a.mu.Unlock()
+	var out []*v1alpha1.IPBlock
+	for _, name := range slices.Sorted(maps.Keys(a.objects)) {
+		out = append(out, a.objects[name].DeepCopy())
+	}
+	return out
+}
+
+// Put writes a block as somebody else would, past hooks and checks.
+func (a *API) Put(b *v1alpha1.IPBlock) {
+	a.mu.Lock()
+	defer a.mu.Unlock()
+	old := a.objects[b.Name]
+	a.store(b.DeepCopy(), old)
+}
+
+// Remove deletes a block as somebody else would.
+func (a *API) Remove(name string) {
+	a.mu.Lock()
+	defer a.mu.Unlock()
+	if old := a.objects[name]; old != nil {
+		a.remove(old)
+	}
+}
+
+// Create is part of block.Client.
+func (a *API) Create(ctx context.Context, b *v1alpha1.IPBlock) (*v1alpha1.IPBlock, error) {
+	return a.do(ctx, "create", b.Name, func() (*v1alpha1.IPBlock, error) {
+		if a.objects[b.Name] != nil {
+			return nil, apierrors.NewAlreadyExists(resource(), b.Name)
+		}
+		if err := check(b, nil); err != nil {
+			return nil, err
+		}
+		return a.store(b.DeepCopy(), nil), nil
+	})
+}
+
+// Update is part of block.Client.
+func (a *API) Update(ctx context.Context, b *v1alpha1.IPBlock) (*v1alpha1.IPBlock, error) {
+	return a.do(ctx, "update", b.Name, func() (*v1alpha1.IPBlock, error) {
+		old := a.objects[b.Name]
+		switch {
+		case old == nil:
+			return nil, apierrors.NewNotFound(resource(), b.Name)
+		case b.ResourceVersion != old.ResourceVersion || b.UID != old.UID:
+			return nil, apierrors.NewConflict(resource(), b.Name, errors.New("the object has been modified"))
+		}
+		if err := check(b, old); err != nil {
+			return nil, err
+		}
+		return a.store(b.DeepCopy(), old), nil
+	})
+}
+
+// Get is part of block.Client.
+func (a *API) Get(ctx context.Context, name string) (*v1alpha1.IPBlock, error) {
+	return a.do(ctx, "get", name, func() (*v1alpha1.IPBlock, error) {
+		if a.objects[name] == nil {
+			return nil, apierrors.NewNotFound(resource(), name)
+		}
+		return a.objects[name].DeepCopy(), nil
+	})
+}
+
+// Delete is part of block.Client.
+func (a *API) Delete(ctx context.Context, b *v1alpha1.IPBlock) error {
+	_, err := a.do(ctx, "delete", b.Name, func() (*v1alpha1.IPBlock, error) {
+		old := a.objects[b.Name]
+		switch {
+		case old == nil:
+			return nil, apierrors.NewNotFound(resource(), b.Name)
+		case b.ResourceVersion != old.ResourceVersion || b.UID != old.UID:
+			return nil, apierrors.NewConflict(resource(), b.Name, errors.New("the preconditions do not hold"))
+		}
+		a.remove(old)
+		return nil, nil
+	})
+	return err
+}
+
+func (a *API) do(ctx context.Context, verb, name string, effect func() (*v1alpha1.IPBlock, error)) (*v1alpha1.IPBlock, error) {
+	a.mu.Lock()
+	a.calls++
+	a.byVerb[verb]++
+	c, hook := Call{Verb: verb, Name: name, N: a.calls}, a.hook
+	a.mu.Unlock()
+	var f Fault
+	if hook != nil {
+		f = hook(c)
+	}
+	if err := wait(ctx, f.Delay); err != nil {
+		return nil, err
+	}
+	if f.Before != nil {
+		return nil, f.Before
+	}
+	a.mu.Lock()
+	obj, err := effect()
+	a.mu.Unlock()
+	if lost := wait(ctx, f.AfterDelay); lost != nil {
+		return nil, lost
+	}
+	if f.After != nil {
+		return nil, f.After
+	}
+	return obj, err
+}
+
+func wait(ctx context.Context, d time.Duration) error {
+	if d <= 0 {
+		return ctx.Err()
+	}
+	t := time.NewTimer(d)
+	defer t.Stop()
+	select {
+	case <-t.C:
+		return nil
+	case <-ctx.Done():
+		return ctx.Err()
+	}
+}
+
+// store returns a copy of what it stored.
+func (a *API) store(b, old *v1alpha1.IPBlock) *v1alpha1.IPBlock {
+	a.version++
+	if old == nil {
+		b.UID = types.UID("uid-" + strconv.Itoa(a.version))
+	} else {
+		b.UID = old.UID
+	}
+	b.ResourceVersion = strconv.Itoa(a.version)
+	a.objects[b.Name] = b
+	a.append(event{obj: b})
+	return b.DeepCopy()
+}
+
+func (a *API) remove(old *v1alpha1.IPBlock) {
+	a.version++
+	last := old.DeepCopy()
+	last.ResourceVersion = strconv.Itoa(a.version)
+	delete(a.objects, old.Name)
+	a.append(event{obj: last, deleted: true})
+}
+
+func (a *API) append(e event) {
+	a.log = append(a.log, e)
+	close(a.added)
+	a.added = make(chan struct{})
+}
+
+// check is what of the schema's validation a store could violate.
+func check(b, old *v1alpha1.IPBlock) error {
+	problem := ""
+	if len(b.Spec.Slots) > 64 {
+		problem = fmt.Sprintf("spec.slots has %d items, at most 64", len(b.Spec.Slots))
+	}
+	for _, s := range b.Spec.Slots {
+		if len(s) > 512 {
+			problem = "a slot is longer than 512"
+		}
+	}
+	if old != nil && (b.Spec.Domain != old.Spec.Domain || b.Spec.CIDR != old.Spec.CIDR || b.Spec.Node != old.Spec.Node) {
+		problem = "domain, CIDR and node cannot be changed"
+	}
+	if problem == "" {
+		return nil
+	}
+	return apierrors.NewInvalid(schema.GroupKind{Group: "fairlead.dev", Kind: "IPBlock"}, b.Name+": "+problem, nil)
+}
+
+func resource() schema.GroupResource {
+	return schema.GroupResource{Group: "fairlead.dev", Resource: "ipblocks"}
+}
+
+// Feed brings what happened to a sink, in order and as late as the test wants:
+// an informer.
+type Feed struct {
+	api  *API
+	sink Sink
+	mu   sync.Mutex
+	next int
+}
+
+// NewFeed returns a feed that starts with the first event.
+func (a *API) NewFeed(sink Sink) *Feed { return &Feed{api: a, sink: sink} }
+
+// Deliver brings at most n events, or all that there are if n is negative, and
+// returns how many it brought.
+func (f *Feed) Deliver(n int) int {
+	f.mu.Lock()
+	defer f.mu.Unlock()
+	f.api.mu.Lock()
+	events := f.api.log[f.next:]
+	f.api.mu.Unlock()
+	if n >= 0 && n < len(events) {
+		events = events[:n]
+	}
+	for _, e := range events {
+		if e.deleted {
+			f.sink.Forget(e.obj.DeepCopy())
+		} else {
+			f.sink.Observe(e.obj.DeepCopy())
+		}
+	}
+	f.next += len(events)
+	return len(events)
+}
+
+// Run delivers events as they happen until ctx ends.
+func (f *Feed) Run(ctx context.Context) {
+	for {
+		f.api.mu.Lock()
+		added := f.api.added
+		f.api.mu.Unlock()
+		f.Deliver(-1)
+		select {
+		case <-added:
+		case <-ctx.Done():
+			return
+		}
+	}
+}

@@ -1,0 +1,368 @@
+package block
+
+import (
+	"context"
+	"fmt"
+	"math/rand/v2"
+	"slices"
+	"time"
+
+	"github.com/go-logr/logr"
+	apierrors "k8s.io/apimachinery/pkg/api/errors"
+
+	"fairlead.dev/fairlead/api/v1alpha1"
+	"fairlead.dev/fairlead/internal/ipam"
+)
+
+const (
+	// callTimeout bounds one call to the API.
+	callTimeout = 10 * time.Second
+	// After politeConflicts lost races in a row the committer backs off, after
+	// maxConflicts its takes go to another block.
+	politeConflicts = 2
+	maxConflicts    = 4
+	// Delays double from the first to the last, with jitter.
+	conflictDelay    = 4 * time.Millisecond
+	failureDelay     = 20 * time.Millisecond
+	maxConflictDelay = 100 * time.Millisecond
+	maxFailureDelay  = 2 * time.Second
+)
+
+type step uint8
+
+const (
+	stepStop step = iota
+	stepLinger
+	stepRead
+	stepWrite
+	stepDelete
+)
+
+// committer works on one block until nothing is left to do.
+type committer struct {
+	s *Store
+	e *entry
+	// conflicts and failures in a row.
+	conflicts, failures int
+	// delay before the next step.
+	delay time.Duration
+}
+
+func (s *Store) commit(ctx context.Context, e *entry) {
+	c := committer{s: s, e: e}
+	for {
+		next, linger := s.plan(ctx, e)
+		switch next {
+		case stepStop:
+			return
+		case stepLinger:
+			pause(ctx, linger, e.kick)
+		case stepRead:
+			c.read(ctx)
+		case stepWrite:
+			c.write(ctx)
+		case stepDelete:
+			c.delete(ctx)
+		}
+		if c.delay > 0 {
+			pause(ctx, c.delay, nil)
+			c.delay = 0
+		}
+	}
+}
+
+// pause waits for a time, a kick or the end of ctx.
+func pause(ctx context.Context, d time.Duration, kick <-chan struct{}) {
+	t := time.NewTimer(d)
+	defer t.Stop()
+	select {
+	case <-t.C:
+	case <-kick:
+	case <-ctx.Done():
+	}
+}
+
+// backoff returns the n-th delay, n from 1 on: half of it fixed, half random.
+func backoff(first, limit time.Duration, n int) time.Duration {
+	d := limit
+	if shifted := first << min(n-1, 16); shifted < limit {
+		d = shifted
+	}
+	return d/2 + rand.N(d/2+1)
+}
+
+// plan says what the committer of a block does next, and for how long it
+// lingers. The operations that the step is for are in flight afterwards.
+func (s *Store) plan(ctx context.Context, e *entry) (step, time.Duration) {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	if ctx.Err() != nil {
+		s.fail(e, ErrStopped)
+		e.busy = false
+		return stepStop, 0
+	}
+	s.dropCanceled(e)
+	// While a write may have been done, only a read says who has what.
+	if u := e.unread; u != nil && (!e.doubtful || len(e.flight)+len(e.queue) == 0) {
+		e.unread = nil
+		if e.obj == nil || newer(u, e.obj) {
+			s.learn(e, u)
+		}
+	}
+	if d := e.lingering(time.Now()); d > 0 {
+		return stepLinger, d
+	}
+	e.flight, e.queue = append(e.flight, e.queue...), nil
+	changed, confirmed, drop := e.summary()
+	switch {
+	case len(e.flight) == 0:
+		e.busy = false
+		s.sweep(e)
+		return stepStop, 0
+	case e.doubtful || !changed && !confirmed:
+		return stepRead, 0
+	case changed:
+		// A block that changes is not idle: it is not dropped now.
+		e.finishFlight(func(o *op) bool { return o.kind == opDrop })
+		return stepWrite, 0
+	case drop && e.obj != nil && e.next.Idle(s.cfg.Now(), s.cooldown(e.domain)):
+		return stepDelete, 0
+	default:
+		e.finishFlight(func(*op) bool { return true })
+		return stepLinger, 0
+	}
+}
+
+// lingering is how long the operations can wait for company.
+func (e *entry) lingering(now time.Time) time.Duration {
+	if len(e.flight) > 0 || len(e.queue) == 0 {
+		return 0
+	}
+	first := e.queue[0].due
+	for _, o := range e.queue {
+		if o.due.Before(first) {
+			first = o.due
+		}
+	}
+	if first.IsZero() {
+		return 0
+	}
+	return first.Sub(now)
+}
+
+// summary says whether the operations in flight change anything, whether all
+// of them are confirmed, and whether one wants to drop the block.
+func (e *entry) summary() (changed, confirmed, drop bool) {
+	confirmed = true
+	for _, o := range e.flight {
+		changed = changed || o.changed
+		confirmed = confirmed && o.confirmed
+		drop = drop || o.kind == opDrop
+	}
+	return changed, confirmed, drop
+}
+
+// finishFlight ends operations in flight with success.
+func (e *entry) finishFlight(which func(*op) bool) {
+	e.flight = slices.DeleteFunc(e.flight, func(o *op) bool {
+		if !which(o) {
+			return false
+		}
+		o.finish(nil)
+		return true
+	})
+}
+
+func (s *Store) dropCanceled(e *entry) {
+	dropped := false
+	gone := func(o *op) bool {
+		if !o.canceled() {
+			return false
+		}
+		dropped = true
+		s.drop(e, o, fmt.Errorf("%w: nobody waits for it any more", ErrUnavailable))
+		return true
+	}
+	e.flight = slices.DeleteFunc(e.flight, gone)
+	e.queue = slices.DeleteFunc(e.queue, gone)
+	if dropped {
+		e.rebuild(s.cfg.Now())
+	}
+}
+
+// read learns what the API has. It never follows a write that may still be
+// under way blindly: whichever of two writes of one state comes second fails.
+func (c *committer) read(ctx context.Context) {
+	s, e := c.s, c.e
+	var obj *v1alpha1.IPBlock
+	err := c.call(ctx, "get", func(ctx context.Context) (err error) {
+		obj, err = s.c.Get(ctx, e.name)
+		return err
+	})
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	if err != nil && !apierrors.IsNotFound(err) {
+		c.failed(ctx, "get", err)
+		if refused(err) {
+			s.fail(e, unavailable(e, err))
+		}
+		return
+	}
+	c.failures = 0
+	s.settle(e)
+	for _, o := range e.flight {
+		o.confirmed, o.maybe = true, false
+	}
+	if err != nil {
+		s.lose(e)
+	} else {
+		s.learn(e, obj)
+	}
+	if c.conflicts > maxConflicts {
+		c.conflicts = 0
+		e.moveTakes(s.cfg.Now())
+	}
+}
+
+// moveTakes sends the takes of a contended block to other blocks.
+func (e *entry) moveTakes(now time.Time) {
+	move := func(o *op) bool {
+		if o.kind != opTake || o.addr.IsValid() || !o.changed {
+			return false
+		}
+		o.finish(errMoved)
+		return true
+	}
+	e.flight = slices.DeleteFunc(e.flight, move)
+	e.queue = slices.DeleteFunc(e.queue, move)
+	e.rebuild(now)
+}
+
+// write commits next.
+func (c *committer) write(ctx context.Context) {
+	s, e := c.s, c.e
+	s.mu.Lock()
+	snapshot := e.next.Clone()
+	creating := e.obj == nil
+	out := e.object(snapshot)
+	s.mu.Unlock()
+
+	verb, send := "update", s.c.Update
+	if creating {
+		verb, send = "create", s.c.Create
+	}
+	var obj *v1alpha1.IPBlock
+	err := c.call(ctx, verb, func(ctx context.Context) (err error) {
+		obj, err = send(ctx, out)
+		return err
+	})
+
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	if err == nil {
+		c.committed(obj, snapshot)
+		return
+	}
+	c.rejected(ctx, verb, err, creating)
+}
+
+// committed takes over a successful write. next already has what came since.
+func (c *committer) committed(obj *v1alpha1.IPBlock, snapshot *ipam.Block) {
+	s, e := c.s, c.e
+	c.conflicts, c.failures = 0, 0
+	doubtful := e.doubtful
+	s.settle(e)
+	e.doubtful = doubtful
+	delete(s.buried, e.name)
+	s.rebase(e, obj, snapshot)
+	e.finishFlight(func(*op) bool { return true })
+}
+
+// rejected decides what an error of a write means.
+func (c *committer) rejected(ctx context.Context, verb string, err error, creating bool) {
+	s, e := c.s, c.e
+	switch {
+	case creating && apierrors.IsAlreadyExists(err):
+		e.doubtful = true
+	case !creating && apierrors.IsConflict(err):
+		e.doubtful = true
+		if c.conflicts++; c.conflicts > politeConflicts {
+			c.delay = backoff(conflictDelay, maxConflictDelay, c.conflicts-politeConflicts)
+		}
+	case !creating && apierrors.IsNotFound(err):
+		s.lose(e)
+	case refused(err) || creating && apierrors.IsNotFound(err):
+		c.failed(ctx, verb, err)
+		c.delay = 0
+		s.fail(e, unavailable(e, err))
+	default:
+		// It may have been done.
+		e.doubtful = true
+		for _, o := range e.flight {
+			o.maybe = true
+		}
+		c.failed(ctx, verb, err)
+	}
+}
+
+// delete drops an idle block.
+func (c *committer) delete(ctx context.Context) {
+	s, e := c.s, c.e
+	s.mu.Lock()
+	obj := e.obj
+	s.mu.Unlock()
+	err := c.call(ctx, "delete", func(ctx context.Context) error { return s.c.Delete(ctx, obj) })
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	switch {
+	case err == nil:
+		s.buried[e.name] = obj.UID
+		e.unread = nil
+		s.lose(e)
+		e.finishFlight(func(*op) bool { return true })
+	case apierrors.IsNotFound(err), apierrors.IsConflict(err):
+		e.doubtful = true
+	case refused(err):
+		c.failed(ctx, "delete", err)
+		c.delay = 0
+		s.fail(e, unavailable(e, err))
+	default:
+		e.doubtful = true
+		c.failed(ctx, "delete", err)
+	}
+}
+
+// failed notes an error of the API: it is logged once in a row, and whoever
+// gives up waiting is told.
+func (c *committer) failed(ctx context.Context, verb string, err error) {
+	c.e.cause = err
+	if c.failures++; c.failures == 1 && ctx.Err() == nil {
+		logr.FromContextOrDiscard(ctx).Error(err, "call failed, its outcome may be unknown", "verb", verb, "block", c.e.name)
+	}
+	c.delay = backoff(failureDelay, maxFailureDelay, c.failures)
+}
+
+func (c *committer) call(ctx context.Context, verb string, f func(context.Context) error) error {
+	c.s.mu.Lock()
+	ops := len(c.e.flight)
+	c.s.mu.Unlock()
+	start := time.Now()
+	bounded, cancel := context.WithTimeout(ctx, callTimeout)
+	err := f(bounded)
+	cancel()
+	if c.s.cfg.OnCall != nil {
+		c.s.cfg.OnCall(Call{Verb: verb, Ops: ops, Took: time.Since(start), Err: err})
+	}
+	return err
+}
+
+// refused says that the API certainly did not do it, and will not if asked
+// again at once.
+func refused(err error) bool {
+	return apierrors.IsInvalid(err) || apierrors.IsForbidden(err) || apierrors.IsUnauthorized(err) ||
+		apierrors.IsBadRequest(err) || apierrors.IsMethodNotSupported(err) || apierrors.IsRequestEntityTooLargeError(err)
+}
+
+func unavailable(e *entry, err error) error {
+	return fmt.Errorf("%w: block %s: %w", ErrUnavailable, e.name, err)
+}

@@ -1,0 +1,345 @@
+package block
+
+import (
+	"errors"
+	"fmt"
+	"net/netip"
+	"slices"
+	"time"
+
+	"fairlead.dev/fairlead/api/v1alpha1"
+	"fairlead.dev/fairlead/internal/ipam"
+)
+
+// errMoved tells a take that its block cannot serve it: try another.
+var errMoved = errors.New("try another block")
+
+// entry is what the store knows of one block. Store.mu guards it.
+type entry struct {
+	name   string
+	domain string
+	prefix netip.Prefix
+	node   string
+
+	// obj is the last known object; nil when none is known to exist.
+	obj *v1alpha1.IPBlock
+	// base is what obj says. Without an obj it is empty, or what a block said
+	// that somebody deleted although addresses in it were taken.
+	base *ipam.Block
+	// next is base with flight and queue applied.
+	next *ipam.Block
+	// flight are the operations that the committer works on, queue those that
+	// came since.
+	flight, queue []*op
+
+	// busy is true while a committer runs or is about to.
+	busy bool
+	// kick ends the committer's wait for company.
+	kick chan struct{}
+	// doubtful is true when the block must be read before it is written.
+	doubtful bool
+	// foreign is true for an object whose name and content disagree.
+	foreign bool
+	// unread is the newest state that the informer brought while busy.
+	unread *v1alpha1.IPBlock
+	// doubts are this block's keys in Store.doubts.
+	doubts []holderKey
+	// cause is the last error of the API, for whoever gives up waiting.
+	cause error
+}
+
+type opKind uint8
+
+const (
+	opTake opKind = iota
+	// opFree gives addresses back, which then cool down.
+	opFree
+	// opReturn gives back what nobody was told of.
+	opReturn
+	// opDrop deletes the block if it is idle.
+	opDrop
+)
+
+// op is one wish that a committer fulfils. The committer owns it from enqueue
+// until done is closed.
+type op struct {
+	kind   opKind
+	holder ipam.Holder
+	// pool and node (the owner that the block must have) of a take.
+	pool *ipam.Pool
+	node string
+	// early accepts an address that rested for ipam.MinCooldown only.
+	early bool
+	// addr is what a take wants, or what to free; zero for any, or all.
+	addr netip.Addr
+	// cancel drops the operation while it is not being written.
+	cancel <-chan struct{}
+	// due is when the operation has waited long enough; zero is at once.
+	due time.Time
+
+	// changed: next differs from base by this operation.
+	changed bool
+	// confirmed: the API said so after the operation was enqueued.
+	confirmed bool
+	// maybe: it was part of a write whose outcome is not known.
+	maybe bool
+	// got is the address taken.
+	got  netip.Addr
+	err  error
+	done chan struct{}
+}
+
+func (o *op) finish(err error) {
+	o.err = err
+	close(o.done)
+}
+
+func (o *op) canceled() bool {
+	select {
+	case <-o.cancel:
+		return true
+	default:
+		return false
+	}
+}
+
+// add makes the entry of a block that is not known. The caller decides whether
+// it must be read first.
+func (s *Store) add(domain string, prefix netip.Prefix, node string) *entry {
+	e := &entry{
+		name: ipam.BlockName(domain, prefix), domain: domain, prefix: prefix,
+		kick: make(chan struct{}, 1),
+	}
+	e.base = ipam.NewBlock(prefix, node)
+	e.next = e.base.Clone()
+	s.blocks[e.name] = e
+	s.own(e, node)
+	return e
+}
+
+// own records which node the block is routed to.
+func (s *Store) own(e *entry, node string) {
+	if m := s.byNode[e.node]; m != nil {
+		delete(m, e.name)
+		if len(m) == 0 {
+			delete(s.byNode, e.node)
+		}
+	}
+	e.node = node
+	if node == "" {
+		return
+	}
+	if s.byNode[node] == nil {
+		s.byNode[node] = map[string]*entry{}
+	}
+	s.byNode[node][e.name] = e
+}
+
+// learn takes over a state that the API has.
+func (s *Store) learn(e *entry, obj *v1alpha1.IPBlock) {
+	_, ok := prefixOf(obj)
+	e.foreign = !ok || obj.DeletionTimestamp != nil
+	var slots []string
+	if ok {
+		slots = obj.Spec.Slots
+	}
+	delete(s.buried, e.name)
+	s.own(e, obj.Spec.Node)
+	s.rebase(e, obj, ipam.DecodeBlock(e.prefix, obj.Spec.Node, slots))
+	e.rebuild(s.cfg.Now())
+}
+
+// rebase sets the known state and the index of leases.
+func (s *Store) rebase(e *entry, obj *v1alpha1.IPBlock, base *ipam.Block) {
+	old := e.base
+	e.obj, e.base = obj, base
+	for slot := range old.Slots() {
+		if now, _ := base.Slot(slot.Addr); slot.State == ipam.Taken && now != slot {
+			s.unindex(e, slot)
+		}
+	}
+	for slot := range base.Slots() {
+		if was, _ := old.Slot(slot.Addr); slot.State == ipam.Taken && was != slot {
+			k := keyOf(slot.Holder)
+			s.leases[k] = append(s.leases[k], e.lease(slot))
+		}
+	}
+}
+
+func (s *Store) unindex(e *entry, slot ipam.Slot) {
+	k := keyOf(slot.Holder)
+	left := slices.DeleteFunc(s.leases[k], func(l Lease) bool { return l.Block == e.name && l.Addr == slot.Addr })
+	if len(left) == 0 {
+		delete(s.leases, k)
+		return
+	}
+	s.leases[k] = left
+}
+
+func (e *entry) lease(slot ipam.Slot) Lease {
+	return Lease{Holder: slot.Holder, Domain: e.domain, Addr: slot.Addr, Block: e.name, Since: slot.Since}
+}
+
+// lose is called when the object is gone. A block in which addresses are taken
+// was deleted by mistake: what it said is kept, so that none of them is handed
+// out again, and written anew with the next change.
+func (s *Store) lose(e *entry) {
+	base := e.base
+	if base.Used() == 0 {
+		base = ipam.NewBlock(e.prefix, e.node)
+	}
+	s.rebase(e, nil, base)
+	e.foreign = false
+	e.rebuild(s.cfg.Now())
+}
+
+// sweep drops an idle entry that says nothing.
+func (s *Store) sweep(e *entry) {
+	if !e.busy && e.obj == nil && e.base.Used() == 0 && len(e.doubts) == 0 {
+		s.own(e, "")
+		delete(s.blocks, e.name)
+	}
+}
+
+// settle ends the doubt about former writes: the API has answered since.
+func (s *Store) settle(e *entry) {
+	for _, k := range e.doubts {
+		if s.doubts[k] == e {
+			delete(s.doubts, k)
+		}
+	}
+	e.doubts = nil
+	e.doubtful = false
+	e.cause = nil
+}
+
+// fail ends all operations of a block.
+func (s *Store) fail(e *entry, err error) {
+	for _, o := range slices.Concat(e.flight, e.queue) {
+		s.drop(e, o, err)
+	}
+	e.flight, e.queue = nil, nil
+	e.next = e.base.Clone()
+}
+
+// drop ends an operation without knowing whether it was done.
+func (s *Store) drop(e *entry, o *op, err error) {
+	if o.maybe && o.kind == opTake {
+		s.doubts[keyOf(o.holder)] = e
+		e.doubts = append(e.doubts, keyOf(o.holder))
+	}
+	o.finish(err)
+}
+
+// rebuild applies the operations to the known state again. Takes that it
+// cannot serve any more end with errMoved or ErrConflict.
+func (e *entry) rebuild(now time.Time) {
+	e.next = e.base.Clone()
+	apply := func(o *op) bool {
+		err := e.apply(o, now)
+		if err != nil {
+			o.finish(err)
+		}
+		return err != nil
+	}
+	e.flight = slices.DeleteFunc(e.flight, apply)
+	e.queue = slices.DeleteFunc(e.queue, apply)
+}
+
+// apply does an operation to next. Takes fail with errMoved, ErrConflict and
+// ErrInvalid.
+func (e *entry) apply(o *op, now time.Time) error {
+	o.changed = false
+	switch o.kind {
+	case opTake:
+		return e.applyTake(o, now)
+	case opFree:
+		o.changed = e.applyFree(o, now)
+	case opReturn:
+		o.changed = e.next.Return(o.holder, o.addr)
+	case opDrop:
+	}
+	return nil
+}
+
+func (e *entry) applyTake(o *op, now time.Time) error {
+	if e.foreign || e.node != o.node {
+		if o.addr.IsValid() {
+			return fmt.Errorf("%w: %s lies in block %s, which %s", ErrConflict, o.addr, e.name, e.whose())
+		}
+		return errMoved
+	}
+	var err error
+	switch {
+	case o.addr.IsValid():
+		o.got, err = o.addr, e.next.TakeAddr(o.pool, o.holder, o.addr, now)
+	case o.early:
+		o.got, err = e.next.TakeEarly(o.pool, o.holder, now)
+	default:
+		o.got, err = e.next.Take(o.pool, o.holder, now)
+	}
+	var taken *ipam.TakenError
+	switch {
+	case err == nil:
+		was, _ := e.base.Slot(o.got)
+		o.changed = was.State != ipam.Taken || !was.Holder.Same(o.holder)
+		return nil
+	case errors.As(err, &taken):
+		return fmt.Errorf("%w: %w", ErrConflict, err)
+	case errors.Is(err, ipam.ErrFull):
+		return errMoved
+	default:
+		return fmt.Errorf("%w: %w", ErrInvalid, err)
+	}
+}
+
+func (e *entry) applyFree(o *op, now time.Time) (changed bool) {
+	if o.addr.IsValid() {
+		return e.next.Free(o.holder, o.addr, now)
+	}
+	for {
+		a, ok := e.next.Find(o.holder)
+		if !ok || !e.next.Free(o.holder, a, now) {
+			return changed
+		}
+		changed = true
+	}
+}
+
+// whose says why a take may not draw from the block.
+func (e *entry) whose() string {
+	switch {
+	case e.foreign:
+		return "is being deleted, or disagrees with its name"
+	case e.node != "":
+		return "is routed to node " + e.node
+	default:
+		return "is shared by all nodes"
+	}
+}
+
+// object is the block as it is to be written.
+func (e *entry) object(b *ipam.Block) *v1alpha1.IPBlock {
+	out := &v1alpha1.IPBlock{}
+	if e.obj != nil {
+		e.obj.ObjectMeta.DeepCopyInto(&out.ObjectMeta)
+	} else {
+		out.Name = e.name
+		out.Labels = map[string]string{v1alpha1.LabelDomain: e.domain}
+		if e.node != "" && len(e.node) <= maxLabel {
+			out.Labels[v1alpha1.LabelNode] = e.node
+		}
+	}
+	out.Spec = v1alpha1.IPBlockSpec{
+		Domain: e.domain,
+		CIDR:   e.prefix.String(),
+		Node:   e.node,
+		Used:   int32(b.Used()),
+		Slots:  b.Encode(),
+	}
+	return out
+}
+
+// maxLabel is the longest label value. The label is for people who list
+// blocks; a longer node name goes without.
+const maxLabel = 63

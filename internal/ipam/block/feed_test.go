@@ -1,0 +1,263 @@
+package block
+
+import (
+	"errors"
+	"net/netip"
+	"slices"
+	"strings"
+	"testing"
+	"testing/synctest"
+	"time"
+
+	"github.com/google/go-cmp/cmp"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+
+	"fairlead.dev/fairlead/api/v1alpha1"
+	"fairlead.dev/fairlead/internal/ipam"
+	"fairlead.dev/fairlead/internal/ipam/block/blocktest"
+)
+
+// Whatever comes late from the informer moves nothing back.
+func TestOldEventsChangeNothing(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		api := blocktest.NewAPI()
+		s := run(t, api, Config{})
+		feed := api.NewFeed(s.Store)
+		p := shared(t, "10.0.0.0/24")
+		for i := range 20 {
+			mustTake(t, s.Store, p, holder(i))
+		}
+		for i := range 10 {
+			mustFree(t, s.Store, holder(i))
+		}
+		want := inMemory(s.Store)
+		for feed.Deliver(1) > 0 {
+			if diff := cmp.Diff(len(want), len(inMemory(s.Store))); diff != "" {
+				t.Fatalf("an echo changed what is known (-want +got):\n%s", diff)
+			}
+		}
+		reads := api.Calls("get")
+		mustTake(t, s.Store, p, holder(30))
+		if api.Calls("get") != reads {
+			t.Error("an echo made the store lose its resource version")
+		}
+	})
+}
+
+func TestObserveLearns(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		api := blocktest.NewAPI()
+		a, b := run(t, api, Config{}), run(t, api, Config{})
+		p := shared(t, "10.0.0.0/26", "fd00::/122")
+		got := mustTake(t, a.Store, p, holder(1))
+		feed := api.NewFeed(b.Store)
+		feed.Deliver(-1)
+		held := b.Held(holder(1).PodUID, "eth0")
+		if !slices.Equal(addrsOf(held), got) {
+			t.Fatalf("b knows %v, want %v", held, got)
+		}
+		want := Lease{Holder: holder(1), Domain: "default", Addr: netip.MustParseAddr(got[0]), Block: "default.4-0a000000", Since: time.Now()}
+		if l := held[0]; l.Holder != want.Holder || l.Domain != want.Domain || l.Addr != want.Addr || l.Block != want.Block || !l.Since.Equal(want.Since) {
+			t.Errorf("lease %+v, want %+v", held[0], want)
+		}
+		// Known by the feed alone, it costs no read to write.
+		mustTake(t, b.Store, p, holder(2))
+		if api.Calls("get") != 0 {
+			t.Errorf("%d reads", api.Calls("get"))
+		}
+		mustFree(t, a.Store, holder(1))
+		feed.Deliver(-1)
+		if held := b.Held(holder(1).PodUID, "eth0"); len(held) > 0 {
+			t.Errorf("b still knows %v", held)
+		}
+	})
+}
+
+// A newer state that arrives while a write is under way is not lost.
+func TestObserveDuringWrite(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		api := blocktest.NewAPI()
+		a, b := run(t, api, Config{}), run(t, api, Config{})
+		p := shared(t, "10.0.0.0/26")
+		mustTake(t, a.Store, p, holder(1))
+		follow(t, api, a.Store)
+		follow(t, api, b.Store)
+		api.Hook(func(c blocktest.Call) blocktest.Fault {
+			// The reply comes after somebody else has written.
+			if c.N == 2 {
+				return blocktest.Fault{AfterDelay: time.Second}
+			}
+			return blocktest.Fault{}
+		})
+		done := make(chan struct{})
+		go func() { defer close(done); mustTake(t, a.Store, p, holder(2)) }()
+		synctest.Wait()
+		mustTake(t, b.Store, p, holder(3))
+		<-done
+		synctest.Wait()
+		if diff := cmp.Diff(len(stored(t, api)), len(inMemory(a.Store))); diff != "" {
+			t.Errorf("leases (-stored +memory):\n%s", diff)
+		}
+		reads := api.Calls("get")
+		mustTake(t, a.Store, p, holder(4))
+		if api.Calls("get") != reads {
+			t.Error("the newer state was lost: it had to be read")
+		}
+	})
+}
+
+// A block that somebody deleted although addresses in it are taken: they are
+// not handed out again, and the block comes back with the next change.
+func TestDeletedByHand(t *testing.T) {
+	for name, told := range map[string]bool{"found by a write": false, "told by the informer": true} {
+		t.Run(name, func(t *testing.T) {
+			synctest.Test(t, func(t *testing.T) {
+				api := blocktest.NewAPI()
+				s := run(t, api, Config{})
+				p := shared(t, "10.0.0.1-10.0.0.3")
+				one, two := mustTake(t, s.Store, p, holder(1)), mustTake(t, s.Store, p, holder(2))
+				api.Remove(api.List()[0].Name)
+				if told {
+					api.NewFeed(s.Store).Deliver(-1)
+				}
+				three := mustTake(t, s.Store, p, holder(3))
+				if slices.Equal(three, one) || slices.Equal(three, two) {
+					t.Fatalf("%v is handed out twice", three)
+				}
+				if n := len(stored(t, api)); n != 3 {
+					t.Errorf("%d addresses are stored, want 3", n)
+				}
+				if got := mustTake(t, s.Store, p, holder(1)); !slices.Equal(got, one) {
+					t.Errorf("holder 1 has %v, now %v", one, got)
+				}
+			})
+		})
+	}
+}
+
+func TestForget(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		api := blocktest.NewAPI()
+		a, b := run(t, api, Config{}), run(t, api, Config{})
+		feed := api.NewFeed(b.Store)
+		p := perNode(t, "10.244.0.0/26")
+		mustTake(t, a.Store, p, holder(1))
+		mustFree(t, a.Store, holder(1))
+		advance(time.Minute)
+		feed.Deliver(-1)
+		if err := a.DropEmpty(t.Context(), "node-1"); err != nil {
+			t.Fatal(err)
+		}
+		gone := api.NewFeed(b.Store)
+		// Somebody makes the block anew before b hears of the deletion.
+		mustTake(t, a.Store, p, holderOn("node-2", 2))
+		got := mustTake(t, b.Store, p, holderOn("node-2", 3), "10.244.0.5")
+		for feed.Deliver(1)+gone.Deliver(1) > 0 {
+			if held := b.Held(holder(3).PodUID, "eth0"); !slices.Equal(addrsOf(held), got) || len(b.NodeBlocks("node-2")) != 1 || len(b.NodeBlocks("node-1")) != 0 {
+				t.Fatalf("an old event dropped the new block: held %v", held)
+			}
+			if e := b.blocks["default.4-0af40000"]; e.obj == nil {
+				t.Fatal("an old deletion made the store forget the object")
+			}
+		}
+		reads := api.Calls("get")
+		mustTake(t, b.Store, p, holderOn("node-2", 4))
+		if api.Calls("get") != reads {
+			t.Error("an old deletion made the store forget the resource version")
+		}
+		api.NewFeed(a.Store).Deliver(-1)
+		if len(a.buried) != 0 {
+			t.Errorf("buried: %v", a.buried)
+		}
+		b.Forget(&v1alpha1.IPBlock{ObjectMeta: metav1.ObjectMeta{Name: "unknown"}})
+	})
+}
+
+func TestDamagedRecords(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		api := blocktest.NewAPI()
+		damaged := []string{"1 A nonsense", "2 A 1 0 uid-2 ns/pod/eth0 node", "2 F 1 0"}
+		api.Put(&v1alpha1.IPBlock{
+			ObjectMeta: metav1.ObjectMeta{Name: "default.4-0a000000"},
+			Spec:       v1alpha1.IPBlockSpec{Domain: "default", CIDR: "10.0.0.0/26", Slots: damaged},
+		})
+		s := run(t, api, Config{})
+		follow(t, api, s.Store)
+		p := shared(t, "10.0.0.0-10.0.0.9")
+		if diff := cmp.Diff(ipam.Counts{Usable: 10, Free: 8, Reserved: 2}, s.Counts(p)); diff != "" {
+			t.Errorf("counts (-want +got):\n%s", diff)
+		}
+		got, errs := takeAll(t, s.Store, p, holders(10, 1))
+		if len(got) != 8 || len(errs) != 2 || !all(errs, ErrExhausted) {
+			t.Errorf("%d addresses, errors: %v", len(got), errs)
+		}
+		slots := api.List()[0].Spec.Slots
+		for _, d := range damaged {
+			if !slices.Contains(slots, d) {
+				t.Errorf("record %q was dropped: %q", d, slots)
+			}
+		}
+	})
+}
+
+// Objects whose name and content disagree, or that are being deleted, serve
+// nobody.
+func TestForeignObjects(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		api := blocktest.NewAPI()
+		now := metav1.Now()
+		put := func(name, cidr string, deleted *metav1.Time) {
+			api.Put(&v1alpha1.IPBlock{
+				ObjectMeta: metav1.ObjectMeta{Name: name, DeletionTimestamp: deleted},
+				Spec:       v1alpha1.IPBlockSpec{Domain: "default", CIDR: cidr},
+			})
+		}
+		put("default.4-0a000000", "10.9.0.0/26", nil)
+		put("default.4-0a000040", "10.0.0.64/26", &now)
+		put("my-block", "10.0.0.128/26", nil)
+		put("default.4-0a0000c0", "pods", nil)
+		s := run(t, api, Config{})
+		follow(t, api, s.Store)
+		p := pool(t, ipam.PoolSpec{Ranges: []string{"10.0.0.0/24"}, UseEdges: true})
+		got, errs := takeAll(t, s.Store, p, holders(70, 1))
+		if len(got) != 64 || !all(errs, ErrExhausted) {
+			t.Errorf("%d addresses, errors: %v", len(got), errs)
+		}
+		for a := range got {
+			if !netip.MustParsePrefix("10.0.0.128/26").Contains(a) {
+				t.Errorf("%s is handed out", a)
+			}
+		}
+		_, err := s.Take(t.Context(), p, Request{Holder: holder(99), Addresses: []netip.Addr{netip.MustParseAddr("10.0.0.65")}})
+		if !errors.Is(err, ErrConflict) || !strings.Contains(err.Error(), "being deleted") {
+			t.Errorf("Take() = %v", err)
+		}
+		mustFree(t, s.Store, holder(1), "10.0.0.1", "10.0.0.65")
+	})
+}
+
+func TestCalls(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		api := blocktest.NewAPI()
+		api.Hook(slow(3 * time.Millisecond))
+		var calls []Call
+		s := run(t, api, Config{OnCall: func(c Call) { calls = append(calls, c) }})
+		p := shared(t, "10.0.0.0/26")
+		takeAll(t, s.Store, p, holders(11, 1))
+		mustTake(t, s.Store, p, holder(1))
+		s.stop()
+		verbs, ops := map[string]int{}, 0
+		for _, c := range calls {
+			verbs[c.Verb]++
+			if c.Verb != "get" {
+				ops += c.Ops
+			}
+			if c.Took != 3*time.Millisecond || c.Err != nil {
+				t.Errorf("call %+v", c)
+			}
+		}
+		if ops != 11 || verbs["create"] != 1 || verbs["update"] > 1 || verbs["get"] != 1 {
+			t.Errorf("%d operations in calls %v", ops, verbs)
+		}
+	})
+}

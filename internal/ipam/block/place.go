@@ -1,0 +1,178 @@
+package block
+
+import (
+	"errors"
+	"fmt"
+	"maps"
+	"net/netip"
+	"slices"
+	"time"
+
+	"fairlead.dev/fairlead/internal/ipam"
+)
+
+// place chooses a block for a take and gives it the operation.
+//
+// It fails with ErrExhausted, ErrInvalid and ErrStopped.
+func (t *txn) place(p *ipam.Pool, w *want, o *op) (*entry, error) {
+	s := t.s
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	if s.stopped {
+		return nil, ErrStopped
+	}
+	e, sure := s.choose(p, w, o)
+	if e == nil {
+		return nil, s.exhausted(p, w)
+	}
+	err := e.apply(o, s.cfg.Now())
+	switch {
+	case err == nil:
+	case errors.Is(err, ErrInvalid):
+		return nil, err
+	case sure:
+		// It was chosen because it has room for this pool.
+		return nil, fmt.Errorf("%w: block %s: %w", ErrUnavailable, e.name, err)
+	default:
+		// Memory says no. The read says why, or that memory is wrong.
+		e.doubtful = true
+	}
+	t.enqueue(e, o)
+	return e, nil
+}
+
+// choose returns the block that is to serve a take, and whether it is known to
+// have room.
+func (s *Store) choose(p *ipam.Pool, w *want, o *op) (e *entry, sure bool) {
+	switch {
+	case w.has != nil && s.blocks[w.has.name] == w.has:
+		return w.has, false
+	case w.addr.IsValid():
+		return s.lookup(p.Domain(), ipam.BlockOf(w.addr), o.node), false
+	}
+	for {
+		for _, early := range []bool{false, true} {
+			if e := s.find(p, w, early); e != nil {
+				o.early = early
+				return s.claim(e, o.node), true
+			}
+		}
+		if len(w.avoid) == 0 {
+			return nil, false
+		}
+		// Better a contended block than none.
+		clear(w.avoid)
+	}
+}
+
+// lookup returns the entry of a block; of one that is not known it assumes
+// that it does not exist.
+func (s *Store) lookup(domain string, prefix netip.Prefix, node string) *entry {
+	if e := s.blocks[ipam.BlockName(domain, prefix)]; e != nil {
+		return s.claim(e, node)
+	}
+	return s.add(domain, prefix, node)
+}
+
+// claim makes a block that nobody has the block of a node, or shared.
+func (s *Store) claim(e *entry, node string) *entry {
+	if e.vacant() && e.node != node {
+		s.own(e, node)
+		e.base = ipam.NewBlock(e.prefix, node)
+		e.rebuild(s.cfg.Now())
+	}
+	return e
+}
+
+// vacant says that the block is not known to exist, and nothing is taken from
+// it now.
+func (e *entry) vacant() bool {
+	takes := func(o *op) bool { return o.kind == opTake }
+	return e.obj == nil && e.base.Used() == 0 && len(e.doubts) == 0 &&
+		!slices.ContainsFunc(e.flight, takes) && !slices.ContainsFunc(e.queue, takes)
+}
+
+// find returns a block with room for the pool: one that is known, or the next
+// that may not exist yet. It returns nil when every candidate is known to have
+// nothing.
+func (s *Store) find(p *ipam.Pool, w *want, early bool) *entry {
+	now := s.cfg.Now()
+	if p.PerNode() {
+		return s.findOwn(p, w, now, early)
+	}
+	suits := func(e *entry) bool {
+		if e == nil || e.foreign || w.avoid[e.name] {
+			return false
+		}
+		return e.vacant() || e.node == "" && e.next.Eligible(p, now, early) > 0
+	}
+	k := place{p.Name(), w.holder.Node, w.family}
+	if e := s.blocks[s.last[k]]; suits(e) && p.UsableIn(e.prefix) > 0 {
+		return e
+	}
+	for prefix := range p.Candidates(w.family, w.holder.Node) {
+		name := ipam.BlockName(p.Domain(), prefix)
+		e := s.blocks[name]
+		if e == nil && !w.avoid[name] {
+			e = s.add(p.Domain(), prefix, "")
+		}
+		if suits(e) {
+			s.remember(k, name)
+			return e
+		}
+	}
+	return nil
+}
+
+// findOwn serves from the blocks of the node first, then from the next one
+// that nobody has.
+func (s *Store) findOwn(p *ipam.Pool, w *want, now time.Time, early bool) *entry {
+	own := s.byNode[w.holder.Node]
+	for _, name := range slices.Sorted(maps.Keys(own)) {
+		e := own[name]
+		if e.domain == p.Domain() && ipam.FamilyOf(e.prefix.Addr()) == w.family && !e.foreign &&
+			!w.avoid[name] && e.next.Eligible(p, now, early) > 0 {
+			return e
+		}
+	}
+	for prefix := range p.Candidates(w.family, w.holder.Node) {
+		name := ipam.BlockName(p.Domain(), prefix)
+		switch e := s.blocks[name]; {
+		case w.avoid[name]:
+		case e == nil:
+			return s.add(p.Domain(), prefix, w.holder.Node)
+		case e.vacant():
+			return e
+		}
+	}
+	return nil
+}
+
+func (s *Store) remember(k place, name string) {
+	if len(s.last) >= maxPlaces {
+		clear(s.last)
+	}
+	s.last[k] = name
+}
+
+// exhausted says that nothing is left, with the counts.
+func (s *Store) exhausted(p *ipam.Pool, w *want) error {
+	where, why := "", ""
+	counts := s.counts(p, w.family)
+	if p.PerNode() {
+		where = " for node " + w.holder.Node
+		if counts.Free > 0 {
+			why = ", the free ones in blocks of other nodes"
+		}
+	}
+	return fmt.Errorf("%w: pool %s has no %s address left%s: %s%s", ErrExhausted, p.Name(), w.family, where, counts, why)
+}
+
+// noteCooldown remembers how long blocks of a domain must be left alone.
+func (s *Store) noteCooldown(p *ipam.Pool) {
+	s.rest[p.Domain()] = max(s.rest[p.Domain()], p.Cooldown())
+}
+
+func (s *Store) cooldown(domain string) time.Duration {
+	return max(s.rest[domain], ipam.DefaultCooldown)
+}

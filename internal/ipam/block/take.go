@@ -1,0 +1,383 @@
+package block
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"net/netip"
+	"slices"
+	"time"
+
+	"fairlead.dev/fairlead/internal/ipam"
+)
+
+// txn is one call of Take, Free or DropEmpty.
+type txn struct {
+	s *Store
+	// at is the block it waits for. Store.mu guards it.
+	at *entry
+}
+
+// result of a txn.
+type result struct {
+	leases []Lease
+	err    error
+}
+
+// do runs f apart from the caller, who may stop waiting before the outcome of
+// a write is known.
+func (s *Store) do(ctx context.Context, f func(context.Context, *txn) ([]Lease, error)) ([]Lease, error) {
+	t := &txn{s: s}
+	out := make(chan result, 1)
+	s.mu.Lock()
+	if s.stopped {
+		s.mu.Unlock()
+		return nil, ErrStopped
+	}
+	s.txns.Go(func() {
+		leases, err := f(ctx, t)
+		out <- result{leases, err}
+	})
+	s.mu.Unlock()
+	select {
+	case r := <-out:
+		return r.leases, r.err
+	case <-ctx.Done():
+	}
+	select {
+	case r := <-out:
+		return r.leases, r.err
+	default:
+		return nil, t.gaveUp(ctx)
+	}
+}
+
+// gaveUp says why the caller waits no longer.
+func (t *txn) gaveUp(ctx context.Context) error {
+	t.s.mu.Lock()
+	defer t.s.mu.Unlock()
+	switch {
+	case t.at == nil:
+		return fmt.Errorf("%w: %w", ErrUnavailable, ctx.Err())
+	case t.at.cause != nil:
+		return fmt.Errorf("%w: block %s: %w: %w", ErrUnavailable, t.at.name, ctx.Err(), t.at.cause)
+	default:
+		return fmt.Errorf("%w: block %s: %w", ErrUnavailable, t.at.name, ctx.Err())
+	}
+}
+
+// Take returns one address per family of the pool for the holder: those that
+// it has, else new ones. It is all or nothing. Addresses that the holder has
+// are confirmed by a read; a new one is one write, or a share of one.
+//
+// It fails with ErrInvalid, ErrExhausted, ErrConflict and ErrUnavailable.
+func (s *Store) Take(ctx context.Context, p *ipam.Pool, r Request) ([]Lease, error) {
+	wants, err := parse(p, r)
+	if err != nil {
+		return nil, err
+	}
+	return s.do(ctx, func(ctx context.Context, t *txn) ([]Lease, error) {
+		unlock, err := s.owners.lock(ctx, keyOf(r.Holder))
+		if err != nil {
+			return nil, fmt.Errorf("%w: %w", ErrUnavailable, err)
+		}
+		defer unlock()
+		return t.take(ctx, p, wants)
+	})
+}
+
+// want is an address to be had.
+type want struct {
+	holder ipam.Holder
+	family ipam.Family
+	// addr that is requested; zero for any.
+	addr netip.Addr
+	// has is the block in which the holder has an address, or may have.
+	has *entry
+	// avoid are blocks that could not serve it.
+	avoid map[string]bool
+}
+
+// parse checks a request and splits it by family.
+func parse(p *ipam.Pool, r Request) ([]want, error) {
+	if err := r.Holder.Validate(); err != nil {
+		return nil, fmt.Errorf("%w: %w", ErrInvalid, err)
+	}
+	if p.PerNode() && r.Holder.Node == "" {
+		return nil, fmt.Errorf("%w: pool %s hands out addresses per node, and the holder has no node", ErrInvalid, p.Name())
+	}
+	var wants []want
+	for _, f := range p.Families() {
+		wants = append(wants, want{holder: r.Holder, family: f, avoid: map[string]bool{}})
+	}
+	for _, a := range r.Addresses {
+		if !p.Covers(a) {
+			return nil, fmt.Errorf("%w: address %s is in no range of pool %s", ErrInvalid, a, p.Name())
+		}
+		i := slices.IndexFunc(wants, func(w want) bool { return w.family == ipam.FamilyOf(a) })
+		if other := wants[i].addr; other.IsValid() && other != a {
+			return nil, fmt.Errorf("%w: two %s addresses are requested, %s and %s: at most one per family", ErrInvalid, wants[i].family, other, a)
+		}
+		wants[i].addr = a
+	}
+	return wants, nil
+}
+
+// take gets the addresses in the order of families, which is that of block
+// names.
+func (t *txn) take(ctx context.Context, p *ipam.Pool, wants []want) ([]Lease, error) {
+	if err := t.prepare(p, wants); err != nil {
+		return nil, err
+	}
+	var got, fresh []Lease
+	for i := range wants {
+		l, isNew, err := t.one(ctx, p, &wants[i])
+		if err != nil {
+			t.undo(fresh)
+			return nil, err
+		}
+		got = append(got, l)
+		if isNew {
+			fresh = append(fresh, l)
+		}
+	}
+	return got, nil
+}
+
+// prepare finds what the holder has, and fails before anything is written if
+// a family has nothing left.
+func (t *txn) prepare(p *ipam.Pool, wants []want) error {
+	s := t.s
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	s.noteCooldown(p)
+	for i := range wants {
+		if err := s.adopt(p, &wants[i]); err != nil {
+			return err
+		}
+	}
+	if len(wants) == 1 {
+		return nil
+	}
+	for i := range wants {
+		w := &wants[i]
+		if w.has == nil && !w.addr.IsValid() && s.find(p, w, false) == nil && s.find(p, w, true) == nil {
+			return s.exhausted(p, w)
+		}
+	}
+	return nil
+}
+
+// adopt looks up what the holder has of the family in the pool.
+func (s *Store) adopt(p *ipam.Pool, w *want) error {
+	key := keyOf(w.holder)
+	var has *Lease
+	for _, l := range s.leases[key] {
+		if l.Domain != p.Domain() || ipam.FamilyOf(l.Addr) != w.family || !p.Covers(l.Addr) {
+			continue
+		}
+		if l.Addr == w.addr {
+			w.has = s.blocks[l.Block]
+			return nil
+		}
+		if has == nil || l.Addr.Less(has.Addr) {
+			has = &l
+		}
+	}
+	switch {
+	case has != nil && w.addr.IsValid():
+		return fmt.Errorf("%w: %s is requested, but %s already has %s: give that back first", ErrConflict, w.addr, w.holder, has.Addr)
+	case has != nil:
+		w.has = s.blocks[has.Block]
+	default:
+		e := s.doubts[key]
+		if e != nil && e.domain == p.Domain() && ipam.FamilyOf(e.prefix.Addr()) == w.family &&
+			(!w.addr.IsValid() || e.prefix.Contains(w.addr)) {
+			w.has = e
+		}
+	}
+	return nil
+}
+
+// one gets one address; isNew says that it was taken just now.
+func (t *txn) one(ctx context.Context, p *ipam.Pool, w *want) (l Lease, isNew bool, err error) {
+	for {
+		o := &op{kind: opTake, holder: w.holder, pool: p, addr: w.addr, cancel: ctx.Done(), done: make(chan struct{})}
+		if p.PerNode() {
+			o.node = w.holder.Node
+		}
+		e, err := t.place(p, w, o)
+		if err != nil {
+			return Lease{}, false, err
+		}
+		<-o.done
+		switch {
+		case errors.Is(o.err, errMoved):
+			w.avoid[e.name], w.has = true, nil
+		case o.err != nil:
+			return Lease{}, false, o.err
+		default:
+			return t.lease(e, o), o.changed, nil
+		}
+	}
+}
+
+// lease describes what an operation got. The index has it already, unless the
+// address was freed again by somebody else in this instant.
+func (t *txn) lease(e *entry, o *op) Lease {
+	t.s.mu.Lock()
+	defer t.s.mu.Unlock()
+	l := Lease{Holder: o.holder, Domain: e.domain, Addr: o.got, Block: e.name}
+	if slot, ok := e.base.Slot(o.got); ok && slot.Holder.Same(o.holder) {
+		l.Since = slot.Since
+	}
+	return l
+}
+
+// undo gives back what was taken and is not told to anybody. When that cannot
+// be done, the next take of the same holder finds it.
+func (t *txn) undo(fresh []Lease) {
+	var ops []*op
+	t.s.mu.Lock()
+	for _, l := range fresh {
+		if e := t.s.blocks[l.Block]; e != nil && !t.s.stopped {
+			o := &op{kind: opReturn, holder: l.Holder, addr: l.Addr, done: make(chan struct{})}
+			t.enqueue(e, o)
+			ops = append(ops, o)
+		}
+	}
+	t.s.mu.Unlock()
+	for _, o := range ops {
+		<-o.done
+	}
+}
+
+// enqueue gives an operation to the committer of a block. Takes have been
+// applied by the caller, or wait for the read that a doubtful block gets.
+func (t *txn) enqueue(e *entry, o *op) {
+	t.at = e
+	if o.kind != opTake {
+		// Only takes fail to apply.
+		_ = e.apply(o, t.s.cfg.Now())
+	}
+	e.queue = append(e.queue, o)
+	t.s.start(e)
+	if o.due.IsZero() {
+		select {
+		case e.kick <- struct{}{}:
+		default:
+		}
+	}
+}
+
+// Free gives addresses of the holder back; all that it has in the domain when
+// addrs is empty. Addresses that somebody else has are left alone. It returns
+// nil when nothing is left to free, once that is written. Only PodUID and
+// Interface of the holder matter.
+//
+// It fails with ErrUnavailable.
+func (s *Store) Free(ctx context.Context, h ipam.Holder, domain string, addrs []netip.Addr) error {
+	_, err := s.do(ctx, func(ctx context.Context, t *txn) ([]Lease, error) {
+		unlock, err := s.owners.lock(ctx, keyOf(h))
+		if err != nil {
+			return nil, fmt.Errorf("%w: %w", ErrUnavailable, err)
+		}
+		defer unlock()
+		return nil, t.free(ctx, h, domain, addrs)
+	})
+	return err
+}
+
+func (t *txn) free(ctx context.Context, h ipam.Holder, domain string, addrs []netip.Addr) error {
+	s := t.s
+	due := time.Now().Add(s.cfg.FreeLinger)
+	if s.cfg.FreeLinger < 0 {
+		due = time.Time{}
+	}
+	var ops []*op
+	s.mu.Lock()
+	if s.stopped {
+		s.mu.Unlock()
+		return ErrStopped
+	}
+	for _, f := range s.holdings(h, domain, addrs) {
+		o := &op{kind: opFree, holder: h, addr: f.addr, due: due, cancel: ctx.Done(), done: make(chan struct{})}
+		t.enqueue(f.block, o)
+		ops = append(ops, o)
+	}
+	s.mu.Unlock()
+	return wait(ops)
+}
+
+func wait(ops []*op) error {
+	var errs []error
+	for _, o := range ops {
+		<-o.done
+		errs = append(errs, o.err)
+	}
+	return errors.Join(errs...)
+}
+
+// holding is an address to free; zero for all that a holder has in the block.
+type holding struct {
+	block *entry
+	addr  netip.Addr
+}
+
+// holdings lists where addresses have to be freed. A block that is not known
+// is read before it is believed that nothing is there.
+func (s *Store) holdings(h ipam.Holder, domain string, addrs []netip.Addr) []holding {
+	var out []holding
+	for _, a := range addrs {
+		if !a.IsValid() {
+			continue
+		}
+		prefix := ipam.BlockOf(a)
+		e := s.blocks[ipam.BlockName(domain, prefix)]
+		if e == nil {
+			e = s.add(domain, prefix, "")
+			e.doubtful = true
+		}
+		out = append(out, holding{e, a})
+	}
+	if len(addrs) > 0 {
+		return out
+	}
+	for _, l := range s.leases[keyOf(h)] {
+		if l.Domain == domain {
+			out = append(out, holding{s.blocks[l.Block], l.Addr})
+		}
+	}
+	if e := s.doubts[keyOf(h)]; e != nil && e.domain == domain {
+		out = append(out, holding{block: e})
+	}
+	return out
+}
+
+// DropEmpty deletes the blocks of a node that is gone, those in which no
+// address is taken, held or cooling. Others stay, without an error: call it
+// again later.
+//
+// It fails with ErrUnavailable.
+func (s *Store) DropEmpty(ctx context.Context, node string) error {
+	_, err := s.do(ctx, func(ctx context.Context, t *txn) ([]Lease, error) {
+		var ops []*op
+		s.mu.Lock()
+		if s.stopped {
+			s.mu.Unlock()
+			return nil, ErrStopped
+		}
+		now := s.cfg.Now()
+		for _, e := range s.byNode[node] {
+			if e.obj == nil || !e.next.Idle(now, s.cooldown(e.domain)) {
+				continue
+			}
+			o := &op{kind: opDrop, cancel: ctx.Done(), done: make(chan struct{})}
+			t.enqueue(e, o)
+			ops = append(ops, o)
+		}
+		s.mu.Unlock()
+		return nil, wait(ops)
+	})
+	return err
+}

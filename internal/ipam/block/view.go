@@ -1,0 +1,89 @@
+package block
+
+import (
+	"cmp"
+	"iter"
+	"net/netip"
+	"slices"
+
+	"fairlead.dev/fairlead/internal/ipam"
+)
+
+// Held returns what an interface of a pod has, of all domains, sorted by
+// domain and address. It reads memory only.
+func (s *Store) Held(uid, iface string) []Lease {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	out := slices.Clone(s.leases[holderKey{uid, iface}])
+	slices.SortFunc(out, func(a, b Lease) int {
+		return cmp.Or(cmp.Compare(a.Domain, b.Domain), a.Addr.Compare(b.Addr))
+	})
+	return out
+}
+
+// All yields every lease that is known, in no order. It reads memory only; the
+// store may be used meanwhile.
+func (s *Store) All() iter.Seq[Lease] {
+	return func(yield func(Lease) bool) {
+		s.mu.Lock()
+		all := make([]Lease, 0, len(s.leases))
+		for _, l := range s.leases {
+			all = append(all, l...)
+		}
+		s.mu.Unlock()
+		for _, l := range all {
+			if !yield(l) {
+				return
+			}
+		}
+	}
+}
+
+// Counts says how full a pool is. It reads memory only.
+func (s *Store) Counts(p *ipam.Pool) ipam.Counts {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	s.noteCooldown(p)
+	return s.counts(p, p.Families()...)
+}
+
+func (s *Store) counts(p *ipam.Pool, families ...ipam.Family) ipam.Counts {
+	var sum ipam.Counts
+	for _, f := range families {
+		sum.Usable += p.UsableOf(f)
+	}
+	if total := p.Usable(); sum.Usable > total {
+		sum.Usable = total
+	}
+	now := s.cfg.Now()
+	for _, e := range s.blocks {
+		if e.domain != p.Domain() || !slices.Contains(families, ipam.FamilyOf(e.prefix.Addr())) {
+			continue
+		}
+		c := e.base.Counts(p, now)
+		if e.foreign || p.PerNode() != (e.node != "") {
+			// The pool may not draw from this block.
+			c.Reserved += c.Free
+		}
+		sum.Allocated += c.Allocated
+		sum.Cooling += c.Cooling
+		sum.Held += c.Held
+		sum.Reserved += c.Reserved
+	}
+	sum.Free = sum.Usable - sum.Allocated - sum.Cooling - sum.Held - sum.Reserved
+	return sum
+}
+
+// NodeBlocks returns the blocks that are routed to a node, sorted.
+func (s *Store) NodeBlocks(node string) []netip.Prefix {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	var out []netip.Prefix
+	for _, e := range s.byNode[node] {
+		if e.obj != nil || e.base.Used() > 0 {
+			out = append(out, e.prefix)
+		}
+	}
+	slices.SortFunc(out, func(a, b netip.Prefix) int { return a.Addr().Compare(b.Addr()) })
+	return slices.Compact(out)
+}

@@ -1,0 +1,384 @@
+package ipam
+
+import (
+	"errors"
+	"fmt"
+	"net/netip"
+	"strings"
+	"testing"
+	"time"
+
+	"github.com/google/go-cmp/cmp"
+)
+
+// t0 is when the tests start, off a full millisecond.
+func t0() time.Time { return time.UnixMilli(1_753_000_000_000).Add(300 * time.Microsecond) }
+
+func holder(i int) Holder {
+	return Holder{
+		PodUID: fmt.Sprintf("9b2e6f4e-1a2b-4c3d-8e9f-%012d", i), Interface: "eth0",
+		Namespace: "default", Pod: fmt.Sprintf("web-%d", i), Node: "node-1",
+	}
+}
+
+func addr(s string) netip.Addr { return netip.MustParseAddr(s) }
+
+func newBlock(cidr string) *Block { return NewBlock(netip.MustParsePrefix(cidr), "") }
+
+func TestTakeOrder(t *testing.T) {
+	tests := []struct {
+		name  string
+		order Order
+		// free lists holders to free, one second apart; then is when the next
+		// take happens after the last of them.
+		free []int
+		then time.Duration
+		want string
+	}{
+		{"fifo: never used first", Fifo, []int{0}, time.Hour, "10.0.0.4"},
+		{"lowest: rested", Lowest, []int{2, 1}, time.Hour, "10.0.0.1"},
+		{"lowest: not rested", Lowest, []int{1}, 29999 * time.Millisecond, "10.0.0.4"},
+	}
+	for _, tt := range tests {
+		t.Run(tt.name, func(t *testing.T) {
+			spec := ranges("10.0.0.0-10.0.0.9")
+			spec.Order = tt.order
+			p, b, now := mustPool(t, spec), newBlock("10.0.0.0/26"), t0()
+			got := map[int]netip.Addr{}
+			for i := range 4 {
+				got[i], _ = b.Take(p, holder(i), now)
+			}
+			for _, i := range tt.free {
+				now = now.Add(time.Second)
+				if !b.Free(holder(i), got[i], now) {
+					t.Fatalf("holder %d does not have %s", i, got[i])
+				}
+			}
+			a, err := b.Take(p, holder(9), now.Add(tt.then))
+			if err != nil || a != addr(tt.want) {
+				t.Errorf("Take() = %v, %v, want %s", a, err, tt.want)
+			}
+		})
+	}
+}
+
+func TestFifoIsByTimeFreed(t *testing.T) {
+	p, b, now := mustPool(t, ranges("10.0.0.0-10.0.0.3")), newBlock("10.0.0.0/26"), t0()
+	for i := range 4 {
+		if _, err := b.Take(p, holder(i), now); err != nil {
+			t.Fatal(err)
+		}
+	}
+	var want, got []string
+	for _, i := range []int{2, 0, 3, 1} {
+		now = now.Add(time.Second)
+		a, _ := b.Find(holder(i))
+		b.Free(holder(i), a, now)
+		want = append(want, a.String())
+	}
+	b = DecodeBlock(b.Prefix(), "", b.Encode())
+	now = now.Add(time.Hour)
+	for i := range 4 {
+		a, err := b.Take(p, holder(10+i), now)
+		if err != nil {
+			t.Fatal(err)
+		}
+		got = append(got, a.String())
+	}
+	if diff := cmp.Diff(want, got); diff != "" {
+		t.Errorf("order of reuse (-want +got):\n%s", diff)
+	}
+}
+
+func TestCooldown(t *testing.T) {
+	p := mustPool(t, PoolSpec{Ranges: []string{"10.0.0.1"}, Cooldown: time.Minute})
+	b, now := newBlock("10.0.0.0/26"), t0()
+	if _, err := b.Take(p, holder(1), now); err != nil {
+		t.Fatal(err)
+	}
+	b.Free(holder(1), addr("10.0.0.1"), now)
+	tests := []struct {
+		after            time.Duration
+		take, early, own bool
+	}{
+		{0, false, false, false},
+		// The time of the free was rounded up to the next millisecond.
+		{MinCooldown, false, false, false},
+		{MinCooldown + time.Millisecond, false, true, true},
+		{time.Minute, false, true, true},
+		{time.Minute + time.Millisecond, true, true, true},
+		{-time.Hour, false, false, false},
+	}
+	for _, tt := range tests {
+		at := now.Add(tt.after)
+		_, err := b.Clone().Take(p, holder(2), at)
+		_, early := b.Clone().TakeEarly(p, holder(2), at)
+		own := b.Clone().TakeAddr(p, holder(2), addr("10.0.0.1"), at)
+		if (err == nil) != tt.take || (early == nil) != tt.early || (own == nil) != tt.own {
+			t.Errorf("after %s: Take: %v, TakeEarly: %v, TakeAddr: %v; want %+v", tt.after, err, early, own, tt)
+		}
+		if got := b.Eligible(p, at, false) == 1; got != tt.take {
+			t.Errorf("after %s: Eligible() = %v", tt.after, got)
+		}
+		if got := b.Eligible(p, at, true) == 1; got != tt.early {
+			t.Errorf("after %s: Eligible(early) = %v", tt.after, got)
+		}
+		if got := b.Idle(at, time.Minute); got != tt.take {
+			t.Errorf("after %s: Idle() = %v", tt.after, got)
+		}
+	}
+}
+
+func TestReturnNeedsNoCooldown(t *testing.T) {
+	p, b := mustPool(t, ranges("10.0.0.1")), newBlock("10.0.0.0/26")
+	a, _ := b.Take(p, holder(1), t0())
+	if b.Return(holder(2), a) || !b.Return(holder(1), a) {
+		t.Fatal("Return looked at the wrong holder")
+	}
+	if _, err := b.Take(p, holder(2), t0()); err != nil {
+		t.Error(err)
+	}
+	if s, _ := b.Slot(a); s.Generation != 3 {
+		t.Errorf("generation %d, want 3: it must grow with each change", s.Generation)
+	}
+}
+
+func TestTakeIsIdempotent(t *testing.T) {
+	wide := mustPool(t, ranges("10.0.0.0/26"))
+	b := newBlock("10.0.0.0/26")
+	a, err := b.Take(wide, holder(1), t0())
+	if err != nil {
+		t.Fatal(err)
+	}
+	before := b.Encode()
+	moved := holder(1)
+	moved.Node, moved.Pod = "node-2", "other"
+	// An address that is excluded now stays with whoever has it.
+	narrow := mustPool(t, PoolSpec{Ranges: []string{"10.0.0.0/26"}, Excludes: []string{a.String()}})
+	for _, p := range []*Pool{wide, narrow} {
+		again, err := b.Take(p, moved, t0().Add(time.Hour))
+		if err != nil || again != a {
+			t.Errorf("second Take() = %v, %v, want %s", again, err, a)
+		}
+		if err := b.TakeAddr(p, moved, a, t0()); err != nil {
+			t.Errorf("TakeAddr of the own address: %v", err)
+		}
+	}
+	if diff := cmp.Diff(before, b.Encode()); diff != "" {
+		t.Errorf("taking again changed the block (-before +after):\n%s", diff)
+	}
+	elsewhere := mustPool(t, ranges("10.0.0.32/27"))
+	if other, err := b.Take(elsewhere, holder(1), t0()); err != nil || !elsewhere.Allows(other) {
+		t.Errorf("Take from another pool = %v, %v", other, err)
+	}
+	second := holder(1)
+	second.Interface = "net1"
+	if other, err := b.Take(wide, second, t0()); err != nil || other == a {
+		t.Errorf("Take for another interface = %v, %v", other, err)
+	}
+}
+
+func TestTakeAddrNamesHolder(t *testing.T) {
+	p := mustPool(t, PoolSpec{Ranges: []string{"10.0.0.0/26"}, Excludes: []string{"10.0.0.9"}})
+	b := DecodeBlock(netip.MustParsePrefix("10.0.0.0/26"), "", []string{
+		"3 H 1 1753000000000 StatefulSet/ns/web-0", "4 A nonsense",
+	})
+	if _, err := b.Take(p, holder(1), t0()); err != nil {
+		t.Fatal(err)
+	}
+	b.Free(holder(7), addr("10.0.0.1"), t0())
+	tests := []struct {
+		addr string
+		// want is nil for a TakenError.
+		want error
+		says string
+	}{
+		{"10.0.0.1", nil, "10.0.0.1 is held by default/web-1/eth0 (uid 9b2e6f4e-1a2b-4c3d-8e9f-000000000001, node node-1)"},
+		{"10.0.0.3", nil, "claim StatefulSet/ns/web-0"},
+		{"10.0.0.4", nil, "withheld"},
+		{"10.0.0.9", ErrNotAllowed, "excluded"},
+		{"10.0.0.0", ErrNotAllowed, "edge"},
+		{"10.0.0.70", ErrNotAllowed, "not in block"},
+	}
+	for _, tt := range tests {
+		err := b.TakeAddr(p, holder(2), addr(tt.addr), t0())
+		var taken *TakenError
+		if errors.As(err, &taken) != (tt.want == nil) || tt.want != nil && !errors.Is(err, tt.want) || !strings.Contains(err.Error(), tt.says) {
+			t.Errorf("TakeAddr(%s) = %v, want %s", tt.addr, err, tt.says)
+		}
+	}
+}
+
+func TestHolderValidate(t *testing.T) {
+	long := strings.Repeat("a", 254)
+	tests := []struct {
+		name string
+		edit func(*Holder)
+		says string
+	}{
+		{"good", func(*Holder) {}, ""},
+		{"no names", func(h *Holder) { h.Namespace, h.Pod, h.Node = "", "", "" }, ""},
+		{"interface of signs", func(h *Holder) { h.Interface = "a:b@c_d-e.f" }, ""},
+		{"no UID", func(h *Holder) { h.PodUID = "" }, "pod UID is empty"},
+		{"no interface", func(h *Holder) { h.Interface = "" }, "interface is empty"},
+		{"long interface", func(h *Holder) { h.Interface = "eth0123456789012" }, "at most 15"},
+		{"slash in the interface", func(h *Holder) { h.Interface = "a/b" }, "'/'"},
+		{"blank in the UID", func(h *Holder) { h.PodUID = "a b" }, "' '"},
+		{"slash in the pod", func(h *Holder) { h.Pod = "a/b" }, "'/'"},
+		{"line break in the node", func(h *Holder) { h.Node = "a\n" }, `'\n'`},
+		{"not ASCII", func(h *Holder) { h.Node = "nöde" }, "node name"},
+		{"dash for none", func(h *Holder) { h.Node = "-" }, "stands for none"},
+		{"long pod", func(h *Holder) { h.Pod = long }, "at most 253"},
+		{"the longest names", func(h *Holder) { h.Namespace, h.Pod, h.Node = long[:63], long[1:], long[1:] }, ""},
+	}
+	for _, tt := range tests {
+		t.Run(tt.name, func(t *testing.T) {
+			p, b, h := mustPool(t, ranges("10.0.0.0/26")), newBlock("10.0.0.0/26"), holder(1)
+			tt.edit(&h)
+			_, err := b.Take(p, h, t0())
+			if tt.says == "" {
+				if err != nil {
+					t.Fatal(err)
+				}
+				back := DecodeBlock(b.Prefix(), "", b.Encode())
+				if s, _ := back.Slot(addr("10.0.0.1")); s.Holder != h {
+					t.Errorf("decoded holder %+v, want %+v", s.Holder, h)
+				}
+				return
+			}
+			if !errors.Is(err, ErrBadHolder) || !strings.Contains(err.Error(), tt.says) {
+				t.Errorf("Take() = %v, want %s", err, tt.says)
+			}
+			if !errors.Is(b.TakeAddr(p, h, addr("10.0.0.1"), t0()), ErrBadHolder) || len(b.Encode()) > 0 {
+				t.Error("the holder was written down")
+			}
+		})
+	}
+}
+
+func TestSlotLength(t *testing.T) {
+	p, b := mustPool(t, ranges("10.0.0.0/26")), newBlock("10.0.0.0/26")
+	h := holder(1)
+	h.Pod = "web-7d4b9c6f5d-x2x4k"
+	if _, err := b.Take(p, h, t0()); err != nil {
+		t.Fatal(err)
+	}
+	want := []string{"1 A 1 1753000000001 9b2e6f4e-1a2b-4c3d-8e9f-000000000001 default/web-7d4b9c6f5d-x2x4k/eth0 node-1"}
+	if diff := cmp.Diff(want, b.Encode()); diff != "" || len(want[0]) > 100 {
+		t.Errorf("slot of %d bytes (-want +got):\n%s", len(want[0]), diff)
+	}
+}
+
+func TestDecodeQuarantines(t *testing.T) {
+	const good = "5 A 1 1753000000000 uid-5 ns/pod/eth0 node"
+	tests := []struct {
+		name  string
+		slots []string
+		// want is what Encode writes, slots if nil.
+		want []string
+		// reserved of the 64; none is handed out.
+		reserved []int
+		// room that the surplus records leave none for in the object.
+		room int
+		// all: every address without a record is withheld.
+		all bool
+	}{
+		{name: "good", slots: []string{good}},
+		{name: "sorted", slots: []string{good, "3 F 2 1753000000000"}, want: []string{"3 F 2 1753000000000", good}},
+		{name: "held", slots: []string{"7 H 1 0 VM/ns/vm1"}},
+		{name: "unknown state", slots: []string{"5 X 1 0"}, reserved: []int{5}},
+		{name: "long state", slots: []string{"5 AF 1 0"}, reserved: []int{5}},
+		{name: "ordinal only", slots: []string{"5"}, reserved: []int{5}},
+		{name: "generation 0", slots: []string{"5 F 0 0"}, reserved: []int{5}},
+		{name: "generation overflow", slots: []string{"5 F 18446744073709551615 0"}, reserved: []int{5}},
+		{name: "generation with a sign", slots: []string{"5 F +1 0"}, reserved: []int{5}},
+		{name: "time below zero", slots: []string{"5 F 1 -1"}, reserved: []int{5}},
+		{name: "time in another notation", slots: []string{"5 F 1 007"}, reserved: []int{5}},
+		{name: "no uid", slots: []string{"5 A 1 0  ns/pod/eth0 node"}, reserved: []int{5}},
+		{name: "no interface", slots: []string{"5 A 1 0 uid ns/pod node"}, reserved: []int{5}},
+		{name: "too many fields", slots: []string{good + " more"}, reserved: []int{5}},
+		{name: "blank at the end", slots: []string{good + " "}, reserved: []int{5}},
+		{name: "freed with a holder", slots: []string{strings.Replace(good, " A ", " F ", 1)}, reserved: []int{5}},
+		{name: "duplicate", slots: []string{good, "5 F 2 0"}, reserved: []int{5}, room: 1},
+		{name: "same twice", slots: []string{good, good}, reserved: []int{5}, room: 1},
+		{name: "three times, one unreadable", slots: []string{"5 ?", good, good}, reserved: []int{5}, room: 2},
+		{name: "ordinal with a zero", slots: []string{"05 F 1 0"}, all: true},
+		{name: "ordinal 64", slots: []string{"64 F 1 0"}, all: true},
+		{name: "ordinal below zero", slots: []string{"-1 F 1 0"}, all: true},
+		{name: "empty", slots: []string{""}, all: true},
+		{name: "garbage beside a freed one", slots: []string{"3 F 1 0", "\xff\xfe"}, all: true},
+	}
+	for _, tt := range tests {
+		t.Run(tt.name, func(t *testing.T) {
+			p := mustPool(t, PoolSpec{Ranges: []string{"10.0.0.0/26"}, UseEdges: true})
+			b := DecodeBlock(netip.MustParsePrefix("10.0.0.0/26"), "", tt.slots)
+			want := tt.want
+			if want == nil {
+				want = tt.slots
+			}
+			if diff := cmp.Diff(want, b.Encode()); diff != "" {
+				t.Errorf("Encode (-want +got):\n%s", diff)
+			}
+			counts := b.Counts(p, t0())
+			if !tt.all && counts.Reserved != uint64(len(tt.reserved)+tt.room) {
+				t.Errorf("counts %v, want %d reserved", counts, len(tt.reserved))
+			}
+			free := 0
+			for i := 0; ; i++ {
+				a, err := b.Take(p, holder(i), t0())
+				if err != nil {
+					break
+				}
+				free++
+				for _, r := range tt.reserved {
+					if ord, _ := b.ordinal(a); ord == r {
+						t.Errorf("%s is handed out", a)
+					}
+				}
+			}
+			if uint64(free) != counts.Free {
+				t.Errorf("%d could be taken, counts were %v", free, counts)
+			}
+			if tt.all && free > 1 {
+				t.Errorf("%d were handed out beside a record without an ordinal", free)
+			}
+			if n := len(b.Encode()); n > 64 && len(tt.slots) <= 64 {
+				t.Errorf("%d records, the object takes 64", n)
+			}
+		})
+	}
+}
+
+func TestBlockAccessors(t *testing.T) {
+	b := DecodeBlock(netip.MustParsePrefix("10.0.0.64/26"), "node-1", []string{
+		"0 A 7 1753000000000 uid ns/pod/eth0 node-1", "1 F 2 0", "2 H 1 1000 key", "3 ?", "x",
+	})
+	if b.Node() != "node-1" || b.Prefix().String() != "10.0.0.64/26" || b.Used() != 4 {
+		t.Errorf("node %s, prefix %s, used %d", b.Node(), b.Prefix(), b.Used())
+	}
+	want := []Slot{
+		{0, addr("10.0.0.64"), Taken, Holder{"uid", "eth0", "ns", "pod", "node-1"}, time.UnixMilli(1753000000000), 7, ""},
+		{1, addr("10.0.0.65"), Freed, Holder{}, time.Time{}, 2, ""},
+		{2, addr("10.0.0.66"), Held, Holder{}, time.UnixMilli(1000), 1, "key"},
+		{3, addr("10.0.0.67"), Damaged, Holder{}, time.Time{}, 0, ""},
+	}
+	var got []Slot
+	for s := range b.Slots() {
+		got = append(got, s)
+	}
+	if diff := cmp.Diff(want, got, cmp.Comparer(func(a, b netip.Addr) bool { return a == b })); diff != "" {
+		t.Errorf("slots (-want +got):\n%s", diff)
+	}
+	for range b.Slots() {
+		break
+	}
+	if _, ok := b.Slot(addr("10.0.0.68")); ok {
+		t.Error("a slot that was never used has a record")
+	}
+	if _, ok := b.Slot(addr("10.0.1.68")); ok {
+		t.Error("an address of another block has a record")
+	}
+	if b.Free(holder(1), addr("10.0.0.64"), t0()) || b.Free(holder(1), addr("10.9.0.64"), t0()) {
+		t.Error("freed what the holder does not have")
+	}
+}

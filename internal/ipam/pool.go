@@ -1,0 +1,183 @@
+package ipam
+
+import (
+	"fmt"
+	"math/bits"
+	"net/netip"
+	"slices"
+	"time"
+)
+
+// PoolSpec is what an operator wrote, as in the spec of an IPPool.
+type PoolSpec struct {
+	// Name of the pool, for error texts.
+	Name string
+	// Domain that the pool is a filter over; DefaultDomain when empty.
+	Domain string
+	// Ranges are CIDRs, first-last, first-last/length, or single addresses.
+	Ranges []string
+	// Excludes are never handed out: the same forms.
+	Excludes []string
+	// Gateways, at most one per family, are never handed out.
+	Gateways []string
+	// UseEdges hands out network, broadcast and subnet-router addresses too.
+	UseEdges bool
+	// Cooldown, MinCooldown to MaxCooldown; DefaultCooldown when zero.
+	Cooldown time.Duration
+	// Order is Fifo when empty.
+	Order Order
+	// PerNode gives each node whole blocks, which are routed to it.
+	PerNode bool
+}
+
+// FieldError is one problem of a pool's spec.
+type FieldError struct {
+	// Field is the path as in the API: spec.ranges[1].
+	Field string
+	// Value is what was written there.
+	Value string
+	// Problem says what is wrong with it and what would be right.
+	Problem string
+}
+
+// Error joins path, value and problem.
+func (e *FieldError) Error() string {
+	return fmt.Sprintf("%s: %q %s", e.Field, e.Value, e.Problem)
+}
+
+// Pool is a parsed PoolSpec: a filter over the addresses of a domain. It does
+// not change, and is safe for concurrent use.
+type Pool struct {
+	name     string
+	domain   string
+	cooldown time.Duration
+	order    Order
+	perNode  bool
+	v4, v6   space
+}
+
+// space is the part of a pool in one family.
+type space struct {
+	ranges  []parsedRange
+	gateway netip.Addr
+	// allowed is ranges without excludes, gateway and edges: sorted, apart.
+	allowed []span
+	runs    []blockRun
+}
+
+// Name of the pool.
+func (p *Pool) Name() string { return p.name }
+
+// Domain of the pool.
+func (p *Pool) Domain() string { return p.domain }
+
+// PerNode says whether each node has blocks of its own.
+func (p *Pool) PerNode() bool { return p.perNode }
+
+// Cooldown says how long a released address rests.
+func (p *Pool) Cooldown() time.Duration { return p.cooldown }
+
+func (p *Pool) space(f Family) *space {
+	if f == IPv4 {
+		return &p.v4
+	}
+	return &p.v6
+}
+
+// Families that the pool has, IPv4 first.
+func (p *Pool) Families() []Family {
+	var out []Family
+	for _, f := range []Family{IPv4, IPv6} {
+		if len(p.space(f).ranges) > 0 {
+			out = append(out, f)
+		}
+	}
+	return out
+}
+
+// Gateway of a family, if the pool names one.
+func (p *Pool) Gateway(f Family) (netip.Addr, bool) {
+	g := p.space(f).gateway
+	return g, g.IsValid()
+}
+
+// rangeOf returns the range that an address lies in.
+func (p *Pool) rangeOf(a netip.Addr) (parsedRange, bool) {
+	n := numOf(a)
+	for _, r := range p.space(FamilyOf(a)).ranges {
+		if r.span().contains(n) {
+			return r, true
+		}
+	}
+	return parsedRange{}, false
+}
+
+// Covers says whether an address lies in a range of the pool: also one that is
+// excluded now, which whoever has it keeps.
+func (p *Pool) Covers(a netip.Addr) bool {
+	_, ok := p.rangeOf(a)
+	return ok
+}
+
+// Prefix returns the address with the prefix length of its link: that of the
+// CIDR, or the one written behind first-last. Without one, in a PerNode pool
+// and outside the ranges it is the length of the address.
+func (p *Pool) Prefix(a netip.Addr) netip.Prefix {
+	if r, ok := p.rangeOf(a); ok && !p.perNode {
+		return netip.PrefixFrom(a, r.bits)
+	}
+	return netip.PrefixFrom(a, a.BitLen())
+}
+
+// Usable counts the addresses that may be handed out, of both families; it
+// stops at math.MaxInt64.
+func (p *Pool) Usable() uint64 {
+	return addSaturating(p.UsableOf(IPv4), p.UsableOf(IPv6))
+}
+
+// UsableOf counts those of one family.
+func (p *Pool) UsableOf(f Family) uint64 {
+	var n uint64
+	for _, s := range p.space(f).allowed {
+		n = addSaturating(n, s.size())
+	}
+	return n
+}
+
+// UsableIn counts those in a block.
+func (p *Pool) UsableIn(block netip.Prefix) uint64 {
+	return uint64(bits.OnesCount64(p.mask(block)))
+}
+
+// Allows says whether an address may be handed out: it lies in a range and is
+// not excluded, not the gateway and not an edge.
+func (p *Pool) Allows(a netip.Addr) bool {
+	if a.Zone() != "" {
+		return false
+	}
+	n := numOf(a)
+	allowed := p.space(FamilyOf(a)).allowed
+	i, _ := slices.BinarySearchFunc(allowed, n, func(s span, n num) int { return s.last.cmp(n) })
+	return i < len(allowed) && allowed[i].contains(n)
+}
+
+// mask has a bit for each ordinal of a block that may be handed out.
+func (p *Pool) mask(block netip.Prefix) uint64 {
+	f := FamilyOf(block.Addr())
+	first := numOf(block.Addr())
+	all := span{first, first.add(num{lo: slotsPerBlock - 1})}
+	allowed := p.space(f).allowed
+	i, _ := slices.BinarySearchFunc(allowed, first, func(s span, n num) int { return s.last.cmp(n) })
+	var m uint64
+	for ; i < len(allowed) && allowed[i].overlaps(all); i++ {
+		from, to := uint64(0), uint64(slotsPerBlock-1)
+		if all.first.cmp(allowed[i].first) < 0 {
+			from = allowed[i].first.sub(first).lo
+		}
+		if allowed[i].last.cmp(all.last) < 0 {
+			to = allowed[i].last.sub(first).lo
+		}
+		m |= ^uint64(0) >> (slotsPerBlock - 1 - (to - from)) << from
+	}
+	return m
+}
