@@ -1,0 +1,273 @@
+// Package drivertest is the half of the driver contract that can fail: a suite
+// that every driver passes, real or fake, and a driver in memory that does.
+package drivertest
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"sync"
+	"testing"
+	"time"
+
+	"github.com/google/go-cmp/cmp"
+	"k8s.io/apimachinery/pkg/types"
+
+	"fairlead.dev/fairlead/api/v1alpha1"
+	"fairlead.dev/fairlead/internal/driver"
+)
+
+// Backend is one backend of a driver, fresh for each case of the suite.
+type Backend struct {
+	// Start returns a driver on this backend. Called again it stands for the
+	// process that comes after a crash: it knows only what the backend knows.
+	Start func(t *testing.T) driver.Driver
+	// Capacity is how many interfaces the backend has room for, 4 to 64.
+	Capacity int
+	// Recover makes what was released available again, as by letting time
+	// pass.
+	Recover func()
+}
+
+// Run runs the suite.
+func Run(t *testing.T, fresh func(t *testing.T) Backend) {
+	cases := []struct {
+		name string
+		run  func(t *testing.T, b Backend)
+	}{
+		{"an interface is complete", testComplete},
+		{"Ensure again is the same", testEnsureAgain},
+		{"a process after a crash adopts", testAdopt},
+		{"owners never share", testDistinct},
+		{"owners at once never share", testConcurrent},
+		{"Release gives back, and again is nothing", testRelease},
+		{"Release after a crash needs the record only", testReleaseAfterCrash},
+		{"Release never takes from another", testReleaseForeign},
+		{"an exhausted network says so, and recovers", testExhausted},
+		{"List has each interface once", testList},
+		{"a context that has ended leaves nothing lost", testCancelled},
+	}
+	for _, tc := range cases {
+		t.Run(tc.name, func(t *testing.T) { tc.run(t, fresh(t)) })
+	}
+}
+
+// Request is the request of the nth owner, on the default network.
+func Request(n int) driver.Request {
+	return driver.Request{
+		Owner: driver.Owner{
+			PodUID:    types.UID(fmt.Sprintf("00000000-0000-4000-8000-%012d", n)),
+			Interface: "eth0",
+			Namespace: "default",
+			PodName:   fmt.Sprintf("pod-%d", n),
+			NodeName:  "node-1",
+		},
+		Network: v1alpha1.DefaultNetwork,
+		Default: true,
+	}
+}
+
+func ensure(t *testing.T, d driver.Driver, n int) driver.Ref {
+	t.Helper()
+	r := Request(n)
+	a, err := d.Ensure(t.Context(), r)
+	if err != nil {
+		t.Fatalf("Ensure %s: %v", r.PodName, err)
+	}
+	return driver.Ref{Owner: r.Owner, Interface: a.Interface}
+}
+
+func release(t *testing.T, d driver.Driver, ref driver.Ref) {
+	t.Helper()
+	if err := d.Release(t.Context(), ref); err != nil {
+		t.Fatalf("Release %s: %v", ref.PodName, err)
+	}
+}
+
+// held lists the owners' pod names, each with its interface.
+func held(t *testing.T, d driver.Driver) map[string]driver.Ref {
+	t.Helper()
+	all := map[string]driver.Ref{}
+	for ref, err := range d.List(t.Context()) {
+		if err != nil {
+			t.Fatalf("List: %v", err)
+		}
+		key := ref.PodName + "/" + ref.Owner.Interface
+		if _, twice := all[key]; twice {
+			t.Errorf("List has %s twice", key)
+		}
+		all[key] = ref
+	}
+	return all
+}
+
+func testComplete(t *testing.T, b Backend) {
+	got := ensure(t, b.Start(t), 1).Interface
+	if got.Name != "eth0" || got.Network != v1alpha1.DefaultNetwork || got.Driver == "" || !got.Default {
+		t.Errorf("name, network, driver or default is wrong: %+v", got)
+	}
+	if got.Binding.Bridge == nil {
+		t.Errorf("no binding: %+v", got)
+	}
+	if len(got.Addresses) == 0 {
+		t.Errorf("no address: %+v", got)
+	}
+}
+
+func testEnsureAgain(t *testing.T, b Backend) {
+	d := b.Start(t)
+	first, second := ensure(t, d, 1), ensure(t, d, 1)
+	if diff := cmp.Diff(first, second); diff != "" {
+		t.Errorf("a second Ensure differs (-first +second):\n%s", diff)
+	}
+	if n := len(held(t, d)); n != 1 {
+		t.Errorf("%d interfaces held, want 1", n)
+	}
+}
+
+func testAdopt(t *testing.T, b Backend) {
+	first := ensure(t, b.Start(t), 1)
+	next := b.Start(t)
+	if diff := cmp.Diff(first, ensure(t, next, 1)); diff != "" {
+		t.Errorf("the next process got another interface (-first +second):\n%s", diff)
+	}
+	if n := len(held(t, next)); n != 1 {
+		t.Errorf("%d interfaces held, want 1", n)
+	}
+}
+
+func testDistinct(t *testing.T, b Backend) {
+	d := b.Start(t)
+	seen := map[string]int{}
+	for n := range b.Capacity {
+		for _, a := range ensure(t, d, n).Interface.Addresses {
+			if other, taken := seen[a]; taken {
+				t.Errorf("owners %d and %d both have %s", other, n, a)
+			}
+			seen[a] = n
+		}
+	}
+}
+
+func testConcurrent(t *testing.T, b Backend) {
+	d := b.Start(t)
+	var (
+		wg   sync.WaitGroup
+		mu   sync.Mutex
+		seen = map[string]int{}
+	)
+	for n := range b.Capacity {
+		for range 2 { // each owner twice at once
+			wg.Go(func() {
+				a, err := d.Ensure(t.Context(), Request(n))
+				mu.Lock()
+				defer mu.Unlock()
+				if err != nil {
+					t.Errorf("Ensure: %v", err)
+				}
+				for _, addr := range a.Interface.Addresses {
+					if other, taken := seen[addr]; taken && other != n {
+						t.Errorf("owners %d and %d both have %s", other, n, addr)
+					}
+					seen[addr] = n
+				}
+			})
+		}
+	}
+	wg.Wait()
+	if n := len(held(t, d)); n != b.Capacity {
+		t.Errorf("%d interfaces held, want %d", n, b.Capacity)
+	}
+}
+
+func testRelease(t *testing.T, b Backend) {
+	d := b.Start(t)
+	ref := ensure(t, d, 1)
+	release(t, d, ref)
+	release(t, d, ref)
+	if all := held(t, d); len(all) != 0 {
+		t.Errorf("still held: %v", all)
+	}
+	unknown := driver.Ref{Owner: Request(2).Owner, Interface: ref.Interface}
+	release(t, d, unknown)
+}
+
+func testReleaseAfterCrash(t *testing.T, b Backend) {
+	ref := ensure(t, b.Start(t), 1)
+	next := b.Start(t)
+	release(t, next, ref)
+	if all := held(t, next); len(all) != 0 {
+		t.Errorf("still held: %v", all)
+	}
+}
+
+func testReleaseForeign(t *testing.T, b Backend) {
+	d := b.Start(t)
+	owned := ensure(t, d, 1)
+	foreign := driver.Ref{Owner: Request(2).Owner, Interface: owned.Interface}
+	release(t, d, foreign)
+	if _, ok := held(t, d)["pod-1/eth0"]; !ok {
+		t.Errorf("a record that names pod-1's addresses under pod-2 took them away")
+	}
+	if diff := cmp.Diff(owned, ensure(t, d, 1)); diff != "" {
+		t.Errorf("pod-1 has another interface now (-before +after):\n%s", diff)
+	}
+}
+
+func testExhausted(t *testing.T, b Backend) {
+	d := b.Start(t)
+	var first driver.Ref
+	for n := range b.Capacity {
+		if ref := ensure(t, d, n); n == 0 {
+			first = ref
+		}
+	}
+	_, err := d.Ensure(t.Context(), Request(b.Capacity))
+	if !errors.Is(err, driver.ErrExhausted) {
+		t.Fatalf("Ensure on a full network: %v, want ErrExhausted", err)
+	}
+	if n := len(held(t, d)); n != b.Capacity {
+		t.Errorf("%d interfaces held, want %d: a failed Ensure left or took something", n, b.Capacity)
+	}
+	release(t, d, first)
+	b.Recover()
+	ensure(t, d, b.Capacity)
+}
+
+func testList(t *testing.T, b Backend) {
+	d := b.Start(t)
+	want := map[string]driver.Ref{}
+	for n := range 3 {
+		want[fmt.Sprintf("pod-%d/eth0", n)] = ensure(t, d, n)
+	}
+	got := held(t, b.Start(t))
+	for key, ref := range want {
+		listed, ok := got[key]
+		if !ok {
+			t.Errorf("%s is not listed", key)
+			continue
+		}
+		if diff := cmp.Diff(ref.Owner, listed.Owner); diff != "" {
+			t.Errorf("%s: the owner differs (-want +got):\n%s", key, diff)
+		}
+		release(t, d, listed) // what List yields can be released
+	}
+	if all := held(t, d); len(all) != 0 {
+		t.Errorf("still held after releasing all that was listed: %v", all)
+	}
+}
+
+func testCancelled(t *testing.T, b Backend) {
+	d := b.Start(t)
+	ctx, cancel := context.WithTimeout(t.Context(), time.Nanosecond)
+	defer cancel()
+	<-ctx.Done()
+	if _, err := d.Ensure(ctx, Request(1)); err == nil {
+		t.Log("the driver was faster than a context that has ended: allowed")
+	}
+	ref := ensure(t, d, 1)
+	release(t, d, ref)
+	if all := held(t, d); len(all) != 0 {
+		t.Errorf("still held: %v", all)
+	}
+}

@@ -1,0 +1,165 @@
+package drivertest
+
+import (
+	"cmp"
+	"context"
+	"fmt"
+	"iter"
+	"maps"
+	"slices"
+	"sync"
+
+	"k8s.io/apimachinery/pkg/types"
+
+	"fairlead.dev/fairlead/api/v1alpha1"
+	"fairlead.dev/fairlead/internal/driver"
+)
+
+// Memory is a driver whose backend is memory. It passes the suite, and fails
+// when told to.
+type Memory struct {
+	name     string
+	capacity int
+
+	mu     sync.Mutex
+	held   map[memoryKey]driver.Ref
+	slots  []bool
+	active bool
+	fail   func(method string, o driver.Owner) error
+	calls  map[string]int
+}
+
+type memoryKey struct {
+	uid   types.UID
+	iface string
+}
+
+// NewMemory returns a driver with room for so many interfaces.
+func NewMemory(name string, capacity int) *Memory {
+	return &Memory{
+		name:     name,
+		capacity: capacity,
+		held:     map[memoryKey]driver.Ref{},
+		slots:    make([]bool, capacity),
+		active:   true,
+		calls:    map[string]int{},
+	}
+}
+
+// FailWith makes calls fail for which f returns an error; nil ends that.
+// Methods are "ensure", "release" and "list".
+func (m *Memory) FailWith(f func(method string, o driver.Owner) error) {
+	m.mu.Lock()
+	defer m.mu.Unlock()
+	m.fail = f
+}
+
+// SetActive says whether interfaces are active; while they are not, records
+// ask the node to wait.
+func (m *Memory) SetActive(active bool) {
+	m.mu.Lock()
+	defer m.mu.Unlock()
+	m.active = active
+}
+
+// Held returns the owners that hold something, sorted by pod.
+func (m *Memory) Held() []driver.Owner {
+	m.mu.Lock()
+	defer m.mu.Unlock()
+	var owners []driver.Owner
+	for _, ref := range m.held {
+		owners = append(owners, ref.Owner)
+	}
+	slices.SortFunc(owners, func(a, b driver.Owner) int {
+		return cmp.Or(cmp.Compare(a.PodName, b.PodName), cmp.Compare(a.PodUID, b.PodUID), cmp.Compare(a.Interface, b.Interface))
+	})
+	return owners
+}
+
+// Calls returns how often a method was called.
+func (m *Memory) Calls(method string) int {
+	m.mu.Lock()
+	defer m.mu.Unlock()
+	return m.calls[method]
+}
+
+// begin counts a call and decides whether it fails. The lock is held.
+func (m *Memory) begin(ctx context.Context, method string, o driver.Owner) error {
+	m.calls[method]++
+	if err := ctx.Err(); err != nil {
+		return fmt.Errorf("%w: %w", driver.ErrUnavailable, err)
+	}
+	if m.fail != nil {
+		return m.fail(method, o)
+	}
+	return nil
+}
+
+// Ensure implements driver.Driver.
+func (m *Memory) Ensure(ctx context.Context, r driver.Request) (driver.Attachment, error) {
+	m.mu.Lock()
+	defer m.mu.Unlock()
+	if err := m.begin(ctx, "ensure", r.Owner); err != nil {
+		return driver.Attachment{}, err
+	}
+	key := memoryKey{r.PodUID, r.Interface}
+	if ref, ok := m.held[key]; ok {
+		return driver.Attachment{Interface: ref.Interface, Active: m.active}, nil
+	}
+	slot := slices.Index(m.slots, false)
+	if slot < 0 {
+		return driver.Attachment{}, fmt.Errorf("%w: %d of %d taken", driver.ErrExhausted, m.capacity, m.capacity)
+	}
+	m.slots[slot] = true
+	iface := v1alpha1.Interface{
+		Name:          r.Interface,
+		Network:       r.Network,
+		Driver:        m.name,
+		Default:       r.Default,
+		Addresses:     []string{fmt.Sprintf("192.0.2.%d/24", slot+1)},
+		WaitForActive: !m.active,
+		Binding:       v1alpha1.Binding{Bridge: &v1alpha1.BridgeBinding{Name: "fairlead0"}},
+	}
+	m.held[key] = driver.Ref{Owner: r.Owner, Interface: iface}
+	return driver.Attachment{Interface: iface, Active: m.active}, nil
+}
+
+// Release implements driver.Driver.
+func (m *Memory) Release(ctx context.Context, ref driver.Ref) error {
+	m.mu.Lock()
+	defer m.mu.Unlock()
+	if err := m.begin(ctx, "release", ref.Owner); err != nil {
+		return err
+	}
+	key := memoryKey{ref.PodUID, ref.Owner.Interface}
+	have, ok := m.held[key]
+	if !ok {
+		return nil
+	}
+	var slot int
+	if _, err := fmt.Sscanf(have.Interface.Addresses[0], "192.0.2.%d/24", &slot); err != nil {
+		return fmt.Errorf("%w: %w", driver.ErrUnavailable, err)
+	}
+	m.slots[slot-1] = false
+	delete(m.held, key)
+	return nil
+}
+
+// List implements driver.Driver.
+func (m *Memory) List(ctx context.Context) iter.Seq2[driver.Ref, error] {
+	return func(yield func(driver.Ref, error) bool) {
+		m.mu.Lock()
+		err := m.begin(ctx, "list", driver.Owner{})
+		refs := slices.Collect(maps.Values(m.held))
+		m.mu.Unlock()
+		if err != nil {
+			yield(driver.Ref{}, err)
+			return
+		}
+		for _, ref := range refs {
+			if !yield(ref, nil) {
+				return
+			}
+		}
+	}
+}

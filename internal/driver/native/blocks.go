@@ -1,0 +1,89 @@
+package native
+
+import (
+	"context"
+
+	"k8s.io/client-go/tools/cache"
+	ctrlcache "sigs.k8s.io/controller-runtime/pkg/cache"
+	"sigs.k8s.io/controller-runtime/pkg/client"
+
+	"fairlead.dev/fairlead/api/v1alpha1"
+	"fairlead.dev/fairlead/internal/ipam/block"
+)
+
+// Blocks is the block store's client over the API server, without a cache.
+type Blocks struct {
+	Writer client.Writer
+	Live   client.Reader
+}
+
+// Create implements block.Client.
+func (b Blocks) Create(ctx context.Context, o *v1alpha1.IPBlock) (*v1alpha1.IPBlock, error) {
+	o = o.DeepCopy()
+	return o, b.Writer.Create(ctx, o)
+}
+
+// Update implements block.Client.
+func (b Blocks) Update(ctx context.Context, o *v1alpha1.IPBlock) (*v1alpha1.IPBlock, error) {
+	o = o.DeepCopy()
+	return o, b.Writer.Update(ctx, o)
+}
+
+// Get implements block.Client.
+func (b Blocks) Get(ctx context.Context, name string) (*v1alpha1.IPBlock, error) {
+	o := &v1alpha1.IPBlock{}
+	return o, b.Live.Get(ctx, client.ObjectKey{Name: name}, o)
+}
+
+// Delete implements block.Client.
+func (b Blocks) Delete(ctx context.Context, o *v1alpha1.IPBlock) error {
+	return b.Writer.Delete(ctx, o, client.Preconditions{UID: &o.UID, ResourceVersion: &o.ResourceVersion})
+}
+
+// Feed connects the informers of IPBlocks and IPPools to the store and the set
+// of pools, also on a standby, so that a new leader knows everything at once.
+// The returned function reports whether all that existed has been taken in.
+func Feed(ctx context.Context, informers ctrlcache.Informers, s *block.Store, pools *Pools) (synced func() bool, err error) {
+	blocks, err := informers.GetInformer(ctx, &v1alpha1.IPBlock{})
+	if err != nil {
+		return nil, err
+	}
+	blocksFed, err := blocks.AddEventHandler(cache.ResourceEventHandlerFuncs{
+		AddFunc:    func(o any) { s.Observe(o.(*v1alpha1.IPBlock)) },
+		UpdateFunc: func(_, o any) { s.Observe(o.(*v1alpha1.IPBlock)) },
+		DeleteFunc: func(o any) {
+			if b, ok := last[*v1alpha1.IPBlock](o); ok {
+				s.Forget(b)
+			}
+		},
+	})
+	if err != nil {
+		return nil, err
+	}
+	ippools, err := informers.GetInformer(ctx, &v1alpha1.IPPool{})
+	if err != nil {
+		return nil, err
+	}
+	poolsFed, err := ippools.AddEventHandler(cache.ResourceEventHandlerFuncs{
+		AddFunc:    func(o any) { pools.observe(o.(*v1alpha1.IPPool)) },
+		UpdateFunc: func(_, o any) { pools.observe(o.(*v1alpha1.IPPool)) },
+		DeleteFunc: func(o any) {
+			if p, ok := last[*v1alpha1.IPPool](o); ok {
+				pools.forget(p.Name)
+			}
+		},
+	})
+	if err != nil {
+		return nil, err
+	}
+	return func() bool { return blocksFed.HasSynced() && poolsFed.HasSynced() }, nil
+}
+
+// last is the object of a delete event, also of one that the watch missed.
+func last[T any](o any) (T, bool) {
+	if t, ok := o.(cache.DeletedFinalStateUnknown); ok {
+		o = t.Obj
+	}
+	v, ok := o.(T)
+	return v, ok
+}

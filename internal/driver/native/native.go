@@ -1,0 +1,181 @@
+// Package native is the driver whose addresses come from Fairlead's own pools.
+// It asks the block store for addresses, and looks after what else the pools
+// need in the cluster: their status, and the NodeNetworks that tell each node
+// which blocks are routed to it.
+package native
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"iter"
+	"net/netip"
+
+	"k8s.io/apimachinery/pkg/types"
+
+	"fairlead.dev/fairlead/api/v1alpha1"
+	"fairlead.dev/fairlead/internal/driver"
+	"fairlead.dev/fairlead/internal/ipam"
+	"fairlead.dev/fairlead/internal/ipam/block"
+)
+
+// Name of the driver in records and in the configuration.
+const Name = "native"
+
+// The gateways of pods on a routed network, the same on every node: each
+// node's bridge has them. 169.254.1.1 is link-local (RFC 3927), fe80::1 too
+// (RFC 4291 section 2.5.6), so neither takes an address from a pool.
+var (
+	routedGateway4 = netip.MustParseAddr("169.254.1.1")
+	routedGateway6 = netip.MustParseAddr("fe80::1")
+)
+
+// Config of the driver.
+type Config struct {
+	// Pool that the default network draws from.
+	Pool string
+	// Bridge that nodes plug its interfaces into.
+	Bridge string
+}
+
+// store is what the driver needs of the block store.
+type store interface {
+	Take(ctx context.Context, p *ipam.Pool, r block.Request) ([]block.Lease, error)
+	Free(ctx context.Context, h ipam.Holder, domain string, addrs []netip.Addr) error
+	All() iter.Seq[block.Lease]
+}
+
+// Driver implements driver.Driver.
+type Driver struct {
+	cfg   Config
+	pools *Pools
+	store store
+}
+
+// New returns a driver that draws from a pool in pools.
+func New(cfg Config, pools *Pools, s store) *Driver {
+	return &Driver{cfg: cfg, pools: pools, store: s}
+}
+
+// Ensure implements driver.Driver.
+func (d *Driver) Ensure(ctx context.Context, r driver.Request) (driver.Attachment, error) {
+	pool, err := d.pools.Get(d.cfg.Pool)
+	if err != nil {
+		return driver.Attachment{}, err
+	}
+	leases, err := d.store.Take(ctx, pool.Pool, block.Request{Holder: holderOf(r.Owner)})
+	if err != nil {
+		return driver.Attachment{}, fmt.Errorf("pool %s: %w", d.cfg.Pool, translate(err))
+	}
+	iface := v1alpha1.Interface{
+		Name:    r.Interface,
+		Network: r.Network,
+		Driver:  Name,
+		Default: r.Default,
+		Domain:  pool.Domain(),
+		Routes:  pool.Routes,
+		Binding: v1alpha1.Binding{Bridge: &v1alpha1.BridgeBinding{Name: d.cfg.Bridge}},
+	}
+	for _, lease := range leases {
+		iface.Addresses = append(iface.Addresses, pool.Prefix(lease.Addr).String())
+		if gw, ok := gateway(pool.Pool, ipam.FamilyOf(lease.Addr)); ok {
+			iface.Gateways = append(iface.Gateways, gw.String())
+		}
+	}
+	return driver.Attachment{Interface: iface, Active: true}, nil
+}
+
+// gateway of a family: the pool's, or where blocks are routed to nodes the
+// node itself.
+func gateway(p *ipam.Pool, f ipam.Family) (netip.Addr, bool) {
+	if gw, ok := p.Gateway(f); ok || !p.PerNode() {
+		return gw, ok
+	}
+	if f == ipam.IPv4 {
+		return routedGateway4, true
+	}
+	return routedGateway6, true
+}
+
+// Release implements driver.Driver.
+func (d *Driver) Release(ctx context.Context, ref driver.Ref) error {
+	var addrs []netip.Addr
+	for _, cidr := range ref.Interface.Addresses {
+		p, err := netip.ParsePrefix(cidr)
+		if err != nil {
+			return fmt.Errorf("%w: the record's address %q is not in CIDR form", driver.ErrInvalid, cidr)
+		}
+		addrs = append(addrs, p.Addr())
+	}
+	if len(addrs) == 0 {
+		return nil
+	}
+	if err := d.store.Free(ctx, holderOf(ref.Owner), ref.Interface.Domain, addrs); err != nil {
+		return fmt.Errorf("domain %s: %w", ref.Interface.Domain, translate(err))
+	}
+	return nil
+}
+
+// List implements driver.Driver. The addresses of one interface, of all
+// families, are one entry.
+func (d *Driver) List(context.Context) iter.Seq2[driver.Ref, error] {
+	type key struct{ uid, iface, domain string }
+	refs := map[key]*driver.Ref{}
+	var order []key
+	for lease := range d.store.All() {
+		h := lease.Holder
+		k := key{h.PodUID, h.Interface, lease.Domain}
+		ref, ok := refs[k]
+		if !ok {
+			ref = &driver.Ref{
+				Owner: driver.Owner{
+					PodUID:    types.UID(h.PodUID),
+					Interface: h.Interface,
+					Namespace: h.Namespace,
+					PodName:   h.Pod,
+					NodeName:  h.Node,
+				},
+				Interface: v1alpha1.Interface{
+					Name:    h.Interface,
+					Network: v1alpha1.DefaultNetwork,
+					Driver:  Name,
+					Domain:  lease.Domain,
+					Binding: v1alpha1.Binding{Bridge: &v1alpha1.BridgeBinding{Name: d.cfg.Bridge}},
+				},
+			}
+			refs[k], order = ref, append(order, k)
+		}
+		ref.Interface.Addresses = append(ref.Interface.Addresses, netip.PrefixFrom(lease.Addr, lease.Addr.BitLen()).String())
+	}
+	return func(yield func(driver.Ref, error) bool) {
+		for _, k := range order {
+			if !yield(*refs[k], nil) {
+				return
+			}
+		}
+	}
+}
+
+func holderOf(o driver.Owner) ipam.Holder {
+	return ipam.Holder{
+		PodUID:    string(o.PodUID),
+		Interface: o.Interface,
+		Namespace: o.Namespace,
+		Pod:       o.PodName,
+		Node:      o.NodeName,
+	}
+}
+
+// translate turns the store's sentinels into the driver contract's.
+func translate(err error) error {
+	for _, t := range []struct{ from, to error }{
+		{block.ErrInvalid, driver.ErrInvalid},
+		{block.ErrExhausted, driver.ErrExhausted},
+		{block.ErrConflict, driver.ErrConflict},
+	} {
+		if errors.Is(err, t.from) {
+			return fmt.Errorf("%w: %w", t.to, err)
+		}
+	}
+	return fmt.Errorf("%w: %w", driver.ErrUnavailable, err)
+}

@@ -1,0 +1,152 @@
+package native
+
+import (
+	"context"
+	"strings"
+	"testing"
+	"time"
+
+	"github.com/google/go-cmp/cmp"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"sigs.k8s.io/controller-runtime/pkg/client"
+
+	"fairlead.dev/fairlead/api/v1alpha1"
+	"fairlead.dev/fairlead/internal/driver"
+	"fairlead.dev/fairlead/internal/driver/drivertest"
+	"fairlead.dev/fairlead/internal/ipam/block"
+	"fairlead.dev/fairlead/test/cluster"
+)
+
+// onAPI runs the driver on the real API server, each case with a domain of its
+// own. Time is moved, not waited for.
+func onAPI(spec v1alpha1.IPPoolSpec, capacity int) func(t *testing.T) drivertest.Backend {
+	return func(t *testing.T) drivertest.Backend {
+		c := cluster.New(t)
+		pool := &v1alpha1.IPPool{ObjectMeta: metav1.ObjectMeta{Name: "default"}, Spec: spec}
+		pool.Spec.Domain = c.Namespace
+		var ahead time.Duration
+		t.Cleanup(func() { removeBlocks(t, c) })
+		return drivertest.Backend{
+			Capacity: capacity,
+			Recover:  func() { ahead += time.Hour },
+			Start: func(t *testing.T) driver.Driver {
+				s := block.New(Blocks{Writer: c.Client, Live: c.Client}, block.Config{
+					Now:        func() time.Time { return time.Now().Add(ahead) },
+					FreeLinger: -1,
+				})
+				ctx, cancel := context.WithCancel(context.Background())
+				done := make(chan error, 1)
+				go func() { done <- s.Run(ctx) }()
+				t.Cleanup(func() {
+					cancel()
+					if err := <-done; err != nil {
+						t.Errorf("the store ended with: %v", err)
+					}
+				})
+				for _, b := range blocksOf(t, c) {
+					s.Observe(&b)
+				}
+				pools := NewPools()
+				pools.observe(pool)
+				return New(Config{Pool: "default", Bridge: "fairlead0"}, pools, s)
+			},
+		}
+	}
+}
+
+func blocksOf(t *testing.T, c *cluster.Cluster) []v1alpha1.IPBlock {
+	t.Helper()
+	var list v1alpha1.IPBlockList
+	if err := c.Client.List(context.Background(), &list, client.MatchingLabels{v1alpha1.LabelDomain: c.Namespace}); err != nil {
+		t.Fatal(err)
+	}
+	return list.Items
+}
+
+func removeBlocks(t *testing.T, c *cluster.Cluster) {
+	t.Helper()
+	for _, b := range blocksOf(t, c) {
+		if err := c.Client.Delete(context.Background(), &b); err != nil {
+			t.Errorf("remove block %s: %v", b.Name, err)
+		}
+	}
+}
+
+func TestContract(t *testing.T) {
+	cases := []struct {
+		name     string
+		spec     v1alpha1.IPPoolSpec
+		capacity int
+	}{
+		{"shared", v1alpha1.IPPoolSpec{Ranges: []string{"10.1.0.0/28"}, Gateways: []string{"10.1.0.1"}}, 13},
+		{"routed to nodes", v1alpha1.IPPoolSpec{Ranges: []string{"10.1.0.0/27"}, Placement: v1alpha1.PlacementPerNode}, 32},
+		{"IPv6", v1alpha1.IPPoolSpec{Ranges: []string{"fd00::10-fd00::17"}}, 8},
+		{"dual stack, IPv4 ends first", v1alpha1.IPPoolSpec{Ranges: []string{"10.1.0.0/29", "fd00::/64"}, Placement: v1alpha1.PlacementPerNode}, 8},
+	}
+	for _, tc := range cases {
+		t.Run(tc.name, func(t *testing.T) { drivertest.Run(t, onAPI(tc.spec, tc.capacity)) })
+	}
+}
+
+func TestInterfaceOfAPool(t *testing.T) {
+	cases := []struct {
+		name string
+		spec v1alpha1.IPPoolSpec
+		want v1alpha1.Interface
+	}{
+		{
+			name: "a shared link has the pool's gateway and prefix length",
+			spec: v1alpha1.IPPoolSpec{
+				Ranges: []string{"10.1.0.10-10.1.0.10/24"}, Gateways: []string{"10.1.0.1"},
+				Routes: []v1alpha1.Route{{Destination: "10.9.0.0/16", Gateway: "10.1.0.9"}},
+			},
+			want: v1alpha1.Interface{
+				Addresses: []string{"10.1.0.10/24"}, Gateways: []string{"10.1.0.1"},
+				Routes: []v1alpha1.Route{{Destination: "10.9.0.0/16", Gateway: "10.1.0.9"}},
+			},
+		},
+		{
+			name: "a shared link without a gateway has none",
+			spec: v1alpha1.IPPoolSpec{Ranges: []string{"10.1.0.10"}},
+			want: v1alpha1.Interface{Addresses: []string{"10.1.0.10/32"}},
+		},
+		{
+			name: "a routed pool has the node's link-local gateways",
+			spec: v1alpha1.IPPoolSpec{Ranges: []string{"10.1.0.10", "fd00::10"}, Placement: v1alpha1.PlacementPerNode},
+			want: v1alpha1.Interface{Addresses: []string{"10.1.0.10/32", "fd00::10/128"}, Gateways: []string{"169.254.1.1", "fe80::1"}},
+		},
+	}
+	for _, tc := range cases {
+		t.Run(tc.name, func(t *testing.T) {
+			b := onAPI(tc.spec, 1)(t)
+			a, err := b.Start(t).Ensure(t.Context(), drivertest.Request(1))
+			if err != nil {
+				t.Fatal(err)
+			}
+			want := tc.want
+			want.Name, want.Network, want.Driver, want.Default = "eth0", "default", "native", true
+			want.Domain = a.Interface.Domain
+			want.Binding.Bridge = &v1alpha1.BridgeBinding{Name: "fairlead0"}
+			if diff := cmp.Diff(want, a.Interface); diff != "" || !a.Active || want.Domain == "" {
+				t.Errorf("active %v, domain %q, -want +got:\n%s", a.Active, want.Domain, diff)
+			}
+		})
+	}
+}
+
+func TestPoolThatCannotBeUsed(t *testing.T) {
+	pools := NewPools()
+	d := New(Config{Pool: "default", Bridge: "fairlead0"}, pools, nil)
+	_, err := d.Ensure(t.Context(), drivertest.Request(1))
+	if driver.Result(err) != "NotFound" || !strings.Contains(err.Error(), `"default"`) {
+		t.Errorf("no pool: %v", err)
+	}
+	pools.observe(&v1alpha1.IPPool{
+		ObjectMeta: metav1.ObjectMeta{Name: "default"},
+		Spec:       v1alpha1.IPPoolSpec{Ranges: []string{"10.0.0.1/24"}},
+	})
+	_, err = d.Ensure(t.Context(), drivertest.Request(1))
+	if driver.Result(err) != "Invalid" || !strings.Contains(err.Error(), "spec.ranges[0]") || !strings.Contains(err.Error(), "10.0.0.0/24") {
+		t.Errorf("host bits: %v", err)
+	}
+}

@@ -1,0 +1,123 @@
+package native
+
+import (
+	"context"
+	"fmt"
+	"slices"
+	"time"
+
+	corev1 "k8s.io/api/core/v1"
+	apierrors "k8s.io/apimachinery/pkg/api/errors"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/labels"
+	ctrl "sigs.k8s.io/controller-runtime"
+	"sigs.k8s.io/controller-runtime/pkg/builder"
+	"sigs.k8s.io/controller-runtime/pkg/client"
+	ctrlcontroller "sigs.k8s.io/controller-runtime/pkg/controller"
+	"sigs.k8s.io/controller-runtime/pkg/handler"
+	"sigs.k8s.io/controller-runtime/pkg/predicate"
+	"sigs.k8s.io/controller-runtime/pkg/reconcile"
+
+	"fairlead.dev/fairlead/api/v1alpha1"
+	"fairlead.dev/fairlead/internal/ipam/block"
+)
+
+// emptyRetry is how often the blocks of a node that is gone are looked at,
+// until their last address is free.
+const emptyRetry = 30 * time.Second
+
+// Nodes keeps one NodeNetwork per node that is served: the few words about a
+// node that all others read, so that no node ever watches IPBlocks.
+type Nodes struct {
+	Client client.Client
+	Store  *block.Store
+	// Served nodes.
+	Served labels.Selector
+}
+
+// SetupWithManager registers the reconciler.
+func (r *Nodes) SetupWithManager(mgr ctrl.Manager) error {
+	return ctrl.NewControllerManagedBy(mgr).
+		Named("nodenetworks").
+		For(&corev1.Node{}, builder.WithPredicates(predicate.LabelChangedPredicate{})).
+		Owns(&v1alpha1.NodeNetwork{}, builder.WithPredicates(predicate.GenerationChangedPredicate{})).
+		Watches(&v1alpha1.IPBlock{}, handler.EnqueueRequestsFromMapFunc(nodeOfBlock)).
+		WithOptions(ctrlcontroller.Options{EnableWarmup: new(true), MaxConcurrentReconciles: 8}).
+		Complete(r)
+}
+
+func nodeOfBlock(_ context.Context, o client.Object) []reconcile.Request {
+	node := o.(*v1alpha1.IPBlock).Spec.Node
+	if node == "" {
+		return nil
+	}
+	return []reconcile.Request{{NamespacedName: client.ObjectKey{Name: node}}}
+}
+
+// Reconcile makes one node's NodeNetwork list the blocks that are routed to it.
+func (r *Nodes) Reconcile(ctx context.Context, req ctrl.Request) (ctrl.Result, error) {
+	node := &corev1.Node{}
+	if err := r.Client.Get(ctx, req.NamespacedName, node); apierrors.IsNotFound(err) {
+		return r.gone(ctx, req.Name)
+	} else if err != nil {
+		return ctrl.Result{}, err
+	}
+	if !r.Served.Matches(labels.Set(node.Labels)) {
+		return ctrl.Result{}, nil
+	}
+	blocks := []string{}
+	for _, b := range r.Store.NodeBlocks(node.Name) {
+		blocks = append(blocks, b.String())
+	}
+	slices.Sort(blocks)
+	have := &v1alpha1.NodeNetwork{}
+	if err := r.Client.Get(ctx, req.NamespacedName, have); apierrors.IsNotFound(err) {
+		return ctrl.Result{}, r.create(ctx, node, blocks)
+	} else if err != nil {
+		return ctrl.Result{}, err
+	}
+	if slices.Equal(have.Spec.Blocks, blocks) {
+		return ctrl.Result{}, nil
+	}
+	after := have.DeepCopy()
+	after.Spec.Blocks = blocks
+	if err := r.Client.Patch(ctx, after, client.MergeFrom(have)); err != nil {
+		return ctrl.Result{}, fmt.Errorf("write blocks of NodeNetwork %s: %w", node.Name, err)
+	}
+	return ctrl.Result{}, nil
+}
+
+func (r *Nodes) create(ctx context.Context, node *corev1.Node, blocks []string) error {
+	err := r.Client.Create(ctx, &v1alpha1.NodeNetwork{
+		ObjectMeta: metav1.ObjectMeta{
+			Name: node.Name,
+			OwnerReferences: []metav1.OwnerReference{{
+				APIVersion: "v1",
+				Kind:       "Node",
+				Name:       node.Name,
+				UID:        node.UID,
+				Controller: new(true),
+			}},
+		},
+		Spec: v1alpha1.NodeNetworkSpec{Blocks: blocks},
+	})
+	if err != nil && !apierrors.IsAlreadyExists(err) {
+		return fmt.Errorf("create NodeNetwork %s: %w", node.Name, err)
+	}
+	return nil
+}
+
+// gone gives the blocks of a deleted node back to the domain as they empty.
+// Its NodeNetwork is collected through its owner reference.
+func (r *Nodes) gone(ctx context.Context, node string) (ctrl.Result, error) {
+	if len(r.Store.NodeBlocks(node)) == 0 {
+		return ctrl.Result{}, nil
+	}
+	if err := r.Store.DropEmpty(ctx, node); err != nil {
+		return ctrl.Result{}, fmt.Errorf("drop blocks of node %s, which is gone: %w", node, err)
+	}
+	if len(r.Store.NodeBlocks(node)) == 0 {
+		return ctrl.Result{}, nil
+	}
+	return ctrl.Result{RequeueAfter: emptyRetry}, nil
+}

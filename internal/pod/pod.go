@@ -1,0 +1,53 @@
+// Package pod says what a pod asks of Fairlead: whether it is ours to serve,
+// under which identity, and which interfaces it wants. Pure functions of the
+// pod; no I/O.
+package pod
+
+import (
+	corev1 "k8s.io/api/core/v1"
+	"k8s.io/apimachinery/pkg/types"
+	"k8s.io/apimachinery/pkg/util/validation"
+)
+
+// Wants reports whether a pod needs a network now: it is scheduled, has a
+// network of its own, and neither has finished nor is being deleted. A pod
+// that is being deleted keeps the network it has but gets no new one: its node
+// starts no sandbox for it any more.
+func Wants(p *corev1.Pod) bool {
+	return Holds(p) && p.DeletionTimestamp == nil
+}
+
+// Holds reports whether a pod may still be using its network: all of Wants,
+// or being deleted but not yet gone.
+func Holds(p *corev1.Pod) bool {
+	return p.Spec.NodeName != "" && !p.Spec.HostNetwork && !Finished(p)
+}
+
+// Finished reports whether all containers of a pod have ended for good.
+func Finished(p *corev1.Pod) bool {
+	return p.Status.Phase == corev1.PodSucceeded || p.Status.Phase == corev1.PodFailed
+}
+
+// UID is the identity that the runtime will name in CNI_ARGS. For a static pod
+// that is the one of its manifest, which its mirror carries in an annotation,
+// and not the UID of the mirror in the API.
+func UID(p *corev1.Pod) types.UID {
+	if uid := p.Annotations[corev1.MirrorPodAnnotationKey]; uid != "" {
+		return types.UID(uid)
+	}
+	return p.UID
+}
+
+// AttachmentName is the name of the PodAttachment of one incarnation of a pod:
+// a successor of the same name never waits for its predecessor's object.
+func AttachmentName(podName string, uid types.UID) string {
+	const suffix = 8
+	short := string(uid)
+	if len(short) > suffix {
+		short = short[:suffix]
+	}
+	if longest := validation.DNS1123SubdomainMaxLength - suffix - 1; len(podName) > longest {
+		podName = podName[:longest]
+	}
+	return podName + "-" + short
+}
