@@ -1,0 +1,254 @@
+// Package controller turns pods into PodAttachments and back. It is the only
+// writer of PodAttachments. One reconcile function sees one pod's name with
+// everything that belongs to it, whole, each time; files are its steps: ensure,
+// record, activate, release. It asks drivers and knows none of them.
+package controller
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"sync"
+	"time"
+
+	corev1 "k8s.io/api/core/v1"
+	apierrors "k8s.io/apimachinery/pkg/api/errors"
+	"k8s.io/apimachinery/pkg/labels"
+	"k8s.io/apimachinery/pkg/types"
+	"k8s.io/client-go/tools/events"
+	"k8s.io/client-go/util/workqueue"
+	ctrl "sigs.k8s.io/controller-runtime"
+	"sigs.k8s.io/controller-runtime/pkg/builder"
+	"sigs.k8s.io/controller-runtime/pkg/client"
+	ctrlcontroller "sigs.k8s.io/controller-runtime/pkg/controller"
+	"sigs.k8s.io/controller-runtime/pkg/handler"
+	"sigs.k8s.io/controller-runtime/pkg/predicate"
+	"sigs.k8s.io/controller-runtime/pkg/reconcile"
+
+	"fairlead.dev/fairlead/api/v1alpha1"
+	"fairlead.dev/fairlead/internal/driver"
+	"fairlead.dev/fairlead/internal/pod"
+)
+
+// Config is what the controller is built from.
+type Config struct {
+	// Client reads from the informers' caches and writes to the API server.
+	Client client.Client
+	// Live reads from the API server, for when a cache's word is not enough.
+	Live client.Reader
+	// Drivers by name.
+	Drivers map[string]driver.Driver
+	// DefaultDriver obtains the interface on the default network.
+	DefaultDriver string
+	// Sources of further interfaces, in order.
+	Sources []pod.Source
+	// Nodes that are served.
+	Nodes labels.Selector
+	// Events are posted on pods.
+	Events events.EventRecorder
+	// Metrics of the reconciler.
+	Metrics *Metrics
+	// Workers reconcile at once.
+	Workers int
+	// Synced reports whether the drivers know all that is taken. Until then
+	// nothing is reconciled.
+	Synced func() bool
+}
+
+// Attachments is the reconciler.
+type Attachments struct {
+	Config
+	marks   marks
+	waiting waiting
+}
+
+// New returns a reconciler.
+func New(cfg Config) *Attachments {
+	return &Attachments{Config: cfg, marks: marks{m: map[types.UID]mark{}}, waiting: waiting{m: map[types.NamespacedName]bool{}}}
+}
+
+// podNameIndex is the cache index of PodAttachments by the pod they are of.
+const podNameIndex = "spec.podName"
+
+// nodeNameIndex is the cache index of pods by their node.
+const nodeNameIndex = "spec.nodeName"
+
+// How long a failing pod rests between tries, doubling from first to last.
+const (
+	firstRetry = 50 * time.Millisecond
+	lastRetry  = 30 * time.Second
+)
+
+// SetupWithManager registers the reconciler: it works only while this process
+// leads, but its caches are filled before.
+func (r *Attachments) SetupWithManager(ctx context.Context, mgr ctrl.Manager) error {
+	err := mgr.GetFieldIndexer().IndexField(ctx, &v1alpha1.PodAttachment{}, podNameIndex, func(o client.Object) []string {
+		return []string{o.(*v1alpha1.PodAttachment).Spec.PodName}
+	})
+	if err != nil {
+		return fmt.Errorf("index PodAttachments by pod: %w", err)
+	}
+	err = mgr.GetFieldIndexer().IndexField(ctx, &corev1.Pod{}, nodeNameIndex, func(o client.Object) []string {
+		return []string{o.(*corev1.Pod).Spec.NodeName}
+	})
+	if err != nil {
+		return fmt.Errorf("index pods by node: %w", err)
+	}
+	return ctrl.NewControllerManagedBy(mgr).
+		Named("attachments").
+		For(&corev1.Pod{}).
+		Watches(&v1alpha1.PodAttachment{}, r.attachmentEvents()).
+		Watches(&corev1.Node{}, handler.EnqueueRequestsFromMapFunc(r.podsOfNode), builder.WithPredicates(predicate.LabelChangedPredicate{})).
+		Watches(&v1alpha1.IPPool{}, handler.EnqueueRequestsFromMapFunc(r.podsThatWait), builder.WithPredicates(predicate.GenerationChangedPredicate{})).
+		WithOptions(ctrlcontroller.Options{
+			MaxConcurrentReconciles: r.Workers,
+			RateLimiter:             workqueue.NewTypedItemExponentialFailureRateLimiter[reconcile.Request](firstRetry, lastRetry),
+			EnableWarmup:            new(true),
+		}).
+		Complete(r)
+}
+
+// Reconcile brings one pod's name to where it should be: an attachment for the
+// pod that lives, none for any that does not.
+func (r *Attachments) Reconcile(ctx context.Context, req ctrl.Request) (ctrl.Result, error) {
+	if !r.Synced() {
+		return ctrl.Result{RequeueAfter: firstRetry}, nil
+	}
+	p, records, err := r.observe(ctx, req.NamespacedName)
+	if err != nil {
+		return ctrl.Result{}, err
+	}
+	var uid types.UID
+	if p != nil {
+		uid = pod.UID(p)
+	}
+	var (
+		result  ctrl.Result
+		errs    []error
+		current *v1alpha1.PodAttachment
+	)
+	for i := range records {
+		record := &records[i]
+		if p != nil && record.Spec.PodUID == uid {
+			current = record
+			if pod.Holds(p) && record.DeletionTimestamp == nil {
+				continue
+			}
+		}
+		again, err := r.release(ctx, record, p)
+		errs = append(errs, err)
+		result = sooner(result, again)
+	}
+	switch {
+	case p == nil || !r.serves(ctx, p):
+		r.waiting.remove(req.NamespacedName)
+	case current == nil && pod.Wants(p):
+		errs = append(errs, r.ensure(ctx, p))
+	case current != nil && current.DeletionTimestamp == nil && pod.Holds(p):
+		r.waiting.remove(req.NamespacedName)
+		again, err := r.activate(ctx, p, current)
+		errs = append(errs, err)
+		result = sooner(result, again)
+	}
+	if err := errors.Join(errs...); err != nil {
+		return ctrl.Result{}, err
+	}
+	return result, nil
+}
+
+// observe reads, from the caches, a pod (nil when it is gone) and every
+// attachment that was made for its name. They are the cache's own: whoever
+// changes one copies it first.
+func (r *Attachments) observe(ctx context.Context, key types.NamespacedName) (*corev1.Pod, []v1alpha1.PodAttachment, error) {
+	p := &corev1.Pod{}
+	if err := r.Client.Get(ctx, key, p, client.UnsafeDisableDeepCopy); apierrors.IsNotFound(err) {
+		p = nil
+	} else if err != nil {
+		return nil, nil, fmt.Errorf("read pod from cache: %w", err)
+	}
+	var list v1alpha1.PodAttachmentList
+	err := r.Client.List(ctx, &list, client.InNamespace(key.Namespace), client.MatchingFields{podNameIndex: key.Name}, client.UnsafeDisableDeepCopy)
+	if err != nil {
+		return nil, nil, fmt.Errorf("read attachments from cache: %w", err)
+	}
+	return p, list.Items, nil
+}
+
+// serves reports whether a pod is on a node that is ours.
+func (r *Attachments) serves(ctx context.Context, p *corev1.Pod) bool {
+	if p.Spec.NodeName == "" || r.Nodes.Empty() {
+		return p.Spec.NodeName != ""
+	}
+	node := &corev1.Node{}
+	if err := r.Client.Get(ctx, types.NamespacedName{Name: p.Spec.NodeName}, node); err != nil {
+		return false // not known yet: its event brings the pod back
+	}
+	return r.Nodes.Matches(labels.Set(node.Labels))
+}
+
+// podsOfNode maps a node to its pods: they may be ours from now on. With no
+// selector nothing about a node matters.
+func (r *Attachments) podsOfNode(ctx context.Context, node client.Object) []reconcile.Request {
+	if r.Nodes.Empty() {
+		return nil
+	}
+	var pods corev1.PodList
+	if err := r.Client.List(ctx, &pods, client.MatchingFields{nodeNameIndex: node.GetName()}, client.UnsafeDisableDeepCopy); err != nil {
+		return nil // the cache has ended with the program
+	}
+	var out []reconcile.Request
+	for i := range pods.Items {
+		p := &pods.Items[i]
+		if r.waiting.has(client.ObjectKeyFromObject(p)) || pod.Wants(p) && p.Status.Phase == corev1.PodPending {
+			out = append(out, reconcile.Request{NamespacedName: client.ObjectKeyFromObject(p)})
+		}
+	}
+	return out
+}
+
+// podsThatWait maps any change of a pool to the pods that got nothing so far.
+func (r *Attachments) podsThatWait(context.Context, client.Object) []reconcile.Request {
+	return r.waiting.all()
+}
+
+// sooner is the one of two results that comes back first.
+func sooner(a, b ctrl.Result) ctrl.Result {
+	if a.RequeueAfter == 0 || b.RequeueAfter != 0 && b.RequeueAfter < a.RequeueAfter {
+		return b
+	}
+	return a
+}
+
+// waiting is the set of pods that could not be given their network.
+type waiting struct {
+	mu sync.Mutex
+	m  map[types.NamespacedName]bool
+}
+
+func (w *waiting) add(key types.NamespacedName) {
+	w.mu.Lock()
+	defer w.mu.Unlock()
+	w.m[key] = true
+}
+
+func (w *waiting) remove(key types.NamespacedName) {
+	w.mu.Lock()
+	defer w.mu.Unlock()
+	delete(w.m, key)
+}
+
+func (w *waiting) has(key types.NamespacedName) bool {
+	w.mu.Lock()
+	defer w.mu.Unlock()
+	return w.m[key]
+}
+
+func (w *waiting) all() []reconcile.Request {
+	w.mu.Lock()
+	defer w.mu.Unlock()
+	out := make([]reconcile.Request, 0, len(w.m))
+	for key := range w.m {
+		out = append(out, reconcile.Request{NamespacedName: key})
+	}
+	return out
+}

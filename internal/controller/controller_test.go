@@ -1,0 +1,377 @@
+package controller
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"strings"
+	"testing"
+
+	"github.com/google/go-cmp/cmp"
+	corev1 "k8s.io/api/core/v1"
+	"k8s.io/apimachinery/pkg/api/meta"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"sigs.k8s.io/controller-runtime/pkg/client"
+
+	"fairlead.dev/fairlead/api/v1alpha1"
+	"fairlead.dev/fairlead/internal/driver"
+	"fairlead.dev/fairlead/internal/driver/drivertest"
+	"fairlead.dev/fairlead/internal/pod"
+	"fairlead.dev/fairlead/test/cluster"
+)
+
+func TestLifeOfAPod(t *testing.T) {
+	h := start(t, cluster.New(t), drivertest.NewMemory(driverName, 8))
+	p := h.Pod("web", h.node)
+	record := h.record(p)
+
+	want := v1alpha1.PodAttachmentSpec{
+		PodName:  "web",
+		PodUID:   p.UID,
+		NodeName: h.node,
+		Interfaces: []v1alpha1.Interface{{
+			Name: "eth0", Network: "default", Driver: driverName, Default: true,
+			Addresses: []string{"192.0.2.1/24"},
+			Binding:   v1alpha1.Binding{Bridge: &v1alpha1.BridgeBinding{Name: "fairlead0"}},
+		}},
+		Summary: v1alpha1.AttachmentSummary{Interfaces: "eth0", Addresses: "192.0.2.1"},
+	}
+	if diff := cmp.Diff(want, record.Spec); diff != "" {
+		t.Errorf("the record (-want +got):\n%s", diff)
+	}
+	if diff := cmp.Diff([]string{v1alpha1.ReleaseFinalizer}, record.Finalizers); diff != "" {
+		t.Errorf("finalizers (-want +got):\n%s", diff)
+	}
+	if len(record.OwnerReferences) != 1 || record.OwnerReferences[0].UID != p.UID {
+		t.Errorf("the pod does not own its record: %+v", record.OwnerReferences)
+	}
+
+	h.say(p, v1alpha1.SandboxAttached)
+	h.delete(p)
+	h.waitState(p, "deleting")
+	h.settle("other")
+	if h.heldBy(p) != 1 {
+		t.Fatal("the interface was taken back while the node holds it")
+	}
+	h.say(p, v1alpha1.SandboxDetached)
+	h.waitState(p, "absent")
+	if h.heldBy(p) != 0 {
+		t.Error("the interface was not taken back")
+	}
+}
+
+// A pod's life costs the controller one create and one patch, and no read; the
+// deletion is asked for by Kubernetes' garbage collector, or by us when that
+// is slow.
+func TestWritesOfALife(t *testing.T) {
+	h := start(t, cluster.New(t), drivertest.NewMemory(driverName, 8))
+	h.settle("first") // caches are listed and watched
+	h.faults.Reset()
+	p := h.Pod("web", h.node)
+	h.record(p)
+	h.say(p, v1alpha1.SandboxAttached)
+	h.delete(p)
+	h.waitState(p, "deleting")
+	h.say(p, v1alpha1.SandboxDetached)
+	h.waitState(p, "absent")
+	h.settle("last")
+	counts := h.faults.Counts()
+	if counts["create podattachments"] != 2 || counts["patch podattachments"] != 1 || counts["delete podattachments"] > 1 {
+		t.Errorf("writes: %v, want two creates, one patch, at most one delete", counts)
+	}
+	for what, n := range counts {
+		if strings.HasPrefix(what, "get ") && !strings.Contains(what, "leases") || strings.HasPrefix(what, "list ") {
+			t.Errorf("%d reads: %s", n, what)
+		}
+	}
+}
+
+func TestPodsThatGetNothing(t *testing.T) {
+	h := start(t, cluster.New(t), drivertest.NewMemory(driverName, 8))
+	foreign := h.Node(h.node + "-foreign")
+	none := []*corev1.Pod{
+		h.Pod("host", h.node, func(p *corev1.Pod) { p.Spec.HostNetwork = true }),
+		h.Pod("unscheduled", "", func(p *corev1.Pod) { p.Spec.NodeSelector = map[string]string{"no": "such-node"} }),
+		h.Pod("elsewhere", foreign.Name),
+	}
+	h.settle("served")
+	for _, p := range none {
+		if got := h.state(t.Context(), p); got != "absent" {
+			t.Errorf("pod %s: its attachment is %s", p.Name, got)
+		}
+	}
+	// A node that joins later brings its pods.
+	if err := h.Client.Get(t.Context(), client.ObjectKeyFromObject(foreign), foreign); err != nil {
+		t.Fatal(err)
+	}
+	before := foreign.DeepCopy()
+	foreign.Labels["fairlead.dev/test"] = h.Namespace
+	if err := h.Client.Patch(t.Context(), foreign, client.MergeFrom(before)); err != nil {
+		t.Fatal(err)
+	}
+	h.record(none[2])
+}
+
+// A finished pod gives its network back while its object stays (whereabouts#550:
+// completed pods kept their addresses).
+func TestFinishedPod(t *testing.T) {
+	h := start(t, cluster.New(t), drivertest.NewMemory(driverName, 8))
+	p := h.Pod("job", h.node)
+	h.record(p)
+	h.say(p, v1alpha1.SandboxAttached)
+	before := p.DeepCopy()
+	p.Status.Phase = corev1.PodSucceeded
+	if err := h.Client.Status().Patch(t.Context(), p, client.MergeFrom(before)); err != nil {
+		t.Fatal(err)
+	}
+	h.waitState(p, "deleting")
+	h.say(p, v1alpha1.SandboxDetached)
+	h.waitState(p, "absent")
+	h.settle("other")
+	if h.heldBy(p) != 0 || h.state(t.Context(), p) != "absent" {
+		t.Errorf("held %d, attachment %s: want nothing, for good", h.heldBy(p), h.state(t.Context(), p))
+	}
+}
+
+// kuryr 1.5 and bugs 1854928, 1963677: a StatefulSet's pod is made again under
+// its name before the record of the former one is gone. Neither waits for the
+// other, and they never share.
+func TestSuccessorDoesNotWait(t *testing.T) {
+	h := start(t, cluster.New(t), drivertest.NewMemory(driverName, 8))
+	old := h.Pod("db-0", h.node)
+	first := h.record(old)
+	h.say(old, v1alpha1.SandboxAttached)
+	h.delete(old)
+	next := h.Pod("db-0", h.node)
+	second := h.record(next)
+	if cmp.Equal(first.Spec.Interfaces[0].Addresses, second.Spec.Interfaces[0].Addresses) {
+		t.Errorf("two incarnations share %v", first.Spec.Interfaces[0].Addresses)
+	}
+	h.waitState(old, "deleting")
+	h.say(old, v1alpha1.SandboxDetached)
+	h.waitState(old, "absent")
+	if h.state(t.Context(), next) != "kept" || h.heldBy(next) != 1 {
+		t.Errorf("the successor's attachment is %s, holding %d", h.state(t.Context(), next), h.heldBy(next))
+	}
+}
+
+// Somebody deletes the record of a live pod: it is kept while the node holds
+// it, and written again once it is gone.
+func TestRecordDeletedByHand(t *testing.T) {
+	h := start(t, cluster.New(t), drivertest.NewMemory(driverName, 8))
+	p := h.Pod("web", h.node)
+	record := h.record(p)
+	if err := h.Client.Delete(t.Context(), record); err != nil {
+		t.Fatal(err)
+	}
+	h.settle("other")
+	if h.state(t.Context(), p) != "deleting" || h.heldBy(p) != 1 {
+		t.Fatalf("attachment %s, holding %d", h.state(t.Context(), p), h.heldBy(p))
+	}
+	h.say(p, v1alpha1.SandboxDetached)
+	h.waitState(p, "kept")
+	if again := h.record(p); again.UID == record.UID {
+		t.Error("it is still the same object")
+	}
+}
+
+func TestDetachedIsEvidenceOnlyOfADeletedRecord(t *testing.T) {
+	now := metav1.Now()
+	detached := &v1alpha1.Sandbox{State: v1alpha1.SandboxDetached}
+	cases := []struct {
+		name     string
+		deletion *metav1.Time
+		sandbox  *v1alpha1.Sandbox
+		want     bool
+	}{
+		{"nothing said", &now, nil, false},
+		{"attached", &now, &v1alpha1.Sandbox{State: v1alpha1.SandboxAttached}, false},
+		{"detached before the deletion", nil, detached, false},
+		{"detached", &now, detached, true},
+	}
+	for _, tc := range cases {
+		r := &v1alpha1.PodAttachment{ObjectMeta: metav1.ObjectMeta{DeletionTimestamp: tc.deletion}, Status: v1alpha1.PodAttachmentStatus{Sandbox: tc.sandbox}}
+		if got := Detached(r); got != tc.want {
+			t.Errorf("%s: %v, want %v", tc.name, got, tc.want)
+		}
+	}
+}
+
+// I8: one object's error stops no other object; and it heals by itself.
+func TestPoisonDelaysItselfOnly(t *testing.T) {
+	d := drivertest.NewMemory(driverName, 8)
+	d.FailWith(func(method string, o driver.Owner) error {
+		if o.PodName == "poison" {
+			return fmt.Errorf("%w: the backend refuses", driver.ErrUnavailable)
+		}
+		return nil
+	})
+	h := start(t, cluster.New(t), d)
+	poison := h.Pod("poison", h.node)
+	note := h.event(poison, "NetworkUnavailable")
+	if !strings.Contains(note, "the backend refuses") || !strings.Contains(note, "eth0") {
+		t.Errorf("the event says %q", note)
+	}
+	healthy := h.Pod("healthy", h.node)
+	h.record(healthy)
+	d.FailWith(nil)
+	h.record(poison)
+}
+
+// whereabouts 1.6: its event said collected although the clean-up had failed,
+// and after three tries the pod was forgotten.
+func TestFailingReleaseIsShownAndNeverForgotten(t *testing.T) {
+	d := drivertest.NewMemory(driverName, 8)
+	h := start(t, cluster.New(t), d)
+	p := h.Pod("web", h.node)
+	h.record(p)
+	d.FailWith(func(method string, _ driver.Owner) error {
+		if method == "release" {
+			return errors.New("the backend is on fire")
+		}
+		return nil
+	})
+	h.delete(p)
+	h.waitState(p, "deleting")
+	h.say(p, v1alpha1.SandboxDetached)
+	if note := h.event(p, eventFailed); !strings.Contains(note, "192.0.2.1") || !strings.Contains(note, "default") || !strings.Contains(note, "on fire") {
+		t.Errorf("the event says %q", note)
+	}
+	h.Eventually(t, "the condition Released=False", func(ctx context.Context) error {
+		record := &v1alpha1.PodAttachment{}
+		if err := h.Client.Get(ctx, keyOf(p), record); err != nil {
+			return err
+		}
+		c := meta.FindStatusCondition(record.Status.Conditions, v1alpha1.ConditionReleased)
+		if c == nil || c.Status != metav1.ConditionFalse || !strings.Contains(c.Message, "on fire") {
+			return fmt.Errorf("conditions %+v", record.Status.Conditions)
+		}
+		return nil
+	})
+	h.Eventually(t, "a fifth try", func(context.Context) error {
+		if n := d.Calls("release"); n < 5 {
+			return fmt.Errorf("%d tries", n)
+		}
+		return nil
+	})
+	d.FailWith(nil)
+	h.waitState(p, "absent")
+	if note := h.event(p, eventCollected); !strings.Contains(note, "192.0.2.1") {
+		t.Errorf("the event says %q", note)
+	}
+}
+
+// withSecond is a source that asks for one more interface of each pod.
+func withSecond(p *corev1.Pod) ([]pod.Interface, error) {
+	return []pod.Interface{{Name: "net1", Network: v1alpha1.DefaultNetwork}}, nil
+}
+
+// spiderpool#2901: several interfaces, one of which fails, took more addresses
+// at each try.
+func TestAllOrNothing(t *testing.T) {
+	d := drivertest.NewMemory(driverName, 8)
+	d.FailWith(func(method string, o driver.Owner) error {
+		if method == "ensure" && o.Interface == "net1" {
+			return fmt.Errorf("%w: none left", driver.ErrExhausted)
+		}
+		return nil
+	})
+	h := start(t, cluster.New(t), d, withSecond)
+	p := h.Pod("web", h.node)
+	h.event(p, "NetworkExhausted")
+	h.Eventually(t, "the first interface to go back", func(context.Context) error {
+		if n := h.heldBy(p); n != 0 {
+			return fmt.Errorf("%d held", n)
+		}
+		return nil
+	})
+	d.FailWith(nil)
+	record := h.record(p)
+	if record.Spec.Summary.Interfaces != "eth0,net1" || h.heldBy(p) != 2 {
+		t.Errorf("interfaces %q, %d held", record.Spec.Summary.Interfaces, h.heldBy(p))
+	}
+}
+
+// whereabouts 1.10 defects 1 and 2: the reply to a write was lost, and an
+// address went out that nothing had recorded. Here the record is found again,
+// and what it names stays with it.
+func TestLostReplies(t *testing.T) {
+	h := start(t, cluster.New(t), drivertest.NewMemory(driverName, 8))
+	lost := map[string]bool{}
+	h.faults.Set(func(verb, resource, subresource, name string) cluster.Fault {
+		key := verb + resource
+		if resource == "podattachments" && subresource == "" && (verb == "create" || verb == "patch") && !lost[key] {
+			lost[key] = true
+			return cluster.Fault{Kind: cluster.LoseReply}
+		}
+		return cluster.Fault{}
+	})
+	p := h.Pod("web", h.node)
+	record := h.record(p)
+	h.settle("other")
+	if h.heldBy(p) != 1 {
+		t.Fatalf("%d held for a pod with record %v", h.heldBy(p), record.Spec.Summary.Addresses)
+	}
+	h.delete(p)
+	h.waitState(p, "deleting")
+	h.say(p, v1alpha1.SandboxDetached)
+	h.waitState(p, "absent")
+	if h.heldBy(p) != 0 {
+		t.Error("not taken back")
+	}
+	if !lost["createpodattachments"] || !lost["patchpodattachments"] {
+		t.Errorf("not both replies were lost: %v", lost)
+	}
+}
+
+// A refused create gives back what was obtained for it.
+func TestRefusedCreateGivesBack(t *testing.T) {
+	h := start(t, cluster.New(t), drivertest.NewMemory(driverName, 8), func(p *corev1.Pod) ([]pod.Interface, error) {
+		if p.Name != "bad" {
+			return nil, nil
+		}
+		return []pod.Interface{{Name: "net1", Network: v1alpha1.DefaultNetwork, Default: true}}, nil // two defaults: the schema refuses
+	})
+	p := h.Pod("bad", h.node)
+	h.event(p, "NetworkNotReady")
+	h.Eventually(t, "the interfaces to go back", func(context.Context) error {
+		if n := h.heldBy(p); n != 0 {
+			return fmt.Errorf("%d held", n)
+		}
+		return nil
+	})
+}
+
+// A driver whose interfaces become active later: the record says so when they are.
+func TestActivation(t *testing.T) {
+	d := drivertest.NewMemory(driverName, 8)
+	d.SetActive(false)
+	h := start(t, cluster.New(t), d)
+	p := h.Pod("web", h.node)
+	if record := h.record(p); !record.Spec.Interfaces[0].WaitForActive || len(record.Status.Interfaces) != 0 {
+		t.Fatalf("waits %v, status %v", record.Spec.Interfaces[0].WaitForActive, record.Status.Interfaces)
+	}
+	d.SetActive(true)
+	h.Eventually(t, "the interface to be active", func(ctx context.Context) error {
+		record := &v1alpha1.PodAttachment{}
+		if err := h.Client.Get(ctx, keyOf(p), record); err != nil {
+			return err
+		}
+		if !active(record, "eth0") {
+			return fmt.Errorf("status %+v", record.Status)
+		}
+		return nil
+	})
+}
+
+// kuryr, podStatic: the identity of a static pod is in its mirror's annotation.
+func TestStaticPod(t *testing.T) {
+	h := start(t, cluster.New(t), drivertest.NewMemory(driverName, 8))
+	p := h.Pod("static", h.node, func(p *corev1.Pod) {
+		p.Annotations = map[string]string{corev1.MirrorPodAnnotationKey: "0123456789abcdef"}
+	})
+	record := h.record(p)
+	if record.Spec.PodUID != "0123456789abcdef" || record.Name != "static-01234567" {
+		t.Errorf("record %s of pod UID %s", record.Name, record.Spec.PodUID)
+	}
+}

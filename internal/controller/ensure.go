@@ -1,0 +1,137 @@
+package controller
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"net/http"
+	"slices"
+
+	corev1 "k8s.io/api/core/v1"
+	apierrors "k8s.io/apimachinery/pkg/api/errors"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/klog/v2"
+	"sigs.k8s.io/controller-runtime/pkg/client"
+	"sigs.k8s.io/controller-runtime/pkg/log"
+
+	"fairlead.dev/fairlead/api/v1alpha1"
+	"fairlead.dev/fairlead/internal/driver"
+	"fairlead.dev/fairlead/internal/pod"
+	"fairlead.dev/fairlead/internal/run"
+)
+
+// ensure obtains every interface that a pod asks for and writes them down in
+// one create. It may be cut off anywhere: the next run adopts what this one
+// obtained, because drivers know the owner of what they gave.
+func (r *Attachments) ensure(ctx context.Context, p *corev1.Pod) error {
+	uid := pod.UID(p)
+	if r.marks.get(uid).created {
+		return nil // the cache does not show it yet
+	}
+	err := r.obtainAndRecord(ctx, p)
+	if err != nil {
+		r.waiting.add(client.ObjectKeyFromObject(p))
+		r.Metrics.ensured(err)
+		r.Events.Eventf(p, nil, corev1.EventTypeWarning, reasonOf(err), "EnsureNetwork", "no network yet: %v", err)
+		return fmt.Errorf("give pod %s its network: %w", klog.KObj(p), err)
+	}
+	r.waiting.remove(client.ObjectKeyFromObject(p))
+	r.Metrics.ensured(nil)
+	return nil
+}
+
+func (r *Attachments) obtainAndRecord(ctx context.Context, p *corev1.Pod) (err error) {
+	wanted, err := pod.Interfaces(p, r.Sources)
+	if err != nil {
+		return fmt.Errorf("%w: %w", driver.ErrInvalid, err)
+	}
+	var taken []driver.Ref
+	defer func() {
+		if err != nil {
+			err = errors.Join(err, r.undo(ctx, p, taken))
+		}
+	}()
+	interfaces := make([]v1alpha1.Interface, 0, len(wanted))
+	for _, w := range wanted {
+		d, err := r.driverOf(w.Network)
+		if err != nil {
+			return err
+		}
+		owner := ownerOf(p, w.Name)
+		a, err := d.Ensure(ctx, driver.Request{Owner: owner, Network: w.Network, Default: w.Default})
+		if err != nil {
+			return fmt.Errorf("interface %s on network %s: %w", w.Name, w.Network, err)
+		}
+		taken = append(taken, driver.Ref{Owner: owner, Interface: a.Interface})
+		interfaces = append(interfaces, a.Interface)
+	}
+	record := pod.Record(pod.IdentityOf(p), interfaces)
+	record.OwnerReferences = []metav1.OwnerReference{pod.OwnerOf(p)}
+	err = r.Client.Create(ctx, record)
+	if err != nil && !apierrors.IsAlreadyExists(err) {
+		if !refused(err) {
+			r.marks.update(pod.UID(p), func(m *mark) { m.unsure = true })
+		}
+		return fmt.Errorf("write PodAttachment %s: %w", klog.KObj(record), err)
+	}
+	r.marks.update(pod.UID(p), func(m *mark) { m.created = true })
+	log.FromContext(ctx).V(run.LevelPod).Info("attachment written", "pod", klog.KObj(p), "addresses", record.Spec.Summary.Addresses, "node", p.Spec.NodeName)
+	return nil
+}
+
+// undo gives back what one failed attempt holds, so that a pod never sits on
+// half of its network. It first asks the API server, not a cache, whether the
+// pod has its record after all: from a former leader, or from a create whose
+// reply was lost. Then nothing is given back: a node may be using it. Nor is
+// it while a create may still be under way; should the pod go meanwhile,
+// garbage collection finds what it held.
+func (r *Attachments) undo(ctx context.Context, p *corev1.Pod, taken []driver.Ref) error {
+	if len(taken) == 0 || r.marks.get(pod.UID(p)).unsure {
+		return nil
+	}
+	key := client.ObjectKey{Namespace: p.Namespace, Name: pod.AttachmentName(p.Name, pod.UID(p))}
+	err := r.Live.Get(ctx, key, &v1alpha1.PodAttachment{})
+	if err == nil {
+		return nil
+	}
+	if !apierrors.IsNotFound(err) {
+		return fmt.Errorf("not giving back what was obtained, it may be in use: read PodAttachment %s: %w", key, err)
+	}
+	var errs []error
+	for _, ref := range slices.Backward(taken) {
+		d, err := r.driverOf(ref.Interface.Network)
+		if err == nil {
+			err = d.Release(ctx, ref)
+		}
+		if err != nil {
+			errs = append(errs, fmt.Errorf("give back interface %s: %w", ref.Interface.Name, err))
+		}
+	}
+	return errors.Join(errs...)
+}
+
+// refused reports whether the API server answered, and said no.
+func refused(err error) bool {
+	var status apierrors.APIStatus
+	if !errors.As(err, &status) {
+		return false
+	}
+	code := status.Status().Code
+	return code >= 400 && code < 500 && code != http.StatusRequestTimeout
+}
+
+// driverOf chooses the driver of a network.
+func (r *Attachments) driverOf(network string) (driver.Driver, error) {
+	if network != v1alpha1.DefaultNetwork {
+		return nil, fmt.Errorf("%w: network %q: only the default network is served", driver.ErrNotFound, network)
+	}
+	return r.driverNamed(r.DefaultDriver)
+}
+
+func (r *Attachments) driverNamed(name string) (driver.Driver, error) {
+	d, ok := r.Drivers[name]
+	if !ok {
+		return nil, fmt.Errorf("%w: no driver is named %q", driver.ErrInvalid, name)
+	}
+	return d, nil
+}

@@ -1,0 +1,200 @@
+package controller
+
+import (
+	"context"
+	"fmt"
+	"testing"
+
+	"github.com/prometheus/client_golang/prometheus"
+	corev1 "k8s.io/api/core/v1"
+	eventsv1 "k8s.io/api/events/v1"
+	apierrors "k8s.io/apimachinery/pkg/api/errors"
+	"k8s.io/apimachinery/pkg/labels"
+	"k8s.io/apimachinery/pkg/runtime"
+	clientgoscheme "k8s.io/client-go/kubernetes/scheme"
+	"k8s.io/client-go/rest"
+	ctrl "sigs.k8s.io/controller-runtime"
+	"sigs.k8s.io/controller-runtime/pkg/client"
+	"sigs.k8s.io/controller-runtime/pkg/config"
+	metricsserver "sigs.k8s.io/controller-runtime/pkg/metrics/server"
+
+	"fairlead.dev/fairlead/api/v1alpha1"
+	"fairlead.dev/fairlead/internal/driver"
+	"fairlead.dev/fairlead/internal/driver/drivertest"
+	"fairlead.dev/fairlead/internal/pod"
+	"fairlead.dev/fairlead/test/cluster"
+)
+
+// harness is a controller under test on the real API server, with a driver in
+// memory; the test plays the node.
+type harness struct {
+	*cluster.Cluster
+	t      *testing.T
+	node   string
+	driver *drivertest.Memory
+	faults *cluster.Faults
+}
+
+const driverName = "memory"
+
+// start runs a controller that serves one node, until the test ends.
+func start(t *testing.T, c *cluster.Cluster, d *drivertest.Memory, sources ...pod.Source) *harness {
+	t.Helper()
+	faults := cluster.NewFaults(nil)
+	h := &harness{Cluster: c, t: t, node: c.Namespace, driver: d, faults: faults}
+	h.Node(h.node, func(n *corev1.Node) { n.Labels["fairlead.dev/test"] = c.Namespace })
+	h.run(c.WithFaults(faults), sources)
+	return h
+}
+
+func (h *harness) run(cfg *rest.Config, sources []pod.Source) {
+	scheme := runtime.NewScheme()
+	if err := clientgoscheme.AddToScheme(scheme); err != nil {
+		h.t.Fatal(err)
+	}
+	if err := v1alpha1.AddToScheme(scheme); err != nil {
+		h.t.Fatal(err)
+	}
+	mgr, err := ctrl.NewManager(cfg, ctrl.Options{
+		Scheme:     scheme,
+		Metrics:    metricsserver.Options{BindAddress: "0"},
+		Controller: config.Controller{SkipNameValidation: new(true)},
+	})
+	if err != nil {
+		h.t.Fatal(err)
+	}
+	metrics, err := NewMetrics(prometheus.NewRegistry())
+	if err != nil {
+		h.t.Fatal(err)
+	}
+	r := New(Config{
+		Client:        mgr.GetClient(),
+		Live:          mgr.GetAPIReader(),
+		Drivers:       map[string]driver.Driver{driverName: h.driver},
+		DefaultDriver: driverName,
+		Sources:       sources,
+		Nodes:         labels.SelectorFromSet(labels.Set{"fairlead.dev/test": h.Namespace}),
+		Events:        mgr.GetEventRecorder("fairlead-controller"),
+		Metrics:       metrics,
+		Workers:       8,
+		Synced:        func() bool { return true },
+	})
+	ctx, cancel := context.WithCancel(context.Background())
+	if err := r.SetupWithManager(ctx, mgr); err != nil {
+		cancel()
+		h.t.Fatal(err)
+	}
+	done := make(chan error, 1)
+	go func() { done <- mgr.Start(ctx) }()
+	h.t.Cleanup(func() {
+		cancel()
+		if err := <-done; err != nil {
+			h.t.Errorf("the controller ended with: %v", err)
+		}
+	})
+}
+
+// record waits for the attachment of one incarnation of a pod.
+func (h *harness) record(p *corev1.Pod) *v1alpha1.PodAttachment {
+	h.t.Helper()
+	got := &v1alpha1.PodAttachment{}
+	h.Eventually(h.t, "the attachment of pod "+p.Name, func(ctx context.Context) error {
+		return h.Client.Get(ctx, keyOf(p), got)
+	})
+	return got
+}
+
+func keyOf(p *corev1.Pod) client.ObjectKey {
+	return client.ObjectKey{Namespace: p.Namespace, Name: pod.AttachmentName(p.Name, pod.UID(p))}
+}
+
+// state reads an attachment as it is now: absent, kept, deleting.
+func (h *harness) state(ctx context.Context, p *corev1.Pod) string {
+	h.t.Helper()
+	got := &v1alpha1.PodAttachment{}
+	err := h.Client.Get(ctx, keyOf(p), got)
+	switch {
+	case apierrors.IsNotFound(err):
+		return "absent"
+	case err != nil:
+		h.t.Fatal(err)
+		return ""
+	case got.DeletionTimestamp != nil:
+		return "deleting"
+	default:
+		return "kept"
+	}
+}
+
+func (h *harness) waitState(p *corev1.Pod, want string) {
+	h.t.Helper()
+	h.Eventually(h.t, fmt.Sprintf("the attachment of pod %s to be %s", p.Name, want), func(ctx context.Context) error {
+		if got := h.state(ctx, p); got != want {
+			return fmt.Errorf("it is %s", got)
+		}
+		return nil
+	})
+}
+
+// say plays the node: it writes the sandbox's state.
+func (h *harness) say(p *corev1.Pod, state v1alpha1.SandboxState) {
+	h.t.Helper()
+	got := &v1alpha1.PodAttachment{}
+	if err := h.Client.Get(h.t.Context(), keyOf(p), got); err != nil {
+		h.t.Fatal(err)
+	}
+	before := got.DeepCopy()
+	got.Status.Sandbox = &v1alpha1.Sandbox{ID: "c0ffee", BootID: "boot-1", State: state}
+	if err := h.Client.Status().Patch(h.t.Context(), got, client.MergeFrom(before)); err != nil {
+		h.t.Fatal(err)
+	}
+}
+
+func (h *harness) delete(p *corev1.Pod) {
+	h.t.Helper()
+	if err := h.Client.Delete(h.t.Context(), p, client.GracePeriodSeconds(0)); err != nil {
+		h.t.Fatal(err)
+	}
+}
+
+// heldBy counts what the driver holds for a pod.
+func (h *harness) heldBy(p *corev1.Pod) int {
+	n := 0
+	for _, o := range h.driver.Held() {
+		if o.PodUID == pod.UID(p) {
+			n++
+		}
+	}
+	return n
+}
+
+// event waits for an event on a pod, and returns its note.
+func (h *harness) event(p *corev1.Pod, reason string) string {
+	h.t.Helper()
+	var note string
+	h.Eventually(h.t, "the event "+reason+" on pod "+p.Name, func(ctx context.Context) error {
+		var list eventsv1.EventList
+		if err := h.Client.List(ctx, &list, client.InNamespace(h.Namespace)); err != nil {
+			return err
+		}
+		var seen []string
+		for _, e := range list.Items {
+			if e.Regarding.Name == p.Name && e.Reason == reason {
+				note = e.Note
+				return nil
+			}
+			seen = append(seen, e.Reason)
+		}
+		return fmt.Errorf("seen: %v", seen)
+	})
+	return note
+}
+
+// settle waits until the controller has had the time to do what it must not
+// do: it makes another pod and sees it served, which everything before it in
+// the watch precedes.
+func (h *harness) settle(name string) {
+	h.t.Helper()
+	p := h.Pod(name, h.node)
+	h.record(p)
+}

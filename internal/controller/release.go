@@ -1,0 +1,177 @@
+package controller
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"slices"
+	"strings"
+	"time"
+
+	corev1 "k8s.io/api/core/v1"
+	apierrors "k8s.io/apimachinery/pkg/api/errors"
+	"k8s.io/apimachinery/pkg/api/meta"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/klog/v2"
+	ctrl "sigs.k8s.io/controller-runtime"
+	"sigs.k8s.io/controller-runtime/pkg/client"
+	"sigs.k8s.io/controller-runtime/pkg/log"
+
+	"fairlead.dev/fairlead/api/v1alpha1"
+	"fairlead.dev/fairlead/internal/driver"
+	"fairlead.dev/fairlead/internal/run"
+)
+
+// ownerGrace is how long Kubernetes' garbage collector has, after a pod is
+// gone, to ask for the deletion of its attachment. It nearly always does, and
+// that is one write less for us; after the grace we ask ourselves.
+const ownerGrace = time.Second
+
+// Event reasons of a release.
+const (
+	eventCollected = "IPAddressGarbageCollected"
+	eventFailed    = "IPAddressGarbageCollectionFailed"
+)
+
+// release takes a record's interfaces back, step by step; each step is found
+// again from the record alone.
+//
+//  1. The record's deletion is asked for: from here on the node refuses to
+//     plug it.
+//  2. The node, once nothing of it is plugged, says so: Detached. It says so
+//     only of a record that is being deleted, so the word is final.
+//  3. Every driver takes its interface back.
+//  4. The finalizer is dropped, and with it the record.
+//
+// p is the pod of the same name, or nil.
+func (r *Attachments) release(ctx context.Context, record *v1alpha1.PodAttachment, p *corev1.Pod) (ctrl.Result, error) {
+	if !slices.Contains(record.Finalizers, v1alpha1.ReleaseFinalizer) || r.marks.get(record.UID).released {
+		return ctrl.Result{}, nil // given back already
+	}
+	if record.DeletionTimestamp == nil {
+		return r.askDeletion(ctx, record, p)
+	}
+	if !Detached(record) {
+		return ctrl.Result{}, nil // the node's word comes as an event
+	}
+	if err := r.giveBack(ctx, record); err != nil {
+		r.Metrics.released(err)
+		r.Events.Eventf(podRef(record), record, corev1.EventTypeWarning, eventFailed, "ReleaseNetwork",
+			"could not give back %s of network %s, trying again: %v", record.Spec.Summary.Addresses, networksOf(record), err)
+		return ctrl.Result{}, errors.Join(fmt.Errorf("release PodAttachment %s: %w", klog.KObj(record), err), r.reportFailure(ctx, record, err))
+	}
+	if err := r.dropFinalizer(ctx, record); err != nil {
+		return ctrl.Result{}, err
+	}
+	r.marks.update(record.UID, func(m *mark) { m.released = true })
+	r.Metrics.released(nil)
+	log.FromContext(ctx).V(run.LevelPod).Info("attachment released", "attachment", klog.KObj(record), "addresses", record.Spec.Summary.Addresses)
+	if meta.FindStatusCondition(record.Status.Conditions, v1alpha1.ConditionReleased) != nil {
+		r.Events.Eventf(podRef(record), record, corev1.EventTypeNormal, eventCollected, "ReleaseNetwork",
+			"gave back %s of network %s", record.Spec.Summary.Addresses, networksOf(record))
+	}
+	return ctrl.Result{}, nil
+}
+
+// Detached reports whether the node has said, of a record that is being
+// deleted, that nothing holds its interfaces any more.
+func Detached(record *v1alpha1.PodAttachment) bool {
+	return record.DeletionTimestamp != nil && record.Status.Sandbox != nil && record.Status.Sandbox.State == v1alpha1.SandboxDetached
+}
+
+// askDeletion deletes the record unless somebody else is about to.
+func (r *Attachments) askDeletion(ctx context.Context, record *v1alpha1.PodAttachment, p *corev1.Pod) (ctrl.Result, error) {
+	now := time.Now()
+	m := r.marks.update(record.UID, func(m *mark) {
+		if m.goneSince.IsZero() {
+			m.goneSince = now
+		}
+	})
+	if m.deleted {
+		return ctrl.Result{}, nil
+	}
+	ownerGone := p == nil || !slices.ContainsFunc(record.OwnerReferences, func(o metav1.OwnerReference) bool { return o.UID == p.UID })
+	if wait := m.goneSince.Add(ownerGrace).Sub(now); ownerGone && wait > 0 {
+		return ctrl.Result{RequeueAfter: wait}, nil
+	}
+	err := r.Client.Delete(ctx, record, client.Preconditions{UID: &record.UID})
+	if client.IgnoreNotFound(err) != nil {
+		return ctrl.Result{}, fmt.Errorf("delete PodAttachment %s: %w", klog.KObj(record), err)
+	}
+	r.marks.update(record.UID, func(m *mark) { m.deleted = true })
+	return ctrl.Result{}, nil
+}
+
+// giveBack releases every interface, and does not stop at one that fails.
+func (r *Attachments) giveBack(ctx context.Context, record *v1alpha1.PodAttachment) error {
+	var errs []error
+	for _, ref := range refsOf(record) {
+		d, err := r.driverNamed(ref.Interface.Driver)
+		if err == nil {
+			err = d.Release(ctx, ref)
+		}
+		if err != nil {
+			errs = append(errs, fmt.Errorf("interface %s: %w", ref.Interface.Name, err))
+		}
+	}
+	return errors.Join(errs...)
+}
+
+// reportFailure shows on the record why it is still there.
+func (r *Attachments) reportFailure(ctx context.Context, record *v1alpha1.PodAttachment, cause error) error {
+	after := record.DeepCopy()
+	changed := meta.SetStatusCondition(&after.Status.Conditions, metav1.Condition{
+		Type:    v1alpha1.ConditionReleased,
+		Status:  metav1.ConditionFalse,
+		Reason:  driver.Result(cause),
+		Message: clip(cause.Error()),
+	})
+	if !changed {
+		return nil
+	}
+	err := r.Client.Status().Patch(ctx, after, client.MergeFromWithOptions(record, client.MergeFromWithOptimisticLock{}))
+	if apierrors.IsConflict(err) || apierrors.IsNotFound(err) {
+		return nil // the next try writes it
+	}
+	if err != nil {
+		return fmt.Errorf("write condition %s: %w", v1alpha1.ConditionReleased, err)
+	}
+	return nil
+}
+
+// dropFinalizer lets the record go.
+func (r *Attachments) dropFinalizer(ctx context.Context, record *v1alpha1.PodAttachment) error {
+	after := record.DeepCopy()
+	after.Finalizers = slices.DeleteFunc(after.Finalizers, func(f string) bool { return f == v1alpha1.ReleaseFinalizer })
+	// The lock keeps the list from overwriting a finalizer of somebody else.
+	err := r.Client.Patch(ctx, after, client.MergeFromWithOptions(record, client.MergeFromWithOptimisticLock{}))
+	if client.IgnoreNotFound(err) != nil {
+		return fmt.Errorf("drop finalizer of PodAttachment %s: %w", klog.KObj(record), err)
+	}
+	return nil
+}
+
+// podRef is the pod of a record, for events: it may be gone.
+func podRef(record *v1alpha1.PodAttachment) *corev1.Pod {
+	return &corev1.Pod{
+		TypeMeta:   metav1.TypeMeta{APIVersion: "v1", Kind: "Pod"},
+		ObjectMeta: metav1.ObjectMeta{Namespace: record.Namespace, Name: record.Spec.PodName, UID: record.Spec.PodUID},
+	}
+}
+
+func networksOf(record *v1alpha1.PodAttachment) string {
+	var names []string
+	for _, iface := range record.Spec.Interfaces {
+		names = append(names, iface.Network)
+	}
+	return strings.Join(names, ", ")
+}
+
+// clip keeps a message within what a condition may hold.
+func clip(s string) string {
+	const longest = 1024
+	if len(s) > longest {
+		return s[:longest]
+	}
+	return s
+}

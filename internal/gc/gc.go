@@ -1,0 +1,186 @@
+// Package gc finds what nothing explains: interfaces that a driver holds for a
+// pod without a PodAttachment, and PodAttachments that outlived everything. It
+// takes nothing back itself: it writes the missing record down again and asks
+// for its deletion, so that the one release path, with the node's own word in
+// it, does the rest.
+package gc
+
+import (
+	"cmp"
+	"context"
+	"errors"
+	"fmt"
+	"maps"
+	"slices"
+	"time"
+
+	corev1 "k8s.io/api/core/v1"
+	apierrors "k8s.io/apimachinery/pkg/api/errors"
+	"k8s.io/apimachinery/pkg/types"
+	"k8s.io/client-go/tools/cache"
+	"k8s.io/klog/v2"
+	"sigs.k8s.io/controller-runtime/pkg/client"
+	"sigs.k8s.io/controller-runtime/pkg/log"
+
+	"fairlead.dev/fairlead/api/v1alpha1"
+	"fairlead.dev/fairlead/internal/driver"
+	"fairlead.dev/fairlead/internal/pod"
+)
+
+// Config of the collector.
+type Config struct {
+	// Client reads from caches and writes.
+	Client client.Client
+	// Live reads from the API server: nothing is done on a cache's word.
+	Live client.Reader
+	// Drivers by name.
+	Drivers map[string]driver.Driver
+	// Interval between two passes.
+	Interval time.Duration
+	// Namespace takes the record of a pod whose own namespace is gone.
+	Namespace string
+	// Synced reports whether the drivers know all that is taken; the first
+	// pass waits for it.
+	Synced func() bool
+}
+
+// Collector runs passes.
+type Collector struct{ cfg Config }
+
+// New returns a collector.
+func New(cfg Config) *Collector { return &Collector{cfg: cfg} }
+
+// NeedLeaderElection makes only the leader collect.
+func (c *Collector) NeedLeaderElection() bool { return true }
+
+// Start is Run, for controller-runtime's manager.
+func (c *Collector) Start(ctx context.Context) error { return c.Run(ctx) }
+
+// Run makes a pass at once and then at each interval until ctx ends.
+func (c *Collector) Run(ctx context.Context) error {
+	if !cache.WaitForCacheSync(ctx.Done(), c.cfg.Synced) {
+		return nil
+	}
+	tick := time.NewTicker(c.cfg.Interval)
+	defer tick.Stop()
+	for {
+		if n, err := c.Pass(ctx); err != nil && ctx.Err() == nil {
+			log.FromContext(ctx).Error(err, "garbage collection pass failed in part", "collected", n)
+		} else if n > 0 {
+			log.FromContext(ctx).Info("garbage collected", "collected", n)
+		}
+		select {
+		case <-ctx.Done():
+			return nil
+		case <-tick.C:
+		}
+	}
+}
+
+// Pass looks once, and returns how many things it set on their way out.
+func (c *Collector) Pass(ctx context.Context) (int, error) {
+	var records v1alpha1.PodAttachmentList
+	if err := c.cfg.Client.List(ctx, &records, client.UnsafeDisableDeepCopy); err != nil {
+		return 0, fmt.Errorf("read attachments from cache: %w", err)
+	}
+	recorded := make(map[types.UID]bool, len(records.Items))
+	for i := range records.Items {
+		recorded[records.Items[i].Spec.PodUID] = true
+	}
+	var (
+		errs  []error
+		count int
+	)
+	note := func(acted bool, err error) {
+		errs = append(errs, err)
+		if acted {
+			count++
+		}
+	}
+	for name, d := range c.cfg.Drivers {
+		orphans, err := orphansOf(ctx, d, recorded)
+		if err != nil {
+			errs = append(errs, fmt.Errorf("list what driver %s holds: %w", name, err))
+			continue
+		}
+		for _, o := range orphans {
+			note(c.writeDown(ctx, o))
+		}
+	}
+	for i := range records.Items {
+		note(c.sweep(ctx, &records.Items[i]))
+	}
+	return count, errors.Join(errs...)
+}
+
+// orphan is everything that a driver holds for a pod that has no record.
+type orphan struct {
+	pod        pod.Identity
+	interfaces []v1alpha1.Interface
+}
+
+// orphansOf subtracts the recorded pods from what a driver holds.
+func orphansOf(ctx context.Context, d driver.Driver, recorded map[types.UID]bool) ([]orphan, error) {
+	found := map[types.UID]orphan{}
+	for ref, err := range d.List(ctx) {
+		if err != nil {
+			return nil, err
+		}
+		if recorded[ref.PodUID] {
+			continue
+		}
+		o := found[ref.PodUID]
+		o.pod = pod.Identity{Namespace: ref.Namespace, Name: ref.PodName, UID: ref.PodUID, Node: ref.NodeName}
+		o.interfaces = append(o.interfaces, ref.Interface)
+		found[ref.PodUID] = o
+	}
+	return slices.SortedFunc(maps.Values(found), func(a, b orphan) int {
+		return cmp.Or(cmp.Compare(a.pod.Namespace, b.pod.Namespace), cmp.Compare(a.pod.Name, b.pod.Name), cmp.Compare(a.pod.UID, b.pod.UID))
+	}), nil
+}
+
+// writeDown gives an orphan whose pod is gone its record, and asks for the
+// record's deletion. The node then says whether it holds anything of it.
+func (c *Collector) writeDown(ctx context.Context, o orphan) (bool, error) {
+	live := &corev1.Pod{}
+	err := c.cfg.Live.Get(ctx, client.ObjectKey{Namespace: o.pod.Namespace, Name: o.pod.Name}, live)
+	if err == nil && pod.UID(live) == o.pod.UID && pod.Holds(live) {
+		return false, nil // on its way to its record
+	}
+	if client.IgnoreNotFound(err) != nil {
+		return false, fmt.Errorf("read pod %s/%s: %w", o.pod.Namespace, o.pod.Name, err)
+	}
+	record := pod.Record(o.pod, o.interfaces)
+	err = c.cfg.Client.Create(ctx, record)
+	if apierrors.IsNotFound(err) || apierrors.HasStatusCause(err, corev1.NamespaceTerminatingCause) {
+		// The node goes by the pod's UID; the record may live elsewhere.
+		record = pod.Record(o.pod, o.interfaces)
+		record.Namespace = c.cfg.Namespace
+		err = c.cfg.Client.Create(ctx, record)
+	}
+	if apierrors.IsAlreadyExists(err) {
+		return false, nil // the cache was behind
+	}
+	if err != nil {
+		return false, fmt.Errorf("write down what pod %s/%s left: %w", o.pod.Namespace, o.pod.Name, err)
+	}
+	if err := c.cfg.Client.Delete(ctx, record, client.Preconditions{UID: &record.UID}); client.IgnoreNotFound(err) != nil {
+		return true, fmt.Errorf("delete the record of what pod %s/%s left: %w", o.pod.Namespace, o.pod.Name, err)
+	}
+	return true, nil
+}
+
+// sweep deletes a record that was released and that nobody asked to go.
+func (c *Collector) sweep(ctx context.Context, record *v1alpha1.PodAttachment) (bool, error) {
+	if record.DeletionTimestamp != nil || slices.Contains(record.Finalizers, v1alpha1.ReleaseFinalizer) {
+		return false, nil
+	}
+	err := c.cfg.Client.Delete(ctx, record, client.Preconditions{UID: &record.UID, ResourceVersion: &record.ResourceVersion})
+	if apierrors.IsConflict(err) || apierrors.IsNotFound(err) {
+		return false, nil
+	}
+	if err != nil {
+		return false, fmt.Errorf("delete released record %s: %w", klog.KObj(record), err)
+	}
+	return true, nil
+}

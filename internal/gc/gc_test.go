@@ -1,0 +1,205 @@
+package gc
+
+import (
+	"context"
+	"errors"
+	"strings"
+	"testing"
+	"testing/synctest"
+	"time"
+
+	"github.com/google/go-cmp/cmp"
+	corev1 "k8s.io/api/core/v1"
+	apierrors "k8s.io/apimachinery/pkg/api/errors"
+	"sigs.k8s.io/controller-runtime/pkg/client"
+
+	"fairlead.dev/fairlead/api/v1alpha1"
+	"fairlead.dev/fairlead/internal/driver"
+	"fairlead.dev/fairlead/internal/driver/drivertest"
+	"fairlead.dev/fairlead/internal/pod"
+	"fairlead.dev/fairlead/test/cluster"
+)
+
+func collector(c *cluster.Cluster, d driver.Driver) *Collector {
+	return New(Config{
+		Client:    c.Client,
+		Live:      c.Client,
+		Drivers:   map[string]driver.Driver{"memory": d},
+		Interval:  time.Minute,
+		Namespace: "default",
+		Synced:    func() bool { return true },
+	})
+}
+
+// take obtains an interface for a pod, as an ensure that was cut off before
+// its record would have left it.
+func take(t *testing.T, d driver.Driver, p *corev1.Pod) driver.Ref {
+	t.Helper()
+	owner := driver.Owner{PodUID: p.UID, Interface: "eth0", Namespace: p.Namespace, PodName: p.Name, NodeName: p.Spec.NodeName}
+	a, err := d.Ensure(t.Context(), driver.Request{Owner: owner, Network: v1alpha1.DefaultNetwork, Default: true})
+	if err != nil {
+		t.Fatal(err)
+	}
+	return driver.Ref{Owner: owner, Interface: a.Interface}
+}
+
+func pass(t *testing.T, c *Collector) int {
+	t.Helper()
+	n, err := c.Pass(t.Context())
+	if err != nil {
+		t.Fatal(err)
+	}
+	return n
+}
+
+func record(t *testing.T, c *cluster.Cluster, namespace string, p *corev1.Pod) *v1alpha1.PodAttachment {
+	t.Helper()
+	got := &v1alpha1.PodAttachment{}
+	err := c.Client.Get(t.Context(), client.ObjectKey{Namespace: namespace, Name: pod.AttachmentName(p.Name, p.UID)}, got)
+	if apierrors.IsNotFound(err) {
+		return nil
+	}
+	if err != nil {
+		t.Fatal(err)
+	}
+	return got
+}
+
+// strip removes what a test leaves, as the controller would.
+func strip(t *testing.T, c *cluster.Cluster, r *v1alpha1.PodAttachment) {
+	t.Helper()
+	before := r.DeepCopy()
+	r.Finalizers = nil
+	if err := c.Client.Patch(t.Context(), r, client.MergeFrom(before)); err != nil {
+		t.Fatal(err)
+	}
+}
+
+// whereabouts#546: what was deleted while everything was down leaked. The
+// orphan gets its record back, on its way out: the node then has the word.
+func TestOrphanOfAPodThatIsGone(t *testing.T) {
+	c := cluster.Exclusive(t)
+	d := drivertest.NewMemory("memory", 8)
+	p := c.Pod("web", "node-x")
+	ref := take(t, d, p)
+	if err := c.Client.Delete(t.Context(), p); err != nil {
+		t.Fatal(err)
+	}
+	if n := pass(t, collector(c, d)); n != 1 {
+		t.Errorf("%d collected, want 1", n)
+	}
+	got := record(t, c, c.Namespace, p)
+	if got == nil || got.DeletionTimestamp == nil {
+		t.Fatalf("the record is not there, being deleted: %+v", got)
+	}
+	if diff := cmp.Diff([]v1alpha1.Interface{ref.Interface}, got.Spec.Interfaces); diff != "" || got.Spec.PodUID != p.UID || got.Spec.NodeName != "node-x" {
+		t.Errorf("the record does not say what is held: %+v\n%s", got.Spec, diff)
+	}
+	if len(d.Held()) != 1 {
+		t.Error("it was taken back without the node's word")
+	}
+	if n := pass(t, collector(c, d)); n != 0 {
+		t.Errorf("a second pass collected %d, want 0", n)
+	}
+	strip(t, c, got)
+}
+
+// whereabouts 1.10 defect 4: addresses of live pods that were merely not yet
+// annotated were freed.
+func TestLivePodIsLeftAlone(t *testing.T) {
+	c := cluster.Exclusive(t)
+	d := drivertest.NewMemory("memory", 8)
+	p := c.Pod("web", "node-x")
+	take(t, d, p)
+	if n := pass(t, collector(c, d)); n != 0 || record(t, c, c.Namespace, p) != nil {
+		t.Errorf("%d collected, want nothing", n)
+	}
+}
+
+// A pod of the same name is not the pod: whereabouts#176 and #182.
+func TestNamesakeIsNoExcuse(t *testing.T) {
+	c := cluster.Exclusive(t)
+	d := drivertest.NewMemory("memory", 8)
+	old := c.Pod("db-0", "node-x")
+	take(t, d, old)
+	if err := c.Client.Delete(t.Context(), old); err != nil {
+		t.Fatal(err)
+	}
+	c.Pod("db-0", "node-y")
+	if n := pass(t, collector(c, d)); n != 1 {
+		t.Errorf("%d collected, want 1", n)
+	}
+	strip(t, c, record(t, c, c.Namespace, old))
+}
+
+func TestOrphanOfANamespaceThatIsGone(t *testing.T) {
+	c := cluster.Exclusive(t)
+	d := drivertest.NewMemory("memory", 8)
+	p := &corev1.Pod{}
+	p.Namespace, p.Name, p.UID, p.Spec.NodeName = "no-such-namespace", "web", "11111111-0000-4000-8000-000000000000", "node-x"
+	take(t, d, p)
+	if n := pass(t, collector(c, d)); n != 1 {
+		t.Errorf("%d collected, want 1", n)
+	}
+	got := record(t, c, "default", p)
+	if got == nil || got.DeletionTimestamp == nil {
+		t.Fatalf("no record in the collector's namespace: %+v", got)
+	}
+	strip(t, c, got)
+}
+
+func TestReleasedRecordIsSwept(t *testing.T) {
+	c := cluster.Exclusive(t)
+	d := drivertest.NewMemory("memory", 8)
+	p := c.Pod("web", "node-x")
+	ref := take(t, d, p)
+	released := pod.Record(pod.IdentityOf(p), []v1alpha1.Interface{ref.Interface})
+	released.Finalizers = nil
+	if err := c.Client.Create(t.Context(), released); err != nil {
+		t.Fatal(err)
+	}
+	kept := pod.Record(pod.Identity{Namespace: c.Namespace, Name: "kept", UID: "22222222", Node: "node-x"}, []v1alpha1.Interface{ref.Interface})
+	if err := c.Client.Create(t.Context(), kept); err != nil {
+		t.Fatal(err)
+	}
+	if n := pass(t, collector(c, d)); n != 1 {
+		t.Errorf("%d collected, want 1", n)
+	}
+	if record(t, c, c.Namespace, p) != nil {
+		t.Error("the released record is still there")
+	}
+	strip(t, c, kept)
+}
+
+// A backend that cannot be listed is no reason to take anything back.
+func TestFailingListCollectsNothing(t *testing.T) {
+	c := cluster.Exclusive(t)
+	d := drivertest.NewMemory("memory", 8)
+	p := &corev1.Pod{}
+	p.Namespace, p.Name, p.UID, p.Spec.NodeName = c.Namespace, "web", "33333333-0000-4000-8000-000000000000", "node-x"
+	take(t, d, p)
+	d.FailWith(func(method string, _ driver.Owner) error {
+		if method == "list" {
+			return errors.New("half a list")
+		}
+		return nil
+	})
+	n, err := collector(c, d).Pass(t.Context())
+	if n != 0 || err == nil || !strings.Contains(err.Error(), "half a list") {
+		t.Errorf("%d collected, error %v", n, err)
+	}
+}
+
+func TestRunWaitsForTheDrivers(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		ctx, cancel := context.WithCancel(t.Context())
+		c := New(Config{Synced: func() bool { return false }, Interval: time.Minute})
+		done := make(chan error)
+		go func() { done <- c.Run(ctx) }()
+		<-time.After(time.Hour) // synctest's clock; a pass would have no client and panic
+		cancel()
+		if err := <-done; err != nil {
+			t.Error(err)
+		}
+	})
+}
