@@ -1,0 +1,250 @@
+package netdev
+
+import (
+	"context"
+	"crypto/rand"
+	"errors"
+	"fmt"
+	"net"
+	"net/netip"
+	"strings"
+
+	"github.com/vishvananda/netlink"
+	"golang.org/x/sys/unix"
+)
+
+// Attach plugs one interface into the namespace and returns what the node must
+// remember of it. It is all or nothing: after an error nothing of the attempt
+// is left. Errors: ErrInvalid, ErrNoBridge, ErrExists, else the kernel's.
+//
+// It takes three exchanges with the kernel, four with addresses of both
+// families: a pod's start waits for this.
+func (k *Kernel) Attach(ctx context.Context, ns *Namespace, p Plug) (_ Plugged, err error) {
+	if err := p.validate(); err != nil {
+		return Plugged{}, err
+	}
+	if k.host != nil && k.host.id == ns.id {
+		return Plugged{}, &notNamespaceError{path: ns.path, found: "it is the host's"}
+	}
+	host, err := k.conn()
+	if err != nil {
+		return Plugged{}, err
+	}
+	defer k.release(host)
+
+	bridge, err := findBridge(host, p)
+	if err != nil {
+		return Plugged{}, err
+	}
+	plan := pair{
+		host: HostName(p.ContainerID, p.Name), hostMAC: randomMAC(), bridge: bridge,
+		peer: p.Name, peerMAC: p.MAC, mtu: p.MTU, namespace: int(ns.file.Fd()),
+	}
+	if plan.peerMAC == nil {
+		plan.peerMAC = randomMAC()
+	}
+	created := false
+	defer func() {
+		if err != nil && (created || host.broken) { // broken: it may have been created
+			err = errors.Join(err, k.Detach(context.WithoutCancel(ctx), plan.host))
+		}
+	}()
+	if err := k.createPair(ctx, host, ns, plan); err != nil {
+		return Plugged{}, err
+	}
+	created = true
+	if err := host.do(k.hostSteps(p, plan)...); err != nil {
+		return Plugged{}, err
+	}
+	if err := ctx.Err(); err != nil {
+		return Plugged{}, fmt.Errorf("plugging %s: %w", p.Name, err)
+	}
+	if err := configure(ns, p); err != nil {
+		return Plugged{}, err
+	}
+	index, err := host.index(plan.host)
+	if err == nil && index == 0 {
+		err = fmt.Errorf("%w: host end %s was removed while %s was being plugged", ErrNoLink, plan.host, p.Name)
+	}
+	return Plugged{HostName: plan.host, HostIndex: index, MAC: plan.peerMAC.String(), MTU: p.MTU}, err
+}
+
+func findBridge(host *conn, p Plug) (int, error) {
+	index, err := host.index(p.Bridge)
+	if err != nil {
+		return 0, err
+	}
+	mtu, err := host.mtu(p.Bridge)
+	if err != nil {
+		return 0, err
+	}
+	if index == 0 || mtu == 0 {
+		return 0, fmt.Errorf("%w: %s", ErrNoBridge, p.Bridge)
+	}
+	if p.MTU > mtu {
+		return 0, fmt.Errorf("%w: mtu %d of %s must not be above the %d bytes of bridge %s", ErrInvalid, p.MTU, p.Name, mtu, p.Bridge)
+	}
+	return index, nil
+}
+
+// createPair makes the veth. When a link of ours is in the way, left by an
+// attempt that never came to be recorded, it is removed first.
+func (k *Kernel) createPair(ctx context.Context, host *conn, ns *Namespace, plan pair) error {
+	err := host.do(create(plan))
+	if !errors.Is(err, unix.EEXIST) {
+		return err
+	}
+	cleared, lookErr := k.clearLeftover(ctx, ns, plan.host)
+	if lookErr != nil {
+		return lookErr
+	}
+	if !cleared {
+		return fmt.Errorf("%w: %s in the namespace at %q", ErrExists, plan.peer, ns.path)
+	}
+	if err := host.do(create(plan)); err != nil {
+		if errors.Is(err, unix.EEXIST) {
+			return fmt.Errorf("%w: %s in the namespace at %q", ErrExists, plan.peer, ns.path)
+		}
+		return err
+	}
+	return nil
+}
+
+// clearLeftover removes the host end of that name if it is ours and belongs to
+// this sandbox or to none; false means that there is none.
+func (k *Kernel) clearLeftover(ctx context.Context, ns *Namespace, name string) (bool, error) {
+	h, err := k.handle()
+	if err != nil {
+		return false, err
+	}
+	defer h.Close()
+	link, err := h.LinkByName(name)
+	if isNoLink(err) {
+		return false, nil
+	}
+	if err != nil {
+		return false, fmt.Errorf("looking at %s: %w", name, err)
+	}
+	a := link.Attrs()
+	// The alias follows the creation at once but not in one step.
+	if link.Type() != "veth" || (a.Alias != "" && !strings.HasPrefix(a.Alias, aliasPrefix)) {
+		return false, fmt.Errorf("%w: host end %s is taken by a %s that is not ours (alias %q)", ErrExists, name, link.Type(), a.Alias)
+	}
+	if a.NetNsID >= 0 {
+		id, err := h.GetNetNsIdByFd(int(ns.file.Fd()))
+		if err != nil {
+			return false, fmt.Errorf("looking for the other end of %s: %w", name, err)
+		}
+		if id != a.NetNsID {
+			return false, fmt.Errorf("%w: host end %s has its other end in another namespace than the one at %q", ErrExists, name, ns.path)
+		}
+	}
+	return true, k.Detach(ctx, name)
+}
+
+func (k *Kernel) hostSteps(p Plug, plan pair) []step {
+	steps := []step{nameHost(plan.host, hostAlias(p.ContainerID, p.Name), k.ipv6)}
+	for _, a := range p.Addresses {
+		if a.IsSingleIP() {
+			steps = append(steps, knowNeighbour(plan.bridge, a.Addr(), plan.peerMAC))
+		}
+	}
+	return steps
+}
+
+// configure gives the interface its addresses and routes, in the namespace.
+func configure(ns *Namespace, p Plug) error {
+	return ns.with(func(c *conn) error {
+		index, err := c.index(p.Name)
+		if err != nil {
+			return err
+		}
+		if index == 0 {
+			return fmt.Errorf("%w: %s vanished from the namespace at %q", ErrNoLink, p.Name, ns.path)
+		}
+		loUp, err := c.up("lo")
+		if err != nil {
+			return err
+		}
+		steps := []step{raise(p.Name)}
+		if !loUp {
+			steps = append(steps, raise("lo"))
+		}
+		steps = append(steps, familySteps(p, index, netip.Addr.Is4)...)
+		v6 := familySteps(p, index, netip.Addr.Is6)
+		if !p.has(netip.Addr.Is4) {
+			steps, v6 = append(steps, v6...), nil
+		}
+		err = c.do(steps...)
+		if err == nil {
+			err = c.do(v6...)
+		}
+		if v6 == nil {
+			v6 = familySteps(p, index, netip.Addr.Is6)
+		}
+		if errors.Is(err, unix.EACCES) && len(v6) > 0 { // IPv6 is switched off here, so none of its steps was done
+			return enableIPv6(ns, c, p, v6)
+		}
+		if errors.Is(err, unix.EOPNOTSUPP) && len(v6) > 0 {
+			return fmt.Errorf("%w (does this kernel have IPv6?)", err)
+		}
+		return err
+	})
+}
+
+// enableIPv6 switches IPv6 on for this one interface and tries again. Some
+// runtimes switch it off in every namespace they make.
+func enableIPv6(ns *Namespace, c *conn, p Plug, steps []step) error {
+	setting := "net/ipv6/conf/" + p.Name + "/disable_ipv6"
+	err := ns.do(func() error {
+		_, err := setSysctl(setting, "0")
+		return err
+	})
+	if err != nil {
+		return fmt.Errorf("%s has an IPv6 address and IPv6 is switched off in the namespace at %q: %w", p.Name, ns.path, err)
+	}
+	return c.do(steps...)
+}
+
+func familySteps(p Plug, index int, of func(netip.Addr) bool) []step {
+	var steps []step
+	for _, a := range p.Addresses {
+		if of(a.Addr()) {
+			steps = append(steps, addAddress(index, a, netlink.SCOPE_UNIVERSE))
+		}
+	}
+	for _, r := range p.Routes {
+		if of(r.Destination.Addr()) {
+			steps = append(steps, podRoute(index, r, !r.Gateway.IsValid() || p.onLink(r.Gateway)))
+		}
+	}
+	for _, g := range p.Gateways {
+		if of(g) {
+			steps = append(steps, podRoute(index, Route{Destination: defaultRoute(g), Gateway: g}, p.onLink(g)))
+		}
+	}
+	return steps
+}
+
+func defaultRoute(gateway netip.Addr) netip.Prefix {
+	if gateway.Is4() {
+		return netip.PrefixFrom(netip.IPv4Unspecified(), 0)
+	}
+	return netip.PrefixFrom(netip.IPv6Unspecified(), 0)
+}
+
+// randomMAC is what the kernel would choose (eth_random_addr): a local address
+// of one station. Chosen here it needs no reading back, and no udev rule takes
+// it for one to be replaced.
+func randomMAC() net.HardwareAddr {
+	mac := make(net.HardwareAddr, 6)
+	_, _ = rand.Read(mac) // never fails: it ends the program first
+	mac[0] = mac[0]&^1 | 2
+	return mac
+}
+
+// isNoLink tells that the library found no such link.
+func isNoLink(err error) bool {
+	var none netlink.LinkNotFoundError
+	return errors.As(err, &none) || errors.Is(err, unix.ENODEV)
+}

@@ -1,0 +1,84 @@
+package netdev
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"sync"
+
+	"github.com/vishvananda/netlink"
+	"golang.org/x/sync/errgroup"
+)
+
+// removalsAtOnce bounds the threads that wait in the kernel.
+const removalsAtOnce = 32
+
+// CleanupHost removes everything of ours from the host: the routes, the host
+// ends of all pods (which takes their interfaces away) and the bridges. It
+// returns in words what it removed, and goes on after an error. The settings
+// under /proc/sys stay: others may rely on them by now.
+func (k *Kernel) CleanupHost(ctx context.Context) (removed []string, err error) {
+	k.applying.Lock()
+	defer k.applying.Unlock()
+	h, err := k.handle()
+	if err != nil {
+		return nil, err
+	}
+	defer h.Close()
+	var errs []error
+
+	routes, err := ourRoutes(ctx, h)
+	errs = append(errs, err)
+	for _, r := range routes {
+		if err := deleteRoute(h, r); err != nil {
+			errs = append(errs, err)
+			continue
+		}
+		removed = append(removed, "route "+describe(r))
+	}
+	links, err := dump(ctx, "listing links", h.LinkList)
+	errs = append(errs, err)
+	ends, err := k.removeHostEnds(ctx, links)
+	removed, errs = append(removed, ends...), append(errs, err)
+	for _, link := range links {
+		a := link.Attrs()
+		if link.Type() != "bridge" || a.Alias != bridgeAlias {
+			continue
+		}
+		if err := h.LinkDel(link); err != nil && !isNoLink(err) {
+			errs = append(errs, fmt.Errorf("removing bridge %s: %w", a.Name, err))
+			continue
+		}
+		removed = append(removed, "bridge "+a.Name)
+	}
+	return removed, errors.Join(errs...)
+}
+
+func (k *Kernel) removeHostEnds(ctx context.Context, links []netlink.Link) ([]string, error) {
+	var (
+		mu      sync.Mutex
+		removed []string
+		errs    []error
+		group   errgroup.Group
+	)
+	group.SetLimit(removalsAtOnce)
+	for _, link := range links {
+		l, ok := hostLink(link)
+		if !ok {
+			continue
+		}
+		group.Go(func() error {
+			err := k.Detach(ctx, l.Name)
+			mu.Lock()
+			defer mu.Unlock()
+			if err != nil {
+				errs = append(errs, err)
+				return nil
+			}
+			removed = append(removed, fmt.Sprintf("%s (%s of container %s)", l.Name, l.Interface, l.ContainerID))
+			return nil
+		})
+	}
+	_ = group.Wait() // errs has them all
+	return removed, errors.Join(errs...)
+}
