@@ -1,0 +1,218 @@
+package cniproto
+
+import (
+	"bufio"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"io"
+	"os"
+	"strconv"
+	"strings"
+	"syscall"
+	"time"
+)
+
+var (
+	// ErrAway says that no daemon listens on the socket; it has seen nothing of
+	// the request.
+	ErrAway = errors.New("the daemon is away")
+	// ErrLost says that the daemon went away after the connection was made and
+	// before the answer was complete: it may have served the request.
+	ErrLost = errors.New("the daemon went away before it answered")
+	// ErrNoAnswer says that the daemon did not answer before the deadline.
+	ErrNoAnswer = errors.New("the daemon did not answer in time")
+)
+
+// Client sends requests to the daemon.
+type Client struct {
+	// Socket is the path of the daemon's socket.
+	Socket string
+}
+
+// Do sends one request and returns the body of its answer. The daemon is told
+// the deadline, and the wait ends there. An error that the daemon answered is an
+// *Error; ErrAway, ErrLost and ErrNoAnswer are what else can happen to be tried
+// again.
+func (c *Client) Do(deadline time.Time, r Request) ([]byte, error) {
+	r.DeadlineMS = time.Until(deadline).Milliseconds()
+	if r.DeadlineMS <= 0 {
+		return nil, ErrNoAnswer
+	}
+	message, err := encodeMessage(r)
+	if err != nil {
+		return nil, err
+	}
+	conn, err := c.dial(deadline)
+	if err != nil {
+		return nil, err
+	}
+	defer conn.Close() //nolint:errcheck // the answer is complete or void
+	// A daemon may answer and close before it has read everything, so the
+	// answer matters more than what became of the request.
+	_, sent := conn.Write(message)
+	status, body, err := readAnswer(conn)
+	if err != nil {
+		return nil, failure(sent, err)
+	}
+	if status == 200 {
+		return body, nil
+	}
+	return nil, answeredError(status, body)
+}
+
+// dial connects without package net, whose initialization and size the plugin
+// would pay for on every call.
+func (c *Client) dial(deadline time.Time) (*os.File, error) {
+	fd, err := syscall.Socket(syscall.AF_UNIX, syscall.SOCK_STREAM|syscall.SOCK_CLOEXEC|syscall.SOCK_NONBLOCK, 0)
+	if err != nil {
+		return nil, &Error{Code: CodeIO, Msg: "make a unix socket: " + err.Error()}
+	}
+	// Connecting to a unix socket never waits without blocking: it is done, or
+	// refused, or the queue is full (EAGAIN), which is as good as away.
+	if err := syscall.Connect(fd, &syscall.SockaddrUnix{Name: c.Socket}); err != nil {
+		_ = syscall.Close(fd)
+		return nil, fmt.Errorf("%w: socket %s: %w", ErrAway, c.Socket, err)
+	}
+	conn := os.NewFile(uintptr(fd), c.Socket)
+	if err := conn.SetDeadline(deadline); err != nil {
+		_ = conn.Close()
+		return nil, &Error{Code: CodeIO, Msg: "set the deadline of a connection: " + err.Error()}
+	}
+	return conn, nil
+}
+
+func encodeMessage(r Request) ([]byte, error) {
+	body, err := json.Marshal(r)
+	if err != nil {
+		return nil, &Error{Code: CodeDecode, Msg: "encode the request: " + err.Error()}
+	}
+	if len(body) > MaxRequest {
+		return nil, TooLarge("request")
+	}
+	message := make([]byte, 0, len(body)+256)
+	message = append(message, "POST "+Path+" HTTP/1.1\r\nHost: fairlead\r\nUser-Agent: fairlead-cni/"+Version+
+		"\r\nContent-Type: application/json\r\nConnection: close\r\nContent-Length: "...)
+	message = strconv.AppendInt(message, int64(len(body)), 10)
+	message = append(message, "\r\n\r\n"...)
+	return append(message, body...), nil
+}
+
+// failure tells a deadline from a connection that broke.
+func failure(sent, received error) error {
+	var wrong *Error
+	switch {
+	case errors.As(received, &wrong):
+		return wrong
+	case errors.Is(sent, os.ErrDeadlineExceeded), errors.Is(received, os.ErrDeadlineExceeded):
+		return ErrNoAnswer
+	default:
+		return fmt.Errorf("%w: %w", ErrLost, received)
+	}
+}
+
+// answeredError is the error in the body of an answer that is no success.
+func answeredError(status int, body []byte) *Error {
+	var e Error
+	if err := json.Unmarshal(body, &e); err != nil || e.Code == 0 {
+		return &Error{
+			Code: CodeInternal,
+			Msg:  fmt.Sprintf("the daemon answered with status %d and no CNI error: %q", status, clip(string(body))),
+		}
+	}
+	return &e
+}
+
+const (
+	maxHeaderLine = 4 << 10
+	maxHeaders    = 64
+)
+
+// readAnswer reads an HTTP/1.1 answer: a status line, headers with a
+// Content-Length, a body of that length. What is no such answer is an *Error of
+// CodeDecode; any other error is one of reading, io.ErrUnexpectedEOF when the
+// answer ends too early.
+func readAnswer(from io.Reader) (status int, body []byte, err error) {
+	in := bufio.NewReaderSize(from, maxHeaderLine)
+	line, err := headerLine(in)
+	if err != nil {
+		return 0, nil, err
+	}
+	status, ok := parseStatus(line)
+	if !ok {
+		return 0, nil, strange("status line %q", line)
+	}
+	length, err := readHeaders(in)
+	if err != nil {
+		return 0, nil, err
+	}
+	body = make([]byte, length)
+	if _, err := io.ReadFull(in, body); err != nil {
+		return 0, nil, early(err)
+	}
+	return status, body, nil
+}
+
+// readHeaders reads to the empty line and returns the Content-Length.
+func readHeaders(in *bufio.Reader) (length int, err error) {
+	length = -1
+	for range maxHeaders {
+		line, err := headerLine(in)
+		if err != nil {
+			return 0, err
+		}
+		if line == "" {
+			if length < 0 {
+				return 0, strange("no Content-Length")
+			}
+			return length, nil
+		}
+		name, value, ok := strings.Cut(line, ":")
+		switch {
+		case !ok:
+			return 0, strange("header %q", line)
+		case strings.EqualFold(name, "Transfer-Encoding"):
+			return 0, strange("header %q: only Content-Length is expected", line)
+		case strings.EqualFold(name, "Content-Length"):
+			n, err := strconv.ParseUint(strings.TrimSpace(value), 10, 32)
+			if err != nil || n > MaxAnswer || (length >= 0 && length != int(n)) {
+				return 0, strange("header %q: must be one number of at most %d", line, MaxAnswer)
+			}
+			length = int(n)
+		}
+	}
+	return 0, strange("more than %d headers", maxHeaders)
+}
+
+// headerLine reads a line without its end.
+func headerLine(in *bufio.Reader) (string, error) {
+	raw, err := in.ReadSlice('\n')
+	if errors.Is(err, bufio.ErrBufferFull) {
+		return "", strange("a line of more than %d bytes", maxHeaderLine)
+	}
+	if err != nil {
+		return "", early(err)
+	}
+	return strings.TrimSuffix(string(raw[:len(raw)-1]), "\r"), nil
+}
+
+// parseStatus takes the code out of "HTTP/1.1 200 OK".
+func parseStatus(line string) (int, bool) {
+	rest, ok := strings.CutPrefix(line, "HTTP/1.")
+	if !ok || len(rest) < 5 || rest[1] != ' ' || (len(rest) > 5 && rest[5] != ' ') {
+		return 0, false
+	}
+	status, err := strconv.ParseUint(rest[2:5], 10, 16)
+	return int(status), err == nil && status >= 200 && status <= 599
+}
+
+func strange(format string, args ...any) *Error {
+	return &Error{Code: CodeDecode, Msg: "the daemon's answer is not understood: " + fmt.Sprintf(format, args...)}
+}
+
+func early(err error) error {
+	if errors.Is(err, io.EOF) {
+		return io.ErrUnexpectedEOF
+	}
+	return err
+}

@@ -1,0 +1,249 @@
+package cniproto
+
+import (
+	"bufio"
+	"bytes"
+	"errors"
+	"fmt"
+	"io"
+	"net"
+	"net/http"
+	"path/filepath"
+	"strings"
+	"syscall"
+	"testing"
+	"testing/iotest"
+	"time"
+
+	"github.com/google/go-cmp/cmp"
+)
+
+// listen serves each connection on a new socket with f.
+func listen(t *testing.T, f func(net.Conn)) (socket string) {
+	t.Helper()
+	socket = filepath.Join(t.TempDir(), "s")
+	l, err := net.Listen("unix", socket)
+	if err != nil {
+		t.Fatal(err)
+	}
+	done := make(chan struct{})
+	go func() {
+		defer close(done)
+		for {
+			conn, err := l.Accept()
+			if err != nil {
+				return
+			}
+			f(conn)
+			_ = conn.Close()
+		}
+	}()
+	t.Cleanup(func() {
+		_ = l.Close()
+		<-done
+	})
+	return socket
+}
+
+// receive reads a request the way the daemon's net/http does.
+func receive(conn net.Conn) (*http.Request, []byte, error) {
+	r, err := http.ReadRequest(bufio.NewReader(conn))
+	if err != nil {
+		return nil, nil, err
+	}
+	body, err := io.ReadAll(r.Body)
+	return r, body, err
+}
+
+func soon() time.Time { return time.Now().Add(10 * time.Second) }
+
+func TestClientDo(t *testing.T) {
+	sent := Request{RequestID: "1", Verb: VerbAdd, ContainerID: "a", Netns: "/n", IfName: "eth0", Config: []byte(goodConfig)}
+	for _, tc := range []struct {
+		name, answer string
+		body         string
+		err          error
+		code         int
+		says         string
+	}{
+		{name: "result", answer: "HTTP/1.1 200 OK\r\nContent-Length: 4\r\n\r\n{  }", body: "{  }"},
+		{name: "no body", answer: "HTTP/1.1 200 OK\r\nContent-Length: 0\r\n\r\n"},
+		{
+			name: "CNI error", answer: "HTTP/1.1 503 Service Unavailable\r\nContent-Length: 39\r\n\r\n" + `{"code":11,"msg":"later","details":"x"}`,
+			code: CodeTryAgainLater, says: "later; x",
+		},
+		{name: "another error", answer: "HTTP/1.1 404 Not Found\r\nContent-Length: 4\r\n\r\nwhat", code: CodeInternal, says: `status 404 and no CNI error: "what"`},
+		{name: "not HTTP", answer: "SSH-2.0-OpenSSH\r\n", code: CodeDecode, says: `status line "SSH-2.0-OpenSSH"`},
+		{name: "nothing", err: ErrLost},
+		{name: "half an answer", answer: "HTTP/1.1 200 OK\r\nContent-Length: 400\r\n\r\n{", err: ErrLost},
+	} {
+		t.Run(tc.name, func(t *testing.T) {
+			socket := listen(t, func(conn net.Conn) {
+				r, raw, err := receive(conn)
+				if err != nil {
+					t.Errorf("receive: %v", err)
+					return
+				}
+				got, err := DecodeRequest(raw)
+				if err != nil || got.DeadlineMS <= 0 || got.DeadlineMS > 10_000 {
+					t.Errorf("request with deadline %d, %v: want one within 10 s", got.DeadlineMS, err)
+				}
+				got.DeadlineMS = 0
+				if diff := cmp.Diff(sent, got); diff != "" {
+					t.Errorf("request (-want +got):\n%s", diff)
+				}
+				if r.Method != http.MethodPost || r.URL.Path != Path || !r.Close || r.UserAgent() != "fairlead-cni/unreleased" {
+					t.Errorf("%s %s, close %v, by %q", r.Method, r.URL, r.Close, r.UserAgent())
+				}
+				_, _ = io.WriteString(conn, tc.answer)
+			})
+			body, err := (&Client{Socket: socket}).Do(soon(), sent)
+			switch {
+			case tc.err != nil:
+				if !errors.Is(err, tc.err) {
+					t.Errorf("error %v, want %v", err, tc.err)
+				}
+			case tc.code != 0:
+				expectError(t, err, tc.code)
+				if !strings.Contains(err.Error(), tc.says) {
+					t.Errorf("error %q lacks %q", err, tc.says)
+				}
+			case err != nil || string(body) != tc.body:
+				t.Errorf("body %q, %v: want %q", body, err, tc.body)
+			}
+		})
+	}
+}
+
+// A daemon that refuses a request before it has read all of it is heard.
+func TestClientHearsEarlyAnswer(t *testing.T) {
+	socket := listen(t, func(conn net.Conn) {
+		_, _ = io.WriteString(conn, "HTTP/1.1 403 Forbidden\r\nContent-Length: 24\r\n\r\n{\"code\":999,\"msg\":\"who\"}")
+	})
+	big := Request{Verb: VerbDel, ContainerID: "a", Args: strings.Repeat("a", MaxRequest-200)}
+	_, err := (&Client{Socket: socket}).Do(soon(), big)
+	expectError(t, err, CodeInternal, "who")
+}
+
+func TestClientAway(t *testing.T) {
+	dir := t.TempDir()
+	stale := filepath.Join(dir, "stale")
+	l, err := net.ListenUnix("unix", &net.UnixAddr{Name: stale, Net: "unix"})
+	if err != nil {
+		t.Fatal(err)
+	}
+	l.SetUnlinkOnClose(false)
+	_ = l.Close()
+	for _, tc := range []struct {
+		name, socket string
+		cause        error
+	}{
+		{"no socket", filepath.Join(dir, "none"), syscall.ENOENT},
+		{"no directory", filepath.Join(dir, "none", "s"), syscall.ENOENT},
+		{"nobody listens", stale, syscall.ECONNREFUSED},
+	} {
+		t.Run(tc.name, func(t *testing.T) {
+			_, err := (&Client{Socket: tc.socket}).Do(soon(), Request{Verb: VerbAdd})
+			if !errors.Is(err, ErrAway) || !errors.Is(err, tc.cause) || !strings.Contains(err.Error(), tc.socket) {
+				t.Errorf("error %v, want %v that names the socket and %v", err, ErrAway, tc.cause)
+			}
+		})
+	}
+}
+
+func TestClientNoAnswer(t *testing.T) {
+	gone := make(chan error, 1)
+	socket := listen(t, func(conn net.Conn) {
+		_, _, err := receive(conn)
+		_, eof := conn.Read(make([]byte, 1)) // until the client is gone
+		gone <- errors.Join(err, eof)
+	})
+	_, err := (&Client{Socket: socket}).Do(time.Now().Add(50*time.Millisecond), Request{Verb: VerbAdd})
+	if !errors.Is(err, ErrNoAnswer) {
+		t.Errorf("error %v, want %v", err, ErrNoAnswer)
+	}
+	if err := <-gone; !errors.Is(err, io.EOF) {
+		t.Errorf("the daemon's side saw %v, want the end of the connection", err)
+	}
+	if _, err := (&Client{Socket: socket}).Do(time.Now(), Request{Verb: VerbAdd}); !errors.Is(err, ErrNoAnswer) {
+		t.Errorf("after the deadline: error %v, want %v", err, ErrNoAnswer)
+	}
+}
+
+func TestClientTooLarge(t *testing.T) {
+	_, err := (&Client{Socket: "/none"}).Do(soon(), Request{Verb: VerbAdd, Args: strings.Repeat("a", MaxRequest)})
+	expectError(t, err, CodeDecode, "request: larger than the limit of 1000000 bytes")
+}
+
+func TestReadAnswer(t *testing.T) {
+	for _, tc := range []struct {
+		name, answer string
+		status       int
+		body         string
+		early        bool
+		says         string
+	}{
+		{name: "plain", answer: "HTTP/1.1 200 OK\r\nA: b\r\ncontent-length:  2 \r\n\r\nhi and more", status: 200, body: "hi"},
+		{name: "no reason, bare line ends", answer: "HTTP/1.0 503\nContent-Length: 0\n\n", status: 503},
+		{name: "nothing", early: true},
+		{name: "half a status line", answer: "HTTP/1.1 2", early: true},
+		{name: "half the headers", answer: "HTTP/1.1 200 OK\r\nContent-Le", early: true},
+		{name: "half a body", answer: "HTTP/1.1 200 OK\r\nContent-Length: 2\r\n\r\nh", early: true},
+		{name: "no length", answer: "HTTP/1.1 200 OK\r\n\r\n", says: "no Content-Length"},
+		{name: "chunked", answer: "HTTP/1.1 200 OK\r\nTransfer-Encoding: chunked\r\n\r\n", says: "Transfer-Encoding: chunked"},
+		{name: "two lengths", answer: "HTTP/1.1 200 OK\r\nContent-Length: 2\r\nContent-Length: 3\r\n\r\nhi!", says: `"Content-Length: 3"`},
+		{name: "negative length", answer: "HTTP/1.1 200 OK\r\nContent-Length: -1\r\n\r\n", says: `"Content-Length: -1"`},
+		{name: "large length", answer: "HTTP/1.1 200 OK\r\nContent-Length: 1048577\r\n\r\n", says: "at most 1048576"},
+		{name: "no header", answer: "HTTP/1.1 200 OK\r\nwhat\r\n\r\n", says: `header "what"`},
+		{name: "another protocol", answer: "HTTP/2 200\r\n\r\n", says: `status line "HTTP/2 200"`},
+		{name: "no status", answer: "HTTP/1.1 2x0 OK\r\n\r\n", says: "status line"},
+		{name: "interim answer", answer: "HTTP/1.1 100 Continue\r\n\r\n", says: "status line"},
+		{name: "long line", answer: "HTTP/1.1 200 OK\r\nA: " + strings.Repeat("b", 5000), says: "a line of more than 4096 bytes"},
+		{name: "many headers", answer: "HTTP/1.1 200 OK\r\n" + strings.Repeat("A: b\r\n", 70), says: "more than 64 headers"},
+	} {
+		t.Run(tc.name, func(t *testing.T) {
+			status, body, err := readAnswer(iotest.OneByteReader(strings.NewReader(tc.answer)))
+			switch {
+			case tc.early:
+				if !errors.Is(err, io.ErrUnexpectedEOF) {
+					t.Errorf("error %v, want %v", err, io.ErrUnexpectedEOF)
+				}
+			case tc.says != "":
+				expectError(t, err, CodeDecode, tc.says)
+			case err != nil || status != tc.status || string(body) != tc.body:
+				t.Errorf("status %d, body %q, %v: want %d, %q", status, body, err, tc.status, tc.body)
+			}
+		})
+	}
+}
+
+// Whatever net/http understands of an answer as the daemon writes them, the
+// plugin understands in the same way, and it never takes more than it should.
+func FuzzReadAnswer(f *testing.F) {
+	f.Add([]byte("HTTP/1.1 200 OK\r\nContent-Length: 2\r\n\r\nhi"))
+	f.Add([]byte("HTTP/1.1 400 Bad Request\r\nContent-Type: application/json\r\nContent-Length: 2\r\nConnection: close\r\n\r\n{}"))
+	f.Add([]byte("HTTP/1.0 503\n\n"))
+	f.Add([]byte("HTTP/1.1 200 OK\r\nContent-Length: 2\r\ncontent-length: 2\r\n\r\nhi"))
+	f.Fuzz(func(t *testing.T, raw []byte) {
+		status, body, err := readAnswer(bytes.NewReader(raw))
+		if err != nil {
+			return
+		}
+		if status < 200 || status > 599 || len(body) > MaxAnswer {
+			t.Fatalf("status %d and %d bytes are taken", status, len(body))
+		}
+		built := fmt.Sprintf("HTTP/1.1 %d X\r\nContent-Length: %d\r\n\r\n%s", status, len(body), body)
+		r, err := http.ReadResponse(bufio.NewReader(strings.NewReader(built)), nil)
+		if err != nil {
+			t.Fatal(err)
+		}
+		defer r.Body.Close()
+		again, err := io.ReadAll(r.Body)
+		if status == http.StatusNoContent || status == http.StatusNotModified {
+			return // net/http knows that those have no body
+		}
+		if err != nil || !bytes.Equal(again, body) {
+			t.Errorf("net/http reads %q, %v: want %q", again, err, body)
+		}
+	})
+}

@@ -1,0 +1,62 @@
+package server
+
+import (
+	"errors"
+	"slices"
+	"strconv"
+	"time"
+
+	"github.com/prometheus/client_golang/prometheus"
+
+	"fairlead.dev/fairlead/internal/cniproto"
+)
+
+// metrics of the socket. A verb that is none counts as "unknown".
+type metrics struct {
+	requests *prometheus.CounterVec
+	duration *prometheus.HistogramVec
+	inflight *prometheus.GaugeVec
+}
+
+func newMetrics(r prometheus.Registerer) (*metrics, error) {
+	const namespace, subsystem = "fairlead", "cni"
+	m := &metrics{
+		requests: prometheus.NewCounterVec(prometheus.CounterOpts{
+			Namespace: namespace, Subsystem: subsystem, Name: "requests_total",
+			Help: "Requests of the CNI plugin that were answered, by verb and CNI error code; 0 is success.",
+		}, []string{"verb", "code"}),
+		duration: prometheus.NewHistogramVec(prometheus.HistogramOpts{
+			Namespace: namespace, Subsystem: subsystem, Name: "request_duration_seconds",
+			Help:    "Duration of valid requests of the CNI plugin, by verb.",
+			Buckets: []float64{.0005, .001, .0025, .005, .01, .025, .05, .1, .25, .5, 1, 2.5, 5, 10, 30, 60, 120, 240},
+		}, []string{"verb"}),
+		inflight: prometheus.NewGaugeVec(prometheus.GaugeOpts{
+			Namespace: namespace, Subsystem: subsystem, Name: "inflight",
+			Help: "Valid requests of the CNI plugin that are being served, by verb.",
+		}, []string{"verb"}),
+	}
+	if r == nil {
+		return m, nil
+	}
+	return m, errors.Join(r.Register(m.requests), r.Register(m.duration), r.Register(m.inflight))
+}
+
+// start counts a request as being served until the returned function is told
+// its outcome.
+func (m *metrics) start(verb string) (finish func(err error)) {
+	begin := time.Now()
+	m.inflight.WithLabelValues(verb).Inc()
+	return func(err error) {
+		m.inflight.WithLabelValues(verb).Dec()
+		m.duration.WithLabelValues(verb).Observe(time.Since(begin).Seconds())
+		m.count(verb, err)
+	}
+}
+
+// count counts an answer.
+func (m *metrics) count(verb string, err error) {
+	if !slices.Contains(cniproto.Verbs, verb) {
+		verb = "unknown"
+	}
+	m.requests.WithLabelValues(verb, strconv.Itoa(code(err))).Inc()
+}

@@ -1,0 +1,540 @@
+package server
+
+import (
+	"bufio"
+	"context"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"io"
+	"net"
+	"net/http"
+	"os"
+	"path/filepath"
+	"strings"
+	"sync"
+	"sync/atomic"
+	"testing"
+	"time"
+
+	"github.com/google/go-cmp/cmp"
+	"github.com/prometheus/client_golang/prometheus"
+	"github.com/prometheus/client_golang/prometheus/testutil"
+
+	"fairlead.dev/fairlead/internal/cniproto"
+)
+
+const config = `{"cniVersion":"1.0.0","name":"fairlead","type":"fairlead","socket":"/run/fairlead/cni.sock"}`
+
+// handlerFunc is a Handler.
+type handlerFunc func(ctx context.Context, r cniproto.Request) ([]byte, error)
+
+func (f handlerFunc) Handle(ctx context.Context, r cniproto.Request) ([]byte, error) {
+	return f(ctx, r)
+}
+
+func refuseAll(t *testing.T) handlerFunc {
+	t.Helper()
+	return func(_ context.Context, r cniproto.Request) ([]byte, error) {
+		t.Errorf("the handler was given %+v", r)
+		return nil, nil
+	}
+}
+
+// running is a server of a test.
+type running struct {
+	socket string
+	stop   context.CancelFunc
+	// ended has what it returned.
+	ended chan error
+}
+
+// start serves h on a new socket until the test ends. The owner of the test is
+// who it serves.
+func start(t *testing.T, h Handler, change func(*server)) running {
+	t.Helper()
+	return startAt(t, filepath.Join(t.TempDir(), "cni.sock"), h, change)
+}
+
+func startAt(t *testing.T, socket string, h Handler, change func(*server)) running {
+	t.Helper()
+	m, err := newMetrics(nil)
+	if err != nil {
+		t.Fatal(err)
+	}
+	s := &server{handler: h, uid: uint32(os.Getuid()), metrics: m, readTimeout: readTimeout, stopTimeout: stopTimeout}
+	if change != nil {
+		change(s)
+	}
+	l, err := Listen(socket)
+	if err != nil {
+		t.Fatal(err)
+	}
+	ctx, stop := context.WithCancel(t.Context())
+	r := running{socket: socket, stop: stop, ended: make(chan error, 1)}
+	done := make(chan struct{})
+	go func() {
+		defer close(done)
+		r.ended <- s.run(ctx, l)
+	}()
+	t.Cleanup(func() {
+		stop()
+		<-done
+	})
+	return r
+}
+
+func (r running) do(request cniproto.Request) ([]byte, error) {
+	return (&cniproto.Client{Socket: r.socket}).Do(time.Now().Add(20*time.Second), request)
+}
+
+func add(id string) cniproto.Request {
+	return cniproto.Request{
+		RequestID: "r" + id, Verb: cniproto.VerbAdd, ContainerID: id, Netns: "/run/netns/a", IfName: "eth0",
+		Config: json.RawMessage(config),
+	}
+}
+
+func TestServe(t *testing.T) {
+	registry := prometheus.NewPedanticRegistry()
+	l, err := Listen(filepath.Join(t.TempDir(), "cni.sock"))
+	if err != nil {
+		t.Fatal(err)
+	}
+	socket := strings.TrimSuffix(l.Addr().String(), ".new")
+	ctx, stop := context.WithCancel(t.Context())
+	ended := make(chan error, 1)
+	h := handlerFunc(func(ctx context.Context, r cniproto.Request) ([]byte, error) {
+		if deadline, ok := ctx.Deadline(); !ok || time.Until(deadline) > 20*time.Second {
+			t.Errorf("deadline %v, %v: want the request's", deadline, ok)
+		}
+		switch r.ContainerID {
+		case "gone":
+			return nil, fmt.Errorf("add: %w", &cniproto.Error{Code: cniproto.CodeUnknownContainer, Msg: "pod is gone"})
+		case "odd":
+			return nil, errors.New("interface not found")
+		case "panic":
+			panic("boom")
+		}
+		if diff := cmp.Diff(add("good"), r, cmp.FilterPath(func(p cmp.Path) bool { return p.String() == "DeadlineMS" }, cmp.Ignore())); diff != "" {
+			t.Errorf("request (-want +got):\n%s", diff)
+		}
+		return []byte(`{"ips": []}`), nil
+	})
+	go func() { ended <- Serve(ctx, l, h, Config{Metrics: registry, UID: uint32(os.Getuid())}) }()
+	client := running{socket: socket}
+
+	if body, err := client.do(add("good")); err != nil || string(body) != `{"ips": []}` {
+		t.Errorf("answer %q, %v: want the handler's bytes", body, err)
+	}
+	for id, want := range map[string]cniproto.Error{
+		"gone":  {CNIVersion: "1.0.0", Code: cniproto.CodeUnknownContainer, Msg: "pod is gone"},
+		"odd":   {CNIVersion: "1.0.0", Code: cniproto.CodeInternal, Msg: "interface absent"},
+		"panic": {CNIVersion: "1.0.0", Code: cniproto.CodeInternal, Msg: "ADD failed inside the daemon: panic: boom"},
+	} {
+		_, err := client.do(add(id))
+		var got *cniproto.Error
+		if !errors.As(err, &got) {
+			t.Errorf("%s: error %v, want a CNI error", id, err)
+			continue
+		}
+		if diff := cmp.Diff(want, *got); diff != "" {
+			t.Errorf("%s (-want +got):\n%s", id, diff)
+		}
+	}
+	if _, err := client.do(cniproto.Request{Verb: "FROB"}); err == nil {
+		t.Error("an unknown verb is served")
+	}
+	want := `
+# HELP fairlead_cni_requests_total Requests of the CNI plugin that were answered, by verb and CNI error code; 0 is success.
+# TYPE fairlead_cni_requests_total counter
+fairlead_cni_requests_total{code="0",verb="ADD"} 1
+fairlead_cni_requests_total{code="3",verb="ADD"} 1
+fairlead_cni_requests_total{code="4",verb="unknown"} 1
+fairlead_cni_requests_total{code="999",verb="ADD"} 2
+# HELP fairlead_cni_inflight Valid requests of the CNI plugin that are being served, by verb.
+# TYPE fairlead_cni_inflight gauge
+fairlead_cni_inflight{verb="ADD"} 0
+`
+	if err := testutil.GatherAndCompare(registry, strings.NewReader(want), "fairlead_cni_requests_total", "fairlead_cni_inflight"); err != nil {
+		t.Error(err)
+	}
+	if n, err := testutil.GatherAndCount(registry, "fairlead_cni_request_duration_seconds"); err != nil || n != 1 {
+		t.Errorf("%d histograms of duration, %v: want that of ADD", n, err)
+	}
+	if problems, err := testutil.GatherAndLint(registry); err != nil || len(problems) > 0 {
+		t.Errorf("metrics: %v, %v", problems, err)
+	}
+	stop()
+	if err := <-ended; err != nil {
+		t.Errorf("stopped with %v", err)
+	}
+	if _, err := client.do(add("good")); !errors.Is(err, cniproto.ErrAway) {
+		t.Errorf("after the stop: error %v, want %v", err, cniproto.ErrAway)
+	}
+}
+
+func TestMetricsTwice(t *testing.T) {
+	registry := prometheus.NewRegistry()
+	if _, err := newMetrics(registry); err != nil {
+		t.Fatal(err)
+	}
+	l, err := Listen(filepath.Join(t.TempDir(), "s"))
+	if err != nil {
+		t.Fatal(err)
+	}
+	if err := Serve(t.Context(), l, refuseAll(t), Config{Metrics: registry}); err == nil || !strings.Contains(err.Error(), "register metrics") {
+		t.Errorf("error %v, want one of registration", err)
+	}
+	if _, err := l.Accept(); !errors.Is(err, net.ErrClosed) {
+		t.Errorf("the listener is still open: %v", err)
+	}
+}
+
+// raw sends bytes, ends the sending side, and reads the answer with net/http.
+func raw(t *testing.T, socket, message string) (status int, e cniproto.Error) {
+	t.Helper()
+	conn, err := net.Dial("unix", socket)
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer conn.Close()
+	// The server may answer and close before it has read everything.
+	_, _ = io.WriteString(conn, message)
+	_ = conn.(*net.UnixConn).CloseWrite()
+	r, err := http.ReadResponse(bufio.NewReader(conn), nil)
+	if err != nil {
+		t.Fatalf("answer: %v", err)
+	}
+	defer r.Body.Close()
+	body, err := io.ReadAll(r.Body)
+	if err != nil {
+		t.Fatal(err)
+	}
+	if err := json.Unmarshal(body, &e); err != nil {
+		t.Errorf("body %q: %v", body, err)
+	}
+	return r.StatusCode, e
+}
+
+func post(length int, body string) string {
+	return fmt.Sprintf("POST /v1/cni HTTP/1.1\r\nHost: x\r\nContent-Length: %d\r\n\r\n%s", length, body)
+}
+
+// Each bad request has a status, a code, and a message that names the field, the
+// value and what would be right; no handler sees it.
+func TestServerRefuses(t *testing.T) {
+	s := start(t, refuseAll(t), nil)
+	encode := func(r cniproto.Request) string {
+		raw, err := json.Marshal(r)
+		if err != nil {
+			t.Fatal(err)
+		}
+		return string(raw)
+	}
+	changed := func(change func(*cniproto.Request)) string {
+		r := add("a")
+		change(&r)
+		return encode(r)
+	}
+	good := encode(add("a"))
+	for _, tc := range []struct {
+		name, body string
+		length     int // of the body if 0
+		status     int
+		code       int
+		version    string
+		says       []string
+	}{
+		{name: "truncated request", body: good[:50], length: len(good), status: 400, code: cniproto.CodeDecode, says: []string{"request: ends after 50 of " + fmt.Sprint(len(good)) + " bytes"}},
+		{name: "truncated JSON", body: good[:50], status: 400, code: cniproto.CodeDecode, says: []string{"request: ends after 50 bytes, before its JSON is complete"}},
+		{name: "empty", status: 400, code: cniproto.CodeDecode, says: []string{"request: ends after 0 bytes"}},
+		{name: "not JSON", body: "verb=ADD", status: 400, code: cniproto.CodeDecode, says: []string{"wrong JSON at byte 1"}},
+		{
+			name: "1 MB", body: `{"args":"` + strings.Repeat("a", 1_000_000) + `"}`, status: 413, code: cniproto.CodeDecode,
+			says: []string{"request: larger than the limit of 1000000 bytes"},
+		},
+		{
+			name: "1 MB announced", body: "{", length: 1 << 20, status: 400, code: cniproto.CodeDecode,
+			says: []string{"request: ends after 1 of 1048576 bytes"},
+		},
+		{
+			name: "unknown verb", body: changed(func(r *cniproto.Request) { r.Verb = "FROB" }), status: 400, code: cniproto.CodeInvalidEnvironment, version: "1.0.0",
+			says: []string{`CNI_COMMAND: "FROB"`, "ADD, CHECK, DEL, GC, STATUS"},
+		},
+		{
+			name: "VERSION", body: changed(func(r *cniproto.Request) { r.Verb = "VERSION" }), status: 400, code: cniproto.CodeInvalidEnvironment, version: "1.0.0",
+			says: []string{`CNI_COMMAND: "VERSION"`},
+		},
+		{
+			name: "container ID with a slash", body: changed(func(r *cniproto.Request) { r.ContainerID = "a/../b" }), status: 400, code: cniproto.CodeInvalidEnvironment, version: "1.0.0",
+			says: []string{`CNI_CONTAINERID: "a/../b"`, "letter or a digit"},
+		},
+		{
+			name: "missing namespace", body: changed(func(r *cniproto.Request) { r.Netns = "" }), status: 400, code: cniproto.CodeInvalidEnvironment, version: "1.0.0",
+			says: []string{"CNI_NETNS: missing"},
+		},
+		{
+			name: "no configuration", body: changed(func(r *cniproto.Request) { r.Config = nil }), status: 400, code: cniproto.CodeDecode,
+			says: []string{"network configuration: empty"},
+		},
+		{
+			name: "unsupported version", body: changed(func(r *cniproto.Request) { r.Config = json.RawMessage(`{"cniVersion":"0.2.0"}`) }), status: 400, code: cniproto.CodeIncompatibleVersion,
+			says: []string{`cniVersion: "0.2.0"`},
+		},
+	} {
+		t.Run(tc.name, func(t *testing.T) {
+			if tc.length == 0 {
+				tc.length = len(tc.body)
+			}
+			status, e := raw(t, s.socket, post(tc.length, tc.body))
+			if tc.version == "" {
+				tc.version = "1.1.0"
+			}
+			if status != tc.status || e.Code != tc.code || e.CNIVersion != tc.version {
+				t.Errorf("status %d, code %d, version %s: want %d, %d, %s: %s", status, e.Code, e.CNIVersion, tc.status, tc.code, tc.version, e.Msg)
+			}
+			for _, part := range tc.says {
+				if !strings.Contains(e.Msg, part) {
+					t.Errorf("message %q lacks %q", e.Msg, part)
+				}
+			}
+		})
+	}
+}
+
+// One that sends nothing, or half a request, does not hold anything for ever.
+func TestServerSlowRequest(t *testing.T) {
+	s := start(t, refuseAll(t), func(s *server) { s.readTimeout = 50 * time.Millisecond })
+	for name, message := range map[string]string{"nothing": "", "half a header": "POST /v1/cni HTTP/1.1\r\nHo", "half a body": post(100, "{")} {
+		t.Run(name, func(t *testing.T) {
+			conn, err := net.Dial("unix", s.socket)
+			if err != nil {
+				t.Fatal(err)
+			}
+			defer conn.Close()
+			if _, err := io.WriteString(conn, message); err != nil {
+				t.Fatal(err)
+			}
+			answer, err := io.ReadAll(conn)
+			if err != nil {
+				t.Errorf("read: %v", err)
+			}
+			if name == "half a body" && !strings.Contains(string(answer), "ends after 1 of 100 bytes") {
+				t.Errorf("answer %q", answer)
+			}
+		})
+	}
+}
+
+// A handler may take longer than a request may take to arrive.
+func TestServerSlowHandler(t *testing.T) {
+	const arrival = 20 * time.Millisecond
+	s := start(t, handlerFunc(func(ctx context.Context, _ cniproto.Request) ([]byte, error) {
+		select {
+		case <-ctx.Done():
+			return nil, ctx.Err()
+		case <-time.After(5 * arrival):
+			return []byte("done"), nil
+		}
+	}), func(s *server) { s.readTimeout = arrival })
+	if body, err := s.do(add("a")); err != nil || string(body) != "done" {
+		t.Errorf("answer %q, %v", body, err)
+	}
+}
+
+func TestServerRefusesPeer(t *testing.T) {
+	s := start(t, refuseAll(t), func(s *server) { s.uid++ })
+	_, err := s.do(add("a"))
+	var e *cniproto.Error
+	want := fmt.Sprintf("user ID %d, must have %d", os.Getuid(), os.Getuid()+1)
+	if !errors.As(err, &e) || e.Code != cniproto.CodeInternal || !strings.Contains(e.Msg, want) {
+		t.Errorf("error %v, want one with %q", err, want)
+	}
+	if status, _ := raw(t, s.socket, "GET /v1/status HTTP/1.0\r\n\r\n"); status != http.StatusForbidden {
+		t.Errorf("status %d, want 403", status)
+	}
+}
+
+func TestServerStatus(t *testing.T) {
+	var failure atomic.Pointer[cniproto.Error]
+	s := start(t, handlerFunc(func(_ context.Context, r cniproto.Request) ([]byte, error) {
+		if r.Verb != cniproto.VerbStatus {
+			t.Errorf("verb %q", r.Verb)
+		}
+		if e := failure.Load(); e != nil {
+			return nil, e
+		}
+		return nil, nil
+	}), nil)
+	if status, _ := raw(t, s.socket, "GET /v1/status HTTP/1.0\r\n\r\n"); status != http.StatusOK {
+		t.Errorf("status %d, want 200", status)
+	}
+	failure.Store(&cniproto.Error{Code: cniproto.CodeUnavailable, Msg: "no pool"})
+	if status, e := raw(t, s.socket, "GET /v1/status HTTP/1.0\r\n\r\n"); status != http.StatusServiceUnavailable || e.Msg != "no pool" {
+		t.Errorf("status %d, %+v: want 503 and the error", status, e)
+	}
+}
+
+// The request's context ends when the plugin is killed, and at its deadline.
+func TestServerCancel(t *testing.T) {
+	begun, ended := make(chan struct{}, 1), make(chan error, 1)
+	s := start(t, handlerFunc(func(ctx context.Context, _ cniproto.Request) ([]byte, error) {
+		begun <- struct{}{}
+		<-ctx.Done()
+		ended <- ctx.Err()
+		return nil, ctx.Err()
+	}), nil)
+
+	t.Run("killed", func(t *testing.T) {
+		body, err := json.Marshal(add("a"))
+		if err != nil {
+			t.Fatal(err)
+		}
+		conn, err := net.Dial("unix", s.socket)
+		if err != nil {
+			t.Fatal(err)
+		}
+		if _, err := io.WriteString(conn, post(len(body), string(body))); err != nil {
+			t.Fatal(err)
+		}
+		<-begun
+		_ = conn.Close()
+		if err := <-ended; !errors.Is(err, context.Canceled) {
+			t.Errorf("context ended with %v, want %v", err, context.Canceled)
+		}
+	})
+	t.Run("deadline", func(t *testing.T) {
+		body := add("a")
+		body.DeadlineMS = 30
+		raw, err := json.Marshal(body)
+		if err != nil {
+			t.Fatal(err)
+		}
+		conn, err := net.Dial("unix", s.socket)
+		if err != nil {
+			t.Fatal(err)
+		}
+		defer conn.Close()
+		if _, err := io.WriteString(conn, post(len(raw), string(raw))); err != nil {
+			t.Fatal(err)
+		}
+		<-begun
+		if err := <-ended; !errors.Is(err, context.DeadlineExceeded) {
+			t.Errorf("context ended with %v, want %v", err, context.DeadlineExceeded)
+		}
+		if answer, err := io.ReadAll(conn); err != nil || !strings.Contains(string(answer), "deadline exceeded") {
+			t.Errorf("answer %q, %v", answer, err)
+		}
+	})
+}
+
+func TestTimeLeft(t *testing.T) {
+	for _, tc := range []struct {
+		name string
+		r    cniproto.Request
+		want time.Duration
+	}{
+		{"the plugin's", cniproto.Request{Verb: cniproto.VerbAdd, DeadlineMS: 1500}, 1500 * time.Millisecond},
+		{"none", cniproto.Request{Verb: cniproto.VerbAdd}, 90 * time.Second},
+		{"negative", cniproto.Request{Verb: cniproto.VerbDel, DeadlineMS: -1}, 20 * time.Second},
+		{"beyond the verb's", cniproto.Request{Verb: cniproto.VerbGC, DeadlineMS: 1 << 62}, 25 * time.Second},
+		{"STATUS", cniproto.Request{Verb: cniproto.VerbStatus}, time.Second},
+		{"CHECK", cniproto.Request{Verb: cniproto.VerbCheck}, 5 * time.Second},
+	} {
+		if got := timeLeft(tc.r); got != tc.want {
+			t.Errorf("%s: %v, want %v", tc.name, got, tc.want)
+		}
+	}
+}
+
+// A stop lets those finish that have begun.
+func TestServerStop(t *testing.T) {
+	begun, finish := make(chan struct{}), make(chan struct{})
+	h := handlerFunc(func(ctx context.Context, _ cniproto.Request) ([]byte, error) {
+		close(begun)
+		select {
+		case <-finish:
+			return []byte("whole"), nil
+		case <-ctx.Done():
+			return nil, ctx.Err()
+		}
+	})
+	t.Run("graceful", func(t *testing.T) {
+		s := start(t, h, nil)
+		var wg sync.WaitGroup
+		wg.Go(func() {
+			if body, err := s.do(add("a")); err != nil || string(body) != "whole" {
+				t.Errorf("answer %q, %v", body, err)
+			}
+		})
+		<-begun
+		s.stop()
+		awaitAway(t, s)
+		close(finish)
+		wg.Wait()
+		if err := <-s.ended; err != nil {
+			t.Errorf("stopped with %v", err)
+		}
+	})
+	t.Run("request just arriving", func(t *testing.T) {
+		begun = make(chan struct{})
+		s := start(t, h, nil)
+		conn, err := net.Dial("unix", s.socket)
+		if err != nil {
+			t.Fatal(err)
+		}
+		defer conn.Close()
+		body, err := json.Marshal(add("a"))
+		if err != nil {
+			t.Fatal(err)
+		}
+		message := post(len(body), string(body))
+		if _, err := io.WriteString(conn, message[:10]); err != nil {
+			t.Fatal(err)
+		}
+		s.stop()
+		awaitAway(t, s)
+		if _, err := io.WriteString(conn, message[10:]); err != nil {
+			t.Fatal(err)
+		}
+		if answer, err := io.ReadAll(conn); err != nil || !strings.HasSuffix(string(answer), "whole") {
+			t.Errorf("answer %q, %v", answer, err)
+		}
+		if err := <-s.ended; err != nil {
+			t.Errorf("stopped with %v", err)
+		}
+	})
+	t.Run("bounded", func(t *testing.T) {
+		begun = make(chan struct{})
+		finish = nil
+		s := start(t, h, func(s *server) { s.stopTimeout = 20 * time.Millisecond })
+		var wg sync.WaitGroup
+		wg.Go(func() {
+			if _, err := s.do(add("a")); err == nil {
+				t.Error("a request that never ends was answered")
+			}
+		})
+		<-begun
+		s.stop()
+		if err := <-s.ended; !errors.Is(err, context.DeadlineExceeded) {
+			t.Errorf("stopped with %v, want %v", err, context.DeadlineExceeded)
+		}
+		wg.Wait()
+	})
+}
+
+// awaitAway returns when nobody is accepted any more.
+func awaitAway(t *testing.T, s running) {
+	t.Helper()
+	for range time.Tick(time.Millisecond) {
+		conn, err := net.Dial("unix", s.socket)
+		if err != nil {
+			return
+		}
+		_ = conn.Close()
+		if t.Context().Err() != nil {
+			t.Fatal("still accepting")
+		}
+	}
+}

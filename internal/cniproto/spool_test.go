@@ -1,0 +1,273 @@
+package cniproto
+
+import (
+	"errors"
+	"io/fs"
+	"os"
+	"path/filepath"
+	"slices"
+	"strconv"
+	"strings"
+	"sync"
+	"testing"
+	"time"
+
+	"github.com/google/go-cmp/cmp"
+)
+
+func del(id, ifName string) Request {
+	return Request{RequestID: "1", Verb: VerbDel, ContainerID: id, IfName: ifName, Config: []byte(`{"cniVersion":"1.0.0"}`)}
+}
+
+// names are the files in a directory.
+func names(t *testing.T, dir string) []string {
+	t.Helper()
+	entries, err := os.ReadDir(dir)
+	if err != nil {
+		t.Fatal(err)
+	}
+	got := []string{}
+	for _, e := range entries {
+		got = append(got, e.Name())
+	}
+	return got
+}
+
+func requests(spooled []Spooled) []Request {
+	var got []Request
+	for _, s := range spooled {
+		got = append(got, s.Request)
+	}
+	return got
+}
+
+func TestSpool(t *testing.T) {
+	dir := filepath.Join(t.TempDir(), "run", "del")
+	if spooled, err := ReadSpool(dir); err != nil || len(spooled) > 0 {
+		t.Fatalf("spool that does not exist: %v, %v", spooled, err)
+	}
+	// The third has a name that a separator of dots would give to two.
+	want := []Request{del("a", "b.c"), del("a", "eth0"), del("a.b", "c"), del("b", "")}
+	for _, r := range append([]Request{{Verb: VerbDel, ContainerID: "a", IfName: "eth0"}}, want...) {
+		if err := SpoolDel(dir, r); err != nil {
+			t.Fatal(err)
+		}
+	}
+	info, err := os.Stat(dir)
+	if err != nil || info.Mode() != fs.ModeDir|0o700 {
+		t.Errorf("directory has mode %v, %v", info.Mode(), err)
+	}
+	if diff := cmp.Diff([]string{"a.b@c.json", "a@b.c.json", "a@eth0.json", "b@.json"}, names(t, dir)); diff != "" {
+		t.Errorf("files (-want +got):\n%s", diff)
+	}
+	if info, err := os.Stat(filepath.Join(dir, "a@eth0.json")); err != nil || info.Mode() != 0o600 {
+		t.Errorf("file has mode %v, %v", info.Mode(), err)
+	}
+	spooled, err := ReadSpool(dir)
+	if err != nil {
+		t.Fatal(err)
+	}
+	got := requests(spooled)
+	slices.SortFunc(got, func(a, b Request) int { return strings.Compare(a.ContainerID+" "+a.IfName, b.ContainerID+" "+b.IfName) })
+	if diff := cmp.Diff(want, got); diff != "" {
+		t.Errorf("spool (-want +got):\n%s", diff)
+	}
+	for range 2 {
+		for _, s := range spooled {
+			if err := s.Remove(); err != nil {
+				t.Error(err)
+			}
+		}
+	}
+	if err := Unspool(dir, want[0]); err != nil {
+		t.Error(err)
+	}
+	if diff := cmp.Diff([]string{}, names(t, dir)); diff != "" {
+		t.Errorf("files left (-want +got):\n%s", diff)
+	}
+}
+
+// Damage costs nothing but what cannot be known any more.
+func TestSpoolDamage(t *testing.T) {
+	dir := t.TempDir()
+	write := func(name, content string) {
+		t.Helper()
+		if err := os.WriteFile(filepath.Join(dir, name), []byte(content), 0o600); err != nil {
+			t.Fatal(err)
+		}
+	}
+	if err := SpoolDel(dir, del("good", "eth0")); err != nil {
+		t.Fatal(err)
+	}
+	write("torn@eth0.json", `{"verb":"DEL","contai`)
+	write("empty@net1.json", "")
+	write("other@eth0.json", `{"verb":"DEL","containerID":"another","ifname":"eth0"}`)
+	write("add@eth0.json", `{"verb":"ADD","containerID":"add","ifname":"eth0"}`)
+	write("large@eth0.json", strings.Repeat(" ", MaxRequest+1))
+	write("nobody.json", `{}`)
+	write(".hidden@eth0.json", `{}`)
+	write("README", "not ours")
+	write(".del-new", "")
+	write(".del-old", "")
+	old := time.Now().Add(-2 * tempAge)
+	if err := os.Chtimes(filepath.Join(dir, ".del-old"), old, old); err != nil {
+		t.Fatal(err)
+	}
+	if err := os.Mkdir(filepath.Join(dir, "dir@eth0.json"), 0o700); err != nil {
+		t.Fatal(err)
+	}
+
+	spooled, err := ReadSpool(dir)
+	if err != nil {
+		t.Fatal(err)
+	}
+	byName := func(id, ifName string) Request { return Request{Verb: VerbDel, ContainerID: id, IfName: ifName} }
+	want := []Request{
+		byName("add", "eth0"), byName("dir", "eth0"), byName("empty", "net1"), del("good", "eth0"),
+		byName("large", "eth0"), byName("other", "eth0"), byName("torn", "eth0"),
+	}
+	if diff := cmp.Diff(want, requests(spooled)); diff != "" {
+		t.Errorf("spool (-want +got):\n%s", diff)
+	}
+	for _, s := range spooled {
+		if damaged := s.Request.ContainerID != "good"; (s.Damaged != nil) != damaged {
+			t.Errorf("%s: damage %v", s.Request.ContainerID, s.Damaged)
+		}
+		if err := s.Remove(); err != nil {
+			t.Error(err)
+		}
+	}
+	left := []string{
+		".del-new", ".hidden@eth0.json.bad", "README", "add@eth0.json.bad", "dir@eth0.json.bad", "empty@net1.json.bad",
+		"large@eth0.json.bad", "nobody.json.bad", "other@eth0.json.bad", "torn@eth0.json.bad",
+	}
+	if diff := cmp.Diff(left, names(t, dir)); diff != "" {
+		t.Errorf("files left (-want +got):\n%s", diff)
+	}
+	if again, err := ReadSpool(dir); err != nil || len(again) > 0 {
+		t.Errorf("second time: %v, %v: want nothing", again, err)
+	}
+}
+
+func TestSpoolRefuses(t *testing.T) {
+	dir := t.TempDir()
+	if err := SpoolDel(dir, Request{Verb: VerbAdd, ContainerID: "a", IfName: "eth0", Netns: "/n", Config: []byte(goodConfig)}); err == nil || !strings.Contains(err.Error(), "ADD") {
+		t.Errorf("ADD: error %v", err)
+	}
+	expectError(t, SpoolDel(dir, del("../a", "eth0")), CodeInvalidEnvironment, "../a")
+	if diff := cmp.Diff([]string{}, names(t, dir)); diff != "" {
+		t.Errorf("files (-want +got):\n%s", diff)
+	}
+	file := filepath.Join(dir, "file")
+	if err := os.WriteFile(file, nil, 0o600); err != nil {
+		t.Fatal(err)
+	}
+	if err := SpoolDel(file, del("a", "eth0")); err == nil {
+		t.Error("a file is taken for a directory")
+	}
+	if _, err := ReadSpool(file); err == nil || errors.Is(err, fs.ErrNotExist) {
+		t.Errorf("reading a file as a spool: error %v", err)
+	}
+	// A rename that fails leaves no unfinished file.
+	if err := os.Mkdir(filepath.Join(dir, "b@eth0.json"), 0o700); err != nil {
+		t.Fatal(err)
+	}
+	if err := SpoolDel(dir, del("b", "eth0")); err == nil {
+		t.Error("a directory was replaced by a file")
+	}
+	if diff := cmp.Diff([]string{"b@eth0.json", "file"}, names(t, dir)); diff != "" {
+		t.Errorf("files (-want +got):\n%s", diff)
+	}
+}
+
+// Plugins write while the daemon reads; every DEL is read whole, once removed it
+// is gone.
+func TestSpoolConcurrent(t *testing.T) {
+	const writers, each = 8, 20
+	dir := t.TempDir()
+	var wg sync.WaitGroup
+	for w := range writers {
+		wg.Go(func() {
+			for i := range each {
+				if err := SpoolDel(dir, del("w"+strconv.Itoa(w)+"-"+strconv.Itoa(i), "eth0")); err != nil {
+					t.Error(err)
+				}
+			}
+		})
+	}
+	seen := map[string]int{}
+	read := func() {
+		spooled, err := ReadSpool(dir)
+		if err != nil {
+			t.Error(err)
+		}
+		for _, s := range spooled {
+			if s.Damaged != nil {
+				t.Errorf("%s: %v", s.Request.ContainerID, s.Damaged)
+			}
+			seen[s.Request.ContainerID]++
+			if err := s.Remove(); err != nil {
+				t.Error(err)
+			}
+		}
+	}
+	written := make(chan struct{})
+	go func() {
+		wg.Wait()
+		close(written)
+	}()
+	for done := false; !done; {
+		select {
+		case <-written:
+			done = true
+		default:
+		}
+		read()
+	}
+	if len(seen) != writers*each {
+		t.Errorf("%d DELs read, want %d", len(seen), writers*each)
+	}
+	for id, n := range seen {
+		if n != 1 {
+			t.Errorf("%s was read %d times", id, n)
+		}
+	}
+}
+
+// Whatever lies in a spool, reading it fails for no reason of one file's, gives
+// only DELs of container IDs that can be, and nothing a second time.
+func FuzzReadSpool(f *testing.F) {
+	f.Add("a@eth0.json", []byte(`{"verb":"DEL","containerID":"a","ifname":"eth0"}`))
+	f.Add("a@eth0.json", []byte(`{"verb":"DEL","containerID":"b"}`))
+	f.Add("@.json", []byte(`{`))
+	f.Add(".del-x.json", []byte(``))
+	f.Fuzz(func(t *testing.T, name string, content []byte) {
+		dir := t.TempDir()
+		if strings.ContainsAny(name, "/\x00") || os.WriteFile(filepath.Join(dir, name), content, 0o600) != nil {
+			t.Skip("no name of a file")
+		}
+		if err := SpoolDel(dir, del("beside", "eth0")); err != nil {
+			t.Fatal(err)
+		}
+		spooled, err := ReadSpool(dir)
+		if err != nil {
+			t.Fatal(err)
+		}
+		beside := false
+		for _, s := range spooled {
+			if err := s.Request.Validate(); err != nil || s.Request.Verb != VerbDel {
+				t.Errorf("request %+v, %v", s.Request, err)
+			}
+			beside = beside || s.Request.ContainerID == "beside"
+			if err := s.Remove(); err != nil {
+				t.Error(err)
+			}
+		}
+		if !beside {
+			t.Error("the DEL beside it is lost")
+		}
+		if again, err := ReadSpool(dir); err != nil || len(again) > 0 {
+			t.Errorf("second time: %+v, %v", again, err)
+		}
+	})
+}

@@ -1,0 +1,177 @@
+package node
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"time"
+
+	"github.com/go-logr/logr"
+	corev1 "k8s.io/api/core/v1"
+	apierrors "k8s.io/apimachinery/pkg/api/errors"
+	"k8s.io/apimachinery/pkg/api/meta"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/types"
+
+	"fairlead.dev/fairlead/api/v1alpha1"
+)
+
+// doubtAfter is for how long an ADD waits before it asks the API server
+// whether the pod is still there. The controller is faster than that.
+const doubtAfter = time.Second
+
+// await returns the pod's PodAttachment when it can be plugged: it is not being
+// deleted, and is active where it has to be. The errors are errGone when the
+// pod is, errNotReady when ctx ended first.
+func (v *verbs) await(ctx context.Context, pod podRef) (*v1alpha1.PodAttachment, error) {
+	changed, done := v.registry.subscribe(pod)
+	defer done()
+	doubt := time.NewTimer(doubtAfter)
+	defer doubt.Stop()
+	asked := map[types.UID]bool{} // by UID of the PodAttachment, "" for none
+	late := false
+	for {
+		pa, stale := v.registry.lookup(pod)
+		if pa != nil && pa.DeletionTimestamp == nil && inactive(pa) == "" {
+			return pa, nil
+		}
+		if err := v.doubt(ctx, pod, pa, late, asked); err != nil {
+			return nil, err
+		}
+		select {
+		case <-changed:
+		case <-doubt.C:
+			late = true
+		case <-ctx.Done():
+			if err := context.Cause(ctx); !errors.Is(err, context.DeadlineExceeded) {
+				return nil, fmt.Errorf("pod %s: ADD ended while it waited: %w", pod, err)
+			}
+			return nil, because(errNotReady, "pod %s: %s", pod, v.missing(pod, pa, stale))
+		}
+	}
+}
+
+// doubt asks the API server about the pod, once, when its PodAttachment is
+// late, and once for each that is being deleted.
+func (v *verbs) doubt(ctx context.Context, pod podRef, pa *v1alpha1.PodAttachment, late bool, asked map[types.UID]bool) error {
+	var about types.UID
+	switch {
+	case pa == nil && late:
+	case pa != nil && pa.DeletionTimestamp != nil:
+		about = pa.UID
+	default:
+		return nil
+	}
+	if asked[about] {
+		return nil
+	}
+	asked[about] = true
+	return v.ask(ctx, pod, pa != nil)
+}
+
+// inactive names the first interface that has to become active and is not.
+func inactive(pa *v1alpha1.PodAttachment) string {
+	active := map[string]bool{}
+	for _, s := range pa.Status.Interfaces {
+		active[s.Name] = s.Active
+	}
+	for _, i := range pa.Spec.Interfaces {
+		if i.WaitForActive && !active[i.Name] {
+			return i.Name
+		}
+	}
+	return ""
+}
+
+// ask reads the pod once. It returns errGone when the pod is gone, is another
+// one under the same name, or, where its PodAttachment is being deleted, is
+// being deleted itself. An API server that does not answer proves nothing.
+func (v *verbs) ask(ctx context.Context, pod podRef, leaving bool) error {
+	got, err := v.api.Pod(ctx, types.NamespacedName{Namespace: pod.Namespace, Name: pod.Name})
+	switch {
+	case apierrors.IsNotFound(err):
+		return because(errGone, "pod %s is gone", pod)
+	case err != nil:
+		logr.FromContextOrDiscard(ctx).Error(err, "cannot ask the API server for a pod", "pod", pod)
+		return nil
+	case !isPod(got, pod.UID):
+		return because(errGone, "pod %s with UID %s is gone: the pod of that name is another one, with UID %s", pod, pod.UID, got.UID)
+	case leaving && got.DeletionTimestamp != nil:
+		return because(errGone, "pod %s is being deleted, and its addresses are being given back", pod)
+	}
+	return nil
+}
+
+// isPod also knows the mirror of a static pod, which carries the UID that the
+// kubelet, and so CNI, knows the pod by.
+func isPod(got *metav1.PartialObjectMetadata, uid types.UID) bool {
+	return uid == "" || got.UID == uid || got.Annotations[corev1.MirrorPodAnnotationKey] == string(uid)
+}
+
+// missing says what an ADD waited for in vain.
+func (v *verbs) missing(pod podRef, pa, stale *v1alpha1.PodAttachment) string {
+	waited := v.addTimeout
+	switch {
+	case !v.registry.isSynced():
+		return fmt.Sprintf("node %s could not read its PodAttachments from the API server within %s", v.node, waited)
+	case pa == nil && stale != nil:
+		return fmt.Sprintf("no PodAttachment for UID %s within %s: %s is of an earlier pod of that name, with UID %s", pod.UID, waited, stale.Name, stale.Spec.PodUID)
+	case pa == nil:
+		return fmt.Sprintf("no PodAttachment for UID %q on node %s within %s: the controller has not written one", pod.UID, v.node, waited)
+	case pa.DeletionTimestamp != nil:
+		return fmt.Sprintf("PodAttachment %s is being deleted, and no other was written within %s", pa.Name, waited)
+	}
+	msg := fmt.Sprintf("interface %s of PodAttachment %s did not become active within %s", inactive(pa), pa.Name, waited)
+	if c := meta.FindStatusCondition(pa.Status.Conditions, v1alpha1.ConditionReady); c != nil && c.Message != "" {
+		msg += ": " + c.Message
+	}
+	return msg
+}
+
+// reserve waits for the pod's PodAttachment and claims it for the sandbox of a
+// draft: from then on its status does not become Detached behind the ADD's back.
+func (v *verbs) reserve(ctx context.Context, draft record, mtu int) (*record, error) {
+	for {
+		pa, err := v.await(ctx, draft.Pod)
+		if err != nil {
+			return nil, err
+		}
+		interfaces, err := plan(pa, draft.ContainerID, draft.IfName, mtu)
+		if err != nil {
+			return nil, err
+		}
+		rec := draft.with(func(r *record) {
+			r.Pod.UID, r.Interfaces = pa.Spec.PodUID, interfaces
+			r.Attachment = attachmentRef{Name: pa.Name, UID: pa.UID}
+		})
+		c, err := v.ledger.claim(rec)
+		switch {
+		case err != nil:
+			return nil, err
+		case c.before != nil:
+			if err := v.succeed(ctx, c); err != nil {
+				return nil, err
+			}
+		case !c.sealed:
+			return rec, nil
+		}
+		// What is sealed is being deleted, which the next look shows.
+	}
+}
+
+// succeed waits until the sandbox before is gone: two with the same addresses
+// on one bridge would take each other's traffic. When its namespace is gone its
+// DEL is not waited for.
+func (v *verbs) succeed(ctx context.Context, c claim) error {
+	if c.before.State == attached {
+		if err := v.reap(ctx, c.before.ContainerID); err != nil {
+			return err
+		}
+	}
+	select {
+	case <-c.gone:
+		return nil
+	case <-ctx.Done():
+		return because(errNotReady, "pod %s: its sandbox before, %s, was not removed within %s", c.before.Pod, c.before.ContainerID, v.addTimeout)
+	}
+}

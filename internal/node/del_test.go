@@ -1,0 +1,209 @@
+package node
+
+import (
+	"context"
+	"errors"
+	"os"
+	"path/filepath"
+	"testing"
+	"testing/synctest"
+	"time"
+
+	"k8s.io/apimachinery/pkg/api/meta"
+	"k8s.io/apimachinery/pkg/types"
+
+	"fairlead.dev/fairlead/api/v1alpha1"
+	"fairlead.dev/fairlead/internal/cniproto"
+	"fairlead.dev/fairlead/internal/netdev"
+)
+
+func TestDelAnswersFirstAndAcknowledgesWhenTheLinksAreGone(t *testing.T) {
+	inWorld(t, func(w *world) {
+		t := w.t
+		key := w.pod("p", "u1", "eth0", "net1")
+		w.mustAdd("c1", "p", "u1")
+		wait := make(chan struct{})
+		w.kernel.setHook(func(_ context.Context, s, _ string) error {
+			if s == "detach" {
+				<-wait // the kernel takes its time
+			}
+			return nil
+		})
+		if err := w.del("c1"); err != nil {
+			t.Fatal(err)
+		}
+		if err := w.del("c1"); err != nil {
+			t.Fatalf("second DEL: %v", err)
+		}
+		settle()
+		w.wantLinks("c1/eth0", "c1/net1")
+		w.wantRecords("c1")
+		w.wantWrites(key, "Attached/c1")
+		close(wait)
+		synctest.Wait() // no time passes
+		w.wantLinks()
+		w.wantRecords()
+		w.wantWrites(key, "Attached/c1")
+		gone := time.Now()
+		time.Sleep(time.Second) //nolint:forbidigo // the bubble's clock
+		w.leave(key)
+		settle()
+		w.wantWrites(key, "Attached/c1", "Detached/c1")
+		pa := w.api.get(key)
+		if s := pa.Status.Sandbox; s.AttachedAt == nil || !s.DetachedAt.Time.Equal(gone.Truncate(time.Microsecond)) {
+			t.Errorf("sandbox %+v, gone at %v", s, gone)
+		}
+		for _, c := range []string{v1alpha1.ConditionAttached, v1alpha1.ConditionReady} {
+			if !meta.IsStatusConditionFalse(pa.Status.Conditions, c) {
+				t.Errorf("condition %s is not false: %+v", c, pa.Status.Conditions)
+			}
+		}
+		// More events say nothing new.
+		w.api.change(key, func(pa *v1alpha1.PodAttachment) { pa.Labels = map[string]string{"a": "b"} })
+		settle()
+		w.wantWrites(key, "Attached/c1", "Detached/c1")
+	})
+}
+
+func TestDelOfWhatIsUnknown(t *testing.T) {
+	inWorld(t, func(w *world) {
+		t := w.t
+		key := w.pod("p", "u1")
+		w.mustAdd("c1", "p", "u1")
+		// A sandbox of the same pod whose ADD failed is taken down after the
+		// next one came up: it must not touch it.
+		if err := w.del("c0"); err != nil {
+			t.Fatal(err)
+		}
+		r := request(cniproto.VerbDel, "c9", w.netns("c1"), "p", "u1")
+		if _, err := w.handle(r); err != nil {
+			t.Fatal(err)
+		}
+		settle()
+		w.wantLinks("c1/eth0")
+		w.wantRecords("c1")
+		w.wantWrites(key, "Attached/c1")
+	})
+}
+
+func TestDelNeedsNothing(t *testing.T) {
+	inWorld(t, func(w *world) {
+		t := w.t
+		key := w.pod("p", "u1")
+		w.mustAdd("c1", "p", "u1")
+		w.kernel.drop(w.netns("c1"))
+		w.api.setDown(errors.New("connection refused"))
+		w.api.remove(key)
+		r := cniproto.Request{Verb: cniproto.VerbDel, ContainerID: "c1"}
+		if _, err := w.handle(r); err != nil {
+			t.Fatal(err)
+		}
+		settle()
+		w.wantLinks()
+		w.wantRecords()
+	})
+}
+
+func TestDelRemovesWhatALostRecordLeft(t *testing.T) {
+	inWorld(t, func(w *world) {
+		t := w.t
+		w.kernel.change(func(links map[string]fakeLink) {
+			links[netdev.HostName("c1", "eth0")] = fakeLink{containerID: "c1", ifName: "eth0"}
+		})
+		if err := w.del("c1"); err != nil {
+			t.Fatal(err)
+		}
+		w.wantLinks()
+	})
+}
+
+func TestDelWithoutRoomForItsRecord(t *testing.T) {
+	inWorld(t, func(w *world) {
+		t := w.t
+		key := w.pod("p", "u1")
+		w.mustAdd("c1", "p", "u1")
+		// Files cannot be made in a directory that is not there.
+		dir := filepath.Join(w.dir, recordsDir)
+		if err := os.Rename(dir, dir+".away"); err != nil {
+			t.Fatal(err)
+		}
+		if err := w.del("c1"); err != nil {
+			t.Fatal(err)
+		}
+		w.leave(key)
+		settle()
+		w.wantLinks()
+		w.wantWrites(key, "Attached/c1", "Detached/c1")
+	})
+}
+
+// A DEL that comes while ADD is at any of its steps cancels it, and nothing is
+// left; an ADD that comes after it is refused.
+func TestDelDuringAdd(t *testing.T) {
+	steps := []string{"wait", "attach eth0", "attached eth0", "attach net1", "attached net1"}
+	for _, step := range steps {
+		t.Run(step, func(t *testing.T) {
+			inWorld(t, func(w *world) {
+				t := w.t
+				var key types.NamespacedName
+				if step != "wait" {
+					key = w.pod("p", "u1", "eth0", "net1")
+				}
+				w.kernel.setHook(func(ctx context.Context, s, what string) error {
+					if s+" "+what == step {
+						<-ctx.Done()
+					}
+					return nil
+				})
+				added := make(chan error, 1)
+				go func() {
+					_, err := w.add("c1", "p", "u1")
+					added <- err
+				}()
+				settle()
+				if err := w.del("c1"); err != nil {
+					t.Fatalf("DEL: %v", err)
+				}
+				wantCode(t, <-added, cniproto.CodeUnknownContainer, "deleted")
+				settle()
+				w.wantLinks()
+				w.wantRecords()
+				_, err := w.add("c1", "p", "u1")
+				wantCode(t, err, cniproto.CodeUnknownContainer, "deleted")
+				w.wantLinks()
+				w.wantRecords()
+				if step != "wait" {
+					w.wantWrites(key)
+				}
+			})
+		})
+	}
+}
+
+func TestDelBeforeAdd(t *testing.T) {
+	inWorld(t, func(w *world) {
+		t := w.t
+		key := w.pod("p", "u1")
+		if err := w.del("c1"); err != nil {
+			t.Fatal(err)
+		}
+		_, err := w.add("c1", "p", "u1")
+		wantCode(t, err, cniproto.CodeUnknownContainer, "deleted")
+		w.mustAdd("c2", "p", "u1") // the runtime's next try
+		w.wantLinks("c2/eth0")
+		w.wantWrites(key, "Attached/c2")
+	})
+}
+
+// The runtime gave up: its plugin was killed and the connection closed.
+func TestAddEndsWithItsRequest(t *testing.T) {
+	inWorld(t, func(w *world) {
+		t := w.t
+		ctx, cancel := context.WithCancel(context.Background())
+		time.AfterFunc(time.Second/2, cancel)
+		w.kernel.namespace(w.netns("c1"))
+		_, err := w.daemon.verbs.Handle(ctx, request(cniproto.VerbAdd, "c1", w.netns("c1"), "p", "u1"))
+		wantCode(t, err, cniproto.CodeTryAgainLater)
+		w.wantRecords()
+	})
+}

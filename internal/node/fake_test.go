@@ -1,0 +1,504 @@
+package node
+
+import (
+	"context"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"io/fs"
+	"maps"
+	"net/netip"
+	"slices"
+	"strconv"
+	"sync"
+
+	apierrors "k8s.io/apimachinery/pkg/api/errors"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/runtime/schema"
+	"k8s.io/apimachinery/pkg/types"
+
+	"fairlead.dev/fairlead/api/v1alpha1"
+	"fairlead.dev/fairlead/internal/netdev"
+)
+
+// hook is called at each step of a fake, named "attach", "attached" (after it),
+// "detach", "detached", "enter", "links", "patch", "patched", with what it is
+// about. An error fails the step; it may block, or end the goroutine as a kill
+// of the daemon would.
+type hook func(ctx context.Context, step, what string) error
+
+// fakeKernel is a kernel with namespaces and the veth pairs that lead into them.
+type fakeKernel struct {
+	mu         sync.Mutex
+	namespaces map[string]netdev.NamespaceID // by path
+	links      map[string]fakeLink           // by host name
+	next       uint64
+	bridges    map[string]bool
+	hook       hook
+}
+
+type fakeLink struct {
+	containerID, ifName string
+	ns                  netdev.NamespaceID
+	plug                netdev.Plug
+}
+
+func newFakeKernel() *fakeKernel {
+	return &fakeKernel{
+		namespaces: map[string]netdev.NamespaceID{}, links: map[string]fakeLink{}, next: 100,
+		bridges: map[string]bool{"fairlead0": true},
+	}
+}
+
+func (k *fakeKernel) step(ctx context.Context, step, what string) error {
+	k.mu.Lock()
+	h := k.hook
+	k.mu.Unlock()
+	if h == nil {
+		return nil
+	}
+	return h(ctx, step, what)
+}
+
+func (k *fakeKernel) setHook(h hook) {
+	k.mu.Lock()
+	defer k.mu.Unlock()
+	k.hook = h
+}
+
+// namespace makes a namespace at a path.
+func (k *fakeKernel) namespace(path string) {
+	k.mu.Lock()
+	defer k.mu.Unlock()
+	k.next++
+	k.namespaces[path] = netdev.NamespaceID{Device: 4, Inode: k.next}
+}
+
+// drop ends the namespace at a path: the links into it go too.
+func (k *fakeKernel) drop(path string) {
+	k.mu.Lock()
+	defer k.mu.Unlock()
+	id := k.namespaces[path]
+	delete(k.namespaces, path)
+	maps.DeleteFunc(k.links, func(_ string, l fakeLink) bool { return l.ns == id })
+}
+
+// change changes the links behind everybody's back.
+func (k *fakeKernel) change(f func(links map[string]fakeLink)) {
+	k.mu.Lock()
+	defer k.mu.Unlock()
+	f(k.links)
+}
+
+// reboot leaves nothing.
+func (k *fakeKernel) reboot() {
+	k.mu.Lock()
+	defer k.mu.Unlock()
+	clear(k.namespaces)
+	clear(k.links)
+}
+
+// names lists "container/interface" of every link.
+func (k *fakeKernel) names() []string {
+	k.mu.Lock()
+	defer k.mu.Unlock()
+	var out []string
+	for _, l := range k.links {
+		out = append(out, l.containerID+"/"+l.ifName)
+	}
+	slices.Sort(out)
+	return out
+}
+
+func (k *fakeKernel) Enter(path string) (Sandbox, error) {
+	if err := k.step(context.Background(), "enter", path); err != nil {
+		return nil, err
+	}
+	k.mu.Lock()
+	defer k.mu.Unlock()
+	id, ok := k.namespaces[path]
+	if !ok {
+		return nil, fmt.Errorf("%q is %w: nothing is there (%w)", path, netdev.ErrNotNamespace, fs.ErrNotExist)
+	}
+	return &fakeSandbox{kernel: k, id: id}, nil
+}
+
+func (k *fakeKernel) Detach(ctx context.Context, hostName string) error {
+	if err := k.step(ctx, "detach", hostName); err != nil {
+		return err
+	}
+	if err := ctx.Err(); err != nil {
+		return err
+	}
+	k.mu.Lock()
+	delete(k.links, hostName)
+	k.mu.Unlock()
+	return k.step(ctx, "detached", hostName)
+}
+
+func (k *fakeKernel) Links(ctx context.Context) ([]netdev.HostLink, error) {
+	if err := k.step(ctx, "links", ""); err != nil {
+		return nil, err
+	}
+	k.mu.Lock()
+	defer k.mu.Unlock()
+	var out []netdev.HostLink
+	for name, l := range k.links {
+		out = append(out, netdev.HostLink{Name: name, ContainerID: l.containerID, Interface: l.ifName})
+	}
+	return out, nil
+}
+
+type fakeSandbox struct {
+	kernel *fakeKernel
+	id     netdev.NamespaceID
+}
+
+func (s *fakeSandbox) ID() netdev.NamespaceID { return s.id }
+func (s *fakeSandbox) Close()                 {}
+
+func (s *fakeSandbox) Attach(ctx context.Context, p netdev.Plug) (netdev.Plugged, error) {
+	k := s.kernel
+	if err := k.step(ctx, "attach", p.Name); err != nil {
+		return netdev.Plugged{}, err
+	}
+	if err := ctx.Err(); err != nil {
+		return netdev.Plugged{}, err
+	}
+	name := netdev.HostName(p.ContainerID, p.Name)
+	k.mu.Lock()
+	if !k.bridges[p.Bridge] {
+		k.mu.Unlock()
+		return netdev.Plugged{}, fmt.Errorf("bridge %s: %w", p.Bridge, netdev.ErrNoBridge)
+	}
+	for _, l := range k.links {
+		if l.ns == s.id && l.ifName == p.Name {
+			k.mu.Unlock()
+			return netdev.Plugged{}, fmt.Errorf("%s: %w", p.Name, netdev.ErrExists)
+		}
+	}
+	k.links[name] = fakeLink{containerID: p.ContainerID, ifName: p.Name, ns: s.id, plug: p}
+	k.mu.Unlock()
+	if err := k.step(ctx, "attached", p.Name); err != nil {
+		k.mu.Lock()
+		delete(k.links, name)
+		k.mu.Unlock()
+		return netdev.Plugged{}, err
+	}
+	return netdev.Plugged{HostName: name, HostIndex: 7, MAC: "0a:58:0a:f4:00:05", MTU: p.MTU}, nil
+}
+
+func (s *fakeSandbox) PodIPs(ifName string) ([]netip.Addr, error) {
+	k := s.kernel
+	k.mu.Lock()
+	defer k.mu.Unlock()
+	for _, l := range k.links {
+		if l.ns == s.id && l.ifName == ifName {
+			var out []netip.Addr
+			for _, a := range l.plug.Addresses {
+				out = append(out, a.Addr())
+			}
+			return out, nil
+		}
+	}
+	return nil, fmt.Errorf("%s: %w", ifName, netdev.ErrNoLink)
+}
+
+// fakeHost is the host part of a kernel.
+type fakeHost struct {
+	mu      sync.Mutex
+	uplink  netdev.Uplink
+	err     error // of Uplink
+	fail    error // of ApplyHost
+	applied []netdev.HostState
+	notify  func()
+}
+
+func (h *fakeHost) Uplink(context.Context, string) (netdev.Uplink, error) {
+	h.mu.Lock()
+	defer h.mu.Unlock()
+	return h.uplink, h.err
+}
+
+func (h *fakeHost) ApplyHost(_ context.Context, want netdev.HostState) ([]string, error) {
+	h.mu.Lock()
+	defer h.mu.Unlock()
+	h.applied = append(h.applied, want)
+	return nil, h.fail
+}
+
+func (h *fakeHost) WatchHost(ctx context.Context, notify func()) error {
+	h.mu.Lock()
+	h.notify = notify
+	h.mu.Unlock()
+	<-ctx.Done()
+	return nil
+}
+
+// fakeAPI is an API server with PodAttachments, NodeNetworks and pods.
+type fakeAPI struct {
+	mu          sync.Mutex
+	version     int
+	attachments map[types.NamespacedName]*v1alpha1.PodAttachment
+	networks    map[string]*v1alpha1.NodeNetwork
+	pods        map[types.NamespacedName]*metav1.PartialObjectMetadata
+	writes      map[types.NamespacedName][]string // what was written: state/sandbox
+	reads       int
+	netWrites   int
+	down        error
+	hook        hook
+	events      *Events // nil while nobody watches
+}
+
+func newFakeAPI() *fakeAPI {
+	return &fakeAPI{
+		attachments: map[types.NamespacedName]*v1alpha1.PodAttachment{},
+		networks:    map[string]*v1alpha1.NodeNetwork{},
+		pods:        map[types.NamespacedName]*metav1.PartialObjectMetadata{},
+		writes:      map[types.NamespacedName][]string{},
+	}
+}
+
+func (a *fakeAPI) setHook(h hook) {
+	a.mu.Lock()
+	defer a.mu.Unlock()
+	a.hook = h
+}
+
+// setDown lets every call fail, or none.
+func (a *fakeAPI) setDown(err error) {
+	a.mu.Lock()
+	defer a.mu.Unlock()
+	a.down = err
+}
+
+// mute has the watch say nothing until the function it returns is called.
+func (a *fakeAPI) mute() (unmute func()) {
+	a.mu.Lock()
+	defer a.mu.Unlock()
+	events := a.events
+	a.events = nil
+	return func() {
+		a.mu.Lock()
+		defer a.mu.Unlock()
+		a.events = events
+	}
+}
+
+func (a *fakeAPI) bump() string {
+	a.version++
+	return strconv.Itoa(a.version)
+}
+
+// put writes a PodAttachment as the controller does, and tells the watcher.
+func (a *fakeAPI) put(pa *v1alpha1.PodAttachment) *v1alpha1.PodAttachment {
+	a.mu.Lock()
+	pa = pa.DeepCopy()
+	pa.ResourceVersion = a.bump()
+	a.attachments[keyOf(pa)] = pa
+	a.mu.Unlock()
+	a.tell(pa)
+	return pa
+}
+
+// change changes a PodAttachment as the controller does.
+func (a *fakeAPI) change(key types.NamespacedName, f func(*v1alpha1.PodAttachment)) {
+	a.mu.Lock()
+	pa := a.attachments[key].DeepCopy()
+	f(pa)
+	pa.ResourceVersion = a.bump()
+	a.attachments[key] = pa
+	a.mu.Unlock()
+	a.tell(pa)
+}
+
+// remove lets the last finalizer go.
+func (a *fakeAPI) remove(key types.NamespacedName) {
+	a.mu.Lock()
+	pa := a.attachments[key]
+	delete(a.attachments, key)
+	events := a.events
+	a.mu.Unlock()
+	if pa != nil && events != nil {
+		events.Deleted(pa)
+	}
+}
+
+func (a *fakeAPI) get(key types.NamespacedName) *v1alpha1.PodAttachment {
+	a.mu.Lock()
+	defer a.mu.Unlock()
+	return a.attachments[key]
+}
+
+func (a *fakeAPI) written(key types.NamespacedName) []string {
+	a.mu.Lock()
+	defer a.mu.Unlock()
+	return slices.Clone(a.writes[key])
+}
+
+func (a *fakeAPI) tell(pa *v1alpha1.PodAttachment) {
+	a.mu.Lock()
+	events := a.events
+	a.mu.Unlock()
+	if events != nil {
+		events.Updated(pa)
+	}
+}
+
+// step calls the hook outside the lock.
+func (a *fakeAPI) step(ctx context.Context, step, what string) error {
+	a.mu.Lock()
+	h, down := a.hook, a.down
+	a.mu.Unlock()
+	if h != nil {
+		if err := h(ctx, step, what); err != nil {
+			return err
+		}
+	}
+	return down
+}
+
+func (a *fakeAPI) PatchAttachment(ctx context.Context, key types.NamespacedName, patch []byte) (*v1alpha1.PodAttachment, error) {
+	if err := a.step(ctx, "patch", key.String()); err != nil {
+		return nil, err
+	}
+	a.mu.Lock()
+	old := a.attachments[key]
+	resource := schema.GroupResource{Group: "fairlead.dev", Resource: "podattachments"}
+	var meta struct {
+		Metadata metav1.ObjectMeta `json:"metadata"`
+	}
+	err := json.Unmarshal(patch, &meta)
+	switch {
+	case err != nil:
+	case old == nil:
+		err = apierrors.NewNotFound(resource, key.Name)
+	case meta.Metadata.ResourceVersion != old.ResourceVersion:
+		err = apierrors.NewConflict(resource, key.Name, errors.New("the object has been modified"))
+	}
+	if err != nil {
+		a.mu.Unlock()
+		return nil, err
+	}
+	pa := old.DeepCopy()
+	if err := merge(pa, patch); err != nil {
+		a.mu.Unlock()
+		return nil, err
+	}
+	pa.ResourceVersion = a.bump()
+	a.attachments[key] = pa
+	a.writes[key] = append(a.writes[key], string(pa.Status.Sandbox.State)+"/"+pa.Status.Sandbox.ID)
+	a.mu.Unlock()
+	a.tell(pa)
+	return pa, a.step(ctx, "patched", key.String())
+}
+
+// merge applies a JSON merge patch (RFC 7386) to an object.
+func merge[T any](into *T, patch []byte) error {
+	raw, err := json.Marshal(into)
+	if err != nil {
+		return err
+	}
+	var have, change map[string]any
+	if err := errors.Join(json.Unmarshal(raw, &have), json.Unmarshal(patch, &change)); err != nil {
+		return err
+	}
+	mergeMap(have, change)
+	if raw, err = json.Marshal(have); err != nil {
+		return err
+	}
+	var out T
+	if err := json.Unmarshal(raw, &out); err != nil {
+		return err
+	}
+	*into = out
+	return nil
+}
+
+func mergeMap(have, change map[string]any) {
+	for k, v := range change {
+		sub, isMap := v.(map[string]any)
+		old, wasMap := have[k].(map[string]any)
+		switch {
+		case v == nil:
+			delete(have, k)
+		case isMap && wasMap:
+			mergeMap(old, sub)
+		case isMap:
+			fresh := map[string]any{}
+			mergeMap(fresh, sub)
+			have[k] = fresh
+		default:
+			have[k] = v
+		}
+	}
+}
+
+func (a *fakeAPI) PatchNetwork(ctx context.Context, name string, patch []byte) (*v1alpha1.NodeNetwork, error) {
+	if err := a.step(ctx, "patchNetwork", name); err != nil {
+		return nil, err
+	}
+	a.mu.Lock()
+	nn := a.networks[name].DeepCopy()
+	err := merge(nn, patch)
+	nn.ResourceVersion = a.bump()
+	a.networks[name] = nn
+	a.netWrites++
+	events := a.events
+	a.mu.Unlock()
+	if events != nil {
+		events.NetworksChanged()
+	}
+	return nn, err
+}
+
+func (a *fakeAPI) putNetwork(nn *v1alpha1.NodeNetwork) {
+	a.mu.Lock()
+	nn = nn.DeepCopy()
+	nn.ResourceVersion = a.bump()
+	a.networks[nn.Name] = nn
+	events := a.events
+	a.mu.Unlock()
+	if events != nil {
+		events.NetworksChanged()
+	}
+}
+
+func (a *fakeAPI) Pod(ctx context.Context, key types.NamespacedName) (*metav1.PartialObjectMetadata, error) {
+	if err := a.step(ctx, "pod", key.String()); err != nil {
+		return nil, err
+	}
+	a.mu.Lock()
+	defer a.mu.Unlock()
+	a.reads++
+	pod := a.pods[key]
+	if pod == nil {
+		return nil, apierrors.NewNotFound(schema.GroupResource{Resource: "pods"}, key.Name)
+	}
+	return pod, nil
+}
+
+// Watch tells of everything there is, then of each change.
+func (a *fakeAPI) Watch(ctx context.Context, e Events) error {
+	a.mu.Lock()
+	a.events = &e
+	all := slices.Collect(maps.Values(a.attachments))
+	a.mu.Unlock()
+	for _, pa := range all {
+		e.Updated(pa)
+	}
+	e.NetworksChanged()
+	e.Synced()
+	<-ctx.Done()
+	return nil
+}
+
+func (a *fakeAPI) Networks(context.Context) ([]v1alpha1.NodeNetwork, error) {
+	a.mu.Lock()
+	defer a.mu.Unlock()
+	var out []v1alpha1.NodeNetwork
+	for _, nn := range a.networks {
+		out = append(out, *nn)
+	}
+	return out, nil
+}

@@ -1,0 +1,260 @@
+package node
+
+import (
+	"context"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"net/netip"
+	"os"
+	"path/filepath"
+	"slices"
+	"strings"
+	"sync"
+	"testing"
+	"testing/synctest"
+	"time"
+
+	"github.com/prometheus/client_golang/prometheus"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/types"
+
+	"fairlead.dev/fairlead/api/v1alpha1"
+	"fairlead.dev/fairlead/internal/cniproto"
+	"fairlead.dev/fairlead/internal/netdev"
+)
+
+// world is a node with a fake kernel and a fake API server. Its daemon can be
+// killed and started again; everything else stays.
+type world struct {
+	t      *testing.T
+	kernel *fakeKernel
+	host   *fakeHost
+	api    *fakeAPI
+	dir    string
+	bootID string
+
+	daemon *Daemon
+	stop   func()
+}
+
+// inWorld runs a test in a bubble with its own clock. The daemon runs, and the
+// default network is there.
+func inWorld(t *testing.T, test func(*world)) {
+	t.Helper()
+	dir := t.TempDir()
+	synctest.Test(t, func(t *testing.T) {
+		w := &world{
+			t: t, kernel: newFakeKernel(), api: newFakeAPI(), dir: dir, bootID: "boot-1",
+			host: &fakeHost{uplink: netdev.Uplink{
+				Name: "eth0", MTU: 1500, Addresses: []netip.Prefix{netip.MustParsePrefix("192.168.77.11/24")},
+			}},
+		}
+		w.api.putNetwork(&v1alpha1.NodeNetwork{
+			ObjectMeta: metav1.ObjectMeta{Name: "n1", UID: "nn-1"}, Spec: v1alpha1.NodeNetworkSpec{Blocks: []string{"10.244.1.0/26"}},
+		})
+		w.start()
+		defer func() { w.stop() }()
+		settle()
+		test(w)
+	})
+}
+
+// start starts a daemon as Run does, without its socket.
+func (w *world) start() {
+	w.t.Helper()
+	d, err := New(Config{
+		NodeName: "n1", Bridge: "fairlead0", BootID: w.bootID, StateDir: w.dir, Socket: filepath.Join(w.dir, "cni.sock"),
+		AddTimeout: 10 * time.Second, Kernel: w.kernel, HostKernel: w.host, API: w.api, Source: w.api,
+		Metrics: prometheus.NewRegistry(),
+	})
+	if err != nil {
+		w.t.Fatal(err)
+	}
+	w.daemon = d
+	ctx, cancel := context.WithCancel(context.Background())
+	if err := d.verbs.adopt(ctx); err != nil {
+		w.t.Fatal(err)
+	}
+	if err := d.replay(ctx); err != nil {
+		w.t.Fatal(err)
+	}
+	var wg sync.WaitGroup
+	for _, run := range d.background() {
+		wg.Go(func() {
+			if err := run(ctx); err != nil {
+				w.t.Error(err)
+			}
+		})
+	}
+	w.stop = func() {
+		cancel()
+		wg.Wait()
+	}
+}
+
+// restart ends the daemon and starts another.
+func (w *world) restart() {
+	w.t.Helper()
+	w.stop()
+	w.kernel.setHook(nil)
+	w.api.setHook(nil)
+	w.start()
+	settle()
+}
+
+// pod makes a pod and its PodAttachment with these interfaces, the first is the
+// default one.
+func (w *world) pod(name, uid string, ifNames ...string) types.NamespacedName {
+	pa := attachment(name, uid, ifNames...)
+	w.api.mu.Lock()
+	w.api.pods[types.NamespacedName{Namespace: "ns", Name: name}] = &metav1.PartialObjectMetadata{
+		ObjectMeta: metav1.ObjectMeta{Namespace: "ns", Name: name, UID: types.UID(uid)},
+	}
+	w.api.mu.Unlock()
+	return keyOf(w.api.put(pa))
+}
+
+func attachment(name, uid string, ifNames ...string) *v1alpha1.PodAttachment {
+	if len(ifNames) == 0 {
+		ifNames = []string{"eth0"}
+	}
+	pa := &v1alpha1.PodAttachment{
+		ObjectMeta: metav1.ObjectMeta{
+			Namespace: "ns", Name: name + "-" + uid, UID: types.UID("pa-" + uid), Generation: 1,
+			Finalizers: []string{v1alpha1.ReleaseFinalizer},
+		},
+		Spec: v1alpha1.PodAttachmentSpec{PodName: name, PodUID: types.UID(uid), NodeName: "n1"},
+	}
+	for n, ifName := range ifNames {
+		i := v1alpha1.Interface{
+			Name: ifName, Network: v1alpha1.DefaultNetwork, Driver: "native", Default: n == 0,
+			Addresses: []string{fmt.Sprintf("10.244.1.%d/32", 5+n)}, Gateways: []string{"169.254.1.1"},
+			Binding: v1alpha1.Binding{Bridge: &v1alpha1.BridgeBinding{Name: "fairlead0"}},
+		}
+		if n > 0 {
+			i.Gateways = nil
+		}
+		pa.Spec.Interfaces = append(pa.Spec.Interfaces, i)
+	}
+	return pa
+}
+
+// leave deletes a PodAttachment as the controller does: the finalizer holds it.
+func (w *world) leave(key types.NamespacedName) {
+	w.api.change(key, func(pa *v1alpha1.PodAttachment) {
+		now := metav1.Now()
+		pa.DeletionTimestamp = &now
+	})
+}
+
+const config110 = `{"cniVersion":"1.1.0","name":"fairlead","type":"fairlead"}`
+
+func request(verb, containerID, netns, pod, uid string) cniproto.Request {
+	args := "IgnoreUnknown=1;K8S_POD_NAMESPACE=ns;K8S_POD_NAME=" + pod + ";K8S_POD_INFRA_CONTAINER_ID=" + containerID
+	if uid != "" {
+		args += ";K8S_POD_UID=" + uid
+	}
+	return cniproto.Request{
+		Verb: verb, ContainerID: containerID, Netns: netns, IfName: "eth0", Args: args, Config: json.RawMessage(config110),
+	}
+}
+
+// add makes the namespace and sends ADD.
+func (w *world) add(containerID, pod, uid string) ([]byte, error) {
+	netns := w.netns(containerID)
+	w.kernel.mu.Lock()
+	_, there := w.kernel.namespaces[netns]
+	w.kernel.mu.Unlock()
+	if !there {
+		w.kernel.namespace(netns)
+	}
+	return w.handle(request(cniproto.VerbAdd, containerID, netns, pod, uid))
+}
+
+// netns is where a sandbox's namespace would be: in a directory that exists.
+func (w *world) netns(containerID string) string { return filepath.Join(w.dir, "ns-"+containerID) }
+
+func (w *world) del(containerID string) error {
+	_, err := w.handle(request(cniproto.VerbDel, containerID, "", "", ""))
+	return err
+}
+
+func (w *world) handle(r cniproto.Request) ([]byte, error) {
+	return w.daemon.verbs.Handle(context.Background(), r)
+}
+
+// mustAdd is add that succeeds, and waits until everything behind it is done.
+func (w *world) mustAdd(containerID, pod, uid string) {
+	w.t.Helper()
+	if _, err := w.add(containerID, pod, uid); err != nil {
+		w.t.Fatalf("ADD %s: %v", containerID, err)
+	}
+	settle()
+}
+
+// wantCode checks the CNI code of an error, 0 for none.
+func wantCode(t *testing.T, err error, code int, words ...string) {
+	t.Helper()
+	got := 0
+	var e *cniproto.Error
+	if errors.As(err, &e) {
+		got = e.Code
+	} else if err != nil {
+		t.Fatalf("the error has no CNI code: %v", err)
+	}
+	if got != code {
+		t.Fatalf("code %d (%v), want %d", got, err, code)
+	}
+	for _, word := range words {
+		if e == nil || !strings.Contains(e.Msg, word) {
+			t.Errorf("the message does not say %q: %v", word, err)
+		}
+	}
+}
+
+// wantLinks checks what is plugged, as container/interface.
+func (w *world) wantLinks(want ...string) {
+	w.t.Helper()
+	got := w.kernel.names()
+	slices.Sort(want)
+	if !slices.Equal(got, want) {
+		w.t.Errorf("links %v, want %v", got, want)
+	}
+}
+
+// wantRecords checks whose records are on disk, and that nothing else is.
+func (w *world) wantRecords(want ...string) {
+	w.t.Helper()
+	entries, err := os.ReadDir(filepath.Join(w.dir, recordsDir))
+	if err != nil {
+		w.t.Fatal(err)
+	}
+	var got []string
+	for _, e := range entries {
+		got = append(got, e.Name())
+	}
+	for i := range want {
+		want[i] += recordSuffix
+	}
+	slices.Sort(want)
+	if !slices.Equal(got, want) {
+		w.t.Errorf("records %v, want %v", got, want)
+	}
+}
+
+// wantWrites checks every status that was ever written of a PodAttachment.
+func (w *world) wantWrites(key types.NamespacedName, want ...string) {
+	w.t.Helper()
+	if got := w.api.written(key); !slices.Equal(got, want) {
+		w.t.Errorf("writes of %s: %v, want %v", key, got, want)
+	}
+}
+
+// settle waits until nothing is left to do at once, nor for the status that an
+// ADD leaves for a moment later.
+func settle() {
+	synctest.Wait()
+	<-time.After(ackDelay)
+	synctest.Wait()
+}

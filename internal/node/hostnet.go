@@ -1,0 +1,280 @@
+package node
+
+import (
+	"context"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"slices"
+	"strings"
+	"sync"
+	"sync/atomic"
+	"time"
+
+	"github.com/go-logr/logr"
+	"golang.org/x/sync/errgroup"
+	"k8s.io/apimachinery/pkg/api/equality"
+	"k8s.io/apimachinery/pkg/api/meta"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/util/resourceversion"
+
+	"fairlead.dev/fairlead/api/v1alpha1"
+	"fairlead.dev/fairlead/internal/netdev"
+)
+
+const (
+	// hostPace is the shortest time between two looks at the node's network,
+	// so that the links of a hundred pods a second are one look in five.
+	hostPace = 50 * time.Millisecond
+	// hostRetryFirst and hostRetryLast bound the wait after a failure.
+	hostRetryFirst = time.Second
+	hostRetryLast  = 30 * time.Second
+	// maxProblems is how many problems a condition tells of.
+	maxProblems = 8
+)
+
+// hostNet keeps the default network's part of this node: the bridge, and the
+// routes to the blocks of every node. It is applied as a whole when a
+// NodeNetwork changes and when something of it changes in the kernel.
+type hostNet struct {
+	kernel HostKernel
+	api    API
+	// networks lists every NodeNetwork, from memory.
+	networks func(ctx context.Context) ([]v1alpha1.NodeNetwork, error)
+
+	node   string
+	bridge string
+	uplink string // name, or empty
+	bootID string
+
+	told    atomic.Bool // the NodeNetworks were read
+	kicked  chan struct{}
+	written *v1alpha1.NodeNetwork // own, as it was after the last write
+
+	mu      sync.Mutex
+	mtu     int // 0 until the bridge was made
+	reason  string
+	changed chan struct{} // closed when mtu or reason changes, then replaced
+}
+
+func newHostNet(k HostKernel, api API, networks func(context.Context) ([]v1alpha1.NodeNetwork, error), c Config) *hostNet {
+	return &hostNet{
+		kernel: k, api: api, networks: networks,
+		node: c.NodeName, bridge: c.Bridge, uplink: c.Uplink, bootID: c.BootID,
+		kicked:  make(chan struct{}, 1),
+		reason:  "the NodeNetworks were not read from the API server yet",
+		changed: make(chan struct{}),
+	}
+}
+
+// networksChanged has the node's network looked at for the first time, and again
+// when a NodeNetwork changed.
+func (h *hostNet) networksChanged() {
+	h.told.Store(true)
+	h.kick()
+}
+
+// kick has the node's network looked at, once the NodeNetworks were read: what
+// is on the host already stays until then.
+func (h *hostNet) kick() {
+	select {
+	case h.kicked <- struct{}{}:
+	default:
+	}
+}
+
+// ready says why pods cannot be plugged into the default network, or nil.
+func (h *hostNet) ready() error {
+	h.mu.Lock()
+	defer h.mu.Unlock()
+	if h.mtu == 0 {
+		return because(errNotReady, "the default network is not there yet: %s", h.reason)
+	}
+	return nil
+}
+
+// await returns the MTU of the default network, in bytes, as soon as its bridge
+// is there. The error is errNotReady, with what it waits for, when ctx ended
+// first.
+func (h *hostNet) await(ctx context.Context) (int, error) {
+	for {
+		h.mu.Lock()
+		mtu, changed := h.mtu, h.changed
+		h.mu.Unlock()
+		if mtu > 0 {
+			return mtu, nil
+		}
+		select {
+		case <-changed:
+		case <-ctx.Done():
+			if err := context.Cause(ctx); !errors.Is(err, context.DeadlineExceeded) {
+				return 0, fmt.Errorf("ADD ended while it waited: %w", err)
+			}
+			return 0, because(errNotReady, "node %s: %w", h.node, h.ready())
+		}
+	}
+}
+
+// set notes how far the node's network is. Once it was there it stays: a bridge
+// that somebody takes away is put back, and an ADD in between says so itself.
+func (h *hostNet) set(mtu int, reason string) {
+	h.mu.Lock()
+	defer h.mu.Unlock()
+	if mtu > 0 {
+		h.mtu = mtu
+	}
+	h.reason = reason
+	close(h.changed)
+	h.changed = make(chan struct{})
+}
+
+// Run keeps the node's network until ctx ends. What it put on the host stays:
+// pods go on talking while the daemon is away.
+func (h *hostNet) Run(ctx context.Context) error {
+	var g errgroup.Group
+	g.Go(func() error { return h.watch(ctx) })
+	g.Go(func() error { return h.loop(ctx) })
+	return g.Wait()
+}
+
+// watch has the node's network looked at when the kernel says that it changed.
+func (h *hostNet) watch(ctx context.Context) error {
+	wait := hostRetryFirst
+	for {
+		if err := h.kernel.WatchHost(ctx, h.kick); err != nil {
+			logr.FromContextOrDiscard(ctx).Error(err, "watch of the kernel ended, will be started again", "after", wait)
+		}
+		if !sleep(ctx, wait) {
+			return nil
+		}
+		h.kick()
+		wait = min(2*wait, hostRetryLast)
+	}
+}
+
+func (h *hostNet) loop(ctx context.Context) error {
+	log := logr.FromContextOrDiscard(ctx)
+	wait := hostRetryFirst
+	retry := time.NewTimer(hostRetryFirst)
+	retry.Stop()
+	defer retry.Stop()
+	for {
+		select {
+		case <-ctx.Done():
+			return nil
+		case <-h.kicked:
+		case <-retry.C:
+		}
+		retry.Stop()
+		if !h.told.Load() {
+			continue
+		}
+		if err := h.apply(ctx); err != nil && ctx.Err() == nil {
+			log.Error(err, "node's network is not complete, will be tried again", "after", wait)
+			retry.Reset(wait)
+			wait = min(2*wait, hostRetryLast)
+		} else {
+			wait = hostRetryFirst
+		}
+		if !sleep(ctx, hostPace) {
+			return nil
+		}
+	}
+}
+
+// sleep waits, or returns false when ctx ended first.
+func sleep(ctx context.Context, d time.Duration) bool {
+	t := time.NewTimer(d)
+	defer t.Stop()
+	select {
+	case <-t.C:
+		return true
+	case <-ctx.Done():
+		return false
+	}
+}
+
+// apply makes the kernel be as the NodeNetworks say, and says how it went.
+func (h *hostNet) apply(ctx context.Context) error {
+	all, err := h.networks(ctx)
+	if err != nil {
+		return fmt.Errorf("list NodeNetworks: %w", err)
+	}
+	i := slices.IndexFunc(all, func(nn v1alpha1.NodeNetwork) bool { return nn.Name == h.node })
+	if i < 0 {
+		h.set(0, fmt.Sprintf("the controller has not written NodeNetwork %s yet", h.node))
+		return nil
+	}
+	own := &all[i]
+	if h.written != nil && h.written.UID == own.UID {
+		if order, err := resourceversion.CompareResourceVersion(h.written.ResourceVersion, own.ResourceVersion); err == nil && order > 0 {
+			own = h.written
+		}
+	}
+	up, err := h.kernel.Uplink(ctx, h.uplink)
+	if err != nil {
+		h.set(0, err.Error())
+		return errors.Join(err, h.report(ctx, own, nil, metav1.Condition{
+			Status: metav1.ConditionFalse, Reason: "NoUplink", Message: err.Error(),
+		}))
+	}
+	want, problems := planHost(h.bridge, own, all, up)
+	changes, err := h.kernel.ApplyHost(ctx, want)
+	if len(changes) > 0 {
+		logr.FromContextOrDiscard(ctx).Info("node's network changed", "changes", changes)
+	}
+	if errors.Is(err, netdev.ErrNoBridge) {
+		h.set(0, err.Error())
+	} else {
+		h.set(up.MTU, "")
+	}
+	return errors.Join(err, h.report(ctx, own, &up, routed(err, problems)))
+}
+
+// routed is the condition Routed.
+func routed(err error, problems []string) metav1.Condition {
+	switch {
+	case err != nil:
+		return metav1.Condition{Status: metav1.ConditionFalse, Reason: "ApplyFailed", Message: err.Error()}
+	case len(problems) > 0:
+		message := strings.Join(problems[:min(len(problems), maxProblems)], "; ")
+		if more := len(problems) - maxProblems; more > 0 {
+			message += fmt.Sprintf("; and %d more", more)
+		}
+		return metav1.Condition{Status: metav1.ConditionFalse, Reason: "NotReachable", Message: message}
+	}
+	return metav1.Condition{Status: metav1.ConditionTrue, Reason: "Routed", Message: "the bridge and every route are in place"}
+}
+
+// report writes this node's NodeNetwork status when it has something else to
+// say: every node watches it. Without an uplink the addresses stay as they were,
+// lest every other node takes its routes away because of a link that flaps.
+func (h *hostNet) report(ctx context.Context, own *v1alpha1.NodeNetwork, up *netdev.Uplink, c metav1.Condition) error {
+	want := *own.Status.DeepCopy()
+	want.BootID = h.bootID
+	if up != nil {
+		want.Uplink, want.MTU, want.Addresses = up.Name, int32(up.MTU), nil //nolint:gosec // an MTU is at most 65535
+		for _, a := range up.Addresses {
+			want.Addresses = append(want.Addresses, a.String())
+		}
+	}
+	c.Type = v1alpha1.ConditionRouted
+	meta.SetStatusCondition(&want.Conditions, c)
+	if equality.Semantic.DeepEqual(want, own.Status) {
+		return nil
+	}
+	patch, err := json.Marshal(map[string]any{
+		"status": map[string]any{
+			"uplink": want.Uplink, "addresses": want.Addresses, "mtu": want.MTU, "bootID": want.BootID, "conditions": want.Conditions,
+		},
+	})
+	if err != nil {
+		return fmt.Errorf("encode the status of NodeNetwork %s: %w", own.Name, err)
+	}
+	got, err := h.api.PatchNetwork(ctx, own.Name, patch)
+	if err != nil {
+		return fmt.Errorf("write the status of NodeNetwork %s: %w", own.Name, err)
+	}
+	h.written = got
+	return nil
+}

@@ -1,0 +1,103 @@
+package node
+
+import (
+	"context"
+	"errors"
+	"io/fs"
+	"net/netip"
+	"os"
+	"path/filepath"
+
+	"fairlead.dev/fairlead/internal/netdev"
+)
+
+// Kernel is what plugging asks of the kernel.
+type Kernel interface {
+	// Enter opens the network namespace at a path. The error is
+	// netdev.ErrNotNamespace when there is none.
+	Enter(path string) (Sandbox, error)
+	// Detach removes a host end, and returns when it is gone. It is nil when
+	// there is none.
+	Detach(ctx context.Context, hostName string) error
+	// Links lists the host ends that are ours.
+	Links(ctx context.Context) ([]netdev.HostLink, error)
+}
+
+// Sandbox is an open network namespace.
+type Sandbox interface {
+	ID() netdev.NamespaceID
+	// Attach plugs one interface, or changes nothing.
+	Attach(ctx context.Context, p netdev.Plug) (netdev.Plugged, error)
+	// PodIPs are the addresses of an interface, IPv4 first.
+	PodIPs(ifName string) ([]netip.Addr, error)
+	Close()
+}
+
+// HostKernel is what the node's own network asks of the kernel.
+type HostKernel interface {
+	Uplink(ctx context.Context, name string) (netdev.Uplink, error)
+	ApplyHost(ctx context.Context, want netdev.HostState) (changes []string, err error)
+	// WatchHost calls notify when something of ours changed, until ctx ends.
+	WatchHost(ctx context.Context, notify func()) error
+}
+
+// RealKernel is the kernel of this machine.
+type RealKernel struct{ *netdev.Kernel }
+
+// Enter opens the network namespace at a path.
+func (k RealKernel) Enter(path string) (Sandbox, error) {
+	ns, err := netdev.OpenNamespace(path)
+	if err != nil {
+		return nil, err
+	}
+	return realSandbox{Namespace: ns, kernel: k.Kernel}, nil
+}
+
+type realSandbox struct {
+	*netdev.Namespace
+	kernel *netdev.Kernel
+}
+
+func (s realSandbox) Attach(ctx context.Context, p netdev.Plug) (netdev.Plugged, error) {
+	return s.kernel.Attach(ctx, s.Namespace, p)
+}
+
+func (s realSandbox) Close() { _ = s.Namespace.Close() }
+
+func (s realSandbox) PodIPs(ifName string) ([]netip.Addr, error) {
+	return netdev.PodIPs(s.Namespace, ifName)
+}
+
+// presence is what can be said of a recorded namespace.
+type presence int
+
+const (
+	// present: it is there.
+	present presence = iota
+	// unclear: something is in its place that may hide it, as when the mounts
+	// of namespaces do not reach the daemon's container.
+	unclear
+	// absent: nothing is there any more, or a namespace that came after it.
+	absent
+)
+
+// look tells whether the namespace of a record is still there.
+func look(k Kernel, r *record) presence {
+	ns, err := k.Enter(r.Netns)
+	switch {
+	case err == nil:
+		id := ns.ID()
+		ns.Close()
+		if id != r.NetnsID {
+			return absent
+		}
+		return present
+	case !errors.Is(err, fs.ErrNotExist):
+		return unclear
+	}
+	// A directory that is missing as a whole was not given to the daemon.
+	if _, err := os.Stat(filepath.Dir(r.Netns)); err != nil {
+		return unclear
+	}
+	return absent
+}

@@ -1,0 +1,52 @@
+package node
+
+import (
+	"errors"
+	"time"
+
+	"github.com/prometheus/client_golang/prometheus"
+)
+
+// metrics of the daemon beside those of its CNI server: what a request waited
+// for apart from what it did.
+type metrics struct {
+	queueWait   *prometheus.HistogramVec
+	steps       *prometheus.HistogramVec
+	swept       *prometheus.CounterVec
+	ackFailures prometheus.Counter
+}
+
+var durationBuckets = []float64{.0005, .001, .0025, .005, .01, .025, .05, .1, .25, .5, 1, 2.5, 5, 10, 30, 60, 120, 240}
+
+func newMetrics(r prometheus.Registerer) (*metrics, error) {
+	const namespace, subsystem = "fairlead", "node"
+	m := &metrics{
+		queueWait: prometheus.NewHistogramVec(prometheus.HistogramOpts{
+			Namespace: namespace, Subsystem: subsystem, Name: "queue_wait_seconds",
+			Help:    "How long a request waited for the one before it on the same sandbox, by verb.",
+			Buckets: durationBuckets,
+		}, []string{"verb"}),
+		steps: prometheus.NewHistogramVec(prometheus.HistogramOpts{
+			Namespace: namespace, Subsystem: subsystem, Name: "step_duration_seconds",
+			Help:    "Duration of a step: wait (for the PodAttachment), plug, acknowledge.",
+			Buckets: durationBuckets,
+		}, []string{"step"}),
+		swept: prometheus.NewCounterVec(prometheus.CounterOpts{
+			Namespace: namespace, Subsystem: subsystem, Name: "swept_total",
+			Help: "Sandboxes that went without a DEL, and links that belonged to none, by kind.",
+		}, []string{"kind"}),
+		ackFailures: prometheus.NewCounter(prometheus.CounterOpts{
+			Namespace: namespace, Subsystem: subsystem, Name: "acknowledge_failures_total",
+			Help: "Writes of a PodAttachment's status that failed and are tried again.",
+		}),
+	}
+	return m, errors.Join(r.Register(m.queueWait), r.Register(m.steps), r.Register(m.swept), r.Register(m.ackFailures))
+}
+
+func (m *metrics) queued(verb string, since time.Time) {
+	m.queueWait.WithLabelValues(verb).Observe(time.Since(since).Seconds())
+}
+
+func (m *metrics) step(name string, since time.Time) {
+	m.steps.WithLabelValues(name).Observe(time.Since(since).Seconds())
+}

@@ -1,0 +1,177 @@
+package node
+
+import (
+	"encoding/json"
+	"fmt"
+	"net"
+	"net/netip"
+	"slices"
+
+	cnitypes "github.com/containernetworking/cni/pkg/types"
+	types040 "github.com/containernetworking/cni/pkg/types/040"
+	types100 "github.com/containernetworking/cni/pkg/types/100"
+
+	"fairlead.dev/fairlead/api/v1alpha1"
+	"fairlead.dev/fairlead/internal/netdev"
+)
+
+// plan resolves what a PodAttachment asks for into what is plugged, in order:
+// the default interface first, under the name that the runtime gave. mtu is
+// what an interface without one of its own gets, in bytes.
+func plan(pa *v1alpha1.PodAttachment, containerID, ifName string, mtu int) ([]recordedInterface, error) {
+	if len(pa.Spec.Interfaces) == 0 {
+		return nil, because(errInvalid, "PodAttachment %s/%s: spec.interfaces: empty: must have the default interface", pa.Namespace, pa.Name)
+	}
+	first := slices.IndexFunc(pa.Spec.Interfaces, func(i v1alpha1.Interface) bool { return i.Default })
+	if first < 0 {
+		return nil, because(errInvalid, "PodAttachment %s/%s: spec.interfaces: none is the default: must have one with default: true", pa.Namespace, pa.Name)
+	}
+	out := make([]recordedInterface, 0, len(pa.Spec.Interfaces))
+	add := func(i v1alpha1.Interface, name string) {
+		i.Name = name
+		if i.MTU == 0 {
+			i.MTU = int32(mtu) //nolint:gosec // an MTU is at most 65535
+		}
+		out = append(out, recordedInterface{Interface: i, HostName: netdev.HostName(containerID, name)})
+	}
+	add(pa.Spec.Interfaces[first], ifName)
+	for n, i := range pa.Spec.Interfaces {
+		if n == first {
+			continue
+		}
+		if i.Name == ifName {
+			return nil, because(errInvalid, "PodAttachment %s/%s: spec.interfaces[%d].name: %q: the runtime gave this name to the default interface", pa.Namespace, pa.Name, n, i.Name)
+		}
+		add(i, i.Name)
+	}
+	for _, i := range out {
+		if _, err := i.plug(containerID); err != nil {
+			return nil, because(errInvalid, "PodAttachment %s/%s: interface %s: %w", pa.Namespace, pa.Name, i.Name, err)
+		}
+	}
+	return out, nil
+}
+
+// plug is the interface as the kernel is asked for it.
+func (i *recordedInterface) plug(containerID string) (netdev.Plug, error) {
+	p := netdev.Plug{ContainerID: containerID, Name: i.Name, MTU: int(i.MTU)}
+	if i.Binding.Bridge == nil {
+		return p, fmt.Errorf("binding: must be bridge, the one kind that this build plugs")
+	}
+	p.Bridge = i.Binding.Bridge.Name
+	if i.MAC != "" {
+		mac, err := net.ParseMAC(i.MAC)
+		if err != nil {
+			return p, fmt.Errorf("mac: %w", err)
+		}
+		p.MAC = mac
+	}
+	for n, s := range i.Addresses {
+		a, err := netip.ParsePrefix(s)
+		if err != nil {
+			return p, fmt.Errorf("addresses[%d]: %w", n, err)
+		}
+		p.Addresses = append(p.Addresses, a)
+	}
+	for n, s := range i.Gateways {
+		g, err := netip.ParseAddr(s)
+		if err != nil {
+			return p, fmt.Errorf("gateways[%d]: %w", n, err)
+		}
+		p.Gateways = append(p.Gateways, g)
+	}
+	for n, r := range i.Routes {
+		route, err := parseRoute(r)
+		if err != nil {
+			return p, fmt.Errorf("routes[%d]: %w", n, err)
+		}
+		p.Routes = append(p.Routes, route)
+	}
+	return p, nil
+}
+
+func parseRoute(r v1alpha1.Route) (out netdev.Route, err error) {
+	if out.Destination, err = netip.ParsePrefix(r.Destination); err != nil {
+		return out, fmt.Errorf("destination: %w", err)
+	}
+	if r.Gateway == "" {
+		return out, nil
+	}
+	if out.Gateway, err = netip.ParseAddr(r.Gateway); err != nil {
+		return out, fmt.Errorf("gateway: %w", err)
+	}
+	return out, nil
+}
+
+// cniResult is the answer to ADD, in CNI version 1.1.0. Only the default
+// interface's addresses are in it as addresses: CRI-O takes every one it finds
+// for the pod's.
+func cniResult(interfaces []recordedInterface, netns string) (*types100.Result, error) {
+	res := &types100.Result{CNIVersion: types100.ImplementedSpecVersion}
+	for _, i := range interfaces {
+		res.Interfaces = append(res.Interfaces,
+			&types100.Interface{Name: i.HostName},
+			&types100.Interface{Name: i.Name, Mac: i.Plugged.MAC, Mtu: i.Plugged.MTU, Sandbox: netns})
+	}
+	first := interfaces[0]
+	p, err := first.plug("")
+	if err != nil {
+		return nil, err
+	}
+	gateway := func(a netip.Addr) net.IP {
+		for _, g := range p.Gateways {
+			if g.Is4() == a.Is4() {
+				return g.AsSlice()
+			}
+		}
+		return nil
+	}
+	for _, a := range p.Addresses {
+		res.IPs = append(res.IPs, &types100.IPConfig{Interface: new(1), Address: ipNet(a), Gateway: gateway(a.Addr())})
+	}
+	for _, g := range p.Gateways {
+		all := netip.PrefixFrom(netip.IPv4Unspecified(), 0)
+		if g.Is6() {
+			all = netip.PrefixFrom(netip.IPv6Unspecified(), 0)
+		}
+		res.Routes = append(res.Routes, &cnitypes.Route{Dst: ipNet(all), GW: g.AsSlice()})
+	}
+	for _, r := range p.Routes {
+		route := &cnitypes.Route{Dst: ipNet(r.Destination)}
+		if r.Gateway.IsValid() {
+			route.GW = r.Gateway.AsSlice()
+		}
+		res.Routes = append(res.Routes, route)
+	}
+	if d := first.DNS; d != nil {
+		res.DNS = cnitypes.DNS{Nameservers: d.Nameservers, Domain: d.Domain, Search: d.Search, Options: d.Options}
+	}
+	return res, nil
+}
+
+func ipNet(p netip.Prefix) net.IPNet {
+	return net.IPNet{IP: p.Addr().AsSlice(), Mask: net.CIDRMask(p.Bits(), p.Addr().BitLen())}
+}
+
+// inVersion gives a result in version 1.1.0 the form of the version that the
+// runtime asked for: 0.3.1, 0.4.0, 1.0.0 or 1.1.0.
+func inVersion(raw json.RawMessage, version string) ([]byte, error) {
+	if version == types100.ImplementedSpecVersion {
+		return raw, nil
+	}
+	res := &types100.Result{}
+	if err := json.Unmarshal(raw, res); err != nil {
+		return nil, fmt.Errorf("decode the recorded result: %w", err)
+	}
+	for _, i := range res.Interfaces {
+		i.Mtu = 0 // came with 1.1.0
+	}
+	converted, err := res.GetAsVersion(version)
+	if err != nil {
+		return nil, because(errInvalid, "cniVersion: %w", err)
+	}
+	return json.Marshal(converted)
+}
+
+// The conversions to older versions are registered by this package.
+var _ = types040.ImplementedSpecVersion

@@ -1,0 +1,217 @@
+package node
+
+import (
+	"encoding/json"
+	"errors"
+	"fmt"
+	"io/fs"
+	"os"
+	"path/filepath"
+	"strings"
+	"time"
+
+	"k8s.io/apimachinery/pkg/types"
+
+	"fairlead.dev/fairlead/api/v1alpha1"
+	"fairlead.dev/fairlead/internal/netdev"
+)
+
+// recordVersion is the version of the records' form. A record of another
+// version is set aside and rebuilt from the kernel.
+const recordVersion = 1
+
+// state is how far a sandbox has come.
+type state string
+
+const (
+	// attaching: an ADD is plugging, or was killed while it did.
+	attaching state = "attaching"
+	// attached: ADD has answered, or was about to.
+	attached state = "attached"
+	// deleting: DEL has answered, or was about to; the links are going.
+	deleting state = "deleting"
+)
+
+// record is all that the daemon knows of a sandbox. It is written before the
+// first link is made and removed after the last one is gone. A record that is
+// in the ledger is never changed, only replaced.
+type record struct {
+	Version     int    `json:"version"`
+	ContainerID string `json:"containerID"`
+	BootID      string `json:"bootID"`
+	State       state  `json:"state"`
+
+	// Netns is the path that the runtime gave and what it led to.
+	Netns   string             `json:"netns,omitempty"`
+	NetnsID netdev.NamespaceID `json:"netnsID"`
+	// IfName is the name that the runtime gave to the default interface.
+	IfName string `json:"ifName,omitempty"`
+
+	Pod        podRef        `json:"pod"`
+	Attachment attachmentRef `json:"attachment"`
+
+	Interfaces []recordedInterface `json:"interfaces"`
+	// Result is the CNI result in version 1.1.0.
+	Result json.RawMessage `json:"result,omitempty"`
+
+	StartedAt  time.Time `json:"startedAt"`
+	AttachedAt time.Time `json:"attachedAt,omitzero"`
+}
+
+// podRef names a pod.
+type podRef struct {
+	Namespace string    `json:"namespace"`
+	Name      string    `json:"name"`
+	UID       types.UID `json:"uid,omitempty"`
+}
+
+func (p podRef) String() string { return p.Namespace + "/" + p.Name }
+
+// attachmentRef names one PodAttachment, for all time by its UID.
+type attachmentRef struct {
+	Name string    `json:"name,omitempty"`
+	UID  types.UID `json:"uid,omitempty"`
+}
+
+// recordedInterface is one interface as it was resolved for this sandbox: what
+// the PodAttachment says later does not matter to a DEL.
+type recordedInterface struct {
+	v1alpha1.Interface
+	// HostName is known before the link is made.
+	HostName string         `json:"hostName"`
+	Plugged  netdev.Plugged `json:"plugged,omitzero"`
+}
+
+// with returns a changed copy.
+func (r *record) with(change func(*record)) *record {
+	c := *r
+	change(&c)
+	return &c
+}
+
+// attachmentKey names the PodAttachment that the sandbox holds.
+func (r *record) attachmentKey() types.NamespacedName {
+	return types.NamespacedName{Namespace: r.Pod.Namespace, Name: r.Attachment.Name}
+}
+
+// hostNames are the links that the sandbox has on the host.
+func (r *record) hostNames() []string {
+	names := make([]string, len(r.Interfaces))
+	for i, ifc := range r.Interfaces {
+		names[i] = ifc.HostName
+	}
+	return names
+}
+
+// files keeps the records on tmpfs, one file per sandbox, named after it.
+type files struct{ dir string }
+
+const (
+	recordSuffix  = ".json"
+	damagedSuffix = ".bad"
+)
+
+func (f files) path(containerID string) string {
+	return filepath.Join(f.dir, containerID+recordSuffix)
+}
+
+// write replaces the file of a record as a whole. The directory is on tmpfs
+// and dies with the boot, as sandboxes do, so nothing is synced.
+func (f files) write(r *record) error {
+	raw, err := json.Marshal(r)
+	if err != nil {
+		return fmt.Errorf("encode the record of sandbox %s: %w", r.ContainerID, err)
+	}
+	temp, err := os.CreateTemp(f.dir, ".new-*")
+	if err != nil {
+		return fmt.Errorf("write the record of sandbox %s: %w", r.ContainerID, err)
+	}
+	_, err = temp.Write(raw)
+	if err = errors.Join(err, temp.Close()); err == nil {
+		err = os.Rename(temp.Name(), f.path(r.ContainerID))
+	}
+	if err != nil {
+		_ = os.Remove(temp.Name())
+		return fmt.Errorf("write the record of sandbox %s: %w", r.ContainerID, err)
+	}
+	return nil
+}
+
+func (f files) remove(containerID string) error {
+	err := os.Remove(f.path(containerID))
+	if err != nil && !errors.Is(err, fs.ErrNotExist) {
+		return fmt.Errorf("remove the record of sandbox %s: %w", containerID, err)
+	}
+	return nil
+}
+
+// damaged is a record that could not be read. Its file was set aside.
+type damaged struct {
+	containerID string
+	err         error
+}
+
+// read makes the directory if need be and reads every record in it. What a
+// killed daemon left half-written is removed; what cannot be read is renamed
+// to <name>.bad and reported.
+func (f files) read() ([]*record, []damaged, error) {
+	if err := os.MkdirAll(f.dir, 0o700); err != nil {
+		return nil, nil, fmt.Errorf("make the directory of records: %w", err)
+	}
+	entries, err := os.ReadDir(f.dir)
+	if err != nil {
+		return nil, nil, fmt.Errorf("read the directory of records: %w", err)
+	}
+	var records []*record
+	var bad []damaged
+	for _, e := range entries {
+		name := e.Name()
+		path := filepath.Join(f.dir, name)
+		containerID, ok := strings.CutSuffix(name, recordSuffix)
+		if strings.HasPrefix(name, ".new-") {
+			if err := os.Remove(path); err != nil {
+				return nil, nil, fmt.Errorf("remove a half-written record: %w", err)
+			}
+			continue
+		}
+		if !ok {
+			continue
+		}
+		r, err := readRecord(path, containerID)
+		if err == nil {
+			records = append(records, r)
+			continue
+		}
+		if err := os.Rename(path, path+damagedSuffix); err != nil {
+			return nil, nil, fmt.Errorf("set a damaged record aside: %w", err)
+		}
+		bad = append(bad, damaged{containerID: containerID, err: err})
+	}
+	return records, bad, nil
+}
+
+func readRecord(path, containerID string) (*record, error) {
+	raw, err := os.ReadFile(path)
+	if err != nil {
+		return nil, fmt.Errorf("read record: %w", err)
+	}
+	return decodeRecord(raw, containerID)
+}
+
+// decodeRecord accepts what write writes, and nothing that would make the
+// daemon touch links of another sandbox.
+func decodeRecord(raw []byte, containerID string) (*record, error) {
+	r := &record{}
+	if err := json.Unmarshal(raw, r); err != nil {
+		return nil, fmt.Errorf("decode record: %w", err)
+	}
+	switch {
+	case r.Version != recordVersion:
+		return nil, fmt.Errorf("record has version %d: this build reads %d", r.Version, recordVersion)
+	case r.ContainerID != containerID:
+		return nil, fmt.Errorf("record names sandbox %q: its file says %q", r.ContainerID, containerID)
+	case r.State != attaching && r.State != attached && r.State != deleting:
+		return nil, fmt.Errorf("record has state %q: must be %s, %s or %s", r.State, attaching, attached, deleting)
+	}
+	return r, nil
+}

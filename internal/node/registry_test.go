@@ -1,0 +1,141 @@
+package node
+
+import (
+	"testing"
+	"time"
+
+	"github.com/google/go-cmp/cmp"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/types"
+
+	"fairlead.dev/fairlead/api/v1alpha1"
+)
+
+// seen is a PodAttachment as the API server shows it.
+func seen(pod, uid, version string) *v1alpha1.PodAttachment {
+	pa := attachment(pod, uid)
+	pa.ResourceVersion = version
+	return pa
+}
+
+func TestRegistryLookup(t *testing.T) {
+	now := metav1.NewTime(time.Unix(1000, 0))
+	older, newest, leaving := seen("p", "u1", "5"), seen("p", "u2", "6"), seen("p", "u3", "7")
+	older.CreationTimestamp = now
+	newest.CreationTimestamp = metav1.NewTime(now.Add(time.Second))
+	leaving.CreationTimestamp = metav1.NewTime(now.Add(time.Minute))
+	leaving.DeletionTimestamp = &now
+	cases := []struct {
+		name         string
+		have         []*v1alpha1.PodAttachment
+		pod          podRef
+		found, stale string // names
+	}{
+		{name: "none", pod: podRef{Namespace: "ns", Name: "p", UID: "u1"}},
+		{name: "by UID", have: []*v1alpha1.PodAttachment{older}, pod: podRef{Namespace: "ns", Name: "p", UID: "u1"}, found: "p-u1"},
+		{name: "of the pod before", have: []*v1alpha1.PodAttachment{older}, pod: podRef{Namespace: "ns", Name: "p", UID: "u2"}, stale: "p-u1"},
+		{
+			name: "beside that of the pod before", have: []*v1alpha1.PodAttachment{older, newest},
+			pod: podRef{Namespace: "ns", Name: "p", UID: "u2"}, found: "p-u2", stale: "p-u1",
+		},
+		{
+			name: "without a UID the newest that stays", have: []*v1alpha1.PodAttachment{older, newest, leaving},
+			pod: podRef{Namespace: "ns", Name: "p"}, found: "p-u2",
+		},
+		{name: "without a UID one that leaves", have: []*v1alpha1.PodAttachment{leaving}, pod: podRef{Namespace: "ns", Name: "p"}, found: "p-u3"},
+		{name: "another namespace", have: []*v1alpha1.PodAttachment{older}, pod: podRef{Namespace: "other", Name: "p", UID: "u1"}},
+		{name: "another pod", have: []*v1alpha1.PodAttachment{older}, pod: podRef{Namespace: "ns", Name: "p-u1", UID: "u1"}},
+	}
+	name := func(pa *v1alpha1.PodAttachment) string {
+		if pa == nil {
+			return ""
+		}
+		return pa.Name
+	}
+	for _, tc := range cases {
+		t.Run(tc.name, func(t *testing.T) {
+			r := newRegistry(func(*v1alpha1.PodAttachment, bool) {})
+			for _, pa := range tc.have {
+				r.update(pa)
+			}
+			found, stale := r.lookup(tc.pod)
+			if name(found) != tc.found || name(stale) != tc.stale {
+				t.Errorf("found %q, stale %q; want %q, %q", name(found), name(stale), tc.found, tc.stale)
+			}
+		})
+	}
+}
+
+func TestRegistryKeepsTheNewest(t *testing.T) {
+	var told []string
+	r := newRegistry(func(pa *v1alpha1.PodAttachment, gone bool) {
+		if gone {
+			told = append(told, "gone")
+			return
+		}
+		told = append(told, pa.ResourceVersion)
+	})
+	key := types.NamespacedName{Namespace: "ns", Name: "p-u1"}
+	version := func() string {
+		if pa := r.get(key); pa != nil {
+			return pa.ResourceVersion
+		}
+		return ""
+	}
+	var got []string
+	step := func(f func(*v1alpha1.PodAttachment), pa *v1alpha1.PodAttachment) {
+		f(pa)
+		got = append(got, version())
+	}
+	step(r.written, seen("p", "u1", "3")) // an answer to a write never brings an object
+	step(r.update, seen("p", "u1", "9"))
+	step(r.update, seen("p", "u1", "8"))   // late
+	step(r.written, seen("p", "u1", "10")) // the answer to a write comes before the watch
+	step(r.update, seen("p", "u1", "10"))  // the same by the watch
+	other := seen("p", "u1", "11")
+	other.UID = "another"
+	step(r.written, other)
+	step(r.delete, other) // of an object that is not this one
+	step(r.delete, seen("p", "u1", "12"))
+	step(r.written, seen("p", "u1", "11")) // the answer comes after the end
+	if diff := cmp.Diff([]string{"", "9", "9", "10", "10", "10", "10", "", ""}, got); diff != "" {
+		t.Error(diff)
+	}
+	if diff := cmp.Diff([]string{"9", "gone"}, told); diff != "" {
+		t.Error(diff)
+	}
+	if len(r.objects) != 0 || len(r.pods) != 0 {
+		t.Errorf("left over: %v, %v", r.objects, r.pods)
+	}
+}
+
+func TestRegistrySubscription(t *testing.T) {
+	r := newRegistry(func(*v1alpha1.PodAttachment, bool) {})
+	pod := podRef{Namespace: "ns", Name: "p", UID: "u1"}
+	changed, done := r.subscribe(pod)
+	count := func() (n int) {
+		for {
+			select {
+			case <-changed:
+				n++
+			default:
+				return n
+			}
+		}
+	}
+	r.update(seen("q", "u9", "1"))
+	if n := count(); n != 0 {
+		t.Errorf("woken %d times for another pod", n)
+	}
+	r.update(seen("p", "u1", "2"))
+	r.update(seen("p", "u2", "3"))
+	r.delete(seen("p", "u2", "4"))
+	if n := count(); n != 1 {
+		t.Errorf("woken %d times, want once for what it had not looked at", n)
+	}
+	done()
+	r.update(seen("p", "u1", "5"))
+	if n := count(); n != 0 || len(r.waiting) != 0 {
+		t.Errorf("woken %d times after the end; %d wait", n, len(r.waiting))
+	}
+}

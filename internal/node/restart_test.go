@@ -1,0 +1,363 @@
+package node
+
+import (
+	"context"
+	"errors"
+	"os"
+	"path/filepath"
+	"runtime"
+	"strings"
+	"testing"
+	"time"
+
+	"fairlead.dev/fairlead/internal/cniproto"
+	"fairlead.dev/fairlead/internal/netdev"
+)
+
+func TestRestartAdoptsWithoutTheAPI(t *testing.T) {
+	inWorld(t, func(w *world) {
+		t := w.t
+		key := w.pod("p", "u1", "eth0", "net1")
+		first, err := w.add("c1", "p", "u1")
+		if err != nil {
+			t.Fatal(err)
+		}
+		settle()
+		w.api.setDown(errors.New("connection refused"))
+		w.restart()
+		w.wantLinks("c1/eth0", "c1/net1")
+		w.wantRecords("c1")
+		second, err := w.add("c1", "p", "u1")
+		if err != nil || string(first) != string(second) {
+			t.Errorf("ADD again: %s, %v; want %s", second, err, first)
+		}
+		_, err = w.handle(request(cniproto.VerbCheck, "c1", w.netns("c1"), "p", "u1"))
+		wantCode(t, err, 0)
+		if err := w.del("c1"); err != nil {
+			t.Fatal(err)
+		}
+		w.leave(key)
+		settle()
+		w.wantLinks()
+		w.wantRecords()
+		w.api.setDown(nil)
+		time.Sleep(retryLast) //nolint:forbidigo // the bubble's clock
+		settle()
+		w.wantWrites(key, "Attached/c1", "Detached/c1")
+	})
+}
+
+// The daemon is killed at each step of ADD. The next one undoes what was not
+// answered and keeps what was, and the pod is plugged in the end.
+func TestKilledDuringAdd(t *testing.T) {
+	cases := []struct {
+		step   string
+		kept   bool // ADD had answered, or its record was complete
+		writes []string
+	}{
+		{step: "attach eth0", writes: []string{"Attached/c2"}},
+		{step: "attached eth0", writes: []string{"Attached/c2"}},
+		{step: "attach net1", writes: []string{"Attached/c2"}},
+		{step: "attached net1", writes: []string{"Attached/c2"}},
+		{step: "patch ns/p-u1", kept: true, writes: []string{"Attached/c1"}},
+		{step: "patched ns/p-u1", kept: true, writes: []string{"Attached/c1"}},
+	}
+	for _, tc := range cases {
+		t.Run(tc.step, func(t *testing.T) {
+			inWorld(t, func(w *world) {
+				key := w.pod("p", "u1", "eth0", "net1")
+				settle()
+				w.killAt(tc.step)
+				go func() { _, _ = w.add("c1", "p", "u1") }()
+				settle()
+				w.restart()
+				if tc.kept {
+					w.wantLinks("c1/eth0", "c1/net1")
+					w.wantRecords("c1")
+				} else {
+					w.wantLinks()
+					w.wantRecords()
+					w.mustAdd("c2", "p", "u1")
+					w.wantLinks("c2/eth0", "c2/net1")
+				}
+				w.wantWrites(key, tc.writes...)
+			})
+		})
+	}
+}
+
+// The daemon is killed at each step of DEL. The next one ends it, and says so
+// once.
+func TestKilledDuringDel(t *testing.T) {
+	host := func(ifName string) string { return netdev.HostName("c1", ifName) }
+	for _, step := range []string{
+		"detach " + host("net1"), "detached " + host("net1"), "detach " + host("eth0"), "detached " + host("eth0"),
+		"patch ns/p-u1", "patched ns/p-u1",
+	} {
+		t.Run(step, func(t *testing.T) {
+			inWorld(t, func(w *world) {
+				t := w.t
+				key := w.pod("p", "u1", "eth0", "net1")
+				w.mustAdd("c1", "p", "u1")
+				w.leave(key)
+				w.killAt(step)
+				if err := w.del("c1"); err != nil {
+					t.Fatal(err)
+				}
+				settle()
+				w.restart()
+				w.wantLinks()
+				w.wantRecords()
+				w.wantWrites(key, "Attached/c1", "Detached/c1")
+			})
+		})
+	}
+}
+
+// killAt ends the goroutine that comes to a step, as a kill of the daemon would:
+// nothing is undone.
+func (w *world) killAt(step string) {
+	kill := func(_ context.Context, s, what string) error {
+		if strings.TrimSpace(s+" "+what) == step {
+			runtime.Goexit()
+		}
+		return nil
+	}
+	w.kernel.setHook(kill)
+	w.api.setHook(kill)
+}
+
+func TestStartAfterReboot(t *testing.T) {
+	for _, kept := range []bool{false, true} {
+		name := "the records went with the boot"
+		if kept {
+			name = "the records did not"
+		}
+		t.Run(name, func(t *testing.T) {
+			inWorld(t, func(w *world) {
+				t := w.t
+				key := w.pod("p", "u1")
+				w.mustAdd("c1", "p", "u1")
+				w.stop()
+				w.kernel.reboot()
+				w.bootID = "boot-2"
+				if !kept {
+					w.wipe()
+				}
+				w.leave(key)
+				w.start()
+				settle()
+				w.wantRecords()
+				w.wantWrites(key, "Attached/c1", "Detached/c1")
+				if s := w.api.get(key).Status.Sandbox; s.BootID != "boot-2" {
+					t.Errorf("sandbox %+v", s)
+				}
+			})
+		})
+	}
+}
+
+func TestSweep(t *testing.T) {
+	cases := []struct {
+		name  string
+		spoil func(w *world)
+		gone  bool
+	}{
+		{name: "a live sandbox stays", spoil: func(*world) {}},
+		{name: "its namespace is gone", gone: true, spoil: func(w *world) { w.kernel.drop(w.netns("c1")) }},
+		{
+			name: "its path leads to another namespace", gone: true,
+			spoil: func(w *world) { w.kernel.namespace(w.netns("c1")) },
+		},
+		{
+			// The mounts of namespaces do not reach the daemon's container: every
+			// sandbox of the node would look dead.
+			name: "the directory of namespaces is not there",
+			spoil: func(w *world) {
+				rec := w.daemon.verbs.ledger.get("c1")
+				if err := w.daemon.verbs.ledger.put(rec.with(func(r *record) { r.Netns = "/run/no-such-dir/c1" })); err != nil {
+					w.t.Fatal(err)
+				}
+			},
+		},
+		{
+			name: "a link of ours belongs to no sandbox",
+			spoil: func(w *world) {
+				w.kernel.change(func(links map[string]fakeLink) {
+					links["flstray"] = fakeLink{containerID: "c7", ifName: "eth0"}
+					links["flnoalias"] = fakeLink{}
+				})
+			},
+		},
+	}
+	for _, tc := range cases {
+		for _, when := range []string{"every minute", "at start"} {
+			t.Run(tc.name+", "+when, func(t *testing.T) {
+				inWorld(t, func(w *world) {
+					key := w.pod("p", "u1")
+					w.mustAdd("c1", "p", "u1")
+					tc.spoil(w)
+					if when == "at start" {
+						w.restart()
+					} else {
+						time.Sleep(sweepInterval) //nolint:forbidigo // the bubble's clock
+						settle()
+					}
+					if tc.gone {
+						w.wantLinks()
+						w.wantRecords()
+						w.leave(key)
+						settle()
+						w.wantWrites(key, "Attached/c1", "Detached/c1")
+						return
+					}
+					w.wantLinks("c1/eth0")
+					w.wantRecords("c1")
+					w.wantWrites(key, "Attached/c1")
+				})
+			})
+		}
+	}
+}
+
+// The sweep comes while an ADD has made a link: it is not its business.
+func TestSweepDuringAdd(t *testing.T) {
+	inWorld(t, func(w *world) {
+		t := w.t
+		w.pod("p", "u1", "eth0", "net1")
+		w.kernel.setHook(func(ctx context.Context, s, what string) error {
+			if s == "attach" && what == "net1" {
+				if err := w.daemon.verbs.sweep(ctx); err != nil {
+					t.Error(err)
+				}
+			}
+			return nil
+		})
+		w.mustAdd("c1", "p", "u1")
+		w.wantLinks("c1/eth0", "c1/net1")
+	})
+}
+
+// The pod was force-deleted and its namespace went without a DEL: its addresses
+// do not wait for the next sweep.
+func TestDeletionOfThePodAttachmentSweeps(t *testing.T) {
+	inWorld(t, func(w *world) {
+		key := w.pod("p", "u1")
+		w.mustAdd("c1", "p", "u1")
+		w.kernel.drop(w.netns("c1"))
+		w.leave(key)
+		settle()
+		w.wantRecords()
+		w.wantWrites(key, "Attached/c1", "Detached/c1")
+	})
+}
+
+func TestDamagedRecord(t *testing.T) {
+	cases := []struct{ name, text string }{
+		{name: "empty", text: ""},
+		{name: "cut off", text: `{"version":1,"containerID":"c1","sta`},
+		{name: "another version", text: `{"version":99,"containerID":"c1","state":"attached"}`},
+		{name: "another sandbox", text: `{"version":1,"containerID":"c2","state":"attached"}`},
+		{name: "an unknown state", text: `{"version":1,"containerID":"c1","state":"sleeping"}`},
+	}
+	for _, tc := range cases {
+		t.Run(tc.name, func(t *testing.T) {
+			inWorld(t, func(w *world) {
+				t := w.t
+				key := w.pod("p", "u1", "eth0", "net1")
+				w.mustAdd("c1", "p", "u1")
+				path := filepath.Join(w.dir, recordsDir, "c1.json")
+				if err := os.WriteFile(path, []byte(tc.text), 0o600); err != nil {
+					t.Fatal(err)
+				}
+				w.restart()
+				// The pod lives on, with a record rebuilt from the kernel.
+				w.wantLinks("c1/eth0", "c1/net1")
+				w.wantWrites(key, "Attached/c1")
+				w.leave(key)
+				if err := w.del("c1"); err != nil {
+					t.Fatal(err)
+				}
+				settle()
+				w.wantLinks()
+				w.wantWrites(key, "Attached/c1", "Detached/c1")
+				if _, err := os.Stat(path + damagedSuffix); err != nil {
+					t.Errorf("the damaged record was not kept for a look: %v", err)
+				}
+			})
+		})
+	}
+}
+
+// A damaged record may be that of a PodAttachment whose status was not written
+// yet: nobody says of that one that it was never plugged.
+func TestDamagedRecordHoldsTheNeverPlugged(t *testing.T) {
+	inWorld(t, func(w *world) {
+		t := w.t
+		key := w.pod("p", "u1")
+		w.api.setHook(func(context.Context, string, string) error { return errors.New("connection refused") })
+		w.mustAdd("c1", "p", "u1")
+		if err := os.WriteFile(filepath.Join(w.dir, recordsDir, "c1.json"), nil, 0o600); err != nil {
+			t.Fatal(err)
+		}
+		w.restart()
+		w.leave(key)
+		settle()
+		w.wantWrites(key)
+		w.kernel.drop(w.netns("c1"))
+		time.Sleep(2 * sweepInterval) //nolint:forbidigo // the bubble's clock
+		settle()
+		w.wantWrites(key, "Detached/")
+	})
+}
+
+func TestHalfWrittenRecordIsRemoved(t *testing.T) {
+	inWorld(t, func(w *world) {
+		t := w.t
+		if err := os.WriteFile(filepath.Join(w.dir, recordsDir, ".new-123"), []byte("{"), 0o600); err != nil {
+			t.Fatal(err)
+		}
+		w.restart()
+		w.wantRecords()
+	})
+}
+
+// The PodAttachment was deleted and went while the daemon was away.
+func TestRestartWhenThePodAttachmentIsGone(t *testing.T) {
+	inWorld(t, func(w *world) {
+		t := w.t
+		key := w.pod("p", "u1")
+		w.mustAdd("c1", "p", "u1")
+		w.stop()
+		w.api.mute()
+		w.api.remove(key)
+		w.start()
+		settle()
+		w.wantLinks("c1/eth0")
+		if err := w.del("c1"); err != nil {
+			t.Fatal(err)
+		}
+		settle()
+		w.wantLinks()
+		w.wantRecords()
+	})
+}
+
+func FuzzDecodeRecord(f *testing.F) {
+	f.Add([]byte(`{"version":1,"containerID":"c1","bootID":"b","state":"attached","interfaces":[{"name":"eth0","hostName":"fl1"}]}`))
+	f.Add([]byte(`{`))
+	f.Fuzz(func(t *testing.T, raw []byte) {
+		rec, err := decodeRecord(raw, "c1")
+		if err != nil {
+			return
+		}
+		files := files{dir: t.TempDir()}
+		if err := files.write(rec); err != nil {
+			t.Fatal(err)
+		}
+		again, bad, err := files.read()
+		if err != nil || len(bad) != 0 || len(again) != 1 || again[0].State != rec.State {
+			t.Fatalf("wrote %+v, read %+v, %+v, %v", rec, again, bad, err)
+		}
+	})
+}

@@ -1,0 +1,191 @@
+package node
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"slices"
+
+	"github.com/go-logr/logr"
+	"golang.org/x/sync/errgroup"
+	"k8s.io/client-go/util/workqueue"
+
+	"fairlead.dev/fairlead/internal/netdev"
+)
+
+// adopt takes over what the daemon before left, without the API server: the
+// records, and from the kernel what damaged records can no longer say. Nothing
+// is served and nothing acknowledged until it returns.
+func (v *verbs) adopt(ctx context.Context) error {
+	log := logr.FromContextOrDiscard(ctx)
+	records, bad, err := v.ledger.files.read()
+	if err != nil {
+		return err
+	}
+	links, err := v.kernel.Links(ctx)
+	if err != nil {
+		return fmt.Errorf("look for links of earlier sandboxes: %w", err)
+	}
+	for _, b := range bad {
+		log.Error(b.err, "record was damaged and set aside", "sandbox", b.containerID)
+		if rec := rebuilt(b.containerID, v.ledger.bootID, links); rec != nil {
+			if err := v.ledger.put(rec); err != nil {
+				return err
+			}
+			log.Info("record rebuilt from the links in the kernel", "sandbox", b.containerID, "links", rec.hostNames())
+		}
+	}
+	for _, rec := range records {
+		v.ledger.adopt(rec)
+		switch rec.State {
+		case attached:
+		case deleting:
+			v.remover.enqueue(rec.ContainerID)
+		case attaching:
+			// The ADD that was killed here had not answered. The plugin asks
+			// again, or the runtime makes another sandbox.
+			if err := v.release(ctx, rec); err != nil {
+				return err
+			}
+		}
+	}
+	if err := v.sweep(ctx); err != nil {
+		log.Error(err, "sweep was not complete, will be tried again")
+	}
+	return nil
+}
+
+// rebuilt is a record with no more than a DEL needs, or nil when no link of the
+// sandbox is left. Its pod is known again when the status of a PodAttachment
+// names the sandbox (ledger.identify).
+func rebuilt(containerID, bootID string, links []netdev.HostLink) *record {
+	rec := &record{Version: recordVersion, ContainerID: containerID, BootID: bootID, State: attached}
+	for _, l := range links {
+		if l.ContainerID == containerID {
+			i := recordedInterface{HostName: l.Name}
+			i.Name = l.Interface
+			rec.Interfaces = append(rec.Interfaces, i)
+		}
+	}
+	if len(rec.Interfaces) == 0 {
+		return nil
+	}
+	return rec
+}
+
+// sweep lets go every sandbox that is no more, and removes links of ours that
+// belong to none. One sandbox's error stops no other.
+func (v *verbs) sweep(ctx context.Context) error {
+	links, err := v.kernel.Links(ctx)
+	if err != nil {
+		return fmt.Errorf("list the links of sandboxes: %w", err)
+	}
+	// A link is made after its record, so the records are looked at second.
+	records := v.ledger.all()
+	there, ours := namesOf(links), map[string]bool{}
+	for _, rec := range records {
+		for _, name := range rec.hostNames() {
+			ours[name] = true
+		}
+	}
+	var todo errgroup.Group
+	todo.SetLimit(removers)
+	for _, l := range links {
+		if !ours[l.Name] {
+			todo.Go(func() error { return v.removeStray(ctx, l) })
+		}
+	}
+	var errs []error
+	for _, rec := range records {
+		if rec.State == attached && v.dead(rec, there) {
+			errs = append(errs, v.reap(ctx, rec.ContainerID))
+		}
+	}
+	return errors.Join(append(errs, todo.Wait())...)
+}
+
+func namesOf(links []netdev.HostLink) map[string]bool {
+	names := make(map[string]bool, len(links))
+	for _, l := range links {
+		names[l.Name] = true
+	}
+	return names
+}
+
+// dead tells whether nothing can use a sandbox any more: it is of an earlier
+// boot, its namespace is gone, or all its links are, which the kernel takes
+// away together with the namespace.
+func (v *verbs) dead(rec *record, there map[string]bool) bool {
+	if rec.BootID != v.ledger.bootID {
+		return true
+	}
+	links := 0
+	for _, name := range rec.hostNames() {
+		if there[name] {
+			links++
+		}
+	}
+	if links == 0 {
+		return true
+	}
+	return rec.Netns != "" && look(v.kernel, rec) == absent
+}
+
+// reap lets a sandbox go that is dead, when no operation on it is under way that
+// changes the picture.
+func (v *verbs) reap(ctx context.Context, containerID string) error {
+	return v.manager.do(ctx, containerID, func(ctx context.Context) error {
+		rec := v.ledger.get(containerID)
+		if rec == nil || rec.State != attached {
+			return nil
+		}
+		links, err := v.kernel.Links(ctx)
+		if err != nil {
+			return fmt.Errorf("list the links of sandboxes: %w", err)
+		}
+		if !v.dead(rec, namesOf(links)) {
+			return nil
+		}
+		logr.FromContextOrDiscard(ctx).Info("sandbox is gone without a DEL", "sandbox", containerID, "pod", rec.Pod)
+		v.metrics.swept.WithLabelValues("sandbox").Inc()
+		return v.release(ctx, rec)
+	})
+}
+
+// removeStray removes a link that no record speaks of. No ADD makes one without
+// a record, so it is what a lost record left.
+func (v *verbs) removeStray(ctx context.Context, l netdev.HostLink) error {
+	key := l.ContainerID
+	if key == "" {
+		key = "link:" + l.Name // no container ID has a colon
+	}
+	return v.manager.do(ctx, key, func(ctx context.Context) error {
+		for _, rec := range v.ledger.all() {
+			if slices.Contains(rec.hostNames(), l.Name) {
+				return nil
+			}
+		}
+		logr.FromContextOrDiscard(ctx).Info("removing a link that belongs to no sandbox", "link", l.Name, "sandbox", l.ContainerID)
+		v.metrics.swept.WithLabelValues("link").Inc()
+		return v.kernel.Detach(ctx, l.Name)
+	})
+}
+
+// reaper looks after the sandboxes whose PodAttachments are being deleted: if
+// one is dead, its addresses need not wait for the next sweep.
+type reaper struct {
+	verbs *verbs
+	queue workqueue.TypedRateLimitingInterface[string]
+}
+
+// Run works until ctx ends.
+func (r *reaper) Run(ctx context.Context) error {
+	work(ctx, r.queue, 4, func(ctx context.Context, containerID string) error {
+		err := r.verbs.reap(ctx, containerID)
+		if err != nil && ctx.Err() == nil {
+			logr.FromContextOrDiscard(ctx).Error(err, "looking after a sandbox failed, will be tried again", "sandbox", containerID)
+		}
+		return err
+	})
+	return nil
+}

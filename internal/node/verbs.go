@@ -1,0 +1,310 @@
+package node
+
+import (
+	"context"
+	"encoding/json"
+	"fmt"
+	"slices"
+	"strings"
+	"time"
+
+	"github.com/go-logr/logr"
+	"k8s.io/apimachinery/pkg/types"
+
+	"fairlead.dev/fairlead/internal/cniproto"
+	"fairlead.dev/fairlead/internal/netdev"
+	"fairlead.dev/fairlead/internal/run"
+)
+
+// undoTimeout bounds the undo of an ADD that failed or was cancelled. What is
+// left then is removed in the background.
+const undoTimeout = 10 * time.Second
+
+// verbs serves what the CNI plugin forwards.
+type verbs struct {
+	kernel   Kernel
+	api      API
+	registry *registry
+	ledger   *ledger
+	manager  *manager
+	remover  *remover
+	host     *hostNet
+	acks     *acknowledger
+	metrics  *metrics
+
+	// addTimeout bounds how long an ADD waits for others.
+	addTimeout time.Duration
+	// node is named in messages.
+	node string
+}
+
+// Handle serves one request, which is valid as Request.Validate says. Errors are
+// *cniproto.Error.
+func (v *verbs) Handle(ctx context.Context, r cniproto.Request) (result []byte, err error) {
+	log := logr.FromContextOrDiscard(ctx).WithValues("verb", r.Verb, "sandbox", r.ContainerID)
+	ctx = logr.NewContext(ctx, log)
+	switch r.Verb {
+	case cniproto.VerbAdd:
+		result, err = v.add(ctx, r)
+	case cniproto.VerbDel:
+		err = v.del(ctx, r.ContainerID, r.IfName)
+	case cniproto.VerbCheck:
+		err = v.check(ctx, r)
+	case cniproto.VerbStatus:
+		err = v.status()
+	default:
+		err = because(errUnserved, "CNI_COMMAND: %q is not served by this build: ADD, DEL, CHECK and STATUS are", r.Verb)
+	}
+	if err != nil {
+		log.V(run.LevelPod).Info("request failed", "args", r.Args, "reason", err.Error())
+	}
+	return result, cniError(err)
+}
+
+// add plugs a sandbox, once: the same request again has the same answer.
+func (v *verbs) add(ctx context.Context, r cniproto.Request) (answer []byte, err error) {
+	pod, err := parseArgs(r.Args)
+	if err != nil {
+		return nil, err
+	}
+	queued := time.Now()
+	err = v.manager.add(ctx, r.ContainerID, func(ctx context.Context) error {
+		v.metrics.queued(cniproto.VerbAdd, queued)
+		rec := v.ledger.get(r.ContainerID)
+		if rec != nil {
+			err = v.again(rec, r)
+		} else {
+			rec, err = v.setUp(ctx, r, pod)
+		}
+		if err == nil {
+			answer, err = inVersion(rec.Result, r.CNIVersion())
+		}
+		return err
+	})
+	return answer, err
+}
+
+// again decides on an ADD of a sandbox that has a record.
+func (v *verbs) again(rec *record, r cniproto.Request) error {
+	if rec.State != attached {
+		return because(errGone, "sandbox %s is being removed: an ADD came after its DEL, or before what was left of the one before is gone", r.ContainerID)
+	}
+	if rec.IfName != r.IfName {
+		return because(errEnvironment, "CNI_IFNAME: %q: sandbox %s has its default interface already, as %q", r.IfName, r.ContainerID, rec.IfName)
+	}
+	ns, err := v.kernel.Enter(r.Netns)
+	if err != nil {
+		return fmt.Errorf("CNI_NETNS: %w", err)
+	}
+	defer ns.Close()
+	if ns.ID() != rec.NetnsID {
+		return because(errEnvironment, "CNI_NETNS: %q: sandbox %s is plugged already, in another namespace, which was at %q", r.Netns, r.ContainerID, rec.Netns)
+	}
+	return nil
+}
+
+// setUp waits for what an ADD needs and plugs. Only the waiting is bounded by
+// addTimeout: what was waited for in time is plugged.
+func (v *verbs) setUp(ctx context.Context, r cniproto.Request, pod podRef) (rec *record, err error) {
+	sandbox, err := v.kernel.Enter(r.Netns)
+	if err != nil {
+		return nil, fmt.Errorf("CNI_NETNS: %w", err)
+	}
+	defer sandbox.Close()
+
+	wait, cancel := context.WithTimeout(ctx, v.addTimeout)
+	defer cancel()
+	start := time.Now()
+	mtu, err := v.host.await(wait)
+	if err != nil {
+		return nil, err
+	}
+	rec, err = v.reserve(wait, record{
+		Version: recordVersion, ContainerID: r.ContainerID, BootID: v.ledger.bootID, State: attaching,
+		Netns: r.Netns, NetnsID: sandbox.ID(), IfName: r.IfName, Pod: pod, StartedAt: start,
+	}, mtu)
+	if err != nil {
+		return nil, err
+	}
+	v.metrics.step("wait", start)
+	defer func() {
+		if err != nil {
+			v.undo(ctx, rec)
+			rec = nil
+		}
+	}()
+	start = time.Now()
+	done, err := v.plug(ctx, sandbox, rec)
+	if err != nil {
+		return rec, err
+	}
+	v.metrics.step("plug", start)
+	// From here on the sandbox is the runtime's: only its DEL takes it back.
+	if err := v.ledger.put(done); err != nil {
+		return rec, err
+	}
+	v.acks.enqueueSoon(done.attachmentKey())
+	return done, nil
+}
+
+// plug makes every interface, in order, and the answer.
+func (v *verbs) plug(ctx context.Context, sandbox Sandbox, rec *record) (*record, error) {
+	interfaces := slices.Clone(rec.Interfaces)
+	for n := range interfaces {
+		i := &interfaces[n]
+		p, err := i.plug(rec.ContainerID)
+		if err != nil {
+			return nil, because(errInvalid, "interface %s: %w", i.Name, err)
+		}
+		if err := context.Cause(ctx); err != nil {
+			return nil, err
+		}
+		if i.Plugged, err = sandbox.Attach(ctx, p); err != nil {
+			if cause := context.Cause(ctx); cause != nil {
+				err = fmt.Errorf("%w: %w", cause, err)
+			}
+			return nil, fmt.Errorf("plug interface %s of pod %s: %w", i.Name, rec.Pod, err)
+		}
+	}
+	res, err := cniResult(interfaces, rec.Netns)
+	if err != nil {
+		return nil, err
+	}
+	raw, err := json.Marshal(res)
+	if err != nil {
+		return nil, fmt.Errorf("encode the result: %w", err)
+	}
+	if err := context.Cause(ctx); err != nil {
+		return nil, err
+	}
+	return rec.with(func(r *record) {
+		r.State, r.Interfaces, r.Result, r.AttachedAt = attached, interfaces, raw, time.Now()
+	}), nil
+}
+
+// undo takes a claim back, with all that may have been plugged under it. It
+// does its work also when ctx has ended.
+func (v *verbs) undo(ctx context.Context, rec *record) {
+	ctx, cancel := context.WithTimeout(context.WithoutCancel(ctx), undoTimeout)
+	defer cancel()
+	if err := v.remover.remove(ctx, rec); err != nil {
+		logr.FromContextOrDiscard(ctx).Error(err, "undo of an ADD failed, continuing in the background", "pod", rec.Pod)
+		v.remover.later(rec)
+	}
+}
+
+// del lets a sandbox go, by its container ID alone. It answers as soon as it is
+// written down that the links have to go: deleting one waits some 30 ms in the
+// kernel, and nobody but the acknowledgement has to wait for that.
+func (v *verbs) del(ctx context.Context, containerID, ifName string) error {
+	queued := time.Now()
+	return v.manager.del(ctx, containerID, func(ctx context.Context) error {
+		v.metrics.queued(cniproto.VerbDel, queued)
+		rec := v.ledger.get(containerID)
+		switch {
+		case rec != nil && rec.State == deleting:
+			return nil
+		case rec != nil:
+			return v.release(ctx, rec)
+		case ifName == "":
+			return nil
+		}
+		// Nothing is known of it; what a lost record left behind has this name.
+		return v.kernel.Detach(ctx, netdev.HostName(containerID, ifName))
+	})
+}
+
+// release writes down that a sandbox has to go, and lets it go. Where that
+// cannot be written it goes at once.
+func (v *verbs) release(ctx context.Context, rec *record) error {
+	dying := rec.with(func(r *record) { r.State = deleting })
+	if err := v.ledger.put(dying); err != nil {
+		logr.FromContextOrDiscard(ctx).Error(err, "record cannot be written, unplugging at once")
+		return v.remover.remove(ctx, rec)
+	}
+	v.remover.enqueue(rec.ContainerID)
+	return nil
+}
+
+// check compares the kernel with the record: the namespace, every link, every
+// address. Routes and MTU are not compared.
+func (v *verbs) check(ctx context.Context, r cniproto.Request) error {
+	return v.manager.do(ctx, r.ContainerID, func(ctx context.Context) error {
+		rec := v.ledger.get(r.ContainerID)
+		if rec == nil || rec.State != attached {
+			return because(errGone, "sandbox %s is not plugged on node %s", r.ContainerID, v.node)
+		}
+		ns, err := v.kernel.Enter(rec.Netns)
+		if err != nil {
+			return fmt.Errorf("CNI_NETNS: %w", err)
+		}
+		defer ns.Close()
+		if ns.ID() != rec.NetnsID {
+			return because(errDiffers, "the namespace at %q is not the one that sandbox %s was plugged in", rec.Netns, r.ContainerID)
+		}
+		diffs, err := differences(ns, rec)
+		if err == nil && len(diffs) > 0 {
+			err = because(errDiffers, "sandbox %s of pod %s differs from its record: %s", r.ContainerID, rec.Pod, strings.Join(diffs, "; "))
+		}
+		return err
+	})
+}
+
+// differences says, in words, what a namespace lacks of a record.
+func differences(ns Sandbox, rec *record) (diffs []string, err error) {
+	for _, i := range rec.Interfaces {
+		have, err := ns.PodIPs(i.Name)
+		if err != nil {
+			diffs = append(diffs, err.Error())
+			continue
+		}
+		p, err := i.plug(rec.ContainerID)
+		if err != nil {
+			return nil, err
+		}
+		for _, a := range p.Addresses {
+			if !slices.Contains(have, a.Addr()) {
+				diffs = append(diffs, fmt.Sprintf("interface %s has lost its address %s", i.Name, a))
+			}
+		}
+	}
+	return diffs, nil
+}
+
+// status says whether an ADD can be served.
+func (v *verbs) status() error {
+	if !v.registry.isSynced() {
+		return because(errUnavailable, "node %s has not read its PodAttachments from the API server yet", v.node)
+	}
+	if err := v.host.ready(); err != nil {
+		return because(errUnavailable, "node %s: %w", v.node, err)
+	}
+	return nil
+}
+
+// parseArgs takes the pod out of CNI_ARGS, "key=value;key=value".
+func parseArgs(args string) (podRef, error) {
+	var p podRef
+	for pair := range strings.SplitSeq(args, ";") {
+		key, value, _ := strings.Cut(pair, "=")
+		switch key {
+		case "K8S_POD_NAMESPACE":
+			p.Namespace = value
+		case "K8S_POD_NAME":
+			p.Name = value
+		case "K8S_POD_UID":
+			p.UID = types.UID(value)
+		}
+	}
+	var missing []string
+	if p.Namespace == "" {
+		missing = append(missing, "K8S_POD_NAMESPACE")
+	}
+	if p.Name == "" {
+		missing = append(missing, "K8S_POD_NAME")
+	}
+	if len(missing) > 0 {
+		return p, because(errEnvironment, "CNI_ARGS: %q: lacks %s", args, strings.Join(missing, " and "))
+	}
+	return p, nil
+}
