@@ -1,0 +1,98 @@
+// Command fairlead-cni is the CNI plugin that a container runtime executes. It
+// copies one request to the node daemon's socket and one answer back, and puts
+// a DEL aside when there is no daemon.
+//
+// What it links is bounded by a test: a runtime waits for its start.
+package main
+
+import (
+	"encoding/json"
+	"fmt"
+	"io"
+	"os"
+	"time"
+
+	"fairlead.dev/fairlead/internal/cniproto"
+)
+
+func main() {
+	p := plugin{
+		getenv: os.Getenv, stdin: os.Stdin, stdout: os.Stdout, stderr: os.Stderr,
+		wait: func(d time.Duration) { <-time.After(d) },
+	}
+	os.Exit(p.run())
+}
+
+// plugin is one call of the plugin and its surroundings.
+type plugin struct {
+	getenv         func(string) string
+	stdin          io.Reader
+	stdout, stderr io.Writer
+	// wait passes the time between two attempts to reach the daemon.
+	wait func(d time.Duration)
+}
+
+// run serves the call and returns the exit status: 0, or 1 for an error. On
+// stdout is the result or a CNI error object and never anything else. Nothing
+// is written to stderr unless stdout cannot be written.
+func (p *plugin) run() int {
+	out, status := p.answer(), 0
+	if out.err != nil {
+		out.result, status = out.err.Encode(), 1
+	}
+	if len(out.result) == 0 {
+		return status
+	}
+	if _, err := p.stdout.Write(out.result); err != nil {
+		_, _ = fmt.Fprintf(p.stderr, "fairlead-cni: the answer cannot be written: %v: %s\n", err, out.result)
+		return 1
+	}
+	return status
+}
+
+// outcome of a call: a result, which is empty for all verbs but ADD and VERSION,
+// or an error.
+type outcome struct {
+	result []byte
+	err    *cniproto.Error
+}
+
+func (p *plugin) answer() outcome {
+	verb := p.getenv("CNI_COMMAND")
+	if verb == cniproto.VerbVersion {
+		return p.version()
+	}
+	r, err := cniproto.ParseRequest(verb, p.getenv, p.stdin)
+	if err != nil {
+		return outcome{err: cniproto.AsError(err)}
+	}
+	result, err := p.serve(r)
+	if err == nil {
+		return outcome{result: result}
+	}
+	e := *cniproto.AsError(err)
+	if e.CNIVersion == "" {
+		e.CNIVersion = r.CNIVersion()
+	}
+	return outcome{err: &e}
+}
+
+// version answers VERSION, which needs no daemon.
+func (p *plugin) version() outcome {
+	answer := struct {
+		CNIVersion        string   `json:"cniVersion"`
+		SupportedVersions []string `json:"supportedVersions"`
+	}{cniproto.Versions[len(cniproto.Versions)-1], cniproto.Versions}
+	asked, err := cniproto.ParseVersion(p.stdin)
+	if err != nil {
+		return outcome{err: cniproto.AsError(err)}
+	}
+	if asked != "" {
+		answer.CNIVersion = asked
+	}
+	raw, err := json.Marshal(answer)
+	if err != nil {
+		return outcome{err: cniproto.AsError(err)}
+	}
+	return outcome{result: raw}
+}

@@ -1,0 +1,444 @@
+package main
+
+import (
+	"bufio"
+	"bytes"
+	"context"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"io"
+	"net"
+	"net/http"
+	"os"
+	"path/filepath"
+	"strings"
+	"sync"
+	"testing"
+	"time"
+
+	"github.com/google/go-cmp/cmp"
+
+	"fairlead.dev/fairlead/internal/cniproto"
+	"fairlead.dev/fairlead/internal/cniproto/server"
+)
+
+// call is one call of the plugin, in memory.
+type call struct {
+	env   map[string]string
+	stdin string
+	// onWait is called before each wait for the daemon, which takes no time, with
+	// how often there was one before.
+	onWait func(n int)
+
+	status         int
+	stdout, stderr bytes.Buffer
+	waits          int
+	waited         time.Duration
+}
+
+func (c *call) run() *call {
+	p := plugin{
+		getenv: func(name string) string { return c.env[name] }, stdin: strings.NewReader(c.stdin),
+		stdout: &c.stdout, stderr: &c.stderr,
+		wait: func(d time.Duration) {
+			if c.onWait != nil {
+				c.onWait(c.waits)
+			}
+			c.waits++
+			c.waited += d
+		},
+	}
+	c.status = p.run()
+	return c
+}
+
+// newCall is a call of a verb with all that a runtime gives, for a daemon in dir.
+func newCall(verb, dir string) *call {
+	return &call{
+		env: map[string]string{
+			"CNI_COMMAND": verb, "CNI_CONTAINERID": "c1", "CNI_NETNS": "/run/netns/a", "CNI_IFNAME": "eth0",
+			"CNI_ARGS": "K8S_POD_NAMESPACE=ns;K8S_POD_NAME=pod", "CNI_PATH": "/opt/cni/bin",
+		},
+		stdin: fmt.Sprintf(`{"cniVersion":"1.0.0","name":"fairlead","type":"fairlead","socket":%q}`, filepath.Join(dir, "cni.sock")),
+	}
+}
+
+// succeeds demands success with that output and no other.
+func (c *call) succeeds(t *testing.T, stdout string) {
+	t.Helper()
+	if c.status != 0 || c.stdout.String() != stdout || c.stderr.Len() > 0 {
+		t.Errorf("status %d, stdout %q, stderr %q: want 0, %q and nothing", c.status, c.stdout.String(), c.stderr.String(), stdout)
+	}
+}
+
+// fails demands a CNI error object on stdout, nothing else, and status 1.
+func (c *call) fails(t *testing.T, version string, code int, says ...string) {
+	t.Helper()
+	var e cniproto.Error
+	d := json.NewDecoder(&c.stdout)
+	d.DisallowUnknownFields()
+	if err := d.Decode(&e); err != nil || d.More() {
+		t.Fatalf("stdout is no error object: %v", err)
+	}
+	if c.status != 1 || e.Code != code || e.CNIVersion != version || c.stderr.Len() > 0 {
+		t.Errorf("status %d, error %+v, stderr %q: want 1, code %d and version %s", c.status, e, c.stderr.String(), code, version)
+	}
+	for _, part := range says {
+		if !strings.Contains(e.Error(), part) {
+			t.Errorf("error %q lacks %q", e.Error(), part)
+		}
+	}
+	for _, fused := range []string{"not found", "no such file"} {
+		if strings.Contains(strings.ToLower(e.Error()), fused) {
+			t.Errorf("error %q: a runtime takes %q for success", e.Error(), fused)
+		}
+	}
+}
+
+type handlerFunc func(ctx context.Context, r cniproto.Request) ([]byte, error)
+
+func (f handlerFunc) Handle(ctx context.Context, r cniproto.Request) ([]byte, error) {
+	return f(ctx, r)
+}
+
+// serve runs the daemon's side in dir until the test ends.
+func serve(t *testing.T, dir string, h handlerFunc) {
+	t.Helper()
+	l, err := server.Listen(filepath.Join(dir, "cni.sock"))
+	if err != nil {
+		t.Fatal(err)
+	}
+	ctx, cancel := context.WithCancel(t.Context())
+	var wg sync.WaitGroup
+	wg.Go(func() {
+		if err := server.Serve(ctx, l, h, server.Config{UID: uint32(os.Getuid())}); err != nil {
+			t.Errorf("serve: %v", err)
+		}
+	})
+	t.Cleanup(func() {
+		cancel()
+		wg.Wait()
+	})
+}
+
+// dropping listens in dir and ends each of the first connections after it has
+// read the request; later ones get an empty answer. It returns the IDs of the
+// requests, when the test is over.
+func dropping(t *testing.T, dir string, first int) (ids func() []string) {
+	t.Helper()
+	l, err := net.Listen("unix", filepath.Join(dir, "cni.sock"))
+	if err != nil {
+		t.Fatal(err)
+	}
+	var got []string
+	done := make(chan struct{})
+	go func() {
+		defer close(done)
+		for {
+			conn, err := l.Accept()
+			if err != nil {
+				return
+			}
+			r, err := http.ReadRequest(bufio.NewReader(conn))
+			var request cniproto.Request
+			if err == nil {
+				err = json.NewDecoder(r.Body).Decode(&request)
+			}
+			if err != nil {
+				t.Errorf("request: %v", err)
+			}
+			got = append(got, request.RequestID)
+			if len(got) > first {
+				_, _ = io.WriteString(conn, "HTTP/1.1 200 OK\r\nContent-Length: 0\r\n\r\n")
+			}
+			_ = conn.Close()
+		}
+	}()
+	ids = sync.OnceValue(func() []string {
+		_ = l.Close()
+		<-done
+		return got
+	})
+	t.Cleanup(func() { ids() })
+	return ids
+}
+
+func TestVersion(t *testing.T) {
+	for _, tc := range []struct{ name, stdin, version string }{
+		{"nothing", "", "1.1.0"},
+		{"asked", `{"cniVersion":"0.4.0"}`, "0.4.0"},
+	} {
+		t.Run(tc.name, func(t *testing.T) {
+			c := &call{env: map[string]string{"CNI_COMMAND": "VERSION"}, stdin: tc.stdin}
+			c.run().succeeds(t, `{"cniVersion":"`+tc.version+`","supportedVersions":["0.3.1","0.4.0","1.0.0","1.1.0"]}`)
+		})
+	}
+	c := &call{env: map[string]string{"CNI_COMMAND": "VERSION"}, stdin: "{"}
+	c.run().fails(t, "1.1.0", cniproto.CodeDecode, "network configuration")
+}
+
+// Bad input is an error that names what is wrong, and changes nothing: neither
+// is a daemon asked nor anything put aside.
+func TestBadInput(t *testing.T) {
+	for _, tc := range []struct {
+		name   string
+		change func(c *call)
+		code   int
+		says   []string
+		old    bool // the configuration's version is known
+	}{
+		{name: "no environment", change: func(c *call) { c.env = nil }, code: 4, says: []string{"CNI_COMMAND: missing"}},
+		{name: "unknown verb", change: func(c *call) { c.env["CNI_COMMAND"] = "FROB" }, code: 4, says: []string{`CNI_COMMAND: "FROB"`, "VERSION"}},
+		{name: "missing namespace", change: func(c *call) { delete(c.env, "CNI_NETNS") }, code: 4, says: []string{"CNI_NETNS: missing"}},
+		{name: "container ID with a slash", change: func(c *call) { c.env["CNI_CONTAINERID"] = "a/b" }, code: 4, says: []string{`CNI_CONTAINERID: "a/b"`}},
+		{
+			name: "DEL of a container ID with a slash",
+			change: func(c *call) {
+				c.env["CNI_COMMAND"], c.env["CNI_CONTAINERID"] = "DEL", "../../a"
+			}, code: 4, says: []string{`CNI_CONTAINERID: "../../a"`},
+		},
+		{name: "bad JSON", change: func(c *call) { c.stdin = "{socket}" }, code: 6, says: []string{"network configuration: wrong JSON at byte 2"}},
+		{name: "truncated", change: func(c *call) { c.stdin = c.stdin[:30] }, code: 6, says: []string{"network configuration: ends after 30 bytes"}},
+		{name: "1 MB", change: func(c *call) { c.stdin += strings.Repeat(" ", 1_000_000) }, code: 6, says: []string{"limit of 1000000 bytes"}},
+		{name: "no socket", change: func(c *call) { c.stdin = `{"cniVersion":"1.0.0"}` }, code: 7, says: []string{"socket: missing", `for example "socket": "/run/fairlead/cni.sock"`}, old: true},
+		{name: "another version", change: func(c *call) { c.stdin = `{"cniVersion":"2.0.0"}` }, code: 1, says: []string{`cniVersion: "2.0.0"`, "1.1.0"}},
+	} {
+		t.Run(tc.name, func(t *testing.T) {
+			dir := t.TempDir()
+			serve(t, dir, func(_ context.Context, r cniproto.Request) ([]byte, error) {
+				t.Errorf("the daemon was asked %+v", r)
+				return nil, nil
+			})
+			c := newCall("ADD", dir)
+			tc.change(c)
+			version := "1.1.0"
+			if tc.old {
+				version = "1.0.0"
+			}
+			c.run().fails(t, version, tc.code, tc.says...)
+			if entries, err := os.ReadDir(dir); err != nil || len(entries) != 1 {
+				t.Errorf("directory holds %v, %v: want the socket", entries, err)
+			}
+		})
+	}
+}
+
+func TestForward(t *testing.T) {
+	dir := t.TempDir()
+	serve(t, dir, func(_ context.Context, r cniproto.Request) ([]byte, error) {
+		switch {
+		case r.ContainerID == "bad":
+			return nil, &cniproto.Error{Code: cniproto.CodeUnknownContainer, Msg: "pod not found", Details: "open /x: no such file or directory"}
+		case r.Verb == cniproto.VerbAdd:
+			return fmt.Appendf(nil, "{\"ips\": [], \"of\": %q}\n", r.ContainerID+r.Netns+r.IfName), nil
+		}
+		return nil, nil
+	})
+	newCall("ADD", dir).run().succeeds(t, "{\"ips\": [], \"of\": \"c1/run/netns/aeth0\"}\n")
+	for _, verb := range []string{"DEL", "CHECK", "STATUS", "GC"} {
+		newCall(verb, dir).run().succeeds(t, "")
+	}
+	for _, verb := range cniproto.Verbs {
+		c := newCall(verb, dir)
+		c.env["CNI_CONTAINERID"] = "bad"
+		c.run().fails(t, "1.0.0", cniproto.CodeUnknownContainer, "pod absent; open /x: missing file or directory")
+	}
+}
+
+// An ADD waits for a daemon that is away, for so long.
+func TestAddAway(t *testing.T) {
+	dir := t.TempDir()
+	c := newCall("ADD", dir).run()
+	c.fails(t, "1.0.0", cniproto.CodeTryAgainLater, "the daemon is away", filepath.Join(dir, "cni.sock"), "for 10s")
+	if c.waited < addPatience || c.waited > addPatience+longestPause || c.waits < 40 || c.waits > 100 {
+		t.Errorf("waited %v in %d pauses", c.waited, c.waits)
+	}
+
+	back := newCall("ADD", dir)
+	back.onWait = func(n int) {
+		if n == 3 {
+			serve(t, dir, func(context.Context, cniproto.Request) ([]byte, error) { return []byte("{}"), nil })
+		}
+	}
+	back.run().succeeds(t, "{}")
+	if back.waits != 4 {
+		t.Errorf("%d pauses, want 4", back.waits)
+	}
+}
+
+// A request that the daemon may have seen is sent a second time, not a third.
+func TestAddLost(t *testing.T) {
+	for _, tc := range []struct {
+		name        string
+		drops, sent int
+	}{{"once", 1, 2}, {"always", 99, 2}} {
+		t.Run(tc.name, func(t *testing.T) {
+			dir := t.TempDir()
+			ids := dropping(t, dir, tc.drops)
+			c := newCall("ADD", dir).run()
+			if tc.drops == 1 {
+				c.succeeds(t, "")
+			} else {
+				c.fails(t, "1.0.0", cniproto.CodeTryAgainLater, "went away before it answered")
+			}
+			if got := ids(); len(got) != tc.sent || got[0] == "" || got[0] != got[1] {
+				t.Errorf("requests with IDs %q: want %d of the same", got, tc.sent)
+			}
+		})
+	}
+}
+
+func spooled(t *testing.T, dir string) []cniproto.Request {
+	t.Helper()
+	files, err := cniproto.ReadSpool(dir)
+	if err != nil {
+		t.Fatal(err)
+	}
+	var got []cniproto.Request
+	for _, f := range files {
+		if f.Damaged != nil {
+			t.Errorf("damaged: %v", f.Damaged)
+		}
+		f.Request.RequestID = ""
+		got = append(got, f.Request)
+	}
+	return got
+}
+
+// A DEL for which there is no daemon is put aside, once however often it comes,
+// and succeeds.
+func TestDelAway(t *testing.T) {
+	dir := t.TempDir()
+	for range 2 {
+		c := newCall("DEL", dir)
+		c.env["CNI_NETNS"] = ""
+		c.run().succeeds(t, "")
+		if c.waited < delPatience || c.waited > delPatience+longestPause {
+			t.Errorf("waited %v", c.waited)
+		}
+	}
+	want := []cniproto.Request{{
+		Verb: "DEL", ContainerID: "c1", IfName: "eth0", Args: "K8S_POD_NAMESPACE=ns;K8S_POD_NAME=pod", Path: "/opt/cni/bin",
+		Config: json.RawMessage(newCall("DEL", dir).stdin),
+	}}
+	if diff := cmp.Diff(want, spooled(t, filepath.Join(dir, "del"))); diff != "" {
+		t.Errorf("spool (-want +got):\n%s", diff)
+	}
+}
+
+func TestDelSpoolElsewhere(t *testing.T) {
+	dir := t.TempDir()
+	c := newCall("DEL", dir)
+	elsewhere := filepath.Join(dir, "a", "b")
+	c.stdin = strings.Replace(c.stdin, `"socket"`, fmt.Sprintf(`"spool":%q,"socket"`, elsewhere), 1)
+	c.run().succeeds(t, "")
+	if got := spooled(t, elsewhere); len(got) != 1 {
+		t.Errorf("spool holds %v, want the DEL", got)
+	}
+}
+
+// Success is never claimed for a DEL of which nothing remains.
+func TestDelSpoolUnwritable(t *testing.T) {
+	dir := t.TempDir()
+	if err := os.WriteFile(filepath.Join(dir, "del"), nil, 0o600); err != nil {
+		t.Fatal(err)
+	}
+	newCall("DEL", dir).run().fails(t, "1.0.0", cniproto.CodeTryAgainLater, "the daemon is away", "cannot be put aside in "+filepath.Join(dir, "del"))
+}
+
+// A daemon that is back when the DEL has been put aside gets it all the same.
+func TestDelDaemonComesBack(t *testing.T) {
+	dir := t.TempDir()
+	ids := dropping(t, dir, 2)
+	newCall("DEL", dir).run().succeeds(t, "")
+	if got := ids(); len(got) != 3 {
+		t.Errorf("%d requests, want 3", len(got))
+	}
+	if got := spooled(t, filepath.Join(dir, "del")); len(got) > 0 {
+		t.Errorf("spool holds %v", got)
+	}
+}
+
+func TestCheckAndGCAway(t *testing.T) {
+	for _, verb := range []string{"CHECK", "GC"} {
+		c := newCall(verb, t.TempDir()).run()
+		c.fails(t, "1.0.0", cniproto.CodeTryAgainLater, "the daemon is away")
+		if c.waits > 0 {
+			t.Errorf("%s waited %d times", verb, c.waits)
+		}
+	}
+}
+
+func TestStatusAway(t *testing.T) {
+	bootID, err := os.ReadFile(bootIDFile)
+	if err != nil {
+		t.Fatal(err)
+	}
+	hang := func(ctx context.Context, _ cniproto.Request) ([]byte, error) {
+		<-ctx.Done()
+		<-time.After(200 * time.Millisecond) // until the plugin has given up
+		return nil, errors.New("late")
+	}
+	for _, tc := range []struct {
+		name      string
+		heartbeat string
+		age       time.Duration
+		daemon    handlerFunc
+		says      []string
+	}{
+		{name: "no heartbeat", says: []string{"the daemon is away", "heartbeat", "cannot be read"}},
+		{name: "young", heartbeat: strings.TrimSpace(string(bootID)), age: 50 * time.Second},
+		{name: "old", heartbeat: string(bootID), age: 70 * time.Second, says: []string{"is 1m10s old, more than 1m0s"}},
+		{name: "of another boot", heartbeat: "another", says: []string{"is of another boot"}},
+		{name: "daemon hangs", heartbeat: string(bootID), daemon: hang},
+		{name: "daemon hangs without heartbeat", daemon: hang, says: []string{"did not answer in time"}},
+	} {
+		t.Run(tc.name, func(t *testing.T) {
+			dir := t.TempDir()
+			if tc.daemon != nil {
+				serve(t, dir, tc.daemon)
+			}
+			if tc.heartbeat != "" {
+				file := filepath.Join(dir, "heartbeat")
+				if err := os.WriteFile(file, []byte(tc.heartbeat), 0o600); err != nil {
+					t.Fatal(err)
+				}
+				then := time.Now().Add(-tc.age)
+				if err := os.Chtimes(file, then, then); err != nil {
+					t.Fatal(err)
+				}
+			}
+			c := newCall("STATUS", dir).run()
+			if len(tc.says) == 0 {
+				c.succeeds(t, "")
+			} else {
+				c.fails(t, "1.0.0", cniproto.CodeUnavailable, tc.says...)
+			}
+			if c.waits > 0 {
+				t.Errorf("waited %d times", c.waits)
+			}
+		})
+	}
+}
+
+// A daemon that says it cannot serve is believed, whatever the heartbeat says.
+func TestStatusUnavailable(t *testing.T) {
+	dir := t.TempDir()
+	serve(t, dir, func(context.Context, cniproto.Request) ([]byte, error) {
+		return nil, &cniproto.Error{Code: cniproto.CodeUnavailable, Msg: "no bridge"}
+	})
+	newCall("STATUS", dir).run().fails(t, "1.0.0", cniproto.CodeUnavailable, "no bridge")
+}
+
+type brokenWriter struct{}
+
+func (brokenWriter) Write([]byte) (int, error) { return 0, errors.New("closed") }
+
+func TestStdoutBroken(t *testing.T) {
+	var stderr bytes.Buffer
+	p := plugin{getenv: func(string) string { return "" }, stdin: strings.NewReader(""), stdout: brokenWriter{}, stderr: &stderr}
+	if status := p.run(); status != 1 || !strings.Contains(stderr.String(), "closed") || !strings.Contains(stderr.String(), "CNI_COMMAND: missing") {
+		t.Errorf("status %d, stderr %q: want 1 and the error", status, stderr.String())
+	}
+}

@@ -1,0 +1,141 @@
+package main
+
+import (
+	"bytes"
+	"errors"
+	"fmt"
+	"math/rand/v2"
+	"os"
+	"time"
+
+	"fairlead.dev/fairlead/internal/cniproto"
+)
+
+const (
+	// addPatience and delPatience are how long a daemon that is away is waited
+	// for: a restart takes a second or two. A DEL can be put aside instead.
+	addPatience = 10 * time.Second
+	delPatience = 2 * time.Second
+
+	// Between two attempts lie firstPause and then twice as long each time, up to
+	// longestPause; jitter takes up to half of it off.
+	firstPause   = 10 * time.Millisecond
+	longestPause = 250 * time.Millisecond
+
+	// bootIDFile has what is different after each boot (Linux, random(4)).
+	bootIDFile = "/proc/sys/kernel/random/boot_id"
+)
+
+// serve has a request served by the daemon, and knows what to do without one.
+func (p *plugin) serve(r cniproto.Request) ([]byte, error) {
+	at, err := r.Endpoint()
+	if err != nil {
+		return nil, err
+	}
+	daemon := &cniproto.Client{Socket: at.Socket}
+	switch r.Verb {
+	case cniproto.VerbAdd:
+		result, err := p.persist(daemon, r, addPatience)
+		return result, tryLater(err)
+	case cniproto.VerbDel:
+		return p.del(daemon, r, at.Spool)
+	case cniproto.VerbStatus:
+		result, err := daemon.Do(time.Now().Add(cniproto.Timeout(r.Verb)), r)
+		if unanswered(err) {
+			err = wasServing(at.Heartbeat, err)
+		}
+		return result, err
+	default:
+		result, err := daemon.Do(time.Now().Add(cniproto.Timeout(r.Verb)), r)
+		return result, tryLater(err)
+	}
+}
+
+// persist sends a request until it is answered, as long as the daemon is away and
+// at most for patience. A request that was lost on its way is sent once more
+// with the same ID: should it be what brings the daemon down, then not for ever.
+func (p *plugin) persist(daemon *cniproto.Client, r cniproto.Request, patience time.Duration) ([]byte, error) {
+	deadline := time.Now().Add(cniproto.Timeout(r.Verb))
+	var waited time.Duration
+	lost := false
+	for pause := firstPause; ; pause = min(2*pause, longestPause) {
+		result, err := daemon.Do(deadline, r)
+		switch {
+		case errors.Is(err, cniproto.ErrLost) && !lost:
+			lost = true
+		case !errors.Is(err, cniproto.ErrAway):
+			return result, err
+		case waited >= patience:
+			return nil, fmt.Errorf("%w, for %v", err, patience)
+		}
+		d := min(pause-rand.N(pause/2), max(patience-waited, time.Millisecond))
+		p.wait(d)
+		waited += d
+	}
+}
+
+// del has a DEL served, or puts it aside for a daemon that is away: a runtime
+// must be able to stop a pod while the daemon restarts.
+func (p *plugin) del(daemon *cniproto.Client, r cniproto.Request, spool string) ([]byte, error) {
+	result, err := p.persist(daemon, r, delPatience)
+	if !errors.Is(err, cniproto.ErrAway) && !errors.Is(err, cniproto.ErrLost) {
+		return result, tryLater(err)
+	}
+	if e := cniproto.SpoolDel(spool, r); e != nil {
+		return nil, &cniproto.Error{
+			Code: cniproto.CodeTryAgainLater,
+			Msg:  fmt.Sprintf("%v, and the DEL cannot be put aside in %s: %v", err, spool, e),
+		}
+	}
+	// A daemon that has started meanwhile may have read the spool before this
+	// was in it. Once is enough: it reads the spool again when it listens.
+	if result, err := daemon.Do(time.Now().Add(delPatience), r); err == nil {
+		_ = cniproto.Unspool(spool, r) // a second DEL does no harm
+		return result, nil
+	}
+	return nil, nil
+}
+
+// unanswered reports whether err says that no daemon answered.
+func unanswered(err error) bool {
+	return errors.Is(err, cniproto.ErrAway) || errors.Is(err, cniproto.ErrLost) || errors.Is(err, cniproto.ErrNoAnswer)
+}
+
+// tryLater makes an error of a daemon that did not answer one that tells the
+// runtime to come again.
+func tryLater(err error) error {
+	if !unanswered(err) {
+		return err
+	}
+	return &cniproto.Error{Code: cniproto.CodeTryAgainLater, Msg: err.Error()}
+}
+
+// wasServing decides on a STATUS that no daemon answered, because of the error
+// away: nil if the daemon could serve pods a short while ago, in this boot.
+func wasServing(heartbeat string, away error) error {
+	unavailable := func(format string, args ...any) error {
+		return &cniproto.Error{
+			Code: cniproto.CodeUnavailable,
+			Msg:  fmt.Sprintf("%v, and heartbeat %s %s", away, heartbeat, fmt.Sprintf(format, args...)),
+		}
+	}
+	info, err := os.Stat(heartbeat)
+	if err != nil {
+		return unavailable("cannot be read: %v", err)
+	}
+	if age := time.Since(info.ModTime()); age > cniproto.HeartbeatGrace {
+		return unavailable("is %v old, more than %v", age.Round(time.Second), cniproto.HeartbeatGrace)
+	}
+	written, err := os.ReadFile(heartbeat)
+	if err != nil {
+		return unavailable("cannot be read: %v", err)
+	}
+	current, err := os.ReadFile(bootIDFile)
+	if err != nil {
+		return unavailable("cannot be compared: %v", err)
+	}
+	if !bytes.Equal(bytes.TrimSpace(written), bytes.TrimSpace(current)) {
+		return unavailable("is of another boot")
+	}
+	return nil
+}

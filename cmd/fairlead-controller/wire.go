@@ -1,0 +1,199 @@
+package main
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"time"
+
+	corev1 "k8s.io/api/core/v1"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/runtime"
+	clientgoscheme "k8s.io/client-go/kubernetes/scheme"
+	"k8s.io/client-go/tools/leaderelection/resourcelock"
+	ctrl "sigs.k8s.io/controller-runtime"
+	"sigs.k8s.io/controller-runtime/pkg/cache"
+	"sigs.k8s.io/controller-runtime/pkg/client"
+	"sigs.k8s.io/controller-runtime/pkg/log"
+	"sigs.k8s.io/controller-runtime/pkg/manager"
+	"sigs.k8s.io/controller-runtime/pkg/metrics"
+	metricsserver "sigs.k8s.io/controller-runtime/pkg/metrics/server"
+
+	"fairlead.dev/fairlead/api/v1alpha1"
+	"fairlead.dev/fairlead/internal/config"
+	"fairlead.dev/fairlead/internal/controller"
+	"fairlead.dev/fairlead/internal/driver"
+	"fairlead.dev/fairlead/internal/driver/native"
+	"fairlead.dev/fairlead/internal/gc"
+	"fairlead.dev/fairlead/internal/ipam/block"
+	"fairlead.dev/fairlead/internal/run"
+)
+
+// leaseName is the Lease that replicas elect their leader by.
+const leaseName = "fairlead-controller"
+
+// parts is the program, wired and not yet running.
+type parts struct {
+	manager manager.Manager
+	store   *block.Store
+}
+
+// newController wires everything and starts nothing.
+func newController(ctx context.Context, cfg config.Controller) (*parts, error) {
+	mgr, watches, err := newManager(ctx, cfg)
+	if err != nil {
+		return nil, err
+	}
+	served, err := cfg.Nodes()
+	if err != nil {
+		return nil, err
+	}
+	store := block.New(native.Blocks{Writer: mgr.GetClient(), Live: mgr.GetAPIReader()}, block.Config{})
+	pools := native.NewPools()
+	fed, err := native.Feed(ctx, mgr.GetCache(), store, pools)
+	if err != nil {
+		return nil, fmt.Errorf("watch blocks and pools: %w", err)
+	}
+	driverMetrics, err := driver.NewMetrics(metrics.Registry)
+	if err != nil {
+		return nil, err
+	}
+	own, err := controller.NewMetrics(metrics.Registry)
+	if err != nil {
+		return nil, err
+	}
+	// The drivers: a plain table.
+	drivers := map[string]driver.Driver{
+		native.Name: native.New(native.Config{Pool: cfg.DefaultNetwork.Pool, Bridge: cfg.DefaultNetwork.Bridge}, pools, store),
+	}
+	for name, d := range drivers {
+		drivers[name] = driverMetrics.Wrap(name, d)
+	}
+	attachments := controller.New(controller.Config{
+		Client:        mgr.GetClient(),
+		Live:          mgr.GetAPIReader(),
+		Drivers:       drivers,
+		DefaultDriver: cfg.DefaultNetwork.Driver,
+		Sources:       nil, // cfg.MultiVIFSources: none is built in yet, and Validate says so
+		Nodes:         served,
+		Events:        mgr.GetEventRecorder("fairlead-controller"),
+		Metrics:       own,
+		Workers:       cfg.Workers,
+		Synced:        fed,
+	})
+	collector := gc.New(gc.Config{
+		Client:    mgr.GetClient(),
+		Live:      mgr.GetAPIReader(),
+		Drivers:   drivers,
+		Interval:  cfg.GCInterval.Duration,
+		Namespace: cfg.LeaderElection.Namespace,
+		Synced:    fed,
+	})
+	server := &run.Server{
+		Address: cfg.MetricsAddress,
+		Metrics: metrics.Registry,
+		Healthy: map[string]run.Check{"watches": watches.check},
+		Ready: map[string]run.Check{"caches": func() error {
+			if !fed() {
+				return errors.New("blocks and pools are still being listed")
+			}
+			return nil
+		}},
+	}
+	return &parts{manager: mgr, store: store}, errors.Join(
+		attachments.SetupWithManager(ctx, mgr),
+		(&native.PoolStatus{Client: mgr.GetClient(), Pools: pools, Store: store, Gauge: own.Pool}).SetupWithManager(mgr),
+		(&native.Nodes{Client: mgr.GetClient(), Store: store, Served: served}).SetupWithManager(mgr),
+		mgr.Add(collector),
+		mgr.Add(server),
+		mgr.Add(everywhere(store.Run)),
+	)
+}
+
+// Run runs until ctx ends. The lease is given back on the way out, so that a
+// standby takes over at once.
+func (p *parts) Run(ctx context.Context) error {
+	return p.manager.Start(ctx)
+}
+
+// newManager connects to Kubernetes, with caches that hold no more of each
+// object than is used.
+func newManager(ctx context.Context, cfg config.Controller) (manager.Manager, *watchHealth, error) {
+	scheme := runtime.NewScheme()
+	if err := errors.Join(clientgoscheme.AddToScheme(scheme), v1alpha1.AddToScheme(scheme)); err != nil {
+		return nil, nil, err
+	}
+	rest, err := run.KubeConfig(cfg.Kubeconfig, "fairlead-controller")
+	if err != nil {
+		return nil, nil, err
+	}
+	identity, err := config.Identity()
+	if err != nil {
+		return nil, nil, err
+	}
+	lock, err := resourcelock.NewFromKubeconfig(resourcelock.LeasesResourceLock, cfg.LeaderElection.Namespace, leaseName,
+		resourcelock.ResourceLockConfig{Identity: identity}, rest, cfg.LeaderElection.RenewDeadline.Duration)
+	if err != nil {
+		return nil, nil, fmt.Errorf("prepare leader election: %w", err)
+	}
+	watches := newWatchHealth(log.FromContext(ctx))
+	mgr, err := ctrl.NewManager(rest, ctrl.Options{
+		Scheme:                              scheme,
+		Logger:                              log.FromContext(ctx),
+		Metrics:                             metricsserver.Options{BindAddress: "0"}, // run.Server serves them
+		LeaderElection:                      true,
+		LeaderElectionID:                    leaseName,
+		LeaderElectionResourceLockInterface: lock,
+		LeaderElectionReleaseOnCancel:       true,
+		LeaseDuration:                       &cfg.LeaderElection.LeaseDuration.Duration,
+		RenewDeadline:                       &cfg.LeaderElection.RenewDeadline.Duration,
+		RetryPeriod:                         &cfg.LeaderElection.RetryPeriod.Duration,
+		GracefulShutdownTimeout:             new(5 * time.Second),
+		BaseContext:                         func() context.Context { return log.IntoContext(context.Background(), log.FromContext(ctx)) },
+		Cache: cache.Options{
+			DefaultTransform:         cache.TransformStripManagedFields(),
+			DefaultWatchErrorHandler: watches.failed,
+			ByObject: map[client.Object]cache.ByObject{
+				&corev1.Pod{}:  {Transform: slimPod},
+				&corev1.Node{}: {Transform: slimNode},
+			},
+		},
+	})
+	if err != nil {
+		return nil, nil, fmt.Errorf("set up the controller: %w", err)
+	}
+	return mgr, watches, nil
+}
+
+// slimPod keeps what the controller uses of a pod.
+func slimPod(o any) (any, error) {
+	p, ok := o.(*corev1.Pod)
+	if !ok {
+		return o, nil
+	}
+	p.ManagedFields = nil
+	p.Spec = corev1.PodSpec{NodeName: p.Spec.NodeName, HostNetwork: p.Spec.HostNetwork}
+	p.Status = corev1.PodStatus{Phase: p.Status.Phase}
+	return p, nil
+}
+
+// slimNode keeps a node's identity and labels.
+func slimNode(o any) (any, error) {
+	n, ok := o.(*corev1.Node)
+	if !ok {
+		return o, nil
+	}
+	n.ObjectMeta = metav1.ObjectMeta{
+		Name: n.Name, UID: n.UID, Labels: n.Labels, ResourceVersion: n.ResourceVersion,
+		CreationTimestamp: n.CreationTimestamp, DeletionTimestamp: n.DeletionTimestamp,
+	}
+	n.Spec, n.Status = corev1.NodeSpec{}, corev1.NodeStatus{}
+	return n, nil
+}
+
+// everywhere runs on the leader and on standbys.
+type everywhere func(context.Context) error
+
+func (f everywhere) Start(ctx context.Context) error { return f(ctx) }
+
+func (f everywhere) NeedLeaderElection() bool { return false }

@@ -1,0 +1,533 @@
+package main
+
+import (
+	"bytes"
+	"context"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"net"
+	"net/http"
+	"net/netip"
+	"net/url"
+	"os"
+	"os/exec"
+	"path/filepath"
+	"slices"
+	"strings"
+	"syscall"
+	"testing"
+	"time"
+
+	"github.com/google/go-cmp/cmp"
+	"k8s.io/apimachinery/pkg/api/meta"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/types"
+	"sigs.k8s.io/controller-runtime/pkg/client"
+
+	"fairlead.dev/fairlead/api/v1alpha1"
+	"fairlead.dev/fairlead/test/cluster"
+	"fairlead.dev/fairlead/test/netlab"
+)
+
+// The whole path on a real kernel and a real API server: two daemons on two
+// nodes that share a link, and the plugin as a runtime runs it.
+func TestDaemons(t *testing.T) {
+	if os.Geteuid() != 0 {
+		t.Skip("needs root: makes network namespaces")
+	}
+	l := newLab(t)
+	n1, n2 := l.node(t, 0), l.node(t, 1)
+	before1 := n1.state(t)
+	n1.start(t)
+	n2.start(t)
+	for _, n := range []*labNode{n1, n2} {
+		l.cluster.Eventually(t, "the bridge and the routes of "+n.name, func(ctx context.Context) error {
+			var nn v1alpha1.NodeNetwork
+			if err := l.cluster.Client.Get(ctx, types.NamespacedName{Name: n.name}, &nn); err != nil {
+				return err
+			}
+			if len(nn.Status.Addresses) != 2 || nn.Status.BootID == "" {
+				return fmt.Errorf("status %+v", nn.Status)
+			}
+			return nil
+		})
+		l.cluster.Eventually(t, "the network configuration", func(context.Context) error {
+			_, err := os.Stat(n.conflist())
+			return err
+		})
+	}
+
+	// Before the record is there: ADD waits for it.
+	p1, p2 := n1.pod(t, "p1"), n2.pod(t, "p2")
+	added := make(chan answer, 1)
+	go func() { added <- n1.cni("ADD", p1, p1.netns.Path()) }()
+	l.attachment(t, n1, p1, "10.244.1.5/32", "fd00:10:244:1::5/128")
+	l.attachment(t, n2, p2, "10.244.2.5/32", "fd00:10:244:2::5/128")
+	first := <-added
+	first.wantOK(t, "ADD p1")
+	n2.cni("ADD", p2, p2.netns.Path()).wantOK(t, "ADD p2")
+	l.wantState(t, p1, v1alpha1.SandboxAttached, p1.containerID)
+	l.wantState(t, p2, v1alpha1.SandboxAttached, p2.containerID)
+	for _, address := range []string{"10.244.2.5", "fd00:10:244:2::5"} {
+		l.wantTalk(t, p1, p2, address)
+	}
+	l.wantResult(t, first, p1)
+
+	// Bad input, through everything: it names what is wrong and changes nothing.
+	unplugged := n1.state(t)
+	bad := n1.pod(t, "p9")
+	n1.cni("ADD", bad, "/no/such/netns").wantError(t, 4, "CNI_NETNS", "/no/such/netns")
+	n1.cni("ADD", bad, t.TempDir()).wantError(t, 4, "CNI_NETNS", "directory")
+	if diff := cmp.Diff(unplugged, n1.state(t)); diff != "" {
+		t.Errorf("bad input changed something:\n%s", diff)
+	}
+
+	// Killed, and p2's pod ends while the daemon is away.
+	n1.kill(t)
+	n2.kill(t)
+	n2.cni("DEL", p2, p2.netns.Path()).wantOK(t, "DEL p2 without a daemon")
+	n1.start(t)
+	n2.start(t)
+	n1.cni("CHECK", p1, p1.netns.Path()).wantOK(t, "CHECK after a restart")
+	second := n1.cni("ADD", p1, p1.netns.Path())
+	second.wantOK(t, "ADD p1 again")
+	if !bytes.Equal(first.stdout, second.stdout) {
+		t.Errorf("ADD again answered %s, first %s", second.stdout, first.stdout)
+	}
+	l.release(t, p2)
+	l.wantState(t, p2, v1alpha1.SandboxDetached, p2.containerID)
+	n1.cni("STATUS", p1, "").wantOK(t, "STATUS")
+
+	// The end of a pod as containerd does it.
+	n1.cni("DEL", p1, p1.netns.Path()).wantOK(t, "DEL p1")
+	n1.cni("DEL", p1, "").wantOK(t, "DEL p1 again")
+	l.release(t, p1)
+	l.wantState(t, p1, v1alpha1.SandboxDetached, p1.containerID)
+
+	// The bridge is put back when somebody takes it away.
+	n1.removeLink(t, "fairlead0")
+	l.cluster.Eventually(t, "the bridge again", func(context.Context) error {
+		if !slices.Contains(n1.state(t).Links, "fairlead0") {
+			return errors.New("it is not there")
+		}
+		return nil
+	})
+
+	// Stopped, it leaves what the runtime needs; cleanup leaves nothing.
+	n1.stop(t)
+	if _, err := os.Stat(n1.conflist()); err != nil {
+		t.Errorf("the network configuration went with the daemon: %v", err)
+	}
+	out := n1.run(t, "cleanup", "--config", n1.config, "--cni")
+	if !strings.Contains(out, "removed") {
+		t.Errorf("cleanup said %q", out)
+	}
+	if diff := cmp.Diff(before1, n1.state(t)); diff != "" {
+		t.Errorf("cleanup left something:\n%s", diff)
+	}
+	for _, path := range []string{n1.conflist(), filepath.Join(n1.dir, "bin", "fairlead"), filepath.Join(n1.dir, "state")} {
+		if _, err := os.Stat(path); !errors.Is(err, os.ErrNotExist) {
+			t.Errorf("cleanup left %s: %v", path, err)
+		}
+	}
+}
+
+// lab is two nodes on a link, and a control plane.
+type lab struct {
+	cluster  *cluster.Cluster
+	net      *netlab.Lab
+	binaries string
+}
+
+func newLab(t *testing.T) *lab {
+	t.Helper()
+	l := &lab{cluster: cluster.New(t), binaries: t.TempDir()}
+	build := exec.CommandContext(t.Context(), "go", "build", "-o", l.binaries, ".", "../fairlead-cni")
+	build.Env = append(os.Environ(), "CGO_ENABLED=0")
+	if out, err := build.CombinedOutput(); err != nil {
+		t.Fatalf("%v: %s", err, out)
+	}
+	var err error
+	if l.net, err = netlab.New(t.Context(), netlab.Config{Nodes: 2}); err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(func() {
+		if err := l.net.Close(); err != nil {
+			t.Error(err)
+		}
+	})
+	return l
+}
+
+// labNode is one node with its daemon.
+type labNode struct {
+	*netlab.Machine
+	name, dir, config string
+	lab               *lab
+	daemon            *exec.Cmd
+	log               *os.File
+}
+
+// node makes a node: its NodeNetwork, as the controller does, and a way to the
+// API server.
+func (l *lab) node(t *testing.T, number int) *labNode {
+	t.Helper()
+	n := &labNode{
+		Machine: l.net.Nodes[number], name: fmt.Sprintf("%s-%d", l.cluster.Namespace, number+1), dir: t.TempDir(), lab: l,
+	}
+	nn := &v1alpha1.NodeNetwork{ObjectMeta: metav1.ObjectMeta{Name: n.name}}
+	nn.Spec.Blocks = []string{fmt.Sprintf("10.244.%d.0/26", number+1), fmt.Sprintf("fd00:10:244:%d::/122", number+1)}
+	if err := l.cluster.Client.Create(t.Context(), nn); err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(func() {
+		if err := l.cluster.Client.Delete(context.WithoutCancel(t.Context()), nn); err != nil {
+			t.Error(err)
+		}
+	})
+	api, err := url.Parse(l.cluster.REST.Host)
+	if err != nil {
+		t.Fatal(err)
+	}
+	listener, err := n.Listen(t.Context(), api.Host)
+	if err != nil {
+		t.Fatal(err)
+	}
+	ctx, cancel := context.WithCancel(t.Context())
+	done := make(chan error, 1)
+	go func() {
+		done <- netlab.Forward(ctx, listener, func(ctx context.Context) (net.Conn, error) {
+			return (&net.Dialer{}).DialContext(ctx, "tcp", api.Host)
+		})
+	}()
+	t.Cleanup(func() {
+		cancel()
+		if err := <-done; err != nil {
+			t.Error(err)
+		}
+	})
+	n.config = filepath.Join(n.dir, "node.yaml")
+	text := fmt.Sprintf(`nodeName: %s
+kubeconfig: %s
+stateDir: %s/state
+cni: {binDir: %s/bin, confDir: %s/conf, pluginSource: %s/fairlead-cni}
+addTimeout: 10s
+metricsAddress: "unix:%s/metrics.sock"
+`, n.name, l.cluster.Kubeconfig, n.dir, n.dir, n.dir, l.binaries, n.dir)
+	if err := os.WriteFile(n.config, []byte(text), 0o600); err != nil {
+		t.Fatal(err)
+	}
+	if n.log, err = os.Create(filepath.Join(n.dir, "log")); err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(func() {
+		if raw, err := os.ReadFile(n.log.Name()); err == nil && t.Failed() {
+			t.Logf("log of %s:\n%s", n.name, raw)
+		}
+		_ = n.log.Close()
+	})
+	return n
+}
+
+func (n *labNode) conflist() string { return filepath.Join(n.dir, "conf", "10-fairlead.conflist") }
+
+// start starts the daemon and waits until it is ready.
+func (n *labNode) start(t *testing.T) {
+	t.Helper()
+	// A socket that the daemon before left is in the way of a new one.
+	_ = os.Remove(filepath.Join(n.dir, "metrics.sock"))
+	n.daemon = exec.Command(filepath.Join(n.lab.binaries, "fairlead-node"), "run", "--config", n.config, "-v", "1")
+	n.daemon.Stderr = n.log
+	if err := n.Start(n.daemon); err != nil {
+		t.Fatal(err)
+	}
+	daemon := n.daemon
+	t.Cleanup(func() {
+		_ = daemon.Process.Kill()
+		_ = daemon.Wait()
+	})
+	web := &http.Client{Transport: &http.Transport{DialContext: func(ctx context.Context, _, _ string) (net.Conn, error) {
+		return (&net.Dialer{}).DialContext(ctx, "unix", filepath.Join(n.dir, "metrics.sock"))
+	}}}
+	defer web.CloseIdleConnections()
+	n.lab.cluster.Eventually(t, n.name+" to be ready", func(ctx context.Context) error {
+		req, err := http.NewRequestWithContext(ctx, http.MethodGet, "http://node/readyz", nil)
+		if err != nil {
+			return err
+		}
+		resp, err := web.Do(req)
+		if err != nil {
+			return err
+		}
+		defer resp.Body.Close()
+		if resp.StatusCode != http.StatusOK {
+			return errors.New(resp.Status)
+		}
+		return nil
+	})
+}
+
+func (n *labNode) kill(t *testing.T) {
+	t.Helper()
+	if err := n.daemon.Process.Kill(); err != nil {
+		t.Fatal(err)
+	}
+	_ = n.daemon.Wait()
+}
+
+func (n *labNode) stop(t *testing.T) {
+	t.Helper()
+	if err := n.daemon.Process.Signal(syscall.SIGTERM); err != nil {
+		t.Fatal(err)
+	}
+	if err := n.daemon.Wait(); err != nil {
+		t.Errorf("the daemon ended with %v", err)
+	}
+}
+
+// run runs another command of the daemon's program on the node.
+func (n *labNode) run(t *testing.T, args ...string) string {
+	t.Helper()
+	var out bytes.Buffer
+	cmd := exec.CommandContext(t.Context(), filepath.Join(n.lab.binaries, "fairlead-node"), args...)
+	cmd.Stdout, cmd.Stderr = &out, &out
+	if err := n.Start(cmd); err != nil {
+		t.Fatal(err)
+	}
+	if err := cmd.Wait(); err != nil {
+		t.Fatalf("%v: %v: %s", args, err, out.String())
+	}
+	return out.String()
+}
+
+func (n *labNode) state(t *testing.T) netlab.State {
+	t.Helper()
+	s, err := n.State()
+	if err != nil {
+		t.Fatal(err)
+	}
+	return s
+}
+
+func (n *labNode) removeLink(t *testing.T, name string) {
+	t.Helper()
+	handle, err := n.Netlink()
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer handle.Close()
+	link, err := handle.LinkByName(name)
+	if err == nil {
+		err = handle.LinkDel(link)
+	}
+	if err != nil {
+		t.Fatal(err)
+	}
+}
+
+// labPod is a pod with its sandbox.
+type labPod struct {
+	name, containerID string
+	uid               types.UID
+	addresses         []string
+	netns             *netlab.Namespace
+}
+
+func (n *labNode) pod(t *testing.T, name string) *labPod {
+	t.Helper()
+	ns, err := netlab.NewNamespace()
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(func() { _ = ns.Close() })
+	pod := n.lab.cluster.Pod(name, n.name)
+	return &labPod{name: name, uid: pod.UID, netns: ns, containerID: name + "-" + strings.ReplaceAll(string(pod.UID), "-", "")}
+}
+
+func (p *labPod) attachmentName() string { return p.name + "-" + string(p.uid)[:8] }
+
+// attachment writes a pod's PodAttachment, as the controller does.
+func (l *lab) attachment(t *testing.T, n *labNode, p *labPod, addresses ...string) {
+	t.Helper()
+	p.addresses = addresses
+	pa := &v1alpha1.PodAttachment{
+		ObjectMeta: metav1.ObjectMeta{
+			Namespace: l.cluster.Namespace, Name: p.attachmentName(), Finalizers: []string{v1alpha1.ReleaseFinalizer},
+		},
+		Spec: v1alpha1.PodAttachmentSpec{
+			PodName: p.name, PodUID: p.uid, NodeName: n.name,
+			Interfaces: []v1alpha1.Interface{{
+				Name: "eth0", Network: v1alpha1.DefaultNetwork, Driver: "native", Default: true,
+				Addresses: addresses, Gateways: []string{"169.254.1.1", "fe80::1"},
+				Binding: v1alpha1.Binding{Bridge: &v1alpha1.BridgeBinding{Name: "fairlead0"}},
+			}},
+			Summary: v1alpha1.AttachmentSummary{Interfaces: "eth0", Addresses: strings.Join(addresses, ",")},
+		},
+	}
+	if err := l.cluster.Client.Create(t.Context(), pa); err != nil {
+		t.Fatal(err)
+	}
+}
+
+// release deletes a pod's PodAttachment, as the controller does. The finalizer
+// goes at the end of the test.
+func (l *lab) release(t *testing.T, p *labPod) {
+	t.Helper()
+	pa := &v1alpha1.PodAttachment{ObjectMeta: metav1.ObjectMeta{Namespace: l.cluster.Namespace, Name: p.attachmentName()}}
+	if err := l.cluster.Client.Delete(t.Context(), pa); err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(func() {
+		drop := client.RawPatch(types.MergePatchType, []byte(`{"metadata":{"finalizers":null}}`))
+		if err := l.cluster.Client.Patch(context.WithoutCancel(t.Context()), pa, drop); err != nil {
+			t.Error(err)
+		}
+	})
+}
+
+// wantState waits until the API server has the node's word.
+func (l *lab) wantState(t *testing.T, p *labPod, state v1alpha1.SandboxState, containerID string) {
+	t.Helper()
+	key := types.NamespacedName{Namespace: l.cluster.Namespace, Name: p.attachmentName()}
+	l.cluster.Eventually(t, fmt.Sprintf("%s to be %s", key, state), func(ctx context.Context) error {
+		var pa v1alpha1.PodAttachment
+		if err := l.cluster.Client.Get(ctx, key, &pa); err != nil {
+			return err
+		}
+		s := pa.Status.Sandbox
+		ready := meta.IsStatusConditionTrue(pa.Status.Conditions, v1alpha1.ConditionReady)
+		if s == nil || s.State != state || s.ID != containerID || s.BootID == "" || ready != (state == v1alpha1.SandboxAttached) {
+			return fmt.Errorf("sandbox %+v, conditions %+v", s, pa.Status.Conditions)
+		}
+		return nil
+	})
+}
+
+// wantTalk checks that one pod reaches another at an address.
+func (l *lab) wantTalk(t *testing.T, from, to *labPod, address string) {
+	t.Helper()
+	listener, err := to.netns.Listen(t.Context(), net.JoinHostPort(address, "0"))
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer listener.Close()
+	err = from.netns.Do(func() error {
+		conn, err := (&net.Dialer{Timeout: 5 * time.Second}).DialContext(t.Context(), "tcp", listener.Addr().String())
+		if err != nil {
+			return err
+		}
+		return conn.Close()
+	})
+	if err != nil {
+		t.Errorf("%s does not reach %s at %s: %v", from.name, to.name, address, err)
+	}
+}
+
+// wantResult checks the answer to ADD against the pod.
+func (l *lab) wantResult(t *testing.T, a answer, p *labPod) {
+	t.Helper()
+	var got struct {
+		CNIVersion string
+		Interfaces []struct {
+			Name, Mac, Sandbox string
+			Mtu                int
+		}
+		IPs []struct {
+			Address   netip.Prefix
+			Gateway   netip.Addr
+			Interface int
+		}
+	}
+	if err := json.Unmarshal(a.stdout, &got); err != nil {
+		t.Fatalf("%v: %s", err, a.stdout)
+	}
+	var addresses []string
+	for _, ip := range got.IPs {
+		addresses = append(addresses, ip.Address.String())
+		if ip.Interface != 1 {
+			t.Errorf("address %s is on interface %d", ip.Address, ip.Interface)
+		}
+	}
+	if diff := cmp.Diff(p.addresses, addresses); diff != "" {
+		t.Error(diff)
+	}
+	if got.CNIVersion != "1.1.0" || len(got.Interfaces) != 2 {
+		t.Fatalf("result %s", a.stdout)
+	}
+	inside := got.Interfaces[1]
+	var have struct {
+		mac string
+		mtu int
+	}
+	err := p.netns.Do(func() error {
+		ifc, err := net.InterfaceByName("eth0")
+		if err == nil {
+			have.mac, have.mtu = ifc.HardwareAddr.String(), ifc.MTU
+		}
+		return err
+	})
+	if err != nil || inside.Name != "eth0" || inside.Mac != have.mac || inside.Mtu != have.mtu || inside.Sandbox != p.netns.Path() {
+		t.Errorf("result says %+v, the pod has %+v, %v", inside, have, err)
+	}
+}
+
+// answer is what a run of the plugin said.
+type answer struct {
+	stdout []byte
+	err    error
+}
+
+// cni runs the installed plugin as a runtime does: with the configuration that
+// was installed.
+func (n *labNode) cni(verb string, p *labPod, netns string) answer {
+	raw, err := os.ReadFile(n.conflist())
+	if err != nil {
+		return answer{err: err}
+	}
+	var list struct {
+		Name    string
+		Plugins []map[string]any
+	}
+	if err := json.Unmarshal(raw, &list); err != nil {
+		return answer{err: err}
+	}
+	config := list.Plugins[0]
+	config["name"], config["cniVersion"] = list.Name, "1.1.0"
+	stdin, err := json.Marshal(config)
+	if err != nil {
+		return answer{err: err}
+	}
+	cmd := exec.Command(filepath.Join(n.dir, "bin", "fairlead"))
+	cmd.Env = []string{
+		"CNI_COMMAND=" + verb, "CNI_CONTAINERID=" + p.containerID, "CNI_NETNS=" + netns, "CNI_IFNAME=eth0", "CNI_PATH=" + filepath.Join(n.dir, "bin"),
+		"CNI_ARGS=IgnoreUnknown=1;K8S_POD_NAMESPACE=" + n.lab.cluster.Namespace + ";K8S_POD_NAME=" + p.name +
+			";K8S_POD_INFRA_CONTAINER_ID=" + p.containerID + ";K8S_POD_UID=" + string(p.uid),
+	}
+	cmd.Stdin = bytes.NewReader(stdin)
+	out, err := cmd.Output()
+	return answer{stdout: out, err: err}
+}
+
+func (a answer) wantOK(t *testing.T, what string) {
+	t.Helper()
+	if a.err != nil {
+		t.Fatalf("%s: %v: %s", what, a.err, a.stdout)
+	}
+}
+
+func (a answer) wantError(t *testing.T, code int, words ...string) {
+	t.Helper()
+	var got struct {
+		Code int
+		Msg  string
+	}
+	if a.err == nil || json.Unmarshal(a.stdout, &got) != nil || got.Code != code {
+		t.Fatalf("want code %d, got %v: %s", code, a.err, a.stdout)
+	}
+	for _, word := range words {
+		if !strings.Contains(got.Msg, word) {
+			t.Errorf("the message does not say %q: %s", word, got.Msg)
+		}
+	}
+}

@@ -1,0 +1,128 @@
+// The fairlead-node plugs the pods of one node: it runs as a DaemonSet and
+// serves the CNI plugin on a unix socket.
+package main
+
+import (
+	"fmt"
+	"os"
+
+	"github.com/spf13/cobra"
+
+	"fairlead.dev/fairlead/internal/config"
+	"fairlead.dev/fairlead/internal/run"
+)
+
+const program = "fairlead-node"
+
+func main() { os.Exit(execute(os.Args[1:])) }
+
+func execute(args []string) int {
+	ctx, stop := run.SignalContext()
+	defer stop()
+	cmd := command()
+	cmd.SetArgs(args)
+	if err := cmd.ExecuteContext(ctx); err != nil {
+		fmt.Fprintln(os.Stderr, program+":", err)
+		return 1
+	}
+	return 0
+}
+
+func command() *cobra.Command {
+	cmd := &cobra.Command{
+		Use:           program,
+		Short:         "Plugs the pods of one node",
+		Version:       run.Version,
+		SilenceUsage:  true,
+		SilenceErrors: true,
+	}
+	cmd.AddCommand(runCommand(), cleanupCommand(), &cobra.Command{
+		Use:   "version",
+		Short: "Print the version",
+		Args:  cobra.NoArgs,
+		RunE: func(cmd *cobra.Command, _ []string) error {
+			_, err := fmt.Fprintln(cmd.OutOrStdout(), program, run.Version)
+			return err
+		},
+	})
+	return cmd
+}
+
+// flags choose the configuration.
+type flags struct{ file, nodeName string }
+
+func (f *flags) add(cmd *cobra.Command) {
+	cmd.Flags().StringVar(&f.file, "config", "", "configuration file (YAML)")
+	cmd.Flags().StringVar(&f.nodeName, "node-name", "", "name of this machine's Node (default: nodeName of the configuration, else the host name)")
+}
+
+// load reads the configuration: the file, then the flags, then what follows
+// from the machine.
+func (f *flags) load() (config.Node, error) {
+	cfg := config.DefaultNode()
+	if err := config.Load(f.file, &cfg); err != nil {
+		return cfg, err
+	}
+	if f.nodeName != "" {
+		cfg.NodeName = f.nodeName
+	}
+	if err := cfg.Complete(); err != nil {
+		return cfg, err
+	}
+	if err := cfg.Validate(); err != nil {
+		return cfg, fmt.Errorf("configuration %s:\n%w", f.file, err)
+	}
+	return cfg, nil
+}
+
+func runCommand() *cobra.Command {
+	var (
+		flags   flags
+		logging run.Logging
+	)
+	cmd := &cobra.Command{
+		Use:   "run",
+		Short: "Serve this node's pods until a signal comes",
+		Args:  cobra.NoArgs,
+		RunE: func(cmd *cobra.Command, _ []string) error {
+			ctx, err := logging.Start(cmd.Context(), os.Stderr, program)
+			if err != nil {
+				return err
+			}
+			cfg, err := flags.load()
+			if err != nil {
+				return err
+			}
+			return serve(ctx, cfg)
+		},
+	}
+	flags.add(cmd)
+	logging.AddFlags(cmd.Flags())
+	return cmd
+}
+
+func cleanupCommand() *cobra.Command {
+	var (
+		flags flags
+		cni   bool
+	)
+	cmd := &cobra.Command{
+		Use:   "cleanup",
+		Short: "Take everything of Fairlead off this machine",
+		Long: `Takes everything of Fairlead off this machine: the interfaces of pods, the bridge,
+the routes, the socket and the records. Pods that still run lose their network,
+so drain the node and stop fairlead-node first. The network configuration and the
+plugin stay, so that the runtime can stop its pods, unless --cni is given.`,
+		Args: cobra.NoArgs,
+		RunE: func(cmd *cobra.Command, _ []string) error {
+			cfg, err := flags.load()
+			if err != nil {
+				return err
+			}
+			return cleanup(cmd.Context(), cfg, cni, cmd.OutOrStdout())
+		},
+	}
+	flags.add(cmd)
+	cmd.Flags().BoolVar(&cni, "cni", false, "also remove the network configuration and the plugin")
+	return cmd
+}

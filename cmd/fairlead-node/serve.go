@@ -1,0 +1,101 @@
+package main
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"io"
+
+	"github.com/go-logr/logr"
+	"github.com/prometheus/client_golang/prometheus"
+	"github.com/prometheus/client_golang/prometheus/collectors"
+	"golang.org/x/sync/errgroup"
+	toolscache "k8s.io/client-go/tools/cache"
+
+	"fairlead.dev/fairlead/internal/config"
+	"fairlead.dev/fairlead/internal/netdev"
+	"fairlead.dev/fairlead/internal/node"
+	"fairlead.dev/fairlead/internal/run"
+)
+
+// serve runs the daemon until ctx ends.
+func serve(ctx context.Context, cfg config.Node) error {
+	log := logr.FromContextOrDiscard(ctx)
+	log.Info("starting", "version", run.Version, "config", cfg)
+	kernel, err := netdev.Open()
+	if err != nil {
+		return err
+	}
+	defer kernel.Close() //nolint:errcheck // the process ends
+	bootID, err := netdev.BootID()
+	if err != nil {
+		return err
+	}
+	rest, err := run.KubeConfig(cfg.Kubeconfig, program)
+	if err != nil {
+		return err
+	}
+	kube, err := node.NewKube(rest, cfg.NodeName, func(_ context.Context, r *toolscache.Reflector, err error) {
+		log.Info("watch failed, starting it again", "resource", r.TypeDescription(), "err", err.Error())
+	})
+	if err != nil {
+		return err
+	}
+	reg := prometheus.NewRegistry()
+	if err := errors.Join(
+		reg.Register(collectors.NewGoCollector()),
+		reg.Register(collectors.NewProcessCollector(collectors.ProcessCollectorOpts{})),
+	); err != nil {
+		return fmt.Errorf("register metrics: %w", err)
+	}
+	d, err := node.New(node.Config{
+		NodeName: cfg.NodeName, Bridge: cfg.Bridge, Uplink: cfg.Uplink, BootID: bootID,
+		StateDir: cfg.StateDir, Socket: cfg.Socket, AddTimeout: cfg.AddTimeout.Duration,
+		Install: &node.Install{PluginSource: cfg.CNI.PluginSource, BinDir: cfg.CNI.BinDir, ConfDir: cfg.CNI.ConfDir},
+		Kernel:  node.RealKernel{Kernel: kernel}, HostKernel: kernel, API: kube, Source: kube, Metrics: reg,
+	})
+	if err != nil {
+		return err
+	}
+	web := &run.Server{
+		Address: cfg.MetricsAddress, Metrics: reg,
+		// Nothing that goes wrong here is mended by a restart; a daemon that
+		// does not answer is.
+		Healthy: map[string]run.Check{"alive": func() error { return nil }},
+		Ready:   map[string]run.Check{"cni": d.Ready},
+	}
+	g, ctx := errgroup.WithContext(ctx)
+	g.Go(func() error { return d.Run(ctx) })
+	g.Go(func() error { return web.Run(ctx) })
+	return g.Wait()
+}
+
+// cleanup takes everything of ours off this machine, and says what it took.
+func cleanup(ctx context.Context, cfg config.Node, cni bool, out io.Writer) error {
+	lock, err := node.TryLock(cfg.StateDir)
+	if err != nil {
+		return fmt.Errorf("clean up, with fairlead-node stopped: %w", err)
+	}
+	defer lock.Unlock() //nolint:errcheck // the process ends
+	kernel, err := netdev.Open()
+	if err != nil {
+		return err
+	}
+	defer kernel.Close() //nolint:errcheck // the process ends
+	var removed []string
+	var errs []error
+	note := func(what []string, err error) {
+		removed, errs = append(removed, what...), append(errs, err)
+	}
+	if cni {
+		note(node.Uninstall(cfg.CNI.BinDir, cfg.CNI.ConfDir))
+	}
+	note(kernel.CleanupHost(ctx))
+	note(node.RemoveState(cfg.StateDir, cfg.Socket))
+	for _, what := range removed {
+		if _, err := fmt.Fprintln(out, "removed", what); err != nil {
+			return err
+		}
+	}
+	return errors.Join(errs...)
+}

@@ -1,0 +1,108 @@
+package cli
+
+import (
+	"fmt"
+	"time"
+
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/util/duration"
+)
+
+// patience is how long something may be on its way before it needs attention.
+const patience = time.Minute
+
+// overdue says whether something has been on its way for longer than patience.
+func overdue(since *time.Time, now time.Time) bool {
+	return since != nil && now.Sub(*since) > patience
+}
+
+func controllerAttention(c controllerView, now time.Time) []string {
+	switch {
+	case c.State == controllerStale:
+		return []string{fmt.Sprintf("the controller's leader %s has not renewed Lease %s for %s", c.Leader, c.Lease, age(c.RenewedAt, now))}
+	case c.State == controllerNoLeader && c.Lease == "":
+		return []string{fmt.Sprintf("no controller runs: there is no Lease %s in any namespace", controllerName)}
+	case c.State == controllerNoLeader:
+		return []string{fmt.Sprintf("no controller leads: Lease %s has no holder", c.Lease)}
+	}
+	return nil
+}
+
+func nodesAttention(v nodesView, now time.Time) []string {
+	if len(v.Items) == 0 {
+		return []string{"no node is served: there are no NodeNetworks"}
+	}
+	var bad []string
+	for _, n := range v.Items {
+		if n.Ready || (n.Reason == reasonSilent && !overdue(n.CreatedAt, now)) {
+			continue
+		}
+		bad = append(bad, explained(n.Name, n.Reason, n.Message))
+	}
+	return examples(fmt.Sprintf("%d of %d nodes not ready", len(bad), len(v.Items)), bad)
+}
+
+func poolsAttention(pools []poolView, now time.Time) []string {
+	var out []string
+	for _, p := range pools {
+		switch {
+		case p.Reason == reasonNotSeen && !overdue(p.CreatedAt, now):
+		case p.Ready != metav1.ConditionTrue:
+			out = append(out, "pool "+explained(p.Name, p.Reason, p.Message))
+		case p.Exhausted:
+			out = append(out, fmt.Sprintf("pool %s is exhausted: %s allocated, %s cooling, %s held, %s reserved",
+				p.Name, count(p.Allocated), count(p.Cooling), count(p.Held), count(p.Reserved)))
+		}
+	}
+	return out
+}
+
+// podsAttention takes failures at once, and the rest when they are overdue: a
+// pod is always without a record or without a sandbox for a moment.
+func podsAttention(pods []podView, now time.Time) []string {
+	bad := map[podState][]string{}
+	for _, p := range pods {
+		failed := p.State == stateFailing || (p.State == stateNone && p.Reason != reasonNoRecord)
+		if p.State != stateAttached && (failed || overdue(p.Since, now)) {
+			bad[p.State] = append(bad[p.State], explained(p.fullName(), p.Reason, p.Message))
+		}
+	}
+	var out []string
+	for _, s := range []struct {
+		state podState
+		says  string
+	}{
+		{stateFailing, "failing"},
+		{stateNone, "without a PodAttachment"},
+		{stateWaiting, "waiting for over " + duration.HumanDuration(patience)},
+		{stateReleasing, "releasing for over " + duration.HumanDuration(patience)},
+	} {
+		out = append(out, examples(plural(len(bad[s.state]), "pod")+" "+s.says, bad[s.state])...)
+	}
+	return out
+}
+
+func plural(n int, noun string) string {
+	if n == 1 {
+		return "1 " + noun
+	}
+	return fmt.Sprintf("%d %ss", n, noun)
+}
+
+func explained(name, reason, message string) string {
+	if message == "" {
+		return fmt.Sprintf("%s: %s", name, reason)
+	}
+	return oneLine(fmt.Sprintf("%s: %s: %s", name, reason, message))
+}
+
+// examples is one sentence about any number of things, naming the first.
+func examples(what string, named []string) []string {
+	switch len(named) {
+	case 0:
+		return nil
+	case 1:
+		return []string{fmt.Sprintf("%s (%s)", what, named[0])}
+	}
+	return []string{fmt.Sprintf("%s (first %s)", what, named[0])}
+}

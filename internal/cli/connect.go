@@ -1,0 +1,123 @@
+package cli
+
+import (
+	"errors"
+	"fmt"
+	"io"
+	"net"
+	"net/url"
+	"time"
+
+	coordinationv1 "k8s.io/api/coordination/v1"
+	corev1 "k8s.io/api/core/v1"
+	eventsv1 "k8s.io/api/events/v1"
+	apierrors "k8s.io/apimachinery/pkg/api/errors"
+	"k8s.io/apimachinery/pkg/api/meta"
+	"k8s.io/apimachinery/pkg/runtime"
+	"k8s.io/apimachinery/pkg/runtime/schema"
+	"k8s.io/client-go/rest"
+	"k8s.io/client-go/tools/clientcmd"
+	"sigs.k8s.io/controller-runtime/pkg/client"
+
+	"fairlead.dev/fairlead/api/v1alpha1"
+	"fairlead.dev/fairlead/internal/run"
+)
+
+const (
+	// dialTimeout is how long a server that does not answer is waited for.
+	dialTimeout = 10 * time.Second
+	// requestTimeout bounds one list, which takes seconds in a large cluster.
+	requestTimeout = time.Minute
+)
+
+// connection is the way to the API server that the flags describe.
+type connection struct {
+	kubeconfig string // a path, or empty
+	context    string // or empty
+	stderr     io.Writer
+}
+
+func (c *connection) loader() clientcmd.ClientConfig {
+	rules := clientcmd.NewDefaultClientConfigLoadingRules()
+	rules.ExplicitPath = c.kubeconfig
+	rules.WarnIfAllMissing = false // the error says it
+	return clientcmd.NewNonInteractiveDeferredLoadingClientConfig(rules, &clientcmd.ConfigOverrides{CurrentContext: c.context})
+}
+
+// namespace is the one of the context.
+func (c *connection) namespace() (string, error) {
+	namespace, _, err := c.loader().Namespace()
+	if err != nil {
+		return "", explainConfig(err)
+	}
+	return namespace, nil
+}
+
+// client makes a client that reads from the API server, and returns the
+// server's address. It asks the server nothing yet.
+func (c *connection) client() (client.Reader, string, error) {
+	cfg, err := c.loader().ClientConfig()
+	if err != nil {
+		return nil, "", explainConfig(err)
+	}
+	cfg.UserAgent = "fairlead/" + run.Version
+	cfg.QPS = -1
+	cfg.Timeout = requestTimeout
+	cfg.Dial = (&net.Dialer{Timeout: dialTimeout}).DialContext
+	cfg.WarningHandler = rest.NewWarningWriter(c.stderr, rest.WarningWriterOptions{Deduplicate: true})
+
+	scheme := runtime.NewScheme()
+	// The kinds are known beforehand, so that nothing has to be discovered.
+	mapper := meta.NewDefaultRESTMapper(nil)
+	for _, kind := range []struct {
+		gv    schema.GroupVersion
+		add   func(*runtime.Scheme) error
+		name  string
+		scope meta.RESTScope
+	}{
+		{corev1.SchemeGroupVersion, corev1.AddToScheme, "Pod", meta.RESTScopeNamespace},
+		{coordinationv1.SchemeGroupVersion, coordinationv1.AddToScheme, "Lease", meta.RESTScopeNamespace},
+		{eventsv1.SchemeGroupVersion, eventsv1.AddToScheme, "Event", meta.RESTScopeNamespace},
+		{v1alpha1.GroupVersion, v1alpha1.AddToScheme, "PodAttachment", meta.RESTScopeNamespace},
+		{v1alpha1.GroupVersion, v1alpha1.AddToScheme, "IPPool", meta.RESTScopeRoot},
+		{v1alpha1.GroupVersion, v1alpha1.AddToScheme, "NodeNetwork", meta.RESTScopeRoot},
+	} {
+		if err := kind.add(scheme); err != nil {
+			return nil, "", err
+		}
+		mapper.Add(kind.gv.WithKind(kind.name), kind.scope)
+	}
+	api, err := client.New(cfg, client.Options{Scheme: scheme, Mapper: mapper})
+	if err != nil {
+		return nil, "", fmt.Errorf("kubeconfig: %w", err)
+	}
+	return api, cfg.Host, nil
+}
+
+// explainConfig says what is wrong with a kubeconfig.
+func explainConfig(err error) error {
+	if clientcmd.IsEmptyConfig(err) {
+		return errors.New("there is no kubeconfig: give --kubeconfig FILE, set KUBECONFIG, or write ~/.kube/config")
+	}
+	return fmt.Errorf("kubeconfig: %w", err)
+}
+
+// explain says in a person's words what went wrong between us and the server.
+func explain(err error, server, resource string) error {
+	var transport *url.Error
+	switch {
+	case errors.As(err, &transport):
+		return fmt.Errorf("no answer from the API server at %s: %w", server, transport.Err)
+	case apierrors.IsUnauthorized(err):
+		return fmt.Errorf("the API server at %s does not accept the kubeconfig's credentials: %w", server, err)
+	case missing(err) && resource == "pods":
+		return fmt.Errorf("the server at %s is not a Kubernetes API server: it has no pods", server)
+	case missing(err):
+		return fmt.Errorf("Fairlead's CRDs are not installed in the cluster at %s: it has no %s; "+ //nolint:staticcheck // begins with a name
+			"in a checkout of Fairlead, apply them with: kubectl apply -f api/v1alpha1/crd", server, resource)
+	}
+	return fmt.Errorf("list %s: %w", resource, err)
+}
+
+// missing says whether the server does not know a resource.
+func missing(err error) bool { return apierrors.IsNotFound(err) || meta.IsNoMatchError(err) }

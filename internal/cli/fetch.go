@@ -1,0 +1,181 @@
+package cli
+
+import (
+	"cmp"
+	"context"
+	"sync"
+	"time"
+
+	coordinationv1 "k8s.io/api/coordination/v1"
+	corev1 "k8s.io/api/core/v1"
+	eventsv1 "k8s.io/api/events/v1"
+	apierrors "k8s.io/apimachinery/pkg/api/errors"
+	"k8s.io/apimachinery/pkg/fields"
+	"sigs.k8s.io/controller-runtime/pkg/client"
+
+	"fairlead.dev/fairlead/api/v1alpha1"
+)
+
+// controllerName is the name of the controller's Lease, and what it signs its
+// events with.
+const controllerName = "fairlead-controller"
+
+// snapshot is what was read, in no order. What was not asked for is empty.
+type snapshot struct {
+	now         time.Time
+	lease       *coordinationv1.Lease // nil when there is none
+	nodes       []v1alpha1.NodeNetwork
+	pools       []v1alpha1.IPPool
+	pods        []corev1.Pod // scheduled and not finished
+	attachments []v1alpha1.PodAttachment
+	events      []eventsv1.Event // the controller's warnings
+}
+
+// wanted says what to read.
+type wanted struct {
+	lease     bool
+	system    string // where the Lease should be
+	pools     bool
+	pods      bool   // and all that explains their state
+	namespace string // of the pods; empty for all
+}
+
+// snapshot reads everything at once. Of several errors it returns the one that
+// says most: a server without pods needs no word about CRDs.
+func (c *connection) snapshot(ctx context.Context, w wanted) (snapshot, error) {
+	api, server, err := c.client()
+	if err != nil {
+		return snapshot{}, err
+	}
+	r := &reader{api: api, server: server, snap: snapshot{now: time.Now()}}
+	steps := []struct {
+		ask  bool
+		read func(context.Context) error
+	}{
+		{w.pods, func(ctx context.Context) error { return r.readPods(ctx, w.namespace) }},
+		{w.pods, func(ctx context.Context) error { return r.readAttachments(ctx, w.namespace) }},
+		{w.pods, r.readNodes},
+		{w.pools, r.readPools},
+		{w.lease, func(ctx context.Context) error { return r.readLease(ctx, w.system) }},
+	}
+	errs := make([]error, len(steps))
+	var reading sync.WaitGroup
+	for i, step := range steps {
+		if step.ask {
+			reading.Go(func() { errs[i] = step.read(ctx) })
+		}
+	}
+	reading.Wait()
+	if err := cmp.Or(errs...); err != nil {
+		return snapshot{}, err
+	}
+	if here, _ := withoutRecord(r.snap); len(here) > 0 {
+		if err := r.readEvents(ctx, w.namespace); err != nil {
+			return snapshot{}, err
+		}
+	}
+	return r.snap, nil
+}
+
+// reader fills a snapshot; each method writes one field of it.
+type reader struct {
+	api    client.Reader
+	server string
+	snap   snapshot
+}
+
+// readLease looks where the Lease should be, then everywhere.
+func (r *reader) readLease(ctx context.Context, namespace string) error {
+	lease := &coordinationv1.Lease{}
+	err := r.api.Get(ctx, client.ObjectKey{Namespace: namespace, Name: controllerName}, lease)
+	if err == nil {
+		r.snap.lease = lease
+		return nil
+	}
+	if !apierrors.IsNotFound(err) {
+		return explain(err, r.server, "leases")
+	}
+	var found coordinationv1.LeaseList
+	named := client.MatchingFieldsSelector{Selector: fields.OneTermEqualSelector("metadata.name", controllerName)}
+	if err := r.api.List(ctx, &found, named); err != nil {
+		return explain(err, r.server, "leases")
+	}
+	r.snap.lease = newest(found.Items)
+	return nil
+}
+
+// newest returns the Lease that was renewed last, or nil.
+func newest(leases []coordinationv1.Lease) *coordinationv1.Lease {
+	var out *coordinationv1.Lease
+	for i := range leases {
+		if out == nil || renewed(&leases[i]).After(renewed(out)) {
+			out = &leases[i]
+		}
+	}
+	return out
+}
+
+func renewed(l *coordinationv1.Lease) time.Time {
+	if l.Spec.RenewTime == nil {
+		return time.Time{}
+	}
+	return l.Spec.RenewTime.Time
+}
+
+func (r *reader) readPools(ctx context.Context) error {
+	var list v1alpha1.IPPoolList
+	if err := r.api.List(ctx, &list); err != nil {
+		return explain(err, r.server, "ippools.fairlead.dev")
+	}
+	r.snap.pools = list.Items
+	return nil
+}
+
+func (r *reader) readNodes(ctx context.Context) error {
+	var list v1alpha1.NodeNetworkList
+	if err := r.api.List(ctx, &list); err != nil {
+		return explain(err, r.server, "nodenetworks.fairlead.dev")
+	}
+	r.snap.nodes = list.Items
+	return nil
+}
+
+// readPods leaves those that cannot have a network with the server.
+func (r *reader) readPods(ctx context.Context, namespace string) error {
+	live := client.MatchingFieldsSelector{Selector: fields.AndSelectors(
+		fields.OneTermNotEqualSelector("spec.nodeName", ""),
+		fields.OneTermNotEqualSelector("status.phase", string(corev1.PodSucceeded)),
+		fields.OneTermNotEqualSelector("status.phase", string(corev1.PodFailed)),
+	)}
+	var list corev1.PodList
+	if err := r.api.List(ctx, &list, live, client.InNamespace(namespace)); err != nil {
+		return explain(err, r.server, "pods")
+	}
+	r.snap.pods = list.Items
+	return nil
+}
+
+func (r *reader) readAttachments(ctx context.Context, namespace string) error {
+	var list v1alpha1.PodAttachmentList
+	if err := r.api.List(ctx, &list, client.InNamespace(namespace)); err != nil {
+		return explain(err, r.server, "podattachments.fairlead.dev")
+	}
+	r.snap.attachments = list.Items
+	return nil
+}
+
+// readEvents reads why pods have no record. Whoever may not read events is
+// shown the pods without the reason.
+func (r *reader) readEvents(ctx context.Context, namespace string) error {
+	ours := client.MatchingFieldsSelector{Selector: fields.AndSelectors(
+		fields.OneTermEqualSelector("reportingController", controllerName),
+		fields.OneTermEqualSelector("type", corev1.EventTypeWarning),
+	)}
+	var list eventsv1.EventList
+	err := r.api.List(ctx, &list, ours, client.InNamespace(namespace))
+	if err != nil && !apierrors.IsForbidden(err) {
+		return explain(err, r.server, "events")
+	}
+	r.snap.events = list.Items
+	return nil
+}

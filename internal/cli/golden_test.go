@@ -1,0 +1,159 @@
+package cli
+
+import (
+	"bytes"
+	"flag"
+	"os"
+	"path/filepath"
+	"reflect"
+	"regexp"
+	"strings"
+	"testing"
+
+	"github.com/google/go-cmp/cmp"
+	corev1 "k8s.io/api/core/v1"
+	"k8s.io/apimachinery/pkg/types"
+
+	"fairlead.dev/fairlead/api/v1alpha1"
+)
+
+var rewrite = flag.Bool("rewrite", false, "write the golden files anew")
+
+// manual is the page that shows the outputs.
+const manual = "../../docs/user/cli.md"
+
+// outputs is what commands print in the fixtures' clusters, by name of the
+// golden file.
+func outputs(t *testing.T) map[string]string {
+	t.Helper()
+	render := func(format output, view any, text func() string) string {
+		var b bytes.Buffer
+		if err := format.write(&b, view, text); err != nil {
+			t.Fatal(err)
+		}
+		return b.String()
+	}
+	well, ill := quiet(), troubled()
+	wellStatus, illStatus := buildStatus(well), buildStatus(ill)
+	pods, pools := podList{Pods: buildPods(ill)}, poolList{Pools: buildPools(ill.pools)}
+	statusOf := func(v statusView) func() string { return func() string { return statusText(v, now) } }
+	podsIn := func(where string) func() string { return func() string { return podsText(pods, where, now) } }
+	poolsOf := func(v poolList) func() string { return func() string { return poolsText(v, now) } }
+	large := poolList{Pools: buildPools([]v1alpha1.IPPool{poolOf("v6", counts(1<<63-1, 9))})}
+	empty := buildStatus(snapshot{now: now})
+	return map[string]string{
+		"status.txt":          render(outputTable, nil, statusOf(wellStatus)),
+		"status-trouble.txt":  render(outputTable, nil, statusOf(illStatus)),
+		"status-empty.txt":    render(outputTable, nil, statusOf(empty)),
+		"status-trouble.json": render(outputJSON, illStatus, nil),
+		"status-empty.json":   render(outputJSON, empty, nil),
+		"pods.txt":            render(outputTable, nil, podsIn("shop")),
+		"pods-all.txt":        render(outputTable, nil, podsIn("")),
+		"pods.json":           render(outputJSON, pods, nil),
+		"pods-empty.json":     render(outputJSON, podList{Pods: buildPods(snapshot{})}, nil),
+		"pools.txt":           render(outputTable, nil, poolsOf(pools)),
+		"pools-large.txt":     render(outputTable, nil, poolsOf(large)),
+		"pools.json":          render(outputJSON, pools, nil),
+	}
+}
+
+func TestOutputs(t *testing.T) {
+	for name, got := range outputs(t) {
+		t.Run(name, func(t *testing.T) {
+			path := filepath.Join("testdata", name)
+			if *rewrite {
+				if err := os.WriteFile(path, []byte(got), 0o644); err != nil {
+					t.Fatal(err)
+				}
+			}
+			want, err := os.ReadFile(path)
+			if err != nil {
+				t.Fatal(err)
+			}
+			if diff := cmp.Diff(string(want), got); diff != "" {
+				t.Errorf("%s (-file +now):\n%s", path, diff)
+			}
+		})
+	}
+}
+
+// TestManualShowsRealOutput compares every example in the manual with what the
+// command prints.
+func TestManualShowsRealOutput(t *testing.T) {
+	page, err := os.ReadFile(manual)
+	if err != nil {
+		t.Fatal(err)
+	}
+	files := map[string][]string{
+		"fairlead status":       {"status.txt", "status-trouble.txt"},
+		"fairlead pods -n shop": {"pods.txt"},
+		"fairlead pools":        {"pools.txt"},
+	}
+	printed := outputs(t)
+	examples := regexp.MustCompile("(?ms)^```console\n\\$ ([^\n]*)\n(.*?)^```$").FindAllStringSubmatch(string(page), -1)
+	for _, e := range examples {
+		command, shown := e[1], e[2]
+		expected := files[command]
+		if len(expected) == 0 {
+			t.Errorf("%s shows %q once too often", manual, command)
+			continue
+		}
+		if diff := cmp.Diff(printed[expected[0]], shown); diff != "" {
+			t.Errorf("%s shows of %q (-printed +shown):\n%s", manual, command, diff)
+		}
+		files[command] = expected[1:]
+	}
+	for command, left := range files {
+		if len(left) > 0 {
+			t.Errorf("%s does not show %q with %v", manual, command, left)
+		}
+	}
+}
+
+// TestManualNamesEveryField looks up every JSON field, state and reason of ours.
+func TestManualNamesEveryField(t *testing.T) {
+	page, err := os.ReadFile(manual)
+	if err != nil {
+		t.Fatal(err)
+	}
+	names := []string{
+		string(stateAttached), string(stateWaiting), string(stateReleasing), string(stateFailing), string(stateNone),
+		reasonNotPlugged, reasonNotActive, reasonInUse, reasonControllers, reasonNoRecord, reasonNotSeen, reasonSilent,
+		string(controllerLeading), string(controllerStale), string(controllerNoLeader),
+	}
+	for _, view := range []any{statusView{}, podList{}, poolList{}, versionView{}} {
+		names = append(names, fieldNames(reflect.TypeOf(view))...)
+	}
+	for _, name := range names {
+		if !strings.Contains(string(page), "`"+name+"`") {
+			t.Errorf("%s does not name `%s`", manual, name)
+		}
+	}
+}
+
+// fieldNames are the JSON names of a struct and of the structs in it.
+func fieldNames(t reflect.Type) []string {
+	for t.Kind() == reflect.Slice || t.Kind() == reflect.Pointer {
+		t = t.Elem()
+	}
+	if t.Kind() != reflect.Struct || t.PkgPath() != reflect.TypeFor[statusView]().PkgPath() {
+		return nil
+	}
+	var out []string
+	for f := range t.Fields() {
+		name, _, _ := strings.Cut(f.Tag.Get("json"), ",")
+		out = append(out, name)
+		out = append(out, fieldNames(f.Type)...)
+	}
+	return out
+}
+
+func TestNotesAreOneLineEach(t *testing.T) {
+	snap := quiet()
+	p := podOf("x", "node-1", func(p *corev1.Pod) { p.UID = types.UID("x") })
+	snap.attachments = append(snap.attachments, recordOf(p, "10.0.0.9/32", setReady("False", "Several", "first\nsecond\r\nthird")))
+	got := podsText(podList{Pods: buildPods(snap)}, "shop", now)
+	if want := "\nshop/x: Several: first; second; third\n"; !strings.HasSuffix(got, want) {
+		t.Errorf("got %q, want it to end with %q", got, want)
+	}
+}

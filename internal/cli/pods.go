@@ -1,0 +1,296 @@
+package cli
+
+import (
+	"cmp"
+	"fmt"
+	"net/netip"
+	"slices"
+	"strings"
+	"time"
+
+	corev1 "k8s.io/api/core/v1"
+	eventsv1 "k8s.io/api/events/v1"
+	"k8s.io/apimachinery/pkg/api/meta"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/types"
+
+	"fairlead.dev/fairlead/api/v1alpha1"
+	"fairlead.dev/fairlead/internal/pod"
+)
+
+// podState says how far a pod's network is.
+type podState string
+
+const (
+	// stateAttached: the node has plugged every interface.
+	stateAttached podState = "Attached"
+	// stateWaiting: the record is written, and the node has not plugged it yet.
+	stateWaiting podState = "Waiting"
+	// stateReleasing: the record is being deleted and its interfaces given back.
+	stateReleasing podState = "Releasing"
+	// stateFailing: something went wrong and is being tried again.
+	stateFailing podState = "Failing"
+	// stateNone: the pod should have a record and has none.
+	stateNone podState = "None"
+)
+
+// Reasons that are ours; the others come from conditions and events.
+const (
+	reasonNotPlugged  = "NotPlugged"        // the runtime has not asked the node yet
+	reasonNotActive   = "NotActive"         // the driver's network does not carry the traffic yet
+	reasonInUse       = "NodeNotDone"       // the node has not said that nothing is plugged
+	reasonControllers = "ControllerNotDone" // the node has; the controller has not given the interfaces back
+	reasonNoRecord    = "NoRecord"          // the controller has written none, and says nothing
+)
+
+// podList is what `pods -o json` prints.
+type podList struct {
+	// Pods by namespace and name.
+	Pods []podView `json:"pods"`
+}
+
+// podView is one pod that has a network, or should have.
+type podView struct {
+	Namespace string    `json:"namespace"`
+	Name      string    `json:"name"`
+	UID       types.UID `json:"uid"`
+	Node      string    `json:"node"`
+	// Attachment is the name of its PodAttachment; absent in state None.
+	Attachment string          `json:"attachment,omitempty"`
+	Interfaces []interfaceView `json:"interfaces"`
+	State      podState        `json:"state"`
+	// Reason is a word, absent in state Attached; Message explains it where
+	// there is more to say.
+	Reason  string `json:"reason,omitempty"`
+	Message string `json:"message,omitempty"`
+	// Since is when the state began, as far as that is known.
+	Since *time.Time `json:"since,omitempty"`
+	// CreatedAt is the pod's time, or the record's when the pod is gone.
+	CreatedAt *time.Time `json:"createdAt,omitempty"`
+}
+
+// interfaceView is one interface of a pod.
+type interfaceView struct {
+	Name      string   `json:"name"`
+	Network   string   `json:"network"`
+	Addresses []string `json:"addresses"` // in CIDR form
+}
+
+// identity is what a pod and its record have in common.
+type identity struct {
+	namespace string
+	uid       types.UID
+}
+
+// buildPods shows every record, and every pod on a served node that should
+// have a record and has none.
+func buildPods(snap snapshot) []podView {
+	byID := map[identity]*corev1.Pod{}
+	for i := range snap.pods {
+		p := &snap.pods[i]
+		byID[identity{p.Namespace, pod.UID(p)}] = p
+	}
+	out := []podView{}
+	for i := range snap.attachments {
+		a := &snap.attachments[i]
+		out = append(out, recordedPod(a, byID[identity{a.Namespace, a.Spec.PodUID}]))
+	}
+	warnings := latestWarnings(snap.events)
+	here, _ := withoutRecord(snap)
+	for _, p := range here {
+		out = append(out, podWithoutRecord(p, warnings[p.UID]))
+	}
+	slices.SortFunc(out, func(a, b podView) int {
+		return cmp.Or(cmp.Compare(a.Namespace, b.Namespace), cmp.Compare(a.Name, b.Name), cmp.Compare(a.UID, b.UID))
+	})
+	return out
+}
+
+// withoutRecord are the pods that want a network and have no record: those on
+// nodes that Fairlead serves, and those elsewhere. The controller writes a
+// NodeNetwork for each node that it serves.
+func withoutRecord(snap snapshot) (here, elsewhere []*corev1.Pod) {
+	served := map[string]bool{}
+	for i := range snap.nodes {
+		served[snap.nodes[i].Name] = true
+	}
+	recorded := map[identity]bool{}
+	for i := range snap.attachments {
+		recorded[identity{snap.attachments[i].Namespace, snap.attachments[i].Spec.PodUID}] = true
+	}
+	for i := range snap.pods {
+		p := &snap.pods[i]
+		switch {
+		case !pod.Wants(p) || recorded[identity{p.Namespace, pod.UID(p)}]:
+		case served[p.Spec.NodeName]:
+			here = append(here, p)
+		default:
+			elsewhere = append(elsewhere, p)
+		}
+	}
+	return here, elsewhere
+}
+
+// recordedPod shows a record; p is its pod, or nil.
+func recordedPod(a *v1alpha1.PodAttachment, p *corev1.Pod) podView {
+	v := podView{
+		Namespace:  a.Namespace,
+		Name:       a.Spec.PodName,
+		UID:        a.Spec.PodUID,
+		Node:       a.Spec.NodeName,
+		Attachment: a.Name,
+		Interfaces: []interfaceView{},
+		CreatedAt:  timestamp(a.CreationTimestamp.Time),
+	}
+	if p != nil {
+		v.CreatedAt = timestamp(p.CreationTimestamp.Time)
+	}
+	for _, i := range a.Spec.Interfaces {
+		v.Interfaces = append(v.Interfaces, interfaceView{Name: i.Name, Network: i.Network, Addresses: list(i.Addresses)})
+	}
+	judge(&v, a)
+	return v
+}
+
+// judge says the state of a record, and why.
+func judge(v *podView, a *v1alpha1.PodAttachment) {
+	ready := meta.FindStatusCondition(a.Status.Conditions, v1alpha1.ConditionReady)
+	released := meta.FindStatusCondition(a.Status.Conditions, v1alpha1.ConditionReleased)
+	sandbox := a.Status.Sandbox
+	detached := sandbox != nil && sandbox.State == v1alpha1.SandboxDetached
+	switch {
+	case isFalse(released):
+		v.because(stateFailing, released)
+	case a.DeletionTimestamp != nil && detached:
+		v.State, v.Reason, v.Since = stateReleasing, reasonControllers, timestamp(a.DeletionTimestamp.Time)
+	case a.DeletionTimestamp != nil:
+		v.State, v.Reason, v.Since = stateReleasing, reasonInUse, timestamp(a.DeletionTimestamp.Time)
+		v.Message = fmt.Sprintf("node %s has not confirmed that nothing is plugged", a.Spec.NodeName)
+	case sandbox == nil && isFalse(ready):
+		v.because(stateFailing, ready)
+	case sandbox == nil, detached, sandbox.AttachedAt == nil:
+		v.State, v.Reason, v.Since = stateWaiting, waitingFor(a), timestamp(a.CreationTimestamp.Time)
+		if isFalse(ready) { // between two sandboxes of one pod
+			v.Since = timestamp(ready.LastTransitionTime.Time)
+		}
+	case isFalse(ready):
+		v.because(stateFailing, ready)
+	default:
+		v.State, v.Since = stateAttached, timestamp(sandbox.AttachedAt.Time)
+	}
+}
+
+func isFalse(c *metav1.Condition) bool { return c != nil && c.Status == metav1.ConditionFalse }
+
+// because takes state and explanation from a condition.
+func (v *podView) because(state podState, c *metav1.Condition) {
+	v.State, v.Reason, v.Message, v.Since = state, c.Reason, c.Message, timestamp(c.LastTransitionTime.Time)
+}
+
+// waitingFor says what stands between a record and its plugging.
+func waitingFor(a *v1alpha1.PodAttachment) string {
+	for _, i := range a.Spec.Interfaces {
+		active := slices.ContainsFunc(a.Status.Interfaces, func(s v1alpha1.InterfaceStatus) bool { return s.Name == i.Name && s.Active })
+		if i.WaitForActive && !active {
+			return reasonNotActive
+		}
+	}
+	return reasonNotPlugged
+}
+
+// podWithoutRecord shows a pod that waits for the controller; warning is the
+// controller's last one about it, or nil.
+func podWithoutRecord(p *corev1.Pod, warning *eventsv1.Event) podView {
+	v := podView{
+		Namespace:  p.Namespace,
+		Name:       p.Name,
+		UID:        pod.UID(p),
+		Node:       p.Spec.NodeName,
+		Interfaces: []interfaceView{},
+		State:      stateNone,
+		Reason:     reasonNoRecord,
+		Since:      timestamp(p.CreationTimestamp.Time),
+		CreatedAt:  timestamp(p.CreationTimestamp.Time),
+	}
+	for _, c := range p.Status.Conditions {
+		if c.Type == corev1.PodScheduled && c.Status == corev1.ConditionTrue && !c.LastTransitionTime.IsZero() {
+			v.Since = timestamp(c.LastTransitionTime.Time)
+		}
+	}
+	if warning != nil {
+		v.Reason, v.Message = warning.Reason, warning.Note
+	}
+	return v
+}
+
+// latestWarnings are the last events about each pod, by its UID in the API.
+func latestWarnings(events []eventsv1.Event) map[types.UID]*eventsv1.Event {
+	out := map[types.UID]*eventsv1.Event{}
+	for i := range events {
+		e := &events[i]
+		if last := out[e.Regarding.UID]; last == nil || seen(e).After(seen(last)) {
+			out[e.Regarding.UID] = e
+		}
+	}
+	return out
+}
+
+// seen is when an event happened last.
+func seen(e *eventsv1.Event) time.Time {
+	if e.Series != nil {
+		return e.Series.LastObservedTime.Time
+	}
+	return e.EventTime.Time
+}
+
+// podsText is the table, and below it what the reasons cannot say in a word.
+// where is the namespace that was asked for, or empty for all.
+func podsText(v podList, where string, now time.Time) string {
+	if len(v.Pods) == 0 {
+		if where == "" {
+			return "No pods with a network of Fairlead's in any namespace.\n"
+		}
+		return fmt.Sprintf("No pods with a network of Fairlead's in namespace %s; -A shows all namespaces.\n", where)
+	}
+	header := []string{"POD", "NODE", "INTERFACES", "ADDRESSES", "STATE", "REASON", "AGE"}
+	if where == "" {
+		header = append([]string{"NAMESPACE"}, header...)
+	}
+	rows := [][]string{header}
+	var notes []string
+	for _, p := range v.Pods {
+		row := []string{p.Name, p.Node, p.interfaces(), p.addresses(), string(p.State), p.Reason, age(p.CreatedAt, now)}
+		if where == "" {
+			row = append([]string{p.Namespace}, row...)
+		}
+		rows = append(rows, row)
+		if p.Message != "" {
+			notes = append(notes, fmt.Sprintf("%s: %s: %s", p.fullName(), p.Reason, p.Message))
+		}
+	}
+	return tableText(rows) + notesText(notes)
+}
+
+func (v podView) fullName() string { return v.Namespace + "/" + v.Name }
+
+func (v podView) interfaces() string {
+	var names []string
+	for _, i := range v.Interfaces {
+		names = append(names, i.Name)
+	}
+	return strings.Join(names, ",")
+}
+
+// addresses are without prefix lengths.
+func (v podView) addresses() string {
+	var out []string
+	for _, i := range v.Interfaces {
+		for _, a := range i.Addresses {
+			if p, err := netip.ParsePrefix(a); err == nil {
+				a = p.Addr().String()
+			}
+			out = append(out, a)
+		}
+	}
+	return strings.Join(out, ",")
+}

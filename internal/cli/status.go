@@ -1,0 +1,255 @@
+package cli
+
+import (
+	"cmp"
+	"fmt"
+	"slices"
+	"strings"
+	"time"
+
+	coordinationv1 "k8s.io/api/coordination/v1"
+	"k8s.io/apimachinery/pkg/api/meta"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+
+	"fairlead.dev/fairlead/api/v1alpha1"
+)
+
+// clockSlack is how much the clocks of the leader and of this machine may
+// differ before a leader counts as stale.
+const clockSlack = 15 * time.Second
+
+// statusView is what `status -o json` prints.
+type statusView struct {
+	// OK is true when nothing needs attention.
+	OK bool `json:"ok"`
+	// Attention says what does, one sentence each.
+	Attention  []string       `json:"attention"`
+	Controller controllerView `json:"controller"`
+	Nodes      nodesView      `json:"nodes"`
+	Pools      []poolView     `json:"pools"`
+	Pods       podCounts      `json:"pods"`
+}
+
+// controllerState says whether a controller leads.
+type controllerState string
+
+const (
+	controllerLeading  controllerState = "Leading"
+	controllerStale    controllerState = "Stale"    // the leader has stopped renewing its Lease
+	controllerNoLeader controllerState = "NoLeader" // the Lease has no holder, or there is none
+)
+
+// controllerView is the controller as its Lease shows it.
+type controllerView struct {
+	State  controllerState `json:"state"`
+	Lease  string          `json:"lease,omitempty"`  // namespace/name
+	Leader string          `json:"leader,omitempty"` // host name and process ID of the leader
+	// LeaderSince is when it took the lead, RenewedAt when it was last seen
+	// alive.
+	LeaderSince *time.Time `json:"leaderSince,omitempty"`
+	RenewedAt   *time.Time `json:"renewedAt,omitempty"`
+}
+
+// nodesView is the nodes that Fairlead serves.
+type nodesView struct {
+	Ready    int `json:"ready"`
+	NotReady int `json:"notReady"`
+	// Items by name.
+	Items []nodeView `json:"items"`
+}
+
+// nodeView is one NodeNetwork.
+type nodeView struct {
+	Name string `json:"name"`
+	// Ready is true when the node's bridge and its routes to every other node
+	// are in place. Reason and Message say why not.
+	Ready     bool       `json:"ready"`
+	Reason    string     `json:"reason,omitempty"`
+	Message   string     `json:"message,omitempty"`
+	Uplink    string     `json:"uplink,omitempty"`
+	Addresses []string   `json:"addresses"` // of the node, in CIDR form
+	Blocks    []string   `json:"blocks"`    // CIDRs routed to the node
+	MTU       int32      `json:"mtu"`       // of the uplink, in bytes; 0 when not known
+	CreatedAt *time.Time `json:"createdAt,omitempty"`
+}
+
+// podCounts is how many pods are in which state.
+type podCounts struct {
+	Attached  int `json:"attached"`
+	Waiting   int `json:"waiting"`
+	Releasing int `json:"releasing"`
+	Failing   int `json:"failing"`
+	None      int `json:"none"`
+	// NotServed pods are on nodes that Fairlead does not serve.
+	NotServed int `json:"notServed"`
+}
+
+func buildStatus(snap snapshot) statusView {
+	pods := buildPods(snap)
+	v := statusView{
+		Controller: buildController(snap.lease, snap.now),
+		Nodes:      buildNodes(snap.nodes),
+		Pools:      buildPools(snap.pools),
+		Pods:       countPods(pods),
+	}
+	_, elsewhere := withoutRecord(snap)
+	v.Pods.NotServed = len(elsewhere)
+	v.Attention = list(slices.Concat(
+		controllerAttention(v.Controller, snap.now),
+		nodesAttention(v.Nodes, snap.now),
+		poolsAttention(v.Pools, snap.now),
+		podsAttention(pods, snap.now),
+	))
+	v.OK = len(v.Attention) == 0
+	return v
+}
+
+func buildController(lease *coordinationv1.Lease, now time.Time) controllerView {
+	if lease == nil {
+		return controllerView{State: controllerNoLeader}
+	}
+	v := controllerView{State: controllerNoLeader, Lease: lease.Namespace + "/" + lease.Name, RenewedAt: timestamp(renewed(lease))}
+	if lease.Spec.HolderIdentity == nil || *lease.Spec.HolderIdentity == "" {
+		return v
+	}
+	v.State, v.Leader = controllerLeading, *lease.Spec.HolderIdentity
+	if lease.Spec.AcquireTime != nil {
+		v.LeaderSince = timestamp(lease.Spec.AcquireTime.Time)
+	}
+	var valid time.Duration
+	if lease.Spec.LeaseDurationSeconds != nil {
+		valid = time.Duration(*lease.Spec.LeaseDurationSeconds) * time.Second
+	}
+	if now.After(renewed(lease).Add(valid + clockSlack)) {
+		v.State = controllerStale
+	}
+	return v
+}
+
+func buildNodes(nodes []v1alpha1.NodeNetwork) nodesView {
+	v := nodesView{Items: []nodeView{}}
+	for i := range nodes {
+		n := buildNode(&nodes[i])
+		if n.Ready {
+			v.Ready++
+		} else {
+			v.NotReady++
+		}
+		v.Items = append(v.Items, n)
+	}
+	slices.SortFunc(v.Items, func(a, b nodeView) int { return cmp.Compare(a.Name, b.Name) })
+	return v
+}
+
+// reasonSilent: a node's daemon has not reported yet.
+const reasonSilent = "NotReported"
+
+func buildNode(n *v1alpha1.NodeNetwork) nodeView {
+	v := nodeView{
+		Name:      n.Name,
+		Reason:    reasonSilent,
+		Message:   "the node's daemon has not reported yet",
+		Uplink:    n.Status.Uplink,
+		Addresses: list(n.Status.Addresses),
+		Blocks:    list(n.Spec.Blocks),
+		MTU:       n.Status.MTU,
+		CreatedAt: timestamp(n.CreationTimestamp.Time),
+	}
+	routed := meta.FindStatusCondition(n.Status.Conditions, v1alpha1.ConditionRouted)
+	if routed == nil {
+		return v
+	}
+	v.Ready, v.Reason, v.Message = routed.Status == metav1.ConditionTrue, routed.Reason, routed.Message
+	if v.Ready {
+		v.Reason, v.Message = "", ""
+	}
+	return v
+}
+
+func countPods(pods []podView) podCounts {
+	var c podCounts
+	for _, p := range pods {
+		switch p.State {
+		case stateAttached:
+			c.Attached++
+		case stateWaiting:
+			c.Waiting++
+		case stateReleasing:
+			c.Releasing++
+		case stateFailing:
+			c.Failing++
+		case stateNone:
+			c.None++
+		}
+	}
+	return c
+}
+
+// statusText is the whole on a page; the last line is the verdict.
+func statusText(v statusView, now time.Time) string {
+	var b strings.Builder
+	b.WriteString("CONTROLLER\n" + controllerText(v.Controller, now))
+	fmt.Fprintf(&b, "\nNODES: %d ready, %d not ready\n", v.Nodes.Ready, v.Nodes.NotReady)
+	if len(v.Nodes.Items) > 0 {
+		b.WriteString(nodesText(v.Nodes.Items, now))
+	}
+	fmt.Fprintf(&b, "\nPOOLS: %d\n", len(v.Pools))
+	if len(v.Pools) > 0 {
+		b.WriteString(poolSummary(v.Pools))
+	}
+	fmt.Fprintf(&b, "\nPODS: %d attached, %d waiting, %d releasing, %d failing, %d without a PodAttachment\n",
+		v.Pods.Attached, v.Pods.Waiting, v.Pods.Releasing, v.Pods.Failing, v.Pods.None)
+	if v.Pods.NotServed > 0 {
+		fmt.Fprintf(&b, "%s on nodes that Fairlead does not serve\n", plural(v.Pods.NotServed, "pod"))
+	}
+	if v.OK {
+		b.WriteString("\nOK: nothing needs attention\n")
+	} else {
+		fmt.Fprintf(&b, "\nATTENTION: %s\n", strings.Join(v.Attention, "; "))
+	}
+	return b.String()
+}
+
+func controllerText(c controllerView, now time.Time) string {
+	return tableText([][]string{
+		{"STATE", "LEADER", "SINCE", "RENEWED", "LEASE"},
+		{string(c.State), c.Leader, age(c.LeaderSince, now), age(c.RenewedAt, now), c.Lease},
+	})
+}
+
+func nodesText(nodes []nodeView, now time.Time) string {
+	rows := [][]string{{"NAME", "READY", "REASON", "ADDRESSES", "BLOCKS", "MTU", "AGE"}}
+	for _, n := range nodes {
+		mtu := ""
+		if n.MTU > 0 {
+			mtu = count(int64(n.MTU))
+		}
+		rows = append(rows, []string{n.Name, yesNo(n.Ready), n.Reason, strings.Join(n.Addresses, ","), few(n.Blocks), mtu, age(n.CreatedAt, now)})
+	}
+	return tableText(rows)
+}
+
+// few prints the first of a long list.
+func few(items []string) string {
+	const most = 4
+	if len(items) <= most {
+		return strings.Join(items, ",")
+	}
+	return fmt.Sprintf("%s,+%d", strings.Join(items[:most-1], ","), len(items)-most+1)
+}
+
+func poolSummary(pools []poolView) string {
+	rows := [][]string{{"NAME", "READY", "EXHAUSTED", "USABLE", "FREE", "ALLOCATED", "COOLING"}}
+	for _, p := range pools {
+		rows = append(rows, []string{p.Name, string(p.Ready), yesNo(p.Exhausted), count(p.Usable), count(p.Free), count(p.Allocated), count(p.Cooling)})
+	}
+	return tableText(rows)
+}
+
+// yesNo prints a bool as conditions are printed.
+func yesNo(b bool) string {
+	if b {
+		return string(metav1.ConditionTrue)
+	}
+	return string(metav1.ConditionFalse)
+}

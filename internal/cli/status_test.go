@@ -1,0 +1,101 @@
+package cli
+
+import (
+	"testing"
+	"time"
+
+	"github.com/google/go-cmp/cmp"
+	corev1 "k8s.io/api/core/v1"
+	eventsv1 "k8s.io/api/events/v1"
+
+	"fairlead.dev/fairlead/api/v1alpha1"
+)
+
+func TestAttention(t *testing.T) {
+	scheduledAgo := func(d time.Duration) func(*corev1.Pod) {
+		return func(p *corev1.Pod) { p.CreationTimestamp = ago(d) }
+	}
+	writtenAgo := func(d time.Duration) func(*v1alpha1.PodAttachment) {
+		return func(a *v1alpha1.PodAttachment) { a.CreationTimestamp = ago(d) }
+	}
+	addPod := func(s *snapshot, p corev1.Pod) { s.pods = append(s.pods, p) }
+	addRecord := func(s *snapshot, with ...func(*v1alpha1.PodAttachment)) {
+		s.attachments = append(s.attachments, recordOf(podOf("cart-2", "node-1"), "10.0.0.3/32", with...))
+	}
+	youngPool := func(p *v1alpha1.IPPool) {
+		p.CreationTimestamp, p.Status = ago(time.Second), v1alpha1.IPPoolStatus{}
+	}
+	for _, tt := range []struct {
+		name   string
+		change func(*snapshot)
+		want   []string
+	}{
+		{"all is well", func(*snapshot) {}, []string{}},
+		{"no lease", func(s *snapshot) { s.lease = nil }, []string{"no controller runs: there is no Lease fairlead-controller in any namespace"}},
+		{"no leader", func(s *snapshot) { s.lease = leaseOf("", time.Second) }, []string{"no controller leads: Lease fairlead-system/fairlead-controller has no holder"}},
+		{"clocks differ a little", func(s *snapshot) { s.lease = leaseOf("c_1", 17*time.Second) }, []string{}},
+		{"leader's clock is ahead", func(s *snapshot) { s.lease = leaseOf("c_1", -time.Hour) }, []string{}},
+		{"leader is dead", func(s *snapshot) { s.lease = leaseOf("c_1", 19*time.Second) }, []string{"the controller's leader c_1 has not renewed Lease fairlead-system/fairlead-controller for 19s"}},
+		{"nothing is served", func(s *snapshot) { s.nodes, s.pods = nil, nil }, []string{"no node is served: there are no NodeNetworks"}},
+		{"node not routed", func(s *snapshot) { notRouted(&s.nodes[0]) }, []string{"1 of 2 nodes not ready (node-2: NotReachable: node node-3 is not on a shared link; encapsulation is not there yet)"}},
+		{"node silent", func(s *snapshot) { silent(&s.nodes[0]); silent(&s.nodes[1]) }, []string{"2 of 2 nodes not ready (first node-1: NotReported: the node's daemon has not reported yet)"}},
+		{"node is new", func(s *snapshot) { silent(&s.nodes[0]); s.nodes[0].CreationTimestamp = ago(time.Second) }, []string{}},
+		{"pool invalid", func(s *snapshot) { s.pools = append(s.pools, poolOf("x", invalid)) }, []string{`pool x: Invalid: spec.ranges[0]: "10.9.0.1/16" has host bits set: write 10.9.0.0/16 for the whole network, or 10.9.0.1-10.9.0.1/16 for this address on it`}},
+		{"pool exhausted", func(s *snapshot) { s.pools = append(s.pools, poolOf("x", counts(4, 4), exhausted)) }, []string{"pool x is exhausted: 4 allocated, 0 cooling, 0 held, 0 reserved"}},
+		{"pool changed, not seen", func(s *snapshot) { s.pools[0].Generation = 2 }, []string{"pool default: NotSeen: the controller has not looked at this spec yet"}},
+		{"pool is new", func(s *snapshot) { s.pools = append(s.pools, poolOf("x", youngPool)) }, []string{}},
+		{"pod just scheduled", func(s *snapshot) { addPod(s, podOf("new", "node-1", scheduledAgo(time.Second))) }, []string{}},
+		{"pod forgotten", func(s *snapshot) { addPod(s, podOf("old", "node-1")) }, []string{"1 pod without a PodAttachment (shop/old: NoRecord)"}},
+		{"pod refused", func(s *snapshot) {
+			p := podOf("new", "node-1", scheduledAgo(time.Second))
+			addPod(s, p)
+			s.events = []eventsv1.Event{warningAbout(p, "NetworkExhausted", "none left", 0)}
+		}, []string{"1 pod without a PodAttachment (shop/new: NetworkExhausted: none left)"}},
+		{"pod elsewhere", func(s *snapshot) { addPod(s, podOf("old", "node-9")) }, []string{}},
+		{"just written", func(s *snapshot) { addRecord(s, notPlugged, writtenAgo(time.Second)) }, []string{}},
+		{"waits for long", func(s *snapshot) { addRecord(s, notPlugged) }, []string{"1 pod waiting for over 60s (shop/cart-2: NotPlugged)"}},
+		{"just deleted", func(s *snapshot) { addRecord(s, deleted(time.Second)) }, []string{}},
+		{"released for long", func(s *snapshot) { addRecord(s, deleted(time.Hour)) }, []string{"1 pod releasing for over 60s (shop/cart-2: NodeNotDone: node node-1 has not confirmed that nothing is plugged)"}},
+		{"release fails", func(s *snapshot) { addRecord(s, releaseFails) }, []string{"1 pod failing (shop/cart-2: Unavailable: interface eth0: write IPBlock: the server is busy)"}},
+	} {
+		t.Run(tt.name, func(t *testing.T) {
+			snap := quiet()
+			tt.change(&snap)
+			v := buildStatus(snap)
+			if diff := cmp.Diff(tt.want, v.Attention); diff != "" {
+				t.Error(diff)
+			}
+			if v.OK != (len(tt.want) == 0) {
+				t.Errorf("ok is %t with %d things that need attention", v.OK, len(tt.want))
+			}
+		})
+	}
+}
+
+func TestTableText(t *testing.T) {
+	got := tableText([][]string{{"A", "LONGER", "Z"}, {"ä-long", "", "1"}, {"b", "x", ""}})
+	want := "A        LONGER   Z\n" +
+		"ä-long   -        1\n" +
+		"b        x        -\n"
+	if diff := cmp.Diff(want, got); diff != "" {
+		t.Error(diff)
+	}
+}
+
+func TestFewShowsHowManyMore(t *testing.T) {
+	for _, tt := range []struct {
+		name  string
+		items []string
+		want  string
+	}{
+		{"none", nil, ""},
+		{"as many as fit", []string{"a", "b", "c", "d"}, "a,b,c,d"},
+		{"more", []string{"a", "b", "c", "d", "e"}, "a,b,c,+2"},
+	} {
+		t.Run(tt.name, func(t *testing.T) {
+			if got := few(tt.items); got != tt.want {
+				t.Errorf("got %q, want %q", got, tt.want)
+			}
+		})
+	}
+}

@@ -1,0 +1,67 @@
+package cli
+
+import (
+	"strings"
+	"time"
+	"unicode/utf8"
+
+	"k8s.io/apimachinery/pkg/util/duration"
+)
+
+// gap is the least space between two columns.
+const gap = 3
+
+// tableText lays rows out in columns, the first row being the header. An empty
+// cell is printed as "-", so that every line has as many words.
+func tableText(rows [][]string) string {
+	var widths []int
+	for _, row := range rows {
+		for i, cell := range row {
+			if i == len(widths) {
+				widths = append(widths, 1)
+			}
+			widths[i] = max(widths[i], utf8.RuneCountInString(cell))
+		}
+	}
+	var b strings.Builder
+	for _, row := range rows {
+		for i, cell := range row {
+			if cell == "" {
+				cell = "-"
+			}
+			b.WriteString(cell)
+			if i < len(row)-1 {
+				b.WriteString(strings.Repeat(" ", widths[i]+gap-utf8.RuneCountInString(cell)))
+			}
+		}
+		b.WriteByte('\n')
+	}
+	return b.String()
+}
+
+// notesText prints remarks below a table, one line each.
+func notesText(notes []string) string {
+	if len(notes) == 0 {
+		return ""
+	}
+	var b strings.Builder
+	for _, note := range notes {
+		b.WriteString("\n")
+		b.WriteString(oneLine(note))
+	}
+	b.WriteString("\n")
+	return b.String()
+}
+
+// oneLine joins the lines of a message: joined errors have several.
+func oneLine(s string) string {
+	return strings.Join(strings.FieldsFunc(s, func(r rune) bool { return r == '\n' || r == '\r' }), "; ")
+}
+
+// age is the time since, as kubectl prints it.
+func age(since *time.Time, now time.Time) string {
+	if since == nil {
+		return "-"
+	}
+	return duration.HumanDuration(max(0, now.Sub(*since)))
+}
