@@ -1,0 +1,141 @@
+package main
+
+import (
+	"bytes"
+	"encoding/json"
+	"errors"
+	"os"
+	"path/filepath"
+	"strings"
+	"testing"
+
+	"github.com/google/go-cmp/cmp"
+)
+
+func TestPercentile(t *testing.T) {
+	tests := []struct {
+		name    string
+		samples samples
+		p, want float64
+	}{
+		{"none", nil, 50, 0},
+		{"one", samples{7}, 99, 7},
+		{"unsorted", samples{3, 1, 2}, 50, 2},
+		{"the last", samples{1, 2, 3, 4}, 100, 4},
+		{"99 of 200", append(make(samples, 197), 1, 2, 3), 99, 2},
+	}
+	for _, tt := range tests {
+		t.Run(tt.name, func(t *testing.T) {
+			if got := tt.samples.percentile(tt.p); got != tt.want {
+				t.Errorf("percentile %v: %v, want %v", tt.p, got, tt.want)
+			}
+		})
+	}
+}
+
+func TestResults(t *testing.T) {
+	atMost := object{name: "a", unit: "ms", target: "ratio <= 2", met: ratioAtMost(2)}
+	faster := object{name: "b", unit: "ms", inverse: true, target: "ratio >= 3", met: ratioAtLeast(3)}
+	tests := []struct {
+		name   string
+		object object
+		figure figure
+		want   string
+	}{
+		{"met", atMost, figure{3, 2}, "a 3 ms, baseline 2, ratio 1.5 (target: ratio <= 2: met)"},
+		{"missed", atMost, figure{5, 2}, "a 5 ms, baseline 2, ratio 2.5 (target: ratio <= 2: MISSED)"},
+		{"times faster", faster, figure{2, 6.66666}, "b 2 ms, baseline 6.667, ratio 3.333 (target: ratio >= 3: met)"},
+		{"no baseline", object{name: "c", unit: "calls", target: "value = 0", met: valueAtMost(0)}, figure{0, 0}, "c 0 calls, baseline 0, ratio 0 (target: value = 0: met)"},
+		{"no target", object{name: "d", unit: "ms"}, figure{1, 2}, "d 1 ms, baseline 2, ratio 0.5"},
+	}
+	for _, tt := range tests {
+		t.Run(tt.name, func(t *testing.T) {
+			if got := tt.object.result(tt.figure).String(); got != tt.want {
+				t.Errorf("got %q, want %q", got, tt.want)
+			}
+		})
+	}
+}
+
+func TestWriteResults(t *testing.T) {
+	path := filepath.Join(t.TempDir(), "bench", "results.json")
+	if err := writeResults(path, []result{object{name: "a", unit: "ms"}.result(figure{1, 2})}); err != nil {
+		t.Fatal(err)
+	}
+	raw, err := os.ReadFile(path)
+	if err != nil {
+		t.Fatal(err)
+	}
+	var got []map[string]any
+	if err := json.Unmarshal(raw, &got); err != nil {
+		t.Fatal(err)
+	}
+	want := []map[string]any{{"name": "a", "value": 1.0, "unit": "ms", "baseline": 2.0, "ratio": 0.5}}
+	if diff := cmp.Diff(want, got); diff != "" {
+		t.Errorf("results (-want +got):\n%s", diff)
+	}
+}
+
+func TestNamesAreDocumented(t *testing.T) {
+	page, err := os.ReadFile("../../docs/dev/benchmarks.md")
+	if err != nil {
+		t.Fatal(err)
+	}
+	seen := map[string]bool{}
+	for _, name := range names() {
+		if seen[name] {
+			t.Errorf("%s is measured twice", name)
+		}
+		seen[name] = true
+		// One row has both percentiles.
+		if !bytes.Contains(page, []byte("`"+name+"`")) && name != "bound_to_record_p99" {
+			t.Errorf("%s is not in docs/dev/benchmarks.md", name)
+		}
+	}
+}
+
+func TestResourceOf(t *testing.T) {
+	for path, want := range map[string]string{
+		"/api/v1/pods":                                                     "pods",
+		"/api/v1/namespaces/bench/pods/web":                                "pods",
+		"/api/v1/namespaces/bench":                                         "namespaces",
+		"/apis/fairlead.dev/v1alpha1/ipblocks":                             "ipblocks",
+		"/apis/fairlead.dev/v1alpha1/ippools/default/status":               "ippools/status",
+		"/apis/fairlead.dev/v1alpha1/namespaces/b/podattachments/a/status": "podattachments/status",
+		"/version": "/version",
+	} {
+		if got := resourceOf(path); got != want {
+			t.Errorf("%s: %q, want %q", path, got, want)
+		}
+	}
+}
+
+func TestFirstOf(t *testing.T) {
+	first := errors.New("first")
+	err := firstOf([]error{nil, first, errors.New("second")})
+	if !errors.Is(err, first) || !strings.Contains(err.Error(), "2 of 3") {
+		t.Errorf("got %v", err)
+	}
+	if err := firstOf(make([]error, 3)); err != nil {
+		t.Errorf("of no errors: %v", err)
+	}
+}
+
+func TestBadCommandLines(t *testing.T) {
+	for _, tt := range []struct {
+		name string
+		args []string
+		want string
+	}{
+		{"an unknown figure", []string{"--only", "add_ready,add_redy"}, `"add_redy"`},
+		{"an argument", []string{"short"}, `"short"`},
+		{"an unknown flag", []string{"--shor"}, "-shor"},
+	} {
+		t.Run(tt.name, func(t *testing.T) {
+			var said bytes.Buffer
+			if code := outer(tt.args, &said, &said); code != 2 || !strings.Contains(said.String(), tt.want) {
+				t.Errorf("exit code %d, %q; want 2 and %q", code, said.String(), tt.want)
+			}
+		})
+	}
+}

@@ -1,0 +1,85 @@
+package main
+
+import (
+	"bytes"
+	"context"
+	"fmt"
+	"os"
+	"os/exec"
+	"time"
+
+	corev1 "k8s.io/api/core/v1"
+
+	"fairlead.dev/fairlead/test/netlab"
+)
+
+// execution is a program to execute as a runtime executes a plugin: with a
+// pipe at either end.
+type execution struct {
+	ns    *netlab.Namespace // that it is started in
+	path  string
+	env   []string // beside the bench's own
+	stdin []byte
+}
+
+// run executes it and returns what it printed and how long it took from before
+// its start to after its end.
+func (e execution) run(ctx context.Context) (stdout []byte, took time.Duration, err error) {
+	var out bytes.Buffer
+	cmd := exec.CommandContext(ctx, e.path)
+	cmd.Env = append(os.Environ(), e.env...)
+	cmd.Stdin, cmd.Stdout, cmd.Stderr = bytes.NewReader(e.stdin), &out, &out
+	err = e.ns.Do(func() error {
+		start := time.Now()
+		err := cmd.Run()
+		took = time.Since(start)
+		return err
+	})
+	if err != nil {
+		return nil, took, fmt.Errorf("%s: %w: %s", e.path, err, out.Bytes())
+	}
+	return out.Bytes(), took, nil
+}
+
+// sandbox is a pod's network namespace, which the bench plugs and unplugs.
+type sandbox struct{ *netlab.Namespace }
+
+// newSandboxes makes some, and a function that lets go of them.
+func newSandboxes(n int) (all []sandbox, done func(), err error) {
+	done = func() {
+		for _, s := range all {
+			s.Close()
+		}
+	}
+	for range n {
+		ns, err := netlab.NewNamespace()
+		if err != nil {
+			done()
+			return nil, nil, err
+		}
+		all = append(all, sandbox{ns})
+	}
+	return all, done, nil
+}
+
+// cniCall is one call of a CNI plugin.
+type cniCall struct {
+	verb, containerID, path string
+	sandbox                 sandbox
+	pod                     *corev1.Pod // nil: the plugin is told nothing of Kubernetes
+}
+
+func (c cniCall) args() string {
+	if c.pod == nil {
+		return ""
+	}
+	return fmt.Sprintf("IgnoreUnknown=1;K8S_POD_NAMESPACE=%s;K8S_POD_NAME=%s;K8S_POD_INFRA_CONTAINER_ID=%s;K8S_POD_UID=%s",
+		c.pod.Namespace, c.pod.Name, c.containerID, c.pod.UID)
+}
+
+func (c cniCall) env() []string {
+	return []string{
+		"CNI_COMMAND=" + c.verb, "CNI_CONTAINERID=" + c.containerID, "CNI_NETNS=" + c.sandbox.Path(),
+		"CNI_IFNAME=eth0", "CNI_ARGS=" + c.args(), "CNI_PATH=" + c.path,
+	}
+}

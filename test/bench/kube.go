@@ -1,0 +1,169 @@
+package main
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"strings"
+
+	coordinationv1 "k8s.io/api/coordination/v1"
+	corev1 "k8s.io/api/core/v1"
+	apiextensionsv1 "k8s.io/apiextensions-apiserver/pkg/apis/apiextensions/v1"
+	apierrors "k8s.io/apimachinery/pkg/api/errors"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/runtime"
+	"k8s.io/apimachinery/pkg/runtime/schema"
+	clientgoscheme "k8s.io/client-go/kubernetes/scheme"
+	"k8s.io/client-go/rest"
+	"k8s.io/client-go/tools/clientcmd"
+	"sigs.k8s.io/controller-runtime/pkg/client"
+
+	"fairlead.dev/fairlead/api/v1alpha1"
+	"fairlead.dev/fairlead/internal/config"
+)
+
+const (
+	// namespace of everything in the cluster that has one.
+	namespace = "bench"
+	// leaseName is the Lease that controllers elect their leader by.
+	leaseName = "fairlead-controller"
+	// rawGroup has the kind that equals PodAttachment, which no controller of
+	// ours looks at: what a baseline creates.
+	rawGroup = "bench.fairlead.dev"
+)
+
+// workers of the controller: its default. As many clients make the baseline.
+func workers() int { return config.DefaultController().Workers }
+
+// rawAttachment is an object that costs the API server what a PodAttachment
+// costs: the same schema and fields, in another group.
+type rawAttachment struct{ v1alpha1.PodAttachment }
+
+// DeepCopyObject implements runtime.Object.
+func (r *rawAttachment) DeepCopyObject() runtime.Object {
+	return &rawAttachment{*r.DeepCopy()}
+}
+
+type rawAttachmentList struct {
+	metav1.TypeMeta `json:",inline"`
+	metav1.ListMeta `json:"metadata,omitempty"`
+
+	Items []rawAttachment `json:"items"`
+}
+
+// DeepCopyObject implements runtime.Object.
+func (r *rawAttachmentList) DeepCopyObject() runtime.Object {
+	out := &rawAttachmentList{TypeMeta: r.TypeMeta, ListMeta: *r.DeepCopy()}
+	for i := range r.Items {
+		out.Items = append(out.Items, rawAttachment{*r.Items[i].DeepCopy()})
+	}
+	return out
+}
+
+// kube is the bench's view of the cluster.
+type kube struct {
+	path string // the kubeconfig
+	rest *rest.Config
+	// It reads from the API server, not from a cache.
+	client.WithWatch
+}
+
+func connect(kubeconfig string) (*kube, error) {
+	cfg, err := clientcmd.BuildConfigFromFlags("", kubeconfig)
+	if err != nil {
+		return nil, fmt.Errorf("connect to Kubernetes: %w", err)
+	}
+	cfg.QPS = -1
+	scheme := runtime.NewScheme()
+	err = errors.Join(clientgoscheme.AddToScheme(scheme), apiextensionsv1.AddToScheme(scheme), v1alpha1.AddToScheme(scheme))
+	if err != nil {
+		return nil, fmt.Errorf("connect to Kubernetes: %w", err)
+	}
+	raw := schema.GroupVersion{Group: rawGroup, Version: v1alpha1.GroupVersion.Version}
+	scheme.AddKnownTypeWithName(raw.WithKind("PodAttachment"), &rawAttachment{})
+	scheme.AddKnownTypeWithName(raw.WithKind("PodAttachmentList"), &rawAttachmentList{})
+	metav1.AddToGroupVersion(scheme, raw)
+	k := &kube{path: kubeconfig, rest: cfg}
+	if k.WithWatch, err = client.NewWithWatch(cfg, client.Options{Scheme: scheme}); err != nil {
+		return nil, fmt.Errorf("connect to Kubernetes: %w", err)
+	}
+	return k, nil
+}
+
+// install writes what the measurements need into the cluster.
+func (k *kube) install(ctx context.Context) error {
+	crds, err := v1alpha1.CRDs()
+	if err != nil {
+		return err
+	}
+	for _, crd := range crds {
+		if crd.Spec.Names.Kind == "PodAttachment" {
+			crds = append(crds, rawCRD(crd))
+		}
+	}
+	for _, crd := range crds {
+		if err := k.Create(ctx, crd.DeepCopy()); err != nil {
+			return fmt.Errorf("install %s: %w", crd.Name, err)
+		}
+	}
+	for _, crd := range crds {
+		list := &metav1.PartialObjectMetadataList{}
+		list.SetGroupVersionKind(schema.GroupVersionKind{Group: crd.Spec.Group, Version: crd.Spec.Versions[0].Name, Kind: crd.Spec.Names.ListKind})
+		if err := await(ctx, crd.Name, func(ctx context.Context) error { return k.List(ctx, list) }); err != nil {
+			return err
+		}
+	}
+	for _, object := range []client.Object{
+		&corev1.Namespace{ObjectMeta: metav1.ObjectMeta{Name: namespace}},
+		&corev1.ServiceAccount{ObjectMeta: metav1.ObjectMeta{Namespace: namespace, Name: "default"}},
+		&v1alpha1.IPPool{
+			ObjectMeta: metav1.ObjectMeta{Name: "default"},
+			Spec:       v1alpha1.IPPoolSpec{Ranges: []string{"10.244.0.0/16"}, Placement: v1alpha1.PlacementPerNode},
+		},
+	} {
+		// Kubernetes makes the service account as well, in its own time.
+		if err := k.Create(ctx, object); err != nil && !apierrors.IsAlreadyExists(err) {
+			return fmt.Errorf("create %T %s: %w", object, object.GetName(), err)
+		}
+	}
+	return nil
+}
+
+// rawCRD is the definition of the kind that equals PodAttachment.
+func rawCRD(crd *apiextensionsv1.CustomResourceDefinition) *apiextensionsv1.CustomResourceDefinition {
+	raw := crd.DeepCopy()
+	raw.Spec.Group = rawGroup
+	raw.Name = strings.TrimSuffix(crd.Name, crd.Spec.Group) + rawGroup
+	raw.Spec.Names.ShortNames, raw.Spec.Names.Categories = nil, nil
+	return raw
+}
+
+// pod creates a pod that is bound to a node. Nothing will run in it.
+func (k *kube) pod(ctx context.Context, name, node string) (*corev1.Pod, error) {
+	pod := &corev1.Pod{
+		ObjectMeta: metav1.ObjectMeta{Namespace: namespace, Name: name},
+		Spec: corev1.PodSpec{
+			NodeName:                      node,
+			AutomountServiceAccountToken:  new(false),
+			TerminationGracePeriodSeconds: new(int64(0)),
+			Tolerations:                   []corev1.Toleration{{Operator: corev1.TolerationOpExists}},
+			Containers:                    []corev1.Container{{Name: "main", Image: "none"}},
+		},
+	}
+	if err := k.Create(ctx, pod); err != nil {
+		return nil, fmt.Errorf("create pod %s: %w", name, err)
+	}
+	return pod, nil
+}
+
+func (k *kube) lease(ctx context.Context) (*coordinationv1.Lease, error) {
+	lease := &coordinationv1.Lease{}
+	return lease, k.Get(ctx, client.ObjectKey{Namespace: namespace, Name: leaseName}, lease)
+}
+
+func holder(lease *coordinationv1.Lease) string {
+	if lease.Spec.HolderIdentity == nil {
+		return ""
+	}
+	return *lease.Spec.HolderIdentity
+}

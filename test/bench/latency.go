@@ -1,0 +1,175 @@
+package main
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"strings"
+	"sync"
+	"time"
+
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/types"
+
+	"fairlead.dev/fairlead/api/v1alpha1"
+)
+
+// podRate is how many pods are bound in a second.
+const podRate = 100
+
+// latencyRun is pods that are bound at a steady rate, and objects of the
+// baseline.
+type latencyRun struct {
+	w           *world
+	board, raw  *board
+	model       *v1alpha1.PodAttachment // what objects of the baseline equal
+	ours, floor samples                 // of this turn, in milliseconds
+}
+
+// boundToRecord measures how soon the node hears of a pod's record.
+func boundToRecord(ctx context.Context, w *world) (map[string]figure, error) {
+	ctx, cancel := context.WithCancel(ctx)
+	defer cancel()
+	if err := w.cluster(ctx); err != nil {
+		return nil, err
+	}
+	if err := w.stopNode(); err != nil {
+		return nil, err
+	}
+	if err := w.controller(ctx, false); err != nil {
+		return nil, err
+	}
+	l := &latencyRun{w: w}
+	var err error
+	if l.model, err = w.modelRecord(ctx, "latency-model"); err != nil {
+		return nil, err
+	}
+	if l.board, err = w.kube.watchNodes(ctx, false, watchedNodes()...); err != nil {
+		return nil, err
+	}
+	if l.raw, err = w.kube.watchNodes(ctx, true, watchedNodes()...); err != nil {
+		return nil, err
+	}
+	const warmUp = 1 // a second
+	if err := errors.Join(l.bind(ctx, "warm", warmUp*podRate), l.create(ctx, 0, warmUp*podRate)); err != nil {
+		return nil, err
+	}
+	var ours50, ours99, floor50, floor99 samples
+	turns, seconds := w.samples(7, 3), w.samples(4, 2)
+	for turn := range turns {
+		l.ours, l.floor = nil, nil
+		err := inTurns(turn,
+			func() error { return l.bind(ctx, fmt.Sprint(turn), seconds*podRate) },
+			func() error { return l.create(ctx, turn+1, seconds*podRate) })
+		if err != nil {
+			return nil, err
+		}
+		ours50, ours99 = append(ours50, l.ours.median()), append(ours99, l.ours.percentile(99))
+		floor50, floor99 = append(floor50, l.floor.median()), append(floor99, l.floor.percentile(99))
+		w.say("  turn %d of %d: %d pods: p50 %.1f ms, p90 %.1f, p99 %.1f; create to watch: p50 %.1f, p90 %.1f, p99 %.1f", turn+1, turns, len(l.ours),
+			ours50[turn], l.ours.percentile(90), ours99[turn], floor50[turn], l.floor.percentile(90), floor99[turn])
+	}
+	return map[string]figure{
+		"bound_to_record_p50": {ours50.median(), floor50.median()},
+		"bound_to_record_p99": {ours99.median(), floor99.median()},
+	}, nil
+}
+
+// modelRecord is the record of a new pod on the first of the watched nodes.
+// Every node has a pod by then, and a block.
+func (w *world) modelRecord(ctx context.Context, prefix string) (*v1alpha1.PodAttachment, error) {
+	var model *v1alpha1.PodAttachment
+	for i, node := range watchedNodes() {
+		ctx, cancel := context.WithCancel(ctx)
+		defer cancel()
+		b, err := w.kube.watchNodes(ctx, false, node)
+		if err != nil {
+			return nil, err
+		}
+		pod, err := w.kube.pod(ctx, fmt.Sprintf("%s-%d", prefix, i), node)
+		if err != nil {
+			return nil, err
+		}
+		if model, err = b.record(ctx, pod.UID); err != nil {
+			return nil, err
+		}
+	}
+	return model, nil
+}
+
+// rawLike is an object that equals a record, of a pod that there is not.
+func rawLike(model *v1alpha1.PodAttachment, i int) *rawAttachment {
+	raw := &rawAttachment{v1alpha1.PodAttachment{
+		ObjectMeta: metav1.ObjectMeta{
+			Namespace: model.Namespace, Finalizers: model.Finalizers, OwnerReferences: model.OwnerReferences,
+		},
+		Spec: *model.Spec.DeepCopy(),
+	}}
+	tag := fmt.Sprintf("%08x", i)
+	raw.Name = model.Name[:strings.LastIndex(model.Name, "-")+1] + tag
+	raw.Spec.PodUID = types.UID(tag + string(model.Spec.PodUID)[len(tag):])
+	raw.Spec.NodeName = watchedNodes()[i%len(watchedNodes())]
+	return raw
+}
+
+// steadily does n things at podRate, without waiting for one before the next.
+func steadily(n int, do func(i int) error) error {
+	var (
+		running sync.WaitGroup
+		errs    = make([]error, n)
+		ticker  = time.NewTicker(time.Second / podRate)
+	)
+	defer ticker.Stop()
+	for i := range n {
+		<-ticker.C
+		running.Go(func() { errs[i] = do(i) })
+	}
+	running.Wait()
+	return firstOf(errs)
+}
+
+// bind creates pods that are bound, and waits for their records.
+func (l *latencyRun) bind(ctx context.Context, turn string, n int) error {
+	uids, replied := make([]types.UID, n), make([]time.Time, n)
+	before := len(l.board.firstSeen())
+	err := steadily(n, func(i int) error {
+		pod, err := l.w.kube.pod(ctx, fmt.Sprintf("latency-%s-%d", turn, i), watchedNodes()[i%len(watchedNodes())])
+		if err == nil {
+			uids[i], replied[i] = pod.UID, time.Now()
+		}
+		return err
+	})
+	if err != nil {
+		return err
+	}
+	seen, err := l.board.shown(ctx, before+n)
+	for i, uid := range uids {
+		l.ours.addTime(seen[uid].Sub(replied[i]))
+	}
+	return err
+}
+
+// create creates objects of the baseline, and waits for them.
+func (l *latencyRun) create(ctx context.Context, turn, n int) error {
+	uids, called := make([]types.UID, n), make([]time.Time, n)
+	before := len(l.raw.firstSeen())
+	err := steadily(n, func(i int) error {
+		raw := rawLike(l.model, turn*100_000+i)
+		uids[i], called[i] = raw.Spec.PodUID, time.Now()
+		return l.w.kube.Create(ctx, raw)
+	})
+	if err != nil {
+		return err
+	}
+	seen, err := l.raw.shown(ctx, before+n)
+	for i, uid := range uids {
+		l.floor.addTime(seen[uid].Sub(called[i]))
+	}
+	return err
+}
+
+// shown waits until so many records were shown, and returns when each was.
+func (b *board) shown(ctx context.Context, n int) (map[types.UID]time.Time, error) {
+	err := b.until(ctx, fmt.Sprintf("%d records", n), func(records map[types.UID]*sighting) bool { return len(records) >= n })
+	return b.firstSeen(), err
+}

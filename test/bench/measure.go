@@ -1,0 +1,229 @@
+package main
+
+import (
+	"context"
+	"encoding/json"
+	"fmt"
+	"io"
+	"math"
+	"os"
+	"path/filepath"
+	"strconv"
+	"text/tabwriter"
+)
+
+// figure is a measured value and what it is compared with, in the same unit.
+type figure struct{ value, baseline float64 }
+
+// object is one line of the results.
+type object struct {
+	name, unit string
+	// inverse: the ratio is baseline/value, so that it says how many times
+	// faster a time is.
+	inverse bool
+	// target in words, and whether a result meets it; nil for what is told
+	// beside a figure.
+	target string
+	met    func(r result) bool
+}
+
+// measurement makes one or several objects.
+type measurement struct {
+	objects []object
+	// what is measured, and against what.
+	what string
+	run  func(ctx context.Context, w *world) (map[string]figure, error)
+}
+
+// result is an object with its figures, as it is written.
+type result struct {
+	Name     string  `json:"name"`
+	Value    float64 `json:"value"`
+	Unit     string  `json:"unit"`
+	Baseline float64 `json:"baseline"`
+	Ratio    float64 `json:"ratio"`
+
+	object object
+}
+
+func ratioAtMost(limit float64) func(result) bool {
+	return func(r result) bool { return r.Ratio <= limit }
+}
+
+func ratioAtLeast(limit float64) func(result) bool {
+	return func(r result) bool { return r.Ratio >= limit }
+}
+
+func valueAtMost(limit float64) func(result) bool {
+	return func(r result) bool { return r.Value <= limit }
+}
+
+// measurements is everything that is measured, in order.
+func measurements() []measurement {
+	return []measurement{
+		{
+			objects: []object{{name: "plugin_roundtrip", unit: "ms", target: "ratio <= 2", met: ratioAtMost(2)}},
+			what: "plugin: exec of fairlead-cni, one round trip to a live server with a trivial handler, exit;\n" +
+				"         baseline: exec of a Go program that does nothing",
+			run: roundTrip,
+		},
+		{
+			objects: []object{
+				{name: "add_ready", unit: "ms", target: "ratio <= 1.5", met: ratioAtMost(1.5)},
+				{name: "add_ready_unheld", unit: "ms"},
+				{name: "add_vs_reference", unit: "ms", inverse: true, target: "ratio >= 3", met: ratioAtLeast(3)},
+				{name: "del_vs_reference", unit: "ms", inverse: true, target: "ratio >= 3", met: ratioAtLeast(3)},
+				{name: "del_until_gone", unit: "ms", inverse: true},
+			},
+			what: "ADD and DEL: fairlead-cni and fairlead-node with a ready record, exec to result;\n" +
+				"         baseline of add_ready: exec of a Go program that does nothing + a raw netlink attach of the same objects;\n" +
+				"         baseline of the others: the reference plugins bridge + host-local, exec to result. Our DEL answers before the\n" +
+				"         link is gone from the kernel (the acknowledgement that frees the address waits for it), the reference's after:\n" +
+				"         del_until_gone is from exec until the kernel is done and our record dropped, against the reference's DEL.\n" +
+				"         The API server's work for the status of an ADD, which other machines do in a cluster, waits for the plugin's end, but\n" +
+				"         not for _unheld",
+			run: addAndDel,
+		},
+		{
+			objects: []object{
+				{name: "add_parallel16", unit: "ADD/s", target: "ratio >= 0.7", met: ratioAtLeast(0.7)},
+				{name: "add_parallel16_unheld", unit: "ADD/s"},
+				{name: "add_parallel16_exec", unit: "ADD/s"},
+			},
+			what: "16 ADDs at once: through the socket to fairlead-node, without exec; baseline: raw netlink attach, 16 at once;\n" +
+				"         _exec: the real plugin; baseline: exec of a Go program that does nothing + raw netlink attach, 16 at once.\n" +
+				"         The API server's work for the status of each ADD, which other machines do in a cluster, waits for a batch's end,\n" +
+				"         but not for _unheld",
+			run: parallel,
+		},
+		{
+			objects: []object{
+				{name: "api_writes_per_pod", unit: "calls", target: "value <= 5", met: valueAtMost(5)},
+				{name: "api_writes_per_pod_alone", unit: "calls"},
+				{name: "api_reads_per_pod", unit: "calls", target: "value = 0", met: valueAtMost(0)},
+			},
+			what: "API calls of fairlead-controller and fairlead-node in a pod's life (bound, ADD, DEL, deleted, record gone), counted\n" +
+				"         by a proxy before the API server, 50 begun per second and, _alone, one after the other; baseline: the limit.\n" +
+				"         That a record is deleted when its pod is gone is the work of Kubernetes' garbage collector, and not counted",
+			run: lives,
+		},
+		{
+			objects: []object{
+				{name: "bound_to_record_p50", unit: "ms", target: "value <= 15", met: valueAtMost(15)},
+				{name: "bound_to_record_p99", unit: "ms", target: "value <= 100", met: valueAtMost(100)},
+			},
+			what: "pods created already bound to 4 nodes, 100 per second: from the reply to the create until a watch of the node's\n" +
+				"         PodAttachments shows the record; baseline: from the call to create an equal object until a watch shows it, as often,\n" +
+				"         in turns; the median of the turns' percentiles",
+			run: boundToRecord,
+		},
+		{
+			objects: []object{
+				{name: "burst1000_vs_create", unit: "pods/s", target: "ratio >= 0.8", met: ratioAtLeast(0.8)},
+			},
+			what: "1,000 bound pods waiting for a controller on standby: from the moment at which the Lease names it until the nodes'\n" +
+				"         watches have shown 1,000 PodAttachments; baseline: 1,000 equal objects created by as many clients at once as the\n" +
+				"         controller has workers, with the same watches",
+			run: burst,
+		},
+	}
+}
+
+// names of all objects, in order.
+func names() []string {
+	var out []string
+	for _, m := range measurements() {
+		out = append(out, m.names()...)
+	}
+	return out
+}
+
+func (m measurement) names() []string {
+	var out []string
+	for _, o := range m.objects {
+		out = append(out, o.name)
+	}
+	return out
+}
+
+// results are the objects that are wanted with their figures.
+func (m measurement) results(p plan, figures map[string]figure) ([]result, error) {
+	var out []result
+	for _, o := range m.objects {
+		if !p.wants(o.name) {
+			continue
+		}
+		f, ok := figures[o.name]
+		if !ok {
+			return out, fmt.Errorf("%s was not measured", o.name)
+		}
+		out = append(out, o.result(f))
+	}
+	return out, nil
+}
+
+func (o object) result(f figure) result {
+	r := result{Name: o.name, Unit: o.unit, Value: round(f.value), Baseline: round(f.baseline), object: o}
+	over, under := f.value, f.baseline
+	if o.inverse {
+		over, under = under, over
+	}
+	if under != 0 {
+		r.Ratio = round(over / under)
+	}
+	return r
+}
+
+// round leaves four significant digits.
+func round(v float64) float64 {
+	short, err := strconv.ParseFloat(strconv.FormatFloat(v, 'g', 4, 64), 64)
+	if err != nil || math.IsNaN(v) || math.IsInf(v, 0) {
+		return 0
+	}
+	return short
+}
+
+// String is the result in one line.
+func (r result) String() string {
+	return fmt.Sprintf("%s %v %s, baseline %v, ratio %v%s", r.Name, r.Value, r.Unit, r.Baseline, r.Ratio, r.verdict(" (target: ", ")"))
+}
+
+// verdict is the target and whether it is met, between two words, or nothing.
+func (r result) verdict(before, after string) string {
+	if r.object.met == nil {
+		return ""
+	}
+	word := "met"
+	if !r.object.met(r) {
+		word = "MISSED"
+	}
+	return before + r.object.target + ": " + word + after
+}
+
+func printTable(out io.Writer, results []result) {
+	_, _ = fmt.Fprintln(out)
+	table := tabwriter.NewWriter(out, 0, 0, 2, ' ', 0)
+	_, _ = fmt.Fprintln(table, "NAME\tVALUE\tUNIT\tBASELINE\tRATIO\tTARGET")
+	for _, r := range results {
+		_, _ = fmt.Fprintf(table, "%s\t%v\t%s\t%v\t%v\t%s\n", r.Name, r.Value, r.Unit, r.Baseline, r.Ratio, r.verdict("", ""))
+	}
+	_ = table.Flush() // the terminal
+}
+
+// writeResults writes the list, whole or not at all.
+func writeResults(path string, results []result) error {
+	if results == nil {
+		results = []result{}
+	}
+	raw, err := json.MarshalIndent(results, "", "  ")
+	if err != nil {
+		return fmt.Errorf("encode the results: %w", err)
+	}
+	if err := os.MkdirAll(filepath.Dir(path), 0o755); err != nil {
+		return fmt.Errorf("write the results: %w", err)
+	}
+	if err := os.WriteFile(path+".new", append(raw, '\n'), 0o644); err != nil {
+		return fmt.Errorf("write the results: %w", err)
+	}
+	return os.Rename(path+".new", path)
+}

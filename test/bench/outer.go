@@ -1,0 +1,192 @@
+package main
+
+import (
+	"context"
+	"encoding/json"
+	"errors"
+	"flag"
+	"fmt"
+	"io"
+	"os"
+	"os/exec"
+	"os/signal"
+	"path/filepath"
+	"runtime"
+	"syscall"
+)
+
+// outer is the program that the user starts. It returns the exit code: 0 when
+// all was measured, 1 when something failed, 2 for a wrong command line, 3 when
+// the machine lacks something.
+func outer(args []string, stdout, stderr io.Writer) int {
+	p, err := parseFlags(args, stderr)
+	if errors.Is(err, flag.ErrHelp) {
+		return 0
+	}
+	if err != nil {
+		_, _ = fmt.Fprintf(stderr, "bench: %v\n", err)
+		return 2
+	}
+	if lacks := preflight(p); len(lacks) > 0 {
+		_, _ = fmt.Fprintln(stderr, "bench: this machine lacks what the bench needs; nothing was done:")
+		for _, lack := range lacks {
+			_, _ = fmt.Fprintln(stderr, "  -", lack)
+		}
+		return 3
+	}
+	ctx, stop := signal.NotifyContext(context.Background(), os.Interrupt, syscall.SIGTERM)
+	defer stop()
+	if err := measureAll(ctx, p, stdout); err != nil {
+		_, _ = fmt.Fprintf(stderr, "bench: FAILED: %v\n", err)
+		return 1
+	}
+	return 0
+}
+
+// preflight returns what the machine lacks, and how to get it.
+func preflight(p plan) []string {
+	var lacks []string
+	if os.Geteuid() != 0 {
+		lacks = append(lacks, "root, to make network namespaces and links: run it with sudo (sudo -E make bench)")
+	}
+	if _, err := exec.LookPath("go"); err != nil {
+		lacks = append(lacks, "Go in PATH, to build what is compared with: https://go.dev/dl/")
+	}
+	for _, name := range []string{"fairlead-controller", "fairlead-node", "fairlead-cni", "kubelab"} {
+		info, err := os.Stat(p.program(name))
+		if err != nil || !info.Mode().IsRegular() || info.Mode()&0o111 == 0 {
+			lacks = append(lacks, fmt.Sprintf("the program %s in %s: make bin/%s, or name its directory with --bin", name, p.Bin, name))
+		}
+	}
+	if _, err := sourceDir(p); err != nil {
+		lacks = append(lacks, err.Error())
+	}
+	return lacks
+}
+
+// sourceDir is the directory of the module that pins the reference plugins.
+func sourceDir(p plan) (string, error) {
+	var tried []string
+	here, err := os.Getwd()
+	if err != nil {
+		return "", err
+	}
+	for _, root := range []string{filepath.Dir(p.Bin), here} {
+		dir := filepath.Join(root, "test", "bench", "reference")
+		if _, err := os.Stat(filepath.Join(dir, "go.mod")); err == nil {
+			return dir, nil
+		}
+		tried = append(tried, dir)
+	}
+	return "", fmt.Errorf("the bench's sources, looked for in %q: run it in a checkout", tried)
+}
+
+// measureAll prepares, runs the inner program, and cleans up after it.
+func measureAll(ctx context.Context, p plan, stdout io.Writer) (err error) {
+	if p.Work, err = os.MkdirTemp("", "fairlead-bench-"); err != nil {
+		return fmt.Errorf("make a work directory: %w", err)
+	}
+	defer func() {
+		keep := p.KeepLogs || err != nil && ctx.Err() == nil
+		err = errors.Join(err, removeWork(p, keep))
+		if keep {
+			_, _ = fmt.Fprintf(stdout, "logs: %s\n", p.logs())
+		}
+	}()
+	for _, dir := range []string{p.logs(), p.run(), p.tools()} {
+		if err := os.Mkdir(dir, 0o700); err != nil {
+			return fmt.Errorf("prepare the work directory: %w", err)
+		}
+	}
+	reporter{out: stdout, start: p.Start}.say("building what is compared with")
+	if err := buildTools(ctx, p); err != nil {
+		return err
+	}
+	raw, err := json.Marshal(p)
+	if err != nil {
+		return fmt.Errorf("encode the plan: %w", err)
+	}
+	if err := os.WriteFile(p.planFile(), raw, 0o600); err != nil {
+		return err
+	}
+	return runInner(ctx, p, stdout)
+}
+
+// removeWork removes the work directory, all of it or all but the logs.
+func removeWork(p plan, keepLogs bool) error {
+	if !keepLogs {
+		return os.RemoveAll(p.Work)
+	}
+	entries, err := os.ReadDir(p.Work)
+	if err != nil {
+		return err
+	}
+	var errs []error
+	for _, entry := range entries {
+		if path := filepath.Join(p.Work, entry.Name()); path != p.logs() {
+			errs = append(errs, os.RemoveAll(path))
+		}
+	}
+	return errors.Join(errs...)
+}
+
+// What is compared with: the reference plugins, as their authors release them
+// but for the flags of the build, which are those of our own programs.
+var referencePlugins = []string{
+	"github.com/containernetworking/plugins/plugins/main/bridge",
+	"github.com/containernetworking/plugins/plugins/ipam/host-local",
+}
+
+// buildTools builds the program that does nothing and the reference plugins.
+// It is done here because the inner program has no way to the module proxy.
+func buildTools(ctx context.Context, p plan) error {
+	nothing := filepath.Join(p.Work, "noop.go")
+	if err := os.WriteFile(nothing, []byte("package main\n\nfunc main() {}\n"), 0o600); err != nil {
+		return err
+	}
+	source, err := sourceDir(p)
+	if err != nil {
+		return err
+	}
+	if err := goBuild(ctx, source, p.tool("noop"), nothing); err != nil {
+		return err
+	}
+	return goBuild(ctx, source, p.tools()+string(filepath.Separator), referencePlugins...)
+}
+
+func goBuild(ctx context.Context, dir, out string, what ...string) error {
+	cmd := exec.CommandContext(ctx, "go", append([]string{"build", "-trimpath", "-buildvcs=false", "-ldflags", "-s -w", "-o", out}, what...)...)
+	cmd.Dir = dir
+	cmd.Env = append(os.Environ(), "CGO_ENABLED=0", "GOFLAGS=", "GOWORK=off")
+	if said, err := cmd.CombinedOutput(); err != nil {
+		return fmt.Errorf("build %q: %w\n%s", what, err, said)
+	}
+	return nil
+}
+
+// runInner executes this program again in namespaces of its own and waits for
+// its end, with which all processes in its PID namespace end.
+func runInner(ctx context.Context, p plan, stdout io.Writer) error {
+	self, err := os.Executable()
+	if err != nil {
+		return fmt.Errorf("find the bench's own executable: %w", err)
+	}
+	// Pdeathsig follows the thread that starts the process.
+	runtime.LockOSThread()
+	defer runtime.UnlockOSThread()
+	cmd := exec.CommandContext(ctx, self, innerCommand, p.planFile())
+	cmd.Stdout, cmd.Stderr = stdout, stdout
+	cmd.Cancel = func() error { return cmd.Process.Kill() }
+	cmd.SysProcAttr = &syscall.SysProcAttr{
+		Cloneflags: syscall.CLONE_NEWPID | syscall.CLONE_NEWNS | syscall.CLONE_NEWNET,
+		Pdeathsig:  syscall.SIGKILL,
+	}
+	err = cmd.Run()
+	if ctx.Err() != nil {
+		return errors.New("interrupted; everything is removed")
+	}
+	if err != nil {
+		return fmt.Errorf("see above (%w)", err)
+	}
+	return nil
+}

@@ -1,0 +1,256 @@
+package main
+
+import (
+	"bufio"
+	"context"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"os"
+	"path/filepath"
+	"strings"
+
+	"sigs.k8s.io/yaml"
+
+	"fairlead.dev/fairlead/test/netlab"
+)
+
+const (
+	// realNode is the one node that fairlead-node runs on.
+	realNode = "node-1"
+	// nodes is how many the cluster has. Of those without a daemon the bench
+	// watches what is written for them.
+	nodes = 5
+)
+
+// watchedNodes are those that have no daemon.
+func watchedNodes() []string { return []string{"node-2", "node-3", "node-4", "node-5"} }
+
+// world is all that exists while the bench runs. Its parts are made when a
+// measurement first asks for them.
+type world struct {
+	plan
+	reporter
+	crew *crew
+
+	lab        *netlab.Lab
+	kube       *kube
+	proxy      *proxy
+	controlled *process    // the controller
+	health     *daemonHTTP // its metrics and health
+	through    string      // its kubeconfig
+	daemon     *process    // the node's
+}
+
+// machines makes the network namespaces: the switch is the one of the bench.
+func (w *world) machines(ctx context.Context) (err error) {
+	if w.lab == nil {
+		w.lab, err = netlab.New(ctx, netlab.Config{Nodes: 1, Here: true, IPv4Only: true})
+	}
+	return err
+}
+
+func (w *world) node() *netlab.Machine { return w.lab.Nodes[0] }
+
+// cluster starts Kubernetes, with our kinds and a pool, and the proxy.
+func (w *world) cluster(ctx context.Context) error {
+	if w.kube != nil {
+		return nil
+	}
+	if err := w.machines(ctx); err != nil {
+		return err
+	}
+	kubeconfig, err := w.startKubernetes(ctx)
+	if err != nil {
+		return err
+	}
+	if w.kube, err = connect(kubeconfig); err != nil {
+		return err
+	}
+	if err := w.kube.install(ctx); err != nil {
+		return err
+	}
+	w.proxy, err = serveProxy(ctx, w.lab.Switch, w.kube, filepath.Join(w.run(), "proxy.kubeconfig"))
+	return err
+}
+
+func (w *world) startKubernetes(ctx context.Context) (kubeconfig string, err error) {
+	p, err := w.crew.command("kubelab", w.program("kubelab"), "up",
+		"--dir", filepath.Join(w.Work, "kubelab"), "--fsync", "--nodes", fmt.Sprint(nodes), "--bind", w.lab.Switch.V4.Addr().String())
+	if err != nil {
+		return "", err
+	}
+	p.cmd.Stdout = nil
+	stdout, err := p.cmd.StdoutPipe()
+	if err != nil {
+		return "", err
+	}
+	w.say("  starting Kubernetes")
+	if err := w.crew.start(w.lab.Switch.Namespace, p); err != nil {
+		return "", err
+	}
+	lines := make(chan string, 1)
+	go func() {
+		line, _ := bufio.NewReader(stdout).ReadString('\n')
+		lines <- line
+	}()
+	select {
+	case <-ctx.Done():
+		return "", context.Cause(ctx)
+	case line := <-lines:
+		for field := range strings.FieldsSeq(line) {
+			if value, ok := strings.CutPrefix(field, "kubeconfig="); ok {
+				return value, nil
+			}
+		}
+	}
+	<-ctx.Done() // it ended, and its end says why
+	return "", context.Cause(ctx)
+}
+
+// controller has a controller lead that talks to the API server directly, or
+// through the proxy.
+func (w *world) controller(ctx context.Context, proxied bool) error {
+	kubeconfig := w.kube.path
+	if proxied {
+		kubeconfig = w.proxy.kubeconfig
+	}
+	if w.controlled != nil && w.through == kubeconfig {
+		return nil
+	}
+	if err := w.startController(ctx, kubeconfig); err != nil {
+		return err
+	}
+	return await(ctx, "the controller to lead", func(ctx context.Context) error {
+		lease, err := w.kube.lease(ctx)
+		if err == nil && holder(lease) == "" {
+			err = errors.New("nobody holds the lease")
+		}
+		return err
+	})
+}
+
+// startController starts a controller, in place of the one that runs, and
+// returns when its caches are filled. It may be on standby.
+func (w *world) startController(ctx context.Context, kubeconfig string) error {
+	if err := w.stopController(); err != nil {
+		return err
+	}
+	socket := filepath.Join(w.run(), fmt.Sprintf("controller-%d.sock", w.crew.count))
+	file := filepath.Join(w.run(), "controller.yaml")
+	err := writeYAML(file, map[string]any{
+		"kubeconfig":     kubeconfig,
+		"workers":        workers(),
+		"leaderElection": map[string]any{"namespace": namespace},
+		"metricsAddress": "unix:" + socket,
+	})
+	if err != nil {
+		return err
+	}
+	p, err := w.crew.command("fairlead-controller", w.program("fairlead-controller"), "--config", file)
+	if err != nil {
+		return err
+	}
+	if err := w.crew.start(w.lab.Switch.Namespace, p); err != nil {
+		return err
+	}
+	w.controlled, w.through, w.health = p, kubeconfig, newDaemonHTTP(socket)
+	return await(ctx, "the controller", func(ctx context.Context) error {
+		_, err := w.health.get(ctx, "/readyz")
+		return err
+	})
+}
+
+func (w *world) stopController() error {
+	err := w.controlled.end()
+	w.controlled = nil
+	return err
+}
+
+func (w *world) nodeDir() string   { return filepath.Join(w.run(), realNode) }
+func (w *world) stateDir() string  { return filepath.Join(w.nodeDir(), "fairlead") }
+func (w *world) cniSocket() string { return filepath.Join(w.stateDir(), "cni.sock") }
+func (w *world) confDir() string   { return filepath.Join(w.nodeDir(), "net.d") }
+func (w *world) binDir() string    { return filepath.Join(w.nodeDir(), "bin") }
+func (w *world) conflist() string  { return filepath.Join(w.confDir(), "10-fairlead.conflist") }
+
+// nodeDaemon has fairlead-node run on the real node, connected to the API
+// server through the proxy, and ready to serve. A controller runs.
+func (w *world) nodeDaemon(ctx context.Context) error {
+	if w.daemon != nil {
+		return nil
+	}
+	socket := filepath.Join(w.run(), "node.sock")
+	file := filepath.Join(w.run(), "node.yaml")
+	err := writeYAML(file, map[string]any{
+		"nodeName":       realNode,
+		"kubeconfig":     w.proxy.kubeconfig,
+		"stateDir":       w.stateDir(),
+		"metricsAddress": "unix:" + socket,
+		"cni":            map[string]any{"binDir": w.binDir(), "confDir": w.confDir(), "pluginSource": w.program("fairlead-cni")},
+	})
+	if err != nil {
+		return err
+	}
+	p, err := w.crew.command("fairlead-node", w.program("fairlead-node"), "run", "--config", file)
+	if err != nil {
+		return err
+	}
+	if err := w.crew.start(w.node().Namespace, p); err != nil {
+		return err
+	}
+	w.daemon = p
+	health := newDaemonHTTP(socket)
+	return await(ctx, "fairlead-node", func(ctx context.Context) error {
+		if _, err := health.get(ctx, "/readyz"); err != nil {
+			return err
+		}
+		_, err := os.Stat(w.conflist())
+		return err
+	})
+}
+
+// stopNode ends the daemon, so that it does not take part in what is measured
+// without it.
+func (w *world) stopNode() error {
+	err := w.daemon.end()
+	w.daemon = nil
+	if e := os.Remove(filepath.Join(w.run(), "node.sock")); e != nil && !errors.Is(e, os.ErrNotExist) {
+		err = errors.Join(err, e)
+	}
+	return err
+}
+
+// stop ends what was started. What it leaves goes with the process.
+func (w *world) stop() error {
+	return errors.Join(w.stopNode(), w.stopController())
+}
+
+// pluginConfig is the network configuration that a runtime gives the plugin:
+// what libcni makes of the conflist.
+func (w *world) pluginConfig() ([]byte, error) {
+	raw, err := os.ReadFile(w.conflist())
+	if err != nil {
+		return nil, err
+	}
+	var list struct {
+		CNIVersion string
+		Name       string
+		Plugins    []map[string]any
+	}
+	if err := json.Unmarshal(raw, &list); err != nil || len(list.Plugins) != 1 {
+		return nil, fmt.Errorf("conflist %s: %d plugins: %w", w.conflist(), len(list.Plugins), err)
+	}
+	plugin := list.Plugins[0]
+	plugin["cniVersion"], plugin["name"] = list.CNIVersion, list.Name
+	delete(plugin, "capabilities")
+	return json.Marshal(plugin)
+}
+
+func writeYAML(path string, value any) error {
+	raw, err := yaml.Marshal(value)
+	if err != nil {
+		return fmt.Errorf("encode %s: %w", path, err)
+	}
+	return os.WriteFile(path, raw, 0o600)
+}

@@ -1,0 +1,111 @@
+package main
+
+import (
+	"errors"
+	"fmt"
+	"io"
+	"io/fs"
+	"os"
+	"path/filepath"
+	"slices"
+	"strings"
+
+	"fairlead.dev/fairlead/test/netlab"
+)
+
+// host is what the demo could leave on the machine.
+type host struct {
+	netlab.State
+	Namespaces []string // the names in /run/netns
+}
+
+func readHost() (host, error) {
+	var h host
+	ns, err := netlab.Current()
+	if err != nil {
+		return h, err
+	}
+	defer ns.Close()
+	if h.State, err = ns.State(); err != nil {
+		return h, fmt.Errorf("look at this machine: %w", err)
+	}
+	entries, err := os.ReadDir("/run/netns")
+	if err != nil && !errors.Is(err, fs.ErrNotExist) {
+		return h, fmt.Errorf("look at this machine: %w", err)
+	}
+	for _, entry := range entries {
+		h.Namespaces = append(h.Namespaces, entry.Name())
+	}
+	return h, nil
+}
+
+// checkHost fails when the demo left something on the machine. What others
+// changed meanwhile is only mentioned.
+func checkHost(before host, p plan, stdout io.Writer) error {
+	after, err := readHost()
+	if err != nil {
+		return err
+	}
+	var ours, foreign []string
+	news := after.Since(before.State).All()
+	for _, name := range after.Namespaces {
+		if !slices.Contains(before.Namespaces, name) {
+			news = append(news, "network namespace "+name)
+		}
+	}
+	for _, item := range news {
+		if isOurs(item) {
+			ours = append(ours, item)
+		} else {
+			foreign = append(foreign, item)
+		}
+	}
+	for _, item := range before.Since(after.State).All() {
+		foreign = append(foreign, "(gone) "+item)
+	}
+	mounts, err := os.ReadFile("/proc/self/mountinfo")
+	if err != nil {
+		return fmt.Errorf("look at this machine: %w", err)
+	}
+	for line := range strings.Lines(string(mounts)) {
+		if strings.Contains(line, p.Work) {
+			ours = append(ours, "mount "+strings.TrimSpace(line))
+		}
+	}
+	ours = append(ours, processesOf(p)...)
+	if len(foreign) > 0 {
+		_, _ = fmt.Fprintf(stdout, "note: something else changed on this machine meanwhile: %s\n", strings.Join(foreign, ", "))
+	}
+	if len(ours) > 0 {
+		return fmt.Errorf("the demo left on this machine: %s", strings.Join(ours, ", "))
+	}
+	return nil
+}
+
+// isOurs says whether the name of something is one that Fairlead or the lab
+// gives.
+func isOurs(item string) bool {
+	_, name, _ := strings.Cut(item, " ")
+	for _, prefix := range []string{netlab.BridgeName, netlab.PortPrefix, "fairlead", "fl", "namespace podrunner-"} {
+		if strings.HasPrefix(name, prefix) {
+			return true
+		}
+	}
+	return strings.Contains(item, "fairlead") || strings.Contains(item, "dev "+netlab.BridgeName)
+}
+
+// processesOf finds processes of the demo that outlived its PID namespace.
+func processesOf(p plan) []string {
+	files, _ := filepath.Glob("/proc/[0-9]*/cmdline")
+	var out []string
+	for _, file := range files {
+		raw, err := os.ReadFile(file)
+		if err != nil {
+			continue // it ended in this moment
+		}
+		if line := strings.ReplaceAll(string(raw), "\x00", " "); strings.Contains(line, p.Work) {
+			out = append(out, "process "+filepath.Base(filepath.Dir(file))+" "+strings.TrimSpace(line))
+		}
+	}
+	return out
+}

@@ -1,0 +1,137 @@
+package main
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"time"
+
+	apiextensionsv1 "k8s.io/apiextensions-apiserver/pkg/apis/apiextensions/v1"
+	"k8s.io/apimachinery/pkg/runtime"
+	clientgoscheme "k8s.io/client-go/kubernetes/scheme"
+	"k8s.io/client-go/rest"
+	toolscache "k8s.io/client-go/tools/cache"
+	"k8s.io/client-go/tools/clientcmd"
+	"sigs.k8s.io/controller-runtime/pkg/cache"
+	"sigs.k8s.io/controller-runtime/pkg/client"
+
+	"fairlead.dev/fairlead/api/v1alpha1"
+)
+
+// kube is the demo's view of the cluster.
+type kube struct {
+	path string // the kubeconfig
+	rest *rest.Config
+	// Client reads from the API server, not from a cache.
+	client.Client
+	cached cache.Cache
+	// changed has a token when something may have changed.
+	changed chan struct{}
+}
+
+func connect(kubeconfig string) (*kube, error) {
+	cfg, err := clientcmd.BuildConfigFromFlags("", kubeconfig)
+	if err != nil {
+		return nil, fmt.Errorf("connect to Kubernetes: %w", err)
+	}
+	cfg.QPS = -1
+	scheme := runtime.NewScheme()
+	if err := errors.Join(clientgoscheme.AddToScheme(scheme), apiextensionsv1.AddToScheme(scheme), v1alpha1.AddToScheme(scheme)); err != nil {
+		return nil, fmt.Errorf("connect to Kubernetes: %w", err)
+	}
+	k := &kube{path: kubeconfig, rest: cfg, changed: make(chan struct{}, 1)}
+	if k.Client, err = client.New(cfg, client.Options{Scheme: scheme}); err != nil {
+		return nil, fmt.Errorf("connect to Kubernetes: %w", err)
+	}
+	return k, nil
+}
+
+// startCache makes a cache for watch and for what is read often. Of the kinds
+// in own it holds the objects of one namespace. The kinds must be there.
+func (k *kube) startCache(ctx context.Context, namespace string, own ...client.Object) error {
+	opts := cache.Options{Scheme: k.Scheme(), ByObject: map[client.Object]cache.ByObject{}}
+	for _, kind := range own {
+		opts.ByObject[kind] = cache.ByObject{Namespaces: map[string]cache.Config{namespace: {}}}
+	}
+	var err error
+	if k.cached, err = cache.New(k.rest, opts); err != nil {
+		return fmt.Errorf("connect to Kubernetes: %w", err)
+	}
+	// It goes on when ctx ends: leaving the cluster needs it.
+	cached := k.cached
+	go func() { _ = cached.Start(context.WithoutCancel(ctx)) }()
+	return nil
+}
+
+// watch makes await look whenever an object of these kinds changes.
+func (k *kube) watch(ctx context.Context, kinds ...client.Object) error {
+	handler := toolscache.ResourceEventHandlerFuncs{
+		AddFunc:    func(any) { k.poke() },
+		UpdateFunc: func(any, any) { k.poke() },
+		DeleteFunc: func(any) { k.poke() },
+	}
+	for _, kind := range kinds {
+		informer, err := k.cached.GetInformer(ctx, kind)
+		if err != nil {
+			return fmt.Errorf("watch %T: %w", kind, err)
+		}
+		if _, err := informer.AddEventHandler(handler); err != nil {
+			return fmt.Errorf("watch %T: %w", kind, err)
+		}
+	}
+	ctx, cancel := context.WithTimeout(ctx, stepTimeout)
+	defer cancel()
+	if !k.cached.WaitForCacheSync(ctx) {
+		return fmt.Errorf("list what is in the cluster: %w", context.Cause(ctx))
+	}
+	return nil
+}
+
+func (k *kube) poke() {
+	select {
+	case k.changed <- struct{}{}:
+	default: // one token is enough
+	}
+}
+
+// progress is a look at something that is awaited: it says how far it is, in
+// words, and whether it is there.
+type progress func(ctx context.Context) (how string, done bool, err error)
+
+const (
+	// progressInterval is the least time between two lines of progress.
+	progressInterval = time.Second
+	// lookInterval is for what changes without an event.
+	lookInterval = 100 * time.Millisecond
+)
+
+// await looks at every change until look is content. It fails when the step
+// takes too long, when a program ends, and when the user wants no more.
+func (k *kube) await(ctx context.Context, what string, report reporter, look progress) error {
+	ctx, cancel := context.WithTimeoutCause(ctx, stepTimeout, fmt.Errorf("not within %v", stepTimeout))
+	defer cancel()
+	tick := time.NewTicker(lookInterval)
+	defer tick.Stop()
+	said, saidAt := "", time.Now()
+	for {
+		how, done, err := look(ctx)
+		if ctx.Err() != nil {
+			return fmt.Errorf("waiting for %s (%s): %w", what, how, context.Cause(ctx))
+		}
+		if err != nil {
+			return fmt.Errorf("waiting for %s: %w", what, err)
+		}
+		if done {
+			return nil
+		}
+		if how != said && time.Since(saidAt) >= progressInterval {
+			report.say("  %s: %s", what, how)
+			said, saidAt = how, time.Now()
+		}
+		select {
+		case <-ctx.Done():
+		case <-k.changed:
+		case <-tick.C:
+		}
+	}
+}

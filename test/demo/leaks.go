@@ -1,0 +1,147 @@
+package main
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"os"
+	"path/filepath"
+	"slices"
+	"strings"
+
+	"fairlead.dev/fairlead/test/netlab"
+)
+
+// bridge is what fairlead-node keeps on a node without pods.
+const bridge = "fairlead0"
+
+// cleanNodes makes sure that nothing of the pods is left on the nodes, takes
+// Fairlead off them, and makes sure that nothing at all is left.
+func (w *world) cleanNodes(ctx context.Context) error {
+	left, err := w.leftOfPods()
+	if err != nil {
+		return err
+	}
+	if len(left) > 0 {
+		return leaked("pods", left)
+	}
+	w.say("nodes: no link, network namespace, nft table or record of a pod is left")
+	if err := w.stopNodes(); err != nil {
+		return err
+	}
+	for _, node := range w.nodes {
+		if err := w.cleanNode(ctx, node); err != nil {
+			return err
+		}
+	}
+	left, err = w.leftOfFairlead()
+	if err != nil {
+		return err
+	}
+	if len(left) > 0 {
+		return leaked("Fairlead", left)
+	}
+	w.say("nodes: fairlead-node cleanup has left them as they were")
+	return nil
+}
+
+func leaked(of string, items []string) error {
+	return fmt.Errorf("leaked=%d: left of %s:\n  %s", len(items), of, strings.Join(items, "\n  "))
+}
+
+// leftOfPods lists what is left on the nodes while Fairlead runs there.
+func (w *world) leftOfPods() ([]string, error) {
+	var left []string
+	for _, node := range w.nodes {
+		state, err := node.State()
+		if err != nil {
+			return nil, fmt.Errorf("look at %s: %w", node.kubeName, err)
+		}
+		news := state.Since(node.baseline)
+		news.Links = slices.DeleteFunc(news.Links, func(name string) bool { return name == bridge })
+		news.Routes = nil // the node's own: whole blocks
+		for _, item := range news.All() {
+			left = append(left, node.kubeName+": "+item)
+		}
+		files, err := leftInNode(node)
+		if err != nil {
+			return nil, err
+		}
+		left = append(left, files...)
+	}
+	return left, nil
+}
+
+// leftOfFairlead lists what is left on the nodes after all.
+func (w *world) leftOfFairlead() ([]string, error) {
+	var left []string
+	for _, node := range w.nodes {
+		state, err := node.State()
+		if err != nil {
+			return nil, fmt.Errorf("look at %s: %w", node.kubeName, err)
+		}
+		for _, item := range append(state.Since(node.baseline).All(), gone(node.baseline, state)...) {
+			left = append(left, node.kubeName+": "+item)
+		}
+		for _, dir := range []string{node.stateDir(), node.binDir(), node.confDir()} {
+			files, err := filepath.Glob(filepath.Join(dir, "*"))
+			if err != nil {
+				return nil, err
+			}
+			for _, file := range files {
+				if entries, err := os.ReadDir(file); err != nil || len(entries) > 0 {
+					left = append(left, node.kubeName+": file "+file)
+				}
+			}
+		}
+	}
+	return left, nil
+}
+
+// gone lists what was there and is not any more.
+func gone(before, after netlab.State) []string {
+	var out []string
+	for _, item := range before.Since(after).All() {
+		out = append(out, "(gone) "+item)
+	}
+	return out
+}
+
+// stopNodes stops what runs on the nodes; what does not run is stopped
+// already.
+func (w *world) stopNodes() error {
+	var running []*program
+	for _, node := range w.nodes {
+		for _, p := range []*program{node.daemon, node.runner} {
+			if p != nil && p.cmd.Process != nil {
+				running = append(running, p)
+			}
+		}
+		node.daemon, node.runner = nil, nil
+	}
+	return stopAll(running...)
+}
+
+func (w *world) stopController() error {
+	if w.control == nil || w.control.cmd.Process == nil {
+		return nil
+	}
+	defer func() { w.control = nil }()
+	return w.control.stop()
+}
+
+// cleanNode takes Fairlead off a node, as its operator would.
+func (w *world) cleanNode(ctx context.Context, node *labNode) error {
+	cleanup, err := w.crew.command("cleanup-"+node.Name, filepath.Join(w.Bin, "fairlead-node"), "cleanup", "--cni", "--config", node.configFile())
+	if err != nil {
+		return err
+	}
+	if err := node.Start(cleanup.cmd); err != nil {
+		return fmt.Errorf("clean %s: %w", node.kubeName, err)
+	}
+	defer context.AfterFunc(ctx, func() { _ = cleanup.cmd.Process.Kill() })()
+	if err := cleanup.cmd.Wait(); err != nil {
+		return fmt.Errorf("clean %s: %w", node.kubeName, errors.Join(err, errors.New(tail(cleanup.log, maxWarnings))))
+	}
+	return nil
+}

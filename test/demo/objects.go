@@ -1,0 +1,166 @@
+package main
+
+import (
+	"context"
+	"fmt"
+	"strings"
+
+	corev1 "k8s.io/api/core/v1"
+	rbacv1 "k8s.io/api/rbac/v1"
+	apiextensionsv1 "k8s.io/apiextensions-apiserver/pkg/apis/apiextensions/v1"
+	apierrors "k8s.io/apimachinery/pkg/api/errors"
+	"k8s.io/apimachinery/pkg/api/meta"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/apis/meta/v1/unstructured"
+	"sigs.k8s.io/controller-runtime/pkg/client"
+
+	"fairlead.dev/fairlead/api/v1alpha1"
+)
+
+// demoLabel marks what belongs to one run: its value is the run's ID.
+const demoLabel = "fairlead.dev/demo"
+
+func (w *world) namespace() string { return "fairlead-demo-" + w.ID }
+
+// poolName and domain are the run's own in a cluster that has others.
+func (w *world) poolName() string {
+	if w.Kubeconfig != "" {
+		return "demo-" + w.ID
+	}
+	return "default"
+}
+
+func (w *world) ranges() []string {
+	if w.IPv4Only {
+		return []string{"10.244.0.0/16"}
+	}
+	return []string{"10.244.0.0/16", "fd00:10:244::/64"}
+}
+
+// install writes what Fairlead needs into the cluster.
+func (w *world) install(ctx context.Context) error {
+	w.joined = true
+	crds, err := v1alpha1.CRDs()
+	if err != nil {
+		return err
+	}
+	for _, crd := range crds {
+		err := w.kube.Create(ctx, crd)
+		if apierrors.IsAlreadyExists(err) {
+			continue
+		}
+		if err != nil {
+			return fmt.Errorf("install %s: %w", crd.Name, err)
+		}
+		w.crds = append(w.crds, crd.Name)
+	}
+	if err := w.kube.await(ctx, "the CRDs", w.reporter, served(w.kube, crds)); err != nil {
+		return err
+	}
+	objects := []client.Object{
+		&corev1.Namespace{ObjectMeta: metav1.ObjectMeta{Name: w.namespace(), Labels: map[string]string{demoLabel: w.ID}}},
+		&v1alpha1.IPPool{
+			ObjectMeta: metav1.ObjectMeta{Name: w.poolName(), Labels: map[string]string{demoLabel: w.ID}},
+			Spec: v1alpha1.IPPoolSpec{
+				Domain: w.poolName(), Ranges: w.ranges(), Placement: v1alpha1.PlacementPerNode,
+			},
+		},
+	}
+	if w.Kubeconfig == "" {
+		objects = append(objects, nodeRights()...)
+	}
+	for _, object := range objects {
+		if err := w.kube.Create(ctx, object); err != nil {
+			return fmt.Errorf("create %T %s: %w", object, object.GetName(), err)
+		}
+	}
+	if err := w.kube.startCache(ctx, w.namespace(), &corev1.Pod{}, &corev1.ServiceAccount{}, &v1alpha1.PodAttachment{}); err != nil {
+		return err
+	}
+	err = w.kube.watch(ctx, &corev1.ServiceAccount{}, &corev1.Node{}, &corev1.Pod{},
+		&v1alpha1.IPPool{}, &v1alpha1.IPBlock{}, &v1alpha1.NodeNetwork{}, &v1alpha1.PodAttachment{})
+	if err != nil {
+		return err
+	}
+	w.say("installed the CRDs and the pool %s: %s", w.poolName(), strings.Join(w.ranges(), ", "))
+	return w.kube.await(ctx, "the namespace's service account", w.reporter, w.serviceAccountThere)
+}
+
+// served waits until the API server knows the kinds and answers for them: the
+// condition Established comes a moment too early.
+func served(k *kube, crds []*apiextensionsv1.CustomResourceDefinition) progress {
+	return func(ctx context.Context) (string, bool, error) {
+		ready := 0
+		for _, crd := range crds {
+			list := &unstructured.UnstructuredList{}
+			list.SetGroupVersionKind(v1alpha1.GroupVersion.WithKind(crd.Spec.Names.ListKind))
+			err := k.List(ctx, list, client.Limit(1))
+			switch {
+			case err == nil:
+				ready++
+			case !apierrors.IsNotFound(err) && !meta.IsNoMatchError(err):
+				return "", false, err
+			}
+		}
+		return fmt.Sprintf("%d of %d are served", ready, len(crds)), ready == len(crds), nil
+	}
+}
+
+// serviceAccountThere waits for what every pod needs to be admitted.
+func (w *world) serviceAccountThere(ctx context.Context) (string, bool, error) {
+	err := w.kube.cached.Get(ctx, client.ObjectKey{Namespace: w.namespace(), Name: "default"}, &corev1.ServiceAccount{})
+	return "none yet", err == nil, client.IgnoreNotFound(err)
+}
+
+// nodeRights are the least that the daemons need; their users are the nodes'.
+func nodeRights() []client.Object {
+	const name = "fairlead-node"
+	read := []string{"get", "list", "watch"}
+	return []client.Object{
+		&rbacv1.ClusterRole{
+			ObjectMeta: metav1.ObjectMeta{Name: name},
+			Rules: []rbacv1.PolicyRule{
+				{APIGroups: []string{v1alpha1.GroupVersion.Group}, Resources: []string{"podattachments", "nodenetworks"}, Verbs: read},
+				{APIGroups: []string{v1alpha1.GroupVersion.Group}, Resources: []string{"podattachments/status", "nodenetworks/status"}, Verbs: []string{"patch"}},
+				{APIGroups: []string{""}, Resources: []string{"pods"}, Verbs: []string{"get"}},
+			},
+		},
+		&rbacv1.ClusterRoleBinding{
+			ObjectMeta: metav1.ObjectMeta{Name: name},
+			RoleRef:    rbacv1.RoleRef{APIGroup: rbacv1.GroupName, Kind: "ClusterRole", Name: name},
+			Subjects:   []rbacv1.Subject{{APIGroup: rbacv1.GroupName, Kind: rbacv1.GroupKind, Name: "system:nodes"}},
+		},
+	}
+}
+
+// nodesReady waits until each node can give pods their network: the plugin is
+// installed and says so, and pods may be scheduled there.
+func (w *world) nodesReady(ctx context.Context) (string, bool, error) {
+	var not []string
+	for _, node := range w.nodes {
+		object := &corev1.Node{}
+		if err := w.kube.cached.Get(ctx, client.ObjectKey{Name: node.kubeName}, object); client.IgnoreNotFound(err) != nil {
+			return "", false, err
+		}
+		reason := "not there yet"
+		for _, condition := range object.Status.Conditions {
+			if condition.Type != corev1.NodeReady {
+				continue
+			}
+			reason = condition.Message
+			// A stand-in that someone else made for the node does not count.
+			if condition.Status == corev1.ConditionTrue && condition.Reason == "KubeletReady" {
+				reason = ""
+			}
+		}
+		for _, taint := range object.Spec.Taints {
+			if taint.Key != demoLabel && taint.Key != corev1.TaintNodeNotReady && reason == "" {
+				reason = "tainted " + taint.Key
+			}
+		}
+		if reason != "" {
+			not = append(not, node.kubeName+": "+reason)
+		}
+	}
+	return fmt.Sprintf("%d of %d are ready; %s", len(w.nodes)-len(not), len(w.nodes), strings.Join(not, "; ")), len(not) == 0, nil
+}

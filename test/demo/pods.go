@@ -1,0 +1,353 @@
+package main
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"net/netip"
+	"path/filepath"
+	"strings"
+	"text/tabwriter"
+	"time"
+
+	"golang.org/x/sync/errgroup"
+	corev1 "k8s.io/api/core/v1"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/types"
+	"sigs.k8s.io/controller-runtime/pkg/client"
+
+	"fairlead.dev/fairlead/api/v1alpha1"
+	"fairlead.dev/fairlead/internal/ipam"
+	"fairlead.dev/fairlead/test/podrunner/sandbox"
+)
+
+// createAtOnce is how many pods are created at once.
+const createAtOnce = 8
+
+// podRow is one pod in the tables.
+type podRow struct {
+	name      string
+	uid       types.UID
+	node      *labNode
+	netns     string
+	addresses []netip.Addr
+	addMS     float64
+}
+
+// runPods creates the pods, waits until all run, and prints them.
+func (w *world) runPods(ctx context.Context) ([]podRow, error) {
+	var creating errgroup.Group
+	creating.SetLimit(createAtOnce)
+	for i := range w.Pods {
+		creating.Go(func() error {
+			if err := w.kube.Create(ctx, w.newPod(i+1)); err != nil {
+				return fmt.Errorf("create pod %d: %w", i+1, err)
+			}
+			return nil
+		})
+	}
+	if err := creating.Wait(); err != nil {
+		return nil, err
+	}
+	created := time.Now()
+	w.say("created %d pods; the scheduler spreads them over the nodes", w.Pods)
+	if err := w.kube.await(ctx, "the pods", w.reporter, w.podsRunning); err != nil {
+		return nil, errors.Join(err, w.warnings(ctx))
+	}
+	w.say("all %d pods run, %.1f s after the last was created", w.Pods, time.Since(created).Seconds())
+	rows, err := w.rows(ctx)
+	if err != nil {
+		return nil, err
+	}
+	return rows, w.printRunning(rows)
+}
+
+func (w *world) newPod(number int) *corev1.Pod {
+	no := false
+	labels := map[string]string{demoLabel: w.ID}
+	pod := &corev1.Pod{
+		ObjectMeta: metav1.ObjectMeta{Namespace: w.namespace(), Name: fmt.Sprintf("demo-%d", number), Labels: labels},
+		Spec: corev1.PodSpec{
+			Containers:                   []corev1.Container{{Name: "nothing", Image: "example.org/nothing"}},
+			AutomountServiceAccountToken: &no,
+			TopologySpreadConstraints: []corev1.TopologySpreadConstraint{{
+				MaxSkew:           1,
+				TopologyKey:       corev1.LabelHostname,
+				WhenUnsatisfiable: corev1.DoNotSchedule,
+				LabelSelector:     &metav1.LabelSelector{MatchLabels: labels},
+			}},
+		},
+	}
+	if w.Kubeconfig != "" {
+		pod.Spec.NodeSelector = labels
+		pod.Spec.Tolerations = []corev1.Toleration{
+			{Key: demoLabel, Value: w.ID, Effect: corev1.TaintEffectNoSchedule},
+			// Every Node is born with it, and in a cluster without the
+			// node-lifecycle controller it stays. The demo waits for Ready.
+			{Key: corev1.TaintNodeNotReady, Operator: corev1.TolerationOpExists, Effect: corev1.TaintEffectNoSchedule},
+		}
+	}
+	return pod
+}
+
+func (w *world) podsRunning(ctx context.Context) (string, bool, error) {
+	pods := &corev1.PodList{}
+	if err := w.kube.cached.List(ctx, pods); err != nil {
+		return "", false, err
+	}
+	scheduled, running := 0, 0
+	for _, pod := range pods.Items {
+		if pod.Spec.NodeName != "" {
+			scheduled++
+		}
+		if pod.Status.Phase == corev1.PodRunning {
+			running++
+		}
+	}
+	return fmt.Sprintf("%d of %d scheduled, %d running", scheduled, w.Pods, running), running == w.Pods, nil
+}
+
+// maxWarnings is how many events are shown of a step that failed.
+const maxWarnings = 5
+
+// warnings are what others said of the pods, for the reason of a failure.
+func (w *world) warnings(ctx context.Context) error {
+	ctx, cancel := context.WithTimeout(context.WithoutCancel(ctx), progressInterval*5)
+	defer cancel()
+	events := &corev1.EventList{}
+	if err := w.kube.List(ctx, events, client.InNamespace(w.namespace())); err != nil {
+		return nil // there is a better reason already
+	}
+	var errs []error
+	for _, event := range events.Items {
+		if event.Type == corev1.EventTypeWarning && len(errs) < maxWarnings {
+			errs = append(errs, fmt.Errorf("  %s: %s: %s", event.InvolvedObject.Name, event.Reason, event.Message))
+		}
+	}
+	return errors.Join(errs...)
+}
+
+// rows gathers what the tables and the pings need to know.
+func (w *world) rows(ctx context.Context) ([]podRow, error) {
+	boxes := map[types.UID]sandbox.Record{}
+	adds := map[types.UID]float64{}
+	nodes := map[string]*labNode{}
+	for _, node := range w.nodes {
+		nodes[node.kubeName] = node
+		records, err := sandbox.Read(node.runnerDir())
+		if err != nil {
+			return nil, err
+		}
+		for _, record := range records {
+			boxes[record.UID] = record
+		}
+		ops, err := sandbox.ReadOps(node.runnerDir())
+		if err != nil {
+			return nil, err
+		}
+		for _, op := range ops {
+			if op.Verb == "ADD" && op.Error == "" {
+				adds[op.UID] = op.MS
+			}
+		}
+	}
+	var rows []podRow
+	for i := range w.Pods {
+		pod := &corev1.Pod{}
+		if err := w.kube.cached.Get(ctx, client.ObjectKey{Namespace: w.namespace(), Name: fmt.Sprintf("demo-%d", i+1)}, pod); err != nil {
+			return nil, fmt.Errorf("read a pod: %w", err)
+		}
+		row := podRow{
+			name: pod.Name, uid: pod.UID, node: nodes[pod.Spec.NodeName],
+			netns: boxes[pod.UID].NetnsPath, addMS: adds[pod.UID],
+		}
+		for _, ip := range pod.Status.PodIPs {
+			addr, err := netip.ParseAddr(ip.IP)
+			if err != nil {
+				return nil, fmt.Errorf("address of pod %s: %w", pod.Name, err)
+			}
+			row.addresses = append(row.addresses, addr)
+		}
+		if row.node == nil || row.netns == "" || len(row.addresses) != len(w.ranges()) {
+			return nil, fmt.Errorf("pod %s runs on node %q with the namespace %q and the addresses %v; want one of our nodes, a namespace and %d addresses",
+				pod.Name, pod.Spec.NodeName, row.netns, row.addresses, len(w.ranges()))
+		}
+		rows = append(rows, row)
+	}
+	return rows, nil
+}
+
+func (w *world) printRunning(rows []podRow) error {
+	table := tabwriter.NewWriter(w.out, 0, 8, 3, ' ', 0)
+	_, _ = fmt.Fprintf(table, "\nPOD\tNODE\tADDRESSES\tADD (ms)\n")
+	for _, row := range rows {
+		_, _ = fmt.Fprintf(table, "%s\t%s\t%s\t%.1f\n", row.name, row.node.kubeName, words(row.addresses), row.addMS)
+	}
+	_, _ = fmt.Fprintln(table)
+	return table.Flush()
+}
+
+func words(addresses []netip.Addr) string {
+	var out []string
+	for _, addr := range addresses {
+		out = append(out, addr.String())
+	}
+	return strings.Join(out, ", ")
+}
+
+// removePods deletes the pods and waits until everything they had is given
+// back: records, finalizers, addresses.
+func (w *world) removePods(ctx context.Context, rows []podRow) error {
+	err := w.kube.DeleteAllOf(ctx, &corev1.Pod{}, client.InNamespace(w.namespace()), client.MatchingLabels{demoLabel: w.ID})
+	if err != nil {
+		return fmt.Errorf("delete the pods: %w", err)
+	}
+	started := time.Now()
+	w.say("deleted all pods")
+	if err := w.kube.await(ctx, "everything to be given back", w.reporter, w.allReturned(rows)); err != nil {
+		return errors.Join(err, w.warnings(ctx))
+	}
+	w.say("everything is given back after %.1f s: no pod, no PodAttachment, no finalizer, no address in use", time.Since(started).Seconds())
+	if err := w.printReturned(ctx, rows); err != nil {
+		return err
+	}
+	if w.Kubeconfig == "" {
+		return nil
+	}
+	if err := w.retireNodes(ctx); err != nil {
+		return err
+	}
+	return w.kube.await(ctx, "all addresses", w.reporter, w.poolEmpty)
+}
+
+// allReturned waits for what the pods had, and with a control plane of our own
+// for everything: a user's cluster may have pods of its own on our nodes.
+func (w *world) allReturned(rows []podRow) progress {
+	return func(ctx context.Context) (string, bool, error) {
+		pods, attachments := &corev1.PodList{}, &v1alpha1.PodAttachmentList{}
+		if err := errors.Join(w.kube.cached.List(ctx, pods), w.kube.cached.List(ctx, attachments)); err != nil {
+			return "", false, err
+		}
+		blocks, err := w.blocks(ctx)
+		if err != nil {
+			return "", false, err
+		}
+		used := 0
+		for _, row := range rows {
+			for _, addr := range row.addresses {
+				if slotState(blocks, addr) == inUse {
+					used++
+				}
+			}
+		}
+		how := fmt.Sprintf("%d pods, %d attachments, %d addresses in use", len(pods.Items), len(attachments.Items), used)
+		if len(pods.Items)+len(attachments.Items)+used > 0 || w.Kubeconfig != "" {
+			return how, len(pods.Items)+len(attachments.Items)+used == 0, nil
+		}
+		return w.poolEmpty(ctx)
+	}
+}
+
+// poolEmpty waits until no address of the pool is in use, by its blocks and by
+// its own count.
+func (w *world) poolEmpty(ctx context.Context) (string, bool, error) {
+	pool := &v1alpha1.IPPool{}
+	if err := w.kube.cached.Get(ctx, client.ObjectKey{Name: w.poolName()}, pool); err != nil {
+		return "", false, err
+	}
+	blocks, err := w.blocks(ctx)
+	if err != nil {
+		return "", false, err
+	}
+	used := 0
+	for _, block := range blocks {
+		used += block.Used()
+	}
+	counted := int(pool.Status.Allocated + pool.Status.Held + pool.Status.Reserved)
+	return fmt.Sprintf("%d addresses in use, %d by the pool's count", used, counted), used+counted == 0, nil
+}
+
+// blocks are those of the run's address domain.
+func (w *world) blocks(ctx context.Context) ([]*ipam.Block, error) {
+	list := &v1alpha1.IPBlockList{}
+	if err := w.kube.cached.List(ctx, list, client.MatchingLabels{v1alpha1.LabelDomain: w.poolName()}); err != nil {
+		return nil, fmt.Errorf("list the blocks: %w", err)
+	}
+	var out []*ipam.Block
+	for _, item := range list.Items {
+		prefix, err := netip.ParsePrefix(item.Spec.CIDR)
+		if err != nil {
+			return nil, fmt.Errorf("block %s: %w", item.Name, err)
+		}
+		out = append(out, ipam.DecodeBlock(prefix, item.Spec.Node, item.Spec.Slots))
+	}
+	return out, nil
+}
+
+func (w *world) printReturned(ctx context.Context, rows []podRow) error {
+	blocks, err := w.blocks(ctx)
+	if err != nil {
+		return err
+	}
+	dels := map[types.UID]float64{}
+	for _, node := range w.nodes {
+		ops, err := sandbox.ReadOps(node.runnerDir())
+		if err != nil {
+			return err
+		}
+		for _, op := range ops {
+			if op.Verb == "DEL" && op.Error == "" && op.Netns != "" {
+				dels[op.UID] = op.MS
+			}
+		}
+	}
+	table := tabwriter.NewWriter(w.out, 0, 8, 3, ' ', 0)
+	_, _ = fmt.Fprintf(table, "\nPOD\tNODE\tADDRESSES\tDEL (ms)\n")
+	for _, row := range rows {
+		var returned []string
+		for _, addr := range row.addresses {
+			returned = append(returned, addr.String()+" "+slotState(blocks, addr))
+		}
+		_, _ = fmt.Fprintf(table, "%s gone\t%s\t%s\t%.1f\n", row.name, row.node.kubeName, strings.Join(returned, ", "), dels[row.uid])
+	}
+	_, _ = fmt.Fprintln(table)
+	return table.Flush()
+}
+
+// inUse is the state of an address that was not given back.
+const inUse = "IN USE"
+
+// slotState says where an address is that a pod had.
+func slotState(blocks []*ipam.Block, addr netip.Addr) string {
+	for _, block := range blocks {
+		slot, ok := block.Slot(addr)
+		switch {
+		case ok && slot.State == ipam.Freed:
+			return "cooling"
+		case ok:
+			return inUse
+		}
+	}
+	return "free"
+}
+
+// leftInNode lists what of pods is left on a node, as far as files tell.
+func leftInNode(node *labNode) ([]string, error) {
+	var left []string
+	for what, pattern := range map[string]string{
+		"network namespace":     filepath.Join(node.netnsDir(), "*"),
+		"sandbox record":        filepath.Join(node.runnerDir(), "sandboxes", "*"),
+		"cached CNI result":     filepath.Join(node.runnerDir(), "cni", "results", "*"),
+		"attachment record":     filepath.Join(node.stateDir(), "attachments", "*"),
+		"DEL that was not made": filepath.Join(node.stateDir(), "del", "*"),
+	} {
+		files, err := filepath.Glob(pattern)
+		if err != nil {
+			return nil, err
+		}
+		for _, file := range files {
+			left = append(left, node.kubeName+": "+what+" "+filepath.Base(file))
+		}
+	}
+	return left, nil
+}

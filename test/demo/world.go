@@ -1,0 +1,262 @@
+package main
+
+import (
+	"bufio"
+	"context"
+	"errors"
+	"fmt"
+	"io"
+	"net"
+	"net/netip"
+	"os"
+	"path/filepath"
+	"strings"
+
+	"k8s.io/client-go/tools/clientcmd"
+	clientcmdapi "k8s.io/client-go/tools/clientcmd/api"
+	"sigs.k8s.io/yaml"
+
+	"fairlead.dev/fairlead/test/netlab"
+)
+
+// world is all that exists while the demo runs.
+type world struct {
+	plan
+	reporter
+	crew *crew
+
+	lab     *netlab.Lab
+	nodes   []*labNode
+	kube    *kube
+	control *program // the controller
+	crds    []string // those that were not there before
+	joined  bool     // something of ours may be in the cluster
+	retired bool     // its nodes and their pods are gone from the cluster
+}
+
+// labNode is one node.
+type labNode struct {
+	*netlab.Machine
+	// kubeName is the name of its Node.
+	kubeName   string
+	kubeconfig string
+	// dir holds everything of the node, on tmpfs.
+	dir      string
+	baseline netlab.State
+	daemon   *program
+	runner   *program
+}
+
+func (n *labNode) stateDir() string   { return filepath.Join(n.dir, "fairlead") }
+func (n *labNode) runnerDir() string  { return filepath.Join(n.dir, "runner") }
+func (n *labNode) netnsDir() string   { return filepath.Join(n.dir, "netns") }
+func (n *labNode) binDir() string     { return filepath.Join(n.dir, "bin") }
+func (n *labNode) confDir() string    { return filepath.Join(n.dir, "net.d") }
+func (n *labNode) configFile() string { return filepath.Join(n.dir, "node.yaml") }
+
+// build makes the nodes and the way to the API server.
+func (w *world) build(ctx context.Context) error {
+	var err error
+	w.lab, err = netlab.New(ctx, netlab.Config{Nodes: w.Nodes, Here: true, IPv4Only: w.IPv4Only})
+	if err != nil {
+		return err
+	}
+	for i, machine := range w.lab.Nodes {
+		node := &labNode{Machine: machine, kubeName: machine.Name, dir: filepath.Join(w.run(), machine.Name)}
+		if w.Kubeconfig != "" {
+			node.kubeName = fmt.Sprintf("demo-%s-%d", w.ID, i+1)
+		}
+		for _, dir := range []string{node.dir, node.stateDir(), node.binDir(), node.confDir(), node.netnsDir()} {
+			if err := os.Mkdir(dir, 0o700); err != nil {
+				return fmt.Errorf("directories of %s: %w", node.kubeName, err)
+			}
+		}
+		if node.baseline, err = node.State(); err != nil {
+			return fmt.Errorf("look at %s: %w", node.kubeName, err)
+		}
+		w.nodes = append(w.nodes, node)
+	}
+	w.say("%d nodes on one link: %s", w.Nodes, strings.Join(nodeWords(w.lab.Nodes), ", "))
+	if w.Kubeconfig != "" {
+		return w.reachCluster(ctx)
+	}
+	return w.startControlPlane(ctx)
+}
+
+func nodeWords(machines []*netlab.Machine) []string {
+	var out []string
+	for _, m := range machines {
+		out = append(out, fmt.Sprintf("%s %v", m.Name, m.V4.Addr()))
+	}
+	return out
+}
+
+// startControlPlane runs a Kubernetes of our own on the switch.
+func (w *world) startControlPlane(ctx context.Context) error {
+	dir := w.kubelab()
+	lab, err := w.crew.command("kubelab", filepath.Join(w.Bin, "kubelab"), "up",
+		"--dir", dir, "--nodes", fmt.Sprint(w.Nodes), "--bind", w.lab.Switch.V4.Addr().String())
+	if err != nil {
+		return err
+	}
+	lab.cmd.Stdout = nil
+	stdout, err := lab.cmd.StdoutPipe()
+	if err != nil {
+		return fmt.Errorf("start kubelab: %w", err)
+	}
+	if err := w.crew.start(w.lab.Switch.Namespace, lab); err != nil {
+		return err
+	}
+	w.say("Kubernetes is starting: etcd, API server, scheduler, controller manager")
+	server, kubeconfig, err := awaitKubelab(ctx, stdout)
+	if err != nil {
+		return err
+	}
+	for _, node := range w.nodes {
+		node.kubeconfig = filepath.Join(dir, node.kubeName+".kubeconfig")
+	}
+	w.say("Kubernetes is ready at %s", server)
+	w.kube, err = connect(kubeconfig)
+	return err
+}
+
+// awaitKubelab reads the line that kubelab prints when it is ready.
+func awaitKubelab(ctx context.Context, stdout io.Reader) (server, kubeconfig string, err error) {
+	lines := make(chan string, 1)
+	go func() {
+		line, _ := bufio.NewReader(stdout).ReadString('\n')
+		lines <- line
+	}()
+	select {
+	case <-ctx.Done():
+		return "", "", context.Cause(ctx)
+	case line := <-lines:
+		for field := range strings.FieldsSeq(line) {
+			if value, ok := strings.CutPrefix(field, "server="); ok {
+				server = value
+			}
+			if value, ok := strings.CutPrefix(field, "kubeconfig="); ok {
+				kubeconfig = value
+			}
+		}
+	}
+	if server == "" || kubeconfig == "" {
+		<-ctx.Done() // it ended, and its end says why
+		return "", "", context.Cause(ctx)
+	}
+	return server, kubeconfig, nil
+}
+
+// reachCluster makes the user's cluster reachable from the switch and the
+// nodes, through the outer program.
+func (w *world) reachCluster(ctx context.Context) error {
+	listener, err := w.lab.Switch.Listen(ctx, netip.AddrPortFrom(w.lab.Switch.V4.Addr(), 0).String())
+	if err != nil {
+		return err
+	}
+	// It lives as long as the process: leaving the cluster needs it after ctx.
+	forward := context.WithoutCancel(ctx)
+	go func() {
+		err := netlab.Forward(forward, listener, func(ctx context.Context) (net.Conn, error) {
+			return (&net.Dialer{}).DialContext(ctx, "unix", w.apiSocket())
+		})
+		w.crew.failed(err)
+	}()
+	const name = "demo"
+	cfg := clientcmdapi.NewConfig()
+	cfg.Clusters[name] = &clientcmdapi.Cluster{Server: "http://" + listener.Addr().String()}
+	cfg.AuthInfos[name] = &clientcmdapi.AuthInfo{}
+	cfg.Contexts[name] = &clientcmdapi.Context{Cluster: name, AuthInfo: name}
+	cfg.CurrentContext = name
+	kubeconfig := filepath.Join(w.run(), "kubeconfig")
+	if err := clientcmd.WriteToFile(*cfg, kubeconfig); err != nil {
+		return fmt.Errorf("write the kubeconfig: %w", err)
+	}
+	for _, node := range w.nodes {
+		node.kubeconfig = kubeconfig
+	}
+	w.say("using the cluster of %s", w.Kubeconfig)
+	w.kube, err = connect(kubeconfig)
+	return err
+}
+
+// startFairlead runs the controller, and on each node the daemon and what
+// stands in for kubelet and containerd, and waits until the nodes are ready.
+func (w *world) startFairlead(ctx context.Context) error {
+	if err := w.startController(); err != nil {
+		return err
+	}
+	for _, node := range w.nodes {
+		if err := w.startNode(node); err != nil {
+			return err
+		}
+	}
+	w.say("fairlead-controller runs, and fairlead-node on each node")
+	if err := w.kube.await(ctx, "the nodes", w.reporter, w.nodesReady); err != nil {
+		return err
+	}
+	w.say("all nodes are ready")
+	return nil
+}
+
+func (w *world) startController() error {
+	cfg := map[string]any{
+		"kubeconfig":     w.kube.path,
+		"defaultNetwork": map[string]any{"driver": "native", "pool": w.poolName()},
+		"leaderElection": map[string]any{"namespace": w.namespace()},
+	}
+	if w.Kubeconfig != "" {
+		cfg["nodeSelector"] = map[string]any{"matchLabels": map[string]any{demoLabel: w.ID}}
+	}
+	file := filepath.Join(w.run(), "controller.yaml")
+	if err := writeYAML(file, cfg); err != nil {
+		return err
+	}
+	controller, err := w.crew.command("fairlead-controller", filepath.Join(w.Bin, "fairlead-controller"), "--config", file, "-v", "1")
+	if err != nil {
+		return err
+	}
+	w.control = controller
+	return w.crew.start(w.lab.Switch.Namespace, controller)
+}
+
+func (w *world) startNode(node *labNode) error {
+	err := writeYAML(node.configFile(), map[string]any{
+		"nodeName":   node.kubeName,
+		"kubeconfig": node.kubeconfig,
+		"stateDir":   node.stateDir(),
+		"cni": map[string]any{
+			"binDir": node.binDir(), "confDir": node.confDir(), "pluginSource": filepath.Join(w.Bin, "fairlead-cni"),
+		},
+	})
+	if err != nil {
+		return err
+	}
+	daemon, err := w.crew.command("fairlead-node-"+node.Name, filepath.Join(w.Bin, "fairlead-node"), "run", "--config", node.configFile(), "-v", "1")
+	if err != nil {
+		return err
+	}
+	args := []string{
+		"--kubeconfig", node.kubeconfig, "--node", node.kubeName,
+		"--cni-bin-dir", node.binDir(), "--cni-conf-dir", node.confDir(),
+		"--netns-dir", node.netnsDir(), "--state-dir", node.runnerDir(),
+		"--max-pods", fmt.Sprint(maxPods),
+	}
+	if w.Kubeconfig != "" {
+		args = append(args, "--node-labels", demoLabel+"="+w.ID, "--register-with-taints", demoLabel+"="+w.ID+":NoSchedule")
+	}
+	runner, err := w.crew.command("podrunner-"+node.Name, filepath.Join(w.Bin, "podrunner"), args...)
+	if err != nil {
+		return err
+	}
+	node.daemon, node.runner = daemon, runner
+	return errors.Join(w.crew.start(node.Namespace, daemon), w.crew.start(node.Namespace, runner))
+}
+
+func writeYAML(path string, value any) error {
+	raw, err := yaml.Marshal(value)
+	if err != nil {
+		return fmt.Errorf("encode %s: %w", path, err)
+	}
+	return os.WriteFile(path, raw, 0o600)
+}
