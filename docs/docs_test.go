@@ -1,0 +1,159 @@
+// Package docs tests the documentation: its links lead somewhere, and its
+// examples are what the programs accept.
+package docs
+
+import (
+	"fmt"
+	"io/fs"
+	"os"
+	"path/filepath"
+	"regexp"
+	"slices"
+	"strings"
+	"testing"
+	"time"
+
+	"github.com/google/go-cmp/cmp"
+	"github.com/google/go-cmp/cmp/cmpopts"
+	"sigs.k8s.io/yaml"
+
+	"fairlead.dev/fairlead/api/v1alpha1"
+	"fairlead.dev/fairlead/internal/config"
+	"fairlead.dev/fairlead/internal/ipam"
+)
+
+// pages returns the text of every page by its path.
+func pages(t *testing.T) map[string]string {
+	t.Helper()
+	out := map[string]string{}
+	err := filepath.WalkDir(".", func(path string, d fs.DirEntry, err error) error {
+		if err != nil || d.IsDir() || filepath.Ext(path) != ".md" {
+			return err
+		}
+		text, err := os.ReadFile(path)
+		out[path] = string(text)
+		return err
+	})
+	if err != nil || len(out) == 0 {
+		t.Fatalf("pages: %d, error %v", len(out), err)
+	}
+	return out
+}
+
+func TestLinksLeadSomewhere(t *testing.T) {
+	link := regexp.MustCompile(`\]\(([^)#\s]+)(#[^)]*)?\)`)
+	for page, text := range pages(t) {
+		if page == "user/reference/api.md" {
+			continue // generated, with patterns in it that look like links
+		}
+		for _, m := range link.FindAllStringSubmatch(text, -1) {
+			if strings.Contains(m[1], "://") {
+				continue
+			}
+			if _, err := os.Stat(filepath.Join(filepath.Dir(page), m[1])); err != nil {
+				t.Errorf("%s: link to %s: %v", page, m[1], err)
+			}
+		}
+	}
+}
+
+// TestExamples decodes every YAML block as what it is: a resource by its kind,
+// a configuration by the program that its first line, a comment, names.
+func TestExamples(t *testing.T) {
+	block := regexp.MustCompile("(?ms)^```yaml\n(.*?)^```$")
+	found := 0
+	for page, text := range pages(t) {
+		for _, m := range block.FindAllStringSubmatch(text, -1) {
+			found++
+			if err := check(m[1]); err != nil {
+				t.Errorf("%s: %v in the example\n%s", page, err, m[1])
+			}
+		}
+	}
+	if found == 0 {
+		t.Error("no examples found")
+	}
+}
+
+func check(example string) error {
+	if strings.HasPrefix(example, "# fairlead-") {
+		return checkDefaults(example)
+	}
+	var pool v1alpha1.IPPool
+	if err := yaml.UnmarshalStrict([]byte(example), &pool); err != nil {
+		return err
+	}
+	var cooldown time.Duration
+	if pool.Spec.Cooldown != nil {
+		cooldown = pool.Spec.Cooldown.Duration
+	}
+	_, err := ipam.ParsePool(ipam.PoolSpec{
+		Name:     pool.Name,
+		Domain:   pool.Spec.Domain,
+		Ranges:   pool.Spec.Ranges,
+		Excludes: pool.Spec.Excludes,
+		Gateways: pool.Spec.Gateways,
+		UseEdges: pool.Spec.UseEdges,
+		Cooldown: cooldown,
+		Order:    ipam.Order(pool.Spec.Order),
+		PerNode:  pool.Spec.Placement == v1alpha1.PlacementPerNode,
+	})
+	return err
+}
+
+// checkDefaults checks that the example of a configuration shows every default
+// as it is.
+func checkDefaults(example string) error {
+	var shown, real any
+	switch {
+	case strings.HasPrefix(example, "# fairlead-controller:"):
+		c := config.DefaultController()
+		shown, real = &config.Controller{}, &c
+	case strings.HasPrefix(example, "# fairlead-node:"):
+		n := config.DefaultNode()
+		// What follows from the machine.
+		n.NodeName, n.CNI.PluginSource = "node-1", "/usr/local/bin/fairlead-cni"
+		if err := n.Complete(); err != nil {
+			return err
+		}
+		shown, real = &config.Node{}, &n
+	}
+	if err := yaml.UnmarshalStrict([]byte(example), shown); err != nil {
+		return err
+	}
+	if diff := cmp.Diff(real, shown, cmpopts.EquateEmpty()); diff != "" {
+		return fmt.Errorf("not the defaults (-default +shown):\n%s", diff)
+	}
+	return nil
+}
+
+// TestMetrics compares the page of metrics with the source: every metric of
+// ours is described, and nothing is that is not there.
+func TestMetrics(t *testing.T) {
+	names := regexp.MustCompile(`(?s)Opts\{\s*Namespace: [^}]*?Name:\s+"([a-z_]+)"`)
+	var metrics []string
+	err := filepath.WalkDir("../internal", func(path string, d fs.DirEntry, err error) error {
+		if err != nil || filepath.Ext(path) != ".go" || strings.HasSuffix(path, "_test.go") {
+			return err
+		}
+		source, err := os.ReadFile(path)
+		for _, m := range names.FindAllSubmatch(source, -1) {
+			metrics = append(metrics, string(m[1]))
+		}
+		return err
+	})
+	if err != nil || len(metrics) == 0 {
+		t.Fatalf("metrics in the source: %v, error %v", metrics, err)
+	}
+	page := pages(t)["operator/metrics.md"]
+	row := regexp.MustCompile("(?m)^\\| `fairlead_[a-z]+_([a-z_]+)` \\|")
+	var described []string
+	for _, m := range row.FindAllStringSubmatch(page, -1) {
+		described = append(described, m[1])
+	}
+	slices.Sort(metrics)
+	slices.Sort(described)
+	if diff := cmp.Diff(metrics, described); diff != "" {
+		t.Errorf("metrics in the source and in operator/metrics.md differ (-source +page):\n%s", diff)
+	}
+}
