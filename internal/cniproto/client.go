@@ -63,7 +63,7 @@ func (c *Client) Do(deadline time.Time, r Request) ([]byte, error) {
 
 // dial connects without package net, whose initialization and size the plugin
 // would pay for on every call.
-func (c *Client) dial(deadline time.Time) (*os.File, error) {
+func (c *Client) dial(deadline time.Time) (*conn, error) {
 	fd, err := syscall.Socket(syscall.AF_UNIX, syscall.SOCK_STREAM|syscall.SOCK_CLOEXEC|syscall.SOCK_NONBLOCK, 0)
 	if err != nil {
 		return nil, &Error{Code: CodeIO, Msg: "make a unix socket: " + err.Error()}
@@ -74,16 +74,69 @@ func (c *Client) dial(deadline time.Time) (*os.File, error) {
 		_ = syscall.Close(fd)
 		return nil, fmt.Errorf("%w: socket %s: %w", ErrAway, c.Socket, err)
 	}
-	conn := os.NewFile(uintptr(fd), c.Socket)
-	if err := conn.SetDeadline(deadline); err != nil {
-		_ = conn.Close()
-		return nil, &Error{Code: CodeIO, Msg: "set the deadline of a connection: " + err.Error()}
+	if err := syscall.SetNonblock(fd, false); err != nil {
+		_ = syscall.Close(fd)
+		return nil, &Error{Code: CodeIO, Msg: "make a connection wait: " + err.Error()}
 	}
-	return conn, nil
+	return &conn{fd: fd, deadline: deadline}, nil
 }
 
+// conn is a connection that waits in the kernel and not in Go's poller, which
+// would have to be set up for this one wait. Waits end at the deadline with
+// os.ErrDeadlineExceeded.
+type conn struct {
+	fd       int
+	deadline time.Time
+}
+
+// Read is part of io.Reader.
+func (c *conn) Read(p []byte) (int, error) {
+	n, err := c.wait(syscall.SO_RCVTIMEO, syscall.Read, p)
+	if n == 0 && err == nil && len(p) > 0 {
+		return 0, io.EOF
+	}
+	return n, err
+}
+
+// Write is part of io.Writer.
+func (c *conn) Write(p []byte) (written int, err error) {
+	for written < len(p) {
+		n, err := c.wait(syscall.SO_SNDTIMEO, syscall.Write, p[written:])
+		written += n
+		if err != nil {
+			return written, err
+		}
+	}
+	return written, nil
+}
+
+// wait makes a system call that waits until the deadline at most.
+func (c *conn) wait(timeout int, call func(int, []byte) (int, error), p []byte) (int, error) {
+	for {
+		left := time.Until(c.deadline)
+		if left <= 0 {
+			return 0, os.ErrDeadlineExceeded
+		}
+		tv := syscall.NsecToTimeval(max(left, time.Microsecond).Nanoseconds()) // 0 would be for ever
+		if err := syscall.SetsockoptTimeval(c.fd, syscall.SOL_SOCKET, timeout, &tv); err != nil {
+			return 0, err
+		}
+		n, err := call(c.fd, p)
+		switch {
+		case err == nil:
+			return n, nil
+		case errors.Is(err, syscall.EINTR), errors.Is(err, syscall.EAGAIN): // or the deadline is over
+		default:
+			return 0, err
+		}
+	}
+}
+
+// Close is part of io.Closer.
+func (c *conn) Close() error { return syscall.Close(c.fd) }
+
 func encodeMessage(r Request) ([]byte, error) {
-	body, err := json.Marshal(r)
+	body, err := r.encode()
 	if err != nil {
 		return nil, &Error{Code: CodeDecode, Msg: "encode the request: " + err.Error()}
 	}

@@ -228,8 +228,12 @@ func (r Request) network() (network, error) {
 	if len(bytes.TrimSpace(r.Config)) == 0 {
 		return network{}, &Error{Code: CodeDecode, Msg: what + ": empty: must be a JSON object"}
 	}
-	if !isObject(r.Config) && json.Valid(r.Config) {
+	if valid := json.Valid(r.Config); valid && bytes.TrimSpace(r.Config)[0] != '{' {
 		return network{}, &Error{Code: CodeDecode, Msg: fmt.Sprintf("%s: %q: must be a JSON object", what, clip(string(r.Config)))}
+	} else if valid {
+		if n, ok := scanNetwork(string(r.Config)); ok {
+			return n, nil
+		}
 	}
 	var n network
 	if err := json.Unmarshal(r.Config, &n); err != nil {

@@ -1,10 +1,12 @@
 package server
 
 import (
+	"bufio"
 	"context"
 	"errors"
 	"fmt"
 	"io"
+	"net"
 	"net/http"
 	"runtime/debug"
 	"strconv"
@@ -15,22 +17,72 @@ import (
 	"fairlead.dev/fairlead/internal/cniproto"
 )
 
-// errTooLarge is a request that is larger than cniproto.MaxRequest.
-var errTooLarge = errors.New("request is too large")
+var (
+	// errTooLarge is a request that is larger than cniproto.MaxRequest.
+	errTooLarge = errors.New("request is too large")
+	// errNoRoute is a request for something that is not here.
+	errNoRoute = errors.New("not here")
+)
 
-// read takes a request off the wire; errors say what is wrong with it.
-func (s *server) read(w http.ResponseWriter, r *http.Request) (cniproto.Request, error) {
-	// The deadline is for the request alone: while it is served net/http goes on
-	// reading, to notice that the plugin is gone. Where reading failed it stays,
-	// for net/http then tries to read what is left.
-	control := http.NewResponseController(w)
-	if err := control.SetReadDeadline(time.Now().Add(s.readTimeout)); err != nil {
-		return cniproto.Request{}, err
-	}
-	body, err := io.ReadAll(http.MaxBytesReader(w, r.Body, cniproto.MaxRequest))
+// maxHeader is by how much a request may be longer than its body, in bytes.
+const maxHeader = 16 << 10
+
+// converse reads the one request of a connection, has it served and answers it.
+//
+// net/http parses; its server is for connections that live longer and costs as
+// much as the rest of a call that waits for nothing.
+func (s *server) converse(ctx context.Context, conn net.Conn) {
+	ctx, cancel := context.WithCancel(ctx)
+	defer cancel()
+	defer conn.Close() //nolint:errcheck // what could be said has been said
+	// The deadline is for the request alone.
+	err := conn.SetReadDeadline(time.Now().Add(s.readTimeout))
 	if err == nil {
-		err = control.SetReadDeadline(time.Time{})
+		err = s.checkPeer(conn)
 	}
+	in := bufio.NewReader(io.LimitReader(conn, maxHeader+cniproto.MaxRequest+1))
+	r, headErr := http.ReadRequest(in)
+	switch {
+	case headErr != nil:
+		logr.FromContextOrDiscard(ctx).V(levelCall).Info("connection failed", "reason", headErr.Error())
+	case err != nil:
+		answer(conn, nil, err, cniproto.Request{})
+	case r.Method == http.MethodGet && r.URL.Path == cniproto.StatusPath:
+		_, err := s.serve(ctx, cniproto.Request{Verb: cniproto.VerbStatus})
+		answer(conn, []byte(`{"status":"ok"}`), err, cniproto.Request{})
+	case r.Method == http.MethodPost && r.URL.Path == cniproto.Path:
+		s.post(ctx, cancel, conn, r)
+	default:
+		answer(conn, nil, fmt.Errorf("%s %q is %w: POST %s and GET %s are", r.Method, r.URL.Path, errNoRoute, cniproto.Path, cniproto.StatusPath), cniproto.Request{})
+	}
+}
+
+// post reads what was posted, has it served and answers it.
+func (s *server) post(ctx context.Context, cancel context.CancelFunc, conn net.Conn, r *http.Request) {
+	request, err := read(r)
+	if err == nil {
+		err = request.Validate()
+	}
+	if err == nil {
+		err = conn.SetReadDeadline(time.Time{})
+	}
+	if err != nil {
+		s.metrics.count(request.Verb, err)
+		answer(conn, nil, err, request)
+		return
+	}
+	// Nothing more is sent: this ends when the plugin is gone, or we are.
+	go func() {
+		_, _ = conn.Read(make([]byte, 1))
+		cancel()
+	}()
+	result, err := s.serve(ctx, request)
+	answer(conn, result, err, request)
+}
+
+// read takes a request out of its envelope; errors say what is wrong with it.
+func read(r *http.Request) (cniproto.Request, error) {
+	body, err := io.ReadAll(http.MaxBytesReader(nil, r.Body, cniproto.MaxRequest))
 	var tooLarge *http.MaxBytesError
 	switch {
 	case errors.As(err, &tooLarge):
@@ -94,17 +146,17 @@ func code(err error) int {
 	return cniproto.AsError(err).Code
 }
 
-// answer writes a result or an error. The length is always told: the plugin
-// expects it.
-func answer(w http.ResponseWriter, result []byte, err error, version string) {
+// answer writes a result or an error, in the version of CNI that the request
+// asked for. The length is always told: the plugin expects it.
+func answer(conn net.Conn, result []byte, err error, r cniproto.Request) {
 	status := http.StatusOK
 	if err != nil {
-		status, result = errorAnswer(err, version)
+		status, result = errorAnswer(err, r.CNIVersion())
 	}
-	w.Header().Set("Content-Type", "application/json")
-	w.Header().Set("Content-Length", strconv.Itoa(len(result)))
-	w.WriteHeader(status)
-	_, _ = w.Write(result) // a plugin that is gone needs no answer
+	out := make([]byte, 0, len(result)+128)
+	out = fmt.Appendf(out, "HTTP/1.1 %d %s\r\nContent-Type: application/json\r\nContent-Length: %d\r\nConnection: close\r\n\r\n",
+		status, http.StatusText(status), len(result))
+	_, _ = conn.Write(append(out, result...)) // a plugin that is gone needs no answer
 }
 
 // errorAnswer encodes an error in the runtime's version of CNI.
@@ -124,6 +176,8 @@ func httpStatus(err error, code int) int {
 		return http.StatusForbidden
 	case errors.Is(err, errTooLarge):
 		return http.StatusRequestEntityTooLarge
+	case errors.Is(err, errNoRoute):
+		return http.StatusNotFound
 	}
 	switch code {
 	case cniproto.CodeTryAgainLater, cniproto.CodeUnavailable, cniproto.CodeLimited:

@@ -5,10 +5,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
-	"log"
 	"net"
-	"net/http"
-	"strings"
 	"sync"
 	"syscall"
 	"time"
@@ -69,23 +66,15 @@ type server struct {
 func (s *server) run(ctx context.Context, l net.Listener) error {
 	serving, cancel := context.WithCancel(context.WithoutCancel(ctx))
 	defer cancel()
-	var open sync.WaitGroup
-	h := &http.Server{
-		Handler:           s.routes(),
-		ReadHeaderTimeout: s.readTimeout,
-		MaxHeaderBytes:    16 << 10,
-		BaseContext:       func(net.Listener) context.Context { return serving },
-		ConnContext:       withPeer,
-		ConnState:         counting(&open),
-		ErrorLog:          log.New(logWriter{logr.FromContextOrDiscard(ctx)}, "", 0),
-	}
-	h.SetKeepAlivesEnabled(false)
 	queue := &drainer{Listener: l}
 	defer context.AfterFunc(ctx, queue.leave)()
-	if err := h.Serve(queue); !errors.Is(err, errDrained) {
-		return fmt.Errorf("serve CNI: %w", errors.Join(err, h.Close()))
+	var open sync.WaitGroup
+	if err := s.accept(serving, queue, &open); !errors.Is(err, errDrained) {
+		return fmt.Errorf("serve CNI: %w", errors.Join(err, l.Close()))
 	}
-	// Not by Shutdown, which drops a connection whose request is just arriving.
+	if err := l.Close(); err != nil {
+		return fmt.Errorf("serve CNI: %w", err)
+	}
 	finished := make(chan struct{})
 	go func() {
 		defer close(finished)
@@ -97,109 +86,79 @@ func (s *server) run(ctx context.Context, l net.Listener) error {
 	case <-finished:
 		return nil
 	case <-patience.Done():
-		err := errors.Join(patience.Err(), h.Close())
-		return fmt.Errorf("requests not answered %v after the stop are cancelled: %w", s.stopTimeout, err)
+		return fmt.Errorf("requests not answered %v after the stop are cancelled: %w", s.stopTimeout, patience.Err())
 	}
 }
 
-// counting keeps the number of open connections. They are counted before they
-// are served, in the goroutine that accepts them.
-func counting(open *sync.WaitGroup) func(net.Conn, http.ConnState) {
-	return func(_ net.Conn, state http.ConnState) {
-		switch state {
-		case http.StateNew:
-			open.Add(1)
-		case http.StateClosed, http.StateHijacked:
-			open.Done()
+const (
+	// firstPause and longestPause lie between two attempts to accept when the
+	// process is out of files or memory.
+	firstPause   = 5 * time.Millisecond
+	longestPause = time.Second
+)
+
+// accept serves each connection until there are no more, and returns why.
+func (s *server) accept(ctx context.Context, l net.Listener, open *sync.WaitGroup) error {
+	pause := firstPause
+	for {
+		conn, err := l.Accept()
+		switch {
+		case err == nil:
+			pause = firstPause
+			open.Go(func() { s.converse(ctx, conn) })
+		case outOfResources(err):
+			logr.FromContextOrDiscard(ctx).Error(err, "connection not accepted, trying again", "after", pause)
+			select {
+			case <-time.After(pause):
+			case <-ctx.Done():
+			}
+			pause = min(2*pause, longestPause)
 		default:
+			return err
 		}
 	}
 }
 
-func (s *server) routes() http.Handler {
-	mux := http.NewServeMux()
-	mux.HandleFunc("POST "+cniproto.Path, s.post)
-	mux.HandleFunc("GET "+cniproto.StatusPath, func(w http.ResponseWriter, r *http.Request) {
-		_, err := s.serve(r.Context(), cniproto.Request{Verb: cniproto.VerbStatus})
-		answer(w, []byte(`{"status":"ok"}`), err, "")
-	})
-	return http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
-		if err := s.checkPeer(r.Context()); err != nil {
-			answer(w, nil, err, "")
-			return
+// outOfResources is an error of accept(2) that passes.
+func outOfResources(err error) bool {
+	for _, passing := range []syscall.Errno{syscall.EMFILE, syscall.ENFILE, syscall.ENOBUFS, syscall.ENOMEM, syscall.ECONNABORTED} {
+		if errors.Is(err, passing) {
+			return true
 		}
-		mux.ServeHTTP(w, r)
-	})
-}
-
-// post reads a request, has it served and answers it.
-func (s *server) post(w http.ResponseWriter, r *http.Request) {
-	request, err := s.read(w, r)
-	if err == nil {
-		err = request.Validate()
 	}
-	if err != nil {
-		s.metrics.count(request.Verb, err)
-		answer(w, nil, err, request.CNIVersion())
-		return
-	}
-	result, err := s.serve(r.Context(), request)
-	answer(w, result, err, request.CNIVersion())
-}
-
-type peerKey struct{}
-
-// peer is who is at the other end of a connection.
-type peer struct {
-	uid uint32
-	err error
-}
-
-// withPeer asks the kernel who connected.
-func withPeer(ctx context.Context, conn net.Conn) context.Context {
-	return context.WithValue(ctx, peerKey{}, peerOf(conn))
-}
-
-func peerOf(conn net.Conn) (p peer) {
-	c, ok := conn.(syscall.Conn)
-	if !ok {
-		return peer{err: fmt.Errorf("connection of type %T: must be one of a unix socket", conn)}
-	}
-	raw, err := c.SyscallConn()
-	if err != nil {
-		return peer{err: err}
-	}
-	err = raw.Control(func(fd uintptr) {
-		cred, err := syscall.GetsockoptUcred(int(fd), syscall.SOL_SOCKET, syscall.SO_PEERCRED)
-		if err != nil {
-			p.err = err
-			return
-		}
-		p.uid = cred.Uid
-	})
-	p.err = errors.Join(p.err, err)
-	return p
+	return false
 }
 
 // errPeer says that a caller is not one that is served.
 var errPeer = errors.New("caller is not served")
 
-func (s *server) checkPeer(ctx context.Context) error {
-	p, _ := ctx.Value(peerKey{}).(peer)
-	if p.err != nil {
-		return fmt.Errorf("%w: who it is cannot be known: %w", errPeer, p.err)
+// checkPeer asks the kernel who connected.
+func (s *server) checkPeer(conn net.Conn) error {
+	uid, err := peerOf(conn)
+	if err != nil {
+		return fmt.Errorf("%w: who it is cannot be known: %w", errPeer, err)
 	}
-	if p.uid != s.uid {
-		return fmt.Errorf("%w: it has user ID %d, must have %d", errPeer, p.uid, s.uid)
+	if uid != s.uid {
+		return fmt.Errorf("%w: it has user ID %d, must have %d", errPeer, uid, s.uid)
 	}
 	return nil
 }
 
-// logWriter takes what net/http has to say.
-type logWriter struct{ logger logr.Logger }
-
-// Write is part of io.Writer.
-func (w logWriter) Write(line []byte) (int, error) {
-	w.logger.V(levelCall).Info("connection failed", "reason", strings.TrimSpace(string(line)))
-	return len(line), nil
+func peerOf(conn net.Conn) (uid uint32, err error) {
+	c, ok := conn.(syscall.Conn)
+	if !ok {
+		return 0, fmt.Errorf("connection of type %T: must be one of a unix socket", conn)
+	}
+	raw, err := c.SyscallConn()
+	if err != nil {
+		return 0, err
+	}
+	var credErr error
+	err = raw.Control(func(fd uintptr) {
+		var cred *syscall.Ucred
+		if cred, credErr = syscall.GetsockoptUcred(int(fd), syscall.SOL_SOCKET, syscall.SO_PEERCRED); credErr == nil {
+			uid = cred.Uid
+		}
+	})
+	return uid, errors.Join(err, credErr)
 }

@@ -1,0 +1,134 @@
+package cniproto
+
+import (
+	"encoding/json"
+	"errors"
+	"strconv"
+	"strings"
+)
+
+// What is here does for the usual case what encoding/json does for every case.
+// The plugin is a new process for each call, and reflecting on types for the
+// first time is a tenth of its life.
+
+// encode returns the JSON of a request.
+func (r Request) encode() ([]byte, error) {
+	out := make([]byte, 0, len(r.Config)+1024)
+	out = append(out, '{')
+	for _, f := range []struct{ key, value string }{
+		{"requestID", r.RequestID},
+		{"verb", r.Verb},
+		{"containerID", r.ContainerID},
+		{"netns", r.Netns},
+		{"ifname", r.IfName},
+		{"args", r.Args},
+		{"path", r.Path},
+		{"traceparent", r.Traceparent},
+		{"tracestate", r.Tracestate},
+		{"baggage", r.Baggage},
+	} {
+		if f.value == "" {
+			continue
+		}
+		value, err := quote(f.value)
+		if err != nil {
+			return nil, err
+		}
+		out = append(out, `"`+f.key+`":`...)
+		out = append(out, value...)
+		out = append(out, ',')
+	}
+	if len(r.Config) > 0 {
+		if !json.Valid(r.Config) {
+			return nil, errors.New("config: not JSON")
+		}
+		out = append(out, `"config":`...)
+		out = append(out, r.Config...)
+		out = append(out, ',')
+	}
+	out = append(out, `"deadlineMS":`...)
+	out = strconv.AppendInt(out, r.DeadlineMS, 10)
+	return append(out, '}'), nil
+}
+
+// quote returns a JSON string.
+func quote(s string) (string, error) {
+	if plain(s) {
+		return `"` + s + `"`, nil
+	}
+	raw, err := json.Marshal(s)
+	return string(raw), err
+}
+
+// plain reports whether a string stands between quotation marks as it is.
+func plain(s string) bool {
+	for i := range len(s) {
+		if c := s[i]; c < ' ' || c > '~' || c == '"' || c == '\\' {
+			return false
+		}
+	}
+	return true
+}
+
+// scanNetwork reads the configuration, which is a JSON object that is valid.
+// It reports false when it takes more than looking for the keys as they are
+// usually written: an escape, another case, a value that is no string.
+func scanNetwork(config string) (n network, ok bool) {
+	fields := map[string]*string{"cniVersion": &n.CNIVersion, "socket": &n.Socket, "spool": &n.Spool}
+	depth := 0
+	for i := 0; i < len(config); i++ {
+		switch config[i] {
+		case '{', '[':
+			depth++
+		case '}', ']':
+			depth--
+		case '"':
+			text, end := stringAt(config, i)
+			i = end
+			next := skipSpace(config, end+1)
+			if depth != 1 || next == len(config) || config[next] != ':' {
+				continue
+			}
+			if !plain(text) {
+				return network{}, false
+			}
+			i = skipSpace(config, next+1)
+			into := fields[text]
+			if into == nil {
+				for key := range fields {
+					if strings.EqualFold(key, text) { // encoding/json takes it
+						return network{}, false
+					}
+				}
+				i-- // to look at the value
+				continue
+			}
+			if config[i] != '"' {
+				return network{}, false
+			}
+			*into, i = stringAt(config, i)
+			if !plain(*into) {
+				return network{}, false
+			}
+		}
+	}
+	return n, true
+}
+
+// stringAt returns what stands between the quotation mark at i and the one that
+// ends the string, and where that is.
+func stringAt(s string, i int) (text string, end int) {
+	for end = i + 1; s[end] != '"'; end++ {
+		if s[end] == '\\' {
+			end++
+		}
+	}
+	return s[i+1 : end], end
+}
+
+func skipSpace(s string, i int) int {
+	for i < len(s) && (s[i] == ' ' || s[i] == '\t' || s[i] == '\n' || s[i] == '\r') {
+		i++
+	}
+	return i
+}
