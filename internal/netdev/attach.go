@@ -37,11 +37,11 @@ func (k *Kernel) Attach(ctx context.Context, ns *Namespace, p Plug) (_ Plugged, 
 		return Plugged{}, err
 	}
 	plan := pair{
-		host: HostName(p.ContainerID, p.Name), hostMAC: randomMAC(), bridge: bridge,
+		host: HostName(p.ContainerID, p.Name), hostMAC: RandomMAC(), bridge: bridge,
 		peer: p.Name, peerMAC: p.MAC, mtu: p.MTU, namespace: int(ns.file.Fd()),
 	}
 	if plan.peerMAC == nil {
-		plan.peerMAC = randomMAC()
+		plan.peerMAC = RandomMAC()
 	}
 	created := false
 	defer func() {
@@ -49,6 +49,7 @@ func (k *Kernel) Attach(ctx context.Context, ns *Namespace, p Plug) (_ Plugged, 
 			err = errors.Join(err, k.Detach(context.WithoutCancel(ctx), plan.host))
 		}
 	}()
+	go ns.prepare() // while the kernel makes the pair
 	if err := k.createPair(ctx, host, ns, plan); err != nil {
 		return Plugged{}, err
 	}
@@ -233,10 +234,10 @@ func defaultRoute(gateway netip.Addr) netip.Prefix {
 	return netip.PrefixFrom(netip.IPv6Unspecified(), 0)
 }
 
-// randomMAC is what the kernel would choose (eth_random_addr): a local address
+// RandomMAC is what the kernel would choose (eth_random_addr): a local address
 // of one station. Chosen here it needs no reading back, and no udev rule takes
 // it for one to be replaced.
-func randomMAC() net.HardwareAddr {
+func RandomMAC() net.HardwareAddr {
 	mac := make(net.HardwareAddr, 6)
 	_, _ = rand.Read(mac) // never fails: it ends the program first
 	mac[0] = mac[0]&^1 | 2

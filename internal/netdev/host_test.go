@@ -24,8 +24,8 @@ func newCable(tb testing.TB, count int) []*Kernel {
 		name := []string{"port1", "port2", "port3"}[i]
 		bridge := linkNamed(tb, middle.host, DefaultBridge).Attrs().Index
 		steps(tb, middle, create(pair{
-			host: name, hostMAC: randomMAC(), bridge: bridge,
-			peer: "up0", peerMAC: randomMAC(), mtu: 1450, namespace: int(k.host.file.Fd()),
+			host: name, hostMAC: RandomMAC(), bridge: bridge,
+			peer: "up0", peerMAC: RandomMAC(), mtu: 1450, namespace: int(k.host.file.Fd()),
 		}))
 		index := linkNamed(tb, k.host, "up0").Attrs().Index
 		steps(tb, k, raise("up0"),

@@ -35,6 +35,9 @@ func create(p pair) step {
 	req.AddData(nl.NewRtAttr(unix.IFLA_MTU, nl.Uint32Attr(uint32(p.mtu))))
 	req.AddData(nl.NewRtAttr(unix.IFLA_ADDRESS, p.hostMAC))
 	req.AddData(nl.NewRtAttr(unix.IFLA_MASTER, nl.Uint32Attr(uint32(p.bridge))))
+	for _, a := range oneQueue() {
+		req.AddData(a)
+	}
 	info := nl.NewRtAttr(unix.IFLA_LINKINFO, nil)
 	info.AddRtAttr(nl.IFLA_INFO_KIND, nl.NonZeroTerminated("veth"))
 	peer := info.AddRtAttr(nl.IFLA_INFO_DATA, nil).AddRtAttr(nl.VETH_INFO_PEER, nil)
@@ -43,8 +46,21 @@ func create(p pair) step {
 	peer.AddRtAttr(unix.IFLA_MTU, nl.Uint32Attr(uint32(p.mtu)))
 	peer.AddRtAttr(unix.IFLA_ADDRESS, p.peerMAC)
 	peer.AddRtAttr(unix.IFLA_NET_NS_FD, nl.Uint32Attr(uint32(p.namespace)))
+	for _, a := range oneQueue() {
+		peer.AddChild(a)
+	}
 	req.AddData(info)
 	return step{what: fmt.Sprintf("creating %s with its host end %s", p.peer, p.host), req: req}
+}
+
+// oneQueue asks for what a veth uses. The kernel would make as many queues as the
+// machine may have processors, and then take all but one out of use, which waits
+// for every processor once for each end (veth_init_queues, from Linux 5.15).
+func oneQueue() []*nl.RtAttr {
+	return []*nl.RtAttr{
+		nl.NewRtAttr(unix.IFLA_NUM_TX_QUEUES, nl.Uint32Attr(1)),
+		nl.NewRtAttr(unix.IFLA_NUM_RX_QUEUES, nl.Uint32Attr(1)),
+	}
 }
 
 // nameHost writes down whose host end it is, which cannot be part of the

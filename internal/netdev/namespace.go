@@ -124,6 +124,10 @@ func (n *Namespace) with(fn func(*conn) error) error {
 	return err
 }
 
+// prepare opens the socket that the next with needs. What hinders it is met
+// there again.
+func (n *Namespace) prepare() { _ = n.with(func(*conn) error { return nil }) }
+
 // do runs fn on a thread that is in the namespace, and only for fn.
 func (n *Namespace) do(fn func() error) error {
 	result := make(chan error, 1)

@@ -213,8 +213,8 @@ func TestUplink(t *testing.T) {
 	// Another one with an address makes it a guess.
 	middle := newHost(t)
 	steps(t, middle, create(pair{
-		host: "port9", hostMAC: randomMAC(), bridge: linkNamed(t, middle.host, DefaultBridge).Attrs().Index,
-		peer: "up1", peerMAC: randomMAC(), mtu: 1500, namespace: int(k.host.file.Fd()),
+		host: "port9", hostMAC: RandomMAC(), bridge: linkNamed(t, middle.host, DefaultBridge).Attrs().Index,
+		peer: "up1", peerMAC: RandomMAC(), mtu: 1500, namespace: int(k.host.file.Fd()),
 	}))
 	up1 := linkNamed(t, k.host, "up1").Attrs().Index
 	steps(t, k, raise("up1"), addAddress(up1, mustPrefix("198.51.100.1/24"), 0))

@@ -62,6 +62,7 @@ func (r *rawHost) attach(host *netlink.Handle, s sandbox, i int) error {
 	defer guest.Close()
 	attrs := netlink.NewLinkAttrs()
 	attrs.Name, attrs.MTU, attrs.MasterIndex = rawName(i), rawMTU, r.bridge
+	attrs.NumTxQueues, attrs.NumRxQueues = 1, 1 // of both ends
 	at, err := s.open()
 	if err != nil {
 		return err
