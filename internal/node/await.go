@@ -24,6 +24,9 @@ const doubtAfter = time.Second
 // deleted, and is active where it has to be. The errors are errGone when the
 // pod is, errNotReady when ctx ended first.
 func (v *verbs) await(ctx context.Context, pod podRef) (*v1alpha1.PodAttachment, error) {
+	if pa, _ := v.registry.lookup(pod); ready(pa) { // as a rule
+		return pa, nil
+	}
 	changed, done := v.registry.subscribe(pod)
 	defer done()
 	doubt := time.NewTimer(doubtAfter)
@@ -32,7 +35,7 @@ func (v *verbs) await(ctx context.Context, pod podRef) (*v1alpha1.PodAttachment,
 	late := false
 	for {
 		pa, stale := v.registry.lookup(pod)
-		if pa != nil && pa.DeletionTimestamp == nil && inactive(pa) == "" {
+		if ready(pa) {
 			return pa, nil
 		}
 		if err := v.doubt(ctx, pod, pa, late, asked); err != nil {
@@ -49,6 +52,11 @@ func (v *verbs) await(ctx context.Context, pod podRef) (*v1alpha1.PodAttachment,
 			return nil, because(errNotReady, "pod %s: %s", pod, v.missing(pod, pa, stale))
 		}
 	}
+}
+
+// ready reports whether a PodAttachment can be plugged.
+func ready(pa *v1alpha1.PodAttachment) bool {
+	return pa != nil && pa.DeletionTimestamp == nil && inactive(pa) == ""
 }
 
 // doubt asks the API server about the pod, once, when its PodAttachment is
@@ -144,10 +152,8 @@ func (v *verbs) reserve(ctx context.Context, draft record, mtu int) (*record, er
 			r.Pod.UID, r.Interfaces = pa.Spec.PodUID, interfaces
 			r.Attachment = attachmentRef{Name: pa.Name, UID: pa.UID}
 		})
-		c, err := v.ledger.claim(rec)
+		c := v.ledger.claim(rec)
 		switch {
-		case err != nil:
-			return nil, err
 		case c.before != nil:
 			if err := v.succeed(ctx, c); err != nil {
 				return nil, err

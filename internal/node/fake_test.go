@@ -157,24 +157,24 @@ type fakeSandbox struct {
 func (s *fakeSandbox) ID() netdev.NamespaceID { return s.id }
 func (s *fakeSandbox) Close()                 {}
 
-func (s *fakeSandbox) Attach(ctx context.Context, p netdev.Plug) (netdev.Plugged, error) {
+func (s *fakeSandbox) Attach(ctx context.Context, p netdev.Plug) error {
 	k := s.kernel
 	if err := k.step(ctx, "attach", p.Name); err != nil {
-		return netdev.Plugged{}, err
+		return err
 	}
 	if err := ctx.Err(); err != nil {
-		return netdev.Plugged{}, err
+		return err
 	}
 	name := netdev.HostName(p.ContainerID, p.Name)
 	k.mu.Lock()
 	if !k.bridges[p.Bridge] {
 		k.mu.Unlock()
-		return netdev.Plugged{}, fmt.Errorf("bridge %s: %w", p.Bridge, netdev.ErrNoBridge)
+		return fmt.Errorf("bridge %s: %w", p.Bridge, netdev.ErrNoBridge)
 	}
 	for _, l := range k.links {
 		if l.ns == s.id && l.ifName == p.Name {
 			k.mu.Unlock()
-			return netdev.Plugged{}, fmt.Errorf("%s: %w", p.Name, netdev.ErrExists)
+			return fmt.Errorf("%s: %w", p.Name, netdev.ErrExists)
 		}
 	}
 	k.links[name] = fakeLink{containerID: p.ContainerID, ifName: p.Name, ns: s.id, plug: p}
@@ -183,9 +183,9 @@ func (s *fakeSandbox) Attach(ctx context.Context, p netdev.Plug) (netdev.Plugged
 		k.mu.Lock()
 		delete(k.links, name)
 		k.mu.Unlock()
-		return netdev.Plugged{}, err
+		return err
 	}
-	return netdev.Plugged{HostName: name, HostIndex: 7, MAC: "0a:58:0a:f4:00:05", MTU: p.MTU}, nil
+	return nil
 }
 
 func (s *fakeSandbox) PodIPs(ifName string) ([]netip.Addr, error) {

@@ -27,7 +27,7 @@ type Kernel interface {
 type Sandbox interface {
 	ID() netdev.NamespaceID
 	// Attach plugs one interface, or changes nothing.
-	Attach(ctx context.Context, p netdev.Plug) (netdev.Plugged, error)
+	Attach(ctx context.Context, p netdev.Plug) error
 	// PodIPs are the addresses of an interface, IPv4 first.
 	PodIPs(ifName string) ([]netip.Addr, error)
 	Close()
@@ -58,8 +58,9 @@ type realSandbox struct {
 	kernel *netdev.Kernel
 }
 
-func (s realSandbox) Attach(ctx context.Context, p netdev.Plug) (netdev.Plugged, error) {
-	return s.kernel.Attach(ctx, s.Namespace, p)
+func (s realSandbox) Attach(ctx context.Context, p netdev.Plug) error {
+	_, err := s.kernel.Attach(ctx, s.Namespace, p)
+	return err
 }
 
 func (s realSandbox) Close() { _ = s.Namespace.Close() }

@@ -69,7 +69,7 @@ func (l *ledger) holding(uid types.UID) []string {
 	return slices.Collect(maps.Keys(l.holders[uid]))
 }
 
-// adopt takes over a record that is on disk already.
+// adopt takes over a record that is on disk already, or never will be.
 func (l *ledger) adopt(r *record) {
 	l.mu.Lock()
 	defer l.mu.Unlock()
@@ -89,25 +89,22 @@ type claim struct {
 // claim is the first step of an ADD: it puts down the record, so that from here
 // on nobody says that the PodAttachment is unplugged. Nothing was put down when
 // it is sealed or another sandbox has it.
-func (l *ledger) claim(r *record) (claim, error) {
+//
+// It is in memory alone: should the daemon be killed before the record is on
+// disk, the links that were made tell the next one of it (verbs.adopt).
+func (l *ledger) claim(r *record) claim {
 	l.mu.Lock()
+	defer l.mu.Unlock()
 	if _, sealed := l.sealed[r.Attachment.UID]; sealed {
-		l.mu.Unlock()
-		return claim{sealed: true}, nil
+		return claim{sealed: true}
 	}
 	for id := range l.holders[r.Attachment.UID] {
 		if id != r.ContainerID {
-			defer l.mu.Unlock()
-			return claim{before: l.records[id], gone: l.gone}, nil
+			return claim{before: l.records[id], gone: l.gone}
 		}
 	}
 	l.set(r)
-	l.mu.Unlock()
-	if err := l.files.write(r); err != nil {
-		l.forget(r)
-		return claim{}, err
-	}
-	return claim{}, nil
+	return claim{}
 }
 
 // drop forgets a PodAttachment that is no more.

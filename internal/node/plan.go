@@ -10,6 +10,7 @@ import (
 	cnitypes "github.com/containernetworking/cni/pkg/types"
 	types040 "github.com/containernetworking/cni/pkg/types/040"
 	types100 "github.com/containernetworking/cni/pkg/types/100"
+	"github.com/containernetworking/cni/pkg/types/create"
 
 	"fairlead.dev/fairlead/api/v1alpha1"
 	"fairlead.dev/fairlead/internal/netdev"
@@ -17,7 +18,9 @@ import (
 
 // plan resolves what a PodAttachment asks for into what is plugged, in order:
 // the default interface first, under the name that the runtime gave. mtu is
-// what an interface without one of its own gets, in bytes.
+// what an interface without one of its own gets, in bytes; one without a MAC
+// gets a random one. So all that the result says is known before the kernel is
+// asked.
 func plan(pa *v1alpha1.PodAttachment, containerID, ifName string, mtu int) ([]recordedInterface, error) {
 	if len(pa.Spec.Interfaces) == 0 {
 		return nil, because(errInvalid, "PodAttachment %s/%s: spec.interfaces: empty: must have the default interface", pa.Namespace, pa.Name)
@@ -31,6 +34,9 @@ func plan(pa *v1alpha1.PodAttachment, containerID, ifName string, mtu int) ([]re
 		i.Name = name
 		if i.MTU == 0 {
 			i.MTU = int32(mtu) //nolint:gosec // an MTU is at most 65535
+		}
+		if i.MAC == "" {
+			i.MAC = netdev.RandomMAC().String()
 		}
 		out = append(out, recordedInterface{Interface: i, HostName: netdev.HostName(containerID, name)})
 	}
@@ -111,7 +117,7 @@ func cniResult(interfaces []recordedInterface, netns string) (*types100.Result, 
 	for _, i := range interfaces {
 		res.Interfaces = append(res.Interfaces,
 			&types100.Interface{Name: i.HostName},
-			&types100.Interface{Name: i.Name, Mac: i.Plugged.MAC, Mtu: i.Plugged.MTU, Sandbox: netns})
+			&types100.Interface{Name: i.Name, Mac: i.MAC, Mtu: int(i.MTU), Sandbox: netns})
 	}
 	first := interfaces[0]
 	p, err := first.plug("")
@@ -153,24 +159,49 @@ func ipNet(p netip.Prefix) net.IPNet {
 	return net.IPNet{IP: p.Addr().AsSlice(), Mask: net.CIDRMask(p.Bits(), p.Addr().BitLen())}
 }
 
-// inVersion gives a result in version 1.1.0 the form of the version that the
-// runtime asked for: 0.3.1, 0.4.0, 1.0.0 or 1.1.0.
-func inVersion(raw json.RawMessage, version string) ([]byte, error) {
-	if version == types100.ImplementedSpecVersion {
-		return raw, nil
+// result is what the ADD of a record answers, in a version of CNI.
+func result(rec *record, version string) ([]byte, error) {
+	res, err := cniResult(rec.Interfaces, rec.Netns)
+	if err != nil {
+		return nil, err
 	}
-	res := &types100.Result{}
-	if err := json.Unmarshal(raw, res); err != nil {
-		return nil, fmt.Errorf("decode the recorded result: %w", err)
-	}
-	for _, i := range res.Interfaces {
-		i.Mtu = 0 // came with 1.1.0
+	return encodeResult(res, version)
+}
+
+// encodeResult encodes a result in the version that the runtime asked for: 0.3.1,
+// 0.4.0, 1.0.0 or 1.1.0.
+func encodeResult(res *types100.Result, version string) ([]byte, error) {
+	if version != types100.ImplementedSpecVersion {
+		for _, i := range res.Interfaces {
+			i.Mtu = 0 // came with 1.1.0
+		}
 	}
 	converted, err := res.GetAsVersion(version)
 	if err != nil {
 		return nil, because(errInvalid, "cniVersion: %w", err)
 	}
-	return json.Marshal(converted)
+	raw, err := json.Marshal(converted)
+	if err != nil {
+		return nil, fmt.Errorf("encode the result: %w", err)
+	}
+	return raw, nil
+}
+
+// inVersion gives a recorded result the form of the version that the runtime
+// asks for now.
+func inVersion(raw json.RawMessage, version string) ([]byte, error) {
+	res, err := create.CreateFromBytes(raw)
+	if err != nil {
+		return nil, fmt.Errorf("decode the recorded result: %w", err)
+	}
+	if res.Version() == version {
+		return raw, nil
+	}
+	newest, err := types100.GetResult(res)
+	if err != nil {
+		return nil, fmt.Errorf("decode the recorded result: %w", err)
+	}
+	return encodeResult(newest, version)
 }
 
 // The conversions to older versions are registered by this package.

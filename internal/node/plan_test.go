@@ -87,12 +87,18 @@ func TestResultOfADualStackPod(t *testing.T) {
 	i.Gateways = []string{"169.254.1.1", "fe80::1"}
 	i.Routes = []v1alpha1.Route{{Destination: "10.0.0.0/8", Gateway: "169.254.1.1"}, {Destination: "fd00::/8"}}
 	i.DNS = &v1alpha1.DNS{Nameservers: []string{"10.96.0.10"}, Search: []string{"x.local"}}
+	for n := range pa.Spec.Interfaces {
+		pa.Spec.Interfaces[n].MAC = ""
+	}
 	interfaces, err := plan(pa, "c1", "eth0", 1500)
 	if err != nil {
 		t.Fatal(err)
 	}
+	if a, b := interfaces[0].MAC, interfaces[1].MAC; a == b || len(a) != len("0a:58:0a:f4:00:05") {
+		t.Errorf("MACs %q and %q", a, b)
+	}
 	for n := range interfaces {
-		interfaces[n].Plugged = netdev.Plugged{MAC: "0a:58:0a:f4:00:05", MTU: 1500}
+		interfaces[n].MAC = "0a:58:0a:f4:00:05"
 	}
 	res, err := cniResult(interfaces, "/run/netns/x")
 	if err != nil {
@@ -117,6 +123,13 @@ func TestResultOfADualStackPod(t *testing.T) {
 		`"dns":{"nameservers":["10.96.0.10"],"search":["x.local"]}}`
 	if diff := cmp.Diff(want, string(got)); diff != "" {
 		t.Error(diff)
+	}
+	back, err := inVersion(got, "1.0.0")
+	if err != nil {
+		t.Fatal(err)
+	}
+	if direct, err := encodeResult(res, "1.0.0"); err != nil || string(back) != string(direct) {
+		t.Errorf("recorded in 0.4.0, answered in 1.0.0: %s; want %s, %v", back, direct, err)
 	}
 	if _, err := inVersion(raw, "9.9.9"); !errors.Is(err, errInvalid) {
 		t.Errorf("an unknown version: %v", err)

@@ -24,7 +24,7 @@ const recordVersion = 1
 type state string
 
 const (
-	// attaching: an ADD is plugging, or was killed while it did.
+	// attaching: an ADD is plugging. Such a record is in memory alone.
 	attaching state = "attaching"
 	// attached: ADD has answered, or was about to.
 	attached state = "attached"
@@ -32,9 +32,10 @@ const (
 	deleting state = "deleting"
 )
 
-// record is all that the daemon knows of a sandbox. It is written before the
-// first link is made and removed after the last one is gone. A record that is
-// in the ledger is never changed, only replaced.
+// record is all that the daemon knows of a sandbox. It is put into the ledger
+// before the first link is made, written before ADD answers, and removed after
+// the last link is gone. A record that is in the ledger is never changed, only
+// replaced.
 type record struct {
 	Version     int    `json:"version"`
 	ContainerID string `json:"containerID"`
@@ -51,7 +52,7 @@ type record struct {
 	Attachment attachmentRef `json:"attachment"`
 
 	Interfaces []recordedInterface `json:"interfaces"`
-	// Result is the CNI result in version 1.1.0.
+	// Result is the CNI result, in the version in which ADD answered.
 	Result json.RawMessage `json:"result,omitempty"`
 
 	StartedAt  time.Time `json:"startedAt"`
@@ -78,8 +79,7 @@ type attachmentRef struct {
 type recordedInterface struct {
 	v1alpha1.Interface
 	// HostName is known before the link is made.
-	HostName string         `json:"hostName"`
-	Plugged  netdev.Plugged `json:"plugged,omitzero"`
+	HostName string `json:"hostName"`
 }
 
 // with returns a changed copy.
@@ -107,6 +107,7 @@ func (r *record) hostNames() []string {
 type files struct{ dir string }
 
 const (
+	newPrefix     = ".new-"
 	recordSuffix  = ".json"
 	damagedSuffix = ".bad"
 )
@@ -122,16 +123,14 @@ func (f files) write(r *record) error {
 	if err != nil {
 		return fmt.Errorf("encode the record of sandbox %s: %w", r.ContainerID, err)
 	}
-	temp, err := os.CreateTemp(f.dir, ".new-*")
-	if err != nil {
-		return fmt.Errorf("write the record of sandbox %s: %w", r.ContainerID, err)
-	}
-	_, err = temp.Write(raw)
-	if err = errors.Join(err, temp.Close()); err == nil {
-		err = os.Rename(temp.Name(), f.path(r.ContainerID))
+	// Whoever writes this sandbox's record is alone.
+	temp := filepath.Join(f.dir, newPrefix+r.ContainerID)
+	err = os.WriteFile(temp, raw, 0o600)
+	if err == nil {
+		err = os.Rename(temp, f.path(r.ContainerID))
 	}
 	if err != nil {
-		_ = os.Remove(temp.Name())
+		_ = os.Remove(temp)
 		return fmt.Errorf("write the record of sandbox %s: %w", r.ContainerID, err)
 	}
 	return nil
@@ -168,7 +167,7 @@ func (f files) read() ([]*record, []damaged, error) {
 		name := e.Name()
 		path := filepath.Join(f.dir, name)
 		containerID, ok := strings.CutSuffix(name, recordSuffix)
-		if strings.HasPrefix(name, ".new-") {
+		if strings.HasPrefix(name, newPrefix) {
 			if err := os.Remove(path); err != nil {
 				return nil, nil, fmt.Errorf("remove a half-written record: %w", err)
 			}
@@ -210,8 +209,8 @@ func decodeRecord(raw []byte, containerID string) (*record, error) {
 		return nil, fmt.Errorf("record has version %d: this build reads %d", r.Version, recordVersion)
 	case r.ContainerID != containerID:
 		return nil, fmt.Errorf("record names sandbox %q: its file says %q", r.ContainerID, containerID)
-	case r.State != attaching && r.State != attached && r.State != deleting:
-		return nil, fmt.Errorf("record has state %q: must be %s, %s or %s", r.State, attaching, attached, deleting)
+	case r.State != attached && r.State != deleting:
+		return nil, fmt.Errorf("record has state %q: must be %s or %s", r.State, attached, deleting)
 	}
 	return r, nil
 }

@@ -86,6 +86,56 @@ func TestKilledDuringAdd(t *testing.T) {
 	}
 }
 
+// The links of an ADD that was killed may be those of any PodAttachment: none is
+// said to have never been plugged before they are gone.
+func TestKilledDuringAddHoldsTheNeverPlugged(t *testing.T) {
+	inWorld(t, func(w *world) {
+		key := w.pod("p", "u1")
+		settle()
+		w.killAt("attached eth0")
+		go func() { _, _ = w.add("c1", "p", "u1") }()
+		settle()
+		w.leave(key)
+		w.stop()
+		w.api.setHook(nil)
+		w.kernel.setHook(func(_ context.Context, step, _ string) error {
+			if step == "detach" {
+				return errors.New("device or resource busy")
+			}
+			return nil
+		})
+		w.start()
+		settle()
+		w.wantLinks("c1/eth0")
+		w.wantWrites(key)
+		w.kernel.setHook(nil)
+		time.Sleep(retryLast) //nolint:forbidigo // the bubble's clock
+		settle()
+		w.wantLinks()
+		w.wantWrites(key, "Detached/")
+	})
+}
+
+// An ADD whose record cannot be written has done nothing.
+func TestAddThatCannotBeRecorded(t *testing.T) {
+	inWorld(t, func(w *world) {
+		t := w.t
+		w.pod("p", "u1", "eth0", "net1")
+		settle()
+		dir := filepath.Join(w.dir, recordsDir)
+		if err := os.RemoveAll(dir); err != nil {
+			t.Fatal(err)
+		}
+		_, err := w.add("c1", "p", "u1")
+		wantCode(t, err, cniproto.CodeInternal)
+		w.wantLinks()
+		if err := os.Mkdir(dir, 0o700); err != nil {
+			t.Fatal(err)
+		}
+		w.mustAdd("c2", "p", "u1")
+	})
+}
+
 // The daemon is killed at each step of DEL. The next one ends it, and says so
 // once.
 func TestKilledDuringDel(t *testing.T) {

@@ -37,22 +37,52 @@ func (v *verbs) adopt(ctx context.Context) error {
 	}
 	for _, rec := range records {
 		v.ledger.adopt(rec)
-		switch rec.State {
-		case attached:
-		case deleting:
+		if rec.State == deleting {
 			v.remover.enqueue(rec.ContainerID)
-		case attaching:
-			// The ADD that was killed here had not answered. The plugin asks
-			// again, or the runtime makes another sandbox.
-			if err := v.release(ctx, rec); err != nil {
-				return err
-			}
 		}
 	}
+	v.undoUnanswered(ctx, links)
 	if err := v.sweep(ctx); err != nil {
 		log.Error(err, "sweep was not complete, will be tried again")
 	}
 	return nil
+}
+
+// undoUnanswered lets go the links that no record speaks of: the ADD that made
+// them was killed before it answered. The plugin asks again, or the runtime makes
+// another sandbox. Until they are gone nobody knows which PodAttachment they are
+// of, so none is said to have never been plugged.
+func (v *verbs) undoUnanswered(ctx context.Context, links []netdev.HostLink) {
+	known := map[string]bool{}
+	for _, rec := range v.ledger.all() {
+		for _, name := range rec.hostNames() {
+			known[name] = true
+		}
+	}
+	for _, l := range links {
+		if known[l.Name] {
+			continue
+		}
+		key := strayKey(l)
+		rec := v.ledger.get(key)
+		if rec == nil {
+			rec = &record{Version: recordVersion, ContainerID: key, BootID: v.ledger.bootID, State: deleting}
+			logr.FromContextOrDiscard(ctx).Info("removing what an ADD left that was not answered", "sandbox", l.ContainerID, "link", l.Name)
+			v.metrics.swept.WithLabelValues("link").Inc()
+		}
+		v.ledger.adopt(rec.with(func(r *record) {
+			r.Interfaces = append(slices.Clone(r.Interfaces), recordedInterface{HostName: l.Name})
+		}))
+		v.remover.enqueue(key)
+	}
+}
+
+// strayKey stands for the container ID of a link that may not say its own.
+func strayKey(l netdev.HostLink) string {
+	if l.ContainerID == "" {
+		return "link:" + l.Name // no container ID has a colon
+	}
+	return l.ContainerID
 }
 
 // rebuilt is a record with no more than a DEL needs, or nil when no link of the
@@ -155,11 +185,7 @@ func (v *verbs) reap(ctx context.Context, containerID string) error {
 // removeStray removes a link that no record speaks of. No ADD makes one without
 // a record, so it is what a lost record left.
 func (v *verbs) removeStray(ctx context.Context, l netdev.HostLink) error {
-	key := l.ContainerID
-	if key == "" {
-		key = "link:" + l.Name // no container ID has a colon
-	}
-	return v.manager.do(ctx, key, func(ctx context.Context) error {
+	return v.manager.do(ctx, strayKey(l), func(ctx context.Context) error {
 		for _, rec := range v.ledger.all() {
 			if slices.Contains(rec.hostNames(), l.Name) {
 				return nil

@@ -2,7 +2,6 @@ package node
 
 import (
 	"context"
-	"encoding/json"
 	"fmt"
 	"slices"
 	"strings"
@@ -70,37 +69,36 @@ func (v *verbs) add(ctx context.Context, r cniproto.Request) (answer []byte, err
 	queued := time.Now()
 	err = v.manager.add(ctx, r.ContainerID, func(ctx context.Context) error {
 		v.metrics.queued(cniproto.VerbAdd, queued)
-		rec := v.ledger.get(r.ContainerID)
-		if rec != nil {
-			err = v.again(rec, r)
-		} else {
-			rec, err = v.setUp(ctx, r, pod)
+		if rec := v.ledger.get(r.ContainerID); rec != nil {
+			answer, err = v.again(rec, r)
+			return err
 		}
+		rec, err := v.setUp(ctx, r, pod)
 		if err == nil {
-			answer, err = inVersion(rec.Result, r.CNIVersion())
+			answer = rec.Result
 		}
 		return err
 	})
 	return answer, err
 }
 
-// again decides on an ADD of a sandbox that has a record.
-func (v *verbs) again(rec *record, r cniproto.Request) error {
+// again answers the ADD of a sandbox that has a record.
+func (v *verbs) again(rec *record, r cniproto.Request) ([]byte, error) {
 	if rec.State != attached {
-		return because(errGone, "sandbox %s is being removed: an ADD came after its DEL, or before what was left of the one before is gone", r.ContainerID)
+		return nil, because(errGone, "sandbox %s is being removed: an ADD came after its DEL, or before what was left of the one before is gone", r.ContainerID)
 	}
 	if rec.IfName != r.IfName {
-		return because(errEnvironment, "CNI_IFNAME: %q: sandbox %s has its default interface already, as %q", r.IfName, r.ContainerID, rec.IfName)
+		return nil, because(errEnvironment, "CNI_IFNAME: %q: sandbox %s has its default interface already, as %q", r.IfName, r.ContainerID, rec.IfName)
 	}
 	ns, err := v.kernel.Enter(r.Netns)
 	if err != nil {
-		return fmt.Errorf("CNI_NETNS: %w", err)
+		return nil, fmt.Errorf("CNI_NETNS: %w", err)
 	}
 	defer ns.Close()
 	if ns.ID() != rec.NetnsID {
-		return because(errEnvironment, "CNI_NETNS: %q: sandbox %s is plugged already, in another namespace, which was at %q", r.Netns, r.ContainerID, rec.Netns)
+		return nil, because(errEnvironment, "CNI_NETNS: %q: sandbox %s is plugged already, in another namespace, which was at %q", r.Netns, r.ContainerID, rec.Netns)
 	}
-	return nil
+	return inVersion(rec.Result, r.CNIVersion())
 }
 
 // setUp waits for what an ADD needs and plugs. Only the waiting is bounded by
@@ -134,7 +132,7 @@ func (v *verbs) setUp(ctx context.Context, r cniproto.Request, pod podRef) (rec 
 		}
 	}()
 	start = time.Now()
-	done, err := v.plug(ctx, sandbox, rec)
+	done, err := v.plug(ctx, sandbox, rec, r.CNIVersion())
 	if err != nil {
 		return rec, err
 	}
@@ -147,11 +145,18 @@ func (v *verbs) setUp(ctx context.Context, r cniproto.Request, pod podRef) (rec 
 	return done, nil
 }
 
-// plug makes every interface, in order, and the answer.
-func (v *verbs) plug(ctx context.Context, sandbox Sandbox, rec *record) (*record, error) {
-	interfaces := slices.Clone(rec.Interfaces)
-	for n := range interfaces {
-		i := &interfaces[n]
+// plug makes every interface, in order, and meanwhile the answer.
+func (v *verbs) plug(ctx context.Context, sandbox Sandbox, rec *record, version string) (*record, error) {
+	type encoded struct {
+		raw []byte
+		err error
+	}
+	answer := make(chan encoded, 1)
+	go func() {
+		raw, err := result(rec, version)
+		answer <- encoded{raw, err}
+	}()
+	for _, i := range rec.Interfaces {
 		p, err := i.plug(rec.ContainerID)
 		if err != nil {
 			return nil, because(errInvalid, "interface %s: %w", i.Name, err)
@@ -159,26 +164,22 @@ func (v *verbs) plug(ctx context.Context, sandbox Sandbox, rec *record) (*record
 		if err := context.Cause(ctx); err != nil {
 			return nil, err
 		}
-		if i.Plugged, err = sandbox.Attach(ctx, p); err != nil {
+		if err := sandbox.Attach(ctx, p); err != nil {
 			if cause := context.Cause(ctx); cause != nil {
 				err = fmt.Errorf("%w: %w", cause, err)
 			}
 			return nil, fmt.Errorf("plug interface %s of pod %s: %w", i.Name, rec.Pod, err)
 		}
 	}
-	res, err := cniResult(interfaces, rec.Netns)
-	if err != nil {
-		return nil, err
-	}
-	raw, err := json.Marshal(res)
-	if err != nil {
-		return nil, fmt.Errorf("encode the result: %w", err)
+	a := <-answer
+	if a.err != nil {
+		return nil, a.err
 	}
 	if err := context.Cause(ctx); err != nil {
 		return nil, err
 	}
 	return rec.with(func(r *record) {
-		r.State, r.Interfaces, r.Result, r.AttachedAt = attached, interfaces, raw, time.Now()
+		r.State, r.Result, r.AttachedAt = attached, a.raw, time.Now()
 	}), nil
 }
 
