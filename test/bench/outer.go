@@ -151,7 +151,32 @@ func buildTools(ctx context.Context, p plan) error {
 	if err := goBuild(ctx, source, p.tool("noop"), nothing); err != nil {
 		return err
 	}
-	return goBuild(ctx, source, p.tools()+string(filepath.Separator), referencePlugins...)
+	if err := goBuild(ctx, source, p.tools()+string(filepath.Separator), referencePlugins...); err != nil {
+		return err
+	}
+	for from, to := range map[string]string{
+		p.tool("noop"): p.tool("noop"), p.tool("bridge"): p.tool("bridge"), p.tool("host-local"): p.tool("host-local"),
+		p.program("fairlead-cni"): p.tool("fairlead-cni"),
+	} {
+		if err := install(from, to); err != nil {
+			return err
+		}
+	}
+	return nil
+}
+
+// install writes a program in one piece, as fairlead-node installs its plugin.
+// A file as the linker leaves it lies in the page cache in small pieces, and its
+// start costs a tenth more.
+func install(from, to string) error {
+	content, err := os.ReadFile(from)
+	if err != nil {
+		return err
+	}
+	if err := os.WriteFile(to+".new", content, 0o755); err != nil {
+		return err
+	}
+	return os.Rename(to+".new", to)
 }
 
 func goBuild(ctx context.Context, dir, out string, what ...string) error {

@@ -55,7 +55,7 @@ func roundTrip(ctx context.Context, w *world) (map[string]figure, error) {
 		verb: "ADD", containerID: containerID("trip", 0), sandbox: boxes[0],
 		pod: &corev1.Pod{ObjectMeta: metav1.ObjectMeta{Namespace: namespace, Name: "trip", UID: "6f8e2cf0-5d2a-4c5e-9a51-2f4d2f3ea1c1"}},
 	}
-	plugin := execution{ns: w.node().Namespace, path: w.program("fairlead-cni"), env: call.env(), stdin: config}
+	plugin := execution{ns: w.node().Namespace, path: w.tool("fairlead-cni"), env: call.env(), stdin: config}
 	nothing := w.nothing(plugin)
 
 	var ours, floor samples
