@@ -29,6 +29,41 @@ const (
 	OrderLowest Order = "Lowest"
 )
 
+// Sticky says which pods get an IPClaim of their own accord.
+// +kubebuilder:validation:Enum=Off;StatefulSet;VirtualMachine
+type Sticky string
+
+const (
+	// StickyOff: only pods that name a claim.
+	StickyOff Sticky = "Off"
+	// StickyStatefulSet: pods of a StatefulSet, one claim per ordinal.
+	StickyStatefulSet Sticky = "StatefulSet"
+	// StickyVirtualMachine: launcher pods of KubeVirt, one claim per machine.
+	StickyVirtualMachine Sticky = "VirtualMachine"
+)
+
+// UnreachablePolicy says what becomes of addresses on a node that does not
+// answer and of which nothing proves that it is down.
+// +kubebuilder:validation:Enum=Hold;ReclaimAfter
+type UnreachablePolicy string
+
+const (
+	// UnreachableHold keeps them until the node answers or there is proof.
+	UnreachableHold UnreachablePolicy = "Hold"
+	// UnreachableReclaimAfter gives them back after reclaimAfter. Should the
+	// node be alive, a pod on it and a new one then use one address.
+	UnreachableReclaimAfter UnreachablePolicy = "ReclaimAfter"
+)
+
+// Quota bounds what others may take from a pool.
+type Quota struct {
+	// PerNamespace is how many addresses of each family the pods of one
+	// namespace may hold; 0 sets no bound.
+	// +optional
+	// +kubebuilder:validation:Minimum=0
+	PerNamespace int32 `json:"perNamespace,omitempty"`
+}
+
 // Condition types and reasons of an IPPool.
 const (
 	// ConditionExhausted is true when no address can be taken now.
@@ -42,6 +77,8 @@ const (
 )
 
 // IPPoolSpec is a set of addresses in an address domain.
+//
+// +kubebuilder:validation:XValidation:rule="(has(self.unreachablePolicy) && self.unreachablePolicy == 'ReclaimAfter') == has(self.reclaimAfter)",message="reclaimAfter belongs to unreachablePolicy ReclaimAfter, and is required there"
 type IPPoolSpec struct {
 	// Domain is the address space that the pool is a filter over. Pools of
 	// one domain may overlap and never hand out one address twice; the same
@@ -111,6 +148,37 @@ type IPPoolSpec struct {
 	// +kubebuilder:default=Shared
 	// +kubebuilder:validation:XValidation:rule="self == oldSelf",message="a pool's placement cannot be changed: make another pool"
 	Placement Placement `json:"placement,omitempty"`
+
+	// NamespaceSelector, PodSelector and NodeSelector choose, by label, the
+	// pods that may draw from the pool; all that are set must match. A pod that
+	// does not match goes on to the next pool of its network.
+	// +optional
+	NamespaceSelector *metav1.LabelSelector `json:"namespaceSelector,omitempty"`
+	// +optional
+	PodSelector *metav1.LabelSelector `json:"podSelector,omitempty"`
+	// +optional
+	NodeSelector *metav1.LabelSelector `json:"nodeSelector,omitempty"`
+
+	// Quota bounds what one namespace may take.
+	// +optional
+	Quota Quota `json:"quota,omitzero"`
+
+	// Sticky says which pods get an IPClaim, and with it the same addresses
+	// each time, without asking: Off (default), StatefulSet, VirtualMachine.
+	// +optional
+	// +kubebuilder:default=Off
+	Sticky Sticky `json:"sticky,omitempty"`
+
+	// UnreachablePolicy is Hold (default) or ReclaimAfter.
+	// +optional
+	// +kubebuilder:default=Hold
+	UnreachablePolicy UnreachablePolicy `json:"unreachablePolicy,omitempty"`
+
+	// ReclaimAfter is how long a node must have been unreachable for
+	// unreachablePolicy ReclaimAfter; at least 1m.
+	// +optional
+	// +kubebuilder:validation:XValidation:rule="duration(self) >= duration('1m')",message="reclaimAfter must be at least 1m"
+	ReclaimAfter *metav1.Duration `json:"reclaimAfter,omitempty"`
 }
 
 // IPPoolStatus says how full a pool is. Usable = free + allocated + cooling +

@@ -106,6 +106,18 @@ type Interface struct {
 	// +kubebuilder:validation:Pattern=`^([a-z0-9]([a-z0-9-]{0,61}[a-z0-9])?)?$`
 	Domain string `json:"domain,omitempty"`
 
+	// Pool is the IPPool that the addresses were taken from; empty for a driver
+	// whose addresses come from elsewhere.
+	// +optional
+	// +kubebuilder:validation:MaxLength=253
+	Pool string `json:"pool,omitempty"`
+
+	// Claim is the key under which the addresses are kept when the pod goes:
+	// "<namespace>/<name>" of an IPClaim. Empty gives them back for anybody.
+	// +optional
+	// +kubebuilder:validation:MaxLength=253
+	Claim string `json:"claim,omitempty"`
+
 	// Gateways of the default route, at most one per family. A gateway need
 	// not be on the link of an address: it is then reached on-link.
 	// +listType=atomic

@@ -21,6 +21,8 @@ func AddToScheme(s *runtime.Scheme) error {
 		&IPPool{}, &IPPoolList{},
 		&IPBlock{}, &IPBlockList{},
 		&NodeNetwork{}, &NodeNetworkList{},
+		&IPReservation{}, &IPReservationList{},
+		&IPClaim{}, &IPClaimList{},
 	)
 	metav1.AddToGroupVersion(s, GroupVersion)
 	return nil
