@@ -267,7 +267,7 @@ func (b *Block) TakeAddr(p *Pool, h Holder, a netip.Addr, now time.Time) error {
 	case s.state == Taken && s.holder.Same(h):
 		return nil
 	case !p.Allows(a):
-		return fmt.Errorf("%w: %s is outside the ranges of pool %s, excluded, a gateway or an edge", ErrNotAllowed, a, p.name)
+		return fmt.Errorf("%w: %s is outside the ranges of pool %s, excluded, reserved, a gateway or an edge", ErrNotAllowed, a, p.name)
 	case s.state == Taken:
 		return &TakenError{Addr: a, Holder: s.holder, Reason: "is held by " + s.holder.String()}
 	case s.state == Held:
@@ -297,7 +297,11 @@ func (b *Block) release(h Holder, a netip.Addr, at int64) bool {
 	if !ok || b.slots[ord].state != Taken || !b.slots[ord].holder.Same(h) {
 		return false
 	}
-	b.set(ord, slot{state: Freed, gen: b.slots[ord].gen + 1, at: at})
+	s := slot{state: Freed, gen: b.slots[ord].gen + 1, at: at}
+	if at > 0 {
+		s.holder, s.since = b.slots[ord].holder, b.slots[ord].at
+	}
+	b.set(ord, s)
 	return true
 }
 
@@ -332,12 +336,16 @@ func (b *Block) Slot(a netip.Addr) (Slot, bool) {
 
 func (b *Block) slot(ord int) Slot {
 	s := &b.slots[ord]
-	out := Slot{
-		Ordinal: ord, Addr: b.addr(ord), State: s.state, Holder: s.holder,
-		Generation: s.gen, Claim: s.claim,
-	}
+	out := Slot{Ordinal: ord, Addr: b.addr(ord), State: s.state, Generation: s.gen, Claim: s.claim}
 	if s.at > 0 {
 		out.Since = time.UnixMilli(s.at)
+	}
+	switch {
+	case s.state == Taken:
+		out.Holder = s.holder
+	case s.state == Freed && s.holder != (Holder{}):
+		out.Before = Past{Holder: s.holder, Since: time.UnixMilli(s.since), Until: out.Since}
+	default:
 	}
 	return out
 }
@@ -356,16 +364,16 @@ func (b *Block) Slots() iter.Seq[Slot] {
 
 // Counts says how full the pool's part of the block is.
 func (b *Block) Counts(p *Pool, now time.Time) Counts {
-	m := p.mask(b.prefix)
-	count := func(mask uint64) uint64 { return uint64(bits.OnesCount64(m & mask)) }
+	all, m := p.usableMask(b.prefix), p.mask(b.prefix)
+	count := func(mask uint64) uint64 { return uint64(bits.OnesCount64(mask)) }
 	never := m &^ (b.taken | b.freed | b.held | b.damaged)
 	fresh, rested := b.fresh(m), b.rested(now, p.cooldown)
 	return Counts{
-		Usable:    uint64(bits.OnesCount64(m)),
-		Free:      count(fresh | rested),
-		Allocated: count(b.taken),
-		Cooling:   count(b.freed &^ rested),
-		Held:      count(b.held),
-		Reserved:  count(b.damaged | never&^fresh),
+		Usable:    count(all),
+		Free:      count(m & (fresh | rested)),
+		Allocated: count(all & b.taken),
+		Cooling:   count(m & (b.freed &^ rested)),
+		Held:      count(m & b.held),
+		Reserved:  count(m&(b.damaged|never&^fresh) | all&^m&^b.taken),
 	}
 }

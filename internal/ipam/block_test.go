@@ -286,6 +286,9 @@ func TestDecodeQuarantines(t *testing.T) {
 		{name: "good", slots: []string{good}},
 		{name: "sorted", slots: []string{good, "3 F 2 1753000000000"}, want: []string{"3 F 2 1753000000000", good}},
 		{name: "held", slots: []string{"7 H 1 0 VM/ns/vm1"}},
+		{name: "taken with a claim", slots: []string{good + " ns/web-0"}},
+		{name: "freed, with the last holder", slots: []string{"7 F 2 1753000009000 uid ns/pod/eth0 node 1753000000000"}},
+		{name: "freed, with a holder and no time", slots: []string{"7 F 2 1753000009000 uid ns/pod/eth0 node -"}, reserved: []int{7}},
 		{name: "unknown state", slots: []string{"5 X 1 0"}, reserved: []int{5}},
 		{name: "long state", slots: []string{"5 AF 1 0"}, reserved: []int{5}},
 		{name: "ordinal only", slots: []string{"5"}, reserved: []int{5}},
@@ -296,7 +299,7 @@ func TestDecodeQuarantines(t *testing.T) {
 		{name: "time in another notation", slots: []string{"5 F 1 007"}, reserved: []int{5}},
 		{name: "no uid", slots: []string{"5 A 1 0  ns/pod/eth0 node"}, reserved: []int{5}},
 		{name: "no interface", slots: []string{"5 A 1 0 uid ns/pod node"}, reserved: []int{5}},
-		{name: "too many fields", slots: []string{good + " more"}, reserved: []int{5}},
+		{name: "too many fields", slots: []string{good + " claim more"}, reserved: []int{5}},
 		{name: "blank at the end", slots: []string{good + " "}, reserved: []int{5}},
 		{name: "freed with a holder", slots: []string{strings.Replace(good, " A ", " F ", 1)}, reserved: []int{5}},
 		{name: "duplicate", slots: []string{good, "5 F 2 0"}, reserved: []int{5}, room: 1},
@@ -352,15 +355,21 @@ func TestDecodeQuarantines(t *testing.T) {
 func TestBlockAccessors(t *testing.T) {
 	b := DecodeBlock(netip.MustParsePrefix("10.0.0.64/26"), "node-1", []string{
 		"0 A 7 1753000000000 uid ns/pod/eth0 node-1", "1 F 2 0", "2 H 1 1000 key", "3 ?", "x",
+		"4 A 1 2000 uid ns/pod/net1 node-1 key", "5 F 4 3000 uid ns/pod/net2 node-1 2000",
 	})
-	if b.Node() != "node-1" || b.Prefix().String() != "10.0.0.64/26" || b.Used() != 4 {
+	if b.Node() != "node-1" || b.Prefix().String() != "10.0.0.64/26" || b.Used() != 5 {
 		t.Errorf("node %s, prefix %s, used %d", b.Node(), b.Prefix(), b.Used())
 	}
 	want := []Slot{
-		{0, addr("10.0.0.64"), Taken, Holder{"uid", "eth0", "ns", "pod", "node-1"}, time.UnixMilli(1753000000000), 7, ""},
-		{1, addr("10.0.0.65"), Freed, Holder{}, time.Time{}, 2, ""},
-		{2, addr("10.0.0.66"), Held, Holder{}, time.UnixMilli(1000), 1, "key"},
-		{3, addr("10.0.0.67"), Damaged, Holder{}, time.Time{}, 0, ""},
+		{Ordinal: 0, Addr: addr("10.0.0.64"), State: Taken, Generation: 7, Since: time.UnixMilli(1753000000000), Holder: Holder{"uid", "eth0", "ns", "pod", "node-1"}},
+		{Ordinal: 1, Addr: addr("10.0.0.65"), State: Freed, Generation: 2},
+		{Ordinal: 2, Addr: addr("10.0.0.66"), State: Held, Generation: 1, Since: time.UnixMilli(1000), Claim: "key"},
+		{Ordinal: 3, Addr: addr("10.0.0.67"), State: Damaged},
+		{Ordinal: 4, Addr: addr("10.0.0.68"), State: Taken, Generation: 1, Since: time.UnixMilli(2000), Holder: Holder{"uid", "net1", "ns", "pod", "node-1"}, Claim: "key"},
+		{
+			Ordinal: 5, Addr: addr("10.0.0.69"), State: Freed, Generation: 4, Since: time.UnixMilli(3000),
+			Before: Past{Holder: Holder{"uid", "net2", "ns", "pod", "node-1"}, Since: time.UnixMilli(2000), Until: time.UnixMilli(3000)},
+		},
 	}
 	var got []Slot
 	for s := range b.Slots() {
@@ -372,7 +381,7 @@ func TestBlockAccessors(t *testing.T) {
 	for range b.Slots() {
 		break
 	}
-	if _, ok := b.Slot(addr("10.0.0.68")); ok {
+	if _, ok := b.Slot(addr("10.0.0.70")); ok {
 		t.Error("a slot that was never used has a record")
 	}
 	if _, ok := b.Slot(addr("10.0.1.68")); ok {
@@ -380,5 +389,46 @@ func TestBlockAccessors(t *testing.T) {
 	}
 	if b.Free(holder(1), addr("10.0.0.64"), t0()) || b.Free(holder(1), addr("10.9.0.64"), t0()) {
 		t.Error("freed what the holder does not have")
+	}
+}
+
+// TestFreedSlotsRememberTheirHolder through the encoding, within 8 KB per
+// block; what was returned untold has none.
+func TestFreedSlotsRememberTheirHolder(t *testing.T) {
+	p := mustPool(t, PoolSpec{Ranges: []string{"10.0.0.0/26"}, UseEdges: true})
+	b := newBlock("10.0.0.0/26")
+	h := Holder{"0f8fad5b-d9cb-469f-a165-70867728950e", "eth0", "production", "checkout-7c9d8f6b54-x2v9q", "worker-17"}
+	for ord := range 64 {
+		if err := b.TakeAddr(p, h, b.addr(ord), t0()); err != nil {
+			t.Fatal(err)
+		}
+	}
+	until := t0().Add(time.Hour)
+	for ord := range 63 {
+		b.Free(h, b.addr(ord), until)
+	}
+	b.Return(h, b.addr(63))
+	size := 0
+	for _, s := range b.Encode() {
+		size += len(s) + len(`"",`)
+	}
+	if size > 8<<10 {
+		t.Errorf("a block of freed slots has %d bytes", size)
+	}
+	back := DecodeBlock(b.Prefix(), "", b.Encode())
+	got, _ := back.Slot(addr("10.0.0.7"))
+	// Times are rounded up.
+	past := Past{Holder: h, Since: time.UnixMilli(t0().UnixMilli() + 1), Until: time.UnixMilli(until.UnixMilli() + 1)}
+	if diff := cmp.Diff(past, got.Before); diff != "" {
+		t.Errorf("remembers (-want +got):\n%s", diff)
+	}
+	if got, _ := back.Slot(addr("10.0.0.63")); got.Before != (Past{}) || got.State != Freed {
+		t.Errorf("nobody was told of it, and it remembers %+v", got)
+	}
+	if err := back.TakeAddr(p, holder(1), addr("10.0.0.7"), until.Add(time.Minute)); err != nil {
+		t.Fatal(err)
+	}
+	if got, _ := back.Slot(addr("10.0.0.7")); got.Before != (Past{}) {
+		t.Errorf("a taken slot remembers %+v", got.Before)
 	}
 }

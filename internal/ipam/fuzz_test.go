@@ -81,6 +81,7 @@ func FuzzDecodeBlock(f *testing.F) {
 		"",
 		"5 A 1 1753000000000 uid-5 ns/pod/eth0 node",
 		"5 F 2 1753000000000\n6 F 9 0\n7 H 1 1000 StatefulSet/ns/web-0",
+		"5 A 1 0 u -/-/- - ns/web-0\n6 F 2 9 u ns/pod/eth0 node 7\n7 F 2 9 u ns/pod/eth0 node 07",
 		"5 A 1 0 u -/-/- -\n5 F 1 0\n?\n64 F 1 0\n05 F 1 0",
 		"1 A 1 0 u a/b/c d\n1 A 1 0 u a/b/c d\n2",
 		"18446463705355360228 A 1 0 uid ns/pod/eth0 node",

@@ -38,18 +38,31 @@ type Slot struct {
 	Since time.Time
 	// Generation grows with every change of the slot.
 	Generation uint64
-	// Claim is the key of a held slot.
+	// Claim is the key under which a taken slot will be held when its holder
+	// goes, and a held one is.
 	Claim string
+	// Before is who had a freed slot; zero when nobody was told of it.
+	Before Past
+}
+
+// Past is a holding that has ended.
+type Past struct {
+	Holder Holder
+	// Since and Until the holder had the address.
+	Since, Until time.Time
 }
 
 // slot is a Slot in a block. Times are in milliseconds of Unix time, so that a
 // slot is equal to what it becomes after encoding and decoding.
 type slot struct {
-	state  State
-	gen    uint64
-	at     int64
+	state State
+	gen   uint64
+	at    int64
+	// holder of a taken slot, or the last one of a freed slot.
 	holder Holder
-	claim  string
+	// since is when the last holder of a freed slot took it.
+	since int64
+	claim string
 }
 
 const (
@@ -60,8 +73,8 @@ const (
 	maxGeneration = math.MaxInt64
 	// maxTime is the year 11476, in milliseconds.
 	maxTime = 299_999_999_999_999
-	// maxClaim is the longest key of a claim.
-	maxClaim = 253
+	// maxClaim is the longest key of a claim: a namespace, a slash and a name.
+	maxClaim = 63 + 1 + 253
 )
 
 // Validate says whether the holder can be written down. PodUID and Interface
@@ -135,11 +148,13 @@ func claimByte(c byte) bool { return c > ' ' && c <= '~' }
 
 // encode writes a slot as one of
 //
-//	<ordinal> A <generation> <since> <uid> <namespace>/<pod>/<interface> <node>
-//	<ordinal> F <generation> <since>
+//	<ordinal> A <generation> <since> <uid> <namespace>/<pod>/<interface> <node> [<claim>]
+//	<ordinal> F <generation> <since> [<uid> <namespace>/<pod>/<interface> <node> <taken since>]
 //	<ordinal> H <generation> <since> <claim>
 //
-// with the time in milliseconds of Unix time and "-" for an empty name.
+// with times in milliseconds of Unix time and "-" for an empty name. What
+// stands in brackets is there for a slot with a claim, and for one that had a
+// holder.
 func (s *slot) encode(ordinal int) string {
 	b := make([]byte, 0, 128)
 	b = strconv.AppendInt(b, int64(ordinal), 10)
@@ -151,6 +166,17 @@ func (s *slot) encode(ordinal int) string {
 	case Taken:
 		b = append(b, ' ')
 		b = append(b, s.holder.encode()...)
+		if s.claim != "" {
+			b = append(b, ' ')
+			b = append(b, s.claim...)
+		}
+	case Freed:
+		if s.holder != (Holder{}) {
+			b = append(b, ' ')
+			b = append(b, s.holder.encode()...)
+			b = append(b, ' ')
+			b = strconv.AppendInt(b, s.since, 10)
+		}
 	case Held:
 		b = append(b, ' ')
 		b = append(b, s.claim...)
@@ -169,17 +195,25 @@ func decodeSlot(text string) (ordinal int, s slot, ok bool) {
 		return ordinal, slot{}, false
 	}
 	s.state = State(f[1][0])
-	gen, err1 := strconv.ParseUint(f[2], 10, 64)
-	at, err2 := strconv.ParseInt(f[3], 10, 64)
-	if err1 != nil || err2 != nil || gen < 1 || gen > maxGeneration || at < 0 || at > maxTime {
+	gen, err := strconv.ParseUint(f[2], 10, 64)
+	at, atOK := decodeTime(f[3])
+	if err != nil || !atOK || gen < 1 || gen > maxGeneration {
 		return ordinal, slot{}, false
 	}
 	s.gen, s.at = gen, at
 	switch {
 	case s.state == Taken && len(f) == 7:
 		s.holder, ok = decodeHolder(f[4], f[5], f[6])
+	case s.state == Taken && len(f) == 8 && validClaim(f[7]):
+		s.holder, ok = decodeHolder(f[4], f[5], f[6])
+		s.claim = f[7]
 	case s.state == Freed && len(f) == 4:
 		ok = true
+	case s.state == Freed && len(f) == 8:
+		var sinceOK bool
+		s.holder, ok = decodeHolder(f[4], f[5], f[6])
+		s.since, sinceOK = decodeTime(f[7])
+		ok = ok && sinceOK
 	case s.state == Held && len(f) == 5:
 		s.claim, ok = f[4], validClaim(f[4])
 	}
@@ -187,6 +221,11 @@ func decodeSlot(text string) (ordinal int, s slot, ok bool) {
 		return ordinal, slot{}, false
 	}
 	return ordinal, s, true
+}
+
+func decodeTime(text string) (ms int64, ok bool) {
+	ms, err := strconv.ParseInt(text, 10, 64)
+	return ms, err == nil && ms >= 0 && ms <= maxTime
 }
 
 func decodeOrdinal(text string) int {
