@@ -79,8 +79,9 @@ type Counts struct {
 	Cooling uint64
 	// Held addresses are kept for a claim.
 	Held uint64
-	// Reserved addresses are withheld: their record cannot be read, or they
-	// lie in a block that the pool may not draw from.
+	// Reserved addresses are withheld: by a reservation, because their record
+	// cannot be read, or because they lie in a block that the pool may not
+	// draw from.
 	Reserved uint64
 }
 
@@ -129,6 +130,8 @@ var (
 	// ErrBadHolder says that a holder cannot be written down; the text names
 	// the field.
 	ErrBadHolder = errors.New("invalid holder")
+	// ErrBadClaim says that the key of a claim cannot be written down.
+	ErrBadClaim = errors.New("invalid claim")
 )
 
 // TakenError says why a requested address cannot be had.

@@ -71,10 +71,7 @@ func ParsePool(spec PoolSpec) (*Pool, error) {
 		order:    cmp.Or(spec.Order, Fifo),
 		perNode:  spec.PerNode,
 	}
-	if !validDomain(p.domain) {
-		ps.bad("spec.domain", spec.Domain,
-			"is not a domain name: at most 63 lower-case letters, digits and inner hyphens, as in %q", "storage-net")
-	}
+	ps.domain(p.domain)
 	if p.cooldown < MinCooldown || p.cooldown > MaxCooldown {
 		ps.bad("spec.cooldown", spec.Cooldown.String(), "must be between %s and %s: CNI plugins give an address back before the link is gone",
 			MinCooldown, MaxCooldown)
@@ -133,10 +130,17 @@ func (ps *parser) fill(s *space, f Family, spec PoolSpec, ranges, excludes []par
 		s.allowed = append(s.allowed, r.span().subtract(holes)...)
 	}
 	s.allowed = normalize(s.allowed)
-	s.runs = runsOf(s.allowed)
+	s.open, s.runs = s.allowed, runsOf(s.allowed)
 	if len(s.ranges) > 0 && len(s.allowed) == 0 {
 		ps.bad("spec.ranges", s.ranges[0].text,
 			"leaves no %s address to hand out: excludes, gateway and edges take all of them", f)
+	}
+}
+
+func (ps *parser) domain(name string) {
+	if !validDomain(name) {
+		ps.bad("spec.domain", name,
+			"is not a domain name: at most 63 lower-case letters, digits and inner hyphens, as in %q", "storage-net")
 	}
 }
 

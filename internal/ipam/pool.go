@@ -62,7 +62,9 @@ type space struct {
 	gateway netip.Addr
 	// allowed is ranges without excludes, gateway and edges: sorted, apart.
 	allowed []span
-	runs    []blockRun
+	// open is allowed without reservations, runs the blocks that it is in.
+	open []span
+	runs []blockRun
 }
 
 // Name of the pool.
@@ -146,27 +148,42 @@ func (p *Pool) UsableOf(f Family) uint64 {
 
 // UsableIn counts those in a block.
 func (p *Pool) UsableIn(block netip.Prefix) uint64 {
-	return uint64(bits.OnesCount64(p.mask(block)))
+	return uint64(bits.OnesCount64(p.usableMask(block)))
 }
 
 // Allows says whether an address may be handed out: it lies in a range and is
-// not excluded, not the gateway and not an edge.
+// not excluded, not reserved, not the gateway and not an edge.
 func (p *Pool) Allows(a netip.Addr) bool {
 	if a.Zone() != "" {
 		return false
 	}
-	n := numOf(a)
-	allowed := p.space(FamilyOf(a)).allowed
-	i, _ := slices.BinarySearchFunc(allowed, n, func(s span, n num) int { return s.last.cmp(n) })
-	return i < len(allowed) && allowed[i].contains(n)
+	return anyContains(p.space(FamilyOf(a)).open, numOf(a))
 }
+
+// HandsOut says whether the pool may hand out an address of a block.
+func (p *Pool) HandsOut(block netip.Prefix) bool { return p.mask(block) != 0 }
 
 // mask has a bit for each ordinal of a block that may be handed out.
 func (p *Pool) mask(block netip.Prefix) uint64 {
-	f := FamilyOf(block.Addr())
+	return maskOf(p.space(FamilyOf(block.Addr())).open, block)
+}
+
+// usableMask is mask with what is reserved.
+func (p *Pool) usableMask(block netip.Prefix) uint64 {
+	return maskOf(p.space(FamilyOf(block.Addr())).allowed, block)
+}
+
+// anyContains says whether one of the spans, which are sorted and apart, does.
+func anyContains(spans []span, n num) bool {
+	i, _ := slices.BinarySearchFunc(spans, n, func(s span, n num) int { return s.last.cmp(n) })
+	return i < len(spans) && spans[i].contains(n)
+}
+
+// maskOf has a bit for each ordinal of a block that lies in the spans, which
+// are sorted and apart.
+func maskOf(allowed []span, block netip.Prefix) uint64 {
 	first := numOf(block.Addr())
 	all := span{first, first.add(num{lo: slotsPerBlock - 1})}
-	allowed := p.space(f).allowed
 	i, _ := slices.BinarySearchFunc(allowed, first, func(s span, n num) int { return s.last.cmp(n) })
 	var m uint64
 	for ; i < len(allowed) && allowed[i].overlaps(all); i++ {

@@ -107,7 +107,7 @@ func (s *Store) find(p *ipam.Pool, w *want, early bool) *entry {
 		return e.vacant() || e.node == "" && e.next.Eligible(p, now, early) > 0
 	}
 	k := place{p.Name(), w.holder.Node, w.family}
-	if e := s.blocks[s.last[k]]; suits(e) && p.UsableIn(e.prefix) > 0 {
+	if e := s.blocks[s.last[k]]; suits(e) && p.HandsOut(e.prefix) {
 		return e
 	}
 	for prefix := range p.Candidates(w.family, w.holder.Node) {

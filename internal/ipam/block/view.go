@@ -49,12 +49,7 @@ func (s *Store) Counts(p *ipam.Pool) ipam.Counts {
 
 func (s *Store) counts(p *ipam.Pool, families ...ipam.Family) ipam.Counts {
 	var sum ipam.Counts
-	for _, f := range families {
-		sum.Usable += p.UsableOf(f)
-	}
-	if total := p.Usable(); sum.Usable > total {
-		sum.Usable = total
-	}
+	sum.Usable, sum.Reserved = p.Size(families...)
 	now := s.cfg.Now()
 	for _, e := range s.blocks {
 		if e.domain != p.Domain() || !slices.Contains(families, ipam.FamilyOf(e.prefix.Addr())) {
@@ -68,7 +63,7 @@ func (s *Store) counts(p *ipam.Pool, families ...ipam.Family) ipam.Counts {
 		sum.Allocated += c.Allocated
 		sum.Cooling += c.Cooling
 		sum.Held += c.Held
-		sum.Reserved += c.Reserved
+		sum.Reserved += c.Reserved - p.ReservedIn(e.prefix)
 	}
 	sum.Free = sum.Usable - sum.Allocated - sum.Cooling - sum.Held - sum.Reserved
 	return sum

@@ -1,0 +1,104 @@
+package ipam
+
+import (
+	"cmp"
+	"errors"
+	"math/bits"
+	"net/netip"
+)
+
+// Reservation is a set of addresses of a domain that are handed out to nobody.
+// It does not change, and is safe for concurrent use.
+type Reservation struct {
+	domain string
+	// v4 and v6 are sorted and apart.
+	v4, v6 []span
+}
+
+// ParseReservation reads the spec of an IPReservation; ranges have the forms of
+// a pool's. Its error joins a *FieldError for every problem. Also with an error
+// it returns a Reservation, of all that could be read: a mistake in one entry
+// must not set the others free.
+func ParseReservation(domain string, ranges []string) (*Reservation, error) {
+	var ps parser
+	r := &Reservation{domain: cmp.Or(domain, DefaultDomain)}
+	ps.domain(r.domain)
+	list := ps.list("spec.ranges", ranges, maxRanges)
+	if len(ranges) == 0 {
+		ps.bad("spec.ranges", "", "must have an entry: a CIDR as 10.0.0.0/24, first-last, or one address")
+	}
+	for _, e := range list {
+		spans := r.spans(e.family())
+		*spans = append(*spans, e.span())
+	}
+	r.v4, r.v6 = normalize(r.v4), normalize(r.v6)
+	return r, errors.Join(ps.errs...)
+}
+
+// Domain of the addresses.
+func (r *Reservation) Domain() string { return r.domain }
+
+func (r *Reservation) spans(f Family) *[]span {
+	if f == IPv4 {
+		return &r.v4
+	}
+	return &r.v6
+}
+
+// Contains says whether an address is reserved.
+func (r *Reservation) Contains(a netip.Addr) bool {
+	return a.IsValid() && a.Zone() == "" && anyContains(*r.spans(FamilyOf(a)), numOf(a))
+}
+
+// Touches says whether an address of a block is reserved.
+func (r *Reservation) Touches(block netip.Prefix) bool {
+	return maskOf(*r.spans(FamilyOf(block.Addr())), block) != 0
+}
+
+// Without returns the pool with the addresses of reservations withheld, those
+// of the pool's domain. They stay usable, and count as reserved unless somebody
+// has them. What an earlier Without withheld is withheld no longer.
+func (p *Pool) Without(reservations []*Reservation) *Pool {
+	out := *p
+	for _, f := range []Family{IPv4, IPv6} {
+		var holes []span
+		for _, r := range reservations {
+			if r.domain == p.domain {
+				holes = append(holes, *r.spans(f)...)
+			}
+		}
+		holes = normalize(holes)
+		s := out.space(f)
+		s.open = nil
+		for _, a := range s.allowed {
+			s.open = append(s.open, a.subtract(holes)...)
+		}
+		s.runs = runsOf(s.open)
+	}
+	return &out
+}
+
+// ReservedIn counts the addresses of a block that reservations take from the
+// pool.
+func (p *Pool) ReservedIn(block netip.Prefix) uint64 {
+	return uint64(bits.OnesCount64(p.usableMask(block) &^ p.mask(block)))
+}
+
+// Size counts what some families of the pool have, and how much of that is
+// reserved. Where usable stops at math.MaxInt64 reserved leaves room for what
+// is not.
+func (p *Pool) Size(families ...Family) (usable, reserved uint64) {
+	var open uint64
+	for _, f := range families {
+		usable = addSaturating(usable, p.UsableOf(f))
+		for _, s := range p.space(f).open {
+			open = addSaturating(open, s.size())
+		}
+		for _, s := range p.space(f).allowed {
+			for _, hole := range s.subtract(p.space(f).open) {
+				reserved = addSaturating(reserved, hole.size())
+			}
+		}
+	}
+	return usable, min(reserved, usable-min(open, usable-usable/2))
+}
