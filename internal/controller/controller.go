@@ -97,7 +97,7 @@ func (r *Attachments) SetupWithManager(ctx context.Context, mgr ctrl.Manager) er
 	return ctrl.NewControllerManagedBy(mgr).
 		Named("attachments").
 		For(&corev1.Pod{}).
-		Watches(&v1alpha1.PodAttachment{}, r.attachmentEvents()).
+		Watches(&v1alpha1.PodAttachment{}, r.AttachmentEvents()).
 		Watches(&corev1.Node{}, handler.EnqueueRequestsFromMapFunc(r.podsOfNode), builder.WithPredicates(predicate.LabelChangedPredicate{})).
 		Watches(&v1alpha1.IPPool{}, handler.EnqueueRequestsFromMapFunc(r.podsThatWait), builder.WithPredicates(predicate.GenerationChangedPredicate{})).
 		WithOptions(ctrlcontroller.Options{

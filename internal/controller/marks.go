@@ -52,9 +52,9 @@ func (s *marks) drop(uid types.UID) {
 	delete(s.m, uid)
 }
 
-// attachmentEvents maps an attachment to its pod, and drops the marks that the
+// AttachmentEvents maps an attachment to its pod, and drops the marks that the
 // cache has caught up with.
-func (r *Attachments) attachmentEvents() handler.EventHandler {
+func (r *Attachments) AttachmentEvents() handler.EventHandler {
 	enqueue := func(o client.Object, q workqueue.TypedRateLimitingInterface[reconcile.Request]) {
 		a := o.(*v1alpha1.PodAttachment)
 		q.Add(reconcile.Request{NamespacedName: types.NamespacedName{Namespace: a.Namespace, Name: a.Spec.PodName}})
