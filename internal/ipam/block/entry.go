@@ -56,6 +56,8 @@ const (
 	opFree
 	// opReturn gives back what nobody was told of.
 	opReturn
+	// opUnhold ends the holding for a claim.
+	opUnhold
 	// opDrop deletes the block if it is idle.
 	opDrop
 )
@@ -72,6 +74,8 @@ type op struct {
 	early bool
 	// addr is what a take wants, or what to free; zero for any, or all.
 	addr netip.Addr
+	// claim of a take, or whose holding ends; empty for none.
+	claim string
 	// cancel drops the operation while it is not being written.
 	cancel <-chan struct{}
 	// due is when the operation has waited long enough; zero is at once.
@@ -154,30 +158,58 @@ func (s *Store) rebase(e *entry, obj *v1alpha1.IPBlock, base *ipam.Block) {
 	old := e.base
 	e.obj, e.base = obj, base
 	for slot := range old.Slots() {
-		if now, _ := base.Slot(slot.Addr); slot.State == ipam.Taken && now != slot {
+		if now, _ := base.Slot(slot.Addr); now != slot {
 			s.unindex(e, slot)
 		}
 	}
 	for slot := range base.Slots() {
-		if was, _ := old.Slot(slot.Addr); slot.State == ipam.Taken && was != slot {
-			k := keyOf(slot.Holder)
-			s.leases[k] = append(s.leases[k], e.lease(slot))
+		if was, _ := old.Slot(slot.Addr); was != slot {
+			s.index(e, slot)
 		}
 	}
 }
 
+func (s *Store) index(e *entry, slot ipam.Slot) {
+	l := e.lease(slot)
+	if slot.State == ipam.Taken {
+		k, t := keyOf(slot.Holder), tenant{slot.Holder.Namespace, e.domain}
+		s.leases[k] = append(s.leases[k], l)
+		if s.tenants[t] == nil {
+			s.tenants[t] = map[netip.Addr]struct{}{}
+		}
+		s.tenants[t][slot.Addr] = struct{}{}
+	}
+	if slot.Claim != "" {
+		s.claims[slot.Claim] = append(s.claims[slot.Claim], l)
+	}
+}
+
 func (s *Store) unindex(e *entry, slot ipam.Slot) {
-	k := keyOf(slot.Holder)
-	left := slices.DeleteFunc(s.leases[k], func(l Lease) bool { return l.Block == e.name && l.Addr == slot.Addr })
+	l := e.lease(slot)
+	if slot.State == ipam.Taken {
+		without(s.leases, keyOf(slot.Holder), l)
+		t := tenant{slot.Holder.Namespace, e.domain}
+		if delete(s.tenants[t], slot.Addr); len(s.tenants[t]) == 0 {
+			delete(s.tenants, t)
+		}
+	}
+	if slot.Claim != "" {
+		without(s.claims, slot.Claim, l)
+	}
+}
+
+// without removes a lease from an index.
+func without[K comparable](index map[K][]Lease, k K, l Lease) {
+	left := slices.DeleteFunc(index[k], func(o Lease) bool { return o.Block == l.Block && o.Addr == l.Addr })
 	if len(left) == 0 {
-		delete(s.leases, k)
+		delete(index, k)
 		return
 	}
-	s.leases[k] = left
+	index[k] = left
 }
 
 func (e *entry) lease(slot ipam.Slot) Lease {
-	return Lease{Holder: slot.Holder, Domain: e.domain, Addr: slot.Addr, Block: e.name, Since: slot.Since}
+	return Lease{Holder: slot.Holder, Domain: e.domain, Addr: slot.Addr, Block: e.name, Since: slot.Since, Claim: slot.Claim}
 }
 
 // lose is called when the object is gone. A block in which addresses are taken
@@ -257,6 +289,8 @@ func (e *entry) apply(o *op, now time.Time) error {
 		o.changed = e.applyFree(o, now)
 	case opReturn:
 		o.changed = e.next.Return(o.holder, o.addr)
+	case opUnhold:
+		o.changed = e.next.Unhold(o.claim, o.addr, now)
 	case opDrop:
 	}
 	return nil
@@ -272,17 +306,21 @@ func (e *entry) applyTake(o *op, now time.Time) error {
 	var err error
 	switch {
 	case o.addr.IsValid():
-		o.got, err = o.addr, e.next.TakeAddr(o.pool, o.holder, o.addr, now)
+		o.got, err = o.addr, e.next.TakeHeld(o.pool, o.holder, o.addr, o.claim, now)
 	case o.early:
 		o.got, err = e.next.TakeEarly(o.pool, o.holder, now)
 	default:
 		o.got, err = e.next.Take(o.pool, o.holder, now)
 	}
+	if err == nil && o.claim != "" {
+		err = e.next.Keep(o.holder, o.got, o.claim)
+	}
 	var taken *ipam.TakenError
 	switch {
 	case err == nil:
 		was, _ := e.base.Slot(o.got)
-		o.changed = was.State != ipam.Taken || !was.Holder.Same(o.holder)
+		is, _ := e.next.Slot(o.got)
+		o.changed = was.State != ipam.Taken || !was.Holder.Same(o.holder) || was.Claim != is.Claim
 		return nil
 	case errors.As(err, &taken):
 		return fmt.Errorf("%w: %w", ErrConflict, err)

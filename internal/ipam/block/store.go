@@ -82,22 +82,36 @@ type Request struct {
 	// Addresses that are wanted, at most one per family of the pool; the
 	// other families get any.
 	Addresses []netip.Addr
+	// Claim is the key under which the addresses are held when the holder has
+	// given them back, and by which the next holder gets them. Empty for none.
+	// A pool with PerNode placement serves no claims.
+	Claim string
 }
 
-// Lease is one address that has a holder.
+// Lease is one address that has a holder, or is held for a claim.
 type Lease struct {
+	// Holder is zero while the address is held.
 	Holder ipam.Holder
 	Domain string
 	Addr   netip.Addr
 	// Block is the name of the IPBlock.
 	Block string
+	// Since it was taken or held.
 	Since time.Time
+	// Claim of the address; empty for most.
+	Claim string
 }
 
 // holderKey is the identity of a holder.
 type holderKey struct{ uid, iface string }
 
 func keyOf(h ipam.Holder) holderKey { return holderKey{h.PodUID, h.Interface} }
+
+// claimKey serializes takes of one claim. No holder has an empty UID.
+func claimKey(claim string) holderKey { return holderKey{iface: claim} }
+
+// tenant is a namespace's part of a domain.
+type tenant struct{ namespace, domain string }
 
 // place remembers from which block a node was last served.
 type place struct {
@@ -125,6 +139,10 @@ type Store struct {
 	byNode map[string]map[string]*entry
 	// leases are what the known blocks say is taken.
 	leases map[holderKey][]Lease
+	// claims are what they say is taken or held for a claim, by its key.
+	claims map[string][]Lease
+	// tenants has the addresses of leases by whose they are, for quotas.
+	tenants map[tenant]map[netip.Addr]struct{}
 	// doubts has the block whose last write may have given an address to a
 	// holder that was told of a failure.
 	doubts map[holderKey]*entry
@@ -149,15 +167,17 @@ func New(c Client, cfg Config) *Store {
 	}
 	return &Store{
 		c: c, cfg: cfg,
-		owners: owners{m: map[holderKey]*owner{}},
-		wake:   make(chan struct{}, 1),
-		blocks: map[string]*entry{},
-		byNode: map[string]map[string]*entry{},
-		leases: map[holderKey][]Lease{},
-		doubts: map[holderKey]*entry{},
-		last:   map[place]string{},
-		rest:   map[string]time.Duration{},
-		buried: map[string]types.UID{},
+		owners:  owners{m: map[holderKey]*owner{}},
+		wake:    make(chan struct{}, 1),
+		blocks:  map[string]*entry{},
+		byNode:  map[string]map[string]*entry{},
+		leases:  map[holderKey][]Lease{},
+		claims:  map[string][]Lease{},
+		tenants: map[tenant]map[netip.Addr]struct{}{},
+		doubts:  map[holderKey]*entry{},
+		last:    map[place]string{},
+		rest:    map[string]time.Duration{},
+		buried:  map[string]types.UID{},
 	}
 }
 

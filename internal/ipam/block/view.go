@@ -39,12 +39,16 @@ func (s *Store) All() iter.Seq[Lease] {
 	}
 }
 
-// Counts says how full a pool is. It reads memory only.
-func (s *Store) Counts(p *ipam.Pool) ipam.Counts {
+// Counts says how full some families of a pool are, all that it has when none
+// are named. It reads memory only.
+func (s *Store) Counts(p *ipam.Pool, families ...ipam.Family) ipam.Counts {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	s.noteCooldown(p)
-	return s.counts(p, p.Families()...)
+	if len(families) == 0 {
+		families = p.Families()
+	}
+	return s.counts(p, families...)
 }
 
 func (s *Store) counts(p *ipam.Pool, families ...ipam.Family) ipam.Counts {
@@ -81,4 +85,42 @@ func (s *Store) NodeBlocks(node string) []netip.Prefix {
 	}
 	slices.SortFunc(out, func(a, b netip.Prefix) int { return a.Addr().Compare(b.Addr()) })
 	return slices.Compact(out)
+}
+
+// UsedBy counts the addresses of a pool's ranges that pods of a namespace have,
+// in the family of which they have most. It reads memory only.
+func (s *Store) UsedBy(namespace string, p *ipam.Pool) int {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	var v4, v6 int
+	for a := range s.tenants[tenant{namespace, p.Domain()}] {
+		switch {
+		case !p.Covers(a):
+		case a.Is4():
+			v4++
+		default:
+			v6++
+		}
+	}
+	return max(v4, v6)
+}
+
+// Within returns the leases of reserved addresses, by address. It reads memory
+// only.
+func (s *Store) Within(r *ipam.Reservation) []Lease {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	var out []Lease
+	for _, e := range s.blocks {
+		if e.domain != r.Domain() || !r.Touches(e.prefix) {
+			continue
+		}
+		for slot := range e.base.Slots() {
+			if slot.State == ipam.Taken && r.Contains(slot.Addr) {
+				out = append(out, e.lease(slot))
+			}
+		}
+	}
+	slices.SortFunc(out, func(a, b Lease) int { return a.Addr.Compare(b.Addr) })
+	return out
 }
