@@ -34,11 +34,11 @@ const (
 type Sticky string
 
 const (
-	// StickyOff: only pods that name a claim.
+	// StickyOff is for only those pods that name a claim.
 	StickyOff Sticky = "Off"
-	// StickyStatefulSet: pods of a StatefulSet, one claim per ordinal.
+	// StickyStatefulSet is for pods of a StatefulSet, one claim per ordinal.
 	StickyStatefulSet Sticky = "StatefulSet"
-	// StickyVirtualMachine: launcher pods of KubeVirt, one claim per machine.
+	// StickyVirtualMachine is for launcher pods of KubeVirt, one claim per machine.
 	StickyVirtualMachine Sticky = "VirtualMachine"
 )
 

@@ -22,9 +22,14 @@ const (
 	// ConditionAttached is true while a sandbox on the node holds the interfaces.
 	ConditionAttached = "Attached"
 	// ConditionReleased is false, with a reason, while giving the interfaces
-	// back fails and is being retried.
+	// back fails and is being retried, or waits for the node.
 	ConditionReleased = "Released"
 )
+
+// ReasonWaitingForNode is the reason of Released while neither the node has
+// said that it holds nothing, nor anything else proves it. The message says what
+// is known of the node.
+const ReasonWaitingForNode = "WaitingForNode"
 
 // PodAttachmentSpec is what one pod gets: every interface, complete. It is
 // written once, by the controller.

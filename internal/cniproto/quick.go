@@ -3,6 +3,7 @@ package cniproto
 import (
 	"encoding/json"
 	"errors"
+	"iter"
 	"strconv"
 	"strings"
 )
@@ -75,44 +76,50 @@ func plain(s string) bool {
 // usually written: an escape, another case, a value that is no string.
 func scanNetwork(config string) (n network, ok bool) {
 	fields := map[string]*string{"cniVersion": &n.CNIVersion, "socket": &n.Socket, "spool": &n.Spool}
-	depth := 0
-	for i := 0; i < len(config); i++ {
-		switch config[i] {
-		case '{', '[':
-			depth++
-		case '}', ']':
-			depth--
-		case '"':
-			text, end := stringAt(config, i)
-			i = end
-			next := skipSpace(config, end+1)
-			if depth != 1 || next == len(config) || config[next] != ':' {
-				continue
-			}
-			if !plain(text) {
-				return network{}, false
-			}
-			i = skipSpace(config, next+1)
-			into := fields[text]
-			if into == nil {
-				for key := range fields {
-					if strings.EqualFold(key, text) { // encoding/json takes it
-						return network{}, false
-					}
+	for key, value := range members(config) {
+		into := fields[key]
+		if into == nil {
+			for name := range fields {
+				if strings.EqualFold(name, key) { // encoding/json takes it
+					return network{}, false
 				}
-				i-- // to look at the value
-				continue
 			}
-			if config[i] != '"' {
-				return network{}, false
-			}
-			*into, i = stringAt(config, i)
-			if !plain(*into) {
-				return network{}, false
-			}
+		} else if value[0] == '"' {
+			*into, _ = stringAt(value, 0)
+		}
+		if !plain(key) || into != nil && (value[0] != '"' || !plain(*into)) {
+			return network{}, false
 		}
 	}
 	return n, true
+}
+
+// members yields the keys of a JSON object that is valid, as they are written,
+// and the text from each one's value on.
+func members(object string) iter.Seq2[string, string] {
+	return func(yield func(string, string) bool) {
+		depth := 0
+		for i := 0; i < len(object); i++ {
+			switch object[i] {
+			case '{', '[':
+				depth++
+			case '}', ']':
+				depth--
+			case '"':
+				var text string
+				text, i = stringAt(object, i)
+				colon := skipSpace(object, i+1)
+				if depth != 1 || object[colon] != ':' {
+					continue
+				}
+				i = skipSpace(object, colon+1)
+				if !yield(text, object[i:]) {
+					return
+				}
+				i-- // to look at the value
+			}
+		}
+	}
 }
 
 // stringAt returns what stands between the quotation mark at i and the one that
