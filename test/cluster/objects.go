@@ -15,7 +15,7 @@ import (
 
 const (
 	// patience is what Eventually gives a condition.
-	patience = 30 * time.Second
+	patience = time.Minute
 	// tick is the time between two looks at a condition.
 	tick = 10 * time.Millisecond
 )
