@@ -255,6 +255,12 @@ func (b *Block) give(ord int, h Holder, now time.Time) {
 // It fails with a *TakenError that names who has the address, with
 // ErrNotAllowed, and with ErrBadHolder.
 func (b *Block) TakeAddr(p *Pool, h Holder, a netip.Addr, now time.Time) error {
+	return b.TakeHeld(p, h, a, "", now)
+}
+
+// TakeHeld is TakeAddr for the holder of a claim: the address may be held for
+// it, and then need not have rested.
+func (b *Block) TakeHeld(p *Pool, h Holder, a netip.Addr, claim string, now time.Time) error {
 	if err := h.Validate(); err != nil {
 		return err
 	}
@@ -270,6 +276,10 @@ func (b *Block) TakeAddr(p *Pool, h Holder, a netip.Addr, now time.Time) error {
 		return fmt.Errorf("%w: %s is outside the ranges of pool %s, excluded, reserved, a gateway or an edge", ErrNotAllowed, a, p.name)
 	case s.state == Taken:
 		return &TakenError{Addr: a, Holder: s.holder, Reason: "is held by " + s.holder.String()}
+	case s.state == Held && s.claim == claim:
+		b.give(ord, h, now)
+		b.slots[ord].claim = claim
+		return nil
 	case s.state == Held:
 		return &TakenError{Addr: a, Reason: "is kept for claim " + s.claim}
 	case s.state == Freed && b.rested(now, MinCooldown)&bit == 0:
@@ -282,14 +292,45 @@ func (b *Block) TakeAddr(p *Pool, h Holder, a netip.Addr, now time.Time) error {
 	}
 }
 
-// Free gives an address of the holder back: it cools down. It returns false,
-// and changes nothing, when the holder does not have it.
+// Keep makes an address that the holder has the claim's: Free then holds it for
+// the claim. An address that is another claim's stays so. It fails with
+// ErrBadClaim.
+func (b *Block) Keep(h Holder, a netip.Addr, claim string) error {
+	if !validClaim(claim) {
+		return fmt.Errorf("%w: %q: a key has 1 to %d printable characters, none of them a blank", ErrBadClaim, claim, maxClaim)
+	}
+	ord, ok := b.ordinal(a)
+	if !ok {
+		return nil
+	}
+	s := b.slots[ord]
+	if s.state == Taken && s.holder.Same(h) && s.claim == "" {
+		s.gen, s.claim = s.gen+1, claim
+		b.set(ord, s)
+	}
+	return nil
+}
+
+// Unhold ends the holding of an address for a claim: it cools down. It returns
+// false, and changes nothing, when it is not held for this claim.
+func (b *Block) Unhold(claim string, a netip.Addr, now time.Time) bool {
+	ord, ok := b.ordinal(a)
+	if !ok || b.slots[ord].state != Held || b.slots[ord].claim != claim {
+		return false
+	}
+	b.set(ord, slot{state: Freed, gen: b.slots[ord].gen + 1, at: ceilMillis(now)})
+	return true
+}
+
+// Free gives an address of the holder back: it is held for its claim if it has
+// one, else it cools down. It returns false, and changes nothing, when the
+// holder does not have it.
 func (b *Block) Free(h Holder, a netip.Addr, now time.Time) bool {
 	return b.release(h, a, ceilMillis(now))
 }
 
 // Return gives back an address that was taken and never told to anybody: it
-// need not cool down.
+// need not cool down, and is held for no claim.
 func (b *Block) Return(h Holder, a netip.Addr) bool { return b.release(h, a, 0) }
 
 func (b *Block) release(h Holder, a netip.Addr, at int64) bool {
@@ -297,9 +338,13 @@ func (b *Block) release(h Holder, a netip.Addr, at int64) bool {
 	if !ok || b.slots[ord].state != Taken || !b.slots[ord].holder.Same(h) {
 		return false
 	}
-	s := slot{state: Freed, gen: b.slots[ord].gen + 1, at: at}
-	if at > 0 {
-		s.holder, s.since = b.slots[ord].holder, b.slots[ord].at
+	was := &b.slots[ord]
+	s := slot{state: Freed, gen: was.gen + 1, at: at}
+	switch {
+	case at > 0 && was.claim != "":
+		s.state, s.claim = Held, was.claim
+	case at > 0:
+		s.holder, s.since = was.holder, was.at
 	}
 	b.set(ord, s)
 	return true

@@ -82,6 +82,13 @@ func (s *Store) Take(ctx context.Context, p *ipam.Pool, r Request) ([]Lease, err
 			return nil, fmt.Errorf("%w: %w", ErrUnavailable, err)
 		}
 		defer unlock()
+		if r.Claim != "" {
+			unlock, err := s.owners.lock(ctx, claimKey(r.Claim))
+			if err != nil {
+				return nil, fmt.Errorf("%w: %w", ErrUnavailable, err)
+			}
+			defer unlock()
+		}
 		return t.take(ctx, p, wants)
 	})
 }
@@ -92,6 +99,10 @@ type want struct {
 	family ipam.Family
 	// addr that is requested; zero for any.
 	addr netip.Addr
+	// claim whose the address is to be; empty for none.
+	claim string
+	// held says that addr is held for the claim.
+	held bool
 	// has is the block in which the holder has an address, or may have.
 	has *entry
 	// avoid are blocks that could not serve it.
@@ -106,9 +117,12 @@ func parse(p *ipam.Pool, r Request) ([]want, error) {
 	if p.PerNode() && r.Holder.Node == "" {
 		return nil, fmt.Errorf("%w: pool %s hands out addresses per node, and the holder has no node", ErrInvalid, p.Name())
 	}
+	if p.PerNode() && r.Claim != "" {
+		return nil, fmt.Errorf("%w: pool %s hands out addresses per node, so claim %s cannot keep one: a claim needs a pool with placement Shared", ErrInvalid, p.Name(), r.Claim)
+	}
 	var wants []want
 	for _, f := range p.Families() {
-		wants = append(wants, want{holder: r.Holder, family: f, avoid: map[string]bool{}})
+		wants = append(wants, want{holder: r.Holder, family: f, claim: r.Claim, avoid: map[string]bool{}})
 	}
 	for _, a := range r.Addresses {
 		if !p.Covers(a) {
@@ -129,7 +143,8 @@ func (t *txn) take(ctx context.Context, p *ipam.Pool, wants []want) ([]Lease, er
 	if err := t.prepare(p, wants); err != nil {
 		return nil, err
 	}
-	var got, fresh []Lease
+	var got []Lease
+	var fresh []undoing
 	for i := range wants {
 		l, isNew, err := t.one(ctx, p, &wants[i])
 		if err != nil {
@@ -137,8 +152,12 @@ func (t *txn) take(ctx context.Context, p *ipam.Pool, wants []want) ([]Lease, er
 			return nil, err
 		}
 		got = append(got, l)
-		if isNew {
-			fresh = append(fresh, l)
+		switch {
+		case isNew && wants[i].held:
+			// Free holds it for the claim again.
+			fresh = append(fresh, undoing{l, opFree})
+		case isNew:
+			fresh = append(fresh, undoing{l, opReturn})
 		}
 	}
 	return got, nil
@@ -194,7 +213,9 @@ func (s *Store) adopt(p *ipam.Pool, w *want) error {
 		if e != nil && e.domain == p.Domain() && ipam.FamilyOf(e.prefix.Addr()) == w.family &&
 			(!w.addr.IsValid() || e.prefix.Contains(w.addr)) {
 			w.has = e
+			return nil
 		}
+		return s.adoptClaim(p, w)
 	}
 	return nil
 }
@@ -202,7 +223,7 @@ func (s *Store) adopt(p *ipam.Pool, w *want) error {
 // one gets one address; isNew says that it was taken just now.
 func (t *txn) one(ctx context.Context, p *ipam.Pool, w *want) (l Lease, isNew bool, err error) {
 	for {
-		o := &op{kind: opTake, holder: w.holder, pool: p, addr: w.addr, cancel: ctx.Done(), done: make(chan struct{})}
+		o := &op{kind: opTake, holder: w.holder, pool: p, addr: w.addr, claim: w.claim, cancel: ctx.Done(), done: make(chan struct{})}
 		if p.PerNode() {
 			o.node = w.holder.Node
 		}
@@ -234,14 +255,20 @@ func (t *txn) lease(e *entry, o *op) Lease {
 	return l
 }
 
+// undoing is a lease that was taken just now, and how it is given back.
+type undoing struct {
+	Lease
+	how opKind
+}
+
 // undo gives back what was taken and is not told to anybody. When that cannot
 // be done, the next take of the same holder finds it.
-func (t *txn) undo(fresh []Lease) {
+func (t *txn) undo(fresh []undoing) {
 	var ops []*op
 	t.s.mu.Lock()
 	for _, l := range fresh {
 		if e := t.s.blocks[l.Block]; e != nil && !t.s.stopped {
-			o := &op{kind: opReturn, holder: l.Holder, addr: l.Addr, done: make(chan struct{})}
+			o := &op{kind: l.how, holder: l.Holder, addr: l.Addr, done: make(chan struct{})}
 			t.enqueue(e, o)
 			ops = append(ops, o)
 		}

@@ -1,0 +1,79 @@
+package block
+
+import (
+	"context"
+	"fmt"
+	"net/netip"
+	"slices"
+
+	"fairlead.dev/fairlead/internal/ipam"
+)
+
+// Claimed returns what a claim has, taken or held, of all domains, the oldest
+// first. It reads memory only.
+func (s *Store) Claimed(claim string) []Lease {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	out := slices.Clone(s.claims[claim])
+	slices.SortFunc(out, func(a, b Lease) int {
+		if c := a.Since.Compare(b.Since); c != 0 {
+			return c
+		}
+		return a.Addr.Compare(b.Addr)
+	})
+	return out
+}
+
+// Unhold ends the holding of an address for a claim: it cools down. It returns
+// nil when the address is not held for the claim any more, once that is
+// written.
+//
+// It fails with ErrUnavailable.
+func (s *Store) Unhold(ctx context.Context, claim, domain string, a netip.Addr) error {
+	_, err := s.do(ctx, func(ctx context.Context, t *txn) ([]Lease, error) {
+		unlock, err := s.owners.lock(ctx, claimKey(claim))
+		if err != nil {
+			return nil, fmt.Errorf("%w: %w", ErrUnavailable, err)
+		}
+		defer unlock()
+		s.mu.Lock()
+		if s.stopped {
+			s.mu.Unlock()
+			return nil, ErrStopped
+		}
+		e := s.blocks[ipam.BlockName(domain, ipam.BlockOf(a))]
+		if e == nil {
+			s.mu.Unlock()
+			return nil, nil
+		}
+		o := &op{kind: opUnhold, claim: claim, addr: a, cancel: ctx.Done(), done: make(chan struct{})}
+		t.enqueue(e, o)
+		s.mu.Unlock()
+		return nil, wait([]*op{o})
+	})
+	return err
+}
+
+// adoptClaim looks up what is the claim's of the family in the pool. While the
+// last holder has it, nobody else gets an address of the claim.
+func (s *Store) adoptClaim(p *ipam.Pool, w *want) error {
+	var has *Lease
+	for _, l := range s.claims[w.claim] {
+		switch {
+		case l.Domain != p.Domain() || ipam.FamilyOf(l.Addr) != w.family || !p.Covers(l.Addr):
+		case l.Holder != (ipam.Holder{}):
+			return fmt.Errorf("%w: claim %s: %s is still held by %s: its next holder gets it when it has been given back, and waits until then",
+				ErrConflict, w.claim, l.Addr, l.Holder)
+		case has == nil || l.Addr == w.addr || has.Addr != w.addr && l.Since.Before(has.Since):
+			has = &l
+		}
+	}
+	switch {
+	case has == nil:
+		return nil
+	case w.addr.IsValid() && w.addr != has.Addr:
+		return fmt.Errorf("%w: %s is requested, but claim %s has %s: request that, or delete the claim", ErrConflict, w.addr, w.claim, has.Addr)
+	}
+	w.addr, w.held = has.Addr, true
+	return nil
+}

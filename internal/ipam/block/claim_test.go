@@ -1,0 +1,219 @@
+package block
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"math/rand/v2"
+	"net/netip"
+	"slices"
+	"strings"
+	"sync"
+	"testing"
+	"testing/synctest"
+	"time"
+
+	"fairlead.dev/fairlead/internal/ipam"
+	"fairlead.dev/fairlead/internal/ipam/block/blocktest"
+)
+
+const claim = "default/web-0"
+
+func mustClaim(tb testing.TB, s *Store, p *ipam.Pool, h ipam.Holder) []string {
+	tb.Helper()
+	got, err := s.Take(tb.Context(), p, Request{Holder: h, Claim: claim})
+	if err != nil {
+		tb.Fatalf("Take for %s with the claim: %v", h, err)
+	}
+	return addrsOf(got)
+}
+
+// whereabouts#138, #288, #621: whoever comes back under one name wants the
+// addresses that it had. whereabouts#176, #182, #446: on another node too, and
+// not before the last one has given them back.
+func TestClaimKeepsAddresses(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		api := blocktest.NewAPI()
+		s := run(t, api, Config{})
+		p := shared(t, "10.0.0.0/26", "fd00::/122")
+		first := mustClaim(t, s.Store, p, holderOn("node-1", 1))
+
+		_, err := s.Take(t.Context(), p, Request{Holder: holderOn("node-2", 2), Claim: claim})
+		if !errors.Is(err, ErrConflict) || !strings.Contains(err.Error(), holderOn("node-1", 1).String()) {
+			t.Fatalf("while the first has them: %v", err)
+		}
+		mustFree(t, s.Store, holderOn("node-1", 1))
+		if c := s.Counts(p); c.Held != 2 || c.Allocated != 0 || c.Cooling != 0 {
+			t.Errorf("counts of held addresses: %v", c)
+		}
+		for i := range 5 {
+			mustTake(t, s.Store, p, holder(100+i))
+		}
+		_, err = s.Take(t.Context(), p, Request{Holder: holder(9), Addresses: []netip.Addr{netip.MustParseAddr(first[0])}})
+		if !errors.Is(err, ErrConflict) || !strings.Contains(err.Error(), claim) {
+			t.Errorf("another asks for the held address: %v", err)
+		}
+		_, err = s.Take(t.Context(), p, Request{Holder: holder(9), Claim: claim, Addresses: []netip.Addr{netip.MustParseAddr("10.0.0.50")}})
+		if !errors.Is(err, ErrConflict) || !strings.Contains(err.Error(), first[0]) {
+			t.Errorf("the claim has one address and another is requested: %v", err)
+		}
+		// Of another store, which knows the blocks only.
+		other := run(t, api, Config{})
+		follow(t, api, other.Store)
+		if again := mustClaim(t, other.Store, p, holderOn("node-2", 2)); !slices.Equal(again, first) {
+			t.Errorf("the claim had %v and got %v", first, again)
+		}
+		if again := mustClaim(t, other.Store, p, holderOn("node-2", 2)); !slices.Equal(again, first) {
+			t.Errorf("asked again, the holder of %v got %v", first, again)
+		}
+		got := other.Claimed(claim)
+		if len(got) != 2 || got[0].Holder != holderOn("node-2", 2) || got[0].Claim != claim {
+			t.Errorf("Claimed() = %+v", got)
+		}
+	})
+}
+
+func TestUnhold(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		s := run(t, blocktest.NewAPI(), Config{})
+		p := shared(t, "10.0.0.1-10.0.0.2")
+		addr := netip.MustParseAddr(mustClaim(t, s.Store, p, holder(1))[0])
+		unhold := func(claim string, a netip.Addr) {
+			t.Helper()
+			if err := s.Unhold(t.Context(), claim, ipam.DefaultDomain, a); err != nil {
+				t.Fatal(err)
+			}
+		}
+		// A holder has it; then it is held for another claim; an unknown block.
+		unhold(claim, addr)
+		if c := s.Counts(p); c.Allocated != 1 {
+			t.Fatalf("counts %v", c)
+		}
+		mustFree(t, s.Store, holder(1))
+		unhold("default/other", addr)
+		unhold(claim, netip.MustParseAddr("10.9.9.9"))
+		if c := s.Counts(p); c.Held != 1 {
+			t.Fatalf("counts %v", c)
+		}
+		unhold(claim, addr)
+		if c := s.Counts(p); c.Held != 0 || c.Cooling != 1 || len(s.Claimed(claim)) != 0 {
+			t.Errorf("counts %v, claimed %v", c, s.Claimed(claim))
+		}
+	})
+}
+
+// TestClaimsAndPoolsPerNode: an address that is routed to one node cannot be
+// kept for a pod that may come back on another.
+func TestClaimsAndPoolsPerNode(t *testing.T) {
+	s := run(t, blocktest.NewAPI(), Config{})
+	_, err := s.Take(t.Context(), perNode(t, "10.0.0.0/24"), Request{Holder: holder(1), Claim: claim})
+	if !errors.Is(err, ErrInvalid) || !strings.Contains(err.Error(), "placement Shared") {
+		t.Errorf("Take() = %v", err)
+	}
+	_, err = s.Take(t.Context(), shared(t, "10.0.0.0/24"), Request{Holder: holder(1), Claim: "two words"})
+	if !errors.Is(err, ErrInvalid) || !strings.Contains(err.Error(), "two words") {
+		t.Errorf("Take() = %v", err)
+	}
+}
+
+// TestClaimIsHeldAgainAfterAFailure: a dual-stack take that gets half gives the
+// held half back to the claim, and the new half to all.
+func TestClaimIsHeldAgainAfterAFailure(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		api := blocktest.NewAPI()
+		s := run(t, api, Config{})
+		v4 := shared(t, "10.0.0.0/26")
+		first := mustClaim(t, s.Store, v4, holder(1))
+		mustFree(t, s.Store, holder(1))
+		// Somebody else takes the only IPv6 address behind the store's back.
+		both := shared(t, "10.0.0.0/26", "fd00::1")
+		mustTake(t, run(t, api, Config{}).Store, both, holder(2))
+		if got, err := s.Take(t.Context(), both, Request{Holder: holder(3), Claim: claim}); !errors.Is(err, ErrExhausted) {
+			t.Fatalf("Take() = %v, %v", addrsOf(got), err)
+		}
+		if got := addrsOf(s.Claimed(claim)); !slices.Equal(got, first) {
+			t.Errorf("the claim has %v, want %v", got, first)
+		}
+		if again := mustClaim(t, s.Store, v4, holder(4)); !slices.Equal(again, first) {
+			t.Errorf("the claim had %v and got %v", first, again)
+		}
+	})
+}
+
+// TestClaimHasOneHolder: two stores, pods that come and go under few names,
+// conflicts and lost replies; an address never has two holders that were told
+// of it, and a claim never two holders through one store.
+func TestClaimHasOneHolder(t *testing.T) {
+	for seed := range uint64(6) {
+		t.Run(fmt.Sprint("seed ", seed), func(t *testing.T) {
+			synctest.Test(t, func(t *testing.T) { claimRace(t, seed) })
+		})
+	}
+}
+
+func claimRace(t *testing.T, seed uint64) {
+	api := blocktest.NewAPI()
+	a, b := run(t, api, Config{FreeLinger: -1}), run(t, api, Config{FreeLinger: -1})
+	follow(t, api, a.Store)
+	follow(t, api, b.Store)
+	api.Hook(func(c blocktest.Call) blocktest.Fault {
+		f := blocktest.Fault{Delay: time.Duration(c.N%7) * time.Millisecond}
+		if c.Verb == "update" && c.N%11 == 0 {
+			f.After = blocktest.ErrLost
+		}
+		return f
+	})
+	p := shared(t, "10.0.0.0/26")
+	rnd := rand.New(rand.NewPCG(seed, 11))
+	var mu sync.Mutex
+	has := map[netip.Addr]ipam.Holder{}
+	var wg sync.WaitGroup
+	for i := range 12 {
+		s, name := []*running{a, b}[rnd.IntN(2)], fmt.Sprintf("default/web-%d", rnd.IntN(3))
+		wait := time.Duration(rnd.IntN(40)) * time.Millisecond
+		wg.Go(func() {
+			advance(wait)
+			h := holder(int(seed)*100 + i)
+			leases := takeUntil(t.Context(), t, s.Store, p, Request{Holder: h, Claim: name})
+			mu.Lock()
+			for _, l := range leases {
+				if other, ok := has[l.Addr]; ok {
+					t.Errorf("%s is given to %s and to %s", l.Addr, other, h)
+				}
+				has[l.Addr] = h
+			}
+			mu.Unlock()
+			advance(wait)
+			mu.Lock()
+			for _, l := range leases {
+				delete(has, l.Addr)
+			}
+			mu.Unlock()
+			mustFree(t, s.Store, h)
+		})
+	}
+	wg.Wait()
+	if left := stored(t, api); len(left) != 0 {
+		t.Errorf("left taken: %v", left)
+	}
+	synctest.Wait() // for the feeds
+	if c := a.Counts(p); c.Held == 0 || c.Free+c.Cooling+c.Held != c.Usable {
+		t.Errorf("counts at the end: %v", c)
+	}
+}
+
+// takeUntil repeats a take as the controller does.
+func takeUntil(ctx context.Context, tb testing.TB, s *Store, p *ipam.Pool, r Request) []Lease {
+	tb.Helper()
+	for {
+		leases, err := s.Take(ctx, p, r)
+		if err == nil {
+			return leases
+		}
+		if !errors.Is(err, ErrConflict) && !errors.Is(err, ErrUnavailable) {
+			tb.Errorf("Take() = %v", err)
+			return nil
+		}
+		advance(5 * time.Millisecond)
+	}
+}
