@@ -12,6 +12,7 @@ import (
 	"context"
 	"errors"
 	"iter"
+	"net/netip"
 
 	"k8s.io/apimachinery/pkg/types"
 
@@ -54,6 +55,18 @@ type Request struct {
 	Network string
 	// Default is true for the pod's default interface.
 	Default bool
+	// Addresses that the pod asks for, at most one per family.
+	Addresses []netip.Addr
+	// Claim names the IPClaim, in the pod's namespace, that the pod asks for.
+	Claim string
+	// Sticky names the claim, in the pod's namespace, that the pod has in
+	// pools of this stickiness if it asks for none.
+	Sticky map[v1alpha1.Sticky]string
+	// Pools that the pod asks for, in order; empty for those of the network.
+	Pools []string
+	// Labels of the pod, its namespace and its node; nil while they are not
+	// known.
+	PodLabels, NamespaceLabels, NodeLabels map[string]string
 }
 
 // Attachment is an interface that a driver has obtained.

@@ -1,0 +1,78 @@
+package pod
+
+import (
+	"fmt"
+	"net/netip"
+	"strings"
+
+	corev1 "k8s.io/api/core/v1"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/util/validation"
+
+	"fairlead.dev/fairlead/api/v1alpha1"
+)
+
+// virtualMachineLabel has the name of the virtual machine that a pod of
+// KubeVirt runs.
+const virtualMachineLabel = "vm.kubevirt.io/name"
+
+// Wishes are what a pod asks of its address on the default network.
+type Wishes struct {
+	// Addresses that it wants, at most one per family.
+	Addresses []netip.Addr
+	// Claim names the IPClaim, in its namespace, whose addresses it wants.
+	Claim string
+	// Sticky names the claim that a pool which is sticky for pods of this
+	// kind gives it without being asked.
+	Sticky map[v1alpha1.Sticky]string
+}
+
+// WishesOf a pod. The error names the annotation, its value and what would be
+// right.
+func WishesOf(p *corev1.Pod) (Wishes, error) {
+	addresses, err := parseAddresses(p.Annotations[v1alpha1.AnnotationAddresses])
+	if err != nil {
+		return Wishes{}, fmt.Errorf("annotation %s: %w", v1alpha1.AnnotationAddresses, err)
+	}
+	w := Wishes{Addresses: addresses, Claim: p.Annotations[v1alpha1.AnnotationClaim], Sticky: stickyClaims(p)}
+	if w.Claim != "" && !claimName(w.Claim) {
+		return Wishes{}, fmt.Errorf("annotation %s: %q is not the name of an IPClaim: lower-case letters, digits, '-' and '.', as in %q",
+			v1alpha1.AnnotationClaim, w.Claim, "web-0")
+	}
+	return w, nil
+}
+
+func parseAddresses(text string) ([]netip.Addr, error) {
+	if text == "" {
+		return nil, nil
+	}
+	var out []netip.Addr
+	for part := range strings.SplitSeq(text, ",") {
+		a, err := netip.ParseAddr(strings.TrimSpace(part))
+		if err != nil || a.Zone() != "" || a.Is4In6() {
+			return nil, fmt.Errorf("%q in %q is not an IP address: write at most one per family, separated by a comma, as in %q", part, text, "10.0.0.7,fd00::7")
+		}
+		for _, other := range out {
+			if other.Is4() == a.Is4() {
+				return nil, fmt.Errorf("%q has %s and %s, which are of one family: write at most one IPv4 and one IPv6 address, as in %q", text, other, a, "10.0.0.7,fd00::7")
+			}
+		}
+		out = append(out, a)
+	}
+	return out, nil
+}
+
+// stickyClaims are named as a person would name them: after the ordinal of the
+// StatefulSet, and after the virtual machine.
+func stickyClaims(p *corev1.Pod) map[v1alpha1.Sticky]string {
+	out := map[v1alpha1.Sticky]string{}
+	if owner := metav1.GetControllerOf(p); owner != nil && owner.Kind == "StatefulSet" && strings.HasPrefix(owner.APIVersion, "apps/") {
+		out[v1alpha1.StickyStatefulSet] = p.Name
+	}
+	if vm := p.Labels[virtualMachineLabel]; claimName(vm) {
+		out[v1alpha1.StickyVirtualMachine] = vm
+	}
+	return out
+}
+
+func claimName(s string) bool { return len(validation.IsDNS1123Subdomain(s)) == 0 }

@@ -1,0 +1,97 @@
+package pod
+
+import (
+	"net/netip"
+	"strings"
+	"testing"
+
+	"github.com/google/go-cmp/cmp"
+	"github.com/google/go-cmp/cmp/cmpopts"
+	corev1 "k8s.io/api/core/v1"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+
+	"fairlead.dev/fairlead/api/v1alpha1"
+)
+
+func TestWishesOf(t *testing.T) {
+	addrs := func(all ...string) (out []netip.Addr) {
+		for _, a := range all {
+			out = append(out, netip.MustParseAddr(a))
+		}
+		return out
+	}
+	owner := func(apiVersion, kind string, controls bool) []metav1.OwnerReference {
+		return []metav1.OwnerReference{{APIVersion: apiVersion, Kind: kind, Name: "web", Controller: &controls}}
+	}
+	cases := []struct {
+		name             string
+		addresses, claim string
+		owners           []metav1.OwnerReference
+		vm               string
+		want             Wishes
+		wantErr          []string
+	}{
+		{name: "nothing"},
+		{name: "both families", addresses: "10.0.0.7, fd00::7", want: Wishes{Addresses: addrs("10.0.0.7", "fd00::7")}},
+		{name: "a claim", claim: "db.main-0", want: Wishes{Claim: "db.main-0"}},
+		{
+			name: "a pod of a StatefulSet", owners: owner("apps/v1", "StatefulSet", true),
+			want: Wishes{Sticky: map[v1alpha1.Sticky]string{v1alpha1.StickyStatefulSet: "web-0"}},
+		},
+		{name: "a StatefulSet of somebody else", owners: owner("example.com/v1", "StatefulSet", true)},
+		{name: "a StatefulSet that does not control it", owners: owner("apps/v1", "StatefulSet", false)},
+		{name: "a pod of a Deployment", owners: owner("apps/v1", "ReplicaSet", true)},
+		{name: "a virtual machine", vm: "vm1", want: Wishes{Sticky: map[v1alpha1.Sticky]string{v1alpha1.StickyVirtualMachine: "vm1"}}},
+		{name: "a label that names no claim", vm: "VM_1"},
+
+		{name: "not an address", addresses: "10.0.0.7,web", wantErr: []string{v1alpha1.AnnotationAddresses, `"web"`, "10.0.0.7,fd00::7"}},
+		{name: "a prefix", addresses: "10.0.0.7/24", wantErr: []string{`"10.0.0.7/24"`}},
+		{name: "a zone", addresses: "fe80::1%eth0", wantErr: []string{`"fe80::1%eth0"`}},
+		{name: "IPv4 in IPv6", addresses: "::ffff:10.0.0.7", wantErr: []string{`"::ffff:10.0.0.7"`}},
+		{name: "a comma at the end", addresses: "10.0.0.7,", wantErr: []string{`""`}},
+		{name: "two of a family", addresses: "fd00::7,fd00::8", wantErr: []string{"fd00::7 and fd00::8", "one family"}},
+		{name: "not a name", claim: "Web 0", wantErr: []string{v1alpha1.AnnotationClaim, `"Web 0"`, "lower-case"}},
+		{name: "a claim elsewhere", claim: "other/web-0", wantErr: []string{`"other/web-0"`}},
+	}
+	for _, tc := range cases {
+		t.Run(tc.name, func(t *testing.T) {
+			p := &corev1.Pod{ObjectMeta: metav1.ObjectMeta{
+				Name: "web-0", OwnerReferences: tc.owners, Labels: map[string]string{virtualMachineLabel: tc.vm},
+				Annotations: map[string]string{v1alpha1.AnnotationAddresses: tc.addresses, v1alpha1.AnnotationClaim: tc.claim},
+			}}
+			got, err := WishesOf(p)
+			if tc.wantErr == nil {
+				if diff := cmp.Diff(tc.want, got, cmpopts.EquateComparable(netip.Addr{}), cmpopts.EquateEmpty()); err != nil || diff != "" {
+					t.Errorf("error %v, -want +got:\n%s", err, diff)
+				}
+				return
+			}
+			for _, text := range tc.wantErr {
+				if err == nil || !strings.Contains(err.Error(), text) {
+					t.Errorf("error %v, want one that says %q", err, text)
+				}
+			}
+		})
+	}
+}
+
+func FuzzWishesOf(f *testing.F) {
+	for _, seed := range []string{"", "10.0.0.7,fd00::7", ",", "fe80::1%eth0", "::ffff:1.2.3.4", "10.0.0.7/32", "\x00"} {
+		f.Add(seed, "web-0")
+	}
+	f.Fuzz(func(t *testing.T, addresses, claim string) {
+		p := &corev1.Pod{ObjectMeta: metav1.ObjectMeta{Annotations: map[string]string{
+			v1alpha1.AnnotationAddresses: addresses, v1alpha1.AnnotationClaim: claim,
+		}}}
+		w, err := WishesOf(p)
+		if err != nil {
+			if !strings.Contains(err.Error(), "annotation fairlead.dev/") {
+				t.Fatalf("the error does not name the annotation: %v", err)
+			}
+			return
+		}
+		if len(w.Addresses) > 2 || len(w.Addresses) == 2 && w.Addresses[0].Is4() == w.Addresses[1].Is4() {
+			t.Fatalf("%q gave %v", addresses, w.Addresses)
+		}
+	})
+}

@@ -1,0 +1,44 @@
+package pod
+
+import (
+	"fmt"
+	"slices"
+	"strings"
+
+	corev1 "k8s.io/api/core/v1"
+	"k8s.io/apimachinery/pkg/util/validation"
+
+	"fairlead.dev/fairlead/api/v1alpha1"
+)
+
+// maxPools is how many pools a pod may name.
+const maxPools = 16
+
+// Pools returns the pools that a pod asks for on the default network, in order;
+// none when it leaves that to the network. Its error names the annotation, the
+// value and what would be right.
+func Pools(p *corev1.Pod) ([]string, error) {
+	text, ok := p.Annotations[v1alpha1.AnnotationPools]
+	if !ok {
+		return nil, nil
+	}
+	bad := func(problem string) ([]string, error) {
+		return nil, fmt.Errorf("annotation %s: %q %s: write names of IPPools, separated by commas, as in %q",
+			v1alpha1.AnnotationPools, text, problem, "web,overflow")
+	}
+	if strings.Count(text, ",") >= maxPools {
+		return bad(fmt.Sprintf("has more than %d entries", maxPools))
+	}
+	var names []string
+	for name := range strings.SplitSeq(text, ",") {
+		name = strings.TrimSpace(name)
+		switch {
+		case len(validation.IsDNS1123Subdomain(name)) > 0:
+			return bad(fmt.Sprintf("has %q, which is no name of an IPPool", name))
+		case slices.Contains(names, name):
+			return bad(fmt.Sprintf("has %q twice", name))
+		}
+		names = append(names, name)
+	}
+	return names, nil
+}
