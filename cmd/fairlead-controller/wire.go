@@ -4,6 +4,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"slices"
 	"time"
 
 	corev1 "k8s.io/api/core/v1"
@@ -76,6 +77,7 @@ func newController(ctx context.Context, cfg config.Controller) (*parts, error) {
 		DefaultDriver: cfg.DefaultNetwork.Driver,
 		Sources:       nil, // cfg.MultiVIFSources: none is built in yet, and Validate says so
 		Nodes:         served,
+		NodeGrace:     cfg.NodeGrace.Duration,
 		Events:        mgr.GetEventRecorder("fairlead-controller"),
 		Metrics:       own,
 		Workers:       cfg.Workers,
@@ -177,7 +179,8 @@ func slimPod(o any) (any, error) {
 	return p, nil
 }
 
-// slimNode keeps a node's identity and labels.
+// slimNode keeps a node's identity and labels, and what may prove that nothing
+// is plugged there any more.
 func slimNode(o any) (any, error) {
 	n, ok := o.(*corev1.Node)
 	if !ok {
@@ -187,7 +190,21 @@ func slimNode(o any) (any, error) {
 		Name: n.Name, UID: n.UID, Labels: n.Labels, ResourceVersion: n.ResourceVersion,
 		CreationTimestamp: n.CreationTimestamp, DeletionTimestamp: n.DeletionTimestamp,
 	}
-	n.Spec, n.Status = corev1.NodeSpec{}, corev1.NodeStatus{}
+	taints := slices.DeleteFunc(n.Spec.Taints, func(t corev1.Taint) bool { return t.Key != corev1.TaintNodeOutOfService })
+	ready := slices.DeleteFunc(n.Status.Conditions, func(c corev1.NodeCondition) bool { return c.Type != corev1.NodeReady })
+	n.Spec = corev1.NodeSpec{Taints: slices.Clone(taints)}
+	n.Status = corev1.NodeStatus{Conditions: slices.Clone(ready), NodeInfo: corev1.NodeSystemInfo{BootID: n.Status.NodeInfo.BootID}}
+	return n, nil
+}
+
+// slimNamespace keeps a namespace's identity and labels.
+func slimNamespace(o any) (any, error) {
+	n, ok := o.(*corev1.Namespace)
+	if !ok {
+		return o, nil
+	}
+	n.ObjectMeta = metav1.ObjectMeta{Name: n.Name, UID: n.UID, Labels: n.Labels, ResourceVersion: n.ResourceVersion}
+	n.Spec, n.Status = corev1.NamespaceSpec{}, corev1.NamespaceStatus{}
 	return n, nil
 }
 

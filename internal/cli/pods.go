@@ -159,10 +159,12 @@ func judge(v *podView, a *v1alpha1.PodAttachment) {
 	sandbox := a.Status.Sandbox
 	detached := sandbox != nil && sandbox.State == v1alpha1.SandboxDetached
 	switch {
-	case isFalse(released):
+	case isFalse(released) && released.Reason != v1alpha1.ReasonWaitingForNode:
 		v.because(stateFailing, released)
 	case a.DeletionTimestamp != nil && detached:
 		v.State, v.Reason, v.Since = stateReleasing, reasonControllers, timestamp(a.DeletionTimestamp.Time)
+	case isFalse(released):
+		v.because(stateReleasing, released)
 	case a.DeletionTimestamp != nil:
 		v.State, v.Reason, v.Since = stateReleasing, reasonInUse, timestamp(a.DeletionTimestamp.Time)
 		v.Message = fmt.Sprintf("node %s has not confirmed that nothing is plugged", a.Spec.NodeName)

@@ -27,6 +27,9 @@ type Controller struct {
 	// GCInterval is how long between two passes of garbage collection;
 	// default 5m, at least 10s.
 	GCInterval metav1.Duration `json:"gcInterval,omitempty"`
+	// NodeGrace is how long a Node must have been deleted until the addresses
+	// of its pods are given back without its word; default 5m, at least 10s.
+	NodeGrace metav1.Duration `json:"nodeGrace,omitempty"`
 	// LeaderElection among replicas.
 	LeaderElection LeaderElection `json:"leaderElection"`
 	// MetricsAddress serves /metrics, /healthz and /readyz; default ":9470".
@@ -66,6 +69,7 @@ func DefaultController() Controller {
 		DefaultNetwork: DefaultNetwork{Driver: "native", Pool: "default", Bridge: "fairlead0"},
 		Workers:        256,
 		GCInterval:     metav1.Duration{Duration: 5 * time.Minute},
+		NodeGrace:      metav1.Duration{Duration: 5 * time.Minute},
 		MetricsAddress: ":9470",
 		LeaderElection: LeaderElection{
 			Namespace:     "fairlead-system",
@@ -90,6 +94,7 @@ func (c *Controller) Validate() error {
 	v.check(len(c.MultiVIFSources) == 0, "multiVIFSources", c.MultiVIFSources, "must be empty: this build has no sources")
 	v.check(c.Workers >= 1 && c.Workers <= 1024, "workers", c.Workers, "must be between 1 and 1024")
 	v.check(c.GCInterval.Duration >= 10*time.Second, "gcInterval", c.GCInterval.Duration, "must be at least 10s")
+	v.check(c.NodeGrace.Duration >= 10*time.Second, "nodeGrace", c.NodeGrace.Duration, "must be at least 10s")
 	le := c.LeaderElection
 	v.check(objectName.MatchString(le.Namespace), "leaderElection.namespace", le.Namespace, "must be a namespace")
 	v.check(le.LeaseDuration.Duration >= time.Second && le.LeaseDuration.Duration%time.Second == 0, "leaderElection.leaseDuration", le.LeaseDuration.Duration, "must be whole seconds, at least 1s")

@@ -5,6 +5,7 @@ import (
 	"path/filepath"
 	"strings"
 	"testing"
+	"time"
 
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 )
@@ -22,6 +23,7 @@ func TestControllerValidateNamesEveryField(t *testing.T) {
 	c.MultiVIFSources = []string{"npwg"}
 	c.Workers = 0
 	c.GCInterval = metav1.Duration{}
+	c.NodeGrace = metav1.Duration{Duration: time.Second}
 	c.LeaderElection.RenewDeadline = c.LeaderElection.LeaseDuration
 	c.NodeSelector = &metav1.LabelSelector{MatchLabels: map[string]string{"bad key!": "x"}}
 	err := c.Validate()
@@ -30,7 +32,7 @@ func TestControllerValidateNamesEveryField(t *testing.T) {
 	}
 	for _, want := range []string{
 		`defaultNetwork.driver: "macvtap"`, `defaultNetwork.pool: "No_Pool"`, `defaultNetwork.bridge: "a-name-of-sixteen"`,
-		"multiVIFSources: [npwg]", "workers: 0", "gcInterval: 0s", "leaderElection.leaseDuration: 3s", "nodeSelector:",
+		"multiVIFSources: [npwg]", "workers: 0", "gcInterval: 0s", "nodeGrace: 1s", "leaderElection.leaseDuration: 3s", "nodeSelector:",
 	} {
 		if !strings.Contains(err.Error(), want) {
 			t.Errorf("the error does not say %q:\n%v", want, err)

@@ -44,6 +44,9 @@ type Config struct {
 	Sources []pod.Source
 	// Nodes that are served.
 	Nodes labels.Selector
+	// NodeGrace is how long a Node must have been deleted until nothing can be
+	// plugged there any more.
+	NodeGrace time.Duration
 	// Events are posted on pods.
 	Events events.EventRecorder
 	// Metrics of the reconciler.
@@ -94,12 +97,19 @@ func (r *Attachments) SetupWithManager(ctx context.Context, mgr ctrl.Manager) er
 	if err != nil {
 		return fmt.Errorf("index pods by node: %w", err)
 	}
+	if err := indexLeaving(ctx, mgr.GetFieldIndexer()); err != nil {
+		return err
+	}
 	return ctrl.NewControllerManagedBy(mgr).
 		Named("attachments").
 		For(&corev1.Pod{}).
 		Watches(&v1alpha1.PodAttachment{}, r.AttachmentEvents()).
 		Watches(&corev1.Node{}, handler.EnqueueRequestsFromMapFunc(r.podsOfNode), builder.WithPredicates(predicate.LabelChangedPredicate{})).
+		Watches(&corev1.Node{}, handler.EnqueueRequestsFromMapFunc(r.leavingOfNode), builder.WithPredicates(nodeEvidence())).
+		Watches(&v1alpha1.IPPool{}, handler.EnqueueRequestsFromMapFunc(r.leavingOfAnyNode), builder.WithPredicates(reclaimChanged())).
+		Watches(&corev1.Namespace{}, handler.EnqueueRequestsFromMapFunc(r.podsThatWait), builder.WithPredicates(predicate.LabelChangedPredicate{})).
 		Watches(&v1alpha1.IPPool{}, handler.EnqueueRequestsFromMapFunc(r.podsThatWait), builder.WithPredicates(predicate.GenerationChangedPredicate{})).
+		Watches(&v1alpha1.IPReservation{}, handler.EnqueueRequestsFromMapFunc(r.podsThatWait), builder.WithPredicates(predicate.GenerationChangedPredicate{})).
 		WithOptions(ctrlcontroller.Options{
 			MaxConcurrentReconciles: r.Workers,
 			RateLimiter:             workqueue.NewTypedItemExponentialFailureRateLimiter[reconcile.Request](firstRetry, lastRetry),
@@ -132,7 +142,12 @@ func (r *Attachments) Reconcile(ctx context.Context, req ctrl.Request) (ctrl.Res
 		if p != nil && record.Spec.PodUID == uid {
 			current = record
 			if pod.Holds(p) && record.DeletionTimestamp == nil {
-				continue
+				gone, again, err := r.givenUp(ctx, record, p)
+				errs = append(errs, err)
+				result = sooner(result, ctrl.Result{RequeueAfter: again})
+				if !gone {
+					continue
+				}
 			}
 		}
 		again, err := r.release(ctx, record, p)
@@ -186,12 +201,9 @@ func (r *Attachments) serves(ctx context.Context, p *corev1.Pod) bool {
 	return r.Nodes.Matches(labels.Set(node.Labels))
 }
 
-// podsOfNode maps a node to its pods: they may be ours from now on. With no
-// selector nothing about a node matters.
+// podsOfNode maps a node whose labels changed to its pods: those that wait may
+// be let into a pool, and others may be ours from now on.
 func (r *Attachments) podsOfNode(ctx context.Context, node client.Object) []reconcile.Request {
-	if r.Nodes.Empty() {
-		return nil
-	}
 	var pods corev1.PodList
 	if err := r.Client.List(ctx, &pods, client.MatchingFields{nodeNameIndex: node.GetName()}, client.UnsafeDisableDeepCopy); err != nil {
 		return nil // the cache has ended with the program
@@ -199,14 +211,16 @@ func (r *Attachments) podsOfNode(ctx context.Context, node client.Object) []reco
 	var out []reconcile.Request
 	for i := range pods.Items {
 		p := &pods.Items[i]
-		if r.waiting.has(client.ObjectKeyFromObject(p)) || pod.Wants(p) && p.Status.Phase == corev1.PodPending {
+		mayBeOurs := !r.Nodes.Empty() && pod.Wants(p) && p.Status.Phase == corev1.PodPending
+		if mayBeOurs || r.waiting.has(client.ObjectKeyFromObject(p)) {
 			out = append(out, reconcile.Request{NamespacedName: client.ObjectKeyFromObject(p)})
 		}
 	}
 	return out
 }
 
-// podsThatWait maps any change of a pool to the pods that got nothing so far.
+// podsThatWait maps any change of a pool, a reservation or a namespace's labels
+// to the pods that got nothing so far.
 func (r *Attachments) podsThatWait(context.Context, client.Object) []reconcile.Request {
 	return r.waiting.all()
 }

@@ -4,11 +4,13 @@ import (
 	"context"
 	"fmt"
 	"testing"
+	"time"
 
 	"github.com/prometheus/client_golang/prometheus"
 	corev1 "k8s.io/api/core/v1"
 	eventsv1 "k8s.io/api/events/v1"
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/labels"
 	"k8s.io/apimachinery/pkg/runtime"
 	clientgoscheme "k8s.io/client-go/kubernetes/scheme"
@@ -33,9 +35,14 @@ type harness struct {
 	node   string
 	driver *drivertest.Memory
 	faults *cluster.Faults
+	// registry has the metrics of the controller.
+	registry *prometheus.Registry
 }
 
 const driverName = "memory"
+
+// nodeGrace is short: the tests of all else make no Node go.
+const nodeGrace = 2 * time.Second
 
 // start runs a controller that serves one node, until the test ends.
 func start(t *testing.T, c *cluster.Cluster, d *drivertest.Memory, sources ...pod.Source) *harness {
@@ -63,7 +70,8 @@ func (h *harness) run(cfg *rest.Config, sources []pod.Source) {
 	if err != nil {
 		h.t.Fatal(err)
 	}
-	metrics, err := NewMetrics(prometheus.NewRegistry())
+	h.registry = prometheus.NewRegistry()
+	metrics, err := NewMetrics(h.registry)
 	if err != nil {
 		h.t.Fatal(err)
 	}
@@ -74,6 +82,7 @@ func (h *harness) run(cfg *rest.Config, sources []pod.Source) {
 		DefaultDriver: driverName,
 		Sources:       sources,
 		Nodes:         labels.SelectorFromSet(labels.Set{"fairlead.dev/test": h.Namespace}),
+		NodeGrace:     nodeGrace,
 		Events:        mgr.GetEventRecorder("fairlead-controller"),
 		Metrics:       metrics,
 		Workers:       8,
@@ -144,7 +153,8 @@ func (h *harness) say(p *corev1.Pod, state v1alpha1.SandboxState) {
 		h.t.Fatal(err)
 	}
 	before := got.DeepCopy()
-	got.Status.Sandbox = &v1alpha1.Sandbox{ID: "c0ffee", BootID: "boot-1", State: state}
+	now := metav1.NowMicro()
+	got.Status.Sandbox = &v1alpha1.Sandbox{ID: "c0ffee", BootID: "boot-1", State: state, AttachedAt: &now}
 	if err := h.Client.Status().Patch(h.t.Context(), got, client.MergeFrom(before)); err != nil {
 		h.t.Fatal(err)
 	}

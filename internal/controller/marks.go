@@ -27,6 +27,7 @@ type mark struct {
 	created   bool
 	unsure    bool      // a create was sent and its fate is not known
 	goneSince time.Time // when the pod was first seen to be gone
+	lostSince time.Time // when the record's Node was first seen to be no more
 	deleted   bool
 	released  bool
 }

@@ -1,6 +1,8 @@
 package controller
 
 import (
+	"time"
+
 	"github.com/prometheus/client_golang/prometheus"
 
 	"fairlead.dev/fairlead/internal/driver"
@@ -10,7 +12,9 @@ import (
 type Metrics struct {
 	ensures   *prometheus.CounterVec
 	releases  *prometheus.CounterVec
+	proofs    *prometheus.CounterVec
 	addresses *prometheus.GaugeVec
+	exhausts  *prometheus.GaugeVec
 }
 
 // NewMetrics registers the controller's metrics.
@@ -24,12 +28,20 @@ func NewMetrics(r prometheus.Registerer) (*Metrics, error) {
 			Namespace: "fairlead", Subsystem: "controller", Name: "releases_total",
 			Help: "Attempts to take a pod's network back, by result.",
 		}, []string{"result"}),
+		proofs: prometheus.NewCounterVec(prometheus.CounterOpts{
+			Namespace: "fairlead", Subsystem: "release", Name: "proofs_total",
+			Help: "Networks of pods taken back, by what showed that nothing uses them: detached, rebooted, out_of_service, node_deleted, reclaimed.",
+		}, []string{"proof"}),
 		addresses: prometheus.NewGaugeVec(prometheus.GaugeOpts{
 			Namespace: "fairlead", Subsystem: "pool", Name: "addresses",
 			Help: "Addresses of a pool by state: free, allocated, cooling, held, reserved.",
 		}, []string{"pool", "state"}),
+		exhausts: prometheus.NewGaugeVec(prometheus.GaugeOpts{
+			Namespace: "fairlead", Subsystem: "pool", Name: "seconds_until_exhausted",
+			Help: "When a pool has nothing left if it fills on as in the last 30 minutes; absent while it does not fill.",
+		}, []string{"pool"}),
 	}
-	for _, c := range []prometheus.Collector{m.ensures, m.releases, m.addresses} {
+	for _, c := range []prometheus.Collector{m.ensures, m.releases, m.proofs, m.addresses, m.exhausts} {
 		if err := r.Register(c); err != nil {
 			return nil, err
 		}
@@ -43,4 +55,20 @@ func (m *Metrics) released(err error) { m.releases.WithLabelValues(driver.Result
 // Pool tells how many addresses of a pool are in a state.
 func (m *Metrics) Pool(pool, state string, count float64) {
 	m.addresses.WithLabelValues(pool, state).Set(count)
+}
+
+// Exhausts tells in how long a pool will have nothing left; known is false when
+// it is not filling.
+func (m *Metrics) Exhausts(pool string, in time.Duration, known bool) {
+	if !known {
+		m.exhausts.DeleteLabelValues(pool)
+		return
+	}
+	m.exhausts.WithLabelValues(pool).Set(in.Seconds())
+}
+
+// NoPool ends what is told about a pool.
+func (m *Metrics) NoPool(pool string) {
+	m.exhausts.DeleteLabelValues(pool)
+	m.addresses.DeletePartialMatch(prometheus.Labels{"pool": pool})
 }

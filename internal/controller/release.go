@@ -27,6 +27,10 @@ import (
 // that is one write less for us; after the grace we ask ourselves.
 const ownerGrace = time.Second
 
+// nodeAnswer is how long a node that is well may take to say that it holds
+// nothing of a deleted record, before the record shows that it is waited for.
+const nodeAnswer = 30 * time.Second
+
 // Event reasons of a release.
 const (
 	eventCollected = "IPAddressGarbageCollected"
@@ -39,7 +43,8 @@ const (
 //  1. The record's deletion is asked for: from here on the node refuses to
 //     plug it.
 //  2. The node, once nothing of it is plugged, says so: Detached. It says so
-//     only of a record that is being deleted, so the word is final.
+//     only of a record that is being deleted, so the word is final. Of a node
+//     that cannot speak proof may stand in for it.
 //  3. Every driver takes its interface back.
 //  4. The finalizer is dropped, and with it the record.
 //
@@ -51,26 +56,54 @@ func (r *Attachments) release(ctx context.Context, record *v1alpha1.PodAttachmen
 	if record.DeletionTimestamp == nil {
 		return r.askDeletion(ctx, record, p)
 	}
-	if !Detached(record) {
-		return ctrl.Result{}, nil // the node's word comes as an event
+	v, record, err := r.prove(ctx, record)
+	if err != nil || record == nil {
+		return ctrl.Result{}, err
+	}
+	if v.proof == noProof {
+		return r.awaitNode(ctx, record, v)
 	}
 	if err := r.giveBack(ctx, record); err != nil {
 		r.Metrics.released(err)
 		r.Events.Eventf(podRef(record), record, corev1.EventTypeWarning, eventFailed, "ReleaseNetwork",
 			"could not give back %s of network %s, trying again: %v", record.Spec.Summary.Addresses, networksOf(record), err)
-		return ctrl.Result{}, errors.Join(fmt.Errorf("release PodAttachment %s: %w", klog.KObj(record), err), r.reportFailure(ctx, record, err))
+		return ctrl.Result{}, errors.Join(fmt.Errorf("release PodAttachment %s: %w", klog.KObj(record), err),
+			r.showUnreleased(ctx, record, driver.Result(err), err.Error()))
 	}
 	if err := r.dropFinalizer(ctx, record); err != nil {
 		return ctrl.Result{}, err
 	}
 	r.marks.update(record.UID, func(m *mark) { m.released = true })
 	r.Metrics.released(nil)
-	log.FromContext(ctx).V(run.LevelPod).Info("attachment released", "attachment", klog.KObj(record), "addresses", record.Spec.Summary.Addresses)
-	if meta.FindStatusCondition(record.Status.Conditions, v1alpha1.ConditionReleased) != nil {
-		r.Events.Eventf(podRef(record), record, corev1.EventTypeNormal, eventCollected, "ReleaseNetwork",
-			"gave back %s of network %s", record.Spec.Summary.Addresses, networksOf(record))
-	}
+	r.Metrics.proofs.WithLabelValues(string(v.proof)).Inc()
+	log.FromContext(ctx).V(run.LevelPod).Info("attachment released", "attachment", klog.KObj(record), "addresses", record.Spec.Summary.Addresses, "proof", v.proof)
+	r.announce(record, v)
 	return ctrl.Result{}, nil
+}
+
+// announce posts what became of a release that was not as usual: it had failed
+// or been waited for, or the node had no part in it.
+func (r *Attachments) announce(record *v1alpha1.PodAttachment, v verdict) {
+	if v.proof == detached && meta.FindStatusCondition(record.Status.Conditions, v1alpha1.ConditionReleased) == nil {
+		return
+	}
+	kind := corev1.EventTypeNormal
+	if v.proof == reclaimed {
+		kind = corev1.EventTypeWarning
+	}
+	r.Events.Eventf(podRef(record), record, kind, eventCollected, "ReleaseNetwork",
+		"gave back %s of network %s: %s", record.Spec.Summary.Addresses, networksOf(record), v.text)
+}
+
+// awaitNode shows what a release waits for. A node that is well usually speaks
+// within milliseconds, so of one nothing is written for a while.
+func (r *Attachments) awaitNode(ctx context.Context, record *v1alpha1.PodAttachment, v verdict) (ctrl.Result, error) {
+	result := ctrl.Result{RequeueAfter: v.again}
+	if left := time.Until(record.DeletionTimestamp.Add(nodeAnswer)); v.well && left > 0 {
+		return sooner(result, ctrl.Result{RequeueAfter: left}), nil
+	}
+	return result, r.showUnreleased(ctx, record, v1alpha1.ReasonWaitingForNode, fmt.Sprintf("node %s has not said that nothing holds %s: %s",
+		record.Spec.NodeName, record.Spec.Summary.Addresses, v.text))
 }
 
 // Detached reports whether the node has said, of a record that is being
@@ -117,21 +150,22 @@ func (r *Attachments) giveBack(ctx context.Context, record *v1alpha1.PodAttachme
 	return errors.Join(errs...)
 }
 
-// reportFailure shows on the record why it is still there.
-func (r *Attachments) reportFailure(ctx context.Context, record *v1alpha1.PodAttachment, cause error) error {
+// showUnreleased shows on the record why it is still there, when it does not
+// say so already.
+func (r *Attachments) showUnreleased(ctx context.Context, record *v1alpha1.PodAttachment, reason, message string) error {
 	after := record.DeepCopy()
 	changed := meta.SetStatusCondition(&after.Status.Conditions, metav1.Condition{
 		Type:    v1alpha1.ConditionReleased,
 		Status:  metav1.ConditionFalse,
-		Reason:  driver.Result(cause),
-		Message: clip(cause.Error()),
+		Reason:  reason,
+		Message: clip(message),
 	})
 	if !changed {
 		return nil
 	}
 	err := r.Client.Status().Patch(ctx, after, client.MergeFromWithOptions(record, client.MergeFromWithOptimisticLock{}))
 	if apierrors.IsConflict(err) || apierrors.IsNotFound(err) {
-		return nil // the next try writes it
+		return nil // the record has changed: it is looked at again
 	}
 	if err != nil {
 		return fmt.Errorf("write condition %s: %w", v1alpha1.ConditionReleased, err)

@@ -26,6 +26,7 @@ type Memory struct {
 	slots  []bool
 	active bool
 	fail   func(method string, o driver.Owner) error
+	pool   func(o driver.Owner) string
 	calls  map[string]int
 }
 
@@ -42,6 +43,7 @@ func NewMemory(name string, capacity int) *Memory {
 		held:     map[memoryKey]driver.Ref{},
 		slots:    make([]bool, capacity),
 		active:   true,
+		pool:     func(driver.Owner) string { return "" },
 		calls:    map[string]int{},
 	}
 }
@@ -52,6 +54,13 @@ func (m *Memory) FailWith(f func(method string, o driver.Owner) error) {
 	m.mu.Lock()
 	defer m.mu.Unlock()
 	m.fail = f
+}
+
+// PoolBy says which pool an interface is from; without it, none.
+func (m *Memory) PoolBy(f func(o driver.Owner) string) {
+	m.mu.Lock()
+	defer m.mu.Unlock()
+	m.pool = f
 }
 
 // SetActive says whether interfaces are active; while they are not, records
@@ -116,6 +125,7 @@ func (m *Memory) Ensure(ctx context.Context, r driver.Request) (driver.Attachmen
 		Network:       r.Network,
 		Driver:        m.name,
 		Default:       r.Default,
+		Pool:          m.pool(r.Owner),
 		Addresses:     []string{fmt.Sprintf("192.0.2.%d/24", slot+1)},
 		WaitForActive: !m.active,
 		Binding:       v1alpha1.Binding{Bridge: &v1alpha1.BridgeBinding{Name: "fairlead0"}},
