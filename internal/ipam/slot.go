@@ -223,6 +223,15 @@ func decodeSlot(text string) (ordinal int, s slot, ok bool) {
 	return ordinal, s, true
 }
 
+// ClaimOf returns the claim of an encoded slot; empty for none.
+func ClaimOf(text string) string {
+	_, s, ok := decodeSlot(text)
+	if !ok {
+		return ""
+	}
+	return s.claim
+}
+
 func decodeTime(text string) (ms int64, ok bool) {
 	ms, err := strconv.ParseInt(text, 10, 64)
 	return ms, err == nil && ms >= 0 && ms <= maxTime

@@ -1,0 +1,311 @@
+package native
+
+import (
+	"context"
+	"fmt"
+	"maps"
+	"net/netip"
+	"slices"
+	"strings"
+	"time"
+
+	"k8s.io/apimachinery/pkg/api/equality"
+	apierrors "k8s.io/apimachinery/pkg/api/errors"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/types"
+	ctrl "sigs.k8s.io/controller-runtime"
+	"sigs.k8s.io/controller-runtime/pkg/builder"
+	"sigs.k8s.io/controller-runtime/pkg/client"
+	ctrlcontroller "sigs.k8s.io/controller-runtime/pkg/controller"
+	"sigs.k8s.io/controller-runtime/pkg/event"
+	"sigs.k8s.io/controller-runtime/pkg/handler"
+	"sigs.k8s.io/controller-runtime/pkg/predicate"
+	"sigs.k8s.io/controller-runtime/pkg/reconcile"
+
+	"fairlead.dev/fairlead/api/v1alpha1"
+	"fairlead.dev/fairlead/internal/driver"
+	"fairlead.dev/fairlead/internal/ipam"
+	"fairlead.dev/fairlead/internal/ipam/block"
+)
+
+const (
+	// claimGrace is how long an address stays held after the last pod gave it
+	// back although its claim does not exist: somebody may be replacing it.
+	claimGrace = 5 * time.Second
+	// defaultHold is used for a claim that names no holdTime.
+	defaultHold = 24 * time.Hour
+	// A claim with this label was made by the controller, which deletes it
+	// when its addresses are held no longer.
+	labelManagedBy = "app.kubernetes.io/managed-by"
+	managedBy      = "fairlead-controller"
+)
+
+// Claims makes IPClaims, keeps their status, and ends what they hold.
+type Claims struct {
+	Client client.Client
+	// Live reads without a cache.
+	Live  client.Reader
+	Pools *Pools
+	Store *block.Store
+	// Synced reports whether the store knows all that is taken and held.
+	// Until then nothing is reconciled.
+	Synced func() bool
+}
+
+// SetupWithManager registers the reconciler.
+func (r *Claims) SetupWithManager(mgr ctrl.Manager) error {
+	return ctrl.NewControllerManagedBy(mgr).
+		Named("claims").
+		For(&v1alpha1.IPClaim{}, builder.WithPredicates(predicate.GenerationChangedPredicate{})).
+		Watches(&v1alpha1.IPBlock{}, handler.Funcs{
+			CreateFunc: func(_ context.Context, e event.CreateEvent, q queue) { enqueueClaims(nil, e.Object, q) },
+			UpdateFunc: func(_ context.Context, e event.UpdateEvent, q queue) { enqueueClaims(e.ObjectOld, e.ObjectNew, q) },
+			DeleteFunc: func(_ context.Context, e event.DeleteEvent, q queue) { enqueueClaims(e.Object, nil, q) },
+		}).
+		WithOptions(ctrlcontroller.Options{EnableWarmup: new(true)}).
+		Complete(r)
+}
+
+// enqueueClaims maps a change of a block to the claims whose slots it changed.
+// The delay gathers changes, and lets the store see them first.
+func enqueueClaims(before, after client.Object, q queue) {
+	slots := func(o client.Object) []string {
+		if o == nil {
+			return nil
+		}
+		return o.(*v1alpha1.IPBlock).Spec.Slots
+	}
+	for _, key := range changedClaims(slots(before), slots(after)) {
+		q.AddAfter(reconcile.Request{NamespacedName: key}, statusDelay)
+	}
+}
+
+// changedClaims returns the claims of slots that are in one of two lists only.
+func changedClaims(before, after []string) []types.NamespacedName {
+	count := map[string]int{}
+	for _, s := range before {
+		count[s]--
+	}
+	for _, s := range after {
+		count[s]++
+	}
+	seen := map[types.NamespacedName]bool{}
+	for text, n := range count {
+		if n == 0 {
+			continue
+		}
+		if ns, name, ok := strings.Cut(ipam.ClaimOf(text), "/"); ok {
+			seen[types.NamespacedName{Namespace: ns, Name: name}] = true
+		}
+	}
+	return slices.Collect(maps.Keys(seen))
+}
+
+// Obtain returns the addresses that a claim asks for. A claim that does not
+// exist is made. It fails with driver.ErrInvalid and driver.ErrUnavailable.
+func (r *Claims) Obtain(ctx context.Context, key types.NamespacedName) ([]netip.Addr, error) {
+	claim := &v1alpha1.IPClaim{}
+	err := r.Client.Get(ctx, key, claim)
+	if apierrors.IsNotFound(err) {
+		claim.Namespace, claim.Name = key.Namespace, key.Name
+		claim.Labels = map[string]string{labelManagedBy: managedBy}
+		if err = r.Client.Create(ctx, claim); apierrors.IsAlreadyExists(err) {
+			err = r.Live.Get(ctx, key, claim) // the cache is behind
+		}
+	}
+	if err != nil {
+		return nil, fmt.Errorf("%w: IPClaim %s: %w", driver.ErrUnavailable, key, err)
+	}
+	var out []netip.Addr
+	for i, text := range claim.Spec.Addresses {
+		a, err := netip.ParseAddr(text)
+		if err != nil {
+			return nil, fmt.Errorf("%w: IPClaim %s: spec.addresses[%d]: %q is not an IP address, as 10.0.0.7", driver.ErrInvalid, key, i, text)
+		}
+		out = append(out, a)
+	}
+	return out, nil
+}
+
+// Reconcile brings one claim to where it should be: what it holds without need
+// is given back, and its status says what it has.
+func (r *Claims) Reconcile(ctx context.Context, req ctrl.Request) (ctrl.Result, error) {
+	if !r.Synced() {
+		return ctrl.Result{RequeueAfter: statusDelay}, nil
+	}
+	has := r.Store.Claimed(req.String())
+	claim := &v1alpha1.IPClaim{}
+	err := r.Client.Get(ctx, req.NamespacedName, claim)
+	if apierrors.IsNotFound(err) {
+		return r.orphaned(ctx, req.NamespacedName, has)
+	}
+	if err != nil {
+		return ctrl.Result{}, err
+	}
+	now := time.Now()
+	s := settle(claim, has, now)
+	for _, l := range s.end {
+		if err := r.Store.Unhold(ctx, req.String(), l.Domain, l.Addr); err != nil {
+			return ctrl.Result{}, fmt.Errorf("end the holding of %s: %w", l.Addr, err)
+		}
+	}
+	if s.over && claim.Labels[labelManagedBy] == managedBy {
+		err := r.Client.Delete(ctx, claim, client.Preconditions{UID: &claim.UID, ResourceVersion: &claim.ResourceVersion})
+		if client.IgnoreNotFound(err) != nil {
+			return ctrl.Result{}, fmt.Errorf("delete IPClaim %s, which holds nothing any more: %w", req.NamespacedName, err)
+		}
+		return ctrl.Result{}, nil
+	}
+	again := ctrl.Result{RequeueAfter: s.again}
+	after := claim.DeepCopy()
+	after.Status = r.status(s.keep)
+	if equality.Semantic.DeepEqual(claim.Status, after.Status) {
+		return again, nil
+	}
+	if err := r.Client.Status().Patch(ctx, after, client.MergeFrom(claim)); client.IgnoreNotFound(err) != nil {
+		return ctrl.Result{}, fmt.Errorf("write status of IPClaim %s: %w", req.NamespacedName, err)
+	}
+	return again, nil
+}
+
+// orphaned gives back what is held for a claim that does not exist. The API
+// server is asked, not a cache: nothing is freed without evidence.
+func (r *Claims) orphaned(ctx context.Context, key types.NamespacedName, has []block.Lease) (ctrl.Result, error) {
+	var again time.Duration
+	for _, l := range has {
+		left := time.Until(l.Since.Add(claimGrace))
+		if l.Holder != (ipam.Holder{}) {
+			continue // when it is given back, the block's event comes
+		}
+		if left > 0 {
+			again = max(again, left)
+			continue
+		}
+		err := r.Live.Get(ctx, key, &v1alpha1.IPClaim{})
+		if err == nil {
+			return ctrl.Result{RequeueAfter: statusDelay}, nil
+		}
+		if !apierrors.IsNotFound(err) {
+			return ctrl.Result{}, err
+		}
+		if err := r.Store.Unhold(ctx, key.String(), l.Domain, l.Addr); err != nil {
+			return ctrl.Result{}, fmt.Errorf("end the holding of %s: %w", l.Addr, err)
+		}
+	}
+	return ctrl.Result{RequeueAfter: again}, nil
+}
+
+// settlement is what becomes of what a claim has.
+type settlement struct {
+	// keep and end holding.
+	keep, end []block.Lease
+	// again is when the next holding ends; 0 for never.
+	again time.Duration
+	// over says that the holding has ended and nothing is left.
+	over bool
+}
+
+// settle decides what a claim keeps: of each family the address that a pod has,
+// else one that is wanted, else the oldest, until it has been held too long.
+func settle(claim *v1alpha1.IPClaim, has []block.Lease, now time.Time) settlement {
+	hold := defaultHold
+	if claim.Spec.HoldTime != nil {
+		hold = claim.Spec.HoldTime.Duration
+	}
+	var s settlement
+	var ended time.Time // when the last holding ended or will end
+	if claim.Status.HeldSince != nil {
+		ended = claim.Status.HeldSince.Add(hold)
+	}
+	kept := map[ipam.Family]bool{}
+	for _, l := range byPreference(claim, has) {
+		f, held := ipam.FamilyOf(l.Addr), l.Holder == (ipam.Holder{})
+		end := l.Since.Add(hold)
+		switch {
+		case !held:
+			kept[f] = true
+			s.keep = append(s.keep, l)
+			continue
+		case kept[f] || unwanted(claim, l.Addr):
+			s.end = append(s.end, l)
+			continue
+		case hold > 0 && !end.After(now):
+			s.end = append(s.end, l)
+		default:
+			kept[f] = true
+			s.keep = append(s.keep, l)
+			if left := end.Sub(now); hold > 0 && (s.again == 0 || left < s.again) {
+				s.again = left
+			}
+		}
+		ended = end
+	}
+	s.over = len(s.keep) == 0 && hold > 0 && !ended.IsZero() && !ended.After(now)
+	slices.SortFunc(s.keep, func(a, b block.Lease) int { return a.Addr.Compare(b.Addr) })
+	return s
+}
+
+// byPreference sorts what a claim has, which is the oldest first.
+func byPreference(claim *v1alpha1.IPClaim, has []block.Lease) []block.Lease {
+	rank := func(l block.Lease) int {
+		switch {
+		case l.Holder != (ipam.Holder{}):
+			return 0
+		case slices.Contains(claim.Spec.Addresses, l.Addr.String()):
+			return 1
+		default:
+			return 2
+		}
+	}
+	out := slices.Clone(has)
+	slices.SortStableFunc(out, func(a, b block.Lease) int { return rank(a) - rank(b) })
+	return out
+}
+
+// unwanted says that the claim asks for another address of the family.
+func unwanted(claim *v1alpha1.IPClaim, a netip.Addr) bool {
+	other := false
+	for _, text := range claim.Spec.Addresses {
+		want, err := netip.ParseAddr(text)
+		if err == nil && want == a {
+			return false
+		}
+		other = other || err == nil && ipam.FamilyOf(want) == ipam.FamilyOf(a)
+	}
+	return other
+}
+
+// status describes what a claim has.
+func (r *Claims) status(has []block.Lease) v1alpha1.IPClaimStatus {
+	var s v1alpha1.IPClaimStatus
+	shown := map[ipam.Family]bool{}
+	for _, l := range has {
+		f := ipam.FamilyOf(l.Addr)
+		if shown[f] {
+			continue // two leaders at once served two pods; one address goes with its pod
+		}
+		shown[f] = true
+		s.Addresses = append(s.Addresses, l.Addr.String())
+		s.Domain = l.Domain
+		s.Pool = r.poolOf(l)
+		if l.Holder != (ipam.Holder{}) {
+			s.Pod = l.Holder.Pod
+		} else if s.HeldSince == nil || s.HeldSince.Time.Before(l.Since) {
+			s.HeldSince = new(metav1.NewTime(l.Since.Truncate(time.Second)))
+		}
+	}
+	if s.Pod != "" {
+		s.HeldSince = nil
+	}
+	return s
+}
+
+// poolOf returns the first pool that hands out an address.
+func (r *Claims) poolOf(l block.Lease) string {
+	for _, name := range r.Pools.InDomain(l.Domain) {
+		if p, err := r.Pools.Get(name); err == nil && p.Covers(l.Addr) {
+			return name
+		}
+	}
+	return ""
+}
