@@ -154,7 +154,10 @@ func (w *world) burstOfCreates(ctx context.Context, model *v1alpha1.PodAttachmen
 }
 
 // abreast does n things with as many clients as the controller has workers.
-func (w *world) abreast(n int, do func(i int) error) error {
+func (w *world) abreast(n int, do func(i int) error) error { return atOnce(workers(), n, do) }
+
+// atOnce does n things with so many clients.
+func atOnce(clients, n int, do func(i int) error) error {
 	next := make(chan int, n)
 	for i := range n {
 		next <- i
@@ -162,7 +165,7 @@ func (w *world) abreast(n int, do func(i int) error) error {
 	close(next)
 	errs := make([]error, n)
 	var running sync.WaitGroup
-	for range workers() {
+	for range clients {
 		running.Go(func() {
 			for i := range next {
 				errs[i] = do(i)

@@ -8,6 +8,7 @@ import (
 	"math"
 	"os"
 	"path/filepath"
+	"slices"
 	"strconv"
 	"text/tabwriter"
 )
@@ -25,6 +26,22 @@ type object struct {
 	// beside a figure.
 	target string
 	met    func(r result) bool
+	// form of the bench that measures it; both when empty.
+	form form
+}
+
+// form of the bench: a figure whose name says how much of something there is
+// cannot be had with less of it.
+type form string
+
+const (
+	fullForm  form = "full"
+	shortForm form = "short"
+)
+
+// made says whether the form of the bench that the user asked for measures it.
+func (o object) made(p plan) bool {
+	return o.form == "" || (o.form == shortForm) == p.Short
 }
 
 // measurement makes one or several objects.
@@ -58,8 +75,56 @@ func valueAtMost(limit float64) func(result) bool {
 	return func(r result) bool { return r.Value <= limit }
 }
 
+func valueAtLeast(limit float64) func(result) bool {
+	return func(r result) bool { return r.Value >= limit }
+}
+
 // measurements is everything that is measured, in order.
 func measurements() []measurement {
+	return slices.Concat(podMeasurements(), addressMeasurements())
+}
+
+// addressMeasurements are of addresses by the ten thousand. The last fills a
+// cluster, and comes last.
+func addressMeasurements() []measurement {
+	return []measurement{
+		{
+			objects: []object{
+				{name: "alloc_storm_per_s", unit: "allocations/s", target: "value >= 5000", met: valueAtLeast(5000)},
+				{name: "alloc_storm1000_per_s", unit: "allocations/s"},
+				{name: "alloc_writes_each", unit: "writes", target: "value <= 0.05", met: valueAtMost(0.05)},
+			},
+			what: "addresses for 10,000 pods on 100 nodes at once, and for 1,000, from one pool through the controller's block store on\n" +
+				"         the API server; baseline of _per_s: updates per second of the blocks that the storm left, by as many clients as the\n" +
+				"         store had writes under way; of _writes_each: the limit",
+			run: storm,
+		},
+		{
+			objects: []object{
+				{name: "pool100k_latency_ratio", unit: "", target: "value <= 2", met: valueAtMost(2)},
+				{name: "pool100k_blocks_mb", unit: "MB"},
+			},
+			what: "a pool of 100,000 addresses, filled to the last one: the median time of one allocation alone when 99% are taken over\n" +
+				"         that when 1% are; baseline: 1, the same time. _blocks_mb: the size of its blocks, full, as JSON",
+			run: fullPool,
+		},
+		{
+			objects: []object{
+				{name: "controller_start_50k_s", unit: "s", target: "value <= 5", met: valueAtMost(5), form: fullForm},
+				{name: "controller_rss_50k_mb", unit: "MB", target: "value <= 300", met: valueAtMost(300), form: fullForm},
+				{name: "controller_start_5k_s", unit: "s", form: shortForm},
+				{name: "controller_rss_5k_mb", unit: "MB", form: shortForm},
+			},
+			what: "a cluster with 50,000 pods and their PodAttachments (5,000 in the short form): from exec of fairlead-controller until\n" +
+				"         it leads with full caches; baseline: a list of pods, PodAttachments and blocks, all at once; and its memory (RSS) when\n" +
+				"         it has been idle for a while; baseline: the limit",
+			run: large,
+		},
+	}
+}
+
+// podMeasurements are of the way of a pod to its network.
+func podMeasurements() []measurement {
 	return []measurement{
 		{
 			objects: []object{{name: "plugin_roundtrip", unit: "ms", target: "ratio <= 2", met: ratioAtMost(2)}},
@@ -150,7 +215,7 @@ func (m measurement) names() []string {
 func (m measurement) results(p plan, figures map[string]figure) ([]result, error) {
 	var out []result
 	for _, o := range m.objects {
-		if !p.wants(o.name) {
+		if !p.wants(o.name) || !o.made(p) {
 			continue
 		}
 		f, ok := figures[o.name]

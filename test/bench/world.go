@@ -40,6 +40,9 @@ type world struct {
 	health     *daemonHTTP // its metrics and health
 	through    string      // its kubeconfig
 	daemon     *process    // the node's
+	// patient controllers keep the Lease when the machine is busy with
+	// something else for long. One that ends in order gives it back at once.
+	patient bool
 }
 
 // machines makes the network namespaces: the switch is the one of the bench.
@@ -60,7 +63,7 @@ func (w *world) cluster(ctx context.Context) error {
 	if err := w.machines(ctx); err != nil {
 		return err
 	}
-	kubeconfig, err := w.startKubernetes(ctx)
+	kubeconfig, err := w.startKubernetes(ctx, "kubelab", nodes, "--fsync")
 	if err != nil {
 		return err
 	}
@@ -74,9 +77,11 @@ func (w *world) cluster(ctx context.Context) error {
 	return err
 }
 
-func (w *world) startKubernetes(ctx context.Context) (kubeconfig string, err error) {
-	p, err := w.crew.command("kubelab", w.program("kubelab"), "up",
-		"--dir", filepath.Join(w.Work, "kubelab"), "--fsync", "--nodes", fmt.Sprint(nodes), "--bind", w.lab.Switch.V4.Addr().String())
+// startKubernetes starts a control plane that keeps its data in a directory of
+// this name.
+func (w *world) startKubernetes(ctx context.Context, dir string, nodes int, more ...string) (kubeconfig string, err error) {
+	p, err := w.crew.command("kubelab", w.program("kubelab"), append([]string{"up",
+		"--dir", filepath.Join(w.Work, dir), "--nodes", fmt.Sprint(nodes), "--bind", w.lab.Switch.V4.Addr().String()}, more...)...)
 	if err != nil {
 		return "", err
 	}
@@ -138,10 +143,14 @@ func (w *world) startController(ctx context.Context, kubeconfig string) error {
 	}
 	socket := filepath.Join(w.run(), fmt.Sprintf("controller-%d.sock", w.crew.count))
 	file := filepath.Join(w.run(), "controller.yaml")
+	election := map[string]any{"namespace": namespace}
+	if w.patient {
+		election["leaseDuration"], election["renewDeadline"] = "60s", "50s"
+	}
 	err := writeYAML(file, map[string]any{
 		"kubeconfig":     kubeconfig,
 		"workers":        workers(),
-		"leaderElection": map[string]any{"namespace": namespace},
+		"leaderElection": election,
 		"metricsAddress": "unix:" + socket,
 	})
 	if err != nil {

@@ -1,0 +1,277 @@
+package main
+
+import (
+	"bufio"
+	"context"
+	"errors"
+	"fmt"
+	"os"
+	"strings"
+	"time"
+
+	corev1 "k8s.io/api/core/v1"
+	"k8s.io/apimachinery/pkg/api/meta"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"sigs.k8s.io/controller-runtime/pkg/client"
+
+	"fairlead.dev/fairlead/api/v1alpha1"
+)
+
+const (
+	// podsPerNode of the large cluster.
+	podsPerNode = 100
+	// idleFor is for how many seconds the controller's memory must not have
+	// shrunk before it counts as idle.
+	idleFor = 15
+	// fillers are the clients that fill the cluster: few enough for the
+	// controller to keep its Lease meanwhile.
+	fillers = 16
+	// page is how many objects are listed at once.
+	page = 5000
+)
+
+// large measures a controller in a large cluster.
+func large(ctx context.Context, w *world) (map[string]figure, error) {
+	ctx, cancel := context.WithCancel(ctx)
+	defer cancel()
+	if err := errors.Join(w.machines(ctx), w.stop()); err != nil {
+		return nil, err
+	}
+	n := w.samples(50_000, 5_000)
+	l := &largeRun{world: &world{plan: w.plan, reporter: w.reporter, crew: w.crew, lab: w.lab, patient: true}}
+	if err := l.prepare(ctx, n); err != nil {
+		return nil, err
+	}
+	var starts, lists samples
+	for round := range w.samples(5, 3) {
+		err := inTurns(round,
+			func() error {
+				took, err := l.start(ctx, fmt.Sprintf("new-%d", round))
+				starts = append(starts, took.Seconds())
+				return err
+			},
+			func() error {
+				took, err := l.list(ctx)
+				lists = append(lists, took.Seconds())
+				return err
+			})
+		if err != nil {
+			return nil, fmt.Errorf("round %d: %w", round, err)
+		}
+	}
+	// The last round may have ended with a list, beside which nothing is idle.
+	if _, err := l.start(ctx, "last"); err != nil {
+		return nil, err
+	}
+	rss, err := l.idle(ctx)
+	if err != nil {
+		return nil, err
+	}
+	label := w.samples(50, 5)
+	return map[string]figure{
+		fmt.Sprintf("controller_start_%dk_s", label): {starts.median(), lists.median()},
+		fmt.Sprintf("controller_rss_%dk_mb", label):  {rss, 300},
+	}, l.stop()
+}
+
+// largeRun is a world with a cluster of its own, which is not slowed down by a
+// disk.
+type largeRun struct{ *world }
+
+// prepare fills the cluster: pods, which the controller gives addresses, and
+// what their nodes write when they are plugged.
+func (l *largeRun) prepare(ctx context.Context, n int) error {
+	nodes := n / podsPerNode
+	kubeconfig, err := l.startKubernetes(ctx, "kubelab-large", nodes)
+	if err != nil {
+		return err
+	}
+	if l.kube, err = connect(kubeconfig); err != nil {
+		return err
+	}
+	if err := l.kube.install(ctx); err != nil {
+		return err
+	}
+	if err := l.controller(ctx, false); err != nil {
+		return err
+	}
+	l.say("  making %d pods on %d nodes", n, nodes)
+	err = atOnce(fillers, n, func(i int) error {
+		_, err := l.kube.pod(ctx, fmt.Sprintf("large-6d4cf56db6-%05d", i), fmt.Sprintf("node-%d", i%nodes+1))
+		return err
+	})
+	if err != nil {
+		return err
+	}
+	if err := l.until(ctx, 5*stepTimeout, func() (bool, error) { return l.recorded(ctx, n) }); err != nil {
+		return err
+	}
+	l.say("  plugging them")
+	return l.plug(ctx)
+}
+
+// until waits until look says so.
+func (l *largeRun) until(ctx context.Context, limit time.Duration, look func() (bool, error)) error {
+	ctx, cancel := context.WithTimeoutCause(ctx, limit, fmt.Errorf("the controller is not done within %v", limit))
+	defer cancel()
+	// Not more often: the machine has better things to do than to count.
+	ticker := time.NewTicker(100 * time.Millisecond)
+	defer ticker.Stop()
+	for {
+		if done, err := look(); done || err != nil {
+			return err
+		}
+		select {
+		case <-ctx.Done():
+			return context.Cause(ctx)
+		case <-ticker.C:
+		}
+	}
+}
+
+// drained says whether the controller has looked at all pods.
+func (l *largeRun) drained(ctx context.Context) (bool, error) {
+	depth, err := l.queueDepth(ctx)
+	return depth == 0, err
+}
+
+// recorded says whether there are n records.
+func (l *largeRun) recorded(ctx context.Context, n int) (bool, error) {
+	if done, err := l.drained(ctx); !done || err != nil {
+		return false, err
+	}
+	list := &metav1.PartialObjectMetadataList{}
+	list.SetGroupVersionKind(v1alpha1.GroupVersion.WithKind("PodAttachmentList"))
+	if err := l.kube.List(ctx, list, client.Limit(1)); err != nil {
+		return false, err
+	}
+	count := len(list.Items)
+	if more := list.RemainingItemCount; more != nil {
+		count += int(*more)
+	}
+	return count == n, nil
+}
+
+// plug writes into each record what its node does after an ADD.
+func (l *largeRun) plug(ctx context.Context) error {
+	list := &v1alpha1.PodAttachmentList{}
+	for first := true; first || list.Continue != ""; first = false {
+		if err := l.kube.List(ctx, list, client.Limit(page), client.Continue(list.Continue)); err != nil {
+			return err
+		}
+		err := atOnce(fillers, len(list.Items), func(i int) error {
+			record := &list.Items[i]
+			before, at := record.DeepCopy(), metav1.NowMicro()
+			id := strings.Repeat("0123456789abcdef", 4)
+			record.Status.Sandbox = &v1alpha1.Sandbox{ID: id, BootID: string(record.UID), State: v1alpha1.SandboxAttached, AttachedAt: &at}
+			for _, t := range []string{v1alpha1.ConditionAttached, v1alpha1.ConditionReady} {
+				meta.SetStatusCondition(&record.Status.Conditions, metav1.Condition{
+					Type: t, Status: metav1.ConditionTrue, Reason: "Plugged", Message: "plugged in sandbox " + id, ObservedGeneration: record.Generation,
+				})
+			}
+			return l.kube.Status().Patch(ctx, record, client.MergeFrom(before))
+		})
+		if err != nil {
+			return fmt.Errorf("write status of records: %w", err)
+		}
+	}
+	return nil
+}
+
+// start starts a controller, in place of the one that runs, and returns how
+// long it took until it led. It says how long the first pod and a look at all
+// the others took. The former one has given up the Lease.
+func (l *largeRun) start(ctx context.Context, pod string) (time.Duration, error) {
+	if err := l.stopController(); err != nil {
+		return 0, err
+	}
+	const node = "node-1"
+	p, err := l.kube.pod(ctx, pod, node)
+	if err != nil {
+		return 0, err
+	}
+	ctx, cancel := context.WithCancel(ctx)
+	defer cancel()
+	b, err := l.kube.watchNodes(ctx, false, node)
+	if err != nil {
+		return 0, err
+	}
+	start := time.Now()
+	if err := l.controller(ctx, false); err != nil {
+		return 0, err
+	}
+	leads := time.Since(start)
+	if _, err := b.record(ctx, p.UID); err != nil {
+		return 0, err
+	}
+	served := time.Since(start)
+	err = l.until(ctx, stepTimeout, func() (bool, error) { return l.drained(ctx) })
+	l.say("  leads after %.2f s, a pod that waited has its record after %.2f, all pods are looked at after %.2f",
+		leads.Seconds(), served.Seconds(), time.Since(start).Seconds())
+	return leads, err
+}
+
+// list returns how long it takes to list what the controller keeps, without
+// keeping it.
+func (l *largeRun) list(ctx context.Context) (time.Duration, error) {
+	lists := []client.ObjectList{&corev1.PodList{}, &v1alpha1.PodAttachmentList{}, &v1alpha1.IPBlockList{}}
+	start := time.Now()
+	errs := make(chan error, len(lists))
+	for _, list := range lists {
+		go func() { errs <- l.kube.List(ctx, list) }()
+	}
+	var all []error
+	for range lists {
+		all = append(all, <-errs)
+	}
+	return time.Since(start), errors.Join(all...)
+}
+
+// idle waits until the controller's memory shrinks no more, and returns how
+// much it is, in MB.
+func (l *largeRun) idle(ctx context.Context) (float64, error) {
+	ctx, cancel := context.WithTimeoutCause(ctx, 5*stepTimeout, errors.New("its memory keeps shrinking"))
+	defer cancel()
+	ticker := time.NewTicker(time.Second)
+	defer ticker.Stop()
+	var rss, peak float64
+	for quiet := 0; quiet < idleFor; quiet++ {
+		now, most, err := memory(l.controlled.cmd.Process.Pid)
+		if err != nil {
+			return 0, err
+		}
+		if rss == 0 || now < rss*0.99 {
+			rss, quiet = now, 0
+		}
+		peak = most
+		select {
+		case <-ctx.Done():
+			return 0, context.Cause(ctx)
+		case <-ticker.C:
+		}
+	}
+	l.say("  memory of the controller: %.0f MB, %.0f at its most", rss, peak)
+	return rss, nil
+}
+
+// memory is what a process has resident, and the most that it had, in MB.
+func memory(pid int) (now, most float64, err error) {
+	file, err := os.Open(fmt.Sprintf("/proc/%d/status", pid))
+	if err != nil {
+		return 0, 0, err
+	}
+	defer file.Close()
+	fields := map[string]*float64{"VmRSS:": &now, "VmHWM:": &most}
+	lines := bufio.NewScanner(file)
+	for lines.Scan() {
+		var name string
+		var kilobytes float64
+		if n, _ := fmt.Sscanf(lines.Text(), "%s %g kB", &name, &kilobytes); n == 2 && fields[name] != nil {
+			*fields[name] = kilobytes * 1024 / 1e6
+		}
+	}
+	if now == 0 || most == 0 {
+		return 0, 0, fmt.Errorf("process %d has no VmRSS and VmHWM: %w", pid, lines.Err())
+	}
+	return now, most, nil
+}
