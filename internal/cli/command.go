@@ -23,11 +23,11 @@ import (
 // Exit codes.
 const (
 	exitOK        = 0
-	exitAttention = 1 // status found something that needs attention
+	exitAttention = 1 // status or an audit found something that needs attention
 	exitError     = 2 // the question could not be answered
 )
 
-// errAttention is how status says that it has shown something that needs
+// errAttention is how a command says that it has shown something that needs
 // attention.
 var errAttention = errors.New("something needs attention")
 
@@ -55,13 +55,13 @@ func New(name string, stdout, stderr io.Writer) *Program {
 	flags := root.PersistentFlags()
 	flags.StringVar(&c.kubeconfig, "kubeconfig", "", "kubeconfig `file`; the default is $KUBECONFIG, then ~/.kube/config")
 	flags.StringVar(&c.context, "context", "", "`name` of the kubeconfig's context to use")
-	root.AddCommand(statusCommand(c), podsCommand(c), poolsCommand(c), versionCommand())
+	root.AddCommand(statusCommand(c), podsCommand(c), poolsCommand(c), whoCommand(c), explainCommand(c), ipamCommand(c), versionCommand())
 	return &Program{root: root}
 }
 
 // Run does what the arguments say, without the program's name among them. It
-// returns the exit code: 0 when all is well, 1 when status found something that
-// needs attention, 2 when the question could not be answered.
+// returns the exit code: 0 when all is well, 1 when status or an audit found
+// something that needs attention, 2 when the question could not be answered.
 func (p *Program) Run(ctx context.Context, args []string) int {
 	p.root.SetArgs(args)
 	err := p.root.ExecuteContext(ctx)
@@ -140,25 +140,6 @@ func podsCommand(c *connection) *cobra.Command {
 	out.addFlag(cmd)
 	cmd.Flags().StringVarP(&namespace, "namespace", "n", "", "`namespace` to show; the default is the context's")
 	cmd.Flags().BoolVarP(&all, "all-namespaces", "A", false, "show every namespace")
-	return cmd
-}
-
-func poolsCommand(c *connection) *cobra.Command {
-	var out output
-	cmd := &cobra.Command{
-		Use:   "pools",
-		Short: "Show how full each pool is, and what is wrong with it",
-		Args:  cobra.NoArgs,
-		RunE: func(cmd *cobra.Command, _ []string) error {
-			snap, err := c.snapshot(cmd.Context(), wanted{pools: true})
-			if err != nil {
-				return err
-			}
-			view := poolList{Pools: buildPools(snap.pools)}
-			return out.write(cmd.OutOrStdout(), view, func() string { return poolsText(view, snap.now) })
-		},
-	}
-	out.addFlag(cmd)
 	return cmd
 }
 

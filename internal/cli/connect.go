@@ -80,6 +80,9 @@ func (c *connection) client() (client.Reader, string, error) {
 		{eventsv1.SchemeGroupVersion, eventsv1.AddToScheme, "Event", meta.RESTScopeNamespace},
 		{v1alpha1.GroupVersion, v1alpha1.AddToScheme, "PodAttachment", meta.RESTScopeNamespace},
 		{v1alpha1.GroupVersion, v1alpha1.AddToScheme, "IPPool", meta.RESTScopeRoot},
+		{v1alpha1.GroupVersion, v1alpha1.AddToScheme, "IPBlock", meta.RESTScopeRoot},
+		{v1alpha1.GroupVersion, v1alpha1.AddToScheme, "IPReservation", meta.RESTScopeRoot},
+		{v1alpha1.GroupVersion, v1alpha1.AddToScheme, "IPClaim", meta.RESTScopeNamespace},
 		{v1alpha1.GroupVersion, v1alpha1.AddToScheme, "NodeNetwork", meta.RESTScopeRoot},
 	} {
 		if err := kind.add(scheme); err != nil {

@@ -26,9 +26,13 @@ type snapshot struct {
 	lease       *coordinationv1.Lease // nil when there is none
 	nodes       []v1alpha1.NodeNetwork
 	pools       []v1alpha1.IPPool
-	pods        []corev1.Pod // scheduled and not finished
+	pods        []corev1.Pod // scheduled and not finished, unless all were wanted
 	attachments []v1alpha1.PodAttachment
 	events      []eventsv1.Event // the controller's warnings
+
+	blocks       []v1alpha1.IPBlock
+	reservations []v1alpha1.IPReservation
+	claims       []v1alpha1.IPClaim
 }
 
 // wanted says what to read.
@@ -37,7 +41,10 @@ type wanted struct {
 	system    string // where the Lease should be
 	pools     bool
 	pods      bool   // and all that explains their state
-	namespace string // of the pods; empty for all
+	records   bool   // PodAttachments, of which pods has them too
+	namespace string // of pods and PodAttachments; empty for all
+	pod       string // the name of the only pod to read, in whatever phase; empty for all
+	addresses bool   // blocks, reservations and claims
 }
 
 // snapshot reads everything at once. Of several errors it returns the one that
@@ -52,10 +59,13 @@ func (c *connection) snapshot(ctx context.Context, w wanted) (snapshot, error) {
 		ask  bool
 		read func(context.Context) error
 	}{
-		{w.pods, func(ctx context.Context) error { return r.readPods(ctx, w.namespace) }},
-		{w.pods, func(ctx context.Context) error { return r.readAttachments(ctx, w.namespace) }},
+		{w.pods, func(ctx context.Context) error { return r.readPods(ctx, w.namespace, w.pod) }},
+		{w.pods || w.records, func(ctx context.Context) error { return r.readAttachments(ctx, w.namespace) }},
 		{w.pods, r.readNodes},
 		{w.pools, r.readPools},
+		{w.addresses, r.readBlocks},
+		{w.addresses, r.readReservations},
+		{w.addresses, r.readClaims},
 		{w.lease, func(ctx context.Context) error { return r.readLease(ctx, w.system) }},
 	}
 	errs := make([]error, len(steps))
@@ -131,6 +141,33 @@ func (r *reader) readPools(ctx context.Context) error {
 	return nil
 }
 
+func (r *reader) readBlocks(ctx context.Context) error {
+	var list v1alpha1.IPBlockList
+	if err := r.api.List(ctx, &list); err != nil {
+		return explain(err, r.server, "ipblocks.fairlead.dev")
+	}
+	r.snap.blocks = list.Items
+	return nil
+}
+
+func (r *reader) readReservations(ctx context.Context) error {
+	var list v1alpha1.IPReservationList
+	if err := r.api.List(ctx, &list); err != nil {
+		return explain(err, r.server, "ipreservations.fairlead.dev")
+	}
+	r.snap.reservations = list.Items
+	return nil
+}
+
+func (r *reader) readClaims(ctx context.Context) error {
+	var list v1alpha1.IPClaimList
+	if err := r.api.List(ctx, &list); err != nil {
+		return explain(err, r.server, "ipclaims.fairlead.dev")
+	}
+	r.snap.claims = list.Items
+	return nil
+}
+
 func (r *reader) readNodes(ctx context.Context) error {
 	var list v1alpha1.NodeNetworkList
 	if err := r.api.List(ctx, &list); err != nil {
@@ -140,15 +177,19 @@ func (r *reader) readNodes(ctx context.Context) error {
 	return nil
 }
 
-// readPods leaves those that cannot have a network with the server.
-func (r *reader) readPods(ctx context.Context, namespace string) error {
-	live := client.MatchingFieldsSelector{Selector: fields.AndSelectors(
+// readPods reads one pod by name, or all but those that cannot have a network:
+// they are left with the server.
+func (r *reader) readPods(ctx context.Context, namespace, name string) error {
+	selected := client.MatchingFieldsSelector{Selector: fields.AndSelectors(
 		fields.OneTermNotEqualSelector("spec.nodeName", ""),
 		fields.OneTermNotEqualSelector("status.phase", string(corev1.PodSucceeded)),
 		fields.OneTermNotEqualSelector("status.phase", string(corev1.PodFailed)),
 	)}
+	if name != "" {
+		selected.Selector = fields.OneTermEqualSelector("metadata.name", name)
+	}
 	var list corev1.PodList
-	if err := r.api.List(ctx, &list, live, client.InNamespace(namespace)); err != nil {
+	if err := r.api.List(ctx, &list, selected, client.InNamespace(namespace)); err != nil {
 		return explain(err, r.server, "pods")
 	}
 	r.snap.pods = list.Items

@@ -7,6 +7,7 @@ import (
 	"path/filepath"
 	"reflect"
 	"regexp"
+	"slices"
 	"strings"
 	"testing"
 
@@ -15,6 +16,7 @@ import (
 	"k8s.io/apimachinery/pkg/types"
 
 	"fairlead.dev/fairlead/api/v1alpha1"
+	"fairlead.dev/fairlead/internal/ipam/audit"
 )
 
 var rewrite = flag.Bool("rewrite", false, "write the golden files anew")
@@ -41,7 +43,7 @@ func outputs(t *testing.T) map[string]string {
 	poolsOf := func(v poolList) func() string { return func() string { return poolsText(v, now) } }
 	large := poolList{Pools: buildPools([]v1alpha1.IPPool{poolOf("v6", counts(1<<63-1, 9))})}
 	empty := buildStatus(snapshot{now: now})
-	return map[string]string{
+	out := map[string]string{
 		"status.txt":          render(outputTable, nil, statusOf(wellStatus)),
 		"status-trouble.txt":  render(outputTable, nil, statusOf(illStatus)),
 		"status-empty.txt":    render(outputTable, nil, statusOf(empty)),
@@ -55,6 +57,55 @@ func outputs(t *testing.T) map[string]string {
 		"pools-large.txt":     render(outputTable, nil, poolsOf(large)),
 		"pools.json":          render(outputJSON, pools, nil),
 	}
+	full := addressed()
+	for file, pool := range map[string]string{"map": "lan", "map-small": "small", "map-routed": "default"} {
+		named, err := poolNamed(full.pools, pool)
+		if err != nil {
+			t.Fatal(err)
+		}
+		drawn, err := buildMap(&named[0], full)
+		if err != nil {
+			t.Fatal(err)
+		}
+		out[file+".txt"] = render(outputTable, nil, func() string { return mapText(drawn) })
+		if file == "map" {
+			out["map.json"] = render(outputJSON, drawn, nil)
+		}
+	}
+	for file, args := range map[string][]string{
+		"who":       {"192.168.4.2", "default"},
+		"who-past":  {"192.168.4.65", "", "2026-03-02T09:00:00Z"},
+		"who-all":   {"192.168.4.9"},
+		"who-never": {"192.0.2.1"},
+	} {
+		args = append(args, "", "")
+		q, err := parseQuestion(args[0], args[1], args[2], now)
+		if err != nil {
+			t.Fatal(err)
+		}
+		v := buildWho(q, full)
+		out[file+".txt"] = render(outputTable, nil, func() string { return whoText(v, now) })
+		if file != "who-past" {
+			out[file+".json"] = render(outputJSON, v, nil)
+		}
+	}
+	for name, snap := range stories() {
+		v, ok := buildExplain(snap, "shop", "cart-0")
+		if !ok {
+			t.Fatalf("%s: no such pod", name)
+		}
+		out["explain-"+name+".txt"] = render(outputTable, nil, func() string { return explainText(v, now) })
+		if name == "successor" {
+			out["explain-"+name+".json"] = render(outputJSON, v, nil)
+		}
+	}
+	found := auditView{Report: auditOf(damaged())}
+	out["audit.txt"] = render(outputTable, nil, func() string { return auditText(found) })
+	out["audit.json"] = render(outputJSON, found, nil)
+	clean := auditView{OK: true, Report: auditOf(sound())}
+	out["audit-clean.txt"] = render(outputTable, nil, func() string { return auditText(clean) })
+	out["audit-clean.json"] = render(outputJSON, clean, nil)
+	return out
 }
 
 func TestOutputs(t *testing.T) {
@@ -88,6 +139,12 @@ func TestManualShowsRealOutput(t *testing.T) {
 		"fairlead status":       {"status.txt", "status-trouble.txt"},
 		"fairlead pods -n shop": {"pods.txt"},
 		"fairlead pools":        {"pools.txt"},
+
+		"fairlead pools lan --map":                            {"map.txt"},
+		"fairlead who 192.168.4.2 --domain default":           {"who.txt"},
+		"fairlead who 192.168.4.65 --at 2026-03-02T09:00:00Z": {"who-past.txt"},
+		"fairlead explain pod shop/cart-0":                    {"explain-refused.txt", "explain-releasing.txt"},
+		"fairlead ipam audit":                                 {"audit-clean.txt", "audit.txt"},
 	}
 	printed := outputs(t)
 	examples := regexp.MustCompile("(?ms)^```console\n\\$ ([^\n]*)\n(.*?)^```$").FindAllStringSubmatch(string(page), -1)
@@ -119,9 +176,12 @@ func TestManualNamesEveryField(t *testing.T) {
 	names := []string{
 		string(stateAttached), string(stateWaiting), string(stateReleasing), string(stateFailing), string(stateNone),
 		reasonNotPlugged, reasonNotActive, reasonInUse, reasonControllers, reasonNoRecord, reasonNotSeen, reasonSilent,
+		string(addressFree), string(addressAllocated), string(addressCooling), string(addressHeld), string(addressReserved),
+		string(addressWithheld), string(addressDamaged), string(addressOutside), string(addressUnknown),
+		string(markDone), string(markWaiting), string(markFailed), string(markNotNeeded),
 		string(controllerLeading), string(controllerStale), string(controllerNoLeader),
 	}
-	for _, view := range []any{statusView{}, podList{}, poolList{}, versionView{}} {
+	for _, view := range []any{statusView{}, podList{}, poolList{}, mapView{}, whoView{}, explainView{}, auditView{}, versionView{}} {
 		names = append(names, fieldNames(reflect.TypeOf(view))...)
 	}
 	for _, name := range names {
@@ -136,13 +196,15 @@ func fieldNames(t reflect.Type) []string {
 	for t.Kind() == reflect.Slice || t.Kind() == reflect.Pointer {
 		t = t.Elem()
 	}
-	if t.Kind() != reflect.Struct || t.PkgPath() != reflect.TypeFor[statusView]().PkgPath() {
+	ours := []string{reflect.TypeFor[statusView]().PkgPath(), reflect.TypeFor[audit.Report]().PkgPath()}
+	if t.Kind() != reflect.Struct || !slices.Contains(ours, t.PkgPath()) {
 		return nil
 	}
 	var out []string
 	for f := range t.Fields() {
-		name, _, _ := strings.Cut(f.Tag.Get("json"), ",")
-		out = append(out, name)
+		if name, _, _ := strings.Cut(f.Tag.Get("json"), ","); name != "" {
+			out = append(out, name)
+		}
 		out = append(out, fieldNames(f.Type)...)
 	}
 	return out

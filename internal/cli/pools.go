@@ -80,19 +80,31 @@ func buildPool(p *v1alpha1.IPPool) poolView {
 	return v
 }
 
+// mark is what a person must know first: Ready, Exhausted, or why a pool is not
+// ready.
+func (p poolView) mark() string {
+	switch {
+	case p.Ready != metav1.ConditionTrue:
+		return p.Reason
+	case p.Exhausted:
+		return v1alpha1.ConditionExhausted
+	}
+	return v1alpha1.ConditionReady
+}
+
 // poolsText is the table, and below it what is wrong with pools that are not
 // ready.
 func poolsText(v poolList, now time.Time) string {
 	if len(v.Pools) == 0 {
 		return "No pools.\n"
 	}
-	rows := [][]string{{"NAME", "DOMAIN", "PLACEMENT", "USABLE", "FREE", "ALLOCATED", "COOLING", "HELD", "RESERVED", "READY", "AGE"}}
+	rows := [][]string{{"NAME", "DOMAIN", "PLACEMENT", "USAGE", "USABLE", "FREE", "ALLOCATED", "COOLING", "HELD", "RESERVED", "STATE", "AGE"}}
 	var notes []string
 	for _, p := range v.Pools {
 		rows = append(rows, []string{
-			p.Name, p.Domain, string(p.Placement),
+			p.Name, p.Domain, string(p.Placement), usageBar(p),
 			count(p.Usable), count(p.Free), count(p.Allocated), count(p.Cooling), count(p.Held), count(p.Reserved),
-			string(p.Ready), age(p.CreatedAt, now),
+			p.mark(), age(p.CreatedAt, now),
 		})
 		if p.Ready != metav1.ConditionTrue {
 			notes = append(notes, fmt.Sprintf("%s: %s: %s", p.Name, p.Reason, p.Message))

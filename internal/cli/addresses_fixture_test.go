@@ -1,0 +1,158 @@
+package cli
+
+import (
+	"fmt"
+	"net/netip"
+	"time"
+
+	corev1 "k8s.io/api/core/v1"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+
+	"fairlead.dev/fairlead/api/v1alpha1"
+	"fairlead.dev/fairlead/internal/ipam"
+)
+
+func millis(d time.Duration) int64 { return now.Add(-d).UnixMilli() }
+
+// taken, freed and held are slots of a block; see internal/ipam for the form.
+func taken(ordinal int, p corev1.Pod, since time.Duration) string {
+	return fmt.Sprintf("%d A 1 %d %s %s/%s/eth0 %s", ordinal, millis(since), p.UID, p.Namespace, p.Name, p.Spec.NodeName)
+}
+
+func freed(ordinal int, last corev1.Pod, from, until time.Duration) string {
+	return fmt.Sprintf("%d F 2 %d %s %s/%s/eth0 %s %d", ordinal, millis(until), last.UID, last.Namespace, last.Name, last.Spec.NodeName, millis(from))
+}
+
+func held(ordinal int, claim string, since time.Duration) string {
+	return fmt.Sprintf("%d H 2 %d %s", ordinal, millis(since), claim)
+}
+
+func blockOf(domain, cidr, node string, slots ...string) v1alpha1.IPBlock {
+	return v1alpha1.IPBlock{
+		ObjectMeta: metav1.ObjectMeta{Name: ipam.BlockName(domain, netip.MustParsePrefix(cidr))},
+		Spec:       v1alpha1.IPBlockSpec{Domain: domain, CIDR: cidr, Node: node, Slots: slots},
+	}
+}
+
+func ranges(ranges ...string) func(*v1alpha1.IPPool) {
+	return func(p *v1alpha1.IPPool) { p.Spec.Ranges = ranges }
+}
+
+// addressed is a cluster with an address in every state.
+func addressed() snapshot {
+	snap := quiet()
+	a, b, old := snap.pods[0], snap.pods[1], podOf("cart-9", "node-2")
+	lan := poolOf("lan", ranges("192.168.4.0/24", "192.168.9.0/24"), func(p *v1alpha1.IPPool) {
+		p.Spec.Gateways = []string{"192.168.4.1"}
+		p.Spec.Excludes = []string{"192.168.4.8-192.168.4.15"}
+	})
+	snap.pools = append(snap.pools, lan, poolOf("small", ranges("192.168.4.16/29")), poolOf("lab", ranges("192.168.4.0/24"), func(p *v1alpha1.IPPool) { p.Spec.Domain = "lab" }))
+	snap.pools[0].Spec.Ranges = []string{"10.244.0.0/16"}
+	snap.blocks = []v1alpha1.IPBlock{
+		blockOf("default", "192.168.4.64/26", "", freed(0, old, time.Hour, time.Second), freed(1, old, time.Hour, time.Minute), held(6, "shop/cart-3", 5*time.Minute)),
+		blockOf("default", "192.168.4.0/26", "", taken(2, a, 10*time.Minute), taken(3, b, 10*time.Minute), taken(9, old, time.Hour), "5 A garbled"),
+		blockOf("default", "10.244.248.64/26", "node-1", taken(1, a, 10*time.Minute)),
+	}
+	snap.reservations = []v1alpha1.IPReservation{{
+		ObjectMeta: metav1.ObjectMeta{Name: "printers"},
+		Spec:       v1alpha1.IPReservationSpec{Domain: "default", Ranges: []string{"192.168.4.48/29", "192.168.9.3"}, Reason: "printers on the wall"},
+	}}
+	for i := range snap.attachments {
+		snap.attachments[i].Spec.Interfaces[0].Domain = "default"
+		snap.attachments[i].Spec.Interfaces[0].Pool = "default"
+	}
+	return snap
+}
+
+// sound is a cluster of which every slot is explained.
+func sound() snapshot {
+	snap := addressed()
+	snap.pools, snap.reservations = snap.pools[:1], nil
+	counts(65536, 2)(&snap.pools[0])
+	snap.blocks = []v1alpha1.IPBlock{
+		blockOf("default", "10.244.248.64/26", "node-1", taken(1, snap.pods[0], 10*time.Minute)),
+		blockOf("default", "10.244.21.128/26", "node-2", taken(2, snap.pods[1], 10*time.Minute), freed(5, podOf("cart-9", "node-2"), time.Hour, time.Second)),
+	}
+	return snap
+}
+
+// damaged is a cluster with two slots that nothing explains.
+func damaged() snapshot {
+	snap := sound()
+	counts(65536, 3)(&snap.pools[0])
+	snap.blocks[0].Spec.Slots = append(snap.blocks[0].Spec.Slots, "5 A garbled")
+	snap.blocks[1].Spec.Slots[1] = taken(9, podOf("cart-9", "node-2"), time.Hour)
+	return snap
+}
+
+// without is a snapshot of one pod, with the record that change makes of it, if
+// there is one.
+func without(p corev1.Pod, change ...func(*v1alpha1.PodAttachment)) snapshot {
+	snap := quiet()
+	snap.pods, snap.attachments = []corev1.Pod{p}, nil
+	if len(change) > 0 {
+		r := recordOf(p, "10.244.248.65/32", change...)
+		r.Spec.Interfaces[0].Pool, r.Spec.Interfaces[0].Domain = "default", "default"
+		snap.attachments = append(snap.attachments, r)
+	}
+	return snap
+}
+
+// gone is a snapshot without its pods.
+func gone(snap snapshot) snapshot {
+	snap.pods = nil
+	return snap
+}
+
+func asWritten(*v1alpha1.PodAttachment) {}
+
+func scheduledNow(p *corev1.Pod) {
+	p.Status.Conditions = []corev1.PodCondition{{Type: corev1.PodScheduled, Status: corev1.ConditionTrue, LastTransitionTime: ago(9 * time.Minute)}}
+}
+
+// stories are pods in every state that explain tells apart, by name of the
+// golden file.
+func stories() map[string]snapshot {
+	at := func(change ...func(*corev1.Pod)) corev1.Pod {
+		return podOf("cart-0", "node-1", append([]func(*corev1.Pod){scheduledNow}, change...)...)
+	}
+	deleting := func(p *corev1.Pod) { p.DeletionTimestamp = new(ago(20 * time.Second)) }
+	finished := func(p *corev1.Pod) { p.Status.Phase = corev1.PodSucceeded }
+	waits := func(a *v1alpha1.PodAttachment) { a.Spec.Interfaces[0].WaitForActive = true }
+	unplugged := func(a *v1alpha1.PodAttachment) {
+		a.Status.Sandbox.State = v1alpha1.SandboxDetached
+		a.Status.Sandbox.DetachedAt = new(metav1.NewMicroTime(now.Add(-5 * time.Second)))
+		setReady(metav1.ConditionFalse, "Unplugged", "unplugged")(a)
+	}
+	refused := without(at())
+	refused.events = append(refused.events, warningAbout(at(), "NetworkExhausted", "no network yet: pool default: usable=4 free=0 allocated=4 cooling=0 held=0 reserved=0", 20*time.Second))
+	unrouted := without(at(), notPlugged)
+	unrouted.nodes = []v1alpha1.NodeNetwork{nodeOf("node-1", notRouted)}
+	successor := without(at())
+	former := recordOf(podOf("cart-0", "node-2", func(p *corev1.Pod) { p.UID = "1111aaaa-cart-0" }), "10.244.21.130/32", deleted(7*time.Minute))
+	successor.attachments = append(successor.attachments, former)
+	return map[string]snapshot{
+		"unscheduled": without(podOf("cart-0", "", func(p *corev1.Pod) {
+			p.Status.Conditions = []corev1.PodCondition{{Type: corev1.PodScheduled, Status: corev1.ConditionFalse, Message: "0/2 nodes are available: 2 Insufficient cpu.", LastTransitionTime: ago(time.Minute)}}
+		})),
+		"hostnetwork":  without(at(func(p *corev1.Pod) { p.Spec.HostNetwork = true })),
+		"notserved":    without(podOf("cart-0", "node-9")),
+		"norecord":     without(at()),
+		"refused":      refused,
+		"deletednone":  without(at(deleting)),
+		"unrouted":     unrouted,
+		"waiting":      without(at(), notPlugged),
+		"notactive":    without(at(), notPlugged, waits),
+		"failing":      without(at(), notPlugged, setReady(metav1.ConditionFalse, "MTU", "eth0: the uplink's MTU is 1400 and the network's 1500")),
+		"plugged":      without(at(), asWritten),
+		"resandboxed":  without(at(), unplugged),
+		"terminating":  without(at(deleting), asWritten),
+		"finished":     without(at(finished)),
+		"finishedheld": without(at(finished), asWritten),
+		"gonenotasked": gone(without(at(), asWritten)),
+		"releasing":    gone(without(at(), deleted(7*time.Minute))),
+		"detached":     gone(without(at(), unplugged, deleted(7*time.Second))),
+		"stuck":        gone(without(at(), unplugged, releaseFails)),
+		"successor":    successor,
+	}
+}

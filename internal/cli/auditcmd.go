@@ -1,0 +1,114 @@
+package cli
+
+import (
+	"context"
+	"fmt"
+	"strings"
+	"time"
+
+	"github.com/spf13/cobra"
+
+	"fairlead.dev/fairlead/internal/ipam/audit"
+)
+
+// settle is how long an audit gives the cluster between its two looks: the
+// controller gathers changes for a second before it writes a pool's status.
+const settle = 3 * time.Second
+
+// auditView is what `ipam audit -o json` prints.
+type auditView struct {
+	// OK is true when there are no findings.
+	OK bool `json:"ok"`
+	audit.Report
+}
+
+func ipamCommand(c *connection) *cobra.Command {
+	cmd := &cobra.Command{
+		Use:   "ipam",
+		Short: "Look into how addresses are kept",
+		Args:  cobra.NoArgs,
+	}
+	cmd.AddCommand(auditCommand(c))
+	return cmd
+}
+
+func auditCommand(c *connection) *cobra.Command {
+	var out output
+	cmd := &cobra.Command{
+		Use:   "audit",
+		Short: "Prove that every address has one holder at most and every slot is explained",
+		Long: "Prove, against pods, PodAttachments, claims and blocks, that\n" +
+			"  I1  no address has two holders,\n" +
+			"  I2  every slot that is not free is explained,\n" +
+			"  I7  the counts of the pools add up.\n\n" +
+			"What is found is looked at once more " + settle.String() + " later, and shown when it is still so. The\n" +
+			"exit code is 0 when there is nothing, 1 when there are findings and 2 when the audit\n" +
+			"could not tell.",
+		Args: cobra.NoArgs,
+		RunE: func(cmd *cobra.Command, _ []string) error {
+			report, err := c.audit(cmd.Context())
+			if err != nil {
+				return err
+			}
+			view := auditView{OK: len(report.Findings) == 0, Report: report}
+			if err := out.write(cmd.OutOrStdout(), view, func() string { return auditText(view) }); err != nil {
+				return err
+			}
+			if !view.OK {
+				return errAttention
+			}
+			return nil
+		},
+	}
+	out.addFlag(cmd)
+	return cmd
+}
+
+// audit looks once, and when it finds something once more.
+func (c *connection) audit(ctx context.Context) (audit.Report, error) {
+	first, err := c.look(ctx)
+	if err != nil || len(first.Findings) == 0 {
+		return first, err
+	}
+	select {
+	case <-ctx.Done():
+		return audit.Report{}, ctx.Err()
+	case <-time.After(settle):
+	}
+	second, err := c.look(ctx)
+	if err != nil {
+		return audit.Report{}, err
+	}
+	return audit.Confirm(first, second), nil
+}
+
+func (c *connection) look(ctx context.Context) (audit.Report, error) {
+	snap, err := c.snapshot(ctx, wanted{pools: true, pods: true, addresses: true})
+	if err != nil {
+		return audit.Report{}, err
+	}
+	return auditOf(snap), nil
+}
+
+func auditOf(snap snapshot) audit.Report {
+	return audit.Look(audit.Cluster{
+		Now: snap.now, Pools: snap.pools, Blocks: snap.blocks, Reservations: snap.reservations,
+		Claims: snap.claims, Attachments: snap.attachments, Pods: snap.pods,
+	})
+}
+
+// auditText is a line per finding; the last line is the verdict.
+func auditText(v auditView) string {
+	var b strings.Builder
+	looked := fmt.Sprintf("%s in %s against %s", plural(v.Slots, "slot"), plural(v.Blocks, "block"), plural(v.Attachments, "PodAttachment"))
+	if v.OK {
+		return "OK: " + looked + ", nothing unexplained\n"
+	}
+	rows := [][]string{{"INVARIANT", "DOMAIN", "ADDRESS", "WHAT"}}
+	for _, f := range v.Findings {
+		rows = append(rows, []string{f.Invariant, f.Domain, f.Address, oneLine(f.What + ": " + f.Evidence)})
+	}
+	b.WriteString(tableText(rows))
+	fmt.Fprintf(&b, "\nFINDINGS: %d, in %s\n", len(v.Findings), looked)
+	return b.String()
+}

@@ -1,0 +1,67 @@
+package cli
+
+import (
+	"errors"
+	"fmt"
+	"slices"
+	"strings"
+
+	"github.com/spf13/cobra"
+
+	"fairlead.dev/fairlead/api/v1alpha1"
+)
+
+func poolsCommand(c *connection) *cobra.Command {
+	var (
+		out   output
+		drawn bool
+	)
+	cmd := &cobra.Command{
+		Use:   "pools [NAME]",
+		Short: "Show how full each pool is, and what is wrong with it",
+		Args:  cobra.MaximumNArgs(1),
+		RunE: func(cmd *cobra.Command, args []string) error {
+			if drawn && len(args) == 0 {
+				return errors.New("--map draws one pool: name it, as in fairlead pools default --map")
+			}
+			snap, err := c.snapshot(cmd.Context(), wanted{pools: true, addresses: drawn})
+			if err != nil {
+				return err
+			}
+			pools := snap.pools
+			if len(args) == 1 {
+				if pools, err = poolNamed(pools, args[0]); err != nil {
+					return err
+				}
+			}
+			if drawn {
+				view, err := buildMap(&pools[0], snap)
+				if err != nil {
+					return err
+				}
+				return out.write(cmd.OutOrStdout(), view, func() string { return mapText(view) })
+			}
+			view := poolList{Pools: buildPools(pools)}
+			return out.write(cmd.OutOrStdout(), view, func() string { return poolsText(view, snap.now) })
+		},
+	}
+	out.addFlag(cmd)
+	cmd.Flags().BoolVar(&drawn, "map", false, "draw every address of the pool NAME, one row per block")
+	return cmd
+}
+
+// poolNamed is the one pool of that name.
+func poolNamed(pools []v1alpha1.IPPool, name string) ([]v1alpha1.IPPool, error) {
+	var names []string
+	for i := range pools {
+		if pools[i].Name == name {
+			return pools[i : i+1], nil
+		}
+		names = append(names, pools[i].Name)
+	}
+	if len(names) == 0 {
+		return nil, fmt.Errorf("there is no pool %q: there are no pools", name)
+	}
+	slices.Sort(names)
+	return nil, fmt.Errorf("there is no pool %q: there are %s", name, strings.Join(names, ", "))
+}

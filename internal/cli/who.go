@@ -1,0 +1,351 @@
+package cli
+
+import (
+	"cmp"
+	"fmt"
+	"net/netip"
+	"slices"
+	"strings"
+	"time"
+
+	"fairlead.dev/fairlead/api/v1alpha1"
+	"fairlead.dev/fairlead/internal/ipam"
+	"fairlead.dev/fairlead/internal/ipam/objects"
+)
+
+// addressState says what is with an address.
+type addressState string
+
+const (
+	addressFree      addressState = "Free"
+	addressAllocated addressState = "Allocated"
+	addressCooling   addressState = "Cooling"
+	addressHeld      addressState = "Held"     // kept for a claim
+	addressReserved  addressState = "Reserved" // by an IPReservation
+	addressWithheld  addressState = "Withheld" // excluded, a gateway, or an edge
+	addressDamaged   addressState = "Damaged"  // a record cannot be read
+	addressOutside   addressState = "Outside"  // of every pool
+	addressUnknown   addressState = "Unknown"  // the history does not reach back that far
+)
+
+// whoView is what `who -o json` prints.
+type whoView struct {
+	Address string `json:"address"`
+	// At is the time that was asked about; absent for now.
+	At *time.Time `json:"at,omitempty"`
+	// Domains that know the address, by name.
+	Domains []whoDomain `json:"domains"`
+	// UnreadPools have a spec that cannot be read, and may have the address.
+	UnreadPools []string `json:"unreadPools"`
+}
+
+// whoDomain is an address in one domain.
+type whoDomain struct {
+	Domain string       `json:"domain"`
+	State  addressState `json:"state"`
+	// Holder has the address, or had it at the time; LastHolder had it before.
+	Holder     *holderView `json:"holder,omitempty"`
+	LastHolder *holderView `json:"lastHolder,omitempty"`
+	// Claim that the address is, or will be, kept for: namespace/name.
+	Claim string `json:"claim,omitempty"`
+	// Since the state is as it is, and until when it was or will be.
+	Since *time.Time `json:"since,omitempty"`
+	Until *time.Time `json:"until,omitempty"`
+	// Pools that the address lies in.
+	Pools []whoPool `json:"pools"`
+	// Reservations that withhold it, by name.
+	Reservations []string `json:"reservations"`
+	// Records are the PodAttachments that name it, as namespace/name.
+	Records []string `json:"records"`
+	// Note says what else a person should know.
+	Note string `json:"note,omitempty"`
+}
+
+// whoPool is a pool with the address in its ranges.
+type whoPool struct {
+	Name string `json:"name"`
+	// Withheld says why the pool never hands the address out.
+	Withheld string `json:"withheld,omitempty"`
+}
+
+// holderView is who has, or had, an address.
+type holderView struct {
+	Namespace string     `json:"namespace"`
+	Pod       string     `json:"pod"`
+	UID       string     `json:"uid"`
+	Interface string     `json:"interface"`
+	Node      string     `json:"node"`
+	Since     *time.Time `json:"since,omitempty"`
+	Until     *time.Time `json:"until,omitempty"` // absent while it has it
+}
+
+func holderOf(h ipam.Holder, since, until time.Time) *holderView {
+	return &holderView{
+		Namespace: h.Namespace, Pod: h.Pod, UID: h.PodUID, Interface: h.Interface, Node: h.Node,
+		Since: timestamp(since), Until: timestamp(until),
+	}
+}
+
+// question is what `who` was asked.
+type question struct {
+	addr   netip.Addr
+	domain string    // empty for all that know the address
+	at     time.Time // zero for now
+}
+
+// buildWho answers from blocks and PodAttachments.
+func buildWho(q question, snap snapshot) whoView {
+	v := whoView{Address: q.addr.String(), At: timestamp(q.at), Domains: []whoDomain{}}
+	domains := map[string]*evidence{}
+	about := func(domain string) *evidence {
+		if domains[domain] == nil {
+			domains[domain] = &evidence{}
+		}
+		return domains[domain]
+	}
+	if q.domain != "" {
+		about(q.domain)
+	}
+	for i := range snap.pools {
+		p, err := objects.Pool(&snap.pools[i])
+		switch {
+		case err != nil:
+			v.UnreadPools = append(v.UnreadPools, snap.pools[i].Name)
+		case p.Covers(q.addr):
+			e := about(p.Domain())
+			e.pools = append(e.pools, p)
+		}
+	}
+	slices.Sort(v.UnreadPools)
+	v.UnreadPools = list(v.UnreadPools)
+	for i := range snap.blocks {
+		b, err := objects.Block(&snap.blocks[i])
+		if err != nil || b.Prefix() != ipam.BlockOf(q.addr) {
+			continue
+		}
+		if _, recorded := b.Slot(q.addr); recorded || domains[snap.blocks[i].Spec.Domain] != nil {
+			about(snap.blocks[i].Spec.Domain).block = b
+		}
+	}
+	for i := range snap.attachments {
+		a := &snap.attachments[i]
+		for _, iface := range a.Spec.Interfaces {
+			if iface.Domain != "" && slices.ContainsFunc(iface.Addresses, func(cidr string) bool { return addressOf(cidr) == q.addr }) {
+				e := about(iface.Domain)
+				e.records = append(e.records, a)
+			}
+		}
+	}
+	for domain, e := range domains {
+		if q.domain != "" && q.domain != domain {
+			continue
+		}
+		for i, r := range objects.Reservations(snap.reservations) {
+			if r.Domain() == domain && r.Contains(q.addr) {
+				e.reservations = append(e.reservations, snap.reservations[i].Name)
+			}
+		}
+		v.Domains = append(v.Domains, e.answer(q, domain, snap.now))
+	}
+	slices.SortFunc(v.Domains, func(a, b whoDomain) int { return cmp.Compare(a.Domain, b.Domain) })
+	return v
+}
+
+// addressOf a CIDR; invalid when it cannot be read.
+func addressOf(cidr string) netip.Addr {
+	p, _ := netip.ParsePrefix(cidr)
+	return p.Addr()
+}
+
+// evidence is what is known of an address in one domain.
+type evidence struct {
+	pools        []*ipam.Pool
+	block        *ipam.Block // nil when there is none
+	reservations []string
+	records      []*v1alpha1.PodAttachment
+}
+
+func (e *evidence) answer(q question, domain string, now time.Time) whoDomain {
+	v := whoDomain{Domain: domain, Pools: []whoPool{}}
+	for _, p := range e.pools {
+		v.Pools = append(v.Pools, whoPool{Name: p.Name(), Withheld: p.Withheld(q.addr)})
+	}
+	slices.SortFunc(v.Pools, func(a, b whoPool) int { return cmp.Compare(a.Name, b.Name) })
+	for _, r := range e.records {
+		v.Records = append(v.Records, r.Namespace+"/"+r.Name)
+	}
+	slices.Sort(v.Records)
+	slices.Sort(e.reservations)
+	v.Records, v.Reservations = list(v.Records), list(e.reservations)
+	var slot ipam.Slot
+	recorded := false
+	if e.block != nil {
+		slot, recorded = e.block.Slot(q.addr)
+	}
+	if q.at.IsZero() {
+		e.present(&v, q.addr, slot, recorded, now)
+	} else {
+		e.past(&v, q.at, slot, recorded)
+	}
+	return v
+}
+
+// present says what is with the address now.
+func (e *evidence) present(v *whoDomain, addr netip.Addr, slot ipam.Slot, recorded bool, now time.Time) {
+	v.Since = timestamp(slot.Since)
+	if slot.Before != (ipam.Past{}) {
+		v.LastHolder = holderOf(slot.Before.Holder, slot.Before.Since, slot.Before.Until)
+	}
+	handsOut := slices.ContainsFunc(e.pools, func(p *ipam.Pool) bool { return p.Allows(addr) })
+	cooling := e.cooldown(addr, slot, now)
+	switch {
+	case recorded && slot.State == ipam.Taken:
+		v.State, v.Holder, v.Claim = addressAllocated, holderOf(slot.Holder, slot.Since, time.Time{}), slot.Claim
+	case recorded && slot.State == ipam.Damaged, e.block != nil && !recorded && !e.block.Fresh(addr):
+		v.State, v.Note = addressDamaged, "a record of block "+e.block.Prefix().String()+" cannot be read: see fairlead ipam audit"
+	case recorded && slot.State == ipam.Held:
+		v.State, v.Claim = addressHeld, slot.Claim
+	case len(e.reservations) > 0:
+		v.State = addressReserved
+	case recorded && slot.State == ipam.Freed && cooling > 0:
+		v.State, v.Until = addressCooling, timestamp(slot.Since.Add(cooling))
+	case len(e.pools) == 0:
+		v.State = addressOutside
+	case !handsOut:
+		v.State = addressWithheld
+	default:
+		v.State = addressFree
+	}
+	if slices.ContainsFunc(e.records, func(r *v1alpha1.PodAttachment) bool {
+		return r.DeletionTimestamp == nil && (slot.State != ipam.Taken || string(r.Spec.PodUID) != slot.Holder.PodUID)
+	}) {
+		v.Note = "a PodAttachment names the address and the block does not agree: see fairlead ipam audit"
+	}
+}
+
+// cooldown is the longest that a pool lets the address rest, or 0 when it has
+// rested.
+func (e *evidence) cooldown(addr netip.Addr, slot ipam.Slot, now time.Time) time.Duration {
+	var longest time.Duration
+	for _, p := range e.pools {
+		if slot.State == ipam.Freed && e.block.Cooling(p, addr, now) {
+			longest = max(longest, p.Cooldown())
+		}
+	}
+	return longest
+}
+
+// past says who had the address at a time. A block knows the present of an
+// address, and before it the last holder of one that was freed.
+func (e *evidence) past(v *whoDomain, at time.Time, slot ipam.Slot, recorded bool) {
+	before := slot.Before
+	switch {
+	case !recorded || slot.State == ipam.Damaged:
+		v.State, v.Note = addressUnknown, "no block remembers a holder of the address"
+	case slot.State == ipam.Taken && !at.Before(slot.Since):
+		v.State, v.Claim, v.Since = addressAllocated, slot.Claim, timestamp(slot.Since)
+		v.Holder = holderOf(slot.Holder, slot.Since, time.Time{})
+	case slot.State == ipam.Held && !at.Before(slot.Since):
+		v.State, v.Claim, v.Since = addressHeld, slot.Claim, timestamp(slot.Since)
+	case slot.State == ipam.Freed && !at.Before(slot.Since):
+		v.State, v.Since = addressFree, timestamp(slot.Since)
+		for _, p := range e.pools {
+			if at.Before(slot.Since.Add(p.Cooldown())) {
+				v.State = addressCooling
+			}
+		}
+	case before != (ipam.Past{}) && !at.Before(before.Since):
+		v.State, v.Since, v.Until = addressAllocated, timestamp(before.Since), timestamp(before.Until)
+		v.Holder = holderOf(before.Holder, before.Since, before.Until)
+	default:
+		begins := slot.Since
+		if before != (ipam.Past{}) {
+			begins = before.Since
+		}
+		v.State = addressUnknown
+		v.Note = "the history of the address does not reach back that far: it begins at " + begins.UTC().Format(time.RFC3339)
+	}
+}
+
+// whoText is a paragraph per domain.
+func whoText(v whoView, now time.Time) string {
+	var b strings.Builder
+	if len(v.Domains) == 0 {
+		fmt.Fprintf(&b, "No pool has %s in its ranges, and no block or PodAttachment knows it.\n", v.Address)
+	}
+	for i, d := range v.Domains {
+		if i > 0 {
+			b.WriteByte('\n')
+		}
+		b.WriteString(d.text(v, now))
+	}
+	for _, name := range v.UnreadPools {
+		fmt.Fprintf(&b, "\nPool %s cannot be read and may have the address: see fairlead pools %s\n", name, name)
+	}
+	return b.String()
+}
+
+func (d whoDomain) text(v whoView, now time.Time) string {
+	var b strings.Builder
+	line := func(name, format string, args ...any) {
+		fmt.Fprintf(&b, "  %-12s%s\n", name, fmt.Sprintf(format, args...))
+	}
+	if v.At == nil {
+		fmt.Fprintf(&b, "%s in domain %s is %s\n", v.Address, d.Domain, d.State.words())
+	} else {
+		fmt.Fprintf(&b, "%s in domain %s, at %s: %s\n", v.Address, d.Domain, v.At.Format(time.RFC3339), d.State.words())
+	}
+	if d.Holder != nil {
+		line("holder", "%s", d.Holder)
+	}
+	if d.Claim != "" {
+		line("claim", "%s", d.Claim)
+	}
+	if d.Since != nil {
+		line("since", "%s (%s ago)", d.Since.Format(time.RFC3339), age(d.Since, now))
+	}
+	if d.Until != nil {
+		line("until", "%s", d.Until.Format(time.RFC3339))
+	}
+	if d.LastHolder != nil {
+		line("last holder", "%s, from %s to %s", d.LastHolder, d.LastHolder.Since.Format(time.RFC3339), d.LastHolder.Until.Format(time.RFC3339))
+	}
+	for _, p := range d.Pools {
+		if p.Withheld != "" {
+			line("pool", "%s, which never hands it out: %s", p.Name, p.Withheld)
+		} else {
+			line("pool", "%s", p.Name)
+		}
+	}
+	for _, r := range d.Reservations {
+		line("reserved by", "IPReservation %s", r)
+	}
+	for _, r := range d.Records {
+		line("record", "PodAttachment %s", r)
+	}
+	if d.Note != "" {
+		line("note", "%s", d.Note)
+	}
+	return b.String()
+}
+
+// String names a holder for people.
+func (h *holderView) String() string {
+	return fmt.Sprintf("pod %s/%s, interface %s, on node %s (uid %s)", h.Namespace, h.Pod, h.Interface, h.Node, h.UID)
+}
+
+// words say a state in a sentence that begins with the address.
+func (s addressState) words() string {
+	switch s {
+	case addressHeld:
+		return "held for a claim"
+	case addressWithheld:
+		return "never handed out"
+	case addressDamaged:
+		return "withheld: its record is damaged"
+	case addressOutside:
+		return "outside every pool"
+	default:
+		return strings.ToLower(string(s))
+	}
+}
