@@ -13,6 +13,10 @@ const (
 	// AnnotationClaim names the IPClaim, in the pod's namespace, whose
 	// addresses the pod gets. One that does not exist is made.
 	AnnotationClaim = "fairlead.dev/claim"
+	// AnnotationPools names the IPPools that the pod draws from on the default
+	// network, in order and separated by commas, instead of those that the
+	// network names: "web,overflow". At most 16.
+	AnnotationPools = "fairlead.dev/pools"
 )
 
 // IPClaimSpec says whose the addresses are and for how long they are kept.

@@ -63,9 +63,10 @@ func newController(ctx context.Context, cfg config.Controller) (*parts, error) {
 	if err != nil {
 		return nil, err
 	}
+	claims := &native.Claims{Client: mgr.GetClient(), Live: mgr.GetAPIReader(), Pools: pools, Store: store, Synced: fed}
 	// The drivers: a plain table.
 	drivers := map[string]driver.Driver{
-		native.Name: native.New(native.Config{Pool: cfg.DefaultNetwork.Pool, Bridge: cfg.DefaultNetwork.Bridge}, pools, store),
+		native.Name: native.New(native.Config{Pools: cfg.DefaultNetwork.Pools, Bridge: cfg.DefaultNetwork.Bridge, Claims: claims}, pools, store),
 	}
 	for name, d := range drivers {
 		drivers[name] = driverMetrics.Wrap(name, d)
@@ -104,7 +105,9 @@ func newController(ctx context.Context, cfg config.Controller) (*parts, error) {
 	}
 	return &parts{manager: mgr, store: store}, errors.Join(
 		attachments.SetupWithManager(ctx, mgr),
-		(&native.PoolStatus{Client: mgr.GetClient(), Pools: pools, Store: store, Gauge: own.Pool}).SetupWithManager(mgr),
+		(&native.PoolStatus{Client: mgr.GetClient(), Pools: pools, Store: store, Gauges: own, Synced: fed}).SetupWithManager(mgr),
+		(&native.Reservations{Client: mgr.GetClient(), Pools: pools, Store: store, Synced: fed}).SetupWithManager(mgr),
+		claims.SetupWithManager(mgr),
 		(&native.Nodes{Client: mgr.GetClient(), Store: store, Served: served}).SetupWithManager(mgr),
 		mgr.Add(collector),
 		mgr.Add(server),
@@ -156,8 +159,9 @@ func newManager(ctx context.Context, cfg config.Controller) (manager.Manager, *w
 			DefaultTransform:         cache.TransformStripManagedFields(),
 			DefaultWatchErrorHandler: watches.failed,
 			ByObject: map[client.Object]cache.ByObject{
-				&corev1.Pod{}:  {Transform: slimPod},
-				&corev1.Node{}: {Transform: slimNode},
+				&corev1.Pod{}:       {Transform: slimPod},
+				&corev1.Node{}:      {Transform: slimNode},
+				&corev1.Namespace{}: {Transform: slimNamespace},
 			},
 		},
 	})

@@ -1,7 +1,9 @@
 package config
 
 import (
+	"fmt"
 	"regexp"
+	"slices"
 	"time"
 
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
@@ -41,9 +43,10 @@ type Controller struct {
 type DefaultNetwork struct {
 	// Driver is "native".
 	Driver string `json:"driver"`
-	// Pool is the name of the IPPool of the native driver; default "default".
-	// It may be written later than the controller starts.
-	Pool string `json:"pool"`
+	// Pools are the names of the IPPools of the native driver, 1 to 16, default
+	// "default". A pod draws from the first that serves it and has addresses
+	// left. They may be written later than the controller starts.
+	Pools []string `json:"pools"`
 	// Bridge on each node; default "fairlead0".
 	Bridge string `json:"bridge,omitempty"`
 }
@@ -66,7 +69,7 @@ type LeaderElection struct {
 // DefaultController returns the defaults.
 func DefaultController() Controller {
 	return Controller{
-		DefaultNetwork: DefaultNetwork{Driver: "native", Pool: "default", Bridge: "fairlead0"},
+		DefaultNetwork: DefaultNetwork{Driver: "native", Pools: []string{"default"}, Bridge: "fairlead0"},
 		Workers:        256,
 		GCInterval:     metav1.Duration{Duration: 5 * time.Minute},
 		NodeGrace:      metav1.Duration{Duration: 5 * time.Minute},
@@ -80,6 +83,9 @@ func DefaultController() Controller {
 	}
 }
 
+// maxPools is how many pools a network may have.
+const maxPools = 16
+
 var (
 	objectName = regexp.MustCompile(`^[a-z0-9]([a-z0-9.-]{0,251}[a-z0-9])?$`)
 	linkName   = regexp.MustCompile(`^[a-zA-Z0-9][a-zA-Z0-9_.-]{0,14}$`)
@@ -89,7 +95,13 @@ var (
 func (c *Controller) Validate() error {
 	v := &invalid{}
 	v.check(c.DefaultNetwork.Driver == "native", "defaultNetwork.driver", c.DefaultNetwork.Driver, `must be "native"`)
-	v.check(objectName.MatchString(c.DefaultNetwork.Pool), "defaultNetwork.pool", c.DefaultNetwork.Pool, "must be the name of an IPPool")
+	pools := c.DefaultNetwork.Pools
+	v.check(len(pools) >= 1 && len(pools) <= maxPools, "defaultNetwork.pools", pools, "must name 1 to 16 IPPools")
+	for i, name := range pools {
+		field := fmt.Sprintf("defaultNetwork.pools[%d]", i)
+		v.check(objectName.MatchString(name), field, name, "must be the name of an IPPool")
+		v.check(!slices.Contains(pools[:i], name), field, name, "must be named once")
+	}
 	v.check(linkName.MatchString(c.DefaultNetwork.Bridge), "defaultNetwork.bridge", c.DefaultNetwork.Bridge, "must be an interface name of 1 to 15 characters")
 	v.check(len(c.MultiVIFSources) == 0, "multiVIFSources", c.MultiVIFSources, "must be empty: this build has no sources")
 	v.check(c.Workers >= 1 && c.Workers <= 1024, "workers", c.Workers, "must be between 1 and 1024")

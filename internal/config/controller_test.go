@@ -1,6 +1,7 @@
 package config
 
 import (
+	"fmt"
 	"os"
 	"path/filepath"
 	"strings"
@@ -19,7 +20,7 @@ func TestControllerDefaultsAreValid(t *testing.T) {
 
 func TestControllerValidateNamesEveryField(t *testing.T) {
 	c := DefaultController()
-	c.DefaultNetwork = DefaultNetwork{Driver: "macvtap", Pool: "No_Pool", Bridge: "a-name-of-sixteen"}
+	c.DefaultNetwork = DefaultNetwork{Driver: "macvtap", Pools: []string{"pods", "No_Pool", "pods"}, Bridge: "a-name-of-sixteen"}
 	c.MultiVIFSources = []string{"npwg"}
 	c.Workers = 0
 	c.GCInterval = metav1.Duration{}
@@ -31,7 +32,7 @@ func TestControllerValidateNamesEveryField(t *testing.T) {
 		t.Fatal("no error")
 	}
 	for _, want := range []string{
-		`defaultNetwork.driver: "macvtap"`, `defaultNetwork.pool: "No_Pool"`, `defaultNetwork.bridge: "a-name-of-sixteen"`,
+		`defaultNetwork.driver: "macvtap"`, `defaultNetwork.pools[1]: "No_Pool"`, `defaultNetwork.pools[2]: "pods": must be named once`, `defaultNetwork.bridge: "a-name-of-sixteen"`,
 		"multiVIFSources: [npwg]", "workers: 0", "gcInterval: 0s", "nodeGrace: 1s", "leaderElection.leaseDuration: 3s", "nodeSelector:",
 	} {
 		if !strings.Contains(err.Error(), want) {
@@ -40,10 +41,27 @@ func TestControllerValidateNamesEveryField(t *testing.T) {
 	}
 }
 
+func TestNumberOfPools(t *testing.T) {
+	names := func(n int) []string {
+		out := make([]string, n)
+		for i := range out {
+			out[i] = fmt.Sprintf("pool-%d", i)
+		}
+		return out
+	}
+	for n, want := range map[int]bool{0: false, 1: true, 16: true, 17: false} {
+		c := DefaultController()
+		c.DefaultNetwork.Pools = names(n)
+		if err := c.Validate(); (err == nil) != want {
+			t.Errorf("%d pools: %v", n, err)
+		}
+	}
+}
+
 func TestLoad(t *testing.T) {
-	cases := []struct{ name, text, wantErr, wantPool string }{
-		{name: "a field over the default", text: "defaultNetwork: {pool: pods}", wantPool: "pods"},
-		{name: "an empty file", text: "", wantPool: "default"},
+	cases := []struct{ name, text, wantErr, wantPools string }{
+		{name: "a field over the default", text: "defaultNetwork: {pools: [pods, overflow]}", wantPools: "pods overflow"},
+		{name: "an empty file", text: "", wantPools: "default"},
 		{name: "an unknown field", text: "defaultNetwrok: {}", wantErr: `unknown field "defaultNetwrok"`},
 		{name: "a repeated field", text: "workers: 1\nworkers: 2", wantErr: "already set"},
 		{name: "a wrong type", text: "workers: many", wantErr: "workers"},
@@ -62,8 +80,8 @@ func TestLoad(t *testing.T) {
 				t.Fatal(err)
 			case tc.wantErr != "" && (err == nil || !strings.Contains(err.Error(), tc.wantErr) || !strings.Contains(err.Error(), path)):
 				t.Fatalf("want an error that says %q and the path, got %v", tc.wantErr, err)
-			case tc.wantErr == "" && c.DefaultNetwork.Pool != tc.wantPool:
-				t.Fatalf("pool %q, want %q", c.DefaultNetwork.Pool, tc.wantPool)
+			case tc.wantErr == "" && strings.Join(c.DefaultNetwork.Pools, " ") != tc.wantPools:
+				t.Fatalf("pools %q, want %q", c.DefaultNetwork.Pools, tc.wantPools)
 			}
 		})
 	}

@@ -32,7 +32,7 @@ func (r *Attachments) ensure(ctx context.Context, p *corev1.Pod) error {
 	if err != nil {
 		r.waiting.add(client.ObjectKeyFromObject(p))
 		r.Metrics.ensured(err)
-		r.Events.Eventf(p, nil, corev1.EventTypeWarning, reasonOf(err), "EnsureNetwork", "no network yet: %v", err)
+		r.Events.Eventf(p, nil, corev1.EventTypeWarning, reasonOf(err), "EnsureNetwork", "%s", clip("no network yet: "+err.Error()))
 		return fmt.Errorf("give pod %s its network: %w", klog.KObj(p), err)
 	}
 	r.waiting.remove(client.ObjectKeyFromObject(p))
@@ -44,6 +44,10 @@ func (r *Attachments) obtainAndRecord(ctx context.Context, p *corev1.Pod) (err e
 	wanted, err := pod.Interfaces(p, r.Sources)
 	if err != nil {
 		return fmt.Errorf("%w: %w", driver.ErrInvalid, err)
+	}
+	asks, err := r.describe(ctx, p)
+	if err != nil {
+		return err
 	}
 	var taken []driver.Ref
 	defer func() {
@@ -58,7 +62,11 @@ func (r *Attachments) obtainAndRecord(ctx context.Context, p *corev1.Pod) (err e
 			return err
 		}
 		owner := ownerOf(p, w.Name)
-		a, err := d.Ensure(ctx, driver.Request{Owner: owner, Network: w.Network, Default: w.Default})
+		asks.Owner, asks.Network, asks.Default = owner, w.Network, w.Default
+		if !w.Default {
+			asks.Addresses, asks.Claim, asks.Sticky = nil, "", nil
+		}
+		a, err := d.Ensure(ctx, asks)
 		if err != nil {
 			return fmt.Errorf("interface %s on network %s: %w", w.Name, w.Network, err)
 		}
@@ -77,6 +85,44 @@ func (r *Attachments) obtainAndRecord(ctx context.Context, p *corev1.Pod) (err e
 	r.marks.update(pod.UID(p), func(m *mark) { m.created = true })
 	log.FromContext(ctx).V(run.LevelPod).Info("attachment written", "pod", klog.KObj(p), "addresses", record.Spec.Summary.Addresses, "node", p.Spec.NodeName)
 	return nil
+}
+
+// describe fills in what drivers choose by, the same for every interface but
+// for the addresses, which a pod asks for on the default network.
+func (r *Attachments) describe(ctx context.Context, p *corev1.Pod) (driver.Request, error) {
+	pools, err := pod.Pools(p)
+	if err != nil {
+		return driver.Request{}, fmt.Errorf("%w: %w", driver.ErrInvalid, err)
+	}
+	wishes, err := pod.WishesOf(p)
+	if err != nil {
+		return driver.Request{}, fmt.Errorf("%w: %w", driver.ErrInvalid, err)
+	}
+	return driver.Request{
+		Addresses:       wishes.Addresses,
+		Claim:           wishes.Claim,
+		Sticky:          wishes.Sticky,
+		Pools:           pools,
+		PodLabels:       known(p.Labels),
+		NamespaceLabels: r.labelsOf(ctx, &corev1.Namespace{}, p.Namespace),
+		NodeLabels:      r.labelsOf(ctx, &corev1.Node{}, p.Spec.NodeName),
+	}, nil
+}
+
+// labelsOf reads labels from the caches; nil when they do not have the object.
+func (r *Attachments) labelsOf(ctx context.Context, o client.Object, name string) map[string]string {
+	if err := r.Client.Get(ctx, client.ObjectKey{Name: name}, o, client.UnsafeDisableDeepCopy); err != nil {
+		return nil // not known yet: its event brings the pod back
+	}
+	return known(o.GetLabels())
+}
+
+// known are labels that are known, also when there are none.
+func known(labels map[string]string) map[string]string {
+	if labels == nil {
+		return map[string]string{}
+	}
+	return labels
 }
 
 // undo gives back what one failed attempt holds, so that a pod never sits on

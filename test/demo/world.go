@@ -202,7 +202,7 @@ func (w *world) startFairlead(ctx context.Context) error {
 func (w *world) startController() error {
 	cfg := map[string]any{
 		"kubeconfig":     w.kube.path,
-		"defaultNetwork": map[string]any{"driver": "native", "pool": w.poolName()},
+		"defaultNetwork": map[string]any{"driver": "native", "pools": []string{w.poolName()}},
 		"leaderElection": map[string]any{"namespace": w.namespace()},
 	}
 	if w.Kubeconfig != "" {

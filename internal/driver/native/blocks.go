@@ -40,8 +40,8 @@ func (b Blocks) Delete(ctx context.Context, o *v1alpha1.IPBlock) error {
 	return b.Writer.Delete(ctx, o, client.Preconditions{UID: &o.UID, ResourceVersion: &o.ResourceVersion})
 }
 
-// Feed connects the informers of IPBlocks and IPPools to the store and the set
-// of pools, also on a standby, so that a new leader knows everything at once.
+// Feed connects the informers of IPBlocks, IPPools and IPReservations to the
+// store and the set of pools, also on a standby, so that a new leader knows everything at once.
 // The returned function reports whether all that existed has been taken in.
 func Feed(ctx context.Context, informers ctrlcache.Informers, s *block.Store, pools *Pools) (synced func() bool, err error) {
 	blocks, err := informers.GetInformer(ctx, &v1alpha1.IPBlock{})
@@ -76,7 +76,25 @@ func Feed(ctx context.Context, informers ctrlcache.Informers, s *block.Store, po
 	if err != nil {
 		return nil, err
 	}
-	return func() bool { return blocksFed.HasSynced() && poolsFed.HasSynced() }, nil
+	reservations, err := informers.GetInformer(ctx, &v1alpha1.IPReservation{})
+	if err != nil {
+		return nil, err
+	}
+	reservationsFed, err := reservations.AddEventHandler(cache.ResourceEventHandlerFuncs{
+		AddFunc:    func(o any) { pools.reserve(o.(*v1alpha1.IPReservation)) },
+		UpdateFunc: func(_, o any) { pools.reserve(o.(*v1alpha1.IPReservation)) },
+		DeleteFunc: func(o any) {
+			if r, ok := last[*v1alpha1.IPReservation](o); ok {
+				pools.unreserve(r.Name)
+			}
+		},
+	})
+	if err != nil {
+		return nil, err
+	}
+	return func() bool {
+		return blocksFed.HasSynced() && poolsFed.HasSynced() && reservationsFed.HasSynced()
+	}, nil
 }
 
 // last is the object of a delete event, also of one that the watch missed.

@@ -127,13 +127,16 @@ func (r *Claims) Obtain(ctx context.Context, key types.NamespacedName) ([]netip.
 	return out, nil
 }
 
+// Has returns what is taken or held for a claim, the oldest first.
+func (r *Claims) Has(key types.NamespacedName) []block.Lease { return r.Store.Claimed(key.String()) }
+
 // Reconcile brings one claim to where it should be: what it holds without need
 // is given back, and its status says what it has.
 func (r *Claims) Reconcile(ctx context.Context, req ctrl.Request) (ctrl.Result, error) {
 	if !r.Synced() {
 		return ctrl.Result{RequeueAfter: statusDelay}, nil
 	}
-	has := r.Store.Claimed(req.String())
+	has := r.Has(req.NamespacedName)
 	claim := &v1alpha1.IPClaim{}
 	err := r.Client.Get(ctx, req.NamespacedName, claim)
 	if apierrors.IsNotFound(err) {

@@ -1,5 +1,5 @@
 // Package native is the driver whose addresses come from Fairlead's own pools.
-// It asks the block store for addresses, and looks after what else the pools
+// It chooses the pool, asks the block store for addresses, and looks after what
 // need in the cluster: their status, and the NodeNetworks that tell each node
 // which blocks are routed to it.
 package native
@@ -32,40 +32,51 @@ var (
 
 // Config of the driver.
 type Config struct {
-	// Pool that the default network draws from.
-	Pool string
+	// Pools that the default network draws from, in order.
+	Pools []string
 	// Bridge that nodes plug its interfaces into.
 	Bridge string
+	// Claims that keep addresses beyond their pods.
+	Claims claims
 }
 
 // store is what the driver needs of the block store.
 type store interface {
 	Take(ctx context.Context, p *ipam.Pool, r block.Request) ([]block.Lease, error)
 	Free(ctx context.Context, h ipam.Holder, domain string, addrs []netip.Addr) error
+	leases
+}
+
+// leases is what the store remembers.
+type leases interface {
 	All() iter.Seq[block.Lease]
+	Held(uid, iface string) []block.Lease
+	UsedBy(namespace string, p *ipam.Pool) int
 }
 
 // Driver implements driver.Driver.
 type Driver struct {
-	cfg   Config
-	pools *Pools
-	store store
+	cfg    Config
+	pools  *Pools
+	store  store
+	quotas quotas
 }
 
-// New returns a driver that draws from a pool in pools.
+// New returns a driver that draws from pools.
 func New(cfg Config, pools *Pools, s store) *Driver {
-	return &Driver{cfg: cfg, pools: pools, store: s}
+	return &Driver{cfg: cfg, pools: pools, store: s, quotas: quotas{m: map[tenant]*gate{}}}
 }
 
-// Ensure implements driver.Driver.
-func (d *Driver) Ensure(ctx context.Context, r driver.Request) (driver.Attachment, error) {
-	pool, err := d.pools.Get(d.cfg.Pool)
+// take obtains the addresses of an interface from a pool, or finds again those
+// that its owner has of it.
+func (d *Driver) take(ctx context.Context, pool Pool, r driver.Request) (driver.Attachment, error) {
+	wish, err := d.wish(ctx, pool, r)
 	if err != nil {
 		return driver.Attachment{}, err
 	}
-	leases, err := d.store.Take(ctx, pool.Pool, block.Request{Holder: holderOf(r.Owner)})
+	leases, err := d.store.Take(ctx, pool.Pool, wish)
 	if err != nil {
-		return driver.Attachment{}, fmt.Errorf("pool %s: %w", d.cfg.Pool, translate(err))
+		return driver.Attachment{}, translate(err)
 	}
 	iface := v1alpha1.Interface{
 		Name:    r.Interface,
@@ -73,6 +84,8 @@ func (d *Driver) Ensure(ctx context.Context, r driver.Request) (driver.Attachmen
 		Driver:  Name,
 		Default: r.Default,
 		Domain:  pool.Domain(),
+		Pool:    pool.Name(),
+		Claim:   wish.Claim,
 		Routes:  pool.Routes,
 		Binding: v1alpha1.Binding{Bridge: &v1alpha1.BridgeBinding{Name: d.cfg.Bridge}},
 	}
@@ -140,6 +153,7 @@ func (d *Driver) List(context.Context) iter.Seq2[driver.Ref, error] {
 					Network: v1alpha1.DefaultNetwork,
 					Driver:  Name,
 					Domain:  lease.Domain,
+					Claim:   lease.Claim,
 					Binding: v1alpha1.Binding{Bridge: &v1alpha1.BridgeBinding{Name: d.cfg.Bridge}},
 				},
 			}

@@ -48,7 +48,7 @@ func onAPI(spec v1alpha1.IPPoolSpec, capacity int) func(t *testing.T) drivertest
 				}
 				pools := NewPools()
 				pools.observe(pool)
-				return New(Config{Pool: "default", Bridge: "fairlead0"}, pools, s)
+				return New(Config{Pools: []string{"default"}, Bridge: "fairlead0"}, pools, s)
 			},
 		}
 	}
@@ -136,7 +136,7 @@ func TestInterfaceOfAPool(t *testing.T) {
 
 func TestPoolThatCannotBeUsed(t *testing.T) {
 	pools := NewPools()
-	d := New(Config{Pool: "default", Bridge: "fairlead0"}, pools, nil)
+	d := New(Config{Pools: []string{"default"}, Bridge: "fairlead0"}, pools, nil)
 	_, err := d.Ensure(t.Context(), drivertest.Request(1))
 	if driver.Result(err) != "NotFound" || !strings.Contains(err.Error(), `"default"`) {
 		t.Errorf("no pool: %v", err)

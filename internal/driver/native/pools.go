@@ -1,14 +1,20 @@
 package native
 
 import (
+	"errors"
 	"fmt"
+	"maps"
+	"net/netip"
 	"slices"
 	"sync"
-	"time"
+
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/labels"
 
 	"fairlead.dev/fairlead/api/v1alpha1"
 	"fairlead.dev/fairlead/internal/driver"
 	"fairlead.dev/fairlead/internal/ipam"
+	"fairlead.dev/fairlead/internal/ipam/objects"
 )
 
 // Pool is an IPPool in the form that the driver works with.
@@ -16,42 +22,98 @@ type Pool struct {
 	*ipam.Pool
 	// Routes of every pod.
 	Routes []v1alpha1.Route
+	// Sticky says which pods have a claim without asking.
+	Sticky v1alpha1.Sticky
+	// PerNamespace is how many addresses of each family the pods of a
+	// namespace may have; 0 sets no bound.
+	PerNamespace int
+	// who may draw from it.
+	who []selector
 }
 
-// Pools is what the informer has shown of IPPools, parsed once.
+// selector is one that is set, of namespace, pod or node.
+type selector struct {
+	// field of the spec, and whose labels it selects by.
+	field, of string
+	labels    func(r driver.Request) map[string]string
+	match     labels.Selector
+}
+
+// admits returns nil when a pod may draw from the pool. It fails with
+// driver.ErrNotFound when it may not, and with driver.ErrUnavailable when that
+// cannot be said yet.
+func (p Pool) admits(r driver.Request) error {
+	for _, s := range p.who {
+		switch has := s.labels(r); {
+		case has == nil:
+			return fmt.Errorf("%w: the labels of %s are not known yet", driver.ErrUnavailable, s.of)
+		case !s.match.Matches(labels.Set(has)):
+			return fmt.Errorf("%w: it is not for this pod: the labels of %s do not match %s (%s)", driver.ErrNotFound, s.of, s.field, s.match)
+		}
+	}
+	return nil
+}
+
+// Pools is what the informers have shown of IPPools and IPReservations, parsed
+// once.
 type Pools struct {
-	mu sync.RWMutex
-	m  map[string]parsed
+	mu           sync.Mutex
+	m            map[string]*parsed
+	reservations map[string]*ipam.Reservation
 }
 
 type parsed struct {
 	pool Pool
 	err  error
+	// stale is true when reservations have changed since.
+	stale bool
 }
 
 // NewPools returns an empty set.
-func NewPools() *Pools { return &Pools{m: map[string]parsed{}} }
+func NewPools() *Pools {
+	return &Pools{m: map[string]*parsed{}, reservations: map[string]*ipam.Reservation{}}
+}
 
-// Get returns a pool. It fails with driver.ErrNotFound when there is none of
-// that name and driver.ErrInvalid when its spec cannot be used; the error
-// names the fields.
+// Get returns a pool, without what is reserved. It fails with
+// driver.ErrNotFound when there is none of that name and driver.ErrInvalid when
+// its spec cannot be used; the error names the fields.
 func (p *Pools) Get(name string) (Pool, error) {
-	p.mu.RLock()
-	defer p.mu.RUnlock()
+	p.mu.Lock()
+	defer p.mu.Unlock()
 	got, ok := p.m[name]
 	switch {
 	case !ok:
-		return Pool{}, fmt.Errorf("%w: there is no IPPool %q: create it, or set defaultNetwork.pool to another", driver.ErrNotFound, name)
+		return Pool{}, fmt.Errorf("%w: there is no IPPool %q: create it, or name another", driver.ErrNotFound, name)
 	case got.err != nil:
 		return Pool{}, fmt.Errorf("%w: IPPool %s: %w", driver.ErrInvalid, name, got.err)
+	case got.stale:
+		got.pool.Pool, got.stale = p.without(got.pool.Pool), false
 	}
 	return got.pool, nil
 }
 
+// Without returns a pool without what is reserved.
+func (p *Pools) Without(pool *ipam.Pool) *ipam.Pool {
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	return p.without(pool)
+}
+
+func (p *Pools) without(pool *ipam.Pool) *ipam.Pool {
+	return pool.Without(slices.Collect(maps.Values(p.reservations)))
+}
+
+// Names of all pools, sorted.
+func (p *Pools) Names() []string {
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	return slices.Sorted(maps.Keys(p.m))
+}
+
 // InDomain returns the names of the pools of a domain, sorted.
 func (p *Pools) InDomain(domain string) []string {
-	p.mu.RLock()
-	defer p.mu.RUnlock()
+	p.mu.Lock()
+	defer p.mu.Unlock()
 	var names []string
 	for name, got := range p.m {
 		if got.err == nil && got.pool.Domain() == domain {
@@ -62,9 +124,22 @@ func (p *Pools) InDomain(domain string) []string {
 	return names
 }
 
+// Reserving returns the names of the reservations with addresses of a block.
+func (p *Pools) Reserving(domain string, block netip.Prefix) []string {
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	var names []string
+	for name, r := range p.reservations {
+		if r.Domain() == domain && r.Touches(block) {
+			names = append(names, name)
+		}
+	}
+	return names
+}
+
 // observe takes in a pool as it is now.
 func (p *Pools) observe(o *v1alpha1.IPPool) {
-	got := parsed{}
+	got := &parsed{stale: true}
 	got.pool, got.err = parse(o)
 	p.mu.Lock()
 	defer p.mu.Unlock()
@@ -77,26 +152,59 @@ func (p *Pools) forget(name string) {
 	delete(p.m, name)
 }
 
+// reserve takes in a reservation as it is now: as much of it as can be read.
+func (p *Pools) reserve(o *v1alpha1.IPReservation) {
+	r, _ := ipam.ParseReservation(o.Spec.Domain, o.Spec.Ranges)
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	p.reservations[o.Name] = r
+	p.outdate()
+}
+
+func (p *Pools) unreserve(name string) {
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	delete(p.reservations, name)
+	p.outdate()
+}
+
+func (p *Pools) outdate() {
+	for _, got := range p.m {
+		got.stale = got.err == nil
+	}
+}
+
 // parse checks an IPPool's spec; its error names every field that is wrong.
 func parse(o *v1alpha1.IPPool) (Pool, error) {
-	spec := o.Spec
-	var cooldown time.Duration // the default, unless the API server has filled it in
-	if spec.Cooldown != nil {
-		cooldown = spec.Cooldown.Duration
+	p, err := objects.Pool(o)
+	errs := []error{err}
+	out := Pool{Pool: p, Routes: o.Spec.Routes, Sticky: o.Spec.Sticky, PerNamespace: int(o.Spec.Quota.PerNamespace)}
+	if o.Spec.Placement == v1alpha1.PlacementPerNode && o.Spec.Sticky != "" && o.Spec.Sticky != v1alpha1.StickyOff {
+		errs = append(errs, &ipam.FieldError{
+			Field: "spec.sticky", Value: string(o.Spec.Sticky),
+			Problem: "needs placement Shared: with PerNode an address stays on its node, and the pod may come back on another",
+		})
 	}
-	p, err := ipam.ParsePool(ipam.PoolSpec{
-		Name:     o.Name,
-		Domain:   spec.Domain,
-		Ranges:   spec.Ranges,
-		Excludes: spec.Excludes,
-		Gateways: spec.Gateways,
-		UseEdges: spec.UseEdges,
-		Cooldown: cooldown,
-		Order:    ipam.Order(spec.Order),
-		PerNode:  spec.Placement == v1alpha1.PlacementPerNode,
-	})
-	if err != nil {
+	for _, s := range []struct {
+		selector
+		spec *metav1.LabelSelector
+	}{
+		{selector{field: "spec.namespaceSelector", of: "its namespace", labels: func(r driver.Request) map[string]string { return r.NamespaceLabels }}, o.Spec.NamespaceSelector},
+		{selector{field: "spec.podSelector", of: "the pod", labels: func(r driver.Request) map[string]string { return r.PodLabels }}, o.Spec.PodSelector},
+		{selector{field: "spec.nodeSelector", of: "its node", labels: func(r driver.Request) map[string]string { return r.NodeLabels }}, o.Spec.NodeSelector},
+	} {
+		if s.spec == nil {
+			continue
+		}
+		s.match, err = metav1.LabelSelectorAsSelector(s.spec)
+		if err != nil {
+			errs = append(errs, &ipam.FieldError{Field: s.field, Value: metav1.FormatLabelSelector(s.spec), Problem: "is not a label selector: " + err.Error()})
+			continue
+		}
+		out.who = append(out.who, s.selector)
+	}
+	if err := errors.Join(errs...); err != nil {
 		return Pool{}, err
 	}
-	return Pool{Pool: p, Routes: spec.Routes}, nil
+	return out, nil
 }

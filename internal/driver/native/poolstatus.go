@@ -27,15 +27,27 @@ import (
 // statusDelay gathers changes of a pool's blocks into one write of its status.
 const statusDelay = time.Second
 
-// Gauge is told the counts of a pool when they change.
-type Gauge func(pool, state string, count float64)
+// Gauges are told how full pools are.
+type Gauges interface {
+	// Pool tells how many addresses of a pool are in a state.
+	Pool(pool, state string, count float64)
+	// Exhausts tells in how long a pool will have nothing left; known is false
+	// when it is not filling.
+	Exhausts(pool string, in time.Duration, known bool)
+	// NoPool ends what is told about a pool.
+	NoPool(pool string)
+}
 
 // PoolStatus keeps the status of IPPools.
 type PoolStatus struct {
 	Client client.Client
 	Pools  *Pools
 	Store  *block.Store
-	Gauge  Gauge
+	Gauges Gauges
+	// Synced reports whether the store knows all that is taken.
+	Synced func() bool
+
+	forecast forecast
 }
 
 // SetupWithManager registers the reconciler.
@@ -43,27 +55,40 @@ func (r *PoolStatus) SetupWithManager(mgr ctrl.Manager) error {
 	return ctrl.NewControllerManagedBy(mgr).
 		Named("pools").
 		For(&v1alpha1.IPPool{}, builder.WithPredicates(predicate.GenerationChangedPredicate{})).
-		Watches(&v1alpha1.IPBlock{}, handler.Funcs{
-			CreateFunc: func(_ context.Context, e event.CreateEvent, q queue) { r.enqueue(e.Object, q) },
-			UpdateFunc: func(_ context.Context, e event.UpdateEvent, q queue) { r.enqueue(e.ObjectNew, q) },
-			DeleteFunc: func(_ context.Context, e event.DeleteEvent, q queue) { r.enqueue(e.Object, q) },
-		}).
+		Watches(&v1alpha1.IPBlock{}, r.onChange(func(o client.Object) string { return o.(*v1alpha1.IPBlock).Spec.Domain })).
+		Watches(&v1alpha1.IPReservation{}, r.onChange(func(o client.Object) string { return o.(*v1alpha1.IPReservation).Spec.Domain }),
+			builder.WithPredicates(predicate.GenerationChangedPredicate{})).
 		WithOptions(ctrlcontroller.Options{EnableWarmup: new(true)}).
 		Complete(r)
 }
 
 type queue = workqueue.TypedRateLimitingInterface[reconcile.Request]
 
-func (r *PoolStatus) enqueue(o client.Object, q queue) {
-	for _, name := range r.Pools.InDomain(o.(*v1alpha1.IPBlock).Spec.Domain) {
-		q.AddAfter(reconcile.Request{NamespacedName: client.ObjectKey{Name: name}}, statusDelay)
+// onChange looks, a little later, at the pools of an object's domain.
+func (r *PoolStatus) onChange(domain func(client.Object) string) handler.EventHandler {
+	enqueue := func(o client.Object, q queue) {
+		for _, name := range r.Pools.InDomain(domain(o)) {
+			q.AddAfter(reconcile.Request{NamespacedName: client.ObjectKey{Name: name}}, statusDelay)
+		}
+	}
+	return handler.Funcs{
+		CreateFunc: func(_ context.Context, e event.CreateEvent, q queue) { enqueue(e.Object, q) },
+		UpdateFunc: func(_ context.Context, e event.UpdateEvent, q queue) {
+			enqueue(e.ObjectOld, q)
+			enqueue(e.ObjectNew, q)
+		},
+		DeleteFunc: func(_ context.Context, e event.DeleteEvent, q queue) { enqueue(e.Object, q) },
 	}
 }
 
 // Reconcile writes the status of one pool when it differs.
 func (r *PoolStatus) Reconcile(ctx context.Context, req ctrl.Request) (ctrl.Result, error) {
+	if !r.Synced() {
+		return ctrl.Result{RequeueAfter: statusDelay}, nil
+	}
 	o := &v1alpha1.IPPool{}
 	if err := r.Client.Get(ctx, req.NamespacedName, o); err != nil {
+		r.forget(req.Name)
 		return ctrl.Result{}, client.IgnoreNotFound(err)
 	}
 	after := o.DeepCopy()
@@ -71,13 +96,9 @@ func (r *PoolStatus) Reconcile(ctx context.Context, req ctrl.Request) (ctrl.Resu
 	pool, err := parse(o)
 	if err != nil {
 		invalidStatus(after, err)
+		r.forget(o.Name)
 	} else {
-		counts := r.Store.Counts(pool.Pool)
-		countStatus(after, counts)
-		r.report(o.Name, counts)
-		if counts.Cooling > 0 {
-			again = pool.Cooldown() // by then addresses have become free without any event
-		}
+		again = r.judge(after, r.Pools.Without(pool.Pool))
 	}
 	if equality.Semantic.DeepEqual(o.Status, after.Status) {
 		return ctrl.Result{RequeueAfter: again}, nil
@@ -88,9 +109,41 @@ func (r *PoolStatus) Reconcile(ctx context.Context, req ctrl.Request) (ctrl.Resu
 	return ctrl.Result{RequeueAfter: again}, nil
 }
 
+func (r *PoolStatus) forget(pool string) {
+	r.forecast.forget(pool)
+	r.Gauges.NoPool(pool)
+}
+
+// judge fills in the status of a pool that can be used and tells the gauges. It
+// returns when to look again: time alone makes addresses free and rates fall.
+func (r *PoolStatus) judge(o *v1alpha1.IPPool, pool *ipam.Pool) time.Duration {
+	all := r.Store.Counts(pool)
+	r.report(o.Name, all)
+	exhausted := ""
+	var (
+		soonest time.Duration
+		filling bool
+	)
+	for _, f := range pool.Families() {
+		c := r.Store.Counts(pool, f)
+		if c.Free == 0 && exhausted == "" {
+			exhausted = fmt.Sprintf("no %s address is left: %s", f, c)
+		}
+		if in, ok := r.forecast.note(family{o.Name, f}, c, time.Now()); ok && (!filling || in < soonest) {
+			soonest, filling = in, true
+		}
+	}
+	r.Gauges.Exhausts(o.Name, soonest, filling)
+	countStatus(o, all, exhausted)
+	if all.Cooling > 0 {
+		return min(forecastStep, pool.Cooldown())
+	}
+	return forecastStep
+}
+
 func (r *PoolStatus) report(pool string, c ipam.Counts) {
 	for state, n := range map[string]uint64{"free": c.Free, "allocated": c.Allocated, "cooling": c.Cooling, "held": c.Held, "reserved": c.Reserved} {
-		r.Gauge(pool, state, float64(n))
+		r.Gauges.Pool(pool, state, float64(n))
 	}
 }
 
@@ -104,7 +157,9 @@ func invalidStatus(o *v1alpha1.IPPool, cause error) {
 	})
 }
 
-func countStatus(o *v1alpha1.IPPool, c ipam.Counts) {
+// countStatus fills in the status; exhausted says which family has nothing left,
+// as a pod needs an address of each.
+func countStatus(o *v1alpha1.IPPool, c ipam.Counts, exhausted string) {
 	s := &o.Status
 	s.Usable, s.Free, s.Allocated = signed(c.Usable), signed(c.Free), signed(c.Allocated)
 	s.Cooling, s.Held, s.Reserved = signed(c.Cooling), signed(c.Held), signed(c.Reserved)
@@ -115,16 +170,16 @@ func countStatus(o *v1alpha1.IPPool, c ipam.Counts) {
 		Message:            "addresses can be taken",
 		ObservedGeneration: o.Generation,
 	})
-	exhausted := metav1.Condition{
+	left := metav1.Condition{
 		Type:               v1alpha1.ConditionExhausted,
 		Status:             metav1.ConditionFalse,
 		Reason:             "AddressesLeft",
 		ObservedGeneration: o.Generation,
 	}
-	if c.Free == 0 {
-		exhausted.Status, exhausted.Reason, exhausted.Message = metav1.ConditionTrue, "NoAddressLeft", c.String()
+	if exhausted != "" {
+		left.Status, left.Reason, left.Message = metav1.ConditionTrue, "NoAddressLeft", exhausted
 	}
-	meta.SetStatusCondition(&s.Conditions, exhausted)
+	meta.SetStatusCondition(&s.Conditions, left)
 }
 
 func signed(n uint64) int64 { return int64(min(n, math.MaxInt64)) }

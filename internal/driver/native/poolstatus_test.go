@@ -3,6 +3,7 @@ package native
 import (
 	"context"
 	"testing"
+	"time"
 
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	ctrl "sigs.k8s.io/controller-runtime"
@@ -12,6 +13,12 @@ import (
 	"fairlead.dev/fairlead/internal/ipam/block"
 	"fairlead.dev/fairlead/test/cluster"
 )
+
+type noGauges struct{}
+
+func (noGauges) Pool(string, string, float64)         {}
+func (noGauges) Exhausts(string, time.Duration, bool) {}
+func (noGauges) NoPool(string)                        {}
 
 // behind is a client whose reads, as a cache's may, still show a pool.
 type behind struct {
@@ -35,7 +42,8 @@ func TestStatusOfAPoolThatWent(t *testing.T) {
 		Client: behind{c.Client, pool},
 		Pools:  NewPools(),
 		Store:  block.New(Blocks{Writer: c.Client, Live: c.Client}, block.Config{}),
-		Gauge:  func(string, string, float64) {},
+		Gauges: noGauges{},
+		Synced: func() bool { return true },
 	}
 	if _, err := r.Reconcile(t.Context(), ctrl.Request{NamespacedName: client.ObjectKeyFromObject(pool)}); err != nil {
 		t.Error(err)

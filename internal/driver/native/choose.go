@@ -1,0 +1,121 @@
+package native
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"slices"
+	"strings"
+
+	"fairlead.dev/fairlead/internal/driver"
+	"fairlead.dev/fairlead/internal/ipam/block"
+)
+
+// Ensure implements driver.Driver. It asks the pools in order; all addresses
+// of an interface come from one of them.
+func (d *Driver) Ensure(ctx context.Context, r driver.Request) (driver.Attachment, error) {
+	names := d.cfg.Pools
+	if len(r.Pools) > 0 {
+		names = r.Pools
+	}
+	if held := d.store.Held(string(r.PodUID), r.Interface); len(held) > 0 {
+		return d.again(ctx, names, held, r)
+	}
+	var no refusals
+	for _, name := range d.claimedFirst(names, r) {
+		a, err := d.from(ctx, name, r)
+		if err == nil {
+			return a, nil
+		}
+		if !nextMayHelp(err) {
+			return driver.Attachment{}, fmt.Errorf("pool %s: %w", name, err)
+		}
+		no = append(no, refusal{name, err})
+	}
+	return driver.Attachment{}, no.err()
+}
+
+// again returns what the owner already has, from before a crash or an earlier
+// call: whether the pool would still serve it does not matter then.
+func (d *Driver) again(ctx context.Context, names []string, held []block.Lease, r driver.Request) (driver.Attachment, error) {
+	var best Pool
+	most := 0
+	for _, name := range slices.Concat(names, d.pools.Names()) {
+		pool, err := d.pools.Get(name)
+		if err != nil {
+			continue
+		}
+		n := 0
+		for _, l := range held {
+			if l.Domain == pool.Domain() && pool.Covers(l.Addr) {
+				n++
+			}
+		}
+		if n > most {
+			best, most = pool, n
+		}
+	}
+	if most == 0 {
+		return driver.Attachment{}, fmt.Errorf("%w: the pod already has %s of domain %s, and no usable pool has it in its ranges: restore the pool, or delete the pod",
+			driver.ErrNotFound, held[0].Addr, held[0].Domain)
+	}
+	a, err := d.take(ctx, best, r)
+	if err != nil {
+		return driver.Attachment{}, fmt.Errorf("pool %s: %w", best.Name(), err)
+	}
+	return a, nil
+}
+
+// from obtains an interface from one pool, if that serves the pod.
+func (d *Driver) from(ctx context.Context, name string, r driver.Request) (driver.Attachment, error) {
+	pool, err := d.pools.Get(name)
+	if err != nil {
+		return driver.Attachment{}, err
+	}
+	if err := pool.admits(r); err != nil {
+		return driver.Attachment{}, err
+	}
+	if pool.PerNamespace > 0 {
+		used := func() int { return d.store.UsedBy(r.Namespace, pool.Pool) }
+		leave, err := d.quotas.enter(ctx, tenant{name, r.Namespace}, pool.PerNamespace, used)
+		if err != nil {
+			return driver.Attachment{}, err
+		}
+		defer leave()
+	}
+	return d.take(ctx, pool, r)
+}
+
+// nextMayHelp says whether another pool may be asked. It may not while a pool
+// may have given an address after all, or what was asked for has a holder.
+func nextMayHelp(err error) bool {
+	return errors.Is(err, driver.ErrExhausted) || errors.Is(err, driver.ErrInvalid) || errors.Is(err, driver.ErrNotFound)
+}
+
+// refusal is why a pool gives nothing.
+type refusal struct {
+	pool string
+	err  error
+}
+
+type refusals []refusal
+
+// err names every pool and why. It is ErrExhausted when waiting may help, else
+// ErrInvalid when something is wrong, else ErrNotFound.
+func (no refusals) err() error {
+	if len(no) == 1 {
+		return fmt.Errorf("pool %s: %w", no[0].pool, no[0].err)
+	}
+	kind := driver.ErrNotFound
+	texts := make([]string, 0, len(no))
+	for _, n := range no {
+		texts = append(texts, fmt.Sprintf("pool %s: %v", n.pool, n.err))
+		switch {
+		case errors.Is(n.err, driver.ErrExhausted):
+			kind = driver.ErrExhausted
+		case errors.Is(n.err, driver.ErrInvalid) && kind != driver.ErrExhausted:
+			kind = driver.ErrInvalid
+		}
+	}
+	return fmt.Errorf("%w: no pool gives an address: %s", kind, strings.Join(texts, "; "))
+}

@@ -1,0 +1,100 @@
+package native
+
+import (
+	"context"
+	"fmt"
+	"net/netip"
+
+	"k8s.io/apimachinery/pkg/api/equality"
+	"k8s.io/apimachinery/pkg/api/meta"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	ctrl "sigs.k8s.io/controller-runtime"
+	"sigs.k8s.io/controller-runtime/pkg/builder"
+	"sigs.k8s.io/controller-runtime/pkg/client"
+	ctrlcontroller "sigs.k8s.io/controller-runtime/pkg/controller"
+	"sigs.k8s.io/controller-runtime/pkg/event"
+	"sigs.k8s.io/controller-runtime/pkg/handler"
+	"sigs.k8s.io/controller-runtime/pkg/predicate"
+	"sigs.k8s.io/controller-runtime/pkg/reconcile"
+
+	"fairlead.dev/fairlead/api/v1alpha1"
+	"fairlead.dev/fairlead/internal/ipam"
+	"fairlead.dev/fairlead/internal/ipam/block"
+)
+
+// maxInUse is how many addresses the status of a reservation lists.
+const maxInUse = 32
+
+// Reservations keeps the status of IPReservations. That they are in force is
+// the business of Pools.
+type Reservations struct {
+	Client client.Client
+	Pools  *Pools
+	Store  *block.Store
+	// Synced reports whether the store knows all that is taken.
+	Synced func() bool
+}
+
+// SetupWithManager registers the reconciler.
+func (r *Reservations) SetupWithManager(mgr ctrl.Manager) error {
+	return ctrl.NewControllerManagedBy(mgr).
+		Named("reservations").
+		For(&v1alpha1.IPReservation{}, builder.WithPredicates(predicate.GenerationChangedPredicate{})).
+		Watches(&v1alpha1.IPBlock{}, handler.Funcs{
+			CreateFunc: func(_ context.Context, e event.CreateEvent, q queue) { r.enqueue(e.Object, q) },
+			UpdateFunc: func(_ context.Context, e event.UpdateEvent, q queue) { r.enqueue(e.ObjectNew, q) },
+			DeleteFunc: func(_ context.Context, e event.DeleteEvent, q queue) { r.enqueue(e.Object, q) },
+		}).
+		WithOptions(ctrlcontroller.Options{EnableWarmup: new(true)}).
+		Complete(r)
+}
+
+func (r *Reservations) enqueue(o client.Object, q queue) {
+	b := o.(*v1alpha1.IPBlock)
+	prefix, err := netip.ParsePrefix(b.Spec.CIDR)
+	if err != nil {
+		return // nothing is ever taken from it
+	}
+	for _, name := range r.Pools.Reserving(b.Spec.Domain, prefix) {
+		q.AddAfter(reconcile.Request{NamespacedName: client.ObjectKey{Name: name}}, statusDelay)
+	}
+}
+
+// Reconcile writes the status of one reservation when it differs.
+func (r *Reservations) Reconcile(ctx context.Context, req ctrl.Request) (ctrl.Result, error) {
+	if !r.Synced() {
+		return ctrl.Result{RequeueAfter: statusDelay}, nil
+	}
+	o := &v1alpha1.IPReservation{}
+	if err := r.Client.Get(ctx, req.NamespacedName, o); err != nil {
+		return ctrl.Result{}, client.IgnoreNotFound(err)
+	}
+	after := o.DeepCopy()
+	reservation, problem := ipam.ParseReservation(o.Spec.Domain, o.Spec.Ranges)
+	held := r.Store.Within(reservation)
+	after.Status.InUse = nil
+	for _, l := range held[:min(len(held), maxInUse)] {
+		after.Status.InUse = append(after.Status.InUse, l.Addr.String())
+	}
+	ready := metav1.Condition{
+		Type:               v1alpha1.ConditionReady,
+		Status:             metav1.ConditionTrue,
+		Reason:             v1alpha1.ReasonValid,
+		Message:            "no address of it is handed out",
+		ObservedGeneration: o.Generation,
+	}
+	switch {
+	case problem != nil:
+		ready.Status, ready.Reason, ready.Message = metav1.ConditionFalse, v1alpha1.ReasonInvalid, problem.Error()
+	case len(held) > 0:
+		ready.Message = fmt.Sprintf("no address of it is handed out any more; %d stay with the pods that had them", len(held))
+	}
+	meta.SetStatusCondition(&after.Status.Conditions, ready)
+	if equality.Semantic.DeepEqual(o.Status, after.Status) {
+		return ctrl.Result{}, nil
+	}
+	if err := r.Client.Status().Patch(ctx, after, client.MergeFrom(o)); client.IgnoreNotFound(err) != nil {
+		return ctrl.Result{}, fmt.Errorf("write status of reservation %s: %w", o.Name, err)
+	}
+	return ctrl.Result{}, nil
+}

@@ -1,0 +1,82 @@
+package native
+
+import (
+	"context"
+	"net/netip"
+	"slices"
+
+	"k8s.io/apimachinery/pkg/types"
+
+	"fairlead.dev/fairlead/internal/driver"
+	"fairlead.dev/fairlead/internal/ipam"
+	"fairlead.dev/fairlead/internal/ipam/block"
+)
+
+// claims is what the driver needs of IPClaims.
+type claims interface {
+	// Obtain returns the addresses that a claim asks for. A claim that does
+	// not exist is made.
+	Obtain(ctx context.Context, key types.NamespacedName) ([]netip.Addr, error)
+	// Has returns what is taken or held for a claim.
+	Has(key types.NamespacedName) []block.Lease
+}
+
+// claimOf returns the claim with which a pod draws from a pool: the one that it
+// names, else the one that the pool gives it.
+func claimOf(pool Pool, r driver.Request) (key types.NamespacedName, ok bool) {
+	name := r.Claim
+	if name == "" {
+		name = r.Sticky[pool.Sticky]
+	}
+	return types.NamespacedName{Namespace: r.Namespace, Name: name}, name != ""
+}
+
+// wish says what a pod wants of a pool. An address that the pod asks for goes
+// before that of its claim.
+func (d *Driver) wish(ctx context.Context, pool Pool, r driver.Request) (block.Request, error) {
+	out := block.Request{Holder: holderOf(r.Owner), Addresses: r.Addresses}
+	key, ok := claimOf(pool, r)
+	if !ok {
+		return out, nil
+	}
+	out.Claim = key.String()
+	if pool.PerNode() {
+		return out, nil // the store says why not: no claim is made for it
+	}
+	wanted, err := d.cfg.Claims.Obtain(ctx, key)
+	if err != nil {
+		return block.Request{}, err
+	}
+	for _, a := range wanted {
+		if !slices.ContainsFunc(r.Addresses, func(b netip.Addr) bool { return ipam.FamilyOf(a) == ipam.FamilyOf(b) }) {
+			out.Addresses = append(slices.Clip(out.Addresses), a)
+		}
+	}
+	return out, nil
+}
+
+// claimedFirst puts the pools first of which the pod's claim has addresses.
+func (d *Driver) claimedFirst(names []string, r driver.Request) []string {
+	if r.Claim == "" && len(r.Sticky) == 0 {
+		return names
+	}
+	has := func(name string) bool {
+		pool, err := d.pools.Get(name)
+		if err != nil {
+			return false
+		}
+		key, ok := claimOf(pool, r)
+		return ok && slices.ContainsFunc(d.cfg.Claims.Has(key), func(l block.Lease) bool {
+			return l.Domain == pool.Domain() && pool.Covers(l.Addr)
+		})
+	}
+	var first, rest []string
+	for _, name := range names {
+		if has(name) {
+			first = append(first, name)
+		} else {
+			rest = append(rest, name)
+		}
+	}
+	return append(first, rest...)
+}
