@@ -86,6 +86,15 @@ func (p *Pool) space(f Family) *space {
 	return &p.v6
 }
 
+// Ranges as they were written.
+func (p *Pool) Ranges() []string {
+	var out []string
+	for _, r := range slices.Concat(p.v4.ranges, p.v6.ranges) {
+		out = append(out, r.text)
+	}
+	return out
+}
+
 // Families that the pool has, IPv4 first.
 func (p *Pool) Families() []Family {
 	var out []Family

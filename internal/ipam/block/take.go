@@ -6,6 +6,7 @@ import (
 	"fmt"
 	"net/netip"
 	"slices"
+	"strings"
 	"time"
 
 	"fairlead.dev/fairlead/internal/ipam"
@@ -126,7 +127,7 @@ func parse(p *ipam.Pool, r Request) ([]want, error) {
 	}
 	for _, a := range r.Addresses {
 		if !p.Covers(a) {
-			return nil, fmt.Errorf("%w: address %s is in no range of pool %s", ErrInvalid, a, p.Name())
+			return nil, fmt.Errorf("%w: address %s is in no range of pool %s (%s)", ErrInvalid, a, p.Name(), strings.Join(p.Ranges(), ", "))
 		}
 		i := slices.IndexFunc(wants, func(w want) bool { return w.family == ipam.FamilyOf(a) })
 		if other := wants[i].addr; other.IsValid() && other != a {
