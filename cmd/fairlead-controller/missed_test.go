@@ -1,0 +1,131 @@
+package main
+
+import (
+	"context"
+	"fmt"
+	"maps"
+	"slices"
+	"testing"
+
+	"github.com/google/go-cmp/cmp"
+	corev1 "k8s.io/api/core/v1"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"sigs.k8s.io/controller-runtime/pkg/client"
+
+	"fairlead.dev/fairlead/api/v1alpha1"
+	"fairlead.dev/fairlead/test/cluster"
+)
+
+// whereabouts#546: pods that were deleted while nothing ran leaked their
+// addresses. While the controller is down here one pod goes, one finishes,
+// one goes and its record with it, so that only the block knows of it, and one
+// goes with its node, which is said to be off.
+func TestWhatHappenedWhileDown(t *testing.T) {
+	c := cluster.Exclusive(t)
+	const name = "missed"
+	c.Node(name)
+	off := c.Node(name + "-off")
+	pool := &v1alpha1.IPPool{
+		ObjectMeta: metav1.ObjectMeta{Name: "default"},
+		Spec:       v1alpha1.IPPoolSpec{Domain: name, Ranges: []string{"10.1.0.0/24"}},
+	}
+	if err := c.Client.Create(t.Context(), pool); err != nil {
+		t.Fatal(err)
+	}
+	world := watchWorld(t, c, name)
+	gone, finished, forgotten, stays := c.Pod("gone", name), c.Pod("finished", name), c.Pod("forgotten", name), c.Pod("stays", name)
+	stranded := c.Pod("stranded", off.Name)
+	t.Run("up", func(t *testing.T) {
+		supervise(t, c.Kubeconfig)
+		c.Eventually(t, "all records", func(ctx context.Context) error {
+			return world.recorded(ctx, []*corev1.Pod{gone, finished, forgotten, stays})
+		})
+		addressOf(t, c, stranded)
+	}) // and with it ends the controller
+	if t.Failed() {
+		return
+	}
+	for _, p := range []*corev1.Pod{gone, forgotten, stranded} {
+		if err := c.Client.Delete(t.Context(), p); err != nil {
+			t.Fatal(err)
+		}
+	}
+	after := finished.DeepCopy()
+	after.Status.Phase = corev1.PodFailed
+	if err := c.Client.Status().Patch(t.Context(), after, client.MergeFrom(finished)); err != nil {
+		t.Fatal(err)
+	}
+	forget(t, c, forgotten)
+	switchOff(t, c, off)
+	late := c.Pod("late", name)
+
+	supervise(t, c.Kubeconfig)
+	c.Eventually(t, "what the living have, and nothing else", func(ctx context.Context) error {
+		return world.holdsOnly(ctx, []*corev1.Pod{stays, late})
+	})
+}
+
+// switchOff says of a node what Kubernetes and an operator say of one that is off.
+func switchOff(t *testing.T, c *cluster.Cluster, node *corev1.Node) {
+	t.Helper()
+	before := node.DeepCopy()
+	node.Spec.Taints = []corev1.Taint{{Key: corev1.TaintNodeOutOfService, Value: "nodeshutdown", Effect: corev1.TaintEffectNoExecute}}
+	if err := c.Client.Patch(t.Context(), node, client.MergeFrom(before)); err != nil {
+		t.Fatal(err)
+	}
+	before = node.DeepCopy()
+	node.Status.Conditions[0].Status = corev1.ConditionUnknown
+	if err := c.Client.Status().Patch(t.Context(), node, client.MergeFrom(before)); err != nil {
+		t.Fatal(err)
+	}
+}
+
+// forget takes the record of a pod that is gone away, finalizer and all.
+func forget(t *testing.T, c *cluster.Cluster, p *corev1.Pod) {
+	t.Helper()
+	c.Eventually(t, "the record of pod "+p.Name+" to be gone", func(ctx context.Context) error {
+		var list v1alpha1.PodAttachmentList
+		if err := c.Client.List(ctx, &list, client.InNamespace(p.Namespace)); err != nil {
+			return err
+		}
+		i := slices.IndexFunc(list.Items, func(r v1alpha1.PodAttachment) bool { return r.Spec.PodUID == p.UID })
+		if i < 0 {
+			return nil
+		}
+		record := &list.Items[i]
+		before := record.DeepCopy()
+		record.Finalizers = nil
+		if err := c.Client.Patch(ctx, record, client.MergeFrom(before)); err != nil {
+			return err
+		}
+		return fmt.Errorf("it is there, deleted by %v", c.Client.Delete(ctx, record))
+	})
+}
+
+// holdsOnly fails until exactly these pods have records, and addresses.
+func (w *world) holdsOnly(ctx context.Context, pods []*corev1.Pod) error {
+	records, err := w.records(ctx)
+	if err != nil {
+		return err
+	}
+	slots, err := w.slots(ctx)
+	if err != nil {
+		return err
+	}
+	var want, recorded []string
+	for _, p := range pods {
+		want = append(want, string(p.UID))
+	}
+	for _, r := range records {
+		recorded = append(recorded, string(r.Spec.PodUID))
+	}
+	slices.Sort(want)
+	slices.Sort(recorded)
+	if diff := cmp.Diff(want, recorded); diff != "" {
+		return fmt.Errorf("pods with records (-want +got):\n%s", diff)
+	}
+	if diff := cmp.Diff(want, slices.Sorted(maps.Values(slots))); diff != "" {
+		return fmt.Errorf("pods with addresses (-want +got):\n%s", diff)
+	}
+	return nil
+}
