@@ -110,6 +110,13 @@ func scheduledNow(p *corev1.Pod) {
 	p.Status.Conditions = []corev1.PodCondition{{Type: corev1.PodScheduled, Status: corev1.ConditionTrue, LastTransitionTime: ago(9 * time.Minute)}}
 }
 
+func waitsForNode(a *v1alpha1.PodAttachment) {
+	a.Status.Conditions = append(a.Status.Conditions, metav1.Condition{
+		Type: v1alpha1.ConditionReleased, Status: metav1.ConditionFalse, Reason: v1alpha1.ReasonWaitingForNode, LastTransitionTime: ago(6 * time.Minute),
+		Message: "node node-1 has not said that nothing holds 10.244.248.65: it has been unreachable since 2026-03-02T09:20:00Z",
+	})
+}
+
 // stories are pods in every state that explain tells apart, by name of the
 // golden file.
 func stories() map[string]snapshot {
@@ -152,7 +159,9 @@ func stories() map[string]snapshot {
 		"gonenotasked": gone(without(at(), asWritten)),
 		"releasing":    gone(without(at(), deleted(7*time.Minute))),
 		"detached":     gone(without(at(), unplugged, deleted(7*time.Second))),
-		"stuck":        gone(without(at(), unplugged, releaseFails)),
+		"stuck":        gone(without(at(), unplugged, releaseUnavailable)),
+		"lostnode":     gone(without(at(), deleted(7*time.Minute), waitsForNode)),
+		"provenstuck":  gone(without(at(), releaseUnavailable)),
 		"successor":    successor,
 	}
 }

@@ -27,6 +27,7 @@ func ipamCommand(c *connection) *cobra.Command {
 		Use:   "ipam",
 		Short: "Look into how addresses are kept",
 		Args:  cobra.NoArgs,
+		RunE:  func(cmd *cobra.Command, _ []string) error { return cmd.Help() },
 	}
 	cmd.AddCommand(auditCommand(c))
 	return cmd

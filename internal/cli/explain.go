@@ -287,10 +287,19 @@ func (s *story) releasing() {
 	s.add(markDone, "release", asked, "the PodAttachment is being deleted")
 	released := meta.FindStatusCondition(a.Status.Conditions, v1alpha1.ConditionReleased)
 	detached := a.Status.Sandbox != nil && a.Status.Sandbox.State == v1alpha1.SandboxDetached
+	if releaseFails(released) {
+		if detached {
+			s.add(markDone, "node's word", nil, "nothing on node %s holds %s", node, a.Spec.Summary.Addresses)
+		} else {
+			s.add(markNotNeeded, "node's word", nil, "there is proof that node %s cannot hold %s", node, a.Spec.Summary.Addresses)
+		}
+		s.givenBack(markFailed, timestamp(released.LastTransitionTime.Time), oneLine(released.Reason+": "+released.Message))
+		return
+	}
 	if !detached {
 		text := fmt.Sprintf("node %s has not said that nothing holds %s", node, a.Spec.Summary.Addresses)
 		if isFalse(released) {
-			text = explained("node "+node, released.Reason, released.Message)
+			text = released.Message // it says what else would do
 		}
 		s.add(markWaiting, "node's word", asked, "%s", text).
 			pending(fmt.Sprintf("node %s to say that nothing holds %s, or proof that it cannot", node, a.Spec.Summary.Addresses),
@@ -302,10 +311,6 @@ func (s *story) releasing() {
 		said = timestamp(at.Time)
 	}
 	s.add(markDone, "node's word", said, "nothing on node %s holds %s", node, a.Spec.Summary.Addresses)
-	if isFalse(released) {
-		s.givenBack(markFailed, timestamp(released.LastTransitionTime.Time), oneLine(released.Reason+": "+released.Message))
-		return
-	}
 	s.givenBack(markWaiting, asked, "the controller has not given them back: finalizer "+v1alpha1.ReleaseFinalizer)
 }
 

@@ -12,6 +12,7 @@ func explainCommand(c *connection) *cobra.Command {
 		Use:   "explain",
 		Short: "Explain step by step where something stands and what it waits for",
 		Args:  cobra.NoArgs,
+		RunE:  func(cmd *cobra.Command, _ []string) error { return cmd.Help() },
 	}
 	cmd.AddCommand(explainPodCommand(c))
 	return cmd

@@ -103,7 +103,7 @@ func deleted(d time.Duration) func(*v1alpha1.PodAttachment) {
 	return func(a *v1alpha1.PodAttachment) { a.DeletionTimestamp = new(ago(d)) }
 }
 
-func releaseFails(a *v1alpha1.PodAttachment) {
+func releaseUnavailable(a *v1alpha1.PodAttachment) {
 	a.DeletionTimestamp = new(ago(5 * time.Minute))
 	a.Status.Conditions = append(a.Status.Conditions, metav1.Condition{
 		Type: v1alpha1.ConditionReleased, Status: metav1.ConditionFalse, Reason: "Unavailable",
@@ -180,7 +180,7 @@ func troubled() snapshot {
 	snap.attachments = append(snap.attachments,
 		recordOf(waiting, "10.244.248.66/32", notPlugged),
 		recordOf(releasing, "10.244.21.131/32", deleted(7*time.Minute)),
-		recordOf(failing, "10.244.248.67/32", releaseFails),
+		recordOf(failing, "10.244.248.67/32", releaseUnavailable),
 	)
 	snap.events = []eventsv1.Event{
 		warningAbout(none, "NetworkExhausted", "no network yet: interface eth0 on network default: pool default: 4 usable, 4 allocated", 20*time.Second),

@@ -159,7 +159,7 @@ func judge(v *podView, a *v1alpha1.PodAttachment) {
 	sandbox := a.Status.Sandbox
 	detached := sandbox != nil && sandbox.State == v1alpha1.SandboxDetached
 	switch {
-	case isFalse(released) && released.Reason != v1alpha1.ReasonWaitingForNode:
+	case releaseFails(released):
 		v.because(stateFailing, released)
 	case a.DeletionTimestamp != nil && detached:
 		v.State, v.Reason, v.Since = stateReleasing, reasonControllers, timestamp(a.DeletionTimestamp.Time)
@@ -180,6 +180,11 @@ func judge(v *podView, a *v1alpha1.PodAttachment) {
 	default:
 		v.State, v.Since = stateAttached, timestamp(sandbox.AttachedAt.Time)
 	}
+}
+
+// releaseFails says whether giving back fails, rather than waits for the node.
+func releaseFails(released *metav1.Condition) bool {
+	return isFalse(released) && released.Reason != v1alpha1.ReasonWaitingForNode
 }
 
 func isFalse(c *metav1.Condition) bool { return c != nil && c.Status == metav1.ConditionFalse }

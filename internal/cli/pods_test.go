@@ -54,7 +54,8 @@ func TestStateOfARecord(t *testing.T) {
 			[]func(*v1alpha1.PodAttachment){detached, setReady(metav1.ConditionFalse, "Unplugged", ""), deleted(2 * time.Second)},
 			state{stateReleasing, "ControllerNotDone", 2 * time.Second},
 		},
-		{"release fails", []func(*v1alpha1.PodAttachment){detached, releaseFails}, state{stateFailing, "Unavailable", 4 * time.Minute}},
+		{"deleted, node lost", []func(*v1alpha1.PodAttachment){deleted(2 * time.Second), waitsForNode}, state{stateReleasing, "WaitingForNode", 6 * time.Minute}},
+		{"release fails", []func(*v1alpha1.PodAttachment){detached, releaseUnavailable}, state{stateFailing, "Unavailable", 4 * time.Minute}},
 	} {
 		t.Run(tt.name, func(t *testing.T) {
 			a := recordOf(podOf("cart-0", "node-1"), "10.0.0.1/32", tt.with...)

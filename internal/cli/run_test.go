@@ -67,6 +67,12 @@ func TestBadCalls(t *testing.T) {
 		{"unknown format", []string{"status", "-o", "yaml"}, `invalid argument "yaml" for "-o, --output" flag: must be "table" or "json"`},
 		{"unknown command", []string{"stats"}, `unknown command "stats"`},
 		{"argument", []string{"pods", "web"}, `unknown command "web"`},
+		{"map of which pool", []string{"pools", "--map"}, "--map draws one pool: name it, as in fairlead pools default --map"},
+		{"who is no address", []string{"who", "web"}, `"web" is not an IP address`},
+		{"pod of two namespaces", []string{"explain", "pod", "shop/web", "-n", "pay"}, "shop/web is in namespace shop and --namespace says pay"},
+		{"pod of no namespace", []string{"explain", "pod", "/web"}, `"/web" is not a pod: write it as namespace/name`},
+		{"explain of what", []string{"explain", "web"}, `unknown command "web" for "fairlead explain"`},
+		{"audit of one address", []string{"ipam", "audit", "10.0.0.1"}, `unknown command "10.0.0.1"`},
 		{"one namespace and all", []string{"pods", "-A", "-n", "shop"}, "--all-namespaces and --namespace exclude each other"},
 	} {
 		t.Run(tt.name, func(t *testing.T) {
@@ -116,10 +122,10 @@ func TestBadServers(t *testing.T) {
 		{"no CRDs", withoutCRDs.URL, "Fairlead's CRDs are not installed in the cluster at " + withoutCRDs.URL + ": it has no podattachments.fairlead.dev"},
 	} {
 		t.Run(tt.name, func(t *testing.T) {
-			for _, command := range []string{"status", "pods"} {
-				got := call(t, command, "--kubeconfig", kubeconfigFor(t, tt.server))
+			for _, command := range [][]string{{"status"}, {"pods"}, {"explain", "pod", "web"}, {"ipam", "audit"}} {
+				got := call(t, append(command, "--kubeconfig", kubeconfigFor(t, tt.server))...)
 				if got.Code != exitError || got.Stdout != "" || !strings.Contains(got.Stderr, tt.want) {
-					t.Errorf("%s: got %+v, want code %d and the error %q", command, got, exitError, tt.want)
+					t.Errorf("%v: got %+v, want code %d and the error %q", command, got, exitError, tt.want)
 				}
 			}
 		})

@@ -56,7 +56,7 @@ func TestAttention(t *testing.T) {
 		{"waits for long", func(s *snapshot) { addRecord(s, notPlugged) }, []string{"1 pod waiting for over 60s (shop/cart-2: NotPlugged)"}},
 		{"just deleted", func(s *snapshot) { addRecord(s, deleted(time.Second)) }, []string{}},
 		{"released for long", func(s *snapshot) { addRecord(s, deleted(time.Hour)) }, []string{"1 pod releasing for over 60s (shop/cart-2: NodeNotDone: node node-1 has not confirmed that nothing is plugged)"}},
-		{"release fails", func(s *snapshot) { addRecord(s, releaseFails) }, []string{"1 pod failing (shop/cart-2: Unavailable: interface eth0: write IPBlock: the server is busy)"}},
+		{"release fails", func(s *snapshot) { addRecord(s, releaseUnavailable) }, []string{"1 pod failing (shop/cart-2: Unavailable: interface eth0: write IPBlock: the server is busy)"}},
 	} {
 		t.Run(tt.name, func(t *testing.T) {
 			snap := quiet()

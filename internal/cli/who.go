@@ -99,7 +99,7 @@ func buildWho(q question, snap snapshot) whoView {
 	domains := map[string]*evidence{}
 	about := func(domain string) *evidence {
 		if domains[domain] == nil {
-			domains[domain] = &evidence{}
+			domains[domain] = &evidence{claims: snap.claims}
 		}
 		return domains[domain]
 	}
@@ -163,6 +163,7 @@ type evidence struct {
 	block        *ipam.Block // nil when there is none
 	reservations []string
 	records      []*v1alpha1.PodAttachment
+	claims       []v1alpha1.IPClaim // all
 }
 
 func (e *evidence) answer(q question, domain string, now time.Time) whoDomain {
@@ -204,7 +205,7 @@ func (e *evidence) present(v *whoDomain, addr netip.Addr, slot ipam.Slot, record
 	case recorded && slot.State == ipam.Damaged, e.block != nil && !recorded && !e.block.Fresh(addr):
 		v.State, v.Note = addressDamaged, "a record of block "+e.block.Prefix().String()+" cannot be read: see fairlead ipam audit"
 	case recorded && slot.State == ipam.Held:
-		v.State, v.Claim = addressHeld, slot.Claim
+		v.State, v.Claim, v.Until = addressHeld, slot.Claim, e.heldUntil(slot)
 	case len(e.reservations) > 0:
 		v.State = addressReserved
 	case recorded && slot.State == ipam.Freed && cooling > 0:
@@ -221,6 +222,18 @@ func (e *evidence) present(v *whoDomain, addr netip.Addr, slot ipam.Slot, record
 	}) {
 		v.Note = "a PodAttachment names the address and the block does not agree: see fairlead ipam audit"
 	}
+}
+
+// heldUntil is when the holding of an address ends; nil when only the end of its
+// claim ends it, and when the claim is not there.
+func (e *evidence) heldUntil(slot ipam.Slot) *time.Time {
+	for i := range e.claims {
+		c := &e.claims[i]
+		if c.Namespace+"/"+c.Name == slot.Claim && c.Spec.HoldTime != nil && c.Spec.HoldTime.Duration > 0 {
+			return timestamp(slot.Since.Add(c.Spec.HoldTime.Duration))
+		}
+	}
+	return nil
 }
 
 // cooldown is the longest that a pool lets the address rest, or 0 when it has

@@ -13,6 +13,8 @@ import (
 	"time"
 
 	corev1 "k8s.io/api/core/v1"
+	"k8s.io/apimachinery/pkg/api/meta"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/types"
 
 	"fairlead.dev/fairlead/api/v1alpha1"
@@ -111,8 +113,13 @@ func Confirm(first, second Report) Report {
 func compareAddresses(x, y string) int {
 	a, errX := netip.ParseAddr(x)
 	b, errY := netip.ParseAddr(y)
-	if errX == nil && errY == nil {
+	switch {
+	case errX == nil && errY == nil:
 		return a.Compare(b)
+	case errX == nil:
+		return -1
+	case errY == nil:
+		return 1
 	}
 	return cmp.Compare(x, y)
 }
@@ -249,10 +256,19 @@ func evidenceOf(slot ipam.Slot) string {
 
 // mayHold says whether a record stands for interfaces that a node may have. It
 // does not when they are given back: the node has said that it holds nothing of
-// a record that is being deleted, or the finalizer is gone.
+// a record that is being deleted, giving back has begun, on that word or on
+// proof, and did not go through, or the finalizer is gone.
 func mayHold(r *v1alpha1.PodAttachment) bool {
-	detached := r.DeletionTimestamp != nil && r.Status.Sandbox != nil && r.Status.Sandbox.State == v1alpha1.SandboxDetached
-	return !detached && slices.Contains(r.Finalizers, v1alpha1.ReleaseFinalizer)
+	if !slices.Contains(r.Finalizers, v1alpha1.ReleaseFinalizer) {
+		return false
+	}
+	if r.DeletionTimestamp == nil {
+		return true
+	}
+	released := meta.FindStatusCondition(r.Status.Conditions, v1alpha1.ConditionReleased)
+	begun := released != nil && released.Status == metav1.ConditionFalse && released.Reason != v1alpha1.ReasonWaitingForNode
+	detached := r.Status.Sandbox != nil && r.Status.Sandbox.State == v1alpha1.SandboxDetached
+	return !begun && !detached
 }
 
 // attachments asks of every record whether its slots say the same, and whether

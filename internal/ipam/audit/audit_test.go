@@ -1,0 +1,212 @@
+package audit_test
+
+import (
+	"fmt"
+	"net/netip"
+	"testing"
+	"time"
+
+	"github.com/google/go-cmp/cmp"
+	corev1 "k8s.io/api/core/v1"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/types"
+
+	"fairlead.dev/fairlead/api/v1alpha1"
+	"fairlead.dev/fairlead/internal/ipam"
+	"fairlead.dev/fairlead/internal/ipam/audit"
+	"fairlead.dev/fairlead/internal/pod"
+)
+
+var now = time.Date(2026, 3, 2, 9, 30, 0, 0, time.UTC)
+
+func podOf(name string) corev1.Pod {
+	return corev1.Pod{
+		ObjectMeta: metav1.ObjectMeta{Namespace: "shop", Name: name, UID: types.UID("uid-" + name)},
+		Spec:       corev1.PodSpec{NodeName: "node-1"},
+	}
+}
+
+func recordOf(name string, addresses ...string) v1alpha1.PodAttachment {
+	p := podOf(name)
+	return *pod.Record(pod.IdentityOf(&p), []v1alpha1.Interface{{Name: "eth0", Domain: "default", Addresses: addresses}})
+}
+
+func millis(ago time.Duration) int64 { return now.Add(-ago).UnixMilli() }
+
+// The slots of a block; see internal/ipam for the form.
+func taken(ordinal int, name string, ago time.Duration) string {
+	return fmt.Sprintf("%d A 1 %d uid-%s shop/%s/eth0 node-1", ordinal, millis(ago), name, name)
+}
+
+func freed(ordinal int, ago time.Duration) string {
+	return fmt.Sprintf("%d F 2 %d", ordinal, millis(ago))
+}
+
+func held(ordinal int, claim string, ago time.Duration) string {
+	return fmt.Sprintf("%d H 2 %d %s", ordinal, millis(ago), claim)
+}
+
+func blockOf(cidr string, slots ...string) v1alpha1.IPBlock {
+	return v1alpha1.IPBlock{
+		ObjectMeta: metav1.ObjectMeta{Name: ipam.BlockName("default", netip.MustParsePrefix(cidr))},
+		Spec:       v1alpha1.IPBlockSpec{Domain: "default", CIDR: cidr, Slots: slots},
+	}
+}
+
+// sound is a cluster with a slot in every state, all of them explained.
+func sound() audit.Cluster {
+	mirror := podOf("static")
+	mirror.UID, mirror.Annotations = "mirror", map[string]string{corev1.MirrorPodAnnotationKey: "uid-static"}
+	dual := recordOf("b", "10.0.0.2/24", "fd00::2/64")
+	leaving := recordOf("leaving", "10.0.0.3/24")
+	leaving.DeletionTimestamp = &metav1.Time{Time: now}
+	c := audit.Cluster{
+		Now: now,
+		Pools: []v1alpha1.IPPool{{
+			ObjectMeta: metav1.ObjectMeta{Name: "lan", Generation: 1},
+			Spec:       v1alpha1.IPPoolSpec{Domain: "default", Ranges: []string{"10.0.0.0/24"}},
+			Status: v1alpha1.IPPoolStatus{
+				Usable: 254, Free: 238, Allocated: 5, Cooling: 1, Held: 2, Reserved: 8,
+				Conditions: []metav1.Condition{{Type: v1alpha1.ConditionReady, Status: metav1.ConditionTrue, ObservedGeneration: 1}},
+			},
+		}},
+		Reservations: []v1alpha1.IPReservation{{Spec: v1alpha1.IPReservationSpec{Domain: "default", Ranges: []string{"10.0.0.16/29"}}}},
+		Claims:       []v1alpha1.IPClaim{{ObjectMeta: metav1.ObjectMeta{Namespace: "shop", Name: "kept"}}},
+		Attachments:  []v1alpha1.PodAttachment{recordOf("a", "10.0.0.1/24"), dual, leaving},
+		Pods:         []corev1.Pod{podOf("a"), podOf("b"), podOf("new"), mirror},
+		Blocks: []v1alpha1.IPBlock{
+			blockOf("10.0.0.0/26",
+				taken(1, "a", time.Hour), taken(2, "b", time.Hour), taken(3, "leaving", time.Hour),
+				taken(4, "new", time.Second), taken(5, "static", time.Second),
+				freed(6, time.Second), held(7, "shop/kept", time.Hour), held(8, "shop/made-soon", time.Second)),
+			blockOf("fd00::/122", taken(2, "b", time.Hour)),
+		},
+	}
+	return c
+}
+
+func TestASoundCluster(t *testing.T) {
+	want := audit.Report{Findings: []audit.Finding{}, Slots: 9, Blocks: 2, Attachments: 3}
+	if diff := cmp.Diff(want, audit.Look(sound())); diff != "" {
+		t.Error(diff)
+	}
+}
+
+func TestFindings(t *testing.T) {
+	// slot changes a slot of the first block, by position.
+	slot := func(i int, text string) func(*audit.Cluster) {
+		return func(c *audit.Cluster) { c.Blocks[0].Spec.Slots[i] = text }
+	}
+	status := func(change func(*v1alpha1.IPPoolStatus)) func(*audit.Cluster) {
+		return func(c *audit.Cluster) { change(&c.Pools[0].Status) }
+	}
+	record := func(i int, change func(*v1alpha1.PodAttachment)) func(*audit.Cluster) {
+		return func(c *audit.Cluster) { change(&c.Attachments[i]) }
+	}
+	const mismatch = "a PodAttachment names the address and its slot does not say so"
+	for _, tt := range []struct {
+		name   string
+		change []func(*audit.Cluster)
+		want   []string // invariant, address, what
+	}{
+		// I1
+		{"slot lost", []func(*audit.Cluster){slot(0, held(40, "shop/kept", time.Hour))}, []string{"I1 10.0.0.1 " + mismatch, "I7 pool lan the status and the blocks differ in allocated", "I7 pool lan the status and the blocks differ in held"}},
+		{"slot freed under a pod", []func(*audit.Cluster){slot(0, freed(1, time.Hour))}, []string{"I1 10.0.0.1 " + mismatch, "I7 pool lan the status and the blocks differ in allocated"}},
+		{"slot held under a pod", []func(*audit.Cluster){slot(0, held(1, "shop/kept", time.Hour))}, []string{"I1 10.0.0.1 " + mismatch, "I7 pool lan the status and the blocks differ in allocated", "I7 pool lan the status and the blocks differ in held"}},
+		{"slot of another pod", []func(*audit.Cluster){slot(0, taken(1, "new", time.Second))}, []string{"I1 10.0.0.1 " + mismatch}},
+		{"slot of another interface", []func(*audit.Cluster){slot(0, fmt.Sprintf("1 A 1 %d uid-a shop/a/net1 node-1", millis(time.Second)))}, []string{"I1 10.0.0.1 " + mismatch, "I2 10.0.0.1 taken for a pod whose PodAttachment does not name it"}},
+		{"block lost", []func(*audit.Cluster){func(c *audit.Cluster) { c.Blocks = c.Blocks[:1] }}, []string{"I1 fd00::2 " + mismatch}},
+		{"being released, slot freed too early", []func(*audit.Cluster){slot(2, freed(3, time.Hour))}, []string{"I1 10.0.0.3 " + mismatch, "I7 pool lan the status and the blocks differ in allocated"}},
+		{"two records", []func(*audit.Cluster){func(c *audit.Cluster) { c.Attachments = append(c.Attachments, recordOf("new", "10.0.0.1/24")) }}, []string{"I1 10.0.0.1 2 PodAttachments name the address", "I1 10.0.0.1 " + mismatch, "I2 10.0.0.4 taken for a pod whose PodAttachment does not name it"}},
+		{"two objects for a block", []func(*audit.Cluster){func(c *audit.Cluster) {
+			b := blockOf("10.0.0.0/26")
+			b.Name = "restored"
+			c.Blocks = append(c.Blocks, b)
+		}}, []string{"I1 10.0.0.0/26 a second object claims to be the truth about the block"}},
+		// I2
+		{"pod gone", []func(*audit.Cluster){slot(3, taken(4, "gone", time.Second))}, []string{"I2 10.0.0.4 taken for a pod that has neither a PodAttachment nor lives"}},
+		{"creation takes too long", []func(*audit.Cluster){slot(3, taken(4, "new", time.Minute))}, []string{"I2 10.0.0.4 taken for a pod that has no PodAttachment after 1m0s"}},
+		{"pod wants nothing", []func(*audit.Cluster){func(c *audit.Cluster) { c.Pods[2].Spec.HostNetwork = true }}, []string{"I2 10.0.0.4 taken for a pod that has no PodAttachment and wants none"}},
+		{"record without the address", []func(*audit.Cluster){record(1, func(r *v1alpha1.PodAttachment) {
+			r.Spec.Interfaces[0].Addresses = r.Spec.Interfaces[0].Addresses[:1]
+		})}, []string{"I2 fd00::2 taken for a pod whose PodAttachment does not name it"}},
+		{"record in another domain", []func(*audit.Cluster){record(0, func(r *v1alpha1.PodAttachment) { r.Spec.Interfaces[0].Domain = "lab" })}, []string{"I2 10.0.0.1 taken for a pod whose PodAttachment does not name it", "I1 10.0.0.1 " + mismatch}},
+		{"claim gone", []func(*audit.Cluster){func(c *audit.Cluster) { c.Claims = nil }}, []string{"I2 10.0.0.7 held for a claim that does not exist"}},
+		{"cooldown from the future", []func(*audit.Cluster){slot(5, freed(6, -2*time.Minute))}, []string{"I2 10.0.0.6 cools down from a time that is still to come"}},
+		{"damaged slot", []func(*audit.Cluster){slot(5, "6 X")}, []string{"I2 10.0.0.6 a record cannot be read, and what it may be about is withheld"}},
+		{"record of no address", []func(*audit.Cluster){slot(5, "nonsense")}, []string{"I2 10.0.0.0/26 a record cannot be read, and what it may be about is withheld"}},
+		{"block that is none", []func(*audit.Cluster){func(c *audit.Cluster) { c.Blocks[1].Spec.CIDR = "fd00::/64" }}, []string{"I1 fd00::2 " + mismatch, "I2 fd00::/64 the block cannot be read"}},
+		// I7
+		{"counts do not add up", []func(*audit.Cluster){status(func(s *v1alpha1.IPPoolStatus) { s.Free++ })}, []string{"I7 pool lan the counts do not add up"}},
+		{"usable is wrong", []func(*audit.Cluster){status(func(s *v1alpha1.IPPoolStatus) { s.Usable, s.Free = 255, 239 })}, []string{"I7 pool lan the status and the blocks differ in usable"}},
+		{"allocated is wrong", []func(*audit.Cluster){status(func(s *v1alpha1.IPPoolStatus) { s.Allocated, s.Free = 6, 237 })}, []string{"I7 pool lan the status and the blocks differ in allocated"}},
+		{"held is wrong", []func(*audit.Cluster){status(func(s *v1alpha1.IPPoolStatus) { s.Held, s.Free = 1, 239 })}, []string{"I7 pool lan the status and the blocks differ in held"}},
+		// No findings.
+		{"status of an older spec", []func(*audit.Cluster){status(func(s *v1alpha1.IPPoolStatus) { s.Free++ }), func(c *audit.Cluster) { c.Pools[0].Generation = 2 }}, nil},
+		{"given back, the finalizer is about to go", []func(*audit.Cluster){
+			slot(2, freed(3, time.Second)), status(func(s *v1alpha1.IPPoolStatus) { s.Allocated, s.Cooling = 4, 2 }),
+			record(2, func(r *v1alpha1.PodAttachment) {
+				r.Status.Sandbox = &v1alpha1.Sandbox{State: v1alpha1.SandboxDetached}
+			}),
+		}, nil},
+		{"given back in part, by proof", []func(*audit.Cluster){
+			slot(2, freed(3, time.Second)), status(func(s *v1alpha1.IPPoolStatus) { s.Allocated, s.Cooling = 4, 2 }),
+			record(2, func(r *v1alpha1.PodAttachment) {
+				r.Status.Conditions = []metav1.Condition{{Type: v1alpha1.ConditionReleased, Status: metav1.ConditionFalse, Reason: "unavailable"}}
+			}),
+		}, nil},
+		{"given back, the finalizer is gone", []func(*audit.Cluster){
+			slot(2, freed(3, time.Second)), status(func(s *v1alpha1.IPPoolStatus) { s.Allocated, s.Cooling = 4, 2 }),
+			record(2, func(r *v1alpha1.PodAttachment) { r.Finalizers = nil }),
+		}, nil},
+		{"waits for its node, slot freed", []func(*audit.Cluster){
+			slot(2, freed(3, time.Second)), status(func(s *v1alpha1.IPPoolStatus) { s.Allocated, s.Cooling = 4, 2 }),
+			record(2, func(r *v1alpha1.PodAttachment) {
+				r.Status.Conditions = []metav1.Condition{{Type: v1alpha1.ConditionReleased, Status: metav1.ConditionFalse, Reason: v1alpha1.ReasonWaitingForNode}}
+			}),
+		}, []string{"I1 10.0.0.3 " + mismatch}},
+		{"addresses from elsewhere", []func(*audit.Cluster){func(c *audit.Cluster) {
+			r := recordOf("other", "10.0.0.1/24")
+			r.Spec.Interfaces[0].Domain = ""
+			c.Attachments = append(c.Attachments, r)
+		}}, nil},
+		{"taken and reserved since", []func(*audit.Cluster){
+			func(c *audit.Cluster) { c.Reservations[0].Spec.Ranges = []string{"10.0.0.0-10.0.0.2"} },
+			status(func(s *v1alpha1.IPPoolStatus) { s.Reserved, s.Free = 0, 246 }),
+		}, nil},
+	} {
+		t.Run(tt.name, func(t *testing.T) {
+			c := sound()
+			for _, change := range tt.change {
+				change(&c)
+			}
+			var got []string
+			for _, f := range audit.Look(c).Findings {
+				got = append(got, f.Invariant+" "+f.Address+" "+f.What)
+				if f.Evidence == "" || f.Domain == "" {
+					t.Errorf("no evidence or no domain: %+v", f)
+				}
+			}
+			if diff := cmp.Diff(tt.want, got); diff != "" {
+				t.Error(diff)
+			}
+		})
+	}
+}
+
+// TestConfirm: what moves between two looks is no finding.
+func TestConfirm(t *testing.T) {
+	c := sound()
+	c.Claims = nil
+	c.Blocks[0].Spec.Slots[3] = taken(4, "gone", time.Second)
+	first := audit.Look(c)
+	c.Blocks[0].Spec.Slots[3] = taken(4, "new", time.Second)
+	c.Now = c.Now.Add(3 * time.Second)
+	got := audit.Confirm(first, audit.Look(c)).Findings
+	if len(first.Findings) != 2 || len(got) != 1 || got[0].Address != "10.0.0.7" {
+		t.Errorf("first %+v, confirmed %+v; want the held address alone confirmed", first.Findings, got)
+	}
+	if got := audit.Confirm(first, audit.Look(sound())).Findings; len(got) != 0 {
+		t.Errorf("confirmed %+v, want none", got)
+	}
+}
