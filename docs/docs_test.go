@@ -11,7 +11,6 @@ import (
 	"slices"
 	"strings"
 	"testing"
-	"time"
 
 	"github.com/google/go-cmp/cmp"
 	"github.com/google/go-cmp/cmp/cmpopts"
@@ -19,7 +18,7 @@ import (
 
 	"fairlead.dev/fairlead/api/v1alpha1"
 	"fairlead.dev/fairlead/internal/config"
-	"fairlead.dev/fairlead/internal/ipam"
+	"fairlead.dev/fairlead/internal/ipam/objects"
 )
 
 // pages returns the text of every page by its path.
@@ -83,21 +82,7 @@ func check(example string) error {
 	if err := yaml.UnmarshalStrict([]byte(example), &pool); err != nil {
 		return err
 	}
-	var cooldown time.Duration
-	if pool.Spec.Cooldown != nil {
-		cooldown = pool.Spec.Cooldown.Duration
-	}
-	_, err := ipam.ParsePool(ipam.PoolSpec{
-		Name:     pool.Name,
-		Domain:   pool.Spec.Domain,
-		Ranges:   pool.Spec.Ranges,
-		Excludes: pool.Spec.Excludes,
-		Gateways: pool.Spec.Gateways,
-		UseEdges: pool.Spec.UseEdges,
-		Cooldown: cooldown,
-		Order:    ipam.Order(pool.Spec.Order),
-		PerNode:  pool.Spec.Placement == v1alpha1.PlacementPerNode,
-	})
+	_, err := objects.Pool(&pool)
 	return err
 }
 
