@@ -73,6 +73,7 @@ func (r *Attachments) AttachmentEvents() handler.EventHandler {
 			r.marks.drop(a.UID)
 			r.marks.drop(a.Spec.PodUID)
 			enqueue(a, q)
+			r.wakeHeirs(a, q)
 		},
 	}
 }

@@ -1,0 +1,25 @@
+package controller
+
+import (
+	"slices"
+
+	"k8s.io/client-go/util/workqueue"
+	"sigs.k8s.io/controller-runtime/pkg/reconcile"
+
+	"fairlead.dev/fairlead/api/v1alpha1"
+)
+
+// wakeHeirs enqueues the pods that may have waited for this record to go: those
+// of its namespace that got nothing so far, if it had a claim's addresses. A
+// virtual machine's next pod has another name, so no other event brings it.
+func (r *Attachments) wakeHeirs(gone *v1alpha1.PodAttachment, q workqueue.TypedRateLimitingInterface[reconcile.Request]) {
+	claimed := func(i v1alpha1.Interface) bool { return i.Claim != "" }
+	if !slices.ContainsFunc(gone.Spec.Interfaces, claimed) {
+		return
+	}
+	for _, req := range r.waiting.all() {
+		if req.Namespace == gone.Namespace {
+			q.Add(req)
+		}
+	}
+}
