@@ -98,7 +98,10 @@ func forget(t *testing.T, c *cluster.Cluster, p *corev1.Pod) {
 		if err := c.Client.Patch(ctx, record, client.MergeFrom(before)); err != nil {
 			return err
 		}
-		return fmt.Errorf("it is there, deleted by %v", c.Client.Delete(ctx, record))
+		if err := c.Client.Delete(ctx, record); client.IgnoreNotFound(err) != nil {
+			return err
+		}
+		return fmt.Errorf("it was there until now")
 	})
 }
 

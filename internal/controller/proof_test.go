@@ -96,8 +96,10 @@ func TestWeigh(t *testing.T) {
 		again time.Duration
 		text  string
 	}{
-		{name: "the node's word", want: detached,
-			record: plugged(func(r *v1alpha1.PodAttachment) { r.Status.Sandbox.State = v1alpha1.SandboxDetached })},
+		{
+			name: "the node's word", want: detached,
+			record: plugged(func(r *v1alpha1.PodAttachment) { r.Status.Sandbox.State = v1alpha1.SandboxDetached }),
+		},
 		{name: "a node that is well", record: plugged(), node: nodeOf(), text: "is ready"},
 		{name: "not ready", record: plugged(), node: nodeOf(inState(corev1.ConditionFalse)), text: "not ready since 2026-01-02T14:50:00Z"},
 		{name: "unreachable", record: plugged(), node: nodeOf(unreachable), text: "unreachable since 2026-01-02T14:50:00Z"},
@@ -107,22 +109,34 @@ func TestWeigh(t *testing.T) {
 		{name: "another boot", record: plugged(), node: nodeOf(inBoot("boot-2")), want: rebooted, text: "was boot-1 and is boot-2"},
 		{name: "another boot, never plugged", record: plugged(neverPlugged), node: nodeOf(inBoot("boot-2")), text: "is ready"},
 		{name: "a boot that is not known", record: plugged(), node: nodeOf(inBoot("")), text: "is ready"},
-		{name: "a sandbox of no known boot", node: nodeOf(inBoot("boot-2")), text: "is ready",
-			record: plugged(func(r *v1alpha1.PodAttachment) { r.Status.Sandbox.BootID = "" })},
-		{name: "a sandbox of no known time", node: nodeOf(inBoot("boot-2")), text: "is ready",
-			record: plugged(func(r *v1alpha1.PodAttachment) { r.Status.Sandbox.AttachedAt = nil })},
-		{name: "plugged after the boot, before the kubelet reported it", record: plugged(), node: nodeOf(inBoot("boot-0"), reported(time.Hour)),
-			again: bootRetry, text: "has not reported since"},
-		{name: "another boot, and the deletion is not known there yet", record: plugged(deletedFor(4 * time.Second)), node: nodeOf(inBoot("boot-2")),
-			again: rebootSettle - 4*time.Second, text: "booted since"},
+		{
+			name: "a sandbox of no known boot", node: nodeOf(inBoot("boot-2")), text: "is ready",
+			record: plugged(func(r *v1alpha1.PodAttachment) { r.Status.Sandbox.BootID = "" }),
+		},
+		{
+			name: "a sandbox of no known time", node: nodeOf(inBoot("boot-2")), text: "is ready",
+			record: plugged(func(r *v1alpha1.PodAttachment) { r.Status.Sandbox.AttachedAt = nil }),
+		},
+		{
+			name: "plugged after the boot, before the kubelet reported it", record: plugged(), node: nodeOf(inBoot("boot-0"), reported(time.Hour)),
+			again: bootRetry, text: "has not reported since",
+		},
+		{
+			name: "another boot, and the deletion is not known there yet", record: plugged(deletedFor(4 * time.Second)), node: nodeOf(inBoot("boot-2")),
+			again: rebootSettle - 4*time.Second, text: "booted since",
+		},
 
 		{name: "out of service", record: plugged(), node: nodeOf(unreachable, fence), want: outOfService, text: "out-of-service"},
 		{name: "out of service, not ready", record: plugged(), node: nodeOf(inState(corev1.ConditionFalse), fence), want: outOfService},
 		{name: "out of service, never plugged", record: plugged(neverPlugged), node: nodeOf(unreachable, fence), want: outOfService},
-		{name: "out of service, not scheduled to", node: nodeOf(unreachable, tainted(corev1.TaintNodeOutOfService, corev1.TaintEffectNoSchedule)),
-			record: plugged(), want: outOfService},
-		{name: "out of service is only preferred", node: nodeOf(unreachable, tainted(corev1.TaintNodeOutOfService, corev1.TaintEffectPreferNoSchedule)),
-			record: plugged(), text: "unreachable"},
+		{
+			name: "out of service, not scheduled to", node: nodeOf(unreachable, tainted(corev1.TaintNodeOutOfService, corev1.TaintEffectNoSchedule)),
+			record: plugged(), want: outOfService,
+		},
+		{
+			name: "out of service is only preferred", node: nodeOf(unreachable, tainted(corev1.TaintNodeOutOfService, corev1.TaintEffectPreferNoSchedule)),
+			record: plugged(), text: "unreachable",
+		},
 		{name: "a taint that was forgotten on a node that is back", record: plugged(), node: nodeOf(fence), text: "but is ready"},
 		{name: "other taints", node: nodeOf(unreachable, tainted(corev1.TaintNodeUnreachable, corev1.TaintEffectNoExecute)), record: plugged(), text: "unreachable"},
 
@@ -130,10 +144,14 @@ func TestWeigh(t *testing.T) {
 		{name: "no Node within the grace", record: plugged(), lost: time.Minute, again: 4 * time.Minute, text: "found deleted at 2026-01-02T14:59:00Z"},
 		{name: "no Node past the grace", record: plugged(), lost: grace, want: nodeDeleted, text: "found deleted at 2026-01-02T14:55:00Z"},
 		{name: "no Node, never plugged", record: plugged(neverPlugged), lost: grace, want: nodeDeleted},
-		{name: "made again within the grace", record: plugged(), node: nodeOf(made(4*time.Minute), inBoot("boot-2")), lost: time.Minute,
-			again: 4 * time.Minute, text: "made again"},
-		{name: "made again past the grace", record: plugged(), node: nodeOf(made(6*time.Minute), inBoot("boot-2")), lost: 6 * time.Minute,
-			want: nodeDeleted, text: "made again"},
+		{
+			name: "made again within the grace", record: plugged(), node: nodeOf(made(4*time.Minute), inBoot("boot-2")), lost: time.Minute,
+			again: 4 * time.Minute, text: "made again",
+		},
+		{
+			name: "made again past the grace", record: plugged(), node: nodeOf(made(6*time.Minute), inBoot("boot-2")), lost: 6 * time.Minute,
+			want: nodeDeleted, text: "made again",
+		},
 		{name: "made again, the same machine in the same boot", record: plugged(), node: nodeOf(made(time.Minute)), lost: time.Hour, text: "is ready"},
 		{name: "made in the second of the record, or soon after", record: plugged(neverPlugged), node: nodeOf(made(time.Hour - clockSlack)), lost: time.Hour, text: "is ready"},
 
