@@ -1,7 +1,8 @@
 // Package native is the driver whose addresses come from Fairlead's own pools.
 // It chooses the pool, asks the block store for addresses, and looks after what
-// need in the cluster: their status, and the NodeNetworks that tell each node
-// which blocks are routed to it.
+// else the pools need in the cluster: their status, that of reservations and
+// claims, and the NodeNetworks that tell each node which blocks are routed to
+// it.
 package native
 
 import (

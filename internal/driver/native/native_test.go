@@ -14,6 +14,7 @@ import (
 	"fairlead.dev/fairlead/internal/driver"
 	"fairlead.dev/fairlead/internal/driver/drivertest"
 	"fairlead.dev/fairlead/internal/ipam/block"
+	"fairlead.dev/fairlead/internal/ipam/block/blocktest"
 	"fairlead.dev/fairlead/test/cluster"
 )
 
@@ -125,7 +126,7 @@ func TestInterfaceOfAPool(t *testing.T) {
 			}
 			want := tc.want
 			want.Name, want.Network, want.Driver, want.Default = "eth0", "default", "native", true
-			want.Domain = a.Interface.Domain
+			want.Domain, want.Pool = a.Interface.Domain, "default"
 			want.Binding.Bridge = &v1alpha1.BridgeBinding{Name: "fairlead0"}
 			if diff := cmp.Diff(want, a.Interface); diff != "" || !a.Active || want.Domain == "" {
 				t.Errorf("active %v, domain %q, -want +got:\n%s", a.Active, want.Domain, diff)
@@ -136,7 +137,7 @@ func TestInterfaceOfAPool(t *testing.T) {
 
 func TestPoolThatCannotBeUsed(t *testing.T) {
 	pools := NewPools()
-	d := New(Config{Pools: []string{"default"}, Bridge: "fairlead0"}, pools, nil)
+	d := New(Config{Pools: []string{"default"}, Bridge: "fairlead0"}, pools, block.New(blocktest.NewAPI(), block.Config{}))
 	_, err := d.Ensure(t.Context(), drivertest.Request(1))
 	if driver.Result(err) != "NotFound" || !strings.Contains(err.Error(), `"default"`) {
 		t.Errorf("no pool: %v", err)

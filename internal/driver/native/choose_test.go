@@ -1,0 +1,370 @@
+package native
+
+import (
+	"context"
+	"fmt"
+	"strings"
+	"sync"
+	"testing"
+
+	"github.com/google/go-cmp/cmp"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+
+	"fairlead.dev/fairlead/api/v1alpha1"
+	"fairlead.dev/fairlead/internal/driver"
+	"fairlead.dev/fairlead/internal/driver/drivertest"
+	"fairlead.dev/fairlead/internal/ipam/block"
+	"fairlead.dev/fairlead/internal/ipam/block/blocktest"
+)
+
+// inMemory is the driver on blocks in memory.
+type inMemory struct {
+	*Driver
+	t     *testing.T
+	pools *Pools
+	store *block.Store
+}
+
+// start runs a driver whose network has the pools in the order in which they
+// are named.
+func start(t *testing.T, api *blocktest.API, names ...string) *inMemory {
+	t.Helper()
+	s := block.New(api, block.Config{FreeLinger: -1})
+	for _, b := range api.List() {
+		s.Observe(b)
+	}
+	ctx, cancel := context.WithCancel(context.Background())
+	done := make(chan error, 1)
+	go func() { done <- s.Run(ctx) }()
+	t.Cleanup(func() {
+		cancel()
+		if err := <-done; err != nil {
+			t.Errorf("the store ended with: %v", err)
+		}
+	})
+	pools := NewPools()
+	return &inMemory{New(Config{Pools: names, Bridge: "fairlead0"}, pools, s), t, pools, s}
+}
+
+func (d *inMemory) pool(name string, spec v1alpha1.IPPoolSpec) {
+	d.pools.observe(&v1alpha1.IPPool{ObjectMeta: metav1.ObjectMeta{Name: name}, Spec: spec})
+}
+
+// get obtains an interface and says from which pool and at which address.
+func (d *inMemory) get(r driver.Request) string {
+	d.t.Helper()
+	a, err := d.Ensure(d.t.Context(), r)
+	if err != nil {
+		d.t.Fatalf("pod %s: %v", r.PodName, err)
+	}
+	return a.Interface.Pool + " " + strings.Join(a.Interface.Addresses, ",")
+}
+
+// refused says why there is no interface.
+func (d *inMemory) refused(r driver.Request, result string, says ...string) {
+	d.t.Helper()
+	a, err := d.Ensure(d.t.Context(), r)
+	if driver.Result(err) != result {
+		d.t.Fatalf("%s: %v, want %s; interface %v", driver.Result(err), err, result, a.Interface)
+	}
+	for _, want := range says {
+		if !strings.Contains(err.Error(), want) {
+			d.t.Errorf("%q is not in: %v", want, err)
+		}
+	}
+}
+
+func labelled(n int, namespace, pod, node map[string]string) driver.Request {
+	r := drivertest.Request(n)
+	r.NamespaceLabels, r.PodLabels, r.NodeLabels = namespace, pod, node
+	return r
+}
+
+func one(address string) v1alpha1.IPPoolSpec {
+	return v1alpha1.IPPoolSpec{Ranges: []string{address}}
+}
+
+func selects(key, value string) *metav1.LabelSelector {
+	return &metav1.LabelSelector{MatchLabels: map[string]string{key: value}}
+}
+
+func TestSelectors(t *testing.T) {
+	team, web, ssd, none := map[string]string{"team": "a"}, map[string]string{"app": "web"}, map[string]string{"disk": "ssd"}, map[string]string{}
+	all := v1alpha1.IPPoolSpec{NamespaceSelector: selects("team", "a"), PodSelector: selects("app", "web"), NodeSelector: selects("disk", "ssd")}
+	cases := []struct {
+		name                 string
+		spec                 v1alpha1.IPPoolSpec
+		namespace, pod, node map[string]string
+		result               string
+		says                 []string
+	}{
+		{"no selectors, nothing known", v1alpha1.IPPoolSpec{}, nil, nil, nil, "OK", nil},
+		{"empty selectors match all", v1alpha1.IPPoolSpec{PodSelector: &metav1.LabelSelector{}}, none, none, none, "OK", nil},
+		{"all match", all, team, web, ssd, "OK", nil},
+		{"the namespace does not", all, none, web, ssd, "NotFound", []string{"spec.namespaceSelector", "team=a"}},
+		{"the pod does not", all, team, none, ssd, "NotFound", []string{"spec.podSelector", "app=web"}},
+		{"the node does not", all, team, web, none, "NotFound", []string{"spec.nodeSelector", "disk=ssd"}},
+		{"the namespace is not known yet", all, nil, web, ssd, "Unavailable", []string{"namespace"}},
+		{"the node is not known yet", all, team, web, nil, "Unavailable", []string{"node"}},
+	}
+	for _, tc := range cases {
+		t.Run(tc.name, func(t *testing.T) {
+			d := start(t, blocktest.NewAPI(), "a")
+			tc.spec.Ranges = []string{"10.0.0.7"}
+			d.pool("a", tc.spec)
+			r := labelled(1, tc.namespace, tc.pod, tc.node)
+			if tc.result == "OK" {
+				d.get(r)
+				return
+			}
+			d.refused(r, tc.result, tc.says...)
+		})
+	}
+}
+
+// What is wrong with a selector is named by field, with the other mistakes.
+func TestInvalidSelector(t *testing.T) {
+	d := start(t, blocktest.NewAPI(), "a")
+	d.pool("a", v1alpha1.IPPoolSpec{
+		Ranges:       []string{"10.0.0.1/24"},
+		NodeSelector: &metav1.LabelSelector{MatchExpressions: []metav1.LabelSelectorRequirement{{Key: "disk", Operator: "Is"}}},
+	})
+	d.refused(drivertest.Request(1), "Invalid", "spec.ranges[0]", "spec.nodeSelector", `"Is"`)
+}
+
+// Pools are asked in order; what is exhausted, does not match, is missing or
+// wrong leaves the pod to the next, and if none serves it each is named.
+func TestFallback(t *testing.T) {
+	d := start(t, blocktest.NewAPI(), "missing", "wrong", "ssd", "small", "large")
+	d.pool("wrong", one("10.0.0.1/24"))
+	d.pool("ssd", v1alpha1.IPPoolSpec{Ranges: []string{"10.1.0.0/24"}, NodeSelector: selects("disk", "ssd")})
+	d.pool("small", one("10.2.0.7"))
+	d.pool("large", one("10.3.0.1-10.3.0.2"))
+	request := func(n int) driver.Request { return labelled(n, nil, nil, map[string]string{}) }
+	got := []string{d.get(request(1)), d.get(request(2)), d.get(request(3))}
+	if diff := cmp.Diff([]string{"small 10.2.0.7/32", "large 10.3.0.1/32", "large 10.3.0.2/32"}, got); diff != "" {
+		t.Errorf("-want +got:\n%s", diff)
+	}
+	d.refused(request(4), "Exhausted",
+		"pool missing", "there is no IPPool", "pool wrong", "spec.ranges[0]", "pool ssd", "spec.nodeSelector",
+		"pool small", "pool large", "usable=2 free=0 allocated=2 cooling=0 held=0 reserved=0")
+	// Nothing of it changes what somebody has.
+	if again := d.get(request(1)); again != got[0] {
+		t.Errorf("%s, before %s", again, got[0])
+	}
+	// The annotation replaces the list, also when it names less.
+	r := request(5)
+	r.Pools = []string{"ssd"}
+	d.refused(r, "NotFound", "pool ssd")
+	r.Pools = []string{"missing", "wrong"}
+	d.refused(r, "Invalid", "pool missing", "pool wrong")
+	r.Pools = []string{"missing", "ssd"}
+	d.refused(r, "NotFound", "pool missing", "pool ssd")
+	r.NodeLabels = map[string]string{"disk": "ssd"}
+	if got := d.get(r); !strings.HasPrefix(got, "ssd ") {
+		t.Errorf("got %s", got)
+	}
+}
+
+// All addresses of an interface come from one pool: one that has nothing left
+// of one family gives none of the other.
+func TestDualStackFallsBackWhole(t *testing.T) {
+	d := start(t, blocktest.NewAPI(), "a", "b")
+	d.pool("a", v1alpha1.IPPoolSpec{Ranges: []string{"10.0.0.1", "fd00::1-fd00::2"}})
+	d.pool("b", v1alpha1.IPPoolSpec{Ranges: []string{"10.0.1.1", "fd00:1::1"}})
+	got := []string{d.get(drivertest.Request(1)), d.get(drivertest.Request(2))}
+	if diff := cmp.Diff([]string{"a 10.0.0.1/32,fd00::1/128", "b 10.0.1.1/32,fd00:1::1/128"}, got); diff != "" {
+		t.Errorf("-want +got:\n%s", diff)
+	}
+}
+
+// An owner that has addresses gets these after a crash, whatever has become of
+// the pools: other ones are named, it does not match any more, it is over its
+// quota, the address is reserved.
+func TestAdoptsWhateverPoolsSay(t *testing.T) {
+	api := blocktest.NewAPI()
+	before := start(t, api, "a")
+	before.pool("a", one("10.0.0.0/24"))
+	want := before.get(labelled(1, nil, nil, map[string]string{}))
+	d := start(t, api, "b")
+	d.pool("a", v1alpha1.IPPoolSpec{Ranges: []string{"10.0.0.0/24"}, NodeSelector: selects("disk", "ssd"), Quota: v1alpha1.Quota{PerNamespace: 1}})
+	d.pool("b", one("10.9.0.0/24"))
+	d.pools.reserve(&v1alpha1.IPReservation{ObjectMeta: metav1.ObjectMeta{Name: "r"}, Spec: v1alpha1.IPReservationSpec{Ranges: []string{"10.0.0.0/8"}}})
+	if got := d.get(labelled(1, nil, nil, map[string]string{})); got != want {
+		t.Errorf("%s, before %s", got, want)
+	}
+	d.pools.forget("a")
+	d.refused(labelled(1, nil, nil, map[string]string{}), "NotFound", strings.Fields(strings.TrimSuffix(want, "/24"))[1], "restore the pool")
+	if held := d.store.Held(string(drivertest.Request(1).PodUID), "eth0"); len(held) != 1 {
+		t.Errorf("the pod has %v", held)
+	}
+}
+
+// While a pool may have given an address after all, no other is asked: the pod
+// would have two.
+func TestNoFallbackOnDoubt(t *testing.T) {
+	api := blocktest.NewAPI()
+	d := start(t, api, "a", "b")
+	d.pool("a", one("10.0.0.0/24"))
+	d.pool("b", one("10.1.0.0/24"))
+	ctx, cancel := context.WithCancel(t.Context())
+	api.Hook(func(c blocktest.Call) blocktest.Fault {
+		if c.Verb == "get" {
+			cancel() // the write was done, its reply is lost, and nobody waits
+		}
+		return blocktest.Fault{After: blocktest.ErrLost}
+	})
+	if _, err := d.Ensure(ctx, drivertest.Request(1)); driver.Result(err) != "Unavailable" {
+		t.Fatalf("%s: %v", driver.Result(err), err)
+	}
+	api.Hook(func(blocktest.Call) blocktest.Fault { return blocktest.Fault{} })
+	if got := d.get(drivertest.Request(1)); !strings.HasPrefix(got, "a ") {
+		t.Errorf("got %s", got)
+	}
+	if blocks := api.List(); len(blocks) != 1 || blocks[0].Spec.Used != 1 {
+		t.Errorf("%d blocks", len(blocks))
+	}
+}
+
+// A quota holds with all pods of a namespace at once, and says what it is.
+func TestQuota(t *testing.T) {
+	const limit, pods = 5, 40
+	d := start(t, blocktest.NewAPI(), "a")
+	d.pool("a", v1alpha1.IPPoolSpec{Ranges: []string{"10.0.0.0/24", "fd00::/64"}, Quota: v1alpha1.Quota{PerNamespace: limit}})
+	request := func(namespace string, n int) driver.Request {
+		r := drivertest.Request(n)
+		r.Namespace = namespace
+		return r
+	}
+	var (
+		wg  sync.WaitGroup
+		mu  sync.Mutex
+		got []int
+	)
+	for n := range pods {
+		wg.Go(func() {
+			_, err := d.Ensure(t.Context(), request("team-a", n))
+			mu.Lock()
+			defer mu.Unlock()
+			switch driver.Result(err) {
+			case "OK":
+				got = append(got, n)
+			case "Exhausted":
+			default:
+				t.Error(err)
+			}
+		})
+	}
+	wg.Wait()
+	if len(got) != limit {
+		t.Fatalf("%d pods have addresses, want %d", len(got), limit)
+	}
+	d.refused(request("team-a", pods), "Exhausted", "pool a", "namespace team-a has 5 addresses", "spec.quota.perNamespace allows 5")
+	d.get(request("team-b", pods+1))
+	d.get(request("team-a", got[0])) // it has them already
+	released := request("team-a", got[0])
+	a, err := d.Ensure(t.Context(), released)
+	if err != nil {
+		t.Fatal(err)
+	}
+	if err := d.Release(t.Context(), driver.Ref{Owner: released.Owner, Interface: a.Interface}); err != nil {
+		t.Fatal(err)
+	}
+	d.get(request("team-a", pods))
+	d.refused(request("team-a", pods+2), "Exhausted", "namespace team-a")
+	if n := len(d.quotas.m); n != 0 {
+		t.Errorf("%d gates are left behind", n)
+	}
+}
+
+// Waiting at a quota ends with the context.
+func TestQuotaEndsWithContext(t *testing.T) {
+	q := quotas{m: map[tenant]*gate{}}
+	none := func() int { return 0 }
+	leave, err := q.enter(t.Context(), tenant{"a", "team"}, 1, none)
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer leave()
+	ctx, cancel := context.WithCancel(t.Context())
+	cancel()
+	if _, err := q.enter(ctx, tenant{"a", "team"}, 1, none); driver.Result(err) != "Unavailable" {
+		t.Errorf("%s: %v", driver.Result(err), err)
+	}
+}
+
+// Overlapping pools of one domain never hand out one address twice, also with
+// two leaders at once; the same network in two domains is two networks. (What
+// whereabouts needs a second object per address for: whereabouts#409, #712.)
+func TestOverlapAndDomains(t *testing.T) {
+	api := blocktest.NewAPI()
+	var leaders []*inMemory
+	for range 2 {
+		d := start(t, api)
+		d.pool("low", one("10.0.0.1-10.0.0.60"))
+		d.pool("high", one("10.0.0.40-10.0.0.100"))
+		d.pool("elsewhere", v1alpha1.IPPoolSpec{Domain: "elsewhere", Ranges: []string{"10.0.0.1-10.0.0.100"}})
+		leaders = append(leaders, d)
+	}
+	var (
+		mu    sync.Mutex
+		taken = map[string]string{}
+		wg    sync.WaitGroup
+	)
+	for n := range 200 {
+		wg.Go(func() {
+			r := drivertest.Request(n)
+			r.Pools = []string{"low", "high"}
+			if n%2 == 0 {
+				r.Pools = []string{"high", "low"}
+			}
+			if n >= 100 {
+				r.Pools = []string{"elsewhere"}
+			}
+			a, err := leaders[n/2%2].Ensure(t.Context(), r)
+			if err != nil {
+				t.Errorf("pod %s: %v", r.PodName, err)
+				return
+			}
+			mu.Lock()
+			defer mu.Unlock()
+			key := a.Interface.Domain + " " + strings.Join(a.Interface.Addresses, ",")
+			if other, ok := taken[key]; ok {
+				t.Errorf("%s is given to %s and %s", key, other, r.PodName)
+			}
+			taken[key] = r.PodName
+		})
+	}
+	wg.Wait()
+	if len(taken) != 200 {
+		t.Errorf("%d addresses are taken, want all 200", len(taken))
+	}
+	for _, d := range leaders {
+		for k := range 2 {
+			r := drivertest.Request(1000)
+			r.Pools = []string{"low", "high", fmt.Sprint("none-", k)}
+			d.refused(r, "Exhausted")
+		}
+	}
+}
+
+// A reservation is in force at once on blocks that are there, and only in its
+// domain; a mistake in it leaves the rest in force.
+func TestReservationsInForce(t *testing.T) {
+	d := start(t, blocktest.NewAPI(), "a")
+	d.pool("a", one("10.0.0.1-10.0.0.4"))
+	d.pool("b", v1alpha1.IPPoolSpec{Domain: "other", Ranges: []string{"10.0.0.2"}})
+	d.get(drivertest.Request(1))
+	d.pools.reserve(&v1alpha1.IPReservation{ObjectMeta: metav1.ObjectMeta{Name: "r"}, Spec: v1alpha1.IPReservationSpec{Ranges: []string{"10.0.0.2-10.0.0.3", "none"}}})
+	if got := d.get(drivertest.Request(2)); got != "a 10.0.0.4/32" {
+		t.Errorf("got %s", got)
+	}
+	d.refused(drivertest.Request(3), "Exhausted", "usable=4 free=0 allocated=2 cooling=0 held=0 reserved=2")
+	other := drivertest.Request(4)
+	other.Pools = []string{"b"}
+	d.get(other)
+	d.pools.unreserve("r")
+	if got := d.get(drivertest.Request(3)); got != "a 10.0.0.2/32" {
+		t.Errorf("got %s", got)
+	}
+}
