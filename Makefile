@@ -59,6 +59,10 @@ bench: preflight-bench $(LAB) bin/bench ## Measure against baselines into bench/
 	@mkdir -p bench
 	@exec bin/bench $(if $(filter short,$(BENCH)),--short) --out bench/results.json
 
+.PHONY: lives
+lives: preflight-build bin/kubelab ## Kill controllers at random during 5,000 pod lives, some 20 minutes: SEED=
+	FAIRLEAD_LIVES=5000 FAIRLEAD_SEED='$(SEED)' go test -count=1 -v -timeout 60m -run '^TestFiveThousandLives$$' ./cmd/fairlead-controller
+
 .PHONY: e2e
 e2e: ## Test on nodes with the real kubelet and containerd (not there yet)
 	@echo 'make e2e: not there yet. A cluster with the real kubelet and containerd comes with the work on the node.' >&2

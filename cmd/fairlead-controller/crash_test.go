@@ -18,9 +18,11 @@ import (
 	"testing"
 	"time"
 
+	"github.com/go-logr/logr"
 	corev1 "k8s.io/api/core/v1"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/client-go/rest"
+	ctrl "sigs.k8s.io/controller-runtime"
 	"sigs.k8s.io/controller-runtime/pkg/client"
 
 	"fairlead.dev/fairlead/api/v1alpha1"
@@ -36,6 +38,7 @@ func TestMain(m *testing.M) {
 	if os.Getenv(asController) != "" {
 		os.Exit(execute(os.Args[1:]))
 	}
+	ctrl.SetLogger(logr.Discard())
 	os.Exit(m.Run())
 }
 
@@ -54,16 +57,16 @@ func (m moment) String() string {
 	return strings.TrimSuffix(fmt.Sprintf("%s %s %s/%s", side, m.method, m.resource, m.subresource), "/")
 }
 
-// killer stands between the controller and the API server, and kills the
-// controller at a moment, once.
+// killer stands between a controller and the API server, and kills the
+// controller at chosen moments.
 type killer struct {
 	*httptest.Server
 	proxy *httputil.ReverseProxy
 
 	mu     sync.Mutex
-	at     moment
-	victim *os.Process
-	fired  chan struct{}
+	victim *program
+	due    func(moment) bool // says whether to kill it now
+	away   bool              // the API server seems to be
 }
 
 func newKiller(t *testing.T, c *cluster.Cluster) *killer {
@@ -88,11 +91,26 @@ func newKiller(t *testing.T, c *cluster.Cluster) *killer {
 	return k
 }
 
-func (k *killer) arm(at moment, victim *os.Process) <-chan struct{} {
+// aim makes it kill the victim whenever due says so, which it asks for one
+// moment after the other.
+func (k *killer) aim(victim *program, due func(moment) bool) {
 	k.mu.Lock()
 	defer k.mu.Unlock()
-	k.at, k.victim, k.fired = at, victim, make(chan struct{})
-	return k.fired
+	k.victim, k.due = victim, due
+}
+
+// arm makes it kill the victim at a moment, once.
+func (k *killer) arm(at moment, victim *program) <-chan struct{} {
+	fired, done := make(chan struct{}), false
+	k.aim(victim, func(m moment) bool {
+		if done || m != at {
+			return false
+		}
+		done = true
+		close(fired)
+		return true
+	})
+	return fired
 }
 
 // shoot kills the victim if this request is the moment.
@@ -100,16 +118,35 @@ func (k *killer) shoot(r *http.Request, after bool) bool {
 	k.mu.Lock()
 	defer k.mu.Unlock()
 	resource, subresource := resourceOf(r.URL.Path)
-	if k.victim == nil || k.at != (moment{r.Method, resource, subresource, after}) {
+	if r.Method == http.MethodGet || k.due == nil || !k.due(moment{r.Method, resource, subresource, after}) {
 		return false
 	}
-	_ = k.victim.Signal(syscall.SIGKILL)
-	k.victim = nil
-	close(k.fired)
+	k.victim.kill()
 	return true
 }
 
+// seem makes the API server seem to be away, with all connections broken, or to
+// be back.
+func (k *killer) seem(away bool) {
+	k.mu.Lock()
+	k.away = away
+	k.mu.Unlock()
+	if away {
+		k.CloseClientConnections()
+	}
+}
+
+func (k *killer) isAway() bool {
+	k.mu.Lock()
+	defer k.mu.Unlock()
+	return k.away
+}
+
 func (k *killer) ServeHTTP(w http.ResponseWriter, r *http.Request) {
+	if k.isAway() {
+		http.Error(w, "the API server is away", http.StatusServiceUnavailable)
+		return
+	}
 	if k.shoot(r, false) {
 		return
 	}
@@ -156,9 +193,30 @@ current-context: c
 	return path
 }
 
+// program is a controller that is started again whenever it dies.
+type program struct {
+	mu      sync.Mutex
+	process *os.Process
+	starts  int
+}
+
+func (p *program) started(process *os.Process) {
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	p.process = process
+	p.starts++
+}
+
+// kill kills the process that runs now.
+func (p *program) kill() {
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	_ = p.process.Signal(syscall.SIGKILL)
+}
+
 // supervise runs the controller until the test ends, and starts it again
-// whenever it dies. It returns the first process.
-func supervise(t *testing.T, kubeconfig string) *os.Process {
+// whenever it dies.
+func supervise(t *testing.T, kubeconfig string) *program {
 	t.Helper()
 	dir := t.TempDir()
 	file := filepath.Join(dir, "controller.yaml")
@@ -171,6 +229,7 @@ leaderElection: {namespace: kube-system, leaseDuration: 2s, renewDeadline: 1500m
 		t.Fatal(err)
 	}
 	ctx, cancel := context.WithCancel(context.Background())
+	p := &program{}
 	begin := func() *exec.Cmd {
 		cmd := exec.CommandContext(ctx, os.Args[0], "--config", file, "-v", "1")
 		cmd.Env = append(os.Environ(), asController+"=1")
@@ -179,6 +238,7 @@ leaderElection: {namespace: kube-system, leaseDuration: 2s, renewDeadline: 1500m
 			t.Error(err)
 			return nil
 		}
+		p.started(cmd.Process)
 		return cmd
 	}
 	first := begin()
@@ -201,7 +261,7 @@ leaderElection: {namespace: kube-system, leaseDuration: 2s, renewDeadline: 1500m
 			t.Logf("the controller's log:\n%s", text)
 		}
 	})
-	return first.Process
+	return p
 }
 
 func write(t *testing.T, path, text string) {
@@ -287,47 +347,54 @@ func life(t *testing.T, c *cluster.Cluster, k *killer, at moment, name string) {
 	})
 }
 
-// world is what the test sees of one domain while it plays the node: it says
-// Detached of each record that is being deleted.
+// world is what the test sees of its namespace and of one domain.
 type world struct {
 	c      *cluster.Cluster
-	node   string
+	domain string
 	mu     sync.Mutex
 	faults []string
 }
 
-func watchWorld(t *testing.T, c *cluster.Cluster, node string) *world {
-	w := &world{c: c, node: node}
+// watchWorld looks at the world until the test ends, and plays the nodes: it
+// says Detached of each record that is being deleted.
+func watchWorld(t *testing.T, c *cluster.Cluster, domain string) *world {
+	w := &world{c: c, domain: domain}
+	w.keep(t, 10*time.Millisecond, func(ctx context.Context) { w.detach(ctx, w.look(ctx)) })
+	return w
+}
+
+// keep does something again and again until the test ends, which fails with the
+// faults that were noted.
+func (w *world) keep(t *testing.T, every time.Duration, do func(ctx context.Context)) {
 	ctx, cancel := context.WithCancel(context.Background())
 	done := make(chan struct{})
 	go func() {
 		defer close(done)
-		tick := time.NewTicker(10 * time.Millisecond)
+		tick := time.NewTicker(every)
 		defer tick.Stop()
 		for ctx.Err() == nil {
-			w.look(ctx)
+			do(ctx)
 			<-tick.C
 		}
 	}()
-	t.Cleanup(func() { cancel(); <-done })
 	t.Cleanup(func() {
 		for _, f := range w.faults {
 			t.Error(f)
 		}
 	})
-	return w
+	t.Cleanup(func() { cancel(); <-done })
 }
 
 func (w *world) records(ctx context.Context) ([]v1alpha1.PodAttachment, error) {
 	var list v1alpha1.PodAttachmentList
-	err := w.c.Client.List(ctx, &list, client.MatchingFields{"spec.nodeName": w.node})
+	err := w.c.Client.List(ctx, &list, client.InNamespace(w.c.Namespace))
 	return list.Items, err
 }
 
 // slots are the taken addresses by the pod UID that holds them.
 func (w *world) slots(ctx context.Context) (map[string]string, error) {
 	var list v1alpha1.IPBlockList
-	if err := w.c.Client.List(ctx, &list, client.MatchingLabels{v1alpha1.LabelDomain: w.node}); err != nil {
+	if err := w.c.Client.List(ctx, &list, client.MatchingLabels{v1alpha1.LabelDomain: w.domain}); err != nil {
 		return nil, err
 	}
 	taken := map[string]string{}
@@ -342,19 +409,22 @@ func (w *world) slots(ctx context.Context) (map[string]string, error) {
 	return taken, nil
 }
 
-// look plays the node, and notes what must never be.
-func (w *world) look(ctx context.Context) {
+// look notes what must never be, and returns the records.
+func (w *world) look(ctx context.Context) []v1alpha1.PodAttachment {
 	records, err := w.records(ctx)
 	if err != nil {
-		return
+		return nil
 	}
 	slots, err := w.slots(ctx)
 	if err != nil {
-		return
+		return nil
 	}
 	seen := map[string]string{}
 	for i := range records {
 		r := &records[i]
+		if r.DeletionTimestamp != nil && detached(r) {
+			continue // its address may be somebody else's by now
+		}
 		address := r.Spec.Summary.Addresses
 		if other := seen[address]; other != "" {
 			w.fault("records %s and %s both name %s", other, r.Name, address)
@@ -365,12 +435,28 @@ func (w *world) look(ctx context.Context) {
 		if holder := slots[address]; r.DeletionTimestamp == nil && holder != string(r.Spec.PodUID) && w.still(ctx, r) {
 			w.fault("record %s names %s, which its slot gives to %q", r.Name, address, holder)
 		}
-		if r.DeletionTimestamp != nil && r.Status.Sandbox == nil {
-			before := r.DeepCopy()
-			r.Status.Sandbox = &v1alpha1.Sandbox{State: v1alpha1.SandboxDetached}
-			_ = w.c.Client.Status().Patch(ctx, r, client.MergeFrom(before))
+	}
+	return records
+}
+
+func detached(r *v1alpha1.PodAttachment) bool {
+	return r.Status.Sandbox != nil && r.Status.Sandbox.State == v1alpha1.SandboxDetached
+}
+
+// detach says Detached of the records that are being deleted.
+func (w *world) detach(ctx context.Context, records []v1alpha1.PodAttachment) {
+	for i := range records {
+		if r := &records[i]; r.DeletionTimestamp != nil && r.Status.Sandbox == nil {
+			_ = w.write(ctx, r, v1alpha1.Sandbox{State: v1alpha1.SandboxDetached})
 		}
 	}
+}
+
+// write writes what a node says about a record.
+func (w *world) write(ctx context.Context, r *v1alpha1.PodAttachment, s v1alpha1.Sandbox) error {
+	after := r.DeepCopy()
+	after.Status.Sandbox = &s
+	return w.c.Client.Status().Patch(ctx, after, client.MergeFrom(r))
 }
 
 // still reports whether a record is as it was.

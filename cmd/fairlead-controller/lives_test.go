@@ -1,0 +1,412 @@
+package main
+
+import (
+	"context"
+	"fmt"
+	"math/rand/v2"
+	"os"
+	"strconv"
+	"sync"
+	"testing"
+	"time"
+
+	corev1 "k8s.io/api/core/v1"
+	apierrors "k8s.io/apimachinery/pkg/api/errors"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/types"
+	toolscache "k8s.io/client-go/tools/cache"
+	"k8s.io/client-go/util/workqueue"
+	"sigs.k8s.io/controller-runtime/pkg/cache"
+	"sigs.k8s.io/controller-runtime/pkg/client"
+
+	"fairlead.dev/fairlead/api/v1alpha1"
+	"fairlead.dev/fairlead/test/cluster"
+)
+
+const (
+	// livesPerWave is how many pods begin to live at once.
+	livesPerWave = 150
+	// usualLives is how many live in all, unless FAIRLEAD_LIVES says otherwise.
+	usualLives = 450
+	// havocEvery is after about how many moments, two in each write, something
+	// happens to the controllers. Each time costs seconds, until another one leads.
+	havocEvery = 200
+)
+
+// TestFiveThousandLives lets pods live in waves, on several nodes and with far
+// fewer addresses than pods, while two controllers are killed with SIGKILL at
+// random and the API server goes away for seconds, all connections broken. At no
+// time are two pods plugged with one address, do two records name one, or a record
+// an address that its slot does not, and no record goes while its pod is plugged.
+// Afterwards nothing is recorded and nothing taken.
+//
+// Usually 450 pods live; FAIRLEAD_LIVES=5000 makes it as many as its name says.
+// FAIRLEAD_SEED repeats the choices of a run, not what the machine makes of them.
+func TestFiveThousandLives(t *testing.T) {
+	c := cluster.Exclusive(t)
+	lives, seed := fromEnvironment(t, "FAIRLEAD_LIVES", usualLives), fromEnvironment(t, "FAIRLEAD_SEED", time.Now().UnixNano())
+	t.Logf("FAIRLEAD_LIVES=%d FAIRLEAD_SEED=%d", lives, seed)
+	l := &livesRun{
+		world: &world{c: c, domain: "lives"}, t: t,
+		rng: rand.New(rand.NewPCG(uint64(seed), 0)), havoc: newHavoc(uint64(seed)),
+	}
+	for i := range 5 {
+		l.nodes = append(l.nodes, c.Node(fmt.Sprintf("lives-%d", i)).Name)
+	}
+	if err := c.Client.Create(t.Context(), &v1alpha1.IPPool{
+		ObjectMeta: metav1.ObjectMeta{Name: "default"},
+		Spec: v1alpha1.IPPoolSpec{
+			Domain: l.domain, Ranges: []string{"10.1.0.0-10.1.0.191"}, Cooldown: &metav1.Duration{Duration: 5 * time.Second},
+		},
+	}); err != nil {
+		t.Fatal(err)
+	}
+	l.kubelets = startKubelets(t, l.world)
+	l.keep(t, time.Second, func(ctx context.Context) { l.look(ctx) })
+	var programs []*program
+	for range 2 {
+		k := newKiller(t, c)
+		p := supervise(t, k.kubeconfig(t))
+		programs = append(programs, p)
+		l.havoc.befall(k, p)
+	}
+	l.havoc.breakAPI(t)
+
+	for wave := 0; lives > 0; wave++ {
+		n := min(lives, livesPerWave)
+		l.wave(wave, n)
+		lives -= n
+	}
+	l.progress("all records to go", func(ctx context.Context) (int, error) {
+		records, err := l.records(ctx)
+		return len(records), err
+	})
+	kills, outages := l.havoc.end()
+	// What a controller took and could not write down any more the next one finds
+	// when it begins to lead.
+	for _, p := range programs {
+		p.kill()
+	}
+	c.Eventually(t, "everything to be given back", l.empty)
+	plugged, addresses := l.kubelets.summary()
+	t.Logf("%d controllers killed, the API server away %d times, %d starts; %d pods plugged with %d addresses",
+		kills, outages, programs[0].starts+programs[1].starts, plugged, addresses)
+	if kills == 0 {
+		t.Error("no controller was killed")
+	}
+}
+
+func fromEnvironment(t *testing.T, name string, usual int64) int64 {
+	t.Helper()
+	text := os.Getenv(name)
+	if text == "" {
+		return usual
+	}
+	n, err := strconv.ParseInt(text, 10, 64)
+	if err != nil || n <= 0 {
+		t.Fatalf("%s is %q; must be a number above 0", name, text)
+	}
+	return n
+}
+
+type livesRun struct {
+	*world
+	t        *testing.T
+	rng      *rand.Rand
+	nodes    []string
+	kubelets *kubelets
+	havoc    *havoc
+}
+
+// wave is the life of n pods. Some are deleted before they have a network, some
+// finish, some have the name of a pod of the wave before.
+func (l *livesRun) wave(wave int, n int64) {
+	var stay []*corev1.Pod
+	for i := range n {
+		name := fmt.Sprintf("web-%d-%d", wave, i)
+		if i%10 == 0 {
+			name = fmt.Sprintf("again-%d", i)
+		}
+		p := l.c.Pod(name, l.nodes[l.rng.IntN(len(l.nodes))])
+		if l.rng.IntN(10) > 0 {
+			stay = append(stay, p)
+			continue
+		}
+		if err := l.c.Client.Delete(l.t.Context(), p); err != nil {
+			l.t.Fatal(err)
+		}
+	}
+	l.progress(fmt.Sprintf("the records of wave %d", wave), func(ctx context.Context) (int, error) { return l.kubelets.missing(ctx, stay) })
+	for _, p := range stay {
+		if l.rng.IntN(8) > 0 {
+			continue
+		}
+		finished := p.DeepCopy()
+		finished.Status.Phase = corev1.PodSucceeded
+		if err := l.c.Client.Status().Patch(l.t.Context(), finished, client.MergeFrom(p)); err != nil {
+			l.t.Fatal(err)
+		}
+	}
+	if err := l.c.Client.DeleteAllOf(l.t.Context(), &corev1.Pod{}, client.InNamespace(l.c.Namespace), client.GracePeriodSeconds(0)); err != nil {
+		l.t.Fatal(err)
+	}
+}
+
+// progress waits until nothing is left. It fails when for long nothing becomes
+// less.
+func (l *livesRun) progress(what string, left func(ctx context.Context) (int, error)) {
+	for last := -1; last != 0; {
+		l.c.Eventually(l.t, what, func(ctx context.Context) error {
+			n, err := left(ctx)
+			if err != nil {
+				return err
+			}
+			if last >= 0 && n >= last {
+				return fmt.Errorf("%d left", n)
+			}
+			last = n
+			return nil
+		})
+	}
+}
+
+// kubelets play the nodes: they plug most pods whose record they see, and say
+// Detached when they have unplugged them.
+type kubelets struct {
+	*world
+	cache cache.Cache
+	queue workqueue.TypedRateLimitingInterface[types.NamespacedName]
+
+	mu      sync.Mutex
+	plugged map[types.NamespacedName]string // records by name: the address
+	holders map[string]types.NamespacedName // and the other way
+	count   int
+	used    map[string]bool
+}
+
+func startKubelets(t *testing.T, w *world) *kubelets {
+	t.Helper()
+	records, err := cache.New(w.c.REST, cache.Options{
+		Scheme: w.c.Client.Scheme(), DefaultNamespaces: map[string]cache.Config{w.c.Namespace: {}},
+	})
+	if err != nil {
+		t.Fatal(err)
+	}
+	k := &kubelets{
+		world: w, cache: records,
+		queue:   workqueue.NewTypedRateLimitingQueue(workqueue.DefaultTypedControllerRateLimiter[types.NamespacedName]()),
+		plugged: map[types.NamespacedName]string{}, holders: map[string]types.NamespacedName{}, used: map[string]bool{},
+	}
+	informer, err := records.GetInformer(t.Context(), &v1alpha1.PodAttachment{})
+	if err != nil {
+		t.Fatal(err)
+	}
+	seen := func(o any) {
+		if key, err := toolscache.DeletionHandlingObjectToName(o); err == nil {
+			k.queue.Add(types.NamespacedName(key))
+		}
+	}
+	if _, err := informer.AddEventHandler(toolscache.ResourceEventHandlerFuncs{
+		AddFunc: seen, UpdateFunc: func(_, o any) { seen(o) }, DeleteFunc: seen,
+	}); err != nil {
+		t.Fatal(err)
+	}
+	ctx, cancel := context.WithCancel(context.Background())
+	var running sync.WaitGroup
+	running.Go(func() { _ = records.Start(ctx) })
+	for range 8 {
+		running.Go(func() { k.work(ctx) })
+	}
+	t.Cleanup(func() {
+		cancel()
+		k.queue.ShutDown()
+		running.Wait()
+	})
+	return k
+}
+
+func (k *kubelets) work(ctx context.Context) {
+	for {
+		key, ended := k.queue.Get()
+		if ended {
+			return
+		}
+		if err := k.sync(ctx, key); err != nil {
+			k.queue.AddRateLimited(key)
+		} else {
+			k.queue.Forget(key)
+		}
+		k.queue.Done(key)
+	}
+}
+
+// sync does what a node does about one record.
+func (k *kubelets) sync(ctx context.Context, key types.NamespacedName) error {
+	r := &v1alpha1.PodAttachment{}
+	err := k.cache.Get(ctx, key, r)
+	switch {
+	case apierrors.IsNotFound(err):
+		if address := k.unplug(key); address != "" {
+			k.fault("record %s is gone, and its pod is plugged with %s", key.Name, address)
+		}
+		return nil
+	case err != nil:
+		return err
+	case r.DeletionTimestamp != nil && !detached(r):
+		k.unplug(key)
+		return k.write(ctx, r, v1alpha1.Sandbox{State: v1alpha1.SandboxDetached})
+	case r.DeletionTimestamp != nil || r.Status.Sandbox != nil || r.UID[0] == '0':
+		return nil // those with this UID no runtime ever asks for
+	}
+	k.plug(key, r.Spec.Summary.Addresses)
+	return k.write(ctx, r, v1alpha1.Sandbox{ID: string(r.UID), State: v1alpha1.SandboxAttached})
+}
+
+func (k *kubelets) plug(key types.NamespacedName, address string) {
+	k.mu.Lock()
+	defer k.mu.Unlock()
+	if k.plugged[key] != "" {
+		return // its status could not be written
+	}
+	if other, taken := k.holders[address]; taken {
+		k.fault("%s and %s are plugged with %s", other.Name, key.Name, address)
+	}
+	k.plugged[key], k.holders[address], k.used[address] = address, key, true
+	k.count++
+}
+
+func (k *kubelets) unplug(key types.NamespacedName) (address string) {
+	k.mu.Lock()
+	defer k.mu.Unlock()
+	address = k.plugged[key]
+	delete(k.plugged, key)
+	if k.holders[address] == key {
+		delete(k.holders, address)
+	}
+	return address
+}
+
+// missing is how many pods have no record yet.
+func (k *kubelets) missing(ctx context.Context, pods []*corev1.Pod) (int, error) {
+	var list v1alpha1.PodAttachmentList
+	if err := k.cache.List(ctx, &list, client.UnsafeDisableDeepCopy); err != nil {
+		return 0, err
+	}
+	has := map[types.UID]bool{}
+	for i := range list.Items {
+		uid := list.Items[i].Spec.PodUID
+		if has[uid] {
+			return 0, fmt.Errorf("pod %s has two records", list.Items[i].Spec.PodName)
+		}
+		has[uid] = true
+	}
+	n := 0
+	for _, p := range pods {
+		if !has[p.UID] {
+			n++
+		}
+	}
+	return n, nil
+}
+
+// summary is how often a pod was plugged, and with how many addresses in all.
+func (k *kubelets) summary() (plugged, addresses int) {
+	k.mu.Lock()
+	defer k.mu.Unlock()
+	return k.count, len(k.used)
+}
+
+// havoc befalls controllers after a random number of their writes: one is killed,
+// before or after the write or a moment later, or the API server goes away.
+type havoc struct {
+	outage chan time.Duration // how long
+
+	mu             sync.Mutex
+	rng            *rand.Rand
+	killers        []*killer
+	left           int // moments until the next
+	kills, outages int
+	over           bool
+}
+
+func newHavoc(seed uint64) *havoc {
+	h := &havoc{rng: rand.New(rand.NewPCG(seed, 1)), outage: make(chan time.Duration, 1)}
+	h.left = 1 + h.rng.IntN(2*havocEvery)
+	return h
+}
+
+// befall makes it happen to a program behind a killer too.
+func (h *havoc) befall(k *killer, p *program) {
+	h.mu.Lock()
+	h.killers = append(h.killers, k)
+	h.mu.Unlock()
+	k.aim(p, func(m moment) bool { return h.due(m, p) })
+}
+
+// due counts writes of resources that are ours: the Lease is written all the
+// time.
+func (h *havoc) due(m moment, p *program) bool {
+	h.mu.Lock()
+	defer h.mu.Unlock()
+	if m.resource == "" || h.over {
+		return false
+	}
+	if h.left--; h.left > 0 {
+		return false
+	}
+	h.left = 1 + h.rng.IntN(2*havocEvery)
+	switch what := h.rng.IntN(6); {
+	case what == 0:
+		select {
+		case h.outage <- time.Duration(500+h.rng.IntN(2500)) * time.Millisecond:
+			h.outages++
+		default: // it is away
+		}
+		return false
+	case what < 3:
+		h.kills++
+		time.AfterFunc(time.Duration(h.rng.IntN(300))*time.Millisecond, p.kill)
+		return false
+	default:
+		h.kills++
+		return true
+	}
+}
+
+// breakAPI lets the API server be away, for all at once, until the test ends. It
+// is a proxy that does so: the control plane is shared with other tests.
+func (h *havoc) breakAPI(t *testing.T) {
+	ctx, cancel := context.WithCancel(context.Background())
+	done := make(chan struct{})
+	go func() {
+		defer close(done)
+		for {
+			select {
+			case <-ctx.Done():
+				return
+			case long := <-h.outage:
+				h.seem(true)
+				select {
+				case <-ctx.Done():
+				case <-time.After(long):
+				}
+				h.seem(false)
+			}
+		}
+	}()
+	t.Cleanup(func() { cancel(); <-done })
+}
+
+func (h *havoc) seem(away bool) {
+	for _, k := range h.killers {
+		k.seem(away)
+	}
+}
+
+// end ends it, and returns how often it struck.
+func (h *havoc) end() (kills, outages int) {
+	h.mu.Lock()
+	defer h.mu.Unlock()
+	h.over = true
+	return h.kills, h.outages
+}
