@@ -1,0 +1,257 @@
+package native
+
+import (
+	"context"
+	"net/netip"
+	"slices"
+	"testing"
+	"time"
+
+	"github.com/google/go-cmp/cmp"
+	"github.com/google/go-cmp/cmp/cmpopts"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/types"
+
+	"fairlead.dev/fairlead/api/v1alpha1"
+	"fairlead.dev/fairlead/internal/driver"
+	"fairlead.dev/fairlead/internal/driver/drivertest"
+	"fairlead.dev/fairlead/internal/ipam"
+	"fairlead.dev/fairlead/internal/ipam/block"
+	"fairlead.dev/fairlead/internal/ipam/block/blocktest"
+)
+
+// written are claims by key, with the addresses that they ask for; every other
+// claim asks for none.
+type written struct {
+	store *block.Store
+	asks  map[string][]netip.Addr
+}
+
+func (w written) Obtain(_ context.Context, key types.NamespacedName) ([]netip.Addr, error) {
+	return w.asks[key.String()], nil
+}
+
+func (w written) Has(key types.NamespacedName) []block.Lease { return w.store.Claimed(key.String()) }
+
+func (d *inMemory) release(r driver.Request, a driver.Attachment) {
+	d.t.Helper()
+	if err := d.Release(d.t.Context(), driver.Ref{Owner: r.Owner, Interface: a.Interface}); err != nil {
+		d.t.Fatal(err)
+	}
+}
+
+// life obtains and releases an interface, and returns it.
+func (d *inMemory) life(r driver.Request) v1alpha1.Interface {
+	d.t.Helper()
+	a, err := d.Ensure(d.t.Context(), r)
+	if err != nil {
+		d.t.Fatalf("pod %s: %v", r.PodName, err)
+	}
+	d.release(r, a)
+	return a.Interface
+}
+
+func TestStickyPools(t *testing.T) {
+	sts := map[v1alpha1.Sticky]string{v1alpha1.StickyStatefulSet: "web-0"}
+	vm := map[v1alpha1.Sticky]string{v1alpha1.StickyVirtualMachine: "vm1"}
+	cases := []struct {
+		name   string
+		sticky v1alpha1.Sticky
+		claim  string
+		by     map[v1alpha1.Sticky]string
+		want   string
+	}{
+		{name: "off", sticky: v1alpha1.StickyOff, by: sts},
+		{name: "an ordinal", sticky: v1alpha1.StickyStatefulSet, by: sts, want: "web-0"},
+		{name: "a virtual machine", sticky: v1alpha1.StickyVirtualMachine, by: vm, want: "vm1"},
+		{name: "sticky for others", sticky: v1alpha1.StickyVirtualMachine, by: sts},
+		{name: "a claim that the pod names", sticky: v1alpha1.StickyStatefulSet, by: sts, claim: "mine", want: "mine"},
+		{name: "a claim in a pool that is not sticky", sticky: v1alpha1.StickyOff, claim: "mine", want: "mine"},
+	}
+	for _, tc := range cases {
+		t.Run(tc.name, func(t *testing.T) {
+			d := start(t, blocktest.NewAPI(), "a")
+			d.cfg.Claims = written{store: d.store}
+			d.pool("a", v1alpha1.IPPoolSpec{Ranges: []string{"10.0.0.0/24"}, Sticky: tc.sticky})
+			one, two := drivertest.Request(1), drivertest.Request(2)
+			one.Claim, two.Claim, one.Sticky, two.Sticky = tc.claim, tc.claim, tc.by, tc.by
+			two.NodeName = "another"
+			first, second := d.life(one), d.life(two)
+			want := tc.want
+			if want != "" {
+				want = one.Namespace + "/" + want
+			}
+			if first.Claim != want || second.Claim != want {
+				t.Errorf("claims %q and %q, want %q", first.Claim, second.Claim, want)
+			}
+			if same := slices.Equal(first.Addresses, second.Addresses); same != (want != "") {
+				t.Errorf("addresses %v and then %v", first.Addresses, second.Addresses)
+			}
+		})
+	}
+}
+
+// A claim is served from the pool that has its addresses, whatever the order.
+func TestClaimsAndTheOrderOfPools(t *testing.T) {
+	d := start(t, blocktest.NewAPI(), "a", "b")
+	d.cfg.Claims = written{store: d.store}
+	d.pool("b", v1alpha1.IPPoolSpec{Ranges: []string{"10.0.1.0/24"}})
+	one, two := drivertest.Request(1), drivertest.Request(2)
+	one.Claim, two.Claim = "db", "db"
+	a, err := d.Ensure(t.Context(), one)
+	if err != nil {
+		t.Fatal(err)
+	}
+	d.pool("a", v1alpha1.IPPoolSpec{Ranges: []string{"10.0.0.0/24"}})
+	// Pool a has room, but the claim's last pod has not given back.
+	d.refused(two, "Conflict", one.PodName)
+	d.release(one, a)
+	if got, want := d.get(two), "b "+a.Interface.Addresses[0]; got != want {
+		t.Errorf("got %s, want %s", got, want)
+	}
+	for ref, err := range d.List(t.Context()) {
+		if want := one.Namespace + "/db"; err != nil || ref.Interface.Claim != want {
+			t.Errorf("listed %+v, error %v, want claim %s", ref.Interface, err, want)
+		}
+	}
+}
+
+func TestRequestedAddresses(t *testing.T) {
+	d := start(t, blocktest.NewAPI(), "a", "b")
+	v4, v6 := netip.MustParseAddr("10.0.1.7"), netip.MustParseAddr("fd00::7")
+	d.cfg.Claims = written{d.store, map[string][]netip.Addr{"default/db": {netip.MustParseAddr("10.0.1.9"), v6}}}
+	d.pool("a", v1alpha1.IPPoolSpec{Ranges: []string{"10.0.0.0/24"}})
+	d.pool("b", v1alpha1.IPPoolSpec{Ranges: []string{"10.0.1.0/24", "fd00::/120"}})
+	one, two := drivertest.Request(1), drivertest.Request(2)
+	one.Namespace, one.Claim, one.Addresses = "default", "db", []netip.Addr{v4}
+	if got, want := d.get(one), "b 10.0.1.7/24,fd00::7/120"; got != want {
+		t.Errorf("what the pod asks for goes before what its claim does: got %s, want %s", got, want)
+	}
+	two.Addresses = []netip.Addr{v4}
+	d.refused(two, "Conflict", v4.String(), "default/"+one.PodName)
+	two.Addresses = []netip.Addr{netip.MustParseAddr("10.9.0.1")}
+	d.refused(two, "Invalid", "10.9.0.1", "10.0.0.0/24", "10.0.1.0/24")
+}
+
+func TestStickyNeedsASharedPool(t *testing.T) {
+	d := start(t, blocktest.NewAPI(), "a")
+	d.cfg.Claims = written{store: d.store}
+	d.pool("a", v1alpha1.IPPoolSpec{Ranges: []string{"10.0.0.0/24"}, Placement: v1alpha1.PlacementPerNode, Sticky: v1alpha1.StickyStatefulSet})
+	d.refused(drivertest.Request(1), "Invalid", "spec.sticky", "StatefulSet", "Shared")
+	d.pool("a", v1alpha1.IPPoolSpec{Ranges: []string{"10.0.0.0/24"}, Placement: v1alpha1.PlacementPerNode})
+	r := drivertest.Request(1)
+	r.Claim = "db"
+	d.refused(r, "Invalid", "db", "placement Shared")
+}
+
+func TestSettle(t *testing.T) {
+	now := time.UnixMilli(1_753_000_000_000)
+	held := func(a string, ago time.Duration) block.Lease {
+		return block.Lease{Addr: netip.MustParseAddr(a), Since: now.Add(-ago)}
+	}
+	taken := func(a string) block.Lease {
+		l := held(a, 100*time.Hour)
+		l.Holder = ipam.Holder{PodUID: "uid", Interface: "eth0"}
+		return l
+	}
+	cases := []struct {
+		name      string
+		hold      string
+		wants     []string
+		heldSince time.Duration
+		has       []block.Lease
+		keep, end []string
+		again     time.Duration
+		over      bool
+	}{
+		{name: "nothing"},
+		{name: "a pod has it", hold: "1h", has: []block.Lease{taken("10.0.0.1")}, keep: []string{"10.0.0.1"}},
+		{name: "held", hold: "1h", has: []block.Lease{held("10.0.0.1", time.Minute)}, keep: []string{"10.0.0.1"}, again: 59 * time.Minute},
+		{name: "the default", has: []block.Lease{held("10.0.0.1", time.Hour)}, keep: []string{"10.0.0.1"}, again: 23 * time.Hour},
+		{name: "for ever", hold: "0s", has: []block.Lease{held("10.0.0.1", 9000*time.Hour)}, keep: []string{"10.0.0.1"}},
+		{name: "too long", hold: "1h", has: []block.Lease{held("10.0.0.1", time.Hour), held("fd00::1", time.Hour)}, end: []string{"10.0.0.1", "fd00::1"}, over: true},
+		{
+			name: "one family sooner", hold: "1h", has: []block.Lease{held("fd00::1", 50*time.Minute), held("10.0.0.1", 40*time.Minute)},
+			keep: []string{"10.0.0.1", "fd00::1"}, again: 10 * time.Minute,
+		},
+		{
+			name: "two of a family, from two leaders at once", hold: "1h", has: []block.Lease{held("10.0.0.2", 2*time.Minute), held("10.0.0.1", time.Minute)},
+			keep: []string{"10.0.0.2"}, end: []string{"10.0.0.1"}, again: 58 * time.Minute,
+		},
+		{
+			name: "what a pod has goes first", hold: "1h", has: []block.Lease{held("10.0.0.2", 2*time.Minute), taken("10.0.0.1")},
+			keep: []string{"10.0.0.1"}, end: []string{"10.0.0.2"},
+		},
+		{
+			name: "another is wanted", hold: "1h", wants: []string{"10.0.0.9"}, has: []block.Lease{held("fd00::1", time.Minute), held("10.0.0.2", time.Minute)},
+			keep: []string{"fd00::1"}, end: []string{"10.0.0.2"}, again: 59 * time.Minute,
+		},
+		{
+			name: "the wanted one stays", hold: "1h", wants: []string{"10.0.0.9"}, has: []block.Lease{held("10.0.0.2", 2*time.Minute), held("10.0.0.9", time.Minute)},
+			keep: []string{"10.0.0.9"}, end: []string{"10.0.0.2"}, again: 59 * time.Minute,
+		},
+		{name: "its end was cut off", hold: "1h", heldSince: 2 * time.Hour, over: true},
+		{name: "not over yet", hold: "1h", heldSince: time.Minute},
+	}
+	for _, tc := range cases {
+		t.Run(tc.name, func(t *testing.T) {
+			claim := &v1alpha1.IPClaim{Spec: v1alpha1.IPClaimSpec{Addresses: tc.wants}}
+			if tc.hold != "" {
+				d, err := time.ParseDuration(tc.hold)
+				if err != nil {
+					t.Fatal(err)
+				}
+				claim.Spec.HoldTime = &metav1.Duration{Duration: d}
+			}
+			if tc.heldSince > 0 {
+				claim.Status.HeldSince = new(metav1.NewTime(now.Add(-tc.heldSince)))
+			}
+			got := settle(claim, tc.has, now)
+			list := func(leases []block.Lease) (out []string) {
+				for _, l := range leases {
+					out = append(out, l.Addr.String())
+				}
+				return out
+			}
+			if diff := cmp.Diff([][]string{tc.keep, tc.end}, [][]string{list(got.keep), list(got.end)}, cmpopts.EquateEmpty()); diff != "" {
+				t.Errorf("kept and ended (-want +got):\n%s", diff)
+			}
+			if got.again != tc.again || got.over != tc.over {
+				t.Errorf("again in %s, over %v; want %s, %v", got.again, got.over, tc.again, tc.over)
+			}
+		})
+	}
+}
+
+func TestChangedClaims(t *testing.T) {
+	const (
+		a1   = "1 A 1 1000 uid default/web-0/eth0 node default/web-0"
+		a2   = "2 A 1 1000 uid default/web-1/eth0 node default/web-1"
+		held = "2 H 2 2000 default/web-1"
+		none = "3 A 1 1000 uid default/web-2/eth0 node"
+		odd  = "4 H 2 2000 no-namespace"
+	)
+	cases := []struct {
+		name          string
+		before, after []string
+		want          []string
+	}{
+		{name: "a new block", after: []string{a1, a2, none, odd, "?"}, want: []string{"default/web-0", "default/web-1"}},
+		{name: "one changes", before: []string{a1, a2}, after: []string{a1, held, none}, want: []string{"default/web-1"}},
+		{name: "one goes", before: []string{a1, held}, after: []string{"2 F 3 3000", a1}, want: []string{"default/web-1"}},
+		{name: "nothing of a claim", before: []string{a1}, after: []string{a1, none}},
+		{name: "a deleted block", before: []string{a1}, want: []string{"default/web-0"}},
+	}
+	for _, tc := range cases {
+		t.Run(tc.name, func(t *testing.T) {
+			var got []string
+			for _, key := range changedClaims(tc.before, tc.after) {
+				got = append(got, key.String())
+			}
+			slices.Sort(got)
+			if diff := cmp.Diff(tc.want, got); diff != "" {
+				t.Errorf("-want +got:\n%s", diff)
+			}
+		})
+	}
+}
