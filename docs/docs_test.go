@@ -14,6 +14,7 @@ import (
 
 	"github.com/google/go-cmp/cmp"
 	"github.com/google/go-cmp/cmp/cmpopts"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"sigs.k8s.io/yaml"
 
 	"fairlead.dev/fairlead/api/v1alpha1"
@@ -77,6 +78,13 @@ func TestExamples(t *testing.T) {
 func check(example string) error {
 	if strings.HasPrefix(example, "# fairlead-") {
 		return checkDefaults(example)
+	}
+	var kind metav1.TypeMeta
+	if err := yaml.Unmarshal([]byte(example), &kind); err != nil {
+		return err
+	}
+	if kind.Kind == "IPClaim" {
+		return yaml.UnmarshalStrict([]byte(example), &v1alpha1.IPClaim{})
 	}
 	var pool v1alpha1.IPPool
 	if err := yaml.UnmarshalStrict([]byte(example), &pool); err != nil {
