@@ -23,15 +23,13 @@ func slotOf(ordinal int, p *corev1.Pod) string {
 }
 
 // attach writes the record of a pod with one address of domain default.
-func attach(t *testing.T, c *cluster.Cluster, p *corev1.Pod, address string) *v1alpha1.PodAttachment {
+func attach(t *testing.T, c *cluster.Cluster, p *corev1.Pod, address string) {
 	t.Helper()
-	record := pod.Record(pod.IdentityOf(p), []v1alpha1.Interface{{
+	create(t, c, pod.Record(pod.IdentityOf(p), []v1alpha1.Interface{{
 		Name: "eth0", Network: v1alpha1.DefaultNetwork, Driver: "native", Default: true,
 		Addresses: []string{address}, Domain: "default", Pool: "lan",
 		Binding: v1alpha1.Binding{Bridge: &v1alpha1.BridgeBinding{Name: "fairlead0"}},
-	}})
-	create(t, c, record)
-	return record
+	}}))
 }
 
 // change updates an object of the cluster.
@@ -66,7 +64,7 @@ func TestAddressesOfACluster(t *testing.T) {
 	claim := &v1alpha1.IPClaim{ObjectMeta: metav1.ObjectMeta{Namespace: c.Namespace, Name: "kept"}}
 	create(t, c, claim)
 	web, api := c.Pod("web", node.Name), c.Pod("api", node.Name)
-	block := blockOf("default", "10.0.0.0/26", "", slotOf(1, web), slotOf(2, api), fmt.Sprintf("3 H 2 %d %s/kept", time.Now().Add(-time.Hour).UnixMilli(), c.Namespace))
+	block := blockOf("10.0.0.0/26", "", slotOf(1, web), slotOf(2, api), fmt.Sprintf("3 H 2 %d %s/kept", time.Now().Add(-time.Hour).UnixMilli(), c.Namespace))
 	slots := block.Spec.Slots
 	create(t, c, &block)
 	attach(t, c, web, "10.0.0.1/25")

@@ -27,10 +27,11 @@ func held(ordinal int, claim string, since time.Duration) string {
 	return fmt.Sprintf("%d H 2 %d %s", ordinal, millis(since), claim)
 }
 
-func blockOf(domain, cidr, node string, slots ...string) v1alpha1.IPBlock {
+// blockOf is a block of domain default.
+func blockOf(cidr, node string, slots ...string) v1alpha1.IPBlock {
 	return v1alpha1.IPBlock{
-		ObjectMeta: metav1.ObjectMeta{Name: ipam.BlockName(domain, netip.MustParsePrefix(cidr))},
-		Spec:       v1alpha1.IPBlockSpec{Domain: domain, CIDR: cidr, Node: node, Slots: slots},
+		ObjectMeta: metav1.ObjectMeta{Name: ipam.BlockName("default", netip.MustParsePrefix(cidr))},
+		Spec:       v1alpha1.IPBlockSpec{Domain: "default", CIDR: cidr, Node: node, Slots: slots},
 	}
 }
 
@@ -49,9 +50,9 @@ func addressed() snapshot {
 	snap.pools = append(snap.pools, lan, poolOf("small", ranges("192.168.4.16/29")), poolOf("lab", ranges("192.168.4.0/24"), func(p *v1alpha1.IPPool) { p.Spec.Domain = "lab" }))
 	snap.pools[0].Spec.Ranges = []string{"10.244.0.0/16"}
 	snap.blocks = []v1alpha1.IPBlock{
-		blockOf("default", "192.168.4.64/26", "", freed(0, old, time.Hour, time.Second), freed(1, old, time.Hour, time.Minute), held(6, "shop/cart-3", 5*time.Minute)),
-		blockOf("default", "192.168.4.0/26", "", taken(2, a, 10*time.Minute), taken(3, b, 10*time.Minute), taken(9, old, time.Hour), "5 A garbled"),
-		blockOf("default", "10.244.248.64/26", "node-1", taken(1, a, 10*time.Minute)),
+		blockOf("192.168.4.64/26", "", freed(0, old, time.Hour, time.Second), freed(1, old, time.Hour, time.Minute), held(6, "shop/cart-3", 5*time.Minute)),
+		blockOf("192.168.4.0/26", "", taken(2, a, 10*time.Minute), taken(3, b, 10*time.Minute), taken(9, old, time.Hour), "5 A garbled"),
+		blockOf("10.244.248.64/26", "node-1", taken(1, a, 10*time.Minute)),
 	}
 	snap.reservations = []v1alpha1.IPReservation{{
 		ObjectMeta: metav1.ObjectMeta{Name: "printers"},
@@ -70,8 +71,8 @@ func sound() snapshot {
 	snap.pools, snap.reservations = snap.pools[:1], nil
 	counts(65536, 2)(&snap.pools[0])
 	snap.blocks = []v1alpha1.IPBlock{
-		blockOf("default", "10.244.248.64/26", "node-1", taken(1, snap.pods[0], 10*time.Minute)),
-		blockOf("default", "10.244.21.128/26", "node-2", taken(2, snap.pods[1], 10*time.Minute), freed(5, podOf("cart-9", "node-2"), time.Hour, time.Second)),
+		blockOf("10.244.248.64/26", "node-1", taken(1, snap.pods[0], 10*time.Minute)),
+		blockOf("10.244.21.128/26", "node-2", taken(2, snap.pods[1], 10*time.Minute), freed(5, podOf("cart-9", "node-2"), time.Hour, time.Second)),
 	}
 	return snap
 }

@@ -206,13 +206,13 @@ func (s *story) recorded() {
 	a := s.record
 	s.add(markDone, "record", timestamp(a.CreationTimestamp.Time), "PodAttachment %s", a.Name)
 	for _, i := range a.Spec.Interfaces {
-		text := fmt.Sprintf("%s on network %s: %s", i.Name, i.Network, cmp.Or(strings.Join(i.Addresses, ", "), "no address"))
+		text := []string{fmt.Sprintf("%s on network %s: %s", i.Name, i.Network, cmp.Or(strings.Join(i.Addresses, ", "), "no address"))}
 		for _, from := range []struct{ what, name string }{{"pool", i.Pool}, {"domain", i.Domain}, {"claim", i.Claim}} {
 			if from.name != "" {
-				text += fmt.Sprintf(", %s %s", from.what, from.name)
+				text = append(text, from.what+" "+from.name)
 			}
 		}
-		s.add(markDone, "addresses", timestamp(a.CreationTimestamp.Time), "%s", text)
+		s.add(markDone, "addresses", timestamp(a.CreationTimestamp.Time), "%s", strings.Join(text, ", "))
 	}
 }
 

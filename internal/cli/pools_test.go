@@ -37,7 +37,7 @@ func TestUsageBar(t *testing.T) {
 // TestMapOfALargePool: the map of a /64 is as long as what was used of it.
 func TestMapOfALargePool(t *testing.T) {
 	pool := poolOf("v6", ranges("fd00::/64"))
-	snap := snapshot{now: now, blocks: []v1alpha1.IPBlock{blockOf("default", "fd00::/122", "", taken(1, podOf("a", "node-1"), 0))}}
+	snap := snapshot{now: now, blocks: []v1alpha1.IPBlock{blockOf("fd00::/122", "", taken(1, podOf("a", "node-1"), 0))}}
 	v, err := buildMap(&pool, snap)
 	if err != nil {
 		t.Fatal(err)
@@ -55,7 +55,7 @@ func TestMapOfALargePool(t *testing.T) {
 // none.
 func TestMapOfALostRecord(t *testing.T) {
 	pool := poolOf("lan", ranges("10.0.0.0-10.0.0.3"))
-	snap := snapshot{now: now, blocks: []v1alpha1.IPBlock{blockOf("default", "10.0.0.0/26", "", taken(1, podOf("a", "node-1"), 0), "nonsense")}}
+	snap := snapshot{now: now, blocks: []v1alpha1.IPBlock{blockOf("10.0.0.0/26", "", taken(1, podOf("a", "node-1"), 0), "nonsense")}}
 	v, err := buildMap(&pool, snap)
 	if err != nil {
 		t.Fatal(err)

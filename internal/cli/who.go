@@ -96,59 +96,81 @@ type question struct {
 // buildWho answers from blocks and PodAttachments.
 func buildWho(q question, snap snapshot) whoView {
 	v := whoView{Address: q.addr.String(), At: timestamp(q.at), Domains: []whoDomain{}}
-	domains := map[string]*evidence{}
-	about := func(domain string) *evidence {
-		if domains[domain] == nil {
-			domains[domain] = &evidence{claims: snap.claims}
-		}
-		return domains[domain]
-	}
+	domains := findings{}
 	if q.domain != "" {
-		about(q.domain)
+		domains.about(q.domain)
 	}
-	for i := range snap.pools {
-		p, err := objects.Pool(&snap.pools[i])
-		switch {
-		case err != nil:
-			v.UnreadPools = append(v.UnreadPools, snap.pools[i].Name)
-		case p.Covers(q.addr):
-			e := about(p.Domain())
-			e.pools = append(e.pools, p)
-		}
-	}
-	slices.Sort(v.UnreadPools)
-	v.UnreadPools = list(v.UnreadPools)
-	for i := range snap.blocks {
-		b, err := objects.Block(&snap.blocks[i])
-		if err != nil || b.Prefix() != ipam.BlockOf(q.addr) {
-			continue
-		}
-		if _, recorded := b.Slot(q.addr); recorded || domains[snap.blocks[i].Spec.Domain] != nil {
-			about(snap.blocks[i].Spec.Domain).block = b
-		}
-	}
-	for i := range snap.attachments {
-		a := &snap.attachments[i]
-		for _, iface := range a.Spec.Interfaces {
-			if iface.Domain != "" && slices.ContainsFunc(iface.Addresses, func(cidr string) bool { return addressOf(cidr) == q.addr }) {
-				e := about(iface.Domain)
-				e.records = append(e.records, a)
-			}
-		}
-	}
+	v.UnreadPools = domains.addPools(q.addr, snap.pools)
+	domains.addRecords(q.addr, snap.attachments)
+	domains.addBlocks(q.addr, snap.blocks)
+	reservations := objects.Reservations(snap.reservations)
 	for domain, e := range domains {
 		if q.domain != "" && q.domain != domain {
 			continue
 		}
-		for i, r := range objects.Reservations(snap.reservations) {
+		for i, r := range reservations {
 			if r.Domain() == domain && r.Contains(q.addr) {
 				e.reservations = append(e.reservations, snap.reservations[i].Name)
 			}
 		}
+		e.claims = snap.claims
 		v.Domains = append(v.Domains, e.answer(q, domain, snap.now))
 	}
 	slices.SortFunc(v.Domains, func(a, b whoDomain) int { return cmp.Compare(a.Domain, b.Domain) })
 	return v
+}
+
+// findings are what is known of an address by domain.
+type findings map[string]*evidence
+
+func (f findings) about(domain string) *evidence {
+	if f[domain] == nil {
+		f[domain] = &evidence{}
+	}
+	return f[domain]
+}
+
+// addPools adds the pools that the address lies in, and returns the names of
+// those that cannot be read.
+func (f findings) addPools(addr netip.Addr, pools []v1alpha1.IPPool) []string {
+	var unread []string
+	for i := range pools {
+		p, err := objects.Pool(&pools[i])
+		switch {
+		case err != nil:
+			unread = append(unread, pools[i].Name)
+		case p.Covers(addr):
+			e := f.about(p.Domain())
+			e.pools = append(e.pools, p)
+		}
+	}
+	slices.Sort(unread)
+	return list(unread)
+}
+
+// addBlocks adds the blocks that have a record of the address, or are of a
+// domain that is known to have it.
+func (f findings) addBlocks(addr netip.Addr, blocks []v1alpha1.IPBlock) {
+	for i := range blocks {
+		b, err := objects.Block(&blocks[i])
+		if err != nil || b.Prefix() != ipam.BlockOf(addr) {
+			continue
+		}
+		if _, recorded := b.Slot(addr); recorded || f[blocks[i].Spec.Domain] != nil {
+			f.about(blocks[i].Spec.Domain).block = b
+		}
+	}
+}
+
+func (f findings) addRecords(addr netip.Addr, attachments []v1alpha1.PodAttachment) {
+	for i := range attachments {
+		for _, iface := range attachments[i].Spec.Interfaces {
+			if iface.Domain != "" && slices.ContainsFunc(iface.Addresses, func(cidr string) bool { return addressOf(cidr) == addr }) {
+				e := f.about(iface.Domain)
+				e.records = append(e.records, &attachments[i])
+			}
+		}
+	}
 }
 
 // addressOf a CIDR; invalid when it cannot be read.
