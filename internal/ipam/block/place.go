@@ -155,10 +155,11 @@ func (s *Store) remember(k place, name string) {
 	s.last[k] = name
 }
 
-// exhausted says that nothing is left, with the counts.
+// exhausted says that nothing is left, with the counts: those after what is
+// under way, which took the last.
 func (s *Store) exhausted(p *ipam.Pool, w *want) error {
 	where, why := "", ""
-	counts := s.counts(p, w.family)
+	counts := s.counts(p, expected, w.family)
 	if p.PerNode() {
 		where = " for node " + w.holder.Node
 		if counts.Free > 0 {

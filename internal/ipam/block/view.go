@@ -48,10 +48,15 @@ func (s *Store) Counts(p *ipam.Pool, families ...ipam.Family) ipam.Counts {
 	if len(families) == 0 {
 		families = p.Families()
 	}
-	return s.counts(p, families...)
+	return s.counts(p, committed, families...)
 }
 
-func (s *Store) counts(p *ipam.Pool, families ...ipam.Family) ipam.Counts {
+// committed is what the API says of a block, expected what it will say when all
+// that is under way is done.
+func committed(e *entry) *ipam.Block { return e.base }
+func expected(e *entry) *ipam.Block  { return e.next }
+
+func (s *Store) counts(p *ipam.Pool, of func(*entry) *ipam.Block, families ...ipam.Family) ipam.Counts {
 	var sum ipam.Counts
 	sum.Usable, sum.Reserved = p.Size(families...)
 	now := s.cfg.Now()
@@ -59,7 +64,7 @@ func (s *Store) counts(p *ipam.Pool, families ...ipam.Family) ipam.Counts {
 		if e.domain != p.Domain() || !slices.Contains(families, ipam.FamilyOf(e.prefix.Addr())) {
 			continue
 		}
-		c := e.base.Counts(p, now)
+		c := of(e).Counts(p, now)
 		if e.foreign || p.PerNode() != (e.node != "") {
 			// The pool may not draw from this block.
 			c.Reserved += c.Free
