@@ -112,6 +112,7 @@ func newController(ctx context.Context, cfg config.Controller) (*parts, error) {
 		mgr.Add(collector),
 		mgr.Add(server),
 		mgr.Add(everywhere(store.Run)),
+		mgr.Add(giveBackLists(mgr.GetCache())),
 	)
 }
 
@@ -159,9 +160,10 @@ func newManager(ctx context.Context, cfg config.Controller) (manager.Manager, *w
 			DefaultTransform:         cache.TransformStripManagedFields(),
 			DefaultWatchErrorHandler: watches.failed,
 			ByObject: map[client.Object]cache.ByObject{
-				&corev1.Pod{}:       {Transform: slimPod},
-				&corev1.Node{}:      {Transform: slimNode},
-				&corev1.Namespace{}: {Transform: slimNamespace},
+				&corev1.Pod{}:             {Transform: slimPod},
+				&v1alpha1.PodAttachment{}: {Transform: slimAttachment},
+				&corev1.Node{}:            {Transform: slimNode},
+				&corev1.Namespace{}:       {Transform: slimNamespace},
 			},
 		},
 	})
@@ -178,6 +180,7 @@ func slimPod(o any) (any, error) {
 		return o, nil
 	}
 	p.ManagedFields = nil
+	share(&p.Namespace, &p.Spec.NodeName)
 	p.Spec = corev1.PodSpec{NodeName: p.Spec.NodeName, HostNetwork: p.Spec.HostNetwork}
 	p.Status = corev1.PodStatus{Phase: p.Status.Phase}
 	return p, nil

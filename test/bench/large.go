@@ -20,9 +20,6 @@ import (
 const (
 	// podsPerNode of the large cluster.
 	podsPerNode = 100
-	// idleFor is for how many seconds the controller's memory must not have
-	// shrunk before it counts as idle.
-	idleFor = 15
 	// fillers are the clients that fill the cluster: few enough for the
 	// controller to keep its Lease meanwhile.
 	fillers = 16
@@ -43,7 +40,7 @@ func large(ctx context.Context, w *world) (map[string]figure, error) {
 		return nil, err
 	}
 	var starts, lists samples
-	for round := range w.samples(5, 3) {
+	for round := range w.samples(5, 2) {
 		err := inTurns(round,
 			func() error {
 				took, err := l.start(ctx, fmt.Sprintf("new-%d", round))
@@ -235,7 +232,7 @@ func (l *largeRun) idle(ctx context.Context) (float64, error) {
 	ticker := time.NewTicker(time.Second)
 	defer ticker.Stop()
 	var rss, peak float64
-	for quiet := 0; quiet < idleFor; quiet++ {
+	for quiet := 0; quiet < l.samples(15, 5); quiet++ { // seconds
 		now, most, err := memory(l.controlled.cmd.Process.Pid)
 		if err != nil {
 			return 0, err

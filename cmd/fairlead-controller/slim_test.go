@@ -1,0 +1,53 @@
+package main
+
+import (
+	"testing"
+
+	"github.com/google/go-cmp/cmp"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/client-go/tools/cache"
+
+	"fairlead.dev/fairlead/api/v1alpha1"
+)
+
+// A cached PodAttachment says what the API server says: patches are made against
+// it, and whatever it lacked they would take away.
+func TestSlimAttachment(t *testing.T) {
+	record := &v1alpha1.PodAttachment{
+		ObjectMeta: metav1.ObjectMeta{
+			Namespace: "default", Name: "web-12345678", UID: "1", ResourceVersion: "7",
+			Finalizers:      []string{v1alpha1.ReleaseFinalizer},
+			OwnerReferences: []metav1.OwnerReference{{APIVersion: "v1", Kind: "Pod", Name: "web", UID: "12345678"}, {APIVersion: "v1", Kind: "Other", Name: "o", UID: "2"}},
+		},
+		Spec: v1alpha1.PodAttachmentSpec{
+			PodName: "web", PodUID: "12345678", NodeName: "node-1",
+			Interfaces: []v1alpha1.Interface{
+				{Name: "eth0", Network: "default", Driver: "native", Addresses: []string{"10.1.0.5/24"}, Gateways: []string{"10.1.0.1"}, Binding: v1alpha1.Binding{Bridge: &v1alpha1.BridgeBinding{Name: "fairlead0"}}},
+				{Name: "net1", Network: "default/other", Driver: "native", Pool: "other"},
+			},
+			Summary: v1alpha1.AttachmentSummary{Interfaces: "eth0,net1", Addresses: "10.1.0.5"},
+		},
+		Status: v1alpha1.PodAttachmentStatus{
+			Sandbox:    &v1alpha1.Sandbox{ID: "c0ffee", BootID: "b", State: v1alpha1.SandboxAttached},
+			Conditions: []metav1.Condition{{Type: v1alpha1.ConditionAttached, Status: metav1.ConditionTrue, Reason: "Plugged", Message: "plugged"}},
+		},
+	}
+	want := record.DeepCopy()
+	record.ManagedFields = []metav1.ManagedFieldsEntry{{Manager: "fairlead-node"}}
+	got, err := slimAttachment(record)
+	if err != nil {
+		t.Fatal(err)
+	}
+	if diff := cmp.Diff(want, got); diff != "" {
+		t.Errorf("-want +got:\n%s", diff)
+	}
+}
+
+// What an informer hands over in place of an object that it missed the end of is
+// no PodAttachment.
+func TestSlimOther(t *testing.T) {
+	gone := cache.DeletedFinalStateUnknown{Key: "default/web"}
+	if got, err := slimAttachment(gone); err != nil || got != any(gone) {
+		t.Errorf("%v, %v", got, err)
+	}
+}
