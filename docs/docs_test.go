@@ -14,11 +14,13 @@ import (
 
 	"github.com/google/go-cmp/cmp"
 	"github.com/google/go-cmp/cmp/cmpopts"
+	corev1 "k8s.io/api/core/v1"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"sigs.k8s.io/yaml"
 
 	"fairlead.dev/fairlead/api/v1alpha1"
 	"fairlead.dev/fairlead/internal/config"
+	"fairlead.dev/fairlead/internal/ipam"
 	"fairlead.dev/fairlead/internal/ipam/objects"
 )
 
@@ -83,15 +85,26 @@ func check(example string) error {
 	if err := yaml.Unmarshal([]byte(example), &kind); err != nil {
 		return err
 	}
-	if kind.Kind == "IPClaim" {
+	switch kind.Kind {
+	case "Pod":
+		return yaml.UnmarshalStrict([]byte(example), &corev1.Pod{})
+	case "IPClaim":
 		return yaml.UnmarshalStrict([]byte(example), &v1alpha1.IPClaim{})
-	}
-	var pool v1alpha1.IPPool
-	if err := yaml.UnmarshalStrict([]byte(example), &pool); err != nil {
+	case "IPReservation":
+		var r v1alpha1.IPReservation
+		if err := yaml.UnmarshalStrict([]byte(example), &r); err != nil {
+			return err
+		}
+		_, err := ipam.ParseReservation(r.Spec.Domain, r.Spec.Ranges)
+		return err
+	default:
+		var pool v1alpha1.IPPool
+		if err := yaml.UnmarshalStrict([]byte(example), &pool); err != nil {
+			return err
+		}
+		_, err := objects.Pool(&pool)
 		return err
 	}
-	_, err := objects.Pool(&pool)
-	return err
 }
 
 // checkDefaults checks that the example of a configuration shows every default

@@ -174,7 +174,7 @@ func (m *model) check(t *testing.T, b *Block, p *Pool, now time.Time) {
 // else.
 func TestFillToTheLast(t *testing.T) {
 	for _, spec := range []PoolSpec{
-		ranges("10.0.0.0/24"), ranges("10.0.0.0/31"), ranges("10.0.0.7"), ranges("10.0.0.61-10.0.0.67"),
+		ranges("10.0.0.0/24"), ranges("10.0.0.0/31"), ranges("10.0.0.9/32"), ranges("fd00::/127"), ranges("fd00::9/128"), ranges("10.0.0.7"), ranges("10.0.0.61-10.0.0.67"),
 		ranges("10.0.0.0-10.0.0.0", "10.0.0.63-10.0.0.64", "10.0.1.255"), ranges("fd00::/119"), ranges("fd00::3f-fd00::80"),
 		{Ranges: []string{"10.0.0.0/25", "fd00::/126"}, Excludes: []string{"10.0.0.1", "10.0.0.64/28", "fd00::2-fd00::3"}, Gateways: []string{"10.0.0.126"}},
 		{Ranges: []string{"10.0.0.0/25"}, UseEdges: true, Order: Lowest},

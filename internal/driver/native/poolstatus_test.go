@@ -5,12 +5,15 @@ import (
 	"testing"
 	"time"
 
+	"k8s.io/apimachinery/pkg/api/meta"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	ctrl "sigs.k8s.io/controller-runtime"
 	"sigs.k8s.io/controller-runtime/pkg/client"
 
 	"fairlead.dev/fairlead/api/v1alpha1"
+	"fairlead.dev/fairlead/internal/driver/drivertest"
 	"fairlead.dev/fairlead/internal/ipam/block"
+	"fairlead.dev/fairlead/internal/ipam/block/blocktest"
 	"fairlead.dev/fairlead/test/cluster"
 )
 
@@ -47,5 +50,41 @@ func TestStatusOfAPoolThatWent(t *testing.T) {
 	}
 	if _, err := r.Reconcile(t.Context(), ctrl.Request{NamespacedName: client.ObjectKeyFromObject(pool)}); err != nil {
 		t.Error(err)
+	}
+}
+
+// gauges remembers what it was told last.
+type gauges struct {
+	noGauges
+	known bool
+	in    time.Duration
+}
+
+func (g *gauges) Exhausts(_ string, in time.Duration, known bool) { g.in, g.known = in, known }
+
+// A pod needs an address of each family, so a pool is exhausted when one family
+// is, however many addresses the other has.
+func TestExhaustedInOneFamily(t *testing.T) {
+	d := start(t, blocktest.NewAPI(), "a")
+	d.pool("a", v1alpha1.IPPoolSpec{Ranges: []string{"10.0.0.1", "fd00::/64"}})
+	g := &gauges{}
+	r := &PoolStatus{Pools: d.pools, Store: d.store, Gauges: g}
+	judge := func() *metav1.Condition {
+		t.Helper()
+		pool, err := d.pools.Get("a")
+		if err != nil {
+			t.Fatal(err)
+		}
+		o := &v1alpha1.IPPool{ObjectMeta: metav1.ObjectMeta{Name: "a"}}
+		r.judge(o, pool.Pool)
+		return meta.FindStatusCondition(o.Status.Conditions, v1alpha1.ConditionExhausted)
+	}
+	if c := judge(); c.Status != metav1.ConditionFalse || g.known {
+		t.Errorf("an empty pool: %+v, forecast %s, %v", c, g.in, g.known)
+	}
+	d.get(drivertest.Request(1))
+	want := "no IPv4 address is left: usable=1 free=0 allocated=1 cooling=0 held=0 reserved=0"
+	if c := judge(); c.Status != metav1.ConditionTrue || c.Message != want || !g.known || g.in != 0 {
+		t.Errorf("a full pool: %+v, forecast %s, %v", c, g.in, g.known)
 	}
 }
