@@ -11,6 +11,8 @@ NODES ?= 2
 PODS ?= 20
 BENCH ?=
 TESTFLAGS ?=
+LIVES ?= 100000
+SEED ?=
 VERSION := $(or $(VERSION),$(shell git describe --tags --always --dirty 2>/dev/null),unknown)
 
 # One environment for builds, linters and quick tests, so that they share one
@@ -62,6 +64,10 @@ bench: preflight-bench $(LAB) bin/bench ## Measure against baselines into bench/
 .PHONY: lives
 lives: preflight-build bin/kubelab ## Kill controllers at random during 5,000 pod lives, some 20 minutes: SEED=
 	FAIRLEAD_LIVES=5000 FAIRLEAD_SEED='$(SEED)' go test -count=1 -v -timeout 60m -run '^TestFiveThousandLives$$' ./cmd/fairlead-controller
+
+.PHONY: sim
+sim: preflight-build ## Simulate the allocator and the release: LIVES=1000000 SEED=17
+	LIVES='$(LIVES)' SEED='$(SEED)' go test -count=1 -timeout 0 -run '^TestLives$$' ./test/sim
 
 .PHONY: e2e
 e2e: ## Test on nodes with the real kubelet and containerd (not there yet)

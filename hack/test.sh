@@ -25,6 +25,7 @@ step "build Kubernetes (minutes the first time)" make --no-print-directory bin/k
 step "verify" hack/verify.sh
 step "tests with the race detector" race
 step "tests of kubelab" kubelab
+step "simulation" make --no-print-directory sim
 step "demo" make --no-print-directory demo
 step "short bench" bin/bench --short --out bin/bench-short.json
 steps_summary test

@@ -1,0 +1,24 @@
+package sim
+
+// Break names something that is broken on purpose, to see that it is caught.
+type Break string
+
+// The ways to break the world.
+const (
+	// BlindUpdates: the API takes updates of blocks whatever their
+	// resourceVersion.
+	BlindUpdates Break = "updates without resourceVersion"
+	// StaleReads: the live read of a block answers from a cache, as if new.
+	StaleReads Break = "stale reads"
+	// LostReplyIsFailure: a create of a record whose reply is lost is taken
+	// for one that was refused.
+	LostReplyIsFailure Break = "lost reply is failure"
+	// FreeAnyones: an address is freed whoever has it.
+	FreeAnyones Break = "free without holder check"
+	// NoCooldown: freed addresses are handed out at once.
+	NoCooldown Break = "no cooldown"
+	// NoMask: gateways, excludes and edges are handed out.
+	NoMask Break = "no mask"
+	// NoWordNeeded: records are released without the node's word.
+	NoWordNeeded Break = "no word needed"
+)

@@ -1,0 +1,242 @@
+package sim
+
+import (
+	"net/netip"
+	"slices"
+	"time"
+
+	corev1 "k8s.io/api/core/v1"
+	"k8s.io/apimachinery/pkg/types"
+	"sigs.k8s.io/controller-runtime/pkg/client"
+
+	"fairlead.dev/fairlead/api/v1alpha1"
+	"fairlead.dev/fairlead/internal/controller"
+	"fairlead.dev/fairlead/internal/ipam"
+	"fairlead.dev/fairlead/internal/pod"
+)
+
+// truth is what the checks know: it comes from the API's changes and from the
+// machines, never from a leader.
+type truth struct {
+	// dirty is set when something has changed since the last check.
+	dirty bool
+	// slots are what the blocks say, blocks which of them each has said.
+	slots  map[netip.Addr]ipam.Slot
+	blocks map[string][]netip.Addr
+	// unplugged is when an address was last in use.
+	unplugged map[netip.Addr]time.Time
+	// born are the pods that ever were, with the boot of their node then.
+	born map[types.UID]int
+	// records by the pod they are of.
+	records map[types.UID][]*v1alpha1.PodAttachment
+}
+
+func newTruth() truth {
+	return truth{
+		slots: map[netip.Addr]ipam.Slot{}, blocks: map[string][]netip.Addr{}, unplugged: map[netip.Addr]time.Time{},
+		born: map[types.UID]int{}, records: map[types.UID][]*v1alpha1.PodAttachment{},
+	}
+}
+
+// changed looks at every change of the API.
+func (w *world) changed(old, obj client.Object) {
+	o := obj
+	if o == nil {
+		o = old
+	}
+	w.dirty = true
+	switch o.(type) {
+	case *v1alpha1.IPBlock:
+		w.blockChanged(o.GetName(), obj)
+	case *v1alpha1.PodAttachment:
+		w.recordChanged(old, obj)
+	}
+}
+
+func (w *world) blockChanged(name string, obj client.Object) {
+	fresh := map[netip.Addr]ipam.Slot{}
+	if b, ok := obj.(*v1alpha1.IPBlock); ok && b != nil {
+		for s := range ipam.DecodeBlock(netip.MustParsePrefix(b.Spec.CIDR), b.Spec.Node, b.Spec.Slots).Slots() {
+			fresh[s.Addr] = s
+		}
+	}
+	addrs := w.blocks[name]
+	for a := range fresh {
+		if _, ok := w.slots[a]; !ok {
+			addrs = append(addrs, a)
+		}
+	}
+	slices.SortFunc(addrs, netip.Addr.Compare)
+	var left []netip.Addr
+	for _, a := range addrs {
+		was, now := w.slots[a], fresh[a]
+		if was.State == ipam.Taken && (now.State != ipam.Taken || !now.Holder.Same(was.Holder)) {
+			w.freeing(a, was)
+		}
+		if now.State == ipam.Taken && (was.State != ipam.Taken || !now.Holder.Same(was.Holder)) {
+			w.taking(a, was, now)
+		}
+		if now.State == ipam.Damaged {
+			w.fail("I2", "the record of %s in block %s cannot be read", a, name)
+		}
+		if now.State == 0 {
+			delete(w.slots, a)
+			continue
+		}
+		if was.Generation > now.Generation {
+			w.fail("I4", "the generation of %s went from %d to %d", a, was.Generation, now.Generation)
+		}
+		w.slots[a] = now
+		left = append(left, a)
+	}
+	w.blocks[name] = left
+}
+
+// taking checks a slot that somebody takes.
+func (w *world) taking(a netip.Addr, was, now ipam.Slot) {
+	if !w.pool.Allows(a) {
+		w.fail("I6", "%s is handed out, which the pool does not allow", a)
+	}
+	if _, ok := w.born[types.UID(now.Holder.PodUID)]; !ok {
+		w.fail("I2", "%s is taken by %s, which never was", a, now.Holder)
+	}
+	rested := w.now.Sub(w.unplugged[a])
+	if was.State == ipam.Freed && !was.Since.IsZero() {
+		rested = min(rested, w.now.Sub(was.Since))
+	}
+	if rested < ipam.MinCooldown {
+		w.fail("the cooldown", "%s has rested %s, and %s gets it: at least %s is promised", a, rested, now.Holder, ipam.MinCooldown)
+	}
+}
+
+// freeing checks that there is evidence: nobody has the address plugged, and
+// the record that names it, if any, has the node's word or a proof.
+func (w *world) freeing(a netip.Addr, was ipam.Slot) {
+	uid := types.UID(was.Holder.PodUID)
+	for _, m := range w.machines {
+		if s := m.plugged[uid]; s != nil && !s.forgotten && slices.Contains(s.addresses, a) {
+			w.fail("I4", "%s is freed while %s has it plugged for %s", a, m.name, s.pod)
+		}
+	}
+	for _, r := range w.records[uid] {
+		if slices.Contains(addressesOf(r), a) && !w.evident(r) {
+			w.fail("I4", "%s is freed while record %s names it, and neither word nor proof has come", a, r.Name)
+		}
+	}
+}
+
+// evident says that a record's node has said its word, or was lost since: it
+// is off, it has booted, or its Node was deleted.
+func (w *world) evident(r *v1alpha1.PodAttachment) bool {
+	if controller.Detached(r) {
+		return true
+	}
+	if r.DeletionTimestamp == nil {
+		return false
+	}
+	m := w.machine(r.Spec.NodeName)
+	n, err := w.api.get(m.key())
+	return !m.up || m.boot > w.born[r.Spec.PodUID] || err != nil || n.GetCreationTimestamp().After(r.CreationTimestamp.Time)
+}
+
+func (w *world) machine(name string) *machine {
+	i := slices.IndexFunc(w.machines, func(m *machine) bool { return m.name == name })
+	return w.machines[i]
+}
+
+func (w *world) recordChanged(old, obj client.Object) {
+	r, _ := obj.(*v1alpha1.PodAttachment)
+	if r == nil {
+		r = old.(*v1alpha1.PodAttachment)
+		w.records[r.Spec.PodUID] = slices.DeleteFunc(w.records[r.Spec.PodUID], func(o *v1alpha1.PodAttachment) bool { return o.UID == r.UID })
+		if len(w.records[r.Spec.PodUID]) == 0 {
+			delete(w.records, r.Spec.PodUID)
+		}
+		return
+	}
+	list := w.records[r.Spec.PodUID]
+	if i := slices.IndexFunc(list, func(o *v1alpha1.PodAttachment) bool { return o.UID == r.UID }); i >= 0 {
+		list[i] = r
+		return
+	}
+	w.records[r.Spec.PodUID] = append(list, r)
+	if have, want := len(addressesOf(r)), len(w.pool.Families()); have != want && w.lives(r) {
+		w.fail("I3", "record %s has %d addresses, not one for each of %d families", r.Name, have, want)
+	}
+}
+
+// lives says that a record's pod is there and may run.
+func (w *world) lives(r *v1alpha1.PodAttachment) bool {
+	o := w.api.objects.get(key{kindPod, types.NamespacedName{Namespace: r.Namespace, Name: r.Spec.PodName}})
+	return o != nil && o.GetUID() == r.Spec.PodUID && pod.Holds(o.(*corev1.Pod))
+}
+
+// check is what must hold after every step.
+func (w *world) check() {
+	if !w.dirty {
+		return
+	}
+	w.dirty = false
+	// I1: whoever has an address plugged, or may plug it because his record
+	// says so, is the one whom the block names. A block names one.
+	for _, m := range w.machines {
+		for uid, s := range m.plugged {
+			for _, a := range s.addresses {
+				if slot := w.slots[a]; !s.forgotten && (slot.State != ipam.Taken || slot.Holder.PodUID != string(uid)) {
+					w.fail("I1", "%s has %s plugged for %s, and the block says %c %s", m.name, a, s.pod, slot.State, slot.Holder)
+				}
+			}
+		}
+	}
+	for uid, list := range w.records {
+		for _, r := range list {
+			if r.DeletionTimestamp != nil || !w.lives(r) {
+				continue
+			}
+			for _, a := range addressesOf(r) {
+				if slot := w.slots[a]; slot.State != ipam.Taken || slot.Holder.PodUID != string(uid) {
+					w.fail("I1", "record %s of a pod that lives names %s, and the block says %c %s", r.Name, a, slot.State, slot.Holder)
+				}
+			}
+		}
+	}
+}
+
+// checkCounts is I7 as each leader sees it. What a leader knows may be old; it
+// must add up all the same.
+func (w *world) checkCounts() {
+	for _, l := range w.leaders {
+		c := l.store.Counts(w.pool)
+		if sum := c.Free + c.Allocated + c.Cooling + c.Held + c.Reserved; sum != c.Usable || c.Free > c.Usable {
+			w.fail("I7", "leader %d counts %s, which adds up to %d", l.id, c, sum)
+		}
+	}
+}
+
+// recall takes in the state after a restore: from now on it is the truth. Of
+// sandboxes that the backup knows nothing of nobody claims anything.
+func (w *world) recall() {
+	born := w.born
+	w.truth = newTruth()
+	w.born, w.dirty = born, true
+	for _, o := range w.api.list(kindBlock) {
+		b := o.(*v1alpha1.IPBlock)
+		for s := range ipam.DecodeBlock(netip.MustParsePrefix(b.Spec.CIDR), b.Spec.Node, b.Spec.Slots).Slots() {
+			w.slots[s.Addr] = s
+			w.blocks[b.Name] = append(w.blocks[b.Name], s.Addr)
+		}
+	}
+	for _, o := range w.api.list(kindRecord) {
+		r := o.(*v1alpha1.PodAttachment)
+		w.records[r.Spec.PodUID] = append(w.records[r.Spec.PodUID], r)
+	}
+	for _, m := range w.machines {
+		for uid, s := range m.plugged {
+			for _, a := range s.addresses {
+				if slot := w.slots[a]; slot.State != ipam.Taken || slot.Holder.PodUID != string(uid) {
+					s.forgotten = true
+				}
+			}
+		}
+	}
+}

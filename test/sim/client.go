@@ -1,0 +1,219 @@
+package sim
+
+import (
+	"cmp"
+	"context"
+	"errors"
+	"fmt"
+	"reflect"
+
+	corev1 "k8s.io/api/core/v1"
+	apierrors "k8s.io/apimachinery/pkg/api/errors"
+	"k8s.io/apimachinery/pkg/api/meta"
+	"k8s.io/apimachinery/pkg/labels"
+	"k8s.io/apimachinery/pkg/runtime"
+	"sigs.k8s.io/controller-runtime/pkg/client"
+
+	"fairlead.dev/fairlead/api/v1alpha1"
+)
+
+// fate is what becomes of a call to the API.
+type fate string
+
+const (
+	// served: the effect, then the answer.
+	served fate = "served"
+	// lostBefore: a timeout, and nothing happened.
+	lostBefore fate = "lost before"
+	// lostAfter: it happened, and the answer was lost.
+	lostAfter fate = "lost after"
+	// late: a timeout now, and it happens later.
+	late fate = "late"
+	// throttled: the API server refused it (429), for certain.
+	throttled fate = "throttled"
+	// failed: the API server said 500.
+	failed fate = "failed"
+	// forbidden: the API server refused it (403), and always will.
+	forbidden fate = "forbidden"
+)
+
+var errTimeout = fmt.Errorf("request timed out: %w", context.DeadlineExceeded)
+
+// call is a request that waits for the scheduler to decide about it.
+type call struct {
+	by   *leader
+	verb string
+	key  key
+	// effect on the API. It leaves the answer in a place of its own.
+	effect func() error
+	reply  chan error
+}
+
+func (c *call) String() string { return fmt.Sprintf("leader %d: %s %s", c.by.id, c.verb, c.key) }
+
+func compareCalls(a, b *call) int {
+	return cmp.Or(cmp.Compare(a.by.id, b.by.id), cmp.Compare(a.key.kind, b.key.kind), cmp.Compare(a.key.Name, b.key.Name), cmp.Compare(a.verb, b.verb))
+}
+
+func (c *call) write() bool { return c.verb != "get" }
+
+// conn is a leader's way to the API: reads come from the leader's cache, or
+// live; writes are parked until the scheduler lets them through.
+type conn struct {
+	// What is not simulated is nil in here, and panics.
+	client.Client
+	l *leader
+	// live reads the API instead of the cache.
+	live bool
+}
+
+// do parks a call. A process that has crashed reaches nobody.
+func (c conn) do(ctx context.Context, verb string, k key, effect func() error) error {
+	if c.l.dead.Load() {
+		return context.Canceled
+	}
+	p := &call{by: c.l, verb: verb, key: k, effect: effect, reply: make(chan error, 1)}
+	c.l.w.park(p)
+	err := <-p.reply
+	if c.l.w.cfg.Break == LostReplyIsFailure && k.kind == kindRecord && verb == "create" && errors.Is(err, context.DeadlineExceeded) {
+		return apierrors.NewForbidden(resource(k), k.Name, err)
+	}
+	return err
+}
+
+// assign copies what the API answered into the caller's object.
+func assign(dst, src client.Object) {
+	reflect.ValueOf(dst).Elem().Set(reflect.ValueOf(src.DeepCopyObject()).Elem())
+}
+
+func clearObject(o client.Object) { reflect.ValueOf(o).Elem().SetZero() }
+
+func (c conn) Get(ctx context.Context, k client.ObjectKey, o client.Object, _ ...client.GetOption) error {
+	kk := key{kindOf(o), k}
+	if !c.live || c.l.w.cfg.Break == StaleReads && kk.kind == kindBlock {
+		got := c.l.cache.get(kk)
+		if got == nil {
+			return apierrors.NewNotFound(resource(kk), k.Name)
+		}
+		assign(o, got)
+		if c.live {
+			// Broken on purpose: old content under the newest version.
+			return c.do(ctx, "get", kk, func() error {
+				now, err := c.l.w.api.get(kk)
+				if err == nil {
+					o.SetResourceVersion(now.GetResourceVersion())
+					o.SetUID(now.GetUID())
+				}
+				return err
+			})
+		}
+		return nil
+	}
+	var got client.Object
+	err := c.do(ctx, "get", kk, func() (err error) {
+		got, err = c.l.w.api.get(kk)
+		return err
+	})
+	if err == nil {
+		assign(o, got)
+	}
+	return err
+}
+
+// List reads the cache, also for a live client: nobody lists the API itself.
+func (c conn) List(_ context.Context, list client.ObjectList, opts ...client.ListOption) error {
+	o := client.ListOptions{}
+	o.ApplyOptions(opts)
+	want := func(obj client.Object) bool {
+		if o.FieldSelector != nil {
+			for _, r := range o.FieldSelector.Requirements() {
+				if fieldOf(obj, r.Field) != r.Value {
+					return false
+				}
+			}
+		}
+		return (o.Namespace == "" || obj.GetNamespace() == o.Namespace) &&
+			(o.LabelSelector == nil || o.LabelSelector.Matches(labels.Set(obj.GetLabels())))
+	}
+	var items []runtime.Object
+	for _, obj := range c.l.cache.list(kindOf(list), want) {
+		items = append(items, obj.DeepCopyObject())
+	}
+	return meta.SetList(list, items)
+}
+
+// fieldOf is the value of a cache index.
+func fieldOf(o client.Object, field string) string {
+	switch o := o.(type) {
+	case *v1alpha1.PodAttachment:
+		if field == "spec.podName" {
+			return o.Spec.PodName
+		}
+		return o.Spec.NodeName
+	case *corev1.Pod:
+		return o.Spec.NodeName
+	}
+	return ""
+}
+
+func (c conn) Create(ctx context.Context, o client.Object, _ ...client.CreateOption) error {
+	in, out := copyOf(o), client.Object(nil)
+	err := c.do(ctx, "create", keyOf(o), func() (err error) {
+		out, err = c.l.w.api.create(in)
+		return err
+	})
+	if err == nil {
+		assign(o, out)
+	}
+	return err
+}
+
+func (c conn) Update(ctx context.Context, o client.Object, _ ...client.UpdateOption) error {
+	in, out := copyOf(o), client.Object(nil)
+	err := c.do(ctx, "update", keyOf(o), func() (err error) {
+		out, err = c.l.w.api.update(in)
+		return err
+	})
+	if err == nil {
+		assign(o, out)
+	}
+	return err
+}
+
+func (c conn) Delete(ctx context.Context, o client.Object, opts ...client.DeleteOption) error {
+	d := client.DeleteOptions{}
+	d.ApplyOptions(opts)
+	k := keyOf(o)
+	return c.do(ctx, "delete", k, func() error { return c.l.w.api.remove(k, d.Preconditions) })
+}
+
+func (c conn) Patch(ctx context.Context, o client.Object, p client.Patch, _ ...client.PatchOption) error {
+	return c.patch(ctx, o, p, false)
+}
+
+func (c conn) patch(ctx context.Context, o client.Object, p client.Patch, status bool) error {
+	data, err := p.Data(o)
+	if err != nil {
+		return err
+	}
+	k, out := keyOf(o), client.Object(nil)
+	err = c.do(ctx, "patch", k, func() (err error) {
+		out, err = c.l.w.api.patch(k, data, status)
+		return err
+	})
+	if err == nil {
+		assign(o, out)
+	}
+	return err
+}
+
+func (c conn) Status() client.SubResourceWriter { return statusConn{c: c} }
+
+type statusConn struct {
+	client.SubResourceWriter
+	c conn
+}
+
+func (s statusConn) Patch(ctx context.Context, o client.Object, p client.Patch, _ ...client.SubResourcePatchOption) error {
+	return s.c.patch(ctx, o, p, true)
+}

@@ -1,0 +1,351 @@
+package sim
+
+import (
+	"context"
+	"fmt"
+	"net/netip"
+	"slices"
+	"strings"
+	"sync/atomic"
+	"time"
+
+	"github.com/go-logr/logr"
+	"github.com/prometheus/client_golang/prometheus"
+	corev1 "k8s.io/api/core/v1"
+	"k8s.io/apimachinery/pkg/labels"
+	"k8s.io/apimachinery/pkg/runtime"
+	"k8s.io/apimachinery/pkg/types"
+	toolscache "k8s.io/client-go/tools/cache"
+	"k8s.io/client-go/tools/events"
+	"k8s.io/client-go/util/workqueue"
+	ctrl "sigs.k8s.io/controller-runtime"
+	ctrlcache "sigs.k8s.io/controller-runtime/pkg/cache"
+	"sigs.k8s.io/controller-runtime/pkg/client"
+	ctrlevent "sigs.k8s.io/controller-runtime/pkg/event"
+	"sigs.k8s.io/controller-runtime/pkg/handler"
+	"sigs.k8s.io/controller-runtime/pkg/log"
+	"sigs.k8s.io/controller-runtime/pkg/reconcile"
+
+	"fairlead.dev/fairlead/api/v1alpha1"
+	"fairlead.dev/fairlead/internal/controller"
+	"fairlead.dev/fairlead/internal/driver"
+	"fairlead.dev/fairlead/internal/driver/native"
+	"fairlead.dev/fairlead/internal/gc"
+	"fairlead.dev/fairlead/internal/ipam"
+	"fairlead.dev/fairlead/internal/ipam/block"
+)
+
+// leader is one controller process that believes it leads: the real store,
+// driver, reconciler and collector on simulated caches and a simulated queue.
+type leader struct {
+	w      *world
+	id     int
+	ctx    context.Context //nolint:containedctx // It is the life of the process.
+	cancel context.CancelFunc
+	dead   atomic.Bool
+
+	store  *block.Store
+	pods   *controller.Attachments
+	gc     *gc.Collector
+	events handler.EventHandler
+	feeds  map[string]toolscache.ResourceEventHandler
+
+	// cache is what the informers have shown, pos how far they have read the
+	// log of a kind.
+	cache shelf
+	pos   map[string]int
+
+	queue    map[types.NamespacedName]time.Time
+	running  map[types.NamespacedName]bool
+	failures map[types.NamespacedName]int
+	passing  bool
+	nextPass time.Time
+}
+
+// passEvery is how often a leader collects garbage.
+const passEvery = time.Minute
+
+// watched are the kinds of which a leader has informers.
+var watched = []string{kindBlock, kindNode, kindPod, kindPool, kindRecord}
+
+func (w *world) newLeader() (*leader, error) {
+	w.leaderCount++
+	l := &leader{
+		w: w, id: w.leaderCount,
+		feeds: map[string]toolscache.ResourceEventHandler{},
+		cache: shelf{}, pos: map[string]int{},
+		queue: map[types.NamespacedName]time.Time{}, running: map[types.NamespacedName]bool{}, failures: map[types.NamespacedName]int{},
+		nextPass: w.now,
+	}
+	ctx, cancel := context.WithCancel(log.IntoContext(context.Background(), logr.Discard()))
+	l.ctx, l.cancel = ctx, cancel
+	cached, live := conn{l: l}, conn{l: l, live: true}
+	l.store = block.New(native.Blocks{Writer: cached, Live: live}, block.Config{Now: l.clock})
+	pools := native.NewPools()
+	if _, err := native.Feed(ctx, informers{l: l}, l.store, pools); err != nil {
+		return nil, err
+	}
+	drivers := map[string]driver.Driver{native.Name: l.driver(pools)}
+	metrics, err := controller.NewMetrics(prometheus.NewRegistry())
+	if err != nil {
+		return nil, err
+	}
+	l.pods = controller.New(controller.Config{
+		Client: cached, Live: live, Drivers: drivers, DefaultDriver: native.Name,
+		Nodes: labels.Everything(), NodeGrace: 30 * time.Second, Events: silent{}, Metrics: metrics,
+		Workers: 1, Synced: func() bool { return true },
+	})
+	l.events = l.pods.AttachmentEvents()
+	l.gc = gc.New(gc.Config{
+		Client: cached, Live: live, Drivers: drivers, Interval: passEvery,
+		Namespace: namespace, Synced: func() bool { return true },
+	})
+	// A new process lists, and the list may come from a cache of the API
+	// server that is behind.
+	for _, kind := range watched {
+		l.list(kind, max(0, len(w.api.log[kind])-w.rng.IntN(8)))
+	}
+	w.leaders = append(w.leaders, l)
+	go func() { _ = l.store.Run(ctx) }() // it always returns nil the first time
+	return l, nil
+}
+
+// driver is where what is broken on purpose gets between driver and store.
+func (l *leader) driver(pools *native.Pools) driver.Driver {
+	cfg := native.Config{Pools: []string{poolName}, Bridge: "br0"}
+	if l.w.cfg.Break == FreeAnyones {
+		return native.New(cfg, pools, careless{l.store})
+	}
+	return native.New(cfg, pools, l.store)
+}
+
+// clock does not move while goroutines run, so that nothing depends on who of
+// them is first.
+func (l *leader) clock() time.Time {
+	if l.w.cfg.Break == NoCooldown {
+		// Between every two looks of the store an hour seems to pass.
+		return l.w.now.Add(time.Duration(l.w.looks.Add(1)) * time.Hour)
+	}
+	return l.w.now
+}
+
+// careless frees an address whoever has it.
+type careless struct{ *block.Store }
+
+// Free frees in the name of the holder.
+func (c careless) Free(ctx context.Context, h ipam.Holder, domain string, addrs []netip.Addr) error {
+	for l := range c.All() {
+		if slices.Contains(addrs, l.Addr) {
+			h = l.Holder
+		}
+	}
+	return c.Store.Free(ctx, h, domain, addrs)
+}
+
+// silent posts no events.
+type silent struct{ events.EventRecorder }
+
+// Eventf does nothing.
+func (silent) Eventf(_, _ runtime.Object, _, _, _, _ string, _ ...any) {}
+
+// informers hand the store's feed its handlers.
+type informers struct {
+	ctrlcache.Informers
+	l *leader
+}
+
+// GetInformer returns the informer of a kind.
+func (i informers) GetInformer(_ context.Context, o client.Object, _ ...ctrlcache.InformerGetOption) (ctrlcache.Informer, error) {
+	return informer{l: i.l, kind: kindOf(o)}, nil
+}
+
+type informer struct {
+	ctrlcache.Informer
+	toolscache.ResourceEventHandlerRegistration
+	l    *leader
+	kind string
+}
+
+// AddEventHandler remembers who is fed.
+func (i informer) AddEventHandler(h toolscache.ResourceEventHandler) (toolscache.ResourceEventHandlerRegistration, error) {
+	i.l.feeds[i.kind] = h
+	return i, nil
+}
+
+// HasSynced is true: the list is there before anything runs.
+func (i informer) HasSynced() bool { return true }
+
+// HasSyncedChecker is not used.
+func (i informer) HasSyncedChecker() toolscache.DoneChecker { return nil }
+
+// list jumps to a place of a kind's log, as an informer whose watch broke:
+// what was deleted meanwhile is only missed.
+func (l *leader) list(kind string, pos int) {
+	state := shelf{}
+	for _, e := range l.w.api.log[kind][:pos] {
+		if e.deleted {
+			state.remove(keyOf(e.obj))
+		} else {
+			state.put(e.obj)
+		}
+	}
+	l.pos[kind] = pos
+	for _, old := range l.cache.list(kind, nil) {
+		if state.get(keyOf(old)) == nil {
+			l.show(event{obj: old, deleted: true}, true)
+		}
+	}
+	for _, o := range state.list(kind, nil) {
+		if old := l.cache.get(keyOf(o)); old == nil || old.GetResourceVersion() != o.GetResourceVersion() {
+			l.show(event{obj: o}, false)
+		}
+	}
+}
+
+// behind is how many events of a kind a leader has not seen.
+func (l *leader) behind(kind string) int { return len(l.w.api.log[kind]) - l.pos[kind] }
+
+// deliver brings the next event of a kind.
+func (l *leader) deliver(kind string) {
+	e := l.w.api.log[kind][l.pos[kind]]
+	l.pos[kind]++
+	l.show(e, false)
+}
+
+// show does with an event what informer and event handlers do.
+func (l *leader) show(e event, missed bool) {
+	k := keyOf(e.obj)
+	old, now := l.cache.get(k), l.seen(e.obj)
+	if e.deleted {
+		l.cache.remove(k)
+	} else {
+		l.cache.put(now)
+	}
+	if feed := l.feeds[k.kind]; feed != nil {
+		switch {
+		case e.deleted && missed:
+			feed.OnDelete(toolscache.DeletedFinalStateUnknown{Key: k.String(), Obj: e.obj})
+		case e.deleted:
+			feed.OnDelete(e.obj)
+		case old == nil:
+			feed.OnAdd(now, false)
+		default:
+			feed.OnUpdate(old, now)
+		}
+	}
+	switch o := e.obj.(type) {
+	case *corev1.Pod:
+		l.enqueue(k.NamespacedName, 0)
+	case *corev1.Node:
+		for _, r := range l.cache.list(kindRecord, nil) {
+			if r := r.(*v1alpha1.PodAttachment); r.Spec.NodeName == o.Name {
+				l.enqueue(types.NamespacedName{Namespace: r.Namespace, Name: r.Spec.PodName}, 0)
+			}
+		}
+	case *v1alpha1.PodAttachment:
+		q := queue{l: l}
+		switch {
+		case e.deleted:
+			l.events.Delete(l.ctx, ctrlevent.DeleteEvent{Object: o, DeleteStateUnknown: missed}, q)
+		case old == nil:
+			l.events.Create(l.ctx, ctrlevent.CreateEvent{Object: o}, q)
+		default:
+			l.events.Update(l.ctx, ctrlevent.UpdateEvent{ObjectOld: old, ObjectNew: o}, q)
+		}
+	}
+}
+
+// seen is where what is broken on purpose gets between API and caches.
+func (l *leader) seen(o client.Object) client.Object {
+	switch o := o.(type) {
+	case *v1alpha1.PodAttachment:
+		if l.w.cfg.Break == NoWordNeeded && o.DeletionTimestamp != nil {
+			o = o.DeepCopy()
+			o.Status.Sandbox = &v1alpha1.Sandbox{State: v1alpha1.SandboxDetached}
+			return o
+		}
+	case *v1alpha1.IPPool:
+		if l.w.cfg.Break == NoMask {
+			o = o.DeepCopy()
+			o.Spec.Excludes, o.Spec.Gateways, o.Spec.UseEdges = nil, nil, true
+			return o
+		}
+	}
+	return o
+}
+
+// queue takes what event handlers add.
+type queue struct {
+	workqueue.TypedRateLimitingInterface[reconcile.Request]
+	l *leader
+}
+
+// Add enqueues at once.
+func (q queue) Add(r reconcile.Request) { q.l.enqueue(r.NamespacedName, 0) }
+
+// AddAfter enqueues for later.
+func (q queue) AddAfter(r reconcile.Request, d time.Duration) { q.l.enqueue(r.NamespacedName, d) }
+
+func (l *leader) enqueue(k types.NamespacedName, after time.Duration) {
+	due := l.w.now.Add(after)
+	if have, ok := l.queue[k]; !ok || due.Before(have) {
+		l.queue[k] = due
+	}
+}
+
+// ready are the pods that can be reconciled now. Where an allocation has two
+// parts only one is under way at a time: else the second parts of several would
+// follow on one answer of the API, in an order that the seed does not decide.
+func (l *leader) ready() []types.NamespacedName {
+	var out []types.NamespacedName
+	if len(l.running) > 0 && len(l.w.pool.Families()) > 1 {
+		return nil
+	}
+	for k, due := range l.queue {
+		if !l.running[k] && !due.After(l.w.now) {
+			out = append(out, k)
+		}
+	}
+	slices.SortFunc(out, func(a, b types.NamespacedName) int { return strings.Compare(a.Name, b.Name) })
+	return out
+}
+
+// reconcile runs the real reconciler until it is done or waits for the API.
+func (l *leader) reconcile(k types.NamespacedName) {
+	delete(l.queue, k)
+	l.running[k] = true
+	l.w.note("leader %d: reconcile %s", l.id, k.Name)
+	go func() {
+		result, err := l.pods.Reconcile(l.ctx, ctrl.Request{NamespacedName: k})
+		l.w.report(func() { l.reconciled(k, result, err) }, fmt.Sprintf("%d %s", l.id, k))
+	}()
+}
+
+func (l *leader) reconciled(k types.NamespacedName, result ctrl.Result, err error) {
+	delete(l.running, k)
+	switch {
+	case err != nil:
+		l.failures[k]++
+		l.w.stats.Errors++
+		l.w.note("leader %d: reconcile %s failed: %v", l.id, k.Name, err)
+		l.enqueue(k, min(50*time.Millisecond<<min(l.failures[k], 16), 30*time.Second))
+	case result.RequeueAfter > 0:
+		l.enqueue(k, result.RequeueAfter)
+	default:
+		delete(l.failures, k)
+	}
+}
+
+// pass runs the real garbage collector once.
+func (l *leader) pass() {
+	l.passing, l.nextPass = true, l.w.now.Add(passEvery)
+	l.w.note("leader %d: collect garbage", l.id)
+	go func() {
+		n, err := l.gc.Pass(l.ctx)
+		l.w.report(func() {
+			l.passing = false
+			l.w.stats.Collected += n
+			l.w.note("leader %d: collected %d, %v", l.id, n, err)
+		}, fmt.Sprintf("%d gc", l.id))
+	}()
+}

@@ -1,0 +1,109 @@
+package sim
+
+import (
+	"errors"
+	"os"
+	"runtime/debug"
+	"strconv"
+	"testing"
+	"testing/synctest"
+)
+
+// perRun is how many pods live in one world: few enough that a failure is
+// quickly seen again.
+const perRun = 500
+
+// number reads what `make sim` says.
+func number(t *testing.T, name string, otherwise uint64) uint64 {
+	t.Helper()
+	text := os.Getenv(name)
+	if text == "" {
+		return otherwise
+	}
+	n, err := strconv.ParseUint(text, 10, 64)
+	if err != nil {
+		t.Fatalf("%s=%q is not a number", name, text)
+	}
+	return n
+}
+
+func run(t *testing.T, cfg Config) (stats Stats, err error) {
+	t.Helper()
+	synctest.Test(t, func(*testing.T) { stats, err = Run(cfg) })
+	return stats, err
+}
+
+// TestLives lives 20,000 pods in 40 worlds, or as many as `make sim` says. Every
+// invariant is checked after every step, and at the end of each world that
+// nothing is left.
+func TestLives(t *testing.T) {
+	// There is much garbage and little else.
+	defer debug.SetGCPercent(debug.SetGCPercent(400))
+	lives := uint64(20_000)
+	switch {
+	case testing.Short():
+		lives = 2_000
+	case raced:
+		lives = 5_000
+	}
+	lives, first := number(t, "LIVES", lives), number(t, "SEED", 1)
+	t.Run("worlds", func(t *testing.T) {
+		for i := range (lives + perRun - 1) / perRun {
+			seed := first + i
+			t.Run(strconv.FormatUint(seed, 10), func(t *testing.T) {
+				t.Parallel()
+				stats, err := run(t, Config{Seed: seed, Lives: perRun})
+				if err != nil {
+					t.Errorf("%v\nsee it again with: make sim LIVES=%d SEED=%d", err, perRun, seed)
+				}
+				t.Logf("%+v", stats)
+			})
+		}
+	})
+}
+
+// TestSeedReproduces is what makes a failure worth anything.
+func TestSeedReproduces(t *testing.T) {
+	for seed := range uint64(len(shapes)) {
+		once, err1 := run(t, Config{Seed: seed, Lives: 100})
+		again, err2 := run(t, Config{Seed: seed, Lives: 100})
+		if err1 != nil || err2 != nil || once != again {
+			t.Errorf("seed %d: %+v, %v\nand then: %+v, %v", seed, once, err1, again, err2)
+		}
+	}
+}
+
+// TestBroken breaks what is simulated on purpose, one way at a time, and sees
+// it caught: a simulation that cannot fail proves nothing.
+func TestBroken(t *testing.T) {
+	cases := map[Break][]string{
+		BlindUpdates:       {"I1", "I4"},
+		StaleReads:         {"I1", "I4"},
+		LostReplyIsFailure: {"I1"},
+		FreeAnyones:        {"I1", "I4"},
+		NoCooldown:         {"the cooldown"},
+		NoMask:             {"I6"},
+		NoWordNeeded:       {"I4"},
+	}
+	const worlds = 60
+	for broken, want := range cases {
+		t.Run(string(broken), func(t *testing.T) {
+			t.Parallel()
+			for seed := range uint64(worlds) {
+				_, err := run(t, Config{Seed: seed, Lives: perRun, Break: broken})
+				var f *Failure
+				if !errors.As(err, &f) {
+					continue
+				}
+				for _, invariant := range want {
+					if f.Invariant == invariant {
+						t.Logf("seed %d, step %d: %s: %s", f.Seed, f.Step, f.Invariant, f.Detail)
+						return
+					}
+				}
+				t.Fatalf("caught by %s, not by %v: %v", f.Invariant, want, err)
+			}
+			t.Errorf("not seen in %d worlds", worlds)
+		})
+	}
+}

@@ -1,0 +1,398 @@
+package sim
+
+import (
+	"fmt"
+	"math/rand/v2"
+	"slices"
+	"strings"
+	"sync"
+	"sync/atomic"
+	"testing/synctest"
+	"time"
+
+	corev1 "k8s.io/api/core/v1"
+	apierrors "k8s.io/apimachinery/pkg/api/errors"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/types"
+	"sigs.k8s.io/controller-runtime/pkg/client"
+
+	"fairlead.dev/fairlead/api/v1alpha1"
+	"fairlead.dev/fairlead/internal/ipam"
+)
+
+const (
+	namespace = "default"
+	poolName  = "default"
+	// quantum is the step of the clock. It is longer than any pause of the
+	// store, so that whatever pauses, for however random a time, is back when
+	// the clock stands again: the order of events depends on the seed alone.
+	quantum = 2500 * time.Millisecond
+)
+
+// Config of a run.
+type Config struct {
+	// Seed of every decision.
+	Seed uint64
+	// Lives is how many pods are born.
+	Lives int
+	// Break is what is broken on purpose; empty for nothing.
+	Break Break
+}
+
+// Stats say what happened in a run, so that a test can see that it was much.
+type Stats struct {
+	Steps, Lives, Plugged, Errors, Collected          int
+	Crashes, Reboots, Partitions, NodesGone, Restores int
+	Conflicts, Lost, Late, Refused                    int
+}
+
+// Failure is a broken invariant.
+type Failure struct {
+	Seed      uint64
+	Step      int
+	Invariant string
+	Detail    string
+	// Last events before it, oldest first.
+	Last []string
+}
+
+// Error says how to see it again.
+func (f *Failure) Error() string {
+	return fmt.Sprintf("seed %d, step %d: %s is broken: %s\nthe last events:\n  %s",
+		f.Seed, f.Step, f.Invariant, f.Detail, strings.Join(f.Last, "\n  "))
+}
+
+// world is everything of one run. The scheduler, which is the goroutine of the
+// test, does one thing at a time; all other goroutines are blocked meanwhile.
+type world struct {
+	cfg   Config
+	rng   *rand.Rand
+	now   time.Time
+	looks atomic.Int64
+	calm  bool
+	stats Stats
+
+	api         *apiServer
+	pool        *ipam.Pool
+	leaders     []*leader
+	leaderCount int
+	machines    []*machine
+	snapshot    shelf
+	// names that pods may have: more than the pool has addresses, by a little.
+	names int
+	// poison is a pod whose record the API refuses, until it is lifted.
+	poison string
+
+	// late are effects that come after their caller was told of a timeout.
+	late []*call
+	// mu guards what goroutines leave for the scheduler.
+	mu      sync.Mutex
+	parked  []*call
+	reports []report
+
+	truth
+	trace  [80]line
+	failed *Failure
+}
+
+// line of the trace; it is formatted when somebody wants to read it.
+type line struct {
+	step   int
+	format string
+	args   []any
+}
+
+// report of a goroutine that is done, for the scheduler.
+type report struct {
+	order string
+	f     func()
+}
+
+// shapes of pools. All are small, so that pods compete and addresses return.
+var shapes = []v1alpha1.IPPoolSpec{
+	{Ranges: []string{"10.1.0.0/27"}, Gateways: []string{"10.1.0.1"}, Excludes: []string{"10.1.0.8/30"}},
+	{Ranges: []string{"10.1.0.50-10.1.0.80"}, Excludes: []string{"10.1.0.64"}, Order: v1alpha1.Order(ipam.Lowest), Cooldown: &metav1.Duration{Duration: 5 * time.Second}},
+	{Ranges: []string{"10.1.0.0/24"}, Placement: v1alpha1.PlacementPerNode},
+	{Ranges: []string{"10.1.0.0/27", "fd00:1::/122"}, Gateways: []string{"10.1.0.1", "fd00:1::1"}},
+	{Ranges: []string{"fd00:1::/64"}, Excludes: []string{"fd00:1::/127"}},
+}
+
+func newWorld(cfg Config) (*world, error) {
+	w := &world{cfg: cfg, rng: rand.New(rand.NewPCG(cfg.Seed, 0x5eed)), now: time.Now()}
+	w.api = newAPI(func() time.Time { return w.now })
+	w.api.blind = cfg.Break == BlindUpdates
+	spec := shapes[cfg.Seed%uint64(len(shapes))]
+	pool := &v1alpha1.IPPool{ObjectMeta: metav1.ObjectMeta{Name: poolName}, Spec: spec}
+	if _, err := w.api.create(pool); err != nil {
+		return nil, err
+	}
+	parsed, err := parse(spec)
+	if err != nil {
+		return nil, err
+	}
+	w.pool = parsed
+	w.truth = newTruth()
+	w.api.changed = w.changed
+	if cfg.Seed%3 == 0 {
+		w.poison = "web-1"
+	}
+	w.names = int(min(w.pool.Usable()+3, 34))
+	for i := range 3 {
+		w.newMachine(fmt.Sprintf("node-%d", i))
+	}
+	w.snapshot = w.api.snapshot()
+	_, err = w.newLeader()
+	return w, err
+}
+
+func parse(s v1alpha1.IPPoolSpec) (*ipam.Pool, error) {
+	p := ipam.PoolSpec{
+		Name: poolName, Ranges: s.Ranges, Excludes: s.Excludes, Gateways: s.Gateways,
+		Order: ipam.Order(s.Order), PerNode: s.Placement == v1alpha1.PlacementPerNode,
+	}
+	if s.Cooldown != nil {
+		p.Cooldown = s.Cooldown.Duration
+	}
+	return ipam.ParsePool(p)
+}
+
+// note is a line of the trace.
+func (w *world) note(format string, args ...any) {
+	copy(w.trace[:], w.trace[1:])
+	w.trace[len(w.trace)-1] = line{w.stats.Steps, format, args}
+}
+
+// fail notes the first broken invariant.
+func (w *world) fail(invariant, format string, args ...any) {
+	if w.failed != nil {
+		return
+	}
+	w.failed = &Failure{Seed: w.cfg.Seed, Step: w.stats.Steps, Invariant: invariant, Detail: fmt.Sprintf(format, args...)}
+	for _, l := range w.trace {
+		if l.format != "" {
+			w.failed.Last = append(w.failed.Last, fmt.Sprintf("%d ", l.step)+fmt.Sprintf(l.format, l.args...))
+		}
+	}
+}
+
+// must is for what the model does to the API: it knows that it can.
+func (w *world) must(_ client.Object, err error) {
+	if err != nil {
+		w.fail("the model", "%v", err)
+	}
+}
+
+// park is called by goroutines of leaders.
+func (w *world) park(c *call) {
+	w.mu.Lock()
+	defer w.mu.Unlock()
+	w.parked = append(w.parked, c)
+}
+
+// report is called by goroutines of leaders.
+func (w *world) report(f func(), order string) {
+	w.mu.Lock()
+	defer w.mu.Unlock()
+	w.reports = append(w.reports, report{order, f})
+}
+
+// settle lets every goroutine run until it waits for the scheduler, and takes
+// in what they say in an order that does not depend on who was first.
+func (w *world) settle() {
+	for {
+		synctest.Wait()
+		w.mu.Lock()
+		reports := w.reports
+		w.reports = nil
+		w.mu.Unlock()
+		slices.SortFunc(reports, func(a, b report) int { return strings.Compare(a.order, b.order) })
+		for _, r := range reports {
+			r.f()
+		}
+		if len(reports) == 0 {
+			break
+		}
+	}
+	if !slices.IsSortedFunc(w.parked, compareCalls) {
+		slices.SortStableFunc(w.parked, compareCalls)
+	}
+}
+
+// tick lets time pass.
+func (w *world) tick() {
+	<-time.After(quantum)
+	w.settle()
+	w.now = w.now.Add(quantum)
+	w.stats.Steps++
+}
+
+// answer decides about a parked call.
+func (w *world) answer(i int, f fate) {
+	c := w.parked[i]
+	w.parked = slices.Delete(w.parked, i, i+1)
+	if w.refuses(c) {
+		f = forbidden
+	}
+	var err error
+	switch f {
+	case forbidden:
+		err = apierrors.NewForbidden(resource(c.key), c.key.Name, fmt.Errorf("poisoned"))
+	case lostBefore:
+		w.stats.Lost++
+		err = errTimeout
+	case lostAfter:
+		w.stats.Lost++
+		_ = c.effect()
+		err = errTimeout
+	case late:
+		w.stats.Late++
+		w.late = append(w.late, c)
+		err = errTimeout
+	case throttled:
+		w.stats.Refused++
+		err = apierrors.NewTooManyRequests("try again", 1)
+	case failed:
+		err = apierrors.NewInternalError(fmt.Errorf("leader of etcd changed"))
+	default:
+		if err = c.effect(); apierrors.IsConflict(err) {
+			w.stats.Conflicts++
+		}
+	}
+	w.note("%s: %s, %v", c, f, err)
+	c.reply <- err
+	w.settle()
+}
+
+// refuses keeps one pod poisoned: nothing is ever written of it.
+func (w *world) refuses(c *call) bool {
+	return w.poison != "" && c.key.kind == kindRecord && c.write() && strings.HasPrefix(c.key.Name, w.poison+"-")
+}
+
+// fate of a call in bad times.
+func (w *world) fate(c *call) fate {
+	if w.calm {
+		return served
+	}
+	switch n := w.rng.IntN(100); {
+	case n < 4:
+		return lostBefore
+	case n < 8 && c.write():
+		return lostAfter
+	case n < 12 && c.write():
+		return late
+	case n < 15 && !(c.verb == "create" && c.key.kind == kindRecord):
+		return throttled
+	case n < 18:
+		return failed
+	}
+	return served
+}
+
+// crash ends a leader between two steps. What it had sent may still arrive.
+func (w *world) crash(l *leader) {
+	w.note("leader %d crashes", l.id)
+	l.dead.Store(true)
+	l.cancel()
+	for i := 0; i < len(w.parked); {
+		c := w.parked[i]
+		if c.by != l {
+			i++
+			continue
+		}
+		w.parked = slices.Delete(w.parked, i, i+1)
+		switch w.rng.IntN(3) {
+		case 0:
+			_ = c.effect()
+		case 1:
+			if c.write() {
+				w.late = append(w.late, c)
+			}
+		}
+		c.reply <- l.ctx.Err()
+	}
+	w.leaders = slices.DeleteFunc(w.leaders, func(o *leader) bool { return o == l })
+	w.settle()
+}
+
+// shutdown ends every goroutine.
+func (w *world) shutdown() {
+	for len(w.leaders) > 0 {
+		w.crash(w.leaders[0])
+	}
+}
+
+// birth makes a pod of a name that is not there, on some node.
+func (w *world) birth() {
+	name := fmt.Sprintf("web-%d", w.rng.IntN(w.names))
+	nodes := slices.DeleteFunc(w.api.list(kindNode), func(o client.Object) bool { return len(o.(*corev1.Node).Spec.Taints) > 0 })
+	if len(nodes) == 0 {
+		return
+	}
+	p := &corev1.Pod{}
+	p.Namespace, p.Name = namespace, name
+	p.Spec.NodeName = nodes[w.rng.IntN(len(nodes))].GetName()
+	p.Status.Phase = corev1.PodRunning
+	if _, err := w.api.get(keyOf(p)); err == nil {
+		return
+	}
+	o, err := w.api.create(p)
+	w.must(o, err)
+	w.stats.Lives++
+	w.born[o.GetUID()] = w.machine(p.Spec.NodeName).boot
+	w.note("pod %s is born on %s", name, p.Spec.NodeName)
+}
+
+// death deletes some pod, with or without asking its node.
+func (w *world) death() {
+	pods := w.api.list(kindPod)
+	if len(pods) == 0 {
+		return
+	}
+	p := pods[w.rng.IntN(len(pods))].(*corev1.Pod)
+	w.kill(p, w.rng.IntN(5) == 0)
+}
+
+func (w *world) kill(p *corev1.Pod, force bool) {
+	switch {
+	case force:
+		w.note("pod %s is deleted by force", p.Name)
+		w.must(nil, w.api.remove(keyOf(p), nil))
+	case p.DeletionTimestamp == nil:
+		w.note("pod %s is being deleted", p.Name)
+		w.api.markDeleted(p)
+	}
+}
+
+// collect is Kubernetes' own garbage collection: of pods whose node is gone,
+// and of records whose pod is.
+func (w *world) collect() {
+	for _, o := range w.api.list(kindPod) {
+		if _, err := w.api.get(key{kindNode, types.NamespacedName{Name: o.(*corev1.Pod).Spec.NodeName}}); err != nil {
+			w.kill(o.(*corev1.Pod), true)
+		}
+	}
+	for _, o := range w.api.list(kindRecord) {
+		owners := o.GetOwnerReferences()
+		if len(owners) == 0 || o.GetDeletionTimestamp() != nil {
+			continue
+		}
+		p, err := w.api.get(key{kindPod, types.NamespacedName{Namespace: o.GetNamespace(), Name: owners[0].Name}})
+		if err != nil || p.GetUID() != owners[0].UID {
+			w.must(nil, w.api.remove(keyOf(o), nil))
+		}
+	}
+}
+
+// restore is etcd going back to a backup. Whoever does that restarts all that
+// has caches.
+func (w *world) restore() {
+	w.note("etcd is restored to an older state")
+	w.shutdown()
+	w.late = nil
+	w.api.restore(w.snapshot)
+	w.recall()
+	for _, m := range w.machines {
+		m.forget()
+	}
+	w.stats.Restores++
+}
