@@ -88,6 +88,7 @@ func TestFiveThousandLives(t *testing.T) {
 		p.kill()
 	}
 	c.Eventually(t, "everything to be given back", l.empty)
+	c.Eventually(t, "a clean audit", func(ctx context.Context) error { return audited(ctx, c) })
 	plugged, addresses := l.kubelets.summary()
 	t.Logf("%d controllers killed, the API server away %d times, %d starts; %d pods plugged with %d addresses",
 		kills, outages, programs[0].starts+programs[1].starts, plugged, addresses)

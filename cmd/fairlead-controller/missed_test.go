@@ -40,7 +40,7 @@ func TestWhatHappenedWhileDown(t *testing.T) {
 		c.Eventually(t, "all records", func(ctx context.Context) error {
 			return world.recorded(ctx, []*corev1.Pod{gone, finished, forgotten, stays})
 		})
-		addressOf(t, c, stranded)
+		c.Eventually(t, "a pod that was plugged", func(ctx context.Context) error { return world.plugged(ctx, stranded) })
 	}) // and with it ends the controller
 	if t.Failed() {
 		return
@@ -63,6 +63,7 @@ func TestWhatHappenedWhileDown(t *testing.T) {
 	c.Eventually(t, "what the living have, and nothing else", func(ctx context.Context) error {
 		return world.holdsOnly(ctx, []*corev1.Pod{stays, late})
 	})
+	c.Eventually(t, "a clean audit", func(ctx context.Context) error { return audited(ctx, c) })
 }
 
 // switchOff says of a node what Kubernetes and an operator say of one that is off.
@@ -78,6 +79,21 @@ func switchOff(t *testing.T, c *cluster.Cluster, node *corev1.Node) {
 	if err := c.Client.Status().Patch(t.Context(), node, client.MergeFrom(before)); err != nil {
 		t.Fatal(err)
 	}
+}
+
+// plugged says of a pod that it is, and fails until it has a record: of such
+// the world does not say Detached by itself.
+func (w *world) plugged(ctx context.Context, p *corev1.Pod) error {
+	records, err := w.records(ctx)
+	if err != nil {
+		return err
+	}
+	i := slices.IndexFunc(records, func(r v1alpha1.PodAttachment) bool { return r.Spec.PodUID == p.UID })
+	if i < 0 {
+		return fmt.Errorf("pod %s has no record", p.Name)
+	}
+	at := metav1.NowMicro()
+	return w.write(ctx, &records[i], v1alpha1.Sandbox{ID: "c0ffee", BootID: "boot-1", State: v1alpha1.SandboxAttached, AttachedAt: &at})
 }
 
 // forget takes the record of a pod that is gone away, finalizer and all.

@@ -62,6 +62,10 @@ type Finding struct {
 	What string `json:"what"`
 	// Evidence is what was seen.
 	Evidence string `json:"evidence"`
+
+	// version of what was read, where a finding holds only while that does not
+	// change: a status is written a moment after the blocks.
+	version string
 }
 
 // Report is what an audit comes to.
@@ -79,10 +83,11 @@ type Report struct {
 func Look(c Cluster) Report {
 	a := &auditor{
 		Cluster: c,
-		blocks:  map[place]*ipam.Block{},
-		records: map[types.UID][]*v1alpha1.PodAttachment{},
-		pods:    map[types.UID]*corev1.Pod{},
-		claims:  map[string]bool{},
+		blocks:   map[place]*ipam.Block{},
+		versions: map[place]string{},
+		records:  map[types.UID][]*v1alpha1.PodAttachment{},
+		pods:     map[types.UID]*corev1.Pod{},
+		claims:   map[string]bool{},
 	}
 	a.index()
 	for at, b := range a.blocks {
@@ -133,6 +138,7 @@ type place struct {
 type auditor struct {
 	Cluster
 	blocks   map[place]*ipam.Block
+	versions map[place]string
 	records  map[types.UID][]*v1alpha1.PodAttachment
 	pods     map[types.UID]*corev1.Pod
 	claims   map[string]bool // by namespace/name
@@ -157,7 +163,8 @@ func (a *auditor) index() {
 				fmt.Sprintf("IPBlock %s, the one that is used is %s", o.Name, want))
 			continue
 		}
-		a.blocks[place{o.Spec.Domain, b.Prefix()}] = b
+		at := place{o.Spec.Domain, b.Prefix()}
+		a.blocks[at], a.versions[at] = b, o.ResourceVersion
 	}
 	for i := range a.Attachments {
 		r := &a.Attachments[i]

@@ -206,6 +206,18 @@ func TestConfirm(t *testing.T) {
 	if len(first.Findings) != 2 || len(got) != 1 || got[0].Address != "10.0.0.7" {
 		t.Errorf("first %+v, confirmed %+v; want the held address alone confirmed", first.Findings, got)
 	}
+
+	// A status lags behind blocks that go on changing.
+	c = sound()
+	c.Pools[0].Status.Allocated, c.Pools[0].Status.Free = 6, 237
+	lagging := audit.Look(c)
+	if got := audit.Confirm(lagging, audit.Look(c)).Findings; len(got) != 1 {
+		t.Errorf("blocks at rest: confirmed %+v, want the status", got)
+	}
+	c.Blocks[1].ResourceVersion = "2"
+	if got := audit.Confirm(lagging, audit.Look(c)).Findings; len(got) != 0 {
+		t.Errorf("blocks changed: confirmed %+v, want none", got)
+	}
 	if got := audit.Confirm(first, audit.Look(sound())).Findings; len(got) != 0 {
 		t.Errorf("confirmed %+v, want none", got)
 	}

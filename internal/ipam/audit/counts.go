@@ -3,6 +3,8 @@ package audit
 import (
 	"fmt"
 	"math"
+	"slices"
+	"strings"
 
 	"k8s.io/apimachinery/pkg/api/meta"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
@@ -33,14 +35,19 @@ func (a *auditor) counts(o *v1alpha1.IPPool) {
 		return
 	}
 	pool := all.Without(objects.Reservations(a.Reservations))
-	var real ipam.Counts
+	var (
+		real     ipam.Counts
+		versions []string
+	)
 	for at, b := range a.blocks {
 		if at.domain == pool.Domain() {
 			c := b.Counts(pool, a.Now)
 			real.Allocated += c.Allocated
 			real.Held += c.Held
+			versions = append(versions, a.versions[at])
 		}
 	}
+	slices.Sort(versions)
 	for _, c := range []struct {
 		name  string
 		shown int64
@@ -51,8 +58,12 @@ func (a *auditor) counts(o *v1alpha1.IPPool) {
 		{"held", s.Held, real.Held},
 	} {
 		if uint64(c.shown) != c.real {
-			a.find(AddsUp, pool.Domain(), about, "the status and the blocks differ in "+c.name,
-				fmt.Sprintf("status says %d, spec and blocks say %d", c.shown, c.real))
+			a.findings = append(a.findings, Finding{
+				Invariant: AddsUp, Domain: pool.Domain(), Address: about,
+				What:     "the status and the blocks differ in " + c.name,
+				Evidence: fmt.Sprintf("status says %d, spec and blocks say %d", c.shown, c.real),
+				version:  strings.Join(versions, " "),
+			})
 		}
 	}
 }

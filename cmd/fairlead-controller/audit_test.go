@@ -1,0 +1,61 @@
+package main
+
+import (
+	"bytes"
+	"context"
+	"fmt"
+	"testing"
+	"time"
+
+	corev1 "k8s.io/api/core/v1"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"sigs.k8s.io/controller-runtime/pkg/client"
+
+	"fairlead.dev/fairlead/api/v1alpha1"
+	"fairlead.dev/fairlead/internal/cli"
+	"fairlead.dev/fairlead/test/cluster"
+)
+
+// audited fails while `fairlead ipam audit` finds something.
+func audited(ctx context.Context, c *cluster.Cluster) error {
+	var out bytes.Buffer
+	if code := cli.New("fairlead", &out, &out).Run(ctx, []string{"ipam", "audit", "--kubeconfig", c.Kubeconfig}); code != 0 {
+		return fmt.Errorf("fairlead ipam audit ends with code %d:\n%s", code, &out)
+	}
+	return nil
+}
+
+// TestAuditWhilePodsComeAndGo: an audit does not mistake what is on its way for
+// what is lost.
+func TestAuditWhilePodsComeAndGo(t *testing.T) {
+	c := cluster.Exclusive(t)
+	const name = "audit"
+	c.Node(name)
+	pool := &v1alpha1.IPPool{
+		ObjectMeta: metav1.ObjectMeta{Name: "default"},
+		Spec:       v1alpha1.IPPoolSpec{Domain: name, Ranges: []string{"10.1.0.0/24"}, Cooldown: &metav1.Duration{Duration: 5 * time.Second}},
+	}
+	if err := c.Client.Create(t.Context(), pool); err != nil {
+		t.Fatal(err)
+	}
+	world := watchWorld(t, c, name)
+	supervise(t, c.Kubeconfig)
+	for wave := range 2 {
+		var pods []*corev1.Pod
+		for i := range 12 {
+			pods = append(pods, c.Pod(fmt.Sprintf("web-%d-%d", wave, i), name))
+		}
+		if err := audited(t.Context(), c); err != nil {
+			t.Errorf("while pods of wave %d come: %v", wave, err)
+		}
+		c.Eventually(t, "all records", func(ctx context.Context) error { return world.recorded(ctx, pods) })
+		if err := c.Client.DeleteAllOf(t.Context(), &corev1.Pod{}, client.InNamespace(c.Namespace), client.GracePeriodSeconds(0)); err != nil {
+			t.Fatal(err)
+		}
+		if err := audited(t.Context(), c); err != nil {
+			t.Errorf("while pods of wave %d go: %v", wave, err)
+		}
+	}
+	c.Eventually(t, "everything to be given back", world.empty)
+	c.Eventually(t, "a clean audit", func(ctx context.Context) error { return audited(ctx, c) })
+}
