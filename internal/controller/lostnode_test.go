@@ -261,6 +261,37 @@ func (h *harness) eventType(pod, want string) {
 	}
 }
 
+// A record that waits for a node that is away, with no time set, is woken by what
+// becomes known of the node.
+func TestNewsOfANodeEndTheWait(t *testing.T) {
+	h := start(t, cluster.Exclusive(t), drivertest.NewMemory(driverName, 8))
+	news := map[string]func(node string){
+		"fenced": func(node string) {
+			h.changeNode(node, func(n *corev1.Node) {
+				n.Spec.Taints = []corev1.Taint{{Key: corev1.TaintNodeOutOfService, Effect: corev1.TaintEffectNoSchedule}}
+			})
+		},
+		"booted":  func(node string) { h.changeNode(node, booted) },
+		"deleted": h.deleteNode,
+	}
+	var pods []*corev1.Pod
+	for name := range news {
+		p := h.Pod(name, h.served(h.Namespace+"-"+name))
+		h.record(p)
+		h.say(p, v1alpha1.SandboxAttached)
+		h.changeNode(p.Spec.NodeName, away(time.Hour))
+		h.delete(p)
+		pods = append(pods, p)
+	}
+	for _, p := range pods {
+		h.waitsFor(p, "unreachable since")
+		news[p.Name](p.Spec.NodeName)
+	}
+	for _, p := range pods {
+		h.waitState(p, "absent")
+	}
+}
+
 // A Node that was made again is another machine, unless it runs the same boot.
 func TestNodeMadeAgain(t *testing.T) {
 	h := start(t, cluster.Exclusive(t), drivertest.NewMemory(driverName, 8))
