@@ -3,6 +3,7 @@ package main
 import (
 	"context"
 	"fmt"
+	"slices"
 	"strings"
 	"testing"
 	"time"
@@ -189,10 +190,8 @@ func (w *poolWorld) quota(t *testing.T) {
 	w.c.Eventually(t, "a pod to be served in place of the deleted one", func(ctx context.Context) error {
 		now, _ := served(ctx)
 		for _, p := range now {
-			for _, waited := range without {
-				if p == waited {
-					return nil
-				}
+			if slices.Contains(without, p) {
+				return nil
 			}
 		}
 		return fmt.Errorf("%d are served, as before", len(now))

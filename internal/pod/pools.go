@@ -22,21 +22,21 @@ func Pools(p *corev1.Pod) ([]string, error) {
 	if !ok {
 		return nil, nil
 	}
-	bad := func(problem string) ([]string, error) {
-		return nil, fmt.Errorf("annotation %s: %q %s: write names of IPPools, separated by commas, as in %q",
+	bad := func(problem string) error {
+		return fmt.Errorf("annotation %s: %q %s: write names of IPPools, separated by commas, as in %q",
 			v1alpha1.AnnotationPools, text, problem, "web,overflow")
 	}
 	if strings.Count(text, ",") >= maxPools {
-		return bad(fmt.Sprintf("has more than %d entries", maxPools))
+		return nil, bad(fmt.Sprintf("has more than %d entries", maxPools))
 	}
 	var names []string
 	for name := range strings.SplitSeq(text, ",") {
 		name = strings.TrimSpace(name)
 		switch {
 		case len(validation.IsDNS1123Subdomain(name)) > 0:
-			return bad(fmt.Sprintf("has %q, which is no name of an IPPool", name))
+			return nil, bad(fmt.Sprintf("has %q, which is no name of an IPPool", name))
 		case slices.Contains(names, name):
-			return bad(fmt.Sprintf("has %q twice", name))
+			return nil, bad(fmt.Sprintf("has %q twice", name))
 		}
 		names = append(names, name)
 	}

@@ -106,16 +106,19 @@ func (no refusals) err() error {
 	if len(no) == 1 {
 		return fmt.Errorf("pool %s: %w", no[0].pool, no[0].err)
 	}
-	kind := driver.ErrNotFound
 	texts := make([]string, 0, len(no))
+	exhausted, invalid := false, false
 	for _, n := range no {
 		texts = append(texts, fmt.Sprintf("pool %s: %v", n.pool, n.err))
-		switch {
-		case errors.Is(n.err, driver.ErrExhausted):
-			kind = driver.ErrExhausted
-		case errors.Is(n.err, driver.ErrInvalid) && kind != driver.ErrExhausted:
-			kind = driver.ErrInvalid
-		}
+		exhausted = exhausted || errors.Is(n.err, driver.ErrExhausted)
+		invalid = invalid || errors.Is(n.err, driver.ErrInvalid)
+	}
+	kind := driver.ErrNotFound
+	switch {
+	case exhausted:
+		kind = driver.ErrExhausted
+	case invalid:
+		kind = driver.ErrInvalid
 	}
 	return fmt.Errorf("%w: no pool gives an address: %s", kind, strings.Join(texts, "; "))
 }
