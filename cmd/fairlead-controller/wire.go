@@ -112,7 +112,7 @@ func newController(ctx context.Context, cfg config.Controller) (*parts, error) {
 		mgr.Add(collector),
 		mgr.Add(server),
 		mgr.Add(everywhere(store.Run)),
-		mgr.Add(giveBackLists(mgr.GetCache())),
+		mgr.Add(giveBack(mgr.GetCache())),
 	)
 }
 

@@ -227,12 +227,13 @@ func (l *largeRun) list(ctx context.Context) (time.Duration, error) {
 // idle waits until the controller's memory shrinks no more, and returns how
 // much it is, in MB.
 func (l *largeRun) idle(ctx context.Context) (float64, error) {
-	ctx, cancel := context.WithTimeoutCause(ctx, 5*stepTimeout, errors.New("its memory keeps shrinking"))
+	ctx, cancel := context.WithTimeoutCause(ctx, 10*stepTimeout, errors.New("its memory keeps shrinking"))
 	defer cancel()
 	ticker := time.NewTicker(time.Second)
 	defer ticker.Stop()
 	var rss, peak float64
-	for quiet := 0; quiet < l.samples(15, 5); quiet++ { // seconds
+	// Seconds: it gives memory back every two minutes, and before it led.
+	for quiet := 0; quiet < l.samples(130, 5); quiet++ {
 		now, most, err := memory(l.controlled.cmd.Process.Pid)
 		if err != nil {
 			return 0, err
