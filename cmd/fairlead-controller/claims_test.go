@@ -2,6 +2,7 @@ package main
 
 import (
 	"context"
+	"errors"
 	"fmt"
 	"net/netip"
 	"slices"
@@ -12,7 +13,6 @@ import (
 	appsv1 "k8s.io/api/apps/v1"
 	corev1 "k8s.io/api/core/v1"
 	eventsv1 "k8s.io/api/events/v1"
-	apierrors "k8s.io/apimachinery/pkg/api/errors"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"sigs.k8s.io/controller-runtime/pkg/client"
 
@@ -266,10 +266,10 @@ func (w *claimWorld) holdTime(t *testing.T) {
 	w.claim(t, "written", "have nothing", func(s v1alpha1.IPClaimStatus) bool { return len(s.Addresses) == 0 && s.HeldSince == nil })
 	w.c.Eventually(t, "the claim that was made to go", func(ctx context.Context) error {
 		err := w.c.Client.Get(ctx, client.ObjectKeyFromObject(made), &v1alpha1.IPClaim{})
-		if apierrors.IsNotFound(err) {
-			return nil
+		if err == nil {
+			return errors.New("it is there")
 		}
-		return fmt.Errorf("it is there, error %v", err)
+		return client.IgnoreNotFound(err)
 	})
 }
 
@@ -314,12 +314,15 @@ func (w *claimWorld) inUse(t *testing.T) {
 	w.delete(t, first)
 	w.c.Eventually(t, "the second to get it", func(ctx context.Context) error {
 		records, err := w.records(ctx)
+		if err != nil {
+			return err
+		}
 		for _, r := range records {
 			if r.Spec.PodName == "asks-2" && r.Spec.Summary.Addresses == "10.1.0.200" {
 				return nil
 			}
 		}
-		return fmt.Errorf("%d records, error %v", len(records), err)
+		return fmt.Errorf("%d records, none of it", len(records))
 	})
 }
 

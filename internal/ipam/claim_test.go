@@ -24,7 +24,9 @@ func TestHeldModel(t *testing.T) {
 				now = now.Add(time.Duration(rnd.Int64N(int64(time.Second))))
 				h, a, claim := holder(rnd.IntN(20)), b.addr(rnd.IntN(16)), claims[rnd.IntN(3)]
 				before, _ := b.Slot(a)
-				heldOperation(t, rnd, b, p, h, a, claim, now)
+				if err := heldOperation(b, p, wish{h, a, claim}, rnd.IntN(5), now); err != nil {
+					t.Fatal(err)
+				}
 				after, _ := b.Slot(a)
 				switch {
 				case before.State == Taken && after.State == Taken && !before.Holder.Same(after.Holder):
@@ -53,29 +55,38 @@ func TestHeldModel(t *testing.T) {
 	}
 }
 
-func heldOperation(t *testing.T, rnd *rand.Rand, b *Block, p *Pool, h Holder, a netip.Addr, claim string, now time.Time) {
-	t.Helper()
-	switch rnd.IntN(5) {
+type wish struct {
+	h     Holder
+	a     netip.Addr
+	claim string
+}
+
+// heldOperation returns what must not fail.
+func heldOperation(b *Block, p *Pool, w wish, kind int, now time.Time) error {
+	switch kind {
 	case 0:
-		got, err := b.Take(p, h, now)
-		if err == nil && claim != "" {
-			err = b.Keep(h, got, claim)
+		got, err := b.Take(p, w.h, now)
+		if err == nil && w.claim != "" {
+			err = b.Keep(w.h, got, w.claim)
 		}
-		if err != nil && !errors.Is(err, ErrFull) {
-			t.Fatal(err)
+		if errors.Is(err, ErrFull) {
+			return nil
 		}
+		return err
 	case 1:
-		err := b.TakeHeld(p, h, a, claim, now)
-		if taken := (*TakenError)(nil); err != nil && !errors.As(err, &taken) {
-			t.Fatal(err)
+		err := b.TakeHeld(p, w.h, w.a, w.claim, now)
+		if taken := (*TakenError)(nil); errors.As(err, &taken) {
+			return nil
 		}
+		return err
 	case 2:
-		b.Unhold(claim, a, now)
+		b.Unhold(w.claim, w.a, now)
 	default:
-		if s, ok := b.Slot(a); ok && s.State == Taken && !b.Free(s.Holder, a, now) {
-			t.Fatalf("Free(%s) = false", a)
+		if s, ok := b.Slot(w.a); ok && s.State == Taken && !b.Free(s.Holder, w.a, now) {
+			return fmt.Errorf("%s cannot free %s", s.Holder, w.a)
 		}
 	}
+	return nil
 }
 
 func TestKeep(t *testing.T) {
