@@ -68,7 +68,7 @@ type conn struct {
 }
 
 // do parks a call. A process that has crashed reaches nobody.
-func (c conn) do(ctx context.Context, verb string, k key, effect func() error) error {
+func (c conn) do(verb string, k key, effect func() error) error {
 	if c.l.dead.Load() {
 		return context.Canceled
 	}
@@ -88,7 +88,7 @@ func assign(dst, src client.Object) {
 
 func clearObject(o client.Object) { reflect.ValueOf(o).Elem().SetZero() }
 
-func (c conn) Get(ctx context.Context, k client.ObjectKey, o client.Object, _ ...client.GetOption) error {
+func (c conn) Get(_ context.Context, k client.ObjectKey, o client.Object, _ ...client.GetOption) error {
 	kk := key{kindOf(o), k}
 	if !c.live || c.l.w.cfg.Break == StaleReads && kk.kind == kindBlock {
 		got := c.l.cache.get(kk)
@@ -98,7 +98,7 @@ func (c conn) Get(ctx context.Context, k client.ObjectKey, o client.Object, _ ..
 		assign(o, got)
 		if c.live {
 			// Broken on purpose: old content under the newest version.
-			return c.do(ctx, "get", kk, func() error {
+			return c.do("get", kk, func() error {
 				now, err := c.l.w.api.get(kk)
 				if err == nil {
 					o.SetResourceVersion(now.GetResourceVersion())
@@ -110,7 +110,7 @@ func (c conn) Get(ctx context.Context, k client.ObjectKey, o client.Object, _ ..
 		return nil
 	}
 	var got client.Object
-	err := c.do(ctx, "get", kk, func() (err error) {
+	err := c.do("get", kk, func() (err error) {
 		got, err = c.l.w.api.get(kk)
 		return err
 	})
@@ -156,9 +156,9 @@ func fieldOf(o client.Object, field string) string {
 	return ""
 }
 
-func (c conn) Create(ctx context.Context, o client.Object, _ ...client.CreateOption) error {
+func (c conn) Create(_ context.Context, o client.Object, _ ...client.CreateOption) error {
 	in, out := copyOf(o), client.Object(nil)
-	err := c.do(ctx, "create", keyOf(o), func() (err error) {
+	err := c.do("create", keyOf(o), func() (err error) {
 		out, err = c.l.w.api.create(in)
 		return err
 	})
@@ -168,9 +168,9 @@ func (c conn) Create(ctx context.Context, o client.Object, _ ...client.CreateOpt
 	return err
 }
 
-func (c conn) Update(ctx context.Context, o client.Object, _ ...client.UpdateOption) error {
+func (c conn) Update(_ context.Context, o client.Object, _ ...client.UpdateOption) error {
 	in, out := copyOf(o), client.Object(nil)
-	err := c.do(ctx, "update", keyOf(o), func() (err error) {
+	err := c.do("update", keyOf(o), func() (err error) {
 		out, err = c.l.w.api.update(in)
 		return err
 	})
@@ -180,24 +180,24 @@ func (c conn) Update(ctx context.Context, o client.Object, _ ...client.UpdateOpt
 	return err
 }
 
-func (c conn) Delete(ctx context.Context, o client.Object, opts ...client.DeleteOption) error {
+func (c conn) Delete(_ context.Context, o client.Object, opts ...client.DeleteOption) error {
 	d := client.DeleteOptions{}
 	d.ApplyOptions(opts)
 	k := keyOf(o)
-	return c.do(ctx, "delete", k, func() error { return c.l.w.api.remove(k, d.Preconditions) })
+	return c.do("delete", k, func() error { return c.l.w.api.remove(k, d.Preconditions) })
 }
 
-func (c conn) Patch(ctx context.Context, o client.Object, p client.Patch, _ ...client.PatchOption) error {
-	return c.patch(ctx, o, p, false)
+func (c conn) Patch(_ context.Context, o client.Object, p client.Patch, _ ...client.PatchOption) error {
+	return c.patch(o, p, false)
 }
 
-func (c conn) patch(ctx context.Context, o client.Object, p client.Patch, status bool) error {
+func (c conn) patch(o client.Object, p client.Patch, status bool) error {
 	data, err := p.Data(o)
 	if err != nil {
 		return err
 	}
 	k, out := keyOf(o), client.Object(nil)
-	err = c.do(ctx, "patch", k, func() (err error) {
+	err = c.do("patch", k, func() (err error) {
 		out, err = c.l.w.api.patch(k, data, status)
 		return err
 	})
@@ -214,6 +214,6 @@ type statusConn struct {
 	c conn
 }
 
-func (s statusConn) Patch(ctx context.Context, o client.Object, p client.Patch, _ ...client.SubResourcePatchOption) error {
-	return s.c.patch(ctx, o, p, true)
+func (s statusConn) Patch(_ context.Context, o client.Object, p client.Patch, _ ...client.SubResourcePatchOption) error {
+	return s.c.patch(o, p, true)
 }

@@ -68,7 +68,7 @@ const passEvery = time.Minute
 // watched are the kinds of which a leader has informers.
 var watched = []string{kindBlock, kindNode, kindPod, kindPool, kindRecord}
 
-func (w *world) newLeader() (*leader, error) {
+func (w *world) newLeader() error {
 	w.leaderCount++
 	l := &leader{
 		w: w, id: w.leaderCount,
@@ -83,12 +83,12 @@ func (w *world) newLeader() (*leader, error) {
 	l.store = block.New(native.Blocks{Writer: cached, Live: live}, block.Config{Now: l.clock})
 	pools := native.NewPools()
 	if _, err := native.Feed(ctx, informers{l: l}, l.store, pools); err != nil {
-		return nil, err
+		return err
 	}
 	drivers := map[string]driver.Driver{native.Name: l.driver(pools)}
 	metrics, err := controller.NewMetrics(prometheus.NewRegistry())
 	if err != nil {
-		return nil, err
+		return err
 	}
 	l.pods = controller.New(controller.Config{
 		Client: cached, Live: live, Drivers: drivers, DefaultDriver: native.Name,
@@ -107,7 +107,7 @@ func (w *world) newLeader() (*leader, error) {
 	}
 	w.leaders = append(w.leaders, l)
 	go func() { _ = l.store.Run(ctx) }() // it always returns nil the first time
-	return l, nil
+	return nil
 }
 
 // driver is where what is broken on purpose gets between driver and store.
@@ -146,6 +146,8 @@ func (c careless) Free(ctx context.Context, h ipam.Holder, domain string, addrs 
 type silent struct{ events.EventRecorder }
 
 // Eventf does nothing.
+//
+//nolint:revive // The signature is client-go's.
 func (silent) Eventf(_, _ runtime.Object, _, _, _, _ string, _ ...any) {}
 
 // informers hand the store's feed its handlers.

@@ -68,11 +68,11 @@ func (m *machine) tick() {
 		return
 	}
 	if m.reachable {
-		m.watch()
 		m.register()
-		if m.w.calm || m.w.rng.IntN(3) > 0 {
+		if m.relist || m.w.calm || m.w.rng.IntN(3) > 0 {
 			m.heartbeat()
 		}
+		m.watch()
 	}
 	// A daemon that has never heard from the API plugs nothing.
 	if m.relist {
@@ -216,7 +216,8 @@ func (m *machine) say() {
 	}
 }
 
-// heartbeat is kubelet's status of the Node.
+// heartbeat is kubelet's status of the Node. It is the first thing that a
+// kubelet does.
 func (m *machine) heartbeat() {
 	o, err := m.w.api.get(m.key())
 	if err != nil {
@@ -224,7 +225,7 @@ func (m *machine) heartbeat() {
 	}
 	n := o.(*corev1.Node)
 	ready := n.Status.Conditions[0]
-	if ready.Status == corev1.ConditionTrue && m.w.now.Sub(ready.LastHeartbeatTime.Time) < heartbeatEvery {
+	if !m.relist && ready.Status == corev1.ConditionTrue && m.w.now.Sub(ready.LastHeartbeatTime.Time) < heartbeatEvery {
 		return
 	}
 	n = n.DeepCopy()

@@ -62,10 +62,7 @@ func (w *world) step() {
 // lead lets some leader do something: see an event, reconcile, collect.
 func (w *world) lead() {
 	if len(w.leaders) == 0 {
-		if _, err := w.newLeader(); err != nil {
-			w.fail("the model", "%v", err)
-		}
-		w.settle()
+		w.begin()
 		return
 	}
 	l := w.leaders[w.rng.IntN(len(w.leaders))]
@@ -86,6 +83,14 @@ func (w *world) lead() {
 		l.reconcile(ready[w.rng.IntN(len(ready))])
 	} else if !l.passing && !l.nextPass.After(w.now) {
 		l.pass()
+	}
+	w.settle()
+}
+
+// begin starts a leader.
+func (w *world) begin() {
+	if err := w.newLeader(); err != nil {
+		w.fail("the model", "%v", err)
 	}
 	w.settle()
 }
@@ -113,10 +118,7 @@ func (w *world) chaos() {
 	case 2, 3:
 		if len(w.leaders) < 2 {
 			w.note("another leader")
-			if _, err := w.newLeader(); err != nil {
-				w.fail("the model", "%v", err)
-			}
-			w.settle()
+			w.begin()
 		}
 	case 4:
 		if m.up {
@@ -177,6 +179,13 @@ func (w *world) end() {
 	}
 	w.rest()
 	w.checkEmpty()
+	// Not with two leaders: see the package's comment on refused creates.
+	for len(w.leaders) > 1 {
+		w.crash(w.leaders[0])
+	}
+	for len(w.late) > 0 && w.failed == nil {
+		w.arrive()
+	}
 	w.poison = ""
 	w.rest()
 	w.checkEmpty()

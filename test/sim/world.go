@@ -141,8 +141,7 @@ func newWorld(cfg Config) (*world, error) {
 		w.newMachine(fmt.Sprintf("node-%d", i))
 	}
 	w.snapshot = w.api.snapshot()
-	_, err = w.newLeader()
-	return w, err
+	return w, w.newLeader()
 }
 
 func parse(s v1alpha1.IPPoolSpec) (*ipam.Pool, error) {
@@ -280,7 +279,7 @@ func (w *world) fate(c *call) fate {
 		return lostAfter
 	case n < 12 && c.write():
 		return late
-	case n < 15 && !(c.verb == "create" && c.key.kind == kindRecord):
+	case n < 15 && (c.verb != "create" || c.key.kind != kindRecord):
 		return throttled
 	case n < 18:
 		return failed
