@@ -19,7 +19,8 @@ import (
 // audited fails while `fairlead ipam audit` finds something.
 func audited(ctx context.Context, c *cluster.Cluster) error {
 	var out bytes.Buffer
-	if code := cli.New("fairlead", &out, &out).Run(ctx, []string{"ipam", "audit", "--kubeconfig", c.Kubeconfig}); code != 0 {
+	program := cli.New("fairlead", &out, &out)
+	if code := program.Run(ctx, []string{"ipam", "audit", "--kubeconfig", c.Kubeconfig}); code != 0 {
 		return fmt.Errorf("fairlead ipam audit ends with code %d:\n%s", code, &out)
 	}
 	return nil

@@ -82,7 +82,7 @@ type Report struct {
 // Look audits a cluster.
 func Look(c Cluster) Report {
 	a := &auditor{
-		Cluster: c,
+		Cluster:  c,
 		blocks:   map[place]*ipam.Block{},
 		versions: map[place]string{},
 		records:  map[types.UID][]*v1alpha1.PodAttachment{},
