@@ -459,10 +459,17 @@ func (w *world) write(ctx context.Context, r *v1alpha1.PodAttachment, s v1alpha1
 	return w.c.Client.Status().Patch(ctx, after, client.MergeFrom(r))
 }
 
-// still reports whether a record is as it was.
+// still reports whether a record is as it was, and its pod too. That of a pod
+// that is gone may have been written late, by a controller that was killed, when
+// another one had taken everything back.
 func (w *world) still(ctx context.Context, r *v1alpha1.PodAttachment) bool {
+	p := &corev1.Pod{}
+	err := w.c.Client.Get(ctx, client.ObjectKey{Namespace: r.Namespace, Name: r.Spec.PodName}, p)
+	if err != nil || p.UID != r.Spec.PodUID {
+		return false
+	}
 	now := &v1alpha1.PodAttachment{}
-	err := w.c.Client.Get(ctx, client.ObjectKeyFromObject(r), now)
+	err = w.c.Client.Get(ctx, client.ObjectKeyFromObject(r), now)
 	return err == nil && now.ResourceVersion == r.ResourceVersion
 }
 

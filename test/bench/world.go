@@ -80,8 +80,10 @@ func (w *world) cluster(ctx context.Context) error {
 // startKubernetes starts a control plane that keeps its data in a directory of
 // this name.
 func (w *world) startKubernetes(ctx context.Context, dir string, nodes int, more ...string) (kubeconfig string, err error) {
-	p, err := w.crew.command("kubelab", w.program("kubelab"), append([]string{"up",
-		"--dir", filepath.Join(w.Work, dir), "--nodes", fmt.Sprint(nodes), "--bind", w.lab.Switch.V4.Addr().String()}, more...)...)
+	p, err := w.crew.command("kubelab", w.program("kubelab"), append([]string{
+		"up",
+		"--dir", filepath.Join(w.Work, dir), "--nodes", fmt.Sprint(nodes), "--bind", w.lab.Switch.V4.Addr().String(),
+	}, more...)...)
 	if err != nil {
 		return "", err
 	}
