@@ -122,6 +122,8 @@ func (l *leader) driver(pools *native.Pools) driver.Driver {
 // clock does not move while goroutines run, so that nothing depends on who of
 // them is first.
 func (l *leader) clock() time.Time {
+	l.w.mu.Lock()
+	defer l.w.mu.Unlock()
 	if l.w.cfg.Break == NoCooldown {
 		// Between every two looks of the store an hour seems to pass.
 		return l.w.now.Add(time.Duration(l.w.looks.Add(1)) * time.Hour)

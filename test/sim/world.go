@@ -87,8 +87,10 @@ type world struct {
 	late []*call
 	// mu guards what goroutines leave for the scheduler.
 	mu      sync.Mutex
-	parked  []*call
+	arrived []*call
 	reports []report
+	// parked calls wait for an answer.
+	parked []*call
 
 	truth
 	trace  [80]line
@@ -185,7 +187,7 @@ func (w *world) must(_ client.Object, err error) {
 func (w *world) park(c *call) {
 	w.mu.Lock()
 	defer w.mu.Unlock()
-	w.parked = append(w.parked, c)
+	w.arrived = append(w.arrived, c)
 }
 
 // report is called by goroutines of leaders.
@@ -202,7 +204,8 @@ func (w *world) settle() {
 		synctest.Wait()
 		w.mu.Lock()
 		reports := w.reports
-		w.reports = nil
+		w.parked = append(w.parked, w.arrived...)
+		w.reports, w.arrived = nil, nil
 		w.mu.Unlock()
 		slices.SortFunc(reports, func(a, b report) int { return strings.Compare(a.order, b.order) })
 		for _, r := range reports {
@@ -221,7 +224,9 @@ func (w *world) settle() {
 func (w *world) tick() {
 	<-time.After(quantum)
 	w.settle()
+	w.mu.Lock()
 	w.now = w.now.Add(quantum)
+	w.mu.Unlock()
 	w.stats.Steps++
 }
 
