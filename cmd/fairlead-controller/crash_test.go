@@ -207,6 +207,13 @@ func (p *program) started(process *os.Process) {
 	p.starts++
 }
 
+// count is how many processes of it there were.
+func (p *program) count() int {
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	return p.starts
+}
+
 // kill kills the process that runs now.
 func (p *program) kill() {
 	p.mu.Lock()
