@@ -304,10 +304,11 @@ func (w *world) crash(l *leader) {
 			continue
 		}
 		w.parked = slices.Delete(w.parked, i, i+1)
-		switch w.rng.IntN(3) {
-		case 0:
+		switch n := w.rng.IntN(3); {
+		case w.refuses(c):
+		case n == 0:
 			_ = c.effect()
-		case 1:
+		case n == 1:
 			if c.write() {
 				w.late = append(w.late, c)
 			}
