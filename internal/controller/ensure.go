@@ -4,7 +4,6 @@ import (
 	"context"
 	"errors"
 	"fmt"
-	"net/http"
 	"slices"
 
 	corev1 "k8s.io/api/core/v1"
@@ -40,14 +39,36 @@ func (r *Attachments) ensure(ctx context.Context, p *corev1.Pod) error {
 	return nil
 }
 
-func (r *Attachments) obtainAndRecord(ctx context.Context, p *corev1.Pod) (err error) {
+// obtainAndRecord obtains all interfaces of a pod and writes the record. When
+// the write fails, what was obtained stays: another leader may have adopted it
+// and be writing the same record, and no read could tell. The next try adopts
+// it; should the pod go meanwhile, garbage collection finds it.
+func (r *Attachments) obtainAndRecord(ctx context.Context, p *corev1.Pod) error {
+	interfaces, err := r.obtain(ctx, p)
+	if err != nil {
+		return err
+	}
+	record := pod.Record(pod.IdentityOf(p), interfaces)
+	record.OwnerReferences = []metav1.OwnerReference{pod.OwnerOf(p)}
+	err = r.Client.Create(ctx, record)
+	if err != nil && !apierrors.IsAlreadyExists(err) {
+		r.marks.update(pod.UID(p), func(m *mark) { m.tried = true })
+		return fmt.Errorf("write PodAttachment %s: %w", klog.KObj(record), err)
+	}
+	r.marks.update(pod.UID(p), func(m *mark) { m.created = true })
+	log.FromContext(ctx).V(run.LevelPod).Info("attachment written", "pod", klog.KObj(p), "addresses", record.Spec.Summary.Addresses, "node", p.Spec.NodeName)
+	return nil
+}
+
+// obtain asks a driver for each interface of a pod: all or nothing.
+func (r *Attachments) obtain(ctx context.Context, p *corev1.Pod) (interfaces []v1alpha1.Interface, err error) {
 	wanted, err := pod.Interfaces(p, r.Sources)
 	if err != nil {
-		return fmt.Errorf("%w: %w", driver.ErrInvalid, err)
+		return nil, fmt.Errorf("%w: %w", driver.ErrInvalid, err)
 	}
 	asks, err := r.describe(ctx, p)
 	if err != nil {
-		return err
+		return nil, err
 	}
 	var taken []driver.Ref
 	defer func() {
@@ -55,11 +76,10 @@ func (r *Attachments) obtainAndRecord(ctx context.Context, p *corev1.Pod) (err e
 			err = errors.Join(err, r.undo(ctx, p, taken))
 		}
 	}()
-	interfaces := make([]v1alpha1.Interface, 0, len(wanted))
 	for _, w := range wanted {
 		d, err := r.driverOf(w.Network)
 		if err != nil {
-			return err
+			return nil, err
 		}
 		owner := ownerOf(p, w.Name)
 		asks.Owner, asks.Network, asks.Default = owner, w.Network, w.Default
@@ -68,23 +88,12 @@ func (r *Attachments) obtainAndRecord(ctx context.Context, p *corev1.Pod) (err e
 		}
 		a, err := d.Ensure(ctx, asks)
 		if err != nil {
-			return fmt.Errorf("interface %s on network %s: %w", w.Name, w.Network, err)
+			return nil, fmt.Errorf("interface %s on network %s: %w", w.Name, w.Network, err)
 		}
 		taken = append(taken, driver.Ref{Owner: owner, Interface: a.Interface})
 		interfaces = append(interfaces, a.Interface)
 	}
-	record := pod.Record(pod.IdentityOf(p), interfaces)
-	record.OwnerReferences = []metav1.OwnerReference{pod.OwnerOf(p)}
-	err = r.Client.Create(ctx, record)
-	if err != nil && !apierrors.IsAlreadyExists(err) {
-		if !refused(err) {
-			r.marks.update(pod.UID(p), func(m *mark) { m.unsure = true })
-		}
-		return fmt.Errorf("write PodAttachment %s: %w", klog.KObj(record), err)
-	}
-	r.marks.update(pod.UID(p), func(m *mark) { m.created = true })
-	log.FromContext(ctx).V(run.LevelPod).Info("attachment written", "pod", klog.KObj(p), "addresses", record.Spec.Summary.Addresses, "node", p.Spec.NodeName)
-	return nil
+	return interfaces, nil
 }
 
 // describe fills in what drivers choose by, the same for every interface but
@@ -126,13 +135,12 @@ func known(labels map[string]string) map[string]string {
 }
 
 // undo gives back what one failed attempt holds, so that a pod never sits on
-// half of its network. It first asks the API server, not a cache, whether the
-// pod has its record after all: from a former leader, or from a create whose
-// reply was lost. Then nothing is given back: a node may be using it. Nor is
-// it while a create may still be under way; should the pod go meanwhile,
-// garbage collection finds what it held.
+// half of its network while others wait for it. It first asks the API server,
+// not a cache, whether the pod has its record after all, from another leader:
+// then a node may be using it. Nor is anything given back once a create was
+// tried, for it may still come true.
 func (r *Attachments) undo(ctx context.Context, p *corev1.Pod, taken []driver.Ref) error {
-	if len(taken) == 0 || r.marks.get(pod.UID(p)).unsure {
+	if len(taken) == 0 || r.marks.get(pod.UID(p)).tried {
 		return nil
 	}
 	key := client.ObjectKey{Namespace: p.Namespace, Name: pod.AttachmentName(p.Name, pod.UID(p))}
@@ -154,16 +162,6 @@ func (r *Attachments) undo(ctx context.Context, p *corev1.Pod, taken []driver.Re
 		}
 	}
 	return errors.Join(errs...)
-}
-
-// refused reports whether the API server answered, and said no.
-func refused(err error) bool {
-	var status apierrors.APIStatus
-	if !errors.As(err, &status) {
-		return false
-	}
-	code := status.Status().Code
-	return code >= 400 && code < 500 && code != http.StatusRequestTimeout
 }
 
 // driverOf chooses the driver of a network.

@@ -25,7 +25,7 @@ type marks struct {
 
 type mark struct {
 	created   bool
-	unsure    bool      // a create was sent and its fate is not known
+	tried     bool      // a create was sent and failed, or its fate is not known
 	goneSince time.Time // when the pod was first seen to be gone
 	lostSince time.Time // when the record's Node was first seen to be no more
 	deleted   bool

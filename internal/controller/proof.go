@@ -119,15 +119,21 @@ func weighLost(record *v1alpha1.PodAttachment, e evidence) verdict {
 // equal, one is not known, or nothing was ever plugged as far as is known.
 //
 // The Node's must be the newer one: after a boot a sandbox may be made before
-// the kubelet has reported. Both times are of the node's own clock.
+// the kubelet has reported. And the kubelet must have reported since the record
+// was deleted: a pod that outlived the boot may be plugged again by a node that
+// is cut off before it can say so.
 func weighBoot(record *v1alpha1.PodAttachment, e evidence) (v verdict, ok bool) {
 	s := record.Status.Sandbox
 	now := e.node.Status.NodeInfo.BootID
 	if s == nil || s.BootID == "" || now == "" || s.BootID == now || s.AttachedAt == nil {
 		return verdict{}, false
 	}
-	if !readiness(e.node).LastHeartbeatTime.After(s.AttachedAt.Time) {
+	beat := readiness(e.node).LastHeartbeatTime
+	if !beat.After(s.AttachedAt.Time) {
 		return verdict{again: bootRetry, text: fmt.Sprintf("its boot ID is %s, but its kubelet has not reported since they were plugged", now)}, true
+	}
+	if !beat.After(record.DeletionTimestamp.Time) {
+		return verdict{again: bootRetry, text: fmt.Sprintf("it has booted since, boot ID %s, but its kubelet has not reported since they were to be given back", now)}, true
 	}
 	if left := rebootSettle - e.now.Sub(record.DeletionTimestamp.Time); left > 0 {
 		return verdict{again: left, well: true, text: fmt.Sprintf("it has booted since, boot ID %s", now)}, true

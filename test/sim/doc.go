@@ -48,10 +48,8 @@
 // leave such a sandbox out. Whatever restores etcd raises its revision and
 // restarts the controllers, as etcd's manual says.
 //
-// Three things that would break I1 or I4 do not happen in this world. A create
-// of a record that the API refuses, for certain, while another leader adopts
-// the same addresses: the first gives back what the second writes down. A node
-// that reboots, plugs a pod again, and is cut off before it can say so: its new
-// boot ID is taken for proof. A taint that says a node is out of service and
-// stays there when it is back.
+// Two things that would break I1 or I4 do not happen in this world. A node that
+// reboots, plugs a pod again, and is cut off in the seconds between a report of
+// its kubelet and the word of its daemon: its new boot ID is taken for proof. A
+// taint that says a node is out of service and stays there when it is back.
 package sim

@@ -284,7 +284,7 @@ func (w *world) fate(c *call) fate {
 		return lostAfter
 	case n < 12 && c.write():
 		return late
-	case n < 15 && (c.verb != "create" || c.key.kind != kindRecord):
+	case n < 15:
 		return throttled
 	case n < 18:
 		return failed
