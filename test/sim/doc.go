@@ -51,5 +51,7 @@
 // Two things that would break I1 or I4 do not happen in this world. A node that
 // reboots, plugs a pod again, and is cut off in the seconds between a report of
 // its kubelet and the word of its daemon: its new boot ID is taken for proof. A
-// taint that says a node is out of service and stays there when it is back.
+// taint that says a node is out of service and stays there when it is back. A
+// restore of etcd may bring such a taint back, and is not kept from it: SEED=58
+// shows that.
 package sim

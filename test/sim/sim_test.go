@@ -45,7 +45,7 @@ func TestLives(t *testing.T) {
 	case testing.Short():
 		lives = 2_000
 	case raced:
-		lives = 5_000
+		lives = 1_000
 	}
 	lives, first := number(t, "LIVES", lives), number(t, "SEED", 1)
 	t.Run("worlds", func(t *testing.T) {
