@@ -13,8 +13,8 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// Attach plugs one interface into the namespace and returns what the node must
-// remember of it. It is all or nothing: after an error nothing of the attempt
+// Attach plugs one interface into the namespace and returns what the kernel
+// made of it. It is all or nothing: after an error nothing of the attempt
 // is left. Errors: ErrInvalid, ErrNoBridge, ErrExists, else the kernel's.
 //
 // It takes three exchanges with the kernel, four with addresses of both

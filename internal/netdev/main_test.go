@@ -23,17 +23,17 @@ import (
 // TestMain fails when the tests leave a link, a mounted namespace or an open
 // one behind.
 func TestMain(m *testing.M) {
-	before, err := leftOnHost()
-	if err != nil {
-		fmt.Fprintln(os.Stderr, err)
-		os.Exit(1)
-	}
 	dir, err := os.MkdirTemp("", "netdev")
 	if err != nil {
 		fmt.Fprintln(os.Stderr, err)
 		os.Exit(1)
 	}
 	_ = os.Setenv("TMPDIR", dir) // so that our mounts can be told from others'
+	before, err := leftOnHost()
+	if err != nil {
+		fmt.Fprintln(os.Stderr, err)
+		os.Exit(1)
+	}
 	code := m.Run()
 	after, err := leftOnHost()
 	_ = os.Remove(dir)

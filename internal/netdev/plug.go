@@ -59,13 +59,12 @@ type Route struct {
 	Gateway     netip.Addr
 }
 
-// Plugged is what the kernel made of a Plug: what the node's record needs to
-// find it again.
+// Plugged is what the kernel made of a Plug.
 type Plugged struct {
-	HostName  string `json:"hostName"`
-	HostIndex int    `json:"hostIndex"`
-	MAC       string `json:"mac"`
-	MTU       int    `json:"mtu"`
+	HostName  string
+	HostIndex int
+	MAC       string
+	MTU       int
 }
 
 // HostName returns the name of the host end of an interface: "fl" and 65 bits

@@ -55,8 +55,8 @@ func (r *PoolStatus) SetupWithManager(mgr ctrl.Manager) error {
 	return ctrl.NewControllerManagedBy(mgr).
 		Named("pools").
 		For(&v1alpha1.IPPool{}, builder.WithPredicates(predicate.GenerationChangedPredicate{})).
-		Watches(&v1alpha1.IPBlock{}, r.onChange(func(o client.Object) string { return o.(*v1alpha1.IPBlock).Spec.Domain })).
-		Watches(&v1alpha1.IPReservation{}, r.onChange(func(o client.Object) string { return o.(*v1alpha1.IPReservation).Spec.Domain }),
+		Watches(&v1alpha1.IPBlock{}, later(func(o client.Object) []string { return r.Pools.InDomain(o.(*v1alpha1.IPBlock).Spec.Domain) })).
+		Watches(&v1alpha1.IPReservation{}, later(func(o client.Object) []string { return r.Pools.InDomain(o.(*v1alpha1.IPReservation).Spec.Domain) }),
 			builder.WithPredicates(predicate.GenerationChangedPredicate{})).
 		WithOptions(ctrlcontroller.Options{EnableWarmup: new(true)}).
 		Complete(r)
@@ -64,10 +64,10 @@ func (r *PoolStatus) SetupWithManager(mgr ctrl.Manager) error {
 
 type queue = workqueue.TypedRateLimitingInterface[reconcile.Request]
 
-// onChange looks, a little later, at the pools of an object's domain.
-func (r *PoolStatus) onChange(domain func(client.Object) string) handler.EventHandler {
+// later looks, a little later, at the objects whose names a changed one maps to.
+func later(names func(client.Object) []string) handler.EventHandler {
 	enqueue := func(o client.Object, q queue) {
-		for _, name := range r.Pools.InDomain(domain(o)) {
+		for _, name := range names(o) {
 			q.AddAfter(reconcile.Request{NamespacedName: client.ObjectKey{Name: name}}, statusDelay)
 		}
 	}

@@ -12,10 +12,7 @@ import (
 	"sigs.k8s.io/controller-runtime/pkg/builder"
 	"sigs.k8s.io/controller-runtime/pkg/client"
 	ctrlcontroller "sigs.k8s.io/controller-runtime/pkg/controller"
-	"sigs.k8s.io/controller-runtime/pkg/event"
-	"sigs.k8s.io/controller-runtime/pkg/handler"
 	"sigs.k8s.io/controller-runtime/pkg/predicate"
-	"sigs.k8s.io/controller-runtime/pkg/reconcile"
 
 	"fairlead.dev/fairlead/api/v1alpha1"
 	"fairlead.dev/fairlead/internal/ipam"
@@ -40,24 +37,19 @@ func (r *Reservations) SetupWithManager(mgr ctrl.Manager) error {
 	return ctrl.NewControllerManagedBy(mgr).
 		Named("reservations").
 		For(&v1alpha1.IPReservation{}, builder.WithPredicates(predicate.GenerationChangedPredicate{})).
-		Watches(&v1alpha1.IPBlock{}, handler.Funcs{
-			CreateFunc: func(_ context.Context, e event.CreateEvent, q queue) { r.enqueue(e.Object, q) },
-			UpdateFunc: func(_ context.Context, e event.UpdateEvent, q queue) { r.enqueue(e.ObjectNew, q) },
-			DeleteFunc: func(_ context.Context, e event.DeleteEvent, q queue) { r.enqueue(e.Object, q) },
-		}).
+		Watches(&v1alpha1.IPBlock{}, later(r.ofBlock)).
 		WithOptions(ctrlcontroller.Options{EnableWarmup: new(true)}).
 		Complete(r)
 }
 
-func (r *Reservations) enqueue(o client.Object, q queue) {
+// ofBlock names the reservations that reach into a block.
+func (r *Reservations) ofBlock(o client.Object) []string {
 	b := o.(*v1alpha1.IPBlock)
 	prefix, err := netip.ParsePrefix(b.Spec.CIDR)
 	if err != nil {
-		return // nothing is ever taken from it
+		return nil // nothing is ever taken from it
 	}
-	for _, name := range r.Pools.Reserving(b.Spec.Domain, prefix) {
-		q.AddAfter(reconcile.Request{NamespacedName: client.ObjectKey{Name: name}}, statusDelay)
-	}
+	return r.Pools.Reserving(b.Spec.Domain, prefix)
 }
 
 // Reconcile writes the status of one reservation when it differs.
