@@ -35,6 +35,10 @@ type NodeNetworkStatus struct {
 	// MTU of the uplink in bytes.
 	// +optional
 	MTU int32 `json:"mtu,omitempty"`
+	// Tunnel is where the node takes encapsulated traffic to its blocks; absent
+	// where it takes none.
+	// +optional
+	Tunnel *Tunnel `json:"tunnel,omitempty"`
 	// BootID of the node's kernel (/proc/sys/kernel/random/boot_id). A change
 	// proves that no sandbox of the former boot is left.
 	// +optional
@@ -46,6 +50,15 @@ type NodeNetworkStatus struct {
 	// +optional
 	// +kubebuilder:validation:MaxItems=8
 	Conditions []metav1.Condition `json:"conditions,omitempty"`
+}
+
+// Tunnel is the VXLAN (RFC 7348) end of a node. Its underlay addresses are those
+// of the node.
+type Tunnel struct {
+	// MAC of the node's tunnel interface: what other nodes put into the
+	// neighbour entries of the node, so that nothing is flooded.
+	// +kubebuilder:validation:Pattern=`^[0-9a-f]{2}(:[0-9a-f]{2}){5}$`
+	MAC string `json:"mac"`
 }
 
 // NodeNetwork is what nodes need to know of each other: named as the node and

@@ -205,7 +205,14 @@ type Binding struct {
 	// Bridge plugs a veth whose host end is a port of a Linux bridge.
 	// +optional
 	Bridge *BridgeBinding `json:"bridge,omitempty"`
+	// AddressOnly plugs nothing: another CNI plugin makes the interface and
+	// asks for its addresses through fairlead-ipam.
+	// +optional
+	AddressOnly *AddressOnlyBinding `json:"addressOnly,omitempty"`
 }
+
+// AddressOnlyBinding is an interface of another CNI plugin.
+type AddressOnlyBinding struct{}
 
 // BridgeBinding is a veth on a Linux bridge of the node.
 type BridgeBinding struct {
