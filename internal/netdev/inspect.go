@@ -1,0 +1,150 @@
+package netdev
+
+import (
+	"context"
+	"fmt"
+	"net"
+	"net/netip"
+
+	"github.com/vishvananda/netlink"
+	"github.com/vishvananda/netlink/nl"
+	"golang.org/x/sys/unix"
+)
+
+// Interface is what the kernel has of one interface of a sandbox.
+type Interface struct {
+	// MAC in the form 0a:58:0a:f4:00:05, MTU in bytes.
+	MAC string
+	MTU int
+	Up  bool
+	// Peer is the index of its other end, for a veth in the host namespace.
+	Peer int
+	// Addresses of any scope, each with its prefix length.
+	Addresses []netip.Prefix
+	// Routes of the main table that lead over it. The default routes have a
+	// destination of no bits.
+	Routes []Route
+}
+
+// Inspect reads all interfaces of a namespace, by name. It enters the namespace
+// once and takes one list each of links, addresses and routes.
+func Inspect(ctx context.Context, ns *Namespace) (map[string]Interface, error) {
+	var h *netlink.Handle
+	err := ns.do(func() (err error) {
+		h, err = netlink.NewHandle(unix.NETLINK_ROUTE)
+		return err
+	})
+	if err != nil {
+		return nil, fmt.Errorf("opening a netlink socket in the namespace at %q: %w", ns.path, err)
+	}
+	defer h.Close()
+	links, err := dump(ctx, "listing links", h.LinkList)
+	if err != nil {
+		return nil, err
+	}
+	addresses, err := dump(ctx, "listing addresses", func() ([]netlink.Addr, error) { return h.AddrList(nil, netlink.FAMILY_ALL) })
+	if err != nil {
+		return nil, err
+	}
+	routes, err := dump(ctx, "listing routes", func() ([]netlink.Route, error) { return h.RouteList(nil, netlink.FAMILY_ALL) })
+	if err != nil {
+		return nil, err
+	}
+	byIndex := make(map[int]*Interface, len(links))
+	for _, link := range links {
+		a := link.Attrs()
+		byIndex[a.Index] = &Interface{MAC: a.HardwareAddr.String(), MTU: a.MTU, Up: a.Flags&net.FlagUp != 0, Peer: a.ParentIndex}
+	}
+	for _, a := range addresses {
+		if i := byIndex[a.LinkIndex]; i != nil {
+			if p, ok := toPrefix(a.IPNet); ok {
+				i.Addresses = append(i.Addresses, p)
+			}
+		}
+	}
+	for _, r := range routes {
+		if i := byIndex[r.LinkIndex]; i != nil && r.Type == unix.RTN_UNICAST {
+			i.Routes = append(i.Routes, toRoute(r))
+		}
+	}
+	out := make(map[string]Interface, len(links))
+	for _, link := range links {
+		out[link.Attrs().Name] = *byIndex[link.Attrs().Index]
+	}
+	return out, nil
+}
+
+func toRoute(r netlink.Route) Route {
+	destination, ok := toPrefix(r.Dst)
+	if !ok {
+		everywhere := netip.IPv6Unspecified()
+		if r.Family == unix.AF_INET {
+			everywhere = netip.IPv4Unspecified()
+		}
+		destination = netip.PrefixFrom(everywhere, 0)
+	}
+	gateway, _ := netip.AddrFromSlice(r.Gw)
+	return Route{Destination: destination, Gateway: gateway.Unmap()}
+}
+
+// LinkState is what the kernel says of a link of the host.
+type LinkState struct {
+	Index int
+	Up    bool
+	// Master is the name of the bridge that it is a port of, or empty.
+	Master string
+}
+
+// LinkState looks at a link of the host. The error is ErrNoLink when there is
+// none of that name.
+func (k *Kernel) LinkState(name string) (LinkState, error) {
+	h, err := k.handle()
+	if err != nil {
+		return LinkState{}, err
+	}
+	defer h.Close()
+	link, err := h.LinkByName(name)
+	if isNoLink(err) {
+		return LinkState{}, fmt.Errorf("%w: %s on the host", ErrNoLink, name)
+	}
+	if err != nil {
+		return LinkState{}, fmt.Errorf("looking at %s: %w", name, err)
+	}
+	a := link.Attrs()
+	s := LinkState{Index: a.Index, Up: a.Flags&net.FlagUp != 0}
+	if a.MasterIndex == 0 {
+		return s, nil
+	}
+	master, err := h.LinkByIndex(a.MasterIndex)
+	switch {
+	case isNoLink(err): // it went meanwhile
+	case err != nil:
+		return s, fmt.Errorf("looking at the bridge of %s: %w", name, err)
+	default:
+		s.Master = master.Attrs().Name
+	}
+	return s, nil
+}
+
+// MendHostEnd sets a host end up and makes it a port of the bridge again. Errors:
+// ErrNoBridge, else the kernel's.
+func (k *Kernel) MendHostEnd(hostName, bridge string) error {
+	if !isHostName(hostName) {
+		return fmt.Errorf("%w: %q must be the name of a host end", ErrInvalid, hostName)
+	}
+	c, err := k.conn()
+	if err != nil {
+		return err
+	}
+	defer k.release(c)
+	index, err := c.index(bridge)
+	if err != nil {
+		return err
+	}
+	if index == 0 {
+		return fmt.Errorf("%w: %s", ErrNoBridge, bridge)
+	}
+	up := raise(hostName)
+	up.req.AddData(nl.NewRtAttr(unix.IFLA_MASTER, nl.Uint32Attr(uint32(index))))
+	return c.do(up)
+}
