@@ -45,13 +45,12 @@
 //
 // After a restore of etcd nothing is known of a sandbox that was plugged after
 // the backup: its address may be handed out until its pod is gone. The checks
-// leave such a sandbox out. Whatever restores etcd raises its revision and
-// restarts the controllers, as etcd's manual says.
+// leave such a sandbox out. Whoever restores etcd raises its revision, as etcd's
+// manual says, takes the taints that say that a node is out of service off the
+// nodes that run, and restarts the controllers.
 //
 // Two things that would break I1 or I4 do not happen in this world. A node that
 // reboots, plugs a pod again, and is cut off in the seconds between a report of
 // its kubelet and the word of its daemon: its new boot ID is taken for proof. A
-// taint that says a node is out of service and stays there when it is back. A
-// restore of etcd may bring such a taint back, and is not kept from it: SEED=58
-// shows that.
+// taint that says a node is out of service and stays there when it is back.
 package sim

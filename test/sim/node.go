@@ -297,14 +297,19 @@ func (m *machine) off() {
 
 // on boots it. Whoever has tainted its Node takes the taint away before.
 func (m *machine) on() {
+	m.untaint()
+	m.up = true
+	m.boot++
+	m.forget()
+}
+
+// untaint takes a taint off its Node.
+func (m *machine) untaint() {
 	if o, err := m.w.api.get(m.key()); err == nil && len(o.(*corev1.Node).Spec.Taints) > 0 {
 		n := o.(*corev1.Node).DeepCopy()
 		n.Spec.Taints = nil
 		m.w.must(m.w.api.update(n))
 	}
-	m.up = true
-	m.boot++
-	m.forget()
 }
 
 // forget restarts the daemons: they know what is plugged, and nothing else.

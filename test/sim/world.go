@@ -389,12 +389,18 @@ func (w *world) collect() {
 }
 
 // restore is etcd going back to a backup. Whoever does that restarts all that
-// has caches.
+// has caches, after taking off the taints that the backup brought back to nodes
+// that run (docs/operator/runbook.md).
 func (w *world) restore() {
 	w.note("etcd is restored to an older state")
 	w.shutdown()
 	w.late = nil
 	w.api.restore(w.snapshot)
+	for _, m := range w.machines {
+		if m.up {
+			m.untaint()
+		}
+	}
 	w.recall()
 	for _, m := range w.machines {
 		m.forget()
