@@ -60,8 +60,16 @@ func newCall(verb, dir string) *call {
 			"CNI_COMMAND": verb, "CNI_CONTAINERID": "c1", "CNI_NETNS": "/run/netns/a", "CNI_IFNAME": "eth0",
 			"CNI_ARGS": "K8S_POD_NAMESPACE=ns;K8S_POD_NAME=pod", "CNI_PATH": "/opt/cni/bin",
 		},
-		stdin: fmt.Sprintf(`{"cniVersion":"1.0.0","name":"fairlead","type":"fairlead","socket":%q}`, filepath.Join(dir, "cni.sock")),
+		stdin: fmt.Sprintf(`{"cniVersion":%q,"name":"fairlead","type":"fairlead","socket":%q}`, versionFor(verb), filepath.Join(dir, "cni.sock")),
 	}
+}
+
+// versionFor is a version of CNI that has the verb, 1.0.0 if it is there already.
+func versionFor(verb string) string {
+	if verb == cniproto.VerbStatus || verb == cniproto.VerbGC {
+		return "1.1.0"
+	}
+	return "1.0.0"
 }
 
 // succeeds demands success with that output and no other.
@@ -193,6 +201,24 @@ func TestBadInput(t *testing.T) {
 		{name: "missing namespace", change: func(c *call) { delete(c.env, "CNI_NETNS") }, code: 4, says: []string{"CNI_NETNS: missing"}},
 		{name: "container ID with a slash", change: func(c *call) { c.env["CNI_CONTAINERID"] = "a/b" }, code: 4, says: []string{`CNI_CONTAINERID: "a/b"`}},
 		{
+			name: "CHECK before it was there",
+			change: func(c *call) {
+				c.env["CNI_COMMAND"], c.stdin = "CHECK", `{"cniVersion":"0.3.1","socket":"/x"}`
+			}, code: 1, says: []string{`cniVersion: "0.3.1"`, "CHECK", "0.4.0"},
+		},
+		{
+			name: "STATUS before it was there",
+			change: func(c *call) {
+				c.env["CNI_COMMAND"], c.stdin = "STATUS", `{"cniVersion":"1.0.0","socket":"/x"}`
+			}, code: 1, says: []string{`cniVersion: "1.0.0"`, "STATUS", "1.1.0"},
+		},
+		{
+			name: "GC before it was there",
+			change: func(c *call) {
+				c.env["CNI_COMMAND"], c.stdin = "GC", `{"cniVersion":"1.0.0","socket":"/x"}`
+			}, code: 1, says: []string{`cniVersion: "1.0.0"`, "GC", "1.1.0"},
+		},
+		{
 			name: "DEL of a container ID with a slash",
 			change: func(c *call) {
 				c.env["CNI_COMMAND"], c.env["CNI_CONTAINERID"] = "DEL", "../../a"
@@ -242,7 +268,7 @@ func TestForward(t *testing.T) {
 	for _, verb := range cniproto.Verbs {
 		c := newCall(verb, dir)
 		c.env["CNI_CONTAINERID"] = "bad"
-		c.run().fails(t, "1.0.0", cniproto.CodeUnknownContainer, "pod absent; open /x: missing file or directory")
+		c.run().fails(t, versionFor(verb), cniproto.CodeUnknownContainer, "pod absent; open /x: missing file or directory")
 	}
 }
 
@@ -363,7 +389,7 @@ func TestDelDaemonComesBack(t *testing.T) {
 func TestCheckAndGCAway(t *testing.T) {
 	for _, verb := range []string{"CHECK", "GC"} {
 		c := newCall(verb, t.TempDir()).run()
-		c.fails(t, "1.0.0", cniproto.CodeTryAgainLater, "the daemon is away")
+		c.fails(t, versionFor(verb), cniproto.CodeTryAgainLater, "the daemon is away")
 		if c.waits > 0 {
 			t.Errorf("%s waited %d times", verb, c.waits)
 		}
@@ -413,7 +439,7 @@ func TestStatusAway(t *testing.T) {
 			if len(tc.says) == 0 {
 				c.succeeds(t, "")
 			} else {
-				c.fails(t, "1.0.0", cniproto.CodeUnavailable, tc.says...)
+				c.fails(t, "1.1.0", cniproto.CodeUnavailable, tc.says...)
 			}
 			if c.waits > 0 {
 				t.Errorf("waited %d times", c.waits)
@@ -428,7 +454,7 @@ func TestStatusUnavailable(t *testing.T) {
 	serve(t, dir, func(context.Context, cniproto.Request) ([]byte, error) {
 		return nil, &cniproto.Error{Code: cniproto.CodeUnavailable, Msg: "no bridge"}
 	})
-	newCall("STATUS", dir).run().fails(t, "1.0.0", cniproto.CodeUnavailable, "no bridge")
+	newCall("STATUS", dir).run().fails(t, "1.1.0", cniproto.CodeUnavailable, "no bridge")
 }
 
 type brokenWriter struct{}

@@ -31,6 +31,10 @@ var Verbs = []string{VerbAdd, VerbCheck, VerbDel, VerbGC, VerbStatus}
 // Versions are the CNI versions that are spoken, the newest last.
 var Versions = []string{"0.3.1", "0.4.0", "1.0.0", "1.1.0"}
 
+// since is the version of CNI that a verb came with, for those that Versions do
+// not all have.
+var since = map[string]string{VerbCheck: "0.4.0", VerbStatus: "1.1.0", VerbGC: "1.1.0"}
+
 // maxContainerID bounds the container ID, which is part of file names. Runtimes
 // use 64 bytes.
 const maxContainerID = 200
@@ -251,6 +255,13 @@ func (r Request) checkConfig() error {
 		return &Error{
 			Code: CodeIncompatibleVersion,
 			Msg:  fmt.Sprintf("cniVersion: %q: must be one of %s", clip(n.CNIVersion), strings.Join(Versions, ", ")),
+		}
+	}
+	// The versions are of one form, so their order is that of their text.
+	if first := since[r.Verb]; n.CNIVersion < first {
+		return &Error{
+			Code: CodeIncompatibleVersion,
+			Msg:  fmt.Sprintf("cniVersion: %q: does not have %s, which came with %s", n.CNIVersion, r.Verb, first),
 		}
 	}
 	return nil

@@ -109,4 +109,3 @@ func BenchmarkInspect(b *testing.B) {
 		}
 	}
 }
-
