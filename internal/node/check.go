@@ -12,7 +12,7 @@ import (
 // check compares the kernel with the record: the namespace, every link, every
 // address. Routes and MTU are not compared.
 func (v *verbs) check(ctx context.Context, r cniproto.Request) error {
-	return v.manager.do(ctx, r.ContainerID, func(ctx context.Context) error {
+	return v.manager.Do(ctx, r.ContainerID, func(ctx context.Context) error {
 		rec := v.ledger.get(r.ContainerID)
 		if rec == nil || rec.State != attached {
 			return because(errGone, "sandbox %s is not plugged on node %s", r.ContainerID, v.node)

@@ -16,6 +16,7 @@ import (
 	"fairlead.dev/fairlead/api/v1alpha1"
 	"fairlead.dev/fairlead/internal/cniproto"
 	"fairlead.dev/fairlead/internal/cniproto/server"
+	"fairlead.dev/fairlead/internal/network"
 )
 
 const (
@@ -97,7 +98,7 @@ func New(c Config) (*Daemon, error) {
 	}
 	v := &verbs{
 		kernel: c.Kernel, api: c.API, metrics: m, addTimeout: c.AddTimeout, node: c.NodeName,
-		manager: newManager(time.Now),
+		manager: network.NewManager(time.Now),
 		host:    newHostNet(c.HostKernel, c.API, c.Source.Networks, c),
 	}
 	d := &Daemon{config: c, verbs: v, reaper: &reaper{verbs: v, queue: newQueue[string]("reaper")}}

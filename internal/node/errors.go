@@ -7,6 +7,7 @@ import (
 
 	"fairlead.dev/fairlead/internal/cniproto"
 	"fairlead.dev/fairlead/internal/netdev"
+	"fairlead.dev/fairlead/internal/network"
 )
 
 // What can go wrong with a request, each with its CNI error code in codes.
@@ -47,7 +48,7 @@ var codes = []struct {
 	{errUnavailable, cniproto.CodeUnavailable},
 	{errNotReady, cniproto.CodeTryAgainLater},
 	{netdev.ErrNoBridge, cniproto.CodeTryAgainLater},
-	{errClosed, cniproto.CodeUnknownContainer},
+	{network.ErrDeleted, cniproto.CodeUnknownContainer},
 	{context.DeadlineExceeded, cniproto.CodeTryAgainLater},
 	{context.Canceled, cniproto.CodeTryAgainLater},
 }

@@ -22,7 +22,7 @@ import (
 	"fairlead.dev/fairlead/internal/netdev"
 )
 
-func network(name string, blocks, addresses []string) *v1alpha1.NodeNetwork {
+func nodeNetwork(name string, blocks, addresses []string) *v1alpha1.NodeNetwork {
 	return &v1alpha1.NodeNetwork{
 		ObjectMeta: metav1.ObjectMeta{Name: name, UID: types.UID("uid-" + name)},
 		Spec:       v1alpha1.NodeNetworkSpec{Blocks: blocks},
@@ -50,12 +50,12 @@ func TestPlanHost(t *testing.T) {
 		want     netdev.HostState
 		problems []string
 	}{
-		{name: "alone, without a block", up: up4, own: network("n1", nil, nil), want: state(nil)},
-		{name: "alone", up: up4, own: network("n1", []string{"10.244.1.0/26"}, nil), want: state(own)},
+		{name: "alone, without a block", up: up4, own: nodeNetwork("n1", nil, nil), want: state(nil)},
+		{name: "alone", up: up4, own: nodeNetwork("n1", []string{"10.244.1.0/26"}, nil), want: state(own)},
 		{
-			name: "both families", up: up46, own: network("n1", []string{"10.244.1.0/26", "fd00:10:244:1::/122"}, nil),
+			name: "both families", up: up46, own: nodeNetwork("n1", []string{"10.244.1.0/26", "fd00:10:244:1::/122"}, nil),
 			others: []v1alpha1.NodeNetwork{
-				*network("n2", []string{"10.244.2.0/26", "fd00:10:244:2::/122"}, []string{"192.168.77.12/24", "fd00:77::12/64"}),
+				*nodeNetwork("n2", []string{"10.244.2.0/26", "fd00:10:244:2::/122"}, []string{"192.168.77.12/24", "fd00:77::12/64"}),
 			},
 			want: state(
 				append(own[:1:1], netdev.LocalBlock{Prefix: prefix("fd00:10:244:1::/122"), Source: addr("fd00:77::11")}),
@@ -64,18 +64,18 @@ func TestPlanHost(t *testing.T) {
 			),
 		},
 		{
-			name: "an IPv6 block on a node without IPv6", up: up4, own: network("n1", []string{"fd00:10:244:1::/122"}, nil),
+			name: "an IPv6 block on a node without IPv6", up: up4, own: nodeNetwork("n1", []string{"fd00:10:244:1::/122"}, nil),
 			want: state([]netdev.LocalBlock{{Prefix: prefix("fd00:10:244:1::/122")}}),
 		},
 		{
-			name: "each peer's trouble is its own", up: up4, own: network("n1", []string{"10.244.1.0/26"}, nil),
+			name: "each peer's trouble is its own", up: up4, own: nodeNetwork("n1", []string{"10.244.1.0/26"}, nil),
 			others: []v1alpha1.NodeNetwork{
-				*network("n6", []string{"10.244.6.0/26"}, []string{"192.168.77.16/24"}),
-				*network("n2", []string{"10.244.2.0/26"}, []string{"192.168.78.12/24"}),
-				*network("n3", []string{"10.244.3.0/26"}, nil),
-				*network("n4", nil, nil),
-				*network("n5", []string{"10.244.5.0/26"}, []string{"192.168.77.11/24"}),
-				*network("n7", []string{"fd00:10:244:7::/122", "10.244.7.0/26"}, []string{"192.168.77.17/24"}),
+				*nodeNetwork("n6", []string{"10.244.6.0/26"}, []string{"192.168.77.16/24"}),
+				*nodeNetwork("n2", []string{"10.244.2.0/26"}, []string{"192.168.78.12/24"}),
+				*nodeNetwork("n3", []string{"10.244.3.0/26"}, nil),
+				*nodeNetwork("n4", nil, nil),
+				*nodeNetwork("n5", []string{"10.244.5.0/26"}, []string{"192.168.77.11/24"}),
+				*nodeNetwork("n7", []string{"fd00:10:244:7::/122", "10.244.7.0/26"}, []string{"192.168.77.17/24"}),
 			},
 			want: state(own,
 				netdev.PeerBlock{Prefix: prefix("10.244.6.0/26"), Via: addr("192.168.77.16")},
@@ -88,8 +88,8 @@ func TestPlanHost(t *testing.T) {
 			},
 		},
 		{
-			name: "blocks that are none", up: up4, own: network("n1", []string{"x", "10.244.1.0/26"}, nil),
-			others:   []v1alpha1.NodeNetwork{*network("n2", []string{"y"}, []string{"192.168.77.12/24"})},
+			name: "blocks that are none", up: up4, own: nodeNetwork("n1", []string{"x", "10.244.1.0/26"}, nil),
+			others:   []v1alpha1.NodeNetwork{*nodeNetwork("n2", []string{"y"}, []string{"192.168.77.12/24"})},
 			want:     state(own),
 			problems: []string{`block "x" of this node: must be in CIDR form`, `node n2 has block "y": must be in CIDR form`},
 		},
@@ -147,7 +147,7 @@ func TestNodeNetworkStatusIsWrittenOnce(t *testing.T) {
 			t.Error(diff)
 		}
 		// More blocks, of this node and of others, are no news.
-		w.api.putNetwork(network("n2", []string{"10.244.2.0/26"}, []string{"192.168.77.12/24"}))
+		w.api.putNetwork(nodeNetwork("n2", []string{"10.244.2.0/26"}, []string{"192.168.77.12/24"}))
 		nn = nn.DeepCopy()
 		nn.Spec.Blocks = append(nn.Spec.Blocks, "10.244.1.64/26")
 		w.api.putNetwork(nn)

@@ -164,7 +164,7 @@ func (v *verbs) dead(rec *record, there map[string]bool) bool {
 // reap lets a sandbox go that is dead, when no operation on it is under way that
 // changes the picture.
 func (v *verbs) reap(ctx context.Context, containerID string) error {
-	return v.manager.do(ctx, containerID, func(ctx context.Context) error {
+	return v.manager.Do(ctx, containerID, func(ctx context.Context) error {
 		rec := v.ledger.get(containerID)
 		if rec == nil || rec.State != attached {
 			return nil
@@ -185,7 +185,7 @@ func (v *verbs) reap(ctx context.Context, containerID string) error {
 // removeStray removes a link that no record speaks of. No ADD makes one without
 // a record, so it is what a lost record left.
 func (v *verbs) removeStray(ctx context.Context, l netdev.HostLink) error {
-	return v.manager.do(ctx, strayKey(l), func(ctx context.Context) error {
+	return v.manager.Do(ctx, strayKey(l), func(ctx context.Context) error {
 		for _, rec := range v.ledger.all() {
 			if slices.Contains(rec.hostNames(), l.Name) {
 				return nil

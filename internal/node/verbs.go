@@ -11,6 +11,7 @@ import (
 
 	"fairlead.dev/fairlead/internal/cniproto"
 	"fairlead.dev/fairlead/internal/netdev"
+	"fairlead.dev/fairlead/internal/network"
 	"fairlead.dev/fairlead/internal/run"
 )
 
@@ -24,7 +25,7 @@ type verbs struct {
 	api      API
 	registry *registry
 	ledger   *ledger
-	manager  *manager
+	manager  *network.Manager
 	remover  *remover
 	host     *hostNet
 	acks     *acknowledger
@@ -66,7 +67,7 @@ func (v *verbs) add(ctx context.Context, r cniproto.Request) (answer []byte, err
 		return nil, err
 	}
 	queued := time.Now()
-	err = v.manager.add(ctx, r.ContainerID, func(ctx context.Context) error {
+	err = v.manager.Add(ctx, r.ContainerID, func(ctx context.Context) error {
 		v.metrics.queued(cniproto.VerbAdd, queued)
 		if rec := v.ledger.get(r.ContainerID); rec != nil {
 			answer, err = v.again(rec, r)
@@ -198,7 +199,7 @@ func (v *verbs) undo(ctx context.Context, rec *record) {
 // kernel, and nobody but the acknowledgement has to wait for that.
 func (v *verbs) del(ctx context.Context, containerID, ifName string) error {
 	queued := time.Now()
-	return v.manager.del(ctx, containerID, func(ctx context.Context) error {
+	return v.manager.Del(ctx, containerID, func(ctx context.Context) error {
 		v.metrics.queued(cniproto.VerbDel, queued)
 		rec := v.ledger.get(containerID)
 		switch {

@@ -1,4 +1,4 @@
-package node
+package network
 
 import (
 	"context"
@@ -15,18 +15,18 @@ func nothing(context.Context) error { return nil }
 
 func TestManagerSerializesInOrderOfArrival(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
-		m := newManager(time.Now)
+		m := NewManager(time.Now)
 		hold := make(chan struct{})
 		go func() {
-			_ = m.do(t.Context(), "a", func(context.Context) error { <-hold; return nil })
+			_ = m.Do(t.Context(), "a", func(context.Context) error { <-hold; return nil })
 		}()
-		settle()
+		synctest.Wait()
 		var mu sync.Mutex
 		var order []int
 		running := 0
 		for n := range 10 {
 			go func() {
-				_ = m.do(t.Context(), "a", func(context.Context) error {
+				_ = m.Do(t.Context(), "a", func(context.Context) error {
 					mu.Lock()
 					running++
 					if running != 1 {
@@ -38,26 +38,26 @@ func TestManagerSerializesInOrderOfArrival(t *testing.T) {
 					return nil
 				})
 			}()
-			settle()
+			synctest.Wait()
 		}
 		close(hold)
-		settle()
+		synctest.Wait()
 		if want := []int{0, 1, 2, 3, 4, 5, 6, 7, 8, 9}; !slices.Equal(order, want) {
 			t.Errorf("order %v", order)
 		}
-		if len(m.sandboxes) != 0 {
-			t.Errorf("%d entries stay", len(m.sandboxes))
+		if len(m.turns) != 0 {
+			t.Errorf("%d entries stay", len(m.turns))
 		}
 	})
 }
 
 func TestManagerRunsSandboxesSideBySide(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
-		m := newManager(time.Now)
+		m := NewManager(time.Now)
 		hold := make(chan struct{})
-		go func() { _ = m.do(t.Context(), "a", func(context.Context) error { <-hold; return nil }) }()
-		settle()
-		if err := m.do(t.Context(), "b", nothing); err != nil {
+		go func() { _ = m.Do(t.Context(), "a", func(context.Context) error { <-hold; return nil }) }()
+		synctest.Wait()
+		if err := m.Do(t.Context(), "b", nothing); err != nil {
 			t.Error(err)
 		}
 		close(hold)
@@ -66,72 +66,72 @@ func TestManagerRunsSandboxesSideBySide(t *testing.T) {
 
 func TestManagerWaitEndsWithContext(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
-		m := newManager(time.Now)
+		m := NewManager(time.Now)
 		hold := make(chan struct{})
-		go func() { _ = m.do(t.Context(), "a", func(context.Context) error { <-hold; return nil }) }()
-		settle()
+		go func() { _ = m.Do(t.Context(), "a", func(context.Context) error { <-hold; return nil }) }()
+		synctest.Wait()
 		ctx, cancel := context.WithTimeout(t.Context(), time.Second)
 		defer cancel()
-		if err := m.do(ctx, "a", nothing); !errors.Is(err, context.DeadlineExceeded) {
+		if err := m.Do(ctx, "a", nothing); !errors.Is(err, context.DeadlineExceeded) {
 			t.Errorf("got %v", err)
 		}
 		close(hold)
-		settle()
-		if len(m.sandboxes) != 0 {
-			t.Errorf("%d entries stay", len(m.sandboxes))
+		synctest.Wait()
+		if len(m.turns) != 0 {
+			t.Errorf("%d entries stay", len(m.turns))
 		}
-		if err := m.do(t.Context(), "a", nothing); err != nil {
+		if err := m.Do(t.Context(), "a", nothing); err != nil {
 			t.Error(err)
 		}
 	})
 }
 
 func TestManagerReleasesOnPanic(t *testing.T) {
-	m := newManager(time.Now)
+	m := NewManager(time.Now)
 	func() {
 		defer func() {
 			if recover() == nil {
 				t.Error("the panic was swallowed")
 			}
 		}()
-		_ = m.do(t.Context(), "a", func(context.Context) error { panic("x") })
+		_ = m.Do(t.Context(), "a", func(context.Context) error { panic("x") })
 	}()
-	if err := m.do(t.Context(), "a", nothing); err != nil {
+	if err := m.Do(t.Context(), "a", nothing); err != nil {
 		t.Error(err)
 	}
-	if len(m.sandboxes) != 0 {
-		t.Errorf("%d entries stay", len(m.sandboxes))
+	if len(m.turns) != 0 {
+		t.Errorf("%d entries stay", len(m.turns))
 	}
 }
 
 func TestManagerDelCancelsAddAndWaitsForItsUndo(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
-		m := newManager(time.Now)
+		m := NewManager(time.Now)
 		var events []string
 		undo := make(chan struct{})
 		added := make(chan error, 1)
 		go func() {
-			added <- m.add(t.Context(), "a", func(ctx context.Context) error {
+			added <- m.Add(t.Context(), "a", func(ctx context.Context) error {
 				<-ctx.Done()
 				<-undo
 				events = append(events, "undone")
 				return context.Cause(ctx)
 			})
 		}()
-		settle()
+		synctest.Wait()
 		deleted := make(chan error, 1)
 		go func() {
-			deleted <- m.del(t.Context(), "a", func(context.Context) error {
+			deleted <- m.Del(t.Context(), "a", func(context.Context) error {
 				events = append(events, "deleted")
 				return nil
 			})
 		}()
-		settle()
+		synctest.Wait()
 		if len(events) != 0 {
 			t.Errorf("DEL did not wait: %v", events)
 		}
 		close(undo)
-		if err := <-added; !errors.Is(err, errClosed) {
+		if err := <-added; !errors.Is(err, ErrDeleted) {
 			t.Errorf("ADD: %v", err)
 		}
 		if err := <-deleted; err != nil {
@@ -145,40 +145,40 @@ func TestManagerDelCancelsAddAndWaitsForItsUndo(t *testing.T) {
 
 func TestManagerTombstone(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
-		m := newManager(time.Now)
+		m := NewManager(time.Now)
 		hold := make(chan struct{})
-		go func() { _ = m.do(t.Context(), "a", func(context.Context) error { <-hold; return nil }) }()
-		settle()
+		go func() { _ = m.Do(t.Context(), "a", func(context.Context) error { <-hold; return nil }) }()
+		synctest.Wait()
 		waiting := make(chan error, 1)
-		go func() { waiting <- m.add(t.Context(), "a", nothing) }()
-		settle()
-		go func() { _ = m.del(t.Context(), "a", nothing) }()
-		settle()
+		go func() { waiting <- m.Add(t.Context(), "a", nothing) }()
+		synctest.Wait()
+		go func() { _ = m.Del(t.Context(), "a", nothing) }()
+		synctest.Wait()
 		close(hold)
-		if err := <-waiting; !errors.Is(err, errClosed) {
+		if err := <-waiting; !errors.Is(err, ErrDeleted) {
 			t.Errorf("an ADD that waited when DEL came: %v", err)
 		}
-		settle()
-		if err := m.add(t.Context(), "a", nothing); !errors.Is(err, errClosed) {
+		synctest.Wait()
+		if err := m.Add(t.Context(), "a", nothing); !errors.Is(err, ErrDeleted) {
 			t.Errorf("a late ADD: %v", err)
 		}
-		if err := m.add(t.Context(), "b", nothing); err != nil {
+		if err := m.Add(t.Context(), "b", nothing); err != nil {
 			t.Errorf("another sandbox: %v", err)
 		}
 		time.Sleep(tombstoneAge) //nolint:forbidigo // the bubble's clock
-		if err := m.del(t.Context(), "c", nothing); err != nil {
+		if err := m.Del(t.Context(), "c", nothing); err != nil {
 			t.Error(err)
 		}
-		if err := m.add(t.Context(), "a", nothing); err != nil {
+		if err := m.Add(t.Context(), "a", nothing); err != nil {
 			t.Errorf("after the tombstone's time: %v", err)
 		}
 	})
 }
 
 func TestManagerTombstonesAreBounded(t *testing.T) {
-	m := newManager(time.Now)
+	m := NewManager(time.Now)
 	for n := range maxTombstones + 100 {
-		if err := m.del(t.Context(), fmt.Sprint(n), nothing); err != nil {
+		if err := m.Del(t.Context(), fmt.Sprint(n), nothing); err != nil {
 			t.Fatal(err)
 		}
 	}
@@ -190,7 +190,7 @@ func TestManagerTombstonesAreBounded(t *testing.T) {
 // Whoever waits is counted before it waits: else the entry is dropped and made
 // anew under it, and two run at once.
 func TestManagerKeepsItsEntryUnderLoad(t *testing.T) {
-	m := newManager(time.Now)
+	m := NewManager(time.Now)
 	var wg sync.WaitGroup
 	var mu [4]sync.Mutex
 	for n := range 64 {
@@ -201,7 +201,7 @@ func TestManagerKeepsItsEntryUnderLoad(t *testing.T) {
 				if i%7 == 0 {
 					cancel() // gives up while it waits, or gets its turn in that moment
 				}
-				_ = m.do(ctx, fmt.Sprint(key), func(context.Context) error {
+				_ = m.Do(ctx, fmt.Sprint(key), func(context.Context) error {
 					if !mu[key].TryLock() {
 						t.Error("two at once")
 						return nil
@@ -214,7 +214,7 @@ func TestManagerKeepsItsEntryUnderLoad(t *testing.T) {
 		})
 	}
 	wg.Wait()
-	if len(m.sandboxes) != 0 {
-		t.Errorf("%d entries stay", len(m.sandboxes))
+	if len(m.turns) != 0 {
+		t.Errorf("%d entries stay", len(m.turns))
 	}
 }

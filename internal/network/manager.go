@@ -1,0 +1,225 @@
+package network
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"sync"
+	"time"
+)
+
+// ErrDeleted says that the runtime has ended a sandbox: its DEL came.
+var ErrDeleted = errors.New("sandbox was deleted")
+
+const (
+	// tombstoneAge is for how long the ADD of a deleted sandbox is refused. A
+	// runtime that gave up an ADD sends the DEL within milliseconds; what comes
+	// later was held up in a queue.
+	tombstoneAge = 10 * time.Minute
+	// maxTombstones bounds the memory when more than 50 DELs a second come.
+	maxTombstones = 1 << 15
+)
+
+// Manager lets operations on one sandbox run one after the other, in the order
+// in which they came, and those on different sandboxes side by side. A DEL
+// cancels the ADD that runs, waits for its undo, and leaves a tombstone that
+// refuses every later ADD of that sandbox.
+//
+// Its locks are taken in this order: the gate, which ADDs and DELs share and
+// GC has alone; the sandbox; the identity of a pod whose addresses are kept for
+// its successor. Waiting for any of them ends with the caller's context.
+type Manager struct {
+	now func() time.Time
+
+	mu     sync.Mutex
+	gate   gate
+	turns  map[key]*turns
+	buried map[string]struct{}
+	order  []tombstone // by age, for forgetting
+}
+
+// key names what is done one after the other. A pod's name is none: orphans
+// have no name, and would all share one.
+type key struct {
+	kind lockKind
+	name string
+}
+
+// lockKind is what a caller waits for.
+type lockKind string
+
+const (
+	lockSandbox  lockKind = "sandbox"
+	lockIdentity lockKind = "identity"
+)
+
+type tombstone struct {
+	containerID string
+	at          time.Time
+}
+
+// turns is the queue for one key. Whoever waits is counted before it waits, so
+// the entry cannot be dropped and made anew under it.
+type turns struct {
+	users   int
+	busy    bool
+	waiting []chan struct{}
+	// cancel ends the operation that runs, if a DEL may.
+	cancel context.CancelCauseFunc
+}
+
+// NewManager returns a manager that reads the time from now.
+func NewManager(now func() time.Time) *Manager {
+	return &Manager{now: now, turns: map[key]*turns{}, buried: map[string]struct{}{}}
+}
+
+// Add runs fn alone on a sandbox. Its ctx ends with cause ErrDeleted when a DEL
+// of the sandbox comes, and fn is expected to undo what it did. The ADD of a
+// sandbox that was deleted is ErrDeleted.
+func (m *Manager) Add(ctx context.Context, containerID string, fn func(context.Context) error) error {
+	if err := m.share(ctx); err != nil {
+		return err
+	}
+	defer m.unshare()
+	ctx, cancel := context.WithCancelCause(ctx)
+	defer cancel(nil)
+	return m.run(ctx, key{lockSandbox, containerID}, func(t *turns) error {
+		if _, dead := m.buried[containerID]; dead {
+			return fmt.Errorf("sandbox %s: %w", containerID, ErrDeleted)
+		}
+		t.cancel = cancel
+		return nil
+	}, fn)
+}
+
+// Del runs fn alone on a sandbox, after the ADD that it cancels.
+func (m *Manager) Del(ctx context.Context, containerID string, fn func(context.Context) error) error {
+	m.mu.Lock()
+	m.bury(containerID)
+	if t := m.turns[key{lockSandbox, containerID}]; t != nil && t.cancel != nil {
+		t.cancel(fmt.Errorf("sandbox %s: %w", containerID, ErrDeleted))
+	}
+	m.mu.Unlock()
+	// The gate comes second: a GC before it may wait for that very ADD.
+	if err := m.share(ctx); err != nil {
+		return err
+	}
+	defer m.unshare()
+	return m.run(ctx, key{lockSandbox, containerID}, nil, fn)
+}
+
+// Do runs fn alone on a sandbox. It does not share the gate, so that Alone's fn
+// may call it.
+func (m *Manager) Do(ctx context.Context, containerID string, fn func(context.Context) error) error {
+	return m.run(ctx, key{lockSandbox, containerID}, nil, fn)
+}
+
+// Identity runs fn alone on an identity: the name of a claim, under which
+// addresses pass from a pod to its successor. It is called within Add, and its
+// fn must not wait for an ADD. The empty name is nobody's, and is not waited
+// for.
+func (m *Manager) Identity(ctx context.Context, name string, fn func(context.Context) error) error {
+	if name == "" {
+		return fn(ctx)
+	}
+	return m.run(ctx, key{lockIdentity, name}, nil, fn)
+}
+
+// run waits for its turn, asks admit (under the lock) and runs fn.
+func (m *Manager) run(ctx context.Context, k key, admit func(*turns) error, fn func(context.Context) error) error {
+	t, err := m.take(ctx, k)
+	if err != nil {
+		return err
+	}
+	defer m.pass(k, t)
+	if admit != nil {
+		m.mu.Lock()
+		err := admit(t)
+		m.mu.Unlock()
+		if err != nil {
+			return err
+		}
+	}
+	return fn(ctx)
+}
+
+// take waits for this caller's turn.
+func (m *Manager) take(ctx context.Context, k key) (*turns, error) {
+	m.mu.Lock()
+	t := m.turns[k]
+	if t == nil {
+		t = &turns{}
+		m.turns[k] = t
+	}
+	t.users++
+	if !t.busy {
+		t.busy = true
+		m.mu.Unlock()
+		return t, nil
+	}
+	turn := make(chan struct{})
+	t.waiting = append(t.waiting, turn)
+	m.mu.Unlock()
+
+	select {
+	case <-turn:
+		return t, nil
+	case <-ctx.Done():
+	}
+	m.mu.Lock()
+	for i, w := range t.waiting {
+		if w == turn {
+			t.waiting = append(t.waiting[:i], t.waiting[i+1:]...)
+			m.drop(k, t)
+			m.mu.Unlock()
+			return nil, waited(ctx, k)
+		}
+	}
+	m.mu.Unlock()
+	// The turn came in the same moment: it has to be passed on.
+	m.pass(k, t)
+	return nil, waited(ctx, k)
+}
+
+// waited says what was waited for in vain.
+func waited(ctx context.Context, k key) error {
+	return fmt.Errorf("waiting for the operation before on %s %s: %w", k.kind, k.name, context.Cause(ctx))
+}
+
+// pass ends this caller's turn and begins the next one's.
+func (m *Manager) pass(k key, t *turns) {
+	m.mu.Lock()
+	defer m.mu.Unlock()
+	t.cancel = nil
+	if len(t.waiting) > 0 {
+		close(t.waiting[0])
+		t.waiting = t.waiting[1:]
+	} else {
+		t.busy = false
+	}
+	m.drop(k, t)
+}
+
+// drop forgets a user of an entry, and the entry with its last one.
+func (m *Manager) drop(k key, t *turns) {
+	if t.users--; t.users == 0 {
+		delete(m.turns, k)
+	}
+}
+
+// bury leaves a tombstone and forgets those that are old.
+func (m *Manager) bury(containerID string) {
+	now := m.now()
+	if _, dead := m.buried[containerID]; !dead {
+		m.order = append(m.order, tombstone{containerID: containerID, at: now})
+		m.buried[containerID] = struct{}{}
+	}
+	for len(m.order) > 0 {
+		first := m.order[0]
+		if len(m.order) <= maxTombstones && now.Sub(first.at) < tombstoneAge {
+			return
+		}
+		m.order = m.order[1:]
+		delete(m.buried, first.containerID)
+	}
+}
