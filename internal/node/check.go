@@ -2,54 +2,308 @@ package node
 
 import (
 	"context"
+	"encoding/json"
+	"errors"
 	"fmt"
+	"net/netip"
 	"slices"
 	"strings"
 
+	types100 "github.com/containernetworking/cni/pkg/types/100"
+	"github.com/containernetworking/cni/pkg/types/create"
+	"github.com/go-logr/logr"
+	"k8s.io/client-go/util/workqueue"
+
 	"fairlead.dev/fairlead/internal/cniproto"
+	"fairlead.dev/fairlead/internal/netdev"
 )
 
-// check compares the kernel with the record: the namespace, every link, every
-// address. Routes and MTU are not compared.
+// check compares the kernel with the record and with the result that the runtime
+// has of the ADD, in what is ours. It changes nothing: what of the host's side
+// can be put in order is left to the mender, and everything else to people.
 func (v *verbs) check(ctx context.Context, r cniproto.Request) error {
+	prev, err := parsePrevResult(r)
+	if err != nil {
+		return err
+	}
 	return v.manager.Do(ctx, r.ContainerID, func(ctx context.Context) error {
 		rec := v.ledger.get(r.ContainerID)
 		if rec == nil || rec.State != attached {
 			return because(errGone, "sandbox %s is not plugged on node %s", r.ContainerID, v.node)
 		}
-		ns, err := v.kernel.Enter(rec.Netns)
+		if rec.IfName != "" && rec.IfName != r.IfName {
+			return because(errEnvironment, "CNI_IFNAME: %q: the default interface of sandbox %s is %q", r.IfName, r.ContainerID, rec.IfName)
+		}
+		seen, err := v.see(ctx, r.Netns, rec)
 		if err != nil {
-			return fmt.Errorf("CNI_NETNS: %w", err)
+			return err
 		}
-		defer ns.Close()
-		if ns.ID() != rec.NetnsID {
-			return because(errDiffers, "the namespace at %q is not the one that sandbox %s was plugged in", rec.Netns, r.ContainerID)
+		diffs, mend := differences(rec, prev, seen)
+		if len(diffs) == 0 {
+			return nil
 		}
-		diffs, err := differences(ns, rec)
-		if err == nil && len(diffs) > 0 {
-			err = because(errDiffers, "sandbox %s of pod %s differs from its record: %s", r.ContainerID, rec.Pod, strings.Join(diffs, "; "))
+		if mend {
+			v.mender.queue.Add(r.ContainerID)
 		}
-		return err
+		return &cniproto.Error{
+			Code:    codeDiffers,
+			Msg:     fmt.Sprintf("sandbox %s of pod %s is not as it was plugged: %s", r.ContainerID, rec.Pod, plural(len(diffs), "difference")),
+			Details: strings.Join(diffs, "; "),
+		}
 	})
 }
 
-// differences says, in words, what a namespace lacks of a record.
-func differences(ns Sandbox, rec *record) (diffs []string, err error) {
+// sight is what CHECK sees of a sandbox.
+type sight struct {
+	inside map[string]netdev.Interface
+	// host has the host ends and their bridges, as far as they are there.
+	host map[string]netdev.LinkState
+}
+
+// see looks at the namespace, which must be the one of the record, and at the
+// host's side.
+func (v *verbs) see(ctx context.Context, netns string, rec *record) (s sight, err error) {
+	ns, err := v.kernel.Enter(netns)
+	if err != nil {
+		return s, fmt.Errorf("CNI_NETNS: %w", err)
+	}
+	defer ns.Close()
+	// A record that was rebuilt from the kernel does not know its namespace.
+	if rec.Netns != "" && ns.ID() != rec.NetnsID {
+		return s, because(errDiffers, "CNI_NETNS: %q: not the namespace that sandbox %s was plugged into, which was at %q", netns, rec.ContainerID, rec.Netns)
+	}
+	if s.inside, err = ns.Inspect(ctx); err != nil {
+		return s, fmt.Errorf("look into the namespace at %q: %w", netns, err)
+	}
+	s.host = map[string]netdev.LinkState{}
 	for _, i := range rec.Interfaces {
-		have, err := ns.PodIPs(i.Name)
-		if err != nil {
-			diffs = append(diffs, err.Error())
-			continue
+		names := []string{i.HostName}
+		if b := i.Binding.Bridge; b != nil {
+			names = append(names, b.Name)
 		}
-		p, err := i.plug(rec.ContainerID)
-		if err != nil {
-			return nil, err
-		}
-		for _, a := range p.Addresses {
-			if !slices.Contains(have, a.Addr()) {
-				diffs = append(diffs, fmt.Sprintf("interface %s has lost its address %s", i.Name, a))
+		for _, name := range names {
+			if _, seen := s.host[name]; seen {
+				continue
+			}
+			state, err := v.host.kernel.LinkState(name)
+			switch {
+			case errors.Is(err, netdev.ErrNoLink):
+			case err != nil:
+				return s, err
+			default:
+				s.host[name] = state
 			}
 		}
 	}
-	return diffs, nil
+	return s, nil
+}
+
+// differences says, in words, in what a sandbox is not as it was plugged, and
+// whether some of it is on the host's side, where it can be mended.
+//
+// Plugins that come after ours may have changed things (CNI specification 1.1.0,
+// section 2, "CHECK"): MAC and MTU are demanded as prevResult has them, and of the
+// routes that our result had only those that it still has. What others added is
+// theirs.
+func differences(rec *record, prev *types100.Result, s sight) (diffs []string, mend bool) {
+	add := func(format string, args ...any) { diffs = append(diffs, fmt.Sprintf(format, args...)) }
+	for n, i := range rec.Interfaces {
+		told := prevInterface(prev, i.Name)
+		if told == nil {
+			add("prevResult: lacks interface %s of the sandbox", i.Name)
+			told = &types100.Interface{}
+		}
+		have, ok := s.inside[i.Name]
+		if !ok {
+			add("interface %s is missing", i.Name)
+			continue
+		}
+		if !have.Up {
+			add("interface %s is down", i.Name)
+		}
+		p, err := i.plug(rec.ContainerID)
+		if err != nil {
+			continue // rebuilt from the kernel: no more is known of it
+		}
+		if want := orElse(told.Mac, p.MAC.String()); !strings.EqualFold(want, have.MAC) {
+			add("interface %s has MAC %s, not %s", i.Name, have.MAC, want)
+		}
+		if want := orElse(told.Mtu, p.MTU); want != have.MTU {
+			add("interface %s has an MTU of %d bytes, not %d", i.Name, have.MTU, want)
+		}
+		for _, a := range p.Addresses {
+			if !slices.Contains(have.Addresses, a) {
+				add("interface %s lacks address %s", i.Name, a)
+			}
+			if n == 0 && !prevAddress(prev, a) { // of the others the result has none
+				add("prevResult: lacks address %s of interface %s", a, i.Name)
+			}
+		}
+		for _, route := range routesOf(p) {
+			if !slices.Contains(have.Routes, route) && (n > 0 || prevRoute(prev, route)) {
+				add("interface %s lacks the route %s", i.Name, routeText(route))
+			}
+		}
+		if d := hostDifferences(i, have, p.Bridge, s.host); len(d) > 0 {
+			diffs, mend = append(diffs, d...), true
+		}
+	}
+	return diffs, mend
+}
+
+// hostDifferences says what is wrong with the host's side of an interface.
+func hostDifferences(i recordedInterface, inside netdev.Interface, bridge string, host map[string]netdev.LinkState) (diffs []string) {
+	add := func(format string, args ...any) { diffs = append(diffs, fmt.Sprintf(format, args...)) }
+	end, ok := host[i.HostName]
+	switch {
+	case !ok:
+		add("host end %s of %s is missing", i.HostName, i.Name)
+		return diffs
+	case inside.Peer != end.Index:
+		add("interface %s does not lead to its host end %s", i.Name, i.HostName)
+	}
+	if !end.Up {
+		add("host end %s of %s is down", i.HostName, i.Name)
+	}
+	if end.Master != bridge {
+		add("host end %s of %s is a port of %q, not of bridge %s", i.HostName, i.Name, end.Master, bridge)
+	}
+	if b, ok := host[bridge]; !ok || !b.Up {
+		add("bridge %s of %s is missing or down", bridge, i.Name)
+	}
+	return diffs
+}
+
+// routesOf are all routes of an interface as the kernel has them.
+func routesOf(p netdev.Plug) []netdev.Route {
+	routes := slices.Clone(p.Routes)
+	for _, g := range p.Gateways {
+		everywhere := netip.IPv6Unspecified()
+		if g.Is4() {
+			everywhere = netip.IPv4Unspecified()
+		}
+		routes = append(routes, netdev.Route{Destination: netip.PrefixFrom(everywhere, 0), Gateway: g})
+	}
+	return routes
+}
+
+func routeText(r netdev.Route) string {
+	if !r.Gateway.IsValid() {
+		return "to " + r.Destination.String()
+	}
+	return fmt.Sprintf("to %s via %s", r.Destination, r.Gateway)
+}
+
+// parsePrevResult reads the result of the ADD, which a CHECK must bring, in the
+// version of the configuration.
+func parsePrevResult(r cniproto.Request) (*types100.Result, error) {
+	var config struct {
+		PrevResult json.RawMessage `json:"prevResult"`
+	}
+	if err := json.Unmarshal(r.Config, &config); err != nil {
+		return nil, &cniproto.Error{Code: cniproto.CodeDecode, Msg: "network configuration: " + err.Error()}
+	}
+	if raw := string(config.PrevResult); raw == "" || raw == "null" {
+		return nil, because(errInvalid, "prevResult: missing: CHECK needs the result of the ADD")
+	}
+	old, err := create.Create(r.CNIVersion(), config.PrevResult)
+	if err != nil {
+		return nil, &cniproto.Error{Code: cniproto.CodeDecode, Msg: "prevResult: " + err.Error()}
+	}
+	prev, err := types100.GetResult(old)
+	if err != nil {
+		return nil, &cniproto.Error{Code: cniproto.CodeDecode, Msg: "prevResult: " + err.Error()}
+	}
+	return prev, nil
+}
+
+// prevInterface is an interface inside a sandbox, or nil.
+func prevInterface(prev *types100.Result, name string) *types100.Interface {
+	for _, i := range prev.Interfaces {
+		if i != nil && i.Name == name && i.Sandbox != "" {
+			return i
+		}
+	}
+	return nil
+}
+
+func prevAddress(prev *types100.Result, a netip.Prefix) bool {
+	for _, ip := range prev.IPs {
+		if ip != nil && ip.Address.String() == a.String() {
+			return true
+		}
+	}
+	return false
+}
+
+func prevRoute(prev *types100.Result, route netdev.Route) bool {
+	for _, r := range prev.Routes {
+		if r == nil || r.Dst.String() != route.Destination.String() {
+			continue
+		}
+		if gw, _ := netip.AddrFromSlice(r.GW); gw.Unmap() == route.Gateway {
+			return true
+		}
+	}
+	return false
+}
+
+func orElse[T comparable](a, b T) T {
+	var none T
+	if a != none {
+		return a
+	}
+	return b
+}
+
+func plural(n int, what string) string {
+	if n == 1 {
+		return "1 " + what
+	}
+	return fmt.Sprintf("%d %ss", n, what)
+}
+
+// mender puts the host's side of sandboxes in order, of which a CHECK found that
+// it was not.
+type mender struct {
+	verbs *verbs
+	queue workqueue.TypedRateLimitingInterface[string]
+}
+
+// Run works until ctx ends.
+func (m *mender) Run(ctx context.Context) error {
+	work(ctx, m.queue, 1, func(ctx context.Context, containerID string) error {
+		err := m.verbs.mend(ctx, containerID)
+		if err != nil && ctx.Err() == nil {
+			logr.FromContextOrDiscard(ctx).Error(err, "host's side of a sandbox is not in order, will be tried again", "sandbox", containerID)
+		}
+		return err
+	})
+	return nil
+}
+
+// mend sets the host ends of a sandbox up and puts them back on their bridge. A
+// host end that is missing cannot come back: the pod has to.
+func (v *verbs) mend(ctx context.Context, containerID string) error {
+	return v.manager.Do(ctx, containerID, func(ctx context.Context) error {
+		rec := v.ledger.get(containerID)
+		if rec == nil || rec.State != attached {
+			return nil
+		}
+		var errs []error
+		for _, i := range rec.Interfaces {
+			if i.Binding.Bridge == nil {
+				continue
+			}
+			if _, err := v.host.kernel.LinkState(i.HostName); errors.Is(err, netdev.ErrNoLink) {
+				continue
+			}
+			errs = append(errs, v.kernel.MendHostEnd(i.HostName, i.Binding.Bridge.Name))
+		}
+		if err := errors.Join(errs...); err != nil {
+			return err
+		}
+		logr.FromContextOrDiscard(ctx).Info("host's side of a sandbox was put in order after a CHECK", "sandbox", containerID, "pod", rec.Pod)
+		return nil
+	})
 }

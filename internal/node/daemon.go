@@ -105,6 +105,7 @@ func New(c Config) (*Daemon, error) {
 	v.ledger = newLedger(filepath.Join(c.StateDir, recordsDir), c.BootID, d.released)
 	v.registry = newRegistry(d.changed)
 	v.remover = newRemover(c.Kernel, v.ledger)
+	v.mender = &mender{verbs: v, queue: newQueue[string]("mender")}
 	v.acks = newAcknowledger(c.API, v.registry, v.ledger, m)
 	return d, nil
 }
@@ -196,7 +197,7 @@ func (d *Daemon) Run(ctx context.Context) error {
 func (d *Daemon) background() []func(context.Context) error {
 	v := d.verbs
 	return []func(context.Context) error{
-		v.remover.Run, v.acks.Run, v.host.Run, d.sweep, d.reaper.Run, d.watch, d.announce, d.heartbeat,
+		v.remover.Run, v.acks.Run, v.host.Run, d.sweep, d.reaper.Run, v.mender.Run, d.watch, d.announce, d.heartbeat,
 	}
 }
 

@@ -7,7 +7,6 @@ import (
 	"fmt"
 	"io/fs"
 	"maps"
-	"net/netip"
 	"slices"
 	"strconv"
 	"sync"
@@ -41,6 +40,7 @@ type fakeLink struct {
 	containerID, ifName string
 	ns                  netdev.NamespaceID
 	plug                netdev.Plug
+	host                netdev.LinkState
 }
 
 func newFakeKernel() *fakeKernel {
@@ -177,7 +177,11 @@ func (s *fakeSandbox) Attach(ctx context.Context, p netdev.Plug) error {
 			return fmt.Errorf("%s: %w", p.Name, netdev.ErrExists)
 		}
 	}
-	k.links[name] = fakeLink{containerID: p.ContainerID, ifName: p.Name, ns: s.id, plug: p}
+	k.next++
+	k.links[name] = fakeLink{
+		containerID: p.ContainerID, ifName: p.Name, ns: s.id, plug: p,
+		host: netdev.LinkState{Index: int(k.next), Up: true, Master: p.Bridge},
+	}
 	k.mu.Unlock()
 	if err := k.step(ctx, "attached", p.Name); err != nil {
 		k.mu.Lock()
@@ -188,30 +192,45 @@ func (s *fakeSandbox) Attach(ctx context.Context, p netdev.Plug) error {
 	return nil
 }
 
-func (s *fakeSandbox) PodIPs(ifName string) ([]netip.Addr, error) {
+func (s *fakeSandbox) Inspect(context.Context) (map[string]netdev.Interface, error) {
 	k := s.kernel
 	k.mu.Lock()
 	defer k.mu.Unlock()
+	out := map[string]netdev.Interface{"lo": {MTU: 65536, Up: true}}
 	for _, l := range k.links {
-		if l.ns == s.id && l.ifName == ifName {
-			var out []netip.Addr
-			for _, a := range l.plug.Addresses {
-				out = append(out, a.Addr())
+		if l.ns == s.id {
+			out[l.ifName] = netdev.Interface{
+				MAC: l.plug.MAC.String(), MTU: l.plug.MTU, Up: true, Peer: l.host.Index,
+				Addresses: l.plug.Addresses, Routes: routesOf(l.plug),
 			}
-			return out, nil
 		}
 	}
-	return nil, fmt.Errorf("%s: %w", ifName, netdev.ErrNoLink)
+	return out, nil
+}
+
+func (k *fakeKernel) MendHostEnd(hostName, bridge string) error {
+	k.mu.Lock()
+	defer k.mu.Unlock()
+	l, ok := k.links[hostName]
+	if !ok {
+		return fmt.Errorf("%s: %w", hostName, netdev.ErrNoLink)
+	}
+	l.host.Up, l.host.Master = true, bridge
+	k.links[hostName] = l
+	return nil
 }
 
 // fakeHost is the host part of a kernel.
 type fakeHost struct {
+	kernel  *fakeKernel
 	mu      sync.Mutex
 	uplink  netdev.Uplink
 	err     error // of Uplink
 	fail    error // of ApplyHost
 	applied []netdev.HostState
 	notify  func()
+	// wrongPeer is a host end that shows another index than its other end tells.
+	wrongPeer string
 }
 
 func (h *fakeHost) Uplink(context.Context, string) (netdev.Uplink, error) {
@@ -233,6 +252,25 @@ func (h *fakeHost) WatchHost(ctx context.Context, notify func()) error {
 	h.mu.Unlock()
 	<-ctx.Done()
 	return nil
+}
+
+// LinkState knows the uplink, the bridges and the host ends.
+func (h *fakeHost) LinkState(name string) (netdev.LinkState, error) {
+	h.mu.Lock()
+	uplink := h.uplink.Name
+	h.mu.Unlock()
+	h.kernel.mu.Lock()
+	defer h.kernel.mu.Unlock()
+	if l, ok := h.kernel.links[name]; ok {
+		if name == h.wrongPeer {
+			l.host.Index++
+		}
+		return l.host, nil
+	}
+	if name == uplink || h.kernel.bridges[name] {
+		return netdev.LinkState{Index: 1, Up: true}, nil
+	}
+	return netdev.LinkState{}, fmt.Errorf("%s: %w", name, netdev.ErrNoLink)
 }
 
 // fakeAPI is an API server with PodAttachments, NodeNetworks and pods.

@@ -50,6 +50,7 @@ func inWorld(t *testing.T, test func(*world)) {
 				Name: "eth0", MTU: 1500, Addresses: []netip.Prefix{netip.MustParsePrefix("192.168.77.11/24")},
 			}},
 		}
+		w.host.kernel = w.kernel
 		w.api.putNetwork(&v1alpha1.NodeNetwork{
 			ObjectMeta: metav1.ObjectMeta{Name: "n1", UID: "nn-1"}, Spec: v1alpha1.NodeNetworkSpec{Blocks: []string{"10.244.1.0/26"}},
 		})

@@ -4,7 +4,6 @@ import (
 	"context"
 	"errors"
 	"io/fs"
-	"net/netip"
 	"os"
 	"path/filepath"
 
@@ -21,6 +20,8 @@ type Kernel interface {
 	Detach(ctx context.Context, hostName string) error
 	// Links lists the host ends that are ours.
 	Links(ctx context.Context) ([]netdev.HostLink, error)
+	// MendHostEnd sets a host end up and makes it a port of the bridge again.
+	MendHostEnd(hostName, bridge string) error
 }
 
 // Sandbox is an open network namespace.
@@ -28,8 +29,8 @@ type Sandbox interface {
 	ID() netdev.NamespaceID
 	// Attach plugs one interface, or changes nothing.
 	Attach(ctx context.Context, p netdev.Plug) error
-	// PodIPs are the addresses of an interface, IPv4 first.
-	PodIPs(ifName string) ([]netip.Addr, error)
+	// Inspect reads all interfaces, by name.
+	Inspect(ctx context.Context) (map[string]netdev.Interface, error)
 	Close()
 }
 
@@ -39,6 +40,9 @@ type HostKernel interface {
 	ApplyHost(ctx context.Context, want netdev.HostState) (changes []string, err error)
 	// WatchHost calls notify when something of ours changed, until ctx ends.
 	WatchHost(ctx context.Context, notify func()) error
+	// LinkState looks at one link; the error is netdev.ErrNoLink when it is not
+	// there.
+	LinkState(name string) (netdev.LinkState, error)
 }
 
 // RealKernel is the kernel of this machine.
@@ -65,8 +69,8 @@ func (s realSandbox) Attach(ctx context.Context, p netdev.Plug) error {
 
 func (s realSandbox) Close() { _ = s.Namespace.Close() }
 
-func (s realSandbox) PodIPs(ifName string) ([]netip.Addr, error) {
-	return netdev.PodIPs(s.Namespace, ifName)
+func (s realSandbox) Inspect(ctx context.Context) (map[string]netdev.Interface, error) {
+	return netdev.Inspect(ctx, s.Namespace)
 }
 
 // presence is what can be said of a recorded namespace.

@@ -27,6 +27,7 @@ type verbs struct {
 	ledger   *ledger
 	manager  *network.Manager
 	remover  *remover
+	mender   *mender
 	host     *hostNet
 	acks     *acknowledger
 	metrics  *metrics

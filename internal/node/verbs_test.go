@@ -399,53 +399,6 @@ func TestUndoGoesOn(t *testing.T) {
 	})
 }
 
-func TestCheck(t *testing.T) {
-	cases := []struct {
-		name  string
-		spoil func(w *world)
-		code  int
-		words []string
-	}{
-		{name: "as it was", spoil: func(*world) {}},
-		{
-			name: "an interface is gone", code: codeDiffers, words: []string{"eth0"},
-			spoil: func(w *world) {
-				w.kernel.change(func(links map[string]fakeLink) { delete(links, netdev.HostName("c1", "eth0")) })
-			},
-		},
-		{
-			name: "an address is gone", code: codeDiffers, words: []string{"eth0", "10.244.1.5/32"},
-			spoil: func(w *world) {
-				w.kernel.change(func(links map[string]fakeLink) {
-					l := links[netdev.HostName("c1", "eth0")]
-					l.plug.Addresses = nil
-					links[netdev.HostName("c1", "eth0")] = l
-				})
-			},
-		},
-		{
-			name: "another namespace", code: codeDiffers, words: []string{"namespace"},
-			spoil: func(w *world) { w.kernel.namespace(w.netns("c1")) },
-		},
-		{
-			name: "no sandbox", code: cniproto.CodeUnknownContainer, words: []string{"c1", "n1"},
-			spoil: func(w *world) { _ = w.del("c1") },
-		},
-	}
-	for _, tc := range cases {
-		t.Run(tc.name, func(t *testing.T) {
-			inWorld(t, func(w *world) {
-				t := w.t
-				w.pod("p", "u1")
-				w.mustAdd("c1", "p", "u1")
-				tc.spoil(w)
-				_, err := w.handle(request(cniproto.VerbCheck, "c1", w.netns("c1"), "p", "u1"))
-				wantCode(t, err, tc.code, tc.words...)
-			})
-		})
-	}
-}
-
 func TestStatus(t *testing.T) {
 	inWorld(t, func(w *world) {
 		t := w.t

@@ -1,0 +1,285 @@
+package node
+
+import (
+	"encoding/json"
+	"errors"
+	"fmt"
+	"net"
+	"net/netip"
+	"strings"
+	"testing"
+
+	types100 "github.com/containernetworking/cni/pkg/types/100"
+
+	"fairlead.dev/fairlead/internal/cniproto"
+	"fairlead.dev/fairlead/internal/netdev"
+)
+
+// checked plugs a pod with two interfaces and returns the CHECK that a runtime
+// sends of it.
+func (w *world) checked() cniproto.Request {
+	w.t.Helper()
+	w.pod("p", "u1", "eth0", "net1")
+	w.mustAdd("c1", "p", "u1")
+	return w.checkOf("c1", "p", "u1", "1.1.0")
+}
+
+// checkOf is the CHECK of a sandbox with the answer to its ADD.
+func (w *world) checkOf(containerID, pod, uid, version string) cniproto.Request {
+	w.t.Helper()
+	r := request(cniproto.VerbAdd, containerID, w.netns(containerID), pod, uid)
+	r.Config = json.RawMessage(`{"cniVersion":"` + version + `","name":"fairlead","type":"fairlead"}`)
+	answer, err := w.handle(r)
+	if err != nil {
+		w.t.Fatal(err)
+	}
+	r.Verb, r.Config = cniproto.VerbCheck, withPrevResult(w.t, r.Config, answer)
+	return r
+}
+
+func withPrevResult(t *testing.T, config, prev json.RawMessage) json.RawMessage {
+	t.Helper()
+	var fields map[string]json.RawMessage
+	if err := json.Unmarshal(config, &fields); err != nil {
+		t.Fatal(err)
+	}
+	fields["prevResult"] = prev
+	raw, err := json.Marshal(fields)
+	if err != nil {
+		t.Fatal(err)
+	}
+	return raw
+}
+
+// changeLink changes a link behind the daemon's back.
+func (w *world) changeLink(ifName string, f func(*fakeLink)) {
+	name := netdev.HostName("c1", ifName)
+	w.kernel.change(func(links map[string]fakeLink) {
+		l := links[name]
+		f(&l)
+		links[name] = l
+	})
+}
+
+// changePrev changes the result that the runtime brings.
+func changePrev(t *testing.T, r *cniproto.Request, f func(*types100.Result)) {
+	t.Helper()
+	var config struct{ PrevResult types100.Result }
+	if err := json.Unmarshal(r.Config, &config); err != nil {
+		t.Fatal(err)
+	}
+	f(&config.PrevResult)
+	raw, err := json.Marshal(config.PrevResult)
+	if err != nil {
+		t.Fatal(err)
+	}
+	r.Config = withPrevResult(t, r.Config, raw)
+}
+
+func TestCheck(t *testing.T) {
+	host := netdev.HostName("c1", "eth0")
+	cases := []struct {
+		name  string
+		spoil func(w *world, r *cniproto.Request)
+		code  int
+		words []string
+		diffs []string // all of them
+	}{
+		{name: "as it was", spoil: func(*world, *cniproto.Request) {}},
+		{
+			name: "an interface is gone", code: codeDiffers, diffs: []string{"interface eth0 is missing"},
+			spoil: func(w *world, _ *cniproto.Request) {
+				w.kernel.change(func(links map[string]fakeLink) { delete(links, host) })
+			},
+		},
+		{
+			name: "all differences of all interfaces are told", code: codeDiffers, words: []string{"5 differences", "ns/p"},
+			diffs: []string{
+				"interface eth0 has MAC 0a:58:0a:f4:00:99, not 0a:58:0a:f4:00:05", "interface eth0 has an MTU of 1400 bytes, not 1500",
+				"interface eth0 lacks address 10.244.1.5/32", "interface eth0 lacks the route to 0.0.0.0/0 via 169.254.1.1",
+				"interface net1 lacks address 10.244.1.6/32",
+			},
+			spoil: func(w *world, _ *cniproto.Request) {
+				w.changeLink("eth0", func(l *fakeLink) {
+					l.plug.MAC, _ = net.ParseMAC("0a:58:0a:f4:00:99")
+					l.plug.MTU, l.plug.Addresses, l.plug.Gateways = 1400, nil, nil
+				})
+				w.changeLink("net1", func(l *fakeLink) { l.plug.Addresses = nil })
+			},
+		},
+		{
+			name: "the host's side", code: codeDiffers,
+			diffs: []string{"host end " + host + " of eth0 is down", "host end " + host + ` of eth0 is a port of "", not of bridge fairlead0`},
+			spoil: func(w *world, _ *cniproto.Request) {
+				w.changeLink("eth0", func(l *fakeLink) { l.host.Up, l.host.Master = false, "" })
+			},
+		},
+		{
+			name: "another pair under the same name", code: codeDiffers, diffs: []string{"interface eth0 does not lead to its host end " + host},
+			spoil: func(w *world, r *cniproto.Request) {
+				w.host.wrongPeer = host
+			},
+		},
+		{
+			name: "the bridge is gone", code: codeDiffers,
+			diffs: []string{"bridge fairlead0 of eth0 is missing or down", "bridge fairlead0 of net1 is missing or down"},
+			spoil: func(w *world, _ *cniproto.Request) { w.kernel.bridges["fairlead0"] = false },
+		},
+		{
+			name: "what others added is theirs",
+			spoil: func(w *world, _ *cniproto.Request) {
+				w.changeLink("eth0", func(l *fakeLink) {
+					l.plug.Addresses = append(l.plug.Addresses, netip.MustParsePrefix("192.0.2.9/32"))
+					l.plug.Routes = append(l.plug.Routes, netdev.Route{Destination: netip.MustParsePrefix("192.0.2.0/24")})
+				})
+			},
+		},
+		{
+			name: "a plugin after ours changed MAC, MTU and routes, and said so",
+			spoil: func(w *world, r *cniproto.Request) {
+				w.changeLink("eth0", func(l *fakeLink) {
+					l.plug.MAC, _ = net.ParseMAC("0a:58:0a:f4:00:99")
+					l.plug.MTU, l.plug.Gateways = 1400, nil
+				})
+				changePrev(w.t, r, func(p *types100.Result) {
+					p.Interfaces[1].Mac, p.Interfaces[1].Mtu, p.Routes = "0A:58:0A:F4:00:99", 1400, nil
+				})
+			},
+		},
+		{
+			name: "the result of another sandbox", code: codeDiffers,
+			diffs: []string{"prevResult: lacks address 10.244.1.5/32 of interface eth0", "prevResult: lacks interface net1 of the sandbox"},
+			spoil: func(w *world, r *cniproto.Request) {
+				changePrev(w.t, r, func(p *types100.Result) {
+					p.IPs[0].Address.IP = net.IPv4(10, 244, 1, 77)
+					p.Interfaces = p.Interfaces[:2]
+				})
+			},
+		},
+		{
+			name: "no prevResult", code: cniproto.CodeInvalidConfig, words: []string{"prevResult", "missing"},
+			spoil: func(_ *world, r *cniproto.Request) { r.Config = json.RawMessage(config110) },
+		},
+		{
+			name: "a prevResult that is null", code: cniproto.CodeInvalidConfig, words: []string{"prevResult", "missing"},
+			spoil: func(w *world, r *cniproto.Request) { r.Config = withPrevResult(w.t, r.Config, json.RawMessage("null")) },
+		},
+		{
+			name: "a prevResult that is none", code: cniproto.CodeDecode, words: []string{"prevResult"},
+			spoil: func(w *world, r *cniproto.Request) {
+				r.Config = withPrevResult(w.t, r.Config, json.RawMessage(`{"cniVersion":"1.1.0","ips":[{"address":"x"}]}`))
+			},
+		},
+		{
+			name: "another namespace", code: codeDiffers, words: []string{"CNI_NETNS", "namespace"},
+			spoil: func(w *world, _ *cniproto.Request) { w.kernel.namespace(w.netns("c1")) },
+		},
+		{
+			name: "another interface name", code: cniproto.CodeInvalidEnvironment, words: []string{"CNI_IFNAME", "eth9", "eth0"},
+			spoil: func(_ *world, r *cniproto.Request) { r.IfName = "eth9" },
+		},
+		{
+			name: "no sandbox", code: cniproto.CodeUnknownContainer, words: []string{"c1", "n1"},
+			spoil: func(w *world, _ *cniproto.Request) { _ = w.del("c1") },
+		},
+	}
+	for _, tc := range cases {
+		t.Run(tc.name, func(t *testing.T) {
+			inWorld(t, func(w *world) {
+				t := w.t
+				r := w.checked()
+				tc.spoil(w, &r)
+				_, err := w.handle(r)
+				wantCode(t, err, tc.code, tc.words...)
+				var e *cniproto.Error
+				if errors.As(err, &e) && e.Details != strings.Join(tc.diffs, "; ") {
+					t.Errorf("details %q\nwant    %q", e.Details, strings.Join(tc.diffs, "; "))
+				}
+			})
+		})
+	}
+}
+
+// CHECK itself changes nothing, but the host's side is in order soon after it.
+func TestCheckLeavesTheRepairToTheBackground(t *testing.T) {
+	inWorld(t, func(w *world) {
+		t := w.t
+		r := w.checked()
+		w.changeLink("net1", func(l *fakeLink) { l.host.Up, l.host.Master = false, "br9" })
+		_, err := w.handle(r)
+		wantCode(t, err, codeDiffers, "2 differences")
+		settle()
+		_, err = w.handle(r)
+		wantCode(t, err, 0)
+
+		// What is inside belongs to the pod, and is left to people.
+		w.changeLink("net1", func(l *fakeLink) { l.plug.Addresses = nil })
+		for range 2 {
+			_, err = w.handle(r)
+			wantCode(t, err, codeDiffers, "1 difference")
+			settle()
+		}
+	})
+}
+
+// The result that a runtime brings has the form of the version that it asks in.
+func TestCheckInEveryVersion(t *testing.T) {
+	for _, version := range []string{"0.4.0", "1.0.0", "1.1.0"} {
+		t.Run(version, func(t *testing.T) {
+			inWorld(t, func(w *world) {
+				w.checked()
+				_, err := w.handle(w.checkOf("c1", "p", "u1", version))
+				wantCode(w.t, err, 0)
+			})
+		})
+	}
+}
+
+// The daemon was restarted, and the record was rebuilt from the kernel: what is
+// known is compared.
+func TestCheckOfARebuiltRecord(t *testing.T) {
+	rec := rebuilt("c1", "boot-1", []netdev.HostLink{{Name: "h", ContainerID: "c1", Interface: "eth0"}})
+	prev := &types100.Result{Interfaces: []*types100.Interface{{Name: "eth0", Sandbox: "/run/netns/a"}}}
+	diffs, mend := differences(rec, prev, sight{inside: map[string]netdev.Interface{"eth0": {Up: true}}})
+	if len(diffs) > 0 || mend {
+		t.Errorf("%v, %v", diffs, mend)
+	}
+	diffs, _ = differences(rec, prev, sight{})
+	if fmt.Sprint(diffs) != "[interface eth0 is missing]" {
+		t.Error(diffs)
+	}
+}
+
+// A prevResult comes from a runtime's cache on disk, which may have anything in it.
+func FuzzPrevResult(f *testing.F) {
+	for _, version := range cniproto.Versions {
+		f.Add(version, []byte(`{"cniVersion":"`+version+`","interfaces":[{"name":"eth0","sandbox":"/run/netns/a"}],`+
+			`"ips":[{"version":"4","interface":0,"address":"10.244.1.5/32"}],"routes":[{"dst":"0.0.0.0/0","gw":"169.254.1.1"}]}`))
+	}
+	f.Add("1.1.0", []byte(`{"interfaces":[null],"ips":[null,{}],"routes":[null,{}],"dns":null}`))
+	f.Add("", []byte(`[]`))
+	rec := &record{ContainerID: "c1", Interfaces: []recordedInterface{{HostName: "h"}}}
+	rec.Interfaces[0].Interface = attachment("p", "u1").Spec.Interfaces[0]
+	inside := map[string]netdev.Interface{"eth0": {Up: true}}
+	f.Fuzz(func(t *testing.T, version string, prev []byte) {
+		config, err := json.Marshal(map[string]any{"cniVersion": version, "prevResult": json.RawMessage(prev)})
+		if err != nil {
+			return
+		}
+		result, err := parsePrevResult(cniproto.Request{Verb: cniproto.VerbCheck, Config: config})
+		if err != nil {
+			wantCoded(t, err)
+			return
+		}
+		differences(rec, result, sight{inside: inside})
+	})
+}
+
+// wantCoded checks that an error has a code of its own for the runtime.
+func wantCoded(t *testing.T, err error) {
+	t.Helper()
+	var e *cniproto.Error
+	if !errors.As(cniError(err), &e) || e.Code == cniproto.CodeInternal || e.Msg == "" {
+		t.Errorf("no error for a runtime: %v", err)
+	}
+}
