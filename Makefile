@@ -94,5 +94,12 @@ bin/podrunner bin/demo bin/bench: bin/%: FORCE | preflight-build
 	@go build -ldflags '$(LDFLAGS)' -o $@ ./test/$*
 
 # Kubernetes takes seconds even when nothing changed, so make decides.
-bin/kubelab: $(shell find test/kubelab -type f \( -name '*.go' -o -name 'go.*' \) -not -name '*_test.go' 2>/dev/null) hack/build-kubelab.sh | preflight-build
-	@hack/build-kubelab.sh $@
+# Go leaves an up-to-date program alone, but make compares times.
+bin/kubelab: $(shell find test/kubelab -type f \( -name '*.go' -o -name 'go.*' \) -not -name '*_test.go' 2>/dev/null) hack/build-module.sh | preflight-build
+	@hack/build-module.sh test/kubelab . $@ k8s.io/kubernetes k8s.io/component-base/version.gitVersion
+	@touch $@
+
+CONTAINERD := github.com/containerd/containerd/v2
+bin/containerd/containerd: test/e2e/containerd/go.mod test/e2e/containerd/go.sum hack/build-module.sh | preflight-build
+	@hack/build-module.sh test/e2e/containerd tool $(@D)/ $(CONTAINERD) $(CONTAINERD)/version.Version
+	@touch $@

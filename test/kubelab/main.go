@@ -5,11 +5,14 @@
 //	kubelab up --dir DIR [--nodes N] [--bind ADDR] [--owner-pid PID] [--fsync] [--node-lifecycle]
 //	kubelab down --dir DIR
 //	kubelab kubectl ...
+//	kubelab kubelet ...
+//	kubelab kube-proxy ...
 //
-// There are no kubelets. The Node objects that --nodes makes are stand-ins, as are those that tests make, and nobody
-// sends heartbeats for them; so the node-lifecycle controller, which would taint them as unreachable after its grace
-// period, stays off unless --node-lifecycle asks for it. A node with a real kubelet wants it on: it is what removes the
-// not-ready taint that every Node is born with.
+// The control plane has no kubelets. The Node objects that --nodes makes are stand-ins, as are those that tests make,
+// and nobody sends heartbeats for them; so the node-lifecycle controller, which would taint them as unreachable after
+// its grace period, stays off unless --node-lifecycle asks for it. A node with a real kubelet wants it on: it is what
+// removes the not-ready taint that every Node is born with. Such a kubelet registers its Node itself, so --nodes makes
+// nothing but credentials then.
 package main
 
 import (
@@ -25,6 +28,8 @@ const usage = `usage:
   kubelab up --dir DIR [--nodes N] [--bind ADDR] [--owner-pid PID] [--fsync] [--node-lifecycle]
   kubelab down --dir DIR
   kubelab kubectl --kubeconfig DIR/kubeconfig ...
+  kubelab kubelet ...
+  kubelab kube-proxy ...
 
 up runs a control plane in the foreground until it gets SIGINT or SIGTERM, and prints one line when it is ready.
   --dir DIR          data directory: new, empty, or left by an earlier kubelab; removed at the end if kubelab made it
@@ -32,11 +37,12 @@ up runs a control plane in the foreground until it gets SIGINT or SIGTERM, and p
   --bind ADDR        address of the API server, one of this machine's; the port is a free one (default 127.0.0.1)
   --owner-pid PID    end when the process with this ID ends
   --fsync            make etcd sync every write to disk, to measure with
-  --node-lifecycle   run the node-lifecycle controller, for nodes with a real kubelet, which sends heartbeats
+  --node-lifecycle   run the node-lifecycle controller, for nodes with a real kubelet, which sends heartbeats and makes
+                     its Node object; --nodes makes the kubeconfigs alone, and one for kube-proxy
 
 down ends the kubelab of a directory, if one runs, and removes the directory.
 
-kubectl is Kubernetes' own.
+kubectl, kubelet and kube-proxy are Kubernetes' own.
 `
 
 // errUsage marks a command line that asks for nothing kubelab knows.
@@ -94,6 +100,12 @@ func dispatch(ctx context.Context, args []string, out stdio) error {
 		return down(ctx, dir)
 	case "kubectl":
 		runKubectl(args[1:])
+		return nil
+	case "kubelet":
+		runKubelet(args[1:])
+		return nil
+	case "kube-proxy":
+		runKubeProxy(args[1:])
 		return nil
 	case "help", "-h", "--help":
 		return flag.ErrHelp

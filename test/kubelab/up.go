@@ -18,7 +18,7 @@ const readyTimeout = 2 * time.Minute
 // upOptions are the settings of `kubelab up`.
 type upOptions struct {
 	dir           string     // data directory: new, empty, or left by a kubelab that ended
-	nodes         int        // number of stand-in Node objects and node kubeconfigs
+	nodes         int        // number of node kubeconfigs and, without nodeLifecycle, of stand-in Node objects
 	bind          netip.Addr // address of the API server, one of this machine's
 	ownerPID      int        // end when this process does; 0 means there is none
 	fsync         bool       // make etcd sync to disk
@@ -150,8 +150,10 @@ func (p *controlPlane) start(ctx context.Context) error {
 	}
 	p.run("kube-controller-manager", func() error { return runControllerManager(components, p) })
 	p.run("kube-scheduler", func() error { return runScheduler(components, p) })
-	if err := admin.makeNodes(ctx, p.opts.nodes); err != nil {
-		return err
+	if !p.opts.nodeLifecycle {
+		if err := admin.makeNodes(ctx, p.opts.nodes); err != nil {
+			return err
+		}
 	}
 	return p.await(ctx, "controllers", admin.controllersWork)
 }
@@ -198,6 +200,9 @@ func (p *controlPlane) writeCredentials() error {
 	for i := range p.opts.nodes {
 		name := nodeName(i)
 		users[p.dir.file(name+".kubeconfig")] = identity{name: "system:node:" + name, group: "system:nodes"}
+	}
+	if p.opts.nodeLifecycle {
+		users[p.dir.file("kube-proxy.kubeconfig")] = identity{name: "system:kube-proxy"}
 	}
 	for path, user := range users {
 		if err := pki.writeKubeconfig(path, p.server, user); err != nil {

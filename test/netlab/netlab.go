@@ -145,7 +145,11 @@ func (l *Lab) makeNode(cfg Config, i int) error {
 	}
 	node := machine(ns, fmt.Sprintf("node-%d", i+1), cfg, firstNodeHost+i)
 	l.Nodes = append(l.Nodes, node)
+	return l.plugNode(node, i)
+}
 
+// plugNode links the i-th node to the switch.
+func (l *Lab) plugNode(node *Machine, i int) error {
 	sw, err := l.Switch.Netlink()
 	if err != nil {
 		return err
@@ -158,7 +162,7 @@ func (l *Lab) makeNode(cfg Config, i int) error {
 	port := &netlink.Veth{
 		LinkAttrs:     netlink.LinkAttrs{Name: portName(i), MasterIndex: bridge.Attrs().Index},
 		PeerName:      Uplink,
-		PeerNamespace: netlink.NsFd(int(ns.file.Fd())),
+		PeerNamespace: netlink.NsFd(int(node.file.Fd())),
 	}
 	if err := sw.LinkAdd(port); err != nil {
 		return fmt.Errorf("add port %s: %w", port.Name, err)
@@ -167,7 +171,7 @@ func (l *Lab) makeNode(cfg Config, i int) error {
 		return fmt.Errorf("set port %s up: %w", port.Name, err)
 	}
 
-	handle, err := ns.Netlink()
+	handle, err := node.Netlink()
 	if err != nil {
 		return err
 	}

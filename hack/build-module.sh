@@ -1,16 +1,24 @@
 #!/usr/bin/env bash
-# Builds bin/kubelab: Kubernetes in one process, a Go module of its own.
-# The first build compiles some 2,000 packages and takes minutes, so this shows
+# Builds the programs of a Go module of the laboratory: kubelab, containerd.
+# The first build compiles up to 2,300 packages and takes minutes, so this shows
 # how far it is: one line that moves on a terminal, a line every 15 s elsewhere.
-# usage: hack/build-kubelab.sh OUTPUT
+# usage: hack/build-module.sh MODULE_DIR PACKAGES OUTPUT UPSTREAM VARIABLE
+# OUTPUT is a file or, with a slash at its end, a directory. VARIABLE is set to
+# the version of the module UPSTREAM.
 set -euo pipefail
 
 root=$(cd "$(dirname "${BASH_SOURCE[0]}")/.." && pwd)
-case ${1:?usage: hack/build-kubelab.sh OUTPUT} in
-/*) out=$1 ;;
-*) out=$PWD/$1 ;;
+if (($# != 5)); then
+	sed -n 's/^# usage: /usage: /p' "${BASH_SOURCE[0]}" >&2
+	exit 2
+fi
+packages=$2 upstream=$4 variable=$5
+name=$(basename "$1")
+case $3 in
+/*) out=$3 ;;
+*) out=$PWD/$3 ;;
 esac
-cd "$root/test/kubelab"
+cd "$root/$1"
 export CGO_ENABLED=0
 
 pid=
@@ -28,9 +36,9 @@ say() {
 	((SECONDS - last >= interval)) || return 0
 	last=$SECONDS
 	if $tty; then
-		printf '\r\033[Kkubelab: %s, %s' "$1" "$(clock)"
+		printf '\r\033[K%s: %s, %s' "$name" "$1" "$(clock)"
 	else
-		printf 'kubelab: %s, %s\n' "$1" "$(clock)"
+		printf '%s: %s, %s\n' "$name" "$1" "$(clock)"
 	fi
 }
 
@@ -67,7 +75,7 @@ keep() {
 fail() {
 	if $tty; then printf '\n'; fi
 	printf '%s' "$kept" >&2
-	printf 'kubelab: %s\n' "$1" >&2
+	printf '%s: %s\n' "$name" "$1" >&2
 	exit 1
 }
 
@@ -86,7 +94,7 @@ on_list() {
 		say "listing packages"
 	fi
 }
-follow on_list go list -trimpath -deps -f 'stale {{.Stale}}' . || fail "cannot list its packages"
+follow on_list go list -trimpath -deps -f 'stale {{.Stale}}' "$packages" || fail "cannot list its packages"
 kept=
 
 compiled=0
@@ -103,13 +111,10 @@ on_build() {
 		say "linking"
 	fi
 }
-kubernetes=$(go list -m -f '{{.Version}}' k8s.io/kubernetes)
-mkdir -p "$(dirname "$out")"
+version=$(go list -m -f '{{.Version}}' "$upstream")
+mkdir -p "${out%/*}"
 last=-$interval
-follow on_build go build -v -trimpath \
-	-ldflags "-s -w -X k8s.io/component-base/version.gitVersion=$kubernetes" \
-	-o "$out" . || fail "the build failed"
-touch "$out" # go leaves an up-to-date binary alone; make compares times
+follow on_build go build -v -trimpath -ldflags "-s -w -X $variable=$version" -o "$out" "$packages" || fail "the build failed"
 
 if $tty; then printf '\r\033[K'; fi
-printf 'kubelab: Kubernetes %s built, %s packages compiled, %s\n' "$kubernetes" "$compiled" "$(clock)"
+printf '%s: %s %s built, %s packages compiled, %s\n' "$name" "$upstream" "$version" "$compiled" "$(clock)"
