@@ -28,7 +28,7 @@ func AddToScheme(s *runtime.Scheme) error {
 	return nil
 }
 
-//go:embed crd/*.yaml
+//go:embed crd/fairlead.dev_*.yaml
 var crds embed.FS
 
 // CRDs returns the generated CustomResourceDefinitions, so that what tests,

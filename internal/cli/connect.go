@@ -117,7 +117,7 @@ func explain(err error, server, resource string) error {
 		return fmt.Errorf("the server at %s is not a Kubernetes API server: it has no pods", server)
 	case missing(err):
 		return fmt.Errorf("Fairlead's CRDs are not installed in the cluster at %s: it has no %s; "+ //nolint:staticcheck // begins with a name
-			"in a checkout of Fairlead, apply them with: kubectl apply -f api/v1alpha1/crd", server, resource)
+			"in a checkout of Fairlead, apply them with: kubectl apply -k api/v1alpha1/crd", server, resource)
 	}
 	return fmt.Errorf("list %s: %w", resource, err)
 }

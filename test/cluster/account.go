@@ -1,0 +1,115 @@
+package cluster
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"path/filepath"
+
+	authenticationv1 "k8s.io/api/authentication/v1"
+	authorizationv1 "k8s.io/api/authorization/v1"
+	corev1 "k8s.io/api/core/v1"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/client-go/tools/clientcmd"
+	clientcmdapi "k8s.io/client-go/tools/clientcmd/api"
+	"sigs.k8s.io/controller-runtime/pkg/client"
+)
+
+// The ServiceAccounts of deploy/rights.
+const (
+	ControllerAccount = "fairlead-controller"
+	NodeAccount       = "fairlead-node"
+
+	// AccountNamespace is where they are.
+	AccountNamespace = "fairlead-system"
+)
+
+// tokenSeconds is the life of a token; the API server gives none for less than ten minutes.
+const tokenSeconds = 3600
+
+// Account returns the path of a kubeconfig with the credentials of a ServiceAccount of Fairlead's, as an installation
+// gives them to its program: with the rights of deploy/rights, which it installs, and no others. With the name of a
+// node the token is bound to a pod on it, as a kubelet's is; the Node has to exist, else Kubernetes soon removes the pod.
+func (c *Cluster) Account(name, node string) string {
+	c.tb.Helper()
+	rights, err := Deploy("rights")
+	if err != nil {
+		c.tb.Fatal(err)
+	}
+	c.Kubectl("apply", "--server-side", "--force-conflicts", "-k", rights)
+	request := &authenticationv1.TokenRequest{Spec: authenticationv1.TokenRequestSpec{ExpirationSeconds: new(int64(tokenSeconds))}}
+	if node != "" {
+		pod := c.holder(name, node)
+		request.Spec.BoundObjectRef = &authenticationv1.BoundObjectReference{APIVersion: "v1", Kind: "Pod", Name: pod.Name, UID: pod.UID}
+	}
+	account := &corev1.ServiceAccount{ObjectMeta: metav1.ObjectMeta{Namespace: AccountNamespace, Name: name}}
+	if err := c.Client.SubResource("token").Create(c.tb.Context(), account, request); err != nil {
+		c.tb.Fatalf("asking for a token of %s: %v", name, err)
+	}
+	path := filepath.Join(c.tb.TempDir(), "kubeconfig")
+	if err := c.writeKubeconfig(path, request.Status.Token); err != nil {
+		c.tb.Fatal(err)
+	}
+	c.awaitRights(path)
+	return path
+}
+
+// holder creates the pod that a token is bound to. It uses its node's network, so it asks for none.
+func (c *Cluster) holder(account, node string) *corev1.Pod {
+	c.tb.Helper()
+	pod := &corev1.Pod{
+		ObjectMeta: metav1.ObjectMeta{Namespace: AccountNamespace, GenerateName: account + "-"},
+		Spec: corev1.PodSpec{
+			NodeName: node, ServiceAccountName: account, AutomountServiceAccountToken: new(false), HostNetwork: true,
+			TerminationGracePeriodSeconds: new(int64(0)),
+			Containers:                    []corev1.Container{{Name: "main", Image: "none"}},
+		},
+	}
+	if err := c.Client.Create(c.tb.Context(), pod); err != nil {
+		c.tb.Fatalf("creating a pod of account %s: %v", account, err)
+	}
+	c.cleanup(func(ctx context.Context) {
+		if err := c.Client.Delete(ctx, pod); client.IgnoreNotFound(err) != nil {
+			c.tb.Errorf("removing pod %s: %v", pod.Name, err)
+		}
+	})
+	return pod
+}
+
+func (c *Cluster) writeKubeconfig(path, token string) error {
+	const name = "account"
+	cfg := clientcmdapi.NewConfig()
+	cfg.Clusters[name] = &clientcmdapi.Cluster{Server: c.REST.Host, CertificateAuthorityData: c.REST.CAData, CertificateAuthority: c.REST.CAFile}
+	cfg.AuthInfos[name] = &clientcmdapi.AuthInfo{Token: token}
+	cfg.Contexts[name] = &clientcmdapi.Context{Cluster: name, AuthInfo: name}
+	cfg.CurrentContext = name
+	if err := clientcmd.WriteToFile(*cfg, path); err != nil {
+		return fmt.Errorf("kubeconfig of an account: %w", err)
+	}
+	return nil
+}
+
+// awaitRights waits until the API server knows roles that were just made: it reads them by a watch of its own.
+func (c *Cluster) awaitRights(kubeconfig string) {
+	c.tb.Helper()
+	cfg, err := restConfig(kubeconfig)
+	if err != nil {
+		c.tb.Fatal(err)
+	}
+	api, err := client.New(cfg, client.Options{Scheme: newScheme(), Mapper: c.Client.RESTMapper()})
+	if err != nil {
+		c.tb.Fatal(err)
+	}
+	c.Eventually(c.tb, "the rights of an account", func(ctx context.Context) error {
+		review := &authorizationv1.SelfSubjectAccessReview{Spec: authorizationv1.SelfSubjectAccessReviewSpec{
+			ResourceAttributes: &authorizationv1.ResourceAttributes{Group: "events.k8s.io", Resource: "events", Verb: "patch"},
+		}}
+		if err := api.Create(ctx, review); err != nil {
+			return err
+		}
+		if !review.Status.Allowed {
+			return errors.New("it may not write events yet: " + review.Status.Reason)
+		}
+		return nil
+	})
+}

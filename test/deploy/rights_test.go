@@ -1,0 +1,307 @@
+package deploy
+
+import (
+	"context"
+	"encoding/json"
+	"fmt"
+	"io"
+	"net/http"
+	"slices"
+	"strings"
+	"testing"
+
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/client-go/rest"
+	"k8s.io/client-go/tools/clientcmd"
+	"sigs.k8s.io/controller-runtime/pkg/client"
+
+	"fairlead.dev/fairlead/api/v1alpha1"
+	"fairlead.dev/fairlead/test/cluster"
+)
+
+// kind is what a right is about: a resource, with the path of its collection and the name of an object in it.
+type kind struct{ resource, collection, object string }
+
+const (
+	ours = "/apis/fairlead.dev/v1alpha1/"
+	core = "/api/v1/"
+)
+
+// kinds are all of ours, and those of Kubernetes that somebody who took over a node would like to have.
+var kinds = []kind{
+	{"podattachments", ours + "namespaces/default/podattachments", "mine"},
+	{"podattachments/status", ours + "namespaces/default/podattachments", "mine/status"},
+	{"nodenetworks", ours + "nodenetworks", "node-a"},
+	{"nodenetworks/status", ours + "nodenetworks", "node-a/status"},
+	{"ippools", ours + "ippools", "default"},
+	{"ippools/status", ours + "ippools", "default/status"},
+	{"ipblocks", ours + "ipblocks", "none"},
+	{"ipreservations", ours + "ipreservations", "none"},
+	{"ipreservations/status", ours + "ipreservations", "none/status"},
+	{"ipclaims", ours + "namespaces/default/ipclaims", "none"},
+	{"ipclaims/status", ours + "namespaces/default/ipclaims", "none/status"},
+	{"pods", core + "namespaces/default/pods", "none"},
+	{"pods/status", core + "namespaces/default/pods", "none/status"},
+	{"pods/finalizers", core + "namespaces/default/pods", "none/finalizers"},
+	{"nodes", core + "nodes", "node-a"},
+	{"nodes/status", core + "nodes", "node-a/status"},
+	{"namespaces", core + "namespaces", "default"},
+	{"secrets", core + "namespaces/default/secrets", "none"},
+	{"secrets of ours", core + "namespaces/fairlead-system/secrets", "none"},
+	{"configmaps", core + "namespaces/fairlead-system/configmaps", "none"},
+	{"serviceaccounts", core + "namespaces/fairlead-system/serviceaccounts", "fairlead-node"},
+	{"services", core + "namespaces/default/services", "kubernetes"},
+	{"events, core", core + "namespaces/default/events", "none"},
+	{"events", "/apis/events.k8s.io/v1/namespaces/default/events", "none"},
+	{"leases", "/apis/coordination.k8s.io/v1/namespaces/kube-system/leases", "fairlead-controller"},
+	{"leases of ours", "/apis/coordination.k8s.io/v1/namespaces/fairlead-system/leases", "fairlead-controller"},
+	{"other leases of ours", "/apis/coordination.k8s.io/v1/namespaces/fairlead-system/leases", "other"},
+	{"daemonsets", "/apis/apps/v1/namespaces/fairlead-system/daemonsets", "fairlead-node"},
+	{"tokenreviews", "/apis/authentication.k8s.io/v1/tokenreviews", ""},
+	{"token", core + "namespaces/fairlead-system/serviceaccounts/fairlead-controller/token", ""},
+	{"clusterroles", "/apis/rbac.authorization.k8s.io/v1/clusterroles", "fairlead-node"},
+	{"clusterrolebindings", "/apis/rbac.authorization.k8s.io/v1/clusterrolebindings", "fairlead-node"},
+	{"policies", "/apis/admissionregistration.k8s.io/v1/validatingadmissionpolicies", "fairlead-node"},
+	{"policybindings", "/apis/admissionregistration.k8s.io/v1/validatingadmissionpolicybindings", "fairlead-node"},
+	{"customresourcedefinitions", "/apis/apiextensions.k8s.io/v1/customresourcedefinitions", "ippools.fairlead.dev"},
+	{"networkattachmentdefinitions", "/apis/k8s.cni.cncf.io/v1/namespaces/default/network-attachment-definitions", "none"},
+}
+
+var verbs = []string{"get", "list", "watch", "create", "update", "patch", "delete", "deletecollection"}
+
+// account is a program's credentials, used without a client that knows better.
+type account struct {
+	server string
+	http   *http.Client
+}
+
+func newAccount(t *testing.T, kubeconfig string) *account {
+	t.Helper()
+	cfg, err := clientcmd.BuildConfigFromFlags("", kubeconfig)
+	if err != nil {
+		t.Fatal(err)
+	}
+	web, err := rest.HTTPClientFor(cfg)
+	if err != nil {
+		t.Fatal(err)
+	}
+	return &account{server: cfg.Host, http: web}
+}
+
+// try does a verb to a kind, without an effect, and reports whether it was not forbidden.
+func (a *account) try(t *testing.T, k kind, verb string) bool {
+	t.Helper()
+	one := k.collection + "/" + k.object
+	var code int
+	switch verb {
+	case "get":
+		code, _ = a.call(t, http.MethodGet, one, "")
+	case "list":
+		code, _ = a.call(t, http.MethodGet, k.collection, "")
+	case "watch":
+		code, _ = a.call(t, http.MethodGet, k.collection+"?watch=true&timeoutSeconds=1", "")
+	case "create":
+		code, _ = a.call(t, http.MethodPost, k.collection+"?dryRun=All", "{}")
+	case "update":
+		code, _ = a.call(t, http.MethodPut, one+"?dryRun=All", "{}")
+	case "patch":
+		code, _ = a.call(t, http.MethodPatch, one+"?dryRun=All", "{}")
+	case "delete":
+		code, _ = a.call(t, http.MethodDelete, one+"?dryRun=All", "")
+	case "deletecollection":
+		code, _ = a.call(t, http.MethodDelete, k.collection+"?dryRun=All", "")
+	}
+	if code == http.StatusUnauthorized {
+		t.Fatalf("%s %s: the token is not accepted", verb, k.resource)
+	}
+	return code != http.StatusForbidden
+}
+
+// call returns the code of an answer and, of an error, its message.
+func (a *account) call(t *testing.T, method, path, body string) (code int, message string) {
+	t.Helper()
+	r, err := http.NewRequestWithContext(t.Context(), method, a.server+path, strings.NewReader(body))
+	if err != nil {
+		t.Fatal(err)
+	}
+	r.Header.Set("Content-Type", "application/json")
+	if method == http.MethodPatch {
+		r.Header.Set("Content-Type", "application/merge-patch+json")
+	}
+	reply, err := a.http.Do(r)
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer reply.Body.Close()
+	if r.URL.Query().Has("watch") && reply.StatusCode == http.StatusOK {
+		return reply.StatusCode, ""
+	}
+	raw, err := io.ReadAll(reply.Body)
+	if err != nil {
+		t.Fatal(err)
+	}
+	var status metav1.Status
+	_ = json.Unmarshal(raw, &status) // an object, if it is no error
+	return reply.StatusCode, status.Message
+}
+
+// testRights tries every verb on every kind; want has the verbs that are allowed by the resource.
+func testRights(t *testing.T, a *account, want map[string]string) {
+	for resource := range want {
+		if !slices.ContainsFunc(kinds, func(k kind) bool { return k.resource == resource }) {
+			t.Errorf("%s is expected and not tried", resource)
+		}
+	}
+	for _, k := range kinds {
+		for _, verb := range verbs {
+			// What has no objects with names has one verb, and a subresource no collection.
+			if k.object == "" && verb != "create" || strings.Contains(k.resource, "/") && !slices.Contains([]string{"get", "update", "patch"}, verb) {
+				continue
+			}
+			allowed := slices.Contains(strings.Fields(want[k.resource]), verb)
+			if got := a.try(t, k, verb); got != allowed {
+				t.Errorf("%s %s: allowed is %v, must be %v", verb, k.resource, got, allowed)
+			}
+		}
+	}
+}
+
+func testControllerRights(t *testing.T, c *cluster.Cluster) {
+	a := newAccount(t, c.Account(cluster.ControllerAccount, ""))
+	testRights(t, a, map[string]string{
+		"pods":                  "get list watch",
+		"nodes":                 "get list watch",
+		"namespaces":            "get list watch",
+		"podattachments":        "get list watch create patch delete",
+		"podattachments/status": "patch",
+		"nodenetworks":          "get list watch create patch",
+		"ippools":               "get list watch",
+		"ippools/status":        "patch",
+		"ipblocks":              "get list watch create update delete",
+		"ipreservations":        "get list watch",
+		"ipreservations/status": "patch",
+		"ipclaims":              "get list watch create delete",
+		"ipclaims/status":       "patch",
+		"events":                "create patch",
+		"leases of ours":        "create get update",
+		"other leases of ours":  "create", // RBAC cannot tell the name of what is created
+	})
+}
+
+// testNodeRights tries what a daemon's token is good for: RBAC says what all nodes may do, the policy whose objects.
+func testNodeRights(t *testing.T, c *cluster.Cluster) {
+	makeObjects(t, c)
+	a := newAccount(t, c.Account(cluster.NodeAccount, "node-a"))
+	// The API server takes a moment to learn of a new policy.
+	c.Eventually(t, "the policy to be in force", func(context.Context) error {
+		if code, message := a.call(t, http.MethodPatch, ours+"nodenetworks/node-b/status?dryRun=All", "{}"); code != http.StatusForbidden {
+			return fmt.Errorf("the status of another node can be changed: %d %s", code, message)
+		}
+		return nil
+	})
+	testRights(t, a, map[string]string{
+		"podattachments":        "list watch",
+		"podattachments/status": "patch",
+		"nodenetworks":          "list watch",
+		"nodenetworks/status":   "patch",
+		"pods":                  "get",
+		"events":                "create patch",
+	})
+	t.Run("whose objects", func(t *testing.T) { testWhose(t, c, a) })
+	t.Run("what of them", func(t *testing.T) { testWhat(t, c, a) })
+}
+
+// makeObjects makes a PodAttachment and a NodeNetwork of node-a and of node-b each.
+func makeObjects(t *testing.T, c *cluster.Cluster) {
+	t.Helper()
+	for name, node := range map[string]string{"mine": "node-a", "theirs": "node-b"} {
+		for _, o := range []client.Object{
+			&v1alpha1.NodeNetwork{ObjectMeta: metav1.ObjectMeta{Name: node}},
+			&v1alpha1.PodAttachment{
+				ObjectMeta: metav1.ObjectMeta{Namespace: "default", Name: name},
+				Spec: v1alpha1.PodAttachmentSpec{
+					PodName: name, PodUID: "4ad91b5c-d4a4-4cf0-8bd3-9f0b2a3b6b1c", NodeName: node,
+					Interfaces: []v1alpha1.Interface{{
+						Name: "eth0", Network: v1alpha1.DefaultNetwork, Driver: "native", Default: true, Addresses: []string{"10.244.0.1/32"},
+						Binding: v1alpha1.Binding{Bridge: &v1alpha1.BridgeBinding{Name: "fairlead0"}},
+					}},
+				},
+			},
+		} {
+			if err := c.Client.Create(t.Context(), o); err != nil {
+				t.Fatal(err)
+			}
+			t.Cleanup(func() {
+				if err := c.Client.Delete(context.WithoutCancel(t.Context()), o); err != nil {
+					t.Error(err)
+				}
+			})
+		}
+	}
+}
+
+func testWhose(t *testing.T, c *cluster.Cluster, a *account) {
+	const attachment, network = ours + "namespaces/default/podattachments/", ours + "nodenetworks/"
+	unbound := newAccount(t, c.Account(cluster.NodeAccount, "")) // as `kubectl create token` makes
+	own := newAccount(t, c.Account(cluster.NodeAccount, "node-b"))
+	for _, tc := range []struct {
+		name   string
+		who    *account
+		path   string
+		body   string
+		code   int
+		reason string
+	}{
+		{"its own PodAttachment", a, attachment + "mine/status", `{"status":{"sandbox":{"state":"Attached"}}}`, http.StatusOK, ""},
+		{"its own NodeNetwork", a, network + "node-a/status", `{"status":{"mtu":1500}}`, http.StatusOK, ""},
+		{"another's PodAttachment", a, attachment + "theirs/status", `{"status":{"sandbox":{"state":"Detached"}}}`, http.StatusForbidden, "this one is of node node-b"},
+		{"another's NodeNetwork", a, network + "node-b/status", `{"status":{"bootID":"lie"}}`, http.StatusForbidden, "this one is of node node-b"},
+		{"that of node-b by node-b", own, attachment + "theirs/status", `{"status":{"sandbox":{"state":"Attached"}}}`, http.StatusOK, ""},
+		{"that of node-a by node-b", own, attachment + "mine/status", `{"status":{"sandbox":{"state":"Detached"}}}`, http.StatusForbidden, "this one is of node node-a"},
+		{"by a token without a node", unbound, attachment + "mine/status", `{"status":{"sandbox":{"state":"Detached"}}}`, http.StatusForbidden, "must be bound to a pod on a node"},
+		{"the same of a NodeNetwork", unbound, network + "node-a/status", `{"status":{"bootID":"lie"}}`, http.StatusForbidden, "must be bound to a pod on a node"},
+		// RBAC, and nothing that the policy has to know.
+		{"the spec", a, attachment + "mine", `{"spec":{"nodeName":"node-b"}}`, http.StatusForbidden, "cannot patch resource"},
+		{"a finalizer", a, attachment + "mine", `{"metadata":{"finalizers":null}}`, http.StatusForbidden, "cannot patch resource"},
+		{"a label", a, attachment + "mine", `{"metadata":{"labels":{"a":"b"}}}`, http.StatusForbidden, "cannot patch resource"},
+		{"an owner", a, attachment + "mine", `{"metadata":{"ownerReferences":null}}`, http.StatusForbidden, "cannot patch resource"},
+		{"the blocks of its NodeNetwork", a, network + "node-a", `{"spec":{"blocks":["10.0.0.0/26"]}}`, http.StatusForbidden, "cannot patch resource"},
+	} {
+		code, message := tc.who.call(t, http.MethodPatch, tc.path, tc.body)
+		if code != tc.code || !strings.Contains(message, tc.reason) {
+			t.Errorf("%s: code %d, %q; must be %d with %q", tc.name, code, message, tc.code, tc.reason)
+		}
+	}
+}
+
+// testWhat smuggles what is not status into a change of the status: the API server drops it.
+func testWhat(t *testing.T, c *cluster.Cluster, a *account) {
+	key := client.ObjectKey{Namespace: "default", Name: "mine"}
+	before, after := &v1alpha1.PodAttachment{}, &v1alpha1.PodAttachment{}
+	if err := c.Client.Get(t.Context(), key, before); err != nil {
+		t.Fatal(err)
+	}
+	code, message := a.call(t, http.MethodPatch, ours+"namespaces/default/podattachments/mine/status", `{
+		"metadata": {"finalizers": ["example.com/f"], "labels": {"a": "b"}, "annotations": {"a": "b"},
+			"ownerReferences": [{"apiVersion": "v1", "kind": "Node", "name": "node-a", "uid": "1"}]},
+		"spec": {"nodeName": "node-b"},
+		"status": {"sandbox": {"state": "Attached", "id": "s1"}}}`)
+	if code != http.StatusOK && code != http.StatusForbidden {
+		t.Errorf("code %d, %s", code, message)
+	}
+	if err := c.Client.Get(t.Context(), key, after); err != nil {
+		t.Fatal(err)
+	}
+	before.ResourceVersion, before.ManagedFields, before.Status = after.ResourceVersion, after.ManagedFields, after.Status
+	want, err := json.Marshal(before)
+	if err != nil {
+		t.Fatal(err)
+	}
+	got, err := json.Marshal(after)
+	if err != nil {
+		t.Fatal(err)
+	}
+	if string(got) != string(want) {
+		t.Errorf("the object is\n%s\nand was\n%s", got, want)
+	}
+}
