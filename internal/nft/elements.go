@@ -1,0 +1,129 @@
+package nft
+
+import (
+	"cmp"
+	"encoding/hex"
+	"fmt"
+	"net"
+	"net/netip"
+	"slices"
+	"strconv"
+)
+
+// place is where an element is: its key in a set or map.
+type place struct{ family, set, key string }
+
+// elements are those of one pod, or of the node, with the values of maps.
+type elements map[place]string
+
+const (
+	familyInet   = "inet"
+	familyBridge = "bridge"
+)
+
+// nodeElements are those that no pod has.
+func nodeElements(n *Node) elements {
+	out := elements{}
+	for _, s := range []struct {
+		name     string
+		prefixes []netip.Prefix
+	}{{"local", n.Local}, {"cluster", n.Cluster}} {
+		for _, p := range aggregate(s.prefixes) {
+			out[place{familyInet, s.name + digit(p.Addr()), p.String()}] = ""
+		}
+	}
+	return out
+}
+
+// podElements are those of one sandbox.
+func podElements(p Pod) elements {
+	out := elements{}
+	for _, l := range p.Links {
+		linkElements(l, out)
+	}
+	for _, a := range p.Addresses {
+		out[place{familyInet, "self" + digit(a), a.String() + " . " + a.String()}] = ""
+		for _, port := range p.Ports {
+			if !port.serves(a.Is4()) {
+				continue
+			}
+			set, key := "ports"+digit(a), fmt.Sprintf("%s . %d", port.Protocol, port.HostPort)
+			if port.HostIP.IsValid() && !port.HostIP.IsUnspecified() {
+				set, key = "ports"+digit(a)+"at", port.HostIP.String()+" . "+key
+			}
+			out[place{familyInet, set, key}] = fmt.Sprintf("%s . %d", a, port.ContainerPort)
+		}
+	}
+	return out
+}
+
+func linkElements(l Link, out elements) {
+	name := strconv.Quote(l.Name)
+	if l.Unchecked {
+		out[place{familyBridge, "unchecked", name}] = ""
+		return
+	}
+	station := name + " . " + l.MAC.String()
+	out[place{familyBridge, "stations", station}] = ""
+	for _, a := range append([]netip.Addr{linkLocal(l.MAC)}, l.Addresses...) {
+		out[place{familyBridge, "sources" + digit(a), station + " . " + a.String()}] = ""
+		if a.Is6() {
+			// The set's key is a piece of the packet, which has no type.
+			out[place{familyBridge, "targets", station + " . 0x" + hex.EncodeToString(a.AsSlice())}] = ""
+		}
+	}
+}
+
+func digit(a netip.Addr) string {
+	if a.Is4() {
+		return "4"
+	}
+	return "6"
+}
+
+// linkLocal is the address that the kernel makes of a MAC (RFC 4291, appendix A).
+func linkLocal(mac net.HardwareAddr) netip.Addr {
+	a := [16]byte{0: 0xfe, 1: 0x80, 11: 0xff, 12: 0xfe}
+	if len(mac) == 6 {
+		copy(a[8:11], mac[:3])
+		copy(a[13:], mac[3:])
+		a[8] ^= 2
+	}
+	return netip.AddrFrom16(a)
+}
+
+// aggregate returns the fewest prefixes with the same addresses, in order: none
+// overlaps another, as the kernel wants it.
+func aggregate(prefixes []netip.Prefix) []netip.Prefix {
+	sorted := make([]netip.Prefix, 0, len(prefixes))
+	for _, p := range prefixes {
+		sorted = append(sorted, p.Masked())
+	}
+	slices.SortFunc(sorted, func(a, b netip.Prefix) int {
+		return cmp.Or(a.Addr().Compare(b.Addr()), cmp.Compare(a.Bits(), b.Bits()))
+	})
+	var out []netip.Prefix
+	for _, p := range sorted {
+		if n := len(out); n > 0 && out[n-1].Overlaps(p) {
+			continue
+		}
+		out = append(out, p)
+		for n := len(out); n > 1; n = len(out) {
+			both, ok := union(out[n-2], out[n-1])
+			if !ok {
+				break
+			}
+			out = append(out[:n-2], both)
+		}
+	}
+	return out
+}
+
+// union returns the prefix that has two as its halves.
+func union(a, b netip.Prefix) (netip.Prefix, bool) {
+	if a.Bits() != b.Bits() || a.Bits() == 0 || a.Addr().Is4() != b.Addr().Is4() {
+		return netip.Prefix{}, false
+	}
+	both := netip.PrefixFrom(a.Addr(), a.Bits()-1).Masked()
+	return both, both.Contains(b.Addr())
+}

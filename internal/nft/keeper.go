@@ -1,0 +1,262 @@
+package nft
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"math/rand/v2"
+	"sync"
+	"time"
+
+	"github.com/go-logr/logr"
+)
+
+const (
+	// pace is the shortest time between two transactions for which nobody waits:
+	// a storm of pods is to leave the processor to the pods.
+	pace = 20 * time.Millisecond
+	// retryFirst and retryLast bound the wait after a transaction that failed.
+	retryFirst = 100 * time.Millisecond
+	retryLast  = 30 * time.Second
+)
+
+// errNoNode says that nothing was written yet.
+var errNoNode = errors.New("the node's blocks are not known yet")
+
+// Keeper keeps the tables as they are wanted. While one transaction is under way
+// all other changes queue, and ride on the next together. Its methods may be
+// called from many goroutines at once.
+type Keeper struct {
+	apply  func(context.Context, Change) error
+	kicked chan struct{} // something is to be done
+	hurry  chan struct{} // and somebody waits for it
+
+	mu   sync.Mutex
+	want wanted
+	node *Node
+	// rules is the node whose rules are in the kernel, nil when that is not known.
+	rules *Node
+	have  elements // in the kernel, when rules are
+	lost  bool     // somebody changed the tables
+
+	// asked and done count the changes, and those of them that are in the kernel.
+	asked, done uint64
+	// first and last are the revisions that this Keeper wrote.
+	first, last uint32
+	reason      error         // why not everything is in the kernel
+	changed     chan struct{} // closed after each transaction, then replaced
+}
+
+// New makes a Keeper on top of Kernel.Apply, or of something that takes its place.
+func New(apply func(context.Context, Change) error) *Keeper {
+	start := rand.Uint32() //nolint:gosec // it only tells one process from the one before
+	return &Keeper{
+		apply: apply, kicked: make(chan struct{}, 1), hurry: make(chan struct{}, 1),
+		want: newWanted(), first: start, last: start, reason: errNoNode, changed: make(chan struct{}),
+	}
+}
+
+// SetNode says what the rules need to know of the node. Before that nothing is
+// written: what an earlier daemon wrote stays.
+func (k *Keeper) SetNode(n Node) {
+	elements := nodeElements(&n)
+	k.mu.Lock()
+	defer k.mu.Unlock()
+	changed := k.want.set("", elements) || k.node == nil || !sameRules(k.node, &n)
+	k.node = &n
+	if changed {
+		k.ask()
+	}
+}
+
+// SetPod says what the rules need to know of a sandbox.
+func (k *Keeper) SetPod(containerID string, p Pod) {
+	k.setElements(containerID, podElements(p))
+}
+
+// RemovePod takes away what is there for a sandbox. It needs nothing but its ID.
+func (k *Keeper) RemovePod(containerID string) {
+	k.setElements(containerID, nil)
+}
+
+func (k *Keeper) setElements(containerID string, e elements) {
+	k.mu.Lock()
+	defer k.mu.Unlock()
+	if k.want.set(containerID, e) {
+		k.ask()
+	}
+}
+
+// ask has Run look; with the lock held.
+func (k *Keeper) ask() {
+	k.asked++
+	poke(k.kicked)
+}
+
+func poke(c chan struct{}) {
+	select {
+	case c <- struct{}{}:
+	default:
+	}
+}
+
+// Ready says why not everything that was set is kept in the kernel, or nil.
+func (k *Keeper) Ready() error {
+	k.mu.Lock()
+	defer k.mu.Unlock()
+	return k.reason
+}
+
+// Wait returns when everything that was set before is in the kernel. When ctx
+// ends first, the error says what hinders it.
+func (k *Keeper) Wait(ctx context.Context) error {
+	k.mu.Lock()
+	upTo := k.asked
+	k.mu.Unlock()
+	for {
+		k.mu.Lock()
+		done, reason, changed := k.done >= upTo && !k.lost, k.reason, k.changed
+		k.mu.Unlock()
+		if done {
+			return nil
+		}
+		poke(k.hurry)
+		select {
+		case <-changed:
+		case <-ctx.Done():
+			if reason == nil {
+				reason = errors.New("nft was not done in time")
+			}
+			return fmt.Errorf("the node's packet filter: %w (%w)", reason, context.Cause(ctx))
+		}
+	}
+}
+
+// Noticed is told of the last revision in each change that somebody made to the
+// tables, 0 when there is none. What this Keeper did not do is put right.
+func (k *Keeper) Noticed(revision uint32) {
+	k.mu.Lock()
+	defer k.mu.Unlock()
+	if k.rules == nil || revision != 0 && revision-k.first <= k.last-k.first {
+		return
+	}
+	k.lost = true
+	k.ask()
+}
+
+// Run writes until ctx ends. What it wrote stays.
+func (k *Keeper) Run(ctx context.Context) error {
+	log := logr.FromContextOrDiscard(ctx)
+	wait := retryFirst
+	for {
+		select {
+		case <-ctx.Done():
+			return nil
+		case <-k.kicked:
+		case <-k.hurry:
+		}
+		c, upTo := k.next()
+		if c == nil {
+			continue
+		}
+		err := k.apply(ctx, *c)
+		k.finish(c, upTo, err)
+		if ctx.Err() != nil {
+			return nil
+		}
+		if err != nil {
+			log.Error(err, "packet filter was not written, will be tried again", "after", wait)
+			if !pause(ctx, wait, nil) {
+				return nil
+			}
+			wait = min(2*wait, retryLast)
+			poke(k.kicked)
+			continue
+		}
+		if c.Whole != nil {
+			log.Info("packet filter written", "elements", len(c.Add))
+		}
+		wait = retryFirst
+		if !pause(ctx, pace, k.hurry) {
+			return nil
+		}
+	}
+}
+
+// pause waits, or less when somebody is in a hurry; false when ctx ended.
+func pause(ctx context.Context, d time.Duration, hurry chan struct{}) bool {
+	t := time.NewTimer(d)
+	defer t.Stop()
+	select {
+	case <-t.C:
+		return true
+	case <-hurry:
+		poke(hurry)
+		return true
+	case <-ctx.Done():
+		return false
+	}
+}
+
+// next is the transaction that is due, and the last change that is in it; nil
+// when nothing is.
+func (k *Keeper) next() (*Change, uint64) {
+	k.mu.Lock()
+	defer k.mu.Unlock()
+	if k.node == nil {
+		return nil, 0
+	}
+	c := &Change{Revision: k.last + 1}
+	if c.Revision == 0 { // which says that there is none
+		c.Revision++
+	}
+	if k.rules == nil || k.lost || !sameRules(k.rules, k.node) {
+		c.Whole, c.Add = k.node, k.want.all()
+		k.lost = false
+	} else {
+		c.Delete, c.Add = k.want.differences(k.have)
+		if len(c.Delete)+len(c.Add) == 0 {
+			k.succeeded(k.asked)
+			return nil, 0
+		}
+	}
+	k.last = c.Revision
+	return c, k.asked
+}
+
+// finish notes what came of a transaction.
+func (k *Keeper) finish(c *Change, upTo uint64, err error) {
+	k.mu.Lock()
+	defer k.mu.Unlock()
+	if err != nil {
+		// It may have been refused because the tables are not as we left them.
+		k.rules, k.reason = nil, err
+		k.announce()
+		return
+	}
+	if c.Whole != nil {
+		k.rules, k.have = c.Whole, elements{}
+	}
+	for _, e := range c.Delete {
+		delete(k.have, e.place())
+	}
+	for _, e := range c.Add {
+		k.have[e.place()] = e.Value
+	}
+	k.succeeded(upTo)
+}
+
+func (k *Keeper) succeeded(upTo uint64) {
+	k.done, k.reason = max(k.done, upTo), nil
+	k.announce()
+}
+
+func (k *Keeper) announce() {
+	close(k.changed)
+	k.changed = make(chan struct{})
+}
+
+// sameRules tells whether two nodes differ in elements only.
+func sameRules(a, b *Node) bool {
+	return a.Bridge == b.Bridge && a.LinkGroup == b.LinkGroup && a.Masquerade == b.Masquerade
+}

@@ -1,0 +1,280 @@
+package nft
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"net/netip"
+	"slices"
+	"strings"
+	"sync"
+	"testing"
+	"testing/synctest"
+	"time"
+
+	"github.com/google/go-cmp/cmp"
+)
+
+// kernel stands in for the real one: it has elements and refuses what nft would.
+type kernel struct {
+	mu       sync.Mutex
+	there    bool
+	have     elements
+	revision uint32
+	runs     int
+	takes    time.Duration
+	fail     error
+}
+
+func (k *kernel) apply(ctx context.Context, c Change) error {
+	select {
+	case <-time.After(k.takes):
+	case <-ctx.Done():
+		return ctx.Err()
+	}
+	k.mu.Lock()
+	defer k.mu.Unlock()
+	k.runs++
+	if k.fail != nil {
+		return k.fail
+	}
+	if c.Whole != nil {
+		k.there, k.have = true, elements{}
+	}
+	if !k.there {
+		return errors.New("No such file or directory")
+	}
+	for _, e := range c.Delete {
+		if _, ok := k.have[e.place()]; !ok {
+			return fmt.Errorf("delete of %v: not there", e)
+		}
+		delete(k.have, e.place())
+	}
+	for _, e := range c.Add {
+		if v, ok := k.have[e.place()]; ok && v != e.Value {
+			return fmt.Errorf("add of %v: is there as %q", e, v)
+		}
+		k.have[e.place()] = e.Value
+	}
+	k.revision = c.Revision
+	return nil
+}
+
+// wants checks the maps of ports, which say enough.
+func (k *kernel) wants(t *testing.T, ports ...string) {
+	t.Helper()
+	k.mu.Lock()
+	defer k.mu.Unlock()
+	got := []string{}
+	for p, v := range k.have {
+		if strings.HasPrefix(p.set, "ports") {
+			got = append(got, p.key+" : "+v)
+		}
+	}
+	slices.Sort(got)
+	if diff := cmp.Diff(append([]string{}, ports...), got); diff != "" {
+		t.Errorf("ports (-want +got):\n%s", diff)
+	}
+}
+
+func inBubble(t *testing.T, test func(*testing.T, *Keeper, *kernel)) {
+	t.Helper()
+	synctest.Test(t, func(t *testing.T) {
+		real := &kernel{takes: 5 * time.Millisecond}
+		k := New(real.apply)
+		ctx, cancel := context.WithCancel(t.Context())
+		var running sync.WaitGroup
+		running.Go(func() {
+			if err := k.Run(ctx); err != nil {
+				t.Error(err)
+			}
+		})
+		test(t, k, real)
+		cancel()
+		running.Wait()
+	})
+}
+
+func pod(address string, ports ...uint16) Pod {
+	p := Pod{Addresses: []netip.Addr{netip.MustParseAddr(address)}}
+	for _, n := range ports {
+		p.Ports = append(p.Ports, Port{Protocol: "tcp", HostPort: n, ContainerPort: n})
+	}
+	return p
+}
+
+var testNode = Node{Bridge: "fairlead0", LinkGroup: 158, Masquerade: true}
+
+func waitFor(t *testing.T, k *Keeper) {
+	t.Helper()
+	ctx, cancel := context.WithTimeout(t.Context(), time.Minute)
+	defer cancel()
+	if err := k.Wait(ctx); err != nil {
+		t.Fatal(err)
+	}
+}
+
+func TestNothingBeforeTheNodeIsKnown(t *testing.T) {
+	inBubble(t, func(t *testing.T, k *Keeper, real *kernel) {
+		k.SetPod("a", pod("10.0.0.1", 80))
+		ctx, cancel := context.WithTimeout(t.Context(), time.Second)
+		defer cancel()
+		if err := k.Wait(ctx); !errors.Is(err, errNoNode) || !errors.Is(err, context.DeadlineExceeded) {
+			t.Errorf("Wait: %v", err)
+		}
+		if real.runs != 0 || k.Ready() == nil {
+			t.Errorf("%d transactions, ready: %v", real.runs, k.Ready())
+		}
+		k.SetNode(testNode)
+		waitFor(t, k)
+		real.wants(t, "tcp . 80 : 10.0.0.1 . 80")
+		if err := k.Ready(); err != nil {
+			t.Error(err)
+		}
+	})
+}
+
+func TestOneTransactionForMany(t *testing.T) {
+	inBubble(t, func(t *testing.T, k *Keeper, real *kernel) {
+		k.SetNode(testNode)
+		waitFor(t, k)
+		before := real.runs
+		var pods sync.WaitGroup
+		for n := range 200 {
+			pods.Go(func() {
+				k.SetPod(fmt.Sprint(n), pod(fmt.Sprintf("10.0.0.%d", n), uint16(1000+n)))
+				waitFor(t, k)
+			})
+		}
+		pods.Wait()
+		if got := real.runs - before; got > 3 {
+			t.Errorf("%d transactions for 200 pods at once, want at most 3", got)
+		}
+		if len(real.have) != 400 {
+			t.Errorf("%d elements, want 400", len(real.have))
+		}
+	})
+}
+
+func TestWaitIsNotPaced(t *testing.T) {
+	inBubble(t, func(t *testing.T, k *Keeper, real *kernel) {
+		k.SetNode(testNode)
+		waitFor(t, k)
+		start := time.Now()
+		k.SetPod("a", pod("10.0.0.1", 80))
+		waitFor(t, k)
+		if took := time.Since(start); took > real.takes {
+			t.Errorf("took %s, want one transaction of %s", took, real.takes)
+		}
+	})
+}
+
+func TestElementsFollowThePods(t *testing.T) {
+	inBubble(t, func(t *testing.T, k *Keeper, real *kernel) {
+		k.SetNode(testNode)
+		k.SetPod("a", pod("10.0.0.1", 80, 81))
+		waitFor(t, k)
+		k.SetPod("a", pod("10.0.0.1", 81, 82))
+		waitFor(t, k)
+		real.wants(t, "tcp . 81 : 10.0.0.1 . 81", "tcp . 82 : 10.0.0.1 . 82")
+		// The port goes to a successor before its predecessor is told to go.
+		k.SetPod("b", pod("10.0.0.2", 82))
+		k.RemovePod("a")
+		waitFor(t, k)
+		real.wants(t, "tcp . 82 : 10.0.0.2 . 82")
+		k.RemovePod("a") // again
+		k.RemovePod("never")
+		k.RemovePod("b")
+		waitFor(t, k)
+		real.wants(t)
+		if len(real.have) != 0 {
+			t.Errorf("left: %v", real.have)
+		}
+	})
+}
+
+func TestNodeChanges(t *testing.T) {
+	inBubble(t, func(t *testing.T, k *Keeper, real *kernel) {
+		n := testNode
+		n.Local, n.Cluster = prefixes("10.0.0.0/26"), prefixes("10.0.0.0/26", "10.0.1.0/26")
+		k.SetNode(n)
+		k.SetPod("a", pod("10.0.0.1", 80))
+		waitFor(t, k)
+		runs := real.runs
+		k.SetNode(n)
+		synctest.Wait()
+		if real.runs != runs {
+			t.Error("the same node again was written again")
+		}
+		n.Cluster = prefixes("10.0.0.0/26", "10.0.2.0/26")
+		k.SetNode(n)
+		waitFor(t, k)
+		if _, ok := real.have[place{"inet", "cluster4", "10.0.2.0/26"}]; !ok || len(real.have) != 5 {
+			t.Errorf("elements %v", real.have)
+		}
+		n.Masquerade = false
+		k.SetNode(n)
+		waitFor(t, k)
+		real.wants(t, "tcp . 80 : 10.0.0.1 . 80")
+	})
+}
+
+// TestPutBack: tables that somebody flushed or deleted are written again, and what
+// the Keeper did itself is not taken for that.
+func TestPutBack(t *testing.T) {
+	inBubble(t, func(t *testing.T, k *Keeper, real *kernel) {
+		k.SetNode(testNode)
+		k.SetPod("a", pod("10.0.0.1", 80))
+		waitFor(t, k)
+		k.Noticed(real.revision)
+		synctest.Wait()
+		runs := real.runs
+		k.Noticed(real.revision)
+		time.Sleep(time.Second)
+		if real.runs != runs {
+			t.Error("its own change was taken for another's")
+		}
+		real.mu.Lock()
+		real.there, real.have = false, nil
+		real.mu.Unlock()
+		k.Noticed(0)
+		waitFor(t, k)
+		real.wants(t, "tcp . 80 : 10.0.0.1 . 80")
+		k.Noticed(real.revision + 100)
+		time.Sleep(time.Second)
+		if real.runs != runs+2 {
+			t.Errorf("%d transactions after two changes of others", real.runs-runs)
+		}
+		// Before the watch tells of it, the next change finds it out.
+		real.mu.Lock()
+		real.there, real.have = false, nil
+		real.mu.Unlock()
+		k.SetPod("b", pod("10.0.0.2", 81))
+		waitFor(t, k)
+		real.wants(t, "tcp . 80 : 10.0.0.1 . 80", "tcp . 81 : 10.0.0.2 . 81")
+	})
+}
+
+func TestFailureIsSaidAndTriedAgain(t *testing.T) {
+	inBubble(t, func(t *testing.T, k *Keeper, real *kernel) {
+		real.fail = errors.New("nft: operation not permitted")
+		k.SetNode(testNode)
+		k.SetPod("a", pod("10.0.0.1", 80))
+		ctx, cancel := context.WithTimeout(t.Context(), 5*time.Second)
+		defer cancel()
+		if err := k.Wait(ctx); !errors.Is(err, real.fail) {
+			t.Errorf("Wait: %v, want its reason", err)
+		}
+		if err := k.Ready(); !errors.Is(err, real.fail) {
+			t.Errorf("Ready: %v", err)
+		}
+		if real.runs < 3 || real.runs > 20 {
+			t.Errorf("%d tries in 5 s", real.runs)
+		}
+		real.mu.Lock()
+		real.fail = nil
+		real.mu.Unlock()
+		waitFor(t, k)
+		real.wants(t, "tcp . 80 : 10.0.0.1 . 80")
+	})
+}

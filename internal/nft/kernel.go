@@ -1,0 +1,139 @@
+package nft
+
+import (
+	"context"
+	"fmt"
+	"strconv"
+	"sync"
+
+	"sigs.k8s.io/knftables"
+)
+
+// Change is one transaction.
+type Change struct {
+	// Whole replaces both tables by those of a node; nil changes elements only.
+	Whole *Node
+	// Delete goes before Add.
+	Delete, Add []Element
+	// Revision is written with it, so that it can be told from what others do.
+	Revision uint32
+}
+
+// Element of a set, or of a map when it has a Value.
+type Element struct{ Family, Set, Key, Value string }
+
+// Kernel applies changes to the network namespace of the calling thread.
+type Kernel struct {
+	mu sync.Mutex
+	nf knftables.Interface
+}
+
+// open finds nft, and whether it works.
+func (k *Kernel) open() (knftables.Interface, error) {
+	k.mu.Lock()
+	defer k.mu.Unlock()
+	if k.nf == nil {
+		nf, err := knftables.New("", "")
+		if err != nil {
+			return nil, fmt.Errorf("nftables cannot be used on this node: %w", err)
+		}
+		k.nf = nf
+	}
+	return k.nf, nil
+}
+
+// Apply makes a change, whole or not at all. It runs the program nft.
+func (k *Kernel) Apply(ctx context.Context, c Change) error {
+	nf, err := k.open()
+	if err != nil {
+		return err
+	}
+	tx := nf.NewTransaction()
+	if c.Whole != nil {
+		replaceTables(tx, c.Whole)
+	}
+	for _, e := range c.Delete {
+		tx.Delete(e.object())
+	}
+	for _, e := range c.Add {
+		tx.Add(e.object())
+	}
+	tx.Flush(&knftables.Set{Family: familyInet, Table: Table, Name: "revision"})
+	tx.Add(Element{Family: familyInet, Set: "revision", Key: strconv.FormatUint(uint64(c.Revision), 10)}.object())
+	if err := nf.Run(ctx, tx); err != nil {
+		return fmt.Errorf("nft: %w", err)
+	}
+	return nil
+}
+
+func (e Element) object() *knftables.Element {
+	o := &knftables.Element{Family: knftables.Family(e.Family), Table: Table, Key: []string{e.Key}}
+	if isMap(e.Set) {
+		o.Map = e.Set
+	} else {
+		o.Set = e.Set
+	}
+	if e.Value != "" {
+		o.Value = []string{e.Value}
+	}
+	return o
+}
+
+// replaceTables makes both tables anew, empty. Packets meet the old ones or the
+// new ones, never none.
+func replaceTables(tx *knftables.Transaction, n *Node) {
+	for _, family := range []knftables.Family{familyInet, familyBridge} {
+		table := &knftables.Table{Family: family, Name: Table}
+		tx.Add(table)
+		tx.Delete(table)
+		tx.Add(table)
+	}
+	for _, s := range sets {
+		var flags []knftables.SetFlag
+		if s.interval {
+			flags = append(flags, knftables.IntervalFlag)
+		}
+		family := knftables.Family(s.family)
+		if s.isMap {
+			tx.Add(&knftables.Map{Family: family, Table: Table, Name: s.name, Type: s.typ, Flags: flags})
+		} else {
+			tx.Add(&knftables.Set{Family: family, Table: Table, Name: s.name, Type: s.typ, TypeOf: s.typeOf, Flags: flags})
+		}
+	}
+	for _, c := range chains(n) {
+		object := &knftables.Chain{Family: knftables.Family(c.family), Table: Table, Name: c.name}
+		if c.hook != "" {
+			object.Type, object.Hook, object.Priority = &c.typ, &c.hook, &c.priority
+		}
+		tx.Add(object)
+		for _, r := range c.rules {
+			rule := &knftables.Rule{Family: knftables.Family(c.family), Table: Table, Chain: c.name, Rule: r.text}
+			if r.comment != "" {
+				rule.Comment = &r.comment
+			}
+			tx.Add(rule)
+		}
+	}
+}
+
+// Remove takes both tables away, and returns in words what it removed. A node
+// without a working nft is an error.
+func (k *Kernel) Remove(ctx context.Context) (removed []string, err error) {
+	nf, err := k.open()
+	if err != nil {
+		return nil, err
+	}
+	for _, family := range []knftables.Family{familyInet, familyBridge} {
+		tx := nf.NewTransaction()
+		tx.Delete(&knftables.Table{Family: family, Name: Table})
+		err := nf.Run(ctx, tx)
+		if knftables.IsNotFound(err) {
+			continue
+		}
+		if err != nil {
+			return removed, fmt.Errorf("remove the nftables table %s %s: %w", family, Table, err)
+		}
+		removed = append(removed, fmt.Sprintf("nftables table %s %s", family, Table))
+	}
+	return removed, nil
+}

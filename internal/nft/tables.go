@@ -1,0 +1,130 @@
+package nft
+
+import (
+	"fmt"
+
+	"sigs.k8s.io/knftables"
+)
+
+// sets are all sets and maps, whose elements are the State.
+var sets = []struct {
+	family, name, typ, typeOf string
+	isMap, interval           bool
+}{
+	{family: familyInet, name: "revision", typ: "mark"},
+	{family: familyInet, name: "local4", typ: "ipv4_addr", interval: true},
+	{family: familyInet, name: "local6", typ: "ipv6_addr", interval: true},
+	{family: familyInet, name: "cluster4", typ: "ipv4_addr", interval: true},
+	{family: familyInet, name: "cluster6", typ: "ipv6_addr", interval: true},
+	{family: familyInet, name: "self4", typ: "ipv4_addr . ipv4_addr"},
+	{family: familyInet, name: "self6", typ: "ipv6_addr . ipv6_addr"},
+	{family: familyInet, name: "ports4", typ: "inet_proto . inet_service : ipv4_addr . inet_service", isMap: true},
+	{family: familyInet, name: "ports6", typ: "inet_proto . inet_service : ipv6_addr . inet_service", isMap: true},
+	{family: familyInet, name: "ports4at", typ: "ipv4_addr . inet_proto . inet_service : ipv4_addr . inet_service", isMap: true},
+	{family: familyInet, name: "ports6at", typ: "ipv6_addr . inet_proto . inet_service : ipv6_addr . inet_service", isMap: true},
+	{family: familyBridge, name: "unchecked", typ: "ifname"},
+	{family: familyBridge, name: "stations", typ: "ifname . ether_addr"},
+	{family: familyBridge, name: "sources4", typ: "ifname . ether_addr . ipv4_addr"},
+	{family: familyBridge, name: "sources6", typ: "ifname . ether_addr . ipv6_addr"},
+	{family: familyBridge, name: "targets", typeOf: "iifname . ether saddr . @th,64,128"},
+}
+
+// isMap tells whether a name is that of a map.
+func isMap(name string) bool {
+	for _, s := range sets {
+		if s.name == name {
+			return s.isMap
+		}
+	}
+	return false
+}
+
+// chain is a chain with its rules, a base chain when it has a hook.
+type chain struct {
+	family, name string
+	typ          knftables.BaseChainType
+	hook         knftables.BaseChainHook
+	priority     knftables.BaseChainPriority
+	rules        []rule
+}
+
+type rule struct{ text, comment string }
+
+// chains are the rules of a node, in an order in which each is there before it
+// is jumped to.
+func chains(n *Node) []chain {
+	return append(inetChains(n), bridgeChains(n)...)
+}
+
+func inetChains(n *Node) []chain {
+	bridge := fmt.Sprintf("%q", n.Bridge)
+	leave := []rule{
+		{"ip saddr . ip daddr @self4 masquerade fully-random", "a pod that reaches itself must hear its answer through the host"},
+		{"ip6 saddr . ip6 daddr @self6 masquerade fully-random", ""},
+		{"ip saddr 127.0.0.0/8 oifname " + bridge + " masquerade fully-random", "host ports at 127.0.0.1"},
+	}
+	if n.Masquerade {
+		leave = append(leave,
+			rule{"ip saddr @local4 ip daddr != @cluster4 oifname != " + bridge + " masquerade fully-random", "out of the cluster"},
+			rule{"ip6 saddr @local6 ip6 daddr != @cluster6 oifname != " + bridge + " masquerade fully-random", ""})
+	}
+	toPorts := []rule{{"fib daddr type local jump host-ports", ""}}
+	return []chain{
+		{family: familyInet, name: "host-ports", rules: []rule{
+			{"dnat ip to ip daddr . meta l4proto . th dport map @ports4at", ""},
+			{"dnat ip6 to ip6 daddr . meta l4proto . th dport map @ports6at", ""},
+			{"dnat ip to meta l4proto . th dport map @ports4", ""},
+			{"dnat ip6 to meta l4proto . th dport map @ports6", ""},
+		}},
+		{
+			family: familyInet, name: "loopback",
+			typ: knftables.FilterType, hook: knftables.PreroutingHook, priority: knftables.RawPriority,
+			rules: []rule{{"iifname " + bridge + " ip daddr 127.0.0.0/8 counter drop", "route_localnet is not for pods"}},
+		},
+		{
+			family: familyInet, name: "arriving",
+			typ: knftables.NATType, hook: knftables.PreroutingHook, priority: knftables.DNATPriority, rules: toPorts,
+		},
+		{
+			family: familyInet, name: "own",
+			typ: knftables.NATType, hook: knftables.OutputHook, priority: "-100", rules: toPorts,
+		},
+		{
+			family: familyInet, name: "leaving",
+			typ: knftables.NATType, hook: knftables.PostroutingHook, priority: knftables.SNATPriority, rules: leave,
+		},
+	}
+}
+
+// bridgeChains let through what a pod sends as itself, and nothing else.
+func bridgeChains(n *Node) []chain {
+	const (
+		known   = "iifname . ether saddr @stations "
+		advert  = "icmpv6 type nd-neighbor-advert "
+		noState = "icmpv6 type { nd-neighbor-solicit, nd-router-solicit, mld2-listener-report } "
+	)
+	return []chain{
+		{family: familyBridge, name: "ipv6", rules: []rule{
+			{"icmpv6 type { nd-router-advert, nd-redirect } counter drop", "a pod is no router"},
+			{advert + "iifname . ether saddr . @th,64,128 != @targets counter drop", "speaks for another"},
+			{"iifname . ether saddr . ip6 saddr @sources6 accept", ""},
+			{"ip6 saddr :: " + known + noState + "accept", "before it has an address"},
+		}},
+		{family: familyBridge, name: "arp", rules: []rule{
+			{"iifname . ether saddr . arp saddr ip @sources4 iifname . arp saddr ether . arp saddr ip @sources4 accept", ""},
+			{"arp saddr ip 0.0.0.0 " + known + "iifname . arp saddr ether @stations accept", "a probe (RFC 5227)"},
+		}},
+		{family: familyBridge, name: "pods", rules: []rule{
+			{"ether type ip iifname . ether saddr . ip saddr @sources4 accept", ""},
+			{"ether type ip6 jump ipv6", ""},
+			{"ether type arp jump arp", ""},
+			{"iifname @unchecked accept", "the record of this sandbox was lost"},
+			{"counter drop", "not the pod's own address"},
+		}},
+		{
+			family: familyBridge, name: "sending",
+			typ: knftables.FilterType, hook: knftables.PreroutingHook, priority: "-300",
+			rules: []rule{{fmt.Sprintf("iifgroup %d jump pods", n.LinkGroup), ""}},
+		},
+	}
+}
