@@ -1,0 +1,116 @@
+package whereabouts
+
+import (
+	"crypto/sha256"
+	"encoding/hex"
+	"fmt"
+	"net/netip"
+	"slices"
+	"strings"
+
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+
+	"fairlead.dev/fairlead/api/v1alpha1"
+)
+
+// Labels of the IPPools that serve a configuration of whereabouts.
+const (
+	LabelManagedBy = "app.kubernetes.io/managed-by"
+	ManagedBy      = "fairlead-controller"
+	LabelFor       = "fairlead.dev/pool-for"
+)
+
+// maxName is the length of a domain, and of a label.
+const maxName = 63
+
+// Domain is the address domain of a network_name. Names that are no names of
+// domains are made so, and the unnamed network is "default", which a network of
+// that name is not.
+func Domain(networkName string) string {
+	if networkName == "" {
+		return v1alpha1.DefaultNetwork
+	}
+	var b strings.Builder
+	for _, c := range strings.ToLower(networkName) {
+		if (c < 'a' || c > 'z') && (c < '0' || c > '9') {
+			c = '-'
+		}
+		b.WriteRune(c)
+	}
+	name := strings.Trim(b.String(), "-")
+	if name == networkName && len(name) <= maxName && name != v1alpha1.DefaultNetwork {
+		return name
+	}
+	return strings.TrimLeft(name[:min(len(name), maxName-9)]+"-"+short(networkName), "-")
+}
+
+// Pools are the IPPools that serve a configuration, one for each range in that
+// order, and one for ranges that are equal. Equal ranges of two configurations
+// with one network_name have one pool.
+func Pools(c Config) []v1alpha1.IPPool {
+	var out []v1alpha1.IPPool
+	for _, r := range c.Ranges {
+		pool := poolOf(c, r)
+		if !slices.ContainsFunc(out, func(p v1alpha1.IPPool) bool { return p.Name == pool.Name }) {
+			out = append(out, pool)
+		}
+	}
+	return out
+}
+
+// PoolFor is the name of the pool among Pools whose range an address lies in;
+// empty when there is none.
+func PoolFor(c Config, a netip.Addr) string {
+	for _, r := range c.Ranges {
+		if r.within(a) {
+			return poolOf(c, r).Name
+		}
+	}
+	return ""
+}
+
+func poolOf(c Config, r Range) v1alpha1.IPPool {
+	spec := v1alpha1.IPPoolSpec{Domain: Domain(c.NetworkName), Ranges: []string{r.Prefix.String()}}
+	first, last := usable(r.Prefix)
+	if r.First != first || r.Last != last {
+		spec.Ranges[0] = fmt.Sprintf("%s-%s/%d", r.First, r.Last, r.Prefix.Bits())
+	}
+	for _, h := range r.holes() {
+		text := h.first.String()
+		if h.first != h.last {
+			text += "-" + h.last.String()
+		}
+		spec.Excludes = append(spec.Excludes, text)
+	}
+	if c.Gateway.IsValid() && r.Prefix.Contains(c.Gateway) {
+		spec.Gateways = []string{c.Gateway.String()}
+	}
+	return v1alpha1.IPPool{
+		ObjectMeta: metav1.ObjectMeta{
+			Name:   name(spec, r.Prefix),
+			Labels: map[string]string{LabelManagedBy: ManagedBy, LabelFor: Type},
+		},
+		Spec: spec,
+	}
+}
+
+// name of a pool: wb-<network>, as whereabouts writes it, and a hash when there
+// is more to it than the network.
+func name(spec v1alpha1.IPPoolSpec, network netip.Prefix) string {
+	text := strings.NewReplacer(":", "-", "/", "-").Replace(network.String())
+	plain := spec.Domain == v1alpha1.DefaultNetwork && spec.Ranges[0] == network.String() && len(spec.Excludes)+len(spec.Gateways) == 0
+	if plain {
+		return "wb-" + text
+	}
+	of := strings.Join([]string{spec.Domain, spec.Ranges[0], strings.Join(spec.Excludes, ","), strings.Join(spec.Gateways, ",")}, " ")
+	if spec.Domain != v1alpha1.DefaultNetwork {
+		text = spec.Domain + "-" + text
+	}
+	return "wb-" + text + "-" + short(of)
+}
+
+// short is a hash of eight characters.
+func short(text string) string {
+	sum := sha256.Sum256([]byte(text))
+	return hex.EncodeToString(sum[:4])
+}

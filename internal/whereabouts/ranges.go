@@ -1,0 +1,206 @@
+package whereabouts
+
+import (
+	"fmt"
+	"net/netip"
+	"slices"
+	"strings"
+)
+
+// parseRange reads one range: "10.0.0.0/24", or "10.0.0.10-10.0.0.20/24", whose
+// ends go before range_start and range_end.
+func (p *parser) parseRange(field string, o rangeOptions) (r Range, ok bool) {
+	of := strings.TrimSuffix(field, "range")
+	start, startField := o.RangeStart, of+"range_start"
+	end, endField := o.RangeEnd, of+"range_end"
+	cidr := o.Range
+	if first, rest, dash := strings.Cut(o.Range, "-"); dash {
+		last, _, _ := strings.Cut(rest, "/")
+		start, end, cidr = first, last, rest
+		startField, endField = field, field
+	}
+	prefix, ok := sloppyPrefix(cidr)
+	if !ok || prefix.Bits() < 1 {
+		p.bad(field, o.Range, "must be a CIDR as 10.0.0.0/24, or first-last/length as 10.0.0.10-10.0.0.20/24")
+		return r, false
+	}
+	r.Prefix = prefix.Masked()
+	if what := special(r.Prefix); what != "" {
+		p.bad(field, o.Range, "has %s: only unicast addresses can be handed out", what)
+		return r, false
+	}
+	r.First, r.Last = usable(r.Prefix)
+	if cidr != o.Range {
+		if a, ok := sloppyAddr(start); !ok || !r.Prefix.Contains(a) {
+			p.bad(field, o.Range, "must begin with an address of %s", r.Prefix)
+			return r, false
+		}
+	}
+	if start != "" {
+		if a, ok := sloppyAddr(start); ok && r.within(a) {
+			r.First = a
+		} else if a != r.Prefix.Addr() {
+			p.warn("%s: %q is no address for a pod in %s: the range begins with %s, as with whereabouts", startField, start, r.Prefix, r.First)
+		}
+	}
+	if end != "" {
+		if a, ok := sloppyAddr(end); ok && r.within(a) {
+			r.Last = a
+		} else if a != lastOf(r.Prefix) {
+			p.warn("%s: %q is no address for a pod between %s and %s: the range ends with the latter, as with whereabouts", endField, end, r.First, r.Last)
+		}
+	}
+	return r, p.excludes(of+"exclude", o.Exclude, &r)
+}
+
+// excludes reads what is not to be handed out: CIDRs and addresses.
+func (p *parser) excludes(field string, list []string, r *Range) bool {
+	ok := true
+	for i, text := range list {
+		e, fine := sloppyPrefix(text)
+		if a, isAddr := sloppyAddr(text); isAddr {
+			e, fine = netip.PrefixFrom(a, a.BitLen()), true
+		}
+		switch {
+		case !fine:
+			p.bad(fmt.Sprintf("%s[%d]", field, i), text, "must be a CIDR as 10.0.0.0/28, or an address")
+			ok = false
+		case !e.Overlaps(r.Prefix):
+			p.warn("%s[%d]: %q lies outside of range %s", field, i, text, r.Prefix)
+		default:
+			r.Excludes = append(r.Excludes, e.Masked())
+		}
+	}
+	return ok
+}
+
+// within says whether an address lies between First and Last.
+func (r Range) within(a netip.Addr) bool {
+	return a.BitLen() == r.First.BitLen() && !a.Less(r.First) && !r.Last.Less(a)
+}
+
+// hands says whether an address may be handed out.
+func (r Range) hands(a netip.Addr) bool {
+	return r.within(a) && !slices.ContainsFunc(r.Excludes, func(e netip.Prefix) bool { return e.Contains(a) })
+}
+
+// span is a run of addresses of one family, both ends included.
+type span struct{ first, last netip.Addr }
+
+// holes are the excluded parts of the range: sorted and apart.
+func (r Range) holes() []span {
+	var all []span
+	for _, e := range r.Excludes {
+		s := span{e.Addr(), lastOf(e)}
+		if s.first.Less(r.First) {
+			s.first = r.First
+		}
+		if r.Last.Less(s.last) {
+			s.last = r.Last
+		}
+		if !s.last.Less(s.first) {
+			all = append(all, s)
+		}
+	}
+	return join(all)
+}
+
+// join sorts spans and makes one of those that touch.
+func join(all []span) []span {
+	slices.SortFunc(all, func(a, b span) int { return a.first.Compare(b.first) })
+	var out []span
+	for _, s := range all {
+		if n := len(out); n > 0 && (s.first.Compare(out[n-1].last) <= 0 || out[n-1].last.Next() == s.first) {
+			if out[n-1].last.Less(s.last) {
+				out[n-1].last = s.last
+			}
+			continue
+		}
+		out = append(out, s)
+	}
+	return out
+}
+
+// left are the runs that may be handed out.
+func (r Range) left(gateway netip.Addr) []span {
+	holes := r.holes()
+	if gateway.IsValid() && r.within(gateway) {
+		holes = join(append(holes, span{gateway, gateway}))
+	}
+	var out []span
+	next := r.First
+	for _, h := range holes {
+		if next.Less(h.first) {
+			out = append(out, span{next, h.first.Prev()})
+		}
+		next = h.last.Next()
+	}
+	if next.IsValid() && !r.Last.Less(next) {
+		out = append(out, span{next, r.Last})
+	}
+	return out
+}
+
+// usable is what of a network may be handed out without further words: all but
+// the edges, which are those of an IPPool. whereabouts refuses networks of one
+// or two addresses, and keeps the last one of IPv6 networks.
+func usable(p netip.Prefix) (first, last netip.Addr) {
+	first, last = p.Addr(), lastOf(p)
+	if p.Bits() >= first.BitLen()-1 {
+		return first, last
+	}
+	if first.Is4() {
+		last = last.Prev()
+	}
+	return first.Next(), last
+}
+
+// lastOf returns the last address of a network.
+func lastOf(p netip.Prefix) netip.Addr {
+	b := p.Masked().Addr().AsSlice()
+	for i := p.Bits(); i < len(b)*8; i++ {
+		b[i/8] |= 0x80 >> (i % 8)
+	}
+	a, _ := netip.AddrFromSlice(b)
+	return a
+}
+
+// special names addresses in a network that no interface may have.
+func special(p netip.Prefix) string {
+	for _, s := range []string{"0.0.0.0/32", "127.0.0.0/8", "224.0.0.0/4", "255.255.255.255/32", "::/127", "::ffff:0:0/96", "ff00::/8"} {
+		if netip.MustParsePrefix(s).Overlaps(p) {
+			return "addresses of " + s
+		}
+	}
+	return ""
+}
+
+// sloppyAddr reads an address as whereabouts does: the numbers of an IPv4
+// address may have leading zeros, and are decimal.
+func sloppyAddr(text string) (netip.Addr, bool) {
+	if !strings.Contains(text, ":") {
+		parts := strings.Split(text, ".")
+		for i, part := range parts {
+			if trimmed := strings.TrimLeft(part, "0"); len(part) <= 3 && part != "" {
+				parts[i] = trimmed
+				if trimmed == "" {
+					parts[i] = "0"
+				}
+			}
+		}
+		text = strings.Join(parts, ".")
+	}
+	a, err := netip.ParseAddr(text)
+	return a.Unmap(), err == nil && a.Zone() == ""
+}
+
+// sloppyPrefix reads an address with a prefix length.
+func sloppyPrefix(text string) (netip.Prefix, bool) {
+	addr, length, _ := strings.Cut(text, "/")
+	a, ok := sloppyAddr(addr)
+	if !ok || strings.HasPrefix(addr, "::ffff:") && a.Is4() {
+		return netip.Prefix{}, false
+	}
+	p, err := netip.ParsePrefix(a.String() + "/" + length)
+	return p, err == nil
+}
