@@ -89,7 +89,7 @@ func TestDaemons(t *testing.T) {
 	n2.cni("DEL", p2, p2.netns.Path()).wantOK(t, "DEL p2 without a daemon")
 	n1.start(t)
 	n2.start(t)
-	n1.cni("CHECK", p1, p1.netns.Path()).wantOK(t, "CHECK after a restart")
+	n1.call("CHECK", p1, p1.netns.Path(), prevResult(first)).wantOK(t, "CHECK after a restart")
 	second := n1.cni("ADD", p1, p1.netns.Path())
 	second.wantOK(t, "ADD p1 again")
 	if !bytes.Equal(first.stdout, second.stdout) {
@@ -478,9 +478,19 @@ type answer struct {
 	err    error
 }
 
+// prevResult gives a call the answer to the ADD.
+func prevResult(a answer) func(config map[string]any) {
+	return func(config map[string]any) { config["prevResult"] = json.RawMessage(a.stdout) }
+}
+
 // cni runs the installed plugin as a runtime does: with the configuration that
 // was installed.
 func (n *labNode) cni(verb string, p *labPod, netns string) answer {
+	return n.call(verb, p, netns, func(map[string]any) {})
+}
+
+// call is cni with a configuration that is changed first.
+func (n *labNode) call(verb string, p *labPod, netns string, change func(config map[string]any)) answer {
 	raw, err := os.ReadFile(n.conflist())
 	if err != nil {
 		return answer{err: err}
@@ -494,6 +504,7 @@ func (n *labNode) cni(verb string, p *labPod, netns string) answer {
 	}
 	config := list.Plugins[0]
 	config["name"], config["cniVersion"] = list.Name, "1.1.0"
+	change(config)
 	stdin, err := json.Marshal(config)
 	if err != nil {
 		return answer{err: err}
