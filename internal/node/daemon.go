@@ -4,7 +4,6 @@ import (
 	"context"
 	"errors"
 	"fmt"
-	"os"
 	"path/filepath"
 	"sync/atomic"
 	"time"
@@ -26,9 +25,6 @@ const (
 
 	recordsDir = "attachments"
 	lockFile   = "lock"
-	// heartbeatEvery is a third of what the plugin takes for young at most, so
-	// that one beat may be late.
-	heartbeatEvery = 15 * time.Second
 )
 
 // Config is what a Daemon works with.
@@ -105,6 +101,7 @@ func New(c Config) (*Daemon, error) {
 	v.ledger = newLedger(filepath.Join(c.StateDir, recordsDir), c.BootID, d.released)
 	v.registry = newRegistry(d.changed)
 	v.remover = newRemover(c.Kernel, v.ledger)
+	v.health = newHealth(v.look, filepath.Join(filepath.Dir(c.Socket), cniproto.HeartbeatFile), c.BootID)
 	v.mender = &mender{verbs: v, queue: newQueue[string]("mender")}
 	v.acks = newAcknowledger(c.API, v.registry, v.ledger, m)
 	return d, nil
@@ -146,7 +143,7 @@ func (d *Daemon) Ready() error {
 	if !d.serving.Load() {
 		return errors.New("the CNI socket is not open yet")
 	}
-	return d.verbs.status()
+	return d.verbs.health.told.Load().seen
 }
 
 // Run adopts what the daemon before left, replays the DELs that came while there
@@ -197,7 +194,7 @@ func (d *Daemon) Run(ctx context.Context) error {
 func (d *Daemon) background() []func(context.Context) error {
 	v := d.verbs
 	return []func(context.Context) error{
-		v.remover.Run, v.acks.Run, v.host.Run, d.sweep, d.reaper.Run, v.mender.Run, d.watch, d.announce, d.heartbeat,
+		v.remover.Run, v.acks.Run, v.host.Run, d.sweep, d.reaper.Run, v.mender.Run, d.watch, d.announce, v.keepHealth,
 	}
 }
 
@@ -297,34 +294,4 @@ func (d *Daemon) announce(ctx context.Context) error {
 	}
 	logr.FromContextOrDiscard(ctx).Info("pods can be served", "conflist", filepath.Join(i.ConfDir, ConflistName))
 	return nil
-}
-
-// heartbeat touches a file while pods can be served, so that the plugin can
-// answer STATUS when the daemon is being restarted.
-func (d *Daemon) heartbeat(ctx context.Context) error {
-	path := filepath.Join(filepath.Dir(d.config.Socket), cniproto.HeartbeatFile)
-	tick := time.NewTicker(heartbeatEvery)
-	defer tick.Stop()
-	for {
-		if d.verbs.status() == nil {
-			if err := beat(path, d.config.BootID); err != nil {
-				logr.FromContextOrDiscard(ctx).Error(err, "heartbeat was not written")
-			}
-		}
-		select {
-		case <-tick.C:
-		case <-ctx.Done():
-			return nil
-		}
-	}
-}
-
-// beat makes a file young, and its content right, without a moment in which it
-// is empty.
-func beat(path, content string) error {
-	if old, err := os.ReadFile(path); err == nil && string(old) == content {
-		now := time.Now()
-		return os.Chtimes(path, now, now)
-	}
-	return os.WriteFile(path, []byte(content), 0o600)
 }

@@ -25,6 +25,9 @@ var (
 	errDiffers = errors.New("differs from its record")
 	// errUnavailable says that no ADD can be served now (STATUS).
 	errUnavailable = errors.New("cannot serve ADD")
+	// errImpaired says the same, and that pods that are there have lost their
+	// network (STATUS).
+	errImpaired = errors.New("cannot serve ADD, and pods are cut off")
 	// errUnserved says that the verb is not served by this build.
 	errUnserved = errors.New("verb is not served")
 )
@@ -45,6 +48,7 @@ var codes = []struct {
 	{errInvalid, cniproto.CodeInvalidConfig},
 	{netdev.ErrInvalid, cniproto.CodeInvalidConfig},
 	{errDiffers, codeDiffers},
+	{errImpaired, cniproto.CodeLimited},
 	{errUnavailable, cniproto.CodeUnavailable},
 	{errNotReady, cniproto.CodeTryAgainLater},
 	{netdev.ErrNoBridge, cniproto.CodeTryAgainLater},

@@ -52,7 +52,8 @@ type hostNet struct {
 	written *v1alpha1.NodeNetwork // own, as it was after the last write
 
 	mu      sync.Mutex
-	mtu     int // 0 until the bridge was made
+	mtu     int    // 0 until the bridge was made
+	link    string // the uplink as it was found last
 	reason  string
 	changed chan struct{} // closed when mtu or reason changes, then replaced
 }
@@ -218,6 +219,9 @@ func (h *hostNet) apply(ctx context.Context) error {
 			Status: metav1.ConditionFalse, Reason: "NoUplink", Message: err.Error(),
 		}))
 	}
+	h.mu.Lock()
+	h.link = up.Name
+	h.mu.Unlock()
 	want, problems := planHost(h.bridge, own, all, up)
 	changes, err := h.kernel.ApplyHost(ctx, want)
 	if len(changes) > 0 {

@@ -62,6 +62,13 @@ func (l *ledger) all() []*record {
 	return out
 }
 
+// count returns how many sandboxes there are.
+func (l *ledger) count() int {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	return len(l.records)
+}
+
 // holding returns the container IDs of the sandboxes of a PodAttachment.
 func (l *ledger) holding(uid types.UID) []string {
 	l.mu.Lock()

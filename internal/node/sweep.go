@@ -42,6 +42,7 @@ func (v *verbs) adopt(ctx context.Context) error {
 		}
 	}
 	v.undoUnanswered(ctx, links)
+	v.health.begin()
 	if err := v.sweep(ctx); err != nil {
 		log.Error(err, "sweep was not complete, will be tried again")
 	}

@@ -28,6 +28,7 @@ type verbs struct {
 	manager  *network.Manager
 	remover  *remover
 	mender   *mender
+	health   *health
 	host     *hostNet
 	acks     *acknowledger
 	metrics  *metrics

@@ -399,20 +399,6 @@ func TestUndoGoesOn(t *testing.T) {
 	})
 }
 
-func TestStatus(t *testing.T) {
-	inWorld(t, func(w *world) {
-		t := w.t
-		_, err := w.handle(cniproto.Request{Verb: cniproto.VerbStatus})
-		wantCode(t, err, 0)
-	})
-	w := &verbs{registry: newRegistry(nil), host: newHostNet(nil, nil, nil, Config{}), node: "n1"}
-	_, err := w.Handle(t.Context(), cniproto.Request{Verb: cniproto.VerbStatus})
-	wantCode(t, err, cniproto.CodeUnavailable, "n1", "API server")
-	w.registry.setSynced()
-	_, err = w.Handle(t.Context(), cniproto.Request{Verb: cniproto.VerbStatus})
-	wantCode(t, err, cniproto.CodeUnavailable, "n1", "default network")
-}
-
 func TestErrorCodes(t *testing.T) {
 	for _, tc := range codes {
 		wantCode(t, cniError(fmt.Errorf("doing it: %w", because(tc.err, "so"))), tc.code)

@@ -1,0 +1,137 @@
+package node
+
+import (
+	"os"
+	"path/filepath"
+	"testing"
+	"time"
+
+	"fairlead.dev/fairlead/internal/cniproto"
+	"fairlead.dev/fairlead/internal/netdev"
+)
+
+func (w *world) wantStatus(code int, words ...string) {
+	w.t.Helper()
+	_, err := w.handle(cniproto.Request{Verb: cniproto.VerbStatus})
+	wantCode(w.t, err, code, words...)
+}
+
+// pass lets the bubble's clock go on.
+func (w *world) pass(d time.Duration) {
+	time.Sleep(d) //nolint:forbidigo // the bubble's clock
+	settle()
+}
+
+func (w *world) setBridge(there bool) {
+	w.kernel.mu.Lock()
+	defer w.kernel.mu.Unlock()
+	w.kernel.bridges["fairlead0"] = there
+}
+
+func (w *world) setUplink(name string) {
+	w.host.mu.Lock()
+	defer w.host.mu.Unlock()
+	w.host.uplink.Name = name
+}
+
+func TestStatusBeforeAnythingIsKnown(t *testing.T) {
+	v := &verbs{registry: newRegistry(nil), host: newHostNet(&fakeHost{kernel: newFakeKernel()}, nil, nil, Config{}), node: "n1"}
+	v.health = newHealth(v.look, filepath.Join(t.TempDir(), cniproto.HeartbeatFile), "boot-1")
+	status := func(words ...string) {
+		t.Helper()
+		_, err := v.Handle(t.Context(), cniproto.Request{Verb: cniproto.VerbStatus})
+		wantCode(t, err, cniproto.CodeUnavailable, words...)
+	}
+	status("starting")
+	v.health.begin()
+	status("n1", "API server")
+	v.registry.setSynced()
+	v.health.note(v.look(), false)
+	status("n1", "default network")
+}
+
+// containerd makes a node unready for one bad STATUS, so one bad look says
+// nothing yet; a good one counts at once.
+func TestStatusHasHysteresis(t *testing.T) {
+	inWorld(t, func(w *world) {
+		w.wantStatus(0)
+		w.setBridge(false)
+		w.pass(lookEvery)
+		w.wantStatus(0)
+		w.setBridge(true)
+		w.pass(lookEvery)
+		w.setBridge(false)
+		w.pass(lookEvery)
+		w.wantStatus(0) // bad, good, bad: not twice in a row
+		w.pass(lookEvery)
+		w.wantStatus(cniproto.CodeUnavailable, "n1", "bridge fairlead0")
+		w.setBridge(true)
+		w.pass(lookEvery)
+		w.wantStatus(0)
+	})
+}
+
+func TestStatusOfPodsThatAreCutOff(t *testing.T) {
+	inWorld(t, func(w *world) {
+		w.pod("p", "u1")
+		w.mustAdd("c1", "p", "u1")
+		w.setBridge(false)
+		w.pass(badLooks * lookEvery)
+		w.wantStatus(cniproto.CodeLimited, "n1", "bridge fairlead0")
+		w.setBridge(true)
+		w.setUplink("eth9") // eth0, as it was found last, is gone
+		w.pass(badLooks * lookEvery)
+		w.wantStatus(cniproto.CodeLimited, "n1", "uplink eth0")
+		if err := w.daemon.Ready(); err == nil {
+			w.t.Error("Ready says yes")
+		}
+		if err := w.del("c1"); err != nil {
+			w.t.Fatal(err)
+		}
+		w.pass(lookEvery)
+		w.wantStatus(cniproto.CodeUnavailable)
+	})
+}
+
+// An upgrade of the daemon does not make the node unready: what the daemon before
+// said a short while ago is believed, for so long and in this boot only.
+func TestStatusAfterARestart(t *testing.T) {
+	for _, tc := range []struct {
+		name   string
+		change func(w *world)
+		code   int
+	}{
+		{name: "it could serve", change: func(*world) {}},
+		{name: "a while ago", code: cniproto.CodeUnavailable, change: func(w *world) { w.pass(cniproto.HeartbeatGrace + time.Second) }},
+		{name: "in another boot", code: cniproto.CodeUnavailable, change: func(w *world) { w.bootID = "boot-2" }},
+		{
+			name: "nobody knows", code: cniproto.CodeUnavailable,
+			change: func(w *world) { _ = os.Remove(filepath.Join(w.dir, cniproto.HeartbeatFile)) },
+		},
+	} {
+		t.Run(tc.name, func(t *testing.T) {
+			inWorld(t, func(w *world) {
+				w.stop()
+				beat := filepath.Join(w.dir, cniproto.HeartbeatFile)
+				if err := os.Chtimes(beat, time.Now(), time.Now()); err != nil { // by the bubble's clock
+					w.t.Fatal(err)
+				}
+				tc.change(w)
+				w.setBridge(false)
+				w.setUplink("")
+				w.host.set(func(h *fakeHost) { h.fail = netdev.ErrNoBridge })
+				w.start()
+				settle()
+				w.wantStatus(tc.code)
+				w.pass(cniproto.HeartbeatGrace)
+				w.wantStatus(cniproto.CodeUnavailable)
+				w.host.set(func(h *fakeHost) { h.fail = nil })
+				w.setUplink("eth0")
+				w.setBridge(true)
+				w.daemon.verbs.host.kick()
+				settle()
+				w.wantStatus(0)
+			})
+		})
+	}
+}
