@@ -40,7 +40,7 @@ func TestAuditWhilePodsComeAndGo(t *testing.T) {
 		t.Fatal(err)
 	}
 	world := watchWorld(t, c, name)
-	supervise(t, c.Kubeconfig)
+	supervise(t, c.Account(cluster.ControllerAccount, ""))
 	for wave := range 2 {
 		var pods []*corev1.Pod
 		for i := range 12 {

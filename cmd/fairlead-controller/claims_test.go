@@ -36,7 +36,7 @@ func TestRequestedAndStickyAddresses(t *testing.T) {
 	}
 	c.Node("node-x")
 	c.Node("node-y")
-	supervise(t, c.Kubeconfig)
+	supervise(t, c.Account(cluster.ControllerAccount, ""))
 	w := &claimWorld{&world{c: c, domain: "claims"}}
 	w.keep(t, 10*time.Millisecond, func(ctx context.Context) {
 		w.detach(ctx, slices.DeleteFunc(w.look(ctx), func(r v1alpha1.PodAttachment) bool { return r.Spec.NodeName != "node-x" }))

@@ -22,6 +22,7 @@ import (
 	corev1 "k8s.io/api/core/v1"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/client-go/rest"
+	"k8s.io/client-go/tools/clientcmd"
 	ctrl "sigs.k8s.io/controller-runtime"
 	"sigs.k8s.io/controller-runtime/pkg/client"
 
@@ -57,8 +58,8 @@ func (m moment) String() string {
 	return strings.TrimSuffix(fmt.Sprintf("%s %s %s/%s", side, m.method, m.resource, m.subresource), "/")
 }
 
-// killer stands between a controller and the API server, and kills the
-// controller at chosen moments.
+// killer stands between a controller and the API server, where it has the rights
+// that an installation gives it, and kills the controller at chosen moments.
 type killer struct {
 	*httptest.Server
 	proxy *httputil.ReverseProxy
@@ -75,7 +76,11 @@ func newKiller(t *testing.T, c *cluster.Cluster) *killer {
 	if err != nil {
 		t.Fatal(err)
 	}
-	transport, err := rest.TransportFor(c.REST)
+	account, err := clientcmd.BuildConfigFromFlags("", c.Account(cluster.ControllerAccount, ""))
+	if err != nil {
+		t.Fatal(err)
+	}
+	transport, err := rest.TransportFor(account)
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -229,7 +234,7 @@ func supervise(t *testing.T, kubeconfig string) *program {
 	file := filepath.Join(dir, "controller.yaml")
 	write(t, file, fmt.Sprintf(`kubeconfig: %q
 metricsAddress: "0"
-leaderElection: {namespace: kube-system, leaseDuration: 2s, renewDeadline: 1500ms, retryPeriod: 100ms}
+leaderElection: {leaseDuration: 2s, renewDeadline: 1500ms, retryPeriod: 100ms}
 `, kubeconfig))
 	log, err := os.OpenFile(filepath.Join(dir, "log"), os.O_CREATE|os.O_APPEND|os.O_WRONLY, 0o600)
 	if err != nil {
@@ -263,8 +268,11 @@ leaderElection: {namespace: kube-system, leaseDuration: 2s, renewDeadline: 1500m
 		cancel()
 		<-done
 		_ = log.Close()
+		text, _ := os.ReadFile(log.Name())
+		if strings.Contains(string(text), "forbidden") {
+			t.Error("the controller tried what deploy/rights does not allow; its log says what")
+		}
 		if t.Failed() {
-			text, _ := os.ReadFile(log.Name())
 			t.Logf("the controller's log:\n%s", text)
 		}
 	})

@@ -36,7 +36,7 @@ func TestWhatHappenedWhileDown(t *testing.T) {
 	gone, finished, forgotten, stays := c.Pod("gone", name), c.Pod("finished", name), c.Pod("forgotten", name), c.Pod("stays", name)
 	stranded := c.Pod("stranded", off.Name)
 	t.Run("up", func(t *testing.T) {
-		supervise(t, c.Kubeconfig)
+		supervise(t, c.Account(cluster.ControllerAccount, ""))
 		c.Eventually(t, "all records", func(ctx context.Context) error {
 			return world.recorded(ctx, []*corev1.Pod{gone, finished, forgotten, stays})
 		})
@@ -59,7 +59,7 @@ func TestWhatHappenedWhileDown(t *testing.T) {
 	switchOff(t, c, off)
 	late := c.Pod("late", name)
 
-	supervise(t, c.Kubeconfig)
+	supervise(t, c.Account(cluster.ControllerAccount, ""))
 	c.Eventually(t, "what the living have, and nothing else", func(ctx context.Context) error {
 		return world.holdsOnly(ctx, []*corev1.Pod{stays, late})
 	})

@@ -21,7 +21,7 @@ import (
 func TestPools(t *testing.T) {
 	c := cluster.Exclusive(t)
 	c.Node("node-x")
-	supervise(t, c.Kubeconfig)
+	supervise(t, c.Account(cluster.ControllerAccount, ""))
 	w := &poolWorld{claimWorld{&world{c: c, domain: "pools"}}}
 	w.keep(t, 10*time.Millisecond, func(ctx context.Context) { w.detach(ctx, w.look(ctx)) })
 	t.Run("fallback", w.fallback)

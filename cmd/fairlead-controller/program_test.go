@@ -24,7 +24,7 @@ import (
 // outside the range, excludes outside it).
 func TestMalformedPools(t *testing.T) {
 	c := cluster.Exclusive(t)
-	supervise(t, c.Kubeconfig)
+	supervise(t, c.Account(cluster.ControllerAccount, ""))
 	c.Node("node-x")
 	cases := []struct {
 		name string
@@ -119,8 +119,8 @@ func TestFailover(t *testing.T) {
 	}); err != nil {
 		t.Fatal(err)
 	}
-	supervise(t, c.Kubeconfig)
-	supervise(t, c.Kubeconfig)
+	supervise(t, c.Account(cluster.ControllerAccount, ""))
+	supervise(t, c.Account(cluster.ControllerAccount, ""))
 	seen := map[string]bool{}
 	for i, signal := range []syscall.Signal{0, syscall.SIGTERM, syscall.SIGKILL, syscall.SIGTERM} {
 		var holder string
@@ -151,7 +151,7 @@ func leader(t *testing.T, c *cluster.Cluster) string {
 	t.Helper()
 	lease := &coordinationv1.Lease{}
 	c.Eventually(t, "a leader", func(ctx context.Context) error {
-		if err := c.Client.Get(ctx, client.ObjectKey{Namespace: "kube-system", Name: leaseName}, lease); err != nil {
+		if err := c.Client.Get(ctx, client.ObjectKey{Namespace: cluster.AccountNamespace, Name: leaseName}, lease); err != nil {
 			return err
 		}
 		if lease.Spec.HolderIdentity == nil || *lease.Spec.HolderIdentity == "" {

@@ -32,11 +32,9 @@ const tokenSeconds = 3600
 // node the token is bound to a pod on it, as a kubelet's is; the Node has to exist, else Kubernetes soon removes the pod.
 func (c *Cluster) Account(name, node string) string {
 	c.tb.Helper()
-	rights, err := Deploy("rights")
-	if err != nil {
+	if err := c.rights(); err != nil {
 		c.tb.Fatal(err)
 	}
-	c.Kubectl("apply", "--server-side", "--force-conflicts", "-k", rights)
 	request := &authenticationv1.TokenRequest{Spec: authenticationv1.TokenRequestSpec{ExpirationSeconds: new(int64(tokenSeconds))}}
 	if node != "" {
 		pod := c.holder(name, node)
@@ -52,6 +50,16 @@ func (c *Cluster) Account(name, node string) string {
 	}
 	c.awaitRights(path)
 	return path
+}
+
+// installRights brings the accounts and their rights to those of this build.
+func installRights(kubeconfig string) error {
+	rights, err := Deploy("rights")
+	if err != nil {
+		return err
+	}
+	_, err = kubectl(kubeconfig, "apply", "--server-side", "--force-conflicts", "-k", rights)
+	return err
 }
 
 // holder creates the pod that a token is bound to. It uses its node's network, so it asks for none.
@@ -96,7 +104,7 @@ func (c *Cluster) awaitRights(kubeconfig string) {
 	if err != nil {
 		c.tb.Fatal(err)
 	}
-	api, err := client.New(cfg, client.Options{Scheme: newScheme(), Mapper: c.Client.RESTMapper()})
+	api, err := client.New(cfg, client.Options{Scheme: c.Client.Scheme(), Mapper: c.Client.RESTMapper()})
 	if err != nil {
 		c.tb.Fatal(err)
 	}

@@ -53,6 +53,8 @@ type Cluster struct {
 	Namespace string
 
 	tb testing.TB
+	// rights installs what Account needs, once in a test binary.
+	rights func() error
 }
 
 // New gives a test the control plane beside other tests of this and other packages. What the test makes outside its
@@ -85,6 +87,7 @@ type connection struct {
 	kubeconfig string
 	rest       *rest.Config
 	client     client.Client
+	rights     func() error
 }
 
 // connect finds or starts the control plane, once in a test binary: a second try would fail as the first did.
@@ -107,7 +110,10 @@ var connect = sync.OnceValues(func() (*connection, error) {
 	if err := installCRDs(ctx, api); err != nil {
 		return nil, err
 	}
-	return &connection{kubeconfig: kubeconfig, rest: cfg, client: api}, nil
+	return &connection{
+		kubeconfig: kubeconfig, rest: cfg, client: api,
+		rights: sync.OnceValue(func() error { return installRights(kubeconfig) }),
+	}, nil
 })
 
 func newScheme() *runtime.Scheme {
@@ -133,7 +139,7 @@ func use(tb testing.TB, mode lockMode) *Cluster {
 	}
 	tb.Cleanup(unlock)
 
-	c := &Cluster{REST: rest.CopyConfig(conn.rest), Kubeconfig: conn.kubeconfig, Client: conn.client, tb: tb}
+	c := &Cluster{REST: rest.CopyConfig(conn.rest), Kubeconfig: conn.kubeconfig, Client: conn.client, tb: tb, rights: conn.rights}
 	c.makeNamespace()
 	return c
 }

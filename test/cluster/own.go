@@ -4,6 +4,7 @@ import (
 	"os"
 	"os/exec"
 	"path/filepath"
+	"sync"
 	"testing"
 
 	"sigs.k8s.io/controller-runtime/pkg/client"
@@ -39,5 +40,6 @@ func Own(tb testing.TB) *Cluster {
 	if err != nil {
 		tb.Fatal(err)
 	}
-	return &Cluster{REST: cfg, Kubeconfig: kubeconfig, Client: api, tb: tb}
+	rights := sync.OnceValue(func() error { return installRights(kubeconfig) })
+	return &Cluster{REST: cfg, Kubeconfig: kubeconfig, Client: api, tb: tb, rights: rights}
 }
