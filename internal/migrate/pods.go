@@ -1,0 +1,87 @@
+package migrate
+
+import (
+	"encoding/json"
+	"net/netip"
+	"regexp"
+
+	corev1 "k8s.io/api/core/v1"
+
+	"fairlead.dev/fairlead/api/v1alpha1"
+	"fairlead.dev/fairlead/internal/pod"
+)
+
+// statusAnnotation is where Multus writes what a pod got (Kubernetes Network
+// Custom Resource Definition De-facto Standard, section 4.2).
+const statusAnnotation = "k8s.v1.cni.cncf.io/network-status"
+
+// attached is one entry of the network-status.
+type attached struct {
+	Name      string   `json:"name"`
+	Interface string   `json:"interface"`
+	IPs       []string `json:"ips"`
+	Default   bool     `json:"default"`
+}
+
+// Whoever may write a pod may write its network-status, so what does not fit a
+// PodAttachment is not believed.
+const (
+	maxInterfaces = 32
+	maxAddresses  = 16
+	maxNetwork    = 317
+)
+
+var interfaceName = regexp.MustCompile(`^[a-zA-Z0-9][a-zA-Z0-9_.-]{0,14}$`)
+
+// statusOf reads a pod's network-status. ok is false when the pod has none, or
+// one that cannot be read: then nothing is known of its interfaces.
+func statusOf(p *corev1.Pod) (entries []attached, ok bool) {
+	raw, ok := p.Annotations[statusAnnotation]
+	if !ok || json.Unmarshal([]byte(raw), &entries) != nil {
+		return nil, false
+	}
+	return entries, true
+}
+
+// use is an interface of a running pod that has an address.
+type use struct {
+	pod *corev1.Pod
+	// iface is empty when only the pod's own addresses are known.
+	iface   string
+	network string
+	// silent is true when it is only recorded, of a pod that shows nothing.
+	silent bool
+}
+
+// shown yields every address that a pod says it has, with the interface: those
+// of its network-status, else the pod's own.
+func shown(p *corev1.Pod, yield func(a netip.Addr, iface, network string)) {
+	entries, ok := statusOf(p)
+	if !ok {
+		for _, ip := range p.Status.PodIPs {
+			if a, err := netip.ParseAddr(ip.IP); err == nil {
+				yield(a.Unmap(), "", v1alpha1.DefaultNetwork)
+			}
+		}
+		return
+	}
+	for _, e := range entries[:min(len(entries), maxInterfaces)] {
+		if !interfaceName.MatchString(e.Interface) || e.Name == "" || len(e.Name) > maxNetwork {
+			continue
+		}
+		if e.Default {
+			e.Name = v1alpha1.DefaultNetwork
+		}
+		for _, text := range e.IPs[:min(len(e.IPs), maxAddresses)] {
+			a, err := netip.ParseAddr(text)
+			if err != nil {
+				continue
+			}
+			yield(a.Unmap(), e.Interface, e.Name)
+		}
+	}
+}
+
+// started says whether a pod has all that it will have: it runs, so its network
+// is complete.
+func started(p *corev1.Pod) bool { return p.Status.Phase == corev1.PodRunning && pod.Holds(p) }
