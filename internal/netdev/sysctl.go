@@ -6,12 +6,27 @@ import (
 	"io/fs"
 	"os"
 	"strings"
+	"sync"
+
+	"golang.org/x/sys/unix"
 )
 
 const sysctlRoot = "/proc/sys/"
 
 // errNoSysctl says that this kernel does not have the setting.
 var errNoSysctl = errors.New("setting is not offered by this kernel")
+
+// Sysctls are the settings of the host.
+type Sysctls struct{}
+
+// Read reads a setting, named as its file below /proc/sys.
+func (Sysctls) Read(name string) (string, error) { return readSysctl(name) }
+
+// Set makes a setting have the value, and writes only when it has another.
+func (Sysctls) Set(name, value string) error {
+	_, err := setSysctl(name, value)
+	return err
+}
 
 // readSysctl reads a setting of the calling thread's namespace.
 func readSysctl(name string) (string, error) {
@@ -26,7 +41,7 @@ func readSysctl(name string) (string, error) {
 }
 
 // setSysctl makes a setting have the value and returns what it had before. It
-// writes only when that differs: /proc/sys may be read-only.
+// writes only when that differs.
 func setSysctl(name, value string) (before string, err error) {
 	before, err = readSysctl(name)
 	if err != nil || before == value {
@@ -34,6 +49,9 @@ func setSysctl(name, value string) (before string, err error) {
 	}
 	// Opened without O_CREATE, as a setting that vanished must not be created.
 	f, err := os.OpenFile(sysctlRoot+name, os.O_WRONLY, 0)
+	if errors.Is(err, unix.EROFS) {
+		f, err = openOwn(name)
+	}
 	if err == nil {
 		_, err = f.WriteString(value)
 		err = errors.Join(err, f.Close())
@@ -46,3 +64,33 @@ func setSysctl(name, value string) (before string, err error) {
 	}
 	return before, nil
 }
+
+// openOwn opens a setting for writing where /proc/sys is read-only, as it is in
+// a container that is not privileged.
+func openOwn(name string) (*os.File, error) {
+	proc, err := ownProc()
+	if err != nil {
+		return nil, err
+	}
+	return proc.OpenFile("sys/"+name, os.O_WRONLY, 0)
+}
+
+// ownProc is a /proc of this process alone, mounted nowhere. It needs
+// CAP_SYS_ADMIN, as entering a namespace does. It stays open as long as the
+// process lives.
+var ownProc = sync.OnceValues(func() (*os.Root, error) {
+	context, err := unix.Fsopen("proc", unix.FSOPEN_CLOEXEC)
+	if err != nil {
+		return nil, fmt.Errorf("/proc/sys is read-only; making a /proc of one's own: %w", err)
+	}
+	defer func() { _ = unix.Close(context) }()
+	if err := unix.FsconfigCreate(context); err != nil {
+		return nil, fmt.Errorf("/proc/sys is read-only; making a /proc of one's own: %w", err)
+	}
+	mount, err := unix.Fsmount(context, unix.FSMOUNT_CLOEXEC, unix.MOUNT_ATTR_NOSUID|unix.MOUNT_ATTR_NODEV|unix.MOUNT_ATTR_NOEXEC)
+	if err != nil {
+		return nil, fmt.Errorf("/proc/sys is read-only; making a /proc of one's own: %w", err)
+	}
+	defer func() { _ = unix.Close(mount) }()
+	return os.OpenRoot(fmt.Sprintf("/proc/self/fd/%d", mount))
+})
