@@ -53,8 +53,10 @@ func (v *verbs) Handle(ctx context.Context, r cniproto.Request) (result []byte, 
 		err = v.check(ctx, r)
 	case cniproto.VerbStatus:
 		err = v.status()
+	case cniproto.VerbGC:
+		err = v.gc(ctx, r)
 	default:
-		err = because(errUnserved, "CNI_COMMAND: %q is not served by this build: ADD, DEL, CHECK and STATUS are", r.Verb)
+		err = because(errUnserved, "CNI_COMMAND: %q is not served: ADD, DEL, CHECK, STATUS and GC are", r.Verb)
 	}
 	if err != nil {
 		log.V(run.LevelPod).Info("request failed", "args", r.Args, "reason", err.Error())

@@ -126,10 +126,6 @@ func TestAddRefusesBadInputAndChangesNothing(t *testing.T) {
 			change: func(_ *world, r *cniproto.Request) { r.Args = "IgnoreUnknown=1" },
 		},
 		{
-			name: "a verb for later", code: cniproto.CodeInternal, words: []string{"CNI_COMMAND", `"GC"`},
-			change: func(_ *world, r *cniproto.Request) { r.Verb = cniproto.VerbGC },
-		},
-		{
 			name: "an interface without a binding", code: cniproto.CodeInvalidConfig, words: []string{"ns/p-u1", "eth0", "binding"},
 			change: func(w *world, _ *cniproto.Request) {
 				w.api.change(types.NamespacedName{Namespace: "ns", Name: "p-u1"}, func(pa *v1alpha1.PodAttachment) {

@@ -1,0 +1,155 @@
+package node
+
+import (
+	"context"
+	"encoding/json"
+	"errors"
+	"strings"
+	"testing"
+
+	"fairlead.dev/fairlead/internal/cniproto"
+	"fairlead.dev/fairlead/internal/netdev"
+)
+
+func gcRequest(fields string) cniproto.Request {
+	return cniproto.Request{
+		Verb:   cniproto.VerbGC,
+		Config: json.RawMessage(`{"cniVersion":"1.1.0","name":"fairlead","type":"fairlead"` + fields + `}`),
+	}
+}
+
+func TestGC(t *testing.T) {
+	all := []string{"c1/eth0", "c1/net1", "c2/eth0"}
+	cases := []struct {
+		name, fields string
+		code         int
+		words        []string
+		left         []string
+	}{
+		{name: "absent", left: all},
+		{name: "all are valid", fields: `,"cni.dev/valid-attachments":[{"containerID":"c1","ifname":"eth0"},{"containerID":"c2","ifname":"eth0"}]`, left: all},
+		{
+			// The runtime knows eth0 alone; net1 is ours and stays with it.
+			name: "one is not", fields: `,"cni.dev/valid-attachments":[{"containerID":"c1","ifname":"eth0"}]`, left: []string{"c1/eth0", "c1/net1"},
+		},
+		{name: "cni#1101: the other spelling", fields: `,"cni.dev/attachments":[{"containerID":"c2","ifname":"eth0"}]`, left: []string{"c2/eth0"}},
+		{
+			name:   "both spellings",
+			fields: `,"cni.dev/attachments":[{"containerID":"c1","ifname":"eth0"}],"cni.dev/valid-attachments":[{"containerID":"c2","ifname":"eth0"}]`,
+			left:   all,
+		},
+		{name: "none", fields: `,"cni.dev/valid-attachments":[]`},
+		{name: "null is none", fields: `,"cni.dev/valid-attachments":null,"cni.dev/attachments":null`},
+		{name: "unknown ones", fields: `,"cni.dev/valid-attachments":[{"containerID":"c9","ifname":"eth0"}]`},
+		{name: "switched off", fields: `,"disableGC":true,"cni.dev/valid-attachments":[]`, left: all},
+		{
+			name: "no list", fields: `,"cni.dev/valid-attachments":"c1"`, left: all,
+			code: cniproto.CodeInvalidConfig, words: []string{"cni.dev/valid-attachments", `"c1"`},
+		},
+		{
+			name: "an entry without a container ID", fields: `,"cni.dev/valid-attachments":[{"containerID":"c1"},{"ifname":"eth0"}]`, left: all,
+			code: cniproto.CodeInvalidConfig, words: []string{"cni.dev/valid-attachments[1].containerID"},
+		},
+		{
+			name: "a switch that is none", fields: `,"disableGC":"yes"`, left: all,
+			code: cniproto.CodeInvalidConfig, words: []string{"disableGC", `"yes"`},
+		},
+	}
+	for _, tc := range cases {
+		t.Run(tc.name, func(t *testing.T) {
+			inWorld(t, func(w *world) {
+				w.pod("p", "u1", "eth0", "net1")
+				w.pod("q", "u2")
+				w.mustAdd("c1", "p", "u1")
+				w.mustAdd("c2", "q", "u2")
+				_, err := w.handle(gcRequest(tc.fields))
+				wantCode(w.t, err, tc.code, tc.words...)
+				settle()
+				w.wantLinks(tc.left...)
+			})
+		})
+	}
+}
+
+// One sandbox that cannot be let go stops no other, and all errors are told at
+// once.
+func TestGCGoesOnOverErrors(t *testing.T) {
+	inWorld(t, func(w *world) {
+		t := w.t
+		for _, n := range []string{"1", "2", "3"} {
+			w.pod("p"+n, "u"+n)
+			w.mustAdd("c"+n, "p"+n, "u"+n)
+		}
+		// What cannot be written down has to go at once, and cannot for two.
+		w.daemon.verbs.ledger.files.dir = "/dev/null/attachments"
+		stuck := map[string]bool{netdev.HostName("c1", "eth0"): true, netdev.HostName("c2", "eth0"): true}
+		w.kernel.setHook(func(_ context.Context, step, what string) error {
+			if step == "detach" && stuck[what] {
+				return errors.New("device busy")
+			}
+			return nil
+		})
+		_, err := w.handle(gcRequest(`,"cni.dev/valid-attachments":[]`))
+		var e *cniproto.Error
+		if !errors.As(err, &e) || !strings.Contains(e.Details, "sandbox c1") || !strings.Contains(e.Details, "sandbox c2") || !strings.Contains(e.Details, "device busy") {
+			t.Errorf("error %+v: want both sandboxes named", e)
+		}
+		w.wantLinks("c1/eth0", "c2/eth0")
+		w.kernel.setHook(nil)
+	})
+}
+
+// A sandbox whose ADD was still running when the runtime made its list is not in
+// it, and stays.
+func TestGCLeavesWhatCameAfterIt(t *testing.T) {
+	inWorld(t, func(w *world) {
+		t := w.t
+		w.pod("p", "u1")
+		hold, held := make(chan struct{}), make(chan struct{})
+		w.kernel.setHook(func(_ context.Context, step, _ string) error {
+			if step == "attach" {
+				close(held)
+				<-hold
+			}
+			return nil
+		})
+		done := make(chan error, 2)
+		go func() {
+			_, err := w.add("c1", "p", "u1")
+			done <- err
+		}()
+		<-held
+		go func() {
+			_, err := w.handle(gcRequest(`,"cni.dev/valid-attachments":[]`))
+			done <- err
+		}()
+		settle() // GC waits for the ADD
+		w.kernel.setHook(nil)
+		close(hold)
+		for range 2 {
+			if err := <-done; err != nil {
+				t.Error(err)
+			}
+		}
+		settle()
+		w.wantLinks("c1/eth0")
+	})
+}
+
+func FuzzGCConfig(f *testing.F) {
+	f.Add([]byte(`{"cni.dev/valid-attachments":[{"containerID":"c1","ifname":"eth0"}],"cni.dev/attachments":null,"disableGC":false}`))
+	f.Add([]byte(`{"cni.dev/valid-attachments":[null,[],{}]}`))
+	f.Add([]byte(`{"disableGC":1}`))
+	f.Fuzz(func(t *testing.T, config []byte) {
+		valid, told, err := validSandboxes(config)
+		if err != nil {
+			wantCoded(t, err)
+		}
+		if (err != nil || !told) && len(valid) > 0 {
+			t.Errorf("%v without a list", valid)
+		}
+		if valid[""] {
+			t.Error("the empty container ID is valid")
+		}
+	})
+}
