@@ -13,8 +13,9 @@ import (
 // removalsAtOnce bounds the threads that wait in the kernel.
 const removalsAtOnce = 32
 
-// CleanupHost removes everything of ours from the host: the routes, the host
-// ends of all pods (which takes their interfaces away) and the bridges. It
+// CleanupHost removes everything of ours from the host: rules and routes, the
+// host ends of all pods (which takes their interfaces away), the bridges and
+// the tunnel. It
 // returns in words what it removed, and goes on after an error. The settings
 // under /proc/sys stay: others may rely on them by now.
 func (k *Kernel) CleanupHost(ctx context.Context) (removed []string, err error) {
@@ -27,6 +28,15 @@ func (k *Kernel) CleanupHost(ctx context.Context) (removed []string, err error) 
 	defer h.Close()
 	var errs []error
 
+	rules, err := ourRules(ctx, h)
+	errs = append(errs, err)
+	for _, r := range rules {
+		if err := deleteRule(h, r); err != nil {
+			errs = append(errs, err)
+			continue
+		}
+		removed = append(removed, describeRule(r))
+	}
 	routes, err := ourRoutes(ctx, h)
 	errs = append(errs, err)
 	for _, r := range routes {
@@ -42,14 +52,14 @@ func (k *Kernel) CleanupHost(ctx context.Context) (removed []string, err error) 
 	removed, errs = append(removed, ends...), append(errs, err)
 	for _, link := range links {
 		a := link.Attrs()
-		if link.Type() != "bridge" || a.Alias != bridgeAlias {
+		if a.Alias != bridgeAlias && a.Alias != tunnelAlias || link.Type() == "veth" {
 			continue
 		}
 		if err := h.LinkDel(link); err != nil && !isNoLink(err) {
-			errs = append(errs, fmt.Errorf("removing bridge %s: %w", a.Name, err))
+			errs = append(errs, fmt.Errorf("removing %s %s: %w", link.Type(), a.Name, err))
 			continue
 		}
-		removed = append(removed, "bridge "+a.Name)
+		removed = append(removed, link.Type()+" "+a.Name)
 	}
 	return removed, errors.Join(errs...)
 }

@@ -27,8 +27,12 @@ type HostState struct {
 	Uplink string
 	// Local are the blocks of addresses whose pods run here.
 	Local []LocalBlock
-	// Peers are the blocks of the nodes that share the uplink's link.
+	// Peers are the blocks that are reached over the uplink's link.
 	Peers []PeerBlock
+	// Tunnel is this node's end of the tunnel; nil where it has none.
+	Tunnel *Tunnel
+	// Remote are the nodes that are reached through the tunnel.
+	Remote []RemoteNode
 }
 
 // LocalBlock is a block of this node.
@@ -52,9 +56,11 @@ type hostRun struct {
 	conn   *conn
 	ipv6   bool // this kernel has it
 	want   HostState
-	bridge int  // index
-	up     bool // the bridge was up
-	uplink int  // index, 0 without one
+	bridge int // index
+	uplink int // index, 0 without one
+
+	tunnels tunnelLinks
+	down    []string // links to set up
 
 	changes []string
 	errs    []error
@@ -77,10 +83,12 @@ func (r *hostRun) failed(err error) {
 // and links of others are never touched, and a route of another program in the
 // place of ours is an error that names it.
 //
-// On the way it turns on forwarding, keeps the uplink listening to router
-// advertisements (accept_ra 2) when IPv6 forwarding would end that, and turns
-// off redirects, which would make pods send past their gateway. Reverse path
-// filters (rp_filter) stay as they are: every route is symmetric.
+// On the way it turns on forwarding, for IPv4 only on the bridge, the uplink and
+// the tunnel, keeps the uplink listening to router advertisements (accept_ra 2)
+// when IPv6 forwarding would end that, and turns off redirects, which would make
+// pods send past their gateway. Reverse path filters (rp_filter) stay as they
+// are, as every route is symmetric; only the tunnel's is loose: other nodes send
+// through it under addresses that are reached without it.
 func (k *Kernel) ApplyHost(ctx context.Context, want HostState) (changes []string, err error) {
 	if err := want.validate(); err != nil {
 		return nil, err
@@ -105,16 +113,19 @@ func (k *Kernel) ApplyHost(ctx context.Context, want HostState) (changes []strin
 	if err := r.applyBridge(); err != nil {
 		return r.changes, fmt.Errorf("%w: %s: %w", ErrNoBridge, want.Bridge, err)
 	}
+	r.applyTunnel()
 	k.watch(func(w *watched) {
-		*w = watched{bridge: want.Bridge, bridgeIndex: r.bridge, uplink: want.Uplink, uplinkIndex: r.uplink}
+		*w = watched{bridge: want.Bridge, bridgeIndex: r.bridge, uplink: want.Uplink, uplinkIndex: r.uplink, tunnels: r.tunnels}
 	})
 	r.failed(k.inHost(r.applySettings))
-	if !r.up { // only now: settings say what it does when it comes up
-		r.mend(raise(want.Bridge), "set %s up", want.Bridge)
+	for _, name := range r.down { // only now: settings say what they do when they come up
+		r.mend(raise(name), "set %s up", name)
 	}
 	r.applyAddresses(ctx)
 	r.adoptOrphans(ctx)
+	r.applyNeighbours(ctx)
 	r.applyRoutes(ctx)
+	r.applyRules(ctx)
 	return r.changes, errors.Join(r.errs...)
 }
 
@@ -149,6 +160,17 @@ func (s *HostState) validate() error {
 			bad("block %v of another node must say which address it is reached by", b.Prefix)
 		}
 	}
+	if err := s.Tunnel.validate(); err != nil {
+		bad("%w", err)
+	}
+	if s.Tunnel == nil && len(s.Remote) > 0 {
+		bad("%d nodes are behind a tunnel: it must be described", len(s.Remote))
+	}
+	for _, n := range s.Remote {
+		if err := n.validate(); err != nil {
+			bad("node behind the tunnel: %w", err)
+		}
+	}
 	return errors.Join(errs...)
 }
 
@@ -166,7 +188,10 @@ func checkBlock(p netip.Prefix, with netip.Addr) error {
 func (s *HostState) wants(kind func(netip.Addr) bool) bool {
 	return slices.ContainsFunc(s.Gateways, kind) ||
 		slices.ContainsFunc(s.Local, func(b LocalBlock) bool { return kind(b.Prefix.Addr()) }) ||
-		slices.ContainsFunc(s.Peers, func(b PeerBlock) bool { return kind(b.Prefix.Addr()) })
+		slices.ContainsFunc(s.Peers, func(b PeerBlock) bool { return kind(b.Prefix.Addr()) }) ||
+		slices.ContainsFunc(s.Remote, func(n RemoteNode) bool {
+			return slices.ContainsFunc(n.Blocks, func(b netip.Prefix) bool { return kind(b.Addr()) })
+		})
 }
 
 // findUplink fills in what depends on the uplink. A missing uplink spoils only
@@ -213,6 +238,7 @@ func (r *hostRun) applyBridge() error {
 			return err
 		}
 		r.changed("created bridge %s (mac %s, mtu %d)", name, mac, r.want.MTU)
+		r.down = append(r.down, name)
 		r.bridge, err = r.conn.index(name)
 		return err
 	}
@@ -234,7 +260,9 @@ func (r *hostRun) applyBridge() error {
 	if a.HardwareAddr.String() != mac.String() {
 		r.mend(setLink(name, "mac", nl.NewRtAttr(unix.IFLA_ADDRESS, mac)), "set the mac of %s from %s to %s", name, a.HardwareAddr, mac)
 	}
-	r.up = a.Flags&net.FlagUp != 0
+	if a.Flags&net.FlagUp == 0 {
+		r.down = append(r.down, name)
+	}
 	return nil
 }
 
@@ -247,64 +275,38 @@ func (r *hostRun) mend(s step, format string, args ...any) {
 	r.changed(format, args...)
 }
 
-// applySettings writes the settings under /proc/sys, on a thread in the host
-// namespace.
-func (r *hostRun) applySettings() error {
-	var errs []error
-	set := func(name, value string) {
-		before, err := setSysctl(name, value)
-		if err != nil {
-			errs = append(errs, err)
-		} else if before != value {
-			r.changed("set %s from %s to %s", name, before, value)
+// applyAddresses makes the bridge have the gateways' addresses and the tunnel's
+// interfaces those of the node, which is what masquerading takes for the source
+// of what leaves through them.
+func (r *hostRun) applyAddresses(ctx context.Context) {
+	gateways := make([]netip.Prefix, 0, len(r.want.Gateways))
+	for _, g := range r.want.Gateways {
+		gateways = append(gateways, gatewayPrefix(g))
+	}
+	r.applyAddressesOf(ctx, r.want.Bridge, r.bridge, gateways)
+	if r.want.Tunnel == nil {
+		return
+	}
+	var own []netip.Prefix
+	for _, a := range r.want.Tunnel.Underlay {
+		own = append(own, netip.PrefixFrom(a, a.BitLen()))
+	}
+	for _, a := range r.want.Tunnel.Underlay {
+		if index := r.tunnels.index(a); index != 0 {
+			r.applyAddressesOf(ctx, tunnelName(a), index, own)
 		}
 	}
-	bridge4, bridge6 := "net/ipv4/conf/"+r.want.Bridge+"/", "net/ipv6/conf/"+r.want.Bridge+"/"
-	if r.want.wants(netip.Addr.Is4) {
-		set("net/ipv4/ip_forward", "1") // of all links: goes before the single ones
-		set(bridge4+"forwarding", "1")
-		if r.uplink != 0 {
-			set("net/ipv4/conf/"+r.want.Uplink+"/forwarding", "1")
-		}
-		// Pods talk to their neighbours through the bridge they came in by.
-		// The kernel sends redirects if either of the two says so.
-		set("net/ipv4/conf/all/send_redirects", "0")
-		set(bridge4+"send_redirects", "0")
-	}
-	wantIPv6 := r.want.wants(netip.Addr.Is6)
-	if r.ipv6 {
-		// No pod may become the host's router, and no address here waits.
-		set(bridge6+"accept_ra", "0")
-		set(bridge6+"accept_dad", "0")
-	} else if wantIPv6 {
-		errs = append(errs, errors.New("the node's blocks have IPv6 addresses, and this kernel has no IPv6"))
-	}
-	if r.ipv6 && wantIPv6 {
-		set(bridge6+"disable_ipv6", "0")
-		if r.uplink != 0 {
-			acceptRA := "net/ipv6/conf/" + r.want.Uplink + "/accept_ra"
-			if now, err := readSysctl(acceptRA); err == nil && now == "1" {
-				set(acceptRA, "2") // before forwarding: that drops the routes learnt
-			}
-		}
-		set("net/ipv6/conf/all/forwarding", "1")
-		set(bridge6+"forwarding", "1")
-		if r.uplink != 0 {
-			set("net/ipv6/conf/"+r.want.Uplink+"/forwarding", "1")
-		}
-	}
-	return errors.Join(errs...)
 }
 
-// applyAddresses makes the bridge have the gateways' addresses and no others.
-// The link-local IPv6 address that the kernel makes itself may stay.
-func (r *hostRun) applyAddresses(ctx context.Context) {
-	wanted := map[netip.Prefix]bool{}
-	for _, g := range r.want.Gateways {
-		wanted[gatewayPrefix(g)] = true
+// applyAddressesOf makes a link have these addresses and no others. The
+// link-local IPv6 address that the kernel makes itself may stay.
+func (r *hostRun) applyAddressesOf(ctx context.Context, name string, index int, addresses []netip.Prefix) {
+	missing := map[netip.Prefix]bool{}
+	for _, p := range addresses {
+		missing[p] = true
 	}
-	link := &netlink.Bridge{LinkAttrs: netlink.LinkAttrs{Name: r.want.Bridge, Index: r.bridge}}
-	have, err := dump(ctx, "listing the addresses of "+r.want.Bridge, func() ([]netlink.Addr, error) {
+	link := &netlink.GenericLink{LinkAttrs: netlink.LinkAttrs{Name: name, Index: index}}
+	have, err := dump(ctx, "listing the addresses of "+name, func() ([]netlink.Addr, error) {
 		return r.host.AddrList(link, netlink.FAMILY_ALL)
 	})
 	if err != nil {
@@ -313,29 +315,28 @@ func (r *hostRun) applyAddresses(ctx context.Context) {
 	}
 	for _, a := range have {
 		p, ok := toPrefix(a.IPNet)
-		if !ok || wanted[p] {
-			delete(wanted, p)
+		if !ok || missing[p] {
+			delete(missing, p)
 			continue
 		}
 		if p.Addr().Is6() && p.Addr().IsLinkLocalUnicast() {
 			continue
 		}
 		if err := r.host.AddrDel(link, &a); err != nil && !errors.Is(err, unix.EADDRNOTAVAIL) {
-			r.failed(fmt.Errorf("removing address %v from %s: %w", p, r.want.Bridge, err))
+			r.failed(fmt.Errorf("removing address %v from %s: %w", p, name, err))
 			continue
 		}
-		r.changed("removed address %v from %s", p, r.want.Bridge)
+		r.changed("removed address %v from %s", p, name)
 	}
-	for _, g := range r.want.Gateways {
-		p := gatewayPrefix(g)
-		if !wanted[p] {
+	for _, p := range addresses {
+		if !missing[p] {
 			continue
 		}
 		scope := netlink.SCOPE_UNIVERSE
-		if g.IsLinkLocalUnicast() {
+		if p.Addr().IsLinkLocalUnicast() {
 			scope = netlink.SCOPE_LINK // never the source of what leaves the node
 		}
-		r.mend(addAddress(r.bridge, p, scope), "added address %v to %s", p, r.want.Bridge)
+		r.mend(addAddress(index, p, scope), "added address %v to %s", p, name)
 	}
 }
 

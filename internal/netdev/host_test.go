@@ -163,7 +163,7 @@ func TestApplyHostSays(t *testing.T) {
 	state := stateOf(0, 2)
 	in(t, k.host, func() error {
 		for name, value := range map[string]string{
-			"net/ipv4/ip_forward": "0", "net/ipv6/conf/all/forwarding": "0", "net/ipv6/conf/up0/accept_ra": "1",
+			"net/ipv4/ip_forward": "0", "net/ipv4/conf/up0/forwarding": "0", "net/ipv6/conf/all/forwarding": "0", "net/ipv6/conf/up0/accept_ra": "1",
 			"net/ipv4/conf/all/send_redirects": "1", "net/ipv4/conf/default/send_redirects": "1",
 			"net/ipv6/conf/default/accept_ra": "1", "net/ipv6/conf/default/accept_dad": "1",
 		} {
@@ -176,9 +176,10 @@ func TestApplyHostSays(t *testing.T) {
 	got := apply(t, k, state)
 	want := []string{
 		"created bridge fairlead0 (mac " + bridgeMAC(DefaultBridge).String() + ", mtu 1450)",
-		"set net/ipv4/ip_forward from 0 to 1",
-		"set net/ipv4/conf/all/send_redirects from 1 to 0",
+		"set net/ipv4/conf/fairlead0/forwarding from 0 to 1",
 		"set net/ipv4/conf/fairlead0/send_redirects from 1 to 0",
+		"set net/ipv4/conf/up0/forwarding from 0 to 1",
+		"set net/ipv4/conf/all/send_redirects from 1 to 0",
 		"set net/ipv6/conf/fairlead0/accept_ra from 1 to 0",
 		"set net/ipv6/conf/fairlead0/accept_dad from 1 to 0",
 		"set net/ipv6/conf/up0/accept_ra from 1 to 2",

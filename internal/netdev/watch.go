@@ -19,30 +19,35 @@ const watchBuffer = 4 << 20
 // (NETCONFA_IFINDEX_ALL).
 const everyLink = -1
 
+// sizeofNdmsg is the length of struct ndmsg of linux/neighbour.h.
+const sizeofNdmsg = 12
+
 // Attributes of messages about settings, of linux/netconf.h.
 const (
 	netconfIndex      = 1
 	netconfForwarding = 2
 )
 
-// groups are what WatchHost listens to. The last two tell of forwarding, which
-// other programs like to set back.
+// groups are what WatchHost listens to. Those of settings tell of forwarding,
+// which other programs like to set back.
 var groups = [...]int{
 	unix.RTNLGRP_LINK,
 	unix.RTNLGRP_IPV4_IFADDR, unix.RTNLGRP_IPV6_IFADDR,
 	unix.RTNLGRP_IPV4_ROUTE, unix.RTNLGRP_IPV6_ROUTE,
 	unix.RTNLGRP_IPV4_NETCONF, unix.RTNLGRP_IPV6_NETCONF,
+	unix.RTNLGRP_NEIGH, unix.RTNLGRP_IPV4_RULE, unix.RTNLGRP_IPV6_RULE,
 }
 
 // watched are the links that matter to WatchHost beside the routes.
 type watched struct {
 	bridge, uplink           string
 	bridgeIndex, uplinkIndex int
+	tunnels                  tunnelLinks
 }
 
 func (w watched) has(index int, name string) bool {
-	return index != 0 && (index == w.bridgeIndex || index == w.uplinkIndex) ||
-		name != "" && (name == w.bridge || name == w.uplink)
+	return index != 0 && (index == w.bridgeIndex || index == w.uplinkIndex) || w.tunnels.has(index) ||
+		name != "" && (name == w.bridge || name == w.uplink || isTunnelName(name))
 }
 
 // watch changes what WatchHost takes for the bridge and the uplink.
@@ -59,9 +64,9 @@ func (k *Kernel) watching() watched {
 }
 
 // WatchHost calls notify once it listens, and then whenever the kernel tells
-// of a change to the bridge or the uplink that the last ApplyHost or Uplink
-// named, to their addresses or forwarding, to a route of ours or to a default
-// route. Pods that come and go cause no call. ApplyHost causes some, after
+// of a change to the bridge, the uplink or the tunnel that the last ApplyHost or
+// Uplink named, to their addresses or forwarding, to the tunnel's neighbours, to
+// a route of ours, a default route or a routing rule. Pods that come and go cause no call. ApplyHost causes some, after
 // which it finds nothing to do. notify must not block. When the kernel dropped
 // events for want of room, it listens anew and calls notify. It returns nil
 // when ctx ends.
@@ -169,6 +174,10 @@ func (e *eye) matters(m syscall.NetlinkMessage) bool {
 		return len(m.Data) >= unix.SizeofIfAddrmsg && e.kernel.watching().has(int(nl.DeserializeIfAddrmsg(m.Data).Index), "")
 	case unix.RTM_NEWROUTE, unix.RTM_DELROUTE:
 		return route(m)
+	case unix.RTM_NEWNEIGH, unix.RTM_DELNEIGH:
+		return len(m.Data) >= sizeofNdmsg && e.kernel.watching().tunnels.has(int(nl.NativeEndian().Uint32(m.Data[4:])))
+	case unix.RTM_NEWRULE, unix.RTM_DELRULE:
+		return true
 	case unix.RTM_NEWNETCONF:
 		return e.netconf(m)
 	}
@@ -218,10 +227,10 @@ func route(m syscall.NetlinkMessage) bool {
 		return false
 	}
 	msg := nl.DeserializeRtMsg(m.Data)
-	if msg.Table != unix.RT_TABLE_MAIN || msg.Flags&unix.RTM_F_CLONED != 0 {
+	if msg.Table != unix.RT_TABLE_MAIN && msg.Table != tunnelTable || msg.Flags&unix.RTM_F_CLONED != 0 {
 		return false
 	}
-	return msg.Protocol == RouteProtocol || msg.Dst_len == 0
+	return msg.Protocol == RouteProtocol || msg.Dst_len == 0 && msg.Table == unix.RT_TABLE_MAIN
 }
 
 // netconf tells whether forwarding changed on all links or on a watched one.

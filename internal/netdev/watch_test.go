@@ -51,7 +51,7 @@ func await(t *testing.T, events <-chan struct{}, what string) {
 // what came before.
 func quiesce(t *testing.T, h *netlink.Handle, events <-chan struct{}) int {
 	t.Helper()
-	stray := &netlink.Route{Dst: toIPNet(mustPrefix("10.99.0.0/16")), Gw: net.IPv4(192, 0, 2, 9), Protocol: RouteProtocol}
+	stray := &netlink.Route{Dst: toIPNet(mustPrefix("10.98.7.0/24")), Type: unix.RTN_BLACKHOLE, Protocol: RouteProtocol}
 	if err := errors.Join(h.RouteAdd(stray), h.RouteDel(stray)); err != nil {
 		t.Fatal(err)
 	}
@@ -98,8 +98,15 @@ func TestWatchHost(t *testing.T) {
 		{"default route", func() error { return h.RouteAdd(&netlink.Route{Gw: net.IPv4(192, 0, 2, 254)}) }},
 		{"forwarding", func() error {
 			return k.inHost(func() error {
-				_, err := setSysctl("net/ipv4/ip_forward", "0")
+				_, err := setSysctl("net/ipv4/conf/fairlead0/forwarding", "0")
 				return err
+			})
+		}},
+		{"forwarding of all links", func() error {
+			return k.inHost(func() error {
+				_, on := setSysctl("net/ipv4/ip_forward", "1")
+				_, off := setSysctl("net/ipv4/ip_forward", "0")
+				return errors.Join(on, off)
 			})
 		}},
 		{"IPv6 forwarding", func() error {

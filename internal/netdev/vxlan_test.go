@@ -1,0 +1,425 @@
+package netdev
+
+import (
+	"errors"
+	"fmt"
+	"net"
+	"net/netip"
+	"slices"
+	"strings"
+	"testing"
+
+	"github.com/google/go-cmp/cmp"
+	"github.com/vishvananda/netlink"
+	"golang.org/x/sys/unix"
+)
+
+// routedMTU is the MTU of the links of newRouted, in bytes.
+const routedMTU = 1500
+
+// newRouted makes nodes whose uplinks share no link, and the router between
+// them, which drops what has the address of a pod in it. Node i, from 0, has
+// 10.99.i+1.1/24 and fd00:99:i+1::1/64 where the underlay has the family. The
+// nodes refuse what comes by another way than it would go.
+func newRouted(tb testing.TB, count int, underlay ...func(netip.Addr) bool) (nodes []*Kernel, router *Kernel) {
+	tb.Helper()
+	router = newNode(tb)
+	for i := range count {
+		k := newNode(tb)
+		leg := fmt.Sprintf("leg%d", i+1)
+		steps(tb, router, createBridge(leg, RandomMAC(), routedMTU, false)...)
+		index := linkNamed(tb, router.host, leg).Attrs().Index
+		steps(tb, router, raise(leg), create(pair{
+			host: fmt.Sprintf("port%d", i+1), hostMAC: RandomMAC(), bridge: index,
+			peer: "up0", peerMAC: RandomMAC(), mtu: routedMTU, namespace: int(k.host.file.Fd()),
+		}))
+		up0 := linkNamed(tb, k.host, "up0").Attrs().Index
+		steps(tb, k, raise("up0"))
+		h := openHandle(tb, k.host)
+		for _, of := range underlay {
+			own := routedIP(i, of)
+			bits := own.BitLen() * 3 / 4
+			if own.Is6() {
+				bits = 64
+			}
+			gateway := own.Next()
+			steps(tb, router, addAddress(index, netip.PrefixFrom(gateway, bits), netlink.SCOPE_UNIVERSE))
+			steps(tb, k, addAddress(up0, netip.PrefixFrom(own, bits), netlink.SCOPE_UNIVERSE))
+			if err := h.RouteAdd(&netlink.Route{LinkIndex: up0, Gw: gateway.AsSlice(), Dst: toIPNet(defaultRoute(gateway))}); err != nil {
+				tb.Fatal(err)
+			}
+		}
+		nodes = append(nodes, k)
+		in(tb, k.host, func() error {
+			_, err := setSysctl("net/ipv4/conf/all/rp_filter", "1")
+			return err
+		})
+	}
+	in(tb, router.host, func() error {
+		_, err4 := setSysctl("net/ipv4/ip_forward", "1")
+		_, err6 := setSysctl("net/ipv6/conf/all/forwarding", "1")
+		return errors.Join(err4, err6)
+	})
+	h := openHandle(tb, router.host)
+	for _, pods := range []string{"10.244.0.0/16", "fd00:1::/32"} {
+		for _, dst := range []bool{false, true} {
+			rule := netlink.NewRule()
+			rule.Type, rule.Priority, rule.Family = unix.FR_ACT_BLACKHOLE, 100, family(mustPrefix(pods).Addr())
+			if dst {
+				rule.Dst = toIPNet(mustPrefix(pods))
+			} else {
+				rule.Src = toIPNet(mustPrefix(pods))
+			}
+			if err := h.RuleAdd(rule); err != nil {
+				tb.Fatal(err)
+			}
+		}
+	}
+	return nodes, router
+}
+
+// routedIP is the address of node i of newRouted.
+func routedIP(i int, of func(netip.Addr) bool) netip.Addr {
+	if a := netip.AddrFrom4([4]byte{10, 99, byte(i + 1), 1}); of(a) {
+		return a
+	}
+	return mustAddr(fmt.Sprintf("fd00:99:%x::1", i+1))
+}
+
+// routedState is what node i of newRouted needs. A block goes by the underlay of
+// its own family where there is one, and uses the first otherwise.
+func routedState(i, count int, underlay ...func(netip.Addr) bool) HostState {
+	s := HostState{
+		Bridge: DefaultBridge, Uplink: "up0", Gateways: []netip.Addr{mustAddr("169.254.1.1"), mustAddr("fe80::1")},
+		Tunnel: &Tunnel{VNI: 158, Port: 4789, MAC: TunnelMAC(fmt.Sprint("n", i)), MTU: routedMTU},
+	}
+	for _, of := range underlay {
+		s.Tunnel.Underlay = append(s.Tunnel.Underlay, routedIP(i, of))
+		s.MTU = routedMTU - TunnelOverhead(routedIP(i, of)) // of the last: IPv6's is larger
+	}
+	for node := range count {
+		for at, of := range underlay {
+			remote := RemoteNode{Underlay: routedIP(node, of), MAC: TunnelMAC(fmt.Sprint("n", node))}
+			for _, block := range blocksOf(node) {
+				mine := of(block.Addr())
+				if !mine && (len(underlay) > 1 || at > 0) {
+					continue
+				}
+				if node == i {
+					local := LocalBlock{Prefix: block}
+					if mine {
+						local.Source = remote.Underlay
+					}
+					s.Local = append(s.Local, local)
+				}
+				remote.Blocks = append(remote.Blocks, block)
+			}
+			if node != i {
+				s.Remote = append(s.Remote, remote)
+			}
+		}
+	}
+	return s
+}
+
+// podOn plugs a pod into a node's bridge and returns its addresses.
+func podOn(tb testing.TB, k *Kernel, node int, mtu int) (*Namespace, []netip.Addr) {
+	tb.Helper()
+	var addresses []string
+	var ips []netip.Addr
+	for _, block := range blocksOf(node) {
+		ip := block.Addr().Next().Next()
+		addresses, ips = append(addresses, netip.PrefixFrom(ip, ip.BitLen()).String()), append(ips, ip)
+	}
+	ns := newNamespace(tb)
+	plug := plugFor("c1", addresses...)
+	plug.MTU = mtu
+	if _, err := k.Attach(tb.Context(), ns, plug); err != nil {
+		tb.Fatal(err)
+	}
+	return ns, ips
+}
+
+// Pods and nodes reach each other over a router that knows nothing of pods, in
+// packets of full size, whatever the families of pods and underlay.
+func TestNodesBehindARouter(t *testing.T) {
+	is4, is6 := netip.Addr.Is4, netip.Addr.Is6
+	for _, tt := range []struct {
+		name     string
+		underlay []func(netip.Addr) bool
+		mtu      int
+	}{
+		{"IPv4", []func(netip.Addr) bool{is4}, 1450},
+		{"IPv6", []func(netip.Addr) bool{is6}, 1430},
+		{"both", []func(netip.Addr) bool{is4, is6}, 1430},
+	} {
+		t.Run(tt.name, func(t *testing.T) {
+			nodes, _ := newRouted(t, 2, tt.underlay...)
+			var pods []*Namespace
+			var ips [][]netip.Addr
+			for i, k := range nodes {
+				state := routedState(i, 2, tt.underlay...)
+				apply(t, k, state)
+				settled(t, k, state)
+				ns, addresses := podOn(t, k, i, tt.mtu)
+				pods, ips = append(pods, ns), append(ips, addresses)
+				settled(t, k, state)
+			}
+			for i, pod := range pods {
+				other := 1 - i
+				for _, ip := range ips[other] {
+					reaches(t, pod, pods[other], ip)
+					carries(t, pod, pods[other], ip, tt.mtu)
+				}
+				for _, of := range tt.underlay {
+					reaches(t, pod, nodes[other].host, routedIP(other, of))
+					reaches(t, pod, nodes[i].host, routedIP(i, of))
+					reaches(t, nodes[i].host, nodes[other].host, routedIP(other, of))
+					for _, ip := range ips[other] {
+						if of(ip) {
+							reaches(t, nodes[i].host, pods[other], ip)
+						}
+					}
+				}
+			}
+			for _, k := range nodes {
+				cleansUp(t, k)
+			}
+		})
+	}
+}
+
+// cleansUp asserts that nothing of ours is left on a node after cleanup.
+func cleansUp(tb testing.TB, k *Kernel) {
+	tb.Helper()
+	if _, err := k.CleanupHost(tb.Context()); err != nil {
+		tb.Fatal(err)
+	}
+	if diff := cmp.Diff([]string{"lo", "up0"}, linkNames(tb, k.host)); diff != "" {
+		tb.Errorf("links after cleanup (-want +got):\n%s", diff)
+	}
+	h := openHandle(tb, k.host)
+	if routes, err := ourRoutes(tb.Context(), h); err != nil || len(routes) != 0 {
+		tb.Errorf("routes after cleanup: %v, %v", routes, err)
+	}
+	if rules, err := ourRules(tb.Context(), h); err != nil || len(rules) != 0 {
+		tb.Errorf("rules after cleanup: %v, %v", rules, err)
+	}
+}
+
+// What ApplyHost does for a tunnel, in its own words.
+func TestApplyTunnelSays(t *testing.T) {
+	nodes, _ := newRouted(t, 1, netip.Addr.Is4)
+	k := nodes[0]
+	state := routedState(0, 2, netip.Addr.Is4)
+	got := slices.DeleteFunc(apply(t, k, state), func(s string) bool {
+		return strings.Contains(s, DefaultBridge) || strings.HasPrefix(s, "set net/")
+	})
+	mac0, mac1 := TunnelMAC("n0").String(), TunnelMAC("n1").String()
+	remote := state.Remote[0]
+	want := []string{
+		"created fairlead-vx4 (vni 158 from 10.99.1.1 to port 4789, mac " + mac0 + ", mtu 1450)",
+		"set fairlead-vx4 up",
+		"added address 10.99.1.1/32 to fairlead-vx4",
+		"added neighbour " + mac1 + " behind 10.99.2.1",
+		"added neighbour 10.99.2.1 at " + mac1,
+		"added neighbour " + remote.nextHop(mustAddr("fd00::")).String() + " at " + mac1,
+		"added route to 10.244.2.0/26 via 10.99.2.1 dev fairlead-vx4",
+		"added route to fd00:1:2::/122 via " + remote.nextHop(mustAddr("fd00::")).String() + " dev fairlead-vx4",
+		"added route to 10.99.2.1/32 via 10.99.2.1 dev fairlead-vx4 for pods",
+	}
+	// The rule is the only one of ours that names the bridge.
+	if diff := cmp.Diff(want, got); diff != "" {
+		t.Errorf("changes (-want +got):\n%s", diff)
+	}
+	state.Remote = nil
+	apply(t, k, state)
+	settled(t, k, state)
+	if rules, err := ourRules(t.Context(), openHandle(t, k.host)); err != nil || len(rules) > 0 {
+		t.Errorf("rules without a remote node: %v, %v", rules, err)
+	}
+	state.Tunnel = nil
+	if diff := cmp.Diff([]string{"removed fairlead-vx4"}, apply(t, k, state)); diff != "" {
+		t.Errorf("changes by no tunnel (-want +got):\n%s", diff)
+	}
+	settled(t, k, state)
+}
+
+// Whatever is done to the tunnel is told by the watch, put right, and said.
+func TestTunnelIsMended(t *testing.T) {
+	nodes, _ := newRouted(t, 1, netip.Addr.Is4)
+	k := nodes[0]
+	state := routedState(0, 2, netip.Addr.Is4)
+	apply(t, k, state)
+	h := openHandle(t, k.host)
+	tunnel := func() netlink.Link { return linkNamed(t, k.host, "fairlead-vx4") }
+	entry := func(n neighbour, kind, flags int) error {
+		c, err := k.conn()
+		if err != nil {
+			return err
+		}
+		defer k.release(c)
+		n.link = tunnel().Attrs().Index
+		return c.do(n.step("changing", kind, flags))
+	}
+	mac := [6]byte(TunnelMAC("n1"))
+	hop := neighbour{address: mustAddr("10.99.2.1"), mac: mac}
+	hop6 := neighbour{address: state.Remote[0].nextHop(mustAddr("fd00::")), mac: mac}
+	forward := neighbour{address: mustAddr("10.99.2.1"), mac: mac, forwarding: true}
+	elsewhere := hop
+	elsewhere.mac[5]++
+	stray := forward
+	stray.mac[5]++
+	tests := []struct {
+		name string
+		harm func() error
+		says string
+	}{
+		{"deleted", func() error { return h.LinkDel(tunnel()) }, "created fairlead-vx4"},
+		{"down", func() error { return h.LinkSetDown(tunnel()) }, "set fairlead-vx4 up"},
+		{"mtu", func() error { return h.LinkSetMTU(tunnel(), 1400) }, "set the mtu of fairlead-vx4 from 1400 to 1450"},
+		{"mac", func() error { return h.LinkSetHardwareAddr(tunnel(), net.HardwareAddr{2, 0, 0, 0, 0, 1}) }, "set the mac of fairlead-vx4"},
+		{"address", func() error {
+			return h.AddrDel(tunnel(), &netlink.Addr{IPNet: toIPNet(mustPrefix("10.99.1.1/32"))})
+		}, "added address 10.99.1.1/32 to fairlead-vx4"},
+		{"route", func() error { return dropRoute(t, h, blocksOf(1)[0]) }, "added route to 10.244.2.0/26"},
+		{"IPv6 route", func() error { return dropRoute(t, h, blocksOf(1)[1]) }, "added route to fd00:1:2::/122"},
+		{"pods' route", func() error { return dropRoute(t, h, mustPrefix("10.99.2.1/32")) }, "added route to 10.99.2.1/32"},
+		{"neighbour", func() error { return entry(hop, unix.RTM_DELNEIGH, 0) }, "added neighbour 10.99.2.1 at"},
+		{"IPv6 neighbour", func() error { return entry(hop6, unix.RTM_DELNEIGH, 0) }, "added neighbour fe80"},
+		{"neighbour elsewhere", func() error { return entry(elsewhere, unix.RTM_NEWNEIGH, unix.NLM_F_REPLACE) }, "added neighbour 10.99.2.1 at"},
+		{"forwarding entry", func() error { return entry(forward, unix.RTM_DELNEIGH, 0) }, "behind 10.99.2.1"},
+		{"stray forwarding entry", func() error { return entry(stray, unix.RTM_NEWNEIGH, unix.NLM_F_CREATE) }, "removed neighbour"},
+		{"rule", func() error {
+			rules, err := ourRules(t.Context(), h)
+			if err != nil || len(rules) != 1 {
+				return fmt.Errorf("rules %v, %w", rules, err)
+			}
+			return h.RuleDel(&rules[0])
+		}, "added IPv4 routing rule from fairlead0 to table 158"},
+		{"another's link in its place", func() error {
+			return errors.Join(h.LinkDel(tunnel()), k.inHost(func() error {
+				return netlink.LinkAdd(&netlink.Vxlan{LinkAttrs: netlink.LinkAttrs{Name: "fairlead-vx4"}, VxlanId: 7, Port: 8472, Learning: true})
+			}))
+		}, "removed fairlead-vx4, which was vni 7"},
+	}
+	events := startWatch(t, k)
+	for _, tt := range tests {
+		t.Run(tt.name, func(t *testing.T) {
+			quiesce(t, h, events)
+			if err := tt.harm(); err != nil {
+				t.Fatal(err)
+			}
+			await(t, events, tt.name)
+			changes := apply(t, k, state)
+			if !slices.ContainsFunc(changes, func(c string) bool { return strings.Contains(c, tt.says) }) {
+				t.Errorf("changes %q, want one with %q", changes, tt.says)
+			}
+			settled(t, k, state)
+		})
+	}
+}
+
+// A link of that name that is not ours stays, and so does the rest of the node's
+// network.
+func TestTunnelIsNotOurs(t *testing.T) {
+	nodes, _ := newRouted(t, 1, netip.Addr.Is4)
+	k := nodes[0]
+	in(t, k.host, func() error {
+		return netlink.LinkAdd(&netlink.Veth{LinkAttrs: netlink.LinkAttrs{Name: "fairlead-vx4"}, PeerName: "peer"})
+	})
+	state := routedState(0, 2, netip.Addr.Is4)
+	changes, err := k.ApplyHost(t.Context(), state)
+	if !errors.Is(err, ErrNoTunnel) || !strings.Contains(err.Error(), "fairlead-vx4: interface exists already: it is a veth that is not ours") {
+		t.Errorf("error %v", err)
+	}
+	if !slices.Contains(changes, "added route to 10.244.1.0/26 dev fairlead0") {
+		t.Errorf("changes %q, want the route to the own block", changes)
+	}
+	if linkNamed(t, k.host, "fairlead-vx4").Type() != "veth" {
+		t.Error("another's link was replaced")
+	}
+}
+
+// A node that changes its address sends and takes under the new one.
+func TestTunnelFollowsAddresses(t *testing.T) {
+	nodes, _ := newRouted(t, 2, netip.Addr.Is4)
+	states := []HostState{routedState(0, 2, netip.Addr.Is4), routedState(1, 2, netip.Addr.Is4)}
+	var pods []*Namespace
+	for i, k := range nodes {
+		apply(t, k, states[i])
+		ns, _ := podOn(t, k, i, 1450)
+		pods = append(pods, ns)
+	}
+	target := blocksOf(1)[0].Addr().Next().Next()
+	reaches(t, pods[0], pods[1], target)
+
+	moved := mustAddr("10.99.2.77")
+	up0 := linkNamed(t, nodes[1].host, "up0")
+	h := openHandle(t, nodes[1].host)
+	if err := h.AddrDel(up0, &netlink.Addr{IPNet: toIPNet(mustPrefix("10.99.2.1/24"))}); err != nil {
+		t.Fatal(err)
+	}
+	steps(t, nodes[1], addAddress(up0.Attrs().Index, netip.PrefixFrom(moved, 24), netlink.SCOPE_UNIVERSE))
+	if err := h.RouteReplace(&netlink.Route{LinkIndex: up0.Attrs().Index, Gw: net.IPv4(10, 99, 2, 2), Dst: toIPNet(mustPrefix("0.0.0.0/0"))}); err != nil {
+		t.Fatal(err)
+	}
+	states[1].Tunnel.Underlay = []netip.Addr{moved}
+	states[1].Local[0].Source = moved
+	states[0].Remote[0].Underlay = moved
+	for i, k := range nodes {
+		apply(t, k, states[i])
+		settled(t, k, states[i])
+	}
+	reaches(t, pods[0], pods[1], target)
+	reaches(t, pods[0], nodes[1].host, moved)
+	reaches(t, nodes[0].host, pods[1], target)
+}
+
+func TestApplyTunnelRefuses(t *testing.T) {
+	k := newCable(t, 1)[0]
+	before := linkNames(t, k.host)
+	for _, tt := range []struct {
+		name   string
+		change func(*HostState)
+		says   string
+	}{
+		{"vni", func(s *HostState) { s.Tunnel.VNI = 1 << 24 }, "tunnel vni 16777216 must be from 1 to 16777215"},
+		{"port", func(s *HostState) { s.Tunnel.Port = 0 }, "tunnel port 0 must be from 1"},
+		{"mac of many", func(s *HostState) { s.Tunnel.MAC = net.HardwareAddr{1, 0, 0, 0, 0, 1} }, `tunnel mac must be the MAC of one station, not "01:00:00:00:00:01"`},
+		{"no mac", func(s *HostState) { s.Tunnel.MAC = nil }, "tunnel mac"},
+		{"underlay", func(s *HostState) { s.Tunnel.Underlay = []netip.Addr{{}} }, "underlay address invalid IP"},
+		{"two of a family", func(s *HostState) { s.Tunnel.Underlay = append(s.Tunnel.Underlay, mustAddr("192.0.2.9")) }, "only one of its family"},
+		{"mtu", func(s *HostState) { s.Tunnel.MTU = 1300 }, "underlay mtu 1300 must be at least 1330 bytes to carry packets of 1280"},
+		{"no tunnel", func(s *HostState) { s.Tunnel = nil }, "1 nodes are behind a tunnel"},
+		{"remote mac", func(s *HostState) { s.Remote[0].MAC = make(net.HardwareAddr, 6) }, `"00:00:00:00:00:00"`},
+		{"remote underlay", func(s *HostState) { s.Remote[0].Underlay = mustAddr("fe80::1%eth0") }, "fe80::1%eth0 must be a plain address"},
+		{"remote block", func(s *HostState) { s.Remote[0].Blocks[0] = mustPrefix("0.0.0.0/0") }, "block 0.0.0.0/0"},
+	} {
+		t.Run(tt.name, func(t *testing.T) {
+			state := routedState(0, 2, netip.Addr.Is4)
+			tt.change(&state)
+			changes, err := k.ApplyHost(t.Context(), state)
+			if !errors.Is(err, ErrInvalid) || !strings.Contains(err.Error(), tt.says) || len(changes) != 0 {
+				t.Errorf("changes %q, error %v, want ErrInvalid with %q", changes, err, tt.says)
+			}
+			if diff := cmp.Diff(before, linkNames(t, k.host)); diff != "" {
+				t.Errorf("links (-before +after):\n%s", diff)
+			}
+		})
+	}
+}
+
+func TestTunnelMAC(t *testing.T) {
+	seen := map[string]bool{}
+	for i := range 10000 {
+		mac := TunnelMAC(fmt.Sprint("node-", i))
+		if CheckTunnelMAC(mac) != nil || mac[0]&2 == 0 || seen[mac.String()] {
+			t.Fatalf("node-%d: %s", i, mac)
+		}
+		seen[mac.String()] = true
+	}
+	if a, b := TunnelMAC("node-1"), TunnelMAC("node-1"); a.String() != b.String() {
+		t.Errorf("%s, then %s", a, b)
+	}
+}
