@@ -1,0 +1,150 @@
+package pod
+
+import (
+	"encoding/json"
+	"fmt"
+	"net/netip"
+	"regexp"
+	"strings"
+
+	corev1 "k8s.io/api/core/v1"
+	"k8s.io/apimachinery/pkg/util/validation"
+)
+
+// AnnotationNetworks lists further networks of a pod (NPWG multi-network
+// specification 1.3, section 4.1).
+const AnnotationNetworks = "k8s.v1.cni.cncf.io/networks"
+
+// maxNetworks is how many interfaces a PodAttachment has beside the default.
+const maxNetworks = 31
+
+// Selection is one element of the annotation: a network, and how the pod wants
+// to be attached to it.
+type Selection struct {
+	// Namespace and Name of the NetworkAttachmentDefinition.
+	Namespace, Name string
+	// Interface is what it is called inside the pod: as the pod asks, else net1,
+	// net2, ... by its place, as Multus calls it.
+	Interface string
+	// Addresses that the pod asks for.
+	Addresses []netip.Addr
+	// MAC that the pod asks for, in lower case; empty for any.
+	MAC string
+}
+
+// Network is the network's name: namespace/name.
+func (s Selection) Network() string { return s.Namespace + "/" + s.Name }
+
+// selection is an element in the annotation's JSON form. Its other keys are for
+// who attaches the pod.
+type selection struct {
+	Name             string   `json:"name"`
+	Namespace        string   `json:"namespace"`
+	Interface        string   `json:"interface"`
+	InterfaceRequest string   `json:"interfaceRequest"` // Multus, before 3.0
+	IPs              []string `json:"ips"`
+	MAC              string   `json:"mac"`
+}
+
+var macAddress = regexp.MustCompile(`^[0-9a-f]{2}(:[0-9a-f]{2}){5}$`)
+
+// Networks returns what the annotation k8s.v1.cni.cncf.io/networks asks for, in
+// both of its forms: "[namespace/]name[@interface],...", and a JSON list. Its
+// error names the annotation, the element and what would be right.
+func Networks(p *corev1.Pod) ([]Selection, error) {
+	text := strings.TrimSpace(p.Annotations[AnnotationNetworks])
+	if text == "" {
+		return nil, nil
+	}
+	elements, err := selections(text)
+	if err != nil {
+		return nil, fmt.Errorf("annotation %s: %w", AnnotationNetworks, err)
+	}
+	if len(elements) > maxNetworks {
+		return nil, fmt.Errorf("annotation %s: %d networks: at most %d", AnnotationNetworks, len(elements), maxNetworks)
+	}
+	out := make([]Selection, 0, len(elements))
+	for i, e := range elements {
+		s, err := e.read(p.Namespace, i)
+		if err != nil {
+			return nil, fmt.Errorf("annotation %s: element %d: %w", AnnotationNetworks, i, err)
+		}
+		out = append(out, s)
+	}
+	return out, nil
+}
+
+// selections takes the annotation apart.
+func selections(text string) ([]selection, error) {
+	if strings.HasPrefix(text, "[") {
+		var out []selection
+		if err := json.Unmarshal([]byte(text), &out); err != nil {
+			return nil, fmt.Errorf(`must be a list as [{"name":"net-a"}]: %w`, err)
+		}
+		return out, nil
+	}
+	if strings.Count(text, ",") > maxNetworks {
+		return nil, fmt.Errorf("more than %d networks: at most that", maxNetworks)
+	}
+	var out []selection
+	for item := range strings.SplitSeq(text, ",") {
+		item, iface, named := strings.Cut(strings.TrimSpace(item), "@")
+		if named && iface == "" {
+			return nil, fmt.Errorf("%q names no interface behind @: write it as net-a@eth1", item)
+		}
+		s := selection{Name: item, Interface: iface}
+		if namespace, name, ok := strings.Cut(item, "/"); ok {
+			s.Namespace, s.Name = namespace, name
+			if namespace == "" {
+				return nil, fmt.Errorf("%q names no namespace before /: write it as blue/net-a", item)
+			}
+		}
+		out = append(out, s)
+	}
+	return out, nil
+}
+
+// read checks one element, the one of that index.
+func (e selection) read(namespace string, index int) (Selection, error) {
+	s := Selection{Namespace: e.Namespace, Name: e.Name, Interface: e.Interface, MAC: strings.ToLower(e.MAC)}
+	if s.Namespace == "" {
+		s.Namespace = namespace
+	}
+	if s.Interface == "" {
+		s.Interface = e.InterfaceRequest
+	}
+	if s.Interface == "" {
+		s.Interface = fmt.Sprintf("net%d", index+1)
+	}
+	switch {
+	case len(validation.IsDNS1123Subdomain(s.Name)) > 0:
+		return s, fmt.Errorf("name: %q: must be that of a NetworkAttachmentDefinition", s.Name)
+	case len(validation.IsDNS1123Label(s.Namespace)) > 0:
+		return s, fmt.Errorf("namespace: %q: must be a namespace", s.Namespace)
+	case !interfaceName.MatchString(s.Interface):
+		return s, fmt.Errorf("interface: %q: has 1 to 15 of a-z, A-Z, 0-9, '_', '.', '-', and begins with a letter or digit", s.Interface)
+	case s.MAC != "" && !macAddress.MatchString(s.MAC):
+		return s, fmt.Errorf("mac: %q: must be six bytes, as 02:23:45:67:89:01", e.MAC)
+	}
+	for _, text := range e.IPs {
+		a, err := parseIP(text)
+		if err != nil {
+			return s, err
+		}
+		s.Addresses = append(s.Addresses, a)
+	}
+	return s, nil
+}
+
+// parseIP reads an address that may have a prefix length, which the network
+// knows better.
+func parseIP(text string) (netip.Addr, error) {
+	a, err := netip.ParseAddr(text)
+	if p, e := netip.ParsePrefix(text); e == nil {
+		a, err = p.Addr(), nil
+	}
+	if err != nil || a.Zone() != "" || a.Is4In6() {
+		return a, fmt.Errorf("ips: %q: must be an address, as 10.0.0.7 or 10.0.0.7/24", text)
+	}
+	return a, nil
+}
