@@ -49,7 +49,7 @@ func newController(ctx context.Context, cfg config.Controller) (*parts, error) {
 	if err != nil {
 		return nil, err
 	}
-	store := block.New(native.Blocks{Writer: mgr.GetClient(), Live: mgr.GetAPIReader()}, block.Config{})
+	store := block.New(block.Kube{Writer: mgr.GetClient(), Live: mgr.GetAPIReader()}, block.Config{})
 	pools := native.NewPools()
 	fed, err := native.Feed(ctx, mgr.GetCache(), store, pools)
 	if err != nil {

@@ -13,7 +13,6 @@ import (
 	"sigs.k8s.io/controller-runtime/pkg/client"
 
 	"fairlead.dev/fairlead/api/v1alpha1"
-	"fairlead.dev/fairlead/internal/driver/native"
 	"fairlead.dev/fairlead/internal/ipam"
 	"fairlead.dev/fairlead/internal/ipam/block"
 )
@@ -81,7 +80,7 @@ func (w *world) newAllocator(ctx context.Context, domain, addresses string) (*al
 		cancel()
 		return nil, fmt.Errorf("watch blocks: %w", err)
 	}
-	a := &allocator{w: w, pool: pool, api: &meter{Client: native.Blocks{Writer: w.kube, Live: w.kube}}, given: map[netip.Addr]bool{}}
+	a := &allocator{w: w, pool: pool, api: &meter{Client: block.Kube{Writer: w.kube, Live: w.kube}}, given: map[netip.Addr]bool{}}
 	a.store = block.New(a.api, block.Config{})
 	done := make(chan error, 1)
 	go func() { done <- a.store.Run(ctx) }()

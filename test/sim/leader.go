@@ -80,7 +80,7 @@ func (w *world) newLeader() error {
 	ctx, cancel := context.WithCancel(log.IntoContext(context.Background(), logr.Discard()))
 	l.ctx, l.cancel = ctx, cancel
 	cached, live := conn{l: l}, conn{l: l, live: true}
-	l.store = block.New(native.Blocks{Writer: cached, Live: live}, block.Config{Now: l.clock})
+	l.store = block.New(block.Kube{Writer: cached, Live: live}, block.Config{Now: l.clock})
 	pools := native.NewPools()
 	if _, err := native.Feed(ctx, informers{l: l}, l.store, pools); err != nil {
 		return err

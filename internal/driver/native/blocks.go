@@ -5,40 +5,10 @@ import (
 
 	"k8s.io/client-go/tools/cache"
 	ctrlcache "sigs.k8s.io/controller-runtime/pkg/cache"
-	"sigs.k8s.io/controller-runtime/pkg/client"
 
 	"fairlead.dev/fairlead/api/v1alpha1"
 	"fairlead.dev/fairlead/internal/ipam/block"
 )
-
-// Blocks is the block store's client over the API server, without a cache.
-type Blocks struct {
-	Writer client.Writer
-	Live   client.Reader
-}
-
-// Create implements block.Client.
-func (b Blocks) Create(ctx context.Context, o *v1alpha1.IPBlock) (*v1alpha1.IPBlock, error) {
-	o = o.DeepCopy()
-	return o, b.Writer.Create(ctx, o)
-}
-
-// Update implements block.Client.
-func (b Blocks) Update(ctx context.Context, o *v1alpha1.IPBlock) (*v1alpha1.IPBlock, error) {
-	o = o.DeepCopy()
-	return o, b.Writer.Update(ctx, o)
-}
-
-// Get implements block.Client.
-func (b Blocks) Get(ctx context.Context, name string) (*v1alpha1.IPBlock, error) {
-	o := &v1alpha1.IPBlock{}
-	return o, b.Live.Get(ctx, client.ObjectKey{Name: name}, o)
-}
-
-// Delete implements block.Client.
-func (b Blocks) Delete(ctx context.Context, o *v1alpha1.IPBlock) error {
-	return b.Writer.Delete(ctx, o, client.Preconditions{UID: &o.UID, ResourceVersion: &o.ResourceVersion})
-}
 
 // Feed connects the informers of IPBlocks, IPPools and IPReservations to the
 // store and the set of pools, also on a standby, so that a new leader knows everything at once.

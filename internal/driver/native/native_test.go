@@ -31,7 +31,7 @@ func onAPI(spec v1alpha1.IPPoolSpec, capacity int) func(t *testing.T) drivertest
 			Capacity: capacity,
 			Recover:  func() { ahead += time.Hour },
 			Start: func(t *testing.T) driver.Driver {
-				s := block.New(Blocks{Writer: c.Client, Live: c.Client}, block.Config{
+				s := block.New(block.Kube{Writer: c.Client, Live: c.Client}, block.Config{
 					Now:        func() time.Time { return time.Now().Add(ahead) },
 					FreeLinger: -1,
 				})

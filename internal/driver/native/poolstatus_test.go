@@ -44,7 +44,7 @@ func TestStatusOfAPoolThatWent(t *testing.T) {
 	r := &PoolStatus{
 		Client: behind{c.Client, pool},
 		Pools:  NewPools(),
-		Store:  block.New(Blocks{Writer: c.Client, Live: c.Client}, block.Config{}),
+		Store:  block.New(block.Kube{Writer: c.Client, Live: c.Client}, block.Config{}),
 		Gauges: noGauges{},
 		Synced: func() bool { return true },
 	}
