@@ -509,11 +509,20 @@ func (n *labNode) call(verb string, p *labPod, netns string, change func(config 
 	if err != nil {
 		return answer{err: err}
 	}
-	cmd := exec.Command(filepath.Join(n.dir, "bin", "fairlead"))
-	cmd.Env = []string{
-		"CNI_COMMAND=" + verb, "CNI_CONTAINERID=" + p.containerID, "CNI_NETNS=" + netns, "CNI_IFNAME=eth0", "CNI_PATH=" + filepath.Join(n.dir, "bin"),
-		"CNI_ARGS=IgnoreUnknown=1;K8S_POD_NAMESPACE=" + n.lab.cluster.Namespace + ";K8S_POD_NAME=" + p.name +
+	return n.exec(map[string]string{
+		"CNI_COMMAND": verb, "CNI_CONTAINERID": p.containerID, "CNI_NETNS": netns, "CNI_IFNAME": "eth0",
+		"CNI_ARGS": "IgnoreUnknown=1;K8S_POD_NAMESPACE=" + n.lab.cluster.Namespace + ";K8S_POD_NAME=" + p.name +
 			";K8S_POD_INFRA_CONTAINER_ID=" + p.containerID + ";K8S_POD_UID=" + string(p.uid),
+	}, stdin)
+}
+
+// exec runs the installed plugin.
+func (n *labNode) exec(env map[string]string, stdin []byte) answer {
+	bin := filepath.Join(n.dir, "bin")
+	cmd := exec.Command(filepath.Join(bin, "fairlead"))
+	cmd.Env = []string{"CNI_PATH=" + bin}
+	for name, value := range env {
+		cmd.Env = append(cmd.Env, name+"="+value)
 	}
 	cmd.Stdin = bytes.NewReader(stdin)
 	out, err := cmd.Output()
@@ -530,14 +539,14 @@ func (a answer) wantOK(t *testing.T, what string) {
 func (a answer) wantError(t *testing.T, code int, words ...string) {
 	t.Helper()
 	var got struct {
-		Code int
-		Msg  string
+		Code         int
+		Msg, Details string
 	}
 	if a.err == nil || json.Unmarshal(a.stdout, &got) != nil || got.Code != code {
 		t.Fatalf("want code %d, got %v: %s", code, a.err, a.stdout)
 	}
 	for _, word := range words {
-		if !strings.Contains(got.Msg, word) {
+		if !strings.Contains(got.Msg+"; "+got.Details, word) {
 			t.Errorf("the message does not say %q: %s", word, got.Msg)
 		}
 	}

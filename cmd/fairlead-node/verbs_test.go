@@ -1,0 +1,248 @@
+package main
+
+import (
+	"context"
+	"encoding/json"
+	"fmt"
+	"os"
+	"path/filepath"
+	"slices"
+	"strings"
+	"syscall"
+	"testing"
+
+	"github.com/google/go-cmp/cmp"
+
+	"fairlead.dev/fairlead/api/v1alpha1"
+	"fairlead.dev/fairlead/internal/cniproto"
+	"fairlead.dev/fairlead/internal/netdev"
+)
+
+// oneNode is a lab with one node whose daemon serves, and pods n on it that have
+// their records.
+func oneNode(t *testing.T, pods ...string) (*lab, *labNode, []*labPod) {
+	t.Helper()
+	if os.Geteuid() != 0 {
+		t.Skip("needs root: makes network namespaces")
+	}
+	l := newLab(t)
+	n := l.node(t, 0)
+	n.start(t)
+	l.cluster.Eventually(t, "the network configuration", func(context.Context) error {
+		_, err := os.Stat(n.conflist())
+		return err
+	})
+	var made []*labPod
+	for i, name := range pods {
+		p := n.pod(t, name)
+		l.attachment(t, n, p, fmt.Sprintf("10.244.1.%d/32", 5+i), fmt.Sprintf("fd00:10:244:1::%d/128", 5+i))
+		made = append(made, p)
+	}
+	return l, n, made
+}
+
+// inVersion asks in a version of CNI, with other fields.
+func inVersion(version string, fields map[string]any) func(config map[string]any) {
+	return func(config map[string]any) {
+		config["cniVersion"] = version
+		for k, v := range fields {
+			config[k] = v
+		}
+	}
+}
+
+// Every verb in every version of CNI, through the program that the runtime runs
+// and the daemon: what the version does not have is refused, with code 1.
+func TestVerbsInEveryVersion(t *testing.T) {
+	l, n, pods := oneNode(t, "v031", "v040", "v100", "v110")
+	valid := make([]map[string]string, len(pods))
+	for i, p := range pods {
+		valid[i] = map[string]string{"containerID": p.containerID, "ifname": "eth0"}
+	}
+	for i, version := range cniproto.Versions {
+		p := pods[i]
+		t.Run(version, func(t *testing.T) {
+			netns := p.netns.Path()
+			added := n.call("ADD", p, netns, inVersion(version, nil))
+			added.wantOK(t, "ADD")
+			var result struct {
+				CNIVersion string
+				IPs        []struct{ Address string }
+			}
+			if err := json.Unmarshal(added.stdout, &result); err != nil || result.CNIVersion != version || len(result.IPs) != 2 || result.IPs[0].Address != p.addresses[0] {
+				t.Errorf("ADD answered %s, %v", added.stdout, err)
+			}
+			again := n.call("ADD", p, netns, inVersion(version, nil))
+			again.wantOK(t, "ADD again")
+			if diff := cmp.Diff(string(added.stdout), string(again.stdout)); diff != "" {
+				t.Errorf("ADD again answered something else:\n%s", diff)
+			}
+
+			check := n.call("CHECK", p, netns, inVersion(version, map[string]any{"prevResult": json.RawMessage(added.stdout)}))
+			status := n.call("STATUS", p, "", inVersion(version, nil))
+			gc := n.call("GC", p, "", inVersion(version, map[string]any{"cni.dev/valid-attachments": valid}))
+			if version < "0.4.0" {
+				check.wantError(t, 1, "cniVersion", version, "CHECK")
+			} else {
+				check.wantOK(t, "CHECK")
+				n.call("CHECK", p, netns, inVersion(version, nil)).wantError(t, 7, "prevResult", "missing")
+			}
+			if version < "1.1.0" {
+				status.wantError(t, 1, "cniVersion", version, "STATUS")
+				gc.wantError(t, 1, "cniVersion", version, "GC")
+			} else {
+				status.wantOK(t, "STATUS")
+				gc.wantOK(t, "GC")
+			}
+			asked := n.call("VERSION", p, "", inVersion(version, nil))
+			asked.wantOK(t, "VERSION")
+			if want := `{"cniVersion":"` + version + `","supportedVersions":["0.3.1","0.4.0","1.0.0","1.1.0"]}`; string(asked.stdout) != want {
+				t.Errorf("VERSION answered %s", asked.stdout)
+			}
+		})
+	}
+	// GC left them all; now the runtime knows of one.
+	for _, p := range pods {
+		l.wantState(t, p, v1alpha1.SandboxAttached, p.containerID)
+	}
+	n.call("GC", pods[0], "", inVersion("1.1.0", map[string]any{"cni.dev/valid-attachments": valid[:1]})).wantOK(t, "GC of three")
+	l.cluster.Eventually(t, "the links of three sandboxes to go", func(context.Context) error {
+		for i, p := range pods {
+			there := slices.Contains(n.state(t).Links, netdev.HostName(p.containerID, "eth0"))
+			if there != (i == 0) {
+				return fmt.Errorf("%s: there %v", p.name, there)
+			}
+		}
+		return nil
+	})
+	for _, p := range pods {
+		n.call("DEL", p, "", inVersion("0.3.1", nil)).wantOK(t, "DEL")
+	}
+}
+
+// Bad input of every kind is answered with its code and a message that names it,
+// and changes nothing.
+func TestBadInputChangesNothing(t *testing.T) {
+	_, n, pods := oneNode(t, "p")
+	p := pods[0]
+	config := func(fields string) []byte {
+		return []byte(`{"cniVersion":"1.1.0","name":"fairlead","type":"fairlead","socket":"` + filepath.Join(n.dir, "state", "cni.sock") + `"` + fields + `}`)
+	}
+	good := map[string]string{
+		"CNI_CONTAINERID": p.containerID, "CNI_NETNS": p.netns.Path(), "CNI_IFNAME": "eth0",
+		"CNI_ARGS": "K8S_POD_NAMESPACE=" + n.lab.cluster.Namespace + ";K8S_POD_NAME=p;K8S_POD_UID=" + string(p.uid),
+	}
+	before := n.state(t)
+	for _, tc := range []struct {
+		name, verb string
+		env        map[string]string
+		stdin      []byte
+		code       int
+		words      []string
+	}{
+		{name: "no verb", code: 4, words: []string{"CNI_COMMAND", "missing"}},
+		{name: "an unknown verb", verb: "FROB", code: 4, words: []string{`CNI_COMMAND: "FROB"`}},
+		{name: "no container ID", verb: "ADD", env: map[string]string{"CNI_CONTAINERID": ""}, code: 4, words: []string{"CNI_CONTAINERID: missing"}},
+		{name: "a container ID with a slash", verb: "DEL", env: map[string]string{"CNI_CONTAINERID": "../x"}, code: 4, words: []string{`CNI_CONTAINERID: "../x"`}},
+		{name: "no interface name", verb: "ADD", env: map[string]string{"CNI_IFNAME": ""}, code: 4, words: []string{"CNI_IFNAME: missing"}},
+		{name: "an interface name that is too long", verb: "ADD", env: map[string]string{"CNI_IFNAME": "abcdefghijklmnop"}, code: 4, words: []string{"CNI_IFNAME", "15"}},
+		{name: "no namespace", verb: "ADD", env: map[string]string{"CNI_NETNS": ""}, code: 4, words: []string{"CNI_NETNS: missing"}},
+		{name: "a namespace that is none", verb: "ADD", env: map[string]string{"CNI_NETNS": n.config}, code: 4, words: []string{"CNI_NETNS", n.config}},
+		{name: "the host's namespace", verb: "ADD", env: map[string]string{"CNI_NETNS": fmt.Sprintf("/proc/%d/ns/net", n.daemon.Process.Pid)}, code: 4, words: []string{"CNI_NETNS"}},
+		{name: "no pod", verb: "ADD", env: map[string]string{"CNI_ARGS": "IgnoreUnknown=1"}, code: 4, words: []string{"CNI_ARGS", "K8S_POD_NAME"}},
+		{name: "no configuration", verb: "ADD", stdin: []byte{}, code: 6, words: []string{"network configuration: empty"}},
+		{name: "half a configuration", verb: "ADD", stdin: config("")[:40], code: 6, words: []string{"network configuration", "before its JSON is complete"}},
+		{name: "a configuration that is no object", verb: "ADD", stdin: []byte(`[]`), code: 6, words: []string{"must be a JSON object"}},
+		{name: "a version of the wrong kind", verb: "ADD", stdin: []byte(`{"cniVersion":1}`), code: 6, words: []string{"cniVersion", "string"}},
+		{name: "an old version", verb: "ADD", stdin: []byte(`{"cniVersion":"0.2.0","socket":"/x"}`), code: 1, words: []string{`cniVersion: "0.2.0"`, "1.1.0"}},
+		{name: "no socket", verb: "ADD", stdin: []byte(`{"cniVersion":"1.1.0"}`), code: 7, words: []string{"socket: missing"}},
+		{name: "a socket that is no path", verb: "ADD", stdin: []byte(`{"cniVersion":"1.1.0","socket":"x"}`), code: 7, words: []string{`socket: "x"`}},
+		{name: "too much", verb: "ADD", stdin: config(`,"x":"` + strings.Repeat("y", cniproto.MaxRequest) + `"`), code: 6, words: []string{"larger than"}},
+		{name: "CHECK without a result", verb: "CHECK", code: 7, words: []string{"prevResult: missing"}},
+		{name: "CHECK with half a result", verb: "CHECK", stdin: config(`,"prevResult":{"cniVersion":"1.1.0","ips":[{"address":"10.0.0.300/8"}]}`), code: 6, words: []string{"prevResult", "10.0.0.300/8"}},
+		{name: "CHECK of what is not plugged", verb: "CHECK", stdin: config(`,"prevResult":{"cniVersion":"1.1.0"}`), code: 3, words: []string{p.containerID}},
+		{name: "GC with a list that is none", verb: "GC", stdin: config(`,"cni.dev/valid-attachments":{}`), code: 7, words: []string{"cni.dev/valid-attachments"}},
+	} {
+		t.Run(tc.name, func(t *testing.T) {
+			env := map[string]string{"CNI_COMMAND": tc.verb}
+			for _, from := range []map[string]string{good, tc.env} {
+				for name, value := range from {
+					env[name] = value
+				}
+			}
+			if tc.stdin == nil {
+				tc.stdin = config("")
+			}
+			n.exec(env, tc.stdin).wantError(t, tc.code, tc.words...)
+		})
+	}
+	if diff := cmp.Diff(before, n.state(t)); diff != "" {
+		t.Errorf("bad input changed the host:\n%s", diff)
+	}
+	for _, dir := range []string{"attachments", "del"} {
+		entries, err := os.ReadDir(filepath.Join(n.dir, "state", dir))
+		if err != nil && !os.IsNotExist(err) || len(entries) > 0 {
+			t.Errorf("%s holds %v, %v", dir, entries, err)
+		}
+	}
+}
+
+// What somebody changed in the kernel is told by CHECK, all of it, and the host's
+// side is in order soon after.
+func TestCheckSeesTheKernel(t *testing.T) {
+	l, n, pods := oneNode(t, "p")
+	p := pods[0]
+	added := n.cni("ADD", p, p.netns.Path())
+	added.wantOK(t, "ADD")
+	check := func() answer { return n.call("CHECK", p, p.netns.Path(), prevResult(added)) }
+	check().wantOK(t, "CHECK right after ADD")
+
+	inside, err := p.netns.Netlink()
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer inside.Close()
+	eth0, err := inside.LinkByName("eth0")
+	if err != nil {
+		t.Fatal(err)
+	}
+	if err := inside.LinkSetMTU(eth0, 1300); err != nil {
+		t.Fatal(err)
+	}
+	routes, err := inside.RouteList(eth0, syscall.AF_INET)
+	if err != nil || len(routes) == 0 {
+		t.Fatalf("routes %v, %v", routes, err)
+	}
+	for _, r := range routes {
+		if err := inside.RouteDel(&r); err != nil {
+			t.Fatal(err)
+		}
+	}
+	check().wantError(t, 110, "2 differences", "interface eth0 has an MTU of 1300 bytes", "route to 0.0.0.0/0 via 169.254.1.1")
+
+	if err := inside.LinkSetMTU(eth0, eth0.Attrs().MTU); err != nil {
+		t.Fatal(err)
+	}
+	slices.Reverse(routes) // the default route needs the way to its gateway
+	for _, r := range routes {
+		if err := inside.RouteAdd(&r); err != nil {
+			t.Fatal(err)
+		}
+	}
+	check().wantOK(t, "CHECK of what was put back")
+
+	host, err := n.Netlink()
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer host.Close()
+	end, err := host.LinkByName(netdev.HostName(p.containerID, "eth0"))
+	if err != nil {
+		t.Fatal(err)
+	}
+	if err := host.LinkSetDown(end); err != nil {
+		t.Fatal(err)
+	}
+	check().wantError(t, 110, "1 difference", end.Attrs().Name, "is down")
+	l.cluster.Eventually(t, "the host's side to be in order", func(context.Context) error { return check().err })
+}
