@@ -14,6 +14,7 @@ import (
 
 	"fairlead.dev/fairlead/internal/config"
 	"fairlead.dev/fairlead/internal/netdev"
+	"fairlead.dev/fairlead/internal/network"
 	"fairlead.dev/fairlead/internal/node"
 	"fairlead.dev/fairlead/internal/run"
 )
@@ -31,16 +32,6 @@ func serve(ctx context.Context, cfg config.Node) error {
 	if err != nil {
 		return err
 	}
-	rest, err := run.KubeConfig(cfg.Kubeconfig, program)
-	if err != nil {
-		return err
-	}
-	kube, err := node.NewKube(rest, cfg.NodeName, func(_ context.Context, r *toolscache.Reflector, err error) {
-		log.Info("watch failed, starting it again", "resource", r.TypeDescription(), "err", err.Error())
-	})
-	if err != nil {
-		return err
-	}
 	reg := prometheus.NewRegistry()
 	if err := errors.Join(
 		reg.Register(collectors.NewGoCollector()),
@@ -48,12 +39,21 @@ func serve(ctx context.Context, cfg config.Node) error {
 	); err != nil {
 		return fmt.Errorf("register metrics: %w", err)
 	}
-	d, err := node.New(node.Config{
+	c := node.Config{
 		NodeName: cfg.NodeName, Bridge: cfg.Bridge, Uplink: cfg.Uplink, BootID: bootID,
+		Encapsulation: node.Encapsulation(cfg.Encapsulation), VNI: cfg.VXLAN.VNI, VXLANPort: cfg.VXLAN.Port,
 		StateDir: cfg.StateDir, Socket: cfg.Socket, AddTimeout: cfg.AddTimeout.Duration,
 		Install: &node.Install{PluginSource: cfg.CNI.PluginSource, BinDir: cfg.CNI.BinDir, ConfDir: cfg.CNI.ConfDir},
-		Kernel:  node.RealKernel{Kernel: kernel}, HostKernel: kernel, API: kube, Source: kube, Metrics: reg,
-	})
+		Kernel:  node.RealKernel{Kernel: kernel}, HostKernel: kernel, Metrics: reg, KubeletMetrics: cfg.KubeletMetrics,
+	}
+	plugin, err := network.Choose([]network.Candidate{
+		{Name: node.RegistryPlugin, New: func() (network.Plugin, error) { return registryPlugin(log, cfg, c) }},
+		{Name: network.NoopName, New: func() (network.Plugin, error) { return network.NewNoop(netdev.Sysctls{}), nil }},
+	}, cfg.Plugin)
+	if err != nil {
+		return err
+	}
+	d, err := node.New(c, plugin)
 	if err != nil {
 		return err
 	}
@@ -68,6 +68,22 @@ func serve(ctx context.Context, cfg config.Node) error {
 	g.Go(func() error { return d.Run(ctx) })
 	g.Go(func() error { return web.Run(ctx) })
 	return g.Wait()
+}
+
+// registryPlugin makes the plugin that needs the API server.
+func registryPlugin(log logr.Logger, cfg config.Node, c node.Config) (network.Plugin, error) {
+	rest, err := run.KubeConfig(cfg.Kubeconfig, program)
+	if err != nil {
+		return nil, err
+	}
+	kube, err := node.NewKube(rest, cfg.NodeName, func(_ context.Context, r *toolscache.Reflector, err error) {
+		log.Info("watch failed, starting it again", "resource", r.TypeDescription(), "err", err.Error())
+	})
+	if err != nil {
+		return nil, err
+	}
+	c.API, c.Source = kube, kube
+	return node.NewPlugin(c)
 }
 
 // cleanup takes everything of ours off this machine, and says what it took.

@@ -5,6 +5,7 @@ import (
 	"net"
 	"os"
 	"path/filepath"
+	"slices"
 	"strings"
 	"time"
 
@@ -25,11 +26,24 @@ type Node struct {
 	// StateDir. At most 100 bytes: the kernel allows 107, and its successor is
 	// bound beside it under a longer name.
 	Socket string `json:"socket,omitempty"`
+	// Plugin is the network plugin that plugs pods: "fairlead", the default, or
+	// "noop", which plugs nothing and leaves that to the plugins beside it in
+	// the runtime's configuration.
+	Plugin string `json:"plugin,omitempty"`
+	// KubeletMetrics also counts requests under the names that the kubelet's
+	// metrics of its network plugin had before Kubernetes 1.24; default false.
+	KubeletMetrics bool `json:"kubeletMetrics,omitempty"`
 	// Bridge of the default network, made by the daemon; default "fairlead0".
 	Bridge string `json:"bridge,omitempty"`
 	// Uplink is the interface that leads to the other nodes; empty takes the
 	// one of the default route.
 	Uplink string `json:"uplink,omitempty"`
+	// Encapsulation says which packets to pods of other nodes go through a
+	// tunnel: "none"; "vxlan", all; "auto", the default, those to nodes that share
+	// no link with this one. All nodes should say the same.
+	Encapsulation string `json:"encapsulation,omitempty"`
+	// VXLAN is the tunnel; all nodes must say the same.
+	VXLAN NodeVXLAN `json:"vxlan"`
 	// CNI says what is installed for the container runtime.
 	CNI NodeCNI `json:"cni"`
 	// AddTimeout bounds how long an ADD waits for the pod's PodAttachment and
@@ -38,6 +52,14 @@ type Node struct {
 	// MetricsAddress serves /metrics, /healthz and /readyz; default ":9471".
 	// "unix:<path>" serves on a socket, "0" switches it off.
 	MetricsAddress string `json:"metricsAddress,omitempty"`
+}
+
+// NodeVXLAN describes the tunnel between nodes (RFC 7348).
+type NodeVXLAN struct {
+	// VNI is the network's number, 1 to 16777215; default 158.
+	VNI int `json:"vni,omitempty"`
+	// Port is the UDP port, 1 to 65535; default 4789.
+	Port int `json:"port,omitempty"`
 }
 
 // NodeCNI says what is installed for the container runtime.
@@ -59,7 +81,10 @@ type NodeCNI struct {
 func DefaultNode() Node {
 	return Node{
 		StateDir:       "/run/fairlead",
+		Plugin:         "fairlead",
 		Bridge:         "fairlead0",
+		Encapsulation:  "auto",
+		VXLAN:          NodeVXLAN{VNI: 158, Port: 4789},
 		CNI:            NodeCNI{BinDir: "/opt/cni/bin", ConfDir: "/etc/cni/net.d"},
 		AddTimeout:     metav1.Duration{Duration: 10 * time.Second},
 		MetricsAddress: ":9471",
@@ -102,9 +127,13 @@ func (n *Node) Validate() error {
 	} {
 		v.check(filepath.IsAbs(f.value), f.path, f.value, "must be an absolute path")
 	}
+	v.check(n.Plugin != "", "plugin", n.Plugin, "must be the name of a network plugin, as fairlead or noop")
 	v.check(len(n.Socket) <= 100, "socket", n.Socket, "must not be longer than 100 bytes")
 	v.check(linkName.MatchString(n.Bridge), "bridge", n.Bridge, "must be an interface name of 1 to 15 characters")
 	v.check(n.Uplink == "" || linkName.MatchString(n.Uplink), "uplink", n.Uplink, "must be an interface name of 1 to 15 characters, or empty")
+	v.check(slices.Contains([]string{"none", "vxlan", "auto"}, n.Encapsulation), "encapsulation", n.Encapsulation, "must be none, vxlan or auto")
+	v.check(n.VXLAN.VNI >= 1 && n.VXLAN.VNI < 1<<24, "vxlan.vni", n.VXLAN.VNI, "must be between 1 and 16777215")
+	v.check(n.VXLAN.Port >= 1 && n.VXLAN.Port <= 65535, "vxlan.port", n.VXLAN.Port, "must be between 1 and 65535")
 	v.check(n.AddTimeout.Duration >= time.Second && n.AddTimeout.Duration <= 80*time.Second, "addTimeout", n.AddTimeout.Duration, "must be between 1s and 80s")
 	v.check(listenAddress(n.MetricsAddress), "metricsAddress", n.MetricsAddress, `must be host:port, "unix:<path>" or "0"`)
 	return v.err()

@@ -25,7 +25,8 @@ func TestNodeDefaultsAreValid(t *testing.T) {
 		t.Fatal(err)
 	}
 	want := Node{
-		NodeName: "n1", StateDir: "/run/fairlead", Socket: "/run/fairlead/cni.sock", Bridge: "fairlead0",
+		NodeName: "n1", StateDir: "/run/fairlead", Plugin: "fairlead", Socket: "/run/fairlead/cni.sock", Bridge: "fairlead0",
+		Encapsulation: "auto", VXLAN: NodeVXLAN{VNI: 158, Port: 4789},
 		CNI: NodeCNI{
 			BinDir: "/opt/cni/bin", ConfDir: "/etc/cni/net.d",
 			PluginSource: filepath.Join(filepath.Dir(self), "fairlead-cni"),
@@ -40,7 +41,7 @@ func TestNodeDefaultsAreValid(t *testing.T) {
 func TestNodeValidateNamesEveryField(t *testing.T) {
 	n := Node{
 		NodeName: "Not A Node", StateDir: "run", Socket: "/" + strings.Repeat("s", 100), Bridge: "a-name-of-sixteen",
-		Uplink: "eth/0", CNI: NodeCNI{BinDir: "bin", ConfDir: "", PluginSource: "x"}, MetricsAddress: "here",
+		Uplink: "eth/0", Encapsulation: "gre", VXLAN: NodeVXLAN{VNI: 1 << 24, Port: -1}, CNI: NodeCNI{BinDir: "bin", ConfDir: "", PluginSource: "x"}, MetricsAddress: "here",
 	}
 	err := n.Validate()
 	if err == nil {
@@ -48,6 +49,7 @@ func TestNodeValidateNamesEveryField(t *testing.T) {
 	}
 	for _, want := range []string{
 		`nodeName: "Not A Node"`, `stateDir: "run"`, "socket: \"/sss", `bridge: "a-name-of-sixteen"`, `uplink: "eth/0"`,
+		`encapsulation: "gre"`, "vxlan.vni: 16777216", "vxlan.port: -1",
 		`cni.binDir: "bin"`, `cni.confDir: ""`, `cni.pluginSource: "x"`, "addTimeout: 0s", `metricsAddress: "here"`,
 	} {
 		if !strings.Contains(err.Error(), want) {

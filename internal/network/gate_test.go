@@ -13,7 +13,7 @@ import (
 // that come wait, in the order in which they came.
 func TestGateIsSharedByAddAndDelAndGCHasItAlone(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
-		m := NewManager(time.Now)
+		m := newManager(t, &fakePlugin{})
 		var events []string
 		say := func(what string, until <-chan struct{}) func(context.Context) error {
 			return func(context.Context) error {
@@ -58,7 +58,7 @@ func TestGateIsSharedByAddAndDelAndGCHasItAlone(t *testing.T) {
 // A GC that gives up lets those in that waited behind it.
 func TestGateOpensBehindAGCThatGaveUp(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
-		m := NewManager(time.Now)
+		m := newManager(t, &fakePlugin{})
 		end := make(chan struct{})
 		go func() { _ = m.Add(t.Context(), "a", func(context.Context) error { <-end; return nil }) }()
 		synctest.Wait()
@@ -87,7 +87,7 @@ func TestGateOpensBehindAGCThatGaveUp(t *testing.T) {
 // the three would wait for one another.
 func TestDelCancelsAnAddThatAGCWaitsFor(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
-		m := NewManager(time.Now)
+		m := newManager(t, &fakePlugin{})
 		added := make(chan error, 1)
 		go func() {
 			added <- m.Add(t.Context(), "a", func(ctx context.Context) error { <-ctx.Done(); return context.Cause(ctx) })
@@ -107,7 +107,7 @@ func TestDelCancelsAnAddThatAGCWaitsFor(t *testing.T) {
 
 // GC removes sandboxes with the operations that the sweep has.
 func TestAloneMayDo(t *testing.T) {
-	m := NewManager(time.Now)
+	m := newManager(t, &fakePlugin{})
 	err := m.Alone(t.Context(), func(ctx context.Context) error { return m.Do(ctx, "a", nothing) })
 	if err != nil {
 		t.Error(err)

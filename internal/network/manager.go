@@ -5,7 +5,10 @@ import (
 	"errors"
 	"fmt"
 	"sync"
+	"sync/atomic"
 	"time"
+
+	"github.com/prometheus/client_golang/prometheus"
 )
 
 // ErrDeleted says that the runtime has ended a sandbox: its DEL came.
@@ -29,7 +32,10 @@ const (
 // GC has alone; the sandbox; the identity of a pod whose addresses are kept for
 // its successor. Waiting for any of them ends with the caller's context.
 type Manager struct {
-	now func() time.Time
+	plugin  Plugin
+	metrics *metrics
+	now     func() time.Time
+	begun   atomic.Bool
 
 	mu     sync.Mutex
 	gate   gate
@@ -68,22 +74,32 @@ type turns struct {
 	cancel context.CancelCauseFunc
 }
 
-// NewManager returns a manager that reads the time from now.
-func NewManager(now func() time.Time) *Manager {
-	return &Manager{now: now, turns: map[key]*turns{}, buried: map[string]struct{}{}}
+// NewManager returns the manager of a plugin. Metrics are kept in r, nil keeps
+// none; kubelet says whether they are kept under the kubelet's names of old too.
+func NewManager(p Plugin, r prometheus.Registerer, kubelet bool) (*Manager, error) {
+	metrics, err := newMetrics(r, kubelet)
+	if err != nil {
+		return nil, fmt.Errorf("register metrics: %w", err)
+	}
+	return &Manager{
+		plugin: p, metrics: metrics, now: time.Now, turns: map[key]*turns{}, buried: map[string]struct{}{},
+	}, nil
 }
 
 // Add runs fn alone on a sandbox. Its ctx ends with cause ErrDeleted when a DEL
 // of the sandbox comes, and fn is expected to undo what it did. The ADD of a
 // sandbox that was deleted is ErrDeleted.
 func (m *Manager) Add(ctx context.Context, containerID string, fn func(context.Context) error) error {
+	start := time.Now()
 	if err := m.share(ctx); err != nil {
 		return err
 	}
 	defer m.unshare()
 	ctx, cancel := context.WithCancelCause(ctx)
 	defer cancel(nil)
+	start = observe(m.metrics.add.gate, start)
 	return m.run(ctx, key{lockSandbox, containerID}, func(t *turns) error {
+		observe(m.metrics.add.sandbox, start)
 		if _, dead := m.buried[containerID]; dead {
 			return fmt.Errorf("sandbox %s: %w", containerID, ErrDeleted)
 		}
@@ -101,11 +117,16 @@ func (m *Manager) Del(ctx context.Context, containerID string, fn func(context.C
 	}
 	m.mu.Unlock()
 	// The gate comes second: a GC before it may wait for that very ADD.
+	start := time.Now()
 	if err := m.share(ctx); err != nil {
 		return err
 	}
 	defer m.unshare()
-	return m.run(ctx, key{lockSandbox, containerID}, nil, fn)
+	start = observe(m.metrics.del.gate, start)
+	return m.run(ctx, key{lockSandbox, containerID}, func(*turns) error {
+		observe(m.metrics.del.sandbox, start)
+		return nil
+	}, fn)
 }
 
 // Do runs fn alone on a sandbox. It does not share the gate, so that Alone's fn
@@ -122,7 +143,11 @@ func (m *Manager) Identity(ctx context.Context, name string, fn func(context.Con
 	if name == "" {
 		return fn(ctx)
 	}
-	return m.run(ctx, key{lockIdentity, name}, nil, fn)
+	start := time.Now()
+	return m.run(ctx, key{lockIdentity, name}, func(*turns) error {
+		observe(m.metrics.identity, start)
+		return nil
+	}, fn)
 }
 
 // run waits for its turn, asks admit (under the lock) and runs fn.

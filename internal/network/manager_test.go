@@ -15,7 +15,7 @@ func nothing(context.Context) error { return nil }
 
 func TestManagerSerializesInOrderOfArrival(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
-		m := NewManager(time.Now)
+		m := newManager(t, &fakePlugin{})
 		hold := make(chan struct{})
 		go func() {
 			_ = m.Do(t.Context(), "a", func(context.Context) error { <-hold; return nil })
@@ -53,7 +53,7 @@ func TestManagerSerializesInOrderOfArrival(t *testing.T) {
 
 func TestManagerRunsSandboxesSideBySide(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
-		m := NewManager(time.Now)
+		m := newManager(t, &fakePlugin{})
 		hold := make(chan struct{})
 		go func() { _ = m.Do(t.Context(), "a", func(context.Context) error { <-hold; return nil }) }()
 		synctest.Wait()
@@ -66,7 +66,7 @@ func TestManagerRunsSandboxesSideBySide(t *testing.T) {
 
 func TestManagerWaitEndsWithContext(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
-		m := NewManager(time.Now)
+		m := newManager(t, &fakePlugin{})
 		hold := make(chan struct{})
 		go func() { _ = m.Do(t.Context(), "a", func(context.Context) error { <-hold; return nil }) }()
 		synctest.Wait()
@@ -87,7 +87,7 @@ func TestManagerWaitEndsWithContext(t *testing.T) {
 }
 
 func TestManagerReleasesOnPanic(t *testing.T) {
-	m := NewManager(time.Now)
+	m := newManager(t, &fakePlugin{})
 	func() {
 		defer func() {
 			if recover() == nil {
@@ -106,7 +106,7 @@ func TestManagerReleasesOnPanic(t *testing.T) {
 
 func TestManagerDelCancelsAddAndWaitsForItsUndo(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
-		m := NewManager(time.Now)
+		m := newManager(t, &fakePlugin{})
 		var events []string
 		undo := make(chan struct{})
 		added := make(chan error, 1)
@@ -145,7 +145,7 @@ func TestManagerDelCancelsAddAndWaitsForItsUndo(t *testing.T) {
 
 func TestManagerTombstone(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
-		m := NewManager(time.Now)
+		m := newManager(t, &fakePlugin{})
 		hold := make(chan struct{})
 		go func() { _ = m.Do(t.Context(), "a", func(context.Context) error { <-hold; return nil }) }()
 		synctest.Wait()
@@ -176,7 +176,7 @@ func TestManagerTombstone(t *testing.T) {
 }
 
 func TestManagerTombstonesAreBounded(t *testing.T) {
-	m := NewManager(time.Now)
+	m := newManager(t, &fakePlugin{})
 	for n := range maxTombstones + 100 {
 		if err := m.Del(t.Context(), fmt.Sprint(n), nothing); err != nil {
 			t.Fatal(err)
@@ -190,7 +190,7 @@ func TestManagerTombstonesAreBounded(t *testing.T) {
 // Whoever waits is counted before it waits: else the entry is dropped and made
 // anew under it, and two run at once.
 func TestManagerKeepsItsEntryUnderLoad(t *testing.T) {
-	m := NewManager(time.Now)
+	m := newManager(t, &fakePlugin{})
 	var wg sync.WaitGroup
 	var mu [4]sync.Mutex
 	for n := range 64 {

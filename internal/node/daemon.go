@@ -34,6 +34,10 @@ type Config struct {
 	// Bridge and Uplink of the default network; no uplink takes the one of the
 	// default route.
 	Bridge, Uplink string
+	// Encapsulation of the default network, and the number and UDP port of its
+	// tunnel.
+	Encapsulation  Encapsulation
+	VNI, VXLANPort int
 	// BootID of the kernel.
 	BootID string
 	// StateDir holds the records, Socket is where the plugin is served; the
@@ -43,6 +47,9 @@ type Config struct {
 	AddTimeout time.Duration
 	// Install says what is installed for the runtime; nil installs nothing.
 	Install *Install
+	// KubeletMetrics has the requests counted under the names that the kubelet
+	// had for them too.
+	KubeletMetrics bool
 
 	Kernel     Kernel
 	HostKernel HostKernel
@@ -78,70 +85,34 @@ type Events struct {
 	NetworksChanged func()
 }
 
-// Daemon is the daemon of one node.
+// Daemon is the daemon of one node: it has the runtime served by a network
+// plugin.
 type Daemon struct {
 	config  Config
+	manager *network.Manager
+	// verbs is the plugin that NewPlugin made, nil when it is another.
 	verbs   *verbs
-	reaper  *reaper
 	serving atomic.Bool
 }
 
-// New builds a daemon.
-func New(c Config) (*Daemon, error) {
-	m, err := newMetrics(c.Metrics)
+// New builds a daemon around a network plugin.
+func New(c Config, p network.Plugin) (*Daemon, error) {
+	m, err := network.NewManager(p, c.Metrics, c.KubeletMetrics)
 	if err != nil {
-		return nil, fmt.Errorf("register metrics: %w", err)
+		return nil, err
 	}
-	v := &verbs{
-		kernel: c.Kernel, api: c.API, metrics: m, addTimeout: c.AddTimeout, node: c.NodeName,
-		manager: network.NewManager(time.Now),
-		host:    newHostNet(c.HostKernel, c.API, c.Source.Networks, c),
-	}
-	d := &Daemon{config: c, verbs: v, reaper: &reaper{verbs: v, queue: newQueue[string]("reaper")}}
-	v.ledger = newLedger(filepath.Join(c.StateDir, recordsDir), c.BootID, d.released)
-	v.registry = newRegistry(d.changed)
-	v.remover = newRemover(c.Kernel, v.ledger)
-	v.health = newHealth(v.look, filepath.Join(filepath.Dir(c.Socket), cniproto.HeartbeatFile), c.BootID)
-	v.mender = &mender{verbs: v, queue: newQueue[string]("mender")}
-	v.acks = newAcknowledger(c.API, v.registry, v.ledger, m)
+	d := &Daemon{config: c, manager: m}
+	d.verbs, _ = p.(*verbs)
 	return d, nil
-}
-
-// released has the status written of the PodAttachment that a sandbox held. One
-// whose record was damaged may have held any.
-func (d *Daemon) released(r *record) {
-	v := d.verbs
-	if r.Attachment.UID == "" {
-		for _, key := range v.registry.keys() {
-			v.acks.enqueue(key)
-		}
-	}
-	if pa := v.registry.get(r.attachmentKey()); pa != nil && pa.UID == r.Attachment.UID {
-		v.acks.enqueue(keyOf(pa))
-		return
-	}
-	v.ledger.drop(r.Attachment.UID)
-}
-
-// changed looks after a PodAttachment that the API server told of.
-func (d *Daemon) changed(pa *v1alpha1.PodAttachment, gone bool) {
-	v := d.verbs
-	if gone {
-		v.ledger.drop(pa.UID)
-	} else {
-		v.acks.enqueue(keyOf(pa))
-	}
-	if gone || pa.DeletionTimestamp != nil {
-		for _, containerID := range v.ledger.holding(pa.UID) {
-			d.reaper.queue.Add(containerID)
-		}
-	}
 }
 
 // Ready says why pods cannot be served, or nil.
 func (d *Daemon) Ready() error {
 	if !d.serving.Load() {
 		return errors.New("the CNI socket is not open yet")
+	}
+	if d.verbs == nil {
+		return d.manager.Status()
 	}
 	return d.verbs.health.told.Load().seen
 }
@@ -160,7 +131,7 @@ func (d *Daemon) Run(ctx context.Context) error {
 			return err
 		}
 	}
-	if err := d.verbs.adopt(ctx); err != nil {
+	if err := d.manager.Init(ctx); err != nil {
 		return err
 	}
 	if err := d.replay(ctx); err != nil {
@@ -170,7 +141,7 @@ func (d *Daemon) Run(ctx context.Context) error {
 	if err != nil {
 		return err
 	}
-	log.Info("serving", "socket", d.config.Socket, "node", d.config.NodeName, "sandboxes", len(d.verbs.ledger.all()))
+	log.Info("serving", "socket", d.config.Socket, "node", d.config.NodeName)
 	d.serving.Store(true)
 
 	// What requests need goes on until the last one is answered.
@@ -185,17 +156,35 @@ func (d *Daemon) Run(ctx context.Context) error {
 		front, cancel := context.WithCancel(ctx)
 		defer cancel()
 		context.AfterFunc(behind, cancel)
-		return server.Serve(front, l, d.verbs, server.Config{Metrics: d.config.Metrics})
+		return server.Serve(front, l, d.handler(), server.Config{Metrics: d.config.Metrics})
 	})
 	return g.Wait()
 }
 
+// handler serves what the CNI plugin forwards.
+func (d *Daemon) handler() server.Handler {
+	if d.verbs != nil {
+		return d.verbs
+	}
+	return plain{manager: d.manager}
+}
+
 // background is what runs behind the socket.
 func (d *Daemon) background() []func(context.Context) error {
+	all := []func(context.Context) error{d.sweep, d.announce}
 	v := d.verbs
-	return []func(context.Context) error{
-		v.remover.Run, v.acks.Run, v.host.Run, d.sweep, d.reaper.Run, v.mender.Run, d.watch, d.announce, v.keepHealth,
+	if v == nil {
+		return append(all, d.beat)
 	}
+	return append(all, v.remover.Run, v.acks.Run, v.host.Run, v.reaper.Run, v.mender.Run, v.watch, v.keepHealth)
+}
+
+// beat keeps the heartbeat of a plugin that knows at any time whether it can
+// serve.
+func (d *Daemon) beat(ctx context.Context) error {
+	path := filepath.Join(filepath.Dir(d.config.Socket), cniproto.HeartbeatFile)
+	newHealth(d.manager.Status, path, d.config.BootID).run(ctx, func() <-chan struct{} { return nil })
+	return nil
 }
 
 // lockState waits for the daemon before, if there is one, to end.
@@ -234,7 +223,7 @@ func (d *Daemon) replay(ctx context.Context) error {
 		if s.Damaged != nil {
 			log.Error(s.Damaged, "spooled DEL was damaged, its name says enough", "sandbox", s.Request.ContainerID)
 		}
-		if err := d.verbs.del(ctx, s.Request.ContainerID, s.Request.IfName); err != nil {
+		if err := d.manager.TearDownPod(ctx, s.Request); err != nil {
 			return fmt.Errorf("replay the DEL of sandbox %s: %w", s.Request.ContainerID, err)
 		}
 		if err := s.Remove(); err != nil {
@@ -245,15 +234,6 @@ func (d *Daemon) replay(ctx context.Context) error {
 		log.Info("DELs replayed that came while no daemon was there", "count", len(spooled))
 	}
 	return nil
-}
-
-// watch keeps the registry.
-func (d *Daemon) watch(ctx context.Context) error {
-	v := d.verbs
-	return d.config.Source.Watch(ctx, Events{
-		Updated: v.registry.update, Deleted: v.registry.delete, Synced: v.registry.setSynced,
-		NetworksChanged: v.host.networksChanged,
-	})
 }
 
 // sweep removes, every minute, what nobody tells the daemon of. A DEL may have
@@ -267,7 +247,11 @@ func (d *Daemon) sweep(ctx context.Context) error {
 			return nil
 		case <-tick.C:
 		}
-		if err := errors.Join(d.replay(ctx), d.verbs.sweep(ctx)); err != nil && ctx.Err() == nil {
+		err := d.replay(ctx)
+		if d.verbs != nil {
+			err = errors.Join(err, d.verbs.sweep(ctx))
+		}
+		if err != nil && ctx.Err() == nil {
 			logr.FromContextOrDiscard(ctx).Error(err, "sweep was not complete, will be tried again")
 		}
 	}
@@ -281,13 +265,15 @@ func (d *Daemon) announce(ctx context.Context) error {
 	if i == nil {
 		return nil
 	}
-	select {
-	case <-d.verbs.registry.ready:
-	case <-ctx.Done():
-		return nil
-	}
-	if _, err := d.verbs.host.await(ctx); err != nil {
-		return nil //nolint:nilerr // it waits until ctx ends
+	if v := d.verbs; v != nil {
+		select {
+		case <-v.registry.ready:
+		case <-ctx.Done():
+			return nil
+		}
+		if _, err := v.host.await(ctx); err != nil {
+			return nil //nolint:nilerr // it waits until ctx ends
+		}
 	}
 	if err := installConflist(i.ConfDir, d.config.Socket); err != nil {
 		return err

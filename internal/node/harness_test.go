@@ -64,17 +64,22 @@ func inWorld(t *testing.T, test func(*world)) {
 // start starts a daemon as Run does, without its socket.
 func (w *world) start() {
 	w.t.Helper()
-	d, err := New(Config{
-		NodeName: "n1", Bridge: "fairlead0", BootID: w.bootID, StateDir: w.dir, Socket: filepath.Join(w.dir, "cni.sock"),
+	c := Config{
+		NodeName: "n1", Bridge: "fairlead0", Encapsulation: EncapsulationNone, BootID: w.bootID, StateDir: w.dir, Socket: filepath.Join(w.dir, "cni.sock"),
 		AddTimeout: 10 * time.Second, Kernel: w.kernel, HostKernel: w.host, API: w.api, Source: w.api,
 		Metrics: prometheus.NewRegistry(),
-	})
+	}
+	p, err := NewPlugin(c)
+	if err != nil {
+		w.t.Fatal(err)
+	}
+	d, err := New(c, p)
 	if err != nil {
 		w.t.Fatal(err)
 	}
 	w.daemon = d
 	ctx, cancel := context.WithCancel(context.Background())
-	if err := d.verbs.adopt(ctx); err != nil {
+	if err := d.manager.Init(ctx); err != nil {
 		w.t.Fatal(err)
 	}
 	if err := d.replay(ctx); err != nil {

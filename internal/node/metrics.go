@@ -7,10 +7,8 @@ import (
 	"github.com/prometheus/client_golang/prometheus"
 )
 
-// metrics of the daemon beside those of its CNI server: what a request waited
-// for apart from what it did.
+// metrics of the plugin beside those of its CNI server and of its manager.
 type metrics struct {
-	queueWait   *prometheus.HistogramVec
 	steps       *prometheus.HistogramVec
 	swept       *prometheus.CounterVec
 	ackFailures prometheus.Counter
@@ -21,11 +19,6 @@ var durationBuckets = []float64{.0005, .001, .0025, .005, .01, .025, .05, .1, .2
 func newMetrics(r prometheus.Registerer) (*metrics, error) {
 	const namespace, subsystem = "fairlead", "node"
 	m := &metrics{
-		queueWait: prometheus.NewHistogramVec(prometheus.HistogramOpts{
-			Namespace: namespace, Subsystem: subsystem, Name: "queue_wait_seconds",
-			Help:    "How long a request waited for the one before it on the same sandbox, by verb.",
-			Buckets: durationBuckets,
-		}, []string{"verb"}),
 		steps: prometheus.NewHistogramVec(prometheus.HistogramOpts{
 			Namespace: namespace, Subsystem: subsystem, Name: "step_duration_seconds",
 			Help:    "Duration of a step: wait (for the PodAttachment), plug, acknowledge.",
@@ -40,11 +33,7 @@ func newMetrics(r prometheus.Registerer) (*metrics, error) {
 			Help: "Writes of a PodAttachment's status that failed and are tried again.",
 		}),
 	}
-	return m, errors.Join(r.Register(m.queueWait), r.Register(m.steps), r.Register(m.swept), r.Register(m.ackFailures))
-}
-
-func (m *metrics) queued(verb string, since time.Time) {
-	m.queueWait.WithLabelValues(verb).Observe(time.Since(since).Seconds())
+	return m, errors.Join(r.Register(m.steps), r.Register(m.swept), r.Register(m.ackFailures))
 }
 
 func (m *metrics) step(name string, since time.Time) {

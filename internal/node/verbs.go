@@ -19,14 +19,17 @@ import (
 // left then is removed in the background.
 const undoTimeout = 10 * time.Second
 
-// verbs serves what the CNI plugin forwards.
+// verbs is the network plugin "fairlead": it serves what the CNI plugin forwards,
+// by the PodAttachments of this node.
 type verbs struct {
 	kernel   Kernel
 	api      API
+	source   Source
 	registry *registry
 	ledger   *ledger
-	manager  *network.Manager
+	manager  *network.Manager // after Init
 	remover  *remover
+	reaper   *reaper
 	mender   *mender
 	health   *health
 	host     *hostNet
@@ -46,9 +49,9 @@ func (v *verbs) Handle(ctx context.Context, r cniproto.Request) (result []byte, 
 	ctx = logr.NewContext(ctx, log)
 	switch r.Verb {
 	case cniproto.VerbAdd:
-		result, err = v.add(ctx, r)
+		result, err = v.manager.SetUpPod(ctx, r)
 	case cniproto.VerbDel:
-		err = v.del(ctx, r.ContainerID, r.IfName)
+		err = v.manager.TearDownPod(ctx, r)
 	case cniproto.VerbCheck:
 		err = v.check(ctx, r)
 	case cniproto.VerbStatus:
@@ -64,26 +67,20 @@ func (v *verbs) Handle(ctx context.Context, r cniproto.Request) (result []byte, 
 	return result, cniError(err)
 }
 
-// add plugs a sandbox, once: the same request again has the same answer.
-func (v *verbs) add(ctx context.Context, r cniproto.Request) (answer []byte, err error) {
+// SetUpPod plugs a sandbox, once: the same request again has the same answer.
+func (v *verbs) SetUpPod(ctx context.Context, r cniproto.Request) ([]byte, error) {
 	pod, err := parseArgs(r.Args)
 	if err != nil {
 		return nil, err
 	}
-	queued := time.Now()
-	err = v.manager.Add(ctx, r.ContainerID, func(ctx context.Context) error {
-		v.metrics.queued(cniproto.VerbAdd, queued)
-		if rec := v.ledger.get(r.ContainerID); rec != nil {
-			answer, err = v.again(rec, r)
-			return err
-		}
-		rec, err := v.setUp(ctx, r, pod)
-		if err == nil {
-			answer = rec.Result
-		}
-		return err
-	})
-	return answer, err
+	if rec := v.ledger.get(r.ContainerID); rec != nil {
+		return v.again(rec, r)
+	}
+	rec, err := v.setUp(ctx, r, pod)
+	if err != nil {
+		return nil, err
+	}
+	return rec.Result, nil
 }
 
 // again answers the ADD of a sandbox that has a record.
@@ -198,25 +195,21 @@ func (v *verbs) undo(ctx context.Context, rec *record) {
 	}
 }
 
-// del lets a sandbox go, by its container ID alone. It answers as soon as it is
-// written down that the links have to go: deleting one waits some 30 ms in the
-// kernel, and nobody but the acknowledgement has to wait for that.
-func (v *verbs) del(ctx context.Context, containerID, ifName string) error {
-	queued := time.Now()
-	return v.manager.Del(ctx, containerID, func(ctx context.Context) error {
-		v.metrics.queued(cniproto.VerbDel, queued)
-		rec := v.ledger.get(containerID)
-		switch {
-		case rec != nil && rec.State == deleting:
-			return nil
-		case rec != nil:
-			return v.release(ctx, rec)
-		case ifName == "":
-			return nil
-		}
-		// Nothing is known of it; what a lost record left behind has this name.
-		return v.kernel.Detach(ctx, netdev.HostName(containerID, ifName))
-	})
+// TearDownPod lets a sandbox go, by its container ID alone. It answers as soon as
+// it is written down that the links have to go: deleting one waits some 30 ms in
+// the kernel, and nobody but the acknowledgement has to wait for that.
+func (v *verbs) TearDownPod(ctx context.Context, r cniproto.Request) error {
+	rec := v.ledger.get(r.ContainerID)
+	switch {
+	case rec != nil && rec.State == deleting:
+		return nil
+	case rec != nil:
+		return v.release(ctx, rec)
+	case r.IfName == "":
+		return nil
+	}
+	// Nothing is known of it; what a lost record left behind has this name.
+	return v.kernel.Detach(ctx, netdev.HostName(r.ContainerID, r.IfName))
 }
 
 // release writes down that a sandbox has to go, and lets it go. Where that
