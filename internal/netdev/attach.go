@@ -54,17 +54,26 @@ func (k *Kernel) Attach(ctx context.Context, ns *Namespace, p Plug) (_ Plugged, 
 		return Plugged{}, err
 	}
 	created = true
-	if err := host.do(k.hostSteps(p, plan)...); err != nil {
+	index, err := host.index(plan.host)
+	if err != nil {
+		return Plugged{}, err
+	}
+	if err := host.do(k.hostSteps(p, plan, index)...); err != nil {
 		return Plugged{}, err
 	}
 	if err := ctx.Err(); err != nil {
 		return Plugged{}, fmt.Errorf("plugging %s: %w", p.Name, err)
 	}
+	if p.Bandwidth != nil {
+		if err := k.shape(plan, p); err != nil {
+			return Plugged{}, err
+		}
+	}
 	if err := configure(ns, p); err != nil {
 		return Plugged{}, err
 	}
-	index, err := host.index(plan.host)
-	if err == nil && index == 0 {
+	now, err := host.index(plan.host)
+	if err == nil && now != index {
 		err = fmt.Errorf("%w: host end %s was removed while %s was being plugged", ErrNoLink, plan.host, p.Name)
 	}
 	return Plugged{HostName: plan.host, HostIndex: index, MAC: plan.peerMAC.String(), MTU: p.MTU}, err
@@ -143,8 +152,8 @@ func (k *Kernel) clearLeftover(ctx context.Context, ns *Namespace, name string) 
 	return true, k.Detach(ctx, name)
 }
 
-func (k *Kernel) hostSteps(p Plug, plan pair) []step {
-	steps := []step{nameHost(plan.host, hostAlias(p.ContainerID, p.Name), k.ipv6)}
+func (k *Kernel) hostSteps(p Plug, plan pair, index int) []step {
+	steps := []step{nameHost(plan.host, hostAlias(p.ContainerID, p.Name), k.ipv6), reflect(index)}
 	for _, a := range p.Addresses {
 		if a.IsSingleIP() {
 			steps = append(steps, knowNeighbour(plan.bridge, a.Addr(), plan.peerMAC))

@@ -72,11 +72,13 @@ func (k *Kernel) removeHostEnds(ctx context.Context, links []netlink.Link) ([]st
 		group   errgroup.Group
 	)
 	group.SetLimit(removalsAtOnce)
+	ends := shapers(links)
 	for _, link := range links {
-		l, ok := hostLink(link)
-		if !ok {
-			continue
+		if l, ok := hostLink(link); ok {
+			ends = append(ends, l)
 		}
+	}
+	for _, l := range ends {
 		group.Go(func() error {
 			err := k.Detach(ctx, l.Name)
 			mu.Lock()

@@ -38,6 +38,9 @@ func (k *Kernel) Detach(ctx context.Context, hostName string) error {
 		if err := k.removeOnce(ctx, hostName); err != nil {
 			return err
 		}
+		if err := k.removeShaper(shaperName(hostName)); err != nil {
+			return err
+		}
 		// The removal that was shared may have been that of a predecessor with
 		// the same name.
 		after, err := k.linkIndex(hostName)
@@ -83,7 +86,8 @@ func (k *Kernel) linkIndex(name string) (int, error) {
 	return c.index(name)
 }
 
-// Links lists the host ends that are ours.
+// Links lists the host ends that are ours, and those of which only what limited
+// them is left.
 func (k *Kernel) Links(ctx context.Context) ([]HostLink, error) {
 	h, err := k.handle()
 	if err != nil {
@@ -100,7 +104,7 @@ func (k *Kernel) Links(ctx context.Context) ([]HostLink, error) {
 			ours = append(ours, l)
 		}
 	}
-	return ours, nil
+	return append(ours, shapers(all)...), nil
 }
 
 // hostLink tells whether the link is a host end of ours: a veth with our kind

@@ -35,6 +35,7 @@ func create(p pair) step {
 	req.AddData(nl.NewRtAttr(unix.IFLA_MTU, nl.Uint32Attr(uint32(p.mtu))))
 	req.AddData(nl.NewRtAttr(unix.IFLA_ADDRESS, p.hostMAC))
 	req.AddData(nl.NewRtAttr(unix.IFLA_MASTER, nl.Uint32Attr(uint32(p.bridge))))
+	req.AddData(nl.NewRtAttr(unix.IFLA_GROUP, nl.Uint32Attr(LinkGroup)))
 	for _, a := range oneQueue() {
 		req.AddData(a)
 	}
@@ -75,6 +76,21 @@ func nameHost(name, alias string, ipv6 bool) step {
 		req.AddData(noLinkLocal())
 	}
 	return step{what: "naming the owner of host end " + name, req: req}
+}
+
+// reflect has the bridge send frames back out of the port that they came in by
+// (hairpin mode). Where the packet filter sees bridged packets, which is the
+// default as soon as the module br_netfilter is there, a pod that reaches itself
+// through a Service or a host port is bridged, not routed.
+func reflect(link int) step {
+	req := nl.NewNetlinkRequest(unix.RTM_SETLINK, 0)
+	msg := nl.NewIfInfomsg(unix.AF_BRIDGE)
+	msg.Index = int32(link)
+	req.AddData(msg)
+	port := nl.NewRtAttr(unix.IFLA_PROTINFO|unix.NLA_F_NESTED, nil)
+	port.AddRtAttr(nl.IFLA_BRPORT_MODE, nl.Uint8Attr(1))
+	req.AddData(port)
+	return step{what: "having the bridge reflect frames", req: req}
 }
 
 // noLinkLocal keeps the kernel from making an IPv6 address of its own.

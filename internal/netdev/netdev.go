@@ -24,6 +24,10 @@ import (
 // no program listed in the kernel's rt_protos uses the number.
 const RouteProtocol = 158
 
+// LinkGroup is the group of the host ends of pods (ip-link(8)): the packet filter
+// knows them by it, even before it knows whose they are.
+const LinkGroup = 158
+
 // DefaultBridge is the name of the bridge of the native default network.
 const DefaultBridge = "fairlead0"
 

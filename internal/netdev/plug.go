@@ -50,6 +50,8 @@ type Plug struct {
 	Gateways []netip.Addr
 	// Routes beside the default routes.
 	Routes []Route
+	// Bandwidth limits the interface; nil does not.
+	Bandwidth *Bandwidth
 }
 
 // Route is one route inside a sandbox. A Gateway that is not valid means that
@@ -120,6 +122,9 @@ func (p *Plug) validate() error {
 	}
 	for _, r := range p.Routes {
 		check(fmt.Sprintf("route to %v of %s", r.Destination, p.Name), p.checkRoute(r))
+	}
+	if p.Bandwidth != nil {
+		errs = append(errs, p.Bandwidth.validate())
 	}
 	return errors.Join(errs...)
 }

@@ -104,27 +104,27 @@ func bridgeChains(n *Node) []chain {
 		noState = "icmpv6 type { nd-neighbor-solicit, nd-router-solicit, mld2-listener-report } "
 	)
 	return []chain{
-		{family: familyBridge, name: "ipv6", rules: []rule{
+		{family: familyBridge, name: "ipv6-from-pods", rules: []rule{
 			{"icmpv6 type { nd-router-advert, nd-redirect } counter drop", "a pod is no router"},
 			{advert + "iifname . ether saddr . @th,64,128 != @targets counter drop", "speaks for another"},
 			{"iifname . ether saddr . ip6 saddr @sources6 accept", ""},
 			{"ip6 saddr :: " + known + noState + "accept", "before it has an address"},
 		}},
-		{family: familyBridge, name: "arp", rules: []rule{
+		{family: familyBridge, name: "arp-from-pods", rules: []rule{
 			{"iifname . ether saddr . arp saddr ip @sources4 iifname . arp saddr ether . arp saddr ip @sources4 accept", ""},
 			{"arp saddr ip 0.0.0.0 " + known + "iifname . arp saddr ether @stations accept", "a probe (RFC 5227)"},
 		}},
-		{family: familyBridge, name: "pods", rules: []rule{
+		{family: familyBridge, name: "from-pods", rules: []rule{
 			{"ether type ip iifname . ether saddr . ip saddr @sources4 accept", ""},
-			{"ether type ip6 jump ipv6", ""},
-			{"ether type arp jump arp", ""},
+			{"ether type ip6 jump ipv6-from-pods", ""},
+			{"ether type arp jump arp-from-pods", ""},
 			{"iifname @unchecked accept", "the record of this sandbox was lost"},
 			{"counter drop", "not the pod's own address"},
 		}},
 		{
 			family: familyBridge, name: "sending",
 			typ: knftables.FilterType, hook: knftables.PreroutingHook, priority: "-300",
-			rules: []rule{{fmt.Sprintf("iifgroup %d jump pods", n.LinkGroup), ""}},
+			rules: []rule{{fmt.Sprintf("iifgroup %d jump from-pods", n.LinkGroup), ""}},
 		},
 	}
 }

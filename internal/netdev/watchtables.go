@@ -1,0 +1,155 @@
+package netdev
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"os"
+	"syscall"
+
+	"github.com/vishvananda/netlink/nl"
+	"golang.org/x/sys/unix"
+)
+
+// Of linux/netfilter/nfnetlink.h and nf_tables.h.
+const (
+	groupTables     = 7 // NFNLGRP_NFTABLES
+	msgNewGen       = 15
+	attrTable       = 1 // of every message but those about a generation
+	attrElemSet     = 2
+	attrElements    = 3
+	attrElemKey     = 1
+	attrDataValue   = 1
+	sizeofNfgenmsg  = 4
+	revisionSet     = "revision"
+	revisionKeySize = 4
+)
+
+// WatchTables calls notify once for each transaction, of whomever, that changed
+// something in the nftables called table, of any family. revision is the number
+// that it put into the table's set "revision" (type mark), else 0. It calls
+// notify with 0 as well once it listens, and when the kernel dropped events for
+// want of room. notify must not block. It returns nil when ctx ends.
+func (k *Kernel) WatchTables(ctx context.Context, table string, notify func(revision uint32)) error {
+	for ctx.Err() == nil {
+		err := k.watchTablesOnce(ctx, table, notify)
+		if ctx.Err() == nil && !errors.Is(err, unix.ENOBUFS) {
+			return fmt.Errorf("watching nftables: %w", err)
+		}
+	}
+	return nil
+}
+
+func (k *Kernel) watchTablesOnce(ctx context.Context, table string, notify func(revision uint32)) error {
+	var sock *os.File
+	err := k.inHost(func() (err error) {
+		sock, err = subscribeTables()
+		return err
+	})
+	if err != nil {
+		return err
+	}
+	defer func() { _ = sock.Close() }()
+	stop := context.AfterFunc(ctx, func() { _ = sock.Close() })
+	defer stop()
+	raw, err := sock.SyscallConn()
+	if err != nil {
+		return err
+	}
+	notify(0)
+	e := tableEye{table: table, notify: notify}
+	buf := make([]byte, 64<<10)
+	for {
+		n, err := receiveEvent(raw, buf)
+		if err != nil {
+			return err
+		}
+		msgs, err := syscall.ParseNetlinkMessage(buf[:n])
+		if err != nil {
+			return err
+		}
+		for _, m := range msgs {
+			e.see(m)
+		}
+	}
+}
+
+func subscribeTables() (*os.File, error) {
+	fd, err := unix.Socket(unix.AF_NETLINK, unix.SOCK_RAW|unix.SOCK_CLOEXEC|unix.SOCK_NONBLOCK, unix.NETLINK_NETFILTER)
+	if err != nil {
+		return nil, err
+	}
+	sock := os.NewFile(uintptr(fd), "netlink")
+	if unix.SetsockoptInt(fd, unix.SOL_SOCKET, unix.SO_RCVBUFFORCE, watchBuffer) != nil {
+		_ = unix.SetsockoptInt(fd, unix.SOL_SOCKET, unix.SO_RCVBUF, watchBuffer)
+	}
+	err = unix.Bind(fd, &unix.SockaddrNetlink{Family: unix.AF_NETLINK})
+	if err == nil {
+		err = unix.SetsockoptInt(fd, unix.SOL_NETLINK, unix.NETLINK_ADD_MEMBERSHIP, groupTables)
+	}
+	if err != nil {
+		_ = sock.Close()
+		return nil, err
+	}
+	return sock, nil
+}
+
+// tableEye puts the messages of one transaction together: that about the new
+// generation of the rules is the last.
+type tableEye struct {
+	table    string
+	notify   func(revision uint32)
+	touched  bool
+	revision uint32
+}
+
+func (e *tableEye) see(m syscall.NetlinkMessage) {
+	if m.Header.Type>>8 != unix.NFNL_SUBSYS_NFTABLES || len(m.Data) < sizeofNfgenmsg {
+		return
+	}
+	kind := m.Header.Type & 0xff
+	if kind == msgNewGen {
+		if e.touched {
+			e.notify(e.revision)
+		}
+		e.touched, e.revision = false, 0
+		return
+	}
+	attrs, err := nl.ParseRouteAttr(m.Data[sizeofNfgenmsg:])
+	if err != nil {
+		e.touched = true // better once too often
+		return
+	}
+	if unix.ByteSliceToString(attr(attrs, attrTable)) != e.table {
+		return
+	}
+	e.touched = true
+	if kind == unix.NFT_MSG_NEWSETELEM && unix.ByteSliceToString(attr(attrs, attrElemSet)) == revisionSet {
+		e.revision = firstKey(attr(attrs, attrElements))
+	}
+}
+
+// firstKey takes the key out of a list of elements with one of a number.
+func firstKey(list []byte) uint32 {
+	for _, kind := range []int{unix.NFTA_LIST_ELEM, attrElemKey, attrDataValue} {
+		attrs, err := nl.ParseRouteAttr(list)
+		if err != nil {
+			return 0
+		}
+		list = attr(attrs, kind)
+	}
+	if len(list) != revisionKeySize {
+		return 0
+	}
+	return nl.NativeEndian().Uint32(list)
+}
+
+// attr returns the value of the first attribute of a type, or nil.
+func attr(attrs []syscall.NetlinkRouteAttr, kind int) []byte {
+	for _, a := range attrs {
+		if int(a.Attr.Type)&^(unix.NLA_F_NESTED|unix.NLA_F_NET_BYTEORDER) == kind {
+			return a.Value
+		}
+	}
+	return nil
+}

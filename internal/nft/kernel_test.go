@@ -1,0 +1,412 @@
+package nft_test
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"io"
+	"net"
+	"net/netip"
+	"os"
+	"os/exec"
+	"slices"
+	"strings"
+	"sync"
+	"testing"
+	"time"
+
+	"fairlead.dev/fairlead/internal/netdev"
+	"fairlead.dev/fairlead/internal/nft"
+	"fairlead.dev/fairlead/test/netlab"
+)
+
+const bridge = "fairlead0"
+
+// lab is a node with pods behind real rules. The switch of the netlab is the
+// world outside: it knows the way to the node, and none to its pods.
+type lab struct {
+	t       *testing.T
+	world   *netlab.Machine
+	node    *netlab.Machine
+	kernel  *netdev.Kernel
+	keeper  *nft.Keeper
+	filter  *nft.Kernel
+	settled nft.Node
+}
+
+// sandbox is a pod of the lab.
+type sandbox struct {
+	*netlab.Namespace
+	id   string
+	link nft.Link
+}
+
+var (
+	blocks = []netip.Prefix{netip.MustParsePrefix("10.244.0.0/26"), netip.MustParsePrefix("fd00:10::/64")}
+	limit  = time.Minute
+)
+
+func newLab(t *testing.T) *lab {
+	t.Helper()
+	if os.Geteuid() != 0 {
+		t.Skip("making network namespaces needs root")
+	}
+	net, err := netlab.New(t.Context(), netlab.Config{Nodes: 1})
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(func() { net.Close() })
+	l := &lab{t: t, world: net.Switch, node: net.Nodes[0], filter: &nft.Kernel{}}
+	l.keeper = nft.New(l.filter.Apply)
+	l.inNode(func() (err error) {
+		l.kernel, err = netdev.Open()
+		return err
+	})
+	t.Cleanup(func() { l.kernel.Close() })
+	l.inNode(func() error {
+		_, err := l.kernel.ApplyHost(t.Context(), netdev.HostState{
+			Bridge: bridge, MTU: 1500, Uplink: netlab.Uplink,
+			Gateways: []netip.Addr{netip.MustParseAddr("169.254.1.1"), netip.MustParseAddr("fe80::1")},
+			Local:    []netdev.LocalBlock{{Prefix: blocks[0], Source: l.node.V4.Addr()}, {Prefix: blocks[1], Source: l.node.V6.Addr()}},
+		})
+		// The daemon sets it where a pod has host ports.
+		return errors.Join(err, os.WriteFile("/proc/sys/net/ipv4/conf/"+bridge+"/route_localnet", []byte("1"), 0))
+	})
+	ctx, cancel := context.WithCancel(context.Background())
+	var running sync.WaitGroup
+	for _, run := range []func() error{
+		func() error { return l.keeper.Run(ctx) },
+		func() error { return l.kernel.WatchTables(ctx, nft.Table, l.keeper.Noticed) },
+	} {
+		running.Go(func() {
+			if err := l.node.Do(run); err != nil {
+				t.Error(err)
+			}
+		})
+	}
+	t.Cleanup(func() {
+		cancel()
+		running.Wait()
+	})
+	l.set(nft.Node{
+		Bridge: bridge, LinkGroup: netdev.LinkGroup, Masquerade: true, Local: blocks,
+		Cluster: append([]netip.Prefix{l.node.V4, l.node.V6}, blocks...),
+	})
+	return l
+}
+
+func (l *lab) set(n nft.Node) {
+	l.t.Helper()
+	for i, p := range n.Cluster { // of the node itself, not of its link
+		if p == l.node.V4 || p == l.node.V6 {
+			n.Cluster[i] = netip.PrefixFrom(p.Addr(), p.Addr().BitLen())
+		}
+	}
+	l.settled = n
+	l.keeper.SetNode(n)
+	l.wait()
+}
+
+func (l *lab) wait() {
+	l.t.Helper()
+	ctx, cancel := context.WithTimeout(l.t.Context(), limit)
+	defer cancel()
+	if err := l.keeper.Wait(ctx); err != nil {
+		l.t.Fatal(err)
+	}
+}
+
+func (l *lab) inNode(fn func() error) {
+	l.t.Helper()
+	if err := l.node.Do(fn); err != nil {
+		l.t.Fatal(err)
+	}
+}
+
+// run runs a program in a namespace.
+func run(t *testing.T, in *netlab.Namespace, stdin string, command ...string) string {
+	t.Helper()
+	var out strings.Builder
+	cmd := exec.CommandContext(t.Context(), command[0], command[1:]...)
+	cmd.Stdin, cmd.Stdout, cmd.Stderr = strings.NewReader(stdin), &out, &out
+	if err := in.Start(cmd); err != nil {
+		t.Fatal(err)
+	}
+	if err := cmd.Wait(); err != nil {
+		t.Fatalf("%s: %v\n%s", strings.Join(command, " "), err, out.String())
+	}
+	return out.String()
+}
+
+// pod plugs a sandbox with the addresses 10.244.0.<n> and fd00:10::<n>.
+func (l *lab) pod(n int, ports ...nft.Port) *sandbox {
+	l.t.Helper()
+	ns, err := netlab.NewNamespace()
+	if err != nil {
+		l.t.Fatal(err)
+	}
+	l.t.Cleanup(func() { ns.Close() })
+	s := &sandbox{Namespace: ns, id: fmt.Sprintf("sandbox%d", n)}
+	plug := netdev.Plug{
+		ContainerID: s.id, Name: "eth0", Bridge: bridge, MTU: 1500, MAC: netdev.RandomMAC(),
+		Addresses: []netip.Prefix{
+			netip.MustParsePrefix(fmt.Sprintf("10.244.0.%d/32", n)), netip.MustParsePrefix(fmt.Sprintf("fd00:10::%d/128", n)),
+		},
+		Gateways: []netip.Addr{netip.MustParseAddr("169.254.1.1"), netip.MustParseAddr("fe80::1")},
+	}
+	l.inNode(func() error {
+		open, err := netdev.OpenNamespace(ns.Path())
+		if err != nil {
+			return err
+		}
+		defer open.Close()
+		_, err = l.kernel.Attach(l.t.Context(), open, plug)
+		return err
+	})
+	s.link = nft.Link{Name: netdev.HostName(s.id, "eth0"), MAC: plug.MAC}
+	for _, a := range plug.Addresses {
+		s.link.Addresses = append(s.link.Addresses, a.Addr())
+	}
+	l.keeper.SetPod(s.id, nft.Pod{Links: []nft.Link{s.link}, Addresses: s.link.Addresses, Ports: ports})
+	l.wait()
+	return s
+}
+
+func (s *sandbox) v4() netip.Addr { return s.link.Addresses[0] }
+func (s *sandbox) v6() netip.Addr { return s.link.Addresses[1] }
+
+// serve answers on TCP and UDP with the address that it is asked from.
+func serve(t *testing.T, ns *netlab.Namespace, port uint16) {
+	t.Helper()
+	at := fmt.Sprintf("[::]:%d", port)
+	listener, err := ns.Listen(t.Context(), at)
+	if err != nil {
+		t.Fatal(err)
+	}
+	var packets net.PacketConn
+	err = ns.Do(func() (err error) {
+		packets, err = (&net.ListenConfig{}).ListenPacket(t.Context(), "udp", at)
+		return err
+	})
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(func() {
+		listener.Close()
+		packets.Close()
+	})
+	go func() {
+		for {
+			c, err := listener.Accept()
+			if err != nil {
+				return
+			}
+			_, _ = io.WriteString(c, c.RemoteAddr().String())
+			c.Close()
+		}
+	}()
+	go func() {
+		buf := make([]byte, 64)
+		for {
+			_, from, err := packets.ReadFrom(buf)
+			if err != nil {
+				return
+			}
+			_, _ = packets.WriteTo([]byte(from.String()), from)
+		}
+	}()
+}
+
+// ask asks a server from a namespace, and returns as whom it was seen.
+func ask(t *testing.T, from *netlab.Namespace, network string, to netip.Addr, port uint16, within time.Duration) (netip.Addr, error) {
+	t.Helper()
+	var c net.Conn
+	err := from.Do(func() (err error) {
+		c, err = net.DialTimeout(network, netip.AddrPortFrom(to, port).String(), within)
+		return err
+	})
+	if err != nil {
+		return netip.Addr{}, err
+	}
+	defer c.Close()
+	buf := make([]byte, 64)
+	for deadline := time.Now().Add(within); ; {
+		if network == "udp" {
+			_, _ = c.Write([]byte("?"))
+		}
+		_ = c.SetReadDeadline(time.Now().Add(within / 20))
+		n, err := c.Read(buf)
+		if err != nil && time.Now().Before(deadline) {
+			continue // a datagram may be lost while a neighbour is looked for
+		}
+		if err != nil {
+			return netip.Addr{}, err
+		}
+		seen, err := netip.ParseAddrPort(string(buf[:n]))
+		return seen.Addr().Unmap(), err
+	}
+}
+
+// wantSeen checks as whom a client is seen, over TCP and UDP.
+func wantSeen(t *testing.T, from *netlab.Namespace, to netip.Addr, port uint16, want netip.Addr) {
+	t.Helper()
+	for _, network := range []string{"tcp", "udp"} {
+		got, err := ask(t, from, network, to, port, 20*time.Second)
+		if err != nil || got != want {
+			t.Errorf("%s to %v port %d: seen as %v (%v), want %v", network, to, port, got, err, want)
+		}
+	}
+}
+
+func TestMasquerade(t *testing.T) {
+	l := newLab(t)
+	a, b := l.pod(5), l.pod(6)
+	serve(t, l.world.Namespace, 7000)
+	serve(t, b.Namespace, 7000)
+	serve(t, l.node.Namespace, 7000)
+	for _, v := range []struct {
+		world, node, other, own netip.Addr
+	}{
+		{l.world.V4.Addr(), l.node.V4.Addr(), b.v4(), a.v4()},
+		{l.world.V6.Addr(), l.node.V6.Addr(), b.v6(), a.v6()},
+	} {
+		wantSeen(t, a.Namespace, v.world, 7000, v.node) // out of the cluster
+		wantSeen(t, a.Namespace, v.other, 7000, v.own)  // another pod
+		wantSeen(t, a.Namespace, v.node, 7000, v.own)   // the node
+	}
+	// What the operator excludes keeps the pod's address: the world gets a way back.
+	n := l.settled
+	n.Cluster = append(n.Cluster, netip.MustParsePrefix("192.168.77.0/28"))
+	l.set(n)
+	run(t, l.world.Namespace, "", "ip", "route", "add", "10.244.0.0/26", "via", l.node.V4.Addr().String())
+	wantSeen(t, a.Namespace, l.world.V4.Addr(), 7000, a.v4())
+	n.Masquerade, n.Cluster = false, n.Cluster[:len(n.Cluster)-1]
+	l.set(n)
+	wantSeen(t, a.Namespace, l.world.V4.Addr(), 7000, a.v4())
+}
+
+func TestHostPorts(t *testing.T) {
+	l := newLab(t)
+	any4 := netip.IPv4Unspecified()
+	var ports []nft.Port
+	for _, protocol := range []string{"tcp", "udp", "sctp"} {
+		ports = append(ports,
+			nft.Port{Protocol: protocol, HostPort: 8080, ContainerPort: 80},
+			nft.Port{Protocol: protocol, HostIP: any4, HostPort: 8081, ContainerPort: 80},
+			nft.Port{Protocol: protocol, HostIP: netip.MustParseAddr("127.0.0.1"), HostPort: 8082, ContainerPort: 80})
+	}
+	a, b := l.pod(5, ports...), l.pod(6)
+	serve(t, a.Namespace, 80)
+	node4, node6 := l.node.V4.Addr(), l.node.V6.Addr()
+	wantSeen(t, l.world.Namespace, node4, 8080, l.world.V4.Addr())
+	wantSeen(t, l.world.Namespace, node6, 8080, l.world.V6.Addr())
+	wantSeen(t, l.world.Namespace, node4, 8081, l.world.V4.Addr())
+	wantSeen(t, b.Namespace, node4, 8080, b.v4())
+	wantSeen(t, l.node.Namespace, node4, 8080, node4)
+	wantSeen(t, l.node.Namespace, netip.MustParseAddr("127.0.0.1"), 8080, node4)
+	wantSeen(t, l.node.Namespace, netip.MustParseAddr("127.0.0.1"), 8082, node4)
+	// A pod reaches itself, and hears the answer.
+	wantSeen(t, a.Namespace, node4, 8080, node4)
+	wantSeen(t, a.Namespace, node6, 8080, node6)
+	if _, err := ask(t, l.world.Namespace, "tcp", node4, 8082, 5*time.Second); err == nil {
+		t.Error("a port at 127.0.0.1 is reached from outside")
+	}
+	if _, err := ask(t, l.world.Namespace, "tcp", node6, 8081, 5*time.Second); err == nil {
+		t.Error("a port at 0.0.0.0 is reached by IPv6")
+	}
+	// route_localnet is on; no pod may use it.
+	serve(t, l.node.Namespace, 9000)
+	run(t, b.Namespace, "", "ip", "route", "add", "127.9.0.0/16", "via", "169.254.1.1", "dev", "eth0", "onlink")
+	if _, err := ask(t, b.Namespace, "tcp", netip.MustParseAddr("127.9.0.1"), 9000, 2*time.Second); err == nil {
+		t.Error("a pod reaches the host's loopback")
+	}
+	l.keeper.RemovePod(a.id)
+	l.wait()
+	if _, err := ask(t, l.node.Namespace, "tcp", node4, 8080, 5*time.Second); err == nil {
+		t.Error("the port is still there")
+	}
+}
+
+// TestServiceHairpin: a pod reaches itself through a Service, whose proxy is played
+// by a rule as kube-proxy writes it, without its own masquerade.
+func TestServiceHairpin(t *testing.T) {
+	l := newLab(t)
+	a := l.pod(5)
+	serve(t, a.Namespace, 80)
+	run(t, l.node.Namespace, `table ip proxy {
+		chain services { type nat hook prerouting priority dstnat; ip daddr 172.30.0.1 tcp dport 80 dnat to 10.244.0.5:80
+		ip daddr 172.30.0.1 udp dport 80 dnat to 10.244.0.5:80; }
+	}`, "nft", "-f", "-")
+	wantSeen(t, a.Namespace, netip.MustParseAddr("172.30.0.1"), 80, l.node.V4.Addr())
+}
+
+// TestPutBackInTheKernel: what others do to the tables is seen and put right, and
+// nothing else is done.
+func TestPutBackInTheKernel(t *testing.T) {
+	l := newLab(t)
+	l.pod(5, nft.Port{Protocol: "tcp", HostPort: 8080, ContainerPort: 80})
+	list := func() string {
+		var tables []string
+		for _, family := range []string{"inet", "bridge"} {
+			out := run(t, l.node.Namespace, "", "nft", "list", "table", family, nft.Table)
+			for line := range strings.Lines(out) {
+				if !strings.Contains(line, "elements = { 0x") && !strings.Contains(line, "counter packets") {
+					tables = append(tables, line)
+				}
+			}
+		}
+		slices.Sort(tables)
+		return strings.Join(tables, "")
+	}
+	want := list()
+	for _, harm := range []string{
+		"flush ruleset",
+		"delete table inet fairlead",
+		"flush table bridge fairlead",
+		"flush chain inet fairlead leaving",
+		"delete element inet fairlead ports4 { tcp . 8080 }",
+		"add rule bridge fairlead from-pods accept",
+		"add element inet fairlead local4 { 192.0.2.0/24 }",
+	} {
+		run(t, l.node.Namespace, "", "nft", harm)
+		// Other tables are none of its business, and its own come back whole.
+		for deadline := time.Now().Add(limit); ; {
+			tables, err := l.node.State()
+			if err != nil {
+				t.Fatal(err)
+			}
+			if len(tables.Tables) == 2 && list() == want {
+				break
+			}
+			if time.Now().After(deadline) {
+				t.Fatalf("after %q:\n%s\nwant:\n%s", harm, list(), want)
+			}
+		}
+	}
+}
+
+func TestRemove(t *testing.T) {
+	if os.Geteuid() != 0 {
+		t.Skip("making network namespaces needs root")
+	}
+	ns, err := netlab.NewNamespace()
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer ns.Close()
+	err = ns.Do(func() error {
+		var k nft.Kernel
+		if err := k.Apply(t.Context(), nft.Change{Whole: &nft.Node{Bridge: bridge, LinkGroup: netdev.LinkGroup}, Revision: 1}); err != nil {
+			return err
+		}
+		for _, want := range [][]string{{"nftables table inet fairlead", "nftables table bridge fairlead"}, nil} {
+			if removed, err := k.Remove(t.Context()); err != nil || !slices.Equal(removed, want) {
+				t.Errorf("removed %q (%v), want %q", removed, err, want)
+			}
+		}
+		return nil
+	})
+	if err != nil {
+		t.Fatal(err)
+	}
+}
