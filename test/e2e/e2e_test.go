@@ -1,0 +1,219 @@
+package main
+
+import (
+	"archive/tar"
+	"bytes"
+	"context"
+	"encoding/json"
+	"errors"
+	"io"
+	"os"
+	"os/exec"
+	"path/filepath"
+	"slices"
+	"strings"
+	"testing"
+
+	"github.com/google/go-cmp/cmp"
+	"golang.org/x/sys/unix"
+
+	"fairlead.dev/fairlead/test/netlab"
+)
+
+func TestParseFlags(t *testing.T) {
+	for args, want := range map[string]string{
+		"--lives 0":      "--lives is 0",
+		"--lives 100001": "--lives is 100001",
+		"--seed -1":      "seed",
+		"more":           `"more"`,
+	} {
+		if _, err := parseFlags(strings.Fields(args), io.Discard); err == nil || !strings.Contains(err.Error(), want) {
+			t.Errorf("parseFlags(%s): %v; want an error that says %q", args, err, want)
+		}
+	}
+	if s, err := parseFlags(nil, io.Discard); err != nil || s.Seed == 0 {
+		t.Errorf("parseFlags without a seed: seed %d, %v; want one that was chosen", s.Seed, err)
+	}
+}
+
+func TestImages(t *testing.T) {
+	program := filepath.Join(t.TempDir(), "program")
+	if err := os.WriteFile(program, []byte("content"), 0o600); err != nil {
+		t.Fatal(err)
+	}
+	path := filepath.Join(t.TempDir(), "images.tar")
+	if err := writeImages(path, program); err != nil {
+		t.Fatal(err)
+	}
+	raw, err := os.ReadFile(path)
+	if err != nil {
+		t.Fatal(err)
+	}
+	files := untar(t, raw)
+	var manifests []struct {
+		Config   string
+		RepoTags []string
+		Layers   []string
+	}
+	if err := json.Unmarshal(files["manifest.json"], &manifests); err != nil {
+		t.Fatal(err)
+	}
+	got := map[string][]string{}
+	for _, m := range manifests {
+		var config struct {
+			Config struct{ Entrypoint []string } `json:"config"`
+		}
+		if err := json.Unmarshal(files[m.Config], &config); err != nil {
+			t.Fatalf("%s: %v", m.Config, err)
+		}
+		got[m.RepoTags[0]] = config.Config.Entrypoint
+		if diff := cmp.Diff(map[string][]byte{"server": []byte("content")}, untar(t, files[m.Layers[0]])); diff != "" {
+			t.Errorf("the layer of %v (-want +got):\n%s", m.RepoTags, diff)
+		}
+	}
+	want := map[string][]string{pauseImage: {"/server", "pause"}, serverImage: {"/server"}}
+	if diff := cmp.Diff(want, got); diff != "" {
+		t.Errorf("images and what they run (-want +got):\n%s", diff)
+	}
+}
+
+func untar(t *testing.T, raw []byte) map[string][]byte {
+	t.Helper()
+	out := map[string][]byte{}
+	r := tar.NewReader(bytes.NewReader(raw))
+	for {
+		header, err := r.Next()
+		if errors.Is(err, io.EOF) {
+			return out
+		}
+		if err != nil {
+			t.Fatal(err)
+		}
+		if out[header.Name], err = io.ReadAll(r); err != nil {
+			t.Fatal(err)
+		}
+	}
+}
+
+func TestPreflightNamesWhatIsMissing(t *testing.T) {
+	t.Setenv("PATH", t.TempDir())
+	lacks := strings.Join(preflight(settings{Bin: t.TempDir()}), "\n")
+	for _, want := range []string{"runc", "nftables", "kubelab", "containerd-shim-runc-v2", "e2e-server"} {
+		if !strings.Contains(lacks, want) {
+			t.Errorf("what is missing does not name %s:\n%s", want, lacks)
+		}
+	}
+}
+
+func TestProcessInAPlace(t *testing.T) {
+	if os.Geteuid() != 0 {
+		t.Skip("making namespaces needs root")
+	}
+	ns, err := netlab.NewNamespace()
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer ns.Close()
+	at := place{net: ns}
+	// A mount that only the place has.
+	dir := t.TempDir()
+	err = ns.Do(func() error {
+		if err := unix.Unshare(unix.CLONE_NEWNS); err != nil {
+			return err
+		}
+		if err := unix.Mount("", "/", "", unix.MS_REC|unix.MS_PRIVATE, ""); err != nil {
+			return err
+		}
+		if err := unix.Mount("tmpfs", dir, "tmpfs", 0, ""); err != nil {
+			return err
+		}
+		if at.mnt, err = os.Open("/proc/thread-self/ns/mnt"); err != nil {
+			return err
+		}
+		return os.WriteFile(filepath.Join(dir, "file"), nil, 0o600)
+	})
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer at.mnt.Close()
+	c := &crew{logs: t.TempDir(), env: []string{"PATH=/usr/bin:/bin"}, failed: func(err error) { t.Error(err) }}
+	ls, err := exec.LookPath("ls")
+	if err != nil {
+		t.Fatal(err)
+	}
+	if out, err := c.run(t.Context(), at, ls, dir); err != nil || strings.TrimSpace(out) != "file" {
+		t.Errorf("in the place %s holds %q, %v; want the file", dir, out, err)
+	}
+	if entries, err := os.ReadDir(dir); err != nil || len(entries) > 0 {
+		t.Errorf("outside %s holds %v, %v; want nothing", dir, entries, err)
+	}
+	if _, err := c.run(t.Context(), at, ls, dir+"/absent"); err == nil || !strings.Contains(err.Error(), "absent") {
+		t.Errorf("a program that fails: %v; want an error with what it said", err)
+	}
+}
+
+func TestProcessThatEndsUnaskedFailsTheTest(t *testing.T) {
+	if os.Geteuid() != 0 {
+		t.Skip("entering namespaces needs root")
+	}
+	ns, err := netlab.Current()
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer ns.Close()
+	ctx, cancel := context.WithCancelCause(t.Context())
+	c := &crew{logs: t.TempDir(), failed: cancel}
+	tail, err := exec.LookPath("tail")
+	if err != nil {
+		t.Fatal(err)
+	}
+	start := func(name string, args ...string) *process {
+		p, err := c.command(name, tail, args...)
+		if err != nil {
+			t.Fatal(err)
+		}
+		if err := c.start(place{net: ns}, p); err != nil {
+			t.Fatal(err)
+		}
+		return p
+	}
+	start("killed", "-f", "/dev/null").kill()
+	if err := context.Cause(ctx); err != nil {
+		t.Errorf("after a kill: %v; want nothing", err)
+	}
+	<-start("failing", "/absent").done
+	<-ctx.Done()
+	if err := context.Cause(ctx); !strings.Contains(err.Error(), "failing ended: exit status 1") || !strings.Contains(err.Error(), "/absent") {
+		t.Errorf("the reason is %v; want the name, the status and the log", err)
+	}
+}
+
+func TestGroups(t *testing.T) {
+	if os.Geteuid() != 0 {
+		t.Skip("making control groups needs root")
+	}
+	if _, err := hierarchies(); err != nil {
+		t.Skip(err)
+	}
+	group := "fairlead-e2e-test-" + newID()
+	defer func() {
+		if err := removeGroups(group); err != nil {
+			t.Error(err)
+		}
+	}()
+	if err := makeGroups(group + "/node-1"); err != nil {
+		t.Fatal(err)
+	}
+	var names []string
+	err := walkGroups(group, func(dir string) error {
+		names = append(names, filepath.Base(dir))
+		return nil
+	})
+	slices.Sort(names)
+	if diff := cmp.Diff([]string{group, "node-1"}, slices.Compact(names)); err != nil || diff != "" {
+		t.Errorf("groups (error %v, -want +got):\n%s", err, diff)
+	}
+	if pids, err := groupProcesses(group); err != nil || len(pids) > 0 {
+		t.Errorf("processes %v, %v; want none", pids, err)
+	}
+}

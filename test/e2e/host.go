@@ -1,0 +1,94 @@
+package main
+
+import (
+	"fmt"
+	"os"
+	"path/filepath"
+	"slices"
+	"strings"
+
+	"fairlead.dev/fairlead/test/netlab"
+)
+
+// host is what the test could leave on the machine.
+type host struct {
+	netlab.State
+	// Files are the entries of the directories that kubelet, containerd, CNI
+	// and Fairlead write to where they have a machine for themselves.
+	Files []string
+}
+
+func readHost() (host, error) {
+	var h host
+	ns, err := netlab.Current()
+	if err != nil {
+		return h, err
+	}
+	defer ns.Close()
+	if h.State, err = ns.State(); err != nil {
+		return h, fmt.Errorf("look at this machine: %w", err)
+	}
+	for _, pattern := range []string{
+		"/etc/cni/*", "/opt/cni/*", "/run/netns/*", "/run/containerd/*", "/run/fairlead/*", "/var/lib/kubelet/*",
+		"/var/lib/containerd/*", "/var/lib/cni/*", "/var/log/pods/*", "/var/log/containers/*",
+	} {
+		files, err := filepath.Glob(pattern)
+		if err != nil {
+			return h, err
+		}
+		h.Files = append(h.Files, files...)
+	}
+	return h, nil
+}
+
+// checkHost fails when the test left something on the machine. All of it
+// happens in namespaces, so links and routes of others that came meanwhile
+// would have to bear names of ours to be taken for it.
+func checkHost(before host, p plan) error {
+	after, err := readHost()
+	if err != nil {
+		return err
+	}
+	var left []string
+	for _, item := range after.Since(before.State).All() {
+		if strings.Contains(item, "fairlead") || strings.Contains(item, " "+netlab.PortPrefix) || strings.Contains(item, " "+netlab.BridgeName) || strings.Contains(item, "kube-proxy") {
+			left = append(left, item)
+		}
+	}
+	for _, file := range after.Files {
+		// Other tests on this machine may make namespaces with names.
+		if !slices.Contains(before.Files, file) && !strings.HasPrefix(file, "/run/netns/") || strings.HasPrefix(file, "/run/netns/cni-") {
+			left = append(left, "file "+file)
+		}
+	}
+	mounts, err := os.ReadFile("/proc/self/mountinfo")
+	if err != nil {
+		return fmt.Errorf("look at this machine: %w", err)
+	}
+	for line := range strings.Lines(string(mounts)) {
+		if strings.Contains(line, p.Work) {
+			left = append(left, "mount "+strings.TrimSpace(line))
+		}
+	}
+	files, err := filepath.Glob("/proc/[0-9]*/cmdline")
+	if err != nil {
+		return err
+	}
+	for _, file := range files {
+		raw, err := os.ReadFile(file)
+		if err != nil {
+			continue // it ended in this moment
+		}
+		if line := strings.ReplaceAll(string(raw), "\x00", " "); strings.Contains(line, p.Work) {
+			left = append(left, "process "+filepath.Base(filepath.Dir(file))+" "+strings.TrimSpace(line))
+		}
+	}
+	groups, err := groupProcesses(p.cgroup())
+	if err != nil || len(groups) > 0 {
+		left = append(left, fmt.Sprintf("processes %v in the control group (%v)", groups, err))
+	}
+	if len(left) > 0 {
+		return fmt.Errorf("the test left on this machine: %s", strings.Join(left, ", "))
+	}
+	return nil
+}

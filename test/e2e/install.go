@@ -1,0 +1,128 @@
+package main
+
+import (
+	"context"
+	"fmt"
+	"path/filepath"
+
+	authenticationv1 "k8s.io/api/authentication/v1"
+	corev1 "k8s.io/api/core/v1"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/client-go/tools/clientcmd"
+	clientcmdapi "k8s.io/client-go/tools/clientcmd/api"
+
+	"fairlead.dev/fairlead/api/v1alpha1"
+)
+
+const (
+	system = "fairlead-system"
+	// The ServiceAccounts that deploy/rights makes, and the names of the
+	// programs.
+	controllerAccount = "fairlead-controller"
+	nodeAccount       = "fairlead-node"
+	// tokenSeconds is longer than any run.
+	tokenSeconds = 24 * 3600
+)
+
+// install writes into the cluster what an operator installs, but for the
+// workloads: the programs run as processes, with the accounts' credentials.
+func (w *world) install(ctx context.Context) error {
+	for _, part := range []string{"api/v1alpha1/crd", "deploy/rights"} {
+		if err := w.kubectl(ctx, "apply", "--server-side", "-k", filepath.Join(w.Source, part)); err != nil {
+			return err
+		}
+	}
+	if err := w.kubectl(ctx, "wait", "--for=condition=Established", "--timeout=60s", "crd", "--all"); err != nil {
+		return err
+	}
+	pool := &v1alpha1.IPPool{
+		ObjectMeta: metav1.ObjectMeta{Name: "default"},
+		Spec:       v1alpha1.IPPoolSpec{Ranges: []string{podRange}, Placement: v1alpha1.PlacementPerNode},
+	}
+	// Established comes a moment before the kind is served.
+	err := w.await(ctx, "the kinds of the CRDs", func(ctx context.Context) (string, error) {
+		if err := w.Create(ctx, pool); err != nil {
+			return err.Error(), nil
+		}
+		return "", nil
+	})
+	if err != nil {
+		return err
+	}
+	w.say("installed from deploy/: CRDs, accounts, rights; the pool default of %s", podRange)
+	return w.startControllers(ctx)
+}
+
+func (w *world) kubectl(ctx context.Context, args ...string) error {
+	args = append([]string{"kubectl", "--kubeconfig", w.admin}, args...)
+	_, err := w.crew.run(ctx, place{net: w.lab.Switch.Namespace}, filepath.Join(w.programs(), "kubelab"), args...)
+	return err
+}
+
+// startControllers starts two; one leads.
+func (w *world) startControllers(ctx context.Context) error {
+	account := filepath.Join(w.run(), "controller.kubeconfig")
+	if err := w.writeAccount(ctx, account, controllerAccount, nil); err != nil {
+		return err
+	}
+	for i := range 2 {
+		config := filepath.Join(w.run(), fmt.Sprintf("controller-%d.yaml", i))
+		err := writeYAML(config, map[string]any{
+			"kubeconfig": account, "metricsAddress": fmt.Sprintf("127.0.0.1:%d", 9470+i),
+			// A machine that does nothing but this test may still be slow: a
+			// controller that is late for its lease ends, and nothing starts it again.
+			"leaderElection": map[string]string{"leaseDuration": "60s", "renewDeadline": "50s", "retryPeriod": "2s"},
+		})
+		if err != nil {
+			return err
+		}
+		p, err := w.crew.command(fmt.Sprintf("fairlead-controller-%d", i), filepath.Join(w.programs(), "fairlead-controller"), "--config", config, "-v", "1")
+		if err != nil {
+			return err
+		}
+		if err := w.crew.start(place{net: w.lab.Switch.Namespace}, p); err != nil {
+			return err
+		}
+		w.controllers = append(w.controllers, p)
+	}
+	return nil
+}
+
+// giveAccount gives a node's daemon the credentials that a DaemonSet's pod has
+// on that node: a token that is bound to a pod there, and so to the node. The
+// pod does nothing else.
+func (w *world) giveAccount(ctx context.Context, n *node) error {
+	holder := &corev1.Pod{
+		ObjectMeta: metav1.ObjectMeta{Namespace: system, Name: nodeAccount + "-" + n.name},
+		Spec: corev1.PodSpec{
+			NodeName: n.name, ServiceAccountName: nodeAccount, AutomountServiceAccountToken: new(false), HostNetwork: true,
+			TerminationGracePeriodSeconds: new(int64(1)),
+			Tolerations:                   []corev1.Toleration{{Operator: corev1.TolerationOpExists}},
+			Containers:                    []corev1.Container{{Name: "holder", Image: pauseImage, ImagePullPolicy: corev1.PullNever}},
+		},
+	}
+	if err := w.Create(ctx, holder); err != nil {
+		return fmt.Errorf("pod for the credentials of %s: %w", n.name, err)
+	}
+	n.holder = string(holder.UID)
+	bound := &authenticationv1.BoundObjectReference{APIVersion: "v1", Kind: "Pod", Name: holder.Name, UID: holder.UID}
+	return w.writeAccount(ctx, n.account(), nodeAccount, bound)
+}
+
+// writeAccount writes a kubeconfig with a token of a ServiceAccount.
+func (w *world) writeAccount(ctx context.Context, path, name string, bound *authenticationv1.BoundObjectReference) error {
+	account := &corev1.ServiceAccount{ObjectMeta: metav1.ObjectMeta{Namespace: system, Name: name}}
+	request := &authenticationv1.TokenRequest{Spec: authenticationv1.TokenRequestSpec{BoundObjectRef: bound, ExpirationSeconds: new(int64(tokenSeconds))}}
+	if err := w.SubResource("token").Create(ctx, account, request); err != nil {
+		return fmt.Errorf("token of the ServiceAccount %s: %w", name, err)
+	}
+	cfg := clientcmdapi.NewConfig()
+	cfg.Clusters[name] = &clientcmdapi.Cluster{Server: w.rest.Host, CertificateAuthorityData: w.rest.CAData}
+	cfg.AuthInfos[name] = &clientcmdapi.AuthInfo{Token: request.Status.Token}
+	cfg.Contexts[name] = &clientcmdapi.Context{Cluster: name, AuthInfo: name}
+	cfg.CurrentContext = name
+	if err := clientcmd.WriteToFile(*cfg, path); err != nil {
+		return fmt.Errorf("kubeconfig of %s: %w", name, err)
+	}
+	return nil
+}

@@ -1,0 +1,183 @@
+package main
+
+import (
+	"context"
+	"fmt"
+	"path/filepath"
+	"slices"
+	"strings"
+
+	corev1 "k8s.io/api/core/v1"
+
+	"fairlead.dev/fairlead/api/v1alpha1"
+)
+
+// nothingLeft waits until all pods of ours are gone, from the cluster and from
+// the nodes, and audits the addresses.
+func (w *world) nothingLeft(ctx context.Context) error {
+	err := w.await(ctx, "the pods to go", func(ctx context.Context) (string, error) {
+		pods, err := w.pods(ctx)
+		if len(pods) == 0 {
+			return "", err
+		}
+		return fmt.Sprintf("%d are left, %s for one", len(pods), pods[0].Name), err
+	})
+	if err != nil {
+		return err
+	}
+	err = w.await(ctx, "what the pods leave to go", func(ctx context.Context) (string, error) {
+		list := &v1alpha1.PodAttachmentList{}
+		if err := w.List(ctx, list); err != nil {
+			return "", err
+		}
+		var left []string
+		for _, item := range list.Items {
+			left = append(left, "PodAttachment "+item.Name)
+		}
+		for _, n := range w.nodes {
+			more, err := n.leftovers()
+			if err != nil {
+				return "", err
+			}
+			left = append(left, more...)
+		}
+		return summary(left), nil
+	})
+	if err != nil {
+		return err
+	}
+	w.say("no PodAttachment is left, and on the nodes no link, namespace, nft table, cgroup, record or cached result")
+	return w.audit(ctx)
+}
+
+// summary is the first of many.
+func summary(items []string) string {
+	const most = 8
+	text := strings.Join(items[:min(most, len(items))], "; ")
+	if more := len(items) - most; more > 0 {
+		text += fmt.Sprintf("; and %d more", more)
+	}
+	return text
+}
+
+// audit has the operator's command prove that every address is explained.
+func (w *world) audit(ctx context.Context) error {
+	out, err := w.crew.run(ctx, place{net: w.lab.Switch.Namespace}, filepath.Join(w.programs(), "fairlead"), "--kubeconfig", w.admin, "ipam", "audit")
+	if err != nil {
+		return err
+	}
+	w.say("fairlead ipam audit: %s", strings.TrimSpace(out))
+	return nil
+}
+
+// ofNode are the links and tables that stay on a node as long as Fairlead and
+// kube-proxy run there.
+func ofNode(item string) bool {
+	for _, prefix := range []string{"link fairlead", "nft table inet fairlead", "nft table ip fairlead", "nft table ip6 fairlead", "nft table bridge fairlead", "nft table ip kube-proxy", "nft table ip6 kube-proxy"} {
+		if strings.HasPrefix(item, prefix) {
+			return true
+		}
+	}
+	return false
+}
+
+// leftovers lists what is on a node although no pod with a network is.
+func (n *node) leftovers() ([]string, error) {
+	state, err := n.machine.State()
+	if err != nil {
+		return nil, fmt.Errorf("look at %s: %w", n.name, err)
+	}
+	news := state.Since(n.baseline)
+	news.Routes = nil // the node's own: whole blocks
+	left := slices.DeleteFunc(news.All(), ofNode)
+	for what, pattern := range map[string]string{
+		"network namespace":     "/run/netns/*",
+		"cached CNI result":     "/var/lib/cni/results/*",
+		"attachment record":     "/run/fairlead/attachments/*",
+		"DEL that was not made": "/run/fairlead/del/*",
+	} {
+		files, err := n.glob(pattern)
+		if err != nil {
+			return nil, err
+		}
+		for _, file := range files {
+			left = append(left, what+" "+filepath.Base(file))
+		}
+	}
+	groups, err := n.podGroups()
+	if err != nil {
+		return nil, err
+	}
+	left = append(left, groups...)
+	for i := range left {
+		left[i] = n.name + ": " + left[i]
+	}
+	return left, nil
+}
+
+// glob looks for files as the node sees them.
+func (n *node) glob(pattern string) (files []string, err error) {
+	err = n.place().do(func() error {
+		files, err = filepath.Glob(pattern)
+		return err
+	})
+	return files, err
+}
+
+// podGroups are the control groups of pods, but for that of the pod that the
+// daemon's credentials are bound to.
+func (n *node) podGroups() ([]string, error) {
+	seen := map[string]bool{}
+	err := walkGroups(n.cgroup, func(dir string) error {
+		if name := filepath.Base(dir); strings.HasPrefix(name, "pod") && name != "pod"+n.holder {
+			seen["control group "+name] = true
+		}
+		return nil
+	})
+	var out []string
+	for name := range seen {
+		out = append(out, name)
+	}
+	slices.Sort(out)
+	return out, err
+}
+
+// uninstallation takes Fairlead off the nodes as the operator's guide says: pods
+// first, then the daemon, then what it installed. The nodes end as they began.
+func (w *world) uninstallation(ctx context.Context) error {
+	for _, n := range w.nodes {
+		n.running[kubeProxy].kill() // it does not end in order
+		if err := n.running[fairleadNode].stop(); err != nil {
+			return err
+		}
+		_, err := w.crew.run(ctx, n.place(), filepath.Join(n.programs, "kubelab"), "kube-proxy", "--config", n.file("kube-proxy.yaml"), "--cleanup")
+		if err != nil {
+			return err
+		}
+		if _, err := w.crew.run(ctx, n.place(), filepath.Join(n.programs, "fairlead-node"), "cleanup", "--cni", "--config", n.file("fairlead.yaml")); err != nil {
+			return err
+		}
+	}
+	if err := w.await(ctx, "the nodes to lose their network", w.nodesAre(corev1.ConditionFalse)); err != nil {
+		return err
+	}
+	for _, n := range w.nodes {
+		state, err := n.machine.State()
+		if err != nil {
+			return err
+		}
+		left := append(state.Since(n.baseline).All(), n.baseline.Since(state).All()...)
+		for _, pattern := range []string{n.binDir() + "/*", n.confDir() + "/*", "/run/fairlead/*", "/run/netns/*"} {
+			files, err := n.glob(pattern)
+			if err != nil {
+				return err
+			}
+			left = append(left, files...)
+		}
+		if len(left) > 0 {
+			return fmt.Errorf("%s is not as it was before the installation: %s", n.name, summary(left))
+		}
+	}
+	w.say("the nodes are as they were before, and not Ready")
+	return nil
+}

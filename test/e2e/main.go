@@ -1,0 +1,132 @@
+// Command e2e tests Fairlead on real nodes: the real kubelet, containerd, runc
+// and kube-proxy on two nodes that are network and mount namespaces of this
+// machine, under a real control plane. `make e2e` builds everything and runs it.
+//
+// The program that the user starts, the outer one, checks what the machine
+// lacks and executes itself again in a PID, a mount and a network namespace of
+// its own: as process 1 there, which ends everything when it ends, and as its
+// child, which does the work. Last the outer one makes sure that the machine is
+// as it was.
+package main
+
+import (
+	"crypto/rand"
+	"encoding/hex"
+	"errors"
+	"flag"
+	"fmt"
+	"io"
+	mathrand "math/rand/v2"
+	"os"
+	"path/filepath"
+	"time"
+)
+
+const (
+	// initCommand and workCommand are the first arguments of the two inner
+	// programs.
+	initCommand = "inner-init-of-the-e2e-test"
+	workCommand = "inner-program-of-the-e2e-test"
+)
+
+func main() {
+	if len(os.Args) == 3 {
+		switch os.Args[1] {
+		case initCommand:
+			os.Exit(asInit(os.Args[2], os.Stderr))
+		case workCommand:
+			os.Exit(asWorker(os.Args[2], os.Stdout, os.Stderr))
+		}
+	}
+	os.Exit(outer(os.Args[1:], os.Stdout, os.Stderr))
+}
+
+// settings are what the user asked for.
+type settings struct {
+	Lives    int    // pods that live while programs are killed
+	Seed     uint64 // of what is killed when
+	Bin      string // directory of the programs
+	Source   string // directory of the checkout, for deploy/
+	KeepLogs bool
+}
+
+const maxLives = 100_000
+
+func parseFlags(args []string, stderr io.Writer) (settings, error) {
+	var s settings
+	self, err := os.Executable()
+	if err != nil {
+		return s, fmt.Errorf("find the test's own executable: %w", err)
+	}
+	flags := flag.NewFlagSet("e2e", flag.ContinueOnError)
+	flags.SetOutput(stderr)
+	flags.IntVar(&s.Lives, "lives", 100, "how many pods live while kubelet, containerd and fairlead-node are killed")
+	flags.Uint64Var(&s.Seed, "seed", 0, "`number` that decides what is killed when; 0 chooses one")
+	flags.StringVar(&s.Bin, "bin", filepath.Dir(self), "`directory` of the programs")
+	flags.StringVar(&s.Source, "source", filepath.Dir(filepath.Dir(self)), "`directory` of the checkout, whose deploy/ is installed")
+	flags.BoolVar(&s.KeepLogs, "keep-logs", false, "keep the logs after a success too")
+	if err := flags.Parse(args); err != nil {
+		return s, err
+	}
+	var errs []error
+	if s.Lives < 1 || s.Lives > maxLives {
+		errs = append(errs, fmt.Errorf("--lives is %d; must be 1 to %d", s.Lives, maxLives))
+	}
+	if flags.NArg() > 0 {
+		errs = append(errs, fmt.Errorf("unexpected argument %q", flags.Arg(0)))
+	}
+	if s.Bin, err = filepath.Abs(s.Bin); err != nil {
+		errs = append(errs, fmt.Errorf("--bin: %w", err))
+	}
+	if s.Source, err = filepath.Abs(s.Source); err != nil {
+		errs = append(errs, fmt.Errorf("--source: %w", err))
+	}
+	if s.Seed == 0 {
+		s.Seed = mathrand.Uint64N(1_000_000) + 1
+	}
+	return s, errors.Join(errs...)
+}
+
+// plan is what the outer program tells the inner ones.
+type plan struct {
+	settings
+	// ID tells what belongs to this run.
+	ID    string
+	Start time.Time
+	// Work is a directory for everything; it goes at the end, but for logs.
+	Work string
+}
+
+func (p plan) logs() string     { return filepath.Join(p.Work, "logs") }
+func (p plan) kubelab() string  { return filepath.Join(p.Work, "kubelab") }
+func (p plan) planFile() string { return filepath.Join(p.Work, "plan.json") }
+
+// reasonFile has why the inner program failed.
+func (p plan) reasonFile() string { return filepath.Join(p.Work, "reason") }
+
+// run is where a tmpfs is mounted for what the nodes write.
+func (p plan) run() string { return filepath.Join(p.Work, "run") }
+
+// programs is where the directory of the programs is mounted: the nodes see
+// another /var/lib and another /run, and the programs may lie in one of them.
+func (p plan) programs() string { return filepath.Join(p.Work, "bin") }
+
+// cgroup is the control group of everything that the nodes run, relative to
+// the root of each hierarchy.
+func (p plan) cgroup() string { return "fairlead-e2e-" + p.ID }
+
+func newID() string {
+	var raw [3]byte
+	_, _ = rand.Read(raw[:]) // never fails, see crypto/rand
+	return hex.EncodeToString(raw[:])
+}
+
+// reporter prints progress with the time since the start.
+type reporter struct {
+	out   io.Writer
+	start time.Time
+}
+
+func (r reporter) say(format string, args ...any) {
+	_, _ = fmt.Fprintf(r.out, "[%5.1fs] %s\n", time.Since(r.start).Seconds(), fmt.Sprintf(format, args...))
+}

@@ -1,0 +1,207 @@
+package main
+
+import (
+	"context"
+	"crypto/rand"
+	"errors"
+	"fmt"
+	"os"
+	"path/filepath"
+	"slices"
+	"strconv"
+
+	"golang.org/x/sys/unix"
+	"k8s.io/apimachinery/pkg/util/wait"
+
+	"fairlead.dev/fairlead/test/netlab"
+)
+
+// The programs of a node.
+const (
+	kubelet          = "kubelet"
+	containerRuntime = "containerd"
+	kubeProxy        = "kube-proxy"
+	fairleadNode     = "fairlead-node"
+)
+
+// node is a machine: a network namespace, a mount namespace with a /run, a
+// /var/lib and a /var/log of its own, and a control group.
+type node struct {
+	name, dir, programs, cgroup string
+	// images is the archive to import at the first boot.
+	images string
+	// The kubeconfigs of its programs.
+	kubeletConfig, proxyConfig string
+
+	crew     *crew
+	machine  *netlab.Machine
+	mnt      *os.File // of this boot
+	bootID   string
+	holder   string // UID of the pod that its daemon's credentials are bound to
+	baseline netlab.State
+	running  map[string]*process
+}
+
+func (n *node) file(name string) string { return filepath.Join(n.dir, name) }
+func (n *node) binDir() string          { return n.file("cni/bin") }
+func (n *node) confDir() string         { return n.file("cni/net.d") }
+func (n *node) conflist() string        { return filepath.Join(n.confDir(), "10-fairlead.conflist") }
+func (n *node) account() string         { return n.file("fairlead.kubeconfig") }
+func (n *node) place() place            { return place{net: n.machine.Namespace, mnt: n.mnt} }
+
+// prepare makes what outlives a boot: the node's disk.
+func (n *node) prepare() error {
+	for _, dir := range []string{"lib/kubelet", "log", "tmp", "cni/bin", "cni/net.d"} {
+		if err := os.MkdirAll(n.file(dir), 0o755); err != nil {
+			return fmt.Errorf("disk of %s: %w", n.name, err)
+		}
+	}
+	return n.writeConfigs()
+}
+
+// boot gives the node the mounts and the boot ID of a new boot. Nothing runs
+// yet.
+func (n *node) boot() error {
+	var raw [16]byte
+	_, _ = rand.Read(raw[:]) // never fails, see crypto/rand
+	n.bootID = fmt.Sprintf("%x-%x-%x-%x-%x", raw[:4], raw[4:6], raw[6:8], raw[8:10], raw[10:])
+	if err := os.WriteFile(n.file("boot_id"), []byte(n.bootID+"\n"), 0o644); err != nil {
+		return err
+	}
+	if err := makeGroups(n.cgroup); err != nil {
+		return err
+	}
+	n.running = map[string]*process{}
+	var err error
+	if n.baseline, err = n.machine.State(); err != nil {
+		return fmt.Errorf("look at %s: %w", n.name, err)
+	}
+	// The namespace lives as long as the file is open or a process is in it.
+	return n.machine.Do(func() error {
+		if err := unix.Unshare(unix.CLONE_NEWNS); err != nil {
+			return fmt.Errorf("make a mount namespace: %w", err)
+		}
+		mounts := []struct {
+			from, to, kind string
+			flags          uintptr
+		}{
+			{"", "/", "", unix.MS_REC | unix.MS_PRIVATE},
+			{"tmpfs", "/run", "tmpfs", 0},
+			{n.file("lib"), "/var/lib", "", unix.MS_BIND},
+			{n.file("log"), "/var/log", "", unix.MS_BIND},
+			{n.file("boot_id"), "/proc/sys/kernel/random/boot_id", "", unix.MS_BIND},
+			// The volumes of pods pass from kubelet to containers.
+			{kubeletState, kubeletState, "", unix.MS_BIND},
+			{"", kubeletState, "", unix.MS_SHARED},
+		}
+		for _, m := range mounts {
+			if err := unix.Mount(m.from, m.to, m.kind, m.flags, ""); err != nil {
+				return fmt.Errorf("mount %s of %s: %w", m.to, n.name, err)
+			}
+		}
+		var err error
+		n.mnt, err = os.Open("/proc/thread-self/ns/mnt")
+		return err
+	})
+}
+
+// start starts one of the node's programs.
+func (n *node) start(name string) error {
+	var args []string
+	switch name {
+	case containerRuntime:
+		args = []string{"containerd/containerd", "--config", n.file("containerd.toml")}
+	case kubelet:
+		args = []string{
+			"kubelab", "kubelet", "--config", n.file("kubelet.yaml"), "--kubeconfig", n.kubeletConfig,
+			"--hostname-override", n.name, "--node-ip", n.machine.V4.Addr().String(), "--root-dir", kubeletState,
+			"--cert-dir", n.file("pki"), "-v=2",
+		}
+	case kubeProxy:
+		args = []string{"kubelab", "kube-proxy", "--config", n.file("kube-proxy.yaml")}
+	case fairleadNode:
+		args = []string{"fairlead-node", "run", "--config", n.file("fairlead.yaml"), "-v", "1"}
+	}
+	p, err := n.crew.command(n.name+"-"+name, filepath.Join(n.programs, args[0]), args[1:]...)
+	if err != nil {
+		return err
+	}
+	if err := n.crew.start(n.place(), p); err != nil {
+		return err
+	}
+	n.running[name] = p
+	return nil
+}
+
+// startRuntime starts containerd, waits until it serves and gives it the images.
+func (n *node) startRuntime(ctx context.Context) error {
+	if err := n.start(containerRuntime); err != nil {
+		return err
+	}
+	ctr := filepath.Join(n.programs, "containerd/ctr")
+	var last error
+	err := wait.PollUntilContextTimeout(ctx, lookInterval, stepTimeout, true, func(ctx context.Context) (bool, error) {
+		_, last = n.crew.run(ctx, n.place(), ctr, "version")
+		return last == nil, nil
+	})
+	if err != nil {
+		return fmt.Errorf("%s: wait for containerd: %w", n.name, errors.Join(context.Cause(ctx), last))
+	}
+	_, err = n.crew.run(ctx, n.place(), ctr, "-n", "k8s.io", "images", "import", n.images)
+	return err
+}
+
+// powerOff ends everything that runs on the node at once, as a power cut does:
+// what is in memory is lost, what is on its disk stays.
+func (n *node) powerOff(ctx context.Context) error {
+	for _, p := range n.running {
+		p.expected.Store(true)
+	}
+	var left []int
+	err := wait.PollUntilContextTimeout(ctx, lookInterval/10, stepTimeout, true, func(context.Context) (bool, error) {
+		var err error
+		left, err = n.processes()
+		for _, pid := range left {
+			_ = unix.Kill(pid, unix.SIGKILL) // it may have ended
+		}
+		return len(left) == 0, err
+	})
+	if err != nil {
+		return fmt.Errorf("%s: end processes %v: %w", n.name, left, err)
+	}
+	for _, p := range n.running {
+		<-p.done
+	}
+	n.running = nil
+	return errors.Join(n.mnt.Close(), removeGroups(n.cgroup))
+}
+
+// processes are those in the node's control group and its mount namespace:
+// pods, and what runs them.
+func (n *node) processes() ([]int, error) {
+	pids, err := groupProcesses(n.cgroup)
+	if err != nil {
+		return nil, err
+	}
+	var own unix.Stat_t
+	if err := unix.Fstat(int(n.mnt.Fd()), &own); err != nil {
+		return nil, fmt.Errorf("mount namespace of %s: %w", n.name, err)
+	}
+	files, err := filepath.Glob("/proc/[0-9]*/ns/mnt")
+	if err != nil {
+		return nil, err
+	}
+	for _, file := range files {
+		var ns unix.Stat_t
+		if unix.Stat(file, &ns) != nil || ns.Ino != own.Ino {
+			continue // it ended, or is none of ours
+		}
+		pid, err := strconv.Atoi(filepath.Base(filepath.Dir(filepath.Dir(file))))
+		if err != nil {
+			return nil, err
+		}
+		pids = append(pids, pid)
+	}
+	slices.Sort(pids)
+	return slices.Compact(pids), nil
+}

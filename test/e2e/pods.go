@@ -1,0 +1,202 @@
+package main
+
+import (
+	"cmp"
+	"context"
+	"encoding/json"
+	"fmt"
+	"net"
+	"net/netip"
+	"net/url"
+	"slices"
+	"strconv"
+	"strings"
+
+	"golang.org/x/sync/errgroup"
+	appsv1 "k8s.io/api/apps/v1"
+	corev1 "k8s.io/api/core/v1"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/util/intstr"
+	"sigs.k8s.io/controller-runtime/pkg/client"
+)
+
+const (
+	namespace = "default"
+	port      = 8080
+	replicas  = 30
+	// appLabel has the name of what a pod belongs to.
+	appLabel = "app"
+)
+
+// metric is the sum of the series of a counter of fairlead-node that have a
+// label.
+func (n *node) metric(ctx context.Context, name, label string) (float64, error) {
+	text, err := get(ctx, n.machine.Namespace, "http://127.0.0.1:9471/metrics")
+	if err != nil {
+		return 0, fmt.Errorf("metrics of %s: %w", n.name, err)
+	}
+	sum := 0.0
+	for line := range strings.Lines(text) {
+		if fields := strings.Fields(line); len(fields) == 2 && strings.HasPrefix(line, name+"{") && strings.Contains(fields[0], label) {
+			value, err := strconv.ParseFloat(fields[1], 64)
+			if err != nil {
+				return 0, fmt.Errorf("metrics of %s: %w", n.name, err)
+			}
+			sum += value
+		}
+	}
+	return sum, nil
+}
+
+// podSpec is that of every pod of ours.
+func podSpec() corev1.PodSpec {
+	return corev1.PodSpec{
+		TerminationGracePeriodSeconds: new(int64(1)),
+		AutomountServiceAccountToken:  new(false),
+		EnableServiceLinks:            new(false),
+		Containers: []corev1.Container{{
+			Name: "server", Image: serverImage, ImagePullPolicy: corev1.PullNever,
+			Ports: []corev1.ContainerPort{{ContainerPort: port}},
+			ReadinessProbe: &corev1.Probe{
+				ProbeHandler:  corev1.ProbeHandler{HTTPGet: &corev1.HTTPGetAction{Path: "/name", Port: intstr.FromInt32(port)}},
+				PeriodSeconds: 1, TimeoutSeconds: 5,
+			},
+		}},
+	}
+}
+
+func (w *world) newDeployment(name string) *appsv1.Deployment {
+	labels := map[string]string{appLabel: name}
+	spec := podSpec()
+	spec.TopologySpreadConstraints = []corev1.TopologySpreadConstraint{{
+		MaxSkew: 1, TopologyKey: corev1.LabelHostname, WhenUnsatisfiable: corev1.DoNotSchedule,
+		LabelSelector: &metav1.LabelSelector{MatchLabels: labels}, MatchLabelKeys: []string{appsv1.DefaultDeploymentUniqueLabelKey},
+	}}
+	return &appsv1.Deployment{
+		ObjectMeta: metav1.ObjectMeta{Namespace: namespace, Name: name},
+		Spec: appsv1.DeploymentSpec{
+			Replicas: new(int32(replicas)),
+			Selector: &metav1.LabelSelector{MatchLabels: labels},
+			Template: corev1.PodTemplateSpec{ObjectMeta: metav1.ObjectMeta{Labels: labels}, Spec: spec},
+		},
+	}
+}
+
+// deployment is the first pods.
+func (w *world) deployment(ctx context.Context) error {
+	if err := w.Create(ctx, w.newDeployment("web")); err != nil {
+		return err
+	}
+	if err := w.rolledOut(ctx, "web"); err != nil {
+		return err
+	}
+	return w.allReachAll(ctx)
+}
+
+// rolledOut waits until all pods of a Deployment are those of its template, and
+// ready, and no other is left.
+func (w *world) rolledOut(ctx context.Context, name string) error {
+	err := w.await(ctx, "the Deployment "+name, func(ctx context.Context) (string, error) {
+		d := &appsv1.Deployment{}
+		if err := w.Get(ctx, client.ObjectKey{Namespace: namespace, Name: name}, d); err != nil {
+			return "", err
+		}
+		pods, err := w.pods(ctx)
+		if err != nil {
+			return "", err
+		}
+		want, s := *d.Spec.Replicas, d.Status
+		if s.ObservedGeneration == d.Generation && s.UpdatedReplicas == want && s.ReadyReplicas == want && s.Replicas == want && len(pods) == int(want) {
+			return "", nil
+		}
+		return fmt.Sprintf("%d of %d are ready, %d up to date, %d in all", s.ReadyReplicas, want, s.UpdatedReplicas, len(pods)), nil
+	})
+	if err != nil {
+		return err
+	}
+	w.say("%d pods are ready", replicas)
+	return nil
+}
+
+// pods are those of ours, by name.
+func (w *world) pods(ctx context.Context) ([]corev1.Pod, error) {
+	list := &corev1.PodList{}
+	if err := w.List(ctx, list, client.InNamespace(namespace)); err != nil {
+		return nil, err
+	}
+	slices.SortFunc(list.Items, func(a, b corev1.Pod) int { return cmp.Compare(a.Name, b.Name) })
+	return list.Items, nil
+}
+
+// allReachAll has every pod ask every pod, itself too, by its address.
+func (w *world) allReachAll(ctx context.Context) error {
+	pods, err := w.pods(ctx)
+	if err != nil {
+		return err
+	}
+	var (
+		targets []string
+		names   = map[string]string{}
+		pools   = netip.MustParsePrefix(podRange)
+	)
+	for _, pod := range pods {
+		addr, err := netip.ParseAddr(pod.Status.PodIP)
+		if err != nil || !pools.Contains(addr) {
+			return fmt.Errorf("pod %s has the address %q; want one of %s", pod.Name, pod.Status.PodIP, podRange)
+		}
+		target := netip.AddrPortFrom(addr, port).String()
+		if other, ok := names[target]; ok {
+			return fmt.Errorf("pods %s and %s have the same address %v", other, pod.Name, addr)
+		}
+		targets, names[target] = append(targets, target), pod.Name
+	}
+	g, ctx := errgroup.WithContext(ctx)
+	g.SetLimit(4)
+	for _, pod := range pods {
+		g.Go(func() error {
+			answers, err := w.reach(ctx, pod, targets)
+			if err != nil {
+				return err
+			}
+			for target, name := range names {
+				if answers[target] != name {
+					return fmt.Errorf("pod %s on %s asks pod %s at %s: got %q", pod.Name, pod.Spec.NodeName, name, target, answers[target])
+				}
+			}
+			return nil
+		})
+	}
+	if err := g.Wait(); err != nil {
+		return err
+	}
+	w.say("all %d pairs reach each other", len(pods)*len(pods))
+	return nil
+}
+
+// reach has a pod ask others and returns what they answered. The pod is asked
+// from its node.
+func (w *world) reach(ctx context.Context, pod corev1.Pod, targets []string) (map[string]string, error) {
+	n := w.nodeOf(pod)
+	if n == nil {
+		return nil, fmt.Errorf("pod %s is on %q; want one of ours", pod.Name, pod.Spec.NodeName)
+	}
+	at := net.JoinHostPort(pod.Status.PodIP, strconv.Itoa(port))
+	body, err := get(ctx, n.machine.Namespace, "http://"+at+"/reach?"+url.Values{"addr": targets}.Encode())
+	if err != nil {
+		return nil, fmt.Errorf("ask pod %s on %s: %w", pod.Name, n.name, err)
+	}
+	answers := map[string]string{}
+	if err := json.Unmarshal([]byte(body), &answers); err != nil {
+		return nil, fmt.Errorf("ask pod %s: %w", pod.Name, err)
+	}
+	return answers, nil
+}
+
+func (w *world) nodeOf(pod corev1.Pod) *node {
+	for _, n := range w.nodes {
+		if n.name == pod.Spec.NodeName {
+			return n
+		}
+	}
+	return nil
+}

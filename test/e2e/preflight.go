@@ -1,0 +1,94 @@
+package main
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"os"
+	"os/exec"
+	"path/filepath"
+	"strings"
+
+	"golang.org/x/sys/unix"
+
+	"fairlead.dev/fairlead/test/netlab"
+)
+
+const (
+	// needMemory is what was measured with 30 pods, and a third more.
+	needMemory = 3 << 30
+	needDisk   = 512 << 20
+	// maxTemp leaves room for a socket's path in the work directory: the kernel
+	// allows 107 bytes.
+	maxTemp = 45
+)
+
+// preflight returns what the machine lacks, and how to get it. It changes
+// nothing.
+func preflight(s settings) []string {
+	var lacks []string
+	if os.Geteuid() != 0 {
+		lacks = append(lacks, "root, to make nodes: run it with sudo (sudo -E make e2e)")
+	} else {
+		lacks = append(lacks, kernelLacks()...)
+	}
+	for program, pkg := range map[string]string{"runc": "runc", "nft": "nftables"} {
+		if _, err := exec.LookPath(program); err != nil {
+			lacks = append(lacks, fmt.Sprintf("the program %s: on Debian and Ubuntu, apt-get install -y --no-install-recommends %s", program, pkg))
+		}
+	}
+	for _, name := range []string{
+		"fairlead", "fairlead-controller", "fairlead-node", "fairlead-cni", "kubelab", "e2e-server",
+		"containerd/containerd", "containerd/containerd-shim-runc-v2", "containerd/ctr",
+	} {
+		if info, err := os.Stat(filepath.Join(s.Bin, name)); err != nil || info.Mode()&0o111 == 0 {
+			lacks = append(lacks, fmt.Sprintf("the program %s in %s: `make e2e` builds it", name, s.Bin))
+		}
+	}
+	return append(lacks, resourceLacks()...)
+}
+
+// kernelLacks tries what the test does, in a namespace to throw away.
+func kernelLacks() []string {
+	var lacks []string
+	lab, err := netlab.New(context.Background(), netlab.Config{Nodes: 1, IPv4Only: true})
+	if err == nil {
+		err = lab.Close()
+	}
+	switch {
+	case errors.Is(err, unix.EPERM) || errors.Is(err, unix.EACCES):
+		return []string{fmt.Sprintf("the right to make network namespaces and links (%v): run it outside the container, or in one started with --privileged", err)}
+	case err != nil:
+		lacks = append(lacks, fmt.Sprintf("a kernel with network namespaces, veth and bridge links (%v)", err))
+	}
+	if raw, err := os.ReadFile("/proc/filesystems"); err == nil && !strings.Contains(string(raw), "\toverlay\n") {
+		lacks = append(lacks, "a kernel with overlayfs: modprobe overlay")
+	}
+	if _, err := hierarchies(); err != nil {
+		lacks = append(lacks, fmt.Sprintf("control groups (%v)", err))
+	}
+	return lacks
+}
+
+func resourceLacks() []string {
+	var lacks []string
+	if raw, err := os.ReadFile("/proc/meminfo"); err == nil {
+		for line := range strings.Lines(string(raw)) {
+			var kib int
+			if _, err := fmt.Sscanf(line, "MemAvailable: %d kB", &kib); err == nil && kib<<10 < needMemory {
+				lacks = append(lacks, fmt.Sprintf("%d GiB of free memory; there are %d MiB", needMemory>>30, kib>>10))
+			}
+		}
+	}
+	temp := os.TempDir()
+	var disk unix.Statfs_t
+	if err := unix.Statfs(temp, &disk); err != nil {
+		lacks = append(lacks, fmt.Sprintf("a directory for temporary files: %s: %v; set TMPDIR", temp, err))
+	} else if free := disk.Bavail * uint64(disk.Bsize); free < needDisk {
+		lacks = append(lacks, fmt.Sprintf("%d MiB of disk in %s, there are %d; set TMPDIR", needDisk>>20, temp, free>>20))
+	}
+	if len(temp) > maxTemp || !filepath.IsAbs(temp) {
+		lacks = append(lacks, fmt.Sprintf("an absolute and shorter path for temporary files than %s (%d bytes at most, for sockets); set TMPDIR", temp, maxTemp))
+	}
+	return lacks
+}

@@ -1,0 +1,250 @@
+package main
+
+import (
+	"bytes"
+	"context"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"os"
+	"path/filepath"
+	"strings"
+	"time"
+
+	"github.com/google/go-cmp/cmp"
+	"golang.org/x/sync/errgroup"
+	corev1 "k8s.io/api/core/v1"
+	apierrors "k8s.io/apimachinery/pkg/api/errors"
+	"sigs.k8s.io/controller-runtime/pkg/client"
+)
+
+// story is the scenarios in their order; each starts where the one before ends.
+func (w *world) story(ctx context.Context) error {
+	for _, scenario := range []struct {
+		name string
+		run  func(context.Context) error
+	}{
+		{"installation on nodes with a running kubelet and containerd", w.installation},
+		{"30 pods on two nodes reach each other", w.deployment},
+		{"Services reach pods", w.services},
+		{"rolling restart", w.rollingRestart},
+		{"fairlead-node upgraded during a rolling restart", w.upgrade},
+		{"both nodes reboot", w.reboot},
+		{"pods deleted", w.deletion},
+		{fmt.Sprintf("%d pod lives while kubelet, containerd and fairlead-node are killed", w.Lives), w.lives},
+		{"uninstallation", w.uninstallation},
+	} {
+		started := time.Now()
+		w.say("--- %s", scenario.name)
+		if err := scenario.run(ctx); err != nil {
+			return fmt.Errorf("%s: %w", scenario.name, err)
+		}
+		w.say("    OK, %.1f s", time.Since(started).Seconds())
+	}
+	return nil
+}
+
+// noNetwork is what containerd says when it has no network configuration.
+const noNetwork = "cni plugin not initialized"
+
+// installation starts the nodes without Fairlead first: they must not be Ready
+// before the network can be served, and stay so from then on.
+func (w *world) installation(ctx context.Context) error {
+	for _, n := range w.nodes {
+		if err := n.boot(); err != nil {
+			return err
+		}
+		if err := n.startRuntime(ctx); err != nil {
+			return err
+		}
+		if err := errors.Join(n.start(kubelet), n.start(kubeProxy)); err != nil {
+			return err
+		}
+	}
+	err := w.await(ctx, "the kubelets to miss a network", w.nodesAre(corev1.ConditionFalse))
+	if err != nil {
+		return err
+	}
+	for _, n := range w.nodes {
+		if ready, err := w.ready(ctx, n); err != nil || !strings.Contains(ready.Message, noNetwork) {
+			return errors.Join(err, fmt.Errorf("%s is not Ready because of %q; want %q", n.name, ready.Message, noNetwork))
+		}
+	}
+	w.say("both kubelets run; their nodes are not Ready: %s", noNetwork)
+	for _, n := range w.nodes {
+		if err := errors.Join(w.giveAccount(ctx, n), n.start(fairleadNode)); err != nil {
+			return err
+		}
+	}
+	if err := w.await(ctx, "the nodes to be Ready", w.nodesAre(corev1.ConditionTrue)); err != nil {
+		return err
+	}
+	w.say("fairlead-node runs on both; they are Ready")
+	return w.restartDaemons(ctx)
+}
+
+// restartDaemons kills and restarts fairlead-node: neither may containerd be
+// made to read its configuration again nor a node stop being Ready.
+func (w *world) restartDaemons(ctx context.Context) error {
+	type facts struct {
+		Conflist os.FileInfo
+		Since    time.Time
+	}
+	read := func(ctx context.Context, n *node) (facts, error) {
+		info, err := os.Stat(n.conflist())
+		if err != nil {
+			return facts{}, err
+		}
+		ready, err := w.ready(ctx, n)
+		return facts{info, ready.LastTransitionTime.Time}, err
+	}
+	g, ctx := errgroup.WithContext(ctx)
+	restart := func(n *node) error {
+		if err := checkConflist(n); err != nil {
+			return err
+		}
+		before, err := read(ctx, n)
+		if err != nil {
+			return err
+		}
+		n.running[fairleadNode].kill()
+		if err := n.start(fairleadNode); err != nil {
+			return err
+		}
+		err = w.await(ctx, "fairlead-node to be ready again", func(ctx context.Context) (string, error) { return n.daemonReady(ctx), nil })
+		if err != nil {
+			return err
+		}
+		// The kubelet asks containerd, and containerd the plugin, every five
+		// seconds.
+		if err := w.asked(ctx, n, 2); err != nil {
+			return err
+		}
+		after, err := read(ctx, n)
+		if err != nil {
+			return err
+		}
+		if !os.SameFile(before.Conflist, after.Conflist) || !before.Conflist.ModTime().Equal(after.Conflist.ModTime()) {
+			return fmt.Errorf("%s: the restart of fairlead-node wrote %s again; its content is the same", n.name, n.conflist())
+		}
+		if !before.Since.Equal(after.Since) {
+			return fmt.Errorf("%s: the restart of fairlead-node changed its Ready condition at %v", n.name, after.Since)
+		}
+		return nil
+	}
+	for _, n := range w.nodes {
+		g.Go(func() error { return restart(n) })
+	}
+	if err := g.Wait(); err != nil {
+		return err
+	}
+	w.say("they stayed Ready while fairlead-node was killed and started; the conflist was not touched")
+	return nil
+}
+
+// daemonReady says why fairlead-node does not serve, or "".
+func (n *node) daemonReady(ctx context.Context) string {
+	if _, err := get(ctx, n.machine.Namespace, "http://127.0.0.1:9471/readyz"); err != nil {
+		return fmt.Sprintf("%s: %v", n.name, err)
+	}
+	return ""
+}
+
+// checkConflist compares the network configuration with what runtimes take:
+// cniVersion 1.0.0 for those before CNI 1.1, and nothing that changes.
+func checkConflist(n *node) error {
+	raw, err := os.ReadFile(n.conflist())
+	if err != nil {
+		return err
+	}
+	var got struct {
+		CNIVersion  string   `json:"cniVersion"`
+		CNIVersions []string `json:"cniVersions"`
+		Name        string   `json:"name"`
+		Plugins     []struct {
+			Type         string          `json:"type"`
+			Socket       string          `json:"socket"`
+			Capabilities map[string]bool `json:"capabilities"`
+		} `json:"plugins"`
+	}
+	decoder := json.NewDecoder(bytes.NewReader(raw))
+	decoder.DisallowUnknownFields()
+	if err := decoder.Decode(&got); err != nil {
+		return fmt.Errorf("%s: %w", n.conflist(), err)
+	}
+	if len(got.Plugins) != 1 {
+		return fmt.Errorf("%s has %d plugins; want 1", n.conflist(), len(got.Plugins))
+	}
+	plugin := got.Plugins[0]
+	if diff := cmp.Diff([]string{"1.0.0", "fairlead", "fairlead", "/run/fairlead/cni.sock"}, []string{got.CNIVersion, got.Name, plugin.Type, plugin.Socket}); diff != "" {
+		return fmt.Errorf("%s (-want +got):\n%s", n.conflist(), diff)
+	}
+	if diff := cmp.Diff([]string{"0.4.0", "1.0.0", "1.1.0"}, got.CNIVersions); diff != "" {
+		return fmt.Errorf("cniVersions of %s (-want +got):\n%s", n.conflist(), diff)
+	}
+	// Runtimes read every file: one that is half written fails them all.
+	files, err := filepath.Glob(filepath.Join(n.confDir(), "*"))
+	if err == nil && len(files) != 1 {
+		err = fmt.Errorf("%s holds %v; want the conflist alone", n.confDir(), files)
+	}
+	return err
+}
+
+// ready is the Ready condition of a node; the zero value when it has none yet.
+func (w *world) ready(ctx context.Context, n *node) (corev1.NodeCondition, error) {
+	object := &corev1.Node{}
+	if err := w.Get(ctx, client.ObjectKey{Name: n.name}, object); err != nil {
+		return corev1.NodeCondition{}, err
+	}
+	for _, condition := range object.Status.Conditions {
+		if condition.Type == corev1.NodeReady {
+			return condition, nil
+		}
+	}
+	return corev1.NodeCondition{}, nil
+}
+
+// nodesAre looks whether the Ready condition of all nodes is such, and, of those
+// that are to be Ready, whether pods may be scheduled there.
+func (w *world) nodesAre(want corev1.ConditionStatus) func(context.Context) (string, error) {
+	return func(ctx context.Context) (string, error) {
+		for _, n := range w.nodes {
+			object := &corev1.Node{}
+			if err := w.Get(ctx, client.ObjectKey{Name: n.name}, object); err != nil {
+				if apierrors.IsNotFound(err) {
+					return n.name + " is not registered yet", nil
+				}
+				return "", err
+			}
+			condition, err := w.ready(ctx, n)
+			switch {
+			case err != nil:
+				return "", err
+			case condition.Status != want || condition.Reason == "NodeStatusUnknown":
+				return fmt.Sprintf("%s: Ready is %s: %s", n.name, condition.Status, condition.Message), nil
+			case want == corev1.ConditionTrue && object.Status.NodeInfo.BootID != n.bootID:
+				return fmt.Sprintf("%s: reports boot ID %s", n.name, object.Status.NodeInfo.BootID), nil
+			case want == corev1.ConditionTrue && len(object.Spec.Taints) > 0:
+				return fmt.Sprintf("%s: has the taint %s", n.name, object.Spec.Taints[0].Key), nil
+			}
+		}
+		return "", nil
+	}
+}
+
+// asked waits until the kubelet of a node has looked at the runtime, and so
+// containerd at the plugin, some times.
+func (w *world) asked(ctx context.Context, n *node, times int) error {
+	count := func() (float64, error) { return n.metric(ctx, "fairlead_cni_requests_total", `verb="STATUS"`) }
+	before, err := count()
+	if err != nil {
+		return err
+	}
+	return w.await(ctx, "the kubelet to look at the network", func(context.Context) (string, error) {
+		now, err := count()
+		if now >= before+float64(times) {
+			return "", err
+		}
+		return fmt.Sprintf("%s: asked %g times of %d", n.name, now-before, times), err
+	})
+}

@@ -1,0 +1,220 @@
+package main
+
+import (
+	"bufio"
+	"context"
+	"errors"
+	"fmt"
+	"io"
+	"net"
+	"net/http"
+	"net/netip"
+	"os"
+	"os/signal"
+	"path/filepath"
+	"strings"
+	"syscall"
+	"time"
+
+	"github.com/go-logr/logr"
+	"k8s.io/apimachinery/pkg/runtime"
+	"k8s.io/apimachinery/pkg/util/wait"
+	clientgoscheme "k8s.io/client-go/kubernetes/scheme"
+	"k8s.io/client-go/rest"
+	"k8s.io/client-go/tools/clientcmd"
+	ctrl "sigs.k8s.io/controller-runtime"
+	"sigs.k8s.io/controller-runtime/pkg/client"
+
+	"fairlead.dev/fairlead/api/v1alpha1"
+	"fairlead.dev/fairlead/test/netlab"
+)
+
+const (
+	nodeCount = 2
+	// stepTimeout bounds every wait; calm machines need a fraction.
+	stepTimeout = 3 * time.Minute
+)
+
+// world is all that exists while the test runs.
+type world struct {
+	plan
+	reporter
+	crew  *crew
+	lab   *netlab.Lab
+	nodes []*node
+	// Client is the administrator's; it reads from the API server.
+	client.Client
+	rest        *rest.Config
+	admin       string // the administrator's kubeconfig
+	controllers []*process
+}
+
+// asWorker does the work and returns the exit code.
+func asWorker(planFile string, stdout, stderr io.Writer) int {
+	p, err := readPlan(planFile)
+	if err != nil {
+		_, _ = fmt.Fprintf(stderr, "e2e: %v\n", err)
+		return 1
+	}
+	ctx, stop := signal.NotifyContext(context.Background(), syscall.SIGTERM)
+	defer stop()
+	ctrl.SetLogger(logr.Discard())
+	ctx, cancel := context.WithCancelCause(ctx)
+	defer cancel(nil)
+	w := &world{plan: p, reporter: reporter{out: stdout, start: p.Start}}
+	path := strings.Join([]string{filepath.Join(p.programs(), "containerd"), os.Getenv("PATH"), "/usr/sbin", "/sbin"}, ":")
+	w.crew = &crew{logs: p.logs(), env: []string{"PATH=" + path, "TMPDIR=" + p.run(), "HOME=/"}, failed: cancel}
+	if err = w.build(ctx); err == nil {
+		err = w.story(ctx)
+	}
+	if err == nil {
+		return 0
+	}
+	if cause := context.Cause(ctx); cause != nil && !errors.Is(err, cause) {
+		err = errors.Join(cause, err)
+	}
+	if err := os.WriteFile(p.reasonFile(), []byte(err.Error()), 0o600); err != nil {
+		_, _ = fmt.Fprintf(stderr, "e2e: %v\n", err)
+	}
+	return 1
+}
+
+// build makes the nodes and the control plane. Nothing runs on the nodes yet.
+func (w *world) build(ctx context.Context) error {
+	var err error
+	if w.lab, err = netlab.New(ctx, netlab.Config{Nodes: nodeCount, Here: true, IPv4Only: true}); err != nil {
+		return err
+	}
+	images := filepath.Join(w.run(), "images.tar")
+	if err := writeImages(images, filepath.Join(w.programs(), "e2e-server")); err != nil {
+		return err
+	}
+	if err := w.startControlPlane(ctx); err != nil {
+		return err
+	}
+	if err := w.install(ctx); err != nil {
+		return err
+	}
+	for _, machine := range w.lab.Nodes {
+		n := &node{
+			name: machine.Name, dir: filepath.Join(w.run(), machine.Name), programs: w.programs(), images: images,
+			cgroup: w.cgroup() + "/" + machine.Name, crew: w.crew, machine: machine,
+			kubeletConfig: filepath.Join(w.kubelab(), machine.Name+".kubeconfig"),
+			proxyConfig:   filepath.Join(w.kubelab(), "kube-proxy.kubeconfig"),
+		}
+		if err := n.prepare(); err != nil {
+			return err
+		}
+		w.nodes = append(w.nodes, n)
+	}
+	return nil
+}
+
+// startControlPlane runs Kubernetes on the switch.
+func (w *world) startControlPlane(ctx context.Context) error {
+	p, err := w.crew.command("kubelab", filepath.Join(w.programs(), "kubelab"), "up", "--dir", w.kubelab(),
+		"--nodes", fmt.Sprint(nodeCount), "--node-lifecycle", "--bind", w.lab.Switch.V4.Addr().String())
+	if err != nil {
+		return err
+	}
+	reader, writer := io.Pipe()
+	p.cmd.Stdout = writer
+	if err := w.crew.start(place{net: w.lab.Switch.Namespace}, p); err != nil {
+		return err
+	}
+	ready := make(chan string, 1)
+	go func() {
+		line, _ := bufio.NewReader(reader).ReadString('\n')
+		ready <- line
+	}()
+	select {
+	case <-ctx.Done():
+		return context.Cause(ctx)
+	case <-ready:
+	}
+	w.admin = filepath.Join(w.kubelab(), "kubeconfig")
+	if w.rest, err = clientcmd.BuildConfigFromFlags("", w.admin); err != nil {
+		return fmt.Errorf("connect to Kubernetes: %w", err)
+	}
+	w.rest.QPS = -1
+	scheme := runtime.NewScheme()
+	if err := errors.Join(clientgoscheme.AddToScheme(scheme), v1alpha1.AddToScheme(scheme)); err != nil {
+		return fmt.Errorf("connect to Kubernetes: %w", err)
+	}
+	if w.Client, err = client.New(w.rest, client.Options{Scheme: scheme}); err != nil {
+		return fmt.Errorf("connect to Kubernetes: %w", err)
+	}
+	w.say("Kubernetes runs")
+	return nil
+}
+
+// await looks until there is nothing that is not as it should be. look returns
+// what is not.
+func (w *world) await(ctx context.Context, what string, look func(ctx context.Context) (string, error)) error {
+	ctx, cancel := context.WithTimeoutCause(ctx, stepTimeout, fmt.Errorf("not within %v", stepTimeout))
+	defer cancel()
+	last, said := "", time.Now()
+	err := wait.PollUntilContextCancel(ctx, lookInterval, true, func(ctx context.Context) (bool, error) {
+		not, err := look(ctx)
+		if ctx.Err() != nil {
+			return false, nil //nolint:nilerr // it says so itself
+		}
+		last = not
+		if not != "" && time.Since(said) > progressInterval {
+			w.say("  %s: %s", what, not)
+			said = time.Now()
+		}
+		return not == "" && err == nil, err
+	})
+	if err != nil {
+		return fmt.Errorf("waiting for %s (%s): %w", what, last, errors.Join(context.Cause(ctx), err))
+	}
+	return nil
+}
+
+const (
+	// lookInterval is the time between two looks at something that tells nobody
+	// when it changes.
+	lookInterval     = 100 * time.Millisecond
+	progressInterval = 5 * time.Second
+)
+
+// from makes a client that asks from within a network namespace.
+func from(ns *netlab.Namespace) *http.Client {
+	return &http.Client{
+		Timeout: 30 * time.Second,
+		Transport: &http.Transport{
+			DisableKeepAlives: true,
+			DialContext: func(ctx context.Context, network, addr string) (conn net.Conn, err error) {
+				// An address, no name: the dialer starts no goroutine, which would be
+				// outside.
+				if _, err := netip.ParseAddrPort(addr); err != nil {
+					return nil, err
+				}
+				err = ns.Do(func() error {
+					conn, err = (&net.Dialer{}).DialContext(ctx, network, addr)
+					return err
+				})
+				return conn, err
+			},
+		},
+	}
+}
+
+// get asks from within a network namespace.
+func get(ctx context.Context, ns *netlab.Namespace, url string) (string, error) {
+	request, err := http.NewRequestWithContext(ctx, http.MethodGet, url, nil)
+	if err != nil {
+		return "", err
+	}
+	response, err := from(ns).Do(request)
+	if err != nil {
+		return "", err
+	}
+	defer response.Body.Close()
+	body, err := io.ReadAll(response.Body)
+	if err == nil && response.StatusCode != http.StatusOK {
+		err = fmt.Errorf("%s: %s", response.Status, body)
+	}
+	return string(body), err
+}
