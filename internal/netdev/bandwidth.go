@@ -184,4 +184,3 @@ func shapers(links []netlink.Link) []HostLink {
 	}
 	return left
 }
-

@@ -1,0 +1,8 @@
+// at: internal/node/filter/example.go
+
+// Package filter breaks the rule packet-filter.
+package filter
+
+import (
+	_ "sigs.k8s.io/knftables" // want: depguard:packet-filter
+)
