@@ -91,7 +91,7 @@ func (r *hostRun) failed(err error) {
 // through it under addresses that are reached without it.
 func (k *Kernel) ApplyHost(ctx context.Context, want HostState) (changes []string, err error) {
 	if err := want.validate(); err != nil {
-		return nil, err
+		return nil, fmt.Errorf("%w: %s: %w", ErrNoBridge, want.Bridge, err)
 	}
 	k.applying.Lock()
 	defer k.applying.Unlock()
@@ -108,7 +108,7 @@ func (k *Kernel) ApplyHost(ctx context.Context, want HostState) (changes []strin
 
 	r := &hostRun{host: h, conn: c, ipv6: k.ipv6, want: want}
 	if err := r.findUplink(); err != nil {
-		return nil, err
+		return nil, fmt.Errorf("%w: %s: %w", ErrNoBridge, want.Bridge, err)
 	}
 	if err := r.applyBridge(); err != nil {
 		return r.changes, fmt.Errorf("%w: %s: %w", ErrNoBridge, want.Bridge, err)

@@ -5,6 +5,7 @@ import (
 	"encoding/json"
 	"errors"
 	"fmt"
+	"reflect"
 	"slices"
 	"strings"
 	"sync"
@@ -26,11 +27,19 @@ const (
 	// hostPace is the shortest time between two looks at the node's network,
 	// so that the links of a hundred pods a second are one look in five.
 	hostPace = 50 * time.Millisecond
+	// hostShare bounds the part of the time that is spent on looks, where there
+	// are so many nodes that one is longer than that.
+	hostShare = 10
 	// hostRetryFirst and hostRetryLast bound the wait after a failure.
 	hostRetryFirst = time.Second
 	hostRetryLast  = 30 * time.Second
-	// maxProblems is how many problems a condition tells of.
+	// maxProblems is how many problems a condition tells of, and maxChanges how
+	// many changes the log.
 	maxProblems = 8
+	maxChanges  = 32
+	// maxMessage is the length of a condition's message in bytes; the API server
+	// takes no more than 32768.
+	maxMessage = 4096
 )
 
 // hostNet keeps the default network's part of this node: the bridge, and the
@@ -42,13 +51,16 @@ type hostNet struct {
 	// networks lists every NodeNetwork, from memory.
 	networks func(ctx context.Context) ([]v1alpha1.NodeNetwork, error)
 
-	node   string
-	bridge string
+	node string
+	hostConfig
 	uplink string // name, or empty
 	bootID string
 
 	told    atomic.Bool // the NodeNetworks were read
+	moved   atomic.Bool // the kernel is not known to be as it was left
 	kicked  chan struct{}
+	up      netdev.Uplink         // as it was when the kernel was last asked
+	applied *netdev.HostState     // what the kernel has, whole; nil: not known
 	written *v1alpha1.NodeNetwork // own, as it was after the last write
 
 	mu      sync.Mutex
@@ -61,10 +73,11 @@ type hostNet struct {
 func newHostNet(k HostKernel, api API, networks func(context.Context) ([]v1alpha1.NodeNetwork, error), c Config) *hostNet {
 	return &hostNet{
 		kernel: k, api: api, networks: networks,
-		node: c.NodeName, bridge: c.Bridge, uplink: c.Uplink, bootID: c.BootID,
-		kicked:  make(chan struct{}, 1),
-		reason:  "the NodeNetworks were not read from the API server yet",
-		changed: make(chan struct{}),
+		node: c.NodeName, uplink: c.Uplink, bootID: c.BootID,
+		hostConfig: hostConfig{bridge: c.Bridge, encapsulation: c.Encapsulation, vni: c.VNI, port: c.VXLANPort},
+		kicked:     make(chan struct{}, 1),
+		reason:     "the NodeNetworks were not read from the API server yet",
+		changed:    make(chan struct{}),
 	}
 }
 
@@ -72,6 +85,12 @@ func newHostNet(k HostKernel, api API, networks func(context.Context) ([]v1alpha
 // when a NodeNetwork changed.
 func (h *hostNet) networksChanged() {
 	h.told.Store(true)
+	h.kick()
+}
+
+// kernelChanged has the kernel asked again, too.
+func (h *hostNet) kernelChanged() {
+	h.moved.Store(true)
 	h.kick()
 }
 
@@ -142,13 +161,13 @@ func (h *hostNet) Run(ctx context.Context) error {
 func (h *hostNet) watch(ctx context.Context) error {
 	wait := hostRetryFirst
 	for {
-		if err := h.kernel.WatchHost(ctx, h.kick); err != nil {
+		if err := h.kernel.WatchHost(ctx, h.kernelChanged); err != nil {
 			logr.FromContextOrDiscard(ctx).Error(err, "watch of the kernel ended, will be started again", "after", wait)
 		}
 		if !sleep(ctx, wait) {
 			return nil
 		}
-		h.kick()
+		h.kernelChanged()
 		wait = min(2*wait, hostRetryLast)
 	}
 }
@@ -170,14 +189,16 @@ func (h *hostNet) loop(ctx context.Context) error {
 		if !h.told.Load() {
 			continue
 		}
+		start := time.Now()
 		if err := h.apply(ctx); err != nil && ctx.Err() == nil {
+			h.moved.Store(true)
 			log.Error(err, "node's network is not complete, will be tried again", "after", wait)
 			retry.Reset(wait)
 			wait = min(2*wait, hostRetryLast)
 		} else {
 			wait = hostRetryFirst
 		}
-		if !sleep(ctx, hostPace) {
+		if !sleep(ctx, max(hostPace, (hostShare-1)*time.Since(start))) {
 			return nil
 		}
 	}
@@ -212,34 +233,54 @@ func (h *hostNet) apply(ctx context.Context) error {
 			own = h.written
 		}
 	}
-	up, err := h.kernel.Uplink(ctx, h.uplink)
-	if err != nil {
-		h.set(0, err.Error())
-		return errors.Join(err, h.report(ctx, own, nil, metav1.Condition{
-			Status: metav1.ConditionFalse, Reason: "NoUplink", Message: err.Error(),
-		}))
+	moved := h.moved.Swap(false)
+	if moved || h.applied == nil {
+		if h.up, err = h.kernel.Uplink(ctx, h.uplink); err != nil {
+			h.applied = nil
+			h.set(0, err.Error())
+			return errors.Join(err, h.report(ctx, own, nil, false, metav1.Condition{
+				Status: metav1.ConditionFalse, Reason: "NoUplink", Message: err.Error(),
+			}))
+		}
+		h.mu.Lock()
+		h.link = h.up.Name
+		h.mu.Unlock()
 	}
-	h.mu.Lock()
-	h.link = up.Name
-	h.mu.Unlock()
-	want, problems := planHost(h.bridge, own, all, up)
+	want, problems := planHost(h.hostConfig, own, all, h.up)
+	if moved || h.applied == nil || !reflect.DeepEqual(want, *h.applied) {
+		err = h.applyKernel(ctx, want)
+	}
+	tunnel := want.Tunnel != nil && !errors.Is(err, netdev.ErrNoTunnel)
+	return errors.Join(err, h.report(ctx, own, &h.up, tunnel, routed(err, problems)))
+}
+
+// applyKernel makes the kernel be as wanted.
+func (h *hostNet) applyKernel(ctx context.Context, want netdev.HostState) error {
 	changes, err := h.kernel.ApplyHost(ctx, want)
-	if len(changes) > 0 {
-		logr.FromContextOrDiscard(ctx).Info("node's network changed", "changes", changes)
+	if n := len(changes); n > 0 {
+		logr.FromContextOrDiscard(ctx).Info("node's network changed", "changes", changes[:min(n, maxChanges)], "count", n)
 	}
-	if errors.Is(err, netdev.ErrNoBridge) {
+	h.applied = nil
+	switch {
+	case errors.Is(err, netdev.ErrNoBridge):
 		h.set(0, err.Error())
-	} else {
-		h.set(up.MTU, "")
+		return err
+	case err == nil:
+		h.applied = &want
 	}
-	return errors.Join(err, h.report(ctx, own, &up, routed(err, problems)))
+	h.set(want.MTU, "")
+	return err
 }
 
 // routed is the condition Routed.
 func routed(err error, problems []string) metav1.Condition {
 	switch {
 	case err != nil:
-		return metav1.Condition{Status: metav1.ConditionFalse, Reason: "ApplyFailed", Message: err.Error()}
+		message := err.Error()
+		if len(message) > maxMessage {
+			message = strings.ToValidUTF8(message[:maxMessage], "") + "..."
+		}
+		return metav1.Condition{Status: metav1.ConditionFalse, Reason: "ApplyFailed", Message: message}
 	case len(problems) > 0:
 		message := strings.Join(problems[:min(len(problems), maxProblems)], "; ")
 		if more := len(problems) - maxProblems; more > 0 {
@@ -252,14 +293,19 @@ func routed(err error, problems []string) metav1.Condition {
 
 // report writes this node's NodeNetwork status when it has something else to
 // say: every node watches it. Without an uplink the addresses stay as they were,
-// lest every other node takes its routes away because of a link that flaps.
-func (h *hostNet) report(ctx context.Context, own *v1alpha1.NodeNetwork, up *netdev.Uplink, c metav1.Condition) error {
+// lest every other node takes its routes away because of a link that flaps, and
+// so does the tunnel.
+func (h *hostNet) report(ctx context.Context, own *v1alpha1.NodeNetwork, up *netdev.Uplink, tunnel bool, c metav1.Condition) error {
 	want := *own.Status.DeepCopy()
 	want.BootID = h.bootID
 	if up != nil {
 		want.Uplink, want.MTU, want.Addresses = up.Name, int32(up.MTU), nil //nolint:gosec // an MTU is at most 65535
 		for _, a := range up.Addresses {
 			want.Addresses = append(want.Addresses, a.String())
+		}
+		want.Tunnel = nil
+		if tunnel {
+			want.Tunnel = &v1alpha1.Tunnel{MAC: netdev.TunnelMAC(h.node).String()}
 		}
 	}
 	c.Type = v1alpha1.ConditionRouted
@@ -269,7 +315,8 @@ func (h *hostNet) report(ctx context.Context, own *v1alpha1.NodeNetwork, up *net
 	}
 	patch, err := json.Marshal(map[string]any{
 		"status": map[string]any{
-			"uplink": want.Uplink, "addresses": want.Addresses, "mtu": want.MTU, "bootID": want.BootID, "conditions": want.Conditions,
+			"uplink": want.Uplink, "addresses": want.Addresses, "mtu": want.MTU, "tunnel": want.Tunnel,
+			"bootID": want.BootID, "conditions": want.Conditions,
 		},
 	})
 	if err != nil {

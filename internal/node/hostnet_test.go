@@ -30,6 +30,11 @@ func nodeNetwork(name string, blocks, addresses []string) *v1alpha1.NodeNetwork 
 	}
 }
 
+// sameAddresses has addresses and prefixes compared as they are.
+var sameAddresses = cmp.Options{
+	cmp.Comparer(func(a, b netip.Addr) bool { return a == b }), cmp.Comparer(func(a, b netip.Prefix) bool { return a == b }),
+}
+
 func TestPlanHost(t *testing.T) {
 	prefix, addr := netip.MustParsePrefix, netip.MustParseAddr
 	up4 := netdev.Uplink{Name: "eth0", MTU: 1500, Addresses: []netip.Prefix{prefix("192.168.77.11/24")}}
@@ -81,24 +86,23 @@ func TestPlanHost(t *testing.T) {
 				netdev.PeerBlock{Prefix: prefix("10.244.6.0/26"), Via: addr("192.168.77.16")},
 				netdev.PeerBlock{Prefix: prefix("10.244.7.0/26"), Via: addr("192.168.77.17")}),
 			problems: []string{
-				"node n2 is not on a shared link; encapsulation is not there yet",
+				"node n2 is not on a shared link, and this node does not encapsulate (encapsulation is none)",
 				"node n3 has not written its addresses yet",
 				"node n5 says that it has the address 192.168.77.11, which is this node's",
-				"node n7 is not on a shared link; encapsulation is not there yet",
+				"node n7 is not on a shared link, and this node does not encapsulate (encapsulation is none)",
 			},
 		},
 		{
 			name: "blocks that are none", up: up4, own: nodeNetwork("n1", []string{"x", "10.244.1.0/26"}, nil),
 			others:   []v1alpha1.NodeNetwork{*nodeNetwork("n2", []string{"y"}, []string{"192.168.77.12/24"})},
 			want:     state(own),
-			problems: []string{`block "x" of this node: must be in CIDR form`, `node n2 has block "y": must be in CIDR form`},
+			problems: []string{`block "x" of this node: must be in CIDR form, and less than everything`, `node n2 has block "y": must be in CIDR form, and less than everything`},
 		},
 	}
 	for _, tc := range cases {
 		t.Run(tc.name, func(t *testing.T) {
-			got, problems := planHost("fairlead0", tc.own, append(tc.others, *tc.own), tc.up)
-			comparable := cmp.Comparer(func(a, b netip.Prefix) bool { return a == b })
-			if diff := cmp.Diff(tc.want, got, comparable, cmp.Comparer(func(a, b netip.Addr) bool { return a == b }), cmpopts.EquateEmpty()); diff != "" {
+			got, problems := planHost(hostConfig{bridge: "fairlead0", encapsulation: EncapsulationNone}, tc.own, append(tc.others, *tc.own), tc.up)
+			if diff := cmp.Diff(tc.want, got, sameAddresses, cmpopts.EquateEmpty()); diff != "" {
 				t.Error(diff)
 			}
 			if diff := cmp.Diff(tc.problems, problems); diff != "" {

@@ -2,7 +2,9 @@ package node
 
 import (
 	"cmp"
+	"errors"
 	"fmt"
+	"net"
 	"net/netip"
 	"slices"
 
@@ -17,36 +19,78 @@ var (
 	gateway6 = netip.MustParseAddr("fe80::1")
 )
 
+// Encapsulation says which packets to pods of other nodes go through the tunnel.
+type Encapsulation string
+
+// The kinds of Encapsulation.
+const (
+	// EncapsulationNone: none; the nodes must share a link.
+	EncapsulationNone Encapsulation = "none"
+	// EncapsulationVXLAN: all.
+	EncapsulationVXLAN Encapsulation = "vxlan"
+	// EncapsulationAuto: those to nodes that share no link with this one.
+	EncapsulationAuto Encapsulation = "auto"
+)
+
+// hostConfig is what the configuration says of the node's network.
+type hostConfig struct {
+	bridge        string
+	encapsulation Encapsulation
+	vni, port     int // of the tunnel
+}
+
+// hostPlanner works out one node's network.
+type hostPlanner struct {
+	hostConfig
+	up     netdev.Uplink
+	tunnel *netdev.Tunnel // nil: nothing is encapsulated
+
+	// Who was the first with an address or MAC of its tunnel. One node cannot
+	// take away what is sent to another by saying the same.
+	addresses map[netip.Addr]*v1alpha1.NodeNetwork
+	macs      map[string]*v1alpha1.NodeNetwork
+}
+
 // planHost works out what the default network needs on this node: its own
-// blocks on the bridge, and a route to the blocks of every node that shares the
-// uplink's link. It returns what could not be planned, in words; that stops
-// nothing else.
-func planHost(bridge string, own *v1alpha1.NodeNetwork, all []v1alpha1.NodeNetwork, up netdev.Uplink) (netdev.HostState, []string) {
+// blocks on the bridge, and routes to the blocks of every other node, over the
+// uplink's link or through the tunnel. It returns what could not be planned, in
+// words; that stops nothing else. What other nodes say of themselves is not
+// trusted further than their own blocks.
+func planHost(c hostConfig, own *v1alpha1.NodeNetwork, all []v1alpha1.NodeNetwork, up netdev.Uplink) (netdev.HostState, []string) {
+	p := &hostPlanner{hostConfig: c, up: up}
 	want := netdev.HostState{
-		Bridge: bridge, MTU: up.MTU, Uplink: up.Name,
+		Bridge: c.bridge, MTU: up.MTU - c.overhead(up), Uplink: up.Name,
 		Gateways: []netip.Addr{gateway4, gateway6},
+	}
+	if c.encapsulation != EncapsulationNone && len(up.Addresses) > 0 {
+		p.tunnel = &netdev.Tunnel{VNI: c.vni, Port: c.port, MAC: netdev.TunnelMAC(own.Name), MTU: up.MTU}
+		for _, a := range up.Addresses {
+			p.tunnel.Underlay = append(p.tunnel.Underlay, a.Addr())
+		}
+		want.Tunnel = p.tunnel
+		p.settleClaims(all)
 	}
 	var problems []string
 	note := func(format string, args ...any) { problems = append(problems, fmt.Sprintf(format, args...)) }
 
 	for _, s := range own.Spec.Blocks {
-		block, err := netip.ParsePrefix(s)
+		block, err := parseBlock(s)
 		if err != nil {
-			note("block %q of this node: must be in CIDR form", s)
+			note("block %q of this node: %s", s, err)
 			continue
 		}
-		local := netdev.LocalBlock{Prefix: block.Masked()}
+		local := netdev.LocalBlock{Prefix: block}
 		if a, ok := ofFamily(up.Addresses, block.Addr()); ok {
 			local.Source = a.Addr()
 		}
 		want.Local = append(want.Local, local)
 	}
-	for _, nn := range slices.SortedFunc(slices.Values(all), func(a, b v1alpha1.NodeNetwork) int { return cmp.Compare(a.Name, b.Name) }) {
+	for _, nn := range byName(all) {
 		if nn.Name == own.Name {
 			continue
 		}
-		peers, problem := planPeer(&nn, up)
-		want.Peers = append(want.Peers, peers...)
+		peers, remote, problem := p.peer(nn)
+		want.Peers, want.Remote = append(want.Peers, peers...), append(want.Remote, remote...)
 		if problem != "" {
 			note("node %s %s", nn.Name, problem)
 		}
@@ -54,34 +98,172 @@ func planHost(bridge string, own *v1alpha1.NodeNetwork, all []v1alpha1.NodeNetwo
 	return want, problems
 }
 
-// planPeer works out the routes to one other node, or why there are none.
-func planPeer(nn *v1alpha1.NodeNetwork, up netdev.Uplink) (peers []netdev.PeerBlock, problem string) {
-	var addresses []netip.Prefix
-	for _, s := range nn.Status.Addresses {
-		if a, err := netip.ParsePrefix(s); err == nil {
-			addresses = append(addresses, a)
+// overhead is how much smaller a pod's packets are than the uplink's, in bytes.
+// It does not depend on who is there now: a pod keeps its MTU for life.
+func (c hostConfig) overhead(up netdev.Uplink) int {
+	if c.encapsulation == EncapsulationNone {
+		return 0
+	}
+	if len(up.Addresses) == 1 && up.Addresses[0].Addr().Is4() {
+		return netdev.TunnelOverhead(gateway4)
+	}
+	return netdev.TunnelOverhead(gateway6)
+}
+
+func byName(all []v1alpha1.NodeNetwork) []*v1alpha1.NodeNetwork {
+	sorted := make([]*v1alpha1.NodeNetwork, len(all))
+	for i := range all {
+		sorted[i] = &all[i]
+	}
+	slices.SortFunc(sorted, func(a, b *v1alpha1.NodeNetwork) int { return cmp.Compare(a.Name, b.Name) })
+	return sorted
+}
+
+// settleClaims finds who was the first with each address and MAC. The API server
+// says since when there is a NodeNetwork, not its node.
+func (p *hostPlanner) settleClaims(all []v1alpha1.NodeNetwork) {
+	p.addresses, p.macs = map[netip.Addr]*v1alpha1.NodeNetwork{}, map[string]*v1alpha1.NodeNetwork{}
+	for i := range all {
+		nn := &all[i]
+		for _, a := range underlayOf(nn) {
+			if first := p.addresses[a.Addr()]; first == nil || older(nn, first) {
+				p.addresses[a.Addr()] = nn
+			}
+		}
+		if t := nn.Status.Tunnel; t != nil {
+			if first := p.macs[t.MAC]; first == nil || older(nn, first) {
+				p.macs[t.MAC] = nn
+			}
+		}
+	}
+}
+
+func older(a, b *v1alpha1.NodeNetwork) bool {
+	if !a.CreationTimestamp.Equal(&b.CreationTimestamp) {
+		return a.CreationTimestamp.Before(&b.CreationTimestamp)
+	}
+	return a.Name < b.Name
+}
+
+// peer works out the ways to the blocks of one other node, or why there are none.
+func (p *hostPlanner) peer(nn *v1alpha1.NodeNetwork) (peers []netdev.PeerBlock, remote []netdev.RemoteNode, problem string) {
+	addresses := underlayOf(nn)
+	if len(nn.Spec.Blocks) > 0 && len(addresses) == 0 {
+		return nil, nil, "has not written its addresses yet"
+	}
+	for _, mine := range p.up.Addresses {
+		if slices.ContainsFunc(addresses, func(a netip.Prefix) bool { return a.Addr() == mine.Addr() }) {
+			return nil, nil, fmt.Sprintf("says that it has the address %s, which is this node's", mine.Addr())
 		}
 	}
 	for _, s := range nn.Spec.Blocks {
-		block, err := netip.ParsePrefix(s)
+		block, err := parseBlock(s)
 		if err != nil {
-			problem = fmt.Sprintf("has block %q: must be in CIDR form", s)
+			problem = fmt.Sprintf("has block %q: %s", s, err)
 			continue
 		}
-		via, ok := ofFamily(addresses, block.Addr())
-		mine, shared := ofFamily(up.Addresses, block.Addr())
+		via, onLink := p.sharedLink(addresses, block)
+		if onLink && p.encapsulation != EncapsulationVXLAN {
+			peers = append(peers, netdev.PeerBlock{Prefix: block, Via: via})
+			continue
+		}
+		node, why := p.behindTunnel(nn, addresses, block)
 		switch {
-		case len(addresses) == 0:
-			problem = "has not written its addresses yet"
-		case !ok || !shared || !mine.Contains(via.Addr()):
-			problem = "is not on a shared link; encapsulation is not there yet"
-		case mine.Addr() == via.Addr():
-			problem = fmt.Sprintf("says that it has the address %s, which is this node's", via.Addr())
+		case why == "":
+			remote = join(remote, node)
+		case onLink: // it does not encapsulate yet, or no longer
+			peers = append(peers, netdev.PeerBlock{Prefix: block, Via: via})
 		default:
-			peers = append(peers, netdev.PeerBlock{Prefix: block.Masked(), Via: via.Addr()})
+			problem = why
 		}
 	}
-	return peers, problem
+	return peers, remote, problem
+}
+
+// sharedLink returns the address by which the block is reached over the uplink's
+// link, and whether it is.
+func (p *hostPlanner) sharedLink(addresses []netip.Prefix, block netip.Prefix) (netip.Addr, bool) {
+	via, has := ofFamily(addresses, block.Addr())
+	mine, have := ofFamily(p.up.Addresses, block.Addr())
+	return via.Addr(), has && have && mine.Contains(via.Addr())
+}
+
+// behindTunnel describes the node for the tunnel, or says why it is not there.
+func (p *hostPlanner) behindTunnel(nn *v1alpha1.NodeNetwork, addresses []netip.Prefix, block netip.Prefix) (netdev.RemoteNode, string) {
+	const offLink = "is not on a shared link, and "
+	if p.tunnel == nil {
+		return netdev.RemoteNode{}, offLink + "this node does not encapsulate (encapsulation is none)"
+	}
+	if nn.Status.Tunnel == nil {
+		return netdev.RemoteNode{}, offLink + "takes nothing encapsulated"
+	}
+	mac, err := net.ParseMAC(nn.Status.Tunnel.MAC)
+	if err == nil {
+		err = netdev.CheckTunnelMAC(mac)
+	}
+	if err != nil {
+		return netdev.RemoteNode{}, fmt.Sprintf("has a tunnel with the MAC %q: %s", nn.Status.Tunnel.MAC, err)
+	}
+	if first := p.macs[nn.Status.Tunnel.MAC]; first != nn {
+		return netdev.RemoteNode{}, fmt.Sprintf("says that its tunnel has the MAC %s, which is that of node %s", mac, first.Name)
+	}
+	underlay, ok := p.underlayTo(addresses, block.Addr())
+	if !ok {
+		return netdev.RemoteNode{}, "has no address of a family that this node has"
+	}
+	if first := p.addresses[underlay]; first != nn {
+		return netdev.RemoteNode{}, fmt.Sprintf("says that it has the address %s, which is that of node %s", underlay, first.Name)
+	}
+	return netdev.RemoteNode{Underlay: underlay, MAC: mac, Blocks: []netip.Prefix{block}}, ""
+}
+
+// underlayTo chooses the address that packets for the family go to inside the
+// tunnel: of the same family where both nodes have it, so that what pods say to
+// the node itself and the answers go the same way.
+func (p *hostPlanner) underlayTo(addresses []netip.Prefix, of netip.Addr) (netip.Addr, bool) {
+	other := gateway4
+	if of.Is4() {
+		other = gateway6
+	}
+	for _, family := range []netip.Addr{of, other} {
+		theirs, has := ofFamily(addresses, family)
+		_, have := ofFamily(p.up.Addresses, family)
+		if has && have {
+			return theirs.Addr(), true
+		}
+	}
+	return netip.Addr{}, false
+}
+
+// join adds a node's block to its others on the same underlay.
+func join(remote []netdev.RemoteNode, node netdev.RemoteNode) []netdev.RemoteNode {
+	for i := range remote {
+		if remote[i].Underlay == node.Underlay {
+			remote[i].Blocks = append(remote[i].Blocks, node.Blocks...)
+			return remote
+		}
+	}
+	return append(remote, node)
+}
+
+// underlayOf returns the addresses that a node has written of itself, as far as
+// they can be a node's.
+func underlayOf(nn *v1alpha1.NodeNetwork) []netip.Prefix {
+	var addresses []netip.Prefix
+	for _, s := range nn.Status.Addresses {
+		if p, err := netip.ParsePrefix(s); err == nil && !p.Addr().Is4In6() && p.Addr().IsGlobalUnicast() {
+			addresses = append(addresses, p)
+		}
+	}
+	return addresses
+}
+
+func parseBlock(s string) (netip.Prefix, error) {
+	block, err := netip.ParsePrefix(s)
+	if err != nil || block.Addr().Is4In6() || block.Bits() == 0 {
+		return netip.Prefix{}, errors.New("must be in CIDR form, and less than everything")
+	}
+	return block.Masked(), nil
 }
 
 // ofFamily returns the first prefix of the family of an address.
