@@ -3,6 +3,8 @@ package node
 import (
 	"context"
 	"fmt"
+	"net/netip"
+	"slices"
 	"strings"
 	"time"
 
@@ -99,7 +101,30 @@ func (v *verbs) again(rec *record, r cniproto.Request) ([]byte, error) {
 	if ns.ID() != rec.NetnsID {
 		return nil, because(errEnvironment, "CNI_NETNS: %q: sandbox %s is plugged already, in another namespace, which was at %q", r.Netns, r.ContainerID, rec.Netns)
 	}
+	if err := v.stillThere(rec, r.Netns); err != nil {
+		return nil, err
+	}
 	return inVersion(rec.Result, r.CNIVersion())
+}
+
+// stillThere makes sure that a pod has the addresses that the answer to its ADD
+// says, before it is given again.
+func (v *verbs) stillThere(rec *record, netns string) error {
+	have, err := v.manager.PodIPs(netns, rec.IfName)
+	if err != nil {
+		return because(errDiffers, "sandbox %s was plugged already, and is no longer: %w", rec.ContainerID, err)
+	}
+	for _, i := range rec.Interfaces {
+		if i.Name != rec.IfName {
+			continue
+		}
+		for _, s := range i.Addresses {
+			if a, err := netip.ParsePrefix(s); err == nil && !slices.Contains(have, a.Addr()) {
+				return because(errDiffers, "sandbox %s was plugged already, and its interface %s has lost its address %s", rec.ContainerID, i.Name, s)
+			}
+		}
+	}
+	return nil
 }
 
 // setUp waits for what an ADD needs and plugs. Only the waiting is bounded by

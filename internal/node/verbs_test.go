@@ -79,6 +79,16 @@ func TestAddAgain(t *testing.T) {
 			change: func(w *world, r *cniproto.Request) { r.Netns = w.netns("c2"); w.kernel.namespace(r.Netns) },
 		},
 		{
+			name: "its address is gone meanwhile", code: codeDiffers, word: "10.244.1.5/32",
+			change: func(w *world, _ *cniproto.Request) {
+				w.kernel.change(func(links map[string]fakeLink) {
+					l := links[netdev.HostName("c1", "eth0")]
+					l.plug.Addresses = nil
+					links[netdev.HostName("c1", "eth0")] = l
+				})
+			},
+		},
+		{
 			name: "another interface name", code: cniproto.CodeInvalidEnvironment, word: "CNI_IFNAME",
 			change: func(_ *world, r *cniproto.Request) { r.IfName = "eth9" },
 		},
