@@ -4,12 +4,16 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"io/fs"
 	"net"
 	"net/http"
+	"os"
 	"slices"
 	"strings"
+	"syscall"
 	"time"
 
+	"github.com/go-logr/logr"
 	"github.com/prometheus/client_golang/prometheus"
 	"github.com/prometheus/client_golang/prometheus/promhttp"
 )
@@ -37,7 +41,8 @@ func (s *Server) NeedLeaderElection() bool { return false }
 // Start is Run, for controller-runtime's manager.
 func (s *Server) Start(ctx context.Context) error { return s.Run(ctx) }
 
-// Run serves until ctx ends.
+// Run serves until ctx ends. While another process has the address, as the one
+// before has in an upgrade, it waits for it.
 func (s *Server) Run(ctx context.Context) error {
 	if s.Address == "0" {
 		<-ctx.Done()
@@ -47,9 +52,12 @@ func (s *Server) Run(ctx context.Context) error {
 	if after, ok := strings.CutPrefix(s.Address, "unix:"); ok {
 		network, address = "unix", after
 	}
-	l, err := (&net.ListenConfig{}).Listen(ctx, network, address)
+	l, err := listen(ctx, network, address)
 	if err != nil {
 		return fmt.Errorf("listen for metrics and health: %w", err)
+	}
+	if l == nil {
+		return nil
 	}
 	srv := &http.Server{Handler: s.Handler(), ReadHeaderTimeout: 5 * time.Second}
 	stop := context.AfterFunc(ctx, func() {
@@ -62,6 +70,47 @@ func (s *Server) Run(ctx context.Context) error {
 		return fmt.Errorf("serve metrics and health: %w", err)
 	}
 	return nil
+}
+
+// listenPause lies between two attempts to listen.
+const listenPause = 200 * time.Millisecond
+
+// listen listens as soon as nobody else does; it returns nil when ctx ended first.
+func listen(ctx context.Context, network, address string) (net.Listener, error) {
+	told := false
+	for {
+		l, err := (&net.ListenConfig{}).Listen(ctx, network, address)
+		switch {
+		case err == nil:
+			return l, nil
+		case ctx.Err() != nil:
+			return nil, nil
+		case !errors.Is(err, syscall.EADDRINUSE):
+			return nil, err
+		case network == "unix" && abandoned(ctx, address):
+			if err := os.Remove(address); err != nil && !errors.Is(err, fs.ErrNotExist) {
+				return nil, err
+			}
+			continue
+		case !told:
+			told = true
+			logr.FromContextOrDiscard(ctx).Info("waiting for another process to leave the address of metrics and health", "address", address)
+		}
+		select {
+		case <-time.After(listenPause):
+		case <-ctx.Done():
+			return nil, nil
+		}
+	}
+}
+
+// abandoned tells whether a unix socket is what a process left that was killed.
+func abandoned(ctx context.Context, path string) bool {
+	conn, err := (&net.Dialer{}).DialContext(ctx, "unix", path)
+	if err == nil {
+		_ = conn.Close()
+	}
+	return errors.Is(err, syscall.ECONNREFUSED)
 }
 
 // Handler is the server without a listener.

@@ -1,9 +1,12 @@
 package run
 
 import (
+	"context"
 	"errors"
+	"net"
 	"net/http"
 	"net/http/httptest"
+	"path/filepath"
 	"strings"
 	"testing"
 
@@ -34,5 +37,54 @@ func TestServerAnswers(t *testing.T) {
 		if w.Code != tc.code || !strings.Contains(w.Body.String(), tc.want) {
 			t.Errorf("%s: %d %q, want %d %q", tc.path, w.Code, w.Body.String(), tc.code, tc.want)
 		}
+	}
+}
+
+// An upgrade starts the new process while the old one still serves; one that was
+// killed leaves its socket behind.
+func TestServerWaitsForItsAddress(t *testing.T) {
+	for _, network := range []string{"unix", "tcp"} {
+		t.Run(network, func(t *testing.T) {
+			address, name := "127.0.0.1:0", ""
+			if network == "unix" {
+				address = filepath.Join(t.TempDir(), "s")
+			}
+			before, err := net.Listen(network, address)
+			if err != nil {
+				t.Fatal(err)
+			}
+			if name = before.Addr().String(); network == "unix" {
+				before.(*net.UnixListener).SetUnlinkOnClose(false)
+				name = "unix:" + name
+			}
+			s := &Server{Address: name, Metrics: prometheus.NewRegistry()}
+			ctx, cancel := context.WithCancel(t.Context())
+			done := make(chan error, 1)
+			go func() { done <- s.Run(ctx) }()
+			if network == "unix" { // it looks whether anybody is there
+				if conn, err := before.Accept(); err == nil {
+					conn.Close()
+				}
+			}
+			before.Close()
+			client := &http.Client{Transport: &http.Transport{DialContext: func(ctx context.Context, _, _ string) (net.Conn, error) {
+				return (&net.Dialer{}).DialContext(ctx, network, before.Addr().String())
+			}}}
+			defer client.CloseIdleConnections()
+			for {
+				req, err := http.NewRequestWithContext(ctx, http.MethodGet, "http://x/healthz", nil)
+				if err != nil {
+					t.Fatal(err)
+				}
+				if resp, err := client.Do(req); err == nil {
+					resp.Body.Close()
+					break
+				}
+			}
+			cancel()
+			if err := <-done; err != nil {
+				t.Error(err)
+			}
+		})
 	}
 }
