@@ -235,8 +235,13 @@ func (n *labNode) conflist() string { return filepath.Join(n.dir, "conf", "10-fa
 // start starts the daemon and waits until it is ready.
 func (n *labNode) start(t *testing.T) {
 	t.Helper()
-	// A socket that the daemon before left is in the way of a new one.
-	_ = os.Remove(filepath.Join(n.dir, "metrics.sock"))
+	n.launch(t)
+	n.awaitReady(t)
+}
+
+// launch starts the daemon.
+func (n *labNode) launch(t *testing.T) {
+	t.Helper()
 	n.daemon = exec.Command(filepath.Join(n.lab.binaries, "fairlead-node"), "run", "--config", n.config, "-v", "1")
 	n.daemon.Stderr = n.log
 	if err := n.Start(n.daemon); err != nil {
@@ -247,6 +252,11 @@ func (n *labNode) start(t *testing.T) {
 		_ = daemon.Process.Kill()
 		_ = daemon.Wait()
 	})
+}
+
+// awaitReady waits until a daemon is ready.
+func (n *labNode) awaitReady(t *testing.T) {
+	t.Helper()
 	web := &http.Client{Transport: &http.Transport{DialContext: func(ctx context.Context, _, _ string) (net.Conn, error) {
 		return (&net.Dialer{}).DialContext(ctx, "unix", filepath.Join(n.dir, "metrics.sock"))
 	}}}

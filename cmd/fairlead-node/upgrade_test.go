@@ -1,0 +1,89 @@
+package main
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"os"
+	"path/filepath"
+	"strings"
+	"sync"
+	"sync/atomic"
+	"syscall"
+	"testing"
+
+	"fairlead.dev/fairlead/internal/cniproto"
+)
+
+// Two upgrades while pods come and go: the next daemon is started beside the one
+// that serves, which is then told to stop. No request fails and STATUS never says
+// that the node cannot serve (go-cni#123: it made nodes unready).
+func TestUpgradeUnderLoad(t *testing.T) {
+	l, n, pods := oneNode(t, "p1", "p2", "p3", "p4")
+	stop := make(chan struct{})
+	var served atomic.Int64
+	var wg sync.WaitGroup
+	for _, p := range pods {
+		wg.Go(func() {
+			first := p.containerID
+			for life := 0; ; life++ {
+				select {
+				case <-stop:
+					return
+				default:
+				}
+				p.containerID = fmt.Sprintf("%s-%d", first, life)
+				for _, verb := range []string{"ADD", "STATUS", "DEL"} {
+					if a := n.cni(verb, p, p.netns.Path()); a.err != nil {
+						t.Errorf("%s of life %d of %s: %v: %s", verb, life, p.name, a.err, a.stdout)
+					}
+					served.Add(1)
+				}
+			}
+		})
+	}
+	// serves waits until so many more requests were served.
+	serves := func(more int64) {
+		t.Helper()
+		until := served.Load() + more
+		l.cluster.Eventually(t, "requests to be served", func(context.Context) error {
+			if now := served.Load(); now < until && !t.Failed() {
+				return fmt.Errorf("%d of %d", now, until)
+			}
+			return nil
+		})
+	}
+	serves(24)
+	for range 2 {
+		before := n.daemon
+		n.launch(t)
+		serves(6)
+		if err := before.Process.Signal(syscall.SIGTERM); err != nil {
+			t.Fatal(err)
+		}
+		if err := before.Wait(); err != nil {
+			t.Errorf("the daemon before ended with %v", err)
+		}
+		n.awaitReady(t)
+		serves(24)
+	}
+	close(stop)
+	wg.Wait()
+	t.Logf("%d requests served", served.Load())
+
+	// A DEL may have been put aside between two daemons; all of it is done soon.
+	l.cluster.Eventually(t, "every sandbox to be gone", func(context.Context) error {
+		for _, name := range n.state(t).Links {
+			if strings.HasPrefix(name, "fl") && len(name) == 15 {
+				return fmt.Errorf("link %s is there", name)
+			}
+		}
+		for _, dir := range []string{"attachments", cniproto.SpoolDir} {
+			entries, err := os.ReadDir(filepath.Join(n.dir, "state", dir))
+			if err != nil && !errors.Is(err, os.ErrNotExist) || len(entries) > 0 {
+				return fmt.Errorf("%s holds %v, %w", dir, entries, err)
+			}
+		}
+		return nil
+	})
+}
