@@ -1,7 +1,7 @@
 // Package cli is the operator's command: it reads a cluster and shows what
 // Fairlead does in it. What is shown is built by pure functions from lists of
 // objects; only fetch.go and connect.go talk to the API server, and nothing
-// here writes.
+// here writes but migrate.
 package cli
 
 import (
@@ -14,7 +14,9 @@ import (
 	"strings"
 	"time"
 
+	"github.com/go-logr/logr"
 	"github.com/spf13/cobra"
+	"sigs.k8s.io/controller-runtime/pkg/log"
 
 	"fairlead.dev/fairlead/internal/config"
 	"fairlead.dev/fairlead/internal/run"
@@ -40,6 +42,7 @@ type Program struct{ root *cobra.Command }
 // warnings.
 func New(name string, stdout, stderr io.Writer) *Program {
 	c := &connection{stderr: stderr}
+	log.SetLogger(logr.Discard()) // the client would complain that it has none
 	root := &cobra.Command{
 		Use:               "fairlead",
 		Short:             "Shows what Fairlead does in a cluster",
@@ -55,7 +58,7 @@ func New(name string, stdout, stderr io.Writer) *Program {
 	flags := root.PersistentFlags()
 	flags.StringVar(&c.kubeconfig, "kubeconfig", "", "kubeconfig `file`; the default is $KUBECONFIG, then ~/.kube/config")
 	flags.StringVar(&c.context, "context", "", "`name` of the kubeconfig's context to use")
-	root.AddCommand(statusCommand(c), podsCommand(c), poolsCommand(c), whoCommand(c), explainCommand(c), ipamCommand(c), versionCommand())
+	root.AddCommand(statusCommand(c), podsCommand(c), poolsCommand(c), whoCommand(c), explainCommand(c), ipamCommand(c), migrateCommand(c), versionCommand())
 	return &Program{root: root}
 }
 

@@ -8,6 +8,8 @@ import (
 	"net/url"
 	"time"
 
+	appsv1 "k8s.io/api/apps/v1"
+	batchv1 "k8s.io/api/batch/v1"
 	coordinationv1 "k8s.io/api/coordination/v1"
 	corev1 "k8s.io/api/core/v1"
 	eventsv1 "k8s.io/api/events/v1"
@@ -20,6 +22,7 @@ import (
 	"sigs.k8s.io/controller-runtime/pkg/client"
 
 	"fairlead.dev/fairlead/api/v1alpha1"
+	"fairlead.dev/fairlead/internal/migrate/apply"
 	"fairlead.dev/fairlead/internal/run"
 )
 
@@ -53,9 +56,9 @@ func (c *connection) namespace() (string, error) {
 	return namespace, nil
 }
 
-// client makes a client that reads from the API server, and returns the
+// client makes a client of the API server without a cache, and returns the
 // server's address. It asks the server nothing yet.
-func (c *connection) client() (client.Reader, string, error) {
+func (c *connection) client() (client.Client, string, error) {
 	cfg, err := c.loader().ClientConfig()
 	if err != nil {
 		return nil, "", explainConfig(err)
@@ -76,6 +79,10 @@ func (c *connection) client() (client.Reader, string, error) {
 		scope meta.RESTScope
 	}{
 		{corev1.SchemeGroupVersion, corev1.AddToScheme, "Pod", meta.RESTScopeNamespace},
+		{corev1.SchemeGroupVersion, corev1.AddToScheme, "Node", meta.RESTScopeRoot},
+		{appsv1.SchemeGroupVersion, appsv1.AddToScheme, "Deployment", meta.RESTScopeNamespace},
+		{appsv1.SchemeGroupVersion, appsv1.AddToScheme, "DaemonSet", meta.RESTScopeNamespace},
+		{batchv1.SchemeGroupVersion, batchv1.AddToScheme, "CronJob", meta.RESTScopeNamespace},
 		{coordinationv1.SchemeGroupVersion, coordinationv1.AddToScheme, "Lease", meta.RESTScopeNamespace},
 		{eventsv1.SchemeGroupVersion, eventsv1.AddToScheme, "Event", meta.RESTScopeNamespace},
 		{v1alpha1.GroupVersion, v1alpha1.AddToScheme, "PodAttachment", meta.RESTScopeNamespace},
@@ -90,6 +97,7 @@ func (c *connection) client() (client.Reader, string, error) {
 		}
 		mapper.Add(kind.gv.WithKind(kind.name), kind.scope)
 	}
+	apply.AddKinds(mapper)
 	api, err := client.New(cfg, client.Options{Scheme: scheme, Mapper: mapper})
 	if err != nil {
 		return nil, "", fmt.Errorf("kubeconfig: %w", err)
@@ -124,3 +132,15 @@ func explain(err error, server, resource string) error {
 
 // missing says whether the server does not know a resource.
 func missing(err error) bool { return apierrors.IsNotFound(err) || meta.IsNoMatchError(err) }
+
+// explainMigration says in a person's words what hindered a migration.
+func explainMigration(err error, server string) error {
+	var transport *url.Error
+	switch {
+	case errors.Is(err, apply.ErrNothing):
+		return fmt.Errorf("%w: neither its IPPools nor a NetworkAttachmentDefinition that names it (at %s)", err, server)
+	case errors.As(err, &transport):
+		return fmt.Errorf("no answer from the API server at %s: %w", server, transport.Err)
+	}
+	return err
+}

@@ -22,9 +22,15 @@ type Export struct {
 	Reservations []Reservation
 	// Delete are reservations of addresses that were given back since.
 	Delete []Reservation
-	// Exported counts the addresses of pods.
-	Exported int
+	// Given are the addresses that Fairlead has given to pods.
+	Given    []Given
 	Findings []Finding
+}
+
+// Given is an address with its holder.
+type Given struct {
+	Address
+	Holder ipam.Holder
 }
 
 // Done says whether nothing is left to write.
@@ -55,16 +61,23 @@ type exporter struct {
 	space   map[string]string // network_name by name of pool
 	// namespace of what is made.
 	namespace string
-	out       *Export
+	// live knows which addresses running pods use.
+	live *planner
+	out  *Export
 }
 
 // MakeExport plans a rollback. An entry of whereabouts' is changed where
 // Fairlead has given the address to another pod, and removed where it was given
-// back; what was never imported is left as it is. Namespace is where pools and
+// back and no running pod uses it, as all of them do once a rollback is done;
+// what was never imported is left as it is. Namespace is where pools and
 // reservations are made.
 func MakeExport(s State, namespace string) (*Export, error) {
+	live, err := newPlanner(s, false)
+	if err != nil {
+		return nil, err
+	}
 	e := &exporter{
-		State: s, namespace: namespace,
+		State: s, live: live, namespace: namespace,
 		spaces:  map[string]string{},
 		records: map[types.UID]*v1alpha1.PodAttachment{},
 		pools:   map[string]*Pool{}, was: map[string]Pool{}, space: map[string]string{},
@@ -129,8 +142,9 @@ func (e *exporter) exportPools(slots map[Address]ipam.Slot) {
 			if !ok {
 				continue
 			}
-			slot, ok := slots[Address{e.DomainOf(space), a}]
-			if ok && (slot.State == ipam.Freed || slot.State == ipam.Taken && !e.same(slot, pool.Allocations[offset])) {
+			at := Address{e.DomainOf(space), a}
+			slot, ok := slots[at]
+			if ok && (e.free(at, slot) || slot.State == ipam.Taken && !e.same(slot, pool.Allocations[offset])) {
 				delete(pool.Allocations, offset)
 			}
 		}
@@ -140,9 +154,14 @@ func (e *exporter) exportPools(slots map[Address]ipam.Slot) {
 		if slot.State != ipam.Taken || !e.ours(at, slot) {
 			continue
 		}
-		e.out.Exported++
+		e.out.Given = append(e.out.Given, Given{at, slot.Holder})
 		e.exportSlot(at, slot)
 	}
+}
+
+// free says whether an address was given back.
+func (e *exporter) free(at Address, slot ipam.Slot) bool {
+	return slot.State == ipam.Freed && len(e.live.users(at)) == 0
 }
 
 // ours says whether a taken slot is of a network of whereabouts': the domain
@@ -293,7 +312,7 @@ func (e *exporter) exportReservations(slots map[Address]ipam.Slot) {
 		slot, name := slots[at], ReservationName(e.spaces[at.Domain], at.Addr)
 		has, ok := there[name]
 		switch {
-		case slot.State == ipam.Freed && ok:
+		case ok && e.free(at, slot):
 			e.out.Delete = append(e.out.Delete, has)
 		case slot.State == ipam.Taken && e.ours(at, slot) && (ok || overlapping[at.Domain]):
 			want := Reservation{

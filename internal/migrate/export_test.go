@@ -5,10 +5,12 @@ import (
 	"testing"
 
 	"github.com/google/go-cmp/cmp"
+	"github.com/google/go-cmp/cmp/cmpopts"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/types"
 
 	"fairlead.dev/fairlead/api/v1alpha1"
+	"fairlead.dev/fairlead/internal/ipam"
 )
 
 // recordOf is the PodAttachment of a pod that Fairlead gave an address.
@@ -33,7 +35,7 @@ func TestMakeExport(t *testing.T) {
 	s.Blocks = []v1alpha1.IPBlock{blockWith(
 		"1 A 3 1700000000000 new-uid default/new/net1 node1",     // another pod's by now
 		"2 A 1 1700000000000 stays-uid default/stays/net1 node1", // imported
-		"3 F 2 1700000000000",                                    // given back since
+		"3 F 2 1700000000000", // given back since
 		"9 A 1 1700000000000 fresh-uid default/fresh/net1 node1", // given since
 	)}
 	s.Records = []v1alpha1.PodAttachment{recordOf("new", "10.0.0.1/24"), recordOf("stays", "10.0.0.2/24"), recordOf("fresh", "10.0.0.9/24")}
@@ -45,16 +47,22 @@ func TestMakeExport(t *testing.T) {
 	entry := func(pod string) Allocation {
 		return Allocation{ContainerID: pod + "-container", PodRef: "default/" + pod, Interface: "net1"}
 	}
+	given := func(addr, pod string) Given {
+		return Given{
+			Address: Address{Domain: "default", Addr: netip.MustParseAddr(addr)},
+			Holder:  ipam.Holder{PodUID: pod + "-uid", Interface: "net1", Namespace: "default", Pod: pod, Node: "node1"},
+		}
+	}
 	want := &Export{
 		Pools: []Pool{{Namespace: "kube-system", Name: "10.0.0.0-24", Range: "10.0.0.0/24", Allocations: map[string]Allocation{
 			"1": entry("new"), "2": entry("stays"), "4": entry("orphan"), "9": entry("fresh"), "x": entry("damaged"),
 		}}},
 		Reservations: []Reservation{reserved("10.0.0.1", "new"), reserved("10.0.0.9", "fresh")},
 		Delete:       []Reservation{reserved("10.0.0.3", "gone")},
-		Exported:     3,
+		Given:        []Given{given("10.0.0.1", "new"), given("10.0.0.2", "stays"), given("10.0.0.9", "fresh")},
 		Findings:     []Finding{},
 	}
-	if diff := cmp.Diff(want, got); diff != "" {
+	if diff := cmp.Diff(want, got, cmpopts.EquateComparable(netip.Addr{})); diff != "" {
 		t.Fatal(diff)
 	}
 
@@ -62,6 +70,16 @@ func TestMakeExport(t *testing.T) {
 	s.Reservations = []Reservation{reserved("10.0.0.1", "new"), reserved("10.0.0.2", "stays"), reserved("10.0.0.4", "orphan"), reserved("10.0.0.9", "fresh")}
 	if again, err := MakeExport(s, "kube-system"); err != nil || !again.Done() {
 		t.Errorf("exported again: %v, %+v", err, again)
+	}
+}
+
+// TestMakeExportAgain is of a rollback that was cut off at its end: the slots
+// are free by then, and the pods are there.
+func TestMakeExportAgain(t *testing.T) {
+	s := state([]Pool{recorded("1 web")}, []Reservation{reserved("10.0.0.1", "web")}, running("web", lan, "10.0.0.1"))
+	s.Blocks = []v1alpha1.IPBlock{blockWith("1 F 2 1700000000000")}
+	if got, err := MakeExport(s, "kube-system"); err != nil || !got.Done() {
+		t.Errorf("%v, %+v", err, got)
 	}
 }
 

@@ -1,0 +1,365 @@
+package cli
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"net/netip"
+	"slices"
+	"strings"
+	"testing"
+
+	"github.com/google/go-cmp/cmp"
+	appsv1 "k8s.io/api/apps/v1"
+	coordinationv1 "k8s.io/api/coordination/v1"
+	corev1 "k8s.io/api/core/v1"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/apis/meta/v1/unstructured"
+	"k8s.io/apimachinery/pkg/types"
+	"sigs.k8s.io/controller-runtime/pkg/client"
+
+	"fairlead.dev/fairlead/api/v1alpha1"
+	"fairlead.dev/fairlead/internal/ipam"
+	"fairlead.dev/fairlead/internal/ipam/block"
+	"fairlead.dev/fairlead/internal/ipam/objects"
+	"fairlead.dev/fairlead/test/cluster"
+)
+
+// everything is the version of each object that a migration may touch.
+func (r *rival) everything() map[string]string {
+	r.t.Helper()
+	out := map[string]string{}
+	note := func(kind string, o metav1.Object) { out[kind+" "+o.GetName()] = o.GetResourceVersion() }
+	for _, kind := range []string{"IPPool", "OverlappingRangeIPReservation"} {
+		items, err := r.list(r.t.Context(), whereaboutsKind(kind))
+		if err != nil {
+			r.t.Fatal(err)
+		}
+		for i := range items {
+			note(kind, &items[i])
+		}
+	}
+	var (
+		pools    v1alpha1.IPPoolList
+		blocks   v1alpha1.IPBlockList
+		records  v1alpha1.PodAttachmentList
+		withheld v1alpha1.IPReservationList
+		leases   coordinationv1.LeaseList
+	)
+	for _, list := range []client.ObjectList{&pools, &blocks, &records, &withheld} {
+		if err := r.Client.List(r.t.Context(), list); err != nil {
+			r.t.Fatal(err)
+		}
+	}
+	if err := r.Client.List(r.t.Context(), &leases, client.InNamespace(r.Namespace)); err != nil {
+		r.t.Fatal(err)
+	}
+	for i := range pools.Items {
+		note("our IPPool", &pools.Items[i])
+	}
+	for i := range blocks.Items {
+		note("IPBlock", &blocks.Items[i])
+	}
+	for i := range records.Items {
+		note("PodAttachment", &records.Items[i])
+	}
+	for i := range withheld.Items {
+		note("IPReservation", &withheld.Items[i])
+	}
+	for i := range leases.Items {
+		note("Lease", &leases.Items[i])
+	}
+	return out
+}
+
+// drain takes every address that a pool still gives, as the controller would.
+func drain(t *testing.T, c *cluster.Cluster, name string) []netip.Addr {
+	t.Helper()
+	var (
+		o        v1alpha1.IPPool
+		blocks   v1alpha1.IPBlockList
+		withheld v1alpha1.IPReservationList
+	)
+	err := errors.Join(c.Client.Get(t.Context(), client.ObjectKey{Name: name}, &o), c.Client.List(t.Context(), &blocks), c.Client.List(t.Context(), &withheld))
+	if err != nil {
+		t.Fatal(err)
+	}
+	pool, err := objects.Pool(&o)
+	if err != nil {
+		t.Fatal(err)
+	}
+	pool = pool.Without(objects.Reservations(withheld.Items))
+	s := block.New(block.Kube{Writer: c.Client, Live: c.Client}, block.Config{})
+	for i := range blocks.Items {
+		s.Observe(&blocks.Items[i])
+	}
+	ctx, stop := context.WithCancel(t.Context())
+	done := make(chan error, 1)
+	go func() { done <- s.Run(ctx) }()
+	defer func() { stop(); <-done }()
+	var out []netip.Addr
+	for i := range 300 {
+		h := ipam.Holder{PodUID: fmt.Sprintf("new-%d", i), Interface: "net1"}
+		leases, err := s.Take(t.Context(), pool, block.Request{Holder: h})
+		if errors.Is(err, block.ErrExhausted) {
+			for j := range i {
+				if err := s.Free(t.Context(), ipam.Holder{PodUID: fmt.Sprintf("new-%d", j), Interface: "net1"}, pool.Domain(), nil); err != nil {
+					t.Fatal(err)
+				}
+			}
+			return out
+		}
+		if err != nil {
+			t.Fatal(err)
+		}
+		out = append(out, leases[0].Addr)
+	}
+	t.Fatalf("pool %s does not end", name)
+	return nil
+}
+
+func (r *rival) delete(o client.Object) {
+	r.t.Helper()
+	if err := r.Client.Delete(r.t.Context(), o, client.GracePeriodSeconds(0)); err != nil {
+		r.t.Fatal(err)
+	}
+	r.Eventually(r.t, "the end of "+o.GetName(), func(ctx context.Context) error {
+		if err := r.Client.Get(ctx, client.ObjectKeyFromObject(o), o); client.IgnoreNotFound(err) != nil || err == nil {
+			return fmt.Errorf("it is there: %w", err)
+		}
+		return nil
+	})
+}
+
+// findingsOf are the kinds and addresses of a migration's findings.
+func findingsOf(v migrationView) []string {
+	var out []string
+	for _, f := range v.Findings {
+		out = append(out, fmt.Sprintf("%s %s %s %s", f.Domain, f.Address, f.Kind, f.Outcome))
+	}
+	return out
+}
+
+// TestMigrateWhereabouts lets the real whereabouts give addresses, damages its
+// records as it does itself, and migrates: there, back, and there again.
+func TestMigrateWhereabouts(t *testing.T) {
+	c := cluster.Exclusive(t)
+	r := newRival(t, c)
+	node := c.Node("node-x", func(n *corev1.Node) { n.Status.NodeInfo.BootID = "boot-1" })
+	lan := r.network("lan", map[string]any{"range": "10.9.0.0/28", "gateway": "10.9.0.14"})
+	dual := r.network("dual", map[string]any{"range": "10.8.0.0/24", "ipRanges": []map[string]any{{"range": "fd00:8::/64"}}})
+	blue := r.network("blue", map[string]any{"range": "10.9.0.0/28", "network_name": "blue"})
+
+	_, one := r.run("one", node.Name, "lan", lan)
+	two, twos := r.run("two", node.Name, "lan", lan)
+	gone, goners := r.run("gone", node.Name, "lan", lan)
+	_, both := r.run("both", node.Name, "dual", dual)
+	_, blues := r.run("blue-one", node.Name, "blue", blue)
+	// A pod that is gone without a DEL, and a reservation that whereabouts' own
+	// reconciler took from a running pod on a named network.
+	r.delete(gone)
+	lost := &unstructured.Unstructured{}
+	lost.SetGroupVersionKind(whereaboutsKind("OverlappingRangeIPReservation"))
+	lost.SetNamespace(r.Namespace)
+	lost.SetName("blue-" + blues[0].String())
+	r.delete(lost)
+	wantFindings := []string{
+		"blue " + blues[0].String() + " NoReservation reported",
+		"default " + goners[0].String() + " PodGone withheld",
+	}
+
+	// Nothing is changed by looking.
+	before := r.everything()
+	view := askJSON[migrationView](t, c, exitAttention, "migrate", "whereabouts", "--dry-run")
+	if diff := cmp.Diff(before, r.everything()); diff != "" {
+		t.Errorf("a dry run changed something: %s", diff)
+	}
+	if diff := cmp.Diff(wantFindings, findingsOf(view)); diff != "" || view.New != 5 || view.NewRecords != 4 {
+		t.Errorf("dry run: %+v\n%s", view, diff)
+	}
+
+	view = askJSON[migrationView](t, c, exitAttention, "migrate", "whereabouts")
+	if diff := cmp.Diff(wantFindings, findingsOf(view)); diff != "" || view.New != 5 || view.Withheld != 1 {
+		t.Errorf("migration: %+v\n%s", view, diff)
+	}
+	who := askJSON[whoView](t, c, exitOK, "who", one[0].String(), "--domain", "default").Domains[0]
+	if who.State != addressAllocated || who.Holder.Pod != "one" || len(who.Records) != 1 {
+		t.Errorf("who has %s: %+v", one[0], who)
+	}
+	var records v1alpha1.PodAttachmentList
+	if err := c.Client.List(t.Context(), &records, client.InNamespace(c.Namespace)); err != nil {
+		t.Fatal(err)
+	}
+	for _, a := range records.Items {
+		s := a.Status.Sandbox
+		if s == nil || s.ID != a.Spec.PodName+"-sandbox" || s.State != v1alpha1.SandboxAttached || s.BootID != "boot-1" {
+			t.Errorf("PodAttachment %s has sandbox %+v", a.Name, s)
+		}
+	}
+	// What is in use, withheld or the gateway's is given to nobody, the rest is.
+	used := []netip.Addr{one[0], twos[0], goners[0], netip.MustParseAddr("10.9.0.14")}
+	i := slices.IndexFunc(view.Pools, func(name string) bool { return strings.HasPrefix(name, "wb-10.9.0.0-28") })
+	if i < 0 {
+		t.Fatalf("pools %q", view.Pools)
+	}
+	pool := view.Pools[i]
+	given := drain(t, c, pool)
+	if len(given) != 10 {
+		t.Errorf("pool %s gave %v, want the 10 that are free", pool, given)
+	}
+	for _, a := range given {
+		if slices.Contains(used, a) {
+			t.Errorf("pool %s gave %s, which is in use", pool, a)
+		}
+	}
+
+	// It can be repeated, and changes nothing then.
+	settled := r.everything()
+	if again := askJSON[migrationView](t, c, exitAttention, "migrate", "whereabouts"); again.New != 0 || again.NewRecords != 0 {
+		t.Errorf("migrated again: %+v", again)
+	}
+	after := r.everything()
+	delete(settled, "Lease whereabouts")
+	delete(after, "Lease whereabouts") // it is renewed
+	if diff := cmp.Diff(settled, after); diff != "" {
+		t.Errorf("migrating again changed something: %s", diff)
+	}
+
+	// Meanwhile whereabouts waits.
+	late := r.Pod("late", node.Name)
+	type answer struct {
+		addrs []netip.Addr
+		err   error
+	}
+	waiting := make(chan answer, 1)
+	go func() {
+		addrs, err := r.cni(t.Context(), "ADD", late.Name, lan)
+		waiting <- answer{addrs, err}
+	}()
+	// A pod goes, and its address is given back, as after the switch of a node.
+	r.delete(two)
+	for i := range records.Items {
+		if a := &records.Items[i]; a.Spec.PodName == "two" {
+			release(t, c, a)
+		}
+	}
+	select {
+	case a := <-waiting:
+		if a.err == nil {
+			t.Fatalf("whereabouts gave %v during the migration", a.addrs)
+		}
+		waiting <- a
+	default:
+	}
+
+	if code := call(t, "migrate", "whereabouts", "--rollback", "--kubeconfig", c.Kubeconfig); code.Code != exitOK {
+		t.Fatalf("rollback: %+v", code)
+	}
+	a := <-waiting
+	if a.err != nil { // it has given up, and the runtime asks again
+		a.addrs = r.add(late.Name, lan)
+	}
+	if slices.Contains([]netip.Addr{one[0], goners[0]}, a.addrs[0]) {
+		t.Fatalf("ADD after the rollback: %v", a.addrs)
+	}
+	r.show(late, "lan", a.addrs)
+	setStatus(t, c, late, func(p *corev1.Pod) { p.Status.Phase = corev1.PodRunning })
+	for what := range r.everything() {
+		if strings.HasPrefix(what, "PodAttachment") || strings.HasPrefix(what, "IPReservation") {
+			t.Errorf("%s is left after the rollback", what)
+		}
+	}
+	// whereabouts goes on: it finds what it gave, frees it, and gives the rest.
+	if got := r.add("one", lan); got[0] != one[0] {
+		t.Errorf("pod one had %s and has %s after the rollback", one[0], got[0])
+	}
+	if got := r.add("both", dual); !slices.Equal(got, both) {
+		t.Errorf("pod both had %v and has %v after the rollback", both, got)
+	}
+	if _, err := r.cni(t.Context(), "DEL", "one", lan); err != nil {
+		t.Error(err)
+	}
+	if got := r.add("next", lan); slices.Contains([]netip.Addr{goners[0], a.addrs[0]}, got[0]) {
+		t.Errorf("whereabouts gave %s twice", got[0])
+	}
+
+	// Rolled back again, and then migrated again.
+	if code := call(t, "migrate", "whereabouts", "--rollback", "--kubeconfig", c.Kubeconfig); code.Code != exitOK {
+		t.Fatalf("second rollback: %+v", code)
+	}
+	if _, err := r.cni(t.Context(), "DEL", "next", lan); err != nil {
+		t.Error(err)
+	}
+	// Pod one runs on without a record, which is what a DEL did to it.
+	view = askJSON[migrationView](t, c, exitAttention, "migrate", "whereabouts", "--drop-orphans")
+	wantFindings = []string{"default " + one[0].String() + " NotRecorded imported", "default " + goners[0].String() + " PodGone dropped"}
+	if diff := cmp.Diff(wantFindings, findingsOf(view)); diff != "" || view.Withheld != 0 {
+		t.Errorf("migrated again: %+v\n%s", view, diff)
+	}
+}
+
+// release plays node and controller for a record whose pod is gone.
+func release(t *testing.T, c *cluster.Cluster, a *v1alpha1.PodAttachment) {
+	t.Helper()
+	var blocks v1alpha1.IPBlockList
+	if err := c.Client.List(t.Context(), &blocks); err != nil {
+		t.Fatal(err)
+	}
+	s := block.New(block.Kube{Writer: c.Client, Live: c.Client}, block.Config{})
+	for i := range blocks.Items {
+		s.Observe(&blocks.Items[i])
+	}
+	ctx, stop := context.WithCancel(t.Context())
+	done := make(chan error, 1)
+	go func() { done <- s.Run(ctx) }()
+	defer func() { stop(); <-done }()
+	iface := a.Spec.Interfaces[0]
+	if err := s.Free(t.Context(), ipam.Holder{PodUID: string(a.Spec.PodUID), Interface: iface.Name}, iface.Domain, nil); err != nil {
+		t.Fatal(err)
+	}
+	// Kubernetes' garbage collector deletes it as well.
+	strip := client.RawPatch(types.MergePatchType, []byte(`{"metadata":{"finalizers":null}}`))
+	if err := c.Client.Patch(t.Context(), a, strip); client.IgnoreNotFound(err) != nil {
+		t.Fatal(err)
+	}
+	if err := c.Client.Delete(t.Context(), a); client.IgnoreNotFound(err) != nil {
+		t.Fatal(err)
+	}
+}
+
+// TestMigrateRefuses shows what has to be stopped first, and what is said of a
+// cluster without whereabouts.
+func TestMigrateRefuses(t *testing.T) {
+	c := cluster.Exclusive(t)
+	none := call(t, "migrate", "whereabouts", "--kubeconfig", c.Kubeconfig)
+	if none.Code != exitError || !strings.Contains(none.Stderr, "nothing of whereabouts") {
+		t.Errorf("without whereabouts: %+v", none)
+	}
+	r := newRival(t, c)
+	r.network("lan", map[string]any{"range": "10.9.0.0/28"})
+	labels := map[string]string{"app": "clean-up"}
+	reconciler := &appsv1.Deployment{
+		ObjectMeta: metav1.ObjectMeta{Namespace: c.Namespace, Name: "clean-up"},
+		Spec: appsv1.DeploymentSpec{
+			Replicas: new(int32(1)), Selector: &metav1.LabelSelector{MatchLabels: labels},
+			Template: corev1.PodTemplateSpec{
+				ObjectMeta: metav1.ObjectMeta{Labels: labels},
+				Spec:       corev1.PodSpec{Containers: []corev1.Container{{Name: "main", Image: "example.com/whereabouts:v0.9.4"}}},
+			},
+		},
+	}
+	create(t, c, reconciler)
+	before := r.everything()
+	got := call(t, "migrate", "whereabouts", "--kubeconfig", c.Kubeconfig)
+	if got.Code != exitError || !strings.Contains(got.Stderr, "kubectl -n "+c.Namespace+" scale deployment clean-up --replicas=0") {
+		t.Errorf("with the reconciler: %+v", got)
+	}
+	if diff := cmp.Diff(before, r.everything()); diff != "" {
+		t.Errorf("a refused migration changed something: %s", diff)
+	}
+	for _, args := range [][]string{{"--rollback", "--drop-orphans"}, {"--dry-run", "--hold"}} {
+		if got := call(t, append([]string{"migrate", "whereabouts"}, args...)...); got.Code != exitError || got.Stdout != "" {
+			t.Errorf("%v: %+v", args, got)
+		}
+	}
+}

@@ -1,0 +1,126 @@
+package cli
+
+import (
+	"context"
+	"errors"
+
+	"github.com/spf13/cobra"
+
+	"fairlead.dev/fairlead/internal/migrate"
+	"fairlead.dev/fairlead/internal/migrate/apply"
+)
+
+func migrateCommand(c *connection) *cobra.Command {
+	cmd := &cobra.Command{
+		Use:   "migrate",
+		Short: "Take over the addresses of another system",
+		Args:  cobra.NoArgs,
+		RunE:  func(cmd *cobra.Command, _ []string) error { return cmd.Help() },
+	}
+	cmd.AddCommand(migrateWhereaboutsCommand(c))
+	return cmd
+}
+
+// migrateFlags are those of `migrate whereabouts`.
+type migrateFlags struct {
+	out                          output
+	namespace                    string
+	dryRun, drop, rollback, hold bool
+}
+
+func migrateWhereaboutsCommand(c *connection) *cobra.Command {
+	var f migrateFlags
+	cmd := &cobra.Command{
+		Use:   "whereabouts",
+		Short: "Import what whereabouts has given to pods, without restarting one",
+		Long: "Import what whereabouts has given to pods, without restarting one.\n\n" +
+			"It takes whereabouts' own Lease, so that nothing is allocated or freed meanwhile,\n" +
+			"imports the addresses of running pods, withholds those that no running pod explains,\n" +
+			"and reads everything again to verify it. The Lease stays taken until --rollback, which\n" +
+			"writes everything back into whereabouts' objects. It can be repeated, also when it was\n" +
+			"cut off. The exit code is 0 when nothing was found to look after, 1 when there are\n" +
+			"findings and 2 when it failed.",
+		Args: cobra.NoArgs,
+		RunE: func(cmd *cobra.Command, _ []string) error {
+			if f.rollback && (f.drop || f.hold) {
+				return errors.New("--rollback excludes --drop-orphans and --hold: give it alone or with --dry-run")
+			}
+			if f.dryRun && f.hold {
+				return errors.New("--dry-run and --hold exclude each other: give one of them")
+			}
+			return c.migrate(cmd, f)
+		},
+	}
+	f.out.addFlag(cmd)
+	flags := cmd.Flags()
+	flags.StringVar(&f.namespace, "whereabouts-namespace", "", "`namespace` of whereabouts' objects; the default is where they are")
+	flags.BoolVar(&f.dryRun, "dry-run", false, "show what would be done, and change nothing")
+	flags.BoolVar(&f.drop, "drop-orphans", false, "leave addresses free that no running pod explains, instead of withholding them")
+	flags.BoolVar(&f.rollback, "rollback", false, "give everything back to whereabouts")
+	flags.BoolVar(&f.hold, "hold", false, "go on renewing whereabouts' Lease until interrupted: for old releases of it, which do not heed how long it is held")
+	return cmd
+}
+
+func (c *connection) migrate(cmd *cobra.Command, f migrateFlags) error {
+	api, server, err := c.client()
+	if err != nil {
+		return err
+	}
+	m := apply.Migration{API: api, Namespace: f.namespace, Drop: f.drop}
+	run := c.importAddresses
+	if f.rollback {
+		run = c.rollback
+	}
+	err = run(cmd, m, f)
+	if errors.Is(err, errAttention) || err == nil {
+		return err
+	}
+	return explainMigration(err, server)
+}
+
+func (c *connection) importAddresses(cmd *cobra.Command, m apply.Migration, f migrateFlags) error {
+	step := m.Import
+	if f.dryRun {
+		step = m.Plan
+	}
+	found, plan, err := step(cmd.Context())
+	if err != nil {
+		return err
+	}
+	view := buildMigration(found, plan, f.dryRun)
+	if err := f.out.write(cmd.OutOrStdout(), view, func() string { return migrationText(view) }); err != nil {
+		return err
+	}
+	if f.hold {
+		if err := m.Barrier(found).Hold(cmd.Context()); err != nil && !errors.Is(err, context.Canceled) {
+			return err
+		}
+	}
+	return attentionTo(plan.Findings)
+}
+
+func (c *connection) rollback(cmd *cobra.Command, m apply.Migration, f migrateFlags) error {
+	step := m.Rollback
+	if f.dryRun {
+		step = m.PlanRollback
+	}
+	found, export, err := step(cmd.Context())
+	if err != nil {
+		return err
+	}
+	view := buildRollback(found, export, f.dryRun)
+	if err := f.out.write(cmd.OutOrStdout(), view, func() string { return rollbackText(view) }); err != nil {
+		return err
+	}
+	return attentionTo(export.Findings)
+}
+
+// attentionTo findings that are more than a remark.
+func attentionTo(findings []migrate.Finding) error {
+	for _, f := range findings {
+		if f.Kind != migrate.NoReservation && f.Kind != migrate.NoAllocation {
+			return errAttention
+		}
+	}
+	return nil
+}

@@ -1,0 +1,258 @@
+package apply
+
+import (
+	"cmp"
+	"context"
+	"errors"
+	"fmt"
+	"net/netip"
+	"strings"
+	"time"
+
+	"golang.org/x/sync/errgroup"
+	apierrors "k8s.io/apimachinery/pkg/api/errors"
+	"k8s.io/apimachinery/pkg/api/meta"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/util/wait"
+	"k8s.io/klog/v2"
+	"sigs.k8s.io/controller-runtime/pkg/client"
+
+	"fairlead.dev/fairlead/api/v1alpha1"
+	"fairlead.dev/fairlead/internal/ipam"
+	"fairlead.dev/fairlead/internal/ipam/block"
+	"fairlead.dev/fairlead/internal/migrate"
+)
+
+// takes is how many addresses are taken at once; those of one block ride on one
+// write.
+const takes = 256
+
+// restCheck is the time between two looks at an address that rests.
+const restCheck = 500 * time.Millisecond
+
+// Migration is one on a cluster.
+type Migration struct {
+	API client.Client
+	// Namespace of whereabouts' objects; empty finds it.
+	Namespace string
+	// Drop leaves addresses free that no running pod explains.
+	Drop bool
+}
+
+// Plan reads the cluster and says what is to be done, and changes nothing.
+func (m Migration) Plan(ctx context.Context) (*Cluster, *migrate.Plan, error) {
+	c, err := Read(ctx, m.API, m.Namespace)
+	if err != nil {
+		return nil, nil, err
+	}
+	plan, err := migrate.Make(c.State, m.Drop)
+	if err != nil {
+		return nil, nil, err
+	}
+	return c, plan, nil
+}
+
+// Barrier is that of a cluster.
+func (m Migration) Barrier(c *Cluster) Barrier {
+	return Barrier{API: m.API, Namespace: c.Namespace, Names: migrate.Leases(c.State)}
+}
+
+// Import imports everything, and returns the plan that it carried out. From
+// when it has taken the Leases of whereabouts they stay taken, also with an
+// error: only Rollback gives them back.
+//
+// It fails, without having written anything, when something still writes
+// without the Lease, and when Fairlead has given an address away that a pod
+// uses.
+func (m Migration) Import(ctx context.Context) (*Cluster, *migrate.Plan, error) {
+	c, plan, err := m.Plan(ctx)
+	if err != nil {
+		return nil, nil, err
+	}
+	if err := m.check(ctx, c, plan); err != nil {
+		return c, plan, err
+	}
+	if err := m.Barrier(c).Take(ctx); err != nil {
+		return c, plan, err
+	}
+	// What was read before may have changed since.
+	if c, plan, err = m.Plan(ctx); err != nil {
+		return nil, nil, err
+	}
+	if err := m.check(ctx, c, plan); err != nil {
+		return c, plan, err
+	}
+	if err := m.write(ctx, c, plan); err != nil {
+		return c, plan, err
+	}
+	return c, plan, m.verify(ctx)
+}
+
+// check says whether a migration is possible.
+func (m Migration) check(ctx context.Context, c *Cluster, plan *migrate.Plan) error {
+	if err := m.quiet(ctx, c); err != nil {
+		return err
+	}
+	if refused := plan.Refused(); len(refused) > 0 {
+		texts := make([]string, 0, len(refused))
+		for _, f := range refused {
+			texts = append(texts, f.Address+": "+f.Text)
+		}
+		return fmt.Errorf("addresses are in use that Fairlead has given to others; nothing was imported: %s", strings.Join(texts, "; "))
+	}
+	return nil
+}
+
+// quiet says whether nothing writes without the Lease.
+func (m Migration) quiet(ctx context.Context, c *Cluster) error {
+	writers, err := Writers(ctx, m.API, c.Pods)
+	if err != nil {
+		return err
+	}
+	if len(writers) > 0 {
+		return fmt.Errorf("whereabouts' own clean-up runs, and would free what is imported; stop it first:\n  %s", strings.Join(writers, "\n  "))
+	}
+	return nil
+}
+
+// verify reads everything again: nothing may be left to do.
+func (m Migration) verify(ctx context.Context) error {
+	_, plan, err := m.Plan(ctx)
+	if err != nil {
+		return fmt.Errorf("verify: %w", err)
+	}
+	if !plan.Done() {
+		return fmt.Errorf("verify: the cluster has changed meanwhile, and %d addresses and %d pods are not imported yet: migrate again", plan.Slots(), len(plan.Records))
+	}
+	return nil
+}
+
+// write writes what is planned: what is withheld and taken before the records
+// that name it.
+func (m Migration) write(ctx context.Context, c *Cluster, plan *migrate.Plan) error {
+	for i := range plan.Withhold {
+		if err := m.withhold(ctx, &plan.Withhold[i]); err != nil {
+			return err
+		}
+	}
+	if err := m.take(ctx, c.Blocks, plan.Holdings); err != nil {
+		return err
+	}
+	// Now nothing that is in use can be given away, and the pools may be used.
+	for i := range plan.Pools {
+		pool := plan.Pools[i].DeepCopy()
+		if err := m.API.Create(ctx, pool); err != nil && !apierrors.IsAlreadyExists(err) {
+			return fmt.Errorf("create IPPool %s: %w", pool.Name, err)
+		}
+	}
+	for _, r := range plan.Records {
+		if err := m.record(ctx, r); err != nil {
+			return err
+		}
+	}
+	for _, name := range plan.Release {
+		o := &v1alpha1.IPReservation{ObjectMeta: metav1.ObjectMeta{Name: name}}
+		if err := m.API.Delete(ctx, o); client.IgnoreNotFound(err) != nil {
+			return fmt.Errorf("delete IPReservation %s: %w", name, err)
+		}
+	}
+	return nil
+}
+
+// withhold creates or changes an IPReservation.
+func (m Migration) withhold(ctx context.Context, want *v1alpha1.IPReservation) error {
+	o := &v1alpha1.IPReservation{}
+	err := m.API.Get(ctx, client.ObjectKeyFromObject(want), o)
+	switch {
+	case apierrors.IsNotFound(err):
+		err = m.API.Create(ctx, want.DeepCopy())
+	case err == nil:
+		o.Labels, o.Spec = want.Labels, want.Spec
+		err = m.API.Update(ctx, o)
+	}
+	if err != nil {
+		return fmt.Errorf("write IPReservation %s: %w", want.Name, err)
+	}
+	return nil
+}
+
+// store runs a block store that knows the blocks, for as long as use takes.
+func (m Migration) store(ctx context.Context, blocks []v1alpha1.IPBlock, use func(ctx context.Context, s *block.Store) error) error {
+	s := block.New(block.Kube{Writer: m.API, Live: m.API}, block.Config{})
+	for i := range blocks {
+		s.Observe(&blocks[i])
+	}
+	run, stop := context.WithCancel(ctx)
+	done := make(chan error, 1)
+	go func() { done <- s.Run(run) }()
+	err := use(ctx, s)
+	stop()
+	return errors.Join(err, <-done)
+}
+
+// take writes the addresses of running pods into the blocks. Whether a pool
+// would hand an address out does not matter: it is in use.
+func (m Migration) take(ctx context.Context, blocks []v1alpha1.IPBlock, holdings []migrate.Holding) error {
+	return m.store(ctx, blocks, func(ctx context.Context, s *block.Store) error {
+		todo, ctx := errgroup.WithContext(ctx)
+		todo.SetLimit(takes)
+		for _, h := range holdings {
+			if !h.Slot {
+				continue
+			}
+			todo.Go(func() error {
+				if err := takeOne(ctx, s, h); err != nil {
+					return fmt.Errorf("import %s of %s: %w", h.Addr, h.Holder, err)
+				}
+				return nil
+			})
+		}
+		return todo.Wait()
+	})
+}
+
+// takeOne takes one address. The plan knows of nobody who has it, so in its way
+// stands only a rollback of a moment ago, after which it rests.
+func takeOne(ctx context.Context, s *block.Store, h migrate.Holding) error {
+	only, err := ipam.ParsePool(ipam.PoolSpec{Name: "whereabouts", Domain: h.Domain, Ranges: []string{h.Addr.String()}})
+	if err != nil {
+		return err
+	}
+	var last error
+	err = wait.PollUntilContextTimeout(ctx, restCheck, ipam.MinCooldown+restCheck, true, func(ctx context.Context) (bool, error) {
+		_, last = s.Take(ctx, only, block.Request{Holder: h.Holder, Addresses: []netip.Addr{h.Addr}})
+		if errors.Is(last, block.ErrConflict) {
+			return false, nil
+		}
+		return last == nil, last
+	})
+	return cmp.Or(last, err)
+}
+
+// record writes a PodAttachment, and then its status: until it has that, the
+// node waits for the pod to be plugged.
+func (m Migration) record(ctx context.Context, r migrate.Record) error {
+	o := r.Object.DeepCopy()
+	if !r.Written {
+		err := m.API.Create(ctx, o)
+		switch {
+		case apierrors.IsNotFound(err):
+			return nil // the namespace is gone, and the pod with it
+		case apierrors.IsAlreadyExists(err):
+			return nil // somebody else migrates too; what is missing is found by verify
+		case err != nil:
+			return fmt.Errorf("write PodAttachment %s: %w", klog.KObj(o), err)
+		}
+	}
+	now := metav1.NewMicroTime(time.Now())
+	o.Status.Sandbox = &v1alpha1.Sandbox{ID: r.Sandbox.ID, BootID: r.Sandbox.BootID, State: r.Sandbox.State, AttachedAt: &now}
+	for _, t := range []string{v1alpha1.ConditionAttached, v1alpha1.ConditionReady} {
+		meta.SetStatusCondition(&o.Status.Conditions, metav1.Condition{
+			Type: t, Status: metav1.ConditionTrue, Reason: "Imported", Message: "plugged before it was imported from whereabouts", ObservedGeneration: o.Generation,
+		})
+	}
+	if err := m.API.Status().Update(ctx, o); client.IgnoreNotFound(err) != nil {
+		return fmt.Errorf("write the status of PodAttachment %s: %w", klog.KObj(o), err)
+	}
+	return nil
+}

@@ -1,0 +1,316 @@
+// Package apply carries a migration out on a cluster: it keeps whereabouts from
+// writing, reads, and writes what package migrate has planned. Every step may be
+// cut off, and is found done when it is made again.
+package apply
+
+import (
+	"context"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"maps"
+	"net/netip"
+	"slices"
+
+	corev1 "k8s.io/api/core/v1"
+	apierrors "k8s.io/apimachinery/pkg/api/errors"
+	"k8s.io/apimachinery/pkg/api/meta"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/apis/meta/v1/unstructured"
+	"k8s.io/apimachinery/pkg/runtime"
+	"k8s.io/apimachinery/pkg/runtime/schema"
+	"sigs.k8s.io/controller-runtime/pkg/client"
+
+	"fairlead.dev/fairlead/api/v1alpha1"
+	"fairlead.dev/fairlead/internal/migrate"
+	"fairlead.dev/fairlead/internal/whereabouts"
+)
+
+// ErrNothing says that the cluster has nothing of whereabouts.
+var ErrNothing = errors.New("nothing of whereabouts is in this cluster")
+
+// Kinds that are read, and partly written, without types: they are not ours.
+var (
+	poolKind        = kind{schema.GroupVersionKind{Group: "whereabouts.cni.cncf.io", Version: "v1alpha1", Kind: "IPPool"}, "ippools"}
+	reservationKind = kind{schema.GroupVersionKind{Group: "whereabouts.cni.cncf.io", Version: "v1alpha1", Kind: "OverlappingRangeIPReservation"}, "overlappingrangeipreservations"}
+	slicePoolKind   = kind{schema.GroupVersionKind{Group: "whereabouts.cni.cncf.io", Version: "v1alpha1", Kind: "NodeSlicePool"}, "nodeslicepools"}
+	networkKind     = kind{schema.GroupVersionKind{Group: "k8s.cni.cncf.io", Version: "v1", Kind: "NetworkAttachmentDefinition"}, "network-attachment-definitions"}
+)
+
+// AddKinds makes these kinds known to a mapper that does not ask the server.
+func AddKinds(mapper *meta.DefaultRESTMapper) {
+	for _, k := range []kind{poolKind, reservationKind, slicePoolKind, networkKind} {
+		resource := k.gvk.GroupVersion().WithResource(k.resource)
+		mapper.AddSpecific(k.gvk, resource, resource, meta.RESTScopeNamespace)
+	}
+}
+
+type kind struct {
+	gvk      schema.GroupVersionKind
+	resource string // in the plural
+}
+
+// object returns an object of the kind without content.
+func (k kind) object(namespace, name string) *unstructured.Unstructured {
+	o := &unstructured.Unstructured{}
+	o.SetGroupVersionKind(k.gvk)
+	o.SetNamespace(namespace)
+	o.SetName(name)
+	return o
+}
+
+// list reads all objects of the kind; none when the cluster does not know it.
+func (k kind) list(ctx context.Context, api client.Reader) ([]unstructured.Unstructured, error) {
+	list := &unstructured.UnstructuredList{}
+	list.SetGroupVersionKind(k.gvk)
+	err := api.List(ctx, list)
+	if apierrors.IsNotFound(err) || meta.IsNoMatchError(err) {
+		return nil, nil
+	}
+	if err != nil {
+		return nil, fmt.Errorf("list %s of %s: %w", k.gvk.Kind, k.gvk.Group, err)
+	}
+	return list.Items, nil
+}
+
+// decode reads an object's content into a struct of ours.
+func decode[T any](o *unstructured.Unstructured) (T, error) {
+	var out T
+	if err := runtime.DefaultUnstructuredConverter.FromUnstructured(o.Object, &out); err != nil {
+		return out, fmt.Errorf("%s %s/%s: %w", o.GetKind(), o.GetNamespace(), o.GetName(), err)
+	}
+	return out, nil
+}
+
+// Content of objects of whereabouts and of Multus.
+type (
+	poolObject struct {
+		Spec struct {
+			Range       string                        `json:"range"`
+			Allocations map[string]migrate.Allocation `json:"allocations"`
+		} `json:"spec"`
+	}
+	reservationObject struct {
+		Spec struct {
+			PodRef    string `json:"podref"`
+			Interface string `json:"ifname,omitempty"`
+		} `json:"spec"`
+	}
+	slicePoolObject struct {
+		Spec struct {
+			Range string `json:"range"`
+		} `json:"spec"`
+		Status struct {
+			Allocations []struct {
+				Node  string `json:"nodeName"`
+				Range string `json:"sliceRange"`
+			} `json:"allocations"`
+		} `json:"status"`
+	}
+	networkObject struct {
+		Spec struct {
+			Config string `json:"config"`
+		} `json:"spec"`
+	}
+)
+
+// Cluster is what was read of a cluster, and where.
+type Cluster struct {
+	migrate.State
+	// Namespace of whereabouts' objects.
+	Namespace string
+	// Warnings about networks, each with its name.
+	Warnings []string
+}
+
+// Read reads everything that a migration looks at. Namespace is that of
+// whereabouts' objects; empty finds it. It fails with ErrNothing when there is
+// neither an object of whereabouts nor a network that uses it.
+func Read(ctx context.Context, api client.Reader, namespace string) (*Cluster, error) {
+	c := &Cluster{State: migrate.State{DomainOf: whereabouts.Domain, BootIDs: map[string]string{}}}
+	if err := c.readTheirs(ctx, api, namespace); err != nil {
+		return nil, err
+	}
+	if err := c.readNetworks(ctx, api); err != nil {
+		return nil, err
+	}
+	if len(c.Pools)+len(c.Reservations)+len(c.Networks) == 0 {
+		return nil, ErrNothing
+	}
+	if err := c.readOurs(ctx, api); err != nil {
+		return nil, err
+	}
+	var pods corev1.PodList
+	if err := api.List(ctx, &pods); err != nil {
+		return nil, fmt.Errorf("list pods: %w", err)
+	}
+	c.Pods = pods.Items
+	var nodes corev1.NodeList
+	if err := api.List(ctx, &nodes); err != nil {
+		return nil, fmt.Errorf("list nodes: %w", err)
+	}
+	for i := range nodes.Items {
+		c.BootIDs[nodes.Items[i].Name] = nodes.Items[i].Status.NodeInfo.BootID
+	}
+	return c, nil
+}
+
+// readTheirs reads the objects of whereabouts, all of one namespace.
+func (c *Cluster) readTheirs(ctx context.Context, api client.Reader, namespace string) error {
+	pools, err := poolKind.list(ctx, api)
+	if err != nil {
+		return err
+	}
+	reservations, err := reservationKind.list(ctx, api)
+	if err != nil {
+		return err
+	}
+	slicePools, err := slicePoolKind.list(ctx, api)
+	if err != nil {
+		return err
+	}
+	if c.Namespace, err = namespaceOf(namespace, slices.Concat(pools, reservations, slicePools)); err != nil {
+		return err
+	}
+	for i := range pools {
+		o, err := decode[poolObject](&pools[i])
+		if err != nil {
+			return err
+		}
+		if pools[i].GetNamespace() == c.Namespace {
+			c.Pools = append(c.Pools, migrate.Pool{Namespace: c.Namespace, Name: pools[i].GetName(), Range: o.Spec.Range, Allocations: o.Spec.Allocations})
+		}
+	}
+	for i := range reservations {
+		o, err := decode[reservationObject](&reservations[i])
+		if err != nil {
+			return err
+		}
+		if reservations[i].GetNamespace() == c.Namespace {
+			c.Reservations = append(c.Reservations, migrate.Reservation{Namespace: c.Namespace, Name: reservations[i].GetName(), PodRef: o.Spec.PodRef, Interface: o.Spec.Interface})
+		}
+	}
+	for i := range slicePools {
+		o, err := decode[slicePoolObject](&slicePools[i])
+		if err != nil {
+			return err
+		}
+		pool := migrate.SlicePool{Name: slicePools[i].GetName(), Range: o.Spec.Range, Slices: map[string]string{}}
+		for _, s := range o.Status.Allocations {
+			if s.Node != "" {
+				pool.Slices[s.Node] = s.Range
+			}
+		}
+		c.Slices = append(c.Slices, pool)
+	}
+	return nil
+}
+
+// namespaceOf is the one that all objects are in.
+func namespaceOf(asked string, objects []unstructured.Unstructured) (string, error) {
+	if asked != "" {
+		return asked, nil
+	}
+	found := map[string]bool{}
+	for i := range objects {
+		found[objects[i].GetNamespace()] = true
+	}
+	switch names := slices.Sorted(maps.Keys(found)); len(names) {
+	case 0:
+		return metav1.NamespaceSystem, nil
+	case 1:
+		return names[0], nil
+	default:
+		return "", fmt.Errorf("whereabouts has objects in the namespaces %q: name the one that its nodes use", names)
+	}
+}
+
+// readOurs reads what Fairlead has.
+func (c *Cluster) readOurs(ctx context.Context, api client.Reader) error {
+	var (
+		pools    v1alpha1.IPPoolList
+		blocks   v1alpha1.IPBlockList
+		records  v1alpha1.PodAttachmentList
+		withheld v1alpha1.IPReservationList
+	)
+	for _, list := range []client.ObjectList{&pools, &blocks, &records, &withheld} {
+		if err := api.List(ctx, list); err != nil {
+			return fmt.Errorf("list what Fairlead has: %w", err)
+		}
+	}
+	c.IPPools, c.Blocks, c.Records, c.Withheld = pools.Items, blocks.Items, records.Items, withheld.Items
+	return nil
+}
+
+// readNetworks reads the NetworkAttachmentDefinitions that whereabouts serves.
+func (c *Cluster) readNetworks(ctx context.Context, api client.Reader) error {
+	objects, err := networkKind.list(ctx, api)
+	if err != nil {
+		return err
+	}
+	for i := range objects {
+		name := objects[i].GetNamespace() + "/" + objects[i].GetName()
+		o, err := decode[networkObject](&objects[i])
+		if err != nil {
+			return err
+		}
+		for _, section := range sections(o.Spec.Config) {
+			network, warnings, err := networkOf(name, section)
+			if err != nil {
+				return fmt.Errorf("network %s: %w", name, err)
+			}
+			for _, w := range warnings {
+				c.Warnings = append(c.Warnings, fmt.Sprintf("network %s: %s", name, w))
+			}
+			c.Networks = append(c.Networks, network)
+		}
+	}
+	return nil
+}
+
+// sections returns the ipam sections of whereabouts in a network configuration,
+// which is one plugin or a list of them (CNI specification 1.1.0, section 1).
+func sections(config string) []json.RawMessage {
+	type plugin struct {
+		IPAM json.RawMessage `json:"ipam"`
+	}
+	var list struct {
+		plugin
+		Plugins []plugin `json:"plugins"`
+	}
+	if json.Unmarshal([]byte(config), &list) != nil {
+		return nil // no plugin can read it either
+	}
+	var out []json.RawMessage
+	for _, p := range append(list.Plugins, list.plugin) {
+		var head struct {
+			Type string `json:"type"`
+		}
+		if json.Unmarshal(p.IPAM, &head) == nil && head.Type == whereabouts.Type {
+			out = append(out, p.IPAM)
+		}
+	}
+	return out
+}
+
+// networkOf reads one ipam section.
+func networkOf(name string, section []byte) (migrate.Network, []string, error) {
+	c, warnings, err := whereabouts.Parse(section, nil)
+	if err != nil {
+		return migrate.Network{}, nil, err
+	}
+	var overlapping struct {
+		Enabled *bool `json:"enable_overlapping_ranges"`
+	}
+	if err := json.Unmarshal(section, &overlapping); err != nil {
+		return migrate.Network{}, nil, fmt.Errorf("ipam.enable_overlapping_ranges: %w", err)
+	}
+	n := migrate.Network{
+		Name: name, Space: c.NetworkName, Domain: whereabouts.Domain(c.NetworkName), Pools: whereabouts.Pools(c),
+		Overlapping: overlapping.Enabled == nil || *overlapping.Enabled,
+	}
+	for _, r := range c.Ranges {
+		n.Ranges = append(n.Ranges, netip.PrefixFrom(r.Prefix.Addr(), r.Prefix.Bits()))
+	}
+	return n, warnings, nil
+}
