@@ -257,7 +257,9 @@ func (c *Cluster) readNetworks(ctx context.Context, api client.Reader) error {
 		for _, section := range sections(o.Spec.Config) {
 			network, warnings, err := networkOf(name, section)
 			if err != nil {
-				return fmt.Errorf("network %s: %w", name, err)
+				// Its pods' addresses are imported as whereabouts recorded them.
+				c.Warnings = append(c.Warnings, fmt.Sprintf("network %s gets no IPPool: %v", name, err))
+				continue
 			}
 			for _, w := range warnings {
 				c.Warnings = append(c.Warnings, fmt.Sprintf("network %s: %s", name, w))
