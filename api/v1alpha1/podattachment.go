@@ -10,6 +10,11 @@ import (
 // that nothing is plugged any more, and every driver has released.
 const ReleaseFinalizer = "fairlead.dev/release"
 
+// LabelMigratedFrom marks what a migration made, with the name of the system
+// that it took over from. The sandbox of such a PodAttachment is one that the
+// node has no record of.
+const LabelMigratedFrom = "fairlead.dev/migrated-from"
+
 // DefaultNetwork is the name of the network that gives a pod its default
 // interface. Every other network is "namespace/name" of a
 // NetworkAttachmentDefinition.
@@ -262,6 +267,10 @@ type InterfaceStatus struct {
 	Name string `json:"name"`
 	// Active is true when the network carries its traffic.
 	Active bool `json:"active"`
+	// Message says why it is not active yet, in the driver's words.
+	// +optional
+	// +kubebuilder:validation:MaxLength=1024
+	Message string `json:"message,omitempty"`
 }
 
 // PodAttachmentStatus is what happened to a PodAttachment.

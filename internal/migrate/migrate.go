@@ -19,11 +19,8 @@ import (
 	"fairlead.dev/fairlead/internal/ipam"
 )
 
-// Label marks what the migration made, with the value LabelValue.
-const (
-	Label      = "fairlead.dev/migrated-from"
-	LabelValue = "whereabouts"
-)
+// System is the value of v1alpha1.LabelMigratedFrom on what the migration made.
+const System = "whereabouts"
 
 // Pool is an IPPool of whereabouts (whereabouts.cni.cncf.io/v1alpha1).
 type Pool struct {

@@ -309,14 +309,14 @@ func (p *planner) makeRecords() {
 			sandbox.ID = cmp.Or(sandbox.ID, h.ContainerID)
 		}
 		if there := p.records[uid]; there != nil {
-			if there.Status.Sandbox == nil && there.Labels[Label] == LabelValue {
+			if there.Status.Sandbox == nil && there.Labels[v1alpha1.LabelMigratedFrom] == System {
 				p.plan.Records = append(p.plan.Records, Record{Object: there, Written: true, Sandbox: sandbox})
 			}
 			continue
 		}
 		record := pod.Record(pod.IdentityOf(of), interfacesOf(held))
 		record.OwnerReferences = []metav1.OwnerReference{pod.OwnerOf(of)}
-		record.Labels = map[string]string{Label: LabelValue}
+		record.Labels = map[string]string{v1alpha1.LabelMigratedFrom: System}
 		p.plan.Records = append(p.plan.Records, Record{Object: record, Sandbox: sandbox})
 	}
 	slices.SortFunc(p.plan.Records, func(a, b Record) int {

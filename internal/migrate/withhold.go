@@ -22,7 +22,7 @@ func (p *planner) makeWithheld() {
 	withheld := map[string][]*ipam.Reservation{}
 	there := map[string]v1alpha1.IPReservation{}
 	for _, r := range p.Withheld {
-		if r.Labels[Label] == LabelValue {
+		if r.Labels[v1alpha1.LabelMigratedFrom] == System {
 			there[r.Name] = r
 			continue
 		}
@@ -44,7 +44,7 @@ func (p *planner) makeWithheld() {
 		for ranges := range slices.Chunk(rangesOf(byDomain[domain]), maxRanges) {
 			n++
 			want := v1alpha1.IPReservation{
-				ObjectMeta: metav1.ObjectMeta{Name: fmt.Sprintf("whereabouts-%s-%d", domain, n), Labels: map[string]string{Label: LabelValue}},
+				ObjectMeta: metav1.ObjectMeta{Name: fmt.Sprintf("whereabouts-%s-%d", domain, n), Labels: map[string]string{v1alpha1.LabelMigratedFrom: System}},
 				Spec: v1alpha1.IPReservationSpec{
 					Domain: domain, Ranges: ranges,
 					Reason: "recorded by whereabouts and not explained by a running pod: see `fairlead migrate whereabouts --dry-run`",

@@ -117,7 +117,7 @@ func (m Migration) put(ctx context.Context, o *unstructured.Unstructured, spec m
 // use them.
 func (m Migration) forget(ctx context.Context, c *Cluster, given []migrate.Given) error {
 	for i := range c.Withheld {
-		if r := &c.Withheld[i]; r.Labels[migrate.Label] == migrate.LabelValue {
+		if r := &c.Withheld[i]; r.Labels[v1alpha1.LabelMigratedFrom] == migrate.System {
 			if err := m.API.Delete(ctx, r); client.IgnoreNotFound(err) != nil {
 				return fmt.Errorf("delete IPReservation %s: %w", r.Name, err)
 			}
