@@ -1,0 +1,103 @@
+// Package tracing tells a collector, over OTLP, how long the parts of a request
+// took, as a part of the trace that the caller began (W3C Trace Context). It is
+// the only importer of OpenTelemetry.
+package tracing
+
+import (
+	"context"
+	"fmt"
+	"time"
+
+	"github.com/go-logr/logr"
+	"go.opentelemetry.io/otel"
+	"go.opentelemetry.io/otel/attribute"
+	"go.opentelemetry.io/otel/codes"
+	"go.opentelemetry.io/otel/exporters/otlp/otlptrace/otlptracehttp"
+	"go.opentelemetry.io/otel/propagation"
+	"go.opentelemetry.io/otel/sdk/resource"
+	sdktrace "go.opentelemetry.io/otel/sdk/trace"
+	"go.opentelemetry.io/otel/trace"
+)
+
+const (
+	// scope names what the spans come from.
+	scope = "fairlead.dev/fairlead"
+	// flushTimeout bounds how long the end of the program waits for a collector.
+	flushTimeout = 2 * time.Second
+)
+
+// Tracer makes spans and sends them in the background. A collector that is away
+// holds nothing up: what does not fit into the queue is dropped.
+type Tracer struct {
+	provider *sdktrace.TracerProvider
+	tracer   trace.Tracer
+}
+
+// Start begins to send spans to the OTLP endpoint (HTTP, protobuf), a URL as
+// "http://127.0.0.1:4318"; without a path it is /v1/traces. attributes describe
+// the program: "service.name", "host.name" and so on.
+func Start(ctx context.Context, endpoint string, attributes map[string]string) (*Tracer, error) {
+	exporter, err := otlptracehttp.New(ctx, otlptracehttp.WithEndpointURL(endpoint))
+	if err != nil {
+		return nil, fmt.Errorf("send traces to %s: %w", endpoint, err)
+	}
+	log := logr.FromContextOrDiscard(ctx)
+	otel.SetErrorHandler(otel.ErrorHandlerFunc(func(err error) {
+		log.Error(err, "traces were not sent", "endpoint", endpoint)
+	}))
+	provider := sdktrace.NewTracerProvider(
+		sdktrace.WithBatcher(exporter),
+		sdktrace.WithResource(resource.NewSchemaless(keyValues(attributes)...)),
+	)
+	return &Tracer{provider: provider, tracer: provider.Tracer(scope)}, nil
+}
+
+// Close sends what is left, for two seconds at most.
+func (t *Tracer) Close(ctx context.Context) error {
+	ctx, cancel := context.WithTimeout(context.WithoutCancel(ctx), flushTimeout)
+	defer cancel()
+	if err := t.provider.Shutdown(ctx); err != nil {
+		return fmt.Errorf("send the last traces: %w", err)
+	}
+	return nil
+}
+
+// Parent is what a caller says of its own span: the values of the headers
+// traceparent, tracestate and baggage. What cannot be read is left out, and a
+// trace begins here.
+type Parent struct{ Traceparent, Tracestate, Baggage string }
+
+// Request begins the span of a request. The function that it returns ends it, with
+// the request's outcome.
+func (t *Tracer) Request(ctx context.Context, name string, parent Parent, attributes map[string]string) (context.Context, func(error)) {
+	carrier := propagation.MapCarrier{
+		"traceparent": parent.Traceparent, "tracestate": parent.Tracestate, "baggage": parent.Baggage,
+	}
+	ctx = propagation.NewCompositeTextMapPropagator(propagation.TraceContext{}, propagation.Baggage{}).Extract(ctx, carrier)
+	ctx, span := t.tracer.Start(ctx, name, trace.WithSpanKind(trace.SpanKindServer), trace.WithAttributes(keyValues(attributes)...))
+	return ctx, func(err error) {
+		if err != nil {
+			span.SetStatus(codes.Error, err.Error())
+		}
+		span.End()
+	}
+}
+
+// Step adds to the span of the request in ctx, if there is one, a part of it that
+// began at start and ends now.
+func Step(ctx context.Context, name string, start time.Time) {
+	request := trace.SpanFromContext(ctx)
+	if !request.IsRecording() {
+		return
+	}
+	_, span := request.TracerProvider().Tracer(scope).Start(ctx, name, trace.WithTimestamp(start))
+	span.End()
+}
+
+func keyValues(attributes map[string]string) []attribute.KeyValue {
+	out := make([]attribute.KeyValue, 0, len(attributes))
+	for k, v := range attributes {
+		out = append(out, attribute.String(k, v))
+	}
+	return out
+}

@@ -1,0 +1,75 @@
+package tracing
+
+import (
+	"encoding/hex"
+	"errors"
+	"testing"
+	"time"
+
+	"github.com/google/go-cmp/cmp"
+	tracev1 "go.opentelemetry.io/proto/otlp/trace/v1"
+
+	"fairlead.dev/fairlead/internal/tracing/tracingtest"
+)
+
+const (
+	traceID     = "0af7651916cd43dd8448eb211c80319c"
+	parentID    = "b7ad6b7169203331"
+	traceparent = "00-" + traceID + "-" + parentID + "-01"
+)
+
+// A request is part of its caller's trace, and its steps are parts of it.
+func TestRequestIsPartOfItsCallersTrace(t *testing.T) {
+	collector := tracingtest.Listen(t)
+	tracer, err := Start(t.Context(), collector.URL, map[string]string{"service.name": "test"})
+	if err != nil {
+		t.Fatal(err)
+	}
+	start := time.Now()
+	ctx, end := tracer.Request(t.Context(), "ADD", Parent{Traceparent: traceparent}, map[string]string{"sandbox": "c1"})
+	Step(ctx, "wait", start)
+	end(errors.New("no bridge"))
+	_, end = tracer.Request(t.Context(), "DEL", Parent{Traceparent: "nonsense"}, nil)
+	end(nil)
+	Step(t.Context(), "plug", start) // of no request
+	if err := tracer.Close(t.Context()); err != nil {
+		t.Fatal(err)
+	}
+
+	spans := collector.Spans()
+	if len(spans) != 3 {
+		t.Fatalf("spans %v", spans)
+	}
+	wait, add, del := spans["wait"], spans["ADD"], spans["DEL"]
+	if got := hex.EncodeToString(add.TraceId) + "-" + hex.EncodeToString(add.ParentSpanId); got != traceID+"-"+parentID {
+		t.Errorf("ADD is part of %s", got)
+	}
+	if diff := cmp.Diff(add.TraceId, wait.TraceId) + cmp.Diff(add.SpanId, wait.ParentSpanId); diff != "" {
+		t.Errorf("the step is no part of its request:\n%s", diff)
+	}
+	if wait.StartTimeUnixNano != uint64(start.UnixNano()) {
+		t.Errorf("the step began at %d", wait.StartTimeUnixNano)
+	}
+	if add.Status.GetCode() != tracev1.Status_STATUS_CODE_ERROR || add.Status.GetMessage() != "no bridge" {
+		t.Errorf("status %v", add.Status)
+	}
+	if len(del.ParentSpanId) > 0 || del.Status.GetCode() == tracev1.Status_STATUS_CODE_ERROR {
+		t.Errorf("DEL is %v", del)
+	}
+}
+
+// A collector that is away holds nothing up.
+func TestCollectorIsAway(t *testing.T) {
+	tracer, err := Start(t.Context(), "http://127.0.0.1:1", nil)
+	if err != nil {
+		t.Fatal(err)
+	}
+	for range 5000 {
+		_, end := tracer.Request(t.Context(), "ADD", Parent{}, nil)
+		end(nil)
+	}
+	// What was lost is logged, and is no error of the program.
+	if err := tracer.Close(t.Context()); err != nil {
+		t.Error(err)
+	}
+}
