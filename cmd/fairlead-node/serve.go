@@ -17,6 +17,7 @@ import (
 	"fairlead.dev/fairlead/internal/network"
 	"fairlead.dev/fairlead/internal/node"
 	"fairlead.dev/fairlead/internal/run"
+	"fairlead.dev/fairlead/internal/tracing"
 )
 
 // serve runs the daemon until ctx ends.
@@ -45,6 +46,19 @@ func serve(ctx context.Context, cfg config.Node) error {
 		StateDir: cfg.StateDir, Socket: cfg.Socket, AddTimeout: cfg.AddTimeout.Duration,
 		Install: &node.Install{PluginSource: cfg.CNI.PluginSource, BinDir: cfg.CNI.BinDir, ConfDir: cfg.CNI.ConfDir},
 		Kernel:  node.RealKernel{Kernel: kernel}, HostKernel: kernel, Metrics: reg, KubeletMetrics: cfg.KubeletMetrics,
+	}
+	if cfg.Tracing.Endpoint != "" {
+		c.Tracer, err = tracing.Start(ctx, cfg.Tracing.Endpoint, map[string]string{
+			"service.name": program, "service.version": run.Version, "k8s.node.name": cfg.NodeName,
+		})
+		if err != nil {
+			return fmt.Errorf("tracing.endpoint: %w", err)
+		}
+		defer func() {
+			if err := c.Tracer.Close(ctx); err != nil {
+				log.Info("last traces are lost", "reason", err.Error())
+			}
+		}()
 	}
 	plugin, err := network.Choose([]network.Candidate{
 		{Name: node.RegistryPlugin, New: func() (network.Plugin, error) { return registryPlugin(log, cfg, c) }},

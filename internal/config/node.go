@@ -3,6 +3,7 @@ package config
 import (
 	"fmt"
 	"net"
+	"net/url"
 	"os"
 	"path/filepath"
 	"slices"
@@ -52,6 +53,15 @@ type Node struct {
 	// MetricsAddress serves /metrics, /healthz and /readyz; default ":9471".
 	// "unix:<path>" serves on a socket, "0" switches it off.
 	MetricsAddress string `json:"metricsAddress,omitempty"`
+	// Tracing sends what requests took to a collector.
+	Tracing NodeTracing `json:"tracing"`
+}
+
+// NodeTracing says where traces are sent.
+type NodeTracing struct {
+	// Endpoint of a collector of OTLP over HTTP, a URL as
+	// "http://127.0.0.1:4318"; empty, the default, traces nothing.
+	Endpoint string `json:"endpoint,omitempty"`
 }
 
 // NodeVXLAN describes the tunnel between nodes (RFC 7348).
@@ -136,7 +146,13 @@ func (n *Node) Validate() error {
 	v.check(n.VXLAN.Port >= 1 && n.VXLAN.Port <= 65535, "vxlan.port", n.VXLAN.Port, "must be between 1 and 65535")
 	v.check(n.AddTimeout.Duration >= time.Second && n.AddTimeout.Duration <= 80*time.Second, "addTimeout", n.AddTimeout.Duration, "must be between 1s and 80s")
 	v.check(listenAddress(n.MetricsAddress), "metricsAddress", n.MetricsAddress, `must be host:port, "unix:<path>" or "0"`)
+	v.check(n.Tracing.Endpoint == "" || httpURL(n.Tracing.Endpoint), "tracing.endpoint", n.Tracing.Endpoint, "must be a URL of http or https with a host, or empty")
 	return v.err()
+}
+
+func httpURL(s string) bool {
+	u, err := url.Parse(s)
+	return err == nil && (u.Scheme == "http" || u.Scheme == "https") && u.Host != ""
 }
 
 func listenAddress(s string) bool {

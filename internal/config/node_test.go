@@ -42,6 +42,7 @@ func TestNodeValidateNamesEveryField(t *testing.T) {
 	n := Node{
 		NodeName: "Not A Node", StateDir: "run", Socket: "/" + strings.Repeat("s", 100), Bridge: "a-name-of-sixteen",
 		Uplink: "eth/0", Encapsulation: "gre", VXLAN: NodeVXLAN{VNI: 1 << 24, Port: -1}, CNI: NodeCNI{BinDir: "bin", ConfDir: "", PluginSource: "x"}, MetricsAddress: "here",
+		Tracing: NodeTracing{Endpoint: "collector:4318"},
 	}
 	err := n.Validate()
 	if err == nil {
@@ -50,7 +51,7 @@ func TestNodeValidateNamesEveryField(t *testing.T) {
 	for _, want := range []string{
 		`nodeName: "Not A Node"`, `stateDir: "run"`, "socket: \"/sss", `bridge: "a-name-of-sixteen"`, `uplink: "eth/0"`,
 		`encapsulation: "gre"`, "vxlan.vni: 16777216", "vxlan.port: -1",
-		`cni.binDir: "bin"`, `cni.confDir: ""`, `cni.pluginSource: "x"`, "addTimeout: 0s", `metricsAddress: "here"`,
+		`cni.binDir: "bin"`, `cni.confDir: ""`, `cni.pluginSource: "x"`, "addTimeout: 0s", `metricsAddress: "here"`, `tracing.endpoint: "collector:4318"`,
 	} {
 		if !strings.Contains(err.Error(), want) {
 			t.Errorf("the error does not say %q:\n%v", want, err)

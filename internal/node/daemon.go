@@ -16,6 +16,7 @@ import (
 	"fairlead.dev/fairlead/internal/cniproto"
 	"fairlead.dev/fairlead/internal/cniproto/server"
 	"fairlead.dev/fairlead/internal/network"
+	"fairlead.dev/fairlead/internal/tracing"
 )
 
 const (
@@ -50,6 +51,9 @@ type Config struct {
 	// KubeletMetrics has the requests counted under the names that the kubelet
 	// had for them too.
 	KubeletMetrics bool
+
+	// Tracer takes the spans of requests; nil for none.
+	Tracer *tracing.Tracer
 
 	Kernel     Kernel
 	HostKernel HostKernel
@@ -163,10 +167,14 @@ func (d *Daemon) Run(ctx context.Context) error {
 
 // handler serves what the CNI plugin forwards.
 func (d *Daemon) handler() server.Handler {
+	var h server.Handler = plain{manager: d.manager}
 	if d.verbs != nil {
-		return d.verbs
+		h = d.verbs
 	}
-	return plain{manager: d.manager}
+	if t := d.config.Tracer; t != nil {
+		h = traced{next: h, tracer: t}
+	}
+	return h
 }
 
 // background is what runs behind the socket.

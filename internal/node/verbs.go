@@ -15,6 +15,7 @@ import (
 	"fairlead.dev/fairlead/internal/netdev"
 	"fairlead.dev/fairlead/internal/network"
 	"fairlead.dev/fairlead/internal/run"
+	"fairlead.dev/fairlead/internal/tracing"
 )
 
 // undoTimeout bounds the undo of an ADD that failed or was cancelled. What is
@@ -151,6 +152,7 @@ func (v *verbs) setUp(ctx context.Context, r cniproto.Request, pod podRef) (rec 
 		return nil, err
 	}
 	v.metrics.step("wait", start)
+	tracing.Step(ctx, "wait", start)
 	defer func() {
 		if err != nil {
 			v.undo(ctx, rec)
@@ -163,6 +165,7 @@ func (v *verbs) setUp(ctx context.Context, r cniproto.Request, pod podRef) (rec 
 		return rec, err
 	}
 	v.metrics.step("plug", start)
+	tracing.Step(ctx, "plug", start)
 	// From here on the sandbox is the runtime's: only its DEL takes it back.
 	if err := v.ledger.put(done); err != nil {
 		return rec, err
