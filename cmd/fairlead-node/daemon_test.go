@@ -138,11 +138,12 @@ type lab struct {
 	cluster  *cluster.Cluster
 	net      *netlab.Lab
 	binaries string
+	netns    string // where namespaces are pinned
 }
 
 func newLab(t *testing.T) *lab {
 	t.Helper()
-	l := &lab{cluster: cluster.New(t), binaries: t.TempDir()}
+	l := &lab{cluster: cluster.New(t), binaries: t.TempDir(), netns: sharedDirectory(t)}
 	build := exec.CommandContext(t.Context(), "go", "build", "-o", l.binaries, ".", "../fairlead-cni")
 	build.Env = append(os.Environ(), "CGO_ENABLED=0")
 	if out, err := build.CombinedOutput(); err != nil {
@@ -160,6 +161,30 @@ func newLab(t *testing.T) *lab {
 	return l
 }
 
+// sharedDirectory makes a directory in which a daemon sees what is mounted after
+// its start, as /run/netns is in its container.
+func sharedDirectory(t *testing.T) string {
+	t.Helper()
+	dir := t.TempDir()
+	if err := syscall.Mount(dir, dir, "", syscall.MS_BIND, ""); err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(func() {
+		if err := syscall.Unmount(dir, syscall.MNT_DETACH); err != nil {
+			t.Error(err)
+		}
+	})
+	if err := syscall.Mount("", dir, "", syscall.MS_SHARED, ""); err != nil {
+		t.Fatal(err)
+	}
+	return dir
+}
+
+// asContainer runs a program with /proc/sys read-only, as it is in a container
+// that is not privileged, and with the capabilities that deploy/node.yaml adds.
+const asContainer = `mount --bind /proc/sys /proc/sys && mount -o remount,bind,ro /proc/sys &&
+	exec setpriv --bounding-set=-all,+net_admin,+sys_admin -- "$0" "$@"`
+
 // labNode is one node with its daemon.
 type labNode struct {
 	*netlab.Machine
@@ -176,6 +201,7 @@ func (l *lab) node(t *testing.T, number int) *labNode {
 	n := &labNode{
 		Machine: l.net.Nodes[number], name: fmt.Sprintf("%s-%d", l.cluster.Namespace, number+1), dir: t.TempDir(), lab: l,
 	}
+	l.cluster.Node(n.name)
 	nn := &v1alpha1.NodeNetwork{ObjectMeta: metav1.ObjectMeta{Name: n.name}}
 	nn.Spec.Blocks = []string{fmt.Sprintf("10.244.%d.0/26", number+1), fmt.Sprintf("fd00:10:244:%d::/122", number+1)}
 	if err := l.cluster.Client.Create(t.Context(), nn); err != nil {
@@ -214,7 +240,7 @@ stateDir: %s/state
 cni: {binDir: %s/bin, confDir: %s/conf, pluginSource: %s/fairlead-cni}
 addTimeout: 10s
 metricsAddress: "unix:%s/metrics.sock"
-`, n.name, l.cluster.Kubeconfig, n.dir, n.dir, n.dir, l.binaries, n.dir)
+`, n.name, l.cluster.Account(cluster.NodeAccount, n.name), n.dir, n.dir, n.dir, l.binaries, n.dir)
 	if err := os.WriteFile(n.config, []byte(text), 0o600); err != nil {
 		t.Fatal(err)
 	}
@@ -222,7 +248,11 @@ metricsAddress: "unix:%s/metrics.sock"
 		t.Fatal(err)
 	}
 	t.Cleanup(func() {
-		if raw, err := os.ReadFile(n.log.Name()); err == nil && t.Failed() {
+		raw, _ := os.ReadFile(n.log.Name())
+		if bytes.Contains(raw, []byte("forbidden")) {
+			t.Errorf("the daemon of %s tried what deploy/rights does not allow; its log says what", n.name)
+		}
+		if t.Failed() {
 			t.Logf("log of %s:\n%s", n.name, raw)
 		}
 		_ = n.log.Close()
@@ -239,10 +269,12 @@ func (n *labNode) start(t *testing.T) {
 	n.awaitReady(t)
 }
 
-// launch starts the daemon.
+// launch starts the daemon as the DaemonSet does, in what a container of it sees
+// and with its capabilities.
 func (n *labNode) launch(t *testing.T) {
 	t.Helper()
-	n.daemon = exec.Command(filepath.Join(n.lab.binaries, "fairlead-node"), "run", "--config", n.config, "-v", "1")
+	n.daemon = exec.Command("unshare", "--mount", "--propagation", "slave", "sh", "-c", asContainer,
+		filepath.Join(n.lab.binaries, "fairlead-node"), "run", "--config", n.config, "-v", "1")
 	n.daemon.Stderr = n.log
 	if err := n.Start(n.daemon); err != nil {
 		t.Fatal(err)
@@ -351,6 +383,9 @@ func (n *labNode) pod(t *testing.T, name string) *labPod {
 		t.Fatal(err)
 	}
 	t.Cleanup(func() { _ = ns.Close() })
+	if err := ns.Pin(filepath.Join(n.lab.netns, name)); err != nil {
+		t.Fatal(err)
+	}
 	pod := n.lab.cluster.Pod(name, n.name)
 	return &labPod{name: name, uid: pod.UID, netns: ns, containerID: name + "-" + strings.ReplaceAll(string(pod.UID), "-", "")}
 }

@@ -10,6 +10,7 @@ import (
 	authorizationv1 "k8s.io/api/authorization/v1"
 	corev1 "k8s.io/api/core/v1"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	authorizationclient "k8s.io/client-go/kubernetes/typed/authorization/v1"
 	"k8s.io/client-go/tools/clientcmd"
 	clientcmdapi "k8s.io/client-go/tools/clientcmd/api"
 	"sigs.k8s.io/controller-runtime/pkg/client"
@@ -104,7 +105,7 @@ func (c *Cluster) awaitRights(kubeconfig string) {
 	if err != nil {
 		c.tb.Fatal(err)
 	}
-	api, err := client.New(cfg, client.Options{Scheme: c.Client.Scheme(), Mapper: c.Client.RESTMapper()})
+	api, err := authorizationclient.NewForConfig(cfg)
 	if err != nil {
 		c.tb.Fatal(err)
 	}
@@ -112,11 +113,12 @@ func (c *Cluster) awaitRights(kubeconfig string) {
 		review := &authorizationv1.SelfSubjectAccessReview{Spec: authorizationv1.SelfSubjectAccessReviewSpec{
 			ResourceAttributes: &authorizationv1.ResourceAttributes{Group: "events.k8s.io", Resource: "events", Verb: "patch"},
 		}}
-		if err := api.Create(ctx, review); err != nil {
+		answer, err := api.SelfSubjectAccessReviews().Create(ctx, review, metav1.CreateOptions{})
+		if err != nil {
 			return err
 		}
-		if !review.Status.Allowed {
-			return errors.New("it may not write events yet: " + review.Status.Reason)
+		if !answer.Status.Allowed {
+			return errors.New("it may not write events yet: " + answer.Status.Reason)
 		}
 		return nil
 	})

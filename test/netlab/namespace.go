@@ -12,11 +12,12 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// Namespace is an open network namespace. It has no name in the file system:
-// it is gone when it is closed and the last process in it has ended, however
-// the process that made it ends.
+// Namespace is an open network namespace. Unless it is pinned it has no name in
+// the file system: it is gone when it is closed and the last process in it has
+// ended, however the process that made it ends.
 type Namespace struct {
-	file *os.File
+	file   *os.File
+	pinned string // path, or empty
 }
 
 // NewNamespace makes an empty network namespace with its loopback link up.
@@ -58,11 +59,36 @@ func OpenNamespace(path string) (*Namespace, error) {
 // Path names the namespace to other processes as long as this one lives and
 // the namespace is open.
 func (n *Namespace) Path() string {
+	if n.pinned != "" {
+		return n.pinned
+	}
 	return fmt.Sprintf("/proc/%d/fd/%d", os.Getpid(), n.file.Fd())
 }
 
+// Pin makes the path, at which there is no file yet, a name of the namespace, as
+// container runtimes do. A process with fewer capabilities than this one can open
+// that, and not what Path is otherwise. Close takes the name away.
+func (n *Namespace) Pin(path string) error {
+	if err := os.WriteFile(path, nil, 0o444); err != nil {
+		return fmt.Errorf("pin a network namespace: %w", err)
+	}
+	if err := unix.Mount(n.Path(), path, "", unix.MS_BIND, ""); err != nil {
+		return errors.Join(fmt.Errorf("pin a network namespace at %s: %w", path, err), os.Remove(path))
+	}
+	n.pinned = path
+	return nil
+}
+
 // Close lets go of the namespace.
-func (n *Namespace) Close() error { return n.file.Close() }
+func (n *Namespace) Close() error {
+	err := n.file.Close()
+	if n.pinned != "" {
+		// Detached: others may have it open.
+		err = errors.Join(err, unix.Unmount(n.pinned, unix.MNT_DETACH), os.Remove(n.pinned))
+		n.pinned = ""
+	}
+	return err
+}
 
 // Do runs fn inside the namespace, on a thread of its own: sockets and files
 // under /proc/sys/net that fn opens are the namespace's. Goroutines that fn
