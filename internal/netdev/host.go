@@ -90,7 +90,7 @@ func (r *hostRun) failed(err error) {
 // are, as every route is symmetric; only the tunnel's is loose: other nodes send
 // through it under addresses that are reached without it.
 func (k *Kernel) ApplyHost(ctx context.Context, want HostState) (changes []string, err error) {
-	if err := want.validate(); err != nil {
+	if err := want.Validate(); err != nil {
 		return nil, fmt.Errorf("%w: %s: %w", ErrNoBridge, want.Bridge, err)
 	}
 	k.applying.Lock()
@@ -129,7 +129,8 @@ func (k *Kernel) ApplyHost(ctx context.Context, want HostState) (changes []strin
 	return r.changes, errors.Join(r.errs...)
 }
 
-func (s *HostState) validate() error {
+// Validate returns everything that is wrong with the state, as ErrInvalid.
+func (s *HostState) Validate() error {
 	var errs []error
 	bad := func(format string, args ...any) {
 		errs = append(errs, fmt.Errorf("%w: "+format, append([]any{ErrInvalid}, args...)...))

@@ -33,6 +33,8 @@ type world struct {
 	api    *fakeAPI
 	dir    string
 	bootID string
+	// encapsulation of the next daemon.
+	encapsulation Encapsulation
 
 	daemon *Daemon
 	stop   func()
@@ -45,7 +47,7 @@ func inWorld(t *testing.T, test func(*world)) {
 	dir := t.TempDir()
 	synctest.Test(t, func(t *testing.T) {
 		w := &world{
-			t: t, kernel: newFakeKernel(), api: newFakeAPI(), dir: dir, bootID: "boot-1",
+			t: t, kernel: newFakeKernel(), api: newFakeAPI(), dir: dir, bootID: "boot-1", encapsulation: EncapsulationNone,
 			host: &fakeHost{uplink: netdev.Uplink{
 				Name: "eth0", MTU: 1500, Addresses: []netip.Prefix{netip.MustParsePrefix("192.168.77.11/24")},
 			}},
@@ -65,7 +67,7 @@ func inWorld(t *testing.T, test func(*world)) {
 func (w *world) start() {
 	w.t.Helper()
 	c := Config{
-		NodeName: "n1", Bridge: "fairlead0", Encapsulation: EncapsulationNone, BootID: w.bootID, StateDir: w.dir, Socket: filepath.Join(w.dir, "cni.sock"),
+		NodeName: "n1", Bridge: "fairlead0", Encapsulation: w.encapsulation, BootID: w.bootID, StateDir: w.dir, Socket: filepath.Join(w.dir, "cni.sock"),
 		AddTimeout: 10 * time.Second, Kernel: w.kernel, HostKernel: w.host, API: w.api, Source: w.api,
 		Metrics: prometheus.NewRegistry(),
 	}

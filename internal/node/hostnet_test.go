@@ -125,6 +125,12 @@ func (h *fakeHost) count() int {
 	return len(h.applied)
 }
 
+func (h *fakeHost) looked() int {
+	h.mu.Lock()
+	defer h.mu.Unlock()
+	return h.looks
+}
+
 // set changes the fake and tells whoever watches the kernel.
 func (h *fakeHost) set(f func(*fakeHost)) {
 	h.mu.Lock()
@@ -293,7 +299,7 @@ func TestConflist(t *testing.T) {
 		t.Fatal(err)
 	}
 	if got.CNIVersion != "1.0.0" || len(got.CNIVersions) != 3 || got.Name != "fairlead" || len(got.Plugins) != 1 ||
-		got.Plugins[0].Type != "fairlead" || got.Plugins[0].Socket != "/run/fairlead/cni.sock" || len(got.Plugins[0].Capabilities) > 0 {
+		got.Plugins[0].Type != "fairlead" || got.Plugins[0].Socket != "/run/fairlead/cni.sock" || len(got.Plugins[0].Capabilities) != 7 {
 		t.Errorf("conflist %s", raw)
 	}
 }
