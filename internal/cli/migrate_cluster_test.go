@@ -72,15 +72,37 @@ func (r *rival) everything() map[string]string {
 	return out
 }
 
+// runStore runs a store that knows what is in the cluster, until the returned
+// function is called.
+func runStore(t *testing.T, c *cluster.Cluster) (*block.Store, func()) {
+	t.Helper()
+	var blocks v1alpha1.IPBlockList
+	if err := c.Client.List(t.Context(), &blocks); err != nil {
+		t.Fatal(err)
+	}
+	s := block.New(block.Kube{Writer: c.Client, Live: c.Client}, block.Config{})
+	for i := range blocks.Items {
+		s.Observe(&blocks.Items[i])
+	}
+	ctx, stop := context.WithCancel(t.Context())
+	done := make(chan error, 1)
+	go func() { done <- s.Run(ctx) }()
+	return s, func() {
+		stop()
+		if err := <-done; err != nil {
+			t.Error(err)
+		}
+	}
+}
+
 // drain takes every address that a pool still gives, as the controller would.
 func drain(t *testing.T, c *cluster.Cluster, name string) []netip.Addr {
 	t.Helper()
 	var (
 		o        v1alpha1.IPPool
-		blocks   v1alpha1.IPBlockList
 		withheld v1alpha1.IPReservationList
 	)
-	err := errors.Join(c.Client.Get(t.Context(), client.ObjectKey{Name: name}, &o), c.Client.List(t.Context(), &blocks), c.Client.List(t.Context(), &withheld))
+	err := errors.Join(c.Client.Get(t.Context(), client.ObjectKey{Name: name}, &o), c.Client.List(t.Context(), &withheld))
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -89,14 +111,8 @@ func drain(t *testing.T, c *cluster.Cluster, name string) []netip.Addr {
 		t.Fatal(err)
 	}
 	pool = pool.Without(objects.Reservations(withheld.Items))
-	s := block.New(block.Kube{Writer: c.Client, Live: c.Client}, block.Config{})
-	for i := range blocks.Items {
-		s.Observe(&blocks.Items[i])
-	}
-	ctx, stop := context.WithCancel(t.Context())
-	done := make(chan error, 1)
-	go func() { done <- s.Run(ctx) }()
-	defer func() { stop(); <-done }()
+	s, stop := runStore(t, c)
+	defer stop()
 	var out []netip.Addr
 	for i := range 300 {
 		h := ipam.Holder{PodUID: fmt.Sprintf("new-%d", i), Interface: "net1"}
@@ -301,18 +317,8 @@ func TestMigrateWhereabouts(t *testing.T) {
 // release plays node and controller for a record whose pod is gone.
 func release(t *testing.T, c *cluster.Cluster, a *v1alpha1.PodAttachment) {
 	t.Helper()
-	var blocks v1alpha1.IPBlockList
-	if err := c.Client.List(t.Context(), &blocks); err != nil {
-		t.Fatal(err)
-	}
-	s := block.New(block.Kube{Writer: c.Client, Live: c.Client}, block.Config{})
-	for i := range blocks.Items {
-		s.Observe(&blocks.Items[i])
-	}
-	ctx, stop := context.WithCancel(t.Context())
-	done := make(chan error, 1)
-	go func() { done <- s.Run(ctx) }()
-	defer func() { stop(); <-done }()
+	s, stop := runStore(t, c)
+	defer stop()
 	iface := a.Spec.Interfaces[0]
 	if err := s.Free(t.Context(), ipam.Holder{PodUID: string(a.Spec.PodUID), Interface: iface.Name}, iface.Domain, nil); err != nil {
 		t.Fatal(err)

@@ -195,8 +195,8 @@ func (p *planner) gatherUses() {
 	for at := range p.claims {
 		domains[at.Addr] = append(domains[at.Addr], at.Domain)
 	}
-	for i := range p.State.Pods {
-		from := &p.State.Pods[i]
+	for i := range p.Pods {
+		from := &p.Pods[i]
 		if !pod.Holds(from) {
 			continue
 		}
@@ -209,13 +209,18 @@ func (p *planner) gatherUses() {
 				return
 			}
 			for _, domain := range domains[a] {
-				at := Address{domain, a}
-				if slices.ContainsFunc(p.claims[at], func(c claim) bool {
-					return c.PodRef == podRef(from) && (iface == "" || c.Interface == "" || c.Interface == iface)
-				}) {
+				if at := (Address{domain, a}); p.claimedBy(at, from, iface) {
 					p.uses[at] = append(p.uses[at], use{pod: from, iface: iface, network: network})
 				}
 			}
 		})
 	}
+}
+
+// claimedBy says whether an address is recorded for an interface of a pod; no
+// name stands for any interface.
+func (p *planner) claimedBy(at Address, from *corev1.Pod, iface string) bool {
+	return slices.ContainsFunc(p.claims[at], func(c claim) bool {
+		return c.PodRef == podRef(from) && (iface == "" || c.Interface == "" || c.Interface == iface)
+	})
 }

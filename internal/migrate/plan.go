@@ -279,7 +279,7 @@ func (p *planner) makePools() {
 		there[p.IPPools[i].Name] = true
 	}
 	for _, n := range p.networks {
-		for _, pool := range n.Network.Pools {
+		for _, pool := range n.Pools {
 			if !there[pool.Name] {
 				there[pool.Name] = true
 				p.plan.Pools = append(p.plan.Pools, pool)
@@ -297,8 +297,8 @@ func (p *planner) makeRecords() {
 	for _, h := range p.plan.Holdings {
 		byPod[h.Holder.PodUID] = append(byPod[h.Holder.PodUID], h)
 	}
-	for i := range p.State.Pods {
-		of := &p.State.Pods[i]
+	for i := range p.Pods {
+		of := &p.Pods[i]
 		uid := pod.UID(of)
 		held := byPod[string(uid)]
 		if len(held) == 0 {

@@ -172,36 +172,40 @@ func (c *Cluster) readTheirs(ctx context.Context, api client.Reader, namespace s
 	if c.Namespace, err = namespaceOf(namespace, slices.Concat(pools, reservations, slicePools)); err != nil {
 		return err
 	}
-	for i := range pools {
-		o, err := decode[poolObject](&pools[i])
-		if err != nil {
-			return err
-		}
-		if pools[i].GetNamespace() == c.Namespace {
-			c.Pools = append(c.Pools, migrate.Pool{Namespace: c.Namespace, Name: pools[i].GetName(), Range: o.Spec.Range, Allocations: o.Spec.Allocations})
-		}
+	err = each(pools, c.Namespace, func(name string, o poolObject) {
+		c.Pools = append(c.Pools, migrate.Pool{Namespace: c.Namespace, Name: name, Range: o.Spec.Range, Allocations: o.Spec.Allocations})
+	})
+	if err != nil {
+		return err
 	}
-	for i := range reservations {
-		o, err := decode[reservationObject](&reservations[i])
-		if err != nil {
-			return err
-		}
-		if reservations[i].GetNamespace() == c.Namespace {
-			c.Reservations = append(c.Reservations, migrate.Reservation{Namespace: c.Namespace, Name: reservations[i].GetName(), PodRef: o.Spec.PodRef, Interface: o.Spec.Interface})
-		}
+	err = each(reservations, c.Namespace, func(name string, o reservationObject) {
+		c.Reservations = append(c.Reservations, migrate.Reservation{Namespace: c.Namespace, Name: name, PodRef: o.Spec.PodRef, Interface: o.Spec.Interface})
+	})
+	if err != nil {
+		return err
 	}
-	for i := range slicePools {
-		o, err := decode[slicePoolObject](&slicePools[i])
-		if err != nil {
-			return err
-		}
-		pool := migrate.SlicePool{Name: slicePools[i].GetName(), Range: o.Spec.Range, Slices: map[string]string{}}
+	return each(slicePools, c.Namespace, func(name string, o slicePoolObject) {
+		pool := migrate.SlicePool{Name: name, Range: o.Spec.Range, Slices: map[string]string{}}
 		for _, s := range o.Status.Allocations {
 			if s.Node != "" {
 				pool.Slices[s.Node] = s.Range
 			}
 		}
 		c.Slices = append(c.Slices, pool)
+	})
+}
+
+// each decodes the objects of a namespace.
+func each[T any](objects []unstructured.Unstructured, namespace string, take func(name string, o T)) error {
+	for i := range objects {
+		if objects[i].GetNamespace() != namespace {
+			continue
+		}
+		o, err := decode[T](&objects[i])
+		if err != nil {
+			return err
+		}
+		take(objects[i].GetName(), o)
 	}
 	return nil
 }

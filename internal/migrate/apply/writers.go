@@ -9,7 +9,10 @@ import (
 	appsv1 "k8s.io/api/apps/v1"
 	batchv1 "k8s.io/api/batch/v1"
 	corev1 "k8s.io/api/core/v1"
+	"k8s.io/utils/ptr"
 	"sigs.k8s.io/controller-runtime/pkg/client"
+
+	"fairlead.dev/fairlead/internal/pod"
 )
 
 // programs are those of whereabouts that write without its Lease, by their
@@ -41,26 +44,30 @@ func Writers(ctx context.Context, api client.Reader, pods []corev1.Pod) ([]strin
 			return nil, fmt.Errorf("list what may run whereabouts: %w", err)
 		}
 	}
-	for _, d := range deployments.Items {
-		if writes(&d.Spec.Template.Spec) && (d.Spec.Replicas == nil || *d.Spec.Replicas > 0) {
-			out = append(out, fmt.Sprintf("Deployment %s/%s: kubectl -n %s scale deployment %s --replicas=0", d.Namespace, d.Name, d.Namespace, d.Name))
+	note := func(what string, o client.Object, how string, args ...any) {
+		out = append(out, fmt.Sprintf("%s %s/%s: kubectl -n %s ", what, o.GetNamespace(), o.GetName(), o.GetNamespace())+fmt.Sprintf(how, args...))
+	}
+	for i := range deployments.Items {
+		d := &deployments.Items[i]
+		if writes(&d.Spec.Template.Spec) && ptr.Deref(d.Spec.Replicas, 1) > 0 {
+			note("Deployment", d, "scale deployment %s --replicas=0", d.Name)
 		}
 	}
-	for _, d := range daemonSets.Items {
+	for i := range daemonSets.Items {
+		d := &daemonSets.Items[i]
 		if writes(&d.Spec.Template.Spec) && d.Spec.Template.Spec.NodeSelector[parked] == "" {
-			out = append(out, fmt.Sprintf(`DaemonSet %s/%s: kubectl -n %s patch daemonset %s -p '{"spec":{"template":{"spec":{"nodeSelector":{"%s":"nowhere"}}}}}'`,
-				d.Namespace, d.Name, d.Namespace, d.Name, parked))
+			note("DaemonSet", d, `patch daemonset %s -p '{"spec":{"template":{"spec":{"nodeSelector":{"%s":"nowhere"}}}}}'`, d.Name, parked)
 		}
 	}
-	for _, j := range cronJobs.Items {
-		if writes(&j.Spec.JobTemplate.Spec.Template.Spec) && (j.Spec.Suspend == nil || !*j.Spec.Suspend) {
-			out = append(out, fmt.Sprintf(`CronJob %s/%s: kubectl -n %s patch cronjob %s -p '{"spec":{"suspend":true}}'`, j.Namespace, j.Name, j.Namespace, j.Name))
+	for i := range cronJobs.Items {
+		j := &cronJobs.Items[i]
+		if writes(&j.Spec.JobTemplate.Spec.Template.Spec) && !ptr.Deref(j.Spec.Suspend, false) {
+			note("CronJob", j, `patch cronjob %s -p '{"spec":{"suspend":true}}'`, j.Name)
 		}
 	}
 	for i := range pods {
-		p := &pods[i]
-		if writes(&p.Spec) && p.Status.Phase != corev1.PodSucceeded && p.Status.Phase != corev1.PodFailed {
-			out = append(out, fmt.Sprintf("pod %s/%s: wait until it is gone", p.Namespace, p.Name))
+		if p := &pods[i]; writes(&p.Spec) && !pod.Finished(p) {
+			note("pod", p, "wait --for=delete pod/%s", p.Name)
 		}
 	}
 	return out, nil
