@@ -2,7 +2,6 @@ package node
 
 import (
 	"context"
-	"encoding/hex"
 	"testing"
 	"time"
 
@@ -37,11 +36,11 @@ func TestRequestsAreTraced(t *testing.T) {
 	}
 	spans := collector.Spans()
 	for _, name := range []string{"CNI ADD", "plug"} {
-		if got := hex.EncodeToString(spans[name].GetTraceId()); got != traceID {
+		if got := spans[name].TraceID; got != traceID {
 			t.Errorf("%s is part of trace %q", name, got)
 		}
 	}
-	if got := spans["CNI ADD"].GetStatus().GetMessage(); got != "no record yet" {
+	if got := spans["CNI ADD"].Status.Message; got != "no record yet" {
 		t.Errorf("status %q", got)
 	}
 }

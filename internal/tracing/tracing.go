@@ -12,7 +12,6 @@ import (
 	"go.opentelemetry.io/otel"
 	"go.opentelemetry.io/otel/attribute"
 	"go.opentelemetry.io/otel/codes"
-	"go.opentelemetry.io/otel/exporters/otlp/otlptrace/otlptracehttp"
 	"go.opentelemetry.io/otel/propagation"
 	"go.opentelemetry.io/otel/sdk/resource"
 	sdktrace "go.opentelemetry.io/otel/sdk/trace"
@@ -33,11 +32,11 @@ type Tracer struct {
 	tracer   trace.Tracer
 }
 
-// Start begins to send spans to the OTLP endpoint (HTTP, protobuf), a URL as
+// Start begins to send spans to the OTLP endpoint (HTTP, JSON), a URL as
 // "http://127.0.0.1:4318"; without a path it is /v1/traces. attributes describe
 // the program: "service.name", "host.name" and so on.
 func Start(ctx context.Context, endpoint string, attributes map[string]string) (*Tracer, error) {
-	exporter, err := otlptracehttp.New(ctx, otlptracehttp.WithEndpointURL(endpoint))
+	exporter, err := newExporter(endpoint)
 	if err != nil {
 		return nil, fmt.Errorf("send traces to %s: %w", endpoint, err)
 	}

@@ -1,13 +1,12 @@
 package tracing
 
 import (
-	"encoding/hex"
 	"errors"
+	"strconv"
 	"testing"
 	"time"
 
 	"github.com/google/go-cmp/cmp"
-	tracev1 "go.opentelemetry.io/proto/otlp/trace/v1"
 
 	"fairlead.dev/fairlead/internal/tracing/tracingtest"
 )
@@ -41,20 +40,23 @@ func TestRequestIsPartOfItsCallersTrace(t *testing.T) {
 		t.Fatalf("spans %v", spans)
 	}
 	wait, add, del := spans["wait"], spans["ADD"], spans["DEL"]
-	if got := hex.EncodeToString(add.TraceId) + "-" + hex.EncodeToString(add.ParentSpanId); got != traceID+"-"+parentID {
+	if got := add.TraceID + "-" + add.ParentSpanID; got != traceID+"-"+parentID {
 		t.Errorf("ADD is part of %s", got)
 	}
-	if diff := cmp.Diff(add.TraceId, wait.TraceId) + cmp.Diff(add.SpanId, wait.ParentSpanId); diff != "" {
+	if diff := cmp.Diff(add.TraceID, wait.TraceID) + cmp.Diff(add.SpanID, wait.ParentSpanID); diff != "" {
 		t.Errorf("the step is no part of its request:\n%s", diff)
 	}
-	if wait.StartTimeUnixNano != uint64(start.UnixNano()) {
-		t.Errorf("the step began at %d", wait.StartTimeUnixNano)
+	if wait.StartTimeUnixNano != strconv.FormatInt(start.UnixNano(), 10) {
+		t.Errorf("the step began at %s", wait.StartTimeUnixNano)
 	}
-	if add.Status.GetCode() != tracev1.Status_STATUS_CODE_ERROR || add.Status.GetMessage() != "no bridge" {
-		t.Errorf("status %v", add.Status)
+	if len(add.Attributes) != 1 || add.Attributes[0].Key != "sandbox" || add.Attributes[0].Value.StringValue != "c1" {
+		t.Errorf("attributes %v", add.Attributes)
 	}
-	if len(del.ParentSpanId) > 0 || del.Status.GetCode() == tracev1.Status_STATUS_CODE_ERROR {
-		t.Errorf("DEL is %v", del)
+	if add.Status.Code != 2 || add.Status.Message != "no bridge" || add.Kind != 2 { // errors, servers (OTLP)
+		t.Errorf("ADD is %+v", add)
+	}
+	if del.ParentSpanID != "" || del.TraceID == traceID || del.Status.Code != 0 {
+		t.Errorf("DEL is %+v", del)
 	}
 }
 

@@ -2,37 +2,50 @@
 package tracingtest
 
 import (
-	"io"
+	"encoding/json"
 	"net/http"
 	"net/http/httptest"
 	"sync"
 	"testing"
-
-	collectorv1 "go.opentelemetry.io/proto/otlp/collector/trace/v1"
-	tracev1 "go.opentelemetry.io/proto/otlp/trace/v1"
-	"google.golang.org/protobuf/proto"
 )
 
-// Collector takes in what is sent to URL, as OTLP over HTTP.
+// Span is what is read of one.
+type Span struct {
+	TraceID, SpanID, ParentSpanID string
+	StartTimeUnixNano             string
+	Name                          string
+	Kind                          int
+	Attributes                    []struct {
+		Key   string
+		Value struct{ StringValue string }
+	}
+	Status struct {
+		Code    int
+		Message string
+	}
+}
+
+// Collector takes in what is sent to URL, as OTLP over HTTP in its JSON encoding.
 type Collector struct {
 	URL string
 
 	mu    sync.Mutex
-	spans map[string]*tracev1.Span
+	spans map[string]Span
 }
 
 // Listen starts a collector on the loopback interface that ends with the test.
 func Listen(tb testing.TB) *Collector {
 	tb.Helper()
-	c := &Collector{spans: map[string]*tracev1.Span{}}
-	s := httptest.NewServer(http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
-		body, err := io.ReadAll(r.Body)
-		var sent collectorv1.ExportTraceServiceRequest
-		if err == nil {
-			err = proto.Unmarshal(body, &sent)
+	c := &Collector{spans: map[string]Span{}}
+	s := httptest.NewServer(http.HandlerFunc(func(_ http.ResponseWriter, r *http.Request) {
+		var sent struct {
+			ResourceSpans []struct {
+				ScopeSpans []struct{ Spans []Span }
+			}
 		}
-		if err != nil || r.URL.Path != "/v1/traces" {
-			tb.Errorf("POST %s: %v", r.URL.Path, err)
+		err := json.NewDecoder(r.Body).Decode(&sent)
+		if err != nil || r.Method != http.MethodPost || r.URL.Path != "/v1/traces" || r.Header.Get("Content-Type") != "application/json" {
+			tb.Errorf("%s %s, %s: %v", r.Method, r.URL.Path, r.Header.Get("Content-Type"), err)
 		}
 		c.mu.Lock()
 		defer c.mu.Unlock()
@@ -43,7 +56,6 @@ func Listen(tb testing.TB) *Collector {
 				}
 			}
 		}
-		w.Header().Set("Content-Type", "application/x-protobuf")
 	}))
 	tb.Cleanup(s.Close)
 	c.URL = s.URL
@@ -51,7 +63,7 @@ func Listen(tb testing.TB) *Collector {
 }
 
 // Spans are the spans that came, the last of each name.
-func (c *Collector) Spans() map[string]*tracev1.Span {
+func (c *Collector) Spans() map[string]Span {
 	c.mu.Lock()
 	defer c.mu.Unlock()
 	return c.spans
