@@ -362,6 +362,9 @@ func (r *hostRun) adoptOrphans(ctx context.Context) {
 			continue // without an alias it may be being made just now
 		}
 		err := r.host.LinkSetMasterByIndex(link, r.bridge)
+		if err == nil {
+			err = r.conn.do(reflect(l.Index)) // the bridge took that with it
+		}
 		switch {
 		case isNoLink(err): // it is on its way out
 		case err != nil:

@@ -269,7 +269,8 @@ func TestApplyHostMends(t *testing.T) {
 	state := stateOf(0, 2)
 	apply(t, k, state)
 	pod := newNamespace(t)
-	if _, err := k.Attach(t.Context(), pod, plugFor("c1", "10.244.1.5/32", "fd00:1:1::5/128")); err != nil {
+	plugged, err := k.Attach(t.Context(), pod, plugFor("c1", "10.244.1.5/32", "fd00:1:1::5/128"))
+	if err != nil {
 		t.Fatal(err)
 	}
 	h := openHandle(t, k.host)
@@ -286,6 +287,9 @@ func TestApplyHostMends(t *testing.T) {
 				t.Errorf("changes %q, want one with %q", changes, tt.says)
 			}
 			settled(t, k, state)
+			if port, err := h.LinkGetProtinfo(linkNamed(t, k.host, plugged.HostName)); err != nil || !port.Hairpin {
+				t.Errorf("port %+v, %v; want it to reflect", port, err)
+			}
 			reaches(t, k.host, pod, mustAddr("10.244.1.5"))
 			reaches(t, k.host, pod, mustAddr("fd00:1:1::5"))
 		})
