@@ -51,6 +51,9 @@ func TestInstallation(t *testing.T) {
 			t.Errorf("applied a second time, it changed something:\n%s", diff)
 		}
 	})
+	t.Run("overlay", func(t *testing.T) { testOverlay(t, c) })
+	t.Run("programs", func(t *testing.T) { testPrograms(t, c) })
+	t.Run("controller", func(t *testing.T) { testController(t, c) })
 	t.Run("rights of a node", func(t *testing.T) { testNodeRights(t, c) })
 	t.Run("rights of the controller", func(t *testing.T) { testControllerRights(t, c) })
 

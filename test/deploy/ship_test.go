@@ -1,0 +1,174 @@
+package deploy
+
+import (
+	"context"
+	"fmt"
+	"os"
+	"os/exec"
+	"path/filepath"
+	"regexp"
+	"slices"
+	"strings"
+	"syscall"
+	"testing"
+	"time"
+
+	appsv1 "k8s.io/api/apps/v1"
+	coordinationv1 "k8s.io/api/coordination/v1"
+	corev1 "k8s.io/api/core/v1"
+	"sigs.k8s.io/controller-runtime/pkg/client"
+
+	"fairlead.dev/fairlead/internal/config"
+	"fairlead.dev/fairlead/test/cluster"
+)
+
+// testOverlay builds the kustomization that docs/operator/install.md shows.
+func testOverlay(t *testing.T, c *cluster.Cluster) {
+	page, err := os.ReadFile(path(t, "..", "docs", "operator", "install.md"))
+	if err != nil {
+		t.Fatal(err)
+	}
+	example := regexp.MustCompile("(?s)```yaml\n(# kustomization.yaml\n.*?)```").FindSubmatch(page)
+	if example == nil {
+		t.Fatal("install.md shows no kustomization")
+	}
+	dir := t.TempDir()
+	base, err := filepath.Rel(dir, path(t))
+	if err != nil {
+		t.Fatal(err)
+	}
+	text := strings.Replace(string(example[1]), "../fairlead/deploy", base, 1)
+	if err := os.WriteFile(filepath.Join(dir, "kustomization.yaml"), []byte(text), 0o600); err != nil {
+		t.Fatal(err)
+	}
+	images := regexp.MustCompile(`image: (\S+)`).FindAllStringSubmatch(c.Kubectl("kustomize", dir), -1)
+	if len(images) != 2 {
+		t.Errorf("%d images; must be 2", len(images))
+	}
+	for _, m := range images {
+		if m[1] != "images.example/fairlead:v1.2.3" {
+			t.Errorf("image %s is not that of the overlay", m[1])
+		}
+	}
+}
+
+// testPrograms checks that the image has what the manifests run, and the daemon beside itself what it installs.
+func testPrograms(t *testing.T, c *cluster.Cluster) {
+	file, err := os.ReadFile(path(t, "Containerfile"))
+	if err != nil {
+		t.Fatal(err)
+	}
+	copied := regexp.MustCompile(`(?m)^COPY --from=build (.*) /usr/local/bin/$`).FindSubmatch(file)
+	if copied == nil {
+		t.Fatal("the Containerfile copies no programs to /usr/local/bin")
+	}
+	_, controller := controllerPod(t, c)
+	set := &appsv1.DaemonSet{}
+	if err := c.Client.Get(t.Context(), client.ObjectKey{Namespace: cluster.AccountNamespace, Name: "fairlead-node"}, set); err != nil {
+		t.Fatal(err)
+	}
+	for _, program := range []string{controller.Command[0], set.Spec.Template.Spec.Containers[0].Command[0], "fairlead-cni", "fairlead"} {
+		if !slices.Contains(strings.Fields(string(copied[1])), "/src/bin/"+program) {
+			t.Errorf("%s is not in the image", program)
+		}
+		if _, err := os.Stat(path(t, "..", "cmd", program)); err != nil {
+			t.Errorf("no program %s: %v", program, err)
+		}
+	}
+	node := config.DefaultNode()
+	node.NodeName = "node-a"
+	if err := config.Load(path(t, "config", "node.yaml"), &node); err != nil {
+		t.Fatal(err)
+	}
+	if err := node.Complete(); err != nil {
+		t.Fatal(err)
+	}
+	if err := node.Validate(); err != nil {
+		t.Errorf("config/node.yaml: %v", err)
+	}
+	mounts := set.Spec.Template.Spec.Containers[0].VolumeMounts
+	for _, dir := range []string{node.CNI.BinDir, node.CNI.ConfDir, node.StateDir} {
+		if !slices.ContainsFunc(mounts, func(m corev1.VolumeMount) bool { return m.MountPath == dir && !m.ReadOnly }) {
+			t.Errorf("%s of config/node.yaml is not mounted", dir)
+		}
+	}
+}
+
+// controllerPod is the pod of the Deployment and its container.
+func controllerPod(t *testing.T, c *cluster.Cluster) (corev1.PodSpec, corev1.Container) {
+	t.Helper()
+	d := &appsv1.Deployment{}
+	if err := c.Client.Get(t.Context(), client.ObjectKey{Namespace: cluster.AccountNamespace, Name: "fairlead-controller"}, d); err != nil {
+		t.Fatal(err)
+	}
+	return d.Spec.Template.Spec, d.Spec.Template.Spec.Containers[0]
+}
+
+// testController runs the controller as the Deployment does: as its user, with its configuration and its rights.
+func testController(t *testing.T, c *cluster.Cluster) {
+	if os.Geteuid() != 0 {
+		t.Skip("needs root: runs a program as another user")
+	}
+	spec, container := controllerPod(t, c)
+	uid := uint32(*spec.SecurityContext.RunAsUser)
+	if uid == 0 || !*spec.SecurityContext.RunAsNonRoot {
+		t.Fatal("the controller runs as root")
+	}
+	// Not t.TempDir, which is closed to other users.
+	dir, err := os.MkdirTemp("", "fairlead-deploy")
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(func() { _ = os.RemoveAll(dir) })
+	shipped, err := os.ReadFile(path(t, "config", "controller.yaml"))
+	if err != nil {
+		t.Fatal(err)
+	}
+	account, err := os.ReadFile(c.Account(cluster.ControllerAccount, ""))
+	if err != nil {
+		t.Fatal(err)
+	}
+	kubeconfig, file := filepath.Join(dir, "kubeconfig"), filepath.Join(dir, "controller.yaml")
+	for name, content := range map[string]string{
+		kubeconfig: string(account),
+		file:       string(shipped) + fmt.Sprintf("kubeconfig: %s\nmetricsAddress: \"0\"\n", kubeconfig),
+	} {
+		if err := os.WriteFile(name, []byte(content), 0o644); err != nil {
+			t.Fatal(err)
+		}
+	}
+	build := exec.CommandContext(t.Context(), "go", "build", "-o", dir, "./cmd/"+container.Command[0])
+	build.Dir = path(t, "..")
+	build.Env = append(os.Environ(), "CGO_ENABLED=0")
+	if out, err := build.CombinedOutput(); err != nil {
+		t.Fatalf("%v: %s", err, out)
+	}
+	if err := os.Chmod(dir, 0o755); err != nil {
+		t.Fatal(err)
+	}
+	var log strings.Builder
+	cmd := exec.Command(filepath.Join(dir, container.Command[0]), "--config="+file)
+	cmd.Stderr = &log
+	cmd.SysProcAttr = &syscall.SysProcAttr{Credential: &syscall.Credential{Uid: uid, Gid: uid}}
+	if err := cmd.Start(); err != nil {
+		t.Fatal(err)
+	}
+	ended := make(chan error, 1)
+	go func() { ended <- cmd.Wait() }()
+	c.Eventually(t, "the controller to lead", func(ctx context.Context) error {
+		lease := &coordinationv1.Lease{}
+		return c.Client.Get(ctx, client.ObjectKey{Namespace: cluster.AccountNamespace, Name: "fairlead-controller"}, lease)
+	})
+	if err := cmd.Process.Signal(syscall.SIGTERM); err != nil {
+		t.Error(err)
+	}
+	select {
+	case err := <-ended:
+		if err != nil || strings.Contains(log.String(), "forbidden") {
+			t.Errorf("the controller ended with %v\n%s", err, log.String())
+		}
+	case <-time.After(time.Minute):
+		_ = cmd.Process.Kill()
+		t.Errorf("the controller did not end\n%v", <-ended)
+	}
+}
