@@ -27,6 +27,7 @@ import (
 	"fairlead.dev/fairlead/internal/driver/native"
 	"fairlead.dev/fairlead/internal/gc"
 	"fairlead.dev/fairlead/internal/ipam/block"
+	"fairlead.dev/fairlead/internal/pod"
 	"fairlead.dev/fairlead/internal/run"
 )
 
@@ -71,18 +72,25 @@ func newController(ctx context.Context, cfg config.Controller) (*parts, error) {
 	for name, d := range drivers {
 		drivers[name] = driverMetrics.Wrap(name, d)
 	}
+	further, err := newFurther(cfg, mgr)
+	if err != nil {
+		return nil, err
+	}
 	attachments := controller.New(controller.Config{
-		Client:        mgr.GetClient(),
-		Live:          mgr.GetAPIReader(),
-		Drivers:       drivers,
-		DefaultDriver: cfg.DefaultNetwork.Driver,
-		Sources:       nil, // cfg.MultiVIFSources: none is built in yet, and Validate says so
-		Nodes:         served,
-		NodeGrace:     cfg.NodeGrace.Duration,
-		Events:        mgr.GetEventRecorder("fairlead-controller"),
-		Metrics:       own,
-		Workers:       cfg.Workers,
-		Synced:        fed,
+		Client:             mgr.GetClient(),
+		Live:               mgr.GetAPIReader(),
+		Drivers:            drivers,
+		DefaultDriver:      defaultDriver(cfg),
+		DefaultAddressOnly: cfg.DefaultNetwork.Binding == config.BindingAddressOnly,
+		FurtherDriver:      native.Name,
+		Sources:            further.sources,
+		Retry:              further.retry,
+		Nodes:              served,
+		NodeGrace:          cfg.NodeGrace.Duration,
+		Events:             mgr.GetEventRecorder("fairlead-controller"),
+		Metrics:            own,
+		Workers:            cfg.Workers,
+		Synced:             fed,
 	})
 	collector := gc.New(gc.Config{
 		Client:    mgr.GetClient(),
@@ -110,10 +118,56 @@ func newController(ctx context.Context, cfg config.Controller) (*parts, error) {
 		claims.SetupWithManager(mgr),
 		(&native.Nodes{Client: mgr.GetClient(), Store: store, Served: served}).SetupWithManager(mgr),
 		mgr.Add(collector),
+		further.addTo(mgr),
 		mgr.Add(server),
 		mgr.Add(everywhere(store.Run)),
 		mgr.Add(giveBack(mgr.GetCache())),
 	)
+}
+
+// defaultDriver is empty when the default network is not ours.
+func defaultDriver(cfg config.Controller) string {
+	if cfg.DefaultNetwork.Driver == config.DriverNone {
+		return ""
+	}
+	return cfg.DefaultNetwork.Driver
+}
+
+// further is what serves interfaces beside the default one.
+type further struct {
+	sources []pod.Source
+	// networks is nil unless the source npwg is enabled.
+	networks *controller.Networks
+}
+
+// newFurther makes the sources that the configuration enables, in its order.
+func newFurther(cfg config.Controller, mgr manager.Manager) (further, error) {
+	var f further
+	flat, err := cfg.WhereaboutsFlatFile()
+	if err != nil {
+		return f, err
+	}
+	for _, name := range cfg.MultiVIFSources {
+		if name == config.SourceNPWG {
+			f.networks = controller.NewNetworks(mgr.GetCache(), mgr.GetClient(), mgr.GetEventRecorder("fairlead-controller"), flat)
+			f.sources = append(f.sources, f.networks.Source)
+		}
+	}
+	return f, nil
+}
+
+func (f further) retry(ctx context.Context, again func()) error {
+	if f.networks == nil {
+		return nil
+	}
+	return f.networks.Watch(ctx, again)
+}
+
+func (f further) addTo(mgr manager.Manager) error {
+	if f.networks == nil {
+		return nil
+	}
+	return mgr.Add(f.networks)
 }
 
 // Run runs until ctx ends. The lease is given back on the way out, so that a

@@ -1,7 +1,10 @@
 package config
 
 import (
+	"encoding/json"
 	"fmt"
+	"os"
+	"path/filepath"
 	"regexp"
 	"slices"
 	"time"
@@ -20,9 +23,13 @@ type Controller struct {
 	NodeSelector *metav1.LabelSelector `json:"nodeSelector,omitempty"`
 	// DefaultNetwork gives every pod its default interface.
 	DefaultNetwork DefaultNetwork `json:"defaultNetwork"`
-	// MultiVIFSources are asked, in order, for further interfaces; none is
-	// there yet.
+	// MultiVIFSources are asked, in order, for further interfaces: "npwg" serves
+	// the pod annotation k8s.v1.cni.cncf.io/networks. Empty asks none.
 	MultiVIFSources []string `json:"multiVIFSources,omitempty"`
+	// WhereaboutsConf is the path of a flat file of whereabouts
+	// (whereabouts.conf): what the networks with its configuration leave open.
+	// Empty leaves it at whereabouts' own defaults.
+	WhereaboutsConf string `json:"whereaboutsConf,omitempty"`
 	// Workers reconcile at once; default 256. They mostly wait for the API
 	// server, and what waits together is written together.
 	Workers int `json:"workers,omitempty"`
@@ -41,8 +48,12 @@ type Controller struct {
 
 // DefaultNetwork is where default interfaces come from.
 type DefaultNetwork struct {
-	// Driver is "native".
+	// Driver is "native", or "none" when the default network is somebody else's
+	// and Fairlead serves further networks only.
 	Driver string `json:"driver"`
+	// Binding is "bridge" (default), or "addressOnly" when another CNI plugin
+	// makes the interface and has its addresses from fairlead-ipam.
+	Binding string `json:"binding,omitempty"`
 	// Pools are the names of the IPPools of the native driver, 1 to 16, default
 	// "default". A pod draws from the first that serves it and has addresses
 	// left. They may be written later than the controller starts.
@@ -66,10 +77,19 @@ type LeaderElection struct {
 	RetryPeriod metav1.Duration `json:"retryPeriod,omitempty"`
 }
 
+// What DefaultNetwork and MultiVIFSources choose from.
+const (
+	DriverNative       = "native"
+	DriverNone         = "none"
+	BindingBridge      = "bridge"
+	BindingAddressOnly = "addressOnly"
+	SourceNPWG         = "npwg"
+)
+
 // DefaultController returns the defaults.
 func DefaultController() Controller {
 	return Controller{
-		DefaultNetwork: DefaultNetwork{Driver: "native", Pools: []string{"default"}, Bridge: "fairlead0"},
+		DefaultNetwork: DefaultNetwork{Driver: DriverNative, Binding: BindingBridge, Pools: []string{"default"}, Bridge: "fairlead0"},
 		Workers:        256,
 		GCInterval:     metav1.Duration{Duration: 5 * time.Minute},
 		NodeGrace:      metav1.Duration{Duration: 5 * time.Minute},
@@ -94,7 +114,8 @@ var (
 // Validate returns everything that is wrong, each with its field path.
 func (c *Controller) Validate() error {
 	v := &invalid{}
-	v.check(c.DefaultNetwork.Driver == "native", "defaultNetwork.driver", c.DefaultNetwork.Driver, `must be "native"`)
+	v.check(slices.Contains([]string{DriverNative, DriverNone}, c.DefaultNetwork.Driver), "defaultNetwork.driver", c.DefaultNetwork.Driver, `must be "native" or "none"`)
+	v.check(slices.Contains([]string{BindingBridge, BindingAddressOnly}, c.DefaultNetwork.Binding), "defaultNetwork.binding", c.DefaultNetwork.Binding, `must be "bridge" or "addressOnly"`)
 	pools := c.DefaultNetwork.Pools
 	v.check(len(pools) >= 1 && len(pools) <= maxPools, "defaultNetwork.pools", pools, "must name 1 to 16 IPPools")
 	for i, name := range pools {
@@ -103,7 +124,13 @@ func (c *Controller) Validate() error {
 		v.check(!slices.Contains(pools[:i], name), field, name, "must be named once")
 	}
 	v.check(linkName.MatchString(c.DefaultNetwork.Bridge), "defaultNetwork.bridge", c.DefaultNetwork.Bridge, "must be an interface name of 1 to 15 characters")
-	v.check(len(c.MultiVIFSources) == 0, "multiVIFSources", c.MultiVIFSources, "must be empty: this build has no sources")
+	for i, name := range c.MultiVIFSources {
+		field := fmt.Sprintf("multiVIFSources[%d]", i)
+		v.check(name == SourceNPWG, field, name, `must be "npwg"`)
+		v.check(!slices.Contains(c.MultiVIFSources[:i], name), field, name, "must be named once")
+	}
+	v.check(c.DefaultNetwork.Driver != DriverNone || len(c.MultiVIFSources) > 0, "multiVIFSources", c.MultiVIFSources, `must name a source: with defaultNetwork.driver "none" there is nothing else to serve`)
+	v.check(c.WhereaboutsConf == "" || filepath.IsAbs(c.WhereaboutsConf), "whereaboutsConf", c.WhereaboutsConf, "must be an absolute path, or empty")
 	v.check(c.Workers >= 1 && c.Workers <= 1024, "workers", c.Workers, "must be between 1 and 1024")
 	v.check(c.GCInterval.Duration >= 10*time.Second, "gcInterval", c.GCInterval.Duration, "must be at least 10s")
 	v.check(c.NodeGrace.Duration >= 10*time.Second, "nodeGrace", c.NodeGrace.Duration, "must be at least 10s")
@@ -117,6 +144,22 @@ func (c *Controller) Validate() error {
 		v.check(false, "nodeSelector", c.NodeSelector.String(), err.Error())
 	}
 	return v.err()
+}
+
+// WhereaboutsFlatFile reads the file that WhereaboutsConf names; it is empty when
+// none is named.
+func (c *Controller) WhereaboutsFlatFile() ([]byte, error) {
+	if c.WhereaboutsConf == "" {
+		return nil, nil
+	}
+	raw, err := os.ReadFile(c.WhereaboutsConf)
+	if err != nil {
+		return nil, fmt.Errorf("whereaboutsConf: %w", err)
+	}
+	if !json.Valid(raw) {
+		return nil, fmt.Errorf("whereaboutsConf: %s: must be a JSON object", c.WhereaboutsConf)
+	}
+	return raw, nil
 }
 
 // Nodes returns the selector of the nodes that Fairlead serves.

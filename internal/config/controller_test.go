@@ -20,8 +20,9 @@ func TestControllerDefaultsAreValid(t *testing.T) {
 
 func TestControllerValidateNamesEveryField(t *testing.T) {
 	c := DefaultController()
-	c.DefaultNetwork = DefaultNetwork{Driver: "macvtap", Pools: []string{"pods", "No_Pool", "pods"}, Bridge: "a-name-of-sixteen"}
-	c.MultiVIFSources = []string{"npwg"}
+	c.DefaultNetwork = DefaultNetwork{Driver: "macvtap", Binding: "tap", Pools: []string{"pods", "No_Pool", "pods"}, Bridge: "a-name-of-sixteen"}
+	c.MultiVIFSources = []string{"npwg", "npwg", "sriov"}
+	c.WhereaboutsConf = "whereabouts.conf"
 	c.Workers = 0
 	c.GCInterval = metav1.Duration{}
 	c.NodeGrace = metav1.Duration{Duration: time.Second}
@@ -33,10 +34,39 @@ func TestControllerValidateNamesEveryField(t *testing.T) {
 	}
 	for _, want := range []string{
 		`defaultNetwork.driver: "macvtap"`, `defaultNetwork.pools[1]: "No_Pool"`, `defaultNetwork.pools[2]: "pods": must be named once`, `defaultNetwork.bridge: "a-name-of-sixteen"`,
-		"multiVIFSources: [npwg]", "workers: 0", "gcInterval: 0s", "nodeGrace: 1s", "leaderElection.leaseDuration: 3s", "nodeSelector:",
+		`defaultNetwork.binding: "tap"`, `multiVIFSources[1]: "npwg": must be named once`, `multiVIFSources[2]: "sriov"`, `whereaboutsConf: "whereabouts.conf"`, "workers: 0", "gcInterval: 0s", "nodeGrace: 1s", "leaderElection.leaseDuration: 3s", "nodeSelector:",
 	} {
 		if !strings.Contains(err.Error(), want) {
 			t.Errorf("the error does not say %q:\n%v", want, err)
+		}
+	}
+}
+
+func TestNothingToServe(t *testing.T) {
+	c := DefaultController()
+	c.DefaultNetwork.Driver = DriverNone
+	if err := c.Validate(); err == nil || !strings.Contains(err.Error(), "multiVIFSources: []: must name a source") {
+		t.Errorf("error %v", err)
+	}
+	c.MultiVIFSources = []string{SourceNPWG}
+	if err := c.Validate(); err != nil {
+		t.Error(err)
+	}
+}
+
+func TestWhereaboutsFlatFile(t *testing.T) {
+	c := DefaultController()
+	if raw, err := c.WhereaboutsFlatFile(); raw != nil || err != nil {
+		t.Errorf("none: %s, %v", raw, err)
+	}
+	c.WhereaboutsConf = filepath.Join(t.TempDir(), "whereabouts.conf")
+	for text, want := range map[string]string{`{"gateway":"10.0.0.1"}`: "", "{": "must be a JSON object"} {
+		if err := os.WriteFile(c.WhereaboutsConf, []byte(text), 0o600); err != nil {
+			t.Fatal(err)
+		}
+		raw, err := c.WhereaboutsFlatFile()
+		if want == "" && (err != nil || string(raw) != text) || want != "" && (err == nil || !strings.Contains(err.Error(), want)) {
+			t.Errorf("%s: %s, %v", text, raw, err)
 		}
 	}
 }

@@ -2,6 +2,7 @@ package controller
 
 import (
 	"context"
+	"errors"
 	"fmt"
 	"slices"
 	"time"
@@ -20,37 +21,53 @@ import (
 const activationRetry = time.Second
 
 // activate asks the drivers of those interfaces that a node waits for, and
-// writes down the ones that carry traffic. Most pods have none.
+// writes down which carry traffic, and of the others why not: the node says so
+// when it gives up. Most pods have none.
 func (r *Attachments) activate(ctx context.Context, p *corev1.Pod, record *v1alpha1.PodAttachment) (ctrl.Result, error) {
-	after := record.DeepCopy()
-	missing := false
+	var now []v1alpha1.InterfaceStatus
+	var errs []error
 	for _, iface := range record.Spec.Interfaces {
-		if !iface.WaitForActive || active(record, iface.Name) {
+		if !iface.WaitForActive {
 			continue
 		}
-		d, err := r.driverNamed(iface.Driver)
-		if err != nil {
-			return ctrl.Result{}, err
+		s := v1alpha1.InterfaceStatus{Name: iface.Name, Active: active(record, iface.Name)}
+		if !s.Active {
+			var err error
+			s.Active, err = r.isActive(ctx, p, iface)
+			switch {
+			case err != nil:
+				errs = append(errs, fmt.Errorf("activate interface %s of pod %s: %w", iface.Name, klog.KObj(p), err))
+				s.Message = clip(err.Error())
+			case !s.Active:
+				s.Message = fmt.Sprintf("driver %s waits for its network to carry the traffic", iface.Driver)
+			}
 		}
-		a, err := d.Ensure(ctx, driver.Request{Owner: ownerOf(p, iface.Name), Network: iface.Network, Default: iface.Default})
-		if err != nil {
-			return ctrl.Result{}, fmt.Errorf("activate interface %s of pod %s: %w", iface.Name, klog.KObj(p), err)
-		}
-		if !a.Active {
-			missing = true
-			continue
-		}
-		after.Status.Interfaces = append(after.Status.Interfaces, v1alpha1.InterfaceStatus{Name: iface.Name, Active: true})
+		now = append(now, s)
 	}
-	if len(after.Status.Interfaces) > len(record.Status.Interfaces) {
+	if !slices.Equal(now, record.Status.Interfaces) {
+		after := record.DeepCopy()
+		after.Status.Interfaces = now
 		if err := r.Client.Status().Patch(ctx, after, client.MergeFrom(record)); err != nil {
 			return ctrl.Result{}, fmt.Errorf("write active interfaces of pod %s: %w", klog.KObj(p), err)
 		}
 	}
-	if missing {
+	if err := errors.Join(errs...); err != nil {
+		return ctrl.Result{}, err
+	}
+	if slices.ContainsFunc(now, func(s v1alpha1.InterfaceStatus) bool { return !s.Active }) {
 		return ctrl.Result{RequeueAfter: activationRetry}, nil
 	}
 	return ctrl.Result{}, nil
+}
+
+// isActive asks the driver of an interface.
+func (r *Attachments) isActive(ctx context.Context, p *corev1.Pod, iface v1alpha1.Interface) (bool, error) {
+	d, err := r.driverNamed(iface.Driver)
+	if err != nil {
+		return false, err
+	}
+	a, err := d.Ensure(ctx, driver.Request{Owner: ownerOf(p, iface.Name), Network: iface.Network, Default: iface.Default})
+	return a.Active, err
 }
 
 func active(record *v1alpha1.PodAttachment, name string) bool {

@@ -24,6 +24,7 @@ import (
 	"sigs.k8s.io/controller-runtime/pkg/handler"
 	"sigs.k8s.io/controller-runtime/pkg/predicate"
 	"sigs.k8s.io/controller-runtime/pkg/reconcile"
+	"sigs.k8s.io/controller-runtime/pkg/source"
 
 	"fairlead.dev/fairlead/api/v1alpha1"
 	"fairlead.dev/fairlead/internal/driver"
@@ -38,8 +39,13 @@ type Config struct {
 	Live client.Reader
 	// Drivers by name.
 	Drivers map[string]driver.Driver
-	// DefaultDriver obtains the interface on the default network.
+	// DefaultDriver obtains the interface on the default network; empty when
+	// that is somebody else's.
 	DefaultDriver string
+	// DefaultAddressOnly says that another CNI plugin makes that interface.
+	DefaultAddressOnly bool
+	// FurtherDriver obtains all other interfaces.
+	FurtherDriver string
 	// Sources of further interfaces, in order.
 	Sources []pod.Source
 	// Nodes that are served.
@@ -53,6 +59,9 @@ type Config struct {
 	Metrics *Metrics
 	// Workers reconcile at once.
 	Workers int
+	// Retry tells of what may let pods have their network that had to wait, until
+	// ctx ends; nil when nothing does.
+	Retry func(ctx context.Context, again func()) error
 	// Synced reports whether the drivers know all that is taken. Until then
 	// nothing is reconciled.
 	Synced func() bool
@@ -102,6 +111,7 @@ func (r *Attachments) SetupWithManager(ctx context.Context, mgr ctrl.Manager) er
 	}
 	return ctrl.NewControllerManagedBy(mgr).
 		Named("attachments").
+		WatchesRawSource(source.Func(r.retry)).
 		For(&corev1.Pod{}).
 		Watches(&v1alpha1.PodAttachment{}, r.AttachmentEvents()).
 		Watches(&corev1.Node{}, handler.EnqueueRequestsFromMapFunc(r.podsOfNode), builder.WithPredicates(predicate.LabelChangedPredicate{})).
@@ -223,6 +233,18 @@ func (r *Attachments) podsOfNode(ctx context.Context, node client.Object) []reco
 // to the pods that got nothing so far.
 func (r *Attachments) podsThatWait(context.Context, client.Object) []reconcile.Request {
 	return r.waiting.all()
+}
+
+// retry enqueues the pods that wait whenever Config.Retry says so.
+func (r *Attachments) retry(ctx context.Context, q workqueue.TypedRateLimitingInterface[reconcile.Request]) error {
+	if r.Retry == nil {
+		return nil
+	}
+	return r.Retry(ctx, func() {
+		for _, req := range r.waiting.all() {
+			q.Add(req)
+		}
+	})
 }
 
 // sooner is the one of two results that comes back first.

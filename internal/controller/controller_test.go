@@ -276,7 +276,7 @@ func TestAllOrNothing(t *testing.T) {
 		}
 		return nil
 	})
-	h := start(t, cluster.New(t), d, withSecond)
+	h := start(t, cluster.New(t), d, withSource(withSecond))
 	p := h.Pod("web", h.node)
 	h.event(p, "NetworkExhausted")
 	h.Eventually(t, "the first interface to go back", func(context.Context) error {
@@ -327,12 +327,12 @@ func TestLostReplies(t *testing.T) {
 // A refused create keeps what was obtained for it, and the next try adopts it:
 // another leader may have done so and be writing the record.
 func TestRefusedCreateKeeps(t *testing.T) {
-	h := start(t, cluster.New(t), drivertest.NewMemory(driverName, 8), func(p *corev1.Pod) ([]pod.Interface, error) {
+	h := start(t, cluster.New(t), drivertest.NewMemory(driverName, 8), withSource(func(p *corev1.Pod) ([]pod.Interface, error) {
 		if p.Name != "bad" {
 			return nil, nil
 		}
 		return []pod.Interface{{Name: "net1", Network: v1alpha1.DefaultNetwork, Default: true}}, nil // two defaults: the schema refuses
-	})
+	}))
 	p := h.Pod("bad", h.node)
 	for range 3 {
 		h.event(p, "NetworkNotReady")
@@ -348,16 +348,26 @@ func TestActivation(t *testing.T) {
 	d.SetActive(false)
 	h := start(t, cluster.New(t), d)
 	p := h.Pod("web", h.node)
-	if record := h.record(p); !record.Spec.Interfaces[0].WaitForActive || len(record.Status.Interfaces) != 0 {
+	if record := h.record(p); !record.Spec.Interfaces[0].WaitForActive || active(record, "eth0") {
 		t.Fatalf("waits %v, status %v", record.Spec.Interfaces[0].WaitForActive, record.Status.Interfaces)
 	}
+	h.Eventually(t, "the record to say what is waited for", func(ctx context.Context) error {
+		record := &v1alpha1.PodAttachment{}
+		if err := h.Client.Get(ctx, keyOf(p), record); err != nil {
+			return err
+		}
+		if s := record.Status.Interfaces; len(s) != 1 || s[0].Active || !strings.Contains(s[0].Message, driverName) {
+			return fmt.Errorf("status %+v", record.Status)
+		}
+		return nil
+	})
 	d.SetActive(true)
 	h.Eventually(t, "the interface to be active", func(ctx context.Context) error {
 		record := &v1alpha1.PodAttachment{}
 		if err := h.Client.Get(ctx, keyOf(p), record); err != nil {
 			return err
 		}
-		if !active(record, "eth0") {
+		if !active(record, "eth0") || record.Status.Interfaces[0].Message != "" {
 			return fmt.Errorf("status %+v", record.Status)
 		}
 		return nil

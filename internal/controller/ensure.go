@@ -45,7 +45,7 @@ func (r *Attachments) ensure(ctx context.Context, p *corev1.Pod) error {
 // it; should the pod go meanwhile, garbage collection finds it.
 func (r *Attachments) obtainAndRecord(ctx context.Context, p *corev1.Pod) error {
 	interfaces, err := r.obtain(ctx, p)
-	if err != nil {
+	if err != nil || len(interfaces) == 0 {
 		return err
 	}
 	record := pod.Record(pod.IdentityOf(p), interfaces)
@@ -62,9 +62,9 @@ func (r *Attachments) obtainAndRecord(ctx context.Context, p *corev1.Pod) error 
 
 // obtain asks a driver for each interface of a pod: all or nothing.
 func (r *Attachments) obtain(ctx context.Context, p *corev1.Pod) (interfaces []v1alpha1.Interface, err error) {
-	wanted, err := pod.Interfaces(p, r.Sources)
-	if err != nil {
-		return nil, fmt.Errorf("%w: %w", driver.ErrInvalid, err)
+	wanted, err := r.wanted(p)
+	if err != nil || len(wanted) == 0 {
+		return nil, err
 	}
 	asks, err := r.describe(ctx, p)
 	if err != nil {
@@ -77,23 +77,62 @@ func (r *Attachments) obtain(ctx context.Context, p *corev1.Pod) (interfaces []v
 		}
 	}()
 	for _, w := range wanted {
-		d, err := r.driverOf(w.Network)
+		d, err := r.driverOf(w)
 		if err != nil {
 			return nil, err
 		}
-		owner := ownerOf(p, w.Name)
-		asks.Owner, asks.Network, asks.Default = owner, w.Network, w.Default
-		if !w.Default {
-			asks.Addresses, asks.Claim, asks.Sticky = nil, "", nil
+		a, err := d.Ensure(ctx, ask(p, asks, w))
+		if err == nil || len(a.Interface.Addresses) > 0 {
+			taken = append(taken, driver.Ref{Owner: ownerOf(p, w.Name), Interface: a.Interface})
 		}
-		a, err := d.Ensure(ctx, asks)
 		if err != nil {
 			return nil, fmt.Errorf("interface %s on network %s: %w", w.Name, w.Network, err)
 		}
-		taken = append(taken, driver.Ref{Owner: owner, Interface: a.Interface})
-		interfaces = append(interfaces, a.Interface)
+		interfaces = append(interfaces, complete(a.Interface, w))
 	}
 	return interfaces, nil
+}
+
+// wanted lists what a pod asks for. Whatever is wrong with it is ErrInvalid,
+// unless the source knows better.
+func (r *Attachments) wanted(p *corev1.Pod) ([]pod.Interface, error) {
+	var every []pod.Interface
+	if r.DefaultDriver != "" {
+		every = []pod.Interface{pod.Default(r.DefaultAddressOnly)}
+	}
+	wanted, err := pod.Interfaces(p, every, r.Sources)
+	if err != nil && driver.Result(err) == "Unknown" {
+		err = fmt.Errorf("%w: %w", driver.ErrInvalid, err)
+	}
+	return wanted, err
+}
+
+// ask is the request for one interface. What a pod asks for on the default
+// network holds nowhere else.
+func ask(p *corev1.Pod, r driver.Request, w pod.Interface) driver.Request {
+	r.Owner, r.Network, r.Default, r.AddressOnly = ownerOf(p, w.Name), w.Network, w.Default, w.AddressOnly
+	if !w.Default {
+		r.Addresses, r.Pools, r.EachPool = w.Addresses, w.Pools, w.EachPool
+		r.Claim, r.Sticky = "", nil
+	}
+	return r
+}
+
+// complete adds what the network, and not its pools, says of an interface.
+func complete(i v1alpha1.Interface, w pod.Interface) v1alpha1.Interface {
+	if len(w.Gateways) > 0 {
+		i.Gateways = w.Gateways
+	}
+	if len(w.Routes) > 0 {
+		i.Routes = append(slices.Clip(i.Routes), w.Routes...)
+	}
+	if w.MAC != "" {
+		i.MAC = w.MAC
+	}
+	if w.DNS != nil {
+		i.DNS = w.DNS
+	}
+	return i
 }
 
 // describe fills in what drivers choose by, the same for every interface but
@@ -153,7 +192,7 @@ func (r *Attachments) undo(ctx context.Context, p *corev1.Pod, taken []driver.Re
 	}
 	var errs []error
 	for _, ref := range slices.Backward(taken) {
-		d, err := r.driverOf(ref.Interface.Network)
+		d, err := r.driverNamed(ref.Interface.Driver)
 		if err == nil {
 			err = d.Release(ctx, ref)
 		}
@@ -164,12 +203,12 @@ func (r *Attachments) undo(ctx context.Context, p *corev1.Pod, taken []driver.Re
 	return errors.Join(errs...)
 }
 
-// driverOf chooses the driver of a network.
-func (r *Attachments) driverOf(network string) (driver.Driver, error) {
-	if network != v1alpha1.DefaultNetwork {
-		return nil, fmt.Errorf("%w: network %q: only the default network is served", driver.ErrNotFound, network)
+// driverOf chooses the driver of an interface.
+func (r *Attachments) driverOf(w pod.Interface) (driver.Driver, error) {
+	if w.Default {
+		return r.driverNamed(r.DefaultDriver)
 	}
-	return r.driverNamed(r.DefaultDriver)
+	return r.driverNamed(r.FurtherDriver)
 }
 
 func (r *Attachments) driverNamed(name string) (driver.Driver, error) {

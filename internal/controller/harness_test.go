@@ -45,16 +45,16 @@ const driverName = "memory"
 const nodeGrace = 2 * time.Second
 
 // start runs a controller that serves one node, until the test ends.
-func start(t *testing.T, c *cluster.Cluster, d *drivertest.Memory, sources ...pod.Source) *harness {
+func start(t *testing.T, c *cluster.Cluster, d *drivertest.Memory, with ...func(*Config, ctrl.Manager)) *harness {
 	t.Helper()
 	faults := cluster.NewFaults(nil)
 	h := &harness{Cluster: c, t: t, node: c.Namespace, driver: d, faults: faults}
 	h.Node(h.node, func(n *corev1.Node) { n.Labels["fairlead.dev/test"] = c.Namespace })
-	h.run(c.WithFaults(faults), sources)
+	h.run(c.WithFaults(faults), with)
 	return h
 }
 
-func (h *harness) run(cfg *rest.Config, sources []pod.Source) {
+func (h *harness) run(cfg *rest.Config, with []func(*Config, ctrl.Manager)) {
 	scheme := runtime.NewScheme()
 	if err := clientgoscheme.AddToScheme(scheme); err != nil {
 		h.t.Fatal(err)
@@ -75,19 +75,23 @@ func (h *harness) run(cfg *rest.Config, sources []pod.Source) {
 	if err != nil {
 		h.t.Fatal(err)
 	}
-	r := New(Config{
+	own := Config{
 		Client:        mgr.GetClient(),
 		Live:          mgr.GetAPIReader(),
 		Drivers:       map[string]driver.Driver{driverName: h.driver},
 		DefaultDriver: driverName,
-		Sources:       sources,
+		FurtherDriver: driverName,
 		Nodes:         labels.SelectorFromSet(labels.Set{"fairlead.dev/test": h.Namespace}),
 		NodeGrace:     nodeGrace,
 		Events:        mgr.GetEventRecorder("fairlead-controller"),
 		Metrics:       metrics,
 		Workers:       8,
 		Synced:        func() bool { return true },
-	})
+	}
+	for _, change := range with {
+		change(&own, mgr)
+	}
+	r := New(own)
 	ctx, cancel := context.WithCancel(context.Background())
 	if err := r.SetupWithManager(ctx, mgr); err != nil {
 		cancel()
@@ -101,6 +105,11 @@ func (h *harness) run(cfg *rest.Config, sources []pod.Source) {
 			h.t.Errorf("the controller ended with: %v", err)
 		}
 	})
+}
+
+// withSource gives the controller a further source.
+func withSource(s pod.Source) func(*Config, ctrl.Manager) {
+	return func(c *Config, _ ctrl.Manager) { c.Sources = append(c.Sources, s) }
 }
 
 // record waits for the attachment of one incarnation of a pod.

@@ -173,12 +173,12 @@ func TestReleaseWithoutTheNode(t *testing.T) {
 		{name: "fence-forgotten", node: fence, text: ""},
 	}
 	d := drivertest.NewMemory(driverName, 2*len(cases)+2)
-	h := start(t, cluster.Exclusive(t), d, func(p *corev1.Pod) ([]pod.Interface, error) {
+	h := start(t, cluster.Exclusive(t), d, withSource(func(p *corev1.Pod) ([]pod.Interface, error) {
 		if p.Name != "unreachable-two-pools" {
 			return nil, nil
 		}
 		return withSecond(p)
-	})
+	}))
 	poolOf := map[string]string{}
 	for _, tc := range cases {
 		poolOf[tc.name] = tc.pool
@@ -428,7 +428,7 @@ func TestCollectedFromALostNode(t *testing.T) {
 // of the pod, or the pod was forgotten after three tries.
 func TestOneInterfaceThatFailsKeepsNoOther(t *testing.T) {
 	d := drivertest.NewMemory(driverName, 8)
-	h := start(t, cluster.New(t), d, withSecond)
+	h := start(t, cluster.New(t), d, withSource(withSecond))
 	p := h.Pod("web", h.node)
 	h.record(p)
 	d.FailWith(func(method string, o driver.Owner) error {

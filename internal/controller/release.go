@@ -65,8 +65,6 @@ func (r *Attachments) release(ctx context.Context, record *v1alpha1.PodAttachmen
 	}
 	if err := r.giveBack(ctx, record); err != nil {
 		r.Metrics.released(err)
-		r.Events.Eventf(podRef(record), record, corev1.EventTypeWarning, eventFailed, "ReleaseNetwork",
-			"could not give back %s of network %s, trying again: %v", record.Spec.Summary.Addresses, networksOf(record), err)
 		return ctrl.Result{}, errors.Join(fmt.Errorf("release PodAttachment %s: %w", klog.KObj(record), err),
 			r.showUnreleased(ctx, record, driver.Result(err), err.Error()))
 	}
@@ -81,18 +79,22 @@ func (r *Attachments) release(ctx context.Context, record *v1alpha1.PodAttachmen
 	return ctrl.Result{}, nil
 }
 
-// announce posts what became of a release that was not as usual: it had failed
-// or been waited for, or the node had no part in it.
+// announce posts what became of the addresses on further networks, each time.
+// On the default network it does so of a release that was not as usual: it had
+// failed or been waited for, or the node had no part in it.
 func (r *Attachments) announce(record *v1alpha1.PodAttachment, v verdict) {
-	if v.proof == detached && meta.FindStatusCondition(record.Status.Conditions, v1alpha1.ConditionReleased) == nil {
-		return
-	}
+	asUsual := v.proof == detached && meta.FindStatusCondition(record.Status.Conditions, v1alpha1.ConditionReleased) == nil
 	kind := corev1.EventTypeNormal
 	if v.proof == reclaimed {
 		kind = corev1.EventTypeWarning
 	}
-	r.Events.Eventf(podRef(record), record, kind, eventCollected, "ReleaseNetwork",
-		"gave back %s of network %s: %s", record.Spec.Summary.Addresses, networksOf(record), v.text)
+	for _, iface := range record.Spec.Interfaces {
+		if asUsual && iface.Network == v1alpha1.DefaultNetwork {
+			continue
+		}
+		r.Events.Eventf(podRef(record), record, kind, eventCollected, "ReleaseNetwork",
+			"gave back %s of network %s: %s", addressesOf(iface), iface.Network, v.text)
+	}
 }
 
 // awaitNode shows what a release waits for. A node that is well usually speaks
@@ -135,7 +137,8 @@ func (r *Attachments) askDeletion(ctx context.Context, record *v1alpha1.PodAttac
 	return ctrl.Result{}, nil
 }
 
-// giveBack releases every interface, and does not stop at one that fails.
+// giveBack releases every interface, and does not stop at one that fails, which
+// it posts.
 func (r *Attachments) giveBack(ctx context.Context, record *v1alpha1.PodAttachment) error {
 	var errs []error
 	for _, ref := range refsOf(record) {
@@ -145,6 +148,8 @@ func (r *Attachments) giveBack(ctx context.Context, record *v1alpha1.PodAttachme
 		}
 		if err != nil {
 			errs = append(errs, fmt.Errorf("interface %s: %w", ref.Interface.Name, err))
+			r.Events.Eventf(podRef(record), record, corev1.EventTypeWarning, eventFailed, "ReleaseNetwork", "%s",
+				clip(fmt.Sprintf("could not give back %s of network %s, trying again: %v", addressesOf(ref.Interface), ref.Interface.Network, err)))
 		}
 	}
 	return errors.Join(errs...)
@@ -193,12 +198,14 @@ func podRef(record *v1alpha1.PodAttachment) *corev1.Pod {
 	}
 }
 
-func networksOf(record *v1alpha1.PodAttachment) string {
-	var names []string
-	for _, iface := range record.Spec.Interfaces {
-		names = append(names, iface.Network)
+// addressesOf are an interface's addresses without prefix lengths.
+func addressesOf(iface v1alpha1.Interface) string {
+	var out []string
+	for _, cidr := range iface.Addresses {
+		a, _, _ := strings.Cut(cidr, "/")
+		out = append(out, a)
 	}
-	return strings.Join(names, ", ")
+	return strings.Join(out, ",")
 }
 
 // clip keeps a message within what a condition may hold.

@@ -64,6 +64,11 @@ type Request struct {
 	Sticky map[v1alpha1.Sticky]string
 	// Pools that the pod asks for, in order; empty for those of the network.
 	Pools []string
+	// EachPool asks for addresses of every one of Pools, not of the first that
+	// serves the pod. Addresses then has at most one per family of each.
+	EachPool bool
+	// AddressOnly says that another CNI plugin makes the interface.
+	AddressOnly bool
 	// Labels of the pod, its namespace and its node; nil while they are not
 	// known.
 	PodLabels, NamespaceLabels, NodeLabels map[string]string
@@ -95,7 +100,8 @@ type Driver interface {
 	// that a later Ensure or Release of the same owner would not find.
 	//
 	// It fails with ErrInvalid, ErrExhausted, ErrNotFound, ErrConflict or
-	// ErrUnavailable.
+	// ErrUnavailable. The attachment then has the addresses that were obtained
+	// nevertheless, if any, and can be released.
 	Ensure(ctx context.Context, r Request) (Attachment, error)
 
 	// Release gives an interface back. It needs the record only, and returns

@@ -2,7 +2,9 @@ package pod
 
 import (
 	"fmt"
+	"net/netip"
 	"regexp"
+	"slices"
 
 	corev1 "k8s.io/api/core/v1"
 
@@ -18,6 +20,26 @@ type Interface struct {
 	Network string
 	// Default is true for the interface whose addresses are the pod's.
 	Default bool
+	// AddressOnly is true when another CNI plugin makes the interface.
+	AddressOnly bool
+	// Pools that it draws from: from the first that serves it, or with EachPool
+	// from all of them. Empty takes those of the default network.
+	Pools    []string
+	EachPool bool
+	// Addresses and MAC that the pod asks for.
+	Addresses []netip.Addr
+	MAC       string
+	// Gateways of the network, where it names its own; else those of the pools.
+	Gateways []string
+	// Routes and DNS of the network, beside those of the pools.
+	Routes []v1alpha1.Route
+	DNS    *v1alpha1.DNS
+}
+
+// Default is the interface on the default network. With addressOnly another CNI
+// plugin makes it.
+func Default(addressOnly bool) Interface {
+	return Interface{Name: defaultInterface, Network: v1alpha1.DefaultNetwork, Default: true, AddressOnly: addressOnly}
 }
 
 // Source finds further interfaces in a pod: one way of asking for them. It
@@ -30,10 +52,10 @@ const defaultInterface = "eth0"
 
 var interfaceName = regexp.MustCompile(`^[a-zA-Z0-9][a-zA-Z0-9_.-]{0,14}$`)
 
-// Interfaces lists what a pod asks for: the default interface, then what each
+// Interfaces lists what a pod asks for: what every pod gets, then what each
 // source finds, in order.
-func Interfaces(p *corev1.Pod, sources []Source) ([]Interface, error) {
-	all := []Interface{{Name: defaultInterface, Network: v1alpha1.DefaultNetwork, Default: true}}
+func Interfaces(p *corev1.Pod, every []Interface, sources []Source) ([]Interface, error) {
+	all := slices.Clone(every)
 	for _, source := range sources {
 		more, err := source(p)
 		if err != nil {
@@ -44,7 +66,7 @@ func Interfaces(p *corev1.Pod, sources []Source) ([]Interface, error) {
 	taken := map[string]bool{}
 	for i := range all {
 		if all[i].Name == "" {
-			all[i].Name = fmt.Sprintf("net%d", i)
+			all[i].Name = fmt.Sprintf("net%d", i+1-len(every))
 		}
 		name := all[i].Name
 		if !interfaceName.MatchString(name) {

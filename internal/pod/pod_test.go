@@ -92,7 +92,7 @@ func TestInterfaces(t *testing.T) {
 	}
 	for _, tc := range cases {
 		t.Run(tc.name, func(t *testing.T) {
-			got, err := Interfaces(&corev1.Pod{}, tc.sources)
+			got, err := Interfaces(&corev1.Pod{}, []Interface{Default(false)}, tc.sources)
 			if tc.wantErr != "" {
 				if err == nil || !strings.Contains(err.Error(), tc.wantErr) {
 					t.Fatalf("error %v, want one that says %q", err, tc.wantErr)

@@ -92,7 +92,7 @@ func newList(crd *apiextensionsv1.CustomResourceDefinition) *metav1.PartialObjec
 	list := &metav1.PartialObjectMetadataList{}
 	list.SetGroupVersionKind(schema.GroupVersionKind{
 		Group:   crd.Spec.Group,
-		Version: v1alpha1.GroupVersion.Version,
+		Version: crd.Spec.Versions[0].Name,
 		Kind:    crd.Spec.Names.ListKind,
 	})
 	return list

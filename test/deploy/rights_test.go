@@ -169,22 +169,23 @@ func testRights(t *testing.T, a *account, want map[string]string) {
 func testControllerRights(t *testing.T, c *cluster.Cluster) {
 	a := newAccount(t, c.Account(cluster.ControllerAccount, ""))
 	testRights(t, a, map[string]string{
-		"pods":                  "get list watch",
-		"nodes":                 "get list watch",
-		"namespaces":            "get list watch",
-		"podattachments":        "get list watch create patch delete",
-		"podattachments/status": "patch",
-		"nodenetworks":          "get list watch create patch",
-		"ippools":               "get list watch",
-		"ippools/status":        "patch",
-		"ipblocks":              "get list watch create update delete",
-		"ipreservations":        "get list watch",
-		"ipreservations/status": "patch",
-		"ipclaims":              "get list watch create delete",
-		"ipclaims/status":       "patch",
-		"events":                "create patch",
-		"leases of ours":        "create get update",
-		"other leases of ours":  "create", // RBAC cannot tell the name of what is created
+		"pods":                         "get list watch",
+		"nodes":                        "get list watch",
+		"namespaces":                   "get list watch",
+		"podattachments":               "get list watch create patch delete",
+		"podattachments/status":        "patch",
+		"nodenetworks":                 "get list watch create patch",
+		"ippools":                      "get list watch create",
+		"networkattachmentdefinitions": "get list watch",
+		"ippools/status":               "patch",
+		"ipblocks":                     "get list watch create update delete",
+		"ipreservations":               "get list watch",
+		"ipreservations/status":        "patch",
+		"ipclaims":                     "get list watch create delete",
+		"ipclaims/status":              "patch",
+		"events":                       "create patch",
+		"leases of ours":               "create get update",
+		"other leases of ours":         "create", // RBAC cannot tell the name of what is created
 	})
 }
 

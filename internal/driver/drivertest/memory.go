@@ -130,6 +130,9 @@ func (m *Memory) Ensure(ctx context.Context, r driver.Request) (driver.Attachmen
 		WaitForActive: !m.active,
 		Binding:       v1alpha1.Binding{Bridge: &v1alpha1.BridgeBinding{Name: "fairlead0"}},
 	}
+	if r.AddressOnly {
+		iface.Binding = v1alpha1.Binding{AddressOnly: &v1alpha1.AddressOnlyBinding{}}
+	}
 	m.held[key] = driver.Ref{Owner: r.Owner, Interface: iface}
 	return driver.Attachment{Interface: iface, Active: m.active}, nil
 }

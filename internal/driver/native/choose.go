@@ -4,16 +4,21 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"net/netip"
 	"slices"
 	"strings"
 
+	"fairlead.dev/fairlead/api/v1alpha1"
 	"fairlead.dev/fairlead/internal/driver"
 	"fairlead.dev/fairlead/internal/ipam/block"
 )
 
 // Ensure implements driver.Driver. It asks the pools in order; all addresses
-// of an interface come from one of them.
+// of an interface come from one of them, or from each.
 func (d *Driver) Ensure(ctx context.Context, r driver.Request) (driver.Attachment, error) {
+	if r.EachPool {
+		return d.each(ctx, r)
+	}
 	names := d.cfg.Pools
 	if len(r.Pools) > 0 {
 		names = r.Pools
@@ -64,6 +69,84 @@ func (d *Driver) again(ctx context.Context, names []string, held []block.Lease, 
 		return driver.Attachment{}, fmt.Errorf("pool %s: %w", best.Name(), err)
 	}
 	return a, nil
+}
+
+// each obtains addresses of every pool. The owner is the same for all of them,
+// so pools that overlap may give one address, and once.
+func (d *Driver) each(ctx context.Context, r driver.Request) (driver.Attachment, error) {
+	var whole driver.Attachment
+	parts, err := d.split(r)
+	if err != nil {
+		return whole, err
+	}
+	for i, name := range r.Pools {
+		a, err := d.part(ctx, name, parts[i])
+		if err != nil {
+			return whole, fmt.Errorf("pool %s: %w", name, err)
+		}
+		if i == 0 {
+			whole = a
+			continue
+		}
+		merge(&whole.Interface, a.Interface)
+	}
+	return whole, nil
+}
+
+// part obtains addresses of one of several pools. Whether the pool would still
+// serve the pod does not matter when it has addresses of it.
+func (d *Driver) part(ctx context.Context, name string, r driver.Request) (driver.Attachment, error) {
+	pool, err := d.pools.Get(name)
+	if err != nil {
+		return driver.Attachment{}, err
+	}
+	has := func(l block.Lease) bool { return l.Domain == pool.Domain() && pool.Covers(l.Addr) }
+	if slices.ContainsFunc(d.store.Held(string(r.PodUID), r.Interface), has) {
+		return d.take(ctx, pool, r)
+	}
+	return d.from(ctx, name, r)
+}
+
+// split gives each pool the requested addresses that it has.
+func (d *Driver) split(r driver.Request) ([]driver.Request, error) {
+	parts := make([]driver.Request, len(r.Pools))
+	placed := map[netip.Addr]bool{}
+	for i, name := range r.Pools {
+		pool, err := d.pools.Get(name)
+		if err != nil {
+			return nil, err
+		}
+		parts[i] = r
+		parts[i].Addresses = nil
+		for _, a := range r.Addresses {
+			if pool.Covers(a) {
+				parts[i].Addresses, placed[a] = append(parts[i].Addresses, a), true
+			}
+		}
+	}
+	for _, a := range r.Addresses {
+		if !placed[a] {
+			return nil, fmt.Errorf("%w: address %s is in no range of the pools %s", driver.ErrInvalid, a, strings.Join(r.Pools, ", "))
+		}
+	}
+	return parts, nil
+}
+
+// merge adds what a further pool gave.
+func merge(whole *v1alpha1.Interface, more v1alpha1.Interface) {
+	address := func(cidr string) string { a, _, _ := strings.Cut(cidr, "/"); return a }
+	for _, a := range more.Addresses {
+		if !slices.ContainsFunc(whole.Addresses, func(b string) bool { return address(a) == address(b) }) {
+			whole.Addresses = append(whole.Addresses, a)
+		}
+	}
+	for _, gw := range more.Gateways {
+		is4 := func(text string) bool { return !strings.Contains(text, ":") }
+		if !slices.ContainsFunc(whole.Gateways, func(g string) bool { return is4(g) == is4(gw) }) {
+			whole.Gateways = append(whole.Gateways, gw)
+		}
+	}
+	whole.Routes = append(slices.Clip(whole.Routes), more.Routes...)
 }
 
 // from obtains an interface from one pool, if that serves the pod.

@@ -75,6 +75,9 @@ func (d *Driver) take(ctx context.Context, pool Pool, r driver.Request) (driver.
 	if err != nil {
 		return driver.Attachment{}, err
 	}
+	if r.AddressOnly && pool.PerNode() {
+		return driver.Attachment{}, fmt.Errorf("%w: its blocks are routed to nodes, which needs Fairlead's own interface: another plugin needs a pool with placement Shared", driver.ErrInvalid)
+	}
 	leases, err := d.store.Take(ctx, pool.Pool, wish)
 	if err != nil {
 		return driver.Attachment{}, translate(err)
@@ -88,7 +91,7 @@ func (d *Driver) take(ctx context.Context, pool Pool, r driver.Request) (driver.
 		Pool:    pool.Name(),
 		Claim:   wish.Claim,
 		Routes:  pool.Routes,
-		Binding: v1alpha1.Binding{Bridge: &v1alpha1.BridgeBinding{Name: d.cfg.Bridge}},
+		Binding: d.binding(r),
 	}
 	for _, lease := range leases {
 		iface.Addresses = append(iface.Addresses, pool.Prefix(lease.Addr).String())
@@ -97,6 +100,14 @@ func (d *Driver) take(ctx context.Context, pool Pool, r driver.Request) (driver.
 		}
 	}
 	return driver.Attachment{Interface: iface, Active: true}, nil
+}
+
+// binding of an interface.
+func (d *Driver) binding(r driver.Request) v1alpha1.Binding {
+	if r.AddressOnly {
+		return v1alpha1.Binding{AddressOnly: &v1alpha1.AddressOnlyBinding{}}
+	}
+	return v1alpha1.Binding{Bridge: &v1alpha1.BridgeBinding{Name: d.cfg.Bridge}}
 }
 
 // gateway of a family: the pool's, or where blocks are routed to nodes the

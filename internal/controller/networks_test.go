@@ -1,0 +1,242 @@
+package controller
+
+import (
+	"context"
+	"fmt"
+	"slices"
+	"strings"
+	"testing"
+
+	"github.com/google/go-cmp/cmp"
+	corev1 "k8s.io/api/core/v1"
+	"k8s.io/apimachinery/pkg/api/meta"
+	"k8s.io/apimachinery/pkg/types"
+	"k8s.io/client-go/tools/events"
+	ctrl "sigs.k8s.io/controller-runtime"
+	ctrlcache "sigs.k8s.io/controller-runtime/pkg/cache"
+	"sigs.k8s.io/controller-runtime/pkg/client"
+
+	"fairlead.dev/fairlead/api/v1alpha1"
+	"fairlead.dev/fairlead/internal/driver"
+	"fairlead.dev/fairlead/internal/driver/drivertest"
+	"fairlead.dev/fairlead/internal/pod"
+	"fairlead.dev/fairlead/test/cluster"
+)
+
+// startNetworks runs a controller with the source npwg.
+func startNetworks(t *testing.T, c *cluster.Cluster, with ...func(*Config, ctrl.Manager)) (*harness, *Networks) {
+	t.Helper()
+	c.Networks()
+	var networks *Networks
+	npwg := func(cfg *Config, mgr ctrl.Manager) {
+		networks = NewNetworks(mgr.GetCache(), mgr.GetClient(), mgr.GetEventRecorder("fairlead-controller"), nil)
+		cfg.Sources, cfg.Retry = append(cfg.Sources, networks.Source), networks.Watch
+		if err := mgr.Add(networks); err != nil {
+			t.Fatal(err)
+		}
+	}
+	return start(t, c, drivertest.NewMemory(driverName, 64), append(with, npwg)...), networks
+}
+
+func onNetworks(text string) func(*corev1.Pod) {
+	return func(p *corev1.Pod) { p.Annotations = map[string]string{pod.AnnotationNetworks: text} }
+}
+
+// shape is the interfaces of a record: name, network, and whether another plugin
+// makes it.
+func shape(record *v1alpha1.PodAttachment) []string {
+	var out []string
+	for _, i := range record.Spec.Interfaces {
+		text := i.Name + " " + i.Network
+		if i.Binding.AddressOnly != nil {
+			text += " addressOnly"
+		}
+		out = append(out, text)
+	}
+	return out
+}
+
+func TestNetworksOfAPod(t *testing.T) {
+	h, _ := startNetworks(t, cluster.New(t))
+	h.Network("ours", `{"type":"bridge","ipam":{"type":"fairlead-ipam","pools":["a"]}}`)
+	// whereabouts#704: networks of others break nothing, and are left alone.
+	h.Network("foreign", `{"type":"macvlan","ipam":{"type":"host-local"}}`)
+	h.Network("wrong", `{"type":"macvlan","ipam":{"type":"whereabouts","range":"10.0.0"}}`)
+
+	p := h.Pod("both", h.node, onNetworks("foreign,ours,ours@fast"))
+	want := []string{"eth0 default", "net2 " + h.Namespace + "/ours addressOnly", "fast " + h.Namespace + "/ours addressOnly"}
+	if diff := cmp.Diff(want, shape(h.record(p))); diff != "" {
+		t.Errorf("-want +got:\n%s", diff)
+	}
+	p = h.Pod("foreign-only", h.node, onNetworks("foreign"))
+	if diff := cmp.Diff([]string{"eth0 default"}, shape(h.record(p))); diff != "" {
+		t.Errorf("-want +got:\n%s", diff)
+	}
+	if note := h.event(h.Pod("bad", h.node, onNetworks("a/b/c")), "NetworkInvalid"); !strings.Contains(note, pod.AnnotationNetworks) {
+		t.Error(note)
+	}
+	if note := h.event(h.Pod("wrong", h.node, onNetworks("wrong")), "NetworkInvalid"); !strings.Contains(note, "ipam.range") {
+		t.Error(note)
+	}
+
+	// A network that comes after its pod.
+	late := h.Pod("late", h.node, onNetworks("late"))
+	if note := h.event(late, "NetworkNotFound"); !strings.Contains(note, h.Namespace+"/late") {
+		t.Error(note)
+	}
+	h.Network("late", `{"plugins":[{"type":"bridge","ipam":{"type":"fairlead-ipam","pools":["a"]}}]}`)
+	h.record(late)
+}
+
+// Deletion of a pod gives back what it had on every network, with an event for
+// each network that is not the default one, and needs no network that is still
+// there: the control loop of whereabouts frees nothing then (ipam.md 1.6).
+func TestDeletionGivesBackOnEveryNetwork(t *testing.T) {
+	h, _ := startNetworks(t, cluster.New(t))
+	network := h.Network("blue", `{"type":"bridge","ipam":{"type":"fairlead-ipam","pools":["a"]}}`)
+	h.driver.FailWith(func(method string, o driver.Owner) error {
+		if method == "release" && o.PodName == "web" && o.Interface == "net1" {
+			return fmt.Errorf("%w: on fire", driver.ErrUnavailable)
+		}
+		return nil
+	})
+	p := h.Pod("web", h.node, onNetworks("blue,blue"))
+	record := h.record(p)
+	if len(record.Spec.Interfaces) != 3 {
+		t.Fatalf("interfaces %v", shape(record))
+	}
+	if err := h.Client.Delete(t.Context(), network); err != nil {
+		t.Fatal(err)
+	}
+	h.delete(p)
+	h.waitState(p, "deleting")
+	h.say(p, v1alpha1.SandboxDetached)
+
+	first, _, _ := strings.Cut(record.Spec.Interfaces[1].Addresses[0], "/")
+	note := h.event(p, "IPAddressGarbageCollectionFailed")
+	if !strings.Contains(note, first) || !strings.Contains(note, h.Namespace+"/blue") || !strings.Contains(note, "on fire") {
+		t.Errorf("event %q does not name address %s, its network and why", note, first)
+	}
+	h.driver.FailWith(nil)
+	h.waitState(p, "absent")
+	if n := h.heldBy(p); n != 0 {
+		t.Errorf("%d interfaces still held", n)
+	}
+	note = h.event(p, "IPAddressGarbageCollected")
+	if !strings.Contains(note, "192.0.2.") || !strings.Contains(note, "of network") {
+		t.Errorf("event %q names no address and network", note)
+	}
+}
+
+// Where the default network is somebody else's, only pods with further networks
+// have a record.
+func TestNoDefaultNetwork(t *testing.T) {
+	h, _ := startNetworks(t, cluster.New(t), func(c *Config, _ ctrl.Manager) { c.DefaultDriver = "" })
+	h.Network("blue", `{"type":"bridge","ipam":{"type":"fairlead-ipam","pools":["a"]}}`)
+	plain := h.Pod("plain", h.node)
+	p := h.Pod("web", h.node, onNetworks("blue"))
+	if diff := cmp.Diff([]string{"net1 " + h.Namespace + "/blue addressOnly"}, shape(h.record(p))); diff != "" {
+		t.Errorf("-want +got:\n%s", diff)
+	}
+	if got := h.state(t.Context(), plain); got != "absent" {
+		t.Errorf("the record of a pod on the default network is %s", got)
+	}
+	h.delete(p)
+	h.waitState(p, "deleting")
+	h.say(p, v1alpha1.SandboxDetached)
+	h.waitState(p, "absent")
+}
+
+func TestDefaultNetworkByAnotherPlugin(t *testing.T) {
+	h := start(t, cluster.New(t), drivertest.NewMemory(driverName, 8), func(c *Config, _ ctrl.Manager) { c.DefaultAddressOnly = true })
+	record := h.record(h.Pod("web", h.node))
+	if diff := cmp.Diff([]string{"eth0 default addressOnly"}, shape(record)); diff != "" || !record.Spec.Interfaces[0].Default {
+		t.Errorf("-want +got:\n%s", diff)
+	}
+}
+
+// A network with the configuration of whereabouts has its pools written, before
+// a pod needs them, and again when somebody deletes one.
+func TestPoolsOfWhereabouts(t *testing.T) {
+	c := cluster.New(t)
+	h, networks := startNetworks(t, c)
+	network := h.Network("wb", `{"type":"macvlan","ipam":{"type":"whereabouts","network_name":"`+h.Namespace+`","range":"10.0.0.0/24",
+		"exclude":["10.0.0.0/28"],"gateway":"10.0.0.1","ipRanges":[{"range":"fd00::/64"}],"routes":[{"dst":"10.8.0.0/16"}],"node_slice_size":"/28"}}`)
+	var pools v1alpha1.IPPoolList
+	two := func(ctx context.Context) error {
+		if err := h.Client.List(ctx, &pools); err != nil {
+			return err
+		}
+		pools.Items = slices.DeleteFunc(pools.Items, func(p v1alpha1.IPPool) bool { return p.Spec.Domain != h.Namespace || p.DeletionTimestamp != nil })
+		if len(pools.Items) != 2 {
+			return fmt.Errorf("there are %d", len(pools.Items))
+		}
+		return nil
+	}
+	h.Eventually(t, "two pools", two)
+	t.Cleanup(func() {
+		for i := range pools.Items {
+			if err := client.IgnoreNotFound(c.Client.Delete(context.Background(), &pools.Items[i])); err != nil {
+				t.Error(err)
+			}
+		}
+	})
+	for _, p := range pools.Items {
+		if p.Labels["app.kubernetes.io/managed-by"] != "fairlead-controller" {
+			t.Errorf("pool %s has labels %v", p.Name, p.Labels)
+		}
+	}
+	if err := h.Client.Delete(t.Context(), &pools.Items[0]); err != nil {
+		t.Fatal(err)
+	}
+	h.Eventually(t, "two pools again", two)
+
+	record := h.record(h.Pod("web", h.node, onNetworks("wb")))
+	i := record.Spec.Interfaces[1]
+	if i.Gateways[0] != "10.0.0.1" || i.Routes[0].Destination != "10.8.0.0/16" {
+		t.Errorf("interface %+v", i)
+	}
+	known, err := networks.get(types.NamespacedName{Namespace: h.Namespace, Name: "wb"})
+	if err != nil || len(wantedOf(pod.Selection{}, known).Pools) != 2 || !wantedOf(pod.Selection{}, known).EachPool {
+		t.Errorf("error %v, network %+v", err, known)
+	}
+	if err := h.Client.Delete(t.Context(), network); err != nil {
+		t.Fatal(err)
+	}
+	h.Eventually(t, "the network to be forgotten", func(context.Context) error {
+		if _, err := networks.get(types.NamespacedName{Namespace: h.Namespace, Name: "wb"}); err == nil {
+			return fmt.Errorf("it is still known")
+		}
+		return nil
+	})
+	if err := two(t.Context()); err != nil {
+		t.Errorf("the pools went with their network: %v", err)
+	}
+}
+
+// absent is a cluster without NetworkAttachmentDefinitions.
+type absent struct{ ctrlcache.Informers }
+
+func (absent) GetInformer(context.Context, client.Object, ...ctrlcache.InformerGetOption) (ctrlcache.Informer, error) {
+	return nil, &meta.NoKindMatchError{GroupKind: definitionKind.GroupKind()}
+}
+
+func TestWithoutNetworkAttachmentDefinitions(t *testing.T) {
+	ctx, cancel := context.WithCancel(t.Context())
+	n := NewNetworks(absent{}, nil, events.NewFakeRecorder(1), nil)
+	cancel()
+	n.watch(ctx) // looks once
+	p := &corev1.Pod{}
+	onNetworks("blue")(p)
+	p.Namespace = "web"
+	if _, err := n.Source(&corev1.Pod{}); err != nil {
+		t.Errorf("a pod without further networks: %v", err)
+	}
+	if _, err := n.Source(p); driver.Result(err) != "Unavailable" || !strings.Contains(err.Error(), "is not installed") {
+		t.Errorf("error %v", err)
+	}
+	n.setUnread(nil)
+	if _, err := n.Source(p); driver.Result(err) != "NotFound" || !strings.Contains(err.Error(), "web/blue") {
+		t.Errorf("error %v", err)
+	}
+}

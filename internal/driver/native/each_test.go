@@ -1,0 +1,104 @@
+package native
+
+import (
+	"errors"
+	"net/netip"
+	"testing"
+
+	"fairlead.dev/fairlead/api/v1alpha1"
+	"fairlead.dev/fairlead/internal/driver"
+	"fairlead.dev/fairlead/internal/driver/drivertest"
+	"fairlead.dev/fairlead/internal/ipam/block/blocktest"
+)
+
+// further is the request of pod n for an address of each pool.
+func further(n int, pools ...string) driver.Request {
+	r := drivertest.Request(n)
+	r.Interface, r.Network, r.Default, r.AddressOnly = "net1", "blue/net-a", false, true
+	r.Pools, r.EachPool = pools, true
+	return r
+}
+
+func TestAddressesOfEachPool(t *testing.T) {
+	api := blocktest.NewAPI()
+	d := start(t, api, "default")
+	d.pool("v4", v1alpha1.IPPoolSpec{Ranges: []string{"10.0.0.0/30"}, Gateways: []string{"10.0.0.1"}})
+	d.pool("v6", v1alpha1.IPPoolSpec{Ranges: []string{"fd00::1"}})
+	d.pool("more", v1alpha1.IPPoolSpec{Ranges: []string{"10.1.0.0/24"}})
+	d.pool("wide", v1alpha1.IPPoolSpec{Ranges: []string{"10.1.0.0/16"}})
+	r := further(1, "v4", "v6", "more", "wide")
+	const want = "v4 10.0.0.2/30,fd00::1/128,10.1.0.1/24"
+	// "wide" has the address of "more" in it: once, as with whereabouts.
+	if got := d.get(r); got != want {
+		t.Errorf("got %s, want %s", got, want)
+	}
+	first, err := d.Ensure(t.Context(), r)
+	if err != nil || first.Interface.Binding.AddressOnly == nil || first.Interface.Gateways[0] != "10.0.0.1" {
+		t.Fatalf("error %v, interface %+v", err, first.Interface)
+	}
+	again := start(t, api, "default") // another leader
+	for _, p := range []struct{ name, cidr string }{{"v4", "10.0.0.0/30"}, {"v6", "fd00::1"}, {"more", "10.1.0.0/24"}, {"wide", "10.1.0.0/16"}} {
+		again.pool(p.name, v1alpha1.IPPoolSpec{Ranges: []string{p.cidr}})
+	}
+	if got := again.get(r); got != d.get(r) {
+		t.Errorf("another leader gave %s, want %s", got, d.get(r))
+	}
+	// whereabouts returns at the first family that is not there, and keeps the
+	// others (ipam.md 1.8, "DEL, several ranges").
+	if err := d.Release(t.Context(), driver.Ref{Owner: r.Owner, Interface: first.Interface}); err != nil {
+		t.Fatal(err)
+	}
+	if left := d.store.Held(string(r.PodUID), "net1"); len(left) > 0 {
+		t.Errorf("after the release it has %v", left)
+	}
+}
+
+// whereabouts keeps the address of the first range when the second has none, and
+// the next try then does without the second's reservation (spiderpool#2901: more
+// addresses with every restart).
+func TestExhaustedSecondPoolTellsOfTheFirst(t *testing.T) {
+	d := start(t, blocktest.NewAPI(), "default")
+	d.pool("v4", v1alpha1.IPPoolSpec{Ranges: []string{"10.0.0.0/24"}})
+	d.pool("one", v1alpha1.IPPoolSpec{Ranges: []string{"fd00::1"}})
+	d.get(further(1, "v4", "one"))
+	r := further(2, "v4", "one")
+	for range 3 {
+		a, err := d.Ensure(t.Context(), r)
+		if !errors.Is(err, driver.ErrExhausted) || len(a.Interface.Addresses) != 1 {
+			t.Fatalf("error %v, interface %+v, want the address to give back", err, a.Interface)
+		}
+		if held := d.store.Held(string(r.PodUID), "net1"); len(held) != 1 {
+			t.Fatalf("it holds %v, want one address however often it is tried", held)
+		}
+		if err := d.Release(t.Context(), driver.Ref{Owner: r.Owner, Interface: a.Interface}); err != nil {
+			t.Fatal(err)
+		}
+		if held := d.store.Held(string(r.PodUID), "net1"); len(held) != 0 {
+			t.Fatalf("after the release it holds %v", held)
+		}
+	}
+}
+
+// whereabouts#15, #177: a requested address is taken as any other, from the pool
+// that has it.
+func TestRequestedAddressesOfEachPool(t *testing.T) {
+	d := start(t, blocktest.NewAPI(), "default")
+	d.pool("v4", v1alpha1.IPPoolSpec{Ranges: []string{"10.0.0.0/24"}})
+	d.pool("v6", v1alpha1.IPPoolSpec{Ranges: []string{"fd00::/64"}})
+	r := further(1, "v4", "v6")
+	r.Addresses = []netip.Addr{netip.MustParseAddr("fd00::77"), netip.MustParseAddr("10.0.0.77")}
+	if got := d.get(r); got != "v4 10.0.0.77/24,fd00::77/64" {
+		t.Error(got)
+	}
+	r2 := further(2, "v4", "v6")
+	r2.Addresses = r.Addresses[1:]
+	d.refused(r2, "Conflict", "10.0.0.77", "pod-1")
+	r2.Addresses = []netip.Addr{netip.MustParseAddr("10.9.0.1")}
+	d.refused(r2, "Invalid", "10.9.0.1", "v4, v6")
+}
+
+func TestRoutedPoolsAreNotForOtherPlugins(t *testing.T) {
+	d := start(t, blocktest.NewAPI(), "default")
+	d.pool("routed", v1alpha1.IPPoolSpec{Ranges: []string{"10.0.0.0/24"}, Placement: v1alpha1.PlacementPerNode})
+	d.refused(further(1, "routed"), "Invalid", "placement Shared")
+}
