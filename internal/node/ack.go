@@ -8,6 +8,7 @@ import (
 	"time"
 
 	"github.com/go-logr/logr"
+	eventsv1 "k8s.io/api/events/v1"
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
 	"k8s.io/apimachinery/pkg/api/meta"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
@@ -34,6 +35,8 @@ type API interface {
 	PatchNetwork(ctx context.Context, name string, patch []byte) (*v1alpha1.NodeNetwork, error)
 	// Pod reads the metadata of a pod.
 	Pod(ctx context.Context, key types.NamespacedName) (*metav1.PartialObjectMetadata, error)
+	// CreateEvent writes an event.
+	CreateEvent(ctx context.Context, e *eventsv1.Event) error
 }
 
 // acknowledger writes down, in the status of PodAttachments, what is plugged.

@@ -9,7 +9,6 @@ import (
 	"github.com/go-logr/logr"
 	corev1 "k8s.io/api/core/v1"
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
-	"k8s.io/apimachinery/pkg/api/meta"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/types"
 
@@ -20,9 +19,8 @@ import (
 // whether the pod is still there. The controller is faster than that.
 const doubtAfter = time.Second
 
-// await returns the pod's PodAttachment when it can be plugged: it is not being
-// deleted, and is active where it has to be. The errors are errGone when the
-// pod is, errNotReady when ctx ended first.
+// await returns the pod's PodAttachment when it can be plugged. The errors are
+// errGone when the pod is, errNotReady when ctx ended first.
 func (v *verbs) await(ctx context.Context, pod podRef) (*v1alpha1.PodAttachment, error) {
 	if pa, _ := v.registry.lookup(pod); ready(pa) { // as a rule
 		return pa, nil
@@ -32,19 +30,22 @@ func (v *verbs) await(ctx context.Context, pod podRef) (*v1alpha1.PodAttachment,
 	doubt := time.NewTimer(doubtAfter)
 	defer doubt.Stop()
 	asked := map[types.UID]bool{} // by UID of the PodAttachment, "" for none
-	late := false
+	doubtful := false             // it takes long, or what was there is gone
+	seen := false
 	for {
 		pa, stale := v.registry.lookup(pod)
 		if ready(pa) {
 			return pa, nil
 		}
-		if err := v.doubt(ctx, pod, pa, late, asked); err != nil {
+		doubtful = doubtful || seen && pa == nil
+		seen = pa != nil
+		if err := v.doubt(ctx, pod, pa, doubtful, asked); err != nil {
 			return nil, err
 		}
 		select {
 		case <-changed:
 		case <-doubt.C:
-			late = true
+			doubtful = true
 		case <-ctx.Done():
 			if err := context.Cause(ctx); !errors.Is(err, context.DeadlineExceeded) {
 				return nil, fmt.Errorf("pod %s: ADD ended while it waited: %w", pod, err)
@@ -54,17 +55,18 @@ func (v *verbs) await(ctx context.Context, pod podRef) (*v1alpha1.PodAttachment,
 	}
 }
 
-// ready reports whether a PodAttachment can be plugged.
+// ready reports whether a PodAttachment can be plugged: it says what, and is not
+// being deleted.
 func ready(pa *v1alpha1.PodAttachment) bool {
-	return pa != nil && pa.DeletionTimestamp == nil && inactive(pa) == ""
+	return pa != nil && pa.DeletionTimestamp == nil && len(pa.Spec.Interfaces) > 0
 }
 
 // doubt asks the API server about the pod, once, when its PodAttachment is
-// late, and once for each that is being deleted.
-func (v *verbs) doubt(ctx context.Context, pod podRef, pa *v1alpha1.PodAttachment, late bool, asked map[types.UID]bool) error {
+// late or went while it was waited for, and once for each that is being deleted.
+func (v *verbs) doubt(ctx context.Context, pod podRef, pa *v1alpha1.PodAttachment, doubtful bool, asked map[types.UID]bool) error {
 	var about types.UID
 	switch {
-	case pa == nil && late:
+	case pa == nil && doubtful:
 	case pa != nil && pa.DeletionTimestamp != nil:
 		about = pa.UID
 	default:
@@ -75,20 +77,6 @@ func (v *verbs) doubt(ctx context.Context, pod podRef, pa *v1alpha1.PodAttachmen
 	}
 	asked[about] = true
 	return v.ask(ctx, pod, pa != nil)
-}
-
-// inactive names the first interface that has to become active and is not.
-func inactive(pa *v1alpha1.PodAttachment) string {
-	active := map[string]bool{}
-	for _, s := range pa.Status.Interfaces {
-		active[s.Name] = s.Active
-	}
-	for _, i := range pa.Spec.Interfaces {
-		if i.WaitForActive && !active[i.Name] {
-			return i.Name
-		}
-	}
-	return ""
 }
 
 // ask reads the pod once. It returns errGone when the pod is gone, is another
@@ -129,11 +117,7 @@ func (v *verbs) missing(pod podRef, pa, stale *v1alpha1.PodAttachment) string {
 	case pa.DeletionTimestamp != nil:
 		return fmt.Sprintf("PodAttachment %s is being deleted, and no other was written within %s", pa.Name, waited)
 	}
-	msg := fmt.Sprintf("interface %s of PodAttachment %s did not become active within %s", inactive(pa), pa.Name, waited)
-	if c := meta.FindStatusCondition(pa.Status.Conditions, v1alpha1.ConditionReady); c != nil && c.Message != "" {
-		msg += ": " + c.Message
-	}
-	return msg
+	return fmt.Sprintf("PodAttachment %s has no interfaces yet after %s", pa.Name, waited)
 }
 
 // reserve waits for the pod's PodAttachment and claims it for the sandbox of a

@@ -184,7 +184,7 @@ func (d *Daemon) background() []func(context.Context) error {
 	if v == nil {
 		return append(all, d.beat)
 	}
-	return append(all, v.remover.Run, v.acks.Run, v.host.Run, v.reaper.Run, v.mender.Run, v.watch, v.keepHealth)
+	return append(all, v.remover.Run, v.acks.Run, v.reporter.Run, v.host.Run, v.reaper.Run, v.mender.Run, v.watch, v.keepHealth)
 }
 
 // beat keeps the heartbeat of a plugin that knows at any time whether it can

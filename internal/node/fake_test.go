@@ -11,6 +11,7 @@ import (
 	"strconv"
 	"sync"
 
+	eventsv1 "k8s.io/api/events/v1"
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/runtime/schema"
@@ -228,7 +229,6 @@ type fakeHost struct {
 	err     error // of Uplink
 	fail    error // of ApplyHost
 	applied []netdev.HostState
-	looks   int // calls of Uplink
 	notify  func()
 	// wrongPeer is a host end that shows another index than its other end tells.
 	wrongPeer string
@@ -237,7 +237,6 @@ type fakeHost struct {
 func (h *fakeHost) Uplink(context.Context, string) (netdev.Uplink, error) {
 	h.mu.Lock()
 	defer h.mu.Unlock()
-	h.looks++
 	return h.uplink, h.err
 }
 
@@ -285,6 +284,7 @@ type fakeAPI struct {
 	writes      map[types.NamespacedName][]string // what was written: state/sandbox
 	reads       int
 	netWrites   int
+	reports     []*eventsv1.Event
 	down        error
 	hook        hook
 	events      *Events // nil while nobody watches
@@ -516,6 +516,16 @@ func (a *fakeAPI) Pod(ctx context.Context, key types.NamespacedName) (*metav1.Pa
 		return nil, apierrors.NewNotFound(schema.GroupResource{Resource: "pods"}, key.Name)
 	}
 	return pod, nil
+}
+
+func (a *fakeAPI) CreateEvent(ctx context.Context, e *eventsv1.Event) error {
+	if err := a.step(ctx, "event", e.Regarding.Name); err != nil {
+		return err
+	}
+	a.mu.Lock()
+	defer a.mu.Unlock()
+	a.reports = append(a.reports, e)
+	return nil
 }
 
 // Watch tells of everything there is, then of each change.

@@ -2,13 +2,13 @@ package node
 
 import (
 	"context"
+	"errors"
 	"fmt"
 	"net/http"
-	"slices"
 	"time"
 
 	corev1 "k8s.io/api/core/v1"
-	"k8s.io/apimachinery/pkg/api/equality"
+	eventsv1 "k8s.io/api/events/v1"
 	"k8s.io/apimachinery/pkg/api/meta"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/fields"
@@ -27,7 +27,6 @@ const callTimeout = 15 * time.Second
 
 // Kube is the API server, and what it says of this node, kept in memory.
 type Kube struct {
-	node   string
 	client client.Client
 	cache  cache.Cache
 }
@@ -41,7 +40,7 @@ func NewKube(cfg *rest.Config, nodeName string, failed toolscache.WatchErrorHand
 	if err := v1alpha1.AddToScheme(scheme); err != nil {
 		return nil, fmt.Errorf("register the API types: %w", err)
 	}
-	if err := corev1.AddToScheme(scheme); err != nil {
+	if err := errors.Join(corev1.AddToScheme(scheme), eventsv1.AddToScheme(scheme)); err != nil {
 		return nil, fmt.Errorf("register the core types: %w", err)
 	}
 	web, err := rest.HTTPClientFor(cfg)
@@ -57,7 +56,7 @@ func NewKube(cfg *rest.Config, nodeName string, failed toolscache.WatchErrorHand
 	if err != nil {
 		return nil, err
 	}
-	return &Kube{node: nodeName, client: c, cache: watched}, nil
+	return &Kube{client: c, cache: watched}, nil
 }
 
 // kinds is what discovery would answer. The daemon knows its kinds, and does
@@ -67,6 +66,7 @@ func kinds() meta.RESTMapper {
 	m.Add(v1alpha1.GroupVersion.WithKind("PodAttachment"), meta.RESTScopeNamespace)
 	m.Add(v1alpha1.GroupVersion.WithKind("NodeNetwork"), meta.RESTScopeRoot)
 	m.Add(corev1.SchemeGroupVersion.WithKind("Pod"), meta.RESTScopeNamespace)
+	m.Add(eventsv1.SchemeGroupVersion.WithKind("Event"), meta.RESTScopeNamespace)
 	return m
 }
 
@@ -108,6 +108,13 @@ func (k *Kube) Pod(ctx context.Context, key types.NamespacedName) (*metav1.Parti
 	return pod, nil
 }
 
+// CreateEvent writes an event.
+func (k *Kube) CreateEvent(ctx context.Context, e *eventsv1.Event) error {
+	ctx, cancel := context.WithTimeout(ctx, callTimeout)
+	defer cancel()
+	return k.client.Create(ctx, e)
+}
+
 // Networks lists every NodeNetwork, from memory. The objects must not be
 // changed.
 func (k *Kube) Networks(ctx context.Context) ([]v1alpha1.NodeNetwork, error) {
@@ -143,12 +150,8 @@ func (k *Kube) Watch(ctx context.Context, e Events) error {
 		return fmt.Errorf("watch NodeNetworks: %w", err)
 	}
 	read, err := networks.AddEventHandler(toolscache.ResourceEventHandlerFuncs{
-		AddFunc: func(any) { e.NetworksChanged() },
-		UpdateFunc: func(before, after any) {
-			if k.isNews(before.(*v1alpha1.NodeNetwork), after.(*v1alpha1.NodeNetwork)) {
-				e.NetworksChanged()
-			}
-		},
+		AddFunc:    func(any) { e.NetworksChanged() },
+		UpdateFunc: func(_, _ any) { e.NetworksChanged() },
 		DeleteFunc: func(any) { e.NetworksChanged() },
 	})
 	if err != nil {
@@ -157,15 +160,6 @@ func (k *Kube) Watch(ctx context.Context, e Events) error {
 	go after(ctx, seen, e.Synced)
 	go after(ctx, read, e.NetworksChanged) // also when there is none
 	return k.cache.Start(ctx)
-}
-
-// isNews tells whether a change to a NodeNetwork matters on this node: of others
-// only where they are and what leads there, not how they fare.
-func (k *Kube) isNews(before, after *v1alpha1.NodeNetwork) bool {
-	return after.Name == k.node || before.UID != after.UID ||
-		!slices.Equal(before.Spec.Blocks, after.Spec.Blocks) ||
-		!slices.Equal(before.Status.Addresses, after.Status.Addresses) ||
-		!equality.Semantic.DeepEqual(before.Status.Tunnel, after.Status.Tunnel)
 }
 
 // after calls f when all that was there at the beginning was told.

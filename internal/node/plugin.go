@@ -33,6 +33,7 @@ func NewPlugin(c Config) (network.Plugin, error) {
 	v.health = newHealth(v.look, filepath.Join(filepath.Dir(c.Socket), cniproto.HeartbeatFile), c.BootID)
 	v.mender = &mender{verbs: v, queue: newQueue[string]("mender")}
 	v.acks = newAcknowledger(c.API, v.registry, v.ledger, m)
+	v.reporter = newReporter(c.API, c.NodeName)
 	return v, nil
 }
 

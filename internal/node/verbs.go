@@ -37,6 +37,7 @@ type verbs struct {
 	health   *health
 	host     *hostNet
 	acks     *acknowledger
+	reporter *reporter
 	metrics  *metrics
 
 	// addTimeout bounds how long an ADD waits for others.
@@ -165,6 +166,9 @@ func (v *verbs) setUp(ctx context.Context, r cniproto.Request, pod podRef) (rec 
 		return rec, err
 	}
 	v.metrics.step("plug", start)
+	if err := v.awaitActive(wait, done); err != nil {
+		return rec, err
+	}
 	tracing.Step(ctx, "plug", start)
 	// From here on the sandbox is the runtime's: only its DEL takes it back.
 	if err := v.ledger.put(done); err != nil {

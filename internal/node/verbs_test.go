@@ -302,24 +302,6 @@ func TestAddWhileTheAPIIsAway(t *testing.T) {
 	})
 }
 
-func TestAddWaitsForActiveInterfaces(t *testing.T) {
-	inWorld(t, func(w *world) {
-		t := w.t
-		pa := attachment("p", "u1", "eth0", "net1")
-		pa.Spec.Interfaces[1].WaitForActive = true
-		key := keyOf(w.api.put(pa))
-		_, err := w.add("c1", "p", "u1")
-		wantCode(t, err, cniproto.CodeTryAgainLater, "net1", "active")
-		time.AfterFunc(time.Second, func() {
-			w.api.change(key, func(pa *v1alpha1.PodAttachment) {
-				pa.Status.Interfaces = []v1alpha1.InterfaceStatus{{Name: "net1", Active: true}}
-			})
-		})
-		w.mustAdd("c2", "p", "u1")
-		w.wantLinks("c2/eth0", "c2/net1")
-	})
-}
-
 func TestStaticPodIsKnownByItsMirror(t *testing.T) {
 	inWorld(t, func(w *world) {
 		t := w.t

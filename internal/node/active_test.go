@@ -1,0 +1,214 @@
+package node
+
+import (
+	"context"
+	"errors"
+	"strings"
+	"testing"
+	"time"
+
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/types"
+
+	"fairlead.dev/fairlead/api/v1alpha1"
+	"fairlead.dev/fairlead/internal/cniproto"
+)
+
+// waiting makes a pod whose second interface has to become active.
+func (w *world) waiting(name, uid string) types.NamespacedName {
+	key := w.pod(name, uid, "eth0", "net1")
+	w.api.change(key, func(pa *v1alpha1.PodAttachment) { pa.Spec.Interfaces[1].WaitForActive = true })
+	return key
+}
+
+func (w *world) says(key types.NamespacedName, s v1alpha1.InterfaceStatus) {
+	w.api.change(key, func(pa *v1alpha1.PodAttachment) { pa.Status.Interfaces = []v1alpha1.InterfaceStatus{s} })
+}
+
+// kuryr 1.3, step 5: the kernel's part comes first, beside the driver's: a port
+// often becomes active only because it is plugged.
+func TestAddPlugsBeforeItWaitsForActive(t *testing.T) {
+	inWorld(t, func(w *world) {
+		t := w.t
+		key := w.waiting("p", "u1")
+		time.AfterFunc(3*time.Second, func() {
+			w.wantLinks("c1/eth0", "c1/net1")
+			w.wantRecords() // not answered yet
+			w.wantWrites(key)
+			w.says(key, v1alpha1.InterfaceStatus{Name: "net1", Active: true})
+		})
+		start := time.Now()
+		if _, err := w.add("c1", "p", "u1"); err != nil {
+			t.Fatal(err)
+		}
+		if waited := time.Since(start); waited != 3*time.Second {
+			t.Errorf("waited %s, it was active after 3s", waited)
+		}
+		settle()
+		w.wantLinks("c1/eth0", "c1/net1")
+		w.wantWrites(key, "Attached/c1")
+		if len(w.api.reports) != 0 {
+			t.Errorf("events of what went well: %v", w.api.reports)
+		}
+	})
+}
+
+// Kuryr's CNITimedOutWaitingForActiveVIFs; OVN-Kubernetes#3859: "timed out waiting
+// for annotations" did not say what the controller had to say.
+func TestAddGivesUpWaitingForActive(t *testing.T) {
+	inWorld(t, func(w *world) {
+		t := w.t
+		key := w.waiting("p", "u1")
+		w.says(key, v1alpha1.InterfaceStatus{Name: "net1", Message: "port 17 is DOWN: no agent on this host"})
+		start := time.Now()
+		_, err := w.add("c1", "p", "u1")
+		wantCode(t, err, cniproto.CodeTryAgainLater, "ns/p", "net1", "p-u1", "active", "10s", "port 17 is DOWN")
+		if waited := time.Since(start); waited != 10*time.Second {
+			t.Errorf("waited %s", waited)
+		}
+		settle()
+		w.wantLinks()
+		w.wantRecords()
+		w.wantWrites(key)
+		// The runtime tries again and again: that is one event.
+		_, err = w.add("c2", "p", "u1")
+		wantCode(t, err, cniproto.CodeTryAgainLater)
+		settle()
+		if len(w.api.reports) != 1 {
+			t.Fatalf("%d events, want 1", len(w.api.reports))
+		}
+		e := w.api.reports[0]
+		if e.Reason != reasonNotActive || e.Type != "Warning" || e.Regarding.Name != "p" || e.Regarding.Namespace != "ns" || e.Namespace != "ns" ||
+			e.Regarding.UID != "u1" || e.ReportingInstance != "n1" || !strings.Contains(e.Note, "port 17 is DOWN") {
+			t.Errorf("event %+v", e)
+		}
+		time.Sleep(reportEvery) //nolint:forbidigo // the bubble's clock
+		_, _ = w.add("c3", "p", "u1")
+		settle()
+		if len(w.api.reports) != 2 {
+			t.Errorf("%d events after %s, want 2", len(w.api.reports), reportEvery)
+		}
+	})
+}
+
+// What ends the wait for active interfaces, and that nothing is left then.
+func TestAddEndsWhileItWaitsForActive(t *testing.T) {
+	cases := []struct {
+		name  string
+		end   func(w *world, key types.NamespacedName)
+		code  int
+		words []string
+	}{
+		{name: "DEL", code: cniproto.CodeUnknownContainer, words: []string{"deleted"}, end: func(w *world, _ types.NamespacedName) {
+			if err := w.del("c1"); err != nil {
+				w.t.Error(err)
+			}
+		}},
+		{name: "the pod is gone", code: cniproto.CodeUnknownContainer, words: []string{"gone"}, end: func(w *world, key types.NamespacedName) {
+			w.api.mu.Lock()
+			clear(w.api.pods)
+			w.api.mu.Unlock()
+			w.leave(key)
+		}},
+		{name: "the record is given back, the pod stays", code: cniproto.CodeTryAgainLater, words: []string{"p-u1", "deleted"}, end: func(w *world, key types.NamespacedName) {
+			w.leave(key)
+		}},
+		{name: "the record vanished", code: cniproto.CodeTryAgainLater, words: []string{"p-u1", "deleted"}, end: func(w *world, key types.NamespacedName) {
+			w.api.remove(key)
+		}},
+	}
+	for _, tc := range cases {
+		t.Run(tc.name, func(t *testing.T) {
+			inWorld(t, func(w *world) {
+				t := w.t
+				key := w.waiting("p", "u1")
+				time.AfterFunc(time.Second, func() { tc.end(w, key) })
+				start := time.Now()
+				_, err := w.add("c1", "p", "u1")
+				wantCode(t, err, tc.code, tc.words...)
+				if waited := time.Since(start); waited != time.Second {
+					t.Errorf("waited %s, want 1s", waited)
+				}
+				settle()
+				w.wantLinks()
+				w.wantRecords()
+				w.wantLedgerEmpty()
+				if len(w.api.reports) != 0 {
+					t.Errorf("events: %v", w.api.reports)
+				}
+			})
+		})
+	}
+}
+
+// wantLedgerEmpty checks that no sandbox is remembered.
+func (w *world) wantLedgerEmpty() {
+	w.t.Helper()
+	l := w.daemon.verbs.ledger
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	if len(l.records) != 0 || len(l.holders) != 0 {
+		w.t.Errorf("records %v, holders %v", l.records, l.holders)
+	}
+}
+
+func TestRecordWithoutInterfacesWaits(t *testing.T) {
+	inWorld(t, func(w *world) {
+		t := w.t
+		key := w.pod("p", "u1")
+		full := w.api.get(key).Spec.Interfaces
+		w.api.change(key, func(pa *v1alpha1.PodAttachment) { pa.Spec.Interfaces = nil })
+		_, err := w.add("c1", "p", "u1")
+		wantCode(t, err, cniproto.CodeTryAgainLater, "p-u1", "no interfaces")
+		time.AfterFunc(time.Second, func() {
+			w.api.change(key, func(pa *v1alpha1.PodAttachment) { pa.Spec.Interfaces = full })
+		})
+		w.mustAdd("c2", "p", "u1")
+		w.wantLinks("c2/eth0")
+	})
+}
+
+// The pod goes while its ADD waits for something else: with its record, the API
+// server is asked at that moment, not when the wait is over.
+func TestPodGoneDuringAdd(t *testing.T) {
+	inWorld(t, func(w *world) {
+		t := w.t
+		key := w.pod("p", "u1")
+		w.api.change(key, func(pa *v1alpha1.PodAttachment) { pa.Spec.Interfaces = nil })
+		time.AfterFunc(300*time.Millisecond, func() {
+			w.api.mu.Lock()
+			clear(w.api.pods)
+			w.api.mu.Unlock()
+			w.api.remove(key)
+		})
+		start := time.Now()
+		_, err := w.add("c1", "p", "u1")
+		wantCode(t, err, cniproto.CodeUnknownContainer, "pod ns/p is gone")
+		if waited := time.Since(start); waited != 300*time.Millisecond {
+			t.Errorf("waited %s", waited)
+		}
+		w.wantLinks()
+	})
+}
+
+// Events are for people: that one cannot be written stops nothing.
+func TestEventThatCannotBeWritten(t *testing.T) {
+	inWorld(t, func(w *world) {
+		t := w.t
+		w.waiting("p", "u1")
+		w.api.setHook(func(_ context.Context, s, _ string) error {
+			if s == "event" {
+				return errors.New("forbidden")
+			}
+			return nil
+		})
+		_, err := w.add("c1", "p", "u1")
+		wantCode(t, err, cniproto.CodeTryAgainLater)
+		settle()
+		w.wantRecords()
+	})
+	e := newReporter(nil, "n1").event(report{pod: podRef{Namespace: "ns", Name: "p"}, note: strings.Repeat("x", 2*maxNote)})
+	if len(e.Note) != maxNote || e.EventTime == (metav1.MicroTime{}) || e.ReportingController == "" || e.Action == "" {
+		t.Errorf("event %+v", e)
+	}
+}
