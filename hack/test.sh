@@ -25,6 +25,7 @@ step "build Kubernetes (minutes the first time)" make --no-print-directory bin/k
 step "verify" hack/verify.sh
 step "tests with the race detector" race
 step "tests of kubelab" kubelab
+step "fuzzing of every decoder" hack/fuzz.sh 5
 step "simulation" make --no-print-directory sim LIVES=20000
 step "demo" make --no-print-directory demo
 step "short bench" bin/bench --short --out bin/bench-short.json

@@ -8,6 +8,7 @@ import (
 	"io/fs"
 	"os"
 	"path/filepath"
+	"time"
 
 	"golang.org/x/sys/unix"
 
@@ -78,16 +79,20 @@ func installConflist(confDir, socket string) error {
 // replaceFile makes a file have that content, whole or not at all, and leaves it
 // alone when it has. The new file is made in the same directory: one that is
 // moved in from elsewhere is overlooked by containerd, and one that is copied
-// over a running program fails.
+// over a running program fails. Its name there is none that a runtime takes for a
+// configuration.
 func replaceFile(path string, content []byte, mode os.FileMode) (err error) {
-	if old, err := os.ReadFile(path); err == nil && bytes.Equal(old, content) {
-		return os.Chmod(path, mode)
-	}
 	dir := filepath.Dir(path)
+	if err := removeLeftovers(dir); err != nil {
+		return err
+	}
+	if old, err := os.ReadFile(path); err == nil && bytes.Equal(old, content) {
+		return setMode(path, mode)
+	}
 	if err := os.MkdirAll(dir, 0o755); err != nil {
 		return err
 	}
-	temp, err := os.CreateTemp(dir, ".fairlead-*")
+	temp, err := os.CreateTemp(dir, tempPattern)
 	if err != nil {
 		return err
 	}
@@ -105,6 +110,41 @@ func replaceFile(path string, content []byte, mode os.FileMode) (err error) {
 		return err
 	}
 	return syncDir(dir)
+}
+
+const (
+	tempPattern = ".fairlead-*"
+	// tempAge is how old an unfinished file must be to be what a daemon left that
+	// was killed.
+	tempAge = time.Minute
+)
+
+// removeLeftovers removes files that were never finished.
+func removeLeftovers(dir string) error {
+	paths, err := filepath.Glob(filepath.Join(dir, tempPattern))
+	if err != nil {
+		return err
+	}
+	for _, path := range paths {
+		info, err := os.Lstat(path)
+		if err != nil || !info.Mode().IsRegular() || time.Since(info.ModTime()) < tempAge {
+			continue
+		}
+		if _, err := removeFiles(path); err != nil {
+			return err
+		}
+	}
+	return nil
+}
+
+// setMode changes a mode only when it is another: runtimes watch these
+// directories, and CRI-O runs every plugin after each event.
+func setMode(path string, mode os.FileMode) error {
+	info, err := os.Stat(path)
+	if err != nil || info.Mode().Perm() == mode {
+		return err
+	}
+	return os.Chmod(path, mode)
 }
 
 func syncDir(dir string) error {
