@@ -19,7 +19,7 @@ const namespaceDir = "/run/netns"
 // of the addresses; empty when there is none. It is for sandboxes that somebody
 // else made, of which neither the namespace nor the links are known. What may
 // hide a namespace is an error: that none is found is then no proof.
-func (k *Kernel) Holding(ctx context.Context, addrs []netip.Addr) (string, error) {
+func Holding(ctx context.Context, addrs []netip.Addr) (string, error) {
 	return holding(ctx, namespaceDir, addrs)
 }
 

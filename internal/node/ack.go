@@ -4,6 +4,7 @@ import (
 	"context"
 	"encoding/json"
 	"fmt"
+	"net/netip"
 	"slices"
 	"time"
 
@@ -17,6 +18,7 @@ import (
 	"k8s.io/klog/v2"
 
 	"fairlead.dev/fairlead/api/v1alpha1"
+	"fairlead.dev/fairlead/internal/netdev"
 	"fairlead.dev/fairlead/internal/run"
 )
 
@@ -48,10 +50,12 @@ type acknowledger struct {
 	ledger   *ledger
 	metrics  *metrics
 	queue    workqueue.TypedRateLimitingInterface[types.NamespacedName]
+	// holding finds a namespace by the addresses in it.
+	holding func(ctx context.Context, addrs []netip.Addr) (path string, err error)
 }
 
 func newAcknowledger(api API, r *registry, l *ledger, m *metrics) *acknowledger {
-	return &acknowledger{api: api, registry: r, ledger: l, metrics: m, queue: newQueue[types.NamespacedName]("acknowledger")}
+	return &acknowledger{api: api, registry: r, ledger: l, metrics: m, queue: newQueue[types.NamespacedName]("acknowledger"), holding: netdev.Holding}
 }
 
 func (a *acknowledger) enqueue(key types.NamespacedName) { a.queue.Add(key) }
@@ -95,6 +99,9 @@ func (a *acknowledger) acknowledge(ctx context.Context, key types.NamespacedName
 			ID: rec.ContainerID, BootID: rec.BootID, State: v1alpha1.SandboxAttached, AttachedAt: &at,
 		}, "Plugged", fmt.Sprintf("plugged in sandbox %s", rec.ContainerID))
 	case unplugged:
+		if inUse, err := a.migratedInUse(ctx, pa); inUse || err != nil {
+			return err
+		}
 		at := metav1.NewMicroTime(a.ledger.endOf(pa.UID))
 		s := v1alpha1.Sandbox{BootID: a.ledger.bootID, State: v1alpha1.SandboxDetached, DetachedAt: &at}
 		reason, msg := "NeverPlugged", "nothing was plugged on this node"

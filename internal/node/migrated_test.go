@@ -1,0 +1,75 @@
+package node
+
+import (
+	"context"
+	"errors"
+	"net/netip"
+	"sync/atomic"
+	"testing"
+	"time"
+
+	"fairlead.dev/fairlead/api/v1alpha1"
+)
+
+// A sandbox from before a migration has no record here. It is not said to be
+// gone while its namespace has the addresses, as after kubectl delete --force,
+// nor while nobody can tell.
+func TestMigratedIsAcknowledgedWhenItsNamespaceIsGone(t *testing.T) {
+	inWorld(t, func(w *world) {
+		t := w.t
+		type answer struct {
+			path string
+			err  error
+		}
+		var says atomic.Pointer[answer]
+		says.Store(&answer{path: "/run/netns/before"})
+		w.daemon.verbs.acks.holding = func(context.Context, []netip.Addr) (string, error) {
+			a := says.Load()
+			return a.path, a.err
+		}
+		pa := attachment("p", "u1")
+		pa.Labels = map[string]string{v1alpha1.LabelMigratedFrom: "whereabouts"}
+		pa.Status.Sandbox = &v1alpha1.Sandbox{ID: "before", BootID: w.daemon.verbs.ledger.bootID, State: v1alpha1.SandboxAttached}
+		key := keyOf(w.api.put(pa))
+		settle()
+		w.leave(key)
+		time.Sleep(time.Minute) //nolint:forbidigo // the bubble's clock
+		w.wantWrites(key)
+		says.Store(&answer{err: errors.New("mount is hidden")})
+		time.Sleep(time.Minute) //nolint:forbidigo // the bubble's clock
+		w.wantWrites(key)
+		says.Store(&answer{})
+		time.Sleep(retryLast) //nolint:forbidigo // the bubble's clock
+		settle()
+		w.wantWrites(key, "Detached/before")
+		if _, err := w.add("c1", "p", "u1"); err == nil {
+			t.Error("plugged after it was said that nothing is")
+		}
+	})
+}
+
+// A migrated pod whose sandbox is made anew is judged by its record.
+func TestMigratedSandboxIsRestarted(t *testing.T) {
+	inWorld(t, func(w *world) {
+		t := w.t
+		w.daemon.verbs.acks.holding = func(context.Context, []netip.Addr) (string, error) {
+			if len(w.kernel.names()) > 0 {
+				t.Error("looked for a sandbox of which there is a record")
+			}
+			return "", nil
+		}
+		pa := attachment("p", "u1")
+		pa.Labels = map[string]string{v1alpha1.LabelMigratedFrom: "whereabouts"}
+		pa.Status.Sandbox = &v1alpha1.Sandbox{ID: "before", State: v1alpha1.SandboxAttached}
+		key := keyOf(w.api.put(pa))
+		w.mustAdd("c1", "p", "u1")
+		w.leave(key)
+		settle()
+		w.wantWrites(key, "Attached/c1")
+		if err := w.del("c1"); err != nil {
+			t.Fatal(err)
+		}
+		settle()
+		w.wantWrites(key, "Attached/c1", "Detached/c1")
+	})
+}
