@@ -12,6 +12,7 @@ PODS ?= 20
 BENCH ?=
 TESTFLAGS ?=
 LIVES ?= 100000
+E2E_LIVES ?= 100
 SEED ?=
 VERSION := $(or $(VERSION),$(shell git describe --tags --always --dirty 2>/dev/null),unknown)
 
@@ -28,6 +29,8 @@ LDFLAGS := -s -w \
 PROGRAMS := bin/fairlead-controller bin/fairlead-node bin/fairlead-cni bin/fairlead
 # What the demo, the benchmarks and the integration tests run.
 LAB := $(PROGRAMS) bin/kubelab bin/podrunner
+# What the nodes of the end-to-end test run.
+E2E := $(PROGRAMS) bin/kubelab bin/containerd/containerd bin/e2e bin/e2e-server
 
 .PHONY: help
 help: ## List the targets
@@ -70,17 +73,15 @@ sim: preflight-build ## Simulate the allocator and the release: LIVES=1000000 SE
 	LIVES='$(LIVES)' SEED='$(SEED)' go test -count=1 -timeout 0 -run '^TestLives$$' ./test/sim
 
 .PHONY: e2e
-e2e: ## Test on nodes with the real kubelet and containerd (not there yet)
-	@echo 'make e2e: not there yet. A cluster with the real kubelet and containerd comes with the work on the node.' >&2
-	@echo 'Until then `make demo` runs the whole path with a stand-in for kubelet and containerd.' >&2
-	@exit 1
+e2e: preflight-e2e $(E2E) ## Test on two nodes with the real kubelet, containerd and kube-proxy: E2E_LIVES=500 SEED= (root)
+	@exec bin/e2e --lives '$(E2E_LIVES)' $(if $(SEED),--seed '$(SEED)')
 
 .PHONY: clean
 clean: ## Remove what was built (bin/)
 	rm -rf bin
 
-.PHONY: preflight-build preflight-verify preflight-demo preflight-bench
-preflight-build preflight-verify preflight-demo preflight-bench: preflight-%:
+.PHONY: preflight-build preflight-verify preflight-demo preflight-bench preflight-e2e
+preflight-build preflight-verify preflight-demo preflight-bench preflight-e2e: preflight-%:
 	@hack/preflight.sh $*
 
 # go build knows best what changed and is quick when nothing did.
@@ -90,8 +91,11 @@ FORCE:
 $(PROGRAMS): bin/%: FORCE | preflight-build
 	@go build -ldflags '$(LDFLAGS)' -o $@ ./cmd/$*
 
-bin/podrunner bin/demo bin/bench: bin/%: FORCE | preflight-build
+bin/podrunner bin/demo bin/bench bin/e2e: bin/%: FORCE | preflight-build
 	@go build -ldflags '$(LDFLAGS)' -o $@ ./test/$*
+
+bin/e2e-server: FORCE | preflight-build
+	@go build -ldflags '$(LDFLAGS)' -o $@ ./test/e2e/server
 
 # Kubernetes takes seconds even when nothing changed, so make decides.
 # Go leaves an up-to-date program alone, but make compares times.

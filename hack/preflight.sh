@@ -1,11 +1,11 @@
 #!/usr/bin/env bash
 # Says what this machine lacks for a task, and how to get it, before the task
 # does anything. Exits 1 when something is missing.
-# usage: hack/preflight.sh build|verify|test|demo|bench
+# usage: hack/preflight.sh build|verify|test|demo|bench|e2e
 set -euo pipefail
 
 root=$(cd "$(dirname "${BASH_SOURCE[0]}")/.." && pwd)
-task=${1:?usage: hack/preflight.sh build|verify|test|demo|bench}
+task=${1:?usage: hack/preflight.sh build|verify|test|demo|bench|e2e}
 missing=()
 packages=()
 
@@ -30,6 +30,12 @@ check_go() {
 	if [ "$(printf '%s\n%s\n' "$want" "${have%%[- ]*}" | sort -V | head -n 1)" != "$want" ]; then
 		lacks "Go $want or newer; this is $have: https://go.dev/dl/"
 	fi
+}
+
+# What a node has that no Go module brings.
+wants_node() {
+	wants runc runc "runs the containers of the end-to-end test"
+	wants nft nftables "kube-proxy and fairlead-node write their rules with it"
 }
 
 check_root() {
@@ -60,6 +66,12 @@ test)
 	check_space
 	wants git git "compares generated files"
 	wants gcc "gcc libc6-dev" "the race detector links with a C compiler"
+	wants_node
+	;;
+e2e)
+	check_root
+	check_space
+	wants_node
 	;;
 demo | bench)
 	# With a cluster of one's own nothing of Kubernetes is built.
@@ -67,7 +79,7 @@ demo | bench)
 	[ -n "${KUBECONFIG_DEMO:-}" ] || check_space
 	;;
 *)
-	printf 'preflight: unknown task %q; one of build, verify, test, demo, bench\n' "$task" >&2
+	printf 'preflight: unknown task %q; one of build, verify, test, demo, bench, e2e\n' "$task" >&2
 	exit 2
 	;;
 esac

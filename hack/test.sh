@@ -28,5 +28,6 @@ step "tests of kubelab" kubelab
 step "fuzzing of every decoder" hack/fuzz.sh 5
 step "simulation" make --no-print-directory sim LIVES=20000
 step "demo" make --no-print-directory demo
+step "end to end, on real nodes" make --no-print-directory e2e
 step "short bench" bin/bench --short --out bin/bench-short.json
 steps_summary test

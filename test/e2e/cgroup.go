@@ -73,7 +73,7 @@ func enterable(parent, dir string) error {
 	}
 	controllers, err := os.ReadFile(filepath.Join(parent, "cgroup.controllers"))
 	if err != nil {
-		return nil //nolint:nilerr // a hierarchy of v1
+		return nil // a hierarchy of v1
 	}
 	for name := range strings.FieldsSeq(string(controllers)) {
 		if err := os.WriteFile(filepath.Join(parent, "cgroup.subtree_control"), []byte("+"+name), 0); err != nil {
@@ -135,9 +135,9 @@ func ignoreGone(err error) error {
 
 // removeGroups removes a control group and those below it, when the last of
 // their processes, all of which were killed, is gone.
-func removeGroups(group string) error {
+func removeGroups(ctx context.Context, group string) error {
 	var last error
-	err := wait.PollUntilContextTimeout(context.Background(), 50*time.Millisecond, 20*time.Second, true, func(context.Context) (bool, error) {
+	err := wait.PollUntilContextTimeout(ctx, 50*time.Millisecond, 20*time.Second, true, func(context.Context) (bool, error) {
 		last = walkGroups(group, func(dir string) error { return ignoreGone(unix.Rmdir(dir)) })
 		return last == nil, nil
 	})

@@ -197,7 +197,7 @@ func TestGroups(t *testing.T) {
 	}
 	group := "fairlead-e2e-test-" + newID()
 	defer func() {
-		if err := removeGroups(group); err != nil {
+		if err := removeGroups(context.Background(), group); err != nil {
 			t.Error(err)
 		}
 	}()

@@ -7,6 +7,8 @@ import (
 
 	authenticationv1 "k8s.io/api/authentication/v1"
 	corev1 "k8s.io/api/core/v1"
+	apierrors "k8s.io/apimachinery/pkg/api/errors"
+	"k8s.io/apimachinery/pkg/api/meta"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/client-go/tools/clientcmd"
 	clientcmdapi "k8s.io/client-go/tools/clientcmd/api"
@@ -41,10 +43,11 @@ func (w *world) install(ctx context.Context) error {
 	}
 	// Established comes a moment before the kind is served.
 	err := w.await(ctx, "the kinds of the CRDs", func(ctx context.Context) (string, error) {
-		if err := w.Create(ctx, pool); err != nil {
-			return err.Error(), nil
+		err := w.Create(ctx, pool)
+		if apierrors.IsNotFound(err) || meta.IsNoMatchError(err) {
+			return "IPPool is not served yet", nil
 		}
-		return "", nil
+		return "", err
 	})
 	if err != nil {
 		return err

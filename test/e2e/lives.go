@@ -19,11 +19,13 @@ import (
 const (
 	// atOnce is how many pods live at a time.
 	atOnce = 20
-	// Between two kills on a node pass at most maxPause, and a killed program
-	// stays away for at most maxAway: longer than a DEL waits for the daemon,
-	// which is 2 s, so that some are put aside.
-	maxPause = 6 * time.Second
-	maxAway  = 3 * time.Second
+	// Between two kills on a node at most livesApart pods end and a bit more than
+	// maxPause passes; by time alone a slow machine would do nothing but start
+	// programs. A killed program stays away for at most maxAway: longer than a
+	// DEL waits for the daemon, which is 2 s, so that some are put aside.
+	livesApart = 6
+	maxPause   = 2 * time.Second
+	maxAway    = 3 * time.Second
 	// maxLife is how long a pod lives that gets ready.
 	maxLife = 3 * time.Second
 )
@@ -42,21 +44,21 @@ func (w *world) lives(ctx context.Context) error {
 	)
 	for i, n := range w.nodes {
 		random := rand.New(rand.NewPCG(w.Seed, uint64(i)))
-		nodes.Go(func() error { return n.disturb(killing, supervising, random, &kills) })
+		nodes.Go(func() error { return n.disturb(killing, supervising, random, &done, &kills) })
 	}
 	g, pods := errgroup.WithContext(ctx)
 	g.SetLimit(atOnce)
-	said := time.Now()
 	for i := range w.Lives {
 		random := rand.New(rand.NewPCG(w.Seed, uint64(len(w.nodes)+i)))
 		g.Go(func() error {
-			defer done.Add(1)
-			return w.live(pods, fmt.Sprintf("life-%d", i), random)
+			if err := w.live(pods, fmt.Sprintf("life-%d", i), random); err != nil {
+				return err
+			}
+			if n := done.Add(1); n%atOnce == 0 {
+				w.say("  %d of %d pods have lived, %d programs were killed", n, w.Lives, kills.Load())
+			}
+			return nil
 		})
-		if time.Since(said) > progressInterval {
-			w.say("  %d of %d pods have lived, %d programs were killed", done.Load(), w.Lives, kills.Load())
-			said = time.Now()
-		}
 	}
 	err := g.Wait()
 	stopKilling()
@@ -71,7 +73,8 @@ func (w *world) lives(ctx context.Context) error {
 // disturb kills one of the node's programs after the other and starts it again,
 // until killing ends. Until supervising ends it does for the kubelet what the
 // machine's init does: a kubelet that starts while containerd is away ends.
-func (n *node) disturb(killing, supervising context.Context, random *rand.Rand, kills *atomic.Int64) error {
+func (n *node) disturb(killing, supervising context.Context, random *rand.Rand, lived, kills *atomic.Int64) error {
+	next := int64(0)
 	victims := []string{kubelet, containerRuntime, fairleadNode}
 	n.running[kubelet].expected.Store(true)
 	for {
@@ -84,9 +87,10 @@ func (n *node) disturb(killing, supervising context.Context, random *rand.Rand, 
 				return err
 			}
 		case <-time.After(time.Duration(random.Int64N(int64(maxPause)))):
-			if killing.Err() != nil {
+			if killing.Err() != nil || lived.Load() < next {
 				continue
 			}
+			next = lived.Load() + 1 + random.Int64N(livesApart)
 			victim := victims[random.IntN(len(victims))]
 			n.running[victim].kill()
 			kills.Add(1)

@@ -173,7 +173,7 @@ func (n *node) powerOff(ctx context.Context) error {
 		<-p.done
 	}
 	n.running = nil
-	return errors.Join(n.mnt.Close(), removeGroups(n.cgroup))
+	return errors.Join(n.mnt.Close(), removeGroups(ctx, n.cgroup))
 }
 
 // processes are those in the node's control group and its mount namespace:

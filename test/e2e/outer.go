@@ -1,6 +1,7 @@
 package main
 
 import (
+	"context"
 	"encoding/json"
 	"errors"
 	"flag"
@@ -76,7 +77,7 @@ func runAll(p plan, stdout io.Writer) (err error) {
 		return err
 	}
 	err = runInner(p, stdout)
-	return errors.Join(err, removeGroups(p.cgroup()), checkHost(before, p))
+	return errors.Join(err, removeGroups(context.Background(), p.cgroup()), checkHost(before, p))
 }
 
 func prepareWork(p plan) error {

@@ -24,8 +24,9 @@ const (
 	namespace = "default"
 	port      = 8080
 	replicas  = 30
-	// appLabel has the name of what a pod belongs to.
-	appLabel = "app"
+	// deployment is the name of the Deployment, and its pods' label app.
+	deployment = "web"
+	appLabel   = "app"
 )
 
 // metric is the sum of the series of a counter of fairlead-node that have a
@@ -65,15 +66,15 @@ func podSpec() corev1.PodSpec {
 	}
 }
 
-func (w *world) newDeployment(name string) *appsv1.Deployment {
-	labels := map[string]string{appLabel: name}
+func newDeployment() *appsv1.Deployment {
+	labels := map[string]string{appLabel: deployment}
 	spec := podSpec()
 	spec.TopologySpreadConstraints = []corev1.TopologySpreadConstraint{{
 		MaxSkew: 1, TopologyKey: corev1.LabelHostname, WhenUnsatisfiable: corev1.DoNotSchedule,
 		LabelSelector: &metav1.LabelSelector{MatchLabels: labels}, MatchLabelKeys: []string{appsv1.DefaultDeploymentUniqueLabelKey},
 	}}
 	return &appsv1.Deployment{
-		ObjectMeta: metav1.ObjectMeta{Namespace: namespace, Name: name},
+		ObjectMeta: metav1.ObjectMeta{Namespace: namespace, Name: deployment},
 		Spec: appsv1.DeploymentSpec{
 			Replicas: new(int32(replicas)),
 			Selector: &metav1.LabelSelector{MatchLabels: labels},
@@ -84,21 +85,21 @@ func (w *world) newDeployment(name string) *appsv1.Deployment {
 
 // deployment is the first pods.
 func (w *world) deployment(ctx context.Context) error {
-	if err := w.Create(ctx, w.newDeployment("web")); err != nil {
+	if err := w.Create(ctx, newDeployment()); err != nil {
 		return err
 	}
-	if err := w.rolledOut(ctx, "web"); err != nil {
+	if err := w.rolledOut(ctx); err != nil {
 		return err
 	}
 	return w.allReachAll(ctx)
 }
 
-// rolledOut waits until all pods of a Deployment are those of its template, and
+// rolledOut waits until all pods of the Deployment are those of its template, and
 // ready, and no other is left.
-func (w *world) rolledOut(ctx context.Context, name string) error {
-	err := w.await(ctx, "the Deployment "+name, func(ctx context.Context) (string, error) {
+func (w *world) rolledOut(ctx context.Context) error {
+	err := w.await(ctx, "the Deployment", func(ctx context.Context) (string, error) {
 		d := &appsv1.Deployment{}
-		if err := w.Get(ctx, client.ObjectKey{Namespace: namespace, Name: name}, d); err != nil {
+		if err := w.Get(ctx, client.ObjectKey{Namespace: namespace, Name: deployment}, d); err != nil {
 			return "", err
 		}
 		pods, err := w.pods(ctx)

@@ -21,7 +21,7 @@ func (w *world) upgrade(ctx context.Context) error {
 	if err != nil {
 		return err
 	}
-	if err := w.restart(ctx, "web"); err != nil {
+	if err := w.restart(ctx); err != nil {
 		return err
 	}
 	for range 3 {
@@ -42,7 +42,7 @@ func (w *world) upgrade(ctx context.Context) error {
 			}
 		}
 	}
-	if err := w.rolledOut(ctx, "web"); err != nil {
+	if err := w.rolledOut(ctx); err != nil {
 		return err
 	}
 	after, err := w.failedSandboxes(ctx)
@@ -106,7 +106,7 @@ func (w *world) reboot(ctx context.Context) error {
 	if err := w.await(ctx, "the pods to come back", w.attachedInThisBoot); err != nil {
 		return err
 	}
-	if err := w.rolledOut(ctx, "web"); err != nil {
+	if err := w.rolledOut(ctx); err != nil {
 		return err
 	}
 	return w.allReachAll(ctx)

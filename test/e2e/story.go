@@ -26,7 +26,9 @@ func (w *world) story(ctx context.Context) error {
 	}{
 		{"installation on nodes with a running kubelet and containerd", w.installation},
 		{"30 pods on two nodes reach each other", w.deployment},
-		{"Services reach pods", w.services},
+		{"Services reach pods, and a pod itself", w.services},
+		{"a port of the node leads to a pod", w.hostPorts},
+		{"pods reach other machines", w.outside},
 		{"rolling restart", w.rollingRestart},
 		{"fairlead-node upgraded during a rolling restart", w.upgrade},
 		{"both nodes reboot", w.reboot},
