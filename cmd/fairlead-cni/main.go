@@ -10,6 +10,8 @@ import (
 	"fmt"
 	"io"
 	"os"
+	"path/filepath"
+	"slices"
 	"time"
 
 	"fairlead.dev/fairlead/internal/cniproto"
@@ -17,6 +19,7 @@ import (
 
 func main() {
 	p := plugin{
+		name:   filepath.Base(os.Args[0]),
 		getenv: os.Getenv, stdin: os.Stdin, stdout: os.Stdout, stderr: os.Stderr,
 		wait: func(d time.Duration) { <-time.After(d) },
 	}
@@ -25,6 +28,8 @@ func main() {
 
 // plugin is one call of the plugin and its surroundings.
 type plugin struct {
+	// name under which it was executed.
+	name           string
 	getenv         func(string) string
 	stdin          io.Reader
 	stdout, stderr io.Writer
@@ -65,6 +70,9 @@ func (p *plugin) answer() outcome {
 	r, err := cniproto.ParseRequest(verb, p.getenv, p.stdin)
 	if err != nil {
 		return outcome{err: cniproto.AsError(err)}
+	}
+	if slices.Contains(cniproto.IPAMPrograms, p.name) {
+		r.IPAM = p.name
 	}
 	result, err := p.serve(r)
 	if err == nil {

@@ -28,6 +28,10 @@ const (
 // Verbs are those that are sent to the daemon.
 var Verbs = []string{VerbAdd, VerbCheck, VerbDel, VerbGC, VerbStatus}
 
+// IPAMPrograms are the names under which the plugin gives addresses to
+// interfaces of other plugins.
+var IPAMPrograms = []string{"fairlead-ipam", "whereabouts"}
+
 // Versions are the CNI versions that are spoken, the newest last.
 var Versions = []string{"0.3.1", "0.4.0", "1.0.0", "1.1.0"}
 
@@ -45,6 +49,9 @@ type Request struct {
 	RequestID string `json:"requestID"`
 	// Verb is CNI_COMMAND, one of Verbs.
 	Verb string `json:"verb"`
+	// IPAM is the name under which the plugin was executed, one of
+	// IPAMPrograms, when it is asked for addresses alone; else empty.
+	IPAM string `json:"ipam,omitempty"`
 	// ContainerID, Netns, IfName, Args and Path are the variables CNI_CONTAINERID,
 	// CNI_NETNS, CNI_IFNAME, CNI_ARGS and CNI_PATH.
 	ContainerID string `json:"containerID,omitempty"`
@@ -291,6 +298,9 @@ const maxSocket = 107
 // default.
 func (r Request) Endpoint() (Endpoint, error) {
 	n, err := r.network()
+	if err == nil && r.IPAM != "" {
+		n, err = r.ipamNetwork()
+	}
 	if err == nil {
 		err = n.check()
 	}
@@ -306,6 +316,23 @@ func (r Request) Endpoint() (Endpoint, error) {
 		n.Spool = filepath.Join(dir, SpoolDir)
 	}
 	return Endpoint{Socket: n.Socket, Spool: n.Spool, Heartbeat: filepath.Join(dir, HeartbeatFile)}, nil
+}
+
+// ipamNetwork reads where the daemon is from the ipam section, the only part of
+// another plugin's configuration that is ours: ipam.socket, else the default.
+func (r Request) ipamNetwork() (network, error) {
+	var c struct {
+		IPAM struct {
+			Socket string `json:"socket"`
+		} `json:"ipam"`
+	}
+	if err := json.Unmarshal(r.Config, &c); err != nil {
+		return network{}, decodeError("network configuration", r.Config, err)
+	}
+	if c.IPAM.Socket == "" {
+		c.IPAM.Socket = DefaultSocket
+	}
+	return network{Socket: c.IPAM.Socket}, nil
 }
 
 func (n network) check() error {

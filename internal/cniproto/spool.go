@@ -60,7 +60,12 @@ func SpoolDel(dir string, r Request) (err error) {
 	return syncDir(dir)
 }
 
+// spoolName begins with the separator, where a container ID would, for addresses
+// of another plugin's interface.
 func spoolName(r Request) string {
+	if r.IPAM != "" {
+		return spoolSeparator + r.ContainerID + spoolSeparator + r.IfName + spoolSuffix
+	}
 	return r.ContainerID + spoolSeparator + r.IfName + spoolSuffix
 }
 
@@ -185,8 +190,13 @@ func decodeSpooled(name string, raw []byte) (Request, error) {
 
 // nameRequest makes a DEL of a file's name.
 func nameRequest(name string) (Request, bool) {
-	id, rest, ok := strings.Cut(strings.TrimSuffix(name, spoolSuffix), spoolSeparator)
-	r := Request{Verb: VerbDel, ContainerID: id, IfName: rest}
+	r := Request{Verb: VerbDel}
+	name = strings.TrimSuffix(name, spoolSuffix)
+	if rest, ipam := strings.CutPrefix(name, spoolSeparator); ipam {
+		r.IPAM, name = IPAMPrograms[0], rest
+	}
+	var ok bool
+	r.ContainerID, r.IfName, ok = strings.Cut(name, spoolSeparator)
 	return r, ok && r.Validate() == nil
 }
 
