@@ -15,6 +15,7 @@ import (
 	"fairlead.dev/fairlead/internal/config"
 	"fairlead.dev/fairlead/internal/netdev"
 	"fairlead.dev/fairlead/internal/network"
+	"fairlead.dev/fairlead/internal/nft"
 	"fairlead.dev/fairlead/internal/node"
 	"fairlead.dev/fairlead/internal/run"
 	"fairlead.dev/fairlead/internal/tracing"
@@ -40,12 +41,18 @@ func serve(ctx context.Context, cfg config.Node) error {
 	); err != nil {
 		return fmt.Errorf("register metrics: %w", err)
 	}
+	masquerade, err := cfg.Masquerade.Prefixes()
+	if err != nil {
+		return err
+	}
+	var filter nft.Kernel
 	c := node.Config{
 		NodeName: cfg.NodeName, Bridge: cfg.Bridge, Uplink: cfg.Uplink, BootID: bootID,
 		Encapsulation: node.Encapsulation(cfg.Encapsulation), VNI: cfg.VXLAN.VNI, VXLANPort: cfg.VXLAN.Port,
 		StateDir: cfg.StateDir, Socket: cfg.Socket, AddTimeout: cfg.AddTimeout.Duration,
 		Install: &node.Install{PluginSource: cfg.CNI.PluginSource, BinDir: cfg.CNI.BinDir, ConfDir: cfg.CNI.ConfDir},
-		Kernel:  node.RealKernel{Kernel: kernel}, HostKernel: kernel, Metrics: reg, KubeletMetrics: cfg.KubeletMetrics,
+		Kernel:  node.RealKernel{Kernel: kernel}, HostKernel: kernel, FilterKernel: kernel, Firewall: nft.New(filter.Apply),
+		Masquerade: node.Masquerade{Enabled: cfg.Masquerade.Enabled, Exclude: masquerade}, Metrics: reg, KubeletMetrics: cfg.KubeletMetrics,
 	}
 	if cfg.Tracing.Endpoint != "" {
 		c.Tracer, err = tracing.Start(ctx, cfg.Tracing.Endpoint, map[string]string{
@@ -121,6 +128,8 @@ func cleanup(ctx context.Context, cfg config.Node, cni bool, out io.Writer) erro
 		note(node.Uninstall(cfg.CNI.BinDir, cfg.CNI.ConfDir))
 	}
 	note(kernel.CleanupHost(ctx))
+	var filter nft.Kernel
+	note(filter.Remove(ctx))
 	note(node.RemoveState(cfg.StateDir, cfg.Socket))
 	for _, what := range removed {
 		if _, err := fmt.Fprintln(out, "removed", what); err != nil {

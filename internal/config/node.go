@@ -3,6 +3,7 @@ package config
 import (
 	"fmt"
 	"net"
+	"net/netip"
 	"net/url"
 	"os"
 	"path/filepath"
@@ -45,6 +46,8 @@ type Node struct {
 	Encapsulation string `json:"encapsulation,omitempty"`
 	// VXLAN is the tunnel; all nodes must say the same.
 	VXLAN NodeVXLAN `json:"vxlan"`
+	// Masquerade says as whom pods leave the cluster.
+	Masquerade NodeMasquerade `json:"masquerade"`
 	// CNI says what is installed for the container runtime.
 	CNI NodeCNI `json:"cni"`
 	// AddTimeout bounds how long an ADD waits for the pod's PodAttachment and
@@ -55,6 +58,29 @@ type Node struct {
 	MetricsAddress string `json:"metricsAddress,omitempty"`
 	// Tracing sends what requests took to a collector.
 	Tracing NodeTracing `json:"tracing"`
+}
+
+// NodeMasquerade says as whom pods leave the cluster.
+type NodeMasquerade struct {
+	// Enabled has what pods send out of the cluster carry an address of the node,
+	// so that answers find back; default true.
+	Enabled bool `json:"enabled"`
+	// Exclude lists networks outside the cluster, in CIDR form, that pods reach
+	// with their own addresses: routers there know the way back.
+	Exclude []string `json:"exclude,omitempty"`
+}
+
+// Prefixes is Exclude, parsed.
+func (m NodeMasquerade) Prefixes() ([]netip.Prefix, error) {
+	prefixes := make([]netip.Prefix, len(m.Exclude))
+	for i, s := range m.Exclude {
+		p, err := netip.ParsePrefix(s)
+		if err != nil {
+			return nil, fmt.Errorf("masquerade.exclude[%d]: %w", i, err)
+		}
+		prefixes[i] = p
+	}
+	return prefixes, nil
 }
 
 // NodeTracing says where traces are sent.
@@ -95,6 +121,7 @@ func DefaultNode() Node {
 		Bridge:         "fairlead0",
 		Encapsulation:  "auto",
 		VXLAN:          NodeVXLAN{VNI: 158, Port: 4789},
+		Masquerade:     NodeMasquerade{Enabled: true},
 		CNI:            NodeCNI{BinDir: "/opt/cni/bin", ConfDir: "/etc/cni/net.d"},
 		AddTimeout:     metav1.Duration{Duration: 10 * time.Second},
 		MetricsAddress: ":9471",
@@ -143,6 +170,10 @@ func (n *Node) Validate() error {
 	v.check(n.Uplink == "" || linkName.MatchString(n.Uplink), "uplink", n.Uplink, "must be an interface name of 1 to 15 characters, or empty")
 	v.check(slices.Contains([]string{"none", "vxlan", "auto"}, n.Encapsulation), "encapsulation", n.Encapsulation, "must be none, vxlan or auto")
 	v.check(n.VXLAN.VNI >= 1 && n.VXLAN.VNI < 1<<24, "vxlan.vni", n.VXLAN.VNI, "must be between 1 and 16777215")
+	for i, s := range n.Masquerade.Exclude {
+		_, err := netip.ParsePrefix(s)
+		v.check(err == nil, fmt.Sprintf("masquerade.exclude[%d]", i), s, "must be a network in CIDR form")
+	}
 	v.check(n.VXLAN.Port >= 1 && n.VXLAN.Port <= 65535, "vxlan.port", n.VXLAN.Port, "must be between 1 and 65535")
 	v.check(n.AddTimeout.Duration >= time.Second && n.AddTimeout.Duration <= 80*time.Second, "addTimeout", n.AddTimeout.Duration, "must be between 1s and 80s")
 	v.check(listenAddress(n.MetricsAddress), "metricsAddress", n.MetricsAddress, `must be host:port, "unix:<path>" or "0"`)

@@ -27,6 +27,7 @@ func TestNodeDefaultsAreValid(t *testing.T) {
 	want := Node{
 		NodeName: "n1", StateDir: "/run/fairlead", Plugin: "fairlead", Socket: "/run/fairlead/cni.sock", Bridge: "fairlead0",
 		Encapsulation: "auto", VXLAN: NodeVXLAN{VNI: 158, Port: 4789},
+		Masquerade: NodeMasquerade{Enabled: true},
 		CNI: NodeCNI{
 			BinDir: "/opt/cni/bin", ConfDir: "/etc/cni/net.d",
 			PluginSource: filepath.Join(filepath.Dir(self), "fairlead-cni"),
@@ -41,7 +42,7 @@ func TestNodeDefaultsAreValid(t *testing.T) {
 func TestNodeValidateNamesEveryField(t *testing.T) {
 	n := Node{
 		NodeName: "Not A Node", StateDir: "run", Socket: "/" + strings.Repeat("s", 100), Bridge: "a-name-of-sixteen",
-		Uplink: "eth/0", Encapsulation: "gre", VXLAN: NodeVXLAN{VNI: 1 << 24, Port: -1}, CNI: NodeCNI{BinDir: "bin", ConfDir: "", PluginSource: "x"}, MetricsAddress: "here",
+		Uplink: "eth/0", Encapsulation: "gre", VXLAN: NodeVXLAN{VNI: 1 << 24, Port: -1}, Masquerade: NodeMasquerade{Exclude: []string{"192.0.2.0/24", "all"}}, CNI: NodeCNI{BinDir: "bin", ConfDir: "", PluginSource: "x"}, MetricsAddress: "here",
 		Tracing: NodeTracing{Endpoint: "collector:4318"},
 	}
 	err := n.Validate()
@@ -50,7 +51,7 @@ func TestNodeValidateNamesEveryField(t *testing.T) {
 	}
 	for _, want := range []string{
 		`nodeName: "Not A Node"`, `stateDir: "run"`, "socket: \"/sss", `bridge: "a-name-of-sixteen"`, `uplink: "eth/0"`,
-		`encapsulation: "gre"`, "vxlan.vni: 16777216", "vxlan.port: -1",
+		`encapsulation: "gre"`, "vxlan.vni: 16777216", "vxlan.port: -1", `masquerade.exclude[1]: "all"`,
 		`cni.binDir: "bin"`, `cni.confDir: ""`, `cni.pluginSource: "x"`, "addTimeout: 0s", `metricsAddress: "here"`, `tracing.endpoint: "collector:4318"`,
 	} {
 		if !strings.Contains(err.Error(), want) {

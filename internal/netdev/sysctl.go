@@ -94,3 +94,16 @@ var ownProc = sync.OnceValues(func() (*os.Root, error) {
 	defer func() { _ = unix.Close(mount) }()
 	return os.OpenRoot(fmt.Sprintf("/proc/self/fd/%d", mount))
 })
+
+// AllowLocalhost lets packets from and to 127.0.0.0/8 pass a bridge, so that a port
+// of the host at 127.0.0.1 can lead to a pod. The packet filter must keep pods from
+// using it.
+func (k *Kernel) AllowLocalhost(bridge string) error {
+	if err := checkName(bridge); err != nil {
+		return fmt.Errorf("%w: bridge name %q %w", ErrInvalid, bridge, err)
+	}
+	return k.inHost(func() error {
+		_, err := setSysctl("net/ipv4/conf/"+bridge+"/route_localnet", "1")
+		return err
+	})
+}

@@ -107,6 +107,13 @@ func (k *Keeper) Ready() error {
 	return k.reason
 }
 
+// Changes is closed when there may be something new to Ready.
+func (k *Keeper) Changes() <-chan struct{} {
+	k.mu.Lock()
+	defer k.mu.Unlock()
+	return k.changed
+}
+
 // Wait returns when everything that was set before is in the kernel. When ctx
 // ends first, the error says what hinders it.
 func (k *Keeper) Wait(ctx context.Context) error {

@@ -57,11 +57,12 @@ type Link struct {
 // Port is one port of the host.
 type Port struct {
 	// Protocol is "tcp", "udp" or "sctp".
-	Protocol string
+	Protocol string `json:"protocol"`
 	// HostIP is the one address of the host that it is at; an unspecified one is
 	// every address of its family, one that is not valid is every address.
-	HostIP                  netip.Addr
-	HostPort, ContainerPort uint16
+	HostIP        netip.Addr `json:"hostIP,omitzero"`
+	HostPort      uint16     `json:"hostPort"`
+	ContainerPort uint16     `json:"containerPort"`
 }
 
 // Overlaps tells whether two ports cannot be there at once.

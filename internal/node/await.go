@@ -122,7 +122,10 @@ func (v *verbs) missing(pod podRef, pa, stale *v1alpha1.PodAttachment) string {
 
 // reserve waits for the pod's PodAttachment and claims it for the sandbox of a
 // draft: from then on its status does not become Detached behind the ADD's back.
-func (v *verbs) reserve(ctx context.Context, draft record, mtu int) (*record, error) {
+//
+// What the runtime asks for beside the interfaces is settled here, before anything
+// is done.
+func (v *verbs) reserve(ctx context.Context, draft record, c capabilities, mtu int) (*record, error) {
 	for {
 		pa, err := v.await(ctx, draft.Pod)
 		if err != nil {
@@ -136,13 +139,19 @@ func (v *verbs) reserve(ctx context.Context, draft record, mtu int) (*record, er
 			r.Pod.UID, r.Interfaces = pa.Spec.PodUID, interfaces
 			r.Attachment = attachmentRef{Name: pa.Name, UID: pa.UID}
 		})
-		c := v.ledger.claim(rec)
+		if err := c.apply(rec, pa); err != nil {
+			return nil, err
+		}
+		got := v.ledger.claim(rec)
 		switch {
-		case c.before != nil:
-			if err := v.succeed(ctx, c); err != nil {
+		case got.before != nil:
+			if err := v.succeed(ctx, got); err != nil {
 				return nil, err
 			}
-		case !c.sealed:
+		case got.taken != nil:
+			return nil, because(errNotReady, "pod %s: host port %d/%s is taken on node %s by pod %s (sandbox %s)",
+				draft.Pod, got.taken.HostPort, got.taken.Protocol, v.node, got.by.Pod, got.by.ContainerID)
+		case !got.sealed:
 			return rec, nil
 		}
 		// What is sealed is being deleted, which the next look shows.

@@ -16,6 +16,7 @@ import (
 	"fairlead.dev/fairlead/internal/cniproto"
 	"fairlead.dev/fairlead/internal/cniproto/server"
 	"fairlead.dev/fairlead/internal/network"
+	"fairlead.dev/fairlead/internal/nft"
 	"fairlead.dev/fairlead/internal/tracing"
 )
 
@@ -52,14 +53,20 @@ type Config struct {
 	// had for them too.
 	KubeletMetrics bool
 
+	// Masquerade says as whom pods leave the cluster.
+	Masquerade Masquerade
+
 	// Tracer takes the spans of requests; nil for none.
 	Tracer *tracing.Tracer
 
-	Kernel     Kernel
-	HostKernel HostKernel
-	API        API
-	Source     Source
-	Metrics    prometheus.Registerer
+	Kernel       Kernel
+	HostKernel   HostKernel
+	FilterKernel FilterKernel
+	// Firewall keeps the packet filter; the daemon runs it.
+	Firewall *nft.Keeper
+	API      API
+	Source   Source
+	Metrics  prometheus.Registerer
 }
 
 // Install says what is installed for the container runtime.
@@ -184,7 +191,7 @@ func (d *Daemon) background() []func(context.Context) error {
 	if v == nil {
 		return append(all, d.beat)
 	}
-	return append(all, v.remover.Run, v.acks.Run, v.reporter.Run, v.host.Run, v.reaper.Run, v.mender.Run, v.watch, v.keepHealth)
+	return append(all, v.remover.Run, v.acks.Run, v.reporter.Run, v.host.Run, v.firewall.Run, v.reaper.Run, v.mender.Run, v.watch, v.keepHealth)
 }
 
 // beat keeps the heartbeat of a plugin that knows at any time whether it can

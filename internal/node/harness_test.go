@@ -22,6 +22,7 @@ import (
 	"fairlead.dev/fairlead/api/v1alpha1"
 	"fairlead.dev/fairlead/internal/cniproto"
 	"fairlead.dev/fairlead/internal/netdev"
+	"fairlead.dev/fairlead/internal/nft"
 )
 
 // world is a node with a fake kernel and a fake API server. Its daemon can be
@@ -30,6 +31,7 @@ type world struct {
 	t      *testing.T
 	kernel *fakeKernel
 	host   *fakeHost
+	filter *fakeFilter
 	api    *fakeAPI
 	dir    string
 	bootID string
@@ -47,7 +49,7 @@ func inWorld(t *testing.T, test func(*world)) {
 	dir := t.TempDir()
 	synctest.Test(t, func(t *testing.T) {
 		w := &world{
-			t: t, kernel: newFakeKernel(), api: newFakeAPI(), dir: dir, bootID: "boot-1", encapsulation: EncapsulationNone,
+			t: t, kernel: newFakeKernel(), filter: &fakeFilter{}, api: newFakeAPI(), dir: dir, bootID: "boot-1", encapsulation: EncapsulationNone,
 			host: &fakeHost{uplink: netdev.Uplink{
 				Name: "eth0", MTU: 1500, Addresses: []netip.Prefix{netip.MustParsePrefix("192.168.77.11/24")},
 			}},
@@ -68,7 +70,8 @@ func (w *world) start() {
 	w.t.Helper()
 	c := Config{
 		NodeName: "n1", Bridge: "fairlead0", Encapsulation: w.encapsulation, BootID: w.bootID, StateDir: w.dir, Socket: filepath.Join(w.dir, "cni.sock"),
-		AddTimeout: 10 * time.Second, Kernel: w.kernel, HostKernel: w.host, API: w.api, Source: w.api,
+		AddTimeout: 10 * time.Second, Kernel: w.kernel, HostKernel: w.host, FilterKernel: w.filter, Firewall: nft.New(w.filter.apply),
+		Masquerade: Masquerade{Enabled: true}, API: w.api, Source: w.api,
 		Metrics: prometheus.NewRegistry(),
 	}
 	p, err := NewPlugin(c)

@@ -50,6 +50,8 @@ type hostNet struct {
 	api    API
 	// networks lists every NodeNetwork, from memory.
 	networks func(ctx context.Context) ([]v1alpha1.NodeNetwork, error)
+	// filter takes in for the packet filter what the NodeNetworks say.
+	filter func(own *v1alpha1.NodeNetwork, all []v1alpha1.NodeNetwork) error
 
 	node string
 	hostConfig
@@ -250,6 +252,7 @@ func (h *hostNet) apply(ctx context.Context) error {
 	if moved || h.applied == nil || !reflect.DeepEqual(want, *h.applied) {
 		err = h.applyKernel(ctx, want)
 	}
+	err = errors.Join(err, h.filter(own, all))
 	tunnel := want.Tunnel != nil && !errors.Is(err, netdev.ErrNoTunnel)
 	return errors.Join(err, h.report(ctx, own, &h.up, tunnel, routed(err, problems)))
 }

@@ -28,8 +28,9 @@ const (
 // socket: runtimes read it again on every change, and pause everything for it.
 func conflist(socket string) ([]byte, error) {
 	type plugin struct {
-		Type   string `json:"type"`
-		Socket string `json:"socket"`
+		Type         string          `json:"type"`
+		Capabilities map[string]bool `json:"capabilities"`
+		Socket       string          `json:"socket"`
 	}
 	raw, err := json.MarshalIndent(struct {
 		CNIVersion  string   `json:"cniVersion"`
@@ -42,9 +43,11 @@ func conflist(socket string) ([]byte, error) {
 		CNIVersion:  "1.0.0",
 		CNIVersions: []string{"0.4.0", "1.0.0", "1.1.0"},
 		Name:        "fairlead",
-		// A capability is declared once it is served, or a pod would believe that
-		// it has its host port. None is yet.
-		Plugins: []plugin{{Type: PluginName, Socket: socket}},
+		// A runtime passes only what is declared, and tells nobody of the rest.
+		Plugins: []plugin{{Type: PluginName, Capabilities: map[string]bool{
+			"portMappings": true, "bandwidth": true, "ips": true, "mac": true, "dns": true,
+			"cgroupPath": true, "io.kubernetes.cri.pod-annotations": true,
+		}, Socket: socket}},
 	}, "", "  ")
 	if err != nil {
 		return nil, fmt.Errorf("encode the network configuration: %w", err)

@@ -9,6 +9,7 @@ import (
 	"k8s.io/apimachinery/pkg/types"
 
 	"fairlead.dev/fairlead/api/v1alpha1"
+	"fairlead.dev/fairlead/internal/nft"
 )
 
 // ledger is the daemon's account of its sandboxes: the records, and of which
@@ -89,6 +90,9 @@ type claim struct {
 	sealed bool
 	// before is another sandbox that holds it.
 	before *record
+	// taken is a host port that the sandbox asks for and by has.
+	taken *nft.Port
+	by    *record
 	// gone is closed when the record of some sandbox is removed.
 	gone <-chan struct{}
 }
@@ -110,8 +114,30 @@ func (l *ledger) claim(r *record) claim {
 			return claim{before: l.records[id], gone: l.gone}
 		}
 	}
+	if port, by := l.conflict(r); by != nil {
+		return claim{taken: port, by: by}
+	}
 	l.set(r)
 	return claim{}
+}
+
+// conflict finds the sandbox that has a host port which r asks for. One that is
+// being deleted has none any more.
+func (l *ledger) conflict(r *record) (*nft.Port, *record) {
+	if len(r.HostPorts) == 0 {
+		return nil, nil
+	}
+	for _, other := range l.records {
+		if other.State == deleting || other.ContainerID == r.ContainerID {
+			continue
+		}
+		for _, p := range r.HostPorts {
+			if slices.ContainsFunc(other.HostPorts, p.Overlaps) {
+				return &p, other
+			}
+		}
+	}
+	return nil, nil
 }
 
 // drop forgets a PodAttachment that is no more.

@@ -60,7 +60,7 @@ func plan(pa *v1alpha1.PodAttachment, containerID, ifName string, mtu int) ([]re
 
 // plug is the interface as the kernel is asked for it.
 func (i *recordedInterface) plug(containerID string) (netdev.Plug, error) {
-	p := netdev.Plug{ContainerID: containerID, Name: i.Name, MTU: int(i.MTU)}
+	p := netdev.Plug{ContainerID: containerID, Name: i.Name, MTU: int(i.MTU), Bandwidth: i.Bandwidth}
 	if i.Binding.Bridge == nil {
 		return p, fmt.Errorf("binding: must be bridge, the one kind that this build plugs")
 	}

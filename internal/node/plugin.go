@@ -29,7 +29,9 @@ func NewPlugin(c Config) (network.Plugin, error) {
 	v.reaper = &reaper{verbs: v, queue: newQueue[string]("reaper")}
 	v.ledger = newLedger(filepath.Join(c.StateDir, recordsDir), c.BootID, v.released)
 	v.registry = newRegistry(v.changed)
-	v.remover = newRemover(c.Kernel, v.ledger)
+	v.firewall = &firewall{kernel: c.FilterKernel, keeper: c.Firewall, bridge: c.Bridge, masquerade: c.Masquerade}
+	v.host.filter = v.firewall.setNode
+	v.remover = newRemover(c.Kernel, v.ledger, v.firewall)
 	v.health = newHealth(v.look, filepath.Join(filepath.Dir(c.Socket), cniproto.HeartbeatFile), c.BootID)
 	v.mender = &mender{verbs: v, queue: newQueue[string]("mender")}
 	v.acks = newAcknowledger(c.API, v.registry, v.ledger, m)

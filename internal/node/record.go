@@ -14,6 +14,7 @@ import (
 
 	"fairlead.dev/fairlead/api/v1alpha1"
 	"fairlead.dev/fairlead/internal/netdev"
+	"fairlead.dev/fairlead/internal/nft"
 )
 
 // recordVersion is the version of the records' form. A record of another
@@ -52,6 +53,8 @@ type record struct {
 	Attachment attachmentRef `json:"attachment"`
 
 	Interfaces []recordedInterface `json:"interfaces"`
+	// HostPorts lead to the default interface.
+	HostPorts []nft.Port `json:"hostPorts,omitempty"`
 	// Result is the CNI result, in the version in which ADD answered.
 	Result json.RawMessage `json:"result,omitempty"`
 
@@ -80,6 +83,8 @@ type recordedInterface struct {
 	v1alpha1.Interface
 	// HostName is known before the link is made.
 	HostName string `json:"hostName"`
+	// Bandwidth limits it; nil does not.
+	Bandwidth *netdev.Bandwidth `json:"bandwidth,omitempty"`
 }
 
 // with returns a changed copy.

@@ -23,13 +23,14 @@ const (
 // remover unplugs the sandboxes that were let go, in the background, for ever
 // until it is done.
 type remover struct {
-	kernel Kernel
-	ledger *ledger
-	queue  workqueue.TypedRateLimitingInterface[string]
+	kernel   Kernel
+	ledger   *ledger
+	firewall *firewall
+	queue    workqueue.TypedRateLimitingInterface[string]
 }
 
-func newRemover(k Kernel, l *ledger) *remover {
-	return &remover{kernel: k, ledger: l, queue: newQueue[string]("remover")}
+func newRemover(k Kernel, l *ledger, f *firewall) *remover {
+	return &remover{kernel: k, ledger: l, firewall: f, queue: newQueue[string]("remover")}
 }
 
 // newQueue makes a work queue whose items delay only themselves.
@@ -95,14 +96,16 @@ func (r *remover) later(rec *record) {
 }
 
 // remove unplugs a sandbox, the last interface first, and forgets it when the
-// kernel says that every link is gone.
+// kernel says that every link is gone, and no host port leads to it.
 func (r *remover) remove(ctx context.Context, rec *record) error {
+	r.firewall.remove(rec)
 	var errs []error
 	names := rec.hostNames()
 	slices.Reverse(names)
 	for _, name := range names {
 		errs = append(errs, r.kernel.Detach(ctx, name))
 	}
+	errs = append(errs, r.firewall.closed(ctx, rec))
 	if err := errors.Join(errs...); err != nil {
 		return err
 	}

@@ -157,6 +157,9 @@ func (v *verbs) look() error {
 	if err := v.host.ready(); err != nil {
 		return because(errUnavailable, "node %s: %w", v.node, err)
 	}
+	if err := v.firewall.keeper.Ready(); err != nil {
+		return because(errUnavailable, "node %s: the packet filter is not in place: %w", v.node, err)
+	}
 	if err := v.host.lost(); err != nil {
 		kind := errUnavailable
 		if v.ledger.count() > 0 {
@@ -173,6 +176,10 @@ func (v *verbs) keepHealth(ctx context.Context) error {
 	v.health.run(ctx, func() <-chan struct{} {
 		select {
 		case <-synced: // once
+			news := v.firewall.keeper.Changes()
+			if v.host.ready() == nil && v.firewall.keeper.Ready() != nil {
+				return news
+			}
 			return v.host.changes()
 		default:
 			return synced

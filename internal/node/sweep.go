@@ -32,6 +32,7 @@ func (v *verbs) adopt(ctx context.Context) error {
 			if err := v.ledger.put(rec); err != nil {
 				return err
 			}
+			v.firewall.add(rec)
 			log.Info("record rebuilt from the links in the kernel", "sandbox", b.containerID, "links", rec.hostNames())
 		}
 	}
@@ -39,6 +40,8 @@ func (v *verbs) adopt(ctx context.Context) error {
 		v.ledger.adopt(rec)
 		if rec.State == deleting {
 			v.remover.enqueue(rec.ContainerID)
+		} else {
+			v.firewall.add(rec)
 		}
 	}
 	v.undoUnanswered(ctx, links)

@@ -36,6 +36,7 @@ type verbs struct {
 	mender   *mender
 	health   *health
 	host     *hostNet
+	firewall *firewall
 	acks     *acknowledger
 	reporter *reporter
 	metrics  *metrics
@@ -145,10 +146,14 @@ func (v *verbs) setUp(ctx context.Context, r cniproto.Request, pod podRef) (rec 
 	if err != nil {
 		return nil, err
 	}
+	c, err := parseCapabilities(r.Config)
+	if err != nil {
+		return nil, err
+	}
 	rec, err = v.reserve(wait, record{
 		Version: recordVersion, ContainerID: r.ContainerID, BootID: v.ledger.bootID, State: attaching,
 		Netns: r.Netns, NetnsID: sandbox.ID(), IfName: r.IfName, Pod: pod, StartedAt: start,
-	}, mtu)
+	}, c, mtu)
 	if err != nil {
 		return nil, err
 	}
@@ -166,10 +171,10 @@ func (v *verbs) setUp(ctx context.Context, r cniproto.Request, pod podRef) (rec 
 		return rec, err
 	}
 	v.metrics.step("plug", start)
+	tracing.Step(ctx, "plug", start)
 	if err := v.awaitActive(wait, done); err != nil {
 		return rec, err
 	}
-	tracing.Step(ctx, "plug", start)
 	// From here on the sandbox is the runtime's: only its DEL takes it back.
 	if err := v.ledger.put(done); err != nil {
 		return rec, err
@@ -189,6 +194,7 @@ func (v *verbs) plug(ctx context.Context, sandbox Sandbox, rec *record, version 
 		raw, err := result(rec, version)
 		answer <- encoded{raw, err}
 	}()
+	v.firewall.add(rec) // which takes its time, but less than the containers to start
 	for _, i := range rec.Interfaces {
 		p, err := i.plug(rec.ContainerID)
 		if err != nil {
@@ -207,6 +213,11 @@ func (v *verbs) plug(ctx context.Context, sandbox Sandbox, rec *record, version 
 	a := <-answer
 	if a.err != nil {
 		return nil, a.err
+	}
+	wait, cancel := context.WithTimeout(ctx, v.addTimeout)
+	defer cancel()
+	if err := v.firewall.opened(wait, rec); err != nil {
+		return nil, err
 	}
 	if err := context.Cause(ctx); err != nil {
 		return nil, err
@@ -248,6 +259,7 @@ func (v *verbs) TearDownPod(ctx context.Context, r cniproto.Request) error {
 // cannot be written it goes at once.
 func (v *verbs) release(ctx context.Context, rec *record) error {
 	dying := rec.with(func(r *record) { r.State = deleting })
+	v.firewall.remove(rec) // a successor may have its host ports at once
 	if err := v.ledger.put(dying); err != nil {
 		logr.FromContextOrDiscard(ctx).Error(err, "record cannot be written, unplugging at once")
 		return v.remover.remove(ctx, rec)

@@ -1,0 +1,181 @@
+package node
+
+import (
+	"context"
+	"net/netip"
+	"sync/atomic"
+	"time"
+
+	"github.com/go-logr/logr"
+	"golang.org/x/sync/errgroup"
+
+	"fairlead.dev/fairlead/api/v1alpha1"
+	"fairlead.dev/fairlead/internal/netdev"
+	"fairlead.dev/fairlead/internal/nft"
+)
+
+// goneTimeout bounds how long the removal of a sandbox waits, each time that it
+// is tried, for its host ports to be gone from the packet filter.
+const goneTimeout = 5 * time.Second
+
+// FilterKernel is what the packet filter asks of the kernel, beside its rules.
+type FilterKernel interface {
+	// WatchTables calls notify for each change of the nftables of that name, with
+	// the revision that is written with it, until ctx ends.
+	WatchTables(ctx context.Context, table string, notify func(revision uint32)) error
+	// ForgetUDP makes the kernel forget the UDP flows to ports of the host.
+	ForgetUDP(ctx context.Context, ports []netip.AddrPort) error
+	// AllowLocalhost lets the bridge carry packets of 127.0.0.0/8.
+	AllowLocalhost(bridge string) error
+}
+
+// Masquerade says whether what pods send out of the cluster carries an address of
+// the node, and where else it does not.
+type Masquerade struct {
+	Enabled bool
+	Exclude []netip.Prefix
+}
+
+// firewall keeps the node's packet filter as the records and the NodeNetworks say.
+type firewall struct {
+	kernel     FilterKernel
+	keeper     *nft.Keeper
+	bridge     string
+	masquerade Masquerade
+	// localhost is set as soon as some sandbox has a host port.
+	localhost atomic.Bool
+}
+
+// Run keeps the packet filter until ctx ends. What it wrote stays.
+func (f *firewall) Run(ctx context.Context) error {
+	var g errgroup.Group
+	g.Go(func() error { return f.keeper.Run(ctx) })
+	g.Go(func() error {
+		for wait := hostRetryFirst; ; wait = min(2*wait, hostRetryLast) {
+			err := f.kernel.WatchTables(ctx, nft.Table, f.keeper.Noticed)
+			if ctx.Err() != nil {
+				return nil
+			}
+			logr.FromContextOrDiscard(ctx).Error(err, "watch of nftables ended, will be started again", "after", wait)
+			if !sleep(ctx, wait) {
+				return nil
+			}
+		}
+	})
+	return g.Wait()
+}
+
+// setNode takes in what the NodeNetworks say. The bridge is there.
+func (f *firewall) setNode(own *v1alpha1.NodeNetwork, all []v1alpha1.NodeNetwork) error {
+	f.keeper.SetNode(planFilter(f.bridge, f.masquerade, own, all))
+	if !f.localhost.Load() {
+		return nil
+	}
+	return f.kernel.AllowLocalhost(f.bridge)
+}
+
+// planFilter works out what the packet filter needs to know of the node. What of
+// a NodeNetwork cannot be read planHost tells of.
+func planFilter(bridge string, m Masquerade, own *v1alpha1.NodeNetwork, all []v1alpha1.NodeNetwork) nft.Node {
+	n := nft.Node{Bridge: bridge, LinkGroup: netdev.LinkGroup, Masquerade: m.Enabled, Cluster: append([]netip.Prefix{}, m.Exclude...)}
+	for _, s := range own.Spec.Blocks {
+		if p, err := netip.ParsePrefix(s); err == nil {
+			n.Local = append(n.Local, p)
+		}
+	}
+	for _, nn := range all {
+		for _, s := range nn.Spec.Blocks {
+			if p, err := netip.ParsePrefix(s); err == nil {
+				n.Cluster = append(n.Cluster, p)
+			}
+		}
+		for _, s := range nn.Status.Addresses {
+			if p, err := netip.ParsePrefix(s); err == nil {
+				n.Cluster = append(n.Cluster, netip.PrefixFrom(p.Addr(), p.Addr().BitLen()))
+			}
+		}
+	}
+	return n
+}
+
+// add has the packet filter let a sandbox send, and lead its host ports to it.
+// It does not wait for that.
+func (f *firewall) add(rec *record) {
+	if len(rec.HostPorts) > 0 {
+		f.localhost.Store(true)
+	}
+	f.keeper.SetPod(rec.ContainerID, filterPod(rec))
+}
+
+// filterPod is what the packet filter needs to know of a sandbox.
+func filterPod(rec *record) nft.Pod {
+	p := nft.Pod{Ports: rec.HostPorts}
+	for n, i := range rec.Interfaces {
+		if i.Binding == (v1alpha1.Binding{}) { // rebuilt from the kernel: no more is known of it
+			p.Links = append(p.Links, nft.Link{Name: i.HostName, Unchecked: true})
+			continue
+		}
+		plug, err := i.plug(rec.ContainerID)
+		if err != nil {
+			continue // no link of ours
+		}
+		link := nft.Link{Name: i.HostName, MAC: plug.MAC}
+		for _, a := range plug.Addresses {
+			link.Addresses = append(link.Addresses, a.Addr())
+		}
+		p.Links = append(p.Links, link)
+		if n > 0 {
+			continue
+		}
+		for _, is := range []func(netip.Addr) bool{netip.Addr.Is4, netip.Addr.Is6} {
+			for _, a := range link.Addresses {
+				if is(a) {
+					p.Addresses = append(p.Addresses, a)
+					break
+				}
+			}
+		}
+	}
+	return p
+}
+
+// opened returns when the host ports of a sandbox lead to it.
+func (f *firewall) opened(ctx context.Context, rec *record) error {
+	if len(rec.HostPorts) == 0 {
+		return nil
+	}
+	if err := f.keeper.Wait(ctx); err != nil {
+		return because(errNotReady, "host ports of pod %s: %w", rec.Pod, err)
+	}
+	if err := f.kernel.AllowLocalhost(f.bridge); err != nil {
+		return err
+	}
+	return f.kernel.ForgetUDP(ctx, udpPorts(rec))
+}
+
+// remove takes away what the packet filter has of a sandbox. It does not wait for
+// that.
+func (f *firewall) remove(rec *record) { f.keeper.RemovePod(rec.ContainerID) }
+
+// closed returns when no host port leads to a sandbox any more: until then its
+// addresses are not another's.
+func (f *firewall) closed(ctx context.Context, rec *record) error {
+	if len(rec.HostPorts) == 0 {
+		return nil
+	}
+	ctx, cancel := context.WithTimeout(ctx, goneTimeout)
+	defer cancel()
+	if err := f.keeper.Wait(ctx); err != nil {
+		return err
+	}
+	return f.kernel.ForgetUDP(ctx, udpPorts(rec))
+}
+
+func udpPorts(rec *record) (ports []netip.AddrPort) {
+	for _, p := range rec.HostPorts {
+		if p.Protocol == "udp" {
+			ports = append(ports, netip.AddrPortFrom(p.HostIP, p.HostPort))
+		}
+	}
+	return ports
+}

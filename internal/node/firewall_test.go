@@ -1,0 +1,252 @@
+package node
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"net/netip"
+	"slices"
+	"strings"
+	"sync"
+	"testing"
+	"time"
+
+	"github.com/google/go-cmp/cmp"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+
+	"fairlead.dev/fairlead/api/v1alpha1"
+	"fairlead.dev/fairlead/internal/cniproto"
+	"fairlead.dev/fairlead/internal/netdev"
+	"fairlead.dev/fairlead/internal/nft"
+)
+
+// fakeFilter is the packet filter of a kernel.
+type fakeFilter struct {
+	mu        sync.Mutex
+	elements  map[nft.Element]bool
+	fail      error
+	forgotten []netip.AddrPort
+	localhost bool
+}
+
+func (f *fakeFilter) apply(_ context.Context, c nft.Change) error {
+	f.mu.Lock()
+	defer f.mu.Unlock()
+	if f.fail != nil {
+		return f.fail
+	}
+	if c.Whole != nil {
+		f.elements = map[nft.Element]bool{}
+	}
+	for _, e := range c.Delete {
+		delete(f.elements, e)
+	}
+	for _, e := range c.Add {
+		f.elements[e] = true
+	}
+	return nil
+}
+
+func (f *fakeFilter) setFail(err error) {
+	f.mu.Lock()
+	defer f.mu.Unlock()
+	f.fail = err
+}
+
+func (f *fakeFilter) WatchTables(ctx context.Context, _ string, _ func(uint32)) error {
+	<-ctx.Done()
+	return nil
+}
+
+func (f *fakeFilter) ForgetUDP(_ context.Context, ports []netip.AddrPort) error {
+	f.mu.Lock()
+	defer f.mu.Unlock()
+	f.forgotten = append(f.forgotten, ports...)
+	return nil
+}
+
+func (f *fakeFilter) AllowLocalhost(string) error {
+	f.mu.Lock()
+	defer f.mu.Unlock()
+	f.localhost = true
+	return nil
+}
+
+// in lists the elements of sets whose names begin so.
+func (f *fakeFilter) in(prefix string) []string {
+	f.mu.Lock()
+	defer f.mu.Unlock()
+	out := []string{}
+	for e := range f.elements {
+		if strings.HasPrefix(e.Set, prefix) {
+			out = append(out, strings.TrimSuffix(e.Key+" : "+e.Value, " : "))
+		}
+	}
+	slices.Sort(out)
+	return out
+}
+
+// asking is a configuration with a runtimeConfig.
+func asking(runtimeConfig string) []byte {
+	return []byte(`{"cniVersion":"1.1.0","name":"fairlead","type":"fairlead","runtimeConfig":` + runtimeConfig + `}`)
+}
+
+// addAsking sends an ADD with a runtimeConfig.
+func (w *world) addAsking(containerID, pod, uid, runtimeConfig string) ([]byte, error) {
+	netns := w.netns(containerID)
+	w.kernel.namespace(netns)
+	r := request(cniproto.VerbAdd, containerID, netns, pod, uid)
+	r.Config = asking(runtimeConfig)
+	return w.handle(r)
+}
+
+func (f *fakeFilter) want(t *testing.T, set string, want ...string) {
+	t.Helper()
+	if diff := cmp.Diff(append([]string{}, want...), f.in(set)); diff != "" {
+		t.Errorf("%s (-want +got):\n%s", set, diff)
+	}
+}
+
+const (
+	link1 = "0a:58:0a:f4:00:05"
+)
+
+func TestFilterFollowsTheSandbox(t *testing.T) {
+	inWorld(t, func(w *world) {
+		w.pod("web", "u1")
+		w.mustAdd("c1", "web", "u1")
+		w.filter.want(t, "sources4", fmt.Sprintf("%q . %s . 10.244.1.5", netdev.HostName("c1", "eth0"), link1))
+		w.filter.want(t, "self", "10.244.1.5 . 10.244.1.5")
+		w.filter.want(t, "local", "10.244.1.0/26")
+		w.restart()
+		w.filter.want(t, "sources4", fmt.Sprintf("%q . %s . 10.244.1.5", netdev.HostName("c1", "eth0"), link1))
+		if err := w.del("c1"); err != nil {
+			t.Fatal(err)
+		}
+		settle()
+		w.filter.want(t, "sources")
+		w.filter.want(t, "stations")
+	})
+}
+
+// TestHostPortsOfASandbox: they are there when ADD answers, outlive the daemon, and
+// are gone before the sandbox's addresses are another's, without anybody who knows
+// the pod's address.
+func TestHostPortsOfASandbox(t *testing.T) {
+	inWorld(t, func(w *world) {
+		key := w.pod("web", "u1")
+		// As containerd sends them: the keys are those of a Go struct.
+		_, err := w.addAsking("c1", "web", "u1", `{"portMappings":[
+			{"HostPort":8080,"ContainerPort":80,"Protocol":"tcp","HostIP":""},
+			{"HostPort":8053,"ContainerPort":53,"Protocol":"UDP","HostIP":"0.0.0.0"},
+			{"HostPort":0,"ContainerPort":99,"Protocol":"tcp","HostIP":""},
+			{"HostPort":-1,"ContainerPort":98,"Protocol":"tcp","HostIP":""}]}`)
+		if err != nil {
+			t.Fatal(err)
+		}
+		want := []string{"tcp . 8080 : 10.244.1.5 . 80", "udp . 8053 : 10.244.1.5 . 53"}
+		w.filter.want(t, "ports", want...)
+		udp := []netip.AddrPort{netip.MustParseAddrPort("0.0.0.0:8053")}
+		if !w.filter.localhost || !slices.Equal(w.filter.forgotten, udp) {
+			t.Errorf("localhost %v, forgotten %v", w.filter.localhost, w.filter.forgotten)
+		}
+		w.filter.localhost = false
+		w.restart()
+		w.filter.want(t, "ports", want...)
+		if !w.filter.localhost {
+			t.Error("after a restart 127.0.0.1 does not lead to the port")
+		}
+		w.leave(key)
+		if err := w.del("c1"); err != nil {
+			t.Fatal(err)
+		}
+		settle()
+		w.filter.want(t, "ports")
+		if !slices.Equal(w.filter.forgotten, append(udp, udp...)) {
+			t.Errorf("forgotten %v", w.filter.forgotten)
+		}
+		w.wantWrites(key, "Attached/c1", "Detached/c1")
+		w.wantRecords()
+	})
+}
+
+// TestHostPortConflict: the second pod is told who has the port, before anything is
+// done, and gets it as soon as the DEL of the first was answered.
+func TestHostPortConflict(t *testing.T) {
+	inWorld(t, func(w *world) {
+		w.pod("one", "u1")
+		w.pod("two", "u2")
+		if _, err := w.addAsking("c1", "one", "u1", `{"portMappings":[{"hostPort":8080,"containerPort":80,"protocol":"tcp"}]}`); err != nil {
+			t.Fatal(err)
+		}
+		const second = `{"portMappings":[{"hostPort":8080,"containerPort":81,"protocol":"tcp","hostIP":"192.0.2.1"}]}`
+		_, err := w.addAsking("c2", "two", "u2", second)
+		wantCode(t, err, cniproto.CodeTryAgainLater, "8080/tcp", "ns/one", "c1")
+		w.wantLinks("c1/eth0")
+		if err := w.del("c1"); err != nil {
+			t.Fatal(err)
+		}
+		if _, err := w.addAsking("c3", "two", "u2", second); err != nil {
+			t.Fatal(err)
+		}
+		settle()
+		w.filter.want(t, "ports", "192.0.2.1 . tcp . 8080 : 10.244.1.5 . 81")
+	})
+}
+
+func TestHostPortsThatCannotBeOpened(t *testing.T) {
+	inWorld(t, func(w *world) {
+		key := w.pod("web", "u1")
+		w.filter.setFail(errors.New("nft: operation not permitted"))
+		_, err := w.addAsking("c1", "web", "u1", `{"portMappings":[{"hostPort":8080,"containerPort":80}]}`)
+		wantCode(t, err, cniproto.CodeTryAgainLater, "host ports of pod ns/web", "operation not permitted")
+		w.filter.setFail(nil)
+		<-time.After(2 * time.Minute) // it was tried less and less often
+		settle()
+		w.wantLinks()
+		w.filter.want(t, "ports")
+		w.wantRecords()
+		w.wantWrites(key)
+	})
+}
+
+// TestNoFilterIsSaid: a node whose packet filter cannot be written does not take
+// pods as if nothing were wrong.
+func TestNoFilterIsSaid(t *testing.T) {
+	inWorld(t, func(w *world) {
+		w.filter.setFail(errors.New("nftables cannot be used on this node"))
+		w.restart()
+		<-time.After(time.Minute)
+		err := w.daemon.verbs.look()
+		if !errors.Is(err, errUnavailable) || !strings.Contains(err.Error(), "nftables cannot be used on this node") {
+			t.Errorf("look: %v", err)
+		}
+	})
+}
+
+func TestPlanFilter(t *testing.T) {
+	network := func(name string, blocks, addresses []string) v1alpha1.NodeNetwork {
+		return v1alpha1.NodeNetwork{
+			ObjectMeta: metav1.ObjectMeta{Name: name}, Spec: v1alpha1.NodeNetworkSpec{Blocks: blocks},
+			Status: v1alpha1.NodeNetworkStatus{Addresses: addresses},
+		}
+	}
+	all := []v1alpha1.NodeNetwork{
+		network("n1", []string{"10.244.1.0/26", "nonsense"}, []string{"192.168.77.11/24"}),
+		network("n2", []string{"10.244.2.0/26"}, []string{"192.168.77.12/24", "?"}),
+	}
+	got := planFilter("fairlead0", Masquerade{Enabled: true, Exclude: []netip.Prefix{netip.MustParsePrefix("172.16.0.0/12")}}, &all[0], all)
+	prefixes := func(s ...string) (out []netip.Prefix) {
+		for _, p := range s {
+			out = append(out, netip.MustParsePrefix(p))
+		}
+		return out
+	}
+	want := nft.Node{
+		Bridge: "fairlead0", LinkGroup: netdev.LinkGroup, Masquerade: true, Local: prefixes("10.244.1.0/26"),
+		Cluster: prefixes("172.16.0.0/12", "10.244.1.0/26", "192.168.77.11/32", "10.244.2.0/26", "192.168.77.12/32"),
+	}
+	if diff := cmp.Diff(want, got, cmp.Comparer(func(a, b netip.Prefix) bool { return a == b })); diff != "" {
+		t.Errorf("(-want +got):\n%s", diff)
+	}
+}
