@@ -276,7 +276,7 @@ func TestAllOrNothing(t *testing.T) {
 		}
 		return nil
 	})
-	h := start(t, cluster.New(t), d, withSecond)
+	h := start(t, cluster.New(t), d, withSource(withSecond))
 	p := h.Pod("web", h.node)
 	h.event(p, "NetworkExhausted")
 	h.Eventually(t, "the first interface to go back", func(context.Context) error {
@@ -327,12 +327,12 @@ func TestLostReplies(t *testing.T) {
 // A refused create keeps what was obtained for it, and the next try adopts it:
 // another leader may have done so and be writing the record.
 func TestRefusedCreateKeeps(t *testing.T) {
-	h := start(t, cluster.New(t), drivertest.NewMemory(driverName, 8), func(p *corev1.Pod) ([]pod.Interface, error) {
+	h := start(t, cluster.New(t), drivertest.NewMemory(driverName, 8), withSource(func(p *corev1.Pod) ([]pod.Interface, error) {
 		if p.Name != "bad" {
 			return nil, nil
 		}
 		return []pod.Interface{{Name: "net1", Network: v1alpha1.DefaultNetwork, Default: true}}, nil // two defaults: the schema refuses
-	})
+	}))
 	p := h.Pod("bad", h.node)
 	for range 3 {
 		h.event(p, "NetworkNotReady")

@@ -5,10 +5,12 @@ import (
 	"errors"
 	"fmt"
 	"net/http"
+	"slices"
 	"time"
 
 	corev1 "k8s.io/api/core/v1"
 	eventsv1 "k8s.io/api/events/v1"
+	"k8s.io/apimachinery/pkg/api/equality"
 	"k8s.io/apimachinery/pkg/api/meta"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/fields"
@@ -27,6 +29,7 @@ const callTimeout = 15 * time.Second
 
 // Kube is the API server, and what it says of this node, kept in memory.
 type Kube struct {
+	node   string
 	client client.Client
 	cache  cache.Cache
 }
@@ -56,7 +59,7 @@ func NewKube(cfg *rest.Config, nodeName string, failed toolscache.WatchErrorHand
 	if err != nil {
 		return nil, err
 	}
-	return &Kube{client: c, cache: watched}, nil
+	return &Kube{node: nodeName, client: c, cache: watched}, nil
 }
 
 // kinds is what discovery would answer. The daemon knows its kinds, and does
@@ -150,8 +153,12 @@ func (k *Kube) Watch(ctx context.Context, e Events) error {
 		return fmt.Errorf("watch NodeNetworks: %w", err)
 	}
 	read, err := networks.AddEventHandler(toolscache.ResourceEventHandlerFuncs{
-		AddFunc:    func(any) { e.NetworksChanged() },
-		UpdateFunc: func(_, _ any) { e.NetworksChanged() },
+		AddFunc: func(any) { e.NetworksChanged() },
+		UpdateFunc: func(before, after any) {
+			if k.isNews(before.(*v1alpha1.NodeNetwork), after.(*v1alpha1.NodeNetwork)) {
+				e.NetworksChanged()
+			}
+		},
 		DeleteFunc: func(any) { e.NetworksChanged() },
 	})
 	if err != nil {
@@ -160,6 +167,15 @@ func (k *Kube) Watch(ctx context.Context, e Events) error {
 	go after(ctx, seen, e.Synced)
 	go after(ctx, read, e.NetworksChanged) // also when there is none
 	return k.cache.Start(ctx)
+}
+
+// isNews tells whether a change to a NodeNetwork matters on this node: of others
+// only where they are and what leads there, not how they fare.
+func (k *Kube) isNews(before, after *v1alpha1.NodeNetwork) bool {
+	return after.Name == k.node || before.UID != after.UID ||
+		!slices.Equal(before.Spec.Blocks, after.Spec.Blocks) ||
+		!slices.Equal(before.Status.Addresses, after.Status.Addresses) ||
+		!equality.Semantic.DeepEqual(before.Status.Tunnel, after.Status.Tunnel)
 }
 
 // after calls f when all that was there at the beginning was told.
