@@ -202,6 +202,12 @@ func TestMigrateWhereabouts(t *testing.T) {
 	if who.State != addressAllocated || who.Holder.Pod != "one" || len(who.Records) != 1 {
 		t.Errorf("who has %s: %+v", one[0], who)
 	}
+	// Every address is explained. The counts are the controller's, which is not
+	// there.
+	found := call(t, "ipam", "audit", "--kubeconfig", c.Kubeconfig)
+	if strings.Contains(found.Stdout, "I1 ") || strings.Contains(found.Stdout, "I2 ") || found.Stderr != "" {
+		t.Errorf("audit after the migration: %+v", found)
+	}
 	var records v1alpha1.PodAttachmentList
 	if err := c.Client.List(t.Context(), &records, client.InNamespace(c.Namespace)); err != nil {
 		t.Fatal(err)

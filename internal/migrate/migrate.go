@@ -77,6 +77,10 @@ type Network struct {
 	Overlapping bool
 	// Pools that serve the network in Fairlead.
 	Pools []v1alpha1.IPPool
+	// Gateways, Routes and DNS that its pods get.
+	Gateways []string
+	Routes   []v1alpha1.Route
+	DNS      *v1alpha1.DNS
 }
 
 // State is what was read of a cluster.

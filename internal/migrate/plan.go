@@ -314,7 +314,7 @@ func (p *planner) makeRecords() {
 			}
 			continue
 		}
-		record := pod.Record(pod.IdentityOf(of), interfacesOf(held))
+		record := pod.Record(pod.IdentityOf(of), p.interfacesOf(held))
 		record.OwnerReferences = []metav1.OwnerReference{pod.OwnerOf(of)}
 		record.Labels = map[string]string{v1alpha1.LabelMigratedFrom: System}
 		p.plan.Records = append(p.plan.Records, Record{Object: record, Sandbox: sandbox})
@@ -324,18 +324,23 @@ func (p *planner) makeRecords() {
 	})
 }
 
-// interfacesOf a pod: the addresses of one interface together.
-func interfacesOf(held []Holding) []v1alpha1.Interface {
+// interfacesOf a pod: the addresses of one interface together, with what the
+// network gives beside them, for a sandbox that is made anew.
+func (p *planner) interfacesOf(held []Holding) []v1alpha1.Interface {
 	var out []v1alpha1.Interface
 	for _, h := range held {
 		i := slices.IndexFunc(out, func(i v1alpha1.Interface) bool { return i.Name == h.Holder.Interface })
 		if i < 0 {
 			i = len(out)
-			out = append(out, v1alpha1.Interface{
+			more := v1alpha1.Interface{
 				Name: h.Holder.Interface, Network: h.Network, Driver: driverName, Domain: h.Domain, Pool: h.Pool,
 				Default: h.Network == v1alpha1.DefaultNetwork,
 				Binding: v1alpha1.Binding{AddressOnly: &v1alpha1.AddressOnlyBinding{}},
-			})
+			}
+			if n := p.byName[h.Network]; n != nil {
+				more.Gateways, more.Routes, more.DNS = n.Gateways, n.Routes, n.DNS
+			}
+			out = append(out, more)
 		}
 		out[i].Addresses = append(out[i].Addresses, h.Prefix.String())
 	}

@@ -300,6 +300,7 @@ func TestMakeRecord(t *testing.T) {
 	six.Name, six.Range, six.Allocations = "fd00---64", "fd00::/64", map[string]Allocation{"1": {ContainerID: "c1", PodRef: "default/web", Interface: "net1"}}
 	s := state([]Pool{recorded("1 web"), six}, nil, running("web", lan, "10.0.0.1", "fd00::1"))
 	dual := network("default/six", "", "fd00::/64")
+	s.Networks[0].Gateways, s.Networks[0].Routes = []string{"10.0.0.254"}, []v1alpha1.Route{{Destination: "10.1.0.0/16"}}
 	s.Networks[0].Ranges, s.Networks[0].Pools = append(s.Networks[0].Ranges, dual.Ranges...), append(s.Networks[0].Pools, dual.Pools...)
 	plan, err := Make(s, false)
 	if err != nil || len(plan.Records) != 1 {
@@ -308,6 +309,7 @@ func TestMakeRecord(t *testing.T) {
 	r := plan.Records[0]
 	want := []v1alpha1.Interface{{
 		Name: "net1", Network: lan, Driver: "native", Addresses: []string{"10.0.0.1/24", "fd00::1/64"}, Domain: "default", Pool: "wb-10.0.0.0-24",
+		Gateways: s.Networks[0].Gateways, Routes: s.Networks[0].Routes,
 		Binding: v1alpha1.Binding{AddressOnly: &v1alpha1.AddressOnlyBinding{}},
 	}}
 	if diff := cmp.Diff(want, r.Object.Spec.Interfaces); diff != "" {

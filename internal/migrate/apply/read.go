@@ -9,7 +9,6 @@ import (
 	"errors"
 	"fmt"
 	"maps"
-	"net/netip"
 	"slices"
 
 	corev1 "k8s.io/api/core/v1"
@@ -314,9 +313,13 @@ func networkOf(name string, section []byte) (migrate.Network, []string, error) {
 	n := migrate.Network{
 		Name: name, Space: c.NetworkName, Domain: whereabouts.Domain(c.NetworkName), Pools: whereabouts.Pools(c),
 		Overlapping: overlapping.Enabled == nil || *overlapping.Enabled,
+		Routes:      c.Routes, DNS: c.DNS,
+	}
+	if c.Gateway.IsValid() {
+		n.Gateways = []string{c.Gateway.String()}
 	}
 	for _, r := range c.Ranges {
-		n.Ranges = append(n.Ranges, netip.PrefixFrom(r.Prefix.Addr(), r.Prefix.Bits()))
+		n.Ranges = append(n.Ranges, r.Prefix)
 	}
 	return n, warnings, nil
 }
