@@ -1,0 +1,145 @@
+package node
+
+import (
+	"encoding/json"
+	"errors"
+	"strings"
+	"testing"
+
+	"fairlead.dev/fairlead/internal/cniproto"
+	"fairlead.dev/fairlead/internal/netdev"
+)
+
+// TestCapabilitiesInEveryCase: containerd's structs carry no JSON tags, so its keys
+// are those of Go; the conventions, CRI-O and Multus begin them in lower case.
+func TestCapabilitiesInEveryCase(t *testing.T) {
+	for _, raw := range []string{
+		`{"portMappings":[{"HostPort":8080,"ContainerPort":80,"Protocol":"TCP","HostIP":"::"}],
+		  "bandwidth":{"IngressRate":1000,"IngressBurst":4294967295,"EgressRate":2000,"EgressBurst":4294967295},
+		  "dns":{"Servers":["10.96.0.10"],"Searches":["svc"],"Options":["ndots:5"]},"cgroupPath":"/kubepods","ips":["10.244.1.5"],"mac":"0a:58:0a:f4:00:05",
+		  "io.kubernetes.cri.pod-annotations":{"a":"b"}}`,
+		`{"portMappings":[{"hostPort":8080,"containerPort":80,"protocol":"tcp","hostIP":"::"}],
+		  "bandwidth":{"ingressRate":1000,"ingressBurst":4294967295,"egressRate":2000,"egressBurst":4294967295},
+		  "dns":{"servers":["10.96.0.10"],"searches":["svc"],"options":["ndots:5"]},"cgroupPath":"/kubepods","ips":["10.244.1.5/24"],"mac":"0A:58:0A:F4:00:05",
+		  "io.kubernetes.cri.pod-annotations":{"a":"b"}}`,
+	} {
+		c, err := parseCapabilities(asking(raw))
+		if err != nil {
+			t.Fatal(err)
+		}
+		ports, err := c.ports()
+		if err != nil || len(ports) != 1 || ports[0].Protocol != "tcp" || ports[0].HostPort != 8080 || ports[0].ContainerPort != 80 || !ports[0].HostIP.IsUnspecified() {
+			t.Errorf("ports %+v (%v)", ports, err)
+		}
+		if c.Bandwidth == nil || *c.Bandwidth != (bandwidth{1000, 4294967295, 2000, 4294967295}) {
+			t.Errorf("bandwidth %+v", c.Bandwidth)
+		}
+		if c.DNS == nil || len(c.DNS.Servers)+len(c.DNS.Searches)+len(c.DNS.Options) != 3 || c.CgroupPath == "" || c.PodAnnotations["a"] != "b" {
+			t.Errorf("the rest %+v", c)
+		}
+	}
+}
+
+// TestCapabilitiesOfAnAdd: what a runtime asks for is done, and is in the record and
+// the result.
+func TestCapabilitiesOfAnAdd(t *testing.T) {
+	inWorld(t, func(w *world) {
+		pa := attachment("web", "u1")
+		pa.Spec.Interfaces[0].MAC = ""
+		w.api.put(pa)
+		raw, err := w.addAsking("c1", "web", "u1", `{"ips":["10.244.1.5/24"],"mac":"02:00:00:00:00:09",
+			"bandwidth":{"ingressRate":8000,"egressRate":16000,"egressBurst":80000},"dns":{"servers":["10.96.0.10"],"searches":["svc"]}}`)
+		if err != nil {
+			t.Fatal(err)
+		}
+		for _, want := range []string{`"nameservers":["10.96.0.10"]`, `"search":["svc"]`, `"mac":"02:00:00:00:00:09"`} {
+			if !strings.Contains(string(raw), want) {
+				t.Errorf("the result does not have %s: %s", want, raw)
+			}
+		}
+		settle()
+		w.restart()
+		p := w.kernel.links[netdev.HostName("c1", "eth0")].plug
+		if want := (netdev.Bandwidth{IngressRate: 8000, EgressRate: 16000, EgressBurst: 80000}); p.Bandwidth == nil || *p.Bandwidth != want || p.MAC.String() != "02:00:00:00:00:09" {
+			t.Errorf("plugged %+v", p)
+		}
+		rec := w.daemon.verbs.ledger.get("c1")
+		if rec == nil || rec.Interfaces[0].Bandwidth == nil || rec.Interfaces[0].MAC != "02:00:00:00:00:09" {
+			t.Errorf("record %+v", rec)
+		}
+	})
+}
+
+func TestCapabilitiesThatCannotBe(t *testing.T) {
+	inWorld(t, func(w *world) {
+		w.pod("web", "u1")
+		for _, c := range []struct {
+			runtimeConfig string
+			code          int
+			words         []string
+		}{
+			{`{"ips":["10.244.1.9"]}`, cniproto.CodeInvalidConfig, []string{"runtimeConfig.ips[0]", "10.244.1.9", "10.244.1.5"}},
+			{`{"ips":["10.244.1.5","not an address"]}`, cniproto.CodeInvalidConfig, []string{"runtimeConfig.ips[1]", "not an address"}},
+			{`{"mac":"02:00:00:00:00:09"}`, cniproto.CodeInvalidConfig, []string{"runtimeConfig.mac", "02:00:00:00:00:09", "0a:58:0a:f4:00:05"}},
+			{`{"mac":"nonsense"}`, cniproto.CodeInvalidConfig, []string{"runtimeConfig.mac", "nonsense"}},
+			{`{"portMappings":[{"hostPort":65536,"containerPort":80}]}`, cniproto.CodeInvalidConfig, []string{"portMappings[0].hostPort", "65536"}},
+			{`{"portMappings":[{"hostPort":80,"containerPort":0}]}`, cniproto.CodeInvalidConfig, []string{"portMappings[0].containerPort"}},
+			{`{"portMappings":[{"hostPort":80,"containerPort":80,"protocol":"icmp"}]}`, cniproto.CodeInvalidConfig, []string{"protocol", "icmp", "sctp"}},
+			{`{"portMappings":[{"hostPort":80,"containerPort":80,"hostIP":"localhost"}]}`, cniproto.CodeInvalidConfig, []string{"hostIP", "localhost"}},
+			{`{"portMappings":[{"hostPort":80,"containerPort":80},{"hostPort":80,"containerPort":81}]}`, cniproto.CodeInvalidConfig, []string{"portMappings[1].hostPort", "80"}},
+			{`{"portMappings":{"hostPort":80}}`, cniproto.CodeDecode, []string{"runtimeConfig", "portMappings"}},
+			{`{"portMappings":[{"hostPort":"80"}]}`, cniproto.CodeDecode, []string{"hostPort"}},
+			{`{"bandwidth":{"ingressRate":-1}}`, cniproto.CodeDecode, []string{"ingressRate"}},
+			{`[]`, cniproto.CodeDecode, []string{"runtimeConfig"}},
+		} {
+			_, err := w.addAsking("c1", "web", "u1", c.runtimeConfig)
+			wantCode(t, err, c.code, c.words...)
+			w.wantLinks()
+			w.wantRecords()
+		}
+		w.mustAdd("c2", "web", "u1") // nothing was kept
+	})
+}
+
+func FuzzCapabilities(f *testing.F) {
+	f.Add([]byte(`{"portMappings":[{"HostPort":8080,"ContainerPort":80,"Protocol":"tcp","HostIP":""}]}`))
+	f.Add([]byte(`{"bandwidth":{"ingressRate":1,"egressBurst":18446744073709551615},"mac":"0a:58:0a:f4:00:05","ips":["10.244.1.5/24",""]}`))
+	f.Add([]byte(`{"dns":{"servers":[""]},"cgroupPath":"","io.kubernetes.cri.pod-annotations":{"":""}}`))
+	f.Fuzz(func(t *testing.T, raw []byte) {
+		c, err := parseCapabilities(asking(string(raw)))
+		if err != nil {
+			var e *cniproto.Error
+			if !errors.As(err, &e) || e.Code != cniproto.CodeDecode {
+				t.Fatalf("error without code 6: %v", err)
+			}
+			return
+		}
+		pa := attachment("web", "u1")
+		interfaces, err := plan(pa, "c1", "eth0", 1500)
+		if err != nil {
+			t.Fatal(err)
+		}
+		rec := &record{ContainerID: "c1", Interfaces: interfaces}
+		if err := c.apply(rec, pa); err != nil {
+			if !errors.Is(err, errInvalid) {
+				t.Fatalf("error of another kind: %v", err)
+			}
+			return
+		}
+		for i, p := range rec.HostPorts {
+			for _, q := range rec.HostPorts[:i] {
+				if p.Overlaps(q) || p.HostPort == 0 || p.ContainerPort == 0 {
+					t.Fatalf("ports %+v", rec.HostPorts)
+				}
+			}
+		}
+		// What was accepted can be written down and read again.
+		written, err := json.Marshal(rec.HostPorts)
+		if err != nil {
+			t.Fatal(err)
+		}
+		if err := json.Unmarshal(written, &rec.HostPorts); err != nil {
+			t.Fatal(err)
+		}
+	})
+}
