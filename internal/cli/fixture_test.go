@@ -147,7 +147,7 @@ func linked(address string, blocks ...string) func(*v1alpha1.NodeNetwork) {
 func notRouted(n *v1alpha1.NodeNetwork) {
 	n.Status.Conditions = []metav1.Condition{{
 		Type: v1alpha1.ConditionRouted, Status: metav1.ConditionFalse, Reason: "NotReachable",
-		Message: "node node-3 is not on a shared link; encapsulation is not there yet",
+		Message: "node node-3 is not on a shared link, and takes nothing encapsulated",
 	}}
 }
 

@@ -37,7 +37,7 @@ func TestAttention(t *testing.T) {
 		{"leader's clock is ahead", func(s *snapshot) { s.lease = leaseOf("c_1", -time.Hour) }, []string{}},
 		{"leader is dead", func(s *snapshot) { s.lease = leaseOf("c_1", 19*time.Second) }, []string{"the controller's leader c_1 has not renewed Lease fairlead-system/fairlead-controller for 19s"}},
 		{"nothing is served", func(s *snapshot) { s.nodes, s.pods = nil, nil }, []string{"no node is served: there are no NodeNetworks"}},
-		{"node not routed", func(s *snapshot) { notRouted(&s.nodes[0]) }, []string{"1 of 2 nodes not ready (node-2: NotReachable: node node-3 is not on a shared link; encapsulation is not there yet)"}},
+		{"node not routed", func(s *snapshot) { notRouted(&s.nodes[0]) }, []string{"1 of 2 nodes not ready (node-2: NotReachable: node node-3 is not on a shared link, and takes nothing encapsulated)"}},
 		{"node silent", func(s *snapshot) { silent(&s.nodes[0]); silent(&s.nodes[1]) }, []string{"2 of 2 nodes not ready (first node-1: NotReported: the node's daemon has not reported yet)"}},
 		{"node is new", func(s *snapshot) { silent(&s.nodes[0]); s.nodes[0].CreationTimestamp = ago(time.Second) }, []string{}},
 		{"pool invalid", func(s *snapshot) { s.pools = append(s.pools, poolOf("x", invalid)) }, []string{`pool x: Invalid: spec.ranges[0]: "10.9.0.1/16" has host bits set: write 10.9.0.0/16 for the whole network, or 10.9.0.1-10.9.0.1/16 for this address on it`}},
