@@ -163,6 +163,19 @@ func podMeasurements() []measurement {
 		},
 		{
 			objects: []object{
+				{name: "check_ms", unit: "ms", target: "value <= 5", met: valueAtMost(5)},
+				{name: "status_ms", unit: "ms", target: "value <= 1", met: valueAtMost(1)},
+				{name: "daemon_rss_250_mb", unit: "MB", target: "value <= 40", met: valueAtMost(40)},
+				{name: "add_beside_200_p50", unit: "ms"},
+				{name: "add_beside_200_p99", unit: "ms"},
+			},
+			what: "a node with 250 pods, through the socket to fairlead-node, without exec: the median CHECK and STATUS, and the memory of\n" +
+				"         the daemon when it has nothing to do; baseline: the limits. add_beside_200: one ADD while 200 other pods are plugged\n" +
+				"         and unplugged without end; baseline: the same alone",
+			run: crowd,
+		},
+		{
+			objects: []object{
 				{name: "api_writes_per_pod", unit: "calls", target: "value <= 5", met: valueAtMost(5)},
 				{name: "api_writes_per_pod_alone", unit: "calls"},
 				{name: "api_reads_per_pod", unit: "calls", target: "value = 0", met: valueAtMost(0)},
