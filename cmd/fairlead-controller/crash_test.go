@@ -227,15 +227,16 @@ func (p *program) kill() {
 }
 
 // supervise runs the controller until the test ends, and starts it again
-// whenever it dies.
-func supervise(t *testing.T, kubeconfig string) *program {
+// whenever it dies. More are further lines of its configuration.
+func supervise(t *testing.T, kubeconfig string, more ...string) *program {
 	t.Helper()
 	dir := t.TempDir()
 	file := filepath.Join(dir, "controller.yaml")
 	write(t, file, fmt.Sprintf(`kubeconfig: %q
 metricsAddress: "0"
 leaderElection: {leaseDuration: 2s, renewDeadline: 1500ms, retryPeriod: 100ms}
-`, kubeconfig))
+%s
+`, kubeconfig, strings.Join(more, "\n")))
 	log, err := os.OpenFile(filepath.Join(dir, "log"), os.O_CREATE|os.O_APPEND|os.O_WRONLY, 0o600)
 	if err != nil {
 		t.Fatal(err)
