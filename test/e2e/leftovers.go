@@ -2,6 +2,7 @@ package main
 
 import (
 	"context"
+	"errors"
 	"fmt"
 	"path/filepath"
 	"slices"
@@ -10,6 +11,7 @@ import (
 	corev1 "k8s.io/api/core/v1"
 
 	"fairlead.dev/fairlead/api/v1alpha1"
+	"fairlead.dev/fairlead/test/netlab"
 )
 
 // nothingLeft waits until all pods of ours are gone, from the cluster and from
@@ -90,8 +92,12 @@ func (n *node) leftovers() ([]string, error) {
 	news := state.Since(n.baseline)
 	news.Routes = nil // the node's own: whole blocks
 	left := slices.DeleteFunc(news.All(), ofNode)
+	namespaces, err := n.namespaces()
+	if err != nil {
+		return nil, err
+	}
+	left = append(left, namespaces...)
 	for what, pattern := range map[string]string{
-		"network namespace":     "/run/netns/*",
 		"cached CNI result":     "/var/lib/cni/results/*",
 		"attachment record":     "/run/fairlead/attachments/*",
 		"DEL that was not made": "/run/fairlead/del/*",
@@ -113,6 +119,32 @@ func (n *node) leftovers() ([]string, error) {
 		left[i] = n.name + ": " + left[i]
 	}
 	return left, nil
+}
+
+// namespaces are those of sandboxes. What a killed containerd forgets was never
+// given to a plugin, so it has no eth0.
+func (n *node) namespaces() ([]string, error) {
+	files, err := n.glob("/run/netns/*")
+	if err != nil {
+		return nil, err
+	}
+	var out []string
+	for _, file := range files {
+		var inside netlab.State
+		err := n.place().do(func() error {
+			ns, err := netlab.OpenNamespace(file)
+			if err != nil {
+				return err
+			}
+			inside, err = ns.State()
+			return errors.Join(err, ns.Close())
+		})
+		if n.killed && (err != nil || !slices.Contains(inside.Links, "eth0")) {
+			continue
+		}
+		out = append(out, fmt.Sprintf("network namespace %s with %s", filepath.Base(file), strings.Join(inside.Links, ", ")))
+	}
+	return out, nil
 }
 
 // glob looks for files as the node sees them.
@@ -167,7 +199,7 @@ func (w *world) uninstallation(ctx context.Context) error {
 			return err
 		}
 		left := append(state.Since(n.baseline).All(), n.baseline.Since(state).All()...)
-		for _, pattern := range []string{n.binDir() + "/*", n.confDir() + "/*", "/run/fairlead/*", "/run/netns/*"} {
+		for _, pattern := range []string{n.binDir() + "/*", n.confDir() + "/*", "/run/fairlead/*"} {
 			files, err := n.glob(pattern)
 			if err != nil {
 				return err

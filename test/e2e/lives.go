@@ -43,6 +43,7 @@ func (w *world) lives(ctx context.Context) error {
 		done  atomic.Int64
 	)
 	for i, n := range w.nodes {
+		n.killed = true
 		random := rand.New(rand.NewPCG(w.Seed, uint64(i)))
 		nodes.Go(func() error { return n.disturb(killing, supervising, random, &done, &kills) })
 	}

@@ -40,6 +40,9 @@ type node struct {
 	holder   string // UID of the pod that its daemon's credentials are bound to
 	baseline netlab.State
 	running  map[string]*process
+	// killed says that containerd was killed. It forgets a namespace that it
+	// was about to give to a sandbox, or a file that it was about to mount it at.
+	killed bool
 }
 
 func (n *node) file(name string) string { return filepath.Join(n.dir, name) }

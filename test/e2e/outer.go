@@ -77,7 +77,10 @@ func runAll(p plan, stdout io.Writer) (err error) {
 		return err
 	}
 	err = runInner(p, stdout)
-	return errors.Join(err, removeGroups(context.Background(), p.cgroup()), checkHost(before, p))
+	if left := errors.Join(removeGroups(context.Background(), p.cgroup()), checkHost(before, p)); left != nil {
+		err = errors.Join(err, left)
+	}
+	return err
 }
 
 func prepareWork(p plan) error {
