@@ -375,3 +375,54 @@ func TestMigrateRefuses(t *testing.T) {
 		}
 	}
 }
+
+// TestMigrateWhereaboutsSlices is of its "fast IPAM": each node has a slice of
+// the range, with a pool and a Lease of its own.
+func TestMigrateWhereaboutsSlices(t *testing.T) {
+	c := cluster.Exclusive(t)
+	r := newRival(t, c)
+	const node = "node-x"
+	c.Node(node)
+	t.Setenv("NODENAME", node) // by which whereabouts finds its slice
+	slice := &unstructured.Unstructured{Object: map[string]any{
+		"spec": map[string]any{"range": "10.7.0.0/24", "sliceSize": "/28"},
+		"status": map[string]any{"allocations": []any{
+			map[string]any{"nodeName": "", "sliceRange": "10.7.0.0/28"},
+			map[string]any{"nodeName": node, "sliceRange": "10.7.0.16/28"},
+		}},
+	}}
+	slice.SetGroupVersionKind(whereaboutsKind("NodeSlicePool"))
+	slice.SetNamespace(c.Namespace)
+	slice.SetName("blue")
+	status := slice.DeepCopy()
+	create(t, c, slice)
+	slice.Object["status"] = status.Object["status"]
+	if err := c.Client.Status().Update(t.Context(), slice); client.IgnoreNotFound(err) != nil { // it has no status of its own in every release
+		t.Fatal(err)
+	}
+	blue := r.network("blue", map[string]any{"range": "10.7.0.0/24", "network_name": "blue", "node_slice_size": "/28"})
+	_, addrs := r.run("one", node, "blue", blue)
+
+	view := askJSON[migrationView](t, c, exitOK, "migrate", "whereabouts")
+	if len(view.Addresses) != 1 || view.Addresses[0].Domain != "blue" || view.Addresses[0].Addr != addrs[0] || len(view.Findings) != 0 {
+		t.Errorf("migration: %+v", view)
+	}
+	var leases coordinationv1.LeaseList
+	if err := c.Client.List(t.Context(), &leases, client.InNamespace(c.Namespace)); err != nil {
+		t.Fatal(err)
+	}
+	for i := range leases.Items {
+		if l := &leases.Items[i]; *l.Spec.HolderIdentity != "fairlead-migrate" || !slices.Contains(view.Leases, l.Name) {
+			t.Errorf("Lease %s is held by %q", l.Name, *l.Spec.HolderIdentity)
+		}
+	}
+	if got := call(t, "migrate", "whereabouts", "--rollback", "--kubeconfig", c.Kubeconfig); got.Code != exitOK {
+		t.Fatalf("rollback: %+v", got)
+	}
+	if got := r.add("one", blue); got[0] != addrs[0] {
+		t.Errorf("pod one had %s and has %s after the rollback", addrs[0], got[0])
+	}
+	if got := r.add("two", blue); got[0] == addrs[0] {
+		t.Errorf("whereabouts gave %s twice", got[0])
+	}
+}

@@ -144,6 +144,7 @@ func (r *rival) cni(ctx context.Context, verb, pod, config string) ([]netip.Addr
 	cmd := exec.CommandContext(ctx, r.program)
 	cmd.Env = []string{
 		"CNI_COMMAND=" + verb, "CNI_CONTAINERID=" + pod + "-sandbox", "CNI_NETNS=/run/netns/none", "CNI_IFNAME=net1", "CNI_PATH=/",
+		"NODENAME=" + os.Getenv("NODENAME"),
 		"CNI_ARGS=IgnoreUnknown=1;K8S_POD_NAMESPACE=" + r.Namespace + ";K8S_POD_NAME=" + pod,
 	}
 	cmd.Stdin, cmd.Stdout, cmd.Stderr = strings.NewReader(config), &stdout, &stderr
