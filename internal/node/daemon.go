@@ -238,7 +238,7 @@ func (d *Daemon) replay(ctx context.Context) error {
 		if s.Damaged != nil {
 			log.Error(s.Damaged, "spooled DEL was damaged, its name says enough", "sandbox", s.Request.ContainerID)
 		}
-		if err := d.manager.TearDownPod(ctx, s.Request); err != nil {
+		if err := d.tearDown(ctx, s.Request); err != nil {
 			return fmt.Errorf("replay the DEL of sandbox %s: %w", s.Request.ContainerID, err)
 		}
 		if err := s.Remove(); err != nil {
@@ -249,6 +249,18 @@ func (d *Daemon) replay(ctx context.Context) error {
 		log.Info("DELs replayed that came while no daemon was there", "count", len(spooled))
 	}
 	return nil
+}
+
+// tearDown serves one DEL.
+func (d *Daemon) tearDown(ctx context.Context, r cniproto.Request) error {
+	if r.IPAM == "" {
+		return d.manager.TearDownPod(ctx, r)
+	}
+	if d.verbs == nil {
+		return nil // nobody gave it addresses
+	}
+	_, err := d.verbs.handleIPAM(ctx, r)
+	return err
 }
 
 // sweep removes, every minute, what nobody tells the daemon of. A DEL may have

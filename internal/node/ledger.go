@@ -2,6 +2,7 @@ package node
 
 import (
 	"maps"
+	"path/filepath"
 	"slices"
 	"sync"
 	"time"
@@ -30,6 +31,7 @@ type ledger struct {
 	sealed  map[types.UID]struct{}            // PodAttachments that are said to be unplugged
 	ended   map[types.UID]time.Time           // when the last sandbox of a PodAttachment was gone
 	gone    chan struct{}                     // closed when a record is removed, then replaced
+	book    addressBook                       // of interfaces of other plugins
 }
 
 func newLedger(dir, bootID string, released func(*record)) *ledger {
@@ -42,6 +44,10 @@ func newLedger(dir, bootID string, released func(*record)) *ledger {
 		sealed:   map[types.UID]struct{}{},
 		ended:    map[types.UID]time.Time{},
 		gone:     make(chan struct{}),
+		book: addressBook{
+			dir: filepath.Join(filepath.Dir(dir), addressesDir),
+			m:   map[addressKey]*addressRecord{}, damaged: map[addressKey]bool{},
+		},
 	}
 }
 
@@ -244,8 +250,13 @@ func (l *ledger) verdict(pa *v1alpha1.PodAttachment) (verdict, *record) {
 		}
 		return asItIs, nil
 	}
+	if r, some := l.book.of(pa.UID); r != nil {
+		return plugged, r.sandbox()
+	} else if some {
+		return asItIs, nil
+	}
 	switch {
-	case pa.DeletionTimestamp == nil:
+	case pa.DeletionTimestamp == nil, l.book.unclear(s):
 		return asItIs, nil
 	case s == nil && len(l.holders[""]) > 0:
 		// A sandbox whose record was damaged may be this one's.

@@ -42,7 +42,7 @@ func plan(pa *v1alpha1.PodAttachment, containerID, ifName string, mtu int) ([]re
 	}
 	add(pa.Spec.Interfaces[first], ifName)
 	for n, i := range pa.Spec.Interfaces {
-		if n == first {
+		if n == first || i.Binding.AddressOnly != nil {
 			continue
 		}
 		if i.Name == ifName {
@@ -60,7 +60,14 @@ func plan(pa *v1alpha1.PodAttachment, containerID, ifName string, mtu int) ([]re
 
 // plug is the interface as the kernel is asked for it.
 func (i *recordedInterface) plug(containerID string) (netdev.Plug, error) {
-	p := netdev.Plug{ContainerID: containerID, Name: i.Name, MTU: int(i.MTU), Bandwidth: i.Bandwidth}
+	p, err := i.addresses()
+	if err != nil {
+		return p, err
+	}
+	p.ContainerID, p.Name, p.MTU, p.Bandwidth = containerID, i.Name, int(i.MTU), i.Bandwidth
+	if i.Binding.AddressOnly != nil {
+		return p, fmt.Errorf("binding: addressOnly: another plugin makes this interface, and asks for its addresses under the name fairlead-ipam")
+	}
 	if i.Binding.Bridge == nil {
 		return p, fmt.Errorf("binding: must be bridge, the one kind that this build plugs")
 	}
@@ -72,6 +79,12 @@ func (i *recordedInterface) plug(containerID string) (netdev.Plug, error) {
 		}
 		p.MAC = mac
 	}
+	return p, nil
+}
+
+// addresses are the addresses, gateways and routes of an interface, also of one
+// that another plugin makes.
+func (i *recordedInterface) addresses() (p netdev.Plug, err error) {
 	for n, s := range i.Addresses {
 		a, err := netip.ParsePrefix(s)
 		if err != nil {

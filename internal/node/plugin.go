@@ -110,6 +110,9 @@ func (v *verbs) changed(pa *v1alpha1.PodAttachment, gone bool) {
 		for _, containerID := range v.ledger.holding(pa.UID) {
 			v.reaper.queue.Add(containerID)
 		}
+		for _, k := range v.ledger.addressesHeld(pa.UID) {
+			v.reaper.queue.Add(k.String())
+		}
 	}
 }
 
@@ -127,6 +130,12 @@ type plain struct{ manager *network.Manager }
 
 // Handle serves one request.
 func (p plain) Handle(ctx context.Context, r cniproto.Request) (result []byte, err error) {
+	switch {
+	case r.IPAM != "" && r.Verb == cniproto.VerbDel:
+		return nil, nil // it had no addresses
+	case r.IPAM != "":
+		return nil, cniError(because(errUnserved, "%s: addresses are not served by the network plugin of this node", r.IPAM))
+	}
 	switch r.Verb {
 	case cniproto.VerbAdd:
 		result, err = p.manager.SetUpPod(ctx, r)

@@ -5,6 +5,7 @@ import (
 	"errors"
 	"fmt"
 	"slices"
+	"strings"
 
 	"github.com/go-logr/logr"
 	"golang.org/x/sync/errgroup"
@@ -45,6 +46,9 @@ func (v *verbs) adopt(ctx context.Context) error {
 		}
 	}
 	v.undoUnanswered(ctx, links)
+	if err := v.adoptAddresses(ctx); err != nil {
+		return err
+	}
 	v.health.begin()
 	if err := v.sweep(ctx); err != nil {
 		log.Error(err, "sweep was not complete, will be tried again")
@@ -135,7 +139,7 @@ func (v *verbs) sweep(ctx context.Context) error {
 			errs = append(errs, v.reap(ctx, rec.ContainerID))
 		}
 	}
-	return errors.Join(append(errs, todo.Wait())...)
+	return errors.Join(append(errs, todo.Wait(), v.sweepAddresses(ctx))...)
 }
 
 func namesOf(links []netdev.HostLink) map[string]bool {
@@ -211,7 +215,12 @@ type reaper struct {
 // Run works until ctx ends.
 func (r *reaper) Run(ctx context.Context) error {
 	work(ctx, r.queue, 4, func(ctx context.Context, containerID string) error {
-		err := r.verbs.reap(ctx, containerID)
+		var err error
+		if id, ifName, ok := strings.Cut(containerID, keySeparator); ok {
+			err = r.verbs.reapAddresses(ctx, addressKey{id, ifName})
+		} else {
+			err = r.verbs.reap(ctx, containerID)
+		}
 		if err != nil && ctx.Err() == nil {
 			logr.FromContextOrDiscard(ctx).Error(err, "looking after a sandbox failed, will be tried again", "sandbox", containerID)
 		}

@@ -52,6 +52,19 @@ type verbs struct {
 func (v *verbs) Handle(ctx context.Context, r cniproto.Request) (result []byte, err error) {
 	log := logr.FromContextOrDiscard(ctx).WithValues("verb", r.Verb, "sandbox", r.ContainerID)
 	ctx = logr.NewContext(ctx, log)
+	if r.IPAM != "" {
+		result, err = v.handleIPAM(ctx, r)
+	} else {
+		result, err = v.handleSandbox(ctx, r)
+	}
+	if err != nil {
+		log.V(run.LevelPod).Info("request failed", "args", r.Args, "reason", err.Error())
+	}
+	return result, cniError(err)
+}
+
+// handleSandbox serves the runtime, or who plugs pods in its place.
+func (v *verbs) handleSandbox(ctx context.Context, r cniproto.Request) (result []byte, err error) {
 	switch r.Verb {
 	case cniproto.VerbAdd:
 		result, err = v.manager.SetUpPod(ctx, r)
@@ -66,10 +79,7 @@ func (v *verbs) Handle(ctx context.Context, r cniproto.Request) (result []byte, 
 	default:
 		err = because(errUnserved, "CNI_COMMAND: %q is not served: ADD, DEL, CHECK, STATUS and GC are", r.Verb)
 	}
-	if err != nil {
-		log.V(run.LevelPod).Info("request failed", "args", r.Args, "reason", err.Error())
-	}
-	return result, cniError(err)
+	return result, err
 }
 
 // SetUpPod plugs a sandbox, once: the same request again has the same answer.

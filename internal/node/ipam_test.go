@@ -1,0 +1,498 @@
+package node
+
+import (
+	"encoding/json"
+	"os"
+	"path/filepath"
+	"strings"
+	"testing"
+	"time"
+
+	types100 "github.com/containernetworking/cni/pkg/types/100"
+	"github.com/containernetworking/cni/pkg/types/create"
+	"github.com/google/go-cmp/cmp"
+	"k8s.io/apimachinery/pkg/types"
+
+	"fairlead.dev/fairlead/api/v1alpha1"
+	"fairlead.dev/fairlead/internal/cniproto"
+)
+
+// macvlan is the configuration of a plugin that asks for addresses.
+const macvlan = `{"cniVersion":"1.1.0","name":"blue","type":"macvlan","ipam":{"type":"fairlead-ipam"}}`
+
+// further adds interfaces of another plugin to a pod's PodAttachment.
+func (w *world) further(key types.NamespacedName, ifNames ...string) {
+	w.api.change(key, func(pa *v1alpha1.PodAttachment) {
+		for n, ifName := range ifNames {
+			pa.Spec.Interfaces = append(pa.Spec.Interfaces, v1alpha1.Interface{
+				Name: ifName, Network: "ns/blue", Driver: "native",
+				Addresses: []string{"10.9.0." + string(rune('5'+n)) + "/24", "fd09::" + string(rune('5'+n)) + "/64"}, Gateways: []string{"10.9.0.1"},
+				Routes:  []v1alpha1.Route{{Destination: "10.8.0.0/16"}},
+				Binding: v1alpha1.Binding{AddressOnly: &v1alpha1.AddressOnlyBinding{}},
+			})
+		}
+	})
+	settle()
+}
+
+// ipam is a request of a plugin that asks for addresses.
+func (w *world) ipam(verb, containerID, ifName, pod, uid, config string) ([]byte, error) {
+	w.kernel.mu.Lock()
+	_, there := w.kernel.namespaces[w.netns(containerID)]
+	w.kernel.mu.Unlock()
+	if !there && verb == cniproto.VerbAdd {
+		w.kernel.namespace(w.netns(containerID))
+	}
+	r := request(verb, containerID, w.netns(containerID), pod, uid)
+	r.IPAM, r.IfName, r.Config = "fairlead-ipam", ifName, json.RawMessage(config)
+	if strings.Contains(config, "whereabouts") {
+		r.IPAM = "whereabouts"
+	}
+	return w.handle(r)
+}
+
+// ipsOf are the addresses of an answer with their gateways, and its routes.
+func ipsOf(t *testing.T, raw []byte) (ips, routes []string) {
+	t.Helper()
+	res, err := create.CreateFromBytes(raw)
+	if err != nil {
+		t.Fatal(err)
+	}
+	result, err := types100.NewResultFromResult(res)
+	if err != nil {
+		t.Fatal(err)
+	}
+	if len(result.Interfaces) > 0 {
+		t.Errorf("an IPAM plugin answers with interfaces: %v", result.Interfaces)
+	}
+	for _, c := range result.IPs {
+		if c.Interface != nil {
+			t.Errorf("%v has the index of an interface", c)
+		}
+		text := c.Address.String()
+		if c.Gateway != nil {
+			text += " by " + c.Gateway.String()
+		}
+		ips = append(ips, text)
+	}
+	for _, r := range result.Routes {
+		text := r.Dst.String()
+		if r.GW != nil {
+			text += " by " + r.GW.String()
+		}
+		routes = append(routes, text)
+	}
+	return ips, routes
+}
+
+func (w *world) addressFiles() []string {
+	w.t.Helper()
+	entries, err := os.ReadDir(filepath.Join(w.dir, addressesDir))
+	if err != nil {
+		w.t.Fatal(err)
+	}
+	var out []string
+	for _, e := range entries {
+		out = append(out, e.Name())
+	}
+	return out
+}
+
+// state is what the status of a PodAttachment says.
+func (w *world) state(key types.NamespacedName) v1alpha1.SandboxState {
+	if s := w.api.get(key).Status.Sandbox; s != nil {
+		return s.State
+	}
+	return ""
+}
+
+// A pod as under Multus: eth0 is ours, net1 another plugin's. Detached is said
+// when both are gone, in either order.
+func TestAddressesBesideASandbox(t *testing.T) {
+	for _, order := range []string{"the sandbox first", "the addresses first"} {
+		t.Run(order, func(t *testing.T) {
+			inWorld(t, func(w *world) {
+				key := w.pod("web", "uid-1")
+				w.further(key, "net1")
+				w.mustAdd("c1", "web", "uid-1")
+				w.wantLinks("c1/eth0")
+				for range 2 { // the same request again has the same answer
+					raw, err := w.ipam("ADD", "c1", "net1", "web", "uid-1", macvlan)
+					if err != nil {
+						t.Fatal(err)
+					}
+					ips, routes := ipsOf(t, raw)
+					if diff := cmp.Diff([]string{"10.9.0.5/24 by 10.9.0.1", "fd09::5/64"}, ips); diff != "" {
+						t.Errorf("-want +got:\n%s", diff)
+					}
+					if diff := cmp.Diff([]string{"10.8.0.0/16"}, routes); diff != "" {
+						t.Errorf("-want +got:\n%s", diff)
+					}
+				}
+				if diff := cmp.Diff([]string{"c1@net1.json"}, w.addressFiles()); diff != "" {
+					t.Errorf("-want +got:\n%s", diff)
+				}
+				w.leave(key)
+				settle()
+				steps := []func() error{
+					func() error { return w.del("c1") },
+					func() error { _, err := w.ipam("DEL", "c1", "net1", "", "", macvlan); return err },
+				}
+				if order == "the addresses first" {
+					steps[0], steps[1] = steps[1], steps[0]
+				}
+				for n, step := range steps {
+					if got := w.state(key); got != v1alpha1.SandboxAttached {
+						t.Errorf("before step %d it is %s", n, got)
+					}
+					if err := step(); err != nil {
+						t.Fatal(err)
+					}
+					settle()
+				}
+				if got := w.state(key); got != v1alpha1.SandboxDetached {
+					t.Errorf("with everything gone it is %s", got)
+				}
+				// Again, and unknown, is success (whereabouts#70, multus#578).
+				if _, err := w.ipam("DEL", "c1", "net1", "", "", macvlan); err != nil {
+					t.Error(err)
+				}
+				// After the last word nothing is given any more.
+				_, err := w.ipam("ADD", "c2", "net1", "web", "uid-1", macvlan)
+				wantCode(t, err, cniproto.CodeTryAgainLater)
+			})
+		})
+	}
+}
+
+// Where the default network is somebody else's, the addresses alone are the
+// evidence, over a restart of the daemon too.
+func TestAddressesAlone(t *testing.T) {
+	inWorld(t, func(w *world) {
+		key := w.pod("web", "uid-1")
+		w.further(key, "net1", "net2")
+		for _, name := range []string{"net1", "net2"} {
+			if _, err := w.ipam("ADD", "c1", name, "web", "uid-1", macvlan); err != nil {
+				t.Fatal(err)
+			}
+		}
+		settle()
+		if got := w.state(key); got != v1alpha1.SandboxAttached {
+			t.Errorf("after ADD it is %q", got)
+		}
+		w.restart()
+		w.leave(key)
+		settle()
+		if _, err := w.ipam("DEL", "c1", "net1", "", "", macvlan); err != nil {
+			t.Fatal(err)
+		}
+		settle()
+		if got := w.state(key); got != v1alpha1.SandboxAttached {
+			t.Errorf("with net2 left it is %q", got)
+		}
+		// multus#323, #1239, whereabouts#291: the DEL for net2 never comes. The
+		// namespace goes, and with it all that could use the address.
+		w.kernel.drop(w.netns("c1"))
+		<-time.After(2 * sweepInterval)
+		settle()
+		if got := w.state(key); got != v1alpha1.SandboxDetached {
+			t.Errorf("without its namespace it is %q", got)
+		}
+		if files := w.addressFiles(); len(files) > 0 {
+			t.Errorf("records left: %v", files)
+		}
+	})
+}
+
+// whereabouts#176, #182, ipam.md 1.8: a pod's next sandbox has the same
+// addresses, and a late DEL of the one before does not take them.
+func TestAddressesOfTheNextSandbox(t *testing.T) {
+	inWorld(t, func(w *world) {
+		key := w.pod("web", "uid-1")
+		w.further(key, "net1")
+		if _, err := w.ipam("ADD", "c1", "net1", "web", "uid-1", macvlan); err != nil {
+			t.Fatal(err)
+		}
+		_, err := w.ipam("ADD", "c2", "net1", "web", "uid-1", macvlan)
+		wantCode(t, err, cniproto.CodeTryAgainLater, "c1")
+		w.kernel.drop(w.netns("c1"))
+		if _, err := w.ipam("ADD", "c2", "net1", "web", "uid-1", macvlan); err != nil {
+			t.Fatal(err)
+		}
+		if _, err := w.ipam("DEL", "c1", "net1", "", "", macvlan); err != nil {
+			t.Fatal(err)
+		}
+		w.leave(key)
+		settle()
+		if got := w.state(key); got != v1alpha1.SandboxAttached {
+			t.Errorf("the late DEL made it %s", got)
+		}
+	})
+}
+
+// whereabouts#162, #207, #176: a pod of the same name with another UID is another
+// pod, and one whose record is not there yet waits.
+func TestAddressesWaitForTheirPod(t *testing.T) {
+	inWorld(t, func(w *world) {
+		w.further(w.pod("web", "uid-old"), "net1")
+		_, err := w.ipam("ADD", "c1", "net1", "web", "uid-new", macvlan)
+		wantCode(t, err, cniproto.CodeUnknownContainer, "uid-old")
+
+		answer := make(chan error, 1)
+		go func() {
+			_, err := w.ipam("ADD", "c2", "net1", "late", "uid-2", macvlan)
+			answer <- err
+		}()
+		settle()
+		pa := attachment("late", "uid-2")
+		pa.Spec.Interfaces[0].Binding = v1alpha1.Binding{AddressOnly: &v1alpha1.AddressOnlyBinding{}}
+		w.api.put(pa)
+		if err := <-answer; err != nil {
+			t.Errorf("the default interface of another plugin: %v", err)
+		}
+		// No UID from the runtime: by name.
+		w.further(w.pod("nameless", "uid-3"), "net1")
+		if _, err := w.ipam("ADD", "c3", "net1", "nameless", "", macvlan); err != nil {
+			t.Error(err)
+		}
+	})
+}
+
+func TestAddressesOfWhichInterface(t *testing.T) {
+	only := v1alpha1.Binding{AddressOnly: &v1alpha1.AddressOnlyBinding{}}
+	pa := attachment("web", "uid-1", "eth0", "net1", "net2", "net3")
+	for i, network := range []string{"default", "ns/blue", "ns/red", "ns/ours"} {
+		pa.Spec.Interfaces[i].Network = network
+		if network != "ns/ours" {
+			pa.Spec.Interfaces[i].Binding = only
+		}
+	}
+	for _, tc := range []struct{ ifName, config, want string }{
+		{"net1", "red", "net1"}, {"net9", "red", "net2"}, {"net9", "ns/blue", "net1"}, {"ens3", "other", "eth0"}, {"net3", "ours", "eth0"},
+	} {
+		got, err := addressesFor(pa, tc.ifName, ipamConfig{name: tc.config})
+		if err != nil || got.Name != tc.want {
+			t.Errorf("%s of %s: %+v, %v", tc.ifName, tc.config, got, err)
+		}
+	}
+	pa.Spec.Interfaces[0].Binding = v1alpha1.Binding{Bridge: &v1alpha1.BridgeBinding{Name: "b"}}
+	_, err := addressesFor(pa, "net9", ipamConfig{name: "other"})
+	wantCode(t, cniError(err), cniproto.CodeInvalidConfig, "net9", "net1 on ns/blue")
+}
+
+func TestAddressesInEveryVersion(t *testing.T) {
+	inWorld(t, func(w *world) {
+		key := w.pod("web", "uid-1")
+		w.further(key, "net1")
+		for _, version := range cniproto.Versions {
+			raw, err := w.ipam("ADD", "c1", "net1", "web", "uid-1", strings.Replace(macvlan, "1.1.0", version, 1))
+			if err != nil {
+				t.Fatal(err)
+			}
+			if ips, _ := ipsOf(t, raw); len(ips) != 2 || !strings.Contains(string(raw), `"cniVersion":"`+version+`"`) {
+				t.Errorf("version %s: %s", version, raw)
+			}
+		}
+	})
+}
+
+// The network's own routes and DNS, and static addresses of whereabouts, are in
+// the answer.
+func TestAddressesWithWhatTheNetworkSays(t *testing.T) {
+	inWorld(t, func(w *world) {
+		w.further(w.pod("web", "uid-1"), "net1")
+		config := `{"cniVersion":"1.0.0","name":"x","ipam":{"type":"whereabouts","range":"10.9.0.0/24","routes":[{"dst":"10.8.0.0/16"},{"dst":"0.0.0.0/0","gw":"10.9.0.1"}],
+			"dns":{"nameservers":["10.9.0.53"]},"addresses":[{"address":"10.9.1.7/24","gateway":"10.9.1.1"}]},"runtimeConfig":{"ips":["10.9.0.5/24"]}}`
+		raw, err := w.ipam("ADD", "c1", "net1", "web", "uid-1", config)
+		if err != nil {
+			t.Fatal(err)
+		}
+		ips, routes := ipsOf(t, raw)
+		if diff := cmp.Diff([]string{"10.9.0.5/24 by 10.9.0.1", "fd09::5/64", "10.9.1.7/24 by 10.9.1.1"}, ips); diff != "" {
+			t.Errorf("-want +got:\n%s", diff)
+		}
+		if diff := cmp.Diff([]string{"10.8.0.0/16", "0.0.0.0/0 by 10.9.0.1"}, routes); diff != "" {
+			t.Errorf("-want +got:\n%s", diff)
+		}
+		if !strings.Contains(string(raw), "10.9.0.53") {
+			t.Errorf("no DNS: %s", raw)
+		}
+	})
+}
+
+// whereabouts#15: what is asked for beside the annotation is not given unrecorded.
+func TestAddressesRefuseBadInputAndChangeNothing(t *testing.T) {
+	cases := []struct {
+		name, ifName, config string
+		code                 int
+		says                 []string
+	}{
+		{"an address that was not taken", "net1", `{"cniVersion":"1.1.0","name":"blue","ipam":{"type":"fairlead-ipam"},"runtimeConfig":{"ips":["10.9.0.77"]}}`, cniproto.CodeInvalidConfig, []string{"10.9.0.77", "annotation"}},
+		{"no address", "net1", `{"cniVersion":"1.1.0","name":"blue","runtimeConfig":{"ips":["x"]}}`, cniproto.CodeInvalidConfig, []string{`"x"`}},
+		{"a bad static address", "net1", `{"cniVersion":"1.1.0","name":"blue","ipam":{"type":"whereabouts","addresses":[{"address":"10.0.0"}]}}`, cniproto.CodeInvalidConfig, []string{"ipam.addresses[0].address", `"10.0.0"`}},
+		{"a bad route", "net1", `{"cniVersion":"1.1.0","name":"blue","ipam":{"routes":[{"dst":"x"}]}}`, cniproto.CodeDecode, []string{"x"}},
+		{"another interface", "net7", `{"cniVersion":"1.1.0","name":"green"}`, cniproto.CodeInvalidConfig, []string{"net7", "green", "net1 on ns/blue"}},
+	}
+	inWorld(t, func(w *world) {
+		key := w.pod("web", "uid-1")
+		w.further(key, "net1")
+		for _, tc := range cases {
+			_, err := w.ipam("ADD", "c1", tc.ifName, "web", "uid-1", tc.config)
+			wantCode(t, err, tc.code, tc.says...)
+		}
+		if files := w.addressFiles(); len(files) > 0 {
+			t.Errorf("records left: %v", files)
+		}
+		w.leave(key)
+		settle()
+		if got := w.state(key); got != v1alpha1.SandboxDetached {
+			t.Errorf("nothing was given, and it is %q", got)
+		}
+	})
+}
+
+func TestAddressesCheckStatusAndGC(t *testing.T) {
+	inWorld(t, func(w *world) {
+		key := w.pod("web", "uid-1")
+		w.further(key, "net1")
+		raw, err := w.ipam("ADD", "c1", "net1", "web", "uid-1", macvlan)
+		if err != nil {
+			t.Fatal(err)
+		}
+		with := func(more string) string { return strings.TrimSuffix(macvlan, "}") + "," + more + "}" }
+		_, err = w.ipam("CHECK", "c1", "net1", "web", "uid-1", with(`"prevResult":`+string(raw)))
+		wantCode(t, err, 0)
+		_, err = w.ipam("CHECK", "c1", "net1", "web", "uid-1", with(`"prevResult":{"cniVersion":"1.1.0","ips":[{"address":"10.9.0.5/24"}]}`))
+		wantCode(t, err, codeDiffers, "fd09::5")
+		_, err = w.ipam("CHECK", "c1", "net1", "web", "uid-1", macvlan)
+		wantCode(t, err, cniproto.CodeInvalidConfig, "prevResult")
+		_, err = w.ipam("CHECK", "c9", "net1", "web", "uid-1", with(`"prevResult":`+string(raw)))
+		wantCode(t, err, cniproto.CodeUnknownContainer)
+		_, err = w.ipam("STATUS", "", "", "", "", macvlan)
+		wantCode(t, err, 0)
+
+		<-time.After(time.Second)
+		for _, tc := range []struct {
+			config string
+			kept   int
+		}{
+			{macvlan, 1}, // does not say
+			{with(`"cni.dev/valid-attachments":[{"containerID":"c1","ifname":"net1"}]`), 1},
+			{strings.Replace(with(`"cni.dev/valid-attachments":[]`), "blue", "red", 1), 1}, // another network's
+			{with(`"cni.dev/valid-attachments":null`), 0},
+		} {
+			_, err := w.ipam("GC", "", "", "", "", tc.config)
+			wantCode(t, err, 0)
+			if files := w.addressFiles(); len(files) != tc.kept {
+				t.Errorf("%s: records %v", tc.config, files)
+			}
+		}
+	})
+}
+
+// A record that cannot be read keeps the node from saying that nothing is
+// plugged, until the DEL.
+func TestDamagedAddressRecord(t *testing.T) {
+	inWorld(t, func(w *world) {
+		key := w.pod("web", "uid-1")
+		w.further(key, "net1")
+		if _, err := w.ipam("ADD", "c1", "net1", "web", "uid-1", macvlan); err != nil {
+			t.Fatal(err)
+		}
+		settle()
+		w.stop()
+		if err := os.WriteFile(filepath.Join(w.dir, addressesDir, "c1@net1.json"), []byte("{"), 0o600); err != nil {
+			t.Fatal(err)
+		}
+		w.start()
+		settle()
+		w.restart() // it is still remembered
+		w.leave(key)
+		settle()
+		if got := w.state(key); got != v1alpha1.SandboxAttached {
+			t.Errorf("it is %q although nobody knows", got)
+		}
+		if _, err := w.ipam("DEL", "c1", "net1", "", "", macvlan); err != nil {
+			t.Fatal(err)
+		}
+		settle()
+		if got := w.state(key); got != v1alpha1.SandboxDetached {
+			t.Errorf("after the DEL it is %q", got)
+		}
+		if files := w.addressFiles(); len(files) > 0 {
+			t.Errorf("records left: %v", files)
+		}
+	})
+}
+
+// whereabouts#483, #553: a DEL that came while no daemon was there is replayed, and
+// the pod's own interface is not touched by it.
+func TestSpooledDelOfAddresses(t *testing.T) {
+	inWorld(t, func(w *world) {
+		key := w.pod("web", "uid-1")
+		w.further(key, "net1")
+		w.mustAdd("c1", "web", "uid-1")
+		if _, err := w.ipam("ADD", "c1", "net1", "web", "uid-1", macvlan); err != nil {
+			t.Fatal(err)
+		}
+		w.stop()
+		r := request("DEL", "c1", "", "", "")
+		r.IPAM, r.IfName = "whereabouts", "net1"
+		if err := cniproto.SpoolDel(filepath.Join(w.dir, cniproto.SpoolDir), r); err != nil {
+			t.Fatal(err)
+		}
+		w.start()
+		settle()
+		if files := w.addressFiles(); len(files) > 0 {
+			t.Errorf("records left: %v", files)
+		}
+		w.wantLinks("c1/eth0")
+	})
+}
+
+// A node's boot ends every interface of the one before (plugins#252,
+// calico#4190).
+func TestAddressesOfAnEarlierBoot(t *testing.T) {
+	inWorld(t, func(w *world) {
+		key := w.pod("web", "uid-1")
+		w.further(key, "net1")
+		if _, err := w.ipam("ADD", "c1", "net1", "web", "uid-1", macvlan); err != nil {
+			t.Fatal(err)
+		}
+		w.bootID = "boot-2"
+		w.restart()
+		if files := w.addressFiles(); len(files) > 0 {
+			t.Errorf("records left: %v", files)
+		}
+		w.leave(key)
+		settle()
+		if got := w.state(key); got != v1alpha1.SandboxDetached {
+			t.Errorf("it is %q", got)
+		}
+	})
+}
+
+func FuzzAddressRecord(f *testing.F) {
+	f.Add([]byte(`{"version":1,"containerID":"c1","ifName":"net1","attachment":{"uid":"x"}}`))
+	f.Fuzz(func(t *testing.T, raw []byte) {
+		r, err := decodeAddresses(raw, addressKey{"c1", "net1"})
+		if err == nil && (r.key() != addressKey{"c1", "net1"} || r.Attachment.UID == "") {
+			t.Fatalf("%s gave %+v", raw, r)
+		}
+	})
+}
+
+func FuzzIPAMConfig(f *testing.F) {
+	f.Add([]byte(macvlan), "IP=10.0.0.5/24")
+	f.Add([]byte(`{"ipam":{"type":"whereabouts","addresses":[{"address":"10.0.0.5/24"}],"routes":[{"dst":"::/0"}]},"runtimeConfig":{"ips":["::1"]}}`), "")
+	f.Fuzz(func(t *testing.T, config []byte, args string) {
+		c, err := parseIPAM(cniproto.Request{IPAM: "whereabouts", Config: config, Args: args})
+		if err != nil {
+			if e := cniproto.AsError(cniError(err)); e.Code != cniproto.CodeDecode && e.Code != cniproto.CodeInvalidConfig {
+				t.Fatalf("code %d: %v", e.Code, err)
+			}
+			return
+		}
+		_, _ = ipamResult(&v1alpha1.Interface{Name: "net1", Addresses: []string{"10.0.0.5/24"}}, c, "1.1.0")
+	})
+}
