@@ -13,7 +13,8 @@ for file in "${files[@]}"; do
 done
 count=0
 for package in $(printf '%s\n' "${!packages[@]}" | sort); do
-	for target in $(go test -list '^Fuzz' "$package" | grep '^Fuzz'); do
+	list=$(go test -list '^Fuzz' "$package")
+	for target in $(grep '^Fuzz' <<<"$list"); do
 		printf '%s %s\n' "$package" "$target"
 		# What it does not find again is in testdata/fuzz of the package: keep it.
 		go test -run '^$' -fuzz "^$target\$" -fuzztime "${seconds}s" "$package" | grep -v '^fuzz: elapsed' ||
