@@ -186,7 +186,7 @@ func (d *Daemon) handler() server.Handler {
 
 // background is what runs behind the socket.
 func (d *Daemon) background() []func(context.Context) error {
-	all := []func(context.Context) error{d.sweep, d.announce}
+	all := []func(context.Context) error{d.sweep, d.announce, giveBack}
 	v := d.verbs
 	if v == nil {
 		return append(all, d.beat)

@@ -19,8 +19,9 @@ const (
 	others = 200
 	// crowdSize is how many are plugged when the daemon's memory is read.
 	crowdSize = 250
-	// settling is how long the daemon has nothing to do before that.
-	settling = 5 * time.Second
+	// settling is how long the daemon has nothing to do before that: it gives
+	// memory back every 10 seconds.
+	settling = 15 * time.Second
 )
 
 // crowdRun is a node with many pods.
