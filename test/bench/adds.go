@@ -62,7 +62,7 @@ func addAndDel(ctx context.Context, w *world) (map[string]figure, error) {
 		return nil, err
 	}
 	const warmUp = 4 // even: every other round is of another kind
-	rounds := w.samples(240, 60)
+	rounds := w.samples(240, 40)
 	c := &contest{w: w}
 	defer c.close()
 	if err := c.prepare(ctx, warmUp+rounds); err != nil {

@@ -101,7 +101,7 @@ func crowd(ctx context.Context, w *world) (map[string]figure, error) {
 // besideOthers times ADDs one after the other, alone and while 200 other pods come
 // and go. At its end every pod is plugged.
 func (c *crowdRun) besideOthers(ctx context.Context) error {
-	rounds := c.w.samples(6, 2)
+	rounds := c.w.samples(6, 1)
 	for _, into := range []*samples{&c.alone, &c.beside} {
 		stop, begun := make(chan struct{}), make(chan struct{}, others)
 		errs := make([]error, others)

@@ -40,7 +40,7 @@ func large(ctx context.Context, w *world) (map[string]figure, error) {
 		return nil, err
 	}
 	var starts, lists samples
-	for round := range w.samples(5, 2) {
+	for round := range w.samples(5, 1) {
 		err := inTurns(round,
 			func() error {
 				took, err := l.start(ctx, fmt.Sprintf("new-%d", round))

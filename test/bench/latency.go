@@ -55,7 +55,7 @@ func boundToRecord(ctx context.Context, w *world) (map[string]figure, error) {
 		return nil, err
 	}
 	var ours50, ours99, floor50, floor99 samples
-	turns, seconds := w.samples(7, 3), w.samples(4, 2)
+	turns, seconds := w.samples(7, 2), w.samples(4, 2)
 	for turn := range turns {
 		l.ours, l.floor = nil, nil
 		err := inTurns(turn,

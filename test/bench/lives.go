@@ -34,7 +34,7 @@ func lives(ctx context.Context, w *world) (map[string]figure, error) {
 	if err := w.nodeDaemon(ctx); err != nil {
 		return nil, err
 	}
-	n := w.samples(300, 100)
+	n := w.samples(300, 60)
 	l, err := newLivesRun(ctx, w, n)
 	if err != nil {
 		return nil, err

@@ -60,7 +60,7 @@ func roundTrip(ctx context.Context, w *world) (map[string]figure, error) {
 
 	var ours, floor samples
 	const warmUp = 5
-	for round := range w.samples(400, 150) + warmUp {
+	for round := range w.samples(400, 100) + warmUp {
 		err := inTurns(round,
 			func() error {
 				out, took, err := plugin.run(ctx)

@@ -154,7 +154,7 @@ func storm(ctx context.Context, w *world) (map[string]figure, error) {
 		return nil, err
 	}
 	var large, small, raw, each samples
-	rounds := w.samples(5, 2)
+	rounds := w.samples(5, 1)
 	for round := range rounds {
 		var most int
 		err := inTurns(round,
@@ -166,7 +166,7 @@ func storm(ctx context.Context, w *world) (map[string]figure, error) {
 			func() error {
 				perSecond, api, err := w.stormOf(ctx, stormSize, func(a *allocator) error {
 					most = a.api.most
-					rate, err := a.rawWrites(ctx, w.samples(2000, 600), most)
+					rate, err := a.rawWrites(ctx, w.samples(2000, 400), most)
 					raw = append(raw, rate)
 					return err
 				})
@@ -255,7 +255,7 @@ func fullPool(ctx context.Context, w *world) (_ map[string]figure, err error) {
 	if total != 100_000 {
 		return nil, fmt.Errorf("the pool has %d addresses", total)
 	}
-	alone := w.samples(500, 200)
+	alone := w.samples(500, 100)
 	first, err := a.filled(ctx, total/100, alone)
 	if err != nil {
 		return nil, err
