@@ -50,7 +50,7 @@ func serve(ctx context.Context, cfg config.Node) error {
 		NodeName: cfg.NodeName, Bridge: cfg.Bridge, Uplink: cfg.Uplink, BootID: bootID,
 		Encapsulation: node.Encapsulation(cfg.Encapsulation), VNI: cfg.VXLAN.VNI, VXLANPort: cfg.VXLAN.Port,
 		StateDir: cfg.StateDir, Socket: cfg.Socket, AddTimeout: cfg.AddTimeout.Duration,
-		Install: &node.Install{PluginSource: cfg.CNI.PluginSource, BinDir: cfg.CNI.BinDir, ConfDir: cfg.CNI.ConfDir},
+		Install: &node.Install{PluginSource: cfg.CNI.PluginSource, BinDir: cfg.CNI.BinDir, ConfDir: cfg.CNI.ConfDir, Names: cfg.CNI.Names},
 		Kernel:  node.RealKernel{Kernel: kernel}, HostKernel: kernel, FilterKernel: kernel, Firewall: nft.New(filter.Apply),
 		Masquerade: node.Masquerade{Enabled: cfg.Masquerade.Enabled, Exclude: masquerade}, Metrics: reg, KubeletMetrics: cfg.KubeletMetrics,
 	}
@@ -125,7 +125,7 @@ func cleanup(ctx context.Context, cfg config.Node, cni bool, out io.Writer) erro
 		removed, errs = append(removed, what...), append(errs, err)
 	}
 	if cni {
-		note(node.Uninstall(cfg.CNI.BinDir, cfg.CNI.ConfDir))
+		note(node.Uninstall(cfg.CNI.BinDir, cfg.CNI.ConfDir, cfg.CNI.Names))
 	}
 	note(kernel.CleanupHost(ctx))
 	var filter nft.Kernel

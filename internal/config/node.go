@@ -101,8 +101,13 @@ type NodeVXLAN struct {
 // NodeCNI says what is installed for the container runtime.
 type NodeCNI struct {
 	// BinDir is the runtime's directory of plugins; default "/opt/cni/bin".
-	// The plugin is installed in it as "fairlead".
+	// The plugin is installed in it under Names.
 	BinDir string `json:"binDir,omitempty"`
+	// Names under which the plugin is installed; default "fairlead" and
+	// "fairlead-ipam". "whereabouts" serves networks with the configuration of
+	// whereabouts, and replaces its program. Without "fairlead" the default
+	// network is somebody else's, and no configuration is written into ConfDir.
+	Names []string `json:"names"`
 	// ConfDir is the runtime's directory of network configurations; default
 	// "/etc/cni/net.d". 10-fairlead.conflist is written into it as soon as pods
 	// can be served.
@@ -122,7 +127,7 @@ func DefaultNode() Node {
 		Encapsulation:  "auto",
 		VXLAN:          NodeVXLAN{VNI: 158, Port: 4789},
 		Masquerade:     NodeMasquerade{Enabled: true},
-		CNI:            NodeCNI{BinDir: "/opt/cni/bin", ConfDir: "/etc/cni/net.d"},
+		CNI:            NodeCNI{BinDir: "/opt/cni/bin", ConfDir: "/etc/cni/net.d", Names: []string{"fairlead", "fairlead-ipam"}},
 		AddTimeout:     metav1.Duration{Duration: 10 * time.Second},
 		MetricsAddress: ":9471",
 	}
@@ -163,6 +168,10 @@ func (n *Node) Validate() error {
 		{"cni.pluginSource", n.CNI.PluginSource},
 	} {
 		v.check(filepath.IsAbs(f.value), f.path, f.value, "must be an absolute path")
+	}
+	v.check(len(n.CNI.Names) > 0, "cni.names", n.CNI.Names, "must name fairlead, fairlead-ipam or whereabouts")
+	for i, name := range n.CNI.Names {
+		v.check(slices.Contains([]string{"fairlead", "fairlead-ipam", "whereabouts"}, name), fmt.Sprintf("cni.names[%d]", i), name, "must be fairlead, fairlead-ipam or whereabouts")
 	}
 	v.check(n.Plugin != "", "plugin", n.Plugin, "must be the name of a network plugin, as fairlead or noop")
 	v.check(len(n.Socket) <= 100, "socket", n.Socket, "must not be longer than 100 bytes")

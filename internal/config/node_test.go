@@ -30,7 +30,7 @@ func TestNodeDefaultsAreValid(t *testing.T) {
 		Masquerade: NodeMasquerade{Enabled: true},
 		CNI: NodeCNI{
 			BinDir: "/opt/cni/bin", ConfDir: "/etc/cni/net.d",
-			PluginSource: filepath.Join(filepath.Dir(self), "fairlead-cni"),
+			Names: []string{"fairlead", "fairlead-ipam"}, PluginSource: filepath.Join(filepath.Dir(self), "fairlead-cni"),
 		},
 		AddTimeout: metav1.Duration{Duration: 10 * time.Second}, MetricsAddress: ":9471",
 	}
@@ -42,7 +42,7 @@ func TestNodeDefaultsAreValid(t *testing.T) {
 func TestNodeValidateNamesEveryField(t *testing.T) {
 	n := Node{
 		NodeName: "Not A Node", StateDir: "run", Socket: "/" + strings.Repeat("s", 100), Bridge: "a-name-of-sixteen",
-		Uplink: "eth/0", Encapsulation: "gre", VXLAN: NodeVXLAN{VNI: 1 << 24, Port: -1}, Masquerade: NodeMasquerade{Exclude: []string{"192.0.2.0/24", "all"}}, CNI: NodeCNI{BinDir: "bin", ConfDir: "", PluginSource: "x"}, MetricsAddress: "here",
+		Uplink: "eth/0", Encapsulation: "gre", VXLAN: NodeVXLAN{VNI: 1 << 24, Port: -1}, Masquerade: NodeMasquerade{Exclude: []string{"192.0.2.0/24", "all"}}, CNI: NodeCNI{BinDir: "bin", ConfDir: "", Names: []string{"multus"}, PluginSource: "x"}, MetricsAddress: "here",
 		Tracing: NodeTracing{Endpoint: "collector:4318"},
 	}
 	err := n.Validate()

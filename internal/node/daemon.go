@@ -5,6 +5,7 @@ import (
 	"errors"
 	"fmt"
 	"path/filepath"
+	"slices"
 	"sync/atomic"
 	"time"
 
@@ -73,6 +74,9 @@ type Config struct {
 type Install struct {
 	// PluginSource is copied into BinDir, the configuration written into ConfDir.
 	PluginSource, BinDir, ConfDir string
+	// Names under which the plugin is installed. Without PluginName the default
+	// network is somebody else's, and no configuration of it is written.
+	Names []string
 }
 
 // Source tells of what the API server has.
@@ -138,7 +142,7 @@ func (d *Daemon) Run(ctx context.Context) error {
 	}
 	defer lock.Unlock() //nolint:errcheck // the process ends
 	if i := d.config.Install; i != nil {
-		if err := installPlugin(i.PluginSource, i.BinDir); err != nil {
+		if err := installPlugin(i.PluginSource, i.BinDir, i.Names); err != nil {
 			return err
 		}
 	}
@@ -289,7 +293,7 @@ func (d *Daemon) sweep(ctx context.Context) error {
 // stop pods.
 func (d *Daemon) announce(ctx context.Context) error {
 	i := d.config.Install
-	if i == nil {
+	if i == nil || !slices.Contains(i.Names, PluginName) {
 		return nil
 	}
 	if v := d.verbs; v != nil {

@@ -55,14 +55,17 @@ func conflist(socket string) ([]byte, error) {
 	return append(raw, '\n'), nil
 }
 
-// installPlugin puts the plugin in the runtime's directory of plugins.
-func installPlugin(source, binDir string) error {
+// installPlugin puts the plugin in the runtime's directory of plugins, under each
+// of its names.
+func installPlugin(source, binDir string, names []string) error {
 	raw, err := os.ReadFile(source)
 	if err != nil {
 		return fmt.Errorf("install the CNI plugin: cni.pluginSource: %w", err)
 	}
-	if err := replaceFile(filepath.Join(binDir, PluginName), raw, 0o755); err != nil {
-		return fmt.Errorf("install the CNI plugin: %w", err)
+	for _, name := range names {
+		if err := replaceFile(filepath.Join(binDir, name), raw, 0o755); err != nil {
+			return fmt.Errorf("install the CNI plugin: %w", err)
+		}
 	}
 	return nil
 }
@@ -160,8 +163,12 @@ func syncDir(dir string) error {
 
 // Uninstall removes the network configuration and then the plugin, and returns
 // the paths that were removed.
-func Uninstall(binDir, confDir string) (removed []string, err error) {
-	return removeFiles(filepath.Join(confDir, ConflistName), filepath.Join(binDir, PluginName))
+func Uninstall(binDir, confDir string, names []string) (removed []string, err error) {
+	paths := []string{filepath.Join(confDir, ConflistName)}
+	for _, name := range names {
+		paths = append(paths, filepath.Join(binDir, name))
+	}
+	return removeFiles(paths...)
 }
 
 func removeFiles(paths ...string) (removed []string, err error) {

@@ -21,7 +21,7 @@ func TestInstallAgainIsQuiet(t *testing.T) {
 	}
 	install := func() {
 		t.Helper()
-		if err := installPlugin(source, bin); err != nil {
+		if err := installPlugin(source, bin, []string{PluginName, "fairlead-ipam"}); err != nil {
 			t.Fatal(err)
 		}
 		if err := installConflist(conf, cniproto.DefaultSocket); err != nil {
@@ -73,14 +73,14 @@ func TestInstallAgainIsQuiet(t *testing.T) {
 		t.Errorf("%v, %v", entries, err)
 	}
 
-	removed, err := Uninstall(bin, conf)
+	removed, err := Uninstall(bin, conf, []string{PluginName, "fairlead-ipam"})
 	if err != nil {
 		t.Fatal(err)
 	}
-	if diff := cmp.Diff([]string{filepath.Join(conf, ConflistName), filepath.Join(bin, PluginName)}, removed); diff != "" {
+	if diff := cmp.Diff([]string{filepath.Join(conf, ConflistName), filepath.Join(bin, PluginName), filepath.Join(bin, "fairlead-ipam")}, removed); diff != "" {
 		t.Error(diff)
 	}
-	if removed, err := Uninstall(bin, conf); err != nil || len(removed) > 0 {
+	if removed, err := Uninstall(bin, conf, []string{PluginName, "fairlead-ipam"}); err != nil || len(removed) > 0 {
 		t.Errorf("again: %v, %v", removed, err)
 	}
 	// Without its directory containerd's CRI service dies.
