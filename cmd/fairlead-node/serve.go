@@ -78,12 +78,15 @@ func serve(ctx context.Context, cfg config.Node) error {
 	if err != nil {
 		return err
 	}
+	// Little that goes wrong here is mended by a restart; a daemon that does not
+	// answer is.
+	healthy := map[string]run.Check{"alive": func() error { return nil }}
+	for name, check := range d.Bindings() {
+		healthy["binding-"+name] = check
+	}
 	web := &run.Server{
-		Address: cfg.MetricsAddress, Metrics: reg,
-		// Nothing that goes wrong here is mended by a restart; a daemon that
-		// does not answer is.
-		Healthy: map[string]run.Check{"alive": func() error { return nil }},
-		Ready:   map[string]run.Check{"cni": d.Ready},
+		Address: cfg.MetricsAddress, Metrics: reg, Healthy: healthy,
+		Ready: map[string]run.Check{"cni": d.Ready},
 	}
 	g, ctx := errgroup.WithContext(ctx)
 	g.Go(func() error { return d.Run(ctx) })

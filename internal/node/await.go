@@ -98,6 +98,24 @@ func (v *verbs) ask(ctx context.Context, pod podRef, leaving bool) error {
 	return nil
 }
 
+// identify asks the API server which pod has a name: old runtimes do not pass its
+// UID, and what is in memory may still be of the pod before. The UID of a static
+// pod is in the annotation of its mirror.
+func (v *verbs) identify(ctx context.Context, pod podRef) (podRef, error) {
+	got, err := v.api.Pod(ctx, types.NamespacedName{Namespace: pod.Namespace, Name: pod.Name})
+	switch {
+	case apierrors.IsNotFound(err):
+		return pod, because(errGone, "pod %s is gone", pod)
+	case err != nil:
+		return pod, because(errNotReady, "pod %s: CNI_ARGS lacks K8S_POD_UID, and the API server cannot be asked for it: %w", pod, err)
+	}
+	pod.UID = got.UID
+	if static := got.Annotations[corev1.MirrorPodAnnotationKey]; static != "" {
+		pod.UID = types.UID(static)
+	}
+	return pod, nil
+}
+
 // isPod also knows the mirror of a static pod, which carries the UID that the
 // kubelet, and so CNI, knows the pod by.
 func isPod(got *metav1.PartialObjectMetadata, uid types.UID) bool {
@@ -142,12 +160,11 @@ func (v *verbs) reserve(ctx context.Context, draft record, c capabilities, mtu i
 		if err := c.apply(rec, pa); err != nil {
 			return nil, err
 		}
-		got := v.ledger.claim(rec)
+		got, err := v.claim(ctx, pa, rec)
 		switch {
-		case got.before != nil:
-			if err := v.succeed(ctx, got); err != nil {
-				return nil, err
-			}
+		case err != nil:
+			return nil, err
+		case got.before != nil: // it is gone, and so is what was waited with
 		case got.taken != nil:
 			return nil, because(errNotReady, "pod %s: host port %d/%s is taken on node %s by pod %s (sandbox %s)",
 				draft.Pod, got.taken.HostPort, got.taken.Protocol, v.node, got.by.Pod, got.by.ContainerID)
@@ -158,10 +175,29 @@ func (v *verbs) reserve(ctx context.Context, draft record, c capabilities, mtu i
 	}
 }
 
+// claim puts down a record when no sandbox before it has its addresses. Heirs of
+// the same addresses come one after the other.
+func (v *verbs) claim(ctx context.Context, pa *v1alpha1.PodAttachment, rec *record) (got claim, err error) {
+	err = v.manager.Identity(ctx, rec.identity(), func(ctx context.Context) error {
+		for {
+			if got = v.ledger.claim(rec); got.before == nil {
+				return nil
+			}
+			if err := v.succeed(ctx, rec, got); err != nil {
+				return err
+			}
+			if now := v.registry.get(keyOf(pa)); !ready(now) || now.UID != pa.UID {
+				return nil
+			}
+		}
+	})
+	return got, err
+}
+
 // succeed waits until the sandbox before is gone: two with the same addresses
 // on one bridge would take each other's traffic. When its namespace is gone its
 // DEL is not waited for.
-func (v *verbs) succeed(ctx context.Context, c claim) error {
+func (v *verbs) succeed(ctx context.Context, rec *record, c claim) error {
 	if c.before.State == attached {
 		if err := v.reap(ctx, c.before.ContainerID); err != nil {
 			return err
@@ -171,6 +207,10 @@ func (v *verbs) succeed(ctx context.Context, c claim) error {
 	case <-c.gone:
 		return nil
 	case <-ctx.Done():
-		return because(errNotReady, "pod %s: its sandbox before, %s, was not removed within %s", c.before.Pod, c.before.ContainerID, v.addTimeout)
+		if err := context.Cause(ctx); !errors.Is(err, context.DeadlineExceeded) {
+			return fmt.Errorf("pod %s: ADD ended while it waited for sandbox %s to go: %w", rec.Pod, c.before.ContainerID, err)
+		}
+		return because(errNotReady, "pod %s: its addresses are still those of sandbox %s of pod %s, which was not removed within %s",
+			rec.Pod, c.before.ContainerID, c.before.Pod, v.addTimeout)
 	}
 }

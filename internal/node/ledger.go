@@ -31,7 +31,8 @@ type ledger struct {
 	sealed  map[types.UID]struct{}            // PodAttachments that are said to be unplugged
 	ended   map[types.UID]time.Time           // when the last sandbox of a PodAttachment was gone
 	gone    chan struct{}                     // closed when a record is removed, then replaced
-	book    addressBook                       // of interfaces of other plugins
+	heirs   heirs
+	book    addressBook // of interfaces of other plugins
 }
 
 func newLedger(dir, bootID string, released func(*record)) *ledger {
@@ -44,6 +45,7 @@ func newLedger(dir, bootID string, released func(*record)) *ledger {
 		sealed:   map[types.UID]struct{}{},
 		ended:    map[types.UID]time.Time{},
 		gone:     make(chan struct{}),
+		heirs:    heirs{},
 		book: addressBook{
 			dir: filepath.Join(filepath.Dir(dir), addressesDir),
 			m:   map[addressKey]*addressRecord{}, damaged: map[addressKey]bool{},
@@ -94,7 +96,8 @@ func (l *ledger) adopt(r *record) {
 type claim struct {
 	// sealed: it was said that nothing is plugged, and never will be.
 	sealed bool
-	// before is another sandbox that holds it.
+	// before is another sandbox that holds it, or addresses that are kept for
+	// this one.
 	before *record
 	// taken is a host port that the sandbox asks for and by has.
 	taken *nft.Port
@@ -119,6 +122,9 @@ func (l *ledger) claim(r *record) claim {
 		if id != r.ContainerID {
 			return claim{before: l.records[id], gone: l.gone}
 		}
+	}
+	if id := l.heirs.other(r); id != "" {
+		return claim{before: l.records[id], gone: l.gone}
 	}
 	if port, by := l.conflict(r); by != nil {
 		return claim{taken: port, by: by}
@@ -199,6 +205,7 @@ func (l *ledger) forget(r *record) {
 func (l *ledger) set(r *record) {
 	l.unset(r.ContainerID)
 	l.records[r.ContainerID] = r
+	l.heirs.add(r)
 	if l.holders[r.Attachment.UID] == nil {
 		l.holders[r.Attachment.UID] = map[string]struct{}{}
 	}
@@ -211,6 +218,7 @@ func (l *ledger) unset(containerID string) {
 		return
 	}
 	delete(l.records, containerID)
+	l.heirs.remove(old)
 	delete(l.holders[old.Attachment.UID], containerID)
 	if len(l.holders[old.Attachment.UID]) == 0 {
 		delete(l.holders, old.Attachment.UID)

@@ -39,6 +39,7 @@ type verbs struct {
 	firewall *firewall
 	acks     *acknowledger
 	reporter *reporter
+	bindings bindings
 	metrics  *metrics
 
 	// addTimeout bounds how long an ADD waits for others.
@@ -90,6 +91,11 @@ func (v *verbs) SetUpPod(ctx context.Context, r cniproto.Request) ([]byte, error
 	}
 	if rec := v.ledger.get(r.ContainerID); rec != nil {
 		return v.again(rec, r)
+	}
+	if pod.UID == "" {
+		if pod, err = v.identify(ctx, pod); err != nil {
+			return nil, err
+		}
 	}
 	rec, err := v.setUp(ctx, r, pod)
 	if err != nil {
@@ -213,7 +219,9 @@ func (v *verbs) plug(ctx context.Context, sandbox Sandbox, rec *record, version 
 		if err := context.Cause(ctx); err != nil {
 			return nil, err
 		}
-		if err := sandbox.Attach(ctx, p); err != nil {
+		err = sandbox.Attach(ctx, p)
+		v.bindings.note(bindingBridge, rec.Pod.UID, err)
+		if err != nil {
 			if cause := context.Cause(ctx); cause != nil {
 				err = fmt.Errorf("%w: %w", cause, err)
 			}

@@ -321,16 +321,6 @@ func TestStaticPodIsKnownByItsMirror(t *testing.T) {
 	})
 }
 
-func TestAddWithoutUIDTakesTheNewest(t *testing.T) {
-	inWorld(t, func(w *world) {
-		old := w.pod("p", "u1")
-		key := w.pod("p", "u2")
-		w.leave(old)
-		w.mustAdd("c1", "p", "")
-		w.wantWrites(key, "Attached/c1")
-	})
-}
-
 // A failure at any step of ADD leaves nothing, on the host and in the API.
 func TestAddIsAllOrNothing(t *testing.T) {
 	for _, step := range []string{"attach eth0", "attached eth0", "attach net1", "attached net1"} {

@@ -1,0 +1,316 @@
+package node
+
+import (
+	"errors"
+	"fmt"
+	"maps"
+	"slices"
+	"strings"
+	"testing"
+	"testing/synctest"
+	"time"
+
+	corev1 "k8s.io/api/core/v1"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/types"
+
+	"fairlead.dev/fairlead/api/v1alpha1"
+	"fairlead.dev/fairlead/internal/cniproto"
+	"fairlead.dev/fairlead/internal/netdev"
+)
+
+// kuryr 1.5, bug 1854928: the record of a deleted pod is still in memory when the
+// pod of the same name asks. It is confirmed once with the API server, never
+// used, and waited out.
+func TestStaleRecordIsWaitedOut(t *testing.T) {
+	for _, uid := range []string{"u2", ""} {
+		t.Run("UID in CNI_ARGS: "+uid, func(t *testing.T) {
+			inWorld(t, func(w *world) {
+				t := w.t
+				stale := w.pod("web-0", "u1")
+				unmute := w.api.mute()
+				w.api.remove(stale) // which nobody hears of
+				unmute()
+				w.api.mu.Lock()
+				w.api.pods[types.NamespacedName{Namespace: "ns", Name: "web-0"}] = &metav1.PartialObjectMetadata{
+					ObjectMeta: metav1.ObjectMeta{Namespace: "ns", Name: "web-0", UID: "u2"},
+				}
+				w.api.mu.Unlock()
+				_, err := w.add("c0", "web-0", uid)
+				wantCode(t, err, cniproto.CodeTryAgainLater, "u2", "earlier pod", "web-0-u1", "u1")
+				before := w.api.reads
+				time.AfterFunc(3*time.Second, func() { w.pod("web-0", "u2") })
+				w.mustAdd("c1", "web-0", uid)
+				w.wantLinks("c1/eth0")
+				w.wantWrites(types.NamespacedName{Namespace: "ns", Name: "web-0-u2"}, "Attached/c1")
+				want := 1
+				if uid == "" {
+					want = 2 // which pod it is, and whether it is still there
+				}
+				if got := w.api.reads - before; got != want {
+					t.Errorf("%d reads of the API, want %d", got, want)
+				}
+			})
+		})
+	}
+}
+
+func TestAddWithoutUID(t *testing.T) {
+	inWorld(t, func(w *world) {
+		t := w.t
+		_, err := w.add("c1", "p", "")
+		wantCode(t, err, cniproto.CodeUnknownContainer, "pod ns/p is gone")
+		w.pod("p", "hash")
+		w.api.setDown(errors.New("connection refused"))
+		_, err = w.add("c2", "p", "")
+		wantCode(t, err, cniproto.CodeTryAgainLater, "K8S_POD_UID", "connection refused")
+		w.api.setDown(nil)
+		w.api.mu.Lock()
+		pod := w.api.pods[types.NamespacedName{Namespace: "ns", Name: "p"}]
+		pod.UID, pod.Annotations = "mirror", map[string]string{corev1.MirrorPodAnnotationKey: "hash"}
+		w.api.mu.Unlock()
+		w.mustAdd("c3", "p", "") // a static pod
+		w.wantLinks("c3/eth0")
+	})
+}
+
+// kuryr 1.4: the DEL of an earlier sandbox of the pod must not unplug the live
+// one, and still takes away what its own left.
+func TestDelOfAnOlderSandboxCleansUpItsOwn(t *testing.T) {
+	inWorld(t, func(w *world) {
+		t := w.t
+		key := w.pod("p", "u1")
+		w.mustAdd("c1", "p", "u1")
+		w.kernel.change(func(links map[string]fakeLink) {
+			links[netdev.HostName("c0", "eth0")] = fakeLink{containerID: "c0", ifName: "eth0"}
+		})
+		r := request(cniproto.VerbDel, "c0", w.netns("c1"), "p", "u1")
+		if _, err := w.handle(r); err != nil {
+			t.Fatal(err)
+		}
+		settle()
+		w.wantLinks("c1/eth0")
+		w.wantRecords("c1")
+		w.wantWrites(key, "Attached/c1")
+	})
+}
+
+// kuryr 1.4: the entry of a pod goes when it was unplugged and its record was
+// deleted, whichever is first, and it goes once.
+func TestRecordDeletedAndUnpluggedInEitherOrder(t *testing.T) {
+	del := func(w *world, _ types.NamespacedName) {
+		if err := w.del("c1"); err != nil {
+			w.t.Error(err)
+		}
+	}
+	leave := func(w *world, key types.NamespacedName) { w.leave(key) }
+	remove := func(w *world, key types.NamespacedName) { w.api.remove(key) }
+	cases := []struct {
+		name  string
+		steps []func(*world, types.NamespacedName)
+		want  []string
+	}{
+		{"deleted, unplugged, gone", []func(*world, types.NamespacedName){leave, del, remove}, []string{"Attached/c1", "Detached/c1"}},
+		{"unplugged, deleted, gone", []func(*world, types.NamespacedName){del, leave, remove}, []string{"Attached/c1", "Detached/c1"}},
+		{"gone by force, unplugged", []func(*world, types.NamespacedName){remove, del}, []string{"Attached/c1"}},
+		{"unplugged, gone by force", []func(*world, types.NamespacedName){del, remove}, []string{"Attached/c1"}},
+		{"deleted, gone by force, unplugged", []func(*world, types.NamespacedName){leave, remove, del, del}, []string{"Attached/c1"}},
+	}
+	for _, tc := range cases {
+		t.Run(tc.name, func(t *testing.T) {
+			inWorld(t, func(w *world) {
+				key := w.pod("p", "u1")
+				w.mustAdd("c1", "p", "u1")
+				for _, step := range tc.steps {
+					step(w, key)
+					settle()
+				}
+				w.wantLinks()
+				w.wantRecords()
+				w.wantWrites(key, tc.want...)
+				w.wantLedgerEmpty()
+				l := w.daemon.verbs.ledger
+				if len(l.sealed) != 0 || len(l.ended) != 0 || len(w.daemon.verbs.registry.keys()) != 0 {
+					w.t.Errorf("remembered: %v, %v, %v", l.sealed, l.ended, w.daemon.verbs.registry.keys())
+				}
+			})
+		})
+	}
+}
+
+// The default interface has the runtime's name, whatever the record calls it.
+func TestDefaultInterfaceTakesTheRuntimesName(t *testing.T) {
+	inWorld(t, func(w *world) {
+		t := w.t
+		w.pod("p", "u1", "eth0", "net1")
+		w.kernel.namespace(w.netns("c1"))
+		r := request(cniproto.VerbAdd, "c1", w.netns("c1"), "p", "u1")
+		r.IfName = "ens3"
+		answer, err := w.handle(r)
+		if err != nil || !strings.Contains(string(answer), `"name":"ens3"`) || strings.Contains(string(answer), `"name":"eth0"`) {
+			t.Fatalf("%s, %v", answer, err)
+		}
+		w.wantLinks("c1/ens3", "c1/net1")
+		r.Verb = cniproto.VerbDel
+		if _, err := w.handle(r); err != nil {
+			t.Fatal(err)
+		}
+		settle()
+		w.wantLinks()
+	})
+}
+
+// heir makes a pod whose addresses are kept under a claim.
+func (w *world) heir(name, uid, claim string) types.NamespacedName {
+	key := w.pod(name, uid)
+	w.api.change(key, func(pa *v1alpha1.PodAttachment) { pa.Spec.Interfaces[0].Claim = claim })
+	return key
+}
+
+// A successor with kept addresses has a record of its own; the links of the pod
+// before may still be here. It waits for them to go; a pod without a claim waits
+// for nobody.
+func TestHeirWaitsForItsPredecessor(t *testing.T) {
+	inWorld(t, func(w *world) {
+		t := w.t
+		w.heir("web-0", "u1", "ns/web-0")
+		w.heir("web-0", "u2", "ns/web-0")
+		w.pod("web-0", "u3")
+		w.mustAdd("c1", "web-0", "u1")
+		w.mustAdd("c3", "web-0", "u3")
+		_, err := w.add("c2", "web-0", "u2")
+		wantCode(t, err, cniproto.CodeTryAgainLater, "ns/web-0", "c1", "10s")
+		w.wantLinks("c1/eth0", "c3/eth0")
+		time.AfterFunc(2*time.Second, func() { _ = w.del("c1") })
+		start := time.Now()
+		w.mustAdd("c4", "web-0", "u2")
+		if waited := time.Since(start); waited > 3*time.Second {
+			t.Errorf("waited %s, its predecessor went after 2s", waited)
+		}
+		w.wantLinks("c3/eth0", "c4/eth0")
+		for _, id := range []string{"c3", "c4"} {
+			if err := w.del(id); err != nil {
+				t.Fatal(err)
+			}
+		}
+		settle()
+		w.wantLedgerEmpty()
+		if h := w.daemon.verbs.ledger.heirs; len(h) != 0 {
+			t.Errorf("claims are remembered: %v", h)
+		}
+	})
+}
+
+// Several that wait get their turn in the order in which they came, one at a
+// time; a DEL of one that waits ends its wait.
+func TestHeirsTakeTurns(t *testing.T) {
+	inWorld(t, func(w *world) {
+		t := w.t
+		for n := range 4 {
+			w.heir("vm", fmt.Sprint("u", n), "ns/vm")
+		}
+		w.mustAdd("c0", "vm", "u0")
+		errs := map[string]chan error{}
+		for n := 1; n < 4; n++ {
+			id := fmt.Sprint("c", n)
+			errs[id] = make(chan error, 1)
+			go func() {
+				_, err := w.add(id, "vm", fmt.Sprint("u", n))
+				errs[id] <- err
+			}()
+			synctest.Wait()
+		}
+		if err := w.del("c2"); err != nil {
+			t.Fatal(err)
+		}
+		wantCode(t, <-errs["c2"], cniproto.CodeUnknownContainer, "deleted")
+		for _, step := range []struct{ del, next string }{{"c0", "c1"}, {"c1", "c3"}} {
+			if err := w.del(step.del); err != nil {
+				t.Fatal(err)
+			}
+			settle()
+			w.wantLinks(step.next + "/eth0")
+			if err := <-errs[step.next]; err != nil {
+				t.Errorf("%s: %v", step.next, err)
+			}
+		}
+	})
+}
+
+// A kind of binding is broken when different pods fail, none is plugged among
+// them, and it goes on. Kuryr restarted for ever over one pod that failed, and
+// its count was never taken back.
+func TestBindings(t *testing.T) {
+	broken := errors.New("no buffer space")
+	type step struct {
+		pod types.UID
+		err error
+	}
+	many := func(n int) (steps []step) {
+		for i := range n {
+			steps = append(steps, step{types.UID(fmt.Sprint(i)), broken})
+		}
+		return steps
+	}
+	cases := []struct {
+		name  string
+		steps []step
+		after time.Duration
+		want  bool
+	}{
+		{name: "nothing happened", after: time.Hour},
+		{name: "one pod, again and again", steps: slices.Repeat(many(1), 100), after: time.Hour},
+		{name: "many pods", steps: many(10), after: brokenFor, want: true},
+		{name: "many pods for a moment", steps: many(10), after: brokenFor - time.Second},
+		{name: "one that was plugged", steps: append(many(10), step{"ok", nil}), after: time.Hour},
+		{name: "it began again", steps: append(append(many(10), step{"ok", nil}), many(2)...), after: time.Hour},
+		{name: "the pods' own mistakes", steps: []step{{"1", netdev.ErrExists}, {"2", netdev.ErrInvalid}, {"3", netdev.ErrNotNamespace}, {"4", errInvalid}}, after: time.Hour},
+	}
+	for _, tc := range cases {
+		t.Run(tc.name, func(t *testing.T) {
+			synctest.Test(t, func(t *testing.T) {
+				var b bindings
+				for _, s := range tc.steps {
+					b.note(bindingBridge, s.pod, s.err)
+				}
+				time.Sleep(tc.after) //nolint:forbidigo // the bubble's clock
+				err := b.check(bindingBridge)
+				if (err != nil) != tc.want {
+					t.Fatalf("got %v", err)
+				}
+				if tc.want && (!strings.Contains(err.Error(), "no buffer space") || !strings.Contains(err.Error(), bindingBridge)) {
+					t.Errorf("got %v", err)
+				}
+			})
+		})
+	}
+}
+
+// What plugging says reaches the check, and a pod that is plugged takes it back.
+func TestBindingsOfTheDaemon(t *testing.T) {
+	inWorld(t, func(w *world) {
+		t := w.t
+		check := w.daemon.Bindings()[bindingBridge]
+		w.kernel.mu.Lock()
+		w.kernel.bridges = map[string]bool{}
+		w.kernel.mu.Unlock()
+		for n := range brokenPods {
+			uid := fmt.Sprint("u", n)
+			w.pod("p"+uid, uid)
+			_, err := w.add("c"+uid, "p"+uid, uid)
+			wantCode(t, err, cniproto.CodeTryAgainLater, "fairlead0")
+		}
+		time.Sleep(brokenFor) //nolint:forbidigo // the bubble's clock
+		if err := check(); err == nil || !strings.Contains(err.Error(), "fairlead0") {
+			t.Errorf("got %v", err)
+		}
+		w.kernel.mu.Lock()
+		maps.Copy(w.kernel.bridges, map[string]bool{"fairlead0": true})
+		w.kernel.mu.Unlock()
+		w.pod("p", "u9")
+		w.mustAdd("c9", "p", "u9")
+		if err := check(); err != nil {
+			t.Error(err)
+		}
+	})
+}
