@@ -120,7 +120,7 @@ func (b *sandbox) compare(stdout []byte, version string) error {
 	if inside < 0 {
 		return fmt.Errorf("%s in %s is not among the interfaces: %s", b.s.ifname, b.netns.Path(), stdout)
 	}
-	_, addresses, err := b.link(b.s.ifname)
+	addresses, err := b.addresses()
 	if err != nil {
 		return err
 	}

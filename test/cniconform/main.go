@@ -10,6 +10,7 @@
 package main
 
 import (
+	"bytes"
 	"encoding/json"
 	"flag"
 	"fmt"
@@ -21,14 +22,18 @@ import (
 
 func main() {
 	s, err := parse(os.Args[1:])
+	failed := 0
 	if err == nil {
 		err = s.all()
+	}
+	if err == nil {
+		failed, err = s.print(os.Stdout)
 	}
 	if err != nil {
 		fmt.Fprintln(os.Stderr, "cniconform:", err)
 		os.Exit(2)
 	}
-	if failed := s.print(os.Stdout); failed > 0 {
+	if failed > 0 {
 		os.Exit(1)
 	}
 }
@@ -80,8 +85,8 @@ type finding struct {
 }
 
 // print writes the findings and returns how many of level must are bad.
-func (s *session) print(out io.Writer) (failed int) {
-	table := tabwriter.NewWriter(out, 0, 0, 2, ' ', 0)
+func (s *session) print(out io.Writer) (failed int, err error) {
+	var rows, sums bytes.Buffer
 	good, all := map[level]int{}, map[level]int{}
 	for _, f := range s.findings {
 		all[f.level]++
@@ -90,14 +95,22 @@ func (s *session) print(out io.Writer) (failed int) {
 			result = "ok"
 			good[f.level]++
 		}
-		fmt.Fprintf(table, "%s\t%s\t%s\t%s (%s)\n", f.verb, f.level, result, f.what, f.section)
+		fmt.Fprintf(&rows, "%s\t%s\t%s\t%s (%s)\n", f.verb, f.level, result, f.what, f.section)
 		if f.err != nil {
-			fmt.Fprintf(table, "\t\t\t  %v\n", f.err)
+			fmt.Fprintf(&rows, "\t\t\t  %v\n", f.err)
 		}
 	}
-	_ = table.Flush() // the reader has gone
 	for _, l := range []level{must, should} {
-		fmt.Fprintf(out, "%s: %d of %d\n", l, good[l], all[l])
+		fmt.Fprintf(&sums, "%s: %d of %d\n", l, good[l], all[l])
 	}
-	return all[must] - good[must]
+	failed = all[must] - good[must]
+	table := tabwriter.NewWriter(out, 0, 0, 2, ' ', 0)
+	if _, err := rows.WriteTo(table); err != nil {
+		return failed, err
+	}
+	if err := table.Flush(); err != nil {
+		return failed, err
+	}
+	_, err = sums.WriteTo(out)
+	return failed, err
 }

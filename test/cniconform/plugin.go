@@ -172,23 +172,23 @@ func (b *sandbox) close() {
 	_ = b.netns.Close()
 }
 
-// link is the interface in the sandbox, and its addresses.
-func (b *sandbox) link(name string) (netlink.Link, []string, error) {
+// addresses are those of the interface in the sandbox; an error says that there is none.
+func (b *sandbox) addresses() ([]string, error) {
 	handle, err := b.netns.Netlink()
 	if err != nil {
-		return nil, nil, err
+		return nil, err
 	}
 	defer handle.Close()
-	link, err := handle.LinkByName(name)
+	link, err := handle.LinkByName(b.s.ifname)
 	if err != nil {
-		return nil, nil, err
+		return nil, err
 	}
 	addrs, err := handle.AddrList(link, netlink.FAMILY_ALL)
 	var out []string
 	for _, a := range addrs {
 		out = append(out, a.IPNet.String())
 	}
-	return link, out, err
+	return out, err
 }
 
 // gone waits until the interface is not in the sandbox any more: the specification does not say that DEL waits for the
@@ -198,8 +198,8 @@ func (b *sandbox) gone() error {
 	tick := time.NewTicker(time.Millisecond)
 	defer tick.Stop()
 	for {
-		if _, _, err := b.link(b.s.ifname); err != nil {
-			return nil //nolint:nilerr // that it is not found is what is wanted
+		if _, err := b.addresses(); err != nil {
+			return nil // as it is wanted
 		}
 		select {
 		case <-deadline:
@@ -211,7 +211,7 @@ func (b *sandbox) gone() error {
 
 // there is an error when the interface is not in the sandbox.
 func (b *sandbox) there() error {
-	if _, _, err := b.link(b.s.ifname); err != nil {
+	if _, err := b.addresses(); err != nil {
 		return fmt.Errorf("%s in the sandbox: %w", b.s.ifname, err)
 	}
 	return nil

@@ -95,21 +95,21 @@ func (a *account) try(t *testing.T, k kind, verb string) bool {
 	var code int
 	switch verb {
 	case "get":
-		code, _ = a.call(t, http.MethodGet, one, "")
+		code, _ = a.call(t.Context(), t, http.MethodGet, one, "")
 	case "list":
-		code, _ = a.call(t, http.MethodGet, k.collection, "")
+		code, _ = a.call(t.Context(), t, http.MethodGet, k.collection, "")
 	case "watch":
-		code, _ = a.call(t, http.MethodGet, k.collection+"?watch=true&timeoutSeconds=1", "")
+		code, _ = a.call(t.Context(), t, http.MethodGet, k.collection+"?watch=true&timeoutSeconds=1", "")
 	case "create":
-		code, _ = a.call(t, http.MethodPost, k.collection+"?dryRun=All", "{}")
+		code, _ = a.call(t.Context(), t, http.MethodPost, k.collection+"?dryRun=All", "{}")
 	case "update":
-		code, _ = a.call(t, http.MethodPut, one+"?dryRun=All", "{}")
+		code, _ = a.call(t.Context(), t, http.MethodPut, one+"?dryRun=All", "{}")
 	case "patch":
-		code, _ = a.call(t, http.MethodPatch, one+"?dryRun=All", "{}")
+		code, _ = a.call(t.Context(), t, http.MethodPatch, one+"?dryRun=All", "{}")
 	case "delete":
-		code, _ = a.call(t, http.MethodDelete, one+"?dryRun=All", "")
+		code, _ = a.call(t.Context(), t, http.MethodDelete, one+"?dryRun=All", "")
 	case "deletecollection":
-		code, _ = a.call(t, http.MethodDelete, k.collection+"?dryRun=All", "")
+		code, _ = a.call(t.Context(), t, http.MethodDelete, k.collection+"?dryRun=All", "")
 	}
 	if code == http.StatusUnauthorized {
 		t.Fatalf("%s %s: the token is not accepted", verb, k.resource)
@@ -118,9 +118,9 @@ func (a *account) try(t *testing.T, k kind, verb string) bool {
 }
 
 // call returns the code of an answer and, of an error, its message.
-func (a *account) call(t *testing.T, method, path, body string) (code int, message string) {
+func (a *account) call(ctx context.Context, t *testing.T, method, path, body string) (code int, message string) {
 	t.Helper()
-	r, err := http.NewRequestWithContext(t.Context(), method, a.server+path, strings.NewReader(body))
+	r, err := http.NewRequestWithContext(ctx, method, a.server+path, strings.NewReader(body))
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -194,8 +194,8 @@ func testNodeRights(t *testing.T, c *cluster.Cluster) {
 	makeObjects(t, c)
 	a := newAccount(t, c.Account(cluster.NodeAccount, "node-a"))
 	// The API server takes a moment to learn of a new policy.
-	c.Eventually(t, "the policy to be in force", func(context.Context) error {
-		if code, message := a.call(t, http.MethodPatch, ours+"nodenetworks/node-b/status?dryRun=All", "{}"); code != http.StatusForbidden {
+	c.Eventually(t, "the policy to be in force", func(ctx context.Context) error {
+		if code, message := a.call(ctx, t, http.MethodPatch, ours+"nodenetworks/node-b/status?dryRun=All", "{}"); code != http.StatusForbidden {
 			return fmt.Errorf("the status of another node can be changed: %d %s", code, message)
 		}
 		return nil
@@ -268,7 +268,7 @@ func testWhose(t *testing.T, c *cluster.Cluster, a *account) {
 		{"an owner", a, attachment + "mine", `{"metadata":{"ownerReferences":null}}`, http.StatusForbidden, "cannot patch resource"},
 		{"the blocks of its NodeNetwork", a, network + "node-a", `{"spec":{"blocks":["10.0.0.0/26"]}}`, http.StatusForbidden, "cannot patch resource"},
 	} {
-		code, message := tc.who.call(t, http.MethodPatch, tc.path, tc.body)
+		code, message := tc.who.call(t.Context(), t, http.MethodPatch, tc.path, tc.body)
 		if code != tc.code || !strings.Contains(message, tc.reason) {
 			t.Errorf("%s: code %d, %q; must be %d with %q", tc.name, code, message, tc.code, tc.reason)
 		}
@@ -282,7 +282,7 @@ func testWhat(t *testing.T, c *cluster.Cluster, a *account) {
 	if err := c.Client.Get(t.Context(), key, before); err != nil {
 		t.Fatal(err)
 	}
-	code, message := a.call(t, http.MethodPatch, ours+"namespaces/default/podattachments/mine/status", `{
+	code, message := a.call(t.Context(), t, http.MethodPatch, ours+"namespaces/default/podattachments/mine/status", `{
 		"metadata": {"finalizers": ["example.com/f"], "labels": {"a": "b"}, "annotations": {"a": "b"},
 			"ownerReferences": [{"apiVersion": "v1", "kind": "Node", "name": "node-a", "uid": "1"}]},
 		"spec": {"nodeName": "node-b"},

@@ -114,12 +114,10 @@ func testController(t *testing.T, c *cluster.Cluster) {
 	if uid == 0 || !*spec.SecurityContext.RunAsNonRoot {
 		t.Fatal("the controller runs as root")
 	}
-	// Not t.TempDir, which is closed to other users.
-	dir, err := os.MkdirTemp("", "fairlead-deploy")
-	if err != nil {
+	dir := t.TempDir()
+	if err := os.Chmod(filepath.Dir(dir), 0o755); err != nil { // it is closed to other users
 		t.Fatal(err)
 	}
-	t.Cleanup(func() { _ = os.RemoveAll(dir) })
 	shipped, err := os.ReadFile(path(t, "config", "controller.yaml"))
 	if err != nil {
 		t.Fatal(err)
