@@ -229,6 +229,7 @@ type fakeHost struct {
 	err     error // of Uplink
 	fail    error // of ApplyHost
 	applied []netdev.HostState
+	looks   int // calls of Uplink
 	notify  func()
 	// wrongPeer is a host end that shows another index than its other end tells.
 	wrongPeer string
@@ -237,6 +238,7 @@ type fakeHost struct {
 func (h *fakeHost) Uplink(context.Context, string) (netdev.Uplink, error) {
 	h.mu.Lock()
 	defer h.mu.Unlock()
+	h.looks++
 	return h.uplink, h.err
 }
 
