@@ -154,25 +154,34 @@ func (s *HostState) Validate() error {
 			bad("block %v of this node %s", b.Prefix, err)
 		}
 	}
+	for _, err := range s.checkOthers() {
+		bad("%w", err)
+	}
+	return errors.Join(errs...)
+}
+
+// checkOthers returns what is wrong with the ways to other nodes.
+func (s *HostState) checkOthers() []error {
+	var errs []error
 	for _, b := range s.Peers {
 		if err := checkBlock(b.Prefix, b.Via); err != nil {
-			bad("block %v of another node %s", b.Prefix, err)
+			errs = append(errs, fmt.Errorf("block %v of another node %w", b.Prefix, err))
 		} else if !b.Via.IsValid() {
-			bad("block %v of another node must say which address it is reached by", b.Prefix)
+			errs = append(errs, fmt.Errorf("block %v of another node must say which address it is reached by", b.Prefix))
 		}
 	}
 	if err := s.Tunnel.validate(); err != nil {
-		bad("%w", err)
+		errs = append(errs, err)
 	}
 	if s.Tunnel == nil && len(s.Remote) > 0 {
-		bad("%d nodes are behind a tunnel: it must be described", len(s.Remote))
+		errs = append(errs, fmt.Errorf("%d nodes are behind a tunnel: it must be described", len(s.Remote)))
 	}
 	for _, n := range s.Remote {
 		if err := n.validate(); err != nil {
-			bad("node behind the tunnel: %w", err)
+			errs = append(errs, fmt.Errorf("node behind the tunnel: %w", err))
 		}
 	}
-	return errors.Join(errs...)
+	return errs
 }
 
 func checkBlock(p netip.Prefix, with netip.Addr) error {

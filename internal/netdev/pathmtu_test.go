@@ -35,7 +35,7 @@ func TestPathMTU(t *testing.T) {
 			var pods []*Namespace
 			var ips [][]netip.Addr
 			for i, k := range nodes {
-				state := routedState(i, 2, underlay.of)
+				state := routedState(i, underlay.of)
 				state.MTU = routedMTU // more than the tunnel's
 				apply(t, k, state)
 				ns, addresses := podOn(t, k, i, routedMTU)

@@ -162,14 +162,14 @@ func (r *hostRun) describe(route hostRoute) string {
 	if route.via.IsValid() {
 		s += " via " + route.via.String()
 	}
-	switch {
-	case route.link == r.bridge:
+	switch route.link {
+	case r.bridge:
 		s += " dev " + r.want.Bridge
-	case route.link == r.uplink:
+	case r.uplink:
 		s += " dev " + r.want.Uplink
-	case route.link == r.tunnels.index4:
+	case r.tunnels.index4:
 		s += " dev " + tunnelPrefix + "4"
-	case route.link == r.tunnels.index6:
+	case r.tunnels.index6:
 		s += " dev " + tunnelPrefix + "6"
 	}
 	if route.table == tunnelTable {

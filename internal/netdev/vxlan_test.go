@@ -86,9 +86,9 @@ func routedIP(i int, of func(netip.Addr) bool) netip.Addr {
 	return mustAddr(fmt.Sprintf("fd00:99:%x::1", i+1))
 }
 
-// routedState is what node i of newRouted needs. A block goes by the underlay of
+// routedState is what node i of two needs. A block goes by the underlay of
 // its own family where there is one, and uses the first otherwise.
-func routedState(i, count int, underlay ...func(netip.Addr) bool) HostState {
+func routedState(i int, underlay ...func(netip.Addr) bool) HostState {
 	s := HostState{
 		Bridge: DefaultBridge, Uplink: "up0", Gateways: []netip.Addr{mustAddr("169.254.1.1"), mustAddr("fe80::1")},
 		Tunnel: &Tunnel{VNI: 158, Port: 4789, MAC: TunnelMAC(fmt.Sprint("n", i)), MTU: routedMTU},
@@ -97,7 +97,7 @@ func routedState(i, count int, underlay ...func(netip.Addr) bool) HostState {
 		s.Tunnel.Underlay = append(s.Tunnel.Underlay, routedIP(i, of))
 		s.MTU = routedMTU - TunnelOverhead(routedIP(i, of)) // of the last: IPv6's is larger
 	}
-	for node := range count {
+	for node := range 2 {
 		for at, of := range underlay {
 			remote := RemoteNode{Underlay: routedIP(node, of), MAC: TunnelMAC(fmt.Sprint("n", node))}
 			for _, block := range blocksOf(node) {
@@ -158,7 +158,7 @@ func TestNodesBehindARouter(t *testing.T) {
 			var pods []*Namespace
 			var ips [][]netip.Addr
 			for i, k := range nodes {
-				state := routedState(i, 2, tt.underlay...)
+				state := routedState(i, tt.underlay...)
 				apply(t, k, state)
 				settled(t, k, state)
 				ns, addresses := podOn(t, k, i, tt.mtu)
@@ -211,7 +211,7 @@ func cleansUp(tb testing.TB, k *Kernel) {
 func TestApplyTunnelSays(t *testing.T) {
 	nodes, _ := newRouted(t, 1, netip.Addr.Is4)
 	k := nodes[0]
-	state := routedState(0, 2, netip.Addr.Is4)
+	state := routedState(0, netip.Addr.Is4)
 	got := slices.DeleteFunc(apply(t, k, state), func(s string) bool {
 		return strings.Contains(s, DefaultBridge) || strings.HasPrefix(s, "set net/")
 	})
@@ -249,7 +249,7 @@ func TestApplyTunnelSays(t *testing.T) {
 func TestTunnelIsMended(t *testing.T) {
 	nodes, _ := newRouted(t, 1, netip.Addr.Is4)
 	k := nodes[0]
-	state := routedState(0, 2, netip.Addr.Is4)
+	state := routedState(0, netip.Addr.Is4)
 	apply(t, k, state)
 	h := openHandle(t, k.host)
 	tunnel := func() netlink.Link { return linkNamed(t, k.host, "fairlead-vx4") }
@@ -328,7 +328,7 @@ func TestTunnelIsNotOurs(t *testing.T) {
 	in(t, k.host, func() error {
 		return netlink.LinkAdd(&netlink.Veth{LinkAttrs: netlink.LinkAttrs{Name: "fairlead-vx4"}, PeerName: "peer"})
 	})
-	state := routedState(0, 2, netip.Addr.Is4)
+	state := routedState(0, netip.Addr.Is4)
 	changes, err := k.ApplyHost(t.Context(), state)
 	if !errors.Is(err, ErrNoTunnel) || !strings.Contains(err.Error(), "fairlead-vx4: interface exists already: it is a veth that is not ours") {
 		t.Errorf("error %v", err)
@@ -344,7 +344,7 @@ func TestTunnelIsNotOurs(t *testing.T) {
 // A node that changes its address sends and takes under the new one.
 func TestTunnelFollowsAddresses(t *testing.T) {
 	nodes, _ := newRouted(t, 2, netip.Addr.Is4)
-	states := []HostState{routedState(0, 2, netip.Addr.Is4), routedState(1, 2, netip.Addr.Is4)}
+	states := []HostState{routedState(0, netip.Addr.Is4), routedState(1, netip.Addr.Is4)}
 	var pods []*Namespace
 	for i, k := range nodes {
 		apply(t, k, states[i])
@@ -397,7 +397,7 @@ func TestApplyTunnelRefuses(t *testing.T) {
 		{"remote block", func(s *HostState) { s.Remote[0].Blocks[0] = mustPrefix("0.0.0.0/0") }, "block 0.0.0.0/0"},
 	} {
 		t.Run(tt.name, func(t *testing.T) {
-			state := routedState(0, 2, netip.Addr.Is4)
+			state := routedState(0, netip.Addr.Is4)
 			tt.change(&state)
 			changes, err := k.ApplyHost(t.Context(), state)
 			if !errors.Is(err, ErrInvalid) || !strings.Contains(err.Error(), tt.says) || len(changes) != 0 {

@@ -53,7 +53,7 @@ func filterPods(fd int) error {
 		load(unix.BPF_B|unix.BPF_ABS, familyAt),
 		ifEqual(unix.AF_BRIDGE, 2, 0),
 		load(unix.BPF_H|unix.BPF_ABS, neighStateAt),
-		ifAny(uint32(host16(unix.NUD_PERMANENT|unix.NUD_FAILED)), 2, 3), // keep, else drop
+		ifAny(host16(unix.NUD_PERMANENT|unix.NUD_FAILED), 2, 3), // keep, else drop
 		load(unix.BPF_B|unix.BPF_ABS, neighFlagsAt),
 		ifAny(unix.NTF_SELF, 0, 1), // else drop
 		{Code: unix.BPF_RET | unix.BPF_K, K: 0xffffffff},
