@@ -168,11 +168,10 @@ func (k *Keeper) Run(ctx context.Context) error {
 		}
 		err := k.apply(ctx, *c)
 		k.finish(c, upTo, err)
-		if ctx.Err() != nil {
-			return nil
-		}
 		if err != nil {
-			log.Error(err, "packet filter was not written, will be tried again", "after", wait)
+			if ctx.Err() == nil {
+				log.Error(err, "packet filter was not written, will be tried again", "after", wait)
+			}
 			if !pause(ctx, wait, nil) {
 				return nil
 			}

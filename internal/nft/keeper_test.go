@@ -230,7 +230,8 @@ func TestPutBack(t *testing.T) {
 		synctest.Wait()
 		runs := real.runs
 		k.Noticed(real.revision)
-		time.Sleep(time.Second)
+		<-time.After(time.Second)
+		synctest.Wait()
 		if real.runs != runs {
 			t.Error("its own change was taken for another's")
 		}
@@ -241,7 +242,8 @@ func TestPutBack(t *testing.T) {
 		waitFor(t, k)
 		real.wants(t, "tcp . 80 : 10.0.0.1 . 80")
 		k.Noticed(real.revision + 100)
-		time.Sleep(time.Second)
+		<-time.After(time.Second)
+		synctest.Wait()
 		if real.runs != runs+2 {
 			t.Errorf("%d transactions after two changes of others", real.runs-runs)
 		}
@@ -268,6 +270,7 @@ func TestFailureIsSaidAndTriedAgain(t *testing.T) {
 		if err := k.Ready(); !errors.Is(err, real.fail) {
 			t.Errorf("Ready: %v", err)
 		}
+		synctest.Wait()
 		if real.runs < 3 || real.runs > 20 {
 			t.Errorf("%d tries in 5 s", real.runs)
 		}
