@@ -52,7 +52,7 @@ func TestNodeValidateNamesEveryField(t *testing.T) {
 	for _, want := range []string{
 		`nodeName: "Not A Node"`, `stateDir: "run"`, "socket: \"/sss", `bridge: "a-name-of-sixteen"`, `uplink: "eth/0"`,
 		`encapsulation: "gre"`, "vxlan.vni: 16777216", "vxlan.port: -1", `masquerade.exclude[1]: "all"`,
-		`cni.binDir: "bin"`, `cni.confDir: ""`, `cni.pluginSource: "x"`, "addTimeout: 0s", `metricsAddress: "here"`, `tracing.endpoint: "collector:4318"`,
+		`cni.binDir: "bin"`, `cni.names[0]: "multus"`, `cni.confDir: ""`, `cni.pluginSource: "x"`, "addTimeout: 0s", `metricsAddress: "here"`, `tracing.endpoint: "collector:4318"`,
 	} {
 		if !strings.Contains(err.Error(), want) {
 			t.Errorf("the error does not say %q:\n%v", want, err)
