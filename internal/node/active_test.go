@@ -14,9 +14,9 @@ import (
 	"fairlead.dev/fairlead/internal/cniproto"
 )
 
-// waiting makes a pod whose second interface has to become active.
-func (w *world) waiting(name, uid string) types.NamespacedName {
-	key := w.pod(name, uid, "eth0", "net1")
+// waiting makes pod p, with UID u1, whose second interface has to become active.
+func (w *world) waiting() types.NamespacedName {
+	key := w.pod("p", "u1", "eth0", "net1")
 	w.api.change(key, func(pa *v1alpha1.PodAttachment) { pa.Spec.Interfaces[1].WaitForActive = true })
 	return key
 }
@@ -30,7 +30,7 @@ func (w *world) says(key types.NamespacedName, s v1alpha1.InterfaceStatus) {
 func TestAddPlugsBeforeItWaitsForActive(t *testing.T) {
 	inWorld(t, func(w *world) {
 		t := w.t
-		key := w.waiting("p", "u1")
+		key := w.waiting()
 		time.AfterFunc(3*time.Second, func() {
 			w.wantLinks("c1/eth0", "c1/net1")
 			w.wantRecords() // not answered yet
@@ -58,7 +58,7 @@ func TestAddPlugsBeforeItWaitsForActive(t *testing.T) {
 func TestAddGivesUpWaitingForActive(t *testing.T) {
 	inWorld(t, func(w *world) {
 		t := w.t
-		key := w.waiting("p", "u1")
+		key := w.waiting()
 		w.says(key, v1alpha1.InterfaceStatus{Name: "net1", Message: "port 17 is DOWN: no agent on this host"})
 		start := time.Now()
 		_, err := w.add("c1", "p", "u1")
@@ -121,7 +121,7 @@ func TestAddEndsWhileItWaitsForActive(t *testing.T) {
 		t.Run(tc.name, func(t *testing.T) {
 			inWorld(t, func(w *world) {
 				t := w.t
-				key := w.waiting("p", "u1")
+				key := w.waiting()
 				time.AfterFunc(time.Second, func() { tc.end(w, key) })
 				start := time.Now()
 				_, err := w.add("c1", "p", "u1")
@@ -195,7 +195,7 @@ func TestPodGoneDuringAdd(t *testing.T) {
 func TestEventThatCannotBeWritten(t *testing.T) {
 	inWorld(t, func(w *world) {
 		t := w.t
-		w.waiting("p", "u1")
+		w.waiting()
 		w.api.setHook(func(_ context.Context, s, _ string) error {
 			if s == "event" {
 				return errors.New("forbidden")

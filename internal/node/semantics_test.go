@@ -161,10 +161,9 @@ func TestDefaultInterfaceTakesTheRuntimesName(t *testing.T) {
 }
 
 // heir makes a pod whose addresses are kept under a claim.
-func (w *world) heir(name, uid, claim string) types.NamespacedName {
+func (w *world) heir(name, uid, claim string) {
 	key := w.pod(name, uid)
 	w.api.change(key, func(pa *v1alpha1.PodAttachment) { pa.Spec.Interfaces[0].Claim = claim })
-	return key
 }
 
 // A successor with kept addresses has a record of its own; the links of the pod
