@@ -103,7 +103,7 @@ func TestAttach(t *testing.T) {
 			if err != nil {
 				t.Fatal(err)
 			}
-			ips, err := PodIPs(pod, tt.plug.Name)
+			ips, err := podIPs(pod, tt.plug.Name)
 			if err != nil {
 				t.Fatal(err)
 			}
@@ -285,7 +285,7 @@ func TestAttachWhereIPv6IsOff(t *testing.T) {
 			if _, err := k.Attach(t.Context(), pod, plugFor("c1", addresses...)); err != nil {
 				t.Fatal(err)
 			}
-			ips, err := PodIPs(pod, "eth0")
+			ips, err := podIPs(pod, "eth0")
 			if err != nil || len(ips) != len(addresses) {
 				t.Errorf("addresses %v, %v", ips, err)
 			}

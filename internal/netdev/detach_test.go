@@ -101,7 +101,7 @@ func TestAttachParallel(t *testing.T) {
 					t.Error(err)
 					return
 				}
-				if ips, err := PodIPs(pod, "eth0"); err != nil || len(ips) != 1 {
+				if ips, err := podIPs(pod, "eth0"); err != nil || len(ips) != 1 {
 					t.Errorf("addresses %v, %v", ips, err)
 				}
 				if err := k.Detach(t.Context(), plugged.HostName); err != nil {
@@ -118,7 +118,7 @@ func TestAttachParallel(t *testing.T) {
 
 func TestPodIPsWithoutLink(t *testing.T) {
 	pod := newNamespace(t)
-	_, err := PodIPs(pod, "eth0")
+	_, err := podIPs(pod, "eth0")
 	if !errors.Is(err, ErrNoLink) || !strings.Contains(err.Error(), "eth0") {
 		t.Fatalf("error %v, want ErrNoLink with the name", err)
 	}

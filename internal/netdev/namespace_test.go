@@ -85,7 +85,7 @@ func TestNamespaceOutlivesPath(t *testing.T) {
 	if _, err := OpenNamespace(pod.Path()); !errors.Is(err, ErrNotNamespace) {
 		t.Errorf("opening the dropped path: %v, want ErrNotNamespace", err)
 	}
-	ips, err := PodIPs(pod, "eth0")
+	ips, err := podIPs(pod, "eth0")
 	if err != nil || len(ips) != 1 {
 		t.Errorf("addresses in the dropped namespace: %v, %v", ips, err)
 	}

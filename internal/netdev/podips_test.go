@@ -9,10 +9,10 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// PodIPs reads the addresses of global scope of an interface in a namespace:
+// podIPs reads the addresses of global scope of an interface in a namespace:
 // IPv4 first, then IPv6, each in the kernel's order. The error is ErrNoLink
 // when there is no such interface.
-func PodIPs(ns *Namespace, ifname string) ([]netip.Addr, error) {
+func podIPs(ns *Namespace, ifname string) ([]netip.Addr, error) {
 	var h *netlink.Handle
 	err := ns.do(func() (err error) {
 		h, err = netlink.NewHandle(unix.NETLINK_ROUTE)
@@ -40,27 +40,4 @@ func PodIPs(ns *Namespace, ifname string) ([]netip.Addr, error) {
 		}
 	}
 	return ips, nil
-}
-
-// globalAddresses lists the addresses of one family that others may use to
-// reach us: global, not about to expire, not one of the passing ones (RFC 8981).
-func globalAddresses(ctx context.Context, h *netlink.Handle, link netlink.Link, fam int) ([]netip.Prefix, error) {
-	addrs, err := dump(ctx, "listing the addresses of "+link.Attrs().Name, func() ([]netlink.Addr, error) {
-		return h.AddrList(link, fam)
-	})
-	if err != nil {
-		return nil, err
-	}
-	const passing = unix.IFA_F_DEPRECATED | unix.IFA_F_DADFAILED | unix.IFA_F_TEMPORARY
-	var out []netip.Prefix
-	for _, a := range addrs {
-		if a.Scope != int(netlink.SCOPE_UNIVERSE) || fam == unix.AF_INET6 && a.Flags&passing != 0 {
-			continue
-		}
-		ones, _ := a.Mask.Size()
-		if ip, ok := netip.AddrFromSlice(a.IP); ok {
-			out = append(out, netip.PrefixFrom(ip.Unmap(), ones))
-		}
-	}
-	return out, nil
 }
