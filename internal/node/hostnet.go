@@ -28,8 +28,10 @@ const (
 	// so that the links of a hundred pods a second are one look in five.
 	hostPace = 50 * time.Millisecond
 	// hostShare bounds the part of the time that is spent on looks, where there
-	// are so many nodes that one is longer than that.
-	hostShare = 10
+	// are so many nodes that one is longer than that; but none waits for longer
+	// than hostPaceLast.
+	hostShare    = 10
+	hostPaceLast = 2 * time.Second
 	// hostRetryFirst and hostRetryLast bound the wait after a failure.
 	hostRetryFirst = time.Second
 	hostRetryLast  = 30 * time.Second
@@ -200,7 +202,7 @@ func (h *hostNet) loop(ctx context.Context) error {
 		} else {
 			wait = hostRetryFirst
 		}
-		if !sleep(ctx, max(hostPace, (hostShare-1)*time.Since(start))) {
+		if !sleep(ctx, min(max(hostPace, (hostShare-1)*time.Since(start)), hostPaceLast)) {
 			return nil
 		}
 	}
