@@ -338,6 +338,10 @@ func TestRemoveState(t *testing.T) {
 	if err := files.write(&record{ContainerID: "c1"}); err != nil {
 		t.Fatal(err)
 	}
+	// What is kept of addresses that other plugins give out goes as well.
+	if err := os.MkdirAll(filepath.Join(dir, addressesDir), 0o700); err != nil {
+		t.Fatal(err)
+	}
 	lock, err := TryLock(dir)
 	if err != nil {
 		t.Fatal(err)
@@ -352,7 +356,7 @@ func TestRemoveState(t *testing.T) {
 		}
 	}
 	removed, err := RemoveState(dir, socket)
-	if err != nil || len(removed) != 6 {
+	if err != nil || len(removed) != 7 {
 		t.Errorf("removed %v, %v", removed, err)
 	}
 	if _, err := os.Stat(dir); !errors.Is(err, os.ErrNotExist) {

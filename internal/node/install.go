@@ -244,7 +244,7 @@ func (l *Lock) Unlock() error { return l.file.Close() }
 // the lock.
 func RemoveState(stateDir, socket string) (removed []string, err error) {
 	beside := filepath.Dir(socket)
-	for _, dir := range []string{filepath.Join(stateDir, recordsDir), filepath.Join(beside, cniproto.SpoolDir)} {
+	for _, dir := range []string{filepath.Join(stateDir, recordsDir), filepath.Join(stateDir, addressesDir), filepath.Join(beside, cniproto.SpoolDir)} {
 		if _, e := os.Stat(dir); errors.Is(e, fs.ErrNotExist) {
 			continue
 		}
