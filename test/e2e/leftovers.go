@@ -100,6 +100,7 @@ func (n *node) leftovers() ([]string, error) {
 	for what, pattern := range map[string]string{
 		"cached CNI result":     "/var/lib/cni/results/*",
 		"attachment record":     "/run/fairlead/attachments/*",
+		"addresses of another":  "/run/fairlead/addresses/*",
 		"DEL that was not made": "/run/fairlead/del/*",
 	} {
 		files, err := n.glob(pattern)
