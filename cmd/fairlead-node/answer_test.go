@@ -1,0 +1,91 @@
+package main
+
+import (
+	"bytes"
+	"encoding/json"
+	"os"
+	"os/exec"
+	"path/filepath"
+	"strings"
+	"testing"
+)
+
+// answer is what a run of the plugin said.
+type answer struct {
+	stdout []byte
+	err    error
+}
+
+// prevResult gives a call the answer to the ADD.
+func prevResult(a answer) func(config map[string]any) {
+	return func(config map[string]any) { config["prevResult"] = json.RawMessage(a.stdout) }
+}
+
+// cni runs the installed plugin as a runtime does: with the configuration that
+// was installed.
+func (n *labNode) cni(verb string, p *labPod, netns string) answer {
+	return n.call(verb, p, netns, func(map[string]any) {})
+}
+
+// call is cni with a configuration that is changed first.
+func (n *labNode) call(verb string, p *labPod, netns string, change func(config map[string]any)) answer {
+	raw, err := os.ReadFile(n.conflist())
+	if err != nil {
+		return answer{err: err}
+	}
+	var list struct {
+		Name    string
+		Plugins []map[string]any
+	}
+	if err := json.Unmarshal(raw, &list); err != nil {
+		return answer{err: err}
+	}
+	config := list.Plugins[0]
+	config["name"], config["cniVersion"] = list.Name, "1.1.0"
+	change(config)
+	stdin, err := json.Marshal(config)
+	if err != nil {
+		return answer{err: err}
+	}
+	return n.exec(map[string]string{
+		"CNI_COMMAND": verb, "CNI_CONTAINERID": p.containerID, "CNI_NETNS": netns, "CNI_IFNAME": "eth0",
+		"CNI_ARGS": "IgnoreUnknown=1;K8S_POD_NAMESPACE=" + n.lab.cluster.Namespace + ";K8S_POD_NAME=" + p.name +
+			";K8S_POD_INFRA_CONTAINER_ID=" + p.containerID + ";K8S_POD_UID=" + string(p.uid),
+	}, stdin)
+}
+
+// exec runs the installed plugin.
+func (n *labNode) exec(env map[string]string, stdin []byte) answer {
+	bin := filepath.Join(n.dir, "bin")
+	cmd := exec.Command(filepath.Join(bin, "fairlead"))
+	cmd.Env = []string{"CNI_PATH=" + bin}
+	for name, value := range env {
+		cmd.Env = append(cmd.Env, name+"="+value)
+	}
+	cmd.Stdin = bytes.NewReader(stdin)
+	out, err := cmd.Output()
+	return answer{stdout: out, err: err}
+}
+
+func (a answer) wantOK(t *testing.T, what string) {
+	t.Helper()
+	if a.err != nil {
+		t.Fatalf("%s: %v: %s", what, a.err, a.stdout)
+	}
+}
+
+func (a answer) wantError(t *testing.T, code int, words ...string) {
+	t.Helper()
+	var got struct {
+		Code         int
+		Msg, Details string
+	}
+	if a.err == nil || json.Unmarshal(a.stdout, &got) != nil || got.Code != code {
+		t.Fatalf("want code %d, got %v: %s", code, a.err, a.stdout)
+	}
+	for _, word := range words {
+		if !strings.Contains(got.Msg+"; "+got.Details, word) {
+			t.Errorf("the message does not say %q: %s", word, got.Msg)
+		}
+	}
+}
