@@ -14,9 +14,7 @@ import (
 	"strings"
 	"time"
 
-	"github.com/go-logr/logr"
 	"github.com/spf13/cobra"
-	"sigs.k8s.io/controller-runtime/pkg/log"
 
 	"fairlead.dev/fairlead/internal/config"
 	"fairlead.dev/fairlead/internal/run"
@@ -42,7 +40,6 @@ type Program struct{ root *cobra.Command }
 // warnings.
 func New(name string, stdout, stderr io.Writer) *Program {
 	c := &connection{stderr: stderr}
-	log.SetLogger(logr.Discard()) // the client would complain that it has none
 	root := &cobra.Command{
 		Use:               "fairlead",
 		Short:             "Shows what Fairlead does in a cluster",

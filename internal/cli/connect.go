@@ -8,6 +8,7 @@ import (
 	"net/url"
 	"time"
 
+	"github.com/go-logr/logr"
 	appsv1 "k8s.io/api/apps/v1"
 	batchv1 "k8s.io/api/batch/v1"
 	coordinationv1 "k8s.io/api/coordination/v1"
@@ -20,6 +21,7 @@ import (
 	"k8s.io/client-go/rest"
 	"k8s.io/client-go/tools/clientcmd"
 	"sigs.k8s.io/controller-runtime/pkg/client"
+	"sigs.k8s.io/controller-runtime/pkg/log"
 
 	"fairlead.dev/fairlead/api/v1alpha1"
 	"fairlead.dev/fairlead/internal/migrate/apply"
@@ -98,6 +100,7 @@ func (c *connection) client() (client.Client, string, error) {
 		mapper.Add(kind.gv.WithKind(kind.name), kind.scope)
 	}
 	apply.AddKinds(mapper)
+	log.SetLogger(logr.Discard()) // the client would complain that it has none
 	api, err := client.New(cfg, client.Options{Scheme: scheme, Mapper: mapper})
 	if err != nil {
 		return nil, "", fmt.Errorf("kubeconfig: %w", err)
