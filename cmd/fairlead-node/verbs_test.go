@@ -4,6 +4,7 @@ import (
 	"context"
 	"encoding/json"
 	"fmt"
+	"maps"
 	"os"
 	"path/filepath"
 	"slices"
@@ -45,9 +46,7 @@ func oneNode(t *testing.T, pods ...string) (*lab, *labNode, []*labPod) {
 func inVersion(version string, fields map[string]any) func(config map[string]any) {
 	return func(config map[string]any) {
 		config["cniVersion"] = version
-		for k, v := range fields {
-			config[k] = v
-		}
+		maps.Copy(config, fields)
 	}
 }
 
@@ -166,9 +165,7 @@ func TestBadInputChangesNothing(t *testing.T) {
 		t.Run(tc.name, func(t *testing.T) {
 			env := map[string]string{"CNI_COMMAND": tc.verb}
 			for _, from := range []map[string]string{good, tc.env} {
-				for name, value := range from {
-					env[name] = value
-				}
+				maps.Copy(env, from)
 			}
 			if tc.stdin == nil {
 				tc.stdin = config("")
