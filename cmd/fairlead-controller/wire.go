@@ -100,7 +100,23 @@ func newController(ctx context.Context, cfg config.Controller) (*parts, error) {
 		Namespace: cfg.LeaderElection.Namespace,
 		Synced:    fed,
 	})
-	server := &run.Server{
+	return &parts{manager: mgr, store: store}, errors.Join(
+		attachments.SetupWithManager(ctx, mgr),
+		(&native.PoolStatus{Client: mgr.GetClient(), Pools: pools, Store: store, Gauges: own, Synced: fed}).SetupWithManager(mgr),
+		(&native.Reservations{Client: mgr.GetClient(), Pools: pools, Store: store, Synced: fed}).SetupWithManager(mgr),
+		claims.SetupWithManager(mgr),
+		(&native.Nodes{Client: mgr.GetClient(), Store: store, Served: served}).SetupWithManager(mgr),
+		mgr.Add(collector),
+		further.addTo(mgr),
+		mgr.Add(newServer(cfg, watches, fed)),
+		mgr.Add(everywhere(store.Run)),
+		mgr.Add(giveBack(mgr.GetCache())),
+	)
+}
+
+// newServer serves metrics and health.
+func newServer(cfg config.Controller, watches *watchHealth, fed func() bool) *run.Server {
+	return &run.Server{
 		Address: cfg.MetricsAddress,
 		Metrics: metrics.Registry,
 		Healthy: map[string]run.Check{"watches": watches.check},
@@ -111,18 +127,6 @@ func newController(ctx context.Context, cfg config.Controller) (*parts, error) {
 			return nil
 		}},
 	}
-	return &parts{manager: mgr, store: store}, errors.Join(
-		attachments.SetupWithManager(ctx, mgr),
-		(&native.PoolStatus{Client: mgr.GetClient(), Pools: pools, Store: store, Gauges: own, Synced: fed}).SetupWithManager(mgr),
-		(&native.Reservations{Client: mgr.GetClient(), Pools: pools, Store: store, Synced: fed}).SetupWithManager(mgr),
-		claims.SetupWithManager(mgr),
-		(&native.Nodes{Client: mgr.GetClient(), Store: store, Served: served}).SetupWithManager(mgr),
-		mgr.Add(collector),
-		further.addTo(mgr),
-		mgr.Add(server),
-		mgr.Add(everywhere(store.Run)),
-		mgr.Add(giveBack(mgr.GetCache())),
-	)
 }
 
 // defaultDriver is empty when the default network is not ours.
