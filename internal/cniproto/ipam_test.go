@@ -4,6 +4,7 @@ import (
 	"encoding/json"
 	"os"
 	"path/filepath"
+	"reflect"
 	"testing"
 
 	"github.com/google/go-cmp/cmp"
@@ -60,5 +61,25 @@ func TestSpoolKeepsIPAMApart(t *testing.T) {
 	}
 	if diff := cmp.Diff([]string{"c1 eth0 fairlead-ipam", "c1 eth0 "}, read()); diff != "" {
 		t.Errorf("damaged, -want +got:\n%s", diff)
+	}
+}
+
+// A field that is not sent changes what the daemon does: fairlead-ipam was once
+// taken for the runtime.
+func TestEveryFieldOfARequestIsSent(t *testing.T) {
+	want := Request{DeadlineMS: 7, Config: json.RawMessage(`{"cniVersion":"1.0.0"}`)}
+	fields := reflect.ValueOf(&want).Elem()
+	for i := range fields.NumField() {
+		if f := fields.Field(i); f.Kind() == reflect.String {
+			f.SetString(fields.Type().Field(i).Name)
+		}
+	}
+	raw, err := want.encode()
+	if err != nil {
+		t.Fatal(err)
+	}
+	got, err := DecodeRequest(raw)
+	if diff := cmp.Diff(want, got); err != nil || diff != "" {
+		t.Errorf("error %v, -want +got:\n%s", err, diff)
 	}
 }

@@ -19,6 +19,7 @@ func (r Request) encode() ([]byte, error) {
 	for _, f := range []struct{ key, value string }{
 		{"requestID", r.RequestID},
 		{"verb", r.Verb},
+		{"ipam", r.IPAM},
 		{"containerID", r.ContainerID},
 		{"netns", r.Netns},
 		{"ifname", r.IfName},
