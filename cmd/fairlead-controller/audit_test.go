@@ -19,7 +19,7 @@ import (
 // audited fails while `fairlead ipam audit` finds something.
 func audited(ctx context.Context, c *cluster.Cluster) error {
 	var out bytes.Buffer
-	program := cli.New("fairlead", &out, &out)
+	program := cli.New("fairlead", &out, &out) //nolint:contextcheck // its commands get the context from Run
 	if code := program.Run(ctx, []string{"ipam", "audit", "--kubeconfig", c.Kubeconfig}); code != 0 {
 		return fmt.Errorf("fairlead ipam audit ends with code %d:\n%s", code, &out)
 	}

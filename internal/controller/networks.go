@@ -291,7 +291,7 @@ func (n *Networks) provide(ctx context.Context, key types.NamespacedName) error 
 	}
 	if known.err != nil {
 		tell(eventNetworkInvalid, "pods cannot be attached: %v", known.err)
-		return nil
+		return nil //nolint:nilerr // it was told; trying again does not mend a configuration
 	}
 	for _, w := range known.Warnings {
 		tell(eventNetworkDiffers, "not as the configuration says: %s", w)

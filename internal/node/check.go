@@ -125,30 +125,39 @@ func differences(rec *record, prev *types100.Result, s sight) (diffs []string, m
 		if err != nil {
 			continue // rebuilt from the kernel: no more is known of it
 		}
-		if want := orElse(told.Mac, p.MAC.String()); !strings.EqualFold(want, have.MAC) {
-			add("interface %s has MAC %s, not %s", i.Name, have.MAC, want)
-		}
-		if want := orElse(told.Mtu, p.MTU); want != have.MTU {
-			add("interface %s has an MTU of %d bytes, not %d", i.Name, have.MTU, want)
-		}
-		for _, a := range p.Addresses {
-			if !slices.Contains(have.Addresses, a) {
-				add("interface %s lacks address %s", i.Name, a)
-			}
-			if n == 0 && !prevAddress(prev, a) { // of the others the result has none
-				add("prevResult: lacks address %s of interface %s", a, i.Name)
-			}
-		}
-		for _, route := range routesOf(p) {
-			if !slices.Contains(have.Routes, route) && (n > 0 || prevRoute(prev, route)) {
-				add("interface %s lacks the route %s", i.Name, routeText(route))
-			}
-		}
+		diffs = append(diffs, insideDifferences(i.Name, n == 0, p, have, prev, told)...)
 		if d := hostDifferences(i, have, p.Bridge, s.host); len(d) > 0 {
 			diffs, mend = append(diffs, d...), true
 		}
 	}
 	return diffs, mend
+}
+
+// insideDifferences says in what an interface inside the sandbox is not as it was
+// plugged. Of others than the default one the result has no addresses and no
+// routes.
+func insideDifferences(name string, isDefault bool, p netdev.Plug, have netdev.Interface, prev *types100.Result, told *types100.Interface) (diffs []string) {
+	add := func(format string, args ...any) { diffs = append(diffs, fmt.Sprintf(format, args...)) }
+	if want := orElse(told.Mac, p.MAC.String()); !strings.EqualFold(want, have.MAC) {
+		add("interface %s has MAC %s, not %s", name, have.MAC, want)
+	}
+	if want := orElse(told.Mtu, p.MTU); want != have.MTU {
+		add("interface %s has an MTU of %d bytes, not %d", name, have.MTU, want)
+	}
+	for _, a := range p.Addresses {
+		if !slices.Contains(have.Addresses, a) {
+			add("interface %s lacks address %s", name, a)
+		}
+		if isDefault && !prevAddress(prev, a) {
+			add("prevResult: lacks address %s of interface %s", a, name)
+		}
+	}
+	for _, route := range routesOf(p) {
+		if !slices.Contains(have.Routes, route) && (!isDefault || prevRoute(prev, route)) {
+			add("interface %s lacks the route %s", name, routeText(route))
+		}
+	}
+	return diffs
 }
 
 // hostDifferences says what is wrong with the host's side of an interface.

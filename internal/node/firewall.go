@@ -54,7 +54,7 @@ func (f *firewall) Run(ctx context.Context) error {
 		for wait := hostRetryFirst; ; wait = min(2*wait, hostRetryLast) {
 			err := f.kernel.WatchTables(ctx, nft.Table, f.keeper.Noticed)
 			if ctx.Err() != nil {
-				return nil
+				return nil //nolint:nilerr // the watch ended with ctx
 			}
 			logr.FromContextOrDiscard(ctx).Error(err, "watch of nftables ended, will be started again", "after", wait)
 			if !sleep(ctx, wait) {

@@ -33,7 +33,7 @@ func TestInstallAgainIsQuiet(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	defer unix.Close(watch) //nolint:errcheck // nothing to lose
+	defer unix.Close(watch)
 	const changes = unix.IN_CREATE | unix.IN_MODIFY | unix.IN_ATTRIB | unix.IN_MOVE | unix.IN_DELETE
 	for _, dir := range []string{bin, conf} {
 		if _, err := unix.InotifyAddWatch(watch, dir, changes); err != nil {
@@ -41,7 +41,7 @@ func TestInstallAgainIsQuiet(t *testing.T) {
 		}
 	}
 	install()
-	if n, err := unix.Read(watch, make([]byte, 4096)); err != unix.EAGAIN { //nolint:errorlint // as the kernel says it
+	if n, err := unix.Read(watch, make([]byte, 4096)); err != unix.EAGAIN {
 		t.Errorf("%d bytes of events, %v: want none", n, err)
 	}
 

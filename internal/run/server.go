@@ -84,7 +84,7 @@ func listen(ctx context.Context, network, address string) (net.Listener, error) 
 		case err == nil:
 			return l, nil
 		case ctx.Err() != nil:
-			return nil, nil
+			return nil, nil //nolint:nilerr // nobody waits for it any more
 		case !errors.Is(err, syscall.EADDRINUSE):
 			return nil, err
 		case network == "unix" && abandoned(ctx, address):

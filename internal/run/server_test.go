@@ -45,7 +45,7 @@ func TestServerAnswers(t *testing.T) {
 func TestServerWaitsForItsAddress(t *testing.T) {
 	for _, network := range []string{"unix", "tcp"} {
 		t.Run(network, func(t *testing.T) {
-			address, name := "127.0.0.1:0", ""
+			address := "127.0.0.1:0"
 			if network == "unix" {
 				address = filepath.Join(t.TempDir(), "s")
 			}
@@ -53,7 +53,8 @@ func TestServerWaitsForItsAddress(t *testing.T) {
 			if err != nil {
 				t.Fatal(err)
 			}
-			if name = before.Addr().String(); network == "unix" {
+			name := before.Addr().String()
+			if network == "unix" {
 				before.(*net.UnixListener).SetUnlinkOnClose(false)
 				name = "unix:" + name
 			}

@@ -57,7 +57,7 @@ func (e *exporter) ExportSpans(ctx context.Context, spans []sdktrace.ReadOnlySpa
 	if err != nil {
 		return fmt.Errorf("send %d spans: %w", len(spans), err)
 	}
-	defer answer.Body.Close()
+	defer answer.Body.Close()                                      //nolint:errcheck // it was read
 	_, _ = io.Copy(io.Discard, io.LimitReader(answer.Body, 1<<16)) // so that the connection can be used again
 	if answer.StatusCode != http.StatusOK {
 		return fmt.Errorf("send %d spans to %s: %s", len(spans), e.url, answer.Status)
