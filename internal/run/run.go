@@ -16,7 +16,7 @@ import (
 	"k8s.io/client-go/rest"
 	"k8s.io/client-go/tools/clientcmd"
 	"k8s.io/klog/v2"
-	ctrl "sigs.k8s.io/controller-runtime"
+	ctrllog "sigs.k8s.io/controller-runtime/pkg/log"
 )
 
 // Version is set by the linker to the release that was built.
@@ -71,7 +71,7 @@ func (l *Logging) Start(ctx context.Context, w io.Writer, program string) (conte
 	}
 	log := logr.FromSlogHandler(h).WithValues("program", program)
 	klog.SetLogger(log)
-	ctrl.SetLogger(log)
+	ctrllog.SetLogger(log)
 	return logr.NewContext(ctx, log), nil
 }
 
