@@ -11,7 +11,7 @@ const (
 	// StaleReads: the live read of a block answers from a cache, as if new.
 	StaleReads Break = "stale reads"
 	// LostReplyIsFailure: a create of a record whose reply is lost is taken
-	// for one that was refused.
+	// for one that failed, and what was obtained for it is given back.
 	LostReplyIsFailure Break = "lost reply is failure"
 	// FreeAnyones: an address is freed whoever has it.
 	FreeAnyones Break = "free without holder check"

@@ -15,6 +15,7 @@ import (
 	"sigs.k8s.io/controller-runtime/pkg/client"
 
 	"fairlead.dev/fairlead/api/v1alpha1"
+	"fairlead.dev/fairlead/internal/ipam"
 )
 
 // fate is what becomes of a call to the API.
@@ -74,11 +75,7 @@ func (c conn) do(verb string, k key, effect func() error) error {
 	}
 	p := &call{by: c.l, verb: verb, key: k, effect: effect, reply: make(chan error, 1)}
 	c.l.w.park(p)
-	err := <-p.reply
-	if c.l.w.cfg.Break == LostReplyIsFailure && k.kind == kindRecord && verb == "create" && errors.Is(err, context.DeadlineExceeded) {
-		return apierrors.NewForbidden(resource(k), k.Name, err)
-	}
-	return err
+	return <-p.reply
 }
 
 // assign copies what the API answered into the caller's object.
@@ -156,7 +153,7 @@ func fieldOf(o client.Object, field string) string {
 	return ""
 }
 
-func (c conn) Create(_ context.Context, o client.Object, _ ...client.CreateOption) error {
+func (c conn) Create(ctx context.Context, o client.Object, _ ...client.CreateOption) error {
 	in, out := copyOf(o), client.Object(nil)
 	err := c.do("create", keyOf(o), func() (err error) {
 		out, err = c.l.w.api.create(in)
@@ -164,6 +161,12 @@ func (c conn) Create(_ context.Context, o client.Object, _ ...client.CreateOptio
 	})
 	if err == nil {
 		assign(o, out)
+	}
+	if record, ok := o.(*v1alpha1.PodAttachment); ok && c.l.w.cfg.Break == LostReplyIsFailure && errors.Is(err, context.DeadlineExceeded) {
+		for _, i := range record.Spec.Interfaces {
+			h := ipam.Holder{PodUID: string(record.Spec.PodUID), Interface: i.Name}
+			err = errors.Join(err, c.l.store.Free(ctx, h, i.Domain, nil))
+		}
 	}
 	return err
 }
