@@ -26,6 +26,12 @@ func (k *Kernel) Attach(ctx context.Context, ns *Namespace, p Plug) (_ Plugged, 
 	if k.host != nil && k.host.id == ns.id {
 		return Plugged{}, &notNamespaceError{path: ns.path, found: "it is the host's"}
 	}
+	select {
+	case k.plugging <- struct{}{}:
+		defer func() { <-k.plugging }()
+	case <-ctx.Done():
+		return Plugged{}, fmt.Errorf("waiting to plug %s: %w", p.Name, ctx.Err())
+	}
 	host, err := k.conn()
 	if err != nil {
 		return Plugged{}, err

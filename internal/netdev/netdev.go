@@ -52,12 +52,19 @@ var (
 // socket serialises its users, so there are as many as operations at once.
 const maxIdle = 32
 
+// maxPlugging is how many interfaces are plugged at once. The kernel changes one
+// link after the other (rtnl_mutex), so more are not faster: each that waits in the
+// kernel keeps a thread with its stacks, and here only a goroutine.
+const maxPlugging = 4
+
 // Kernel works on one host network namespace. Its methods may be called from
 // many goroutines at once.
 type Kernel struct {
 	host *Namespace // nil: the one that the process is in
 	ipv6 bool       // whether this kernel has it
 	idle chan *conn
+	// plugging has an entry for each interface that is being plugged.
+	plugging chan struct{}
 
 	removals singleflight.Group // by name of the host end
 
@@ -75,7 +82,7 @@ func Open() (*Kernel, error) {
 
 func openAt(host *Namespace) (*Kernel, error) {
 	_, noIPv6 := os.Stat(sysctlRoot + "net/ipv6")
-	k := &Kernel{host: host, ipv6: noIPv6 == nil, idle: make(chan *conn, maxIdle)}
+	k := &Kernel{host: host, ipv6: noIPv6 == nil, idle: make(chan *conn, maxIdle), plugging: make(chan struct{}, maxPlugging)}
 	c, err := k.conn()
 	if err != nil {
 		return nil, err
