@@ -28,7 +28,6 @@ import (
 // The modules that the files of a test come from.
 const (
 	whereaboutsModule = "github.com/k8snetworkplumbingwg/whereabouts"
-	networksModule    = "github.com/k8snetworkplumbingwg/network-attachment-definition-client"
 	whereaboutsDir    = "../../test/whereabouts"
 )
 
@@ -64,8 +63,6 @@ func newRival(t *testing.T, c *cluster.Cluster) *rival {
 	for _, kind := range []string{"ippools", "nodeslicepools", "overlappingrangeipreservations"} {
 		r.install(filepath.Join(crds, "doc/crds/whereabouts.cni.cncf.io_"+kind+".yaml"))
 	}
-	networks := strings.TrimSpace(r.command("go", "list", "-m", "-f", "{{.Dir}}", networksModule))
-	r.install(filepath.Join(networks, "artifacts/networks-crd.yaml"))
 	return r
 }
 
@@ -130,11 +127,7 @@ func (r *rival) network(name string, options map[string]any) string {
 	if err != nil {
 		r.t.Fatal(err)
 	}
-	o := &unstructured.Unstructured{Object: map[string]any{"spec": map[string]any{"config": string(config)}}}
-	o.SetGroupVersionKind(schema.GroupVersionKind{Group: "k8s.cni.cncf.io", Version: "v1", Kind: "NetworkAttachmentDefinition"})
-	o.SetNamespace(r.Namespace)
-	o.SetName(name)
-	create(r.t, r.Cluster, o)
+	r.Network(name, string(config))
 	return string(config)
 }
 

@@ -149,7 +149,7 @@ func (r *Attachments) giveBack(ctx context.Context, record *v1alpha1.PodAttachme
 		if err != nil {
 			errs = append(errs, fmt.Errorf("interface %s: %w", ref.Interface.Name, err))
 			r.Events.Eventf(podRef(record), record, corev1.EventTypeWarning, eventFailed, "ReleaseNetwork", "%s",
-				clip(fmt.Sprintf("could not give back %s of network %s, trying again: %v", addressesOf(ref.Interface), ref.Interface.Network, err)))
+				clip(fmt.Sprintf("could not give back %s of interface %s on network %s, trying again: %v", addressesOf(ref.Interface), ref.Interface.Name, ref.Interface.Network, err)))
 		}
 	}
 	return errors.Join(errs...)

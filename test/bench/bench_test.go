@@ -87,8 +87,12 @@ func TestNamesAreDocumented(t *testing.T) {
 			t.Errorf("%s is measured twice", name)
 		}
 		seen[name] = true
-		// One row has both percentiles.
-		if !bytes.Contains(page, []byte("`"+name+"`")) && name != "bound_to_record_p99" {
+		// One row has both percentiles of the same thing.
+		first := strings.TrimSuffix(name, "_p99")
+		if first != name {
+			first += "_p50"
+		}
+		if !bytes.Contains(page, []byte("`"+first+"`")) {
 			t.Errorf("%s is not in docs/dev/benchmarks.md", name)
 		}
 	}
