@@ -19,7 +19,7 @@ import (
 //
 // It takes three exchanges with the kernel, four with addresses of both
 // families: a pod's start waits for this.
-func (k *Kernel) Attach(ctx context.Context, ns *Namespace, p Plug) (_ Plugged, err error) {
+func (k *Kernel) Attach(ctx context.Context, ns *Namespace, p Plug) (Plugged, error) {
 	if err := p.validate(); err != nil {
 		return Plugged{}, err
 	}
@@ -28,10 +28,14 @@ func (k *Kernel) Attach(ctx context.Context, ns *Namespace, p Plug) (_ Plugged, 
 	}
 	select {
 	case k.plugging <- struct{}{}:
-		defer func() { <-k.plugging }()
 	case <-ctx.Done():
 		return Plugged{}, fmt.Errorf("waiting to plug %s: %w", p.Name, ctx.Err())
 	}
+	defer func() { <-k.plugging }()
+	return k.attach(ctx, ns, p)
+}
+
+func (k *Kernel) attach(ctx context.Context, ns *Namespace, p Plug) (_ Plugged, err error) {
 	host, err := k.conn()
 	if err != nil {
 		return Plugged{}, err

@@ -76,6 +76,9 @@ func parseIPAM(r cniproto.Request) (ipamConfig, error) {
 	if err := json.Unmarshal(r.Config, &c); err != nil {
 		return ipamConfig{}, &cniproto.Error{Code: cniproto.CodeDecode, Msg: "network configuration: " + err.Error()}
 	}
+	if i := slices.Index(c.IPAM.Routes, nil); i >= 0 {
+		return ipamConfig{}, because(errInvalid, "ipam.routes[%d]: null: must be a route, as {\"dst\": \"10.0.0.0/8\"}", i)
+	}
 	out := ipamConfig{name: c.Name, routes: c.IPAM.Routes, dns: c.IPAM.DNS, prevResult: c.PrevResult}
 	section, err := nad.Section(r.Config)
 	if err != nil {
@@ -364,7 +367,7 @@ func (v *verbs) checkAddresses(r cniproto.Request) error {
 	var diffs []string
 	for _, text := range rec.Addresses {
 		ip := net.ParseIP(text)
-		if !slices.ContainsFunc(result.IPs, func(c *types100.IPConfig) bool { return c.Address.IP.Equal(ip) }) {
+		if !slices.ContainsFunc(result.IPs, func(c *types100.IPConfig) bool { return c != nil && c.Address.IP.Equal(ip) }) {
 			diffs = append(diffs, "prevResult lacks address "+text)
 		}
 	}

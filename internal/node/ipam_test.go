@@ -362,7 +362,7 @@ func TestAddressesCheckStatusAndGC(t *testing.T) {
 		with := func(more string) string { return strings.TrimSuffix(macvlan, "}") + "," + more + "}" }
 		_, err = w.ipam("CHECK", "c1", "net1", "web", "uid-1", with(`"prevResult":`+string(raw)))
 		wantCode(t, err, 0)
-		_, err = w.ipam("CHECK", "c1", "net1", "web", "uid-1", with(`"prevResult":{"cniVersion":"1.1.0","ips":[{"address":"10.9.0.5/24"}]}`))
+		_, err = w.ipam("CHECK", "c1", "net1", "web", "uid-1", with(`"prevResult":{"cniVersion":"1.1.0","ips":[null,{"address":"10.9.0.5/24"}]}`))
 		wantCode(t, err, codeDiffers, "fd09::5")
 		_, err = w.ipam("CHECK", "c1", "net1", "web", "uid-1", macvlan)
 		wantCode(t, err, cniproto.CodeInvalidConfig, "prevResult")
@@ -484,6 +484,7 @@ func FuzzAddressRecord(f *testing.F) {
 
 func FuzzIPAMConfig(f *testing.F) {
 	f.Add([]byte(macvlan), "IP=10.0.0.5/24")
+	f.Add([]byte(`{"ipam":{"routes":[null,{"dst":"0.0.0.0/0"}]}}`), "")
 	f.Add([]byte(`{"ipam":{"type":"whereabouts","addresses":[{"address":"10.0.0.5/24"}],"routes":[{"dst":"::/0"}]},"runtimeConfig":{"ips":["::1"]}}`), "")
 	f.Fuzz(func(t *testing.T, config []byte, args string) {
 		c, err := parseIPAM(cniproto.Request{IPAM: "whereabouts", Config: config, Args: args})
@@ -493,6 +494,8 @@ func FuzzIPAMConfig(f *testing.F) {
 			}
 			return
 		}
-		_, _ = ipamResult(&v1alpha1.Interface{Name: "net1", Addresses: []string{"10.0.0.5/24"}}, c, "1.1.0")
+		_, _ = ipamResult(&v1alpha1.Interface{
+			Name: "net1", Addresses: []string{"10.0.0.5/24"}, Routes: []v1alpha1.Route{{Destination: "10.0.0.0/8"}},
+		}, c, "1.1.0")
 	})
 }
