@@ -46,9 +46,9 @@ const maxContainerID = 200
 // Request is one call of the plugin.
 type Request struct {
 	// RequestID is the same when a request is sent a second time.
-	RequestID string `json:"requestID"`
+	RequestID string `json:"requestID,omitempty"`
 	// Verb is CNI_COMMAND, one of Verbs.
-	Verb string `json:"verb"`
+	Verb string `json:"verb,omitempty"`
 	// IPAM is the name under which the plugin was executed, one of
 	// IPAMPrograms, when it is asked for addresses alone; else empty.
 	IPAM string `json:"ipam,omitempty"`
