@@ -33,9 +33,10 @@ check_go() {
 }
 
 # What a node has that no Go module brings.
+wants_nft() { wants nft nftables "fairlead-node and kube-proxy write their rules with it"; }
 wants_node() {
 	wants runc runc "runs the containers of the end-to-end test"
-	wants nft nftables "kube-proxy and fairlead-node write their rules with it"
+	wants_nft
 }
 
 check_root() {
@@ -76,6 +77,7 @@ e2e)
 demo | bench)
 	# With a cluster of one's own nothing of Kubernetes is built.
 	check_root
+	wants_nft
 	[ -n "${KUBECONFIG_DEMO:-}" ] || check_space
 	;;
 *)

@@ -12,8 +12,13 @@ import (
 	"fairlead.dev/fairlead/test/netlab"
 )
 
-// bridge is what fairlead-node keeps on a node without pods.
+// bridge, tunnels and tables are what fairlead-node keeps on a node without pods.
 const bridge = "fairlead0"
+
+var (
+	tunnels = []string{"fairlead-vx4", "fairlead-vx6"}
+	tables  = []string{"bridge fairlead", "inet fairlead"}
+)
 
 // cleanNodes makes sure that nothing of the pods is left on the nodes, takes
 // Fairlead off them, and makes sure that nothing at all is left.
@@ -25,7 +30,7 @@ func (w *world) cleanNodes(ctx context.Context) error {
 	if len(left) > 0 {
 		return leaked("pods", left)
 	}
-	w.say("nodes: no link, network namespace, nft table or record of a pod is left")
+	w.say("nodes: no link, network namespace or record of a pod is left")
 	if err := w.stopNodes(); err != nil {
 		return err
 	}
@@ -58,7 +63,8 @@ func (w *world) leftOfPods() ([]string, error) {
 			return nil, fmt.Errorf("look at %s: %w", node.kubeName, err)
 		}
 		news := state.Since(node.baseline)
-		news.Links = slices.DeleteFunc(news.Links, func(name string) bool { return name == bridge })
+		news.Links = slices.DeleteFunc(news.Links, func(name string) bool { return name == bridge || slices.Contains(tunnels, name) })
+		news.Tables = slices.DeleteFunc(news.Tables, func(name string) bool { return slices.Contains(tables, name) })
 		news.Routes = nil // the node's own: whole blocks
 		for _, item := range news.All() {
 			left = append(left, node.kubeName+": "+item)
