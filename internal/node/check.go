@@ -183,19 +183,6 @@ func hostDifferences(i recordedInterface, inside netdev.Interface, bridge string
 	return diffs
 }
 
-// routesOf are all routes of an interface as the kernel has them.
-func routesOf(p netdev.Plug) []netdev.Route {
-	routes := slices.Clone(p.Routes)
-	for _, g := range p.Gateways {
-		everywhere := netip.IPv6Unspecified()
-		if g.Is4() {
-			everywhere = netip.IPv4Unspecified()
-		}
-		routes = append(routes, netdev.Route{Destination: netip.PrefixFrom(everywhere, 0), Gateway: g})
-	}
-	return routes
-}
-
 func routeText(r netdev.Route) string {
 	if !r.Gateway.IsValid() {
 		return "to " + r.Destination.String()

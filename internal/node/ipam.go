@@ -269,8 +269,7 @@ func addressesFor(pa *v1alpha1.PodAttachment, ifName string, config ipamConfig) 
 			pa.Namespace, pa.Name, ifName, config.name, strings.Join(names, ", "))
 	}
 	for _, a := range config.asked {
-		has := func(cidr string) bool { p, err := netip.ParsePrefix(cidr); return err == nil && p.Addr() == a }
-		if !slices.ContainsFunc(found.Addresses, has) && !slices.ContainsFunc(config.static, func(s whereabouts.Address) bool { return s.Prefix.Addr() == a }) {
+		if !slices.Contains(hosts(found.Addresses), a) && !slices.ContainsFunc(config.static, func(s whereabouts.Address) bool { return s.Prefix.Addr() == a }) {
 			return nil, because(errInvalid, "ips: %s: the interface has %s: ask for an address with \"ips\" in the pod's annotation", a, strings.Join(found.Addresses, ", "))
 		}
 	}
@@ -283,15 +282,8 @@ func ipamResult(iface *v1alpha1.Interface, config ipamConfig, version string) ([
 	if err != nil {
 		return nil, because(errInvalid, "interface %s: %w", iface.Name, err)
 	}
-	res := &types100.Result{CNIVersion: types100.ImplementedSpecVersion}
-	for _, a := range p.Addresses {
-		c := &types100.IPConfig{Address: ipNet(a)}
-		for _, g := range p.Gateways {
-			if g.Is4() == a.Addr().Is4() {
-				c.Gateway = g.AsSlice()
-			}
-		}
-		res.IPs = append(res.IPs, c)
+	res := &types100.Result{
+		CNIVersion: types100.ImplementedSpecVersion, IPs: cniAddresses(p), Routes: cniRoutes(p.Routes), DNS: cniDNS(iface.DNS),
 	}
 	for _, s := range config.static {
 		c := &types100.IPConfig{Address: ipNet(s.Prefix)}
@@ -300,13 +292,6 @@ func ipamResult(iface *v1alpha1.Interface, config ipamConfig, version string) ([
 		}
 		res.IPs = append(res.IPs, c)
 	}
-	for _, r := range p.Routes {
-		route := &cnitypes.Route{Dst: ipNet(r.Destination)}
-		if r.Gateway.IsValid() {
-			route.GW = r.Gateway.AsSlice()
-		}
-		res.Routes = append(res.Routes, route)
-	}
 	for _, r := range config.routes {
 		same := func(o *cnitypes.Route) bool { return o.Dst.String() == r.Dst.String() && o.GW.Equal(r.GW) }
 		if i := slices.IndexFunc(res.Routes, same); i >= 0 {
@@ -314,9 +299,6 @@ func ipamResult(iface *v1alpha1.Interface, config ipamConfig, version string) ([
 		} else {
 			res.Routes = append(res.Routes, r)
 		}
-	}
-	if d := iface.DNS; d != nil {
-		res.DNS = cnitypes.DNS{Nameservers: d.Nameservers, Domain: d.Domain, Search: d.Search, Options: d.Options}
 	}
 	if !config.dns.IsEmpty() {
 		res.DNS = config.dns

@@ -137,35 +137,61 @@ func cniResult(interfaces []recordedInterface, netns string) (*types100.Result, 
 	if err != nil {
 		return nil, err
 	}
-	gateway := func(a netip.Addr) net.IP {
-		for _, g := range p.Gateways {
-			if g.Is4() == a.Is4() {
-				return g.AsSlice()
-			}
-		}
-		return nil
+	for _, c := range cniAddresses(p) {
+		c.Interface = new(1)
+		res.IPs = append(res.IPs, c)
 	}
+	res.Routes = cniRoutes(append(defaultRoutes(p), p.Routes...))
+	res.DNS = cniDNS(first.DNS)
+	return res, nil
+}
+
+// cniAddresses are the addresses of an interface, each with the gateway of its
+// family.
+func cniAddresses(p netdev.Plug) (out []*types100.IPConfig) {
 	for _, a := range p.Addresses {
-		res.IPs = append(res.IPs, &types100.IPConfig{Interface: new(1), Address: ipNet(a), Gateway: gateway(a.Addr())})
-	}
-	for _, g := range p.Gateways {
-		all := netip.PrefixFrom(netip.IPv4Unspecified(), 0)
-		if g.Is6() {
-			all = netip.PrefixFrom(netip.IPv6Unspecified(), 0)
+		c := &types100.IPConfig{Address: ipNet(a)}
+		if i := slices.IndexFunc(p.Gateways, func(g netip.Addr) bool { return g.Is4() == a.Addr().Is4() }); i >= 0 {
+			c.Gateway = p.Gateways[i].AsSlice()
 		}
-		res.Routes = append(res.Routes, &cnitypes.Route{Dst: ipNet(all), GW: g.AsSlice()})
+		out = append(out, c)
 	}
-	for _, r := range p.Routes {
+	return out
+}
+
+// defaultRoutes are those that the gateways of an interface stand for.
+func defaultRoutes(p netdev.Plug) (out []netdev.Route) {
+	for _, g := range p.Gateways {
+		everywhere := netip.IPv6Unspecified()
+		if g.Is4() {
+			everywhere = netip.IPv4Unspecified()
+		}
+		out = append(out, netdev.Route{Destination: netip.PrefixFrom(everywhere, 0), Gateway: g})
+	}
+	return out
+}
+
+// routesOf are all routes of an interface as the kernel has them.
+func routesOf(p netdev.Plug) []netdev.Route {
+	return append(slices.Clone(p.Routes), defaultRoutes(p)...)
+}
+
+func cniRoutes(routes []netdev.Route) (out []*cnitypes.Route) {
+	for _, r := range routes {
 		route := &cnitypes.Route{Dst: ipNet(r.Destination)}
 		if r.Gateway.IsValid() {
 			route.GW = r.Gateway.AsSlice()
 		}
-		res.Routes = append(res.Routes, route)
+		out = append(out, route)
 	}
-	if d := first.DNS; d != nil {
-		res.DNS = cnitypes.DNS{Nameservers: d.Nameservers, Domain: d.Domain, Search: d.Search, Options: d.Options}
+	return out
+}
+
+func cniDNS(d *v1alpha1.DNS) cnitypes.DNS {
+	if d == nil {
+		return cnitypes.DNS{}
 	}
-	return res, nil
+	return cnitypes.DNS{Nameservers: d.Nameservers, Domain: d.Domain, Search: d.Search, Options: d.Options}
 }
 
 func ipNet(p netip.Prefix) net.IPNet {
