@@ -83,9 +83,33 @@ func (k *Kernel) WatchHost(ctx context.Context, notify func()) error {
 // watchOnce listens with so many bytes of room, until ctx ends or something
 // fails: ENOBUFS when events were dropped.
 func (k *Kernel) watchOnce(ctx context.Context, room int, notify func()) error {
+	e := &eye{kernel: k, seen: map[int]linkState{}}
+	return k.listen(ctx, hostEvents(room), notify, func(m syscall.NetlinkMessage) {
+		if e.matters(m) {
+			notify()
+		}
+	})
+}
+
+// source is what the kernel is to tell of.
+type source struct {
+	protocol int
+	groups   []int
+	room     int                // in bytes, for events that wait
+	filter   func(fd int) error // on the socket before it gets any; nil takes all
+}
+
+// hostEvents are what WatchHost hears of.
+func hostEvents(room int) source {
+	return source{protocol: unix.NETLINK_ROUTE, groups: groups[:], room: room, filter: filterPods}
+}
+
+// listen calls ready once it listens, and see for each message, until ctx ends or
+// something fails: ENOBUFS when events were dropped.
+func (k *Kernel) listen(ctx context.Context, from source, ready func(), see func(syscall.NetlinkMessage)) error {
 	var sock *os.File
 	err := k.inHost(func() (err error) {
-		sock, err = subscribe(room)
+		sock, err = from.subscribe()
 		return err
 	})
 	if err != nil {
@@ -98,8 +122,7 @@ func (k *Kernel) watchOnce(ctx context.Context, room int, notify func()) error {
 	if err != nil {
 		return err
 	}
-	e := &eye{kernel: k, seen: map[int]linkState{}}
-	notify()
+	ready()
 	buf := make([]byte, 64<<10)
 	for {
 		n, err := receiveEvent(raw, buf)
@@ -111,26 +134,27 @@ func (k *Kernel) watchOnce(ctx context.Context, room int, notify func()) error {
 			return err
 		}
 		for _, m := range msgs {
-			if e.matters(m) {
-				notify()
-			}
+			see(m)
 		}
 	}
 }
 
 // subscribe opens a socket that gets events, in the thread's namespace.
-func subscribe(room int) (*os.File, error) {
-	fd, err := unix.Socket(unix.AF_NETLINK, unix.SOCK_RAW|unix.SOCK_CLOEXEC|unix.SOCK_NONBLOCK, unix.NETLINK_ROUTE)
+func (from source) subscribe() (*os.File, error) {
+	fd, err := unix.Socket(unix.AF_NETLINK, unix.SOCK_RAW|unix.SOCK_CLOEXEC|unix.SOCK_NONBLOCK, from.protocol)
 	if err != nil {
 		return nil, err
 	}
 	sock := os.NewFile(uintptr(fd), "netlink")
 	// More than net.core.rmem_max needs the right to; less is only less room.
-	if unix.SetsockoptInt(fd, unix.SOL_SOCKET, unix.SO_RCVBUFFORCE, room) != nil {
-		_ = unix.SetsockoptInt(fd, unix.SOL_SOCKET, unix.SO_RCVBUF, room)
+	if unix.SetsockoptInt(fd, unix.SOL_SOCKET, unix.SO_RCVBUFFORCE, from.room) != nil {
+		_ = unix.SetsockoptInt(fd, unix.SOL_SOCKET, unix.SO_RCVBUF, from.room)
 	}
-	err = errors.Join(filterPods(fd), unix.Bind(fd, &unix.SockaddrNetlink{Family: unix.AF_NETLINK}))
-	for _, g := range groups {
+	if from.filter != nil {
+		err = from.filter(fd)
+	}
+	err = errors.Join(err, unix.Bind(fd, &unix.SockaddrNetlink{Family: unix.AF_NETLINK}))
+	for _, g := range from.groups {
 		if err == nil {
 			err = unix.SetsockoptInt(fd, unix.SOL_NETLINK, unix.NETLINK_ADD_MEMBERSHIP, g)
 		}

@@ -18,7 +18,7 @@ func TestFilterPods(t *testing.T) {
 	pod := HostName("c0ffee", "eth0")
 	told := map[string]bool{}
 	in(t, ns, func() error {
-		sock, err := subscribe(watchBuffer)
+		sock, err := hostEvents(watchBuffer).subscribe()
 		if err != nil {
 			return err
 		}

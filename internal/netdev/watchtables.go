@@ -4,7 +4,6 @@ import (
 	"context"
 	"errors"
 	"fmt"
-	"os"
 	"syscall"
 
 	"github.com/vishvananda/netlink/nl"
@@ -32,66 +31,13 @@ const (
 // want of room. notify must not block. It returns nil when ctx ends.
 func (k *Kernel) WatchTables(ctx context.Context, table string, notify func(revision uint32)) error {
 	for ctx.Err() == nil {
-		err := k.watchTablesOnce(ctx, table, notify)
+		e := tableEye{table: table, notify: notify}
+		err := k.listen(ctx, source{protocol: unix.NETLINK_NETFILTER, groups: []int{groupTables}, room: watchBuffer}, func() { notify(0) }, e.see)
 		if ctx.Err() == nil && !errors.Is(err, unix.ENOBUFS) {
 			return fmt.Errorf("watching nftables: %w", err)
 		}
 	}
 	return nil
-}
-
-func (k *Kernel) watchTablesOnce(ctx context.Context, table string, notify func(revision uint32)) error {
-	var sock *os.File
-	err := k.inHost(func() (err error) {
-		sock, err = subscribeTables()
-		return err
-	})
-	if err != nil {
-		return err
-	}
-	defer func() { _ = sock.Close() }()
-	stop := context.AfterFunc(ctx, func() { _ = sock.Close() })
-	defer stop()
-	raw, err := sock.SyscallConn()
-	if err != nil {
-		return err
-	}
-	notify(0)
-	e := tableEye{table: table, notify: notify}
-	buf := make([]byte, 64<<10)
-	for {
-		n, err := receiveEvent(raw, buf)
-		if err != nil {
-			return err
-		}
-		msgs, err := syscall.ParseNetlinkMessage(buf[:n])
-		if err != nil {
-			return err
-		}
-		for _, m := range msgs {
-			e.see(m)
-		}
-	}
-}
-
-func subscribeTables() (*os.File, error) {
-	fd, err := unix.Socket(unix.AF_NETLINK, unix.SOCK_RAW|unix.SOCK_CLOEXEC|unix.SOCK_NONBLOCK, unix.NETLINK_NETFILTER)
-	if err != nil {
-		return nil, err
-	}
-	sock := os.NewFile(uintptr(fd), "netlink")
-	if unix.SetsockoptInt(fd, unix.SOL_SOCKET, unix.SO_RCVBUFFORCE, watchBuffer) != nil {
-		_ = unix.SetsockoptInt(fd, unix.SOL_SOCKET, unix.SO_RCVBUF, watchBuffer)
-	}
-	err = unix.Bind(fd, &unix.SockaddrNetlink{Family: unix.AF_NETLINK})
-	if err == nil {
-		err = unix.SetsockoptInt(fd, unix.SOL_NETLINK, unix.NETLINK_ADD_MEMBERSHIP, groupTables)
-	}
-	if err != nil {
-		_ = sock.Close()
-		return nil, err
-	}
-	return sock, nil
 }
 
 // tableEye puts the messages of one transaction together: that about the new
