@@ -107,6 +107,14 @@ func (f *fakeFilter) want(t *testing.T, set string, want ...string) {
 	}
 }
 
+// filtered lets the time pass in which the packet filter comes to be as it was
+// asked for, without anybody who waits for it.
+func filtered() {
+	settle()
+	<-time.After(time.Second)
+	settle()
+}
+
 const (
 	link1 = "0a:58:0a:f4:00:05"
 )
@@ -115,6 +123,7 @@ func TestFilterFollowsTheSandbox(t *testing.T) {
 	inWorld(t, func(w *world) {
 		w.pod("web", "u1")
 		w.mustAdd("c1", "web", "u1")
+		filtered()
 		w.filter.want(t, "sources4", fmt.Sprintf("%q . %s . 10.244.1.5", netdev.HostName("c1", "eth0"), link1))
 		w.filter.want(t, "self", "10.244.1.5 . 10.244.1.5")
 		w.filter.want(t, "local", "10.244.1.0/26")
@@ -123,7 +132,7 @@ func TestFilterFollowsTheSandbox(t *testing.T) {
 		if err := w.del("c1"); err != nil {
 			t.Fatal(err)
 		}
-		settle()
+		filtered()
 		w.filter.want(t, "sources")
 		w.filter.want(t, "stations")
 	})

@@ -102,6 +102,7 @@ func crowd(ctx context.Context, w *world) (map[string]figure, error) {
 // and go. At its end every pod is plugged.
 func (c *crowdRun) besideOthers(ctx context.Context) error {
 	rounds := c.w.samples(6, 1)
+	last := others + c.w.samples(crowdSize-others, 12)
 	for _, into := range []*samples{&c.alone, &c.beside} {
 		stop, begun := make(chan struct{}), make(chan struct{}, others)
 		errs := make([]error, others)
@@ -117,14 +118,14 @@ func (c *crowdRun) besideOthers(ctx context.Context) error {
 			defer release()
 		}
 		for range rounds {
-			for i := others; i < crowdSize; i++ {
+			for i := others; i < last; i++ {
 				took, err := c.do("ADD", i, nil)
 				if err != nil {
 					return err
 				}
 				into.addTime(took)
 			}
-			for i := others; i < crowdSize; i++ {
+			for i := others; i < last; i++ {
 				if _, err := c.do("DEL", i, nil); err != nil {
 					return err
 				}

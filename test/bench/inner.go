@@ -63,7 +63,7 @@ func perform(ctx context.Context, p plan, report reporter) error {
 		errs    []error
 	)
 	for _, m := range measurements() {
-		if !p.wants(m.names()...) {
+		if !p.wants(m.names()...) || m.full && p.Short {
 			continue
 		}
 		report.say("%s", m.what)

@@ -18,6 +18,8 @@ import (
 )
 
 const (
+	// largeSize is how many pods the large cluster has.
+	largeSize = 50_000
 	// podsPerNode of the large cluster.
 	podsPerNode = 100
 	// fillers are the clients that fill the cluster: few enough for the
@@ -34,13 +36,12 @@ func large(ctx context.Context, w *world) (map[string]figure, error) {
 	if err := errors.Join(w.machines(ctx), w.stop()); err != nil {
 		return nil, err
 	}
-	n := w.samples(50_000, 5_000)
 	l := &largeRun{world: &world{plan: w.plan, reporter: w.reporter, crew: w.crew, lab: w.lab, patient: true}}
-	if err := l.prepare(ctx, n); err != nil {
+	if err := l.prepare(ctx, largeSize); err != nil {
 		return nil, err
 	}
 	var starts, lists samples
-	for round := range w.samples(5, 1) {
+	for round := range 5 {
 		err := inTurns(round,
 			func() error {
 				took, err := l.start(ctx, fmt.Sprintf("new-%d", round))
@@ -64,10 +65,9 @@ func large(ctx context.Context, w *world) (map[string]figure, error) {
 	if err != nil {
 		return nil, err
 	}
-	label := w.samples(50, 5)
 	return map[string]figure{
-		fmt.Sprintf("controller_start_%dk_s", label): {starts.median(), lists.median()},
-		fmt.Sprintf("controller_rss_%dk_mb", label):  {rss, 300},
+		"controller_start_50k_s": {starts.median(), lists.median()},
+		"controller_rss_50k_mb":  {rss, 300},
 	}, l.stop()
 }
 
@@ -233,7 +233,7 @@ func (l *largeRun) idle(ctx context.Context) (float64, error) {
 	defer ticker.Stop()
 	var rss, peak float64
 	// Seconds: it gives memory back every two minutes, and before it led.
-	for quiet := 0; quiet < l.samples(130, 5); quiet++ {
+	for quiet := 0; quiet < 130; quiet++ {
 		now, most, err := memory(l.controlled.cmd.Process.Pid)
 		if err != nil {
 			return 0, err
