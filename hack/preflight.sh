@@ -1,6 +1,7 @@
 #!/usr/bin/env bash
 # Says what this machine lacks for a task, and how to get it, before the task
-# does anything. Exits 1 when something is missing.
+# does anything. What a package of Debian brings it installs itself when it is
+# root. Exits 1 when something is missing.
 # usage: hack/preflight.sh build|verify|test|demo|bench|e2e
 set -euo pipefail
 
@@ -11,11 +12,25 @@ packages=()
 
 lacks() { missing+=("$1"); }
 
-# wants COMMAND PACKAGE WHY
+# wants COMMAND PACKAGES WHY
 wants() {
 	command -v "$1" >/dev/null && return
+	if [ "$(id -u)" = 0 ] && command -v apt-get >/dev/null; then
+		printf 'make %s needs %s (%s): installing %s\n' "$task" "$1" "$3" "$2"
+		install "$2" && hash -r && command -v "$1" >/dev/null && return
+	fi
 	lacks "$1 ($3)"
 	packages+=("$2")
+}
+
+# install PACKAGES says what it did only when that failed.
+install() {
+	local log rc=0
+	log=$(apt-get update -q 2>&1 &&
+		# shellcheck disable=SC2086 # they are several words
+		DEBIAN_FRONTEND=noninteractive apt-get install -q -y --no-install-recommends $1 2>&1) || rc=$?
+	((rc == 0)) || printf '%s\n' "$log" >&2
+	return "$rc"
 }
 
 check_go() {
