@@ -6,6 +6,7 @@ import (
 	"fmt"
 	"net/http"
 	"slices"
+	"sync"
 	"time"
 
 	corev1 "k8s.io/api/core/v1"
@@ -15,11 +16,12 @@ import (
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/fields"
 	"k8s.io/apimachinery/pkg/runtime"
+	"k8s.io/apimachinery/pkg/runtime/schema"
+	"k8s.io/apimachinery/pkg/runtime/serializer"
 	"k8s.io/apimachinery/pkg/types"
+	"k8s.io/client-go/metadata"
 	"k8s.io/client-go/rest"
 	toolscache "k8s.io/client-go/tools/cache"
-	"sigs.k8s.io/controller-runtime/pkg/cache"
-	"sigs.k8s.io/controller-runtime/pkg/client"
 
 	"fairlead.dev/fairlead/api/v1alpha1"
 )
@@ -27,11 +29,22 @@ import (
 // callTimeout bounds one call to the API server.
 const callTimeout = 15 * time.Second
 
-// Kube is the API server, and what it says of this node, kept in memory.
+// The resources of our own, as the API server names them.
+const (
+	attachmentResource = "podattachments"
+	networkResource    = "nodenetworks"
+)
+
+// Kube is the API server, and what it says of this node, kept in memory. It is
+// made of client-go's parts that know no types: those that do, and all that is
+// built on them, would be most of the daemon.
 type Kube struct {
-	node   string
-	client client.Client
-	cache  cache.Cache
+	node string
+	// ours serves this project's API, events that of events.
+	ours, events rest.Interface
+	metadata     metadata.Interface
+	// Nobody changes what these hold, so nothing of it is copied.
+	attachments, networks toolscache.SharedIndexInformer
 }
 
 // NewKube returns the API server as a node sees it: the PodAttachments of its
@@ -39,47 +52,79 @@ type Kube struct {
 // daemon starts while the API server is away. failed is told of every watch
 // that could not be started or went on with an error; nil tells nobody.
 func NewKube(cfg *rest.Config, nodeName string, failed toolscache.WatchErrorHandlerWithContext) (*Kube, error) {
-	scheme := runtime.NewScheme()
-	if err := v1alpha1.AddToScheme(scheme); err != nil {
-		return nil, fmt.Errorf("register the API types: %w", err)
-	}
-	if err := errors.Join(corev1.AddToScheme(scheme), eventsv1.AddToScheme(scheme)); err != nil {
-		return nil, fmt.Errorf("register the core types: %w", err)
-	}
 	web, err := rest.HTTPClientFor(cfg)
 	if err != nil {
 		return nil, fmt.Errorf("connect to Kubernetes: %w", err)
 	}
-	mapper := kinds()
-	c, err := client.New(cfg, client.Options{HTTPClient: web, Scheme: scheme, Mapper: mapper})
-	if err != nil {
-		return nil, fmt.Errorf("connect to Kubernetes: %w", err)
-	}
-	watched, err := newCache(cfg, web, scheme, mapper, nodeName, failed)
+	k := &Kube{node: nodeName}
+	k.ours, err = clientFor(cfg, web, v1alpha1.GroupVersion, v1alpha1.AddToScheme)
 	if err != nil {
 		return nil, err
 	}
-	return &Kube{node: nodeName, client: c, cache: watched}, nil
+	k.events, err = clientFor(cfg, web, eventsv1.SchemeGroupVersion, eventsv1.AddToScheme)
+	if err != nil {
+		return nil, err
+	}
+	k.metadata, err = metadata.NewForConfigAndClient(cfg, web)
+	if err != nil {
+		return nil, fmt.Errorf("connect to Kubernetes: %w", err)
+	}
+	own := fields.OneTermEqualSelector("spec.nodeName", nodeName)
+	k.attachments, err = inform(k.ours, attachmentResource, own, &v1alpha1.PodAttachment{}, failed)
+	if err != nil {
+		return nil, err
+	}
+	k.networks, err = inform(k.ours, networkResource, fields.Everything(), &v1alpha1.NodeNetwork{}, failed)
+	if err != nil {
+		return nil, err
+	}
+	return k, nil
 }
 
-// kinds is what discovery would answer. The daemon knows its kinds, and does
-// not ask.
-func kinds() meta.RESTMapper {
-	m := meta.NewDefaultRESTMapper(nil)
-	m.Add(v1alpha1.GroupVersion.WithKind("PodAttachment"), meta.RESTScopeNamespace)
-	m.Add(v1alpha1.GroupVersion.WithKind("NodeNetwork"), meta.RESTScopeRoot)
-	m.Add(corev1.SchemeGroupVersion.WithKind("Pod"), meta.RESTScopeNamespace)
-	m.Add(eventsv1.SchemeGroupVersion.WithKind("Event"), meta.RESTScopeNamespace)
-	return m
+// clientFor returns a client of one version of one group, whose types register
+// adds.
+func clientFor(cfg *rest.Config, web *http.Client, gv schema.GroupVersion, register func(*runtime.Scheme) error) (rest.Interface, error) {
+	scheme := runtime.NewScheme()
+	if err := register(scheme); err != nil {
+		return nil, fmt.Errorf("register the types of %s: %w", gv, err)
+	}
+	cfg = rest.CopyConfig(cfg)
+	cfg.APIPath, cfg.GroupVersion = "/apis", &gv
+	cfg.NegotiatedSerializer = serializer.NewCodecFactory(scheme).WithoutConversion()
+	c, err := rest.RESTClientForConfigAndClient(cfg, web)
+	if err != nil {
+		return nil, fmt.Errorf("connect to Kubernetes for %s: %w", gv, err)
+	}
+	return c, nil
+}
+
+// inform returns what keeps the objects of a resource in memory, those that a
+// selector chooses, once it runs.
+func inform(c rest.Interface, resource string, which fields.Selector, example runtime.Object, failed toolscache.WatchErrorHandlerWithContext) (toolscache.SharedIndexInformer, error) {
+	lw := toolscache.NewListWatchFromClient(c, resource, metav1.NamespaceAll, which)
+	i := toolscache.NewSharedIndexInformer(lw, example, 0, toolscache.Indexers{})
+	err := i.SetTransform(stripManagedFields)
+	if failed != nil {
+		err = errors.Join(err, i.SetWatchErrorHandlerWithContext(failed))
+	}
+	if err != nil {
+		return nil, fmt.Errorf("prepare to watch %s: %w", resource, err)
+	}
+	return i, nil
+}
+
+// stripManagedFields drops what nobody here reads, before it is kept in memory.
+func stripManagedFields(o any) (any, error) {
+	if m, err := meta.Accessor(o); err == nil {
+		m.SetManagedFields(nil)
+	}
+	return o, nil
 }
 
 // PatchAttachment merges a patch into the status of a PodAttachment.
 func (k *Kube) PatchAttachment(ctx context.Context, key types.NamespacedName, patch []byte) (*v1alpha1.PodAttachment, error) {
-	ctx, cancel := context.WithTimeout(ctx, callTimeout)
-	defer cancel()
 	pa := &v1alpha1.PodAttachment{}
-	pa.Namespace, pa.Name = key.Namespace, key.Name
-	if err := k.client.Status().Patch(ctx, pa, client.RawPatch(types.MergePatchType, patch)); err != nil {
+	if err := k.patchStatus(ctx, attachmentResource, key, patch, pa); err != nil {
 		return nil, err
 	}
 	pa.ManagedFields = nil
@@ -88,54 +133,58 @@ func (k *Kube) PatchAttachment(ctx context.Context, key types.NamespacedName, pa
 
 // PatchNetwork merges a patch into the status of a NodeNetwork.
 func (k *Kube) PatchNetwork(ctx context.Context, name string, patch []byte) (*v1alpha1.NodeNetwork, error) {
-	ctx, cancel := context.WithTimeout(ctx, callTimeout)
-	defer cancel()
 	nn := &v1alpha1.NodeNetwork{}
-	nn.Name = name
-	if err := k.client.Status().Patch(ctx, nn, client.RawPatch(types.MergePatchType, patch)); err != nil {
+	if err := k.patchStatus(ctx, networkResource, types.NamespacedName{Name: name}, patch, nn); err != nil {
 		return nil, err
 	}
 	nn.ManagedFields = nil
 	return nn, nil
 }
 
+// patchStatus merges a patch into the status of an object, and reads into what
+// came of it.
+func (k *Kube) patchStatus(ctx context.Context, resource string, key types.NamespacedName, patch []byte, into runtime.Object) error {
+	ctx, cancel := context.WithTimeout(ctx, callTimeout)
+	defer cancel()
+	return k.ours.Patch(types.MergePatchType).
+		NamespaceIfScoped(key.Namespace, key.Namespace != "").Resource(resource).Name(key.Name).SubResource("status").
+		Body(patch).Do(ctx).Into(into)
+}
+
 // Pod reads the metadata of a pod from the API server.
 func (k *Kube) Pod(ctx context.Context, key types.NamespacedName) (*metav1.PartialObjectMetadata, error) {
 	ctx, cancel := context.WithTimeout(ctx, callTimeout)
 	defer cancel()
-	pod := &metav1.PartialObjectMetadata{}
-	pod.SetGroupVersionKind(corev1.SchemeGroupVersion.WithKind("Pod"))
-	if err := k.client.Get(ctx, key, pod); err != nil {
-		return nil, err
-	}
-	return pod, nil
+	return k.metadata.Resource(corev1.SchemeGroupVersion.WithResource("pods")).Namespace(key.Namespace).Get(ctx, key.Name, metav1.GetOptions{})
 }
 
 // CreateEvent writes an event.
 func (k *Kube) CreateEvent(ctx context.Context, e *eventsv1.Event) error {
 	ctx, cancel := context.WithTimeout(ctx, callTimeout)
 	defer cancel()
-	return k.client.Create(ctx, e)
+	return k.events.Post().Namespace(e.Namespace).Resource("events").Body(e).Do(ctx).Error()
 }
 
-// Networks lists every NodeNetwork, from memory. The objects must not be
-// changed.
+// Networks lists every NodeNetwork, from memory, as soon as all were read. The
+// objects must not be changed.
 func (k *Kube) Networks(ctx context.Context) ([]v1alpha1.NodeNetwork, error) {
-	var list v1alpha1.NodeNetworkList
-	if err := k.cache.List(ctx, &list); err != nil {
-		return nil, err
+	select {
+	case <-k.networks.HasSyncedChecker().Done():
+	case <-ctx.Done():
+		return nil, fmt.Errorf("NodeNetworks were not read from the API server yet: %w", context.Cause(ctx))
 	}
-	return list.Items, nil
+	kept := k.networks.GetStore().List()
+	all := make([]v1alpha1.NodeNetwork, len(kept))
+	for i, o := range kept {
+		all[i] = *o.(*v1alpha1.NodeNetwork)
+	}
+	return all, nil
 }
 
 // Watch tells of every PodAttachment of the node and of changes among the
-// NodeNetworks until ctx ends.
+// NodeNetworks until ctx ends. It is called once.
 func (k *Kube) Watch(ctx context.Context, e Events) error {
-	attachments, err := k.cache.GetInformer(ctx, &v1alpha1.PodAttachment{}, cache.BlockUntilSynced(false))
-	if err != nil {
-		return fmt.Errorf("watch PodAttachments: %w", err)
-	}
-	seen, err := attachments.AddEventHandler(toolscache.ResourceEventHandlerFuncs{
+	seen, err := k.attachments.AddEventHandler(toolscache.ResourceEventHandlerFuncs{
 		AddFunc:    func(o any) { e.Updated(o.(*v1alpha1.PodAttachment)) },
 		UpdateFunc: func(_, o any) { e.Updated(o.(*v1alpha1.PodAttachment)) },
 		DeleteFunc: func(o any) {
@@ -148,11 +197,7 @@ func (k *Kube) Watch(ctx context.Context, e Events) error {
 	if err != nil {
 		return fmt.Errorf("watch PodAttachments: %w", err)
 	}
-	networks, err := k.cache.GetInformer(ctx, &v1alpha1.NodeNetwork{}, cache.BlockUntilSynced(false))
-	if err != nil {
-		return fmt.Errorf("watch NodeNetworks: %w", err)
-	}
-	read, err := networks.AddEventHandler(toolscache.ResourceEventHandlerFuncs{
+	read, err := k.networks.AddEventHandler(toolscache.ResourceEventHandlerFuncs{
 		AddFunc: func(any) { e.NetworksChanged() },
 		UpdateFunc: func(before, after any) {
 			if k.isNews(before.(*v1alpha1.NodeNetwork), after.(*v1alpha1.NodeNetwork)) {
@@ -164,9 +209,13 @@ func (k *Kube) Watch(ctx context.Context, e Events) error {
 	if err != nil {
 		return fmt.Errorf("watch NodeNetworks: %w", err)
 	}
-	go after(ctx, seen, e.Synced)
-	go after(ctx, read, e.NetworksChanged) // also when there is none
-	return k.cache.Start(ctx)
+	var g sync.WaitGroup
+	g.Go(func() { k.attachments.RunWithContext(ctx) })
+	g.Go(func() { k.networks.RunWithContext(ctx) })
+	g.Go(func() { after(ctx, seen, e.Synced) })
+	g.Go(func() { after(ctx, read, e.NetworksChanged) }) // also when there is none
+	g.Wait()
+	return nil
 }
 
 // isNews tells whether a change to a NodeNetwork matters on this node: of others
@@ -185,24 +234,4 @@ func after(ctx context.Context, told toolscache.ResourceEventHandlerRegistration
 		f()
 	case <-ctx.Done():
 	}
-}
-
-func newCache(cfg *rest.Config, web *http.Client, scheme *runtime.Scheme, mapper meta.RESTMapper, nodeName string, failed toolscache.WatchErrorHandlerWithContext) (cache.Cache, error) {
-	shared := true
-	c, err := cache.New(cfg, cache.Options{
-		HTTPClient: web, Scheme: scheme, Mapper: mapper,
-		ReaderFailOnMissingInformer: true,
-		DefaultTransform:            cache.TransformStripManagedFields(),
-		// Nobody here changes what it reads, so nothing is copied.
-		DefaultUnsafeDisableDeepCopy: &shared,
-		DefaultWatchErrorHandler:     failed,
-		ByObject: map[client.Object]cache.ByObject{
-			&v1alpha1.PodAttachment{}: {Field: fields.OneTermEqualSelector("spec.nodeName", nodeName)},
-			&v1alpha1.NodeNetwork{}:   {},
-		},
-	})
-	if err != nil {
-		return nil, fmt.Errorf("connect to Kubernetes: %w", err)
-	}
-	return c, nil
 }
