@@ -25,10 +25,10 @@ type execution struct {
 // run executes it and returns what it printed and how long it took from before
 // its start to after its end.
 func (e execution) run(ctx context.Context) (stdout []byte, took time.Duration, err error) {
-	var out bytes.Buffer
+	var out, said bytes.Buffer
 	cmd := exec.CommandContext(ctx, e.path)
 	cmd.Env = append(os.Environ(), e.env...)
-	cmd.Stdin, cmd.Stdout, cmd.Stderr = bytes.NewReader(e.stdin), &out, &out
+	cmd.Stdin, cmd.Stdout, cmd.Stderr = bytes.NewReader(e.stdin), &out, &said
 	err = e.ns.Do(func() error {
 		start := time.Now()
 		err := cmd.Run()
@@ -36,7 +36,7 @@ func (e execution) run(ctx context.Context) (stdout []byte, took time.Duration, 
 		return err
 	})
 	if err != nil {
-		return nil, took, fmt.Errorf("%s: %w: %s", e.path, err, out.Bytes())
+		return nil, took, fmt.Errorf("%s: %w: %s%s", e.path, err, said.Bytes(), out.Bytes())
 	}
 	return out.Bytes(), took, nil
 }

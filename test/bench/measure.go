@@ -75,6 +75,13 @@ func measurements() []measurement {
 func addressMeasurements() []measurement {
 	return []measurement{
 		{
+			objects: []object{{name: rivalFigure, unit: "pods/s"}},
+			what: "pods that get an address, 16 at once: from the call to create the bound pod until a watch of its node's PodAttachments\n" +
+				"         shows the record with the address; baseline: whereabouts' ADD for a pod, exec to result, 16 at once, with its own\n" +
+				"         leader election, on the same API server",
+			run: allocVsWhereabouts,
+		},
+		{
 			objects: []object{
 				{name: "alloc_storm_per_s", unit: "allocations/s", target: "value >= 5000", met: valueAtLeast(5000)},
 				{name: "alloc_storm1000_per_s", unit: "allocations/s"},

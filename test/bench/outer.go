@@ -154,6 +154,9 @@ func buildTools(ctx context.Context, p plan) error {
 	if err := goBuild(ctx, source, p.tools()+string(filepath.Separator), referencePlugins...); err != nil {
 		return err
 	}
+	if err := buildRival(ctx, p, filepath.Join(source, "..", "..", "whereabouts")); err != nil {
+		return err
+	}
 	for from, to := range map[string]string{
 		p.tool("noop"): p.tool("noop"), p.tool("bridge"): p.tool("bridge"), p.tool("host-local"): p.tool("host-local"),
 		p.program("fairlead-cni"): p.tool("fairlead-cni"),
