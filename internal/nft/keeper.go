@@ -19,10 +19,17 @@ const (
 	// retryFirst and retryLast bound the wait after a transaction that failed.
 	retryFirst = 100 * time.Millisecond
 	retryLast  = 30 * time.Second
+	// patience is how long a change that was never refused may be on its way into
+	// the kernel before Missing speaks of it. A busy node needs far less.
+	patience = 5 * time.Second
 )
 
-// errNoNode says that nothing was written yet.
-var errNoNode = errors.New("the node's blocks are not known yet")
+var (
+	// errNoNode says that nothing was written yet.
+	errNoNode = errors.New("the node's blocks are not known yet")
+	// errNoTime says that a transaction took longer than somebody waited.
+	errNoTime = errors.New("nft was not done in time")
+)
 
 // Keeper keeps the tables as they are wanted. While one transaction is under way
 // all other changes queue, and ride on the next together. Its methods may be
@@ -38,10 +45,12 @@ type Keeper struct {
 	// rules is the node whose rules are in the kernel, nil when that is not known.
 	rules *Node
 	have  elements // in the kernel, when rules are
-	lost  bool     // somebody changed the tables
 
-	// asked and done count the changes, and those of them that are in the kernel.
-	asked, done uint64
+	// asked and done count the changes, and those of them that are in the kernel;
+	// lost is the last of them that is to put right what somebody else did.
+	asked, done, lost uint64
+	// since says when each sandbox's elements were changed.
+	since map[string]time.Time
 	// first and last are the revisions that this Keeper wrote.
 	first, last uint32
 	reason      error         // why not everything is in the kernel
@@ -53,7 +62,7 @@ func New(apply func(context.Context, Change) error) *Keeper {
 	start := rand.Uint32() //nolint:gosec // it only tells one process from the one before
 	return &Keeper{
 		apply: apply, kicked: make(chan struct{}, 1), hurry: make(chan struct{}, 1),
-		want: newWanted(), first: start, last: start, reason: errNoNode, changed: make(chan struct{}),
+		want: newWanted(), since: map[string]time.Time{}, first: start, last: start, reason: errNoNode, changed: make(chan struct{}),
 	}
 }
 
@@ -84,9 +93,15 @@ func (k *Keeper) RemovePod(containerID string) {
 func (k *Keeper) setElements(containerID string, e elements) {
 	k.mu.Lock()
 	defer k.mu.Unlock()
-	if k.want.set(containerID, e) {
-		k.ask()
+	if !k.want.set(containerID, e) {
+		return
 	}
+	if len(e) > 0 {
+		k.since[containerID] = time.Now()
+	} else {
+		delete(k.since, containerID)
+	}
+	k.ask()
 }
 
 // ask has Run look; with the lock held.
@@ -124,7 +139,7 @@ func (k *Keeper) Wait(ctx context.Context) error {
 	k.mu.Unlock()
 	for {
 		k.mu.Lock()
-		done, reason, changed := k.done >= upTo && !k.lost, k.reason, k.changed
+		done, reason, changed := k.done >= max(upTo, k.lost), k.reason, k.changed
 		k.mu.Unlock()
 		if done {
 			return nil
@@ -134,11 +149,41 @@ func (k *Keeper) Wait(ctx context.Context) error {
 		case <-changed:
 		case <-ctx.Done():
 			if reason == nil {
-				reason = errors.New("nft was not done in time")
+				reason = errNoTime
 			}
 			return fmt.Errorf("the node's packet filter: %w (%w)", reason, context.Cause(ctx))
 		}
 	}
+}
+
+// Missing says, in words, what of a sandbox is not in the kernel, or why that is
+// not known. It asks nobody. Of a change that was never refused it says nothing
+// for a while; nor does it before SetNode: what an earlier daemon wrote stays.
+func (k *Keeper) Missing(containerID string) []string {
+	k.mu.Lock()
+	defer k.mu.Unlock()
+	want := k.want.owners[containerID]
+	switch {
+	case len(want) == 0, errors.Is(k.reason, errNoNode):
+		return nil
+	case k.reason != nil:
+		return []string{"what is in the kernel is not known: " + k.reason.Error()}
+	case k.lost > k.done:
+		return []string{"somebody else changed its tables, and they are not restored yet"}
+	case time.Since(k.since[containerID]) < patience:
+		return nil
+	}
+	var lacks []Element
+	for p, value := range want {
+		if have, there := k.have[p]; !there || have != value {
+			lacks = append(lacks, element(p, value))
+		}
+	}
+	var out []string
+	for _, e := range inOrder(lacks) {
+		out = append(out, "element "+e.String()+" is missing")
+	}
+	return out
 }
 
 // Noticed is told of the last revision in each change that somebody made to the
@@ -146,11 +191,11 @@ func (k *Keeper) Wait(ctx context.Context) error {
 func (k *Keeper) Noticed(revision uint32) {
 	k.mu.Lock()
 	defer k.mu.Unlock()
-	if k.rules == nil || revision != 0 && revision-k.first <= k.last-k.first {
+	if k.node == nil || revision != 0 && revision-k.first <= k.last-k.first {
 		return
 	}
-	k.lost = true
 	k.ask()
+	k.lost = k.asked
 	poke(k.hurry)
 }
 
@@ -219,9 +264,8 @@ func (k *Keeper) next() (*Change, uint64) {
 	if c.Revision == 0 { // which says that there is none
 		c.Revision++
 	}
-	if k.rules == nil || k.lost || !sameRules(k.rules, k.node) {
+	if k.rules == nil || k.lost > k.done || !sameRules(k.rules, k.node) {
 		c.Whole, c.Add = k.node, k.want.all()
-		k.lost = false
 	} else {
 		c.Delete, c.Add = k.want.differences(k.have)
 		if len(c.Delete)+len(c.Add) == 0 {

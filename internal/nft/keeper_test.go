@@ -27,8 +27,11 @@ type kernel struct {
 }
 
 func (k *kernel) apply(ctx context.Context, c Change) error {
+	k.mu.Lock()
+	takes := k.takes
+	k.mu.Unlock()
 	select {
-	case <-time.After(k.takes):
+	case <-time.After(takes):
 	case <-ctx.Done():
 		return ctx.Err()
 	}
@@ -280,4 +283,111 @@ func TestFailureIsSaidAndTriedAgain(t *testing.T) {
 		waitFor(t, k)
 		real.wants(t, "tcp . 80 : 10.0.0.1 . 80")
 	})
+}
+
+func TestMissing(t *testing.T) {
+	const element = "element { tcp . 80 : 10.0.0.1 . 80 } of map inet fairlead ports4 is missing"
+	refused := errors.New("nft: operation not permitted")
+	fail := func(real *kernel, err error) {
+		real.mu.Lock()
+		defer real.mu.Unlock()
+		real.fail = err
+	}
+	slow := func(real *kernel, takes time.Duration) {
+		real.mu.Lock()
+		defer real.mu.Unlock()
+		real.takes = takes
+	}
+	cases := []struct {
+		name  string
+		spoil func(k *Keeper, real *kernel)
+		after time.Duration
+		want  string
+	}{
+		{name: "all is there", spoil: func(*Keeper, *kernel) {}, after: time.Hour},
+		{
+			name: "a change that was just made", spoil: func(k *Keeper, real *kernel) {
+				slow(real, time.Hour)
+				k.SetPod("a", pod("10.0.0.1", 81))
+			},
+			after: patience - time.Millisecond,
+		},
+		{
+			name: "a change that does not come to its end", want: strings.ReplaceAll(element, "80", "81"), spoil: func(k *Keeper, real *kernel) {
+				slow(real, time.Hour)
+				k.SetPod("a", pod("10.0.0.1", 81))
+			},
+			after: patience,
+		},
+		{
+			name: "a port that still leads to another", want: element, spoil: func(k *Keeper, _ *kernel) {
+				k.RemovePod("a")
+				k.SetPod("b", pod("10.0.0.2", 80))
+				k.SetPod("a", pod("10.0.0.1", 80))
+			},
+			after: patience,
+		},
+		{
+			name: "refused", want: refused.Error(), spoil: func(k *Keeper, real *kernel) {
+				fail(real, refused)
+				k.SetPod("b", pod("10.0.0.2", 81))
+			},
+			after: time.Minute,
+		},
+		{
+			name: "others changed the tables", want: "somebody else", spoil: func(k *Keeper, real *kernel) {
+				slow(real, time.Hour)
+				k.Noticed(0)
+			},
+		},
+		{
+			name: "others changed them, and they cannot be restored", want: refused.Error(), spoil: func(k *Keeper, real *kernel) {
+				fail(real, refused)
+				k.Noticed(0)
+			},
+			after: time.Minute,
+		},
+		{
+			// The notice of it comes before the Keeper hears of its own success.
+			name: "others changed them again while they were restored", want: "somebody else", spoil: func(k *Keeper, real *kernel) {
+				k.Noticed(0)
+				<-time.After(real.takes / 2)
+				k.Noticed(0)
+				slow(real, time.Hour)
+			},
+			after: time.Second,
+		},
+		{
+			name: "restored", spoil: func(k *Keeper, real *kernel) {
+				fail(real, refused)
+				k.Noticed(0)
+				<-time.After(time.Second)
+				fail(real, nil)
+			},
+			after: retryLast,
+		},
+	}
+	for _, tc := range cases {
+		t.Run(tc.name, func(t *testing.T) {
+			inBubble(t, func(t *testing.T, k *Keeper, real *kernel) {
+				k.SetPod("a", pod("10.0.0.1", 80))
+				<-time.After(time.Hour)
+				if got := k.Missing("a"); len(got) > 0 {
+					t.Errorf("before the node is known: %q", got)
+				}
+				k.SetNode(testNode)
+				waitFor(t, k)
+				tc.spoil(k, real)
+				<-time.After(tc.after)
+				synctest.Wait()
+				got := strings.Join(k.Missing("a"), "; ")
+				if (got == "") != (tc.want == "") || !strings.Contains(got, tc.want) {
+					t.Errorf("got %q, want %q", got, tc.want)
+				}
+				if got := k.Missing("unknown"); len(got) > 0 {
+					t.Errorf("of no sandbox: %q", got)
+				}
+			})
+		})
+	}
 }

@@ -66,6 +66,15 @@ func (k *Kernel) Apply(ctx context.Context, c Change) error {
 	return nil
 }
 
+// String says it as a person looks for it with nft(8).
+func (e Element) String() string {
+	kind, value := "set", ""
+	if isMap(e.Set) {
+		kind, value = "map", " : "+e.Value
+	}
+	return fmt.Sprintf("{ %s%s } of %s %s %s %s", e.Key, value, kind, e.Family, Table, e.Set)
+}
+
 func (e Element) object() *knftables.Element {
 	o := &knftables.Element{Family: knftables.Family(e.Family), Table: Table, Key: []string{e.Key}}
 	if isMap(e.Set) {

@@ -12,6 +12,7 @@ import (
 	"slices"
 	"strings"
 	"sync"
+	"sync/atomic"
 	"testing"
 	"time"
 
@@ -32,6 +33,8 @@ type lab struct {
 	keeper  *nft.Keeper
 	filter  *nft.Kernel
 	settled nft.Node
+	// refuse is what nft answers to everything, nil while it works.
+	refuse atomic.Pointer[error]
 }
 
 // sandbox is a pod of the lab.
@@ -57,7 +60,12 @@ func newLab(t *testing.T) *lab {
 	}
 	t.Cleanup(func() { net.Close() })
 	l := &lab{t: t, world: net.Switch, node: net.Nodes[0], filter: &nft.Kernel{}}
-	l.keeper = nft.New(l.filter.Apply)
+	l.keeper = nft.New(func(ctx context.Context, c nft.Change) error {
+		if err := l.refuse.Load(); err != nil {
+			return *err
+		}
+		return l.filter.Apply(ctx, c)
+	})
 	l.inNode(func() (err error) {
 		l.kernel, err = netdev.Open()
 		return err
@@ -382,6 +390,35 @@ func TestPutBackInTheKernel(t *testing.T) {
 				t.Fatalf("after %q:\n%s\nwant:\n%s", harm, list(), want)
 			}
 		}
+	}
+}
+
+// TestMissingInTheKernel: while what others took away cannot be put back, each pod
+// is known to lack it, with the reason.
+func TestMissingInTheKernel(t *testing.T) {
+	l := newLab(t)
+	a := l.pod(5, nft.Port{Protocol: "tcp", HostPort: 8080, ContainerPort: 80})
+	eventually := func(what string, want func(missing []string) bool) {
+		t.Helper()
+		for deadline := time.Now().Add(limit); ; {
+			missing := l.keeper.Missing(a.id)
+			if want(missing) {
+				return
+			}
+			if time.Now().After(deadline) {
+				t.Fatalf("%s: %q", what, missing)
+			}
+			<-time.After(10 * time.Millisecond)
+		}
+	}
+	gone := errors.New("nft: executable file not found in $PATH")
+	for _, harm := range []string{"delete element inet fairlead ports4 { tcp . 8080 }", "flush table bridge fairlead"} {
+		eventually("at first", func(missing []string) bool { return len(missing) == 0 })
+		l.refuse.Store(&gone)
+		run(t, l.node.Namespace, "", "nft", harm)
+		eventually(harm, func(missing []string) bool { return len(missing) == 1 && strings.Contains(missing[0], gone.Error()) })
+		l.refuse.Store(nil)
+		eventually("put back", func(missing []string) bool { return len(missing) == 0 })
 	}
 }
 

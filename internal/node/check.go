@@ -58,10 +58,12 @@ type sight struct {
 	inside map[string]netdev.Interface
 	// host has the host ends and their bridges, as far as they are there.
 	host map[string]netdev.LinkState
+	// filter is what the packet filter lacks, in words.
+	filter []string
 }
 
-// see looks at the namespace, which must be the one of the record, and at the
-// host's side.
+// see looks at the namespace, which must be the one of the record, at the host's
+// side, and at what is known of the packet filter.
 func (v *verbs) see(ctx context.Context, netns string, rec *record) (s sight, err error) {
 	ns, err := v.kernel.Enter(netns)
 	if err != nil {
@@ -75,7 +77,7 @@ func (v *verbs) see(ctx context.Context, netns string, rec *record) (s sight, er
 	if s.inside, err = ns.Inspect(ctx); err != nil {
 		return s, fmt.Errorf("look into the namespace at %q: %w", netns, err)
 	}
-	s.host = map[string]netdev.LinkState{}
+	s.host, s.filter = map[string]netdev.LinkState{}, v.firewall.keeper.Missing(rec.ContainerID)
 	for _, i := range rec.Interfaces {
 		names := []string{i.HostName}
 		if b := i.Binding.Bridge; b != nil {
@@ -129,6 +131,9 @@ func differences(rec *record, prev *types100.Result, s sight) (diffs []string, m
 		if d := hostDifferences(i, have, p.Bridge, s.host); len(d) > 0 {
 			diffs, mend = append(diffs, d...), true
 		}
+	}
+	for _, lacks := range s.filter { // which puts itself in order
+		add("packet filter: %s", lacks)
 	}
 	return diffs, mend
 }

@@ -8,6 +8,7 @@ import (
 	"net/netip"
 	"strings"
 	"testing"
+	"time"
 
 	types100 "github.com/containernetworking/cni/pkg/types/100"
 
@@ -198,6 +199,33 @@ func TestCheck(t *testing.T) {
 			})
 		})
 	}
+}
+
+// The packet filter is compared too, by what its keeper knows: it is told of each
+// change of others, and puts itself in order.
+func TestCheckOfThePacketFilter(t *testing.T) {
+	inWorld(t, func(w *world) {
+		t := w.t
+		r := w.checked() // the filter is still to be written
+		_, err := w.handle(r)
+		wantCode(t, err, 0)
+		filtered()
+
+		w.filter.setFail(errors.New("nft: operation not permitted"))
+		w.daemon.verbs.firewall.keeper.Noticed(0) // somebody flushed the tables
+		settle()
+		_, err = w.handle(r)
+		wantCode(t, err, codeDiffers, "1 difference")
+		var e *cniproto.Error
+		if errors.As(err, &e); !strings.Contains(e.Details, "packet filter: ") || !strings.Contains(e.Details, "operation not permitted") {
+			t.Errorf("details %q", e.Details)
+		}
+
+		w.filter.setFail(nil)
+		time.Sleep(time.Minute) //nolint:forbidigo // the bubble's clock
+		_, err = w.handle(r)
+		wantCode(t, err, 0)
+	})
 }
 
 // CHECK itself changes nothing, but the host's side is in order soon after it.
