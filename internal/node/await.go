@@ -13,6 +13,7 @@ import (
 	"k8s.io/apimachinery/pkg/types"
 
 	"fairlead.dev/fairlead/api/v1alpha1"
+	"fairlead.dev/fairlead/internal/netdev"
 )
 
 // doubtAfter is for how long an ADD waits before it asks the API server
@@ -142,34 +143,38 @@ func (v *verbs) missing(pod podRef, pa, stale *v1alpha1.PodAttachment) string {
 // draft: from then on its status does not become Detached behind the ADD's back.
 //
 // What the runtime asks for beside the interfaces is settled here, before anything
-// is done.
-func (v *verbs) reserve(ctx context.Context, draft record, c capabilities, mtu int) (*record, error) {
+// is done. It returns the record with its interfaces as they are to be plugged.
+func (v *verbs) reserve(ctx context.Context, draft record, c capabilities, mtu int) (*record, []netdev.Plug, error) {
 	for {
 		pa, err := v.await(ctx, draft.Pod)
 		if err != nil {
-			return nil, err
+			return nil, nil, err
 		}
 		interfaces, err := plan(pa, draft.ContainerID, draft.IfName, mtu)
 		if err != nil {
-			return nil, err
+			return nil, nil, err
 		}
 		rec := draft.with(func(r *record) {
 			r.Pod.UID, r.Interfaces = pa.Spec.PodUID, interfaces
 			r.Attachment = attachmentRef{Name: pa.Name, UID: pa.UID}
 		})
 		if err := c.apply(rec, pa); err != nil {
-			return nil, err
+			return nil, nil, err
+		}
+		parsed, err := plugs(pa, rec)
+		if err != nil {
+			return nil, nil, err
 		}
 		got, err := v.claim(ctx, pa, rec)
 		switch {
 		case err != nil:
-			return nil, err
+			return nil, nil, err
 		case got.before != nil: // it is gone, and so is what was waited with
 		case got.taken != nil:
-			return nil, because(errNotReady, "pod %s: host port %d/%s is taken on node %s by pod %s (sandbox %s)",
+			return nil, nil, because(errNotReady, "pod %s: host port %d/%s is taken on node %s by pod %s (sandbox %s)",
 				draft.Pod, got.taken.HostPort, got.taken.Protocol, v.node, got.by.Pod, got.by.ContainerID)
 		case !got.sealed:
-			return rec, nil
+			return rec, parsed, nil
 		}
 		// What is sealed is being deleted, which the next look shows.
 	}

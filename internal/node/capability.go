@@ -139,9 +139,6 @@ func (c capabilities) apply(rec *record, pa *v1alpha1.PodAttachment) error {
 		return err
 	}
 	rec.HostPorts = ports
-	if _, err := first.plug(rec.ContainerID); err != nil {
-		return because(errInvalid, "runtimeConfig: %w", err)
-	}
 	return nil
 }
 

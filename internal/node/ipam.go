@@ -1,7 +1,6 @@
 package node
 
 import (
-	"bytes"
 	"context"
 	"encoding/json"
 	"errors"
@@ -14,7 +13,6 @@ import (
 
 	cnitypes "github.com/containernetworking/cni/pkg/types"
 	types100 "github.com/containernetworking/cni/pkg/types/100"
-	"github.com/containernetworking/cni/pkg/types/create"
 	"github.com/go-logr/logr"
 
 	"fairlead.dev/fairlead/api/v1alpha1"
@@ -56,8 +54,6 @@ type ipamConfig struct {
 	static []whereabouts.Address
 	// asked are addresses that the runtime asks for.
 	asked []netip.Addr
-	// prevResult of a CHECK.
-	prevResult json.RawMessage
 }
 
 // parseIPAM reads a network configuration and CNI_ARGS. Errors name the field.
@@ -71,7 +67,6 @@ func parseIPAM(r cniproto.Request) (ipamConfig, error) {
 		RuntimeConfig struct {
 			IPs []string `json:"ips"`
 		} `json:"runtimeConfig"`
-		PrevResult json.RawMessage `json:"prevResult"`
 	}
 	if err := json.Unmarshal(r.Config, &c); err != nil {
 		return ipamConfig{}, &cniproto.Error{Code: cniproto.CodeDecode, Msg: "network configuration: " + err.Error()}
@@ -79,7 +74,7 @@ func parseIPAM(r cniproto.Request) (ipamConfig, error) {
 	if i := slices.Index(c.IPAM.Routes, nil); i >= 0 {
 		return ipamConfig{}, because(errInvalid, "ipam.routes[%d]: null: must be a route, as {\"dst\": \"10.0.0.0/8\"}", i)
 	}
-	out := ipamConfig{name: c.Name, routes: c.IPAM.Routes, dns: c.IPAM.DNS, prevResult: c.PrevResult}
+	out := ipamConfig{name: c.Name, routes: c.IPAM.Routes, dns: c.IPAM.DNS}
 	section, err := nad.Section(r.Config)
 	if err != nil {
 		return out, because(errInvalid, "%w", err)
@@ -331,25 +326,14 @@ func (v *verbs) checkAddresses(r cniproto.Request) error {
 	if rec == nil {
 		return because(errGone, "interface %s of sandbox %s has no addresses on node %s", r.IfName, r.ContainerID, v.node)
 	}
-	config, err := parseIPAM(r)
+	prev, err := parsePrevResult(r)
 	if err != nil {
 		return err
-	}
-	if len(bytes.TrimSpace(config.prevResult)) == 0 {
-		return because(errInvalid, "prevResult: missing: CHECK needs the result of the ADD")
-	}
-	prev, err := create.CreateFromBytes(config.prevResult)
-	if err != nil {
-		return because(errInvalid, "prevResult: %w", err)
-	}
-	result, err := types100.NewResultFromResult(prev)
-	if err != nil {
-		return because(errInvalid, "prevResult: %w", err)
 	}
 	var diffs []string
 	for _, text := range rec.Addresses {
 		ip := net.ParseIP(text)
-		if !slices.ContainsFunc(result.IPs, func(c *types100.IPConfig) bool { return c != nil && c.Address.IP.Equal(ip) }) {
+		if !slices.ContainsFunc(prev.IPs, func(c *types100.IPConfig) bool { return c != nil && c.Address.IP.Equal(ip) }) {
 			diffs = append(diffs, "prevResult lacks address "+text)
 		}
 	}

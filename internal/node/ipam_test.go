@@ -366,6 +366,8 @@ func TestAddressesCheckStatusAndGC(t *testing.T) {
 		wantCode(t, err, codeDiffers, "fd09::5")
 		_, err = w.ipam("CHECK", "c1", "net1", "web", "uid-1", macvlan)
 		wantCode(t, err, cniproto.CodeInvalidConfig, "prevResult")
+		_, err = w.ipam("CHECK", "c1", "net1", "web", "uid-1", with(`"prevResult":{"ips":[{"address":"x"}]}`))
+		wantCode(t, err, cniproto.CodeDecode, "prevResult")
 		_, err = w.ipam("CHECK", "c9", "net1", "web", "uid-1", with(`"prevResult":`+string(raw)))
 		wantCode(t, err, cniproto.CodeUnknownContainer)
 		_, err = w.ipam("STATUS", "", "", "", "", macvlan)

@@ -50,10 +50,18 @@ func plan(pa *v1alpha1.PodAttachment, containerID, ifName string, mtu int) ([]re
 		}
 		add(i, i.Name)
 	}
-	for _, i := range out {
-		if _, err := i.plug(containerID); err != nil {
+	return out, nil
+}
+
+// plugs parses the interfaces of a record, which were planned for a PodAttachment.
+func plugs(pa *v1alpha1.PodAttachment, rec *record) ([]netdev.Plug, error) {
+	out := make([]netdev.Plug, 0, len(rec.Interfaces))
+	for _, i := range rec.Interfaces {
+		p, err := i.plug(rec.ContainerID)
+		if err != nil {
 			return nil, because(errInvalid, "PodAttachment %s/%s: interface %s: %w", pa.Namespace, pa.Name, i.Name, err)
 		}
+		out = append(out, p)
 	}
 	return out, nil
 }
@@ -124,26 +132,21 @@ func parseRoute(r v1alpha1.Route) (out netdev.Route, err error) {
 
 // cniResult is the answer to ADD, in CNI version 1.1.0. Only the default
 // interface's addresses are in it as addresses: CRI-O takes every one it finds
-// for the pod's.
-func cniResult(interfaces []recordedInterface, netns string) (*types100.Result, error) {
+// for the pod's. It is first, parsed.
+func cniResult(interfaces []recordedInterface, first netdev.Plug, netns string) *types100.Result {
 	res := &types100.Result{CNIVersion: types100.ImplementedSpecVersion}
 	for _, i := range interfaces {
 		res.Interfaces = append(res.Interfaces,
 			&types100.Interface{Name: i.HostName},
 			&types100.Interface{Name: i.Name, Mac: i.MAC, Mtu: int(i.MTU), Sandbox: netns})
 	}
-	first := interfaces[0]
-	p, err := first.plug("")
-	if err != nil {
-		return nil, err
-	}
-	for _, c := range cniAddresses(p) {
+	for _, c := range cniAddresses(first) {
 		c.Interface = new(1)
 		res.IPs = append(res.IPs, c)
 	}
-	res.Routes = cniRoutes(append(defaultRoutes(p), p.Routes...))
-	res.DNS = cniDNS(first.DNS)
-	return res, nil
+	res.Routes = cniRoutes(append(defaultRoutes(first), first.Routes...))
+	res.DNS = cniDNS(interfaces[0].DNS)
+	return res
 }
 
 // cniAddresses are the addresses of an interface, each with the gateway of its
@@ -196,15 +199,6 @@ func cniDNS(d *v1alpha1.DNS) cnitypes.DNS {
 
 func ipNet(p netip.Prefix) net.IPNet {
 	return net.IPNet{IP: p.Addr().AsSlice(), Mask: net.CIDRMask(p.Bits(), p.Addr().BitLen())}
-}
-
-// result is what the ADD of a record answers, in a version of CNI.
-func result(rec *record, version string) ([]byte, error) {
-	res, err := cniResult(rec.Interfaces, rec.Netns)
-	if err != nil {
-		return nil, err
-	}
-	return encodeResult(res, version)
 }
 
 // encodeResult encodes a result in the version that the runtime asked for: 0.3.1,

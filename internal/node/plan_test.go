@@ -72,7 +72,10 @@ func TestPlanRefuses(t *testing.T) {
 			if ifName == "" {
 				ifName = "eth0"
 			}
-			_, err := plan(pa, "c1", ifName, 1500)
+			interfaces, err := plan(pa, "c1", ifName, 1500)
+			if err == nil {
+				_, err = plugs(pa, &record{ContainerID: "c1", Interfaces: interfaces})
+			}
 			if !errors.Is(err, errInvalid) || !strings.Contains(err.Error(), tc.want) || !strings.Contains(err.Error(), "ns/p-u1") {
 				t.Errorf("got %v, want one that says %q and ns/p-u1", err, tc.want)
 			}
@@ -100,10 +103,11 @@ func TestResultOfADualStackPod(t *testing.T) {
 	for n := range interfaces {
 		interfaces[n].MAC = "0a:58:0a:f4:00:05"
 	}
-	res, err := cniResult(interfaces, "/run/netns/x")
+	first, err := interfaces[0].plug("c1")
 	if err != nil {
 		t.Fatal(err)
 	}
+	res := cniResult(interfaces, first, "/run/netns/x")
 	raw, err := res.MarshalJSON()
 	if err != nil {
 		t.Fatal(err)

@@ -166,7 +166,7 @@ func (v *verbs) setUp(ctx context.Context, r cniproto.Request, pod podRef) (rec 
 	if err != nil {
 		return nil, err
 	}
-	rec, err = v.reserve(wait, record{
+	rec, parsed, err := v.reserve(wait, record{
 		Version: recordVersion, ContainerID: r.ContainerID, BootID: v.ledger.bootID, State: attaching,
 		Netns: r.Netns, NetnsID: sandbox.ID(), IfName: r.IfName, Pod: pod, StartedAt: start,
 	}, c, mtu)
@@ -182,7 +182,7 @@ func (v *verbs) setUp(ctx context.Context, r cniproto.Request, pod podRef) (rec 
 		}
 	}()
 	start = time.Now()
-	done, err := v.plug(ctx, sandbox, rec, r.CNIVersion())
+	done, err := v.plug(ctx, sandbox, rec, parsed, r.CNIVersion())
 	if err != nil {
 		return rec, err
 	}
@@ -199,33 +199,30 @@ func (v *verbs) setUp(ctx context.Context, r cniproto.Request, pod podRef) (rec 
 	return done, nil
 }
 
-// plug makes every interface, in order, and meanwhile the answer.
-func (v *verbs) plug(ctx context.Context, sandbox Sandbox, rec *record, version string) (*record, error) {
+// plug makes every interface of a record, which are parsed, in order, and meanwhile
+// the answer.
+func (v *verbs) plug(ctx context.Context, sandbox Sandbox, rec *record, parsed []netdev.Plug, version string) (*record, error) {
 	type encoded struct {
 		raw []byte
 		err error
 	}
 	answer := make(chan encoded, 1)
 	go func() {
-		raw, err := result(rec, version)
+		raw, err := encodeResult(cniResult(rec.Interfaces, parsed[0], rec.Netns), version)
 		answer <- encoded{raw, err}
 	}()
 	v.firewall.add(rec) // which takes its time, but less than the containers to start
-	for _, i := range rec.Interfaces {
-		p, err := i.plug(rec.ContainerID)
-		if err != nil {
-			return nil, because(errInvalid, "interface %s: %w", i.Name, err)
-		}
+	for _, p := range parsed {
 		if err := context.Cause(ctx); err != nil {
 			return nil, err
 		}
-		err = sandbox.Attach(ctx, p)
+		err := sandbox.Attach(ctx, p)
 		v.bindings.note(bindingBridge, rec.Pod.UID, err)
 		if err != nil {
 			if cause := context.Cause(ctx); cause != nil {
 				err = fmt.Errorf("%w: %w", cause, err)
 			}
-			return nil, fmt.Errorf("plug interface %s of pod %s: %w", i.Name, rec.Pod, err)
+			return nil, fmt.Errorf("plug interface %s of pod %s: %w", p.Name, rec.Pod, err)
 		}
 	}
 	a := <-answer
