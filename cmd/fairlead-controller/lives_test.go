@@ -133,9 +133,7 @@ func (l *livesRun) wave(wave int, n int64) {
 			stay = append(stay, p)
 			continue
 		}
-		if err := l.c.Client.Delete(l.t.Context(), p); err != nil {
-			l.t.Fatal(err)
-		}
+		l.c.Eventually(l.t, "delete "+p.Name, func(ctx context.Context) error { return client.IgnoreNotFound(l.c.Client.Delete(ctx, p)) })
 	}
 	l.progress(fmt.Sprintf("the records of wave %d", wave), func(ctx context.Context) (int, error) { return l.kubelets.missing(ctx, stay) })
 	for _, p := range stay {
@@ -144,13 +142,13 @@ func (l *livesRun) wave(wave int, n int64) {
 		}
 		finished := p.DeepCopy()
 		finished.Status.Phase = corev1.PodSucceeded
-		if err := l.c.Client.Status().Patch(l.t.Context(), finished, client.MergeFrom(p)); err != nil {
-			l.t.Fatal(err)
-		}
+		l.c.Eventually(l.t, "finish "+p.Name, func(ctx context.Context) error {
+			return l.c.Client.Status().Patch(ctx, finished, client.MergeFrom(p))
+		})
 	}
-	if err := l.c.Client.DeleteAllOf(l.t.Context(), &corev1.Pod{}, client.InNamespace(l.c.Namespace), client.GracePeriodSeconds(0)); err != nil {
-		l.t.Fatal(err)
-	}
+	l.c.Eventually(l.t, "delete the pods", func(ctx context.Context) error {
+		return l.c.Client.DeleteAllOf(ctx, &corev1.Pod{}, client.InNamespace(l.c.Namespace), client.GracePeriodSeconds(0))
+	})
 }
 
 // progress waits until nothing is left. It fails when for long nothing becomes
