@@ -148,8 +148,10 @@ const (
 	// RecordedForAnother: a pod uses an address that is recorded for another
 	// pod. It is imported for the pod that uses it.
 	RecordedForAnother Kind = "RecordedForAnother"
-	// NotVerified: a running pod has no network-status. It is imported on
-	// whereabouts' word.
+	// NotVerified: a running pod has no network-status, or one that shows the
+	// interface without an address, as of one that is not in the kernel: it is
+	// imported on whereabouts' word. Or the network-status does not list the
+	// interface.
 	NotVerified Kind = "NotVerified"
 	// Duplicate: several running pods use the address.
 	Duplicate Kind = "Duplicate"

@@ -73,7 +73,7 @@ func (p *planner) decide(at Address) {
 		case !slices.ContainsFunc(claims, func(c claim) bool { return c.PodRef == podRef(u.pod) }):
 			p.find(RecordedForAnother, Imported, at, "pod %s uses it; %s", podRef(u.pod), tell(claims))
 		case u.silent:
-			p.find(NotVerified, Imported, at, "%s; the pod runs and has no network-status", tell(claims))
+			p.find(NotVerified, Imported, at, "%s; the pod runs, and its network-status does not show any address of it: it cannot be verified", tell(claims))
 		}
 		p.take(at, u, claims)
 	default:
@@ -81,7 +81,7 @@ func (p *planner) decide(at Address) {
 		for _, u := range uses {
 			text := podRef(u.pod)
 			if u.silent {
-				text += " (which has no network-status)"
+				text += " (whose network-status does not show any address of it)"
 			}
 			texts = append(texts, text)
 		}
@@ -91,7 +91,8 @@ func (p *planner) decide(at Address) {
 }
 
 // users are the pods that use an address, each once: those that show it, and
-// running pods that it is recorded for and that show nothing at all.
+// running pods that it is recorded for and that show nothing at all, or the
+// interface without an address.
 func (p *planner) users(at Address) []use {
 	var out []use
 	for _, u := range p.uses[at] {
@@ -104,8 +105,11 @@ func (p *planner) users(at Address) []use {
 		if of == nil || !started(of) || slices.ContainsFunc(out, func(o use) bool { return o.pod == of }) {
 			continue
 		}
-		if _, known := statusOf(of); !known {
+		entries, known := statusOf(of)
+		if !known {
 			out = append(out, use{pod: of, network: p.networkOf(at), silent: true})
+		} else if e, ok := hidden(entries, c.Interface); ok {
+			out = append(out, use{pod: of, iface: e.Interface, network: e.Name, silent: true})
 		}
 	}
 	return out
@@ -142,8 +146,11 @@ func (p *planner) decideUnused(at Address, claims []claim) {
 			if kind == PodGone {
 				kind, text = PodFinished, "the pod has finished"
 			}
+		case kind == NotYetShown:
 		case started(of):
-			if kind != NotYetShown {
+			if entries, _ := statusOf(of); !lists(entries, c.Interface) {
+				kind, text = NotVerified, "the pod runs, and its network-status does not list the interface: it cannot be verified"
+			} else if kind != NotVerified {
 				kind, text = NotShown, "the pod runs with other addresses"
 			}
 		default:

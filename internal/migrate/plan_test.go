@@ -95,6 +95,9 @@ func TestMake(t *testing.T) {
 	finished := running("web", lan, "10.0.0.1")
 	finished.Status.Phase = corev1.PodSucceeded
 	silent := running("web", lan)
+	hidden, unlisted := running("web", lan), running("web", lan)
+	hidden.Annotations = map[string]string{statusAnnotation: `[{"name":"cbr0","interface":"eth0","ips":["172.16.0.5"],"default":true},{"name":"default/lan","interface":"net1"}]`}
+	unlisted.Annotations = map[string]string{statusAnnotation: `[{"name":"cbr0","interface":"eth0","ips":["172.16.0.5"],"default":true}]`}
 	named := network("default/named", "blue", "10.0.0.0/24")
 	six := network("default/six", "", "fd00::/64")
 	sliced := network("default/sliced", "", "10.2.0.0/16")
@@ -153,6 +156,34 @@ func TestMake(t *testing.T) {
 			// network-status, and of one that is being started.
 			name:     "a running pod without network-status",
 			state:    state([]Pool{recorded("1 web")}, []Reservation{reserved("10.0.0.1", "web")}, silent),
+			imports:  []string{"default 10.0.0.1/24 web/net1"},
+			findings: []string{"default 10.0.0.1 NotVerified imported"},
+		},
+		{
+			// An interface that is not in the kernel, as of DPDK: the address is in
+			// use, and nothing of the pod shows it.
+			name:     "an interface that is shown without an address",
+			state:    state([]Pool{recorded("1 web")}, []Reservation{reserved("10.0.0.1", "web")}, hidden),
+			imports:  []string{"default 10.0.0.1/24 web/net1"},
+			findings: []string{"default 10.0.0.1 NotVerified imported"},
+		},
+		{
+			name:     "an interface that is shown without an address, of a pod that another shows the address of",
+			state:    state([]Pool{recorded("1 web")}, []Reservation{reserved("10.0.0.1", "web")}, hidden, running("other", lan, "10.0.0.1")),
+			findings: []string{"default 10.0.0.1 Duplicate withheld"},
+			withheld: []string{"default 10.0.0.1"},
+		},
+		{
+			name:     "an interface that is not shown",
+			state:    state([]Pool{recorded("1 web")}, []Reservation{reserved("10.0.0.1", "web")}, unlisted),
+			findings: []string{"default 10.0.0.1 NotVerified withheld"},
+			withheld: []string{"default 10.0.0.1"},
+		},
+		{
+			// Versions of whereabouts before 0.6.2 recorded no interface.
+			name: "an interface that is neither recorded nor shown with an address",
+			state: state([]Pool{{Namespace: "kube-system", Name: "10.0.0.0-24", Range: "10.0.0.0/24", Allocations: map[string]Allocation{"1": {PodRef: "default/web"}}}},
+				[]Reservation{{Namespace: "kube-system", Name: "10.0.0.1", PodRef: "default/web"}}, hidden),
 			imports:  []string{"default 10.0.0.1/24 web/net1"},
 			findings: []string{"default 10.0.0.1 NotVerified imported"},
 		},
@@ -250,7 +281,7 @@ func TestMake(t *testing.T) {
 				p.Annotations = map[string]string{statusAnnotation: `[{"name":"default/lan","interface":"not a name of an interface","ips":["10.0.0.1","x"]}]`}
 				return p
 			}()),
-			findings: []string{"default 10.0.0.1 NotShown withheld"},
+			findings: []string{"default 10.0.0.1 NotVerified withheld"},
 			withheld: []string{"default 10.0.0.1"},
 		},
 		{
@@ -285,12 +316,19 @@ func TestMakeDropped(t *testing.T) {
 	pending.Status.Phase = corev1.PodPending
 	s := state([]Pool{recorded("1 gone", "2 starting")}, []Reservation{reserved("10.0.0.1", "gone"), reserved("10.0.0.2", "starting")},
 		pending, running("a", lan, "10.0.0.3"), running("b", lan, "10.0.0.3"))
+	hidden := running("hidden", lan)
+	hidden.Annotations = map[string]string{statusAnnotation: `[{"name":"default/lan","interface":"net1"}]`}
+	s.Pods = append(s.Pods, hidden)
+	s.Pools[0].Allocations["5"] = Allocation{PodRef: "default/hidden", Interface: "net1"}
 	plan, err := Make(s, true)
 	if err != nil {
 		t.Fatal(err)
 	}
 	if diff := cmp.Diff([]string{"default 10.0.0.2-10.0.0.3"}, withheld(plan)); diff != "" {
 		t.Error(diff)
+	}
+	if imports, _ := outline(plan); !slices.Equal(imports, []string{"default 10.0.0.5/24 hidden/net1"}) {
+		t.Errorf("imports %q", imports)
 	}
 }
 

@@ -4,6 +4,7 @@ import (
 	"encoding/json"
 	"net/netip"
 	"regexp"
+	"slices"
 
 	corev1 "k8s.io/api/core/v1"
 
@@ -49,7 +50,8 @@ type use struct {
 	// iface is empty when only the pod's own addresses are known.
 	iface   string
 	network string
-	// silent is true when it is only recorded, of a pod that shows nothing.
+	// silent is true when it is only recorded, of a pod that shows nothing of
+	// the interface.
 	silent bool
 }
 
@@ -80,6 +82,32 @@ func shown(p *corev1.Pod, yield func(a netip.Addr, iface, network string)) {
 			yield(a.Unmap(), e.Interface, e.Name)
 		}
 	}
+}
+
+// hidden returns the entry of an interface without any address, as of one that is
+// not in the kernel (DPDK, userspace); its name is that of its network. iface may
+// be empty for any interface.
+func hidden(entries []attached, iface string) (attached, bool) {
+	for _, e := range entries[:min(len(entries), maxInterfaces)] {
+		if of(e, iface) && len(e.IPs) == 0 && e.Name != "" && len(e.Name) <= maxNetwork {
+			if e.Default {
+				e.Name = v1alpha1.DefaultNetwork
+			}
+			return e, true
+		}
+	}
+	return attached{}, false
+}
+
+// lists says whether a pod's network-status has anything of an interface.
+func lists(entries []attached, iface string) bool {
+	return slices.ContainsFunc(entries, func(e attached) bool { return of(e, iface) })
+}
+
+// of says whether an entry is of an interface. Versions of whereabouts before
+// 0.6.2 recorded none: then it is any but that of the default network.
+func of(e attached, iface string) bool {
+	return e.Interface == iface || iface == "" && !e.Default
 }
 
 // started says whether a pod has all that it will have: it runs, so its network
