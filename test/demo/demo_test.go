@@ -13,6 +13,7 @@ import (
 	"github.com/google/go-cmp/cmp"
 
 	"fairlead.dev/fairlead/internal/ipam"
+	"fairlead.dev/fairlead/test/harness"
 	"fairlead.dev/fairlead/test/netlab"
 )
 
@@ -30,27 +31,31 @@ func TestPing(t *testing.T) {
 	tests := []struct {
 		name  string
 		addrs []netip.Addr
+		limit time.Duration
 		want  map[netip.Addr]bool
 	}{
 		{
 			name:  "IPv4, itself too",
 			addrs: []netip.Addr{one.V4.Addr(), two.V4.Addr()},
+			limit: time.Minute,
 			want:  map[netip.Addr]bool{one.V4.Addr(): true, two.V4.Addr(): true},
 		},
 		{
 			name:  "IPv6, itself too",
 			addrs: []netip.Addr{one.V6.Addr(), two.V6.Addr()},
+			limit: time.Minute,
 			want:  map[netip.Addr]bool{one.V6.Addr(): true, two.V6.Addr(): true},
 		},
 		{
 			name:  "one that is not there does not hide the others",
 			addrs: []netip.Addr{absent, two.V4.Addr()},
+			limit: 5 * time.Second, // it takes all of it
 			want:  map[netip.Addr]bool{two.V4.Addr(): true},
 		},
 	}
 	for _, tt := range tests {
 		t.Run(tt.name, func(t *testing.T) {
-			got, err := ping(t.Context(), one.Path(), tt.addrs, time.Second)
+			got, err := ping(t.Context(), one.Path(), tt.addrs, tt.limit)
 			if diff := cmp.Diff(tt.want, got, cmp.Comparer(func(a, b netip.Addr) bool { return a == b })); diff != "" {
 				t.Errorf("answers (error %v, -want +got):\n%s", err, diff)
 			}
@@ -171,48 +176,8 @@ func TestPreflightNamesWhatIsMissing(t *testing.T) {
 	}
 }
 
-func TestRemoveWork(t *testing.T) {
-	tests := []struct {
-		name     string
-		keepLogs bool
-		want     []string
-	}{
-		{"all of it", false, nil},
-		{"all but the logs", true, []string{"logs", "logs/kubernetes.log", "logs/x.log"}},
-	}
-	for _, tt := range tests {
-		t.Run(tt.name, func(t *testing.T) {
-			p := plan{Work: t.TempDir()}
-			for _, file := range []string{filepath.Join(p.logs(), "x.log"), filepath.Join(p.kubelab(), "kubelab.log"), p.planFile()} {
-				if err := os.MkdirAll(filepath.Dir(file), 0o700); err != nil {
-					t.Fatal(err)
-				}
-				if err := os.WriteFile(file, nil, 0o600); err != nil {
-					t.Fatal(err)
-				}
-			}
-			if err := removeWork(p, tt.keepLogs); err != nil {
-				t.Fatal(err)
-			}
-			var got []string
-			for _, pattern := range []string{"*", "*/*"} {
-				files, err := filepath.Glob(filepath.Join(p.Work, pattern))
-				if err != nil {
-					t.Fatal(err)
-				}
-				for _, file := range files {
-					got = append(got, strings.TrimPrefix(file, p.Work+"/"))
-				}
-			}
-			if diff := cmp.Diff(tt.want, got); diff != "" {
-				t.Errorf("what is left (-want +got):\n%s", diff)
-			}
-		})
-	}
-}
-
 func TestCheckHost(t *testing.T) {
-	p := plan{Work: t.TempDir()}
+	p := plan{Work: harness.Work(t.TempDir())}
 	before, err := readHost()
 	if err != nil {
 		t.Fatal(err)
@@ -220,7 +185,7 @@ func TestCheckHost(t *testing.T) {
 	if err := checkHost(before, p, io.Discard); err != nil {
 		t.Errorf("without a demo: %v; want nil", err)
 	}
-	left := exec.Command("tail", "-f", "/dev/null", filepath.Join(p.Work, "x"))
+	left := exec.Command("tail", "-f", "/dev/null", p.Path("x"))
 	if err := left.Start(); err != nil {
 		t.Fatal(err)
 	}
@@ -231,7 +196,7 @@ func TestCheckHost(t *testing.T) {
 	for err = nil; err == nil && time.Now().Before(deadline); {
 		err = checkHost(before, p, io.Discard)
 	}
-	if err == nil || !strings.Contains(err.Error(), p.Work) {
+	if err == nil || !strings.Contains(err.Error(), string(p.Work)) {
 		t.Errorf("with a process that is left: %v; want an error that names it", err)
 	}
 }

@@ -6,7 +6,6 @@ import (
 	"io"
 	"io/fs"
 	"os"
-	"path/filepath"
 	"slices"
 	"strings"
 
@@ -63,16 +62,11 @@ func checkHost(before host, p plan, stdout io.Writer) error {
 	for _, item := range before.Since(after.State).All() {
 		foreign = append(foreign, "(gone) "+item)
 	}
-	mounts, err := os.ReadFile("/proc/self/mountinfo")
+	left, err := p.Left()
 	if err != nil {
-		return fmt.Errorf("look at this machine: %w", err)
+		return err
 	}
-	for line := range strings.Lines(string(mounts)) {
-		if strings.Contains(line, p.Work) {
-			ours = append(ours, "mount "+strings.TrimSpace(line))
-		}
-	}
-	ours = append(ours, processesOf(p)...)
+	ours = append(ours, left...)
 	if len(foreign) > 0 {
 		_, _ = fmt.Fprintf(stdout, "note: something else changed on this machine meanwhile: %s\n", strings.Join(foreign, ", "))
 	}
@@ -92,20 +86,4 @@ func isOurs(item string) bool {
 		}
 	}
 	return strings.Contains(item, "fairlead") || strings.Contains(item, "dev "+netlab.BridgeName)
-}
-
-// processesOf finds processes of the demo that outlived its PID namespace.
-func processesOf(p plan) []string {
-	files, _ := filepath.Glob("/proc/[0-9]*/cmdline")
-	var out []string
-	for _, file := range files {
-		raw, err := os.ReadFile(file)
-		if err != nil {
-			continue // it ended in this moment
-		}
-		if line := strings.ReplaceAll(string(raw), "\x00", " "); strings.Contains(line, p.Work) {
-			out = append(out, "process "+filepath.Base(filepath.Dir(file))+" "+strings.TrimSpace(line))
-		}
-	}
-	return out
 }

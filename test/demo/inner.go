@@ -5,49 +5,30 @@ import (
 	"encoding/json"
 	"errors"
 	"fmt"
-	"io"
 	"os"
-	"os/signal"
-	"syscall"
 	"time"
 
 	"github.com/go-logr/logr"
-	"golang.org/x/sys/unix"
 	ctrl "sigs.k8s.io/controller-runtime"
+
+	"fairlead.dev/fairlead/test/harness"
 )
 
-// inner is the program inside the namespaces that the outer one made. It is
-// process 1 there: its end is the end of everything it started.
-func inner(planFile string, stdout, stderr io.Writer) int {
+// inner is the work inside of the namespaces that the outer program made.
+func inner(ctx context.Context, work harness.Work) error {
 	var p plan
-	raw, err := os.ReadFile(planFile)
-	if err == nil {
-		err = json.Unmarshal(raw, &p)
+	if err := work.ReadPlan(&p); err != nil {
+		return err
 	}
-	if err != nil {
-		_, _ = fmt.Fprintf(stderr, "demo: read the plan: %v\n", err)
-		return 1
-	}
-	ctx, stop := signal.NotifyContext(context.Background(), os.Interrupt, syscall.SIGTERM)
-	defer stop()
 	ctrl.SetLogger(logr.Discard())
-	result, err, leaveErr := perform(ctx, p, reporter{out: stdout, start: p.Start})
+	result, err, leaveErr := perform(ctx, p, harness.Reporter{Out: os.Stdout, Start: p.Start})
 	if ctx.Err() != nil {
-		err = errInterrupted // whatever failed, failed of that
+		err = harness.ErrInterrupted // whatever failed, failed of that
 	}
-	if leaveErr != nil {
-		err = errors.Join(err, leaveErr)
+	if err := errors.Join(err, leaveErr); err != nil {
+		return err
 	}
-	if err == nil {
-		err = writeJSON(p.doneFile(), result)
-	}
-	if err != nil {
-		if err := os.WriteFile(p.reasonFile(), []byte(err.Error()), 0o600); err != nil {
-			_, _ = fmt.Fprintf(stderr, "demo: %v\n", err)
-		}
-		return 1
-	}
-	return 0
+	return writeJSON(p.doneFile(), result)
 }
 
 func writeJSON(path string, value any) error {
@@ -60,13 +41,10 @@ func writeJSON(path string, value any) error {
 
 // perform is the whole story. What goes wrong when it leaves the user's cluster
 // is told apart: it is news even to one who has interrupted the demo.
-func perform(ctx context.Context, p plan, report reporter) (result outcome, err, leaveErr error) {
-	if err := settleIn(p); err != nil {
-		return result, err, nil
-	}
+func perform(ctx context.Context, p plan, report harness.Reporter) (result outcome, err, leaveErr error) {
 	ctx, cancel := context.WithCancelCause(ctx)
 	defer cancel(nil)
-	w := &world{plan: p, reporter: report, crew: &crew{logs: p.logs(), failed: cancel}}
+	w := &world{plan: p, Reporter: report, crew: &harness.Crew{Logs: p.Logs(), Failed: cancel}}
 	if err := w.build(ctx); err != nil {
 		return result, err, nil
 	}
@@ -99,21 +77,6 @@ func (w *world) story(ctx context.Context) (result outcome, err error) {
 		return result, err
 	}
 	return result, w.cleanNodes(ctx)
-}
-
-// settleIn makes the mount namespace private, with the processes of our own
-// PID namespace in /proc, and what must not outlive a boot on tmpfs.
-func settleIn(p plan) error {
-	if err := unix.Mount("", "/", "", unix.MS_REC|unix.MS_PRIVATE, ""); err != nil {
-		return fmt.Errorf("make the mounts private: %w", err)
-	}
-	if err := unix.Mount("proc", "/proc", "proc", unix.MS_NOSUID|unix.MS_NODEV|unix.MS_NOEXEC, ""); err != nil {
-		return fmt.Errorf("mount /proc: %w", err)
-	}
-	if err := unix.Mount("tmpfs", p.run(), "tmpfs", unix.MS_NOSUID|unix.MS_NODEV, "mode=0700"); err != nil {
-		return fmt.Errorf("mount a tmpfs at %s: %w", p.run(), err)
-	}
-	return nil
 }
 
 // stepTimeout bounds each step of the story; all together take a fraction.

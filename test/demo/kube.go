@@ -16,6 +16,7 @@ import (
 	"sigs.k8s.io/controller-runtime/pkg/client"
 
 	"fairlead.dev/fairlead/api/v1alpha1"
+	"fairlead.dev/fairlead/test/harness"
 )
 
 // kube is the demo's view of the cluster.
@@ -107,7 +108,7 @@ const (
 
 // await looks at every change until look is content. It fails when the step
 // takes too long, when a program ends, and when the user wants no more.
-func (k *kube) await(ctx context.Context, what string, report reporter, look progress) error {
+func (k *kube) await(ctx context.Context, what string, report harness.Reporter, look progress) error {
 	ctx, cancel := context.WithTimeoutCause(ctx, stepTimeout, fmt.Errorf("not within %v", stepTimeout))
 	defer cancel()
 	tick := time.NewTicker(lookInterval)
@@ -125,7 +126,7 @@ func (k *kube) await(ctx context.Context, what string, report reporter, look pro
 			return nil
 		}
 		if how != said && time.Since(saidAt) >= progressInterval {
-			report.say("  %s: %s", what, how)
+			report.Say("  %s: %s", what, how)
 			said, saidAt = how, time.Now()
 		}
 		select {

@@ -2,13 +2,13 @@ package main
 
 import (
 	"context"
-	"errors"
 	"fmt"
 	"os"
 	"path/filepath"
 	"slices"
 	"strings"
 
+	"fairlead.dev/fairlead/test/harness"
 	"fairlead.dev/fairlead/test/netlab"
 )
 
@@ -30,7 +30,7 @@ func (w *world) cleanNodes(ctx context.Context) error {
 	if len(left) > 0 {
 		return leaked("pods", left)
 	}
-	w.say("nodes: no link, network namespace or record of a pod is left")
+	w.Say("nodes: no link, network namespace or record of a pod is left")
 	if err := w.stopNodes(); err != nil {
 		return err
 	}
@@ -46,7 +46,7 @@ func (w *world) cleanNodes(ctx context.Context) error {
 	if len(left) > 0 {
 		return leaked("Fairlead", left)
 	}
-	w.say("nodes: fairlead-node cleanup has left them as they were")
+	w.Say("nodes: fairlead-node cleanup has left them as they were")
 	return nil
 }
 
@@ -116,38 +116,31 @@ func gone(before, after netlab.State) []string {
 // stopNodes stops what runs on the nodes; what does not run is stopped
 // already.
 func (w *world) stopNodes() error {
-	var running []*program
+	var running []*harness.Process
 	for _, node := range w.nodes {
-		for _, p := range []*program{node.daemon, node.runner} {
-			if p != nil && p.cmd.Process != nil {
+		for _, p := range []*harness.Process{node.daemon, node.runner} {
+			if p != nil {
 				running = append(running, p)
 			}
 		}
 		node.daemon, node.runner = nil, nil
 	}
-	return stopAll(running...)
+	return harness.StopAll(running...)
 }
 
 func (w *world) stopController() error {
-	if w.control == nil || w.control.cmd.Process == nil {
+	if w.control == nil {
 		return nil
 	}
 	defer func() { w.control = nil }()
-	return w.control.stop()
+	return w.control.Stop()
 }
 
 // cleanNode takes Fairlead off a node, as its operator would.
 func (w *world) cleanNode(ctx context.Context, node *labNode) error {
-	cleanup, err := w.crew.command("cleanup-"+node.Name, filepath.Join(w.Bin, "fairlead-node"), "cleanup", "--cni", "--config", node.configFile())
+	_, err := w.crew.Run(ctx, node.Do, filepath.Join(w.Bin, "fairlead-node"), "cleanup", "--cni", "--config", node.configFile())
 	if err != nil {
-		return err
-	}
-	if err := node.Start(cleanup.cmd); err != nil {
 		return fmt.Errorf("clean %s: %w", node.kubeName, err)
-	}
-	defer context.AfterFunc(ctx, func() { _ = cleanup.cmd.Process.Kill() })()
-	if err := cleanup.cmd.Wait(); err != nil {
-		return fmt.Errorf("clean %s: %w", node.kubeName, errors.Join(err, errors.New(tail(cleanup.log, maxWarnings))))
 	}
 	return nil
 }

@@ -35,7 +35,7 @@ func (w *world) retireNodes(ctx context.Context) error {
 			errs = append(errs, w.remove(ctx, &pods.Items[i], client.GracePeriodSeconds(0), client.Preconditions{UID: &uid}))
 		}
 	}
-	errs = append(errs, w.kube.await(ctx, "the attachments to go", w.reporter, w.attachmentsGone))
+	errs = append(errs, w.kube.await(ctx, "the attachments to go", w.Reporter, w.attachmentsGone))
 	if err := errors.Join(errs...); err != nil {
 		return err
 	}
@@ -62,7 +62,7 @@ func (w *world) leaveCluster(ctx context.Context) error {
 	if !w.joined {
 		return nil
 	}
-	w.say("removing everything from the cluster")
+	w.Say("removing everything from the cluster")
 	var errs []error
 	errs = append(errs, w.retireNodes(ctx), w.stopNodes(), w.stopController())
 	for _, node := range w.nodes {
@@ -83,7 +83,7 @@ func (w *world) leaveCluster(ctx context.Context) error {
 	for _, name := range w.crds {
 		errs = append(errs, w.remove(ctx, &apiextensionsv1.CustomResourceDefinition{ObjectMeta: metav1.ObjectMeta{Name: name}}))
 	}
-	errs = append(errs, w.kube.await(ctx, "the namespace to go", w.reporter, func(ctx context.Context) (string, bool, error) {
+	errs = append(errs, w.kube.await(ctx, "the namespace to go", w.Reporter, func(ctx context.Context) (string, bool, error) {
 		err := w.kube.Get(ctx, client.ObjectKeyFromObject(namespace), namespace)
 		return "it is being removed", apierrors.IsNotFound(err), client.IgnoreNotFound(err)
 	}))

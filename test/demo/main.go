@@ -4,10 +4,9 @@
 // the end nothing left. `make demo` builds and runs it.
 //
 // The program that the user starts, the outer one, checks what the machine
-// lacks and then executes itself again as the inner one, in a PID, a mount and
-// a network namespace of its own. Everything happens there, so that all of it
-// is gone with the inner program, however that ends; the outer one makes sure
-// that the machine is as it was.
+// lacks and then executes itself again in namespaces of its own, where
+// everything happens (test/harness). Last it makes sure that the machine is as
+// it was.
 package main
 
 import (
@@ -20,14 +19,13 @@ import (
 	"os"
 	"path/filepath"
 	"time"
+
+	"fairlead.dev/fairlead/test/harness"
 )
 
-// innerCommand is the first argument of the inner program.
-const innerCommand = "inner-program-of-the-demo"
-
 func main() {
-	if len(os.Args) == 3 && os.Args[1] == innerCommand {
-		os.Exit(inner(os.Args[2], os.Stdout, os.Stderr))
+	if code, inside := harness.Inside(inner); inside {
+		os.Exit(code)
 	}
 	os.Exit(outer(os.Args[1:], os.Stdout, os.Stderr))
 }
@@ -85,21 +83,17 @@ type plan struct {
 	ID string
 	// Start is when the user started the demo.
 	Start time.Time
-	// Work is a directory for everything; it goes at the end, but for logs.
-	Work string
+	harness.Work
 	// IPv4Only says that this kernel has no IPv6.
 	IPv4Only bool
 }
 
-func (p plan) logs() string     { return filepath.Join(p.Work, "logs") }
-func (p plan) kubelab() string  { return filepath.Join(p.Work, "kubelab") }
-func (p plan) run() string      { return filepath.Join(p.Work, "run") }
-func (p plan) planFile() string { return filepath.Join(p.Work, "plan.json") }
-func (p plan) doneFile() string { return filepath.Join(p.Work, "done.json") }
+// doneFile has the outcome.
+func (p plan) doneFile() string { return p.Path("done.json") }
 
 // apiSocket is where the outer program passes requests on to the user's
 // cluster, with the user's credentials: the inner one has no way there.
-func (p plan) apiSocket() string { return filepath.Join(p.Work, "api.sock") }
+func (p plan) apiSocket() string { return p.Path("api.sock") }
 
 // outcome is what the inner program achieved, on success only.
 type outcome struct {
@@ -110,14 +104,4 @@ func newID() string {
 	var raw [3]byte
 	_, _ = rand.Read(raw[:]) // never fails, see crypto/rand
 	return hex.EncodeToString(raw[:])
-}
-
-// reporter prints progress with the time since the start.
-type reporter struct {
-	out   io.Writer
-	start time.Time
-}
-
-func (r reporter) say(format string, args ...any) {
-	_, _ = fmt.Fprintf(r.out, "[%5.1fs] %s\n", time.Since(r.start).Seconds(), fmt.Sprintf(format, args...))
 }

@@ -54,7 +54,7 @@ func (w *world) install(ctx context.Context) error {
 		}
 		w.crds = append(w.crds, crd.Name)
 	}
-	if err := w.kube.await(ctx, "the CRDs", w.reporter, served(w.kube, crds)); err != nil {
+	if err := w.kube.await(ctx, "the CRDs", w.Reporter, served(w.kube, crds)); err != nil {
 		return err
 	}
 	objects := []client.Object{
@@ -82,8 +82,8 @@ func (w *world) install(ctx context.Context) error {
 	if err != nil {
 		return err
 	}
-	w.say("installed the CRDs and the pool %s: %s", w.poolName(), strings.Join(w.ranges(), ", "))
-	return w.kube.await(ctx, "the namespace's service account", w.reporter, w.serviceAccountThere)
+	w.Say("installed the CRDs and the pool %s: %s", w.poolName(), strings.Join(w.ranges(), ", "))
+	return w.kube.await(ctx, "the namespace's service account", w.Reporter, w.serviceAccountThere)
 }
 
 // served waits until the API server knows the kinds and answers for them: the

@@ -36,7 +36,7 @@ func (w *world) pingAll(ctx context.Context, pods []podRow) (outcome, error) {
 	if w.IPv4Only {
 		families = "IPv4"
 	}
-	w.say("every pod pings every pod, %s", families)
+	w.Say("every pod pings every pod, %s", families)
 	results := make([]pingResult, len(pods))
 	var pinging sync.WaitGroup
 	turn := make(chan struct{}, pingersMost)
@@ -56,7 +56,7 @@ func (w *world) pingAll(ctx context.Context, pods []podRow) (outcome, error) {
 			failures = append(failures, pods[i].name+" -> "+failure)
 		}
 	}
-	w.say("pings: %d of %d answered", out.Pings, out.Pairs)
+	w.Say("pings: %d of %d answered", out.Pings, out.Pairs)
 	if err := ctx.Err(); err != nil {
 		return out, context.Cause(ctx)
 	}

@@ -50,11 +50,11 @@ func (w *world) runPods(ctx context.Context) ([]podRow, error) {
 		return nil, err
 	}
 	created := time.Now()
-	w.say("created %d pods; the scheduler spreads them over the nodes", w.Pods)
-	if err := w.kube.await(ctx, "the pods", w.reporter, w.podsRunning); err != nil {
+	w.Say("created %d pods; the scheduler spreads them over the nodes", w.Pods)
+	if err := w.kube.await(ctx, "the pods", w.Reporter, w.podsRunning); err != nil {
 		return nil, errors.Join(err, w.warnings(ctx))
 	}
-	w.say("all %d pods run, %.1f s after the last was created", w.Pods, time.Since(created).Seconds())
+	w.Say("all %d pods run, %.1f s after the last was created", w.Pods, time.Since(created).Seconds())
 	rows, err := w.rows(ctx)
 	if err != nil {
 		return nil, err
@@ -178,7 +178,7 @@ func (w *world) rows(ctx context.Context) ([]podRow, error) {
 }
 
 func (w *world) printRunning(rows []podRow) error {
-	table := tabwriter.NewWriter(w.out, 0, 8, 3, ' ', 0)
+	table := tabwriter.NewWriter(w.Out, 0, 8, 3, ' ', 0)
 	_, _ = fmt.Fprintf(table, "\nPOD\tNODE\tADDRESSES\tADD (ms)\n")
 	for _, row := range rows {
 		_, _ = fmt.Fprintf(table, "%s\t%s\t%s\t%.1f\n", row.name, row.node.kubeName, words(row.addresses), row.addMS)
@@ -203,11 +203,11 @@ func (w *world) removePods(ctx context.Context, rows []podRow) error {
 		return fmt.Errorf("delete the pods: %w", err)
 	}
 	started := time.Now()
-	w.say("deleted all pods")
-	if err := w.kube.await(ctx, "everything to be given back", w.reporter, w.allReturned(rows)); err != nil {
+	w.Say("deleted all pods")
+	if err := w.kube.await(ctx, "everything to be given back", w.Reporter, w.allReturned(rows)); err != nil {
 		return errors.Join(err, w.warnings(ctx))
 	}
-	w.say("everything is given back after %.1f s: no pod, no PodAttachment, no finalizer, no address in use", time.Since(started).Seconds())
+	w.Say("everything is given back after %.1f s: no pod, no PodAttachment, no finalizer, no address in use", time.Since(started).Seconds())
 	if err := w.printReturned(ctx, rows); err != nil {
 		return err
 	}
@@ -217,7 +217,7 @@ func (w *world) removePods(ctx context.Context, rows []podRow) error {
 	if err := w.retireNodes(ctx); err != nil {
 		return err
 	}
-	return w.kube.await(ctx, "all addresses", w.reporter, w.poolEmpty)
+	return w.kube.await(ctx, "all addresses", w.Reporter, w.poolEmpty)
 }
 
 // allReturned waits for what the pods had, and with a control plane of our own
@@ -301,7 +301,7 @@ func (w *world) printReturned(ctx context.Context, rows []podRow) error {
 			}
 		}
 	}
-	table := tabwriter.NewWriter(w.out, 0, 8, 3, ' ', 0)
+	table := tabwriter.NewWriter(w.Out, 0, 8, 3, ' ', 0)
 	_, _ = fmt.Fprintf(table, "\nPOD\tNODE\tADDRESSES\tDEL (ms)\n")
 	for _, row := range rows {
 		var returned []string

@@ -6,12 +6,12 @@ import (
 	"errors"
 	"fmt"
 	"os"
-	"path/filepath"
 	"strconv"
 	"strings"
 
 	"golang.org/x/sys/unix"
 
+	"fairlead.dev/fairlead/test/harness"
 	"fairlead.dev/fairlead/test/netlab"
 )
 
@@ -73,14 +73,7 @@ func programLacks(s settings) []string {
 	if s.Kubeconfig == "" {
 		programs = append(programs, "kubelab")
 	}
-	var lacks []string
-	for _, name := range programs {
-		info, err := os.Stat(filepath.Join(s.Bin, name))
-		if err != nil || !info.Mode().IsRegular() || info.Mode()&0o111 == 0 {
-			lacks = append(lacks, fmt.Sprintf("the program %s in %s: make bin/%s, or name its directory with --bin", name, s.Bin, name))
-		}
-	}
-	return lacks
+	return harness.MissingPrograms(s.Bin, programs...)
 }
 
 func resourceLacks(s settings) []string {

@@ -1,11 +1,8 @@
 package main
 
 import (
-	"bufio"
 	"context"
-	"errors"
 	"fmt"
-	"io"
 	"net"
 	"net/netip"
 	"os"
@@ -16,22 +13,23 @@ import (
 	clientcmdapi "k8s.io/client-go/tools/clientcmd/api"
 	"sigs.k8s.io/yaml"
 
+	"fairlead.dev/fairlead/test/harness"
 	"fairlead.dev/fairlead/test/netlab"
 )
 
 // world is all that exists while the demo runs.
 type world struct {
 	plan
-	reporter
-	crew *crew
+	harness.Reporter
+	crew *harness.Crew
 
 	lab     *netlab.Lab
 	nodes   []*labNode
 	kube    *kube
-	control *program // the controller
-	crds    []string // those that were not there before
-	joined  bool     // something of ours may be in the cluster
-	retired bool     // its nodes and their pods are gone from the cluster
+	control *harness.Process // the controller
+	crds    []string         // those that were not there before
+	joined  bool             // something of ours may be in the cluster
+	retired bool             // its nodes and their pods are gone from the cluster
 }
 
 // labNode is one node.
@@ -43,8 +41,8 @@ type labNode struct {
 	// dir holds everything of the node, on tmpfs.
 	dir      string
 	baseline netlab.State
-	daemon   *program
-	runner   *program
+	daemon   *harness.Process
+	runner   *harness.Process
 }
 
 func (n *labNode) stateDir() string   { return filepath.Join(n.dir, "fairlead") }
@@ -62,7 +60,7 @@ func (w *world) build(ctx context.Context) error {
 		return err
 	}
 	for i, machine := range w.lab.Nodes {
-		node := &labNode{Machine: machine, kubeName: machine.Name, dir: filepath.Join(w.run(), machine.Name)}
+		node := &labNode{Machine: machine, kubeName: machine.Name, dir: filepath.Join(w.Tmpfs(), machine.Name)}
 		if w.Kubeconfig != "" {
 			node.kubeName = fmt.Sprintf("demo-%s-%d", w.ID, i+1)
 		}
@@ -76,7 +74,7 @@ func (w *world) build(ctx context.Context) error {
 		}
 		w.nodes = append(w.nodes, node)
 	}
-	w.say("%d nodes on one link: %s", w.Nodes, strings.Join(nodeWords(w.lab.Nodes), ", "))
+	w.Say("%d nodes on one link: %s", w.Nodes, strings.Join(nodeWords(w.lab.Nodes), ", "))
 	if w.Kubeconfig != "" {
 		return w.reachCluster(ctx)
 	}
@@ -93,58 +91,18 @@ func nodeWords(machines []*netlab.Machine) []string {
 
 // startControlPlane runs a Kubernetes of our own on the switch.
 func (w *world) startControlPlane(ctx context.Context) error {
-	dir := w.kubelab()
-	lab, err := w.crew.command("kubelab", filepath.Join(w.Bin, "kubelab"), "up",
-		"--dir", dir, "--nodes", fmt.Sprint(w.Nodes), "--bind", w.lab.Switch.V4.Addr().String())
-	if err != nil {
-		return err
-	}
-	lab.cmd.Stdout = nil
-	stdout, err := lab.cmd.StdoutPipe()
-	if err != nil {
-		return fmt.Errorf("start kubelab: %w", err)
-	}
-	if err := w.crew.start(w.lab.Switch.Namespace, lab); err != nil {
-		return err
-	}
-	w.say("Kubernetes is starting: etcd, API server, scheduler, controller manager")
-	server, kubeconfig, err := awaitKubelab(ctx, stdout)
+	w.Say("Kubernetes is starting: etcd, API server, scheduler, controller manager")
+	plane, err := w.crew.StartKubernetes(ctx, w.lab.Switch.Do, filepath.Join(w.Bin, "kubelab"),
+		"--dir", w.Kubelab(), "--nodes", fmt.Sprint(w.Nodes), "--bind", w.lab.Switch.V4.Addr().String())
 	if err != nil {
 		return err
 	}
 	for _, node := range w.nodes {
-		node.kubeconfig = filepath.Join(dir, node.kubeName+".kubeconfig")
+		node.kubeconfig = filepath.Join(w.Kubelab(), node.kubeName+".kubeconfig")
 	}
-	w.say("Kubernetes is ready at %s", server)
-	w.kube, err = connect(kubeconfig)
+	w.Say("Kubernetes is ready at %s", plane.Server)
+	w.kube, err = connect(plane.Kubeconfig)
 	return err
-}
-
-// awaitKubelab reads the line that kubelab prints when it is ready.
-func awaitKubelab(ctx context.Context, stdout io.Reader) (server, kubeconfig string, err error) {
-	lines := make(chan string, 1)
-	go func() {
-		line, _ := bufio.NewReader(stdout).ReadString('\n')
-		lines <- line
-	}()
-	select {
-	case <-ctx.Done():
-		return "", "", context.Cause(ctx)
-	case line := <-lines:
-		for field := range strings.FieldsSeq(line) {
-			if value, ok := strings.CutPrefix(field, "server="); ok {
-				server = value
-			}
-			if value, ok := strings.CutPrefix(field, "kubeconfig="); ok {
-				kubeconfig = value
-			}
-		}
-	}
-	if server == "" || kubeconfig == "" {
-		<-ctx.Done() // it ended, and its end says why
-		return "", "", context.Cause(ctx)
-	}
-	return server, kubeconfig, nil
 }
 
 // reachCluster makes the user's cluster reachable from the switch and the
@@ -160,7 +118,7 @@ func (w *world) reachCluster(ctx context.Context) error {
 		err := netlab.Forward(forward, listener, func(ctx context.Context) (net.Conn, error) {
 			return (&net.Dialer{}).DialContext(ctx, "unix", w.apiSocket())
 		})
-		w.crew.failed(err)
+		w.crew.Failed(err)
 	}()
 	const name = "demo"
 	cfg := clientcmdapi.NewConfig()
@@ -168,14 +126,14 @@ func (w *world) reachCluster(ctx context.Context) error {
 	cfg.AuthInfos[name] = &clientcmdapi.AuthInfo{}
 	cfg.Contexts[name] = &clientcmdapi.Context{Cluster: name, AuthInfo: name}
 	cfg.CurrentContext = name
-	kubeconfig := filepath.Join(w.run(), "kubeconfig")
+	kubeconfig := filepath.Join(w.Tmpfs(), "kubeconfig")
 	if err := clientcmd.WriteToFile(*cfg, kubeconfig); err != nil {
 		return fmt.Errorf("write the kubeconfig: %w", err)
 	}
 	for _, node := range w.nodes {
 		node.kubeconfig = kubeconfig
 	}
-	w.say("using the cluster of %s", w.Kubeconfig)
+	w.Say("using the cluster of %s", w.Kubeconfig)
 	w.kube, err = connect(kubeconfig)
 	return err
 }
@@ -191,11 +149,11 @@ func (w *world) startFairlead(ctx context.Context) error {
 			return err
 		}
 	}
-	w.say("fairlead-controller runs, and fairlead-node on each node")
-	if err := w.kube.await(ctx, "the nodes", w.reporter, w.nodesReady); err != nil {
+	w.Say("fairlead-controller runs, and fairlead-node on each node")
+	if err := w.kube.await(ctx, "the nodes", w.Reporter, w.nodesReady); err != nil {
 		return err
 	}
-	w.say("all nodes are ready")
+	w.Say("all nodes are ready")
 	return nil
 }
 
@@ -208,16 +166,19 @@ func (w *world) startController() error {
 	if w.Kubeconfig != "" {
 		cfg["nodeSelector"] = map[string]any{"matchLabels": map[string]any{demoLabel: w.ID}}
 	}
-	file := filepath.Join(w.run(), "controller.yaml")
+	file := filepath.Join(w.Tmpfs(), "controller.yaml")
 	if err := writeYAML(file, cfg); err != nil {
 		return err
 	}
-	controller, err := w.crew.command("fairlead-controller", filepath.Join(w.Bin, "fairlead-controller"), "--config", file, "-v", "1")
+	controller, err := w.crew.Command("fairlead-controller", filepath.Join(w.Bin, "fairlead-controller"), "--config", file, "-v", "1")
 	if err != nil {
 		return err
 	}
+	if err := w.crew.Start(w.lab.Switch.Do, controller); err != nil {
+		return err
+	}
 	w.control = controller
-	return w.crew.start(w.lab.Switch.Namespace, controller)
+	return nil
 }
 
 func (w *world) startNode(node *labNode) error {
@@ -232,10 +193,14 @@ func (w *world) startNode(node *labNode) error {
 	if err != nil {
 		return err
 	}
-	daemon, err := w.crew.command("fairlead-node-"+node.Name, filepath.Join(w.Bin, "fairlead-node"), "run", "--config", node.configFile(), "-v", "1")
+	daemon, err := w.crew.Command("fairlead-node-"+node.Name, filepath.Join(w.Bin, "fairlead-node"), "run", "--config", node.configFile(), "-v", "1")
 	if err != nil {
 		return err
 	}
+	if err := w.crew.Start(node.Do, daemon); err != nil {
+		return err
+	}
+	node.daemon = daemon
 	args := []string{
 		"--kubeconfig", node.kubeconfig, "--node", node.kubeName,
 		"--cni-bin-dir", node.binDir(), "--cni-conf-dir", node.confDir(),
@@ -245,12 +210,15 @@ func (w *world) startNode(node *labNode) error {
 	if w.Kubeconfig != "" {
 		args = append(args, "--node-labels", demoLabel+"="+w.ID, "--register-with-taints", demoLabel+"="+w.ID+":NoSchedule")
 	}
-	runner, err := w.crew.command("podrunner-"+node.Name, filepath.Join(w.Bin, "podrunner"), args...)
+	runner, err := w.crew.Command("podrunner-"+node.Name, filepath.Join(w.Bin, "podrunner"), args...)
 	if err != nil {
 		return err
 	}
-	node.daemon, node.runner = daemon, runner
-	return errors.Join(w.crew.start(node.Namespace, daemon), w.crew.start(node.Namespace, runner))
+	if err := w.crew.Start(node.Do, runner); err != nil {
+		return err
+	}
+	node.runner = runner
+	return nil
 }
 
 func writeYAML(path string, value any) error {

@@ -1,0 +1,86 @@
+package harness
+
+import (
+	"encoding/json"
+	"errors"
+	"fmt"
+	"io"
+	"os"
+	"os/exec"
+	"os/signal"
+	"runtime"
+	"syscall"
+)
+
+// ErrInterrupted says that the user wanted no more, and that nothing else went
+// wrong.
+var ErrInterrupted = errors.New("interrupted; everything is removed")
+
+// Enter executes this program again in namespaces of its own, for which its main
+// calls Inside, and waits for its end. plan goes there as JSON, and what is
+// printed there comes to out. It returns why the work failed there.
+//
+// A signal asks it to end in order, a second one ends it at once, with all that
+// it started.
+func (w Work) Enter(plan any, out io.Writer) error {
+	raw, err := json.Marshal(plan)
+	if err != nil {
+		return fmt.Errorf("encode the plan: %w", err)
+	}
+	if err := os.WriteFile(w.planFile(), raw, 0o600); err != nil {
+		return err
+	}
+	self, err := os.Executable()
+	if err != nil {
+		return fmt.Errorf("find this program's own executable: %w", err)
+	}
+	signals := make(chan os.Signal, 2)
+	signal.Notify(signals, os.Interrupt, syscall.SIGTERM, syscall.SIGHUP)
+	defer signal.Stop(signals)
+
+	// Pdeathsig follows the thread that starts the process.
+	runtime.LockOSThread()
+	defer runtime.UnlockOSThread()
+	cmd := exec.Command(self, initCommand, string(w))
+	cmd.Stdout, cmd.Stderr = out, out
+	cmd.SysProcAttr = &syscall.SysProcAttr{
+		Cloneflags: syscall.CLONE_NEWPID | syscall.CLONE_NEWNS | syscall.CLONE_NEWNET,
+		Pdeathsig:  syscall.SIGKILL,
+		Setsid:     true, // Ctrl-C reaches the outer program alone, which passes it on
+	}
+	if err := cmd.Start(); err != nil {
+		return fmt.Errorf("start the inner program: %w", err)
+	}
+	ended := make(chan error, 1)
+	go func() { ended <- cmd.Wait() }()
+	for asked := false; ; {
+		select {
+		case err := <-ended:
+			return w.reason(err, asked)
+		case received := <-signals:
+			if asked {
+				_ = cmd.Process.Kill()
+				continue
+			}
+			asked = true
+			_, _ = fmt.Fprintf(out, "\n%v: cleaning up; once more to end at once\n", received)
+			_ = cmd.Process.Signal(syscall.SIGTERM)
+		}
+	}
+}
+
+// reason is why the work failed, or else how the inner program ended. One that
+// was asked to end has no other reason to give.
+func (w Work) reason(err error, asked bool) error {
+	if err == nil {
+		return nil
+	}
+	reason, readErr := os.ReadFile(w.reasonFile())
+	switch {
+	case asked && (errors.Is(readErr, os.ErrNotExist) || string(reason) == ErrInterrupted.Error()):
+		return ErrInterrupted
+	case readErr != nil:
+		return fmt.Errorf("the inner program: %w", err)
+	}
+	return errors.New(string(reason))
+}

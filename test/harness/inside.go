@@ -1,0 +1,116 @@
+package harness
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"os"
+	"os/signal"
+	"syscall"
+
+	"golang.org/x/sys/unix"
+)
+
+// The first arguments of the two programs inside.
+const (
+	initCommand = "process-1-inside-of-the-namespaces"
+	workCommand = "work-inside-of-the-namespaces"
+)
+
+// Inside is for the first line of main. In a program that Enter has executed it
+// has do do the work and returns true with the exit code. The context of do ends
+// when the user wants no more; an error that do returns then is ErrInterrupted,
+// unless it wraps that beside another one.
+func Inside(do func(ctx context.Context, w Work) error) (code int, inside bool) {
+	if len(os.Args) != 3 {
+		return 0, false
+	}
+	w := Work(os.Args[2])
+	switch os.Args[1] {
+	case initCommand:
+		return w.exitCode(w.asInit()), true
+	case workCommand:
+		ctx, stop := signal.NotifyContext(context.Background(), syscall.SIGTERM)
+		defer stop()
+		err := do(ctx, w)
+		if err != nil && ctx.Err() != nil && !errors.Is(err, ErrInterrupted) {
+			err = ErrInterrupted
+		}
+		return w.exitCode(err), true
+	}
+	return 0, false
+}
+
+// errTold is an error that the outer program knows of.
+var errTold = errors.New("the reason is written")
+
+// exitCode tells the outer program why something failed.
+func (w Work) exitCode(err error) int {
+	if err == nil {
+		return 0
+	}
+	if err != errTold { //nolint:errorlint // nobody wraps it
+		if err := os.WriteFile(w.reasonFile(), []byte(err.Error()), 0o600); err != nil {
+			_, _ = fmt.Fprintln(os.Stderr, err)
+		}
+	}
+	return 1
+}
+
+// asInit is process 1 of the PID namespace. What programs leave to themselves
+// become its children, and only it may wait for them: the worker waits for its
+// own. Its end is the end of all.
+func (w Work) asInit() error {
+	signals := make(chan os.Signal, 2)
+	signal.Notify(signals, syscall.SIGTERM)
+	if err := w.settleIn(); err != nil {
+		return err
+	}
+	self, err := os.Executable()
+	if err != nil {
+		return err
+	}
+	worker, err := syscall.ForkExec(self, []string{self, workCommand, string(w)}, &syscall.ProcAttr{
+		Files: []uintptr{0, 1, 2}, Env: os.Environ(),
+	})
+	if err != nil {
+		return fmt.Errorf("start the worker: %w", err)
+	}
+	go func() {
+		for range signals {
+			_ = syscall.Kill(worker, syscall.SIGTERM)
+		}
+	}()
+	for {
+		var status syscall.WaitStatus
+		pid, err := syscall.Wait4(-1, &status, 0, nil)
+		switch {
+		case errors.Is(err, syscall.EINTR):
+		case err != nil:
+			return fmt.Errorf("wait for the worker: %w", err)
+		case pid != worker:
+		case status.Signaled():
+			return fmt.Errorf("the inner program: %v", status.Signal())
+		case status.ExitStatus() == 0:
+			return nil
+		default:
+			return errTold
+		}
+	}
+}
+
+// settleIn makes the mount namespace private, with the processes of our own PID
+// namespace in /proc, and a tmpfs.
+func (w Work) settleIn() error {
+	if err := unix.Mount("", "/", "", unix.MS_REC|unix.MS_PRIVATE, ""); err != nil {
+		return fmt.Errorf("make the mounts private: %w", err)
+	}
+	if err := unix.Mount("proc", "/proc", "proc", unix.MS_NOSUID|unix.MS_NODEV|unix.MS_NOEXEC, ""); err != nil {
+		return fmt.Errorf("mount /proc: %w", err)
+	}
+	// Whoever cannot enter the work directory cannot reach it either.
+	if err := unix.Mount("tmpfs", w.Tmpfs(), "tmpfs", 0, "mode=0755"); err != nil {
+		return fmt.Errorf("mount a tmpfs at %s: %w", w.Tmpfs(), err)
+	}
+	return nil
+}

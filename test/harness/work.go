@@ -1,0 +1,141 @@
+// Package harness runs a program that needs a machine to itself, and leaves the
+// machine as it was. The demo, the bench and the end-to-end test share it.
+//
+// The program that the user starts, the outer one, makes a work directory and
+// executes itself again in a PID, a mount and a network namespace of its own:
+// as process 1 there, and as its child, which does the work and starts others
+// (Crew). With process 1 all of it is gone, however it ends.
+package harness
+
+import (
+	"encoding/json"
+	"errors"
+	"fmt"
+	"io"
+	"os"
+	"path/filepath"
+	"strings"
+)
+
+// Work is the directory of a run, as an absolute path. Everything that the run
+// writes is in it; it goes at the end, but for logs that are kept.
+type Work string
+
+// NewWork makes the work directory of a program, with its directories for logs
+// and for the tmpfs, and with more of the names in dirs.
+func NewWork(program string, dirs ...string) (Work, error) {
+	dir, err := os.MkdirTemp("", "fairlead-"+program+"-")
+	if err != nil {
+		return "", fmt.Errorf("make a work directory: %w", err)
+	}
+	w := Work(dir)
+	for _, dir := range append([]string{w.Logs(), w.Tmpfs()}, w.paths(dirs)...) {
+		if err := os.Mkdir(dir, 0o700); err != nil {
+			return "", errors.Join(fmt.Errorf("prepare the work directory: %w", err), os.RemoveAll(string(w)))
+		}
+	}
+	return w, nil
+}
+
+// Path is where something in the work directory is.
+func (w Work) Path(name string) string { return filepath.Join(string(w), name) }
+
+func (w Work) paths(names []string) []string {
+	var out []string
+	for _, name := range names {
+		out = append(out, w.Path(name))
+	}
+	return out
+}
+
+// Logs is the directory of the logs.
+func (w Work) Logs() string { return w.Path("logs") }
+
+// Tmpfs is where a tmpfs is mounted inside: for what must not outlive a boot.
+func (w Work) Tmpfs() string { return w.Path("run") }
+
+// Kubelab is where the control plane keeps what it has.
+func (w Work) Kubelab() string { return w.Path("kubelab") }
+
+func (w Work) planFile() string   { return w.Path("plan.json") }
+func (w Work) reasonFile() string { return w.Path("reason") }
+
+// ReadPlan decodes into plan, which is a pointer, what the outer program handed
+// to Enter.
+func (w Work) ReadPlan(plan any) error {
+	raw, err := os.ReadFile(w.planFile())
+	if err == nil {
+		err = json.Unmarshal(raw, plan)
+	}
+	if err != nil {
+		return fmt.Errorf("read the plan: %w", err)
+	}
+	return nil
+}
+
+// Close removes the directory. Of a run that failed, or when keepLogs asks for
+// it, the logs stay, and their place is named: in the error, or else on out.
+// runErr is how the run ended, and is part of what Close returns; the
+// ErrInterrupted of a run of which nothing is left stays just that.
+func (w Work) Close(runErr error, keepLogs bool, out io.Writer) error {
+	failed := runErr != nil && runErr != ErrInterrupted //nolint:errorlint // joined with another error it is a failure
+	if err := w.remove(keepLogs || failed); err != nil {
+		runErr, failed = errors.Join(runErr, err), true
+	}
+	switch {
+	case failed:
+		return fmt.Errorf("%w\nlogs: %s", runErr, w.Logs())
+	case keepLogs:
+		_, _ = fmt.Fprintf(out, "logs: %s\n", w.Logs())
+	}
+	return runErr
+}
+
+// remove removes the directory, all of it or all but the logs.
+func (w Work) remove(keepLogs bool) error {
+	if !keepLogs {
+		return os.RemoveAll(string(w))
+	}
+	// Kubernetes logs into its own directory.
+	err := os.Rename(filepath.Join(w.Kubelab(), "kubelab.log"), filepath.Join(w.Logs(), "kubernetes.log"))
+	if errors.Is(err, os.ErrNotExist) {
+		err = nil
+	}
+	entries, readErr := os.ReadDir(string(w))
+	errs := []error{err, readErr}
+	for _, entry := range entries {
+		if path := w.Path(entry.Name()); path != w.Logs() {
+			errs = append(errs, os.RemoveAll(path))
+		}
+	}
+	return errors.Join(errs...)
+}
+
+// Left lists what of the run is on this machine outside of its namespaces:
+// mounts in the work directory, and processes whose command line names it.
+func (w Work) Left() ([]string, error) {
+	mounts, err := os.ReadFile("/proc/self/mountinfo")
+	if err != nil {
+		return nil, fmt.Errorf("look at this machine: %w", err)
+	}
+	var left []string
+	for line := range strings.Lines(string(mounts)) {
+		if strings.Contains(line, string(w)) {
+			left = append(left, "mount "+strings.TrimSpace(line))
+		}
+	}
+	files, err := filepath.Glob("/proc/[0-9]*/cmdline")
+	if err != nil {
+		return nil, err
+	}
+	for _, file := range files {
+		raw, err := os.ReadFile(file)
+		if err != nil {
+			continue // it ended in this moment
+		}
+		if line := strings.ReplaceAll(string(raw), "\x00", " "); strings.Contains(line, string(w)) {
+			left = append(left, "process "+filepath.Base(filepath.Dir(file))+" "+strings.TrimSpace(line))
+		}
+	}
+	return left, nil
+}
