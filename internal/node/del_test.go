@@ -10,7 +10,6 @@ import (
 	"time"
 
 	"k8s.io/apimachinery/pkg/api/meta"
-	"k8s.io/apimachinery/pkg/types"
 
 	"fairlead.dev/fairlead/api/v1alpha1"
 	"fairlead.dev/fairlead/internal/cniproto"
@@ -137,49 +136,6 @@ func TestDelWithoutRoomForItsRecord(t *testing.T) {
 	})
 }
 
-// A DEL that comes while ADD is at any of its steps cancels it, and nothing is
-// left; an ADD that comes after it is refused.
-func TestDelDuringAdd(t *testing.T) {
-	steps := []string{"wait", "attach eth0", "attached eth0", "attach net1", "attached net1"}
-	for _, step := range steps {
-		t.Run(step, func(t *testing.T) {
-			inWorld(t, func(w *world) {
-				t := w.t
-				var key types.NamespacedName
-				if step != "wait" {
-					key = w.pod("p", "u1", "eth0", "net1")
-				}
-				w.kernel.setHook(func(ctx context.Context, s, what string) error {
-					if s+" "+what == step {
-						<-ctx.Done()
-					}
-					return nil
-				})
-				added := make(chan error, 1)
-				go func() {
-					_, err := w.add("c1", "p", "u1")
-					added <- err
-				}()
-				settle()
-				if err := w.del("c1"); err != nil {
-					t.Fatalf("DEL: %v", err)
-				}
-				wantCode(t, <-added, cniproto.CodeUnknownContainer, "deleted")
-				settle()
-				w.wantLinks()
-				w.wantRecords()
-				_, err := w.add("c1", "p", "u1")
-				wantCode(t, err, cniproto.CodeUnknownContainer, "deleted")
-				w.wantLinks()
-				w.wantRecords()
-				if step != "wait" {
-					w.wantWrites(key)
-				}
-			})
-		})
-	}
-}
-
 func TestDelBeforeAdd(t *testing.T) {
 	inWorld(t, func(w *world) {
 		t := w.t
@@ -192,18 +148,5 @@ func TestDelBeforeAdd(t *testing.T) {
 		w.mustAdd("c2", "p", "u1") // the runtime's next try
 		w.wantLinks("c2/eth0")
 		w.wantWrites(key, "Attached/c2")
-	})
-}
-
-// The runtime gave up: its plugin was killed and the connection closed.
-func TestAddEndsWithItsRequest(t *testing.T) {
-	inWorld(t, func(w *world) {
-		t := w.t
-		ctx, cancel := context.WithCancel(context.Background())
-		time.AfterFunc(time.Second/2, cancel)
-		w.kernel.namespace(w.netns("c1"))
-		_, err := w.daemon.verbs.Handle(ctx, request(cniproto.VerbAdd, "c1", w.netns("c1"), "p", "u1"))
-		wantCode(t, err, cniproto.CodeTryAgainLater)
-		w.wantRecords()
 	})
 }

@@ -22,8 +22,8 @@ import (
 )
 
 // hook is called at each step of a fake, named "attach", "attached" (after it),
-// "detach", "detached", "enter", "links", "patch", "patched", with what it is
-// about. An error fails the step; it may block, or end the goroutine as a kill
+// "detach", "detached", "enter", "links", "patch", "patched", "filter", "forget",
+// with what it is about. An error fails the step; it may block, or end the goroutine as a kill
 // of the daemon would.
 type hook func(ctx context.Context, step, what string) error
 

@@ -2,6 +2,8 @@ package node
 
 import (
 	"context"
+	"errors"
+	"fmt"
 	"net/netip"
 	"sync/atomic"
 	"time"
@@ -145,6 +147,9 @@ func (f *firewall) opened(ctx context.Context, rec *record) error {
 		return nil
 	}
 	if err := f.keeper.Wait(ctx); err != nil {
+		if !errors.Is(context.Cause(ctx), context.DeadlineExceeded) { // a DEL came, or the runtime gave up
+			return fmt.Errorf("host ports of pod %s: %w", rec.Pod, err)
+		}
 		return because(errNotReady, "host ports of pod %s: %w", rec.Pod, err)
 	}
 	if err := f.kernel.AllowLocalhost(f.bridge); err != nil {

@@ -27,9 +27,30 @@ type fakeFilter struct {
 	fail      error
 	forgotten []netip.AddrPort
 	localhost bool
+	hook      hook
 }
 
-func (f *fakeFilter) apply(_ context.Context, c nft.Change) error {
+// step calls the hook outside the lock.
+func (f *fakeFilter) step(ctx context.Context, step string) error {
+	f.mu.Lock()
+	h := f.hook
+	f.mu.Unlock()
+	if h == nil {
+		return nil
+	}
+	return h(ctx, step, "")
+}
+
+func (f *fakeFilter) setHook(h hook) {
+	f.mu.Lock()
+	defer f.mu.Unlock()
+	f.hook = h
+}
+
+func (f *fakeFilter) apply(ctx context.Context, c nft.Change) error {
+	if err := f.step(ctx, "filter"); err != nil {
+		return err
+	}
 	f.mu.Lock()
 	defer f.mu.Unlock()
 	if f.fail != nil {
@@ -58,7 +79,10 @@ func (f *fakeFilter) WatchTables(ctx context.Context, _ string, _ func(uint32)) 
 	return nil
 }
 
-func (f *fakeFilter) ForgetUDP(_ context.Context, ports []netip.AddrPort) error {
+func (f *fakeFilter) ForgetUDP(ctx context.Context, ports []netip.AddrPort) error {
+	if err := f.step(ctx, "forget"); err != nil {
+		return err
+	}
 	f.mu.Lock()
 	defer f.mu.Unlock()
 	f.forgotten = append(f.forgotten, ports...)

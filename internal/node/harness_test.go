@@ -110,6 +110,7 @@ func (w *world) restart() {
 	w.stop()
 	w.kernel.setHook(nil)
 	w.api.setHook(nil)
+	w.filter.setHook(nil)
 	w.start()
 	settle()
 }

@@ -10,7 +10,6 @@ import (
 	"testing"
 	"time"
 
-	"fairlead.dev/fairlead/internal/cniproto"
 	"fairlead.dev/fairlead/internal/netdev"
 )
 
@@ -113,26 +112,6 @@ func TestKilledDuringAddHoldsTheNeverPlugged(t *testing.T) {
 		settle()
 		w.wantLinks()
 		w.wantWrites(key, "Detached/")
-	})
-}
-
-// An ADD whose record cannot be written has done nothing.
-func TestAddThatCannotBeRecorded(t *testing.T) {
-	inWorld(t, func(w *world) {
-		t := w.t
-		w.pod("p", "u1", "eth0", "net1")
-		settle()
-		dir := filepath.Join(w.dir, recordsDir)
-		if err := os.RemoveAll(dir); err != nil {
-			t.Fatal(err)
-		}
-		_, err := w.add("c1", "p", "u1")
-		wantCode(t, err, cniproto.CodeInternal)
-		w.wantLinks()
-		if err := os.Mkdir(dir, 0o700); err != nil {
-			t.Fatal(err)
-		}
-		w.mustAdd("c2", "p", "u1")
 	})
 }
 
