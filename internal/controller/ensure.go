@@ -2,9 +2,9 @@ package controller
 
 import (
 	"context"
-	"errors"
 	"fmt"
 	"slices"
+	"strings"
 
 	corev1 "k8s.io/api/core/v1"
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
@@ -52,7 +52,6 @@ func (r *Attachments) obtainAndRecord(ctx context.Context, p *corev1.Pod) error 
 	record.OwnerReferences = []metav1.OwnerReference{pod.OwnerOf(p)}
 	err = r.Client.Create(ctx, record)
 	if err != nil && !apierrors.IsAlreadyExists(err) {
-		r.marks.update(pod.UID(p), func(m *mark) { m.tried = true })
 		return fmt.Errorf("write PodAttachment %s: %w", klog.KObj(record), err)
 	}
 	r.marks.update(pod.UID(p), func(m *mark) { m.created = true })
@@ -60,8 +59,14 @@ func (r *Attachments) obtainAndRecord(ctx context.Context, p *corev1.Pod) error 
 	return nil
 }
 
-// obtain asks a driver for each interface of a pod: all or nothing.
-func (r *Attachments) obtain(ctx context.Context, p *corev1.Pod) (interfaces []v1alpha1.Interface, err error) {
+// obtain asks a driver for each interface of a pod. What it obtained before one
+// fails stays the pod's: to give it back here could take it from another leader
+// that has found it and is writing the record. The next try finds it, and the
+// record is written when all is there.
+//
+// Networks are asked in the order of their names, not in the pod's: so pods that
+// each have what the other waits for do not wait for ever.
+func (r *Attachments) obtain(ctx context.Context, p *corev1.Pod) ([]v1alpha1.Interface, error) {
 	wanted, err := r.wanted(p)
 	if err != nil || len(wanted) == 0 {
 		return nil, err
@@ -70,27 +75,30 @@ func (r *Attachments) obtain(ctx context.Context, p *corev1.Pod) (interfaces []v
 	if err != nil {
 		return nil, err
 	}
-	var taken []driver.Ref
-	defer func() {
-		if err != nil {
-			err = errors.Join(err, r.undo(ctx, p, taken))
-		}
-	}()
-	for _, w := range wanted {
+	interfaces := make([]v1alpha1.Interface, len(wanted))
+	for _, i := range byNetwork(wanted) {
+		w := wanted[i]
 		d, err := r.driverOf(w)
 		if err != nil {
 			return nil, err
 		}
 		a, err := d.Ensure(ctx, ask(p, asks, w))
-		if err == nil || len(a.Interface.Addresses) > 0 {
-			taken = append(taken, driver.Ref{Owner: ownerOf(p, w.Name), Interface: a.Interface})
-		}
 		if err != nil {
 			return nil, fmt.Errorf("interface %s on network %s: %w", w.Name, w.Network, err)
 		}
-		interfaces = append(interfaces, complete(a.Interface, w))
+		interfaces[i] = complete(a.Interface, w)
 	}
 	return interfaces, nil
+}
+
+// byNetwork are the places of interfaces in the order of their networks' names.
+func byNetwork(wanted []pod.Interface) []int {
+	places := make([]int, len(wanted))
+	for i := range places {
+		places[i] = i
+	}
+	slices.SortStableFunc(places, func(a, b int) int { return strings.Compare(wanted[a].Network, wanted[b].Network) })
+	return places
 }
 
 // wanted lists what a pod asks for. Whatever is wrong with it is ErrInvalid,
@@ -113,9 +121,18 @@ func ask(p *corev1.Pod, r driver.Request, w pod.Interface) driver.Request {
 	r.Owner, r.Network, r.Default, r.AddressOnly = ownerOf(p, w.Name), w.Network, w.Default, w.AddressOnly
 	if !w.Default {
 		r.Addresses, r.Pools, r.EachPool = w.Addresses, w.Pools, w.EachPool
-		r.Claim, r.Sticky = "", nil
+		r.Claim, r.Sticky = "", furtherClaims(r.Sticky, w.Name)
 	}
 	return r
+}
+
+// furtherClaims are those that a pod has in sticky pools for a further interface.
+func furtherClaims(byDefault map[v1alpha1.Sticky]string, iface string) map[v1alpha1.Sticky]string {
+	out := make(map[v1alpha1.Sticky]string, len(byDefault))
+	for sticky, claim := range byDefault {
+		out[sticky] = pod.ClaimOn(claim, iface)
+	}
+	return out
 }
 
 // complete adds what the network, and not its pools, says of an interface.
@@ -171,36 +188,6 @@ func known(labels map[string]string) map[string]string {
 		return map[string]string{}
 	}
 	return labels
-}
-
-// undo gives back what one failed attempt holds, so that a pod never sits on
-// half of its network while others wait for it. It first asks the API server,
-// not a cache, whether the pod has its record after all, from another leader:
-// then a node may be using it. Nor is anything given back once a create was
-// tried, for it may still come true.
-func (r *Attachments) undo(ctx context.Context, p *corev1.Pod, taken []driver.Ref) error {
-	if len(taken) == 0 || r.marks.get(pod.UID(p)).tried {
-		return nil
-	}
-	key := client.ObjectKey{Namespace: p.Namespace, Name: pod.AttachmentName(p.Name, pod.UID(p))}
-	err := r.Live.Get(ctx, key, &v1alpha1.PodAttachment{})
-	if err == nil {
-		return nil
-	}
-	if !apierrors.IsNotFound(err) {
-		return fmt.Errorf("not giving back what was obtained, it may be in use: read PodAttachment %s: %w", key, err)
-	}
-	var errs []error
-	for _, ref := range slices.Backward(taken) {
-		d, err := r.driverNamed(ref.Interface.Driver)
-		if err == nil {
-			err = d.Release(ctx, ref)
-		}
-		if err != nil {
-			errs = append(errs, fmt.Errorf("give back interface %s: %w", ref.Interface.Name, err))
-		}
-	}
-	return errors.Join(errs...)
 }
 
 // driverOf chooses the driver of an interface.

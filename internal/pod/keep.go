@@ -1,6 +1,8 @@
 package pod
 
 import (
+	"crypto/sha256"
+	"encoding/hex"
 	"fmt"
 	"net/netip"
 	"strings"
@@ -73,6 +75,18 @@ func stickyClaims(p *corev1.Pod) map[v1alpha1.Sticky]string {
 		out[v1alpha1.StickyVirtualMachine] = vm
 	}
 	return out
+}
+
+// ClaimOn names the claim of a further interface by that of whose it is, as in
+// "web-0.net1": claims that keep an address on each network are several, because
+// a claim has one address of each family. Interfaces that are not named as
+// Kubernetes names things have a hash for it.
+func ClaimOn(claim, iface string) string {
+	if len(validation.IsDNS1123Label(iface)) > 0 {
+		sum := sha256.Sum256([]byte(iface))
+		iface = "if-" + hex.EncodeToString(sum[:4])
+	}
+	return claim + "." + iface
 }
 
 func claimName(s string) bool { return len(validation.IsDNS1123Subdomain(s)) == 0 }

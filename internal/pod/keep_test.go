@@ -75,6 +75,22 @@ func TestWishesOf(t *testing.T) {
 	}
 }
 
+// Every interface of a pod has a claim of its own, of a name that Kubernetes takes.
+func TestClaimOn(t *testing.T) {
+	cases := []struct{ iface, want string }{
+		{"net1", "web-0.net1"},
+		{"eth-blue", "web-0.eth-blue"},
+		{"Net1", "web-0.if-d206d8ff"},
+		{"net_1", "web-0.if-184e6ecd"},
+		{"net1.7", "web-0.if-31f664ce"},
+	}
+	for _, tc := range cases {
+		if got := ClaimOn("web-0", tc.iface); got != tc.want || !claimName(got) {
+			t.Errorf("%s: got %q, want %q", tc.iface, got, tc.want)
+		}
+	}
+}
+
 func FuzzWishesOf(f *testing.F) {
 	for _, seed := range []string{"", "10.0.0.7,fd00::7", ",", "fe80::1%eth0", "::ffff:1.2.3.4", "10.0.0.7/32", "\x00"} {
 		f.Add(seed, "web-0")

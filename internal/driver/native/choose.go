@@ -77,12 +77,12 @@ func (d *Driver) each(ctx context.Context, r driver.Request) (driver.Attachment,
 	var whole driver.Attachment
 	parts, err := d.split(r)
 	if err != nil {
-		return whole, err
+		return driver.Attachment{}, err
 	}
 	for i, name := range r.Pools {
 		a, err := d.part(ctx, name, parts[i])
 		if err != nil {
-			return whole, fmt.Errorf("pool %s: %w", name, err)
+			return driver.Attachment{}, fmt.Errorf("pool %s: %w", name, err)
 		}
 		if i == 0 {
 			whole = a
@@ -117,7 +117,7 @@ func (d *Driver) split(r driver.Request) ([]driver.Request, error) {
 			return nil, err
 		}
 		parts[i] = r
-		parts[i].Addresses = nil
+		parts[i].Addresses, parts[i].Sticky = nil, claimsIn(r.Sticky, name)
 		for _, a := range r.Addresses {
 			if pool.Covers(a) {
 				parts[i].Addresses, placed[a] = append(parts[i].Addresses, a), true
@@ -130,6 +130,16 @@ func (d *Driver) split(r driver.Request) ([]driver.Request, error) {
 		}
 	}
 	return parts, nil
+}
+
+// claimsIn are the claims of an interface in one of several pools: a claim keeps
+// one address of each family, and each pool gives one.
+func claimsIn(sticky map[v1alpha1.Sticky]string, pool string) map[v1alpha1.Sticky]string {
+	out := make(map[v1alpha1.Sticky]string, len(sticky))
+	for kind, claim := range sticky {
+		out[kind] = claim + "." + pool
+	}
+	return out
 }
 
 // merge adds what a further pool gave.
@@ -147,6 +157,9 @@ func merge(whole *v1alpha1.Interface, more v1alpha1.Interface) {
 		}
 	}
 	whole.Routes = append(slices.Clip(whole.Routes), more.Routes...)
+	if whole.Claim == "" {
+		whole.Claim = more.Claim
+	}
 }
 
 // from obtains an interface from one pool, if that serves the pod.

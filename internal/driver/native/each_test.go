@@ -102,3 +102,34 @@ func TestRoutedPoolsAreNotForOtherPlugins(t *testing.T) {
 	d.pool("routed", v1alpha1.IPPoolSpec{Ranges: []string{"10.0.0.0/24"}, Placement: v1alpha1.PlacementPerNode})
 	d.refused(further(1, "routed"), "Invalid", "placement Shared")
 }
+
+// A claim keeps one address of each family, so an interface with addresses of
+// several pools has a claim in each that is sticky. whereabouts#138: the next pod
+// of a StatefulSet has the same addresses on its further networks too.
+func TestStickyInEachPool(t *testing.T) {
+	d := start(t, blocktest.NewAPI(), "default")
+	d.cfg.Claims = written{store: d.store}
+	d.pool("plain", v1alpha1.IPPoolSpec{Ranges: []string{"10.0.0.0/24"}})
+	d.pool("one", v1alpha1.IPPoolSpec{Ranges: []string{"10.1.0.0/24"}, Sticky: v1alpha1.StickyStatefulSet})
+	d.pool("two", v1alpha1.IPPoolSpec{Ranges: []string{"10.2.0.0/24"}, Sticky: v1alpha1.StickyStatefulSet})
+	of := func(n int) driver.Request {
+		r := further(n, "plain", "one", "two")
+		r.Sticky = map[v1alpha1.Sticky]string{v1alpha1.StickyStatefulSet: "web-0.net1"}
+		return r
+	}
+	first := d.life(of(1))
+	for _, pool := range []string{"one", "two"} {
+		has := d.store.Claimed(of(1).Namespace + "/web-0.net1." + pool)
+		if len(has) != 1 {
+			t.Errorf("of pool %s is kept %v", pool, has)
+		}
+	}
+	if want := of(1).Namespace + "/web-0.net1.one"; first.Claim != want {
+		t.Errorf("the record names claim %q, want %q", first.Claim, want)
+	}
+	d.get(further(2, "plain", "one", "two"))
+	second := d.life(of(3))
+	if first.Addresses[0] == second.Addresses[0] || first.Addresses[1] != second.Addresses[1] || first.Addresses[2] != second.Addresses[2] {
+		t.Errorf("addresses %v and then %v: want those of the sticky pools again", first.Addresses, second.Addresses)
+	}
+}
