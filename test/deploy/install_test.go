@@ -53,9 +53,10 @@ func TestInstallation(t *testing.T) {
 	})
 	t.Run("overlay", func(t *testing.T) { testOverlay(t, c) })
 	t.Run("programs", func(t *testing.T) { testPrograms(t, c) })
-	t.Run("controller", func(t *testing.T) { testController(t, c) })
 	t.Run("rights of a node", func(t *testing.T) { testNodeRights(t, c) })
 	t.Run("rights of the controller", func(t *testing.T) { testControllerRights(t, c) })
+	// Last: it makes objects.
+	t.Run("controller", func(t *testing.T) { testController(t, c) })
 
 	c.Kubectl("delete", "-f", pool)
 	c.Kubectl("delete", "--namespace", cluster.AccountNamespace, "deployment,daemonset", "--all")

@@ -2,6 +2,7 @@ package deploy
 
 import (
 	"context"
+	"errors"
 	"fmt"
 	"os"
 	"os/exec"
@@ -153,9 +154,14 @@ func testController(t *testing.T, c *cluster.Cluster) {
 	}
 	ended := make(chan error, 1)
 	go func() { ended <- cmd.Wait() }()
+	// Creating the Lease is another right than keeping it.
 	c.Eventually(t, "the controller to lead", func(ctx context.Context) error {
 		lease := &coordinationv1.Lease{}
-		return c.Client.Get(ctx, client.ObjectKey{Namespace: cluster.AccountNamespace, Name: "fairlead-controller"}, lease)
+		err := c.Client.Get(ctx, client.ObjectKey{Namespace: cluster.AccountNamespace, Name: "fairlead-controller"}, lease)
+		if err == nil && !lease.Spec.RenewTime.After(lease.Spec.AcquireTime.Time) {
+			err = errors.New("the Lease is not renewed")
+		}
+		return err
 	})
 	if err := cmd.Process.Signal(syscall.SIGTERM); err != nil {
 		t.Error(err)
