@@ -75,14 +75,14 @@ func addAndDel(ctx context.Context, w *world) (map[string]figure, error) {
 			return nil, fmt.Errorf("round %d: %w", round, err)
 		}
 		if (round+1)%50 == 0 {
-			w.say("  %d of %d rounds", round+1-warmUp, rounds)
+			w.Say("  %d of %d rounds", round+1-warmUp, rounds)
 		}
 	}
 	for _, s := range []*samples{&c.nothing, &c.rawAttach, &c.ourAdd, &c.refAdd, &c.ourDel, &c.refDel, &c.ourGone} {
 		*s = (*s)[warmUp:]
 	}
 	floor := c.nothing.median() + c.rawAttach.median()
-	w.say("  medians of %d: nothing %.2f ms, raw attach %.2f; ADD %.2f, the reference's %.2f (%.2f with masquerade); DEL %.2f, %.2f; our link gone after %.2f",
+	w.Say("  medians of %d: nothing %.2f ms, raw attach %.2f; ADD %.2f, the reference's %.2f (%.2f with masquerade); DEL %.2f, %.2f; our link gone after %.2f",
 		rounds, c.nothing.median(), c.rawAttach.median(), c.ourAdd.median(), c.refAdd.median(), c.masqRefAdd.median(),
 		c.ourDel.median(), c.refDel.median(), c.ourGone.median())
 	return map[string]figure{
@@ -141,7 +141,7 @@ func (w *world) refConfig(name string, masquerade bool) ([]byte, error) {
 	config := map[string]any{
 		"cniVersion": "1.0.0", "name": name, "type": "bridge", "bridge": "cni0", "isGateway": true,
 		"ipam": map[string]any{
-			"type": "host-local", "dataDir": filepath.Join(w.run(), "host-local"), // on tmpfs, as our records are
+			"type": "host-local", "dataDir": filepath.Join(w.Tmpfs(), "host-local"), // on tmpfs, as our records are
 			"ranges": []any{[]any{map[string]any{"subnet": "10.250.0.0/16"}}},
 			"routes": []any{map[string]any{"dst": "0.0.0.0/0"}},
 		},

@@ -62,7 +62,7 @@ func burst(ctx context.Context, w *world) (map[string]figure, error) {
 		if err != nil {
 			return nil, fmt.Errorf("round %d: %w", round, err)
 		}
-		w.say("  round %d of %d: %.0f pods/s, %.0f creates/s", round+1, rounds, ours[round], floor[round])
+		w.Say("  round %d of %d: %.0f pods/s, %.0f creates/s", round+1, rounds, ours[round], floor[round])
 	}
 	if err := errors.Join(w.stopController(), w.hold(ctx, "", 1)); err != nil { // the next may lead
 		return nil, err

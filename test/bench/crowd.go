@@ -76,11 +76,11 @@ func crowd(ctx context.Context, w *world) (map[string]figure, error) {
 	case <-ctx.Done():
 		return nil, context.Cause(ctx)
 	}
-	now, peak, err := memory(w.daemon.cmd.Process.Pid)
+	now, peak, err := memory(w.daemon.Cmd.Process.Pid)
 	if err != nil {
 		return nil, err
 	}
-	w.say("  medians: CHECK %.2f ms (p99 %.2f), STATUS %.2f (p99 %.2f), of %d; ADD alone %.2f ms, beside %d others %.1f; the daemon %.0f MB, %.0f at its most",
+	w.Say("  medians: CHECK %.2f ms (p99 %.2f), STATUS %.2f (p99 %.2f), of %d; ADD alone %.2f ms, beside %d others %.1f; the daemon %.0f MB, %.0f at its most",
 		c.check.median(), c.check.percentile(99), c.status.median(), c.status.percentile(99), len(c.check), c.alone.median(), others, c.beside.median(), now, peak)
 	ids := make([]string, crowdSize)
 	for i := range ids {

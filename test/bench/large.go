@@ -36,7 +36,7 @@ func large(ctx context.Context, w *world) (map[string]figure, error) {
 	if err := errors.Join(w.machines(ctx), w.stop()); err != nil {
 		return nil, err
 	}
-	l := &largeRun{world: &world{plan: w.plan, reporter: w.reporter, crew: w.crew, lab: w.lab, patient: true}}
+	l := &largeRun{world: &world{plan: w.plan, Reporter: w.Reporter, crew: w.crew, lab: w.lab, patient: true}}
 	if err := l.prepare(ctx, largeSize); err != nil {
 		return nil, err
 	}
@@ -92,7 +92,7 @@ func (l *largeRun) prepare(ctx context.Context, n int) error {
 	if err := l.controller(ctx, false); err != nil {
 		return err
 	}
-	l.say("  making %d pods on %d nodes", n, nodes)
+	l.Say("  making %d pods on %d nodes", n, nodes)
 	err = atOnce(fillers, n, func(i int) error {
 		_, err := l.kube.pod(ctx, fmt.Sprintf("large-6d4cf56db6-%05d", i), fmt.Sprintf("node-%d", i%nodes+1))
 		return err
@@ -103,7 +103,7 @@ func (l *largeRun) prepare(ctx context.Context, n int) error {
 	if err := l.until(ctx, 5*stepTimeout, func() (bool, error) { return l.recorded(ctx, n) }); err != nil {
 		return err
 	}
-	l.say("  plugging them")
+	l.Say("  plugging them")
 	return l.plug(ctx)
 }
 
@@ -203,7 +203,7 @@ func (l *largeRun) start(ctx context.Context, pod string) (time.Duration, error)
 	}
 	served := time.Since(start)
 	err = l.until(ctx, stepTimeout, func() (bool, error) { return l.drained(ctx) })
-	l.say("  leads after %.2f s, a pod that waited has its record after %.2f, all pods are looked at after %.2f",
+	l.Say("  leads after %.2f s, a pod that waited has its record after %.2f, all pods are looked at after %.2f",
 		leads.Seconds(), served.Seconds(), time.Since(start).Seconds())
 	return leads, err
 }
@@ -234,7 +234,7 @@ func (l *largeRun) idle(ctx context.Context) (float64, error) {
 	var rss, peak float64
 	// Seconds: it gives memory back every two minutes, and before it led.
 	for quiet := 0; quiet < 130; quiet++ {
-		now, most, err := memory(l.controlled.cmd.Process.Pid)
+		now, most, err := memory(l.controlled.Cmd.Process.Pid)
 		if err != nil {
 			return 0, err
 		}
@@ -248,7 +248,7 @@ func (l *largeRun) idle(ctx context.Context) (float64, error) {
 		case <-ticker.C:
 		}
 	}
-	l.say("  memory of the controller: %.0f MB, %.0f at its most", rss, peak)
+	l.Say("  memory of the controller: %.0f MB, %.0f at its most", rss, peak)
 	return rss, nil
 }
 

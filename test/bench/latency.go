@@ -81,7 +81,7 @@ func (l *latencyRun) at(ctx context.Context, rate, turns, seconds int, name stri
 		}
 		ours50, ours99 = append(ours50, l.ours.median()), append(ours99, l.ours.percentile(99))
 		floor50, floor99 = append(floor50, l.floor.median()), append(floor99, l.floor.percentile(99))
-		l.w.say("  %d per second, turn %d of %d: %d pods: p50 %.1f ms, p90 %.1f, p99 %.1f; create to watch: p50 %.1f, p90 %.1f, p99 %.1f", rate, turn+1, turns, len(l.ours),
+		l.w.Say("  %d per second, turn %d of %d: %d pods: p50 %.1f ms, p90 %.1f, p99 %.1f; create to watch: p50 %.1f, p90 %.1f, p99 %.1f", rate, turn+1, turns, len(l.ours),
 			ours50[turn], l.ours.percentile(90), ours99[turn], floor50[turn], l.floor.percentile(90), floor99[turn])
 	}
 	figures[fmt.Sprintf(name, "p50")] = figure{ours50.median(), floor50.median()}

@@ -76,7 +76,7 @@ func (l *livesRun) warmUp(ctx context.Context) error {
 			return nil
 		}
 		if i == 0 {
-			l.w.say("  waiting for Kubernetes' garbage collector to know of PodAttachments")
+			l.w.Say("  waiting for Kubernetes' garbage collector to know of PodAttachments")
 		}
 		if i > 60 {
 			return errors.New("it does not delete records of pods that are gone")
@@ -199,7 +199,7 @@ func (l *livesRun) count(calls map[call]int, n int, how string) (writes, reads f
 		}
 		counted = append(counted, text)
 	}
-	l.w.say("  calls in %d lives, %s: %s", n, how, strings.Join(counted, ", "))
-	l.w.say("    not counted, being per time, per node or per pool: %s", strings.Join(left, ", "))
+	l.w.Say("  calls in %d lives, %s: %s", n, how, strings.Join(counted, ", "))
+	l.w.Say("    not counted, being per time, per node or per pool: %s", strings.Join(left, ", "))
 	return writes / float64(n), reads / float64(n)
 }

@@ -3,10 +3,8 @@
 // runs it; docs/dev/benchmarks.md says how to read what it prints.
 //
 // The program that the user starts, the outer one, checks what the machine
-// lacks, builds what is compared with, and then executes itself again as the
-// inner one, in a PID, a mount and a network namespace of its own. Everything
-// is measured there, so that all of it is gone with the inner program, however
-// that ends.
+// lacks, builds what is compared with, and then executes itself again in
+// namespaces of its own, where everything is measured (test/harness).
 package main
 
 import (
@@ -19,14 +17,13 @@ import (
 	"slices"
 	"strings"
 	"time"
+
+	"fairlead.dev/fairlead/test/harness"
 )
 
-// innerCommand is the first argument of the inner program.
-const innerCommand = "inner-program-of-the-bench"
-
 func main() {
-	if len(os.Args) == 3 && os.Args[1] == innerCommand {
-		os.Exit(inner(os.Args[2], os.Stdout, os.Stderr))
+	if code, inside := harness.Inside(inner); inside {
+		os.Exit(code)
 	}
 	os.Exit(outer(os.Args[1:], os.Stdout, os.Stderr))
 }
@@ -46,14 +43,13 @@ type plan struct {
 	KeepLogs bool
 	// Start is when the user started the bench.
 	Start time.Time
-	// Work is a directory for everything; it goes at the end.
-	Work string
+	harness.Work
 }
 
-func (p plan) logs() string     { return filepath.Join(p.Work, "logs") }
-func (p plan) run() string      { return filepath.Join(p.Work, "run") }
-func (p plan) tools() string    { return filepath.Join(p.Work, "tools") }
-func (p plan) planFile() string { return filepath.Join(p.Work, "plan.json") }
+// tools is the directory of the programs to compare with.
+func (p plan) tools() string { return p.Path(toolsDir) }
+
+const toolsDir = "tools"
 
 // program is the path of one of Fairlead's programs, or of one of the lab's.
 func (p plan) program(name string) string { return filepath.Join(p.Bin, name) }
@@ -112,14 +108,4 @@ func parseFlags(args []string, stderr io.Writer) (plan, error) {
 		*path = absolute
 	}
 	return p, errors.Join(errs...)
-}
-
-// reporter prints progress with the time since the start.
-type reporter struct {
-	out   io.Writer
-	start time.Time
-}
-
-func (r reporter) say(format string, args ...any) {
-	_, _ = fmt.Fprintf(r.out, "[%5.1fs] %s\n", time.Since(r.start).Seconds(), fmt.Sprintf(format, args...))
 }

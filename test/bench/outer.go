@@ -2,7 +2,6 @@ package main
 
 import (
 	"context"
-	"encoding/json"
 	"errors"
 	"flag"
 	"fmt"
@@ -11,8 +10,9 @@ import (
 	"os/exec"
 	"os/signal"
 	"path/filepath"
-	"runtime"
 	"syscall"
+
+	"fairlead.dev/fairlead/test/harness"
 )
 
 // outer is the program that the user starts. It returns the exit code: 0 when
@@ -28,15 +28,9 @@ func outer(args []string, stdout, stderr io.Writer) int {
 		return 2
 	}
 	if lacks := preflight(p); len(lacks) > 0 {
-		_, _ = fmt.Fprintln(stderr, "bench: this machine lacks what the bench needs; nothing was done:")
-		for _, lack := range lacks {
-			_, _ = fmt.Fprintln(stderr, "  -", lack)
-		}
-		return 3
+		return harness.Refuse("bench", "the bench", lacks, stderr)
 	}
-	ctx, stop := signal.NotifyContext(context.Background(), os.Interrupt, syscall.SIGTERM)
-	defer stop()
-	if err := measureAll(ctx, p, stdout); err != nil {
+	if err := measureAll(p, stdout); err != nil {
 		_, _ = fmt.Fprintf(stderr, "bench: FAILED: %v\n", err)
 		return 1
 	}
@@ -52,12 +46,7 @@ func preflight(p plan) []string {
 	if _, err := exec.LookPath("go"); err != nil {
 		lacks = append(lacks, "Go in PATH, to build what is compared with: https://go.dev/dl/")
 	}
-	for _, name := range []string{"fairlead-controller", "fairlead-node", "fairlead-cni", "kubelab"} {
-		info, err := os.Stat(p.program(name))
-		if err != nil || !info.Mode().IsRegular() || info.Mode()&0o111 == 0 {
-			lacks = append(lacks, fmt.Sprintf("the program %s in %s: make bin/%s, or name its directory with --bin", name, p.Bin, name))
-		}
-	}
+	lacks = append(lacks, harness.MissingPrograms(p.Bin, "fairlead-controller", "fairlead-node", "fairlead-cni", "kubelab")...)
 	if _, err := sourceDir(p); err != nil {
 		lacks = append(lacks, err.Error())
 	}
@@ -81,53 +70,23 @@ func sourceDir(p plan) (string, error) {
 	return "", fmt.Errorf("the bench's sources, looked for in %q: run it in a checkout", tried)
 }
 
-// measureAll prepares, runs the inner program, and cleans up after it.
-func measureAll(ctx context.Context, p plan, stdout io.Writer) (err error) {
-	if p.Work, err = os.MkdirTemp("", "fairlead-bench-"); err != nil {
-		return fmt.Errorf("make a work directory: %w", err)
+// measureAll prepares, measures inside of the namespaces, and cleans up.
+func measureAll(p plan, stdout io.Writer) (err error) {
+	if p.Work, err = harness.NewWork("bench", toolsDir); err != nil {
+		return err
 	}
-	defer func() {
-		keep := p.KeepLogs || err != nil && ctx.Err() == nil
-		err = errors.Join(err, removeWork(p, keep))
-		if keep {
-			_, _ = fmt.Fprintf(stdout, "logs: %s\n", p.logs())
-		}
-	}()
-	for _, dir := range []string{p.logs(), p.run(), p.tools()} {
-		if err := os.Mkdir(dir, 0o700); err != nil {
-			return fmt.Errorf("prepare the work directory: %w", err)
-		}
-	}
-	reporter{out: stdout, start: p.Start}.say("building what is compared with")
+	defer func() { err = p.Close(err, p.KeepLogs, stdout) }()
+	harness.Reporter{Out: stdout, Start: p.Start}.Say("building what is compared with")
+	ctx, stop := signal.NotifyContext(context.Background(), os.Interrupt, syscall.SIGTERM)
+	defer stop()
 	if err := buildTools(ctx, p); err != nil {
-		return err
-	}
-	raw, err := json.Marshal(p)
-	if err != nil {
-		return fmt.Errorf("encode the plan: %w", err)
-	}
-	if err := os.WriteFile(p.planFile(), raw, 0o600); err != nil {
-		return err
-	}
-	return runInner(ctx, p, stdout)
-}
-
-// removeWork removes the work directory, all of it or all but the logs.
-func removeWork(p plan, keepLogs bool) error {
-	if !keepLogs {
-		return os.RemoveAll(p.Work)
-	}
-	entries, err := os.ReadDir(p.Work)
-	if err != nil {
-		return err
-	}
-	var errs []error
-	for _, entry := range entries {
-		if path := filepath.Join(p.Work, entry.Name()); path != p.logs() {
-			errs = append(errs, os.RemoveAll(path))
+		if ctx.Err() != nil {
+			return harness.ErrInterrupted
 		}
+		return err
 	}
-	return errors.Join(errs...)
+	stop()
+	return p.Enter(p, stdout)
 }
 
 // What is compared with: the reference plugins, as their authors release them
@@ -140,7 +99,7 @@ var referencePlugins = []string{
 // buildTools builds the program that does nothing and the reference plugins.
 // It is done here because the inner program has no way to the module proxy.
 func buildTools(ctx context.Context, p plan) error {
-	nothing := filepath.Join(p.Work, "noop.go")
+	nothing := p.Path("noop.go")
 	if err := os.WriteFile(nothing, []byte("package main\n\nfunc main() {}\n"), 0o600); err != nil {
 		return err
 	}
@@ -188,33 +147,6 @@ func goBuild(ctx context.Context, dir, out string, what ...string) error {
 	cmd.Env = append(os.Environ(), "CGO_ENABLED=0", "GOFLAGS=", "GOWORK=off")
 	if said, err := cmd.CombinedOutput(); err != nil {
 		return fmt.Errorf("build %q: %w\n%s", what, err, said)
-	}
-	return nil
-}
-
-// runInner executes this program again in namespaces of its own and waits for
-// its end, with which all processes in its PID namespace end.
-func runInner(ctx context.Context, p plan, stdout io.Writer) error {
-	self, err := os.Executable()
-	if err != nil {
-		return fmt.Errorf("find the bench's own executable: %w", err)
-	}
-	// Pdeathsig follows the thread that starts the process.
-	runtime.LockOSThread()
-	defer runtime.UnlockOSThread()
-	cmd := exec.CommandContext(ctx, self, innerCommand, p.planFile())
-	cmd.Stdout, cmd.Stderr = stdout, stdout
-	cmd.Cancel = func() error { return cmd.Process.Kill() }
-	cmd.SysProcAttr = &syscall.SysProcAttr{
-		Cloneflags: syscall.CLONE_NEWPID | syscall.CLONE_NEWNS | syscall.CLONE_NEWNET,
-		Pdeathsig:  syscall.SIGKILL,
-	}
-	err = cmd.Run()
-	if ctx.Err() != nil {
-		return errors.New("interrupted; everything is removed")
-	}
-	if err != nil {
-		return fmt.Errorf("see above (%w)", err)
 	}
 	return nil
 }

@@ -63,7 +63,7 @@ func parallel(ctx context.Context, w *world) (map[string]figure, error) {
 	for _, s := range []*samples{&p.socket, &p.unheld, &p.exec, &p.rawSocket, &p.rawExec} {
 		*s = (*s)[warmUp:]
 	}
-	w.say("  medians of %d batches of %d, per second: through the socket %.0f (%.0f unheld), raw %.0f; with exec %.0f, raw with exec %.0f",
+	w.Say("  medians of %d batches of %d, per second: through the socket %.0f (%.0f unheld), raw %.0f; with exec %.0f, raw with exec %.0f",
 		batches, batch, p.socket.median(), p.unheld.median(), p.rawSocket.median(), p.exec.median(), p.rawExec.median())
 	return map[string]figure{
 		"add_parallel16":        {p.socket.median(), p.rawSocket.median()},

@@ -30,7 +30,7 @@ func roundTrip(ctx context.Context, w *world) (map[string]figure, error) {
 	if err := w.machines(ctx); err != nil {
 		return nil, err
 	}
-	socket := filepath.Join(w.run(), "trivial", "cni.sock")
+	socket := filepath.Join(w.Tmpfs(), "trivial", "cni.sock")
 	listener, err := server.Listen(socket)
 	if err != nil {
 		return nil, err
@@ -79,7 +79,7 @@ func roundTrip(ctx context.Context, w *world) (map[string]figure, error) {
 			return nil, errors.Join(err, ctx.Err())
 		}
 	}
-	w.say("  median of %d: plugin %.2f ms (p90 %.2f), nothing %.2f ms (p90 %.2f)", len(ours)-warmUp,
+	w.Say("  median of %d: plugin %.2f ms (p90 %.2f), nothing %.2f ms (p90 %.2f)", len(ours)-warmUp,
 		ours[warmUp:].median(), ours[warmUp:].percentile(90), floor[warmUp:].median(), floor[warmUp:].percentile(90))
 	return map[string]figure{"plugin_roundtrip": {ours[warmUp:].median(), floor[warmUp:].median()}}, nil
 }

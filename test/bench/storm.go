@@ -179,7 +179,7 @@ func storm(ctx context.Context, w *world) (map[string]figure, error) {
 		if err != nil {
 			return nil, fmt.Errorf("round %d: %w", round, err)
 		}
-		w.say("  round %d of %d: %.0f allocations/s with %.4f writes each, of %d: %.0f/s; %.0f raw writes/s by %d clients",
+		w.Say("  round %d of %d: %.0f allocations/s with %.4f writes each, of %d: %.0f/s; %.0f raw writes/s by %d clients",
 			round+1, rounds, large[round], each[round], smallStormSize, small[round], raw[round], most)
 	}
 	return map[string]figure{
@@ -279,7 +279,7 @@ func fullPool(ctx context.Context, w *world) (_ map[string]figure, err error) {
 		}
 		size += len(raw)
 	}
-	w.say("  one allocation at 1%%: p50 %.2f ms, p99 %.2f; at 99%%: p50 %.2f ms, p99 %.2f; %d blocks, %d writes in all",
+	w.Say("  one allocation at 1%%: p50 %.2f ms, p99 %.2f; at 99%%: p50 %.2f ms, p99 %.2f; %d blocks, %d writes in all",
 		first.median(), first.percentile(99), last.median(), last.percentile(99), len(list), a.api.writes)
 	return map[string]figure{
 		"pool100k_latency_ratio": {last.median() / first.median(), 1},

@@ -122,9 +122,9 @@ func allocVsWhereabouts(ctx context.Context, w *world) (_ map[string]figure, err
 		if err != nil {
 			return nil, fmt.Errorf("round %d: %w", round, err)
 		}
-		w.say("  round %d of %d: %d pods, %d at once: ours %.0f/s, whereabouts %.1f/s", round+1, rounds, pods, atATime, ours[round], theirs[round])
+		w.Say("  round %d of %d: %d pods, %d at once: ours %.0f/s, whereabouts %.1f/s", round+1, rounds, pods, atATime, ours[round], theirs[round])
 	}
-	w.say("  %d ADDs of whereabouts failed and were made again", r.retried)
+	w.Say("  %d ADDs of whereabouts failed and were made again", r.retried)
 	return map[string]figure{rivalFigure: {ours.median(), theirs.median()}}, nil
 }
 
@@ -158,7 +158,7 @@ func (r *rival) install(ctx context.Context) error {
 		return fmt.Errorf("kubeconfig of whereabouts: %w", err)
 	}
 	cfg.Contexts[cfg.CurrentContext].Namespace = namespace
-	kubeconfig, flatFile := filepath.Join(r.w.run(), "whereabouts.kubeconfig"), filepath.Join(r.w.run(), "whereabouts.conf")
+	kubeconfig, flatFile := filepath.Join(r.w.Tmpfs(), "whereabouts.kubeconfig"), filepath.Join(r.w.Tmpfs(), "whereabouts.conf")
 	if err := clientcmd.WriteToFile(*cfg, kubeconfig); err != nil {
 		return fmt.Errorf("kubeconfig of whereabouts: %w", err)
 	}

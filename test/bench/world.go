@@ -1,17 +1,16 @@
 package main
 
 import (
-	"bufio"
 	"context"
 	"encoding/json"
 	"errors"
 	"fmt"
 	"os"
 	"path/filepath"
-	"strings"
 
 	"sigs.k8s.io/yaml"
 
+	"fairlead.dev/fairlead/test/harness"
 	"fairlead.dev/fairlead/test/netlab"
 )
 
@@ -30,16 +29,16 @@ func watchedNodes() []string { return []string{"node-2", "node-3", "node-4", "no
 // measurement first asks for them.
 type world struct {
 	plan
-	reporter
+	harness.Reporter
 	crew *crew
 
 	lab        *netlab.Lab
 	kube       *kube
 	proxy      *proxy
-	controlled *process    // the controller
-	health     *daemonHTTP // its metrics and health
-	through    string      // its kubeconfig
-	daemon     *process    // the node's
+	controlled *harness.Process // the controller
+	health     *daemonHTTP      // its metrics and health
+	through    string           // its kubeconfig
+	daemon     *harness.Process // the node's
 	// patient controllers keep the Lease when the machine is busy with
 	// something else for long. One that ends in order gives it back at once.
 	patient bool
@@ -73,46 +72,18 @@ func (w *world) cluster(ctx context.Context) error {
 	if err := w.kube.install(ctx); err != nil {
 		return err
 	}
-	w.proxy, err = serveProxy(ctx, w.lab.Switch, w.kube, filepath.Join(w.run(), "proxy.kubeconfig"))
+	w.proxy, err = serveProxy(ctx, w.lab.Switch, w.kube, filepath.Join(w.Tmpfs(), "proxy.kubeconfig"))
 	return err
 }
 
 // startKubernetes starts a control plane that keeps its data in a directory of
 // this name.
 func (w *world) startKubernetes(ctx context.Context, dir string, nodes int, more ...string) (kubeconfig string, err error) {
-	p, err := w.crew.command("kubelab", w.program("kubelab"), append([]string{
-		"up",
-		"--dir", filepath.Join(w.Work, dir), "--nodes", fmt.Sprint(nodes), "--bind", w.lab.Switch.V4.Addr().String(),
+	w.Say("  starting Kubernetes")
+	plane, err := w.crew.StartKubernetes(ctx, w.lab.Switch.Do, w.program("kubelab"), append([]string{
+		"--dir", w.Path(dir), "--nodes", fmt.Sprint(nodes), "--bind", w.lab.Switch.V4.Addr().String(),
 	}, more...)...)
-	if err != nil {
-		return "", err
-	}
-	p.cmd.Stdout = nil
-	stdout, err := p.cmd.StdoutPipe()
-	if err != nil {
-		return "", err
-	}
-	w.say("  starting Kubernetes")
-	if err := w.crew.start(w.lab.Switch.Namespace, p); err != nil {
-		return "", err
-	}
-	lines := make(chan string, 1)
-	go func() {
-		line, _ := bufio.NewReader(stdout).ReadString('\n')
-		lines <- line
-	}()
-	select {
-	case <-ctx.Done():
-		return "", context.Cause(ctx)
-	case line := <-lines:
-		for field := range strings.FieldsSeq(line) {
-			if value, ok := strings.CutPrefix(field, "kubeconfig="); ok {
-				return value, nil
-			}
-		}
-	}
-	<-ctx.Done() // it ended, and its end says why
-	return "", context.Cause(ctx)
+	return plane.Kubeconfig, err
 }
 
 // controller has a controller lead that talks to the API server directly, or
@@ -143,8 +114,8 @@ func (w *world) startController(ctx context.Context, kubeconfig string) error {
 	if err := w.stopController(); err != nil {
 		return err
 	}
-	socket := filepath.Join(w.run(), fmt.Sprintf("controller-%d.sock", w.crew.count))
-	file := filepath.Join(w.run(), "controller.yaml")
+	socket := filepath.Join(w.Tmpfs(), fmt.Sprintf("controller-%d.sock", w.crew.count))
+	file := filepath.Join(w.Tmpfs(), "controller.yaml")
 	election := map[string]any{"namespace": namespace}
 	if w.patient {
 		election["leaseDuration"], election["renewDeadline"] = "60s", "50s"
@@ -162,7 +133,7 @@ func (w *world) startController(ctx context.Context, kubeconfig string) error {
 	if err != nil {
 		return err
 	}
-	if err := w.crew.start(w.lab.Switch.Namespace, p); err != nil {
+	if err := w.crew.Start(w.lab.Switch.Do, p); err != nil {
 		return err
 	}
 	w.controlled, w.through, w.health = p, kubeconfig, newDaemonHTTP(socket)
@@ -173,12 +144,14 @@ func (w *world) startController(ctx context.Context, kubeconfig string) error {
 }
 
 func (w *world) stopController() error {
-	err := w.controlled.end()
-	w.controlled = nil
-	return err
+	if w.controlled == nil {
+		return nil
+	}
+	defer func() { w.controlled = nil }()
+	return w.controlled.Stop()
 }
 
-func (w *world) nodeDir() string   { return filepath.Join(w.run(), realNode) }
+func (w *world) nodeDir() string   { return filepath.Join(w.Tmpfs(), realNode) }
 func (w *world) stateDir() string  { return filepath.Join(w.nodeDir(), "fairlead") }
 func (w *world) cniSocket() string { return filepath.Join(w.stateDir(), "cni.sock") }
 func (w *world) confDir() string   { return filepath.Join(w.nodeDir(), "net.d") }
@@ -191,8 +164,8 @@ func (w *world) nodeDaemon(ctx context.Context) error {
 	if w.daemon != nil {
 		return nil
 	}
-	socket := filepath.Join(w.run(), "node.sock")
-	file := filepath.Join(w.run(), "node.yaml")
+	socket := filepath.Join(w.Tmpfs(), "node.sock")
+	file := filepath.Join(w.Tmpfs(), "node.yaml")
 	err := writeYAML(file, map[string]any{
 		"nodeName":       realNode,
 		"kubeconfig":     w.proxy.kubeconfig,
@@ -207,7 +180,7 @@ func (w *world) nodeDaemon(ctx context.Context) error {
 	if err != nil {
 		return err
 	}
-	if err := w.crew.start(w.node().Namespace, p); err != nil {
+	if err := w.crew.Start(w.node().Do, p); err != nil {
 		return err
 	}
 	w.daemon = p
@@ -224,9 +197,12 @@ func (w *world) nodeDaemon(ctx context.Context) error {
 // stopNode ends the daemon, so that it does not take part in what is measured
 // without it.
 func (w *world) stopNode() error {
-	err := w.daemon.end()
+	if w.daemon == nil {
+		return nil
+	}
+	err := w.daemon.Stop()
 	w.daemon = nil
-	if e := os.Remove(filepath.Join(w.run(), "node.sock")); e != nil && !errors.Is(e, os.ErrNotExist) {
+	if e := os.Remove(filepath.Join(w.Tmpfs(), "node.sock")); e != nil && !errors.Is(e, os.ErrNotExist) {
 		err = errors.Join(err, e)
 	}
 	return err
