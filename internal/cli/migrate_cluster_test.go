@@ -5,6 +5,7 @@ import (
 	"errors"
 	"fmt"
 	"net/netip"
+	"os"
 	"slices"
 	"strings"
 	"testing"
@@ -424,5 +425,44 @@ func TestMigrateWhereaboutsSlices(t *testing.T) {
 	}
 	if got := r.add("two", blue); got[0] == addrs[0] {
 		t.Errorf("whereabouts gave %s twice", got[0])
+	}
+}
+
+// TestMigrateWhereaboutsFlatFile is of a network whose range stands in the
+// nodes' whereabouts.conf, which a kubeconfig does not reach.
+func TestMigrateWhereaboutsFlatFile(t *testing.T) {
+	c := cluster.Exclusive(t)
+	r := newRival(t, c)
+	node := c.Node("node-x")
+	if err := os.WriteFile(r.flatFile, []byte(`{"range": "10.6.0.0/28", "exclude": ["10.6.0.0/30"], "network_name": "flat"}`), 0o600); err != nil {
+		t.Fatal(err)
+	}
+	bare := r.network("bare", map[string]any{})
+	_, addrs := r.run("one", node.Name, "bare", bare)
+	if want := netip.MustParseAddr("10.6.0.4"); addrs[0] != want {
+		t.Fatalf("whereabouts gave %s, want %s", addrs[0], want)
+	}
+
+	view := askJSON[migrationView](t, c, exitOK, "migrate", "whereabouts", "--dry-run")
+	if len(view.Pools) != 0 || !strings.Contains(strings.Join(view.Warnings, "\n"), "network "+c.Namespace+"/bare gets no IPPool") ||
+		!strings.Contains(strings.Join(view.Warnings, "\n"), "--flat-file") {
+		t.Errorf("without the flat file: %+v", view)
+	}
+	view = askJSON[migrationView](t, c, exitOK, "migrate", "whereabouts", "--flat-file", r.flatFile)
+	if len(view.Pools) != 1 || len(view.Warnings) != 0 || len(view.Addresses) != 1 || view.Addresses[0].Domain != "flat" || view.Addresses[0].Network != c.Namespace+"/bare" {
+		t.Fatalf("with the flat file: %+v", view)
+	}
+	// 14 addresses but for three that are excluded and the one in use.
+	if given := drain(t, c, view.Pools[0]); len(given) != 10 || slices.Contains(given, addrs[0]) {
+		t.Errorf("pool %s gave %v", view.Pools[0], given)
+	}
+	if got := call(t, "migrate", "whereabouts", "--rollback", "--flat-file", r.flatFile, "--kubeconfig", c.Kubeconfig); got.Code != exitOK {
+		t.Errorf("rollback: %+v", got)
+	}
+	for _, path := range []string{r.program, r.flatFile + ".none"} {
+		got := call(t, "migrate", "whereabouts", "--dry-run", "--flat-file", path, "--kubeconfig", c.Kubeconfig)
+		if got.Code != exitError || !strings.Contains(got.Stderr, "--flat-file") {
+			t.Errorf("%s as flat file: %+v", path, got)
+		}
 	}
 }

@@ -2,7 +2,10 @@ package cli
 
 import (
 	"context"
+	"encoding/json"
 	"errors"
+	"fmt"
+	"os"
 
 	"github.com/spf13/cobra"
 
@@ -24,7 +27,7 @@ func migrateCommand(c *connection) *cobra.Command {
 // migrateFlags are those of `migrate whereabouts`.
 type migrateFlags struct {
 	out                          output
-	namespace                    string
+	namespace, flatFile          string
 	dryRun, drop, rollback, hold bool
 }
 
@@ -54,6 +57,7 @@ func migrateWhereaboutsCommand(c *connection) *cobra.Command {
 	f.out.addFlag(cmd)
 	flags := cmd.Flags()
 	flags.StringVar(&f.namespace, "whereabouts-namespace", "", "`namespace` of whereabouts' objects; the default is where they are")
+	flags.StringVar(&f.flatFile, "flat-file", "", "`path` of a copy of the nodes' whereabouts.conf, when networks leave to it what they need")
 	flags.BoolVar(&f.dryRun, "dry-run", false, "show what would be done, and change nothing")
 	flags.BoolVar(&f.drop, "drop-orphans", false, "leave addresses free that no running pod explains, instead of withholding them")
 	flags.BoolVar(&f.rollback, "rollback", false, "give everything back to whereabouts")
@@ -62,11 +66,15 @@ func migrateWhereaboutsCommand(c *connection) *cobra.Command {
 }
 
 func (c *connection) migrate(cmd *cobra.Command, f migrateFlags) error {
+	flat, err := readFlatFile(f.flatFile)
+	if err != nil {
+		return err
+	}
 	api, server, err := c.client()
 	if err != nil {
 		return err
 	}
-	m := apply.Migration{API: api, Namespace: f.namespace, Drop: f.drop}
+	m := apply.Migration{API: api, Namespace: f.namespace, FlatFile: flat, Drop: f.drop}
 	run := c.importAddresses
 	if f.rollback {
 		run = c.rollback
@@ -76,6 +84,22 @@ func (c *connection) migrate(cmd *cobra.Command, f migrateFlags) error {
 		return err
 	}
 	return explainMigration(err, server)
+}
+
+// readFlatFile reads a whereabouts.conf; there is nothing in one without a path.
+func readFlatFile(path string) ([]byte, error) {
+	if path == "" {
+		return nil, nil
+	}
+	raw, err := os.ReadFile(path)
+	if err != nil {
+		return nil, fmt.Errorf("--flat-file: %w", err)
+	}
+	var options map[string]json.RawMessage
+	if err := json.Unmarshal(raw, &options); err != nil {
+		return nil, fmt.Errorf("--flat-file %s: must be a JSON object, as whereabouts.conf is on the nodes: %w", path, err)
+	}
+	return raw, nil
 }
 
 func (c *connection) importAddresses(cmd *cobra.Command, m apply.Migration, f migrateFlags) error {

@@ -35,13 +35,16 @@ type Migration struct {
 	API client.Client
 	// Namespace of whereabouts' objects; empty finds it.
 	Namespace string
+	// FlatFile is the content of the nodes' whereabouts.conf, a JSON object: what
+	// networks leave open. It may be empty.
+	FlatFile []byte
 	// Drop leaves addresses free that no running pod explains.
 	Drop bool
 }
 
 // Plan reads the cluster and says what is to be done, and changes nothing.
 func (m Migration) Plan(ctx context.Context) (*Cluster, *migrate.Plan, error) {
-	c, err := Read(ctx, m.API, m.Namespace)
+	c, err := Read(ctx, m.API, m.Namespace, m.FlatFile)
 	if err != nil {
 		return nil, nil, err
 	}

@@ -123,14 +123,15 @@ type Cluster struct {
 }
 
 // Read reads everything that a migration looks at. Namespace is that of
-// whereabouts' objects; empty finds it. It fails with ErrNothing when there is
+// whereabouts' objects; empty finds it. flat is the content of the nodes' flat file
+// (whereabouts.conf), which may be empty. It fails with ErrNothing when there is
 // neither an object of whereabouts nor a network that uses it.
-func Read(ctx context.Context, api client.Reader, namespace string) (*Cluster, error) {
+func Read(ctx context.Context, api client.Reader, namespace string, flat []byte) (*Cluster, error) {
 	c := &Cluster{State: migrate.State{DomainOf: whereabouts.Domain, BootIDs: map[string]string{}}}
 	if err := c.readTheirs(ctx, api, namespace); err != nil {
 		return nil, err
 	}
-	if err := c.readNetworks(ctx, api); err != nil {
+	if err := c.readNetworks(ctx, api, flat); err != nil {
 		return nil, err
 	}
 	if len(c.Pools)+len(c.Reservations)+len(c.Networks) == 0 {
@@ -246,7 +247,7 @@ func (c *Cluster) readOurs(ctx context.Context, api client.Reader) error {
 }
 
 // readNetworks reads the NetworkAttachmentDefinitions that whereabouts serves.
-func (c *Cluster) readNetworks(ctx context.Context, api client.Reader) error {
+func (c *Cluster) readNetworks(ctx context.Context, api client.Reader, flat []byte) error {
 	objects, err := networkKind.list(ctx, api)
 	if err != nil {
 		return err
@@ -258,10 +259,14 @@ func (c *Cluster) readNetworks(ctx context.Context, api client.Reader) error {
 			return err
 		}
 		for _, section := range sections(o.Spec.Config) {
-			network, warnings, err := networkOf(name, section)
+			network, warnings, err := networkOf(name, section, flat)
 			if err != nil {
 				// Its pods' addresses are imported as whereabouts recorded them.
-				c.Warnings = append(c.Warnings, fmt.Sprintf("network %s gets no IPPool: %v", name, err))
+				text := fmt.Sprintf("network %s gets no IPPool: %v", name, err)
+				if len(flat) == 0 && reliesOnFlatFile(section) {
+					text += "; it seems to rely on the whereabouts.conf of the nodes: give a copy of that file with --flat-file"
+				}
+				c.Warnings = append(c.Warnings, text)
 				continue
 			}
 			for _, w := range warnings {
@@ -298,9 +303,19 @@ func sections(config string) []json.RawMessage {
 	return out
 }
 
-// networkOf reads one ipam section.
-func networkOf(name string, section []byte) (migrate.Network, []string, error) {
-	c, warnings, err := whereabouts.Parse(section, nil)
+// reliesOnFlatFile says whether a section names no range of its own.
+func reliesOnFlatFile(section []byte) bool {
+	var o struct {
+		Range  string            `json:"range"`
+		Ranges []json.RawMessage `json:"ipRanges"`
+	}
+	return json.Unmarshal(section, &o) == nil && o.Range == "" && len(o.Ranges) == 0
+}
+
+// networkOf reads one ipam section. What a flat file says of overlapping ranges
+// has no effect, as in whereabouts.
+func networkOf(name string, section, flat []byte) (migrate.Network, []string, error) {
+	c, warnings, err := whereabouts.Parse(section, flat)
 	if err != nil {
 		return migrate.Network{}, nil, err
 	}

@@ -22,7 +22,7 @@ import (
 // PlanRollback reads the cluster and says what is to be written for whereabouts
 // to go on, and changes nothing.
 func (m Migration) PlanRollback(ctx context.Context) (*Cluster, *migrate.Export, error) {
-	c, err := Read(ctx, m.API, m.Namespace)
+	c, err := Read(ctx, m.API, m.Namespace, m.FlatFile)
 	if err != nil {
 		return nil, nil, err
 	}
