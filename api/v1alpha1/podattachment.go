@@ -125,7 +125,7 @@ type Interface struct {
 	// Claim is the key under which the addresses are kept when the pod goes:
 	// "<namespace>/<name>" of an IPClaim. Empty gives them back for anybody.
 	// +optional
-	// +kubebuilder:validation:MaxLength=253
+	// +kubebuilder:validation:MaxLength=317
 	Claim string `json:"claim,omitempty"`
 
 	// Gateways of the default route, at most one per family. A gateway need

@@ -46,6 +46,7 @@ func TestRequestedAndStickyAddresses(t *testing.T) {
 	t.Run("deleted claim", w.deletedClaim)
 	t.Run("hold time", w.holdTime)
 	t.Run("wanted addresses", w.wanted)
+	t.Run("longest name", w.longestName)
 	t.Run("address in use", w.inUse)
 	t.Run("two ask at once", w.race)
 }
@@ -298,6 +299,15 @@ func (w *claimWorld) wanted(t *testing.T) {
 	if got := addressOf(t, w.c, w.annotated("wanted-2", "node-x", v1alpha1.AnnotationClaim, "wanted")); got != "10.1.0.211" {
 		t.Errorf("the next pod has %s", got)
 	}
+}
+
+// The record has room for every name that a claim can have.
+func (w *claimWorld) longestName(t *testing.T) {
+	p := w.annotated("long", "node-x", v1alpha1.AnnotationClaim, strings.Repeat("c", 253))
+	if got := addressOf(t, w.c, p); got == "" {
+		t.Error("the pod has no address")
+	}
+	w.delete(t, p)
 }
 
 // whereabouts#15, #394: a requested address is recorded as any other, and who
