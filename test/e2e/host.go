@@ -2,11 +2,11 @@ package main
 
 import (
 	"fmt"
-	"os"
 	"path/filepath"
 	"slices"
 	"strings"
 
+	"fairlead.dev/fairlead/test/harness"
 	"fairlead.dev/fairlead/test/netlab"
 )
 
@@ -61,28 +61,11 @@ func checkHost(before host, p plan) error {
 			left = append(left, "file "+file)
 		}
 	}
-	mounts, err := os.ReadFile("/proc/self/mountinfo")
-	if err != nil {
-		return fmt.Errorf("look at this machine: %w", err)
-	}
-	for line := range strings.Lines(string(mounts)) {
-		if strings.Contains(line, p.Work) {
-			left = append(left, "mount "+strings.TrimSpace(line))
-		}
-	}
-	files, err := filepath.Glob("/proc/[0-9]*/cmdline")
+	rest, err := harness.Work(p.Work).Left()
 	if err != nil {
 		return err
 	}
-	for _, file := range files {
-		raw, err := os.ReadFile(file)
-		if err != nil {
-			continue // it ended in this moment
-		}
-		if line := strings.ReplaceAll(string(raw), "\x00", " "); strings.Contains(line, p.Work) {
-			left = append(left, "process "+filepath.Base(filepath.Dir(file))+" "+strings.TrimSpace(line))
-		}
-	}
+	left = append(left, rest...)
 	groups, err := groupProcesses(p.cgroup())
 	if err != nil || len(groups) > 0 {
 		left = append(left, fmt.Sprintf("processes %v in the control group (%v)", groups, err))
