@@ -227,7 +227,8 @@ func TestBadInput(t *testing.T) {
 		{name: "bad JSON", change: func(c *call) { c.stdin = "{socket}" }, code: 6, says: []string{"network configuration: wrong JSON at byte 2"}},
 		{name: "truncated", change: func(c *call) { c.stdin = c.stdin[:30] }, code: 6, says: []string{"network configuration: ends after 30 bytes"}},
 		{name: "1 MB", change: func(c *call) { c.stdin += strings.Repeat(" ", 1_000_000) }, code: 6, says: []string{"limit of 1000000 bytes"}},
-		{name: "no socket", change: func(c *call) { c.stdin = `{"cniVersion":"1.0.0"}` }, code: 7, says: []string{"socket: missing", `for example "socket": "/run/fairlead/cni.sock"`}, old: true},
+		{name: "no socket", change: func(c *call) { c.stdin = `{"cniVersion":"1.0.0","name":"n"}` }, code: 7, says: []string{"socket: missing", `for example "socket": "/run/fairlead/cni.sock"`}, old: true},
+		{name: "no name", change: func(c *call) { c.stdin = `{"cniVersion":"1.0.0","socket":"/s"}` }, code: 7, says: []string{`name: ""`, "required"}},
 		{name: "another version", change: func(c *call) { c.stdin = `{"cniVersion":"2.0.0"}` }, code: 1, says: []string{`cniVersion: "2.0.0"`, "1.1.0"}},
 	} {
 		t.Run(tc.name, func(t *testing.T) {

@@ -76,7 +76,7 @@ func plain(s string) bool {
 // It reports false when it takes more than looking for the keys as they are
 // usually written: an escape, another case, a value that is no string.
 func scanNetwork(config string) (n network, ok bool) {
-	fields := map[string]*string{"cniVersion": &n.CNIVersion, "socket": &n.Socket, "spool": &n.Spool}
+	fields := map[string]*string{"cniVersion": &n.CNIVersion, "name": &n.Name, "socket": &n.Socket, "spool": &n.Spool}
 	for key, value := range members(config) {
 		into := fields[key]
 		if into == nil {

@@ -8,7 +8,7 @@ import (
 )
 
 func TestScanNetwork(t *testing.T) {
-	usual := network{CNIVersion: "1.0.0", Socket: "/run/fairlead/cni.sock", Spool: "/run/spool"}
+	usual := network{CNIVersion: "1.0.0", Name: "n", Socket: "/run/fairlead/cni.sock", Spool: "/run/spool"}
 	for _, c := range []struct {
 		name, config string
 		want         network
@@ -18,7 +18,7 @@ func TestScanNetwork(t *testing.T) {
 		{"white space", " {\n\t\"socket\" : \"/s\"\r\n}\n", network{Socket: "/s"}, true},
 		{"nested namesakes", `{"runtimeConfig":{"socket":"/wrong"},"prevResult":[{"spool":"/wrong"}],"socket":"/s"}`, network{Socket: "/s"}, true},
 		{"brackets in strings", `{"a":"}]{","socket":"/s","b":"\"socket\":"}`, network{Socket: "/s"}, true},
-		{"key as value", `{"name":"socket","x":1,"socket":"/s"}`, network{Socket: "/s"}, true},
+		{"key as value", `{"name":"socket","x":1,"socket":"/s"}`, network{Name: "socket", Socket: "/s"}, true},
 		{"last of two", `{"socket":"/a","socket":"/b"}`, network{Socket: "/b"}, true},
 		{"empty", `{}`, network{}, true},
 		{"other case", `{"Socket":"/s"}`, network{}, false},

@@ -205,7 +205,7 @@ func clip(s string) string {
 }
 
 // validContainerID reports whether id is empty or matches the specification's
-// [a-zA-Z0-9][a-zA-Z0-9_.-]*.
+// [a-zA-Z0-9][a-zA-Z0-9_.-]*, which a network's name does too.
 func validContainerID(id string) bool {
 	for i := range len(id) {
 		c := id[i]
@@ -229,6 +229,7 @@ func validIfName(name string) bool {
 // network is what the plugin has to know of a network configuration.
 type network struct {
 	CNIVersion string `json:"cniVersion"`
+	Name       string `json:"name"`
 	Socket     string `json:"socket"`
 	Spool      string `json:"spool"`
 }
@@ -270,6 +271,10 @@ func (r Request) checkConfig() error {
 			Code: CodeIncompatibleVersion,
 			Msg:  fmt.Sprintf("cniVersion: %q: does not have %s, which came with %s", n.CNIVersion, r.Verb, first),
 		}
+	}
+	if n.Name == "" || !validContainerID(n.Name) {
+		return &Error{Code: CodeInvalidConfig, Msg: fmt.Sprintf("name: %q: the network's name is required, must start with a letter or a digit, "+
+			"go on with those and the characters _ . - and have at most %d", clip(n.Name), maxContainerID)}
 	}
 	return nil
 }

@@ -101,6 +101,10 @@ func TestParseRequestRefuses(t *testing.T) {
 		{name: "a field of another type", verb: VerbAdd, config: `{"cniVersion":1}`, code: CodeDecode, says: []string{"cniVersion: must be string, not number"}},
 		{name: "no version", verb: VerbAdd, config: `{"socket":"/s"}`, code: CodeIncompatibleVersion, says: []string{`cniVersion: ""`, "0.3.1, 0.4.0, 1.0.0, 1.1.0"}},
 		{name: "unsupported version", verb: VerbStatus, config: `{"cniVersion":"0.2.0"}`, code: CodeIncompatibleVersion, says: []string{`cniVersion: "0.2.0"`, "1.1.0"}},
+		{name: "no name of the network", verb: VerbAdd, config: `{"cniVersion":"1.1.0","socket":"/s"}`, code: CodeInvalidConfig, says: []string{`name: ""`, "required"}},
+		{name: "a name that is a path", verb: VerbCheck, config: `{"cniVersion":"1.1.0","name":"../n"}`, code: CodeInvalidConfig, says: []string{`name: "../n"`}},
+		{name: "GC without a name", verb: VerbGC, config: `{"cniVersion":"1.1.0"}`, code: CodeInvalidConfig, says: []string{`name: ""`}},
+		{name: "STATUS without a name", verb: VerbStatus, config: `{"cniVersion":"1.1.0"}`, code: CodeInvalidConfig, says: []string{`name: ""`}},
 		{
 			name: "1 MB", verb: VerbAdd, config: `{"cniVersion":"1.0.0","x":"` + strings.Repeat("y", 1_000_000) + `"}`,
 			code: CodeDecode, says: []string{"network configuration: larger than the limit of 1000000 bytes"},

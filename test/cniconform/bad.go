@@ -60,7 +60,8 @@ func (s *session) input() error {
 		{"JSON that is cut off", must, s.stdin(s.newest(), nil)[:20], []int{6}},
 		{"a cniVersion that is a number", must, s.stdin("", map[string]any{"cniVersion": 1}), []int{6}},
 		{"a cniVersion that nobody has", must, s.stdin("9.9.9", nil), []int{1}},
-		{"no name of the network", should, s.stdin(s.newest(), map[string]any{"name": ""}), []int{7}},
+		{"no name of the network", should, s.stdin(s.newest(), map[string]any{"name": nil}), []int{7}},
+		{"an empty name of the network", should, s.stdin(s.newest(), map[string]any{"name": ""}), []int{7}},
 		{"a name of the network that is a path", should, s.stdin(s.newest(), map[string]any{"name": "../net"}), []int{7}},
 	} {
 		b, err := s.sandbox()

@@ -110,11 +110,13 @@ func (s *session) run(env map[string]string, stdin []byte) answer {
 	return a
 }
 
-// stdin is the configuration in a version, with further fields.
+// stdin is the configuration in a version, with further fields, and without those
+// that are nil.
 func (s *session) stdin(version string, fields map[string]any) []byte {
 	config := maps.Clone(s.config)
 	config["cniVersion"] = version
 	maps.Copy(config, fields)
+	maps.DeleteFunc(config, func(_ string, v any) bool { return v == nil })
 	raw, err := json.Marshal(config)
 	if err != nil {
 		panic(err) // it was decoded from JSON
