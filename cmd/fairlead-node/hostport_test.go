@@ -1,0 +1,80 @@
+package main
+
+import (
+	"net"
+	"net/netip"
+	"testing"
+	"time"
+
+	"fairlead.dev/fairlead/api/v1alpha1"
+)
+
+// kubernetes#59033, projectcalico/felix#1880: a UDP flow outlives the pod behind a host
+// port, because each of its packets keeps the translation alive that it began
+// with; so does one that found no pod. A client that never pauses, from one
+// socket, is answered by the new pod.
+func TestUDPFlowFollowsTheHostPort(t *testing.T) {
+	l, n, pods := oneNode(t, "old", "new")
+	host := net.UDPAddrFromAddrPort(netip.AddrPortFrom(n.V4.Addr(), 5353))
+	var client *net.UDPConn
+	err := l.net.Switch.Do(func() (err error) {
+		client, err = net.DialUDP("udp", nil, host)
+		return err
+	})
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer client.Close()
+	// answered waits until a pod answers, while the client goes on.
+	answered := func(by string) {
+		t.Helper()
+		buf := make([]byte, 64)
+		for deadline := time.Now().Add(time.Minute); time.Now().Before(deadline); {
+			_, _ = client.Write([]byte("?")) // an error is that of the packet before
+			_ = client.SetReadDeadline(time.Now().Add(20 * time.Millisecond))
+			if size, err := client.Read(buf); err == nil && string(buf[:size]) == by {
+				return
+			}
+		}
+		t.Fatalf("%q does not answer", by)
+	}
+	plug := func(p *labPod) {
+		t.Helper()
+		answerUDP(t, p, 53)
+		_, _ = client.Write([]byte("?")) // which finds no pod
+		n.call("ADD", p, p.netns.Path(), inVersion("1.1.0", map[string]any{"runtimeConfig": map[string]any{
+			"portMappings": []map[string]any{{"hostPort": 5353, "containerPort": 53, "protocol": "udp"}},
+		}})).wantOK(t, "ADD "+p.name)
+		answered(p.name)
+	}
+	plug(pods[0])
+	n.cni("DEL", pods[0], "").wantOK(t, "DEL")
+	plug(pods[1])
+	n.cni("DEL", pods[1], "").wantOK(t, "DEL")
+	l.release(t, pods[1])
+	l.wantState(t, pods[1], v1alpha1.SandboxDetached, pods[1].containerID)
+}
+
+// answerUDP has a pod answer with its name.
+func answerUDP(t *testing.T, p *labPod, port int) {
+	t.Helper()
+	var server *net.UDPConn
+	err := p.netns.Do(func() (err error) {
+		server, err = net.ListenUDP("udp", &net.UDPAddr{Port: port})
+		return err
+	})
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(func() { _ = server.Close() })
+	go func() {
+		buf := make([]byte, 64)
+		for {
+			_, from, err := server.ReadFromUDPAddrPort(buf)
+			if err != nil {
+				return
+			}
+			_, _ = server.WriteToUDPAddrPort([]byte(p.name), from)
+		}
+	}()
+}
