@@ -86,11 +86,6 @@ func TestConformance(t *testing.T) {
 		"ADD should FAILED works again after a DEL, with the same CNI_CONTAINERID (2 ADD)",
 		// A DEL needs the container's ID and nothing else, so that it never fails.
 		"DEL should FAILED without CNI_IFNAME: code 4 and the variable's name (5 Error)",
-		// The name of the network is not used for anything.
-		"ADD should FAILED no name of the network fails and does nothing (1, 2 ADD)",
-		"ADD should FAILED no name of the network: code [7] (5 Error)",
-		"ADD should FAILED a name of the network that is a path fails and does nothing (1, 2 ADD)",
-		"ADD should FAILED a name of the network that is a path: code [7] (5 Error)",
 	}
 	if diff := cmp.Diff(want, missed); diff != "" {
 		t.Errorf("what is not as recommended (-want +got):\n%s\n%s", diff, out)
