@@ -14,8 +14,8 @@ const (
 	kubeletState = "/var/lib/kubelet"
 )
 
-// containerdConfig leaves the paths of state at their defaults: the node has a
-// /run and a /var/lib of its own.
+// containerdConfig leaves the paths of state and of CNI at their defaults: the
+// node has a /run, a /var/lib, a /opt/cni and an /etc/cni of its own.
 const containerdConfig = `version = 3
 disabled_plugins = ["io.containerd.snapshotter.v1.btrfs", "io.containerd.snapshotter.v1.zfs", "io.containerd.snapshotter.v1.devmapper", "io.containerd.internal.v1.tracing", "io.containerd.nri.v1.nri"]
 [plugins.'io.containerd.cri.v1.images'.pinned_images]
@@ -23,8 +23,6 @@ disabled_plugins = ["io.containerd.snapshotter.v1.btrfs", "io.containerd.snapsho
 [plugins.'io.containerd.cri.v1.runtime']
   restrict_oom_score_adj = true
   [plugins.'io.containerd.cri.v1.runtime'.cni]
-    bin_dirs = [%q]
-    conf_dir = %q
     use_internal_loopback = true
   [plugins.'io.containerd.cri.v1.runtime'.containerd.runtimes.runc]
     runtime_type = "io.containerd.runc.v2"
@@ -33,7 +31,7 @@ disabled_plugins = ["io.containerd.snapshotter.v1.btrfs", "io.containerd.snapsho
 `
 
 func (n *node) writeConfigs() error {
-	toml := fmt.Sprintf(containerdConfig, pauseImage, n.binDir(), n.confDir())
+	toml := fmt.Sprintf(containerdConfig, pauseImage)
 	if err := os.WriteFile(n.file("containerd.toml"), []byte(toml), 0o600); err != nil {
 		return err
 	}
@@ -92,7 +90,7 @@ func (n *node) fairlead() map[string]any {
 		"kubeconfig":     n.account(),
 		"metricsAddress": "127.0.0.1:9471",
 		"cni": map[string]any{
-			"binDir": n.binDir(), "confDir": n.confDir(), "pluginSource": filepath.Join(n.programs, "fairlead-cni"),
+			"pluginSource": filepath.Join(n.programs, "fairlead-cni"),
 		},
 	}
 }

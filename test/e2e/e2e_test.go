@@ -37,12 +37,13 @@ func TestParseFlags(t *testing.T) {
 }
 
 func TestImages(t *testing.T) {
-	program := filepath.Join(t.TempDir(), "program")
-	if err := os.WriteFile(program, []byte("content"), 0o600); err != nil {
-		t.Fatal(err)
-	}
 	path := filepath.Join(t.TempDir(), "images.tar")
-	if err := writeImages(path, program); err != nil {
+	shared := []member{{name: "server", mode: 0o755, content: []byte("content")}}
+	err := writeImages(path, []image{
+		{name: pauseImage, entrypoint: []string{"/server", "pause"}, files: shared},
+		{name: serverImage, entrypoint: []string{"/server"}, files: shared},
+	})
+	if err != nil {
 		t.Fatal(err)
 	}
 	raw, err := os.ReadFile(path)
@@ -74,6 +75,17 @@ func TestImages(t *testing.T) {
 	want := map[string][]string{pauseImage: {"/server", "pause"}, serverImage: {"/server"}}
 	if diff := cmp.Diff(want, got); diff != "" {
 		t.Errorf("images and what they run (-want +got):\n%s", diff)
+	}
+}
+
+func TestSharedObjects(t *testing.T) {
+	got := sharedObjects(`	linux-vdso.so.1 (0x00007fb4b2b3a000)
+	libnftables.so.1 => /lib/x86_64-linux-gnu/libnftables.so.1 (0x00007fb4b2a47000)
+	/lib64/ld-linux-x86-64.so.2 (0x00007fb4b2b3c000)
+`)
+	want := []string{"/lib/x86_64-linux-gnu/libnftables.so.1", "/lib64/ld-linux-x86-64.so.2"}
+	if diff := cmp.Diff(want, got); diff != "" {
+		t.Errorf("sharedObjects (-want +got):\n%s", diff)
 	}
 }
 

@@ -7,28 +7,97 @@ import (
 	"encoding/hex"
 	"encoding/json"
 	"fmt"
+	"maps"
 	"os"
+	"os/exec"
+	"path/filepath"
+	"regexp"
 	"runtime"
+	"slices"
+	"strings"
 )
 
 // The images exist nowhere but here; no registry knows the domain (RFC 2606).
 const (
 	pauseImage  = "e2e.invalid/pause:1"
 	serverImage = "e2e.invalid/server:1"
+	// fairleadImage without its tag, as the operator's kustomization has it.
+	fairleadImage    = "e2e.invalid/fairlead"
+	fairleadImageTag = "1"
 )
 
-// writeImages writes an archive, as `docker save` does, with the two images.
-// Both are the one program under another command.
-func writeImages(path, program string) error {
-	raw, err := os.ReadFile(program)
+// image is one layer of files, and what it runs.
+type image struct {
+	name       string
+	entrypoint []string
+	env        []string
+	files      []member
+}
+
+// images are those of pods, both the one program under another command, and that
+// of Fairlead.
+func images(programs string) ([]image, error) {
+	server, err := os.ReadFile(filepath.Join(programs, "e2e-server"))
 	if err != nil {
-		return fmt.Errorf("make the images: %w", err)
+		return nil, fmt.Errorf("make the images: %w", err)
 	}
-	layer, err := archive(member{"server", 0o755, raw})
+	layer := []member{{name: "server", mode: 0o755, content: server}}
+	ours, err := fairleadFiles(programs)
 	if err != nil {
-		return err
+		return nil, fmt.Errorf("make the image %s: %w", fairleadImage, err)
 	}
-	sum := sha256.Sum256(layer)
+	return []image{
+		{name: pauseImage, entrypoint: []string{"/server", "pause"}, files: layer},
+		{name: serverImage, entrypoint: []string{"/server"}, files: layer},
+		{
+			name: fairleadImage + ":" + fairleadImageTag, files: ours,
+			env: []string{"PATH=/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin"},
+		},
+	}, nil
+}
+
+// fairleadFiles are what deploy/Containerfile puts into the image, and of the
+// distribution below nothing but /var/run, by which runtimes name namespaces, and
+// nft with its libraries, which are this machine's.
+func fairleadFiles(programs string) ([]member, error) {
+	paths := map[string]string{}
+	for _, name := range []string{"fairlead-controller", "fairlead-node", "fairlead-cni", "fairlead"} {
+		paths["usr/local/bin/"+name] = filepath.Join(programs, name)
+	}
+	nft, err := exec.LookPath("nft")
+	if err != nil {
+		return nil, err
+	}
+	paths["usr/sbin/nft"] = nft
+	libraries, err := exec.Command("ldd", nft).Output()
+	if err != nil {
+		return nil, fmt.Errorf("ldd %s: %w", nft, err)
+	}
+	for _, library := range sharedObjects(string(libraries)) {
+		paths[strings.TrimPrefix(library, "/")] = library
+	}
+	files := []member{{name: "var/run", mode: 0o777, link: "/run"}}
+	for _, name := range slices.Sorted(maps.Keys(paths)) {
+		content, err := os.ReadFile(paths[name])
+		if err != nil {
+			return nil, err
+		}
+		files = append(files, member{name: name, mode: 0o755, content: content})
+	}
+	return files, nil
+}
+
+// sharedObjects are the files that ldd(1) prints, the program's interpreter too.
+func sharedObjects(ldd string) []string {
+	var out []string
+	for _, match := range regexp.MustCompile(`(?m)(?:^\s*|=> )(/\S+) \(0x`).FindAllStringSubmatch(ldd, -1) {
+		out = append(out, match[1])
+	}
+	return out
+}
+
+// writeImages writes images into an archive, as `docker save` does.
+func writeImages(path string, images []image) error {
 	type manifest struct {
 		Config   string
 		RepoTags []string
@@ -36,38 +105,56 @@ func writeImages(path, program string) error {
 	}
 	var (
 		manifests []manifest
-		members   = []member{{"layer.tar", 0o644, layer}}
+		members   []member
+		seen      = map[string]bool{}
 	)
-	for name, args := range map[string][]string{pauseImage: {"/server", "pause"}, serverImage: {"/server"}} {
+	add := func(m member) {
+		if !seen[m.name] {
+			seen[m.name] = true
+			members = append(members, m)
+		}
+	}
+	for _, i := range images {
+		layer, err := archive(i.files...)
+		if err != nil {
+			return err
+		}
+		sum := digest(layer)
 		config, err := json.Marshal(map[string]any{
 			"architecture": runtime.GOARCH, "os": runtime.GOOS,
-			"config": map[string]any{"Entrypoint": args, "WorkingDir": "/"},
-			"rootfs": map[string]any{"type": "layers", "diff_ids": []string{"sha256:" + hex.EncodeToString(sum[:])}},
+			"config": map[string]any{"Entrypoint": i.entrypoint, "Env": i.env, "WorkingDir": "/"},
+			"rootfs": map[string]any{"type": "layers", "diff_ids": []string{"sha256:" + sum}},
 		})
 		if err != nil {
 			return fmt.Errorf("make the images: %w", err)
 		}
-		digest := sha256.Sum256(config)
-		file := hex.EncodeToString(digest[:]) + ".json"
-		members = append(members, member{file, 0o644, config})
-		manifests = append(manifests, manifest{Config: file, RepoTags: []string{name}, Layers: []string{"layer.tar"}})
+		m := manifest{Config: digest(config) + ".json", RepoTags: []string{i.name}, Layers: []string{sum + ".tar"}}
+		add(member{name: m.Layers[0], mode: 0o644, content: layer})
+		add(member{name: m.Config, mode: 0o644, content: config})
+		manifests = append(manifests, m)
 	}
 	list, err := json.Marshal(manifests)
 	if err != nil {
 		return fmt.Errorf("make the images: %w", err)
 	}
-	whole, err := archive(append(members, member{"manifest.json", 0o644, list})...)
+	whole, err := archive(append(members, member{name: "manifest.json", mode: 0o644, content: list})...)
 	if err != nil {
 		return err
 	}
 	return os.WriteFile(path, whole, 0o600)
 }
 
-// member is a file in an archive.
+func digest(content []byte) string {
+	sum := sha256.Sum256(content)
+	return hex.EncodeToString(sum[:])
+}
+
+// member is a file in an archive, or a symbolic link.
 type member struct {
 	name    string
 	mode    int64
 	content []byte
+	link    string // where it leads; empty for a file
 }
 
 func archive(members ...member) ([]byte, error) {
@@ -75,6 +162,9 @@ func archive(members ...member) ([]byte, error) {
 	w := tar.NewWriter(&buffer)
 	for _, m := range members {
 		header := &tar.Header{Name: m.name, Mode: m.mode, Size: int64(len(m.content)), Typeflag: tar.TypeReg}
+		if m.link != "" {
+			header.Typeflag, header.Linkname = tar.TypeSymlink, m.link
+		}
 		err := w.WriteHeader(header)
 		if err == nil {
 			_, err = w.Write(m.content)

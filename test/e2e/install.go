@@ -26,6 +26,11 @@ const (
 	tokenSeconds = 24 * 3600
 )
 
+// patientElection is for machines that are slow although they do nothing but this
+// test: a controller that is late for its lease ends, and the processes among them
+// are not started again.
+var patientElection = map[string]string{"leaseDuration": "60s", "renewDeadline": "50s", "retryPeriod": "2s"}
+
 // install writes into the cluster what an operator installs, but for the
 // workloads: the programs run as processes, with the accounts' credentials.
 func (w *world) install(ctx context.Context) error {
@@ -72,9 +77,7 @@ func (w *world) startControllers(ctx context.Context) error {
 		config := filepath.Join(w.run(), fmt.Sprintf("controller-%d.yaml", i))
 		err := writeYAML(config, map[string]any{
 			"kubeconfig": account, "metricsAddress": fmt.Sprintf("127.0.0.1:%d", 9470+i),
-			// A machine that does nothing but this test may still be slow: a
-			// controller that is late for its lease ends, and nothing starts it again.
-			"leaderElection": map[string]string{"leaseDuration": "60s", "renewDeadline": "50s", "retryPeriod": "2s"},
+			"leaderElection": patientElection,
 		})
 		if err != nil {
 			return err
@@ -107,7 +110,6 @@ func (w *world) giveAccount(ctx context.Context, n *node) error {
 	if err := w.Create(ctx, holder); err != nil {
 		return fmt.Errorf("pod for the credentials of %s: %w", n.name, err)
 	}
-	n.holder = string(holder.UID)
 	bound := &authenticationv1.BoundObjectReference{APIVersion: "v1", Kind: "Pod", Name: holder.Name, UID: holder.UID}
 	return w.writeAccount(ctx, n.account(), nodeAccount, bound)
 }

@@ -4,6 +4,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"os"
 	"path/filepath"
 	"slices"
 	"strings"
@@ -36,8 +37,12 @@ func (w *world) nothingLeft(ctx context.Context) error {
 		for _, item := range list.Items {
 			left = append(left, "PodAttachment "+item.Name)
 		}
+		system, err := w.systemGroups(ctx)
+		if err != nil {
+			return "", err
+		}
 		for _, n := range w.nodes {
-			more, err := n.leftovers()
+			more, err := n.leftovers(system)
 			if err != nil {
 				return "", err
 			}
@@ -83,8 +88,9 @@ func ofNode(item string) bool {
 	return false
 }
 
-// leftovers lists what is on a node although no pod with a network is.
-func (n *node) leftovers() ([]string, error) {
+// leftovers lists what is on a node although no pod with a network is. The
+// control groups of Fairlead's own pods are not.
+func (n *node) leftovers(system map[string]bool) ([]string, error) {
 	state, err := n.machine.State()
 	if err != nil {
 		return nil, fmt.Errorf("look at %s: %w", n.name, err)
@@ -111,7 +117,7 @@ func (n *node) leftovers() ([]string, error) {
 			left = append(left, what+" "+filepath.Base(file))
 		}
 	}
-	groups, err := n.podGroups()
+	groups, err := n.podGroups(system)
 	if err != nil {
 		return nil, err
 	}
@@ -157,12 +163,11 @@ func (n *node) glob(pattern string) (files []string, err error) {
 	return files, err
 }
 
-// podGroups are the control groups of pods, but for that of the pod that the
-// daemon's credentials are bound to.
-func (n *node) podGroups() ([]string, error) {
+// podGroups are the control groups of pods, but for some.
+func (n *node) podGroups(but map[string]bool) ([]string, error) {
 	seen := map[string]bool{}
 	err := walkGroups(n.cgroup, func(dir string) error {
-		if name := filepath.Base(dir); strings.HasPrefix(name, "pod") && name != "pod"+n.holder {
+		if name := filepath.Base(dir); strings.HasPrefix(name, "pod") && !but[name] {
 			seen["control group "+name] = true
 		}
 		return nil
@@ -179,18 +184,56 @@ func (n *node) podGroups() ([]string, error) {
 // first, then the daemon, then what it installed. The nodes end as they began.
 func (w *world) uninstallation(ctx context.Context) error {
 	for _, n := range w.nodes {
-		n.running[kubeProxy].kill() // it does not end in order
 		if err := n.running[fairleadNode].stop(); err != nil {
 			return err
 		}
-		_, err := w.crew.run(ctx, n.place(), filepath.Join(n.programs, "kubelab"), "kube-proxy", "--config", n.file("kube-proxy.yaml"), "--cleanup")
-		if err != nil {
-			return err
-		}
-		if _, err := w.crew.run(ctx, n.place(), filepath.Join(n.programs, "fairlead-node"), "cleanup", "--cni", "--config", n.file("fairlead.yaml")); err != nil {
+		if err := w.cleanUp(ctx, n); err != nil {
 			return err
 		}
 	}
+	return w.asBefore(ctx)
+}
+
+// cleanUp removes what the daemon, which has ended, and kube-proxy made on a node.
+func (w *world) cleanUp(ctx context.Context, n *node) error {
+	n.running[kubeProxy].kill() // it does not end in order
+	_, err := w.crew.run(ctx, n.place(), filepath.Join(n.programs, "kubelab"), "kube-proxy", "--config", n.file("kube-proxy.yaml"), "--cleanup")
+	if err != nil {
+		return err
+	}
+	if err := w.removeDaemon(ctx, n); err != nil {
+		return err
+	}
+	// A DEL that the runtime began before is put aside a moment later.
+	err = w.await(ctx, "the plugin to end", func(context.Context) (string, error) { return n.pluginRuns() })
+	if err != nil {
+		return err
+	}
+	return w.removeDaemon(ctx, n)
+}
+
+func (w *world) removeDaemon(ctx context.Context, n *node) error {
+	_, err := w.crew.run(ctx, n.place(), filepath.Join(n.programs, "fairlead-node"), "cleanup", "--cni", "--config", n.file("fairlead.yaml"))
+	return err
+}
+
+// pluginRuns says which process on the node is the CNI plugin, or "".
+func (n *node) pluginRuns() (string, error) {
+	pids, err := n.processes()
+	if err != nil {
+		return "", err
+	}
+	for _, pid := range pids {
+		exe, err := os.Readlink(fmt.Sprintf("/proc/%d/exe", pid))
+		if err == nil && strings.HasPrefix(filepath.Base(exe), "fairlead ") { // "(deleted)" follows
+			return fmt.Sprintf("%s: %s, process %d", n.name, exe, pid), nil
+		}
+	}
+	return "", nil
+}
+
+// asBefore compares the nodes with what they were before anything was installed.
+func (w *world) asBefore(ctx context.Context) error {
 	if err := w.await(ctx, "the nodes to lose their network", w.nodesAre(corev1.ConditionFalse)); err != nil {
 		return err
 	}

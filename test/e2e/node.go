@@ -9,6 +9,7 @@ import (
 	"path/filepath"
 	"slices"
 	"strconv"
+	"strings"
 
 	"golang.org/x/sys/unix"
 	"k8s.io/apimachinery/pkg/util/wait"
@@ -37,7 +38,6 @@ type node struct {
 	machine  *netlab.Machine
 	mnt      *os.File // of this boot
 	bootID   string
-	holder   string // UID of the pod that its daemon's credentials are bound to
 	baseline netlab.State
 	running  map[string]*process
 	// killed says that containerd was killed. It forgets a namespace that it
@@ -46,15 +46,15 @@ type node struct {
 }
 
 func (n *node) file(name string) string { return filepath.Join(n.dir, name) }
-func (n *node) binDir() string          { return n.file("cni/bin") }
-func (n *node) confDir() string         { return n.file("cni/net.d") }
+func (n *node) binDir() string          { return n.file("cni/bin") }   // its /opt/cni/bin
+func (n *node) confDir() string         { return n.file("cni/net.d") } // its /etc/cni/net.d
 func (n *node) conflist() string        { return filepath.Join(n.confDir(), "10-fairlead.conflist") }
 func (n *node) account() string         { return n.file("fairlead.kubeconfig") }
 func (n *node) place() place            { return place{net: n.machine.Namespace, mnt: n.mnt} }
 
 // prepare makes what outlives a boot: the node's disk.
 func (n *node) prepare() error {
-	for _, dir := range []string{"lib/kubelet", "log", "tmp", "cni/bin", "cni/net.d"} {
+	for _, dir := range []string{"lib/kubelet", "log", "tmp", "cni/bin", "cni/net.d", "opt/cni/bin", "etc/cni/net.d"} {
 		if err := os.MkdirAll(n.file(dir), 0o755); err != nil {
 			return fmt.Errorf("disk of %s: %w", n.name, err)
 		}
@@ -65,10 +65,7 @@ func (n *node) prepare() error {
 // boot gives the node the mounts and the boot ID of a new boot. Nothing runs
 // yet.
 func (n *node) boot() error {
-	var raw [16]byte
-	_, _ = rand.Read(raw[:]) // never fails, see crypto/rand
-	n.bootID = fmt.Sprintf("%x-%x-%x-%x-%x", raw[:4], raw[4:6], raw[6:8], raw[8:10], raw[10:])
-	if err := os.WriteFile(n.file("boot_id"), []byte(n.bootID+"\n"), 0o644); err != nil {
+	if err := n.newBootID(); err != nil {
 		return err
 	}
 	if err := makeGroups(n.cgroup); err != nil {
@@ -87,18 +84,26 @@ func (n *node) boot() error {
 		mounts := []struct {
 			from, to, kind string
 			flags          uintptr
+			data           string
 		}{
-			{"", "/", "", unix.MS_REC | unix.MS_PRIVATE},
-			{"tmpfs", "/run", "tmpfs", 0},
-			{n.file("lib"), "/var/lib", "", unix.MS_BIND},
-			{n.file("log"), "/var/log", "", unix.MS_BIND},
-			{n.file("boot_id"), "/proc/sys/kernel/random/boot_id", "", unix.MS_BIND},
+			{"", "/", "", unix.MS_REC | unix.MS_PRIVATE, ""},
+			// Namespaces of pods pass from containerd to the daemon's container.
+			{"tmpfs", "/run", "tmpfs", 0, ""},
+			{"", "/run", "", unix.MS_SHARED, ""},
+			{n.file("lib"), "/var/lib", "", unix.MS_BIND, ""},
+			{n.file("log"), "/var/log", "", unix.MS_BIND, ""},
+			{n.file("boot_id"), bootIDFile, "", unix.MS_BIND, ""},
+			// The machine's, with directories to mount at that it may not have.
+			{"overlay", "/opt", "overlay", 0, "lowerdir=" + n.file("opt") + ":/opt"},
+			{"overlay", "/etc", "overlay", 0, "lowerdir=" + n.file("etc") + ":/etc"},
+			{n.binDir(), "/opt/cni/bin", "", unix.MS_BIND, ""},
+			{n.confDir(), "/etc/cni/net.d", "", unix.MS_BIND, ""},
 			// The volumes of pods pass from kubelet to containers.
-			{kubeletState, kubeletState, "", unix.MS_BIND},
-			{"", kubeletState, "", unix.MS_SHARED},
+			{kubeletState, kubeletState, "", unix.MS_BIND, ""},
+			{"", kubeletState, "", unix.MS_SHARED, ""},
 		}
 		for _, m := range mounts {
-			if err := unix.Mount(m.from, m.to, m.kind, m.flags, ""); err != nil {
+			if err := unix.Mount(m.from, m.to, m.kind, m.flags, m.data); err != nil {
 				return fmt.Errorf("mount %s of %s: %w", m.to, n.name, err)
 			}
 		}
@@ -106,6 +111,26 @@ func (n *node) boot() error {
 		n.mnt, err = os.Open("/proc/thread-self/ns/mnt")
 		return err
 	})
+}
+
+// bootIDFile has what is different after each boot (random(4)).
+const bootIDFile = "/proc/sys/kernel/random/boot_id"
+
+// newBootID chooses the ID of a boot. The first is this machine's, as containers
+// have a /proc without the node's mounts: what runs in one cannot see another.
+func (n *node) newBootID() error {
+	if n.bootID == "" {
+		raw, err := os.ReadFile(bootIDFile)
+		if err != nil {
+			return err
+		}
+		n.bootID = strings.TrimSpace(string(raw))
+	} else {
+		var raw [16]byte
+		_, _ = rand.Read(raw[:]) // never fails, see crypto/rand
+		n.bootID = fmt.Sprintf("%x-%x-%x-%x-%x", raw[:4], raw[4:6], raw[6:8], raw[8:10], raw[10:])
+	}
+	return os.WriteFile(n.file("boot_id"), []byte(n.bootID+"\n"), 0o644)
 }
 
 // start starts one of the node's programs.

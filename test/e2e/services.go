@@ -185,13 +185,20 @@ func (w *world) restart(ctx context.Context) error {
 	return w.Patch(ctx, d, client.MergeFrom(before))
 }
 
-// deletion removes all pods and looks for what they left.
+// deletion removes Services and all pods and looks for what they left.
 func (w *world) deletion(ctx context.Context) error {
-	err := w.Delete(ctx, newDeployment(), client.PropagationPolicy(metav1.DeletePropagationBackground))
+	var err error
 	for _, name := range []string{"all", "one"} {
 		err = errors.Join(err, w.Delete(ctx, &corev1.Service{ObjectMeta: metav1.ObjectMeta{Namespace: namespace, Name: name}}))
 	}
 	if err != nil {
+		return err
+	}
+	return w.podsDeleted(ctx)
+}
+
+func (w *world) podsDeleted(ctx context.Context) error {
+	if err := w.Delete(ctx, newDeployment(), client.PropagationPolicy(metav1.DeletePropagationBackground)); err != nil {
 		return err
 	}
 	return w.nothingLeft(ctx)

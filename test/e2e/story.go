@@ -24,7 +24,13 @@ func (w *world) story(ctx context.Context) error {
 		name string
 		run  func(context.Context) error
 	}{
-		{"installation on nodes with a running kubelet and containerd", w.installation},
+		{"nodes with a running kubelet and containerd and no network", w.nodesBoot},
+		{"installation by the manifests in deploy/", w.manifests},
+		{"30 pods on two nodes reach each other", w.deployment},
+		{"the manifests' pods exchanged during a rolling restart", w.rollout},
+		{"pods deleted", w.podsDeleted},
+		{"uninstallation of the manifests", w.manifestsRemoved},
+		{"installation without the workloads: the programs are processes", w.installation},
 		{"30 pods on two nodes reach each other", w.deployment},
 		{"Services reach pods, and a pod itself", w.services},
 		{"a port of the node leads to a pod", w.hostPorts},
@@ -49,9 +55,9 @@ func (w *world) story(ctx context.Context) error {
 // noNetwork is what containerd says when it has no network configuration.
 const noNetwork = "cni plugin not initialized"
 
-// installation starts the nodes without Fairlead first: they must not be Ready
-// before the network can be served, and stay so from then on.
-func (w *world) installation(ctx context.Context) error {
+// nodesBoot starts the nodes without Fairlead first: they must not be Ready
+// before the network can be served.
+func (w *world) nodesBoot(ctx context.Context) error {
 	for _, n := range w.nodes {
 		if err := n.boot(); err != nil {
 			return err
@@ -59,7 +65,7 @@ func (w *world) installation(ctx context.Context) error {
 		if err := n.startRuntime(ctx); err != nil {
 			return err
 		}
-		if err := errors.Join(n.start(kubelet), n.start(kubeProxy)); err != nil {
+		if err := n.start(kubelet); err != nil {
 			return err
 		}
 	}
@@ -73,8 +79,16 @@ func (w *world) installation(ctx context.Context) error {
 		}
 	}
 	w.say("both kubelets run; their nodes are not Ready: %s", noNetwork)
+	return nil
+}
+
+// installation makes the nodes Ready, which they stay from then on.
+func (w *world) installation(ctx context.Context) error {
+	if err := w.install(ctx); err != nil {
+		return err
+	}
 	for _, n := range w.nodes {
-		if err := errors.Join(w.giveAccount(ctx, n), n.start(fairleadNode)); err != nil {
+		if err := errors.Join(n.start(kubeProxy), w.giveAccount(ctx, n), n.start(fairleadNode)); err != nil {
 			return err
 		}
 	}

@@ -32,7 +32,7 @@ import (
 const (
 	nodeCount = 2
 	// stepTimeout bounds every wait; calm machines need a fraction.
-	stepTimeout = 3 * time.Minute
+	stepTimeout = 10 * time.Minute
 )
 
 // world is all that exists while the test runs.
@@ -73,6 +73,9 @@ func asWorker(planFile string, stdout, stderr io.Writer) int {
 	if cause := context.Cause(ctx); cause != nil && !errors.Is(err, cause) {
 		err = errors.Join(cause, err)
 	}
+	if keepErr := w.keepPodLogs(); keepErr != nil {
+		err = errors.Join(err, keepErr)
+	}
 	if err := os.WriteFile(p.reasonFile(), []byte(err.Error()), 0o600); err != nil {
 		_, _ = fmt.Fprintf(stderr, "e2e: %v\n", err)
 	}
@@ -85,19 +88,20 @@ func (w *world) build(ctx context.Context) error {
 	if w.lab, err = netlab.New(ctx, netlab.Config{Nodes: nodeCount, Here: true, IPv4Only: true}); err != nil {
 		return err
 	}
-	images := filepath.Join(w.run(), "images.tar")
-	if err := writeImages(images, filepath.Join(w.programs(), "e2e-server")); err != nil {
+	all, err := images(w.programs())
+	if err != nil {
+		return err
+	}
+	archive := filepath.Join(w.run(), "images.tar")
+	if err := writeImages(archive, all); err != nil {
 		return err
 	}
 	if err := w.startControlPlane(ctx); err != nil {
 		return err
 	}
-	if err := w.install(ctx); err != nil {
-		return err
-	}
 	for _, machine := range w.lab.Nodes {
 		n := &node{
-			name: machine.Name, dir: filepath.Join(w.run(), machine.Name), programs: w.programs(), images: images,
+			name: machine.Name, dir: filepath.Join(w.run(), machine.Name), programs: w.programs(), images: archive,
 			cgroup: w.cgroup() + "/" + machine.Name, crew: w.crew, machine: machine,
 			kubeletConfig: filepath.Join(w.kubelab(), machine.Name+".kubeconfig"),
 			proxyConfig:   filepath.Join(w.kubelab(), "kube-proxy.kubeconfig"),
@@ -182,7 +186,7 @@ const (
 // from makes a client that asks from within a network namespace.
 func from(ns *netlab.Namespace) *http.Client {
 	return &http.Client{
-		Timeout: 30 * time.Second,
+		Timeout: 2 * time.Minute, // longer than a pod asks others
 		Transport: &http.Transport{
 			DisableKeepAlives: true,
 			DialContext: func(ctx context.Context, network, addr string) (conn net.Conn, err error) {

@@ -20,8 +20,8 @@ import (
 const (
 	address = ":8080"
 	// reachTimeout bounds one question to another pod, its retries included.
-	reachTimeout = 20 * time.Second
-	tryTimeout   = time.Second
+	reachTimeout = time.Minute
+	tryTimeout   = 2 * time.Second
 )
 
 func main() {
@@ -91,7 +91,7 @@ func ask(ctx context.Context, addr string) string {
 		select {
 		case <-ctx.Done():
 			return "error: " + err.Error()
-		case <-time.After(tryTimeout / 10):
+		case <-time.After(tryTimeout / 20):
 		}
 	}
 }

@@ -1,0 +1,150 @@
+package main
+
+import (
+	"context"
+	"fmt"
+	"os"
+	"path/filepath"
+	"strings"
+
+	corev1 "k8s.io/api/core/v1"
+	"sigs.k8s.io/controller-runtime/pkg/client"
+)
+
+// manifests installs Fairlead as docs/operator/install.md says: what is in
+// deploy/, as it is, but for the image and a setting. The programs are pods.
+func (w *world) manifests(ctx context.Context) error {
+	if err := w.writeOverlay(); err != nil {
+		return err
+	}
+	for _, n := range w.nodes {
+		if err := n.start(kubeProxy); err != nil {
+			return err
+		}
+	}
+	for _, args := range [][]string{
+		{"apply", "--server-side", "-k", w.overlay()},
+		{"wait", "--for=condition=Established", "crd/ippools.fairlead.dev"},
+		{"apply", "--server-side", "-f", w.defaultPool()},
+		{"-n", system, "rollout", "status", "--timeout", stepTimeout.String(), "ds/fairlead-node"},
+		{"-n", system, "rollout", "status", "--timeout", stepTimeout.String(), "deploy/fairlead-controller"},
+	} {
+		if err := w.kubectl(ctx, args...); err != nil {
+			return err
+		}
+	}
+	w.say("a pod of fairlead-node on each node and two of fairlead-controller are ready")
+	return w.await(ctx, "the nodes to be Ready", w.nodesAre(corev1.ConditionTrue))
+}
+
+// overlay is the directory of an operator's own kustomization.
+func (w *world) overlay() string     { return filepath.Join(w.run(), "overlay") }
+func (w *world) defaultPool() string { return filepath.Join(w.Source, "deploy/default-pool.yaml") }
+
+func (w *world) writeOverlay() error {
+	if err := os.Mkdir(w.overlay(), 0o755); err != nil {
+		return err
+	}
+	base, err := filepath.Rel(w.overlay(), filepath.Join(w.Source, "deploy"))
+	if err != nil {
+		return err
+	}
+	err = writeYAML(filepath.Join(w.overlay(), "controller.yaml"), map[string]any{
+		"defaultNetwork": map[string]any{"pools": []string{"default"}}, "leaderElection": patientElection,
+	})
+	if err != nil {
+		return err
+	}
+	return writeYAML(filepath.Join(w.overlay(), "kustomization.yaml"), map[string]any{
+		"apiVersion": "kustomize.config.k8s.io/v1beta1", "kind": "Kustomization",
+		"resources": []string{base},
+		"images":    []map[string]string{{"name": "fairlead", "newName": fairleadImage, "newTag": fairleadImageTag}},
+		"configMapGenerator": []map[string]any{{
+			"name": "fairlead-controller-config", "namespace": system, "behavior": "merge", "files": []string{"controller.yaml"},
+		}},
+	})
+}
+
+// rollout has the DaemonSet and the Deployment exchange all pods of Fairlead's
+// while other pods come and go.
+func (w *world) rollout(ctx context.Context) error {
+	if err := w.restart(ctx); err != nil {
+		return err
+	}
+	for _, workload := range []string{"ds/fairlead-node", "deploy/fairlead-controller"} {
+		if err := w.kubectl(ctx, "-n", system, "rollout", "restart", workload); err != nil {
+			return err
+		}
+		if err := w.kubectl(ctx, "-n", system, "rollout", "status", "--timeout", stepTimeout.String(), workload); err != nil {
+			return err
+		}
+	}
+	w.say("the daemons and the controllers were exchanged")
+	if err := w.rolledOut(ctx); err != nil {
+		return err
+	}
+	return w.allReachAll(ctx)
+}
+
+// manifestsRemoved takes off what manifests installed, as the operator's guide
+// says.
+func (w *world) manifestsRemoved(ctx context.Context) error {
+	for _, args := range [][]string{
+		{"-n", system, "delete", "ds/fairlead-node"},
+		{"-n", system, "wait", "--for=delete", "--timeout", stepTimeout.String(), "pod", "-l", "app.kubernetes.io/name=fairlead-node"},
+	} {
+		if err := w.kubectl(ctx, args...); err != nil {
+			return err
+		}
+	}
+	for _, n := range w.nodes {
+		if err := w.cleanUp(ctx, n); err != nil {
+			return err
+		}
+	}
+	for _, args := range [][]string{{"delete", "-f", w.defaultPool()}, {"delete", "--ignore-not-found", "-k", w.overlay()}} {
+		if err := w.kubectl(ctx, args...); err != nil {
+			return err
+		}
+	}
+	return w.asBefore(ctx)
+}
+
+// systemGroups are the names of the control groups of the pods in Fairlead's
+// namespace.
+func (w *world) systemGroups(ctx context.Context) (map[string]bool, error) {
+	list := &corev1.PodList{}
+	if err := w.List(ctx, list, client.InNamespace(system)); err != nil {
+		return nil, err
+	}
+	out := map[string]bool{}
+	for _, pod := range list.Items {
+		out["pod"+string(pod.UID)] = true
+	}
+	return out, nil
+}
+
+// keepPodLogs copies what Fairlead's pods logged to the other logs: the nodes'
+// disks go with the test.
+func (w *world) keepPodLogs() error {
+	for _, n := range w.nodes {
+		files, err := filepath.Glob(n.file("log/pods/" + system + "_*/*/*.log"))
+		if err != nil {
+			return err
+		}
+		for _, file := range files {
+			content, err := os.ReadFile(file)
+			if err != nil {
+				return err
+			}
+			// namespace_pod_uid/container/restarts.log
+			parts := strings.Split(file, string(filepath.Separator))
+			parts = parts[len(parts)-3:]
+			name := fmt.Sprintf("%s-%s", n.name, strings.Join(parts, "-"))
+			if err := os.WriteFile(filepath.Join(w.logs(), name), content, 0o600); err != nil {
+				return err
+			}
+		}
+	}
+	return nil
+}
