@@ -11,5 +11,6 @@ import (
 
 func TestExample(_ *testing.T) {
 	fmt.Println(os.Getenv("HOME"))
+	_, _ = os.StartProcess("/bin/true", nil, nil)
 	time.Sleep(time.Second) // want: forbidigo:sleep
 }

@@ -7,6 +7,7 @@ import (
 	"fmt"
 	"io"
 	"os"
+	"syscall"
 	clock "time"
 )
 
@@ -22,4 +23,9 @@ func Example(w io.Writer) {
 	_, _ = os.LookupEnv("HOME") // want: forbidigo:env
 	_ = os.Environ()            // want: forbidigo:env
 	_ = os.ExpandEnv("$HOME")   // want: forbidigo:env
+
+	_, _ = os.StartProcess("/bin/sh", nil, nil)         // want: forbidigo:exec
+	_ = syscall.Exec("/bin/sh", nil, nil)               // want: forbidigo:exec
+	_, _ = syscall.ForkExec("/bin/sh", nil, nil)        // want: forbidigo:exec
+	_, _, _ = syscall.StartProcess("/bin/sh", nil, nil) // want: forbidigo:exec
 }
