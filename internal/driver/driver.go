@@ -97,11 +97,12 @@ type Driver interface {
 	// Ensure returns the interface that the request's owner already has, or
 	// obtains one. It leaves at most one interface per owner behind, however
 	// often it runs and wherever it was cut off. On an error nothing is left
-	// that a later Ensure or Release of the same owner would not find.
+	// that a later Ensure or Release of the same owner would not find. Nor does
+	// it give anything back then: another process may have found it, and be
+	// writing it down.
 	//
 	// It fails with ErrInvalid, ErrExhausted, ErrNotFound, ErrConflict or
-	// ErrUnavailable. The attachment then has the addresses that were obtained
-	// nevertheless, if any, and can be released.
+	// ErrUnavailable.
 	Ensure(ctx context.Context, r Request) (Attachment, error)
 
 	// Release gives an interface back. It needs the record only, and returns

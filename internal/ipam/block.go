@@ -326,24 +326,15 @@ func (b *Block) Unhold(claim string, a netip.Addr, now time.Time) bool {
 // one, else it cools down. It returns false, and changes nothing, when the
 // holder does not have it.
 func (b *Block) Free(h Holder, a netip.Addr, now time.Time) bool {
-	return b.release(h, a, ceilMillis(now))
-}
-
-// Return gives back an address that was taken and never told to anybody: it
-// need not cool down, and is held for no claim.
-func (b *Block) Return(h Holder, a netip.Addr) bool { return b.release(h, a, 0) }
-
-func (b *Block) release(h Holder, a netip.Addr, at int64) bool {
 	ord, ok := b.ordinal(a)
 	if !ok || b.slots[ord].state != Taken || !b.slots[ord].holder.Same(h) {
 		return false
 	}
 	was := &b.slots[ord]
-	s := slot{state: Freed, gen: was.gen + 1, at: at}
-	switch {
-	case at > 0 && was.claim != "":
+	s := slot{state: Freed, gen: was.gen + 1, at: ceilMillis(now)}
+	if was.claim != "" {
 		s.state, s.claim = Held, was.claim
-	case at > 0:
+	} else {
 		s.holder, s.since = was.holder, was.at
 	}
 	b.set(ord, s)

@@ -74,6 +74,6 @@ func (s *Store) adoptClaim(p *ipam.Pool, w *want) error {
 	case w.addr.IsValid() && w.addr != has.Addr:
 		return fmt.Errorf("%w: %s is requested, but claim %s has %s: request that, or delete the claim", ErrConflict, w.addr, w.claim, has.Addr)
 	}
-	w.addr, w.held = has.Addr, true
+	w.addr = has.Addr
 	return nil
 }

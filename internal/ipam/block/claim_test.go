@@ -116,8 +116,8 @@ func TestClaimsAndPoolsPerNode(t *testing.T) {
 	}
 }
 
-// TestClaimIsHeldAgainAfterAFailure: a dual-stack take that gets half gives the
-// held half back to the claim, and the new half to all.
+// TestClaimIsHeldAgainAfterAFailure: a dual-stack take that gets half keeps it,
+// as another leader may have found it; given back, it is held for the claim.
 func TestClaimIsHeldAgainAfterAFailure(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		api := blocktest.NewAPI()
@@ -131,6 +131,7 @@ func TestClaimIsHeldAgainAfterAFailure(t *testing.T) {
 		if got, err := s.Take(t.Context(), both, Request{Holder: holder(3), Claim: claim}); !errors.Is(err, ErrExhausted) {
 			t.Fatalf("Take() = %v, %v", addrsOf(got), err)
 		}
+		mustFree(t, s.Store, holder(3))
 		if got := addrsOf(s.Claimed(claim)); !slices.Equal(got, first) {
 			t.Errorf("the claim has %v, want %v", got, first)
 		}

@@ -276,6 +276,9 @@ func (c *committer) committed(obj *v1alpha1.IPBlock, snapshot *ipam.Block) {
 	delete(s.buried, e.name)
 	s.rebase(e, obj, snapshot)
 	e.finishFlight(func(*op) bool { return true })
+	if len(e.queue) == 0 {
+		e.next = e.base
+	}
 }
 
 // rejected decides what an error of a write means.

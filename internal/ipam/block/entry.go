@@ -26,7 +26,8 @@ type entry struct {
 	// base is what obj says. Without an obj it is empty, or what a block said
 	// that somebody deleted although addresses in it were taken.
 	base *ipam.Block
-	// next is base with flight and queue applied.
+	// next is base with flight and queue applied; base itself when they change
+	// nothing, as in most blocks of a store that rests.
 	next *ipam.Block
 	// flight are the operations that the committer works on, queue those that
 	// came since.
@@ -54,8 +55,6 @@ const (
 	opTake opKind = iota
 	// opFree gives addresses back, which then cool down.
 	opFree
-	// opReturn gives back what nobody was told of.
-	opReturn
 	// opUnhold ends the holding for a claim.
 	opUnhold
 	// opDrop deletes the block if it is idle.
@@ -115,7 +114,7 @@ func (s *Store) add(domain string, prefix netip.Prefix, node string) *entry {
 		kick: make(chan struct{}, 1),
 	}
 	e.base = ipam.NewBlock(prefix, node)
-	e.next = e.base.Clone()
+	e.next = e.base
 	s.blocks[e.name] = e
 	s.own(e, node)
 	return e
@@ -251,7 +250,7 @@ func (s *Store) fail(e *entry, err error) {
 		s.drop(e, o, err)
 	}
 	e.flight, e.queue = nil, nil
-	e.next = e.base.Clone()
+	e.next = e.base
 }
 
 // drop ends an operation without knowing whether it was done.
@@ -266,7 +265,7 @@ func (s *Store) drop(e *entry, o *op, err error) {
 // rebuild applies the operations to the known state again. Takes that it
 // cannot serve any more end with errMoved or ErrConflict.
 func (e *entry) rebuild(now time.Time) {
-	e.next = e.base.Clone()
+	e.next = e.base
 	apply := func(o *op) bool {
 		err := e.apply(o, now)
 		if err != nil {
@@ -282,13 +281,14 @@ func (e *entry) rebuild(now time.Time) {
 // ErrInvalid.
 func (e *entry) apply(o *op, now time.Time) error {
 	o.changed = false
+	if e.next == e.base {
+		e.next = e.base.Clone()
+	}
 	switch o.kind {
 	case opTake:
 		return e.applyTake(o, now)
 	case opFree:
 		o.changed = e.applyFree(o, now)
-	case opReturn:
-		o.changed = e.next.Return(o.holder, o.addr)
 	case opUnhold:
 		o.changed = e.next.Unhold(o.claim, o.addr, now)
 	case opDrop:

@@ -68,7 +68,8 @@ func (t *txn) gaveUp(ctx context.Context) error {
 }
 
 // Take returns one address per family of the pool for the holder: those that
-// it has, else new ones. It is all or nothing. Addresses that the holder has
+// it has, else new ones. On an error it may have taken some: they are the
+// holder's, and the next Take or Free finds them. Addresses that the holder has
 // are confirmed by a read; a new one is one write, or a share of one.
 //
 // It fails with ErrInvalid, ErrExhausted, ErrConflict and ErrUnavailable.
@@ -102,8 +103,6 @@ type want struct {
 	addr netip.Addr
 	// claim whose the address is to be; empty for none.
 	claim string
-	// held says that addr is held for the claim.
-	held bool
 	// has is the block in which the holder has an address, or may have.
 	has *entry
 	// avoid are blocks that could not serve it.
@@ -139,27 +138,20 @@ func parse(p *ipam.Pool, r Request) ([]want, error) {
 }
 
 // take gets the addresses in the order of families, which is that of block
-// names.
+// names. When a later family fails, what was taken of an earlier one stays the
+// holder's, and its next take finds it: another leader may have found it for the
+// same holder and be writing its record, and to give it back would free it.
 func (t *txn) take(ctx context.Context, p *ipam.Pool, wants []want) ([]Lease, error) {
 	if err := t.prepare(p, wants); err != nil {
 		return nil, err
 	}
 	var got []Lease
-	var fresh []undoing
 	for i := range wants {
-		l, isNew, err := t.one(ctx, p, &wants[i])
+		l, err := t.one(ctx, p, &wants[i])
 		if err != nil {
-			t.undo(fresh)
 			return nil, err
 		}
 		got = append(got, l)
-		switch {
-		case isNew && wants[i].held:
-			// Free holds it for the claim again.
-			fresh = append(fresh, undoing{l, opFree})
-		case isNew:
-			fresh = append(fresh, undoing{l, opReturn})
-		}
 	}
 	return got, nil
 }
@@ -221,8 +213,8 @@ func (s *Store) adopt(p *ipam.Pool, w *want) error {
 	return nil
 }
 
-// one gets one address; isNew says that it was taken just now.
-func (t *txn) one(ctx context.Context, p *ipam.Pool, w *want) (l Lease, isNew bool, err error) {
+// one gets one address.
+func (t *txn) one(ctx context.Context, p *ipam.Pool, w *want) (Lease, error) {
 	for {
 		o := &op{kind: opTake, holder: w.holder, pool: p, addr: w.addr, claim: w.claim, cancel: ctx.Done(), done: make(chan struct{})}
 		if p.PerNode() {
@@ -230,16 +222,16 @@ func (t *txn) one(ctx context.Context, p *ipam.Pool, w *want) (l Lease, isNew bo
 		}
 		e, err := t.place(p, w, o)
 		if err != nil {
-			return Lease{}, false, err
+			return Lease{}, err
 		}
 		<-o.done
 		switch {
 		case errors.Is(o.err, errMoved):
 			w.avoid[e.name], w.has = true, nil
 		case o.err != nil:
-			return Lease{}, false, o.err
+			return Lease{}, o.err
 		default:
-			return t.lease(e, o), o.changed, nil
+			return t.lease(e, o), nil
 		}
 	}
 }
@@ -254,30 +246,6 @@ func (t *txn) lease(e *entry, o *op) Lease {
 		l.Since = slot.Since
 	}
 	return l
-}
-
-// undoing is a lease that was taken just now, and how it is given back.
-type undoing struct {
-	Lease
-	how opKind
-}
-
-// undo gives back what was taken and is not told to anybody. When that cannot
-// be done, the next take of the same holder finds it.
-func (t *txn) undo(fresh []undoing) {
-	var ops []*op
-	t.s.mu.Lock()
-	for _, l := range fresh {
-		if e := t.s.blocks[l.Block]; e != nil && !t.s.stopped {
-			o := &op{kind: l.how, holder: l.Holder, addr: l.Addr, done: make(chan struct{})}
-			t.enqueue(e, o)
-			ops = append(ops, o)
-		}
-	}
-	t.s.mu.Unlock()
-	for _, o := range ops {
-		<-o.done
-	}
 }
 
 // enqueue gives an operation to the committer of a block. Takes have been
