@@ -15,6 +15,9 @@ const (
 	LostReplyIsFailure Break = "lost reply is failure"
 	// FreeAnyones: an address is freed whoever has it.
 	FreeAnyones Break = "free without holder check"
+	// UndoneHalves: when one address of several is not left, the others are
+	// given back at once.
+	UndoneHalves Break = "halves are undone"
 	// NoCooldown: freed addresses are handed out at once.
 	NoCooldown Break = "no cooldown"
 	// NoMask: gateways, excludes and edges are handed out.

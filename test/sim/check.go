@@ -94,8 +94,8 @@ func (w *world) blockChanged(name string, obj client.Object) {
 
 // taking checks a slot that somebody takes.
 func (w *world) taking(a netip.Addr, was, now ipam.Slot) {
-	if !w.pool.Allows(a) {
-		w.fail("I6", "%s is handed out, which the pool does not allow", a)
+	if !w.pools.allow(a) {
+		w.fail("I6", "%s is handed out, which no pool allows", a)
 	}
 	if _, ok := w.born[types.UID(now.Holder.PodUID)]; !ok {
 		w.fail("I2", "%s is taken by %s, which never was", a, now.Holder)
@@ -160,8 +160,8 @@ func (w *world) recordChanged(old, obj client.Object) {
 		return
 	}
 	w.records[r.Spec.PodUID] = append(list, r)
-	if have, want := len(addressesOf(r)), len(w.pool.Families()); have != want && w.lives(r) {
-		w.fail("I3", "record %s has %d addresses, not one for each of %d families", r.Name, have, want)
+	if why := w.pools.incomplete(r); why != "" && w.lives(r) {
+		w.fail("I3", "record %s %s", r.Name, why)
 	}
 }
 
@@ -206,9 +206,11 @@ func (w *world) check() {
 // must add up all the same.
 func (w *world) checkCounts() {
 	for _, l := range w.leaders {
-		c := l.store.Counts(w.pool)
-		if sum := c.Free + c.Allocated + c.Cooling + c.Held + c.Reserved; sum != c.Usable || c.Free > c.Usable {
-			w.fail("I7", "leader %d counts %s, which adds up to %d", l.id, c, sum)
+		for _, p := range w.pools.all {
+			c := l.store.Counts(p)
+			if sum := c.Free + c.Allocated + c.Cooling + c.Held + c.Reserved; sum != c.Usable || c.Free > c.Usable {
+				w.fail("I7", "leader %d counts %s in pool %s, which adds up to %d", l.id, c, p.Name(), sum)
+			}
 		}
 	}
 }

@@ -14,7 +14,9 @@
 // make pods, delete them, also by force, and make others of the same name. Calls
 // to the API time out before their effect, after it or long before it comes, are
 // throttled and fail; leaders crash between any two steps; etcd is restored to
-// an older state.
+// an older state. Pools overlap, stand in for each other and run out, in one
+// family or both, and some pods have a second interface. Claims and reservations
+// are not modelled.
 //
 // # Invariants
 //

@@ -2,6 +2,7 @@ package sim
 
 import (
 	"context"
+	"errors"
 	"fmt"
 	"net/netip"
 	"slices"
@@ -33,6 +34,7 @@ import (
 	"fairlead.dev/fairlead/internal/gc"
 	"fairlead.dev/fairlead/internal/ipam"
 	"fairlead.dev/fairlead/internal/ipam/block"
+	"fairlead.dev/fairlead/internal/pod"
 )
 
 // leader is one controller process that believes it leads: the real store,
@@ -91,8 +93,8 @@ func (w *world) newLeader() error {
 		return err
 	}
 	l.pods = controller.New(controller.Config{
-		Client: cached, Live: live, Drivers: drivers, DefaultDriver: native.Name,
-		Nodes: labels.Everything(), NodeGrace: 30 * time.Second, Events: silent{}, Metrics: metrics,
+		Client: cached, Live: live, Drivers: drivers, DefaultDriver: native.Name, FurtherDriver: native.Name,
+		Sources: []pod.Source{w.pools.further}, Nodes: labels.Everything(), NodeGrace: 30 * time.Second, Events: silent{}, Metrics: metrics,
 		Workers: 1, Synced: func() bool { return true },
 	})
 	l.events = l.pods.AttachmentEvents()
@@ -112,9 +114,12 @@ func (w *world) newLeader() error {
 
 // driver is where what is broken on purpose gets between driver and store.
 func (l *leader) driver(pools *native.Pools) driver.Driver {
-	cfg := native.Config{Pools: []string{poolName}, Bridge: "br0"}
-	if l.w.cfg.Break == FreeAnyones {
+	cfg := native.Config{Pools: l.w.pools.fallback, Bridge: "br0"}
+	switch l.w.cfg.Break {
+	case FreeAnyones:
 		return native.New(cfg, pools, careless{l.store})
+	case UndoneHalves:
+		return native.New(cfg, pools, hasty{l.store})
 	}
 	return native.New(cfg, pools, l.store)
 }
@@ -142,6 +147,20 @@ func (c careless) Free(ctx context.Context, h ipam.Holder, domain string, addrs 
 		}
 	}
 	return c.Store.Free(ctx, h, domain, addrs)
+}
+
+// hasty gives back what the pod has when a take fails.
+type hasty struct{ *block.Store }
+
+// Take gives back part of what a pod asks for when another part is not left.
+func (h hasty) Take(ctx context.Context, p *ipam.Pool, r block.Request) ([]block.Lease, error) {
+	leases, err := h.Store.Take(ctx, p, r)
+	if errors.Is(err, block.ErrExhausted) {
+		for _, i := range []string{"eth0", "net1"} {
+			err = errors.Join(err, h.Free(ctx, ipam.Holder{PodUID: r.Holder.PodUID, Interface: i}, p.Domain(), nil))
+		}
+	}
+	return leases, err
 }
 
 // silent posts no events.
@@ -302,7 +321,7 @@ func (l *leader) enqueue(k types.NamespacedName, after time.Duration) {
 // follow on one answer of the API, in an order that the seed does not decide.
 func (l *leader) ready() []types.NamespacedName {
 	var out []types.NamespacedName
-	if len(l.running) > 0 && len(l.w.pool.Families()) > 1 {
+	if len(l.running) > 0 && l.w.pools.parts() {
 		return nil
 	}
 	for k, due := range l.queue {

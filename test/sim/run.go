@@ -267,11 +267,10 @@ func (w *world) round() {
 // checkServed is I8: in a world without faults every pod that can be served is,
 // whatever became of others.
 func (w *world) checkServed() {
-	counts := w.leaders[0].store.Counts(w.pool)
+	room, counts := w.room()
 	for _, o := range w.api.list(kindPod) {
 		p := o.(*corev1.Pod)
-		full := counts.Free == 0 || w.pool.PerNode() || len(w.pool.Families()) > 1
-		if pod.Wants(p) && len(w.records[p.UID]) == 0 && p.Name != w.poison && !full {
+		if pod.Wants(p) && len(w.records[p.UID]) == 0 && p.Name != w.poison && room {
 			w.fail("I8", "pod %s has no record, and there is room: %s", p.Name, counts)
 		}
 		if pod.Wants(p) && len(w.records[p.UID]) > 0 && w.machine(p.Spec.NodeName).plugged[p.UID] == nil {
@@ -294,8 +293,10 @@ func (w *world) checkEmpty() {
 		}
 	}
 	for _, l := range w.leaders {
-		if c := l.store.Counts(w.pool); w.poison == "" && c.Allocated != 0 {
-			w.fail("I7", "leader %d still counts %s", l.id, c)
+		for _, p := range w.pools.all {
+			if c := l.store.Counts(p); w.poison == "" && c.Allocated != 0 {
+				w.fail("I7", "leader %d still counts %s in pool %s", l.id, c, p.Name())
+			}
 		}
 	}
 }

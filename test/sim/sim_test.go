@@ -82,6 +82,7 @@ func TestBroken(t *testing.T) {
 		StaleReads:         {"I1", "I4"},
 		LostReplyIsFailure: {"I1", "I4"},
 		FreeAnyones:        {"I1", "I4"},
+		UndoneHalves:       {"I1", "I4"},
 		NoCooldown:         {"the cooldown"},
 		NoMask:             {"I6"},
 		NoWordNeeded:       {"I4"},

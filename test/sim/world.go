@@ -12,17 +12,12 @@ import (
 
 	corev1 "k8s.io/api/core/v1"
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
-	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/types"
 	"sigs.k8s.io/controller-runtime/pkg/client"
-
-	"fairlead.dev/fairlead/api/v1alpha1"
-	"fairlead.dev/fairlead/internal/ipam"
 )
 
 const (
 	namespace = "default"
-	poolName  = "default"
 	// quantum is the step of the clock. It is longer than any pause of the
 	// store, so that whatever pauses, for however random a time, is back when
 	// the clock stands again: the order of events depends on the seed alone.
@@ -73,7 +68,7 @@ type world struct {
 	stats Stats
 
 	api         *apiServer
-	pool        *ipam.Pool
+	pools       pools
 	leaders     []*leader
 	leaderCount int
 	machines    []*machine
@@ -110,51 +105,24 @@ type report struct {
 	f     func()
 }
 
-// shapes of pools. All are small, so that pods compete and addresses return.
-var shapes = []v1alpha1.IPPoolSpec{
-	{Ranges: []string{"10.1.0.0/27"}, Gateways: []string{"10.1.0.1"}, Excludes: []string{"10.1.0.8/30"}},
-	{Ranges: []string{"10.1.0.50-10.1.0.80"}, Excludes: []string{"10.1.0.64"}, Order: v1alpha1.Order(ipam.Lowest), Cooldown: &metav1.Duration{Duration: 5 * time.Second}},
-	{Ranges: []string{"10.1.0.0/24"}, Placement: v1alpha1.PlacementPerNode},
-	{Ranges: []string{"10.1.0.0/27", "fd00:1::/122"}, Gateways: []string{"10.1.0.1", "fd00:1::1"}},
-	{Ranges: []string{"fd00:1::/64"}, Excludes: []string{"fd00:1::/127"}},
-}
-
 func newWorld(cfg Config) (*world, error) {
 	w := &world{cfg: cfg, rng: rand.New(rand.NewPCG(cfg.Seed, 0x5eed)), now: time.Now()}
 	w.api = newAPI(func() time.Time { return w.now })
 	w.api.blind = cfg.Break == BlindUpdates
-	spec := shapes[cfg.Seed%uint64(len(shapes))]
-	pool := &v1alpha1.IPPool{ObjectMeta: metav1.ObjectMeta{Name: poolName}, Spec: spec}
-	if _, err := w.api.create(pool); err != nil {
+	if err := w.makePools(shapes[cfg.Seed%uint64(len(shapes))]); err != nil {
 		return nil, err
 	}
-	parsed, err := parse(spec)
-	if err != nil {
-		return nil, err
-	}
-	w.pool = parsed
 	w.truth = newTruth()
 	w.api.changed = w.changed
 	if cfg.Seed%3 == 0 {
 		w.poison = "web-1"
 	}
-	w.names = int(min(w.pool.Usable()+3, 34))
+	w.names = int(min(w.pools.usable()+3, 34))
 	for i := range 3 {
 		w.newMachine(fmt.Sprintf("node-%d", i))
 	}
 	w.snapshot = w.api.snapshot()
 	return w, w.newLeader()
-}
-
-func parse(s v1alpha1.IPPoolSpec) (*ipam.Pool, error) {
-	p := ipam.PoolSpec{
-		Name: poolName, Ranges: s.Ranges, Excludes: s.Excludes, Gateways: s.Gateways,
-		Order: ipam.Order(s.Order), PerNode: s.Placement == v1alpha1.PlacementPerNode,
-	}
-	if s.Cooldown != nil {
-		p.Cooldown = s.Cooldown.Duration
-	}
-	return ipam.ParsePool(p)
 }
 
 // note is a line of the trace.
