@@ -105,7 +105,7 @@ func newController(ctx context.Context, cfg config.Controller) (*parts, error) {
 		(&native.PoolStatus{Client: mgr.GetClient(), Pools: pools, Store: store, Gauges: own, Synced: fed}).SetupWithManager(mgr),
 		(&native.Reservations{Client: mgr.GetClient(), Pools: pools, Store: store, Synced: fed}).SetupWithManager(mgr),
 		claims.SetupWithManager(mgr),
-		(&native.Nodes{Client: mgr.GetClient(), Store: store, Served: served}).SetupWithManager(mgr),
+		(&native.Nodes{Client: mgr.GetClient(), Store: store, Served: served}).SetupWithManager(ctx, mgr),
 		mgr.Add(collector),
 		further.addTo(mgr),
 		mgr.Add(newServer(cfg, watches, fed)),

@@ -35,8 +35,20 @@ type Nodes struct {
 	Served labels.Selector
 }
 
+// blockNodeIndex finds the blocks that are routed to a node, in the cache.
+const blockNodeIndex = "spec.node"
+
 // SetupWithManager registers the reconciler.
-func (r *Nodes) SetupWithManager(mgr ctrl.Manager) error {
+func (r *Nodes) SetupWithManager(ctx context.Context, mgr ctrl.Manager) error {
+	err := mgr.GetFieldIndexer().IndexField(ctx, &v1alpha1.IPBlock{}, blockNodeIndex, func(o client.Object) []string {
+		if node := o.(*v1alpha1.IPBlock).Spec.Node; node != "" {
+			return []string{node}
+		}
+		return nil
+	})
+	if err != nil {
+		return fmt.Errorf("index blocks by node: %w", err)
+	}
 	return ctrl.NewControllerManagedBy(mgr).
 		Named("nodenetworks").
 		For(&corev1.Node{}, builder.WithPredicates(predicate.LabelChangedPredicate{})).
@@ -65,11 +77,10 @@ func (r *Nodes) Reconcile(ctx context.Context, req ctrl.Request) (ctrl.Result, e
 	if !r.Served.Matches(labels.Set(node.Labels)) {
 		return ctrl.Result{}, nil
 	}
-	blocks := []string{}
-	for _, b := range r.Store.NodeBlocks(node.Name) {
-		blocks = append(blocks, b.String())
+	blocks, err := r.blocksOf(ctx, node.Name)
+	if err != nil {
+		return ctrl.Result{}, err
 	}
-	slices.Sort(blocks)
 	have := &v1alpha1.NodeNetwork{}
 	if err := r.Client.Get(ctx, req.NamespacedName, have); apierrors.IsNotFound(err) {
 		return ctrl.Result{}, r.create(ctx, node, blocks)
@@ -85,6 +96,26 @@ func (r *Nodes) Reconcile(ctx context.Context, req ctrl.Request) (ctrl.Result, e
 		return ctrl.Result{}, fmt.Errorf("write blocks of NodeNetwork %s: %w", node.Name, err)
 	}
 	return ctrl.Result{}, nil
+}
+
+// blocksOf lists the blocks that are routed to a node: those in the cache, whose
+// events bring the node here, and those that only the store knows of. A block
+// that is being made may be in the cache before the store has heard the answer
+// to its create, and no other event comes then until it changes again.
+func (r *Nodes) blocksOf(ctx context.Context, node string) ([]string, error) {
+	var list v1alpha1.IPBlockList
+	if err := r.Client.List(ctx, &list, client.MatchingFields{blockNodeIndex: node}, client.UnsafeDisableDeepCopy); err != nil {
+		return nil, fmt.Errorf("list the blocks of node %s: %w", node, err)
+	}
+	blocks := []string{}
+	for i := range list.Items {
+		blocks = append(blocks, list.Items[i].Spec.CIDR)
+	}
+	for _, b := range r.Store.NodeBlocks(node) {
+		blocks = append(blocks, b.String())
+	}
+	slices.Sort(blocks)
+	return slices.Compact(blocks), nil
 }
 
 func (r *Nodes) create(ctx context.Context, node *corev1.Node, blocks []string) error {
