@@ -6,11 +6,14 @@
 package native
 
 import (
+	"cmp"
 	"context"
 	"errors"
 	"fmt"
 	"iter"
 	"net/netip"
+	"slices"
+	"strings"
 
 	"k8s.io/apimachinery/pkg/types"
 
@@ -142,12 +145,12 @@ func (d *Driver) Release(ctx context.Context, ref driver.Ref) error {
 }
 
 // List implements driver.Driver. The addresses of one interface, of all
-// families, are one entry.
+// families, are one entry, and those of a pod come in the order of their names.
 func (d *Driver) List(context.Context) iter.Seq2[driver.Ref, error] {
 	type key struct{ uid, iface, domain string }
 	refs := map[key]*driver.Ref{}
 	var order []key
-	for lease := range d.store.All() {
+	for _, lease := range slices.SortedFunc(d.store.All(), byHolder) {
 		h := lease.Holder
 		k := key{h.PodUID, h.Interface, lease.Domain}
 		ref, ok := refs[k]
@@ -180,6 +183,10 @@ func (d *Driver) List(context.Context) iter.Seq2[driver.Ref, error] {
 			}
 		}
 	}
+}
+
+func byHolder(a, b block.Lease) int {
+	return cmp.Or(strings.Compare(a.Holder.PodUID, b.Holder.PodUID), strings.Compare(a.Holder.Interface, b.Holder.Interface), a.Addr.Compare(b.Addr))
 }
 
 func holderOf(o driver.Owner) ipam.Holder {
