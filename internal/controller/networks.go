@@ -5,6 +5,7 @@ import (
 	"errors"
 	"fmt"
 	"net/netip"
+	"strings"
 	"sync"
 	"time"
 
@@ -293,8 +294,11 @@ func (n *Networks) provide(ctx context.Context, key types.NamespacedName) error 
 		tell(eventNetworkInvalid, "pods cannot be attached: %v", known.err)
 		return nil //nolint:nilerr // it was told; trying again does not mend a configuration
 	}
+	if len(known.Warnings) > 0 {
+		// In one: events that differ in their text alone become the first of them.
+		tell(eventNetworkDiffers, "not as the configuration says: %s", strings.Join(known.Warnings, "; "))
+	}
 	for _, w := range known.Warnings {
-		tell(eventNetworkDiffers, "not as the configuration says: %s", w)
 		log.FromContext(ctx).Info("network is not served as its configuration says", "network", key, "warning", w)
 	}
 	var errs []error

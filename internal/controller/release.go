@@ -92,7 +92,7 @@ func (r *Attachments) announce(record *v1alpha1.PodAttachment, v verdict) {
 		if asUsual && iface.Network == v1alpha1.DefaultNetwork {
 			continue
 		}
-		r.Events.Eventf(podRef(record), record, kind, eventCollected, "ReleaseNetwork",
+		r.Events.Eventf(podRef(record), interfaceRef(record, iface.Name), kind, eventCollected, "ReleaseNetwork",
 			"gave back %s of network %s: %s", addressesOf(iface), iface.Network, v.text)
 	}
 }
@@ -148,7 +148,7 @@ func (r *Attachments) giveBack(ctx context.Context, record *v1alpha1.PodAttachme
 		}
 		if err != nil {
 			errs = append(errs, fmt.Errorf("interface %s: %w", ref.Interface.Name, err))
-			r.Events.Eventf(podRef(record), record, corev1.EventTypeWarning, eventFailed, "ReleaseNetwork", "%s",
+			r.Events.Eventf(podRef(record), interfaceRef(record, ref.Interface.Name), corev1.EventTypeWarning, eventFailed, "ReleaseNetwork", "%s",
 				clip(fmt.Sprintf("could not give back %s of interface %s on network %s, trying again: %v", addressesOf(ref.Interface), ref.Interface.Name, ref.Interface.Network, err)))
 		}
 	}
@@ -195,6 +195,16 @@ func podRef(record *v1alpha1.PodAttachment) *corev1.Pod {
 	return &corev1.Pod{
 		TypeMeta:   metav1.TypeMeta{APIVersion: "v1", Kind: "Pod"},
 		ObjectMeta: metav1.ObjectMeta{Namespace: record.Namespace, Name: record.Spec.PodName, UID: record.Spec.PodUID},
+	}
+}
+
+// interfaceRef names one interface of a record. Events that differ in nothing but
+// their text become one, with the text of the first (client-go's events), so each
+// interface's has to be about something of its own.
+func interfaceRef(record *v1alpha1.PodAttachment, name string) *corev1.ObjectReference {
+	return &corev1.ObjectReference{
+		APIVersion: v1alpha1.GroupVersion.String(), Kind: "PodAttachment", Namespace: record.Namespace, Name: record.Name, UID: record.UID,
+		FieldPath: fmt.Sprintf("spec.interfaces{%s}", name),
 	}
 }
 
