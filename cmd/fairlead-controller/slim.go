@@ -2,14 +2,79 @@ package main
 
 import (
 	"context"
+	"maps"
 	"runtime/debug"
+	"sync"
 	"time"
 	"unique"
 
+	corev1 "k8s.io/api/core/v1"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/types"
 	"sigs.k8s.io/controller-runtime/pkg/cache"
 
 	"fairlead.dev/fairlead/api/v1alpha1"
+	"fairlead.dev/fairlead/internal/pod"
 )
+
+// podSlimmer keeps of pods what the controller uses, and with one copy the
+// labels that a workload's pods have in common.
+type podSlimmer struct {
+	mu sync.Mutex
+	// labels by the UID of the workload.
+	labels map[types.UID]map[string]string
+}
+
+// maxShared bounds the memory of labels that no pod has any more: from there on
+// it is begun anew.
+const maxShared = 1 << 13
+
+// slim is a cache.TransformFunc.
+func (s *podSlimmer) slim(o any) (any, error) {
+	p, ok := o.(*corev1.Pod)
+	if !ok {
+		return o, nil
+	}
+	slim := metav1.ObjectMeta{
+		Namespace: p.Namespace, Name: p.Name, UID: p.UID, ResourceVersion: p.ResourceVersion, Labels: p.Labels,
+		CreationTimestamp: p.CreationTimestamp, DeletionTimestamp: p.DeletionTimestamp, DeletionGracePeriodSeconds: p.DeletionGracePeriodSeconds,
+	}
+	share(&slim.Namespace, &p.Spec.NodeName)
+	for key, value := range p.Annotations {
+		if pod.Reads(key) {
+			metav1.SetMetaDataAnnotation(&slim, key, value)
+		}
+	}
+	if owner := metav1.GetControllerOf(p); owner != nil {
+		share(&owner.APIVersion, &owner.Kind, &owner.Name)
+		owner.UID = unique.Make(owner.UID).Value()
+		owner.BlockOwnerDeletion, owner.Controller = nil, &yes
+		slim.OwnerReferences = []metav1.OwnerReference{*owner}
+		slim.Labels = s.share(owner.UID, p.Labels)
+	}
+	p.ObjectMeta = slim
+	p.Spec = corev1.PodSpec{NodeName: p.Spec.NodeName, HostNetwork: p.Spec.HostNetwork}
+	share((*string)(&p.Status.Phase))
+	p.Status = corev1.PodStatus{Phase: p.Status.Phase}
+	return p, nil
+}
+
+// yes is what every cached reference to a controller points at.
+var yes = true
+
+// share returns the copy of equal labels that another pod of the workload has.
+func (s *podSlimmer) share(workload types.UID, labels map[string]string) map[string]string {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	if same, ok := s.labels[workload]; ok && maps.Equal(same, labels) {
+		return same
+	}
+	if s.labels == nil || len(s.labels) == maxShared {
+		s.labels = map[types.UID]map[string]string{}
+	}
+	s.labels[workload] = labels
+	return labels
+}
 
 // slimAttachment keeps a PodAttachment without its managed fields, and with one
 // copy, in all of them together, of the words that most of them have. They are

@@ -1,13 +1,16 @@
 package main
 
 import (
+	"reflect"
 	"testing"
 
 	"github.com/google/go-cmp/cmp"
+	corev1 "k8s.io/api/core/v1"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/client-go/tools/cache"
 
 	"fairlead.dev/fairlead/api/v1alpha1"
+	"fairlead.dev/fairlead/internal/pod"
 )
 
 // A cached PodAttachment says what the API server says: patches are made against
@@ -49,5 +52,52 @@ func TestSlimOther(t *testing.T) {
 	gone := cache.DeletedFinalStateUnknown{Key: "default/web"}
 	if got, err := slimAttachment(gone); err != nil || got != any(gone) {
 		t.Errorf("%v, %v", got, err)
+	}
+}
+
+// A cached pod has all that the controller reads, and the labels of a workload's
+// pods are there once.
+func TestSlimPod(t *testing.T) {
+	s := new(podSlimmer)
+	slimmed := func(name string, labels map[string]string) *corev1.Pod {
+		got, err := s.slim(&corev1.Pod{
+			ObjectMeta: metav1.ObjectMeta{
+				Namespace: "default", Name: name, GenerateName: "web-", UID: "12345678", ResourceVersion: "7", Labels: labels,
+				Annotations: map[string]string{
+					"checksum/config": "0", v1alpha1.AnnotationPools: "blue",
+					pod.AnnotationNetworks: "storage", corev1.MirrorPodAnnotationKey: "static",
+				},
+				OwnerReferences: []metav1.OwnerReference{
+					{APIVersion: "example.com/v1", Kind: "Other", Name: "o", UID: "2"},
+					{APIVersion: "apps/v1", Kind: "StatefulSet", Name: "web", UID: "3", Controller: new(true), BlockOwnerDeletion: new(true)},
+				},
+				ManagedFields: []metav1.ManagedFieldsEntry{{Manager: "kubelet"}},
+			},
+			Spec:   corev1.PodSpec{NodeName: "node-1", Containers: []corev1.Container{{Name: "main"}}},
+			Status: corev1.PodStatus{Phase: corev1.PodRunning, PodIP: "10.1.0.5"},
+		})
+		if err != nil {
+			t.Fatal(err)
+		}
+		return got.(*corev1.Pod)
+	}
+	first, second := slimmed("web-0", map[string]string{"app": "web"}), slimmed("web-1", map[string]string{"app": "web"})
+	want := &corev1.Pod{
+		ObjectMeta: metav1.ObjectMeta{
+			Namespace: "default", Name: "web-0", UID: "12345678", ResourceVersion: "7", Labels: map[string]string{"app": "web"},
+			Annotations:     map[string]string{v1alpha1.AnnotationPools: "blue", pod.AnnotationNetworks: "storage", corev1.MirrorPodAnnotationKey: "static"},
+			OwnerReferences: []metav1.OwnerReference{{APIVersion: "apps/v1", Kind: "StatefulSet", Name: "web", UID: "3", Controller: new(true)}},
+		},
+		Spec:   corev1.PodSpec{NodeName: "node-1"},
+		Status: corev1.PodStatus{Phase: corev1.PodRunning},
+	}
+	if diff := cmp.Diff(want, first); diff != "" {
+		t.Errorf("-want +got:\n%s", diff)
+	}
+	if reflect.ValueOf(first.Labels).Pointer() != reflect.ValueOf(second.Labels).Pointer() {
+		t.Error("two pods of one workload have equal labels twice")
+	}
+	if other := slimmed("web-2", map[string]string{"app": "shop"}); other.Labels["app"] != "shop" {
+		t.Errorf("a pod with labels of its own has %v", other.Labels)
 	}
 }

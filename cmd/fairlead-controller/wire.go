@@ -218,7 +218,7 @@ func newManager(ctx context.Context, cfg config.Controller) (manager.Manager, *w
 			DefaultTransform:         cache.TransformStripManagedFields(),
 			DefaultWatchErrorHandler: watches.failed,
 			ByObject: map[client.Object]cache.ByObject{
-				&corev1.Pod{}:             {Transform: slimPod},
+				&corev1.Pod{}:             {Transform: new(podSlimmer).slim},
 				&v1alpha1.PodAttachment{}: {Transform: slimAttachment},
 				&corev1.Node{}:            {Transform: slimNode},
 				&corev1.Namespace{}:       {Transform: slimNamespace},
@@ -229,19 +229,6 @@ func newManager(ctx context.Context, cfg config.Controller) (manager.Manager, *w
 		return nil, nil, fmt.Errorf("set up the controller: %w", err)
 	}
 	return mgr, watches, nil
-}
-
-// slimPod keeps what the controller uses of a pod.
-func slimPod(o any) (any, error) {
-	p, ok := o.(*corev1.Pod)
-	if !ok {
-		return o, nil
-	}
-	p.ManagedFields = nil
-	share(&p.Namespace, &p.Spec.NodeName)
-	p.Spec = corev1.PodSpec{NodeName: p.Spec.NodeName, HostNetwork: p.Spec.HostNetwork}
-	p.Status = corev1.PodStatus{Phase: p.Status.Phase}
-	return p, nil
 }
 
 // slimNode keeps a node's identity and labels, and what may prove that nothing
