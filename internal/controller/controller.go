@@ -71,16 +71,19 @@ type Config struct {
 type Attachments struct {
 	Config
 	marks   marks
+	names   names
 	waiting waiting
 }
 
 // New returns a reconciler.
 func New(cfg Config) *Attachments {
-	return &Attachments{Config: cfg, marks: marks{m: map[types.UID]mark{}}, waiting: waiting{m: map[types.NamespacedName]bool{}}}
+	return &Attachments{
+		Config:  cfg,
+		marks:   marks{m: map[types.UID]mark{}},
+		names:   names{m: map[types.NamespacedName][]string{}},
+		waiting: waiting{m: map[types.NamespacedName]bool{}},
+	}
 }
-
-// podNameIndex is the cache index of PodAttachments by the pod they are of.
-const podNameIndex = "spec.podName"
 
 // nodeNameIndex is the cache index of pods by their node.
 const nodeNameIndex = "spec.nodeName"
@@ -94,13 +97,7 @@ const (
 // SetupWithManager registers the reconciler: it works only while this process
 // leads, but its caches are filled before.
 func (r *Attachments) SetupWithManager(ctx context.Context, mgr ctrl.Manager) error {
-	err := mgr.GetFieldIndexer().IndexField(ctx, &v1alpha1.PodAttachment{}, podNameIndex, func(o client.Object) []string {
-		return []string{o.(*v1alpha1.PodAttachment).Spec.PodName}
-	})
-	if err != nil {
-		return fmt.Errorf("index PodAttachments by pod: %w", err)
-	}
-	err = mgr.GetFieldIndexer().IndexField(ctx, &corev1.Pod{}, nodeNameIndex, func(o client.Object) []string {
+	err := mgr.GetFieldIndexer().IndexField(ctx, &corev1.Pod{}, nodeNameIndex, func(o client.Object) []string {
 		return []string{o.(*corev1.Pod).Spec.NodeName}
 	})
 	if err != nil {
@@ -191,12 +188,18 @@ func (r *Attachments) observe(ctx context.Context, key types.NamespacedName) (*c
 	} else if err != nil {
 		return nil, nil, fmt.Errorf("read pod from cache: %w", err)
 	}
-	var list v1alpha1.PodAttachmentList
-	err := r.Client.List(ctx, &list, client.InNamespace(key.Namespace), client.MatchingFields{podNameIndex: key.Name}, client.UnsafeDisableDeepCopy)
-	if err != nil {
-		return nil, nil, fmt.Errorf("read attachments from cache: %w", err)
+	var records []v1alpha1.PodAttachment
+	for _, name := range r.names.of(key) {
+		var record v1alpha1.PodAttachment
+		err := r.Client.Get(ctx, client.ObjectKey{Namespace: key.Namespace, Name: name}, &record, client.UnsafeDisableDeepCopy)
+		if client.IgnoreNotFound(err) != nil {
+			return nil, nil, fmt.Errorf("read attachment from cache: %w", err)
+		}
+		if err == nil {
+			records = append(records, record)
+		}
 	}
-	return p, list.Items, nil
+	return p, records, nil
 }
 
 // serves reports whether a pod is on a node that is ours.

@@ -25,7 +25,6 @@ type marks struct {
 
 type mark struct {
 	created   bool
-	tried     bool      // a create was sent and failed, or its fate is not known
 	goneSince time.Time // when the pod was first seen to be gone
 	lostSince time.Time // when the record's Node was first seen to be no more
 	deleted   bool
@@ -53,23 +52,25 @@ func (s *marks) drop(uid types.UID) {
 	delete(s.m, uid)
 }
 
-// AttachmentEvents maps an attachment to its pod, and drops the marks that the
-// cache has caught up with.
+// AttachmentEvents maps an attachment to its pod, remembers its name, and drops the
+// marks that the cache has caught up with.
 func (r *Attachments) AttachmentEvents() handler.EventHandler {
 	enqueue := func(o client.Object, q workqueue.TypedRateLimitingInterface[reconcile.Request]) {
-		a := o.(*v1alpha1.PodAttachment)
-		q.Add(reconcile.Request{NamespacedName: types.NamespacedName{Namespace: a.Namespace, Name: a.Spec.PodName}})
+		q.Add(reconcile.Request{NamespacedName: podOf(o.(*v1alpha1.PodAttachment))})
 	}
 	return handler.Funcs{
 		CreateFunc: func(_ context.Context, e event.CreateEvent, q workqueue.TypedRateLimitingInterface[reconcile.Request]) {
-			r.marks.drop(e.Object.(*v1alpha1.PodAttachment).Spec.PodUID)
-			enqueue(e.Object, q)
+			a := e.Object.(*v1alpha1.PodAttachment)
+			r.names.add(a)
+			r.marks.drop(a.Spec.PodUID)
+			enqueue(a, q)
 		},
 		UpdateFunc: func(_ context.Context, e event.UpdateEvent, q workqueue.TypedRateLimitingInterface[reconcile.Request]) {
 			enqueue(e.ObjectNew, q)
 		},
 		DeleteFunc: func(_ context.Context, e event.DeleteEvent, q workqueue.TypedRateLimitingInterface[reconcile.Request]) {
 			a := e.Object.(*v1alpha1.PodAttachment)
+			r.names.remove(a)
 			r.marks.drop(a.UID)
 			r.marks.drop(a.Spec.PodUID)
 			enqueue(a, q)

@@ -1,0 +1,47 @@
+package controller
+
+import (
+	"testing"
+
+	"github.com/google/go-cmp/cmp"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/types"
+
+	"fairlead.dev/fairlead/api/v1alpha1"
+)
+
+// A pod's successor of the same name has a record beside its predecessor's; of
+// the pods whose records are gone nothing is kept.
+func TestNames(t *testing.T) {
+	record := func(pod, name string) *v1alpha1.PodAttachment {
+		return &v1alpha1.PodAttachment{
+			ObjectMeta: metav1.ObjectMeta{Namespace: "default", Name: name},
+			Spec:       v1alpha1.PodAttachmentSpec{PodName: pod},
+		}
+	}
+	n := names{m: map[types.NamespacedName][]string{}}
+	web := types.NamespacedName{Namespace: "default", Name: "web-0"}
+	steps := []struct {
+		do     func(*v1alpha1.PodAttachment)
+		record *v1alpha1.PodAttachment
+		want   []string
+	}{
+		{n.add, record("web-0", "web-0-11111111"), []string{"web-0-11111111"}},
+		{n.add, record("web-0", "web-0-11111111"), []string{"web-0-11111111"}},
+		{n.add, record("web-1", "web-1-33333333"), []string{"web-0-11111111"}},
+		{n.add, record("web-0", "web-0-22222222"), []string{"web-0-11111111", "web-0-22222222"}},
+		{n.remove, record("web-0", "web-0-11111111"), []string{"web-0-22222222"}},
+		{n.remove, record("web-1", "web-1-33333333"), []string{"web-0-22222222"}},
+		{n.remove, record("web-0", "web-0-22222222"), nil},
+		{n.remove, record("web-0", "web-0-22222222"), nil},
+	}
+	for i, step := range steps {
+		step.do(step.record)
+		if diff := cmp.Diff(step.want, n.of(web)); diff != "" {
+			t.Fatalf("step %d: -want +got:\n%s", i, diff)
+		}
+	}
+	if len(n.m) != 0 {
+		t.Errorf("left: %v", n.m)
+	}
+}
