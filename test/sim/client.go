@@ -124,7 +124,7 @@ func (c conn) List(_ context.Context, list client.ObjectList, opts ...client.Lis
 	want := func(obj client.Object) bool {
 		if o.FieldSelector != nil {
 			for _, r := range o.FieldSelector.Requirements() {
-				if fieldOf(obj, r.Field) != r.Value {
+				if fieldOf(obj) != r.Value {
 					return false
 				}
 			}
@@ -139,13 +139,10 @@ func (c conn) List(_ context.Context, list client.ObjectList, opts ...client.Lis
 	return meta.SetList(list, items)
 }
 
-// fieldOf is the value of a cache index.
-func fieldOf(o client.Object, field string) string {
+// fieldOf is the value of a cache index: they are all by node.
+func fieldOf(o client.Object) string {
 	switch o := o.(type) {
 	case *v1alpha1.PodAttachment:
-		if field == "spec.podName" {
-			return o.Spec.PodName
-		}
 		return o.Spec.NodeName
 	case *corev1.Pod:
 		return o.Spec.NodeName
