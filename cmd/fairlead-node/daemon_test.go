@@ -20,6 +20,7 @@ import (
 	"time"
 
 	"github.com/google/go-cmp/cmp"
+	corev1 "k8s.io/api/core/v1"
 	"k8s.io/apimachinery/pkg/api/meta"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/types"
@@ -143,7 +144,13 @@ type lab struct {
 
 func newLab(t *testing.T) *lab {
 	t.Helper()
-	l := &lab{cluster: cluster.New(t), binaries: t.TempDir(), netns: sharedDirectory(t)}
+	return newLabIn(t, cluster.New(t))
+}
+
+// newLabIn is newLab with a control plane that the test has.
+func newLabIn(t *testing.T, c *cluster.Cluster) *lab {
+	t.Helper()
+	l := &lab{cluster: c, binaries: t.TempDir(), netns: sharedDirectory(t)}
 	build := exec.CommandContext(t.Context(), "go", "build", "-o", l.binaries, ".", "../fairlead-cni")
 	build.Env = append(os.Environ(), "CGO_ENABLED=0")
 	if out, err := build.CombinedOutput(); err != nil {
@@ -376,7 +383,7 @@ type labPod struct {
 	netns             *netlab.Namespace
 }
 
-func (n *labNode) pod(t *testing.T, name string) *labPod {
+func (n *labNode) pod(t *testing.T, name string, with ...func(*corev1.Pod)) *labPod {
 	t.Helper()
 	ns, err := netlab.NewNamespace()
 	if err != nil {
@@ -386,7 +393,7 @@ func (n *labNode) pod(t *testing.T, name string) *labPod {
 	if err := ns.Pin(filepath.Join(n.lab.netns, name)); err != nil {
 		t.Fatal(err)
 	}
-	pod := n.lab.cluster.Pod(name, n.name)
+	pod := n.lab.cluster.Pod(name, n.name, with...)
 	return &labPod{name: name, uid: pod.UID, netns: ns, containerID: name + "-" + strings.ReplaceAll(string(pod.UID), "-", "")}
 }
 
@@ -459,21 +466,25 @@ func (l *lab) wantState(t *testing.T, p *labPod, state v1alpha1.SandboxState, co
 // wantTalk checks that one pod reaches another at an address.
 func (l *lab) wantTalk(t *testing.T, from, to *labPod, address string) {
 	t.Helper()
-	listener, err := to.netns.Listen(t.Context(), net.JoinHostPort(address, "0"))
+	if err := talk(t.Context(), from, to, address); err != nil {
+		t.Errorf("%s does not reach %s at %s: %v", from.name, to.name, address, err)
+	}
+}
+
+// talk connects one pod to another.
+func talk(ctx context.Context, from, to *labPod, address string) error {
+	listener, err := to.netns.Listen(ctx, net.JoinHostPort(address, "0"))
 	if err != nil {
-		t.Fatal(err)
+		return err
 	}
 	defer listener.Close()
-	err = from.netns.Do(func() error {
-		conn, err := (&net.Dialer{Timeout: 5 * time.Second}).DialContext(t.Context(), "tcp", listener.Addr().String())
+	return from.netns.Do(func() error {
+		conn, err := (&net.Dialer{Timeout: 5 * time.Second}).DialContext(ctx, "tcp", listener.Addr().String())
 		if err != nil {
 			return err
 		}
 		return conn.Close()
 	})
-	if err != nil {
-		t.Errorf("%s does not reach %s at %s: %v", from.name, to.name, address, err)
-	}
 }
 
 // wantResult checks the answer to ADD against the pod.
