@@ -24,7 +24,11 @@ func (d *Driver) Ensure(ctx context.Context, r driver.Request) (driver.Attachmen
 		names = r.Pools
 	}
 	if held := d.store.Held(string(r.PodUID), r.Interface); len(held) > 0 {
-		return d.again(ctx, names, held, r)
+		a, err := d.again(ctx, names, held, r)
+		if !errors.Is(err, driver.ErrExhausted) {
+			return a, err
+		}
+		// It has one family of a pool that lacks the other: no record names it.
 	}
 	var no refusals
 	for _, name := range d.claimedFirst(names, r) {

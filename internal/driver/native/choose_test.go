@@ -178,6 +178,22 @@ func TestDualStackFallsBackWhole(t *testing.T) {
 	}
 }
 
+// A pod that has half of what it needs, of a pool that lacks the other half, is
+// not kept from a pool that comes to have both.
+func TestHalfDoesNotBindToItsPool(t *testing.T) {
+	d := start(t, blocktest.NewAPI(), "a", "b")
+	d.pool("a", v1alpha1.IPPoolSpec{Ranges: []string{"10.0.0.1-10.0.0.2", "fd00::1"}})
+	d.pool("b", v1alpha1.IPPoolSpec{Ranges: []string{"10.0.1.1", "fd00:1::1"}})
+	d.get(drivertest.Request(1))
+	d.get(drivertest.Request(2))
+	d.refused(drivertest.Request(3), "Exhausted")
+	d.refused(drivertest.Request(3), "Exhausted")
+	d.pool("b", v1alpha1.IPPoolSpec{Ranges: []string{"10.0.1.1-10.0.1.2", "fd00:1::1-fd00:1::2"}})
+	if diff := cmp.Diff("b 10.0.1.2/32,fd00:1::2/128", d.get(drivertest.Request(3))); diff != "" {
+		t.Errorf("(-want +got):\n%s", diff)
+	}
+}
+
 // An owner that has addresses gets these after a crash, whatever has become of
 // the pools: other ones are named, it does not match any more, it is over its
 // quota, the address is reserved.
