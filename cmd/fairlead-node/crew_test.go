@@ -273,8 +273,11 @@ func (p *labPod) runtimeConf(namespace string, d delegate) *libcni.RuntimeConf {
 	conf := &libcni.RuntimeConf{
 		ContainerID: p.containerID, NetNS: p.netns.Path(), IfName: d.ifName,
 		Args: [][2]string{
-			{"IgnoreUnknown", "true"}, {"K8S_POD_NAMESPACE", namespace}, {"K8S_POD_NAME", p.name},
-			{"K8S_POD_INFRA_CONTAINER_ID", p.containerID}, {"K8S_POD_UID", string(p.uid)},
+			{"IgnoreUnknown", "true"},
+			{"K8S_POD_NAMESPACE", namespace},
+			{"K8S_POD_NAME", p.name},
+			{"K8S_POD_INFRA_CONTAINER_ID", p.containerID},
+			{"K8S_POD_UID", string(p.uid)},
 		},
 	}
 	if len(d.ips) > 0 {

@@ -120,8 +120,9 @@ func (l *leader) driver(pools *native.Pools) driver.Driver {
 		return native.New(cfg, pools, careless{l.store})
 	case UndoneHalves:
 		return native.New(cfg, pools, hasty{l.store})
+	default:
+		return native.New(cfg, pools, l.store)
 	}
-	return native.New(cfg, pools, l.store)
 }
 
 // clock does not move while goroutines run, so that nothing depends on who of
