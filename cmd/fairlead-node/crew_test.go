@@ -36,6 +36,7 @@ import (
 // plugins bridge and macvlan, and libcni as the runtime and Multus use it.
 type crew struct {
 	*lab
+	t     *testing.T // with which all of it ends
 	nodes []*labNode
 	// networks are the network configurations by name, as NADs have them.
 	networks map[string]string
@@ -52,7 +53,7 @@ func newCrew(t *testing.T, controller, names string) *crew {
 	}
 	c := cluster.Exclusive(t)
 	c.Networks()
-	w := &crew{lab: newLabIn(t, c), networks: map[string]string{}}
+	w := &crew{lab: newLabIn(t, c), t: t, networks: map[string]string{}}
 	buildIn(t, "../..", filepath.Join(w.binaries, "fairlead-controller"), "./cmd/fairlead-controller")
 	for i := range 2 {
 		n := w.node(t, i)
@@ -84,7 +85,7 @@ func newCrew(t *testing.T, controller, names string) *crew {
 	if err := os.WriteFile(w.config, []byte(text), 0o600); err != nil {
 		t.Fatal(err)
 	}
-	w.startController(t)
+	w.startController()
 	for _, n := range w.nodes {
 		n.start(t)
 		n.runDirectory(t)
@@ -92,8 +93,10 @@ func newCrew(t *testing.T, controller, names string) *crew {
 	return w
 }
 
-// startController starts the controller, which ends with the test.
-func (w *crew) startController(t *testing.T) {
+// startController starts the controller, which ends with the crew's test, not with
+// a part of it.
+func (w *crew) startController() {
+	t := w.t
 	t.Helper()
 	log, err := os.Create(filepath.Join(t.TempDir(), "log"))
 	if err != nil {
@@ -200,13 +203,18 @@ func (w *crew) wantTaken(t *testing.T, pods ...string) {
 // audit waits for `fairlead ipam audit` to find nothing.
 func (w *crew) audit(t *testing.T) {
 	t.Helper()
+	found := "nothing"
 	w.cluster.Eventually(t, "a clean audit", func(ctx context.Context) error {
 		var out bytes.Buffer
 		program := cli.New("fairlead", &out, &out) //nolint:contextcheck // its commands get the context from Run
-		if code := program.Run(ctx, []string{"ipam", "audit", "--kubeconfig", w.cluster.Kubeconfig}); code != 0 {
-			return fmt.Errorf("it ends with code %d:\n%s", code, &out)
+		code := program.Run(ctx, []string{"ipam", "audit", "--kubeconfig", w.cluster.Kubeconfig})
+		if code == 0 {
+			return nil
 		}
-		return nil
+		if ctx.Err() == nil {
+			found = out.String()
+		}
+		return fmt.Errorf("it ends with code %d; before the time was over it found:\n%s", code, found)
 	})
 }
 

@@ -211,7 +211,7 @@ func (w *crew) controllerAway(t *testing.T) {
 	w.deletePod(t, p)
 	w.del(t, n, p, delegates...)
 	w.wantTaken(t, "missed")
-	w.startController(t)
+	w.startController()
 	w.told(t, p, "IPAddressGarbageCollected", address(record["net1"]), w.cluster.Namespace+"/blue")
 	w.told(t, p, "IPAddressGarbageCollected", address(record["net2"]), w.cluster.Namespace+"/green")
 	w.wantTaken(t)

@@ -28,7 +28,7 @@ func TestDefaultNetworkOfAnotherPlugin(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	w.startController(t)
+	w.startController()
 	t.Run("none", w.noDefault)
 	w.wantTaken(t)
 	w.audit(t)
