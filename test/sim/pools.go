@@ -23,6 +23,9 @@ type shape struct {
 	// further is that of a second network, which every third pod has; nil for
 	// none.
 	further *v1alpha1.IPPoolSpec
+	// unordered: pods whose first addresses one write gave compete at once for the
+	// last second ones, and Go's scheduler decides. Its seeds do not reproduce.
+	unordered bool
 }
 
 // shapes are all small, so that pods compete and addresses return.
@@ -36,7 +39,10 @@ var shapes = []shape{
 	{fallback: []v1alpha1.IPPoolSpec{{Ranges: []string{"10.1.0.0/27", "fd00:1::/122"}, Gateways: []string{"10.1.0.1", "fd00:1::1"}}}},
 	{fallback: []v1alpha1.IPPoolSpec{{Ranges: []string{"fd00:1::/64"}, Excludes: []string{"fd00:1::/127"}}}},
 	// The second family is the scarce one.
-	{fallback: []v1alpha1.IPPoolSpec{{Ranges: []string{"10.1.0.0/26", "fd00:1::10-fd00:1::1a"}, Cooldown: &metav1.Duration{Duration: 5 * time.Second}}}},
+	{
+		fallback:  []v1alpha1.IPPoolSpec{{Ranges: []string{"10.1.0.0/26", "fd00:1::10-fd00:1::1a"}, Cooldown: &metav1.Duration{Duration: 5 * time.Second}}},
+		unordered: true,
+	},
 	// Two pools that overlap, and a second network that runs out.
 	{
 		fallback: []v1alpha1.IPPoolSpec{{Ranges: []string{"10.1.0.0/28"}}, {Ranges: []string{"10.1.0.8-10.1.0.30"}, Excludes: []string{"10.1.0.20"}}},

@@ -66,6 +66,9 @@ func TestLives(t *testing.T) {
 // TestSeedReproduces is what makes a failure worth anything.
 func TestSeedReproduces(t *testing.T) {
 	for seed := range uint64(len(shapes)) {
+		if shapes[seed].unordered {
+			continue
+		}
 		once, err1 := run(t, Config{Seed: seed, Lives: 100})
 		again, err2 := run(t, Config{Seed: seed, Lives: 100})
 		if err1 != nil || err2 != nil || once != again {
