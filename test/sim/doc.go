@@ -40,8 +40,9 @@
 //	make sim LIVES=500 SEED=17
 //
 // shows a failure again. One thing is left to Go's scheduler: when one answer
-// makes several takes of a leader look for another block, which of them is
-// first. Such a failure may need a second try.
+// makes several takes of a leader look for another block, or for an address of
+// their second family, which of them is first. Such a failure may need a second
+// try.
 //
 // # What is not claimed
 //
