@@ -99,7 +99,7 @@ func addressMeasurements() []measurement {
 			},
 			what: "a pool of 100,000 addresses, filled to the last one: the median time of one allocation alone when 99% are taken over\n" +
 				"         that when 1% are; baseline: 1, the same time. _blocks_mb: the size of its blocks, full, as JSON",
-			run: fullPool,
+			run: fullPool, full: true,
 		},
 		{
 			objects: []object{

@@ -255,7 +255,7 @@ func fullPool(ctx context.Context, w *world) (_ map[string]figure, err error) {
 	if total != 100_000 {
 		return nil, fmt.Errorf("the pool has %d addresses", total)
 	}
-	alone := w.samples(500, 100)
+	const alone = 500
 	first, err := a.filled(ctx, total/100, alone)
 	if err != nil {
 		return nil, err
