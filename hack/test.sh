@@ -26,7 +26,7 @@ step "verify" hack/verify.sh
 step "tests with the race detector" race
 step "tests of kubelab" kubelab
 step "fuzzing of every decoder" hack/fuzz.sh 5
-step "simulation" make --no-print-directory sim LIVES=20000
+step "simulation" make --no-print-directory sim
 step "demo" make --no-print-directory demo
 step "end to end, on real nodes" make --no-print-directory e2e
 step "short bench" bin/bench --short --out bin/bench-short.json
