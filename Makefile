@@ -65,7 +65,7 @@ bench: preflight-bench $(LAB) bin/bench ## Measure against baselines into bench/
 	@exec bin/bench $(if $(filter short,$(BENCH)),--short) --out bench/results.json
 
 .PHONY: lives
-lives: preflight-build bin/kubelab ## Kill controllers at random during 5,000 pod lives, some 20 minutes: SEED=
+lives: preflight-build bin/kubelab ## Kill controllers at random during 5,000 pod lives, some 10 minutes: SEED=
 	FAIRLEAD_LIVES=5000 FAIRLEAD_SEED='$(SEED)' go test -count=1 -v -timeout 60m -run '^TestFiveThousandLives$$' ./cmd/fairlead-controller
 
 .PHONY: sim
