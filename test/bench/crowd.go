@@ -102,7 +102,7 @@ func crowd(ctx context.Context, w *world) (map[string]figure, error) {
 // and go. At its end every pod is plugged.
 func (c *crowdRun) besideOthers(ctx context.Context) error {
 	rounds := c.w.samples(6, 1)
-	last := others + c.w.samples(crowdSize-others, 6)
+	last := others + c.w.samples(crowdSize-others, 4)
 	for _, into := range []*samples{&c.alone, &c.beside} {
 		stop, begun := make(chan struct{}), make(chan struct{}, others)
 		errs := make([]error, others)

@@ -62,7 +62,7 @@ func boundToRecord(ctx context.Context, w *world) (map[string]figure, error) {
 	}
 	figures := map[string]figure{}
 	err = errors.Join(
-		l.at(ctx, podRate, w.samples(7, 2), w.samples(4, 2), "bound_to_record_%s", figures),
+		l.at(ctx, podRate, w.samples(7, 2), w.samples(4, 1), "bound_to_record_%s", figures),
 		l.at(ctx, quietRate, w.samples(5, 1), w.samples(4, 2), "bound_to_record_quiet_%s", figures))
 	return figures, err
 }

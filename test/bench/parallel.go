@@ -46,7 +46,7 @@ func parallel(ctx context.Context, w *world) (map[string]figure, error) {
 		return nil, err
 	}
 	const warmUp = 1
-	batches := w.samples(15, 3)
+	batches := w.samples(15, 2)
 	for round := range warmUp + batches {
 		for _, exec := range []bool{false, true} {
 			err := inTurns(round,
