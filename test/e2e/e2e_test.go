@@ -17,6 +17,7 @@ import (
 	"github.com/google/go-cmp/cmp"
 	"golang.org/x/sys/unix"
 
+	"fairlead.dev/fairlead/test/harness"
 	"fairlead.dev/fairlead/test/netlab"
 )
 
@@ -148,18 +149,18 @@ func TestProcessInAPlace(t *testing.T) {
 		t.Fatal(err)
 	}
 	defer at.mnt.Close()
-	c := &crew{logs: t.TempDir(), env: []string{"PATH=/usr/bin:/bin"}, failed: func(err error) { t.Error(err) }}
+	c := &harness.Crew{Logs: t.TempDir(), Env: []string{"PATH=/usr/bin:/bin"}, Failed: func(err error) { t.Error(err) }}
 	ls, err := exec.LookPath("ls")
 	if err != nil {
 		t.Fatal(err)
 	}
-	if out, err := c.run(t.Context(), at, ls, dir); err != nil || strings.TrimSpace(out) != "file" {
+	if out, err := c.Run(t.Context(), at.do, ls, dir); err != nil || strings.TrimSpace(out) != "file" {
 		t.Errorf("in the place %s holds %q, %v; want the file", dir, out, err)
 	}
 	if entries, err := os.ReadDir(dir); err != nil || len(entries) > 0 {
 		t.Errorf("outside %s holds %v, %v; want nothing", dir, entries, err)
 	}
-	if _, err := c.run(t.Context(), at, ls, dir+"/absent"); err == nil || !strings.Contains(err.Error(), "absent") {
+	if _, err := c.Run(t.Context(), at.do, ls, dir+"/absent"); err == nil || !strings.Contains(err.Error(), "absent") {
 		t.Errorf("a program that fails: %v; want an error with what it said", err)
 	}
 }
@@ -174,26 +175,26 @@ func TestProcessThatEndsUnaskedFailsTheTest(t *testing.T) {
 	}
 	defer ns.Close()
 	ctx, cancel := context.WithCancelCause(t.Context())
-	c := &crew{logs: t.TempDir(), failed: cancel}
+	c := &harness.Crew{Logs: t.TempDir(), Failed: cancel}
 	tail, err := exec.LookPath("tail")
 	if err != nil {
 		t.Fatal(err)
 	}
-	start := func(name string, args ...string) *process {
-		p, err := c.command(name, tail, args...)
+	start := func(name string, args ...string) *harness.Process {
+		p, err := c.Command(name, tail, args...)
 		if err != nil {
 			t.Fatal(err)
 		}
-		if err := c.start(place{net: ns}, p); err != nil {
+		if err := c.Start(place{net: ns}.do, p); err != nil {
 			t.Fatal(err)
 		}
 		return p
 	}
-	start("killed", "-f", "/dev/null").kill()
+	start("killed", "-f", "/dev/null").Kill()
 	if err := context.Cause(ctx); err != nil {
 		t.Errorf("after a kill: %v; want nothing", err)
 	}
-	<-start("failing", "/absent").done
+	<-start("failing", "/absent").Done()
 	<-ctx.Done()
 	if err := context.Cause(ctx); !strings.Contains(err.Error(), "failing ended: exit status 1") || !strings.Contains(err.Error(), "/absent") {
 		t.Errorf("the reason is %v; want the name, the status and the log", err)

@@ -6,7 +6,6 @@ import (
 	"slices"
 	"strings"
 
-	"fairlead.dev/fairlead/test/harness"
 	"fairlead.dev/fairlead/test/netlab"
 )
 
@@ -61,7 +60,7 @@ func checkHost(before host, p plan) error {
 			left = append(left, "file "+file)
 		}
 	}
-	rest, err := harness.Work(p.Work).Left()
+	rest, err := p.Left()
 	if err != nil {
 		return err
 	}

@@ -57,24 +57,24 @@ func (w *world) install(ctx context.Context) error {
 	if err != nil {
 		return err
 	}
-	w.say("installed from deploy/: CRDs, accounts, rights; the pool default of %s", podRange)
+	w.Say("installed from deploy/: CRDs, accounts, rights; the pool default of %s", podRange)
 	return w.startControllers(ctx)
 }
 
 func (w *world) kubectl(ctx context.Context, args ...string) error {
 	args = append([]string{"kubectl", "--kubeconfig", w.admin}, args...)
-	_, err := w.crew.run(ctx, place{net: w.lab.Switch.Namespace}, filepath.Join(w.programs(), "kubelab"), args...)
+	_, err := w.crew.Run(ctx, w.lab.Switch.Do, filepath.Join(w.programs(), "kubelab"), args...)
 	return err
 }
 
 // startControllers starts two; one leads.
 func (w *world) startControllers(ctx context.Context) error {
-	account := filepath.Join(w.run(), "controller.kubeconfig")
+	account := filepath.Join(w.Tmpfs(), "controller.kubeconfig")
 	if err := w.writeAccount(ctx, account, controllerAccount, nil); err != nil {
 		return err
 	}
 	for i := range 2 {
-		config := filepath.Join(w.run(), fmt.Sprintf("controller-%d.yaml", i))
+		config := filepath.Join(w.Tmpfs(), fmt.Sprintf("controller-%d.yaml", i))
 		err := writeYAML(config, map[string]any{
 			"kubeconfig": account, "metricsAddress": fmt.Sprintf("127.0.0.1:%d", 9470+i),
 			"leaderElection": patientElection,
@@ -82,11 +82,11 @@ func (w *world) startControllers(ctx context.Context) error {
 		if err != nil {
 			return err
 		}
-		p, err := w.crew.command(fmt.Sprintf("fairlead-controller-%d", i), filepath.Join(w.programs(), "fairlead-controller"), "--config", config, "-v", "1")
+		p, err := w.crew.Command(fmt.Sprintf("fairlead-controller-%d", i), filepath.Join(w.programs(), "fairlead-controller"), "--config", config, "-v", "1")
 		if err != nil {
 			return err
 		}
-		if err := w.crew.start(place{net: w.lab.Switch.Namespace}, p); err != nil {
+		if err := w.crew.Start(w.lab.Switch.Do, p); err != nil {
 			return err
 		}
 		w.controllers = append(w.controllers, p)

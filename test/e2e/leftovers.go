@@ -53,7 +53,7 @@ func (w *world) nothingLeft(ctx context.Context) error {
 	if err != nil {
 		return err
 	}
-	w.say("no PodAttachment is left, and on the nodes no link, namespace, nft table, cgroup, record or cached result")
+	w.Say("no PodAttachment is left, and on the nodes no link, namespace, nft table, cgroup, record or cached result")
 	return w.audit(ctx)
 }
 
@@ -69,11 +69,11 @@ func summary(items []string) string {
 
 // audit has the operator's command prove that every address is explained.
 func (w *world) audit(ctx context.Context) error {
-	out, err := w.crew.run(ctx, place{net: w.lab.Switch.Namespace}, filepath.Join(w.programs(), "fairlead"), "--kubeconfig", w.admin, "ipam", "audit")
+	out, err := w.crew.Run(ctx, w.lab.Switch.Do, filepath.Join(w.programs(), "fairlead"), "--kubeconfig", w.admin, "ipam", "audit")
 	if err != nil {
 		return err
 	}
-	w.say("fairlead ipam audit: %s", strings.TrimSpace(out))
+	w.Say("fairlead ipam audit: %s", strings.TrimSpace(out))
 	return nil
 }
 
@@ -184,7 +184,7 @@ func (n *node) podGroups(but map[string]bool) ([]string, error) {
 // first, then the daemon, then what it installed. The nodes end as they began.
 func (w *world) uninstallation(ctx context.Context) error {
 	for _, n := range w.nodes {
-		if err := n.running[fairleadNode].stop(); err != nil {
+		if err := n.running[fairleadNode].Stop(); err != nil {
 			return err
 		}
 		if err := w.cleanUp(ctx, n); err != nil {
@@ -196,8 +196,8 @@ func (w *world) uninstallation(ctx context.Context) error {
 
 // cleanUp removes what the daemon, which has ended, and kube-proxy made on a node.
 func (w *world) cleanUp(ctx context.Context, n *node) error {
-	n.running[kubeProxy].kill() // it does not end in order
-	_, err := w.crew.run(ctx, n.place(), filepath.Join(n.programs, "kubelab"), "kube-proxy", "--config", n.file("kube-proxy.yaml"), "--cleanup")
+	n.running[kubeProxy].Kill() // it does not end in order
+	_, err := w.crew.Run(ctx, n.place().do, filepath.Join(n.programs, "kubelab"), "kube-proxy", "--config", n.file("kube-proxy.yaml"), "--cleanup")
 	if err != nil {
 		return err
 	}
@@ -213,7 +213,7 @@ func (w *world) cleanUp(ctx context.Context, n *node) error {
 }
 
 func (w *world) removeDaemon(ctx context.Context, n *node) error {
-	_, err := w.crew.run(ctx, n.place(), filepath.Join(n.programs, "fairlead-node"), "cleanup", "--cni", "--config", n.file("fairlead.yaml"))
+	_, err := w.crew.Run(ctx, n.place().do, filepath.Join(n.programs, "fairlead-node"), "cleanup", "--cni", "--config", n.file("fairlead.yaml"))
 	return err
 }
 
@@ -254,6 +254,6 @@ func (w *world) asBefore(ctx context.Context) error {
 			return fmt.Errorf("%s is not as it was before the installation: %s", n.name, summary(left))
 		}
 	}
-	w.say("the nodes are as they were before, and not Ready")
+	w.Say("the nodes are as they were before, and not Ready")
 	return nil
 }

@@ -56,7 +56,7 @@ func (w *world) lives(ctx context.Context) error {
 				return err
 			}
 			if n := done.Add(1); n%atOnce == 0 {
-				w.say("  %d of %d pods have lived, %d programs were killed", n, w.Lives, kills.Load())
+				w.Say("  %d of %d pods have lived, %d programs were killed", n, w.Lives, kills.Load())
 			}
 			return nil
 		})
@@ -64,7 +64,7 @@ func (w *world) lives(ctx context.Context) error {
 	err := g.Wait()
 	stopKilling()
 	if err == nil {
-		w.say("%d pods have lived, %d programs were killed", w.Lives, kills.Load())
+		w.Say("%d pods have lived, %d programs were killed", w.Lives, kills.Load())
 		err = w.nothingLeft(ctx)
 	}
 	stopSupervising()
@@ -77,12 +77,12 @@ func (w *world) lives(ctx context.Context) error {
 func (n *node) disturb(killing, supervising context.Context, random *rand.Rand, lived, kills *atomic.Int64) error {
 	next := int64(0)
 	victims := []string{kubelet, containerRuntime, fairleadNode}
-	n.running[kubelet].expected.Store(true)
+	n.running[kubelet].Expect()
 	for {
 		select {
 		case <-supervising.Done():
 			return nil
-		case <-n.running[kubelet].done:
+		case <-n.running[kubelet].Done():
 			pause(supervising, random, maxAway)
 			if err := n.start(kubelet); err != nil {
 				return err
@@ -93,14 +93,14 @@ func (n *node) disturb(killing, supervising context.Context, random *rand.Rand, 
 			}
 			next = lived.Load() + 1 + random.Int64N(livesApart)
 			victim := victims[random.IntN(len(victims))]
-			n.running[victim].kill()
+			n.running[victim].Kill()
 			kills.Add(1)
 			pause(killing, random, maxAway)
 			if err := n.start(victim); err != nil {
 				return err
 			}
 		}
-		n.running[kubelet].expected.Store(true)
+		n.running[kubelet].Expect()
 	}
 }
 

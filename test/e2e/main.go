@@ -3,10 +3,8 @@
 // machine, under a real control plane. `make e2e` builds everything and runs it.
 //
 // The program that the user starts, the outer one, checks what the machine
-// lacks and executes itself again in a PID, a mount and a network namespace of
-// its own: as process 1 there, which ends everything when it ends, and as its
-// child, which does the work. Last the outer one makes sure that the machine is
-// as it was.
+// lacks and executes itself again in namespaces of its own, where everything
+// happens (test/harness). Last it makes sure that the machine is as it was.
 package main
 
 import (
@@ -20,23 +18,13 @@ import (
 	"os"
 	"path/filepath"
 	"time"
-)
 
-const (
-	// initCommand and workCommand are the first arguments of the two inner
-	// programs.
-	initCommand = "inner-init-of-the-e2e-test"
-	workCommand = "inner-program-of-the-e2e-test"
+	"fairlead.dev/fairlead/test/harness"
 )
 
 func main() {
-	if len(os.Args) == 3 {
-		switch os.Args[1] {
-		case initCommand:
-			os.Exit(asInit(os.Args[2], os.Stderr))
-		case workCommand:
-			os.Exit(asWorker(os.Args[2], os.Stdout, os.Stderr))
-		}
+	if code, inside := harness.Inside(inner); inside {
+		os.Exit(code)
 	}
 	os.Exit(outer(os.Args[1:], os.Stdout, os.Stderr))
 }
@@ -93,23 +81,15 @@ type plan struct {
 	// ID tells what belongs to this run.
 	ID    string
 	Start time.Time
-	// Work is a directory for everything; it goes at the end, but for logs.
-	Work string
+	harness.Work
 }
 
-func (p plan) logs() string     { return filepath.Join(p.Work, "logs") }
-func (p plan) kubelab() string  { return filepath.Join(p.Work, "kubelab") }
-func (p plan) planFile() string { return filepath.Join(p.Work, "plan.json") }
-
-// reasonFile has why the inner program failed.
-func (p plan) reasonFile() string { return filepath.Join(p.Work, "reason") }
-
-// run is where a tmpfs is mounted for what the nodes write.
-func (p plan) run() string { return filepath.Join(p.Work, "run") }
+// programsDir is where programs are, in the work directory.
+const programsDir = "bin"
 
 // programs is where the directory of the programs is mounted: the nodes see
 // another /var/lib and another /run, and the programs may lie in one of them.
-func (p plan) programs() string { return filepath.Join(p.Work, "bin") }
+func (p plan) programs() string { return p.Path(programsDir) }
 
 // cgroup is the control group of everything that the nodes run, relative to
 // the root of each hierarchy.
@@ -119,14 +99,4 @@ func newID() string {
 	var raw [3]byte
 	_, _ = rand.Read(raw[:]) // never fails, see crypto/rand
 	return hex.EncodeToString(raw[:])
-}
-
-// reporter prints progress with the time since the start.
-type reporter struct {
-	out   io.Writer
-	start time.Time
-}
-
-func (r reporter) say(format string, args ...any) {
-	_, _ = fmt.Fprintf(r.out, "[%5.1fs] %s\n", time.Since(r.start).Seconds(), fmt.Sprintf(format, args...))
 }

@@ -33,12 +33,12 @@ func (w *world) manifests(ctx context.Context) error {
 			return err
 		}
 	}
-	w.say("a pod of fairlead-node on each node and two of fairlead-controller are ready")
+	w.Say("a pod of fairlead-node on each node and two of fairlead-controller are ready")
 	return w.await(ctx, "the nodes to be Ready", w.nodesAre(corev1.ConditionTrue))
 }
 
 // overlay is the directory of an operator's own kustomization.
-func (w *world) overlay() string     { return filepath.Join(w.run(), "overlay") }
+func (w *world) overlay() string     { return filepath.Join(w.Tmpfs(), "overlay") }
 func (w *world) defaultPool() string { return filepath.Join(w.Source, "deploy/default-pool.yaml") }
 
 func (w *world) writeOverlay() error {
@@ -79,7 +79,7 @@ func (w *world) rollout(ctx context.Context) error {
 			return err
 		}
 	}
-	w.say("the daemons and the controllers were exchanged")
+	w.Say("the daemons and the controllers were exchanged")
 	if err := w.rolledOut(ctx); err != nil {
 		return err
 	}
@@ -141,7 +141,7 @@ func (w *world) keepPodLogs() error {
 			parts := strings.Split(file, string(filepath.Separator))
 			parts = parts[len(parts)-3:]
 			name := fmt.Sprintf("%s-%s", n.name, strings.Join(parts, "-"))
-			if err := os.WriteFile(filepath.Join(w.logs(), name), content, 0o600); err != nil {
+			if err := os.WriteFile(filepath.Join(w.Logs(), name), content, 0o600); err != nil {
 				return err
 			}
 		}

@@ -14,6 +14,7 @@ import (
 	"golang.org/x/sys/unix"
 	"k8s.io/apimachinery/pkg/util/wait"
 
+	"fairlead.dev/fairlead/test/harness"
 	"fairlead.dev/fairlead/test/netlab"
 )
 
@@ -34,12 +35,12 @@ type node struct {
 	// The kubeconfigs of its programs.
 	kubeletConfig, proxyConfig string
 
-	crew     *crew
+	crew     *harness.Crew
 	machine  *netlab.Machine
 	mnt      *os.File // of this boot
 	bootID   string
 	baseline netlab.State
-	running  map[string]*process
+	running  map[string]*harness.Process
 	// killed says that containerd was killed. It forgets a namespace that it
 	// was about to give to a sandbox, or a file that it was about to mount it at.
 	killed bool
@@ -71,7 +72,7 @@ func (n *node) boot() error {
 	if err := makeGroups(n.cgroup); err != nil {
 		return err
 	}
-	n.running = map[string]*process{}
+	n.running = map[string]*harness.Process{}
 	var err error
 	if n.baseline, err = n.machine.State(); err != nil {
 		return fmt.Errorf("look at %s: %w", n.name, err)
@@ -150,11 +151,11 @@ func (n *node) start(name string) error {
 	case fairleadNode:
 		args = []string{"fairlead-node", "run", "--config", n.file("fairlead.yaml"), "-v", "1"}
 	}
-	p, err := n.crew.command(n.name+"-"+name, filepath.Join(n.programs, args[0]), args[1:]...)
+	p, err := n.crew.Command(n.name+"-"+name, filepath.Join(n.programs, args[0]), args[1:]...)
 	if err != nil {
 		return err
 	}
-	if err := n.crew.start(n.place(), p); err != nil {
+	if err := n.crew.Start(n.place().do, p); err != nil {
 		return err
 	}
 	n.running[name] = p
@@ -169,13 +170,13 @@ func (n *node) startRuntime(ctx context.Context) error {
 	ctr := filepath.Join(n.programs, "containerd/ctr")
 	var last error
 	err := wait.PollUntilContextTimeout(ctx, lookInterval, stepTimeout, true, func(ctx context.Context) (bool, error) {
-		_, last = n.crew.run(ctx, n.place(), ctr, "version")
+		_, last = n.crew.Run(ctx, n.place().do, ctr, "version")
 		return last == nil, nil
 	})
 	if err != nil {
 		return fmt.Errorf("%s: wait for containerd: %w", n.name, errors.Join(context.Cause(ctx), last))
 	}
-	_, err = n.crew.run(ctx, n.place(), ctr, "-n", "k8s.io", "images", "import", n.images)
+	_, err = n.crew.Run(ctx, n.place().do, ctr, "-n", "k8s.io", "images", "import", n.images)
 	return err
 }
 
@@ -183,7 +184,7 @@ func (n *node) startRuntime(ctx context.Context) error {
 // what is in memory is lost, what is on its disk stays.
 func (n *node) powerOff(ctx context.Context) error {
 	for _, p := range n.running {
-		p.expected.Store(true)
+		p.Expect()
 	}
 	var left []int
 	err := wait.PollUntilContextTimeout(ctx, lookInterval/10, stepTimeout, true, func(context.Context) (bool, error) {
@@ -198,7 +199,7 @@ func (n *node) powerOff(ctx context.Context) error {
 		return fmt.Errorf("%s: end processes %v: %w", n.name, left, err)
 	}
 	for _, p := range n.running {
-		<-p.done
+		<-p.Done()
 	}
 	n.running = nil
 	return errors.Join(n.mnt.Close(), removeGroups(ctx, n.cgroup))

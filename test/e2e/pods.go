@@ -115,7 +115,7 @@ func (w *world) rolledOut(ctx context.Context) error {
 	if err != nil {
 		return err
 	}
-	w.say("%d pods are ready", replicas)
+	w.Say("%d pods are ready", replicas)
 	return nil
 }
 
@@ -170,7 +170,7 @@ func (w *world) allReachAll(ctx context.Context) error {
 	if err := g.Wait(); err != nil {
 		return err
 	}
-	w.say("all %d pairs reach each other", len(pods)*len(pods))
+	w.Say("all %d pairs reach each other", len(pods)*len(pods))
 	return nil
 }
 

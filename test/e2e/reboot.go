@@ -30,7 +30,7 @@ func (w *world) upgrade(ctx context.Context) error {
 			if err := w.asked(ctx, n, 1); err != nil {
 				return err
 			}
-			if err := n.running[fairleadNode].stop(); err != nil {
+			if err := n.running[fairleadNode].Stop(); err != nil {
 				return err
 			}
 			if err := n.start(fairleadNode); err != nil {
@@ -52,7 +52,7 @@ func (w *world) upgrade(ctx context.Context) error {
 	if news := slices.DeleteFunc(after, func(s string) bool { return slices.Contains(before, s) }); len(news) > 0 {
 		return fmt.Errorf("pods were refused during the upgrade: %s", summary(news))
 	}
-	w.say("fairlead-node was exchanged three times on each node, and no sandbox failed")
+	w.Say("fairlead-node was exchanged three times on each node, and no sandbox failed")
 	return w.allReachAll(ctx)
 }
 
@@ -82,7 +82,7 @@ func (w *world) reboot(ctx context.Context) error {
 	if err := g.Wait(); err != nil {
 		return err
 	}
-	w.say("every process of both nodes was killed; their namespaces and control groups are gone")
+	w.Say("every process of both nodes was killed; their namespaces and control groups are gone")
 	for i, n := range w.nodes {
 		if err := w.lab.Reboot(i); err != nil {
 			return err
@@ -102,7 +102,7 @@ func (w *world) reboot(ctx context.Context) error {
 	if err := w.await(ctx, "the nodes to be Ready", w.nodesAre(corev1.ConditionTrue)); err != nil {
 		return err
 	}
-	w.say("both nodes booted and are Ready")
+	w.Say("both nodes booted and are Ready")
 	if err := w.await(ctx, "the pods to come back", w.attachedInThisBoot); err != nil {
 		return err
 	}

@@ -62,7 +62,7 @@ func (w *world) services(ctx context.Context) error {
 	if err := g.Wait(); err != nil {
 		return err
 	}
-	w.say("every pod reaches both Services; %s reaches itself through its own", chosen.Name)
+	w.Say("every pod reaches both Services; %s reaches itself through its own", chosen.Name)
 	return nil
 }
 
@@ -115,7 +115,7 @@ func (w *world) hostPorts(ctx context.Context) error {
 			return fmt.Errorf("pod %s on %s asks port %d of %s: got %q, %w; want %s", from.Name, from.Spec.NodeName, hostPort, n.name, answers[at], err, pod.Name)
 		}
 	}
-	w.say("port %d of %s leads to the pod: from outside, both nodes, 127.0.0.1, and all %d pods, itself too", hostPort, n.name, len(pods))
+	w.Say("port %d of %s leads to the pod: from outside, both nodes, 127.0.0.1, and all %d pods, itself too", hostPort, n.name, len(pods))
 	if err := w.Delete(ctx, pod); err != nil {
 		return err
 	}
@@ -158,7 +158,7 @@ func (w *world) outside(ctx context.Context) error {
 			return fmt.Errorf("pod %s on %s asks another machine: it saw %q; want %s", pod.Name, pod.Spec.NodeName, answers[at], want)
 		}
 	}
-	w.say("another machine answers all %d pods, and sees the addresses of their nodes", len(pods))
+	w.Say("another machine answers all %d pods, and sees the addresses of their nodes", len(pods))
 	return nil
 }
 

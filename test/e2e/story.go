@@ -43,11 +43,11 @@ func (w *world) story(ctx context.Context) error {
 		{"uninstallation", w.uninstallation},
 	} {
 		started := time.Now()
-		w.say("--- %s", scenario.name)
+		w.Say("--- %s", scenario.name)
 		if err := scenario.run(ctx); err != nil {
 			return fmt.Errorf("%s: %w", scenario.name, err)
 		}
-		w.say("    OK, %.1f s", time.Since(started).Seconds())
+		w.Say("    OK, %.1f s", time.Since(started).Seconds())
 	}
 	return nil
 }
@@ -78,7 +78,7 @@ func (w *world) nodesBoot(ctx context.Context) error {
 			return errors.Join(err, fmt.Errorf("%s is not Ready because of %q; want %q", n.name, ready.Message, noNetwork))
 		}
 	}
-	w.say("both kubelets run; their nodes are not Ready: %s", noNetwork)
+	w.Say("both kubelets run; their nodes are not Ready: %s", noNetwork)
 	return nil
 }
 
@@ -95,7 +95,7 @@ func (w *world) installation(ctx context.Context) error {
 	if err := w.await(ctx, "the nodes to be Ready", w.nodesAre(corev1.ConditionTrue)); err != nil {
 		return err
 	}
-	w.say("fairlead-node runs on both; they are Ready")
+	w.Say("fairlead-node runs on both; they are Ready")
 	return w.restartDaemons(ctx)
 }
 
@@ -123,7 +123,7 @@ func (w *world) restartDaemons(ctx context.Context) error {
 		if err != nil {
 			return err
 		}
-		n.running[fairleadNode].kill()
+		n.running[fairleadNode].Kill()
 		if err := n.start(fairleadNode); err != nil {
 			return err
 		}
@@ -154,7 +154,7 @@ func (w *world) restartDaemons(ctx context.Context) error {
 	if err := g.Wait(); err != nil {
 		return err
 	}
-	w.say("they stayed Ready while fairlead-node was killed and started; the conflist was not touched")
+	w.Say("they stayed Ready while fairlead-node was killed and started; the conflist was not touched")
 	return nil
 }
 

@@ -1,7 +1,6 @@
 package main
 
 import (
-	"bufio"
 	"context"
 	"errors"
 	"fmt"
@@ -10,13 +9,12 @@ import (
 	"net/http"
 	"net/netip"
 	"os"
-	"os/signal"
 	"path/filepath"
 	"strings"
-	"syscall"
 	"time"
 
 	"github.com/go-logr/logr"
+	"golang.org/x/sys/unix"
 	"k8s.io/apimachinery/pkg/runtime"
 	"k8s.io/apimachinery/pkg/util/wait"
 	clientgoscheme "k8s.io/client-go/kubernetes/scheme"
@@ -26,6 +24,7 @@ import (
 	"sigs.k8s.io/controller-runtime/pkg/client"
 
 	"fairlead.dev/fairlead/api/v1alpha1"
+	"fairlead.dev/fairlead/test/harness"
 	"fairlead.dev/fairlead/test/netlab"
 )
 
@@ -38,48 +37,43 @@ const (
 // world is all that exists while the test runs.
 type world struct {
 	plan
-	reporter
-	crew  *crew
+	harness.Reporter
+	crew  *harness.Crew
 	lab   *netlab.Lab
 	nodes []*node
 	// Client is the administrator's; it reads from the API server.
 	client.Client
 	rest        *rest.Config
 	admin       string // the administrator's kubeconfig
-	controllers []*process
+	controllers []*harness.Process
 }
 
-// asWorker does the work and returns the exit code.
-func asWorker(planFile string, stdout, stderr io.Writer) int {
-	p, err := readPlan(planFile)
-	if err != nil {
-		_, _ = fmt.Fprintf(stderr, "e2e: %v\n", err)
-		return 1
+// inner is the work inside of the namespaces that the outer program made.
+func inner(ctx context.Context, work harness.Work) error {
+	var p plan
+	if err := work.ReadPlan(&p); err != nil {
+		return err
 	}
-	ctx, stop := signal.NotifyContext(context.Background(), syscall.SIGTERM)
-	defer stop()
+	if err := unix.Mount(p.Bin, p.programs(), "", unix.MS_BIND, ""); err != nil {
+		return fmt.Errorf("mount %s at %s: %w", p.Bin, p.programs(), err)
+	}
 	ctrl.SetLogger(logr.Discard())
 	ctx, cancel := context.WithCancelCause(ctx)
 	defer cancel(nil)
-	w := &world{plan: p, reporter: reporter{out: stdout, start: p.Start}}
+	w := &world{plan: p, Reporter: harness.Reporter{Out: os.Stdout, Start: p.Start}}
 	path := strings.Join([]string{filepath.Join(p.programs(), "containerd"), os.Getenv("PATH"), "/usr/sbin", "/sbin"}, ":")
-	w.crew = &crew{logs: p.logs(), env: []string{"PATH=" + path, "TMPDIR=" + p.run(), "HOME=/"}, failed: cancel}
-	if err = w.build(ctx); err == nil {
+	w.crew = &harness.Crew{Logs: p.Logs(), Env: []string{"PATH=" + path, "TMPDIR=" + p.Tmpfs(), "HOME=/"}, Failed: cancel}
+	err := w.build(ctx)
+	if err == nil {
 		err = w.story(ctx)
 	}
 	if err == nil {
-		return 0
+		return nil
 	}
 	if cause := context.Cause(ctx); cause != nil && !errors.Is(err, cause) {
 		err = errors.Join(cause, err)
 	}
-	if keepErr := w.keepPodLogs(); keepErr != nil {
-		err = errors.Join(err, keepErr)
-	}
-	if err := os.WriteFile(p.reasonFile(), []byte(err.Error()), 0o600); err != nil {
-		_, _ = fmt.Fprintf(stderr, "e2e: %v\n", err)
-	}
-	return 1
+	return errors.Join(err, w.keepPodLogs())
 }
 
 // build makes the nodes and the control plane. Nothing runs on the nodes yet.
@@ -92,7 +86,7 @@ func (w *world) build(ctx context.Context) error {
 	if err != nil {
 		return err
 	}
-	archive := filepath.Join(w.run(), "images.tar")
+	archive := filepath.Join(w.Tmpfs(), "images.tar")
 	if err := writeImages(archive, all); err != nil {
 		return err
 	}
@@ -101,10 +95,10 @@ func (w *world) build(ctx context.Context) error {
 	}
 	for _, machine := range w.lab.Nodes {
 		n := &node{
-			name: machine.Name, dir: filepath.Join(w.run(), machine.Name), programs: w.programs(), images: archive,
+			name: machine.Name, dir: filepath.Join(w.Tmpfs(), machine.Name), programs: w.programs(), images: archive,
 			cgroup: w.cgroup() + "/" + machine.Name, crew: w.crew, machine: machine,
-			kubeletConfig: filepath.Join(w.kubelab(), machine.Name+".kubeconfig"),
-			proxyConfig:   filepath.Join(w.kubelab(), "kube-proxy.kubeconfig"),
+			kubeletConfig: filepath.Join(w.Kubelab(), machine.Name+".kubeconfig"),
+			proxyConfig:   filepath.Join(w.Kubelab(), "kube-proxy.kubeconfig"),
 		}
 		if err := n.prepare(); err != nil {
 			return err
@@ -116,27 +110,12 @@ func (w *world) build(ctx context.Context) error {
 
 // startControlPlane runs Kubernetes on the switch.
 func (w *world) startControlPlane(ctx context.Context) error {
-	p, err := w.crew.command("kubelab", filepath.Join(w.programs(), "kubelab"), "up", "--dir", w.kubelab(),
+	k, err := w.crew.StartKubernetes(ctx, w.lab.Switch.Do, filepath.Join(w.programs(), "kubelab"), "--dir", w.Kubelab(),
 		"--nodes", fmt.Sprint(nodeCount), "--node-lifecycle", "--bind", w.lab.Switch.V4.Addr().String())
 	if err != nil {
 		return err
 	}
-	reader, writer := io.Pipe()
-	p.cmd.Stdout = writer
-	if err := w.crew.start(place{net: w.lab.Switch.Namespace}, p); err != nil {
-		return err
-	}
-	ready := make(chan string, 1)
-	go func() {
-		line, _ := bufio.NewReader(reader).ReadString('\n')
-		ready <- line
-	}()
-	select {
-	case <-ctx.Done():
-		return context.Cause(ctx)
-	case <-ready:
-	}
-	w.admin = filepath.Join(w.kubelab(), "kubeconfig")
+	w.admin = k.Kubeconfig
 	if w.rest, err = clientcmd.BuildConfigFromFlags("", w.admin); err != nil {
 		return fmt.Errorf("connect to Kubernetes: %w", err)
 	}
@@ -148,7 +127,7 @@ func (w *world) startControlPlane(ctx context.Context) error {
 	if w.Client, err = client.New(w.rest, client.Options{Scheme: scheme}); err != nil {
 		return fmt.Errorf("connect to Kubernetes: %w", err)
 	}
-	w.say("Kubernetes runs")
+	w.Say("Kubernetes runs")
 	return nil
 }
 
@@ -165,7 +144,7 @@ func (w *world) await(ctx context.Context, what string, look func(ctx context.Co
 		}
 		last = not
 		if not != "" && time.Since(said) > progressInterval {
-			w.say("  %s: %s", what, not)
+			w.Say("  %s: %s", what, not)
 			said = time.Now()
 		}
 		return not == "" && err == nil, err
