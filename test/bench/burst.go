@@ -32,16 +32,7 @@ const (
 func burst(ctx context.Context, w *world) (map[string]figure, error) {
 	ctx, cancel := context.WithCancel(ctx)
 	defer cancel()
-	if err := w.cluster(ctx); err != nil {
-		return nil, err
-	}
-	if err := w.stopNode(); err != nil {
-		return nil, err
-	}
-	if err := w.controller(ctx, false); err != nil {
-		return nil, err
-	}
-	model, err := w.modelRecord(ctx, "burst-model")
+	model, err := w.allocating(ctx, "burst-model")
 	if err != nil {
 		return nil, err
 	}

@@ -36,18 +36,9 @@ type latencyRun struct {
 func boundToRecord(ctx context.Context, w *world) (map[string]figure, error) {
 	ctx, cancel := context.WithCancel(ctx)
 	defer cancel()
-	if err := w.cluster(ctx); err != nil {
-		return nil, err
-	}
-	if err := w.stopNode(); err != nil {
-		return nil, err
-	}
-	if err := w.controller(ctx, false); err != nil {
-		return nil, err
-	}
 	l := &latencyRun{w: w}
 	var err error
-	if l.model, err = w.modelRecord(ctx, "latency-model"); err != nil {
+	if l.model, err = w.allocating(ctx, "latency-model"); err != nil {
 		return nil, err
 	}
 	if l.board, err = w.kube.watchNodes(ctx, false, watchedNodes()...); err != nil {
@@ -87,6 +78,21 @@ func (l *latencyRun) at(ctx context.Context, rate, turns, seconds int, name stri
 	figures[fmt.Sprintf(name, "p50")] = figure{ours50.median(), floor50.median()}
 	figures[fmt.Sprintf(name, "p99")] = figure{ours99.median(), floor99.median()}
 	return nil
+}
+
+// allocating has a controller lead, no daemon take part, and every watched node
+// have a pod and a block. It returns the record of one of these pods.
+func (w *world) allocating(ctx context.Context, prefix string) (*v1alpha1.PodAttachment, error) {
+	if err := w.cluster(ctx); err != nil {
+		return nil, err
+	}
+	if err := w.stopNode(); err != nil {
+		return nil, err
+	}
+	if err := w.controller(ctx, false); err != nil {
+		return nil, err
+	}
+	return w.modelRecord(ctx, prefix)
 }
 
 // modelRecord is the record of a new pod on the first of the watched nodes.

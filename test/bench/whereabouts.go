@@ -77,16 +77,7 @@ type rival struct {
 func allocVsWhereabouts(ctx context.Context, w *world) (_ map[string]figure, err error) {
 	ctx, cancel := context.WithCancel(ctx)
 	defer cancel()
-	if err := w.cluster(ctx); err != nil {
-		return nil, err
-	}
-	if err := w.stopNode(); err != nil {
-		return nil, err
-	}
-	if err := w.controller(ctx, false); err != nil {
-		return nil, err
-	}
-	if _, err := w.modelRecord(ctx, "rival-model"); err != nil { // so that every node has a block
+	if _, err := w.allocating(ctx, "rival-model"); err != nil {
 		return nil, err
 	}
 	b, err := w.kube.watchNodes(ctx, false, watchedNodes()...)
