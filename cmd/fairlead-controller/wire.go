@@ -4,17 +4,14 @@ import (
 	"context"
 	"errors"
 	"fmt"
-	"slices"
+	"runtime/debug"
 	"time"
 
-	corev1 "k8s.io/api/core/v1"
-	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/runtime"
 	clientgoscheme "k8s.io/client-go/kubernetes/scheme"
 	"k8s.io/client-go/tools/leaderelection/resourcelock"
 	ctrl "sigs.k8s.io/controller-runtime"
 	"sigs.k8s.io/controller-runtime/pkg/cache"
-	"sigs.k8s.io/controller-runtime/pkg/client"
 	"sigs.k8s.io/controller-runtime/pkg/log"
 	"sigs.k8s.io/controller-runtime/pkg/manager"
 	"sigs.k8s.io/controller-runtime/pkg/metrics"
@@ -29,6 +26,7 @@ import (
 	"fairlead.dev/fairlead/internal/ipam/block"
 	"fairlead.dev/fairlead/internal/pod"
 	"fairlead.dev/fairlead/internal/run"
+	"fairlead.dev/fairlead/internal/slim"
 )
 
 // leaseName is the Lease that replicas elect their leader by.
@@ -214,16 +212,8 @@ func newManager(ctx context.Context, cfg config.Controller) (manager.Manager, *w
 		RetryPeriod:                         &cfg.LeaderElection.RetryPeriod.Duration,
 		GracefulShutdownTimeout:             new(5 * time.Second),
 		BaseContext:                         func() context.Context { return log.IntoContext(context.Background(), log.FromContext(ctx)) },
-		Cache: cache.Options{
-			DefaultTransform:         cache.TransformStripManagedFields(),
-			DefaultWatchErrorHandler: watches.failed,
-			ByObject: map[client.Object]cache.ByObject{
-				&corev1.Pod{}:             {Transform: new(podSlimmer).slim},
-				&v1alpha1.PodAttachment{}: {Transform: slimAttachment},
-				&corev1.Node{}:            {Transform: slimNode},
-				&corev1.Namespace{}:       {Transform: slimNamespace},
-			},
-		},
+		Cache:                               cache.Options{DefaultWatchErrorHandler: watches.failed},
+		NewCache:                            slim.NewCache,
 	})
 	if err != nil {
 		return nil, nil, fmt.Errorf("set up the controller: %w", err)
@@ -231,33 +221,29 @@ func newManager(ctx context.Context, cfg config.Controller) (manager.Manager, *w
 	return mgr, watches, nil
 }
 
-// slimNode keeps a node's identity and labels, and what may prove that nothing
-// is plugged there any more.
-func slimNode(o any) (any, error) {
-	n, ok := o.(*corev1.Node)
-	if !ok {
-		return o, nil
-	}
-	n.ObjectMeta = metav1.ObjectMeta{
-		Name: n.Name, UID: n.UID, Labels: n.Labels, ResourceVersion: n.ResourceVersion,
-		CreationTimestamp: n.CreationTimestamp, DeletionTimestamp: n.DeletionTimestamp,
-	}
-	taints := slices.DeleteFunc(n.Spec.Taints, func(t corev1.Taint) bool { return t.Key != corev1.TaintNodeOutOfService })
-	ready := slices.DeleteFunc(n.Status.Conditions, func(c corev1.NodeCondition) bool { return c.Type != corev1.NodeReady })
-	n.Spec = corev1.NodeSpec{Taints: slices.Clone(taints)}
-	n.Status = corev1.NodeStatus{Conditions: slices.Clone(ready), NodeInfo: corev1.NodeSystemInfo{BootID: n.Status.NodeInfo.BootID}}
-	return n, nil
-}
+// giveBackEvery is how often memory is given back: as often as Go collects
+// garbage in a program that is idle.
+const giveBackEvery = 2 * time.Minute
 
-// slimNamespace keeps a namespace's identity and labels.
-func slimNamespace(o any) (any, error) {
-	n, ok := o.(*corev1.Namespace)
-	if !ok {
-		return o, nil
+// giveBack gives the system back the memory that is not used any more: what
+// reading all objects for the first time took beside what is kept of them, and
+// then what each burst of pods took. Go alone keeps up to twice of what is in use.
+func giveBack(caches cache.Cache) everywhere {
+	return func(ctx context.Context) error {
+		if !caches.WaitForCacheSync(ctx) {
+			return nil
+		}
+		tick := time.NewTicker(giveBackEvery)
+		defer tick.Stop()
+		for {
+			debug.FreeOSMemory()
+			select {
+			case <-ctx.Done():
+				return nil
+			case <-tick.C:
+			}
+		}
 	}
-	n.ObjectMeta = metav1.ObjectMeta{Name: n.Name, UID: n.UID, Labels: n.Labels, ResourceVersion: n.ResourceVersion}
-	n.Spec, n.Status = corev1.NamespaceSpec{}, corev1.NamespaceStatus{}
-	return n, nil
 }
 
 // everywhere runs on the leader and on standbys.

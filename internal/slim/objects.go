@@ -1,17 +1,14 @@
-package main
+package slim
 
 import (
-	"context"
 	"maps"
-	"runtime/debug"
+	"slices"
 	"sync"
-	"time"
 	"unique"
 
 	corev1 "k8s.io/api/core/v1"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/types"
-	"sigs.k8s.io/controller-runtime/pkg/cache"
 
 	"fairlead.dev/fairlead/api/v1alpha1"
 	"fairlead.dev/fairlead/internal/pod"
@@ -29,7 +26,7 @@ type podSlimmer struct {
 // it is begun anew.
 const maxShared = 1 << 13
 
-// slim is a cache.TransformFunc.
+// slim is a cache.TransformFunc, as are the functions below.
 func (s *podSlimmer) slim(o any) (any, error) {
 	p, ok := o.(*corev1.Pod)
 	if !ok {
@@ -127,27 +124,31 @@ func shareAll(texts []string) {
 	}
 }
 
-// giveBackEvery is how often memory is given back: as often as Go collects
-// garbage in a program that is idle.
-const giveBackEvery = 2 * time.Minute
-
-// giveBack gives the system back the memory that is not used any more: what
-// reading all objects for the first time took beside what is kept of them, and
-// then what each burst of pods took. Go alone keeps up to twice of what is in use.
-func giveBack(caches cache.Cache) everywhere {
-	return func(ctx context.Context) error {
-		if !caches.WaitForCacheSync(ctx) {
-			return nil
-		}
-		tick := time.NewTicker(giveBackEvery)
-		defer tick.Stop()
-		for {
-			debug.FreeOSMemory()
-			select {
-			case <-ctx.Done():
-				return nil
-			case <-tick.C:
-			}
-		}
+// slimNode keeps a node's identity and labels, and what may prove that nothing
+// is plugged there any more.
+func slimNode(o any) (any, error) {
+	n, ok := o.(*corev1.Node)
+	if !ok {
+		return o, nil
 	}
+	n.ObjectMeta = metav1.ObjectMeta{
+		Name: n.Name, UID: n.UID, Labels: n.Labels, ResourceVersion: n.ResourceVersion,
+		CreationTimestamp: n.CreationTimestamp, DeletionTimestamp: n.DeletionTimestamp,
+	}
+	taints := slices.DeleteFunc(n.Spec.Taints, func(t corev1.Taint) bool { return t.Key != corev1.TaintNodeOutOfService })
+	ready := slices.DeleteFunc(n.Status.Conditions, func(c corev1.NodeCondition) bool { return c.Type != corev1.NodeReady })
+	n.Spec = corev1.NodeSpec{Taints: slices.Clone(taints)}
+	n.Status = corev1.NodeStatus{Conditions: slices.Clone(ready), NodeInfo: corev1.NodeSystemInfo{BootID: n.Status.NodeInfo.BootID}}
+	return n, nil
+}
+
+// slimNamespace keeps a namespace's identity and labels.
+func slimNamespace(o any) (any, error) {
+	n, ok := o.(*corev1.Namespace)
+	if !ok {
+		return o, nil
+	}
+	n.ObjectMeta = metav1.ObjectMeta{Name: n.Name, UID: n.UID, Labels: n.Labels, ResourceVersion: n.ResourceVersion}
+	n.Spec, n.Status = corev1.NamespaceSpec{}, corev1.NamespaceStatus{}
+	return n, nil
 }

@@ -1,0 +1,68 @@
+// Package slim is the controller's memory of the cluster: caches that keep of
+// each object what is used and no more, and that read pods and PodAttachments,
+// by far the most objects of all, without decoding the rest of them first. What
+// it does not know how to read that way, client-go reads.
+package slim
+
+import (
+	"fmt"
+	"net/http"
+	"time"
+
+	corev1 "k8s.io/api/core/v1"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/runtime"
+	"k8s.io/apimachinery/pkg/runtime/schema"
+	"k8s.io/apimachinery/pkg/runtime/serializer"
+	"k8s.io/client-go/rest"
+	toolscache "k8s.io/client-go/tools/cache"
+	"sigs.k8s.io/controller-runtime/pkg/cache"
+	"sigs.k8s.io/controller-runtime/pkg/client"
+
+	"fairlead.dev/fairlead/api/v1alpha1"
+)
+
+// NewCache is a controller-runtime cache of slim objects: what
+// manager.Options.NewCache takes.
+func NewCache(config *rest.Config, options cache.Options) (cache.Cache, error) {
+	codecs := serializer.WithoutConversionCodecFactory{CodecFactory: serializer.NewCodecFactory(options.Scheme)}
+	pods, err := listWatch(config, options.HTTPClient, corev1.SchemeGroupVersion, "pods", podCodecs{codecs})
+	if err != nil {
+		return nil, err
+	}
+	attachments, err := listWatch(config, options.HTTPClient, v1alpha1.GroupVersion, "podattachments", attachmentCodecs{codecs})
+	if err != nil {
+		return nil, err
+	}
+	options.NewInformer = func(lw toolscache.ListerWatcher, o runtime.Object, resync time.Duration, indexers toolscache.Indexers) toolscache.SharedIndexInformer {
+		switch o.(type) {
+		case *corev1.Pod:
+			lw = pods
+		case *v1alpha1.PodAttachment:
+			lw = attachments
+		}
+		return toolscache.NewSharedIndexInformer(lw, o, resync, indexers)
+	}
+	options.DefaultTransform = cache.TransformStripManagedFields()
+	options.ByObject = map[client.Object]cache.ByObject{
+		&corev1.Pod{}:             {Transform: new(podSlimmer).slim},
+		&v1alpha1.PodAttachment{}: {Transform: slimAttachment},
+		&corev1.Node{}:            {Transform: slimNode},
+		&corev1.Namespace{}:       {Transform: slimNamespace},
+	}
+	return cache.New(config, options)
+}
+
+// listWatch lists and watches a resource in all namespaces, decoded by codecs.
+func listWatch(config *rest.Config, http *http.Client, gv schema.GroupVersion, resource string, codecs runtime.NegotiatedSerializer) (toolscache.ListerWatcher, error) {
+	config = rest.CopyConfig(config)
+	config.GroupVersion, config.APIPath, config.NegotiatedSerializer = &gv, "/apis", codecs
+	if gv.Group == "" {
+		config.APIPath, config.ContentType = "/api", runtime.ContentTypeProtobuf
+	}
+	c, err := rest.RESTClientForConfigAndClient(config, http)
+	if err != nil {
+		return nil, fmt.Errorf("prepare to watch %s: %w", resource, err)
+	}
+	return toolscache.NewFilteredListWatchFromClient(c, resource, metav1.NamespaceAll, func(*metav1.ListOptions) {}), nil
+}

@@ -1,0 +1,178 @@
+package slim
+
+import (
+	"encoding/json"
+	"testing"
+	"time"
+
+	"github.com/google/go-cmp/cmp"
+	corev1 "k8s.io/api/core/v1"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/runtime"
+	"k8s.io/apimachinery/pkg/runtime/serializer"
+
+	"fairlead.dev/fairlead/internal/pod"
+)
+
+// testPod is a pod with all that is kept of one, and more.
+func testPod() *corev1.Pod {
+	at := metav1.NewTime(time.Unix(1_700_000_000, 0))
+	return &corev1.Pod{
+		ObjectMeta: metav1.ObjectMeta{
+			Namespace: "default", Name: "web-0", GenerateName: "web-", UID: "12345678", ResourceVersion: "7", Generation: 2,
+			CreationTimestamp: at, DeletionTimestamp: &at, DeletionGracePeriodSeconds: new(int64(30)),
+			Labels:          map[string]string{"app": "web", "empty": ""},
+			Annotations:     map[string]string{"checksum/config": "0", pod.AnnotationNetworks: "storage"},
+			Finalizers:      []string{"example.com/wait"},
+			OwnerReferences: []metav1.OwnerReference{{APIVersion: "apps/v1", Kind: "StatefulSet", Name: "web", UID: "3", Controller: new(true), BlockOwnerDeletion: new(true)}},
+			ManagedFields:   managed,
+		},
+		Spec: corev1.PodSpec{
+			NodeName: "node-1", HostNetwork: true, Priority: new(int32(-7)),
+			Containers: []corev1.Container{{Name: "main", Image: "example.com/web", Env: []corev1.EnvVar{{Name: "A", Value: "b"}}}},
+		},
+		Status: corev1.PodStatus{Phase: corev1.PodRunning, PodIP: "10.1.0.5", StartTime: &at},
+	}
+}
+
+// podCodec is client-go's.
+func podCodec(tb testing.TB) runtime.Serializer {
+	tb.Helper()
+	scheme := runtime.NewScheme()
+	if err := corev1.AddToScheme(scheme); err != nil {
+		tb.Fatal(err)
+	}
+	info, ok := runtime.SerializerInfoForMediaType(serializer.NewCodecFactory(scheme).SupportedMediaTypes(), runtime.ContentTypeProtobuf)
+	if !ok {
+		tb.Fatal("no protobuf")
+	}
+	return info.Serializer
+}
+
+// sentPod is a pod as the API server sends it.
+func sentPod(tb testing.TB, o runtime.Object) []byte {
+	tb.Helper()
+	o.GetObjectKind().SetGroupVersionKind(podKind)
+	data, err := runtime.Encode(podCodec(tb), o)
+	if err != nil {
+		tb.Fatal(err)
+	}
+	return data
+}
+
+// keptOf is what decodePod keeps of a pod.
+func keptOf(p *corev1.Pod) *corev1.Pod {
+	kept := &corev1.Pod{
+		ObjectMeta: *p.ObjectMeta.DeepCopy(),
+		Spec:       corev1.PodSpec{NodeName: p.Spec.NodeName, HostNetwork: p.Spec.HostNetwork},
+		Status:     corev1.PodStatus{Phase: p.Status.Phase},
+	}
+	kept.ManagedFields = nil
+	return kept
+}
+
+func TestDecodePod(t *testing.T) {
+	for name, p := range map[string]*corev1.Pod{
+		"full":  testPod(),
+		"empty": {},
+		"unscheduled": {
+			ObjectMeta: metav1.ObjectMeta{Namespace: "default", Name: "web-0"},
+			Status:     corev1.PodStatus{Phase: corev1.PodPending},
+		},
+	} {
+		t.Run(name, func(t *testing.T) {
+			got, err := decodePod(sentPod(t, p.DeepCopy()))
+			if err != nil {
+				t.Fatal(err)
+			}
+			// The cache keeps the same of it as of one that client-go decoded.
+			if diff := cmp.Diff(keptOf(p), got); diff != "" {
+				t.Errorf("-want +got:\n%s", diff)
+			}
+			fast, err := new(podSlimmer).slim(got)
+			if err != nil {
+				t.Fatal(err)
+			}
+			full, err := new(podSlimmer).slim(p)
+			if err != nil {
+				t.Fatal(err)
+			}
+			if diff := cmp.Diff(full, fast); diff != "" {
+				t.Errorf("slim: -want +got:\n%s", diff)
+			}
+		})
+	}
+}
+
+// What is no pod in protobuf is left to client-go.
+func TestDecodePodLeaves(t *testing.T) {
+	data := sentPod(t, testPod())
+	list := &corev1.PodList{Items: []corev1.Pod{*testPod()}}
+	list.SetGroupVersionKind(corev1.SchemeGroupVersion.WithKind("PodList"))
+	sentList, err := runtime.Encode(podCodec(t), list)
+	if err != nil {
+		t.Fatal(err)
+	}
+	text, err := json.Marshal(testPod())
+	if err != nil {
+		t.Fatal(err)
+	}
+	for name, data := range map[string][]byte{
+		"nothing": nil, "prefix": data[:4], "cut": data[:len(data)/2], "list": sentList, "json": text,
+	} {
+		if p, err := decodePod(data); err == nil {
+			t.Errorf("%s: decoded %v", name, p)
+		}
+	}
+	decoder := podDecoder{podCodec(t)}
+	o, _, err := decoder.Decode(sentList, nil, nil)
+	if err != nil {
+		t.Fatal(err)
+	}
+	if l, ok := o.(*corev1.PodList); !ok || len(l.Items) != 1 || len(l.Items[0].Spec.Containers) != 1 {
+		t.Errorf("a list became %v", o)
+	}
+	if _, _, err := decoder.Decode(data[:len(data)/2], nil, nil); err == nil {
+		t.Error("half of a pod was decoded")
+	}
+}
+
+// What the decoder makes of any bytes is what client-go makes of them.
+func FuzzDecodePod(f *testing.F) {
+	f.Add(sentPod(f, testPod()))
+	f.Add(sentPod(f, &corev1.Pod{}))
+	standard := podCodec(f)
+	f.Fuzz(func(t *testing.T, data []byte) {
+		got, err := decodePod(data)
+		if err != nil {
+			return
+		}
+		o, _, err := standard.Decode(data, nil, nil)
+		if err != nil {
+			return // in a part of the pod that is not looked at
+		}
+		want := keptOf(o.(*corev1.Pod))
+		if diff := cmp.Diff(want, got); diff != "" {
+			t.Errorf("-client-go +slim:\n%s", diff)
+		}
+	})
+}
+
+func BenchmarkDecodePod(b *testing.B) {
+	data := sentPod(b, testPod())
+	standard := podCodec(b)
+	for name, decode := range map[string]func() error{
+		"slim":      func() error { _, err := decodePod(data); return err },
+		"client-go": func() error { _, _, err := standard.Decode(data, nil, nil); return err },
+	} {
+		b.Run(name, func(b *testing.B) {
+			b.SetBytes(int64(len(data)))
+			b.ReportAllocs()
+			for b.Loop() {
+				if err := decode(); err != nil {
+					b.Fatal(err)
+				}
+			}
+		})
+	}
+}
