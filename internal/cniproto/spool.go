@@ -107,8 +107,8 @@ func (s Spooled) Remove() error {
 }
 
 // ReadSpool returns the DELs in a spool. A file that is damaged beyond its name
-// is set aside and stops no other. A directory that does not exist is an empty
-// spool.
+// is set aside; should that fail, it is part of the error and stops no other. A
+// directory that does not exist is an empty spool.
 func ReadSpool(dir string) ([]Spooled, error) {
 	entries, err := os.ReadDir(dir)
 	if errors.Is(err, fs.ErrNotExist) {
@@ -118,24 +118,21 @@ func ReadSpool(dir string) ([]Spooled, error) {
 		return nil, fmt.Errorf("read the spool: %w", err)
 	}
 	var spooled []Spooled
+	var errs []error
 	for _, e := range entries {
 		path := filepath.Join(dir, e.Name())
 		switch {
 		case strings.HasPrefix(e.Name(), tempPrefix):
-			if err := removeOld(path, e); err != nil {
-				return spooled, err
-			}
+			errs = append(errs, removeOld(path, e))
 		case strings.HasSuffix(e.Name(), spoolSuffix) && len(e.Name()) <= longestName:
 			s, ok, err := readSpooled(path)
-			if err != nil {
-				return spooled, err
-			}
+			errs = append(errs, err)
 			if ok {
 				spooled = append(spooled, s)
 			}
 		}
 	}
-	return spooled, nil
+	return spooled, errors.Join(errs...)
 }
 
 // readSpooled reads one file; not ok is one that was taken or set aside.

@@ -149,6 +149,24 @@ func TestSpoolDamage(t *testing.T) {
 	}
 }
 
+// What cannot even be set aside is told of, and keeps no DEL from being done.
+func TestSpoolDamageThatStays(t *testing.T) {
+	dir := t.TempDir()
+	for _, err := range []error{
+		os.WriteFile(filepath.Join(dir, "a.json"), []byte("{"), 0o600),
+		os.Mkdir(filepath.Join(dir, "a.json.bad"), 0o700),
+		SpoolDel(dir, Request{Verb: VerbDel, ContainerID: "good", IfName: "eth0"}),
+	} {
+		if err != nil {
+			t.Fatal(err)
+		}
+	}
+	spooled, err := ReadSpool(dir)
+	if err == nil || len(spooled) != 1 || spooled[0].Request.ContainerID != "good" {
+		t.Errorf("%+v, %v", spooled, err)
+	}
+}
+
 func TestSpoolRefuses(t *testing.T) {
 	dir := t.TempDir()
 	if err := SpoolDel(dir, Request{Verb: VerbAdd, ContainerID: "a", IfName: "eth0", Netns: "/n", Config: []byte(goodConfig)}); err == nil || !strings.Contains(err.Error(), "ADD") {

@@ -26,6 +26,10 @@ const (
 	// sandbox whose namespace went without a DEL, a link without a record.
 	sweepInterval = time.Minute
 
+	// replayTimeout bounds how long the DELs that were put aside keep the socket
+	// closed. One takes less than a millisecond, unless something is wrong.
+	replayTimeout = 10 * time.Second
+
 	recordsDir = "attachments"
 	lockFile   = "lock"
 )
@@ -146,10 +150,7 @@ func (d *Daemon) Run(ctx context.Context) error {
 			return err
 		}
 	}
-	if err := d.manager.Init(ctx); err != nil {
-		return err
-	}
-	if err := d.replay(ctx); err != nil {
+	if err := d.begin(ctx); err != nil {
 		return err
 	}
 	l, err := server.Listen(d.config.Socket)
@@ -230,29 +231,53 @@ func lockState(ctx context.Context, dir string) (*Lock, error) {
 	}
 }
 
-// replay serves the DELs that the plugin put aside while no daemon was there.
+// begin does what comes before the first request. A DEL that fails keeps nobody
+// else waiting: the sweep tries it again.
+func (d *Daemon) begin(ctx context.Context) error {
+	if err := d.manager.Init(ctx); err != nil {
+		return err
+	}
+	ctx, cancel := context.WithTimeout(ctx, replayTimeout)
+	defer cancel()
+	if err := d.replay(ctx); err != nil {
+		logr.FromContextOrDiscard(ctx).Error(err, "not every DEL was replayed, will be tried again", "after", sweepInterval)
+	}
+	return nil
+}
+
+// replay serves the DELs that the plugin put aside while no daemon was there. One
+// that fails stays where it is and stops no other; the error is of all that did.
 func (d *Daemon) replay(ctx context.Context) error {
 	log := logr.FromContextOrDiscard(ctx)
 	dir := filepath.Join(filepath.Dir(d.config.Socket), cniproto.SpoolDir)
 	spooled, err := cniproto.ReadSpool(dir)
-	if err != nil {
-		return err
+	errs := make([]error, len(spooled))
+	var todo errgroup.Group
+	todo.SetLimit(removers)
+	for i, s := range spooled {
+		todo.Go(func() error {
+			if s.Damaged != nil {
+				log.Error(s.Damaged, "spooled DEL was damaged, its name says enough", "sandbox", s.Request.ContainerID)
+			}
+			if errs[i] = d.tearDown(ctx, s.Request); errs[i] == nil {
+				errs[i] = s.Remove()
+			}
+			return nil
+		})
 	}
-	for _, s := range spooled {
-		if s.Damaged != nil {
-			log.Error(s.Damaged, "spooled DEL was damaged, its name says enough", "sandbox", s.Request.ContainerID)
+	_ = todo.Wait() // errs has them all
+	done := 0
+	for i, err := range errs {
+		if err == nil {
+			done++
+			continue
 		}
-		if err := d.tearDown(ctx, s.Request); err != nil {
-			return fmt.Errorf("replay the DEL of sandbox %s: %w", s.Request.ContainerID, err)
-		}
-		if err := s.Remove(); err != nil {
-			return err
-		}
+		errs[i] = fmt.Errorf("replay the DEL of sandbox %s: %w", spooled[i].Request.ContainerID, err)
 	}
-	if len(spooled) > 0 {
-		log.Info("DELs replayed that came while no daemon was there", "count", len(spooled))
+	if done > 0 {
+		log.Info("DELs replayed that came while no daemon was there", "count", done)
 	}
-	return nil
+	return errors.Join(append(errs, err)...)
 }
 
 // tearDown serves one DEL.

@@ -84,10 +84,7 @@ func (w *world) start() {
 	}
 	w.daemon = d
 	ctx, cancel := context.WithCancel(context.Background())
-	if err := d.manager.Init(ctx); err != nil {
-		w.t.Fatal(err)
-	}
-	if err := d.replay(ctx); err != nil {
+	if err := d.begin(ctx); err != nil {
 		w.t.Fatal(err)
 	}
 	var wg sync.WaitGroup

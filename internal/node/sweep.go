@@ -31,7 +31,8 @@ func (v *verbs) adopt(ctx context.Context) error {
 		log.Error(b.err, "record was damaged and set aside", "sandbox", b.containerID)
 		if rec := rebuilt(b.containerID, v.ledger.bootID, links); rec != nil {
 			if err := v.ledger.put(rec); err != nil {
-				return err
+				log.Error(err, "rebuilt record is kept in memory alone", "sandbox", b.containerID)
+				v.ledger.adopt(rec)
 			}
 			v.firewall.add(rec)
 			log.Info("record rebuilt from the links in the kernel", "sandbox", b.containerID, "links", rec.hostNames())

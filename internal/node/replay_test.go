@@ -1,0 +1,109 @@
+package node
+
+import (
+	"context"
+	"errors"
+	"os"
+	"path/filepath"
+	"syscall"
+	"testing"
+
+	"fairlead.dev/fairlead/internal/cniproto"
+	"fairlead.dev/fairlead/internal/netdev"
+)
+
+// wantSpooled checks whose DELs are put aside.
+func (w *world) wantSpooled(want ...string) {
+	w.t.Helper()
+	left, err := cniproto.ReadSpool(filepath.Join(w.dir, cniproto.SpoolDir))
+	if err != nil || len(left) != len(want) {
+		w.t.Fatalf("in the spool: %v, %v; want %q", left, err, want)
+	}
+	for i, s := range left {
+		if s.Request.ContainerID != want[i] {
+			w.t.Errorf("in the spool: %v; want %q", left, want)
+		}
+	}
+}
+
+// A spooled DEL that fails neither keeps the daemon from serving nor those that
+// come after it from being done (I8: one object's error stops no other).
+func TestSpooledDelThatFailsStopsNothing(t *testing.T) {
+	inWorld(t, func(w *world) {
+		w.pod("p", "u1")
+		w.mustAdd("c2", "p", "u1")
+		w.stop()
+		w.spool("c1") // of which nothing is known
+		w.spool("c2")
+		w.kernel.setHook(func(_ context.Context, step, what string) error {
+			if step == "detach" && what == netdev.HostName("c1", "eth0") {
+				return errors.New("device or resource busy")
+			}
+			return nil
+		})
+		w.start()
+		settle()
+		w.wantLinks()
+		w.wantSpooled("c1")
+		w.pass(2 * sweepInterval)
+		w.wantSpooled("c1")
+		w.kernel.setHook(nil)
+		w.pass(sweepInterval)
+		w.wantSpooled()
+	})
+}
+
+// The file system of the records is full: a DEL is done without it. That of a pod
+// with host ports waits for the packet filter, which is not served before the
+// socket is, and not for ever.
+func TestSpooledDelsWithAFullFileSystem(t *testing.T) {
+	if os.Geteuid() != 0 {
+		t.Skip("needs root: mounts a file system")
+	}
+	inWorld(t, func(w *world) {
+		const ports = `{"portMappings":[{"hostPort":8080,"containerPort":80,"protocol":"udp"}]}`
+		w.stop()
+		dir := filepath.Join(w.dir, recordsDir)
+		if err := syscall.Mount("fairlead-test", dir, "tmpfs", 0, "size=64k"); err != nil {
+			t.Fatal(err)
+		}
+		defer func() {
+			if err := syscall.Unmount(dir, syscall.MNT_DETACH); err != nil {
+				t.Error(err)
+			}
+		}()
+		w.start()
+		settle()
+		w.pod("web", "u1")
+		if _, err := w.addAsking("c1", "web", "u1", ports); err != nil {
+			t.Fatal(err)
+		}
+		settle()
+		w.stop()
+		if err := os.WriteFile(filepath.Join(dir, "c3"+recordSuffix), []byte("torn"), 0o600); err != nil {
+			t.Fatal(err)
+		}
+		if err := os.WriteFile(filepath.Join(dir, "full"), make([]byte, 64<<10), 0o600); !errors.Is(err, syscall.ENOSPC) {
+			t.Fatalf("the file system is not full: %v", err)
+		}
+		w.kernel.change(func(links map[string]fakeLink) { // of the record that was torn
+			links[netdev.HostName("c3", "eth0")] = fakeLink{containerID: "c3", ifName: "eth0"}
+		})
+		w.spool("c1")
+		w.start()
+		w.wantSpooled("c1")
+		w.wantLinks("c3/eth0")
+		w.pass(2 * sweepInterval)
+		w.wantSpooled()
+		w.filter.want(t, "ports")
+		if err := w.del("c3"); err != nil {
+			t.Fatal(err)
+		}
+		settle()
+		w.wantLinks()
+		w.stop()
+		if err := os.Remove(filepath.Join(dir, "full")); err != nil {
+			t.Fatal(err)
+		}
+	})
+}
