@@ -2,6 +2,7 @@ package netdev
 
 import (
 	"errors"
+	"maps"
 	"net"
 	"net/netip"
 	"slices"
@@ -213,6 +214,95 @@ func TestApplyHostSays(t *testing.T) {
 		t.Errorf("changes by less (-want +got):\n%s", diff)
 	}
 	settled(t, k, state)
+}
+
+// ofFamily is what of a state is of one family.
+func ofFamily(s HostState, is func(netip.Addr) bool) HostState {
+	s.Gateways = slices.DeleteFunc(slices.Clone(s.Gateways), func(g netip.Addr) bool { return !is(g) })
+	s.Local = slices.DeleteFunc(slices.Clone(s.Local), func(b LocalBlock) bool { return !is(b.Prefix.Addr()) })
+	s.Peers = slices.DeleteFunc(slices.Clone(s.Peers), func(b PeerBlock) bool { return !is(b.Prefix.Addr()) })
+	return s
+}
+
+// A family that no block is of is left as it is: the host does not become a router
+// of it, and a kernel without IPv6 (ipv6.disable=1) is asked for none.
+func TestApplyHostOfOneFamily(t *testing.T) {
+	tests := []struct {
+		name           string
+		of             func(netip.Addr) bool
+		noIPv6         bool
+		stays, becomes map[string]string
+	}{
+		{
+			name: "IPv4", of: netip.Addr.Is4,
+			stays: map[string]string{
+				"net/ipv6/conf/all/forwarding": "0", "net/ipv6/conf/up0/forwarding": "0", "net/ipv6/conf/up0/accept_ra": "1",
+			},
+			becomes: map[string]string{"net/ipv4/conf/up0/forwarding": "1"},
+		},
+		{
+			name: "IPv4 without IPv6 in the kernel", of: netip.Addr.Is4, noIPv6: true,
+			stays: map[string]string{
+				"net/ipv6/conf/all/forwarding": "0", "net/ipv6/conf/up0/forwarding": "0", "net/ipv6/conf/up0/accept_ra": "1",
+			},
+			becomes: map[string]string{"net/ipv4/conf/up0/forwarding": "1"},
+		},
+		{
+			name: "IPv6", of: netip.Addr.Is6,
+			stays:   map[string]string{"net/ipv4/conf/up0/forwarding": "0"},
+			becomes: map[string]string{"net/ipv6/conf/all/forwarding": "1", "net/ipv6/conf/up0/accept_ra": "2"},
+		},
+	}
+	for _, tt := range tests {
+		t.Run(tt.name, func(t *testing.T) {
+			k := newCable(t, 1)[0]
+			in(t, k.host, func() error {
+				var errs []error
+				for name, value := range map[string]string{
+					"net/ipv4/ip_forward": "0", "net/ipv4/conf/up0/forwarding": "0", "net/ipv6/conf/all/forwarding": "0", "net/ipv6/conf/up0/accept_ra": "1",
+				} {
+					_, err := setSysctl(name, value)
+					errs = append(errs, err)
+				}
+				return errors.Join(errs...)
+			})
+			k.ipv6 = k.ipv6 && !tt.noIPv6
+			state := ofFamily(stateOf(0, 2), tt.of)
+			changes := apply(t, k, state)
+			settled(t, k, state)
+			if tt.noIPv6 && strings.Contains(strings.Join(changes, "\n"), "ipv6") {
+				t.Errorf("changes %q", changes)
+			}
+			in(t, k.host, func() error {
+				for name, want := range merged(tt.stays, tt.becomes) {
+					if got, err := readSysctl(name); err != nil || got != want {
+						t.Errorf("%s is %q, %v; want %s", name, got, err, want)
+					}
+				}
+				return nil
+			})
+
+			// The first block of the other family comes later.
+			if tt.noIPv6 {
+				return
+			}
+			apply(t, k, stateOf(0, 2))
+			settled(t, k, stateOf(0, 2))
+			pod := newNamespace(t)
+			if _, err := k.Attach(t.Context(), pod, plugFor("c1", "10.244.1.5/32", "fd00:1:1::5/128")); err != nil {
+				t.Fatal(err)
+			}
+			for _, is := range []func(netip.Addr) bool{netip.Addr.Is4, netip.Addr.Is6} {
+				reaches(t, pod, k.host, nodeIP(0, is))
+			}
+		})
+	}
+}
+
+func merged(a, b map[string]string) map[string]string {
+	a = maps.Clone(a)
+	maps.Copy(a, b)
+	return a
 }
 
 // Whatever is done to the host is put right, and said.

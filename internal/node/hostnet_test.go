@@ -7,6 +7,7 @@ import (
 	"net/netip"
 	"os"
 	"path/filepath"
+	"slices"
 	"strings"
 	"testing"
 	"time"
@@ -40,11 +41,10 @@ func TestPlanHost(t *testing.T) {
 	up4 := netdev.Uplink{Name: "eth0", MTU: 1500, Addresses: []netip.Prefix{prefix("192.168.77.11/24")}}
 	up46 := up4
 	up46.Addresses = append(up46.Addresses[:1:1], prefix("fd00:77::11/64"))
-	state := func(local []netdev.LocalBlock, peers ...netdev.PeerBlock) netdev.HostState {
-		return netdev.HostState{
-			Bridge: "fairlead0", MTU: 1500, Uplink: "eth0", Gateways: []netip.Addr{addr("169.254.1.1"), addr("fe80::1")},
-			Local: local, Peers: peers,
-		}
+	v4, v6 := []netip.Addr{addr("169.254.1.1")}, []netip.Addr{addr("fe80::1")}
+	both := slices.Concat(v4, v6)
+	state := func(gateways []netip.Addr, local []netdev.LocalBlock, peers ...netdev.PeerBlock) netdev.HostState {
+		return netdev.HostState{Bridge: "fairlead0", MTU: 1500, Uplink: "eth0", Gateways: gateways, Local: local, Peers: peers}
 	}
 	own := []netdev.LocalBlock{{Prefix: prefix("10.244.1.0/26"), Source: addr("192.168.77.11")}}
 	cases := []struct {
@@ -55,14 +55,19 @@ func TestPlanHost(t *testing.T) {
 		want     netdev.HostState
 		problems []string
 	}{
-		{name: "alone, without a block", up: up4, own: nodeNetwork("n1", nil, nil), want: state(nil)},
-		{name: "alone", up: up4, own: nodeNetwork("n1", []string{"10.244.1.0/26"}, nil), want: state(own)},
+		{name: "alone, without a block", up: up4, own: nodeNetwork("n1", nil, nil), want: state(nil, nil)},
+		{name: "alone", up: up4, own: nodeNetwork("n1", []string{"10.244.1.0/26"}, nil), want: state(v4, own)},
+		{
+			name: "a family that only others have yet", up: up46, own: nodeNetwork("n1", []string{"10.244.1.0/26"}, nil),
+			others: []v1alpha1.NodeNetwork{*nodeNetwork("n2", []string{"fd00:10:244:2::/122"}, []string{"fd00:77::12/64"})},
+			want:   state(both, own, netdev.PeerBlock{Prefix: prefix("fd00:10:244:2::/122"), Via: addr("fd00:77::12")}),
+		},
 		{
 			name: "both families", up: up46, own: nodeNetwork("n1", []string{"10.244.1.0/26", "fd00:10:244:1::/122"}, nil),
 			others: []v1alpha1.NodeNetwork{
 				*nodeNetwork("n2", []string{"10.244.2.0/26", "fd00:10:244:2::/122"}, []string{"192.168.77.12/24", "fd00:77::12/64"}),
 			},
-			want: state(
+			want: state(both,
 				append(own[:1:1], netdev.LocalBlock{Prefix: prefix("fd00:10:244:1::/122"), Source: addr("fd00:77::11")}),
 				netdev.PeerBlock{Prefix: prefix("10.244.2.0/26"), Via: addr("192.168.77.12")},
 				netdev.PeerBlock{Prefix: prefix("fd00:10:244:2::/122"), Via: addr("fd00:77::12")},
@@ -70,7 +75,7 @@ func TestPlanHost(t *testing.T) {
 		},
 		{
 			name: "an IPv6 block on a node without IPv6", up: up4, own: nodeNetwork("n1", []string{"fd00:10:244:1::/122"}, nil),
-			want: state([]netdev.LocalBlock{{Prefix: prefix("fd00:10:244:1::/122")}}),
+			want: state(v6, []netdev.LocalBlock{{Prefix: prefix("fd00:10:244:1::/122")}}),
 		},
 		{
 			name: "each peer's trouble is its own", up: up4, own: nodeNetwork("n1", []string{"10.244.1.0/26"}, nil),
@@ -82,7 +87,7 @@ func TestPlanHost(t *testing.T) {
 				*nodeNetwork("n5", []string{"10.244.5.0/26"}, []string{"192.168.77.11/24"}),
 				*nodeNetwork("n7", []string{"fd00:10:244:7::/122", "10.244.7.0/26"}, []string{"192.168.77.17/24"}),
 			},
-			want: state(own,
+			want: state(both, own,
 				netdev.PeerBlock{Prefix: prefix("10.244.6.0/26"), Via: addr("192.168.77.16")},
 				netdev.PeerBlock{Prefix: prefix("10.244.7.0/26"), Via: addr("192.168.77.17")}),
 			problems: []string{
@@ -95,7 +100,7 @@ func TestPlanHost(t *testing.T) {
 		{
 			name: "blocks that are none", up: up4, own: nodeNetwork("n1", []string{"x", "10.244.1.0/26"}, nil),
 			others:   []v1alpha1.NodeNetwork{*nodeNetwork("n2", []string{"y"}, []string{"192.168.77.12/24"})},
-			want:     state(own),
+			want:     state(v4, own),
 			problems: []string{`block "x" of this node: must be in CIDR form, and less than everything`, `node n2 has block "y": must be in CIDR form, and less than everything`},
 		},
 	}

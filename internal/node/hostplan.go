@@ -12,7 +12,7 @@ import (
 	"fairlead.dev/fairlead/internal/netdev"
 )
 
-// The gateways of every pod on every node: link-local, so that they need not be
+// The gateways of every pod on every node, one for each family: link-local, so that they need not be
 // unique and a pod's route never changes.
 var (
 	gateway4 = netip.MustParseAddr("169.254.1.1")
@@ -60,7 +60,7 @@ func planHost(c hostConfig, own *v1alpha1.NodeNetwork, all []v1alpha1.NodeNetwor
 	p := &hostPlanner{hostConfig: c, up: up}
 	want := netdev.HostState{
 		Bridge: c.bridge, MTU: up.MTU - c.overhead(up), Uplink: up.Name,
-		Gateways: []netip.Addr{gateway4, gateway6},
+		Gateways: gatewaysFor(own, all),
 	}
 	if c.encapsulation != EncapsulationNone && len(up.Addresses) > 0 {
 		p.tunnel = &netdev.Tunnel{VNI: c.vni, Port: c.port, MAC: netdev.TunnelMAC(own.Name), MTU: up.MTU}
@@ -96,6 +96,32 @@ func planHost(c hostConfig, own *v1alpha1.NodeNetwork, all []v1alpha1.NodeNetwor
 		}
 	}
 	return want, problems
+}
+
+// gatewaysFor returns the gateways of the families that any node has a block of.
+// A family that nobody uses is left alone: the kernel may not have it, and what
+// forwards IPv6 forwards it on every link.
+func gatewaysFor(own *v1alpha1.NodeNetwork, all []v1alpha1.NodeNetwork) []netip.Addr {
+	var has4, has6 bool
+	note := func(blocks []string) {
+		for _, s := range blocks {
+			if block, err := parseBlock(s); err == nil {
+				has4, has6 = has4 || block.Addr().Is4(), has6 || block.Addr().Is6()
+			}
+		}
+	}
+	note(own.Spec.Blocks) // which may be newer than the one among all
+	for i := range all {
+		note(all[i].Spec.Blocks)
+	}
+	var gateways []netip.Addr
+	if has4 {
+		gateways = append(gateways, gateway4)
+	}
+	if has6 {
+		gateways = append(gateways, gateway6)
+	}
+	return gateways
 }
 
 // overhead is how much smaller a pod's packets are than the uplink's, in bytes.

@@ -52,6 +52,7 @@ func TestPlanTunnel(t *testing.T) {
 		up       netdev.Uplink
 		others   []*v1alpha1.NodeNetwork
 		mtu      int
+		both     bool // families of blocks, not IPv4 alone
 		peers    []netdev.PeerBlock
 		remote   []netdev.RemoteNode
 		problems []string
@@ -80,13 +81,13 @@ func TestPlanTunnel(t *testing.T) {
 			remote: []netdev.RemoteNode{remoteNode("n2", "192.168.77.12", v4)},
 		},
 		{
-			name: "pods of a family that the underlay lacks", mode: EncapsulationAuto, up: uplinkAt("192.168.77.11/24"), mtu: 1450,
+			name: "pods of a family that the underlay lacks", mode: EncapsulationAuto, up: uplinkAt("192.168.77.11/24"), mtu: 1450, both: true,
 			others: []*v1alpha1.NodeNetwork{tunnelled("n2", []string{v4, v6}, []string{"192.168.77.12/24"})},
 			peers:  []netdev.PeerBlock{peer(v4, "192.168.77.12")},
 			remote: []netdev.RemoteNode{remoteNode("n2", "192.168.77.12", v6)},
 		},
 		{
-			name: "IPv6 only", mode: EncapsulationAuto, up: uplinkAt("fd00:77::11/64"), mtu: 1430,
+			name: "IPv6 only", mode: EncapsulationAuto, up: uplinkAt("fd00:77::11/64"), mtu: 1430, both: true,
 			others: []*v1alpha1.NodeNetwork{
 				tunnelled("n2", []string{v4, v6}, []string{"fd00:77::12/64"}),
 				tunnelled("n3", []string{"fd00:10:244:3::/122"}, []string{"fd00:78::13/64"}),
@@ -97,7 +98,7 @@ func TestPlanTunnel(t *testing.T) {
 			},
 		},
 		{
-			name: "each family by its own", mode: EncapsulationAuto, up: uplinkAt("192.168.77.11/24", "fd00:77::11/64"), mtu: 1430,
+			name: "each family by its own", mode: EncapsulationAuto, up: uplinkAt("192.168.77.11/24", "fd00:77::11/64"), mtu: 1430, both: true,
 			others: []*v1alpha1.NodeNetwork{
 				tunnelled("n2", []string{v4, v6}, []string{"192.168.78.12/24", "fd00:78::12/64"}),
 				tunnelled("n3", []string{"10.244.3.0/26", "fd00:10:244:3::/122"}, []string{"fd00:78::13/64"}),
@@ -141,7 +142,10 @@ func TestPlanTunnel(t *testing.T) {
 			}
 			got, problems := planHost(c, own, all, tc.up)
 			want := netdev.HostState{
-				Bridge: "fairlead0", MTU: tc.mtu, Uplink: "eth0", Gateways: []netip.Addr{gateway4, gateway6}, Peers: tc.peers, Remote: tc.remote,
+				Bridge: "fairlead0", MTU: tc.mtu, Uplink: "eth0", Gateways: []netip.Addr{gateway4}, Peers: tc.peers, Remote: tc.remote,
+			}
+			if tc.both {
+				want.Gateways = append(want.Gateways, gateway6)
 			}
 			if tc.mode != EncapsulationNone {
 				want.Tunnel = &netdev.Tunnel{VNI: 7, Port: 8472, MAC: netdev.TunnelMAC("n1"), MTU: 1500}
