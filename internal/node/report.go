@@ -2,6 +2,7 @@ package node
 
 import (
 	"context"
+	"strings"
 	"sync"
 	"time"
 
@@ -17,7 +18,7 @@ const (
 	// reportEvery is how long a pod has no second event for the same reason: a
 	// runtime tries again every few seconds.
 	reportEvery = 5 * time.Minute
-	// maxNote bounds the text of an event, as the API server does.
+	// maxNote bounds the text of an event, in bytes, as the API server does.
 	maxNote = 1024
 
 	reportingController = "fairlead.dev/node"
@@ -80,9 +81,9 @@ func (r *reporter) Run(ctx context.Context) error {
 }
 
 func (r *reporter) event(x report) *eventsv1.Event {
-	note := x.note
+	note := strings.ToValidUTF8(x.note, "")
 	if len(note) > maxNote {
-		note = note[:maxNote]
+		note = strings.ToValidUTF8(note[:maxNote], "")
 	}
 	return &eventsv1.Event{
 		ObjectMeta:          metav1.ObjectMeta{Namespace: x.pod.Namespace, GenerateName: x.pod.Name + "."},
