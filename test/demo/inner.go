@@ -51,9 +51,7 @@ func perform(ctx context.Context, p plan, report harness.Reporter) (result outco
 	result, err = w.story(ctx)
 	// A control plane of our own ends with this process; a user's stays.
 	if p.Kubeconfig != "" {
-		ctx, cancel := context.WithTimeout(context.WithoutCancel(ctx), stepTimeout)
-		defer cancel()
-		leaveErr = w.leaveCluster(ctx)
+		leaveErr = w.leaveCluster(context.WithoutCancel(ctx))
 	}
 	return result, err, leaveErr
 }

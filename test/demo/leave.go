@@ -4,23 +4,104 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"slices"
+	"time"
 
 	coordinationv1 "k8s.io/api/coordination/v1"
 	corev1 "k8s.io/api/core/v1"
 	apiextensionsv1 "k8s.io/apiextensions-apiserver/pkg/apis/apiextensions/v1"
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
+	"k8s.io/apimachinery/pkg/api/meta"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"sigs.k8s.io/controller-runtime/pkg/client"
 
 	"fairlead.dev/fairlead/api/v1alpha1"
+	"fairlead.dev/fairlead/test/harness"
 )
 
-// retireNodes takes the run's nodes out of the user's cluster while Fairlead
-// still runs on them, with all pods: DaemonSets put theirs on every node.
-func (w *world) retireNodes(ctx context.Context) error {
-	if w.retired {
+// leaveTimeout bounds each step of leaving the user's cluster. Every step has
+// its own: one that fails takes no time from those after it.
+const leaveTimeout = 45 * time.Second
+
+// leaveCluster removes from the user's cluster what this run made.
+func (w *world) leaveCluster(ctx context.Context) error {
+	if !w.joined {
 		return nil
 	}
+	w.Say("removing everything from the cluster")
+	err := errors.Join(
+		leaveStep(ctx, w.endNodes),
+		w.stopNodes(),
+		w.stopController(),
+		// A node may have been making its Node when it was to go.
+		leaveStep(ctx, w.removeNodes),
+		leaveStep(ctx, w.dropFinalizers),
+		leaveStep(ctx, w.removeAddresses),
+		leaveStep(ctx, w.removeNamespace),
+		leaveStep(ctx, w.removeCRDs),
+	)
+	if err != nil {
+		return fmt.Errorf("%w\nwhat is left in the cluster is named demo-%s or %s, or has the label %s=%s", err, w.ID, w.namespace(), demoLabel, w.ID)
+	}
+	return nil
+}
+
+func leaveStep(ctx context.Context, step func(context.Context) error) error {
+	ctx, cancel := context.WithTimeoutCause(ctx, leaveTimeout, fmt.Errorf("not within %v", leaveTimeout))
+	defer cancel()
+	return step(ctx)
+}
+
+// retireNodes takes the run's nodes out of the user's cluster while Fairlead
+// still runs on them, with all pods.
+func (w *world) retireNodes(ctx context.Context) error {
+	if err := w.removeNodes(ctx); err != nil {
+		return err
+	}
+	return w.kube.await(ctx, "the attachments to go", w.Reporter, w.attachmentsGone)
+}
+
+// endNodes retires the nodes if Fairlead still can. Without it the attachments
+// wait for dropFinalizers.
+func (w *world) endNodes(ctx context.Context) error {
+	if err := w.removeNodes(ctx); err != nil {
+		return err
+	}
+	err := w.kube.await(ctx, "the attachments to go", w.Reporter, func(ctx context.Context) (string, bool, error) {
+		how, done, err := w.attachmentsGone(ctx)
+		if err == nil && !done && !w.programsRun() {
+			err = errors.New("not all of Fairlead's programs run any more")
+		}
+		return how, done, err
+	})
+	if err != nil {
+		w.Say("%v; this demo ends them itself", err)
+	}
+	return nil
+}
+
+// programsRun says whether all run that an attachment needs to end in order.
+func (w *world) programsRun() bool {
+	programs := []*harness.Process{w.control}
+	for _, node := range w.nodes {
+		programs = append(programs, node.daemon, node.runner)
+	}
+	return !slices.ContainsFunc(programs, func(p *harness.Process) bool {
+		if p == nil {
+			return true
+		}
+		select {
+		case <-p.Done():
+			return true
+		default:
+			return false
+		}
+	})
+}
+
+// removeNodes removes the run's Nodes and all pods there: DaemonSets put theirs
+// on every node.
+func (w *world) removeNodes(ctx context.Context) error {
 	var errs []error
 	for _, node := range w.nodes {
 		errs = append(errs, w.remove(ctx, &corev1.Node{ObjectMeta: metav1.ObjectMeta{Name: node.kubeName}}))
@@ -35,65 +116,104 @@ func (w *world) retireNodes(ctx context.Context) error {
 			errs = append(errs, w.remove(ctx, &pods.Items[i], client.GracePeriodSeconds(0), client.Preconditions{UID: &uid}))
 		}
 	}
-	errs = append(errs, w.kube.await(ctx, "the attachments to go", w.Reporter, w.attachmentsGone))
-	if err := errors.Join(errs...); err != nil {
-		return err
-	}
-	w.retired = true
-	return nil
+	return errors.Join(errs...)
 }
 
-// attachmentsGone looks at all namespaces: pods of others may have been on our
-// nodes.
-func (w *world) attachmentsGone(ctx context.Context) (string, bool, error) {
-	left := 0
+// attachments are those of the run's nodes, in all namespaces: pods of others
+// may have been there.
+func (w *world) attachments(ctx context.Context) ([]v1alpha1.PodAttachment, error) {
+	var out []v1alpha1.PodAttachment
 	for _, node := range w.nodes {
 		list := &v1alpha1.PodAttachmentList{}
-		if err := w.kube.List(ctx, list, client.MatchingFields{"spec.nodeName": node.kubeName}); err != nil {
-			return "", false, err
+		if err := w.kube.List(ctx, list, client.MatchingFields{"spec.nodeName": node.kubeName}); !isAbsent(err) {
+			return nil, fmt.Errorf("list the attachments of %s: %w", node.kubeName, err)
 		}
-		left += len(list.Items)
+		out = append(out, list.Items...)
 	}
-	return fmt.Sprintf("%d are left", left), left == 0, nil
+	return out, nil
 }
 
-// leaveCluster removes from the user's cluster what this run made.
-func (w *world) leaveCluster(ctx context.Context) error {
-	if !w.joined {
-		return nil
+func (w *world) attachmentsGone(ctx context.Context) (string, bool, error) {
+	left, err := w.attachments(ctx)
+	return fmt.Sprintf("%d are left", len(left)), err == nil && len(left) == 0, err
+}
+
+// dropFinalizers ends attachments that Fairlead did not: their nodes are network
+// namespaces that go with this demo, and nothing runs there any more.
+func (w *world) dropFinalizers(ctx context.Context) error {
+	left, err := w.attachments(ctx)
+	if err != nil || len(left) == 0 {
+		return err
 	}
-	w.Say("removing everything from the cluster")
+	w.Say("dropping the finalizers of %d attachments, whose nodes end here", len(left))
 	var errs []error
-	errs = append(errs, w.retireNodes(ctx), w.stopNodes(), w.stopController())
+	for i := range left {
+		record := &left[i]
+		before := record.DeepCopy()
+		record.Finalizers = slices.DeleteFunc(record.Finalizers, func(f string) bool { return f == v1alpha1.ReleaseFinalizer })
+		if err := w.kube.Patch(ctx, record, client.MergeFrom(before)); !isAbsent(err) {
+			errs = append(errs, fmt.Errorf("drop the finalizer of attachment %s: %w", record.Name, err))
+		}
+		errs = append(errs, w.remove(ctx, record))
+	}
+	return errors.Join(errs...)
+}
+
+// removeAddresses removes what the controller made for the nodes, and the pool.
+func (w *world) removeAddresses(ctx context.Context) error {
+	var errs []error
 	for _, node := range w.nodes {
 		errs = append(errs,
 			w.remove(ctx, &v1alpha1.NodeNetwork{ObjectMeta: metav1.ObjectMeta{Name: node.kubeName}}),
 			w.remove(ctx, &coordinationv1.Lease{ObjectMeta: metav1.ObjectMeta{Namespace: corev1.NamespaceNodeLease, Name: node.kubeName}}),
 		)
 	}
-	err := w.kube.DeleteAllOf(ctx, &v1alpha1.IPBlock{}, client.MatchingLabels{v1alpha1.LabelDomain: w.poolName()})
-	if err != nil && !apierrors.IsNotFound(err) {
-		errs = append(errs, fmt.Errorf("remove the blocks from the cluster: %w", err))
+	blocks := &v1alpha1.IPBlockList{}
+	if err := w.kube.List(ctx, blocks, client.MatchingLabels{v1alpha1.LabelDomain: w.poolName()}); !isAbsent(err) {
+		errs = append(errs, fmt.Errorf("list the blocks of the demo: %w", err))
 	}
+	for i := range blocks.Items {
+		errs = append(errs, w.remove(ctx, &blocks.Items[i]))
+	}
+	return errors.Join(append(errs, w.remove(ctx, &v1alpha1.IPPool{ObjectMeta: metav1.ObjectMeta{Name: w.poolName()}}))...)
+}
+
+func (w *world) removeNamespace(ctx context.Context) error {
 	namespace := &corev1.Namespace{ObjectMeta: metav1.ObjectMeta{Name: w.namespace()}}
-	errs = append(errs,
-		w.remove(ctx, &v1alpha1.IPPool{ObjectMeta: metav1.ObjectMeta{Name: w.poolName()}}),
-		w.remove(ctx, namespace),
-	)
-	for _, name := range w.crds {
-		errs = append(errs, w.remove(ctx, &apiextensionsv1.CustomResourceDefinition{ObjectMeta: metav1.ObjectMeta{Name: name}}))
+	if err := w.remove(ctx, namespace); err != nil {
+		return err
 	}
-	errs = append(errs, w.kube.await(ctx, "the namespace to go", w.Reporter, func(ctx context.Context) (string, bool, error) {
+	return w.kube.await(ctx, "the namespace to go", w.Reporter, func(ctx context.Context) (string, bool, error) {
 		err := w.kube.Get(ctx, client.ObjectKeyFromObject(namespace), namespace)
 		return "it is being removed", apierrors.IsNotFound(err), client.IgnoreNotFound(err)
-	}))
-	return errors.Join(errs...)
+	})
+}
+
+// removeCRDs removes the CRDs that this run installed. Their label finds also
+// one whose creation was interrupted before it was answered.
+func (w *world) removeCRDs(ctx context.Context) error {
+	return w.kube.await(ctx, "the CRDs to go", w.Reporter, func(ctx context.Context) (string, bool, error) {
+		crds := &apiextensionsv1.CustomResourceDefinitionList{}
+		if err := w.kube.List(ctx, crds, client.MatchingLabels{demoLabel: w.ID}); err != nil {
+			return "", false, err
+		}
+		var errs []error
+		for i := range crds.Items {
+			errs = append(errs, w.remove(ctx, &crds.Items[i]))
+		}
+		return fmt.Sprintf("%d are left", len(crds.Items)), len(crds.Items) == 0, errors.Join(errs...)
+	})
+}
+
+// isAbsent says that there is no such object, or that its kind is not there
+// (any more), or that there was no error.
+func isAbsent(err error) bool {
+	return err == nil || apierrors.IsNotFound(err) || meta.IsNoMatchError(err)
 }
 
 func (w *world) remove(ctx context.Context, object client.Object, opts ...client.DeleteOption) error {
-	err := w.kube.Delete(ctx, object, opts...)
 	// A conflict says that it was replaced by another of the same name.
-	if err != nil && !apierrors.IsNotFound(err) && !apierrors.IsConflict(err) {
+	if err := w.kube.Delete(ctx, object, opts...); !isAbsent(err) && !apierrors.IsConflict(err) {
 		return fmt.Errorf("remove %T %s from the cluster: %w", object, object.GetName(), err)
 	}
 	return nil

@@ -45,14 +45,10 @@ func (w *world) install(ctx context.Context) error {
 		return err
 	}
 	for _, crd := range crds {
-		err := w.kube.Create(ctx, crd)
-		if apierrors.IsAlreadyExists(err) {
-			continue
-		}
-		if err != nil {
+		crd.Labels = map[string]string{demoLabel: w.ID}
+		if err := w.kube.Create(ctx, crd); err != nil && !apierrors.IsAlreadyExists(err) {
 			return fmt.Errorf("install %s: %w", crd.Name, err)
 		}
-		w.crds = append(w.crds, crd.Name)
 	}
 	if err := w.kube.await(ctx, "the CRDs", w.Reporter, served(w.kube, crds)); err != nil {
 		return err

@@ -27,9 +27,7 @@ type world struct {
 	nodes   []*labNode
 	kube    *kube
 	control *harness.Process // the controller
-	crds    []string         // those that were not there before
 	joined  bool             // something of ours may be in the cluster
-	retired bool             // its nodes and their pods are gone from the cluster
 }
 
 // labNode is one node.

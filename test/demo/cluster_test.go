@@ -1,0 +1,179 @@
+package main
+
+import (
+	"bufio"
+	"context"
+	"errors"
+	"fmt"
+	"os"
+	"os/exec"
+	"path/filepath"
+	"slices"
+	"strings"
+	"syscall"
+	"testing"
+
+	"github.com/google/go-cmp/cmp"
+	coordinationv1 "k8s.io/api/coordination/v1"
+	corev1 "k8s.io/api/core/v1"
+	apiextensionsv1 "k8s.io/apiextensions-apiserver/pkg/apis/apiextensions/v1"
+	"k8s.io/apimachinery/pkg/api/meta"
+	"sigs.k8s.io/controller-runtime/pkg/client"
+
+	"fairlead.dev/fairlead/test/cluster"
+)
+
+// asProgram makes the test binary be the program.
+const asProgram = "FAIRLEAD_TEST_AS_DEMO"
+
+func TestMain(m *testing.M) {
+	if os.Getenv(asProgram) != "" {
+		main()
+		return
+	}
+	os.Exit(m.Run())
+}
+
+// TestLeavesTheUsersCluster runs the demo in a cluster that was there before it
+// and stays after it.
+func TestLeavesTheUsersCluster(t *testing.T) {
+	if os.Geteuid() != 0 {
+		t.Skip("making network namespaces needs root")
+	}
+	c := cluster.Own(t)
+	bin := t.TempDir()
+	build := exec.CommandContext(t.Context(), "go", "build", "-o", bin,
+		"../../cmd/fairlead-controller", "../../cmd/fairlead-node", "../../cmd/fairlead-cni", "../podrunner")
+	build.Env = append(os.Environ(), "CGO_ENABLED=0")
+	if out, err := build.CombinedOutput(); err != nil {
+		t.Fatalf("%v: %s", err, out)
+	}
+	tests := []struct {
+		name string
+		at   string // a piece of the line at which do is called
+		do   func(t *testing.T, demo *os.Process)
+		code int
+		says []string
+	}{
+		{name: "to the end", code: 0, says: []string{"demo: OK nodes=1 pods=2 pings=4/4 leaked=0"}},
+		{name: "interrupted while it installs", at: "using the cluster of", do: interrupt, code: 130},
+		{name: "interrupted while pods start", at: "created 2 pods", do: interrupt, code: 130},
+		{
+			name: "the controller is killed", at: "all 2 pods run", code: 1,
+			do:   func(t *testing.T, _ *os.Process) { kill(t, filepath.Join(bin, "fairlead-controller")) },
+			says: []string{"fairlead-controller ended: signal: killed", "dropping the finalizers of 2 attachments"},
+		},
+	}
+	before := clusterState(t, c)
+	for _, tt := range tests {
+		t.Run(tt.name, func(t *testing.T) {
+			t.Setenv("TMPDIR", "/tmp") // it refuses a long one, and keeps logs of a failure there
+			out, code := runDemo(t, func(line string, demo *os.Process) bool {
+				if tt.do == nil || !strings.Contains(line, tt.at) {
+					return false
+				}
+				tt.do(t, demo)
+				return true
+			}, "--nodes", "1", "--pods", "2", "--kubeconfig", c.Kubeconfig, "--bin", bin)
+			if code != tt.code {
+				t.Errorf("exit status %d; want %d", code, tt.code)
+			}
+			for _, want := range tt.says {
+				if !strings.Contains(out, want) {
+					t.Errorf("it does not say %q", want)
+				}
+			}
+			if diff := cmp.Diff(before, clusterState(t, c)); diff != "" {
+				t.Errorf("what is in the cluster (-before +after):\n%s", diff)
+			}
+			if t.Failed() {
+				t.Log(out)
+			} else if _, logs, ok := strings.Cut(out, "\nlogs: "); ok {
+				if err := os.RemoveAll(filepath.Dir(strings.TrimSpace(logs))); err != nil {
+					t.Error(err)
+				}
+			}
+		})
+	}
+}
+
+// runDemo runs the demo and gives each line to see until that returns true. It
+// returns all that was printed, and the exit status.
+func runDemo(t *testing.T, see func(line string, demo *os.Process) bool, args ...string) (string, int) {
+	t.Helper()
+	cmd := exec.CommandContext(t.Context(), os.Args[0], args...)
+	cmd.Env = append(os.Environ(), asProgram+"=1")
+	cmd.Cancel = func() error { return cmd.Process.Signal(os.Interrupt) }
+	stdout, err := cmd.StdoutPipe()
+	if err != nil {
+		t.Fatal(err)
+	}
+	cmd.Stderr = cmd.Stdout
+	if err := cmd.Start(); err != nil {
+		t.Fatal(err)
+	}
+	var out strings.Builder
+	seen := false
+	for lines := bufio.NewScanner(stdout); lines.Scan(); {
+		out.WriteString(lines.Text() + "\n")
+		seen = seen || see(lines.Text(), cmd.Process)
+	}
+	var exit *exec.ExitError
+	if err := cmd.Wait(); err != nil && !errors.As(err, &exit) {
+		t.Fatal(err)
+	}
+	return out.String(), cmd.ProcessState.ExitCode()
+}
+
+func interrupt(t *testing.T, demo *os.Process) {
+	t.Helper()
+	if err := demo.Signal(os.Interrupt); err != nil {
+		t.Error(err)
+	}
+}
+
+// kill kills the one process that runs a program.
+func kill(t *testing.T, program string) {
+	t.Helper()
+	links, err := filepath.Glob("/proc/[0-9]*/exe")
+	if err != nil {
+		t.Fatal(err)
+	}
+	for _, link := range links {
+		if target, err := os.Readlink(link); err != nil || target != program {
+			continue
+		}
+		var pid int
+		if _, err := fmt.Sscanf(link, "/proc/%d/exe", &pid); err != nil {
+			t.Fatal(err)
+		}
+		if err := syscall.Kill(pid, syscall.SIGKILL); err != nil {
+			t.Error(err)
+		}
+		return
+	}
+	t.Errorf("no process runs %s", program)
+}
+
+// clusterState names what the demo makes, and what it could have left.
+func clusterState(t *testing.T, c *cluster.Cluster) []string {
+	t.Helper()
+	var out []string
+	for _, list := range []client.ObjectList{
+		&corev1.NodeList{}, &corev1.NamespaceList{}, &apiextensionsv1.CustomResourceDefinitionList{}, &coordinationv1.LeaseList{},
+	} {
+		if err := c.Client.List(context.WithoutCancel(t.Context()), list); err != nil {
+			t.Fatal(err)
+		}
+		objects, err := meta.ExtractList(list)
+		if err != nil {
+			t.Fatal(err)
+		}
+		for _, object := range objects {
+			named := object.(client.Object)
+			out = append(out, fmt.Sprintf("%T %s/%s", named, named.GetNamespace(), named.GetName()))
+		}
+	}
+	slices.Sort(out)
+	return out
+}
