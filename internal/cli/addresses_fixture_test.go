@@ -27,6 +27,11 @@ func held(ordinal int, claim string, since time.Duration) string {
 	return fmt.Sprintf("%d H 2 %d %s", ordinal, millis(since), claim)
 }
 
+// after adds the holding of a pod that has ended to a slot.
+func after(slot string, p corev1.Pod, from, until time.Duration) string {
+	return fmt.Sprintf("%s %.8s %s/%s/eth0 %s %d %d", slot, p.UID, p.Namespace, p.Name, p.Spec.NodeName, millis(from), millis(until))
+}
+
 // blockOf is a block of domain default.
 func blockOf(cidr, node string, slots ...string) v1alpha1.IPBlock {
 	return v1alpha1.IPBlock{
@@ -43,6 +48,7 @@ func ranges(ranges ...string) func(*v1alpha1.IPPool) {
 func addressed() snapshot {
 	snap := quiet()
 	a, b, old := snap.pods[0], snap.pods[1], podOf("cart-9", "node-2")
+	again := after(after(taken(2, a, time.Hour), old, 9*time.Hour, 2*time.Hour), podOf("cart-8", "node-1"), 20*time.Hour, 10*time.Hour)
 	lan := poolOf("lan", ranges("192.168.4.0/24", "192.168.9.0/24"), func(p *v1alpha1.IPPool) {
 		p.Spec.Gateways = []string{"192.168.4.1"}
 		p.Spec.Excludes = []string{"192.168.4.8-192.168.4.15"}
@@ -50,7 +56,7 @@ func addressed() snapshot {
 	snap.pools = append(snap.pools, lan, poolOf("small", ranges("192.168.4.16/29")), poolOf("lab", ranges("192.168.4.0/24"), func(p *v1alpha1.IPPool) { p.Spec.Domain = "lab" }))
 	snap.pools[0].Spec.Ranges = []string{"10.244.0.0/16"}
 	snap.blocks = []v1alpha1.IPBlock{
-		blockOf("192.168.4.64/26", "", freed(0, old, time.Hour, time.Second), freed(1, old, time.Hour, time.Minute), held(6, "shop/cart-3", 5*time.Minute)),
+		blockOf("192.168.4.64/26", "", freed(0, old, time.Hour, time.Second), freed(1, old, time.Hour, time.Minute), again, held(6, "shop/cart-3", 5*time.Minute), after(held(7, "shop/cart-4", time.Hour), old, 3*time.Hour, time.Hour)),
 		blockOf("192.168.4.0/26", "", taken(2, a, 10*time.Minute), taken(3, b, 10*time.Minute), taken(9, old, time.Hour), "5 A garbled"),
 		blockOf("10.244.248.64/26", "node-1", taken(1, a, 10*time.Minute)),
 	}

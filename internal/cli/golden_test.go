@@ -74,7 +74,7 @@ func outputs(t *testing.T) map[string]string {
 	}
 	for file, args := range map[string][]string{
 		"who":       {"192.168.4.2", "default"},
-		"who-past":  {"192.168.4.65", "", "2026-03-02T09:00:00Z"},
+		"who-past":  {"192.168.4.66", "default", "2026-03-02T02:00:00Z"},
 		"who-all":   {"192.168.4.9"},
 		"who-never": {"192.0.2.1"},
 	} {
@@ -141,8 +141,8 @@ func TestManualShowsRealOutput(t *testing.T) {
 		"fairlead pools":        {"pools.txt"},
 
 		"fairlead pools lan --map":                            {"map.txt"},
-		"fairlead who 192.168.4.2 --domain default":           {"who.txt"},
-		"fairlead who 192.168.4.65 --at 2026-03-02T09:00:00Z": {"who-past.txt"},
+		"fairlead who 192.168.4.2 --domain default":                            {"who.txt"},
+		"fairlead who 192.168.4.66 --domain default --at 2026-03-02T02:00:00Z": {"who-past.txt"},
 		"fairlead explain pod shop/cart-0":                    {"explain-refused.txt", "explain-releasing.txt"},
 		"fairlead ipam audit":                                 {"audit-clean.txt", "audit.txt"},
 	}

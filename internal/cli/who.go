@@ -43,9 +43,11 @@ type whoView struct {
 type whoDomain struct {
 	Domain string       `json:"domain"`
 	State  addressState `json:"state"`
-	// Holder has the address, or had it at the time; LastHolder had it before.
-	Holder     *holderView `json:"holder,omitempty"`
-	LastHolder *holderView `json:"lastHolder,omitempty"`
+	// Holder has the address, or had it at the time.
+	Holder *holderView `json:"holder,omitempty"`
+	// Former holders, the newest first, as far as they are remembered; with a
+	// time that was asked about those before it.
+	Former []*holderView `json:"former"`
 	// Claim that the address is, or will be, kept for: namespace/name.
 	Claim string `json:"claim,omitempty"`
 	// Since the state is as it is, and until when it was or will be.
@@ -189,7 +191,7 @@ type evidence struct {
 }
 
 func (e *evidence) answer(q question, domain string, now time.Time) whoDomain {
-	v := whoDomain{Domain: domain, Pools: []whoPool{}}
+	v := whoDomain{Domain: domain, Former: []*holderView{}, Pools: []whoPool{}}
 	for _, p := range e.pools {
 		v.Pools = append(v.Pools, whoPool{Name: p.Name(), Withheld: p.Withheld(q.addr)})
 	}
@@ -201,14 +203,26 @@ func (e *evidence) answer(q question, domain string, now time.Time) whoDomain {
 	slices.Sort(e.reservations)
 	v.Records, v.Reservations = list(v.Records), list(e.reservations)
 	var slot ipam.Slot
+	var history []ipam.Past
 	recorded := false
 	if e.block != nil {
 		slot, recorded = e.block.Slot(q.addr)
+		history = e.block.History(q.addr)
 	}
-	if q.at.IsZero() {
+	for _, past := range history {
+		if q.at.IsZero() || !q.at.Before(past.Until) {
+			v.Former = append(v.Former, holderOf(past.Holder, past.Since, past.Until))
+		}
+	}
+	switch {
+	case q.at.IsZero():
 		e.present(&v, q.addr, slot, recorded, now)
-	} else {
-		e.past(&v, q.at, slot, recorded)
+	case !recorded || slot.State == ipam.Damaged:
+		v.State, v.Note = addressUnknown, "no block remembers a holder of the address"
+	case q.at.Before(slot.Since):
+		e.former(&v, q.at, slot, history)
+	default:
+		e.sinceThen(&v, q.at, slot)
 	}
 	return v
 }
@@ -216,9 +230,6 @@ func (e *evidence) answer(q question, domain string, now time.Time) whoDomain {
 // present says what is with the address now.
 func (e *evidence) present(v *whoDomain, addr netip.Addr, slot ipam.Slot, recorded bool, now time.Time) {
 	v.Since = timestamp(slot.Since)
-	if slot.Before != (ipam.Past{}) {
-		v.LastHolder = holderOf(slot.Before.Holder, slot.Before.Since, slot.Before.Until)
-	}
 	handsOut := slices.ContainsFunc(e.pools, func(p *ipam.Pool) bool { return p.Allows(addr) })
 	cooling := e.cooldown(addr, slot, now)
 	switch {
@@ -270,36 +281,49 @@ func (e *evidence) cooldown(addr netip.Addr, slot ipam.Slot, now time.Time) time
 	return longest
 }
 
-// past says who had the address at a time. A block knows the present of an
-// address, and before it the last holder of one that was freed.
-func (e *evidence) past(v *whoDomain, at time.Time, slot ipam.Slot, recorded bool) {
-	before := slot.Before
-	switch {
-	case !recorded || slot.State == ipam.Damaged:
-		v.State, v.Note = addressUnknown, "no block remembers a holder of the address"
-	case slot.State == ipam.Taken && !at.Before(slot.Since):
-		v.State, v.Claim, v.Since = addressAllocated, slot.Claim, timestamp(slot.Since)
-		v.Holder = holderOf(slot.Holder, slot.Since, time.Time{})
-	case slot.State == ipam.Held && !at.Before(slot.Since):
-		v.State, v.Claim, v.Since = addressHeld, slot.Claim, timestamp(slot.Since)
-	case slot.State == ipam.Freed && !at.Before(slot.Since):
-		v.State, v.Since = addressFree, timestamp(slot.Since)
-		for _, p := range e.pools {
-			if at.Before(slot.Since.Add(p.Cooldown())) {
-				v.State = addressCooling
-			}
-		}
-	case before != (ipam.Past{}) && !at.Before(before.Since):
-		v.State, v.Since, v.Until = addressAllocated, timestamp(before.Since), timestamp(before.Until)
-		v.Holder = holderOf(before.Holder, before.Since, before.Until)
+// sinceThen says what was with the address at a time since which the block has
+// not changed it.
+func (e *evidence) sinceThen(v *whoDomain, at time.Time, slot ipam.Slot) {
+	v.Claim, v.Since = slot.Claim, timestamp(slot.Since)
+	switch slot.State {
+	case ipam.Taken:
+		v.State, v.Holder = addressAllocated, holderOf(slot.Holder, slot.Since, time.Time{})
+	case ipam.Held:
+		v.State = addressHeld
 	default:
-		begins := slot.Since
-		if before != (ipam.Past{}) {
-			begins = before.Since
-		}
-		v.State = addressUnknown
-		v.Note = "the history of the address does not reach back that far: it begins at " + begins.UTC().Format(time.RFC3339)
+		v.State = e.rested(at, slot.Since)
 	}
+}
+
+// former says what was with the address at a time before its slot became what
+// it is, by the holdings that the block remembers.
+func (e *evidence) former(v *whoDomain, at time.Time, slot ipam.Slot, history []ipam.Past) {
+	next := slot.Since // when what came after the holding began
+	for _, past := range history {
+		switch {
+		case !at.Before(past.Until):
+			v.State, v.Since, v.Until = e.rested(at, past.Until), timestamp(past.Until), timestamp(next)
+			v.Note = "nobody had it then; if it was held for a claim, that is not remembered"
+			return
+		case !at.Before(past.Since):
+			v.State, v.Since, v.Until = addressAllocated, timestamp(past.Since), timestamp(past.Until)
+			v.Holder = holderOf(past.Holder, past.Since, past.Until)
+			return
+		}
+		next = past.Since
+	}
+	v.State = addressUnknown
+	v.Note = "the history of the address does not reach back that far: it begins at " + next.UTC().Format(time.RFC3339)
+}
+
+// rested is the state of an address that was freed at a time.
+func (e *evidence) rested(at, freed time.Time) addressState {
+	for _, p := range e.pools {
+		if at.Before(freed.Add(p.Cooldown())) {
+			return addressCooling
+		}
+	}
+	return addressFree
 }
 
 // whoText is a paragraph per domain.
@@ -342,8 +366,8 @@ func (d whoDomain) text(v whoView, now time.Time) string {
 	if d.Until != nil {
 		line("until", "%s", d.Until.Format(time.RFC3339))
 	}
-	if d.LastHolder != nil {
-		line("last holder", "%s, from %s to %s", d.LastHolder, d.LastHolder.Since.Format(time.RFC3339), d.LastHolder.Until.Format(time.RFC3339))
+	for _, h := range d.Former {
+		line("before", "%s, from %s to %s", h, h.Since.Format(time.RFC3339), h.Until.Format(time.RFC3339))
 	}
 	for _, p := range d.Pools {
 		if p.Withheld != "" {

@@ -16,7 +16,7 @@ func TestWho(t *testing.T) {
 	type answer struct {
 		State      addressState
 		Holder     string // name of the pod
-		LastHolder string
+		Former     string // names of the pods
 		Claim      string
 		Since      time.Duration // ago
 		Until      time.Duration // from now
@@ -37,15 +37,22 @@ func TestWho(t *testing.T) {
 		{"taken by then", "192.168.4.2", 10 * time.Minute, answer{State: addressAllocated, Holder: "cart-0", Since: 10 * time.Minute}},
 		{"before it was taken", "192.168.4.2", 11 * time.Minute, answer{State: addressUnknown}},
 		{"taken, excluded since", "192.168.4.9", 0, answer{State: addressAllocated, Holder: "cart-9", Since: time.Hour, Withheld: "excluded"}},
-		{"cooling", "192.168.4.64", 0, answer{State: addressCooling, LastHolder: "cart-9", Since: time.Second, Until: 29 * time.Second}},
-		{"rested", "192.168.4.65", 0, answer{State: addressFree, LastHolder: "cart-9", Since: time.Minute}},
+		{"cooling", "192.168.4.64", 0, answer{State: addressCooling, Former: "cart-9", Since: time.Second, Until: 29 * time.Second}},
+		{"rested", "192.168.4.65", 0, answer{State: addressFree, Former: "cart-9", Since: time.Minute}},
 		{"while the last holder had it", "192.168.4.65", 30 * time.Minute, answer{State: addressAllocated, Holder: "cart-9", Since: time.Hour, Until: -time.Minute}},
-		{"when it cooled down", "192.168.4.65", 50 * time.Second, answer{State: addressCooling, Since: time.Minute}},
-		{"when it had rested", "192.168.4.65", 10 * time.Second, answer{State: addressFree, Since: time.Minute}},
+		{"when it cooled down", "192.168.4.65", 50 * time.Second, answer{State: addressCooling, Former: "cart-9", Since: time.Minute}},
+		{"when it had rested", "192.168.4.65", 10 * time.Second, answer{State: addressFree, Former: "cart-9", Since: time.Minute}},
 		{"before the last holder", "192.168.4.65", 2 * time.Hour, answer{State: addressUnknown}},
 		{"held", "192.168.4.70", 0, answer{State: addressHeld, Claim: "shop/cart-3", Since: 5 * time.Minute, Until: 55 * time.Minute}},
 		{"held by then", "192.168.4.70", time.Minute, answer{State: addressHeld, Claim: "shop/cart-3", Since: 5 * time.Minute}},
 		{"before it was held", "192.168.4.70", time.Hour, answer{State: addressUnknown}},
+		{"taken again", "192.168.4.66", 0, answer{State: addressAllocated, Holder: "cart-0", Former: "cart-9 cart-8", Since: time.Hour}},
+		{"while the holder before had it", "192.168.4.66", 8 * time.Hour, answer{State: addressAllocated, Holder: "cart-9", Former: "cart-8", Since: 9 * time.Hour, Until: -2 * time.Hour}},
+		{"while the one before that had it", "192.168.4.66", 19 * time.Hour, answer{State: addressAllocated, Holder: "cart-8", Since: 20 * time.Hour, Until: -10 * time.Hour}},
+		{"between two holders", "192.168.4.66", 90 * time.Minute, answer{State: addressFree, Former: "cart-9 cart-8", Since: 2 * time.Hour, Until: -time.Hour}},
+		{"cooling between two holders", "192.168.4.66", 10*time.Hour - time.Second, answer{State: addressCooling, Former: "cart-8", Since: 10 * time.Hour, Until: -9 * time.Hour}},
+		{"before all that is remembered", "192.168.4.66", 21 * time.Hour, answer{State: addressUnknown}},
+		{"held, had before", "192.168.4.71", 2 * time.Hour, answer{State: addressAllocated, Holder: "cart-9", Since: 3 * time.Hour, Until: -time.Hour}},
 		{"reserved", "192.168.4.50", 0, answer{State: addressReserved}},
 		{"damaged", "192.168.4.5", 0, answer{State: addressDamaged}},
 		{"damaged, then", "192.168.4.5", time.Minute, answer{State: addressUnknown}},
@@ -70,9 +77,11 @@ func TestWho(t *testing.T) {
 			if d.Holder != nil {
 				got.Holder = d.Holder.Pod
 			}
-			if d.LastHolder != nil {
-				got.LastHolder = d.LastHolder.Pod
+			var former []string
+			for _, h := range d.Former {
+				former = append(former, h.Pod)
 			}
+			got.Former = strings.Join(former, " ")
 			if d.Since != nil {
 				got.Since = now.Sub(*d.Since)
 			}
@@ -87,7 +96,8 @@ func TestWho(t *testing.T) {
 			if diff := cmp.Diff(tt.want, got); diff != "" {
 				t.Error(diff)
 			}
-			if unknown := d.State == addressUnknown; unknown != (d.Note != "") && d.State != addressDamaged {
+			between := tt.ago > 0 && d.Holder == nil && d.Until != nil
+			if noted := d.State == addressUnknown || d.State == addressDamaged || between; noted != (d.Note != "") {
 				t.Errorf("state %s with the note %q", d.State, d.Note)
 			}
 		})

@@ -17,8 +17,8 @@ func whoCommand(c *connection) *cobra.Command {
 		Use:   "who ADDRESS",
 		Short: "Show who has an address, or had it",
 		Long: "Show who has an address, or had it.\n\n" +
-			"The blocks remember who has an address, and of one that was given back who had it\n" +
-			"last. A time that lies before that gets the answer that the history does not reach\n" +
+			"The blocks remember the last three holders of an address, the present one among\n" +
+			"them. A time that lies before that gets the answer that the history does not reach\n" +
 			"back that far.",
 		Args: cobra.ExactArgs(1),
 		RunE: func(cmd *cobra.Command, args []string) error {

@@ -139,6 +139,13 @@ func (b *Block) set(ord int, s slot) {
 	b.slots[ord] = s
 }
 
+// change is set for a slot that becomes another.
+func (b *Block) change(ord int, s slot) {
+	s.gen = b.slots[ord].gen + 1
+	s.trim()
+	b.set(ord, s)
+}
+
 func (b *Block) addr(ord int) netip.Addr {
 	a := b.prefix.Addr()
 	return numOf(a).add(num{lo: uint64(ord)}).addr(FamilyOf(a))
@@ -224,7 +231,7 @@ func (b *Block) take(p *Pool, h Holder, now time.Time, rest time.Duration) (neti
 	if !ok {
 		return netip.Addr{}, ErrFull
 	}
-	b.give(ord, h, now)
+	b.give(ord, h, "", now)
 	return b.addr(ord), nil
 }
 
@@ -245,8 +252,14 @@ func (b *Block) choose(order Order, fresh, rested uint64) (int, bool) {
 	return best, found
 }
 
-func (b *Block) give(ord int, h Holder, now time.Time) {
-	b.set(ord, slot{state: Taken, gen: b.slots[ord].gen + 1, at: ceilMillis(now), holder: h})
+// give makes the holder that of the slot, for a claim or for none.
+func (b *Block) give(ord int, h Holder, claim string, now time.Time) {
+	was := &b.slots[ord]
+	s := slot{state: Taken, at: ceilMillis(now), holder: h, claim: claim, past: was.past}
+	if was.holder != (Holder{}) {
+		s.past = was.pastWith(was.since, was.at)
+	}
+	b.change(ord, s)
 }
 
 // TakeAddr takes one certain address. It need have rested for MinCooldown only,
@@ -277,15 +290,14 @@ func (b *Block) TakeHeld(p *Pool, h Holder, a netip.Addr, claim string, now time
 	case s.state == Taken:
 		return &TakenError{Addr: a, Holder: s.holder, Reason: "is held by " + s.holder.String()}
 	case s.state == Held && s.claim == claim:
-		b.give(ord, h, now)
-		b.slots[ord].claim = claim
+		b.give(ord, h, claim, now)
 		return nil
 	case s.state == Held:
 		return &TakenError{Addr: a, Reason: "is kept for claim " + s.claim}
 	case s.state == Freed && b.rested(now, MinCooldown)&bit == 0:
 		return &TakenError{Addr: a, Reason: fmt.Sprintf("was released less than %s ago", MinCooldown)}
 	case s.state == Freed || b.fresh(bit) != 0:
-		b.give(ord, h, now)
+		b.give(ord, h, "", now)
 		return nil
 	default:
 		return &TakenError{Addr: a, Reason: "is withheld: a record of block " + b.prefix.String() + " cannot be read"}
@@ -305,8 +317,8 @@ func (b *Block) Keep(h Holder, a netip.Addr, claim string) error {
 	}
 	s := b.slots[ord]
 	if s.state == Taken && s.holder.Same(h) && s.claim == "" {
-		s.gen, s.claim = s.gen+1, claim
-		b.set(ord, s)
+		s.claim = claim
+		b.change(ord, s)
 	}
 	return nil
 }
@@ -318,7 +330,7 @@ func (b *Block) Unhold(claim string, a netip.Addr, now time.Time) bool {
 	if !ok || b.slots[ord].state != Held || b.slots[ord].claim != claim {
 		return false
 	}
-	b.set(ord, slot{state: Freed, gen: b.slots[ord].gen + 1, at: ceilMillis(now)})
+	b.change(ord, slot{state: Freed, at: ceilMillis(now), past: b.slots[ord].past})
 	return true
 }
 
@@ -331,13 +343,11 @@ func (b *Block) Free(h Holder, a netip.Addr, now time.Time) bool {
 		return false
 	}
 	was := &b.slots[ord]
-	s := slot{state: Freed, gen: was.gen + 1, at: ceilMillis(now)}
+	s := slot{state: Freed, at: ceilMillis(now), holder: was.holder, since: was.at, past: was.past}
 	if was.claim != "" {
-		s.state, s.claim = Held, was.claim
-	} else {
-		s.holder, s.since = was.holder, was.at
+		s = slot{state: Held, at: s.at, claim: was.claim, past: was.pastWith(was.at, s.at)}
 	}
-	b.set(ord, s)
+	b.change(ord, s)
 	return true
 }
 
@@ -376,12 +386,8 @@ func (b *Block) slot(ord int) Slot {
 	if s.at > 0 {
 		out.Since = time.UnixMilli(s.at)
 	}
-	switch {
-	case s.state == Taken:
+	if s.state == Taken {
 		out.Holder = s.holder
-	case s.state == Freed && s.holder != (Holder{}):
-		out.Before = Past{Holder: s.holder, Since: time.UnixMilli(s.since), Until: out.Since}
-	default:
 	}
 	return out
 }

@@ -275,6 +275,15 @@ func TestDecodeQuarantines(t *testing.T) {
 		{name: "taken with a claim", slots: []string{good + " ns/web-0"}},
 		{name: "freed, with the last holder", slots: []string{"7 F 2 1753000009000 uid ns/pod/eth0 node 1753000000000"}},
 		{name: "freed, with a holder and no time", slots: []string{"7 F 2 1753000009000 uid ns/pod/eth0 node -"}, reserved: []int{7}},
+		{name: "taken, with a past", slots: []string{good + " uid-4 ns/pod/eth0 node 1 2 uid-3 -/-/eth0 - 0 1"}},
+		{name: "taken with a claim and a past", slots: []string{good + " ns/web-0 uid-4 ns/pod/eth0 node 1 2"}},
+		{name: "held, with a past", slots: []string{"7 H 1 0 VM/ns/vm1 uid-4 ns/pod/eth0 node 1 2"}},
+		{name: "freed, with a past", slots: []string{"7 F 2 9 uid ns/pod/eth0 node 1 uid-4 ns/pod/eth0 node 1 2", "8 F 2 9 uid-4 ns/pod/eth0 node 1 2"}},
+		{name: "more of a past than is written now", slots: []string{"7 F 2 9" + strings.Repeat(" uid ns/pod/eth0 node 1 2", 5)}},
+		{name: "a past without its end", slots: []string{good + " uid-4 ns/pod/eth0 node 1"}, reserved: []int{5}},
+		{name: "a past with a bad holder", slots: []string{good + " uid-4 ns/pod node 1 2"}, reserved: []int{5}},
+		{name: "a past with a time in another notation", slots: []string{good + " uid-4 ns/pod/eth0 node 1 02"}, reserved: []int{5}},
+		{name: "a past beyond the length of a string", slots: []string{"5 F 2 9" + strings.Repeat(" uid ns/pod/eth0 node 1 2", 50)}, reserved: []int{5}},
 		{name: "unknown state", slots: []string{"5 X 1 0"}, reserved: []int{5}},
 		{name: "long state", slots: []string{"5 AF 1 0"}, reserved: []int{5}},
 		{name: "ordinal only", slots: []string{"5"}, reserved: []int{5}},
@@ -354,7 +363,6 @@ func TestBlockAccessors(t *testing.T) {
 		{Ordinal: 4, Addr: addr("10.0.0.68"), State: Taken, Generation: 1, Since: time.UnixMilli(2000), Holder: Holder{"uid", "net1", "ns", "pod", "node-1"}, Claim: "key"},
 		{
 			Ordinal: 5, Addr: addr("10.0.0.69"), State: Freed, Generation: 4, Since: time.UnixMilli(3000),
-			Before: Past{Holder: Holder{"uid", "net2", "ns", "pod", "node-1"}, Since: time.UnixMilli(2000), Until: time.UnixMilli(3000)},
 		},
 	}
 	var got []Slot
@@ -401,16 +409,9 @@ func TestFreedSlotsRememberTheirHolder(t *testing.T) {
 		t.Errorf("a block of freed slots has %d bytes", size)
 	}
 	back := DecodeBlock(b.Prefix(), "", b.Encode())
-	got, _ := back.Slot(addr("10.0.0.7"))
 	// Times are rounded up.
 	past := Past{Holder: h, Since: time.UnixMilli(t0().UnixMilli() + 1), Until: time.UnixMilli(until.UnixMilli() + 1)}
-	if diff := cmp.Diff(past, got.Before); diff != "" {
+	if diff := cmp.Diff([]Past{past}, back.History(addr("10.0.0.7"))); diff != "" {
 		t.Errorf("remembers (-want +got):\n%s", diff)
-	}
-	if err := back.TakeAddr(p, holder(1), addr("10.0.0.7"), until.Add(time.Minute)); err != nil {
-		t.Fatal(err)
-	}
-	if got, _ := back.Slot(addr("10.0.0.7")); got.Before != (Past{}) {
-		t.Errorf("a taken slot remembers %+v", got.Before)
 	}
 }

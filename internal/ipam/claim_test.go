@@ -131,6 +131,7 @@ func TestLongestSlot(t *testing.T) {
 		{state: Taken, gen: maxGeneration, at: maxTime, holder: h, claim: strings.Repeat("n", 63) + "/" + long},
 		{state: Freed, gen: maxGeneration, at: maxTime, holder: h, since: maxTime},
 		{state: Held, gen: maxGeneration, at: maxTime, claim: strings.Repeat("n", 63) + "/" + long},
+		{state: Freed, gen: maxGeneration, at: maxTime, past: encodePast(h, maxTime, maxTime)},
 	} {
 		text := s.encode(63)
 		ord, back, ok := decodeSlot(text)

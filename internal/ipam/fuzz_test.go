@@ -84,6 +84,8 @@ func FuzzDecodeBlock(f *testing.F) {
 		"5 A 1 0 u -/-/- - ns/web-0\n6 F 2 9 u ns/pod/eth0 node 7\n7 F 2 9 u ns/pod/eth0 node 07",
 		"5 A 1 0 u -/-/- -\n5 F 1 0\n?\n64 F 1 0\n05 F 1 0",
 		"1 A 1 0 u a/b/c d\n1 A 1 0 u a/b/c d\n2",
+		"5 A 1 9 u ns/pod/eth0 node u ns/pod/eth0 node 1 2\n6 F 2 9 u ns/pod/eth0 node 7 u ns/pod/eth0 node 1 2 v -/-/x - 0 1\n7 H 2 9 c u ns/pod/eth0 node 1 2",
+		"5 A 1 9 u ns/pod/eth0 node c u ns/pod/eth0 node 1 2\n6 F 2 9 u ns/pod/eth0 node 01 2\n7 H 2 9 c u ns/pod/eth0 node 1 2 3",
 		"18446463705355360228 A 1 0 uid ns/pod/eth0 node",
 	} {
 		f.Add(seed)
@@ -144,6 +146,11 @@ func fuzzTake(t *testing.T, b *Block, p *Pool, records int) {
 		now, _ := b.Slot(s.Addr)
 		if s.State != Freed && now != s {
 			t.Fatalf("%s was %+v and is %+v", s.Addr, s, now)
+		}
+		for _, past := range b.History(s.Addr) {
+			if past.Holder.Validate() != nil {
+				t.Fatalf("%s remembers %+v", s.Addr, past)
+			}
 		}
 	}
 }

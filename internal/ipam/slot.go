@@ -41,12 +41,12 @@ type Slot struct {
 	// Claim is the key under which a taken slot will be held when its holder
 	// goes, and a held one is.
 	Claim string
-	// Before is who had a freed slot; zero when nobody was told of it.
-	Before Past
 }
 
 // Past is a holding that has ended.
 type Past struct {
+	// Holder, of whose pod's UID only the beginning is known unless nobody has
+	// had the address since.
 	Holder Holder
 	// Since and Until the holder had the address.
 	Since, Until time.Time
@@ -63,6 +63,9 @@ type slot struct {
 	// since is when the last holder of a freed slot took it.
 	since int64
 	claim string
+	// past are the holdings before that of the holder, the newest first, as
+	// encodePast writes them.
+	past string
 }
 
 const (
@@ -75,6 +78,14 @@ const (
 	maxTime = 299_999_999_999_999
 	// maxClaim is the longest key of a claim: a namespace, a slash and a name.
 	maxClaim = 63 + 1 + 253
+	// maxHoldings is how many holdings a slot remembers, the present one among
+	// them. Each past one costs 70 to 90 bytes with usual names.
+	maxHoldings = 3
+	// pastUID is how much is kept of a past holder's UID: as much as the name
+	// of its PodAttachment has.
+	pastUID = 8
+	// pastFields is how many words encodePast writes.
+	pastFields = 5
 )
 
 // Validate says whether the holder can be written down. PodUID and Interface
@@ -148,13 +159,15 @@ func claimByte(c byte) bool { return c > ' ' && c <= '~' }
 
 // encode writes a slot as one of
 //
-//	<ordinal> A <generation> <since> <uid> <namespace>/<pod>/<interface> <node> [<claim>]
-//	<ordinal> F <generation> <since> [<uid> <namespace>/<pod>/<interface> <node> <taken since>]
-//	<ordinal> H <generation> <since> <claim>
+//	<ordinal> A <generation> <since> <uid> <namespace>/<pod>/<interface> <node> [<claim>] <past>
+//	<ordinal> F <generation> <since> [<uid> <namespace>/<pod>/<interface> <node> <taken since>] <past>
+//	<ordinal> H <generation> <since> <claim> <past>
 //
 // with times in milliseconds of Unix time and "-" for an empty name. What
 // stands in brackets is there for a slot with a claim, and for one that had a
-// holder.
+// holder. <past> are former holdings, the newest first, each as
+//
+//	<uid> <namespace>/<pod>/<interface> <node> <since> <until>
 func (s *slot) encode(ordinal int) string {
 	b := make([]byte, 0, 128)
 	b = strconv.AppendInt(b, int64(ordinal), 10)
@@ -182,6 +195,10 @@ func (s *slot) encode(ordinal int) string {
 		b = append(b, s.claim...)
 	default:
 	}
+	if s.past != "" {
+		b = append(b, ' ')
+		b = append(b, s.past...)
+	}
 	return string(b)
 }
 
@@ -201,26 +218,49 @@ func decodeSlot(text string) (ordinal int, s slot, ok bool) {
 		return ordinal, slot{}, false
 	}
 	s.gen, s.at = gen, at
+	head := s.state.words(len(f))
 	switch {
-	case s.state == Taken && len(f) == 7:
+	case head == 7:
 		s.holder, ok = decodeHolder(f[4], f[5], f[6])
-	case s.state == Taken && len(f) == 8 && validClaim(f[7]):
+	case head == 8 && s.state == Taken:
 		s.holder, ok = decodeHolder(f[4], f[5], f[6])
 		s.claim = f[7]
-	case s.state == Freed && len(f) == 4:
+		ok = ok && validClaim(s.claim)
+	case head == 4:
 		ok = true
-	case s.state == Freed && len(f) == 8:
+	case head == 8:
 		var sinceOK bool
 		s.holder, ok = decodeHolder(f[4], f[5], f[6])
 		s.since, sinceOK = decodeTime(f[7])
 		ok = ok && sinceOK
-	case s.state == Held && len(f) == 5:
+	case head == 5:
 		s.claim, ok = f[4], validClaim(f[4])
+	}
+	if ok && head < len(f) {
+		s.past, ok = strings.Join(f[head:], " "), validPast(f[head:])
 	}
 	if !ok || s.encode(ordinal) != text {
 		return ordinal, slot{}, false
 	}
 	return ordinal, s, true
+}
+
+// words is how many of the words of a slot in this state are not about the
+// past; 0 when no slot has so many words.
+func (s State) words(all int) int {
+	switch more := all % pastFields; {
+	case s == Taken && more == 7%pastFields:
+		return 7
+	case s == Taken && more == 8%pastFields:
+		return 8
+	case s == Freed && more == 4%pastFields:
+		return 4
+	case s == Freed && more == 8%pastFields:
+		return 8
+	case s == Held && more == 5%pastFields:
+		return 5
+	}
+	return 0
 }
 
 // ClaimOf returns the claim of an encoded slot; empty for none.

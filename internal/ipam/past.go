@@ -1,0 +1,87 @@
+package ipam
+
+import (
+	"net/netip"
+	"strconv"
+	"strings"
+	"time"
+)
+
+// History returns the holdings of an address that have ended, the newest first,
+// as far back as the block remembers them.
+func (b *Block) History(a netip.Addr) []Past {
+	ord, ok := b.ordinal(a)
+	if !ok {
+		return nil
+	}
+	var out []Past
+	s := &b.slots[ord]
+	if s.state == Freed && s.holder != (Holder{}) {
+		out = append(out, Past{Holder: s.holder, Since: time.UnixMilli(s.since), Until: time.UnixMilli(s.at)})
+	}
+	for f := s.pastWords(); len(f) > 0; f = f[pastFields:] {
+		past, _ := decodePast(f[:pastFields])
+		out = append(out, past)
+	}
+	return out
+}
+
+func (s *slot) pastWords() []string {
+	if s.past == "" {
+		return nil
+	}
+	return strings.Split(s.past, " ")
+}
+
+// pastWith is the past of a slot whose holder is no longer its holder.
+func (s *slot) pastWith(since, until int64) string {
+	h := s.holder
+	h.PodUID = h.PodUID[:min(pastUID, len(h.PodUID))]
+	if s.past == "" {
+		return encodePast(h, since, until)
+	}
+	return encodePast(h, since, until) + " " + s.past
+}
+
+// trim forgets the oldest holdings: no more than maxHoldings are kept, and no
+// more than a slot's string has room for.
+func (s *slot) trim() {
+	f := s.pastWords()
+	keep := maxHoldings * pastFields
+	if s.holder != (Holder{}) {
+		keep -= pastFields
+	}
+	f = f[:min(keep, len(f))]
+	// What else is written: the ordinal, the state, a generation of 19 digits at
+	// most, two times of 15, and the blanks.
+	const other = 64
+	h := &s.holder
+	room := maxSlotLength - other - len(h.PodUID) - len(h.Namespace) - len(h.Pod) - len(h.Interface) - len(h.Node) - len(s.claim)
+	s.past = strings.Join(f, " ")
+	for len(s.past) > max(room, 0) {
+		f = f[:len(f)-pastFields]
+		s.past = strings.Join(f, " ")
+	}
+}
+
+func encodePast(h Holder, since, until int64) string {
+	return h.encode() + " " + strconv.FormatInt(since, 10) + " " + strconv.FormatInt(until, 10)
+}
+
+// decodePast reads the words that encodePast writes, and no others.
+func decodePast(f []string) (Past, bool) {
+	h, holderOK := decodeHolder(f[0], f[1], f[2])
+	since, sinceOK := decodeTime(f[3])
+	until, untilOK := decodeTime(f[4])
+	ok := holderOK && sinceOK && untilOK && encodePast(h, since, until) == strings.Join(f, " ")
+	return Past{Holder: h, Since: time.UnixMilli(since), Until: time.UnixMilli(until)}, ok
+}
+
+func validPast(f []string) bool {
+	for ; len(f) > 0; f = f[pastFields:] {
+		if _, ok := decodePast(f[:pastFields]); !ok {
+			return false
+		}
+	}
+	return true
+}
