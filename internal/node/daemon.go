@@ -327,8 +327,9 @@ func (d *Daemon) announce(ctx context.Context) error {
 		case <-ctx.Done():
 			return nil
 		}
-		if _, err := v.host.await(ctx); err != nil {
-			return nil //nolint:nilerr // it waits until ctx ends
+		_, err := v.host.await(ctx)
+		if err = errors.Join(err, v.firewall.ready(ctx)); err != nil {
+			return nil //nolint:nilerr // they wait until ctx ends
 		}
 	}
 	if err := installConflist(i.ConfDir, d.config.Socket); err != nil {

@@ -141,16 +141,38 @@ func filterPod(rec *record) nft.Pod {
 	return p
 }
 
-// opened returns when the host ports of a sandbox lead to it.
+// ready returns when the packet filter is in place. The error is the cause for
+// which ctx ended first.
+func (f *firewall) ready(ctx context.Context) error {
+	for {
+		changed := f.keeper.Changes()
+		if f.keeper.Ready() == nil {
+			return nil
+		}
+		select {
+		case <-changed:
+		case <-ctx.Done():
+			return context.Cause(ctx)
+		}
+	}
+}
+
+// opened returns when a sandbox can send and its host ports lead to it. Without
+// host ports it does not wait for the packet filter, unless that cannot be written:
+// the pod would be silent, or unchecked.
 func (f *firewall) opened(ctx context.Context, rec *record) error {
-	if len(rec.HostPorts) == 0 {
+	ports := len(rec.HostPorts) > 0
+	if !ports && f.keeper.Ready() == nil {
 		return nil
 	}
 	if err := f.keeper.Wait(ctx); err != nil {
 		if !errors.Is(context.Cause(ctx), context.DeadlineExceeded) { // a DEL came, or the runtime gave up
-			return fmt.Errorf("host ports of pod %s: %w", rec.Pod, err)
+			return fmt.Errorf("pod %s: %w", rec.Pod, err)
 		}
-		return because(errNotReady, "host ports of pod %s: %w", rec.Pod, err)
+		return because(errNotReady, "pod %s: %w", rec.Pod, err)
+	}
+	if !ports {
+		return nil
 	}
 	if err := f.kernel.AllowLocalhost(f.bridge); err != nil {
 		return err

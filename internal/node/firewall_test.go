@@ -4,7 +4,10 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"io/fs"
 	"net/netip"
+	"os"
+	"path/filepath"
 	"slices"
 	"strings"
 	"sync"
@@ -232,7 +235,7 @@ func TestHostPortsThatCannotBeOpened(t *testing.T) {
 		key := w.pod("web", "u1")
 		w.filter.setFail(errors.New("nft: operation not permitted"))
 		_, err := w.addAsking("c1", "web", "u1", `{"portMappings":[{"hostPort":8080,"containerPort":80}]}`)
-		wantCode(t, err, cniproto.CodeTryAgainLater, "host ports of pod ns/web", "operation not permitted")
+		wantCode(t, err, cniproto.CodeTryAgainLater, "pod ns/web", "packet filter", "operation not permitted")
 		w.filter.setFail(nil)
 		<-time.After(2 * time.Minute) // it was tried less and less often
 		settle()
@@ -244,15 +247,32 @@ func TestHostPortsThatCannotBeOpened(t *testing.T) {
 }
 
 // TestNoFilterIsSaid: a node whose packet filter cannot be written does not take
-// pods as if nothing were wrong.
+// pods as if nothing were wrong. Not every runtime asks for STATUS.
 func TestNoFilterIsSaid(t *testing.T) {
 	inWorld(t, func(w *world) {
+		key := w.pod("web", "u1")
 		w.filter.setFail(errors.New("nftables cannot be used on this node"))
+		w.install = &Install{ConfDir: t.TempDir(), Names: []string{PluginName}}
 		w.restart()
 		<-time.After(time.Minute)
-		err := w.daemon.verbs.look()
+		_, err := w.add("c1", "web", "u1")
+		wantCode(t, err, cniproto.CodeTryAgainLater, "ns/web", "packet filter", "nftables cannot be used on this node")
+		settle()
+		w.wantLinks()
+		w.wantRecords()
+		if _, err := os.Stat(filepath.Join(w.install.ConfDir, ConflistName)); !errors.Is(err, fs.ErrNotExist) {
+			t.Errorf("the runtime is told that pods can be served: %v", err)
+		}
+		err = w.daemon.verbs.look()
 		if !errors.Is(err, errUnavailable) || !strings.Contains(err.Error(), "nftables cannot be used on this node") {
 			t.Errorf("look: %v", err)
+		}
+		w.filter.setFail(nil)
+		w.pass(time.Minute) // it was tried less and less often
+		w.mustAdd("c2", "web", "u1")
+		w.wantWrites(key, "Attached/c2")
+		if _, err := os.Stat(filepath.Join(w.install.ConfDir, ConflistName)); err != nil {
+			t.Error(err)
 		}
 	})
 }

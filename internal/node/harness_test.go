@@ -37,6 +37,8 @@ type world struct {
 	bootID string
 	// encapsulation of the next daemon.
 	encapsulation Encapsulation
+	// install of the next daemon.
+	install *Install
 
 	daemon *Daemon
 	stop   func()
@@ -69,7 +71,7 @@ func inWorld(t *testing.T, test func(*world)) {
 func (w *world) start() {
 	w.t.Helper()
 	c := Config{
-		NodeName: "n1", Bridge: "fairlead0", Encapsulation: w.encapsulation, BootID: w.bootID, StateDir: w.dir, Socket: filepath.Join(w.dir, "cni.sock"),
+		NodeName: "n1", Bridge: "fairlead0", Encapsulation: w.encapsulation, BootID: w.bootID, StateDir: w.dir, Socket: filepath.Join(w.dir, "cni.sock"), Install: w.install,
 		AddTimeout: 10 * time.Second, Kernel: w.kernel, HostKernel: w.host, FilterKernel: w.filter, Firewall: nft.New(w.filter.apply),
 		Masquerade: Masquerade{Enabled: true}, API: w.api, Source: w.api,
 		Metrics: prometheus.NewRegistry(),
