@@ -140,6 +140,8 @@ type lab struct {
 	net      *netlab.Lab
 	binaries string
 	netns    string // where namespaces are pinned
+	// of says which families blocks, gateways and pods are of; nil for both.
+	of func(netip.Addr) bool
 }
 
 func newLab(t *testing.T) *lab {
@@ -150,6 +152,12 @@ func newLab(t *testing.T) *lab {
 // newLabIn is newLab with a control plane that the test has.
 func newLabIn(t *testing.T, c *cluster.Cluster) *lab {
 	t.Helper()
+	return newLabOn(t, c, netlab.Config{Nodes: 2})
+}
+
+// newLabOn is newLabIn on another network.
+func newLabOn(t *testing.T, c *cluster.Cluster, network netlab.Config) *lab {
+	t.Helper()
 	l := &lab{cluster: c, binaries: t.TempDir(), netns: sharedDirectory(t)}
 	build := exec.CommandContext(t.Context(), "go", "build", "-o", l.binaries, ".", "../fairlead-cni")
 	build.Env = append(os.Environ(), "CGO_ENABLED=0")
@@ -157,7 +165,7 @@ func newLabIn(t *testing.T, c *cluster.Cluster) *lab {
 		t.Fatalf("%v: %s", err, out)
 	}
 	var err error
-	if l.net, err = netlab.New(t.Context(), netlab.Config{Nodes: 2}); err != nil {
+	if l.net, err = netlab.New(t.Context(), network); err != nil {
 		t.Fatal(err)
 	}
 	t.Cleanup(func() {
@@ -166,6 +174,14 @@ func newLabIn(t *testing.T, c *cluster.Cluster) *lab {
 		}
 	})
 	return l
+}
+
+// only are those addresses and prefixes that are of the lab's families.
+func (l *lab) only(of ...string) []string {
+	return slices.DeleteFunc(of, func(s string) bool {
+		address, _, _ := strings.Cut(s, "/")
+		return l.of != nil && !l.of(netip.MustParseAddr(address))
+	})
 }
 
 // sharedDirectory makes a directory in which a daemon sees what is mounted after
@@ -210,7 +226,7 @@ func (l *lab) node(t *testing.T, number int) *labNode {
 	}
 	l.cluster.Node(n.name)
 	nn := &v1alpha1.NodeNetwork{ObjectMeta: metav1.ObjectMeta{Name: n.name}}
-	nn.Spec.Blocks = []string{fmt.Sprintf("10.244.%d.0/26", number+1), fmt.Sprintf("fd00:10:244:%d::/122", number+1)}
+	nn.Spec.Blocks = l.only(fmt.Sprintf("10.244.%d.0/26", number+1), fmt.Sprintf("fd00:10:244:%d::/122", number+1))
 	if err := l.cluster.Client.Create(t.Context(), nn); err != nil {
 		t.Fatal(err)
 	}
@@ -408,7 +424,7 @@ func (l *lab) attachment(t *testing.T, n *labNode, p *labPod, addresses ...strin
 // attach is attachment with further interfaces.
 func (l *lab) attach(t *testing.T, n *labNode, p *labPod, addresses []string, further ...v1alpha1.Interface) {
 	t.Helper()
-	p.addresses = addresses
+	p.addresses = l.only(addresses...)
 	pa := &v1alpha1.PodAttachment{
 		ObjectMeta: metav1.ObjectMeta{
 			Namespace: l.cluster.Namespace, Name: p.attachmentName(), Finalizers: []string{v1alpha1.ReleaseFinalizer},
@@ -417,10 +433,10 @@ func (l *lab) attach(t *testing.T, n *labNode, p *labPod, addresses []string, fu
 			PodName: p.name, PodUID: p.uid, NodeName: n.name,
 			Interfaces: []v1alpha1.Interface{{
 				Name: "eth0", Network: v1alpha1.DefaultNetwork, Driver: "native", Default: true,
-				Addresses: addresses, Gateways: []string{"169.254.1.1", "fe80::1"},
+				Addresses: p.addresses, Gateways: l.only("169.254.1.1", "fe80::1"),
 				Binding: v1alpha1.Binding{Bridge: &v1alpha1.BridgeBinding{Name: "fairlead0"}},
 			}},
-			Summary: v1alpha1.AttachmentSummary{Interfaces: "eth0", Addresses: strings.Join(addresses, ",")},
+			Summary: v1alpha1.AttachmentSummary{Interfaces: "eth0", Addresses: strings.Join(p.addresses, ",")},
 		},
 	}
 	pa.Spec.Interfaces = append(pa.Spec.Interfaces, further...)

@@ -10,6 +10,7 @@ import (
 	"fmt"
 	"net"
 	"net/netip"
+	"slices"
 
 	"github.com/vishvananda/netlink"
 	"golang.org/x/sys/unix"
@@ -39,8 +40,8 @@ type Config struct {
 	// fd00:77::/64 when they are not set. The switch has host number 1, the
 	// nodes 11, 12, ..., in IPv6 with the same digits.
 	V4, V6 netip.Prefix
-	// IPv4Only leaves IPv6 out, for kernels without it.
-	IPv4Only bool
+	// IPv4Only leaves IPv6 out, for kernels without it, IPv6Only leaves IPv4 out.
+	IPv4Only, IPv6Only bool
 	// Here makes the network namespace of the caller the switch, so that the
 	// process can talk to its nodes; otherwise the switch is a new one.
 	Here bool
@@ -52,7 +53,7 @@ type Machine struct {
 	// Name is "switch", or "node-1", "node-2", ...
 	Name string
 	// V4 and V6 are its addresses on the link, with the link's prefix length.
-	// V6 is the zero prefix in a lab of IPv4 only.
+	// One is the zero prefix in a lab of the other family only.
 	V4, V6 netip.Prefix
 }
 
@@ -75,6 +76,9 @@ func New(ctx context.Context, cfg Config) (lab *Lab, err error) {
 	}
 	if !cfg.V4.Addr().Is4() || cfg.V4.Bits() > 24 || !cfg.V6.Addr().Is6() || cfg.V6.Bits() > 112 {
 		return nil, fmt.Errorf("lab: prefixes %v and %v; must be an IPv4 /24 or shorter and an IPv6 /112 or shorter", cfg.V4, cfg.V6)
+	}
+	if cfg.IPv4Only && cfg.IPv6Only {
+		return nil, errors.New("lab: IPv4Only and IPv6Only; must be one of them at most")
 	}
 	lab = &Lab{}
 	defer func() {
@@ -221,10 +225,9 @@ func removeLink(handle *netlink.Handle, name string) error {
 }
 
 func machine(ns *Namespace, name string, cfg Config, host int) *Machine {
-	m := &Machine{
-		Namespace: ns,
-		Name:      name,
-		V4:        netip.PrefixFrom(hostV4(cfg.V4, host), cfg.V4.Bits()),
+	m := &Machine{Namespace: ns, Name: name}
+	if !cfg.IPv6Only {
+		m.V4 = netip.PrefixFrom(hostV4(cfg.V4, host), cfg.V4.Bits())
 	}
 	if !cfg.IPv4Only {
 		m.V6 = netip.PrefixFrom(hostV6(cfg.V6, host), cfg.V6.Bits())
@@ -234,10 +237,7 @@ func machine(ns *Namespace, name string, cfg Config, host int) *Machine {
 
 // Addresses on the link, IPv4 first.
 func (m *Machine) Addresses() []netip.Prefix {
-	if !m.V6.IsValid() {
-		return []netip.Prefix{m.V4}
-	}
-	return []netip.Prefix{m.V4, m.V6}
+	return slices.DeleteFunc([]netip.Prefix{m.V4, m.V6}, func(p netip.Prefix) bool { return !p.IsValid() })
 }
 
 // configure gives a link the machine's addresses and sets it up.

@@ -94,15 +94,25 @@ func ask(ctx context.Context, ns *netlab.Namespace, addr string) (string, error)
 
 func TestNodesReachEachOther(t *testing.T) {
 	needRoot(t)
-	lab := newLab(t, netlab.Config{Nodes: 2})
-	machines := append([]*netlab.Machine{lab.Switch}, lab.Nodes...)
-	for _, to := range machines {
-		for _, addr := range []netip.Addr{to.V4.Addr(), to.V6.Addr()} {
-			at := serve(t, to.Namespace, addr, to.Name)
-			for _, from := range machines {
-				got, err := ask(t.Context(), from.Namespace, at.String())
-				if err != nil || got != to.Name {
-					t.Errorf("%s asks %v: got %q, %v; want %q", from.Name, at, got, err, to.Name)
+	for _, tt := range []struct {
+		cfg      netlab.Config
+		families int
+	}{
+		{netlab.Config{Nodes: 2}, 2}, {netlab.Config{Nodes: 2, IPv4Only: true}, 1}, {netlab.Config{Nodes: 2, IPv6Only: true}, 1},
+	} {
+		lab := newLab(t, tt.cfg)
+		machines := append([]*netlab.Machine{lab.Switch}, lab.Nodes...)
+		for _, to := range machines {
+			if n := len(to.Addresses()); n != tt.families {
+				t.Errorf("%s has %d addresses, want %d", to.Name, n, tt.families)
+			}
+			for _, addr := range to.Addresses() {
+				at := serve(t, to.Namespace, addr.Addr(), to.Name)
+				for _, from := range machines {
+					got, err := ask(t.Context(), from.Namespace, at.String())
+					if err != nil || got != to.Name {
+						t.Errorf("%s asks %v: got %q, %v; want %q", from.Name, at, got, err, to.Name)
+					}
 				}
 			}
 		}
@@ -242,6 +252,10 @@ func TestBadInput(t *testing.T) {
 	}{
 		{"too many nodes", func() error { _, err := netlab.New(t.Context(), netlab.Config{Nodes: 201}); return err }, "201 nodes"},
 		{"negative nodes", func() error { _, err := netlab.New(t.Context(), netlab.Config{Nodes: -1}); return err }, "-1 nodes"},
+		{"neither family", func() error {
+			_, err := netlab.New(t.Context(), netlab.Config{IPv4Only: true, IPv6Only: true})
+			return err
+		}, "IPv6Only"},
 		{"families swapped", func() error {
 			_, err := netlab.New(t.Context(), netlab.Config{V4: netip.MustParsePrefix("fd00::/64")})
 			return err
