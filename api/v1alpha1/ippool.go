@@ -22,10 +22,12 @@ const (
 type Order string
 
 const (
-	// OrderFifo takes never-used addresses first, then the one that has been
-	// free longest.
+	// OrderFifo takes, of a block of 64 addresses, those that were never used
+	// first, then the one that has been free longest. Nodes spread over the
+	// blocks, and use one up before they begin another.
 	OrderFifo Order = "Fifo"
-	// OrderLowest takes the lowest free address.
+	// OrderLowest takes the lowest free address of the pool; with placement
+	// PerNode, of the node's blocks.
 	OrderLowest Order = "Lowest"
 )
 

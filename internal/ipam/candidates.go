@@ -22,9 +22,16 @@ const (
 // nothing. Of a pool with more than 65,536 blocks it yields 256 that the hash
 // names and then the 65,536 lowest, so that an IPv6 /64 costs no more than a
 // large IPv4 pool.
+//
+// The order Lowest leaves nothing to prefer: there it yields the blocks from the
+// lowest on, the first 65,536, the same for every node.
 func (p *Pool) Candidates(f Family, node string) iter.Seq[netip.Prefix] {
 	return func(yield func(netip.Prefix) bool) {
 		runs, total := p.blocks(f)
+		if p.order == Lowest {
+			ascend(runs, func(b num) bool { return yield(blockPrefix(f, b)) })
+			return
+		}
 		seed := hashString(node)
 		if total > exactBlocks {
 			probe(runs, total, seed, func(b num) bool { return yield(blockPrefix(f, b)) })
@@ -53,6 +60,19 @@ func (p *Pool) blocks(f Family) ([]blockRun, uint64) {
 		total = addSaturating(total, r.n)
 	}
 	return s.runs, total
+}
+
+func ascend(runs []blockRun, yield func(num) bool) {
+	left := uint64(exactBlocks)
+	for _, r := range runs {
+		n := min(r.n, left)
+		for i := range n {
+			if !yield(r.base.add(num{lo: i})) {
+				return
+			}
+		}
+		left -= n
+	}
 }
 
 func probe(runs []blockRun, total, seed uint64, yield func(num) bool) {

@@ -119,3 +119,35 @@ func TestCandidatesOfHugePools(t *testing.T) {
 		t.Errorf("only %d probes lie in the upper half of the /64", upper)
 	}
 }
+
+// The order Lowest begins at the lowest block for every node.
+func TestCandidatesOfLowest(t *testing.T) {
+	for _, tt := range []struct {
+		ranges []string
+		blocks int
+	}{
+		{[]string{"10.0.1.0/24", "10.0.0.7-10.0.0.70", "10.0.0.200"}, 7},
+		{[]string{"fd00::/64"}, exactBlocks},
+		{[]string{"10.0.0.0/10", "10.128.0.0/10"}, exactBlocks},
+	} {
+		p := mustPool(t, PoolSpec{Ranges: tt.ranges, Order: Lowest})
+		f := p.Families()[0]
+		var last netip.Prefix
+		n := 0
+		for b := range p.Candidates(f, "node-"+tt.ranges[0]) {
+			if n++; last.IsValid() && !last.Addr().Less(b.Addr()) || !p.HandsOut(b) {
+				t.Fatalf("%v: %s comes after %s", tt.ranges, b, last)
+			}
+			last = b
+		}
+		if n != tt.blocks {
+			t.Errorf("%v: %d blocks, want %d", tt.ranges, n, tt.blocks)
+		}
+		for b := range p.Candidates(f, "node-1") {
+			if b != BlockOf(p.space(f).open[0].first.addr(f)) {
+				t.Errorf("%v: begins with %s", tt.ranges, b)
+			}
+			break
+		}
+	}
+}

@@ -44,8 +44,11 @@ type Order string
 
 // The orders. An empty order is Fifo.
 const (
-	// Fifo takes never-used addresses first, then the one that has been free
-	// longest.
+	// Fifo takes, within a block, never-used addresses first, then the one that
+	// has been free longest. A block is used up before another is begun, so that
+	// there are as many blocks as the pods need: with the never-used addresses of
+	// all blocks first, an IPv6 /64 would leave a block behind for each 64 pods
+	// that ever were.
 	Fifo Order = "Fifo"
 	// Lowest takes the lowest free address.
 	Lowest Order = "Lowest"

@@ -79,6 +79,9 @@ func (p *Pool) PerNode() bool { return p.perNode }
 // Cooldown says how long a released address rests.
 func (p *Pool) Cooldown() time.Duration { return p.cooldown }
 
+// Order in which free addresses come.
+func (p *Pool) Order() Order { return p.order }
+
 func (p *Pool) space(f Family) *space {
 	if f == IPv4 {
 		return &p.v4

@@ -92,8 +92,9 @@ func (e *entry) vacant() bool {
 		!slices.ContainsFunc(e.flight, takes) && !slices.ContainsFunc(e.queue, takes)
 }
 
-// find returns a block with room for the pool: one that is known, or the next
-// that may not exist yet. It returns nil when every candidate is known to have
+// find returns a block with room for the pool: the one that served the node last
+// as long as it has any, then the next, which may not exist yet; with the order
+// Lowest always the lowest. It returns nil when every candidate is known to have
 // nothing.
 func (s *Store) find(p *ipam.Pool, w *want, early bool) *entry {
 	now := s.cfg.Now()
@@ -107,7 +108,8 @@ func (s *Store) find(p *ipam.Pool, w *want, early bool) *entry {
 		return e.vacant() || e.node == "" && e.next.Eligible(p, now, early) > 0
 	}
 	k := place{p.Name(), w.holder.Node, w.family}
-	if e := s.blocks[s.last[k]]; suits(e) && p.HandsOut(e.prefix) {
+	lowest := p.Order() == ipam.Lowest
+	if e := s.blocks[s.last[k]]; !lowest && suits(e) && p.HandsOut(e.prefix) {
 		return e
 	}
 	for prefix := range p.Candidates(w.family, w.holder.Node) {
@@ -117,7 +119,9 @@ func (s *Store) find(p *ipam.Pool, w *want, early bool) *entry {
 			e = s.add(p.Domain(), prefix, "")
 		}
 		if suits(e) {
-			s.remember(k, name)
+			if !lowest {
+				s.remember(k, name)
+			}
 			return e
 		}
 	}
