@@ -6,10 +6,13 @@ import (
 	"fmt"
 	"io"
 	"net/http"
+	"os"
+	"path/filepath"
 	"slices"
 	"strings"
 	"testing"
 
+	corev1 "k8s.io/api/core/v1"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/client-go/rest"
 	"k8s.io/client-go/tools/clientcmd"
@@ -81,6 +84,11 @@ func newAccount(t *testing.T, kubeconfig string) *account {
 	if err != nil {
 		t.Fatal(err)
 	}
+	return accountOf(t, cfg)
+}
+
+func accountOf(t *testing.T, cfg *rest.Config) *account {
+	t.Helper()
 	web, err := rest.HTTPClientFor(cfg)
 	if err != nil {
 		t.Fatal(err)
@@ -272,6 +280,56 @@ func testWhose(t *testing.T, c *cluster.Cluster, a *account) {
 		if code != tc.code || !strings.Contains(message, tc.reason) {
 			t.Errorf("%s: code %d, %q; must be %d with %q", tc.name, code, message, tc.code, tc.reason)
 		}
+	}
+}
+
+// testOtherNamespace puts the accounts into another namespace under other names, by an overlay, and holds a node to its
+// own there too: an expression that named the account let such a node write everything.
+func testOtherNamespace(t *testing.T, c *cluster.Cluster) {
+	const namespace, account = "other", cluster.NodeAccount + "-too"
+	dir := t.TempDir()
+	rights, err := filepath.Rel(dir, path(t, "rights"))
+	if err != nil {
+		t.Fatal(err)
+	}
+	overlay := fmt.Sprintf("namespace: %s\nnameSuffix: -too\nresources: [%s]\n", namespace, rights)
+	if err := os.WriteFile(filepath.Join(dir, "kustomization.yaml"), []byte(overlay), 0o600); err != nil {
+		t.Fatal(err)
+	}
+	// The policy of the installation holds every account; here it is the overlay's turn.
+	c.Kubectl("delete", "validatingadmissionpolicy,validatingadmissionpolicybinding", cluster.NodeAccount)
+	c.Kubectl("apply", "--server-side", "-k", dir)
+	defer c.Kubectl("delete", "-k", dir)
+	makeObjects(t, c)
+
+	pod := &corev1.Pod{
+		ObjectMeta: metav1.ObjectMeta{Namespace: namespace, Name: "node"},
+		Spec: corev1.PodSpec{
+			NodeName: "node-a", ServiceAccountName: account, TerminationGracePeriodSeconds: new(int64(0)), HostNetwork: true,
+			Containers: []corev1.Container{{Name: "main", Image: "none"}},
+		},
+	}
+	if err := c.Client.Create(t.Context(), pod); err != nil {
+		t.Fatal(err)
+	}
+	web := rest.AnonymousClientConfig(c.REST)
+	web.BearerToken = c.Kubectl("create", "token", account, "--namespace", namespace,
+		"--bound-object-kind", "Pod", "--bound-object-name", pod.Name, "--bound-object-uid", string(pod.UID))
+	a := accountOf(t, web)
+	for path, want := range map[string]string{
+		"nodenetworks/node-a/status":                      "",
+		"nodenetworks/node-b/status":                      "this one is of node node-b",
+		"namespaces/default/podattachments/mine/status":   "",
+		"namespaces/default/podattachments/theirs/status": "this one is of node node-b",
+	} {
+		// It takes the API server a moment to learn of new rights and a new policy.
+		c.Eventually(t, "the rights to be in force", func(ctx context.Context) error {
+			code, message := a.call(ctx, t, http.MethodPatch, ours+path, "{}")
+			if want == "" && code != http.StatusOK || want != "" && (code != http.StatusForbidden || !strings.Contains(message, want)) {
+				return fmt.Errorf("%s: %d %s; the reason must be %q", path, code, message, want)
+			}
+			return nil
+		})
 	}
 }
 
