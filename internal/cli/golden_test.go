@@ -140,11 +140,11 @@ func TestManualShowsRealOutput(t *testing.T) {
 		"fairlead pods -n shop": {"pods.txt"},
 		"fairlead pools":        {"pools.txt"},
 
-		"fairlead pools lan --map":                            {"map.txt"},
+		"fairlead pools lan --map":                                             {"map.txt"},
 		"fairlead who 192.168.4.2 --domain default":                            {"who.txt"},
 		"fairlead who 192.168.4.66 --domain default --at 2026-03-02T02:00:00Z": {"who-past.txt"},
-		"fairlead explain pod shop/cart-0":                    {"explain-refused.txt", "explain-releasing.txt"},
-		"fairlead ipam audit":                                 {"audit-clean.txt", "audit.txt"},
+		"fairlead explain pod shop/cart-0":                                     {"explain-refused.txt", "explain-releasing.txt"},
+		"fairlead ipam audit":                                                  {"audit-clean.txt", "audit.txt"},
 	}
 	printed := outputs(t)
 	examples := regexp.MustCompile("(?ms)^```console\n\\$ ([^\n]*)\n(.*?)^```$").FindAllStringSubmatch(string(page), -1)

@@ -14,13 +14,13 @@ import (
 
 func TestWho(t *testing.T) {
 	type answer struct {
-		State      addressState
-		Holder     string // name of the pod
-		Former     string // names of the pods
-		Claim      string
-		Since      time.Duration // ago
-		Until      time.Duration // from now
-		Withheld   string        // by pool lan
+		State    addressState
+		Holder   string // name of the pod
+		Former   string // names of the pods
+		Claim    string
+		Since    time.Duration // ago
+		Until    time.Duration // from now
+		Withheld string        // by pool lan
 	}
 	snap := addressed()
 	snap.claims = []v1alpha1.IPClaim{{
