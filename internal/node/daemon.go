@@ -5,7 +5,6 @@ import (
 	"errors"
 	"fmt"
 	"path/filepath"
-	"slices"
 	"sync/atomic"
 	"time"
 
@@ -311,30 +310,4 @@ func (d *Daemon) sweep(ctx context.Context) error {
 			logr.FromContextOrDiscard(ctx).Error(err, "sweep was not complete, will be tried again")
 		}
 	}
-}
-
-// announce tells the runtime of the network when the first ADD can be served.
-// The configuration stays when the daemon ends: without it a runtime cannot
-// stop pods.
-func (d *Daemon) announce(ctx context.Context) error {
-	i := d.config.Install
-	if i == nil || !slices.Contains(i.Names, PluginName) {
-		return nil
-	}
-	if v := d.verbs; v != nil {
-		select {
-		case <-v.registry.ready:
-		case <-ctx.Done():
-			return nil
-		}
-		_, err := v.host.await(ctx)
-		if err = errors.Join(err, v.firewall.ready(ctx)); err != nil {
-			return nil //nolint:nilerr // they wait until ctx ends
-		}
-	}
-	if err := installConflist(i.ConfDir, d.config.Socket); err != nil {
-		return err
-	}
-	logr.FromContextOrDiscard(ctx).Info("pods can be served", "conflist", filepath.Join(i.ConfDir, ConflistName))
-	return nil
 }
