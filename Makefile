@@ -55,9 +55,16 @@ verify: preflight-verify ## Check generated files, formatting, lint, the lint ru
 generate: preflight-build ## Write deepcopy functions, CRDs and the API reference page
 	hack/generate.sh
 
+DEMO_FLAGS = --nodes '$(NODES)' --pods '$(PODS)' $(if $(KUBECONFIG_DEMO),--kubeconfig '$(KUBECONFIG_DEMO)')
+
 .PHONY: demo
-demo: preflight-demo $(if $(KUBECONFIG_DEMO),$(filter-out bin/kubelab,$(LAB)),$(LAB)) bin/demo ## Show the whole story on this machine: NODES=2 PODS=20 KUBECONFIG_DEMO=path (root)
-	@exec bin/demo --nodes '$(NODES)' --pods '$(PODS)' $(if $(KUBECONFIG_DEMO),--kubeconfig '$(KUBECONFIG_DEMO)')
+demo: preflight-demo demo-check $(if $(KUBECONFIG_DEMO),$(filter-out bin/kubelab,$(LAB)),$(LAB)) bin/demo ## Show the whole story on this machine: NODES=2 PODS=20 KUBECONFIG_DEMO=path (root)
+	@exec bin/demo $(DEMO_FLAGS)
+
+# What the machine or the cluster lacks, before Kubernetes is built for minutes.
+.PHONY: demo-check
+demo-check: preflight-demo bin/demo
+	@bin/demo --check $(DEMO_FLAGS)
 
 .PHONY: bench
 bench: preflight-bench $(LAB) bin/bench ## Measure against baselines into bench/results.json: BENCH=short for 2 minutes (root)

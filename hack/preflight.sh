@@ -1,13 +1,16 @@
 #!/usr/bin/env bash
 # Says what this machine lacks for a task, and how to get it, before the task
-# does anything. What a package of Debian brings it installs itself when it is
-# root. Exits 1 when something is missing.
+# does anything. When nothing else is missing, and as root, it installs what a
+# package of Debian brings. Exits 1 when something is missing.
 # usage: hack/preflight.sh build|verify|test|demo|bench|e2e
 set -euo pipefail
 
 root=$(cd "$(dirname "${BASH_SOURCE[0]}")/.." && pwd)
 task=${1:?usage: hack/preflight.sh build|verify|test|demo|bench|e2e}
 missing=()
+# What packages bring: commands, why each is needed, and the packages.
+commands=()
+wanted=()
 packages=()
 
 lacks() { missing+=("$1"); }
@@ -15,21 +18,23 @@ lacks() { missing+=("$1"); }
 # wants COMMAND PACKAGES WHY
 wants() {
 	command -v "$1" >/dev/null && return
-	if [ "$(id -u)" = 0 ] && command -v apt-get >/dev/null; then
-		printf 'make %s needs %s (%s): installing %s\n' "$task" "$1" "$3" "$2"
-		install "$2" && hash -r && command -v "$1" >/dev/null && return
-	fi
-	lacks "$1 ($3)"
+	commands+=("$1")
+	wanted+=("$1 ($3)")
 	packages+=("$2")
 }
 
-# install PACKAGES says what it did only when that failed.
+# install says what it did only when that failed.
 install() {
-	local log rc=0
+	local log command rc=0
+	printf 'make %s needs %s: installing %s\n' "$task" "$(printf '%s, ' "${wanted[@]}" | sed 's/, $//')" "${packages[*]}"
 	log=$(apt-get update -q 2>&1 &&
-		# shellcheck disable=SC2086 # they are several words
-		DEBIAN_FRONTEND=noninteractive apt-get install -q -y --no-install-recommends $1 2>&1) || rc=$?
+		# shellcheck disable=SC2048,SC2086 # an entry may be several packages
+		DEBIAN_FRONTEND=noninteractive apt-get install -q -y --no-install-recommends ${packages[*]} 2>&1) || rc=$?
 	((rc == 0)) || printf '%s\n' "$log" >&2
+	hash -r
+	for command in "${commands[@]}"; do
+		command -v "$command" >/dev/null || rc=1
+	done
 	return "$rc"
 }
 
@@ -64,7 +69,8 @@ check_root() {
 
 check_space() {
 	local cache free
-	cache=$(go env GOCACHE 2>/dev/null) && mkdir -p "$cache" 2>/dev/null || return 0
+	cache=$(go env GOCACHE 2>/dev/null || printf '%s' "${GOCACHE:-${XDG_CACHE_HOME:-$HOME/.cache}/go-build}")
+	mkdir -p "$cache" 2>/dev/null || return 0
 	free=$(df --output=avail -BG "$cache" | tail -n 1 | tr -dc 0-9)
 	if [ ! -x "$root/bin/kubelab" ] && ((free < 6)); then
 		lacks "6 GB of disk for building Kubernetes; $cache has $free GB: make room or set GOCACHE"
@@ -104,11 +110,14 @@ if [ -n "${KUBECONFIG_DEMO:-}" ] && [ "$task" = demo ] && [ ! -r "$KUBECONFIG_DE
 	lacks "a readable kubeconfig at KUBECONFIG_DEMO=$KUBECONFIG_DEMO"
 fi
 
-if ((${#missing[@]} > 0)); then
-	printf 'make %s needs what this machine lacks:\n' "$task" >&2
-	printf '  - %s\n' "${missing[@]}" >&2
-	if ((${#packages[@]} > 0)); then
-		printf 'On Debian and Ubuntu: apt-get install -y --no-install-recommends %s\n' "${packages[*]}" >&2
-	fi
-	exit 1
+# Nothing is installed for a task that cannot be done all the same.
+if ((${#missing[@]} == 0)); then
+	((${#packages[@]} > 0)) || exit 0
+	if [ "$(id -u)" = 0 ] && command -v apt-get >/dev/null && install; then exit 0; fi
 fi
+printf 'make %s needs what this machine lacks:\n' "$task" >&2
+printf '  - %s\n' "${missing[@]}" "${wanted[@]}" >&2
+if ((${#packages[@]} > 0)); then
+	printf 'On Debian and Ubuntu: apt-get install -y --no-install-recommends %s\n' "${packages[*]}" >&2
+fi
+exit 1

@@ -20,14 +20,32 @@ race() {
 # No race detector here: it would compile all of Kubernetes a second time.
 kubelab() { (cd test/kubelab && go test -vet=off -timeout 10m "${flags[@]}" ./...); }
 
+# README: with everything built, within a minute.
+demo() {
+	local started=$SECONDS want='demo: OK nodes=2 pods=20 pings=400/400 leaked=0' out last
+	out=$(mktemp)
+	make --no-print-directory demo NODES=2 PODS=20 2>&1 | tee "$out"
+	last=$(tail -n 1 "$out")
+	rm "$out"
+	if [ "$last" != "$want" ]; then
+		printf 'its last line must be: %s\n' "$want" >&2
+		return 1
+	fi
+	if ((SECONDS - started > 60)); then
+		printf 'it took %ds; it must take a minute at most\n' $((SECONDS - started)) >&2
+		return 1
+	fi
+}
+
 step "build the programs" make --no-print-directory build bin/podrunner bin/demo bin/bench
+step "what the demo needs" bin/demo --check
 step "build Kubernetes (minutes the first time)" make --no-print-directory bin/kubelab
 step "verify" hack/verify.sh
 step "tests with the race detector" race
 step "tests of kubelab" kubelab
 step "fuzzing of every decoder" hack/fuzz.sh 5
 step "simulation" make --no-print-directory sim
-step "demo" make --no-print-directory demo
+step "demo" demo
 step "end to end, on real nodes" make --no-print-directory e2e
 step "short bench" bin/bench --short --out bin/bench-short.json
 steps_summary test

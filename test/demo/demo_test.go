@@ -171,6 +171,10 @@ func TestPreflightNamesWhatIsMissing(t *testing.T) {
 	if strings.Contains(lacks, "kubelab") {
 		t.Errorf("with a cluster of the user's no kubelab is needed:\n%s", lacks)
 	}
+	s.Check = true
+	if lacks := strings.Join(preflight(t.Context(), s, true), "\n"); strings.Contains(lacks, "podrunner") || !strings.Contains(lacks, s.Kubeconfig) {
+		t.Errorf("before anything is built only the rest is named:\n%s", lacks)
+	}
 	if got := programLacks(settings{Bin: s.Bin}); !strings.Contains(strings.Join(got, "\n"), "make bin/kubelab") {
 		t.Errorf("without one it is: %v", got)
 	}

@@ -37,6 +37,7 @@ type settings struct {
 	Kubeconfig string // empty: a control plane of our own
 	Bin        string // directory of the programs
 	KeepLogs   bool
+	Check      bool // say what the machine lacks, but for the programs, and no more
 }
 
 const (
@@ -57,6 +58,7 @@ func parseFlags(args []string, stderr io.Writer) (settings, error) {
 	flags.StringVar(&s.Kubeconfig, "kubeconfig", "", "kubeconfig `file` of a cluster to use instead of a control plane of our own")
 	flags.StringVar(&s.Bin, "bin", filepath.Dir(self), "`directory` of Fairlead's programs")
 	flags.BoolVar(&s.KeepLogs, "keep-logs", false, "keep the logs after a success too")
+	flags.BoolVar(&s.Check, "check", false, "say what this machine lacks, and do nothing; Fairlead's programs need not be built yet")
 	if err := flags.Parse(args); err != nil {
 		return s, err
 	}

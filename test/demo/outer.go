@@ -31,6 +31,9 @@ func outer(args []string, stdout, stderr io.Writer) int {
 	if lacks := preflight(ctx, s, ipv4Only); len(lacks) > 0 {
 		return harness.Refuse("demo", "the demo", lacks, stderr)
 	}
+	if s.Check {
+		return 0
+	}
 	result, err := show(ctx, s, ipv4Only, stdout)
 	if err == harness.ErrInterrupted { //nolint:errorlint // joined with another error it is not clean
 		_, _ = fmt.Fprintf(stderr, "demo: %v\n", err)

@@ -36,7 +36,9 @@ func preflight(ctx context.Context, s settings, ipv4Only bool) []string {
 	} else {
 		lacks = append(lacks, kernelLacks(ctx, ipv4Only)...)
 	}
-	lacks = append(lacks, programLacks(s)...)
+	if !s.Check {
+		lacks = append(lacks, programLacks(s)...)
+	}
 	lacks = append(lacks, resourceLacks(s)...)
 	if s.Kubeconfig != "" {
 		lacks = append(lacks, clusterLacks(ctx, s.Kubeconfig)...)
