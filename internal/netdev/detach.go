@@ -4,6 +4,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"net"
 
 	"github.com/vishvananda/netlink"
 	"golang.org/x/sys/unix"
@@ -20,6 +21,8 @@ type HostLink struct {
 	ContainerID string // empty when the link carries no alias
 	Interface   string // its name in the sandbox
 	Master      int    // index of its bridge, 0 when it is in none
+	Bridge      string // name of its bridge, as far as Links knows it
+	Up          bool
 }
 
 // Detach removes the host end of that name, and with it the other end. It
@@ -98,9 +101,14 @@ func (k *Kernel) Links(ctx context.Context) ([]HostLink, error) {
 	if err != nil {
 		return nil, err
 	}
+	names := make(map[int]string, len(all))
+	for _, link := range all {
+		names[link.Attrs().Index] = link.Attrs().Name
+	}
 	var ours []HostLink
 	for _, link := range all {
 		if l, ok := hostLink(link); ok {
+			l.Bridge = names[l.Master]
 			ours = append(ours, l)
 		}
 	}
@@ -114,7 +122,7 @@ func hostLink(link netlink.Link) (HostLink, bool) {
 	if link.Type() != "veth" || !isHostName(a.Name) {
 		return HostLink{}, false
 	}
-	l := HostLink{Name: a.Name, Index: a.Index, Master: a.MasterIndex}
+	l := HostLink{Name: a.Name, Index: a.Index, Master: a.MasterIndex, Up: a.Flags&net.FlagUp != 0}
 	if a.Alias == "" {
 		return l, true
 	}

@@ -307,6 +307,7 @@ func merged(a, b map[string]string) map[string]string {
 
 // Whatever is done to the host is put right, and said.
 func TestApplyHostMends(t *testing.T) {
+	k := newCable(t, 1)[0]
 	bridge := func(h *netlink.Handle) netlink.Link {
 		l, err := h.LinkByName(DefaultBridge)
 		if err != nil {
@@ -354,8 +355,14 @@ func TestApplyHostMends(t *testing.T) {
 			up, err := h.LinkByName("up0")
 			return errors.Join(err, h.LinkSetDown(up), h.LinkSetUp(up))
 		}, "added route to 10.244.2.0/26"},
+		// As "sysctl --system" does: the kernel tells nobody.
+		{"accept_ra set back", func(*netlink.Handle) error {
+			return k.inHost(func() error {
+				_, err := setSysctl("net/ipv6/conf/up0/accept_ra", "1")
+				return err
+			})
+		}, "set net/ipv6/conf/up0/accept_ra from 1 to 2"},
 	}
-	k := newCable(t, 1)[0]
 	state := stateOf(0, 2)
 	apply(t, k, state)
 	pod := newNamespace(t)

@@ -126,7 +126,8 @@ func (k *Kernel) LinkState(name string) (LinkState, error) {
 	return s, nil
 }
 
-// MendHostEnd sets a host end up and makes it a port of the bridge again. Errors:
+// MendHostEnd sets a host end up and makes it a port of the bridge again, as Attach
+// did. Errors:
 // ErrNoBridge, else the kernel's.
 func (k *Kernel) MendHostEnd(hostName, bridge string) error {
 	if !isHostName(hostName) {
@@ -146,5 +147,12 @@ func (k *Kernel) MendHostEnd(hostName, bridge string) error {
 	}
 	up := raise(hostName)
 	up.req.AddData(nl.NewRtAttr(unix.IFLA_MASTER, nl.Uint32Attr(uint32(index))))
-	return c.do(up)
+	if err := c.do(up); err != nil {
+		return err
+	}
+	end, err := c.index(hostName)
+	if err != nil {
+		return err
+	}
+	return c.do(reflect(end)) // which went with the bridge
 }

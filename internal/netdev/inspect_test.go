@@ -68,18 +68,30 @@ func TestMendHostEnd(t *testing.T) {
 			t.Error(diff)
 		}
 	}
+	links := func(want HostLink) {
+		t.Helper()
+		got, err := k.Links(t.Context())
+		if err != nil || len(got) != 1 || got[0].Up != want.Up || got[0].Bridge != want.Bridge {
+			t.Errorf("links %+v, %v; want one, up %v, on %q", got, err, want.Up, want.Bridge)
+		}
+	}
 	see(want)
+	links(HostLink{Up: true, Bridge: DefaultBridge})
 	h := openHandle(t, k.host)
 	link := linkNamed(t, k.host, plugged.HostName)
 	if err := errors.Join(h.LinkSetNoMaster(link), h.LinkSetDown(link)); err != nil {
 		t.Fatal(err)
 	}
 	see(LinkState{Index: plugged.HostIndex})
+	links(HostLink{})
 	for range 2 {
 		if err := k.MendHostEnd(plugged.HostName, DefaultBridge); err != nil {
 			t.Fatal(err)
 		}
 		see(want)
+		if port, err := h.LinkGetProtinfo(link); err != nil || !port.Hairpin {
+			t.Errorf("port %+v, %v; want it to reflect", port, err)
+		}
 	}
 
 	if err := k.MendHostEnd(plugged.HostName, "br9"); !errors.Is(err, ErrNoBridge) {

@@ -264,8 +264,8 @@ func plural(n int, what string) string {
 	return fmt.Sprintf("%d %ss", n, what)
 }
 
-// mender puts the host's side of sandboxes in order, of which a CHECK found that
-// it was not.
+// mender puts the host's side of sandboxes in order, of which a CHECK or the sweep
+// found that it was not: runtimes need not send a CHECK, and containerd does not.
 type mender struct {
 	verbs *verbs
 	queue workqueue.TypedRateLimitingInterface[string]
@@ -283,6 +283,15 @@ func (m *mender) Run(ctx context.Context) error {
 	return nil
 }
 
+// astray tells whether a host end of a sandbox is down, or not on its bridge. Those
+// that are missing cannot be mended.
+func astray(rec *record, there map[string]netdev.HostLink) bool {
+	return slices.ContainsFunc(rec.Interfaces, func(i recordedInterface) bool {
+		l, ok := there[i.HostName]
+		return ok && i.Binding.Bridge != nil && (!l.Up || l.Bridge != i.Binding.Bridge.Name)
+	})
+}
+
 // mend sets the host ends of a sandbox up and puts them back on their bridge. A
 // host end that is missing cannot come back: the pod has to.
 func (v *verbs) mend(ctx context.Context, containerID string) error {
@@ -292,19 +301,25 @@ func (v *verbs) mend(ctx context.Context, containerID string) error {
 			return nil
 		}
 		var errs []error
+		var mended []string
 		for _, i := range rec.Interfaces {
 			if i.Binding.Bridge == nil {
 				continue
 			}
-			if _, err := v.host.kernel.LinkState(i.HostName); errors.Is(err, netdev.ErrNoLink) {
+			bridge := i.Binding.Bridge.Name
+			is, err := v.host.kernel.LinkState(i.HostName)
+			if errors.Is(err, netdev.ErrNoLink) || err == nil && is.Up && is.Master == bridge {
 				continue
 			}
-			errs = append(errs, v.kernel.MendHostEnd(i.HostName, i.Binding.Bridge.Name))
+			if err := v.kernel.MendHostEnd(i.HostName, bridge); err != nil {
+				errs = append(errs, err)
+				continue
+			}
+			mended = append(mended, i.HostName)
 		}
-		if err := errors.Join(errs...); err != nil {
-			return err
+		if len(mended) > 0 {
+			logr.FromContextOrDiscard(ctx).Info("host's side of a sandbox was put in order", "sandbox", containerID, "pod", rec.Pod, "links", mended)
 		}
-		logr.FromContextOrDiscard(ctx).Info("host's side of a sandbox was put in order after a CHECK", "sandbox", containerID, "pod", rec.Pod)
-		return nil
+		return errors.Join(errs...)
 	})
 }

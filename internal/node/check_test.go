@@ -311,3 +311,31 @@ func wantCoded(t *testing.T, err error) {
 		t.Errorf("no error for a runtime: %v", err)
 	}
 }
+
+// containerd sends no CHECK: the sweep has host ends put back that somebody set
+// down or took off their bridge, and says nothing of those that are in order.
+func TestHostEndsArePutBackWithoutCheck(t *testing.T) {
+	for _, tt := range []struct {
+		name  string
+		spoil func(*netdev.LinkState)
+	}{
+		{"down", func(s *netdev.LinkState) { s.Up = false }},
+		{"on no bridge", func(s *netdev.LinkState) { s.Master = "" }},
+		{"on another bridge", func(s *netdev.LinkState) { s.Master = "br9" }},
+	} {
+		t.Run(tt.name, func(t *testing.T) {
+			inWorld(t, func(w *world) {
+				w.checked()
+				w.changeLink("net1", func(l *fakeLink) { tt.spoil(&l.host) })
+				<-time.After(sweepInterval)
+				settle()
+				for _, name := range []string{"eth0", "net1"} {
+					is, err := w.host.LinkState(netdev.HostName("c1", name))
+					if err != nil || !is.Up || is.Master != "fairlead0" {
+						t.Errorf("%s: %+v, %v", name, is, err)
+					}
+				}
+			})
+		})
+	}
+}

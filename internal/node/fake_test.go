@@ -10,6 +10,7 @@ import (
 	"slices"
 	"strconv"
 	"sync"
+	"time"
 
 	eventsv1 "k8s.io/api/events/v1"
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
@@ -145,7 +146,9 @@ func (k *fakeKernel) Links(ctx context.Context) ([]netdev.HostLink, error) {
 	defer k.mu.Unlock()
 	var out []netdev.HostLink
 	for name, l := range k.links {
-		out = append(out, netdev.HostLink{Name: name, ContainerID: l.containerID, Interface: l.ifName})
+		out = append(out, netdev.HostLink{
+			Name: name, ContainerID: l.containerID, Interface: l.ifName, Up: l.host.Up, Bridge: l.host.Master,
+		})
 	}
 	return out, nil
 }
@@ -231,6 +234,8 @@ type fakeHost struct {
 	applied []netdev.HostState
 	looks   int // calls of Uplink
 	notify  func()
+	watches []time.Time // when WatchHost was called
+	broken  chan error  // ends WatchHost
 	// wrongPeer is a host end that shows another index than its other end tells.
 	wrongPeer string
 }
@@ -252,9 +257,14 @@ func (h *fakeHost) ApplyHost(_ context.Context, want netdev.HostState) ([]string
 func (h *fakeHost) WatchHost(ctx context.Context, notify func()) error {
 	h.mu.Lock()
 	h.notify = notify
+	h.watches = append(h.watches, time.Now())
 	h.mu.Unlock()
-	<-ctx.Done()
-	return nil
+	select {
+	case err := <-h.broken:
+		return err
+	case <-ctx.Done():
+		return nil
+	}
 }
 
 // LinkState knows the uplink, the bridges and the host ends.

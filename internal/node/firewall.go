@@ -8,7 +8,6 @@ import (
 	"sync/atomic"
 	"time"
 
-	"github.com/go-logr/logr"
 	"golang.org/x/sync/errgroup"
 
 	"fairlead.dev/fairlead/api/v1alpha1"
@@ -53,16 +52,10 @@ func (f *firewall) Run(ctx context.Context) error {
 	var g errgroup.Group
 	g.Go(func() error { return f.keeper.Run(ctx) })
 	g.Go(func() error {
-		for wait := hostRetryFirst; ; wait = min(2*wait, hostRetryLast) {
-			err := f.kernel.WatchTables(ctx, nft.Table, f.keeper.Noticed)
-			if ctx.Err() != nil {
-				return nil //nolint:nilerr // the watch ended with ctx
-			}
-			logr.FromContextOrDiscard(ctx).Error(err, "watch of nftables ended, will be started again", "after", wait)
-			if !sleep(ctx, wait) {
-				return nil
-			}
-		}
+		keepWatching(ctx, "watch of nftables", func(ctx context.Context) error {
+			return f.kernel.WatchTables(ctx, nft.Table, f.keeper.Noticed)
+		})
+		return nil
 	})
 	return g.Wait()
 }

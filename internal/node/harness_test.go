@@ -52,7 +52,7 @@ func inWorld(t *testing.T, test func(*world)) {
 	synctest.Test(t, func(t *testing.T) {
 		w := &world{
 			t: t, kernel: newFakeKernel(), filter: &fakeFilter{}, api: newFakeAPI(), dir: dir, bootID: "boot-1", encapsulation: EncapsulationNone,
-			host: &fakeHost{uplink: netdev.Uplink{
+			host: &fakeHost{broken: make(chan error), uplink: netdev.Uplink{
 				Name: "eth0", MTU: 1500, Addresses: []netip.Prefix{netip.MustParsePrefix("192.168.77.11/24")},
 			}},
 		}

@@ -92,7 +92,8 @@ func (h *hostNet) networksChanged() {
 	h.kick()
 }
 
-// kernelChanged has the kernel asked again, too.
+// kernelChanged has the kernel asked again, too: when it says that something
+// changed, and every minute for what it does not tell of, as most settings.
 func (h *hostNet) kernelChanged() {
 	h.moved.Store(true)
 	h.kick()
@@ -163,15 +164,28 @@ func (h *hostNet) Run(ctx context.Context) error {
 
 // watch has the node's network looked at when the kernel says that it changed.
 func (h *hostNet) watch(ctx context.Context) error {
+	keepWatching(ctx, "watch of the kernel", func(ctx context.Context) error { return h.kernel.WatchHost(ctx, h.kernelChanged) })
+	return nil
+}
+
+// keepWatching starts a watch again when it fails, until ctx ends. The wait before
+// that grows with each failure, and is short again after a watch that went well
+// for a while.
+func keepWatching(ctx context.Context, what string, watch func(context.Context) error) {
 	wait := hostRetryFirst
 	for {
-		if err := h.kernel.WatchHost(ctx, h.kernelChanged); err != nil {
-			logr.FromContextOrDiscard(ctx).Error(err, "watch of the kernel ended, will be started again", "after", wait)
+		start := time.Now()
+		err := watch(ctx)
+		if ctx.Err() != nil {
+			return
 		}
+		if time.Since(start) >= hostRetryLast {
+			wait = hostRetryFirst
+		}
+		logr.FromContextOrDiscard(ctx).Error(err, what+" ended, will be started again", "after", wait)
 		if !sleep(ctx, wait) {
-			return nil
+			return
 		}
-		h.kernelChanged()
 		wait = min(2*wait, hostRetryLast)
 	}
 }

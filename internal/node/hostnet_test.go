@@ -191,10 +191,47 @@ func TestNodeNetworkIsPutBack(t *testing.T) {
 		if n := w.host.count() - before; n < 1 || n > 3 {
 			t.Errorf("applied %d times", n)
 		}
+		// Most settings can be changed without a word from the kernel, as by
+		// "sysctl --system": those are looked at every minute. The API server
+		// hears nothing of it.
 		before = w.host.count()
+		_, writes := w.own()
 		time.Sleep(time.Hour) //nolint:forbidigo // the bubble's clock
-		if n := w.host.count() - before; n != 0 {
-			t.Errorf("applied %d times while nothing happened", n)
+		if n := w.host.count() - before; n < 59 || n > 61 {
+			t.Errorf("applied %d times in an hour in which nothing happened", n)
+		}
+		if _, after := w.own(); after != writes {
+			t.Errorf("%d writes of the status in an hour in which nothing happened", after-writes)
+		}
+	})
+}
+
+// A watch that fails is started again, after a wait that grows; one that went
+// well for a while was not the failure of the one before.
+func TestHostIsWatchedAgain(t *testing.T) {
+	inWorld(t, func(w *world) {
+		fail := func(after time.Duration) time.Duration {
+			<-time.After(after)
+			failed := time.Now()
+			w.host.broken <- errors.New("no buffer space")
+			<-time.After(2 * hostRetryLast)
+			settle()
+			w.host.mu.Lock()
+			defer w.host.mu.Unlock()
+			return w.host.watches[len(w.host.watches)-1].Sub(failed)
+		}
+		if wait := fail(0); wait != hostRetryFirst {
+			w.t.Errorf("the first wait is %s", wait)
+		}
+		for range 3 {
+			w.host.broken <- errors.New("no buffer space")
+			<-time.After(10 * time.Second)
+		}
+		if wait := fail(0); wait != 8*hostRetryFirst {
+			w.t.Errorf("after three failures the wait is %s", wait)
+		}
+		if wait := fail(time.Hour); wait != hostRetryFirst {
+			w.t.Errorf("after a watch that went well the wait is %s", wait)
 		}
 	})
 }

@@ -280,7 +280,7 @@ func TestNodeNetworkThatChangesNothing(t *testing.T) {
 			nn := nodeNetwork("n2", []string{"10.244.2.0/26"}, []string{"192.168.77.12/24"})
 			nn.Status.BootID = fmt.Sprint("boot-", i)
 			w.api.putNetwork(nn)
-			time.Sleep(time.Second) //nolint:forbidigo // the bubble's clock
+			time.Sleep(2 * hostPace) //nolint:forbidigo // the bubble's clock
 		}
 		if n, m := w.host.count()-before, w.host.looked()-looked; n != 0 || m != 0 {
 			t.Errorf("applied %d times, looked for the uplink %d times", n, m)

@@ -129,7 +129,7 @@ func TestStatusAfterARestart(t *testing.T) {
 				w.setUplink("eth0")
 				w.setBridge(true)
 				w.daemon.verbs.host.kick()
-				settle()
+				w.pass(hostPace)
 				w.wantStatus(0)
 			})
 		})

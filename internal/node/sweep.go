@@ -112,8 +112,9 @@ func rebuilt(containerID, bootID string, links []netdev.HostLink) *record {
 	return rec
 }
 
-// sweep lets go every sandbox that is no more, and removes links of ours that
-// belong to none. One sandbox's error stops no other.
+// sweep lets go every sandbox that is no more, removes links of ours that belong to
+// none, and has put in order what somebody changed on the host's side. One
+// sandbox's error stops no other.
 func (v *verbs) sweep(ctx context.Context) error {
 	links, err := v.kernel.Links(ctx)
 	if err != nil {
@@ -121,7 +122,7 @@ func (v *verbs) sweep(ctx context.Context) error {
 	}
 	// A link is made after its record, so the records are looked at second.
 	records := v.ledger.all()
-	there, ours := namesOf(links), map[string]bool{}
+	there, ours := byHostName(links), map[string]bool{}
 	for _, rec := range records {
 		for _, name := range rec.hostNames() {
 			ours[name] = true
@@ -136,31 +137,36 @@ func (v *verbs) sweep(ctx context.Context) error {
 	}
 	var errs []error
 	for _, rec := range records {
-		if rec.State == attached && v.dead(rec, there) {
+		switch {
+		case rec.State != attached:
+		case v.dead(rec, there):
 			errs = append(errs, v.reap(ctx, rec.ContainerID))
+		case astray(rec, there):
+			v.mender.queue.Add(rec.ContainerID)
 		}
 	}
+	v.host.kernelChanged()
 	return errors.Join(append(errs, todo.Wait(), v.sweepAddresses(ctx))...)
 }
 
-func namesOf(links []netdev.HostLink) map[string]bool {
-	names := make(map[string]bool, len(links))
+func byHostName(links []netdev.HostLink) map[string]netdev.HostLink {
+	there := make(map[string]netdev.HostLink, len(links))
 	for _, l := range links {
-		names[l.Name] = true
+		there[l.Name] = l
 	}
-	return names
+	return there
 }
 
 // dead tells whether nothing can use a sandbox any more: it is of an earlier
 // boot, its namespace is gone, or all its links are, which the kernel takes
 // away together with the namespace.
-func (v *verbs) dead(rec *record, there map[string]bool) bool {
+func (v *verbs) dead(rec *record, there map[string]netdev.HostLink) bool {
 	if rec.BootID != v.ledger.bootID {
 		return true
 	}
 	links := 0
 	for _, name := range rec.hostNames() {
-		if there[name] {
+		if _, ok := there[name]; ok {
 			links++
 		}
 	}
@@ -182,7 +188,7 @@ func (v *verbs) reap(ctx context.Context, containerID string) error {
 		if err != nil {
 			return fmt.Errorf("list the links of sandboxes: %w", err)
 		}
-		if !v.dead(rec, namesOf(links)) {
+		if !v.dead(rec, byHostName(links)) {
 			return nil
 		}
 		logr.FromContextOrDiscard(ctx).Info("sandbox is gone without a DEL", "sandbox", containerID, "pod", rec.Pod)
