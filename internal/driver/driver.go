@@ -108,7 +108,9 @@ type Driver interface {
 	// Release gives an interface back. It needs the record only, and returns
 	// nil when nothing is left to give back: also for an owner that never had
 	// any. It never takes anything from another owner, whatever the record
-	// says. The caller has proof that no node holds the interface.
+	// says. Where the interface has a Domain, it gives back the addresses that
+	// are named and no others. The caller has proof that no node holds the
+	// interface, or these addresses of it.
 	//
 	// It fails with ErrUnavailable: the caller repeats it for ever.
 	Release(ctx context.Context, ref Ref) error

@@ -1,8 +1,9 @@
 // Package gc finds what nothing explains: interfaces that a driver holds for a
-// pod without a PodAttachment, and PodAttachments that outlived everything. It
-// takes nothing back itself: it writes the missing record down again and asks
-// for its deletion, so that the one release path, with the node's own word in
-// it, does the rest.
+// pod without a PodAttachment, PodAttachments that outlived everything, and
+// addresses that a pod has beside those that its PodAttachment names. What a node
+// may have plugged it does not take back itself: it writes the missing record down
+// again and asks for its deletion, so that the one release path, with the node's
+// own word in it, does the rest.
 package gc
 
 import (
@@ -42,13 +43,20 @@ type Config struct {
 	// Synced reports whether the drivers know all that is taken; the first
 	// pass waits for it.
 	Synced func() bool
+	// Now judges the age of records; time.Now when nil.
+	Now func() time.Time
 }
 
 // Collector runs passes.
 type Collector struct{ cfg Config }
 
 // New returns a collector.
-func New(cfg Config) *Collector { return &Collector{cfg: cfg} }
+func New(cfg Config) *Collector {
+	if cfg.Now == nil {
+		cfg.Now = time.Now
+	}
+	return &Collector{cfg: cfg}
+}
 
 // NeedLeaderElection makes only the leader collect.
 func (c *Collector) NeedLeaderElection() bool { return true }
@@ -83,9 +91,9 @@ func (c *Collector) Pass(ctx context.Context) (int, error) {
 	if err := c.cfg.Client.List(ctx, &records, client.UnsafeDisableDeepCopy); err != nil {
 		return 0, fmt.Errorf("read attachments from cache: %w", err)
 	}
-	recorded := make(map[types.UID]bool, len(records.Items))
+	recorded := make(map[types.UID]*v1alpha1.PodAttachment, len(records.Items))
 	for i := range records.Items {
-		recorded[records.Items[i].Spec.PodUID] = true
+		recorded[records.Items[i].Spec.PodUID] = &records.Items[i]
 	}
 	var (
 		errs  []error
@@ -98,13 +106,16 @@ func (c *Collector) Pass(ctx context.Context) (int, error) {
 		}
 	}
 	for name, d := range c.cfg.Drivers {
-		orphans, err := orphansOf(ctx, d, recorded)
+		orphans, halves, err := unexplained(ctx, d, recorded)
 		if err != nil {
 			errs = append(errs, fmt.Errorf("list what driver %s holds: %w", name, err))
 			continue
 		}
 		for _, o := range orphans {
 			note(c.writeDown(ctx, o))
+		}
+		for _, ref := range halves {
+			note(c.giveBack(ctx, d, ref, recorded[ref.PodUID]))
 		}
 	}
 	for i := range records.Items {
@@ -119,14 +130,19 @@ type orphan struct {
 	interfaces []v1alpha1.Interface
 }
 
-// orphansOf subtracts the recorded pods from what a driver holds.
-func orphansOf(ctx context.Context, d driver.Driver, recorded map[types.UID]bool) ([]orphan, error) {
+// unexplained subtracts the records from what a driver holds: left are the pods
+// without one, and the interfaces of others with the addresses that theirs does
+// not name.
+func unexplained(ctx context.Context, d driver.Driver, recorded map[types.UID]*v1alpha1.PodAttachment) (orphans []orphan, halves []driver.Ref, err error) {
 	found := map[types.UID]orphan{}
 	for ref, err := range d.List(ctx) {
 		if err != nil {
-			return nil, err
+			return nil, nil, err
 		}
-		if recorded[ref.PodUID] {
+		if record := recorded[ref.PodUID]; record != nil {
+			if len(unnamed(ref.Interface, record)) > 0 {
+				halves = append(halves, ref)
+			}
 			continue
 		}
 		o := found[ref.PodUID]
@@ -134,9 +150,10 @@ func orphansOf(ctx context.Context, d driver.Driver, recorded map[types.UID]bool
 		o.interfaces = append(o.interfaces, ref.Interface)
 		found[ref.PodUID] = o
 	}
-	return slices.SortedFunc(maps.Values(found), func(a, b orphan) int {
+	orphans = slices.SortedFunc(maps.Values(found), func(a, b orphan) int {
 		return cmp.Or(cmp.Compare(a.pod.Namespace, b.pod.Namespace), cmp.Compare(a.pod.Name, b.pod.Name), cmp.Compare(a.pod.UID, b.pod.UID))
-	}), nil
+	})
+	return orphans, halves, nil
 }
 
 // writeDown gives an orphan whose pod is gone its record, and asks for the

@@ -3,6 +3,7 @@ package gc
 import (
 	"context"
 	"errors"
+	"iter"
 	"strings"
 	"testing"
 	"testing/synctest"
@@ -202,4 +203,73 @@ func TestRunWaitsForTheDrivers(t *testing.T) {
 			t.Error(err)
 		}
 	})
+}
+
+// twofold is a driver that holds for a pod what is in refs.
+type twofold struct {
+	driver.Driver
+	refs, released []driver.Ref
+}
+
+func (d *twofold) List(context.Context) iter.Seq2[driver.Ref, error] {
+	return func(yield func(driver.Ref, error) bool) {
+		for _, ref := range d.refs {
+			if !yield(ref, nil) {
+				return
+			}
+		}
+	}
+}
+
+func (d *twofold) Release(_ context.Context, ref driver.Ref) error {
+	d.released = append(d.released, ref)
+	return nil
+}
+
+// A pod runs with what its record names. What it took beside that is given back
+// when the record has stood for a while, and not when it is leaving; the rest is
+// left alone, as is what is not of our own pools.
+func TestHalfOfAPodThatRuns(t *testing.T) {
+	c := cluster.Exclusive(t)
+	p := c.Pod("web", "node-x")
+	iface := func(name, domain string, addresses ...string) v1alpha1.Interface {
+		return v1alpha1.Interface{
+			Name: name, Network: v1alpha1.DefaultNetwork, Driver: "memory", Domain: domain, Addresses: addresses,
+			Binding: v1alpha1.Binding{Bridge: &v1alpha1.BridgeBinding{Name: "fairlead0"}},
+		}
+	}
+	eth0 := iface("eth0", "default", "10.1.0.7/24", "fd00:1::7/64")
+	eth0.Default = true
+	written := pod.Record(pod.IdentityOf(p), []v1alpha1.Interface{eth0})
+	if err := c.Client.Create(t.Context(), written); err != nil {
+		t.Fatal(err)
+	}
+	ref := func(i v1alpha1.Interface) driver.Ref {
+		return driver.Ref{Owner: driver.Owner{PodUID: p.UID, Interface: i.Name, Namespace: p.Namespace, PodName: p.Name, NodeName: "node-x"}, Interface: i}
+	}
+	d := &twofold{refs: []driver.Ref{
+		ref(iface("eth0", "default", "10.0.0.7/32", "10.1.0.7/32", "fd00:1::7/128")),
+		ref(iface("net1", "lab", "10.0.0.9/32")),
+		ref(iface("net2", "", "192.0.2.9/24")),
+	}}
+	collector := collector(c, d)
+	if n := pass(t, collector); n != 0 || len(d.released) > 0 {
+		t.Fatalf("%d collected at once: %v", n, d.released)
+	}
+	collector.cfg.Now = func() time.Time { return time.Now().Add(2 * time.Minute) }
+	if n := pass(t, collector); n != 2 {
+		t.Errorf("%d collected, want 2", n)
+	}
+	want := []driver.Ref{ref(iface("eth0", "default", "10.0.0.7/32")), ref(iface("net1", "lab", "10.0.0.9/32"))}
+	if diff := cmp.Diff(want, d.released); diff != "" {
+		t.Errorf("released (-want +got):\n%s", diff)
+	}
+	d.released = nil
+	if err := c.Client.Delete(t.Context(), written); err != nil {
+		t.Fatal(err)
+	}
+	if n := pass(t, collector); n != 0 || len(d.released) > 0 {
+		t.Errorf("%d collected beside a record that is leaving: %v", n, d.released)
+	}
+	strip(t, c, record(t, c, c.Namespace, p))
 }

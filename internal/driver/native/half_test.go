@@ -1,0 +1,88 @@
+package native
+
+import (
+	"strings"
+	"testing"
+
+	"github.com/google/go-cmp/cmp"
+
+	"fairlead.dev/fairlead/api/v1alpha1"
+	"fairlead.dev/fairlead/internal/driver"
+	"fairlead.dev/fairlead/internal/driver/drivertest"
+	"fairlead.dev/fairlead/internal/ipam/block/blocktest"
+)
+
+// half gives a pod the IPv4 address of pool a, and another leader the last IPv6
+// address of it in the moment between: the store looked for both before it wrote.
+func half(t *testing.T) (api *blocktest.API, leader, other *inMemory) {
+	t.Helper()
+	api = blocktest.NewAPI()
+	leader, other = start(t, api, "a", "b"), start(t, api, "a6")
+	for _, d := range []*inMemory{leader, other} {
+		d.pool("a", v1alpha1.IPPoolSpec{Ranges: []string{"10.0.0.1-10.0.0.2", "fd00::1"}})
+		d.pool("a6", one("fd00::1"))
+	}
+	lost := false
+	api.Hook(func(c blocktest.Call) blocktest.Fault {
+		if c.Verb == "create" && strings.Contains(c.Name, ".6-") && !lost {
+			lost = true
+			other.get(drivertest.Request(9))
+		}
+		return blocktest.Fault{}
+	})
+	leader.refused(drivertest.Request(1), "Exhausted", "pool a: ", "no IPv6 address left")
+	if held := leader.addresses(1); len(held) != 1 || !strings.HasPrefix(held[0], "10.0.0.") {
+		t.Fatalf("the pod has %v, want an IPv4 address of pool a", held)
+	}
+	return api, leader, other
+}
+
+// addresses that the nth pod has.
+func (d *inMemory) addresses(n int) []string {
+	var out []string
+	for _, l := range d.store.Held(string(drivertest.Request(n).PodUID), "eth0") {
+		out = append(out, l.Addr.String())
+	}
+	return out
+}
+
+// A pod that has a real half goes on to the pool that has both, again and after a
+// crash too; what it has of the first pool is given back alone.
+func TestRealHalf(t *testing.T) {
+	api, leader, _ := half(t)
+	leader.refused(drivertest.Request(1), "Exhausted", "pool a: ")
+	had := leader.addresses(1)
+	b := v1alpha1.IPPoolSpec{Ranges: []string{"10.0.1.1", "fd00:1::1"}}
+	leader.pool("b", b)
+	const whole = "b 10.0.1.1/32,fd00:1::1/128"
+	if got := leader.get(drivertest.Request(1)); got != whole {
+		t.Fatalf("got %s", got)
+	}
+	next := start(t, api, "a", "b")
+	next.pool("a", v1alpha1.IPPoolSpec{Ranges: []string{"10.0.0.1-10.0.0.2", "fd00::1"}})
+	next.pool("b", b)
+	for _, d := range []*inMemory{leader, next} {
+		if got := d.get(drivertest.Request(1)); got != whole {
+			t.Errorf("got %s", got)
+		}
+	}
+	rest := v1alpha1.Interface{Name: "eth0", Domain: "default", Addresses: []string{had[0] + "/32"}}
+	if err := next.Release(t.Context(), driver.Ref{Owner: drivertest.Request(1).Owner, Interface: rest}); err != nil {
+		t.Fatal(err)
+	}
+	if diff := cmp.Diff([]string{"10.0.1.1", "fd00:1::1"}, next.addresses(1)); diff != "" {
+		t.Errorf("the pod has (-want +got):\n%s", diff)
+	}
+}
+
+// A pod that has a half gets the other half of the same pool when that is there
+// again: no other pool is asked.
+func TestHalfBecomesWhole(t *testing.T) {
+	api, _, _ := half(t)
+	next := start(t, api, "b", "a")
+	next.pool("a", v1alpha1.IPPoolSpec{Ranges: []string{"10.0.0.1-10.0.0.2", "fd00::1-fd00::2"}})
+	next.pool("b", v1alpha1.IPPoolSpec{Ranges: []string{"10.0.1.1", "fd00:1::1"}})
+	if got := next.get(drivertest.Request(1)); !strings.HasPrefix(got, "a 10.0.0.") || !strings.HasSuffix(got, ",fd00::2/128") {
+		t.Errorf("got %s", got)
+	}
+}

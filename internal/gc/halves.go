@@ -1,0 +1,80 @@
+package gc
+
+import (
+	"context"
+	"fmt"
+	"net/netip"
+	"time"
+
+	apierrors "k8s.io/apimachinery/pkg/api/errors"
+	"k8s.io/klog/v2"
+	"sigs.k8s.io/controller-runtime/pkg/client"
+
+	"fairlead.dev/fairlead/api/v1alpha1"
+	"fairlead.dev/fairlead/internal/driver"
+)
+
+const (
+	// settled is how old a record must be before what it does not name is given
+	// back: whoever was obtaining interfaces for the pod beside the one that wrote
+	// it has found the record by then.
+	settled = time.Minute
+	// giveBackTimeout bounds the time between the look at the record and the
+	// write that gives back.
+	giveBackTimeout = 5 * time.Second
+)
+
+// unnamed are the addresses of an interface, of our own pools, that a pod's
+// record does not name.
+func unnamed(held v1alpha1.Interface, record *v1alpha1.PodAttachment) []string {
+	if held.Domain == "" {
+		return nil // from elsewhere: there an interface is one thing
+	}
+	named := map[netip.Addr]bool{}
+	for _, i := range record.Spec.Interfaces {
+		if i.Name != held.Name || i.Domain != held.Domain {
+			continue
+		}
+		for _, cidr := range i.Addresses {
+			if p, err := netip.ParsePrefix(cidr); err == nil {
+				named[p.Addr()] = true
+			}
+		}
+	}
+	var out []string
+	for _, cidr := range held.Addresses {
+		if p, err := netip.ParsePrefix(cidr); err == nil && !named[p.Addr()] {
+			out = append(out, cidr)
+		}
+	}
+	return out
+}
+
+// giveBack gives addresses back that a pod has beside those that its record
+// names: half of what it needed, of a pool that lost the other half to somebody
+// else, or an interface that it does not ask for any more. A record is written
+// once and there is one of a pod: while it is there nobody can write another that
+// names them. And no node plugs what its record does not name, so its word is not
+// needed. The record is read again first, and one that is leaving is waited for:
+// after it the pod may get another.
+func (c *Collector) giveBack(ctx context.Context, d driver.Driver, ref driver.Ref, cached *v1alpha1.PodAttachment) (bool, error) {
+	ctx, cancel := context.WithTimeout(ctx, giveBackTimeout)
+	defer cancel()
+	record := &v1alpha1.PodAttachment{}
+	err := c.cfg.Live.Get(ctx, client.ObjectKeyFromObject(cached), record)
+	if apierrors.IsNotFound(err) {
+		return false, nil
+	}
+	if err != nil {
+		return false, fmt.Errorf("read PodAttachment %s: %w", klog.KObj(cached), err)
+	}
+	ref.Interface.Addresses = unnamed(ref.Interface, record)
+	if record.Spec.PodUID != ref.PodUID || record.DeletionTimestamp != nil || len(ref.Interface.Addresses) == 0 ||
+		c.cfg.Now().Sub(record.CreationTimestamp.Time) < settled {
+		return false, nil
+	}
+	if err := d.Release(ctx, ref); err != nil {
+		return false, fmt.Errorf("give back %v, which PodAttachment %s does not name: %w", ref.Interface.Addresses, klog.KObj(cached), err)
+	}
+	return true, nil
+}
