@@ -1,0 +1,320 @@
+package main
+
+import (
+	"bytes"
+	"context"
+	"encoding/hex"
+	"encoding/json"
+	"fmt"
+	"io"
+	"maps"
+	"net/http"
+	"net/http/httptest"
+	"net/http/httputil"
+	"net/netip"
+	"net/url"
+	"os"
+	"os/exec"
+	"path/filepath"
+	"slices"
+	"strings"
+	"sync"
+	"syscall"
+	"testing"
+
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/client-go/rest"
+	"k8s.io/client-go/tools/clientcmd"
+
+	"fairlead.dev/fairlead/internal/ipam"
+	"fairlead.dev/fairlead/test/cluster"
+)
+
+// moment is one write of the controller, and on which side of it the process
+// is killed: before the API server has it, or after, with the reply lost.
+type moment struct {
+	method, resource, subresource string
+	// block is which one, as a CIDR, of the IPBlocks; empty of all others.
+	block string
+	after bool
+}
+
+func (m moment) String() string {
+	side := "before"
+	if m.after {
+		side = "after"
+	}
+	text := strings.TrimSuffix(fmt.Sprintf("%s %s %s/%s", side, m.method, m.resource, m.subresource), "/")
+	return strings.TrimSpace(text + " " + m.block)
+}
+
+// killer stands between a controller and the API server, where it has the rights
+// that an installation gives it, and kills the controller at chosen moments.
+type killer struct {
+	*httptest.Server
+	proxy *httputil.ReverseProxy
+
+	mu     sync.Mutex
+	victim *program
+	due    func(moment) bool // says whether to kill it now
+	away   bool              // the API server seems to be
+}
+
+func newKiller(t *testing.T, c *cluster.Cluster) *killer {
+	t.Helper()
+	target, err := url.Parse(c.REST.Host)
+	if err != nil {
+		t.Fatal(err)
+	}
+	account, err := clientcmd.BuildConfigFromFlags("", c.Account(cluster.ControllerAccount, ""))
+	if err != nil {
+		t.Fatal(err)
+	}
+	transport, err := rest.TransportFor(account)
+	if err != nil {
+		t.Fatal(err)
+	}
+	k := &killer{proxy: &httputil.ReverseProxy{
+		Rewrite:       func(r *httputil.ProxyRequest) { r.SetURL(target) },
+		Transport:     transport,
+		FlushInterval: -1,
+		ErrorHandler:  func(http.ResponseWriter, *http.Request, error) {}, // the victim's connections break
+	}}
+	k.Server = httptest.NewServer(k)
+	t.Cleanup(k.CloseClientConnections)
+	t.Cleanup(k.Close)
+	return k
+}
+
+// aim makes it kill the victim whenever due says so, which it asks for one
+// moment after the other.
+func (k *killer) aim(victim *program, due func(moment) bool) {
+	k.mu.Lock()
+	defer k.mu.Unlock()
+	k.victim, k.due = victim, due
+}
+
+// arm makes it kill the victim at a moment, once.
+func (k *killer) arm(at moment, victim *program) <-chan struct{} {
+	fired, done := make(chan struct{}), false
+	k.aim(victim, func(m moment) bool {
+		if done || m != at {
+			return false
+		}
+		done = true
+		close(fired)
+		return true
+	})
+	return fired
+}
+
+// shoot kills the victim if this is the moment.
+func (k *killer) shoot(m moment) bool {
+	k.mu.Lock()
+	defer k.mu.Unlock()
+	if k.due == nil || !k.due(m) {
+		return false
+	}
+	k.victim.kill()
+	return true
+}
+
+// seem makes the API server seem to be away, with all connections broken, or to
+// be back.
+func (k *killer) seem(away bool) {
+	k.mu.Lock()
+	k.away = away
+	k.mu.Unlock()
+	if away {
+		k.CloseClientConnections()
+	}
+}
+
+func (k *killer) isAway() bool {
+	k.mu.Lock()
+	defer k.mu.Unlock()
+	return k.away
+}
+
+func (k *killer) ServeHTTP(w http.ResponseWriter, r *http.Request) {
+	if k.isAway() {
+		http.Error(w, "the API server is away", http.StatusServiceUnavailable)
+		return
+	}
+	if r.Method == http.MethodGet {
+		k.proxy.ServeHTTP(w, r)
+		return
+	}
+	m, err := momentOf(r)
+	if err != nil {
+		return // the victim has gone
+	}
+	if k.shoot(m) {
+		return
+	}
+	done := httptest.NewRecorder()
+	k.proxy.ServeHTTP(done, r)
+	if m.after = true; k.shoot(m) {
+		return
+	}
+	maps.Copy(w.Header(), done.Header())
+	w.WriteHeader(done.Code)
+	_, _ = w.Write(done.Body.Bytes())
+}
+
+// momentOf is the moment before a request.
+func momentOf(r *http.Request) (moment, error) {
+	m := moment{method: r.Method}
+	var name string
+	m.resource, name, m.subresource = resourceOf(r.URL.Path)
+	if m.resource != "ipblocks" {
+		return m, nil
+	}
+	if name == "" { // of what is made the body has the name
+		body, err := io.ReadAll(r.Body)
+		if err != nil {
+			return m, err
+		}
+		r.Body = io.NopCloser(bytes.NewReader(body))
+		var o metav1.PartialObjectMetadata
+		if err := json.Unmarshal(body, &o); err != nil {
+			return m, err
+		}
+		name = o.Name
+	}
+	m.block = blockNamed(name)
+	return m, nil
+}
+
+// blockNamed is the CIDR of the IPBlock of a name (ipam.BlockName).
+func blockNamed(name string) string {
+	raw, err := hex.DecodeString(name[strings.LastIndex(name, "-")+1:])
+	if err != nil {
+		return name
+	}
+	a, ok := netip.AddrFromSlice(raw)
+	if !ok {
+		return name
+	}
+	return ipam.BlockOf(a).String()
+}
+
+// resourceOf is the resource of an API path, the object's name and its
+// subresource.
+func resourceOf(path string) (resource, name, subresource string) {
+	parts := append(strings.Split(strings.Trim(path, "/"), "/"), "", "")
+	for i, part := range parts {
+		switch part {
+		case "podattachments", "ipblocks", "ippools", "nodenetworks":
+			return part, parts[i+1], parts[i+2]
+		}
+	}
+	return "", "", ""
+}
+
+// kubeconfig returns the path of a kubeconfig for this server.
+func (k *killer) kubeconfig(t *testing.T) string {
+	t.Helper()
+	path := filepath.Join(t.TempDir(), "kubeconfig")
+	write(t, path, fmt.Sprintf(`apiVersion: v1
+kind: Config
+clusters: [{name: c, cluster: {server: %q}}]
+contexts: [{name: c, context: {cluster: c, user: c}}]
+users: [{name: c, user: {}}]
+current-context: c
+`, k.URL))
+	return path
+}
+
+// program is a controller that is started again whenever it dies.
+type program struct {
+	mu      sync.Mutex
+	process *os.Process
+	starts  int
+}
+
+func (p *program) started(process *os.Process) {
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	p.process = process
+	p.starts++
+}
+
+// count is how many processes of it there were.
+func (p *program) count() int {
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	return p.starts
+}
+
+// kill kills the process that runs now.
+func (p *program) kill() {
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	_ = p.process.Signal(syscall.SIGKILL)
+}
+
+// briefLease makes a standby notice soon that the leader was killed.
+const briefLease = "leaderElection: {leaseDuration: 2s, renewDeadline: 1500ms, retryPeriod: 100ms}"
+
+// supervise runs the controller until the test ends, and starts it again
+// whenever it dies. More are further lines of its configuration, which has
+// briefLease unless one of them is of the leader election.
+func supervise(t *testing.T, kubeconfig string, more ...string) *program {
+	t.Helper()
+	dir := t.TempDir()
+	file := filepath.Join(dir, "controller.yaml")
+	if !slices.ContainsFunc(more, func(line string) bool { return strings.HasPrefix(line, "leaderElection:") }) {
+		more = append(more, briefLease)
+	}
+	write(t, file, fmt.Sprintf("kubeconfig: %q\nmetricsAddress: \"0\"\n%s\n", kubeconfig, strings.Join(more, "\n")))
+	log, err := os.OpenFile(filepath.Join(dir, "log"), os.O_CREATE|os.O_APPEND|os.O_WRONLY, 0o600)
+	if err != nil {
+		t.Fatal(err)
+	}
+	ctx, cancel := context.WithCancel(context.Background())
+	p := &program{}
+	begin := func() *exec.Cmd {
+		cmd := exec.CommandContext(ctx, os.Args[0], "--config", file, "-v", "1")
+		cmd.Env = append(os.Environ(), asController+"=1")
+		cmd.Stderr = log
+		if err := cmd.Start(); err != nil {
+			t.Error(err)
+			return nil
+		}
+		p.started(cmd.Process)
+		return cmd
+	}
+	first := begin()
+	done := make(chan struct{})
+	go func() {
+		defer close(done)
+		for cmd := first; cmd != nil; cmd = begin() {
+			_ = cmd.Wait()
+			if ctx.Err() != nil {
+				return
+			}
+		}
+	}()
+	t.Cleanup(func() {
+		cancel()
+		<-done
+		_ = log.Close()
+		text, _ := os.ReadFile(log.Name())
+		if strings.Contains(string(text), "forbidden") {
+			t.Error("the controller tried what deploy/rights does not allow; its log says what")
+		}
+		if t.Failed() {
+			t.Logf("the controller's log:\n%s", text)
+		}
+	})
+	return p
+}
+
+func write(t *testing.T, path, text string) {
+	t.Helper()
+	if err := os.WriteFile(path, []byte(text), 0o600); err != nil {
+		t.Fatal(err)
+	}
+}
+
