@@ -6,12 +6,14 @@ import (
 	"strings"
 	"syscall"
 	"testing"
+	"time"
 
 	coordinationv1 "k8s.io/api/coordination/v1"
 	corev1 "k8s.io/api/core/v1"
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
 	"k8s.io/apimachinery/pkg/api/meta"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/types"
 	"sigs.k8s.io/controller-runtime/pkg/client"
 
 	"fairlead.dev/fairlead/api/v1alpha1"
@@ -26,6 +28,8 @@ func TestMalformedPools(t *testing.T) {
 	c := cluster.Exclusive(t)
 	supervise(t, c.Account(cluster.ControllerAccount, ""))
 	c.Node("node-x")
+	w := &poolWorld{claimWorld{&world{c: c, domain: "default"}}}
+	w.keep(t, 10*time.Millisecond, func(ctx context.Context) { w.detach(ctx, w.look(ctx)) })
 	cases := []struct {
 		name string
 		spec v1alpha1.IPPoolSpec
@@ -43,68 +47,79 @@ func TestMalformedPools(t *testing.T) {
 		{"no ranges", v1alpha1.IPPoolSpec{}, []string{"spec.ranges"}},
 		{"a cooldown too short", v1alpha1.IPPoolSpec{Ranges: []string{"10.1.0.0/24"}, Cooldown: &metav1.Duration{Duration: 1}}, []string{"spec.cooldown", "5s"}},
 	}
-	for _, tc := range cases {
+	var waiting []*corev1.Pod
+	for i, tc := range cases {
 		t.Run(tc.name, func(t *testing.T) {
 			pool := &v1alpha1.IPPool{ObjectMeta: metav1.ObjectMeta{Name: "default"}, Spec: tc.spec}
-			text := refusal(t, c, pool)
-			for _, want := range tc.want {
-				if !strings.Contains(text, want) {
-					t.Errorf("%q is not in: %s", want, text)
-				}
+			err := c.Client.Create(t.Context(), pool)
+			if apierrors.IsInvalid(err) {
+				mentions(t, err.Error(), tc.want)
+				return // no pool, nothing to get addresses of
+			}
+			if err != nil {
+				t.Fatal(err)
+			}
+			w.invalid(t, pool, tc.want)
+			p := c.Pod(fmt.Sprintf("web-%d", i), "node-x")
+			waiting = append(waiting, p)
+			w.refused(t, p, "NetworkInvalid", tc.want...)
+			if err := w.empty(t.Context()); err != nil {
+				t.Errorf("somebody got an address of the pool: %v", err)
+			}
+			if err := c.Client.Delete(t.Context(), pool); err != nil {
+				t.Fatal(err)
 			}
 		})
 	}
-	p := c.Pod("web", "node-x")
-	good := &v1alpha1.IPPool{
-		ObjectMeta: metav1.ObjectMeta{Name: "default"},
-		Spec:       v1alpha1.IPPoolSpec{Ranges: []string{"10.1.0.7"}},
+	if len(waiting) == 0 {
+		t.Fatal("every pool was refused by the API server")
 	}
-	if err := c.Client.Create(t.Context(), good); err != nil {
-		t.Fatal(err)
-	}
-	c.Eventually(t, "the pod that waited to be served by the good pool", func(ctx context.Context) error {
-		var list v1alpha1.PodAttachmentList
-		if err := c.Client.List(ctx, &list, client.InNamespace(c.Namespace)); err != nil {
-			return err
-		}
-		if len(list.Items) != 1 || list.Items[0].Spec.PodUID != p.UID || list.Items[0].Spec.Summary.Addresses != "10.1.0.7" {
-			return fmt.Errorf("attachments %+v", list.Items)
-		}
-		return nil
-	})
+	good := w.pool(t, "default", v1alpha1.IPPoolSpec{Ranges: []string{"10.1.0.0-10.1.0.31"}})
+	c.Eventually(t, "the pods that waited to be served by the good pool", func(ctx context.Context) error { return w.holdsOnly(ctx, waiting) })
+	t.Run("edited while it is in use", func(t *testing.T) { w.edited(t, good, waiting) })
 }
 
-// refusal is why a pool is not used: the API server's error, or its condition.
-func refusal(t *testing.T, c *cluster.Cluster, pool *v1alpha1.IPPool) string {
+// edited makes a pool bad and good again, while pods use it.
+func (w *poolWorld) edited(t *testing.T, pool *v1alpha1.IPPool, pods []*corev1.Pod) {
+	change := func(ranges string) {
+		t.Helper()
+		patch := fmt.Sprintf(`{"spec":{"ranges":[%q]}}`, ranges)
+		if err := w.c.Client.Patch(t.Context(), pool, client.RawPatch(types.MergePatchType, []byte(patch))); err != nil {
+			t.Fatal(err)
+		}
+	}
+	good := pool.Spec.Ranges[0]
+	change("10.1.0.1/24")
+	w.invalid(t, pool, []string{"spec.ranges[0]", "10.1.0.0/24"})
+	late := w.c.Pod("late", "node-x")
+	w.refused(t, late, "NetworkInvalid", "spec.ranges[0]", "10.1.0.0/24")
+	if err := w.holdsOnly(t.Context(), pods); err != nil {
+		t.Errorf("what pods had before: %v", err)
+	}
+	w.delete(t, pods[0])
+	w.c.Eventually(t, "an address to be given back meanwhile", func(ctx context.Context) error { return w.holdsOnly(ctx, pods[1:]) })
+	change(good)
+	w.c.Eventually(t, "the pod that waited", func(ctx context.Context) error { return w.holdsOnly(ctx, append(pods[1:], late)) })
+}
+
+// invalid waits until a pool's condition says what is wrong with it.
+func (w *poolWorld) invalid(t *testing.T, pool *v1alpha1.IPPool, want []string) {
 	t.Helper()
-	err := c.Client.Create(t.Context(), pool)
-	if apierrors.IsInvalid(err) {
-		return err.Error()
+	w.status(t, pool, v1alpha1.ConditionReady, metav1.ConditionFalse, want[0])
+	ready := meta.FindStatusCondition(pool.Status.Conditions, v1alpha1.ConditionReady)
+	if ready.Reason != v1alpha1.ReasonInvalid {
+		t.Errorf("the reason is %s", ready.Reason)
 	}
-	if err != nil {
-		t.Fatal(err)
+	mentions(t, ready.Message, want)
+}
+
+func mentions(t *testing.T, text string, want []string) {
+	t.Helper()
+	for _, w := range want {
+		if !strings.Contains(text, w) {
+			t.Errorf("%q is not in: %s", w, text)
+		}
 	}
-	defer func() {
-		if err := c.Client.Delete(t.Context(), pool); err != nil {
-			t.Error(err)
-		}
-	}()
-	var text string
-	c.Eventually(t, "the pool to be judged", func(ctx context.Context) error {
-		if err := c.Client.Get(ctx, client.ObjectKeyFromObject(pool), pool); err != nil {
-			return err
-		}
-		ready := meta.FindStatusCondition(pool.Status.Conditions, v1alpha1.ConditionReady)
-		if ready == nil {
-			return fmt.Errorf("no condition yet")
-		}
-		if ready.Status != metav1.ConditionFalse || ready.Reason != v1alpha1.ReasonInvalid {
-			t.Errorf("the pool is %s, %s", ready.Status, ready.Reason)
-		}
-		text = ready.Message
-		return nil
-	})
-	return text
 }
 
 // A standby has everything in its caches and takes over when the leader goes:
@@ -119,30 +134,46 @@ func TestFailover(t *testing.T) {
 	}); err != nil {
 		t.Fatal(err)
 	}
-	supervise(t, c.Account(cluster.ControllerAccount, ""))
-	supervise(t, c.Account(cluster.ControllerAccount, ""))
+	cases := []struct {
+		name, election string
+		signals        []syscall.Signal
+	}{
+		// Nobody waits for this lease to run out, but for a leader that gives it back.
+		{"in order", "leaderElection: {leaseDuration: 10m, renewDeadline: 9m, retryPeriod: 100ms}", []syscall.Signal{syscall.SIGTERM, syscall.SIGTERM}},
+		{"killed", briefLease, []syscall.Signal{syscall.SIGKILL, syscall.SIGTERM}},
+	}
 	seen := map[string]bool{}
-	for i, signal := range []syscall.Signal{0, syscall.SIGTERM, syscall.SIGKILL, syscall.SIGTERM} {
-		var holder string
-		if signal != 0 {
-			holder = leader(t, c)
-			pid := 0
-			if _, err := fmt.Sscanf(holder[strings.LastIndex(holder, "_")+1:], "%d", &pid); err != nil {
-				t.Fatal(err)
-			}
-			if err := syscall.Kill(pid, signal); err != nil {
-				t.Fatal(err)
-			}
-		}
-		p := c.Pod(fmt.Sprintf("web-%d", i), "node-x")
+	serves := func(t *testing.T) {
+		t.Helper()
+		p := c.Pod(fmt.Sprintf("web-%d", len(seen)), "node-x")
 		address := addressOf(t, c, p)
 		if seen[address] {
 			t.Errorf("%s was given twice", address)
 		}
 		seen[address] = true
-		if now := leader(t, c); now == holder {
-			t.Errorf("%s still leads after signal %v", now, signal)
-		}
+	}
+	for _, tc := range cases {
+		t.Run(tc.name, func(t *testing.T) {
+			freeLease(t, c)
+			t.Cleanup(func() { freeLease(t, c) }) // whoever leads at the end is killed
+			supervise(t, c.Account(cluster.ControllerAccount, ""), tc.election)
+			supervise(t, c.Account(cluster.ControllerAccount, ""), tc.election)
+			serves(t)
+			for _, signal := range tc.signals {
+				holder := leader(t, c)
+				pid := 0
+				if _, err := fmt.Sscanf(holder[strings.LastIndex(holder, "_")+1:], "%d", &pid); err != nil {
+					t.Fatal(err)
+				}
+				if err := syscall.Kill(pid, signal); err != nil {
+					t.Fatal(err)
+				}
+				serves(t)
+				if now := leader(t, c); now == holder {
+					t.Errorf("%s still leads after signal %v", now, signal)
+				}
+			}
+		})
 	}
 }
 
