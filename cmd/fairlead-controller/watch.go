@@ -2,7 +2,6 @@ package main
 
 import (
 	"context"
-	"errors"
 	"fmt"
 	"sync"
 	"time"
@@ -11,46 +10,62 @@ import (
 	"k8s.io/client-go/tools/cache"
 )
 
-// A watch that fails is started again by client-go, with backoff up to half a
-// minute. Only one that has been failing for longer than watchDeadline without
-// a quiet spell makes the program unhealthy.
+// A watch that fails is started again by client-go, with backoff. Only one that
+// has been failing for longer than watchDeadline makes the program unhealthy.
 const (
 	watchDeadline = 3 * time.Minute
-	watchQuiet    = time.Minute
+	// watchQuiet is for how long a watch that works no more can be silent. Up to
+	// a minute of backoff lies between two tries, and to an API server that is
+	// cut off a try is two calls, of which each takes until its timeout.
+	watchQuiet = 4 * time.Minute
 )
 
-// watchHealth judges whether this process still hears of changes.
+// watchHealth judges whether this process still hears of changes. What client-go
+// goes on trying without a word, as while the API server refuses connections, it
+// does not hear of: a new process would find the same.
 type watchHealth struct {
 	log logr.Logger
-	now func() time.Time
 
-	mu          sync.Mutex
+	mu      sync.Mutex
+	watches map[*cache.Reflector]*failures
+}
+
+// failures of one watch, with nothing heard and less than watchQuiet between
+// them.
+type failures struct {
 	first, last time.Time
 	cause       error
+	// version of the resource that the watch has got to.
+	version string
 }
 
 func newWatchHealth(log logr.Logger) *watchHealth {
-	return &watchHealth{log: log, now: time.Now}
+	return &watchHealth{log: log, watches: map[*cache.Reflector]*failures{}}
 }
 
 // failed is client-go's handler of watch errors.
 func (w *watchHealth) failed(_ context.Context, r *cache.Reflector, err error) {
 	w.mu.Lock()
 	defer w.mu.Unlock()
-	now := w.now()
-	if now.Sub(w.last) > watchQuiet {
-		w.first = now
+	now, version := time.Now(), r.LastSyncResourceVersion()
+	f := w.watches[r]
+	if f == nil || f.version != version || now.Sub(f.last) > watchQuiet {
+		f = &failures{first: now, version: version}
+		w.watches[r] = f
 	}
-	w.last, w.cause = now, err
+	f.last, f.cause = now, err
 	w.log.Info("watch failed, starting it again", "resource", r.TypeDescription(), "err", err.Error())
 }
 
-// check fails while watches have been failing past the deadline.
+// check fails while a watch has been failing past the deadline. One that has got
+// on since then works again.
 func (w *watchHealth) check() error {
 	w.mu.Lock()
 	defer w.mu.Unlock()
-	if w.now().Sub(w.last) > watchQuiet || w.last.Sub(w.first) < watchDeadline {
-		return nil
+	for r, f := range w.watches {
+		if time.Since(f.last) <= watchQuiet && f.last.Sub(f.first) >= watchDeadline && r.LastSyncResourceVersion() == f.version {
+			return fmt.Errorf("the watch of %s has been failing since %s: %w", r.TypeDescription(), f.first.Format(time.RFC3339), f.cause)
+		}
 	}
-	return errors.Join(fmt.Errorf("a watch has been failing since %s", w.first.Format(time.RFC3339)), w.cause)
+	return nil
 }
