@@ -55,6 +55,75 @@ func TestGateIsSharedByAddAndDelAndGCHasItAlone(t *testing.T) {
 	})
 }
 
+// Parts share the gate as sandboxes do. A DEL of a part ends what came before it of
+// that part, also what waits for its turn or at the gate, and of no other; then the
+// part can be had again, until the sandbox's own DEL.
+func TestPartsOfASandbox(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		m := newManager(t, &fakePlugin{})
+		got := map[string]error{}
+		ended := make(chan struct{})
+		hold := func(ctx context.Context) error {
+			<-ctx.Done()
+			time.Sleep(time.Second) //nolint:forbidigo // the bubble's clock; its undo
+			return context.Cause(ctx)
+		}
+		start := func(name, part string, fn func(context.Context) error) {
+			go func() {
+				err := m.AddPart(t.Context(), "c1", part, fn)
+				m.mu.Lock()
+				defer m.mu.Unlock()
+				got[name] = err
+			}()
+			synctest.Wait()
+		}
+		start("net1", "c1@net1", hold)
+		start("net1 again", "c1@net1", hold)
+		start("net2", "c1@net2", func(context.Context) error { <-ended; return nil })
+		go func() { _ = m.Alone(t.Context(), nothing) }()
+		synctest.Wait()
+		start("net1 behind a GC", "c1@net1", hold)
+
+		var whole bool
+		done := make(chan error)
+		go func() {
+			done <- m.DelPart(t.Context(), "c1@net1", func(context.Context) error {
+				m.mu.Lock()
+				defer m.mu.Unlock()
+				whole = len(got) == 4 // not before the undo, and the GC before it
+				return nil
+			})
+		}()
+		synctest.Wait()
+		time.Sleep(time.Minute) //nolint:forbidigo // the bubble's clock
+		close(ended)
+		if err := <-done; err != nil || !whole {
+			t.Errorf("DEL: %v, after everything that it ended: %v", err, whole)
+		}
+		for _, name := range []string{"net1", "net1 again", "net1 behind a GC"} {
+			if err := got[name]; !errors.Is(err, ErrDeleted) {
+				t.Errorf("%s: %v", name, err)
+			}
+		}
+		if err := got["net2"]; err != nil {
+			t.Errorf("net2: %v", err)
+		}
+		if err := m.AddPart(t.Context(), "c1", "c1@net1", nothing); err != nil {
+			t.Errorf("again after its DEL: %v", err)
+		}
+		if err := m.Del(t.Context(), "c1", nothing); err != nil {
+			t.Error(err)
+		}
+		if err := m.AddPart(t.Context(), "c1", "c1@net1", nothing); !errors.Is(err, ErrDeleted) {
+			t.Errorf("after the DEL of the sandbox: %v", err)
+		}
+		wantIdle(t, m)
+		if len(m.adds) != 0 {
+			t.Errorf("%d entries stay", len(m.adds))
+		}
+	})
+}
+
 // A GC that gives up lets those in that waited behind it.
 func TestGateOpensBehindAGCThatGaveUp(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {

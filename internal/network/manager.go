@@ -25,8 +25,12 @@ const (
 
 // Manager lets operations on one sandbox run one after the other, in the order
 // in which they came, and those on different sandboxes side by side. A DEL
-// cancels the ADD that runs, waits for its undo, and leaves a tombstone that
-// refuses every later ADD of that sandbox.
+// cancels the ADDs that came before it, waits for the undo, and leaves a tombstone
+// that refuses every later ADD of that sandbox.
+//
+// Interfaces that other plugins make are parts of a sandbox. Operations on parts
+// run side by side, and a part can be had again after its DEL, as long as none of
+// the sandbox came.
 //
 // Its locks are taken in this order: the gate, which ADDs and DELs share and
 // GC has alone; the sandbox; the identity of a pod whose addresses are kept for
@@ -40,6 +44,7 @@ type Manager struct {
 	mu     sync.Mutex
 	gate   gate
 	turns  map[key]*turns
+	adds   map[key]map[*adding]struct{} // that run or wait
 	buried map[string]struct{}
 	order  []tombstone // by age, for forgetting
 }
@@ -70,9 +75,10 @@ type turns struct {
 	users   int
 	busy    bool
 	waiting []chan struct{}
-	// cancel ends the operation that runs, if a DEL may.
-	cancel context.CancelCauseFunc
 }
+
+// adding is an ADD that a DEL may end.
+type adding struct{ cancel context.CancelCauseFunc }
 
 // NewManager returns the manager of a plugin. Metrics are kept in r, nil keeps
 // none; kubelet says whether they are kept under the kubelet's names of old too.
@@ -82,7 +88,8 @@ func NewManager(p Plugin, r prometheus.Registerer, kubelet bool) (*Manager, erro
 		return nil, fmt.Errorf("register metrics: %w", err)
 	}
 	return &Manager{
-		plugin: p, metrics: metrics, now: time.Now, turns: map[key]*turns{}, buried: map[string]struct{}{},
+		plugin: p, metrics: metrics, now: time.Now, turns: map[key]*turns{},
+		adds: map[key]map[*adding]struct{}{}, buried: map[string]struct{}{},
 	}, nil
 }
 
@@ -90,30 +97,68 @@ func NewManager(p Plugin, r prometheus.Registerer, kubelet bool) (*Manager, erro
 // of the sandbox comes, and fn is expected to undo what it did. The ADD of a
 // sandbox that was deleted is ErrDeleted.
 func (m *Manager) Add(ctx context.Context, containerID string, fn func(context.Context) error) error {
+	return m.add(ctx, containerID, containerID, fn)
+}
+
+// AddPart is Add of one part of a sandbox, by a name that no other part of any
+// sandbox has, nor any sandbox. Its ctx ends when DelPart comes.
+func (m *Manager) AddPart(ctx context.Context, containerID, part string, fn func(context.Context) error) error {
+	return m.add(ctx, containerID, part, fn)
+}
+
+func (m *Manager) add(ctx context.Context, containerID, name string, fn func(context.Context) error) error {
 	start := time.Now()
+	ctx, cancel := context.WithCancelCause(ctx)
+	defer cancel(nil)
+	defer m.begin(key{lockSandbox, name}, &adding{cancel})()
 	if err := m.share(ctx); err != nil {
 		return err
 	}
 	defer m.unshare()
-	ctx, cancel := context.WithCancelCause(ctx)
-	defer cancel(nil)
 	start = observe(m.metrics.add.gate, start)
-	return m.run(ctx, key{lockSandbox, containerID}, func(t *turns) error {
+	return m.run(ctx, key{lockSandbox, name}, func() error {
 		observe(m.metrics.add.sandbox, start)
 		if _, dead := m.buried[containerID]; dead {
 			return fmt.Errorf("sandbox %s: %w", containerID, ErrDeleted)
 		}
-		t.cancel = cancel
 		return nil
 	}, fn)
 }
 
-// Del runs fn alone on a sandbox, after the ADD that it cancels.
+// begin lets a DEL end an ADD, until end is called.
+func (m *Manager) begin(k key, a *adding) (end func()) {
+	m.mu.Lock()
+	defer m.mu.Unlock()
+	if m.adds[k] == nil {
+		m.adds[k] = map[*adding]struct{}{}
+	}
+	m.adds[k][a] = struct{}{}
+	return func() {
+		m.mu.Lock()
+		defer m.mu.Unlock()
+		if delete(m.adds[k], a); len(m.adds[k]) == 0 {
+			delete(m.adds, k)
+		}
+	}
+}
+
+// Del runs fn alone on a sandbox, after the ADDs that it cancels.
 func (m *Manager) Del(ctx context.Context, containerID string, fn func(context.Context) error) error {
 	m.mu.Lock()
 	m.bury(containerID)
-	if t := m.turns[key{lockSandbox, containerID}]; t != nil && t.cancel != nil {
-		t.cancel(fmt.Errorf("sandbox %s: %w", containerID, ErrDeleted))
+	m.mu.Unlock()
+	return m.del(ctx, containerID, fn)
+}
+
+// DelPart is Del of one part of a sandbox.
+func (m *Manager) DelPart(ctx context.Context, part string, fn func(context.Context) error) error {
+	return m.del(ctx, part, fn)
+}
+
+func (m *Manager) del(ctx context.Context, name string, fn func(context.Context) error) error {
+	m.mu.Lock()
+	for a := range m.adds[key{lockSandbox, name}] {
+		a.cancel(fmt.Errorf("sandbox %s: %w", name, ErrDeleted))
 	}
 	m.mu.Unlock()
 	// The gate comes second: a GC before it may wait for that very ADD.
@@ -123,7 +168,7 @@ func (m *Manager) Del(ctx context.Context, containerID string, fn func(context.C
 	}
 	defer m.unshare()
 	start = observe(m.metrics.del.gate, start)
-	return m.run(ctx, key{lockSandbox, containerID}, func(*turns) error {
+	return m.run(ctx, key{lockSandbox, name}, func() error {
 		observe(m.metrics.del.sandbox, start)
 		return nil
 	}, fn)
@@ -144,14 +189,14 @@ func (m *Manager) Identity(ctx context.Context, name string, fn func(context.Con
 		return fn(ctx)
 	}
 	start := time.Now()
-	return m.run(ctx, key{lockIdentity, name}, func(*turns) error {
+	return m.run(ctx, key{lockIdentity, name}, func() error {
 		observe(m.metrics.identity, start)
 		return nil
 	}, fn)
 }
 
 // run waits for its turn, asks admit (under the lock) and runs fn.
-func (m *Manager) run(ctx context.Context, k key, admit func(*turns) error, fn func(context.Context) error) error {
+func (m *Manager) run(ctx context.Context, k key, admit func() error, fn func(context.Context) error) error {
 	t, err := m.take(ctx, k)
 	if err != nil {
 		return err
@@ -159,7 +204,7 @@ func (m *Manager) run(ctx context.Context, k key, admit func(*turns) error, fn f
 	defer m.pass(k, t)
 	if admit != nil {
 		m.mu.Lock()
-		err := admit(t)
+		err := admit()
 		m.mu.Unlock()
 		if err != nil {
 			return err
@@ -215,7 +260,6 @@ func waited(ctx context.Context, k key) error {
 func (m *Manager) pass(k key, t *turns) {
 	m.mu.Lock()
 	defer m.mu.Unlock()
-	t.cancel = nil
 	if len(t.waiting) > 0 {
 		close(t.waiting[0])
 		t.waiting = t.waiting[1:]
