@@ -1,6 +1,7 @@
 package main
 
 import (
+	"bytes"
 	"context"
 	"errors"
 	"fmt"
@@ -17,9 +18,19 @@ import (
 
 // Two upgrades while pods come and go: the next daemon is started beside the one
 // that serves, which is then told to stop. No request fails and STATUS never says
-// that the node cannot serve (go-cni#123: it made nodes unready).
+// that the node cannot serve (go-cni#123: it made nodes unready). Each time there
+// is a pod whose ADD waits for its record, longer than the plugin waits for a daemon.
 func TestUpgradeUnderLoad(t *testing.T) {
 	l, n, pods := oneNode(t, "p1", "p2", "p3", "p4")
+	n.stop(t)
+	text, err := os.ReadFile(n.config)
+	if err == nil {
+		err = os.WriteFile(n.config, bytes.Replace(text, []byte("addTimeout: 10s"), []byte("addTimeout: 80s"), 1), 0o600)
+	}
+	if err != nil {
+		t.Fatal(err)
+	}
+	n.start(t)
 	stop := make(chan struct{})
 	var served atomic.Int64
 	var wg sync.WaitGroup
@@ -54,7 +65,10 @@ func TestUpgradeUnderLoad(t *testing.T) {
 		})
 	}
 	serves(24)
-	for range 2 {
+	for i := range 2 {
+		late := n.pod(t, fmt.Sprintf("late%d", i))
+		waited := make(chan answer, 1)
+		go func() { waited <- n.cni("ADD", late, late.netns.Path()) }()
 		before := n.daemon
 		n.launch(t)
 		serves(6)
@@ -66,6 +80,10 @@ func TestUpgradeUnderLoad(t *testing.T) {
 		}
 		n.awaitReady(t)
 		serves(24)
+		l.attachment(t, n, late, fmt.Sprintf("10.244.1.%d/32", 20+i), fmt.Sprintf("fd00:10:244:1::%d/128", 20+i))
+		a := <-waited
+		a.wantOK(t, "ADD of "+late.name)
+		n.cni("DEL", late, late.netns.Path()).wantOK(t, "DEL of "+late.name)
 	}
 	close(stop)
 	wg.Wait()

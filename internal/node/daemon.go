@@ -171,7 +171,11 @@ func (d *Daemon) Run(ctx context.Context) error {
 		front, cancel := context.WithCancel(ctx)
 		defer cancel()
 		context.AfterFunc(behind, cancel)
-		return server.Serve(front, l, d.handler(), server.Config{Metrics: d.config.Metrics})
+		c := server.Config{Metrics: d.config.Metrics}
+		if d.verbs != nil {
+			c.Leave = d.verbs.leave
+		}
+		return server.Serve(front, l, d.handler(), c)
 	})
 	return g.Wait()
 }

@@ -28,6 +28,9 @@ var (
 	// errImpaired says the same, and that pods that are there have lost their
 	// network (STATUS).
 	errImpaired = errors.New("cannot serve ADD, and pods are cut off")
+	// errLeaving says that an ADD was ended while it waited, because the daemon
+	// ends. It is for the next one.
+	errLeaving = errors.New("the daemon ends")
 	// errUnserved says that the verb is not served by this build.
 	errUnserved = errors.New("verb is not served")
 )

@@ -30,8 +30,8 @@ func (v *verbs) handleIPAM(ctx context.Context, r cniproto.Request) ([]byte, err
 	case cniproto.VerbAdd:
 		return v.addAddresses(ctx, r)
 	case cniproto.VerbDel:
-		// No tombstone: an interface may be unplugged and plugged again.
-		return nil, v.manager.Do(ctx, key.String(), func(context.Context) error { return v.freeAddresses(key) })
+		// An interface may be unplugged and plugged again.
+		return nil, v.manager.DelPart(ctx, key.String(), func(context.Context) error { return v.freeAddresses(key) })
 	case cniproto.VerbCheck:
 		return nil, v.checkAddresses(r)
 	case cniproto.VerbStatus:
@@ -140,7 +140,7 @@ func (v *verbs) addAddresses(ctx context.Context, r cniproto.Request) (answer []
 	if err != nil {
 		return nil, err
 	}
-	err = v.manager.Do(ctx, addressKey{r.ContainerID, r.IfName}.String(), func(ctx context.Context) error {
+	err = v.manager.AddPart(ctx, r.ContainerID, addressKey{r.ContainerID, r.IfName}.String(), func(ctx context.Context) error {
 		sandbox, err := v.kernel.Enter(r.Netns)
 		if err != nil {
 			return fmt.Errorf("CNI_NETNS: %w", err)
@@ -165,7 +165,7 @@ func (v *verbs) attachAddresses(ctx context.Context, draft addressRecord, config
 		}
 		return nil, because(errEnvironment, "CNI_NETNS: %q: interface %s of sandbox %s has its addresses already, in another namespace or pod, which was at %q", draft.Netns, draft.IfName, draft.ContainerID, old.Netns)
 	}
-	wait, cancel := context.WithTimeout(ctx, v.addTimeout)
+	wait, cancel := v.patience(ctx)
 	defer cancel()
 	start := time.Now()
 	claimed, iface, err := v.claimAddresses(wait, draft, config)
@@ -231,6 +231,9 @@ func (v *verbs) succeedAddresses(ctx context.Context, c addressClaim) error {
 	case <-c.gone:
 		return nil
 	case <-ctx.Done():
+		if err := context.Cause(ctx); !errors.Is(err, context.DeadlineExceeded) {
+			return fmt.Errorf("pod %s: ADD ended while it waited for sandbox %s to give its addresses back: %w", c.before.Pod, c.before.ContainerID, err)
+		}
 		return because(errNotReady, "pod %s: its sandbox before, %s, did not give its addresses on %s back within %s", c.before.Pod, c.before.ContainerID, c.before.IfName, v.addTimeout)
 	}
 }
@@ -355,15 +358,28 @@ func (v *verbs) gcAddresses(ctx context.Context, r cniproto.Request) error {
 	if err != nil {
 		return err
 	}
-	return v.manager.Alone(ctx, func(context.Context) error {
+	stale := func(rec *addressRecord) bool {
+		return rec != nil && rec.Result != nil && rec.Config == config.name && !valid[rec.ContainerID] && rec.AttachedAt.Before(arrived)
+	}
+	return v.manager.Alone(ctx, func(ctx context.Context) error {
 		var errs []error
 		for _, rec := range v.ledger.allAddresses() {
-			if rec.Result != nil && rec.Config == config.name && !valid[rec.ContainerID] && rec.AttachedAt.Before(arrived) {
-				v.metrics.swept.WithLabelValues("gc").Inc()
-				errs = append(errs, v.freeAddresses(rec.key()))
+			if stale(rec) {
+				errs = append(errs, v.collectAddresses(ctx, rec.key(), stale))
 			}
 		}
 		return errors.Join(errs...)
+	})
+}
+
+// collectAddresses forgets the addresses of one, in its turn, if they are still stale.
+func (v *verbs) collectAddresses(ctx context.Context, k addressKey, stale func(*addressRecord) bool) error {
+	return v.manager.Do(ctx, k.String(), func(context.Context) error {
+		if !stale(v.ledger.addressesOf(k)) {
+			return nil
+		}
+		v.metrics.swept.WithLabelValues("gc").Inc()
+		return v.freeAddresses(k)
 	})
 }
 

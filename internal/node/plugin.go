@@ -26,6 +26,8 @@ func NewPlugin(c Config) (network.Plugin, error) {
 		kernel: c.Kernel, api: c.API, source: c.Source, metrics: m, addTimeout: c.AddTimeout, node: c.NodeName,
 		host: newHostNet(c.HostKernel, c.API, c.Source.Networks, c),
 	}
+	leaving, leave := context.WithCancel(context.Background())
+	v.leave, v.onLeave = leave, func(f func()) func() bool { return context.AfterFunc(leaving, f) }
 	v.reaper = &reaper{verbs: v, queue: newQueue[string]("reaper")}
 	v.ledger = newLedger(filepath.Join(c.StateDir, recordsDir), c.BootID, v.released)
 	v.registry = newRegistry(v.changed)

@@ -2,6 +2,7 @@ package node
 
 import (
 	"context"
+	"errors"
 	"fmt"
 	"net/netip"
 	"slices"
@@ -12,6 +13,7 @@ import (
 	"k8s.io/apimachinery/pkg/types"
 
 	"fairlead.dev/fairlead/internal/cniproto"
+	"fairlead.dev/fairlead/internal/cniproto/server"
 	"fairlead.dev/fairlead/internal/netdev"
 	"fairlead.dev/fairlead/internal/network"
 	"fairlead.dev/fairlead/internal/run"
@@ -44,6 +46,9 @@ type verbs struct {
 
 	// addTimeout bounds how long an ADD waits for others.
 	addTimeout time.Duration
+	// leave ends every wait of an ADD, and onLeave calls what is to be done then.
+	leave   func()
+	onLeave func(func()) (stop func() bool)
 	// node is named in messages.
 	node string
 }
@@ -57,6 +62,9 @@ func (v *verbs) Handle(ctx context.Context, r cniproto.Request) (result []byte, 
 		result, err = v.handleIPAM(ctx, r)
 	} else {
 		result, err = v.handleSandbox(ctx, r)
+	}
+	if errors.Is(err, errLeaving) {
+		return nil, server.ErrResend
 	}
 	if err != nil {
 		log.V(run.LevelPod).Info("request failed", "args", r.Args, "reason", err.Error())
@@ -93,7 +101,12 @@ func (v *verbs) SetUpPod(ctx context.Context, r cniproto.Request) ([]byte, error
 		return v.again(rec, r)
 	}
 	if pod.UID == "" {
-		if pod, err = v.identify(ctx, pod); err != nil {
+		wait, cancel := v.patience(ctx)
+		defer cancel()
+		if pod, err = v.identify(wait, pod); err != nil {
+			if cause := context.Cause(wait); errors.Is(cause, errLeaving) {
+				err = cause
+			}
 			return nil, err
 		}
 	}
@@ -146,6 +159,20 @@ func (v *verbs) stillThere(rec *record, netns string) error {
 	return nil
 }
 
+// patience is for how long an ADD waits for others: addTimeout, and no longer than
+// this daemon serves. The next one waits in its stead; until this one has ended
+// there is none, and nobody else is served either.
+func (v *verbs) patience(ctx context.Context) (context.Context, context.CancelFunc) {
+	ctx, cancel := context.WithTimeout(ctx, v.addTimeout)
+	ctx, end := context.WithCancelCause(ctx)
+	stop := v.onLeave(func() { end(errLeaving) })
+	return ctx, func() {
+		stop()
+		end(nil)
+		cancel()
+	}
+}
+
 // setUp waits for what an ADD needs and plugs. Only the waiting is bounded by
 // addTimeout: what was waited for in time is plugged.
 func (v *verbs) setUp(ctx context.Context, r cniproto.Request, pod podRef) (rec *record, err error) {
@@ -155,7 +182,7 @@ func (v *verbs) setUp(ctx context.Context, r cniproto.Request, pod podRef) (rec 
 	}
 	defer sandbox.Close()
 
-	wait, cancel := context.WithTimeout(ctx, v.addTimeout)
+	wait, cancel := v.patience(ctx)
 	defer cancel()
 	start := time.Now()
 	mtu, err := v.host.await(wait)
@@ -229,7 +256,7 @@ func (v *verbs) plug(ctx context.Context, sandbox Sandbox, rec *record, parsed [
 	if a.err != nil {
 		return nil, a.err
 	}
-	wait, cancel := context.WithTimeout(ctx, v.addTimeout)
+	wait, cancel := v.patience(ctx)
 	defer cancel()
 	if err := v.firewall.opened(wait, rec); err != nil {
 		return nil, err

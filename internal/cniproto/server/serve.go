@@ -77,6 +77,9 @@ func (s *server) post(ctx context.Context, cancel context.CancelFunc, conn net.C
 		cancel()
 	}()
 	result, err := s.serve(ctx, request)
+	if errors.Is(err, ErrResend) {
+		return
+	}
 	answer(conn, result, err, request)
 }
 
@@ -140,8 +143,11 @@ func timeLeft(r cniproto.Request) time.Duration {
 
 // code is the CNI error code of an outcome, 0 for success.
 func code(err error) int {
-	if err == nil {
+	switch {
+	case err == nil:
 		return 0
+	case errors.Is(err, ErrResend):
+		return cniproto.CodeTryAgainLater
 	}
 	return cniproto.AsError(err).Code
 }

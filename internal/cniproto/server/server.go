@@ -19,12 +19,20 @@ import (
 const (
 	// readTimeout bounds how long a request may take to arrive.
 	readTimeout = 5 * time.Second
+	// leaveAfter is how long after the stop requests are expected to be served
+	// as always; those that take longer wait for others.
+	leaveAfter = time.Second
 	// stopTimeout bounds how long requests that are being served may take when
 	// the daemon is told to stop; Kubernetes kills it after 30 seconds.
 	stopTimeout = 25 * time.Second
 	// levelCall is the log level of each call.
 	levelCall = 2
 )
+
+// ErrResend is what a Handler returns for a request that it has not carried out, or
+// has undone, and that the plugin is to send to the next daemon: its connection is
+// closed without an answer. It counts as one of CodeTryAgainLater.
+var ErrResend = errors.New("the daemon ends, the next one is to be asked")
 
 // Handler serves requests.
 type Handler interface {
@@ -41,6 +49,10 @@ type Config struct {
 	Metrics prometheus.Registerer
 	// UID is the user whose processes are served, root if it is not set.
 	UID uint32
+	// Leave is called a second after the stop when requests are still being served.
+	// The handler is then to end those that only wait for others, with ErrResend:
+	// until they have ended there is no next daemon. nil calls nothing.
+	Leave func()
 }
 
 // Serve serves the listener until ctx ends. Then those who wait in its queue are
@@ -52,15 +64,20 @@ func Serve(ctx context.Context, l net.Listener, h Handler, c Config) error {
 	if err != nil {
 		return errors.Join(fmt.Errorf("register metrics: %w", err), l.Close())
 	}
-	s := &server{handler: h, uid: c.UID, metrics: m, readTimeout: readTimeout, stopTimeout: stopTimeout}
+	s := &server{
+		handler: h, uid: c.UID, metrics: m, leave: c.Leave,
+		readTimeout: readTimeout, leaveAfter: leaveAfter, stopTimeout: stopTimeout,
+	}
 	return s.run(ctx, l)
 }
 
 type server struct {
-	handler                  Handler
-	uid                      uint32
-	metrics                  *metrics
-	readTimeout, stopTimeout time.Duration
+	handler Handler
+	uid     uint32
+	metrics *metrics
+	leave   func() // or nil
+
+	readTimeout, leaveAfter, stopTimeout time.Duration
 }
 
 func (s *server) run(ctx context.Context, l net.Listener) error {
@@ -82,6 +99,9 @@ func (s *server) run(ctx context.Context, l net.Listener) error {
 	}()
 	patience, giveUp := context.WithTimeout(serving, s.stopTimeout)
 	defer giveUp()
+	if s.leave != nil { // nobody comes back to this daemon: it does not listen any more
+		defer time.AfterFunc(s.leaveAfter, s.leave).Stop()
+	}
 	select {
 	case <-finished:
 		return nil

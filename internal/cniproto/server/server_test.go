@@ -62,7 +62,7 @@ func startAt(t *testing.T, socket string, h Handler, change func(*server)) runni
 	if err != nil {
 		t.Fatal(err)
 	}
-	s := &server{handler: h, uid: uint32(os.Getuid()), metrics: m, readTimeout: readTimeout, stopTimeout: stopTimeout}
+	s := &server{handler: h, uid: uint32(os.Getuid()), metrics: m, readTimeout: readTimeout, leaveAfter: leaveAfter, stopTimeout: stopTimeout}
 	if change != nil {
 		change(s)
 	}
@@ -504,6 +504,29 @@ func TestServerStop(t *testing.T) {
 		if err := <-s.ended; err != nil {
 			t.Errorf("stopped with %v", err)
 		}
+	})
+	// So that one request that waits for others does not keep the next daemon, and
+	// everybody else, waiting.
+	t.Run("ended by Leave", func(t *testing.T) {
+		begun := make(chan struct{})
+		left := make(chan struct{})
+		s := start(t, handlerFunc(func(context.Context, cniproto.Request) ([]byte, error) {
+			close(begun)
+			<-left
+			return nil, fmt.Errorf("ADD ended while it waited: %w", ErrResend)
+		}), func(s *server) { s.leave, s.leaveAfter = func() { close(left) }, time.Millisecond })
+		var wg sync.WaitGroup
+		wg.Go(func() {
+			if body, err := s.do(add("a")); !errors.Is(err, cniproto.ErrLost) {
+				t.Errorf("answer %q, %v", body, err)
+			}
+		})
+		<-begun
+		s.stop()
+		if err := <-s.ended; err != nil {
+			t.Errorf("stopped with %v", err)
+		}
+		wg.Wait()
 	})
 	t.Run("bounded", func(t *testing.T) {
 		begun = make(chan struct{})
