@@ -317,4 +317,3 @@ func write(t *testing.T, path, text string) {
 		t.Fatal(err)
 	}
 }
-
