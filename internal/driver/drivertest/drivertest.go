@@ -8,7 +8,6 @@ import (
 	"fmt"
 	"sync"
 	"testing"
-	"time"
 
 	"github.com/google/go-cmp/cmp"
 	"k8s.io/apimachinery/pkg/types"
@@ -27,6 +26,9 @@ type Backend struct {
 	// Recover makes what was released available again, as by letting time
 	// pass.
 	Recover func()
+	// Interrupt makes the backend call do, once, during the next write of a
+	// driver: before it has done it, or after, when the driver does not know yet.
+	Interrupt func(after bool, do func())
 }
 
 // Run runs the suite.
@@ -45,7 +47,8 @@ func Run(t *testing.T, fresh func(t *testing.T) Backend) {
 		{"Release never takes from another", testReleaseForeign},
 		{"an exhausted network says so, and recovers", testExhausted},
 		{"List has each interface once", testList},
-		{"a context that has ended leaves nothing lost", testCancelled},
+		{"a context that ends before a write leaves nothing lost", func(t *testing.T, b Backend) { testCancelled(t, b, false) }},
+		{"a context that ends after a write leaves nothing lost", func(t *testing.T, b Backend) { testCancelled(t, b, true) }},
 	}
 	for _, tc := range cases {
 		t.Run(tc.name, func(t *testing.T) { tc.run(t, fresh(t)) })
@@ -257,17 +260,31 @@ func testList(t *testing.T, b Backend) {
 	}
 }
 
-func testCancelled(t *testing.T, b Backend) {
+// testCancelled ends the context of an Ensure while its write is under way. Its
+// answer is what it likes; the owner has one interface after the next.
+func testCancelled(t *testing.T, b Backend, after bool) {
 	d := b.Start(t)
-	ctx, cancel := context.WithTimeout(t.Context(), time.Nanosecond)
+	ensure(t, d, 0) // what a backend makes for the first owner only is there
+	ctx, cancel := context.WithCancel(t.Context())
 	defer cancel()
-	<-ctx.Done()
-	if _, err := d.Ensure(ctx, Request(1)); err == nil {
-		t.Log("the driver was faster than a context that has ended: allowed")
+	b.Interrupt(after, cancel)
+	first, err := d.Ensure(ctx, Request(1))
+	if ctx.Err() == nil {
+		t.Fatal("Ensure made no write")
 	}
-	ref := ensure(t, d, 1)
-	release(t, d, ref)
-	if all := held(t, d); len(all) != 0 {
-		t.Errorf("still held: %v", all)
+	ref := ensure(t, d, 1) // it knows what is still on its way
+	next := b.Start(t)
+	if diff := cmp.Diff(ref, ensure(t, next, 1)); diff != "" {
+		t.Errorf("the next process has another interface (-this +next):\n%s", diff)
+	}
+	if diff := cmp.Diff(ref.Interface, first.Interface); err == nil && diff != "" {
+		t.Errorf("it had answered otherwise (-now +answered):\n%s", diff)
+	}
+	if n := len(held(t, b.Start(t))); n != 2 {
+		t.Errorf("%d interfaces held, want 2", n)
+	}
+	release(t, next, ref)
+	if _, ok := held(t, b.Start(t))["pod-1/eth0"]; ok {
+		t.Error("still held after the release")
 	}
 }

@@ -28,6 +28,8 @@ type Memory struct {
 	fail   func(method string, o driver.Owner) error
 	pool   func(o driver.Owner) string
 	calls  map[string]int
+	// before and after the next write are called once.
+	before, after func()
 }
 
 type memoryKey struct {
@@ -54,6 +56,32 @@ func (m *Memory) FailWith(f func(method string, o driver.Owner) error) {
 	m.mu.Lock()
 	defer m.mu.Unlock()
 	m.fail = f
+}
+
+// Interrupt makes the next Ensure that takes something call do, once, before or
+// after it has taken it.
+func (m *Memory) Interrupt(after bool, do func()) {
+	m.mu.Lock()
+	defer m.mu.Unlock()
+	if after {
+		m.after = do
+	} else {
+		m.before = do
+	}
+}
+
+// interrupted calls one of them and says whether the call is to end. The lock is
+// held.
+func (m *Memory) interrupted(ctx context.Context, do *func()) error {
+	if *do == nil {
+		return nil
+	}
+	(*do)()
+	*do = nil
+	if err := ctx.Err(); err != nil {
+		return fmt.Errorf("%w: %w", driver.ErrUnavailable, err)
+	}
+	return nil
 }
 
 // PoolBy says which pool an interface is from; without it, none.
@@ -119,6 +147,9 @@ func (m *Memory) Ensure(ctx context.Context, r driver.Request) (driver.Attachmen
 	if slot < 0 {
 		return driver.Attachment{}, fmt.Errorf("%w: %d of %d taken", driver.ErrExhausted, m.capacity, m.capacity)
 	}
+	if err := m.interrupted(ctx, &m.before); err != nil {
+		return driver.Attachment{}, err
+	}
 	m.slots[slot] = true
 	iface := v1alpha1.Interface{
 		Name:          r.Interface,
@@ -134,6 +165,9 @@ func (m *Memory) Ensure(ctx context.Context, r driver.Request) (driver.Attachmen
 		iface.Binding = v1alpha1.Binding{AddressOnly: &v1alpha1.AddressOnlyBinding{}}
 	}
 	m.held[key] = driver.Ref{Owner: r.Owner, Interface: iface}
+	if err := m.interrupted(ctx, &m.after); err != nil {
+		return driver.Attachment{}, err
+	}
 	return driver.Attachment{Interface: iface, Active: m.active}, nil
 }
 

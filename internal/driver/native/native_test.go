@@ -3,6 +3,7 @@ package native
 import (
 	"context"
 	"strings"
+	"sync"
 	"testing"
 	"time"
 
@@ -27,11 +28,13 @@ func onAPI(spec v1alpha1.IPPoolSpec, capacity int) func(t *testing.T) drivertest
 		pool.Spec.Domain = c.Namespace
 		var ahead time.Duration
 		t.Cleanup(func() { removeBlocks(t, c) })
+		api := &interruptible{Client: c.Client}
 		return drivertest.Backend{
-			Capacity: capacity,
-			Recover:  func() { ahead += time.Hour },
+			Capacity:  capacity,
+			Recover:   func() { ahead += time.Hour },
+			Interrupt: api.interrupt,
 			Start: func(t *testing.T) driver.Driver {
-				s := block.New(block.Kube{Writer: c.Client, Live: c.Client}, block.Config{
+				s := block.New(block.Kube{Writer: api, Live: c.Client}, block.Config{
 					Now:        func() time.Time { return time.Now().Add(ahead) },
 					FreeLinger: -1,
 				})
@@ -53,6 +56,44 @@ func onAPI(spec v1alpha1.IPPoolSpec, capacity int) func(t *testing.T) drivertest
 			},
 		}
 	}
+}
+
+// interruptible calls a function once, before or after the next write.
+type interruptible struct {
+	client.Client
+	mu            sync.Mutex
+	before, after func()
+}
+
+func (i *interruptible) interrupt(after bool, do func()) {
+	i.mu.Lock()
+	defer i.mu.Unlock()
+	if after {
+		i.after = do
+	} else {
+		i.before = do
+	}
+}
+
+func (i *interruptible) call(do *func()) {
+	i.mu.Lock()
+	defer i.mu.Unlock()
+	if *do != nil {
+		(*do)()
+		*do = nil
+	}
+}
+
+func (i *interruptible) Create(ctx context.Context, o client.Object, opts ...client.CreateOption) error {
+	i.call(&i.before)
+	defer i.call(&i.after)
+	return i.Client.Create(ctx, o, opts...)
+}
+
+func (i *interruptible) Update(ctx context.Context, o client.Object, opts ...client.UpdateOption) error {
+	i.call(&i.before)
+	defer i.call(&i.after)
+	return i.Client.Update(ctx, o, opts...)
 }
 
 func blocksOf(t *testing.T, c *cluster.Cluster) []v1alpha1.IPBlock {
