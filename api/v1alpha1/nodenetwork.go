@@ -8,6 +8,9 @@ import (
 // routes to every other node's blocks are in place.
 const ConditionRouted = "Routed"
 
+// DefaultNetworkOther is a default network that is not Fairlead's.
+const DefaultNetworkOther = "Other"
+
 // NodeNetworkSpec is written by the controller.
 type NodeNetworkSpec struct {
 	// Blocks are the CIDRs routed to this node, sorted.
@@ -17,6 +20,13 @@ type NodeNetworkSpec struct {
 	// +kubebuilder:validation:items:MaxLength=49
 	// +kubebuilder:validation:XValidation:rule="self.all(c, isCIDR(c))",message="each block must be in CIDR form"
 	Blocks []string `json:"blocks,omitempty"`
+
+	// DefaultNetwork is "Other" when the default network of the node's pods is
+	// another plugin's: only pods that ask for further networks have a
+	// PodAttachment. Empty when every pod has one.
+	// +optional
+	// +kubebuilder:validation:Enum="";Other
+	DefaultNetwork string `json:"defaultNetwork,omitempty"`
 }
 
 // NodeNetworkStatus is written by the node.

@@ -103,7 +103,7 @@ func newController(ctx context.Context, cfg config.Controller) (*parts, error) {
 		(&native.PoolStatus{Client: mgr.GetClient(), Pools: pools, Store: store, Gauges: own, Synced: fed}).SetupWithManager(mgr),
 		(&native.Reservations{Client: mgr.GetClient(), Pools: pools, Store: store, Synced: fed}).SetupWithManager(mgr),
 		claims.SetupWithManager(mgr),
-		(&native.Nodes{Client: mgr.GetClient(), Store: store, Served: served}).SetupWithManager(ctx, mgr),
+		(&native.Nodes{Client: mgr.GetClient(), Store: store, Served: served, DefaultNetwork: whoseDefault(cfg)}).SetupWithManager(ctx, mgr),
 		mgr.Add(collector),
 		further.addTo(mgr),
 		mgr.Add(newServer(cfg, watches, fed)),
@@ -125,6 +125,14 @@ func newServer(cfg config.Controller, watches *watchHealth, fed func() bool) *ru
 			return nil
 		}},
 	}
+}
+
+// whoseDefault is what NodeNetworks say of the default network.
+func whoseDefault(cfg config.Controller) string {
+	if defaultDriver(cfg) == "" {
+		return v1alpha1.DefaultNetworkOther
+	}
+	return ""
 }
 
 // defaultDriver is empty when the default network is not ours.

@@ -1,11 +1,15 @@
 package main
 
 import (
+	"bytes"
+	"context"
+	"fmt"
 	"os"
 	"strings"
 	"testing"
 
 	"fairlead.dev/fairlead/api/v1alpha1"
+	"fairlead.dev/fairlead/internal/cli"
 )
 
 // The default network is another plugin's with addresses of ours; then it is
@@ -57,6 +61,24 @@ func (w *crew) defaultByBridge(t *testing.T) {
 	w.wantTaken(t)
 }
 
+// needsNothing: the command does not wait for a network that is not Fairlead's.
+func (w *crew) needsNothing(t *testing.T, p *labPod) {
+	t.Helper()
+	got := "nothing"
+	w.cluster.Eventually(t, "the command to say that the pod needs nothing", func(ctx context.Context) error {
+		var out bytes.Buffer
+		program := cli.New("fairlead", &out, &out) //nolint:contextcheck // its commands get the context from Run
+		program.Run(ctx, []string{"explain", "pod", w.cluster.Namespace + "/" + p.name, "--kubeconfig", w.cluster.Kubeconfig})
+		if ctx.Err() == nil {
+			got = out.String()
+		}
+		if !strings.Contains(got, "waits for nothing: no network of it is Fairlead's") {
+			return fmt.Errorf("it says:\n%s", got)
+		}
+		return nil
+	})
+}
+
 func (w *crew) noDefault(t *testing.T) {
 	n, net1 := w.nodes[0], delegate{network: "blue", ifName: "net1"}
 	plain := n.pod(t, "plain")
@@ -67,6 +89,7 @@ func (w *crew) noDefault(t *testing.T) {
 	if len(record) != 1 {
 		t.Errorf("interfaces %+v", record)
 	}
+	w.needsNothing(t, plain)
 	w.deletePod(t, p)
 	w.deletePod(t, plain)
 	w.del(t, n, p, net1)

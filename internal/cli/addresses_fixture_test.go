@@ -142,6 +142,8 @@ func stories() map[string]snapshot {
 	refused.events = append(refused.events, warningAbout(at(), "NetworkExhausted", "no network yet: pool default: usable=4 free=0 allocated=4 cooling=0 held=0 reserved=0", 20*time.Second))
 	unrouted := without(at(), notPlugged)
 	unrouted.nodes = []v1alpha1.NodeNetwork{nodeOf("node-1", notRouted)}
+	otherPlugin := without(at())
+	otherDefaults(&otherPlugin)
 	successor := without(at())
 	former := recordOf(podOf("cart-0", "node-2", func(p *corev1.Pod) { p.UID = "1111aaaa-cart-0" }), "10.244.21.130/32", deleted(7*time.Minute))
 	successor.attachments = append(successor.attachments, former)
@@ -152,6 +154,7 @@ func stories() map[string]snapshot {
 		"hostnetwork":  without(at(func(p *corev1.Pod) { p.Spec.HostNetwork = true })),
 		"notserved":    without(podOf("cart-0", "node-9")),
 		"norecord":     without(at()),
+		"otherplugin":  otherPlugin,
 		"refused":      refused,
 		"deletednone":  without(at(deleting)),
 		"unrouted":     unrouted,

@@ -122,6 +122,9 @@ func (s *story) told(snap snapshot) string {
 		s.add(markNotNeeded, "network", nil, "the pod has finished: phase %s", s.pod.Status.Phase)
 		return "it has finished, and its addresses are given back"
 	}
+	if s.record == nil && s.notOurs(snap) {
+		return "no network of it is Fairlead's"
+	}
 	if s.record == nil {
 		if s.served(snap) {
 			s.notRecorded(snap)
@@ -182,6 +185,16 @@ func (s *story) served(snap snapshot) bool {
 		return true
 	}
 	s.add(markDone, "node", v.CreatedAt, "%s is served, and its routes are in place", node)
+	return true
+}
+
+// notOurs says so when the pod has no network of Fairlead's.
+func (s *story) notOurs(snap snapshot) bool {
+	k := slices.IndexFunc(snap.nodes, func(n v1alpha1.NodeNetwork) bool { return n.Name == s.pod.Spec.NodeName })
+	if k < 0 || s.pod.DeletionTimestamp != nil || !snap.notOurs(s.pod, &snap.nodes[k]) {
+		return false
+	}
+	s.add(markNotNeeded, "network", nil, "the default network is another plugin's, and the pod asks for no further network of Fairlead's")
 	return true
 }
 

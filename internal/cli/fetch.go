@@ -3,6 +3,7 @@ package cli
 import (
 	"cmp"
 	"context"
+	"slices"
 	"sync"
 	"time"
 
@@ -11,6 +12,7 @@ import (
 	eventsv1 "k8s.io/api/events/v1"
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
 	"k8s.io/apimachinery/pkg/fields"
+	"k8s.io/apimachinery/pkg/types"
 	"sigs.k8s.io/controller-runtime/pkg/client"
 
 	"fairlead.dev/fairlead/api/v1alpha1"
@@ -29,6 +31,8 @@ type snapshot struct {
 	pods        []corev1.Pod // scheduled and not finished, unless all were wanted
 	attachments []v1alpha1.PodAttachment
 	events      []eventsv1.Event // the controller's warnings
+	// foreign NetworkAttachmentDefinitions have addresses that others give.
+	foreign map[types.NamespacedName]bool
 
 	blocks       []v1alpha1.IPBlock
 	reservations []v1alpha1.IPReservation
@@ -79,7 +83,12 @@ func (c *connection) snapshot(ctx context.Context, w wanted) (snapshot, error) {
 	if err := cmp.Or(errs...); err != nil {
 		return snapshot{}, err
 	}
-	if here, _ := withoutRecord(r.snap); len(here) > 0 {
+	if w.pods && slices.ContainsFunc(r.snap.nodes, func(n v1alpha1.NodeNetwork) bool { return otherDefault(&n) }) {
+		if err := r.readForeign(ctx); err != nil {
+			return snapshot{}, err
+		}
+	}
+	if without := withoutRecord(r.snap); len(without.here) > 0 {
 		if err := r.readEvents(ctx, w.namespace); err != nil {
 			return snapshot{}, err
 		}

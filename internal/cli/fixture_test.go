@@ -151,6 +151,26 @@ func notRouted(n *v1alpha1.NodeNetwork) {
 	}}
 }
 
+// others is a quiet cluster whose default network is another plugin's.
+func others() snapshot {
+	snap := quiet()
+	otherDefaults(&snap)
+	snap.pods = append(snap.pods, podOf("plain-0", "node-1"), podOf("plain-1", "node-2"))
+	return snap
+}
+
+// otherDefaults makes the default network another plugin's.
+func otherDefaults(s *snapshot) {
+	for i := range s.nodes {
+		s.nodes[i].Spec.DefaultNetwork = v1alpha1.DefaultNetworkOther
+	}
+	s.foreign = map[types.NamespacedName]bool{{Namespace: "shop", Name: "storage"}: true}
+}
+
+func onNetworks(names string) func(*corev1.Pod) {
+	return func(p *corev1.Pod) { p.Annotations = map[string]string{pod.AnnotationNetworks: names} }
+}
+
 func silent(n *v1alpha1.NodeNetwork) { n.Status = v1alpha1.NodeNetworkStatus{} }
 
 func perNode(p *v1alpha1.IPPool) { p.Spec.Placement = v1alpha1.PlacementPerNode }

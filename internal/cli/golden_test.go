@@ -46,6 +46,7 @@ func outputs(t *testing.T) map[string]string {
 	out := map[string]string{
 		"status.txt":          render(outputTable, nil, statusOf(wellStatus)),
 		"status-trouble.txt":  render(outputTable, nil, statusOf(illStatus)),
+		"status-other.txt":    render(outputTable, nil, statusOf(buildStatus(others()))),
 		"status-empty.txt":    render(outputTable, nil, statusOf(empty)),
 		"status-trouble.json": render(outputJSON, illStatus, nil),
 		"status-empty.json":   render(outputJSON, empty, nil),

@@ -96,8 +96,7 @@ func buildPods(snap snapshot) []podView {
 		out = append(out, recordedPod(a, byID[identity{a.Namespace, a.Spec.PodUID}]))
 	}
 	warnings := latestWarnings(snap.events)
-	here, _ := withoutRecord(snap)
-	for _, p := range here {
+	for _, p := range withoutRecord(snap).here {
 		out = append(out, podWithoutRecord(p, warnings[p.UID]))
 	}
 	slices.SortFunc(out, func(a, b podView) int {
@@ -106,29 +105,39 @@ func buildPods(snap snapshot) []podView {
 	return out
 }
 
-// withoutRecord are the pods that want a network and have no record: those on
-// nodes that Fairlead serves, and those elsewhere. The controller writes a
-// NodeNetwork for each node that it serves.
-func withoutRecord(snap snapshot) (here, elsewhere []*corev1.Pod) {
-	served := map[string]bool{}
+// unrecorded are pods that want a network and have no record.
+type unrecorded struct {
+	here      []*corev1.Pod // on nodes that Fairlead serves
+	elsewhere []*corev1.Pod
+	notOurs   []*corev1.Pod // need none: no network of theirs is Fairlead's
+}
+
+// withoutRecord goes by the NodeNetworks: the controller writes one for each
+// node that it serves.
+func withoutRecord(snap snapshot) unrecorded {
+	served := map[string]*v1alpha1.NodeNetwork{}
 	for i := range snap.nodes {
-		served[snap.nodes[i].Name] = true
+		served[snap.nodes[i].Name] = &snap.nodes[i]
 	}
+	var out unrecorded
 	recorded := map[identity]bool{}
 	for i := range snap.attachments {
 		recorded[identity{snap.attachments[i].Namespace, snap.attachments[i].Spec.PodUID}] = true
 	}
 	for i := range snap.pods {
 		p := &snap.pods[i]
+		node := served[p.Spec.NodeName]
 		switch {
 		case !pod.Wants(p) || recorded[identity{p.Namespace, pod.UID(p)}]:
-		case served[p.Spec.NodeName]:
-			here = append(here, p)
+		case node == nil:
+			out.elsewhere = append(out.elsewhere, p)
+		case snap.notOurs(p, node):
+			out.notOurs = append(out.notOurs, p)
 		default:
-			elsewhere = append(elsewhere, p)
+			out.here = append(out.here, p)
 		}
 	}
-	return here, elsewhere
+	return out
 }
 
 // recordedPod shows a record; p is its pod, or nil.

@@ -112,7 +112,7 @@ func TestPodsWithoutRecord(t *testing.T) {
 			if diff := cmp.Diff(tt.want, got); diff != "" {
 				t.Error(diff)
 			}
-			if _, elsewhere := withoutRecord(snap); len(elsewhere) != tt.elsewhere {
+			if elsewhere := withoutRecord(snap).elsewhere; len(elsewhere) != tt.elsewhere {
 				t.Errorf("%d pods on nodes that are not served, want %d", len(elsewhere), tt.elsewhere)
 			}
 		})

@@ -82,6 +82,9 @@ type podCounts struct {
 	None      int `json:"none"`
 	// NotServed pods are on nodes that Fairlead does not serve.
 	NotServed int `json:"notServed"`
+	// NotOurs pods have no network of Fairlead's: the default network is
+	// another plugin's, and they ask for no further one.
+	NotOurs int `json:"notOurs"`
 }
 
 func buildStatus(snap snapshot) statusView {
@@ -92,8 +95,8 @@ func buildStatus(snap snapshot) statusView {
 		Pools:      buildPools(snap.pools),
 		Pods:       countPods(pods),
 	}
-	_, elsewhere := withoutRecord(snap)
-	v.Pods.NotServed = len(elsewhere)
+	without := withoutRecord(snap)
+	v.Pods.NotServed, v.Pods.NotOurs = len(without.elsewhere), len(without.notOurs)
 	v.Attention = list(slices.Concat(
 		controllerAttention(v.Controller, snap.now),
 		nodesAttention(v.Nodes, snap.now),
@@ -201,6 +204,9 @@ func statusText(v statusView, now time.Time) string {
 		v.Pods.Attached, v.Pods.Waiting, v.Pods.Releasing, v.Pods.Failing, v.Pods.None)
 	if v.Pods.NotServed > 0 {
 		fmt.Fprintf(&b, "%s on nodes that Fairlead does not serve\n", plural(v.Pods.NotServed, "pod"))
+	}
+	if v.Pods.NotOurs > 0 {
+		fmt.Fprintf(&b, "%s without a network of Fairlead's: the default network is another plugin's\n", plural(v.Pods.NotOurs, "pod"))
 	}
 	if v.OK {
 		b.WriteString("\nOK: nothing needs attention\n")

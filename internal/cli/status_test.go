@@ -52,6 +52,19 @@ func TestAttention(t *testing.T) {
 			s.events = []eventsv1.Event{warningAbout(p, "NetworkExhausted", "none left", 0)}
 		}, []string{"1 pod without a PodAttachment (shop/new: NetworkExhausted: none left)"}},
 		{"pod elsewhere", func(s *snapshot) { addPod(s, podOf("old", "node-9")) }, []string{}},
+		{"pod on another plugin's default network", func(s *snapshot) {
+			otherDefaults(s)
+			addPod(s, podOf("plain", "node-1"))
+			addPod(s, podOf("foreign", "node-1", onNetworks("storage")))
+		}, []string{}},
+		{"pod with a further network, forgotten", func(s *snapshot) {
+			otherDefaults(s)
+			addPod(s, podOf("further", "node-1", onNetworks("storage,blue")))
+		}, []string{"1 pod without a PodAttachment (shop/further: NoRecord)"}},
+		{"pod with an annotation that cannot be read", func(s *snapshot) {
+			otherDefaults(s)
+			addPod(s, podOf("further", "node-1", onNetworks("a/b/c")))
+		}, []string{"1 pod without a PodAttachment (shop/further: NoRecord)"}},
 		{"just written", func(s *snapshot) { addRecord(s, notPlugged, writtenAgo(time.Second)) }, []string{}},
 		{"waits for long", func(s *snapshot) { addRecord(s, notPlugged) }, []string{"1 pod waiting for over 60s (shop/cart-2: NotPlugged)"}},
 		{"just deleted", func(s *snapshot) { addRecord(s, deleted(time.Second)) }, []string{}},

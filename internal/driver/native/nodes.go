@@ -33,6 +33,9 @@ type Nodes struct {
 	Store  *block.Store
 	// Served nodes.
 	Served labels.Selector
+	// DefaultNetwork is what NodeNetworks say of it: DefaultNetworkOther, or
+	// empty.
+	DefaultNetwork string
 }
 
 // blockNodeIndex finds the blocks that are routed to a node, in the cache.
@@ -87,13 +90,13 @@ func (r *Nodes) Reconcile(ctx context.Context, req ctrl.Request) (ctrl.Result, e
 	} else if err != nil {
 		return ctrl.Result{}, err
 	}
-	if slices.Equal(have.Spec.Blocks, blocks) {
+	if slices.Equal(have.Spec.Blocks, blocks) && have.Spec.DefaultNetwork == r.DefaultNetwork {
 		return ctrl.Result{}, nil
 	}
 	after := have.DeepCopy()
-	after.Spec.Blocks = blocks
+	after.Spec.Blocks, after.Spec.DefaultNetwork = blocks, r.DefaultNetwork
 	if err := r.Client.Patch(ctx, after, client.MergeFrom(have)); err != nil {
-		return ctrl.Result{}, fmt.Errorf("write blocks of NodeNetwork %s: %w", node.Name, err)
+		return ctrl.Result{}, fmt.Errorf("write spec of NodeNetwork %s: %w", node.Name, err)
 	}
 	return ctrl.Result{}, nil
 }
@@ -130,7 +133,7 @@ func (r *Nodes) create(ctx context.Context, node *corev1.Node, blocks []string) 
 				Controller: new(true),
 			}},
 		},
-		Spec: v1alpha1.NodeNetworkSpec{Blocks: blocks},
+		Spec: v1alpha1.NodeNetworkSpec{Blocks: blocks, DefaultNetwork: r.DefaultNetwork},
 	})
 	if err != nil && !apierrors.IsAlreadyExists(err) {
 		return fmt.Errorf("create NodeNetwork %s: %w", node.Name, err)

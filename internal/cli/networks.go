@@ -1,0 +1,68 @@
+package cli
+
+import (
+	"context"
+
+	corev1 "k8s.io/api/core/v1"
+	apierrors "k8s.io/apimachinery/pkg/api/errors"
+	"k8s.io/apimachinery/pkg/apis/meta/v1/unstructured"
+	"k8s.io/apimachinery/pkg/runtime/schema"
+	"k8s.io/apimachinery/pkg/types"
+
+	"fairlead.dev/fairlead/api/v1alpha1"
+	"fairlead.dev/fairlead/internal/nad"
+	"fairlead.dev/fairlead/internal/pod"
+)
+
+// definitions is the kind of lists of NetworkAttachmentDefinitions.
+var definitions = schema.GroupVersionKind{Group: "k8s.cni.cncf.io", Version: "v1", Kind: "NetworkAttachmentDefinitionList"}
+
+// otherDefault says whether the default network of a node's pods is another
+// plugin's.
+func otherDefault(n *v1alpha1.NodeNetwork) bool {
+	return n.Spec.DefaultNetwork == v1alpha1.DefaultNetworkOther
+}
+
+// asksFurther says whether a pod asks for a further network whose addresses are
+// Fairlead's to give. What cannot be read counts as one: the controller refuses
+// it, and says so.
+func (s *snapshot) asksFurther(p *corev1.Pod) bool {
+	selected, err := pod.Networks(p)
+	if err != nil {
+		return true
+	}
+	for _, n := range selected {
+		if !s.foreign[types.NamespacedName{Namespace: n.Namespace, Name: n.Name}] {
+			return true
+		}
+	}
+	return false
+}
+
+// notOurs says whether a pod on a node has no network of Fairlead's.
+func (s *snapshot) notOurs(p *corev1.Pod, n *v1alpha1.NodeNetwork) bool {
+	return otherDefault(n) && !s.asksFurther(p)
+}
+
+// readForeign reads which NetworkAttachmentDefinitions have addresses that are
+// not Fairlead's to give. Whoever may not read them is shown pods that ask for
+// them as if they were.
+func (r *reader) readForeign(ctx context.Context) error {
+	list := &unstructured.UnstructuredList{}
+	list.SetGroupVersionKind(definitions)
+	err := r.api.List(ctx, list)
+	if err != nil && !missing(err) && !apierrors.IsForbidden(err) {
+		return explain(err, r.server, "network-attachment-definitions.k8s.cni.cncf.io")
+	}
+	r.snap.foreign = map[types.NamespacedName]bool{}
+	for i := range list.Items {
+		text, _, err := unstructured.NestedString(list.Items[i].Object, "spec", "config")
+		if err != nil {
+			continue
+		}
+		if n, err := nad.Parse(text, nil); err == nil && !n.Served() {
+			r.snap.foreign[types.NamespacedName{Namespace: list.Items[i].GetNamespace(), Name: list.Items[i].GetName()}] = true
+		}
+	}
+	return nil
+}
