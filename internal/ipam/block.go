@@ -323,11 +323,12 @@ func (b *Block) Keep(h Holder, a netip.Addr, claim string) error {
 	return nil
 }
 
-// Unhold ends the holding of an address for a claim: it cools down. It returns
-// false, and changes nothing, when it is not held for this claim.
-func (b *Block) Unhold(claim string, a netip.Addr, now time.Time) bool {
+// Unhold ends the holding of an address for a claim that began at a time: it
+// cools down. It returns false, and changes nothing, when it is not held for
+// this claim, or since another time: a pod has had it meanwhile.
+func (b *Block) Unhold(claim string, a netip.Addr, since, now time.Time) bool {
 	ord, ok := b.ordinal(a)
-	if !ok || b.slots[ord].state != Held || b.slots[ord].claim != claim {
+	if !ok || b.slots[ord].state != Held || b.slots[ord].claim != claim || !b.slot(ord).Since.Equal(since) {
 		return false
 	}
 	b.change(ord, slot{state: Freed, at: ceilMillis(now), past: b.slots[ord].past})

@@ -80,7 +80,8 @@ func heldOperation(b *Block, p *Pool, w wish, kind int, now time.Time) error {
 		}
 		return err
 	case 2:
-		b.Unhold(w.claim, w.a, now)
+		s, _ := b.Slot(w.a)
+		b.Unhold(w.claim, w.a, s.Since, now)
 	default:
 		if s, ok := b.Slot(w.a); ok && s.State == Taken && !b.Free(s.Holder, w.a, now) {
 			return fmt.Errorf("%s cannot free %s", s.Holder, w.a)

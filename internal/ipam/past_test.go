@@ -57,7 +57,7 @@ func TestHistoryOutlivesTheNextHolder(t *testing.T) {
 	want = want[:maxHoldings-1]
 	check("taken for the claim")
 	b.Free(holder(3), a, at(7))
-	b.Unhold("ns/web-0", a, at(8))
+	b.Unhold("ns/web-0", a, at(7), at(8))
 	want = append([]Past{remembered(holder(3), at(6), at(7))}, want...)
 	check("no longer held")
 	if b.History(addr("10.0.0.8")) != nil || b.History(addr("10.9.9.9")) != nil {

@@ -57,17 +57,21 @@ func (r *Claims) SetupWithManager(mgr ctrl.Manager) error {
 	return ctrl.NewControllerManagedBy(mgr).
 		Named("claims").
 		For(&v1alpha1.IPClaim{}, builder.WithPredicates(predicate.GenerationChangedPredicate{})).
-		Watches(&v1alpha1.IPBlock{}, handler.Funcs{
-			CreateFunc: func(_ context.Context, e event.CreateEvent, q queue) { enqueueClaims(nil, e.Object, q) },
-			UpdateFunc: func(_ context.Context, e event.UpdateEvent, q queue) { enqueueClaims(e.ObjectOld, e.ObjectNew, q) },
-			DeleteFunc: func(_ context.Context, e event.DeleteEvent, q queue) { enqueueClaims(e.Object, nil, q) },
-		}).
+		Watches(&v1alpha1.IPBlock{}, r.BlockEvents()).
 		WithOptions(ctrlcontroller.Options{EnableWarmup: new(true)}).
 		Complete(r)
 }
 
-// enqueueClaims maps a change of a block to the claims whose slots it changed.
+// BlockEvents maps a change of a block to the claims whose slots it changed.
 // The delay gathers changes, and lets the store see them first.
+func (r *Claims) BlockEvents() handler.EventHandler {
+	return handler.Funcs{
+		CreateFunc: func(_ context.Context, e event.CreateEvent, q queue) { enqueueClaims(nil, e.Object, q) },
+		UpdateFunc: func(_ context.Context, e event.UpdateEvent, q queue) { enqueueClaims(e.ObjectOld, e.ObjectNew, q) },
+		DeleteFunc: func(_ context.Context, e event.DeleteEvent, q queue) { enqueueClaims(e.Object, nil, q) },
+	}
+}
+
 func enqueueClaims(before, after client.Object, q queue) {
 	slots := func(o client.Object) []string {
 		if o == nil {
@@ -148,7 +152,7 @@ func (r *Claims) Reconcile(ctx context.Context, req ctrl.Request) (ctrl.Result, 
 	now := time.Now()
 	s := settle(claim, has, now)
 	for _, l := range s.end {
-		if err := r.Store.Unhold(ctx, req.String(), l.Domain, l.Addr); err != nil {
+		if err := r.Store.Unhold(ctx, l); err != nil {
 			return ctrl.Result{}, fmt.Errorf("end the holding of %s: %w", l.Addr, err)
 		}
 	}
@@ -191,7 +195,7 @@ func (r *Claims) orphaned(ctx context.Context, key types.NamespacedName, has []b
 		if !apierrors.IsNotFound(err) {
 			return ctrl.Result{}, err
 		}
-		if err := r.Store.Unhold(ctx, key.String(), l.Domain, l.Addr); err != nil {
+		if err := r.Store.Unhold(ctx, l); err != nil {
 			return ctrl.Result{}, fmt.Errorf("end the holding of %s: %w", l.Addr, err)
 		}
 	}

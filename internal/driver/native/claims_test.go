@@ -116,6 +116,51 @@ func TestClaimsAndTheOrderOfPools(t *testing.T) {
 	}
 }
 
+// One claim, two pools: who asks for an address of the other pool waits for the
+// claim's last pod too.
+func TestClaimsAndRequestsInAnotherPool(t *testing.T) {
+	d := start(t, blocktest.NewAPI(), "a", "b")
+	d.cfg.Claims = written{store: d.store}
+	d.pool("a", v1alpha1.IPPoolSpec{Ranges: []string{"10.0.0.0/24"}})
+	d.pool("b", v1alpha1.IPPoolSpec{Ranges: []string{"10.0.1.0/24"}})
+	one, two := drivertest.Request(1), drivertest.Request(2)
+	one.Claim, two.Claim = "db", "db"
+	two.Addresses = []netip.Addr{netip.MustParseAddr("10.0.1.7")}
+	a, err := d.Ensure(t.Context(), one)
+	if err != nil {
+		t.Fatal(err)
+	}
+	d.refused(two, "Conflict", "default/db", one.PodName)
+	d.release(one, a)
+	if got, want := d.get(two), "b 10.0.1.7/24"; got != want {
+		t.Errorf("got %s, want %s", got, want)
+	}
+}
+
+// A pod that is given its address again, as after a crash, has it of the pool
+// whose claim it is kept for, and keeps it when the claim is changed meanwhile.
+func TestClaimedAddressFoundAgain(t *testing.T) {
+	d := start(t, blocktest.NewAPI(), "a", "b")
+	claims := written{d.store, map[string][]netip.Addr{}}
+	d.cfg.Claims = claims
+	d.pool("b", v1alpha1.IPPoolSpec{Ranges: []string{"10.0.0.0/25"}, Sticky: v1alpha1.StickyVirtualMachine})
+	r := drivertest.Request(1)
+	r.Sticky = map[v1alpha1.Sticky]string{v1alpha1.StickyVirtualMachine: "vm1"}
+	first, err := d.Ensure(t.Context(), r)
+	if err != nil {
+		t.Fatal(err)
+	}
+	d.pool("a", v1alpha1.IPPoolSpec{Ranges: []string{"10.0.0.0/24"}})
+	claims.asks[r.Namespace+"/vm1"] = []netip.Addr{netip.MustParseAddr("10.0.0.99")}
+	again, err := d.Ensure(t.Context(), r)
+	if err != nil {
+		t.Fatal(err)
+	}
+	if diff := cmp.Diff(first.Interface, again.Interface); diff != "" {
+		t.Errorf("the second time (-want +got):\n%s", diff)
+	}
+}
+
 func TestRequestedAddresses(t *testing.T) {
 	d := start(t, blocktest.NewAPI(), "a", "b")
 	v4, v6 := netip.MustParseAddr("10.0.1.7"), netip.MustParseAddr("fd00::7")

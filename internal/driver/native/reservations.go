@@ -12,6 +12,7 @@ import (
 	"sigs.k8s.io/controller-runtime/pkg/builder"
 	"sigs.k8s.io/controller-runtime/pkg/client"
 	ctrlcontroller "sigs.k8s.io/controller-runtime/pkg/controller"
+	"sigs.k8s.io/controller-runtime/pkg/handler"
 	"sigs.k8s.io/controller-runtime/pkg/predicate"
 
 	"fairlead.dev/fairlead/api/v1alpha1"
@@ -37,10 +38,14 @@ func (r *Reservations) SetupWithManager(mgr ctrl.Manager) error {
 	return ctrl.NewControllerManagedBy(mgr).
 		Named("reservations").
 		For(&v1alpha1.IPReservation{}, builder.WithPredicates(predicate.GenerationChangedPredicate{})).
-		Watches(&v1alpha1.IPBlock{}, later(r.ofBlock)).
+		Watches(&v1alpha1.IPBlock{}, r.BlockEvents()).
 		WithOptions(ctrlcontroller.Options{EnableWarmup: new(true)}).
 		Complete(r)
 }
+
+// BlockEvents maps a change of a block, a little later, to the reservations that
+// reach into it.
+func (r *Reservations) BlockEvents() handler.EventHandler { return later(r.ofBlock) }
 
 // ofBlock names the reservations that reach into a block.
 func (r *Reservations) ofBlock(o client.Object) []string {

@@ -3,7 +3,6 @@ package block
 import (
 	"context"
 	"fmt"
-	"net/netip"
 	"slices"
 
 	"fairlead.dev/fairlead/internal/ipam"
@@ -24,14 +23,14 @@ func (s *Store) Claimed(claim string) []Lease {
 	return out
 }
 
-// Unhold ends the holding of an address for a claim: it cools down. It returns
-// nil when the address is not held for the claim any more, once that is
-// written.
+// Unhold ends the holding of an address for a claim, as Claimed returned it: the
+// address cools down. It returns nil when that holding is over, once that is
+// written; one that began since is left alone.
 //
 // It fails with ErrUnavailable.
-func (s *Store) Unhold(ctx context.Context, claim, domain string, a netip.Addr) error {
+func (s *Store) Unhold(ctx context.Context, l Lease) error {
 	_, err := s.do(ctx, func(ctx context.Context, t *txn) ([]Lease, error) {
-		unlock, err := s.owners.lock(ctx, claimKey(claim))
+		unlock, err := s.owners.lock(ctx, claimKey(l.Claim))
 		if err != nil {
 			return nil, fmt.Errorf("%w: %w", ErrUnavailable, err)
 		}
@@ -41,12 +40,12 @@ func (s *Store) Unhold(ctx context.Context, claim, domain string, a netip.Addr) 
 			s.mu.Unlock()
 			return nil, ErrStopped
 		}
-		e := s.blocks[ipam.BlockName(domain, ipam.BlockOf(a))]
+		e := s.blocks[l.Block]
 		if e == nil {
 			s.mu.Unlock()
 			return nil, nil
 		}
-		o := &op{kind: opUnhold, claim: claim, addr: a, cancel: ctx.Done(), done: make(chan struct{})}
+		o := &op{kind: opUnhold, claim: l.Claim, addr: l.Addr, since: l.Since, cancel: ctx.Done(), done: make(chan struct{})}
 		t.enqueue(e, o)
 		s.mu.Unlock()
 		return nil, wait([]*op{o})
@@ -55,15 +54,18 @@ func (s *Store) Unhold(ctx context.Context, claim, domain string, a netip.Addr) 
 }
 
 // adoptClaim looks up what is the claim's of the family in the pool. While the
-// last holder has it, nobody else gets an address of the claim.
+// last holder has an address of the claim, in whichever pool, nobody else gets
+// one. What is held and the pool does not hand out any more, because somebody
+// has reserved it, is passed over: the claim gets another.
 func (s *Store) adoptClaim(p *ipam.Pool, w *want) error {
 	var has *Lease
 	for _, l := range s.claims[w.claim] {
 		switch {
-		case l.Domain != p.Domain() || ipam.FamilyOf(l.Addr) != w.family || !p.Covers(l.Addr):
+		case ipam.FamilyOf(l.Addr) != w.family || l.Holder.Same(w.holder):
 		case l.Holder != (ipam.Holder{}):
 			return fmt.Errorf("%w: claim %s: %s is still held by %s: its next holder gets it when it has been given back, and waits until then",
 				ErrConflict, w.claim, l.Addr, l.Holder)
+		case l.Domain != p.Domain() || !p.Allows(l.Addr):
 		case has == nil || l.Addr == w.addr || has.Addr != w.addr && l.Since.Before(has.Since):
 			has = &l
 		}

@@ -77,27 +77,58 @@ func TestUnhold(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		s := run(t, blocktest.NewAPI(), Config{})
 		p := shared(t, "10.0.0.1-10.0.0.2")
-		addr := netip.MustParseAddr(mustClaim(t, s.Store, p, holder(1))[0])
-		unhold := func(claim string, a netip.Addr) {
+		mustClaim(t, s.Store, p, holder(1))
+		unhold := func(l Lease) {
 			t.Helper()
-			if err := s.Unhold(t.Context(), claim, ipam.DefaultDomain, a); err != nil {
+			if err := s.Unhold(t.Context(), l); err != nil {
 				t.Fatal(err)
 			}
 		}
+		has := func() Lease { return s.Claimed(claim)[0] }
 		// A holder has it; then it is held for another claim; an unknown block.
-		unhold(claim, addr)
+		unhold(has())
 		if c := s.Counts(p); c.Allocated != 1 {
 			t.Fatalf("counts %v", c)
 		}
 		mustFree(t, s.Store, holder(1))
-		unhold("default/other", addr)
-		unhold(claim, netip.MustParseAddr("10.9.9.9"))
+		first := has()
+		other, unknown := first, first
+		other.Claim, unknown.Block = "default/other", "default.4-0a090900"
+		unhold(other)
+		unhold(unknown)
+		// It is the next holder's, and held again: the first holding is over.
+		advance(time.Second)
+		mustClaim(t, s.Store, p, holder(2))
+		mustFree(t, s.Store, holder(2))
+		unhold(first)
 		if c := s.Counts(p); c.Held != 1 {
 			t.Fatalf("counts %v", c)
 		}
-		unhold(claim, addr)
+		unhold(has())
 		if c := s.Counts(p); c.Held != 0 || c.Cooling != 1 || len(s.Claimed(claim)) != 0 {
 			t.Errorf("counts %v, claimed %v", c, s.Claimed(claim))
+		}
+	})
+}
+
+// TestClaimOfAReservedAddress: what is held when somebody reserves it goes to
+// nobody, and the claim's next holder gets another.
+func TestClaimOfAReservedAddress(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		s := run(t, blocktest.NewAPI(), Config{})
+		p := shared(t, "10.0.0.1-10.0.0.2")
+		first := mustClaim(t, s.Store, p, holder(1))[0]
+		mustFree(t, s.Store, holder(1))
+		r, err := ipam.ParseReservation(ipam.DefaultDomain, []string{first})
+		if err != nil {
+			t.Fatal(err)
+		}
+		without := p.Without([]*ipam.Reservation{r})
+		if next := mustClaim(t, s.Store, without, holder(2))[0]; next == first {
+			t.Errorf("the reserved address %s is handed out", first)
+		}
+		if _, err := s.Take(t.Context(), without, Request{Holder: holder(3), Claim: claim}); !errors.Is(err, ErrConflict) {
+			t.Errorf("a second holder of the claim: %v", err)
 		}
 	})
 }

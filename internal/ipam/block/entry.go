@@ -75,6 +75,8 @@ type op struct {
 	addr netip.Addr
 	// claim of a take, or whose holding ends; empty for none.
 	claim string
+	// since is when the holding began that ends.
+	since time.Time
 	// cancel drops the operation while it is not being written.
 	cancel <-chan struct{}
 	// due is when the operation has waited long enough; zero is at once.
@@ -290,7 +292,7 @@ func (e *entry) apply(o *op, now time.Time) error {
 	case opFree:
 		o.changed = e.applyFree(o, now)
 	case opUnhold:
-		o.changed = e.next.Unhold(o.claim, o.addr, now)
+		o.changed = e.next.Unhold(o.claim, o.addr, o.since, now)
 	case opDrop:
 	}
 	return nil
