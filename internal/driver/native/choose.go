@@ -45,7 +45,8 @@ func (d *Driver) Ensure(ctx context.Context, r driver.Request) (driver.Attachmen
 }
 
 // again returns what the owner already has, from before a crash or an earlier
-// call: whether the pool would still serve it does not matter then.
+// call: whether the pool would still serve it does not matter then. Of pools that
+// overlap it is the one with the claim for which the addresses are kept.
 func (d *Driver) again(ctx context.Context, names []string, held []block.Lease, r driver.Request) (driver.Attachment, error) {
 	var best Pool
 	most := 0
@@ -56,7 +57,11 @@ func (d *Driver) again(ctx context.Context, names []string, held []block.Lease, 
 		}
 		n := 0
 		for _, l := range held {
-			if l.Domain == pool.Domain() && pool.Covers(l.Addr) {
+			if l.Domain != pool.Domain() || !pool.Covers(l.Addr) {
+				continue
+			}
+			n += 2
+			if key, ok := claimOf(pool, r); ok == (l.Claim != "") && (!ok || l.Claim == key.String()) {
 				n++
 			}
 		}

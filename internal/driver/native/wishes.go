@@ -32,7 +32,8 @@ func claimOf(pool Pool, r driver.Request) (key types.NamespacedName, ok bool) {
 }
 
 // wish says what a pod wants of a pool. An address that the pod asks for goes
-// before that of its claim.
+// before that of its claim, and so does one that it has already: people may have
+// changed the claim since.
 func (d *Driver) wish(ctx context.Context, pool Pool, r driver.Request) (block.Request, error) {
 	out := block.Request{Holder: holderOf(r.Owner), Addresses: r.Addresses}
 	key, ok := claimOf(pool, r)
@@ -47,8 +48,14 @@ func (d *Driver) wish(ctx context.Context, pool Pool, r driver.Request) (block.R
 	if err != nil {
 		return block.Request{}, err
 	}
+	before := slices.Clone(r.Addresses)
+	for _, l := range d.store.Held(string(r.PodUID), r.Interface) {
+		if l.Domain == pool.Domain() && pool.Covers(l.Addr) {
+			before = append(before, l.Addr)
+		}
+	}
 	for _, a := range wanted {
-		if !slices.ContainsFunc(r.Addresses, func(b netip.Addr) bool { return ipam.FamilyOf(a) == ipam.FamilyOf(b) }) {
+		if !slices.ContainsFunc(before, func(b netip.Addr) bool { return ipam.FamilyOf(a) == ipam.FamilyOf(b) }) {
 			out.Addresses = append(slices.Clip(out.Addresses), a)
 		}
 	}
