@@ -1,0 +1,246 @@
+package v1alpha1_test
+
+import (
+	"context"
+	"strings"
+	"testing"
+	"time"
+
+	"github.com/google/go-cmp/cmp"
+	apierrors "k8s.io/apimachinery/pkg/api/errors"
+	"k8s.io/apimachinery/pkg/api/meta"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"sigs.k8s.io/controller-runtime/pkg/client"
+
+	"fairlead.dev/fairlead/api/v1alpha1"
+	"fairlead.dev/fairlead/test/cluster"
+)
+
+// attachment is one that the API server takes, unless it is changed.
+func attachment(change func(s *v1alpha1.PodAttachmentSpec)) *v1alpha1.PodAttachment {
+	o := &v1alpha1.PodAttachment{Spec: v1alpha1.PodAttachmentSpec{
+		PodName: "web", PodUID: "7d0f3a52-0000-4000-8000-000000000001", NodeName: "node-x",
+		Interfaces: []v1alpha1.Interface{
+			{
+				Name: "eth0", Network: v1alpha1.DefaultNetwork, Driver: "native", Default: true, Addresses: []string{"10.1.0.7/32", "fd00::7/128"},
+				Binding: v1alpha1.Binding{Bridge: &v1alpha1.BridgeBinding{Name: "fairlead0"}},
+			},
+			{
+				Name: "net1", Network: "default/blue", Driver: "native", Addresses: []string{"10.2.0.7/24"},
+				Binding: v1alpha1.Binding{AddressOnly: &v1alpha1.AddressOnlyBinding{}},
+			},
+		},
+		Summary: v1alpha1.AttachmentSummary{Interfaces: "eth0,net1", Addresses: "10.1.0.7,fd00::7,10.2.0.7"},
+	}}
+	if change != nil {
+		change(&o.Spec)
+	}
+	return o
+}
+
+func pool(change func(s *v1alpha1.IPPoolSpec)) *v1alpha1.IPPool {
+	o := &v1alpha1.IPPool{Spec: v1alpha1.IPPoolSpec{Domain: "one", Ranges: []string{"10.1.0.0/24"}}}
+	if change != nil {
+		change(&o.Spec)
+	}
+	return o
+}
+
+func block(change func(s *v1alpha1.IPBlockSpec)) *v1alpha1.IPBlock {
+	o := &v1alpha1.IPBlock{Spec: v1alpha1.IPBlockSpec{Domain: "one", CIDR: "10.1.0.64/26", Node: "node-x"}}
+	if change != nil {
+		change(&o.Spec)
+	}
+	return o
+}
+
+// TestCreate has the API server judge what is created. An empty text is for what
+// it takes.
+func TestCreate(t *testing.T) {
+	c := cluster.New(t)
+	cases := []struct {
+		name   string
+		object client.Object
+		want   string
+	}{
+		{"a PodAttachment", attachment(nil), ""},
+		{"two default interfaces", attachment(func(s *v1alpha1.PodAttachmentSpec) { s.Interfaces[1].Default = true }), "at most one interface may be the default"},
+		{"two interfaces of one name", attachment(func(s *v1alpha1.PodAttachmentSpec) { s.Interfaces[1].Name = "eth0" }), "spec.interfaces[1]: Duplicate value"},
+		{"no interface", attachment(func(s *v1alpha1.PodAttachmentSpec) { s.Interfaces = nil }), "spec.interfaces"},
+		{"no binding", attachment(func(s *v1alpha1.PodAttachmentSpec) { s.Interfaces[0].Binding.Bridge = nil }), "spec.interfaces[0].binding"},
+		{"two bindings", attachment(func(s *v1alpha1.PodAttachmentSpec) {
+			s.Interfaces[0].Binding.AddressOnly = &v1alpha1.AddressOnlyBinding{}
+		}), "spec.interfaces[0].binding"},
+		{"an interface's name", attachment(func(s *v1alpha1.PodAttachmentSpec) { s.Interfaces[0].Name = "eth/0" }), "spec.interfaces[0].name"},
+		{"an address without a length", attachment(func(s *v1alpha1.PodAttachmentSpec) { s.Interfaces[0].Addresses[1] = "fd00::7" }), "each address must be in CIDR form"},
+		{"a gateway", attachment(func(s *v1alpha1.PodAttachmentSpec) { s.Interfaces[0].Gateways = []string{"router"} }), "each gateway must be an IP address"},
+		{"a route", attachment(func(s *v1alpha1.PodAttachmentSpec) {
+			s.Interfaces[0].Routes = []v1alpha1.Route{{Destination: "10.9.0.0"}}
+		}), "a route's destination must be in CIDR form"},
+		{"a MAC", attachment(func(s *v1alpha1.PodAttachmentSpec) { s.Interfaces[0].MAC = "02:00:00:00:00:0G" }), "spec.interfaces[0].mac"},
+
+		{"a pool", pool(nil), ""},
+		{"a pool that reclaims", pool(func(s *v1alpha1.IPPoolSpec) {
+			s.UnreachablePolicy, s.ReclaimAfter = v1alpha1.UnreachableReclaimAfter, &metav1.Duration{Duration: time.Hour}
+		}), ""},
+		{"a pool that reclaims at no time", pool(func(s *v1alpha1.IPPoolSpec) { s.UnreachablePolicy = v1alpha1.UnreachableReclaimAfter }), "reclaimAfter belongs to unreachablePolicy ReclaimAfter"},
+		{"a pool that reclaims at once", pool(func(s *v1alpha1.IPPoolSpec) {
+			s.UnreachablePolicy, s.ReclaimAfter = v1alpha1.UnreachableReclaimAfter, &metav1.Duration{Duration: time.Second}
+		}), "reclaimAfter must be at least 1m"},
+		{"a pool's cooldown", pool(func(s *v1alpha1.IPPoolSpec) { s.Cooldown = &metav1.Duration{Duration: 4 * time.Second} }), "cooldown must be between 5s and 24h"},
+		{"a pool's domain", pool(func(s *v1alpha1.IPPoolSpec) { s.Domain = "One.Two" }), "spec.domain"},
+		{"a pool's order", pool(func(s *v1alpha1.IPPoolSpec) { s.Order = "Random" }), "spec.order"},
+		{"a pool without ranges", pool(func(s *v1alpha1.IPPoolSpec) { s.Ranges = nil }), "spec.ranges"},
+
+		{"a block", block(nil), ""},
+		{"a block of IPv6", block(func(s *v1alpha1.IPBlockSpec) { s.CIDR = "fd00::40/122" }), ""},
+		{"a block of another size", block(func(s *v1alpha1.IPBlockSpec) { s.CIDR = "10.1.0.0/25" }), "must be an IPv4 /26 or an IPv6 /122"},
+		{"a block with host bits", block(func(s *v1alpha1.IPBlockSpec) { s.CIDR = "10.1.0.65/26" }), "must be an IPv4 /26 or an IPv6 /122"},
+
+		{"a claim", &v1alpha1.IPClaim{}, ""},
+		{"a claim of a name", &v1alpha1.IPClaim{Spec: v1alpha1.IPClaimSpec{Addresses: []string{"ten"}}}, "each address must be an IP address"},
+		{"a claim that ended", &v1alpha1.IPClaim{Spec: v1alpha1.IPClaimSpec{HoldTime: &metav1.Duration{Duration: -time.Second}}}, "holdTime must not be negative"},
+		{"a reservation of nothing", &v1alpha1.IPReservation{}, "spec.ranges"},
+		{"a NodeNetwork's block", &v1alpha1.NodeNetwork{Spec: v1alpha1.NodeNetworkSpec{Blocks: []string{"10.1.0.0"}}}, "each block must be in CIDR form"},
+	}
+	for _, tc := range cases {
+		t.Run(tc.name, func(t *testing.T) {
+			err := create(t, c, tc.object)
+			refused(t, err, tc.want)
+		})
+	}
+}
+
+// TestUpdate has the API server judge changes of what is there. An empty text is
+// for those that it takes.
+func TestUpdate(t *testing.T) {
+	c := cluster.New(t)
+	shared := func(s *v1alpha1.IPBlockSpec) { s.Node = "" }
+	of := func(change func(s *v1alpha1.PodAttachmentSpec)) func(client.Object) {
+		return func(o client.Object) { change(&o.(*v1alpha1.PodAttachment).Spec) }
+	}
+	ofPool := func(change func(s *v1alpha1.IPPoolSpec)) func(client.Object) {
+		return func(o client.Object) { change(&o.(*v1alpha1.IPPool).Spec) }
+	}
+	ofBlock := func(change func(s *v1alpha1.IPBlockSpec)) func(client.Object) {
+		return func(o client.Object) { change(&o.(*v1alpha1.IPBlock).Spec) }
+	}
+	cases := []struct {
+		name   string
+		object client.Object
+		change func(o client.Object)
+		want   string
+	}{
+		{"an attachment's finalizer", attachment(nil), func(o client.Object) { o.SetFinalizers([]string{v1alpha1.ReleaseFinalizer}) }, ""},
+		{"an attachment's node", attachment(nil), of(func(s *v1alpha1.PodAttachmentSpec) { s.NodeName = "node-y" }), "a PodAttachment is written once"},
+		{"an attachment's address", attachment(nil), of(func(s *v1alpha1.PodAttachmentSpec) { s.Interfaces[0].Addresses[0] = "10.1.0.8/32" }), "a PodAttachment is written once"},
+		{"an attachment's interface", attachment(nil), of(func(s *v1alpha1.PodAttachmentSpec) { s.Interfaces = s.Interfaces[:1] }), "a PodAttachment is written once"},
+		{"an attachment's claim", attachment(nil), of(func(s *v1alpha1.PodAttachmentSpec) { s.Interfaces[0].Claim = "default/web" }), "a PodAttachment is written once"},
+
+		{"a pool's ranges", pool(nil), ofPool(func(s *v1alpha1.IPPoolSpec) { s.Ranges = append(s.Ranges, "10.2.0.0/24") }), ""},
+		{"a pool's domain", pool(nil), ofPool(func(s *v1alpha1.IPPoolSpec) { s.Domain = "two" }), "a pool's domain cannot be changed"},
+		{"a pool's domain, to the default", pool(nil), ofPool(func(s *v1alpha1.IPPoolSpec) { s.Domain = "" }), "a pool's domain cannot be changed"},
+		{"a pool's placement", pool(nil), ofPool(func(s *v1alpha1.IPPoolSpec) { s.Placement = v1alpha1.PlacementPerNode }), "a pool's placement cannot be changed"},
+
+		{"a block's slots", block(nil), ofBlock(func(s *v1alpha1.IPBlockSpec) { s.Slots = []string{"1 F 2 1700000000000"} }), ""},
+		{"a shared block's slots", block(shared), ofBlock(func(s *v1alpha1.IPBlockSpec) { s.Slots = []string{"1 F 2 1700000000000"} }), ""},
+		{"a block's CIDR", block(nil), ofBlock(func(s *v1alpha1.IPBlockSpec) { s.CIDR = "10.1.0.0/26" }), "a block's CIDR cannot be changed"},
+		{"a block's domain", block(nil), ofBlock(func(s *v1alpha1.IPBlockSpec) { s.Domain = "two" }), "a block's domain cannot be changed"},
+		{"a block's node", block(nil), ofBlock(func(s *v1alpha1.IPBlockSpec) { s.Node = "node-y" }), "a block's node cannot be changed"},
+		{"a block that is shared from now on", block(nil), ofBlock(shared), "a block's node cannot be changed"},
+		{"a shared block that is a node's from now on", block(shared), ofBlock(func(s *v1alpha1.IPBlockSpec) { s.Node = "node-x" }), "a block's node cannot be changed"},
+	}
+	for _, tc := range cases {
+		t.Run(tc.name, func(t *testing.T) {
+			if err := create(t, c, tc.object); err != nil {
+				t.Fatal(err)
+			}
+			tc.change(tc.object)
+			refused(t, c.Client.Update(t.Context(), tc.object), tc.want)
+		})
+	}
+}
+
+// create makes an object with a name that no other test has; it goes at the end.
+func create(t *testing.T, c *cluster.Cluster, o client.Object) error {
+	t.Helper()
+	o.SetGenerateName(c.Namespace + "-")
+	if namespaced, err := c.Client.IsObjectNamespaced(o); err != nil {
+		t.Fatal(err)
+	} else if namespaced {
+		o.SetNamespace(c.Namespace)
+	}
+	err := c.Client.Create(t.Context(), o)
+	if err == nil {
+		t.Cleanup(func() {
+			o.SetFinalizers(nil)
+			if err := client.IgnoreNotFound(c.Client.Delete(context.WithoutCancel(t.Context()), o)); err != nil {
+				t.Error(err)
+			}
+		})
+	}
+	return err
+}
+
+func refused(t *testing.T, err error, want string) {
+	t.Helper()
+	switch {
+	case want == "" && err != nil:
+		t.Errorf("it is refused: %v", err)
+	case want != "" && (!apierrors.IsInvalid(err) || !strings.Contains(err.Error(), want)):
+		t.Errorf("the answer is %v, want one that says %q", err, want)
+	}
+}
+
+// TestColumns shows what kubectl prints.
+func TestColumns(t *testing.T) {
+	c := cluster.New(t)
+	a := attachment(nil)
+	if err := create(t, c, a); err != nil {
+		t.Fatal(err)
+	}
+	a.Status.Sandbox = &v1alpha1.Sandbox{ID: "c0ffee", State: v1alpha1.SandboxAttached}
+	meta.SetStatusCondition(&a.Status.Conditions, metav1.Condition{Type: v1alpha1.ConditionReady, Status: metav1.ConditionTrue, Reason: "Attached"})
+	p, b := pool(nil), block(nil)
+	claim := &v1alpha1.IPClaim{}
+	reservation := &v1alpha1.IPReservation{Spec: v1alpha1.IPReservationSpec{Ranges: []string{"10.1.0.9"}, Reason: "printer"}}
+	for _, o := range []client.Object{p, b, claim, reservation} {
+		if err := create(t, c, o); err != nil {
+			t.Fatal(err)
+		}
+	}
+	p.Status = v1alpha1.IPPoolStatus{Usable: 254, Free: 200, Allocated: 50, Cooling: 4}
+	meta.SetStatusCondition(&p.Status.Conditions, metav1.Condition{Type: v1alpha1.ConditionReady, Status: metav1.ConditionTrue, Reason: v1alpha1.ReasonValid})
+	claim.Status = v1alpha1.IPClaimStatus{Addresses: []string{"10.1.0.7"}, Pool: "web", Pod: "web-0"}
+	for _, o := range []client.Object{a, p, claim} {
+		if err := c.Client.Status().Update(t.Context(), o); err != nil {
+			t.Fatal(err)
+		}
+	}
+	cases := []struct {
+		kind   string
+		object client.Object
+		want   [2]string // header and row, without the name and the age
+	}{
+		{"podattachments", a, [2]string{"NODE INTERFACES ADDRESSES READY", "node-x eth0,net1 10.1.0.7,fd00::7,10.2.0.7 True"}},
+		{"ippools", p, [2]string{"DOMAIN PLACEMENT USABLE FREE ALLOCATED COOLING READY", "one Shared 254 200 50 4 True"}},
+		{"ipblocks", b, [2]string{"DOMAIN CIDR NODE USED", "one 10.1.0.64/26 node-x 0"}},
+		{"ipclaims", claim, [2]string{"ADDRESSES POOL POD HOLD", `["10.1.0.7"] web web-0 24h`}},
+		{"ipreservations", reservation, [2]string{"DOMAIN RANGES READY REASON", `default ["10.1.0.9"] printer`}},
+	}
+	for _, tc := range cases {
+		lines := strings.Split(strings.TrimSpace(c.Kubectl("get", tc.kind, tc.object.GetName(), "--namespace", c.Namespace)), "\n")
+		if len(lines) != 2 {
+			t.Errorf("%s: %q", tc.kind, lines)
+			continue
+		}
+		var got [2]string
+		for i, line := range lines {
+			fields := strings.Fields(line)
+			got[i] = strings.Join(fields[1:len(fields)-1], " ")
+		}
+		if diff := cmp.Diff(tc.want, got); diff != "" || !strings.HasPrefix(lines[0], "NAME") || !strings.HasSuffix(lines[0], "AGE") {
+			t.Errorf("kubectl get %s (-want +got):\n%s\n%q", tc.kind, diff, lines)
+		}
+	}
+}
