@@ -30,7 +30,7 @@ func (v *verbs) awaitActive(ctx context.Context, rec *record) error {
 	for {
 		pa := v.registry.get(rec.attachmentKey())
 		if pa == nil || pa.UID != rec.Attachment.UID || pa.DeletionTimestamp != nil {
-			if err := v.ask(ctx, rec.Pod, true); err != nil {
+			if _, err := v.ask(ctx, rec.Pod, true); err != nil {
 				return err
 			}
 			return because(errNotReady, "pod %s: PodAttachment %s is being deleted, while its ADD waited for interfaces to become active", rec.Pod, rec.Attachment.Name)

@@ -20,6 +20,9 @@ import (
 // whether the pod is still there. The controller is faster than that.
 const doubtAfter = time.Second
 
+// lastAsk bounds the question with which a wait ends.
+const lastAsk = time.Second
+
 // await returns the pod's PodAttachment when it can be plugged. The errors are
 // errGone when the pod is, errNotReady when ctx ended first.
 func (v *verbs) await(ctx context.Context, pod podRef) (*v1alpha1.PodAttachment, error) {
@@ -51,6 +54,9 @@ func (v *verbs) await(ctx context.Context, pod podRef) (*v1alpha1.PodAttachment,
 			if err := context.Cause(ctx); !errors.Is(err, context.DeadlineExceeded) {
 				return nil, fmt.Errorf("pod %s: ADD ended while it waited: %w", pod, err)
 			}
+			if err := v.lastDoubt(ctx, pod, pa); err != nil {
+				return nil, err
+			}
 			return nil, because(errNotReady, "pod %s: %s", pod, v.missing(pod, pa, stale))
 		}
 	}
@@ -62,8 +68,9 @@ func ready(pa *v1alpha1.PodAttachment) bool {
 	return pa != nil && pa.DeletionTimestamp == nil && len(pa.Spec.Interfaces) > 0
 }
 
-// doubt asks the API server about the pod, once, when its PodAttachment is
-// late or went while it was waited for, and once for each that is being deleted.
+// doubt asks the API server about the pod until it answers once, when its
+// PodAttachment is late or went while it was waited for, and once for each that is
+// being deleted.
 func (v *verbs) doubt(ctx context.Context, pod podRef, pa *v1alpha1.PodAttachment, doubtful bool, asked map[types.UID]bool) error {
 	var about types.UID
 	switch {
@@ -76,27 +83,37 @@ func (v *verbs) doubt(ctx context.Context, pod podRef, pa *v1alpha1.PodAttachmen
 	if asked[about] {
 		return nil
 	}
-	asked[about] = true
-	return v.ask(ctx, pod, pa != nil)
+	answered, err := v.ask(ctx, pod, pa != nil)
+	asked[about] = answered
+	return err
 }
 
-// ask reads the pod once. It returns errGone when the pod is gone, is another
+// lastDoubt asks once more when the time is over: the pod may have gone since, and
+// a runtime that is told to try again would do so in vain.
+func (v *verbs) lastDoubt(ctx context.Context, pod podRef, pa *v1alpha1.PodAttachment) error {
+	ctx, cancel := context.WithTimeout(context.WithoutCancel(ctx), lastAsk)
+	defer cancel()
+	_, err := v.ask(ctx, pod, pa != nil && pa.DeletionTimestamp != nil)
+	return err
+}
+
+// ask reads the pod once. The error is errGone when the pod is gone, is another
 // one under the same name, or, where its PodAttachment is being deleted, is
-// being deleted itself. An API server that does not answer proves nothing.
-func (v *verbs) ask(ctx context.Context, pod podRef, leaving bool) error {
+// being deleted itself. An API server that has not answered proves nothing.
+func (v *verbs) ask(ctx context.Context, pod podRef, leaving bool) (answered bool, err error) {
 	got, err := v.api.Pod(ctx, types.NamespacedName{Namespace: pod.Namespace, Name: pod.Name})
 	switch {
 	case apierrors.IsNotFound(err):
-		return because(errGone, "pod %s is gone", pod)
+		return true, because(errGone, "pod %s is gone", pod)
 	case err != nil:
 		logr.FromContextOrDiscard(ctx).Error(err, "cannot ask the API server for a pod", "pod", pod)
-		return nil
+		return false, nil
 	case !isPod(got, pod.UID):
-		return because(errGone, "pod %s with UID %s is gone: the pod of that name is another one, with UID %s", pod, pod.UID, got.UID)
+		return true, because(errGone, "pod %s with UID %s is gone: the pod of that name is another one, with UID %s", pod, pod.UID, got.UID)
 	case leaving && got.DeletionTimestamp != nil:
-		return because(errGone, "pod %s is being deleted, and its addresses are being given back", pod)
+		return true, because(errGone, "pod %s is being deleted, and its addresses are being given back", pod)
 	}
-	return nil
+	return true, nil
 }
 
 // identify asks the API server which pod has a name: old runtimes do not pass its

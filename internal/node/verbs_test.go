@@ -218,7 +218,7 @@ func TestAddWaitsForItsPodAttachment(t *testing.T) {
 	})
 }
 
-func TestAddOfAPodWithoutRecordAsksTheAPIOnceThenTriesLater(t *testing.T) {
+func TestAddOfAPodWithoutRecordAsksTheAPITwiceThenTriesLater(t *testing.T) {
 	inWorld(t, func(w *world) {
 		t := w.t
 		w.pod("p", "u1")
@@ -229,10 +229,60 @@ func TestAddOfAPodWithoutRecordAsksTheAPIOnceThenTriesLater(t *testing.T) {
 		if waited := time.Since(start); waited != 10*time.Second {
 			t.Errorf("waited %s", waited)
 		}
-		if w.api.reads != 1 {
-			t.Errorf("%d reads of the API, want 1", w.api.reads)
+		if w.api.reads != 2 { // in doubt, and before it gives up
+			t.Errorf("%d reads of the API, want 2", w.api.reads)
 		}
 		w.wantRecords()
+	})
+}
+
+// A pod that goes after the API server was asked, or could not be, is gone when
+// the wait is over: a runtime that is told to try again does so in vain.
+func TestAddOfAPodThatGoesWhileItIsWaitedFor(t *testing.T) {
+	gone := func(w *world) {
+		w.api.mu.Lock()
+		defer w.api.mu.Unlock()
+		clear(w.api.pods)
+	}
+	for _, tt := range []struct {
+		name   string
+		during func(w *world)
+	}{
+		{"asked before", func(w *world) { time.AfterFunc(5*time.Second, func() { gone(w) }) }},
+		{"the API server was away", func(w *world) {
+			gone(w)
+			w.api.setDown(errors.New("connection refused"))
+			time.AfterFunc(5*time.Second, func() { w.api.setDown(nil) })
+		}},
+	} {
+		t.Run(tt.name, func(t *testing.T) {
+			inWorld(t, func(w *world) {
+				w.pod("p", "u1")
+				w.api.remove(types.NamespacedName{Namespace: "ns", Name: "p-u1"})
+				tt.during(w)
+				_, err := w.add("c1", "p", "u1")
+				wantCode(t, err, cniproto.CodeUnknownContainer, "pod ns/p is gone")
+				w.wantRecords()
+			})
+		})
+	}
+}
+
+// An API server that does not answer for as long as the wait is no proof.
+func TestAddWhileTheAPIServerIsAway(t *testing.T) {
+	inWorld(t, func(w *world) {
+		w.api.setHook(func(ctx context.Context, step, _ string) error {
+			if step == "pod" {
+				<-ctx.Done()
+			}
+			return ctx.Err()
+		})
+		start := time.Now()
+		_, err := w.add("c1", "p", "u1")
+		wantCode(w.t, err, cniproto.CodeTryAgainLater, "controller")
+		if waited := time.Since(start); waited != 10*time.Second+lastAsk {
+			w.t.Errorf("waited %s", waited)
+		}
 	})
 }
 
