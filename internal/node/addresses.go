@@ -93,11 +93,46 @@ func (b *addressBook) of(uid types.UID) (answered *addressRecord, some bool) {
 	return nil, some
 }
 
-// unclear says whether a damaged record may be of a PodAttachment: its status
-// names that sandbox, or none.
+// unclear says whether a damaged record may be of a PodAttachment.
 func (b *addressBook) unclear(s *v1alpha1.Sandbox) bool {
 	for k := range b.damaged {
-		if s == nil || s.ID == k.containerID && s.State == v1alpha1.SandboxAttached {
+		if k.maybeOf(s) {
+			return true
+		}
+	}
+	return false
+}
+
+// maybeOf tells whether a damaged record may be of a PodAttachment: its status names
+// that sandbox, or none.
+func (k addressKey) maybeOf(s *v1alpha1.Sandbox) bool {
+	return s == nil || s.ID == k.containerID && s.State == v1alpha1.SandboxAttached
+}
+
+// damagedAlone returns the interfaces whose record is damaged, of containers that
+// have no other record.
+func (l *ledger) damagedAlone() []addressKey {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	others := map[string]bool{}
+	for k := range l.book.m {
+		others[k.containerID] = true
+	}
+	var out []addressKey
+	for k := range l.book.damaged {
+		if l.records[k.containerID] == nil && !others[k.containerID] {
+			out = append(out, k)
+		}
+	}
+	return out
+}
+
+// addressesRecorded tells whether an interface of a PodAttachment has a record.
+func (l *ledger) addressesRecorded(uid types.UID, name string) bool {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	for _, r := range l.book.m {
+		if r.Attachment.UID == uid && r.Interface == name {
 			return true
 		}
 	}
@@ -208,7 +243,7 @@ func (l *ledger) removeAddresses(k addressKey) (*addressRecord, error) {
 
 // readAddresses takes over the records that the daemon before left. It returns
 // an error for each that is damaged: that one is set aside, and its interface
-// remembered until its DEL.
+// remembered until its DEL, or the sweep sees that it is no more.
 func (l *ledger) readAddresses() (bad []error, err error) {
 	if err := os.MkdirAll(l.book.dir, 0o700); err != nil {
 		return nil, fmt.Errorf("make the directory of address records: %w", err)

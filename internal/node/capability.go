@@ -139,6 +139,21 @@ func (c capabilities) apply(rec *record, pa *v1alpha1.PodAttachment) error {
 		return err
 	}
 	rec.HostPorts = ports
+	return c.reachable(rec)
+}
+
+// reachable makes sure that a port at an address of the host can lead to the pod:
+// it cannot when the pod has no address of the same family.
+func (c capabilities) reachable(rec *record) error {
+	first := &rec.Interfaces[0]
+	for n, m := range c.PortMappings {
+		at := host(m.HostIP)
+		if m.HostPort <= 0 || !at.IsValid() || slices.ContainsFunc(hosts(first.Addresses), func(a netip.Addr) bool { return a.Is4() == at.Is4() }) {
+			continue
+		}
+		return because(errInvalid, "runtimeConfig.portMappings[%d].hostIP: %s: must be of a family that pod %s has an address of: interface %s has %s",
+			n, m.HostIP, rec.Pod, first.Name, strings.Join(first.Addresses, ", "))
+	}
 	return nil
 }
 

@@ -86,6 +86,8 @@ func TestCapabilitiesThatCannotBe(t *testing.T) {
 			{`{"portMappings":[{"hostPort":80,"containerPort":0}]}`, cniproto.CodeInvalidConfig, []string{"portMappings[0].containerPort"}},
 			{`{"portMappings":[{"hostPort":80,"containerPort":80,"protocol":"icmp"}]}`, cniproto.CodeInvalidConfig, []string{"protocol", "icmp", "sctp"}},
 			{`{"portMappings":[{"hostPort":80,"containerPort":80,"hostIP":"localhost"}]}`, cniproto.CodeInvalidConfig, []string{"hostIP", "localhost"}},
+			{`{"portMappings":[{"hostPort":81,"containerPort":81},{"hostPort":80,"containerPort":80,"hostIP":"fd00::1"}]}`, cniproto.CodeInvalidConfig, []string{"portMappings[1].hostIP", "fd00::1", "10.244.1.5/32"}},
+			{`{"portMappings":[{"hostPort":80,"containerPort":80,"hostIP":"::"}]}`, cniproto.CodeInvalidConfig, []string{"portMappings[0].hostIP", "::", "10.244.1.5/32"}},
 			{`{"portMappings":[{"hostPort":80,"containerPort":80},{"hostPort":80,"containerPort":81}]}`, cniproto.CodeInvalidConfig, []string{"portMappings[1].hostPort", "80"}},
 			{`{"portMappings":{"hostPort":80}}`, cniproto.CodeDecode, []string{"runtimeConfig", "portMappings"}},
 			{`{"portMappings":[{"hostPort":"80"}]}`, cniproto.CodeDecode, []string{"hostPort"}},

@@ -54,7 +54,13 @@ type ipamConfig struct {
 	static []whereabouts.Address
 	// asked are addresses that the runtime asks for.
 	asked []netip.Addr
+	// gateway is what CNI_ARGS say of one, which has no effect.
+	gateway string
 }
+
+// reasonNetworkDiffers is the reason of the event on a pod for which something is not
+// done as whereabouts does it; the controller has the same one for networks.
+const reasonNetworkDiffers = "NetworkDiffers"
 
 // parseIPAM reads a network configuration and CNI_ARGS. Errors name the field.
 func parseIPAM(r cniproto.Request) (ipamConfig, error) {
@@ -86,8 +92,11 @@ func parseIPAM(r cniproto.Request) (ipamConfig, error) {
 	}
 	asked := c.RuntimeConfig.IPs
 	for pair := range strings.SplitSeq(r.Args, ";") {
-		if key, value, _ := strings.Cut(pair, "="); key == "IP" && value != "" {
+		switch key, value, _ := strings.Cut(pair, "="); {
+		case key == "IP" && value != "":
 			asked = append(asked, strings.Split(value, ",")...)
+		case key == "GATEWAY":
+			out.gateway = value
 		}
 	}
 	for _, text := range asked {
@@ -187,6 +196,10 @@ func (v *verbs) attachAddresses(ctx context.Context, draft addressRecord, config
 		return nil, errors.Join(err, v.freeAddresses(claimed.key()))
 	}
 	v.ledger.replaceAddresses(&done)
+	if config.gateway != "" {
+		v.reporter.report(report{pod: done.Pod, reason: reasonNetworkDiffers, note: fmt.Sprintf(
+			"CNI_ARGS: GATEWAY=%.60s has no effect on interface %s: its gateway is what the network or the pool says", config.gateway, done.IfName)})
+	}
 	v.acks.enqueueSoon(done.sandbox().attachmentKey())
 	return done.Result, nil
 }
@@ -225,7 +238,7 @@ func (v *verbs) claimAddresses(ctx context.Context, draft addressRecord, config 
 // addresses back. When its namespace is gone its DEL is not waited for.
 func (v *verbs) succeedAddresses(ctx context.Context, c addressClaim) error {
 	if v.goneAddresses(c.before) {
-		return v.freeAddresses(c.before.key())
+		return v.reapAddresses(ctx, c.before.key())
 	}
 	select {
 	case <-c.gone:
@@ -391,7 +404,7 @@ func (v *verbs) sweepAddresses(ctx context.Context) error {
 			errs = append(errs, v.reapAddresses(ctx, rec.key()))
 		}
 	}
-	return errors.Join(errs...)
+	return errors.Join(append(errs, v.sweepDamaged(ctx))...)
 }
 
 // reapAddresses forgets the addresses of one, when no request for it is under way

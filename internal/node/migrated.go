@@ -2,7 +2,6 @@ package node
 
 import (
 	"context"
-	"fmt"
 	"net/netip"
 	"time"
 
@@ -30,13 +29,11 @@ func (a *acknowledger) migratedInUse(ctx context.Context, pa *v1alpha1.PodAttach
 	}
 	var addrs []netip.Addr
 	for _, i := range pa.Spec.Interfaces {
-		for _, cidr := range i.Addresses {
-			p, err := netip.ParsePrefix(cidr)
-			if err != nil {
-				return false, fmt.Errorf("PodAttachment %s/%s: interface %s: %w", pa.Namespace, pa.Name, i.Name, err)
-			}
-			addrs = append(addrs, p.Addr())
+		its, err := plainAddresses(pa, i)
+		if err != nil {
+			return false, err
 		}
+		addrs = append(addrs, its...)
 	}
 	path, err := a.holding(ctx, addrs)
 	if err != nil || path == "" {
