@@ -8,6 +8,11 @@ import (
 // routes to every other node's blocks are in place.
 const ConditionRouted = "Routed"
 
+// ConditionAnnounced of a NodeNetwork is true when the node's container runtime was
+// told of the network and finds no other one first. It is absent where the default
+// network is another plugin's.
+const ConditionAnnounced = "Announced"
+
 // DefaultNetworkOther is a default network that is not Fairlead's.
 const DefaultNetworkOther = "Other"
 
@@ -54,7 +59,7 @@ type NodeNetworkStatus struct {
 	// +optional
 	// +kubebuilder:validation:MaxLength=64
 	BootID string `json:"bootID,omitempty"`
-	// Conditions is Routed.
+	// Conditions are Routed and Announced.
 	// +listType=map
 	// +listMapKey=type
 	// +optional

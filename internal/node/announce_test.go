@@ -2,12 +2,194 @@ package node
 
 import (
 	"context"
+	"encoding/json"
 	"os"
+	"path/filepath"
+	"slices"
+	"strings"
 	"testing"
 	"testing/synctest"
 
+	"k8s.io/apimachinery/pkg/api/meta"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+
+	"fairlead.dev/fairlead/api/v1alpha1"
 	"fairlead.dev/fairlead/internal/network"
 )
+
+// installs has the next daemon install something for a runtime.
+func (w *world) installs() {
+	w.t.Helper()
+	dir := filepath.Join(w.dir, "runtime")
+	w.install = &Install{
+		PluginSource: filepath.Join(dir, "fairlead-cni"), BinDir: filepath.Join(dir, "bin"), ConfDir: filepath.Join(dir, "conf"),
+		Names: []string{PluginName, "fairlead-ipam"},
+	}
+	if err := os.MkdirAll(dir, 0o700); err != nil {
+		w.t.Fatal(err)
+	}
+	if err := os.WriteFile(w.install.PluginSource, []byte("program"), 0o700); err != nil {
+		w.t.Fatal(err)
+	}
+}
+
+// wantAnnounced checks whether the runtime is told of the network.
+func (w *world) wantAnnounced(want bool) {
+	w.t.Helper()
+	raw, err := os.ReadFile(filepath.Join(w.install.ConfDir, ConflistName))
+	if (err == nil) != want || want && !leadsHere(raw) {
+		w.t.Errorf("the network configuration: %q, %v; want one %v", raw, err, want)
+	}
+}
+
+// announced is what the NodeNetwork says of the runtime.
+func (w *world) announced() (reason, message string) {
+	w.t.Helper()
+	w.pass(hostPaceLast)
+	all, err := w.api.Networks(w.t.Context())
+	if err != nil || len(all) != 1 {
+		w.t.Fatalf("%v, %v", all, err)
+	}
+	c := meta.FindStatusCondition(all[0].Status.Conditions, v1alpha1.ConditionAnnounced)
+	if c == nil {
+		return "", ""
+	}
+	if (c.Status == metav1.ConditionTrue) != (c.Reason == "Announced") {
+		w.t.Errorf("%+v", c)
+	}
+	return c.Reason, c.Message
+}
+
+// What somebody removes is put back, but nobody is told of a network that does not
+// work (multus#972: another plugin renamed the configuration, and networks vanished).
+func TestWhatIsInstalledStays(t *testing.T) {
+	inWorld(t, func(w *world) {
+		w.installs()
+		w.restart()
+		w.wantAnnounced(true)
+		conflist := filepath.Join(w.install.ConfDir, ConflistName)
+		if err := os.Rename(conflist, conflist+".cilium_bak"); err != nil {
+			t.Fatal(err)
+		}
+		if err := os.Remove(filepath.Join(w.install.BinDir, "fairlead-ipam")); err != nil {
+			t.Fatal(err)
+		}
+		w.setBridge(false)
+		w.pass(sweepInterval)
+		w.wantAnnounced(false)
+		if raw, err := os.ReadFile(filepath.Join(w.install.BinDir, "fairlead-ipam")); err != nil || string(raw) != "program" {
+			t.Errorf("the plugin: %q, %v", raw, err)
+		}
+		w.setBridge(true)
+		w.pass(sweepInterval)
+		w.wantAnnounced(true)
+		w.stop()
+		w.wantAnnounced(true)
+		w.install.Names = []string{"fairlead-ipam"}
+		if reason, _ := w.announced(); reason != "Announced" {
+			t.Errorf("reason %q", reason)
+		}
+		w.start()
+		if reason, _ := w.announced(); reason != "" {
+			t.Errorf("reason %q of a network that is another plugin's", reason)
+		}
+	})
+}
+
+// A configuration that a runtime finds before ours takes our pods from us; one that
+// leads to us does not.
+func TestConfigurationsBeforeOurs(t *testing.T) {
+	const foreign = `{"cniVersion":"1.0.0","name":"other","plugins":[{"type":"bridge"}]}`
+	cases := []struct {
+		name, file, content string
+		words               []string // of the message, none when all is well
+	}{
+		{name: "another network", file: "05-other.conflist", content: foreign, words: []string{"05-other.conflist", "uses it instead"}},
+		{name: "of a single plugin", file: "05-other.conf", content: `{"type":"bridge"}`, words: []string{"05-other.conf", "uses it instead"}},
+		{name: "torn", file: ".tmp.json", content: `{"type":`, words: []string{".tmp.json", "not valid"}},
+		{name: "without a plugin", file: "05-other.conf", content: `{"name":"other"}`, words: []string{"05-other.conf", "not valid"}},
+		{name: "large", file: "05-other.conf", content: strings.Repeat(" ", maxForeign+1), words: []string{"05-other.conf", "not valid"}},
+		{name: "after ours", file: "20-other.conflist", content: foreign},
+		{name: "of another kind", file: "05-other.bak", content: foreign},
+		{
+			name: "Multus, thin", file: "00-multus.conf",
+			content: `{"type":"multus","delegates":[{"name":"fairlead","plugins":[{"type":"fairlead","socket":"/run/x"}]}]}`,
+		},
+		{
+			name: "Multus, thick", file: "00-multus.conf",
+			content: `{"type":"multus-shim","clusterNetwork":"/host/etc/cni/net.d/10-fairlead.conflist"}`,
+		},
+	}
+	for _, tc := range cases {
+		t.Run(tc.name, func(t *testing.T) {
+			inWorld(t, func(w *world) {
+				w.installs()
+				path := filepath.Join(w.install.ConfDir, tc.file)
+				if err := os.MkdirAll(filepath.Join(w.install.ConfDir, "00-directory.conf"), 0o700); err != nil {
+					t.Fatal(err)
+				}
+				if err := os.WriteFile(path, []byte(tc.content), 0o600); err != nil {
+					t.Fatal(err)
+				}
+				w.restart()
+				reason, message := w.announced()
+				want := "Announced"
+				if len(tc.words) > 0 {
+					want = "Shadowed"
+				}
+				lacks := func(word string) bool { return !strings.Contains(message, word) }
+				if reason != want || slices.ContainsFunc(tc.words, lacks) {
+					t.Errorf("%s: %q, want %s with %q", reason, message, want, tc.words)
+				}
+				if err := os.Remove(path); err != nil {
+					t.Fatal(err)
+				}
+				w.pass(sweepInterval)
+				if reason, message := w.announced(); reason != "Announced" {
+					t.Errorf("it is gone: %s: %q", reason, message)
+				}
+			})
+		})
+	}
+}
+
+// A directory that cannot be written ends no daemon: there are pods to serve. It is
+// not ready, and says why.
+func TestConflistThatCannotBeWritten(t *testing.T) {
+	inWorld(t, func(w *world) {
+		w.installs()
+		if err := os.WriteFile(w.install.ConfDir, nil, 0o600); err != nil {
+			t.Fatal(err)
+		}
+		w.restart()
+		w.daemon.serving.Store(true)
+		if reason, message := w.announced(); reason != "NotInstalled" || !strings.Contains(message, "not a directory") {
+			t.Errorf("%s: %q", reason, message)
+		}
+		if err := w.daemon.Ready(); err == nil {
+			t.Error("the daemon is ready")
+		}
+		if err := os.Remove(w.install.ConfDir); err != nil {
+			t.Fatal(err)
+		}
+		w.pass(sweepInterval)
+		w.wantAnnounced(true)
+		if err := w.daemon.Ready(); err != nil {
+			t.Error(err)
+		}
+	})
+}
+
+func FuzzForeign(f *testing.F) {
+	for _, seed := range []string{`{"type":"multus","delegates":[{"type":"fairlead"}]}`, `{"plugins":[]}`, `[[["x"]]]`, `"fairlead"`, `{`} {
+		f.Add([]byte(seed))
+	}
+	f.Fuzz(func(t *testing.T, raw []byte) {
+		if (usable(raw) || leadsHere(raw)) && !json.Valid(raw) {
+			t.Errorf("%q is no JSON", raw)
+		}
+	})
+}
 
 // The plugin that plugs nothing does not become the node's network: its
 // configuration would sort before that of flannel, which every sandbox needs.

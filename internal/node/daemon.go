@@ -132,6 +132,9 @@ func (d *Daemon) Ready() error {
 	if d.verbs == nil {
 		return d.manager.Status()
 	}
+	if a := d.verbs.host.announced.Load(); a != nil && a.Reason == reasonNotInstalled {
+		return errors.New(a.Message)
+	}
 	return d.verbs.health.told.Load().seen
 }
 
@@ -144,11 +147,6 @@ func (d *Daemon) Run(ctx context.Context) error {
 		return err
 	}
 	defer lock.Unlock() //nolint:errcheck // the process ends
-	if i := d.config.Install; i != nil {
-		if err := installPlugin(i.PluginSource, i.BinDir, i.Names); err != nil {
-			return err
-		}
-	}
 	if err := d.begin(ctx); err != nil {
 		return err
 	}
@@ -237,6 +235,11 @@ func lockState(ctx context.Context, dir string) (*Lock, error) {
 // begin does what comes before the first request. A DEL that fails keeps nobody
 // else waiting: the sweep tries it again.
 func (d *Daemon) begin(ctx context.Context) error {
+	if i := d.config.Install; i != nil {
+		if err := installPlugin(i.PluginSource, i.BinDir, i.Names); err != nil {
+			return err
+		}
+	}
 	if err := d.manager.Init(ctx); err != nil {
 		return err
 	}
@@ -295,8 +298,9 @@ func (d *Daemon) tearDown(ctx context.Context, r cniproto.Request) error {
 	return err
 }
 
-// sweep removes, every minute, what nobody tells the daemon of. A DEL may have
-// been put aside in the moment in which the socket opened.
+// sweep removes, every minute, what nobody tells the daemon of, and puts back a
+// plugin that somebody removed. A DEL may have been put aside in the moment in
+// which the socket opened.
 func (d *Daemon) sweep(ctx context.Context) error {
 	tick := time.NewTicker(sweepInterval)
 	defer tick.Stop()
@@ -307,6 +311,10 @@ func (d *Daemon) sweep(ctx context.Context) error {
 		case <-tick.C:
 		}
 		err := d.replay(ctx)
+		if i := d.config.Install; i != nil && !i.there() {
+			logr.FromContextOrDiscard(ctx).Info("the CNI plugin was removed, putting it back", "binDir", i.BinDir, "names", i.Names)
+			err = errors.Join(err, installPlugin(i.PluginSource, i.BinDir, i.Names))
+		}
 		if d.verbs != nil {
 			err = errors.Join(err, d.verbs.sweep(ctx))
 		}

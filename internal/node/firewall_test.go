@@ -4,10 +4,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
-	"io/fs"
 	"net/netip"
-	"os"
-	"path/filepath"
 	"slices"
 	"strings"
 	"sync"
@@ -252,7 +249,7 @@ func TestNoFilterIsSaid(t *testing.T) {
 	inWorld(t, func(w *world) {
 		key := w.pod("web", "u1")
 		w.filter.setFail(errors.New("nftables cannot be used on this node"))
-		w.install = &Install{ConfDir: t.TempDir(), Names: []string{PluginName}}
+		w.installs()
 		w.restart()
 		<-time.After(time.Minute)
 		_, err := w.add("c1", "web", "u1")
@@ -260,9 +257,7 @@ func TestNoFilterIsSaid(t *testing.T) {
 		settle()
 		w.wantLinks()
 		w.wantRecords()
-		if _, err := os.Stat(filepath.Join(w.install.ConfDir, ConflistName)); !errors.Is(err, fs.ErrNotExist) {
-			t.Errorf("the runtime is told that pods can be served: %v", err)
-		}
+		w.wantAnnounced(false)
 		err = w.daemon.verbs.look()
 		if !errors.Is(err, errUnavailable) || !strings.Contains(err.Error(), "nftables cannot be used on this node") {
 			t.Errorf("look: %v", err)
@@ -271,9 +266,7 @@ func TestNoFilterIsSaid(t *testing.T) {
 		w.pass(time.Minute) // it was tried less and less often
 		w.mustAdd("c2", "web", "u1")
 		w.wantWrites(key, "Attached/c2")
-		if _, err := os.Stat(filepath.Join(w.install.ConfDir, ConflistName)); err != nil {
-			t.Error(err)
-		}
+		w.wantAnnounced(true)
 	})
 }
 

@@ -60,12 +60,15 @@ type hostNet struct {
 	uplink string // name, or empty
 	bootID string
 
-	told    atomic.Bool // the NodeNetworks were read
-	moved   atomic.Bool // the kernel is not known to be as it was left
-	kicked  chan struct{}
-	up      netdev.Uplink         // as it was when the kernel was last asked
-	applied *netdev.HostState     // what the kernel has, whole; nil: not known
-	written *v1alpha1.NodeNetwork // own, as it was after the last write
+	told  atomic.Bool // the NodeNetworks were read
+	moved atomic.Bool // the kernel is not known to be as it was left
+	// announced is what is to be said of the configuration for the runtime: nil when
+	// nothing is known of it, without a status when it is not ours to say.
+	announced atomic.Pointer[metav1.Condition]
+	kicked    chan struct{}
+	up        netdev.Uplink         // as it was when the kernel was last asked
+	applied   *netdev.HostState     // what the kernel has, whole; nil: not known
+	written   *v1alpha1.NodeNetwork // own, as it was after the last write
 
 	mu      sync.Mutex
 	mtu     int    // 0 until the bridge was made
@@ -97,6 +100,14 @@ func (h *hostNet) networksChanged() {
 func (h *hostNet) kernelChanged() {
 	h.moved.Store(true)
 	h.kick()
+}
+
+// setAnnounced has the NodeNetwork say whether the runtime was told of the network.
+func (h *hostNet) setAnnounced(c metav1.Condition) {
+	c.Type = v1alpha1.ConditionAnnounced
+	if before := h.announced.Swap(&c); before == nil || *before != c {
+		h.kick()
+	}
 }
 
 // kick has the node's network looked at, once the NodeNetworks were read: what
@@ -329,6 +340,13 @@ func (h *hostNet) report(ctx context.Context, own *v1alpha1.NodeNetwork, up *net
 	}
 	c.Type = v1alpha1.ConditionRouted
 	meta.SetStatusCondition(&want.Conditions, c)
+	switch a := h.announced.Load(); {
+	case a == nil:
+	case a.Status == "":
+		meta.RemoveStatusCondition(&want.Conditions, a.Type)
+	default:
+		meta.SetStatusCondition(&want.Conditions, *a)
+	}
 	if equality.Semantic.DeepEqual(want, own.Status) {
 		return nil
 	}

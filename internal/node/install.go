@@ -70,6 +70,16 @@ func installPlugin(source, binDir string, names []string) error {
 	return nil
 }
 
+// there tells whether the plugin has all its names, without reading it.
+func (i *Install) there() bool {
+	for _, name := range i.Names {
+		if _, err := os.Stat(filepath.Join(i.BinDir, name)); errors.Is(err, fs.ErrNotExist) {
+			return false
+		}
+	}
+	return true
+}
+
 // installConflist tells the runtime to use the plugin.
 func installConflist(confDir, socket string) error {
 	raw, err := conflist(socket)
