@@ -90,6 +90,59 @@ func TestSharedObjects(t *testing.T) {
 	}
 }
 
+func TestPodElements(t *testing.T) {
+	// What nft 1.0.6 prints.
+	for printed, want := range map[string][]string{
+		`{"nftables": [{"metainfo": {"version": "1.0.6", "json_schema_version": 1}},
+			{"set": {"family": "inet", "name": "self4", "table": "fairlead", "type": ["ipv4_addr", "ipv4_addr"], "handle": 1, "elem": [{"concat": ["10.0.0.1", "10.0.0.1"]}]}},
+			{"set": {"family": "inet", "name": "self6", "table": "fairlead", "type": ["ipv6_addr", "ipv6_addr"], "handle": 2}},
+			{"set": {"family": "inet", "name": "local4", "table": "fairlead", "type": "ipv4_addr", "handle": 3, "flags": ["interval"], "elem": [{"prefix": {"addr": "10.0.0.0", "len": 24}}]}},
+			{"set": {"family": "ip", "name": "service-ips", "table": "kube-proxy", "type": "ipv4_addr", "handle": 4, "elem": ["10.96.0.1"]}},
+			{"set": {"family": "bridge", "name": "unchecked", "table": "fairlead", "type": "ifname", "handle": 5, "elem": ["fl1"]}}]}`: {
+			`nft element {"concat": ["10.0.0.1", "10.0.0.1"]} of inet self4`,
+			`nft element "fl1" of bridge unchecked`,
+		},
+		`{"nftables": [{"map": {"family": "inet", "name": "ports4", "table": "fairlead", "type": ["inet_proto", "inet_service"], "handle": 2, "map": "ipv4_addr . inet_service",
+			"elem": [[{"concat": ["tcp", 80]}, {"concat": ["10.0.0.1", 8080]}]]}}]}`: {
+			`nft element [{"concat": ["tcp", 80]}, {"concat": ["10.0.0.1", 8080]}] of inet ports4`,
+		},
+		`{"nftables": []}`: nil,
+	} {
+		got, err := podElements([]byte(printed))
+		if diff := cmp.Diff(want, got); err != nil || diff != "" {
+			t.Errorf("elements (error %v, -want +got):\n%s", err, diff)
+		}
+	}
+	if _, err := podElements([]byte("Error: Could not process rule")); err == nil {
+		t.Error("what is not JSON gives no error")
+	}
+}
+
+func TestWithoutBlocks(t *testing.T) {
+	blocks := map[string]bool{"10.244.1.0/26": true, "10.244.2.0/26": true}
+	got := withoutBlocks([]string{
+		"10.244.1.0/26 dev fairlead0", "10.244.1.7/32 dev fl12", "10.244.2.0/26 via 192.168.77.12 dev eth0", "10.244.3.0/26 via 192.168.77.12 dev eth0",
+	}, blocks)
+	want := []string{"10.244.1.7/32 dev fl12", "10.244.3.0/26 via 192.168.77.12 dev eth0"}
+	if diff := cmp.Diff(want, got); diff != "" {
+		t.Errorf("routes (-want +got):\n%s", diff)
+	}
+}
+
+func TestKills(t *testing.T) {
+	var k kills
+	k.add(kubelet)
+	k.add(kubelet)
+	k.add(containerRuntime)
+	if err := k.enough(); err == nil || !strings.Contains(err.Error(), "kubelet 2 times, containerd 1 times, fairlead-node 0 times") {
+		t.Errorf("fairlead-node was never killed: %v; want an error that says so", err)
+	}
+	k.add(fairleadNode)
+	if err := k.enough(); err != nil {
+		t.Errorf("all were killed: %v; want nil", err)
+	}
+}
+
 func untar(t *testing.T, raw []byte) map[string][]byte {
 	t.Helper()
 	out := map[string][]byte{}

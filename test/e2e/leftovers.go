@@ -37,24 +37,40 @@ func (w *world) nothingLeft(ctx context.Context) error {
 		for _, item := range list.Items {
 			left = append(left, "PodAttachment "+item.Name)
 		}
-		system, err := w.systemGroups(ctx)
-		if err != nil {
-			return "", err
-		}
-		for _, n := range w.nodes {
-			more, err := n.leftovers(system)
-			if err != nil {
-				return "", err
-			}
-			left = append(left, more...)
-		}
-		return summary(left), nil
+		more, err := w.leftOnNodes(ctx)
+		return summary(append(left, more...)), err
 	})
 	if err != nil {
 		return err
 	}
-	w.Say("no PodAttachment is left, and on the nodes no link, namespace, nft table, cgroup, record or cached result")
+	w.Say("no PodAttachment is left, and on the nodes no link, route, namespace, nft table or element, cgroup, record or cached result")
+	for _, n := range w.nodes {
+		if len(n.forgotten) > 0 {
+			w.Say("but %d network namespaces on %s, which a killed containerd forgot before any plugin saw them: %s", len(n.forgotten), n.name, summary(n.forgotten))
+		}
+	}
 	return w.audit(ctx)
+}
+
+// leftOnNodes lists what pods left on the nodes.
+func (w *world) leftOnNodes(ctx context.Context) ([]string, error) {
+	system, err := w.systemGroups(ctx)
+	if err != nil {
+		return nil, err
+	}
+	blocks, err := w.blocks(ctx)
+	if err != nil {
+		return nil, err
+	}
+	var left []string
+	for _, n := range w.nodes {
+		more, err := n.leftovers(ctx, system, blocks)
+		if err != nil {
+			return nil, err
+		}
+		left = append(left, more...)
+	}
+	return left, nil
 }
 
 // summary is the first of many.
@@ -89,20 +105,25 @@ func ofNode(item string) bool {
 }
 
 // leftovers lists what is on a node although no pod with a network is. The
-// control groups of Fairlead's own pods are not.
-func (n *node) leftovers(system map[string]bool) ([]string, error) {
+// control groups of Fairlead's own pods are not, nor the routes to blocks.
+func (n *node) leftovers(ctx context.Context, system, blocks map[string]bool) ([]string, error) {
 	state, err := n.machine.State()
 	if err != nil {
 		return nil, fmt.Errorf("look at %s: %w", n.name, err)
 	}
 	news := state.Since(n.baseline)
-	news.Routes = nil // the node's own: whole blocks
+	news.Routes = withoutBlocks(news.Routes, blocks)
 	left := slices.DeleteFunc(news.All(), ofNode)
 	namespaces, err := n.namespaces()
 	if err != nil {
 		return nil, err
 	}
 	left = append(left, namespaces...)
+	elements, err := n.elements(ctx)
+	if err != nil {
+		return nil, err
+	}
+	left = append(left, elements...)
 	for what, pattern := range map[string]string{
 		"cached CNI result":     "/var/lib/cni/results/*",
 		"attachment record":     "/run/fairlead/attachments/*",
@@ -129,13 +150,14 @@ func (n *node) leftovers(system map[string]bool) ([]string, error) {
 }
 
 // namespaces are those of sandboxes. What a killed containerd forgets was never
-// given to a plugin, so it has no eth0.
+// given to a plugin, so it has no eth0; n.forgotten has these.
 func (n *node) namespaces() ([]string, error) {
 	files, err := n.glob("/run/netns/*")
 	if err != nil {
 		return nil, err
 	}
 	var out []string
+	n.forgotten = nil
 	for _, file := range files {
 		var inside netlab.State
 		err := n.place().do(func() error {
@@ -147,6 +169,7 @@ func (n *node) namespaces() ([]string, error) {
 			return errors.Join(err, ns.Close())
 		})
 		if n.killed && (err != nil || !slices.Contains(inside.Links, "eth0")) {
+			n.forgotten = append(n.forgotten, filepath.Base(file))
 			continue
 		}
 		out = append(out, fmt.Sprintf("network namespace %s with %s", filepath.Base(file), strings.Join(inside.Links, ", ")))

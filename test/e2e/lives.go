@@ -5,6 +5,8 @@ import (
 	"errors"
 	"fmt"
 	"math/rand/v2"
+	"slices"
+	"strings"
 	"sync/atomic"
 	"time"
 
@@ -39,24 +41,26 @@ func (w *world) lives(ctx context.Context) error {
 	defer stopSupervising()
 	var (
 		nodes errgroup.Group
-		kills atomic.Int64
+		kills kills
 		done  atomic.Int64
 	)
 	for i, n := range w.nodes {
 		n.killed = true
 		random := rand.New(rand.NewPCG(w.Seed, uint64(i)))
-		nodes.Go(func() error { return n.disturb(killing, supervising, random, &done, &kills) })
+		// Each node begins with another program, so that all are killed soon.
+		first := slices.Concat(victims[i%len(victims):], victims[:i%len(victims)])
+		nodes.Go(func() error { return n.disturb(killing, supervising, random, first, &done, &kills) })
 	}
 	g, pods := errgroup.WithContext(ctx)
 	g.SetLimit(atOnce)
 	for i := range w.Lives {
 		random := rand.New(rand.NewPCG(w.Seed, uint64(len(w.nodes)+i)))
 		g.Go(func() error {
-			if err := w.live(pods, fmt.Sprintf("life-%d", i), random); err != nil {
+			if err := w.live(pods, newLife(i), random); err != nil {
 				return err
 			}
 			if n := done.Add(1); n%atOnce == 0 {
-				w.Say("  %d of %d pods have lived, %d programs were killed", n, w.Lives, kills.Load())
+				w.Say("  %d of %d pods have lived; killed: %v", n, w.Lives, &kills)
 			}
 			return nil
 		})
@@ -64,19 +68,44 @@ func (w *world) lives(ctx context.Context) error {
 	err := g.Wait()
 	stopKilling()
 	if err == nil {
-		w.Say("%d pods have lived, %d programs were killed", w.Lives, kills.Load())
-		err = w.nothingLeft(ctx)
+		w.Say("%d pods have lived; killed: %v", w.Lives, &kills)
+		err = errors.Join(kills.enough(), w.nothingLeft(ctx))
 	}
 	stopSupervising()
 	return errors.Join(err, nodes.Wait())
 }
 
-// disturb kills one of the node's programs after the other and starts it again,
-// until killing ends. Until supervising ends it does for the kubelet what the
+// victims are the programs that are killed.
+var victims = []string{kubelet, containerRuntime, fairleadNode}
+
+// kills counts them, in the order of victims.
+type kills [3]atomic.Int64
+
+func (k *kills) add(victim string) { k[slices.Index(victims, victim)].Add(1) }
+
+func (k *kills) String() string {
+	var out []string
+	for i, victim := range victims {
+		out = append(out, fmt.Sprintf("%s %d times", victim, k[i].Load()))
+	}
+	return strings.Join(out, ", ")
+}
+
+// enough fails when a program was never killed: then nothing was shown of it.
+func (k *kills) enough() error {
+	for i := range victims {
+		if k[i].Load() == 0 {
+			return fmt.Errorf("not every program was killed (%v): let more pods live", k)
+		}
+	}
+	return nil
+}
+
+// disturb kills one of the node's programs after the other, those in first and
+// then at random, and starts it again, until killing ends. Until supervising ends it does for the kubelet what the
 // machine's init does: a kubelet that starts while containerd is away ends.
-func (n *node) disturb(killing, supervising context.Context, random *rand.Rand, lived, kills *atomic.Int64) error {
+func (n *node) disturb(killing, supervising context.Context, random *rand.Rand, first []string, lived *atomic.Int64, kills *kills) error {
 	next := int64(0)
-	victims := []string{kubelet, containerRuntime, fairleadNode}
 	n.running[kubelet].Expect()
 	for {
 		select {
@@ -91,10 +120,14 @@ func (n *node) disturb(killing, supervising context.Context, random *rand.Rand, 
 			if killing.Err() != nil || lived.Load() < next {
 				continue
 			}
-			next = lived.Load() + 1 + random.Int64N(livesApart)
 			victim := victims[random.IntN(len(victims))]
+			if len(first) > 0 {
+				victim, first = first[0], first[1:]
+			} else {
+				next = lived.Load() + 1 + random.Int64N(livesApart)
+			}
 			n.running[victim].Kill()
-			kills.Add(1)
+			kills.add(victim)
 			pause(killing, random, maxAway)
 			if err := n.start(victim); err != nil {
 				return err
@@ -112,10 +145,21 @@ func pause(ctx context.Context, random *rand.Rand, most time.Duration) {
 	}
 }
 
+// newLife is the pod of one life. Every fourth has a port of its node and a
+// limited bandwidth, which put more on the node than an address.
+func newLife(i int) *corev1.Pod {
+	pod := &corev1.Pod{ObjectMeta: metav1.ObjectMeta{Namespace: namespace, Name: fmt.Sprintf("life-%d", i)}, Spec: podSpec()}
+	if i%4 == 0 {
+		// No two that live at a time have the same.
+		pod.Spec.Containers[0].Ports[0].HostPort = 31000 + int32(i/4%1000)
+		pod.Annotations = map[string]string{"kubernetes.io/ingress-bandwidth": "100M", "kubernetes.io/egress-bandwidth": "100M"}
+	}
+	return pod
+}
+
 // live is the life of one pod. Of four one is deleted before it can be ready,
 // at whatever step its start is.
-func (w *world) live(ctx context.Context, name string, random *rand.Rand) error {
-	pod := &corev1.Pod{ObjectMeta: metav1.ObjectMeta{Namespace: namespace, Name: name}, Spec: podSpec()}
+func (w *world) live(ctx context.Context, pod *corev1.Pod, random *rand.Rand) error {
 	if err := w.Create(ctx, pod); err != nil {
 		return err
 	}

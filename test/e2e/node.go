@@ -44,6 +44,8 @@ type node struct {
 	// killed says that containerd was killed. It forgets a namespace that it
 	// was about to give to a sandbox, or a file that it was about to mount it at.
 	killed bool
+	// forgotten are the namespaces without a network that it forgot.
+	forgotten []string
 }
 
 func (n *node) file(name string) string { return filepath.Join(n.dir, name) }
