@@ -9,6 +9,7 @@ import (
 
 	"github.com/google/go-cmp/cmp"
 	"github.com/prometheus/client_golang/prometheus"
+	"github.com/prometheus/client_golang/prometheus/testutil"
 )
 
 // failing is a driver of which every call fails with one error.
@@ -50,6 +51,9 @@ func TestMetricsNameEverySentinel(t *testing.T) {
 				t.Errorf("the decorator changed %v into %v", sentinel, err)
 			}
 		}
+	}
+	if problems, err := testutil.GatherAndLint(reg); err != nil || len(problems) > 0 {
+		t.Errorf("%v, %v", problems, err)
 	}
 	families, err := reg.Gather()
 	if err != nil {
