@@ -42,6 +42,25 @@ func TestControllerValidateNamesEveryField(t *testing.T) {
 	}
 }
 
+// whereabouts#303: a lock without a namespace was waited for without end after a
+// reboot. Here the program does not start.
+func TestWhereabouts303NoNamespace(t *testing.T) {
+	for _, namespace := range []string{"", "Not One"} {
+		path := filepath.Join(t.TempDir(), "c.yaml")
+		if err := os.WriteFile(path, fmt.Appendf(nil, "leaderElection: {namespace: %q}\n", namespace), 0o600); err != nil {
+			t.Fatal(err)
+		}
+		c := DefaultController()
+		if err := Load(path, &c); err != nil {
+			t.Fatal(err)
+		}
+		want := fmt.Sprintf("leaderElection.namespace: %q", namespace)
+		if err := c.Validate(); err == nil || !strings.Contains(err.Error(), want) {
+			t.Errorf("namespace %q: %v", namespace, err)
+		}
+	}
+}
+
 func TestNothingToServe(t *testing.T) {
 	c := DefaultController()
 	c.DefaultNetwork.Driver = DriverNone

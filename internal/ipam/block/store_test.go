@@ -20,6 +20,9 @@ import (
 	"fairlead.dev/fairlead/internal/ipam/block/blocktest"
 )
 
+// whereabouts#313, whereabouts#508: one lock for the whole cluster and ten calls
+// for each address made pods that start together wait for minutes. Here they
+// share writes, and nothing is read.
 func TestStorm(t *testing.T) {
 	tests := []struct {
 		name  string
