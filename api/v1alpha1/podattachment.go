@@ -20,6 +20,15 @@ const LabelMigratedFrom = "fairlead.dev/migrated-from"
 // NetworkAttachmentDefinition.
 const DefaultNetwork = "default"
 
+// DefaultInterface is what the interface on the default network is called in
+// every PodAttachment.
+const DefaultInterface = "eth0"
+
+// UnknownNetwork stands for the network of an interface that was found again by
+// its addresses when its pod and its PodAttachment were gone, and that is not the
+// default one: blocks do not say which network it was.
+const UnknownNetwork = "unknown"
+
 // Condition types of a PodAttachment.
 const (
 	// ConditionReady is true when every interface is plugged and active.

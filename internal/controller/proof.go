@@ -45,7 +45,8 @@ const (
 type evidence struct {
 	// node is the Node of that name, nil when there is none.
 	node *corev1.Node
-	// reclaimAfter is the longest of the record's pools, 0 when one holds.
+	// reclaimAfter is the longest of the pools of the record's addresses, 0 when
+	// one holds.
 	reclaimAfter time.Duration
 	// lostSince is when this process first saw that the Node was not there any
 	// more; zero when it did not yet.
@@ -257,33 +258,12 @@ func (r *Attachments) gather(ctx context.Context, from client.Reader, record *v1
 	if readiness(e.node).Status != corev1.ConditionUnknown {
 		return e, nil // the pools' policy is for nodes that are unreachable
 	}
-	for _, iface := range record.Spec.Interfaces {
-		after, err := reclaimAfter(ctx, from, iface.Pool)
-		if err != nil || after == 0 {
-			e.reclaimAfter = 0
-			return e, err
-		}
-		e.reclaimAfter = max(e.reclaimAfter, after)
+	var pools v1alpha1.IPPoolList
+	if err := from.List(ctx, &pools); err != nil {
+		return evidence{}, fmt.Errorf("read IPPools: %w", err)
 	}
+	e.reclaimAfter = reclaimAfter(record, pools.Items)
 	return e, nil
-}
-
-// reclaimAfter is how long a pool's addresses wait for an unreachable node; 0
-// is for ever, as it is of a pool that is not known.
-func reclaimAfter(ctx context.Context, from client.Reader, name string) (time.Duration, error) {
-	if name == "" {
-		return 0, nil
-	}
-	pool := &v1alpha1.IPPool{}
-	if err := from.Get(ctx, client.ObjectKey{Name: name}, pool); apierrors.IsNotFound(err) {
-		return 0, nil
-	} else if err != nil {
-		return 0, fmt.Errorf("read IPPool %s: %w", name, err)
-	}
-	if pool.Spec.UnreachablePolicy != v1alpha1.UnreachableReclaimAfter || pool.Spec.ReclaimAfter == nil {
-		return 0, nil
-	}
-	return pool.Spec.ReclaimAfter.Duration, nil
 }
 
 // givenUp reports whether the record of a pod that terminates on an unreachable

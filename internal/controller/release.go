@@ -93,7 +93,7 @@ func (r *Attachments) announce(record *v1alpha1.PodAttachment, v verdict) {
 			continue
 		}
 		r.Events.Eventf(podRef(record), interfaceRef(record, iface.Name), kind, eventCollected, "ReleaseNetwork",
-			"gave back %s of network %s: %s", addressesOf(iface), iface.Network, v.text)
+			"gave back %s of %s: %s", addressesOf(iface), networkOf(iface), v.text)
 	}
 }
 
@@ -149,7 +149,7 @@ func (r *Attachments) giveBack(ctx context.Context, record *v1alpha1.PodAttachme
 		if err != nil {
 			errs = append(errs, fmt.Errorf("interface %s: %w", ref.Interface.Name, err))
 			r.Events.Eventf(podRef(record), interfaceRef(record, ref.Interface.Name), corev1.EventTypeWarning, eventFailed, "ReleaseNetwork", "%s",
-				clip(fmt.Sprintf("could not give back %s of interface %s on network %s, trying again: %v", addressesOf(ref.Interface), ref.Interface.Name, ref.Interface.Network, err)))
+				clip(fmt.Sprintf("could not give back %s of interface %s on %s, trying again: %v", addressesOf(ref.Interface), ref.Interface.Name, networkOf(ref.Interface), err)))
 		}
 	}
 	return errors.Join(errs...)
@@ -216,6 +216,18 @@ func addressesOf(iface v1alpha1.Interface) string {
 		out = append(out, a)
 	}
 	return strings.Join(out, ",")
+}
+
+// networkOf names an interface's network, as far as it is known.
+func networkOf(iface v1alpha1.Interface) string {
+	switch {
+	case iface.Network != v1alpha1.UnknownNetwork:
+		return "network " + iface.Network
+	case iface.Pool != "":
+		return "a further network that is not known any more, of pool " + iface.Pool
+	default:
+		return "a further network that is not known any more, of domain " + iface.Domain
+	}
 }
 
 // clip keeps a message within what a condition may hold.

@@ -37,18 +37,15 @@ type Interface struct {
 }
 
 // Default is the interface on the default network. With addressOnly another CNI
-// plugin makes it.
+// plugin makes it. It is named as every runtime names it; the node plugs it under
+// the name that the runtime says (CNI_IFNAME).
 func Default(addressOnly bool) Interface {
-	return Interface{Name: defaultInterface, Network: v1alpha1.DefaultNetwork, Default: true, AddressOnly: addressOnly}
+	return Interface{Name: v1alpha1.DefaultInterface, Network: v1alpha1.DefaultNetwork, Default: true, AddressOnly: addressOnly}
 }
 
 // Source finds further interfaces in a pod: one way of asking for them. It
 // returns none for a pod that does not ask in its way.
 type Source func(p *corev1.Pod) ([]Interface, error)
-
-// defaultInterface is named as every runtime names it; the node plugs it under
-// the name that the runtime says (CNI_IFNAME).
-const defaultInterface = "eth0"
 
 var interfaceName = regexp.MustCompile(`^[a-zA-Z0-9][a-zA-Z0-9_.-]{0,14}$`)
 

@@ -146,10 +146,14 @@ func (d *Driver) Release(ctx context.Context, ref driver.Ref) error {
 
 // List implements driver.Driver. The addresses of one interface, of all
 // families, are one entry, and those of a pod come in the order of their names.
+// Blocks do not say of which network and pool an address was: another interface
+// than the default one is on an unknown network, and the pool is named where only
+// one has the address.
 func (d *Driver) List(context.Context) iter.Seq2[driver.Ref, error] {
 	type key struct{ uid, iface, domain string }
 	refs := map[key]*driver.Ref{}
 	var order []key
+	soleOf := d.pools.sole()
 	for _, lease := range slices.SortedFunc(d.store.All(), byHolder) {
 		h := lease.Holder
 		k := key{h.PodUID, h.Interface, lease.Domain}
@@ -168,9 +172,13 @@ func (d *Driver) List(context.Context) iter.Seq2[driver.Ref, error] {
 					Network: v1alpha1.DefaultNetwork,
 					Driver:  Name,
 					Domain:  lease.Domain,
+					Pool:    soleOf(lease),
 					Claim:   lease.Claim,
-					Binding: v1alpha1.Binding{Bridge: &v1alpha1.BridgeBinding{Name: d.cfg.Bridge}},
+					Binding: d.binding(driver.Request{AddressOnly: h.Interface != v1alpha1.DefaultInterface}),
 				},
+			}
+			if h.Interface != v1alpha1.DefaultInterface {
+				ref.Interface.Network = v1alpha1.UnknownNetwork
 			}
 			refs[k], order = ref, append(order, k)
 		}

@@ -14,6 +14,7 @@ import (
 	"fairlead.dev/fairlead/api/v1alpha1"
 	"fairlead.dev/fairlead/internal/driver"
 	"fairlead.dev/fairlead/internal/ipam"
+	"fairlead.dev/fairlead/internal/ipam/block"
 	"fairlead.dev/fairlead/internal/ipam/objects"
 )
 
@@ -122,6 +123,32 @@ func (p *Pools) InDomain(domain string) []string {
 	}
 	slices.Sort(names)
 	return names
+}
+
+// sole returns a function that names the pool, of those that there are now, that
+// has the address of a lease; empty when none has, or several.
+func (p *Pools) sole() func(l block.Lease) string {
+	byDomain := map[string][]*ipam.Pool{}
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	for _, got := range p.m {
+		if got.err == nil {
+			byDomain[got.pool.Domain()] = append(byDomain[got.pool.Domain()], got.pool.Pool)
+		}
+	}
+	return func(l block.Lease) string {
+		name := ""
+		for _, pool := range byDomain[l.Domain] {
+			switch {
+			case !pool.Covers(l.Addr):
+			case name != "":
+				return ""
+			default:
+				name = pool.Name()
+			}
+		}
+		return name
+	}
 }
 
 // Reserving returns the names of the reservations with addresses of a block.

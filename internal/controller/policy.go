@@ -1,0 +1,82 @@
+package controller
+
+import (
+	"net/netip"
+	"time"
+
+	"fairlead.dev/fairlead/api/v1alpha1"
+	"fairlead.dev/fairlead/internal/ipam"
+	"fairlead.dev/fairlead/internal/ipam/objects"
+)
+
+// policy is what a pool says of addresses on a node that is unreachable.
+type policy struct {
+	name, domain string
+	// pool is nil when the spec cannot be read: then any address may be its.
+	pool *ipam.Pool
+	// after is how long they wait; 0 is for ever.
+	after time.Duration
+}
+
+func policyOf(o *v1alpha1.IPPool) policy {
+	p := policy{name: o.Name, domain: o.Spec.Domain}
+	if pool, err := objects.Pool(o); err == nil {
+		p.pool, p.domain = pool, pool.Domain()
+	}
+	if o.Spec.UnreachablePolicy == v1alpha1.UnreachableReclaimAfter && o.Spec.ReclaimAfter != nil {
+		p.after = o.Spec.ReclaimAfter.Duration
+	}
+	return p
+}
+
+func (p policy) covers(a netip.Addr) bool { return p.pool == nil || p.pool.Covers(a) }
+
+// reclaimAfter is how long the addresses of a record wait for a node that is
+// unreachable: as long as the one that waits longest; 0 is for ever.
+func reclaimAfter(record *v1alpha1.PodAttachment, pools []v1alpha1.IPPool) time.Duration {
+	policies := make([]policy, 0, len(pools))
+	for i := range pools {
+		policies = append(policies, policyOf(&pools[i]))
+	}
+	var longest time.Duration
+	for _, iface := range record.Spec.Interfaces {
+		if len(iface.Addresses) == 0 {
+			return 0
+		}
+		for _, cidr := range iface.Addresses {
+			p, err := netip.ParsePrefix(cidr)
+			if err != nil {
+				return 0
+			}
+			after := waits(iface, p.Addr(), policies)
+			if after == 0 {
+				return 0
+			}
+			longest = max(longest, after)
+		}
+	}
+	return longest
+}
+
+// waits is how long one address of an interface waits. What counts is the pool
+// that the record names, where that has the address; an interface may have
+// addresses of several pools, and its record names one. Of the others all count
+// that have the address; when none is known to, it waits for ever.
+func waits(iface v1alpha1.Interface, a netip.Addr, policies []policy) time.Duration {
+	for _, p := range policies {
+		if p.name == iface.Pool && (iface.Domain == "" || iface.Domain == p.domain) && p.covers(a) {
+			return p.after
+		}
+	}
+	var longest time.Duration
+	for _, p := range policies {
+		switch {
+		case iface.Domain == "" || iface.Domain != p.domain || !p.covers(a):
+		case p.after == 0:
+			return 0
+		default:
+			longest = max(longest, p.after)
+		}
+	}
+	return longest
+}
