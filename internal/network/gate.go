@@ -2,6 +2,7 @@ package network
 
 import (
 	"context"
+	"errors"
 	"fmt"
 	"slices"
 )
@@ -13,7 +14,14 @@ type gate struct {
 	sharing int
 	alone   bool
 	waiting []*visitor
+	idle    map[*idler]struct{} // of those that share it
 }
+
+// idler shares the gate and only waits.
+type idler struct{ end context.CancelCauseFunc }
+
+// errRoom ends the idling of an ADD that a GC would have to wait for.
+var errRoom = errors.New("a GC comes first")
 
 // visitor waits at the gate.
 type visitor struct {
@@ -31,6 +39,27 @@ func (m *Manager) Alone(ctx context.Context, fn func(context.Context) error) err
 	return fn(ctx)
 }
 
+// Idle is for an Add that has done nothing yet and waits for others: so that
+// nobody has to wait for it, the returned context ends when somebody wants the gate
+// alone. When fn returns its cause, Add begins again, behind them. busy is to be
+// called at the end of the wait.
+func (m *Manager) Idle(ctx context.Context) (idle context.Context, busy func()) {
+	idle, end := context.WithCancelCause(ctx)
+	i := &idler{end: end}
+	m.mu.Lock()
+	defer m.mu.Unlock()
+	m.gate.idle[i] = struct{}{}
+	if slices.ContainsFunc(m.gate.waiting, func(v *visitor) bool { return v.alone }) {
+		end(errRoom)
+	}
+	return idle, func() {
+		m.mu.Lock()
+		defer m.mu.Unlock()
+		delete(m.gate.idle, i)
+		end(nil)
+	}
+}
+
 func (m *Manager) share(ctx context.Context) error { return m.enter(ctx, false) }
 func (m *Manager) unshare()                        { m.leave(false) }
 
@@ -44,6 +73,11 @@ func (m *Manager) enter(ctx context.Context, alone bool) error {
 	}
 	v := &visitor{alone: alone, open: make(chan struct{})}
 	m.gate.waiting = append(m.gate.waiting, v)
+	if alone {
+		for i := range m.gate.idle {
+			i.end(errRoom)
+		}
+	}
 	m.mu.Unlock()
 
 	select {

@@ -174,6 +174,75 @@ func TestDelCancelsAnAddThatAGCWaitsFor(t *testing.T) {
 	})
 }
 
+// An ADD that only waits for others keeps no GC waiting, and with it nobody that
+// came after: it begins again behind them.
+func TestGCDoesNotWaitForAnAddThatIdles(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		m := newManager(t, &fakePlugin{})
+		var events []string
+		there := make(chan struct{})
+		added := make(chan error, 1)
+		go func() {
+			added <- m.Add(t.Context(), "a", func(ctx context.Context) error {
+				events = append(events, "ADD a")
+				idle, busy := m.Idle(ctx)
+				defer busy()
+				select {
+				case <-there:
+					return nil
+				case <-idle.Done():
+					return context.Cause(idle)
+				}
+			})
+		}()
+		synctest.Wait()
+		for range 2 {
+			if err := m.Alone(t.Context(), func(context.Context) error { events = append(events, "GC"); return nil }); err != nil {
+				t.Error(err)
+			}
+			synctest.Wait()
+		}
+		if err := m.Del(t.Context(), "b", func(context.Context) error { events = append(events, "DEL b"); return nil }); err != nil {
+			t.Error(err)
+		}
+		close(there)
+		if err := <-added; err != nil {
+			t.Errorf("ADD: %v", err)
+		}
+		if want := []string{"ADD a", "GC", "ADD a", "GC", "ADD a", "DEL b"}; !slices.Equal(events, want) {
+			t.Errorf("events %v, want %v", events, want)
+		}
+		wantIdle(t, m)
+	})
+}
+
+// A GC may be there before the ADD begins to wait.
+func TestAddDoesNotIdleInFrontOfAGC(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		m := newManager(t, &fakePlugin{})
+		begin, tries := make(chan struct{}), 0
+		added := make(chan error, 1)
+		go func() {
+			added <- m.Add(t.Context(), "a", func(ctx context.Context) error {
+				<-begin
+				idle, busy := m.Idle(ctx)
+				defer busy()
+				tries++
+				return context.Cause(idle)
+			})
+		}()
+		synctest.Wait()
+		collected := make(chan error, 1)
+		go func() { collected <- m.Alone(t.Context(), nothing) }()
+		synctest.Wait()
+		close(begin)
+		if err := errors.Join(<-collected, <-added); err != nil || tries != 2 {
+			t.Errorf("%d tries, %v", tries, err)
+		}
+		wantIdle(t, m)
+	})
+}
+
 // GC removes sandboxes with the operations that the sweep has.
 func TestAloneMayDo(t *testing.T) {
 	m := newManager(t, &fakePlugin{})
@@ -189,7 +258,7 @@ func wantIdle(t *testing.T, m *Manager) {
 	t.Helper()
 	m.mu.Lock()
 	defer m.mu.Unlock()
-	if len(m.turns) != 0 || m.gate.alone || m.gate.sharing != 0 || len(m.gate.waiting) != 0 {
+	if len(m.turns) != 0 || len(m.gate.idle) != 0 || m.gate.alone || m.gate.sharing != 0 || len(m.gate.waiting) != 0 {
 		t.Errorf("%d entries stay, gate %+v", len(m.turns), m.gate)
 	}
 }

@@ -89,7 +89,7 @@ func NewManager(p Plugin, r prometheus.Registerer, kubelet bool) (*Manager, erro
 	}
 	return &Manager{
 		plugin: p, metrics: metrics, now: time.Now, turns: map[key]*turns{},
-		adds: map[key]map[*adding]struct{}{}, buried: map[string]struct{}{},
+		adds: map[key]map[*adding]struct{}{}, buried: map[string]struct{}{}, gate: gate{idle: map[*idler]struct{}{}},
 	}, nil
 }
 
@@ -107,10 +107,20 @@ func (m *Manager) AddPart(ctx context.Context, containerID, part string, fn func
 }
 
 func (m *Manager) add(ctx context.Context, containerID, name string, fn func(context.Context) error) error {
-	start := time.Now()
 	ctx, cancel := context.WithCancelCause(ctx)
 	defer cancel(nil)
 	defer m.begin(key{lockSandbox, name}, &adding{cancel})()
+	for {
+		err := m.attempt(ctx, containerID, name, fn)
+		if !errors.Is(err, errRoom) {
+			return err
+		}
+	}
+}
+
+// attempt is an Add up to its end or to where it makes room for others.
+func (m *Manager) attempt(ctx context.Context, containerID, name string, fn func(context.Context) error) error {
+	start := time.Now()
 	if err := m.share(ctx); err != nil {
 		return err
 	}

@@ -6,6 +6,7 @@ import (
 	"errors"
 	"strings"
 	"testing"
+	"time"
 
 	"fairlead.dev/fairlead/internal/cniproto"
 	"fairlead.dev/fairlead/internal/netdev"
@@ -151,5 +152,43 @@ func FuzzGCConfig(f *testing.F) {
 		if valid[""] {
 			t.Error("the empty container ID is valid")
 		}
+	})
+}
+
+// An ADD that waits for its record keeps neither a GC nor those behind it waiting,
+// of a pod's own interface and of another plugin's alike.
+func TestGCWhileAddsWait(t *testing.T) {
+	inWorld(t, func(w *world) {
+		w.pod("there", "u1")
+		w.mustAdd("c1", "there", "u1")
+		added := make(chan error, 2)
+		go func() {
+			_, err := w.add("c2", "late", "u2")
+			added <- err
+		}()
+		w.kernel.namespace(w.netns("c3"))
+		go func() {
+			_, err := w.ipam("ADD", "c3", "net1", "later", "u3", macvlan)
+			added <- err
+		}()
+		settle()
+		start := time.Now()
+		_, err := w.handle(gcRequest(`,"cni.dev/valid-attachments":[{"containerID":"c1","ifname":"eth0"}]`))
+		wantCode(w.t, err, 0)
+		if err := w.del("c1"); err != nil {
+			w.t.Error(err)
+		}
+		if waited := time.Since(start); waited > time.Second {
+			w.t.Errorf("GC and DEL took %s", waited)
+		}
+		w.pod("late", "u2")
+		w.further(w.pod("later", "u3"), "net1")
+		for range 2 {
+			if err := <-added; err != nil {
+				w.t.Errorf("ADD: %v", err)
+			}
+		}
+		settle()
+		w.wantLinks("c2/eth0")
 	})
 }

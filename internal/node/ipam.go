@@ -176,8 +176,10 @@ func (v *verbs) attachAddresses(ctx context.Context, draft addressRecord, config
 	}
 	wait, cancel := v.patience(ctx)
 	defer cancel()
+	idle, busy := v.manager.Idle(wait)
+	defer busy()
 	start := time.Now()
-	claimed, iface, err := v.claimAddresses(wait, draft, config)
+	claimed, iface, err := v.claimAddresses(idle, draft, config)
 	if err != nil {
 		return nil, err
 	}

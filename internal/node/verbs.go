@@ -184,8 +184,10 @@ func (v *verbs) setUp(ctx context.Context, r cniproto.Request, pod podRef) (rec 
 
 	wait, cancel := v.patience(ctx)
 	defer cancel()
+	idle, busy := v.manager.Idle(wait)
+	defer busy()
 	start := time.Now()
-	mtu, err := v.host.await(wait)
+	mtu, err := v.host.await(idle)
 	if err != nil {
 		return nil, err
 	}
@@ -193,7 +195,7 @@ func (v *verbs) setUp(ctx context.Context, r cniproto.Request, pod podRef) (rec 
 	if err != nil {
 		return nil, err
 	}
-	rec, parsed, err := v.reserve(wait, record{
+	rec, parsed, err := v.reserve(idle, record{
 		Version: recordVersion, ContainerID: r.ContainerID, BootID: v.ledger.bootID, State: attaching,
 		Netns: r.Netns, NetnsID: sandbox.ID(), IfName: r.IfName, Pod: pod, StartedAt: start,
 	}, c, mtu)
