@@ -102,8 +102,9 @@ func (k *kills) enough() error {
 }
 
 // disturb kills one of the node's programs after the other, those in first and
-// then at random, and starts it again, until killing ends. Until supervising ends it does for the kubelet what the
-// machine's init does: a kubelet that starts while containerd is away ends.
+// then at random, and starts it again, until killing ends. Until supervising
+// ends it does for the kubelet what the machine's init does: a kubelet that
+// starts while containerd is away ends.
 func (n *node) disturb(killing, supervising context.Context, random *rand.Rand, first []string, lived *atomic.Int64, kills *kills) error {
 	next := int64(0)
 	n.running[kubelet].Expect()
