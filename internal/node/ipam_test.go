@@ -1,17 +1,11 @@
 package node
 
 import (
-	"context"
 	"encoding/json"
-	"errors"
-	"net/netip"
 	"os"
 	"path/filepath"
-	"slices"
 	"strings"
-	"sync/atomic"
 	"testing"
-	"testing/synctest"
 	"time"
 
 	types100 "github.com/containernetworking/cni/pkg/types/100"
@@ -210,32 +204,6 @@ func TestAddressesAlone(t *testing.T) {
 	})
 }
 
-// whereabouts#176, #182, ipam.md 1.8: a pod's next sandbox has the same
-// addresses, and a late DEL of the one before does not take them.
-func TestAddressesOfTheNextSandbox(t *testing.T) {
-	inWorld(t, func(w *world) {
-		key := w.pod("web", "uid-1")
-		w.further(key, "net1")
-		if _, err := w.ipam("ADD", "c1", "net1", "web", "uid-1", macvlan); err != nil {
-			t.Fatal(err)
-		}
-		_, err := w.ipam("ADD", "c2", "net1", "web", "uid-1", macvlan)
-		wantCode(t, err, cniproto.CodeTryAgainLater, "c1")
-		w.kernel.drop(w.netns("c1"))
-		if _, err := w.ipam("ADD", "c2", "net1", "web", "uid-1", macvlan); err != nil {
-			t.Fatal(err)
-		}
-		if _, err := w.ipam("DEL", "c1", "net1", "", "", macvlan); err != nil {
-			t.Fatal(err)
-		}
-		w.leave(key)
-		settle()
-		if got := w.state(key); got != v1alpha1.SandboxAttached {
-			t.Errorf("the late DEL made it %s", got)
-		}
-	})
-}
-
 // whereabouts#162, #207, #176: a pod of the same name with another UID is another
 // pod, and one whose record is not there yet waits.
 func TestAddressesWaitForTheirPod(t *testing.T) {
@@ -398,132 +366,6 @@ func TestAddressesCheckStatusAndGC(t *testing.T) {
 	})
 }
 
-// A record that cannot be read keeps the node from saying that nothing is
-// plugged, until the DEL.
-func TestDamagedAddressRecord(t *testing.T) {
-	inWorld(t, func(w *world) {
-		key := w.pod("web", "uid-1")
-		w.further(key, "net1")
-		if _, err := w.ipam("ADD", "c1", "net1", "web", "uid-1", macvlan); err != nil {
-			t.Fatal(err)
-		}
-		settle()
-		w.stop()
-		if err := os.WriteFile(filepath.Join(w.dir, addressesDir, "c1@net1.json"), []byte("{"), 0o600); err != nil {
-			t.Fatal(err)
-		}
-		w.start()
-		settle()
-		w.restart() // it is still remembered
-		w.leave(key)
-		settle()
-		if got := w.state(key); got != v1alpha1.SandboxAttached {
-			t.Errorf("it is %q although nobody knows", got)
-		}
-		if _, err := w.ipam("DEL", "c1", "net1", "", "", macvlan); err != nil {
-			t.Fatal(err)
-		}
-		settle()
-		if got := w.state(key); got != v1alpha1.SandboxDetached {
-			t.Errorf("after the DEL it is %q", got)
-		}
-		if files := w.addressFiles(); len(files) > 0 {
-			t.Errorf("records left: %v", files)
-		}
-	})
-}
-
-// A damaged record whose DEL never comes (multus#323) keeps others' addresses until
-// the sweep sees that no namespace has one that it may be about; what hides a
-// namespace is no proof.
-func TestDamagedAddressRecordWithoutADel(t *testing.T) {
-	inWorld(t, func(w *world) {
-		t := w.t
-		key := w.pod("web", "uid-1")
-		w.further(key, "net1")
-		other := w.pod("other", "uid-2") // never plugged
-		w.further(other, "net1")
-		if _, err := w.ipam("ADD", "c1", "net1", "web", "uid-1", macvlan); err != nil {
-			t.Fatal(err)
-		}
-		settle()
-		w.stop()
-		if err := os.WriteFile(filepath.Join(w.dir, addressesDir, "c1@net1.json"), []byte("{"), 0o600); err != nil {
-			t.Fatal(err)
-		}
-		w.start()
-		type answer struct {
-			path string
-			err  error
-		}
-		var says atomic.Pointer[answer]
-		var asked atomic.Pointer[[]netip.Addr]
-		w.daemon.verbs.acks.holding = func(_ context.Context, addrs []netip.Addr) (string, error) {
-			asked.Store(&addrs)
-			a := says.Load()
-			return a.path, a.err
-		}
-		w.leave(key)
-		w.leave(other)
-		for _, a := range []answer{{path: "/run/netns/c1"}, {err: errors.New("mount is hidden")}} {
-			says.Store(&a)
-			<-time.After(2 * sweepInterval)
-			settle()
-			if got := w.state(other); got != "" || w.state(key) != v1alpha1.SandboxAttached || len(w.addressFiles()) != 1 {
-				t.Errorf("%+v: it is %q", a, got)
-			}
-		}
-		says.Store(&answer{})
-		<-time.After(2 * sweepInterval)
-		settle()
-		if got := w.state(other); got != v1alpha1.SandboxDetached || w.state(key) != v1alpha1.SandboxDetached {
-			t.Errorf("without any namespace it is %q and %q", w.state(key), got)
-		}
-		if files := w.addressFiles(); len(files) > 0 {
-			t.Errorf("records left: %v", files)
-		}
-		// Both have the same two addresses in this test: what may be the record's is
-		// asked for, of each.
-		want := []netip.Addr{netip.MustParseAddr("10.9.0.5"), netip.MustParseAddr("10.9.0.5"), netip.MustParseAddr("fd09::5"), netip.MustParseAddr("fd09::5")}
-		got := slices.SortedFunc(slices.Values(*asked.Load()), netip.Addr.Compare)
-		if diff := cmp.Diff(want, got, sameAddresses); diff != "" {
-			t.Errorf("-want +got:\n%s", diff)
-		}
-	})
-}
-
-// While another interface of its container has a record, a damaged one stays.
-func TestDamagedAddressRecordBesideAnother(t *testing.T) {
-	inWorld(t, func(w *world) {
-		t := w.t
-		key := w.pod("web", "uid-1")
-		w.further(key, "net1", "net2")
-		for _, name := range []string{"net1", "net2"} {
-			if _, err := w.ipam("ADD", "c1", name, "web", "uid-1", macvlan); err != nil {
-				t.Fatal(err)
-			}
-		}
-		settle()
-		w.stop()
-		if err := os.WriteFile(filepath.Join(w.dir, addressesDir, "c1@net1.json"), []byte("{"), 0o600); err != nil {
-			t.Fatal(err)
-		}
-		w.start()
-		w.daemon.verbs.acks.holding = func(context.Context, []netip.Addr) (string, error) { return "", nil }
-		<-time.After(2 * sweepInterval)
-		settle()
-		if diff := cmp.Diff([]string{"c1@net1.json.bad", "c1@net2.json"}, w.addressFiles()); diff != "" {
-			t.Errorf("-want +got:\n%s", diff)
-		}
-		w.kernel.drop(w.netns("c1"))
-		<-time.After(2 * sweepInterval)
-		settle()
-		if files := w.addressFiles(); len(files) > 0 {
-			t.Errorf("records left: %v", files)
-		}
-	})
-}
-
 // What whereabouts takes from CNI_ARGS and Fairlead does not is told of, once.
 func TestGatewayInCNIArgs(t *testing.T) {
 	inWorld(t, func(w *world) {
@@ -551,31 +393,6 @@ func TestGatewayInCNIArgs(t *testing.T) {
 	})
 }
 
-// whereabouts#483, #553: a DEL that came while no daemon was there is replayed, and
-// the pod's own interface is not touched by it.
-func TestSpooledDelOfAddresses(t *testing.T) {
-	inWorld(t, func(w *world) {
-		key := w.pod("web", "uid-1")
-		w.further(key, "net1")
-		w.mustAdd("c1", "web", "uid-1")
-		if _, err := w.ipam("ADD", "c1", "net1", "web", "uid-1", macvlan); err != nil {
-			t.Fatal(err)
-		}
-		w.stop()
-		r := request("DEL", "c1", "", "", "")
-		r.IPAM, r.IfName = "whereabouts", "net1"
-		if err := cniproto.SpoolDel(filepath.Join(w.dir, cniproto.SpoolDir), r); err != nil {
-			t.Fatal(err)
-		}
-		w.start()
-		settle()
-		if files := w.addressFiles(); len(files) > 0 {
-			t.Errorf("records left: %v", files)
-		}
-		w.wantLinks("c1/eth0")
-	})
-}
-
 // A node's boot ends every interface of the one before (plugins#252,
 // calico#4190).
 func TestAddressesOfAnEarlierBoot(t *testing.T) {
@@ -598,16 +415,6 @@ func TestAddressesOfAnEarlierBoot(t *testing.T) {
 	})
 }
 
-func FuzzAddressRecord(f *testing.F) {
-	f.Add([]byte(`{"version":1,"containerID":"c1","ifName":"net1","attachment":{"uid":"x"}}`))
-	f.Fuzz(func(t *testing.T, raw []byte) {
-		r, err := decodeAddresses(raw, addressKey{"c1", "net1"})
-		if err == nil && (r.key() != addressKey{"c1", "net1"} || r.Attachment.UID == "") {
-			t.Fatalf("%s gave %+v", raw, r)
-		}
-	})
-}
-
 func FuzzIPAMConfig(f *testing.F) {
 	f.Add([]byte(macvlan), "IP=10.0.0.5/24")
 	f.Add([]byte(`{"ipam":{"routes":[null,{"dst":"0.0.0.0/0"}]}}`), "")
@@ -623,105 +430,5 @@ func FuzzIPAMConfig(f *testing.F) {
 		_, _ = ipamResult(&v1alpha1.Interface{
 			Name: "net1", Addresses: []string{"10.0.0.5/24"}, Routes: []v1alpha1.Route{{Destination: "10.0.0.0/8"}},
 		}, c, "1.1.0")
-	})
-}
-
-// A DEL does not wait behind the ADD that it ends, which waits for a PodAttachment
-// that nobody writes, nor behind one that came meanwhile, as from the orphan of a
-// plugin that was killed. Later the interface may be plugged again.
-func TestDelEndsTheAddOfAddresses(t *testing.T) {
-	inWorld(t, func(w *world) {
-		t := w.t
-		w.kernel.namespace(w.netns("c1"))
-		added := make(chan error, 2)
-		for range 2 {
-			go func() {
-				_, err := w.ipam("ADD", "c1", "net1", "web", "uid-1", macvlan)
-				added <- err
-			}()
-			synctest.Wait()
-		}
-		start := time.Now()
-		if _, err := w.ipam("DEL", "c1", "net1", "", "", macvlan); err != nil {
-			t.Error(err)
-		}
-		if waited := time.Since(start); waited > 0 {
-			t.Errorf("the DEL waited %s", waited)
-		}
-		for range 2 {
-			wantCode(t, <-added, cniproto.CodeUnknownContainer, "deleted")
-		}
-		w.further(w.pod("web", "uid-1"), "net1")
-		if _, err := w.ipam("ADD", "c1", "net1", "web", "uid-1", macvlan); err != nil {
-			t.Errorf("ADD after the DEL: %v", err)
-		}
-		// The sandbox's own DEL is the end of its interfaces.
-		if err := w.del("c1"); err != nil {
-			t.Fatal(err)
-		}
-		_, err := w.ipam("ADD", "c1", "net2", "web", "uid-1", macvlan)
-		wantCode(t, err, cniproto.CodeUnknownContainer, "deleted")
-	})
-}
-
-// whereabouts#176: the next sandbox waits for the addresses of the one before, and
-// its DEL ends that wait.
-func TestDelEndsTheWaitForAddresses(t *testing.T) {
-	inWorld(t, func(w *world) {
-		w.further(w.pod("web", "uid-1"), "net1")
-		if _, err := w.ipam("ADD", "c1", "net1", "web", "uid-1", macvlan); err != nil {
-			w.t.Fatal(err)
-		}
-		added := make(chan error, 1)
-		go func() {
-			_, err := w.ipam("ADD", "c2", "net1", "web", "uid-1", macvlan)
-			added <- err
-		}()
-		synctest.Wait()
-		if _, err := w.ipam("DEL", "c2", "net1", "", "", macvlan); err != nil {
-			w.t.Error(err)
-		}
-		wantCode(w.t, <-added, cniproto.CodeUnknownContainer, "c1")
-	})
-}
-
-// CNI specification 1.1.0, "GC": no ADD and no DEL at the same time.
-func TestGCOfAddressesIsAlone(t *testing.T) {
-	inWorld(t, func(w *world) {
-		t := w.t
-		key := w.pod("web", "uid-1")
-		w.further(key, "net1")
-		entered, leave := make(chan struct{}), make(chan struct{})
-		w.kernel.setHook(func(_ context.Context, step, what string) error {
-			if step == "enter" && what == w.netns("c1") {
-				close(entered)
-				<-leave
-			}
-			return nil
-		})
-		added, collected := make(chan error, 1), make(chan error, 1)
-		go func() {
-			_, err := w.ipam("ADD", "c1", "net1", "web", "uid-1", macvlan)
-			added <- err
-		}()
-		<-entered
-		go func() {
-			_, err := w.ipam("GC", "", "", "", "", strings.TrimSuffix(macvlan, "}")+`,"cni.dev/valid-attachments":[]}`)
-			collected <- err
-		}()
-		synctest.Wait()
-		select {
-		case err := <-collected:
-			t.Fatalf("GC did not wait for an ADD: %v", err)
-		default:
-		}
-		close(leave)
-		if err := errors.Join(<-added, <-collected); err != nil {
-			t.Fatal(err)
-		}
-		// The ADD was answered after the runtime made its list.
-		if files := w.addressFiles(); len(files) != 1 {
-			t.Errorf("records %v", files)
-		}
 	})
 }

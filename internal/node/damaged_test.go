@@ -1,0 +1,153 @@
+package node
+
+import (
+	"context"
+	"errors"
+	"net/netip"
+	"os"
+	"path/filepath"
+	"slices"
+	"sync/atomic"
+	"testing"
+	"time"
+
+	"github.com/google/go-cmp/cmp"
+
+	"fairlead.dev/fairlead/api/v1alpha1"
+)
+
+// A record that cannot be read keeps the node from saying that nothing is
+// plugged, until the DEL.
+func TestDamagedAddressRecord(t *testing.T) {
+	inWorld(t, func(w *world) {
+		key := w.pod("web", "uid-1")
+		w.further(key, "net1")
+		if _, err := w.ipam("ADD", "c1", "net1", "web", "uid-1", macvlan); err != nil {
+			t.Fatal(err)
+		}
+		settle()
+		w.stop()
+		if err := os.WriteFile(filepath.Join(w.dir, addressesDir, "c1@net1.json"), []byte("{"), 0o600); err != nil {
+			t.Fatal(err)
+		}
+		w.start()
+		settle()
+		w.restart() // it is still remembered
+		w.leave(key)
+		settle()
+		if got := w.state(key); got != v1alpha1.SandboxAttached {
+			t.Errorf("it is %q although nobody knows", got)
+		}
+		if _, err := w.ipam("DEL", "c1", "net1", "", "", macvlan); err != nil {
+			t.Fatal(err)
+		}
+		settle()
+		if got := w.state(key); got != v1alpha1.SandboxDetached {
+			t.Errorf("after the DEL it is %q", got)
+		}
+		if files := w.addressFiles(); len(files) > 0 {
+			t.Errorf("records left: %v", files)
+		}
+	})
+}
+
+// A damaged record whose DEL never comes (multus#323) keeps others' addresses until
+// the sweep sees that no namespace has one that it may be about; what hides a
+// namespace is no proof.
+func TestDamagedAddressRecordWithoutADel(t *testing.T) {
+	inWorld(t, func(w *world) {
+		t := w.t
+		key := w.pod("web", "uid-1")
+		w.further(key, "net1")
+		other := w.pod("other", "uid-2") // never plugged
+		w.further(other, "net1")
+		if _, err := w.ipam("ADD", "c1", "net1", "web", "uid-1", macvlan); err != nil {
+			t.Fatal(err)
+		}
+		settle()
+		w.stop()
+		if err := os.WriteFile(filepath.Join(w.dir, addressesDir, "c1@net1.json"), []byte("{"), 0o600); err != nil {
+			t.Fatal(err)
+		}
+		w.start()
+		type answer struct {
+			path string
+			err  error
+		}
+		var says atomic.Pointer[answer]
+		var asked atomic.Pointer[[]netip.Addr]
+		w.daemon.verbs.acks.holding = func(_ context.Context, addrs []netip.Addr) (string, error) {
+			asked.Store(&addrs)
+			a := says.Load()
+			return a.path, a.err
+		}
+		w.leave(key)
+		w.leave(other)
+		for _, a := range []answer{{path: "/run/netns/c1"}, {err: errors.New("mount is hidden")}} {
+			says.Store(&a)
+			<-time.After(2 * sweepInterval)
+			settle()
+			if got := w.state(other); got != "" || w.state(key) != v1alpha1.SandboxAttached || len(w.addressFiles()) != 1 {
+				t.Errorf("%+v: it is %q", a, got)
+			}
+		}
+		says.Store(&answer{})
+		<-time.After(2 * sweepInterval)
+		settle()
+		if got := w.state(other); got != v1alpha1.SandboxDetached || w.state(key) != v1alpha1.SandboxDetached {
+			t.Errorf("without any namespace it is %q and %q", w.state(key), got)
+		}
+		if files := w.addressFiles(); len(files) > 0 {
+			t.Errorf("records left: %v", files)
+		}
+		// Both have the same two addresses in this test: what may be the record's is
+		// asked for, of each.
+		want := []netip.Addr{netip.MustParseAddr("10.9.0.5"), netip.MustParseAddr("10.9.0.5"), netip.MustParseAddr("fd09::5"), netip.MustParseAddr("fd09::5")}
+		got := slices.SortedFunc(slices.Values(*asked.Load()), netip.Addr.Compare)
+		if diff := cmp.Diff(want, got, sameAddresses); diff != "" {
+			t.Errorf("-want +got:\n%s", diff)
+		}
+	})
+}
+
+// While another interface of its container has a record, a damaged one stays.
+func TestDamagedAddressRecordBesideAnother(t *testing.T) {
+	inWorld(t, func(w *world) {
+		t := w.t
+		key := w.pod("web", "uid-1")
+		w.further(key, "net1", "net2")
+		for _, name := range []string{"net1", "net2"} {
+			if _, err := w.ipam("ADD", "c1", name, "web", "uid-1", macvlan); err != nil {
+				t.Fatal(err)
+			}
+		}
+		settle()
+		w.stop()
+		if err := os.WriteFile(filepath.Join(w.dir, addressesDir, "c1@net1.json"), []byte("{"), 0o600); err != nil {
+			t.Fatal(err)
+		}
+		w.start()
+		w.daemon.verbs.acks.holding = func(context.Context, []netip.Addr) (string, error) { return "", nil }
+		<-time.After(2 * sweepInterval)
+		settle()
+		if diff := cmp.Diff([]string{"c1@net1.json.bad", "c1@net2.json"}, w.addressFiles()); diff != "" {
+			t.Errorf("-want +got:\n%s", diff)
+		}
+		w.kernel.drop(w.netns("c1"))
+		<-time.After(2 * sweepInterval)
+		settle()
+		if files := w.addressFiles(); len(files) > 0 {
+			t.Errorf("records left: %v", files)
+		}
+	})
+}
+
+func FuzzAddressRecord(f *testing.F) {
+	f.Add([]byte(`{"version":1,"containerID":"c1","ifName":"net1","attachment":{"uid":"x"}}`))
+	f.Fuzz(func(t *testing.T, raw []byte) {
+		r, err := decodeAddresses(raw, addressKey{"c1", "net1"})
+		if err == nil && (r.key() != addressKey{"c1", "net1"} || r.Attachment.UID == "") {
+			t.Fatalf("%s gave %+v", raw, r)
+		}
+	})
+}
