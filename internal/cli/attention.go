@@ -35,7 +35,9 @@ func nodesAttention(v nodesView, now time.Time) []string {
 	}
 	var bad []string
 	for _, n := range v.Items {
-		if n.Ready || (n.Reason == reasonSilent && !overdue(n.CreatedAt, now)) {
+		young := (n.Reason == reasonSilent || n.Reason == reasonNoDaemon) && !overdue(n.CreatedAt, now)
+		starts := n.Reason == reasonDaemonNotReady && !overdue(n.NotReadySince, now)
+		if n.Ready || young || starts {
 			continue
 		}
 		bad = append(bad, explained(n.Name, n.Reason, n.Message))

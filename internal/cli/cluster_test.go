@@ -9,6 +9,7 @@ import (
 
 	"github.com/google/go-cmp/cmp"
 	"github.com/google/go-cmp/cmp/cmpopts"
+	appsv1 "k8s.io/api/apps/v1"
 	coordinationv1 "k8s.io/api/coordination/v1"
 	corev1 "k8s.io/api/core/v1"
 	eventsv1 "k8s.io/api/events/v1"
@@ -70,6 +71,30 @@ func warn(t *testing.T, c *cluster.Cluster, about *corev1.Pod, controller, reaso
 	})
 }
 
+// installIn makes the objects that run the programs, with no pods of them.
+func installIn(t *testing.T, c *cluster.Cluster) {
+	t.Helper()
+	of := func(name, program string) metav1.ObjectMeta {
+		return metav1.ObjectMeta{Namespace: c.Namespace, Name: name, Labels: map[string]string{labelProgram: program}}
+	}
+	template := func(program, image string) (*metav1.LabelSelector, corev1.PodTemplateSpec) {
+		labels := map[string]string{labelProgram: program}
+		return &metav1.LabelSelector{MatchLabels: labels}, corev1.PodTemplateSpec{
+			ObjectMeta: metav1.ObjectMeta{Labels: labels},
+			Spec: corev1.PodSpec{
+				NodeSelector: map[string]string{"no": "node"},
+				Containers:   []corev1.Container{{Name: "program", Image: image}},
+			},
+		}
+	}
+	deployment := &appsv1.Deployment{ObjectMeta: of("controller", controllerName), Spec: appsv1.DeploymentSpec{Replicas: new(int32(0))}}
+	deployment.Spec.Selector, deployment.Spec.Template = template(controllerName, "registry.example:5000/fairlead:v1.2.3")
+	create(t, c, deployment)
+	daemons := &appsv1.DaemonSet{ObjectMeta: of("daemons", daemonName)}
+	daemons.Spec.Selector, daemons.Spec.Template = template(daemonName, "fairlead:v1.2.4")
+	create(t, c, daemons)
+}
+
 // TestAgainstACluster plays controller and node on a real API server, and looks
 // through the program. It needs the cluster for itself: status shows all of it.
 func TestAgainstACluster(t *testing.T) {
@@ -114,6 +139,7 @@ func TestAgainstACluster(t *testing.T) {
 	if diff := cmp.Diff(statusView{
 		OK: true, Attention: []string{},
 		Controller: controllerView{State: controllerLeading, Lease: c.Namespace + "/" + controllerName, Leader: "me_1"},
+		Programs:   []programView{},
 		Nodes: nodesView{Ready: 1, Items: []nodeView{{
 			Name: node.Name, Ready: true, Uplink: "eth0", Addresses: []string{"192.0.2.1/24"}, Blocks: []string{"10.0.0.0/26"}, MTU: 1500,
 		}}},
@@ -126,6 +152,18 @@ func TestAgainstACluster(t *testing.T) {
 	}
 	if status.Controller.RenewedAt == nil || status.Nodes.Items[0].CreatedAt == nil {
 		t.Errorf("times are missing in %+v", status)
+	}
+
+	// The cluster runs programs too, and no daemon on the node.
+	installIn(t, c)
+	status = askJSON[statusView](t, c, exitOK, "status", "--system-namespace", "nowhere")
+	if diff := cmp.Diff([]programView{
+		{Name: "controller", Kind: "Deployment", Version: "v1.2.3"}, {Name: "daemons", Kind: "DaemonSet", Version: "v1.2.4"},
+	}, status.Programs); diff != "" {
+		t.Error(diff)
+	}
+	if n := status.Nodes.Items[0]; n.Ready || n.Reason != reasonNoDaemon {
+		t.Errorf("node %+v, want it not ready with %s", n, reasonNoDaemon)
 	}
 
 	// Now a pod is refused, and the pool turns out to be wrong.

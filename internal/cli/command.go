@@ -82,8 +82,8 @@ func statusCommand(c *connection) *cobra.Command {
 	)
 	cmd := &cobra.Command{
 		Use:   "status",
-		Short: "Show the controller, the nodes, the pools and the pods by state",
-		Long: "Show the controller, the nodes, the pools and the pods by state.\n\n" +
+		Short: "Show the programs, the nodes, the pools and the pods by state",
+		Long: "Show the programs, the nodes, the pools and the pods by state.\n\n" +
 			"The last line says whether anything needs attention, and what. The exit code is 0\n" +
 			"when all is well, 1 when something needs attention and 2 when status could not tell.",
 		Args: cobra.NoArgs,

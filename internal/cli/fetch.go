@@ -26,6 +26,7 @@ const controllerName = "fairlead-controller"
 type snapshot struct {
 	now         time.Time
 	lease       *coordinationv1.Lease // nil when there is none
+	installed   installation
 	nodes       []v1alpha1.NodeNetwork
 	pools       []v1alpha1.IPPool
 	pods        []corev1.Pod // scheduled and not finished, unless all were wanted
@@ -41,7 +42,7 @@ type snapshot struct {
 
 // wanted says what to read.
 type wanted struct {
-	lease     bool
+	lease     bool   // and the programs beside it
 	system    string // where the Lease should be
 	pools     bool
 	pods      bool   // and all that explains their state
@@ -70,7 +71,7 @@ func (c *connection) snapshot(ctx context.Context, w wanted) (snapshot, error) {
 		{w.addresses, r.readBlocks},
 		{w.addresses, r.readReservations},
 		{w.addresses, r.readClaims},
-		{w.lease, func(ctx context.Context) error { return r.readLease(ctx, w.system) }},
+		{w.lease, func(ctx context.Context) error { return r.readSystem(ctx, w.system) }},
 	}
 	errs := make([]error, len(steps))
 	var reading sync.WaitGroup
@@ -96,11 +97,22 @@ func (c *connection) snapshot(ctx context.Context, w wanted) (snapshot, error) {
 	return r.snap, nil
 }
 
-// reader fills a snapshot; each method writes one field of it.
+// reader fills a snapshot; no two methods that run at once write one field.
 type reader struct {
 	api    client.Reader
 	server string
 	snap   snapshot
+}
+
+// readSystem reads the Lease, and the programs from its namespace.
+func (r *reader) readSystem(ctx context.Context, namespace string) error {
+	if err := r.readLease(ctx, namespace); err != nil {
+		return err
+	}
+	if r.snap.lease != nil {
+		namespace = r.snap.lease.Namespace
+	}
+	return r.readPrograms(ctx, namespace)
 }
 
 // readLease looks where the Lease should be, then everywhere.

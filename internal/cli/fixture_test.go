@@ -3,6 +3,7 @@ package cli
 import (
 	"time"
 
+	appsv1 "k8s.io/api/apps/v1"
 	coordinationv1 "k8s.io/api/coordination/v1"
 	corev1 "k8s.io/api/core/v1"
 	eventsv1 "k8s.io/api/events/v1"
@@ -125,8 +126,9 @@ func warningAbout(p corev1.Pod, reason, note string, since time.Duration) events
 func quiet() snapshot {
 	a, b := podOf("cart-0", "node-1"), podOf("cart-1", "node-2")
 	return snapshot{
-		now:   now,
-		lease: leaseOf("fairlead-controller-6d5f-x2x4k_1", 400*time.Millisecond),
+		now:       now,
+		lease:     leaseOf("fairlead-controller-6d5f-x2x4k_1", 400*time.Millisecond),
+		installed: installedOn("node-1", "node-2"),
 		nodes: []v1alpha1.NodeNetwork{
 			nodeOf("node-2", linked("192.168.77.12/24", "10.244.21.128/26")),
 			nodeOf("node-1", linked("192.168.77.11/24", "10.244.248.64/26")),
@@ -134,6 +136,54 @@ func quiet() snapshot {
 		pools:       []v1alpha1.IPPool{poolOf("default", perNode, counts(65536, 2))},
 		pods:        []corev1.Pod{a, b},
 		attachments: []v1alpha1.PodAttachment{recordOf(a, "10.244.248.65/32"), recordOf(b, "10.244.21.130/32")},
+	}
+}
+
+// installedOn is the usual installation, with a daemon on each of the nodes.
+func installedOn(nodes ...string) installation {
+	template := func(image string) corev1.PodTemplateSpec {
+		return corev1.PodTemplateSpec{Spec: corev1.PodSpec{Containers: []corev1.Container{{Image: image}}}}
+	}
+	in := installation{
+		controllers: []appsv1.Deployment{{
+			ObjectMeta: metav1.ObjectMeta{Namespace: "fairlead-system", Name: controllerName},
+			Spec:       appsv1.DeploymentSpec{Replicas: new(int32(2)), Template: template("registry.example:5000/fairlead:v0.3.1@sha256:3b9f")},
+			Status:     appsv1.DeploymentStatus{ReadyReplicas: 2},
+		}},
+		daemons: []appsv1.DaemonSet{{
+			ObjectMeta: metav1.ObjectMeta{Namespace: "fairlead-system", Name: daemonName},
+			Spec:       appsv1.DaemonSetSpec{Template: template("registry.example:5000/fairlead:v0.3.1")},
+			Status:     appsv1.DaemonSetStatus{NumberReady: int32(len(nodes)), DesiredNumberScheduled: int32(len(nodes))},
+		}},
+		pods: []corev1.Pod{programPod(controllerName, "node-1"), programPod(controllerName, "node-2")},
+	}
+	for _, node := range nodes {
+		in.pods = append(in.pods, programPod(daemonName, node))
+	}
+	return in
+}
+
+// programPod is a pod of a program that is ready.
+func programPod(program, node string) corev1.Pod {
+	p := podOf(program+"-on-"+node, node)
+	p.Namespace, p.Labels = "fairlead-system", map[string]string{labelProgram: program}
+	p.Status.Conditions = []corev1.PodCondition{{Type: corev1.PodReady, Status: corev1.ConditionTrue, LastTransitionTime: ago(26 * time.Hour)}}
+	return p
+}
+
+// crashing makes a pod of a program one that has not been ready for a time.
+func (in *installation) crashing(program, node string, since time.Duration) {
+	for i := range in.pods {
+		p := &in.pods[i]
+		if p.Labels[labelProgram] == program && p.Spec.NodeName == node {
+			p.Status.Conditions[0].Status, p.Status.Conditions[0].LastTransitionTime = corev1.ConditionFalse, ago(since)
+			p.Status.ContainerStatuses = []corev1.ContainerStatus{{State: corev1.ContainerState{Waiting: &corev1.ContainerStateWaiting{Reason: "CrashLoopBackOff"}}}}
+		}
+	}
+	if program == controllerName {
+		in.controllers[0].Status.ReadyReplicas--
+	} else {
+		in.daemons[0].Status.NumberReady--
 	}
 }
 
@@ -195,6 +245,9 @@ func troubled() snapshot {
 	snap := quiet()
 	waiting, releasing, failing, none := podOf("cart-2", "node-1"), podOf("cart-3", "node-2"), podOf("pay-0", "node-1"), podOf("pay-1", "node-2")
 	snap.nodes[1] = nodeOf("node-1", linked("192.168.77.11/24", "10.244.248.64/26"), notRouted)
+	snap.nodes = append(snap.nodes, nodeOf("node-4", linked("192.168.77.14/24", "10.244.9.0/26")))
+	snap.installed = installedOn("node-1", "node-2", "node-4")
+	snap.installed.crashing(daemonName, "node-4", 14*time.Hour)
 	snap.pools = []v1alpha1.IPPool{poolOf("default", perNode, counts(4, 4), exhausted), poolOf("backup", invalid)}
 	snap.pods = append(snap.pods, waiting, none, podOf("batch", "node-9"))
 	snap.attachments = append(snap.attachments,

@@ -25,9 +25,11 @@ type statusView struct {
 	// Attention says what does, one sentence each.
 	Attention  []string       `json:"attention"`
 	Controller controllerView `json:"controller"`
-	Nodes      nodesView      `json:"nodes"`
-	Pools      []poolView     `json:"pools"`
-	Pods       podCounts      `json:"pods"`
+	// Programs that the cluster runs; empty where they run otherwise.
+	Programs []programView `json:"programs"`
+	Nodes    nodesView     `json:"nodes"`
+	Pools    []poolView    `json:"pools"`
+	Pods     podCounts     `json:"pods"`
 }
 
 // controllerState says whether a controller leads.
@@ -62,10 +64,14 @@ type nodesView struct {
 type nodeView struct {
 	Name string `json:"name"`
 	// Ready is true when the node's bridge and its routes to every other node
-	// are in place. Reason and Message say why not.
-	Ready     bool       `json:"ready"`
-	Reason    string     `json:"reason,omitempty"`
-	Message   string     `json:"message,omitempty"`
+	// are in place, and its daemon is there to say so. Reason and Message say
+	// why not.
+	Ready   bool   `json:"ready"`
+	Reason  string `json:"reason,omitempty"`
+	Message string `json:"message,omitempty"`
+	// NotReadySince is since when the daemon has not been ready, for that reason.
+	NotReadySince *time.Time `json:"notReadySince,omitempty"`
+
 	Uplink    string     `json:"uplink,omitempty"`
 	Addresses []string   `json:"addresses"` // of the node, in CIDR form
 	Blocks    []string   `json:"blocks"`    // CIDRs routed to the node
@@ -91,7 +97,8 @@ func buildStatus(snap snapshot) statusView {
 	pods := buildPods(snap)
 	v := statusView{
 		Controller: buildController(snap.lease, snap.now),
-		Nodes:      buildNodes(snap.nodes),
+		Programs:   buildPrograms(snap.installed),
+		Nodes:      buildNodes(snap.nodes, snap.installed),
 		Pools:      buildPools(snap.pools),
 		Pods:       countPods(pods),
 	}
@@ -99,6 +106,7 @@ func buildStatus(snap snapshot) statusView {
 	v.Pods.NotServed, v.Pods.NotOurs = len(without.elsewhere), len(without.notOurs)
 	v.Attention = list(slices.Concat(
 		controllerAttention(v.Controller, snap.now),
+		programsAttention(v.Programs, snap.now),
 		nodesAttention(v.Nodes, snap.now),
 		poolsAttention(v.Pools, snap.now),
 		podsAttention(pods, snap.now),
@@ -129,10 +137,11 @@ func buildController(lease *coordinationv1.Lease, now time.Time) controllerView 
 	return v
 }
 
-func buildNodes(nodes []v1alpha1.NodeNetwork) nodesView {
+func buildNodes(nodes []v1alpha1.NodeNetwork, in installation) nodesView {
 	v := nodesView{Items: []nodeView{}}
 	for i := range nodes {
 		n := buildNode(&nodes[i])
+		in.doubt(&n)
 		if n.Ready {
 			v.Ready++
 		} else {
@@ -192,6 +201,9 @@ func countPods(pods []podView) podCounts {
 func statusText(v statusView, now time.Time) string {
 	var b strings.Builder
 	b.WriteString("CONTROLLER\n" + controllerText(v.Controller, now))
+	if len(v.Programs) > 0 {
+		b.WriteString("\nPROGRAMS\n" + programsText(v.Programs))
+	}
 	fmt.Fprintf(&b, "\nNODES: %d ready, %d not ready\n", v.Nodes.Ready, v.Nodes.NotReady)
 	if len(v.Nodes.Items) > 0 {
 		b.WriteString(nodesText(v.Nodes.Items, now))

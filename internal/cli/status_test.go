@@ -39,6 +39,25 @@ func TestAttention(t *testing.T) {
 		{"nothing is served", func(s *snapshot) { s.nodes, s.pods = nil, nil }, []string{"no node is served: there are no NodeNetworks"}},
 		{"node not routed", func(s *snapshot) { notRouted(&s.nodes[0]) }, []string{"1 of 2 nodes not ready (node-2: NotReachable: node node-3 is not on a shared link, and takes nothing encapsulated)"}},
 		{"node silent", func(s *snapshot) { silent(&s.nodes[0]); silent(&s.nodes[1]) }, []string{"2 of 2 nodes not ready (first node-1: NotReported: the node's daemon has not reported yet)"}},
+		{"no program runs in the cluster", func(s *snapshot) { s.installed = installation{} }, []string{}},
+		{"a standby is down", func(s *snapshot) { s.installed.crashing(controllerName, "node-2", time.Hour) }, []string{"1 of 2 pods of Deployment fairlead-controller ready"}},
+		{"a standby starts", func(s *snapshot) { s.installed.crashing(controllerName, "node-2", time.Second) }, []string{}},
+		{"a standby cannot be made", func(s *snapshot) { s.installed.controllers[0].Status.ReadyReplicas = 1 }, []string{"1 of 2 pods of Deployment fairlead-controller ready"}},
+		{"node's daemon is down", func(s *snapshot) { s.installed.crashing(daemonName, "node-2", time.Hour) }, []string{"1 of 2 nodes not ready (node-2: DaemonNotReady: its daemon, pod fairlead-system/fairlead-node-on-node-2, is not ready: CrashLoopBackOff)"}},
+		{"node's daemon starts", func(s *snapshot) { s.installed.crashing(daemonName, "node-2", time.Second) }, []string{}},
+		{"node's daemon is exchanged", func(s *snapshot) {
+			s.installed.crashing(daemonName, "node-2", time.Hour)
+			s.installed.pods = append(s.installed.pods, programPod(daemonName, "node-2"))
+		}, []string{}},
+		{"node has no daemon", func(s *snapshot) { s.installed.pods = s.installed.pods[:3] }, []string{"1 of 2 nodes not ready (node-2: NoDaemon: no pod of DaemonSet fairlead-system/fairlead-node is on it)"}},
+		{"new node has no daemon yet", func(s *snapshot) {
+			s.installed.pods = s.installed.pods[:3]
+			s.nodes[0].CreationTimestamp = ago(time.Second)
+		}, []string{}},
+		{"node is not routed, and its daemon is down", func(s *snapshot) {
+			notRouted(&s.nodes[0])
+			s.installed.crashing(daemonName, "node-2", time.Second)
+		}, []string{"1 of 2 nodes not ready (node-2: NotReachable: node node-3 is not on a shared link, and takes nothing encapsulated)"}},
 		{"node is new", func(s *snapshot) { silent(&s.nodes[0]); s.nodes[0].CreationTimestamp = ago(time.Second) }, []string{}},
 		{"pool invalid", func(s *snapshot) { s.pools = append(s.pools, poolOf("x", invalid)) }, []string{`pool x: Invalid: spec.ranges[0]: "10.9.0.1/16" has host bits set: write 10.9.0.0/16 for the whole network, or 10.9.0.1-10.9.0.1/16 for this address on it`}},
 		{"pool exhausted", func(s *snapshot) { s.pools = append(s.pools, poolOf("x", counts(4, 4), exhausted)) }, []string{"pool x is exhausted: 4 allocated, 0 cooling, 0 held, 0 reserved"}},

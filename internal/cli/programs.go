@@ -1,0 +1,187 @@
+package cli
+
+import (
+	"cmp"
+	"context"
+	"fmt"
+	"strings"
+	"time"
+
+	appsv1 "k8s.io/api/apps/v1"
+	corev1 "k8s.io/api/core/v1"
+	apierrors "k8s.io/apimachinery/pkg/api/errors"
+	"sigs.k8s.io/controller-runtime/pkg/client"
+)
+
+// Labels of the programs and of their pods.
+const (
+	labelProgram = "app.kubernetes.io/name"
+	labelVersion = "app.kubernetes.io/version"
+)
+
+// daemonName is the label's value of the node's daemon; the controller's is
+// controllerName.
+const daemonName = "fairlead-node"
+
+// installation is what runs the programs, where the cluster itself does.
+type installation struct {
+	controllers []appsv1.Deployment
+	daemons     []appsv1.DaemonSet
+	pods        []corev1.Pod
+}
+
+// programView is one program as the cluster runs it.
+type programView struct {
+	Name string `json:"name"` // of the object, in the namespace of the Lease
+	Kind string `json:"kind"` // Deployment or DaemonSet
+	// Ready of the Desired pods.
+	Ready   int32 `json:"ready"`
+	Desired int32 `json:"desired"`
+	// Version by the label app.kubernetes.io/version, else by the image's tag.
+	Version string `json:"version,omitempty"`
+	// NotReadySince is since when a pod of it has not been ready.
+	NotReadySince *time.Time `json:"notReadySince,omitempty"`
+}
+
+// readPrograms reads them from one namespace. Programs that do not run in the
+// cluster are not shown, and to whoever may not read them none is.
+func (r *reader) readPrograms(ctx context.Context, namespace string) error {
+	var (
+		deployments appsv1.DeploymentList
+		daemonSets  appsv1.DaemonSetList
+		pods        corev1.PodList
+	)
+	named := func(list client.ObjectList, name string) error {
+		err := r.api.List(ctx, list, client.InNamespace(namespace), client.MatchingLabels{labelProgram: name})
+		if err != nil && !apierrors.IsForbidden(err) {
+			return explain(err, r.server, "the programs in namespace "+namespace)
+		}
+		return nil
+	}
+	if err := cmp.Or(named(&deployments, controllerName), named(&daemonSets, daemonName)); err != nil {
+		return err
+	}
+	r.snap.installed = installation{controllers: deployments.Items, daemons: daemonSets.Items}
+	for _, name := range []string{controllerName, daemonName} {
+		if err := named(&pods, name); err != nil {
+			return err
+		}
+		r.snap.installed.pods = append(r.snap.installed.pods, pods.Items...)
+	}
+	return nil
+}
+
+func buildPrograms(in installation) []programView {
+	out := []programView{}
+	for i := range in.controllers {
+		d := &in.controllers[i]
+		v := programView{Name: d.Name, Kind: "Deployment", Ready: d.Status.ReadyReplicas, Desired: 1}
+		if d.Spec.Replicas != nil {
+			v.Desired = *d.Spec.Replicas
+		}
+		v.Version, v.NotReadySince = versionOf(d.Labels, d.Spec.Template), in.notReady(controllerName)
+		out = append(out, v)
+	}
+	for i := range in.daemons {
+		d := &in.daemons[i]
+		v := programView{Name: d.Name, Kind: "DaemonSet", Ready: d.Status.NumberReady, Desired: d.Status.DesiredNumberScheduled}
+		v.Version, v.NotReadySince = versionOf(d.Labels, d.Spec.Template), in.notReady(daemonName)
+		out = append(out, v)
+	}
+	return out
+}
+
+// versionOf a program; empty when neither label nor image says it.
+func versionOf(labels map[string]string, template corev1.PodTemplateSpec) string {
+	if v := cmp.Or(labels[labelVersion], template.Labels[labelVersion]); v != "" || len(template.Spec.Containers) == 0 {
+		return v
+	}
+	image, _, _ := strings.Cut(template.Spec.Containers[0].Image, "@")
+	_, tag, _ := strings.Cut(image[strings.LastIndex(image, "/")+1:], ":")
+	return tag
+}
+
+// notReady is since when a pod of the program has not been ready; nil when none
+// is so.
+func (in installation) notReady(program string) *time.Time {
+	var longest *time.Time
+	for i := range in.pods {
+		p := &in.pods[i]
+		if p.Labels[labelProgram] != program {
+			continue
+		}
+		if ready, since := readiness(p); !ready && (longest == nil || since.Before(*longest)) {
+			longest = timestamp(since)
+		}
+	}
+	return longest
+}
+
+// readiness of a pod, and since when it has not been ready.
+func readiness(p *corev1.Pod) (ready bool, since time.Time) {
+	for _, c := range p.Status.Conditions {
+		if c.Type == corev1.PodReady {
+			return c.Status == corev1.ConditionTrue, c.LastTransitionTime.Time
+		}
+	}
+	return false, p.CreationTimestamp.Time
+}
+
+// Reasons why the word of a node's daemon is not worth much any more.
+const (
+	reasonNoDaemon       = "NoDaemon"       // no pod of the DaemonSet is on the node
+	reasonDaemonNotReady = "DaemonNotReady" // there is one, and it is not ready
+)
+
+// doubt withdraws what a node's daemon reported last when the daemon is not
+// there to take it back. Where no DaemonSet runs daemons nothing is known of
+// them.
+func (in installation) doubt(v *nodeView) {
+	if len(in.daemons) == 0 || !v.Ready && v.Reason != reasonSilent {
+		return
+	}
+	var worst *corev1.Pod
+	for i := range in.pods {
+		p := &in.pods[i]
+		if p.Labels[labelProgram] != daemonName || p.Spec.NodeName != v.Name {
+			continue
+		}
+		if ready, _ := readiness(p); ready {
+			return
+		}
+		worst = p
+	}
+	v.Ready = false
+	if worst == nil {
+		v.Reason = reasonNoDaemon
+		v.Message = fmt.Sprintf("no pod of DaemonSet %s/%s is on it", in.daemons[0].Namespace, in.daemons[0].Name)
+		return
+	}
+	_, since := readiness(worst)
+	v.Reason, v.NotReadySince = reasonDaemonNotReady, timestamp(since)
+	v.Message = fmt.Sprintf("its daemon, pod %s/%s, is not ready", worst.Namespace, worst.Name)
+	for _, c := range worst.Status.ContainerStatuses {
+		if c.State.Waiting != nil && c.State.Waiting.Reason != "" {
+			v.Message += ": " + c.State.Waiting.Reason
+		}
+	}
+}
+
+func programsAttention(programs []programView, now time.Time) []string {
+	var out []string
+	for _, p := range programs {
+		// What is missing of the daemons is told by node.
+		if p.Kind == "Deployment" && p.Ready < p.Desired && (p.NotReadySince == nil || overdue(p.NotReadySince, now)) {
+			out = append(out, fmt.Sprintf("%d of %d pods of Deployment %s ready", p.Ready, p.Desired, p.Name))
+		}
+	}
+	return out
+}
+
+func programsText(programs []programView) string {
+	rows := [][]string{{"NAME", "KIND", "READY", "VERSION"}}
+	for _, p := range programs {
+		rows = append(rows, []string{p.Name, p.Kind, fmt.Sprintf("%d/%d", p.Ready, p.Desired), p.Version})
+	}
+	return tableText(rows)
+}
