@@ -43,12 +43,13 @@ func TestDaemons(t *testing.T) {
 	n1.start(t)
 	n2.start(t)
 	for _, n := range []*labNode{n1, n2} {
-		l.cluster.Eventually(t, "the bridge and the routes of "+n.name, func(ctx context.Context) error {
+		l.cluster.Eventually(t, "the network of "+n.name, func(ctx context.Context) error {
 			var nn v1alpha1.NodeNetwork
 			if err := l.cluster.Client.Get(ctx, types.NamespacedName{Name: n.name}, &nn); err != nil {
 				return err
 			}
-			if len(nn.Status.Addresses) != 2 || nn.Status.BootID == "" {
+			if len(nn.Status.Addresses) != 2 || nn.Status.BootID == "" ||
+				!meta.IsStatusConditionTrue(nn.Status.Conditions, v1alpha1.ConditionAnnounced) {
 				return fmt.Errorf("status %+v", nn.Status)
 			}
 			return nil
