@@ -80,6 +80,7 @@ func newController(ctx context.Context, cfg config.Controller) (*parts, error) {
 		Drivers:            drivers,
 		DefaultDriver:      defaultDriver(cfg),
 		DefaultAddressOnly: cfg.DefaultNetwork.Binding == config.BindingAddressOnly,
+		Chosen:             further.chosen,
 		FurtherDriver:      native.Name,
 		Sources:            further.sources,
 		Retry:              further.retry,
@@ -146,7 +147,8 @@ func defaultDriver(cfg config.Controller) string {
 // further is what serves interfaces beside the default one.
 type further struct {
 	sources []pod.Source
-	// networks is nil unless the source npwg is enabled.
+	// chosen and networks are nil unless the source npwg is enabled.
+	chosen   func(pod.Selection) ([]pod.Interface, error)
 	networks *controller.Networks
 }
 
@@ -160,7 +162,7 @@ func newFurther(cfg config.Controller, mgr manager.Manager) (further, error) {
 	for _, name := range cfg.MultiVIFSources {
 		if name == config.SourceNPWG {
 			f.networks = controller.NewNetworks(mgr.GetCache(), mgr.GetClient(), mgr.GetEventRecorder("fairlead-controller"), flat)
-			f.sources = append(f.sources, f.networks.Source)
+			f.sources, f.chosen = append(f.sources, f.networks.Source), f.networks.Chosen
 		}
 	}
 	return f, nil

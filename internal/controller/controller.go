@@ -44,6 +44,9 @@ type Config struct {
 	DefaultDriver string
 	// DefaultAddressOnly says that another CNI plugin makes that interface.
 	DefaultAddressOnly bool
+	// Chosen is what a pod gets on a network that it chooses for its default
+	// interface, where another plugin makes that; nil when networks are not read.
+	Chosen func(s pod.Selection) ([]pod.Interface, error)
 	// FurtherDriver obtains all other interfaces.
 	FurtherDriver string
 	// Sources of further interfaces, in order.

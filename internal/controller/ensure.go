@@ -104,22 +104,47 @@ func byNetwork(wanted []pod.Interface) []int {
 // wanted lists what a pod asks for. Whatever is wrong with it is ErrInvalid,
 // unless the source knows better.
 func (r *Attachments) wanted(p *corev1.Pod) ([]pod.Interface, error) {
-	var every []pod.Interface
-	if r.DefaultDriver != "" {
-		every = []pod.Interface{pod.Default(r.DefaultAddressOnly)}
+	every, err := r.every(p)
+	var wanted []pod.Interface
+	if err == nil {
+		wanted, err = pod.Interfaces(p, every, r.Sources)
 	}
-	wanted, err := pod.Interfaces(p, every, r.Sources)
 	if err != nil && driver.Result(err) == "Unknown" {
 		err = fmt.Errorf("%w: %w", driver.ErrInvalid, err)
 	}
 	return wanted, err
 }
 
+// every is what a pod gets without asking: its default interface. Where another
+// plugin makes that, Multus lets the pod choose another network for it.
+func (r *Attachments) every(p *corev1.Pod) ([]pod.Interface, error) {
+	if r.DefaultDriver == "" {
+		return nil, nil
+	}
+	s, chosen, err := pod.Chosen(p)
+	switch {
+	case !r.DefaultAddressOnly || err == nil && !chosen:
+		return []pod.Interface{pod.Default(r.DefaultAddressOnly)}, nil
+	case err != nil:
+		return nil, err
+	case r.Chosen == nil:
+		return nil, fmt.Errorf("annotation %s: %q is not read, and the pod would get an address of another network: put npwg into the controller's multiVIFSources",
+			pod.AnnotationDefaultNetwork, p.Annotations[pod.AnnotationDefaultNetwork])
+	}
+	for _, a := range []string{v1alpha1.AnnotationPools, v1alpha1.AnnotationAddresses, v1alpha1.AnnotationClaim} {
+		if _, ok := p.Annotations[a]; ok {
+			return nil, fmt.Errorf("annotation %s is for the cluster's default network, and %s chooses %s: name pools in that network, and ask for addresses with \"ips\"",
+				a, pod.AnnotationDefaultNetwork, s.Network())
+		}
+	}
+	return r.Chosen(s)
+}
+
 // ask is the request for one interface. What a pod asks for on the default
 // network holds nowhere else.
 func ask(p *corev1.Pod, r driver.Request, w pod.Interface) driver.Request {
 	r.Owner, r.Network, r.Default, r.AddressOnly = ownerOf(p, w.Name), w.Network, w.Default, w.AddressOnly
-	if !w.Default {
+	if w.Network != v1alpha1.DefaultNetwork {
 		r.Addresses, r.Pools, r.EachPool = w.Addresses, w.Pools, w.EachPool
 		r.Claim, r.Sticky = "", furtherClaims(r.Sticky, w.Name)
 	}

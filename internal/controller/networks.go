@@ -91,13 +91,32 @@ func (n *Networks) Source(p *corev1.Pod) ([]pod.Interface, error) {
 	for _, s := range selected {
 		known, err := n.get(types.NamespacedName{Namespace: s.Namespace, Name: s.Name})
 		if err != nil {
-			return nil, fmt.Errorf("interface %s on network %s: %w", s.Interface, s.Network(), err)
+			return nil, fmt.Errorf("interface %s on network %s of annotation %s: %w", s.Interface, s.Network(), pod.AnnotationNetworks, err)
 		}
 		if known.Served() {
 			out = append(out, wantedOf(s, known))
 		}
 	}
 	return out, nil
+}
+
+// Chosen implements Config.Chosen: a network with addresses from Fairlead gives the
+// default interface those, and one with another IPAM makes it nobody's concern here.
+// Of a network whose configuration is a file on the nodes nothing is known; it has
+// the addresses of the default network.
+func (n *Networks) Chosen(s pod.Selection) ([]pod.Interface, error) {
+	known, err := n.get(types.NamespacedName{Namespace: s.Namespace, Name: s.Name})
+	switch {
+	case err != nil:
+		return nil, fmt.Errorf("network %s of annotation %s: %w", s.Network(), pod.AnnotationDefaultNetwork, err)
+	case known.IPAM == "":
+		return []pod.Interface{pod.Default(true)}, nil
+	case !known.Served():
+		return nil, nil
+	}
+	w := wantedOf(s, known)
+	w.Default = true
+	return []pod.Interface{w}, nil
 }
 
 // wantedOf says what a pod wants of a network.
@@ -127,7 +146,7 @@ func (n *Networks) get(key types.NamespacedName) (*network, error) {
 	case !ok && n.unread != nil:
 		return nil, fmt.Errorf("%w: %w", driver.ErrUnavailable, n.unread)
 	case !ok:
-		return nil, fmt.Errorf("%w: there is no NetworkAttachmentDefinition %s: create it, or correct the pod's annotation %s", driver.ErrNotFound, key, pod.AnnotationNetworks)
+		return nil, fmt.Errorf("%w: there is no NetworkAttachmentDefinition %s: create it, or correct the pod's annotation", driver.ErrNotFound, key)
 	case got.err != nil:
 		return nil, fmt.Errorf("%w: NetworkAttachmentDefinition %s: %w", driver.ErrInvalid, key, got.err)
 	}

@@ -30,7 +30,7 @@ func startNetworks(t *testing.T, c *cluster.Cluster, with ...func(*Config, ctrl.
 	var networks *Networks
 	npwg := func(cfg *Config, mgr ctrl.Manager) {
 		networks = NewNetworks(mgr.GetCache(), mgr.GetClient(), mgr.GetEventRecorder("fairlead-controller"), nil)
-		cfg.Sources, cfg.Retry = append(cfg.Sources, networks.Source), networks.Watch
+		cfg.Sources, cfg.Chosen, cfg.Retry = append(cfg.Sources, networks.Source), networks.Chosen, networks.Watch
 		if err := mgr.Add(networks); err != nil {
 			t.Fatal(err)
 		}
@@ -86,6 +86,87 @@ func TestNetworksOfAPod(t *testing.T) {
 	}
 	h.Network("late", `{"plugins":[{"type":"bridge","ipam":{"type":"fairlead-ipam","pools":["a"]}}]}`)
 	h.record(late)
+}
+
+func choosing(network string) func(*corev1.Pod) {
+	return func(p *corev1.Pod) { p.Annotations = map[string]string{pod.AnnotationDefaultNetwork: network} }
+}
+
+// Where another plugin makes the default interface, Multus makes it of the network
+// that the pod chooses: it has that network's addresses, or none of ours.
+func TestChosenDefaultNetwork(t *testing.T) {
+	h, _ := startNetworks(t, cluster.New(t), func(cfg *Config, _ ctrl.Manager) { cfg.DefaultAddressOnly = true })
+	h.Network("ours", `{"type":"bridge","ipam":{"type":"fairlead-ipam","pools":["a"]}}`)
+	h.Network("foreign", `{"type":"macvlan","ipam":{"type":"host-local"}}`)
+	h.Network("file", "")
+	chosen := func(name string) string { return h.Namespace + "/" + name }
+	and := func(further string) func(*corev1.Pod) {
+		return func(p *corev1.Pod) { p.Annotations[pod.AnnotationNetworks] = further }
+	}
+	for _, tc := range []struct {
+		pod  *corev1.Pod
+		want []string
+	}{
+		{h.Pod("none", h.node), []string{"eth0 default addressOnly"}},
+		{h.Pod("ours", h.node, choosing(chosen("ours"))), []string{"eth0 " + chosen("ours") + " addressOnly"}},
+		{h.Pod("file", h.node, choosing(chosen("file"))), []string{"eth0 default addressOnly"}},
+		{h.Pod("foreign", h.node, choosing(chosen("foreign")), and("ours")), []string{"net1 " + chosen("ours") + " addressOnly"}},
+	} {
+		record := h.record(tc.pod)
+		if diff := cmp.Diff(tc.want, shape(record)); diff != "" {
+			t.Errorf("pod %s: -want +got:\n%s", tc.pod.Name, diff)
+		}
+		if first := record.Spec.Interfaces[0]; first.Default != (first.Name == "eth0") {
+			t.Errorf("pod %s: %+v", tc.pod.Name, first)
+		}
+	}
+	if note := h.event(h.Pod("missing", h.node, choosing("missing")), "NetworkNotFound"); !strings.Contains(note, "kube-system/missing") || !strings.Contains(note, pod.AnnotationDefaultNetwork) {
+		t.Error(note)
+	}
+}
+
+// What cannot be done is said, and no address of another network is given.
+func TestChosenIsNeverIgnored(t *testing.T) {
+	own := func(s pod.Selection) ([]pod.Interface, error) {
+		return []pod.Interface{{Name: s.Interface, Network: s.Network(), Default: true, AddressOnly: true, Pools: []string{"a"}}}, nil
+	}
+	for _, tc := range []struct {
+		name        string
+		addressOnly bool
+		chosen      func(pod.Selection) ([]pod.Interface, error)
+		annotations map[string]string
+		want        string
+		fails       []string
+	}{
+		{"nothing chosen", true, own, nil, "default", nil},
+		{"chosen", true, own, map[string]string{pod.AnnotationDefaultNetwork: "blue/net-a"}, "blue/net-a", nil},
+		{"our own interface, which Multus does not make", false, own, map[string]string{pod.AnnotationDefaultNetwork: "blue/net-a"}, "default", nil},
+		{"networks are not read", true, nil, map[string]string{pod.AnnotationDefaultNetwork: "blue/net-a"}, "", []string{pod.AnnotationDefaultNetwork, "multiVIFSources"}},
+		{"not to be read", true, own, map[string]string{pod.AnnotationDefaultNetwork: "a,b"}, "", []string{pod.AnnotationDefaultNetwork, "must name one"}},
+		{"an address of the other network", true, own, map[string]string{pod.AnnotationDefaultNetwork: "blue/net-a", v1alpha1.AnnotationAddresses: "10.0.0.7"}, "", []string{v1alpha1.AnnotationAddresses, "blue/net-a"}},
+	} {
+		t.Run(tc.name, func(t *testing.T) {
+			r := New(Config{DefaultDriver: driverName, DefaultAddressOnly: tc.addressOnly, Chosen: tc.chosen})
+			p := &corev1.Pod{}
+			p.Annotations = tc.annotations
+			got, err := r.wanted(p)
+			if len(tc.fails) > 0 {
+				for _, want := range tc.fails {
+					if driver.Result(err) != "Invalid" || !strings.Contains(err.Error(), want) {
+						t.Errorf("%s: %v", driver.Result(err), err)
+					}
+				}
+				return
+			}
+			if err != nil || len(got) != 1 || got[0].Network != tc.want || got[0].Name != "eth0" {
+				t.Fatalf("%v, %+v", err, got)
+			}
+			asks := ask(p, driver.Request{Pools: []string{"of-the-pod"}}, got[0])
+			if want := map[bool]string{true: "of-the-pod", false: "a"}[tc.want == "default"]; !slices.Equal(asks.Pools, []string{want}) || !asks.Default {
+				t.Errorf("it draws from %v", asks.Pools)
+			}
+		})
+	}
 }
 
 // Deletion of a pod gives back what it had on every network, with an event for

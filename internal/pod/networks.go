@@ -9,11 +9,21 @@ import (
 
 	corev1 "k8s.io/api/core/v1"
 	"k8s.io/apimachinery/pkg/util/validation"
+
+	"fairlead.dev/fairlead/api/v1alpha1"
 )
 
 // AnnotationNetworks lists further networks of a pod (NPWG multi-network
 // specification 1.3, section 4.1).
 const AnnotationNetworks = "k8s.v1.cni.cncf.io/networks"
+
+// AnnotationDefaultNetwork makes Multus take another network for the pod's
+// default interface than the cluster's.
+const AnnotationDefaultNetwork = "v1.multus-cni.io/default-network"
+
+// defaultNamespace is where Multus looks for a network that this annotation names
+// without a namespace, unless it is told otherwise (its multusNamespace).
+const defaultNamespace = "kube-system"
 
 // maxNetworks is how many interfaces a PodAttachment has beside the default.
 const maxNetworks = 31
@@ -74,7 +84,30 @@ func Networks(p *corev1.Pod) ([]Selection, error) {
 	return out, nil
 }
 
-// selections takes the annotation apart.
+// Chosen returns the network that a pod chooses for its default interface by the
+// annotation v1.multus-cni.io/default-network, which has the forms of the one for
+// further networks; ok is false when it leaves that to the cluster. Its error names
+// the annotation, the value and what would be right.
+func Chosen(p *corev1.Pod) (s Selection, ok bool, err error) {
+	text := strings.TrimSpace(p.Annotations[AnnotationDefaultNetwork])
+	if text == "" {
+		return Selection{}, false, nil
+	}
+	elements, err := selections(text)
+	if err == nil && len(elements) != 1 {
+		err = fmt.Errorf("%q names %d networks: must name one", text, len(elements))
+	}
+	if err == nil {
+		s, err = elements[0].read(defaultNamespace, 0)
+	}
+	if err != nil {
+		return Selection{}, false, fmt.Errorf("annotation %s: %w", AnnotationDefaultNetwork, err)
+	}
+	s.Interface = v1alpha1.DefaultInterface // whatever it says: there is one
+	return s, true, nil
+}
+
+// selections takes an annotation apart.
 func selections(text string) ([]selection, error) {
 	if strings.HasPrefix(text, "[") {
 		var out []selection

@@ -84,3 +84,53 @@ func FuzzNetworks(f *testing.F) {
 		}
 	})
 }
+
+func choosing(network string) *corev1.Pod {
+	return &corev1.Pod{ObjectMeta: metav1.ObjectMeta{Namespace: "web", Annotations: map[string]string{AnnotationDefaultNetwork: network}}}
+}
+
+func TestChosen(t *testing.T) {
+	for _, tc := range []struct {
+		text  string
+		want  Selection
+		fails string
+	}{
+		{text: " "},
+		{text: "net-a", want: Selection{Namespace: "kube-system", Name: "net-a", Interface: "eth0"}},
+		{text: "blue/net-a@fast", want: Selection{Namespace: "blue", Name: "net-a", Interface: "eth0"}},
+		{text: `[{"name":"net-a","namespace":"blue","ips":["10.0.0.7"]}]`, want: Selection{
+			Namespace: "blue", Name: "net-a", Interface: "eth0", Addresses: []netip.Addr{netip.MustParseAddr("10.0.0.7")},
+		}},
+		{text: "net-a,net-b", fails: "must name one"},
+		{text: "[]", fails: "must name one"},
+		{text: "a/b/c", fails: `name: "b/c"`},
+	} {
+		got, ok, err := Chosen(choosing(tc.text))
+		if tc.fails != "" {
+			if err == nil || !strings.Contains(err.Error(), tc.fails) || !strings.Contains(err.Error(), AnnotationDefaultNetwork) {
+				t.Errorf("%q: error %v", tc.text, err)
+			}
+			continue
+		}
+		if diff := cmp.Diff(tc.want, got, cmpopts.EquateComparable(netip.Addr{})); diff != "" || err != nil || ok != (tc.want.Name != "") {
+			t.Errorf("%q: %v, %v, -want +got:\n%s", tc.text, ok, err, diff)
+		}
+	}
+	if !Reads(AnnotationDefaultNetwork) || Reads("v1.multus-cni.io/other") {
+		t.Error("the caches do not keep the annotation, or more")
+	}
+}
+
+func FuzzChosen(f *testing.F) {
+	f.Add("blue/net-b@fast")
+	f.Add(`[{"name":"net-b","namespace":"blue","ips":["10.0.0.7/24"]}]`)
+	f.Fuzz(func(t *testing.T, text string) {
+		s, ok, err := Chosen(choosing(text))
+		if err != nil && !strings.Contains(err.Error(), AnnotationDefaultNetwork) {
+			t.Fatalf("the error does not name the annotation: %v", err)
+		}
+		if ok && (strings.Count(s.Network(), "/") != 1 || s.Interface != "eth0" || err != nil) {
+			t.Fatalf("%q gave %+v, %v", text, s, err)
+		}
+	})
+}

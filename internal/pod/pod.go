@@ -45,7 +45,7 @@ func UID(p *corev1.Pod) types.UID {
 // Reads reports whether an annotation may say something here. Caches need not
 // keep any other.
 func Reads(annotation string) bool {
-	return annotation == corev1.MirrorPodAnnotationKey ||
+	return annotation == corev1.MirrorPodAnnotationKey || annotation == AnnotationDefaultNetwork ||
 		strings.HasPrefix(annotation, v1alpha1.GroupVersion.Group+"/") || strings.HasPrefix(annotation, "k8s.v1.cni.cncf.io/")
 }
 
