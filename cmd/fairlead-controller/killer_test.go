@@ -205,7 +205,7 @@ func resourceOf(path string) (resource, name, subresource string) {
 	parts := append(strings.Split(strings.Trim(path, "/"), "/"), "", "")
 	for i, part := range parts {
 		switch part {
-		case "podattachments", "ipblocks", "ippools", "nodenetworks":
+		case "podattachments", "ipblocks", "ippools", "ipclaims", "nodenetworks":
 			return part, parts[i+1], parts[i+2]
 		}
 	}

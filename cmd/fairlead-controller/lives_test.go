@@ -35,10 +35,12 @@ const (
 
 // TestFiveThousandLives lets pods live in waves, on several nodes and with far
 // fewer addresses than pods, while two controllers are killed with SIGKILL at
-// random and the API server goes away for seconds, all connections broken. At no
+// random and the API server goes away for seconds, all connections broken. Each
+// pod has an address of both families, and one in ten those of a claim. At no
 // time are two pods plugged with one address, do two records name one, or a record
-// an address that its slot does not while the pod lives, and no record goes while
-// its pod is plugged. Afterwards nothing is recorded and nothing taken.
+// an address that its slot does not while the pod lives, no record goes while its
+// pod is plugged, and a claim's addresses stay the same. Afterwards nothing is
+// recorded and nothing taken.
 //
 // Usually 300 pods live; FAIRLEAD_LIVES=5000 makes it as many as its name says.
 // FAIRLEAD_SEED repeats the choices of a run, not what the machine makes of them.
@@ -56,7 +58,7 @@ func TestFiveThousandLives(t *testing.T) {
 	if err := c.Client.Create(t.Context(), &v1alpha1.IPPool{
 		ObjectMeta: metav1.ObjectMeta{Name: "default"},
 		Spec: v1alpha1.IPPoolSpec{
-			Domain: l.domain, Ranges: []string{"10.1.0.0-10.1.0.191"}, Cooldown: &metav1.Duration{Duration: 5 * time.Second},
+			Domain: l.domain, Ranges: []string{"10.1.0.0-10.1.0.191", "fd00:1::/120"}, Cooldown: &metav1.Duration{Duration: 5 * time.Second},
 		},
 	}); err != nil {
 		t.Fatal(err)
@@ -89,11 +91,11 @@ func TestFiveThousandLives(t *testing.T) {
 	}
 	c.Eventually(t, "everything to be given back", l.empty)
 	c.Eventually(t, "a clean audit", func(ctx context.Context) error { return audited(ctx, c) })
-	plugged, addresses := l.kubelets.summary()
-	t.Logf("%d controllers killed, the API server away %d times, %d starts; %d pods plugged with %d addresses",
-		kills, outages, programs[0].count()+programs[1].count(), plugged, addresses)
-	if kills == 0 {
-		t.Error("no controller was killed")
+	plugged, addresses, claims := l.kubelets.summary()
+	t.Logf("%d controllers killed, the API server away %d times, %d starts; %d pods plugged with %d addresses and %d claims",
+		kills, outages, programs[0].count()+programs[1].count(), plugged, addresses, claims)
+	if kills == 0 || claims == 0 {
+		t.Error("no controller was killed, or no claim had addresses")
 	}
 }
 
@@ -120,15 +122,16 @@ type livesRun struct {
 }
 
 // wave is the life of n pods. Some are deleted before they have a network, some
-// finish, some have the name of a pod of the wave before.
+// finish, some have the name of a pod of the wave before and its claim.
 func (l *livesRun) wave(wave int, n int64) {
 	var stay []*corev1.Pod
 	for i := range n {
-		name := fmt.Sprintf("web-%d-%d", wave, i)
+		name, asks := fmt.Sprintf("web-%d-%d", wave, i), func(*corev1.Pod) {}
 		if i%10 == 0 {
 			name = fmt.Sprintf("again-%d", i)
+			asks = func(p *corev1.Pod) { p.Annotations = map[string]string{v1alpha1.AnnotationClaim: name} }
 		}
-		p := l.c.Pod(name, l.nodes[l.rng.IntN(len(l.nodes))])
+		p := l.c.Pod(name, l.nodes[l.rng.IntN(len(l.nodes))], asks)
 		if l.rng.IntN(10) > 0 {
 			stay = append(stay, p)
 			continue
@@ -177,10 +180,11 @@ type kubelets struct {
 	queue workqueue.TypedRateLimitingInterface[types.NamespacedName]
 
 	mu      sync.Mutex
-	plugged map[types.NamespacedName]string // records by name: the address
-	holders map[string]types.NamespacedName // and the other way
+	plugged map[types.NamespacedName][]string // records by name: the addresses
+	holders map[string]types.NamespacedName   // and the other way
 	count   int
 	used    map[string]bool
+	claims  map[string]string // by key: the addresses
 }
 
 func startKubelets(t *testing.T, w *world) *kubelets {
@@ -194,7 +198,7 @@ func startKubelets(t *testing.T, w *world) *kubelets {
 	k := &kubelets{
 		world: w, cache: records,
 		queue:   workqueue.NewTypedRateLimitingQueue(workqueue.DefaultTypedControllerRateLimiter[types.NamespacedName]()),
-		plugged: map[types.NamespacedName]string{}, holders: map[string]types.NamespacedName{}, used: map[string]bool{},
+		plugged: map[types.NamespacedName][]string{}, holders: map[string]types.NamespacedName{}, used: map[string]bool{}, claims: map[string]string{},
 	}
 	informer, err := records.GetInformer(t.Context(), &v1alpha1.PodAttachment{})
 	if err != nil {
@@ -245,8 +249,8 @@ func (k *kubelets) sync(ctx context.Context, key types.NamespacedName) error {
 	err := k.cache.Get(ctx, key, r)
 	switch {
 	case apierrors.IsNotFound(err):
-		if address := k.unplug(key); address != "" {
-			k.fault("record %s is gone, and its pod is plugged with %s", key.Name, address)
+		if addresses := k.unplug(key); addresses != nil {
+			k.fault("record %s is gone, and its pod is plugged with %v", key.Name, addresses)
 		}
 		return nil
 	case err != nil:
@@ -257,32 +261,49 @@ func (k *kubelets) sync(ctx context.Context, key types.NamespacedName) error {
 	case r.DeletionTimestamp != nil || r.Status.Sandbox != nil || r.UID[0] == '0':
 		return nil // those with this UID no runtime ever asks for
 	}
-	k.plug(key, r.Spec.Summary.Addresses)
+	k.plug(key, r)
 	return k.write(ctx, r, v1alpha1.Sandbox{ID: string(r.UID), State: v1alpha1.SandboxAttached})
 }
 
-func (k *kubelets) plug(key types.NamespacedName, address string) {
+func (k *kubelets) plug(key types.NamespacedName, r *v1alpha1.PodAttachment) {
 	k.mu.Lock()
 	defer k.mu.Unlock()
-	if k.plugged[key] != "" {
+	if k.plugged[key] != nil {
 		return // its status could not be written
 	}
-	if other, taken := k.holders[address]; taken {
-		k.fault("%s and %s are plugged with %s", other.Name, key.Name, address)
+	addresses := addressesOf(r)
+	// One without an owner is of a pod that is gone, with what it had got so far.
+	if len(addresses) != 2 && len(r.OwnerReferences) > 0 {
+		k.fault("record %s has %v, not one address of each family", key.Name, addresses)
 	}
-	k.plugged[key], k.holders[address], k.used[address] = address, key, true
+	for _, address := range addresses {
+		if other, taken := k.holders[address]; taken {
+			k.fault("%s and %s are plugged with %s", other.Name, key.Name, address)
+		}
+		k.holders[address], k.used[address] = key, true
+	}
+	if claim := r.Spec.Interfaces[0].Claim; claim != "" {
+		had, now := k.claims[claim], r.Spec.Summary.Addresses
+		if had != "" && had != now {
+			k.fault("claim %s had %s, and its next pod has %s", claim, had, now)
+		}
+		k.claims[claim] = now
+	}
+	k.plugged[key] = addresses
 	k.count++
 }
 
-func (k *kubelets) unplug(key types.NamespacedName) (address string) {
+func (k *kubelets) unplug(key types.NamespacedName) (addresses []string) {
 	k.mu.Lock()
 	defer k.mu.Unlock()
-	address = k.plugged[key]
+	addresses = k.plugged[key]
 	delete(k.plugged, key)
-	if k.holders[address] == key {
-		delete(k.holders, address)
+	for _, address := range addresses {
+		if k.holders[address] == key {
+			delete(k.holders, address)
+		}
 	}
-	return address
+	return addresses
 }
 
 // missing is how many pods have no record yet.
@@ -308,11 +329,12 @@ func (k *kubelets) missing(ctx context.Context, pods []*corev1.Pod) (int, error)
 	return n, nil
 }
 
-// summary is how often a pod was plugged, and with how many addresses in all.
-func (k *kubelets) summary() (plugged, addresses int) {
+// summary is how often a pod was plugged, with how many addresses in all, and for
+// how many claims.
+func (k *kubelets) summary() (plugged, addresses, claims int) {
 	k.mu.Lock()
 	defer k.mu.Unlock()
-	return k.count, len(k.used)
+	return k.count, len(k.used), len(k.claims)
 }
 
 // havoc befalls controllers after a random number of their writes: one is killed,
