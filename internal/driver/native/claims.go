@@ -47,8 +47,8 @@ type Claims struct {
 	Live  client.Reader
 	Pools *Pools
 	Store *block.Store
-	// Synced reports whether the store knows all that is taken and held.
-	// Until then nothing is reconciled.
+	// Synced reports whether the store knows all that is taken and held. Until
+	// then nothing is reconciled, nor while it is behind what brought the claim.
 	Synced func() bool
 }
 
@@ -137,7 +137,7 @@ func (r *Claims) Has(key types.NamespacedName) []block.Lease { return r.Store.Cl
 // Reconcile brings one claim to where it should be: what it holds without need
 // is given back, and its status says what it has.
 func (r *Claims) Reconcile(ctx context.Context, req ctrl.Request) (ctrl.Result, error) {
-	if !r.Synced() {
+	if !r.Synced() || r.Store.Behind() {
 		return ctrl.Result{RequeueAfter: statusDelay}, nil
 	}
 	has := r.Has(req.NamespacedName)

@@ -137,6 +137,21 @@ func TestClaimsAndRequestsInAnotherPool(t *testing.T) {
 	}
 }
 
+// What a claim has is an edge of the first pool, and not of the second.
+func TestClaimAtThePoolThatHandsItOut(t *testing.T) {
+	d := start(t, blocktest.NewAPI(), "a", "b")
+	d.cfg.Claims = written{store: d.store}
+	d.pool("a", v1alpha1.IPPoolSpec{Ranges: []string{"10.0.0.0/30"}})
+	d.pool("b", v1alpha1.IPPoolSpec{Ranges: []string{"10.0.0.2-10.0.0.8"}})
+	one, two := drivertest.Request(1), drivertest.Request(2)
+	one.Claim, two.Claim = "db", "db"
+	one.Addresses = []netip.Addr{netip.MustParseAddr("10.0.0.3")}
+	first := d.life(one)
+	if second := d.life(two); !slices.Equal(first.Addresses, second.Addresses) || second.Pool != "b" {
+		t.Errorf("addresses %v and then %v of pool %s", first.Addresses, second.Addresses, second.Pool)
+	}
+}
+
 // A pod that is given its address again, as after a crash, has it of the pool
 // whose claim it is kept for, and keeps it when the claim is changed meanwhile.
 func TestClaimedAddressFoundAgain(t *testing.T) {

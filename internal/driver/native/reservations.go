@@ -59,7 +59,7 @@ func (r *Reservations) ofBlock(o client.Object) []string {
 
 // Reconcile writes the status of one reservation when it differs.
 func (r *Reservations) Reconcile(ctx context.Context, req ctrl.Request) (ctrl.Result, error) {
-	if !r.Synced() {
+	if !r.Synced() || r.Store.Behind() {
 		return ctrl.Result{RequeueAfter: statusDelay}, nil
 	}
 	o := &v1alpha1.IPReservation{}

@@ -62,7 +62,7 @@ func (d *Driver) wish(ctx context.Context, pool Pool, r driver.Request) (block.R
 	return out, nil
 }
 
-// claimedFirst puts the pools first of which the pod's claim has addresses.
+// claimedFirst puts the pools first that hand out what the pod's claim has.
 func (d *Driver) claimedFirst(names []string, r driver.Request) []string {
 	if r.Claim == "" && len(r.Sticky) == 0 {
 		return names
@@ -74,7 +74,7 @@ func (d *Driver) claimedFirst(names []string, r driver.Request) []string {
 		}
 		key, ok := claimOf(pool, r)
 		return ok && slices.ContainsFunc(d.cfg.Claims.Has(key), func(l block.Lease) bool {
-			return l.Domain == pool.Domain() && pool.Covers(l.Addr)
+			return l.Domain == pool.Domain() && pool.Allows(l.Addr)
 		})
 	}
 	var first, rest []string

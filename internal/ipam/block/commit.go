@@ -103,8 +103,8 @@ func (s *Store) plan(ctx context.Context, e *entry) (step, time.Duration) {
 	}
 	s.dropCanceled(e)
 	// While a write may have been done, only a read says who has what.
-	if u := e.unread; u != nil && (!e.doubtful || len(e.flight)+len(e.queue) == 0) {
-		e.unread = nil
+	if u := s.unread[e]; u != nil && (!e.doubtful || len(e.flight)+len(e.queue) == 0) {
+		delete(s.unread, e)
 		if e.obj == nil || newer(u, e.obj) {
 			s.learn(e, u)
 		}
@@ -320,7 +320,7 @@ func (c *committer) delete(ctx context.Context) {
 	switch {
 	case err == nil:
 		s.buried[e.name] = obj.UID
-		e.unread = nil
+		delete(s.unread, e)
 		s.lose(e)
 		e.finishFlight(func(*op) bool { return true })
 	case apierrors.IsNotFound(err), apierrors.IsConflict(err):

@@ -41,8 +41,6 @@ type entry struct {
 	doubtful bool
 	// foreign is true for an object whose name and content disagree.
 	foreign bool
-	// unread is the newest state that the informer brought while busy.
-	unread *v1alpha1.IPBlock
 	// doubts are this block's keys in Store.doubts.
 	doubts []holderKey
 	// cause is the last error of the API, for whoever gives up waiting.

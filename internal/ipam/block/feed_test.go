@@ -106,6 +106,37 @@ func TestObserveDuringWrite(t *testing.T) {
 	})
 }
 
+// While the outcome of a write is not known the store does not look at what the
+// informer shows, and says so.
+func TestBehind(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		api := blocktest.NewAPI()
+		s := run(t, api, Config{})
+		feed := api.NewFeed(s.Store)
+		api.Hook(func(c blocktest.Call) blocktest.Fault {
+			switch c.N {
+			case 1:
+				return blocktest.Fault{After: blocktest.ErrLost}
+			case 2:
+				return blocktest.Fault{Delay: time.Second}
+			}
+			return blocktest.Fault{}
+		})
+		done := make(chan struct{})
+		go func() { defer close(done); mustTake(t, s.Store, shared(t, "10.0.0.0/26"), holder(1)) }()
+		synctest.Wait()
+		feed.Deliver(-1)
+		if !s.Behind() || len(inMemory(s.Store)) != 0 {
+			t.Errorf("behind: %v, known: %v", s.Behind(), inMemory(s.Store))
+		}
+		<-done
+		synctest.Wait()
+		if s.Behind() || len(inMemory(s.Store)) != 1 {
+			t.Errorf("after the read behind: %v, known: %v", s.Behind(), inMemory(s.Store))
+		}
+	})
+}
+
 // A block that somebody deleted although addresses in it are taken: they are
 // not handed out again, and the block comes back with the next change.
 func TestDeletedByHand(t *testing.T) {

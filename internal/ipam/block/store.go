@@ -151,7 +151,10 @@ type Store struct {
 	rest map[string]time.Duration
 	// buried are blocks that this store deleted and the informer may not have
 	// seen go.
-	buried  map[string]types.UID
+	buried map[string]types.UID
+	// unread are the newest states that the informer brought of blocks while
+	// they were busy.
+	unread  map[*entry]*v1alpha1.IPBlock
 	todo    []*entry
 	started bool
 	stopped bool
@@ -178,6 +181,7 @@ func New(c Client, cfg Config) *Store {
 		last:    map[place]string{},
 		rest:    map[string]time.Duration{},
 		buried:  map[string]types.UID{},
+		unread:  map[*entry]*v1alpha1.IPBlock{},
 	}
 }
 
@@ -251,8 +255,8 @@ func (s *Store) Observe(obj *v1alpha1.IPBlock) {
 	switch {
 	case e.obj != nil && !newer(obj, e.obj):
 	case e.busy:
-		if e.unread == nil || newer(obj, e.unread) {
-			e.unread = obj
+		if u := s.unread[e]; u == nil || newer(obj, u) {
+			s.unread[e] = obj
 		}
 	default:
 		s.learn(e, obj)

@@ -39,6 +39,15 @@ func (s *Store) All() iter.Seq[Lease] {
 	}
 }
 
+// Behind says that the informer has shown a state of some block which is not
+// looked at before it is known what became of a write: what the store remembers
+// is older.
+func (s *Store) Behind() bool {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	return len(s.unread) > 0
+}
+
 // Counts says how full some families of a pool are, all that it has when none
 // are named. It reads memory only.
 func (s *Store) Counts(p *ipam.Pool, families ...ipam.Family) ipam.Counts {
