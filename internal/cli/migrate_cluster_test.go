@@ -160,8 +160,9 @@ func findingsOf(v migrationView) []string {
 // TestMigrateWhereabouts lets the real whereabouts give addresses, damages its
 // records as it does itself, and migrates: there, back, and there again.
 func TestMigrateWhereabouts(t *testing.T) {
+	program := buildWhereabouts(t)
 	c := cluster.Exclusive(t)
-	r := newRival(t, c)
+	r := newRival(t, c, program)
 	node := c.Node("node-x", func(n *corev1.Node) { n.Status.NodeInfo.BootID = "boot-1" })
 	lan := r.network("lan", map[string]any{"range": "10.9.0.0/28", "gateway": "10.9.0.14"})
 	dual := r.network("dual", map[string]any{"range": "10.8.0.0/24", "ipRanges": []map[string]any{{"range": "fd00:8::/64"}}})
@@ -343,12 +344,13 @@ func release(t *testing.T, c *cluster.Cluster, a *v1alpha1.PodAttachment) {
 // TestMigrateRefuses shows what has to be stopped first, and what is said of a
 // cluster without whereabouts.
 func TestMigrateRefuses(t *testing.T) {
+	program := buildWhereabouts(t)
 	c := cluster.Exclusive(t)
 	none := call(t, "migrate", "whereabouts", "--kubeconfig", c.Kubeconfig)
 	if none.Code != exitError || !strings.Contains(none.Stderr, "nothing of whereabouts") {
 		t.Errorf("without whereabouts: %+v", none)
 	}
-	r := newRival(t, c)
+	r := newRival(t, c, program)
 	r.network("lan", map[string]any{"range": "10.9.0.0/28"})
 	labels := map[string]string{"app": "clean-up"}
 	reconciler := &appsv1.Deployment{
@@ -380,8 +382,9 @@ func TestMigrateRefuses(t *testing.T) {
 // TestMigrateWhereaboutsSlices is of its "fast IPAM": each node has a slice of
 // the range, with a pool and a Lease of its own.
 func TestMigrateWhereaboutsSlices(t *testing.T) {
+	program := buildWhereabouts(t)
 	c := cluster.Exclusive(t)
-	r := newRival(t, c)
+	r := newRival(t, c, program)
 	const node = "node-x"
 	c.Node(node)
 	t.Setenv("NODENAME", node) // by which whereabouts finds its slice
@@ -431,8 +434,9 @@ func TestMigrateWhereaboutsSlices(t *testing.T) {
 // TestMigrateWhereaboutsFlatFile is of a network whose range stands in the
 // nodes' whereabouts.conf, which a kubeconfig does not reach.
 func TestMigrateWhereaboutsFlatFile(t *testing.T) {
+	program := buildWhereabouts(t)
 	c := cluster.Exclusive(t)
-	r := newRival(t, c)
+	r := newRival(t, c, program)
 	node := c.Node("node-x")
 	if err := os.WriteFile(r.flatFile, []byte(`{"range": "10.6.0.0/28", "exclude": ["10.6.0.0/30"], "network_name": "flat"}`), 0o600); err != nil {
 		t.Fatal(err)

@@ -106,8 +106,9 @@ func (d *damage) pod(name, node, addr string) *corev1.Pod {
 // one kind of record has only, pods that show nothing, and what a DEL left of the
 // other family. A person mends what can be, migrates again, and goes back.
 func TestMigrateDamaged(t *testing.T) {
+	program := buildWhereabouts(t)
 	c := cluster.Exclusive(t)
-	d := &damage{newRival(t, c), []netip.Prefix{netip.MustParsePrefix("10.9.0.0/28"), netip.MustParsePrefix("fd00:9::/64")}}
+	d := &damage{newRival(t, c, program), []netip.Prefix{netip.MustParsePrefix("10.9.0.0/28"), netip.MustParsePrefix("fd00:9::/64")}}
 	node := c.Node("node-x", func(n *corev1.Node) { n.Status.NodeInfo.BootID = "boot-1" }).Name
 	lan := d.network("lan", map[string]any{"range": "10.9.0.0/28", "ipRanges": []map[string]any{{"range": "fd00:9::/64"}}})
 	d.allocate("silent 10.9.0.2", "allocated 10.9.0.4", "starting 10.9.0.5", "gone fd00:9::1")

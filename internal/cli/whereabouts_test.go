@@ -41,12 +41,21 @@ type rival struct {
 	flatFile   string
 }
 
-// newRival builds whereabouts and installs its CRDs, and that of networks.
-func newRival(t *testing.T, c *cluster.Cluster) *rival {
+// buildWhereabouts is called before a test waits for the cluster: the first build
+// takes minutes.
+func buildWhereabouts(t *testing.T) string {
+	t.Helper()
+	program := filepath.Join(t.TempDir(), "whereabouts")
+	// As the benchmark builds it, so that one of them finds it built.
+	command(t, "env", "CGO_ENABLED=0", "go", "-C", whereaboutsDir, "build", "-trimpath", "-buildvcs=false", "-o", program, whereaboutsModule+"/cmd")
+	return program
+}
+
+// newRival installs the CRDs of whereabouts.
+func newRival(t *testing.T, c *cluster.Cluster, program string) *rival {
 	t.Helper()
 	dir := t.TempDir()
-	r := &rival{Cluster: c, t: t, program: filepath.Join(dir, "whereabouts"), kubeconfig: filepath.Join(dir, "kubeconfig"), flatFile: filepath.Join(dir, "whereabouts.conf")}
-	r.command("go", "-C", whereaboutsDir, "build", "-trimpath", "-buildvcs=false", "-o", r.program, whereaboutsModule+"/cmd")
+	r := &rival{Cluster: c, t: t, program: program, kubeconfig: filepath.Join(dir, "kubeconfig"), flatFile: filepath.Join(dir, "whereabouts.conf")}
 	// Its objects are where its kubeconfig says.
 	cfg, err := clientcmd.LoadFromFile(c.Kubeconfig)
 	if err != nil {
@@ -59,7 +68,7 @@ func newRival(t *testing.T, c *cluster.Cluster) *rival {
 	if err := os.WriteFile(r.flatFile, []byte("{}"), 0o600); err != nil {
 		t.Fatal(err)
 	}
-	crds := strings.TrimSpace(r.command("go", "-C", whereaboutsDir, "list", "-m", "-f", "{{.Dir}}", whereaboutsModule))
+	crds := strings.TrimSpace(command(t, "go", "-C", whereaboutsDir, "list", "-m", "-f", "{{.Dir}}", whereaboutsModule))
 	for _, kind := range []string{"ippools", "nodeslicepools", "overlappingrangeipreservations"} {
 		r.install(filepath.Join(crds, "doc/crds/whereabouts.cni.cncf.io_"+kind+".yaml"))
 	}
@@ -67,13 +76,13 @@ func newRival(t *testing.T, c *cluster.Cluster) *rival {
 }
 
 // command runs a program to its end and returns what it prints.
-func (r *rival) command(name string, args ...string) string {
-	r.t.Helper()
+func command(t *testing.T, name string, args ...string) string {
+	t.Helper()
 	var stdout, stderr bytes.Buffer
-	cmd := exec.CommandContext(r.t.Context(), name, args...)
+	cmd := exec.CommandContext(t.Context(), name, args...)
 	cmd.Stdout, cmd.Stderr = &stdout, &stderr
 	if err := cmd.Run(); err != nil {
-		r.t.Fatalf("%s %s: %v\n%s", name, strings.Join(args, " "), err, &stderr)
+		t.Fatalf("%s %s: %v\n%s", name, strings.Join(args, " "), err, &stderr)
 	}
 	return stdout.String()
 }
