@@ -68,7 +68,7 @@ func serve(ctx context.Context, cfg config.Node) error {
 		}()
 	}
 	plugin, err := network.Choose([]network.Candidate{
-		{Name: node.RegistryPlugin, New: func() (network.Plugin, error) { return registryPlugin(log, cfg, c) }},
+		{Name: node.RegistryPlugin, New: func() (network.Plugin, error) { return registryPlugin(log, cfg, c) }}, //nolint:contextcheck // what it begins ends with Run
 		{Name: network.NoopName, New: func() (network.Plugin, error) { return network.NewNoop(netdev.Sysctls{}), nil }},
 	}, cfg.Plugin)
 	if err != nil {

@@ -49,7 +49,7 @@ func (d *Daemon) announce(ctx context.Context) error {
 	}
 	_, err := v.host.await(ctx)
 	if err = errors.Join(err, v.firewall.ready(ctx)); err != nil {
-		return nil //nolint:nilerr // they wait until ctx ends
+		return nil // they wait until ctx ends
 	}
 	tick := time.NewTicker(sweepInterval)
 	defer tick.Stop()
