@@ -81,6 +81,7 @@ func (d *Driver) take(ctx context.Context, pool Pool, r driver.Request) (driver.
 	if r.AddressOnly && pool.PerNode() {
 		return driver.Attachment{}, fmt.Errorf("%w: its blocks are routed to nodes, which needs Fairlead's own interface: another plugin needs a pool with placement Shared", driver.ErrInvalid)
 	}
+	wish.Now = d.pools.now(pool)
 	leases, err := d.store.Take(ctx, pool.Pool, wish)
 	if err != nil {
 		return driver.Attachment{}, translate(err)

@@ -10,6 +10,7 @@ import (
 
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/labels"
+	"k8s.io/apimachinery/pkg/types"
 
 	"fairlead.dev/fairlead/api/v1alpha1"
 	"fairlead.dev/fairlead/internal/driver"
@@ -30,6 +31,8 @@ type Pool struct {
 	PerNamespace int
 	// who may draw from it.
 	who []selector
+	// version of the reservations that are withheld.
+	version int
 }
 
 // selector is one that is set, of namespace, pod or node.
@@ -60,7 +63,16 @@ func (p Pool) admits(r driver.Request) error {
 type Pools struct {
 	mu           sync.Mutex
 	m            map[string]*parsed
-	reservations map[string]*ipam.Reservation
+	reservations map[string]reserved
+	// version of the reservations.
+	version int
+}
+
+// reserved is one IPReservation as it was taken in.
+type reserved struct {
+	*ipam.Reservation
+	uid        types.UID
+	generation int64
 }
 
 type parsed struct {
@@ -72,7 +84,7 @@ type parsed struct {
 
 // NewPools returns an empty set.
 func NewPools() *Pools {
-	return &Pools{m: map[string]*parsed{}, reservations: map[string]*ipam.Reservation{}}
+	return &Pools{m: map[string]*parsed{}, reservations: map[string]reserved{}}
 }
 
 // Get returns a pool, without what is reserved. It fails with
@@ -88,7 +100,7 @@ func (p *Pools) Get(name string) (Pool, error) {
 	case got.err != nil:
 		return Pool{}, fmt.Errorf("%w: IPPool %s: %w", driver.ErrInvalid, name, got.err)
 	case got.stale:
-		got.pool.Pool, got.stale = p.without(got.pool.Pool), false
+		got.pool.Pool, got.pool.version, got.stale = p.without(got.pool.Pool), p.version, false
 	}
 	return got.pool, nil
 }
@@ -101,7 +113,32 @@ func (p *Pools) Without(pool *ipam.Pool) *ipam.Pool {
 }
 
 func (p *Pools) without(pool *ipam.Pool) *ipam.Pool {
-	return pool.Without(slices.Collect(maps.Values(p.reservations)))
+	all := make([]*ipam.Reservation, 0, len(p.reservations))
+	for _, r := range p.reservations {
+		all = append(all, r.Reservation)
+	}
+	return pool.Without(all)
+}
+
+// now returns a function that returns the pool without what is reserved when it
+// is called.
+func (p *Pools) now(pool Pool) func() *ipam.Pool {
+	return func() *ipam.Pool {
+		p.mu.Lock()
+		defer p.mu.Unlock()
+		if pool.version != p.version {
+			pool.Pool, pool.version = p.without(pool.Pool), p.version
+		}
+		return pool.Pool
+	}
+}
+
+// withholds says whether a reservation has been taken in as it is there.
+func (p *Pools) withholds(o *v1alpha1.IPReservation) bool {
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	r, ok := p.reservations[o.Name]
+	return ok && r.uid == o.UID && r.generation >= o.Generation
 }
 
 // Names of all pools, sorted.
@@ -184,7 +221,7 @@ func (p *Pools) reserve(o *v1alpha1.IPReservation) {
 	r, _ := ipam.ParseReservation(o.Spec.Domain, o.Spec.Ranges)
 	p.mu.Lock()
 	defer p.mu.Unlock()
-	p.reservations[o.Name] = r
+	p.reservations[o.Name] = reserved{r, o.UID, o.Generation}
 	p.outdate()
 }
 
@@ -196,6 +233,7 @@ func (p *Pools) unreserve(name string) {
 }
 
 func (p *Pools) outdate() {
+	p.version++
 	for _, got := range p.m {
 		got.stale = got.err == nil
 	}

@@ -68,6 +68,9 @@ func (r *Reservations) Reconcile(ctx context.Context, req ctrl.Request) (ctrl.Re
 	}
 	after := o.DeepCopy()
 	reservation, problem := ipam.ParseReservation(o.Spec.Domain, o.Spec.Ranges)
+	if !r.Pools.withholds(o) || r.Store.Taking(reservation) {
+		return ctrl.Result{RequeueAfter: statusDelay}, nil // it is not in force yet
+	}
 	held := r.Store.Within(reservation)
 	after.Status.InUse = nil
 	for _, l := range held[:min(len(held), maxInUse)] {

@@ -113,6 +113,9 @@ func (s *Store) plan(ctx context.Context, e *entry) (step, time.Duration) {
 		return stepLinger, d
 	}
 	e.flight, e.queue = append(e.flight, e.queue...), nil
+	if !e.doubtful && e.newlyReserved() {
+		e.rebuild(s.cfg.Now())
+	}
 	changed, confirmed, drop := e.summary()
 	switch {
 	case len(e.flight) == 0:

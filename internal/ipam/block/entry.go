@@ -64,8 +64,8 @@ const (
 type op struct {
 	kind   opKind
 	holder ipam.Holder
-	// pool and node (the owner that the block must have) of a take.
-	pool *ipam.Pool
+	// pool, as it is now, and node (the owner that the block must have) of a take.
+	pool func() *ipam.Pool
 	node string
 	// early accepts an address that rested for ipam.MinCooldown only.
 	early bool
@@ -306,11 +306,11 @@ func (e *entry) applyTake(o *op, now time.Time) error {
 	var err error
 	switch {
 	case o.addr.IsValid():
-		o.got, err = o.addr, e.next.TakeHeld(o.pool, o.holder, o.addr, o.claim, now)
+		o.got, err = o.addr, e.next.TakeHeld(o.pool(), o.holder, o.addr, o.claim, now)
 	case o.early:
-		o.got, err = e.next.TakeEarly(o.pool, o.holder, now)
+		o.got, err = e.next.TakeEarly(o.pool(), o.holder, now)
 	default:
-		o.got, err = e.next.Take(o.pool, o.holder, now)
+		o.got, err = e.next.Take(o.pool(), o.holder, now)
 	}
 	if err == nil && o.claim != "" {
 		err = e.next.Keep(o.holder, o.got, o.claim)
@@ -329,6 +329,14 @@ func (e *entry) applyTake(o *op, now time.Time) error {
 	default:
 		return fmt.Errorf("%w: %w", ErrInvalid, err)
 	}
+}
+
+// newlyReserved says whether a take that is not written yet would get an address
+// that its pool does not hand out any more.
+func (e *entry) newlyReserved() bool {
+	return slices.ContainsFunc(e.flight, func(o *op) bool {
+		return o.kind == opTake && o.changed && !o.pool().Allows(o.got)
+	})
 }
 
 func (e *entry) applyFree(o *op, now time.Time) (changed bool) {

@@ -14,12 +14,16 @@ import (
 // place chooses a block for a take and gives it the operation.
 //
 // It fails with ErrExhausted, ErrInvalid and ErrStopped.
-func (t *txn) place(p *ipam.Pool, w *want, o *op) (*entry, error) {
+func (t *txn) place(w *want, o *op) (*entry, error) {
 	s := t.s
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	if s.stopped {
 		return nil, ErrStopped
+	}
+	p := w.pool()
+	if p.PerNode() {
+		o.node = w.holder.Node
 	}
 	e, sure := s.choose(p, w, o)
 	if e == nil {

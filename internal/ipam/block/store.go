@@ -86,6 +86,11 @@ type Request struct {
 	// given them back, and by which the next holder gets them. Empty for none.
 	// A pool with PerNode placement serves no claims.
 	Claim string
+	// Now returns the pool without what is reserved at that moment: an address
+	// that was chosen and is still waiting to be written is given up for another
+	// when it has been reserved since. It is called with the store's lock held. Nil
+	// for a pool of which nothing is ever reserved.
+	Now func() *ipam.Pool
 }
 
 // Lease is one address that has a holder, or is held for a claim.

@@ -91,12 +91,14 @@ func (s *Store) Take(ctx context.Context, p *ipam.Pool, r Request) ([]Lease, err
 			}
 			defer unlock()
 		}
-		return t.take(ctx, p, wants)
+		return t.take(ctx, wants)
 	})
 }
 
 // want is an address to be had.
 type want struct {
+	// pool as it is now. Store.mu is held.
+	pool   func() *ipam.Pool
 	holder ipam.Holder
 	family ipam.Family
 	// addr that is requested; zero for any.
@@ -120,9 +122,13 @@ func parse(p *ipam.Pool, r Request) ([]want, error) {
 	if p.PerNode() && r.Claim != "" {
 		return nil, fmt.Errorf("%w: pool %s hands out addresses per node, so claim %s cannot keep one: a claim needs a pool with placement Shared", ErrInvalid, p.Name(), r.Claim)
 	}
+	now := r.Now
+	if now == nil {
+		now = func() *ipam.Pool { return p }
+	}
 	var wants []want
 	for _, f := range p.Families() {
-		wants = append(wants, want{holder: r.Holder, family: f, claim: r.Claim, avoid: map[string]bool{}})
+		wants = append(wants, want{pool: now, holder: r.Holder, family: f, claim: r.Claim, avoid: map[string]bool{}})
 	}
 	for _, a := range r.Addresses {
 		if !p.Covers(a) {
@@ -141,13 +147,13 @@ func parse(p *ipam.Pool, r Request) ([]want, error) {
 // names. When a later family fails, what was taken of an earlier one stays the
 // holder's, and its next take finds it: another leader may have found it for the
 // same holder and be writing its record, and to give it back would free it.
-func (t *txn) take(ctx context.Context, p *ipam.Pool, wants []want) ([]Lease, error) {
-	if err := t.prepare(p, wants); err != nil {
+func (t *txn) take(ctx context.Context, wants []want) ([]Lease, error) {
+	if err := t.prepare(wants); err != nil {
 		return nil, err
 	}
 	var got []Lease
 	for i := range wants {
-		l, err := t.one(ctx, p, &wants[i])
+		l, err := t.one(ctx, &wants[i])
 		if err != nil {
 			return nil, err
 		}
@@ -158,12 +164,13 @@ func (t *txn) take(ctx context.Context, p *ipam.Pool, wants []want) ([]Lease, er
 
 // prepare finds what the holder has, and fails before anything is written if
 // a family has nothing left.
-func (t *txn) prepare(p *ipam.Pool, wants []want) error {
+func (t *txn) prepare(wants []want) error {
 	s := t.s
 	s.mu.Lock()
 	defer s.mu.Unlock()
-	s.noteCooldown(p)
 	for i := range wants {
+		p := wants[i].pool()
+		s.noteCooldown(p)
 		if err := s.adopt(p, &wants[i]); err != nil {
 			return err
 		}
@@ -173,6 +180,7 @@ func (t *txn) prepare(p *ipam.Pool, wants []want) error {
 	}
 	for i := range wants {
 		w := &wants[i]
+		p := w.pool()
 		if w.has == nil && !w.addr.IsValid() && s.find(p, w, false) == nil && s.find(p, w, true) == nil {
 			return s.exhausted(p, w)
 		}
@@ -214,13 +222,10 @@ func (s *Store) adopt(p *ipam.Pool, w *want) error {
 }
 
 // one gets one address.
-func (t *txn) one(ctx context.Context, p *ipam.Pool, w *want) (Lease, error) {
+func (t *txn) one(ctx context.Context, w *want) (Lease, error) {
 	for {
-		o := &op{kind: opTake, holder: w.holder, pool: p, addr: w.addr, claim: w.claim, cancel: ctx.Done(), done: make(chan struct{})}
-		if p.PerNode() {
-			o.node = w.holder.Node
-		}
-		e, err := t.place(p, w, o)
+		o := &op{kind: opTake, holder: w.holder, pool: w.pool, addr: w.addr, claim: w.claim, cancel: ctx.Done(), done: make(chan struct{})}
+		e, err := t.place(w, o)
 		if err != nil {
 			return Lease{}, err
 		}

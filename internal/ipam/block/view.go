@@ -119,6 +119,20 @@ func (s *Store) UsedBy(namespace string, p *ipam.Pool) int {
 	return max(v4, v6)
 }
 
+// Taking says whether a take that is under way would get a reserved address: one
+// that was chosen before the reservation was known, and is being written.
+func (s *Store) Taking(r *ipam.Reservation) bool {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	takes := func(o *op) bool { return o.kind == opTake && o.changed && r.Contains(o.got) }
+	for _, e := range s.blocks {
+		if e.domain == r.Domain() && (slices.ContainsFunc(e.flight, takes) || slices.ContainsFunc(e.queue, takes)) {
+			return true
+		}
+	}
+	return false
+}
+
 // Within returns the leases of reserved addresses, by address. It reads memory
 // only.
 func (s *Store) Within(r *ipam.Reservation) []Lease {
