@@ -11,7 +11,9 @@ const (
 	// refused, by an event that names the holder, while another has one.
 	AnnotationAddresses = "fairlead.dev/addresses"
 	// AnnotationClaim names the IPClaim, in the pod's namespace, whose
-	// addresses the pod gets. One that does not exist is made.
+	// addresses the pod gets. One that does not exist is made. A text that is
+	// no name stands for the claim "text-" and the first 16 hexadecimal digits
+	// of its SHA-256.
 	AnnotationClaim = "fairlead.dev/claim"
 	// AnnotationPools names the IPPools that the pod draws from on the default
 	// network, in order and separated by commas, instead of those that the
@@ -29,6 +31,12 @@ type IPClaimSpec struct {
 	// +kubebuilder:validation:items:MaxLength=45
 	// +kubebuilder:validation:XValidation:rule="self.all(a, isIP(a))",message="each address must be an IP address, as 10.0.0.7"
 	Addresses []string `json:"addresses,omitempty"`
+
+	// Text by which pods call the claim, where that is no name: the controller
+	// writes it into the claims that it makes for such pods. For people only.
+	// +optional
+	// +kubebuilder:validation:MaxLength=253
+	Text string `json:"text,omitempty"`
 
 	// HoldTime is how long the addresses are kept while no pod has them;
 	// default 24h, and 0s keeps them until the claim is deleted.
@@ -68,6 +76,7 @@ type IPClaimStatus struct {
 // +kubebuilder:object:root=true
 // +kubebuilder:subresource:status
 // +kubebuilder:resource:categories=fairlead
+// +kubebuilder:printcolumn:name="Text",type=string,JSONPath=`.spec.text`
 // +kubebuilder:printcolumn:name="Addresses",type=string,JSONPath=`.status.addresses`
 // +kubebuilder:printcolumn:name="Pool",type=string,JSONPath=`.status.pool`
 // +kubebuilder:printcolumn:name="Pod",type=string,JSONPath=`.status.pod`

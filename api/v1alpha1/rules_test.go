@@ -202,7 +202,7 @@ func TestColumns(t *testing.T) {
 	a.Status.Sandbox = &v1alpha1.Sandbox{ID: "c0ffee", State: v1alpha1.SandboxAttached}
 	meta.SetStatusCondition(&a.Status.Conditions, metav1.Condition{Type: v1alpha1.ConditionReady, Status: metav1.ConditionTrue, Reason: "Attached"})
 	p, b := pool(nil), block(nil)
-	claim := &v1alpha1.IPClaim{}
+	claim := &v1alpha1.IPClaim{Spec: v1alpha1.IPClaimSpec{Text: "Rack 4"}}
 	reservation := &v1alpha1.IPReservation{Spec: v1alpha1.IPReservationSpec{Ranges: []string{"10.1.0.9"}, Reason: "printer"}}
 	for _, o := range []client.Object{p, b, claim, reservation} {
 		if err := create(t, c, o); err != nil {
@@ -225,7 +225,7 @@ func TestColumns(t *testing.T) {
 		{"podattachments", a, [2]string{"NODE INTERFACES ADDRESSES READY", "node-x eth0,net1 10.1.0.7,fd00::7,10.2.0.7 True"}},
 		{"ippools", p, [2]string{"DOMAIN PLACEMENT USABLE FREE ALLOCATED COOLING READY", "one Shared 254 200 50 4 True"}},
 		{"ipblocks", b, [2]string{"DOMAIN CIDR NODE USED", "one 10.1.0.64/26 node-x 0"}},
-		{"ipclaims", claim, [2]string{"ADDRESSES POOL POD HOLD", `["10.1.0.7"] web web-0 24h`}},
+		{"ipclaims", claim, [2]string{"TEXT ADDRESSES POOL POD HOLD", `Rack 4 ["10.1.0.7"] web web-0 24h`}},
 		{"ipreservations", reservation, [2]string{"DOMAIN RANGES READY REASON", `default ["10.1.0.9"] printer`}},
 	}
 	for _, tc := range cases {

@@ -18,6 +18,7 @@ import (
 
 	"fairlead.dev/fairlead/api/v1alpha1"
 	"fairlead.dev/fairlead/internal/ipam"
+	"fairlead.dev/fairlead/internal/pod"
 	"fairlead.dev/fairlead/test/cluster"
 )
 
@@ -47,6 +48,7 @@ func TestRequestedAndStickyAddresses(t *testing.T) {
 	t.Run("hold time", w.holdTime)
 	t.Run("wanted addresses", w.wanted)
 	t.Run("longest name", w.longestName)
+	t.Run("free text", w.freeText)
 	t.Run("address in use", w.inUse)
 	t.Run("two ask at once", w.race)
 }
@@ -310,6 +312,25 @@ func (w *claimWorld) longestName(t *testing.T) {
 	w.delete(t, p)
 }
 
+// freeText: what pods call a claim need not be a name. Who has it is told with
+// the text, which the claim shows.
+func (w *claimWorld) freeText(t *testing.T) {
+	const text = "Rack 4, printer"
+	p := w.annotated("printer-1", "node-x", v1alpha1.AnnotationClaim, text)
+	got := addressOf(t, w.c, p)
+	claim := w.claim(t, pod.ClaimFor(text), "have a pod", func(s v1alpha1.IPClaimStatus) bool { return s.Pod == "printer-1" })
+	if claim.Spec.Text != text {
+		t.Errorf("the claim shows the text %q", claim.Spec.Text)
+	}
+	next := w.annotated("printer-2", "node-x", v1alpha1.AnnotationClaim, text)
+	w.refused(t, next, "NetworkConflict", `claim "`+text+`"`, w.c.Namespace+"/printer-1", got)
+	w.delete(t, p)
+	if again := addressOf(t, w.c, next); again != got {
+		t.Errorf("the next pod has %s, the first had %s", again, got)
+	}
+	w.delete(t, next)
+}
+
 // whereabouts#15, #394: a requested address is recorded as any other, and who
 // has it is named.
 func (w *claimWorld) inUse(t *testing.T) {
@@ -320,7 +341,7 @@ func (w *claimWorld) inUse(t *testing.T) {
 	w.refused(t, w.annotated("asks-2", "node-x", v1alpha1.AnnotationAddresses, "10.1.0.200"), "NetworkConflict", "10.1.0.200", w.c.Namespace+"/asks-1")
 	w.refused(t, w.annotated("asks-3", "node-x", v1alpha1.AnnotationAddresses, "10.9.0.1"), "NetworkInvalid", "10.9.0.1", "10.1.0.0/24")
 	w.refused(t, w.annotated("asks-4", "node-x", v1alpha1.AnnotationAddresses, "ten"), "NetworkInvalid", v1alpha1.AnnotationAddresses, `"ten"`)
-	w.refused(t, w.annotated("asks-5", "node-x", v1alpha1.AnnotationClaim, "Not A Name"), "NetworkInvalid", v1alpha1.AnnotationClaim)
+	w.refused(t, w.annotated("asks-5", "node-x", v1alpha1.AnnotationClaim, " no text"), "NetworkInvalid", v1alpha1.AnnotationClaim)
 	w.delete(t, first)
 	w.c.Eventually(t, "the second to get it", func(ctx context.Context) error {
 		records, err := w.records(ctx)

@@ -191,6 +191,7 @@ func (r *Attachments) describe(ctx context.Context, p *corev1.Pod) (driver.Reque
 	return driver.Request{
 		Addresses:       wishes.Addresses,
 		Claim:           wishes.Claim,
+		ClaimText:       wishes.ClaimText,
 		Sticky:          wishes.Sticky,
 		Pools:           pools,
 		PodLabels:       known(p.Labels),

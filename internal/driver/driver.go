@@ -59,6 +59,9 @@ type Request struct {
 	Addresses []netip.Addr
 	// Claim names the IPClaim, in the pod's namespace, that the pod asks for.
 	Claim string
+	// ClaimText is what the pod calls that claim, if it is not its name; it says
+	// nothing where Claim is empty.
+	ClaimText string
 	// Sticky names the claim, in the pod's namespace, that the pod has in
 	// pools of this stickiness if it asks for none.
 	Sticky map[v1alpha1.Sticky]string

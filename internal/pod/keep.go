@@ -6,6 +6,8 @@ import (
 	"fmt"
 	"net/netip"
 	"strings"
+	"unicode"
+	"unicode/utf8"
 
 	corev1 "k8s.io/api/core/v1"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
@@ -24,6 +26,8 @@ type Wishes struct {
 	Addresses []netip.Addr
 	// Claim names the IPClaim, in its namespace, whose addresses it wants.
 	Claim string
+	// ClaimText is what the pod calls that claim, if it is not its name.
+	ClaimText string
 	// Sticky names the claim that a pool which is sticky for pods of this
 	// kind gives it without being asked.
 	Sticky map[v1alpha1.Sticky]string
@@ -37,9 +41,13 @@ func WishesOf(p *corev1.Pod) (Wishes, error) {
 		return Wishes{}, fmt.Errorf("annotation %s: %w", v1alpha1.AnnotationAddresses, err)
 	}
 	w := Wishes{Addresses: addresses, Claim: p.Annotations[v1alpha1.AnnotationClaim], Sticky: stickyClaims(p)}
-	if w.Claim != "" && !claimName(w.Claim) {
-		return Wishes{}, fmt.Errorf("annotation %s: %q is not the name of an IPClaim: lower-case letters, digits, '-' and '.', as in %q",
-			v1alpha1.AnnotationClaim, w.Claim, "web-0")
+	switch {
+	case w.Claim == "" || claimName(w.Claim):
+	case claimText(w.Claim):
+		w.Claim, w.ClaimText = ClaimFor(w.Claim), w.Claim
+	default:
+		return Wishes{}, fmt.Errorf("annotation %s: %q can be no claim: write the name of an IPClaim, as in %q, or a text of 1 to %d printable characters without a blank at its ends",
+			v1alpha1.AnnotationClaim, w.Claim, "web-0", maxClaimText)
 	}
 	return w, nil
 }
@@ -87,6 +95,21 @@ func ClaimOn(claim, iface string) string {
 		iface = "if-" + hex.EncodeToString(sum[:4])
 	}
 	return claim + "." + iface
+}
+
+// maxClaimText is the longest text that a pod may call a claim, in characters.
+const maxClaimText = 253
+
+func claimText(s string) bool {
+	return utf8.ValidString(s) && utf8.RuneCountInString(s) <= maxClaimText && strings.TrimSpace(s) == s &&
+		!strings.ContainsFunc(s, func(r rune) bool { return !unicode.IsPrint(r) })
+}
+
+// ClaimFor is the name of the claim that pods call by a text which is no name:
+// "text-" and the first 16 digits of the text's SHA-256.
+func ClaimFor(text string) string {
+	sum := sha256.Sum256([]byte(text))
+	return "text-" + hex.EncodeToString(sum[:8])
 }
 
 func claimName(s string) bool { return len(validation.IsDNS1123Subdomain(s)) == 0 }

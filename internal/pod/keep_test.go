@@ -34,6 +34,9 @@ func TestWishesOf(t *testing.T) {
 		{name: "nothing"},
 		{name: "both families", addresses: "10.0.0.7, fd00::7", want: Wishes{Addresses: addrs("10.0.0.7", "fd00::7")}},
 		{name: "a claim", claim: "db.main-0", want: Wishes{Claim: "db.main-0"}},
+		{name: "a text", claim: "Rack 4, Drucker Süd", want: Wishes{Claim: "text-b907383b70bcb0b5", ClaimText: "Rack 4, Drucker Süd"}},
+		{name: "a text with a slash", claim: "other/web-0", want: Wishes{Claim: "text-477397dd5aecbea4", ClaimText: "other/web-0"}},
+		{name: "a long text", claim: strings.Repeat("Ä", 253), want: Wishes{Claim: "text-64e42dd14e4a9008", ClaimText: strings.Repeat("Ä", 253)}},
 		{
 			name: "a pod of a StatefulSet", owners: owner("apps/v1", "StatefulSet", true),
 			want: Wishes{Sticky: map[v1alpha1.Sticky]string{v1alpha1.StickyStatefulSet: "web-0"}},
@@ -50,8 +53,10 @@ func TestWishesOf(t *testing.T) {
 		{name: "IPv4 in IPv6", addresses: "::ffff:10.0.0.7", wantErr: []string{`"::ffff:10.0.0.7"`}},
 		{name: "a comma at the end", addresses: "10.0.0.7,", wantErr: []string{`""`}},
 		{name: "two of a family", addresses: "fd00::7,fd00::8", wantErr: []string{"fd00::7 and fd00::8", "one family"}},
-		{name: "not a name", claim: "Web 0", wantErr: []string{v1alpha1.AnnotationClaim, `"Web 0"`, "lower-case"}},
-		{name: "a claim elsewhere", claim: "other/web-0", wantErr: []string{`"other/web-0"`}},
+		{name: "a blank at the end", claim: "Web 0 ", wantErr: []string{v1alpha1.AnnotationClaim, `"Web 0 "`, "printable"}},
+		{name: "a line break", claim: "Web\n0", wantErr: []string{`"Web\n0"`}},
+		{name: "not UTF-8", claim: "Web\xff", wantErr: []string{`"Web\xff"`}},
+		{name: "a text that is too long", claim: strings.Repeat("Ä", 254), wantErr: []string{"253"}},
 	}
 	for _, tc := range cases {
 		t.Run(tc.name, func(t *testing.T) {
@@ -95,6 +100,8 @@ func FuzzWishesOf(f *testing.F) {
 	for _, seed := range []string{"", "10.0.0.7,fd00::7", ",", "fe80::1%eth0", "::ffff:1.2.3.4", "10.0.0.7/32", "\x00"} {
 		f.Add(seed, "web-0")
 	}
+	f.Add("", "Rack 4")
+	f.Add("", "\xff")
 	f.Fuzz(func(t *testing.T, addresses, claim string) {
 		p := &corev1.Pod{ObjectMeta: metav1.ObjectMeta{Annotations: map[string]string{
 			v1alpha1.AnnotationAddresses: addresses, v1alpha1.AnnotationClaim: claim,
@@ -105,6 +112,9 @@ func FuzzWishesOf(f *testing.F) {
 				t.Fatalf("the error does not name the annotation: %v", err)
 			}
 			return
+		}
+		if w.Claim != "" && !claimName(w.Claim) || (w.ClaimText != "") != (claim != w.Claim) {
+			t.Fatalf("%q gave claim %q for %q", claim, w.Claim, w.ClaimText)
 		}
 		if len(w.Addresses) > 2 || len(w.Addresses) == 2 && w.Addresses[0].Is4() == w.Addresses[1].Is4() {
 			t.Fatalf("%q gave %v", addresses, w.Addresses)

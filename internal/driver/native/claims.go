@@ -106,13 +106,15 @@ func changedClaims(before, after []string) []types.NamespacedName {
 }
 
 // Obtain returns the addresses that a claim asks for. A claim that does not
-// exist is made. It fails with driver.ErrInvalid and driver.ErrUnavailable.
-func (r *Claims) Obtain(ctx context.Context, key types.NamespacedName) ([]netip.Addr, error) {
+// exist is made, with the text that pods call it by, if there is one. It fails
+// with driver.ErrInvalid and driver.ErrUnavailable.
+func (r *Claims) Obtain(ctx context.Context, key types.NamespacedName, text string) ([]netip.Addr, error) {
 	claim := &v1alpha1.IPClaim{}
 	err := r.Client.Get(ctx, key, claim)
 	if apierrors.IsNotFound(err) {
 		claim.Namespace, claim.Name = key.Namespace, key.Name
 		claim.Labels = map[string]string{labelManagedBy: managedBy}
+		claim.Spec.Text = text
 		if err = r.Client.Create(ctx, claim); apierrors.IsAlreadyExists(err) {
 			err = r.Live.Get(ctx, key, claim) // the cache is behind
 		}

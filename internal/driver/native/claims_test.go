@@ -27,7 +27,7 @@ type written struct {
 	asks  map[string][]netip.Addr
 }
 
-func (w written) Obtain(_ context.Context, key types.NamespacedName) ([]netip.Addr, error) {
+func (w written) Obtain(_ context.Context, key types.NamespacedName, _ string) ([]netip.Addr, error) {
 	return w.asks[key.String()], nil
 }
 
@@ -103,8 +103,10 @@ func TestClaimsAndTheOrderOfPools(t *testing.T) {
 		t.Fatal(err)
 	}
 	d.pool("a", v1alpha1.IPPoolSpec{Ranges: []string{"10.0.0.0/24"}})
-	// Pool a has room, but the claim's last pod has not given back.
-	d.refused(two, "Conflict", one.PodName)
+	// Pool a has room, but the claim's last pod has not given back. The claim is
+	// told as the pod calls it.
+	two.ClaimText = "Rack 4"
+	d.refused(two, "Conflict", one.PodName, `claim "Rack 4"`)
 	d.release(one, a)
 	if got, want := d.get(two), "b "+a.Interface.Addresses[0]; got != want {
 		t.Errorf("got %s, want %s", got, want)

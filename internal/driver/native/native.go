@@ -76,7 +76,7 @@ func New(cfg Config, pools *Pools, s store) *Driver {
 func (d *Driver) take(ctx context.Context, pool Pool, r driver.Request) (driver.Attachment, error) {
 	wish, err := d.wish(ctx, pool, r)
 	if err != nil {
-		return driver.Attachment{}, err
+		return driver.Attachment{}, calling(r, err)
 	}
 	if r.AddressOnly && pool.PerNode() {
 		return driver.Attachment{}, fmt.Errorf("%w: its blocks are routed to nodes, which needs Fairlead's own interface: another plugin needs a pool with placement Shared", driver.ErrInvalid)
@@ -84,7 +84,7 @@ func (d *Driver) take(ctx context.Context, pool Pool, r driver.Request) (driver.
 	wish.Now = d.pools.now(pool)
 	leases, err := d.store.Take(ctx, pool.Pool, wish)
 	if err != nil {
-		return driver.Attachment{}, translate(err)
+		return driver.Attachment{}, calling(r, translate(err))
 	}
 	iface := v1alpha1.Interface{
 		Name:    r.Interface,

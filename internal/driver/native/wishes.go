@@ -2,6 +2,7 @@ package native
 
 import (
 	"context"
+	"fmt"
 	"net/netip"
 	"slices"
 
@@ -15,8 +16,8 @@ import (
 // claims is what the driver needs of IPClaims.
 type claims interface {
 	// Obtain returns the addresses that a claim asks for. A claim that does
-	// not exist is made.
-	Obtain(ctx context.Context, key types.NamespacedName) ([]netip.Addr, error)
+	// not exist is made, with the text that pods call it by, if there is one.
+	Obtain(ctx context.Context, key types.NamespacedName, text string) ([]netip.Addr, error)
 	// Has returns what is taken or held for a claim.
 	Has(key types.NamespacedName) []block.Lease
 }
@@ -29,6 +30,23 @@ func claimOf(pool Pool, r driver.Request) (key types.NamespacedName, ok bool) {
 		name = r.Sticky[pool.Sticky]
 	}
 	return types.NamespacedName{Namespace: r.Namespace, Name: name}, name != ""
+}
+
+// textOf is what a pod calls the claim that it names; empty for its name.
+func textOf(r driver.Request) string {
+	if r.Claim == "" {
+		return ""
+	}
+	return r.ClaimText
+}
+
+// calling puts the text by which the pod calls its claim before an error, which
+// knows its name only.
+func calling(r driver.Request, err error) error {
+	if text := textOf(r); text != "" {
+		return fmt.Errorf("claim %q: %w", text, err)
+	}
+	return err
 }
 
 // wish says what a pod wants of a pool. An address that the pod asks for goes
@@ -44,7 +62,7 @@ func (d *Driver) wish(ctx context.Context, pool Pool, r driver.Request) (block.R
 	if pool.PerNode() {
 		return out, nil // the store says why not: no claim is made for it
 	}
-	wanted, err := d.cfg.Claims.Obtain(ctx, key)
+	wanted, err := d.cfg.Claims.Obtain(ctx, key, textOf(r))
 	if err != nil {
 		return block.Request{}, err
 	}
