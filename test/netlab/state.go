@@ -50,8 +50,20 @@ func without(all, these []string) []string {
 	return slices.DeleteFunc(slices.Clone(all), func(s string) bool { return slices.Contains(these, s) })
 }
 
+// readings is how often a state is read anew because it changed meanwhile.
+const readings = 100
+
 // State reads the state of the namespace.
-func (n *Namespace) State() (State, error) {
+func (n *Namespace) State() (s State, err error) {
+	for range readings {
+		if s, err = n.read(); !errors.Is(err, netlink.ErrDumpInterrupted) {
+			return s, err
+		}
+	}
+	return s, err
+}
+
+func (n *Namespace) read() (State, error) {
 	handle, err := n.Netlink()
 	if err != nil {
 		return State{}, err
