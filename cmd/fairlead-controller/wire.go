@@ -185,6 +185,7 @@ func (f further) addTo(mgr manager.Manager) error {
 // Run runs until ctx ends. The lease is given back on the way out, so that a
 // standby takes over at once.
 func (p *parts) Run(ctx context.Context) error {
+	debug.SetGCPercent(growthAtFirst)
 	return p.manager.Start(ctx)
 }
 
@@ -231,6 +232,14 @@ func newManager(ctx context.Context, cfg config.Controller) (manager.Manager, *w
 	return mgr, watches, nil
 }
 
+// How much, in percent, the heap may grow until garbage is collected. At first
+// nearly all that is read is kept, and looking at it again and again for garbage
+// would take longer than reading it. Afterwards memory is dearer than time.
+const (
+	growthAtFirst = 400
+	growth        = 50
+)
+
 // giveBackEvery is how often memory is given back: as often as Go collects
 // garbage in a program that is idle.
 const giveBackEvery = 2 * time.Minute
@@ -243,6 +252,7 @@ func giveBack(caches cache.Cache) everywhere {
 		if !caches.WaitForCacheSync(ctx) {
 			return nil
 		}
+		debug.SetGCPercent(growth)
 		tick := time.NewTicker(giveBackEvery)
 		defer tick.Stop()
 		for {

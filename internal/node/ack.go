@@ -97,7 +97,7 @@ func (a *acknowledger) acknowledge(ctx context.Context, key types.NamespacedName
 		at := metav1.NewMicroTime(rec.AttachedAt)
 		return a.write(ctx, pa, v1alpha1.Sandbox{
 			ID: rec.ContainerID, BootID: rec.BootID, State: v1alpha1.SandboxAttached, AttachedAt: &at,
-		}, "Plugged", fmt.Sprintf("plugged in sandbox %s", rec.ContainerID))
+		}, "Plugged", "plugged in the sandbox that status.sandbox names")
 	case unplugged:
 		if inUse, err := a.migratedInUse(ctx, pa); inUse || err != nil {
 			return err

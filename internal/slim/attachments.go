@@ -1,162 +1,56 @@
 package slim
 
-import (
-	"bufio"
-	"bytes"
-	"errors"
-	"io"
-	"slices"
+import "fairlead.dev/fairlead/api/v1alpha1"
 
-	"github.com/go-json-experiment/json"
-	"github.com/go-json-experiment/json/jsontext"
-	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
-	"k8s.io/apimachinery/pkg/runtime"
-	"k8s.io/apimachinery/pkg/runtime/schema"
-	"k8s.io/apimachinery/pkg/runtime/serializer"
+// attachments keeps PodAttachments with one copy of what many have in common.
+type attachments struct{ words words }
 
-	"fairlead.dev/fairlead/api/v1alpha1"
-)
-
-// attachmentCodecs decode a watch of PodAttachments, and leave everything else
-// to client-go. Custom resources are sent as JSON; client-go goes over the text
-// of each event seven times, this once (with what is to be Go's encoding/json/v2).
-type attachmentCodecs struct {
-	serializer.WithoutConversionCodecFactory
-}
-
-// SupportedMediaTypes is of runtime.NegotiatedSerializer.
-func (c attachmentCodecs) SupportedMediaTypes() []runtime.SerializerInfo {
-	types := slices.Clone(c.WithoutConversionCodecFactory.SupportedMediaTypes())
-	for i := range types {
-		if s := types[i].StreamSerializer; s != nil && types[i].MediaType == runtime.ContentTypeJSON {
-			types[i].StreamSerializer = &runtime.StreamSerializerInfo{EncodesAsText: s.EncodesAsText, Serializer: events{s.Serializer}, Framer: lineFramer{s.Framer}}
-		}
-	}
-	return types
-}
-
-// DecoderToVersion is of runtime.NegotiatedSerializer.
-func (c attachmentCodecs) DecoderToVersion(s runtime.Decoder, gv runtime.GroupVersioner) runtime.Decoder {
-	return attachmentDecoder{c.WithoutConversionCodecFactory.DecoderToVersion(s, gv)}
-}
-
-// attachmentDecoder tries decodeAttachment first.
-type attachmentDecoder struct{ runtime.Decoder }
-
-var attachmentKind = v1alpha1.GroupVersion.WithKind("PodAttachment")
-
-// Decode is of runtime.Decoder.
-func (d attachmentDecoder) Decode(data []byte, defaults *schema.GroupVersionKind, into runtime.Object) (runtime.Object, *schema.GroupVersionKind, error) {
-	if into == nil {
-		if a, err := decodeAttachment(data); err == nil {
-			return a, &attachmentKind, nil
-		}
-	}
-	return d.Decoder.Decode(data, defaults, into)
-}
-
-// decodeAttachment decodes a PodAttachment without its managed fields, which are
-// often the half of it. An error means no more than that somebody else has to
-// decode it.
-func decodeAttachment(data []byte) (*v1alpha1.PodAttachment, error) {
-	// The API server sorts the fields of custom resources.
-	if !bytes.HasPrefix(data, []byte(`{"apiVersion":"`+v1alpha1.GroupVersion.String()+`","kind":"PodAttachment",`)) {
-		return nil, errors.New("no PodAttachment in JSON")
-	}
-	var a struct {
-		v1alpha1.PodAttachment
-		Meta struct {
-			metav1.ObjectMeta
-			Skipped skipped `json:"managedFields"`
-		} `json:"metadata"`
-	}
-	if err := json.Unmarshal(data, &a); err != nil {
-		return nil, err
-	}
-	// A copy, since the one above has the metadata twice; without its kind, as
-	// client-go returns it.
-	return &v1alpha1.PodAttachment{ObjectMeta: a.Meta.ObjectMeta, Spec: a.Spec, Status: a.Status}, nil
-}
-
-// skipped is a value that is not decoded.
-type skipped struct{}
-
-// UnmarshalJSONFrom is of json.UnmarshalerFrom.
-func (*skipped) UnmarshalJSONFrom(d *jsontext.Decoder) error { return d.SkipValue() }
-
-// events takes events apart.
-type events struct{ runtime.Serializer }
-
-// Decode is of runtime.Decoder.
-func (e events) Decode(data []byte, defaults *schema.GroupVersionKind, into runtime.Object) (runtime.Object, *schema.GroupVersionKind, error) {
-	if event, ok := into.(*metav1.WatchEvent); ok && splitEvent(data, event) {
-		return event, defaults, nil
-	}
-	return e.Serializer.Decode(data, defaults, into)
-}
-
-// splitEvent takes apart an event as the API server writes it, and says whether
-// that is how it is written. It does not look at the object: were there anything
-// behind it, decoding it would fail, and the watch begin anew.
-func splitEvent(data []byte, event *metav1.WatchEvent) bool {
-	rest, ok := bytes.CutPrefix(data, []byte(`{"type":"`))
+// slim is a cache.TransformFunc: it keeps a PodAttachment without its managed
+// fields, and with one copy, in all of them together, of the words that most of
+// them have. They are by far the most of what the program remembers.
+func (s *attachments) slim(o any) (any, error) {
+	a, ok := o.(*v1alpha1.PodAttachment)
 	if !ok {
-		return false
+		return o, nil
 	}
-	kind, rest, ok := bytes.Cut(rest, []byte(`","object":`))
-	if !ok || bytes.ContainsAny(kind, `"\`) {
-		return false
-	}
-	object, ok := bytes.CutSuffix(bytes.TrimSpace(rest), []byte("}"))
-	if !ok {
-		return false
-	}
-	event.Type, event.Object.Raw = string(kind), object
-	return true
-}
-
-// lineFramer finds where events end: at the newline that the API server writes
-// after each, as encoding/json does, and nowhere inside them.
-type lineFramer struct{ runtime.Framer }
-
-// NewFrameReader is of runtime.Framer.
-func (lineFramer) NewFrameReader(r io.ReadCloser) io.ReadCloser {
-	return &lineReader{r: r, lines: bufio.NewReaderSize(r, 64<<10)}
-}
-
-// lineReader returns one line with each Read, or its parts with
-// io.ErrShortBuffer, of which the last has no error.
-type lineReader struct {
-	r     io.Closer
-	lines *bufio.Reader
-	// rest of a line that did not fit.
-	rest []byte
-}
-
-// Read is of io.Reader.
-func (l *lineReader) Read(into []byte) (int, error) {
-	for len(l.rest) == 0 {
-		line, err := l.lines.ReadSlice('\n')
-		if errors.Is(err, bufio.ErrBufferFull) {
-			// The reader takes its buffer back at the next call.
-			long := bytes.Clone(line)
-			line, err = l.lines.ReadBytes('\n')
-			line = append(long, line...)
+	a.ManagedFields = nil
+	own := []*string{&a.Name, (*string)(&a.UID), &a.ResourceVersion, &a.Spec.PodName, (*string)(&a.Spec.PodUID)}
+	s.words.share(&a.Namespace, &a.Spec.NodeName)
+	s.words.share(&a.Spec.Summary.Interfaces)
+	for i := range a.Spec.Interfaces {
+		iface := &a.Spec.Interfaces[i]
+		s.words.share(&iface.Name, &iface.Network, &iface.Driver, &iface.Domain, &iface.Pool)
+		s.shareAll(iface.Gateways)
+		for j := range iface.Addresses {
+			own = append(own, &iface.Addresses[j])
 		}
-		if err != nil {
-			if errors.Is(err, io.EOF) && len(line) > 0 {
-				err = io.ErrUnexpectedEOF
-			}
-			return 0, err
+		if b := iface.Binding.Bridge; b != nil {
+			s.words.share(&b.Name)
 		}
-		l.rest = bytes.TrimSpace(line)
 	}
-	n := copy(into, l.rest)
-	if l.rest = l.rest[n:]; len(l.rest) > 0 {
-		return n, io.ErrShortBuffer
+	if sandbox := a.Status.Sandbox; sandbox != nil {
+		s.words.share(&sandbox.BootID)
+		own = append(own, &sandbox.ID)
 	}
-	return n, nil
+	for i := range a.Status.Conditions {
+		c := &a.Status.Conditions[i]
+		// Attached and Ready of one record say the same.
+		s.words.share(&c.Type, &c.Reason, &c.Message)
+	}
+	pack(append(own, &a.Spec.Summary.Addresses)...)
+	s.shareAll(a.Finalizers)
+	for i := range a.OwnerReferences {
+		owner := &a.OwnerReferences[i]
+		s.words.share(&owner.APIVersion, &owner.Kind)
+		if owner.UID == a.Spec.PodUID && owner.Name == a.Spec.PodName {
+			owner.UID, owner.Name = a.Spec.PodUID, a.Spec.PodName
+		}
+	}
+	return a, nil
 }
 
-// Close is of io.Closer.
-func (l *lineReader) Close() error { return l.r.Close() }
+func (s *attachments) shareAll(texts []string) {
+	for i := range texts {
+		s.words.share(&texts[i])
+	}
+}

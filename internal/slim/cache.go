@@ -26,27 +26,28 @@ import (
 // manager.Options.NewCache takes.
 func NewCache(config *rest.Config, options cache.Options) (cache.Cache, error) {
 	codecs := serializer.WithoutConversionCodecFactory{CodecFactory: serializer.NewCodecFactory(options.Scheme)}
-	pods, err := listWatch(config, options.HTTPClient, corev1.SchemeGroupVersion, "pods", podCodecs{codecs})
+	kept := new(pods)
+	podEvents, err := listWatch(config, options.HTTPClient, corev1.SchemeGroupVersion, "pods", podCodecs{codecs, kept})
 	if err != nil {
 		return nil, err
 	}
-	attachments, err := listWatch(config, options.HTTPClient, v1alpha1.GroupVersion, "podattachments", attachmentCodecs{codecs})
+	attachmentEvents, err := listWatch(config, options.HTTPClient, v1alpha1.GroupVersion, "podattachments", attachmentCodecs{codecs})
 	if err != nil {
 		return nil, err
 	}
 	options.NewInformer = func(lw toolscache.ListerWatcher, o runtime.Object, resync time.Duration, indexers toolscache.Indexers) toolscache.SharedIndexInformer {
 		switch o.(type) {
 		case *corev1.Pod:
-			lw = pods
+			lw = podEvents
 		case *v1alpha1.PodAttachment:
-			lw = attachments
+			lw = attachmentEvents
 		}
 		return toolscache.NewSharedIndexInformer(lw, o, resync, indexers)
 	}
 	options.DefaultTransform = cache.TransformStripManagedFields()
 	options.ByObject = map[client.Object]cache.ByObject{
-		&corev1.Pod{}:             {Transform: new(podSlimmer).slim},
-		&v1alpha1.PodAttachment{}: {Transform: slimAttachment},
+		&corev1.Pod{}:             {Transform: kept.slim},
+		&v1alpha1.PodAttachment{}: {Transform: new(attachments).slim},
 		&corev1.Node{}:            {Transform: slimNode},
 		&corev1.Namespace{}:       {Transform: slimNamespace},
 	}

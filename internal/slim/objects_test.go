@@ -37,7 +37,7 @@ func TestSlimAttachment(t *testing.T) {
 	}
 	want := record.DeepCopy()
 	record.ManagedFields = []metav1.ManagedFieldsEntry{{Manager: "fairlead-node"}}
-	got, err := slimAttachment(record)
+	got, err := new(attachments).slim(record)
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -50,7 +50,7 @@ func TestSlimAttachment(t *testing.T) {
 // no PodAttachment.
 func TestSlimOther(t *testing.T) {
 	gone := cache.DeletedFinalStateUnknown{Key: "default/web"}
-	if got, err := slimAttachment(gone); err != nil || got != any(gone) {
+	if got, err := new(attachments).slim(gone); err != nil || got != any(gone) {
 		t.Errorf("%v, %v", got, err)
 	}
 }
@@ -58,7 +58,7 @@ func TestSlimOther(t *testing.T) {
 // A cached pod has all that the controller reads, and the labels of a workload's
 // pods are there once.
 func TestSlimPod(t *testing.T) {
-	s := new(podSlimmer)
+	s := new(pods)
 	slimmed := func(name string, labels map[string]string) *corev1.Pod {
 		got, err := s.slim(&corev1.Pod{
 			ObjectMeta: metav1.ObjectMeta{

@@ -2,165 +2,114 @@ package slim
 
 import (
 	"bytes"
-	"errors"
+	"maps"
+	"sync"
 
-	"google.golang.org/protobuf/encoding/protowire"
 	corev1 "k8s.io/api/core/v1"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
-	"k8s.io/apimachinery/pkg/runtime"
-	"k8s.io/apimachinery/pkg/runtime/schema"
-	"k8s.io/apimachinery/pkg/runtime/serializer"
+	"k8s.io/apimachinery/pkg/types"
+
+	"fairlead.dev/fairlead/internal/pod"
 )
 
-// podCodecs decode pods that are sent as protobuf, and leave everything else to
-// client-go.
-type podCodecs struct {
-	serializer.WithoutConversionCodecFactory
+// pods keeps of pods what the controller uses, and with one copy what many have
+// in common.
+type pods struct {
+	words words
+
+	mu sync.Mutex
+	// workloads by their UID.
+	workloads map[types.UID]*workload
 }
 
-// DecoderToVersion is of runtime.NegotiatedSerializer.
-func (c podCodecs) DecoderToVersion(s runtime.Decoder, gv runtime.GroupVersioner) runtime.Decoder {
-	return podDecoder{c.WithoutConversionCodecFactory.DecoderToVersion(s, gv)}
+// workload is what its pods have in common.
+type workload struct {
+	owners []metav1.OwnerReference
+	labels map[string]string
+	// wire is the labels' protobuf form, nil until a pod was decoded from it.
+	wire []byte
 }
 
-// podDecoder tries decodePod first.
-type podDecoder struct{ runtime.Decoder }
+// maxWorkloads bounds the memory of labels that no pod has any more: from there
+// on it is begun anew.
+const maxWorkloads = 1 << 13
 
-var podKind = corev1.SchemeGroupVersion.WithKind("Pod")
+// yes is what every cached reference to a controller points at.
+var yes = true
 
-// Decode is of runtime.Decoder.
-func (d podDecoder) Decode(data []byte, defaults *schema.GroupVersionKind, into runtime.Object) (runtime.Object, *schema.GroupVersionKind, error) {
-	if into == nil {
-		if p, err := decodePod(data); err == nil {
-			return p, &podKind, nil
+// keeps says whether an annotation is kept. That of a bookmark tells a watch that
+// it has said all there was.
+func keeps(annotation string) bool {
+	return pod.Reads(annotation) || annotation == metav1.InitialEventsAnnotationKey
+}
+
+// slim is a cache.TransformFunc.
+func (s *pods) slim(o any) (any, error) {
+	p, ok := o.(*corev1.Pod)
+	if !ok || len(p.Spec.Containers) == 0 {
+		return o, nil // without containers it was decoded here
+	}
+	kept := metav1.ObjectMeta{
+		Namespace: p.Namespace, Name: p.Name, UID: p.UID, ResourceVersion: p.ResourceVersion, Labels: p.Labels,
+		CreationTimestamp: p.CreationTimestamp, DeletionTimestamp: p.DeletionTimestamp, DeletionGracePeriodSeconds: p.DeletionGracePeriodSeconds,
+	}
+	for key, value := range p.Annotations {
+		if keeps(key) {
+			metav1.SetMetaDataAnnotation(&kept, key, value)
 		}
 	}
-	return d.Decoder.Decode(data, defaults, into)
+	if owner := metav1.GetControllerOf(p); owner != nil {
+		s.words.share(&owner.APIVersion, &owner.Kind, &owner.Name, (*string)(&owner.UID))
+		owner.BlockOwnerDeletion, owner.Controller = nil, &yes
+		kept.OwnerReferences, kept.Labels = s.shared(*owner, p.Labels)
+	}
+	p.ObjectMeta = kept
+	p.Spec = corev1.PodSpec{NodeName: p.Spec.NodeName, HostNetwork: p.Spec.HostNetwork}
+	p.Status = corev1.PodStatus{Phase: p.Status.Phase}
+	s.words.share(&p.Namespace, &p.Spec.NodeName, (*string)(&p.Status.Phase))
+	return p, nil
 }
 
-// errNoPod says that data is not what decodePod reads.
-var errNoPod = errors.New("no pod in protobuf")
-
-// Numbers of fields: generated.proto of k8s.io/apimachinery/pkg/runtime,
-// k8s.io/apimachinery/pkg/apis/meta/v1 and k8s.io/api/core/v1.
-const (
-	unknownType, unknownRaw, unknownEncoding = 1, 2, 3
-	typeVersion, typeKind                    = 1, 2
-	podMeta, podSpec, podStatus              = 1, 2, 3
-	metaManagedFields                        = 17
-	specNodeName, specHostNetwork            = 10, 11
-	statusPhase                              = 1
-)
-
-// decodePod decodes of a pod its metadata, without the managed fields, its node,
-// whether it is on the host's network, and its phase. An error means no more
-// than that somebody else has to decode it: it says so of all that is not a pod
-// in protobuf (k8s.io/apimachinery/pkg/runtime/serializer/protobuf).
-func decodePod(data []byte) (*corev1.Pod, error) {
-	data, ok := bytes.CutPrefix(data, []byte("k8s\x00"))
-	if !ok {
-		return nil, errNoPod
+// shared returns the copies of an equal owner and of equal labels that another
+// pod of the workload has.
+func (s *pods) shared(owner metav1.OwnerReference, labels map[string]string) ([]metav1.OwnerReference, map[string]string) {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	w := s.workload(owner)
+	if !maps.Equal(w.labels, labels) {
+		w.labels, w.wire = labels, nil
 	}
-	var version, kind, raw []byte
-	encoded := false
-	err := fields(data, func(f field) error {
-		switch f.number {
-		case unknownType:
-			return fields(f.bytes, func(f field) error {
-				switch f.number {
-				case typeVersion:
-					version = f.bytes
-				case typeKind:
-					kind = f.bytes
-				}
-				return nil
-			})
-		case unknownRaw:
-			raw = f.bytes
-		case unknownEncoding:
-			encoded = len(f.bytes) > 0
-		}
-		return nil
-	})
-	if err != nil || string(version) != "v1" || string(kind) != "Pod" || raw == nil || encoded {
-		return nil, errors.Join(errNoPod, err)
-	}
-	p := &corev1.Pod{} // without its kind, as client-go returns it
-	return p, fields(raw, func(f field) error {
-		switch f.number {
-		case podMeta:
-			return decodeMeta(f.bytes, &p.ObjectMeta)
-		case podSpec:
-			return fields(f.bytes, func(f field) error {
-				switch f.number {
-				case specNodeName:
-					p.Spec.NodeName = string(f.bytes)
-				case specHostNetwork:
-					p.Spec.HostNetwork = f.varint != 0
-				}
-				return nil
-			})
-		case podStatus:
-			return fields(f.bytes, func(f field) error {
-				if f.number == statusPhase {
-					p.Status.Phase = corev1.PodPhase(f.bytes)
-				}
-				return nil
-			})
-		}
-		return nil
-	})
+	return w.owners, w.labels
 }
 
-// decodeMeta decodes metadata without its managed fields, which are often the
-// half of it.
-func decodeMeta(data []byte, meta *metav1.ObjectMeta) error {
-	kept := make([]byte, 0, len(data))
-	err := fields(data, func(f field) error {
-		if f.number != metaManagedFields {
-			kept = append(kept, f.whole...)
+// decoded is shared for labels in protobuf, which are decoded only if need be.
+func (s *pods) decoded(owner metav1.OwnerReference, wire []byte) ([]metav1.OwnerReference, map[string]string, error) {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	w := s.workload(owner)
+	if w.wire == nil || !bytes.Equal(w.wire, wire) {
+		labels, err := decodeLabels(wire)
+		if err != nil {
+			return nil, nil, err
 		}
-		return nil
-	})
-	if err != nil {
-		return err
+		if !maps.Equal(w.labels, labels) {
+			w.labels = labels
+		}
+		w.wire = bytes.Clone(wire)
 	}
-	return meta.Unmarshal(kept)
+	return w.owners, w.labels, nil
 }
 
-// field of a protobuf message: its content is bytes or a varint, by its type.
-type field struct {
-	number int
-	whole  []byte
-	bytes  []byte
-	varint uint64
-}
-
-// fields calls look with each field of a message. Kubernetes knows no other
-// types than varints and bytes here.
-func fields(message []byte, look func(field) error) error {
-	for len(message) > 0 {
-		number, kind, n := protowire.ConsumeTag(message)
-		if n < 0 {
-			return protowire.ParseError(n)
+// workload returns what is known of the pods of an owner, to be changed with mu
+// held.
+func (s *pods) workload(owner metav1.OwnerReference) *workload {
+	w := s.workloads[owner.UID]
+	if w == nil || w.owners[0] != owner {
+		if s.workloads == nil || len(s.workloads) == maxWorkloads {
+			s.workloads = map[types.UID]*workload{}
 		}
-		f := field{number: int(number)}
-		var m int
-		switch kind {
-		case protowire.BytesType:
-			f.bytes, m = protowire.ConsumeBytes(message[n:])
-		case protowire.VarintType:
-			f.varint, m = protowire.ConsumeVarint(message[n:])
-		default:
-			return errNoPod
-		}
-		if m < 0 {
-			return protowire.ParseError(m)
-		}
-		f.whole, message = message[:n+m], message[n+m:]
-		if err := look(f); err != nil {
-			return err
-		}
+		w = &workload{owners: []metav1.OwnerReference{owner}}
+		s.workloads[owner.UID] = w
 	}
-	return nil
+	return w
 }

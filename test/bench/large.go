@@ -163,7 +163,7 @@ func (l *largeRun) plug(ctx context.Context) error {
 			record.Status.Sandbox = &v1alpha1.Sandbox{ID: id, BootID: string(record.UID), State: v1alpha1.SandboxAttached, AttachedAt: &at}
 			for _, t := range []string{v1alpha1.ConditionAttached, v1alpha1.ConditionReady} {
 				meta.SetStatusCondition(&record.Status.Conditions, metav1.Condition{
-					Type: t, Status: metav1.ConditionTrue, Reason: "Plugged", Message: "plugged in sandbox " + id, ObservedGeneration: record.Generation,
+					Type: t, Status: metav1.ConditionTrue, Reason: "Plugged", Message: "plugged in the sandbox that status.sandbox names", ObservedGeneration: record.Generation,
 				})
 			}
 			return l.kube.Status().Patch(ctx, record, client.MergeFrom(before))

@@ -1,0 +1,168 @@
+package slim
+
+import (
+	"bufio"
+	"bytes"
+	"errors"
+	"fmt"
+	"io"
+	"slices"
+	"time"
+
+	"github.com/go-json-experiment/json"
+	"github.com/go-json-experiment/json/jsontext"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/runtime"
+	"k8s.io/apimachinery/pkg/runtime/schema"
+	"k8s.io/apimachinery/pkg/runtime/serializer"
+
+	"fairlead.dev/fairlead/api/v1alpha1"
+)
+
+// attachmentCodecs decode a watch of PodAttachments, and leave everything else
+// to client-go. Custom resources are sent as JSON; client-go goes over the text
+// of each event seven times, this once (with what is to be Go's encoding/json/v2).
+type attachmentCodecs struct {
+	serializer.WithoutConversionCodecFactory
+}
+
+// SupportedMediaTypes is of runtime.NegotiatedSerializer.
+func (c attachmentCodecs) SupportedMediaTypes() []runtime.SerializerInfo {
+	types := slices.Clone(c.WithoutConversionCodecFactory.SupportedMediaTypes())
+	for i := range types {
+		if s := types[i].StreamSerializer; s != nil && types[i].MediaType == runtime.ContentTypeJSON {
+			types[i].StreamSerializer = &runtime.StreamSerializerInfo{EncodesAsText: s.EncodesAsText, Serializer: events{s.Serializer}, Framer: lineFramer{s.Framer}}
+		}
+	}
+	return types
+}
+
+// DecoderToVersion is of runtime.NegotiatedSerializer.
+func (c attachmentCodecs) DecoderToVersion(s runtime.Decoder, gv runtime.GroupVersioner) runtime.Decoder {
+	return attachmentDecoder{c.WithoutConversionCodecFactory.DecoderToVersion(s, gv)}
+}
+
+// attachmentDecoder tries decodeAttachment first.
+type attachmentDecoder struct{ runtime.Decoder }
+
+var attachmentKind = v1alpha1.GroupVersion.WithKind("PodAttachment")
+
+// Decode is of runtime.Decoder.
+func (d attachmentDecoder) Decode(data []byte, defaults *schema.GroupVersionKind, into runtime.Object) (runtime.Object, *schema.GroupVersionKind, error) {
+	if into == nil {
+		if a, err := decodeAttachment(data); err == nil {
+			return a, &attachmentKind, nil
+		}
+	}
+	return d.Decoder.Decode(data, defaults, into)
+}
+
+// decodeAttachment decodes a PodAttachment without its managed fields, which are
+// often the half of it. An error means no more than that somebody else has to
+// decode it.
+func decodeAttachment(data []byte) (*v1alpha1.PodAttachment, error) {
+	a := &v1alpha1.PodAttachment{}
+	if err := json.Unmarshal(data, a, asKept); err != nil {
+		return nil, err
+	}
+	if a.Kind != attachmentKind.Kind || a.APIVersion != v1alpha1.GroupVersion.String() {
+		return nil, fmt.Errorf("a %s of %s", a.Kind, a.APIVersion)
+	}
+	a.TypeMeta = metav1.TypeMeta{} // as client-go returns it
+	return a, nil
+}
+
+// asKept skips managed fields, and reads times without a detour over text.
+var asKept = json.WithUnmarshalers(json.JoinUnmarshalers(
+	json.UnmarshalFromFunc(func(d *jsontext.Decoder, _ *[]metav1.ManagedFieldsEntry) error { return d.SkipValue() }),
+	json.UnmarshalFromFunc(func(d *jsontext.Decoder, t *metav1.Time) error { return decodeTime(d, &t.Time) }),
+	json.UnmarshalFromFunc(func(d *jsontext.Decoder, t *metav1.MicroTime) error { return decodeTime(d, &t.Time) }),
+))
+
+// decodeTime decodes a time as Kubernetes does: as one of the process's zone.
+func decodeTime(d *jsontext.Decoder, t *time.Time) error {
+	if err := json.UnmarshalDecode(d, t); err != nil {
+		return err
+	}
+	if !t.IsZero() {
+		*t = t.Local()
+	}
+	return nil
+}
+
+// events takes events apart.
+type events struct{ runtime.Serializer }
+
+// Decode is of runtime.Decoder.
+func (e events) Decode(data []byte, defaults *schema.GroupVersionKind, into runtime.Object) (runtime.Object, *schema.GroupVersionKind, error) {
+	if event, ok := into.(*metav1.WatchEvent); ok && splitEvent(data, event) {
+		return event, defaults, nil
+	}
+	return e.Serializer.Decode(data, defaults, into)
+}
+
+// splitEvent takes apart an event as the API server writes it, and says whether
+// that is how it is written. It does not look at the object: were there anything
+// behind it, decoding it would fail, and the watch begin anew.
+func splitEvent(data []byte, event *metav1.WatchEvent) bool {
+	rest, ok := bytes.CutPrefix(data, []byte(`{"type":"`))
+	if !ok {
+		return false
+	}
+	kind, rest, ok := bytes.Cut(rest, []byte(`","object":`))
+	if !ok || bytes.ContainsAny(kind, `"\`) {
+		return false
+	}
+	object, ok := bytes.CutSuffix(bytes.TrimSpace(rest), []byte("}"))
+	if !ok {
+		return false
+	}
+	event.Type, event.Object.Raw = string(kind), object
+	return true
+}
+
+// lineFramer finds where events end: at the newline that the API server writes
+// after each, as encoding/json does, and nowhere inside them.
+type lineFramer struct{ runtime.Framer }
+
+// NewFrameReader is of runtime.Framer.
+func (lineFramer) NewFrameReader(r io.ReadCloser) io.ReadCloser {
+	return &lineReader{r: r, lines: bufio.NewReaderSize(r, 64<<10)}
+}
+
+// lineReader returns one line with each Read, or its parts with
+// io.ErrShortBuffer, of which the last has no error.
+type lineReader struct {
+	r     io.Closer
+	lines *bufio.Reader
+	// rest of a line that did not fit.
+	rest []byte
+}
+
+// Read is of io.Reader.
+func (l *lineReader) Read(into []byte) (int, error) {
+	for len(l.rest) == 0 {
+		line, err := l.lines.ReadSlice('\n')
+		if errors.Is(err, bufio.ErrBufferFull) {
+			// The reader takes its buffer back at the next call.
+			long := bytes.Clone(line)
+			line, err = l.lines.ReadBytes('\n')
+			line = append(long, line...)
+		}
+		if err != nil {
+			if errors.Is(err, io.EOF) && len(line) > 0 {
+				err = io.ErrUnexpectedEOF
+			}
+			return 0, err
+		}
+		l.rest = bytes.TrimSpace(line)
+	}
+	n := copy(into, l.rest)
+	if l.rest = l.rest[n:]; len(l.rest) > 0 {
+		return n, io.ErrShortBuffer
+	}
+	return n, nil
+}
+
+// Close is of io.Closer.
+func (l *lineReader) Close() error { return l.r.Close() }

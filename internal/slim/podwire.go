@@ -1,0 +1,316 @@
+package slim
+
+import (
+	"bytes"
+	"errors"
+	"slices"
+
+	"google.golang.org/protobuf/encoding/protowire"
+	corev1 "k8s.io/api/core/v1"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/runtime"
+	"k8s.io/apimachinery/pkg/runtime/schema"
+	"k8s.io/apimachinery/pkg/runtime/serializer"
+	"k8s.io/apimachinery/pkg/types"
+)
+
+// podCodecs decode pods that are sent as protobuf, and leave everything else to
+// client-go.
+type podCodecs struct {
+	serializer.WithoutConversionCodecFactory
+	pods *pods
+}
+
+// DecoderToVersion is of runtime.NegotiatedSerializer.
+func (c podCodecs) DecoderToVersion(s runtime.Decoder, gv runtime.GroupVersioner) runtime.Decoder {
+	return podDecoder{c.WithoutConversionCodecFactory.DecoderToVersion(s, gv), c.pods}
+}
+
+// SupportedMediaTypes is of runtime.NegotiatedSerializer.
+func (c podCodecs) SupportedMediaTypes() []runtime.SerializerInfo {
+	types := slices.Clone(c.WithoutConversionCodecFactory.SupportedMediaTypes())
+	for i := range types {
+		if s := types[i].StreamSerializer; s != nil && types[i].MediaType == runtime.ContentTypeProtobuf {
+			types[i].StreamSerializer = &runtime.StreamSerializerInfo{Serializer: podEvents{s.Serializer}, Framer: s.Framer}
+		}
+	}
+	return types
+}
+
+// podEvents takes events apart without a copy of their objects.
+type podEvents struct{ runtime.Serializer }
+
+// Decode is of runtime.Decoder.
+func (e podEvents) Decode(data []byte, defaults *schema.GroupVersionKind, into runtime.Object) (runtime.Object, *schema.GroupVersionKind, error) {
+	if event, ok := into.(*metav1.WatchEvent); ok && openEvent(data, event) == nil {
+		return event, defaults, nil
+	}
+	return e.Serializer.Decode(data, defaults, into)
+}
+
+func openEvent(data []byte, event *metav1.WatchEvent) error {
+	return fields(data, func(f field) error {
+		switch f.number {
+		case eventType:
+			event.Type = string(f.bytes)
+		case eventObject:
+			return fields(f.bytes, func(f field) error {
+				if f.number == extensionRaw {
+					event.Object.Raw = f.bytes
+				}
+				return nil
+			})
+		}
+		return nil
+	})
+}
+
+// podDecoder tries pods.decode first.
+type podDecoder struct {
+	runtime.Decoder
+	pods *pods
+}
+
+var podKind = corev1.SchemeGroupVersion.WithKind("Pod")
+
+// Decode is of runtime.Decoder.
+func (d podDecoder) Decode(data []byte, defaults *schema.GroupVersionKind, into runtime.Object) (runtime.Object, *schema.GroupVersionKind, error) {
+	if into == nil {
+		if p, err := d.pods.decode(data); err == nil {
+			return p, &podKind, nil
+		}
+	}
+	return d.Decoder.Decode(data, defaults, into)
+}
+
+// errNoPod says that data is not what is read here.
+var errNoPod = errors.New("no pod in protobuf")
+
+// Numbers of fields: generated.proto of k8s.io/apimachinery/pkg/runtime,
+// k8s.io/apimachinery/pkg/apis/meta/v1 and k8s.io/api/core/v1.
+const (
+	eventType, eventObject, extensionRaw                   = 1, 2, 1
+	unknownType, unknownRaw, unknownEncoding               = 1, 2, 3
+	typeVersion, typeKind                                  = 1, 2
+	podMeta, podSpec, podStatus                            = 1, 2, 3
+	metaName, metaNamespace, metaUID, metaVersion          = 1, 3, 5, 6
+	metaCreated, metaDeleted, metaGrace                    = 8, 9, 10
+	metaLabels, metaAnnotations, metaOwners                = 11, 12, 13
+	entryKey, entryValue                                   = 1, 2
+	ownerKind, ownerName, ownerUID, ownerVersion, ownerCtl = 1, 3, 4, 5, 6
+	specNodeName, specHostNetwork                          = 10, 11
+	statusPhase                                            = 1
+)
+
+// decode decodes of a pod what slim keeps of it. An error means no more than that
+// somebody else has to decode it: it says so of all that is not a pod in protobuf
+// (k8s.io/apimachinery/pkg/runtime/serializer/protobuf).
+func (s *pods) decode(data []byte) (*corev1.Pod, error) {
+	raw, err := podOf(data)
+	if err != nil {
+		return nil, err
+	}
+	p := &corev1.Pod{} // without its kind, as client-go returns it
+	return p, fields(raw, func(f field) error {
+		switch f.number {
+		case podMeta:
+			return s.decodeMeta(f.bytes, &p.ObjectMeta)
+		case podSpec:
+			return fields(f.bytes, func(f field) error {
+				switch f.number {
+				case specNodeName:
+					p.Spec.NodeName = s.words.of(f.bytes)
+				case specHostNetwork:
+					p.Spec.HostNetwork = f.varint != 0
+				}
+				return nil
+			})
+		case podStatus:
+			return fields(f.bytes, func(f field) error {
+				if f.number == statusPhase {
+					p.Status.Phase = corev1.PodPhase(s.words.of(f.bytes))
+				}
+				return nil
+			})
+		}
+		return nil
+	})
+}
+
+// podOf is the pod in its envelope.
+func podOf(data []byte) ([]byte, error) {
+	data, ok := bytes.CutPrefix(data, []byte("k8s\x00"))
+	if !ok {
+		return nil, errNoPod
+	}
+	var version, kind, raw []byte
+	encoded := false
+	err := fields(data, func(f field) error {
+		switch f.number {
+		case unknownType:
+			return fields(f.bytes, func(f field) error {
+				switch f.number {
+				case typeVersion:
+					version = f.bytes
+				case typeKind:
+					kind = f.bytes
+				}
+				return nil
+			})
+		case unknownRaw:
+			raw = f.bytes
+		case unknownEncoding:
+			encoded = len(f.bytes) > 0
+		}
+		return nil
+	})
+	if err != nil || string(version) != "v1" || string(kind) != "Pod" || raw == nil || encoded {
+		return nil, errors.Join(errNoPod, err)
+	}
+	return raw, nil
+}
+
+// decodeMeta decodes what is kept of metadata.
+func (s *pods) decodeMeta(data []byte, meta *metav1.ObjectMeta) error {
+	var name, uid, version, wire []byte
+	var owner *metav1.OwnerReference
+	err := fields(data, func(f field) error {
+		switch f.number {
+		case metaName:
+			name = f.bytes
+		case metaNamespace:
+			meta.Namespace = s.words.of(f.bytes)
+		case metaUID:
+			uid = f.bytes
+		case metaVersion:
+			version = f.bytes
+		case metaCreated:
+			return meta.CreationTimestamp.Unmarshal(f.bytes)
+		case metaDeleted:
+			meta.DeletionTimestamp = new(metav1.Time)
+			return meta.DeletionTimestamp.Unmarshal(f.bytes)
+		case metaGrace:
+			meta.DeletionGracePeriodSeconds = new(int64(f.varint))
+		case metaLabels:
+			wire = append(wire, f.whole...)
+		case metaAnnotations:
+			return annotate(f.bytes, meta)
+		case metaOwners:
+			if o, err := s.decodeOwner(f.bytes); owner == nil {
+				owner = o
+				return err
+			}
+		}
+		return nil
+	})
+	own := string(slices.Concat(name, uid, version)) // one piece of memory, as in pack
+	meta.Name, own = own[:len(name)], own[len(name):]
+	meta.UID, meta.ResourceVersion = types.UID(own[:len(uid)]), own[len(uid):]
+	switch {
+	case err != nil:
+	case owner != nil:
+		meta.OwnerReferences, meta.Labels, err = s.decoded(*owner, wire)
+	case wire != nil:
+		meta.Labels, err = decodeLabels(wire)
+	}
+	return err
+}
+
+// decodeOwner returns an owner if it is a controller.
+func (s *pods) decodeOwner(data []byte) (*metav1.OwnerReference, error) {
+	var kind, name, uid, version []byte
+	controls := false
+	err := fields(data, func(f field) error {
+		switch f.number {
+		case ownerKind:
+			kind = f.bytes
+		case ownerName:
+			name = f.bytes
+		case ownerUID:
+			uid = f.bytes
+		case ownerVersion:
+			version = f.bytes
+		case ownerCtl:
+			controls = f.varint != 0
+		}
+		return nil
+	})
+	if err != nil || !controls {
+		return nil, err
+	}
+	return &metav1.OwnerReference{
+		APIVersion: s.words.of(version), Kind: s.words.of(kind), Name: s.words.of(name), UID: types.UID(s.words.of(uid)), Controller: &yes,
+	}, nil
+}
+
+// annotate keeps an annotation if it is one that is read.
+func annotate(entry []byte, meta *metav1.ObjectMeta) error {
+	key, value, err := decodeEntry(entry)
+	if err == nil && keeps(string(key)) {
+		metav1.SetMetaDataAnnotation(meta, string(key), string(value))
+	}
+	return err
+}
+
+// decodeLabels decodes the entries of a map of labels, each with its tag.
+func decodeLabels(wire []byte) (map[string]string, error) {
+	if len(wire) == 0 {
+		return nil, nil
+	}
+	all := map[string]string{}
+	return all, fields(wire, func(f field) error {
+		key, value, err := decodeEntry(f.bytes)
+		all[string(key)] = string(value)
+		return err
+	})
+}
+
+func decodeEntry(data []byte) (key, value []byte, err error) {
+	err = fields(data, func(f field) error {
+		switch f.number {
+		case entryKey:
+			key = f.bytes
+		case entryValue:
+			value = f.bytes
+		}
+		return nil
+	})
+	return key, value, err
+}
+
+// field of a protobuf message: its content is bytes or a varint, by its type.
+type field struct {
+	number int
+	whole  []byte
+	bytes  []byte
+	varint uint64
+}
+
+// fields calls look with each field of a message. Kubernetes knows no other
+// types than varints and bytes here.
+func fields(message []byte, look func(field) error) error {
+	for len(message) > 0 {
+		number, kind, n := protowire.ConsumeTag(message)
+		if n < 0 {
+			return protowire.ParseError(n)
+		}
+		f := field{number: int(number)}
+		var m int
+		switch kind {
+		case protowire.BytesType:
+			f.bytes, m = protowire.ConsumeBytes(message[n:])
+		case protowire.VarintType:
+			f.varint, m = protowire.ConsumeVarint(message[n:])
+		default:
+			return errNoPod
+		}
+		if m < 0 {
+			return protowire.ParseError(m)
+		}
+		f.whole, message = message[:n+m], message[n+m:]
+		if err := look(f); err != nil {
+			return err
+		}
+	}
+	return nil
+}
