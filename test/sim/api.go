@@ -34,11 +34,13 @@ func (k key) String() string {
 
 // The kinds that the simulated API serves.
 const (
-	kindPod    = "Pod"
-	kindNode   = "Node"
-	kindRecord = "PodAttachment"
-	kindBlock  = "IPBlock"
-	kindPool   = "IPPool"
+	kindPod      = "Pod"
+	kindNode     = "Node"
+	kindRecord   = "PodAttachment"
+	kindBlock    = "IPBlock"
+	kindPool     = "IPPool"
+	kindClaim    = "IPClaim"
+	kindReserved = "IPReservation"
 )
 
 func kindOf(o any) string {
@@ -53,6 +55,10 @@ func kindOf(o any) string {
 		return kindBlock
 	case *v1alpha1.IPPool, *v1alpha1.IPPoolList:
 		return kindPool
+	case *v1alpha1.IPClaim, *v1alpha1.IPClaimList:
+		return kindClaim
+	case *v1alpha1.IPReservation, *v1alpha1.IPReservationList:
+		return kindReserved
 	}
 	return fmt.Sprintf("%T", o)
 }

@@ -24,4 +24,10 @@ const (
 	NoMask Break = "no mask"
 	// NoWordNeeded: records are released without the node's word.
 	NoWordNeeded Break = "no word needed"
+	// ImpatientHeirs: a pod whose claim another still has takes it from him.
+	ImpatientHeirs Break = "impatient heirs"
+	// NoHold: claims keep nothing when their pods are gone.
+	NoHold Break = "no hold"
+	// NoReservations: reservations are not seen.
+	NoReservations Break = "no reservations"
 )

@@ -1,6 +1,7 @@
 package sim
 
 import (
+	"cmp"
 	"net/netip"
 	"slices"
 	"time"
@@ -29,12 +30,19 @@ type truth struct {
 	born map[types.UID]int
 	// records by the pod they are of.
 	records map[types.UID][]*v1alpha1.PodAttachment
+	// asked is what the pods that ever were asked for.
+	asked map[types.UID]asked
+	// claims that ever were, by key.
+	claims map[string]*claim
+	// had says which leader gave an address to a pod.
+	had map[netip.Addr]map[string]int
 }
 
 func newTruth() truth {
 	return truth{
 		slots: map[netip.Addr]ipam.Slot{}, blocks: map[string][]netip.Addr{}, unplugged: map[netip.Addr]time.Time{},
 		born: map[types.UID]int{}, records: map[types.UID][]*v1alpha1.PodAttachment{},
+		asked: map[types.UID]asked{}, claims: map[string]*claim{}, had: map[netip.Addr]map[string]int{},
 	}
 }
 
@@ -50,6 +58,8 @@ func (w *world) changed(old, obj client.Object) {
 		w.blockChanged(o.GetName(), obj)
 	case *v1alpha1.PodAttachment:
 		w.recordChanged(old, obj)
+	case *v1alpha1.IPClaim:
+		w.claimChanged(old, obj)
 	}
 }
 
@@ -76,6 +86,7 @@ func (w *world) blockChanged(name string, obj client.Object) {
 		if now.State == ipam.Taken && (was.State != ipam.Taken || !now.Holder.Same(was.Holder)) {
 			w.taking(a, was, now)
 		}
+		w.keepChanged(a, was, now)
 		if now.State == ipam.Damaged {
 			w.fail("I2", "the record of %s in block %s cannot be read", a, name)
 		}
@@ -99,6 +110,11 @@ func (w *world) taking(a netip.Addr, was, now ipam.Slot) {
 	}
 	if _, ok := w.born[types.UID(now.Holder.PodUID)]; !ok {
 		w.fail("I2", "%s is taken by %s, which never was", a, now.Holder)
+	}
+	w.knownTo(a, was, now)
+	if was.State == ipam.Held && was.Claim == now.Claim {
+		w.stats.Inherited++
+		return // it need not rest: whoever comes is whom its neighbours know
 	}
 	rested := w.now.Sub(w.unplugged[a])
 	if was.State == ipam.Freed && !was.Since.IsZero() {
@@ -160,7 +176,7 @@ func (w *world) recordChanged(old, obj client.Object) {
 		return
 	}
 	w.records[r.Spec.PodUID] = append(list, r)
-	if why := w.pools.incomplete(r); why != "" && w.lives(r) {
+	if why := cmp.Or(w.pools.incomplete(r), w.unlike(r)); why != "" && w.lives(r) {
 		w.fail("I3", "record %s %s", r.Name, why)
 	}
 }
@@ -207,7 +223,7 @@ func (w *world) check() {
 func (w *world) checkCounts() {
 	for _, l := range w.leaders {
 		for _, p := range w.pools.all {
-			c := l.store.Counts(p)
+			c := l.counts(p)
 			if sum := c.Free + c.Allocated + c.Cooling + c.Held + c.Reserved; sum != c.Usable || c.Free > c.Usable {
 				w.fail("I7", "leader %d counts %s in pool %s, which adds up to %d", l.id, c, p.Name(), sum)
 			}
@@ -218,13 +234,15 @@ func (w *world) checkCounts() {
 // recall takes in the state after a restore: from now on it is the truth. Of
 // sandboxes that the backup knows nothing of nobody claims anything.
 func (w *world) recall() {
-	born := w.born
+	before := w.truth
 	w.truth = newTruth()
-	w.born, w.dirty = born, true
+	w.born, w.asked, w.claims, w.had, w.dirty = before.born, before.asked, before.claims, before.had, true
+	w.recallClaims()
 	for _, o := range w.api.list(kindBlock) {
 		b := o.(*v1alpha1.IPBlock)
 		for s := range ipam.DecodeBlock(netip.MustParsePrefix(b.Spec.CIDR), b.Spec.Node, b.Spec.Slots).Slots() {
 			w.slots[s.Addr] = s
+			w.keepChanged(s.Addr, ipam.Slot{}, s)
 			w.blocks[b.Name] = append(w.blocks[b.Name], s.Addr)
 		}
 	}

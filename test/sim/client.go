@@ -45,15 +45,25 @@ type call struct {
 	by   *leader
 	verb string
 	key  key
+	// task is what the caller reconciles; zero for the store's calls.
+	task key
 	// effect on the API. It leaves the answer in a place of its own.
 	effect func() error
 	reply  chan error
+	// looks are what the caller's leader knew when it began what is running,
+	// reserved is what it knows now.
+	looks    map[key]look
+	reserved map[string]*ipam.Reservation
 }
+
+// taskKey finds in a context what is being reconciled.
+type taskKey struct{}
 
 func (c *call) String() string { return fmt.Sprintf("leader %d: %s %s", c.by.id, c.verb, c.key) }
 
 func compareCalls(a, b *call) int {
-	return cmp.Or(cmp.Compare(a.by.id, b.by.id), cmp.Compare(a.key.kind, b.key.kind), cmp.Compare(a.key.Name, b.key.Name), cmp.Compare(a.verb, b.verb))
+	return cmp.Or(cmp.Compare(a.by.id, b.by.id), cmp.Compare(a.key.kind, b.key.kind), cmp.Compare(a.key.Name, b.key.Name), cmp.Compare(a.verb, b.verb),
+		cmp.Compare(a.task.kind, b.task.kind), cmp.Compare(a.task.Name, b.task.Name))
 }
 
 func (c *call) write() bool { return c.verb != "get" }
@@ -69,11 +79,12 @@ type conn struct {
 }
 
 // do parks a call. A process that has crashed reaches nobody.
-func (c conn) do(verb string, k key, effect func() error) error {
+func (c conn) do(ctx context.Context, verb string, k key, effect func() error) error {
 	if c.l.dead.Load() {
 		return context.Canceled
 	}
 	p := &call{by: c.l, verb: verb, key: k, effect: effect, reply: make(chan error, 1)}
+	p.task, _ = ctx.Value(taskKey{}).(key)
 	c.l.w.park(p)
 	return <-p.reply
 }
@@ -85,7 +96,7 @@ func assign(dst, src client.Object) {
 
 func clearObject(o client.Object) { reflect.ValueOf(o).Elem().SetZero() }
 
-func (c conn) Get(_ context.Context, k client.ObjectKey, o client.Object, _ ...client.GetOption) error {
+func (c conn) Get(ctx context.Context, k client.ObjectKey, o client.Object, _ ...client.GetOption) error {
 	kk := key{kindOf(o), k}
 	if !c.live || c.l.w.cfg.Break == StaleReads && kk.kind == kindBlock {
 		got := c.l.cache.get(kk)
@@ -95,7 +106,7 @@ func (c conn) Get(_ context.Context, k client.ObjectKey, o client.Object, _ ...c
 		assign(o, got)
 		if c.live {
 			// Broken on purpose: old content under the newest version.
-			return c.do("get", kk, func() error {
+			return c.do(ctx, "get", kk, func() error {
 				now, err := c.l.w.api.get(kk)
 				if err == nil {
 					o.SetResourceVersion(now.GetResourceVersion())
@@ -107,7 +118,7 @@ func (c conn) Get(_ context.Context, k client.ObjectKey, o client.Object, _ ...c
 		return nil
 	}
 	var got client.Object
-	err := c.do("get", kk, func() (err error) {
+	err := c.do(ctx, "get", kk, func() (err error) {
 		got, err = c.l.w.api.get(kk)
 		return err
 	})
@@ -152,7 +163,7 @@ func fieldOf(o client.Object) string {
 
 func (c conn) Create(ctx context.Context, o client.Object, _ ...client.CreateOption) error {
 	in, out := copyOf(o), client.Object(nil)
-	err := c.do("create", keyOf(o), func() (err error) {
+	err := c.do(ctx, "create", keyOf(o), func() (err error) {
 		out, err = c.l.w.api.create(in)
 		return err
 	})
@@ -168,9 +179,9 @@ func (c conn) Create(ctx context.Context, o client.Object, _ ...client.CreateOpt
 	return err
 }
 
-func (c conn) Update(_ context.Context, o client.Object, _ ...client.UpdateOption) error {
+func (c conn) Update(ctx context.Context, o client.Object, _ ...client.UpdateOption) error {
 	in, out := copyOf(o), client.Object(nil)
-	err := c.do("update", keyOf(o), func() (err error) {
+	err := c.do(ctx, "update", keyOf(o), func() (err error) {
 		out, err = c.l.w.api.update(in)
 		return err
 	})
@@ -180,24 +191,24 @@ func (c conn) Update(_ context.Context, o client.Object, _ ...client.UpdateOptio
 	return err
 }
 
-func (c conn) Delete(_ context.Context, o client.Object, opts ...client.DeleteOption) error {
+func (c conn) Delete(ctx context.Context, o client.Object, opts ...client.DeleteOption) error {
 	d := client.DeleteOptions{}
 	d.ApplyOptions(opts)
 	k := keyOf(o)
-	return c.do("delete", k, func() error { return c.l.w.api.remove(k, d.Preconditions) })
+	return c.do(ctx, "delete", k, func() error { return c.l.w.api.remove(k, d.Preconditions) })
 }
 
-func (c conn) Patch(_ context.Context, o client.Object, p client.Patch, _ ...client.PatchOption) error {
-	return c.patch(o, p, false)
+func (c conn) Patch(ctx context.Context, o client.Object, p client.Patch, _ ...client.PatchOption) error {
+	return c.patch(ctx, o, p, false)
 }
 
-func (c conn) patch(o client.Object, p client.Patch, status bool) error {
+func (c conn) patch(ctx context.Context, o client.Object, p client.Patch, status bool) error {
 	data, err := p.Data(o)
 	if err != nil {
 		return err
 	}
 	k, out := keyOf(o), client.Object(nil)
-	err = c.do("patch", k, func() (err error) {
+	err = c.do(ctx, "patch", k, func() (err error) {
 		out, err = c.l.w.api.patch(k, data, status)
 		return err
 	})
@@ -214,6 +225,6 @@ type statusConn struct {
 	c conn
 }
 
-func (s statusConn) Patch(_ context.Context, o client.Object, p client.Patch, _ ...client.SubResourcePatchOption) error {
-	return s.c.patch(o, p, true)
+func (s statusConn) Patch(ctx context.Context, o client.Object, p client.Patch, _ ...client.SubResourcePatchOption) error {
+	return s.c.patch(ctx, o, p, true)
 }

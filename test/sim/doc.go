@@ -2,9 +2,10 @@
 // out and takes them back, in a world where all goes wrong.
 //
 // Real are the code of internal/ipam and internal/ipam/block, the native driver
-// with its feed from informers, the reconciler of internal/controller (ensure,
-// release, proof) and the collector of internal/gc. Each of one or two leaders
-// is made of these, and both of two believe that they lead.
+// with its feed from informers, its reconcilers of claims and of reservations,
+// the reconciler of internal/controller (ensure, release, proof) and the
+// collector of internal/gc. Each of one or two leaders is made of these, and both
+// of two believe that they lead.
 //
 // Modelled are the API server with resource versions, finalizers and
 // preconditions; informers that are behind, break and list anew; the work queue
@@ -15,8 +16,9 @@
 // to the API time out before their effect, after it or long before it comes, are
 // throttled and fail; leaders crash between any two steps; etcd is restored to
 // an older state. Pools overlap, stand in for each other and run out, in one
-// family or both, and some pods have a second interface. Claims and reservations
-// are not modelled.
+// family or both, and some pods have a second interface. In some worlds pools are
+// sticky, pods name claims and request addresses, and people write, change and
+// delete claims and reservations at any moment.
 //
 // # Invariants
 //
@@ -24,10 +26,18 @@
 // plug it, is whom the block names), I2 (whoever has a slot was a pod), I3 (a
 // record is complete), I4 (nothing is freed while it is plugged, or while a
 // record names it that has neither the node's word nor a proof), I6 and the
-// cooldown; as time passes I7. At the end the world heals: then every pod that
-// can be served is, one whose record the API refuses for ever stops no other
-// (I8), and when all pods are gone no address is taken and no record is left
-// (I2).
+// cooldown; as time passes I7. Nobody gets what his leader knew to be reserved
+// (I6). What is kept for a claim goes to a pod of that claim, is the only address
+// that the pod's leader then knows of it in its family, and is given up for a
+// reason only: the claim is gone, the time is over, or it has or wants another.
+// A record has the addresses that its pod requests; whom a pod is told to wait for
+// is another pod, and it has nothing half (I3).
+//
+// At the end the world heals: then every pod that can be served is, one whose
+// record the API refuses for ever stops no other (I8), what leaders count (I7)
+// and what claims and reservations say of themselves is so, and when all pods are
+// gone no address is taken and no record is left, and when the claims are gone
+// none is kept (I2).
 //
 // # Seeds
 //
@@ -48,9 +58,13 @@
 //
 // After a restore of etcd nothing is known of a sandbox that was plugged after
 // the backup: its address may be handed out until its pod is gone. The checks
-// leave such a sandbox out. Whoever restores etcd raises its revision, as etcd's
-// manual says, takes the taints that say that a node is out of service off the
-// nodes that run, and restarts the controllers.
+// leave such a sandbox out. Two leaders at once may give two pods of one claim an
+// address each, which both are then the claim's; one is given up after its pod.
+// An address that is being taken when somebody reserves it is still handed out.
+//
+// Whoever restores etcd raises its revision, as etcd's manual says, takes the
+// taints that say that a node is out of service off the nodes that run, and
+// restarts the controllers.
 //
 // Two things that would break I1 or I4 do not happen in this world. A node that
 // reboots, plugs a pod again, and is cut off in the seconds between a report of

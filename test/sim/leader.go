@@ -1,6 +1,7 @@
 package sim
 
 import (
+	"cmp"
 	"context"
 	"errors"
 	"fmt"
@@ -13,6 +14,7 @@ import (
 	"github.com/go-logr/logr"
 	"github.com/prometheus/client_golang/prometheus"
 	corev1 "k8s.io/api/core/v1"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/labels"
 	"k8s.io/apimachinery/pkg/runtime"
 	"k8s.io/apimachinery/pkg/types"
@@ -46,10 +48,14 @@ type leader struct {
 	cancel context.CancelFunc
 	dead   atomic.Bool
 
-	store  *block.Store
-	pods   *controller.Attachments
-	gc     *gc.Collector
-	events handler.EventHandler
+	store *block.Store
+	gc    *gc.Collector
+	// pools, with what is reserved, as the driver knows them.
+	pools *native.Pools
+	// reconcilers by the kind of what they reconcile.
+	reconcilers map[string]reconcile.Reconciler
+	// events of a kind bring whom they concern to the reconciler of another.
+	events []mapped
 	feeds  map[string]toolscache.ResourceEventHandler
 
 	// cache is what the informers have shown, pos how far they have read the
@@ -57,50 +63,68 @@ type leader struct {
 	cache shelf
 	pos   map[string]int
 
-	queue    map[types.NamespacedName]time.Time
-	running  map[types.NamespacedName]bool
-	failures map[types.NamespacedName]int
+	// reserved is what informers have shown of reservations.
+	reserved map[string]*ipam.Reservation
+
+	// queue, running and failures are of all reconcilers; kind and name are of
+	// what is reconciled, which for a pod need not exist.
+	queue    map[key]time.Time
+	running  map[key]look
+	failures map[key]int
 	passing  bool
 	nextPass time.Time
+}
+
+// mapped are the events of one kind that bring objects of another.
+type mapped struct {
+	from, to string
+	handler.EventHandler
 }
 
 // passEvery is how often a leader collects garbage.
 const passEvery = time.Minute
 
 // watched are the kinds of which a leader has informers.
-var watched = []string{kindBlock, kindNode, kindPod, kindPool, kindRecord}
+var watched = []string{kindBlock, kindClaim, kindNode, kindPod, kindPool, kindRecord, kindReserved}
 
 func (w *world) newLeader() error {
 	w.leaderCount++
 	l := &leader{
 		w: w, id: w.leaderCount,
 		feeds: map[string]toolscache.ResourceEventHandler{},
-		cache: shelf{}, pos: map[string]int{},
-		queue: map[types.NamespacedName]time.Time{}, running: map[types.NamespacedName]bool{}, failures: map[types.NamespacedName]int{},
+		cache: shelf{}, pos: map[string]int{}, pools: native.NewPools(), reserved: map[string]*ipam.Reservation{},
+		queue: map[key]time.Time{}, running: map[key]look{}, failures: map[key]int{},
 		nextPass: w.now,
 	}
 	ctx, cancel := context.WithCancel(log.IntoContext(context.Background(), logr.Discard()))
 	l.ctx, l.cancel = ctx, cancel
 	cached, live := conn{l: l}, conn{l: l, live: true}
 	l.store = block.New(block.Kube{Writer: cached, Live: live}, block.Config{Now: l.clock})
-	pools := native.NewPools()
-	if _, err := native.Feed(ctx, informers{l: l}, l.store, pools); err != nil {
+	if _, err := native.Feed(ctx, informers{l: l}, l.store, l.pools); err != nil {
 		return err
 	}
-	drivers := map[string]driver.Driver{native.Name: l.driver(pools)}
+	synced := func() bool { return true }
+	claims := &native.Claims{Client: cached, Live: live, Pools: l.pools, Store: l.store, Synced: synced}
+	reservations := &native.Reservations{Client: cached, Pools: l.pools, Store: l.store, Synced: synced}
+	drivers := map[string]driver.Driver{native.Name: l.driver(claims)}
 	metrics, err := controller.NewMetrics(prometheus.NewRegistry())
 	if err != nil {
 		return err
 	}
-	l.pods = controller.New(controller.Config{
+	pods := controller.New(controller.Config{
 		Client: cached, Live: live, Drivers: drivers, DefaultDriver: native.Name, FurtherDriver: native.Name,
 		Sources: []pod.Source{w.pools.further}, Nodes: labels.Everything(), NodeGrace: 30 * time.Second, Events: silent{}, Metrics: metrics,
-		Workers: 1, Synced: func() bool { return true },
+		Workers: 1, Synced: synced,
 	})
-	l.events = l.pods.AttachmentEvents()
+	l.reconcilers = map[string]reconcile.Reconciler{kindPod: pods, kindClaim: claims, kindReserved: reservations}
+	l.events = []mapped{
+		{kindRecord, kindPod, pods.AttachmentEvents()},
+		{kindBlock, kindClaim, claims.BlockEvents()},
+		{kindBlock, kindReserved, reservations.BlockEvents()},
+	}
 	l.gc = gc.New(gc.Config{
 		Client: cached, Live: live, Drivers: drivers, Interval: passEvery,
-		Namespace: namespace, Synced: func() bool { return true },
+		Namespace: namespace, Synced: synced,
 	})
 	// A new process lists, and the list may come from a cache of the API
 	// server that is behind.
@@ -113,15 +137,17 @@ func (w *world) newLeader() error {
 }
 
 // driver is where what is broken on purpose gets between driver and store.
-func (l *leader) driver(pools *native.Pools) driver.Driver {
-	cfg := native.Config{Pools: l.w.pools.fallback, Bridge: "br0"}
+func (l *leader) driver(claims *native.Claims) driver.Driver {
+	cfg := native.Config{Pools: l.w.pools.fallback, Bridge: "br0", Claims: claims}
 	switch l.w.cfg.Break {
 	case FreeAnyones:
-		return native.New(cfg, pools, careless{l.store})
+		return native.New(cfg, l.pools, careless{l.store})
 	case UndoneHalves:
-		return native.New(cfg, pools, hasty{l.store})
+		return native.New(cfg, l.pools, hasty{l.store})
+	case ImpatientHeirs:
+		return native.New(cfg, l.pools, impatient{l.store})
 	default:
-		return native.New(cfg, pools, l.store)
+		return native.New(cfg, l.pools, l.store)
 	}
 }
 
@@ -162,6 +188,21 @@ func (h hasty) Take(ctx context.Context, p *ipam.Pool, r block.Request) ([]block
 		}
 	}
 	return leases, err
+}
+
+// impatient takes a claim's address from whoever has it.
+type impatient struct{ *block.Store }
+
+// Take gives back what another has of the claim, and tries again.
+func (i impatient) Take(ctx context.Context, p *ipam.Pool, r block.Request) ([]block.Lease, error) {
+	leases, err := i.Store.Take(ctx, p, r)
+	if r.Claim == "" || !errors.Is(err, block.ErrConflict) {
+		return leases, err
+	}
+	for _, l := range i.Claimed(r.Claim) {
+		err = errors.Join(err, i.Free(ctx, l.Holder, l.Domain, []netip.Addr{l.Addr}))
+	}
+	return i.Store.Take(ctx, p, r)
 }
 
 // silent posts no events.
@@ -259,22 +300,29 @@ func (l *leader) show(e event, missed bool) {
 	}
 	switch o := e.obj.(type) {
 	case *corev1.Pod:
-		l.enqueue(k.NamespacedName, 0)
+		l.enqueue(k, 0)
 	case *corev1.Node:
 		for _, r := range l.cache.list(kindRecord, nil) {
 			if r := r.(*v1alpha1.PodAttachment); r.Spec.NodeName == o.Name {
-				l.enqueue(types.NamespacedName{Namespace: r.Namespace, Name: r.Spec.PodName}, 0)
+				l.enqueue(key{kindPod, types.NamespacedName{Namespace: r.Namespace, Name: r.Spec.PodName}}, 0)
 			}
 		}
-	case *v1alpha1.PodAttachment:
-		q := queue{l: l}
-		switch {
-		case e.deleted:
-			l.events.Delete(l.ctx, ctrlevent.DeleteEvent{Object: o, DeleteStateUnknown: missed}, q)
-		case old == nil:
-			l.events.Create(l.ctx, ctrlevent.CreateEvent{Object: o}, q)
-		default:
-			l.events.Update(l.ctx, ctrlevent.UpdateEvent{ObjectOld: old, ObjectNew: o}, q)
+	case *v1alpha1.IPClaim, *v1alpha1.IPReservation:
+		if e.deleted || old == nil || old.GetGeneration() != o.GetGeneration() {
+			l.enqueue(k, 0)
+		}
+	}
+	l.learn(e)
+	for _, m := range l.events {
+		if q := (queue{l: l, kind: m.to}); m.from == k.kind {
+			switch {
+			case e.deleted:
+				m.Delete(l.ctx, ctrlevent.DeleteEvent{Object: e.obj, DeleteStateUnknown: missed}, q)
+			case old == nil:
+				m.Create(l.ctx, ctrlevent.CreateEvent{Object: e.obj}, q)
+			default:
+				m.Update(l.ctx, ctrlevent.UpdateEvent{ObjectOld: old, ObjectNew: e.obj}, q)
+			}
 		}
 	}
 }
@@ -294,6 +342,18 @@ func (l *leader) seen(o client.Object) client.Object {
 			o.Spec.Excludes, o.Spec.Gateways, o.Spec.UseEdges = nil, nil, true
 			return o
 		}
+	case *v1alpha1.IPClaim:
+		if l.w.cfg.Break == NoHold {
+			o = o.DeepCopy()
+			o.Spec.HoldTime = &metav1.Duration{Duration: 1}
+			return o
+		}
+	case *v1alpha1.IPReservation:
+		if l.w.cfg.Break == NoReservations {
+			o = o.DeepCopy()
+			o.Spec.Ranges = nil
+			return o
+		}
 	}
 	return o
 }
@@ -301,57 +361,63 @@ func (l *leader) seen(o client.Object) client.Object {
 // queue takes what event handlers add.
 type queue struct {
 	workqueue.TypedRateLimitingInterface[reconcile.Request]
-	l *leader
+	l    *leader
+	kind string
 }
 
 // Add enqueues at once.
-func (q queue) Add(r reconcile.Request) { q.l.enqueue(r.NamespacedName, 0) }
+func (q queue) Add(r reconcile.Request) { q.l.enqueue(key{q.kind, r.NamespacedName}, 0) }
 
 // AddAfter enqueues for later.
-func (q queue) AddAfter(r reconcile.Request, d time.Duration) { q.l.enqueue(r.NamespacedName, d) }
+func (q queue) AddAfter(r reconcile.Request, d time.Duration) {
+	q.l.enqueue(key{q.kind, r.NamespacedName}, d)
+}
 
-func (l *leader) enqueue(k types.NamespacedName, after time.Duration) {
+func (l *leader) enqueue(k key, after time.Duration) {
 	due := l.w.now.Add(after)
 	if have, ok := l.queue[k]; !ok || due.Before(have) {
 		l.queue[k] = due
 	}
 }
 
-// ready are the pods that can be reconciled now. Where an allocation has two
+// ready is what can be reconciled now. Where an allocation has two
 // parts only one is under way at a time: else the second parts of several would
 // follow on one answer of the API, in an order that the seed does not decide.
-func (l *leader) ready() []types.NamespacedName {
-	var out []types.NamespacedName
+func (l *leader) ready() []key {
+	var out []key
 	if len(l.running) > 0 && l.w.pools.parts() {
 		return nil
 	}
 	for k, due := range l.queue {
-		if !l.running[k] && !due.After(l.w.now) {
+		if _, running := l.running[k]; !running && !due.After(l.w.now) {
 			out = append(out, k)
 		}
 	}
-	slices.SortFunc(out, func(a, b types.NamespacedName) int { return strings.Compare(a.Name, b.Name) })
+	slices.SortFunc(out, func(a, b key) int {
+		return cmp.Or(strings.Compare(a.kind, b.kind), strings.Compare(a.Name, b.Name))
+	})
 	return out
 }
 
 // reconcile runs the real reconciler until it is done or waits for the API.
-func (l *leader) reconcile(k types.NamespacedName) {
+func (l *leader) reconcile(k key) {
 	delete(l.queue, k)
-	l.running[k] = true
-	l.w.note("leader %d: reconcile %s", l.id, k.Name)
+	l.running[k] = l.look(k)
+	l.w.note("leader %d: reconcile %s", l.id, k)
 	go func() {
-		result, err := l.pods.Reconcile(l.ctx, ctrl.Request{NamespacedName: k})
+		result, err := l.reconcilers[k.kind].Reconcile(context.WithValue(l.ctx, taskKey{}, k), ctrl.Request{NamespacedName: k.NamespacedName})
 		l.w.report(func() { l.reconciled(k, result, err) }, fmt.Sprintf("%d %s", l.id, k))
 	}()
 }
 
-func (l *leader) reconciled(k types.NamespacedName, result ctrl.Result, err error) {
+func (l *leader) reconciled(k key, result ctrl.Result, err error) {
+	l.w.checkRefusal(l, k, err)
 	delete(l.running, k)
 	switch {
 	case err != nil:
 		l.failures[k]++
 		l.w.stats.Errors++
-		l.w.note("leader %d: reconcile %s failed: %v", l.id, k.Name, err)
+		l.w.note("leader %d: reconcile %s failed: %v", l.id, k, err)
 		l.enqueue(k, min(50*time.Millisecond<<min(l.failures[k], 16), 30*time.Second))
 	case result.RequeueAfter > 0:
 		l.enqueue(k, result.RequeueAfter)

@@ -23,6 +23,9 @@ type shape struct {
 	// further is that of a second network, which every third pod has; nil for
 	// none.
 	further *v1alpha1.IPPoolSpec
+	// asks: pods have claims and ask for addresses, and people write claims and
+	// reservations.
+	asks bool
 	// unordered: pods whose first addresses one write gave compete at once for the
 	// last second ones, and Go's scheduler decides. Its seeds do not reproduce.
 	unordered bool
@@ -31,10 +34,24 @@ type shape struct {
 // shapes are all small, so that pods compete and addresses return.
 var shapes = []shape{
 	{fallback: []v1alpha1.IPPoolSpec{{Ranges: []string{"10.1.0.0/27"}, Gateways: []string{"10.1.0.1"}, Excludes: []string{"10.1.0.8/30"}}}},
+	// Pools that are sticky for unlike pods, and overlap.
+	{
+		fallback: []v1alpha1.IPPoolSpec{
+			{Ranges: []string{"10.1.0.0/27"}, Sticky: v1alpha1.StickyStatefulSet, Cooldown: &metav1.Duration{Duration: 5 * time.Second}},
+			{Ranges: []string{"10.1.0.24-10.1.0.40"}, Sticky: v1alpha1.StickyVirtualMachine, Excludes: []string{"10.1.0.26"}},
+		},
+		asks: true,
+	},
 	{fallback: []v1alpha1.IPPoolSpec{{
 		Ranges: []string{"10.1.0.50-10.1.0.80"}, Excludes: []string{"10.1.0.64"},
 		Order: v1alpha1.Order(ipam.Lowest), Cooldown: &metav1.Duration{Duration: 5 * time.Second},
 	}}},
+	// Claims of both families, on two networks.
+	{
+		fallback: []v1alpha1.IPPoolSpec{{Ranges: []string{"10.1.0.0/26", "fd00:1::10-fd00:1::30"}, Sticky: v1alpha1.StickyStatefulSet}},
+		further:  &v1alpha1.IPPoolSpec{Ranges: []string{"10.2.0.1-10.2.0.12"}, UseEdges: true, Sticky: v1alpha1.StickyVirtualMachine},
+		asks:     true,
+	},
 	{fallback: []v1alpha1.IPPoolSpec{{Ranges: []string{"10.1.0.0/24"}, Placement: v1alpha1.PlacementPerNode}}},
 	{fallback: []v1alpha1.IPPoolSpec{{Ranges: []string{"10.1.0.0/27", "fd00:1::/122"}, Gateways: []string{"10.1.0.1", "fd00:1::1"}}}},
 	{fallback: []v1alpha1.IPPoolSpec{{Ranges: []string{"fd00:1::/64"}, Excludes: []string{"fd00:1::/127"}}}},
@@ -56,15 +73,22 @@ type pools struct {
 	// fallback and second are names of pools; second is empty for none.
 	fallback []string
 	second   string
+	// sticky is whose claims a pool keeps without being asked.
+	sticky map[string]v1alpha1.Sticky
+	// asks is the shape's, covered every address in a range if it is set.
+	asks    bool
+	covered []netip.Addr
 }
 
 func (w *world) makePools(s shape) error {
+	w.pools.asks, w.pools.sticky = s.asks, map[string]v1alpha1.Sticky{}
 	add := func(name string, spec v1alpha1.IPPoolSpec) error {
 		if _, err := w.api.create(&v1alpha1.IPPool{ObjectMeta: metav1.ObjectMeta{Name: name}, Spec: spec}); err != nil {
 			return err
 		}
 		p, err := parse(name, spec)
 		w.pools.all = append(w.pools.all, p)
+		w.pools.sticky[name] = spec.Sticky
 		return err
 	}
 	for i, spec := range s.fallback {
@@ -74,11 +98,27 @@ func (w *world) makePools(s shape) error {
 			return err
 		}
 	}
-	if s.further == nil {
-		return nil
+	if s.further != nil {
+		w.pools.second = "second"
+		if err := add(w.pools.second, *s.further); err != nil {
+			return err
+		}
 	}
-	w.pools.second = "second"
-	return add(w.pools.second, *s.further)
+	if s.asks {
+		w.pools.list("10.1.0.0", "10.2.0.0", "fd00:1::")
+	}
+	return nil
+}
+
+// list what the pools cover in some blocks, which begin so.
+func (p *pools) list(blocks ...string) {
+	for _, first := range blocks {
+		for _, a := range ipam.Addrs(ipam.BlockOf(netip.MustParseAddr(first))) {
+			if slices.ContainsFunc(p.all, func(o *ipam.Pool) bool { return o.Covers(a) }) {
+				p.covered = append(p.covered, a)
+			}
+		}
+	}
 }
 
 func parse(name string, s v1alpha1.IPPoolSpec) (*ipam.Pool, error) {
@@ -116,6 +156,11 @@ func (p *pools) pool(name string) *ipam.Pool {
 // allow says that some pool hands an address out.
 func (p *pools) allow(a netip.Addr) bool {
 	return slices.ContainsFunc(p.all, func(o *ipam.Pool) bool { return o.Allows(a) })
+}
+
+// both says that some pool hands out two addresses.
+func (p *pools) both(a, b netip.Addr) bool {
+	return slices.ContainsFunc(p.all, func(o *ipam.Pool) bool { return o.Allows(a) && o.Allows(b) })
 }
 
 // usable is how many pods the default network has room for, at least.
@@ -160,10 +205,10 @@ func (w *world) room() (bool, string) {
 	var texts []string
 	free := map[bool]bool{}
 	for _, p := range w.pools.all {
-		c := w.leaders[0].store.Counts(p)
 		if p.PerNode() || len(p.Families()) > 1 {
 			return false, ""
 		}
+		c := w.leaders[0].counts(p)
 		further := p.Name() == w.pools.second
 		free[further] = free[further] || c.Free > 0
 		texts = append(texts, fmt.Sprintf("%s: %s", p.Name(), c))

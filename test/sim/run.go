@@ -48,7 +48,9 @@ func (w *world) step() {
 	case n < 895:
 		w.collect()
 		w.judge()
-	case n < 910:
+	case n < 903:
+		w.use()
+	case n < 915:
 		w.arrive()
 	case n < 992:
 		w.tick()
@@ -103,7 +105,7 @@ func (w *world) arrive() {
 	i := w.rng.IntN(len(w.late))
 	c := w.late[i]
 	w.late = append(w.late[:i], w.late[i+1:]...)
-	w.note("%s: arrives late, %v", c, c.effect())
+	w.note("%s: arrives late, %v", c, w.do(c))
 }
 
 // chaos breaks something, or mends it.
@@ -174,6 +176,7 @@ func (w *world) end() {
 	w.heal()
 	w.rest()
 	w.checkServed()
+	w.checkSettled()
 	for _, o := range w.api.list(kindPod) {
 		w.kill(o.(*corev1.Pod), false)
 	}
@@ -189,6 +192,10 @@ func (w *world) end() {
 	w.poison = ""
 	w.rest()
 	w.checkEmpty()
+	w.checkSettled()
+	w.giveUp()
+	w.rest()
+	w.checkNothingKept()
 }
 
 func (w *world) heal() {
@@ -232,7 +239,13 @@ func (w *world) rest() {
 
 // written counts what happened to all but Nodes, whose hearts never rest.
 func (w *world) written() int {
-	return len(w.api.log[kindBlock]) + len(w.api.log[kindRecord]) + len(w.api.log[kindPod])
+	n := 0
+	for kind, log := range w.api.log {
+		if kind != kindNode {
+			n += len(log)
+		}
+	}
+	return n
 }
 
 // round lets everybody do all that there is to do now.
@@ -270,7 +283,7 @@ func (w *world) checkServed() {
 	room, counts := w.room()
 	for _, o := range w.api.list(kindPod) {
 		p := o.(*corev1.Pod)
-		if pod.Wants(p) && len(w.records[p.UID]) == 0 && p.Name != w.poison && room {
+		if pod.Wants(p) && len(w.records[p.UID]) == 0 && p.Name != w.poison && room && !w.waits(p) {
 			w.fail("I8", "pod %s has no record, and there is room: %s", p.Name, counts)
 		}
 		if pod.Wants(p) && len(w.records[p.UID]) > 0 && w.machine(p.Spec.NodeName).plugged[p.UID] == nil {
@@ -294,7 +307,7 @@ func (w *world) checkEmpty() {
 	}
 	for _, l := range w.leaders {
 		for _, p := range w.pools.all {
-			if c := l.store.Counts(p); w.poison == "" && c.Allocated != 0 {
+			if c := l.counts(p); w.poison == "" && c.Allocated != 0 {
 				w.fail("I7", "leader %d still counts %s in pool %s", l.id, c, p.Name())
 			}
 		}

@@ -89,6 +89,9 @@ func TestBroken(t *testing.T) {
 		NoCooldown:         {"the cooldown"},
 		NoMask:             {"I6"},
 		NoWordNeeded:       {"I4"},
+		ImpatientHeirs:     {"I1", "I4"},
+		NoHold:             {"the claim"},
+		NoReservations:     {"I6"},
 	}
 	const worlds = 60
 	for broken, want := range cases {

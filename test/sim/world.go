@@ -2,6 +2,7 @@ package sim
 
 import (
 	"fmt"
+	"maps"
 	"math/rand/v2"
 	"slices"
 	"strings"
@@ -39,6 +40,9 @@ type Stats struct {
 	Steps, Lives, Plugged, Errors, Collected          int
 	Crashes, Reboots, Partitions, NodesGone, Restores int
 	Conflicts, Lost, Late, Refused                    int
+	// Inherited addresses went from pod to pod by a claim, Ended are those that
+	// a claim kept no longer.
+	Inherited, Ended int
 }
 
 // Failure is a broken invariant.
@@ -86,6 +90,8 @@ type world struct {
 	reports []report
 	// parked calls wait for an answer.
 	parked []*call
+	// doing is the call that has its effect now.
+	doing *call
 
 	truth
 	trace  [80]line
@@ -171,6 +177,11 @@ func (w *world) settle() {
 	for {
 		synctest.Wait()
 		w.mu.Lock()
+		for _, c := range w.arrived {
+			if c.write() && c.key.kind == kindBlock {
+				c.looks, c.reserved = maps.Clone(c.by.running), maps.Clone(c.by.reserved)
+			}
+		}
 		reports := w.reports
 		w.parked = append(w.parked, w.arrived...)
 		w.reports, w.arrived = nil, nil
@@ -214,7 +225,7 @@ func (w *world) answer(i int, f fate) {
 		err = errTimeout
 	case lostAfter:
 		w.stats.Lost++
-		_ = c.effect()
+		_ = w.do(c)
 		err = errTimeout
 	case late:
 		w.stats.Late++
@@ -226,13 +237,20 @@ func (w *world) answer(i int, f fate) {
 	case failed:
 		err = apierrors.NewInternalError(fmt.Errorf("leader of etcd changed"))
 	default:
-		if err = c.effect(); apierrors.IsConflict(err) {
+		if err = w.do(c); apierrors.IsConflict(err) {
 			w.stats.Conflicts++
 		}
 	}
 	w.note("%s: %s, %v", c, f, err)
 	c.reply <- err
 	w.settle()
+}
+
+// do lets a call have its effect.
+func (w *world) do(c *call) error {
+	w.doing = c
+	defer func() { w.doing = nil }()
+	return c.effect()
 }
 
 // refuses keeps one pod poisoned: nothing is ever written of it.
@@ -275,7 +293,7 @@ func (w *world) crash(l *leader) {
 		switch n := w.rng.IntN(3); {
 		case w.refuses(c):
 		case n == 0:
-			_ = c.effect()
+			_ = w.do(c)
 		case n == 1:
 			if c.write() {
 				w.late = append(w.late, c)
@@ -308,8 +326,10 @@ func (w *world) birth() {
 	if _, err := w.api.get(keyOf(p)); err == nil {
 		return
 	}
+	asked := w.ask(p)
 	o, err := w.api.create(p)
 	w.must(o, err)
+	w.asked[o.GetUID()] = asked
 	w.stats.Lives++
 	w.born[o.GetUID()] = w.machine(p.Spec.NodeName).boot
 	w.note("pod %s is born on %s", name, p.Spec.NodeName)

@@ -1,0 +1,403 @@
+package sim
+
+import (
+	"errors"
+	"fmt"
+	"maps"
+	"net/netip"
+	"reflect"
+	"slices"
+	"time"
+
+	corev1 "k8s.io/api/core/v1"
+	"k8s.io/apimachinery/pkg/api/meta"
+	"k8s.io/apimachinery/pkg/types"
+	"sigs.k8s.io/controller-runtime/pkg/client"
+
+	"fairlead.dev/fairlead/api/v1alpha1"
+	"fairlead.dev/fairlead/internal/driver"
+	"fairlead.dev/fairlead/internal/ipam"
+	"fairlead.dev/fairlead/internal/ipam/block"
+)
+
+// This file checks what is kept and what is withheld: claims and reservations.
+
+const (
+	// claimGrace is how long an address is kept for a claim that does not exist.
+	claimGrace = 5 * time.Second
+	// defaultHold is how long one is kept for a claim that does not say.
+	defaultHold = 24 * time.Hour
+)
+
+// claim is what became of one.
+type claim struct {
+	exists bool
+	// born is when it was made last: before there was none.
+	born time.Time
+	// holds and wants are of all specs that it ever had.
+	holds []time.Duration
+	wants []netip.Addr
+	// slots that the blocks say are its.
+	slots map[netip.Addr]bool
+	// doubled is when it last had two addresses of a family.
+	doubled time.Time
+}
+
+func (w *world) claim(key string) *claim {
+	if w.claims[key] == nil {
+		w.claims[key] = &claim{slots: map[netip.Addr]bool{}}
+	}
+	return w.claims[key]
+}
+
+// claimChanged looks at a change of a claim.
+func (w *world) claimChanged(old, obj client.Object) {
+	if obj == nil {
+		w.claim(client.ObjectKeyFromObject(old).String()).exists = false
+		return
+	}
+	w.claimIs(obj.(*v1alpha1.IPClaim))
+}
+
+func (w *world) claimIs(o *v1alpha1.IPClaim) {
+	c := w.claim(client.ObjectKeyFromObject(o).String())
+	if !c.exists {
+		c.exists, c.born = true, w.now
+	}
+	hold := defaultHold
+	if o.Spec.HoldTime != nil {
+		hold = o.Spec.HoldTime.Duration
+	}
+	if !slices.Contains(c.holds, hold) {
+		c.holds = append(c.holds, hold)
+	}
+	for _, text := range o.Spec.Addresses {
+		if a := netip.MustParseAddr(text); !slices.Contains(c.wants, a) {
+			c.wants = append(c.wants, a)
+		}
+	}
+}
+
+// recallClaims takes in what claims there are after a restore.
+func (w *world) recallClaims() {
+	now := map[string]bool{}
+	for _, o := range w.api.list(kindClaim) {
+		now[client.ObjectKeyFromObject(o).String()] = true
+		w.claimIs(o.(*v1alpha1.IPClaim))
+	}
+	for key, c := range w.claims {
+		c.exists = now[key]
+		clear(c.slots)
+	}
+}
+
+// keepChanged looks at a change of whose an address is kept to be.
+func (w *world) keepChanged(a netip.Addr, was, now ipam.Slot) {
+	if was.Claim != "" && was.Claim != now.Claim {
+		delete(w.claim(was.Claim).slots, a)
+		switch {
+		case was.State == ipam.Held:
+			w.ending(a, was.Claim, was.Since)
+		case now.State == ipam.Freed:
+			w.ending(a, was.Claim, now.Since)
+		default:
+			w.fail("the claim", "%s of claim %s becomes %c of %s, claim %q", a, was.Claim, now.State, now.Holder, now.Claim)
+		}
+	}
+	if now.Claim != "" {
+		c := w.claim(now.Claim)
+		c.slots[a] = true
+		for o := range c.slots {
+			if o != a && o.Is4() == a.Is4() {
+				c.doubled = w.now
+			}
+		}
+	}
+}
+
+// ending checks that there is a reason to keep an address no longer: the claim
+// was not there, it was held for as long as the claim said at some time, or the
+// claim had or wanted another one.
+func (w *world) ending(a netip.Addr, key string, since time.Time) {
+	w.stats.Ended++
+	c := w.claim(key)
+	// The leaders' clock may be ahead by a step of the world's.
+	if !c.exists || !c.born.Before(since.Add(claimGrace-quantum)) || !c.doubled.Before(since) {
+		return
+	}
+	for _, hold := range c.holds {
+		if hold > 0 && !since.Add(hold).After(w.now.Add(quantum)) {
+			return
+		}
+	}
+	for _, want := range c.wants {
+		if want != a && want.Is4() == a.Is4() {
+			return
+		}
+	}
+	w.fail("the claim", "%s has been kept for claim %s since %s, and now it is not, without a reason", a, key, since)
+}
+
+// look is what a leader knew when it began to reconcile something.
+type look struct {
+	// pod that is reconciled; empty when there was none.
+	pod types.UID
+	// reserved is what reservations there were.
+	reserved map[string]*ipam.Reservation
+	// has is what the pod's claims had.
+	has map[string][]block.Lease
+}
+
+// look notes what the leader knows.
+func (l *leader) look(k key) look {
+	out := look{}
+	if !l.w.pools.asks || k.kind != kindPod {
+		return out
+	}
+	out.reserved = maps.Clone(l.reserved)
+	if o := l.cache.get(k); o != nil {
+		out.pod, out.has = o.GetUID(), map[string][]block.Lease{}
+		for _, c := range l.w.claimsOf(l.w.asked[o.GetUID()]) {
+			out.has[c] = l.store.Claimed(c)
+		}
+	}
+	return out
+}
+
+// learn notes what informers show of reservations: of one with a mistake, what
+// can be read.
+func (l *leader) learn(e event) {
+	o, ok := e.obj.(*v1alpha1.IPReservation)
+	switch {
+	case !ok:
+	case e.deleted:
+		delete(l.reserved, o.Name)
+	default:
+		r := reservation(o)
+		if was := l.reserved[o.Name]; was == nil || !reflect.DeepEqual(was, r) {
+			l.reserved[o.Name] = r
+		}
+	}
+}
+
+// counts of a pool as the leader sees it, reservations and all.
+func (l *leader) counts(p *ipam.Pool) ipam.Counts { return l.store.Counts(l.pools.Without(p)) }
+
+// knownTo checks an address that is taken by what the leader knew that wrote
+// it: it is not reserved, it is of a claim of the pod, and the claim had no
+// other one.
+func (w *world) knownTo(a netip.Addr, was, now ipam.Slot) {
+	if !w.pools.asks {
+		return
+	}
+	if claims := w.claimsOf(w.asked[types.UID(now.Holder.PodUID)]); now.Claim != "" && !slices.Contains(claims, now.Claim) {
+		w.fail("the claim", "%s is given to %s for claim %s, and his are %v", a, now.Holder, now.Claim, claims)
+	}
+	if w.doing == nil {
+		return
+	}
+	if w.had[a] == nil {
+		w.had[a] = map[string]int{}
+	}
+	w.had[a][now.Holder.PodUID] = w.doing.by.id
+	knew, ok := w.doing.looks[key{kindPod, types.NamespacedName{Namespace: now.Holder.Namespace, Name: now.Holder.Pod}}]
+	if !ok || knew.pod != types.UID(now.Holder.PodUID) {
+		return // its leader does not wait for it any more
+	}
+	for name, r := range knew.reserved {
+		if w.doing.reserved[name] == r && r.Contains(a) {
+			w.fail("I6", "%s is handed out to %s, and leader %d knew that it is reserved", a, now.Holder, w.doing.by.id)
+		}
+	}
+	if c := w.claims[now.Claim]; c == nil || was.Claim == now.Claim || slices.Contains(c.wants, a) || slices.Contains(w.asked[knew.pod].addresses, a) {
+		return // the claim moves, also to another pool
+	}
+	reserved := func(a netip.Addr) bool {
+		for _, known := range []map[string]*ipam.Reservation{knew.reserved, w.doing.reserved} {
+			for _, r := range known {
+				if r.Contains(a) {
+					return true
+				}
+			}
+		}
+		return false
+	}
+	for _, l := range knew.has[now.Claim] {
+		if s := w.slots[l.Addr]; l.Addr != a && l.Addr.Is4() == a.Is4() && s.Claim == now.Claim && s.Since.Equal(l.Since) && !reserved(l.Addr) && w.pools.both(a, l.Addr) {
+			w.fail("the claim", "claim %s has %s, %c of %s, which leader %d knew, and gets %s too, for %s", now.Claim, l.Addr, s.State, s.Holder, w.doing.by.id, a, now.Holder)
+		}
+	}
+}
+
+// unlike says where a record is not what its pod has asked for; empty for
+// nowhere.
+func (w *world) unlike(r *v1alpha1.PodAttachment) string {
+	a := w.asked[r.Spec.PodUID]
+	for _, i := range r.Spec.Interfaces {
+		if want := a.claimOn(i.Name, w.pools.sticky[i.Pool]); i.Claim != want {
+			return fmt.Sprintf("has claim %q of interface %s in pool %s, not %q", i.Claim, i.Name, i.Pool, want)
+		}
+		var has []netip.Addr
+		for _, cidr := range i.Addresses {
+			addr := netip.MustParsePrefix(cidr).Addr()
+			if has = append(has, addr); w.slots[addr].Claim != i.Claim {
+				return fmt.Sprintf("has %s for claim %q, and the block says %q", addr, i.Claim, w.slots[addr].Claim)
+			}
+		}
+		for _, want := range a.addresses {
+			if i.Default && !slices.Contains(has, want) {
+				return fmt.Sprintf("has %v, and the pod requests %s", has, want)
+			}
+		}
+	}
+	return ""
+}
+
+// checkRefusal looks at the conflict over an address that a pod is told of: it
+// names a pod that there was, and this leader has given nothing to the one that
+// is refused.
+func (w *world) checkRefusal(l *leader, k key, err error) {
+	var taken *ipam.TakenError
+	if !errors.Is(err, driver.ErrConflict) || !errors.As(err, &taken) {
+		return
+	}
+	uid := string(l.running[k].pod)
+	if h := taken.Holder; h != (ipam.Holder{}) && (h.PodUID == uid || w.born[types.UID(h.PodUID)] == 0) {
+		w.fail("I1", "pod %s (uid %s) is told that %s has %s", k, uid, h, taken.Addr)
+	}
+	for a, s := range w.slots {
+		if s.State == ipam.Taken && s.Holder.PodUID == uid && w.had[a][uid] == l.id && !w.pools.parts() {
+			w.fail("I3", "pod %s is refused, as %s, and has %s", k, taken, a)
+		}
+	}
+}
+
+// waits says that a pod has a reason to be without addresses although there is
+// room: somebody has what it requests or what its claim has, or no pool gives
+// that.
+func (w *world) waits(p *corev1.Pod) bool {
+	a := w.asked[p.UID]
+	wanted := a.addresses
+	for _, key := range w.claimsOf(a) {
+		for addr := range w.claim(key).slots {
+			s := w.slots[addr]
+			if s.State == ipam.Taken && s.Holder.PodUID != string(p.UID) {
+				return true
+			}
+			if slices.ContainsFunc(a.addresses, func(o netip.Addr) bool { return o.Is4() == addr.Is4() && o != addr }) {
+				return true
+			}
+		}
+		if o := w.api.objects.get(claimKey(key)); o != nil {
+			for _, text := range o.(*v1alpha1.IPClaim).Spec.Addresses {
+				wanted = append(wanted, netip.MustParseAddr(text))
+			}
+		}
+	}
+	for _, addr := range wanted {
+		s := w.slots[addr]
+		if s.State == ipam.Taken && s.Holder.PodUID != string(p.UID) || s.State == ipam.Held || !w.pools.allow(addr) || w.reserved(addr) {
+			return true
+		}
+	}
+	return false
+}
+
+func claimKey(k string) key {
+	return key{kindClaim, types.NamespacedName{Namespace: namespace, Name: k[len(namespace)+1:]}}
+}
+
+// reserved says that some reservation has an address.
+func (w *world) reserved(a netip.Addr) bool {
+	return slices.ContainsFunc(w.api.list(kindReserved), func(o client.Object) bool { return reservation(o).Contains(a) })
+}
+
+func reservation(o client.Object) *ipam.Reservation {
+	s := o.(*v1alpha1.IPReservation).Spec
+	r, _ := ipam.ParseReservation(s.Domain, s.Ranges)
+	return r
+}
+
+// checkSettled is for a world at rest: what leaders count, and what claims and
+// reservations say of themselves, is so.
+func (w *world) checkSettled() {
+	if !w.pools.asks || w.failed != nil {
+		return
+	}
+	for _, l := range w.leaders {
+		for _, p := range w.pools.all {
+			if have, want := l.counts(p), w.count(p); have != want {
+				w.fail("I7", "leader %d counts %s in pool %s, and there is %s", l.id, have, p.Name(), want)
+			}
+		}
+	}
+	for _, o := range w.api.list(kindReserved) {
+		var in []string
+		for _, a := range w.pools.covered {
+			if w.slots[a].State == ipam.Taken && reservation(o).Contains(a) {
+				in = append(in, a.String())
+			}
+		}
+		r := o.(*v1alpha1.IPReservation)
+		whole := len(r.Spec.Ranges) == 1
+		if !slices.Equal(in, r.Status.InUse) || meta.IsStatusConditionTrue(r.Status.Conditions, v1alpha1.ConditionReady) != whole {
+			w.fail("the status", "reservation %s says %+v, and pods have %v of it", r.Name, r.Status, in)
+		}
+	}
+	for _, o := range w.api.list(kindClaim) {
+		var has []string
+		of, late := "", 0
+		for _, a := range slices.SortedFunc(maps.Keys(w.claim(client.ObjectKeyFromObject(o).String()).slots), netip.Addr.Compare) {
+			s := w.slots[a]
+			if n := len(has); n > 0 && netip.MustParseAddr(has[n-1]).Is4() == a.Is4() {
+				late++
+				continue
+			}
+			has, of = append(has, a.String()), s.Holder.Pod
+		}
+		s := o.(*v1alpha1.IPClaim).Status
+		if !slices.Equal(has, s.Addresses) || s.Pod != of || (s.HeldSince != nil) != (len(has) > 0 && of == "") {
+			w.fail("the status", "claim %s says %+v, and has %v, which pod %q has", o.GetName(), s, has, of)
+		}
+		if late > 0 && of == "" {
+			w.fail("the claim", "claim %s keeps %d addresses more than it needs", o.GetName(), late)
+		}
+	}
+}
+
+// count what a pool has.
+func (w *world) count(p *ipam.Pool) ipam.Counts {
+	var c ipam.Counts
+	for _, a := range w.pools.covered {
+		if !p.Allows(a) {
+			continue
+		}
+		c.Usable++
+		switch s := w.slots[a]; {
+		case s.State == ipam.Taken:
+			c.Allocated++
+		case w.reserved(a):
+			c.Reserved++
+		case s.State == ipam.Held:
+			c.Held++
+		case s.State == ipam.Freed && w.now.Sub(s.Since) < p.Cooldown():
+			c.Cooling++
+		default:
+			c.Free++
+		}
+	}
+	return c
+}
+
+// checkNothingKept is I2 when all claims and reservations are gone too.
+func (w *world) checkNothingKept() {
+	for a, s := range w.slots {
+		if s.State != ipam.Freed {
+			w.fail("I2", "all claims are gone, and %s is still %c, for claim %q", a, s.State, s.Claim)
+		}
+	}
+	for _, o := range w.api.list(kindClaim) {
+		w.fail("I2", "all claims were deleted, and %s is there", o.GetName())
+	}
+	w.checkSettled()
+}

@@ -1,0 +1,216 @@
+package sim
+
+import (
+	"fmt"
+	"net/netip"
+	"slices"
+	"time"
+
+	corev1 "k8s.io/api/core/v1"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/types"
+
+	"fairlead.dev/fairlead/api/v1alpha1"
+)
+
+// asked is what a pod asks for, and what it is.
+type asked struct {
+	name string
+	// stateful pods are those of a StatefulSet, machine is the virtual machine
+	// that a pod runs, claim that of its annotation; empty for none.
+	stateful       bool
+	machine, claim string
+	// addresses that it requests on the default network.
+	addresses []netip.Addr
+}
+
+// claimOn is the key of the claim that the pod has on an interface in a pool
+// that is sticky for some pods, as docs/user/keeping-an-address.md says; empty
+// for none.
+func (a asked) claimOn(iface string, sticky v1alpha1.Sticky) string {
+	name := ""
+	switch {
+	case a.claim != "" && iface == "eth0":
+		name = a.claim
+	case sticky == v1alpha1.StickyStatefulSet && a.stateful:
+		name = a.name
+	case sticky == v1alpha1.StickyVirtualMachine:
+		name = a.machine
+	}
+	if name == "" {
+		return ""
+	}
+	if iface != "eth0" {
+		name += "." + iface
+	}
+	return namespace + "/" + name
+}
+
+// claimsOf are the keys of all claims that a pod may have.
+func (w *world) claimsOf(a asked) []string {
+	var out []string
+	for pool, sticky := range w.pools.sticky {
+		iface := "eth0"
+		if pool == w.pools.second {
+			iface = "net1"
+		}
+		if c := a.claimOn(iface, sticky); c != "" {
+			out = append(out, c)
+		}
+	}
+	slices.Sort(out)
+	return slices.Compact(out)
+}
+
+// ask lets a pod ask for something.
+func (w *world) ask(p *corev1.Pod) asked {
+	a := asked{name: p.Name}
+	if !w.pools.asks {
+		return a
+	}
+	p.Annotations = map[string]string{}
+	switch n := w.rng.IntN(100); {
+	case n < 40:
+		a.stateful = true
+		p.OwnerReferences = []metav1.OwnerReference{{APIVersion: "apps/v1", Kind: "StatefulSet", Name: "web", UID: "web", Controller: new(true)}}
+	case n < 65:
+		a.machine = fmt.Sprintf("vm-%d", w.rng.IntN(4))
+		p.Labels = map[string]string{"vm.kubevirt.io/name": a.machine}
+	case n < 85:
+		a.claim = fmt.Sprintf("db-%d", w.rng.IntN(3))
+		p.Annotations[v1alpha1.AnnotationClaim] = a.claim
+	}
+	if w.rng.IntN(6) == 0 {
+		a.addresses = w.some()
+		p.Annotations[v1alpha1.AnnotationAddresses] = join(a.addresses)
+	}
+	return a
+}
+
+// some address of the default network's pools, or one of each family.
+func (w *world) some() []netip.Addr {
+	var out []netip.Addr
+	for range 1 + w.rng.IntN(2) {
+		a := w.pools.covered[w.rng.IntN(len(w.pools.covered))]
+		second := w.pools.second != "" && w.pools.pool(w.pools.second).Covers(a)
+		if !second && !slices.ContainsFunc(out, func(o netip.Addr) bool { return o.Is4() == a.Is4() }) {
+			out = append(out, a)
+		}
+	}
+	return out
+}
+
+func join(addresses []netip.Addr) string {
+	text := ""
+	for i, a := range addresses {
+		if i > 0 {
+			text += ","
+		}
+		text += a.String()
+	}
+	return text
+}
+
+// use is what people do with claims and reservations.
+func (w *world) use() {
+	switch {
+	case !w.pools.asks:
+	case w.rng.IntN(2) == 0:
+		w.useClaim()
+	default:
+		w.useReservation()
+	}
+}
+
+// useClaim writes a claim, changes or deletes one, also one that was made for a
+// pod.
+func (w *world) useClaim() {
+	names := []string{fmt.Sprintf("web-%d", w.rng.IntN(w.names)), fmt.Sprintf("vm-%d", w.rng.IntN(4)), fmt.Sprintf("db-%d", w.rng.IntN(3))}
+	name := names[w.rng.IntN(len(names))]
+	if w.pools.second != "" && w.rng.IntN(3) == 0 {
+		name += ".net1"
+	}
+	if all := w.api.list(kindClaim); len(all) > 0 && w.rng.IntN(2) == 0 {
+		name = all[w.rng.IntN(len(all))].GetName()
+	}
+	k := key{kindClaim, types.NamespacedName{Namespace: namespace, Name: name}}
+	o, err := w.api.get(k)
+	switch {
+	case err != nil:
+		c := &v1alpha1.IPClaim{ObjectMeta: metav1.ObjectMeta{Namespace: namespace, Name: name, Generation: 1}, Spec: w.claimSpec()}
+		w.note("claim %s is written: %v", name, c.Spec)
+		w.must(w.api.create(c))
+	case w.rng.IntN(3) == 0:
+		w.note("claim %s is deleted", name)
+		w.must(nil, w.api.remove(k, nil))
+	default:
+		c := o.(*v1alpha1.IPClaim).DeepCopy()
+		c.Spec = w.claimSpec()
+		c.Generation++
+		w.note("claim %s is changed: %v", name, c.Spec)
+		w.must(w.api.update(c))
+	}
+}
+
+func (w *world) claimSpec() v1alpha1.IPClaimSpec {
+	var s v1alpha1.IPClaimSpec
+	if w.rng.IntN(3) == 0 {
+		for _, a := range w.some() {
+			s.Addresses = append(s.Addresses, a.String())
+		}
+	}
+	if hold := []time.Duration{-1, 0, 10 * time.Second, time.Minute, time.Minute}[w.rng.IntN(5)]; hold >= 0 {
+		s.HoldTime = &metav1.Duration{Duration: hold}
+	}
+	return s
+}
+
+// useReservation writes a reservation, changes or deletes one.
+func (w *world) useReservation() {
+	k := key{kindReserved, types.NamespacedName{Name: fmt.Sprintf("reserved-%d", w.rng.IntN(3))}}
+	o, err := w.api.get(k)
+	switch {
+	case err != nil:
+		r := &v1alpha1.IPReservation{ObjectMeta: metav1.ObjectMeta{Name: k.Name, Generation: 1}, Spec: w.reservationSpec()}
+		w.note("%s is written: %v", k, r.Spec.Ranges)
+		w.must(w.api.create(r))
+	case w.rng.IntN(2) == 0:
+		w.note("%s is deleted", k)
+		w.must(nil, w.api.remove(k, nil))
+	default:
+		r := o.(*v1alpha1.IPReservation).DeepCopy()
+		r.Spec = w.reservationSpec()
+		r.Generation++
+		w.note("%s is changed: %v", k, r.Spec.Ranges)
+		w.must(w.api.update(r))
+	}
+}
+
+// reservationSpec names a few neighbours, at times with a mistake beside them.
+func (w *world) reservationSpec() v1alpha1.IPReservationSpec {
+	first := w.pools.covered[w.rng.IntN(len(w.pools.covered))]
+	last := first
+	for range w.rng.IntN(4) {
+		if next := last.Next(); slices.Contains(w.pools.covered, next) {
+			last = next
+		}
+	}
+	s := v1alpha1.IPReservationSpec{Ranges: []string{first.String()}}
+	if first != last {
+		s.Ranges[0] += "-" + last.String()
+	}
+	if w.rng.IntN(8) == 0 {
+		s.Ranges = append(s.Ranges, "10.1.0.300")
+	}
+	return s
+}
+
+// giveUp deletes all claims and reservations.
+func (w *world) giveUp() {
+	for _, kind := range []string{kindClaim, kindReserved} {
+		for _, o := range w.api.list(kind) {
+			w.note("%s is deleted", keyOf(o))
+			w.must(nil, w.api.remove(keyOf(o), nil))
+		}
+	}
+}
