@@ -85,6 +85,7 @@ func Look(c Cluster) Report {
 		Cluster:  c,
 		blocks:   map[place]*ipam.Block{},
 		versions: map[place]string{},
+		leaving:  map[place]bool{},
 		records:  map[types.UID][]*v1alpha1.PodAttachment{},
 		pods:     map[types.UID]*corev1.Pod{},
 		claims:   map[string]bool{},
@@ -139,6 +140,8 @@ type auditor struct {
 	Cluster
 	blocks   map[place]*ipam.Block
 	versions map[place]string
+	// leaving are blocks that are being deleted: nothing is taken from them.
+	leaving  map[place]bool
 	records  map[types.UID][]*v1alpha1.PodAttachment
 	pods     map[types.UID]*corev1.Pod
 	claims   map[string]bool // by namespace/name
@@ -164,7 +167,7 @@ func (a *auditor) index() {
 			continue
 		}
 		at := place{o.Spec.Domain, b.Prefix()}
-		a.blocks[at], a.versions[at] = b, o.ResourceVersion
+		a.blocks[at], a.versions[at], a.leaving[at] = b, o.ResourceVersion, o.DeletionTimestamp != nil
 	}
 	for i := range a.Attachments {
 		r := &a.Attachments[i]

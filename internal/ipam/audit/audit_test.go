@@ -133,13 +133,26 @@ func TestFindings(t *testing.T) {
 		{"record in another domain", []func(*audit.Cluster){record(0, func(r *v1alpha1.PodAttachment) { r.Spec.Interfaces[0].Domain = "lab" })}, []string{"I2 10.0.0.1 taken for a pod whose PodAttachment does not name it", "I1 10.0.0.1 " + mismatch}},
 		{"claim gone", []func(*audit.Cluster){func(c *audit.Cluster) { c.Claims = nil }}, []string{"I2 10.0.0.7 held for a claim that does not exist"}},
 		{"cooldown from the future", []func(*audit.Cluster){slot(5, freed(6, -2*time.Minute))}, []string{"I2 10.0.0.6 cools down from a time that is still to come"}},
-		{"damaged slot", []func(*audit.Cluster){slot(5, "6 X")}, []string{"I2 10.0.0.6 a record cannot be read, and what it may be about is withheld"}},
-		{"record of no address", []func(*audit.Cluster){slot(5, "nonsense")}, []string{"I2 10.0.0.0/26 a record cannot be read, and what it may be about is withheld"}},
+		{"damaged slot", []func(*audit.Cluster){slot(5, "6 X")}, []string{"I2 10.0.0.6 a record cannot be read, and what it may be about is withheld", "I7 pool lan the status and the blocks differ in cooling", "I7 pool lan the status and the blocks differ in reserved"}},
+		{"record of no address", []func(*audit.Cluster){slot(5, "nonsense")}, []string{"I2 10.0.0.0/26 a record cannot be read, and what it may be about is withheld", "I7 pool lan the status and the blocks differ in cooling", "I7 pool lan the status and the blocks differ in reserved"}},
 		{"block that is none", []func(*audit.Cluster){func(c *audit.Cluster) { c.Blocks[1].Spec.CIDR = "fd00::/64" }}, []string{"I1 fd00::2 " + mismatch, "I2 fd00::/64 the block cannot be read"}},
 		// I7
 		{"counts do not add up", []func(*audit.Cluster){status(func(s *v1alpha1.IPPoolStatus) { s.Free++ })}, []string{"I7 pool lan the counts do not add up"}},
 		{"usable is wrong", []func(*audit.Cluster){status(func(s *v1alpha1.IPPoolStatus) { s.Usable, s.Free = 255, 239 })}, []string{"I7 pool lan the status and the blocks differ in usable"}},
 		{"allocated is wrong", []func(*audit.Cluster){status(func(s *v1alpha1.IPPoolStatus) { s.Allocated, s.Free = 6, 237 })}, []string{"I7 pool lan the status and the blocks differ in allocated"}},
+		{"reserved is wrong", []func(*audit.Cluster){status(func(s *v1alpha1.IPPoolStatus) { s.Reserved, s.Free = 7, 239 })}, []string{"I7 pool lan the status and the blocks differ in reserved"}},
+		{"cooling is too many", []func(*audit.Cluster){status(func(s *v1alpha1.IPPoolStatus) { s.Cooling, s.Free = 2, 237 })}, []string{"I7 pool lan the status and the blocks differ in cooling"}},
+		{"cooling is too few", []func(*audit.Cluster){status(func(s *v1alpha1.IPPoolStatus) { s.Cooling, s.Free = 0, 239 })}, []string{"I7 pool lan the status and the blocks differ in cooling"}},
+		{"cooled since the status was written", []func(*audit.Cluster){slot(5, freed(6, time.Hour))}, nil},
+		{"the block of a node is reserved", []func(*audit.Cluster){
+			func(c *audit.Cluster) { c.Blocks[0].Spec.Node = "node-1" },
+		}, []string{"I7 pool lan the status and the blocks differ in reserved"}},
+		{"the block of a node is reserved, and said to be", []func(*audit.Cluster){
+			func(c *audit.Cluster) { c.Blocks[0].Spec.Node = "node-1" }, status(func(s *v1alpha1.IPPoolStatus) { s.Reserved, s.Free = 55, 191 }),
+		}, nil},
+		{"a reserved address that is taken", []func(*audit.Cluster){
+			func(c *audit.Cluster) { c.Reservations[0].Spec.Ranges = []string{"10.0.0.1", "10.0.0.16/29"} },
+		}, nil},
 		{"held is wrong", []func(*audit.Cluster){status(func(s *v1alpha1.IPPoolStatus) { s.Held, s.Free = 1, 239 })}, []string{"I7 pool lan the status and the blocks differ in held"}},
 		// No findings.
 		{"status of an older spec", []func(*audit.Cluster){status(func(s *v1alpha1.IPPoolStatus) { s.Free++ }), func(c *audit.Cluster) { c.Pools[0].Generation = 2 }}, nil},

@@ -14,9 +14,60 @@ import (
 	"fairlead.dev/fairlead/internal/ipam/objects"
 )
 
-// counts asks whether a pool's status adds up, and is what its blocks say. Free
-// and cooling turn into each other with time alone, so blocks are compared by
-// what is allocated and held.
+// between is what a count may be: with time alone cooling becomes free, and in a
+// block that the pool may not draw from, reserved. A status is as old as the last
+// change, so the two looks differ by no more than the freed addresses.
+type between struct{ least, most uint64 }
+
+func exactly(n uint64) between { return between{n, n} }
+
+func (b between) String() string {
+	if b.least == b.most {
+		return fmt.Sprint(b.least)
+	}
+	return fmt.Sprintf("%d to %d", b.least, b.most)
+}
+
+// blockCounts are what blocks say of a pool, as the store counts it.
+type blockCounts struct {
+	allocated, held, reserved, cooling between
+}
+
+// countBlocks counts the blocks of a pool, and returns their versions.
+func (a *auditor) countBlocks(pool *ipam.Pool) (sum blockCounts, versions []string) {
+	_, reserved := pool.Size(pool.Families()...)
+	sum.reserved = exactly(reserved)
+	for at, b := range a.blocks {
+		if at.domain != pool.Domain() {
+			continue
+		}
+		versions = append(versions, a.versions[at])
+		c := b.Counts(pool, a.Now)
+		sum.allocated.add(c.Allocated, c.Allocated)
+		sum.held.add(c.Held, c.Held)
+		extra := c.Reserved - pool.ReservedIn(at.block)
+		var freed uint64
+		for slot := range b.Slots() {
+			if slot.State == ipam.Freed && pool.Allows(slot.Addr) {
+				freed++
+			}
+		}
+		sum.cooling.add(c.Cooling, freed)
+		if a.leaving[at] || pool.PerNode() != (b.Node() != "") {
+			// The pool may not draw from this block.
+			sum.reserved.add(extra+c.Free-(freed-c.Cooling), extra+c.Free)
+		} else {
+			sum.reserved.add(extra, extra)
+		}
+	}
+	slices.Sort(versions)
+	return sum, versions
+}
+
+func (b *between) add(least, most uint64) { b.least, b.most = b.least+least, b.most+most }
+
+// counts asks whether a pool's status adds up, and is what its blocks say. What is
+// free follows from the sum.
 func (a *auditor) counts(o *v1alpha1.IPPool) {
 	ready := meta.FindStatusCondition(o.Status.Conditions, v1alpha1.ConditionReady)
 	if ready == nil || ready.Status != metav1.ConditionTrue || ready.ObservedGeneration < o.Generation {
@@ -35,33 +86,23 @@ func (a *auditor) counts(o *v1alpha1.IPPool) {
 		return
 	}
 	pool := all.Without(objects.Reservations(a.Reservations))
-	var (
-		real     ipam.Counts
-		versions []string
-	)
-	for at, b := range a.blocks {
-		if at.domain == pool.Domain() {
-			c := b.Counts(pool, a.Now)
-			real.Allocated += c.Allocated
-			real.Held += c.Held
-			versions = append(versions, a.versions[at])
-		}
-	}
-	slices.Sort(versions)
+	real, versions := a.countBlocks(pool)
 	for _, c := range []struct {
 		name  string
 		shown int64
-		real  uint64
+		real  between
 	}{
-		{"usable", s.Usable, min(pool.Usable(), math.MaxInt64)},
-		{"allocated", s.Allocated, real.Allocated},
-		{"held", s.Held, real.Held},
+		{"usable", s.Usable, exactly(min(pool.Usable(), math.MaxInt64))},
+		{"allocated", s.Allocated, real.allocated},
+		{"held", s.Held, real.held},
+		{"reserved", s.Reserved, real.reserved},
+		{"cooling", s.Cooling, real.cooling},
 	} {
-		if uint64(c.shown) != c.real {
+		if shown := uint64(c.shown); shown < c.real.least || shown > c.real.most {
 			a.findings = append(a.findings, Finding{
 				Invariant: AddsUp, Domain: pool.Domain(), Address: about,
 				What:     "the status and the blocks differ in " + c.name,
-				Evidence: fmt.Sprintf("status says %d, spec and blocks say %d", c.shown, c.real),
+				Evidence: fmt.Sprintf("status says %d, spec and blocks say %v", c.shown, c.real),
 				version:  strings.Join(versions, " "),
 			})
 		}
