@@ -172,8 +172,12 @@ func buildNode(n *v1alpha1.NodeNetwork) nodeView {
 		return v
 	}
 	v.Ready, v.Reason, v.Message = routed.Status == metav1.ConditionTrue, routed.Reason, routed.Message
-	if v.Ready {
-		v.Reason, v.Message = "", ""
+	if !v.Ready {
+		return v
+	}
+	v.Reason, v.Message = "", ""
+	if a := meta.FindStatusCondition(n.Status.Conditions, v1alpha1.ConditionAnnounced); a != nil && a.Status == metav1.ConditionFalse {
+		v.Ready, v.Reason, v.Message = false, a.Reason, a.Message
 	}
 	return v
 }

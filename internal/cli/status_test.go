@@ -7,6 +7,7 @@ import (
 	"github.com/google/go-cmp/cmp"
 	corev1 "k8s.io/api/core/v1"
 	eventsv1 "k8s.io/api/events/v1"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 
 	"fairlead.dev/fairlead/api/v1alpha1"
 )
@@ -37,6 +38,9 @@ func TestAttention(t *testing.T) {
 		{"leader's clock is ahead", func(s *snapshot) { s.lease = leaseOf("c_1", -time.Hour) }, []string{}},
 		{"leader is dead", func(s *snapshot) { s.lease = leaseOf("c_1", 19*time.Second) }, []string{"the controller's leader c_1 has not renewed Lease fairlead-system/fairlead-controller for 19s"}},
 		{"nothing is served", func(s *snapshot) { s.nodes, s.pods = nil, nil }, []string{"no node is served: there are no NodeNetworks"}},
+		{"another network comes first", func(s *snapshot) {
+			s.nodes[1].Status.Conditions = append(s.nodes[1].Status.Conditions, condition(v1alpha1.ConditionAnnounced, metav1.ConditionFalse, "Shadowed"))
+		}, []string{"1 of 2 nodes not ready (node-1: Shadowed: Shadowed it is)"}},
 		{"node not routed", func(s *snapshot) { notRouted(&s.nodes[0]) }, []string{"1 of 2 nodes not ready (node-2: NotReachable: node node-3 is not on a shared link, and takes nothing encapsulated)"}},
 		{"node silent", func(s *snapshot) { silent(&s.nodes[0]); silent(&s.nodes[1]) }, []string{"2 of 2 nodes not ready (first node-1: NotReported: the node's daemon has not reported yet)"}},
 		{"no program runs in the cluster", func(s *snapshot) { s.installed = installation{} }, []string{}},
