@@ -120,7 +120,7 @@ func TestAddressesOfACluster(t *testing.T) {
 				change(t, c, &block, func(b *v1alpha1.IPBlock) { b.Spec.Slots = append(slices.Clone(slots), "60 A me") })
 			},
 			func() { change(t, c, &block, func(b *v1alpha1.IPBlock) { b.Spec.Slots = slots }) },
-			[]string{"I2 10.0.0.60"},
+			[]string{"I2 10.0.0.60", "I7 pool lan"},
 		},
 		{
 			"the status is off by one",

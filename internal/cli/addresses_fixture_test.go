@@ -76,6 +76,7 @@ func sound() snapshot {
 	snap := addressed()
 	snap.pools, snap.reservations = snap.pools[:1], nil
 	counts(65536, 2)(&snap.pools[0])
+	snap.pools[0].Status.Cooling, snap.pools[0].Status.Free = 1, 65533
 	snap.blocks = []v1alpha1.IPBlock{
 		blockOf("10.244.248.64/26", "node-1", taken(1, snap.pods[0], 10*time.Minute)),
 		blockOf("10.244.21.128/26", "node-2", taken(2, snap.pods[1], 10*time.Minute), freed(5, podOf("cart-9", "node-2"), time.Hour, time.Second)),
@@ -88,6 +89,7 @@ func damaged() snapshot {
 	snap := sound()
 	counts(65536, 3)(&snap.pools[0])
 	snap.blocks[0].Spec.Slots = append(snap.blocks[0].Spec.Slots, "5 A garbled")
+	snap.pools[0].Status.Cooling, snap.pools[0].Status.Reserved, snap.pools[0].Status.Free = 0, 1, 65532
 	snap.blocks[1].Spec.Slots[1] = taken(9, podOf("cart-9", "node-2"), time.Hour)
 	return snap
 }
