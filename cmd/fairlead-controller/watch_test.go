@@ -79,7 +79,8 @@ func from(start time.Duration) func(time.Duration) bool {
 }
 
 // alternating works for a time, does not for as long, and so on.
-func alternating(each time.Duration, first bool) func(time.Duration) bool {
+func alternating(first bool) func(time.Duration) bool {
+	const each = 90 * time.Second
 	return func(since time.Duration) bool { return (since/each%2 == 0) == first }
 }
 
@@ -102,8 +103,8 @@ func TestWatchHealth(t *testing.T) {
 		{"it recovers before the deadline", []api{{lists: from(2 * time.Minute), watches: from(2 * time.Minute)}}, noTime, noTime, 0},
 		{"it recovers later", []api{{lists: from(20 * time.Minute), watches: from(20 * time.Minute)}}, watchDeadline, 5 * time.Minute, 21*time.Minute + time.Second},
 		{"two fail in turn and recover", []api{
-			{lists: alternating(90*time.Second, true), watches: alternating(90*time.Second, true)},
-			{lists: alternating(90*time.Second, false), watches: alternating(90*time.Second, false)},
+			{lists: alternating(true), watches: alternating(true)},
+			{lists: alternating(false), watches: alternating(false)},
 		}, noTime, noTime, 0},
 		// What changes is heard of once a minute.
 		{"lists work and watches do not", []api{{lists: always, watches: never}}, noTime, noTime, 0},

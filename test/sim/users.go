@@ -4,6 +4,7 @@ import (
 	"fmt"
 	"net/netip"
 	"slices"
+	"strings"
 	"time"
 
 	corev1 "k8s.io/api/core/v1"
@@ -101,14 +102,11 @@ func (w *world) some() []netip.Addr {
 }
 
 func join(addresses []netip.Addr) string {
-	text := ""
+	texts := make([]string, len(addresses))
 	for i, a := range addresses {
-		if i > 0 {
-			text += ","
-		}
-		text += a.String()
+		texts[i] = a.String()
 	}
-	return text
+	return strings.Join(texts, ",")
 }
 
 // use is what people do with claims and reservations.

@@ -14,10 +14,10 @@ import (
 
 // half gives a pod the IPv4 address of pool a, and another leader the last IPv6
 // address of it in the moment between: the store looked for both before it wrote.
-func half(t *testing.T) (api *blocktest.API, leader, other *inMemory) {
+func half(t *testing.T) (*blocktest.API, *inMemory) {
 	t.Helper()
-	api = blocktest.NewAPI()
-	leader, other = start(t, api, "a", "b"), start(t, api, "a6")
+	api := blocktest.NewAPI()
+	leader, other := start(t, api, "a", "b"), start(t, api, "a6")
 	for _, d := range []*inMemory{leader, other} {
 		d.pool("a", v1alpha1.IPPoolSpec{Ranges: []string{"10.0.0.1-10.0.0.2", "fd00::1"}})
 		d.pool("a6", one("fd00::1"))
@@ -34,7 +34,7 @@ func half(t *testing.T) (api *blocktest.API, leader, other *inMemory) {
 	if held := leader.addresses(1); len(held) != 1 || !strings.HasPrefix(held[0], "10.0.0.") {
 		t.Fatalf("the pod has %v, want an IPv4 address of pool a", held)
 	}
-	return api, leader, other
+	return api, leader
 }
 
 // addresses that the nth pod has.
@@ -49,7 +49,7 @@ func (d *inMemory) addresses(n int) []string {
 // A pod that has a real half goes on to the pool that has both, again and after a
 // crash too; what it has of the first pool is given back alone.
 func TestRealHalf(t *testing.T) {
-	api, leader, _ := half(t)
+	api, leader := half(t)
 	leader.refused(drivertest.Request(1), "Exhausted", "pool a: ")
 	had := leader.addresses(1)
 	b := v1alpha1.IPPoolSpec{Ranges: []string{"10.0.1.1", "fd00:1::1"}}
@@ -78,7 +78,7 @@ func TestRealHalf(t *testing.T) {
 // A pod that has a half gets the other half of the same pool when that is there
 // again: no other pool is asked.
 func TestHalfBecomesWhole(t *testing.T) {
-	api, _, _ := half(t)
+	api, _ := half(t)
 	next := start(t, api, "b", "a")
 	next.pool("a", v1alpha1.IPPoolSpec{Ranges: []string{"10.0.0.1-10.0.0.2", "fd00::1-fd00::2"}})
 	next.pool("b", v1alpha1.IPPoolSpec{Ranges: []string{"10.0.1.1", "fd00:1::1"}})
