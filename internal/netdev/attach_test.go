@@ -153,7 +153,7 @@ func checkEnds(t *testing.T, k *Kernel, pod *Namespace, p Plug, got Plugged) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	ours := []HostLink{{Name: got.HostName, Index: got.HostIndex, ContainerID: p.ContainerID, Interface: p.Name, Master: outside.MasterIndex}}
+	ours := []HostLink{{Name: got.HostName, Index: got.HostIndex, ContainerID: p.ContainerID, Interface: p.Name, Master: outside.MasterIndex, Bridge: DefaultBridge, Up: true}}
 	if diff := gocmp.Diff(ours, links); diff != "" {
 		t.Errorf("Links (-want +got):\n%s", diff)
 	}
