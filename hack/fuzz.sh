@@ -17,9 +17,17 @@ for package in "${packages[@]}"; do
 	for target in $(cd "$package" && "$work/fuzz" -test.list '^Fuzz'); do
 		printf '%s %s\n' "$package" "$target"
 		# What it does not find again is in testdata/fuzz of the package: keep it.
-		(cd "$package" && "$work/fuzz" -test.run '^$' -test.fuzz "^$target\$" -test.fuzztime "${seconds}s" -test.fuzzcachedir "$cache") |
-			grep -v '^fuzz: elapsed' ||
-			{ printf 'FAILED: %s in %s\n' "$target" "$package" >&2; exit 1; }
+		if ! (cd "$package" && "$work/fuzz" -test.run '^$' -test.fuzz "^$target\$" -test.fuzztime "${seconds}s" -test.fuzzcachedir "$cache") >"$work/output"; then
+			# Up to Go 1.26 the end of the time itself can be reported as a failure,
+			# which then has no input (golang/go#75804).
+			if ! grep -q '^ *context deadline exceeded$' "$work/output" || grep -q 'Failing input' "$work/output"; then
+				cat "$work/output"
+				printf 'FAILED: %s in %s\n' "$target" "$package" >&2
+				exit 1
+			fi
+			echo 'PASS, though Go reported the end of the time'
+		fi
+		grep -vE '^(fuzz: elapsed|--- FAIL|FAIL| *context deadline)' "$work/output" || true
 		count=$((count + 1))
 	done
 done
