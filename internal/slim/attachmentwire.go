@@ -15,6 +15,7 @@ import (
 	"k8s.io/apimachinery/pkg/runtime"
 	"k8s.io/apimachinery/pkg/runtime/schema"
 	"k8s.io/apimachinery/pkg/runtime/serializer"
+	"k8s.io/apimachinery/pkg/watch"
 
 	"fairlead.dev/fairlead/api/v1alpha1"
 )
@@ -110,7 +111,12 @@ func splitEvent(data []byte, event *metav1.WatchEvent) bool {
 		return false
 	}
 	kind, rest, ok := bytes.Cut(rest, []byte(`","object":`))
-	if !ok || bytes.ContainsAny(kind, `"\`) {
+	if !ok {
+		return false
+	}
+	switch watch.EventType(kind) {
+	case watch.Added, watch.Modified, watch.Deleted, watch.Bookmark, watch.Error:
+	default:
 		return false
 	}
 	object, ok := bytes.CutSuffix(bytes.TrimSpace(rest), []byte("}"))
