@@ -34,7 +34,7 @@ func (d *Driver) Ensure(ctx context.Context, r driver.Request) (driver.Attachmen
 	for _, name := range d.claimedFirst(names, r) {
 		a, err := d.from(ctx, name, r)
 		if err == nil {
-			return a, nil
+			return d.asHeld(ctx, names, r, a)
 		}
 		if !nextMayHelp(err) {
 			return driver.Attachment{}, fmt.Errorf("pool %s: %w", name, err)
@@ -42,6 +42,17 @@ func (d *Driver) Ensure(ctx context.Context, r driver.Request) (driver.Attachmen
 		no = append(no, refusal{name, err})
 	}
 	return driver.Attachment{}, no.err()
+}
+
+// asHeld returns what a pool gave. Another leader may have been faster, with a pool
+// that overlaps and a claim: the pool then found again what the owner has, and the
+// record is to name the pool with the claim for which it is kept.
+func (d *Driver) asHeld(ctx context.Context, names []string, r driver.Request, a driver.Attachment) (driver.Attachment, error) {
+	held := d.store.Held(string(r.PodUID), r.Interface)
+	if !slices.ContainsFunc(held, func(l block.Lease) bool { return l.Claim != a.Interface.Claim }) {
+		return a, nil
+	}
+	return d.again(ctx, names, held, r)
 }
 
 // again returns what the owner already has, from before a crash or an earlier
