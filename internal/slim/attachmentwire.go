@@ -6,61 +6,37 @@ import (
 	"errors"
 	"fmt"
 	"io"
-	"slices"
 	"time"
 
 	"github.com/go-json-experiment/json"
 	"github.com/go-json-experiment/json/jsontext"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/runtime"
-	"k8s.io/apimachinery/pkg/runtime/schema"
 	"k8s.io/apimachinery/pkg/runtime/serializer"
+	jsonserializer "k8s.io/apimachinery/pkg/runtime/serializer/json"
 	"k8s.io/apimachinery/pkg/watch"
 
 	"fairlead.dev/fairlead/api/v1alpha1"
 )
 
-// attachmentCodecs decode a watch of PodAttachments, and leave everything else
-// to client-go. Custom resources are sent as JSON; client-go goes over the text
-// of each event seven times, this once (with what is to be Go's encoding/json/v2).
-type attachmentCodecs struct {
-	serializer.WithoutConversionCodecFactory
-}
-
-// SupportedMediaTypes is of runtime.NegotiatedSerializer.
-func (c attachmentCodecs) SupportedMediaTypes() []runtime.SerializerInfo {
-	types := slices.Clone(c.WithoutConversionCodecFactory.SupportedMediaTypes())
-	for i := range types {
-		if s := types[i].StreamSerializer; s != nil && types[i].MediaType == runtime.ContentTypeJSON {
-			types[i].StreamSerializer = &runtime.StreamSerializerInfo{EncodesAsText: s.EncodesAsText, Serializer: events{s.Serializer}, Framer: lineFramer{s.Framer}}
-		}
-	}
-	return types
-}
-
-// DecoderToVersion is of runtime.NegotiatedSerializer.
-func (c attachmentCodecs) DecoderToVersion(s runtime.Decoder, gv runtime.GroupVersioner) runtime.Decoder {
-	return attachmentDecoder{c.WithoutConversionCodecFactory.DecoderToVersion(s, gv)}
-}
-
-// attachmentDecoder tries decodeAttachment first.
-type attachmentDecoder struct{ runtime.Decoder }
-
 var attachmentKind = v1alpha1.GroupVersion.WithKind("PodAttachment")
 
-// Decode is of runtime.Decoder.
-func (d attachmentDecoder) Decode(data []byte, defaults *schema.GroupVersionKind, into runtime.Object) (runtime.Object, *schema.GroupVersionKind, error) {
-	if into == nil {
-		if a, err := decodeAttachment(data); err == nil {
-			return a, &attachmentKind, nil
-		}
+// attachmentCodecs read PodAttachments. Custom resources are sent as JSON;
+// client-go goes over the text of each event seven times, these once (with what is
+// to be Go's encoding/json/v2).
+func attachmentCodecs(standard serializer.WithoutConversionCodecFactory) codecs {
+	return codecs{
+		WithoutConversionCodecFactory: standard,
+		kind:                          attachmentKind,
+		mediaType:                     runtime.ContentTypeJSON,
+		framer:                        lineFramer{jsonserializer.Framer},
+		event:                         splitEvent,
+		object:                        func(data []byte) (runtime.Object, error) { return decodeAttachment(data) },
 	}
-	return d.Decoder.Decode(data, defaults, into)
 }
 
 // decodeAttachment decodes a PodAttachment without its managed fields, which are
-// often the half of it. An error means no more than that somebody else has to
-// decode it.
+// often the half of it.
 func decodeAttachment(data []byte) (*v1alpha1.PodAttachment, error) {
 	a := &v1alpha1.PodAttachment{}
 	if err := json.Unmarshal(data, a, asKept); err != nil {
@@ -89,17 +65,6 @@ func decodeTime(d *jsontext.Decoder, t *time.Time) error {
 		*t = t.Local()
 	}
 	return nil
-}
-
-// events takes events apart.
-type events struct{ runtime.Serializer }
-
-// Decode is of runtime.Decoder.
-func (e events) Decode(data []byte, defaults *schema.GroupVersionKind, into runtime.Object) (runtime.Object, *schema.GroupVersionKind, error) {
-	if event, ok := into.(*metav1.WatchEvent); ok && splitEvent(data, event) {
-		return event, defaults, nil
-	}
-	return e.Serializer.Decode(data, defaults, into)
 }
 
 // splitEvent takes apart an event as the API server writes it, and says whether

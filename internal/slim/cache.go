@@ -25,13 +25,13 @@ import (
 // NewCache is a controller-runtime cache of slim objects: what
 // manager.Options.NewCache takes.
 func NewCache(config *rest.Config, options cache.Options) (cache.Cache, error) {
-	codecs := serializer.WithoutConversionCodecFactory{CodecFactory: serializer.NewCodecFactory(options.Scheme)}
+	standard := serializer.WithoutConversionCodecFactory{CodecFactory: serializer.NewCodecFactory(options.Scheme)}
 	kept := new(pods)
-	podEvents, err := listWatch(config, options.HTTPClient, corev1.SchemeGroupVersion, "pods", podCodecs{codecs, kept})
+	podEvents, err := listWatch(config, options.HTTPClient, corev1.SchemeGroupVersion, "pods", kept.codecs(standard))
 	if err != nil {
 		return nil, err
 	}
-	attachmentEvents, err := listWatch(config, options.HTTPClient, v1alpha1.GroupVersion, "podattachments", attachmentCodecs{codecs})
+	attachmentEvents, err := listWatch(config, options.HTTPClient, v1alpha1.GroupVersion, "podattachments", attachmentCodecs(standard))
 	if err != nil {
 		return nil, err
 	}

@@ -128,7 +128,7 @@ func TestDecodePodLeaves(t *testing.T) {
 			t.Errorf("%s: decoded %v", name, p)
 		}
 	}
-	decoder := podDecoder{podCodec(t), new(pods)}
+	decoder := objectDecoder{podCodec(t), new(pods).codecs(serializer.WithoutConversionCodecFactory{})}
 	o, _, err := decoder.Decode(sentList, nil, nil)
 	if err != nil {
 		t.Fatal(err)
@@ -165,18 +165,5 @@ func FuzzDecodePod(f *testing.F) {
 func BenchmarkDecodePod(b *testing.B) {
 	data := sentPod(b, testPod())
 	standard, kept := podCodec(b), new(pods)
-	for name, decode := range map[string]func() error{
-		"slim":      func() error { _, err := kept.decode(data); return err },
-		"client-go": func() error { _, _, err := standard.Decode(data, nil, nil); return err },
-	} {
-		b.Run(name, func(b *testing.B) {
-			b.SetBytes(int64(len(data)))
-			b.ReportAllocs()
-			for b.Loop() {
-				if err := decode(); err != nil {
-					b.Fatal(err)
-				}
-			}
-		})
-	}
+	benchmark(b, data, func() error { _, err := kept.decode(data); return err }, func() error { _, _, err := standard.Decode(data, nil, nil); return err })
 }

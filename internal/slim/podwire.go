@@ -9,43 +9,21 @@ import (
 	corev1 "k8s.io/api/core/v1"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/runtime"
-	"k8s.io/apimachinery/pkg/runtime/schema"
 	"k8s.io/apimachinery/pkg/runtime/serializer"
 	"k8s.io/apimachinery/pkg/types"
 )
 
-// podCodecs decode pods that are sent as protobuf, and leave everything else to
-// client-go.
-type podCodecs struct {
-	serializer.WithoutConversionCodecFactory
-	pods *pods
-}
+var podKind = corev1.SchemeGroupVersion.WithKind("Pod")
 
-// DecoderToVersion is of runtime.NegotiatedSerializer.
-func (c podCodecs) DecoderToVersion(s runtime.Decoder, gv runtime.GroupVersioner) runtime.Decoder {
-	return podDecoder{c.WithoutConversionCodecFactory.DecoderToVersion(s, gv), c.pods}
-}
-
-// SupportedMediaTypes is of runtime.NegotiatedSerializer.
-func (c podCodecs) SupportedMediaTypes() []runtime.SerializerInfo {
-	types := slices.Clone(c.WithoutConversionCodecFactory.SupportedMediaTypes())
-	for i := range types {
-		if s := types[i].StreamSerializer; s != nil && types[i].MediaType == runtime.ContentTypeProtobuf {
-			types[i].StreamSerializer = &runtime.StreamSerializerInfo{Serializer: podEvents{s.Serializer}, Framer: s.Framer}
-		}
+// codecs read pods, which are sent as protobuf.
+func (s *pods) codecs(standard serializer.WithoutConversionCodecFactory) codecs {
+	return codecs{
+		WithoutConversionCodecFactory: standard,
+		kind:                          podKind,
+		mediaType:                     runtime.ContentTypeProtobuf,
+		event:                         func(data []byte, into *metav1.WatchEvent) bool { return openEvent(data, into) == nil },
+		object:                        func(data []byte) (runtime.Object, error) { return s.decode(data) },
 	}
-	return types
-}
-
-// podEvents takes events apart without a copy of their objects.
-type podEvents struct{ runtime.Serializer }
-
-// Decode is of runtime.Decoder.
-func (e podEvents) Decode(data []byte, defaults *schema.GroupVersionKind, into runtime.Object) (runtime.Object, *schema.GroupVersionKind, error) {
-	if event, ok := into.(*metav1.WatchEvent); ok && openEvent(data, event) == nil {
-		return event, defaults, nil
-	}
-	return e.Serializer.Decode(data, defaults, into)
 }
 
 func openEvent(data []byte, event *metav1.WatchEvent) error {
@@ -63,24 +41,6 @@ func openEvent(data []byte, event *metav1.WatchEvent) error {
 		}
 		return nil
 	})
-}
-
-// podDecoder tries pods.decode first.
-type podDecoder struct {
-	runtime.Decoder
-	pods *pods
-}
-
-var podKind = corev1.SchemeGroupVersion.WithKind("Pod")
-
-// Decode is of runtime.Decoder.
-func (d podDecoder) Decode(data []byte, defaults *schema.GroupVersionKind, into runtime.Object) (runtime.Object, *schema.GroupVersionKind, error) {
-	if into == nil {
-		if p, err := d.pods.decode(data); err == nil {
-			return p, &podKind, nil
-		}
-	}
-	return d.Decoder.Decode(data, defaults, into)
 }
 
 // errNoPod says that data is not what is read here.
@@ -102,9 +62,8 @@ const (
 	statusPhase                                            = 1
 )
 
-// decode decodes of a pod what slim keeps of it. An error means no more than that
-// somebody else has to decode it: it says so of all that is not a pod in protobuf
-// (k8s.io/apimachinery/pkg/runtime/serializer/protobuf).
+// decode decodes of a pod what slim keeps of it. All that is not a pod in protobuf
+// (k8s.io/apimachinery/pkg/runtime/serializer/protobuf) is an error.
 func (s *pods) decode(data []byte) (*corev1.Pod, error) {
 	raw, err := podOf(data)
 	if err != nil {
