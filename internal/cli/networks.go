@@ -6,16 +6,12 @@ import (
 	corev1 "k8s.io/api/core/v1"
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
 	"k8s.io/apimachinery/pkg/apis/meta/v1/unstructured"
-	"k8s.io/apimachinery/pkg/runtime/schema"
 	"k8s.io/apimachinery/pkg/types"
 
 	"fairlead.dev/fairlead/api/v1alpha1"
 	"fairlead.dev/fairlead/internal/nad"
 	"fairlead.dev/fairlead/internal/pod"
 )
-
-// definitions is the kind of lists of NetworkAttachmentDefinitions.
-var definitions = schema.GroupVersionKind{Group: "k8s.cni.cncf.io", Version: "v1", Kind: "NetworkAttachmentDefinitionList"}
 
 // otherDefault says whether the default network of a node's pods is another
 // plugin's.
@@ -49,7 +45,7 @@ func (s *snapshot) notOurs(p *corev1.Pod, n *v1alpha1.NodeNetwork) bool {
 // them as if they were.
 func (r *reader) readForeign(ctx context.Context) error {
 	list := &unstructured.UnstructuredList{}
-	list.SetGroupVersionKind(definitions)
+	list.SetGroupVersionKind(nad.Kind)
 	err := r.api.List(ctx, list)
 	if err != nil && !missing(err) && !apierrors.IsForbidden(err) {
 		return explain(err, r.server, "network-attachment-definitions.k8s.cni.cncf.io")

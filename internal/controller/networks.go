@@ -13,7 +13,6 @@ import (
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
 	"k8s.io/apimachinery/pkg/api/meta"
 	"k8s.io/apimachinery/pkg/apis/meta/v1/unstructured"
-	"k8s.io/apimachinery/pkg/runtime/schema"
 	"k8s.io/apimachinery/pkg/types"
 	"k8s.io/client-go/tools/cache"
 	"k8s.io/client-go/tools/events"
@@ -28,9 +27,6 @@ import (
 	"fairlead.dev/fairlead/internal/pod"
 	"fairlead.dev/fairlead/internal/whereabouts"
 )
-
-// definitionKind is what a NetworkAttachmentDefinition is to the API server.
-var definitionKind = schema.GroupVersionKind{Group: "k8s.cni.cncf.io", Version: "v1", Kind: "NetworkAttachmentDefinition"}
 
 // lookAgain is how often it is looked whether there are
 // NetworkAttachmentDefinitions in the cluster, while there are none.
@@ -198,7 +194,7 @@ func (n *Networks) setUnread(err error) {
 // observeAll connects the informer. It fails when the kind is not there.
 func (n *Networks) observeAll(ctx context.Context) error {
 	kind := &unstructured.Unstructured{}
-	kind.SetGroupVersionKind(definitionKind)
+	kind.SetGroupVersionKind(nad.Kind)
 	informer, err := n.informers.GetInformer(ctx, kind, ctrlcache.BlockUntilSynced(false))
 	if err != nil {
 		return err

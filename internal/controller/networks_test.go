@@ -19,6 +19,7 @@ import (
 	"fairlead.dev/fairlead/api/v1alpha1"
 	"fairlead.dev/fairlead/internal/driver"
 	"fairlead.dev/fairlead/internal/driver/drivertest"
+	"fairlead.dev/fairlead/internal/nad"
 	"fairlead.dev/fairlead/internal/pod"
 	"fairlead.dev/fairlead/test/cluster"
 )
@@ -299,7 +300,7 @@ func TestPoolsOfWhereabouts(t *testing.T) {
 type absent struct{ ctrlcache.Informers }
 
 func (absent) GetInformer(context.Context, client.Object, ...ctrlcache.InformerGetOption) (ctrlcache.Informer, error) {
-	return nil, &meta.NoKindMatchError{GroupKind: definitionKind.GroupKind()}
+	return nil, &meta.NoKindMatchError{GroupKind: nad.Kind.GroupKind()}
 }
 
 func TestWithoutNetworkAttachmentDefinitions(t *testing.T) {

@@ -11,10 +11,14 @@ import (
 	"fmt"
 	"slices"
 
+	"k8s.io/apimachinery/pkg/runtime/schema"
 	"k8s.io/apimachinery/pkg/util/validation"
 
 	"fairlead.dev/fairlead/internal/whereabouts"
 )
+
+// Kind is what a NetworkAttachmentDefinition is to the API server.
+var Kind = schema.GroupVersionKind{Group: "k8s.cni.cncf.io", Version: "v1", Kind: "NetworkAttachmentDefinition"}
 
 // Type is the ipam.type of Fairlead.
 const Type = "fairlead-ipam"

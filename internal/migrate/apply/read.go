@@ -22,6 +22,7 @@ import (
 
 	"fairlead.dev/fairlead/api/v1alpha1"
 	"fairlead.dev/fairlead/internal/migrate"
+	"fairlead.dev/fairlead/internal/nad"
 	"fairlead.dev/fairlead/internal/whereabouts"
 )
 
@@ -33,7 +34,7 @@ var (
 	poolKind        = kind{schema.GroupVersionKind{Group: "whereabouts.cni.cncf.io", Version: "v1alpha1", Kind: "IPPool"}, "ippools"}
 	reservationKind = kind{schema.GroupVersionKind{Group: "whereabouts.cni.cncf.io", Version: "v1alpha1", Kind: "OverlappingRangeIPReservation"}, "overlappingrangeipreservations"}
 	slicePoolKind   = kind{schema.GroupVersionKind{Group: "whereabouts.cni.cncf.io", Version: "v1alpha1", Kind: "NodeSlicePool"}, "nodeslicepools"}
-	networkKind     = kind{schema.GroupVersionKind{Group: "k8s.cni.cncf.io", Version: "v1", Kind: "NetworkAttachmentDefinition"}, "network-attachment-definitions"}
+	networkKind     = kind{nad.Kind, "network-attachment-definitions"}
 )
 
 // AddKinds makes these kinds known to a mapper that does not ask the server.
