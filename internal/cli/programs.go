@@ -140,16 +140,20 @@ func (in installation) doubt(v *nodeView) {
 	if len(in.daemons) == 0 || !v.Ready && v.Reason != reasonSilent {
 		return
 	}
-	var worst *corev1.Pod
+	var (
+		worst *corev1.Pod
+		since time.Time
+	)
 	for i := range in.pods {
 		p := &in.pods[i]
 		if p.Labels[labelProgram] != daemonName || p.Spec.NodeName != v.Name {
 			continue
 		}
-		if ready, _ := readiness(p); ready {
+		ready, unready := readiness(p)
+		if ready {
 			return
 		}
-		worst = p
+		worst, since = p, unready
 	}
 	v.Ready = false
 	if worst == nil {
@@ -157,7 +161,6 @@ func (in installation) doubt(v *nodeView) {
 		v.Message = fmt.Sprintf("no pod of DaemonSet %s/%s is on it", in.daemons[0].Namespace, in.daemons[0].Name)
 		return
 	}
-	_, since := readiness(worst)
 	v.Reason, v.NotReadySince = reasonDaemonNotReady, timestamp(since)
 	v.Message = fmt.Sprintf("its daemon, pod %s/%s, is not ready", worst.Namespace, worst.Name)
 	for _, c := range worst.Status.ContainerStatuses {

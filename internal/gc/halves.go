@@ -4,6 +4,7 @@ import (
 	"context"
 	"fmt"
 	"net/netip"
+	"slices"
 	"time"
 
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
@@ -30,24 +31,23 @@ func unnamed(held v1alpha1.Interface, record *v1alpha1.PodAttachment) []string {
 	if held.Domain == "" {
 		return nil // from elsewhere: there an interface is one thing
 	}
-	named := map[netip.Addr]bool{}
-	for _, i := range record.Spec.Interfaces {
-		if i.Name != held.Name || i.Domain != held.Domain {
-			continue
-		}
-		for _, cidr := range i.Addresses {
-			if p, err := netip.ParsePrefix(cidr); err == nil {
-				named[p.Addr()] = true
-			}
-		}
-	}
 	var out []string
 	for _, cidr := range held.Addresses {
-		if p, err := netip.ParsePrefix(cidr); err == nil && !named[p.Addr()] {
+		if p, err := netip.ParsePrefix(cidr); err == nil && !names(record, held, p.Addr()) {
 			out = append(out, cidr)
 		}
 	}
 	return out
+}
+
+// names says whether a record names an address of an interface that is held.
+func names(record *v1alpha1.PodAttachment, held v1alpha1.Interface, a netip.Addr) bool {
+	return slices.ContainsFunc(record.Spec.Interfaces, func(i v1alpha1.Interface) bool {
+		return i.Name == held.Name && i.Domain == held.Domain && slices.ContainsFunc(i.Addresses, func(cidr string) bool {
+			p, err := netip.ParsePrefix(cidr)
+			return err == nil && p.Addr() == a
+		})
+	})
 }
 
 // giveBack gives addresses back that a pod has beside those that its record

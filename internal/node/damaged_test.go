@@ -12,25 +12,34 @@ import (
 	"time"
 
 	"github.com/google/go-cmp/cmp"
+	"k8s.io/apimachinery/pkg/types"
 
 	"fairlead.dev/fairlead/api/v1alpha1"
 )
+
+// damaged gives a pod an address in sandbox c1, and has the daemon start again with
+// a record of it that cannot be read. It returns the pod's PodAttachment.
+func (w *world) damaged() types.NamespacedName {
+	w.t.Helper()
+	key := w.pod("web", "uid-1")
+	w.further(key, "net1")
+	if _, err := w.ipam("ADD", "c1", "net1", "web", "uid-1", macvlan); err != nil {
+		w.t.Fatal(err)
+	}
+	settle()
+	w.stop()
+	if err := os.WriteFile(filepath.Join(w.dir, addressesDir, "c1@net1.json"), []byte("{"), 0o600); err != nil {
+		w.t.Fatal(err)
+	}
+	w.start()
+	return key
+}
 
 // A record that cannot be read keeps the node from saying that nothing is
 // plugged, until the DEL.
 func TestDamagedAddressRecord(t *testing.T) {
 	inWorld(t, func(w *world) {
-		key := w.pod("web", "uid-1")
-		w.further(key, "net1")
-		if _, err := w.ipam("ADD", "c1", "net1", "web", "uid-1", macvlan); err != nil {
-			t.Fatal(err)
-		}
-		settle()
-		w.stop()
-		if err := os.WriteFile(filepath.Join(w.dir, addressesDir, "c1@net1.json"), []byte("{"), 0o600); err != nil {
-			t.Fatal(err)
-		}
-		w.start()
+		key := w.damaged()
 		settle()
 		w.restart() // it is still remembered
 		w.leave(key)
@@ -57,19 +66,9 @@ func TestDamagedAddressRecord(t *testing.T) {
 func TestDamagedAddressRecordWithoutADel(t *testing.T) {
 	inWorld(t, func(w *world) {
 		t := w.t
-		key := w.pod("web", "uid-1")
-		w.further(key, "net1")
 		other := w.pod("other", "uid-2") // never plugged
 		w.further(other, "net1")
-		if _, err := w.ipam("ADD", "c1", "net1", "web", "uid-1", macvlan); err != nil {
-			t.Fatal(err)
-		}
-		settle()
-		w.stop()
-		if err := os.WriteFile(filepath.Join(w.dir, addressesDir, "c1@net1.json"), []byte("{"), 0o600); err != nil {
-			t.Fatal(err)
-		}
-		w.start()
+		key := w.damaged()
 		type answer struct {
 			path string
 			err  error
