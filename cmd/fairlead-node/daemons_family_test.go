@@ -93,6 +93,7 @@ func TestDaemonsOfOneFamily(t *testing.T) {
 			n1.wantSettings(t, tt.settings)
 
 			for n, p := range map[*labNode]*labPod{n1: p1, n2: p2} {
+				l.wantState(t, p, v1alpha1.SandboxAttached, p.containerID)
 				n.cni("DEL", p, p.netns.Path()).wantOK(t, "DEL "+p.name)
 				l.release(t, p)
 				l.wantState(t, p, v1alpha1.SandboxDetached, p.containerID)

@@ -50,6 +50,8 @@ func TestUDPFlowFollowsTheHostPort(t *testing.T) {
 	plug(pods[0])
 	n.cni("DEL", pods[0], "").wantOK(t, "DEL")
 	plug(pods[1])
+	// A pod that comes and goes between two writes is Detached without a name.
+	l.wantState(t, pods[1], v1alpha1.SandboxAttached, pods[1].containerID)
 	n.cni("DEL", pods[1], "").wantOK(t, "DEL")
 	l.release(t, pods[1])
 	l.wantState(t, pods[1], v1alpha1.SandboxDetached, pods[1].containerID)
