@@ -139,16 +139,17 @@ func (w *world) newLeader() error {
 // driver is where what is broken on purpose gets between driver and store.
 func (l *leader) driver(claims *native.Claims) driver.Driver {
 	cfg := native.Config{Pools: l.w.pools.fallback, Bridge: "br0", Claims: claims}
+	var s addresses = l.store
 	switch l.w.cfg.Break {
 	case FreeAnyones:
-		return native.New(cfg, l.pools, careless{l.store})
+		s = careless{l.store}
 	case UndoneHalves:
-		return native.New(cfg, l.pools, hasty{l.store})
+		s = hasty{l.store}
 	case ImpatientHeirs:
-		return native.New(cfg, l.pools, impatient{l.store})
+		s = impatient{l.store}
 	default:
-		return native.New(cfg, l.pools, l.store)
 	}
+	return native.New(cfg, l.pools, orderly{s, l})
 }
 
 // clock does not move while goroutines run, so that nothing depends on who of

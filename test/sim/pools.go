@@ -26,8 +26,9 @@ type shape struct {
 	// asks: pods have claims and ask for addresses, and people write claims and
 	// reservations.
 	asks bool
-	// unordered: pods whose first addresses one write gave compete at once for the
-	// last second ones, and Go's scheduler decides. Its seeds do not reproduce.
+	// unordered: pods that one write woke may go on to another block at once, for
+	// the second family or for a lower address, and Go's scheduler decides who is
+	// first. Not all of its seeds reproduce.
 	unordered bool
 }
 
@@ -45,12 +46,12 @@ var shapes = []shape{
 	{fallback: []v1alpha1.IPPoolSpec{{
 		Ranges: []string{"10.1.0.50-10.1.0.80"}, Excludes: []string{"10.1.0.64"},
 		Order: v1alpha1.Order(ipam.Lowest), Cooldown: &metav1.Duration{Duration: 5 * time.Second},
-	}}},
+	}}, unordered: true},
 	// Claims of both families, on two networks.
 	{
 		fallback: []v1alpha1.IPPoolSpec{{Ranges: []string{"10.1.0.0/26", "fd00:1::10-fd00:1::30"}, Sticky: v1alpha1.StickyStatefulSet}},
 		further:  &v1alpha1.IPPoolSpec{Ranges: []string{"10.2.0.1-10.2.0.12"}, UseEdges: true, Sticky: v1alpha1.StickyVirtualMachine},
-		asks:     true,
+		asks:     true, unordered: true,
 	},
 	{fallback: []v1alpha1.IPPoolSpec{{Ranges: []string{"10.1.0.0/24"}, Placement: v1alpha1.PlacementPerNode}}},
 	{fallback: []v1alpha1.IPPoolSpec{{Ranges: []string{"10.1.0.0/27", "fd00:1::/122"}, Gateways: []string{"10.1.0.1", "fd00:1::1"}}}},

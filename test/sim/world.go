@@ -88,6 +88,7 @@ type world struct {
 	mu      sync.Mutex
 	arrived []*call
 	reports []report
+	turns   []turn
 	// parked calls wait for an answer.
 	parked []*call
 	// doing is the call that has its effect now.
@@ -176,6 +177,9 @@ func (w *world) report(f func(), order string) {
 func (w *world) settle() {
 	for {
 		synctest.Wait()
+		if w.nextTurn() {
+			continue
+		}
 		w.mu.Lock()
 		for _, c := range w.arrived {
 			if c.write() && c.key.kind == kindBlock {
