@@ -127,7 +127,7 @@ func saysPlugged(pa *v1alpha1.PodAttachment, rec *record) bool {
 // in a merge patch replaces the whole list, and Released is the controller's.
 func (a *acknowledger) write(ctx context.Context, pa *v1alpha1.PodAttachment, s v1alpha1.Sandbox, reason, message string) error {
 	status := metav1.ConditionFalse
-	if s.State == v1alpha1.SandboxAttached {
+	if s.AttachedAt != nil && s.State == v1alpha1.SandboxAttached {
 		status = metav1.ConditionTrue
 	}
 	conditions := slices.Clone(pa.Status.Conditions)

@@ -177,7 +177,7 @@ func TestAddAfterReboot(t *testing.T) {
 		w.wantWrites(key, "Attached/c1")
 		w.mustAdd("c2", "p", "u1")
 		w.wantLinks("c2/eth0")
-		w.wantWrites(key, "Attached/c1", "Attached/c2")
+		w.wantWrites(key, "Attached/c1", "Attached/c2", "Attached/c2") // before it is plugged, and after
 		if s := w.api.get(key).Status.Sandbox; s.BootID != "boot-2" {
 			t.Errorf("sandbox %+v", s)
 		}

@@ -187,7 +187,10 @@ func (v *verbs) attachAddresses(ctx context.Context, draft addressRecord, config
 	v.metrics.step("wait", start)
 	done := *claimed
 	done.AttachedAt = time.Now()
-	done.Result, err = ipamResult(iface, config, version)
+	err = v.vouch(idle, claimed.sandbox())
+	if err == nil {
+		done.Result, err = ipamResult(iface, config, version)
+	}
 	if err == nil {
 		err = context.Cause(ctx)
 	}

@@ -10,6 +10,11 @@ import (
 	"testing"
 	"time"
 
+	"k8s.io/apimachinery/pkg/api/meta"
+	"k8s.io/apimachinery/pkg/types"
+
+	"fairlead.dev/fairlead/api/v1alpha1"
+	"fairlead.dev/fairlead/internal/cniproto"
 	"fairlead.dev/fairlead/internal/netdev"
 )
 
@@ -388,5 +393,88 @@ func FuzzDecodeRecord(f *testing.F) {
 		if err != nil || len(bad) != 0 || len(again) != 1 || again[0].State != rec.State {
 			t.Fatalf("wrote %+v, read %+v, %+v, %v", rec, again, bad, err)
 		}
+	})
+}
+
+// A node that is cut off after it has plugged a pod again must not have its old
+// boot ID stand for the end of that sandbox.
+func TestPluggedAgainAfterReboot(t *testing.T) {
+	reboot := func(w *world) types.NamespacedName {
+		key := w.pod("p", "u1")
+		w.mustAdd("c1", "p", "u1")
+		w.stop()
+		w.kernel.reboot()
+		w.bootID = "boot-2"
+		w.wipe()
+		w.start()
+		settle()
+		return key
+	}
+	t.Run("said first", func(t *testing.T) {
+		inWorld(t, func(w *world) {
+			key := reboot(w)
+			w.kernel.setHook(func(_ context.Context, step, _ string) error {
+				if pa := w.api.get(key); step == "attach" && (pa.Status.Sandbox.BootID != "boot-2" ||
+					meta.IsStatusConditionTrue(pa.Status.Conditions, v1alpha1.ConditionAttached)) {
+					t.Errorf("while it is plugged the status is %+v", pa.Status)
+				}
+				return nil
+			})
+			w.mustAdd("c2", "p", "u1")
+			w.wantWrites(key, "Attached/c1", "Attached/c2", "Attached/c2")
+			if pa := w.api.get(key); !meta.IsStatusConditionTrue(pa.Status.Conditions, v1alpha1.ConditionAttached) {
+				t.Errorf("status %+v", pa.Status)
+			}
+		})
+	})
+	t.Run("cannot be said", func(t *testing.T) {
+		inWorld(t, func(w *world) {
+			key := reboot(w)
+			w.api.setHook(func(_ context.Context, step, _ string) error {
+				if step == "patch" {
+					return errors.New("no route to host")
+				}
+				return nil
+			})
+			_, err := w.add("c2", "p", "u1")
+			wantCode(t, err, cniproto.CodeTryAgainLater, "ns/p", "before node n1 booted", "no route to host")
+			w.wantLinks()
+			w.wantRecords()
+			w.api.setHook(nil)
+			w.mustAdd("c3", "p", "u1")
+			w.wantWrites(key, "Attached/c1", "Attached/c3", "Attached/c3")
+		})
+	})
+	t.Run("somebody else writes", func(t *testing.T) {
+		inWorld(t, func(w *world) {
+			key := reboot(w)
+			wrote := false
+			w.api.setHook(func(_ context.Context, step, _ string) error {
+				if step == "patch" && !wrote {
+					wrote = true
+					w.api.change(key, func(pa *v1alpha1.PodAttachment) { pa.Labels = map[string]string{"a": "b"} })
+				}
+				return nil
+			})
+			w.mustAdd("c2", "p", "u1")
+			w.wantLinks("c2/eth0")
+			w.wantWrites(key, "Attached/c1", "Attached/c2", "Attached/c2")
+		})
+	})
+	t.Run("it is being deleted meanwhile", func(t *testing.T) {
+		inWorld(t, func(w *world) {
+			key := reboot(w)
+			w.api.setHook(func(_ context.Context, step, _ string) error {
+				if step == "patch" && w.api.get(key).DeletionTimestamp == nil {
+					w.leave(key)
+				}
+				return nil
+			})
+			_, err := w.add("c2", "p", "u1")
+			wantCode(t, err, cniproto.CodeTryAgainLater, "being deleted")
+			settle()
+			w.wantLinks()
+			w.wantWrites(key, "Attached/c1", "Detached/c1")
+		})
 	})
 }

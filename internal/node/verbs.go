@@ -210,6 +210,9 @@ func (v *verbs) setUp(ctx context.Context, r cniproto.Request, pod podRef) (rec 
 			rec = nil
 		}
 	}()
+	if err := v.vouch(idle, rec); err != nil {
+		return rec, err
+	}
 	start = time.Now()
 	done, err := v.plug(ctx, sandbox, rec, parsed, r.CNIVersion())
 	if err != nil {

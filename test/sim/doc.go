@@ -66,8 +66,6 @@
 // taints that say that a node is out of service off the nodes that run, and
 // restarts the controllers.
 //
-// Two things that would break I1 or I4 do not happen in this world. A node that
-// reboots, plugs a pod again, and is cut off in the seconds between a report of
-// its kubelet and the word of its daemon: its new boot ID is taken for proof. A
-// taint that says a node is out of service and stays there when it is back.
+// One thing that would break I1 or I4 does not happen in this world: a taint that
+// says a node is out of service and stays there when it is back.
 package sim

@@ -151,7 +151,7 @@ func (m *machine) add() {
 }
 
 // mayPlug keeps a pod that outlived a boot unplugged while the node cannot say
-// that it is plugged again: see the package's comment.
+// that it is plugged again, as its daemon does (internal/node, vouch).
 func (m *machine) mayPlug(r *v1alpha1.PodAttachment) bool {
 	s := r.Status.Sandbox
 	return s == nil || s.BootID == m.bootID() || m.reachable
