@@ -56,6 +56,9 @@
 //
 // # What is not claimed
 //
+// I5 is the daemon's, of which there is a model here that cannot fail to unplug:
+// internal/node and cmd/fairlead-node show it.
+//
 // After a restore of etcd nothing is known of a sandbox that was plugged after
 // the backup: its address may be handed out until its pod is gone. The checks
 // leave such a sandbox out. Two leaders at once may give two pods of one claim an
