@@ -13,9 +13,13 @@ import (
 
 const (
 	// pace is how long a change waits for others before its transaction, when
-	// nobody waits for it: the ADD that made it is to be answered first, and a
-	// storm of pods is to have the processor. No container starts as quickly.
-	pace = 25 * time.Millisecond
+	// nobody waits for it: the ADD that made it is to be answered first. As long as
+	// others come it waits on, up to storm: each run of nft takes processor time from
+	// the pods that start. What a pod sends before it is dropped, so both are well
+	// below what a runtime needs, on a node as busy as that, from the ADD to a
+	// container's first process.
+	pace  = 25 * time.Millisecond
+	storm = 100 * time.Millisecond
 	// retryFirst and retryLast bound the wait after a transaction that failed.
 	retryFirst = 100 * time.Millisecond
 	retryLast  = 30 * time.Second
@@ -209,7 +213,7 @@ func (k *Keeper) Run(ctx context.Context) error {
 			return nil
 		case <-k.hurry:
 		case <-k.kicked:
-			if !pause(ctx, pace, k.hurry) {
+			if !k.gather(ctx) {
 				return nil
 			}
 		}
@@ -234,6 +238,23 @@ func (k *Keeper) Run(ctx context.Context) error {
 			log.Info("packet filter written", "elements", len(c.Add))
 		}
 		wait = retryFirst
+	}
+}
+
+// gather waits for the changes that belong together; false when ctx ended.
+func (k *Keeper) gather(ctx context.Context) bool {
+	for start := time.Now(); ; {
+		if !pause(ctx, pace, k.hurry) {
+			return false
+		}
+		if len(k.hurry) > 0 || time.Since(start) >= storm {
+			return true
+		}
+		select {
+		case <-k.kicked:
+		default:
+			return true
+		}
 	}
 }
 

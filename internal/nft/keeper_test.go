@@ -172,6 +172,45 @@ func TestWaitIsNotPaced(t *testing.T) {
 	})
 }
 
+// One pod is written soon, and in a storm none waits for the last.
+func TestChangesGather(t *testing.T) {
+	inBubble(t, func(t *testing.T, k *Keeper, real *kernel) {
+		k.SetNode(testNode)
+		waitFor(t, k)
+		before := real.runs
+		k.SetPod("a", pod("10.0.0.1", 80))
+		<-time.After(pace + real.takes)
+		synctest.Wait()
+		real.wants(t, "tcp . 80 : 10.0.0.1 . 80")
+		k.RemovePod("a")
+		<-time.After(time.Second)
+		synctest.Wait()
+		if got := real.runs - before; got != 2 {
+			t.Errorf("%d transactions for one pod, want 2", got)
+		}
+
+		before = real.runs
+		late := storm + pace + 2*real.takes // its own transaction, and the one before
+		for n := range 500 {
+			k.SetPod(fmt.Sprint(n), pod(fmt.Sprintf("10.0.%d.%d", n/250, n%250)))
+			<-time.After(2 * time.Millisecond)
+			synctest.Wait()
+			if early := n - int(late/(2*time.Millisecond)); early >= 0 {
+				p := place{familyInet, "self4", fmt.Sprintf("10.0.%[1]d.%[2]d . 10.0.%[1]d.%[2]d", early/250, early%250)}
+				real.mu.Lock()
+				_, there := real.have[p]
+				real.mu.Unlock()
+				if !there {
+					t.Fatalf("%s after pod %d came, its elements are not written", late, early)
+				}
+			}
+		}
+		if got := real.runs - before; got > 11 {
+			t.Errorf("%d transactions in a second of 500 pods, want at most 11", got)
+		}
+	})
+}
+
 func TestElementsFollowThePods(t *testing.T) {
 	inBubble(t, func(t *testing.T, k *Keeper, real *kernel) {
 		k.SetNode(testNode)
