@@ -68,7 +68,7 @@ func (k *Kernel) attach(ctx context.Context, ns *Namespace, p Plug) (_ Plugged, 
 	if err != nil {
 		return Plugged{}, err
 	}
-	if err := host.do(k.hostSteps(p, plan, index)...); err != nil {
+	if err := host.do(k.hostSteps(p, plan)...); err != nil {
 		return Plugged{}, err
 	}
 	if err := ctx.Err(); err != nil {
@@ -162,8 +162,8 @@ func (k *Kernel) clearLeftover(ctx context.Context, ns *Namespace, name string) 
 	return true, k.Detach(ctx, name)
 }
 
-func (k *Kernel) hostSteps(p Plug, plan pair, index int) []step {
-	steps := []step{nameHost(plan.host, hostAlias(p.ContainerID, p.Name), k.ipv6), reflect(index)}
+func (k *Kernel) hostSteps(p Plug, plan pair) []step {
+	steps := []step{ownHost(plan.host, hostAlias(p.ContainerID, p.Name), k.ipv6)}
 	for _, a := range p.Addresses {
 		if a.IsSingleIP() {
 			steps = append(steps, knowNeighbour(plan.bridge, a.Addr(), plan.peerMAC))

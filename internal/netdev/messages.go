@@ -78,6 +78,18 @@ func nameHost(name, alias string, ipv6 bool) step {
 	return step{what: "naming the owner of host end " + name, req: req}
 }
 
+// ownHost names a host end and has the bridge reflect its frames, in one message:
+// what a bridge keeps of a port is changed by RTM_NEWLINK alone.
+func ownHost(name, alias string, ipv6 bool) step {
+	s := nameHost(name, alias, ipv6)
+	s.req.Type = unix.RTM_NEWLINK
+	info := nl.NewRtAttr(unix.IFLA_LINKINFO, nil)
+	info.AddRtAttr(nl.IFLA_INFO_SLAVE_KIND, nl.NonZeroTerminated("bridge"))
+	info.AddRtAttr(nl.IFLA_INFO_SLAVE_DATA, nil).AddRtAttr(nl.IFLA_BRPORT_MODE, nl.Uint8Attr(1))
+	s.req.AddData(info)
+	return s
+}
+
 // reflect has the bridge send frames back out of the port that they came in by
 // (hairpin mode). Where the packet filter sees bridged packets, which is the
 // default as soon as the module br_netfilter is there, a pod that reaches itself

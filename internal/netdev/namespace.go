@@ -74,10 +74,12 @@ func openNamespace(path string) (*Namespace, error) {
 	if sf.Type != unix.NSFS_MAGIC {
 		return nil, &notNamespaceError{path: path, found: foundFile(st.Mode, sf.Type)}
 	}
-	file, err := os.Open(fmt.Sprintf("/proc/self/fd/%d", fd))
+	// Not os.Open, which tries to have each file polled.
+	opened, err := unix.Open(fmt.Sprintf("/proc/self/fd/%d", fd), unix.O_RDONLY|unix.O_CLOEXEC, 0)
 	if err != nil {
 		return nil, fmt.Errorf("opening %q: %w", path, err)
 	}
+	file := os.NewFile(uintptr(opened), path)
 	kind, err := unix.IoctlRetInt(int(file.Fd()), unix.NS_GET_NSTYPE)
 	if err != nil || kind != unix.CLONE_NEWNET {
 		_ = file.Close()
@@ -133,13 +135,13 @@ func (n *Namespace) do(fn func() error) error {
 	result := make(chan error, 1)
 	go func() {
 		runtime.LockOSThread()
-		home, err := os.Open(ownNamespace)
+		home, err := unix.Open(ownNamespace, unix.O_RDONLY|unix.O_CLOEXEC, 0)
 		if err != nil {
 			runtime.UnlockOSThread()
 			result <- fmt.Errorf("opening the thread's network namespace: %w", err)
 			return
 		}
-		defer func() { _ = home.Close() }()
+		defer func() { _ = unix.Close(home) }()
 		if err := unix.Setns(int(n.file.Fd()), unix.CLONE_NEWNET); err != nil {
 			runtime.UnlockOSThread()
 			result <- fmt.Errorf("entering the network namespace at %q: %w", n.path, err)
@@ -148,7 +150,7 @@ func (n *Namespace) do(fn func() error) error {
 		err = fn()
 		// A thread that does not get home stays locked, so that it ends with
 		// this goroutine and runs no other one in the wrong namespace.
-		if unix.Setns(int(home.Fd()), unix.CLONE_NEWNET) == nil {
+		if unix.Setns(home, unix.CLONE_NEWNET) == nil {
 			runtime.UnlockOSThread()
 		}
 		result <- err
