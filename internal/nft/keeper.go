@@ -217,6 +217,10 @@ func (k *Keeper) Run(ctx context.Context) error {
 				return nil
 			}
 		}
+		select {
+		case <-k.kicked: // what it was about is seen now
+		default:
+		}
 		c, upTo := k.next()
 		if c == nil {
 			continue
