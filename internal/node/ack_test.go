@@ -166,14 +166,7 @@ func TestSandboxIsRestartedTooLate(t *testing.T) {
 func TestAddAfterReboot(t *testing.T) {
 	inWorld(t, func(w *world) {
 		t := w.t
-		key := w.pod("p", "u1")
-		w.mustAdd("c1", "p", "u1")
-		w.stop()
-		w.kernel.reboot()
-		w.bootID = "boot-2"
-		w.wipe()
-		w.start()
-		settle()
+		key := w.outlivesBoot()
 		w.wantWrites(key, "Attached/c1")
 		w.mustAdd("c2", "p", "u1")
 		w.wantLinks("c2/eth0")

@@ -396,23 +396,26 @@ func FuzzDecodeRecord(f *testing.F) {
 	})
 }
 
+// outlivesBoot makes a pod that was plugged in the boot before as c1.
+func (w *world) outlivesBoot() types.NamespacedName {
+	w.t.Helper()
+	key := w.pod("p", "u1")
+	w.mustAdd("c1", "p", "u1")
+	w.stop()
+	w.kernel.reboot()
+	w.bootID = "boot-2"
+	w.wipe()
+	w.start()
+	settle()
+	return key
+}
+
 // A node that is cut off after it has plugged a pod again must not have its old
 // boot ID stand for the end of that sandbox.
 func TestPluggedAgainAfterReboot(t *testing.T) {
-	reboot := func(w *world) types.NamespacedName {
-		key := w.pod("p", "u1")
-		w.mustAdd("c1", "p", "u1")
-		w.stop()
-		w.kernel.reboot()
-		w.bootID = "boot-2"
-		w.wipe()
-		w.start()
-		settle()
-		return key
-	}
 	t.Run("said first", func(t *testing.T) {
 		inWorld(t, func(w *world) {
-			key := reboot(w)
+			key := w.outlivesBoot()
 			w.kernel.setHook(func(_ context.Context, step, _ string) error {
 				if pa := w.api.get(key); step == "attach" && (pa.Status.Sandbox.BootID != "boot-2" ||
 					meta.IsStatusConditionTrue(pa.Status.Conditions, v1alpha1.ConditionAttached)) {
@@ -429,7 +432,7 @@ func TestPluggedAgainAfterReboot(t *testing.T) {
 	})
 	t.Run("cannot be said", func(t *testing.T) {
 		inWorld(t, func(w *world) {
-			key := reboot(w)
+			key := w.outlivesBoot()
 			w.api.setHook(func(_ context.Context, step, _ string) error {
 				if step == "patch" {
 					return errors.New("no route to host")
@@ -447,7 +450,7 @@ func TestPluggedAgainAfterReboot(t *testing.T) {
 	})
 	t.Run("somebody else writes", func(t *testing.T) {
 		inWorld(t, func(w *world) {
-			key := reboot(w)
+			key := w.outlivesBoot()
 			wrote := false
 			w.api.setHook(func(_ context.Context, step, _ string) error {
 				if step == "patch" && !wrote {
@@ -463,7 +466,7 @@ func TestPluggedAgainAfterReboot(t *testing.T) {
 	})
 	t.Run("it is being deleted meanwhile", func(t *testing.T) {
 		inWorld(t, func(w *world) {
-			key := reboot(w)
+			key := w.outlivesBoot()
 			w.api.setHook(func(_ context.Context, step, _ string) error {
 				if step == "patch" && w.api.get(key).DeletionTimestamp == nil {
 					w.leave(key)
