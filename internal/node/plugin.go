@@ -68,7 +68,11 @@ func (v *verbs) PodIPs(netns, ifName string) ([]netip.Addr, error) {
 		return nil, err
 	}
 	defer ns.Close()
-	seen, err := ns.Inspect(context.Background())
+	return podIPs(context.Background(), ns, netns, ifName)
+}
+
+func podIPs(ctx context.Context, ns Sandbox, netns, ifName string) ([]netip.Addr, error) {
+	seen, err := ns.Inspect(ctx)
 	if err != nil {
 		return nil, err
 	}

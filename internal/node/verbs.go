@@ -98,7 +98,7 @@ func (v *verbs) SetUpPod(ctx context.Context, r cniproto.Request) ([]byte, error
 		return nil, err
 	}
 	if rec := v.ledger.get(r.ContainerID); rec != nil {
-		return v.again(rec, r)
+		return v.again(ctx, rec, r)
 	}
 	if pod.UID == "" {
 		wait, cancel := v.patience(ctx)
@@ -118,7 +118,7 @@ func (v *verbs) SetUpPod(ctx context.Context, r cniproto.Request) ([]byte, error
 }
 
 // again answers the ADD of a sandbox that has a record.
-func (v *verbs) again(rec *record, r cniproto.Request) ([]byte, error) {
+func (v *verbs) again(ctx context.Context, rec *record, r cniproto.Request) ([]byte, error) {
 	if rec.State != attached {
 		return nil, because(errGone, "sandbox %s is being removed: an ADD came after its DEL, or before what was left of the one before is gone", r.ContainerID)
 	}
@@ -133,7 +133,7 @@ func (v *verbs) again(rec *record, r cniproto.Request) ([]byte, error) {
 	if ns.ID() != rec.NetnsID {
 		return nil, because(errEnvironment, "CNI_NETNS: %q: sandbox %s is plugged already, in another namespace, which was at %q", r.Netns, r.ContainerID, rec.Netns)
 	}
-	if err := v.stillThere(rec, r.Netns); err != nil {
+	if err := stillThere(ctx, rec, ns, r.Netns); err != nil {
 		return nil, err
 	}
 	return inVersion(rec.Result, r.CNIVersion())
@@ -141,8 +141,8 @@ func (v *verbs) again(rec *record, r cniproto.Request) ([]byte, error) {
 
 // stillThere makes sure that a pod has the addresses that the answer to its ADD
 // says, before it is given again.
-func (v *verbs) stillThere(rec *record, netns string) error {
-	have, err := v.manager.PodIPs(netns, rec.IfName)
+func stillThere(ctx context.Context, rec *record, ns Sandbox, netns string) error {
+	have, err := podIPs(ctx, ns, netns, rec.IfName)
 	if err != nil {
 		return because(errDiffers, "sandbox %s was plugged already, and is no longer: %w", rec.ContainerID, err)
 	}
