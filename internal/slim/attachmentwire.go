@@ -27,7 +27,7 @@ var attachmentKind = v1alpha1.GroupVersion.WithKind("PodAttachment")
 func attachmentCodecs(standard serializer.WithoutConversionCodecFactory) codecs {
 	return codecs{
 		WithoutConversionCodecFactory: standard,
-		kind:                          attachmentKind,
+		kind:                          &attachmentKind,
 		mediaType:                     runtime.ContentTypeJSON,
 		framer:                        lineFramer{jsonserializer.Framer},
 		event:                         splitEvent,

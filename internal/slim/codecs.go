@@ -13,7 +13,7 @@ import (
 // client-go's.
 type codecs struct {
 	serializer.WithoutConversionCodecFactory
-	kind schema.GroupVersionKind
+	kind *schema.GroupVersionKind
 	// mediaType is what the API server sends the kind as.
 	mediaType string
 	// framer finds where events end; client-go's when nil.
@@ -71,7 +71,7 @@ type objectDecoder struct {
 func (d objectDecoder) Decode(data []byte, defaults *schema.GroupVersionKind, into runtime.Object) (runtime.Object, *schema.GroupVersionKind, error) {
 	if into == nil {
 		if o, err := d.codecs.object(data); err == nil {
-			return o, &d.codecs.kind, nil
+			return o, d.codecs.kind, nil
 		}
 	}
 	return d.Decoder.Decode(data, defaults, into)

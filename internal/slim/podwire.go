@@ -19,7 +19,7 @@ var podKind = corev1.SchemeGroupVersion.WithKind("Pod")
 func (s *pods) codecs(standard serializer.WithoutConversionCodecFactory) codecs {
 	return codecs{
 		WithoutConversionCodecFactory: standard,
-		kind:                          podKind,
+		kind:                          &podKind,
 		mediaType:                     runtime.ContentTypeProtobuf,
 		event:                         func(data []byte, into *metav1.WatchEvent) bool { return openEvent(data, into) == nil },
 		object:                        func(data []byte) (runtime.Object, error) { return s.decode(data) },
