@@ -78,15 +78,11 @@ func nameHost(name, alias string, ipv6 bool) step {
 	return step{what: "naming the owner of host end " + name, req: req}
 }
 
-// ownHost names a host end and has the bridge reflect its frames, in one message:
-// what a bridge keeps of a port is changed by RTM_NEWLINK alone.
+// ownHost names a host end and has the bridge reflect its frames, in one message.
 func ownHost(name, alias string, ipv6 bool) step {
 	s := nameHost(name, alias, ipv6)
 	s.req.Type = unix.RTM_NEWLINK
-	info := nl.NewRtAttr(unix.IFLA_LINKINFO, nil)
-	info.AddRtAttr(nl.IFLA_INFO_SLAVE_KIND, nl.NonZeroTerminated("bridge"))
-	info.AddRtAttr(nl.IFLA_INFO_SLAVE_DATA, nil).AddRtAttr(nl.IFLA_BRPORT_MODE, nl.Uint8Attr(1))
-	s.req.AddData(info)
+	s.req.AddData(reflecting())
 	return s
 }
 
@@ -95,14 +91,21 @@ func ownHost(name, alias string, ipv6 bool) step {
 // default as soon as the module br_netfilter is there, a pod that reaches itself
 // through a Service or a host port is bridged, not routed.
 func reflect(link int) step {
-	req := nl.NewNetlinkRequest(unix.RTM_SETLINK, 0)
-	msg := nl.NewIfInfomsg(unix.AF_BRIDGE)
+	req := nl.NewNetlinkRequest(unix.RTM_NEWLINK, 0)
+	msg := nl.NewIfInfomsg(unix.AF_UNSPEC)
 	msg.Index = int32(link)
 	req.AddData(msg)
-	port := nl.NewRtAttr(unix.IFLA_PROTINFO|unix.NLA_F_NESTED, nil)
-	port.AddRtAttr(nl.IFLA_BRPORT_MODE, nl.Uint8Attr(1))
-	req.AddData(port)
+	req.AddData(reflecting())
 	return step{what: "having the bridge reflect frames", req: req}
+}
+
+// reflecting is the setting of a bridge's port. Beside other attributes of a link
+// only RTM_NEWLINK takes it.
+func reflecting() *nl.RtAttr {
+	info := nl.NewRtAttr(unix.IFLA_LINKINFO, nil)
+	info.AddRtAttr(nl.IFLA_INFO_SLAVE_KIND, nl.NonZeroTerminated("bridge"))
+	info.AddRtAttr(nl.IFLA_INFO_SLAVE_DATA, nil).AddRtAttr(nl.IFLA_BRPORT_MODE, nl.Uint8Attr(1))
+	return info
 }
 
 // noLinkLocal keeps the kernel from making an IPv6 address of its own.
