@@ -139,7 +139,7 @@ func (w *world) newLeader() error {
 // driver is where what is broken on purpose gets between driver and store.
 func (l *leader) driver(claims *native.Claims) driver.Driver {
 	cfg := native.Config{Pools: l.w.pools.fallback, Bridge: "br0", Claims: claims}
-	var s addresses = l.store
+	var s takes = l.store
 	switch l.w.cfg.Break {
 	case FreeAnyones:
 		s = careless{l.store}
@@ -149,7 +149,7 @@ func (l *leader) driver(claims *native.Claims) driver.Driver {
 		s = impatient{l.store}
 	default:
 	}
-	return native.New(cfg, l.pools, orderly{s, l})
+	return native.New(cfg, l.pools, orderly{l.store, s, l})
 }
 
 // clock does not move while goroutines run, so that nothing depends on who of

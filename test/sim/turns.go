@@ -3,7 +3,6 @@ package sim
 import (
 	"cmp"
 	"context"
-	"iter"
 	"net/netip"
 	"slices"
 
@@ -11,33 +10,31 @@ import (
 	"fairlead.dev/fairlead/internal/ipam/block"
 )
 
-// addresses is what the driver asks a store.
-type addresses interface {
+// takes is what a store does, as it is or broken on purpose.
+type takes interface {
 	Take(ctx context.Context, p *ipam.Pool, r block.Request) ([]block.Lease, error)
 	Free(ctx context.Context, h ipam.Holder, domain string, addrs []netip.Addr) error
-	All() iter.Seq[block.Lease]
-	Held(uid, iface string) []block.Lease
-	UsedBy(namespace string, p *ipam.Pool) int
 }
 
 // orderly lets one caller after another into a store. One write wakes several
 // pods; who of them Go's scheduler lets run first would decide who gets the
 // last address of the next network, and a seed would not reproduce.
 type orderly struct {
-	addresses
-	l *leader
+	*block.Store
+	takes takes
+	l     *leader
 }
 
 // Take waits for the holder's turn.
 func (o orderly) Take(ctx context.Context, p *ipam.Pool, r block.Request) ([]block.Lease, error) {
 	o.l.turn(r.Holder, p.Domain())
-	return o.addresses.Take(ctx, p, r)
+	return o.takes.Take(ctx, p, r)
 }
 
 // Free waits for the holder's turn.
 func (o orderly) Free(ctx context.Context, h ipam.Holder, domain string, addrs []netip.Addr) error {
 	o.l.turn(h, domain)
-	return o.addresses.Free(ctx, h, domain, addrs)
+	return o.takes.Free(ctx, h, domain, addrs)
 }
 
 // turn of a caller, which begins when it is closed.
