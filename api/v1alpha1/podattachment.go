@@ -46,8 +46,11 @@ const (
 const ReasonWaitingForNode = "WaitingForNode"
 
 // PodAttachmentSpec is what one pod gets: every interface, complete. It is
-// written once, by the controller.
+// written once, by the controller. For server-side apply it is one value, as is the
+// status: to keep who wrote which of their fields would cost the API server a
+// third more for each write and list, and there is one writer of each.
 //
+// +structType=atomic
 // +kubebuilder:validation:XValidation:rule="self == oldSelf",message="a PodAttachment is written once: delete it and let the controller write another"
 type PodAttachmentSpec struct {
 	// PodName is the name of the pod, in this object's namespace.
@@ -283,6 +286,8 @@ type InterfaceStatus struct {
 }
 
 // PodAttachmentStatus is what happened to a PodAttachment.
+//
+// +structType=atomic
 type PodAttachmentStatus struct {
 	// Interfaces, by name; written by the controller for those that wait
 	// to become active.

@@ -2,6 +2,7 @@ package v1alpha1_test
 
 import (
 	"context"
+	"slices"
 	"strings"
 	"testing"
 	"time"
@@ -189,6 +190,39 @@ func refused(t *testing.T, err error, want string) {
 		t.Errorf("it is refused: %v", err)
 	case want != "" && (!apierrors.IsInvalid(err) || !strings.Contains(err.Error(), want)):
 		t.Errorf("the answer is %v, want one that says %q", err, want)
+	}
+}
+
+// TestFieldsAreNotTracked sees that the API server does not keep who wrote each
+// field of what is written for every pod, which is most of what such a write costs.
+func TestFieldsAreNotTracked(t *testing.T) {
+	c := cluster.New(t)
+	a, b := attachment(nil), block(nil)
+	for _, o := range []client.Object{a, b} {
+		if err := create(t, c, o); err != nil {
+			t.Fatal(err)
+		}
+	}
+	a.Status.Sandbox = &v1alpha1.Sandbox{ID: "c0ffee", State: v1alpha1.SandboxAttached}
+	meta.SetStatusCondition(&a.Status.Conditions, metav1.Condition{Type: v1alpha1.ConditionReady, Status: metav1.ConditionTrue, Reason: "Attached"})
+	if err := c.Client.Status().Update(t.Context(), a); err != nil {
+		t.Fatal(err)
+	}
+	for _, tc := range []struct {
+		object client.Object
+		want   []string
+	}{
+		{a, []string{`{"f:metadata":{"f:generateName":{}},"f:spec":{}}`, `{"f:status":{}}`}},
+		{b, []string{`{"f:metadata":{"f:generateName":{}},"f:spec":{}}`}},
+	} {
+		var got []string
+		for _, entry := range tc.object.GetManagedFields() {
+			got = append(got, string(entry.FieldsV1.Raw))
+		}
+		slices.Sort(got)
+		if diff := cmp.Diff(tc.want, got); diff != "" {
+			t.Errorf("fields that are tracked of %T (-want +got):\n%s", tc.object, diff)
+		}
 	}
 }
 
