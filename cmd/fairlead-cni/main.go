@@ -6,11 +6,9 @@
 package main
 
 import (
-	"encoding/json"
-	"fmt"
 	"io"
 	"os"
-	"path/filepath"
+	"path"
 	"slices"
 	"time"
 
@@ -19,7 +17,7 @@ import (
 
 func main() {
 	p := plugin{
-		name:   filepath.Base(os.Args[0]),
+		name:   path.Base(os.Args[0]),
 		getenv: os.Getenv, stdin: os.Stdin, stdout: os.Stdout, stderr: os.Stderr,
 		wait: func(d time.Duration) { <-time.After(d) },
 	}
@@ -49,7 +47,7 @@ func (p *plugin) run() int {
 		return status
 	}
 	if _, err := p.stdout.Write(out.result); err != nil {
-		_, _ = fmt.Fprintf(p.stderr, "fairlead-cni: the answer cannot be written: %v: %s\n", err, out.result)
+		_, _ = io.WriteString(p.stderr, "fairlead-cni: the answer cannot be written: "+err.Error()+": "+string(out.result)+"\n")
 		return 1
 	}
 	return status
@@ -65,7 +63,11 @@ type outcome struct {
 func (p *plugin) answer() outcome {
 	verb := p.getenv("CNI_COMMAND")
 	if verb == cniproto.VerbVersion {
-		return p.version()
+		result, err := cniproto.AnswerVersion(p.stdin) // needs no daemon
+		if err != nil {
+			return outcome{err: cniproto.AsError(err)}
+		}
+		return outcome{result: result}
 	}
 	r, err := cniproto.ParseRequest(verb, p.getenv, p.stdin)
 	if err != nil {
@@ -83,24 +85,4 @@ func (p *plugin) answer() outcome {
 		e.CNIVersion = r.CNIVersion()
 	}
 	return outcome{err: &e}
-}
-
-// version answers VERSION, which needs no daemon.
-func (p *plugin) version() outcome {
-	answer := struct {
-		CNIVersion        string   `json:"cniVersion"`
-		SupportedVersions []string `json:"supportedVersions"`
-	}{cniproto.Versions[len(cniproto.Versions)-1], cniproto.Versions}
-	asked, err := cniproto.ParseVersion(p.stdin)
-	if err != nil {
-		return outcome{err: cniproto.AsError(err)}
-	}
-	if asked != "" {
-		answer.CNIVersion = asked
-	}
-	raw, err := json.Marshal(answer)
-	if err != nil {
-		return outcome{err: cniproto.AsError(err)}
-	}
-	return outcome{result: raw}
 }

@@ -149,9 +149,13 @@ func dropping(t *testing.T, dir string, first int) (ids func() []string) {
 				return
 			}
 			r, err := http.ReadRequest(bufio.NewReader(conn))
+			var body []byte
+			if err == nil {
+				body, err = io.ReadAll(r.Body)
+			}
 			var request cniproto.Request
 			if err == nil {
-				err = json.NewDecoder(r.Body).Decode(&request)
+				request, err = cniproto.DecodeRequest(body)
 			}
 			if err != nil {
 				t.Errorf("request: %v", err)
@@ -347,7 +351,7 @@ func TestDelAway(t *testing.T) {
 	}
 	want := []cniproto.Request{{
 		Verb: "DEL", ContainerID: "c1", IfName: "eth0", Args: "K8S_POD_NAMESPACE=ns;K8S_POD_NAME=pod", Path: "/opt/cni/bin",
-		Config: json.RawMessage(newCall("DEL", dir).stdin),
+		Config: []byte(newCall("DEL", dir).stdin),
 	}}
 	if diff := cmp.Diff(want, spooled(t, filepath.Join(dir, "del"))); diff != "" {
 		t.Errorf("spool (-want +got):\n%s", diff)

@@ -3,7 +3,6 @@ package main
 import (
 	"bytes"
 	"errors"
-	"fmt"
 	"math/rand/v2"
 	"os"
 	"time"
@@ -66,13 +65,26 @@ func (p *plugin) persist(daemon *cniproto.Client, r cniproto.Request, patience t
 		case !errors.Is(err, cniproto.ErrAway):
 			return result, err
 		case waited >= patience:
-			return nil, fmt.Errorf("%w, for %v", err, patience)
+			return nil, outwaited{err, patience}
 		}
 		d := min(pause-rand.N(pause/2), max(patience-waited, time.Millisecond))
 		p.wait(d)
 		waited += d
 	}
 }
+
+// outwaited is the error of a daemon that was away for all of a call's patience.
+type outwaited struct {
+	error
+
+	patience time.Duration
+}
+
+// Error is part of error.
+func (o outwaited) Error() string { return o.error.Error() + ", for " + o.patience.String() }
+
+// Unwrap lets errors.Is find why the daemon is not there.
+func (o outwaited) Unwrap() error { return o.error }
 
 // del has a DEL served, or puts it aside for a daemon that is away: a runtime
 // must be able to stop a pod while the daemon restarts.
@@ -84,7 +96,7 @@ func (p *plugin) del(daemon *cniproto.Client, r cniproto.Request, spool string) 
 	if e := cniproto.SpoolDel(spool, r); e != nil {
 		return nil, &cniproto.Error{
 			Code: cniproto.CodeTryAgainLater,
-			Msg:  fmt.Sprintf("%v, and the DEL cannot be put aside in %s: %v", err, spool, e),
+			Msg:  err.Error() + ", and the DEL cannot be put aside in " + spool + ": " + e.Error(),
 		}
 	}
 	// A daemon that has started meanwhile may have read the spool before this
@@ -113,26 +125,26 @@ func tryLater(err error) error {
 // wasServing decides on a STATUS that no daemon answered, because of the error
 // away: nil if the daemon could serve pods a short while ago, in this boot.
 func wasServing(heartbeat string, away error) error {
-	unavailable := func(format string, args ...any) error {
+	unavailable := func(why string) error {
 		return &cniproto.Error{
 			Code: cniproto.CodeUnavailable,
-			Msg:  fmt.Sprintf("%v, and heartbeat %s %s", away, heartbeat, fmt.Sprintf(format, args...)),
+			Msg:  away.Error() + ", and heartbeat " + heartbeat + " " + why,
 		}
 	}
 	info, err := os.Stat(heartbeat)
 	if err != nil {
-		return unavailable("cannot be read: %v", err)
+		return unavailable("cannot be read: " + err.Error())
 	}
 	if age := time.Since(info.ModTime()); age > cniproto.HeartbeatGrace {
-		return unavailable("is %v old, more than %v", age.Round(time.Second), cniproto.HeartbeatGrace)
+		return unavailable("is " + age.Round(time.Second).String() + " old, more than " + cniproto.HeartbeatGrace.String())
 	}
 	written, err := os.ReadFile(heartbeat)
 	if err != nil {
-		return unavailable("cannot be read: %v", err)
+		return unavailable("cannot be read: " + err.Error())
 	}
 	current, err := os.ReadFile(bootIDFile)
 	if err != nil {
-		return unavailable("cannot be compared: %v", err)
+		return unavailable("cannot be compared: " + err.Error())
 	}
 	if !bytes.Equal(bytes.TrimSpace(written), bytes.TrimSpace(current)) {
 		return unavailable("is of another boot")

@@ -2,9 +2,7 @@ package cniproto
 
 import (
 	"bufio"
-	"encoding/json"
 	"errors"
-	"fmt"
 	"io"
 	"os"
 	"strconv"
@@ -72,7 +70,7 @@ func (c *Client) dial(deadline time.Time) (*conn, error) {
 	// refused, or the queue is full (EAGAIN), which is as good as away.
 	if err := syscall.Connect(fd, &syscall.SockaddrUnix{Name: c.Socket}); err != nil {
 		_ = syscall.Close(fd)
-		return nil, fmt.Errorf("%w: socket %s: %w", ErrAway, c.Socket, err)
+		return nil, because{ErrAway, doing("socket "+c.Socket, err)}
 	}
 	if err := syscall.SetNonblock(fd, false); err != nil {
 		_ = syscall.Close(fd)
@@ -136,9 +134,9 @@ func (c *conn) wait(timeout int, call func(int, []byte) (int, error), p []byte) 
 func (c *conn) Close() error { return syscall.Close(c.fd) }
 
 func encodeMessage(r Request) ([]byte, error) {
-	body, err := r.encode()
+	body, err := r.Encode()
 	if err != nil {
-		return nil, &Error{Code: CodeDecode, Msg: "encode the request: " + err.Error()}
+		return nil, err
 	}
 	if len(body) > MaxRequest {
 		return nil, TooLarge("request")
@@ -160,20 +158,20 @@ func failure(sent, received error) error {
 	case errors.Is(sent, os.ErrDeadlineExceeded), errors.Is(received, os.ErrDeadlineExceeded):
 		return ErrNoAnswer
 	default:
-		return fmt.Errorf("%w: %w", ErrLost, received)
+		return because{ErrLost, received}
 	}
 }
 
 // answeredError is the error in the body of an answer that is no success.
 func answeredError(status int, body []byte) *Error {
-	var e Error
-	if err := json.Unmarshal(body, &e); err != nil || e.Code == 0 {
+	e, err := decodeError(body)
+	if err != nil || e.Code == 0 {
 		return &Error{
 			Code: CodeInternal,
-			Msg:  fmt.Sprintf("the daemon answered with status %d and no CNI error: %q", status, clip(string(body))),
+			Msg:  "the daemon answered with status " + strconv.Itoa(status) + " and no CNI error: " + quoted(string(body)),
 		}
 	}
-	return &e
+	return e
 }
 
 const (
@@ -193,7 +191,7 @@ func readAnswer(from io.Reader) (status int, body []byte, err error) {
 	}
 	status, ok := parseStatus(line)
 	if !ok {
-		return 0, nil, strange("status line %q", line)
+		return 0, nil, strange("status line " + strconv.Quote(line))
 	}
 	length, err := readHeaders(in)
 	if err != nil {
@@ -223,25 +221,25 @@ func readHeaders(in *bufio.Reader) (length int, err error) {
 		name, value, ok := strings.Cut(line, ":")
 		switch {
 		case !ok:
-			return 0, strange("header %q", line)
+			return 0, strange("header " + strconv.Quote(line))
 		case strings.EqualFold(name, "Transfer-Encoding"):
-			return 0, strange("header %q: only Content-Length is expected", line)
+			return 0, strange("header " + strconv.Quote(line) + ": only Content-Length is expected")
 		case strings.EqualFold(name, "Content-Length"):
 			n, err := strconv.ParseUint(strings.TrimSpace(value), 10, 32)
 			if err != nil || n > MaxAnswer || (length >= 0 && length != int(n)) {
-				return 0, strange("header %q: must be one number of at most %d", line, MaxAnswer)
+				return 0, strange("header " + strconv.Quote(line) + ": must be one number of at most " + strconv.Itoa(MaxAnswer))
 			}
 			length = int(n)
 		}
 	}
-	return 0, strange("more than %d headers", maxHeaders)
+	return 0, strange("more than " + strconv.Itoa(maxHeaders) + " headers")
 }
 
 // headerLine reads a line without its end.
 func headerLine(in *bufio.Reader) (string, error) {
 	raw, err := in.ReadSlice('\n')
 	if errors.Is(err, bufio.ErrBufferFull) {
-		return "", strange("a line of more than %d bytes", maxHeaderLine)
+		return "", strange("a line of more than " + strconv.Itoa(maxHeaderLine) + " bytes")
 	}
 	if err != nil {
 		return "", early(err)
@@ -259,8 +257,8 @@ func parseStatus(line string) (int, bool) {
 	return int(status), err == nil && status >= 200 && status <= 599
 }
 
-func strange(format string, args ...any) *Error {
-	return &Error{Code: CodeDecode, Msg: "the daemon's answer is not understood: " + fmt.Sprintf(format, args...)}
+func strange(what string) *Error {
+	return &Error{Code: CodeDecode, Msg: "the daemon's answer is not understood: " + what}
 }
 
 func early(err error) error {

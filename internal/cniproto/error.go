@@ -1,8 +1,8 @@
 package cniproto
 
 import (
-	"encoding/json"
 	"errors"
+	"strconv"
 	"strings"
 )
 
@@ -52,11 +52,22 @@ func (e *Error) Encode() []byte {
 		out.CNIVersion = Versions[len(Versions)-1]
 	}
 	out.Msg, out.Details = defuse(out.Msg), defuse(out.Details)
-	raw, err := json.Marshal(out)
-	if err != nil { // strings and a number always encode
-		return []byte(`{"cniVersion":"1.0.0","code":999,"msg":"error cannot be encoded"}`)
+	raw := appendQuoted([]byte(`{"cniVersion":`), out.CNIVersion)
+	raw = strconv.AppendInt(append(raw, `,"code":`...), int64(out.Code), 10)
+	raw = appendQuoted(append(raw, `,"msg":`...), out.Msg)
+	if out.Details != "" {
+		raw = appendQuoted(append(raw, `,"details":`...), out.Details)
 	}
-	return raw
+	return append(raw, '}')
+}
+
+// decodeError reads an error object.
+func decodeError(body []byte) (*Error, error) {
+	var e Error
+	var code int64
+	err := decode(string(body), []field{{"cniVersion", &e.CNIVersion}, {"code", &code}, {"msg", &e.Msg}, {"details", &e.Details}})
+	e.Code = int(code)
+	return &e, err
 }
 
 // AsError returns the CNI error in err's chain, or one of CodeInternal with
@@ -67,6 +78,19 @@ func AsError(err error) *Error {
 	}
 	return &Error{Code: CodeInternal, Msg: err.Error()}
 }
+
+// because is an error and its cause, both for errors.Is, as fmt.Errorf makes them of
+// two %w.
+type because struct{ what, cause error }
+
+// Error returns both texts.
+func (b because) Error() string { return b.what.Error() + ": " + b.cause.Error() }
+
+// Unwrap is what errors.Is looks for.
+func (b because) Unwrap() []error { return []error{b.what, b.cause} }
+
+// doing is err with what was being done.
+func doing(what string, err error) error { return because{errors.New(what), err} }
 
 // fused are the texts that runtimes act on, in lower case, each with one that
 // means the same and holds none of them.

@@ -1,7 +1,6 @@
 package cniproto
 
 import (
-	"encoding/json"
 	"os"
 	"path/filepath"
 	"reflect"
@@ -17,12 +16,12 @@ func TestEndpointOfAnIPAMPlugin(t *testing.T) {
 		{"no section", `{"cniVersion":"1.0.0","type":"bridge"}`, DefaultSocket},
 	}
 	for _, tc := range cases {
-		r := Request{Verb: VerbAdd, IPAM: "fairlead-ipam", Config: json.RawMessage(tc.config)}
+		r := Request{Verb: VerbAdd, IPAM: "fairlead-ipam", Config: []byte(tc.config)}
 		if at, err := r.Endpoint(); err != nil || at.Socket != tc.socket {
 			t.Errorf("%s: %+v, %v", tc.name, at, err)
 		}
 	}
-	r := Request{Verb: VerbAdd, IPAM: "fairlead-ipam", Config: json.RawMessage(`{"cniVersion":"1.0.0","ipam":{"socket":"x"}}`)}
+	r := Request{Verb: VerbAdd, IPAM: "fairlead-ipam", Config: []byte(`{"cniVersion":"1.0.0","ipam":{"socket":"x"}}`)}
 	if _, err := r.Endpoint(); AsError(err).Code != CodeInvalidConfig {
 		t.Errorf("error %v", err)
 	}
@@ -67,14 +66,14 @@ func TestSpoolKeepsIPAMApart(t *testing.T) {
 // A field that is not sent changes what the daemon does: fairlead-ipam was once
 // taken for the runtime.
 func TestEveryFieldOfARequestIsSent(t *testing.T) {
-	want := Request{DeadlineMS: 7, Config: json.RawMessage(`{"cniVersion":"1.0.0"}`)}
+	want := Request{DeadlineMS: 7, Config: []byte(`{"cniVersion":"1.0.0"}`)}
 	fields := reflect.ValueOf(&want).Elem()
 	for i := range fields.NumField() {
 		if f := fields.Field(i); f.Kind() == reflect.String {
 			f.SetString(fields.Type().Field(i).Name)
 		}
 	}
-	raw, err := want.encode()
+	raw, err := want.Encode()
 	if err != nil {
 		t.Fatal(err)
 	}

@@ -1,13 +1,10 @@
 package cniproto
 
 import (
-	"bytes"
-	"encoding/json"
 	"errors"
-	"fmt"
 	"io"
 	"math/rand/v2"
-	"path/filepath"
+	"path"
 	"slices"
 	"strconv"
 	"strings"
@@ -43,33 +40,88 @@ var since = map[string]string{VerbCheck: "0.4.0", VerbStatus: "1.1.0", VerbGC: "
 // use 64 bytes.
 const maxContainerID = 200
 
-// Request is one call of the plugin.
+// idRule is what validContainerID demands.
+var idRule = "must start with a letter or a digit, go on with those and the characters _ . - and have at most " + strconv.Itoa(maxContainerID)
+
+// Request is one call of the plugin. DecodeRequest and Encode know its fields by
+// the names in fields.
 type Request struct {
 	// RequestID is the same when a request is sent a second time.
-	RequestID string `json:"requestID,omitempty"`
+	RequestID string
 	// Verb is CNI_COMMAND, one of Verbs.
-	Verb string `json:"verb,omitempty"`
+	Verb string
 	// IPAM is the name under which the plugin was executed, one of
 	// IPAMPrograms, when it is asked for addresses alone; else empty.
-	IPAM string `json:"ipam,omitempty"`
+	IPAM string
 	// ContainerID, Netns, IfName, Args and Path are the variables CNI_CONTAINERID,
 	// CNI_NETNS, CNI_IFNAME, CNI_ARGS and CNI_PATH.
-	ContainerID string `json:"containerID,omitempty"`
-	Netns       string `json:"netns,omitempty"`
-	IfName      string `json:"ifname,omitempty"`
-	Args        string `json:"args,omitempty"`
-	Path        string `json:"path,omitempty"`
+	ContainerID string
+	Netns       string
+	IfName      string
+	Args        string
+	Path        string
 	// Traceparent, Tracestate and Baggage are the variables of W3C Trace Context
 	// that libcni sets from version 1.3.1.
-	Traceparent string `json:"traceparent,omitempty"`
-	Tracestate  string `json:"tracestate,omitempty"`
-	Baggage     string `json:"baggage,omitempty"`
+	Traceparent string
+	Tracestate  string
+	Baggage     string
 	// DeadlineMS is in how many milliseconds the plugin gives up. Zero or less
 	// leaves it to Timeout.
-	DeadlineMS int64 `json:"deadlineMS,omitempty"`
+	DeadlineMS int64
 	// Config is the network configuration that the runtime gave on standard
 	// input, unchanged. A DEL may have none.
-	Config json.RawMessage `json:"config,omitempty"`
+	Config []byte
+}
+
+// fields are the names of a request's fields in its JSON.
+func (r *Request) fields() []field {
+	return []field{
+		{"requestID", &r.RequestID},
+		{"verb", &r.Verb},
+		{"ipam", &r.IPAM},
+		{"containerID", &r.ContainerID},
+		{"netns", &r.Netns},
+		{"ifname", &r.IfName},
+		{"args", &r.Args},
+		{"path", &r.Path},
+		{"traceparent", &r.Traceparent},
+		{"tracestate", &r.Tracestate},
+		{"baggage", &r.Baggage},
+		{"deadlineMS", &r.DeadlineMS},
+		{"config", &r.Config},
+	}
+}
+
+// Encode returns the JSON of a request, without what is empty. It fails when the
+// configuration is not JSON.
+func (r Request) Encode() ([]byte, error) {
+	out := make([]byte, 0, len(r.Config)+1024)
+	for _, f := range r.fields() {
+		key := `,"` + f.key + `":`
+		switch value := f.into.(type) {
+		case *string:
+			if *value != "" {
+				out = appendQuoted(append(out, key...), *value)
+			}
+		case *int64:
+			if *value != 0 {
+				out = strconv.AppendInt(append(out, key...), *value, 10)
+			}
+		case *[]byte:
+			if len(*value) == 0 {
+				continue
+			}
+			if _, _, err := scan(string(*value)); err != nil {
+				return nil, &Error{Code: CodeDecode, Msg: "request: " + f.key + ": " + err.Error()}
+			}
+			out = append(append(out, key...), *value...)
+		}
+	}
+	if len(out) == 0 {
+		return []byte("{}"), nil
+	}
+	out[0] = '{' // was the first comma
+	return append(out, '}'), nil
 }
 
 // ParseRequest makes a request of what a runtime hands a plugin: the verb
@@ -109,23 +161,34 @@ func ParseRequest(verb string, getenv func(string) string, stdin io.Reader) (Req
 	return r, r.checkConfig()
 }
 
-// ParseVersion reads what a runtime gives a VERSION on standard input and returns
-// its cniVersion, which may be missing, as may everything. Errors are *Error.
-func ParseVersion(stdin io.Reader) (string, error) {
+// AnswerVersion makes the result of a VERSION of what a runtime gives it on standard
+// input: a configuration with a cniVersion, which may be missing, as may everything.
+// Errors are *Error.
+func AnswerVersion(stdin io.Reader) ([]byte, error) {
 	config, err := io.ReadAll(io.LimitReader(stdin, MaxRequest))
 	if err != nil {
-		return "", &Error{Code: CodeIO, Msg: "standard input cannot be read: " + err.Error()}
+		return nil, &Error{Code: CodeIO, Msg: "standard input cannot be read: " + err.Error()}
 	}
-	if len(bytes.TrimSpace(config)) == 0 {
-		return "", nil
+	version := ""
+	if !blank(config) {
+		n, err := Request{Config: config}.network()
+		if err != nil {
+			return nil, err
+		}
+		version = n.CNIVersion
 	}
-	n, err := Request{Config: config}.network()
-	return n.CNIVersion, err
+	if version == "" {
+		version = Versions[len(Versions)-1]
+	}
+	out := appendQuoted([]byte(`{"cniVersion":`), version)
+	out = append(out, `,"supportedVersions":["`...)
+	out = append(out, strings.Join(Versions, `","`)...)
+	return append(out, `"]}`...), nil
 }
 
 // TooLarge is the error for something that is larger than MaxRequest.
 func TooLarge(what string) *Error {
-	return &Error{Code: CodeDecode, Msg: fmt.Sprintf("%s: larger than the limit of %d bytes", what, MaxRequest)}
+	return &Error{Code: CodeDecode, Msg: what + ": larger than the limit of " + strconv.Itoa(MaxRequest) + " bytes"}
 }
 
 // DecodeRequest reads a request as it is sent over the socket. Errors are
@@ -136,8 +199,8 @@ func DecodeRequest(body []byte) (Request, error) {
 		return Request{}, TooLarge("request")
 	}
 	var r Request
-	if err := json.Unmarshal(body, &r); err != nil {
-		return Request{}, decodeError("request", body, err)
+	if err := decode(string(body), r.fields()); err != nil {
+		return Request{}, &Error{Code: CodeDecode, Msg: "request: " + err.Error()}
 	}
 	return r, nil
 }
@@ -159,9 +222,9 @@ func (r Request) Validate() error {
 func (r Request) checkEnvironment() error {
 	switch {
 	case r.Verb == "":
-		return environment("CNI_COMMAND: missing: must be one of %s or %s", strings.Join(Verbs, ", "), VerbVersion)
+		return environment("CNI_COMMAND: missing: must be one of " + strings.Join(Verbs, ", ") + " or " + VerbVersion)
 	case !slices.Contains(Verbs, r.Verb):
-		return environment("CNI_COMMAND: %q: must be one of %s or %s", r.Verb, strings.Join(Verbs, ", "), VerbVersion)
+		return environment("CNI_COMMAND: " + quoted(r.Verb) + ": must be one of " + strings.Join(Verbs, ", ") + " or " + VerbVersion)
 	}
 	var missing []string
 	demand := func(name, value string) {
@@ -178,22 +241,19 @@ func (r Request) checkEnvironment() error {
 		demand("CNI_CONTAINERID", r.ContainerID)
 	}
 	if len(missing) > 0 {
-		return environment("%s: missing: %s needs it", strings.Join(missing, ", "), r.Verb)
+		return environment(strings.Join(missing, ", ") + ": missing: " + r.Verb + " needs it")
 	}
 	if !validContainerID(r.ContainerID) {
-		return environment("CNI_CONTAINERID: %q: must start with a letter or a digit, "+
-			"go on with those and the characters _ . - and have at most %d", clip(r.ContainerID), maxContainerID)
+		return environment("CNI_CONTAINERID: " + quoted(r.ContainerID) + ": " + idRule)
 	}
 	if !validIfName(r.IfName) {
-		return environment("CNI_IFNAME: %q: must have 1 to 15 characters, not be . or .. "+
-			"and contain neither / nor : nor white space", clip(r.IfName))
+		return environment("CNI_IFNAME: " + quoted(r.IfName) + ": must have 1 to 15 characters, not be . or .. " +
+			"and contain neither / nor : nor white space")
 	}
 	return nil
 }
 
-func environment(format string, args ...any) error {
-	return &Error{Code: CodeInvalidEnvironment, Msg: fmt.Sprintf(format, args...)}
-}
+func environment(msg string) error { return &Error{Code: CodeInvalidEnvironment, Msg: msg} }
 
 // clip keeps a wrong value from making a message of any length.
 func clip(s string) string {
@@ -203,6 +263,12 @@ func clip(s string) string {
 	}
 	return s[:most] + "..."
 }
+
+// quoted is a wrong value in a message.
+func quoted(s string) string { return strconv.Quote(clip(s)) }
+
+// blank reports whether nothing but white space is there.
+func blank(config []byte) bool { return strings.TrimSpace(string(config)) == "" }
 
 // validContainerID reports whether id is empty or matches the specification's
 // [a-zA-Z0-9][a-zA-Z0-9_.-]*, which a network's name does too.
@@ -227,31 +293,31 @@ func validIfName(name string) bool {
 }
 
 // network is what the plugin has to know of a network configuration.
-type network struct {
-	CNIVersion string `json:"cniVersion"`
-	Name       string `json:"name"`
-	Socket     string `json:"socket"`
-	Spool      string `json:"spool"`
-}
+type network struct{ CNIVersion, Name, Socket, Spool string }
 
 // network reads the configuration; errors are *Error of CodeDecode.
-func (r Request) network() (network, error) {
-	const what = "network configuration"
-	if len(bytes.TrimSpace(r.Config)) == 0 {
-		return network{}, &Error{Code: CodeDecode, Msg: what + ": empty: must be a JSON object"}
-	}
-	if valid := json.Valid(r.Config); valid && bytes.TrimSpace(r.Config)[0] != '{' {
-		return network{}, &Error{Code: CodeDecode, Msg: fmt.Sprintf("%s: %q: must be a JSON object", what, clip(string(r.Config)))}
-	} else if valid {
-		if n, ok := scanNetwork(string(r.Config)); ok {
-			return n, nil
-		}
-	}
-	var n network
-	if err := json.Unmarshal(r.Config, &n); err != nil {
-		return network{}, decodeError(what, r.Config, err)
+func (r Request) network() (n network, err error) {
+	err = r.readConfig([]field{{"cniVersion", &n.CNIVersion}, {"name", &n.Name}, {"socket", &n.Socket}, {"spool", &n.Spool}})
+	if err != nil {
+		return network{}, err
 	}
 	return n, nil
+}
+
+// readConfig reads fields of the configuration; errors are *Error of CodeDecode.
+func (r Request) readConfig(fields []field) error {
+	const what = "network configuration: "
+	if blank(r.Config) {
+		return &Error{Code: CodeDecode, Msg: what + "empty: must be a JSON object"}
+	}
+	err := decode(string(r.Config), fields)
+	if err == nil {
+		return nil
+	}
+	if _, ok := errors.AsType[notObject](err); ok {
+		return &Error{Code: CodeDecode, Msg: what + quoted(string(r.Config)) + ": must be a JSON object"}
+	}
+	return &Error{Code: CodeDecode, Msg: what + err.Error()}
 }
 
 func (r Request) checkConfig() error {
@@ -262,19 +328,18 @@ func (r Request) checkConfig() error {
 	if !slices.Contains(Versions, n.CNIVersion) {
 		return &Error{
 			Code: CodeIncompatibleVersion,
-			Msg:  fmt.Sprintf("cniVersion: %q: must be one of %s", clip(n.CNIVersion), strings.Join(Versions, ", ")),
+			Msg:  "cniVersion: " + quoted(n.CNIVersion) + ": must be one of " + strings.Join(Versions, ", "),
 		}
 	}
 	// The versions are of one form, so their order is that of their text.
 	if first := since[r.Verb]; n.CNIVersion < first {
 		return &Error{
 			Code: CodeIncompatibleVersion,
-			Msg:  fmt.Sprintf("cniVersion: %q: does not have %s, which came with %s", n.CNIVersion, r.Verb, first),
+			Msg:  "cniVersion: " + quoted(n.CNIVersion) + ": does not have " + r.Verb + ", which came with " + first,
 		}
 	}
 	if n.Name == "" || !validContainerID(n.Name) {
-		return &Error{Code: CodeInvalidConfig, Msg: fmt.Sprintf("name: %q: the network's name is required, must start with a letter or a digit, "+
-			"go on with those and the characters _ . - and have at most %d", clip(n.Name), maxContainerID)}
+		return &Error{Code: CodeInvalidConfig, Msg: "name: " + quoted(n.Name) + ": the network's name is required, " + idRule}
 	}
 	return nil
 }
@@ -316,28 +381,25 @@ func (r Request) Endpoint() (Endpoint, error) {
 	default:
 		return Endpoint{}, err
 	}
-	dir := filepath.Dir(n.Socket)
+	dir := path.Dir(n.Socket)
 	if n.Spool == "" {
-		n.Spool = filepath.Join(dir, SpoolDir)
+		n.Spool = path.Join(dir, SpoolDir)
 	}
-	return Endpoint{Socket: n.Socket, Spool: n.Spool, Heartbeat: filepath.Join(dir, HeartbeatFile)}, nil
+	return Endpoint{Socket: n.Socket, Spool: n.Spool, Heartbeat: path.Join(dir, HeartbeatFile)}, nil
 }
 
 // ipamNetwork reads where the daemon is from the ipam section, the only part of
 // another plugin's configuration that is ours: ipam.socket, else the default.
 func (r Request) ipamNetwork() (network, error) {
-	var c struct {
-		IPAM struct {
-			Socket string `json:"socket"`
-		} `json:"ipam"`
+	n := network{Socket: DefaultSocket}
+	var socket string
+	if err := r.readConfig([]field{{"ipam", []field{{"socket", &socket}}}}); err != nil {
+		return network{}, err
 	}
-	if err := json.Unmarshal(r.Config, &c); err != nil {
-		return network{}, decodeError("network configuration", r.Config, err)
+	if socket != "" {
+		n.Socket = socket
 	}
-	if c.IPAM.Socket == "" {
-		c.IPAM.Socket = DefaultSocket
-	}
-	return network{Socket: c.IPAM.Socket}, nil
+	return n, nil
 }
 
 func (n network) check() error {
@@ -345,35 +407,17 @@ func (n network) check() error {
 	switch {
 	case n.Socket == "":
 		return &Error{Code: CodeInvalidConfig, Msg: "socket: missing: must be the path of the daemon's socket, " + example}
-	case !filepath.IsAbs(n.Socket):
-		return &Error{Code: CodeInvalidConfig, Msg: fmt.Sprintf("socket: %q: must be an absolute path, %s", clip(n.Socket), example)}
+	case !path.IsAbs(n.Socket):
+		return &Error{Code: CodeInvalidConfig, Msg: "socket: " + quoted(n.Socket) + ": must be an absolute path, " + example}
 	case len(n.Socket) > maxSocket:
-		return &Error{Code: CodeInvalidConfig, Msg: fmt.Sprintf("socket: %q: must have at most %d bytes", clip(n.Socket), maxSocket)}
-	case n.Spool != "" && !filepath.IsAbs(n.Spool):
-		return &Error{Code: CodeInvalidConfig, Msg: fmt.Sprintf("spool: %q: must be an absolute path of a directory", clip(n.Spool))}
+		return &Error{Code: CodeInvalidConfig, Msg: "socket: " + quoted(n.Socket) + ": must have at most " + strconv.Itoa(maxSocket) + " bytes"}
+	case n.Spool != "" && !path.IsAbs(n.Spool):
+		return &Error{Code: CodeInvalidConfig, Msg: "spool: " + quoted(n.Spool) + ": must be an absolute path of a directory"}
 	}
 	return nil
 }
 
-func isObject(raw []byte) bool {
-	raw = bytes.TrimSpace(raw)
-	return len(raw) > 0 && raw[0] == '{' && json.Valid(raw)
-}
-
-// decodeError tells where JSON is wrong, or that it ends too early.
-func decodeError(what string, raw []byte, err error) *Error {
-	var syntax *json.SyntaxError
-	var kind *json.UnmarshalTypeError
-	msg := what + ": " + err.Error()
-	switch {
-	case errors.As(err, &syntax) && syntax.Offset >= int64(len(raw)):
-		msg = fmt.Sprintf("%s: ends after %d bytes, before its JSON is complete", what, len(raw))
-	case errors.As(err, &syntax):
-		msg = fmt.Sprintf("%s: wrong JSON at byte %d: %v", what, syntax.Offset, err)
-	case errors.As(err, &kind) && kind.Field != "":
-		msg = fmt.Sprintf("%s: %s: must be %s, not %s", what, kind.Field, kind.Type, kind.Value)
-	case errors.As(err, &kind):
-		msg = fmt.Sprintf("%s: must be a JSON object, not %s", what, kind.Value)
-	}
-	return &Error{Code: CodeDecode, Msg: msg}
+func isObject(config []byte) bool {
+	_, kind, err := scan(string(config))
+	return err == nil && kind == "object"
 }

@@ -1,7 +1,6 @@
 package cniproto
 
 import (
-	"encoding/json"
 	"errors"
 	"io"
 	"maps"
@@ -34,7 +33,7 @@ func TestParseRequest(t *testing.T) {
 	want := Request{
 		Verb: VerbAdd, ContainerID: "0123456789abcdef", Netns: "/run/netns/a", IfName: "eth0",
 		Args: "K8S_POD_NAMESPACE=ns;K8S_POD_NAME=pod", Path: "/opt/cni/bin",
-		Traceparent: "00-1-2-01", Tracestate: "a=b", Baggage: "c=d", Config: json.RawMessage(goodConfig),
+		Traceparent: "00-1-2-01", Tracestate: "a=b", Baggage: "c=d", Config: []byte(goodConfig),
 	}
 	if diff := cmp.Diff(want, got, cmpopts.IgnoreFields(Request{}, "RequestID")); diff != "" {
 		t.Errorf("request (-want +got):\n%s", diff)
@@ -206,7 +205,7 @@ func TestEndpoint(t *testing.T) {
 		{name: "relative spool", config: `{"socket":"/s","spool":"del"}`, says: []string{`spool: "del"`, "absolute"}},
 	} {
 		t.Run(tc.name, func(t *testing.T) {
-			got, err := Request{Verb: VerbAdd, Config: json.RawMessage(tc.config)}.Endpoint()
+			got, err := Request{Verb: VerbAdd, Config: []byte(tc.config)}.Endpoint()
 			if len(tc.says) > 0 {
 				expectError(t, err, CodeInvalidConfig, tc.says...)
 				return
@@ -252,13 +251,14 @@ func TestDecodeRequestUnknownField(t *testing.T) {
 	}
 }
 
-func TestParseVersion(t *testing.T) {
-	for config, want := range map[string]string{"": "", " \n": "", "{}": "", `{"cniVersion":"0.4.0"}`: "0.4.0", `{"cniVersion":"0.1.0"}`: "0.1.0"} {
-		if got, err := ParseVersion(strings.NewReader(config)); err != nil || got != want {
-			t.Errorf("version of %q: %q, %v: want %q", config, got, err, want)
+func TestAnswerVersion(t *testing.T) {
+	for config, version := range map[string]string{"": "1.1.0", " \n": "1.1.0", "{}": "1.1.0", `{"cniVersion":"0.4.0"}`: "0.4.0", `{"cniVersion":"0.1.0"}`: "0.1.0", `{"cniVersion":"\""}`: `\"`} {
+		want := `{"cniVersion":"` + version + `","supportedVersions":["0.3.1","0.4.0","1.0.0","1.1.0"]}`
+		if got, err := AnswerVersion(strings.NewReader(config)); err != nil || string(got) != want {
+			t.Errorf("answer to %q: %s, %v: want %s", config, got, err, want)
 		}
 	}
-	_, err := ParseVersion(strings.NewReader(`{"cniVersion"`))
+	_, err := AnswerVersion(strings.NewReader(`{"cniVersion"`))
 	expectError(t, err, CodeDecode, "network configuration: ends after 13 bytes")
 }
 
@@ -285,7 +285,7 @@ func FuzzDecodeRequest(f *testing.F) {
 		if strings.ContainsAny(r.ContainerID+r.IfName, "/\x00") {
 			t.Errorf("container ID %q and interface %q are taken", r.ContainerID, r.IfName)
 		}
-		raw, err := json.Marshal(r)
+		raw, err := r.Encode()
 		if err != nil {
 			t.Fatal(err)
 		}
@@ -293,8 +293,7 @@ func FuzzDecodeRequest(f *testing.F) {
 		if err != nil {
 			t.Fatal(err)
 		}
-		ignore := cmpopts.IgnoreFields(Request{}, "Config") // compacted when sent
-		if diff := cmp.Diff(r, again, ignore); diff != "" {
+		if diff := cmp.Diff(r, again); diff != "" {
 			t.Errorf("after a round trip (-want +got):\n%s", diff)
 		}
 	})

@@ -1,12 +1,11 @@
 package cniproto
 
 import (
-	"encoding/json"
 	"errors"
-	"fmt"
 	"io/fs"
 	"os"
-	"path/filepath"
+	"path"
+	"strconv"
 	"strings"
 	"time"
 )
@@ -29,21 +28,21 @@ const (
 // sandbox and interface again replace what is there.
 func SpoolDel(dir string, r Request) (err error) {
 	if r.Verb != VerbDel {
-		return fmt.Errorf("spool %s: only DEL can be carried out later", r.Verb)
+		return errors.New("spool " + r.Verb + ": only DEL can be carried out later")
 	}
 	if err := r.Validate(); err != nil {
 		return err
 	}
-	raw, err := json.Marshal(r)
+	raw, err := r.Encode()
 	if err != nil {
-		return fmt.Errorf("encode the DEL of %s: %w", r.ContainerID, err)
+		return err
 	}
 	if err := os.MkdirAll(dir, 0o700); err != nil {
-		return fmt.Errorf("make the spool: %w", err)
+		return doing("make the spool", err)
 	}
 	temp, err := os.CreateTemp(dir, tempPrefix) // with mode 0600
 	if err != nil {
-		return fmt.Errorf("write to the spool: %w", err)
+		return doing("write to the spool", err)
 	}
 	defer func() {
 		if err != nil {
@@ -52,10 +51,10 @@ func SpoolDel(dir string, r Request) (err error) {
 	}()
 	_, err = temp.Write(raw)
 	if err := errors.Join(err, temp.Sync(), temp.Close()); err != nil {
-		return fmt.Errorf("write to the spool: %w", err)
+		return doing("write to the spool", err)
 	}
-	if err := os.Rename(temp.Name(), filepath.Join(dir, spoolName(r))); err != nil {
-		return fmt.Errorf("write to the spool: %w", err)
+	if err := os.Rename(temp.Name(), path.Join(dir, spoolName(r))); err != nil {
+		return doing("write to the spool", err)
 	}
 	return syncDir(dir)
 }
@@ -72,10 +71,10 @@ func spoolName(r Request) string {
 func syncDir(dir string) error {
 	d, err := os.Open(dir)
 	if err != nil {
-		return fmt.Errorf("write to the spool: %w", err)
+		return doing("write to the spool", err)
 	}
 	if err := errors.Join(d.Sync(), d.Close()); err != nil {
-		return fmt.Errorf("write to the spool: %w", err)
+		return doing("write to the spool", err)
 	}
 	return nil
 }
@@ -83,7 +82,7 @@ func syncDir(dir string) error {
 // Unspool takes a DEL that has been carried out from the spool. It is no error
 // when it is not there.
 func Unspool(dir string, r Request) error {
-	return remove(filepath.Join(dir, spoolName(r)))
+	return remove(path.Join(dir, spoolName(r)))
 }
 
 // Spooled is a DEL of the spool.
@@ -94,16 +93,16 @@ type Spooled struct {
 	// then what the file's name says, which a DEL can do with.
 	Damaged error
 
-	path string
+	file string
 }
 
 // Remove takes the DEL, when it has been carried out, from the spool. A damaged
 // file is set aside for a person to look at, with the suffix ".bad".
 func (s Spooled) Remove() error {
 	if s.Damaged != nil {
-		return setAside(s.path)
+		return setAside(s.file)
 	}
-	return remove(s.path)
+	return remove(s.file)
 }
 
 // ReadSpool returns the DELs in a spool. A file that is damaged beyond its name
@@ -115,17 +114,17 @@ func ReadSpool(dir string) ([]Spooled, error) {
 		return nil, nil
 	}
 	if err != nil {
-		return nil, fmt.Errorf("read the spool: %w", err)
+		return nil, doing("read the spool", err)
 	}
 	var spooled []Spooled
 	var errs []error
 	for _, e := range entries {
-		path := filepath.Join(dir, e.Name())
+		file := path.Join(dir, e.Name())
 		switch {
 		case strings.HasPrefix(e.Name(), tempPrefix):
-			errs = append(errs, removeOld(path, e))
+			errs = append(errs, removeOld(file, e))
 		case strings.HasSuffix(e.Name(), spoolSuffix) && len(e.Name()) <= longestName:
-			s, ok, err := readSpooled(path)
+			s, ok, err := readSpooled(file)
 			errs = append(errs, err)
 			if ok {
 				spooled = append(spooled, s)
@@ -136,38 +135,38 @@ func ReadSpool(dir string) ([]Spooled, error) {
 }
 
 // readSpooled reads one file; not ok is one that was taken or set aside.
-func readSpooled(path string) (s Spooled, ok bool, err error) {
-	raw, err := readFile(path)
+func readSpooled(file string) (s Spooled, ok bool, err error) {
+	raw, err := readFile(file)
 	if errors.Is(err, fs.ErrNotExist) {
 		return s, false, nil // the plugin reached the daemon after all
 	}
 	if err == nil {
-		s.Request, err = decodeSpooled(filepath.Base(path), raw)
+		s.Request, err = decodeSpooled(path.Base(file), raw)
 	}
-	s.path = path
+	s.file = file
 	if err == nil {
 		return s, true, nil
 	}
 	s.Damaged = err
-	s.Request, ok = nameRequest(filepath.Base(path))
+	s.Request, ok = nameRequest(path.Base(file))
 	if !ok {
-		return s, false, setAside(path)
+		return s, false, setAside(file)
 	}
 	return s, true, nil
 }
 
 // readFile reads a regular file that is no larger than a request may be.
-func readFile(path string) ([]byte, error) {
-	info, err := os.Lstat(path)
+func readFile(file string) ([]byte, error) {
+	info, err := os.Lstat(file)
 	switch {
 	case err != nil:
 		return nil, err
 	case !info.Mode().IsRegular():
-		return nil, fmt.Errorf("%s is not a regular file", path)
+		return nil, errors.New(file + " is not a regular file")
 	case info.Size() > MaxRequest:
 		return nil, TooLarge("spooled DEL")
 	}
-	return os.ReadFile(path)
+	return os.ReadFile(file)
 }
 
 // decodeSpooled checks that the content of a file is a DEL, and the one that the
@@ -178,9 +177,9 @@ func decodeSpooled(name string, raw []byte) (Request, error) {
 	case err != nil:
 		return Request{}, err
 	case r.Verb != VerbDel:
-		return Request{}, fmt.Errorf("verb: %q: must be %s", clip(r.Verb), VerbDel)
+		return Request{}, errors.New("verb: " + quoted(r.Verb) + ": must be " + VerbDel)
 	case spoolName(r) != name:
-		return Request{}, fmt.Errorf("%q holds the DEL of another sandbox, %q", name, clip(r.ContainerID))
+		return Request{}, errors.New(strconv.Quote(name) + " holds the DEL of another sandbox, " + quoted(r.ContainerID))
 	}
 	return r, r.Validate()
 }
@@ -197,24 +196,24 @@ func nameRequest(name string) (Request, bool) {
 	return r, ok && r.Validate() == nil
 }
 
-func setAside(path string) error {
-	if err := os.Rename(path, path+badSuffix); err != nil && !errors.Is(err, fs.ErrNotExist) {
-		return fmt.Errorf("set aside a damaged file of the spool: %w", err)
+func setAside(file string) error {
+	if err := os.Rename(file, file+badSuffix); err != nil && !errors.Is(err, fs.ErrNotExist) {
+		return doing("set aside a damaged file of the spool", err)
 	}
 	return nil
 }
 
-func remove(path string) error {
-	if err := os.Remove(path); err != nil && !errors.Is(err, fs.ErrNotExist) {
-		return fmt.Errorf("take a DEL from the spool: %w", err)
+func remove(file string) error {
+	if err := os.Remove(file); err != nil && !errors.Is(err, fs.ErrNotExist) {
+		return doing("take a DEL from the spool", err)
 	}
 	return nil
 }
 
-func removeOld(path string, e fs.DirEntry) error {
+func removeOld(file string, e fs.DirEntry) error {
 	info, err := e.Info()
 	if err != nil || time.Since(info.ModTime()) < tempAge {
 		return nil //nolint:nilerr // its plugin has just finished it
 	}
-	return remove(path)
+	return remove(file)
 }

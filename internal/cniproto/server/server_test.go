@@ -90,7 +90,7 @@ func (r running) do(request cniproto.Request) ([]byte, error) {
 func add(id string) cniproto.Request {
 	return cniproto.Request{
 		RequestID: "r" + id, Verb: cniproto.VerbAdd, ContainerID: id, Netns: "/run/netns/a", IfName: "eth0",
-		Config: json.RawMessage(config),
+		Config: []byte(config),
 	}
 }
 
@@ -225,7 +225,7 @@ func post(length int, body string) string {
 func TestServerRefuses(t *testing.T) {
 	s := start(t, refuseAll(t), nil)
 	encode := func(r cniproto.Request) string {
-		raw, err := json.Marshal(r)
+		raw, err := r.Encode()
 		if err != nil {
 			t.Fatal(err)
 		}
@@ -278,7 +278,7 @@ func TestServerRefuses(t *testing.T) {
 			says: []string{"network configuration: empty"},
 		},
 		{
-			name: "unsupported version", body: changed(func(r *cniproto.Request) { r.Config = json.RawMessage(`{"cniVersion":"0.2.0"}`) }), status: 400, code: cniproto.CodeIncompatibleVersion,
+			name: "unsupported version", body: changed(func(r *cniproto.Request) { r.Config = []byte(`{"cniVersion":"0.2.0"}`) }), status: 400, code: cniproto.CodeIncompatibleVersion,
 			says: []string{`cniVersion: "0.2.0"`},
 		},
 	} {
@@ -386,7 +386,7 @@ func TestServerCancel(t *testing.T) {
 	}), nil)
 
 	t.Run("killed", func(t *testing.T) {
-		body, err := json.Marshal(add("a"))
+		body, err := add("a").Encode()
 		if err != nil {
 			t.Fatal(err)
 		}
@@ -406,7 +406,7 @@ func TestServerCancel(t *testing.T) {
 	t.Run("deadline", func(t *testing.T) {
 		body := add("a")
 		body.DeadlineMS = 30
-		raw, err := json.Marshal(body)
+		raw, err := body.Encode()
 		if err != nil {
 			t.Fatal(err)
 		}

@@ -2,7 +2,6 @@ package server
 
 import (
 	"context"
-	"encoding/json"
 	"errors"
 	"fmt"
 	"io"
@@ -52,7 +51,7 @@ func TestServerStop(t *testing.T) {
 			t.Fatal(err)
 		}
 		defer conn.Close()
-		body, err := json.Marshal(add("a"))
+		body, err := add("a").Encode()
 		if err != nil {
 			t.Fatal(err)
 		}
