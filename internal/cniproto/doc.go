@@ -13,7 +13,8 @@
 //
 // The package is linked into the plugin, whose start a runtime waits for at
 // least twice in the life of a pod. It uses the standard library without
-// net/http and net; the daemon's side of the socket is the package server.
+// net/http and net, and without fmt, reflect and encoding/json; the daemon's side
+// of the socket is the package server.
 package cniproto
 
 import "time"

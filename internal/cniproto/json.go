@@ -9,8 +9,8 @@ import (
 )
 
 // JSON (RFC 8259) is read and written here, in the ways of encoding/json. That
-// package, and fmt and reflect with it, the plugin does without: it is a new
-// process for each call and would start them for every one.
+// package, and with it reflect, the plugin does without: it is a new process for
+// each call, and pays for what it links each time.
 
 // maxDepth is how deep arrays and objects may lie in each other, as in encoding/json.
 const maxDepth = 10_000
