@@ -1,15 +1,17 @@
 // at: cmd/fairlead-cni/example.go
 
-// Package main breaks the rules cni-thin and cni-net.
+// Package main breaks the rules cni-thin and cni-start.
 package main
 
 import (
-	_ "encoding/json"
-	_ "net"                // want: depguard:cni-net
-	_ "net/http"           // want: depguard:cni-net
-	_ "net/http/httptrace" // want: depguard:cni-net
-	_ "net/rpc"            // want: depguard:cni-net
+	_ "encoding/json"      // want: depguard:cni-start
+	_ "fmt"                // want: depguard:cni-start
+	_ "net"                // want: depguard:cni-start
+	_ "net/http"           // want: depguard:cni-start
+	_ "net/http/httptrace" // want: depguard:cni-start
+	_ "net/rpc"            // want: depguard:cni-start
 	_ "os"
+	_ "reflect" // want: depguard:cni-start
 
 	_ "github.com/containernetworking/cni/pkg/skel" // want: depguard:cni-thin
 	_ "google.golang.org/grpc"                      // want: depguard:cni-thin
