@@ -17,9 +17,10 @@ import (
 // readyTimeout bounds the start: it takes 2.5 s on an idle machine with two cores.
 const readyTimeout = 2 * time.Minute
 
-// heapGrowth is how much, in percent, the heap may grow until garbage is collected, unless GOGC is set. What is tested and
-// measured has to share the processors with the control plane, which works a fifth less this way, and memory is cheaper.
-const heapGrowth = 300
+// heapGrowth is how much, in percent, the heap may grow until garbage is collected, unless GOGC is set or there are more
+// than fewNodes, with which the heap is large. What is tested and measured has to share the processors with the control
+// plane, which works a fifth less this way, and memory is cheaper.
+const heapGrowth, fewNodes = 300, 100
 
 // upOptions are the settings of `kubelab up`.
 type upOptions struct {
@@ -65,7 +66,7 @@ func parseUp(args []string) (upOptions, error) {
 
 // up runs a control plane until a signal, the end of its owner, or a failure of a component.
 func up(ctx context.Context, opts upOptions, out stdio) (err error) {
-	if os.Getenv("GOGC") == "" {
+	if os.Getenv("GOGC") == "" && opts.nodes <= fewNodes {
 		debug.SetGCPercent(heapGrowth)
 	}
 	ctx, stop := signal.NotifyContext(ctx, syscall.SIGINT, syscall.SIGTERM, syscall.SIGHUP)
