@@ -34,8 +34,7 @@ kubelab() {
 step "build the linter (minutes the first time)" lint version
 step "generated files" hack/generate.sh --check
 step "formatting" formatting
-step "go vet" go vet ./...
-step "golangci-lint" lint run --allow-parallel-runners
+step "golangci-lint, go vet within" lint run --allow-parallel-runners
 step "golangci-lint, budgets of kubelab" kubelab
 step "the lint rules themselves" go test -count=1 ./test/lint
 step "go.mod is tidy" modules

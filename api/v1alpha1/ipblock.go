@@ -12,8 +12,8 @@ const (
 
 // IPBlockSpec is 64 neighbouring addresses of a domain and who holds them.
 //
-// +kubebuilder:validation:XValidation:rule="has(self.node) == has(oldSelf.node)",message="a block's node cannot be changed: delete the empty block"
 // +structType=atomic
+// +kubebuilder:validation:XValidation:rule="has(self.node) == has(oldSelf.node)",message="a block's node cannot be changed: delete the empty block"
 type IPBlockSpec struct {
 	// Domain is the address space that the block is a piece of.
 	// +kubebuilder:validation:Pattern=`^[a-z0-9]([a-z0-9-]{0,61}[a-z0-9])?$`

@@ -217,7 +217,7 @@ func TestFieldsAreNotTracked(t *testing.T) {
 	} {
 		var got []string
 		for _, entry := range tc.object.GetManagedFields() {
-			got = append(got, string(entry.FieldsV1.Raw))
+			got = append(got, entry.FieldsV1.GetRawString())
 		}
 		slices.Sort(got)
 		if diff := cmp.Diff(tc.want, got); diff != "" {

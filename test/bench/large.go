@@ -10,6 +10,7 @@ import (
 	"time"
 
 	corev1 "k8s.io/api/core/v1"
+	apierrors "k8s.io/apimachinery/pkg/api/errors"
 	"k8s.io/apimachinery/pkg/api/meta"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"sigs.k8s.io/controller-runtime/pkg/client"
@@ -151,11 +152,12 @@ func (l *largeRun) recorded(ctx context.Context, n int) (bool, error) {
 
 // plug writes into each record what its node does after an ADD.
 func (l *largeRun) plug(ctx context.Context) error {
-	list := &v1alpha1.PodAttachmentList{}
-	for first := true; first || list.Continue != ""; first = false {
-		if err := l.kube.List(ctx, list, client.Limit(page), client.Continue(list.Continue)); err != nil {
+	list, next := &v1alpha1.PodAttachmentList{}, ""
+	for first := true; first || next != ""; first = false {
+		if err := l.page(ctx, list, next); err != nil {
 			return err
 		}
+		next = list.Continue
 		err := atOnce(fillers, len(list.Items), func(i int) error {
 			record := &list.Items[i]
 			before, at := record.DeepCopy(), metav1.NowMicro()
@@ -206,6 +208,17 @@ func (l *largeRun) start(ctx context.Context, pod string) (time.Duration, error)
 	l.Say("  leads after %.2f s, a pod that waited has its record after %.2f, all pods are looked at after %.2f",
 		leads.Seconds(), served.Seconds(), time.Since(start).Seconds())
 	return leads, err
+}
+
+// page lists records from where the last page ended. A slow machine is longer at
+// a page than the API server remembers the whole list; it says then how to go on
+// with what is there now, which is the same here.
+func (l *largeRun) page(ctx context.Context, list *v1alpha1.PodAttachmentList, next string) error {
+	err := l.kube.List(ctx, list, client.Limit(page), client.Continue(next))
+	if status := apierrors.APIStatus(nil); apierrors.IsResourceExpired(err) && errors.As(err, &status) && status.Status().Continue != "" {
+		return l.kube.List(ctx, list, client.Limit(page), client.Continue(status.Status().Continue))
+	}
+	return err
 }
 
 // list returns how long it takes to list what the controller keeps, without
