@@ -28,7 +28,7 @@ type shape struct {
 	asks bool
 	// unordered: pods that one write woke may go on to another block at once, for
 	// the second family or for a lower address, and Go's scheduler decides who is
-	// first. Not all of its seeds reproduce.
+	// first. It does so by lot under the race detector.
 	unordered bool
 }
 
