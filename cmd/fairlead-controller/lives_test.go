@@ -273,7 +273,8 @@ func (k *kubelets) plug(key types.NamespacedName, r *v1alpha1.PodAttachment) {
 	}
 	addresses := addressesOf(r)
 	// One without an owner is of a pod that is gone, with what it had got so far.
-	if len(addresses) != 2 && len(r.OwnerReferences) > 0 {
+	whole := len(r.OwnerReferences) > 0
+	if whole && len(addresses) != 2 {
 		k.fault("record %s has %v, not one address of each family", key.Name, addresses)
 	}
 	for _, address := range addresses {
@@ -282,7 +283,7 @@ func (k *kubelets) plug(key types.NamespacedName, r *v1alpha1.PodAttachment) {
 		}
 		k.holders[address], k.used[address] = key, true
 	}
-	if claim := r.Spec.Interfaces[0].Claim; claim != "" {
+	if claim := r.Spec.Interfaces[0].Claim; whole && claim != "" {
 		had, now := k.claims[claim], r.Spec.Summary.Addresses
 		if had != "" && had != now {
 			k.fault("claim %s had %s, and its next pod has %s", claim, had, now)

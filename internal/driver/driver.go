@@ -122,5 +122,14 @@ type Driver interface {
 	// each, for garbage collection. A Ref from it may be written down as a
 	// record again and be released. An error ends the sequence; what came
 	// before it is then not complete and must not be subtracted from anything.
+	//
+	// It may say what was so a while ago: Confirm says what is.
 	List(ctx context.Context) iter.Seq2[Ref, error]
+
+	// Confirm returns what is left at the backend of an interface that List has
+	// yielded, on the backend's own word: the interface, with those addresses of
+	// it that its owner has.
+	//
+	// It fails with ErrNotFound when nothing is left, and with ErrUnavailable.
+	Confirm(ctx context.Context, ref Ref) (v1alpha1.Interface, error)
 }

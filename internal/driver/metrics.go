@@ -7,6 +7,8 @@ import (
 	"time"
 
 	"github.com/prometheus/client_golang/prometheus"
+
+	"fairlead.dev/fairlead/api/v1alpha1"
 )
 
 // Metrics measures the calls of drivers.
@@ -62,6 +64,11 @@ func (m *measured) List(ctx context.Context) iter.Seq2[Ref, error] {
 			}
 		}
 	}
+}
+
+func (m *measured) Confirm(ctx context.Context, ref Ref) (i v1alpha1.Interface, err error) {
+	defer func(start time.Time) { m.observe("confirm", start, err) }(time.Now())
+	return m.next.Confirm(ctx, ref)
 }
 
 // Result names an error of a driver for a metric label or a condition reason:

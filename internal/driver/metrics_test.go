@@ -10,6 +10,8 @@ import (
 	"github.com/google/go-cmp/cmp"
 	"github.com/prometheus/client_golang/prometheus"
 	"github.com/prometheus/client_golang/prometheus/testutil"
+
+	"fairlead.dev/fairlead/api/v1alpha1"
 )
 
 // failing is a driver of which every call fails with one error.
@@ -18,6 +20,10 @@ type failing struct{ err error }
 func (f failing) Ensure(context.Context, Request) (Attachment, error) { return Attachment{}, f.err }
 
 func (f failing) Release(context.Context, Ref) error { return f.err }
+
+func (f failing) Confirm(context.Context, Ref) (v1alpha1.Interface, error) {
+	return v1alpha1.Interface{}, f.err
+}
 
 func (f failing) List(context.Context) iter.Seq2[Ref, error] {
 	return func(yield func(Ref, error) bool) { yield(Ref{}, f.err) }
@@ -28,7 +34,7 @@ func TestMetricsNameEverySentinel(t *testing.T) {
 	sentinels := []error{nil, ErrInvalid, ErrExhausted, ErrUnavailable, ErrNotFound, ErrConflict, errors.New("foreign")}
 	want := map[string]uint64{}
 	for _, name := range []string{"OK", "Invalid", "Exhausted", "Unavailable", "NotFound", "Conflict", "Unknown"} {
-		for _, method := range []string{"ensure", "release", "list"} {
+		for _, method := range []string{"ensure", "release", "list", "confirm"} {
 			want[method+" "+name] = 1
 		}
 	}
@@ -45,6 +51,9 @@ func TestMetricsNameEverySentinel(t *testing.T) {
 		_, ensureErr := d.Ensure(t.Context(), Request{})
 		if !errors.Is(ensureErr, sentinel) || !errors.Is(d.Release(t.Context(), Ref{}), sentinel) {
 			t.Errorf("the decorator changed %v", sentinel)
+		}
+		if _, err := d.Confirm(t.Context(), Ref{}); !errors.Is(err, sentinel) {
+			t.Errorf("the decorator changed %v into %v", sentinel, err)
 		}
 		for _, err := range d.List(t.Context()) {
 			if !errors.Is(err, sentinel) {

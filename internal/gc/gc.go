@@ -112,7 +112,7 @@ func (c *Collector) Pass(ctx context.Context) (int, error) {
 			continue
 		}
 		for _, o := range orphans {
-			note(c.writeDown(ctx, o))
+			note(c.writeDown(ctx, d, o))
 		}
 		for _, ref := range halves {
 			note(c.giveBack(ctx, d, ref, recorded[ref.PodUID]))
@@ -126,8 +126,8 @@ func (c *Collector) Pass(ctx context.Context) (int, error) {
 
 // orphan is everything that a driver holds for a pod that has no record.
 type orphan struct {
-	pod        pod.Identity
-	interfaces []v1alpha1.Interface
+	pod  pod.Identity
+	refs []driver.Ref
 }
 
 // unexplained subtracts the records from what a driver holds: left are the pods
@@ -147,7 +147,7 @@ func unexplained(ctx context.Context, d driver.Driver, recorded map[types.UID]*v
 		}
 		o := found[ref.PodUID]
 		o.pod = pod.Identity{Namespace: ref.Namespace, Name: ref.PodName, UID: ref.PodUID, Node: ref.NodeName}
-		o.interfaces = append(o.interfaces, ref.Interface)
+		o.refs = append(o.refs, ref)
 		found[ref.PodUID] = o
 	}
 	orphans = slices.SortedFunc(maps.Values(found), func(a, b orphan) int {
@@ -157,8 +157,9 @@ func unexplained(ctx context.Context, d driver.Driver, recorded map[types.UID]*v
 }
 
 // writeDown gives an orphan whose pod is gone its record, and asks for the
-// record's deletion. The node then says whether it holds anything of it.
-func (c *Collector) writeDown(ctx context.Context, o orphan) (bool, error) {
+// record's deletion. The node then says whether it holds anything of it. What was
+// released meanwhile is not written down: somebody else may have it by then.
+func (c *Collector) writeDown(ctx context.Context, d driver.Driver, o orphan) (bool, error) {
 	live := &corev1.Pod{}
 	err := c.cfg.Live.Get(ctx, client.ObjectKey{Namespace: o.pod.Namespace, Name: o.pod.Name}, live)
 	if err == nil && pod.UID(live) == o.pod.UID && pod.Holds(live) {
@@ -167,11 +168,15 @@ func (c *Collector) writeDown(ctx context.Context, o orphan) (bool, error) {
 	if client.IgnoreNotFound(err) != nil {
 		return false, fmt.Errorf("read pod %s/%s: %w", o.pod.Namespace, o.pod.Name, err)
 	}
-	record := pod.Record(o.pod, o.interfaces)
+	left, err := confirmed(ctx, d, o.refs)
+	if err != nil || len(left) == 0 {
+		return false, err
+	}
+	record := pod.Record(o.pod, left)
 	err = c.cfg.Client.Create(ctx, record)
 	if apierrors.IsNotFound(err) || apierrors.HasStatusCause(err, corev1.NamespaceTerminatingCause) {
 		// The node goes by the pod's UID; the record may live elsewhere.
-		record = pod.Record(o.pod, o.interfaces)
+		record = pod.Record(o.pod, left)
 		record.Namespace = c.cfg.Namespace
 		err = c.cfg.Client.Create(ctx, record)
 	}
@@ -185,6 +190,24 @@ func (c *Collector) writeDown(ctx context.Context, o orphan) (bool, error) {
 		return true, fmt.Errorf("delete the record of what pod %s/%s left: %w", o.pod.Namespace, o.pod.Name, err)
 	}
 	return true, nil
+}
+
+// confirmed are the interfaces that a driver still holds, on its backend's word.
+// What the cache has of records and what a driver lists come by different ways: a
+// record that is gone from the one may be of what the other still has.
+func confirmed(ctx context.Context, d driver.Driver, refs []driver.Ref) ([]v1alpha1.Interface, error) {
+	var left []v1alpha1.Interface
+	for _, ref := range refs {
+		i, err := d.Confirm(ctx, ref)
+		switch {
+		case errors.Is(err, driver.ErrNotFound):
+		case err != nil:
+			return nil, fmt.Errorf("confirm interface %s of pod %s/%s: %w", ref.Interface.Name, ref.Namespace, ref.PodName, err)
+		default:
+			left = append(left, i)
+		}
+	}
+	return left, nil
 }
 
 // sweep deletes a record that was released and that nobody asked to go.

@@ -117,6 +117,51 @@ func TestLivePodIsLeftAlone(t *testing.T) {
 	}
 }
 
+// remembering is a driver whose list is of a while ago.
+type remembering struct {
+	*drivertest.Memory
+	refs []driver.Ref
+}
+
+func (d remembering) List(context.Context) iter.Seq2[driver.Ref, error] {
+	return func(yield func(driver.Ref, error) bool) {
+		for _, ref := range d.refs {
+			if !yield(ref, nil) {
+				return
+			}
+		}
+	}
+}
+
+// A leader that had just begun saw that a record was gone before it saw that the
+// addresses were free, wrote the record again and was killed. Another pod then got
+// the addresses, and two records named them.
+func TestReleasedMeanwhileIsNotWrittenDown(t *testing.T) {
+	c := cluster.Exclusive(t)
+	m := drivertest.NewMemory("memory", 1)
+	gone := c.Pod("web", "node-x")
+	d := remembering{m, []driver.Ref{take(t, m, gone)}}
+	if err := c.Client.Delete(t.Context(), gone); err != nil {
+		t.Fatal(err)
+	}
+	if err := m.Release(t.Context(), d.refs[0]); err != nil {
+		t.Fatal(err)
+	}
+	take(t, m, c.Pod("next", "node-x"))
+	if n := pass(t, collector(c, d)); n != 0 || record(t, c, c.Namespace, gone) != nil {
+		t.Errorf("%d collected, want nothing, and no record", n)
+	}
+	m.FailWith(func(method string, _ driver.Owner) error {
+		if method == "confirm" {
+			return errors.New("no answer")
+		}
+		return nil
+	})
+	if n, err := collector(c, d).Pass(t.Context()); n != 0 || err == nil || record(t, c, c.Namespace, gone) != nil {
+		t.Errorf("%d collected, error %v, want nothing but an error", n, err)
+	}
+}
+
 // A pod of the same name is not the pod: whereabouts#176 and #182.
 func TestNamesakeIsNoExcuse(t *testing.T) {
 	c := cluster.Exclusive(t)

@@ -24,6 +24,9 @@ const (
 	NoMask Break = "no mask"
 	// NoWordNeeded: records are released without the node's word.
 	NoWordNeeded Break = "no word needed"
+	// Hearsay: what a leader remembers of a pod that is gone is written down
+	// without a look at the blocks.
+	Hearsay Break = "hearsay"
 	// ImpatientHeirs: a pod whose claim another still has takes it from him.
 	ImpatientHeirs Break = "impatient heirs"
 	// NoHold: claims keep nothing when their pods are gone.

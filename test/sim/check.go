@@ -179,6 +179,23 @@ func (w *world) recordChanged(old, obj client.Object) {
 	if why := cmp.Or(w.pools.incomplete(r), w.unlike(r)); why != "" && w.lives(r) {
 		w.fail("I3", "record %s %s", r.Name, why)
 	}
+	if len(r.OwnerReferences) == 0 {
+		w.writtenDown(r)
+	}
+}
+
+// writtenDown checks a record that the collector makes of what a pod left: the
+// pod still has it, or somebody else may get it while the record names it. When
+// the create comes late nobody can have looked.
+func (w *world) writtenDown(r *v1alpha1.PodAttachment) {
+	if w.arriving {
+		return
+	}
+	for _, a := range addressesOf(r) {
+		if slot := w.slots[a]; slot.State != ipam.Taken || slot.Holder.PodUID != string(r.Spec.PodUID) {
+			w.fail("I2", "record %s of a pod that is gone is written down and names %s, and the block says %c %s", r.Name, a, slot.State, slot.Holder)
+		}
+	}
 }
 
 // lives says that a record's pod is there and may run.

@@ -95,6 +95,7 @@ func TestBroken(t *testing.T) {
 		NoCooldown:         {"the cooldown"},
 		NoMask:             {"I6"},
 		NoWordNeeded:       {"I4"},
+		Hearsay:            {"I2"},
 		ImpatientHeirs:     {"I1", "I4"},
 		NoHold:             {"the claim"},
 		NoReservations:     {"I6"},

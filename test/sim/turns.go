@@ -14,6 +14,7 @@ import (
 type takes interface {
 	Take(ctx context.Context, p *ipam.Pool, r block.Request) ([]block.Lease, error)
 	Free(ctx context.Context, h ipam.Holder, domain string, addrs []netip.Addr) error
+	Confirm(ctx context.Context, h ipam.Holder, domain string, addrs []netip.Addr) ([]netip.Addr, error)
 }
 
 // orderly lets one caller after another into a store. One write wakes several
@@ -35,6 +36,12 @@ func (o orderly) Take(ctx context.Context, p *ipam.Pool, r block.Request) ([]blo
 func (o orderly) Free(ctx context.Context, h ipam.Holder, domain string, addrs []netip.Addr) error {
 	o.l.turn(h, domain)
 	return o.takes.Free(ctx, h, domain, addrs)
+}
+
+// Confirm waits for the holder's turn.
+func (o orderly) Confirm(ctx context.Context, h ipam.Holder, domain string, addrs []netip.Addr) ([]netip.Addr, error) {
+	o.l.turn(h, domain)
+	return o.takes.Confirm(ctx, h, domain, addrs)
 }
 
 // turn of a caller, which begins when it is closed.

@@ -47,6 +47,7 @@ func Run(t *testing.T, fresh func(t *testing.T) Backend) {
 		{"Release never takes from another", testReleaseForeign},
 		{"an exhausted network says so, and recovers", testExhausted},
 		{"List has each interface once", testList},
+		{"Confirm knows what List may not", testConfirm},
 		{"a context that ends before a write leaves nothing lost", func(t *testing.T, b Backend) { testCancelled(t, b, false) }},
 		{"a context that ends after a write leaves nothing lost", func(t *testing.T, b Backend) { testCancelled(t, b, true) }},
 	}
@@ -257,6 +258,27 @@ func testList(t *testing.T, b Backend) {
 	}
 	if all := held(t, d); len(all) != 0 {
 		t.Errorf("still held after releasing all that was listed: %v", all)
+	}
+}
+
+// testConfirm asks of what was listed before another process gave it back.
+func testConfirm(t *testing.T, b Backend) {
+	ensure(t, b.Start(t), 1)
+	d := b.Start(t)
+	ref := held(t, d)["pod-1/eth0"]
+	left, err := d.Confirm(t.Context(), ref)
+	if diff := cmp.Diff(ref.Interface, left); err != nil || diff != "" {
+		t.Errorf("Confirm of what is held: %v (-listed +confirmed):\n%s", err, diff)
+	}
+	foreign := driver.Ref{Owner: Request(2).Owner, Interface: ref.Interface}
+	if _, err := d.Confirm(t.Context(), foreign); !errors.Is(err, driver.ErrNotFound) {
+		t.Errorf("Confirm of another's: %v, want ErrNotFound", err)
+	}
+	release(t, b.Start(t), ref)
+	b.Recover()
+	ensure(t, b.Start(t), 2) // may get what the first had
+	if _, err := d.Confirm(t.Context(), ref); !errors.Is(err, driver.ErrNotFound) {
+		t.Errorf("Confirm after another process released it: %v, want ErrNotFound", err)
 	}
 }
 

@@ -51,7 +51,7 @@ func NewMemory(name string, capacity int) *Memory {
 }
 
 // FailWith makes calls fail for which f returns an error; nil ends that.
-// Methods are "ensure", "release" and "list".
+// Methods are "ensure", "release", "list" and "confirm".
 func (m *Memory) FailWith(f func(method string, o driver.Owner) error) {
 	m.mu.Lock()
 	defer m.mu.Unlock()
@@ -190,6 +190,20 @@ func (m *Memory) Release(ctx context.Context, ref driver.Ref) error {
 	m.slots[slot-1] = false
 	delete(m.held, key)
 	return nil
+}
+
+// Confirm implements driver.Driver.
+func (m *Memory) Confirm(ctx context.Context, ref driver.Ref) (v1alpha1.Interface, error) {
+	m.mu.Lock()
+	defer m.mu.Unlock()
+	if err := m.begin(ctx, "confirm", ref.Owner); err != nil {
+		return v1alpha1.Interface{}, err
+	}
+	have, ok := m.held[memoryKey{ref.PodUID, ref.Owner.Interface}]
+	if !ok || !slices.Equal(have.Interface.Addresses, ref.Interface.Addresses) {
+		return v1alpha1.Interface{}, fmt.Errorf("%w: pod %s", driver.ErrNotFound, ref.PodName)
+	}
+	return have.Interface, nil
 }
 
 // List implements driver.Driver.

@@ -48,6 +48,7 @@ type Config struct {
 type store interface {
 	Take(ctx context.Context, p *ipam.Pool, r block.Request) ([]block.Lease, error)
 	Free(ctx context.Context, h ipam.Holder, domain string, addrs []netip.Addr) error
+	Confirm(ctx context.Context, h ipam.Holder, domain string, addrs []netip.Addr) ([]netip.Addr, error)
 	leases
 }
 
@@ -128,21 +129,47 @@ func gateway(p *ipam.Pool, f ipam.Family) (netip.Addr, bool) {
 
 // Release implements driver.Driver.
 func (d *Driver) Release(ctx context.Context, ref driver.Ref) error {
-	var addrs []netip.Addr
-	for _, cidr := range ref.Interface.Addresses {
-		p, err := netip.ParsePrefix(cidr)
-		if err != nil {
-			return fmt.Errorf("%w: the record's address %q is not in CIDR form", driver.ErrInvalid, cidr)
-		}
-		addrs = append(addrs, p.Addr())
-	}
-	if len(addrs) == 0 {
-		return nil
+	addrs, err := addressesOf(ref.Interface)
+	if err != nil || len(addrs) == 0 {
+		return err
 	}
 	if err := d.store.Free(ctx, holderOf(ref.Owner), ref.Interface.Domain, addrs); err != nil {
 		return fmt.Errorf("domain %s: %w", ref.Interface.Domain, translate(err))
 	}
 	return nil
+}
+
+// addressesOf are an interface's addresses without prefix lengths.
+func addressesOf(i v1alpha1.Interface) ([]netip.Addr, error) {
+	var addrs []netip.Addr
+	for _, cidr := range i.Addresses {
+		p, err := netip.ParsePrefix(cidr)
+		if err != nil {
+			return nil, fmt.Errorf("%w: the record's address %q is not in CIDR form", driver.ErrInvalid, cidr)
+		}
+		addrs = append(addrs, p.Addr())
+	}
+	return addrs, nil
+}
+
+// Confirm implements driver.Driver: it reads the blocks.
+func (d *Driver) Confirm(ctx context.Context, ref driver.Ref) (v1alpha1.Interface, error) {
+	addrs, err := addressesOf(ref.Interface)
+	if err != nil {
+		return v1alpha1.Interface{}, err
+	}
+	has, err := d.store.Confirm(ctx, holderOf(ref.Owner), ref.Interface.Domain, addrs)
+	switch {
+	case err != nil:
+		return v1alpha1.Interface{}, fmt.Errorf("domain %s: %w", ref.Interface.Domain, translate(err))
+	case len(has) == 0:
+		return v1alpha1.Interface{}, fmt.Errorf("%w: pod %s/%s has none of %v any more", driver.ErrNotFound, ref.Namespace, ref.PodName, addrs)
+	}
+	i := ref.Interface
+	i.Addresses = slices.DeleteFunc(slices.Clone(i.Addresses), func(cidr string) bool {
+		return !slices.Contains(has, netip.MustParsePrefix(cidr).Addr())
+	})
+	return i, nil
 }
 
 // List implements driver.Driver. The addresses of one interface, of all

@@ -57,6 +57,8 @@ const (
 	opUnhold
 	// opDrop deletes the block if it is idle.
 	opDrop
+	// opLook reads the block.
+	opLook
 )
 
 // op is one wish that a committer fulfils. The committer owns it from enqueue
@@ -291,7 +293,7 @@ func (e *entry) apply(o *op, now time.Time) error {
 		o.changed = e.applyFree(o, now)
 	case opUnhold:
 		o.changed = e.next.Unhold(o.claim, o.addr, o.since, now)
-	case opDrop:
+	case opDrop, opLook:
 	}
 	return nil
 }

@@ -284,17 +284,19 @@ func (s *Store) Free(ctx context.Context, h ipam.Holder, domain string, addrs []
 			return nil, fmt.Errorf("%w: %w", ErrUnavailable, err)
 		}
 		defer unlock()
-		return nil, t.free(ctx, h, domain, addrs)
+		due := time.Now().Add(s.cfg.FreeLinger)
+		if s.cfg.FreeLinger < 0 {
+			due = time.Time{}
+		}
+		return nil, t.each(ctx, h, domain, addrs, op{kind: opFree, due: due})
 	})
 	return err
 }
 
-func (t *txn) free(ctx context.Context, h ipam.Holder, domain string, addrs []netip.Addr) error {
+// each does one thing to each address of a holder; to all that it has in the
+// domain when addrs is empty.
+func (t *txn) each(ctx context.Context, h ipam.Holder, domain string, addrs []netip.Addr, what op) error {
 	s := t.s
-	due := time.Now().Add(s.cfg.FreeLinger)
-	if s.cfg.FreeLinger < 0 {
-		due = time.Time{}
-	}
 	var ops []*op
 	s.mu.Lock()
 	if s.stopped {
@@ -302,12 +304,39 @@ func (t *txn) free(ctx context.Context, h ipam.Holder, domain string, addrs []ne
 		return ErrStopped
 	}
 	for _, f := range s.holdings(h, domain, addrs) {
-		o := &op{kind: opFree, holder: h, addr: f.addr, due: due, cancel: ctx.Done(), done: make(chan struct{})}
-		t.enqueue(f.block, o)
-		ops = append(ops, o)
+		o := what
+		o.holder, o.addr, o.cancel, o.done = h, f.addr, ctx.Done(), make(chan struct{})
+		t.enqueue(f.block, &o)
+		ops = append(ops, &o)
 	}
 	s.mu.Unlock()
 	return wait(ops)
+}
+
+// Confirm reads the blocks of some addresses and returns those that the holder
+// has, in their order. Held may be behind, or ahead of what an informer of another
+// kind shows; this is neither. Only PodUID and Interface of the holder matter.
+//
+// It fails with ErrUnavailable.
+func (s *Store) Confirm(ctx context.Context, h ipam.Holder, domain string, addrs []netip.Addr) ([]netip.Addr, error) {
+	leases, err := s.do(ctx, func(ctx context.Context, t *txn) ([]Lease, error) {
+		unlock, err := s.owners.lock(ctx, keyOf(h))
+		if err != nil {
+			return nil, fmt.Errorf("%w: %w", ErrUnavailable, err)
+		}
+		defer unlock()
+		if err := t.each(ctx, h, domain, addrs, op{kind: opLook}); err != nil {
+			return nil, err
+		}
+		return s.Held(h.PodUID, h.Interface), nil
+	})
+	var has []netip.Addr
+	for _, a := range addrs {
+		if slices.ContainsFunc(leases, func(l Lease) bool { return l.Domain == domain && l.Addr == a }) {
+			has = append(has, a)
+		}
+	}
+	return has, err
 }
 
 func wait(ops []*op) error {
