@@ -10,6 +10,7 @@ import (
 
 	"github.com/go-json-experiment/json"
 	"github.com/go-json-experiment/json/jsontext"
+	"k8s.io/apimachinery/pkg/apis/meta/internalversion"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/runtime"
 	"k8s.io/apimachinery/pkg/runtime/serializer"
@@ -19,7 +20,10 @@ import (
 	"fairlead.dev/fairlead/api/v1alpha1"
 )
 
-var attachmentKind = v1alpha1.GroupVersion.WithKind("PodAttachment")
+var (
+	attachmentKind     = v1alpha1.GroupVersion.WithKind("PodAttachment")
+	attachmentListKind = metav1.TypeMeta{APIVersion: v1alpha1.GroupVersion.String(), Kind: "PodAttachmentList"}
+)
 
 // attachmentCodecs read PodAttachments. Custom resources are sent as JSON;
 // client-go goes over the text of each event seven times, these once (with what is
@@ -35,18 +39,78 @@ func attachmentCodecs(standard serializer.WithoutConversionCodecFactory) codecs 
 	}
 }
 
-// decodeAttachment decodes a PodAttachment without its managed fields, which are
-// often the half of it.
+// decodeAttachment decodes a PodAttachment without its managed fields.
 func decodeAttachment(data []byte) (*v1alpha1.PodAttachment, error) {
 	a := &v1alpha1.PodAttachment{}
 	if err := json.Unmarshal(data, a, asKept); err != nil {
 		return nil, err
 	}
+	return a, ofKind(a)
+}
+
+// ofKind checks that what was decoded is a PodAttachment, and leaves its kind out,
+// as client-go does.
+func ofKind(a *v1alpha1.PodAttachment) error {
 	if a.Kind != attachmentKind.Kind || a.APIVersion != v1alpha1.GroupVersion.String() {
-		return nil, fmt.Errorf("a %s of %s", a.Kind, a.APIVersion)
+		return fmt.Errorf("a %s of %s", a.Kind, a.APIVersion)
 	}
-	a.TypeMeta = metav1.TypeMeta{} // as client-go returns it
-	return a, nil
+	a.TypeMeta = metav1.TypeMeta{}
+	return nil
+}
+
+// readAttachments reads a list of PodAttachments.
+func readAttachments(r io.Reader) (*internalversion.List, error) {
+	d := jsontext.NewDecoder(r)
+	if t, err := d.ReadToken(); err != nil || t.Kind() != '{' {
+		return nil, errors.Join(errNoList, err)
+	}
+	list, is := &internalversion.List{}, metav1.TypeMeta{}
+	for d.PeekKind() == '"' {
+		name, err := d.ReadToken()
+		if err != nil {
+			return nil, err
+		}
+		switch name.String() {
+		case "items":
+			err = readItems(d, list)
+		case "metadata":
+			err = json.UnmarshalDecode(d, &list.ListMeta)
+		case "apiVersion":
+			err = json.UnmarshalDecode(d, &is.APIVersion)
+		case "kind":
+			err = json.UnmarshalDecode(d, &is.Kind)
+		default:
+			err = d.SkipValue()
+		}
+		if err != nil {
+			return nil, err
+		}
+	}
+	if _, err := d.ReadToken(); err != nil { // the end of the object
+		return nil, err
+	}
+	if _, err := d.ReadToken(); !errors.Is(err, io.EOF) || is != attachmentListKind || list.ResourceVersion == "" {
+		return nil, errors.Join(errNoList, err)
+	}
+	return list, nil
+}
+
+func readItems(d *jsontext.Decoder, list *internalversion.List) error {
+	if t, err := d.ReadToken(); err != nil || t.Kind() != '[' {
+		return errors.Join(errNoList, err)
+	}
+	for d.PeekKind() == '{' {
+		a := &v1alpha1.PodAttachment{}
+		if err := json.UnmarshalDecode(d, a, asKept); err != nil {
+			return err
+		}
+		if err := ofKind(a); err != nil {
+			return err
+		}
+		list.Items = append(list.Items, a)
+	}
+	_, err := d.ReadToken() // the end of the array, or what is wrong
+	return err
 }
 
 // asKept skips managed fields, and reads times without a detour over text.

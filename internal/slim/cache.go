@@ -6,10 +6,12 @@ package slim
 
 import (
 	"fmt"
+	"io"
 	"net/http"
 	"time"
 
 	corev1 "k8s.io/api/core/v1"
+	"k8s.io/apimachinery/pkg/apis/meta/internalversion"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/runtime"
 	"k8s.io/apimachinery/pkg/runtime/schema"
@@ -27,20 +29,20 @@ import (
 func NewCache(config *rest.Config, options cache.Options) (cache.Cache, error) {
 	standard := serializer.WithoutConversionCodecFactory{CodecFactory: serializer.NewCodecFactory(options.Scheme)}
 	kept := new(pods)
-	podEvents, err := listWatch(config, options.HTTPClient, corev1.SchemeGroupVersion, "pods", kept.codecs(standard))
+	podList, err := newLister(config, options.HTTPClient, corev1.SchemeGroupVersion, "pods", kept.codecs(standard), kept.readList)
 	if err != nil {
 		return nil, err
 	}
-	attachmentEvents, err := listWatch(config, options.HTTPClient, v1alpha1.GroupVersion, "podattachments", attachmentCodecs(standard))
+	attachmentList, err := newLister(config, options.HTTPClient, v1alpha1.GroupVersion, "podattachments", attachmentCodecs(standard), readAttachments)
 	if err != nil {
 		return nil, err
 	}
 	options.NewInformer = func(lw toolscache.ListerWatcher, o runtime.Object, resync time.Duration, indexers toolscache.Indexers) toolscache.SharedIndexInformer {
 		switch o.(type) {
 		case *corev1.Pod:
-			lw = podEvents
+			lw = podList
 		case *v1alpha1.PodAttachment:
-			lw = attachmentEvents
+			lw = attachmentList
 		}
 		return toolscache.NewSharedIndexInformer(lw, o, resync, indexers)
 	}
@@ -54,8 +56,11 @@ func NewCache(config *rest.Config, options cache.Options) (cache.Cache, error) {
 	return cache.New(config, options)
 }
 
-// listWatch lists and watches a resource in all namespaces, decoded by codecs.
-func listWatch(config *rest.Config, http *http.Client, gv schema.GroupVersion, resource string, codecs runtime.NegotiatedSerializer) (toolscache.ListerWatcher, error) {
+// newLister lists and watches a resource in all namespaces. Events are decoded by
+// codecs, lists by read.
+func newLister(config *rest.Config, http *http.Client, gv schema.GroupVersion, resource string, codecs runtime.NegotiatedSerializer,
+	read func(io.Reader) (*internalversion.List, error),
+) (toolscache.ListerWatcher, error) {
 	config = rest.CopyConfig(config)
 	config.GroupVersion, config.APIPath, config.NegotiatedSerializer = &gv, "/apis", codecs
 	if gv.Group == "" {
@@ -65,5 +70,6 @@ func listWatch(config *rest.Config, http *http.Client, gv schema.GroupVersion, r
 	if err != nil {
 		return nil, fmt.Errorf("prepare to watch %s: %w", resource, err)
 	}
-	return toolscache.NewFilteredListWatchFromClient(c, resource, metav1.NamespaceAll, func(*metav1.ListOptions) {}), nil
+	standard := toolscache.NewFilteredListWatchFromClient(c, resource, metav1.NamespaceAll, func(*metav1.ListOptions) {})
+	return lister{standard, c, resource, read}, nil
 }

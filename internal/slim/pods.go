@@ -37,12 +37,6 @@ const maxWorkloads = 1 << 13
 // yes is what every cached reference to a controller points at.
 var yes = true
 
-// keeps says whether an annotation is kept. That of a bookmark tells a watch that
-// it has said all there was.
-func keeps(annotation string) bool {
-	return pod.Reads(annotation) || annotation == metav1.InitialEventsAnnotationKey
-}
-
 // slim is a cache.TransformFunc.
 func (s *pods) slim(o any) (any, error) {
 	p, ok := o.(*corev1.Pod)
@@ -54,7 +48,7 @@ func (s *pods) slim(o any) (any, error) {
 		CreationTimestamp: p.CreationTimestamp, DeletionTimestamp: p.DeletionTimestamp, DeletionGracePeriodSeconds: p.DeletionGracePeriodSeconds,
 	}
 	for key, value := range p.Annotations {
-		if keeps(key) {
+		if pod.Reads(key) {
 			metav1.SetMetaDataAnnotation(&kept, key, value)
 		}
 	}

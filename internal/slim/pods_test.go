@@ -84,7 +84,7 @@ func TestDecodePod(t *testing.T) {
 			ObjectMeta: metav1.ObjectMeta{Namespace: "default", Name: "web-0"},
 			Status:     corev1.PodStatus{Phase: corev1.PodPending},
 		},
-		"bookmark": {ObjectMeta: metav1.ObjectMeta{ResourceVersion: "9", Annotations: map[string]string{metav1.InitialEventsAnnotationKey: "true"}}},
+		"bookmark": {ObjectMeta: metav1.ObjectMeta{ResourceVersion: "9"}},
 	} {
 		t.Run(name, func(t *testing.T) {
 			s := new(pods)

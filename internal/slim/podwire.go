@@ -11,6 +11,8 @@ import (
 	"k8s.io/apimachinery/pkg/runtime"
 	"k8s.io/apimachinery/pkg/runtime/serializer"
 	"k8s.io/apimachinery/pkg/types"
+
+	"fairlead.dev/fairlead/internal/pod"
 )
 
 var podKind = corev1.SchemeGroupVersion.WithKind("Pod")
@@ -69,6 +71,11 @@ func (s *pods) decode(data []byte) (*corev1.Pod, error) {
 	if err != nil {
 		return nil, err
 	}
+	return s.decodeRaw(raw)
+}
+
+// decodeRaw is decode without an envelope.
+func (s *pods) decodeRaw(raw []byte) (*corev1.Pod, error) {
 	p := &corev1.Pod{} // without its kind, as client-go returns it
 	return p, fields(raw, func(f field) error {
 		switch f.number {
@@ -205,7 +212,7 @@ func (s *pods) decodeOwner(data []byte) (*metav1.OwnerReference, error) {
 // annotate keeps an annotation if it is one that is read.
 func annotate(entry []byte, meta *metav1.ObjectMeta) error {
 	key, value, err := decodeEntry(entry)
-	if err == nil && keeps(string(key)) {
+	if err == nil && pod.Reads(string(key)) {
 		metav1.SetMetaDataAnnotation(meta, string(key), string(value))
 	}
 	return err
