@@ -13,7 +13,10 @@ import (
 	"fairlead.dev/fairlead/internal/run"
 )
 
-func main() { os.Exit(execute(os.Args[1:])) }
+func main() {
+	run.Slacken()
+	os.Exit(execute(os.Args[1:]))
+}
 
 func execute(args []string) int {
 	ctx, stop := run.SignalContext()

@@ -14,7 +14,10 @@ import (
 
 const program = "fairlead-node"
 
-func main() { os.Exit(execute(os.Args[1:])) }
+func main() {
+	run.Slacken()
+	os.Exit(execute(os.Args[1:]))
+}
 
 func execute(args []string) int {
 	ctx, stop := run.SignalContext()

@@ -1,0 +1,6 @@
+//go:build !linux
+
+package run
+
+// Slacken does nothing: it is for Linux.
+func Slacken() {}
