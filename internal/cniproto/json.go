@@ -74,7 +74,9 @@ func (f field) set(path, value string) error {
 	switch into := f.into.(type) {
 	case *string:
 		if kind == want {
-			*into = unquote(value)
+			// A piece of the text would keep the whole of it: the daemon remembers
+			// the container IDs of requests for minutes.
+			*into = strings.Clone(unquote(value))
 			return nil
 		}
 	case *int64:

@@ -6,6 +6,7 @@ import (
 	"strconv"
 	"strings"
 	"testing"
+	"unsafe"
 
 	"github.com/google/go-cmp/cmp"
 )
@@ -161,6 +162,22 @@ func FuzzDecode(f *testing.F) {
 			t.Errorf("difference (-encoding/json +ours):\n%s", diff)
 		}
 	})
+}
+
+// A daemon that had served some ten thousand requests kept the text of each,
+// for its container ID.
+func TestDecodedKeepsNoText(t *testing.T) {
+	text := `{"containerID":"c1","config":{"name":"n"}}`
+	var r Request
+	if err := decode(text, r.fields()); err != nil {
+		t.Fatal(err)
+	}
+	start := uintptr(unsafe.Pointer(unsafe.StringData(text)))
+	for what, p := range map[string]*byte{"container ID": unsafe.StringData(r.ContainerID), "configuration": unsafe.SliceData(r.Config)} {
+		if at := uintptr(unsafe.Pointer(p)); at >= start && at < start+uintptr(len(text)) {
+			t.Errorf("the %s is a piece of the request", what)
+		}
+	}
 }
 
 func TestDecodeSays(t *testing.T) {
