@@ -2,6 +2,7 @@ package network
 
 import (
 	"context"
+	"crypto/sha256"
 	"errors"
 	"fmt"
 	"sync"
@@ -45,7 +46,7 @@ type Manager struct {
 	gate   gate
 	turns  map[key]*turns
 	adds   map[key]map[*adding]struct{} // that run or wait
-	buried map[string]struct{}
+	buried map[grave]struct{}
 	order  []tombstone // by age, for forgetting
 }
 
@@ -64,9 +65,19 @@ const (
 	lockIdentity lockKind = "identity"
 )
 
+// grave is a deleted sandbox: half of the SHA-256 of its container ID. Ten thousand
+// IDs, each allocated amid what a pod needed for a moment, would keep most of that
+// memory from going back to the system.
+type grave [sha256.Size / 2]byte
+
+func graveOf(containerID string) grave {
+	sum := sha256.Sum256([]byte(containerID))
+	return grave(sum[:])
+}
+
 type tombstone struct {
-	containerID string
-	at          time.Time
+	of grave
+	at time.Time
 }
 
 // turns is the queue for one key. Whoever waits is counted before it waits, so
@@ -89,7 +100,7 @@ func NewManager(p Plugin, r prometheus.Registerer, kubelet bool) (*Manager, erro
 	}
 	return &Manager{
 		plugin: p, metrics: metrics, now: time.Now, turns: map[key]*turns{},
-		adds: map[key]map[*adding]struct{}{}, buried: map[string]struct{}{}, gate: gate{idle: map[*idler]struct{}{}},
+		adds: map[key]map[*adding]struct{}{}, buried: map[grave]struct{}{}, gate: gate{idle: map[*idler]struct{}{}},
 	}, nil
 }
 
@@ -128,7 +139,7 @@ func (m *Manager) attempt(ctx context.Context, containerID, name string, fn func
 	start = observe(m.metrics.add.gate, start)
 	return m.run(ctx, key{lockSandbox, name}, func() error {
 		observe(m.metrics.add.sandbox, start)
-		if _, dead := m.buried[containerID]; dead {
+		if _, dead := m.buried[graveOf(containerID)]; dead {
 			return fmt.Errorf("sandbox %s: %w", containerID, ErrDeleted)
 		}
 		return nil
@@ -288,10 +299,10 @@ func (m *Manager) drop(k key, t *turns) {
 
 // bury leaves a tombstone and forgets those that are old.
 func (m *Manager) bury(containerID string) {
-	now := m.now()
-	if _, dead := m.buried[containerID]; !dead {
-		m.order = append(m.order, tombstone{containerID: containerID, at: now})
-		m.buried[containerID] = struct{}{}
+	now, of := m.now(), graveOf(containerID)
+	if _, dead := m.buried[of]; !dead {
+		m.order = append(m.order, tombstone{of, now})
+		m.buried[of] = struct{}{}
 	}
 	for len(m.order) > 0 {
 		first := m.order[0]
@@ -299,6 +310,6 @@ func (m *Manager) bury(containerID string) {
 			return
 		}
 		m.order = m.order[1:]
-		delete(m.buried, first.containerID)
+		delete(m.buried, first.of)
 	}
 }
