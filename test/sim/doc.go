@@ -22,16 +22,17 @@
 //
 // # Invariants
 //
-// After every step I1 (who has an address plugged, or a record that lets him
-// plug it, is whom the block names), I2 (whoever has a slot was a pod), I3 (a
-// record is complete), I4 (nothing is freed while it is plugged, or while a
-// record names it that has neither the node's word nor a proof), I6 and the
-// cooldown; as time passes I7. Nobody gets what his leader knew to be reserved
-// (I6). What is kept for a claim goes to a pod of that claim, is the only address
-// that the pod's leader then knows of it in its family, and is given up for a
-// reason only: the claim is gone, the time is over, or it has or wants another.
-// A record has the addresses that its pod requests; whom a pod is told to wait for
-// is another pod, and it has nothing half (I3).
+// After every step I1 (who has an address plugged, or a record that lets him plug
+// it, is whom the block names), I2 (whoever has a slot was a pod, and what a pod
+// left is written down only while it has it), I3 (a record is complete), I4
+// (nothing is freed while it is plugged, or while a record names it that has
+// neither the node's word nor a proof), I6 and the cooldown; as time passes I7.
+// Nobody gets what his leader knew to be reserved (I6). What is kept for a claim
+// goes to a pod of that claim, is the only address that the pod's leader then
+// knows of it in its family, and is given up for a reason only: the claim is
+// gone, the time is over, or it has or wants another. A record has the addresses
+// that its pod requests; whom a pod is told to wait for is another pod, and it
+// has nothing half (I3).
 //
 // At the end the world heals: then every pod that can be served is, one whose
 // record the API refuses for ever stops no other (I8), what leaders count (I7)
