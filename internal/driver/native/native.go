@@ -166,9 +166,12 @@ func (d *Driver) Confirm(ctx context.Context, ref driver.Ref) (v1alpha1.Interfac
 		return v1alpha1.Interface{}, fmt.Errorf("%w: pod %s/%s has none of %v any more", driver.ErrNotFound, ref.Namespace, ref.PodName, addrs)
 	}
 	i := ref.Interface
-	i.Addresses = slices.DeleteFunc(slices.Clone(i.Addresses), func(cidr string) bool {
-		return !slices.Contains(has, netip.MustParsePrefix(cidr).Addr())
-	})
+	i.Addresses = nil
+	for n, a := range addrs {
+		if slices.Contains(has, a) {
+			i.Addresses = append(i.Addresses, ref.Interface.Addresses[n])
+		}
+	}
 	return i, nil
 }
 

@@ -32,7 +32,7 @@ func (s *Store) Unhold(ctx context.Context, l Lease) error {
 	_, err := s.do(ctx, func(ctx context.Context, t *txn) ([]Lease, error) {
 		unlock, err := s.owners.lock(ctx, claimKey(l.Claim))
 		if err != nil {
-			return nil, fmt.Errorf("%w: %w", ErrUnavailable, err)
+			return nil, err
 		}
 		defer unlock()
 		s.mu.Lock()

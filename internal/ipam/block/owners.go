@@ -2,6 +2,7 @@ package block
 
 import (
 	"context"
+	"fmt"
 	"sync"
 )
 
@@ -18,7 +19,7 @@ type owner struct {
 	refs int
 }
 
-// lock waits for its turn. It fails when ctx ends.
+// lock waits for its turn. It fails with ErrUnavailable when ctx ends.
 func (o *owners) lock(ctx context.Context, k holderKey) (unlock func(), err error) {
 	o.mu.Lock()
 	w := o.m[k]
@@ -33,7 +34,7 @@ func (o *owners) lock(ctx context.Context, k holderKey) (unlock func(), err erro
 		return func() { <-w.turn; o.leave(k, w) }, nil
 	case <-ctx.Done():
 		o.leave(k, w)
-		return nil, ctx.Err()
+		return nil, fmt.Errorf("%w: %w", ErrUnavailable, ctx.Err())
 	}
 }
 

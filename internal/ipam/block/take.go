@@ -81,13 +81,13 @@ func (s *Store) Take(ctx context.Context, p *ipam.Pool, r Request) ([]Lease, err
 	return s.do(ctx, func(ctx context.Context, t *txn) ([]Lease, error) {
 		unlock, err := s.owners.lock(ctx, keyOf(r.Holder))
 		if err != nil {
-			return nil, fmt.Errorf("%w: %w", ErrUnavailable, err)
+			return nil, err
 		}
 		defer unlock()
 		if r.Claim != "" {
 			unlock, err := s.owners.lock(ctx, claimKey(r.Claim))
 			if err != nil {
-				return nil, fmt.Errorf("%w: %w", ErrUnavailable, err)
+				return nil, err
 			}
 			defer unlock()
 		}
@@ -281,7 +281,7 @@ func (s *Store) Free(ctx context.Context, h ipam.Holder, domain string, addrs []
 	_, err := s.do(ctx, func(ctx context.Context, t *txn) ([]Lease, error) {
 		unlock, err := s.owners.lock(ctx, keyOf(h))
 		if err != nil {
-			return nil, fmt.Errorf("%w: %w", ErrUnavailable, err)
+			return nil, err
 		}
 		defer unlock()
 		due := time.Now().Add(s.cfg.FreeLinger)
@@ -322,7 +322,7 @@ func (s *Store) Confirm(ctx context.Context, h ipam.Holder, domain string, addrs
 	leases, err := s.do(ctx, func(ctx context.Context, t *txn) ([]Lease, error) {
 		unlock, err := s.owners.lock(ctx, keyOf(h))
 		if err != nil {
-			return nil, fmt.Errorf("%w: %w", ErrUnavailable, err)
+			return nil, err
 		}
 		defer unlock()
 		if err := t.each(ctx, h, domain, addrs, op{kind: opLook}); err != nil {
