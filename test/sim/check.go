@@ -188,14 +188,19 @@ func (w *world) recordChanged(old, obj client.Object) {
 // pod still has it, or somebody else may get it while the record names it. When
 // the create comes late nobody can have looked.
 func (w *world) writtenDown(r *v1alpha1.PodAttachment) {
-	if w.arriving {
+	if w.doing != nil && w.doing.late {
 		return
 	}
 	for _, a := range addressesOf(r) {
-		if slot := w.slots[a]; slot.State != ipam.Taken || slot.Holder.PodUID != string(r.Spec.PodUID) {
+		if slot := w.slots[a]; !isOf(slot, r.Spec.PodUID) {
 			w.fail("I2", "record %s of a pod that is gone is written down and names %s, and the block says %c %s", r.Name, a, slot.State, slot.Holder)
 		}
 	}
+}
+
+// isOf says that a slot is taken by a pod.
+func isOf(slot ipam.Slot, uid types.UID) bool {
+	return slot.State == ipam.Taken && slot.Holder.PodUID == string(uid)
 }
 
 // lives says that a record's pod is there and may run.
@@ -215,7 +220,7 @@ func (w *world) check() {
 	for _, m := range w.machines {
 		for uid, s := range m.plugged {
 			for _, a := range s.addresses {
-				if slot := w.slots[a]; !s.forgotten && (slot.State != ipam.Taken || slot.Holder.PodUID != string(uid)) {
+				if slot := w.slots[a]; !s.forgotten && !isOf(slot, uid) {
 					w.fail("I1", "%s has %s plugged for %s, and the block says %c %s", m.name, a, s.pod, slot.State, slot.Holder)
 				}
 			}
@@ -227,7 +232,7 @@ func (w *world) check() {
 				continue
 			}
 			for _, a := range addressesOf(r) {
-				if slot := w.slots[a]; slot.State != ipam.Taken || slot.Holder.PodUID != string(uid) {
+				if slot := w.slots[a]; !isOf(slot, uid) {
 					w.fail("I1", "record %s of a pod that lives names %s, and the block says %c %s", r.Name, a, slot.State, slot.Holder)
 				}
 			}
@@ -270,7 +275,7 @@ func (w *world) recall() {
 	for _, m := range w.machines {
 		for uid, s := range m.plugged {
 			for _, a := range s.addresses {
-				if slot := w.slots[a]; slot.State != ipam.Taken || slot.Holder.PodUID != string(uid) {
+				if !isOf(w.slots[a], uid) {
 					s.forgotten = true
 				}
 			}

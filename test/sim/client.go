@@ -50,6 +50,8 @@ type call struct {
 	// effect on the API. It leaves the answer in a place of its own.
 	effect func() error
 	reply  chan error
+	// late is true when the effect comes after the caller was told of a timeout.
+	late bool
 	// looks are what the caller's leader knew when it began what is running,
 	// reserved is what it knows now.
 	looks    map[key]look

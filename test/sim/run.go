@@ -105,9 +105,8 @@ func (w *world) arrive() {
 	i := w.rng.IntN(len(w.late))
 	c := w.late[i]
 	w.late = append(w.late[:i], w.late[i+1:]...)
-	w.arriving = true
+	c.late = true
 	w.note("%s: arrives late, %v", c, w.do(c))
-	w.arriving = false
 }
 
 // chaos breaks something, or mends it.

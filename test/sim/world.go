@@ -84,8 +84,6 @@ type world struct {
 
 	// late are effects that come after their caller was told of a timeout.
 	late []*call
-	// arriving is true while one of them has its effect.
-	arriving bool
 	// mu guards what goroutines leave for the scheduler.
 	mu      sync.Mutex
 	arrived []*call
