@@ -26,7 +26,8 @@ func runAPIServer(ctx context.Context, p *controlPlane, listener net.Listener) e
 		"--tls-cert-file=" + p.dir.file("apiserver.crt"),
 		"--tls-private-key-file=" + p.dir.file("apiserver.key"),
 		"--authorization-mode=Node,RBAC",
-		"--service-cluster-ip-range=10.96.0.0/16",
+		// A Service has an address of the first alone unless it asks for both (ipFamilyPolicy).
+		"--service-cluster-ip-range=10.96.0.0/16,fd00:96::/108",
 		"--service-account-issuer=https://kubernetes.default.svc",
 		"--service-account-key-file=" + p.dir.file("sa.key"),
 		"--service-account-signing-key-file=" + p.dir.file("sa.key"),

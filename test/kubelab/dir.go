@@ -21,6 +21,44 @@ type dataDir struct {
 	ours bool // kubelab made the directory, so it goes at the end
 }
 
+// resumeDir takes the directory of a kubelab, as it is, from the process that holds it, if there is one, which it kills.
+func resumeDir(path string) (*dataDir, error) {
+	path, err := filepath.Abs(path)
+	if err != nil {
+		return nil, fmt.Errorf("--dir: %w", err)
+	}
+	dir, err := seize(path, unix.SIGKILL)
+	if errors.Is(err, errVanished) {
+		return nil, fmt.Errorf("--resume: no kubelab left anything in %s; start one without --resume", path)
+	}
+	if err != nil {
+		return nil, fmt.Errorf("--dir: %w", err)
+	}
+	return dir, nil
+}
+
+// seize takes the directory of a kubelab from the process that holds it, if there is one, which it ends by the first of
+// some signals that helps. It fails with errVanished when there is no lock file, or no more when it is to be locked.
+func seize(path string, signals ...unix.Signal) (*dataDir, error) {
+	lock, err := os.OpenFile(filepath.Join(path, lockFile), os.O_RDWR, 0)
+	if errors.Is(err, fs.ErrNotExist) {
+		return nil, errVanished
+	}
+	if err != nil {
+		return nil, err
+	}
+	if err := endHolder(lock, signals...); err != nil {
+		lock.Close()
+		return nil, fmt.Errorf("ending the kubelab of %s: %w", path, err)
+	}
+	dir := &dataDir{path: path, lock: lock, ours: true}
+	if err := dir.acquire(); err != nil {
+		lock.Close()
+		return nil, err
+	}
+	return dir, nil
+}
+
 // claimDir takes a directory for this process: a new one, an empty one, or what a kubelab that was killed left, which
 // it empties. Whatever else the path holds is left alone.
 func claimDir(path string) (*dataDir, error) {

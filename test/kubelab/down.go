@@ -53,28 +53,18 @@ func down(ctx context.Context, path string) error {
 // endAndRemove ends the holder of a data directory and removes the directory. It reports that it has to be done again
 // when someone else came in between.
 func endAndRemove(path string) (again bool, err error) {
-	lock, err := os.OpenFile(filepath.Join(path, lockFile), os.O_RDWR, 0)
-	if errors.Is(err, fs.ErrNotExist) {
-		return true, nil
+	dir, err := seize(path, unix.SIGTERM, unix.SIGKILL)
+	if errors.Is(err, errVanished) {
+		return true, nil // the holder removed it itself
 	}
 	if err != nil {
-		return false, err
-	}
-	dir := &dataDir{path: path, lock: lock, ours: true}
-	defer lock.Close()
-	if err := endHolder(lock); err != nil {
-		return false, fmt.Errorf("ending the kubelab of %s: %w", path, err)
-	}
-	if err := dir.acquire(); errors.Is(err, errVanished) {
-		return true, nil // it removed the directory itself
-	} else if err != nil {
 		return false, err
 	}
 	return false, dir.remove()
 }
 
-// endHolder ends the process that holds the lock: by SIGTERM, and by SIGKILL if that does not help.
-func endHolder(lock *os.File) error {
+// endHolder ends the process that holds the lock, by the first of some signals that helps.
+func endHolder(lock *os.File, signals ...unix.Signal) error {
 	pid, err := holder(lock)
 	if err != nil || pid == 0 {
 		return err
@@ -91,7 +81,7 @@ func endHolder(lock *os.File) error {
 	if still, err := holder(lock); err != nil || still != pid {
 		return err
 	}
-	for _, sig := range []unix.Signal{unix.SIGTERM, unix.SIGKILL} {
+	for _, sig := range signals {
 		if err := proc.signal(sig); err != nil {
 			return err
 		}

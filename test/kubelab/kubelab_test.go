@@ -11,6 +11,7 @@ import (
 	"os/exec"
 	"path/filepath"
 	"regexp"
+	"slices"
 	"strconv"
 	"strings"
 	"syscall"
@@ -141,6 +142,7 @@ func TestUpAndDown(t *testing.T) {
 	api := client(t, lab.kubeconfig)
 
 	t.Run("a pod is scheduled, deleted and gone", func(t *testing.T) { testPod(ctx, t, api) })
+	t.Run("a Service has an address of IPv4, and of both families when it asks", func(t *testing.T) { testService(ctx, t, api) })
 	t.Run("a node may write its own Node only", func(t *testing.T) {
 		node := client(t, filepath.Join(dir, "node-1.kubeconfig"))
 		if _, err := node.CoreV1().Nodes().Get(ctx, "node-1", metav1.GetOptions{}); err != nil {
@@ -223,6 +225,31 @@ func testPod(ctx context.Context, t *testing.T, api kubernetes.Interface) {
 	}
 }
 
+func testService(ctx context.Context, t *testing.T, api kubernetes.Interface) {
+	t.Helper()
+	dual := corev1.IPFamilyPolicyRequireDualStack
+	for name, want := range map[string]struct {
+		policy   *corev1.IPFamilyPolicy
+		families []corev1.IPFamily
+	}{
+		"default": {nil, []corev1.IPFamily{corev1.IPv4Protocol}},
+		"dual":    {&dual, []corev1.IPFamily{corev1.IPv4Protocol, corev1.IPv6Protocol}},
+	} {
+		service := &corev1.Service{
+			ObjectMeta: metav1.ObjectMeta{Name: name},
+			Spec:       corev1.ServiceSpec{Ports: []corev1.ServicePort{{Port: 80}}, IPFamilyPolicy: want.policy},
+		}
+		got, err := api.CoreV1().Services("default").Create(ctx, service, metav1.CreateOptions{})
+		if err != nil {
+			t.Errorf("%s: %v", name, err)
+			continue
+		}
+		if !slices.Equal(got.Spec.IPFamilies, want.families) || len(got.Spec.ClusterIPs) != len(want.families) {
+			t.Errorf("%s: families %v with addresses %v; want %v", name, got.Spec.IPFamilies, got.Spec.ClusterIPs, want.families)
+		}
+	}
+}
+
 func TestUpEndsWithItsOwner(t *testing.T) {
 	owner := exec.Command("sleep", "600")
 	if err := owner.Start(); err != nil {
@@ -264,6 +291,42 @@ func TestDirectoryLeftByKilledLab(t *testing.T) {
 	}
 }
 
+// TestResume kills a control plane and goes on with what it left, for clients that
+// know the first only.
+func TestResume(t *testing.T) {
+	dir := filepath.Join(t.TempDir(), "lab")
+	first := startLab(t, "--dir", dir, "--nodes", "1")
+	api := client(t, first.kubeconfig)
+	ns, err := api.CoreV1().Namespaces().Create(t.Context(), &corev1.Namespace{ObjectMeta: metav1.ObjectMeta{Name: "kept"}}, metav1.CreateOptions{})
+	if err != nil {
+		t.Fatal(err)
+	}
+	second := startLab(t, "--dir", dir, "--resume")
+	if err := first.wait(t); err == nil {
+		t.Error("the first ended without an error; want it killed")
+	}
+	if second.stdout != first.stdout {
+		t.Errorf("resumed as %q; was %q", second.stdout, first.stdout)
+	}
+	found, err := api.CoreV1().Namespaces().Get(t.Context(), "kept", metav1.GetOptions{})
+	if err != nil || found.UID != ns.UID {
+		t.Errorf("the namespace after it: UID %s, %v; want %s", found.UID, err, ns.UID)
+	}
+	if _, err := client(t, filepath.Join(dir, "node-1.kubeconfig")).CoreV1().Nodes().Get(t.Context(), "node-1", metav1.GetOptions{}); err != nil {
+		t.Errorf("the node, by its own credentials: %v", err)
+	}
+	if out, err := kubelab("down", "--dir", dir).CombinedOutput(); err != nil {
+		t.Fatalf("%v: %s", err, out)
+	}
+	if !absent(dir) {
+		t.Errorf("%s is still there", dir)
+	}
+	out, err := kubelab("up", "--resume", "--dir", dir).CombinedOutput()
+	if err == nil || !strings.Contains(string(out), "no kubelab left anything in "+dir) {
+		t.Errorf("nothing to resume: got %v: %s", err, out)
+	}
+}
+
 func TestForeignDirectoryIsLeftAlone(t *testing.T) {
 	dir := t.TempDir()
 	mine := filepath.Join(dir, "mine")
@@ -295,6 +358,7 @@ func TestCommandLine(t *testing.T) {
 		{name: "extra argument", args: []string{"up", "--dir", "d", "x"}, want: `unexpected argument "x"`},
 		{name: "negative nodes", args: []string{"up", "--dir", "d", "--nodes", "-1"}, want: "--nodes is -1; want 0 to 1000"},
 		{name: "bind to all", args: []string{"up", "--dir", "d", "--bind", "0.0.0.0"}, want: "want one IP address"},
+		{name: "resumed with nodes", args: []string{"up", "--dir", "d", "--resume", "--nodes", "2"}, want: "leave --nodes and --bind out"},
 		{name: "down without directory", args: []string{"down"}, want: "down takes --dir DIR"},
 	}
 	for _, test := range tests {

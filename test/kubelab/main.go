@@ -2,7 +2,7 @@
 // kube-controller-manager, the real ones, as goroutines. It serves Fairlead's demo and integration tests; it is no way
 // to run a cluster. Nothing is kept: etcd does not sync to disk (unless told to) and the directory goes when it ends.
 //
-//	kubelab up --dir DIR [--nodes N] [--bind ADDR] [--owner-pid PID] [--fsync] [--node-lifecycle]
+//	kubelab up --dir DIR [--nodes N] [--bind ADDR] [--owner-pid PID] [--fsync] [--node-lifecycle] [--resume]
 //	kubelab down --dir DIR
 //	kubelab kubectl ...
 //	kubelab kubelet ...
@@ -25,7 +25,7 @@ import (
 )
 
 const usage = `usage:
-  kubelab up --dir DIR [--nodes N] [--bind ADDR] [--owner-pid PID] [--fsync] [--node-lifecycle]
+  kubelab up --dir DIR [--nodes N] [--bind ADDR] [--owner-pid PID] [--fsync] [--node-lifecycle] [--resume]
   kubelab down --dir DIR
   kubelab kubectl --kubeconfig DIR/kubeconfig ...
   kubelab kubelet ...
@@ -39,6 +39,8 @@ up runs a control plane in the foreground until it gets SIGINT or SIGTERM, and p
   --fsync            make etcd sync every write to disk, to measure with
   --node-lifecycle   run the node-lifecycle controller, for nodes with a real kubelet, which sends heartbeats and makes
                      its Node object; --nodes makes the kubeconfigs alone, and one for kube-proxy
+  --resume           kill the kubelab of DIR, if one runs, and go on with its state, address and credentials: what a
+                     crash and a restart of the control plane are to its clients; --nodes and --bind stay as they were
 
 down ends the kubelab of a directory, if one runs, and removes the directory.
 

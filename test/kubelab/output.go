@@ -22,11 +22,12 @@ func saveStdio() (stdio, error) {
 	return stdio{stdout: saved[0], stderr: saved[1]}, nil
 }
 
-// redirectOutput sends the standard output and error of the process to a new log file. The components log through
+// redirectOutput sends the standard output and error of the process to a log file, behind what a kubelab that is resumed
+// wrote. The components log through
 // several libraries and some print, so it is the file descriptors that change. What the user has to know goes to stderr
 // all the same: a crash, and a component that exits on its own.
 func redirectOutput(path string, stderr *os.File) error {
-	log, err := os.OpenFile(path, os.O_CREATE|os.O_TRUNC|os.O_WRONLY|os.O_APPEND, 0o600)
+	log, err := os.OpenFile(path, os.O_CREATE|os.O_WRONLY|os.O_APPEND, 0o600)
 	if err != nil {
 		return fmt.Errorf("log: %w", err)
 	}

@@ -10,8 +10,11 @@ import (
 	"os/signal"
 	"path/filepath"
 	"runtime/debug"
+	"strings"
 	"syscall"
 	"time"
+
+	"k8s.io/client-go/tools/clientcmd"
 )
 
 // readyTimeout bounds the start: it takes 2.5 s on an idle machine with two cores.
@@ -22,6 +25,9 @@ const readyTimeout = 2 * time.Minute
 // plane, which works a fifth less this way, and memory is cheaper.
 const heapGrowth, fewNodes = 300, 100
 
+// defaultBind is the address of the API server unless --bind is given.
+const defaultBind = "127.0.0.1"
+
 // upOptions are the settings of `kubelab up`.
 type upOptions struct {
 	dir           string     // data directory: new, empty, or left by a kubelab that ended
@@ -30,6 +36,7 @@ type upOptions struct {
 	ownerPID      int        // end when this process does; 0 means there is none
 	fsync         bool       // make etcd sync to disk
 	nodeLifecycle bool       // run the node-lifecycle controller
+	resume        bool       // go on with what the kubelab of dir leaves when it is killed
 }
 
 func parseUp(args []string) (upOptions, error) {
@@ -37,10 +44,11 @@ func parseUp(args []string) (upOptions, error) {
 	flags := newFlags("kubelab up")
 	flags.StringVar(&opts.dir, "dir", "", "")
 	flags.IntVar(&opts.nodes, "nodes", 0, "")
-	bind := flags.String("bind", "127.0.0.1", "")
+	bind := flags.String("bind", defaultBind, "")
 	flags.IntVar(&opts.ownerPID, "owner-pid", 0, "")
 	flags.BoolVar(&opts.fsync, "fsync", false, "")
 	flags.BoolVar(&opts.nodeLifecycle, "node-lifecycle", false, "")
+	flags.BoolVar(&opts.resume, "resume", false, "")
 	if err := flags.Parse(args); err != nil {
 		return opts, parseError(err)
 	}
@@ -55,6 +63,9 @@ func parseUp(args []string) (upOptions, error) {
 	}
 	if opts.ownerPID < 0 {
 		return opts, fmt.Errorf("%w: --owner-pid is %d; want a process ID", errUsage, opts.ownerPID)
+	}
+	if opts.resume && (opts.nodes != 0 || *bind != defaultBind) {
+		return opts, fmt.Errorf("%w: --resume keeps the nodes and the address; leave --nodes and --bind out", errUsage)
 	}
 	addr, err := netip.ParseAddr(*bind)
 	if err != nil || addr.IsUnspecified() {
@@ -82,7 +93,11 @@ func up(ctx context.Context, opts upOptions, out stdio) (err error) {
 		go func() { cancel(owner.wait()) }()
 	}
 
-	dir, err := claimDir(opts.dir)
+	claim := claimDir
+	if opts.resume {
+		claim = resumeDir
+	}
+	dir, err := claim(opts.dir)
 	if err != nil {
 		return err
 	}
@@ -123,7 +138,6 @@ type controlPlane struct {
 	opts   upOptions
 	dir    *dataDir
 	server string // URL of the API server
-	pki    *pki
 	etcd   *etcdServer
 	failed chan error // the first component that ended, and why
 }
@@ -136,12 +150,8 @@ func (p *controlPlane) start(ctx context.Context) error {
 	ctx, cancel := context.WithTimeoutCause(ctx, readyTimeout, fmt.Errorf("not ready within %v", readyTimeout))
 	defer cancel()
 
-	listener, err := net.Listen("tcp", net.JoinHostPort(p.opts.bind.String(), "0"))
+	listener, err := p.listen()
 	if err != nil {
-		return fmt.Errorf("--bind: %w", err)
-	}
-	p.server = "https://" + listener.Addr().String()
-	if err := p.writeCredentials(); err != nil {
 		return err
 	}
 	if p.etcd, err = startEtcd(ctx, p.dir.file("etcd"), p.opts.fsync); err != nil {
@@ -166,6 +176,38 @@ func (p *controlPlane) start(ctx context.Context) error {
 		}
 	}
 	return p.await(ctx, "controllers", admin.controllersWork)
+}
+
+// listen takes the address of the API server, the former one of a control plane that is resumed, and writes the
+// credentials for it, which one that is resumed has.
+func (p *controlPlane) listen() (net.Listener, error) {
+	if p.opts.resume {
+		former, err := formerAddress(p.adminConfig())
+		if err != nil {
+			return nil, fmt.Errorf("--resume: %w", err)
+		}
+		p.opts.bind, p.server = former.Addr(), "https://"+former.String()
+		listener, err := net.Listen("tcp", former.String())
+		if err != nil {
+			return nil, fmt.Errorf("--resume: %w", err)
+		}
+		return listener, nil
+	}
+	listener, err := net.Listen("tcp", net.JoinHostPort(p.opts.bind.String(), "0"))
+	if err != nil {
+		return nil, fmt.Errorf("--bind: %w", err)
+	}
+	p.server = "https://" + listener.Addr().String()
+	return listener, p.writeCredentials()
+}
+
+// formerAddress is the API server's in a kubeconfig of kubelab's.
+func formerAddress(kubeconfig string) (netip.AddrPort, error) {
+	cfg, err := clientcmd.BuildConfigFromFlags("", kubeconfig)
+	if err != nil {
+		return netip.AddrPort{}, fmt.Errorf("kubeconfig %s: %w", kubeconfig, err)
+	}
+	return netip.ParseAddrPort(strings.TrimPrefix(cfg.Host, "https://"))
 }
 
 // run executes a component in the background. A component that ends, for whatever reason, ends the control plane.
@@ -196,7 +238,6 @@ func (p *controlPlane) writeCredentials() error {
 	if err != nil {
 		return err
 	}
-	p.pki = pki
 	if err := pki.writeServerFiles(p.dir.path, p.opts.bind); err != nil {
 		return err
 	}
