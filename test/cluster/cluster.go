@@ -9,7 +9,8 @@
 //	pod := c.Pod("web", node.Name)
 //	c.Eventually(t, "an attachment", func(ctx context.Context) error { ... })
 //
-// A test that runs something which acts on the whole cluster, as the controller does, takes Exclusive instead.
+// A test that runs something which acts on the whole cluster, as the controller does, takes Exclusive instead: another
+// control plane, one for each test binary, which it has for itself and may kill.
 //
 // FAIRLEAD_KUBELAB names another kubelab program. FAIRLEAD_TEST_KUBECONFIG names the kubeconfig of a cluster to use
 // instead; it has to be one to throw away, because Exclusive removes every object of Fairlead's in it.
@@ -18,6 +19,7 @@ package cluster
 import (
 	"context"
 	"fmt"
+	"os"
 	"sync"
 	"testing"
 	"time"
@@ -55,23 +57,25 @@ type Cluster struct {
 	tb testing.TB
 	// rights installs what Account needs, once in a test binary.
 	rights func() error
+	// lab is where its control plane comes from; without a program it is somebody else's.
+	lab lab
 }
 
 // New gives a test the control plane beside other tests of this and other packages. What the test makes outside its
 // namespace needs a name that no other test uses, and the test removes it; Node does. The test fails when there is no
 // control plane to be had, and is skipped in short mode.
 //
-// A test must not call New and Exclusive both: each waits for the other.
+// A test must not call New and Exclusive both: with FAIRLEAD_TEST_KUBECONFIG each waits for the other.
 func New(tb testing.TB) *Cluster {
 	tb.Helper()
-	return use(tb, shared)
+	return use(tb, connectShared, shared)
 }
 
-// Exclusive gives a test the control plane for itself: it waits until no other test uses it, and others wait until it is
-// done. Objects of Fairlead's, and test nodes and pods that are left over are removed before and after.
+// Exclusive gives a test a control plane for itself. Those of one test binary have one, one after the other. Objects of
+// Fairlead's, and test nodes and pods that are left over are removed before and after.
 func Exclusive(tb testing.TB) *Cluster {
 	tb.Helper()
-	c := use(tb, exclusive)
+	c := use(tb, connectExclusive, exclusive)
 	sweep := func(ctx context.Context) {
 		if err := c.sweep(ctx); err != nil {
 			tb.Errorf("removing what tests left in the cluster: %v", err)
@@ -88,15 +92,42 @@ type connection struct {
 	rest       *rest.Config
 	client     client.Client
 	rights     func() error
+	lab        lab
 }
 
-// connect finds or starts the control plane, once in a test binary: a second try would fail as the first did.
-var connect = sync.OnceValues(func() (*connection, error) {
-	kubeconfig, unlock, err := findControlPlane()
+// Each finds or starts a control plane once in a test binary: a second try would fail as the first did.
+var (
+	connectShared = sync.OnceValues(func() (*connection, error) {
+		pid := os.Getppid()
+		if pid == 1 {
+			pid = os.Getpid() // an orphan; what belonged to process 1 would never end
+		}
+		return connect(pid)
+	})
+	connectExclusive = sync.OnceValues(func() (*connection, error) { return connect(os.Getpid()) })
+)
+
+// connect finds or starts the control plane that belongs to a process.
+func connect(owner int) (*connection, error) {
+	kubeconfig, lab, unlock, err := findControlPlane(owner)
 	if err != nil {
 		return nil, err
 	}
 	defer unlock()
+	conn, err := dial(kubeconfig, lab)
+	if err != nil {
+		return nil, err
+	}
+	ctx, cancel := context.WithTimeout(context.Background(), cleanupTimeout)
+	defer cancel()
+	if err := installCRDs(ctx, conn.client); err != nil {
+		return nil, err
+	}
+	return conn, nil
+}
+
+// dial connects to a control plane as it is.
+func dial(kubeconfig string, lab lab) (*connection, error) {
 	cfg, err := restConfig(kubeconfig)
 	if err != nil {
 		return nil, err
@@ -105,16 +136,12 @@ var connect = sync.OnceValues(func() (*connection, error) {
 	if err != nil {
 		return nil, fmt.Errorf("client for %s: %w", kubeconfig, err)
 	}
-	ctx, cancel := context.WithTimeout(context.Background(), cleanupTimeout)
-	defer cancel()
-	if err := installCRDs(ctx, api); err != nil {
-		return nil, err
-	}
 	return &connection{
 		kubeconfig: kubeconfig, rest: cfg, client: api,
 		rights: sync.OnceValue(func() error { return installRights(kubeconfig) }),
+		lab:    lab,
 	}, nil
-})
+}
 
 func newScheme() *runtime.Scheme {
 	scheme := runtime.NewScheme()
@@ -124,7 +151,7 @@ func newScheme() *runtime.Scheme {
 	return scheme
 }
 
-func use(tb testing.TB, mode lockMode) *Cluster {
+func use(tb testing.TB, connect func() (*connection, error), mode lockMode) *Cluster {
 	tb.Helper()
 	if testing.Short() {
 		tb.Skip("needs a Kubernetes control plane, which short mode does without")
@@ -139,9 +166,18 @@ func use(tb testing.TB, mode lockMode) *Cluster {
 	}
 	tb.Cleanup(unlock)
 
-	c := &Cluster{REST: rest.CopyConfig(conn.rest), Kubeconfig: conn.kubeconfig, Client: conn.client, tb: tb, rights: conn.rights}
+	c := conn.view(tb)
 	c.makeNamespace()
 	return c
+}
+
+// view is a test's, without a namespace.
+func (conn *connection) view(tb testing.TB) *Cluster {
+	tb.Helper()
+	return &Cluster{
+		REST: rest.CopyConfig(conn.rest), Kubeconfig: conn.kubeconfig, Client: conn.client,
+		tb: tb, rights: conn.rights, lab: conn.lab,
+	}
 }
 
 // makeNamespace creates the test's namespace and the service account without which no pod is admitted to it.

@@ -1,13 +1,11 @@
 package cluster
 
 import (
+	"errors"
 	"os"
 	"os/exec"
 	"path/filepath"
-	"sync"
 	"testing"
-
-	"sigs.k8s.io/controller-runtime/pkg/client"
 )
 
 // Own gives a test a control plane that nobody else has and that ends with the test. Nothing is installed in it, not
@@ -22,24 +20,28 @@ func Own(tb testing.TB) *Cluster {
 	if err != nil {
 		tb.Fatalf("no Kubernetes control plane: %v", err)
 	}
-	dir := filepath.Join(tb.TempDir(), "kubelab")
-	if err := startKubelab(program, dir, os.Getpid()); err != nil {
+	l := lab{program: program, dir: filepath.Join(tb.TempDir(), "kubelab"), owner: os.Getpid()}
+	if err := l.start(); err != nil {
 		tb.Fatal(err)
 	}
 	tb.Cleanup(func() {
-		if out, err := exec.Command(program, "down", "--dir", dir).CombinedOutput(); err != nil {
+		if out, err := exec.Command(program, "down", "--dir", l.dir).CombinedOutput(); err != nil {
 			tb.Errorf("ending the control plane: %v\n%s", err, out)
 		}
 	})
-	kubeconfig := filepath.Join(dir, "kubeconfig")
-	cfg, err := restConfig(kubeconfig)
+	conn, err := dial(filepath.Join(l.dir, "kubeconfig"), l)
 	if err != nil {
 		tb.Fatal(err)
 	}
-	api, err := client.New(cfg, client.Options{Scheme: newScheme()})
-	if err != nil {
-		tb.Fatal(err)
+	return conn.view(tb)
+}
+
+// Restart kills the control plane, etcd, API server, scheduler and controller manager at once, and returns when it is
+// ready again, at the same address and with all that it had acknowledged. Only the control plane of Exclusive or Own may
+// be restarted: others use that of New.
+func (c *Cluster) Restart() error {
+	if c.lab.owner != os.Getpid() {
+		return errors.New("this control plane is not the test's alone to restart; take Exclusive, without FAIRLEAD_TEST_KUBECONFIG")
 	}
-	rights := sync.OnceValue(func() error { return installRights(kubeconfig) })
-	return &Cluster{REST: cfg, Kubeconfig: kubeconfig, Client: api, tb: tb, rights: rights}
+	return c.lab.start("--resume")
 }

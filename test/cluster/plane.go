@@ -22,58 +22,60 @@ import (
 // probeTimeout bounds the question whether a control plane that left its kubeconfig still runs.
 const probeTimeout = 5 * time.Second
 
-// findControlPlane returns the kubeconfig of the control plane and starts one if there is none. It holds a lock until
-// unlock is called, so that test binaries prepare the cluster one after the other.
-func findControlPlane() (kubeconfig string, unlock func(), err error) {
+// lab is a control plane that kubelab runs.
+type lab struct {
+	program string
+	dir     string
+	owner   int // it ends with this process
+}
+
+// findControlPlane returns the kubeconfig of the control plane of a process and starts one if there is none. It holds a
+// lock until unlock is called, so that test binaries prepare the cluster one after the other.
+func findControlPlane(owner int) (kubeconfig string, l lab, unlock func(), err error) {
 	if kubeconfig := os.Getenv("FAIRLEAD_TEST_KUBECONFIG"); kubeconfig != "" {
 		unlock, err := lockFile(kubeconfig, exclusive)
 		if err != nil {
-			return "", nil, fmt.Errorf("FAIRLEAD_TEST_KUBECONFIG: %w", err)
+			return "", lab{}, nil, fmt.Errorf("FAIRLEAD_TEST_KUBECONFIG: %w", err)
 		}
-		return kubeconfig, unlock, nil
+		return kubeconfig, lab{}, unlock, nil
 	}
-	program, err := findKubelab()
-	if err != nil {
-		return "", nil, err
+	l.owner = owner
+	if l.program, err = findKubelab(); err != nil {
+		return "", lab{}, nil, err
 	}
-	owner, dir, err := owner()
-	if err != nil {
-		return "", nil, err
+	if l.dir, err = dirOf(owner); err != nil {
+		return "", lab{}, nil, err
 	}
 	// The lock is on the program because that is there before the control plane and has not to be removed after it.
-	unlock, err = lockFile(program, exclusive)
+	unlock, err = lockFile(l.program, exclusive)
 	if err != nil {
-		return "", nil, err
+		return "", lab{}, nil, err
 	}
-	kubeconfig = filepath.Join(dir, "kubeconfig")
+	kubeconfig = filepath.Join(l.dir, "kubeconfig")
 	if answers(kubeconfig) {
-		return kubeconfig, unlock, nil
+		return kubeconfig, l, unlock, nil
 	}
-	if err := startKubelab(program, dir, owner); err != nil {
+	if err := l.start(); err != nil {
 		unlock()
-		return "", nil, err
+		return "", lab{}, nil, err
 	}
-	return kubeconfig, unlock, nil
+	return kubeconfig, l, unlock, nil
 }
 
-// owner returns the process that the control plane belongs to and the directory named after it. It is the parent, the go
-// command, which all test binaries of a run have in common. Its start time tells it from an earlier process with its ID.
-func owner() (pid int, dir string, err error) {
-	pid = os.Getppid()
-	if pid == 1 {
-		pid = os.Getpid() // an orphan; what belonged to process 1 would never end
-	}
+// dirOf returns the directory of the control plane that belongs to a process. Its start time tells it from an earlier
+// process with its ID.
+func dirOf(pid int) (string, error) {
 	stat, err := os.ReadFile(fmt.Sprintf("/proc/%d/stat", pid))
 	if err != nil {
-		return 0, "", fmt.Errorf("start time of the parent process: %w", err)
+		return "", fmt.Errorf("start time of process %d: %w", pid, err)
 	}
 	// proc(5): the second field, the name, is in parentheses and may hold anything; the start time is the 22nd.
 	fields := strings.Fields(string(stat[bytes.LastIndexByte(stat, ')')+1:]))
 	const startTime = 22 - 3
 	if len(fields) <= startTime {
-		return 0, "", fmt.Errorf("start time of the parent process: /proc/%d/stat has %d fields", pid, len(fields)+2)
+		return "", fmt.Errorf("start time of process %d: /proc/%d/stat has %d fields", pid, pid, len(fields)+2)
 	}
-	return pid, filepath.Join(os.TempDir(), fmt.Sprintf("fairlead-kubelab-%d-%s", pid, fields[startTime])), nil
+	return filepath.Join(os.TempDir(), fmt.Sprintf("fairlead-kubelab-%d-%s", pid, fields[startTime])), nil
 }
 
 // findKubelab returns the path of the kubelab program.
@@ -112,9 +114,10 @@ func moduleRoot() (string, error) {
 	}
 }
 
-// startKubelab starts a control plane that ends with its owner, and returns when it is ready.
-func startKubelab(program, dir string, owner int) error {
-	cmd := exec.Command(program, "up", "--dir", dir, "--owner-pid", strconv.Itoa(owner))
+// start starts the control plane and returns when it is ready. more are further flags of kubelab up.
+func (l lab) start(more ...string) error {
+	args := append([]string{"up", "--dir", l.dir, "--owner-pid", strconv.Itoa(l.owner)}, more...)
+	cmd := exec.Command(l.program, args...)
 	// A session of its own: an interrupt from the terminal is for the tests, which may still need it to clean up.
 	cmd.SysProcAttr = &syscall.SysProcAttr{Setsid: true}
 	stdout, err := cmd.StdoutPipe()
@@ -131,10 +134,11 @@ func startKubelab(program, dir string, owner int) error {
 	said, err := io.ReadAll(stdout) // it closes its standard output when it is ready
 	if err != nil || !bytes.HasPrefix(said, []byte("kubelab: ready ")) {
 		reason, readErr := io.ReadAll(stderr)
-		return fmt.Errorf("%s did not become ready: %w\n%s%s", program, errors.Join(err, readErr, cmd.Wait()), said, reason)
+		return fmt.Errorf("%s did not become ready: %w\n%s%s", l.program, errors.Join(err, readErr, cmd.Wait()), said, reason)
 	}
-	// It stays for the other test binaries. What it may have to say later is in its log.
-	return errors.Join(stdout.Close(), stderr.Close(), cmd.Process.Release())
+	// It stays, also for other test binaries. What it may have to say later is in its log.
+	go func() { _ = cmd.Wait() }() // reaps it, should it end first
+	return errors.Join(stdout.Close(), stderr.Close())
 }
 
 // answers says whether there is a control plane behind a kubeconfig.
