@@ -67,6 +67,11 @@ check_root() {
 	fi
 }
 
+# The nodes of the end-to-end test, which `make test` runs too, have both families.
+check_ipv6() {
+	[ -d /proc/sys/net/ipv6 ] || lacks "a kernel with IPv6: boot without ipv6.disable=1, or modprobe ipv6"
+}
+
 check_space() {
 	local cache free
 	cache=$(go env GOCACHE 2>/dev/null || printf '%s' "${GOCACHE:-${XDG_CACHE_HOME:-$HOME/.cache}/go-build}")
@@ -85,6 +90,7 @@ verify)
 	;;
 test)
 	check_root
+	check_ipv6
 	check_space
 	wants git git "compares generated files"
 	wants gcc "gcc libc6-dev" "the race detector links with a C compiler"
@@ -92,6 +98,7 @@ test)
 	;;
 e2e)
 	check_root
+	check_ipv6
 	check_space
 	wants_node
 	;;

@@ -170,15 +170,21 @@ func remove(name string) step {
 }
 
 // addAddress adds an address without duplicate address detection: who gives
-// out addresses has seen to it, and waiting for it costs seconds.
+// out addresses has seen to it, and waiting for it costs seconds. Nor does the
+// kernel make a route of its own to one that is alone in its prefix: of IPv4 it
+// does not either, and of the node's own it would lead into the tunnel.
 func addAddress(link int, a netip.Prefix, scope netlink.Scope) step {
 	req := nl.NewNetlinkRequest(unix.RTM_NEWADDR, unix.NLM_F_CREATE|unix.NLM_F_EXCL)
 	msg := nl.NewIfAddrmsg(family(a.Addr()))
 	msg.Prefixlen, msg.Scope, msg.Index = uint8(a.Bits()), uint8(scope), uint32(link)
-	if a.Addr().Is6() {
-		msg.Flags = unix.IFA_F_NODAD
-	}
 	req.AddData(msg)
+	if a.Addr().Is6() {
+		flags := uint32(unix.IFA_F_NODAD)
+		if a.IsSingleIP() {
+			flags |= unix.IFA_F_NOPREFIXROUTE
+		}
+		req.AddData(nl.NewRtAttr(unix.IFA_FLAGS, nl.Uint32Attr(flags)))
+	}
 	req.AddData(nl.NewRtAttr(unix.IFA_LOCAL, a.Addr().AsSlice()))
 	req.AddData(nl.NewRtAttr(unix.IFA_ADDRESS, a.Addr().AsSlice()))
 	if a.Addr().Is4() && a.Bits() < 31 {

@@ -245,6 +245,30 @@ func TestApplyTunnelSays(t *testing.T) {
 	settled(t, k, state)
 }
 
+// The node's address on the tunnel is a source and no destination: the kernel's
+// own routes to it, of IPv6 alone, were all that led into a tunnel to nobody.
+func TestTunnelToNobodyHasNoRoutes(t *testing.T) {
+	families := []func(netip.Addr) bool{netip.Addr.Is4, netip.Addr.Is6}
+	nodes, _ := newRouted(t, 1, families...)
+	k := nodes[0]
+	state := routedState(0, families...)
+	state.Remote = nil
+	apply(t, k, state)
+	settled(t, k, state)
+	h := openHandle(t, k.host)
+	for _, name := range []string{"fairlead-vx4", "fairlead-vx6"} {
+		routes, err := h.RouteList(linkNamed(t, k.host, name), netlink.FAMILY_ALL)
+		if err != nil {
+			t.Fatal(err)
+		}
+		for _, r := range routes {
+			if !r.Dst.IP.IsLinkLocalUnicast() && !r.Dst.IP.IsMulticast() {
+				t.Errorf("a route into %s: %v", name, r)
+			}
+		}
+	}
+}
+
 // Whatever is done to the tunnel is told by the watch, put right, and said.
 func TestTunnelIsMended(t *testing.T) {
 	nodes, _ := newRouted(t, 1, netip.Addr.Is4)

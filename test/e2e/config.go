@@ -9,7 +9,8 @@ import (
 )
 
 const (
-	podRange     = "10.244.0.0/16"
+	podRange     = "10.244.0.0/16" // that of deploy/default-pool.yaml
+	podRange6    = "fd00:244::/112"
 	containerd   = "/run/containerd/containerd.sock"
 	kubeletState = "/var/lib/kubelet"
 )
@@ -75,7 +76,7 @@ func (n *node) kubeProxy() map[string]any {
 		"kind":               "KubeProxyConfiguration",
 		"mode":               "nftables",
 		"hostnameOverride":   n.name,
-		"clusterCIDR":        podRange,
+		"clusterCIDR":        podRange + "," + podRange6,
 		"clientConnection":   map[string]any{"kubeconfig": n.proxyConfig},
 		"healthzBindAddress": "127.0.0.1:10256",
 		"metricsBindAddress": "127.0.0.1:10249",

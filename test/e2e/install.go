@@ -3,6 +3,7 @@ package main
 import (
 	"context"
 	"fmt"
+	"net/netip"
 	"path/filepath"
 
 	authenticationv1 "k8s.io/api/authentication/v1"
@@ -44,7 +45,7 @@ func (w *world) install(ctx context.Context) error {
 	}
 	pool := &v1alpha1.IPPool{
 		ObjectMeta: metav1.ObjectMeta{Name: "default"},
-		Spec:       v1alpha1.IPPoolSpec{Ranges: []string{podRange}, Placement: v1alpha1.PlacementPerNode},
+		Spec:       v1alpha1.IPPoolSpec{Ranges: []string{podRange, podRange6}, Placement: v1alpha1.PlacementPerNode},
 	}
 	// Established comes a moment before the kind is served.
 	err := w.await(ctx, "the kinds of the CRDs", func(ctx context.Context) (string, error) {
@@ -57,7 +58,8 @@ func (w *world) install(ctx context.Context) error {
 	if err != nil {
 		return err
 	}
-	w.Say("installed from deploy/: CRDs, accounts, rights; the pool default of %s", podRange)
+	w.families = []netip.Prefix{netip.MustParsePrefix(podRange), netip.MustParsePrefix(podRange6)}
+	w.Say("installed from deploy/: CRDs, accounts, rights; the pool default of %v", w.families)
 	return w.startControllers(ctx)
 }
 

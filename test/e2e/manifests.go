@@ -3,6 +3,7 @@ package main
 import (
 	"context"
 	"fmt"
+	"net/netip"
 	"os"
 	"path/filepath"
 	"strings"
@@ -33,6 +34,7 @@ func (w *world) manifests(ctx context.Context) error {
 			return err
 		}
 	}
+	w.families = []netip.Prefix{netip.MustParsePrefix(podRange)}
 	w.Say("a pod of fairlead-node on each node and two of fairlead-controller are ready")
 	return w.await(ctx, "the nodes to be Ready", w.nodesAre(corev1.ConditionTrue))
 }

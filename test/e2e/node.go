@@ -84,12 +84,19 @@ func (n *node) boot() error {
 		if err := unix.Unshare(unix.CLONE_NEWNS); err != nil {
 			return fmt.Errorf("make a mount namespace: %w", err)
 		}
+		if err := unix.Mount("", "/", "", unix.MS_REC|unix.MS_PRIVATE, ""); err != nil {
+			return fmt.Errorf("part the mounts of %s from the machine's: %w", n.name, err)
+		}
+		// `ip netns add` mounts it for good, and containerd finds it in the table of
+		// mounts even below another /run.
+		if err := unix.Unmount("/run/netns", unix.MNT_DETACH); err != nil && !errors.Is(err, unix.EINVAL) && !errors.Is(err, unix.ENOENT) {
+			return fmt.Errorf("unmount /run/netns of %s: %w", n.name, err)
+		}
 		mounts := []struct {
 			from, to, kind string
 			flags          uintptr
 			data           string
 		}{
-			{"", "/", "", unix.MS_REC | unix.MS_PRIVATE, ""},
 			// Namespaces of pods pass from containerd to the daemon's container.
 			{"tmpfs", "/run", "tmpfs", 0, ""},
 			{"", "/run", "", unix.MS_SHARED, ""},
@@ -145,8 +152,8 @@ func (n *node) start(name string) error {
 	case kubelet:
 		args = []string{
 			"kubelab", "kubelet", "--config", n.file("kubelet.yaml"), "--kubeconfig", n.kubeletConfig,
-			"--hostname-override", n.name, "--node-ip", n.machine.V4.Addr().String(), "--root-dir", kubeletState,
-			"--cert-dir", n.file("pki"), "-v=2",
+			"--hostname-override", n.name, "--node-ip", fmt.Sprintf("%v,%v", n.machine.V4.Addr(), n.machine.V6.Addr()),
+			"--root-dir", kubeletState, "--cert-dir", n.file("pki"), "-v=2",
 		}
 	case kubeProxy:
 		args = []string{"kubelab", "kube-proxy", "--config", n.file("kube-proxy.yaml")}

@@ -5,6 +5,7 @@ import (
 	"context"
 	"encoding/json"
 	"fmt"
+	"maps"
 	"net"
 	"net/netip"
 	"net/url"
@@ -129,28 +130,17 @@ func (w *world) pods(ctx context.Context) ([]corev1.Pod, error) {
 	return list.Items, nil
 }
 
-// allReachAll has every pod ask every pod, itself too, by its address.
+// allReachAll has every pod ask every pod, itself too, at each of its addresses.
 func (w *world) allReachAll(ctx context.Context) error {
 	pods, err := w.pods(ctx)
 	if err != nil {
 		return err
 	}
-	var (
-		targets []string
-		names   = map[string]string{}
-		pools   = netip.MustParsePrefix(podRange)
-	)
-	for _, pod := range pods {
-		addr, err := netip.ParseAddr(pod.Status.PodIP)
-		if err != nil || !pools.Contains(addr) {
-			return fmt.Errorf("pod %s has the address %q; want one of %s", pod.Name, pod.Status.PodIP, podRange)
-		}
-		target := netip.AddrPortFrom(addr, port).String()
-		if other, ok := names[target]; ok {
-			return fmt.Errorf("pods %s and %s have the same address %v", other, pod.Name, addr)
-		}
-		targets, names[target] = append(targets, target), pod.Name
+	names, err := w.targets(pods)
+	if err != nil {
+		return err
 	}
+	targets := slices.Sorted(maps.Keys(names))
 	g, ctx := errgroup.WithContext(ctx)
 	g.SetLimit(4)
 	for _, pod := range pods {
@@ -170,8 +160,31 @@ func (w *world) allReachAll(ctx context.Context) error {
 	if err := g.Wait(); err != nil {
 		return err
 	}
-	w.Say("all %d pairs reach each other", len(pods)*len(pods))
+	w.Say("all %d pairs reach each other, at addresses of %v", len(pods)*len(pods), w.families)
 	return nil
+}
+
+// targets are the names of pods by where they serve: one address of every family,
+// and none that another has.
+func (w *world) targets(pods []corev1.Pod) (map[string]string, error) {
+	names := map[string]string{}
+	for _, pod := range pods {
+		if len(pod.Status.PodIPs) != len(w.families) {
+			return nil, fmt.Errorf("pod %s has the addresses %v; want one of each of %v", pod.Name, pod.Status.PodIPs, w.families)
+		}
+		for i, family := range w.families {
+			addr, err := netip.ParseAddr(pod.Status.PodIPs[i].IP)
+			if err != nil || !family.Contains(addr) {
+				return nil, fmt.Errorf("pod %s has the address %q; want one of %v", pod.Name, pod.Status.PodIPs[i].IP, family)
+			}
+			target := netip.AddrPortFrom(addr, port).String()
+			if other, ok := names[target]; ok {
+				return nil, fmt.Errorf("pods %s and %s have the same address %v", other, pod.Name, addr)
+			}
+			names[target] = pod.Name
+		}
+	}
+	return names, nil
 }
 
 // reach has a pod ask others and returns what they answered. The pod is asked

@@ -51,7 +51,7 @@ func preflight(s settings) []string {
 // kernelLacks tries what the test does, in a namespace to throw away.
 func kernelLacks() []string {
 	var lacks []string
-	lab, err := netlab.New(context.Background(), netlab.Config{Nodes: 1, IPv4Only: true})
+	lab, err := netlab.New(context.Background(), netlab.Config{Nodes: 1})
 	if err == nil {
 		err = lab.Close()
 	}
@@ -59,7 +59,7 @@ func kernelLacks() []string {
 	case errors.Is(err, unix.EPERM) || errors.Is(err, unix.EACCES):
 		return []string{fmt.Sprintf("the right to make network namespaces and links (%v): run it outside the container, or in one started with --privileged", err)}
 	case err != nil:
-		lacks = append(lacks, fmt.Sprintf("a kernel with network namespaces, veth and bridge links (%v)", err))
+		lacks = append(lacks, fmt.Sprintf("a kernel with network namespaces, veth and bridge links, and IPv6 (%v)", err))
 	}
 	if raw, err := os.ReadFile("/proc/filesystems"); err == nil && !strings.Contains(string(raw), "\toverlay\n") {
 		lacks = append(lacks, "a kernel with overlayfs: modprobe overlay")

@@ -112,7 +112,7 @@ func (w *world) reboot(ctx context.Context) error {
 	return w.allReachAll(ctx)
 }
 
-// attachedInThisBoot looks whether every pod has the address of its
+// attachedInThisBoot looks whether every pod has the addresses of its
 // PodAttachment and is plugged since its node booted.
 func (w *world) attachedInThisBoot(ctx context.Context) (string, error) {
 	attachments := &v1alpha1.PodAttachmentList{}
@@ -145,12 +145,20 @@ func (w *world) notAttached(pod corev1.Pod, attachments []v1alpha1.PodAttachment
 		if s == nil || s.State != v1alpha1.SandboxAttached || s.BootID != n.bootID {
 			return "is not plugged since the boot"
 		}
+		var want, got []string
 		for _, address := range pa.Spec.Interfaces[0].Addresses {
-			if addr, _, _ := strings.Cut(address, "/"); addr == pod.Status.PodIP {
-				return ""
-			}
+			addr, _, _ := strings.Cut(address, "/")
+			want = append(want, addr)
 		}
-		return fmt.Sprintf("has the address %q; its PodAttachment says %v", pod.Status.PodIP, pa.Spec.Interfaces[0].Addresses)
+		for _, ip := range pod.Status.PodIPs {
+			got = append(got, ip.IP)
+		}
+		slices.Sort(want)
+		slices.Sort(got)
+		if !slices.Equal(want, got) {
+			return fmt.Sprintf("has the addresses %v; its PodAttachment says %v", got, want)
+		}
+		return ""
 	}
 	return "has no PodAttachment"
 }

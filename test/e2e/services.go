@@ -8,6 +8,7 @@ import (
 	"net"
 	"net/http"
 	"net/netip"
+	"slices"
 	"strconv"
 
 	"golang.org/x/sync/errgroup"
@@ -48,13 +49,15 @@ func (w *world) services(ctx context.Context) error {
 	g.SetLimit(4)
 	for _, pod := range pods {
 		g.Go(func() error {
-			answers, err := w.reach(ctx, pod, []string{all, one})
+			answers, err := w.reach(ctx, pod, slices.Concat(all, one))
 			if err != nil {
 				return err
 			}
-			if !names[answers[all]] || answers[one] != chosen.Name {
-				return fmt.Errorf("pod %s on %s asks the Services: got %q; want any pod of %s and %s of %s",
-					pod.Name, pod.Spec.NodeName, answers, all, chosen.Name, one)
+			for i := range w.families {
+				if !names[answers[all[i]]] || answers[one[i]] != chosen.Name {
+					return fmt.Errorf("pod %s on %s asks the Services: got %q; want any pod of %s and %s of %s",
+						pod.Name, pod.Spec.NodeName, answers, all[i], chosen.Name, one[i])
+				}
 			}
 			return nil
 		})
@@ -62,20 +65,28 @@ func (w *world) services(ctx context.Context) error {
 	if err := g.Wait(); err != nil {
 		return err
 	}
-	w.Say("every pod reaches both Services; %s reaches itself through its own", chosen.Name)
+	w.Say("every pod reaches both Services at %v and %v; %s reaches itself through its own", all, one, chosen.Name)
 	return nil
 }
 
-// newService makes a Service and returns its address and port.
-func (w *world) newService(ctx context.Context, name string, selector map[string]string) (string, error) {
+// newService makes a Service of both families and returns where it serves, IPv4
+// first.
+func (w *world) newService(ctx context.Context, name string, selector map[string]string) ([]string, error) {
 	service := &corev1.Service{
 		ObjectMeta: metav1.ObjectMeta{Namespace: namespace, Name: name},
-		Spec:       corev1.ServiceSpec{Selector: selector, Ports: []corev1.ServicePort{{Port: port}}},
+		Spec: corev1.ServiceSpec{
+			Selector: selector, Ports: []corev1.ServicePort{{Port: port}},
+			IPFamilyPolicy: new(corev1.IPFamilyPolicyRequireDualStack),
+		},
 	}
 	if err := w.Create(ctx, service); err != nil {
-		return "", err
+		return nil, err
 	}
-	return net.JoinHostPort(service.Spec.ClusterIP, strconv.Itoa(port)), nil
+	var out []string
+	for _, addr := range service.Spec.ClusterIPs {
+		out = append(out, net.JoinHostPort(addr, strconv.Itoa(port)))
+	}
+	return out, nil
 }
 
 // hostPorts gives a pod a port of its node, and asks there from everywhere.
@@ -91,18 +102,21 @@ func (w *world) hostPorts(ctx context.Context) error {
 	if err := w.podIs(ctx, pod, "ready", isReady); err != nil {
 		return err
 	}
-	at := netip.AddrPortFrom(n.machine.V4.Addr(), hostPort).String()
-	for place, ask := range map[string]struct {
-		ns *netlab.Namespace
-		at string
+	at := n.at(hostPort)
+	local := netip.AddrPortFrom(netip.AddrFrom4([4]byte{127, 0, 0, 1}), hostPort).String()
+	for _, asker := range []struct {
+		name string
+		ns   *netlab.Namespace
+		asks []string
 	}{
-		"another machine":         {w.lab.Switch.Namespace, at},
-		"the other node":          {w.nodes[1].machine.Namespace, at},
-		"its node":                {n.machine.Namespace, at},
-		"its node, at 127.0.0.1,": {n.machine.Namespace, netip.AddrPortFrom(netip.AddrFrom4([4]byte{127, 0, 0, 1}), hostPort).String()},
+		{"another machine", w.lab.Switch.Namespace, at},
+		{"the other node", w.nodes[1].machine.Namespace, at},
+		{"its node", n.machine.Namespace, slices.Concat(at, []string{local})},
 	} {
-		if name, err := get(ctx, ask.ns, "http://"+ask.at+"/name"); err != nil || name != pod.Name {
-			return fmt.Errorf("%s asks port %d: got %q, %w; want %s", place, hostPort, name, err, pod.Name)
+		for _, asked := range asker.asks {
+			if name, err := get(ctx, asker.ns, "http://"+asked+"/name"); err != nil || name != pod.Name {
+				return fmt.Errorf("%s asks %s: got %q, %w; want %s", asker.name, asked, name, err, pod.Name)
+			}
 		}
 	}
 	pods, err := w.pods(ctx)
@@ -110,31 +124,43 @@ func (w *world) hostPorts(ctx context.Context) error {
 		return err
 	}
 	for _, from := range pods {
-		answers, err := w.reach(ctx, from, []string{at})
-		if err != nil || answers[at] != pod.Name {
-			return fmt.Errorf("pod %s on %s asks port %d of %s: got %q, %w; want %s", from.Name, from.Spec.NodeName, hostPort, n.name, answers[at], err, pod.Name)
+		answers, err := w.reach(ctx, from, at)
+		if err != nil {
+			return err
+		}
+		for _, asked := range at {
+			if answers[asked] != pod.Name {
+				return fmt.Errorf("pod %s on %s asks %s: got %q; want %s", from.Name, from.Spec.NodeName, asked, answers[asked], pod.Name)
+			}
 		}
 	}
-	w.Say("port %d of %s leads to the pod: from outside, both nodes, 127.0.0.1, and all %d pods, itself too", hostPort, n.name, len(pods))
+	w.Say("%v lead to the pod: from outside, both nodes, and all %d pods, itself too; %s does on its node", at, len(pods), local)
 	if err := w.Delete(ctx, pod); err != nil {
 		return err
 	}
 	if err := w.podIs(ctx, pod, "gone", nil); err != nil {
 		return err
 	}
-	if name, err := get(ctx, w.lab.Switch.Namespace, "http://"+at+"/name"); err == nil {
-		return fmt.Errorf("port %d answers %q after its pod is gone", hostPort, name)
+	for _, asked := range at {
+		if name, err := get(ctx, w.lab.Switch.Namespace, "http://"+asked+"/name"); err == nil {
+			return fmt.Errorf("%s answers %q after its pod is gone", asked, name)
+		}
 	}
 	return nil
+}
+
+// at is where a port of the node is, IPv4 first.
+func (n *node) at(port uint16) []string {
+	var out []string
+	for _, own := range n.machine.Addresses() {
+		out = append(out, netip.AddrPortFrom(own.Addr(), port).String())
+	}
+	return out
 }
 
 // outside has every pod ask a machine that knows no route to pods: it can
 // answer only because pods leave under the address of their node.
 func (w *world) outside(ctx context.Context) error {
-	listener, err := w.lab.Switch.Listen(ctx, netip.AddrPortFrom(w.lab.Switch.V4.Addr(), 0).String())
-	if err != nil {
-		return err
-	}
 	server := &http.Server{
 		ReadHeaderTimeout: stepTimeout,
 		Handler: http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
@@ -142,20 +168,29 @@ func (w *world) outside(ctx context.Context) error {
 			_, _ = io.WriteString(w, host)
 		}),
 	}
-	go func() { _ = server.Serve(listener) }() // ends with Close
 	defer server.Close()
+	var targets []string
+	for _, own := range w.lab.Switch.Addresses() {
+		listener, err := w.lab.Switch.Listen(ctx, netip.AddrPortFrom(own.Addr(), 0).String())
+		if err != nil {
+			return err
+		}
+		go func() { _ = server.Serve(listener) }() // ends with Close
+		targets = append(targets, listener.Addr().String())
+	}
 	pods, err := w.pods(ctx)
 	if err != nil {
 		return err
 	}
-	at := listener.Addr().String()
 	for _, pod := range pods {
-		answers, err := w.reach(ctx, pod, []string{at})
+		answers, err := w.reach(ctx, pod, targets)
 		if err != nil {
 			return err
 		}
-		if want := w.nodeOf(pod).machine.V4.Addr().String(); answers[at] != want {
-			return fmt.Errorf("pod %s on %s asks another machine: it saw %q; want %s", pod.Name, pod.Spec.NodeName, answers[at], want)
+		for i, want := range w.nodeOf(pod).machine.Addresses() {
+			if got := answers[targets[i]]; got != want.Addr().String() {
+				return fmt.Errorf("pod %s on %s asks another machine: it saw %q; want %s", pod.Name, pod.Spec.NodeName, got, want.Addr())
+			}
 		}
 	}
 	w.Say("another machine answers all %d pods, and sees the addresses of their nodes", len(pods))

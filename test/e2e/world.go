@@ -46,6 +46,8 @@ type world struct {
 	rest        *rest.Config
 	admin       string // the administrator's kubeconfig
 	controllers []*harness.Process
+	// families are the ranges of the pool, IPv4 first: a pod has an address of each.
+	families []netip.Prefix
 }
 
 // inner is the work inside of the namespaces that the outer program made.
@@ -79,7 +81,7 @@ func inner(ctx context.Context, work harness.Work) error {
 // build makes the nodes and the control plane. Nothing runs on the nodes yet.
 func (w *world) build(ctx context.Context) error {
 	var err error
-	if w.lab, err = netlab.New(ctx, netlab.Config{Nodes: nodeCount, Here: true, IPv4Only: true}); err != nil {
+	if w.lab, err = netlab.New(ctx, netlab.Config{Nodes: nodeCount, Here: true}); err != nil {
 		return err
 	}
 	all, err := images(w.programs())
