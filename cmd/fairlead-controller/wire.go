@@ -8,6 +8,7 @@ import (
 	"time"
 
 	"k8s.io/apimachinery/pkg/runtime"
+	"k8s.io/apimachinery/pkg/types"
 	clientgoscheme "k8s.io/client-go/kubernetes/scheme"
 	"k8s.io/client-go/tools/leaderelection/resourcelock"
 	ctrl "sigs.k8s.io/controller-runtime"
@@ -90,6 +91,7 @@ func newController(ctx context.Context, cfg config.Controller) (*parts, error) {
 		Metrics:            own,
 		Workers:            cfg.Workers,
 		Synced:             fed,
+		Given:              func(uid types.UID, iface string) bool { return len(store.Held(string(uid), iface)) > 0 },
 	})
 	collector := gc.New(gc.Config{
 		Client:    mgr.GetClient(),
@@ -97,7 +99,7 @@ func newController(ctx context.Context, cfg config.Controller) (*parts, error) {
 		Drivers:   drivers,
 		Interval:  cfg.GCInterval.Duration,
 		Namespace: cfg.LeaderElection.Namespace,
-		Synced:    fed,
+		Synced:    func() bool { return fed() && attachments.Listed() },
 	})
 	return &parts{manager: mgr, store: store}, errors.Join(
 		attachments.SetupWithManager(ctx, mgr),
@@ -230,40 +232,6 @@ func newManager(ctx context.Context, cfg config.Controller) (manager.Manager, *w
 		return nil, nil, fmt.Errorf("set up the controller: %w", err)
 	}
 	return mgr, watches, nil
-}
-
-// How much, in percent, the heap may grow until garbage is collected. At first
-// nearly all that is read is kept, and looking at it again and again for garbage
-// would take longer than reading it. Afterwards memory is dearer than time.
-const (
-	growthAtFirst = 400
-	growth        = 50
-)
-
-// giveBackEvery is how often memory is given back: as often as Go collects
-// garbage in a program that is idle.
-const giveBackEvery = 2 * time.Minute
-
-// giveBack gives the system back the memory that is not used any more: what
-// reading all objects for the first time took beside what is kept of them, and
-// then what each burst of pods took. Go alone keeps up to twice of what is in use.
-func giveBack(caches cache.Cache) everywhere {
-	return func(ctx context.Context) error {
-		if !caches.WaitForCacheSync(ctx) {
-			return nil
-		}
-		debug.SetGCPercent(growth)
-		tick := time.NewTicker(giveBackEvery)
-		defer tick.Stop()
-		for {
-			debug.FreeOSMemory()
-			select {
-			case <-ctx.Done():
-				return nil
-			case <-tick.C:
-			}
-		}
-	}
 }
 
 // everywhere runs on the leader and on standbys.

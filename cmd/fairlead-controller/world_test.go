@@ -10,6 +10,7 @@ import (
 	"time"
 
 	corev1 "k8s.io/api/core/v1"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"sigs.k8s.io/controller-runtime/pkg/client"
 
 	"fairlead.dev/fairlead/api/v1alpha1"
@@ -32,6 +33,21 @@ func watchWorld(t *testing.T, c *cluster.Cluster, domain string) *world {
 	w := &world{c: c, domain: domain}
 	w.keep(t, 10*time.Millisecond, func(ctx context.Context) { w.detach(ctx, w.look(ctx)) })
 	return w
+}
+
+// oneNode makes a node and the pool of the default network, in a domain of the
+// same name, and watches its world.
+func oneNode(t *testing.T, c *cluster.Cluster, name string) *world {
+	t.Helper()
+	c.Node(name)
+	pool := &v1alpha1.IPPool{
+		ObjectMeta: metav1.ObjectMeta{Name: "default"},
+		Spec:       v1alpha1.IPPoolSpec{Domain: name, Ranges: []string{"10.1.0.0/24"}, Cooldown: &metav1.Duration{Duration: 5 * time.Second}},
+	}
+	if err := c.Client.Create(t.Context(), pool); err != nil {
+		t.Fatal(err)
+	}
+	return watchWorld(t, c, name)
 }
 
 // keep does something again and again until the test ends, which fails with the

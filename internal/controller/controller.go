@@ -9,6 +9,7 @@ import (
 	"errors"
 	"fmt"
 	"sync"
+	"sync/atomic"
 	"time"
 
 	corev1 "k8s.io/api/core/v1"
@@ -68,6 +69,11 @@ type Config struct {
 	// Synced reports whether the drivers know all that is taken. Until then
 	// nothing is reconciled.
 	Synced func() bool
+	// Given reports whether a driver knows of something that an interface of a pod
+	// was given, without asking the backend. A pod that was given something may
+	// have a record that was not read yet, and waits until all are; nil when none
+	// waits.
+	Given func(uid types.UID, iface string) bool
 }
 
 // Attachments is the reconciler.
@@ -76,6 +82,8 @@ type Attachments struct {
 	marks   marks
 	names   names
 	waiting waiting
+	// listing is true while the records are read that were there before.
+	listing atomic.Bool
 }
 
 // New returns a reconciler.
@@ -84,7 +92,7 @@ func New(cfg Config) *Attachments {
 		Config:  cfg,
 		marks:   marks{m: map[types.UID]mark{}},
 		names:   names{m: map[types.NamespacedName][]string{}},
-		waiting: waiting{m: map[types.NamespacedName]bool{}},
+		waiting: waiting{m: map[types.NamespacedName]bool{}, metrics: cfg.Metrics},
 	}
 }
 
@@ -98,7 +106,7 @@ const (
 )
 
 // SetupWithManager registers the reconciler: it works only while this process
-// leads, but its caches are filled before.
+// leads, but its caches are filled before; all but that of the records.
 func (r *Attachments) SetupWithManager(ctx context.Context, mgr ctrl.Manager) error {
 	err := mgr.GetFieldIndexer().IndexField(ctx, &corev1.Pod{}, nodeNameIndex, func(o client.Object) []string {
 		return []string{o.(*corev1.Pod).Spec.NodeName}
@@ -109,11 +117,12 @@ func (r *Attachments) SetupWithManager(ctx context.Context, mgr ctrl.Manager) er
 	if err := indexLeaving(ctx, mgr.GetFieldIndexer()); err != nil {
 		return err
 	}
+	r.listing.Store(true)
 	return ctrl.NewControllerManagedBy(mgr).
 		Named("attachments").
 		WatchesRawSource(source.Func(r.retry)).
+		WatchesRawSource(r.records(mgr.GetCache())).
 		For(&corev1.Pod{}).
-		Watches(&v1alpha1.PodAttachment{}, r.AttachmentEvents()).
 		Watches(&corev1.Node{}, handler.EnqueueRequestsFromMapFunc(r.podsOfNode), builder.WithPredicates(predicate.LabelChangedPredicate{})).
 		Watches(&corev1.Node{}, handler.EnqueueRequestsFromMapFunc(r.leavingOfNode), builder.WithPredicates(nodeEvidence())).
 		Watches(&v1alpha1.IPPool{}, handler.EnqueueRequestsFromMapFunc(r.leavingOfAnyNode), builder.WithPredicates(reclaimChanged())).
@@ -263,6 +272,8 @@ func sooner(a, b ctrl.Result) ctrl.Result {
 
 // waiting is the set of pods that could not be given their network.
 type waiting struct {
+	metrics *Metrics
+
 	mu sync.Mutex
 	m  map[types.NamespacedName]bool
 }
@@ -271,12 +282,16 @@ func (w *waiting) add(key types.NamespacedName) {
 	w.mu.Lock()
 	defer w.mu.Unlock()
 	w.m[key] = true
+	w.metrics.waiting.Set(float64(len(w.m)))
 }
 
 func (w *waiting) remove(key types.NamespacedName) {
 	w.mu.Lock()
 	defer w.mu.Unlock()
-	delete(w.m, key)
+	if delete(w.m, key); len(w.m) == 0 {
+		w.m = map[types.NamespacedName]bool{} // one that was large stays so
+	}
+	w.metrics.waiting.Set(float64(len(w.m)))
 }
 
 func (w *waiting) has(key types.NamespacedName) bool {

@@ -27,6 +27,9 @@ func (r *Attachments) ensure(ctx context.Context, p *corev1.Pod) error {
 	if r.marks.get(uid).created {
 		return nil // the cache does not show it yet
 	}
+	if r.mayBeRecorded(p) {
+		return nil
+	}
 	err := r.obtainAndRecord(ctx, p)
 	if err != nil {
 		r.waiting.add(client.ObjectKeyFromObject(p))

@@ -62,6 +62,9 @@ func (r *Attachments) leaving(ctx context.Context, node string) []reconcile.Requ
 		pods    corev1.PodList
 		out     []reconcile.Request
 	)
+	if !r.Listed() {
+		return nil // every record and every pod is about to be looked at
+	}
 	if r.Client.List(ctx, &records, which, client.UnsafeDisableDeepCopy) != nil ||
 		r.Client.List(ctx, &pods, which, client.UnsafeDisableDeepCopy) != nil {
 		return nil // the cache has ended with the program

@@ -15,6 +15,7 @@ type Metrics struct {
 	proofs    *prometheus.CounterVec
 	addresses *prometheus.GaugeVec
 	exhausts  *prometheus.GaugeVec
+	waiting   prometheus.Gauge
 }
 
 // NewMetrics registers the controller's metrics.
@@ -40,8 +41,12 @@ func NewMetrics(r prometheus.Registerer) (*Metrics, error) {
 			Namespace: "fairlead", Subsystem: "pool", Name: "seconds_until_exhausted",
 			Help: "When a pool has nothing left if it fills on as in the last 30 minutes; absent while it does not fill.",
 		}, []string{"pool"}),
+		waiting: prometheus.NewGauge(prometheus.GaugeOpts{
+			Namespace: "fairlead", Subsystem: "controller", Name: "waiting_pods",
+			Help: "Pods that wait for their network: what they ask for is not to be had yet, or all PodAttachments are still being read.",
+		}),
 	}
-	for _, c := range []prometheus.Collector{m.ensures, m.releases, m.proofs, m.addresses, m.exhausts} {
+	for _, c := range []prometheus.Collector{m.ensures, m.releases, m.proofs, m.addresses, m.exhausts, m.waiting} {
 		if err := r.Register(c); err != nil {
 			return nil, err
 		}

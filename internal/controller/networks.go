@@ -205,12 +205,7 @@ func (n *Networks) observeAll(ctx context.Context) error {
 	fed, err := informer.AddEventHandler(cache.ResourceEventHandlerFuncs{
 		AddFunc:    func(o any) { n.observe(o.(*unstructured.Unstructured)) },
 		UpdateFunc: func(_, o any) { n.observe(o.(*unstructured.Unstructured)) },
-		DeleteFunc: func(o any) {
-			if gone, ok := o.(cache.DeletedFinalStateUnknown); ok {
-				o = gone.Obj
-			}
-			n.forget(client.ObjectKeyFromObject(o.(*unstructured.Unstructured)))
-		},
+		DeleteFunc: func(o any) { n.forget(client.ObjectKeyFromObject(last(o).(*unstructured.Unstructured))) },
 	})
 	if err != nil {
 		return fmt.Errorf("watch NetworkAttachmentDefinitions: %w", err)

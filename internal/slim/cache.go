@@ -25,7 +25,7 @@ import (
 )
 
 // NewCache is a controller-runtime cache of slim objects: what
-// manager.Options.NewCache takes.
+// manager.Options.NewCache takes. It has begun before it has the PodAttachments.
 func NewCache(config *rest.Config, options cache.Options) (cache.Cache, error) {
 	standard := serializer.WithoutConversionCodecFactory{CodecFactory: serializer.NewCodecFactory(options.Scheme)}
 	kept := new(pods)
@@ -53,7 +53,15 @@ func NewCache(config *rest.Config, options cache.Options) (cache.Cache, error) {
 		&corev1.Node{}:            {Transform: slimNode},
 		&corev1.Namespace{}:       {Transform: slimNamespace},
 	}
-	return cache.New(config, options)
+	all, err := cache.New(config, options)
+	if err != nil {
+		return nil, err
+	}
+	late, err := cache.New(config, options)
+	if err != nil {
+		return nil, err
+	}
+	return lateCache{Cache: all, late: late}, nil
 }
 
 // newLister lists and watches a resource in all namespaces. Events are decoded by

@@ -235,6 +235,16 @@ func (w *world) letLead(ctx context.Context) (time.Time, error) {
 
 // queueDepth is how many pods wait in the controller's queue, by its metrics.
 func (w *world) queueDepth(ctx context.Context) (int, error) {
+	return w.sum(ctx, isQueued)
+}
+
+// isQueued says whether a line of the metrics counts pods in the queue.
+func isQueued(line string) bool {
+	return strings.HasPrefix(line, "workqueue_depth{") && strings.Contains(line, `name="attachments"`)
+}
+
+// sum adds up those of the controller's metrics whose line is wanted.
+func (w *world) sum(ctx context.Context, wanted func(line string) bool) (int, error) {
 	text, err := w.health.get(ctx, "/metrics")
 	if err != nil {
 		return 0, err
@@ -243,7 +253,7 @@ func (w *world) queueDepth(ctx context.Context) (int, error) {
 	lines := bufio.NewScanner(strings.NewReader(text))
 	for lines.Scan() {
 		line := lines.Text()
-		if !strings.HasPrefix(line, "workqueue_depth{") || !strings.Contains(line, `name="attachments"`) {
+		if !wanted(line) {
 			continue
 		}
 		value, err := strconv.ParseFloat(line[strings.LastIndex(line, " ")+1:], 64)

@@ -129,8 +129,10 @@ func (l *largeRun) until(ctx context.Context, limit time.Duration, look func() (
 
 // drained says whether the controller has looked at all pods.
 func (l *largeRun) drained(ctx context.Context) (bool, error) {
-	depth, err := l.queueDepth(ctx)
-	return depth == 0, err
+	left, err := l.sum(ctx, func(line string) bool {
+		return isQueued(line) || strings.HasPrefix(line, "fairlead_controller_waiting_pods ")
+	})
+	return left == 0, err
 }
 
 // recorded says whether there are n records.
@@ -178,8 +180,8 @@ func (l *largeRun) plug(ctx context.Context) error {
 }
 
 // start starts a controller, in place of the one that runs, and returns how
-// long it took until it led. It says how long the first pod and a look at all
-// the others took. The former one has given up the Lease.
+// long it took until a pod that waited had its record. It says how long it took
+// to lead and to look at all others. The former one has given up the Lease.
 func (l *largeRun) start(ctx context.Context, pod string) (time.Duration, error) {
 	if err := l.stopController(); err != nil {
 		return 0, err
@@ -207,7 +209,7 @@ func (l *largeRun) start(ctx context.Context, pod string) (time.Duration, error)
 	err = l.until(ctx, stepTimeout, func() (bool, error) { return l.drained(ctx) })
 	l.Say("  leads after %.2f s, a pod that waited has its record after %.2f, all pods are looked at after %.2f",
 		leads.Seconds(), served.Seconds(), time.Since(start).Seconds())
-	return leads, err
+	return served, err
 }
 
 // page lists records from where the last page ended. A slow machine is longer at

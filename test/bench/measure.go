@@ -107,7 +107,7 @@ func addressMeasurements() []measurement {
 				{name: "controller_rss_50k_mb", unit: "MB", target: "value <= 300", met: valueAtMost(300)},
 			},
 			what: "a cluster with 50,000 pods and their PodAttachments (not in the short form): from exec of fairlead-controller until\n" +
-				"         it leads with full caches; baseline: a list of pods, PodAttachments and blocks, all at once; and its memory (RSS) when\n" +
+				"         a pod that waited has its record; baseline: a list of pods, PodAttachments and blocks, all at once; and its memory (RSS) when\n" +
 				"         it has been idle for a while; baseline: the limit",
 			run: large, full: true,
 		},
