@@ -5,13 +5,10 @@ import (
 	"context"
 	"fmt"
 	"testing"
-	"time"
 
 	corev1 "k8s.io/api/core/v1"
-	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"sigs.k8s.io/controller-runtime/pkg/client"
 
-	"fairlead.dev/fairlead/api/v1alpha1"
 	"fairlead.dev/fairlead/internal/cli"
 	"fairlead.dev/fairlead/test/cluster"
 )
@@ -31,15 +28,7 @@ func audited(ctx context.Context, c *cluster.Cluster) error {
 func TestAuditWhilePodsComeAndGo(t *testing.T) {
 	c := cluster.Exclusive(t)
 	const name = "audit"
-	c.Node(name)
-	pool := &v1alpha1.IPPool{
-		ObjectMeta: metav1.ObjectMeta{Name: "default"},
-		Spec:       v1alpha1.IPPoolSpec{Domain: name, Ranges: []string{"10.1.0.0/24"}, Cooldown: &metav1.Duration{Duration: 5 * time.Second}},
-	}
-	if err := c.Client.Create(t.Context(), pool); err != nil {
-		t.Fatal(err)
-	}
-	world := watchWorld(t, c, name)
+	world := oneNode(t, c, name)
 	supervise(t, c.Account(cluster.ControllerAccount, ""))
 	for wave := range 2 {
 		var pods []*corev1.Pod

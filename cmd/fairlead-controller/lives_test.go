@@ -35,8 +35,8 @@ const (
 
 // TestFiveThousandLives lets pods live in waves, on several nodes and with far
 // fewer addresses than pods, while two controllers are killed with SIGKILL at
-// random and the API server goes away for seconds, all connections broken. Each
-// pod has an address of both families, and one in ten those of a claim. At no
+// random, and so is the control plane, API server and etcd, which is started again.
+// Each pod has an address of both families, and one in ten those of a claim. At no
 // time are two pods plugged with one address, do two records name one, or a record
 // an address that its slot does not while the pod lives, no record goes while its
 // pod is plugged, and a claim's addresses stay the same. Afterwards nothing is
@@ -45,6 +45,9 @@ const (
 // Usually 300 pods live; FAIRLEAD_LIVES=5000 makes it as many as its name says.
 // FAIRLEAD_SEED repeats the choices of a run, not what the machine makes of them.
 func TestFiveThousandLives(t *testing.T) {
+	if os.Getenv("FAIRLEAD_TEST_KUBECONFIG") != "" {
+		t.Skip("kills the control plane, which is not ours")
+	}
 	c := cluster.Exclusive(t)
 	lives, seed := fromEnvironment(t, "FAIRLEAD_LIVES", usualLives), fromEnvironment(t, "FAIRLEAD_SEED", time.Now().UnixNano())
 	t.Logf("FAIRLEAD_LIVES=%d FAIRLEAD_SEED=%d", lives, seed)
@@ -68,10 +71,11 @@ func TestFiveThousandLives(t *testing.T) {
 	for range 2 {
 		k := newKiller(t, c)
 		p := supervise(t, k.kubeconfig(t))
+		p.apiCrashes = true
 		programs = append(programs, p)
 		l.havoc.befall(k, p)
 	}
-	l.havoc.breakAPI(t)
+	l.havoc.breakAPI(t, c)
 	l.keep(t, time.Second, func(ctx context.Context) { l.look(ctx) })
 
 	for wave := 0; lives > 0; wave++ {
@@ -83,7 +87,7 @@ func TestFiveThousandLives(t *testing.T) {
 		records, err := l.records(ctx)
 		return len(records), err
 	})
-	kills, outages := l.havoc.end()
+	kills, restarts := l.havoc.end()
 	// What a controller took and could not write down any more the next one finds
 	// when it begins to lead.
 	for _, p := range programs {
@@ -92,10 +96,10 @@ func TestFiveThousandLives(t *testing.T) {
 	c.Eventually(t, "everything to be given back", l.empty)
 	c.Eventually(t, "a clean audit", func(ctx context.Context) error { return audited(ctx, c) })
 	plugged, addresses, claims := l.kubelets.summary()
-	t.Logf("%d controllers killed, the API server away %d times, %d starts; %d pods plugged with %d addresses and %d claims",
-		kills, outages, programs[0].count()+programs[1].count(), plugged, addresses, claims)
-	if kills == 0 || claims == 0 {
-		t.Error("no controller was killed, or no claim had addresses")
+	t.Logf("%d controllers killed, the API server and etcd %d times, %d starts; %d pods plugged with %d addresses and %d claims",
+		kills, restarts, programs[0].count()+programs[1].count(), plugged, addresses, claims)
+	if kills == 0 || restarts == 0 || claims == 0 {
+		t.Error("no controller was killed, or the API server was not, or no claim had addresses")
 	}
 }
 
@@ -131,7 +135,7 @@ func (l *livesRun) wave(wave int, n int64) {
 			name = fmt.Sprintf("again-%d", i)
 			asks = func(p *corev1.Pod) { p.Annotations = map[string]string{v1alpha1.AnnotationClaim: name} }
 		}
-		p := l.c.Pod(name, l.nodes[l.rng.IntN(len(l.nodes))], asks)
+		p := l.pod(name, l.nodes[l.rng.IntN(len(l.nodes))], asks)
 		if l.rng.IntN(10) > 0 {
 			stay = append(stay, p)
 			continue
@@ -152,6 +156,13 @@ func (l *livesRun) wave(wave int, n int64) {
 	l.c.Eventually(l.t, "delete the pods", func(ctx context.Context) error {
 		return l.c.Client.DeleteAllOf(ctx, &corev1.Pod{}, client.InNamespace(l.c.Namespace), client.GracePeriodSeconds(0))
 	})
+}
+
+// pod makes a pod while there is an API server that does not go away.
+func (l *livesRun) pod(name, node string, asks func(*corev1.Pod)) *corev1.Pod {
+	l.havoc.up.RLock()
+	defer l.havoc.up.RUnlock()
+	return l.c.Pod(name, node, asks)
 }
 
 // progress waits until nothing is left. It fails when for long nothing becomes
@@ -339,29 +350,26 @@ func (k *kubelets) summary() (plugged, addresses, claims int) {
 }
 
 // havoc befalls controllers after a random number of their writes: one is killed,
-// before or after the write or a moment later, or the API server goes away.
+// before or after the write or a moment later, or the control plane is.
 type havoc struct {
-	outage chan time.Duration // how long
+	crash chan struct{} // of the control plane
+	up    sync.RWMutex  // held to read by who needs the API server
 
-	mu             sync.Mutex
-	rng            *rand.Rand
-	killers        []*killer
-	left           int // moments until the next
-	kills, outages int
-	over           bool
+	mu              sync.Mutex
+	rng             *rand.Rand
+	left            int // moments until the next
+	kills, restarts int
+	over            bool
 }
 
 func newHavoc(seed uint64) *havoc {
-	h := &havoc{rng: rand.New(rand.NewPCG(seed, 1)), outage: make(chan time.Duration, 1)}
+	h := &havoc{rng: rand.New(rand.NewPCG(seed, 1)), crash: make(chan struct{}, 1)}
 	h.left = 1 + h.rng.IntN(livesPerWave/3) // early enough for few pods
 	return h
 }
 
 // befall makes it happen to a program behind a killer too.
 func (h *havoc) befall(k *killer, p *program) {
-	h.mu.Lock()
-	h.killers = append(h.killers, k)
-	h.mu.Unlock()
 	k.aim(p, func(m moment) bool { return h.due(m, p) })
 }
 
@@ -378,11 +386,11 @@ func (h *havoc) due(m moment, p *program) bool {
 	}
 	h.left = 1 + h.rng.IntN(2*havocEvery)
 	switch what := h.rng.IntN(6); {
-	case what == 0 && h.kills > 0:
+	case h.kills > 0 && (what == 0 || h.restarts == 0):
 		select {
-		case h.outage <- time.Duration(500+h.rng.IntN(2500)) * time.Millisecond:
-			h.outages++
-		default: // it is away
+		case h.crash <- struct{}{}:
+			h.restarts++
+		default: // it is about to
 		}
 		return false
 	case what < 3:
@@ -395,9 +403,9 @@ func (h *havoc) due(m moment, p *program) bool {
 	}
 }
 
-// breakAPI lets the API server be away, for all at once, until the test ends. It
-// is a proxy that does so: the control plane is shared with other tests.
-func (h *havoc) breakAPI(t *testing.T) {
+// breakAPI kills the control plane whenever it is due and starts it again, until
+// the test ends.
+func (h *havoc) breakAPI(t *testing.T, c *cluster.Cluster) {
 	ctx, cancel := context.WithCancel(context.Background())
 	done := make(chan struct{})
 	go func() {
@@ -406,29 +414,27 @@ func (h *havoc) breakAPI(t *testing.T) {
 			select {
 			case <-ctx.Done():
 				return
-			case long := <-h.outage:
-				h.seem(true)
-				select {
-				case <-ctx.Done():
-				case <-time.After(long):
+			case <-h.crash:
+				if err := h.restart(c); err != nil {
+					t.Error(err)
+					return
 				}
-				h.seem(false)
 			}
 		}
 	}()
 	t.Cleanup(func() { cancel(); <-done })
 }
 
-func (h *havoc) seem(away bool) {
-	for _, k := range h.killers {
-		k.seem(away)
-	}
+func (h *havoc) restart(c *cluster.Cluster) error {
+	h.up.Lock()
+	defer h.up.Unlock()
+	return c.Restart()
 }
 
 // end ends it, and returns how often it struck.
-func (h *havoc) end() (kills, outages int) {
+func (h *havoc) end() (kills, restarts int) {
 	h.mu.Lock()
 	defer h.mu.Unlock()
 	h.over = true
-	return h.kills, h.outages
+	return h.kills, h.restarts
 }

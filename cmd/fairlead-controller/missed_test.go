@@ -23,16 +23,8 @@ import (
 func TestWhatHappenedWhileDown(t *testing.T) {
 	c := cluster.Exclusive(t)
 	const name = "missed"
-	c.Node(name)
+	world := oneNode(t, c, name)
 	off := c.Node(name + "-off")
-	pool := &v1alpha1.IPPool{
-		ObjectMeta: metav1.ObjectMeta{Name: "default"},
-		Spec:       v1alpha1.IPPoolSpec{Domain: name, Ranges: []string{"10.1.0.0/24"}},
-	}
-	if err := c.Client.Create(t.Context(), pool); err != nil {
-		t.Fatal(err)
-	}
-	world := watchWorld(t, c, name)
 	gone, finished, forgotten, stays := c.Pod("gone", name), c.Pod("finished", name), c.Pod("forgotten", name), c.Pod("stays", name)
 	stranded := c.Pod("stranded", off.Name)
 	t.Run("up", func(t *testing.T) {
