@@ -3,6 +3,7 @@ package main
 import (
 	"context"
 	"fmt"
+	"strconv"
 	"strings"
 	"syscall"
 	"testing"
@@ -161,11 +162,7 @@ func TestFailover(t *testing.T) {
 			serves(t)
 			for _, signal := range tc.signals {
 				holder := leader(t, c)
-				pid := 0
-				if _, err := fmt.Sscanf(holder[strings.LastIndex(holder, "_")+1:], "%d", &pid); err != nil {
-					t.Fatal(err)
-				}
-				if err := syscall.Kill(pid, signal); err != nil {
+				if err := syscall.Kill(processOf(t, holder), signal); err != nil {
 					t.Fatal(err)
 				}
 				serves(t)
@@ -178,6 +175,17 @@ func TestFailover(t *testing.T) {
 			return
 		}
 	}
+}
+
+// processOf is the process ID in an identity, its last part but one.
+func processOf(t *testing.T, identity string) int {
+	t.Helper()
+	parts := strings.Split(identity, "_")
+	pid, err := strconv.Atoi(parts[max(len(parts)-2, 0)])
+	if err != nil {
+		t.Fatalf("identity %q: %v", identity, err)
+	}
+	return pid
 }
 
 // leader is the identity in the Lease.

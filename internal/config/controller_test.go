@@ -135,3 +135,19 @@ func TestLoad(t *testing.T) {
 		})
 	}
 }
+
+// Two replicas may be the same process of the same host, as far as they can see.
+func TestIdentity(t *testing.T) {
+	first, err := Identity()
+	if err != nil {
+		t.Fatal(err)
+	}
+	second, err := Identity()
+	if err != nil || first == second {
+		t.Errorf("%q and %q, %v", first, second, err)
+	}
+	host, err := os.Hostname()
+	if err != nil || !strings.HasPrefix(first, host+"_") {
+		t.Errorf("%q does not say that it is of host %q (%v)", first, host, err)
+	}
+}

@@ -4,6 +4,7 @@
 package config
 
 import (
+	"crypto/rand"
 	"errors"
 	"fmt"
 	"os"
@@ -28,14 +29,17 @@ func Load(path string, into any) error {
 	return nil
 }
 
-// Identity is this process's name among its replicas: the pod's name where
-// Kubernetes gives one as the host name, and the process ID.
+// Identity makes a name for this process among its replicas, another one with each
+// call: the host's name and the process ID, for people, and a random part. Without it
+// two replicas would hold one Lease, for in a container the process ID is 1, and the
+// host's name is the node's: that of the replica before, or of another node when all
+// are called localhost.
 func Identity() (string, error) {
 	host, err := os.Hostname()
 	if err != nil {
 		return "", fmt.Errorf("read the host name: %w", err)
 	}
-	return fmt.Sprintf("%s_%d", host, os.Getpid()), nil
+	return fmt.Sprintf("%s_%d_%s", host, os.Getpid(), rand.Text()), nil
 }
 
 // invalid collects what is wrong with a configuration.

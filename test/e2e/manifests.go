@@ -36,7 +36,32 @@ func (w *world) manifests(ctx context.Context) error {
 	}
 	w.families = []netip.Prefix{netip.MustParsePrefix(podRange)}
 	w.Say("a pod of fairlead-node on each node and two of fairlead-controller are ready")
+	if err := w.await(ctx, "one of the controllers to lead", w.oneLeads); err != nil {
+		return err
+	}
 	return w.await(ctx, "the nodes to be Ready", w.nodesAre(corev1.ConditionTrue))
+}
+
+// oneLeads looks whether exactly one of the controllers takes itself for the leader:
+// both are process 1 on a host of the same name.
+func (w *world) oneLeads(ctx context.Context) (string, error) {
+	leaders := 0
+	for _, n := range w.nodes {
+		text, err := get(ctx, n.machine.Namespace, "http://127.0.0.1:9470/metrics")
+		if err != nil {
+			return err.Error(), nil //nolint:nilerr // it may have just been started
+		}
+		if strings.Contains(text, `leader_election_master_status{name="fairlead-controller"} 1`) {
+			leaders++
+		}
+	}
+	if leaders > 1 {
+		return "", fmt.Errorf("%d controllers lead", leaders)
+	}
+	if leaders == 0 {
+		return "none does", nil
+	}
+	return "", nil
 }
 
 // overlay is the directory of an operator's own kustomization.
@@ -82,6 +107,9 @@ func (w *world) rollout(ctx context.Context) error {
 		}
 	}
 	w.Say("the daemons and the controllers were exchanged")
+	if err := w.await(ctx, "one of the controllers to lead", w.oneLeads); err != nil {
+		return err
+	}
 	if err := w.rolledOut(ctx); err != nil {
 		return err
 	}
