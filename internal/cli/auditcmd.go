@@ -12,8 +12,9 @@ import (
 )
 
 // settle is how long an audit gives the cluster between its two looks: the
-// controller gathers changes for a second before it writes a pool's status.
-const settle = 3 * time.Second
+// controller gathers changes for a second before it writes a pool's status, and looks
+// at it again a second later.
+const settle = 5 * time.Second
 
 // auditView is what `ipam audit -o json` prints.
 type auditView struct {

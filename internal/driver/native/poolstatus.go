@@ -106,7 +106,9 @@ func (r *PoolStatus) Reconcile(ctx context.Context, req ctrl.Request) (ctrl.Resu
 	if err := r.Client.Status().Patch(ctx, after, client.MergeFrom(o)); client.IgnoreNotFound(err) != nil {
 		return ctrl.Result{}, fmt.Errorf("write status of pool %s: %w", o.Name, err)
 	}
-	return ctrl.Result{RequeueAfter: again}, nil
+	// A block that changed this moment may have been gathered with those before and
+	// not be counted: the store is told of it beside this.
+	return ctrl.Result{RequeueAfter: statusDelay}, nil
 }
 
 func (r *PoolStatus) forget(pool string) {
@@ -115,7 +117,8 @@ func (r *PoolStatus) forget(pool string) {
 }
 
 // judge fills in the status of a pool that can be used and tells the gauges. It
-// returns when to look again: time alone makes addresses free and rates fall.
+// returns when to look again: time alone makes addresses free and rates fall, and
+// no block changes any more when the store learns what became of a write.
 func (r *PoolStatus) judge(o *v1alpha1.IPPool, pool *ipam.Pool) time.Duration {
 	all := r.Store.Counts(pool)
 	r.report(o.Name, all)
@@ -135,10 +138,14 @@ func (r *PoolStatus) judge(o *v1alpha1.IPPool, pool *ipam.Pool) time.Duration {
 	}
 	r.Gauges.Exhausts(o.Name, soonest, filling)
 	countStatus(o, all, exhausted)
-	if all.Cooling > 0 {
+	switch {
+	case r.Store.Behind():
+		return statusDelay
+	case all.Cooling > 0:
 		return min(forecastStep, pool.Cooldown())
+	default:
+		return forecastStep
 	}
-	return forecastStep
 }
 
 func (r *PoolStatus) report(pool string, c ipam.Counts) {

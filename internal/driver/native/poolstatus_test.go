@@ -3,6 +3,7 @@ package native
 import (
 	"context"
 	"testing"
+	"testing/synctest"
 	"time"
 
 	"k8s.io/apimachinery/pkg/api/meta"
@@ -48,8 +49,9 @@ func TestStatusOfAPoolThatWent(t *testing.T) {
 		Gauges: noGauges{},
 		Synced: func() bool { return true },
 	}
-	if _, err := r.Reconcile(t.Context(), ctrl.Request{NamespacedName: client.ObjectKeyFromObject(pool)}); err != nil {
-		t.Error(err)
+	result, err := r.Reconcile(t.Context(), ctrl.Request{NamespacedName: client.ObjectKeyFromObject(pool)})
+	if err != nil || result.RequeueAfter != statusDelay {
+		t.Errorf("after a write it is looked at again in %s, %v", result.RequeueAfter, err)
 	}
 }
 
@@ -87,4 +89,45 @@ func TestExhaustedInOneFamily(t *testing.T) {
 	if c := judge(); c.Status != metav1.ConditionTrue || c.Message != want || !g.known || g.in != 0 {
 		t.Errorf("a full pool: %+v, forecast %s, %v", c, g.in, g.known)
 	}
+}
+
+// What is counted while a write's reply is lost is counted again soon: the block's
+// event was seen before, and no other follows.
+func TestCountedAgainWhenAReplyWasLost(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		api := blocktest.NewAPI()
+		d := start(t, api, "a")
+		d.pool("a", one("10.0.0.0/24"))
+		feed := api.NewFeed(d.store)
+		api.Hook(func(c blocktest.Call) blocktest.Fault {
+			switch c.N {
+			case 1:
+				return blocktest.Fault{After: blocktest.ErrLost}
+			case 2:
+				return blocktest.Fault{Delay: 10 * statusDelay}
+			}
+			return blocktest.Fault{}
+		})
+		r := &PoolStatus{Pools: d.pools, Store: d.store, Gauges: noGauges{}}
+		pool, err := d.pools.Get("a")
+		if err != nil {
+			t.Fatal(err)
+		}
+		judge := func() (allocated int64, again time.Duration) {
+			o := &v1alpha1.IPPool{ObjectMeta: metav1.ObjectMeta{Name: "a"}}
+			again = r.judge(o, pool.Pool)
+			return o.Status.Allocated, again
+		}
+		done := make(chan struct{})
+		go func() { defer close(done); d.get(drivertest.Request(1)) }()
+		synctest.Wait()
+		feed.Deliver(-1)
+		if allocated, again := judge(); allocated != 0 || again != statusDelay {
+			t.Errorf("while nobody knows: %d allocated, again in %s", allocated, again)
+		}
+		<-done
+		if allocated, again := judge(); allocated != 1 || again != forecastStep {
+			t.Errorf("afterwards: %d allocated, again in %s", allocated, again)
+		}
+	})
 }
