@@ -39,7 +39,7 @@ func Identity() (string, error) {
 	if err != nil {
 		return "", fmt.Errorf("read the host name: %w", err)
 	}
-	return fmt.Sprintf("%s_%d_%s", host, os.Getpid(), rand.Text()), nil
+	return fmt.Sprintf("%s_%d_%s", host, os.Getpid(), rand.Text()[:8]), nil
 }
 
 // invalid collects what is wrong with a configuration.
