@@ -26,6 +26,8 @@ type truth struct {
 	blocks map[string][]netip.Addr
 	// unplugged is when an address was last in use.
 	unplugged map[netip.Addr]time.Time
+	// freed is whose an address was last, and when it was freed.
+	freed map[netip.Addr]freed
 	// born are the pods that ever were, with the boot of their node then.
 	born map[types.UID]int
 	// records by the pod they are of.
@@ -38,9 +40,15 @@ type truth struct {
 	had map[netip.Addr]map[string]int
 }
 
+// freed is a pod whose address was freed at a step.
+type freed struct {
+	uid  types.UID
+	step int
+}
+
 func newTruth() truth {
 	return truth{
-		slots: map[netip.Addr]ipam.Slot{}, blocks: map[string][]netip.Addr{}, unplugged: map[netip.Addr]time.Time{},
+		slots: map[netip.Addr]ipam.Slot{}, blocks: map[string][]netip.Addr{}, unplugged: map[netip.Addr]time.Time{}, freed: map[netip.Addr]freed{},
 		born: map[types.UID]int{}, records: map[types.UID][]*v1alpha1.PodAttachment{},
 		asked: map[types.UID]asked{}, claims: map[string]*claim{}, had: map[netip.Addr]map[string]int{},
 	}
@@ -129,6 +137,7 @@ func (w *world) taking(a netip.Addr, was, now ipam.Slot) {
 // the record that names it, if any, has the node's word or a proof.
 func (w *world) freeing(a netip.Addr, was ipam.Slot) {
 	uid := types.UID(was.Holder.PodUID)
+	w.freed[a] = freed{uid, w.stats.Steps}
 	for _, m := range w.machines {
 		if s := m.plugged[uid]; s != nil && !s.forgotten && slices.Contains(s.addresses, a) {
 			w.fail("I4", "%s is freed while %s has it plugged for %s", a, m.name, s.pod)
@@ -185,13 +194,13 @@ func (w *world) recordChanged(old, obj client.Object) {
 }
 
 // writtenDown checks a record that the collector makes of what a pod left: the
-// pod still has it, or somebody else may get it while the record names it. When
-// the create comes late nobody can have looked.
+// pod still has it, or somebody else may get it while the record names it. What is
+// freed while the create is under way nobody can have seen.
 func (w *world) writtenDown(r *v1alpha1.PodAttachment) {
-	if w.doing != nil && w.doing.late {
-		return
-	}
 	for _, a := range addressesOf(r) {
+		if f := w.freed[a]; w.doing != nil && f.uid == r.Spec.PodUID && f.step >= w.doing.sent {
+			continue
+		}
 		if slot := w.slots[a]; !isOf(slot, r.Spec.PodUID) {
 			w.fail("I2", "record %s of a pod that is gone is written down and names %s, and the block says %c %s", r.Name, a, slot.State, slot.Holder)
 		}

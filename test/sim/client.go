@@ -34,7 +34,8 @@ const (
 	throttled fate = "throttled"
 	// failed: the API server said 500.
 	failed fate = "failed"
-	// forbidden: the API server refused it (403), and always will.
+	// forbidden: the API server refused it (403), for certain: of a poisoned pod
+	// always, and for a moment when it has just begun and knows no roles yet.
 	forbidden fate = "forbidden"
 )
 
@@ -50,8 +51,8 @@ type call struct {
 	// effect on the API. It leaves the answer in a place of its own.
 	effect func() error
 	reply  chan error
-	// late is true when the effect comes after the caller was told of a timeout.
-	late bool
+	// sent is the step at which the call arrived.
+	sent int
 	// looks are what the caller's leader knew when it began what is running,
 	// reserved is what it knows now.
 	looks    map[key]look

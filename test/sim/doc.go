@@ -14,11 +14,13 @@
 // come back; Kubernetes' garbage collection and node lifecycle; and users, who
 // make pods, delete them, also by force, and make others of the same name. Calls
 // to the API time out before their effect, after it or long before it comes, are
-// throttled and fail; leaders crash between any two steps; etcd is restored to
-// an older state. Pools overlap, stand in for each other and run out, in one
-// family or both, and some pods have a second interface. In some worlds pools are
-// sticky, pods name claims and request addresses, and people write, change and
-// delete claims and reservations at any moment.
+// throttled and fail; the API server is killed with all that is under way, and then
+// forbids everything for a moment, as it does until it has read its roles; leaders
+// crash between any two steps; etcd is restored to an older state. Pools overlap,
+// stand in for each other and run out, in one family or both, and some pods have a
+// second interface. In some worlds pools are sticky, pods name claims and request
+// addresses, and people write, change and delete claims and reservations at any
+// moment.
 //
 // # Invariants
 //
@@ -66,6 +68,8 @@
 // leave such a sandbox out. Two leaders at once may give two pods of one claim an
 // address each, which both are then the claim's; one is given up after its pod.
 // An address that is being taken when somebody reserves it is still handed out.
+// What a pod left may be written down in the moment in which a second leader frees
+// it; the record goes as it came, and no node plugs it.
 //
 // Whoever restores etcd raises its revision, as etcd's manual says, takes the
 // taints that say that a node is out of service off the nodes that run, and

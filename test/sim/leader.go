@@ -319,9 +319,7 @@ func (l *leader) show(e event, missed bool) {
 			}
 		}
 	case *v1alpha1.IPClaim, *v1alpha1.IPReservation:
-		if e.deleted || old == nil || old.GetGeneration() != o.GetGeneration() {
-			l.enqueue(k, 0)
-		}
+		l.enqueue(k, 0)
 	}
 	l.learn(e)
 	for _, m := range l.events {

@@ -105,14 +105,13 @@ func (w *world) arrive() {
 	i := w.rng.IntN(len(w.late))
 	c := w.late[i]
 	w.late = append(w.late[:i], w.late[i+1:]...)
-	c.late = true
 	w.note("%s: arrives late, %v", c, w.do(c))
 }
 
 // chaos breaks something, or mends it.
 func (w *world) chaos() {
 	m := w.machines[w.rng.IntN(len(w.machines))]
-	switch w.rng.IntN(12) {
+	switch w.rng.IntN(16) {
 	case 0, 1:
 		if len(w.leaders) > 0 {
 			w.stats.Crashes++
@@ -149,7 +148,26 @@ func (w *world) chaos() {
 		if w.rng.IntN(4) == 0 {
 			w.restore()
 		}
+	default:
+		w.restartAPI()
 	}
+}
+
+// restartAPI kills the API server and starts it again: nobody learns what became of
+// the calls that were under way, and for a moment it forbids everything, for it has
+// read no roles yet.
+func (w *world) restartAPI() {
+	w.note("the API server is killed and begins again")
+	w.stats.APIRestarts++
+	w.ignorant = 0
+	for range len(w.parked) {
+		f := lostBefore
+		if w.rng.IntN(2) == 0 {
+			f = lostAfter
+		}
+		w.answer(0, f)
+	}
+	w.ignorant = w.stats.Steps + w.rng.IntN(50)
 }
 
 // lose is a machine that is lost, which its operator says in one of two ways,

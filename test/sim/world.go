@@ -1,6 +1,7 @@
 package sim
 
 import (
+	"errors"
 	"fmt"
 	"maps"
 	"math/rand/v2"
@@ -37,9 +38,9 @@ type Config struct {
 
 // Stats say what happened in a run, so that a test can see that it was much.
 type Stats struct {
-	Steps, Lives, Plugged, Errors, Collected          int
-	Crashes, Reboots, Partitions, NodesGone, Restores int
-	Conflicts, Lost, Late, Refused                    int
+	Steps, Lives, Plugged, Errors, Collected                       int
+	Crashes, Reboots, Partitions, NodesGone, Restores, APIRestarts int
+	Conflicts, Lost, Late, Refused                                 int
 	// Inherited addresses went from pod to pod by a claim, Ended are those that
 	// a claim kept no longer.
 	Inherited, Ended int
@@ -82,6 +83,8 @@ type world struct {
 	// poison is a pod whose record the API refuses, until it is lifted.
 	poison string
 
+	// ignorant is the step before which the API server knows no roles.
+	ignorant int
 	// late are effects that come after their caller was told of a timeout.
 	late []*call
 	// mu guards what goroutines leave for the scheduler.
@@ -182,6 +185,7 @@ func (w *world) settle() {
 		}
 		w.mu.Lock()
 		for _, c := range w.arrived {
+			c.sent = w.stats.Steps
 			if c.write() && c.key.kind == kindBlock {
 				c.looks, c.reserved = maps.Clone(c.by.running), maps.Clone(c.by.reserved)
 			}
@@ -223,7 +227,7 @@ func (w *world) answer(i int, f fate) {
 	var err error
 	switch f {
 	case forbidden:
-		err = apierrors.NewForbidden(resource(c.key), c.key.Name, fmt.Errorf("poisoned"))
+		err = apierrors.NewForbidden(resource(c.key), c.key.Name, errors.New("no role allows it"))
 	case lostBefore:
 		w.stats.Lost++
 		err = errTimeout
@@ -266,6 +270,9 @@ func (w *world) refuses(c *call) bool {
 func (w *world) fate(c *call) fate {
 	if w.calm {
 		return served
+	}
+	if w.stats.Steps < w.ignorant {
+		return forbidden
 	}
 	switch n := w.rng.IntN(100); {
 	case n < 4:

@@ -172,6 +172,38 @@ func TestClaimIsHeldAgainAfterAFailure(t *testing.T) {
 	})
 }
 
+// TestClaimIsAskedForAgain: a holder of whom it is not known whether he got the
+// claim's address asks for that one again, and for no other. An API server that has
+// just begun forbids to read what became of the write.
+func TestClaimIsAskedForAgain(t *testing.T) {
+	for name, lost := range map[string]blocktest.Fault{"not done": {Before: blocktest.ErrLost}, "done": {After: blocktest.ErrLost}} {
+		t.Run(name, func(t *testing.T) {
+			synctest.Test(t, func(t *testing.T) {
+				api := blocktest.NewAPI()
+				s := run(t, api, Config{})
+				p := shared(t, "10.0.0.0/26", "fd00::/122")
+				first := mustClaim(t, s.Store, p, holder(1))
+				mustFree(t, s.Store, holder(1))
+				// Something else is handed out first, if anything may be.
+				mustTake(t, s.Store, p, holder(2))
+				api.Hook(func(c blocktest.Call) blocktest.Fault {
+					if c.Verb == "get" {
+						return blocktest.Fault{Before: forbidden()}
+					}
+					return lost
+				})
+				if _, err := s.Take(t.Context(), p, Request{Holder: holder(3), Claim: claim}); !errors.Is(err, ErrUnavailable) {
+					t.Fatalf("Take() = %v", err)
+				}
+				api.Hook(nil)
+				if again := mustClaim(t, s.Store, p, holder(3)); !slices.Equal(again, first) {
+					t.Errorf("the claim had %v and got %v", first, again)
+				}
+			})
+		})
+	}
+}
+
 // TestClaimHasOneHolder: two stores, pods that come and go under few names,
 // conflicts and lost replies; an address never has two holders that were told
 // of it, and a claim never two holders through one store.

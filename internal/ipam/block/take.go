@@ -210,13 +210,15 @@ func (s *Store) adopt(p *ipam.Pool, w *want) error {
 	case has != nil:
 		w.has = s.blocks[has.Block]
 	default:
+		if err := s.adoptClaim(p, w); err != nil {
+			return err
+		}
+		// What he may have got is what he asked for, or what the claim has.
 		e := s.doubts[key]
 		if e != nil && e.domain == p.Domain() && ipam.FamilyOf(e.prefix.Addr()) == w.family &&
 			(!w.addr.IsValid() || e.prefix.Contains(w.addr)) {
 			w.has = e
-			return nil
 		}
-		return s.adoptClaim(p, w)
 	}
 	return nil
 }
