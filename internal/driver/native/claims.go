@@ -14,12 +14,10 @@ import (
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/types"
 	ctrl "sigs.k8s.io/controller-runtime"
-	"sigs.k8s.io/controller-runtime/pkg/builder"
 	"sigs.k8s.io/controller-runtime/pkg/client"
 	ctrlcontroller "sigs.k8s.io/controller-runtime/pkg/controller"
 	"sigs.k8s.io/controller-runtime/pkg/event"
 	"sigs.k8s.io/controller-runtime/pkg/handler"
-	"sigs.k8s.io/controller-runtime/pkg/predicate"
 	"sigs.k8s.io/controller-runtime/pkg/reconcile"
 
 	"fairlead.dev/fairlead/api/v1alpha1"
@@ -52,11 +50,12 @@ type Claims struct {
 	Synced func() bool
 }
 
-// SetupWithManager registers the reconciler.
+// SetupWithManager registers the reconciler. It looks at each status that was
+// written, as PoolStatus does.
 func (r *Claims) SetupWithManager(mgr ctrl.Manager) error {
 	return ctrl.NewControllerManagedBy(mgr).
 		Named("claims").
-		For(&v1alpha1.IPClaim{}, builder.WithPredicates(predicate.GenerationChangedPredicate{})).
+		For(&v1alpha1.IPClaim{}).
 		Watches(&v1alpha1.IPBlock{}, r.BlockEvents()).
 		WithOptions(ctrlcontroller.Options{EnableWarmup: new(true)}).
 		Complete(r)

@@ -50,11 +50,13 @@ type PoolStatus struct {
 	forecast forecast
 }
 
-// SetupWithManager registers the reconciler.
+// SetupWithManager registers the reconciler. It looks at each status that was
+// written, its own too: what it was compared with may have been old by then, and of
+// some writes it is not known that they were done.
 func (r *PoolStatus) SetupWithManager(mgr ctrl.Manager) error {
 	return ctrl.NewControllerManagedBy(mgr).
 		Named("pools").
-		For(&v1alpha1.IPPool{}, builder.WithPredicates(predicate.GenerationChangedPredicate{})).
+		For(&v1alpha1.IPPool{}).
 		Watches(&v1alpha1.IPBlock{}, later(func(o client.Object) []string { return r.Pools.InDomain(o.(*v1alpha1.IPBlock).Spec.Domain) })).
 		Watches(&v1alpha1.IPReservation{}, later(func(o client.Object) []string { return r.Pools.InDomain(o.(*v1alpha1.IPReservation).Spec.Domain) }),
 			builder.WithPredicates(predicate.GenerationChangedPredicate{})).
@@ -106,9 +108,7 @@ func (r *PoolStatus) Reconcile(ctx context.Context, req ctrl.Request) (ctrl.Resu
 	if err := r.Client.Status().Patch(ctx, after, client.MergeFrom(o)); client.IgnoreNotFound(err) != nil {
 		return ctrl.Result{}, fmt.Errorf("write status of pool %s: %w", o.Name, err)
 	}
-	// A block that changed this moment may have been gathered with those before and
-	// not be counted: the store is told of it beside this.
-	return ctrl.Result{RequeueAfter: statusDelay}, nil
+	return ctrl.Result{RequeueAfter: again}, nil
 }
 
 func (r *PoolStatus) forget(pool string) {

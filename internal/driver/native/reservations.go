@@ -9,11 +9,9 @@ import (
 	"k8s.io/apimachinery/pkg/api/meta"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	ctrl "sigs.k8s.io/controller-runtime"
-	"sigs.k8s.io/controller-runtime/pkg/builder"
 	"sigs.k8s.io/controller-runtime/pkg/client"
 	ctrlcontroller "sigs.k8s.io/controller-runtime/pkg/controller"
 	"sigs.k8s.io/controller-runtime/pkg/handler"
-	"sigs.k8s.io/controller-runtime/pkg/predicate"
 
 	"fairlead.dev/fairlead/api/v1alpha1"
 	"fairlead.dev/fairlead/internal/ipam"
@@ -33,11 +31,12 @@ type Reservations struct {
 	Synced func() bool
 }
 
-// SetupWithManager registers the reconciler.
+// SetupWithManager registers the reconciler. It looks at each status that was
+// written, as PoolStatus does.
 func (r *Reservations) SetupWithManager(mgr ctrl.Manager) error {
 	return ctrl.NewControllerManagedBy(mgr).
 		Named("reservations").
-		For(&v1alpha1.IPReservation{}, builder.WithPredicates(predicate.GenerationChangedPredicate{})).
+		For(&v1alpha1.IPReservation{}).
 		Watches(&v1alpha1.IPBlock{}, r.BlockEvents()).
 		WithOptions(ctrlcontroller.Options{EnableWarmup: new(true)}).
 		Complete(r)
