@@ -147,6 +147,8 @@ func FuzzReadings(f *testing.F) {
 func FuzzMake(f *testing.F) {
 	f.Add("10.0.0.0-24", "10.0.0.0/24", "1", "default/web", "net1", `[{"name":"default/lan","interface":"net1","ips":["10.0.0.1"]}]`, "10.0.0.1")
 	f.Add("blue-fd00---64", "fd00::/64", "18446744073709551615", "default/gone", "", `x`, "blue-fd00--ffff-ffff-ffff-ffff")
+	// Two addresses, one after the other.
+	f.Add("10.0.0.0-24", "10.0.0.0/24", "0", "default/gone", "net1", "", "10.0.0.1")
 	f.Fuzz(func(t *testing.T, name, cidr, offset, ref, iface, status, reservation string) {
 		web := running("web", lan)
 		web.Annotations = map[string]string{statusAnnotation: status}
@@ -165,8 +167,8 @@ func FuzzMake(f *testing.F) {
 			}
 		}
 		for _, r := range plan.Withhold {
-			if _, err := netip.ParseAddr(r.Spec.Ranges[0]); err != nil {
-				t.Errorf("withholds %q", r.Spec.Ranges)
+			if _, err := ipam.ParseReservation(r.Spec.Domain, r.Spec.Ranges); err != nil {
+				t.Errorf("withholds %q: %v", r.Spec.Ranges, err)
 			}
 		}
 		if _, err := MakeExport(s, "kube-system"); err != nil {
