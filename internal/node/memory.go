@@ -11,8 +11,9 @@ const (
 	// memoryLook lies between two looks at what was allocated.
 	memoryLook = 10 * time.Second
 	// memoryBurst is how much has to be allocated for memory to be given back, in
-	// bytes: a dozen of pods, and not what an idle daemon needs for its ticks.
-	memoryBurst = 8 << 20
+	// bytes: a few pods, and not what an idle daemon needs for its ticks. As much may
+	// stay when a burst ends.
+	memoryBurst = 2 << 20
 	// memoryAllocated counts what was ever allocated (runtime/metrics).
 	memoryAllocated = "/gc/heap/allocs:bytes"
 )
