@@ -159,7 +159,6 @@ func (w *world) chaos() {
 func (w *world) restartAPI() {
 	w.note("the API server is killed and begins again")
 	w.stats.APIRestarts++
-	w.ignorant = 0
 	for range len(w.parked) {
 		f := lostBefore
 		if w.rng.IntN(2) == 0 {

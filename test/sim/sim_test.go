@@ -91,7 +91,7 @@ func TestBroken(t *testing.T) {
 		StaleReads:         {"I1", "I4"},
 		LostReplyIsFailure: {"I1", "I4"},
 		FreeAnyones:        {"I1", "I4"},
-		UndoneHalves:       {"I1", "I4", "I8"}, // pods take and undo for ever
+		UndoneHalves:       {"I1", "I4"},
 		NoCooldown:         {"the cooldown"},
 		NoMask:             {"I6"},
 		NoWordNeeded:       {"I4"},
@@ -112,6 +112,9 @@ func TestBroken(t *testing.T) {
 				if slices.Contains(want, f.Invariant) {
 					t.Logf("seed %d, step %d: %s: %s", f.Seed, f.Step, f.Invariant, f.Detail)
 					return
+				}
+				if broken == UndoneHalves && f.Invariant == "I8" {
+					continue // pods take and undo for ever; it is not what is looked for
 				}
 				t.Fatalf("caught by %s, not by %v: %v", f.Invariant, want, err)
 			}
