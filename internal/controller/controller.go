@@ -288,6 +288,9 @@ func (w *waiting) add(key types.NamespacedName) {
 func (w *waiting) remove(key types.NamespacedName) {
 	w.mu.Lock()
 	defer w.mu.Unlock()
+	if !w.m[key] {
+		return
+	}
 	if delete(w.m, key); len(w.m) == 0 {
 		w.m = map[types.NamespacedName]bool{} // one that was large stays so
 	}
