@@ -4,7 +4,6 @@ import (
 	"context"
 	"fmt"
 	"testing"
-	"time"
 
 	"github.com/google/go-cmp/cmp"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
@@ -58,7 +57,7 @@ func TestStatusIsMended(t *testing.T) {
 			if err := c.Client.Get(ctx, client.ObjectKeyFromObject(got), got); err != nil {
 				return err
 			}
-			if diff := cmp.Diff(want, tc.status(got), cmp.Comparer(func(a, b time.Time) bool { return a.Equal(b) })); diff != "" {
+			if diff := cmp.Diff(want, tc.status(got)); diff != "" {
 				return fmt.Errorf("-want +got:\n%s", diff)
 			}
 			return nil

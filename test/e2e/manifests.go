@@ -45,23 +45,22 @@ func (w *world) manifests(ctx context.Context) error {
 // oneLeads looks whether exactly one of the controllers takes itself for the leader:
 // both are process 1 on a host of the same name.
 func (w *world) oneLeads(ctx context.Context) (string, error) {
-	leaders := 0
+	leaders := 0.0
 	for _, n := range w.nodes {
-		text, err := get(ctx, n.machine.Namespace, "http://127.0.0.1:9470/metrics")
+		leads, err := n.metric(ctx, controllerPort, "leader_election_master_status", `name="fairlead-controller"`)
 		if err != nil {
 			return err.Error(), nil //nolint:nilerr // it may have just been started
 		}
-		if strings.Contains(text, `leader_election_master_status{name="fairlead-controller"} 1`) {
-			leaders++
-		}
+		leaders += leads
 	}
-	if leaders > 1 {
-		return "", fmt.Errorf("%d controllers lead", leaders)
-	}
-	if leaders == 0 {
+	switch {
+	case leaders > 1:
+		return "", fmt.Errorf("%v controllers lead", leaders)
+	case leaders < 1:
 		return "none does", nil
+	default:
+		return "", nil
 	}
-	return "", nil
 }
 
 // overlay is the directory of an operator's own kustomization.

@@ -30,10 +30,16 @@ const (
 	appLabel   = "app"
 )
 
-// metric is the sum of the series of a counter of fairlead-node that have a
-// label.
-func (n *node) metric(ctx context.Context, name, label string) (float64, error) {
-	text, err := get(ctx, n.machine.Namespace, "http://127.0.0.1:9471/metrics")
+// Where the programs serve their metrics, unless they are configured otherwise.
+const (
+	controllerPort = 9470
+	daemonPort     = 9471
+)
+
+// metric is the sum of the series that have a label, of what a program on the node
+// serves at a port.
+func (n *node) metric(ctx context.Context, port int, name, label string) (float64, error) {
+	text, err := get(ctx, n.machine.Namespace, fmt.Sprintf("http://127.0.0.1:%d/metrics", port))
 	if err != nil {
 		return 0, fmt.Errorf("metrics of %s: %w", n.name, err)
 	}

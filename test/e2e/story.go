@@ -251,7 +251,9 @@ func (w *world) nodesAre(want corev1.ConditionStatus) func(context.Context) (str
 // asked waits until the kubelet of a node has looked at the runtime, and so
 // containerd at the plugin, some times.
 func (w *world) asked(ctx context.Context, n *node, times int) error {
-	count := func() (float64, error) { return n.metric(ctx, "fairlead_cni_requests_total", `verb="STATUS"`) }
+	count := func() (float64, error) {
+		return n.metric(ctx, daemonPort, "fairlead_cni_requests_total", `verb="STATUS"`)
+	}
 	before, err := count()
 	if err != nil {
 		return err
