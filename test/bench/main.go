@@ -49,7 +49,12 @@ type plan struct {
 // tools is the directory of the programs to compare with.
 func (p plan) tools() string { return p.Path(toolsDir) }
 
-const toolsDir = "tools"
+const (
+	toolsDir = "tools"
+	// pluginDir is what the runtime's directory of plugins is on a node: on a disk,
+	// as the reference's are.
+	pluginDir = "plugins"
+)
 
 // program is the path of one of Fairlead's programs, or of one of the lab's.
 func (p plan) program(name string) string { return filepath.Join(p.Bin, name) }

@@ -72,7 +72,7 @@ func sourceDir(p plan) (string, error) {
 
 // measureAll prepares, measures inside of the namespaces, and cleans up.
 func measureAll(p plan, stdout io.Writer) (err error) {
-	if p.Work, err = harness.NewWork("bench", toolsDir); err != nil {
+	if p.Work, err = harness.NewWork("bench", toolsDir, pluginDir); err != nil {
 		return err
 	}
 	defer func() { err = p.Close(err, p.KeepLogs, stdout) }()

@@ -155,7 +155,7 @@ func (w *world) nodeDir() string   { return filepath.Join(w.Tmpfs(), realNode) }
 func (w *world) stateDir() string  { return filepath.Join(w.nodeDir(), "fairlead") }
 func (w *world) cniSocket() string { return filepath.Join(w.stateDir(), "cni.sock") }
 func (w *world) confDir() string   { return filepath.Join(w.nodeDir(), "net.d") }
-func (w *world) binDir() string    { return filepath.Join(w.nodeDir(), "bin") }
+func (w *world) binDir() string    { return w.Path(pluginDir) }
 func (w *world) conflist() string  { return filepath.Join(w.confDir(), "10-fairlead.conflist") }
 
 // nodeDaemon has fairlead-node run on the real node, connected to the API
