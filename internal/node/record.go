@@ -10,6 +10,7 @@ import (
 	"strings"
 	"time"
 
+	"golang.org/x/sys/unix"
 	"k8s.io/apimachinery/pkg/types"
 
 	"fairlead.dev/fairlead/api/v1alpha1"
@@ -132,7 +133,7 @@ func (f files) write(r *record) error {
 	temp := filepath.Join(f.dir, newPrefix+r.ContainerID)
 	err = os.WriteFile(temp, raw, 0o600)
 	if err == nil {
-		err = os.Rename(temp, f.path(r.ContainerID))
+		err = unix.Rename(temp, f.path(r.ContainerID)) // os.Rename would look at both first
 	}
 	if err != nil {
 		_ = os.Remove(temp)

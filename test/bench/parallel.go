@@ -178,12 +178,10 @@ func (p *parallelRun) call(ctx context.Context, c cniCall, exec bool) error {
 		_, _, err := execution{ns: p.w.node().Namespace, path: p.w.program("fairlead-cni"), env: c.env(), stdin: p.config}.run(ctx)
 		return err
 	}
-	client := cniproto.Client{Socket: p.w.cniSocket()}
-	_, err := client.Do(time.Now().Add(stepTimeout), cniproto.Request{
+	return p.w.post(ctx, cniproto.Request{
 		RequestID: c.containerID, Verb: c.verb, ContainerID: c.containerID, Netns: c.sandbox.Path(), IfName: "eth0",
 		Args: c.args(), Path: c.path, Config: json.RawMessage(p.config),
 	})
-	return err
 }
 
 // baseline plugs a batch with the netlink library alone, and unplugs it again.
