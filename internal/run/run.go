@@ -69,7 +69,7 @@ func (l *Logging) Start(ctx context.Context, w io.Writer, program string) (conte
 	default:
 		return nil, fmt.Errorf(`--log-format: %q: must be "text" or "json"`, l.Format)
 	}
-	log := logr.FromSlogHandler(h).WithValues("program", program)
+	log := logr.FromSlogHandler(lateHandler(h)).WithValues("program", program)
 	klog.SetLogger(log)
 	ctrllog.SetLogger(log)
 	return logr.NewContext(ctx, log), nil

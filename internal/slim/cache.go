@@ -69,15 +69,19 @@ func NewCache(config *rest.Config, options cache.Options) (cache.Cache, error) {
 func newLister(config *rest.Config, http *http.Client, gv schema.GroupVersion, resource string, codecs runtime.NegotiatedSerializer,
 	read func(io.Reader) (*internalversion.List, error),
 ) (toolscache.ListerWatcher, error) {
-	config = rest.CopyConfig(config)
-	config.GroupVersion, config.APIPath, config.NegotiatedSerializer = &gv, "/apis", codecs
-	if gv.Group == "" {
-		config.APIPath, config.ContentType = "/api", runtime.ContentTypeProtobuf
-	}
-	c, err := rest.RESTClientForConfigAndClient(config, http)
+	c, err := restClient(config, http, gv, codecs)
 	if err != nil {
 		return nil, fmt.Errorf("prepare to watch %s: %w", resource, err)
 	}
 	standard := toolscache.NewFilteredListWatchFromClient(c, resource, metav1.NamespaceAll, func(*metav1.ListOptions) {})
 	return lister{standard, c, resource, read}, nil
+}
+
+func restClient(config *rest.Config, http *http.Client, gv schema.GroupVersion, codecs runtime.NegotiatedSerializer) (*rest.RESTClient, error) {
+	config = rest.CopyConfig(config)
+	config.GroupVersion, config.APIPath, config.NegotiatedSerializer = &gv, "/apis", codecs
+	if gv.Group == "" {
+		config.APIPath, config.ContentType = "/api", runtime.ContentTypeProtobuf
+	}
+	return rest.RESTClientForConfigAndClient(config, http)
 }
