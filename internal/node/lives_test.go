@@ -1,0 +1,402 @@
+package node
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"maps"
+	"math/rand/v2"
+	"net/netip"
+	"os"
+	"path/filepath"
+	"runtime"
+	"slices"
+	"strconv"
+	"sync"
+	"testing"
+	"testing/synctest"
+	"time"
+
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/types"
+
+	"fairlead.dev/fairlead/api/v1alpha1"
+	"fairlead.dev/fairlead/internal/cniproto"
+)
+
+// longestDel is how long a DEL may take in the bubble: nobody outside of the node is
+// waited for.
+const longestDel = 5 * time.Second
+
+// lives is a node on which pods come and go while the API server answers late, not
+// at all, or does what it says it did not, while a link now and then cannot be made or
+// removed, and while the daemon is stopped, killed and started and the node reboots.
+type lives struct {
+	*world
+	rng  *rand.Rand
+	pods map[types.NamespacedName]*life // by the PodAttachment
+	free []netip.Addr
+	born int
+	// cut is that the API server is away, shaky that the kernel fails at times.
+	cut, shaky bool
+
+	mu    sync.Mutex
+	calls int // under way
+	dels  int
+	trace []string
+}
+
+// life is one pod.
+type life struct {
+	name, uid string
+	address   netip.Addr
+	sandboxes []string
+	answers   map[string]string // of ADD, by sandbox
+	leaving   bool
+}
+
+// A daemon of which I3 and I5 hold after every step, and its part of I1 and I4: no two
+// sandboxes have one address, and none has one of which the node has said that it is
+// Detached.
+func TestLives(t *testing.T) {
+	seeds := uint64(60)
+	if testing.Short() {
+		seeds = 12
+	}
+	for seed := range seeds {
+		t.Run(strconv.FormatUint(seed, 10), func(t *testing.T) {
+			inWorld(t, func(w *world) {
+				l := &lives{world: w, rng: rand.New(rand.NewPCG(seed, 0)), pods: map[types.NamespacedName]*life{}}
+				for n := range byte(8) {
+					l.free = append(l.free, netip.AddrFrom4([4]byte{10, 244, 1, 5 + n}))
+				}
+				l.hook()
+				for range 400 {
+					l.step()
+					if l.t.Failed() {
+						l.t.Fatalf("the last of seed %d:\n%v", seed, l.trace[max(0, len(l.trace)-40):])
+					}
+				}
+				l.end()
+			})
+		})
+	}
+}
+
+func (l *lives) note(format string, args ...any) {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	l.trace = append(l.trace, fmt.Sprintf(format, args...)+"\n")
+}
+
+// hook lets calls of the API and of the kernel go wrong.
+func (l *lives) hook() {
+	l.api.setHook(func(ctx context.Context, step, _ string) error {
+		l.mu.Lock()
+		n, cut := l.rng.IntN(100), l.cut
+		l.mu.Unlock()
+		if n < 30 && step != "patched" {
+			select {
+			case <-time.After(time.Duration(n) * 10 * time.Millisecond):
+			case <-ctx.Done():
+				return ctx.Err()
+			}
+		}
+		if cut || n < 10 { // at "patched" it was done
+			return errors.New("connection reset by peer")
+		}
+		return nil
+	})
+	l.kernel.setHook(func(_ context.Context, step, what string) error {
+		l.mu.Lock()
+		defer l.mu.Unlock()
+		if l.shaky && step != "links" && l.rng.IntN(4) == 0 {
+			return fmt.Errorf("%s %s: operation not permitted", step, what)
+		}
+		return nil
+	})
+}
+
+// step does one thing, lets some time pass, and checks.
+func (l *lives) step() {
+	switch n := l.roll(100); {
+	case n < 20:
+		l.birth()
+	case n < 45:
+		l.plug()
+	case n < 65:
+		l.unplug()
+	case n < 75:
+		l.death()
+	case n < 85:
+		l.release()
+	case n < 89:
+		l.set(&l.cut, !l.cut)
+	case n < 92:
+		l.set(&l.shaky, !l.shaky)
+	case n < 96:
+		l.again(false)
+	case n < 98:
+		l.again(true)
+	default:
+		l.reboot()
+	}
+	synctest.Wait()
+	<-time.After(time.Duration(l.roll(3000)) * time.Millisecond)
+	l.check()
+}
+
+func (l *lives) roll(n int) int {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	return l.rng.IntN(n)
+}
+
+func (l *lives) set(flag *bool, to bool) {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	*flag = to
+}
+
+// birth is a new pod with a record.
+func (l *lives) birth() {
+	if len(l.free) == 0 {
+		return
+	}
+	l.born++
+	p := &life{name: fmt.Sprintf("p%d", l.born%5), uid: fmt.Sprintf("u%d", l.born), address: l.free[0], answers: map[string]string{}}
+	l.free = l.free[1:]
+	pa := attachment(p.name, p.uid, []string{"eth0", "net1"}[:1+l.born%2]...)
+	for i := range pa.Spec.Interfaces {
+		a := p.address.As4()
+		a[2] += byte(i)
+		pa.Spec.Interfaces[i].Addresses = []string{netip.PrefixFrom(netip.AddrFrom4(a), 32).String()}
+	}
+	l.api.mu.Lock()
+	l.api.pods[types.NamespacedName{Namespace: "ns", Name: p.name}] = &metav1.PartialObjectMetadata{
+		ObjectMeta: metav1.ObjectMeta{Namespace: "ns", Name: p.name, UID: types.UID(p.uid)},
+	}
+	l.api.mu.Unlock()
+	key := keyOf(l.api.put(pa))
+	l.pods[key] = p
+	l.note("%s is there, with %s", key.Name, p.address)
+}
+
+// any is one of the pods that are wanted, or nil.
+func (l *lives) any(wanted func(*life) bool) (types.NamespacedName, *life) {
+	keys := slices.SortedFunc(maps.Keys(l.pods), func(a, b types.NamespacedName) int { return cmpNames(a, b) })
+	keys = slices.DeleteFunc(keys, func(k types.NamespacedName) bool { return !wanted(l.pods[k]) })
+	if len(keys) == 0 {
+		return types.NamespacedName{}, nil
+	}
+	key := keys[l.roll(len(keys))]
+	return key, l.pods[key]
+}
+
+func cmpNames(a, b types.NamespacedName) int {
+	switch {
+	case a.Name < b.Name:
+		return -1
+	case a.Name > b.Name:
+		return 1
+	}
+	return 0
+}
+
+// plug sends an ADD: of a new sandbox, or again of one before.
+func (l *lives) plug() {
+	_, p := l.any(func(*life) bool { return true })
+	if p == nil {
+		return
+	}
+	if len(p.sandboxes) == 0 || l.roll(3) == 0 {
+		p.sandboxes = append(p.sandboxes, fmt.Sprintf("%s-%d", p.uid, len(p.sandboxes)))
+		l.kernel.namespace(l.netns(p.sandboxes[len(p.sandboxes)-1]))
+	}
+	id := p.sandboxes[len(p.sandboxes)-1]
+	l.call("ADD "+id, request(cniproto.VerbAdd, id, l.netns(id), p.name, p.uid), func(answer []byte, err error, _ time.Duration) {
+		before, had := p.answers[id]
+		switch {
+		case err != nil:
+		case had && before != string(answer):
+			l.t.Errorf("I3: ADD of %s answers %s, and did %s", id, answer, before)
+		default:
+			p.answers[id] = string(answer)
+		}
+	})
+}
+
+// unplug sends a DEL, of the last sandbox of a pod or of one before.
+func (l *lives) unplug() {
+	_, p := l.any(func(p *life) bool { return len(p.sandboxes) > 0 })
+	if p == nil {
+		return
+	}
+	l.del(p, p.sandboxes[l.roll(len(p.sandboxes))])
+}
+
+func (l *lives) del(p *life, id string) {
+	l.call("DEL "+id, request(cniproto.VerbDel, id, "", p.name, p.uid), func(_ []byte, err error, took time.Duration) {
+		l.dels++
+		delete(p.answers, id)
+		if (err != nil || took > longestDel) && !l.shaky {
+			l.t.Errorf("I5: DEL of %s took %s and ends with %v", id, took, err)
+		}
+	})
+}
+
+// call sends a request to the daemon as it is now, beside all others.
+func (l *lives) call(what string, r cniproto.Request, done func(answer []byte, err error, took time.Duration)) {
+	l.note("%s", what)
+	l.mu.Lock()
+	l.calls++
+	l.mu.Unlock()
+	verbs, start := l.daemon.verbs, time.Now()
+	go func() {
+		answer, err := verbs.Handle(context.Background(), r)
+		l.note("%s: %s, %v", what, answer, err)
+		l.mu.Lock()
+		defer l.mu.Unlock()
+		l.calls--
+		done(answer, err, time.Since(start))
+	}()
+}
+
+// answered waits until no call is under way: what a runtime asks of a daemon that
+// stops, TestUpgrade and the end-to-end test show.
+func (l *lives) answered() {
+	for {
+		l.mu.Lock()
+		n := l.calls
+		l.mu.Unlock()
+		if n == 0 {
+			return
+		}
+		<-time.After(time.Second)
+	}
+}
+
+// death deletes a pod; its runtime may unplug it before or after.
+func (l *lives) death() {
+	key, p := l.any(func(p *life) bool { return !p.leaving })
+	if p == nil {
+		return
+	}
+	l.note("%s is deleted", key.Name)
+	p.leaving = true
+	l.leave(key)
+	pod := types.NamespacedName{Namespace: "ns", Name: p.name}
+	l.api.mu.Lock()
+	if now := l.api.pods[pod]; now != nil && string(now.UID) == p.uid {
+		delete(l.api.pods, pod)
+	}
+	l.api.mu.Unlock()
+}
+
+// release is the controller's part: it takes back what the node has let go.
+func (l *lives) release() {
+	for key, p := range l.pods {
+		if s := l.api.get(key).Status.Sandbox; !p.leaving || s == nil || s.State != v1alpha1.SandboxDetached {
+			continue
+		}
+		l.note("%s is released", key.Name)
+		l.api.remove(key)
+		delete(l.pods, key)
+		l.free = append(l.free, p.address)
+	}
+}
+
+// again stops the daemon, or kills it, and starts the next.
+func (l *lives) again(kill bool) {
+	l.answered()
+	l.note("the daemon begins again, killed: %v", kill)
+	if kill {
+		die := func(context.Context, string, string) error { runtime.Goexit(); return nil }
+		l.kernel.setHook(die)
+		l.api.setHook(die)
+		<-time.After(time.Second)
+	}
+	l.restart()
+	l.hook()
+}
+
+// reboot leaves nothing of any sandbox, nor what is on tmpfs.
+func (l *lives) reboot() {
+	l.answered()
+	l.note("the node reboots")
+	l.stop()
+	l.kernel.reboot()
+	l.bootID = fmt.Sprintf("boot-%d", len(l.trace))
+	if err := os.RemoveAll(filepath.Join(l.dir, recordsDir)); err != nil {
+		l.t.Fatal(err)
+	}
+	for _, p := range l.pods {
+		p.sandboxes, p.answers = nil, map[string]string{}
+	}
+	l.start()
+}
+
+// check is what holds after every step.
+func (l *lives) check() {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	l.kernel.mu.Lock()
+	defer l.kernel.mu.Unlock()
+	has := map[netip.Addr]string{}
+	plugged := map[string]bool{}
+	for _, link := range l.kernel.links {
+		plugged[link.containerID] = true
+		for _, a := range link.plug.Addresses {
+			if other, ok := has[a.Addr()]; ok {
+				l.t.Errorf("I1: %s has %s, and so has %s", link.containerID, a, other)
+			}
+			has[a.Addr()] = link.containerID
+		}
+	}
+	for _, rec := range l.daemon.verbs.ledger.all() {
+		if l.calls == 0 && rec.State == attaching {
+			l.t.Errorf("I3: no ADD is under way, and %s is as one left it", rec.ContainerID)
+		}
+	}
+	for key, p := range l.pods {
+		if s := l.api.get(key).Status.Sandbox; s != nil && s.State == v1alpha1.SandboxDetached && has[p.address] != "" {
+			l.t.Errorf("I4: %s is Detached, and %s has its address", key.Name, has[p.address])
+		}
+		for id := range p.answers {
+			if !plugged[id] {
+				l.t.Errorf("I3: ADD of %s was answered, and it has no interface", id)
+			}
+		}
+	}
+}
+
+// end mends everything, unplugs and deletes all pods, and sees that nothing is left.
+func (l *lives) end() {
+	l.set(&l.cut, false)
+	l.set(&l.shaky, false)
+	l.answered()
+	for _, p := range l.pods {
+		for _, id := range p.sandboxes {
+			l.del(p, id)
+		}
+	}
+	l.answered()
+	for {
+		if key, p := l.any(func(p *life) bool { return !p.leaving }); p != nil {
+			p.leaving = true
+			l.leave(key)
+			continue
+		}
+		break
+	}
+	<-time.After(10 * retryLast)
+	l.check()
+	l.release()
+	l.wantNothing()
+	if len(l.pods) > 0 {
+		l.t.Errorf("%d pods are not Detached:\n%v", len(l.pods), l.trace[max(0, len(l.trace)-60):])
+	}
+	if l.dels < 20 || l.born < 20 {
+		l.t.Errorf("%d DELs of %d pods: the world is too quiet", l.dels, l.born)
+	}
+}
