@@ -31,6 +31,8 @@ const (
 	ImpatientHeirs Break = "impatient heirs"
 	// NoHold: claims keep nothing when their pods are gone.
 	NoHold Break = "no hold"
+	// OneStopsAll: what failed is tried until it succeeds before anything else is.
+	OneStopsAll Break = "one stops all"
 	// NoReservations: reservations are not seen.
 	NoReservations Break = "no reservations"
 )

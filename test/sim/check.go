@@ -40,10 +40,11 @@ type truth struct {
 	had map[netip.Addr]map[string]int
 }
 
-// freed is a pod whose address was freed at a step.
+// freed is a pod whose address, in a block, was freed at a step.
 type freed struct {
-	uid  types.UID
-	step int
+	uid   types.UID
+	block string
+	step  int
 }
 
 func newTruth() truth {
@@ -89,7 +90,7 @@ func (w *world) blockChanged(name string, obj client.Object) {
 	for _, a := range addrs {
 		was, now := w.slots[a], fresh[a]
 		if was.State == ipam.Taken && (now.State != ipam.Taken || !now.Holder.Same(was.Holder)) {
-			w.freeing(a, was)
+			w.freeing(a, was, name)
 		}
 		if now.State == ipam.Taken && (was.State != ipam.Taken || !now.Holder.Same(was.Holder)) {
 			w.taking(a, was, now)
@@ -135,9 +136,9 @@ func (w *world) taking(a netip.Addr, was, now ipam.Slot) {
 
 // freeing checks that there is evidence: nobody has the address plugged, and
 // the record that names it, if any, has the node's word or a proof.
-func (w *world) freeing(a netip.Addr, was ipam.Slot) {
+func (w *world) freeing(a netip.Addr, was ipam.Slot, block string) {
 	uid := types.UID(was.Holder.PodUID)
-	w.freed[a] = freed{uid, w.stats.Steps}
+	w.freed[a] = freed{uid, block, w.stats.Steps}
 	for _, m := range w.machines {
 		if s := m.plugged[uid]; s != nil && !s.forgotten && slices.Contains(s.addresses, a) {
 			w.fail("I4", "%s is freed while %s has it plugged for %s", a, m.name, s.pod)
@@ -195,16 +196,24 @@ func (w *world) recordChanged(old, obj client.Object) {
 
 // writtenDown checks a record that the collector makes of what a pod left: the
 // pod still has it, or somebody else may get it while the record names it. What is
-// freed while the create is under way nobody can have seen.
+// freed while the create is under way, or after the collector has read the block for
+// it, nobody can have seen.
 func (w *world) writtenDown(r *v1alpha1.PodAttachment) {
 	for _, a := range addressesOf(r) {
-		if f := w.freed[a]; w.doing != nil && f.uid == r.Spec.PodUID && f.step >= w.doing.sent {
+		if f := w.freed[a]; w.doing != nil && f.uid == r.Spec.PodUID && (f.step >= w.doing.sent || w.doing.by.readBefore(f)) {
 			continue
 		}
 		if slot := w.slots[a]; !isOf(slot, r.Spec.PodUID) {
 			w.fail("I2", "record %s of a pod that is gone is written down and names %s, and the block says %c %s", r.Name, a, slot.State, slot.Holder)
 		}
 	}
+}
+
+// readBefore says that the pass of a leader's collector, or its store meanwhile, has
+// read a block before an address in it was freed.
+func (l *leader) readBefore(f freed) bool {
+	read, ok := l.read[f.block]
+	return ok && l.passing && read >= l.passBegan && f.step > read
 }
 
 // isOf says that a slot is taken by a pod.

@@ -123,6 +123,9 @@ func (c conn) Get(ctx context.Context, k client.ObjectKey, o client.Object, _ ..
 	var got client.Object
 	err := c.do(ctx, "get", kk, func() (err error) {
 		got, err = c.l.w.api.get(kk)
+		if kk.kind == kindBlock {
+			c.l.read[k.Name] = c.l.w.stats.Steps
+		}
 		return err
 	})
 	if err == nil {

@@ -36,11 +36,11 @@
 // that its pod requests; whom a pod is told to wait for is another pod, and it
 // has nothing half (I3).
 //
-// At the end the world heals: then every pod that can be served is, one whose
-// record the API refuses for ever stops no other (I8), what leaders count (I7)
-// and what claims and reservations say of themselves is so, and when all pods are
-// gone no address is taken and no record is left, and when the claims are gone
-// none is kept (I2).
+// Several times in its life, and at its end, the world heals and comes to rest:
+// then every pod that can be served is, one whose record the API refuses for ever
+// stops no other (I8), and what leaders count (I7) and what claims and reservations
+// say of themselves is so. At the end, when all pods are gone, no address is taken
+// and no record is left, and when the claims are gone none is kept (I2).
 //
 // # Seeds
 //
@@ -60,16 +60,17 @@
 //
 // # What is not claimed
 //
-// I5 is the daemon's, of which there is a model here that cannot fail to unplug:
-// internal/node and cmd/fairlead-node show it.
+// I5 is the daemon's, of which there is a model here that cannot fail to unplug: the
+// real one has a simulation of its own (TestLives of internal/node), which checks it
+// after every step, and I3 and its part of I1 and I4.
 //
 // After a restore of etcd nothing is known of a sandbox that was plugged after
 // the backup: its address may be handed out until its pod is gone. The checks
 // leave such a sandbox out. Two leaders at once may give two pods of one claim an
 // address each, which both are then the claim's; one is given up after its pod.
 // An address that is being taken when somebody reserves it is still handed out.
-// What a pod left may be written down in the moment in which a second leader frees
-// it; the record goes as it came, and no node plugs it.
+// What a pod left may be written down when a second leader has freed it since the
+// collector read its block; the record goes as it came, and no node plugs it.
 //
 // Whoever restores etcd raises its revision, as etcd's manual says, takes the
 // taints that say that a node is out of service off the nodes that run, and

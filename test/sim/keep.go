@@ -1,6 +1,7 @@
 package sim
 
 import (
+	"cmp"
 	"errors"
 	"fmt"
 	"maps"
@@ -353,7 +354,9 @@ func (w *world) checkSettled() {
 				late++
 				continue
 			}
-			has, of = append(has, a.String()), s.Holder.Pod
+			// One family may be the pod's while the other is still kept, as when
+			// somebody reserved that address meanwhile.
+			has, of = append(has, a.String()), cmp.Or(of, s.Holder.Pod)
 		}
 		s := o.(*v1alpha1.IPClaim).Status
 		if !slices.Equal(has, s.Addresses) || s.Pod != of || (s.HeldSince != nil) != (len(has) > 0 && of == "") {

@@ -73,6 +73,10 @@ type leader struct {
 	failures map[key]int
 	passing  bool
 	nextPass time.Time
+	// passBegan is the step at which the last pass began, read that at which a block
+	// was read live.
+	passBegan int
+	read      map[string]int
 }
 
 // mapped are the events of one kind that bring objects of another.
@@ -93,7 +97,7 @@ func (w *world) newLeader() error {
 		w: w, id: w.leaderCount,
 		feeds: map[string]toolscache.ResourceEventHandler{},
 		cache: shelf{}, pos: map[string]int{}, pools: native.NewPools(), reserved: map[string]*ipam.Reservation{},
-		queue: map[key]time.Time{}, running: map[key]look{}, failures: map[key]int{},
+		queue: map[key]time.Time{}, running: map[key]look{}, failures: map[key]int{}, read: map[string]int{},
 		nextPass: w.now,
 	}
 	ctx, cancel := context.WithCancel(log.IntoContext(context.Background(), logr.Discard()))
@@ -398,6 +402,9 @@ func (l *leader) ready() []key {
 		return nil
 	}
 	for k, due := range l.queue {
+		if l.w.cfg.Break == OneStopsAll && len(l.failures) > 0 && l.failures[k] == 0 {
+			continue
+		}
 		if _, running := l.running[k]; !running && !due.After(l.w.now) {
 			out = append(out, k)
 		}
@@ -437,7 +444,7 @@ func (l *leader) reconciled(k key, result ctrl.Result, err error) {
 
 // pass runs the real garbage collector once.
 func (l *leader) pass() {
-	l.passing, l.nextPass = true, l.w.now.Add(passEvery)
+	l.passing, l.passBegan, l.nextPass = true, l.w.stats.Steps, l.w.now.Add(passEvery)
 	l.w.note("leader %d: collect garbage", l.id)
 	go func() {
 		n, err := l.gc.Pass(l.ctx)

@@ -7,6 +7,9 @@ import (
 	"fairlead.dev/fairlead/internal/pod"
 )
 
+// restEvery is after how many lives nothing fails for a while.
+const restEvery = 150
+
 // Run lives a world from its seed. It must be called in a synctest bubble. The
 // error is a *Failure, or says that the world could not be made.
 func Run(cfg Config) (Stats, error) {
@@ -16,7 +19,12 @@ func Run(cfg Config) (Stats, error) {
 	}
 	defer w.shutdown()
 	w.settle()
-	for w.stats.Lives < cfg.Lives && w.failed == nil {
+	for next := restEvery; w.stats.Lives < cfg.Lives && w.failed == nil; {
+		if w.stats.Lives >= next {
+			next += restEvery
+			w.mend()
+			continue
+		}
 		w.step()
 	}
 	if w.failed == nil {
@@ -189,12 +197,19 @@ func (w *world) lose(m *machine) {
 	}
 }
 
-// end heals the world, lets it come to rest, and lets all pods go.
-func (w *world) end() {
+// mend heals the world, lets it come to rest, and lets it go on.
+func (w *world) mend() {
 	w.heal()
 	w.rest()
 	w.checkServed()
 	w.checkSettled()
+	w.calm = false
+}
+
+// end heals the world, lets it come to rest, and lets all pods go.
+func (w *world) end() {
+	w.mend()
+	w.calm = true
 	for _, o := range w.api.list(kindPod) {
 		w.kill(o.(*corev1.Pod), false)
 	}

@@ -99,6 +99,7 @@ func TestBroken(t *testing.T) {
 		ImpatientHeirs:     {"I1", "I4"},
 		NoHold:             {"the claim"},
 		NoReservations:     {"I6"},
+		OneStopsAll:        {"I8"},
 	}
 	const worlds = 60
 	for broken, want := range cases {
