@@ -30,8 +30,9 @@ type Controller struct {
 	// (whereabouts.conf): what the networks with its configuration leave open.
 	// Empty leaves it at whereabouts' own defaults.
 	WhereaboutsConf string `json:"whereaboutsConf,omitempty"`
-	// Workers reconcile at once; default 256. They mostly wait for the API
-	// server, and what waits together is written together.
+	// Workers reconcile at once; default 200, as many writes as an API server
+	// works on by default (--max-mutating-requests-inflight): they mostly wait
+	// for it, and what waits together is written together.
 	Workers int `json:"workers,omitempty"`
 	// GCInterval is how long between two passes of garbage collection;
 	// default 5m, at least 10s.
@@ -90,7 +91,7 @@ const (
 func DefaultController() Controller {
 	return Controller{
 		DefaultNetwork: DefaultNetwork{Driver: DriverNative, Binding: BindingBridge, Pools: []string{"default"}, Bridge: "fairlead0"},
-		Workers:        256,
+		Workers:        200,
 		GCInterval:     metav1.Duration{Duration: 5 * time.Minute},
 		NodeGrace:      metav1.Duration{Duration: 5 * time.Minute},
 		MetricsAddress: ":9470",
