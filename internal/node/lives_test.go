@@ -12,6 +12,7 @@ import (
 	"runtime"
 	"slices"
 	"strconv"
+	"strings"
 	"sync"
 	"testing"
 	"testing/synctest"
@@ -182,25 +183,19 @@ func (l *lives) birth() {
 	l.note("%s is there, with %s", key.Name, p.address)
 }
 
+// keys are of all pods, in an order that the seed decides.
+func (l *lives) keys() []types.NamespacedName {
+	return slices.SortedFunc(maps.Keys(l.pods), func(a, b types.NamespacedName) int { return strings.Compare(a.Name, b.Name) })
+}
+
 // any is one of the pods that are wanted, or nil.
 func (l *lives) any(wanted func(*life) bool) (types.NamespacedName, *life) {
-	keys := slices.SortedFunc(maps.Keys(l.pods), func(a, b types.NamespacedName) int { return cmpNames(a, b) })
-	keys = slices.DeleteFunc(keys, func(k types.NamespacedName) bool { return !wanted(l.pods[k]) })
+	keys := slices.DeleteFunc(l.keys(), func(k types.NamespacedName) bool { return !wanted(l.pods[k]) })
 	if len(keys) == 0 {
 		return types.NamespacedName{}, nil
 	}
 	key := keys[l.roll(len(keys))]
 	return key, l.pods[key]
-}
-
-func cmpNames(a, b types.NamespacedName) int {
-	switch {
-	case a.Name < b.Name:
-		return -1
-	case a.Name > b.Name:
-		return 1
-	}
-	return 0
 }
 
 // plug sends an ADD: of a new sandbox, or again of one before.
@@ -295,7 +290,8 @@ func (l *lives) death() {
 
 // release is the controller's part: it takes back what the node has let go.
 func (l *lives) release() {
-	for key, p := range l.pods {
+	for _, key := range l.keys() {
+		p := l.pods[key]
 		if s := l.api.get(key).Status.Sandbox; !p.leaving || s == nil || s.State != v1alpha1.SandboxDetached {
 			continue
 		}
@@ -375,19 +371,17 @@ func (l *lives) end() {
 	l.set(&l.cut, false)
 	l.set(&l.shaky, false)
 	l.answered()
-	for _, p := range l.pods {
-		for _, id := range p.sandboxes {
-			l.del(p, id)
+	for _, key := range l.keys() {
+		for _, id := range l.pods[key].sandboxes {
+			l.del(l.pods[key], id)
 		}
 	}
 	l.answered()
-	for {
-		if key, p := l.any(func(p *life) bool { return !p.leaving }); p != nil {
+	for _, key := range l.keys() {
+		if p := l.pods[key]; !p.leaving {
 			p.leaving = true
 			l.leave(key)
-			continue
 		}
-		break
 	}
 	<-time.After(10 * retryLast)
 	l.check()

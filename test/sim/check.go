@@ -200,7 +200,7 @@ func (w *world) recordChanged(old, obj client.Object) {
 // it, nobody can have seen.
 func (w *world) writtenDown(r *v1alpha1.PodAttachment) {
 	for _, a := range addressesOf(r) {
-		if f := w.freed[a]; w.doing != nil && f.uid == r.Spec.PodUID && (f.step >= w.doing.sent || w.doing.by.readBefore(f)) {
+		if f := w.freed[a]; w.doing != nil && f.uid == r.Spec.PodUID && (f.step >= w.doing.sent || w.doing.readBefore(f)) {
 			continue
 		}
 		if slot := w.slots[a]; !isOf(slot, r.Spec.PodUID) {
@@ -209,11 +209,11 @@ func (w *world) writtenDown(r *v1alpha1.PodAttachment) {
 	}
 }
 
-// readBefore says that the pass of a leader's collector, or its store meanwhile, has
-// read a block before an address in it was freed.
-func (l *leader) readBefore(f freed) bool {
-	read, ok := l.read[f.block]
-	return ok && l.passing && read >= l.passBegan && f.step > read
+// readBefore says that the collector whose call this is, or its leader's store
+// meanwhile, had read a block before an address in it was freed.
+func (c *call) readBefore(f freed) bool {
+	read, ok := c.read[f.block]
+	return ok && f.step > read
 }
 
 // isOf says that a slot is taken by a pod.

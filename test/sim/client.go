@@ -51,8 +51,10 @@ type call struct {
 	// effect on the API. It leaves the answer in a place of its own.
 	effect func() error
 	reply  chan error
-	// sent is the step at which the call arrived.
+	// sent is the step at which the call arrived, read those at which the collector's
+	// leader had read blocks since the pass began; nil but for creates of records.
 	sent int
+	read map[string]int
 	// looks are what the caller's leader knew when it began what is running,
 	// reserved is what it knows now.
 	looks    map[key]look

@@ -5,6 +5,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"maps"
 	"net/netip"
 	"slices"
 	"strings"
@@ -73,10 +74,8 @@ type leader struct {
 	failures map[key]int
 	passing  bool
 	nextPass time.Time
-	// passBegan is the step at which the last pass began, read that at which a block
-	// was read live.
-	passBegan int
-	read      map[string]int
+	// read are the steps at which blocks were read live since the last pass began.
+	read map[string]int
 }
 
 // mapped are the events of one kind that bring objects of another.
@@ -442,9 +441,18 @@ func (l *leader) reconciled(k key, result ctrl.Result, err error) {
 	}
 }
 
+// readSoFar is what a create of a record may rest on.
+func (l *leader) readSoFar(c *call) map[string]int {
+	if !l.passing || c.verb != "create" || c.key.kind != kindRecord {
+		return nil
+	}
+	return maps.Clone(l.read)
+}
+
 // pass runs the real garbage collector once.
 func (l *leader) pass() {
-	l.passing, l.passBegan, l.nextPass = true, l.w.stats.Steps, l.w.now.Add(passEvery)
+	l.passing, l.nextPass = true, l.w.now.Add(passEvery)
+	clear(l.read)
 	l.w.note("leader %d: collect garbage", l.id)
 	go func() {
 		n, err := l.gc.Pass(l.ctx)

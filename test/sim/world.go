@@ -185,7 +185,7 @@ func (w *world) settle() {
 		}
 		w.mu.Lock()
 		for _, c := range w.arrived {
-			c.sent = w.stats.Steps
+			c.sent, c.read = w.stats.Steps, c.by.readSoFar(c)
 			if c.write() && c.key.kind == kindBlock {
 				c.looks, c.reserved = maps.Clone(c.by.running), maps.Clone(c.by.reserved)
 			}
