@@ -342,6 +342,15 @@ func (a *fakeAPI) bump() string {
 	return strconv.Itoa(a.version)
 }
 
+// putPod makes a pod, in the place of one of the same name.
+func (a *fakeAPI) putPod(name, uid string) {
+	a.mu.Lock()
+	defer a.mu.Unlock()
+	a.pods[types.NamespacedName{Namespace: "ns", Name: name}] = &metav1.PartialObjectMetadata{
+		ObjectMeta: metav1.ObjectMeta{Namespace: "ns", Name: name, UID: types.UID(uid)},
+	}
+}
+
 // put writes a PodAttachment as the controller does, and tells the watcher.
 func (a *fakeAPI) put(pa *v1alpha1.PodAttachment) *v1alpha1.PodAttachment {
 	a.mu.Lock()

@@ -118,11 +118,7 @@ func (w *world) restart() {
 // default one.
 func (w *world) pod(name, uid string, ifNames ...string) types.NamespacedName {
 	pa := attachment(name, uid, ifNames...)
-	w.api.mu.Lock()
-	w.api.pods[types.NamespacedName{Namespace: "ns", Name: name}] = &metav1.PartialObjectMetadata{
-		ObjectMeta: metav1.ObjectMeta{Namespace: "ns", Name: name, UID: types.UID(uid)},
-	}
-	w.api.mu.Unlock()
+	w.api.putPod(name, uid)
 	return keyOf(w.api.put(pa))
 }
 

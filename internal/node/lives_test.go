@@ -7,8 +7,6 @@ import (
 	"maps"
 	"math/rand/v2"
 	"net/netip"
-	"os"
-	"path/filepath"
 	"runtime"
 	"slices"
 	"strconv"
@@ -18,7 +16,6 @@ import (
 	"testing/synctest"
 	"time"
 
-	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/types"
 
 	"fairlead.dev/fairlead/api/v1alpha1"
@@ -140,7 +137,7 @@ func (l *lives) step() {
 	case n < 98:
 		l.again(true)
 	default:
-		l.reboot()
+		l.powerCycle()
 	}
 	synctest.Wait()
 	<-time.After(time.Duration(l.roll(3000)) * time.Millisecond)
@@ -173,11 +170,7 @@ func (l *lives) birth() {
 		a[2] += byte(i)
 		pa.Spec.Interfaces[i].Addresses = []string{netip.PrefixFrom(netip.AddrFrom4(a), 32).String()}
 	}
-	l.api.mu.Lock()
-	l.api.pods[types.NamespacedName{Namespace: "ns", Name: p.name}] = &metav1.PartialObjectMetadata{
-		ObjectMeta: metav1.ObjectMeta{Namespace: "ns", Name: p.name, UID: types.UID(p.uid)},
-	}
-	l.api.mu.Unlock()
+	l.api.putPod(p.name, p.uid)
 	key := keyOf(l.api.put(pa))
 	l.pods[key] = p
 	l.note("%s is there, with %s", key.Name, p.address)
@@ -307,29 +300,21 @@ func (l *lives) again(kill bool) {
 	l.answered()
 	l.note("the daemon begins again, killed: %v", kill)
 	if kill {
-		die := func(context.Context, string, string) error { runtime.Goexit(); return nil }
-		l.kernel.setHook(die)
-		l.api.setHook(die)
+		l.setHooks(func(context.Context, string, string) error { runtime.Goexit(); return nil })
 		<-time.After(time.Second)
 	}
 	l.restart()
 	l.hook()
 }
 
-// reboot leaves nothing of any sandbox, nor what is on tmpfs.
-func (l *lives) reboot() {
+// powerCycle reboots the node, of whose sandboxes the runtime knows nothing then.
+func (l *lives) powerCycle() {
 	l.answered()
 	l.note("the node reboots")
-	l.stop()
-	l.kernel.reboot()
-	l.bootID = fmt.Sprintf("boot-%d", len(l.trace))
-	if err := os.RemoveAll(filepath.Join(l.dir, recordsDir)); err != nil {
-		l.t.Fatal(err)
-	}
 	for _, p := range l.pods {
 		p.sandboxes, p.answers = nil, map[string]string{}
 	}
-	l.start()
+	l.reboot(fmt.Sprintf("boot-%d", len(l.trace)))
 }
 
 // check is what holds after every step.

@@ -401,13 +401,19 @@ func (w *world) outlivesBoot() types.NamespacedName {
 	w.t.Helper()
 	key := w.pod("p", "u1")
 	w.mustAdd("c1", "p", "u1")
-	w.stop()
-	w.kernel.reboot()
-	w.bootID = "boot-2"
-	w.wipe()
-	w.start()
+	w.reboot("boot-2")
 	settle()
 	return key
+}
+
+// reboot leaves nothing of any sandbox, and starts a daemon in a boot of that ID.
+func (w *world) reboot(bootID string) {
+	w.t.Helper()
+	w.stop()
+	w.kernel.reboot()
+	w.bootID = bootID
+	w.wipe()
+	w.start()
 }
 
 // A node that is cut off after it has plugged a pod again must not have its old

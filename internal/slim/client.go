@@ -2,7 +2,6 @@ package slim
 
 import (
 	"context"
-	"encoding/json"
 	"fmt"
 
 	"k8s.io/apimachinery/pkg/runtime/serializer"
@@ -52,7 +51,7 @@ func (c creator) Create(ctx context.Context, o client.Object, opts ...client.Cre
 	created, err := decodeAttachment(answer)
 	if err != nil {
 		created = &v1alpha1.PodAttachment{}
-		if err := json.Unmarshal(answer, created); err != nil {
+		if err := result.Into(created); err != nil {
 			return fmt.Errorf("PodAttachment %s/%s was created, and the API server's answer cannot be read: %w", a.Namespace, a.Name, err)
 		}
 	}

@@ -208,10 +208,7 @@ func (c *crowdRun) answer(verb string, i int, prevResult json.RawMessage) ([]byt
 		}
 	}
 	client := cniproto.Client{Socket: c.w.cniSocket()}
-	answer, err := client.Do(time.Now().Add(stepTimeout), cniproto.Request{
-		RequestID: call.containerID, Verb: verb, ContainerID: call.containerID, Netns: call.sandbox.Path(), IfName: "eth0",
-		Args: call.args(), Path: call.path, Config: config,
-	})
+	answer, err := client.Do(time.Now().Add(stepTimeout), call.request(config))
 	if err != nil {
 		return nil, fmt.Errorf("%s of pod %d: %w", verb, i, err)
 	}

@@ -10,6 +10,7 @@ import (
 
 	corev1 "k8s.io/api/core/v1"
 
+	"fairlead.dev/fairlead/internal/cniproto"
 	"fairlead.dev/fairlead/test/netlab"
 )
 
@@ -75,6 +76,14 @@ func (c cniCall) args() string {
 	}
 	return fmt.Sprintf("IgnoreUnknown=1;K8S_POD_NAMESPACE=%s;K8S_POD_NAME=%s;K8S_POD_INFRA_CONTAINER_ID=%s;K8S_POD_UID=%s",
 		c.pod.Namespace, c.pod.Name, c.containerID, c.pod.UID)
+}
+
+// request is the call as the plugin sends it to fairlead-node.
+func (c cniCall) request(config []byte) cniproto.Request {
+	return cniproto.Request{
+		RequestID: c.containerID, Verb: c.verb, ContainerID: c.containerID, Netns: c.sandbox.Path(), IfName: "eth0",
+		Args: c.args(), Path: c.path, Config: config,
+	}
 }
 
 func (c cniCall) env() []string {

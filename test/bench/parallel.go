@@ -2,15 +2,12 @@ package main
 
 import (
 	"context"
-	"encoding/json"
 	"fmt"
 	"sync"
 	"time"
 
 	"github.com/vishvananda/netlink"
 	corev1 "k8s.io/api/core/v1"
-
-	"fairlead.dev/fairlead/internal/cniproto"
 )
 
 const (
@@ -178,10 +175,7 @@ func (p *parallelRun) call(ctx context.Context, c cniCall, exec bool) error {
 		_, _, err := execution{ns: p.w.node().Namespace, path: p.w.program("fairlead-cni"), env: c.env(), stdin: p.config}.run(ctx)
 		return err
 	}
-	return p.w.post(ctx, cniproto.Request{
-		RequestID: c.containerID, Verb: c.verb, ContainerID: c.containerID, Netns: c.sandbox.Path(), IfName: "eth0",
-		Args: c.args(), Path: c.path, Config: json.RawMessage(p.config),
-	})
+	return p.w.post(ctx, c.request(p.config))
 }
 
 // baseline plugs a batch with the netlink library alone, and unplugs it again.

@@ -20,12 +20,13 @@ func Run(cfg Config) (Stats, error) {
 	defer w.shutdown()
 	w.settle()
 	for next := restEvery; w.stats.Lives < cfg.Lives && w.failed == nil; {
-		if w.stats.Lives >= next {
-			next += restEvery
-			w.mend()
+		if w.stats.Lives < next {
+			w.step()
 			continue
 		}
-		w.step()
+		next += restEvery
+		w.mend()
+		w.calm = false
 	}
 	if w.failed == nil {
 		w.end()
@@ -197,19 +198,17 @@ func (w *world) lose(m *machine) {
 	}
 }
 
-// mend heals the world, lets it come to rest, and lets it go on.
+// mend heals the world and lets it come to rest.
 func (w *world) mend() {
 	w.heal()
 	w.rest()
 	w.checkServed()
 	w.checkSettled()
-	w.calm = false
 }
 
 // end heals the world, lets it come to rest, and lets all pods go.
 func (w *world) end() {
 	w.mend()
-	w.calm = true
 	for _, o := range w.api.list(kindPod) {
 		w.kill(o.(*corev1.Pod), false)
 	}
