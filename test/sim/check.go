@@ -26,8 +26,8 @@ type truth struct {
 	blocks map[string][]netip.Addr
 	// unplugged is when an address was last in use.
 	unplugged map[netip.Addr]time.Time
-	// freed is whose an address was last, and when it was freed.
-	freed map[netip.Addr]freed
+	// freed is when an address was last freed that a pod had.
+	freed map[had]freed
 	// born are the pods that ever were, with the boot of their node then.
 	born map[types.UID]int
 	// records by the pod they are of.
@@ -40,16 +40,21 @@ type truth struct {
 	had map[netip.Addr]map[string]int
 }
 
-// freed is a pod whose address, in a block, was freed at a step.
+// had is an address that was a pod's.
+type had struct {
+	uid  types.UID
+	addr netip.Addr
+}
+
+// freed says in which block and at which step.
 type freed struct {
-	uid   types.UID
 	block string
 	step  int
 }
 
 func newTruth() truth {
 	return truth{
-		slots: map[netip.Addr]ipam.Slot{}, blocks: map[string][]netip.Addr{}, unplugged: map[netip.Addr]time.Time{}, freed: map[netip.Addr]freed{},
+		slots: map[netip.Addr]ipam.Slot{}, blocks: map[string][]netip.Addr{}, unplugged: map[netip.Addr]time.Time{}, freed: map[had]freed{},
 		born: map[types.UID]int{}, records: map[types.UID][]*v1alpha1.PodAttachment{},
 		asked: map[types.UID]asked{}, claims: map[string]*claim{}, had: map[netip.Addr]map[string]int{},
 	}
@@ -138,7 +143,7 @@ func (w *world) taking(a netip.Addr, was, now ipam.Slot) {
 // the record that names it, if any, has the node's word or a proof.
 func (w *world) freeing(a netip.Addr, was ipam.Slot, block string) {
 	uid := types.UID(was.Holder.PodUID)
-	w.freed[a] = freed{uid, block, w.stats.Steps}
+	w.freed[had{uid, a}] = freed{block, w.stats.Steps}
 	for _, m := range w.machines {
 		if s := m.plugged[uid]; s != nil && !s.forgotten && slices.Contains(s.addresses, a) {
 			w.fail("I4", "%s is freed while %s has it plugged for %s", a, m.name, s.pod)
@@ -200,7 +205,7 @@ func (w *world) recordChanged(old, obj client.Object) {
 // it, nobody can have seen.
 func (w *world) writtenDown(r *v1alpha1.PodAttachment) {
 	for _, a := range addressesOf(r) {
-		if f := w.freed[a]; w.doing != nil && f.uid == r.Spec.PodUID && (f.step >= w.doing.sent || w.doing.readBefore(f)) {
+		if f, ok := w.freed[had{r.Spec.PodUID, a}]; ok && w.doing != nil && (f.step >= w.doing.sent || w.doing.readBefore(f)) {
 			continue
 		}
 		if slot := w.slots[a]; !isOf(slot, r.Spec.PodUID) {
