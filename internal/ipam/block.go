@@ -221,10 +221,8 @@ func (b *Block) take(p *Pool, h Holder, now time.Time, rest time.Duration) (neti
 	if err := h.Validate(); err != nil {
 		return netip.Addr{}, err
 	}
-	for a := range b.of(h) {
-		if p.Covers(a) {
-			return a, nil
-		}
+	if a, ok := b.Own(p, h, ""); ok {
+		return a, nil
 	}
 	m := p.mask(b.prefix)
 	ord, ok := b.choose(p.order, b.fresh(m), m&b.rested(now, rest))
@@ -233,6 +231,23 @@ func (b *Block) take(p *Pool, h Holder, now time.Time, rest time.Duration) (neti
 	}
 	b.give(ord, h, "", now)
 	return b.addr(ord), nil
+}
+
+// Own returns the address that the holder has in this block and in the ranges of
+// the pool; of several, the lowest that is the claim's, which is empty for none.
+func (b *Block) Own(p *Pool, h Holder, claim string) (own netip.Addr, ok bool) {
+	for a := range b.of(h) {
+		if !p.Covers(a) {
+			continue
+		}
+		if s, _ := b.Slot(a); s.Claim == claim {
+			return a, true
+		}
+		if !ok {
+			own, ok = a, true
+		}
+	}
+	return own, ok
 }
 
 func (b *Block) choose(order Order, fresh, rested uint64) (int, bool) {

@@ -44,6 +44,12 @@ func (o orderly) Confirm(ctx context.Context, h ipam.Holder, domain string, addr
 	return o.takes.Confirm(ctx, h, domain, addrs)
 }
 
+// Settled waits for the holder's turn.
+func (o orderly) Settled(ctx context.Context, uid, iface string) ([]block.Lease, error) {
+	o.l.turn(ipam.Holder{PodUID: uid, Interface: iface}, "")
+	return o.Store.Settled(ctx, uid, iface)
+}
+
 // turn of a caller, which begins when it is closed.
 type turn struct {
 	leader int

@@ -16,6 +16,10 @@ import (
 // Ensure implements driver.Driver. It asks the pools in order; all addresses
 // of an interface come from one of them, or from each.
 func (d *Driver) Ensure(ctx context.Context, r driver.Request) (driver.Attachment, error) {
+	held, err := d.store.Settled(ctx, string(r.PodUID), r.Interface)
+	if err != nil {
+		return driver.Attachment{}, translate(err)
+	}
 	if r.EachPool {
 		return d.each(ctx, r)
 	}
@@ -23,10 +27,13 @@ func (d *Driver) Ensure(ctx context.Context, r driver.Request) (driver.Attachmen
 	if len(r.Pools) > 0 {
 		names = r.Pools
 	}
-	if held := d.store.Held(string(r.PodUID), r.Interface); len(held) > 0 {
+	if len(held) > 0 {
 		a, err := d.again(ctx, names, held, r)
-		if !errors.Is(err, driver.ErrExhausted) {
-			return a, err
+		switch {
+		case err == nil:
+			return d.asHeld(ctx, names, r, a)
+		case !errors.Is(err, driver.ErrExhausted):
+			return driver.Attachment{}, err
 		}
 		// It has one family of a pool that lacks the other: no record names it.
 	}

@@ -6,6 +6,7 @@ import (
 	"strings"
 	"sync"
 	"testing"
+	"time"
 
 	"github.com/google/go-cmp/cmp"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
@@ -239,6 +240,45 @@ func TestNoFallbackOnDoubt(t *testing.T) {
 	}
 	if blocks := api.List(); len(blocks) != 1 || blocks[0].Spec.Used != 1 {
 		t.Errorf("%d blocks", len(blocks))
+	}
+}
+
+// What a pod may have got of a later pool, by a write whose reply was lost, is looked
+// for before the first pool is asked, which has room again: the pod would have an
+// address of each (make sim SEED=5014).
+func TestDoubtIsSettledBeforeAnyPoolIsAsked(t *testing.T) {
+	for _, each := range []bool{false, true} {
+		api := blocktest.NewAPI()
+		d := start(t, api, "a", "b")
+		d.pool("a", one("10.0.0.7"))
+		d.get(drivertest.Request(9))
+		d.pool("b", one("10.0.0.64/27"))
+		ctx, cancel := context.WithCancel(t.Context())
+		api.Hook(func(c blocktest.Call) blocktest.Fault {
+			if c.Verb == "get" {
+				cancel()
+			}
+			return blocktest.Fault{After: blocktest.ErrLost}
+		})
+		if _, err := d.Ensure(ctx, drivertest.Request(1)); driver.Result(err) != "Unavailable" {
+			t.Fatalf("%s: %v", driver.Result(err), err)
+		}
+		api.Hook(func(blocktest.Call) blocktest.Fault { return blocktest.Fault{After: blocktest.ErrLost} })
+		soon, end := context.WithTimeout(t.Context(), 50*time.Millisecond)
+		if _, err := d.Ensure(soon, drivertest.Request(1)); driver.Result(err) != "Unavailable" {
+			t.Errorf("while the API server is away: %s: %v", driver.Result(err), err)
+		}
+		end()
+		api.Hook(func(blocktest.Call) blocktest.Fault { return blocktest.Fault{} })
+		d.pool("a", one("10.0.0.0/28"))
+		r := drivertest.Request(1)
+		if each {
+			r.Pools, r.EachPool = []string{"b"}, true
+		}
+		got := d.get(r)
+		if has := d.addresses(); !strings.HasPrefix(got, "b ") || len(has) != 1 {
+			t.Errorf("got %s, and the pod has %v", got, has)
+		}
 	}
 }
 

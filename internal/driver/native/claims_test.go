@@ -178,6 +178,50 @@ func TestClaimedAddressFoundAgain(t *testing.T) {
 	}
 }
 
+// Two leaders at once may serve a pod from two pools that overlap, so that it has an
+// address of each, or one that becomes a claim's. Whichever of them writes the
+// record: it says of the address what the block says (make sim SEED=5014).
+func TestTwoLeadersAndTwoPools(t *testing.T) {
+	r := drivertest.Request(1)
+	r.Sticky = map[v1alpha1.Sticky]string{v1alpha1.StickyStatefulSet: "db-0"}
+	for _, tc := range []struct{ a, b, first, second string }{
+		{"10.0.0.1-10.0.0.3", "10.0.0.4-10.0.0.9", "b 10.0.0.4/32", "a 10.0.0.1/32"},
+		{"10.0.0.1-10.0.0.4", "10.0.0.4-10.0.0.9", "b 10.0.0.4/32", "a 10.0.0.4/32"},
+		{"10.0.0.1-10.0.0.3", "10.0.0.64-10.0.0.99", "b 10.0.0.64/32", "a 10.0.0.1/32"}, // of two blocks
+	} {
+		api := blocktest.NewAPI()
+		leaders := []*inMemory{start(t, api, "a", "b"), start(t, api, "a", "b")}
+		for i, want := range []string{tc.first, tc.second} {
+			d := leaders[i]
+			d.cfg.Claims = written{store: d.store}
+			if i == 0 {
+				d.pool("b", v1alpha1.IPPoolSpec{Ranges: []string{tc.b}})
+			} else {
+				d.pool("a", v1alpha1.IPPoolSpec{Ranges: []string{tc.a}, Sticky: v1alpha1.StickyStatefulSet})
+			}
+			if got := d.get(r); got != want {
+				t.Fatalf("leader %d gave %s, want %s", i, got, want)
+			}
+		}
+		for i, d := range slices.Concat(leaders, leaders) {
+			d.pool("a", v1alpha1.IPPoolSpec{Ranges: []string{tc.a}, Sticky: v1alpha1.StickyStatefulSet})
+			d.pool("b", v1alpha1.IPPoolSpec{Ranges: []string{"10.0.0.1-10.0.0.99"}})
+			a, err := d.Ensure(t.Context(), r)
+			if err != nil {
+				t.Fatal(err)
+			}
+			for _, l := range d.store.Held(string(r.PodUID), r.Interface) {
+				if has := a.Interface.Addresses[0] == l.Addr.String()+"/32"; has && l.Claim != a.Interface.Claim {
+					t.Errorf("leader %d: %v of pool %s for claim %q, and the block says %q", i%2, a.Interface.Addresses, a.Interface.Pool, a.Interface.Claim, l.Claim)
+				}
+			}
+			for _, b := range api.List() {
+				d.store.Observe(b) // the other's too
+			}
+		}
+	}
+}
+
 func TestRequestedAddresses(t *testing.T) {
 	d := start(t, blocktest.NewAPI(), "a", "b")
 	v4, v6 := netip.MustParseAddr("10.0.1.7"), netip.MustParseAddr("fd00::7")

@@ -31,16 +31,16 @@ func half(t *testing.T) (*blocktest.API, *inMemory) {
 		return blocktest.Fault{}
 	})
 	leader.refused(drivertest.Request(1), "Exhausted", "pool a: ", "no IPv6 address left")
-	if held := leader.addresses(1); len(held) != 1 || !strings.HasPrefix(held[0], "10.0.0.") {
+	if held := leader.addresses(); len(held) != 1 || !strings.HasPrefix(held[0], "10.0.0.") {
 		t.Fatalf("the pod has %v, want an IPv4 address of pool a", held)
 	}
 	return api, leader
 }
 
-// addresses that the nth pod has.
-func (d *inMemory) addresses(n int) []string {
+// addresses that the first pod has.
+func (d *inMemory) addresses() []string {
 	var out []string
-	for _, l := range d.store.Held(string(drivertest.Request(n).PodUID), "eth0") {
+	for _, l := range d.store.Held(string(drivertest.Request(1).PodUID), "eth0") {
 		out = append(out, l.Addr.String())
 	}
 	return out
@@ -51,7 +51,7 @@ func (d *inMemory) addresses(n int) []string {
 func TestRealHalf(t *testing.T) {
 	api, leader := half(t)
 	leader.refused(drivertest.Request(1), "Exhausted", "pool a: ")
-	had := leader.addresses(1)
+	had := leader.addresses()
 	b := v1alpha1.IPPoolSpec{Ranges: []string{"10.0.1.1", "fd00:1::1"}}
 	leader.pool("b", b)
 	const whole = "b 10.0.1.1/32,fd00:1::1/128"
@@ -70,7 +70,7 @@ func TestRealHalf(t *testing.T) {
 	if err := next.Release(t.Context(), driver.Ref{Owner: drivertest.Request(1).Owner, Interface: rest}); err != nil {
 		t.Fatal(err)
 	}
-	if diff := cmp.Diff([]string{"10.0.1.1", "fd00:1::1"}, next.addresses(1)); diff != "" {
+	if diff := cmp.Diff([]string{"10.0.1.1", "fd00:1::1"}, next.addresses()); diff != "" {
 		t.Errorf("the pod has (-want +got):\n%s", diff)
 	}
 }

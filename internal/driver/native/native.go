@@ -49,6 +49,7 @@ type store interface {
 	Take(ctx context.Context, p *ipam.Pool, r block.Request) ([]block.Lease, error)
 	Free(ctx context.Context, h ipam.Holder, domain string, addrs []netip.Addr) error
 	Confirm(ctx context.Context, h ipam.Holder, domain string, addrs []netip.Addr) ([]netip.Addr, error)
+	Settled(ctx context.Context, uid, iface string) ([]block.Lease, error)
 	leases
 }
 

@@ -204,6 +204,39 @@ func TestClaimIsAskedForAgain(t *testing.T) {
 	}
 }
 
+// A store that is behind frees what its caller knew of. What the same holder took
+// since, as a pod does whose record somebody has deleted, stays (make sim SEED=5006).
+func TestFreeLeavesWhatWasTakenSince(t *testing.T) {
+	api := blocktest.NewAPI()
+	ahead, behind := run(t, api, Config{FreeLinger: -1}), run(t, api, Config{FreeLinger: -1})
+	p := shared(t, "10.0.0.0/24")
+	r := Request{Holder: holder(1), Claim: "default/db-0"}
+	take := func() string {
+		got, err := ahead.Take(t.Context(), p, r)
+		if err != nil {
+			t.Fatal(err)
+		}
+		return got[0].Addr.String()
+	}
+	was := take()
+	for _, b := range api.List() {
+		behind.Observe(b)
+	}
+	mustFree(t, ahead.Store, r.Holder, was)
+	<-time.After(2 * time.Millisecond) // when it was taken is known to the millisecond
+	if now := take(); now != was {
+		t.Fatalf("the claim had %s and has %s", was, now)
+	}
+	mustFree(t, behind.Store, r.Holder, was)
+	if left := stored(t, api); len(left) != 1 {
+		t.Errorf("the block says %v", left)
+	}
+	mustFree(t, behind.Store, r.Holder, was) // it has read the block since
+	if left := stored(t, api); len(left) != 0 {
+		t.Errorf("the block says %v", left)
+	}
+}
+
 // TestClaimHasOneHolder: two stores, pods that come and go under few names,
 // conflicts and lost replies; an address never has two holders that were told
 // of it, and a claim never two holders through one store.

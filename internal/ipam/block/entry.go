@@ -75,7 +75,8 @@ type op struct {
 	addr netip.Addr
 	// claim of a take, or whose holding ends; empty for none.
 	claim string
-	// since is when the holding began that ends.
+	// since is when the holding began that ends. Of an address to free it is when the
+	// holder took it, once that is known: what it takes after that stays.
 	since time.Time
 	// cancel drops the operation while it is not being written.
 	cancel <-chan struct{}
@@ -306,7 +307,10 @@ func (e *entry) applyTake(o *op, now time.Time) error {
 		return errMoved
 	}
 	var err error
+	own, has := e.next.Own(o.pool(), o.holder, o.claim)
 	switch {
+	case has && !o.addr.IsValid():
+		o.got = own
 	case o.addr.IsValid():
 		o.got, err = o.addr, e.next.TakeHeld(o.pool(), o.holder, o.addr, o.claim, now)
 	case o.early:
@@ -343,7 +347,11 @@ func (e *entry) newlyReserved() bool {
 
 func (e *entry) applyFree(o *op, now time.Time) (changed bool) {
 	if o.addr.IsValid() {
-		return e.next.Free(o.holder, o.addr, now)
+		s, _ := e.next.Slot(o.addr)
+		if o.since.IsZero() && s.State == ipam.Taken && s.Holder.Same(o.holder) {
+			o.since = s.Since
+		}
+		return o.since.Equal(s.Since) && e.next.Free(o.holder, o.addr, now)
 	}
 	for {
 		a, ok := e.next.Find(o.holder)

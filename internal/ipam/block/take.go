@@ -188,7 +188,8 @@ func (t *txn) prepare(wants []want) error {
 	return nil
 }
 
-// adopt looks up what the holder has of the family in the pool.
+// adopt looks up what the holder has of the family in the pool: of several, which
+// two leaders at once may have given it, what is the claim's.
 func (s *Store) adopt(p *ipam.Pool, w *want) error {
 	key := keyOf(w.holder)
 	var has *Lease
@@ -200,7 +201,7 @@ func (s *Store) adopt(p *ipam.Pool, w *want) error {
 			w.has = s.blocks[l.Block]
 			return nil
 		}
-		if has == nil || l.Addr.Less(has.Addr) {
+		if has == nil || l.before(*has, w.claim) {
 			has = &l
 		}
 	}
@@ -221,6 +222,14 @@ func (s *Store) adopt(p *ipam.Pool, w *want) error {
 		}
 	}
 	return nil
+}
+
+// before says which of two leases of one holder is taken: the claim's, else the lower.
+func (l Lease) before(o Lease, claim string) bool {
+	if is := l.Claim == claim; is != (o.Claim == claim) {
+		return is
+	}
+	return l.Addr.Less(o.Addr)
 }
 
 // one gets one address.
@@ -339,6 +348,24 @@ func (s *Store) Confirm(ctx context.Context, h ipam.Holder, domain string, addrs
 		}
 	}
 	return has, err
+}
+
+// Settled is Held after a call that ended without knowing what it had done: the
+// block is read first, as what was taken may be in another pool than the next call
+// would ask. Otherwise it reads memory only.
+//
+// It fails with ErrUnavailable.
+func (s *Store) Settled(ctx context.Context, uid, iface string) ([]Lease, error) {
+	h := ipam.Holder{PodUID: uid, Interface: iface}
+	s.mu.Lock()
+	e := s.doubts[keyOf(h)]
+	s.mu.Unlock()
+	if e != nil {
+		if _, err := s.Confirm(ctx, h, e.domain, nil); err != nil {
+			return nil, err
+		}
+	}
+	return s.Held(uid, iface), nil
 }
 
 func wait(ops []*op) error {

@@ -5,6 +5,7 @@ import (
 	"iter"
 	"net/netip"
 	"slices"
+	"time"
 
 	"fairlead.dev/fairlead/internal/ipam"
 )
@@ -19,6 +20,20 @@ func (s *Store) Held(uid, iface string) []Lease {
 		return cmp.Or(cmp.Compare(a.Domain, b.Domain), a.Addr.Compare(b.Addr))
 	})
 	return out
+}
+
+// Latest is when an interface of a pod got the last of what it has; zero when it has
+// nothing. It reads memory only.
+func (s *Store) Latest(uid, iface string) time.Time {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	var last time.Time
+	for _, l := range s.leases[holderKey{uid, iface}] {
+		if l.Since.After(last) {
+			last = l.Since
+		}
+	}
+	return last
 }
 
 // All yields every lease that is known, in no order. It reads memory only; the
