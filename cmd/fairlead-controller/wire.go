@@ -91,7 +91,7 @@ func newController(ctx context.Context, cfg config.Controller) (*parts, error) {
 		Metrics:            own,
 		Workers:            cfg.Workers,
 		Synced:             fed,
-		Given:              func(uid types.UID, iface string) bool { return len(store.Held(string(uid), iface)) > 0 },
+		Given:              func(uid types.UID, iface string) time.Time { return store.Latest(string(uid), iface) },
 	})
 	collector := gc.New(gc.Config{
 		Client:    mgr.GetClient(),

@@ -69,11 +69,11 @@ type Config struct {
 	// Synced reports whether the drivers know all that is taken. Until then
 	// nothing is reconciled.
 	Synced func() bool
-	// Given reports whether a driver knows of something that an interface of a pod
-	// was given, without asking the backend. A pod that was given something may
-	// have a record that was not read yet, and waits until all are; nil when none
-	// waits.
-	Given func(uid types.UID, iface string) bool
+	// Given is when an interface of a pod was last given something that it has, as
+	// far as a driver knows without asking the backend; zero when it has nothing. A
+	// pod that was given something may have a record that was not read yet, and
+	// waits until all are. Nil when none waits.
+	Given func(uid types.UID, iface string) time.Time
 }
 
 // Attachments is the reconciler.

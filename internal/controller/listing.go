@@ -78,7 +78,7 @@ func (r *Attachments) mayBeRecorded(p *corev1.Pod) bool {
 		return false
 	}
 	wanted, err := r.wanted(p)
-	given := func(w pod.Interface) bool { return r.Given(pod.UID(p), w.Name) }
+	given := func(w pod.Interface) bool { return !r.Given(pod.UID(p), w.Name).IsZero() }
 	if err == nil && !slices.ContainsFunc(wanted, given) {
 		return false
 	}

@@ -292,7 +292,8 @@ func TestNewsOfANodeEndTheWait(t *testing.T) {
 	}
 }
 
-// A Node that was made again is another machine, unless it runs the same boot.
+// A Node that was made again is another machine, unless it runs the same boot. It may
+// have plugged the pod, until its kubelet is heard of.
 func TestNodeMadeAgain(t *testing.T) {
 	h := start(t, cluster.Exclusive(t), drivertest.NewMemory(driverName, 8))
 	other, same := h.Pod("other", h.served(h.Namespace+"-other")), h.Pod("same", h.served(h.Namespace+"-same"))
@@ -313,9 +314,12 @@ func TestNodeMadeAgain(t *testing.T) {
 		h.Node(p.Spec.NodeName, func(n *corev1.Node) {
 			n.Labels["fairlead.dev/test"] = h.Namespace
 			n.Status.NodeInfo.BootID = boot
+			away(time.Minute)(n)
 		})
 		h.delete(p)
 	}
+	h.waitsFor(other, "unreachable since")
+	h.changeNode(other.Spec.NodeName, booted)
 	h.waitState(other, "absent")
 	if note := h.event(other, eventCollected); !strings.Contains(note, "made again") {
 		t.Errorf("the event says %q", note)

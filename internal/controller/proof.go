@@ -79,11 +79,34 @@ func weigh(record *v1alpha1.PodAttachment, e evidence) verdict {
 		return verdict{proof: detached, text: "the node has confirmed that nothing holds them"}
 	}
 	if lost(record, e.node) {
-		return weighLost(record, e)
+		v := weighLost(record, e)
+		if e.node == nil || v.proof == noProof || heardSince(record, e.node) {
+			return v
+		}
+		// The machine that has the name now may have plugged a pod that outlived the
+		// former one, and be cut off since before it could say so.
+		v = weighReachable(e)
+		v.lost = true
+		if v.proof == noProof && (v.again == 0 || v.again > bootRetry) {
+			v.again = bootRetry
+		}
+		return v
 	}
 	if v, ok := weighBoot(record, e); ok {
 		return v
 	}
+	return weighReachable(e)
+}
+
+// heardSince reports whether the node's kubelet has reported since a record was to
+// be given back: had the node plugged it, it would have said so by now.
+func heardSince(record *v1alpha1.PodAttachment, node *corev1.Node) bool {
+	return readiness(node).LastHeartbeatTime.After(record.DeletionTimestamp.Time)
+}
+
+// weighReachable judges by what others say of a Node that is there: a fence, and the
+// policy of the pools while it is unreachable.
+func weighReachable(e evidence) verdict {
 	ready := readiness(e.node)
 	if fenced(e.node) && ready.Status != corev1.ConditionTrue {
 		return verdict{proof: outOfService, text: fmt.Sprintf("node %s is not ready and has the taint %s", e.node.Name, corev1.TaintNodeOutOfService)}
@@ -133,7 +156,7 @@ func weighBoot(record *v1alpha1.PodAttachment, e evidence) (v verdict, ok bool) 
 	if !beat.After(s.AttachedAt.Time) {
 		return verdict{again: bootRetry, text: fmt.Sprintf("its boot ID is %s, but its kubelet has not reported since they were plugged", now)}, true
 	}
-	if !beat.After(record.DeletionTimestamp.Time) {
+	if !heardSince(record, e.node) {
 		return verdict{again: bootRetry, text: fmt.Sprintf("it has booted since, boot ID %s, but its kubelet has not reported since they were to be given back", now)}, true
 	}
 	if left := rebootSettle - e.now.Sub(record.DeletionTimestamp.Time); left > 0 {
@@ -212,7 +235,7 @@ func stamp(t time.Time) string { return t.UTC().Format(time.RFC3339) }
 // acted on, at the API server. It returns the record that it judged by, nil
 // when that is gone.
 func (r *Attachments) prove(ctx context.Context, record *v1alpha1.PodAttachment) (verdict, *v1alpha1.PodAttachment, error) {
-	if Detached(record) {
+	if Detached(record) && !r.givenSince(record) {
 		return weigh(record, evidence{}), record, nil // final, whoever tells it
 	}
 	e, err := r.gather(ctx, r.Client, record)
@@ -242,6 +265,16 @@ func (r *Attachments) prove(ctx context.Context, record *v1alpha1.PodAttachment)
 		})
 	}
 	return v, live, nil
+}
+
+// givenSince reports whether the pod was given something after the deletion of a
+// record was asked for. Then the record may be gone, the word of its node with it,
+// and a later one of the same pod name what this one names: two leaders at once do
+// so, of whom one is behind.
+func (r *Attachments) givenSince(record *v1alpha1.PodAttachment) bool {
+	return r.Given != nil && slices.ContainsFunc(record.Spec.Interfaces, func(i v1alpha1.Interface) bool {
+		return !r.Given(record.Spec.PodUID, i.Name).Before(record.DeletionTimestamp.Time)
+	})
 }
 
 // gather reads what there is to know of a record's node.
