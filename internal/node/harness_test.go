@@ -42,6 +42,8 @@ type world struct {
 
 	daemon *Daemon
 	stop   func()
+	// metrics of the daemon that runs.
+	metrics *prometheus.Registry
 }
 
 // inWorld runs a test in a bubble with its own clock. The daemon runs, and the
@@ -70,11 +72,12 @@ func inWorld(t *testing.T, test func(*world)) {
 // start starts a daemon as Run does, without its socket.
 func (w *world) start() {
 	w.t.Helper()
+	w.metrics = prometheus.NewRegistry()
 	c := Config{
 		NodeName: "n1", Bridge: "fairlead0", Encapsulation: w.encapsulation, BootID: w.bootID, StateDir: w.dir, Socket: filepath.Join(w.dir, "cni.sock"), Install: w.install,
 		AddTimeout: 10 * time.Second, Kernel: w.kernel, HostKernel: w.host, FilterKernel: w.filter, Firewall: nft.New(w.filter.apply),
 		Masquerade: Masquerade{Enabled: true}, API: w.api, Source: w.api,
-		Metrics: prometheus.NewRegistry(),
+		Metrics: w.metrics,
 	}
 	p, err := NewPlugin(c)
 	if err != nil {

@@ -416,6 +416,22 @@ func (w *world) reboot(bootID string) {
 	w.start()
 }
 
+// timed is how often a step was.
+func (w *world) timed(step string) uint64 {
+	families, err := w.metrics.Gather()
+	if err != nil {
+		w.t.Fatal(err)
+	}
+	for _, f := range families {
+		for _, m := range f.GetMetric() {
+			if f.GetName() == "fairlead_node_step_duration_seconds" && m.GetLabel()[0].GetValue() == step {
+				return m.GetHistogram().GetSampleCount()
+			}
+		}
+	}
+	return 0
+}
+
 // A node that is cut off after it has plugged a pod again must not have its old
 // boot ID stand for the end of that sandbox.
 func TestPluggedAgainAfterReboot(t *testing.T) {
@@ -433,6 +449,9 @@ func TestPluggedAgainAfterReboot(t *testing.T) {
 			w.wantWrites(key, "Attached/c1", "Attached/c2", "Attached/c2")
 			if pa := w.api.get(key); !meta.IsStatusConditionTrue(pa.Status.Conditions, v1alpha1.ConditionAttached) {
 				t.Errorf("status %+v", pa.Status)
+			}
+			if n := w.timed("vouch"); n != 1 {
+				t.Errorf("the step is timed %d times", n)
 			}
 		})
 	})

@@ -4,6 +4,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"time"
 
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
 
@@ -22,6 +23,7 @@ func (v *verbs) vouch(ctx context.Context, rec *record) error {
 	if !ofEarlierBoot(v.registry.get(key), rec.BootID) { // as a rule
 		return nil
 	}
+	defer v.metrics.step("vouch", time.Now())
 	changed, done := v.registry.subscribe(rec.Pod)
 	defer done()
 	for {
