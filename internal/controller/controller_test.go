@@ -156,7 +156,9 @@ func TestSuccessorDoesNotWait(t *testing.T) {
 }
 
 // Somebody deletes the record of a live pod: it is kept while the node holds
-// it, and written again once it is gone.
+// it, and written again once it is gone, with what the pod had. A create that is
+// under way for minutes would otherwise bring back a record of what others have
+// (make sim SEED=93).
 func TestRecordDeletedByHand(t *testing.T) {
 	h := start(t, cluster.New(t), drivertest.NewMemory(driverName, 8))
 	p := h.Pod("web", h.node)
@@ -170,8 +172,12 @@ func TestRecordDeletedByHand(t *testing.T) {
 	}
 	h.say(p, v1alpha1.SandboxDetached)
 	h.waitState(p, "kept")
-	if again := h.record(p); again.UID == record.UID {
+	again := h.record(p)
+	if again.UID == record.UID {
 		t.Error("it is still the same object")
+	}
+	if diff := cmp.Diff(record.Spec, again.Spec); diff != "" || h.driver.Calls("release") != 0 {
+		t.Errorf("%d released; the record (-before +after):\n%s", h.driver.Calls("release"), diff)
 	}
 }
 

@@ -19,6 +19,7 @@ import (
 
 	"fairlead.dev/fairlead/api/v1alpha1"
 	"fairlead.dev/fairlead/internal/driver"
+	"fairlead.dev/fairlead/internal/pod"
 	"fairlead.dev/fairlead/internal/run"
 )
 
@@ -45,7 +46,7 @@ const (
 //  2. The node, once nothing of it is plugged, says so: Detached. It says so
 //     only of a record that is being deleted, so the word is final. Of a node
 //     that cannot speak proof may stand in for it.
-//  3. Every driver takes its interface back.
+//  3. Every driver takes its interface back, unless the pod lives on.
 //  4. The finalizer is dropped, and with it the record.
 //
 // p is the pod of the same name, or nil.
@@ -63,6 +64,9 @@ func (r *Attachments) release(ctx context.Context, record *v1alpha1.PodAttachmen
 	if v.proof == noProof {
 		return r.awaitNode(ctx, record, v)
 	}
+	if kept, err := r.keep(ctx, record, p); err != nil || kept {
+		return ctrl.Result{}, err
+	}
 	if err := r.giveBack(ctx, record); err != nil {
 		r.Metrics.released(err)
 		return ctrl.Result{}, errors.Join(fmt.Errorf("release PodAttachment %s: %w", klog.KObj(record), err),
@@ -77,6 +81,31 @@ func (r *Attachments) release(ctx context.Context, record *v1alpha1.PodAttachmen
 	log.FromContext(ctx).V(run.LevelPod).Info("attachment released", "attachment", klog.KObj(record), "addresses", record.Spec.Summary.Addresses, "proof", v.proof)
 	r.announce(record, v)
 	return ctrl.Result{}, nil
+}
+
+// keep drops the finalizer of a record whose pod lives on, as when somebody has deleted
+// the record, and says whether it did. What the pod was given stays its own, and its
+// next record names it: were it given back, a create of this record that the API server
+// is still at would bring back a record of what others have by then.
+func (r *Attachments) keep(ctx context.Context, record *v1alpha1.PodAttachment, p *corev1.Pod) (bool, error) {
+	lives := func(p *corev1.Pod) bool { return pod.UID(p) == record.Spec.PodUID && pod.Wants(p) }
+	if p == nil || !lives(p) || !r.serves(ctx, p) {
+		return false, nil
+	}
+	live := &corev1.Pod{}
+	err := r.Live.Get(ctx, client.ObjectKeyFromObject(p), live)
+	if client.IgnoreNotFound(err) != nil {
+		return false, fmt.Errorf("read pod %s: %w", klog.KObj(p), err)
+	}
+	if !lives(live) {
+		return false, nil
+	}
+	if err := r.dropFinalizer(ctx, record); err != nil {
+		return false, err
+	}
+	r.marks.update(record.UID, func(m *mark) { m.released = true })
+	log.FromContext(ctx).Info("attachment was deleted while its pod lives, which keeps its addresses", "attachment", klog.KObj(record), "addresses", record.Spec.Summary.Addresses)
+	return true, nil
 }
 
 // announce posts what became of the addresses on further networks, each time.

@@ -12,15 +12,15 @@
 // with its retries; nodes with their kubelet and daemon, which plug, unplug, say
 // so, reboot, are cut off, are lost, are tainted or deleted by an operator and
 // come back; Kubernetes' garbage collection and node lifecycle; and users, who
-// make pods, delete them, also by force, and make others of the same name. Calls
-// to the API time out before their effect, after it or long before it comes, are
-// throttled and fail; the API server is killed with all that is under way, and then
-// forbids everything for a moment, as it does until it has read its roles; leaders
-// crash between any two steps; etcd is restored to an older state. Pools overlap,
-// stand in for each other and run out, in one family or both, and some pods have a
-// second interface. In some worlds pools are sticky, pods name claims and request
-// addresses, and people write, change and delete claims and reservations at any
-// moment.
+// make pods, delete them, also by force, make others of the same name, and delete
+// the records of pods that live. Calls to the API time out before their effect, after
+// it or long before it comes, are throttled and fail; the API server is killed with all
+// that is under way, and then forbids everything for a moment, as it does until it has
+// read its roles; leaders crash between any two steps; etcd is restored to an older
+// state. Pools overlap, stand in for each other and run out, in one family or both, and
+// some pods have a second interface. In some worlds pools are sticky, pods name claims
+// and request addresses, and people write, change and delete claims and reservations at
+// any moment.
 //
 // # Invariants
 //

@@ -120,7 +120,7 @@ func (w *world) arrive() {
 // chaos breaks something, or mends it.
 func (w *world) chaos() {
 	m := w.machines[w.rng.IntN(len(w.machines))]
-	switch w.rng.IntN(16) {
+	switch w.rng.IntN(18) {
 	case 0, 1:
 		if len(w.leaders) > 0 {
 			w.stats.Crashes++
@@ -157,9 +157,23 @@ func (w *world) chaos() {
 		if w.rng.IntN(4) == 0 {
 			w.restore()
 		}
+	case 12, 13:
+		w.loseRecord()
 	default:
 		w.restartAPI()
 	}
+}
+
+// loseRecord is a record that somebody deletes, whether or not its pod lives.
+func (w *world) loseRecord() {
+	all := w.api.list(kindRecord)
+	if len(all) == 0 {
+		return
+	}
+	o := all[w.rng.IntN(len(all))]
+	w.note("%s is deleted by hand", o.GetName())
+	w.stats.Deleted++
+	w.must(nil, w.api.remove(keyOf(o), nil))
 }
 
 // restartAPI kills the API server and starts it again: nobody learns what became of

@@ -41,6 +41,8 @@ type Stats struct {
 	Steps, Lives, Plugged, Errors, Collected                       int
 	Crashes, Reboots, Partitions, NodesGone, Restores, APIRestarts int
 	Conflicts, Lost, Late, Refused                                 int
+	// Deleted are records that somebody deleted by hand.
+	Deleted int
 	// Inherited addresses went from pod to pod by a claim, Ended are those that
 	// a claim kept no longer.
 	Inherited, Ended int
