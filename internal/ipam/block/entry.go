@@ -307,12 +307,13 @@ func (e *entry) applyTake(o *op, now time.Time) error {
 		return errMoved
 	}
 	var err error
-	own, has := e.next.Own(o.pool(), o.holder, o.claim)
+	addr := o.addr
+	if !addr.IsValid() && o.claim != "" {
+		addr, _ = e.next.Own(o.pool(), o.holder, o.claim) // of several Take finds what is no claim's
+	}
 	switch {
-	case has && !o.addr.IsValid():
-		o.got = own
-	case o.addr.IsValid():
-		o.got, err = o.addr, e.next.TakeHeld(o.pool(), o.holder, o.addr, o.claim, now)
+	case addr.IsValid():
+		o.got, err = addr, e.next.TakeHeld(o.pool(), o.holder, addr, o.claim, now)
 	case o.early:
 		o.got, err = e.next.TakeEarly(o.pool(), o.holder, now)
 	default:
