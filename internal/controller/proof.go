@@ -270,10 +270,16 @@ func (r *Attachments) prove(ctx context.Context, record *v1alpha1.PodAttachment)
 // givenSince reports whether the pod was given something after the deletion of a
 // record was asked for. Then the record may be gone, the word of its node with it,
 // and a later one of the same pod name what this one names: two leaders at once do
-// so, of whom one is behind.
+// so, of whom one is behind. Of a pod that is deleted in the second in which it was
+// served that cannot be told, as deletions are known to the second; but only what is
+// kept for a claim can be given again so soon.
 func (r *Attachments) givenSince(record *v1alpha1.PodAttachment) bool {
 	return r.Given != nil && slices.ContainsFunc(record.Spec.Interfaces, func(i v1alpha1.Interface) bool {
-		return !r.Given(record.Spec.PodUID, i.Name).Before(record.DeletionTimestamp.Time)
+		since := record.DeletionTimestamp.Time
+		if i.Claim == "" {
+			since = since.Add(time.Second)
+		}
+		return !r.Given(record.Spec.PodUID, i.Name).Before(since)
 	})
 }
 

@@ -232,18 +232,22 @@ func TestWordOfAnEarlierRecord(t *testing.T) {
 	cases := []struct {
 		name  string
 		given time.Time
+		claim string
 		uid   types.UID
 		want  proof
 	}{
-		{"nothing is the pod's any more", time.Time{}, "earlier", detached},
-		{"given before the deletion", now.Add(-2 * time.Minute), "earlier", detached},
-		{"given since, and the record is an earlier one", now, "earlier", noProof},
-		{"given since, and the record is still that", now, live.UID, detached},
+		{"nothing is the pod's any more", time.Time{}, "", "earlier", detached},
+		{"given before the deletion", now.Add(-2 * time.Minute), "", "earlier", detached},
+		{"given in the second of the deletion", now.Add(-time.Minute + 900*time.Millisecond), "", "earlier", detached},
+		{"given in the second of the deletion, for a claim", now.Add(-time.Minute + 900*time.Millisecond), "t/db-0", "earlier", noProof},
+		{"given since, and the record is an earlier one", now, "", "earlier", noProof},
+		{"given since, and the record is still that", now, "", live.UID, detached},
 	}
 	for _, tc := range cases {
 		given = tc.given
 		record := plugged()
-		record.Namespace, record.Name, record.UID, record.Spec = live.Namespace, live.Name, tc.uid, live.Spec
+		record.Namespace, record.Name, record.UID, record.Spec = live.Namespace, live.Name, tc.uid, *live.Spec.DeepCopy()
+		record.Spec.Interfaces[0].Claim = tc.claim
 		record.Status.Sandbox.State = v1alpha1.SandboxDetached
 		v, judged, err := r.prove(t.Context(), record)
 		if err != nil || v.proof != tc.want || (judged == nil) != (tc.want == noProof) {
