@@ -79,18 +79,7 @@ func weigh(record *v1alpha1.PodAttachment, e evidence) verdict {
 		return verdict{proof: detached, text: "the node has confirmed that nothing holds them"}
 	}
 	if lost(record, e.node) {
-		v := weighLost(record, e)
-		if e.node == nil || v.proof == noProof || heardSince(record, e.node) {
-			return v
-		}
-		// The machine that has the name now may have plugged a pod that outlived the
-		// former one, and be cut off since before it could say so.
-		v = weighReachable(e)
-		v.lost = true
-		if v.proof == noProof && (v.again == 0 || v.again > bootRetry) {
-			v.again = bootRetry
-		}
-		return v
+		return weighLost(record, e)
 	}
 	if v, ok := weighBoot(record, e); ok {
 		return v
@@ -98,10 +87,9 @@ func weigh(record *v1alpha1.PodAttachment, e evidence) verdict {
 	return weighReachable(e)
 }
 
-// heardSince reports whether the node's kubelet has reported since a record was to
-// be given back: had the node plugged it, it would have said so by now.
-func heardSince(record *v1alpha1.PodAttachment, node *corev1.Node) bool {
-	return readiness(node).LastHeartbeatTime.After(record.DeletionTimestamp.Time)
+// heardSince reports whether a node's kubelet has reported since a moment.
+func heardSince(node *corev1.Node, t time.Time) bool {
+	return readiness(node).LastHeartbeatTime.After(t)
 }
 
 // weighReachable judges by what others say of a Node that is there: a fence, and the
@@ -136,6 +124,16 @@ func weighLost(record *v1alpha1.PodAttachment, e evidence) verdict {
 	if left := e.grace - e.now.Sub(since); left > 0 {
 		return verdict{lost: true, again: left, text: fmt.Sprintf("%s; they are given back %v after that", what, e.grace)}
 	}
+	if e.node != nil && !heardSince(e.node, record.DeletionTimestamp.Time) {
+		// The machine that has the name now may have plugged a pod that outlived the
+		// former one, and have been cut off before it could say so.
+		v := weighReachable(e)
+		v.lost = true
+		if v.proof == noProof && (v.again == 0 || v.again > bootRetry) {
+			v.again = bootRetry
+		}
+		return v
+	}
 	return verdict{lost: true, proof: nodeDeleted, text: fmt.Sprintf("%s, more than %v ago", what, e.grace)}
 }
 
@@ -152,11 +150,10 @@ func weighBoot(record *v1alpha1.PodAttachment, e evidence) (v verdict, ok bool) 
 	if s == nil || s.BootID == "" || now == "" || s.BootID == now || s.AttachedAt == nil {
 		return verdict{}, false
 	}
-	beat := readiness(e.node).LastHeartbeatTime
-	if !beat.After(s.AttachedAt.Time) {
+	if !heardSince(e.node, s.AttachedAt.Time) {
 		return verdict{again: bootRetry, text: fmt.Sprintf("its boot ID is %s, but its kubelet has not reported since they were plugged", now)}, true
 	}
-	if !heardSince(record, e.node) {
+	if !heardSince(e.node, record.DeletionTimestamp.Time) {
 		return verdict{again: bootRetry, text: fmt.Sprintf("it has booted since, boot ID %s, but its kubelet has not reported since they were to be given back", now)}, true
 	}
 	if left := rebootSettle - e.now.Sub(record.DeletionTimestamp.Time); left > 0 {

@@ -75,7 +75,6 @@ func (r *Attachments) release(ctx context.Context, record *v1alpha1.PodAttachmen
 	if err := r.dropFinalizer(ctx, record); err != nil {
 		return ctrl.Result{}, err
 	}
-	r.marks.update(record.UID, func(m *mark) { m.released = true })
 	r.Metrics.released(nil)
 	r.Metrics.proofs.WithLabelValues(string(v.proof)).Inc()
 	log.FromContext(ctx).V(run.LevelPod).Info("attachment released", "attachment", klog.KObj(record), "addresses", record.Spec.Summary.Addresses, "proof", v.proof)
@@ -103,7 +102,6 @@ func (r *Attachments) keep(ctx context.Context, record *v1alpha1.PodAttachment, 
 	if err := r.dropFinalizer(ctx, record); err != nil {
 		return false, err
 	}
-	r.marks.update(record.UID, func(m *mark) { m.released = true })
 	log.FromContext(ctx).Info("attachment was deleted while its pod lives, which keeps its addresses", "attachment", klog.KObj(record), "addresses", record.Spec.Summary.Addresses)
 	return true, nil
 }
@@ -207,7 +205,7 @@ func (r *Attachments) showUnreleased(ctx context.Context, record *v1alpha1.PodAt
 	return nil
 }
 
-// dropFinalizer lets the record go.
+// dropFinalizer lets the record go, and notes it until the cache shows it.
 func (r *Attachments) dropFinalizer(ctx context.Context, record *v1alpha1.PodAttachment) error {
 	after := record.DeepCopy()
 	after.Finalizers = slices.DeleteFunc(after.Finalizers, func(f string) bool { return f == v1alpha1.ReleaseFinalizer })
@@ -219,6 +217,7 @@ func (r *Attachments) dropFinalizer(ctx context.Context, record *v1alpha1.PodAtt
 	if client.IgnoreNotFound(err) != nil {
 		return fmt.Errorf("drop finalizer of PodAttachment %s: %w", klog.KObj(record), err)
 	}
+	r.marks.update(record.UID, func(m *mark) { m.released = true })
 	return nil
 }
 

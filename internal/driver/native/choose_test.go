@@ -75,6 +75,23 @@ func (d *inMemory) refused(r driver.Request, result string, says ...string) {
 	}
 }
 
+// doubt obtains an interface for the first pod by a write that is done; its reply is
+// lost, and nobody waits until it is known.
+func (d *inMemory) doubt(api *blocktest.API) {
+	d.t.Helper()
+	ctx, cancel := context.WithCancel(d.t.Context())
+	api.Hook(func(c blocktest.Call) blocktest.Fault {
+		if c.Verb == "get" {
+			cancel()
+		}
+		return blocktest.Fault{After: blocktest.ErrLost}
+	})
+	if _, err := d.Ensure(ctx, drivertest.Request(1)); driver.Result(err) != "Unavailable" {
+		d.t.Fatalf("%s: %v", driver.Result(err), err)
+	}
+	api.Hook(func(blocktest.Call) blocktest.Fault { return blocktest.Fault{} })
+}
+
 func labelled(n int, namespace, pod, node map[string]string) driver.Request {
 	r := drivertest.Request(n)
 	r.NamespaceLabels, r.PodLabels, r.NodeLabels = namespace, pod, node
@@ -224,17 +241,7 @@ func TestNoFallbackOnDoubt(t *testing.T) {
 	d := start(t, api, "a", "b")
 	d.pool("a", one("10.0.0.0/24"))
 	d.pool("b", one("10.1.0.0/24"))
-	ctx, cancel := context.WithCancel(t.Context())
-	api.Hook(func(c blocktest.Call) blocktest.Fault {
-		if c.Verb == "get" {
-			cancel() // the write was done, its reply is lost, and nobody waits
-		}
-		return blocktest.Fault{After: blocktest.ErrLost}
-	})
-	if _, err := d.Ensure(ctx, drivertest.Request(1)); driver.Result(err) != "Unavailable" {
-		t.Fatalf("%s: %v", driver.Result(err), err)
-	}
-	api.Hook(func(blocktest.Call) blocktest.Fault { return blocktest.Fault{} })
+	d.doubt(api)
 	if got := d.get(drivertest.Request(1)); !strings.HasPrefix(got, "a ") {
 		t.Errorf("got %s", got)
 	}
@@ -253,16 +260,7 @@ func TestDoubtIsSettledBeforeAnyPoolIsAsked(t *testing.T) {
 		d.pool("a", one("10.0.0.7"))
 		d.get(drivertest.Request(9))
 		d.pool("b", one("10.0.0.64/27"))
-		ctx, cancel := context.WithCancel(t.Context())
-		api.Hook(func(c blocktest.Call) blocktest.Fault {
-			if c.Verb == "get" {
-				cancel()
-			}
-			return blocktest.Fault{After: blocktest.ErrLost}
-		})
-		if _, err := d.Ensure(ctx, drivertest.Request(1)); driver.Result(err) != "Unavailable" {
-			t.Fatalf("%s: %v", driver.Result(err), err)
-		}
+		d.doubt(api)
 		api.Hook(func(blocktest.Call) blocktest.Fault { return blocktest.Fault{After: blocktest.ErrLost} })
 		soon, end := context.WithTimeout(t.Context(), 50*time.Millisecond)
 		if _, err := d.Ensure(soon, drivertest.Request(1)); driver.Result(err) != "Unavailable" {
