@@ -4,6 +4,8 @@ import (
 	"context"
 	"fmt"
 	"net"
+	"net/netip"
+	"strings"
 
 	"github.com/spf13/pflag"
 	utilerrors "k8s.io/apimachinery/pkg/util/errors"
@@ -14,6 +16,22 @@ import (
 	"k8s.io/kubernetes/cmd/kube-apiserver/app"
 	"k8s.io/kubernetes/cmd/kube-apiserver/app/options"
 )
+
+// serviceRanges are where Services get their addresses from: of the first alone, unless they ask for both
+// (ipFamilyPolicy). The first must be of the API server's own family, and one at an IPv6 address has no other: its
+// cluster is one of IPv6 alone.
+func serviceRanges(bind netip.Addr) []string {
+	const v4, v6 = "10.96.0.0/16", "fd00:96::/108"
+	if bind.Unmap().Is6() {
+		return []string{v6}
+	}
+	return []string{v4, v6}
+}
+
+// kubernetesService is the address that the Service `kubernetes` gets, the first one.
+func kubernetesService(bind netip.Addr) netip.Addr {
+	return netip.MustParsePrefix(serviceRanges(bind)[0]).Addr().Next()
+}
 
 // runAPIServer runs kube-apiserver on a listener until it fails.
 func runAPIServer(ctx context.Context, p *controlPlane, listener net.Listener) error {
@@ -26,8 +44,7 @@ func runAPIServer(ctx context.Context, p *controlPlane, listener net.Listener) e
 		"--tls-cert-file=" + p.dir.file("apiserver.crt"),
 		"--tls-private-key-file=" + p.dir.file("apiserver.key"),
 		"--authorization-mode=Node,RBAC",
-		// A Service has an address of the first alone unless it asks for both (ipFamilyPolicy).
-		"--service-cluster-ip-range=10.96.0.0/16,fd00:96::/108",
+		"--service-cluster-ip-range=" + strings.Join(serviceRanges(p.opts.bind), ","),
 		"--service-account-issuer=https://kubernetes.default.svc",
 		"--service-account-key-file=" + p.dir.file("sa.key"),
 		"--service-account-signing-key-file=" + p.dir.file("sa.key"),

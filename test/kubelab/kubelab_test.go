@@ -7,6 +7,7 @@ import (
 	"errors"
 	"io"
 	"io/fs"
+	"net/netip"
 	"os"
 	"os/exec"
 	"path/filepath"
@@ -368,6 +369,22 @@ func TestCommandLine(t *testing.T) {
 				t.Errorf("got %v; want a usage error with %q", err, test.want)
 			}
 		})
+	}
+}
+
+func TestServiceRanges(t *testing.T) {
+	for bind, want := range map[string]struct{ ranges, first string }{
+		"127.0.0.1":    {"10.96.0.0/16 fd00:96::/108", "10.96.0.1"},
+		"192.168.77.1": {"10.96.0.0/16 fd00:96::/108", "10.96.0.1"},
+		"fd00:77::1":   {"fd00:96::/108", "fd00:96::1"},
+	} {
+		addr := netip.MustParseAddr(bind)
+		if got := strings.Join(serviceRanges(addr), " "); got != want.ranges {
+			t.Errorf("Services of an API server at %s have addresses of %s; want %s", bind, got, want.ranges)
+		}
+		if got := kubernetesService(addr).String(); got != want.first {
+			t.Errorf("the Service `kubernetes` of an API server at %s has %s; want %s", bind, got, want.first)
+		}
 	}
 }
 

@@ -34,7 +34,8 @@ const usage = `usage:
 up runs a control plane in the foreground until it gets SIGINT or SIGTERM, and prints one line when it is ready.
   --dir DIR          data directory: new, empty, or left by an earlier kubelab; removed at the end if kubelab made it
   --nodes N          make the Node objects node-1 to node-N, schedulable, and a kubeconfig for each in DIR
-  --bind ADDR        address of the API server, one of this machine's; the port is a free one (default 127.0.0.1)
+  --bind ADDR        address of the API server, one of this machine's; the port is a free one (default 127.0.0.1);
+                     with an IPv6 address Services have IPv6 addresses alone
   --owner-pid PID    end when the process with this ID ends
   --fsync            make etcd sync every write to disk, to measure with
   --node-lifecycle   run the node-lifecycle controller, for nodes with a real kubelet, which sends heartbeats and makes
