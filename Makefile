@@ -13,6 +13,7 @@ BENCH ?=
 TESTFLAGS ?=
 LIVES ?= 100000
 E2E_LIVES ?= 100
+E2E_FAMILIES ?= dual
 SEED ?=
 VERSION := $(or $(VERSION),$(shell git describe --tags --always --dirty 2>/dev/null),unknown)
 
@@ -80,8 +81,8 @@ sim: preflight-build ## Simulate the allocator and the release: LIVES=1000000 SE
 	LIVES='$(LIVES)' SEED='$(SEED)' go test -count=1 -timeout 0 -run '^TestLives$$' ./test/sim
 
 .PHONY: e2e
-e2e: preflight-e2e $(E2E) ## Test on two nodes with the real kubelet, containerd and kube-proxy: E2E_LIVES=500 SEED= (root)
-	@exec bin/e2e --lives '$(E2E_LIVES)' $(if $(SEED),--seed '$(SEED)')
+e2e: preflight-e2e $(E2E) ## Test on two nodes with the real kubelet, containerd and kube-proxy: E2E_FAMILIES=ipv6 E2E_LIVES=500 SEED= (root)
+	@exec bin/e2e --families '$(E2E_FAMILIES)' --lives '$(E2E_LIVES)' $(if $(SEED),--seed '$(SEED)')
 
 .PHONY: clean
 clean: ## Remove what was built (bin/)

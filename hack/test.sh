@@ -47,5 +47,6 @@ step "fuzzing of every decoder" hack/fuzz.sh 5
 step "simulation" make --no-print-directory sim
 step "demo" demo
 step "end to end, on real nodes" make --no-print-directory e2e
+step "end to end, on nodes without IPv4" make --no-print-directory e2e E2E_FAMILIES=ipv6 E2E_LIVES=30
 step "short bench" bin/bench --short --out bin/bench-short.json
 steps_summary test

@@ -9,8 +9,6 @@ import (
 )
 
 const (
-	podRange     = "10.244.0.0/16" // that of deploy/default-pool.yaml
-	podRange6    = "fd00:244::/112"
 	containerd   = "/run/containerd/containerd.sock"
 	kubeletState = "/var/lib/kubelet"
 )
@@ -49,7 +47,7 @@ func (n *node) kubelet() map[string]any {
 	return map[string]any{
 		"apiVersion":                  "kubelet.config.k8s.io/v1beta1",
 		"kind":                        "KubeletConfiguration",
-		"address":                     n.machine.V4.Addr().String(),
+		"address":                     n.addresses()[0].String(),
 		"authentication":              map[string]any{"anonymous": map[string]any{"enabled": false}, "webhook": map[string]any{"enabled": false}},
 		"authorization":               map[string]any{"mode": "AlwaysAllow"},
 		"cgroupDriver":                "cgroupfs",
@@ -76,7 +74,7 @@ func (n *node) kubeProxy() map[string]any {
 		"kind":               "KubeProxyConfiguration",
 		"mode":               "nftables",
 		"hostnameOverride":   n.name,
-		"clusterCIDR":        podRange + "," + podRange6,
+		"clusterCIDR":        join(n.podRanges),
 		"clientConnection":   map[string]any{"kubeconfig": n.proxyConfig},
 		"healthzBindAddress": "127.0.0.1:10256",
 		"metricsBindAddress": "127.0.0.1:10249",

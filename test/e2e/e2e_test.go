@@ -27,6 +27,9 @@ func TestParseFlags(t *testing.T) {
 		"--lives 100001": "--lives is 100001",
 		"--seed -1":      "seed",
 		"more":           `"more"`,
+		// Others would run for minutes and show something else than was asked for.
+		"--families ipv4": `--families is "ipv4"; must be dual or ipv6`,
+		"--families=":     `--families is ""; must be dual or ipv6`,
 	} {
 		if _, err := parseFlags(strings.Fields(args), io.Discard); err == nil || !strings.Contains(err.Error(), want) {
 			t.Errorf("parseFlags(%s): %v; want an error that says %q", args, err, want)
@@ -34,6 +37,25 @@ func TestParseFlags(t *testing.T) {
 	}
 	if s, err := parseFlags(nil, io.Discard); err != nil || s.Seed == 0 {
 		t.Errorf("parseFlags without a seed: seed %d, %v; want one that was chosen", s.Seed, err)
+	}
+}
+
+func TestFamilies(t *testing.T) {
+	got := map[string]string{}
+	for _, args := range []string{"", "--families dual", "--families ipv6"} {
+		s, err := parseFlags(strings.Fields(args), io.Discard)
+		if err != nil {
+			t.Fatalf("parseFlags(%s): %v", args, err)
+		}
+		got[args] = join(s.Families.ranges())
+	}
+	want := map[string]string{
+		"":                "10.244.0.0/16,fd00:244::/112",
+		"--families dual": "10.244.0.0/16,fd00:244::/112",
+		"--families ipv6": "fd00:244::/112",
+	}
+	if diff := cmp.Diff(want, got); diff != "" {
+		t.Errorf("ranges of the pool (-want +got):\n%s", diff)
 	}
 }
 

@@ -3,7 +3,6 @@ package main
 import (
 	"context"
 	"fmt"
-	"net/netip"
 	"path/filepath"
 
 	authenticationv1 "k8s.io/api/authentication/v1"
@@ -43,9 +42,10 @@ func (w *world) install(ctx context.Context) error {
 	if err := w.kubectl(ctx, "wait", "--for=condition=Established", "--timeout=60s", "crd", "--all"); err != nil {
 		return err
 	}
+	w.ranges = w.Families.ranges()
 	pool := &v1alpha1.IPPool{
 		ObjectMeta: metav1.ObjectMeta{Name: "default"},
-		Spec:       v1alpha1.IPPoolSpec{Ranges: []string{podRange, podRange6}, Placement: v1alpha1.PlacementPerNode},
+		Spec:       v1alpha1.IPPoolSpec{Ranges: words(w.ranges), Placement: v1alpha1.PlacementPerNode},
 	}
 	// Established comes a moment before the kind is served.
 	err := w.await(ctx, "the kinds of the CRDs", func(ctx context.Context) (string, error) {
@@ -58,8 +58,7 @@ func (w *world) install(ctx context.Context) error {
 	if err != nil {
 		return err
 	}
-	w.families = []netip.Prefix{netip.MustParsePrefix(podRange), netip.MustParsePrefix(podRange6)}
-	w.Say("installed from deploy/: CRDs, accounts, rights; the pool default of %v", w.families)
+	w.Say("installed from deploy/: CRDs, accounts, rights; the pool default of %v", w.ranges)
 	return w.startControllers(ctx)
 }
 

@@ -33,6 +33,7 @@ func main() {
 type settings struct {
 	Lives    int    // pods that live while programs are killed
 	Seed     uint64 // of what is killed when
+	Families families
 	Bin      string // directory of the programs
 	Source   string // directory of the checkout, for deploy/
 	KeepLogs bool
@@ -50,13 +51,14 @@ func parseFlags(args []string, stderr io.Writer) (settings, error) {
 	flags.SetOutput(stderr)
 	flags.IntVar(&s.Lives, "lives", 100, "how many pods live while kubelet, containerd and fairlead-node are killed")
 	flags.Uint64Var(&s.Seed, "seed", 0, "`number` that decides what is killed when; 0 chooses one")
+	flags.StringVar((*string)(&s.Families), "families", string(dual), "`families` of all addresses, dual or ipv6")
 	flags.StringVar(&s.Bin, "bin", filepath.Dir(self), "`directory` of the programs")
 	flags.StringVar(&s.Source, "source", filepath.Dir(filepath.Dir(self)), "`directory` of the checkout, whose deploy/ is installed")
 	flags.BoolVar(&s.KeepLogs, "keep-logs", false, "keep the logs after a success too")
 	if err := flags.Parse(args); err != nil {
 		return s, err
 	}
-	var errs []error
+	errs := []error{s.Families.check()}
 	if s.Lives < 1 || s.Lives > maxLives {
 		errs = append(errs, fmt.Errorf("--lives is %d; must be 1 to %d", s.Lives, maxLives))
 	}

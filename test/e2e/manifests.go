@@ -3,7 +3,6 @@ package main
 import (
 	"context"
 	"fmt"
-	"net/netip"
 	"os"
 	"path/filepath"
 	"strings"
@@ -34,7 +33,6 @@ func (w *world) manifests(ctx context.Context) error {
 			return err
 		}
 	}
-	w.families = []netip.Prefix{netip.MustParsePrefix(podRange)}
 	w.Say("a pod of fairlead-node on each node and two of fairlead-controller are ready")
 	if err := w.await(ctx, "one of the controllers to lead", w.oneLeads); err != nil {
 		return err
@@ -65,10 +63,29 @@ func (w *world) oneLeads(ctx context.Context) (string, error) {
 
 // overlay is the directory of an operator's own kustomization.
 func (w *world) overlay() string     { return filepath.Join(w.Tmpfs(), "overlay") }
-func (w *world) defaultPool() string { return filepath.Join(w.Source, "deploy/default-pool.yaml") }
+func (w *world) defaultPool() string { return filepath.Join(w.overlay(), "default-pool.yaml") }
+
+// writePool writes the example of a pool with a range of the nodes' first family,
+// which where they have IPv4 is the example as it is.
+func (w *world) writePool() error {
+	w.ranges = w.Families.ranges()[:1]
+	example := filepath.Join(w.Source, "deploy/default-pool.yaml")
+	raw, err := os.ReadFile(example)
+	if err != nil {
+		return err
+	}
+	before, after, found := strings.Cut(string(raw), podRange)
+	if !found {
+		return fmt.Errorf("%s has no range %s; podRange of this test must be the range there", example, podRange)
+	}
+	return os.WriteFile(w.defaultPool(), []byte(before+w.ranges[0].String()+after), 0o600)
+}
 
 func (w *world) writeOverlay() error {
 	if err := os.Mkdir(w.overlay(), 0o755); err != nil {
+		return err
+	}
+	if err := w.writePool(); err != nil {
 		return err
 	}
 	base, err := filepath.Rel(w.overlay(), filepath.Join(w.Source, "deploy"))

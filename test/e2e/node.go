@@ -5,6 +5,7 @@ import (
 	"crypto/rand"
 	"errors"
 	"fmt"
+	"net/netip"
 	"os"
 	"path/filepath"
 	"slices"
@@ -31,7 +32,8 @@ const (
 type node struct {
 	name, dir, programs, cgroup string
 	// images is the archive to import at the first boot.
-	images string
+	images    string
+	podRanges []netip.Prefix
 	// The kubeconfigs of its programs.
 	kubeletConfig, proxyConfig string
 
@@ -54,6 +56,15 @@ func (n *node) confDir() string         { return n.file("cni/net.d") } // its /e
 func (n *node) conflist() string        { return filepath.Join(n.confDir(), "10-fairlead.conflist") }
 func (n *node) account() string         { return n.file("fairlead.kubeconfig") }
 func (n *node) place() place            { return place{net: n.machine.Namespace, mnt: n.mnt} }
+
+// addresses are those on its link, IPv4 first.
+func (n *node) addresses() []netip.Addr {
+	var out []netip.Addr
+	for _, own := range n.machine.Addresses() {
+		out = append(out, own.Addr())
+	}
+	return out
+}
 
 // prepare makes what outlives a boot: the node's disk.
 func (n *node) prepare() error {
@@ -152,7 +163,7 @@ func (n *node) start(name string) error {
 	case kubelet:
 		args = []string{
 			"kubelab", "kubelet", "--config", n.file("kubelet.yaml"), "--kubeconfig", n.kubeletConfig,
-			"--hostname-override", n.name, "--node-ip", fmt.Sprintf("%v,%v", n.machine.V4.Addr(), n.machine.V6.Addr()),
+			"--hostname-override", n.name, "--node-ip", join(n.addresses()),
 			"--root-dir", kubeletState, "--cert-dir", n.file("pki"), "-v=2",
 		}
 	case kubeProxy:

@@ -33,10 +33,10 @@ func outer(args []string, stdout, stderr io.Writer) int {
 		_, _ = fmt.Fprintf(stderr, "e2e: %v\n", err)
 		return 130
 	case err != nil:
-		_, _ = fmt.Fprintf(stderr, "e2e: FAILED (seed %d): %v\n", s.Seed, err)
+		_, _ = fmt.Fprintf(stderr, "e2e: FAILED (families %s, seed %d): %v\n", s.Families, s.Seed, err)
 		return 1
 	}
-	_, _ = fmt.Fprintf(stdout, "e2e: OK lives=%d seed=%d, nothing is left, %.0f s\n", s.Lives, s.Seed, time.Since(p.Start).Seconds())
+	_, _ = fmt.Fprintf(stdout, "e2e: OK families=%s lives=%d seed=%d, nothing is left, %.0f s\n", s.Families, s.Lives, s.Seed, time.Since(p.Start).Seconds())
 	return 0
 }
 

@@ -166,7 +166,7 @@ func (w *world) allReachAll(ctx context.Context) error {
 	if err := g.Wait(); err != nil {
 		return err
 	}
-	w.Say("all %d pairs reach each other, at addresses of %v", len(pods)*len(pods), w.families)
+	w.Say("all %d pairs reach each other, at addresses of %v", len(pods)*len(pods), w.ranges)
 	return nil
 }
 
@@ -175,10 +175,10 @@ func (w *world) allReachAll(ctx context.Context) error {
 func (w *world) targets(pods []corev1.Pod) (map[string]string, error) {
 	names := map[string]string{}
 	for _, pod := range pods {
-		if len(pod.Status.PodIPs) != len(w.families) {
-			return nil, fmt.Errorf("pod %s has the addresses %v; want one of each of %v", pod.Name, pod.Status.PodIPs, w.families)
+		if len(pod.Status.PodIPs) != len(w.ranges) {
+			return nil, fmt.Errorf("pod %s has the addresses %v; want one of each of %v", pod.Name, pod.Status.PodIPs, w.ranges)
 		}
-		for i, family := range w.families {
+		for i, family := range w.ranges {
 			addr, err := netip.ParseAddr(pod.Status.PodIPs[i].IP)
 			if err != nil || !family.Contains(addr) {
 				return nil, fmt.Errorf("pod %s has the address %q; want one of %v", pod.Name, pod.Status.PodIPs[i].IP, family)

@@ -53,7 +53,7 @@ func (w *world) services(ctx context.Context) error {
 			if err != nil {
 				return err
 			}
-			for i := range w.families {
+			for i := range w.ranges {
 				if !names[answers[all[i]]] || answers[one[i]] != chosen.Name {
 					return fmt.Errorf("pod %s on %s asks the Services: got %q; want any pod of %s and %s of %s",
 						pod.Name, pod.Spec.NodeName, answers, all[i], chosen.Name, one[i])
@@ -69,18 +69,21 @@ func (w *world) services(ctx context.Context) error {
 	return nil
 }
 
-// newService makes a Service of both families and returns where it serves, IPv4
+// newService makes a Service of all families and returns where it serves, IPv4
 // first.
 func (w *world) newService(ctx context.Context, name string, selector map[string]string) ([]string, error) {
 	service := &corev1.Service{
 		ObjectMeta: metav1.ObjectMeta{Namespace: namespace, Name: name},
 		Spec: corev1.ServiceSpec{
 			Selector: selector, Ports: []corev1.ServicePort{{Port: port}},
-			IPFamilyPolicy: new(corev1.IPFamilyPolicyRequireDualStack),
+			IPFamilyPolicy: new(corev1.IPFamilyPolicyPreferDualStack),
 		},
 	}
 	if err := w.Create(ctx, service); err != nil {
 		return nil, err
+	}
+	if len(service.Spec.ClusterIPs) != len(w.ranges) {
+		return nil, fmt.Errorf("the Service %s has the addresses %v; want one of each family of %v", name, service.Spec.ClusterIPs, w.ranges)
 	}
 	var out []string
 	for _, addr := range service.Spec.ClusterIPs {
@@ -103,7 +106,10 @@ func (w *world) hostPorts(ctx context.Context) error {
 		return err
 	}
 	at := n.at(hostPort)
-	local := netip.AddrPortFrom(netip.AddrFrom4([4]byte{127, 0, 0, 1}), hostPort).String()
+	var local []string
+	if n.machine.V4.IsValid() { // there is no such in IPv6: what is from ::1 stays on the loopback link
+		local = append(local, netip.AddrPortFrom(netip.AddrFrom4([4]byte{127, 0, 0, 1}), hostPort).String())
+	}
 	for _, asker := range []struct {
 		name string
 		ns   *netlab.Namespace
@@ -111,7 +117,7 @@ func (w *world) hostPorts(ctx context.Context) error {
 	}{
 		{"another machine", w.lab.Switch.Namespace, at},
 		{"the other node", w.nodes[1].machine.Namespace, at},
-		{"its node", n.machine.Namespace, slices.Concat(at, []string{local})},
+		{"its node", n.machine.Namespace, slices.Concat(at, local)},
 	} {
 		for _, asked := range asker.asks {
 			if name, err := get(ctx, asker.ns, "http://"+asked+"/name"); err != nil || name != pod.Name {
@@ -134,7 +140,7 @@ func (w *world) hostPorts(ctx context.Context) error {
 			}
 		}
 	}
-	w.Say("%v lead to the pod: from outside, both nodes, and all %d pods, itself too; %s does on its node", at, len(pods), local)
+	w.Say("%v lead to the pod from outside, both nodes, and all %d pods, itself too; on its node %v do", at, len(pods), slices.Concat(at, local))
 	if err := w.Delete(ctx, pod); err != nil {
 		return err
 	}
@@ -152,8 +158,8 @@ func (w *world) hostPorts(ctx context.Context) error {
 // at is where a port of the node is, IPv4 first.
 func (n *node) at(port uint16) []string {
 	var out []string
-	for _, own := range n.machine.Addresses() {
-		out = append(out, netip.AddrPortFrom(own.Addr(), port).String())
+	for _, own := range n.addresses() {
+		out = append(out, netip.AddrPortFrom(own, port).String())
 	}
 	return out
 }
@@ -187,9 +193,9 @@ func (w *world) outside(ctx context.Context) error {
 		if err != nil {
 			return err
 		}
-		for i, want := range w.nodeOf(pod).machine.Addresses() {
-			if got := answers[targets[i]]; got != want.Addr().String() {
-				return fmt.Errorf("pod %s on %s asks another machine: it saw %q; want %s", pod.Name, pod.Spec.NodeName, got, want.Addr())
+		for i, want := range w.nodeOf(pod).addresses() {
+			if got := answers[targets[i]]; got != want.String() {
+				return fmt.Errorf("pod %s on %s asks another machine: it saw %q; want %s", pod.Name, pod.Spec.NodeName, got, want)
 			}
 		}
 	}

@@ -20,28 +20,34 @@ import (
 
 // story is the scenarios in their order; each starts where the one before ends.
 func (w *world) story(ctx context.Context) error {
+	// What other families would not change is shown with one choice of them.
+	const each families = ""
 	for _, scenario := range []struct {
 		name string
 		run  func(context.Context) error
+		of   families
 	}{
-		{"nodes with a running kubelet and containerd and no network", w.nodesBoot},
-		{"installation by the manifests in deploy/", w.manifests},
-		{"30 pods on two nodes reach each other", w.deployment},
-		{"the manifests' pods exchanged during a rolling restart", w.rollout},
-		{"pods deleted", w.podsDeleted},
-		{"uninstallation of the manifests", w.manifestsRemoved},
-		{"installation without the workloads: the programs are processes", w.installation},
-		{"30 pods on two nodes reach each other", w.deployment},
-		{"Services reach pods, and a pod itself", w.services},
-		{"a port of the node leads to a pod", w.hostPorts},
-		{"pods reach other machines", w.outside},
-		{"rolling restart", w.rollingRestart},
-		{"fairlead-node upgraded during a rolling restart", w.upgrade},
-		{"both nodes reboot", w.reboot},
-		{"pods deleted", w.deletion},
-		{fmt.Sprintf("%d pod lives while kubelet, containerd and fairlead-node are killed", w.Lives), w.lives},
-		{"uninstallation", w.uninstallation},
+		{"nodes with a running kubelet and containerd and no network", w.nodesBoot, each},
+		{"installation by the manifests in deploy/", w.manifests, each},
+		{"30 pods on two nodes reach each other", w.deployment, dual},
+		{"the manifests' pods exchanged during a rolling restart", w.rollout, dual},
+		{"pods deleted", w.podsDeleted, dual},
+		{"uninstallation of the manifests", w.manifestsRemoved, each},
+		{"installation without the workloads: the programs are processes", w.installation, each},
+		{"30 pods on two nodes reach each other", w.deployment, each},
+		{"Services reach pods, and a pod itself", w.services, each},
+		{"a port of the node leads to a pod", w.hostPorts, each},
+		{"pods reach other machines", w.outside, each},
+		{"rolling restart", w.rollingRestart, each},
+		{"fairlead-node upgraded during a rolling restart", w.upgrade, dual},
+		{"both nodes reboot", w.reboot, each},
+		{"pods deleted", w.deletion, each},
+		{fmt.Sprintf("%d pod lives while kubelet, containerd and fairlead-node are killed", w.Lives), w.lives, each},
+		{"uninstallation", w.uninstallation, each},
 	} {
+		if scenario.of != each && scenario.of != w.Families {
+			continue
+		}
 		started := time.Now()
 		w.Say("--- %s", scenario.name)
 		if err := scenario.run(ctx); err != nil {
@@ -78,7 +84,7 @@ func (w *world) nodesBoot(ctx context.Context) error {
 			return errors.Join(err, fmt.Errorf("%s is not Ready because of %q; want %q", n.name, ready.Message, noNetwork))
 		}
 	}
-	w.Say("both kubelets run; their nodes are not Ready: %s", noNetwork)
+	w.Say("both kubelets run, at %v and %v; their nodes are not Ready: %s", w.nodes[0].addresses(), w.nodes[1].addresses(), noNetwork)
 	return nil
 }
 

@@ -46,8 +46,8 @@ type world struct {
 	rest        *rest.Config
 	admin       string // the administrator's kubeconfig
 	controllers []*harness.Process
-	// families are the ranges of the pool, IPv4 first: a pod has an address of each.
-	families []netip.Prefix
+	// ranges are those of the pool, IPv4 first: a pod has an address of each.
+	ranges []netip.Prefix
 }
 
 // inner is the work inside of the namespaces that the outer program made.
@@ -81,7 +81,7 @@ func inner(ctx context.Context, work harness.Work) error {
 // build makes the nodes and the control plane. Nothing runs on the nodes yet.
 func (w *world) build(ctx context.Context) error {
 	var err error
-	if w.lab, err = netlab.New(ctx, netlab.Config{Nodes: nodeCount, Here: true}); err != nil {
+	if w.lab, err = netlab.New(ctx, netlab.Config{Nodes: nodeCount, Here: true, IPv6Only: w.Families == ipv6}); err != nil {
 		return err
 	}
 	all, err := images(w.programs())
@@ -97,7 +97,7 @@ func (w *world) build(ctx context.Context) error {
 	}
 	for _, machine := range w.lab.Nodes {
 		n := &node{
-			name: machine.Name, dir: filepath.Join(w.Tmpfs(), machine.Name), programs: w.programs(), images: archive,
+			name: machine.Name, dir: filepath.Join(w.Tmpfs(), machine.Name), programs: w.programs(), images: archive, podRanges: w.Families.ranges(),
 			cgroup: w.cgroup() + "/" + machine.Name, crew: w.crew, machine: machine,
 			kubeletConfig: filepath.Join(w.Kubelab(), machine.Name+".kubeconfig"),
 			proxyConfig:   filepath.Join(w.Kubelab(), "kube-proxy.kubeconfig"),
@@ -113,7 +113,7 @@ func (w *world) build(ctx context.Context) error {
 // startControlPlane runs Kubernetes on the switch.
 func (w *world) startControlPlane(ctx context.Context) error {
 	k, err := w.crew.StartKubernetes(ctx, w.lab.Switch.Do, filepath.Join(w.programs(), "kubelab"), "--dir", w.Kubelab(),
-		"--nodes", fmt.Sprint(nodeCount), "--node-lifecycle", "--bind", w.lab.Switch.V4.Addr().String())
+		"--nodes", fmt.Sprint(nodeCount), "--node-lifecycle", "--bind", w.lab.Switch.Addresses()[0].Addr().String())
 	if err != nil {
 		return err
 	}
