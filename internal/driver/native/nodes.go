@@ -43,30 +43,39 @@ const blockNodeIndex = "spec.node"
 
 // SetupWithManager registers the reconciler.
 func (r *Nodes) SetupWithManager(ctx context.Context, mgr ctrl.Manager) error {
-	err := mgr.GetFieldIndexer().IndexField(ctx, &v1alpha1.IPBlock{}, blockNodeIndex, func(o client.Object) []string {
-		if node := o.(*v1alpha1.IPBlock).Spec.Node; node != "" {
-			return []string{node}
-		}
-		return nil
-	})
-	if err != nil {
+	if err := mgr.GetFieldIndexer().IndexField(ctx, &v1alpha1.IPBlock{}, blockNodeIndex, nodeOf); err != nil {
 		return fmt.Errorf("index blocks by node: %w", err)
 	}
 	return ctrl.NewControllerManagedBy(mgr).
 		Named("nodenetworks").
 		For(&corev1.Node{}, builder.WithPredicates(predicate.LabelChangedPredicate{})).
 		Owns(&v1alpha1.NodeNetwork{}, builder.WithPredicates(predicate.GenerationChangedPredicate{})).
-		Watches(&v1alpha1.IPBlock{}, handler.EnqueueRequestsFromMapFunc(nodeOfBlock)).
+		Watches(&v1alpha1.IPBlock{}, blockEvents()).
 		WithOptions(ctrlcontroller.Options{EnableWarmup: new(true), MaxConcurrentReconciles: 8}).
 		Complete(r)
 }
 
-func nodeOfBlock(_ context.Context, o client.Object) []reconcile.Request {
-	node := o.(*v1alpha1.IPBlock).Spec.Node
-	if node == "" {
-		return nil
+// blockEvents looks at the node of a block at once when the block comes or goes,
+// and a little later when what is taken of it changes: only a node that is gone
+// cares. In a storm that is many times a second, and what is looked at then may not
+// show the last write yet, which would be made again.
+func blockEvents() handler.EventHandler {
+	now := handler.EnqueueRequestsFromMapFunc(func(_ context.Context, o client.Object) []reconcile.Request {
+		var requests []reconcile.Request
+		for _, node := range nodeOf(o) {
+			requests = append(requests, reconcile.Request{NamespacedName: client.ObjectKey{Name: node}})
+		}
+		return requests
+	})
+	return handler.Funcs{CreateFunc: now.Create, UpdateFunc: later(nodeOf).Update, DeleteFunc: now.Delete}
+}
+
+// nodeOf is the node to which a block is routed, if it is to one.
+func nodeOf(o client.Object) []string {
+	if node := o.(*v1alpha1.IPBlock).Spec.Node; node != "" {
+		return []string{node}
 	}
-	return []reconcile.Request{{NamespacedName: client.ObjectKey{Name: node}}}
+	return nil
 }
 
 // Reconcile makes one node's NodeNetwork list the blocks that are routed to it.

@@ -24,7 +24,8 @@ import (
 	"fairlead.dev/fairlead/internal/ipam/block"
 )
 
-// statusDelay gathers changes of a pool's blocks into one write of its status.
+// statusDelay gathers changes of blocks into one look at what depends on them,
+// the status of their pool above all.
 const statusDelay = time.Second
 
 // Gauges are told how full pools are.
@@ -56,12 +57,31 @@ type PoolStatus struct {
 func (r *PoolStatus) SetupWithManager(mgr ctrl.Manager) error {
 	return ctrl.NewControllerManagedBy(mgr).
 		Named("pools").
-		For(&v1alpha1.IPPool{}).
+		Watches(&v1alpha1.IPPool{}, poolEvents()).
 		Watches(&v1alpha1.IPBlock{}, later(func(o client.Object) []string { return r.Pools.InDomain(o.(*v1alpha1.IPBlock).Spec.Domain) })).
 		Watches(&v1alpha1.IPReservation{}, later(func(o client.Object) []string { return r.Pools.InDomain(o.(*v1alpha1.IPReservation).Spec.Domain) }),
 			builder.WithPredicates(predicate.GenerationChangedPredicate{})).
 		WithOptions(ctrlcontroller.Options{EnableWarmup: new(true)}).
 		Complete(r)
+}
+
+// poolEvents looks at a pool at once when it comes, goes or is changed, and a
+// little later when its status was written: in a storm each look finds other counts,
+// and would cause the next one by writing them.
+func poolEvents() handler.EventHandler {
+	now := &handler.EnqueueRequestForObject{}
+	gathered := later(func(o client.Object) []string { return []string{o.GetName()} })
+	return handler.Funcs{
+		CreateFunc: now.Create,
+		UpdateFunc: func(ctx context.Context, e event.UpdateEvent, q queue) {
+			if e.ObjectOld.GetGeneration() != e.ObjectNew.GetGeneration() {
+				now.Update(ctx, e, q)
+				return
+			}
+			gathered.Update(ctx, e, q)
+		},
+		DeleteFunc: now.Delete,
+	}
 }
 
 type queue = workqueue.TypedRateLimitingInterface[reconcile.Request]

@@ -8,8 +8,12 @@ import (
 
 	"k8s.io/apimachinery/pkg/api/meta"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/client-go/util/workqueue"
 	ctrl "sigs.k8s.io/controller-runtime"
 	"sigs.k8s.io/controller-runtime/pkg/client"
+	"sigs.k8s.io/controller-runtime/pkg/event"
+	"sigs.k8s.io/controller-runtime/pkg/handler"
+	"sigs.k8s.io/controller-runtime/pkg/reconcile"
 
 	"fairlead.dev/fairlead/api/v1alpha1"
 	"fairlead.dev/fairlead/internal/driver/drivertest"
@@ -129,4 +133,54 @@ func TestCountedAgainWhenAReplyWasLost(t *testing.T) {
 			t.Errorf("afterwards: %d allocated, again in %s", allocated, again)
 		}
 	})
+}
+
+// What changes many times a second in a storm is looked at once a second, what a
+// node or a pod waits for at once: else each status that is written causes the next,
+// and a NodeNetwork is written again before the cache shows that it was.
+func TestGathered(t *testing.T) {
+	block := &v1alpha1.IPBlock{ObjectMeta: metav1.ObjectMeta{Name: "b"}, Spec: v1alpha1.IPBlockSpec{Node: "x"}}
+	pool := &v1alpha1.IPPool{ObjectMeta: metav1.ObjectMeta{Name: "x", Generation: 1}}
+	changed := pool.DeepCopy()
+	changed.Generation++
+	for _, tc := range []struct {
+		name   string
+		happen func(context.Context, queue)
+		atOnce bool
+	}{
+		{"pool created", func(ctx context.Context, q queue) { poolEvents().Create(ctx, event.CreateEvent{Object: pool}, q) }, true},
+		{"pool changed", func(ctx context.Context, q queue) { update(ctx, poolEvents(), pool, changed, q) }, true},
+		{"status of a pool written", func(ctx context.Context, q queue) { update(ctx, poolEvents(), pool, pool, q) }, false},
+		{"pool deleted", func(ctx context.Context, q queue) { poolEvents().Delete(ctx, event.DeleteEvent{Object: pool}, q) }, true},
+		{"block created", func(ctx context.Context, q queue) { blockEvents().Create(ctx, event.CreateEvent{Object: block}, q) }, true},
+		{"block written", func(ctx context.Context, q queue) { update(ctx, blockEvents(), block, block, q) }, false},
+		{"block deleted", func(ctx context.Context, q queue) { blockEvents().Delete(ctx, event.DeleteEvent{Object: block}, q) }, true},
+	} {
+		t.Run(tc.name, func(t *testing.T) {
+			synctest.Test(t, func(t *testing.T) {
+				q := workqueue.NewTypedRateLimitingQueue(workqueue.DefaultTypedControllerRateLimiter[reconcile.Request]())
+				defer q.ShutDown()
+				started := time.Now()
+				for range 10 {
+					tc.happen(t.Context(), q)
+				}
+				want := reconcile.Request{NamespacedName: client.ObjectKey{Name: "x"}}
+				got, _ := q.Get()
+				if got != want {
+					t.Errorf("%v is looked at, want %v", got, want)
+				}
+				delay := statusDelay
+				if tc.atOnce {
+					delay = 0
+				}
+				if took := time.Since(started); took != delay || q.Len() > 0 {
+					t.Errorf("it was looked at after %s, and %d times more; want %s, once", took, q.Len(), delay)
+				}
+			})
+		})
+	}
+}
+
+func update(ctx context.Context, h handler.EventHandler, was, is client.Object, q queue) {
+	h.Update(ctx, event.UpdateEvent{ObjectOld: was, ObjectNew: is}, q)
 }
