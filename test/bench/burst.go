@@ -37,7 +37,7 @@ func burst(ctx context.Context, w *world) (map[string]figure, error) {
 		return nil, err
 	}
 	var ours, floor samples
-	rounds := w.samples(5, 1)
+	rounds := w.samples(9, 3)
 	for round := range rounds {
 		err := inTurns(round,
 			func() error {
