@@ -138,15 +138,21 @@ func event(kind, object string) string {
 	return fmt.Sprintf(`{"type":%q,"object":%s}`+"\n", kind, object)
 }
 
+// ourScheme knows the kinds of Fairlead alone.
+func ourScheme(tb testing.TB) *runtime.Scheme {
+	tb.Helper()
+	scheme := runtime.NewScheme()
+	if err := v1alpha1.AddToScheme(scheme); err != nil {
+		tb.Fatal(err)
+	}
+	return scheme
+}
+
 // watched is what a watch with these codecs says of text, up to its end or the
 // first error.
 func watched(t *testing.T, text string, with func(serializer.WithoutConversionCodecFactory) runtime.NegotiatedSerializer, how func(io.Reader) io.Reader) []string {
 	t.Helper()
-	scheme := runtime.NewScheme()
-	if err := v1alpha1.AddToScheme(scheme); err != nil {
-		t.Fatal(err)
-	}
-	codecs := with(serializer.WithoutConversionCodecFactory{CodecFactory: serializer.NewCodecFactory(scheme)})
+	codecs := with(serializer.WithoutConversionCodecFactory{CodecFactory: serializer.NewCodecFactory(ourScheme(t))})
 	object, events, framer, err := runtime.NewClientNegotiator(codecs, v1alpha1.GroupVersion).StreamDecoder(runtime.ContentTypeJSON, nil)
 	if err != nil {
 		t.Fatal(err)
@@ -188,11 +194,7 @@ func FuzzDecodeAttachment(f *testing.F) {
 	record.ManagedFields = managed
 	f.Add(asSent(f, record))
 	f.Add([]byte(`{"apiVersion":"fairlead.dev/v1alpha1","kind":"PodAttachment","metadata":{"managedFields":[}}`))
-	scheme := runtime.NewScheme()
-	if err := v1alpha1.AddToScheme(scheme); err != nil {
-		f.Fatal(err)
-	}
-	standard := serializer.NewCodecFactory(scheme).UniversalDeserializer()
+	standard := serializer.NewCodecFactory(ourScheme(f)).UniversalDeserializer()
 	f.Fuzz(func(t *testing.T, data []byte) {
 		got, err := decodeAttachment(data)
 		if err != nil {
@@ -218,11 +220,7 @@ func BenchmarkDecodeAttachment(b *testing.B) {
 	record := testRecord()
 	record.ManagedFields = managed
 	data := asSent(b, record)
-	scheme := runtime.NewScheme()
-	if err := v1alpha1.AddToScheme(scheme); err != nil {
-		b.Fatal(err)
-	}
-	standard := serializer.NewCodecFactory(scheme).UniversalDeserializer()
+	standard := serializer.NewCodecFactory(ourScheme(b)).UniversalDeserializer()
 	benchmark(b, data, func() error { _, err := decodeAttachment(data); return err }, func() error { _, _, err := standard.Decode(data, nil, nil); return err })
 }
 

@@ -98,11 +98,7 @@ func TestCreateUnread(t *testing.T) {
 		_, _ = io.WriteString(w, `{"kind":`)
 	}))
 	defer server.Close()
-	scheme := runtime.NewScheme()
-	if err := v1alpha1.AddToScheme(scheme); err != nil {
-		t.Fatal(err)
-	}
-	c, err := NewClient(&rest.Config{Host: server.URL}, client.Options{HTTPClient: server.Client(), Scheme: scheme, Mapper: meta.NewDefaultRESTMapper(nil)})
+	c, err := NewClient(&rest.Config{Host: server.URL}, client.Options{HTTPClient: server.Client(), Scheme: ourScheme(t), Mapper: meta.NewDefaultRESTMapper(nil)})
 	if err != nil {
 		t.Fatal(err)
 	}

@@ -179,11 +179,7 @@ func FuzzReadAttachments(f *testing.F) {
 	f.Add([]byte(sentRecords(f)))
 	f.Add([]byte(sentRecords(f, with, testRecord())))
 	f.Add([]byte(`{"apiVersion":"fairlead.dev/v1alpha1","kind":"PodAttachmentList","metadata":{"resourceVersion":"9"},"items":null}`))
-	scheme := runtime.NewScheme()
-	if err := v1alpha1.AddToScheme(scheme); err != nil {
-		f.Fatal(err)
-	}
-	standard := serializer.NewCodecFactory(scheme).UniversalDeserializer()
+	standard := serializer.NewCodecFactory(ourScheme(f)).UniversalDeserializer()
 	kind := v1alpha1.GroupVersion.WithKind("PodAttachmentList")
 	f.Fuzz(func(t *testing.T, data []byte) {
 		got, err := readAttachments(bytes.NewReader(data))
