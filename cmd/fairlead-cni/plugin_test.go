@@ -12,6 +12,7 @@ import (
 	"net/http"
 	"os"
 	"path/filepath"
+	"slices"
 	"strings"
 	"sync"
 	"testing"
@@ -318,6 +319,25 @@ func TestAddLost(t *testing.T) {
 			}
 		})
 	}
+}
+
+// An ADD that waits goes on to the next daemon as often as one ends: upgrades may
+// follow each other faster than what it waits for.
+func TestAddUpgrades(t *testing.T) {
+	dir := t.TempDir()
+	var ids []string
+	serve(t, dir, func(_ context.Context, r cniproto.Request) ([]byte, error) {
+		if ids = append(ids, r.RequestID); len(ids) <= 5 {
+			return nil, fmt.Errorf("waiting: %w", server.ErrResend)
+		}
+		return []byte("{}"), nil
+	})
+	newCall("ADD", dir).run().succeeds(t, "{}")
+	if len(ids) != 6 || len(slices.Compact(ids)) != 1 {
+		t.Errorf("requests with IDs %q: want six of the same", ids)
+	}
+	ids = nil
+	newCall("CHECK", dir).run().fails(t, "1.0.0", cniproto.CodeTryAgainLater, "the daemon is away: it ends")
 }
 
 func spooled(t *testing.T, dir string) []cniproto.Request {

@@ -12,14 +12,16 @@ import (
 )
 
 var (
-	// ErrAway says that no daemon listens on the socket; it has seen nothing of
-	// the request.
+	// ErrAway says that no daemon listens on the socket, or that it ends: it has
+	// done nothing of the request.
 	ErrAway = errors.New("the daemon is away")
 	// ErrLost says that the daemon went away after the connection was made and
 	// before the answer was complete: it may have served the request.
 	ErrLost = errors.New("the daemon went away before it answered")
 	// ErrNoAnswer says that the daemon did not answer before the deadline.
 	ErrNoAnswer = errors.New("the daemon did not answer in time")
+
+	errEnds = errors.New("it ends, and the next one does not serve yet")
 )
 
 // Client sends requests to the daemon.
@@ -53,10 +55,14 @@ func (c *Client) Do(deadline time.Time, r Request) ([]byte, error) {
 	if err != nil {
 		return nil, failure(sent, err)
 	}
-	if status == 200 {
+	switch status {
+	case 200:
 		return body, nil
+	case StatusAskNext:
+		return nil, because{ErrAway, errEnds}
+	default:
+		return nil, answeredError(status, body)
 	}
-	return nil, answeredError(status, body)
 }
 
 // dial connects without package net, whose initialization and size the plugin

@@ -73,6 +73,7 @@ func TestClientDo(t *testing.T) {
 			code: CodeTryAgainLater, says: "later; x",
 		},
 		{name: "another error", answer: "HTTP/1.1 404 Not Found\r\nContent-Length: 4\r\n\r\nwhat", code: CodeInternal, says: `status 404 and no CNI error: "what"`},
+		{name: "a daemon that ends", answer: "HTTP/1.1 421 Misdirected Request\r\nContent-Length: 11\r\n\r\n" + `{"code":11}`, err: ErrAway},
 		{name: "not HTTP", answer: "SSH-2.0-OpenSSH\r\n", code: CodeDecode, says: `status line "SSH-2.0-OpenSSH"`},
 		{name: "nothing", err: ErrLost},
 		{name: "half an answer", answer: "HTTP/1.1 200 OK\r\nContent-Length: 400\r\n\r\n{", err: ErrLost},

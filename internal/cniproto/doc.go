@@ -4,7 +4,8 @@
 // The request is the JSON of a Request, sent as POST /v1/cni over HTTP/1.1 on a
 // connection of its own. The answer to a request that was served has status
 // 200 and the bytes that the plugin prints; any other has a status of 400 or
-// above and a CNI error object. The connection is part of the protocol: when
+// above and a CNI error object, 421 (RFC 9110 section 15.5.20) that of a daemon
+// which ends: the next one is to be asked. The connection is part of the protocol: when
 // the plugin's side closes, because the runtime killed it, the daemon stops
 // what it was doing for it.
 //
@@ -43,6 +44,10 @@ const (
 	MaxRequest = 1_000_000
 	// MaxAnswer bounds the body of an answer, in bytes.
 	MaxAnswer = 1 << 20
+
+	// StatusAskNext is the status of an answer by a daemon that ends. Nothing was
+	// done for the request, or is undone.
+	StatusAskNext = 421
 
 	// Path is where requests are posted.
 	Path = "/v1/cni"

@@ -77,9 +77,6 @@ func (s *server) post(ctx context.Context, cancel context.CancelFunc, conn net.C
 		cancel()
 	}()
 	result, err := s.serve(ctx, request)
-	if errors.Is(err, ErrResend) {
-		return
-	}
 	answer(conn, result, err, request)
 }
 
@@ -143,11 +140,8 @@ func timeLeft(r cniproto.Request) time.Duration {
 
 // code is the CNI error code of an outcome, 0 for success.
 func code(err error) int {
-	switch {
-	case err == nil:
+	if err == nil {
 		return 0
-	case errors.Is(err, ErrResend):
-		return cniproto.CodeTryAgainLater
 	}
 	return cniproto.AsError(err).Code
 }
@@ -174,8 +168,8 @@ func errorAnswer(err error, version string) (status int, body []byte) {
 	return httpStatus(err, e.Code), e.Encode()
 }
 
-// httpStatus is the one table of statuses; they are for people with curl, the
-// plugin goes by the code in the body.
+// httpStatus is the one table of statuses. But for StatusAskNext they are for people
+// with curl: the plugin goes by the code in the body.
 func httpStatus(err error, code int) int {
 	switch {
 	case errors.Is(err, errPeer):
@@ -184,6 +178,8 @@ func httpStatus(err error, code int) int {
 		return http.StatusRequestEntityTooLarge
 	case errors.Is(err, errNoRoute):
 		return http.StatusNotFound
+	case errors.Is(err, ErrResend):
+		return cniproto.StatusAskNext
 	}
 	switch code {
 	case cniproto.CodeTryAgainLater, cniproto.CodeUnavailable, cniproto.CodeLimited:

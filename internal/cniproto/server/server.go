@@ -30,9 +30,8 @@ const (
 )
 
 // ErrResend is what a Handler returns for a request that it has not carried out, or
-// has undone, and that the plugin is to send to the next daemon: its connection is
-// closed without an answer. It counts as one of CodeTryAgainLater.
-var ErrResend = errors.New("the daemon ends, the next one is to be asked")
+// has undone, and that the plugin is to send to the next daemon.
+var ErrResend error = &cniproto.Error{Code: cniproto.CodeTryAgainLater, Msg: "the daemon ends: the next one is to be asked"}
 
 // Handler serves requests.
 type Handler interface {

@@ -83,8 +83,8 @@ func TestServerStop(t *testing.T) {
 		}), func(s *server) { s.leave, s.leaveAfter = func() { close(left) }, time.Millisecond })
 		var wg sync.WaitGroup
 		wg.Go(func() {
-			if body, err := s.do(add("a")); !errors.Is(err, cniproto.ErrLost) {
-				t.Errorf("answer %q, %v", body, err)
+			if body, err := s.do(add("a")); !errors.Is(err, cniproto.ErrAway) {
+				t.Errorf("answer %q, %v; want %v", body, err, cniproto.ErrAway)
 			}
 		})
 		<-begun
