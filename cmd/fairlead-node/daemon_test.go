@@ -54,10 +54,7 @@ func TestDaemons(t *testing.T) {
 			}
 			return nil
 		})
-		l.cluster.Eventually(t, "the network configuration", func(context.Context) error {
-			_, err := os.Stat(n.conflist())
-			return err
-		})
+		n.awaitConflist(t)
 	}
 
 	// Before the record is there: ADD waits for it.
@@ -159,6 +156,9 @@ func newLabIn(t *testing.T, c *cluster.Cluster) *lab {
 // newLabOn is newLabIn on another network.
 func newLabOn(t *testing.T, c *cluster.Cluster, network netlab.Config) *lab {
 	t.Helper()
+	if !network.IPv4Only && !netlab.HasIPv6() {
+		t.Skip("needs a kernel with IPv6: the lab's network has it")
+	}
 	l := &lab{cluster: c, binaries: t.TempDir(), netns: sharedDirectory(t)}
 	build := exec.CommandContext(t.Context(), "go", "build", "-o", l.binaries, ".", "../fairlead-cni")
 	build.Env = append(os.Environ(), "CGO_ENABLED=0")
@@ -331,6 +331,16 @@ func (n *labNode) awaitReady(t *testing.T) {
 			return errors.New(resp.Status)
 		}
 		return nil
+	})
+}
+
+// awaitConflist waits until the daemon has told the runtime of its network. It is
+// ready a moment before.
+func (n *labNode) awaitConflist(t *testing.T) {
+	t.Helper()
+	n.lab.cluster.Eventually(t, "the network configuration of "+n.name, func(context.Context) error {
+		_, err := os.Stat(n.conflist())
+		return err
 	})
 }
 

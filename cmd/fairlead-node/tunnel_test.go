@@ -59,6 +59,8 @@ func TestDaemonsEncapsulate(t *testing.T) {
 	}
 	l.cluster.Eventually(t, "the tunnel of "+n1.name, tunnelled(n1))
 	l.cluster.Eventually(t, "the tunnel of "+n2.name, tunnelled(n2))
+	n1.awaitConflist(t)
+	n2.awaitConflist(t)
 
 	p1, p2 := n1.pod(t, "p1"), n2.pod(t, "p2")
 	l.attachment(t, n1, p1, "10.244.1.5/32", "fd00:10:244:1::5/128")

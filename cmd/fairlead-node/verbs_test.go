@@ -29,10 +29,7 @@ func oneNode(t *testing.T, pods ...string) (*lab, *labNode, []*labPod) {
 	l := newLab(t)
 	n := l.node(t, 0)
 	n.start(t)
-	l.cluster.Eventually(t, "the network configuration", func(context.Context) error {
-		_, err := os.Stat(n.conflist())
-		return err
-	})
+	n.awaitConflist(t)
 	var made []*labPod
 	for i, name := range pods {
 		p := n.pod(t, name)
