@@ -67,7 +67,7 @@ check_root() {
 	fi
 }
 
-# The nodes of the end-to-end test, which `make test` runs too, have both families.
+# The nodes of the end-to-end test, which `make test` runs too, have IPv6 at any rate.
 check_ipv6() {
 	[ -d /proc/sys/net/ipv6 ] || lacks "a kernel with IPv6: boot without ipv6.disable=1, or modprobe ipv6"
 }
