@@ -21,6 +21,9 @@ func TestPing(t *testing.T) {
 	if os.Geteuid() != 0 {
 		t.Skip("making network namespaces needs root")
 	}
+	if !netlab.HasIPv6() {
+		t.Skip("needs a kernel with IPv6: it pings both families")
+	}
 	lab, err := netlab.New(t.Context(), netlab.Config{Nodes: 2})
 	if err != nil {
 		t.Fatal(err)

@@ -11,6 +11,7 @@ import (
 	"time"
 
 	"fairlead.dev/fairlead/test/harness"
+	"fairlead.dev/fairlead/test/netlab"
 )
 
 // outer is the program that the user starts. It returns the exit code: 0 for
@@ -27,7 +28,7 @@ func outer(args []string, stdout, stderr io.Writer) int {
 	}
 	ctx, stop := context.WithCancel(context.Background())
 	defer stop()
-	ipv4Only := !hasIPv6()
+	ipv4Only := !netlab.HasIPv6()
 	if lacks := preflight(ctx, s, ipv4Only); len(lacks) > 0 {
 		return harness.Refuse("demo", "the demo", lacks, stderr)
 	}

@@ -46,11 +46,6 @@ func preflight(ctx context.Context, s settings, ipv4Only bool) []string {
 	return lacks
 }
 
-func hasIPv6() bool {
-	_, err := os.Stat("/proc/sys/net/ipv6")
-	return err == nil
-}
-
 // kernelLacks tries what the demo does with links, in a namespace to throw
 // away.
 func kernelLacks(ctx context.Context, ipv4Only bool) []string {

@@ -10,6 +10,7 @@ import (
 	"fmt"
 	"net"
 	"net/netip"
+	"os"
 	"slices"
 
 	"github.com/vishvananda/netlink"
@@ -45,6 +46,13 @@ type Config struct {
 	// Here makes the network namespace of the caller the switch, so that the
 	// process can talk to its nodes; otherwise the switch is a new one.
 	Here bool
+}
+
+// HasIPv6 tells whether this kernel has IPv6; booted with ipv6.disable=1 it
+// makes only labs of IPv4.
+func HasIPv6() bool {
+	_, err := os.Stat("/proc/sys/net/ipv6")
+	return err == nil
 }
 
 // Machine is the switch or a node.

@@ -27,6 +27,9 @@ func needRoot(t *testing.T) {
 
 func newLab(t *testing.T, cfg netlab.Config) *netlab.Lab {
 	t.Helper()
+	if !cfg.IPv4Only && !netlab.HasIPv6() {
+		t.Skip("needs a kernel with IPv6: the lab has it")
+	}
 	lab, err := netlab.New(t.Context(), cfg)
 	if err != nil {
 		t.Fatal(err)
@@ -98,7 +101,7 @@ func TestNodesReachEachOther(t *testing.T) {
 		cfg      netlab.Config
 		families int
 	}{
-		{netlab.Config{Nodes: 2}, 2}, {netlab.Config{Nodes: 2, IPv4Only: true}, 1}, {netlab.Config{Nodes: 2, IPv6Only: true}, 1},
+		{netlab.Config{Nodes: 2, IPv4Only: true}, 1}, {netlab.Config{Nodes: 2}, 2}, {netlab.Config{Nodes: 2, IPv6Only: true}, 1},
 	} {
 		lab := newLab(t, tt.cfg)
 		machines := append([]*netlab.Machine{lab.Switch}, lab.Nodes...)
@@ -128,7 +131,7 @@ func TestHereLeavesNothing(t *testing.T) {
 	}
 	defer here.Close()
 	err = here.Do(func() error {
-		lab, err := netlab.New(t.Context(), netlab.Config{Nodes: 3, Here: true})
+		lab, err := netlab.New(t.Context(), netlab.Config{Nodes: 3, Here: true, IPv4Only: !netlab.HasIPv6()})
 		if err != nil {
 			return err
 		}
@@ -155,7 +158,7 @@ func TestFailureLeavesNothing(t *testing.T) {
 	ctx, cancel := context.WithCancel(t.Context())
 	cancel()
 	err = here.Do(func() error {
-		_, err := netlab.New(ctx, netlab.Config{Nodes: 1, Here: true})
+		_, err := netlab.New(ctx, netlab.Config{Nodes: 1, Here: true, IPv4Only: !netlab.HasIPv6()})
 		return err
 	})
 	if !errors.Is(err, context.Canceled) {
@@ -190,7 +193,7 @@ func linkNames(t *testing.T, ns *netlab.Namespace) []string {
 
 func TestStart(t *testing.T) {
 	needRoot(t)
-	lab := newLab(t, netlab.Config{Nodes: 1})
+	lab := newLab(t, netlab.Config{Nodes: 1, IPv4Only: !netlab.HasIPv6()})
 	var out strings.Builder
 	cmd := exec.Command("readlink", "/proc/self/ns/net")
 	cmd.Stdout = &out
@@ -274,7 +277,7 @@ func TestBadInput(t *testing.T) {
 
 func TestForward(t *testing.T) {
 	needRoot(t)
-	lab := newLab(t, netlab.Config{Nodes: 1})
+	lab := newLab(t, netlab.Config{Nodes: 1, IPv4Only: !netlab.HasIPv6()})
 	target, err := (&net.ListenConfig{}).Listen(t.Context(), "tcp", "127.0.0.1:0")
 	if err != nil {
 		t.Fatal(err)
