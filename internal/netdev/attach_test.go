@@ -98,6 +98,9 @@ func TestAttach(t *testing.T) {
 	}
 	for _, tt := range tests {
 		t.Run(tt.name, func(t *testing.T) {
+			if slices.ContainsFunc(tt.ips, netip.Addr.Is6) {
+				needIPv6(t)
+			}
 			k, pod := newHost(t), newNamespace(t)
 			got, err := k.Attach(t.Context(), pod, tt.plug)
 			if err != nil {
@@ -275,6 +278,7 @@ func TestAttachSparesOthers(t *testing.T) {
 
 // Some runtimes switch IPv6 off in every namespace.
 func TestAttachWhereIPv6IsOff(t *testing.T) {
+	needIPv6(t)
 	for _, addresses := range [][]string{{"fd00:1::5/128"}, {"10.244.1.5/32", "fd00:1::5/128"}} {
 		t.Run(strings.Join(addresses, " "), func(t *testing.T) {
 			k, pod := newHost(t), newNamespace(t)
@@ -299,6 +303,7 @@ func TestAttachWhereIPv6IsOff(t *testing.T) {
 // An address is usable when Attach returns: nothing waits for duplicate address
 // detection (a pod start went from 3 s to 16 s, kubernetes#54651).
 func TestAttachWithoutDAD(t *testing.T) {
+	needIPv6(t)
 	k, pod := newHost(t), newNamespace(t)
 	if _, err := k.Attach(t.Context(), pod, plugFor("c1", "fd00:1::5/128")); err != nil {
 		t.Fatal(err)
@@ -331,6 +336,7 @@ func TestAttachWithoutDAD(t *testing.T) {
 // The next pod with an address is reached at once, though the host knows the
 // last one's MAC.
 func TestAddressOfTheLastPod(t *testing.T) {
+	needIPv6(t)
 	for _, address := range []string{"10.244.1.5/32", "fd00:1::5/128"} {
 		t.Run(address, func(t *testing.T) {
 			k := newNode(t)

@@ -14,6 +14,7 @@ import (
 
 // TestHolding looks for addresses among namespaces as a runtime keeps them.
 func TestHolding(t *testing.T) {
+	needIPv6(t)
 	ns := newNamespace(t)
 	h := openHandle(t, ns)
 	for _, cidr := range []string{"10.99.0.5/24", "fd00:99::5/64"} {

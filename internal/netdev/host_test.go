@@ -18,6 +18,13 @@ import (
 // fd00:99::i/64, counted from 1.
 func newCable(tb testing.TB, count int) []*Kernel {
 	tb.Helper()
+	needIPv6(tb)
+	return newCableOf(tb, count, netip.Addr.Is4, netip.Addr.Is6)
+}
+
+// newCableOf is newCable with addresses of these families.
+func newCableOf(tb testing.TB, count int, families ...func(netip.Addr) bool) []*Kernel {
+	tb.Helper()
 	middle := newHost(tb) // the switch
 	var nodes []*Kernel
 	for i := range count {
@@ -29,9 +36,14 @@ func newCable(tb testing.TB, count int) []*Kernel {
 			peer: "up0", peerMAC: RandomMAC(), mtu: 1450, namespace: int(k.host.file.Fd()),
 		}))
 		index := linkNamed(tb, k.host, "up0").Attrs().Index
-		steps(tb, k, raise("up0"),
-			addAddress(index, netip.PrefixFrom(nodeIP(i, netip.Addr.Is4), 24), netlink.SCOPE_UNIVERSE),
-			addAddress(index, netip.PrefixFrom(nodeIP(i, netip.Addr.Is6), 64), netlink.SCOPE_UNIVERSE))
+		steps(tb, k, raise("up0"))
+		for _, of := range families {
+			bits := 24
+			if own := nodeIP(i, of); own.Is6() {
+				bits = 64
+			}
+			steps(tb, k, addAddress(index, netip.PrefixFrom(nodeIP(i, of), bits), netlink.SCOPE_UNIVERSE))
+		}
 		nodes = append(nodes, k)
 	}
 	return nodes
@@ -221,27 +233,23 @@ func ofFamily(s HostState, is func(netip.Addr) bool) HostState {
 	s.Gateways = slices.DeleteFunc(slices.Clone(s.Gateways), func(g netip.Addr) bool { return !is(g) })
 	s.Local = slices.DeleteFunc(slices.Clone(s.Local), func(b LocalBlock) bool { return !is(b.Prefix.Addr()) })
 	s.Peers = slices.DeleteFunc(slices.Clone(s.Peers), func(b PeerBlock) bool { return !is(b.Prefix.Addr()) })
+	s.Remote = slices.Clone(s.Remote)
+	for i, n := range s.Remote {
+		s.Remote[i].Blocks = slices.DeleteFunc(slices.Clone(n.Blocks), func(b netip.Prefix) bool { return !is(b.Addr()) })
+	}
 	return s
 }
 
 // A family that no block is of is left as it is: the host does not become a router
-// of it, and a kernel without IPv6 (ipv6.disable=1) is asked for none.
+// of it.
 func TestApplyHostOfOneFamily(t *testing.T) {
 	tests := []struct {
 		name           string
 		of             func(netip.Addr) bool
-		noIPv6         bool
 		stays, becomes map[string]string
 	}{
 		{
 			name: "IPv4", of: netip.Addr.Is4,
-			stays: map[string]string{
-				"net/ipv6/conf/all/forwarding": "0", "net/ipv6/conf/up0/forwarding": "0", "net/ipv6/conf/up0/accept_ra": "1",
-			},
-			becomes: map[string]string{"net/ipv4/conf/up0/forwarding": "1"},
-		},
-		{
-			name: "IPv4 without IPv6 in the kernel", of: netip.Addr.Is4, noIPv6: true,
 			stays: map[string]string{
 				"net/ipv6/conf/all/forwarding": "0", "net/ipv6/conf/up0/forwarding": "0", "net/ipv6/conf/up0/accept_ra": "1",
 			},
@@ -266,13 +274,9 @@ func TestApplyHostOfOneFamily(t *testing.T) {
 				}
 				return errors.Join(errs...)
 			})
-			k.ipv6 = k.ipv6 && !tt.noIPv6
 			state := ofFamily(stateOf(0, 2), tt.of)
-			changes := apply(t, k, state)
+			apply(t, k, state)
 			settled(t, k, state)
-			if tt.noIPv6 && strings.Contains(strings.Join(changes, "\n"), "ipv6") {
-				t.Errorf("changes %q", changes)
-			}
 			in(t, k.host, func() error {
 				for name, want := range merged(tt.stays, tt.becomes) {
 					if got, err := readSysctl(name); err != nil || got != want {
@@ -283,9 +287,6 @@ func TestApplyHostOfOneFamily(t *testing.T) {
 			})
 
 			// The first block of the other family comes later.
-			if tt.noIPv6 {
-				return
-			}
 			apply(t, k, stateOf(0, 2))
 			settled(t, k, stateOf(0, 2))
 			pod := newNamespace(t)
@@ -294,6 +295,56 @@ func TestApplyHostOfOneFamily(t *testing.T) {
 			}
 			for _, is := range []func(netip.Addr) bool{netip.Addr.Is4, netip.Addr.Is6} {
 				reaches(t, pod, k.host, nodeIP(0, is))
+			}
+		})
+	}
+}
+
+// A kernel without IPv6 (ipv6.disable=1) is asked for none of it: nodes with
+// IPv4 alone reach each other, over one link and through the tunnel. A kernel
+// that has IPv6 plays one that does not, as far as it can.
+func TestNodesWithoutIPv6(t *testing.T) {
+	is4 := netip.Addr.Is4
+	for _, tt := range []struct {
+		name  string
+		nodes func() []*Kernel
+		state func(i int) HostState
+		ip    func(i int, of func(netip.Addr) bool) netip.Addr
+	}{
+		{"one link", func() []*Kernel { return newCableOf(t, 2, is4) }, func(i int) HostState { return stateOf(i, 2) }, nodeIP},
+		{
+			"behind a router", func() []*Kernel { nodes, _ := newRouted(t, 2, is4); return nodes },
+			func(i int) HostState { return routedState(i, is4) }, routedIP,
+		},
+	} {
+		t.Run(tt.name, func(t *testing.T) {
+			nodes := tt.nodes()
+			var pods []*Namespace
+			var ips []netip.Addr
+			for i, k := range nodes {
+				k.ipv6 = false
+				state := ofFamily(tt.state(i), is4)
+				if changes := strings.Join(apply(t, k, state), "\n"); strings.Contains(changes, "ipv6") {
+					t.Errorf("changes:\n%s", changes)
+				}
+				ns, addresses := podOn(t, k, i, 1450)
+				pods, ips = append(pods, ns), append(ips, addresses...)
+				settled(t, k, state)
+				if up, err := k.Uplink(t.Context(), ""); err != nil || len(up.Addresses) != 1 || up.Addresses[0].Addr() != tt.ip(i, is4) {
+					t.Errorf("uplink %+v, %v", up, err)
+				}
+			}
+			for i, pod := range pods {
+				reaches(t, pod, pods[1-i], ips[1-i])
+				reaches(t, pod, nodes[1-i].host, tt.ip(1-i, is4))
+				reaches(t, nodes[i].host, pod, ips[i])
+			}
+			state := stateOf(0, 2)
+			if _, err := nodes[0].ApplyHost(t.Context(), state); err == nil || !strings.Contains(err.Error(), "this kernel has no IPv6") {
+				t.Errorf("blocks of IPv6: %v", err)
+			}
+			for _, k := range nodes {
+				cleansUp(t, k)
 			}
 		})
 	}

@@ -12,6 +12,7 @@ import (
 )
 
 func TestInspect(t *testing.T) {
+	needIPv6(t)
 	k := newHost(t)
 	ns := newNamespace(t)
 	mac, _ := net.ParseMAC("0a:58:0a:f4:00:05")

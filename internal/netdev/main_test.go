@@ -85,6 +85,15 @@ func needRoot(tb testing.TB) {
 	}
 }
 
+// needIPv6 skips a test that goes over IPv6 where the kernel has none
+// (ipv6.disable=1).
+func needIPv6(tb testing.TB) {
+	tb.Helper()
+	if _, err := os.Stat(sysctlRoot + "net/ipv6"); err != nil {
+		tb.Skip("needs a kernel with IPv6: it gives links addresses of both families")
+	}
+}
+
 // newNamespace makes a network namespace with a path, as a runtime does. It is
 // gone when the test ends.
 func newNamespace(tb testing.TB) *Namespace {

@@ -19,6 +19,7 @@ import (
 // pass them on: a tunnel with less room than the bridge, a router's next link,
 // an uplink with less room than the bridge.
 func TestPathMTU(t *testing.T) {
+	needIPv6(t)
 	is4, is6 := netip.Addr.Is4, netip.Addr.Is6
 	narrow := func(t *testing.T, k *Kernel, link string, mtu int) {
 		t.Helper()

@@ -56,12 +56,18 @@ func newRouted(tb testing.TB, count int, underlay ...func(netip.Addr) bool) (nod
 		})
 	}
 	in(tb, router.host, func() error {
-		_, err4 := setSysctl("net/ipv4/ip_forward", "1")
-		_, err6 := setSysctl("net/ipv6/conf/all/forwarding", "1")
-		return errors.Join(err4, err6)
+		_, err := setSysctl("net/ipv4/ip_forward", "1")
+		if router.ipv6 {
+			_, err6 := setSysctl("net/ipv6/conf/all/forwarding", "1")
+			err = errors.Join(err, err6)
+		}
+		return err
 	})
 	h := openHandle(tb, router.host)
 	for _, pods := range []string{"10.244.0.0/16", "fd00:1::/32"} {
+		if !router.ipv6 && mustPrefix(pods).Addr().Is6() {
+			continue
+		}
 		for _, dst := range []bool{false, true} {
 			rule := netlink.NewRule()
 			rule.Type, rule.Priority, rule.Family = unix.FR_ACT_BLACKHOLE, 100, family(mustPrefix(pods).Addr())
@@ -122,12 +128,16 @@ func routedState(i int, underlay ...func(netip.Addr) bool) HostState {
 	return s
 }
 
-// podOn plugs a pod into a node's bridge and returns its addresses.
+// podOn plugs a pod into a node's bridge and returns its addresses, of the
+// families that the node has.
 func podOn(tb testing.TB, k *Kernel, node int, mtu int) (*Namespace, []netip.Addr) {
 	tb.Helper()
 	var addresses []string
 	var ips []netip.Addr
 	for _, block := range blocksOf(node) {
+		if block.Addr().Is6() && !k.ipv6 {
+			continue
+		}
 		ip := block.Addr().Next().Next()
 		addresses, ips = append(addresses, netip.PrefixFrom(ip, ip.BitLen()).String()), append(ips, ip)
 	}
@@ -143,6 +153,7 @@ func podOn(tb testing.TB, k *Kernel, node int, mtu int) (*Namespace, []netip.Add
 // Pods and nodes reach each other over a router that knows nothing of pods, in
 // packets of full size, whatever the families of pods and underlay.
 func TestNodesBehindARouter(t *testing.T) {
+	needIPv6(t)
 	is4, is6 := netip.Addr.Is4, netip.Addr.Is6
 	for _, tt := range []struct {
 		name     string
@@ -209,6 +220,7 @@ func cleansUp(tb testing.TB, k *Kernel) {
 
 // What ApplyHost does for a tunnel, in its own words.
 func TestApplyTunnelSays(t *testing.T) {
+	needIPv6(t)
 	nodes, _ := newRouted(t, 1, netip.Addr.Is4)
 	k := nodes[0]
 	state := routedState(0, netip.Addr.Is4)
@@ -248,6 +260,7 @@ func TestApplyTunnelSays(t *testing.T) {
 // The node's address on the tunnel is a source and no destination: the kernel's
 // own routes to it, of IPv6 alone, were all that led into a tunnel to nobody.
 func TestTunnelToNobodyHasNoRoutes(t *testing.T) {
+	needIPv6(t)
 	families := []func(netip.Addr) bool{netip.Addr.Is4, netip.Addr.Is6}
 	nodes, _ := newRouted(t, 1, families...)
 	k := nodes[0]
@@ -271,6 +284,7 @@ func TestTunnelToNobodyHasNoRoutes(t *testing.T) {
 
 // Whatever is done to the tunnel is told by the watch, put right, and said.
 func TestTunnelIsMended(t *testing.T) {
+	needIPv6(t)
 	nodes, _ := newRouted(t, 1, netip.Addr.Is4)
 	k := nodes[0]
 	state := routedState(0, netip.Addr.Is4)
@@ -347,6 +361,7 @@ func TestTunnelIsMended(t *testing.T) {
 // A link of that name that is not ours stays, and so does the rest of the node's
 // network.
 func TestTunnelIsNotOurs(t *testing.T) {
+	needIPv6(t)
 	nodes, _ := newRouted(t, 1, netip.Addr.Is4)
 	k := nodes[0]
 	in(t, k.host, func() error {
@@ -367,6 +382,7 @@ func TestTunnelIsNotOurs(t *testing.T) {
 
 // A node that changes its address sends and takes under the new one.
 func TestTunnelFollowsAddresses(t *testing.T) {
+	needIPv6(t)
 	nodes, _ := newRouted(t, 2, netip.Addr.Is4)
 	states := []HostState{routedState(0, netip.Addr.Is4), routedState(1, netip.Addr.Is4)}
 	var pods []*Namespace

@@ -54,6 +54,9 @@ func newLab(t *testing.T) *lab {
 	if os.Geteuid() != 0 {
 		t.Skip("making network namespaces needs root")
 	}
+	if !netlab.HasIPv6() {
+		t.Skip("needs a kernel with IPv6: the lab has both families")
+	}
 	net, err := netlab.New(t.Context(), netlab.Config{Nodes: 1})
 	if err != nil {
 		t.Fatal(err)
