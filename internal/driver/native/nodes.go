@@ -16,7 +16,6 @@ import (
 	ctrlcontroller "sigs.k8s.io/controller-runtime/pkg/controller"
 	"sigs.k8s.io/controller-runtime/pkg/handler"
 	"sigs.k8s.io/controller-runtime/pkg/predicate"
-	"sigs.k8s.io/controller-runtime/pkg/reconcile"
 
 	"fairlead.dev/fairlead/api/v1alpha1"
 	"fairlead.dev/fairlead/internal/ipam/block"
@@ -60,13 +59,7 @@ func (r *Nodes) SetupWithManager(ctx context.Context, mgr ctrl.Manager) error {
 // cares. In a storm that is many times a second, and what is looked at then may not
 // show the last write yet, which would be made again.
 func blockEvents() handler.EventHandler {
-	now := handler.EnqueueRequestsFromMapFunc(func(_ context.Context, o client.Object) []reconcile.Request {
-		var requests []reconcile.Request
-		for _, node := range nodeOf(o) {
-			requests = append(requests, reconcile.Request{NamespacedName: client.ObjectKey{Name: node}})
-		}
-		return requests
-	})
+	now := enqueueAfter(0, nodeOf)
 	return handler.Funcs{CreateFunc: now.Create, UpdateFunc: later(nodeOf).Update, DeleteFunc: now.Delete}
 }
 

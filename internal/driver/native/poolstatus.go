@@ -88,9 +88,14 @@ type queue = workqueue.TypedRateLimitingInterface[reconcile.Request]
 
 // later looks, a little later, at the objects whose names a changed one maps to.
 func later(names func(client.Object) []string) handler.EventHandler {
+	return enqueueAfter(statusDelay, names)
+}
+
+// enqueueAfter looks so much later; at once when that is 0.
+func enqueueAfter(delay time.Duration, names func(client.Object) []string) handler.EventHandler {
 	enqueue := func(o client.Object, q queue) {
 		for _, name := range names(o) {
-			q.AddAfter(reconcile.Request{NamespacedName: client.ObjectKey{Name: name}}, statusDelay)
+			q.AddAfter(reconcile.Request{NamespacedName: client.ObjectKey{Name: name}}, delay)
 		}
 	}
 	return handler.Funcs{
