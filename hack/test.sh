@@ -3,22 +3,36 @@
 set -euo pipefail
 
 cd "$(dirname "${BASH_SOURCE[0]}")/.."
+root=$PWD
 # shellcheck source=hack/steps.sh
 . hack/steps.sh
 
 hack/preflight.sh test
 read -r -a flags <<<"${TESTFLAGS:-}"
 
+# gotest runs go test and says at the end of its output what failed in it.
+gotest() {
+	local out rc=0
+	out=$(mktemp)
+	go test -vet=off "${flags[@]}" "$@" 2>&1 | tee "$out" || rc=$?
+	if ((rc != 0)); then
+		printf '\nWhat failed:\n'
+		awk -f "$root/hack/failed.awk" "$out"
+	fi
+	rm "$out"
+	return "$rc"
+}
+
 # Without the lint rules, and without vet: verify has seen to both, and with cgo
 # the linter would be built, and all that is imported be vetted, a second time.
 race() {
 	local packages
 	mapfile -t packages < <(go list ./... | grep -v '/test/lint$')
-	CGO_ENABLED=1 go test -race -vet=off -timeout 20m "${flags[@]}" "${packages[@]}"
+	CGO_ENABLED=1 gotest -race -timeout 20m "${packages[@]}"
 }
 
 # No race detector here: it would compile all of Kubernetes a second time.
-kubelab() { (cd test/kubelab && go test -vet=off -timeout 10m "${flags[@]}" ./...); }
+kubelab() { (cd test/kubelab && gotest -timeout 10m ./...); }
 
 # README: with everything built, within a minute.
 demo() {

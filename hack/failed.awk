@@ -1,0 +1,37 @@
+# Reads what `go test` printed and prints which tests failed and the last lines
+# that each of them wrote: whoever sees only the end of a long log needs these.
+# A test's own lines are indented; what programs print beside it is left out.
+
+function clip(line) { return length(line) > 200 ? substr(line, 1, 200) "..." : line }
+
+# keep adds a line to the last ones of a test.
+function keep(name, line) {
+	n = ++count[name]
+	lines[name, n] = clip(line)
+}
+
+$1 == "===" { if ($2 != "PAUSE") current = $3; next }
+
+/^ *--- (FAIL|PASS|SKIP): / {
+	current = ""
+	if ($2 == "FAIL:") {
+		current = $3
+		failed[++fails] = $3
+	}
+	next
+}
+
+/^FAIL\t|^panic: |^fatal error: |WARNING: DATA RACE|\[build failed\]/ { packages[++ends] = clip($0) }
+/^(FAIL|ok|PASS|---)/ { current = ""; next }
+/^    / && current != "" { keep(current, $0) }
+
+END {
+	for (i = 1; i <= fails && i <= 6; i++) {
+		name = failed[i]
+		print "--- FAIL: " name
+		from = count[name] > 5 ? count[name] - 4 : 1
+		for (n = from; n <= count[name]; n++) print lines[name, n]
+	}
+	if (fails > 6) print "and " fails - 6 " more"
+	for (i = 1; i <= ends && i <= 6; i++) print packages[i]
+}
