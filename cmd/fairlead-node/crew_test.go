@@ -330,6 +330,9 @@ func (w *crew) add(t *testing.T, n *labNode, p *labPod, all ...delegate) {
 	t.Helper()
 	record := w.record(t, p)
 	for _, d := range all {
+		if d.network == "" && w.networks[""] == "" {
+			n.awaitConflist(t)
+		}
 		list, err := w.list(n, d)
 		if err != nil {
 			t.Fatal(err)
