@@ -1,6 +1,7 @@
-# Reads what `go test` printed and prints which tests failed and the last lines
-# that each of them wrote: whoever sees only the end of a long log needs these.
-# A test's own lines are indented; what programs print beside it is left out.
+# Reads what `go test` printed and prints which tests failed, and why: whoever sees
+# only the end of a long log needs this. Of what a test said that is each line that
+# names its place in the source and the one after it, and of these the last six; logs
+# of programs are left out.
 
 function clip(line) { return length(line) > 200 ? substr(line, 1, 200) "..." : line }
 
@@ -23,13 +24,14 @@ $1 == "===" { if ($2 != "PAUSE") current = $3; next }
 
 /^FAIL\t|^panic: |^fatal error: |WARNING: DATA RACE|\[build failed\]/ { packages[++ends] = clip($0) }
 /^(FAIL|ok|PASS|---)/ { current = ""; next }
-/^    / && current != "" { keep(current, $0) }
+/^ +[a-z0-9_]+\.go:[0-9]+: / && current != "" { keep(current, $0); more = 1; next }
+more && current != "" { keep(current, $0); more = 0 }
 
 END {
 	for (i = 1; i <= fails && i <= 6; i++) {
 		name = failed[i]
 		print "--- FAIL: " name
-		from = count[name] > 5 ? count[name] - 4 : 1
+		from = count[name] > 6 ? count[name] - 5 : 1
 		for (n = from; n <= count[name]; n++) print lines[name, n]
 	}
 	if (fails > 6) print "and " fails - 6 " more"
