@@ -5,12 +5,6 @@
 
 function clip(line) { return length(line) > 200 ? substr(line, 1, 200) "..." : line }
 
-# keep adds a line to the last ones of a test.
-function keep(name, line) {
-	n = ++count[name]
-	lines[name, n] = clip(line)
-}
-
 $1 == "===" { if ($2 != "PAUSE") current = $3; next }
 
 /^ *--- (FAIL|PASS|SKIP): / {
@@ -22,10 +16,10 @@ $1 == "===" { if ($2 != "PAUSE") current = $3; next }
 	next
 }
 
-/^FAIL\t|^panic: |^fatal error: |WARNING: DATA RACE|\[build failed\]/ { packages[++ends] = clip($0) }
+/^FAIL\t|^panic: |^fatal error: |WARNING: DATA RACE|\[build failed\]/ { verdicts[++ends] = clip($0) }
 /^(FAIL|ok|PASS|---)/ { current = ""; next }
-/^ +[a-z0-9_]+\.go:[0-9]+: / && current != "" { keep(current, $0); more = 1; next }
-more && current != "" { keep(current, $0); more = 0 }
+/^ +[a-z0-9_]+\.go:[0-9]+: / { more = 2 }
+current != "" && more > 0 { lines[current, ++count[current]] = clip($0); more-- }
 
 END {
 	for (i = 1; i <= fails && i <= 6; i++) {
@@ -35,5 +29,5 @@ END {
 		for (n = from; n <= count[name]; n++) print lines[name, n]
 	}
 	if (fails > 6) print "and " fails - 6 " more"
-	for (i = 1; i <= ends && i <= 6; i++) print packages[i]
+	for (i = 1; i <= ends && i <= 6; i++) print verdicts[i]
 }

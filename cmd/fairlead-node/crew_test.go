@@ -251,9 +251,11 @@ type delegate struct {
 }
 
 // list is the network configuration of a delegate, named as Multus names it.
-func (w *crew) list(n *labNode, d delegate) (*libcni.NetworkConfigList, error) {
+func (w *crew) list(t *testing.T, n *labNode, d delegate) (*libcni.NetworkConfigList, error) {
+	t.Helper()
 	raw := []byte(w.networks[d.network])
 	if d.network == "" && len(raw) == 0 {
+		n.awaitConflist(t)
 		var err error
 		if raw, err = os.ReadFile(n.conflist()); err != nil {
 			return nil, err
@@ -330,10 +332,7 @@ func (w *crew) add(t *testing.T, n *labNode, p *labPod, all ...delegate) {
 	t.Helper()
 	record := w.record(t, p)
 	for _, d := range all {
-		if d.network == "" && w.networks[""] == "" {
-			n.awaitConflist(t)
-		}
-		list, err := w.list(n, d)
+		list, err := w.list(t, n, d)
 		if err != nil {
 			t.Fatal(err)
 		}
@@ -367,7 +366,7 @@ func (w *crew) add(t *testing.T, n *labNode, p *labPod, all ...delegate) {
 func (w *crew) del(t *testing.T, n *labNode, p *labPod, all ...delegate) {
 	t.Helper()
 	for _, d := range slices.Backward(all) {
-		list, err := w.list(n, d)
+		list, err := w.list(t, n, d)
 		if err != nil {
 			t.Fatal(err)
 		}
