@@ -18,6 +18,8 @@ import (
 	"github.com/google/go-cmp/cmp"
 	"github.com/vishvananda/netlink"
 	"golang.org/x/sys/unix"
+
+	"fairlead.dev/fairlead/test/netlab"
 )
 
 // TestMain fails when the tests leave a link, a mounted namespace or an open
@@ -89,7 +91,7 @@ func needRoot(tb testing.TB) {
 // (ipv6.disable=1).
 func needIPv6(tb testing.TB) {
 	tb.Helper()
-	if _, err := os.Stat(sysctlRoot + "net/ipv6"); err != nil {
+	if !netlab.HasIPv6() {
 		tb.Skip("needs a kernel with IPv6: it gives links addresses of both families")
 	}
 }
