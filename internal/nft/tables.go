@@ -6,23 +6,25 @@ import (
 	"sigs.k8s.io/knftables"
 )
 
-// sets are all sets and maps, whose elements are the State.
+// sets are all sets and maps, whose elements are the State. A plain type is given
+// by an expression that has it (typeof): nft 1.1.2 and later write down a plain
+// type in a way that earlier ones on the node crash at.
 var sets = []struct {
 	family, name, typ, typeOf string
 	isMap, interval           bool
 }{
-	{family: familyInet, name: "revision", typ: "mark"},
-	{family: familyInet, name: "local4", typ: "ipv4_addr", interval: true},
-	{family: familyInet, name: "local6", typ: "ipv6_addr", interval: true},
-	{family: familyInet, name: "cluster4", typ: "ipv4_addr", interval: true},
-	{family: familyInet, name: "cluster6", typ: "ipv6_addr", interval: true},
+	{family: familyInet, name: "revision", typeOf: "meta mark"},
+	{family: familyInet, name: "local4", typeOf: "ip saddr", interval: true},
+	{family: familyInet, name: "local6", typeOf: "ip6 saddr", interval: true},
+	{family: familyInet, name: "cluster4", typeOf: "ip daddr", interval: true},
+	{family: familyInet, name: "cluster6", typeOf: "ip6 daddr", interval: true},
 	{family: familyInet, name: "self4", typ: "ipv4_addr . ipv4_addr"},
 	{family: familyInet, name: "self6", typ: "ipv6_addr . ipv6_addr"},
 	{family: familyInet, name: "ports4", typ: "inet_proto . inet_service : ipv4_addr . inet_service", isMap: true},
 	{family: familyInet, name: "ports6", typ: "inet_proto . inet_service : ipv6_addr . inet_service", isMap: true},
 	{family: familyInet, name: "ports4at", typ: "ipv4_addr . inet_proto . inet_service : ipv4_addr . inet_service", isMap: true},
 	{family: familyInet, name: "ports6at", typ: "ipv6_addr . inet_proto . inet_service : ipv6_addr . inet_service", isMap: true},
-	{family: familyBridge, name: "unchecked", typ: "ifname"},
+	{family: familyBridge, name: "unchecked", typeOf: "iifname"},
 	{family: familyBridge, name: "stations", typ: "ifname . ether_addr"},
 	{family: familyBridge, name: "sources4", typ: "ifname . ether_addr . ipv4_addr"},
 	{family: familyBridge, name: "sources6", typ: "ifname . ether_addr . ipv6_addr"},
