@@ -97,9 +97,6 @@ func (w *world) burstOfPods(ctx context.Context, round int) (float64, error) {
 	if err != nil {
 		return 0, err
 	}
-	if err := w.kube.collectGarbage(ctx); err != nil {
-		return 0, err
-	}
 	start, err := w.letLead(ctx)
 	if err != nil {
 		return 0, err
@@ -129,9 +126,6 @@ func (w *world) burstOfCreates(ctx context.Context, model *v1alpha1.PodAttachmen
 		return 0, err
 	}
 	if _, err := b.shown(ctx, before); err != nil {
-		return 0, err
-	}
-	if err := w.kube.collectGarbage(ctx); err != nil {
 		return 0, err
 	}
 	start := time.Now()

@@ -4,7 +4,6 @@ import (
 	"context"
 	"errors"
 	"fmt"
-	goruntime "runtime"
 	"strings"
 
 	coordinationv1 "k8s.io/api/coordination/v1"
@@ -14,7 +13,6 @@ import (
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/runtime"
 	"k8s.io/apimachinery/pkg/runtime/schema"
-	"k8s.io/client-go/discovery"
 	clientgoscheme "k8s.io/client-go/kubernetes/scheme"
 	"k8s.io/client-go/rest"
 	"k8s.io/client-go/tools/clientcmd"
@@ -66,7 +64,6 @@ func (r *rawAttachmentList) DeepCopyObject() runtime.Object {
 type kube struct {
 	path string // the kubeconfig
 	rest *rest.Config
-	raw  rest.Interface // for paths that are not of kinds
 	// It reads from the API server, not from a cache.
 	client.WithWatch
 }
@@ -87,11 +84,6 @@ func connect(kubeconfig string) (*kube, error) {
 	scheme.AddKnownTypeWithName(raw.WithKind("PodAttachmentList"), &rawAttachmentList{})
 	metav1.AddToGroupVersion(scheme, raw)
 	k := &kube{path: kubeconfig, rest: cfg}
-	d, err := discovery.NewDiscoveryClientForConfig(cfg)
-	if err != nil {
-		return nil, fmt.Errorf("connect to Kubernetes: %w", err)
-	}
-	k.raw = d.RESTClient()
 	if k.WithWatch, err = client.NewWithWatch(cfg, client.Options{Scheme: scheme}); err != nil {
 		return nil, fmt.Errorf("connect to Kubernetes: %w", err)
 	}
@@ -162,16 +154,6 @@ func (k *kube) pod(ctx context.Context, name, node string) (*corev1.Pod, error) 
 		return nil, fmt.Errorf("create pod %s: %w", name, err)
 	}
 	return pod, nil
-}
-
-// collectGarbage has the API server, and the bench, collect their garbage now and
-// not in the middle of what is measured next.
-func (k *kube) collectGarbage(ctx context.Context) error {
-	goruntime.GC()
-	if err := k.raw.Get().AbsPath("/debug/pprof/heap").Param("gc", "1").Do(ctx).Error(); err != nil {
-		return fmt.Errorf("have the API server collect its garbage: %w", err)
-	}
-	return nil
 }
 
 func (k *kube) lease(ctx context.Context) (*coordinationv1.Lease, error) {

@@ -151,9 +151,6 @@ func steadily(rate, n int, do func(i int) error) error {
 
 // bind creates pods that are bound, and waits for their records.
 func (l *latencyRun) bind(ctx context.Context, rate, n int) error {
-	if err := l.w.kube.collectGarbage(ctx); err != nil {
-		return err
-	}
 	uids, replied := make([]types.UID, n), make([]time.Time, n)
 	before := len(l.board.firstSeen())
 	err := steadily(rate, n, func(i int) error {
@@ -175,9 +172,6 @@ func (l *latencyRun) bind(ctx context.Context, rate, n int) error {
 
 // create creates objects of the baseline, and waits for them.
 func (l *latencyRun) create(ctx context.Context, rate, n int) error {
-	if err := l.w.kube.collectGarbage(ctx); err != nil {
-		return err
-	}
 	uids, called := make([]types.UID, n), make([]time.Time, n)
 	before := len(l.raw.firstSeen())
 	err := steadily(rate, n, func(i int) error {

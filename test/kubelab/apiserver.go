@@ -49,6 +49,7 @@ func runAPIServer(ctx context.Context, p *controlPlane, listener net.Listener) e
 		"--service-account-key-file=" + p.dir.file("sa.key"),
 		"--service-account-signing-key-file=" + p.dir.file("sa.key"),
 		"--allow-privileged=true",
+		"--profiling=false",
 	}
 	if p.opts.bind.IsLoopback() {
 		// The API refuses loopback addresses as endpoints of the service `kubernetes`.
