@@ -104,7 +104,7 @@ func replaceTables(tx *knftables.Transaction, n *Node) {
 		}
 		family := knftables.Family(s.family)
 		if s.isMap {
-			tx.Add(&knftables.Map{Family: family, Table: Table, Name: s.name, Type: s.typ, Flags: flags})
+			tx.Add(&knftables.Map{Family: family, Table: Table, Name: s.name, Type: s.typ, TypeOf: s.typeOf, Flags: flags})
 		} else {
 			tx.Add(&knftables.Set{Family: family, Table: Table, Name: s.name, Type: s.typ, TypeOf: s.typeOf, Flags: flags})
 		}

@@ -5,10 +5,10 @@ import (
 	"testing"
 )
 
-// calico#11750, kubernetes#136786: what nft 1.1.2 or later
-// declares as one plain type makes one before 1.1.2 on the same node crash, in
-// whatever table that one was to look at. Several versions share a node: that of
-// our image, of kube-proxy's, and of the host.
+// calico#11750, kubernetes#136786: what nft 1.1.2 or later declares as one plain
+// type makes one before 1.1.2 on the same node crash, in whatever table that one
+// was to look at. Several versions share a node: that of our image, of
+// kube-proxy's, and of the host.
 func TestSetsThatOlderNftReads(t *testing.T) {
 	for _, s := range sets {
 		if (s.typ == "") == (s.typeOf == "") {
