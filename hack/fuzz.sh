@@ -12,7 +12,7 @@ mapfile -t packages < <(git ls-files -- '*_test.go' ':!test/kubelab' | xargs gre
 count=0
 for package in "${packages[@]}"; do
 	# Linked once for all the targets of a package.
-	go test -c -fuzz=. -o "$work/fuzz" "./$package"
+	go test -c -fuzz=. -ldflags=-w -o "$work/fuzz" "./$package"
 	cache=$(go env GOCACHE)/fuzz/$(go list "./$package") # where go test keeps it
 	for target in $(cd "$package" && "$work/fuzz" -test.list '^Fuzz'); do
 		printf '%s %s\n' "$package" "$target"

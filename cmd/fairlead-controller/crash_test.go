@@ -124,6 +124,7 @@ func (l *life) run(t *testing.T) {
 	l.pool(t, "blue", v1alpha1.PlacementShared, blockShared)
 	world := l.watch(t)
 	l.program = supervise(t, l.killer.kubeconfig(t), "multiVIFSources: [npwg]")
+	l.program.buried(func() { freeLease(t, c) })
 
 	l.begin(giving)
 	// Only once the node has its NodeNetwork: it would be created with the first

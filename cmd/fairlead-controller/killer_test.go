@@ -238,6 +238,24 @@ type program struct {
 	mu      sync.Mutex
 	process *os.Process
 	starts  int
+	bury    func() // nil for nothing
+}
+
+// buried has something done whenever a process has died, before the next begins.
+func (p *program) buried(bury func()) {
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	p.bury = bury
+}
+
+// died does that.
+func (p *program) died() {
+	p.mu.Lock()
+	bury := p.bury
+	p.mu.Unlock()
+	if bury != nil {
+		bury()
+	}
 }
 
 func (p *program) started(process *os.Process) {
@@ -286,7 +304,9 @@ func supervise(t *testing.T, kubeconfig string, more ...string) *program {
 		cmd.Env = append(os.Environ(), asController+"=1")
 		cmd.Stderr = output
 		if err := cmd.Start(); err != nil {
-			t.Error(err)
+			if ctx.Err() == nil { // the test goes on
+				t.Error(err)
+			}
 			return nil
 		}
 		p.started(cmd.Process)
@@ -301,6 +321,7 @@ func supervise(t *testing.T, kubeconfig string, more ...string) *program {
 			if ctx.Err() != nil {
 				return
 			}
+			p.died()
 		}
 	}()
 	t.Cleanup(func() {
