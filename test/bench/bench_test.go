@@ -33,6 +33,13 @@ func TestPercentile(t *testing.T) {
 	}
 }
 
+// 1,000 in one second and 1,000 in four are 2,000 in five.
+func TestOverall(t *testing.T) {
+	if got := (samples{1000, 250}).overall(); got != 400 {
+		t.Errorf("overall() = %v, want 400", got)
+	}
+}
+
 func TestResults(t *testing.T) {
 	atMost := object{name: "a", unit: "ms", target: "ratio <= 2", met: ratioAtMost(2)}
 	faster := object{name: "b", unit: "ms", inverse: true, target: "ratio >= 3", met: ratioAtLeast(3)}

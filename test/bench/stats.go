@@ -25,6 +25,16 @@ func (s samples) percentile(p float64) float64 {
 
 func (s samples) median() float64 { return s.percentile(50) }
 
+// overall is the rate of several batches of one size, of which s has the rates:
+// what all did divided by the time of all.
+func (s samples) overall() float64 {
+	var seconds float64
+	for _, rate := range s {
+		seconds += 1 / rate
+	}
+	return float64(len(s)) / seconds
+}
+
 // inTurns runs all once, beginning with another one each round: none is always
 // the one that finds the machine as its neighbour left it.
 func inTurns(round int, all ...func() error) error {
