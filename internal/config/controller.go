@@ -30,9 +30,10 @@ type Controller struct {
 	// (whereabouts.conf): what the networks with its configuration leave open.
 	// Empty leaves it at whereabouts' own defaults.
 	WhereaboutsConf string `json:"whereaboutsConf,omitempty"`
-	// Workers reconcile at once; default 200, as many writes as an API server
-	// works on by default (--max-mutating-requests-inflight): they mostly wait
-	// for it, and what waits together is written together.
+	// Workers is how many writes for pods are under way at once; default 80, for
+	// which one connection has room beside the watches: an API server answers 100
+	// requests at once on it. More pods than that are worked on, and wait for
+	// their addresses or their turn.
 	Workers int `json:"workers,omitempty"`
 	// GCInterval is how long between two passes of garbage collection;
 	// default 5m, at least 10s.
@@ -91,7 +92,7 @@ const (
 func DefaultController() Controller {
 	return Controller{
 		DefaultNetwork: DefaultNetwork{Driver: DriverNative, Binding: BindingBridge, Pools: []string{"default"}, Bridge: "fairlead0"},
-		Workers:        200,
+		Workers:        80,
 		GCInterval:     metav1.Duration{Duration: 5 * time.Minute},
 		NodeGrace:      metav1.Duration{Duration: 5 * time.Minute},
 		MetricsAddress: ":9470",

@@ -61,7 +61,7 @@ type Config struct {
 	Events events.EventRecorder
 	// Metrics of the reconciler.
 	Metrics *Metrics
-	// Workers reconcile at once.
+	// Workers is how many writes may be under way at once.
 	Workers int
 	// Retry tells of what may let pods have their network that had to wait, until
 	// ctx ends; nil when nothing does.
@@ -84,6 +84,9 @@ type Attachments struct {
 	waiting waiting
 	// listing is true while the records are read that were there before.
 	listing atomic.Bool
+	// queue has the pods that wait for a worker, and working are being worked on.
+	queue   atomic.Pointer[workqueue.TypedRateLimitingInterface[reconcile.Request]]
+	working atomic.Int64
 }
 
 // New returns a reconciler.
@@ -118,6 +121,7 @@ func (r *Attachments) SetupWithManager(ctx context.Context, mgr ctrl.Manager) er
 		return err
 	}
 	r.listing.Store(true)
+	r.Client = inTurn{r.Client, make(turns, r.Workers)}
 	return ctrl.NewControllerManagedBy(mgr).
 		Named("attachments").
 		WatchesRawSource(source.Func(r.retry)).
@@ -130,16 +134,27 @@ func (r *Attachments) SetupWithManager(ctx context.Context, mgr ctrl.Manager) er
 		Watches(&v1alpha1.IPPool{}, handler.EnqueueRequestsFromMapFunc(r.podsThatWait), builder.WithPredicates(predicate.GenerationChangedPredicate{})).
 		Watches(&v1alpha1.IPReservation{}, handler.EnqueueRequestsFromMapFunc(r.podsThatWait), builder.WithPredicates(predicate.GenerationChangedPredicate{})).
 		WithOptions(ctrlcontroller.Options{
-			MaxConcurrentReconciles: r.Workers,
+			MaxConcurrentReconciles: r.Workers * podsPerWrite,
 			RateLimiter:             workqueue.NewTypedItemExponentialFailureRateLimiter[reconcile.Request](firstRetry, lastRetry),
 			EnableWarmup:            new(true),
 		}).
 		Complete(r)
 }
 
+// Behind reports whether there is more to do than may be written at once.
+func (r *Attachments) Behind() bool {
+	n := int(r.working.Load())
+	if q := r.queue.Load(); q != nil {
+		n += (*q).Len()
+	}
+	return n > r.Workers
+}
+
 // Reconcile brings one pod's name to where it should be: an attachment for the
 // pod that lives, none for any that does not.
 func (r *Attachments) Reconcile(ctx context.Context, req ctrl.Request) (ctrl.Result, error) {
+	r.working.Add(1)
+	defer r.working.Add(-1)
 	if !r.Synced() {
 		return ctrl.Result{RequeueAfter: firstRetry}, nil
 	}

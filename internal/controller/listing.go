@@ -27,6 +27,7 @@ func (r *Attachments) Listed() bool { return !r.listing.Load() }
 // there.
 func (r *Attachments) records(from cache.Informers) source.Func {
 	return func(ctx context.Context, q workqueue.TypedRateLimitingInterface[reconcile.Request]) error {
+		r.queue.Store(&q)
 		informer, err := from.GetInformer(ctx, &v1alpha1.PodAttachment{}, cache.BlockUntilSynced(false))
 		if err != nil {
 			return fmt.Errorf("watch PodAttachments: %w", err)

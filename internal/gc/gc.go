@@ -43,6 +43,9 @@ type Config struct {
 	// Synced reports whether the drivers know all that is taken; the first
 	// pass waits for it.
 	Synced func() bool
+	// Behind reports whether many pods wait for their networks. The first pass lets
+	// them go before it, for a minute at most; nil when none do.
+	Behind func() bool
 	// Now judges the age of records; time.Now when nil.
 	Now func() time.Time
 }
@@ -64,11 +67,15 @@ func (c *Collector) NeedLeaderElection() bool { return true }
 // Start is Run, for controller-runtime's manager.
 func (c *Collector) Start(ctx context.Context) error { return c.Run(ctx) }
 
+// behindFor bounds how long the first pass waits for pods.
+const behindFor = time.Minute
+
 // Run makes a pass at once and then at each interval until ctx ends.
 func (c *Collector) Run(ctx context.Context) error {
 	if !cache.WaitForCacheSync(ctx.Done(), c.cfg.Synced) {
 		return nil
 	}
+	c.letPass(ctx)
 	tick := time.NewTicker(c.cfg.Interval)
 	defer tick.Stop()
 	for {
@@ -83,6 +90,17 @@ func (c *Collector) Run(ctx context.Context) error {
 		case <-tick.C:
 		}
 	}
+}
+
+// letPass waits while many pods wait for their networks, as they do for a leader
+// that has just begun: a pass looks at every address there is.
+func (c *Collector) letPass(ctx context.Context) {
+	if c.cfg.Behind == nil {
+		return
+	}
+	ctx, cancel := context.WithTimeout(ctx, behindFor)
+	defer cancel()
+	cache.WaitForCacheSync(ctx.Done(), func() bool { return !c.cfg.Behind() })
 }
 
 // Pass looks once, and returns how many things it set on their way out.

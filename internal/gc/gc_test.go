@@ -250,6 +250,54 @@ func TestRunWaitsForTheDrivers(t *testing.T) {
 	})
 }
 
+// Pods that wait for a leader come before the first pass, though not for ever.
+func TestRunLetsPodsPass(t *testing.T) {
+	for name, tc := range map[string]struct {
+		behind time.Duration // for how long many pods wait
+		want   time.Duration // until the first pass
+	}{
+		"nobody waits":   {0, 0},
+		"a burst":        {3 * time.Second, 3 * time.Second},
+		"without an end": {time.Hour, behindFor},
+	} {
+		t.Run(name, func(t *testing.T) {
+			synctest.Test(t, func(t *testing.T) {
+				start := time.Now()
+				var first time.Duration
+				passed := make(chan struct{})
+				c := New(Config{
+					Client:   lists{told: func() { first = time.Since(start); close(passed) }},
+					Synced:   func() bool { return true },
+					Behind:   func() bool { return time.Since(start) < tc.behind },
+					Interval: 2 * time.Hour,
+				})
+				ctx, cancel := context.WithCancel(t.Context())
+				done := make(chan error)
+				go func() { done <- c.Run(ctx) }()
+				<-passed
+				cancel()
+				if err := <-done; err != nil {
+					t.Error(err)
+				}
+				if first < tc.want || first > tc.want+time.Second {
+					t.Errorf("first pass after %v, want %v", first, tc.want)
+				}
+			})
+		})
+	}
+}
+
+// lists is a client of a cluster without records that is told of each list of them.
+type lists struct {
+	client.Client
+	told func()
+}
+
+func (l lists) List(context.Context, client.ObjectList, ...client.ListOption) error {
+	l.told()
+	return nil
+}
+
 // twofold is a driver that holds for a pod what is in refs.
 type twofold struct {
 	driver.Driver

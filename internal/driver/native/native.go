@@ -11,6 +11,7 @@ import (
 	"errors"
 	"fmt"
 	"iter"
+	"maps"
 	"net/netip"
 	"slices"
 	"strings"
@@ -183,50 +184,54 @@ func (d *Driver) Confirm(ctx context.Context, ref driver.Ref) (v1alpha1.Interfac
 // one has the address.
 func (d *Driver) List(context.Context) iter.Seq2[driver.Ref, error] {
 	type key struct{ uid, iface, domain string }
-	refs := map[key]*driver.Ref{}
-	var order []key
-	soleOf := d.pools.sole()
-	for _, lease := range slices.SortedFunc(d.store.All(), byHolder) {
-		h := lease.Holder
-		k := key{h.PodUID, h.Interface, lease.Domain}
-		ref, ok := refs[k]
-		if !ok {
-			ref = &driver.Ref{
-				Owner: driver.Owner{
-					PodUID:    types.UID(h.PodUID),
-					Interface: h.Interface,
-					Namespace: h.Namespace,
-					PodName:   h.Pod,
-					NodeName:  h.Node,
-				},
-				Interface: v1alpha1.Interface{
-					Name:    h.Interface,
-					Network: v1alpha1.DefaultNetwork,
-					Driver:  Name,
-					Domain:  lease.Domain,
-					Pool:    soleOf(lease),
-					Claim:   lease.Claim,
-					Binding: d.binding(driver.Request{AddressOnly: h.Interface != v1alpha1.DefaultInterface}),
-				},
-			}
-			if h.Interface != v1alpha1.DefaultInterface {
-				ref.Interface.Network = v1alpha1.UnknownNetwork
-			}
-			refs[k], order = ref, append(order, k)
-		}
-		ref.Interface.Addresses = append(ref.Interface.Addresses, netip.PrefixFrom(lease.Addr, lease.Addr.BitLen()).String())
+	leases := map[key][]block.Lease{}
+	for lease := range d.store.All() {
+		k := key{lease.Holder.PodUID, lease.Holder.Interface, lease.Domain}
+		leases[k] = append(leases[k], lease)
 	}
+	order := slices.SortedFunc(maps.Keys(leases), func(a, b key) int {
+		return cmp.Or(strings.Compare(a.uid, b.uid), strings.Compare(a.iface, b.iface), strings.Compare(a.domain, b.domain))
+	})
+	soleOf := d.pools.sole()
 	return func(yield func(driver.Ref, error) bool) {
 		for _, k := range order {
-			if !yield(*refs[k], nil) {
+			if !yield(d.found(leases[k], soleOf), nil) {
 				return
 			}
 		}
 	}
 }
 
-func byHolder(a, b block.Lease) int {
-	return cmp.Or(strings.Compare(a.Holder.PodUID, b.Holder.PodUID), strings.Compare(a.Holder.Interface, b.Holder.Interface), a.Addr.Compare(b.Addr))
+// found is what blocks say of an interface of which they have these addresses.
+func (d *Driver) found(leases []block.Lease, soleOf func(block.Lease) string) driver.Ref {
+	slices.SortFunc(leases, func(a, b block.Lease) int { return a.Addr.Compare(b.Addr) })
+	first := leases[0]
+	h := first.Holder
+	ref := driver.Ref{
+		Owner: driver.Owner{
+			PodUID:    types.UID(h.PodUID),
+			Interface: h.Interface,
+			Namespace: h.Namespace,
+			PodName:   h.Pod,
+			NodeName:  h.Node,
+		},
+		Interface: v1alpha1.Interface{
+			Name:    h.Interface,
+			Network: v1alpha1.DefaultNetwork,
+			Driver:  Name,
+			Domain:  first.Domain,
+			Pool:    soleOf(first),
+			Claim:   first.Claim,
+			Binding: d.binding(driver.Request{AddressOnly: h.Interface != v1alpha1.DefaultInterface}),
+		},
+	}
+	if h.Interface != v1alpha1.DefaultInterface {
+		ref.Interface.Network = v1alpha1.UnknownNetwork
+	}
+	for _, l := range leases {
+		ref.Interface.Addresses = append(ref.Interface.Addresses, netip.PrefixFrom(l.Addr, l.Addr.BitLen()).String())
+	}
+	return ref
 }
 
 func holderOf(o driver.Owner) ipam.Holder {

@@ -4,6 +4,7 @@ import (
 	"context"
 	"fmt"
 	"math/rand/v2"
+	"runtime"
 	"slices"
 	"time"
 
@@ -51,6 +52,7 @@ type committer struct {
 func (s *Store) commit(ctx context.Context, e *entry) {
 	c := committer{s: s, e: e}
 	for {
+		s.gather(e)
 		next, linger := s.plan(ctx, e)
 		switch next {
 		case stepStop:
@@ -68,6 +70,21 @@ func (s *Store) commit(ctx context.Context, e *entry) {
 			pause(ctx, c.delay, nil)
 			c.delay = 0
 		}
+	}
+}
+
+// gather lets those ask too who are about to: as long as some come whenever the
+// processor is left to others, they are waited for. Where nobody is, it takes no time.
+func (s *Store) gather(e *entry) {
+	for before := -1; ; {
+		s.mu.Lock()
+		queued := len(e.queue)
+		s.mu.Unlock()
+		if queued == before || queued == 0 {
+			return
+		}
+		before = queued
+		runtime.Gosched()
 	}
 }
 

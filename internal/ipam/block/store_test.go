@@ -6,6 +6,7 @@ import (
 	"fmt"
 	"maps"
 	"net/netip"
+	"runtime"
 	"slices"
 	"strings"
 	"sync"
@@ -85,6 +86,24 @@ func TestSteadyStateIsOneWrite(t *testing.T) {
 		}
 		if api.Writes() != 140 || api.Calls("get") != 0 {
 			t.Errorf("%d writes and %d reads in 70 lives one after the other", api.Writes(), api.Calls("get"))
+		}
+	})
+}
+
+// Who asks while others do rides on the same write, also on the first one.
+func TestAskedAtOnceIsWrittenTogether(t *testing.T) {
+	defer runtime.GOMAXPROCS(runtime.GOMAXPROCS(1)) // so that who runs next does not depend on the machine
+	synctest.Test(t, func(t *testing.T) {
+		api := blocktest.NewAPI()
+		s := run(t, api, Config{})
+		p := perNode(t, "10.244.0.0/16")
+		var takes sync.WaitGroup
+		for i := range 30 {
+			takes.Go(func() { mustTake(t, s.Store, p, holder(i)) })
+		}
+		takes.Wait()
+		if n := api.Writes(); n != 1 {
+			t.Errorf("%d writes for 30 takes at once, want 1", n)
 		}
 	})
 }

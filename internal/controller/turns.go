@@ -1,0 +1,64 @@
+package controller
+
+import (
+	"context"
+	"fmt"
+
+	"sigs.k8s.io/controller-runtime/pkg/client"
+)
+
+// podsPerWrite is how many pods are worked on for each write that may be under way.
+// Most of them wait for their addresses, and those that wait together are written
+// together.
+const podsPerWrite = 8
+
+// turns has room for the writes that may be under way at once.
+type turns chan struct{}
+
+// do writes when its turn has come: first come, first served.
+func (t turns) do(ctx context.Context, write func() error) error {
+	select {
+	case t <- struct{}{}:
+		defer func() { <-t }()
+		return write()
+	case <-ctx.Done():
+		return fmt.Errorf("waiting for the writes for other pods: %w", context.Cause(ctx))
+	}
+}
+
+// inTurn is a client whose creates, deletions and patches take turns, which is all
+// that the reconciler writes. What drivers write does not wait: pods wait for it.
+type inTurn struct {
+	client.Client
+	turns turns
+}
+
+// Create is of client.Writer.
+func (c inTurn) Create(ctx context.Context, o client.Object, opts ...client.CreateOption) error {
+	return c.turns.do(ctx, func() error { return c.Client.Create(ctx, o, opts...) })
+}
+
+// Delete is of client.Writer.
+func (c inTurn) Delete(ctx context.Context, o client.Object, opts ...client.DeleteOption) error {
+	return c.turns.do(ctx, func() error { return c.Client.Delete(ctx, o, opts...) })
+}
+
+// Patch is of client.Writer.
+func (c inTurn) Patch(ctx context.Context, o client.Object, p client.Patch, opts ...client.PatchOption) error {
+	return c.turns.do(ctx, func() error { return c.Client.Patch(ctx, o, p, opts...) })
+}
+
+// Status is of client.StatusClient.
+func (c inTurn) Status() client.SubResourceWriter {
+	return statusInTurn{c.Client.Status(), c.turns}
+}
+
+type statusInTurn struct {
+	client.SubResourceWriter
+	turns turns
+}
+
+// Patch is of client.SubResourceWriter.
+func (s statusInTurn) Patch(ctx context.Context, o client.Object, p client.Patch, opts ...client.SubResourcePatchOption) error {
+	return s.turns.do(ctx, func() error { return s.SubResourceWriter.Patch(ctx, o, p, opts...) })
+}

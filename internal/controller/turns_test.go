@@ -1,0 +1,108 @@
+package controller
+
+import (
+	"context"
+	"errors"
+	"sync/atomic"
+	"testing"
+	"testing/synctest"
+
+	"sigs.k8s.io/controller-runtime/pkg/client"
+
+	"fairlead.dev/fairlead/api/v1alpha1"
+)
+
+// slowWrites is an API server that answers when it is told to.
+type slowWrites struct {
+	client.Client
+	underWay, most atomic.Int32
+	answer         chan struct{}
+}
+
+func (s *slowWrites) write() error {
+	s.most.Store(max(s.most.Load(), s.underWay.Add(1)))
+	defer s.underWay.Add(-1)
+	<-s.answer
+	return nil
+}
+
+func (s *slowWrites) Create(context.Context, client.Object, ...client.CreateOption) error {
+	return s.write()
+}
+
+func (s *slowWrites) Delete(context.Context, client.Object, ...client.DeleteOption) error {
+	return s.write()
+}
+
+func (s *slowWrites) Patch(context.Context, client.Object, client.Patch, ...client.PatchOption) error {
+	return s.write()
+}
+
+func (s *slowWrites) Status() client.SubResourceWriter { return slowStatus{s: s} }
+
+type slowStatus struct {
+	client.SubResourceWriter
+	s *slowWrites
+}
+
+func (s slowStatus) Patch(context.Context, client.Object, client.Patch, ...client.SubResourcePatchOption) error {
+	return s.s.write()
+}
+
+// Whatever is written, no more than so many writes are under way, and all are made.
+func TestWritesTakeTurns(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		api := &slowWrites{answer: make(chan struct{})}
+		c := inTurn{api, make(turns, 3)}
+		record := &v1alpha1.PodAttachment{}
+		patch := client.MergeFrom(record)
+		var done atomic.Int32
+		for range 5 {
+			for _, write := range []func() error{
+				func() error { return c.Create(t.Context(), record) },
+				func() error { return c.Delete(t.Context(), record) },
+				func() error { return c.Patch(t.Context(), record, patch) },
+				func() error { return c.Status().Patch(t.Context(), record, patch) },
+			} {
+				go func() {
+					if err := write(); err != nil {
+						t.Error(err)
+					}
+					done.Add(1)
+				}()
+			}
+		}
+		synctest.Wait()
+		if n := api.underWay.Load(); n != 3 {
+			t.Errorf("%d writes are under way, want 3", n)
+		}
+		close(api.answer)
+		synctest.Wait()
+		if most, done := api.most.Load(), done.Load(); most != 3 || done != 20 {
+			t.Errorf("%d writes were under way at most and %d made, want 3 and 20", most, done)
+		}
+	})
+}
+
+// Who waits for its turn stops when it is told to, and has written nothing.
+func TestWriteWaitsNoLonger(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		api := &slowWrites{answer: make(chan struct{})}
+		c := inTurn{api, make(turns, 1)}
+		go func() { _ = c.Create(t.Context(), &v1alpha1.PodAttachment{}) }()
+		synctest.Wait()
+		ctx, cancel := context.WithCancel(t.Context())
+		ended := make(chan error, 1)
+		go func() { ended <- c.Create(ctx, &v1alpha1.PodAttachment{}) }()
+		synctest.Wait()
+		cancel()
+		if err := <-ended; !errors.Is(err, context.Canceled) {
+			t.Errorf("error %v, want that it was cancelled", err)
+		}
+		close(api.answer)
+		synctest.Wait()
+		if most := api.most.Load(); most != 1 {
+			t.Errorf("%d writes were under way, want 1", most)
+		}
+	})
+}
