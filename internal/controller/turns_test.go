@@ -3,11 +3,15 @@ package controller
 import (
 	"context"
 	"errors"
+	"strconv"
 	"sync/atomic"
 	"testing"
 	"testing/synctest"
 
+	"k8s.io/apimachinery/pkg/types"
+	"k8s.io/client-go/util/workqueue"
 	"sigs.k8s.io/controller-runtime/pkg/client"
+	"sigs.k8s.io/controller-runtime/pkg/reconcile"
 
 	"fairlead.dev/fairlead/api/v1alpha1"
 )
@@ -105,4 +109,23 @@ func TestWriteWaitsNoLonger(t *testing.T) {
 			t.Errorf("%d writes were under way, want 1", most)
 		}
 	})
+}
+
+// A reconciler is behind while more pods wait for it, or are worked on, than it may
+// write at once.
+func TestBehind(t *testing.T) {
+	r := New(Config{Workers: 2})
+	queue := workqueue.NewTypedRateLimitingQueue(workqueue.DefaultTypedControllerRateLimiter[reconcile.Request]())
+	defer queue.ShutDown()
+	for n := range 4 {
+		if got, want := r.Behind(), n > 2; got != want {
+			t.Errorf("with %d pods that wait or are worked on: behind %v, want %v", n, got, want)
+		}
+		if n == 0 {
+			r.queue.Store(&queue)
+			r.working.Add(1)
+			continue
+		}
+		queue.Add(reconcile.Request{NamespacedName: types.NamespacedName{Name: strconv.Itoa(n)}})
+	}
 }

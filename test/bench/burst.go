@@ -97,6 +97,9 @@ func (w *world) burstOfPods(ctx context.Context, round int) (float64, error) {
 	if err != nil {
 		return 0, err
 	}
+	if err := w.settle(ctx); err != nil {
+		return 0, err
+	}
 	start, err := w.letLead(ctx)
 	if err != nil {
 		return 0, err
@@ -128,6 +131,9 @@ func (w *world) burstOfCreates(ctx context.Context, model *v1alpha1.PodAttachmen
 	if _, err := b.shown(ctx, before); err != nil {
 		return 0, err
 	}
+	if err := w.settle(ctx); err != nil {
+		return 0, err
+	}
 	start := time.Now()
 	err = w.abreast(burstSize, func(i int) error {
 		// Beyond the numbers of the other measurement's objects.
@@ -144,7 +150,7 @@ func (w *world) burstOfCreates(ctx context.Context, model *v1alpha1.PodAttachmen
 	return burstSize / last.Sub(start).Seconds(), nil
 }
 
-// abreast does n things with as many clients as the controller has workers.
+// abreast does n things with as many clients as the controller makes writes at once.
 func (w *world) abreast(n int, do func(i int) error) error { return atOnce(workers(), n, do) }
 
 // atOnce does n things with so many clients.

@@ -32,7 +32,8 @@ const (
 	rawGroup = "bench.fairlead.dev"
 )
 
-// workers of the controller: its default. As many clients make the baseline.
+// workers is how many writes the controller has under way at once by default. As many
+// clients make the baseline.
 func workers() int { return config.DefaultController().Workers }
 
 // rawAttachment is an object that costs the API server what a PodAttachment

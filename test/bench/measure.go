@@ -193,7 +193,7 @@ func podMeasurements() []measurement {
 			},
 			what: "1,000 bound pods waiting for a controller on standby: from the moment at which the Lease names it until the nodes'\n" +
 				"         watches have shown 1,000 PodAttachments; baseline: 1,000 equal objects created by as many clients at once as the\n" +
-				"         controller has workers, with the same watches",
+				"         controller makes writes at once, with the same watches",
 			run: burst,
 		},
 	}

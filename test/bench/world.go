@@ -5,6 +5,8 @@ import (
 	"encoding/json"
 	"errors"
 	"fmt"
+	"io"
+	"net"
 	"os"
 	"path/filepath"
 
@@ -20,6 +22,8 @@ const (
 	// nodes is how many the cluster has. Of those without a daemon the bench
 	// watches what is written for them.
 	nodes = 5
+	// kubelabDir is where the cluster keeps its data.
+	kubelabDir = "kubelab"
 )
 
 // watchedNodes are those that have no daemon.
@@ -62,7 +66,7 @@ func (w *world) cluster(ctx context.Context) error {
 	if err := w.machines(ctx); err != nil {
 		return err
 	}
-	kubeconfig, err := w.startKubernetes(ctx, "kubelab", nodes, "--fsync")
+	kubeconfig, err := w.startKubernetes(ctx, kubelabDir, nodes, "--fsync", "--settle")
 	if err != nil {
 		return err
 	}
@@ -74,6 +78,22 @@ func (w *world) cluster(ctx context.Context) error {
 	}
 	w.proxy, err = serveProxy(ctx, w.lab.Switch, w.kube, filepath.Join(w.Tmpfs(), "proxy.kubeconfig"))
 	return err
+}
+
+// settle has the control plane's garbage collected and room made on its heap, so
+// that what is measured next is not what happens to pay for that.
+func (w *world) settle(ctx context.Context) error {
+	var d net.Dialer
+	conn, err := d.DialContext(ctx, "unix", w.Path(filepath.Join(kubelabDir, "settle.sock")))
+	if err == nil {
+		defer context.AfterFunc(ctx, func() { _ = conn.Close() })()
+		_, err = io.Copy(io.Discard, conn) // until it is done
+		_ = conn.Close()
+	}
+	if err != nil {
+		return fmt.Errorf("settle the control plane: %w", err)
+	}
+	return ctx.Err()
 }
 
 // startKubernetes starts a control plane that keeps its data in a directory of

@@ -2,7 +2,7 @@
 // kube-controller-manager, the real ones, as goroutines. It serves Fairlead's demo and integration tests; it is no way
 // to run a cluster. Nothing is kept: etcd does not sync to disk (unless told to) and the directory goes when it ends.
 //
-//	kubelab up --dir DIR [--nodes N] [--bind ADDR] [--owner-pid PID] [--fsync] [--node-lifecycle] [--resume]
+//	kubelab up --dir DIR [--nodes N] [--bind ADDR] [--owner-pid PID] [--fsync] [--settle] [--node-lifecycle] [--resume]
 //	kubelab down --dir DIR
 //	kubelab kubectl ...
 //	kubelab kubelet ...
@@ -25,7 +25,7 @@ import (
 )
 
 const usage = `usage:
-  kubelab up --dir DIR [--nodes N] [--bind ADDR] [--owner-pid PID] [--fsync] [--node-lifecycle] [--resume]
+  kubelab up --dir DIR [--nodes N] [--bind ADDR] [--owner-pid PID] [--fsync] [--settle] [--node-lifecycle] [--resume]
   kubelab down --dir DIR
   kubelab kubectl --kubeconfig DIR/kubeconfig ...
   kubelab kubelet ...
@@ -38,6 +38,8 @@ up runs a control plane in the foreground until it gets SIGINT or SIGTERM, and p
                      with an IPv6 address Services have IPv6 addresses alone
   --owner-pid PID    end when the process with this ID ends
   --fsync            make etcd sync every write to disk, to measure with
+  --settle           serve the unix socket DIR/settle.sock, to measure with: whoever connects has garbage collected and
+                     room made on the heap, and the connection is closed when that is done
   --node-lifecycle   run the node-lifecycle controller, for nodes with a real kubelet, which sends heartbeats and makes
                      its Node object; --nodes makes the kubeconfigs alone, and one for kube-proxy
   --resume           kill the kubelab of DIR, if one runs, and go on with its state, address and credentials: what a

@@ -35,6 +35,7 @@ type upOptions struct {
 	bind          netip.Addr // address of the API server, one of this machine's
 	ownerPID      int        // end when this process does; 0 means there is none
 	fsync         bool       // make etcd sync to disk
+	settle        bool       // serve the socket that settles the process
 	nodeLifecycle bool       // run the node-lifecycle controller
 	resume        bool       // go on with what the kubelab of dir leaves when it is killed
 }
@@ -47,6 +48,7 @@ func parseUp(args []string) (upOptions, error) {
 	bind := flags.String("bind", defaultBind, "")
 	flags.IntVar(&opts.ownerPID, "owner-pid", 0, "")
 	flags.BoolVar(&opts.fsync, "fsync", false, "")
+	flags.BoolVar(&opts.settle, "settle", false, "")
 	flags.BoolVar(&opts.nodeLifecycle, "node-lifecycle", false, "")
 	flags.BoolVar(&opts.resume, "resume", false, "")
 	if err := flags.Parse(args); err != nil {
@@ -119,6 +121,13 @@ func up(ctx context.Context, opts upOptions, out stdio) (err error) {
 			return nil // asked to end before it was ready
 		}
 		return err
+	}
+	if opts.settle {
+		l, err := net.Listen("unix", dir.file(settleSocket))
+		if err != nil {
+			return fmt.Errorf("--settle: %w", err)
+		}
+		go serveSettle(l)
 	}
 	// The line is all that standard output gets; closing it shows the reader its end.
 	_, printErr := fmt.Fprintf(out.stdout, "kubelab: ready server=%s kubeconfig=%s\n", plane.server, plane.adminConfig())

@@ -1,0 +1,49 @@
+package main
+
+import (
+	"net"
+	"os"
+	"runtime"
+	"runtime/debug"
+	"runtime/metrics"
+)
+
+// settleSocket is the socket in the data directory of a kubelab with --settle.
+const settleSocket = "settle.sock"
+
+// settleRoom is how much may be allocated after a settle until garbage is collected, in bytes: what creating 1,000
+// objects and being watched at it takes, and as much again.
+const settleRoom = 1 << 30
+
+// serveSettle settles the process for whoever connects, and closes the connection when that is done.
+func serveSettle(l net.Listener) {
+	for {
+		conn, err := l.Accept()
+		if err != nil {
+			return // closed with the process
+		}
+		settle(settleRoom)
+		_ = conn.Close()
+	}
+}
+
+// settle makes the process what a control plane is that has run for long: its heap has room, of memory that was in use
+// before. Garbage is collected now and not in what is measured next. Otherwise one of two measurements would pay for
+// that, or for memory that the system has to find first, as chance has it.
+func settle(room uint64) {
+	runtime.GC()
+	live := []metrics.Sample{{Name: "/gc/heap/live:bytes"}}
+	metrics.Read(live)
+	debug.SetGCPercent(int(max(heapGrowth, room*100/max(live[0].Value.Uint64(), 1))))
+	const piece = 1 << 20
+	used := make([][]byte, room/piece)
+	for i := range used {
+		used[i] = make([]byte, piece)
+		for at := 0; at < piece; at += os.Getpagesize() {
+			used[i][at] = 1
+		}
+	}
+	runtime.KeepAlive(used)
+	used = nil
+	runtime.GC()
+}
