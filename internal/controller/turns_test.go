@@ -4,6 +4,7 @@ import (
 	"context"
 	"errors"
 	"strconv"
+	"sync"
 	"sync/atomic"
 	"testing"
 	"testing/synctest"
@@ -19,15 +20,24 @@ import (
 // slowWrites is an API server that answers when it is told to.
 type slowWrites struct {
 	client.Client
-	underWay, most atomic.Int32
-	answer         chan struct{}
+	answer chan struct{}
+
+	mu             sync.Mutex
+	underWay, most int
 }
 
 func (s *slowWrites) write() error {
-	s.most.Store(max(s.most.Load(), s.underWay.Add(1)))
-	defer s.underWay.Add(-1)
+	s.count(1)
+	defer s.count(-1)
 	<-s.answer
 	return nil
+}
+
+func (s *slowWrites) count(n int) {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	s.underWay += n
+	s.most = max(s.most, s.underWay)
 }
 
 func (s *slowWrites) Create(context.Context, client.Object, ...client.CreateOption) error {
@@ -77,12 +87,12 @@ func TestWritesTakeTurns(t *testing.T) {
 			}
 		}
 		synctest.Wait()
-		if n := api.underWay.Load(); n != 3 {
+		if n := api.underWay; n != 3 {
 			t.Errorf("%d writes are under way, want 3", n)
 		}
 		close(api.answer)
 		synctest.Wait()
-		if most, done := api.most.Load(), done.Load(); most != 3 || done != 20 {
+		if most, done := api.most, done.Load(); most != 3 || done != 20 {
 			t.Errorf("%d writes were under way at most and %d made, want 3 and 20", most, done)
 		}
 	})
@@ -105,7 +115,7 @@ func TestWriteWaitsNoLonger(t *testing.T) {
 		}
 		close(api.answer)
 		synctest.Wait()
-		if most := api.most.Load(); most != 1 {
+		if most := api.most; most != 1 {
 			t.Errorf("%d writes were under way, want 1", most)
 		}
 	})
