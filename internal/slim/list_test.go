@@ -6,6 +6,7 @@ import (
 	"io"
 	"net/http"
 	"net/http/httptest"
+	"slices"
 	"strings"
 	"testing"
 	"testing/iotest"
@@ -75,11 +76,24 @@ func TestReadPodsLeaves(t *testing.T) {
 		"pod":     sentPod(t, testPod()),
 		"json":    []byte(`{"kind":"PodList","apiVersion":"v1","metadata":{"resourceVersion":"9"},"items":[]}`),
 		"encoded": append(data[:len(data)-4:len(data)-4], 0x1a, 4, 'g', 'z', 'i', 'p', 0x22, 0),
+		// A second content counts, or a second type (found by fuzzing).
+		"twice":   append(data[:len(data):len(data)], 0x12, 0),
+		"retyped": append(data[:len(data):len(data)], 0x0a, 0),
 		"shorter": append(append(data[:len(data)-4:len(data)-4], 0x12, 0), data[len(data)-4:]...)[:len(data)-6],
 	} {
 		if list, err := new(pods).readList(bytes.NewReader(data)); err == nil {
 			t.Errorf("%s: read as %v", name, list)
 		}
+	}
+	// The number of the content's first field, in two bytes instead of one.
+	data = sentPods(t)
+	first := bytes.Index(data, []byte{0x0a, 0x09, 0x0a, 0x00, 0x12, 0x01, '9'})
+	if first < 0 {
+		t.Fatalf("the metadata are not where they were in %q", data)
+	}
+	longer := slices.Concat(data[:first], []byte{0x8a, 0x00}, data[first+1:])
+	if list, err := new(pods).readList(bytes.NewReader(longer)); err == nil {
+		t.Errorf("content that is longer than its length: read as %v", list)
 	}
 }
 

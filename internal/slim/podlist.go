@@ -45,16 +45,21 @@ func (s *pods) readList(r io.Reader) (*internalversion.List, error) {
 	if in.left < 0 {
 		return nil, errNoList
 	}
-	// What follows says how the content is encoded, if it is.
+	return list, in.end(list)
+}
+
+// end reads what follows the content: it says how that is encoded, if it is. A
+// second content would count instead of the first.
+func (l *listReader) end(list *internalversion.List) error {
 	for {
-		number, content, err := in.field()
+		number, content, err := l.field()
 		switch {
 		case errors.Is(err, io.EOF) && list.ResourceVersion != "":
-			return list, nil
+			return nil
 		case err != nil:
-			return nil, err
-		case number == unknownEncoding && len(content) > 0:
-			return nil, errNoList
+			return err
+		case number < unknownEncoding, number == unknownEncoding && len(content) > 0:
+			return errNoList
 		}
 	}
 }
@@ -130,7 +135,7 @@ func (l *listReader) head() (number, length int, err error) {
 		return 0, 0, err
 	}
 	n, kind := protowire.DecodeTag(tag)
-	if kind != protowire.BytesType {
+	if n < protowire.MinValidNumber || kind != protowire.BytesType {
 		return 0, 0, errNoList
 	}
 	size, err := binary.ReadUvarint(l)
@@ -140,8 +145,13 @@ func (l *listReader) head() (number, length int, err error) {
 	if size > 1<<31 {
 		return 0, 0, errNoList
 	}
-	l.left -= protowire.SizeVarint(tag) + protowire.SizeVarint(size)
 	return int(n), int(size), nil
+}
+
+// ReadByte reads a byte of a field's head: numbers need not be as short as they can.
+func (l *listReader) ReadByte() (byte, error) {
+	l.left--
+	return l.Reader.ReadByte()
 }
 
 // unexpected is for the end of what is not complete.

@@ -2,6 +2,7 @@ package slim
 
 import (
 	"encoding/json"
+	"slices"
 	"testing"
 	"time"
 
@@ -121,8 +122,17 @@ func TestDecodePodLeaves(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
+	raw, err := testPod().Marshal()
+	if err != nil {
+		t.Fatal(err)
+	}
+	twice, err := (&runtime.Unknown{TypeMeta: runtime.TypeMeta{APIVersion: "v1", Kind: "Pod"}, Raw: slices.Concat(raw, raw)}).Marshal()
+	if err != nil {
+		t.Fatal(err)
+	}
 	for name, data := range map[string][]byte{
 		"nothing": nil, "prefix": data[:4], "cut": data[:len(data)/2], "list": sentList, "json": text,
+		"twice": append([]byte("k8s\x00"), twice...),
 	} {
 		if p, err := new(pods).decode(data); err == nil {
 			t.Errorf("%s: decoded %v", name, p)

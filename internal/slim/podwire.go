@@ -77,9 +77,14 @@ func (s *pods) decode(data []byte) (*corev1.Pod, error) {
 // decodeRaw is decode without an envelope.
 func (s *pods) decodeRaw(raw []byte) (*corev1.Pod, error) {
 	p := &corev1.Pod{} // without its kind, as client-go returns it
+	hasMeta := false
 	return p, fields(raw, func(f field) error {
 		switch f.number {
 		case podMeta:
+			if hasMeta {
+				return errNoPod // nobody sends it in two parts, and here they would not be joined
+			}
+			hasMeta = true
 			return s.decodeMeta(f.bytes, &p.ObjectMeta)
 		case podSpec:
 			return fields(f.bytes, func(f field) error {
