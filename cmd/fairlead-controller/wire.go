@@ -49,7 +49,8 @@ func newController(ctx context.Context, cfg config.Controller) (*parts, error) {
 	if err != nil {
 		return nil, err
 	}
-	store := block.New(block.Kube{Writer: mgr.GetClient(), Live: mgr.GetAPIReader()}, block.Config{})
+	turns := controller.NewTurns(cfg.Workers)
+	store := block.New(block.Kube{Writer: mgr.GetClient(), Live: mgr.GetAPIReader()}, block.Config{Turn: turns.Wait})
 	pools := native.NewPools()
 	fed, err := native.Feed(ctx, mgr.GetCache(), store, pools)
 	if err != nil {
@@ -89,7 +90,7 @@ func newController(ctx context.Context, cfg config.Controller) (*parts, error) {
 		NodeGrace:          cfg.NodeGrace.Duration,
 		Events:             mgr.GetEventRecorder("fairlead-controller"),
 		Metrics:            own,
-		Workers:            cfg.Workers,
+		Turns:              turns,
 		Synced:             fed,
 		Given:              func(uid types.UID, iface string) time.Time { return store.Latest(string(uid), iface) },
 	})

@@ -61,8 +61,8 @@ type Config struct {
 	Events events.EventRecorder
 	// Metrics of the reconciler.
 	Metrics *Metrics
-	// Workers is how many writes may be under way at once.
-	Workers int
+	// Turns bounds the writes that are under way at once.
+	Turns Turns
 	// Retry tells of what may let pods have their network that had to wait, until
 	// ctx ends; nil when nothing does.
 	Retry func(ctx context.Context, again func()) error
@@ -121,7 +121,7 @@ func (r *Attachments) SetupWithManager(ctx context.Context, mgr ctrl.Manager) er
 		return err
 	}
 	r.listing.Store(true)
-	r.Client = inTurn{r.Client, make(turns, r.Workers)}
+	r.Client = inTurn{r.Client, r.Turns}
 	return ctrl.NewControllerManagedBy(mgr).
 		Named("attachments").
 		WatchesRawSource(source.Func(r.retry)).
@@ -134,7 +134,7 @@ func (r *Attachments) SetupWithManager(ctx context.Context, mgr ctrl.Manager) er
 		Watches(&v1alpha1.IPPool{}, handler.EnqueueRequestsFromMapFunc(r.podsThatWait), builder.WithPredicates(predicate.GenerationChangedPredicate{})).
 		Watches(&v1alpha1.IPReservation{}, handler.EnqueueRequestsFromMapFunc(r.podsThatWait), builder.WithPredicates(predicate.GenerationChangedPredicate{})).
 		WithOptions(ctrlcontroller.Options{
-			MaxConcurrentReconciles: r.Workers * podsPerWrite,
+			MaxConcurrentReconciles: cap(r.Turns) * podsPerWrite,
 			RateLimiter:             workqueue.NewTypedItemExponentialFailureRateLimiter[reconcile.Request](firstRetry, lastRetry),
 			EnableWarmup:            new(true),
 		}).
@@ -147,7 +147,7 @@ func (r *Attachments) Behind() bool {
 	if q := r.queue.Load(); q != nil {
 		n += (*q).Len()
 	}
-	return n > r.Workers
+	return n > cap(r.Turns)
 }
 
 // Reconcile brings one pod's name to where it should be: an attachment for the

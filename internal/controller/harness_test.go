@@ -85,7 +85,7 @@ func (h *harness) run(cfg *rest.Config, with []func(*Config, ctrl.Manager)) {
 		NodeGrace:     nodeGrace,
 		Events:        mgr.GetEventRecorder("fairlead-controller"),
 		Metrics:       metrics,
-		Workers:       8,
+		Turns:         NewTurns(8),
 		Synced:        func() bool { return true },
 	}
 	for _, change := range with {

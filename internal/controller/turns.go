@@ -12,25 +12,37 @@ import (
 // together.
 const podsPerWrite = 8
 
-// turns has room for the writes that may be under way at once.
-type turns chan struct{}
+// Turns has room for the writes for pods that may be under way at once.
+type Turns chan struct{}
 
-// do writes when its turn has come: first come, first served.
-func (t turns) do(ctx context.Context, write func() error) error {
+// NewTurns returns Turns for n writes at once.
+func NewTurns(n int) Turns { return make(Turns, n) }
+
+// Wait waits for a turn, first come, first served, or for the end of ctx. It
+// returns what ends the turn.
+func (t Turns) Wait(ctx context.Context) (done func()) {
 	select {
 	case t <- struct{}{}:
-		defer func() { <-t }()
-		return write()
+		return func() { <-t }
 	case <-ctx.Done():
-		return fmt.Errorf("waiting for the writes for other pods: %w", context.Cause(ctx))
+		return func() {}
 	}
 }
 
+// do writes when its turn has come.
+func (t Turns) do(ctx context.Context, write func() error) error {
+	defer t.Wait(ctx)()
+	if ctx.Err() != nil {
+		return fmt.Errorf("waiting for the writes for other pods: %w", context.Cause(ctx))
+	}
+	return write()
+}
+
 // inTurn is a client whose creates, deletions and patches take turns, which is all
-// that the reconciler writes. What drivers write does not wait: pods wait for it.
+// that the reconciler writes.
 type inTurn struct {
 	client.Client
-	turns turns
+	turns Turns
 }
 
 // Create is of client.Writer.
@@ -55,7 +67,7 @@ func (c inTurn) Status() client.SubResourceWriter {
 
 type statusInTurn struct {
 	client.SubResourceWriter
-	turns turns
+	turns Turns
 }
 
 // Patch is of client.SubResourceWriter.

@@ -67,7 +67,7 @@ func (s slowStatus) Patch(context.Context, client.Object, client.Patch, ...clien
 func TestWritesTakeTurns(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		api := &slowWrites{answer: make(chan struct{})}
-		c := inTurn{api, make(turns, 3)}
+		c := inTurn{api, NewTurns(3)}
 		record := &v1alpha1.PodAttachment{}
 		patch := client.MergeFrom(record)
 		var done atomic.Int32
@@ -102,7 +102,7 @@ func TestWritesTakeTurns(t *testing.T) {
 func TestWriteWaitsNoLonger(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		api := &slowWrites{answer: make(chan struct{})}
-		c := inTurn{api, make(turns, 1)}
+		c := inTurn{api, NewTurns(1)}
 		go func() { _ = c.Create(t.Context(), &v1alpha1.PodAttachment{}) }()
 		synctest.Wait()
 		ctx, cancel := context.WithCancel(t.Context())
@@ -124,7 +124,7 @@ func TestWriteWaitsNoLonger(t *testing.T) {
 // A reconciler is behind while more pods wait for it, or are worked on, than it may
 // write at once.
 func TestBehind(t *testing.T) {
-	r := New(Config{Workers: 2})
+	r := New(Config{Turns: NewTurns(2)})
 	queue := workqueue.NewTypedRateLimitingQueue(workqueue.DefaultTypedControllerRateLimiter[reconcile.Request]())
 	defer queue.ShutDown()
 	for n := range 4 {

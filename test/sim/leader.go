@@ -117,7 +117,7 @@ func (w *world) newLeader() error {
 	pods := controller.New(controller.Config{
 		Client: cached, Live: live, Drivers: drivers, DefaultDriver: native.Name, FurtherDriver: native.Name,
 		Sources: []pod.Source{w.pools.further}, Nodes: labels.Everything(), NodeGrace: 30 * time.Second, Events: silent{}, Metrics: metrics,
-		Workers: 1, Synced: synced, Given: func(uid types.UID, iface string) time.Time { return l.store.Latest(string(uid), iface) },
+		Turns: controller.NewTurns(1), Synced: synced, Given: func(uid types.UID, iface string) time.Time { return l.store.Latest(string(uid), iface) },
 	})
 	l.reconcilers = map[string]reconcile.Reconciler{kindPod: pods, kindClaim: claims, kindReserved: reservations}
 	l.events = []mapped{

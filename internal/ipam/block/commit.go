@@ -52,25 +52,37 @@ type committer struct {
 func (s *Store) commit(ctx context.Context, e *entry) {
 	c := committer{s: s, e: e}
 	for {
-		s.gather(e)
-		next, linger := s.plan(ctx, e)
+		next, linger := c.step(ctx)
 		switch next {
 		case stepStop:
 			return
 		case stepLinger:
 			pause(ctx, linger, e.kick)
-		case stepRead:
-			c.read(ctx)
-		case stepWrite:
-			c.write(ctx)
-		case stepDelete:
-			c.delete(ctx)
 		}
 		if c.delay > 0 {
 			pause(ctx, c.delay, nil)
 			c.delay = 0
 		}
 	}
+}
+
+// step does what is next, when its turn has come. What is asked for until then rides
+// on it; to stop and to linger are left to the caller.
+func (c *committer) step(ctx context.Context) (next step, linger time.Duration) {
+	if c.s.cfg.Turn != nil {
+		defer c.s.cfg.Turn(ctx)()
+	}
+	c.s.gather(c.e)
+	next, linger = c.s.plan(ctx, c.e)
+	switch next {
+	case stepRead:
+		c.read(ctx)
+	case stepWrite:
+		c.write(ctx)
+	case stepDelete:
+		c.delete(ctx)
+	}
+	return next, linger
 }
 
 // gather lets those ask too who are about to: as long as some come whenever the

@@ -108,6 +108,42 @@ func TestAskedAtOnceIsWrittenTogether(t *testing.T) {
 	})
 }
 
+// What is asked for while a write waits for its turn is written with it, and a
+// write that has ended gives its turn back.
+func TestAskedBeforeItsTurnIsWrittenTogether(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		api := blocktest.NewAPI()
+		turn := make(chan struct{}, 1)
+		s := run(t, api, Config{Turn: func(ctx context.Context) func() {
+			select {
+			case turn <- struct{}{}:
+				return func() { <-turn }
+			case <-ctx.Done():
+				return func() {}
+			}
+		}})
+		p := perNode(t, "10.244.0.0/16")
+		var takes sync.WaitGroup
+		for round := range 2 {
+			turn <- struct{}{} // another's
+			for i := range 30 {
+				takes.Go(func() { mustTake(t, s.Store, p, holder(100*round+i)) })
+				time.Sleep(time.Millisecond)
+			}
+			synctest.Wait()
+			if n := api.Writes(); n != round {
+				t.Fatalf("%d writes before the turn of write %d", n, round)
+			}
+			<-turn
+			takes.Wait()
+			synctest.Wait()
+			if n := api.Writes(); n != round+1 || len(turn) != 0 {
+				t.Errorf("%d writes for %d times 30 takes, want one each; %d turns not given back", n, round+1, len(turn))
+			}
+		}
+	})
+}
+
 func TestTakeIsIdempotent(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		api := blocktest.NewAPI()
