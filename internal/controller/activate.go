@@ -66,8 +66,11 @@ func (r *Attachments) isActive(ctx context.Context, p *corev1.Pod, iface v1alpha
 	if err != nil {
 		return false, err
 	}
-	a, err := d.Ensure(ctx, driver.Request{Owner: ownerOf(p, iface.Name), Network: iface.Network, Default: iface.Default})
-	return a.Active, err
+	a, err := d.Ensure(ctx, &driver.Request{Owner: ownerOf(p, iface.Name), Network: iface.Network, Default: iface.Default})
+	if err != nil {
+		return false, err
+	}
+	return a.Active, nil
 }
 
 func active(record *v1alpha1.PodAttachment, name string) bool {

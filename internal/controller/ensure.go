@@ -80,7 +80,7 @@ func (r *Attachments) obtain(ctx context.Context, p *corev1.Pod) ([]v1alpha1.Int
 	}
 	interfaces := make([]v1alpha1.Interface, len(wanted))
 	for _, i := range byNetwork(wanted) {
-		w := wanted[i]
+		w := &wanted[i]
 		d, err := r.driverOf(w)
 		if err != nil {
 			return nil, err
@@ -89,7 +89,8 @@ func (r *Attachments) obtain(ctx context.Context, p *corev1.Pod) ([]v1alpha1.Int
 		if err != nil {
 			return nil, fmt.Errorf("interface %s on network %s: %w", w.Name, w.Network, err)
 		}
-		interfaces[i] = complete(a.Interface, w)
+		interfaces[i] = a.Interface
+		complete(&interfaces[i], w)
 	}
 	return interfaces, nil
 }
@@ -145,13 +146,14 @@ func (r *Attachments) every(p *corev1.Pod) ([]pod.Interface, error) {
 
 // ask is the request for one interface. What a pod asks for on the default
 // network holds nowhere else.
-func ask(p *corev1.Pod, r driver.Request, w pod.Interface) driver.Request {
+func ask(p *corev1.Pod, asks *driver.Request, w *pod.Interface) *driver.Request {
+	r := *asks
 	r.Owner, r.Network, r.Default, r.AddressOnly = ownerOf(p, w.Name), w.Network, w.Default, w.AddressOnly
 	if w.Network != v1alpha1.DefaultNetwork {
 		r.Addresses, r.Pools, r.EachPool = w.Addresses, w.Pools, w.EachPool
 		r.Claim, r.Sticky = "", furtherClaims(r.Sticky, w.Name)
 	}
-	return r
+	return &r
 }
 
 // furtherClaims are those that a pod has in sticky pools for a further interface.
@@ -164,7 +166,7 @@ func furtherClaims(byDefault map[v1alpha1.Sticky]string, iface string) map[v1alp
 }
 
 // complete adds what the network, and not its pools, says of an interface.
-func complete(i v1alpha1.Interface, w pod.Interface) v1alpha1.Interface {
+func complete(i *v1alpha1.Interface, w *pod.Interface) {
 	if len(w.Gateways) > 0 {
 		i.Gateways = w.Gateways
 	}
@@ -177,21 +179,20 @@ func complete(i v1alpha1.Interface, w pod.Interface) v1alpha1.Interface {
 	if w.DNS != nil {
 		i.DNS = w.DNS
 	}
-	return i
 }
 
 // describe fills in what drivers choose by, the same for every interface but
 // for the addresses, which a pod asks for on the default network.
-func (r *Attachments) describe(ctx context.Context, p *corev1.Pod) (driver.Request, error) {
+func (r *Attachments) describe(ctx context.Context, p *corev1.Pod) (*driver.Request, error) {
 	pools, err := pod.Pools(p)
 	if err != nil {
-		return driver.Request{}, fmt.Errorf("%w: %w", driver.ErrInvalid, err)
+		return nil, fmt.Errorf("%w: %w", driver.ErrInvalid, err)
 	}
 	wishes, err := pod.WishesOf(p)
 	if err != nil {
-		return driver.Request{}, fmt.Errorf("%w: %w", driver.ErrInvalid, err)
+		return nil, fmt.Errorf("%w: %w", driver.ErrInvalid, err)
 	}
-	return driver.Request{
+	return &driver.Request{
 		Addresses:       wishes.Addresses,
 		Claim:           wishes.Claim,
 		ClaimText:       wishes.ClaimText,
@@ -220,7 +221,7 @@ func known(labels map[string]string) map[string]string {
 }
 
 // driverOf chooses the driver of an interface.
-func (r *Attachments) driverOf(w pod.Interface) (driver.Driver, error) {
+func (r *Attachments) driverOf(w *pod.Interface) (driver.Driver, error) {
 	if w.Default {
 		return r.driverNamed(r.DefaultDriver)
 	}

@@ -406,7 +406,7 @@ func TestCollectedFromALostNode(t *testing.T) {
 	h := start(t, cluster.Exclusive(t), d)
 	lost := &corev1.Pod{ObjectMeta: metav1.ObjectMeta{Namespace: h.Namespace, Name: "lost", UID: "11111111-0000-4000-8000-000000000000"}}
 	lost.Spec.NodeName = h.Namespace + "-no-such-node"
-	if _, err := d.Ensure(t.Context(), driver.Request{Owner: ownerOf(lost, "eth0"), Network: v1alpha1.DefaultNetwork, Default: true}); err != nil {
+	if _, err := d.Ensure(t.Context(), &driver.Request{Owner: ownerOf(lost, "eth0"), Network: v1alpha1.DefaultNetwork, Default: true}); err != nil {
 		t.Fatal(err)
 	}
 	collector := gc.New(gc.Config{

@@ -162,7 +162,7 @@ func TestChosenIsNeverIgnored(t *testing.T) {
 			if err != nil || len(got) != 1 || got[0].Network != tc.want || got[0].Name != "eth0" {
 				t.Fatalf("%v, %+v", err, got)
 			}
-			asks := ask(p, driver.Request{Pools: []string{"of-the-pod"}}, got[0])
+			asks := ask(p, &driver.Request{Pools: []string{"of-the-pod"}}, &got[0])
 			if want := map[bool]string{true: "of-the-pod", false: "a"}[tc.want == "default"]; !slices.Equal(asks.Pools, []string{want}) || !asks.Default {
 				t.Errorf("it draws from %v", asks.Pools)
 			}

@@ -18,25 +18,25 @@ type Turns chan struct{}
 // NewTurns returns Turns for n writes at once.
 func NewTurns(n int) Turns { return make(Turns, n) }
 
-// Wait waits for a turn, first come, first served, or for the end of ctx. It
-// returns what ends the turn.
+// Wait waits for a turn, or for the end of ctx, and returns what ends the turn.
 func (t Turns) Wait(ctx context.Context) (done func()) {
+	if t.take(ctx) != nil {
+		return func() {}
+	}
+	return t.give
+}
+
+// take waits for a turn: first come, first served.
+func (t Turns) take(ctx context.Context) error {
 	select {
 	case t <- struct{}{}:
-		return func() { <-t }
+		return nil
 	case <-ctx.Done():
-		return func() {}
+		return fmt.Errorf("waiting for the writes for other pods: %w", context.Cause(ctx))
 	}
 }
 
-// do writes when its turn has come.
-func (t Turns) do(ctx context.Context, write func() error) error {
-	defer t.Wait(ctx)()
-	if ctx.Err() != nil {
-		return fmt.Errorf("waiting for the writes for other pods: %w", context.Cause(ctx))
-	}
-	return write()
-}
+func (t Turns) give() { <-t }
 
 // inTurn is a client whose creates, deletions and patches take turns, which is all
 // that the reconciler writes.
@@ -47,17 +47,29 @@ type inTurn struct {
 
 // Create is of client.Writer.
 func (c inTurn) Create(ctx context.Context, o client.Object, opts ...client.CreateOption) error {
-	return c.turns.do(ctx, func() error { return c.Client.Create(ctx, o, opts...) })
+	if err := c.turns.take(ctx); err != nil {
+		return err
+	}
+	defer c.turns.give()
+	return c.Client.Create(ctx, o, opts...)
 }
 
 // Delete is of client.Writer.
 func (c inTurn) Delete(ctx context.Context, o client.Object, opts ...client.DeleteOption) error {
-	return c.turns.do(ctx, func() error { return c.Client.Delete(ctx, o, opts...) })
+	if err := c.turns.take(ctx); err != nil {
+		return err
+	}
+	defer c.turns.give()
+	return c.Client.Delete(ctx, o, opts...)
 }
 
 // Patch is of client.Writer.
 func (c inTurn) Patch(ctx context.Context, o client.Object, p client.Patch, opts ...client.PatchOption) error {
-	return c.turns.do(ctx, func() error { return c.Client.Patch(ctx, o, p, opts...) })
+	if err := c.turns.take(ctx); err != nil {
+		return err
+	}
+	defer c.turns.give()
+	return c.Client.Patch(ctx, o, p, opts...)
 }
 
 // Status is of client.StatusClient.
@@ -72,5 +84,9 @@ type statusInTurn struct {
 
 // Patch is of client.SubResourceWriter.
 func (s statusInTurn) Patch(ctx context.Context, o client.Object, p client.Patch, opts ...client.SubResourcePatchOption) error {
-	return s.turns.do(ctx, func() error { return s.SubResourceWriter.Patch(ctx, o, p, opts...) })
+	if err := s.turns.take(ctx); err != nil {
+		return err
+	}
+	defer s.turns.give()
+	return s.SubResourceWriter.Patch(ctx, o, p, opts...)
 }

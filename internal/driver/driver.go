@@ -104,9 +104,9 @@ type Driver interface {
 	// it give anything back then: another process may have found it, and be
 	// writing it down.
 	//
-	// It fails with ErrInvalid, ErrExhausted, ErrNotFound, ErrConflict or
-	// ErrUnavailable.
-	Ensure(ctx context.Context, r Request) (Attachment, error)
+	// It changes nothing of the request, and fails with ErrInvalid, ErrExhausted,
+	// ErrNotFound, ErrConflict or ErrUnavailable.
+	Ensure(ctx context.Context, r *Request) (*Attachment, error)
 
 	// Release gives an interface back. It needs the record only, and returns
 	// nil when nothing is left to give back: also for an owner that never had

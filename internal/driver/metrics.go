@@ -43,7 +43,7 @@ func (m *measured) observe(method string, start time.Time, err error) {
 	m.metrics.duration.WithLabelValues(m.name, method, Result(err)).Observe(time.Since(start).Seconds())
 }
 
-func (m *measured) Ensure(ctx context.Context, r Request) (a Attachment, err error) {
+func (m *measured) Ensure(ctx context.Context, r *Request) (a *Attachment, err error) {
 	defer func(start time.Time) { m.observe("ensure", start, err) }(time.Now())
 	return m.next.Ensure(ctx, r)
 }

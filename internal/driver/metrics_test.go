@@ -17,7 +17,7 @@ import (
 // failing is a driver of which every call fails with one error.
 type failing struct{ err error }
 
-func (f failing) Ensure(context.Context, Request) (Attachment, error) { return Attachment{}, f.err }
+func (f failing) Ensure(context.Context, *Request) (*Attachment, error) { return nil, f.err }
 
 func (f failing) Release(context.Context, Ref) error { return f.err }
 
@@ -48,7 +48,7 @@ func TestMetricsNameEverySentinel(t *testing.T) {
 			sentinel = fmt.Errorf("doing something: %w", sentinel)
 		}
 		d := m.Wrap("native", failing{sentinel})
-		_, ensureErr := d.Ensure(t.Context(), Request{})
+		_, ensureErr := d.Ensure(t.Context(), &Request{})
 		if !errors.Is(ensureErr, sentinel) || !errors.Is(d.Release(t.Context(), Ref{}), sentinel) {
 			t.Errorf("the decorator changed %v", sentinel)
 		}

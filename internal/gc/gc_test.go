@@ -37,7 +37,7 @@ func collector(c *cluster.Cluster, d driver.Driver) *Collector {
 func take(t *testing.T, d driver.Driver, p *corev1.Pod) driver.Ref {
 	t.Helper()
 	owner := driver.Owner{PodUID: p.UID, Interface: "eth0", Namespace: p.Namespace, PodName: p.Name, NodeName: p.Spec.NodeName}
-	a, err := d.Ensure(t.Context(), driver.Request{Owner: owner, Network: v1alpha1.DefaultNetwork, Default: true})
+	a, err := d.Ensure(t.Context(), &driver.Request{Owner: owner, Network: v1alpha1.DefaultNetwork, Default: true})
 	if err != nil {
 		t.Fatal(err)
 	}

@@ -56,10 +56,16 @@ func (c creator) Create(ctx context.Context, o client.Object, opts ...client.Cre
 	if err != nil {
 		return err
 	}
+	return takeMetadata(a, answer)
+}
+
+// takeMetadata is apart from Create, whose stack a thousand goroutines have at once
+// in a burst of pods.
+func takeMetadata(a *v1alpha1.PodAttachment, answer []byte) error {
 	var created struct {
 		Metadata metav1.ObjectMeta `json:"metadata"`
 	}
-	err = json.Unmarshal(answer, &created, asKept)
+	err := json.Unmarshal(answer, &created, asKept)
 	if err == nil && created.Metadata.UID == "" {
 		err = errors.New("it names no UID")
 	}

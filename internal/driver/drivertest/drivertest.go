@@ -57,8 +57,8 @@ func Run(t *testing.T, fresh func(t *testing.T) Backend) {
 }
 
 // Request is the request of the nth owner, on the default network.
-func Request(n int) driver.Request {
-	return driver.Request{
+func Request(n int) *driver.Request {
+	return &driver.Request{
 		Owner: driver.Owner{
 			PodUID:    types.UID(fmt.Sprintf("00000000-0000-4000-8000-%012d", n)),
 			Interface: "eth0",
@@ -299,8 +299,10 @@ func testCancelled(t *testing.T, b Backend, after bool) {
 	if diff := cmp.Diff(ref, ensure(t, next, 1)); diff != "" {
 		t.Errorf("the next process has another interface (-this +next):\n%s", diff)
 	}
-	if diff := cmp.Diff(ref.Interface, first.Interface); err == nil && diff != "" {
-		t.Errorf("it had answered otherwise (-now +answered):\n%s", diff)
+	if err == nil {
+		if diff := cmp.Diff(ref.Interface, first.Interface); diff != "" {
+			t.Errorf("it had answered otherwise (-now +answered):\n%s", diff)
+		}
 	}
 	if n := len(held(t, b.Start(t))); n != 2 {
 		t.Errorf("%d interfaces held, want 2", n)

@@ -133,22 +133,22 @@ func (m *Memory) begin(ctx context.Context, method string, o driver.Owner) error
 }
 
 // Ensure implements driver.Driver.
-func (m *Memory) Ensure(ctx context.Context, r driver.Request) (driver.Attachment, error) {
+func (m *Memory) Ensure(ctx context.Context, r *driver.Request) (*driver.Attachment, error) {
 	m.mu.Lock()
 	defer m.mu.Unlock()
 	if err := m.begin(ctx, "ensure", r.Owner); err != nil {
-		return driver.Attachment{}, err
+		return nil, err
 	}
 	key := memoryKey{r.PodUID, r.Interface}
 	if ref, ok := m.held[key]; ok {
-		return driver.Attachment{Interface: ref.Interface, Active: m.active}, nil
+		return &driver.Attachment{Interface: ref.Interface, Active: m.active}, nil
 	}
 	slot := slices.Index(m.slots, false)
 	if slot < 0 {
-		return driver.Attachment{}, fmt.Errorf("%w: %d of %d taken", driver.ErrExhausted, m.capacity, m.capacity)
+		return nil, fmt.Errorf("%w: %d of %d taken", driver.ErrExhausted, m.capacity, m.capacity)
 	}
 	if err := m.interrupted(ctx, &m.before); err != nil {
-		return driver.Attachment{}, err
+		return nil, err
 	}
 	m.slots[slot] = true
 	iface := v1alpha1.Interface{
@@ -166,9 +166,9 @@ func (m *Memory) Ensure(ctx context.Context, r driver.Request) (driver.Attachmen
 	}
 	m.held[key] = driver.Ref{Owner: r.Owner, Interface: iface}
 	if err := m.interrupted(ctx, &m.after); err != nil {
-		return driver.Attachment{}, err
+		return nil, err
 	}
-	return driver.Attachment{Interface: iface, Active: m.active}, nil
+	return &driver.Attachment{Interface: iface, Active: m.active}, nil
 }
 
 // Release implements driver.Driver.

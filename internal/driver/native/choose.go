@@ -15,10 +15,10 @@ import (
 
 // Ensure implements driver.Driver. It asks the pools in order; all addresses
 // of an interface come from one of them, or from each.
-func (d *Driver) Ensure(ctx context.Context, r driver.Request) (driver.Attachment, error) {
+func (d *Driver) Ensure(ctx context.Context, r *driver.Request) (*driver.Attachment, error) {
 	held, err := d.store.Settled(ctx, string(r.PodUID), r.Interface)
 	if err != nil {
-		return driver.Attachment{}, translate(err)
+		return nil, translate(err)
 	}
 	if r.EachPool {
 		return d.each(ctx, r)
@@ -33,7 +33,7 @@ func (d *Driver) Ensure(ctx context.Context, r driver.Request) (driver.Attachmen
 		case err == nil:
 			return d.asHeld(ctx, names, r, a)
 		case !errors.Is(err, driver.ErrExhausted):
-			return driver.Attachment{}, err
+			return nil, err
 		}
 		// It has one family of a pool that lacks the other: no record names it.
 	}
@@ -44,17 +44,17 @@ func (d *Driver) Ensure(ctx context.Context, r driver.Request) (driver.Attachmen
 			return d.asHeld(ctx, names, r, a)
 		}
 		if !nextMayHelp(err) {
-			return driver.Attachment{}, fmt.Errorf("pool %s: %w", name, err)
+			return nil, fmt.Errorf("pool %s: %w", name, err)
 		}
 		no = append(no, refusal{name, err})
 	}
-	return driver.Attachment{}, no.err()
+	return nil, no.err()
 }
 
 // asHeld returns what a pool gave. Another leader may have been faster, with a pool
 // that overlaps and a claim: the pool then found again what the owner has, and the
 // record is to name the pool with the claim for which it is kept.
-func (d *Driver) asHeld(ctx context.Context, names []string, r driver.Request, a driver.Attachment) (driver.Attachment, error) {
+func (d *Driver) asHeld(ctx context.Context, names []string, r *driver.Request, a *driver.Attachment) (*driver.Attachment, error) {
 	held := d.store.Held(string(r.PodUID), r.Interface)
 	if !slices.ContainsFunc(held, func(l block.Lease) bool { return l.Claim != a.Interface.Claim }) {
 		return a, nil
@@ -65,7 +65,7 @@ func (d *Driver) asHeld(ctx context.Context, names []string, r driver.Request, a
 // again returns what the owner already has, from before a crash or an earlier
 // call: whether the pool would still serve it does not matter then. Of pools that
 // overlap it is the one with the claim for which the addresses are kept.
-func (d *Driver) again(ctx context.Context, names []string, held []block.Lease, r driver.Request) (driver.Attachment, error) {
+func (d *Driver) again(ctx context.Context, names []string, held []block.Lease, r *driver.Request) (*driver.Attachment, error) {
 	var best Pool
 	most := 0
 	for _, name := range slices.Concat(names, d.pools.Names()) {
@@ -88,28 +88,28 @@ func (d *Driver) again(ctx context.Context, names []string, held []block.Lease, 
 		}
 	}
 	if most == 0 {
-		return driver.Attachment{}, fmt.Errorf("%w: the pod already has %s of domain %s, and no usable pool has it in its ranges: restore the pool, or delete the pod",
+		return nil, fmt.Errorf("%w: the pod already has %s of domain %s, and no usable pool has it in its ranges: restore the pool, or delete the pod",
 			driver.ErrNotFound, held[0].Addr, held[0].Domain)
 	}
 	a, err := d.take(ctx, best, r)
 	if err != nil {
-		return driver.Attachment{}, fmt.Errorf("pool %s: %w", best.Name(), err)
+		return nil, fmt.Errorf("pool %s: %w", best.Name(), err)
 	}
 	return a, nil
 }
 
 // each obtains addresses of every pool. The owner is the same for all of them,
 // so pools that overlap may give one address, and once.
-func (d *Driver) each(ctx context.Context, r driver.Request) (driver.Attachment, error) {
-	var whole driver.Attachment
+func (d *Driver) each(ctx context.Context, r *driver.Request) (*driver.Attachment, error) {
+	var whole *driver.Attachment
 	parts, err := d.split(r)
 	if err != nil {
-		return driver.Attachment{}, err
+		return nil, err
 	}
 	for i, name := range r.Pools {
 		a, err := d.part(ctx, name, parts[i])
 		if err != nil {
-			return driver.Attachment{}, fmt.Errorf("pool %s: %w", name, err)
+			return nil, fmt.Errorf("pool %s: %w", name, err)
 		}
 		if i == 0 {
 			whole = a
@@ -122,10 +122,10 @@ func (d *Driver) each(ctx context.Context, r driver.Request) (driver.Attachment,
 
 // part obtains addresses of one of several pools. Whether the pool would still
 // serve the pod does not matter when it has addresses of it.
-func (d *Driver) part(ctx context.Context, name string, r driver.Request) (driver.Attachment, error) {
+func (d *Driver) part(ctx context.Context, name string, r *driver.Request) (*driver.Attachment, error) {
 	pool, err := d.pools.Get(name)
 	if err != nil {
-		return driver.Attachment{}, err
+		return nil, err
 	}
 	has := func(l block.Lease) bool { return l.Domain == pool.Domain() && pool.Covers(l.Addr) }
 	if slices.ContainsFunc(d.store.Held(string(r.PodUID), r.Interface), has) {
@@ -135,15 +135,16 @@ func (d *Driver) part(ctx context.Context, name string, r driver.Request) (drive
 }
 
 // split gives each pool the requested addresses that it has.
-func (d *Driver) split(r driver.Request) ([]driver.Request, error) {
-	parts := make([]driver.Request, len(r.Pools))
+func (d *Driver) split(r *driver.Request) ([]*driver.Request, error) {
+	parts := make([]*driver.Request, len(r.Pools))
 	placed := map[netip.Addr]bool{}
 	for i, name := range r.Pools {
 		pool, err := d.pools.Get(name)
 		if err != nil {
 			return nil, err
 		}
-		parts[i] = r
+		part := *r
+		parts[i] = &part
 		parts[i].Addresses, parts[i].Sticky = nil, claimsIn(r.Sticky, name)
 		for _, a := range r.Addresses {
 			if pool.Covers(a) {
@@ -190,19 +191,19 @@ func merge(whole *v1alpha1.Interface, more v1alpha1.Interface) {
 }
 
 // from obtains an interface from one pool, if that serves the pod.
-func (d *Driver) from(ctx context.Context, name string, r driver.Request) (driver.Attachment, error) {
+func (d *Driver) from(ctx context.Context, name string, r *driver.Request) (*driver.Attachment, error) {
 	pool, err := d.pools.Get(name)
 	if err != nil {
-		return driver.Attachment{}, err
+		return nil, err
 	}
 	if err := pool.admits(r); err != nil {
-		return driver.Attachment{}, err
+		return nil, err
 	}
 	if pool.PerNamespace > 0 {
 		used := func() int { return d.store.UsedBy(r.Namespace, pool.Pool) }
 		leave, err := d.quotas.enter(ctx, tenant{name, r.Namespace}, pool.PerNamespace, used)
 		if err != nil {
-			return driver.Attachment{}, err
+			return nil, err
 		}
 		defer leave()
 	}

@@ -52,7 +52,7 @@ func (d *inMemory) pool(name string, spec v1alpha1.IPPoolSpec) {
 }
 
 // get obtains an interface and says from which pool and at which address.
-func (d *inMemory) get(r driver.Request) string {
+func (d *inMemory) get(r *driver.Request) string {
 	d.t.Helper()
 	a, err := d.Ensure(d.t.Context(), r)
 	if err != nil {
@@ -62,11 +62,11 @@ func (d *inMemory) get(r driver.Request) string {
 }
 
 // refused says why there is no interface.
-func (d *inMemory) refused(r driver.Request, result string, says ...string) {
+func (d *inMemory) refused(r *driver.Request, result string, says ...string) {
 	d.t.Helper()
 	a, err := d.Ensure(d.t.Context(), r)
 	if driver.Result(err) != result {
-		d.t.Fatalf("%s: %v, want %s; interface %v", driver.Result(err), err, result, a.Interface)
+		d.t.Fatalf("%s: %v, want %s; interface %v", driver.Result(err), err, result, a)
 	}
 	for _, want := range says {
 		if !strings.Contains(err.Error(), want) {
@@ -92,7 +92,7 @@ func (d *inMemory) doubt(api *blocktest.API) {
 	api.Hook(func(blocktest.Call) blocktest.Fault { return blocktest.Fault{} })
 }
 
-func labelled(n int, namespace, pod, node map[string]string) driver.Request {
+func labelled(n int, namespace, pod, node map[string]string) *driver.Request {
 	r := drivertest.Request(n)
 	r.NamespaceLabels, r.PodLabels, r.NodeLabels = namespace, pod, node
 	return r
@@ -158,7 +158,7 @@ func TestFallback(t *testing.T) {
 	d.pool("ssd", v1alpha1.IPPoolSpec{Ranges: []string{"10.1.0.0/24"}, NodeSelector: selects("disk", "ssd")})
 	d.pool("small", one("10.2.0.7"))
 	d.pool("large", one("10.3.0.1-10.3.0.2"))
-	request := func(n int) driver.Request { return labelled(n, nil, nil, map[string]string{}) }
+	request := func(n int) *driver.Request { return labelled(n, nil, nil, map[string]string{}) }
 	got := []string{d.get(request(1)), d.get(request(2)), d.get(request(3))}
 	if diff := cmp.Diff([]string{"small 10.2.0.7/32", "large 10.3.0.1/32", "large 10.3.0.2/32"}, got); diff != "" {
 		t.Errorf("-want +got:\n%s", diff)
@@ -285,7 +285,7 @@ func TestQuota(t *testing.T) {
 	const limit, pods = 5, 40
 	d := start(t, blocktest.NewAPI(), "a")
 	d.pool("a", v1alpha1.IPPoolSpec{Ranges: []string{"10.0.0.0/24", "fd00::/64"}, Quota: v1alpha1.Quota{PerNamespace: limit}})
-	request := func(namespace string, n int) driver.Request {
+	request := func(namespace string, n int) *driver.Request {
 		r := drivertest.Request(n)
 		r.Namespace = namespace
 		return r

@@ -33,7 +33,7 @@ func (w written) Obtain(_ context.Context, key types.NamespacedName, _ string) (
 
 func (w written) Has(key types.NamespacedName) []block.Lease { return w.store.Claimed(key.String()) }
 
-func (d *inMemory) release(r driver.Request, a driver.Attachment) {
+func (d *inMemory) release(r *driver.Request, a *driver.Attachment) {
 	d.t.Helper()
 	if err := d.Release(d.t.Context(), driver.Ref{Owner: r.Owner, Interface: a.Interface}); err != nil {
 		d.t.Fatal(err)
@@ -41,7 +41,7 @@ func (d *inMemory) release(r driver.Request, a driver.Attachment) {
 }
 
 // life obtains and releases an interface, and returns it.
-func (d *inMemory) life(r driver.Request) v1alpha1.Interface {
+func (d *inMemory) life(r *driver.Request) v1alpha1.Interface {
 	d.t.Helper()
 	a, err := d.Ensure(d.t.Context(), r)
 	if err != nil {

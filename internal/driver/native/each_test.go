@@ -12,7 +12,7 @@ import (
 )
 
 // further is the request of pod n for an address of each pool.
-func further(n int, pools ...string) driver.Request {
+func further(n int, pools ...string) *driver.Request {
 	r := drivertest.Request(n)
 	r.Interface, r.Network, r.Default, r.AddressOnly = "net1", "blue/net-a", false, true
 	r.Pools, r.EachPool = pools, true
@@ -105,7 +105,7 @@ func TestStickyInEachPool(t *testing.T) {
 	d.pool("plain", v1alpha1.IPPoolSpec{Ranges: []string{"10.0.0.0/24"}})
 	d.pool("one", v1alpha1.IPPoolSpec{Ranges: []string{"10.1.0.0/24"}, Sticky: v1alpha1.StickyStatefulSet})
 	d.pool("two", v1alpha1.IPPoolSpec{Ranges: []string{"10.2.0.0/24"}, Sticky: v1alpha1.StickyStatefulSet})
-	of := func(n int) driver.Request {
+	of := func(n int) *driver.Request {
 		r := further(n, "plain", "one", "two")
 		r.Sticky = map[v1alpha1.Sticky]string{v1alpha1.StickyStatefulSet: "web-0.net1"}
 		return r

@@ -19,7 +19,7 @@ func TestListOfOrphans(t *testing.T) {
 	d.pool("narrow", one("10.1.0.1"))
 	d.pool("wide", one("10.1.0.0/24"))
 	d.get(drivertest.Request(1))
-	for _, r := range []driver.Request{further(1, "narrow"), further(2, "lab")} {
+	for _, r := range []*driver.Request{further(1, "narrow"), further(2, "lab")} {
 		d.get(r)
 	}
 	d.pool("wrong", one("10.0.0.1/24"))

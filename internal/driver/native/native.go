@@ -76,18 +76,18 @@ func New(cfg Config, pools *Pools, s store) *Driver {
 
 // take obtains the addresses of an interface from a pool, or finds again those
 // that its owner has of it.
-func (d *Driver) take(ctx context.Context, pool Pool, r driver.Request) (driver.Attachment, error) {
+func (d *Driver) take(ctx context.Context, pool Pool, r *driver.Request) (*driver.Attachment, error) {
 	wish, err := d.wish(ctx, pool, r)
 	if err != nil {
-		return driver.Attachment{}, calling(r, err)
+		return nil, calling(r, err)
 	}
 	if r.AddressOnly && pool.PerNode() {
-		return driver.Attachment{}, fmt.Errorf("%w: its blocks are routed to nodes, which needs Fairlead's own interface: another plugin needs a pool with placement Shared", driver.ErrInvalid)
+		return nil, fmt.Errorf("%w: its blocks are routed to nodes, which needs Fairlead's own interface: another plugin needs a pool with placement Shared", driver.ErrInvalid)
 	}
 	wish.Now = d.pools.now(pool)
 	leases, err := d.store.Take(ctx, pool.Pool, wish)
 	if err != nil {
-		return driver.Attachment{}, calling(r, translate(err))
+		return nil, calling(r, translate(err))
 	}
 	iface := v1alpha1.Interface{
 		Name:    r.Interface,
@@ -98,7 +98,7 @@ func (d *Driver) take(ctx context.Context, pool Pool, r driver.Request) (driver.
 		Pool:    pool.Name(),
 		Claim:   wish.Claim,
 		Routes:  pool.Routes,
-		Binding: d.binding(r),
+		Binding: d.binding(r.AddressOnly),
 	}
 	for _, lease := range leases {
 		iface.Addresses = append(iface.Addresses, pool.Prefix(lease.Addr).String())
@@ -106,12 +106,12 @@ func (d *Driver) take(ctx context.Context, pool Pool, r driver.Request) (driver.
 			iface.Gateways = append(iface.Gateways, gw.String())
 		}
 	}
-	return driver.Attachment{Interface: iface, Active: true}, nil
+	return &driver.Attachment{Interface: iface, Active: true}, nil
 }
 
 // binding of an interface.
-func (d *Driver) binding(r driver.Request) v1alpha1.Binding {
-	if r.AddressOnly {
+func (d *Driver) binding(addressOnly bool) v1alpha1.Binding {
+	if addressOnly {
 		return v1alpha1.Binding{AddressOnly: &v1alpha1.AddressOnlyBinding{}}
 	}
 	return v1alpha1.Binding{Bridge: &v1alpha1.BridgeBinding{Name: d.cfg.Bridge}}
@@ -222,7 +222,7 @@ func (d *Driver) found(leases []block.Lease, soleOf func(block.Lease) string) dr
 			Domain:  first.Domain,
 			Pool:    soleOf(first),
 			Claim:   first.Claim,
-			Binding: d.binding(driver.Request{AddressOnly: h.Interface != v1alpha1.DefaultInterface}),
+			Binding: d.binding(h.Interface != v1alpha1.DefaultInterface),
 		},
 	}
 	if h.Interface != v1alpha1.DefaultInterface {

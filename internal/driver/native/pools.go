@@ -39,14 +39,14 @@ type Pool struct {
 type selector struct {
 	// field of the spec, and whose labels it selects by.
 	field, of string
-	labels    func(r driver.Request) map[string]string
+	labels    func(r *driver.Request) map[string]string
 	match     labels.Selector
 }
 
 // admits returns nil when a pod may draw from the pool. It fails with
 // driver.ErrNotFound when it may not, and with driver.ErrUnavailable when that
 // cannot be said yet.
-func (p Pool) admits(r driver.Request) error {
+func (p *Pool) admits(r *driver.Request) error {
 	for _, s := range p.who {
 		switch has := s.labels(r); {
 		case has == nil:
@@ -254,9 +254,9 @@ func parse(o *v1alpha1.IPPool) (Pool, error) {
 		selector
 		spec *metav1.LabelSelector
 	}{
-		{selector{field: "spec.namespaceSelector", of: "its namespace", labels: func(r driver.Request) map[string]string { return r.NamespaceLabels }}, o.Spec.NamespaceSelector},
-		{selector{field: "spec.podSelector", of: "the pod", labels: func(r driver.Request) map[string]string { return r.PodLabels }}, o.Spec.PodSelector},
-		{selector{field: "spec.nodeSelector", of: "its node", labels: func(r driver.Request) map[string]string { return r.NodeLabels }}, o.Spec.NodeSelector},
+		{selector{field: "spec.namespaceSelector", of: "its namespace", labels: func(r *driver.Request) map[string]string { return r.NamespaceLabels }}, o.Spec.NamespaceSelector},
+		{selector{field: "spec.podSelector", of: "the pod", labels: func(r *driver.Request) map[string]string { return r.PodLabels }}, o.Spec.PodSelector},
+		{selector{field: "spec.nodeSelector", of: "its node", labels: func(r *driver.Request) map[string]string { return r.NodeLabels }}, o.Spec.NodeSelector},
 	} {
 		if s.spec == nil {
 			continue

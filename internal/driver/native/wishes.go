@@ -24,7 +24,7 @@ type claims interface {
 
 // claimOf returns the claim with which a pod draws from a pool: the one that it
 // names, else the one that the pool gives it.
-func claimOf(pool Pool, r driver.Request) (key types.NamespacedName, ok bool) {
+func claimOf(pool Pool, r *driver.Request) (key types.NamespacedName, ok bool) {
 	name := r.Claim
 	if name == "" {
 		name = r.Sticky[pool.Sticky]
@@ -33,7 +33,7 @@ func claimOf(pool Pool, r driver.Request) (key types.NamespacedName, ok bool) {
 }
 
 // textOf is what a pod calls the claim that it names; empty for its name.
-func textOf(r driver.Request) string {
+func textOf(r *driver.Request) string {
 	if r.Claim == "" {
 		return ""
 	}
@@ -42,7 +42,7 @@ func textOf(r driver.Request) string {
 
 // calling puts the text by which the pod calls its claim before an error, which
 // knows its name only.
-func calling(r driver.Request, err error) error {
+func calling(r *driver.Request, err error) error {
 	if text := textOf(r); text != "" {
 		return fmt.Errorf("claim %q: %w", text, err)
 	}
@@ -52,7 +52,7 @@ func calling(r driver.Request, err error) error {
 // wish says what a pod wants of a pool. An address that the pod asks for goes
 // before that of its claim, and so does one that it has already: people may have
 // changed the claim since.
-func (d *Driver) wish(ctx context.Context, pool Pool, r driver.Request) (block.Request, error) {
+func (d *Driver) wish(ctx context.Context, pool Pool, r *driver.Request) (block.Request, error) {
 	out := block.Request{Holder: holderOf(r.Owner), Addresses: r.Addresses}
 	key, ok := claimOf(pool, r)
 	if !ok {
@@ -81,7 +81,7 @@ func (d *Driver) wish(ctx context.Context, pool Pool, r driver.Request) (block.R
 }
 
 // claimedFirst puts the pools first that hand out what the pod's claim has.
-func (d *Driver) claimedFirst(names []string, r driver.Request) []string {
+func (d *Driver) claimedFirst(names []string, r *driver.Request) []string {
 	if r.Claim == "" && len(r.Sticky) == 0 {
 		return names
 	}
