@@ -32,14 +32,19 @@ func (r *Attachments) ensure(ctx context.Context, p *corev1.Pod) error {
 	}
 	err := r.obtainAndRecord(ctx, p)
 	if err != nil {
-		r.waiting.add(client.ObjectKeyFromObject(p))
-		r.Metrics.ensured(err)
-		r.Events.Eventf(p, nil, corev1.EventTypeWarning, reasonOf(err), "EnsureNetwork", "%s", clip("no network yet: "+err.Error()))
-		return fmt.Errorf("give pod %s its network: %w", klog.KObj(p), err)
+		return r.notYet(p, err)
 	}
 	r.waiting.remove(client.ObjectKeyFromObject(p))
 	r.Metrics.ensured(nil)
 	return nil
+}
+
+// notYet tells why a pod has no network.
+func (r *Attachments) notYet(p *corev1.Pod, err error) error {
+	r.waiting.add(client.ObjectKeyFromObject(p))
+	r.Metrics.ensured(err)
+	r.Events.Eventf(p, nil, corev1.EventTypeWarning, reasonOf(err), "EnsureNetwork", "%s", clip("no network yet: "+err.Error()))
+	return fmt.Errorf("give pod %s its network: %w", klog.KObj(p), err)
 }
 
 // obtainAndRecord obtains all interfaces of a pod and writes the record. When
@@ -57,9 +62,13 @@ func (r *Attachments) obtainAndRecord(ctx context.Context, p *corev1.Pod) error 
 	if err != nil && !apierrors.IsAlreadyExists(err) {
 		return fmt.Errorf("write PodAttachment %s: %w", klog.KObj(record), err)
 	}
+	r.written(ctx, p, record)
+	return nil
+}
+
+func (r *Attachments) written(ctx context.Context, p *corev1.Pod, record *v1alpha1.PodAttachment) {
 	r.marks.update(pod.UID(p), func(m *mark) { m.created = true })
 	log.FromContext(ctx).V(run.LevelPod).Info("attachment written", "pod", klog.KObj(p), "addresses", record.Spec.Summary.Addresses, "node", p.Spec.NodeName)
-	return nil
 }
 
 // obtain asks a driver for each interface of a pod. What it obtained before one

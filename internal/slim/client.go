@@ -2,11 +2,13 @@ package slim
 
 import (
 	"context"
+	stdjson "encoding/json"
 	"errors"
 	"fmt"
 
 	"github.com/go-json-experiment/json"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/runtime"
 	"k8s.io/apimachinery/pkg/runtime/serializer"
 	"k8s.io/client-go/rest"
 	"sigs.k8s.io/controller-runtime/pkg/client"
@@ -48,7 +50,12 @@ func (c creator) Create(ctx context.Context, o client.Object, opts ...client.Cre
 	if !ok || len(opts) > 0 {
 		return c.Client.Create(ctx, o, opts...)
 	}
-	result := c.attachments.Post().Namespace(a.Namespace).Resource("podattachments").SetHeader("Accept", metadataOnly).Body(a).Do(ctx)
+	body, err := encode(a)
+	if err != nil {
+		return err
+	}
+	result := c.attachments.Post().Namespace(a.Namespace).Resource("podattachments").
+		SetHeader("Accept", metadataOnly).SetHeader("Content-Type", runtime.ContentTypeJSON).Body(body).Do(ctx)
 	if err := result.Error(); err != nil { // Raw has it in other words
 		return err
 	}
@@ -59,8 +66,19 @@ func (c creator) Create(ctx context.Context, o client.Object, opts ...client.Cre
 	return takeMetadata(a, answer)
 }
 
-// takeMetadata is apart from Create, whose stack a thousand goroutines have at once
-// in a burst of pods.
+// encode does what client-go does in many calls more: in a burst of pods hundreds of
+// goroutines are here at once, with the stack that the deepest call needed.
+func encode(a *v1alpha1.PodAttachment) ([]byte, error) {
+	named := *a
+	named.SetGroupVersionKind(attachmentKind)
+	body, err := stdjson.Marshal(&named)
+	if err != nil {
+		return nil, fmt.Errorf("encode PodAttachment %s/%s: %w", a.Namespace, a.Name, err)
+	}
+	return body, nil
+}
+
+// takeMetadata takes over what the API server has added.
 func takeMetadata(a *v1alpha1.PodAttachment, answer []byte) error {
 	var created struct {
 		Metadata metav1.ObjectMeta `json:"metadata"`

@@ -45,7 +45,7 @@ func TestCreate(t *testing.T) {
 				if err != nil {
 					t.Error(err)
 				}
-				asked = append(asked, r.Method+" "+r.URL.RequestURI()+" "+strings.TrimSpace(string(body)))
+				asked = append(asked, r.Method+" "+r.URL.RequestURI()+" "+r.Header.Get("Content-Type")+" "+strings.TrimSpace(string(body)))
 				w.Header().Set("Content-Type", runtime.ContentTypeJSON)
 				w.WriteHeader(tc.code)
 				_, _ = io.WriteString(w, tc.answer)

@@ -306,7 +306,34 @@ func (e *entry) applyTake(o *op, now time.Time) error {
 		}
 		return errMoved
 	}
-	var err error
+	switch err := e.takeNext(o, now); {
+	case err == nil:
+		o.changed = e.changes(o)
+		return nil
+	case errors.Is(err, ipam.ErrFull):
+		return errMoved
+	default:
+		return refusedTake(err)
+	}
+}
+
+func refusedTake(err error) error {
+	var taken *ipam.TakenError
+	if errors.As(err, &taken) {
+		return fmt.Errorf("%w: %w", ErrConflict, err)
+	}
+	return fmt.Errorf("%w: %w", ErrInvalid, err)
+}
+
+// changes says whether a take that was applied is news.
+func (e *entry) changes(o *op) bool {
+	was, _ := e.base.Slot(o.got)
+	is, _ := e.next.Slot(o.got)
+	return was.State != ipam.Taken || !was.Holder.Same(o.holder) || was.Claim != is.Claim
+}
+
+// takeNext takes an address of next.
+func (e *entry) takeNext(o *op, now time.Time) (err error) {
 	addr := o.addr
 	if !addr.IsValid() && o.claim != "" {
 		addr, _ = e.next.Own(o.pool(), o.holder, o.claim) // of several Take finds what is no claim's
@@ -322,20 +349,7 @@ func (e *entry) applyTake(o *op, now time.Time) error {
 	if err == nil && o.claim != "" {
 		err = e.next.Keep(o.holder, o.got, o.claim)
 	}
-	var taken *ipam.TakenError
-	switch {
-	case err == nil:
-		was, _ := e.base.Slot(o.got)
-		is, _ := e.next.Slot(o.got)
-		o.changed = was.State != ipam.Taken || !was.Holder.Same(o.holder) || was.Claim != is.Claim
-		return nil
-	case errors.As(err, &taken):
-		return fmt.Errorf("%w: %w", ErrConflict, err)
-	case errors.Is(err, ipam.ErrFull):
-		return errMoved
-	default:
-		return fmt.Errorf("%w: %w", ErrInvalid, err)
-	}
+	return err
 }
 
 // newlyReserved says whether a take that is not written yet would get an address

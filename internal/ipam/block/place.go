@@ -101,10 +101,13 @@ func (e *entry) vacant() bool {
 // Lowest always the lowest. It returns nil when every candidate is known to have
 // nothing.
 func (s *Store) find(p *ipam.Pool, w *want, early bool) *entry {
-	now := s.cfg.Now()
 	if p.PerNode() {
-		return s.findOwn(p, w, now, early)
+		return s.findOwn(p, w, s.cfg.Now(), early)
 	}
+	return s.findShared(p, w, s.cfg.Now(), early)
+}
+
+func (s *Store) findShared(p *ipam.Pool, w *want, now time.Time, early bool) *entry {
 	suits := func(e *entry) bool {
 		if e == nil || e.foreign || w.avoid[e.name] {
 			return false

@@ -151,13 +151,11 @@ func (t *txn) take(ctx context.Context, wants []want) ([]Lease, error) {
 	if err := t.prepare(wants); err != nil {
 		return nil, err
 	}
-	var got []Lease
+	got := make([]Lease, len(wants))
 	for i := range wants {
-		l, err := t.one(ctx, &wants[i])
-		if err != nil {
+		if err := t.one(ctx, &wants[i], &got[i]); err != nil {
 			return nil, err
 		}
-		got = append(got, l)
 	}
 	return got, nil
 }
@@ -233,21 +231,22 @@ func (l Lease) before(o Lease, claim string) bool {
 }
 
 // one gets one address.
-func (t *txn) one(ctx context.Context, w *want) (Lease, error) {
+func (t *txn) one(ctx context.Context, w *want, got *Lease) error {
 	for {
 		o := &op{kind: opTake, holder: w.holder, pool: w.pool, addr: w.addr, claim: w.claim, cancel: ctx.Done(), done: make(chan struct{})}
 		e, err := t.place(w, o)
 		if err != nil {
-			return Lease{}, err
+			return err
 		}
 		<-o.done
 		switch {
 		case errors.Is(o.err, errMoved):
 			w.avoid[e.name], w.has = true, nil
 		case o.err != nil:
-			return Lease{}, o.err
+			return o.err
 		default:
-			return t.lease(e, o), nil
+			*got = t.lease(e, o)
+			return nil
 		}
 	}
 }
