@@ -77,8 +77,8 @@ func TestReadPodsLeaves(t *testing.T) {
 		"json":    []byte(`{"kind":"PodList","apiVersion":"v1","metadata":{"resourceVersion":"9"},"items":[]}`),
 		"encoded": append(data[:len(data)-4:len(data)-4], 0x1a, 4, 'g', 'z', 'i', 'p', 0x22, 0),
 		// A second content counts, or a second type (found by fuzzing).
-		"twice":   append(data[:len(data):len(data)], 0x12, 0),
-		"retyped": append(data[:len(data):len(data)], 0x0a, 0),
+		"twice":   append(slices.Clip(data), 0x12, 0),
+		"retyped": append(slices.Clip(data), 0x0a, 0),
 		"shorter": append(append(data[:len(data)-4:len(data)-4], 0x12, 0), data[len(data)-4:]...)[:len(data)-6],
 	} {
 		if list, err := new(pods).readList(bytes.NewReader(data)); err == nil {

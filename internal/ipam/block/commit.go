@@ -53,10 +53,10 @@ func (s *Store) commit(ctx context.Context, e *entry) {
 	c := committer{s: s, e: e}
 	for {
 		next, linger := c.step(ctx)
-		switch next {
-		case stepStop:
+		if next == stepStop {
 			return
-		case stepLinger:
+		}
+		if next == stepLinger {
 			pause(ctx, linger, e.kick)
 		}
 		if c.delay > 0 {
@@ -81,6 +81,7 @@ func (c *committer) step(ctx context.Context) (next step, linger time.Duration) 
 		c.write(ctx)
 	case stepDelete:
 		c.delete(ctx)
+	case stepStop, stepLinger:
 	}
 	return next, linger
 }

@@ -318,8 +318,7 @@ func (e *entry) applyTake(o *op, now time.Time) error {
 }
 
 func refusedTake(err error) error {
-	var taken *ipam.TakenError
-	if errors.As(err, &taken) {
+	if _, taken := errors.AsType[*ipam.TakenError](err); taken {
 		return fmt.Errorf("%w: %w", ErrConflict, err)
 	}
 	return fmt.Errorf("%w: %w", ErrInvalid, err)

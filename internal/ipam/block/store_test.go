@@ -128,9 +128,8 @@ func TestAskedBeforeItsTurnIsWrittenTogether(t *testing.T) {
 			turn <- struct{}{} // another's
 			for i := range 30 {
 				takes.Go(func() { mustTake(t, s.Store, p, holder(100*round+i)) })
-				time.Sleep(time.Millisecond)
+				synctest.Wait() // each comes alone
 			}
-			synctest.Wait()
 			if n := api.Writes(); n != round {
 				t.Fatalf("%d writes before the turn of write %d", n, round)
 			}
