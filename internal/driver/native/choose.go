@@ -101,7 +101,7 @@ func (d *Driver) again(ctx context.Context, names []string, held []block.Lease, 
 // each obtains addresses of every pool. The owner is the same for all of them,
 // so pools that overlap may give one address, and once.
 func (d *Driver) each(ctx context.Context, r *driver.Request) (*driver.Attachment, error) {
-	var whole *driver.Attachment
+	whole := &driver.Attachment{}
 	parts, err := d.split(r)
 	if err != nil {
 		return nil, err
@@ -144,13 +144,13 @@ func (d *Driver) split(r *driver.Request) ([]*driver.Request, error) {
 			return nil, err
 		}
 		part := *r
-		parts[i] = &part
-		parts[i].Addresses, parts[i].Sticky = nil, claimsIn(r.Sticky, name)
+		part.Addresses, part.Sticky = nil, claimsIn(r.Sticky, name)
 		for _, a := range r.Addresses {
 			if pool.Covers(a) {
-				parts[i].Addresses, placed[a] = append(parts[i].Addresses, a), true
+				part.Addresses, placed[a] = append(part.Addresses, a), true
 			}
 		}
+		parts[i] = &part
 	}
 	for _, a := range r.Addresses {
 		if !placed[a] {

@@ -90,6 +90,14 @@ func TestRequestedAddressesOfEachPool(t *testing.T) {
 	d.refused(r2, "Invalid", "10.9.0.1", "v4, v6")
 }
 
+// Of no pools there are no addresses, as there were when an answer was no pointer.
+func TestEachOfNoPools(t *testing.T) {
+	d := start(t, blocktest.NewAPI(), "default")
+	if a, err := d.Ensure(t.Context(), further(1)); err != nil || len(a.Interface.Addresses) != 0 {
+		t.Errorf("%+v, %v", a, err)
+	}
+}
+
 func TestRoutedPoolsAreNotForOtherPlugins(t *testing.T) {
 	d := start(t, blocktest.NewAPI(), "default")
 	d.pool("routed", v1alpha1.IPPoolSpec{Ranges: []string{"10.0.0.0/24"}, Placement: v1alpha1.PlacementPerNode})
