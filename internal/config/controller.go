@@ -31,9 +31,9 @@ type Controller struct {
 	// Empty leaves it at whereabouts' own defaults.
 	WhereaboutsConf string `json:"whereaboutsConf,omitempty"`
 	// Workers is how many writes for pods, of their records and of address blocks,
-	// are under way at once; default 80, for which one connection has room beside the watches: an API server answers 100
-	// requests at once on it. More pods than that are worked on, and wait for
-	// their addresses or their turn.
+	// are under way at once; default 80, for which one connection has room beside
+	// the watches: an API server answers 100 requests at once on it. More pods than
+	// that are worked on, and wait for their addresses or their turn.
 	Workers int `json:"workers,omitempty"`
 	// GCInterval is how long between two passes of garbage collection;
 	// default 5m, at least 10s.

@@ -69,9 +69,7 @@ func (s *Store) commit(ctx context.Context, e *entry) {
 // step does what is next, when its turn has come. What is asked for until then rides
 // on it; to stop and to linger are left to the caller.
 func (c *committer) step(ctx context.Context) (next step, linger time.Duration) {
-	if c.s.cfg.Turn != nil {
-		defer c.s.cfg.Turn(ctx)()
-	}
+	defer c.s.cfg.Turn(ctx)()
 	c.s.gather(c.e)
 	next, linger = c.s.plan(ctx, c.e)
 	switch next {

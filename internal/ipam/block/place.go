@@ -96,17 +96,18 @@ func (e *entry) vacant() bool {
 		!slices.ContainsFunc(e.flight, takes) && !slices.ContainsFunc(e.queue, takes)
 }
 
-// find returns a block with room for the pool: the one that served the node last
-// as long as it has any, then the next, which may not exist yet; with the order
-// Lowest always the lowest. It returns nil when every candidate is known to have
-// nothing.
+// find returns a block with room for the pool, which may not exist yet. It returns
+// nil when every candidate is known to have nothing.
 func (s *Store) find(p *ipam.Pool, w *want, early bool) *entry {
+	now := s.cfg.Now()
 	if p.PerNode() {
-		return s.findOwn(p, w, s.cfg.Now(), early)
+		return s.findOwn(p, w, now, early)
 	}
-	return s.findShared(p, w, s.cfg.Now(), early)
+	return s.findShared(p, w, now, early)
 }
 
+// findShared serves from the block that served the node last as long as it has
+// any, then from the next; with the order Lowest always from the lowest.
 func (s *Store) findShared(p *ipam.Pool, w *want, now time.Time, early bool) *entry {
 	suits := func(e *entry) bool {
 		if e == nil || e.foreign || w.avoid[e.name] {

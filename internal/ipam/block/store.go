@@ -57,9 +57,9 @@ type Config struct {
 	// FreeLinger is how long a free waits for company; 200 ms when zero, not
 	// at all when negative. A take on the same block carries it at once.
 	FreeLinger time.Duration
-	// Turn, when set, waits until a call to the API may be made, or ctx ends, and
-	// returns what ends the turn. What is asked for meanwhile rides on the call, so
-	// a long wait makes few of them.
+	// Turn waits until a call to the API may be made, or ctx ends, and returns what
+	// ends the turn. What is asked for meanwhile rides on the call, so a long wait
+	// makes few of them. No call waits when it is nil.
 	Turn func(ctx context.Context) (done func())
 	// OnCall, when set, is told of every call to the API after it returned.
 	// It must not block.
@@ -176,6 +176,9 @@ func New(c Client, cfg Config) *Store {
 	}
 	if cfg.FreeLinger == 0 {
 		cfg.FreeLinger = 200 * time.Millisecond
+	}
+	if cfg.Turn == nil {
+		cfg.Turn = func(context.Context) func() { return func() {} }
 	}
 	return &Store{
 		c: c, cfg: cfg,

@@ -230,7 +230,8 @@ func (l Lease) before(o Lease, claim string) bool {
 	return l.Addr.Less(o.Addr)
 }
 
-// one gets one address.
+// one gets one address. It fills got in, and returns no Lease, for the stacks: in a
+// burst hundreds of takes wait here at once.
 func (t *txn) one(ctx context.Context, w *want, got *Lease) error {
 	for {
 		o := &op{kind: opTake, holder: w.holder, pool: w.pool, addr: w.addr, claim: w.claim, cancel: ctx.Done(), done: make(chan struct{})}
