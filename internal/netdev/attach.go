@@ -48,7 +48,7 @@ func (k *Kernel) attach(ctx context.Context, ns *Namespace, p Plug) (_ Plugged, 
 	}
 	plan := pair{
 		host: HostName(p.ContainerID, p.Name), hostMAC: RandomMAC(), bridge: bridge,
-		peer: p.Name, peerMAC: p.MAC, mtu: p.MTU, namespace: int(ns.file.Fd()),
+		peer: p.Name, peerMAC: p.MAC, mtu: p.MTU, namespace: ns.fd,
 	}
 	if plan.peerMAC == nil {
 		plan.peerMAC = RandomMAC()
@@ -151,7 +151,7 @@ func (k *Kernel) clearLeftover(ctx context.Context, ns *Namespace, name string) 
 		return false, fmt.Errorf("%w: host end %s is taken by a %s that is not ours (alias %q)", ErrExists, name, link.Type(), a.Alias)
 	}
 	if a.NetNsID >= 0 {
-		id, err := h.GetNetNsIdByFd(int(ns.file.Fd()))
+		id, err := h.GetNetNsIdByFd(ns.fd)
 		if err != nil {
 			return false, fmt.Errorf("looking for the other end of %s: %w", name, err)
 		}

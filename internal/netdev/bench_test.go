@@ -45,7 +45,7 @@ func quiet(b *testing.B) {
 	}
 	events, done := make(chan netlink.LinkUpdate, 64), make(chan struct{})
 	defer close(done)
-	at := netns.NsHandle(k.host.file.Fd())
+	at := netns.NsHandle(k.host.fd)
 	if err := netlink.LinkSubscribeWithOptions(events, done, netlink.LinkSubscribeOptions{Namespace: &at}); err != nil {
 		b.Fatal(err)
 	}
@@ -76,7 +76,7 @@ func attachRaw(b *testing.B, h *netlink.Handle, bridge int, pod *Namespace, i in
 	defer guest.Close()
 	attrs := netlink.NewLinkAttrs()
 	attrs.Name, attrs.MTU, attrs.MasterIndex = fmt.Sprintf("vh%d", i), 1400, bridge
-	veth := &netlink.Veth{LinkAttrs: attrs, PeerName: "eth0", PeerNamespace: netlink.NsFd(netns.NsHandle(pod.file.Fd()))}
+	veth := &netlink.Veth{LinkAttrs: attrs, PeerName: "eth0", PeerNamespace: netlink.NsFd(netns.NsHandle(pod.fd))}
 	if err := h.LinkAdd(veth); err != nil {
 		return err
 	}

@@ -3,6 +3,7 @@ package netdev
 import (
 	"errors"
 	"fmt"
+	"sync"
 	"syscall"
 
 	"github.com/vishvananda/netlink/nl"
@@ -15,6 +16,10 @@ const answerTimeout = 10
 
 // bufferSize holds any answer to a change, which is all that is read here.
 const bufferSize = 4 << 10
+
+// buffers are those of sockets that were closed, as the socket in a sandbox is after
+// one interface.
+var buffers = sync.Pool{New: func() any { return new([bufferSize]byte) }}
 
 // step is one change, and what it is called in an error.
 type step struct {
@@ -29,7 +34,7 @@ type step struct {
 type conn struct {
 	fd     int
 	seq    uint32
-	buf    []byte
+	buf    *[bufferSize]byte
 	broken bool // answers may be outstanding: not to be used again
 }
 
@@ -48,11 +53,12 @@ func dial() (*conn, error) {
 		_ = unix.Close(fd)
 		return nil, fmt.Errorf("opening a netlink socket: %w", err)
 	}
-	return &conn{fd: fd, buf: make([]byte, bufferSize)}, nil
+	return &conn{fd: fd, buf: buffers.Get().(*[bufferSize]byte)}, nil
 }
 
 func (c *conn) close() {
 	_ = unix.Close(c.fd)
+	buffers.Put(c.buf)
 }
 
 // do sends all steps at once. The kernel tries every one of them, in order,
@@ -96,7 +102,7 @@ func (c *conn) do(steps ...step) error {
 
 func (c *conn) receive() ([]syscall.NetlinkMessage, error) {
 	for {
-		n, from, err := unix.Recvfrom(c.fd, c.buf, 0)
+		n, from, err := unix.Recvfrom(c.fd, c.buf[:], 0)
 		if errors.Is(err, unix.EINTR) {
 			continue
 		}

@@ -32,7 +32,7 @@ func newCableOf(tb testing.TB, count int, families ...func(netip.Addr) bool) []*
 		bridge := linkNamed(tb, middle.host, DefaultBridge).Attrs().Index
 		steps(tb, middle, create(pair{
 			host: name, hostMAC: RandomMAC(), bridge: bridge,
-			peer: "up0", peerMAC: RandomMAC(), mtu: 1450, namespace: int(k.host.file.Fd()),
+			peer: "up0", peerMAC: RandomMAC(), mtu: 1450, namespace: k.host.fd,
 		}))
 		index := linkNamed(tb, k.host, "up0").Attrs().Index
 		steps(tb, k, raise("up0"))

@@ -30,7 +30,11 @@ func TestMain(m *testing.M) {
 		fmt.Fprintln(os.Stderr, err)
 		os.Exit(1)
 	}
-	_ = os.Setenv("TMPDIR", dir) // so that our mounts can be told from others'
+	_ = os.Setenv("TMPDIR", dir)      // so that our mounts can be told from others'
+	if _, err := home(); err != nil { // which stays open
+		fmt.Fprintln(os.Stderr, err)
+		os.Exit(1)
+	}
 	before, err := leftOnHost()
 	if err != nil {
 		fmt.Fprintln(os.Stderr, err)

@@ -4,7 +4,6 @@ import (
 	"errors"
 	"fmt"
 	"io/fs"
-	"os"
 	"runtime"
 	"sync"
 
@@ -15,6 +14,16 @@ import (
 // Namespace.do is that of the process. /proc/self would be the first thread's,
 // and do may have borrowed that one.
 const ownNamespace = "/proc/thread-self/ns/net"
+
+// home is the namespace that the process is in, opened once: a walk through /proc
+// costs as much as a change of a link. A process does not leave its namespace.
+var home = sync.OnceValues(func() (*Namespace, error) {
+	fd, err := unix.Open(ownNamespace, unix.O_RDONLY|unix.O_CLOEXEC, 0)
+	if err != nil {
+		return nil, fmt.Errorf("opening this program's own network namespace: %w", err)
+	}
+	return namespaceAt(fd, ownNamespace)
+})
 
 // NamespaceID tells one namespace from another for as long as it lives. The
 // kernel uses numbers again after that, also within one boot.
@@ -28,9 +37,9 @@ type NamespaceID struct {
 type Namespace struct {
 	path string
 	id   NamespaceID
-	file *os.File
 
 	mu   sync.Mutex
+	fd   int   // -1 when it was closed: the number may be another file's then
 	conn *conn // opened by the first user, kept for the next interface
 }
 
@@ -43,49 +52,52 @@ func OpenNamespace(path string) (*Namespace, error) {
 	if err != nil {
 		return nil, err
 	}
-	own, err := statID(ownNamespace)
+	own, err := home()
+	if err == nil && ns.id == own.id {
+		err = &notNamespaceError{path: path, found: "it is the network namespace of this program itself"}
+	}
 	if err != nil {
 		_ = ns.Close()
-		return nil, fmt.Errorf("looking at this program's own network namespace: %w", err)
-	}
-	if ns.id == own {
-		_ = ns.Close()
-		return nil, &notNamespaceError{path: path, found: "it is the network namespace of this program itself"}
+		return nil, err
 	}
 	return ns, nil
 }
 
 func openNamespace(path string) (*Namespace, error) {
-	// O_PATH looks without touching: opening a pipe would wait for its
-	// writer, and opening a device may do anything.
-	fd, err := unix.Open(path, unix.O_PATH|unix.O_CLOEXEC, 0)
+	own, err := home()
+	if err != nil {
+		return nil, err
+	}
+	// It is looked at before it is opened: opening a device may do anything. All
+	// namespaces are on one device.
+	var st unix.Stat_t
+	if err := unix.Stat(path, &st); err != nil {
+		return nil, openError(path, err)
+	}
+	if st.Dev != own.id.Device {
+		return nil, &notNamespaceError{path: path, found: foundFile(path, st.Mode)}
+	}
+	// Should something else have come in its place: a pipe would wait for its writer.
+	fd, err := unix.Open(path, unix.O_RDONLY|unix.O_NONBLOCK|unix.O_NOCTTY|unix.O_CLOEXEC, 0)
 	if err != nil {
 		return nil, openError(path, err)
 	}
-	defer func() { _ = unix.Close(fd) }()
+	return namespaceAt(fd, path)
+}
+
+// namespaceAt is the namespace that a file descriptor is of, which it takes over.
+func namespaceAt(fd int, path string) (*Namespace, error) {
 	var st unix.Stat_t
 	if err := unix.Fstat(fd, &st); err != nil {
+		_ = unix.Close(fd)
 		return nil, fmt.Errorf("looking at %q: %w", path, err)
 	}
-	var sf unix.Statfs_t
-	if err := unix.Fstatfs(fd, &sf); err != nil {
-		return nil, fmt.Errorf("looking at the file system of %q: %w", path, err)
-	}
-	if sf.Type != unix.NSFS_MAGIC {
-		return nil, &notNamespaceError{path: path, found: foundFile(st.Mode, sf.Type)}
-	}
-	// Not os.Open, which tries to have each file polled.
-	opened, err := unix.Open(fmt.Sprintf("/proc/self/fd/%d", fd), unix.O_RDONLY|unix.O_CLOEXEC, 0)
-	if err != nil {
-		return nil, fmt.Errorf("opening %q: %w", path, err)
-	}
-	file := os.NewFile(uintptr(opened), path)
-	kind, err := unix.IoctlRetInt(int(file.Fd()), unix.NS_GET_NSTYPE)
+	kind, err := unix.IoctlRetInt(fd, unix.NS_GET_NSTYPE)
 	if err != nil || kind != unix.CLONE_NEWNET {
-		_ = file.Close()
+		_ = unix.Close(fd)
 		return nil, &notNamespaceError{path: path, found: "it is a namespace of another kind"}
 	}
-	return &Namespace{path: path, id: NamespaceID{Device: st.Dev, Inode: st.Ino}, file: file}, nil
+	return &Namespace{path: path, id: NamespaceID{Device: st.Dev, Inode: st.Ino}, fd: fd}, nil
 }
 
 // ID returns the namespace's device and inode.
@@ -102,13 +114,18 @@ func (n *Namespace) Close() error {
 		n.conn.close()
 		n.conn = nil
 	}
-	return n.file.Close()
+	fd := n.fd
+	n.fd = -1
+	return unix.Close(fd)
 }
 
 // with runs fn with a socket in the namespace, one fn at a time.
 func (n *Namespace) with(fn func(*conn) error) error {
 	n.mu.Lock()
 	defer n.mu.Unlock()
+	if n.fd < 0 {
+		return errClosed
+	}
 	if n.conn == nil {
 		err := n.do(func() (err error) {
 			n.conn, err = dial()
@@ -130,40 +147,32 @@ func (n *Namespace) with(fn func(*conn) error) error {
 // there again.
 func (n *Namespace) prepare() { _ = n.with(func(*conn) error { return nil }) }
 
+// errClosed is for who comes too late, as prepare may.
+var errClosed = fmt.Errorf("network namespace: %w", fs.ErrClosed)
+
 // do runs fn on a thread that is in the namespace, and only for fn.
 func (n *Namespace) do(fn func() error) error {
+	back, err := home()
+	if err != nil {
+		return err
+	}
 	result := make(chan error, 1)
 	go func() {
 		runtime.LockOSThread()
-		home, err := unix.Open(ownNamespace, unix.O_RDONLY|unix.O_CLOEXEC, 0)
-		if err != nil {
-			runtime.UnlockOSThread()
-			result <- fmt.Errorf("opening the thread's network namespace: %w", err)
-			return
-		}
-		defer func() { _ = unix.Close(home) }()
-		if err := unix.Setns(int(n.file.Fd()), unix.CLONE_NEWNET); err != nil {
+		if err := unix.Setns(n.fd, unix.CLONE_NEWNET); err != nil {
 			runtime.UnlockOSThread()
 			result <- fmt.Errorf("entering the network namespace at %q: %w", n.path, err)
 			return
 		}
-		err = fn()
+		err := fn()
 		// A thread that does not get home stays locked, so that it ends with
 		// this goroutine and runs no other one in the wrong namespace.
-		if unix.Setns(home, unix.CLONE_NEWNET) == nil {
+		if unix.Setns(back.fd, unix.CLONE_NEWNET) == nil {
 			runtime.UnlockOSThread()
 		}
 		result <- err
 	}()
 	return <-result
-}
-
-func statID(path string) (NamespaceID, error) {
-	var st unix.Stat_t
-	if err := unix.Stat(path, &st); err != nil {
-		return NamespaceID{}, err
-	}
-	return NamespaceID{Device: st.Dev, Inode: st.Ino}, nil
 }
 
 // notNamespaceError spells out what was found, without the kernel's own words
@@ -193,13 +202,17 @@ func openError(path string, err error) error {
 	return fmt.Errorf("opening %q: %w", path, err)
 }
 
-func foundFile(mode uint32, fsType int64) string {
+func foundFile(path string, mode uint32) string {
 	switch mode & unix.S_IFMT {
 	case unix.S_IFDIR:
 		return "it is a directory"
 	case unix.S_IFREG:
 		const hint = "; if a namespace is mounted there, this program does not see the mount (in a container the directory needs mountPropagation HostToContainer)"
-		return fmt.Sprintf("it is a regular file (file system %#x)", fsType) + hint
+		var fs unix.Statfs_t
+		if err := unix.Statfs(path, &fs); err != nil {
+			return "it is a regular file" + hint
+		}
+		return fmt.Sprintf("it is a regular file (file system %#x)", fs.Type) + hint
 	case unix.S_IFIFO:
 		return "it is a pipe"
 	case unix.S_IFSOCK:

@@ -120,3 +120,11 @@ func TestThreadsComeHome(t *testing.T) {
 		}
 	}
 }
+
+func statID(path string) (NamespaceID, error) {
+	var st unix.Stat_t
+	if err := unix.Stat(path, &st); err != nil {
+		return NamespaceID{}, err
+	}
+	return NamespaceID{Device: st.Dev, Inode: st.Ino}, nil
+}

@@ -53,9 +53,10 @@ var (
 const maxIdle = 32
 
 // maxPlugging is how many interfaces are plugged at once. The kernel changes one
-// link after the other (rtnl_mutex), so more are not faster: each that waits in the
-// kernel keeps a thread with its stacks, and here only a goroutine.
-const maxPlugging = 4
+// link after the other (rtnl_mutex), so with one at work and one ready more are not
+// faster: each that waits in the kernel keeps a thread and, for a while, a processor
+// busy, and here only a goroutine.
+const maxPlugging = 2
 
 // Kernel works on one host network namespace. Its methods may be called from
 // many goroutines at once.

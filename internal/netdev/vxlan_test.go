@@ -31,7 +31,7 @@ func newRouted(tb testing.TB, count int, underlay ...func(netip.Addr) bool) (nod
 		index := linkNamed(tb, router.host, leg).Attrs().Index
 		steps(tb, router, raise(leg), create(pair{
 			host: fmt.Sprintf("port%d", i+1), hostMAC: RandomMAC(), bridge: index,
-			peer: "up0", peerMAC: RandomMAC(), mtu: routedMTU, namespace: int(k.host.file.Fd()),
+			peer: "up0", peerMAC: RandomMAC(), mtu: routedMTU, namespace: k.host.fd,
 		}))
 		up0 := linkNamed(tb, k.host, "up0").Attrs().Index
 		steps(tb, k, raise("up0"))

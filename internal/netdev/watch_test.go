@@ -221,7 +221,7 @@ func TestUplink(t *testing.T) {
 	middle := newHost(t)
 	steps(t, middle, create(pair{
 		host: "port9", hostMAC: RandomMAC(), bridge: linkNamed(t, middle.host, DefaultBridge).Attrs().Index,
-		peer: "up1", peerMAC: RandomMAC(), mtu: 1500, namespace: int(k.host.file.Fd()),
+		peer: "up1", peerMAC: RandomMAC(), mtu: 1500, namespace: k.host.fd,
 	}))
 	up1 := linkNamed(t, k.host, "up1").Attrs().Index
 	steps(t, k, raise("up1"), addAddress(up1, mustPrefix("198.51.100.1/24"), 0))
