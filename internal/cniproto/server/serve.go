@@ -2,6 +2,7 @@ package server
 
 import (
 	"bufio"
+	"bytes"
 	"context"
 	"errors"
 	"fmt"
@@ -27,11 +28,15 @@ var (
 // maxHeader is by how much a request may be longer than its body, in bytes.
 const maxHeader = 16 << 10
 
-// converse reads the one request of a connection, has it served and answers it.
+// usualBody is what most requests are shorter than, in bytes.
+const usualBody = 2 << 10
+
+// converse reads the one request of a connection by way of in, has it served and
+// answers it.
 //
 // net/http parses; its server is for connections that live longer and costs as
 // much as the rest of a call that waits for nothing.
-func (s *server) converse(ctx context.Context, conn net.Conn) {
+func (s *server) converse(ctx context.Context, conn net.Conn, in *bufio.Reader) {
 	ctx, cancel := context.WithCancel(ctx)
 	defer cancel()
 	defer conn.Close() //nolint:errcheck // what could be said has been said
@@ -40,7 +45,7 @@ func (s *server) converse(ctx context.Context, conn net.Conn) {
 	if err == nil {
 		err = s.checkPeer(conn)
 	}
-	in := bufio.NewReader(io.LimitReader(conn, maxHeader+cniproto.MaxRequest+1))
+	in.Reset(io.LimitReader(conn, maxHeader+cniproto.MaxRequest+1))
 	r, headErr := http.ReadRequest(in)
 	switch {
 	case headErr != nil:
@@ -82,7 +87,9 @@ func (s *server) post(ctx context.Context, cancel context.CancelFunc, conn net.C
 
 // read takes a request out of its envelope; errors say what is wrong with it.
 func read(r *http.Request) (cniproto.Request, error) {
-	body, err := io.ReadAll(http.MaxBytesReader(nil, r.Body, cniproto.MaxRequest))
+	var body bytes.Buffer
+	body.Grow(usualBody)
+	_, err := body.ReadFrom(http.MaxBytesReader(nil, r.Body, cniproto.MaxRequest))
 	var tooLarge *http.MaxBytesError
 	switch {
 	case errors.As(err, &tooLarge):
@@ -90,10 +97,10 @@ func read(r *http.Request) (cniproto.Request, error) {
 	case err != nil:
 		return cniproto.Request{}, &cniproto.Error{
 			Code: cniproto.CodeDecode,
-			Msg:  fmt.Sprintf("request: ends after %d of %s bytes: %v", len(body), announced(r), err),
+			Msg:  fmt.Sprintf("request: ends after %d of %s bytes: %v", body.Len(), announced(r), err),
 		}
 	}
-	return cniproto.DecodeRequest(body)
+	return cniproto.DecodeRequest(body.Bytes())
 }
 
 // announced is the size that a request said it has.

@@ -2,6 +2,7 @@
 package server
 
 import (
+	"bufio"
 	"context"
 	"errors"
 	"fmt"
@@ -116,15 +117,26 @@ const (
 	longestPause = time.Second
 )
 
-// accept serves each connection until there are no more, and returns why.
+// idleTime is for how long a goroutine that has served waits for the next connection.
+const idleTime = time.Second
+
+// accept serves each connection until there are no more, and returns why. A
+// goroutine that has served takes the next one: it has the stack already, which
+// costs more to grow than a request to read.
 func (s *server) accept(ctx context.Context, l net.Listener, open *sync.WaitGroup) error {
+	next := make(chan net.Conn)
+	defer close(next)
 	pause := firstPause
 	for {
 		conn, err := l.Accept()
 		switch {
 		case err == nil:
 			pause = firstPause
-			open.Go(func() { s.converse(ctx, conn) })
+			select {
+			case next <- conn:
+			default:
+				open.Go(func() { s.attend(ctx, conn, next) })
+			}
 		case outOfResources(err):
 			logr.FromContextOrDiscard(ctx).Error(err, "connection not accepted, trying again", "after", pause)
 			select {
@@ -134,6 +146,22 @@ func (s *server) accept(ctx context.Context, l net.Listener, open *sync.WaitGrou
 			pause = min(2*pause, longestPause)
 		default:
 			return err
+		}
+	}
+}
+
+// attend serves a connection, and the next ones until there is none for a while.
+func (s *server) attend(ctx context.Context, conn net.Conn, next <-chan net.Conn) {
+	in := bufio.NewReader(nil)
+	idle := time.NewTimer(idleTime)
+	defer idle.Stop()
+	for conn != nil {
+		s.converse(ctx, conn, in)
+		idle.Reset(idleTime)
+		select {
+		case conn = <-next: // nil when there are no more
+		case <-idle.C:
+			conn = nil
 		}
 	}
 }
