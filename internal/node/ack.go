@@ -25,8 +25,9 @@ import (
 // ackWriters is how many statuses are written at once.
 const ackWriters = 16
 
-// ackDelay is how long the status of an ADD waits for the answer to it.
-const ackDelay = 10 * time.Millisecond
+// ackDelay is how long the status of an ADD waits for the answer to it, and to those
+// of other pods that start at the same time.
+const ackDelay = 100 * time.Millisecond
 
 // API is what the daemon asks of the API server, beside what it watches.
 type API interface {
@@ -60,8 +61,8 @@ func newAcknowledger(api API, r *registry, l *ledger, m *metrics) *acknowledger 
 
 func (a *acknowledger) enqueue(key types.NamespacedName) { a.queue.Add(key) }
 
-// enqueueSoon lets the runtime have its answer first: encoding and sending the
-// status competes with it for the processor.
+// enqueueSoon lets the runtime have its answers first: encoding and sending a
+// status competes with them for the processor.
 func (a *acknowledger) enqueueSoon(key types.NamespacedName) { a.queue.AddAfter(key, ackDelay) }
 
 // Run writes until ctx ends. It is started when the records were adopted.

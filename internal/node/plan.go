@@ -213,12 +213,32 @@ func encodeResult(res *types100.Result, version string) ([]byte, error) {
 	if err != nil {
 		return nil, because(errInvalid, "cniVersion: %w", err)
 	}
-	raw, err := json.Marshal(converted)
+	raw, err := json.Marshal(plainly(converted))
 	if err != nil {
 		return nil, fmt.Errorf("encode the result: %w", err)
 	}
 	return raw, nil
 }
+
+// plainly is a result without the library's way of leaving an empty dns out, which is
+// to encode it, decode it into a map and encode that.
+func plainly(res cnitypes.Result) any {
+	r, newest := res.(*types100.Result)
+	if !newest {
+		return res
+	}
+	plain := struct {
+		bare
+		DNS *cnitypes.DNS `json:"dns,omitempty"`
+	}{bare: bare(*r)}
+	if !r.DNS.IsEmpty() {
+		plain.DNS = &r.DNS
+	}
+	return plain
+}
+
+// bare is a result without its methods.
+type bare types100.Result
 
 // inVersion gives a recorded result the form of the version that the runtime
 // asks for now.

@@ -131,7 +131,7 @@ func (f files) write(r *record) error {
 	}
 	// Whoever writes this sandbox's record is alone.
 	temp := filepath.Join(f.dir, newPrefix+r.ContainerID)
-	err = os.WriteFile(temp, raw, 0o600)
+	err = writeFile(temp, raw)
 	if err == nil {
 		err = unix.Rename(temp, f.path(r.ContainerID)) // os.Rename would look at both first
 	}
@@ -140,6 +140,21 @@ func (f files) write(r *record) error {
 		return fmt.Errorf("write the record of sandbox %s: %w", r.ContainerID, err)
 	}
 	return nil
+}
+
+// writeFile is os.WriteFile without what that does for files that could be polled.
+func writeFile(path string, raw []byte) error {
+	fd, err := unix.Open(path, unix.O_WRONLY|unix.O_CREAT|unix.O_TRUNC|unix.O_CLOEXEC, 0o600)
+	if err != nil {
+		return err
+	}
+	for len(raw) > 0 && err == nil {
+		var n int
+		if n, err = unix.Write(fd, raw); err == nil {
+			raw = raw[n:]
+		}
+	}
+	return errors.Join(err, unix.Close(fd))
 }
 
 func (f files) remove(containerID string) error {
