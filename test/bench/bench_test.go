@@ -121,6 +121,18 @@ func TestResourceOf(t *testing.T) {
 	}
 }
 
+func TestParseProcessorTime(t *testing.T) {
+	const stat = "cpu  10 1 20 300 4 5 6 7 8 9\ncpu0 1 1 1 1 1 1 1 1 1 1\n"
+	if idle, all, err := parseProcessorTime(stat); idle != 304 || all != 353 || err != nil {
+		t.Errorf("%d of %d, %v; want 304 of 353", idle, all, err)
+	}
+	for _, bad := range []string{"", "cpu  1 2 3\n", "cpu  1 2 3 4 5 6 7 x\n"} {
+		if _, _, err := parseProcessorTime(bad); err == nil {
+			t.Errorf("%q: no error", bad)
+		}
+	}
+}
+
 func TestFirstOf(t *testing.T) {
 	first := errors.New("first")
 	err := firstOf([]error{nil, first, errors.New("second")})

@@ -2,7 +2,10 @@ package main
 
 import (
 	"context"
+	"crypto/tls"
 	"fmt"
+	"io"
+	"log"
 	"maps"
 	"net/http"
 	"net/http/httputil"
@@ -13,6 +16,7 @@ import (
 	"k8s.io/client-go/rest"
 	"k8s.io/client-go/tools/clientcmd"
 	clientcmdapi "k8s.io/client-go/tools/clientcmd/api"
+	"k8s.io/client-go/util/cert"
 
 	"fairlead.dev/fairlead/test/netlab"
 )
@@ -63,14 +67,29 @@ func serveProxy(ctx context.Context, at *netlab.Machine, k *kube, kubeconfig str
 			ErrorHandler:  func(http.ResponseWriter, *http.Request, error) {}, // programs end, and with them their watches
 		},
 	}
-	go func() { _ = http.Serve(listener, p) }() //nolint:gosec // it serves the bench's own programs
-	return p, p.writeKubeconfig("http://" + listener.Addr().String())
+	// As the API server does: TLS, and with it one connection for many requests at once.
+	host := at.V4.Addr().String()
+	certificate, key, err := cert.GenerateSelfSignedCertKey(host, nil, nil)
+	if err != nil {
+		return nil, err
+	}
+	pair, err := tls.X509KeyPair(certificate, key)
+	if err != nil {
+		return nil, err
+	}
+	server := &http.Server{ //nolint:gosec // it serves the bench's own programs
+		Handler: p, TLSConfig: &tls.Config{Certificates: []tls.Certificate{pair}, MinVersion: tls.VersionTLS13},
+		ErrorLog: log.New(io.Discard, "", 0), // as above
+	}
+	go func() { _ = server.ServeTLS(listener, "", "") }()
+	return p, p.writeKubeconfig("https://"+listener.Addr().String(), certificate)
 }
 
-func (p *proxy) writeKubeconfig(server string) error {
+// writeKubeconfig writes one that leads to a server and trusts a certificate, in PEM.
+func (p *proxy) writeKubeconfig(server string, certificate []byte) error {
 	const name = "bench"
 	cfg := clientcmdapi.NewConfig()
-	cfg.Clusters[name] = &clientcmdapi.Cluster{Server: server}
+	cfg.Clusters[name] = &clientcmdapi.Cluster{Server: server, CertificateAuthorityData: certificate}
 	cfg.AuthInfos[name] = &clientcmdapi.AuthInfo{}
 	cfg.Contexts[name] = &clientcmdapi.Context{Cluster: name, AuthInfo: name}
 	cfg.CurrentContext = name
