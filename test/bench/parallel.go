@@ -46,7 +46,7 @@ func parallel(ctx context.Context, w *world) (map[string]figure, error) {
 		return nil, err
 	}
 	const warmUp = 2
-	batches := w.samples(30, 5)
+	batches := w.samples(30, 3)
 	for round := range warmUp + batches {
 		for _, exec := range []bool{false, true} {
 			if exec && round%execEvery != 0 {
