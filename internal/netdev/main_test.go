@@ -30,8 +30,9 @@ func TestMain(m *testing.M) {
 		fmt.Fprintln(os.Stderr, err)
 		os.Exit(1)
 	}
-	_ = os.Setenv("TMPDIR", dir)      // so that our mounts can be told from others'
-	if _, err := home(); err != nil { // which stays open
+	_ = os.Setenv("TMPDIR", dir) // so that our mounts can be told from others'
+	// It stays open.
+	if _, err := home(); err != nil {
 		fmt.Fprintln(os.Stderr, err)
 		os.Exit(1)
 	}

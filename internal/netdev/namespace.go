@@ -52,13 +52,9 @@ func OpenNamespace(path string) (*Namespace, error) {
 	if err != nil {
 		return nil, err
 	}
-	own, err := home()
-	if err == nil && ns.id == own.id {
-		err = &notNamespaceError{path: path, found: "it is the network namespace of this program itself"}
-	}
-	if err != nil {
+	if own, _ := home(); ns.id == own.id { // openNamespace had it too
 		_ = ns.Close()
-		return nil, err
+		return nil, &notNamespaceError{path: path, found: "it is the network namespace of this program itself"}
 	}
 	return ns, nil
 }
@@ -119,6 +115,9 @@ func (n *Namespace) Close() error {
 	return unix.Close(fd)
 }
 
+// errClosed is for who comes too late, as prepare may.
+var errClosed = fmt.Errorf("network namespace: %w", fs.ErrClosed)
+
 // with runs fn with a socket in the namespace, one fn at a time.
 func (n *Namespace) with(fn func(*conn) error) error {
 	n.mu.Lock()
@@ -146,9 +145,6 @@ func (n *Namespace) with(fn func(*conn) error) error {
 // prepare opens the socket that the next with needs. What hinders it is met
 // there again.
 func (n *Namespace) prepare() { _ = n.with(func(*conn) error { return nil }) }
-
-// errClosed is for who comes too late, as prepare may.
-var errClosed = fmt.Errorf("network namespace: %w", fs.ErrClosed)
 
 // do runs fn on a thread that is in the namespace, and only for fn.
 func (n *Namespace) do(fn func() error) error {

@@ -208,13 +208,7 @@ func (l *ledger) writeAddresses(r *addressRecord) error {
 	if err != nil {
 		return fmt.Errorf("encode the record of the addresses of %s: %w", r.key(), err)
 	}
-	temp := filepath.Join(l.book.dir, newPrefix+r.key().String())
-	err = os.WriteFile(temp, raw, 0o600)
-	if err == nil {
-		err = os.Rename(temp, l.book.path(r.key()))
-	}
-	if err != nil {
-		_ = os.Remove(temp)
+	if err := writeRecord(filepath.Join(l.book.dir, newPrefix+r.key().String()), l.book.path(r.key()), raw); err != nil {
 		return fmt.Errorf("write the record of the addresses of %s: %w", r.key(), err)
 	}
 	return nil

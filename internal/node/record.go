@@ -130,14 +130,23 @@ func (f files) write(r *record) error {
 		return fmt.Errorf("encode the record of sandbox %s: %w", r.ContainerID, err)
 	}
 	// Whoever writes this sandbox's record is alone.
-	temp := filepath.Join(f.dir, newPrefix+r.ContainerID)
-	err = writeFile(temp, raw)
+	if err := writeRecord(filepath.Join(f.dir, newPrefix+r.ContainerID), f.path(r.ContainerID), raw); err != nil {
+		return fmt.Errorf("write the record of sandbox %s: %w", r.ContainerID, err)
+	}
+	return nil
+}
+
+// writeRecord makes a file on tmpfs as a whole, by way of another one, which is gone
+// after an error. Unlike replaceFile it looks at nothing and syncs nothing: a pod
+// waits for it.
+func writeRecord(temp, path string, raw []byte) error {
+	err := writeFile(temp, raw)
 	if err == nil {
-		err = unix.Rename(temp, f.path(r.ContainerID)) // os.Rename would look at both first
+		err = unix.Rename(temp, path) // os.Rename would look at both first
 	}
 	if err != nil {
 		_ = os.Remove(temp)
-		return fmt.Errorf("write the record of sandbox %s: %w", r.ContainerID, err)
+		return fmt.Errorf("%s: %w", path, err)
 	}
 	return nil
 }

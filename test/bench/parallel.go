@@ -66,7 +66,7 @@ func parallel(ctx context.Context, w *world) (map[string]figure, error) {
 	for _, s := range []*samples{&p.socket, &p.unheld, &p.rawSocket} {
 		*s = (*s)[warmUp:]
 	}
-	p.exec, p.rawExec = p.exec[1:], p.rawExec[1:]
+	p.exec, p.rawExec = p.exec[1:], p.rawExec[1:] // one was among those to warm up
 	w.Say("  medians of %d batches of %d, per second: through the socket %.0f (%.0f unheld), raw %.0f; with exec %.0f, raw with exec %.0f",
 		batches, batch, p.socket.median(), p.unheld.median(), p.rawSocket.median(), p.exec.median(), p.rawExec.median())
 	return map[string]figure{
