@@ -103,24 +103,11 @@ func clearObject(o client.Object) { reflect.ValueOf(o).Elem().SetZero() }
 
 func (c conn) Get(ctx context.Context, k client.ObjectKey, o client.Object, _ ...client.GetOption) error {
 	kk := key{kindOf(o), k}
-	if !c.live || c.l.w.cfg.Break == StaleReads && kk.kind == kindBlock {
-		got := c.l.cache.get(kk)
-		if got == nil {
-			return apierrors.NewNotFound(resource(kk), k.Name)
-		}
-		assign(o, got)
-		if c.live {
-			// Broken on purpose: old content under the newest version.
-			return c.do(ctx, "get", kk, func() error {
-				now, err := c.l.w.api.get(kk)
-				if err == nil {
-					o.SetResourceVersion(now.GetResourceVersion())
-					o.SetUID(now.GetUID())
-				}
-				return err
-			})
-		}
-		return nil
+	if !c.live {
+		return c.cached(kk, o)
+	}
+	if kk.kind == kindBlock && c.l.w.cfg.Break == StaleReads {
+		return c.do(ctx, "get", kk, func() error { return c.stale(kk, o) })
 	}
 	var got client.Object
 	err := c.do(ctx, "get", kk, func() (err error) {
@@ -132,6 +119,29 @@ func (c conn) Get(ctx context.Context, k client.ObjectKey, o client.Object, _ ..
 	})
 	if err == nil {
 		assign(o, got)
+	}
+	return err
+}
+
+// cached is a read from the leader's cache.
+func (c conn) cached(k key, o client.Object) error {
+	got := c.l.cache.get(k)
+	if got == nil {
+		return apierrors.NewNotFound(resource(k), k.Name)
+	}
+	assign(o, got)
+	return nil
+}
+
+// stale is broken on purpose: old content under the newest version.
+func (c conn) stale(k key, o client.Object) error {
+	if err := c.cached(k, o); err != nil {
+		return err
+	}
+	now, err := c.l.w.api.get(k)
+	if err == nil {
+		o.SetResourceVersion(now.GetResourceVersion())
+		o.SetUID(now.GetUID())
 	}
 	return err
 }
