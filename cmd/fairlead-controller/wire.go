@@ -101,7 +101,7 @@ func newController(ctx context.Context, cfg config.Controller) (*parts, error) {
 		Interval:  cfg.GCInterval.Duration,
 		Namespace: cfg.LeaderElection.Namespace,
 		Synced:    func() bool { return fed() && attachments.Listed() },
-		Behind:    attachments.Behind,
+		Busy:      attachments.Busy,
 	})
 	return &parts{manager: mgr, store: store}, errors.Join(
 		attachments.SetupWithManager(ctx, mgr),

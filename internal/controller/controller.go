@@ -141,13 +141,10 @@ func (r *Attachments) SetupWithManager(ctx context.Context, mgr ctrl.Manager) er
 		Complete(r)
 }
 
-// Behind reports whether there is more to do than may be written at once.
-func (r *Attachments) Behind() bool {
-	n := int(r.working.Load())
-	if q := r.queue.Load(); q != nil {
-		n += (*q).Len()
-	}
-	return n > cap(r.Turns)
+// Busy reports whether pods are worked on, or wait for that.
+func (r *Attachments) Busy() bool {
+	q := r.queue.Load()
+	return r.working.Load() > 0 || q != nil && (*q).Len() > 0
 }
 
 // Reconcile brings one pod's name to where it should be: an attachment for the

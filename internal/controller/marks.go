@@ -2,9 +2,11 @@ package controller
 
 import (
 	"context"
+	"slices"
 	"sync"
 	"time"
 
+	corev1 "k8s.io/api/core/v1"
 	"k8s.io/apimachinery/pkg/types"
 	"k8s.io/client-go/util/workqueue"
 	"sigs.k8s.io/controller-runtime/pkg/client"
@@ -13,6 +15,7 @@ import (
 	"sigs.k8s.io/controller-runtime/pkg/reconcile"
 
 	"fairlead.dev/fairlead/api/v1alpha1"
+	"fairlead.dev/fairlead/internal/pod"
 )
 
 // marks remembers what this process has written and its cache has not shown
@@ -59,11 +62,13 @@ func (r *Attachments) AttachmentEvents() handler.EventHandler {
 		q.Add(reconcile.Request{NamespacedName: podOf(o.(*v1alpha1.PodAttachment))})
 	}
 	return handler.Funcs{
-		CreateFunc: func(_ context.Context, e event.CreateEvent, q workqueue.TypedRateLimitingInterface[reconcile.Request]) {
+		CreateFunc: func(ctx context.Context, e event.CreateEvent, q workqueue.TypedRateLimitingInterface[reconcile.Request]) {
 			a := e.Object.(*v1alpha1.PodAttachment)
 			r.names.add(a)
 			r.marks.drop(a.Spec.PodUID)
-			enqueue(a, q)
+			if !r.asExpected(ctx, a) {
+				enqueue(a, q)
+			}
 		},
 		UpdateFunc: func(_ context.Context, e event.UpdateEvent, q workqueue.TypedRateLimitingInterface[reconcile.Request]) {
 			enqueue(e.ObjectNew, q)
@@ -77,4 +82,20 @@ func (r *Attachments) AttachmentEvents() handler.EventHandler {
 			r.wakeHeirs(a, q)
 		},
 	}
+}
+
+// asExpected reports whether a record that has appeared leaves nothing to do: its pod
+// lives and waits for nothing more. The name of the record is remembered by then, so
+// that whatever happens to the pod later finds it.
+func (r *Attachments) asExpected(ctx context.Context, record *v1alpha1.PodAttachment) bool {
+	waits := func(i v1alpha1.Interface) bool { return i.WaitForActive }
+	if record.DeletionTimestamp != nil || len(record.Status.Interfaces) > 0 || slices.ContainsFunc(record.Spec.Interfaces, waits) {
+		return false
+	}
+	key := podOf(record)
+	p := &corev1.Pod{}
+	if r.waiting.has(key) || r.Client.Get(ctx, key, p, client.UnsafeDisableDeepCopy) != nil {
+		return false
+	}
+	return pod.UID(p) == record.Spec.PodUID && pod.Wants(p)
 }

@@ -3,7 +3,6 @@ package controller
 import (
 	"context"
 	"errors"
-	"strconv"
 	"sync"
 	"sync/atomic"
 	"testing"
@@ -121,21 +120,25 @@ func TestWriteWaitsNoLonger(t *testing.T) {
 	})
 }
 
-// A reconciler is behind while more pods wait for it, or are worked on, than it may
-// write at once.
-func TestBehind(t *testing.T) {
+// A reconciler is busy while a pod waits for it, or is worked on.
+func TestBusy(t *testing.T) {
 	r := New(Config{Turns: NewTurns(2)})
 	queue := workqueue.NewTypedRateLimitingQueue(workqueue.DefaultTypedControllerRateLimiter[reconcile.Request]())
 	defer queue.ShutDown()
-	for n := range 4 {
-		if got, want := r.Behind(), n > 2; got != want {
-			t.Errorf("with %d pods that wait or are worked on: behind %v, want %v", n, got, want)
+	want := func(busy bool, when string) {
+		t.Helper()
+		if got := r.Busy(); got != busy {
+			t.Errorf("%s: busy %v, want %v", when, got, busy)
 		}
-		if n == 0 {
-			r.queue.Store(&queue)
-			r.working.Add(1)
-			continue
-		}
-		queue.Add(reconcile.Request{NamespacedName: types.NamespacedName{Name: strconv.Itoa(n)}})
 	}
+	want(false, "before it began")
+	r.queue.Store(&queue)
+	want(false, "without a pod")
+	queue.Add(reconcile.Request{NamespacedName: types.NamespacedName{Name: "waits"}})
+	want(true, "with a pod that waits")
+	_, _ = queue.Get()
+	r.working.Add(1)
+	want(true, "with a pod that is worked on")
+	r.working.Add(-1)
+	want(false, "when that is done")
 }

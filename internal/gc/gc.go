@@ -43,9 +43,9 @@ type Config struct {
 	// Synced reports whether the drivers know all that is taken; the first
 	// pass waits for it.
 	Synced func() bool
-	// Behind reports whether many pods wait for their networks. The first pass lets
-	// them go before it, for a minute at most; nil when none do.
-	Behind func() bool
+	// Busy reports whether pods wait for their networks. The first pass lets them go
+	// before it, for a minute at most; nil when none do.
+	Busy func() bool
 	// Now judges the age of records; time.Now when nil.
 	Now func() time.Time
 }
@@ -67,8 +67,8 @@ func (c *Collector) NeedLeaderElection() bool { return true }
 // Start is Run, for controller-runtime's manager.
 func (c *Collector) Start(ctx context.Context) error { return c.Run(ctx) }
 
-// behindFor bounds how long the first pass waits for pods.
-const behindFor = time.Minute
+// busyFor bounds how long the first pass waits for pods.
+const busyFor = time.Minute
 
 // Run makes a pass at once and then at each interval until ctx ends.
 func (c *Collector) Run(ctx context.Context) error {
@@ -92,15 +92,15 @@ func (c *Collector) Run(ctx context.Context) error {
 	}
 }
 
-// letPass waits while many pods wait for their networks, as they do for a leader
-// that has just begun: a pass looks at every address there is.
+// letPass waits while pods wait for their networks, as they do for a leader that has
+// just begun: a pass looks at every address there is.
 func (c *Collector) letPass(ctx context.Context) {
-	if c.cfg.Behind == nil {
+	if c.cfg.Busy == nil {
 		return
 	}
-	ctx, cancel := context.WithTimeout(ctx, behindFor)
+	ctx, cancel := context.WithTimeout(ctx, busyFor)
 	defer cancel()
-	cache.WaitForCacheSync(ctx.Done(), func() bool { return !c.cfg.Behind() })
+	cache.WaitForCacheSync(ctx.Done(), func() bool { return !c.cfg.Busy() })
 }
 
 // Pass looks once, and returns how many things it set on their way out.

@@ -253,12 +253,12 @@ func TestRunWaitsForTheDrivers(t *testing.T) {
 // Pods that wait for a leader come before the first pass, though not for ever.
 func TestRunLetsPodsPass(t *testing.T) {
 	for name, tc := range map[string]struct {
-		behind time.Duration // for how long many pods wait
-		want   time.Duration // until the first pass
+		busy time.Duration // for how long pods wait
+		want time.Duration // until the first pass
 	}{
 		"nobody waits":   {0, 0},
 		"a burst":        {3 * time.Second, 3 * time.Second},
-		"without an end": {time.Hour, behindFor},
+		"without an end": {time.Hour, busyFor},
 	} {
 		t.Run(name, func(t *testing.T) {
 			synctest.Test(t, func(t *testing.T) {
@@ -268,7 +268,7 @@ func TestRunLetsPodsPass(t *testing.T) {
 				c := New(Config{
 					Client:   lists{told: func() { first = time.Since(start); close(passed) }},
 					Synced:   func() bool { return true },
-					Behind:   func() bool { return time.Since(start) < tc.behind },
+					Busy:     func() bool { return time.Since(start) < tc.busy },
 					Interval: 2 * time.Hour,
 				})
 				ctx, cancel := context.WithCancel(t.Context())
