@@ -22,13 +22,13 @@ func (w *world) boundPods(ctx context.Context, prefix string, n int) ([]*corev1.
 	if err != nil {
 		return nil, nil, err
 	}
-	var pods []*corev1.Pod
-	for i := range n {
-		pod, err := w.kube.pod(ctx, fmt.Sprintf("%s-%d", prefix, i), realNode)
-		if err != nil {
-			return nil, nil, err
-		}
-		pods = append(pods, pod)
+	pods := make([]*corev1.Pod, n)
+	err = w.abreast(n, func(i int) (err error) {
+		pods[i], err = w.kube.pod(ctx, fmt.Sprintf("%s-%d", prefix, i), realNode)
+		return err
+	})
+	if err != nil {
+		return nil, nil, err
 	}
 	for _, pod := range pods {
 		if _, err := b.record(ctx, pod.UID); err != nil {
@@ -64,7 +64,7 @@ func addAndDel(ctx context.Context, w *world) (map[string]figure, error) {
 		return nil, err
 	}
 	const warmUp = 4
-	rounds := w.samples(240, 40)
+	rounds := w.samples(240, 28)
 	c := &contest{w: w}
 	defer c.close()
 	if err := c.prepare(ctx, warmUp+rounds); err != nil {

@@ -37,7 +37,7 @@ func burst(ctx context.Context, w *world) (map[string]figure, error) {
 		return nil, err
 	}
 	var ours, floor samples
-	rounds := w.samples(9, 3)
+	rounds := w.samples(9, 2)
 	for round := range rounds {
 		err := inTurns(round,
 			func() error {

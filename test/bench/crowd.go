@@ -21,7 +21,7 @@ const (
 	crowdSize = 250
 	// settling is how long the daemon has nothing to do before that: it gives
 	// memory back every 10 seconds.
-	settling = 15 * time.Second
+	settling = 12 * time.Second
 )
 
 // crowdRun is a node with many pods.

@@ -53,7 +53,7 @@ func boundToRecord(ctx context.Context, w *world) (map[string]figure, error) {
 	}
 	figures := map[string]figure{}
 	err = errors.Join(
-		l.at(ctx, podRate, w.samples(7, 2), w.samples(4, 1), "bound_to_record_%s", figures),
+		l.at(ctx, podRate, w.samples(7, 3), w.samples(4, 1), "bound_to_record_%s", figures),
 		l.at(ctx, quietRate, w.samples(5, 1), w.samples(4, 2), "bound_to_record_quiet_%s", figures))
 	return figures, err
 }
@@ -64,6 +64,9 @@ func (l *latencyRun) at(ctx context.Context, rate, turns, seconds int, name stri
 	for turn := range turns {
 		l.turn++
 		l.ours, l.floor = nil, nil
+		if err := l.w.settle(ctx); err != nil {
+			return err
+		}
 		err := inTurns(turn,
 			func() error { return l.bind(ctx, rate, seconds*rate) },
 			func() error { return l.create(ctx, rate, seconds*rate) })

@@ -79,7 +79,7 @@ func addressMeasurements() []measurement {
 			what: "pods that get an address, 16 at once: from the call to create the bound pod until a watch of its node's PodAttachments\n" +
 				"         shows the record with the address; baseline: whereabouts' ADD for a pod, exec to result, 16 at once, with its own\n" +
 				"         leader election, on the same API server",
-			run: allocVsWhereabouts,
+			run: allocVsWhereabouts, full: true,
 		},
 		{
 			objects: []object{

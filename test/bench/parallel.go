@@ -15,9 +15,10 @@ const (
 	abreast = 16
 	// batch is how many are made before everything is unplugged again.
 	batch = 64
-	// execEvery is for how many batches there is one with exec, which takes ten times
-	// as long. It is odd, so that these too begin now with ours, now with the baseline.
-	execEvery = 3
+	// asideEvery is for how many batches there is one of what has no target: with exec,
+	// which takes ten times as long, and unheld. It is odd, so that those with exec too
+	// begin now with ours, now with the baseline.
+	asideEvery = 3
 )
 
 // parallelRun is what batches need.
@@ -46,10 +47,10 @@ func parallel(ctx context.Context, w *world) (map[string]figure, error) {
 		return nil, err
 	}
 	const warmUp = 2
-	batches := w.samples(30, 3)
+	batches := w.samples(30, 5)
 	for round := range warmUp + batches {
 		for _, exec := range []bool{false, true} {
-			if exec && round%execEvery != 0 {
+			if exec && round%asideEvery != 0 {
 				continue
 			}
 			err := inTurns(round,
@@ -59,14 +60,19 @@ func parallel(ctx context.Context, w *world) (map[string]figure, error) {
 				return nil, fmt.Errorf("batch %d: %w", round, err)
 			}
 		}
+		if round%asideEvery != 0 {
+			continue
+		}
 		if err := p.ours(ctx, false, false); err != nil {
 			return nil, fmt.Errorf("batch %d: %w", round, err)
 		}
 	}
-	for _, s := range []*samples{&p.socket, &p.unheld, &p.rawSocket} {
+	for _, s := range []*samples{&p.socket, &p.rawSocket} {
 		*s = (*s)[warmUp:]
 	}
-	p.exec, p.rawExec = p.exec[1:], p.rawExec[1:] // one was among those to warm up
+	for _, s := range []*samples{&p.unheld, &p.exec, &p.rawExec} {
+		*s = (*s)[1:] // one was among those to warm up
+	}
 	w.Say("  medians of %d batches of %d, per second: through the socket %.0f (%.0f unheld), raw %.0f; with exec %.0f, raw with exec %.0f",
 		batches, batch, p.socket.median(), p.unheld.median(), p.rawSocket.median(), p.exec.median(), p.rawExec.median())
 	return map[string]figure{
