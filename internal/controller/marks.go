@@ -97,5 +97,10 @@ func (r *Attachments) asExpected(ctx context.Context, record *v1alpha1.PodAttach
 	if r.waiting.has(key) || r.Client.Get(ctx, key, p, client.UnsafeDisableDeepCopy) != nil {
 		return false
 	}
+	return isFor(record, p)
+}
+
+// isFor reports whether a record is of this pod, and the pod wants its network still.
+func isFor(record *v1alpha1.PodAttachment, p *corev1.Pod) bool {
 	return pod.UID(p) == record.Spec.PodUID && pod.Wants(p)
 }

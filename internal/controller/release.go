@@ -19,7 +19,6 @@ import (
 
 	"fairlead.dev/fairlead/api/v1alpha1"
 	"fairlead.dev/fairlead/internal/driver"
-	"fairlead.dev/fairlead/internal/pod"
 	"fairlead.dev/fairlead/internal/run"
 )
 
@@ -87,8 +86,7 @@ func (r *Attachments) release(ctx context.Context, record *v1alpha1.PodAttachmen
 // next record names it: were it given back, a create of this record that the API server
 // is still at would bring back a record of what others have by then.
 func (r *Attachments) keep(ctx context.Context, record *v1alpha1.PodAttachment, p *corev1.Pod) (bool, error) {
-	lives := func(p *corev1.Pod) bool { return pod.UID(p) == record.Spec.PodUID && pod.Wants(p) }
-	if p == nil || !lives(p) || !r.serves(ctx, p) {
+	if p == nil || !isFor(record, p) || !r.serves(ctx, p) {
 		return false, nil
 	}
 	live := &corev1.Pod{}
@@ -96,7 +94,7 @@ func (r *Attachments) keep(ctx context.Context, record *v1alpha1.PodAttachment, 
 	if client.IgnoreNotFound(err) != nil {
 		return false, fmt.Errorf("read pod %s: %w", klog.KObj(p), err)
 	}
-	if !lives(live) {
+	if !isFor(record, live) {
 		return false, nil
 	}
 	if err := r.dropFinalizer(ctx, record); err != nil {
