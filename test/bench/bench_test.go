@@ -121,15 +121,30 @@ func TestResourceOf(t *testing.T) {
 	}
 }
 
-func TestParseProcessorTime(t *testing.T) {
-	const stat = "cpu  10 1 20 300 4 5 6 7 8 9\ncpu0 1 1 1 1 1 1 1 1 1 1\n"
-	if idle, all, err := parseProcessorTime(stat); idle != 304 || all != 353 || err != nil {
-		t.Errorf("%d of %d, %v; want 304 of 353", idle, all, err)
+func TestProcessorTime(t *testing.T) {
+	idle, all, err := processorTime()
+	if err != nil || idle < 0 || all <= idle {
+		t.Errorf("%v s idle of %v s, %v; want less than all of it", idle, all, err)
 	}
-	for _, bad := range []string{"", "cpu  1 2 3\n", "cpu  1 2 3 4 5 6 7 x\n"} {
-		if _, _, err := parseProcessorTime(bad); err == nil {
-			t.Errorf("%q: no error", bad)
-		}
+}
+
+func TestShortFormLeavesOut(t *testing.T) {
+	for _, tt := range []struct {
+		name string
+		plan plan
+		m    measurement
+		want bool
+	}{
+		{"all are wanted", plan{}, measurement{full: true}, true},
+		{"the short form", plan{Short: true}, measurement{full: true}, false},
+		{"the short form makes it", plan{Short: true}, measurement{}, true},
+		{"another is wanted", plan{Only: []string{"other"}}, measurement{}, false},
+	} {
+		t.Run(tt.name, func(t *testing.T) {
+			if got := tt.plan.makes(tt.m); got != tt.want {
+				t.Errorf("made: %v, want %v", got, tt.want)
+			}
+		})
 	}
 }
 

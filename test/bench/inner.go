@@ -34,7 +34,7 @@ func perform(interrupted context.Context, p plan, report harness.Reporter) error
 		errs    []error
 	)
 	for _, m := range measurements() {
-		if !p.wants(m.names()...) || m.full && p.Short {
+		if !p.makes(m) {
 			continue
 		}
 		report.Say("%s", m.what)

@@ -75,6 +75,9 @@ func (p plan) wants(names ...string) bool {
 	return len(p.Only) == 0 || slices.ContainsFunc(names, func(name string) bool { return slices.Contains(p.Only, name) })
 }
 
+// makes says whether a measurement is to be made.
+func (p plan) makes(m measurement) bool { return p.wants(m.names()...) && (!m.full || !p.Short) }
+
 func parseFlags(args []string, stderr io.Writer) (plan, error) {
 	p := plan{Start: time.Now()}
 	self, err := os.Executable()

@@ -74,13 +74,7 @@ func measurements() []measurement {
 // cluster, and comes last.
 func addressMeasurements() []measurement {
 	return []measurement{
-		{
-			objects: []object{{name: rivalFigure, unit: "pods/s"}},
-			what: "pods that get an address, 16 at once: from the call to create the bound pod until a watch of its node's PodAttachments\n" +
-				"         shows the record with the address; baseline: whereabouts' ADD for a pod, exec to result, 16 at once, with its own\n" +
-				"         leader election, on the same API server",
-			run: allocVsWhereabouts, full: true,
-		},
+		besideRival(),
 		{
 			objects: []object{
 				{name: "alloc_storm_per_s", unit: "allocations/s", target: "value >= 5000", met: valueAtLeast(5000)},
@@ -111,6 +105,17 @@ func addressMeasurements() []measurement {
 				"         it has been idle for a while; baseline: the limit",
 			run: large, full: true,
 		},
+	}
+}
+
+// besideRival is the measurement that needs whereabouts.
+func besideRival() measurement {
+	return measurement{
+		objects: []object{{name: rivalFigure, unit: "pods/s"}},
+		what: "pods that get an address, 16 at once: from the call to create the bound pod until a watch of its node's PodAttachments\n" +
+			"         shows the record with the address; baseline: whereabouts' ADD for a pod, exec to result, 16 at once, with its own\n" +
+			"         leader election, on the same API server",
+		run: allocVsWhereabouts, full: true,
 	}
 }
 

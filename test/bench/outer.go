@@ -113,10 +113,8 @@ func buildTools(ctx context.Context, p plan) error {
 	if err := goBuild(ctx, source, p.tools()+string(filepath.Separator), referencePlugins...); err != nil {
 		return err
 	}
-	if !p.Short { // which leaves whereabouts out
-		if err := buildRival(ctx, p, filepath.Join(source, "..", "..", "whereabouts")); err != nil {
-			return err
-		}
+	if err := buildRival(ctx, p, filepath.Join(source, "..", "..", "whereabouts")); err != nil {
+		return err
 	}
 	for from, to := range map[string]string{
 		p.tool("noop"): p.tool("noop"), p.tool("bridge"): p.tool("bridge"), p.tool("host-local"): p.tool("host-local"),

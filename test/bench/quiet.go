@@ -2,11 +2,9 @@ package main
 
 import (
 	"context"
-	"fmt"
-	"os"
-	"strconv"
-	"strings"
 	"time"
+
+	"github.com/prometheus/procfs"
 )
 
 const (
@@ -34,39 +32,25 @@ func quiet(ctx context.Context) error {
 		}
 		idleThen, allThen := idle, all
 		idle, all, err = processorTime()
-		if float64(idle-idleThen) >= quietShare*float64(all-allThen) {
+		if idle-idleThen >= quietShare*(all-allThen) {
 			return err
 		}
 	}
 	return err
 }
 
-// processorTime is how long the processors have been idle, and have been there, in
-// ticks of the kernel (proc_stat(5), the line "cpu").
-func processorTime() (idle, all int, err error) {
-	raw, err := os.ReadFile("/proc/stat")
+// processorTime is for how long the processors have been idle, and have been there, in
+// seconds.
+func processorTime() (idle, all float64, err error) {
+	proc, err := procfs.NewDefaultFS()
 	if err != nil {
 		return 0, 0, err
 	}
-	return parseProcessorTime(string(raw))
-}
-
-func parseProcessorTime(stat string) (idle, all int, err error) {
-	const fieldIdle, fieldWait, fields = 3, 4, 8 // what follows is counted in the first ones already
-	line, _, _ := strings.Cut(stat, "\n")
-	values := strings.Fields(strings.TrimPrefix(line, "cpu "))
-	if len(values) < fields {
-		return 0, 0, fmt.Errorf("/proc/stat: %q: must have %d numbers", line, fields)
+	stat, err := proc.Stat()
+	if err != nil {
+		return 0, 0, err
 	}
-	for i, v := range values[:fields] {
-		n, err := strconv.Atoi(v)
-		if err != nil {
-			return 0, 0, fmt.Errorf("/proc/stat: %q: %w", line, err)
-		}
-		all += n
-		if i == fieldIdle || i == fieldWait {
-			idle += n
-		}
-	}
-	return idle, all, nil
+	t := stat.CPUTotal
+	idle = t.Idle + t.Iowait
+	return idle, idle + t.User + t.Nice + t.System + t.IRQ + t.SoftIRQ + t.Steal, nil // guests are in user and nice
 }

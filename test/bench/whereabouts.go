@@ -36,7 +36,7 @@ var rivalKinds = []string{"ippools", "overlappingrangeipreservations"}
 // buildRival builds whereabouts of the module in a directory, and copies the
 // definitions of its kinds.
 func buildRival(ctx context.Context, p plan, source string) error {
-	if !p.wants(rivalFigure) {
+	if !p.makes(besideRival()) {
 		return nil
 	}
 	if err := goBuild(ctx, source, p.tool("whereabouts"), rivalModule+"/cmd"); err != nil {
