@@ -20,8 +20,9 @@ const (
 	// runtime that gave up an ADD sends the DEL within milliseconds; what comes
 	// later was held up in a queue.
 	tombstoneAge = 10 * time.Minute
-	// maxTombstones bounds the memory when more than 50 DELs a second come.
-	maxTombstones = 1 << 15
+	// maxTombstones bounds the memory, to less than a megabyte, when more than 25
+	// DELs a second come for all that time.
+	maxTombstones = 1 << 14
 )
 
 // Manager lets operations on one sandbox run one after the other, in the order
@@ -39,7 +40,7 @@ const (
 type Manager struct {
 	plugin  Plugin
 	metrics *metrics
-	now     func() time.Time
+	made    time.Time
 	begun   atomic.Bool
 
 	mu     sync.Mutex
@@ -77,7 +78,7 @@ func graveOf(containerID string) grave {
 
 type tombstone struct {
 	of grave
-	at time.Time
+	at uint32 // in seconds since the Manager was made
 }
 
 // turns is the queue for one key. Whoever waits is counted before it waits, so
@@ -99,7 +100,7 @@ func NewManager(p Plugin, r prometheus.Registerer, kubelet bool) (*Manager, erro
 		return nil, fmt.Errorf("register metrics: %w", err)
 	}
 	return &Manager{
-		plugin: p, metrics: metrics, now: time.Now, turns: map[key]*turns{},
+		plugin: p, metrics: metrics, made: time.Now(), turns: map[key]*turns{},
 		adds: map[key]map[*adding]struct{}{}, buried: map[grave]struct{}{}, gate: gate{idle: map[*idler]struct{}{}},
 	}, nil
 }
@@ -299,14 +300,14 @@ func (m *Manager) drop(k key, t *turns) {
 
 // bury leaves a tombstone and forgets those that are old.
 func (m *Manager) bury(containerID string) {
-	now, of := m.now(), graveOf(containerID)
+	now, of := uint32(time.Since(m.made)/time.Second), graveOf(containerID)
 	if _, dead := m.buried[of]; !dead {
 		m.order = append(m.order, tombstone{of, now})
 		m.buried[of] = struct{}{}
 	}
 	for len(m.order) > 0 {
 		first := m.order[0]
-		if len(m.order) <= maxTombstones && now.Sub(first.at) < tombstoneAge {
+		if len(m.order) <= maxTombstones && now-first.at < uint32(tombstoneAge/time.Second) {
 			return
 		}
 		m.order = m.order[1:]

@@ -9,23 +9,24 @@ import (
 
 const (
 	// memoryLook lies between two looks at what was allocated.
-	memoryLook = 10 * time.Second
+	memoryLook = 5 * time.Second
 	// memoryBurst is how much has to be allocated for memory to be given back, in
-	// bytes: a few pods, and not what an idle daemon needs for its ticks. As much may
-	// stay when a burst ends.
+	// bytes: a few pods, and not what an idle daemon needs for its ticks. While as
+	// much is allocated between two looks, a burst goes on.
 	memoryBurst = 2 << 20
 	// memoryAllocated counts what was ever allocated (runtime/metrics).
 	memoryAllocated = "/gc/heap/allocs:bytes"
 )
 
-// giveBack gives the system back what a burst of pods took. Go alone keeps up to
-// twice of what is in use, for good in a daemon that is idle then; and this one
-// is on every node.
+// giveBack gives the system back what a burst of pods took, when it is over: Go alone
+// keeps up to twice of what is in use, for good in a daemon that is idle then; and
+// this one is on every node. It looks at the whole heap, which the pods of the burst
+// are not to wait for.
 func giveBack(ctx context.Context) error {
 	tick := time.NewTicker(memoryLook)
 	defer tick.Stop()
 	sample := []runtimemetrics.Sample{{Name: memoryAllocated}}
-	var before uint64
+	var a allocations
 	for {
 		select {
 		case <-ctx.Done():
@@ -33,9 +34,24 @@ func giveBack(ctx context.Context) error {
 		case <-tick.C:
 		}
 		runtimemetrics.Read(sample)
-		if now := sample[0].Value.Uint64(); now-before >= memoryBurst {
+		if a.over(sample[0].Value.Uint64()) {
 			debug.FreeOSMemory()
-			before = now
 		}
 	}
+}
+
+// allocations are what had ever been allocated at the last look, and when memory was
+// given back last, in bytes.
+type allocations struct{ seen, given uint64 }
+
+// over takes in what has been allocated by now, and reports whether a burst was since
+// memory was given back, and is over.
+func (a *allocations) over(now uint64) bool {
+	goesOn := now-a.seen >= memoryBurst
+	a.seen = now
+	if goesOn || now-a.given < memoryBurst {
+		return false
+	}
+	a.given = now
+	return true
 }

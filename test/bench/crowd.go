@@ -20,7 +20,7 @@ const (
 	// crowdSize is how many are plugged when the daemon's memory is read.
 	crowdSize = 250
 	// settling is how long the daemon has nothing to do before that: it gives
-	// memory back every 10 seconds.
+	// memory back within 10 seconds.
 	settling = 12 * time.Second
 )
 
