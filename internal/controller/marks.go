@@ -58,23 +58,20 @@ func (s *marks) drop(uid types.UID) {
 // AttachmentEvents maps an attachment to its pod, remembers its name, and drops the
 // marks that the cache has caught up with.
 func (r *Attachments) AttachmentEvents() handler.EventHandler {
-	enqueue := func(a *v1alpha1.PodAttachment, q workqueue.TypedRateLimitingInterface[reconcile.Request]) {
-		q.Add(reconcile.Request{NamespacedName: podOf(a)})
-	}
-	shown := func(ctx context.Context, a *v1alpha1.PodAttachment, q workqueue.TypedRateLimitingInterface[reconcile.Request]) {
-		if !r.asExpected(ctx, a) {
-			enqueue(a, q)
-		}
+	enqueue := func(o client.Object, q workqueue.TypedRateLimitingInterface[reconcile.Request]) {
+		q.Add(reconcile.Request{NamespacedName: podOf(o.(*v1alpha1.PodAttachment))})
 	}
 	return handler.Funcs{
 		CreateFunc: func(ctx context.Context, e event.CreateEvent, q workqueue.TypedRateLimitingInterface[reconcile.Request]) {
 			a := e.Object.(*v1alpha1.PodAttachment)
 			r.names.add(a)
 			r.marks.drop(a.Spec.PodUID)
-			shown(ctx, a, q)
+			if !r.asExpected(ctx, a) {
+				enqueue(a, q)
+			}
 		},
-		UpdateFunc: func(ctx context.Context, e event.UpdateEvent, q workqueue.TypedRateLimitingInterface[reconcile.Request]) {
-			shown(ctx, e.ObjectNew.(*v1alpha1.PodAttachment), q)
+		UpdateFunc: func(_ context.Context, e event.UpdateEvent, q workqueue.TypedRateLimitingInterface[reconcile.Request]) {
+			enqueue(e.ObjectNew, q)
 		},
 		DeleteFunc: func(_ context.Context, e event.DeleteEvent, q workqueue.TypedRateLimitingInterface[reconcile.Request]) {
 			a := e.Object.(*v1alpha1.PodAttachment)
@@ -87,10 +84,9 @@ func (r *Attachments) AttachmentEvents() handler.EventHandler {
 	}
 }
 
-// asExpected reports whether a record that has appeared or changed leaves nothing to
-// do: its pod lives and waits for nothing more. A node that writes down what it made is
-// the common change. The name of the record is remembered by then, so that whatever
-// happens to the pod later finds it.
+// asExpected reports whether a record that has appeared leaves nothing to do: its pod
+// lives and waits for nothing more. The name of the record is remembered by then, so
+// that whatever happens to the pod later finds it.
 func (r *Attachments) asExpected(ctx context.Context, record *v1alpha1.PodAttachment) bool {
 	waits := func(i v1alpha1.Interface) bool { return i.WaitForActive }
 	if record.DeletionTimestamp != nil || len(record.Status.Interfaces) > 0 || slices.ContainsFunc(record.Spec.Interfaces, waits) {

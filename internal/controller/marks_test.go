@@ -18,9 +18,8 @@ import (
 	"fairlead.dev/fairlead/api/v1alpha1"
 )
 
-// A record that appears or changes calls for its pod unless there is nothing left to do
-// for it.
-func TestRecordThatAppearsOrChanges(t *testing.T) {
+// A record that appears calls for its pod unless there is nothing left to do for it.
+func TestRecordThatAppears(t *testing.T) {
 	now := metav1.Now()
 	for name, tc := range map[string]struct {
 		pod     func(*corev1.Pod) // nil when there is none
@@ -61,19 +60,11 @@ func TestRecordThatAppearsOrChanges(t *testing.T) {
 			if tc.waiting {
 				r.waiting.add(podOf(record))
 			}
-			events := r.AttachmentEvents()
-			for what, show := range map[string]func(eventQueue){
-				"appears": func(q eventQueue) { events.Create(t.Context(), event.CreateEvent{Object: record}, q) },
-				"changes": func(q eventQueue) {
-					events.Update(t.Context(), event.UpdateEvent{ObjectOld: record, ObjectNew: record}, q)
-				},
-			} {
-				queue := workqueue.NewTypedRateLimitingQueue(workqueue.NewTypedItemExponentialFailureRateLimiter[reconcile.Request](time.Second, time.Second))
-				defer queue.ShutDown()
-				show(queue)
-				if got := queue.Len() > 0; got != tc.want {
-					t.Errorf("its pod is looked at when the record %s: %v, want %v", what, got, tc.want)
-				}
+			queue := workqueue.NewTypedRateLimitingQueue(workqueue.NewTypedItemExponentialFailureRateLimiter[reconcile.Request](time.Second, time.Second))
+			defer queue.ShutDown()
+			r.AttachmentEvents().Create(t.Context(), event.CreateEvent{Object: record}, queue)
+			if got := queue.Len() > 0; got != tc.want {
+				t.Errorf("its pod is looked at: %v, want %v", got, tc.want)
 			}
 			if names := r.names.of(podOf(record)); len(names) != 1 {
 				t.Errorf("records that are known of the pod: %q, want this one", names)
@@ -81,8 +72,6 @@ func TestRecordThatAppearsOrChanges(t *testing.T) {
 		})
 	}
 }
-
-type eventQueue = workqueue.TypedRateLimitingInterface[reconcile.Request]
 
 // onePod is a client that has one pod, or none.
 type onePod struct {
