@@ -31,7 +31,8 @@ type mark struct {
 	goneSince time.Time // when the pod was first seen to be gone
 	lostSince time.Time // when the record's Node was first seen to be no more
 	deleted   bool
-	released  bool
+	freed     bool // its interfaces are given back
+	released  bool // and its finalizer is dropped
 }
 
 func (s *marks) get(uid types.UID) mark {

@@ -66,10 +66,16 @@ func (r *Attachments) release(ctx context.Context, record *v1alpha1.PodAttachmen
 	if kept, err := r.keep(ctx, record, p); err != nil || kept {
 		return ctrl.Result{}, err
 	}
-	if err := r.giveBack(ctx, record); err != nil {
-		r.Metrics.released(err)
-		return ctrl.Result{}, errors.Join(fmt.Errorf("release PodAttachment %s: %w", klog.KObj(record), err),
-			r.showUnreleased(ctx, record, driver.Result(err), err.Error()))
+	// Once is enough: should the reply to the drop of the finalizer be lost, the record
+	// may be gone, and another leader, late, may have written it anew. What its pod's
+	// name has by then is that one's.
+	if !r.marks.get(record.UID).freed {
+		if err := r.giveBack(ctx, record); err != nil {
+			r.Metrics.released(err)
+			return ctrl.Result{}, errors.Join(fmt.Errorf("release PodAttachment %s: %w", klog.KObj(record), err),
+				r.showUnreleased(ctx, record, driver.Result(err), err.Error()))
+		}
+		r.marks.update(record.UID, func(m *mark) { m.freed = true })
 	}
 	if err := r.dropFinalizer(ctx, record); err != nil {
 		return ctrl.Result{}, err
