@@ -50,7 +50,12 @@ func processorTime() (idle, all float64, err error) {
 	if err != nil {
 		return 0, 0, err
 	}
-	t := stat.CPUTotal
+	idle, all = sumUp(stat.CPUTotal)
+	return idle, all, nil
+}
+
+// sumUp adds up what the processors did; guests are in user and nice already.
+func sumUp(t procfs.CPUStat) (idle, all float64) {
 	idle = t.Idle + t.Iowait
-	return idle, idle + t.User + t.Nice + t.System + t.IRQ + t.SoftIRQ + t.Steal, nil // guests are in user and nice
+	return idle, idle + t.User + t.Nice + t.System + t.IRQ + t.SoftIRQ + t.Steal
 }
