@@ -1,12 +1,10 @@
 package cniproto
 
 import (
-	"bufio"
 	"errors"
 	"io"
 	"os"
 	"strconv"
-	"strings"
 	"syscall"
 	"time"
 )
@@ -178,98 +176,4 @@ func answeredError(status int, body []byte) *Error {
 		}
 	}
 	return e
-}
-
-const (
-	maxHeaderLine = 4 << 10
-	maxHeaders    = 64
-)
-
-// readAnswer reads an HTTP/1.1 answer: a status line, headers with a
-// Content-Length, a body of that length. What is no such answer is an *Error of
-// CodeDecode; any other error is one of reading, io.ErrUnexpectedEOF when the
-// answer ends too early.
-func readAnswer(from io.Reader) (status int, body []byte, err error) {
-	in := bufio.NewReaderSize(from, maxHeaderLine)
-	line, err := headerLine(in)
-	if err != nil {
-		return 0, nil, err
-	}
-	status, ok := parseStatus(line)
-	if !ok {
-		return 0, nil, strange("status line " + strconv.Quote(line))
-	}
-	length, err := readHeaders(in)
-	if err != nil {
-		return 0, nil, err
-	}
-	body = make([]byte, length)
-	if _, err := io.ReadFull(in, body); err != nil {
-		return 0, nil, early(err)
-	}
-	return status, body, nil
-}
-
-// readHeaders reads to the empty line and returns the Content-Length.
-func readHeaders(in *bufio.Reader) (length int, err error) {
-	length = -1
-	for range maxHeaders {
-		line, err := headerLine(in)
-		if err != nil {
-			return 0, err
-		}
-		if line == "" {
-			if length < 0 {
-				return 0, strange("no Content-Length")
-			}
-			return length, nil
-		}
-		name, value, ok := strings.Cut(line, ":")
-		switch {
-		case !ok:
-			return 0, strange("header " + strconv.Quote(line))
-		case strings.EqualFold(name, "Transfer-Encoding"):
-			return 0, strange("header " + strconv.Quote(line) + ": only Content-Length is expected")
-		case strings.EqualFold(name, "Content-Length"):
-			n, err := strconv.ParseUint(strings.TrimSpace(value), 10, 32)
-			if err != nil || n > MaxAnswer || (length >= 0 && length != int(n)) {
-				return 0, strange("header " + strconv.Quote(line) + ": must be one number of at most " + strconv.Itoa(MaxAnswer))
-			}
-			length = int(n)
-		}
-	}
-	return 0, strange("more than " + strconv.Itoa(maxHeaders) + " headers")
-}
-
-// headerLine reads a line without its end.
-func headerLine(in *bufio.Reader) (string, error) {
-	raw, err := in.ReadSlice('\n')
-	if errors.Is(err, bufio.ErrBufferFull) {
-		return "", strange("a line of more than " + strconv.Itoa(maxHeaderLine) + " bytes")
-	}
-	if err != nil {
-		return "", early(err)
-	}
-	return strings.TrimSuffix(string(raw[:len(raw)-1]), "\r"), nil
-}
-
-// parseStatus takes the code out of "HTTP/1.1 200 OK".
-func parseStatus(line string) (int, bool) {
-	rest, ok := strings.CutPrefix(line, "HTTP/1.")
-	if !ok || len(rest) < 5 || rest[1] != ' ' || (len(rest) > 5 && rest[5] != ' ') {
-		return 0, false
-	}
-	status, err := strconv.ParseUint(rest[2:5], 10, 16)
-	return int(status), err == nil && status >= 200 && status <= 599
-}
-
-func strange(what string) *Error {
-	return &Error{Code: CodeDecode, Msg: "the daemon's answer is not understood: " + what}
-}
-
-func early(err error) error {
-	if errors.Is(err, io.EOF) {
-		return io.ErrUnexpectedEOF
-	}
-	return err
 }

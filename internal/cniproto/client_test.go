@@ -45,7 +45,7 @@ func listen(t *testing.T, f func(net.Conn)) (socket string) {
 	return socket
 }
 
-// receive reads a request the way the daemon's net/http does.
+// receive reads a request the way net/http does.
 func receive(conn net.Conn) (*http.Request, []byte, error) {
 	r, err := http.ReadRequest(bufio.NewReader(conn))
 	if err != nil {

@@ -2,7 +2,6 @@ package server
 
 import (
 	"bufio"
-	"bytes"
 	"context"
 	"errors"
 	"fmt"
@@ -10,7 +9,6 @@ import (
 	"net"
 	"net/http"
 	"runtime/debug"
-	"strconv"
 	"time"
 
 	"github.com/go-logr/logr"
@@ -25,17 +23,8 @@ var (
 	errNoRoute = errors.New("not here")
 )
 
-// maxHeader is by how much a request may be longer than its body, in bytes.
-const maxHeader = 16 << 10
-
-// usualBody is what most requests are shorter than, in bytes.
-const usualBody = 2 << 10
-
 // converse reads the one request of a connection by way of in, has it served and
 // answers it.
-//
-// net/http parses; its server is for connections that live longer and costs as
-// much as the rest of a call that waits for nothing.
 func (s *server) converse(ctx context.Context, conn net.Conn, in *bufio.Reader) {
 	ctx, cancel := context.WithCancel(ctx)
 	defer cancel()
@@ -45,26 +34,29 @@ func (s *server) converse(ctx context.Context, conn net.Conn, in *bufio.Reader) 
 	if err == nil {
 		err = s.checkPeer(conn)
 	}
-	in.Reset(io.LimitReader(conn, maxHeader+cniproto.MaxRequest+1))
-	r, headErr := http.ReadRequest(in)
+	in.Reset(conn)
+	head, headErr := cniproto.ReadHead(in)
+	_, wrong := errors.AsType[*cniproto.Error](headErr)
 	switch {
-	case headErr != nil:
+	case headErr != nil && !wrong:
 		logr.FromContextOrDiscard(ctx).V(levelCall).Info("connection failed", "reason", headErr.Error())
 	case err != nil:
 		answer(conn, nil, err, cniproto.Request{})
-	case r.Method == http.MethodGet && r.URL.Path == cniproto.StatusPath:
+	case headErr != nil:
+		answer(conn, nil, headErr, cniproto.Request{})
+	case head.Method == http.MethodGet && head.Path == cniproto.StatusPath:
 		_, err := s.serve(ctx, cniproto.Request{Verb: cniproto.VerbStatus})
 		answer(conn, []byte(`{"status":"ok"}`), err, cniproto.Request{})
-	case r.Method == http.MethodPost && r.URL.Path == cniproto.Path:
-		s.post(ctx, cancel, conn, r)
+	case head.Method == http.MethodPost && head.Path == cniproto.Path:
+		s.post(ctx, cancel, conn, in, head.Length)
 	default:
-		answer(conn, nil, fmt.Errorf("%s %q is %w: POST %s and GET %s are", r.Method, r.URL.Path, errNoRoute, cniproto.Path, cniproto.StatusPath), cniproto.Request{})
+		answer(conn, nil, fmt.Errorf("%s %q is %w: POST %s and GET %s are", head.Method, head.Path, errNoRoute, cniproto.Path, cniproto.StatusPath), cniproto.Request{})
 	}
 }
 
 // post reads what was posted, has it served and answers it.
-func (s *server) post(ctx context.Context, cancel context.CancelFunc, conn net.Conn, r *http.Request) {
-	request, err := read(r)
+func (s *server) post(ctx context.Context, cancel context.CancelFunc, conn net.Conn, in io.Reader, length int64) {
+	request, err := read(in, length)
 	if err == nil {
 		err = request.Validate()
 	}
@@ -85,30 +77,21 @@ func (s *server) post(ctx context.Context, cancel context.CancelFunc, conn net.C
 	answer(conn, result, err, request)
 }
 
-// read takes a request out of its envelope; errors say what is wrong with it.
-func read(r *http.Request) (cniproto.Request, error) {
-	var body bytes.Buffer
-	body.Grow(usualBody)
-	_, err := body.ReadFrom(http.MaxBytesReader(nil, r.Body, cniproto.MaxRequest))
-	var tooLarge *http.MaxBytesError
+// read reads the body of a request, which said how long it is; errors say what is
+// wrong with it.
+func read(in io.Reader, length int64) (cniproto.Request, error) {
+	body := make([]byte, min(length, cniproto.MaxRequest+1))
+	n, err := io.ReadFull(in, body)
 	switch {
-	case errors.As(err, &tooLarge):
-		return cniproto.Request{}, fmt.Errorf("%w: %w", errTooLarge, cniproto.TooLarge("request"))
 	case err != nil:
 		return cniproto.Request{}, &cniproto.Error{
 			Code: cniproto.CodeDecode,
-			Msg:  fmt.Sprintf("request: ends after %d of %s bytes: %v", body.Len(), announced(r), err),
+			Msg:  fmt.Sprintf("request: ends after %d of %d bytes: %v", n, length, err),
 		}
+	case n > cniproto.MaxRequest:
+		return cniproto.Request{}, fmt.Errorf("%w: %w", errTooLarge, cniproto.TooLarge("request"))
 	}
-	return cniproto.DecodeRequest(body.Bytes())
-}
-
-// announced is the size that a request said it has.
-func announced(r *http.Request) string {
-	if r.ContentLength < 0 {
-		return "an unknown number of"
-	}
-	return strconv.FormatInt(r.ContentLength, 10)
+	return cniproto.DecodeRequest(body)
 }
 
 // serve has a valid request served, within the time that is left for it.

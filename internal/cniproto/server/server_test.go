@@ -303,6 +303,25 @@ func TestServerRefuses(t *testing.T) {
 	}
 }
 
+// What is no request, or one of a kind that is not served, is answered.
+func TestServerRefusesHeads(t *testing.T) {
+	s := start(t, refuseAll(t), nil)
+	for message, want := range map[string]struct {
+		status int
+		says   string
+	}{
+		"PRI * HTTP/2.0\r\n\r\n": {http.StatusBadRequest, `request: first line "PRI * HTTP/2.0"`},
+		"POST /v1/cni HTTP/1.1\r\nTransfer-Encoding: chunked\r\n\r\n0\r\n\r\n": {http.StatusBadRequest, "only Content-Length is expected"},
+		"PUT /v1/cni HTTP/1.1\r\n\r\n":                                         {http.StatusNotFound, `PUT "/v1/cni" is not here`},
+		"GET /v1/cni HTTP/1.1\r\n\r\n":                                         {http.StatusNotFound, "POST /v1/cni and GET /v1/status are"},
+		"POST /v1/cni HTTP/1.1\r\n\r\n":                                        {http.StatusBadRequest, "request: ends after 0 bytes"},
+	} {
+		if status, e := raw(t, s.socket, message); status != want.status || !strings.Contains(e.Msg, want.says) {
+			t.Errorf("%q: status %d, %q: want %d and %q", message, status, e.Msg, want.status, want.says)
+		}
+	}
+}
+
 // One that sends nothing, or half a request, does not hold anything for ever.
 func TestServerSlowRequest(t *testing.T) {
 	s := start(t, refuseAll(t), func(s *server) { s.readTimeout = 50 * time.Millisecond })

@@ -1,0 +1,153 @@
+package cniproto
+
+import (
+	"bufio"
+	"errors"
+	"io"
+	"strconv"
+	"strings"
+)
+
+// Of HTTP/1.1 (RFC 9112) both sides of the socket read what they write: a first line,
+// headers, and a body of the length that the headers tell. net/http the plugin does
+// without, as it would pay for it on every call; to the daemon it costs as much as
+// what else it does before a pod's link is made.
+
+const (
+	maxHeaderLine = 4 << 10
+	maxHeaders    = 64
+	// maxLength bounds what a message may say of its length, in bytes. That much is
+	// not read of it.
+	maxLength = 1 << 40
+)
+
+// Head is what a request says before its body.
+type Head struct {
+	Method, Path string
+	// Length of the body in bytes, 0 when it does not say.
+	Length int64
+}
+
+// ReadHead reads a request up to its body. in must have a buffer of 4 KiB. What is no
+// such request is an *Error of CodeDecode; any other error is one of reading,
+// io.ErrUnexpectedEOF when it ends too early.
+func ReadHead(in *bufio.Reader) (Head, error) {
+	line, err := headerLine(in)
+	if err != nil {
+		return Head{}, understood("request: ", err)
+	}
+	h, ok := parseRequestLine(line)
+	if !ok {
+		return Head{}, understood("request: ", strange("first line "+quoted(line)))
+	}
+	length, err := readHeaders(in)
+	h.Length = max(length, 0)
+	return h, understood("request: ", err)
+}
+
+// readAnswer reads an answer. What is none is an *Error of CodeDecode; any other
+// error is one of reading, io.ErrUnexpectedEOF when the answer ends too early.
+func readAnswer(from io.Reader) (status int, body []byte, err error) {
+	const notUnderstood = "the daemon's answer is not understood: "
+	in := bufio.NewReaderSize(from, maxHeaderLine)
+	line, err := headerLine(in)
+	if err != nil {
+		return 0, nil, understood(notUnderstood, err)
+	}
+	status, ok := parseStatus(line)
+	if !ok {
+		return 0, nil, understood(notUnderstood, strange("status line "+quoted(line)))
+	}
+	length, err := readHeaders(in)
+	switch {
+	case err != nil:
+		return 0, nil, understood(notUnderstood, err)
+	case length < 0:
+		return 0, nil, understood(notUnderstood, strange("no Content-Length"))
+	case length > MaxAnswer:
+		return 0, nil, understood(notUnderstood, strange("a Content-Length of "+strconv.FormatInt(length, 10)+": must be at most "+strconv.Itoa(MaxAnswer)))
+	}
+	body = make([]byte, length)
+	if _, err := io.ReadFull(in, body); err != nil {
+		return 0, nil, early(err)
+	}
+	return status, body, nil
+}
+
+// readHeaders reads to the empty line and returns the Content-Length, -1 when there
+// is none.
+func readHeaders(in *bufio.Reader) (length int64, err error) {
+	length = -1
+	for range maxHeaders {
+		line, err := headerLine(in)
+		if err != nil || line == "" {
+			return length, err
+		}
+		name, value, ok := strings.Cut(line, ":")
+		switch {
+		case !ok:
+			return 0, strange("header " + quoted(line))
+		case strings.EqualFold(name, "Transfer-Encoding"):
+			return 0, strange("header " + quoted(line) + ": only Content-Length is expected")
+		case strings.EqualFold(name, "Content-Length"):
+			n, err := strconv.ParseUint(strings.TrimSpace(value), 10, 63)
+			if err != nil || n > maxLength || (length >= 0 && length != int64(n)) {
+				return 0, strange("header " + quoted(line) + ": must be one number of bytes")
+			}
+			length = int64(n)
+		}
+	}
+	return 0, strange("more than " + strconv.Itoa(maxHeaders) + " headers")
+}
+
+// headerLine reads a line without its end.
+func headerLine(in *bufio.Reader) (string, error) {
+	raw, err := in.ReadSlice('\n')
+	if errors.Is(err, bufio.ErrBufferFull) {
+		return "", strange("a line of more than " + strconv.Itoa(maxHeaderLine) + " bytes")
+	}
+	if err != nil {
+		return "", early(err)
+	}
+	return strings.TrimSuffix(string(raw[:len(raw)-1]), "\r"), nil
+}
+
+// parseRequestLine takes "POST /v1/cni HTTP/1.1" apart.
+func parseRequestLine(line string) (h Head, ok bool) {
+	method, rest, _ := strings.Cut(line, " ")
+	path, version, _ := strings.Cut(rest, " ")
+	ok = method != "" && strings.HasPrefix(path, "/") && (version == "HTTP/1.1" || version == "HTTP/1.0")
+	return Head{Method: method, Path: path}, ok
+}
+
+// parseStatus takes the code out of "HTTP/1.1 200 OK".
+func parseStatus(line string) (int, bool) {
+	rest, ok := strings.CutPrefix(line, "HTTP/1.")
+	if !ok || len(rest) < 5 || rest[1] != ' ' || (len(rest) > 5 && rest[5] != ' ') {
+		return 0, false
+	}
+	status, err := strconv.ParseUint(rest[2:5], 10, 16)
+	return int(status), err == nil && status >= 200 && status <= 599
+}
+
+// strange is what is not as it must be in a message.
+type strange string
+
+// Error is part of error.
+func (s strange) Error() string { return string(s) }
+
+// understood makes what is strange in a message an *Error, and leaves an error of
+// reading as it is.
+func understood(whose string, err error) error {
+	if s, ok := errors.AsType[strange](err); ok {
+		return &Error{Code: CodeDecode, Msg: whose + string(s)}
+	}
+	return err
+}
+
+func early(err error) error {
+	if errors.Is(err, io.EOF) {
+		return io.ErrUnexpectedEOF
+	}
+	return err
+}
