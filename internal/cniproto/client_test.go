@@ -204,14 +204,10 @@ func TestReadAnswer(t *testing.T) {
 	} {
 		t.Run(tc.name, func(t *testing.T) {
 			status, body, err := readAnswer(iotest.OneByteReader(strings.NewReader(tc.answer)))
-			switch {
-			case tc.early:
-				if !errors.Is(err, io.ErrUnexpectedEOF) {
-					t.Errorf("error %v, want %v", err, io.ErrUnexpectedEOF)
-				}
-			case tc.says != "":
-				expectError(t, err, CodeDecode, tc.says)
-			case err != nil || status != tc.status || string(body) != tc.body:
+			if expectUnread(t, err, tc.early, tc.says) {
+				return
+			}
+			if err != nil || status != tc.status || string(body) != tc.body {
 				t.Errorf("status %d, body %q, %v: want %d, %q", status, body, err, tc.status, tc.body)
 			}
 		})

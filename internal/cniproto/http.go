@@ -32,40 +32,48 @@ type Head struct {
 // such request is an *Error of CodeDecode; any other error is one of reading,
 // io.ErrUnexpectedEOF when it ends too early.
 func ReadHead(in *bufio.Reader) (Head, error) {
+	h, err := readHead(in)
+	return h, understood("request: ", err)
+}
+
+func readHead(in *bufio.Reader) (Head, error) {
 	line, err := headerLine(in)
 	if err != nil {
-		return Head{}, understood("request: ", err)
+		return Head{}, err
 	}
 	h, ok := parseRequestLine(line)
 	if !ok {
-		return Head{}, understood("request: ", strange("first line "+quoted(line)))
+		return Head{}, strange("first line " + quoted(line))
 	}
 	length, err := readHeaders(in)
 	h.Length = max(length, 0)
-	return h, understood("request: ", err)
+	return h, err
 }
 
 // readAnswer reads an answer. What is none is an *Error of CodeDecode; any other
 // error is one of reading, io.ErrUnexpectedEOF when the answer ends too early.
 func readAnswer(from io.Reader) (status int, body []byte, err error) {
-	const notUnderstood = "the daemon's answer is not understood: "
-	in := bufio.NewReaderSize(from, maxHeaderLine)
+	status, body, err = readStatusAndBody(bufio.NewReaderSize(from, maxHeaderLine))
+	return status, body, understood("the daemon's answer is not understood: ", err)
+}
+
+func readStatusAndBody(in *bufio.Reader) (status int, body []byte, err error) {
 	line, err := headerLine(in)
 	if err != nil {
-		return 0, nil, understood(notUnderstood, err)
+		return 0, nil, err
 	}
 	status, ok := parseStatus(line)
 	if !ok {
-		return 0, nil, understood(notUnderstood, strange("status line "+quoted(line)))
+		return 0, nil, strange("status line " + quoted(line))
 	}
 	length, err := readHeaders(in)
 	switch {
 	case err != nil:
-		return 0, nil, understood(notUnderstood, err)
+		return 0, nil, err
 	case length < 0:
-		return 0, nil, understood(notUnderstood, strange("no Content-Length"))
+		return 0, nil, strange("no Content-Length")
 	case length > MaxAnswer:
-		return 0, nil, understood(notUnderstood, strange("a Content-Length of "+strconv.FormatInt(length, 10)+": must be at most "+strconv.Itoa(MaxAnswer)))
+		return 0, nil, strange("a Content-Length of " + strconv.FormatInt(length, 10) + ": must be at most " + strconv.Itoa(MaxAnswer))
 	}
 	body = make([]byte, length)
 	if _, err := io.ReadFull(in, body); err != nil {

@@ -11,7 +11,22 @@ import (
 	"testing/iotest"
 )
 
-func readHead(r io.Reader) (Head, error) { return ReadHead(bufio.NewReaderSize(r, maxHeaderLine)) }
+func headOf(r io.Reader) (Head, error) { return ReadHead(bufio.NewReaderSize(r, maxHeaderLine)) }
+
+// expectUnread checks the error of a message that ends too early, or of which says
+// names what is wrong. It reports whether the message is one of these.
+func expectUnread(t *testing.T, err error, early bool, says string) bool {
+	t.Helper()
+	switch {
+	case early:
+		if !errors.Is(err, io.ErrUnexpectedEOF) {
+			t.Errorf("error %v, want %v", err, io.ErrUnexpectedEOF)
+		}
+	case says != "":
+		expectError(t, err, CodeDecode, says)
+	}
+	return early || says != ""
+}
 
 func TestReadHead(t *testing.T) {
 	for _, tc := range []struct {
@@ -39,15 +54,11 @@ func TestReadHead(t *testing.T) {
 		{name: "many headers", request: "POST / HTTP/1.1\r\n" + strings.Repeat("A: b\r\n", 70), says: "more than 64 headers"},
 	} {
 		t.Run(tc.name, func(t *testing.T) {
-			got, err := readHead(iotest.OneByteReader(strings.NewReader(tc.request)))
-			switch {
-			case tc.early:
-				if !errors.Is(err, io.ErrUnexpectedEOF) {
-					t.Errorf("error %v, want %v", err, io.ErrUnexpectedEOF)
-				}
-			case tc.says != "":
-				expectError(t, err, CodeDecode, tc.says)
-			case err != nil || got != tc.want:
+			got, err := headOf(iotest.OneByteReader(strings.NewReader(tc.request)))
+			if expectUnread(t, err, tc.early, tc.says) {
+				return
+			}
+			if err != nil || got != tc.want {
 				t.Errorf("%+v, %v: want %+v", got, err, tc.want)
 			}
 		})
@@ -60,7 +71,7 @@ func FuzzReadHead(f *testing.F) {
 	f.Add([]byte("GET /v1/status HTTP/1.0\n\n"))
 	f.Add([]byte("POST /v1/cni HTTP/1.1\r\nHost: x\r\nContent-Length: 2\r\ncontent-length: 2\r\n\r\nhi"))
 	f.Fuzz(func(t *testing.T, raw []byte) {
-		got, err := readHead(bytes.NewReader(raw))
+		got, err := headOf(bytes.NewReader(raw))
 		if err != nil {
 			return
 		}
