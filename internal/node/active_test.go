@@ -33,7 +33,7 @@ func TestAddPlugsBeforeItWaitsForActive(t *testing.T) {
 		key := w.waiting()
 		time.AfterFunc(3*time.Second, func() {
 			w.wantLinks("c1/eth0", "c1/net1")
-			w.wantRecords() // not answered yet
+			w.wantRecordFiles(newPrefix + "c1") // not answered yet
 			w.wantWrites(key)
 			w.says(key, v1alpha1.InterfaceStatus{Name: "net1", Active: true})
 		})

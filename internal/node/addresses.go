@@ -208,7 +208,11 @@ func (l *ledger) writeAddresses(r *addressRecord) error {
 	if err != nil {
 		return fmt.Errorf("encode the record of the addresses of %s: %w", r.key(), err)
 	}
-	if err := writeRecord(filepath.Join(l.book.dir, newPrefix+r.key().String()), l.book.path(r.key()), raw); err != nil {
+	temp := filepath.Join(l.book.dir, newPrefix+r.key().String())
+	if err = prepareRecord(temp, raw); err == nil {
+		err = publishRecord(temp, l.book.path(r.key()))
+	}
+	if err != nil {
 		return fmt.Errorf("write the record of the addresses of %s: %w", r.key(), err)
 	}
 	return nil

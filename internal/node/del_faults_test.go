@@ -53,7 +53,7 @@ var addSteps = []addStep{
 	{name: "forget the flows before", at: "forget", code: cniproto.CodeInternal},
 	{name: "wait for the driver", code: cniproto.CodeTryAgainLater, hold: (*world).holdActive},
 	{
-		name: "write the record", at: "forget", code: cniproto.CodeInternal,
+		name: "prepare the record", at: "enter", code: cniproto.CodeInternal,
 		fail: func(w *world) (mend func()) {
 			// Files cannot be made in a directory that is not there.
 			dir := filepath.Join(w.dir, recordsDir)
@@ -65,6 +65,16 @@ var addSteps = []addStep{
 					w.t.Error(err)
 				}
 			}
+		},
+	},
+	{
+		name: "write the record", at: "forget", code: cniproto.CodeInternal,
+		fail: func(w *world) (mend func()) {
+			// A file cannot take the place of a directory.
+			if err := os.Mkdir(filepath.Join(w.dir, recordsDir, "c1"+recordSuffix), 0o700); err != nil {
+				w.t.Error(err)
+			}
+			return func() {}
 		},
 	},
 }

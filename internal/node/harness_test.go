@@ -236,6 +236,15 @@ func (w *world) wantLinks(want ...string) {
 // wantRecords checks whose records are on disk, and that nothing else is.
 func (w *world) wantRecords(want ...string) {
 	w.t.Helper()
+	for i := range want {
+		want[i] += recordSuffix
+	}
+	w.wantRecordFiles(want...)
+}
+
+// wantRecordFiles checks what is in the directory of records.
+func (w *world) wantRecordFiles(want ...string) {
+	w.t.Helper()
 	entries, err := os.ReadDir(filepath.Join(w.dir, recordsDir))
 	if err != nil {
 		w.t.Fatal(err)
@@ -243,9 +252,6 @@ func (w *world) wantRecords(want ...string) {
 	var got []string
 	for _, e := range entries {
 		got = append(got, e.Name())
-	}
-	for i := range want {
-		want[i] += recordSuffix
 	}
 	slices.Sort(want)
 	if !slices.Equal(got, want) {

@@ -377,7 +377,7 @@ func TestRemoveState(t *testing.T) {
 	if _, _, err := files.read(); err != nil {
 		t.Fatal(err)
 	}
-	if err := files.write(&record{ContainerID: "c1"}); err != nil {
+	if err := errors.Join(files.prepare(&record{ContainerID: "c1"}), files.publish("c1")); err != nil {
 		t.Fatal(err)
 	}
 	// What is kept of addresses that other plugins give out goes as well.

@@ -173,7 +173,15 @@ func (l *ledger) endOf(uid types.UID) time.Time {
 
 // put replaces a record, on disk first.
 func (l *ledger) put(r *record) error {
-	if err := l.files.write(r); err != nil {
+	if err := l.files.prepare(r); err != nil {
+		return err
+	}
+	return l.publish(r)
+}
+
+// publish is put of a record whose file was prepared.
+func (l *ledger) publish(r *record) error {
+	if err := l.files.publish(r.ContainerID); err != nil {
 		return err
 	}
 	l.adopt(r)

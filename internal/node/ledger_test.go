@@ -1,6 +1,7 @@
 package node
 
 import (
+	"errors"
 	"os"
 	"testing"
 	"time"
@@ -157,7 +158,7 @@ func TestRecordsAreReadAsTheyWereWritten(t *testing.T) {
 	if want.Interfaces, err = plan(pa, "c1", "eth0", 1450); err != nil {
 		t.Fatal(err)
 	}
-	if err := f.write(want); err != nil {
+	if err := errors.Join(f.prepare(want), f.publish("c1")); err != nil {
 		t.Fatal(err)
 	}
 	info, err := os.Stat(f.path("c1"))

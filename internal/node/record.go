@@ -59,7 +59,9 @@ type record struct {
 	// Result is the CNI result, in the version in which ADD answered.
 	Result json.RawMessage `json:"result,omitempty"`
 
-	StartedAt  time.Time `json:"startedAt"`
+	StartedAt time.Time `json:"startedAt"`
+	// AttachedAt is when ADD was about to answer. The file was prepared before, and
+	// says when that was.
 	AttachedAt time.Time `json:"attachedAt,omitzero"`
 }
 
@@ -122,29 +124,45 @@ func (f files) path(containerID string) string {
 	return filepath.Join(f.dir, containerID+recordSuffix)
 }
 
-// write replaces the file of a record as a whole. The directory is on tmpfs
-// and dies with the boot, as sandboxes do, so nothing is synced.
-func (f files) write(r *record) error {
+func (f files) temp(containerID string) string {
+	return filepath.Join(f.dir, newPrefix+containerID)
+}
+
+// prepare writes what the file of a record is to say beside it; publish puts that
+// in its place, as a whole. The directory is on tmpfs and dies with the boot, as
+// sandboxes do, so nothing is synced. Whoever writes a sandbox's record is alone.
+func (f files) prepare(r *record) error {
 	raw, err := json.Marshal(r)
 	if err != nil {
 		return fmt.Errorf("encode the record of sandbox %s: %w", r.ContainerID, err)
 	}
-	// Whoever writes this sandbox's record is alone.
-	if err := writeRecord(filepath.Join(f.dir, newPrefix+r.ContainerID), f.path(r.ContainerID), raw); err != nil {
+	if err := prepareRecord(f.temp(r.ContainerID), raw); err != nil {
 		return fmt.Errorf("write the record of sandbox %s: %w", r.ContainerID, err)
 	}
 	return nil
 }
 
-// writeRecord makes a file on tmpfs as a whole, by way of another one, which is gone
-// after an error. Unlike replaceFile it looks at nothing and syncs nothing: a pod
-// waits for it.
-func writeRecord(temp, path string, raw []byte) error {
-	err := writeFile(temp, raw)
-	if err == nil {
-		err = unix.Rename(temp, path) // os.Rename would look at both first
+// publish makes a record that was prepared the sandbox's.
+func (f files) publish(containerID string) error {
+	if err := publishRecord(f.temp(containerID), f.path(containerID)); err != nil {
+		return fmt.Errorf("write the record of sandbox %s: %w", containerID, err)
 	}
-	if err != nil {
+	return nil
+}
+
+// prepareRecord writes a file on tmpfs that publishRecord is to rename; each leaves
+// none after an error. Unlike replaceFile they look at nothing and sync nothing: a
+// pod waits for them.
+func prepareRecord(temp string, raw []byte) error {
+	if err := writeFile(temp, raw); err != nil {
+		_ = os.Remove(temp)
+		return fmt.Errorf("%s: %w", temp, err)
+	}
+	return nil
+}
+
+func publishRecord(temp, path string) error {
+	if err := unix.Rename(temp, path); err != nil { // os.Rename would look at both first
 		_ = os.Remove(temp)
 		return fmt.Errorf("%s: %w", path, err)
 	}
@@ -166,7 +184,9 @@ func writeFile(path string, raw []byte) error {
 	return errors.Join(err, unix.Close(fd))
 }
 
+// remove also takes away what was prepared and not published.
 func (f files) remove(containerID string) error {
+	_ = unix.Unlink(f.temp(containerID)) // as a rule there is none
 	err := os.Remove(f.path(containerID))
 	if err != nil && !errors.Is(err, fs.ErrNotExist) {
 		return fmt.Errorf("remove the record of sandbox %s: %w", containerID, err)

@@ -386,7 +386,7 @@ func FuzzDecodeRecord(f *testing.F) {
 			return
 		}
 		files := files{dir: t.TempDir()}
-		if err := files.write(rec); err != nil {
+		if err := errors.Join(files.prepare(rec), files.publish("c1")); err != nil {
 			t.Fatal(err)
 		}
 		again, bad, err := files.read()

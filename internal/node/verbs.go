@@ -224,7 +224,8 @@ func (v *verbs) setUp(ctx context.Context, r cniproto.Request, pod podRef) (rec 
 		return rec, err
 	}
 	// From here on the sandbox is the runtime's: only its DEL takes it back.
-	if err := v.ledger.put(done); err != nil {
+	done.AttachedAt = time.Now()
+	if err := v.ledger.publish(done); err != nil {
 		return rec, err
 	}
 	v.acks.enqueueSoon(done.attachmentKey())
@@ -232,21 +233,44 @@ func (v *verbs) setUp(ctx context.Context, r cniproto.Request, pod podRef) (rec 
 }
 
 // plug makes every interface of a record, which are parsed, in order, and meanwhile
-// the answer.
+// prepares the record that has the answer.
 func (v *verbs) plug(ctx context.Context, sandbox Sandbox, rec *record, parsed []netdev.Plug, version string) (*record, error) {
-	type encoded struct {
-		raw []byte
-		err error
-	}
-	answer := make(chan encoded, 1)
+	var done *record
+	prepared := make(chan error, 1)
 	go func() {
-		raw, err := encodeResult(cniResult(rec.Interfaces, parsed[0], rec.Netns), version)
-		answer <- encoded{raw, err}
+		var err error
+		done, err = v.prepare(rec, parsed[0], version)
+		prepared <- err
 	}()
 	v.firewall.add(rec) // which takes its time, but less than the containers to start
+	err := v.attach(ctx, sandbox, rec, parsed)
+	if err := errors.Join(err, <-prepared); err != nil {
+		return nil, err
+	}
+	wait, cancel := v.patience(ctx)
+	defer cancel()
+	if err := v.firewall.opened(wait, rec); err != nil {
+		return nil, err
+	}
+	return done, context.Cause(ctx)
+}
+
+// prepare returns a record as it is to be when its interfaces are there, with the
+// answer, and has its file ready.
+func (v *verbs) prepare(rec *record, first netdev.Plug, version string) (*record, error) {
+	result, err := encodeResult(cniResult(rec.Interfaces, first, rec.Netns), version)
+	if err != nil {
+		return nil, err
+	}
+	done := rec.with(func(r *record) { r.State, r.Result, r.AttachedAt = attached, result, time.Now() })
+	return done, v.ledger.files.prepare(done)
+}
+
+// attach makes the interfaces, in order.
+func (v *verbs) attach(ctx context.Context, sandbox Sandbox, rec *record, parsed []netdev.Plug) error {
 	for _, p := range parsed {
 		if err := context.Cause(ctx); err != nil {
-			return nil, err
+			return err
 		}
 		err := sandbox.Attach(ctx, p)
 		v.bindings.note(bindingBridge, rec.Pod.UID, err)
@@ -254,24 +278,10 @@ func (v *verbs) plug(ctx context.Context, sandbox Sandbox, rec *record, parsed [
 			if cause := context.Cause(ctx); cause != nil {
 				err = fmt.Errorf("%w: %w", cause, err)
 			}
-			return nil, fmt.Errorf("plug interface %s of pod %s: %w", p.Name, rec.Pod, err)
+			return fmt.Errorf("plug interface %s of pod %s: %w", p.Name, rec.Pod, err)
 		}
 	}
-	a := <-answer
-	if a.err != nil {
-		return nil, a.err
-	}
-	wait, cancel := v.patience(ctx)
-	defer cancel()
-	if err := v.firewall.opened(wait, rec); err != nil {
-		return nil, err
-	}
-	if err := context.Cause(ctx); err != nil {
-		return nil, err
-	}
-	return rec.with(func(r *record) {
-		r.State, r.Result, r.AttachedAt = attached, a.raw, time.Now()
-	}), nil
+	return nil
 }
 
 // undo takes a claim back, with all that may have been plugged under it. It
