@@ -7,21 +7,24 @@ package main
 
 import (
 	"io"
-	"os"
-	"path"
-	"slices"
-	"time"
+	"syscall"
 
 	"fairlead.dev/fairlead/internal/cniproto"
+	"fairlead.dev/fairlead/internal/cniproto/thin"
 )
 
 func main() {
 	p := plugin{
-		name:   path.Base(os.Args[0]),
-		getenv: os.Getenv, stdin: os.Stdin, stdout: os.Stdout, stderr: os.Stderr,
-		wait: func(d time.Duration) { <-time.After(d) },
+		name: thin.Program(), getenv: getenv,
+		stdin: thin.FD(syscall.Stdin), stdout: thin.FD(syscall.Stdout), stderr: thin.FD(syscall.Stderr),
+		wait: thin.Sleep,
 	}
-	os.Exit(p.run())
+	syscall.Exit(p.run())
+}
+
+func getenv(name string) string {
+	value, _ := syscall.Getenv(name)
+	return value
 }
 
 // plugin is one call of the plugin and its surroundings.
@@ -31,8 +34,8 @@ type plugin struct {
 	getenv         func(string) string
 	stdin          io.Reader
 	stdout, stderr io.Writer
-	// wait passes the time between two attempts to reach the daemon.
-	wait func(d time.Duration)
+	// wait passes the milliseconds between two attempts to reach the daemon.
+	wait func(ms int64)
 }
 
 // run serves the call and returns the exit status: 0, or 1 for an error. On
@@ -61,22 +64,19 @@ type outcome struct {
 }
 
 func (p *plugin) answer() outcome {
-	verb := p.getenv("CNI_COMMAND")
-	if verb == cniproto.VerbVersion {
+	if p.getenv("CNI_COMMAND") == cniproto.VerbVersion {
 		result, err := cniproto.AnswerVersion(p.stdin) // needs no daemon
 		if err != nil {
 			return outcome{err: cniproto.AsError(err)}
 		}
 		return outcome{result: result}
 	}
-	r, err := cniproto.ParseRequest(verb, p.getenv, p.stdin)
-	if err != nil {
-		return outcome{err: cniproto.AsError(err)}
+	var r cniproto.Request
+	var result []byte
+	at, err := r.Parse(cniproto.Call{Program: p.name, Getenv: p.getenv, Stdin: p.stdin})
+	if err == nil {
+		result, err = p.serve(&r, at)
 	}
-	if slices.Contains(cniproto.IPAMPrograms, p.name) {
-		r.IPAM = p.name
-	}
-	result, err := p.serve(r)
 	if err == nil {
 		return outcome{result: result}
 	}

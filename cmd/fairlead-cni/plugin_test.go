@@ -35,19 +35,19 @@ type call struct {
 	status         int
 	stdout, stderr bytes.Buffer
 	waits          int
-	waited         time.Duration
+	waited         int64 // milliseconds
 }
 
 func (c *call) run() *call {
 	p := plugin{
 		getenv: func(name string) string { return c.env[name] }, stdin: strings.NewReader(c.stdin),
 		stdout: &c.stdout, stderr: &c.stderr,
-		wait: func(d time.Duration) {
+		wait: func(ms int64) {
 			if c.onWait != nil {
 				c.onWait(c.waits)
 			}
 			c.waits++
-			c.waited += d
+			c.waited += ms
 		},
 	}
 	c.status = p.run()
@@ -199,7 +199,8 @@ func TestBadInput(t *testing.T) {
 		change func(c *call)
 		code   int
 		says   []string
-		old    bool // the configuration's version is known
+		// version of the error: the configuration's, or the newest when that is unknown.
+		version string
 	}{
 		{name: "no environment", change: func(c *call) { c.env = nil }, code: 4, says: []string{"CNI_COMMAND: missing"}},
 		{name: "unknown verb", change: func(c *call) { c.env["CNI_COMMAND"] = "FROB" }, code: 4, says: []string{`CNI_COMMAND: "FROB"`, "VERSION"}},
@@ -209,19 +210,19 @@ func TestBadInput(t *testing.T) {
 			name: "CHECK before it was there",
 			change: func(c *call) {
 				c.env["CNI_COMMAND"], c.stdin = "CHECK", `{"cniVersion":"0.3.1","socket":"/x"}`
-			}, code: 1, says: []string{`cniVersion: "0.3.1"`, "CHECK", "0.4.0"},
+			}, code: 1, says: []string{`cniVersion: "0.3.1"`, "CHECK", "0.4.0"}, version: "0.3.1",
 		},
 		{
 			name: "STATUS before it was there",
 			change: func(c *call) {
 				c.env["CNI_COMMAND"], c.stdin = "STATUS", `{"cniVersion":"1.0.0","socket":"/x"}`
-			}, code: 1, says: []string{`cniVersion: "1.0.0"`, "STATUS", "1.1.0"},
+			}, code: 1, says: []string{`cniVersion: "1.0.0"`, "STATUS", "1.1.0"}, version: "1.0.0",
 		},
 		{
 			name: "GC before it was there",
 			change: func(c *call) {
 				c.env["CNI_COMMAND"], c.stdin = "GC", `{"cniVersion":"1.0.0","socket":"/x"}`
-			}, code: 1, says: []string{`cniVersion: "1.0.0"`, "GC", "1.1.0"},
+			}, code: 1, says: []string{`cniVersion: "1.0.0"`, "GC", "1.1.0"}, version: "1.0.0",
 		},
 		{
 			name: "DEL of a container ID with a slash",
@@ -232,8 +233,8 @@ func TestBadInput(t *testing.T) {
 		{name: "bad JSON", change: func(c *call) { c.stdin = "{socket}" }, code: 6, says: []string{"network configuration: wrong JSON at byte 2"}},
 		{name: "truncated", change: func(c *call) { c.stdin = c.stdin[:30] }, code: 6, says: []string{"network configuration: ends after 30 bytes"}},
 		{name: "1 MB", change: func(c *call) { c.stdin += strings.Repeat(" ", 1_000_000) }, code: 6, says: []string{"limit of 1000000 bytes"}},
-		{name: "no socket", change: func(c *call) { c.stdin = `{"cniVersion":"1.0.0","name":"n"}` }, code: 7, says: []string{"socket: missing", `for example "socket": "/run/fairlead/cni.sock"`}, old: true},
-		{name: "no name", change: func(c *call) { c.stdin = `{"cniVersion":"1.0.0","socket":"/s"}` }, code: 7, says: []string{`name: ""`, "required"}},
+		{name: "no socket", change: func(c *call) { c.stdin = `{"cniVersion":"1.0.0","name":"n"}` }, code: 7, says: []string{"socket: missing", `for example "socket": "/run/fairlead/cni.sock"`}, version: "1.0.0"},
+		{name: "no name", change: func(c *call) { c.stdin = `{"cniVersion":"1.0.0","socket":"/s"}` }, code: 7, says: []string{`name: ""`, "required"}, version: "1.0.0"},
 		{name: "another version", change: func(c *call) { c.stdin = `{"cniVersion":"2.0.0"}` }, code: 1, says: []string{`cniVersion: "2.0.0"`, "1.1.0"}},
 	} {
 		t.Run(tc.name, func(t *testing.T) {
@@ -244,11 +245,10 @@ func TestBadInput(t *testing.T) {
 			})
 			c := newCall("ADD", dir)
 			tc.change(c)
-			version := "1.1.0"
-			if tc.old {
-				version = "1.0.0"
+			if tc.version == "" {
+				tc.version = "1.1.0"
 			}
-			c.run().fails(t, version, tc.code, tc.says...)
+			c.run().fails(t, tc.version, tc.code, tc.says...)
 			if entries, err := os.ReadDir(dir); err != nil || len(entries) != 1 {
 				t.Errorf("directory holds %v, %v: want the socket", entries, err)
 			}
@@ -284,7 +284,7 @@ func TestAddAway(t *testing.T) {
 	c := newCall("ADD", dir).run()
 	c.fails(t, "1.0.0", cniproto.CodeTryAgainLater, "the daemon is away", filepath.Join(dir, "cni.sock"), "for 10s")
 	if c.waited < addPatience || c.waited > addPatience+longestPause || c.waits < 40 || c.waits > 100 {
-		t.Errorf("waited %v in %d pauses", c.waited, c.waits)
+		t.Errorf("waited %d ms in %d pauses", c.waited, c.waits)
 	}
 
 	back := newCall("ADD", dir)
@@ -342,7 +342,7 @@ func TestAddUpgrades(t *testing.T) {
 
 func spooled(t *testing.T, dir string) []cniproto.Request {
 	t.Helper()
-	files, err := cniproto.ReadSpool(dir)
+	files, err := server.ReadSpool(dir)
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -366,7 +366,7 @@ func TestDelAway(t *testing.T) {
 		c.env["CNI_NETNS"] = ""
 		c.run().succeeds(t, "")
 		if c.waited < delPatience || c.waited > delPatience+longestPause {
-			t.Errorf("waited %v", c.waited)
+			t.Errorf("waited %d ms", c.waited)
 		}
 	}
 	want := []cniproto.Request{{
@@ -440,7 +440,7 @@ func TestStatusAway(t *testing.T) {
 	}{
 		{name: "no heartbeat", says: []string{"the daemon is away", "heartbeat", "cannot be read"}},
 		{name: "young", heartbeat: strings.TrimSpace(string(bootID)), age: 50 * time.Second},
-		{name: "old", heartbeat: string(bootID), age: 70 * time.Second, says: []string{"is 1m10s old, more than 1m0s"}},
+		{name: "old", heartbeat: string(bootID), age: 70 * time.Second, says: []string{"is 70s old, more than 60s"}},
 		{name: "of another boot", heartbeat: "another", says: []string{"is of another boot"}},
 		{name: "daemon hangs", heartbeat: string(bootID), daemon: hang},
 		{name: "daemon hangs without heartbeat", daemon: hang, says: []string{"did not answer in time"}},

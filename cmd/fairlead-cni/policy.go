@@ -4,33 +4,31 @@ import (
 	"bytes"
 	"errors"
 	"math/rand/v2"
-	"os"
-	"time"
+	"strconv"
 
 	"fairlead.dev/fairlead/internal/cniproto"
+	"fairlead.dev/fairlead/internal/cniproto/thin"
 )
 
 const (
-	// addPatience and delPatience are how long a daemon that is away is waited
-	// for: a restart takes a second or two. A DEL can be put aside instead.
-	addPatience = 10 * time.Second
-	delPatience = 2 * time.Second
+	// addPatience and delPatience are how many milliseconds a daemon that is away is
+	// waited for: a restart takes a second or two. A DEL can be put aside instead.
+	addPatience = 10_000
+	delPatience = 2_000
 
-	// Between two attempts lie firstPause and then twice as long each time, up to
-	// longestPause; jitter takes up to half of it off.
-	firstPause   = 10 * time.Millisecond
-	longestPause = 250 * time.Millisecond
+	// Between two attempts lie firstPause milliseconds and then twice as many each
+	// time, up to longestPause; jitter takes up to half of it off.
+	firstPause   = 10
+	longestPause = 250
 
 	// bootIDFile has what is different after each boot (Linux, random(4)).
 	bootIDFile = "/proc/sys/kernel/random/boot_id"
+	// longestBootID is more than its length, in bytes.
+	longestBootID = 256
 )
 
 // serve has a request served by the daemon, and knows what to do without one.
-func (p *plugin) serve(r cniproto.Request) ([]byte, error) {
-	at, err := r.Endpoint()
-	if err != nil {
-		return nil, err
-	}
+func (p *plugin) serve(r *cniproto.Request, at cniproto.Endpoint) ([]byte, error) {
 	daemon := &cniproto.Client{Socket: at.Socket}
 	switch r.Verb {
 	case cniproto.VerbAdd:
@@ -39,13 +37,13 @@ func (p *plugin) serve(r cniproto.Request) ([]byte, error) {
 	case cniproto.VerbDel:
 		return p.del(daemon, r, at.Spool)
 	case cniproto.VerbStatus:
-		result, err := daemon.Do(time.Now().Add(cniproto.Timeout(r.Verb)), r)
+		result, err := daemon.Do(thin.Now()+cniproto.TimeoutMS(r.Verb), r)
 		if unanswered(err) {
 			err = wasServing(at.Heartbeat, err)
 		}
 		return result, err
 	default:
-		result, err := daemon.Do(time.Now().Add(cniproto.Timeout(r.Verb)), r)
+		result, err := daemon.Do(thin.Now()+cniproto.TimeoutMS(r.Verb), r)
 		return result, tryLater(err)
 	}
 }
@@ -53,11 +51,11 @@ func (p *plugin) serve(r cniproto.Request) ([]byte, error) {
 // persist sends a request until it is answered, as long as the daemon is away and
 // at most for patience. A request that was lost on its way is sent once more
 // with the same ID: should it be what brings the daemon down, then not for ever.
-func (p *plugin) persist(daemon *cniproto.Client, r cniproto.Request, patience time.Duration) ([]byte, error) {
-	deadline := time.Now().Add(cniproto.Timeout(r.Verb))
-	var waited time.Duration
+func (p *plugin) persist(daemon *cniproto.Client, r *cniproto.Request, patience int64) ([]byte, error) {
+	deadline := thin.Now() + cniproto.TimeoutMS(r.Verb)
+	var waited int64
 	lost := false
-	for pause := firstPause; ; pause = min(2*pause, longestPause) {
+	for pause := int64(firstPause); ; pause = min(2*pause, longestPause) {
 		result, err := daemon.Do(deadline, r)
 		switch {
 		case errors.Is(err, cniproto.ErrLost) && !lost:
@@ -67,7 +65,7 @@ func (p *plugin) persist(daemon *cniproto.Client, r cniproto.Request, patience t
 		case waited >= patience:
 			return nil, outwaited{err, patience}
 		}
-		d := min(pause-rand.N(pause/2), max(patience-waited, time.Millisecond))
+		d := min(pause-rand.N(pause/2), max(patience-waited, 1))
 		p.wait(d)
 		waited += d
 	}
@@ -77,23 +75,23 @@ func (p *plugin) persist(daemon *cniproto.Client, r cniproto.Request, patience t
 type outwaited struct {
 	error
 
-	patience time.Duration
+	patience int64
 }
 
 // Error is part of error.
-func (o outwaited) Error() string { return o.error.Error() + ", for " + o.patience.String() }
+func (o outwaited) Error() string { return o.error.Error() + ", for " + seconds(o.patience) }
 
 // Unwrap lets errors.Is find why the daemon is not there.
 func (o outwaited) Unwrap() error { return o.error }
 
 // del has a DEL served, or puts it aside for a daemon that is away: a runtime
 // must be able to stop a pod while the daemon restarts.
-func (p *plugin) del(daemon *cniproto.Client, r cniproto.Request, spool string) ([]byte, error) {
+func (p *plugin) del(daemon *cniproto.Client, r *cniproto.Request, spool string) ([]byte, error) {
 	result, err := p.persist(daemon, r, delPatience)
 	if !errors.Is(err, cniproto.ErrAway) && !errors.Is(err, cniproto.ErrLost) {
 		return result, tryLater(err)
 	}
-	if e := cniproto.SpoolDel(spool, r); e != nil {
+	if e := cniproto.SpoolDel(spool, *r); e != nil {
 		return nil, &cniproto.Error{
 			Code: cniproto.CodeTryAgainLater,
 			Msg:  err.Error() + ", and the DEL cannot be put aside in " + spool + ": " + e.Error(),
@@ -101,8 +99,8 @@ func (p *plugin) del(daemon *cniproto.Client, r cniproto.Request, spool string) 
 	}
 	// A daemon that has started meanwhile may have read the spool before this
 	// was in it. Once is enough: it reads the spool again when it listens.
-	if result, err := daemon.Do(time.Now().Add(delPatience), r); err == nil {
-		_ = cniproto.Unspool(spool, r) // a second DEL does no harm
+	if result, err := daemon.Do(thin.Now()+delPatience, r); err == nil {
+		_ = cniproto.Unspool(spool, *r) // a second DEL does no harm
 		return result, nil
 	}
 	return nil, nil
@@ -131,18 +129,18 @@ func wasServing(heartbeat string, away error) error {
 			Msg:  away.Error() + ", and heartbeat " + heartbeat + " " + why,
 		}
 	}
-	info, err := os.Stat(heartbeat)
+	age, err := thin.Age(heartbeat)
 	if err != nil {
 		return unavailable("cannot be read: " + err.Error())
 	}
-	if age := time.Since(info.ModTime()); age > cniproto.HeartbeatGrace {
-		return unavailable("is " + age.Round(time.Second).String() + " old, more than " + cniproto.HeartbeatGrace.String())
+	if age > cniproto.HeartbeatGraceMS {
+		return unavailable("is " + seconds(age) + " old, more than " + seconds(cniproto.HeartbeatGraceMS))
 	}
-	written, err := os.ReadFile(heartbeat)
+	written, err := thin.ReadFile(heartbeat, longestBootID)
 	if err != nil {
 		return unavailable("cannot be read: " + err.Error())
 	}
-	current, err := os.ReadFile(bootIDFile)
+	current, err := thin.ReadFile(bootIDFile, longestBootID)
 	if err != nil {
 		return unavailable("cannot be compared: " + err.Error())
 	}
@@ -151,3 +149,6 @@ func wasServing(heartbeat string, away error) error {
 	}
 	return nil
 }
+
+// seconds are milliseconds for people.
+func seconds(ms int64) string { return strconv.FormatInt(ms/1000, 10) + "s" }

@@ -3,10 +3,10 @@ package cniproto
 import (
 	"errors"
 	"io"
-	"os"
 	"strconv"
 	"syscall"
-	"time"
+
+	"fairlead.dev/fairlead/internal/cniproto/thin"
 )
 
 var (
@@ -19,7 +19,8 @@ var (
 	// ErrNoAnswer says that the daemon did not answer before the deadline.
 	ErrNoAnswer = errors.New("the daemon did not answer in time")
 
-	errEnds = errors.New("it ends, and the next one does not serve yet")
+	errEnds     = errors.New("it ends, and the next one does not serve yet")
+	errDeadline = errors.New("the deadline is over")
 )
 
 // Client sends requests to the daemon.
@@ -29,15 +30,15 @@ type Client struct {
 }
 
 // Do sends one request and returns the body of its answer. The daemon is told
-// the deadline, and the wait ends there. An error that the daemon answered is an
-// *Error; ErrAway, ErrLost and ErrNoAnswer are what else can happen to be tried
-// again.
-func (c *Client) Do(deadline time.Time, r Request) ([]byte, error) {
-	r.DeadlineMS = time.Until(deadline).Milliseconds()
-	if r.DeadlineMS <= 0 {
+// the deadline, a time of thin.Now, and the wait ends there. An error that the daemon
+// answered is an *Error; ErrAway, ErrLost and ErrNoAnswer are what else can happen to
+// be tried again.
+func (c *Client) Do(deadline int64, r *Request) ([]byte, error) {
+	left := deadline - thin.Now()
+	if left <= 0 {
 		return nil, ErrNoAnswer
 	}
-	message, err := encodeMessage(r)
+	message, err := encodeMessage(*r, left)
 	if err != nil {
 		return nil, err
 	}
@@ -65,7 +66,7 @@ func (c *Client) Do(deadline time.Time, r Request) ([]byte, error) {
 
 // dial connects without package net, whose initialization and size the plugin
 // would pay for on every call.
-func (c *Client) dial(deadline time.Time) (*conn, error) {
+func (c *Client) dial(deadline int64) (*conn, error) {
 	fd, err := syscall.Socket(syscall.AF_UNIX, syscall.SOCK_STREAM|syscall.SOCK_CLOEXEC|syscall.SOCK_NONBLOCK, 0)
 	if err != nil {
 		return nil, &Error{Code: CodeIO, Msg: "make a unix socket: " + err.Error()}
@@ -85,10 +86,10 @@ func (c *Client) dial(deadline time.Time) (*conn, error) {
 
 // conn is a connection that waits in the kernel and not in Go's poller, which
 // would have to be set up for this one wait. Waits end at the deadline with
-// os.ErrDeadlineExceeded.
+// errDeadline.
 type conn struct {
 	fd       int
-	deadline time.Time
+	deadline int64 // of thin.Now
 }
 
 // Read is part of io.Reader.
@@ -115,11 +116,11 @@ func (c *conn) Write(p []byte) (written int, err error) {
 // wait makes a system call that waits until the deadline at most.
 func (c *conn) wait(timeout int, call func(int, []byte) (int, error), p []byte) (int, error) {
 	for {
-		left := time.Until(c.deadline)
-		if left <= 0 {
-			return 0, os.ErrDeadlineExceeded
+		left := c.deadline - thin.Now()
+		if left <= 0 { // 0 would be for ever
+			return 0, errDeadline
 		}
-		tv := syscall.NsecToTimeval(max(left, time.Microsecond).Nanoseconds()) // 0 would be for ever
+		tv := syscall.NsecToTimeval(left * 1e6)
 		if err := syscall.SetsockoptTimeval(c.fd, syscall.SOL_SOCKET, timeout, &tv); err != nil {
 			return 0, err
 		}
@@ -137,20 +138,25 @@ func (c *conn) wait(timeout int, call func(int, []byte) (int, error), p []byte) 
 // Close is part of io.Closer.
 func (c *conn) Close() error { return syscall.Close(c.fd) }
 
-func encodeMessage(r Request) ([]byte, error) {
-	body, err := r.Encode()
-	if err != nil {
-		return nil, err
-	}
-	if len(body) > MaxRequest {
+// encodeMessage puts head and body into one buffer: the length of the body is filled
+// in when it is known, behind the spaces that may precede it.
+func encodeMessage(r Request, deadlineMS int64) ([]byte, error) {
+	r.DeadlineMS = deadlineMS
+	const beforeLength = "\r\nContent-Type: application/json\r\nConnection: close\r\nContent-Length:"
+	const roomForLength = "         " // MaxRequest has seven digits
+	message := make([]byte, 0, len(r.Config)+usualRest)
+	message = append(message, "POST "+Path+" HTTP/1.1\r\nHost: fairlead\r\nUser-Agent: fairlead-cni/"...)
+	message = append(append(message, Version...), beforeLength+roomForLength...)
+	lengthEnd := len(message)
+	message = append(message, "\r\n\r\n"...)
+	start := len(message)
+	message = r.append(message)
+	if len(message)-start > MaxRequest {
 		return nil, TooLarge("request")
 	}
-	message := make([]byte, 0, len(body)+256)
-	message = append(message, "POST "+Path+" HTTP/1.1\r\nHost: fairlead\r\nUser-Agent: fairlead-cni/"+Version+
-		"\r\nContent-Type: application/json\r\nConnection: close\r\nContent-Length: "...)
-	message = strconv.AppendInt(message, int64(len(body)), 10)
-	message = append(message, "\r\n\r\n"...)
-	return append(message, body...), nil
+	length := strconv.Itoa(len(message) - start)
+	copy(message[lengthEnd-len(length):], length)
+	return message, nil
 }
 
 // failure tells a deadline from a connection that broke.
@@ -159,7 +165,7 @@ func failure(sent, received error) error {
 	switch {
 	case errors.As(received, &wrong):
 		return wrong
-	case errors.Is(sent, os.ErrDeadlineExceeded), errors.Is(received, os.ErrDeadlineExceeded):
+	case errors.Is(sent, errDeadline), errors.Is(received, errDeadline):
 		return ErrNoAnswer
 	default:
 		return because{ErrLost, received}

@@ -13,9 +13,10 @@ import (
 	"syscall"
 	"testing"
 	"testing/iotest"
-	"time"
 
 	"github.com/google/go-cmp/cmp"
+
+	"fairlead.dev/fairlead/internal/cniproto/thin"
 )
 
 // listen serves each connection on a new socket with f.
@@ -55,7 +56,7 @@ func receive(conn net.Conn) (*http.Request, []byte, error) {
 	return r, body, err
 }
 
-func soon() time.Time { return time.Now().Add(10 * time.Second) }
+func soon() int64 { return thin.Now() + 10_000 }
 
 func TestClientDo(t *testing.T) {
 	sent := Request{RequestID: "1", Verb: VerbAdd, ContainerID: "a", Netns: "/n", IfName: "eth0", Config: []byte(goodConfig)}
@@ -98,7 +99,7 @@ func TestClientDo(t *testing.T) {
 				}
 				_, _ = io.WriteString(conn, tc.answer)
 			})
-			body, err := (&Client{Socket: socket}).Do(soon(), sent)
+			body, err := (&Client{Socket: socket}).Do(soon(), &sent)
 			switch {
 			case tc.err != nil:
 				if !errors.Is(err, tc.err) {
@@ -122,7 +123,7 @@ func TestClientHearsEarlyAnswer(t *testing.T) {
 		_, _ = io.WriteString(conn, "HTTP/1.1 403 Forbidden\r\nContent-Length: 24\r\n\r\n{\"code\":999,\"msg\":\"who\"}")
 	})
 	big := Request{Verb: VerbDel, ContainerID: "a", Args: strings.Repeat("a", MaxRequest-200)}
-	_, err := (&Client{Socket: socket}).Do(soon(), big)
+	_, err := (&Client{Socket: socket}).Do(soon(), &big)
 	expectError(t, err, CodeInternal, "who")
 }
 
@@ -144,7 +145,7 @@ func TestClientAway(t *testing.T) {
 		{"nobody listens", stale, syscall.ECONNREFUSED},
 	} {
 		t.Run(tc.name, func(t *testing.T) {
-			_, err := (&Client{Socket: tc.socket}).Do(soon(), Request{Verb: VerbAdd})
+			_, err := (&Client{Socket: tc.socket}).Do(soon(), &Request{Verb: VerbAdd})
 			if !errors.Is(err, ErrAway) || !errors.Is(err, tc.cause) || !strings.Contains(err.Error(), tc.socket) {
 				t.Errorf("error %v, want %v that names the socket and %v", err, ErrAway, tc.cause)
 			}
@@ -159,20 +160,20 @@ func TestClientNoAnswer(t *testing.T) {
 		_, eof := conn.Read(make([]byte, 1)) // until the client is gone
 		gone <- errors.Join(err, eof)
 	})
-	_, err := (&Client{Socket: socket}).Do(time.Now().Add(50*time.Millisecond), Request{Verb: VerbAdd})
+	_, err := (&Client{Socket: socket}).Do(thin.Now()+50, &Request{Verb: VerbAdd})
 	if !errors.Is(err, ErrNoAnswer) {
 		t.Errorf("error %v, want %v", err, ErrNoAnswer)
 	}
 	if err := <-gone; !errors.Is(err, io.EOF) {
 		t.Errorf("the daemon's side saw %v, want the end of the connection", err)
 	}
-	if _, err := (&Client{Socket: socket}).Do(time.Now(), Request{Verb: VerbAdd}); !errors.Is(err, ErrNoAnswer) {
+	if _, err := (&Client{Socket: socket}).Do(thin.Now(), &Request{Verb: VerbAdd}); !errors.Is(err, ErrNoAnswer) {
 		t.Errorf("after the deadline: error %v, want %v", err, ErrNoAnswer)
 	}
 }
 
 func TestClientTooLarge(t *testing.T) {
-	_, err := (&Client{Socket: "/none"}).Do(soon(), Request{Verb: VerbAdd, Args: strings.Repeat("a", MaxRequest)})
+	_, err := (&Client{Socket: "/none"}).Do(soon(), &Request{Verb: VerbAdd, Args: strings.Repeat("a", MaxRequest)})
 	expectError(t, err, CodeDecode, "request: larger than the limit of 1000000 bytes")
 }
 

@@ -13,12 +13,10 @@
 // reads when it is back.
 //
 // The package is linked into the plugin, whose start a runtime waits for at
-// least twice in the life of a pod. It uses the standard library without
-// net/http and net, and without fmt, reflect and encoding/json; the daemon's side
-// of the socket is the package server.
+// least twice in the life of a pod. It uses the standard library without what takes
+// time at the start: net/http and net, fmt, reflect and encoding/json, os and time,
+// in whose place is the package thin. The daemon's side is the package server.
 package cniproto
-
-import "time"
 
 // Version is set by the linker to the release that was built. The plugin tells
 // it to the daemon as its user agent.
@@ -34,10 +32,10 @@ const (
 	// HeartbeatFile is the file beside the socket that the daemon writes while
 	// it can serve ADD. Its content is the kernel's boot ID.
 	HeartbeatFile = "heartbeat"
-	// HeartbeatGrace is how old the heartbeat may be for a STATUS that the
-	// daemon does not answer to succeed: an upgrade of the daemon must not make
-	// a node unready.
-	HeartbeatGrace = time.Minute
+	// HeartbeatGraceMS is how old the heartbeat may be, in milliseconds, for a STATUS
+	// that the daemon does not answer to succeed: an upgrade of the daemon must not
+	// make a node unready.
+	HeartbeatGraceMS = 60_000
 
 	// MaxRequest bounds a request, in bytes. Its largest parts are the pod's
 	// annotations, which Kubernetes bounds to 256 KiB, and the result of the ADD.
@@ -55,20 +53,20 @@ const (
 	StatusPath = "/v1/status"
 )
 
-// Timeout is how long a request of that verb may take, from the plugin's first
-// attempt to the end of the answer, on both sides of the socket. Runtimes wait
-// longer: up to 4 minutes for an ADD, 1 for a DEL, 30 seconds for a GC.
-func Timeout(verb string) time.Duration {
+// TimeoutMS is how many milliseconds a request of that verb may take, from the
+// plugin's first attempt to the end of the answer, on both sides of the socket.
+// Runtimes wait longer: up to 4 minutes for an ADD, 1 for a DEL, 30 seconds for a GC.
+func TimeoutMS(verb string) int64 {
 	switch verb {
 	case VerbAdd:
-		return 90 * time.Second
+		return 90_000
 	case VerbDel:
-		return 20 * time.Second
+		return 20_000
 	case VerbGC:
-		return 25 * time.Second
+		return 25_000
 	case VerbStatus:
-		return time.Second
+		return 1_000
 	default:
-		return 5 * time.Second
+		return 5_000
 	}
 }

@@ -2,6 +2,7 @@ package cniproto
 
 import (
 	"bufio"
+	"bytes"
 	"errors"
 	"io"
 	"strconv"
@@ -41,9 +42,9 @@ func readHead(in *bufio.Reader) (Head, error) {
 	if err != nil {
 		return Head{}, err
 	}
-	h, ok := parseRequestLine(line)
+	h, ok := parseRequestLine(string(line))
 	if !ok {
-		return Head{}, strange("first line " + quoted(line))
+		return Head{}, strange("first line " + quoted(string(line)))
 	}
 	length, err := readHeaders(in)
 	h.Length = max(length, 0)
@@ -62,9 +63,9 @@ func readStatusAndBody(in *bufio.Reader) (status int, body []byte, err error) {
 	if err != nil {
 		return 0, nil, err
 	}
-	status, ok := parseStatus(line)
+	status, ok := parseStatus(string(line))
 	if !ok {
-		return 0, nil, strange("status line " + quoted(line))
+		return 0, nil, strange("status line " + quoted(string(line)))
 	}
 	length, err := readHeaders(in)
 	switch {
@@ -75,8 +76,13 @@ func readStatusAndBody(in *bufio.Reader) (status int, body []byte, err error) {
 	case length > MaxAnswer:
 		return 0, nil, strange("a Content-Length of " + strconv.FormatInt(length, 10) + ": must be at most " + strconv.Itoa(MaxAnswer))
 	}
-	body = make([]byte, length)
-	if _, err := io.ReadFull(in, body); err != nil {
+	if length <= maxHeaderLine {
+		body, err = in.Peek(int(length)) // nothing else is read into the buffer
+	} else {
+		body = make([]byte, length)
+		_, err = io.ReadFull(in, body)
+	}
+	if err != nil {
 		return 0, nil, early(err)
 	}
 	return status, body, nil
@@ -88,19 +94,19 @@ func readHeaders(in *bufio.Reader) (length int64, err error) {
 	length = -1
 	for range maxHeaders {
 		line, err := headerLine(in)
-		if err != nil || line == "" {
+		if err != nil || len(line) == 0 {
 			return length, err
 		}
-		name, value, ok := strings.Cut(line, ":")
+		name, value, ok := bytes.Cut(line, []byte(":"))
 		switch {
 		case !ok:
-			return 0, strange("header " + quoted(line))
-		case strings.EqualFold(name, "Transfer-Encoding"):
-			return 0, strange("header " + quoted(line) + ": only Content-Length is expected")
-		case strings.EqualFold(name, "Content-Length"):
-			n, err := strconv.ParseUint(strings.TrimSpace(value), 10, 63)
+			return 0, strange("header " + quoted(string(line)))
+		case strings.EqualFold(string(name), "Transfer-Encoding"):
+			return 0, strange("header " + quoted(string(line)) + ": only Content-Length is expected")
+		case strings.EqualFold(string(name), "Content-Length"):
+			n, err := strconv.ParseUint(string(bytes.TrimSpace(value)), 10, 63)
 			if err != nil || n > maxLength || (length >= 0 && length != int64(n)) {
-				return 0, strange("header " + quoted(line) + ": must be one number of bytes")
+				return 0, strange("header " + quoted(string(line)) + ": must be one number of bytes")
 			}
 			length = int64(n)
 		}
@@ -108,16 +114,16 @@ func readHeaders(in *bufio.Reader) (length int64, err error) {
 	return 0, strange("more than " + strconv.Itoa(maxHeaders) + " headers")
 }
 
-// headerLine reads a line without its end.
-func headerLine(in *bufio.Reader) (string, error) {
+// headerLine reads a line without its end. It is good until the next one is read.
+func headerLine(in *bufio.Reader) ([]byte, error) {
 	raw, err := in.ReadSlice('\n')
 	if errors.Is(err, bufio.ErrBufferFull) {
-		return "", strange("a line of more than " + strconv.Itoa(maxHeaderLine) + " bytes")
+		return nil, strange("a line of more than " + strconv.Itoa(maxHeaderLine) + " bytes")
 	}
 	if err != nil {
-		return "", early(err)
+		return nil, early(err)
 	}
-	return strings.TrimSuffix(string(raw[:len(raw)-1]), "\r"), nil
+	return bytes.TrimSuffix(raw[:len(raw)-1], []byte("\r")), nil
 }
 
 // parseRequestLine takes "POST /v1/cni HTTP/1.1" apart.

@@ -140,6 +140,9 @@ func scan(text string) (members []member, kind string, err error) {
 	return s.members, kind, nil
 }
 
+// usualMembers is more than the objects have that are read here as a rule.
+const usualMembers = 16
+
 // scanner is somewhere in a JSON text.
 type scanner struct {
 	text string
@@ -225,6 +228,9 @@ func (s *scanner) begin() error {
 func (s *scanner) end() (done bool, err error) {
 	for len(s.open) > 0 {
 		if len(s.open) == 1 && s.key != "" {
+			if s.members == nil {
+				s.members = make([]member, 0, usualMembers)
+			}
 			s.members = append(s.members, member{unquote(s.key), s.text[s.value:s.at]})
 			s.key = ""
 		}

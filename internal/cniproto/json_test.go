@@ -169,7 +169,8 @@ func FuzzDecode(f *testing.F) {
 func TestDecodedKeepsNoText(t *testing.T) {
 	text := `{"containerID":"c1","config":{"name":"n"}}`
 	var r Request
-	if err := decode(text, r.fields()); err != nil {
+	fields := r.fields()
+	if err := decode(text, fields[:]); err != nil {
 		t.Fatal(err)
 	}
 	start := uintptr(unsafe.Pointer(unsafe.StringData(text)))
@@ -226,14 +227,11 @@ func FuzzEncodeRequest(f *testing.F) {
 		r := Request{RequestID: "1f", Verb: verb, ContainerID: containerID, Args: args, Baggage: baggage, DeadlineMS: 7}
 		if config != "" {
 			r.Config = []byte(config)
+			if !json.Valid(r.Config) {
+				return // Parse and DecodeRequest take no such configuration
+			}
 		}
-		raw, err := r.Encode()
-		if valid := config == "" || json.Valid(r.Config); (err == nil) != valid {
-			t.Fatalf("error %v of a configuration that is JSON: %v", err, valid)
-		}
-		if err != nil {
-			return
-		}
+		raw := r.Encode()
 		if !json.Valid(raw) {
 			t.Fatalf("%s is not JSON", raw)
 		}
@@ -256,5 +254,7 @@ func FuzzEncodeRequest(f *testing.F) {
 
 // decodeRequest is DecodeRequest without a limit of size.
 func decodeRequest(raw []byte) (r Request, err error) {
-	return r, decode(string(raw), r.fields())
+	fields := r.fields()
+	err = decode(string(raw), fields[:])
+	return r, err
 }

@@ -32,16 +32,24 @@ var IPAMPrograms = []string{"fairlead-ipam", "whereabouts"}
 // Versions are the CNI versions that are spoken, the newest last.
 var Versions = []string{"0.3.1", "0.4.0", "1.0.0", "1.1.0"}
 
-// since is the version of CNI that a verb came with, for those that Versions do
-// not all have.
-var since = map[string]string{VerbCheck: "0.4.0", VerbStatus: "1.1.0", VerbGC: "1.1.0"}
+// since is the version of CNI that a verb came with, empty if all Versions have it.
+func since(verb string) string {
+	switch verb {
+	case VerbCheck:
+		return "0.4.0"
+	case VerbStatus, VerbGC:
+		return "1.1.0"
+	default:
+		return ""
+	}
+}
 
-// maxContainerID bounds the container ID, which is part of file names. Runtimes
-// use 64 bytes.
+// maxContainerID bounds the container ID, which is part of file names; idRule says so.
+// Runtimes use 64 bytes.
 const maxContainerID = 200
 
 // idRule is what validContainerID demands.
-var idRule = "must start with a letter or a digit, go on with those and the characters _ . - and have at most " + strconv.Itoa(maxContainerID)
+const idRule = "must start with a letter or a digit, go on with those and the characters _ . - and have at most 200"
 
 // Request is one call of the plugin. DecodeRequest and Encode know its fields by
 // the names in fields.
@@ -66,16 +74,17 @@ type Request struct {
 	Tracestate  string
 	Baggage     string
 	// DeadlineMS is in how many milliseconds the plugin gives up. Zero or less
-	// leaves it to Timeout.
+	// leaves it to TimeoutMS.
 	DeadlineMS int64
 	// Config is the network configuration that the runtime gave on standard
 	// input, unchanged. A DEL may have none.
 	Config []byte
 }
 
-// fields are the names of a request's fields in its JSON.
-func (r *Request) fields() []field {
-	return []field{
+// fields are the names of a request's fields in its JSON. An array can be on the stack
+// of whoever asks.
+func (r *Request) fields() [13]field {
+	return [...]field{
 		{"requestID", &r.RequestID},
 		{"verb", &r.Verb},
 		{"ipam", &r.IPAM},
@@ -92,11 +101,21 @@ func (r *Request) fields() []field {
 	}
 }
 
-// Encode returns the JSON of a request, without what is empty. It fails when the
-// configuration is not JSON.
-func (r Request) Encode() ([]byte, error) {
-	out := make([]byte, 0, len(r.Config)+1024)
-	for _, f := range r.fields() {
+// Encode returns the JSON of a request, without what is empty. The configuration must
+// be JSON, which Parse and DecodeRequest see to.
+func (r Request) Encode() []byte {
+	return r.append(make([]byte, 0, len(r.Config)+usualRest))
+}
+
+// usualRest is more than a request has beside its configuration as a rule, in bytes.
+const usualRest = 2 << 10
+
+// append is Encode to the end of out.
+func (r *Request) append(out []byte) []byte {
+	start := len(out)
+	fields := r.fields()
+	for i := range fields {
+		f := &fields[i]
 		key := `,"` + f.key + `":`
 		switch value := f.into.(type) {
 		case *string:
@@ -108,70 +127,124 @@ func (r Request) Encode() ([]byte, error) {
 				out = strconv.AppendInt(append(out, key...), *value, 10)
 			}
 		case *[]byte:
-			if len(*value) == 0 {
-				continue
+			if len(*value) != 0 {
+				out = append(append(out, key...), *value...)
 			}
-			if _, _, err := scan(string(*value)); err != nil {
-				return nil, &Error{Code: CodeDecode, Msg: "request: " + f.key + ": " + err.Error()}
-			}
-			out = append(append(out, key...), *value...)
 		}
 	}
-	if len(out) == 0 {
-		return []byte("{}"), nil
+	if len(out) == start {
+		return append(out, "{}"...)
 	}
-	out[0] = '{' // was the first comma
-	return append(out, '}'), nil
+	out[start] = '{' // was the first comma
+	return append(out, '}')
 }
 
-// ParseRequest makes a request of what a runtime hands a plugin: the verb
-// (CNI_COMMAND), the other variables of the environment, and standard input.
-// Errors are *Error and name what is missing or wrong. A DEL is taken with any
-// configuration or none, as long as the container ID is right: what cannot be
-// read of it is left out.
-func ParseRequest(verb string, getenv func(string) string, stdin io.Reader) (Request, error) {
-	r := Request{
-		RequestID:   strconv.FormatUint(rand.Uint64(), 16),
-		Verb:        verb,
-		ContainerID: getenv("CNI_CONTAINERID"),
-		Netns:       getenv("CNI_NETNS"),
-		IfName:      getenv("CNI_IFNAME"),
-		Args:        getenv("CNI_ARGS"),
-		Path:        getenv("CNI_PATH"),
-		Traceparent: getenv("TRACEPARENT"),
-		Tracestate:  getenv("TRACESTATE"),
-		Baggage:     getenv("BAGGAGE"),
+// Call is what a runtime hands a plugin.
+type Call struct {
+	// Program is the name under which the plugin was executed, without a directory.
+	Program string
+	// Getenv returns a variable of the environment, empty if there is none.
+	Getenv func(name string) string
+	// Stdin has the network configuration.
+	Stdin io.Reader
+}
+
+// Parse makes r the request of a call, and says where the daemon is that serves it.
+// Errors are *Error and name what is missing or wrong; r is then what was read until
+// there. A DEL is taken with any configuration or none, as long as the container ID is
+// right: what cannot be read of it is left out, and the daemon is where it is by
+// default.
+func (r *Request) Parse(c Call) (at Endpoint, err error) {
+	r.RequestID = strconv.FormatUint(rand.Uint64(), 16)
+	r.Verb = c.Getenv("CNI_COMMAND")
+	r.ContainerID = c.Getenv("CNI_CONTAINERID")
+	r.Netns = c.Getenv("CNI_NETNS")
+	r.IfName = c.Getenv("CNI_IFNAME")
+	r.Args = c.Getenv("CNI_ARGS")
+	r.Path = c.Getenv("CNI_PATH")
+	r.Traceparent = c.Getenv("TRACEPARENT")
+	r.Tracestate = c.Getenv("TRACESTATE")
+	r.Baggage = c.Getenv("BAGGAGE")
+	if slices.Contains(IPAMPrograms, c.Program) {
+		r.IPAM = c.Program
 	}
 	if err := r.checkEnvironment(); err != nil {
-		return Request{}, err
+		return at, err
 	}
-	config, err := io.ReadAll(io.LimitReader(stdin, MaxRequest+1))
-	switch {
-	case verb == VerbDel:
-		if err == nil && len(config) <= MaxRequest && isObject(config) {
-			r.Config = config
+	r.Config, err = readConfig(c.Stdin)
+	if err == nil {
+		at, err = r.daemon()
+	}
+	if err != nil && r.Verb == VerbDel {
+		if !isObject(r.Config) {
+			r.Config = nil
 		}
-		return r, nil
-	case err != nil:
-		return Request{}, &Error{Code: CodeIO, Msg: "network configuration: standard input cannot be read: " + err.Error()}
-	case len(config) > MaxRequest:
-		return Request{}, TooLarge("network configuration")
+		n := network{Socket: DefaultSocket}
+		return n.endpoint(), nil
 	}
-	r.Config = config
-	return r, r.checkConfig()
+	return at, err
+}
+
+// daemon says where the daemon is, by a configuration with which it can serve the
+// request. Errors are *Error.
+func (r *Request) daemon() (Endpoint, error) {
+	n, err := r.network()
+	if err == nil && r.Verb != VerbDel {
+		err = r.checkNetwork(&n)
+	}
+	if err == nil && r.IPAM != "" {
+		n, err = r.ipamNetwork()
+	}
+	if err == nil {
+		err = n.check()
+	}
+	if err != nil {
+		return Endpoint{}, err
+	}
+	return n.endpoint(), nil
+}
+
+// readConfig reads the network configuration, nil after an error.
+func readConfig(stdin io.Reader) ([]byte, error) {
+	config, err := readAll(stdin)
+	if err != nil {
+		return nil, &Error{Code: CodeIO, Msg: "network configuration: standard input cannot be read: " + err.Error()}
+	}
+	if len(config) > MaxRequest {
+		return nil, TooLarge("network configuration")
+	}
+	return config, nil
+}
+
+// usualConfig is larger than most configurations, in bytes.
+const usualConfig = 16 << 10
+
+// readAll reads to the end, or one byte more than MaxRequest. What a new process
+// touches of its memory it waits for, so the buffer does not grow as a rule.
+func readAll(in io.Reader) ([]byte, error) {
+	config := make([]byte, usualConfig)
+	n, err := io.ReadFull(in, config)
+	switch {
+	case errors.Is(err, io.ErrUnexpectedEOF), errors.Is(err, io.EOF):
+		return config[:n], nil
+	case err != nil:
+		return nil, err
+	}
+	rest, err := io.ReadAll(io.LimitReader(in, MaxRequest+1-usualConfig))
+	return append(config, rest...), err
 }
 
 // AnswerVersion makes the result of a VERSION of what a runtime gives it on standard
 // input: a configuration with a cniVersion, which may be missing, as may everything.
 // Errors are *Error.
 func AnswerVersion(stdin io.Reader) ([]byte, error) {
-	config, err := io.ReadAll(io.LimitReader(stdin, MaxRequest))
+	config, err := readConfig(stdin)
 	if err != nil {
-		return nil, &Error{Code: CodeIO, Msg: "standard input cannot be read: " + err.Error()}
+		return nil, err
 	}
 	version := ""
-	if !blank(config) {
-		n, err := Request{Config: config}.network()
+	if !blank(string(config)) {
+		n, err := (&Request{Config: config}).network()
 		if err != nil {
 			return nil, err
 		}
@@ -199,7 +272,8 @@ func DecodeRequest(body []byte) (Request, error) {
 		return Request{}, TooLarge("request")
 	}
 	var r Request
-	if err := decode(string(body), r.fields()); err != nil {
+	fields := r.fields()
+	if err := decode(string(body), fields[:]); err != nil {
 		return Request{}, &Error{Code: CodeDecode, Msg: "request: " + err.Error()}
 	}
 	return r, nil
@@ -207,19 +281,23 @@ func DecodeRequest(body []byte) (Request, error) {
 
 // Validate says what is missing or wrong in a request, as an *Error. It is what
 // both sides of the socket demand.
-func (r Request) Validate() error {
+func (r *Request) Validate() error {
 	if err := r.checkEnvironment(); err != nil {
 		return err
 	}
 	if r.Verb == VerbDel {
 		return nil
 	}
-	return r.checkConfig()
+	n, err := r.network()
+	if err != nil {
+		return err
+	}
+	return r.checkNetwork(&n)
 }
 
 // checkEnvironment follows the CNI specification 1.1.0, section 2, and for DEL
 // demands nothing but the container ID.
-func (r Request) checkEnvironment() error {
+func (r *Request) checkEnvironment() error {
 	switch {
 	case r.Verb == "":
 		return environment("CNI_COMMAND: missing: must be one of " + strings.Join(Verbs, ", ") + " or " + VerbVersion)
@@ -268,7 +346,7 @@ func clip(s string) string {
 func quoted(s string) string { return strconv.Quote(clip(s)) }
 
 // blank reports whether nothing but white space is there.
-func blank(config []byte) bool { return strings.TrimSpace(string(config)) == "" }
+func blank(config string) bool { return strings.TrimSpace(config) == "" }
 
 // validContainerID reports whether id is empty or matches the specification's
 // [a-zA-Z0-9][a-zA-Z0-9_.-]*, which a network's name does too.
@@ -296,35 +374,30 @@ func validIfName(name string) bool {
 type network struct{ CNIVersion, Name, Socket, Spool string }
 
 // network reads the configuration; errors are *Error of CodeDecode.
-func (r Request) network() (n network, err error) {
-	err = r.readConfig([]field{{"cniVersion", &n.CNIVersion}, {"name", &n.Name}, {"socket", &n.Socket}, {"spool", &n.Spool}})
-	if err != nil {
-		return network{}, err
-	}
-	return n, nil
+func (r *Request) network() (n network, err error) {
+	err = r.configFields([]field{{"cniVersion", &n.CNIVersion}, {"name", &n.Name}, {"socket", &n.Socket}, {"spool", &n.Spool}})
+	return n, err
 }
 
-// readConfig reads fields of the configuration; errors are *Error of CodeDecode.
-func (r Request) readConfig(fields []field) error {
+// configFields reads fields of the configuration; errors are *Error of CodeDecode.
+func (r *Request) configFields(fields []field) error {
 	const what = "network configuration: "
-	if blank(r.Config) {
+	text := string(r.Config)
+	if blank(text) {
 		return &Error{Code: CodeDecode, Msg: what + "empty: must be a JSON object"}
 	}
-	err := decode(string(r.Config), fields)
+	err := decode(text, fields)
 	if err == nil {
 		return nil
 	}
 	if _, ok := errors.AsType[notObject](err); ok {
-		return &Error{Code: CodeDecode, Msg: what + quoted(string(r.Config)) + ": must be a JSON object"}
+		return &Error{Code: CodeDecode, Msg: what + quoted(text) + ": must be a JSON object"}
 	}
 	return &Error{Code: CodeDecode, Msg: what + err.Error()}
 }
 
-func (r Request) checkConfig() error {
-	n, err := r.network()
-	if err != nil {
-		return err
-	}
+// checkNetwork says what of the configuration the verb cannot be served with.
+func (r *Request) checkNetwork(n *network) error {
 	if !slices.Contains(Versions, n.CNIVersion) {
 		return &Error{
 			Code: CodeIncompatibleVersion,
@@ -332,7 +405,7 @@ func (r Request) checkConfig() error {
 		}
 	}
 	// The versions are of one form, so their order is that of their text.
-	if first := since[r.Verb]; n.CNIVersion < first {
+	if first := since(r.Verb); n.CNIVersion < first {
 		return &Error{
 			Code: CodeIncompatibleVersion,
 			Msg:  "cniVersion: " + quoted(n.CNIVersion) + ": does not have " + r.Verb + ", which came with " + first,
@@ -346,7 +419,7 @@ func (r Request) checkConfig() error {
 
 // CNIVersion returns the version of the configuration if it is one of Versions,
 // else an empty string.
-func (r Request) CNIVersion() string {
+func (r *Request) CNIVersion() string {
 	if n, err := r.network(); err == nil && slices.Contains(Versions, n.CNIVersion) {
 		return n.CNIVersion
 	}
@@ -363,37 +436,20 @@ type Endpoint struct {
 // maxSocket is what fits into a sockaddr_un.
 const maxSocket = 107
 
-// Endpoint reads from the configuration where the daemon is. An error is an
-// *Error. For a DEL there is none: what the configuration does not say is at its
-// default.
-func (r Request) Endpoint() (Endpoint, error) {
-	n, err := r.network()
-	if err == nil && r.IPAM != "" {
-		n, err = r.ipamNetwork()
-	}
-	if err == nil {
-		err = n.check()
-	}
-	switch {
-	case err == nil:
-	case r.Verb == VerbDel:
-		n = network{Socket: DefaultSocket}
-	default:
-		return Endpoint{}, err
-	}
+func (n *network) endpoint() Endpoint {
 	dir := path.Dir(n.Socket)
 	if n.Spool == "" {
 		n.Spool = path.Join(dir, SpoolDir)
 	}
-	return Endpoint{Socket: n.Socket, Spool: n.Spool, Heartbeat: path.Join(dir, HeartbeatFile)}, nil
+	return Endpoint{Socket: n.Socket, Spool: n.Spool, Heartbeat: path.Join(dir, HeartbeatFile)}
 }
 
 // ipamNetwork reads where the daemon is from the ipam section, the only part of
 // another plugin's configuration that is ours: ipam.socket, else the default.
-func (r Request) ipamNetwork() (network, error) {
+func (r *Request) ipamNetwork() (network, error) {
 	n := network{Socket: DefaultSocket}
 	var socket string
-	if err := r.readConfig([]field{{"ipam", []field{{"socket", &socket}}}}); err != nil {
+	if err := r.configFields([]field{{"ipam", []field{{"socket", &socket}}}}); err != nil {
 		return network{}, err
 	}
 	if socket != "" {
@@ -402,7 +458,7 @@ func (r Request) ipamNetwork() (network, error) {
 	return n, nil
 }
 
-func (n network) check() error {
+func (n *network) check() error {
 	const example = `for example "socket": "` + DefaultSocket + `"`
 	switch {
 	case n.Socket == "":

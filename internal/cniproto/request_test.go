@@ -25,8 +25,19 @@ func environ(changes map[string]string) func(string) string {
 	return func(name string) string { return vars[name] }
 }
 
-func TestParseRequest(t *testing.T) {
-	got, err := ParseRequest(VerbAdd, environ(nil), strings.NewReader(goodConfig))
+// parse makes a request of a call of the plugin under its own name.
+func parse(verb string, getenv func(string) string, stdin io.Reader) (r Request, at Endpoint, err error) {
+	at, err = r.Parse(Call{Program: "fairlead", Stdin: stdin, Getenv: func(name string) string {
+		if name == "CNI_COMMAND" {
+			return verb
+		}
+		return getenv(name)
+	}})
+	return r, at, err
+}
+
+func TestParse(t *testing.T) {
+	got, _, err := parse(VerbAdd, environ(nil), strings.NewReader(goodConfig))
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -38,7 +49,7 @@ func TestParseRequest(t *testing.T) {
 	if diff := cmp.Diff(want, got, cmpopts.IgnoreFields(Request{}, "RequestID")); diff != "" {
 		t.Errorf("request (-want +got):\n%s", diff)
 	}
-	other, err := ParseRequest(VerbAdd, environ(nil), strings.NewReader(goodConfig))
+	other, _, err := parse(VerbAdd, environ(nil), strings.NewReader(goodConfig))
 	if err != nil || got.RequestID == "" || got.RequestID == other.RequestID {
 		t.Errorf("request IDs %q and %q, %v: want two different ones", got.RequestID, other.RequestID, err)
 	}
@@ -46,7 +57,7 @@ func TestParseRequest(t *testing.T) {
 
 // Each bad input has a code and a message that names the field, the value and
 // what would be right.
-func TestParseRequestRefuses(t *testing.T) {
+func TestParseRefuses(t *testing.T) {
 	for _, tc := range []struct {
 		name, verb string
 		environ    map[string]string
@@ -110,7 +121,7 @@ func TestParseRequestRefuses(t *testing.T) {
 		},
 	} {
 		t.Run(tc.name, func(t *testing.T) {
-			_, err := ParseRequest(tc.verb, environ(tc.environ), strings.NewReader(tc.config))
+			_, _, err := parse(tc.verb, environ(tc.environ), strings.NewReader(tc.config))
 			expectError(t, err, tc.code, tc.says...)
 		})
 	}
@@ -137,8 +148,8 @@ func expectError(t *testing.T, err error, code int, says ...string) {
 	}
 }
 
-func TestParseRequestReadError(t *testing.T) {
-	_, err := ParseRequest(VerbAdd, environ(nil), io.MultiReader(strings.NewReader("{"), brokenReader{}))
+func TestParseReadError(t *testing.T) {
+	_, _, err := parse(VerbAdd, environ(nil), io.MultiReader(strings.NewReader("{"), brokenReader{}))
 	expectError(t, err, CodeIO, "standard input cannot be read: broken")
 }
 
@@ -166,7 +177,7 @@ func TestDelIsLenient(t *testing.T) {
 		{name: "no version", config: `{"socket":"/s/sock"}`, kept: true, want: elsewhere},
 	} {
 		t.Run(tc.name, func(t *testing.T) {
-			r, err := ParseRequest(VerbDel, environ(map[string]string{"CNI_NETNS": "", "CNI_IFNAME": "", "CNI_ARGS": ""}), strings.NewReader(tc.config))
+			r, got, err := parse(VerbDel, environ(map[string]string{"CNI_NETNS": "", "CNI_IFNAME": "", "CNI_ARGS": ""}), strings.NewReader(tc.config))
 			if err != nil {
 				t.Fatal(err)
 			}
@@ -176,36 +187,33 @@ func TestDelIsLenient(t *testing.T) {
 			if kept := r.Config != nil; kept != tc.kept {
 				t.Errorf("configuration kept %v, want %v", kept, tc.kept)
 			}
-			got, err := r.Endpoint()
-			if err != nil {
-				t.Fatal(err)
-			}
 			if diff := cmp.Diff(tc.want, got); diff != "" {
 				t.Errorf("endpoint (-want +got):\n%s", diff)
 			}
 		})
 	}
-	r, err := ParseRequest(VerbDel, environ(nil), brokenReader{})
+	r, _, err := parse(VerbDel, environ(nil), brokenReader{})
 	if err != nil || r.ContainerID == "" {
 		t.Errorf("request %+v, %v: want one without configuration", r, err)
 	}
 }
 
 func TestEndpoint(t *testing.T) {
+	named := func(socket string) string { return `{"cniVersion":"1.0.0","name":"n","socket":"` + socket + `"` }
 	for _, tc := range []struct {
 		name, config string
 		want         Endpoint
 		says         []string
 	}{
 		{name: "socket", config: goodConfig, want: Endpoint{Socket: "/run/fairlead/cni.sock", Spool: "/run/fairlead/del", Heartbeat: "/run/fairlead/heartbeat"}},
-		{name: "spool elsewhere", config: `{"socket":"/a/b","spool":"/c"}`, want: Endpoint{Socket: "/a/b", Spool: "/c", Heartbeat: "/a/heartbeat"}},
-		{name: "no socket", config: `{"cniVersion":"1.0.0"}`, says: []string{"socket: missing", `"socket": "/run/fairlead/cni.sock"`}},
-		{name: "relative", config: `{"socket":"cni.sock"}`, says: []string{`socket: "cni.sock"`, "absolute"}},
-		{name: "too long", config: `{"socket":"/` + strings.Repeat("s", 107) + `"}`, says: []string{"socket: ", "at most 107 bytes"}},
-		{name: "relative spool", config: `{"socket":"/s","spool":"del"}`, says: []string{`spool: "del"`, "absolute"}},
+		{name: "spool elsewhere", config: named("/a/b") + `,"spool":"/c"}`, want: Endpoint{Socket: "/a/b", Spool: "/c", Heartbeat: "/a/heartbeat"}},
+		{name: "no socket", config: `{"cniVersion":"1.0.0","name":"n"}`, says: []string{"socket: missing", `"socket": "/run/fairlead/cni.sock"`}},
+		{name: "relative", config: named("cni.sock") + "}", says: []string{`socket: "cni.sock"`, "absolute"}},
+		{name: "too long", config: named("/"+strings.Repeat("s", 107)) + "}", says: []string{"socket: ", "at most 107 bytes"}},
+		{name: "relative spool", config: named("/s") + `,"spool":"del"}`, says: []string{`spool: "del"`, "absolute"}},
 	} {
 		t.Run(tc.name, func(t *testing.T) {
-			got, err := Request{Verb: VerbAdd, Config: []byte(tc.config)}.Endpoint()
+			_, got, err := parse(VerbAdd, environ(nil), strings.NewReader(tc.config))
 			if len(tc.says) > 0 {
 				expectError(t, err, CodeInvalidConfig, tc.says...)
 				return
@@ -285,11 +293,7 @@ func FuzzDecodeRequest(f *testing.F) {
 		if strings.ContainsAny(r.ContainerID+r.IfName, "/\x00") {
 			t.Errorf("container ID %q and interface %q are taken", r.ContainerID, r.IfName)
 		}
-		raw, err := r.Encode()
-		if err != nil {
-			t.Fatal(err)
-		}
-		again, err := DecodeRequest(raw)
+		again, err := DecodeRequest(r.Encode())
 		if err != nil {
 			t.Fatal(err)
 		}

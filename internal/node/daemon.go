@@ -256,7 +256,7 @@ func (d *Daemon) begin(ctx context.Context) error {
 func (d *Daemon) replay(ctx context.Context) error {
 	log := logr.FromContextOrDiscard(ctx)
 	dir := filepath.Join(filepath.Dir(d.config.Socket), cniproto.SpoolDir)
-	spooled, err := cniproto.ReadSpool(dir)
+	spooled, err := server.ReadSpool(dir)
 	errs := make([]error, len(spooled))
 	var todo errgroup.Group
 	todo.SetLimit(removers)

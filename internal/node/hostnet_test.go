@@ -20,6 +20,7 @@ import (
 
 	"fairlead.dev/fairlead/api/v1alpha1"
 	"fairlead.dev/fairlead/internal/cniproto"
+	"fairlead.dev/fairlead/internal/cniproto/server"
 	"fairlead.dev/fairlead/internal/netdev"
 )
 
@@ -433,7 +434,7 @@ func TestSpooledDelsAreReplayedAtStart(t *testing.T) {
 		w.wantLinks()
 		w.wantRecords()
 		w.wantWrites(key, "Attached/c1", "Detached/c1")
-		if left, err := cniproto.ReadSpool(dir); err != nil || len(left) != 0 {
+		if left, err := server.ReadSpool(dir); err != nil || len(left) != 0 {
 			t.Errorf("left in the spool: %v, %v", left, err)
 		}
 	})

@@ -14,6 +14,7 @@ import (
 	"github.com/prometheus/client_golang/prometheus"
 
 	"fairlead.dev/fairlead/internal/cniproto"
+	"fairlead.dev/fairlead/internal/cniproto/thin"
 	"fairlead.dev/fairlead/internal/netdev"
 	"fairlead.dev/fairlead/internal/network"
 )
@@ -73,11 +74,11 @@ func TestDaemonOfTheNoopPlugin(t *testing.T) {
 	ended := make(chan error, 1)
 	go func() { ended <- d.Run(ctx) }()
 	client := cniproto.Client{Socket: c.Socket}
-	deadline := time.Now().Add(time.Minute)
+	deadline := thin.Now() + time.Minute.Milliseconds()
 	do := func(r cniproto.Request) ([]byte, error) {
 		for {
-			answer, err := client.Do(deadline, r)
-			if d.Ready() == nil || time.Now().After(deadline) {
+			answer, err := client.Do(deadline, &r)
+			if d.Ready() == nil || thin.Now() > deadline {
 				return answer, err
 			}
 			<-time.After(10 * time.Millisecond)

@@ -9,13 +9,14 @@ import (
 	"testing"
 
 	"fairlead.dev/fairlead/internal/cniproto"
+	"fairlead.dev/fairlead/internal/cniproto/server"
 	"fairlead.dev/fairlead/internal/netdev"
 )
 
 // wantSpooled checks whose DELs are put aside.
 func (w *world) wantSpooled(want ...string) {
 	w.t.Helper()
-	left, err := cniproto.ReadSpool(filepath.Join(w.dir, cniproto.SpoolDir))
+	left, err := server.ReadSpool(filepath.Join(w.dir, cniproto.SpoolDir))
 	if err != nil || len(left) != len(want) {
 		w.t.Fatalf("in the spool: %v, %v; want %q", left, err, want)
 	}

@@ -20,10 +20,11 @@ const (
 	// badLooks is how many looks in a row have to be bad before STATUS says so. A
 	// runtime makes the node unready for a single bad answer, which takes its pods
 	// out of Services and in the end evicts them.
-	badLooks = 2
+	badLooks       = 2
+	heartbeatGrace = cniproto.HeartbeatGraceMS * time.Millisecond
 	// heartbeatEvery is a quarter of what the plugin takes for young at most, so
 	// that a few beats may be late.
-	heartbeatEvery = cniproto.HeartbeatGrace / 4
+	heartbeatEvery = heartbeatGrace / 4
 )
 
 // health is what STATUS answers. It is kept up to date in the background, so that
@@ -57,7 +58,7 @@ func newHealth(look func() error, heartbeat, bootID string) *health {
 // while ago, in this boot, an upgrade must not make the node unready before this
 // one has read what it needs.
 func (h *health) begin() {
-	h.trusted = lastBeat(h.heartbeat, h.bootID).Add(cniproto.HeartbeatGrace)
+	h.trusted = lastBeat(h.heartbeat, h.bootID).Add(heartbeatGrace)
 	err := h.look()
 	if time.Now().Before(h.trusted) {
 		h.told.Store(&opinion{seen: err})

@@ -102,7 +102,7 @@ func TestStatusAfterARestart(t *testing.T) {
 		code   int
 	}{
 		{name: "it could serve", change: func(*world) {}},
-		{name: "a while ago", code: cniproto.CodeUnavailable, change: func(w *world) { w.pass(cniproto.HeartbeatGrace + time.Second) }},
+		{name: "a while ago", code: cniproto.CodeUnavailable, change: func(w *world) { w.pass(heartbeatGrace + time.Second) }},
 		{name: "in another boot", code: cniproto.CodeUnavailable, change: func(w *world) { w.bootID = "boot-2" }},
 		{
 			name: "nobody knows", code: cniproto.CodeUnavailable,
@@ -123,7 +123,7 @@ func TestStatusAfterARestart(t *testing.T) {
 				w.start()
 				settle()
 				w.wantStatus(tc.code)
-				w.pass(cniproto.HeartbeatGrace)
+				w.pass(heartbeatGrace)
 				w.wantStatus(cniproto.CodeUnavailable)
 				w.host.set(func(h *fakeHost) { h.fail = nil })
 				w.setUplink("eth0")

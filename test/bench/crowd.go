@@ -11,6 +11,7 @@ import (
 	corev1 "k8s.io/api/core/v1"
 
 	"fairlead.dev/fairlead/internal/cniproto"
+	"fairlead.dev/fairlead/internal/cniproto/thin"
 )
 
 const (
@@ -208,7 +209,8 @@ func (c *crowdRun) answer(verb string, i int, prevResult json.RawMessage) ([]byt
 		}
 	}
 	client := cniproto.Client{Socket: c.w.cniSocket()}
-	answer, err := client.Do(time.Now().Add(stepTimeout), call.request(config))
+	request := call.request(config)
+	answer, err := client.Do(thin.Now()+stepTimeout.Milliseconds(), &request)
 	if err != nil {
 		return nil, fmt.Errorf("%s of pod %d: %w", verb, i, err)
 	}

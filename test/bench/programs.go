@@ -89,16 +89,12 @@ func await(ctx context.Context, what string, look func(ctx context.Context) erro
 // client keeps a thread for each that waits, 16 at once would cost this process, on
 // the processors that are measured, a fifth of an ADD.
 func (w *world) post(ctx context.Context, r cniproto.Request) error {
-	body, err := r.Encode()
-	if err != nil {
-		return err
-	}
 	conn, err := (&net.Dialer{}).DialContext(ctx, "unix", w.cniSocket())
 	if err != nil {
 		return err
 	}
 	defer conn.Close()
-	post, err := http.NewRequestWithContext(ctx, http.MethodPost, "http://daemon"+cniproto.Path, bytes.NewReader(body))
+	post, err := http.NewRequestWithContext(ctx, http.MethodPost, "http://daemon"+cniproto.Path, bytes.NewReader(r.Encode()))
 	if err != nil {
 		return err
 	}

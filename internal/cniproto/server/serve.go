@@ -121,11 +121,11 @@ func (s *server) guarded(ctx context.Context, r cniproto.Request) (result []byte
 
 // timeLeft is what the plugin says it waits, at most the verb's own limit.
 func timeLeft(r cniproto.Request) time.Duration {
-	limit := cniproto.Timeout(r.Verb)
-	if ms := r.DeadlineMS; ms > 0 && ms < limit.Milliseconds() {
-		return time.Duration(ms) * time.Millisecond
+	ms := cniproto.TimeoutMS(r.Verb)
+	if r.DeadlineMS > 0 {
+		ms = min(ms, r.DeadlineMS)
 	}
-	return limit
+	return time.Duration(ms) * time.Millisecond
 }
 
 // code is the CNI error code of an outcome, 0 for success.

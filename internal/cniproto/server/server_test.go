@@ -22,6 +22,7 @@ import (
 	"github.com/prometheus/client_golang/prometheus/testutil"
 
 	"fairlead.dev/fairlead/internal/cniproto"
+	"fairlead.dev/fairlead/internal/cniproto/thin"
 )
 
 const config = `{"cniVersion":"1.0.0","name":"fairlead","type":"fairlead","socket":"/run/fairlead/cni.sock"}`
@@ -85,7 +86,7 @@ func startAt(t *testing.T, socket string, h Handler, change func(*server)) runni
 }
 
 func (r running) do(request cniproto.Request) ([]byte, error) {
-	return (&cniproto.Client{Socket: r.socket}).Do(time.Now().Add(20*time.Second), request)
+	return (&cniproto.Client{Socket: r.socket}).Do(thin.Now()+20_000, &request)
 }
 
 func add(id string) cniproto.Request {
@@ -225,13 +226,7 @@ func post(length int, body string) string {
 // value and what would be right; no handler sees it.
 func TestServerRefuses(t *testing.T) {
 	s := start(t, refuseAll(t), nil)
-	encode := func(r cniproto.Request) string {
-		raw, err := r.Encode()
-		if err != nil {
-			t.Fatal(err)
-		}
-		return string(raw)
-	}
+	encode := func(r cniproto.Request) string { return string(r.Encode()) }
 	changed := func(change func(*cniproto.Request)) string {
 		r := add("a")
 		change(&r)
@@ -406,10 +401,7 @@ func TestServerCancel(t *testing.T) {
 	}), nil)
 
 	t.Run("killed", func(t *testing.T) {
-		body, err := add("a").Encode()
-		if err != nil {
-			t.Fatal(err)
-		}
+		body := add("a").Encode()
 		conn, err := net.Dial("unix", s.socket)
 		if err != nil {
 			t.Fatal(err)
@@ -426,10 +418,7 @@ func TestServerCancel(t *testing.T) {
 	t.Run("deadline", func(t *testing.T) {
 		body := add("a")
 		body.DeadlineMS = 30
-		raw, err := body.Encode()
-		if err != nil {
-			t.Fatal(err)
-		}
+		raw := body.Encode()
 		conn, err := net.Dial("unix", s.socket)
 		if err != nil {
 			t.Fatal(err)
@@ -486,10 +475,7 @@ func TestGoroutinesServeMoreThanOnce(t *testing.T) {
 		if err != nil {
 			t.Fatal(err)
 		}
-		body, err := add("waits").Encode()
-		if err != nil {
-			t.Fatal(err)
-		}
+		body := add("waits").Encode()
 		if _, err := conn.Write([]byte(post(len(body), string(body)))); err != nil {
 			t.Fatal(err)
 		}

@@ -51,10 +51,7 @@ func TestServerStop(t *testing.T) {
 			t.Fatal(err)
 		}
 		defer conn.Close()
-		body, err := add("a").Encode()
-		if err != nil {
-			t.Fatal(err)
-		}
+		body := add("a").Encode()
 		message := post(len(body), string(body))
 		if _, err := io.WriteString(conn, message[:10]); err != nil {
 			t.Fatal(err)

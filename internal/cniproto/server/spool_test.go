@@ -1,4 +1,4 @@
-package cniproto
+package server
 
 import (
 	"errors"
@@ -13,10 +13,12 @@ import (
 	"time"
 
 	"github.com/google/go-cmp/cmp"
+
+	"fairlead.dev/fairlead/internal/cniproto"
 )
 
-func del(id, ifName string) Request {
-	return Request{RequestID: "1", Verb: VerbDel, ContainerID: id, IfName: ifName, Config: []byte(`{"cniVersion":"1.0.0"}`)}
+func del(id, ifName string) cniproto.Request {
+	return cniproto.Request{RequestID: "1", Verb: cniproto.VerbDel, ContainerID: id, IfName: ifName, Config: []byte(`{"cniVersion":"1.0.0"}`)}
 }
 
 // names are the files in a directory.
@@ -33,8 +35,8 @@ func names(t *testing.T, dir string) []string {
 	return got
 }
 
-func requests(spooled []Spooled) []Request {
-	var got []Request
+func requests(spooled []Spooled) []cniproto.Request {
+	var got []cniproto.Request
 	for _, s := range spooled {
 		got = append(got, s.Request)
 	}
@@ -47,9 +49,9 @@ func TestSpool(t *testing.T) {
 		t.Fatalf("spool that does not exist: %v, %v", spooled, err)
 	}
 	// The third has a name that a separator of dots would give to two.
-	want := []Request{del("a", "b.c"), del("a", "eth0"), del("a.b", "c"), del("b", "")}
-	for _, r := range append([]Request{{Verb: VerbDel, ContainerID: "a", IfName: "eth0"}}, want...) {
-		if err := SpoolDel(dir, r); err != nil {
+	want := []cniproto.Request{del("a", "b.c"), del("a", "eth0"), del("a.b", "c"), del("b", "")}
+	for _, r := range append([]cniproto.Request{{Verb: cniproto.VerbDel, ContainerID: "a", IfName: "eth0"}}, want...) {
+		if err := cniproto.SpoolDel(dir, r); err != nil {
 			t.Fatal(err)
 		}
 	}
@@ -68,7 +70,9 @@ func TestSpool(t *testing.T) {
 		t.Fatal(err)
 	}
 	got := requests(spooled)
-	slices.SortFunc(got, func(a, b Request) int { return strings.Compare(a.ContainerID+" "+a.IfName, b.ContainerID+" "+b.IfName) })
+	slices.SortFunc(got, func(a, b cniproto.Request) int {
+		return strings.Compare(a.ContainerID+" "+a.IfName, b.ContainerID+" "+b.IfName)
+	})
 	if diff := cmp.Diff(want, got); diff != "" {
 		t.Errorf("spool (-want +got):\n%s", diff)
 	}
@@ -79,7 +83,7 @@ func TestSpool(t *testing.T) {
 			}
 		}
 	}
-	if err := Unspool(dir, want[0]); err != nil {
+	if err := cniproto.Unspool(dir, want[0]); err != nil {
 		t.Error(err)
 	}
 	if diff := cmp.Diff([]string{}, names(t, dir)); diff != "" {
@@ -96,14 +100,14 @@ func TestSpoolDamage(t *testing.T) {
 			t.Fatal(err)
 		}
 	}
-	if err := SpoolDel(dir, del("good", "eth0")); err != nil {
+	if err := cniproto.SpoolDel(dir, del("good", "eth0")); err != nil {
 		t.Fatal(err)
 	}
 	write("torn@eth0.json", `{"verb":"DEL","contai`)
 	write("empty@net1.json", "")
 	write("other@eth0.json", `{"verb":"DEL","containerID":"another","ifname":"eth0"}`)
 	write("add@eth0.json", `{"verb":"ADD","containerID":"add","ifname":"eth0"}`)
-	write("large@eth0.json", strings.Repeat(" ", MaxRequest+1))
+	write("large@eth0.json", strings.Repeat(" ", cniproto.MaxRequest+1))
 	write("nobody.json", `{}`)
 	write(".hidden@eth0.json", `{}`)
 	write("README", "not ours")
@@ -121,8 +125,10 @@ func TestSpoolDamage(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	byName := func(id, ifName string) Request { return Request{Verb: VerbDel, ContainerID: id, IfName: ifName} }
-	want := []Request{
+	byName := func(id, ifName string) cniproto.Request {
+		return cniproto.Request{Verb: cniproto.VerbDel, ContainerID: id, IfName: ifName}
+	}
+	want := []cniproto.Request{
 		byName("add", "eth0"), byName("dir", "eth0"), byName("empty", "net1"), del("good", "eth0"),
 		byName("large", "eth0"), byName("other", "eth0"), byName("torn", "eth0"),
 	}
@@ -155,7 +161,7 @@ func TestSpoolDamageThatStays(t *testing.T) {
 	for _, err := range []error{
 		os.WriteFile(filepath.Join(dir, "a.json"), []byte("{"), 0o600),
 		os.Mkdir(filepath.Join(dir, "a.json.bad"), 0o700),
-		SpoolDel(dir, Request{Verb: VerbDel, ContainerID: "good", IfName: "eth0"}),
+		cniproto.SpoolDel(dir, cniproto.Request{Verb: cniproto.VerbDel, ContainerID: "good", IfName: "eth0"}),
 	} {
 		if err != nil {
 			t.Fatal(err)
@@ -169,10 +175,12 @@ func TestSpoolDamageThatStays(t *testing.T) {
 
 func TestSpoolRefuses(t *testing.T) {
 	dir := t.TempDir()
-	if err := SpoolDel(dir, Request{Verb: VerbAdd, ContainerID: "a", IfName: "eth0", Netns: "/n", Config: []byte(goodConfig)}); err == nil || !strings.Contains(err.Error(), "ADD") {
+	if err := cniproto.SpoolDel(dir, cniproto.Request{Verb: cniproto.VerbAdd, ContainerID: "a", IfName: "eth0", Netns: "/n", Config: []byte(config)}); err == nil || !strings.Contains(err.Error(), "ADD") {
 		t.Errorf("ADD: error %v", err)
 	}
-	expectError(t, SpoolDel(dir, del("../a", "eth0")), CodeInvalidEnvironment, "../a")
+	if err := cniproto.SpoolDel(dir, del("../a", "eth0")); cniproto.AsError(err).Code != cniproto.CodeInvalidEnvironment || !strings.Contains(err.Error(), "../a") {
+		t.Errorf("container ID that is a path: error %v", err)
+	}
 	if diff := cmp.Diff([]string{}, names(t, dir)); diff != "" {
 		t.Errorf("files (-want +got):\n%s", diff)
 	}
@@ -180,7 +188,7 @@ func TestSpoolRefuses(t *testing.T) {
 	if err := os.WriteFile(file, nil, 0o600); err != nil {
 		t.Fatal(err)
 	}
-	if err := SpoolDel(file, del("a", "eth0")); err == nil {
+	if err := cniproto.SpoolDel(file, del("a", "eth0")); err == nil {
 		t.Error("a file is taken for a directory")
 	}
 	if _, err := ReadSpool(file); err == nil || errors.Is(err, fs.ErrNotExist) {
@@ -190,11 +198,47 @@ func TestSpoolRefuses(t *testing.T) {
 	if err := os.Mkdir(filepath.Join(dir, "b@eth0.json"), 0o700); err != nil {
 		t.Fatal(err)
 	}
-	if err := SpoolDel(dir, del("b", "eth0")); err == nil {
+	if err := cniproto.SpoolDel(dir, del("b", "eth0")); err == nil {
 		t.Error("a directory was replaced by a file")
 	}
 	if diff := cmp.Diff([]string{"b@eth0.json", "file"}, names(t, dir)); diff != "" {
 		t.Errorf("files (-want +got):\n%s", diff)
+	}
+}
+
+// A DEL for addresses and one for the pod itself are apart in the spool, also
+// when their files are damaged: the one must not become the other.
+func TestSpoolKeepsIPAMApart(t *testing.T) {
+	dir := t.TempDir()
+	for _, ipam := range []string{"", "whereabouts"} {
+		if err := cniproto.SpoolDel(dir, cniproto.Request{Verb: cniproto.VerbDel, ContainerID: "c1", IfName: "eth0", IPAM: ipam}); err != nil {
+			t.Fatal(err)
+		}
+	}
+	read := func() (got []string) {
+		spooled, err := ReadSpool(dir)
+		if err != nil {
+			t.Fatal(err)
+		}
+		for _, s := range spooled {
+			got = append(got, s.Request.ContainerID+" "+s.Request.IfName+" "+s.Request.IPAM)
+		}
+		return got
+	}
+	if diff := cmp.Diff([]string{"c1 eth0 whereabouts", "c1 eth0 "}, read()); diff != "" {
+		t.Errorf("-want +got:\n%s", diff)
+	}
+	entries, err := os.ReadDir(dir)
+	if err != nil {
+		t.Fatal(err)
+	}
+	for _, e := range entries {
+		if err := os.WriteFile(filepath.Join(dir, e.Name()), []byte("{"), 0o600); err != nil {
+			t.Fatal(err)
+		}
+	}
+	if diff := cmp.Diff([]string{"c1 eth0 fairlead-ipam", "c1 eth0 "}, read()); diff != "" {
+		t.Errorf("damaged, -want +got:\n%s", diff)
 	}
 }
 
@@ -207,7 +251,7 @@ func TestSpoolConcurrent(t *testing.T) {
 	for w := range writers {
 		wg.Go(func() {
 			for i := range each {
-				if err := SpoolDel(dir, del("w"+strconv.Itoa(w)+"-"+strconv.Itoa(i), "eth0")); err != nil {
+				if err := cniproto.SpoolDel(dir, del("w"+strconv.Itoa(w)+"-"+strconv.Itoa(i), "eth0")); err != nil {
 					t.Error(err)
 				}
 			}
@@ -264,7 +308,7 @@ func FuzzReadSpool(f *testing.F) {
 		if strings.ContainsAny(name, "/\x00") || os.WriteFile(filepath.Join(dir, name), content, 0o600) != nil {
 			t.Skip("no name of a file")
 		}
-		if err := SpoolDel(dir, del("beside", "eth0")); err != nil {
+		if err := cniproto.SpoolDel(dir, del("beside", "eth0")); err != nil {
 			t.Fatal(err)
 		}
 		spooled, err := ReadSpool(dir)
@@ -273,7 +317,7 @@ func FuzzReadSpool(f *testing.F) {
 		}
 		beside := false
 		for _, s := range spooled {
-			if err := s.Request.Validate(); err != nil || s.Request.Verb != VerbDel {
+			if err := s.Request.Validate(); err != nil || s.Request.Verb != cniproto.VerbDel {
 				t.Errorf("request %+v, %v", s.Request, err)
 			}
 			beside = beside || s.Request.ContainerID == "beside"

@@ -1,0 +1,175 @@
+package thin
+
+import (
+	"errors"
+	"io"
+	"os"
+	"os/exec"
+	"path/filepath"
+	"slices"
+	"strings"
+	"syscall"
+	"testing"
+	"time"
+)
+
+func TestClock(t *testing.T) {
+	before, start := Now(), time.Now()
+	Sleep(30)
+	passed, want := Now()-before, time.Since(start).Milliseconds()
+	if passed < 30 || passed < want-1 || passed > want+1 {
+		t.Errorf("%d ms passed, by package time %d: want the same, and at least 30", passed, want)
+	}
+}
+
+// The name under which a program was executed says which plugin it is.
+func TestProgram(t *testing.T) {
+	if os.Getenv("THIN_PROGRAM") != "" {
+		_, _ = io.WriteString(os.Stdout, "program "+Program()+"\n")
+		return
+	}
+	self, err := os.Executable()
+	if err != nil {
+		t.Fatal(err)
+	}
+	for name, want := range map[string]string{
+		"whereabouts": "whereabouts", "fairlead-ipam": "fairlead-ipam", "a-name-that-is-longer": "a-name-that-is-",
+	} {
+		link := filepath.Join(t.TempDir(), name)
+		if err := os.Symlink(self, link); err != nil {
+			t.Fatal(err)
+		}
+		cmd := exec.Command(link, "-test.run", "^TestProgram$")
+		cmd.Env = append(os.Environ(), "THIN_PROGRAM=1")
+		out, err := cmd.Output()
+		if err != nil || !strings.Contains(string(out), "program "+want+"\n") {
+			t.Errorf("executed as %s: %q, %v: want program %s", name, out, err, want)
+		}
+	}
+}
+
+// A file that whoever opened it wants no wait for is waited for all the same.
+func TestFD(t *testing.T) {
+	var ends [2]int
+	if err := syscall.Pipe2(ends[:], syscall.O_NONBLOCK|syscall.O_CLOEXEC); err != nil {
+		t.Fatal(err)
+	}
+	in, out := FD(ends[0]), FD(ends[1])
+	defer syscall.Close(ends[0])
+	sent := strings.Repeat("0123456789abcdef", 16<<10) // four times what a pipe holds
+	written := make(chan error, 1)
+	go func() {
+		time.AfterFunc(20*time.Millisecond, func() {
+			_, err := io.WriteString(out, sent)
+			written <- errors.Join(err, syscall.Close(ends[1]))
+		})
+	}()
+	got, err := io.ReadAll(in)
+	if err := errors.Join(err, <-written); err != nil || string(got) != sent {
+		t.Errorf("%d bytes read, %v: want the %d that were written", len(got), err, len(sent))
+	}
+	if _, err := FD(-1).Write([]byte("x")); !errors.Is(err, syscall.EBADF) {
+		t.Errorf("write to nothing: %v, want %v", err, syscall.EBADF)
+	}
+}
+
+func TestReadFile(t *testing.T) {
+	path := filepath.Join(t.TempDir(), "f")
+	if err := os.WriteFile(path, []byte("content"), 0o600); err != nil {
+		t.Fatal(err)
+	}
+	for limit, want := range map[int]string{3: "con", 7: "content", 100: "content"} {
+		if got, err := ReadFile(path, limit); err != nil || string(got) != want {
+			t.Errorf("up to %d bytes: %q, %v: want %q", limit, got, err, want)
+		}
+	}
+	for _, path := range []string{path + ".none", filepath.Dir(path)} {
+		if _, err := ReadFile(path, 10); err == nil || !strings.Contains(err.Error(), path) {
+			t.Errorf("error %v, want one that names %s", err, path)
+		}
+	}
+	if got, err := ReadFile("/proc/sys/kernel/random/boot_id", 256); err != nil || len(got) < 36 {
+		t.Errorf("boot ID %q, %v", got, err)
+	}
+}
+
+func TestAge(t *testing.T) {
+	path := filepath.Join(t.TempDir(), "f")
+	if _, err := Age(path); !errors.Is(err, syscall.ENOENT) || !strings.Contains(err.Error(), path) {
+		t.Errorf("of no file: %v, want %v that names it", err, syscall.ENOENT)
+	}
+	if err := os.WriteFile(path, nil, 0o600); err != nil {
+		t.Fatal(err)
+	}
+	for _, age := range []time.Duration{-time.Hour, 0, 90 * time.Second} {
+		then := time.Now().Add(-age)
+		if err := os.Chtimes(path, then, then); err != nil {
+			t.Fatal(err)
+		}
+		ms, err := Age(path)
+		if off := time.Duration(ms)*time.Millisecond - age; err != nil || off < -time.Second || off > 10*time.Second {
+			t.Errorf("%d ms, %v: want %v", ms, err, age)
+		}
+	}
+}
+
+// A file is there as a whole or not at all, and nothing else is left.
+func TestReplaceFile(t *testing.T) {
+	root := t.TempDir()
+	dir := filepath.Join(root, "a", "b")
+	for _, content := range []string{"first", "second, and longer", ""} {
+		if err := ReplaceFile(dir, "f", ".temp-", []byte(content)); err != nil {
+			t.Fatal(err)
+		}
+		got, err := os.ReadFile(filepath.Join(dir, "f"))
+		if err != nil || string(got) != content {
+			t.Errorf("%q, %v: want %q", got, err, content)
+		}
+	}
+	for path, mode := range map[string]os.FileMode{filepath.Join(dir, "f"): 0o600, dir: 0o700, filepath.Dir(dir): 0o700} {
+		if info, err := os.Stat(path); err != nil || info.Mode().Perm() != mode {
+			t.Errorf("%s has mode %v, %v: want %v", path, info.Mode(), err, mode)
+		}
+	}
+	if err := os.MkdirAll(filepath.Join(dir, "dir", "full"), 0o700); err != nil {
+		t.Fatal(err)
+	}
+	for what, replace := range map[string]func() error{
+		"a directory":             func() error { return ReplaceFile(dir, "dir", ".temp-", []byte("x")) },
+		"what is not a directory": func() error { return ReplaceFile(filepath.Join(dir, "f"), "g", ".temp-", nil) },
+		"below a file":            func() error { return ReplaceFile(filepath.Join(dir, "f", "d"), "g", ".temp-", nil) },
+	} {
+		if err := replace(); err == nil || !strings.Contains(err.Error(), dir) {
+			t.Errorf("%s: error %v, want one that names it", what, err)
+		}
+	}
+	entries, err := os.ReadDir(dir)
+	if err != nil {
+		t.Fatal(err)
+	}
+	var names []string
+	for _, e := range entries {
+		names = append(names, e.Name())
+	}
+	if !slices.Equal(names, []string{"dir", "f"}) {
+		t.Errorf("the directory has %v, want dir and f", names)
+	}
+}
+
+func TestRemove(t *testing.T) {
+	path := filepath.Join(t.TempDir(), "f")
+	if err := os.WriteFile(path, nil, 0o600); err != nil {
+		t.Fatal(err)
+	}
+	for range 2 {
+		if err := Remove(path); err != nil {
+			t.Error(err)
+		}
+	}
+	if _, err := os.Stat(path); !errors.Is(err, os.ErrNotExist) {
+		t.Errorf("%s is still there: %v", path, err)
+	}
+	if err := Remove(filepath.Dir(path)); err == nil {
+		t.Error("a directory was removed")
+	}
+}
