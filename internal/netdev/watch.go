@@ -19,8 +19,10 @@ const watchBuffer = 4 << 20
 // (NETCONFA_IFINDEX_ALL).
 const everyLink = -1
 
-// sizeofNdmsg is the length of struct ndmsg of linux/neighbour.h.
-const sizeofNdmsg = 12
+const (
+	sizeofNdmsg      = 12 // struct ndmsg of linux/neighbour.h
+	sizeofNetconfmsg = 4  // struct netconfmsg of linux/netconf.h, padded
+)
 
 // Attributes of messages about settings, of linux/netconf.h.
 const (
@@ -259,11 +261,10 @@ func route(m syscall.NetlinkMessage) bool {
 
 // netconf tells whether forwarding changed on all links or on a watched one.
 func (e *eye) netconf(m syscall.NetlinkMessage) bool {
-	const header = 4 // struct netconfmsg, padded
-	if len(m.Data) < header {
+	if len(m.Data) < sizeofNetconfmsg {
 		return false
 	}
-	attrs, err := nl.ParseRouteAttr(m.Data[header:])
+	attrs, err := nl.ParseRouteAttr(m.Data[sizeofNetconfmsg:])
 	if err != nil {
 		return true
 	}

@@ -12,73 +12,158 @@ const (
 	ancillaryNlattr = 12      // SKF_AD_NLATTR: the offset of attribute X, from A on
 )
 
-// Where things are in a message about a link (RFC 3549 section 2.3.3.1).
+// Attributes, and a value of one, that the system package lacks.
 const (
-	typeAt   = 4
-	familyAt = unix.SizeofNlMsghdr
-	attrsAt  = unix.SizeofNlMsghdr + unix.SizeofIfInfomsg
-	// Of struct ndmsg.
-	neighStateAt = unix.SizeofNlMsghdr + 8
-	neighFlagsAt = unix.SizeofNlMsghdr + 10
+	linkEvent         = 44 // IFLA_EVENT of linux/if_link.h
+	eventFeatures     = 2  // IFLA_EVENT_FEATURES
+	netconfProxyNeigh = 5  // of linux/netconf.h
+)
+
+// Where things are in a message (RFC 3549 section 2.3): of any, about a link, a
+// route, a neighbour and the settings of a link.
+const (
+	typeAt         = 4
+	familyAt       = unix.SizeofNlMsghdr
+	linkAttrsAt    = unix.SizeofNlMsghdr + unix.SizeofIfInfomsg
+	routeTableAt   = unix.SizeofNlMsghdr + 4
+	neighStateAt   = unix.SizeofNlMsghdr + 8
+	neighFlagsAt   = unix.SizeofNlMsghdr + 10
+	netconfAttrsAt = unix.SizeofNlMsghdr + sizeofNetconfmsg
 	// attrHeader is the length and type before an attribute's value.
 	attrHeader = unix.SizeofRtAttr
 	// hostNameAttr is the length of an attribute with a host end's name.
 	hostNameAttr = attrHeader + len(hostPrefix) + hostDigits + 1
 )
 
-// filterPods makes the kernel keep back what it says of the host ends of pods,
-// of ports as the bridge sees them, and of neighbours that come to be known and
-// are forgotten. A pod that comes or goes is a dozen such messages, and each
-// would wake the daemon while it plugs the next. Neighbours that were written,
-// as the tunnel's are, and those that failed, as one that is being deleted, pass.
-func filterPods(fd int) error {
-	program := []unix.SockFilter{
-		load(unix.BPF_H|unix.BPF_ABS, typeAt),
-		ifEqual(host16(unix.RTM_NEWNEIGH), 14, 0),
-		ifEqual(host16(unix.RTM_DELNEIGH), 13, 0),
-		ifEqual(host16(unix.RTM_NEWLINK), 1, 0),
-		ifEqual(host16(unix.RTM_DELLINK), 0, 17), // else keep
-		load(unix.BPF_B|unix.BPF_ABS, familyAt),
-		ifEqual(unix.AF_BRIDGE, 16, 0), // drop
-		{Code: unix.BPF_LD | unix.BPF_IMM, K: attrsAt},
-		{Code: unix.BPF_LDX | unix.BPF_IMM, K: unix.IFLA_IFNAME},
-		load(unix.BPF_W|unix.BPF_ABS, ancillary+ancillaryNlattr),
-		ifEqual(0, 11, 0), // no name: keep
-		{Code: unix.BPF_MISC | unix.BPF_TAX},
-		load(unix.BPF_H|unix.BPF_IND, 0),
-		ifEqual(host16(uint16(hostNameAttr)), 0, 8), // else keep
-		load(unix.BPF_H|unix.BPF_IND, attrHeader),
-		ifEqual(uint32(hostPrefix[0])<<8|uint32(hostPrefix[1]), 7, 6), // drop, else keep
+// Where a filter's program leads: to the end, or to what looks at a part of a message.
+const (
+	keep, drop                           = "keep", "drop"
+	aLink, itsName, aNeighbour, itsFlags = "link", "name", "neighbour", "flags"
+	aRoute, settings                     = "route", "settings"
+)
 
-		load(unix.BPF_B|unix.BPF_ABS, familyAt),
-		ifEqual(unix.AF_BRIDGE, 2, 0),
-		load(unix.BPF_H|unix.BPF_ABS, neighStateAt),
-		ifAny(host16(unix.NUD_PERMANENT|unix.NUD_FAILED), 2, 3), // keep, else drop
-		load(unix.BPF_B|unix.BPF_ABS, neighFlagsAt),
-		ifAny(unix.NTF_SELF, 0, 1), // else drop
-		{Code: unix.BPF_RET | unix.BPF_K, K: 0xffffffff},
-		{Code: unix.BPF_RET | unix.BPF_K, K: 0},
-	}
+// podFilter tells what comes of pods that come and go, two dozen messages for each,
+// from what is left to eye. It drops what is said of host ends; of ports as the bridge
+// sees them; of the bridge and others when nothing but what their cards can do
+// changes; of the routes that addresses bring; of the settings of a link when it
+// appears and goes, which a message about the link tells of; of neighbours that come
+// to be known and are forgotten. Neighbours that were written, as the tunnel's are,
+// and those that failed, as one that is being deleted, are kept.
+var podFilter = []instruction{
+	load(unix.BPF_H, typeAt),
+	ifEqual(host16(unix.RTM_NEWLINK), aLink, ""),
+	ifEqual(host16(unix.RTM_DELLINK), aLink, ""),
+	ifEqual(host16(unix.RTM_NEWROUTE), aRoute, ""),
+	ifEqual(host16(unix.RTM_DELROUTE), aRoute, ""),
+	ifEqual(host16(unix.RTM_NEWNEIGH), aNeighbour, ""),
+	ifEqual(host16(unix.RTM_DELNEIGH), aNeighbour, ""),
+	ifEqual(host16(unix.RTM_NEWNETCONF), settings, ""),
+	ifEqual(host16(unix.RTM_DELNETCONF), drop, keep),
+
+	load(unix.BPF_B, familyAt).at(aLink),
+	ifEqual(unix.AF_BRIDGE, drop, ""),
+	set(linkAttrsAt), setX(linkEvent), findAttr(),
+	ifEqual(0, itsName, ""),
+	toX(), loadX(unix.BPF_W, attrHeader),
+	ifEqual(host32(eventFeatures), drop, ""),
+	set(linkAttrsAt).at(itsName), setX(unix.IFLA_IFNAME), findAttr(),
+	ifEqual(0, keep, ""),
+	toX(), loadX(unix.BPF_H, 0),
+	ifEqual(host16(uint16(hostNameAttr)), "", keep),
+	loadX(unix.BPF_H, attrHeader),
+	ifEqual(uint32(hostPrefix[0])<<8|uint32(hostPrefix[1]), drop, keep),
+
+	load(unix.BPF_B, routeTableAt).at(aRoute),
+	ifEqual(unix.RT_TABLE_LOCAL, drop, keep),
+
+	load(unix.BPF_B, familyAt).at(aNeighbour),
+	ifEqual(unix.AF_BRIDGE, itsFlags, ""),
+	load(unix.BPF_H, neighStateAt),
+	ifAny(host16(unix.NUD_PERMANENT|unix.NUD_FAILED), keep, drop),
+	load(unix.BPF_B, neighFlagsAt).at(itsFlags),
+	ifAny(unix.NTF_SELF, keep, drop),
+
+	// All settings at once, and so this one, are told of when a link appears.
+	set(netconfAttrsAt).at(settings), setX(netconfProxyNeigh), findAttr(),
+	ifEqual(0, keep, drop),
+
+	end(0xffffffff).at(keep),
+	end(0).at(drop),
+}
+
+// filterPods makes the kernel keep back what podFilter drops: each message would wake
+// the daemon while it plugs the next pod.
+func filterPods(fd int) error {
+	program := assemble(podFilter)
 	return unix.SetsockoptSockFprog(fd, unix.SOL_SOCKET, unix.SO_ATTACH_FILTER,
 		&unix.SockFprog{Len: uint16(len(program)), Filter: &program[0]})
 }
 
-func load(mode uint16, at int32) unix.SockFilter {
-	return unix.SockFilter{Code: unix.BPF_LD | mode, K: uint32(at)}
+// instruction of a filter. A test leads to where another one is, or to the next.
+type instruction struct {
+	unix.SockFilter
+	label   string
+	yes, no string
 }
 
-// ifEqual skips yes or no instructions.
-func ifEqual(value uint32, yes, no uint8) unix.SockFilter {
-	return unix.SockFilter{Code: unix.BPF_JMP | unix.BPF_JEQ | unix.BPF_K, Jt: yes, Jf: no, K: value}
+func (i instruction) at(label string) instruction {
+	i.label = label
+	return i
 }
 
-// ifAny skips yes instructions if any of the bits is set, else no.
-func ifAny(bits uint32, yes, no uint8) unix.SockFilter {
-	return unix.SockFilter{Code: unix.BPF_JMP | unix.BPF_JSET | unix.BPF_K, Jt: yes, Jf: no, K: bits}
+// assemble replaces labels by how many instructions are skipped.
+func assemble(lines []instruction) []unix.SockFilter {
+	where := map[string]int{}
+	for n, l := range lines {
+		where[l.label] = n
+	}
+	out := make([]unix.SockFilter, len(lines))
+	for n, l := range lines {
+		where[""] = n + 1
+		out[n] = l.SockFilter
+		if l.Code&0x07 == unix.BPF_JMP { // BPF_CLASS
+			out[n].Jt, out[n].Jf = uint8(where[l.yes]-n-1), uint8(where[l.no]-n-1)
+		}
+	}
+	return out
 }
 
-// host16 is a number of this machine's byte order as a filter loads it, which
+func code(c uint16, k int32) instruction {
+	return instruction{SockFilter: unix.SockFilter{Code: c, K: uint32(k)}}
+}
+
+// load loads a number of a size, of what is at that place of the message; loadX at
+// that place from X on.
+func load(size uint16, at int32) instruction  { return code(unix.BPF_LD|unix.BPF_ABS|size, at) }
+func loadX(size uint16, at int32) instruction { return code(unix.BPF_LD|unix.BPF_IND|size, at) }
+
+// set and setX set the two registers, toX the second to what the first is.
+func set(value int32) instruction  { return code(unix.BPF_LD|unix.BPF_IMM, value) }
+func setX(value int32) instruction { return code(unix.BPF_LDX|unix.BPF_IMM, value) }
+func toX() instruction             { return code(unix.BPF_MISC|unix.BPF_TAX, 0) }
+
+// findAttr finds where attribute X is, after where the attributes begin: 0 is nowhere.
+func findAttr() instruction { return load(unix.BPF_W, ancillary+ancillaryNlattr) }
+
+// end ends the program: so much of the message is kept.
+func end(bytes uint32) instruction {
+	return instruction{SockFilter: unix.SockFilter{Code: unix.BPF_RET | unix.BPF_K, K: bytes}}
+}
+
+// ifEqual and ifAny, of which any bit is enough, lead to yes or to no.
+func ifEqual(value uint32, yes, no string) instruction { return test(unix.BPF_JEQ, value, yes, no) }
+func ifAny(bits uint32, yes, no string) instruction    { return test(unix.BPF_JSET, bits, yes, no) }
+
+func test(how uint16, value uint32, yes, no string) instruction {
+	return instruction{SockFilter: unix.SockFilter{Code: unix.BPF_JMP | unix.BPF_K | how, K: value}, yes: yes, no: no}
+}
+
+// host16 and host32 are a number of this machine's byte order as a filter loads it, which
 // takes all for network order.
 func host16(v uint16) uint32 {
 	return uint32(binary.BigEndian.Uint16(binary.NativeEndian.AppendUint16(nil, v)))
+}
+
+func host32(v uint32) uint32 {
+	return binary.BigEndian.Uint32(binary.NativeEndian.AppendUint32(nil, v))
 }

@@ -3,10 +3,12 @@ package netdev
 import (
 	"bytes"
 	"errors"
+	"syscall"
 	"testing"
 
 	"github.com/google/go-cmp/cmp"
 	"github.com/vishvananda/netlink"
+	"github.com/vishvananda/netlink/nl"
 	"golang.org/x/sys/unix"
 )
 
@@ -49,4 +51,52 @@ func TestFilterPods(t *testing.T) {
 	if diff := cmp.Diff(map[string]bool{"flat0": true, "uplink0": true}, told); diff != "" {
 		t.Errorf("told of (-want +got):\n%s", diff)
 	}
+}
+
+// A pod that comes and goes wakes nobody. The first one changes what the bridge can do,
+// which is kept back, and brings it its carrier.
+func TestFilterKeepsPodsBack(t *testing.T) {
+	k := newCable(t, 1)[0]
+	apply(t, k, stateOf(0, 2))
+	for i, name := range []string{"first", "second", "third"} {
+		ns := newNamespace(t)
+		var told []syscall.NetlinkMessage
+		in(t, k.host, func() (err error) {
+			sock, err := hostEvents(watchBuffer).subscribe()
+			if err != nil {
+				return err
+			}
+			defer func() { _ = sock.Close() }()
+			plugged, err := k.Attach(t.Context(), ns, benchPlug(i))
+			if err == nil && i > 0 { // the first stays
+				err = k.Detach(t.Context(), plugged.HostName)
+			}
+			buf := make([]byte, 64<<10)
+			for err == nil {
+				n, _, readErr := unix.Recvfrom(int(sock.Fd()), buf, unix.MSG_DONTWAIT)
+				if errors.Is(readErr, unix.EAGAIN) {
+					return nil
+				}
+				more, parseErr := syscall.ParseNetlinkMessage(bytes.Clone(buf[:max(n, 0)]))
+				told, err = append(told, more...), errors.Join(readErr, parseErr)
+			}
+			return err
+		})
+		for _, m := range told {
+			if i == 0 && m.Header.Type == unix.RTM_NEWLINK && !hasEvent(t, m) {
+				continue // the carrier
+			}
+			t.Errorf("the %s: told of %+v", name, m.Header)
+		}
+	}
+}
+
+// hasEvent tells whether a message about a link says why it was sent.
+func hasEvent(t *testing.T, m syscall.NetlinkMessage) bool {
+	t.Helper()
+	attrs, err := nl.ParseRouteAttr(m.Data[unix.SizeofIfInfomsg:])
+	if err != nil {
+		t.Fatal(err)
+	}
+	return attr(attrs, linkEvent) != nil
 }
