@@ -15,9 +15,6 @@ import (
 	"sigs.k8s.io/controller-runtime/pkg/client"
 )
 
-// lifeRate is how many pods begin their life in a second.
-const lifeRate = 50
-
 // lonely is how many live one after the other.
 const lonely = 10
 
@@ -44,10 +41,10 @@ func lives(ctx context.Context, w *world) (map[string]figure, error) {
 		return nil, err
 	}
 	w.proxy.reset()
-	if err := l.live(ctx, "life", n, time.Second/lifeRate); err != nil {
+	if err := l.live(ctx, "life", n, time.Second/podRate); err != nil {
 		return nil, err
 	}
-	writes, reads := l.count(w.proxy.calls(), n, fmt.Sprintf("%d begun per second", lifeRate))
+	writes, reads := l.count(w.proxy.calls(), n, fmt.Sprintf("%d begun per second", podRate))
 	w.proxy.reset()
 	for i := range lonely {
 		if err := l.life(ctx, fmt.Sprintf("lonely-%d", i)); err != nil {
@@ -69,7 +66,7 @@ func (l *livesRun) warmUp(ctx context.Context) error {
 	const few = 4
 	for i := 0; ; i++ {
 		l.w.proxy.reset()
-		if err := l.live(ctx, fmt.Sprintf("warm-%d", i), few, time.Second/lifeRate); err != nil {
+		if err := l.live(ctx, fmt.Sprintf("warm-%d", i), few, time.Second/podRate); err != nil {
 			return err
 		}
 		if l.w.proxy.calls()[call{program: "fairlead-controller", verb: http.MethodDelete, resource: "podattachments"}] == 0 {
