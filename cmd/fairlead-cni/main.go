@@ -16,7 +16,7 @@ import (
 func main() {
 	p := plugin{
 		name: thin.Program(), getenv: getenv,
-		stdin: thin.FD(syscall.Stdin), stdout: thin.FD(syscall.Stdout), stderr: thin.FD(syscall.Stderr),
+		stdin: thin.File{FD: syscall.Stdin}, stdout: thin.File{FD: syscall.Stdout}, stderr: thin.File{FD: syscall.Stderr},
 		wait: thin.Sleep,
 	}
 	syscall.Exit(p.run())

@@ -2,7 +2,6 @@ package cniproto
 
 import (
 	"errors"
-	"io"
 	"strconv"
 	"syscall"
 
@@ -19,8 +18,7 @@ var (
 	// ErrNoAnswer says that the daemon did not answer before the deadline.
 	ErrNoAnswer = errors.New("the daemon did not answer in time")
 
-	errEnds     = errors.New("it ends, and the next one does not serve yet")
-	errDeadline = errors.New("the deadline is over")
+	errEnds = errors.New("it ends, and the next one does not serve yet")
 )
 
 // Client sends requests to the daemon.
@@ -66,77 +64,23 @@ func (c *Client) Do(deadline int64, r *Request) ([]byte, error) {
 
 // dial connects without package net, whose initialization and size the plugin
 // would pay for on every call.
-func (c *Client) dial(deadline int64) (*conn, error) {
+func (c *Client) dial(deadline int64) (thin.File, error) {
 	fd, err := syscall.Socket(syscall.AF_UNIX, syscall.SOCK_STREAM|syscall.SOCK_CLOEXEC|syscall.SOCK_NONBLOCK, 0)
 	if err != nil {
-		return nil, &Error{Code: CodeIO, Msg: "make a unix socket: " + err.Error()}
+		return thin.File{}, &Error{Code: CodeIO, Msg: "make a unix socket: " + err.Error()}
 	}
 	// Connecting to a unix socket never waits without blocking: it is done, or
 	// refused, or the queue is full (EAGAIN), which is as good as away.
 	if err := syscall.Connect(fd, &syscall.SockaddrUnix{Name: c.Socket}); err != nil {
 		_ = syscall.Close(fd)
-		return nil, because{ErrAway, doing("socket "+c.Socket, err)}
+		return thin.File{}, because{ErrAway, doing("socket "+c.Socket, err)}
 	}
 	if err := syscall.SetNonblock(fd, false); err != nil {
 		_ = syscall.Close(fd)
-		return nil, &Error{Code: CodeIO, Msg: "make a connection wait: " + err.Error()}
+		return thin.File{}, &Error{Code: CodeIO, Msg: "make a connection wait: " + err.Error()}
 	}
-	return &conn{fd: fd, deadline: deadline}, nil
+	return thin.File{FD: fd, Deadline: deadline}, nil
 }
-
-// conn is a connection that waits in the kernel and not in Go's poller, which
-// would have to be set up for this one wait. Waits end at the deadline with
-// errDeadline.
-type conn struct {
-	fd       int
-	deadline int64 // of thin.Now
-}
-
-// Read is part of io.Reader.
-func (c *conn) Read(p []byte) (int, error) {
-	n, err := c.wait(syscall.SO_RCVTIMEO, syscall.Read, p)
-	if n == 0 && err == nil && len(p) > 0 {
-		return 0, io.EOF
-	}
-	return n, err
-}
-
-// Write is part of io.Writer.
-func (c *conn) Write(p []byte) (written int, err error) {
-	for written < len(p) {
-		n, err := c.wait(syscall.SO_SNDTIMEO, syscall.Write, p[written:])
-		written += n
-		if err != nil {
-			return written, err
-		}
-	}
-	return written, nil
-}
-
-// wait makes a system call that waits until the deadline at most.
-func (c *conn) wait(timeout int, call func(int, []byte) (int, error), p []byte) (int, error) {
-	for {
-		left := c.deadline - thin.Now()
-		if left <= 0 { // 0 would be for ever
-			return 0, errDeadline
-		}
-		tv := syscall.NsecToTimeval(left * 1e6)
-		if err := syscall.SetsockoptTimeval(c.fd, syscall.SOL_SOCKET, timeout, &tv); err != nil {
-			return 0, err
-		}
-		n, err := call(c.fd, p)
-		switch {
-		case err == nil:
-			return n, nil
-		case errors.Is(err, syscall.EINTR), errors.Is(err, syscall.EAGAIN): // or the deadline is over
-		default:
-			return 0, err
-		}
-	}
-}
-
-// Close is part of io.Closer.
-func (c *conn) Close() error { return syscall.Close(c.fd) }
 
 // encodeMessage puts head and body into one buffer: the length of the body is filled
 // in when it is known, behind the spaces that may precede it.
@@ -165,7 +109,7 @@ func failure(sent, received error) error {
 	switch {
 	case errors.As(received, &wrong):
 		return wrong
-	case errors.Is(sent, errDeadline), errors.Is(received, errDeadline):
+	case errors.Is(sent, thin.ErrDeadline), errors.Is(received, thin.ErrDeadline):
 		return ErrNoAnswer
 	default:
 		return because{ErrLost, received}

@@ -169,7 +169,8 @@ func FuzzDecode(f *testing.F) {
 func TestDecodedKeepsNoText(t *testing.T) {
 	text := `{"containerID":"c1","config":{"name":"n"}}`
 	var r Request
-	fields := r.fields()
+	var fields requestFields
+	r.fields(&fields)
 	if err := decode(text, fields[:]); err != nil {
 		t.Fatal(err)
 	}
@@ -254,7 +255,8 @@ func FuzzEncodeRequest(f *testing.F) {
 
 // decodeRequest is DecodeRequest without a limit of size.
 func decodeRequest(raw []byte) (r Request, err error) {
-	fields := r.fields()
+	var fields requestFields
+	r.fields(&fields)
 	err = decode(string(raw), fields[:])
 	return r, err
 }

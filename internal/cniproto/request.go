@@ -81,10 +81,12 @@ type Request struct {
 	Config []byte
 }
 
-// fields are the names of a request's fields in its JSON. An array can be on the stack
-// of whoever asks.
-func (r *Request) fields() [13]field {
-	return [...]field{
+// requestFields are the fields of a Request: an array, for the stack of whoever asks.
+type requestFields [13]field
+
+// fields lists the names of a request's fields in its JSON.
+func (r *Request) fields(list *requestFields) {
+	*list = requestFields{
 		{"requestID", &r.RequestID},
 		{"verb", &r.Verb},
 		{"ipam", &r.IPAM},
@@ -113,7 +115,8 @@ const usualRest = 2 << 10
 // append is Encode to the end of out.
 func (r *Request) append(out []byte) []byte {
 	start := len(out)
-	fields := r.fields()
+	var fields requestFields
+	r.fields(&fields)
 	for i := range fields {
 		f := &fields[i]
 		key := `,"` + f.key + `":`
@@ -272,7 +275,8 @@ func DecodeRequest(body []byte) (Request, error) {
 		return Request{}, TooLarge("request")
 	}
 	var r Request
-	fields := r.fields()
+	var fields requestFields
+	r.fields(&fields)
 	if err := decode(string(body), fields[:]); err != nil {
 		return Request{}, &Error{Code: CodeDecode, Msg: "request: " + err.Error()}
 	}

@@ -9,13 +9,22 @@ import (
 	"syscall"
 )
 
-// FD is a file that is open. Reads and writes wait, also where whoever opened it
-// wanted none to.
-type FD int
+// ErrDeadline says that a File was waited for until its deadline.
+var ErrDeadline = errors.New("the deadline is over")
+
+// File is a file that is open. Reads and writes wait in the kernel and not in Go's
+// poller, which would have to be set up for them.
+type File struct {
+	// FD is its descriptor.
+	FD int
+	// Deadline of a socket, a time of Now, is when its waits end with ErrDeadline. At 0
+	// they do not end, also where whoever opened the file wanted none.
+	Deadline int64
+}
 
 // Read is part of io.Reader.
-func (f FD) Read(p []byte) (int, error) {
-	n, err := f.repeat(syscall.Read, p)
+func (f File) Read(p []byte) (int, error) {
+	n, err := f.repeat(syscall.SO_RCVTIMEO, syscall.Read, p)
 	if n == 0 && err == nil && len(p) > 0 {
 		return 0, io.EOF
 	}
@@ -23,25 +32,28 @@ func (f FD) Read(p []byte) (int, error) {
 }
 
 // Write is part of io.Writer.
-func (f FD) Write(p []byte) (written int, err error) {
+func (f File) Write(p []byte) (written int, err error) {
 	for written < len(p) && err == nil {
 		var n int
-		n, err = f.repeat(syscall.Write, p[written:])
+		n, err = f.repeat(syscall.SO_SNDTIMEO, syscall.Write, p[written:])
 		written += n
 	}
 	return written, err
 }
 
 // repeat makes a system call until it has done something.
-func (f FD) repeat(call func(int, []byte) (int, error), p []byte) (int, error) {
+func (f File) repeat(timeout int, call func(int, []byte) (int, error), p []byte) (int, error) {
 	for {
-		n, err := call(int(f), p)
+		if err := f.limit(timeout); err != nil {
+			return 0, err
+		}
+		n, err := call(f.FD, p)
 		switch {
 		case err == nil:
 			return n, nil
 		case errors.Is(err, syscall.EINTR):
-		case errors.Is(err, syscall.EAGAIN):
-			if err := syscall.SetNonblock(int(f), false); err != nil {
+		case errors.Is(err, syscall.EAGAIN): // or the deadline is over
+			if err := syscall.SetNonblock(f.FD, false); err != nil {
 				return 0, err
 			}
 		default:
@@ -50,14 +62,30 @@ func (f FD) repeat(call func(int, []byte) (int, error), p []byte) (int, error) {
 	}
 }
 
+// limit has the next wait end at the deadline.
+func (f File) limit(timeout int) error {
+	if f.Deadline == 0 {
+		return nil
+	}
+	left := f.Deadline - Now()
+	if left <= 0 { // 0 would be for ever
+		return ErrDeadline
+	}
+	tv := syscall.NsecToTimeval(left * 1e6)
+	return syscall.SetsockoptTimeval(f.FD, syscall.SOL_SOCKET, timeout, &tv)
+}
+
+// Close is part of io.Closer.
+func (f File) Close() error { return syscall.Close(f.FD) }
+
 // ReadFile reads a file, and of a larger one than limit that many bytes.
 func ReadFile(path string, limit int) ([]byte, error) {
-	fd, err := open(path, syscall.O_RDONLY, 0)
+	file, err := open(path, syscall.O_RDONLY, 0)
 	if err != nil {
 		return nil, err
 	}
-	defer syscall.Close(fd) //nolint:errcheck // nothing was written
-	content, err := io.ReadAll(io.LimitReader(FD(fd), int64(limit)))
+	defer file.Close() //nolint:errcheck // nothing was written
+	content, err := io.ReadAll(io.LimitReader(file, int64(limit)))
 	return content, failed("read", path, err)
 }
 
@@ -89,20 +117,20 @@ func ReplaceFile(dir, name, temp string, content []byte) error {
 		_ = syscall.Unlink(half)
 		return err
 	}
-	fd, err := open(dir, syscall.O_RDONLY|syscall.O_DIRECTORY, 0)
+	d, err := open(dir, syscall.O_RDONLY|syscall.O_DIRECTORY, 0)
 	if err != nil {
 		return err
 	}
-	return failed("sync", dir, errors.Join(syscall.Fsync(fd), syscall.Close(fd)))
+	return failed("sync", dir, errors.Join(syscall.Fsync(d.FD), d.Close()))
 }
 
 func writeFile(path string, content []byte) error {
-	fd, err := open(path, syscall.O_WRONLY|syscall.O_CREAT|syscall.O_EXCL, 0o600)
+	file, err := open(path, syscall.O_WRONLY|syscall.O_CREAT|syscall.O_EXCL, 0o600)
 	if err != nil {
 		return err
 	}
-	_, err = FD(fd).Write(content)
-	return failed("write", path, errors.Join(err, syscall.Fsync(fd), syscall.Close(fd)))
+	_, err = file.Write(content)
+	return failed("write", path, errors.Join(err, syscall.Fsync(file.FD), file.Close()))
 }
 
 // Remove removes a file. It is no error when there is none.
@@ -113,11 +141,11 @@ func Remove(path string) error {
 	return nil
 }
 
-func open(path string, flags int, mode uint32) (int, error) {
+func open(path string, flags int, mode uint32) (File, error) {
 	for {
 		fd, err := syscall.Open(path, flags|syscall.O_CLOEXEC, mode)
 		if !errors.Is(err, syscall.EINTR) {
-			return fd, failed("open", path, err)
+			return File{FD: fd}, failed("open", path, err)
 		}
 	}
 }
