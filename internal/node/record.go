@@ -184,9 +184,10 @@ func writeFile(path string, raw []byte) error {
 	return errors.Join(err, unix.Close(fd))
 }
 
-// remove also takes away what was prepared and not published.
+// discard takes away what was prepared and is not to be published. There may be none.
+func (f files) discard(containerID string) { _ = unix.Unlink(f.temp(containerID)) }
+
 func (f files) remove(containerID string) error {
-	_ = unix.Unlink(f.temp(containerID)) // as a rule there is none
 	err := os.Remove(f.path(containerID))
 	if err != nil && !errors.Is(err, fs.ErrNotExist) {
 		return fmt.Errorf("remove the record of sandbox %s: %w", containerID, err)

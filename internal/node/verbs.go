@@ -289,6 +289,7 @@ func (v *verbs) attach(ctx context.Context, sandbox Sandbox, rec *record, parsed
 func (v *verbs) undo(ctx context.Context, rec *record) {
 	ctx, cancel := context.WithTimeout(context.WithoutCancel(ctx), undoTimeout)
 	defer cancel()
+	v.ledger.files.discard(rec.ContainerID)
 	if err := v.remover.remove(ctx, rec); err != nil {
 		logr.FromContextOrDiscard(ctx).Error(err, "undo of an ADD failed, continuing in the background", "pod", rec.Pod)
 		v.remover.later(rec)
