@@ -87,7 +87,7 @@ var podFilter = []instruction{
 	set(netconfAttrsAt).at(settings), setX(netconfProxyNeigh), findAttr(),
 	ifEqual(0, keep, drop),
 
-	end(0xffffffff).at(keep),
+	end(-1).at(keep),
 	end(0).at(drop),
 }
 
@@ -145,10 +145,8 @@ func toX() instruction             { return code(unix.BPF_MISC|unix.BPF_TAX, 0) 
 // findAttr finds where attribute X is, after where the attributes begin: 0 is nowhere.
 func findAttr() instruction { return load(unix.BPF_W, ancillary+ancillaryNlattr) }
 
-// end ends the program: so much of the message is kept.
-func end(bytes uint32) instruction {
-	return instruction{SockFilter: unix.SockFilter{Code: unix.BPF_RET | unix.BPF_K, K: bytes}}
-}
+// end ends the program: so many bytes of the message are kept, at -1 all.
+func end(bytes int32) instruction { return code(unix.BPF_RET|unix.BPF_K, bytes) }
 
 // ifEqual and ifAny, of which any bit is enough, lead to yes or to no.
 func ifEqual(value uint32, yes, no string) instruction { return test(unix.BPF_JEQ, value, yes, no) }

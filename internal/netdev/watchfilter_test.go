@@ -3,6 +3,7 @@ package netdev
 import (
 	"bytes"
 	"errors"
+	"os"
 	"syscall"
 	"testing"
 
@@ -31,22 +32,16 @@ func TestFilterPods(t *testing.T) {
 				return err
 			}
 		}
-		buf := make([]byte, 64<<10)
-		for {
-			n, _, err := unix.Recvfrom(int(sock.Fd()), buf, unix.MSG_DONTWAIT)
-			if errors.Is(err, unix.EAGAIN) {
-				return nil
-			}
-			if err != nil {
-				return err
-			}
+		messages, err := pending(sock)
+		for _, m := range messages {
 			for _, name := range []string{pod, "flat0", "uplink0"} {
 				// A link's name is ended by a zero, also in the message.
-				if bytes.Contains(buf[:n], append([]byte(name), 0)) {
+				if bytes.Contains(m.Data, append([]byte(name), 0)) {
 					told[name] = true
 				}
 			}
 		}
+		return err
 	})
 	if diff := cmp.Diff(map[string]bool{"flat0": true, "uplink0": true}, told); diff != "" {
 		t.Errorf("told of (-want +got):\n%s", diff)
@@ -71,15 +66,10 @@ func TestFilterKeepsPodsBack(t *testing.T) {
 			if err == nil && i > 0 { // the first stays
 				err = k.Detach(t.Context(), plugged.HostName)
 			}
-			buf := make([]byte, 64<<10)
-			for err == nil {
-				n, _, readErr := unix.Recvfrom(int(sock.Fd()), buf, unix.MSG_DONTWAIT)
-				if errors.Is(readErr, unix.EAGAIN) {
-					return nil
-				}
-				more, parseErr := syscall.ParseNetlinkMessage(bytes.Clone(buf[:max(n, 0)]))
-				told, err = append(told, more...), errors.Join(readErr, parseErr)
+			if err != nil {
+				return err
 			}
+			told, err = pending(sock)
 			return err
 		})
 		for _, m := range told {
@@ -88,6 +78,25 @@ func TestFilterKeepsPodsBack(t *testing.T) {
 			}
 			t.Errorf("the %s: told of %+v", name, m.Header)
 		}
+	}
+}
+
+// pending are the messages that wait in a socket.
+func pending(sock *os.File) (messages []syscall.NetlinkMessage, err error) {
+	buf := make([]byte, 64<<10)
+	for {
+		n, _, err := unix.Recvfrom(int(sock.Fd()), buf, unix.MSG_DONTWAIT)
+		if errors.Is(err, unix.EAGAIN) {
+			return messages, nil
+		}
+		if err != nil {
+			return nil, err
+		}
+		more, err := syscall.ParseNetlinkMessage(bytes.Clone(buf[:n]))
+		if err != nil {
+			return nil, err
+		}
+		messages = append(messages, more...)
 	}
 }
 
