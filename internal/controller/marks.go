@@ -27,12 +27,13 @@ type marks struct {
 }
 
 type mark struct {
-	created   bool
-	goneSince time.Time // when the pod was first seen to be gone
-	lostSince time.Time // when the record's Node was first seen to be no more
-	deleted   bool
-	freed     bool // its interfaces are given back
-	released  bool // and its finalizer is dropped
+	created    bool
+	goneSince  time.Time // when the pod was first seen to be gone
+	livesSince time.Time // when a record to be released was first seen with its pod there
+	lostSince  time.Time // when the record's Node was first seen to be no more
+	deleted    bool
+	freed      bool // its interfaces are given back
+	released   bool // and its finalizer is dropped
 }
 
 func (s *marks) get(uid types.UID) mark {

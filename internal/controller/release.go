@@ -27,6 +27,10 @@ import (
 // that is one write less for us; after the grace we ask ourselves.
 const ownerGrace = time.Second
 
+// podWord is how long word of a pod's end may be behind that of its record's before the
+// API server is asked whether the pod is still there.
+const podWord = time.Second
+
 // nodeAnswer is how long a node that is well may take to say that it holds
 // nothing of a deleted record, before the record shows that it is waited for.
 const nodeAnswer = 30 * time.Second
@@ -63,8 +67,10 @@ func (r *Attachments) release(ctx context.Context, record *v1alpha1.PodAttachmen
 	if v.proof == noProof {
 		return r.awaitNode(ctx, record, v)
 	}
-	if kept, err := r.keep(ctx, record, p); err != nil || kept {
-		return ctrl.Result{}, err
+	if p != nil && isFor(record, p) && r.serves(ctx, p) {
+		if wait, kept, err := r.keep(ctx, record, p); err != nil || kept || wait > 0 {
+			return ctrl.Result{RequeueAfter: wait}, err
+		}
 	}
 	// Once is enough: should the reply to the drop of the finalizer be lost, the record
 	// may be gone, and another leader, late, may have written it anew. What its pod's
@@ -87,27 +93,36 @@ func (r *Attachments) release(ctx context.Context, record *v1alpha1.PodAttachmen
 	return ctrl.Result{}, nil
 }
 
-// keep drops the finalizer of a record whose pod lives on, as when somebody has deleted
-// the record, and says whether it did. What the pod was given stays its own, and its
-// next record names it: were it given back, a create of this record that the API server
-// is still at would bring back a record of what others have by then.
-func (r *Attachments) keep(ctx context.Context, record *v1alpha1.PodAttachment, p *corev1.Pod) (bool, error) {
-	if p == nil || !isFor(record, p) || !r.serves(ctx, p) {
-		return false, nil
+// keep drops the finalizer of a record whose pod p lives on, as when somebody has
+// deleted the record, and says whether it did. What the pod was given stays its own, and
+// its next record names it: were it given back, a create of this record that the API
+// server is still at would bring back a record of what others have by then.
+//
+// More often the pod is gone, and the cache of pods behind that of the records. So it
+// says at first for how long to wait for word of that, which comes without a read.
+func (r *Attachments) keep(ctx context.Context, record *v1alpha1.PodAttachment, p *corev1.Pod) (wait time.Duration, kept bool, err error) {
+	now := time.Now()
+	m := r.marks.update(record.UID, func(m *mark) {
+		if m.livesSince.IsZero() {
+			m.livesSince = now
+		}
+	})
+	if left := m.livesSince.Add(podWord).Sub(now); left > 0 {
+		return left, false, nil
 	}
 	live := &corev1.Pod{}
-	err := r.Live.Get(ctx, client.ObjectKeyFromObject(p), live)
+	err = r.Live.Get(ctx, client.ObjectKeyFromObject(p), live)
 	if client.IgnoreNotFound(err) != nil {
-		return false, fmt.Errorf("read pod %s: %w", klog.KObj(p), err)
+		return 0, false, fmt.Errorf("read pod %s: %w", klog.KObj(p), err)
 	}
 	if !isFor(record, live) {
-		return false, nil
+		return 0, false, nil
 	}
 	if err := r.dropFinalizer(ctx, record); err != nil {
-		return false, err
+		return 0, false, err
 	}
 	log.FromContext(ctx).Info("attachment was deleted while its pod lives, which keeps its addresses", "attachment", klog.KObj(record), "addresses", record.Spec.Summary.Addresses)
-	return true, nil
+	return 0, true, nil
 }
 
 // announce posts what became of the addresses on further networks, each time.

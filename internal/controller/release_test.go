@@ -4,9 +4,14 @@ import (
 	"context"
 	"errors"
 	"testing"
+	"testing/synctest"
+	"time"
 
 	"github.com/prometheus/client_golang/prometheus"
+	corev1 "k8s.io/api/core/v1"
+	apierrors "k8s.io/apimachinery/pkg/api/errors"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/labels"
 	"k8s.io/client-go/tools/events"
 	"sigs.k8s.io/controller-runtime/pkg/client"
 
@@ -48,6 +53,77 @@ func TestReplyToTheLastWriteIsLost(t *testing.T) {
 	if _, err := r.release(t.Context(), other, nil); err != nil || given.releases != 2 {
 		t.Errorf("the record that was written anew: given back %d times in all, %v; want 2", given.releases, err)
 	}
+}
+
+// Word of a pod's end often comes after that of its record's, from another watch. It is
+// waited for; the API server is asked when it does not come, which is of a record that
+// somebody has deleted.
+func TestPodThatIsStillCached(t *testing.T) {
+	metrics, err := NewMetrics(prometheus.NewRegistry())
+	if err != nil {
+		t.Fatal(err)
+	}
+	p := &corev1.Pod{ObjectMeta: metav1.ObjectMeta{Namespace: "t", Name: "web", UID: "pod"}, Spec: corev1.PodSpec{NodeName: "n1"}}
+	record := plugged(func(a *v1alpha1.PodAttachment) {
+		a.UID, a.Finalizers = "record", []string{v1alpha1.ReleaseFinalizer}
+		a.Spec.PodUID = p.UID
+		a.Spec.Interfaces = []v1alpha1.Interface{{Name: "eth0", Driver: "native", Network: v1alpha1.DefaultNetwork}}
+		a.Status.Sandbox.State = v1alpha1.SandboxDetached
+	})
+	cases := []struct {
+		name     string
+		comes    bool        // word of the pod's end, in time
+		live     *corev1.Pod // what the API server has
+		reads    int
+		releases int
+	}{
+		{"word comes", true, nil, 0, 1},
+		{"word does not come, and the pod is gone", false, nil, 1, 1},
+		{"the pod lives", false, p, 1, 0},
+	}
+	for _, tc := range cases {
+		t.Run(tc.name, func(t *testing.T) {
+			synctest.Test(t, func(t *testing.T) {
+				live, writes, given := &livePod{p: tc.live}, &lossyPatches{}, &countedReleases{}
+				r := New(Config{
+					Client: writes, Live: live, Drivers: map[string]driver.Driver{"native": given}, Nodes: labels.Everything(),
+					Turns: NewTurns(1), Metrics: metrics, Events: events.NewFakeRecorder(10),
+				})
+				result, err := r.release(t.Context(), record, p)
+				if err != nil || result.RequeueAfter <= 0 || result.RequeueAfter > podWord || live.reads+writes.patches+given.releases > 0 {
+					t.Fatalf("at first: %+v, %v, %d reads, %d writes, %d given back", result, err, live.reads, writes.patches, given.releases)
+				}
+				cached := p
+				if tc.comes {
+					cached = nil
+				} else {
+					time.Sleep(result.RequeueAfter) //nolint:forbidigo // the bubble's clock
+				}
+				if result, err = r.release(t.Context(), record, cached); err != nil || result.RequeueAfter > 0 {
+					t.Fatalf("%+v, %v", result, err)
+				}
+				if live.reads != tc.reads || given.releases != tc.releases || writes.patches != 1 {
+					t.Errorf("%d reads, %d given back, %d writes; want %d, %d and the finalizer's", live.reads, given.releases, writes.patches, tc.reads, tc.releases)
+				}
+			})
+		})
+	}
+}
+
+// livePod is an API server that has one pod, or none.
+type livePod struct {
+	client.Reader
+	p     *corev1.Pod
+	reads int
+}
+
+func (l *livePod) Get(_ context.Context, key client.ObjectKey, o client.Object, _ ...client.GetOption) error {
+	l.reads++
+	if l.p == nil {
+		return apierrors.NewNotFound(corev1.Resource("pods"), key.Name)
+	}
+	l.p.DeepCopyInto(o.(*corev1.Pod))
+	return nil
 }
 
 // lossyPatches is a client whose first replies are lost.
