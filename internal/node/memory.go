@@ -8,6 +8,11 @@ import (
 )
 
 const (
+	// heapGrowth is how much, in percent, the heap may grow until garbage is collected:
+	// half of Go's default. What hundreds of pods at once need for a moment lies among
+	// the little that is kept of each, and most of that room cannot be given back: beside
+	// 250 pods 7 MB, where 25,000 had come and gone, 200 at a time.
+	heapGrowth = 50
 	// memoryLook lies between two looks at what was allocated.
 	memoryLook = 5 * time.Second
 	// memoryBurst is how much has to be allocated for memory to be given back, in
@@ -18,11 +23,12 @@ const (
 	memoryAllocated = "/gc/heap/allocs:bytes"
 )
 
-// giveBack gives the system back what a burst of pods took, when it is over: Go alone
-// keeps up to twice of what is in use, for good in a daemon that is idle then; and
-// this one is on every node. It looks at the whole heap, which the pods of the burst
-// are not to wait for.
+// giveBack keeps the daemon small, which is on every node, and gives the system back
+// what a burst of pods took, when it is over: Go alone keeps up to twice of what is in
+// use, for good in a daemon that is idle then. It looks at the whole heap, which the
+// pods of the burst are not to wait for.
 func giveBack(ctx context.Context) error {
+	debug.SetGCPercent(heapGrowth)
 	tick := time.NewTicker(memoryLook)
 	defer tick.Stop()
 	sample := []runtimemetrics.Sample{{Name: memoryAllocated}}

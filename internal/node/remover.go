@@ -4,10 +4,10 @@ import (
 	"context"
 	"errors"
 	"slices"
-	"sync"
 	"time"
 
 	"github.com/go-logr/logr"
+	"golang.org/x/sync/errgroup"
 	"k8s.io/client-go/util/workqueue"
 )
 
@@ -41,29 +41,30 @@ func newQueue[T comparable](name string) workqueue.TypedRateLimitingInterface[T]
 	)
 }
 
-// work runs handle for the items of a queue on n goroutines until ctx ends; an
-// item that fails comes again later.
+// work runs handle for the items of a queue, at most n at once, until ctx ends; an
+// item that fails comes again later. A goroutine lives no longer than its item: those
+// that idle keep the stacks that the last burst made them grow.
 func work[T comparable](ctx context.Context, q workqueue.TypedRateLimitingInterface[T], n int, handle func(context.Context, T) error) {
 	stop := context.AfterFunc(ctx, q.ShutDown)
 	defer stop()
-	var wg sync.WaitGroup
-	for range n {
-		wg.Go(func() {
-			for {
-				item, shutdown := q.Get()
-				if shutdown {
-					return
-				}
-				if err := handle(ctx, item); err != nil {
-					q.AddRateLimited(item)
-				} else {
-					q.Forget(item)
-				}
-				q.Done(item)
+	var doing errgroup.Group
+	doing.SetLimit(n)
+	for {
+		item, shutdown := q.Get()
+		if shutdown {
+			break
+		}
+		doing.Go(func() error {
+			defer q.Done(item)
+			if err := handle(ctx, item); err != nil {
+				q.AddRateLimited(item)
+			} else {
+				q.Forget(item)
 			}
+			return nil
 		})
 	}
-	wg.Wait()
+	_ = doing.Wait() // what failed is queued again
 }
 
 // Run works until ctx ends.
