@@ -176,7 +176,7 @@ func podMeasurements() []measurement {
 				{name: "api_reads_per_pod", unit: "calls", target: "value = 0", met: valueAtMost(0)},
 			},
 			what: "API calls of fairlead-controller and fairlead-node in a pod's life (bound, ADD, DEL, deleted, record gone), counted\n" +
-				"         by a proxy before the API server, 50 begun per second and, _alone, one after the other; baseline: the limit.\n" +
+				"         by a proxy before the API server, " + strconv.Itoa(podRate) + " begun per second and, _alone, one after the other; baseline: the limit.\n" +
 				"         That a record is deleted when its pod is gone is the work of Kubernetes' garbage collector, and not counted",
 			run: lives,
 		},
