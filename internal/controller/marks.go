@@ -28,8 +28,7 @@ type marks struct {
 
 type mark struct {
 	created    bool
-	goneSince  time.Time // when the pod was first seen to be gone
-	livesSince time.Time // when a record to be released was first seen with its pod there
+	waitsSince time.Time // when its release first waited for others
 	lostSince  time.Time // when the record's Node was first seen to be no more
 	deleted    bool
 	freed      bool // its interfaces are given back
@@ -49,6 +48,18 @@ func (s *marks) update(uid types.UID, change func(*mark)) mark {
 	change(&v)
 	s.m[uid] = v
 	return v
+}
+
+// left is how much is left of a grace that others have to play their part in a release.
+// It began when the release first asked.
+func (s *marks) left(uid types.UID, grace time.Duration) time.Duration {
+	now := time.Now()
+	m := s.update(uid, func(m *mark) {
+		if m.waitsSince.IsZero() {
+			m.waitsSince = now
+		}
+	})
+	return m.waitsSince.Add(grace).Sub(now)
 }
 
 func (s *marks) drop(uid types.UID) {

@@ -68,8 +68,12 @@ func (r *Attachments) release(ctx context.Context, record *v1alpha1.PodAttachmen
 		return r.awaitNode(ctx, record, v)
 	}
 	if p != nil && isFor(record, p) && r.serves(ctx, p) {
-		if wait, kept, err := r.keep(ctx, record, p); err != nil || kept || wait > 0 {
-			return ctrl.Result{RequeueAfter: wait}, err
+		// As a rule it is gone, and the cache of pods behind that of the records.
+		if left := r.marks.left(record.UID, podWord); left > 0 {
+			return ctrl.Result{RequeueAfter: left}, nil
+		}
+		if kept, err := r.keep(ctx, record, p); err != nil || kept {
+			return ctrl.Result{}, err
 		}
 	}
 	// Once is enough: should the reply to the drop of the finalizer be lost, the record
@@ -97,32 +101,20 @@ func (r *Attachments) release(ctx context.Context, record *v1alpha1.PodAttachmen
 // deleted the record, and says whether it did. What the pod was given stays its own, and
 // its next record names it: were it given back, a create of this record that the API
 // server is still at would bring back a record of what others have by then.
-//
-// More often the pod is gone, and the cache of pods behind that of the records. So it
-// says at first for how long to wait for word of that, which comes without a read.
-func (r *Attachments) keep(ctx context.Context, record *v1alpha1.PodAttachment, p *corev1.Pod) (wait time.Duration, kept bool, err error) {
-	now := time.Now()
-	m := r.marks.update(record.UID, func(m *mark) {
-		if m.livesSince.IsZero() {
-			m.livesSince = now
-		}
-	})
-	if left := m.livesSince.Add(podWord).Sub(now); left > 0 {
-		return left, false, nil
-	}
+func (r *Attachments) keep(ctx context.Context, record *v1alpha1.PodAttachment, p *corev1.Pod) (bool, error) {
 	live := &corev1.Pod{}
-	err = r.Live.Get(ctx, client.ObjectKeyFromObject(p), live)
+	err := r.Live.Get(ctx, client.ObjectKeyFromObject(p), live)
 	if client.IgnoreNotFound(err) != nil {
-		return 0, false, fmt.Errorf("read pod %s: %w", klog.KObj(p), err)
+		return false, fmt.Errorf("read pod %s: %w", klog.KObj(p), err)
 	}
 	if !isFor(record, live) {
-		return 0, false, nil
+		return false, nil
 	}
 	if err := r.dropFinalizer(ctx, record); err != nil {
-		return 0, false, err
+		return false, err
 	}
 	log.FromContext(ctx).Info("attachment was deleted while its pod lives, which keeps its addresses", "attachment", klog.KObj(record), "addresses", record.Spec.Summary.Addresses)
-	return 0, true, nil
+	return true, nil
 }
 
 // announce posts what became of the addresses on further networks, each time.
@@ -162,18 +154,13 @@ func Detached(record *v1alpha1.PodAttachment) bool {
 
 // askDeletion deletes the record unless somebody else is about to.
 func (r *Attachments) askDeletion(ctx context.Context, record *v1alpha1.PodAttachment, p *corev1.Pod) (ctrl.Result, error) {
-	now := time.Now()
-	m := r.marks.update(record.UID, func(m *mark) {
-		if m.goneSince.IsZero() {
-			m.goneSince = now
-		}
-	})
-	if m.deleted {
+	left := r.marks.left(record.UID, ownerGrace)
+	if r.marks.get(record.UID).deleted {
 		return ctrl.Result{}, nil
 	}
 	ownerGone := p == nil || !slices.ContainsFunc(record.OwnerReferences, func(o metav1.OwnerReference) bool { return o.UID == p.UID })
-	if wait := m.goneSince.Add(ownerGrace).Sub(now); ownerGone && wait > 0 {
-		return ctrl.Result{RequeueAfter: wait}, nil
+	if ownerGone && left > 0 {
+		return ctrl.Result{RequeueAfter: left}, nil
 	}
 	err := r.Client.Delete(ctx, record, client.Preconditions{UID: &record.UID})
 	if client.IgnoreNotFound(err) != nil {

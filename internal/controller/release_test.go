@@ -32,11 +32,7 @@ func TestReplyToTheLastWriteIsLost(t *testing.T) {
 		Client: lossy, Drivers: map[string]driver.Driver{"native": given},
 		Turns: NewTurns(1), Metrics: metrics, Events: events.NewFakeRecorder(10),
 	})
-	record := plugged(func(a *v1alpha1.PodAttachment) {
-		a.UID, a.Finalizers = "record", []string{v1alpha1.ReleaseFinalizer}
-		a.Spec.Interfaces = []v1alpha1.Interface{{Name: "eth0", Driver: "native", Network: v1alpha1.DefaultNetwork}}
-		a.Status.Sandbox.State = v1alpha1.SandboxDetached
-	})
+	record := detachedRecord()
 	for range lossy.lost {
 		if _, err := r.release(t.Context(), record, nil); !errors.Is(err, context.DeadlineExceeded) {
 			t.Fatalf("error %v, want that of the write", err)
@@ -64,12 +60,8 @@ func TestPodThatIsStillCached(t *testing.T) {
 		t.Fatal(err)
 	}
 	p := &corev1.Pod{ObjectMeta: metav1.ObjectMeta{Namespace: "t", Name: "web", UID: "pod"}, Spec: corev1.PodSpec{NodeName: "n1"}}
-	record := plugged(func(a *v1alpha1.PodAttachment) {
-		a.UID, a.Finalizers = "record", []string{v1alpha1.ReleaseFinalizer}
-		a.Spec.PodUID = p.UID
-		a.Spec.Interfaces = []v1alpha1.Interface{{Name: "eth0", Driver: "native", Network: v1alpha1.DefaultNetwork}}
-		a.Status.Sandbox.State = v1alpha1.SandboxDetached
-	})
+	record := detachedRecord()
+	record.Spec.PodUID = p.UID
 	cases := []struct {
 		name     string
 		comes    bool        // word of the pod's end, in time
@@ -108,6 +100,15 @@ func TestPodThatIsStillCached(t *testing.T) {
 			})
 		})
 	}
+}
+
+// detachedRecord is a record whose node has said that nothing holds its interface.
+func detachedRecord() *v1alpha1.PodAttachment {
+	return plugged(func(a *v1alpha1.PodAttachment) {
+		a.UID, a.Finalizers = "record", []string{v1alpha1.ReleaseFinalizer}
+		a.Spec.Interfaces = []v1alpha1.Interface{{Name: "eth0", Driver: "native", Network: v1alpha1.DefaultNetwork}}
+		a.Status.Sandbox.State = v1alpha1.SandboxDetached
+	})
 }
 
 // livePod is an API server that has one pod, or none.
