@@ -49,12 +49,13 @@ test-fast: preflight-build ## Run the tests that need neither root nor a cluster
 	go test -short $(TESTFLAGS) ./...
 
 .PHONY: verify
-verify: preflight-verify ## Check generated files, formatting, lint, the lint rules themselves, go.mod
+verify: preflight-verify ## Check generated files, formatting, lint, the lint rules themselves, go.mod, notices, vulnerabilities
 	@hack/verify.sh
 
 .PHONY: generate
-generate: preflight-build ## Write deepcopy functions, CRDs and the API reference page
+generate: preflight-build ## Write deepcopy functions, CRDs, the API reference page and THIRD_PARTY_NOTICES
 	hack/generate.sh
+	hack/notices.sh
 
 DEMO_FLAGS = --nodes '$(NODES)' --pods '$(PODS)' $(if $(KUBECONFIG_DEMO),--kubeconfig '$(KUBECONFIG_DEMO)')
 

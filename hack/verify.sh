@@ -38,4 +38,6 @@ step "golangci-lint, go vet within" lint run --allow-parallel-runners
 step "golangci-lint, budgets of kubelab" kubelab
 step "the lint rules themselves" go test -count=1 ./test/lint
 step "go.mod is tidy" modules
+step "notices of what is linked in" hack/notices.sh --check
+step "known vulnerabilities" hack/vulns.sh
 steps_summary verify
