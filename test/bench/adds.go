@@ -53,6 +53,11 @@ type contest struct {
 	refConfig, masqRefConfig []byte
 	boxes                    []sandbox // ours, raw, the reference's twice
 
+	durations
+}
+
+// durations are what the rounds took.
+type durations struct {
 	nothing, rawAttach, ourAdd, refAdd, masqRefAdd, ourDel, refDel, ourGone samples
 }
 
@@ -70,16 +75,14 @@ func addAndDel(ctx context.Context, w *world) (map[string]figure, error) {
 	if err := c.prepare(ctx, warmUp+rounds); err != nil {
 		return nil, err
 	}
-	for round := range warmUp + rounds {
-		if err := c.round(ctx, round); err != nil {
-			return nil, fmt.Errorf("round %d: %w", round, err)
-		}
+	err := c.durations.afterWarmUp(warmUp, rounds, func(round int) error {
 		if (round+1)%50 == 0 {
 			w.Say("  %d of %d rounds", round+1-warmUp, rounds)
 		}
-	}
-	for _, s := range []*samples{&c.nothing, &c.rawAttach, &c.ourAdd, &c.refAdd, &c.ourDel, &c.refDel, &c.ourGone} {
-		*s = (*s)[warmUp:]
+		return c.round(ctx, round)
+	})
+	if err != nil {
+		return nil, err
 	}
 	floor := c.nothing.median() + c.rawAttach.median()
 	w.Say("  medians of %d: nothing %.2f ms, raw attach %.2f; ADD %.2f, the reference's %.2f (%.2f with masquerade); DEL %.2f, %.2f; our link gone after %.2f",
@@ -92,6 +95,20 @@ func addAndDel(ctx context.Context, w *world) (map[string]figure, error) {
 		"del_vs_reference":      {c.ourDel.median(), c.refDel.median()},
 		"del_until_gone":        {c.ourGone.median(), c.refDel.median()},
 	}, nil
+}
+
+// afterWarmUp runs rounds, which add to d, and forgets all that the first ones
+// took, whatever they measured.
+func (d *durations) afterWarmUp(warmUp, rounds int, round func(n int) error) error {
+	for n := range warmUp + rounds {
+		if n == warmUp {
+			*d = durations{}
+		}
+		if err := round(n); err != nil {
+			return fmt.Errorf("round %d: %w", n, err)
+		}
+	}
+	return nil
 }
 
 // serving has everything run that serves an ADD.

@@ -41,6 +41,28 @@ func TestOverall(t *testing.T) {
 	}
 }
 
+// What is measured in some of the rounds only is warmed up, too.
+func TestWarmUpIsForgotten(t *testing.T) {
+	var d durations
+	err := d.afterWarmUp(4, 8, func(round int) error {
+		d.ourAdd = append(d.ourAdd, float64(round))
+		if round%4 == 0 {
+			d.masqRefAdd = append(d.masqRefAdd, float64(round))
+		}
+		return nil
+	})
+	if err != nil {
+		t.Fatal(err)
+	}
+	want := durations{ourAdd: samples{4, 5, 6, 7, 8, 9, 10, 11}, masqRefAdd: samples{4, 8}}
+	if diff := cmp.Diff(want, d, cmp.AllowUnexported(durations{})); diff != "" {
+		t.Errorf("-want +got:\n%s", diff)
+	}
+	if err := d.afterWarmUp(1, 1, func(int) error { return errors.New("broken") }); err == nil || err.Error() != "round 0: broken" {
+		t.Errorf("afterWarmUp() = %v, want that of its first round", err)
+	}
+}
+
 func TestResults(t *testing.T) {
 	atMost := object{name: "a", unit: "ms", target: "ratio <= 2", met: ratioAtMost(2)}
 	faster := object{name: "b", unit: "ms", inverse: true, target: "ratio >= 3", met: ratioAtLeast(3)}
