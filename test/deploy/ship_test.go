@@ -38,17 +38,23 @@ func testOverlay(t *testing.T, c *cluster.Cluster) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	text := strings.Replace(string(example[1]), "../fairlead/deploy", base, 1)
-	if err := os.WriteFile(filepath.Join(dir, "kustomization.yaml"), []byte(text), 0o600); err != nil {
-		t.Fatal(err)
-	}
-	images := regexp.MustCompile(`image: (\S+)`).FindAllStringSubmatch(c.Kubectl("kustomize", dir), -1)
-	if len(images) != 2 {
-		t.Errorf("%d images; must be 2", len(images))
-	}
-	for _, m := range images {
-		if m[1] != "images.example/fairlead:v1.2.3" {
-			t.Errorf("image %s is not that of the overlay", m[1])
+	overlay := strings.Replace(string(example[1]), "../fairlead/deploy", base, 1)
+	digest := "sha256:" + strings.Repeat("0123456789abcdef", 4)
+	for _, tt := range []struct{ overlay, want string }{
+		{overlay, "images.example/fairlead:v1.2.3"},
+		{strings.Replace(overlay, "newTag: v1.2.3", `digest: "`+digest+`"`, 1), "images.example/fairlead@" + digest},
+	} {
+		if err := os.WriteFile(filepath.Join(dir, "kustomization.yaml"), []byte(tt.overlay), 0o600); err != nil {
+			t.Fatal(err)
+		}
+		images := regexp.MustCompile(`image: (\S+)`).FindAllStringSubmatch(c.Kubectl("kustomize", dir), -1)
+		if len(images) != 2 {
+			t.Errorf("%d images; must be 2", len(images))
+		}
+		for _, m := range images {
+			if m[1] != tt.want {
+				t.Errorf("image %s is not that of the overlay, %s", m[1], tt.want)
+			}
 		}
 	}
 }
