@@ -1,0 +1,352 @@
+package leader
+
+import (
+	"context"
+	"errors"
+	"net"
+	"sync/atomic"
+	"syscall"
+	"testing"
+	"testing/synctest"
+	"time"
+
+	"github.com/google/go-cmp/cmp"
+	"github.com/prometheus/client_golang/prometheus/testutil"
+	"k8s.io/client-go/tools/leaderelection/resourcelock"
+	ctrl "sigs.k8s.io/controller-runtime"
+	"sigs.k8s.io/controller-runtime/pkg/reconcile"
+)
+
+const (
+	addressA = "10.0.0.1:9472"
+	addressB = "10.0.0.2:9472"
+)
+
+// two are a leader and a standby that has met it.
+func two(t *testing.T, w *place) (a, b *process) {
+	t.Helper()
+	a = w.start("a", addressA)
+	w.leadsWithin(a, time.Second)
+	b = w.start("b", addressB)
+	t.Cleanup(func() { a.kill(); b.kill() })
+	pause(t.Context(), 5*time.Second)
+	synctest.Wait()
+	return a, b
+}
+
+// expect compares who had the Lease, one after the other.
+func (w *place) expect(want ...string) {
+	w.t.Helper()
+	if diff := cmp.Diff(want, w.history()); diff != "" {
+		w.t.Errorf("holders of the Lease (-want +got):\n%s", diff)
+	}
+}
+
+// A killed leader is followed within 5 s, though its Lease is good for 20.
+func TestKilled(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		w := newPlace(t)
+		a, b := two(t, w)
+		if got := testutil.ToFloat64(a.gauge) - testutil.ToFloat64(b.gauge); got != 1 {
+			t.Errorf("fairlead_leader of the leader less that of the standby is %v", got)
+		}
+		a.kill()
+		if took := w.leadsWithin(b, 5*time.Second); took < 2*retryPeriod {
+			t.Errorf("taken after %s, before it could be seen that nobody renews", took)
+		}
+		w.expect("a", "b")
+		if got := testutil.ToFloat64(a.gauge); got != 0 {
+			t.Errorf("fairlead_leader of the killed one is %v", got)
+		}
+	})
+}
+
+// A process that was killed and started again at the same address, as by a kubelet,
+// is not taken for the one before, by itself or by another that never met that.
+func TestKilledAndStartedAgain(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		w := newPlace(t)
+		a := w.start("a", addressA)
+		w.leadsWithin(a, time.Second)
+		a.kill()
+		again := w.start("again", addressA)
+		defer again.kill()
+		w.leadsWithin(again, 5*time.Second)
+		w.expect("a", "again")
+	})
+}
+
+// A leader that ends in order gives the Lease back.
+func TestReleased(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		w := newPlace(t)
+		a, b := two(t, w)
+		a.kill()
+		if err := a.Release(t.Context()); err != nil {
+			t.Fatal(err)
+		}
+		w.leadsWithin(b, 3*retryPeriod)
+		if err := a.Release(t.Context()); err != nil { // it is somebody else's by now
+			t.Fatal(err)
+		}
+		pause(t.Context(), time.Minute)
+		w.expect("a", "", "b")
+	})
+}
+
+// An API server that stalls for up to 10 s, again and again, costs no change of
+// leader, whether for all or for the leader alone.
+func TestStalls(t *testing.T) {
+	for _, client := range []string{"", "a"} {
+		t.Run("for "+client, func(t *testing.T) {
+			synctest.Test(t, func(t *testing.T) {
+				w := newPlace(t)
+				a, _ := two(t, w)
+				for range 20 {
+					for _, d := range []time.Duration{time.Second, 3 * time.Second, 10 * time.Second} {
+						w.stall(client, d)
+						pause(t.Context(), d+1300*time.Millisecond)
+					}
+				}
+				w.expect("a")
+				if begins, ended := a.terms(); begins != 1 || ended != 0 {
+					t.Errorf("%d terms began and %d ended", begins, ended)
+				}
+			})
+		})
+	}
+}
+
+// A leader that is cut off from the API server steps down and stands by; when the
+// next leader goes, it leads again, in the same process.
+func TestCutOff(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		w := newPlace(t)
+		a, b := two(t, w)
+		var ended error
+		working := make(chan struct{})
+		go func() {
+			ended = a.While(t.Context(), func(ctx context.Context) error { <-ctx.Done(); return context.Cause(ctx) })
+			close(working)
+		}()
+		w.stall("a", 2*time.Minute)
+		w.leadsWithin(b, leaseDuration+3*retryPeriod)
+		if a.gate.isOpen() {
+			t.Error("the one that was cut off still works")
+		}
+		<-working
+		if !errors.Is(ended, ErrTermEnded) {
+			t.Errorf("its work ended with %v", ended)
+		}
+		pause(t.Context(), 3*time.Minute)
+		if begins, ended := a.terms(); begins != 1 || ended != 1 || a.gate.isOpen() {
+			t.Errorf("it has begun %d terms and ended %d", begins, ended)
+		}
+		b.kill()
+		w.leadsWithin(a, 5*time.Second)
+		if begins, ended := a.terms(); begins != 2 || ended != 1 {
+			t.Errorf("it has begun %d terms and ended %d", begins, ended)
+		}
+		w.expect("a", "b", "a")
+	})
+}
+
+// When everybody is cut off for longer than the Lease lasts, somebody leads again as
+// soon as the API server answers, and one alone.
+func TestLongStall(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		w := newPlace(t)
+		a, b := two(t, w)
+		w.stall("", time.Minute)
+		pause(t.Context(), time.Minute-time.Second)
+		if a.gate.isOpen() || b.gate.isOpen() {
+			t.Error("somebody leads without the API server")
+		}
+		pause(t.Context(), 5*time.Second)
+		if a.gate.isOpen() == b.gate.isOpen() {
+			t.Errorf("a leads: %v, b leads: %v", a.gate.isOpen(), b.gate.isOpen())
+		}
+	})
+}
+
+// A standby that cannot reach a leader who renews takes nothing: it waits until the
+// Lease runs out, as it has to when the leader's machine is gone.
+func TestUnreachable(t *testing.T) {
+	cases := []struct {
+		name string
+		err  error
+		met  bool
+	}{
+		{"no way, never met", errors.New("no route to host"), false},
+		{"no way, met before", errors.New("no route to host"), true},
+		{"refused by somebody between, never met", syscall.ECONNREFUSED, false},
+		{"refused by somebody between, met before", syscall.ECONNREFUSED, true},
+	}
+	for _, tc := range cases {
+		t.Run(tc.name, func(t *testing.T) {
+			synctest.Test(t, func(t *testing.T) {
+				w := newPlace(t)
+				if !tc.met {
+					w.fail("b", tc.err)
+				}
+				a, b := two(t, w)
+				w.fail("b", tc.err)
+				a.cfg.Beacon.shine(true) // every connection ends
+				pause(t.Context(), 10*time.Minute)
+				w.expect("a")
+				a.kill()
+				took := w.leadsWithin(b, leaseDuration+3*retryPeriod)
+				// Only a refusal after a meeting tells a death.
+				if early := took < leaseDuration-retryPeriod; early != (tc.met && errors.Is(tc.err, syscall.ECONNREFUSED)) {
+					t.Errorf("taken after %s", took)
+				}
+			})
+		})
+	}
+}
+
+// A leader that finds another in the Lease does not wait until its deadline.
+func TestOvertaken(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		w := newPlace(t)
+		a := w.start("a", addressA)
+		defer a.kill()
+		w.leadsWithin(a, time.Second)
+		w.lease.mu.Lock()
+		version := w.version
+		w.lease.mu.Unlock()
+		if _, err := w.put(resourcelock.LeaderElectionRecord{HolderIdentity: "other", LeaseDurationSeconds: 60}, version); err != nil {
+			t.Fatal(err)
+		}
+		pause(t.Context(), 3*retryPeriod)
+		synctest.Wait()
+		if a.gate.isOpen() {
+			t.Error("it still leads")
+		}
+		w.leadsWithin(a, 70*time.Second)
+		w.expect("a", "other", "a")
+	})
+}
+
+// While this process leads reconcilers work; what a term's end interrupts is done
+// first in the next, and nobody is told of an error.
+func TestReconciler(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		w := newPlace(t)
+		e := w.start("a", addressA)
+		defer e.kill()
+		w.leadsWithin(e, time.Second)
+		failing := errors.New("failing")
+		answer := func(context.Context) (ctrl.Result, error) { return ctrl.Result{RequeueAfter: time.Hour}, failing }
+		r := e.Reconciler(reconcile.Func(func(ctx context.Context, _ ctrl.Request) (ctrl.Result, error) { return answer(ctx) }))
+		if got, err := r.Reconcile(t.Context(), ctrl.Request{}); !errors.Is(err, failing) || got.RequeueAfter != time.Hour {
+			t.Errorf("while it leads: %v, %v", got, err)
+		}
+		answer = func(ctx context.Context) (ctrl.Result, error) { <-ctx.Done(); return ctrl.Result{}, ctx.Err() }
+		w.stall("a", time.Hour)
+		if got, err := r.Reconcile(t.Context(), ctrl.Request{}); err != nil || got.RequeueAfter <= 0 || got.RequeueAfter > time.Millisecond {
+			t.Errorf("interrupted: %v, %v", got, err)
+		}
+		var calls atomic.Int32
+		answer = func(context.Context) (ctrl.Result, error) { calls.Add(1); return ctrl.Result{}, nil }
+		ctx, cancel := context.WithCancel(t.Context())
+		done := make(chan error)
+		go func() {
+			_, err := r.Reconcile(ctx, ctrl.Request{})
+			done <- err
+		}()
+		pause(t.Context(), time.Minute)
+		cancel()
+		if err := <-done; err != nil || calls.Load() != 0 {
+			t.Errorf("while it stands by: %v, called %d times", err, calls.Load())
+		}
+		w.leadsWithin(e, 2*time.Hour)
+		if _, err := r.Reconcile(t.Context(), ctrl.Request{}); err != nil || calls.Load() != 1 {
+			t.Errorf("in the next term: %v, called %d times", err, calls.Load())
+		}
+	})
+}
+
+func TestEachTerm(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		w := newPlace(t)
+		e := w.start("a", addressA)
+		defer e.kill()
+		runs, done := atomic.Int32{}, make(chan error, 1)
+		broken := errors.New("broken")
+		go func() {
+			done <- e.EachTerm(func(ctx context.Context) error {
+				if runs.Add(1) == 3 {
+					return broken
+				}
+				<-ctx.Done()
+				return ctx.Err()
+			})(t.Context())
+		}()
+		for range 2 {
+			w.leadsWithin(e, time.Hour)
+			w.stall("a", time.Minute)
+			pause(t.Context(), 30*time.Second)
+		}
+		if err := <-done; !errors.Is(err, broken) || runs.Load() != 3 {
+			t.Errorf("%d runs, %v", runs.Load(), err)
+		}
+	})
+}
+
+// A real beacon on a real network tells what it should, keeps a bounded number of
+// connections, and lets go of them when the term ends.
+func TestBeacon(t *testing.T) {
+	b, err := Listen(t.Context(), "127.0.0.1:443", 0, "host_1_x")
+	if err != nil {
+		t.Fatal(err)
+	}
+	_, port, err := net.SplitHostPort(b.l.Addr().String())
+	if err != nil || addressOf(b.Identity()) != "127.0.0.1:"+port {
+		t.Fatalf("identity %s, %v", b.Identity(), err)
+	}
+	if other, err := Listen(t.Context(), "127.0.0.1:443", b.l.Addr().(*net.TCPAddr).Port, "host_2_y"); err != nil {
+		t.Errorf("where another process has the port: %v", err)
+	} else {
+		_ = other.l.Close()
+	}
+	ctx, cancel := context.WithCancel(t.Context())
+	done := make(chan error)
+	go func() { done <- b.Run(ctx) }()
+	w := newWatch(nil, time.Second, nil)
+	if got := w.meet(ctx, b.Identity()); got != leadsNoMore {
+		t.Errorf("of a standby: %d", got)
+	}
+	if got := w.meet(ctx, "another@"+addressOf(b.Identity())); got != leadsNoMore {
+		t.Errorf("of another process: %d", got)
+	}
+	b.shine(true)
+	var kept []net.Conn
+	for range maxWatchers {
+		conn, err := net.Dial("tcp", addressOf(b.Identity()))
+		if err != nil {
+			t.Fatal(err)
+		}
+		defer conn.Close()
+		if n, err := conn.Read(make([]byte, 128)); err != nil || n != len(digest("")+answerLeads) {
+			t.Fatalf("read %d bytes, %v", n, err)
+		}
+		kept = append(kept, conn)
+	}
+	if got := w.meet(ctx, b.Identity()); got != unknown {
+		t.Errorf("of one that has too many connections: %d", got)
+	}
+	b.shine(false)
+	for _, conn := range kept {
+		if n, err := conn.Read(make([]byte, 1)); err == nil {
+			t.Errorf("a connection outlived the term and says %d bytes", n)
+		}
+	}
+	cancel()
+	if err := <-done; err != nil {
+		t.Error(err)
+	}
+	if got := w.meet(t.Context(), b.Identity()); got != nobody {
+		t.Errorf("after its end: %d", got)
+	}
+}

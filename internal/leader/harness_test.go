@@ -1,0 +1,300 @@
+package leader
+
+import (
+	"context"
+	"encoding/json"
+	"errors"
+	"net"
+	"strings"
+	"sync"
+	"syscall"
+	"testing"
+	"testing/synctest"
+	"time"
+
+	"github.com/prometheus/client_golang/prometheus"
+	apierrors "k8s.io/apimachinery/pkg/api/errors"
+	"k8s.io/apimachinery/pkg/runtime/schema"
+	"k8s.io/client-go/tools/leaderelection/resourcelock"
+)
+
+// The defaults of the configuration.
+const (
+	leaseDuration = 20 * time.Second
+	renewDeadline = 15 * time.Second
+	retryPeriod   = time.Second
+)
+
+// lease is an API server with one Lease, which is changed by compare-and-swap.
+type lease struct {
+	mu      sync.Mutex
+	record  *resourcelock.LeaderElectionRecord
+	version int
+	// stalled has when it answers again, by client and for all ("").
+	stalled map[string]time.Time
+	holders []string // one after the other
+}
+
+var leases = schema.GroupResource{Group: "coordination.k8s.io", Resource: "leases"}
+
+// arrive lets a request wait while the server stalls.
+func (l *lease) arrive(ctx context.Context, client string) error {
+	ctx, cancel := context.WithTimeout(ctx, renewDeadline/3)
+	defer cancel()
+	for {
+		l.mu.Lock()
+		left := max(time.Until(l.stalled[client]), time.Until(l.stalled[""]))
+		l.mu.Unlock()
+		if left <= 0 {
+			return ctx.Err()
+		}
+		select {
+		case <-time.After(left):
+		case <-ctx.Done():
+			return ctx.Err()
+		}
+	}
+}
+
+func (l *lease) stall(client string, d time.Duration) {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	l.stalled[client] = time.Now().Add(d)
+}
+
+// put writes the Lease, as version says it was.
+func (l *lease) put(r resourcelock.LeaderElectionRecord, version int) (int, error) {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	if version != l.version {
+		return 0, apierrors.NewConflict(leases, "x", errors.New("changed"))
+	}
+	l.version++
+	l.record = &r
+	if n := len(l.holders); n == 0 || l.holders[n-1] != r.HolderIdentity {
+		l.holders = append(l.holders, r.HolderIdentity)
+	}
+	return l.version, nil
+}
+
+// client is one user's way to the Lease.
+type client struct {
+	*lease
+	process, identity string
+	seen              int
+}
+
+func (c *client) Get(ctx context.Context) (*resourcelock.LeaderElectionRecord, []byte, error) {
+	if err := c.arrive(ctx, c.process); err != nil {
+		return nil, nil, err
+	}
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	if c.record == nil {
+		return nil, nil, apierrors.NewNotFound(leases, "x")
+	}
+	c.seen = c.version
+	r := *c.record
+	raw, err := json.Marshal(r)
+	return &r, raw, err
+}
+
+func (c *client) Create(ctx context.Context, r resourcelock.LeaderElectionRecord) error {
+	if err := c.arrive(ctx, c.process); err != nil {
+		return err
+	}
+	version, err := c.put(r, 0)
+	if err == nil {
+		c.seen = version
+	}
+	return err
+}
+
+func (c *client) Update(ctx context.Context, r resourcelock.LeaderElectionRecord) error {
+	if err := c.arrive(ctx, c.process); err != nil {
+		return err
+	}
+	version, err := c.put(r, c.seen)
+	if err == nil {
+		c.seen = version
+	}
+	return err
+}
+
+func (*client) RecordEvent(string) {}
+func (c *client) Identity() string { return c.identity }
+func (*client) Describe() string   { return "ns/x" }
+
+// network has the listeners of beacons by address.
+type network struct {
+	mu        sync.Mutex
+	listeners map[string]*listener
+	// fails is what every connection fails with, by who makes it.
+	fails map[string]error
+}
+
+type listener struct {
+	net.Listener
+	n       *network
+	address string
+	conns   chan net.Conn
+	closed  chan struct{}
+}
+
+func (l *listener) Accept() (net.Conn, error) {
+	select {
+	case c := <-l.conns:
+		return c, nil
+	case <-l.closed:
+		return nil, net.ErrClosed
+	}
+}
+
+func (l *listener) Close() error {
+	l.n.mu.Lock()
+	defer l.n.mu.Unlock()
+	if l.n.listeners[l.address] == l {
+		delete(l.n.listeners, l.address)
+	}
+	select {
+	case <-l.closed:
+	default:
+		close(l.closed)
+	}
+	return nil
+}
+
+func (n *network) listen(address string) *listener {
+	n.mu.Lock()
+	defer n.mu.Unlock()
+	l := &listener{n: n, address: address, conns: make(chan net.Conn), closed: make(chan struct{})}
+	n.listeners[address] = l
+	return l
+}
+
+func (n *network) dialFrom(process string) func(context.Context, string, string) (net.Conn, error) {
+	return func(ctx context.Context, _, address string) (net.Conn, error) {
+		n.mu.Lock()
+		l, err := n.listeners[address], n.fails[process]
+		n.mu.Unlock()
+		if err != nil {
+			return nil, err
+		}
+		if l == nil {
+			return nil, syscall.ECONNREFUSED
+		}
+		here, there := net.Pipe()
+		select {
+		case l.conns <- there:
+			return here, nil
+		case <-l.closed:
+			return nil, syscall.ECONNREFUSED
+		case <-ctx.Done():
+			return nil, ctx.Err()
+		}
+	}
+}
+
+func (n *network) fail(process string, err error) {
+	n.mu.Lock()
+	defer n.mu.Unlock()
+	n.fails[process] = err
+}
+
+// process is one that may lead.
+type process struct {
+	*Election
+	name   string
+	cancel context.CancelFunc
+	done   chan struct{}
+
+	mu            sync.Mutex
+	begins, ended int
+}
+
+func (p *process) terms() (begins, ended int) {
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	return p.begins, p.ended
+}
+
+// place is where processes are: one API server, one network.
+type place struct {
+	t *testing.T
+	*lease
+	*network
+}
+
+func newPlace(t *testing.T) *place {
+	return &place{
+		t, &lease{stalled: map[string]time.Time{}},
+		&network{listeners: map[string]*listener{}, fails: map[string]error{}},
+	}
+}
+
+// start starts a process whose beacon is at an address.
+func (w *place) start(name, address string) *process {
+	w.t.Helper()
+	p := &process{name: name, done: make(chan struct{})}
+	beacon := &Beacon{l: w.listen(address), identity: name + addressMark + address, conns: map[net.Conn]struct{}{}}
+	count := func(n *int) func() {
+		return func() {
+			p.mu.Lock()
+			defer p.mu.Unlock()
+			*n++
+		}
+	}
+	e, err := New(Config{
+		Name: "x", Beacon: beacon,
+		Lock:          func() resourcelock.Interface { return &client{lease: w.lease, process: name, identity: beacon.Identity()} },
+		LeaseDuration: leaseDuration, RenewDeadline: renewDeadline, RetryPeriod: retryPeriod,
+		Begins: count(&p.begins), Ended: count(&p.ended),
+	}, prometheus.NewRegistry())
+	if err != nil {
+		w.t.Fatal(err)
+	}
+	e.watch.dial = w.dialFrom(name)
+	p.Election = e
+	var ctx context.Context
+	ctx, p.cancel = context.WithCancel(w.t.Context())
+	var g sync.WaitGroup
+	g.Go(func() { _ = beacon.Run(ctx) })
+	g.Go(func() {
+		if err := e.Run(ctx); err != nil {
+			w.t.Error(err)
+		}
+	})
+	go func() { g.Wait(); close(p.done) }()
+	return p
+}
+
+// kill ends a process as SIGKILL does: its connections end, the Lease stays.
+func (p *process) kill() {
+	p.cancel()
+	<-p.done
+}
+
+// leadsWithin returns after how long a process leads, or fails.
+func (w *place) leadsWithin(p *process, most time.Duration) time.Duration {
+	w.t.Helper()
+	begin := time.Now()
+	for !p.gate.isOpen() {
+		if time.Since(begin) > most {
+			w.t.Fatalf("%s does not lead after %s; the Lease was of %v", p.name, most, w.history())
+		}
+		pause(w.t.Context(), 10*time.Millisecond)
+	}
+	synctest.Wait()
+	return time.Since(begin)
+}
+
+func (w *place) history() []string {
+	w.lease.mu.Lock()
+	defer w.lease.mu.Unlock()
+	var out []string
+	for _, h := range w.holders {
+		name, _, _ := strings.Cut(h, addressMark)
+		out = append(out, name)
+	}
+	return out
+}
