@@ -130,7 +130,8 @@ func TestCutOff(t *testing.T) {
 			close(working)
 		}()
 		w.stall("a", 2*time.Minute)
-		w.leadsWithin(b, leaseDuration+3*retryPeriod)
+		// Its beacon says that it leads no more, before the Lease runs out.
+		w.leadsWithin(b, leaseDuration-retryPeriod)
 		if a.gate.isOpen() {
 			t.Error("the one that was cut off still works")
 		}
@@ -321,6 +322,9 @@ func TestBeacon(t *testing.T) {
 		t.Errorf("of another process: %d", got)
 	}
 	b.shine(true)
+	if got := w.meet(ctx, "another@"+addressOf(b.Identity())); got != leadsNoMore {
+		t.Errorf("of another process, while this one leads: %d", got)
+	}
 	var kept []net.Conn
 	for range maxWatchers {
 		conn, err := net.Dial("tcp", addressOf(b.Identity()))
