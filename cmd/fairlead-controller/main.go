@@ -62,7 +62,7 @@ func command() *cobra.Command {
 	return cmd
 }
 
-// serve runs until ctx ends or leadership is lost.
+// serve runs until ctx ends.
 func serve(ctx context.Context, cfg config.Controller) error {
 	c, err := newController(ctx, cfg)
 	if err != nil {

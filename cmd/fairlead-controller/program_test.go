@@ -162,7 +162,7 @@ func TestFailover(t *testing.T) {
 			supervise(t, c.Account(cluster.ControllerAccount, ""), tc.election)
 			serves(t)
 			for _, signal := range tc.signals {
-				holder := leader(t, c)
+				holder := leaderOf(t, c)
 				if err := syscall.Kill(processOf(t, holder), signal); err != nil {
 					t.Fatal(err)
 				}
@@ -194,8 +194,8 @@ func processOf(t *testing.T, identity string) int {
 	return pid
 }
 
-// leader waits for one, and returns its identity.
-func leader(t *testing.T, c *cluster.Cluster) (identity string) {
+// leaderOf waits for one, and returns its identity.
+func leaderOf(t *testing.T, c *cluster.Cluster) (identity string) {
 	t.Helper()
 	c.Eventually(t, "a leader", func(ctx context.Context) (err error) {
 		identity, err = leads(ctx, c)

@@ -10,7 +10,7 @@ import (
 	"k8s.io/apimachinery/pkg/runtime"
 	"k8s.io/apimachinery/pkg/types"
 	clientgoscheme "k8s.io/client-go/kubernetes/scheme"
-	"k8s.io/client-go/tools/leaderelection/resourcelock"
+	"k8s.io/client-go/rest"
 	ctrl "sigs.k8s.io/controller-runtime"
 	"sigs.k8s.io/controller-runtime/pkg/cache"
 	"sigs.k8s.io/controller-runtime/pkg/log"
@@ -25,23 +25,26 @@ import (
 	"fairlead.dev/fairlead/internal/driver/native"
 	"fairlead.dev/fairlead/internal/gc"
 	"fairlead.dev/fairlead/internal/ipam/block"
+	"fairlead.dev/fairlead/internal/leader"
 	"fairlead.dev/fairlead/internal/pod"
 	"fairlead.dev/fairlead/internal/run"
 	"fairlead.dev/fairlead/internal/slim"
 )
 
-// leaseName is the Lease that replicas elect their leader by.
-const leaseName = "fairlead-controller"
-
 // parts is the program, wired and not yet running.
 type parts struct {
-	manager manager.Manager
-	store   *block.Store
+	manager  manager.Manager
+	store    *block.Store
+	election *leader.Election
 }
 
 // newController wires everything and starts nothing.
 func newController(ctx context.Context, cfg config.Controller) (*parts, error) {
-	mgr, watches, err := newManager(ctx, cfg)
+	kube, err := run.KubeConfig(cfg.Kubeconfig, "fairlead-controller")
+	if err != nil {
+		return nil, err
+	}
+	mgr, watches, err := newManager(ctx, kube)
 	if err != nil {
 		return nil, err
 	}
@@ -103,16 +106,27 @@ func newController(ctx context.Context, cfg config.Controller) (*parts, error) {
 		Synced:    func() bool { return fed() && attachments.Listed() },
 		Busy:      attachments.Busy,
 	})
-	return &parts{manager: mgr, store: store}, errors.Join(
-		attachments.SetupWithManager(ctx, mgr),
-		(&native.PoolStatus{Client: mgr.GetClient(), Pools: pools, Store: store, Gauges: own, Synced: fed}).SetupWithManager(mgr),
-		(&native.Reservations{Client: mgr.GetClient(), Pools: pools, Store: store, Synced: fed}).SetupWithManager(mgr),
-		claims.SetupWithManager(mgr),
-		(&native.Nodes{Client: mgr.GetClient(), Store: store, Served: served, DefaultNetwork: whoseDefault(cfg)}).SetupWithManager(ctx, mgr),
-		mgr.Add(collector),
-		further.addTo(mgr),
+	own.Leads(false)
+	election, beacon, err := newElection(ctx, cfg.LeaderElection, kube, term{
+		begins: func() { attachments.BeginTerm(); own.Leads(true) },
+		ended:  func() { own.Leads(false) },
+	})
+	if err != nil {
+		return nil, err
+	}
+	lead := election.Reconciler
+	return &parts{manager: mgr, store: store, election: election}, errors.Join(
+		attachments.SetupWithManager(ctx, mgr, lead),
+		(&native.PoolStatus{Client: mgr.GetClient(), Pools: pools, Store: store, Gauges: own, Synced: fed}).SetupWithManager(mgr, lead),
+		(&native.Reservations{Client: mgr.GetClient(), Pools: pools, Store: store, Synced: fed}).SetupWithManager(mgr, lead),
+		claims.SetupWithManager(mgr, lead),
+		(&native.Nodes{Client: mgr.GetClient(), Store: store, Served: served, DefaultNetwork: whoseDefault(cfg)}).SetupWithManager(ctx, mgr, lead),
+		mgr.Add(everywhere(election.EachTerm(collector.Run))),
+		further.addTo(mgr, election),
 		mgr.Add(newServer(cfg, watches, fed)),
 		mgr.Add(everywhere(store.Run)),
+		mgr.Add(everywhere(beacon.Run)),
+		mgr.Add(everywhere(election.Run)),
 		mgr.Add(giveBack(mgr.GetCache())),
 	)
 }
@@ -179,57 +193,41 @@ func (f further) retry(ctx context.Context, again func()) error {
 	return f.networks.Watch(ctx, again)
 }
 
-func (f further) addTo(mgr manager.Manager) error {
+func (f further) addTo(mgr manager.Manager, election *leader.Election) error {
 	if f.networks == nil {
 		return nil
 	}
-	return mgr.Add(f.networks)
+	return mgr.Add(everywhere(func(ctx context.Context) error { return f.networks.Run(ctx, election.While) }))
 }
 
-// Run runs until ctx ends. The lease is given back on the way out, so that a
-// standby takes over at once.
+// Run runs until ctx ends. The lease is given back on the way out, when all work has
+// ended, so that a standby takes over at once.
 func (p *parts) Run(ctx context.Context) error {
 	debug.SetGCPercent(growthAtFirst)
-	return p.manager.Start(ctx)
+	err := p.manager.Start(ctx)
+	if err := p.election.Release(ctx); err != nil {
+		log.FromContext(ctx).Error(err, "a standby has to wait until the lease runs out")
+	}
+	return err
 }
 
 // newManager connects to Kubernetes, with caches that hold no more of each
-// object than is used.
-func newManager(ctx context.Context, cfg config.Controller) (manager.Manager, *watchHealth, error) {
+// object than is used. It knows nothing of leaders: see newElection.
+func newManager(ctx context.Context, kube *rest.Config) (manager.Manager, *watchHealth, error) {
 	scheme := runtime.NewScheme()
 	if err := errors.Join(clientgoscheme.AddToScheme(scheme), v1alpha1.AddToScheme(scheme)); err != nil {
 		return nil, nil, err
 	}
-	rest, err := run.KubeConfig(cfg.Kubeconfig, "fairlead-controller")
-	if err != nil {
-		return nil, nil, err
-	}
-	identity, err := config.Identity()
-	if err != nil {
-		return nil, nil, err
-	}
-	lock, err := resourcelock.NewFromKubeconfig(resourcelock.LeasesResourceLock, cfg.LeaderElection.Namespace, leaseName,
-		resourcelock.ResourceLockConfig{Identity: identity}, rest, cfg.LeaderElection.RenewDeadline.Duration)
-	if err != nil {
-		return nil, nil, fmt.Errorf("prepare leader election: %w", err)
-	}
 	watches := newWatchHealth(log.FromContext(ctx))
-	mgr, err := ctrl.NewManager(rest, ctrl.Options{
-		Scheme:                              scheme,
-		Logger:                              log.FromContext(ctx),
-		Metrics:                             metricsserver.Options{BindAddress: "0"}, // run.Server serves them
-		LeaderElection:                      true,
-		LeaderElectionID:                    leaseName,
-		LeaderElectionResourceLockInterface: lock,
-		LeaderElectionReleaseOnCancel:       true,
-		LeaseDuration:                       &cfg.LeaderElection.LeaseDuration.Duration,
-		RenewDeadline:                       &cfg.LeaderElection.RenewDeadline.Duration,
-		RetryPeriod:                         &cfg.LeaderElection.RetryPeriod.Duration,
-		GracefulShutdownTimeout:             new(5 * time.Second),
-		BaseContext:                         func() context.Context { return log.IntoContext(context.Background(), log.FromContext(ctx)) },
-		Cache:                               cache.Options{DefaultWatchErrorHandler: watches.failed},
-		NewCache:                            slim.NewCache,
-		NewClient:                           slim.NewClient,
+	mgr, err := ctrl.NewManager(kube, ctrl.Options{
+		Scheme:                  scheme,
+		Logger:                  log.FromContext(ctx),
+		Metrics:                 metricsserver.Options{BindAddress: "0"}, // run.Server serves them
+		GracefulShutdownTimeout: new(5 * time.Second),
+		BaseContext:             func() context.Context { return log.IntoContext(context.Background(), log.FromContext(ctx)) },
+		Cache:                   cache.Options{DefaultWatchErrorHandler: watches.failed},
+		NewCache:                slim.NewCache,
+		NewClient:               slim.NewClient,
 	})
 	if err != nil {
 		return nil, nil, fmt.Errorf("set up the controller: %w", err)
@@ -237,7 +235,7 @@ func newManager(ctx context.Context, cfg config.Controller) (manager.Manager, *w
 	return mgr, watches, nil
 }
 
-// everywhere runs on the leader and on standbys.
+// everywhere runs on the leader and on standbys, and knows by itself what it may do.
 type everywhere func(context.Context) error
 
 func (f everywhere) Start(ctx context.Context) error { return f(ctx) }

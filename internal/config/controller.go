@@ -68,15 +68,20 @@ type DefaultNetwork struct {
 type LeaderElection struct {
 	// Namespace of the Lease; default "fairlead-system".
 	Namespace string `json:"namespace,omitempty"`
-	// LeaseDuration is how long the lease of a leader that died is respected,
-	// in whole seconds; default 3s.
+	// LeaseDuration is how long standbys respect a lease that is not renewed, in
+	// whole seconds; default 20s. That of a leader whose process has ended is taken
+	// sooner: see Port.
 	LeaseDuration metav1.Duration `json:"leaseDuration,omitempty"`
-	// RenewDeadline is when a leader that cannot renew gives up; default 2s,
-	// less than LeaseDuration.
+	// RenewDeadline is how long a leader tries to renew before it steps down and
+	// stands by; default 15s, less than LeaseDuration.
 	RenewDeadline metav1.Duration `json:"renewDeadline,omitempty"`
-	// RetryPeriod is how often renewal and take-over are tried; default 500ms,
-	// less than RenewDeadline.
+	// RetryPeriod is how often renewal and take-over are tried; default 1s, less
+	// than RenewDeadline.
 	RetryPeriod metav1.Duration `json:"retryPeriod,omitempty"`
+	// Port is where standbys keep a connection to the leader, by whose end they
+	// learn that it was killed; default 9472, 0 to 65535. 0 is any that is free,
+	// as is taken while another process has the port.
+	Port int `json:"port"`
 }
 
 // What DefaultNetwork and MultiVIFSources choose from.
@@ -98,9 +103,10 @@ func DefaultController() Controller {
 		MetricsAddress: ":9470",
 		LeaderElection: LeaderElection{
 			Namespace:     "fairlead-system",
-			LeaseDuration: metav1.Duration{Duration: 3 * time.Second},
-			RenewDeadline: metav1.Duration{Duration: 2 * time.Second},
-			RetryPeriod:   metav1.Duration{Duration: 500 * time.Millisecond},
+			LeaseDuration: metav1.Duration{Duration: 20 * time.Second},
+			RenewDeadline: metav1.Duration{Duration: 15 * time.Second},
+			RetryPeriod:   metav1.Duration{Duration: time.Second},
+			Port:          9472,
 		},
 	}
 }
@@ -142,6 +148,7 @@ func (c *Controller) Validate() error {
 	v.check(le.RetryPeriod.Duration > 0, "leaderElection.retryPeriod", le.RetryPeriod.Duration, "must be positive")
 	v.check(le.RenewDeadline.Duration > le.RetryPeriod.Duration*6/5, "leaderElection.renewDeadline", le.RenewDeadline.Duration, "must be more than 1.2 times retryPeriod")
 	v.check(le.LeaseDuration.Duration > le.RenewDeadline.Duration, "leaderElection.leaseDuration", le.LeaseDuration.Duration, "must be more than renewDeadline")
+	v.check(le.Port >= 0 && le.Port <= 65535, "leaderElection.port", le.Port, "must be between 0 and 65535")
 	if _, err := c.Nodes(); err != nil {
 		v.check(false, "nodeSelector", c.NodeSelector.String(), err.Error())
 	}

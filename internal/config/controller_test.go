@@ -27,6 +27,7 @@ func TestControllerValidateNamesEveryField(t *testing.T) {
 	c.GCInterval = metav1.Duration{}
 	c.NodeGrace = metav1.Duration{Duration: time.Second}
 	c.LeaderElection.RenewDeadline = c.LeaderElection.LeaseDuration
+	c.LeaderElection.Port = 65536
 	c.NodeSelector = &metav1.LabelSelector{MatchLabels: map[string]string{"bad key!": "x"}}
 	err := c.Validate()
 	if err == nil {
@@ -34,7 +35,7 @@ func TestControllerValidateNamesEveryField(t *testing.T) {
 	}
 	for _, want := range []string{
 		`defaultNetwork.driver: "macvtap"`, `defaultNetwork.pools[1]: "No_Pool"`, `defaultNetwork.pools[2]: "pods": must be named once`, `defaultNetwork.bridge: "a-name-of-sixteen"`,
-		`defaultNetwork.binding: "tap"`, `multiVIFSources[1]: "npwg": must be named once`, `multiVIFSources[2]: "sriov"`, `whereaboutsConf: "whereabouts.conf"`, "workers: 0", "gcInterval: 0s", "nodeGrace: 1s", "leaderElection.leaseDuration: 3s", "nodeSelector:",
+		`defaultNetwork.binding: "tap"`, `multiVIFSources[1]: "npwg": must be named once`, `multiVIFSources[2]: "sriov"`, `whereaboutsConf: "whereabouts.conf"`, "workers: 0", "gcInterval: 0s", "nodeGrace: 1s", "leaderElection.leaseDuration: 20s", "leaderElection.port: 65536", "nodeSelector:",
 	} {
 		if !strings.Contains(err.Error(), want) {
 			t.Errorf("the error does not say %q:\n%v", want, err)

@@ -108,9 +108,10 @@ const (
 	lastRetry  = 30 * time.Second
 )
 
-// SetupWithManager registers the reconciler: it works only while this process
-// leads, but its caches are filled before; all but that of the records.
-func (r *Attachments) SetupWithManager(ctx context.Context, mgr ctrl.Manager) error {
+// SetupWithManager registers the reconciler, to which lead gives work while this
+// process leads. Its caches and its queue are filled before; all but the cache of
+// the records.
+func (r *Attachments) SetupWithManager(ctx context.Context, mgr ctrl.Manager, lead func(reconcile.Reconciler) reconcile.Reconciler) error {
 	err := mgr.GetFieldIndexer().IndexField(ctx, &corev1.Pod{}, nodeNameIndex, func(o client.Object) []string {
 		return []string{o.(*corev1.Pod).Spec.NodeName}
 	})
@@ -136,10 +137,23 @@ func (r *Attachments) SetupWithManager(ctx context.Context, mgr ctrl.Manager) er
 		WithOptions(ctrlcontroller.Options{
 			MaxConcurrentReconciles: cap(r.Turns) * podsPerWrite,
 			RateLimiter:             workqueue.NewTypedItemExponentialFailureRateLimiter[reconcile.Request](firstRetry, lastRetry),
-			EnableWarmup:            new(true),
 		}).
-		Complete(r)
+		Complete(r.counted(lead(r)))
 }
+
+// counted counts what the workers have, also while they wait for a term as leader.
+func (r *Attachments) counted(next reconcile.Reconciler) reconcile.Reconciler {
+	return reconcile.Func(func(ctx context.Context, req ctrl.Request) (ctrl.Result, error) {
+		r.working.Add(1)
+		defer r.working.Add(-1)
+		return next.Reconcile(ctx, req)
+	})
+}
+
+// BeginTerm forgets what this process remembers to have written or to have waited for
+// since: another leader may have gone on from there. What is forgotten is done again,
+// or waited for anew.
+func (r *Attachments) BeginTerm() { r.marks.clear() }
 
 // Busy reports whether pods are worked on, or wait for that.
 func (r *Attachments) Busy() bool {
@@ -150,8 +164,6 @@ func (r *Attachments) Busy() bool {
 // Reconcile brings one pod's name to where it should be: an attachment for the
 // pod that lives, none for any that does not.
 func (r *Attachments) Reconcile(ctx context.Context, req ctrl.Request) (ctrl.Result, error) {
-	r.working.Add(1)
-	defer r.working.Add(-1)
 	if !r.Synced() {
 		return ctrl.Result{RequeueAfter: firstRetry}, nil
 	}

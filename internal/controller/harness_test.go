@@ -19,6 +19,7 @@ import (
 	"sigs.k8s.io/controller-runtime/pkg/client"
 	"sigs.k8s.io/controller-runtime/pkg/config"
 	metricsserver "sigs.k8s.io/controller-runtime/pkg/metrics/server"
+	"sigs.k8s.io/controller-runtime/pkg/reconcile"
 
 	"fairlead.dev/fairlead/api/v1alpha1"
 	"fairlead.dev/fairlead/internal/driver"
@@ -93,7 +94,7 @@ func (h *harness) run(cfg *rest.Config, with []func(*Config, ctrl.Manager)) {
 	}
 	r := New(own)
 	ctx, cancel := context.WithCancel(context.Background())
-	if err := r.SetupWithManager(ctx, mgr); err != nil {
+	if err := r.SetupWithManager(ctx, mgr, func(r reconcile.Reconciler) reconcile.Reconciler { return r }); err != nil {
 		cancel()
 		h.t.Fatal(err)
 	}

@@ -62,6 +62,12 @@ func (s *marks) left(uid types.UID, grace time.Duration) time.Duration {
 	return m.waitsSince.Add(grace).Sub(now)
 }
 
+func (s *marks) clear() {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	s.m = map[types.UID]mark{}
+}
+
 func (s *marks) drop(uid types.UID) {
 	s.mu.Lock()
 	defer s.mu.Unlock()

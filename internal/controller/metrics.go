@@ -1,6 +1,7 @@
 package controller
 
 import (
+	"sync/atomic"
 	"time"
 
 	"github.com/prometheus/client_golang/prometheus"
@@ -16,6 +17,25 @@ type Metrics struct {
 	addresses *prometheus.GaugeVec
 	exhausts  *prometheus.GaugeVec
 	waiting   prometheus.Gauge
+	// standsBy is true while another process leads, which tells how things are.
+	standsBy atomic.Bool
+}
+
+// Leads says whether this process leads from now on. While it does not nothing is
+// told of how full pools are and how many pods wait.
+func (m *Metrics) Leads(leads bool) { m.standsBy.Store(!leads) }
+
+// told collects while this process leads.
+type told struct {
+	prometheus.Collector
+	not *atomic.Bool
+}
+
+// Collect is of prometheus.Collector.
+func (t told) Collect(ch chan<- prometheus.Metric) {
+	if !t.not.Load() {
+		t.Collector.Collect(ch)
+	}
 }
 
 // NewMetrics registers the controller's metrics.
@@ -46,7 +66,8 @@ func NewMetrics(r prometheus.Registerer) (*Metrics, error) {
 			Help: "Pods that wait for their network: what they ask for is not to be had yet, or all PodAttachments are still being read.",
 		}),
 	}
-	for _, c := range []prometheus.Collector{m.ensures, m.releases, m.proofs, m.addresses, m.exhausts, m.waiting} {
+	present := func(c prometheus.Collector) prometheus.Collector { return told{c, &m.standsBy} }
+	for _, c := range []prometheus.Collector{m.ensures, m.releases, m.proofs, present(m.addresses), present(m.exhausts), present(m.waiting)} {
 		if err := r.Register(c); err != nil {
 			return nil, err
 		}

@@ -268,9 +268,10 @@ func (n *Networks) wake() {
 	again()
 }
 
-// Start writes the pools that networks need, on the leader, until ctx ends. They
-// are kept when the network goes: pods may have addresses of them.
-func (n *Networks) Start(ctx context.Context) error {
+// Run writes the pools that networks need until ctx ends, each while this process
+// leads, which while waits for. They are kept when the network goes: pods may have
+// addresses of them.
+func (n *Networks) Run(ctx context.Context, while func(context.Context, func(context.Context) error) error) error {
 	stop := context.AfterFunc(ctx, n.queue.ShutDown)
 	defer stop()
 	for {
@@ -278,7 +279,8 @@ func (n *Networks) Start(ctx context.Context) error {
 		if shutdown {
 			return nil
 		}
-		if err := n.provide(ctx, key); err != nil {
+		err := while(ctx, func(ctx context.Context) error { return n.provide(ctx, key) })
+		if err != nil && ctx.Err() == nil {
 			log.FromContext(ctx).Error(err, "the pools of a network could not be written, will be tried again", "network", key)
 			n.queue.AddRateLimited(key)
 		} else {

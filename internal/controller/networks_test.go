@@ -15,6 +15,7 @@ import (
 	ctrl "sigs.k8s.io/controller-runtime"
 	ctrlcache "sigs.k8s.io/controller-runtime/pkg/cache"
 	"sigs.k8s.io/controller-runtime/pkg/client"
+	"sigs.k8s.io/controller-runtime/pkg/manager"
 
 	"fairlead.dev/fairlead/api/v1alpha1"
 	"fairlead.dev/fairlead/internal/driver"
@@ -32,7 +33,8 @@ func startNetworks(t *testing.T, c *cluster.Cluster, with ...func(*Config, ctrl.
 	npwg := func(cfg *Config, mgr ctrl.Manager) {
 		networks = NewNetworks(mgr.GetCache(), mgr.GetClient(), mgr.GetEventRecorder("fairlead-controller"), nil)
 		cfg.Sources, cfg.Chosen, cfg.Retry = append(cfg.Sources, networks.Source), networks.Chosen, networks.Watch
-		if err := mgr.Add(networks); err != nil {
+		always := func(ctx context.Context, f func(context.Context) error) error { return f(ctx) }
+		if err := mgr.Add(manager.RunnableFunc(func(ctx context.Context) error { return networks.Run(ctx, always) })); err != nil {
 			t.Fatal(err)
 		}
 	}

@@ -61,16 +61,11 @@ func New(cfg Config) *Collector {
 	return &Collector{cfg: cfg}
 }
 
-// NeedLeaderElection makes only the leader collect.
-func (c *Collector) NeedLeaderElection() bool { return true }
-
-// Start is Run, for controller-runtime's manager.
-func (c *Collector) Start(ctx context.Context) error { return c.Run(ctx) }
-
 // busyFor bounds how long the first pass waits for pods.
 const busyFor = time.Minute
 
-// Run makes a pass at once and then at each interval until ctx ends.
+// Run makes a pass at once and then at each interval until ctx ends. It may be run
+// again then: nothing is remembered from one pass to the next.
 func (c *Collector) Run(ctx context.Context) error {
 	if !cache.WaitForCacheSync(ctx.Done(), c.cfg.Synced) {
 		return nil

@@ -246,7 +246,9 @@ func (w *place) start(name, address string) *process {
 	}
 	e, err := New(Config{
 		Name: "x", Beacon: beacon,
-		Lock:          func() resourcelock.Interface { return &client{lease: w.lease, process: name, identity: beacon.Identity()} },
+		Lock: func() resourcelock.Interface {
+			return &client{lease: w.lease, process: name, identity: beacon.Identity()}
+		},
 		LeaseDuration: leaseDuration, RenewDeadline: renewDeadline, RetryPeriod: retryPeriod,
 		Begins: count(&p.begins), Ended: count(&p.ended),
 	}, prometheus.NewRegistry())

@@ -15,7 +15,6 @@ import (
 	"k8s.io/apimachinery/pkg/types"
 	ctrl "sigs.k8s.io/controller-runtime"
 	"sigs.k8s.io/controller-runtime/pkg/client"
-	ctrlcontroller "sigs.k8s.io/controller-runtime/pkg/controller"
 	"sigs.k8s.io/controller-runtime/pkg/event"
 	"sigs.k8s.io/controller-runtime/pkg/handler"
 	"sigs.k8s.io/controller-runtime/pkg/reconcile"
@@ -52,13 +51,12 @@ type Claims struct {
 
 // SetupWithManager registers the reconciler. It looks at each status that was
 // written, as PoolStatus does.
-func (r *Claims) SetupWithManager(mgr ctrl.Manager) error {
+func (r *Claims) SetupWithManager(mgr ctrl.Manager, lead Lead) error {
 	return ctrl.NewControllerManagedBy(mgr).
 		Named("claims").
 		For(&v1alpha1.IPClaim{}).
 		Watches(&v1alpha1.IPBlock{}, r.BlockEvents()).
-		WithOptions(ctrlcontroller.Options{EnableWarmup: new(true)}).
-		Complete(r)
+		Complete(lead(r))
 }
 
 // BlockEvents maps a change of a block to the claims whose slots it changed.

@@ -41,7 +41,7 @@ type Nodes struct {
 const blockNodeIndex = "spec.node"
 
 // SetupWithManager registers the reconciler.
-func (r *Nodes) SetupWithManager(ctx context.Context, mgr ctrl.Manager) error {
+func (r *Nodes) SetupWithManager(ctx context.Context, mgr ctrl.Manager, lead Lead) error {
 	if err := mgr.GetFieldIndexer().IndexField(ctx, &v1alpha1.IPBlock{}, blockNodeIndex, nodeOf); err != nil {
 		return fmt.Errorf("index blocks by node: %w", err)
 	}
@@ -50,8 +50,8 @@ func (r *Nodes) SetupWithManager(ctx context.Context, mgr ctrl.Manager) error {
 		For(&corev1.Node{}, builder.WithPredicates(predicate.LabelChangedPredicate{})).
 		Owns(&v1alpha1.NodeNetwork{}, builder.WithPredicates(predicate.GenerationChangedPredicate{})).
 		Watches(&v1alpha1.IPBlock{}, blockEvents()).
-		WithOptions(ctrlcontroller.Options{EnableWarmup: new(true), MaxConcurrentReconciles: 8}).
-		Complete(r)
+		WithOptions(ctrlcontroller.Options{MaxConcurrentReconciles: 8}).
+		Complete(lead(r))
 }
 
 // blockEvents looks at the node of a block at once when the block comes or goes,

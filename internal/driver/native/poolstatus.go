@@ -13,7 +13,6 @@ import (
 	ctrl "sigs.k8s.io/controller-runtime"
 	"sigs.k8s.io/controller-runtime/pkg/builder"
 	"sigs.k8s.io/controller-runtime/pkg/client"
-	ctrlcontroller "sigs.k8s.io/controller-runtime/pkg/controller"
 	"sigs.k8s.io/controller-runtime/pkg/event"
 	"sigs.k8s.io/controller-runtime/pkg/handler"
 	"sigs.k8s.io/controller-runtime/pkg/predicate"
@@ -39,6 +38,9 @@ type Gauges interface {
 	NoPool(pool string)
 }
 
+// Lead has a reconciler work while this process leads; its queue fills meanwhile.
+type Lead func(reconcile.Reconciler) reconcile.Reconciler
+
 // PoolStatus keeps the status of IPPools.
 type PoolStatus struct {
 	Client client.Client
@@ -54,15 +56,14 @@ type PoolStatus struct {
 // SetupWithManager registers the reconciler. It looks at each status that was
 // written, its own too: what it was compared with may have been old by then, and of
 // some writes it is not known that they were done.
-func (r *PoolStatus) SetupWithManager(mgr ctrl.Manager) error {
+func (r *PoolStatus) SetupWithManager(mgr ctrl.Manager, lead Lead) error {
 	return ctrl.NewControllerManagedBy(mgr).
 		Named("pools").
 		Watches(&v1alpha1.IPPool{}, poolEvents()).
 		Watches(&v1alpha1.IPBlock{}, later(func(o client.Object) []string { return r.Pools.InDomain(o.(*v1alpha1.IPBlock).Spec.Domain) })).
 		Watches(&v1alpha1.IPReservation{}, later(func(o client.Object) []string { return r.Pools.InDomain(o.(*v1alpha1.IPReservation).Spec.Domain) }),
 			builder.WithPredicates(predicate.GenerationChangedPredicate{})).
-		WithOptions(ctrlcontroller.Options{EnableWarmup: new(true)}).
-		Complete(r)
+		Complete(lead(r))
 }
 
 // poolEvents looks at a pool at once when it comes, goes or is changed, and a

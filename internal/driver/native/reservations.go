@@ -10,7 +10,6 @@ import (
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	ctrl "sigs.k8s.io/controller-runtime"
 	"sigs.k8s.io/controller-runtime/pkg/client"
-	ctrlcontroller "sigs.k8s.io/controller-runtime/pkg/controller"
 	"sigs.k8s.io/controller-runtime/pkg/handler"
 
 	"fairlead.dev/fairlead/api/v1alpha1"
@@ -33,13 +32,12 @@ type Reservations struct {
 
 // SetupWithManager registers the reconciler. It looks at each status that was
 // written, as PoolStatus does.
-func (r *Reservations) SetupWithManager(mgr ctrl.Manager) error {
+func (r *Reservations) SetupWithManager(mgr ctrl.Manager, lead Lead) error {
 	return ctrl.NewControllerManagedBy(mgr).
 		Named("reservations").
 		For(&v1alpha1.IPReservation{}).
 		Watches(&v1alpha1.IPBlock{}, r.BlockEvents()).
-		WithOptions(ctrlcontroller.Options{EnableWarmup: new(true)}).
-		Complete(r)
+		Complete(lead(r))
 }
 
 // BlockEvents maps a change of a block, a little later, to the reservations that

@@ -1,0 +1,83 @@
+package main
+
+import (
+	"context"
+	"fmt"
+	"net"
+
+	"github.com/go-logr/logr"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	coordinationv1 "k8s.io/client-go/kubernetes/typed/coordination/v1"
+	"k8s.io/client-go/rest"
+	"k8s.io/client-go/tools/leaderelection/resourcelock"
+	"sigs.k8s.io/controller-runtime/pkg/metrics"
+
+	"fairlead.dev/fairlead/internal/config"
+	"fairlead.dev/fairlead/internal/leader"
+)
+
+// leaseName is the Lease that replicas elect their leader by.
+const leaseName = "fairlead-controller"
+
+// triesToRenew is how many requests that are not answered fit into the time in which
+// a leader tries to renew.
+const triesToRenew = 3
+
+// term is what is done at its ends.
+type term struct{ begins, ended func() }
+
+// newElection prepares this process's part in the election. Its requests have a
+// connection of their own, on which no other work of the controller is before them.
+func newElection(ctx context.Context, cfg config.LeaderElection, kube *rest.Config, t term) (*leader.Election, *leader.Beacon, error) {
+	own := rest.CopyConfig(kube)
+	own.Timeout = cfg.RenewDeadline.Duration / triesToRenew
+	own.Dial = (&net.Dialer{Timeout: own.Timeout}).DialContext
+	leases, err := coordinationv1.NewForConfig(own)
+	if err != nil {
+		return nil, nil, fmt.Errorf("prepare leader election: %w", err)
+	}
+	identity, beacon, err := introduce(ctx, cfg, kube)
+	if err != nil {
+		return nil, nil, err
+	}
+	election, err := leader.New(leader.Config{
+		Name:   leaseName,
+		Beacon: beacon,
+		Lock: func() resourcelock.Interface {
+			return &resourcelock.LeaseLock{
+				LeaseMeta:  metav1.ObjectMeta{Namespace: cfg.Namespace, Name: leaseName},
+				Client:     leases,
+				LockConfig: resourcelock.ResourceLockConfig{Identity: identity},
+			}
+		},
+		LeaseDuration: cfg.LeaseDuration.Duration,
+		RenewDeadline: cfg.RenewDeadline.Duration,
+		RetryPeriod:   cfg.RetryPeriod.Duration,
+		Begins:        t.begins,
+		Ended:         t.ended,
+	}, metrics.Registry)
+	return election, beacon, err
+}
+
+// introduce names this process, and opens the beacon that its name tells of. Without
+// one, nil, standbys wait for the Lease to run out when this process is killed.
+func introduce(ctx context.Context, cfg config.LeaderElection, kube *rest.Config) (string, *leader.Beacon, error) {
+	identity, err := config.Identity()
+	if err != nil {
+		return "", nil, err
+	}
+	server, _, err := rest.DefaultServerUrlFor(kube)
+	if err != nil {
+		return "", nil, fmt.Errorf("prepare leader election: %w", err)
+	}
+	host := server.Host
+	if server.Port() == "" {
+		host = net.JoinHostPort(server.Hostname(), "443")
+	}
+	beacon, err := leader.Listen(ctx, host, cfg.Port, identity)
+	if err != nil {
+		logr.FromContextOrDiscard(ctx).Error(err, "standbys would learn of a sudden end of this process only when its lease runs out", "after", cfg.LeaseDuration.Duration)
+		return identity, nil, nil
+	}
+	return beacon.Identity(), beacon, nil
+}
