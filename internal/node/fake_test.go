@@ -373,6 +373,15 @@ func (a *fakeAPI) change(key types.NamespacedName, f func(*v1alpha1.PodAttachmen
 	a.tell(pa)
 }
 
+// restore is etcd going back to a backup: the versions begin again where they were.
+// A watch that has seen no more than that says nothing of it.
+func (a *fakeAPI) restore(pa *v1alpha1.PodAttachment) {
+	a.mu.Lock()
+	defer a.mu.Unlock()
+	a.version, _ = strconv.Atoi(pa.ResourceVersion)
+	a.attachments[keyOf(pa)] = pa
+}
+
 // remove lets the last finalizer go.
 func (a *fakeAPI) remove(key types.NamespacedName) {
 	a.mu.Lock()

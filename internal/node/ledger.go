@@ -272,7 +272,10 @@ func (l *ledger) verdict(pa *v1alpha1.PodAttachment) (verdict, *record) {
 		return asItIs, nil
 	}
 	switch {
-	case pa.DeletionTimestamp == nil, l.book.unclear(s):
+	case pa.DeletionTimestamp == nil:
+		delete(l.sealed, pa.UID) // only etcd's going back to a backup brings one back
+		return asItIs, nil
+	case l.book.unclear(s):
 		return asItIs, nil
 	case s == nil && len(l.holders[""]) > 0:
 		// A sandbox whose record was damaged may be this one's.

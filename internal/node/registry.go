@@ -13,6 +13,11 @@ import (
 
 // registry is what the API server says of this node's PodAttachments, by the
 // pod that they are for. Objects in it are never changed.
+//
+// The watch has the last word. It tells of each object in order, so a state older
+// than the one before is what the API server has now: etcd went back to a backup. The
+// answers to writes of ours come beside the watch and are believed until it has
+// shown them, but not for ever.
 type registry struct {
 	// changed is called after each change, outside the lock, with the object as
 	// it was when it is gone.
@@ -22,8 +27,17 @@ type registry struct {
 	mu      sync.Mutex
 	synced  bool
 	objects map[types.NamespacedName]*v1alpha1.PodAttachment
+	unshown map[types.NamespacedName]unshown
 	pods    map[types.NamespacedName]map[types.NamespacedName]struct{} // keys of objects by pod
 	waiting map[types.NamespacedName]map[chan struct{}]struct{}        // subscribers by pod
+}
+
+// unshown is a write of ours that the watch has not shown yet.
+type unshown struct {
+	// shown is the last state that it has.
+	shown *v1alpha1.PodAttachment
+	// doubted: it was not shown before the last look either.
+	doubted bool
 }
 
 func newRegistry(changed func(pa *v1alpha1.PodAttachment, gone bool)) *registry {
@@ -31,6 +45,7 @@ func newRegistry(changed func(pa *v1alpha1.PodAttachment, gone bool)) *registry 
 		changed: changed,
 		ready:   make(chan struct{}),
 		objects: map[types.NamespacedName]*v1alpha1.PodAttachment{},
+		unshown: map[types.NamespacedName]unshown{},
 		pods:    map[types.NamespacedName]map[types.NamespacedName]struct{}{},
 		waiting: map[types.NamespacedName]map[chan struct{}]struct{}{},
 	}
@@ -61,32 +76,77 @@ func (r *registry) isSynced() bool {
 	return r.synced
 }
 
-// update takes an object that was seen, unless a newer one is there.
+// update takes an object as the watch shows it.
 func (r *registry) update(pa *v1alpha1.PodAttachment) {
 	r.mu.Lock()
-	took := r.put(pa)
+	took := r.show(pa)
 	r.mu.Unlock()
 	if took {
 		r.changed(pa, false)
 	}
 }
 
+// show puts down what the watch shows, and reports whether it is news.
+func (r *registry) show(pa *v1alpha1.PodAttachment) bool {
+	key := keyOf(pa)
+	if wrote, ok := r.unshown[key]; ok && pa.UID == wrote.shown.UID {
+		if newer(r.objects[key], pa) && !newer(wrote.shown, pa) {
+			wrote.shown = pa // from before our write
+			r.unshown[key] = wrote
+			return false
+		}
+		delete(r.unshown, key)
+		if pa.ResourceVersion == r.objects[key].ResourceVersion {
+			r.objects[key] = pa // our write
+			return false
+		}
+	}
+	delete(r.unshown, key)
+	r.put(pa)
+	return true
+}
+
 // written takes the answer to a write of ours, so that the next look does not
 // have to wait for the watch. It never brings an object back that is gone.
 func (r *registry) written(pa *v1alpha1.PodAttachment) {
+	key := keyOf(pa)
 	r.mu.Lock()
 	defer r.mu.Unlock()
-	if old := r.objects[keyOf(pa)]; old != nil && old.UID == pa.UID {
-		r.put(pa)
+	old := r.objects[key]
+	if old == nil || old.UID != pa.UID || !newer(pa, old) {
+		return
+	}
+	if _, ok := r.unshown[key]; !ok {
+		r.unshown[key] = unshown{shown: old}
+	}
+	r.put(pa)
+}
+
+// settle gives up writes of ours that the watch has not shown since the last settle:
+// they are lost, as when etcd went back to a backup, and what they said is said
+// again. One that is only late is repeated in vain.
+func (r *registry) settle() {
+	var lost []*v1alpha1.PodAttachment
+	r.mu.Lock()
+	for key, wrote := range r.unshown {
+		if !wrote.doubted {
+			wrote.doubted = true
+			r.unshown[key] = wrote
+			continue
+		}
+		delete(r.unshown, key)
+		r.put(wrote.shown)
+		lost = append(lost, wrote.shown)
+	}
+	r.mu.Unlock()
+	for _, pa := range lost {
+		r.changed(pa, false)
 	}
 }
 
-func (r *registry) put(pa *v1alpha1.PodAttachment) bool {
+func (r *registry) put(pa *v1alpha1.PodAttachment) {
 	key, pod := keyOf(pa), podOf(pa)
 	if old := r.objects[key]; old != nil {
-		if !newer(pa, old) {
-			return false
-		}
 		r.unlink(key, podOf(old))
 	}
 	r.objects[key] = pa
@@ -95,7 +155,6 @@ func (r *registry) put(pa *v1alpha1.PodAttachment) bool {
 	}
 	r.pods[pod][key] = struct{}{}
 	r.wake(pod)
-	return true
 }
 
 // newer tells whether a is a later state than b of the object of that name.
@@ -115,6 +174,7 @@ func (r *registry) delete(pa *v1alpha1.PodAttachment) {
 		return
 	}
 	delete(r.objects, key)
+	delete(r.unshown, key)
 	r.unlink(key, podOf(old))
 	r.wake(podOf(old))
 	r.mu.Unlock()

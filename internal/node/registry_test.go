@@ -89,23 +89,62 @@ func TestRegistryKeepsTheNewest(t *testing.T) {
 	}
 	step(r.written, seen("p", "u1", "3")) // an answer to a write never brings an object
 	step(r.update, seen("p", "u1", "9"))
-	step(r.update, seen("p", "u1", "8"))   // late
-	step(r.written, seen("p", "u1", "10")) // the answer to a write comes before the watch
-	step(r.update, seen("p", "u1", "10"))  // the same by the watch
+	step(r.written, seen("p", "u1", "8"))  // late
+	step(r.written, seen("p", "u1", "11")) // the answer to a write comes before the watch
+	step(r.update, seen("p", "u1", "10"))  // what was before the write, by the watch
+	step(r.update, seen("p", "u1", "11"))  // the write, by the watch
+	step(r.update, seen("p", "u1", "4"))   // etcd went back to a backup
+	step(r.written, seen("p", "u1", "6"))  // a write to what it has now
+	step(r.update, seen("p", "u1", "6"))
 	other := seen("p", "u1", "11")
 	other.UID = "another"
 	step(r.written, other)
 	step(r.delete, other) // of an object that is not this one
 	step(r.delete, seen("p", "u1", "12"))
 	step(r.written, seen("p", "u1", "11")) // the answer comes after the end
-	if diff := cmp.Diff([]string{"", "9", "9", "10", "10", "10", "10", "", ""}, got); diff != "" {
+	if diff := cmp.Diff([]string{"", "9", "9", "11", "11", "11", "4", "6", "6", "6", "6", "", ""}, got); diff != "" {
 		t.Error(diff)
 	}
-	if diff := cmp.Diff([]string{"9", "gone"}, told); diff != "" {
+	if diff := cmp.Diff([]string{"9", "4", "gone"}, told); diff != "" {
 		t.Error(diff)
 	}
-	if len(r.objects) != 0 || len(r.pods) != 0 {
-		t.Errorf("left over: %v, %v", r.objects, r.pods)
+	if len(r.objects) != 0 || len(r.pods) != 0 || len(r.unshown) != 0 {
+		t.Errorf("left over: %v, %v, %v", r.objects, r.pods, r.unshown)
+	}
+}
+
+// A write of ours that the watch does not show is believed until the second look
+// after it, and not for ever: the watch shows nothing when etcd went back to the
+// state before the write.
+func TestRegistrySettles(t *testing.T) {
+	var told []string
+	r := newRegistry(func(pa *v1alpha1.PodAttachment, _ bool) { told = append(told, pa.ResourceVersion) })
+	version := func() string { return r.get(types.NamespacedName{Namespace: "ns", Name: "p-u1"}).ResourceVersion }
+	r.update(seen("p", "u1", "5"))
+	r.written(seen("p", "u1", "8"))
+	r.update(seen("p", "u1", "6")) // somebody else's, from before it
+	r.written(seen("p", "u1", "9"))
+	var got []string
+	for range 3 {
+		r.settle()
+		got = append(got, version())
+	}
+	r.written(seen("p", "u1", "7"))
+	r.update(seen("p", "u1", "7"))
+	r.settle()
+	r.settle()
+	got = append(got, version())
+	if diff := cmp.Diff([]string{"9", "6", "6", "7"}, got); diff != "" {
+		t.Errorf("states (-want +got):\n%s", diff)
+	}
+	if diff := cmp.Diff([]string{"5", "6"}, told); diff != "" {
+		t.Errorf("told of (-want +got):\n%s", diff)
+	}
+	// Back beyond what the watch had shown, while a write was not shown yet.
+	r.written(seen("p", "u1", "10"))
+	r.update(seen("p", "u1", "3"))
+	if got := version(); got != "3" || len(r.unshown) != 0 {
+		t.Errorf("at %s, with %v", got, r.unshown)
 	}
 }
 

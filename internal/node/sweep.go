@@ -116,6 +116,7 @@ func rebuilt(containerID, bootID string, links []netdev.HostLink) *record {
 // none, and has put in order what somebody changed on the host's side. One
 // sandbox's error stops no other.
 func (v *verbs) sweep(ctx context.Context) error {
+	v.registry.settle()
 	links, err := v.kernel.Links(ctx)
 	if err != nil {
 		return fmt.Errorf("list the links of sandboxes: %w", err)

@@ -1,0 +1,57 @@
+package node
+
+import (
+	"testing"
+	"time"
+)
+
+// After etcd went back to a backup what a node has said is lost. It says it again,
+// whether the watch shows the older state or had never shown a newer one.
+func TestRestoredFromABackup(t *testing.T) {
+	for _, shown := range []bool{true, false} {
+		inWorld(t, func(w *world) {
+			key := w.pod("p", "u1")
+			settle()
+			backup := w.api.get(key)
+			unmute := func() {}
+			if !shown {
+				unmute = w.api.mute()
+			}
+			w.mustAdd("c1", "p", "u1")
+			time.Sleep(2 * ackDelay) //nolint:forbidigo // the bubble's clock
+			settle()
+			w.wantWrites(key, "Attached/c1")
+			w.api.restore(backup)
+			unmute()
+			if shown {
+				w.api.tell(backup)
+			} else {
+				time.Sleep(2*sweepInterval + time.Second) //nolint:forbidigo // the bubble's clock
+			}
+			time.Sleep(2 * ackDelay) //nolint:forbidigo // the bubble's clock
+			settle()
+			w.wantWrites(key, "Attached/c1", "Attached/c1")
+			if s := w.api.get(key).Status.Sandbox; s == nil || s.ID != "c1" {
+				w.t.Errorf("the API server has %+v", s)
+			}
+		})
+	}
+}
+
+// A pod that lives again after etcd went back is plugged again, although it was said
+// that it never will be.
+func TestRestoredToBeforeItsEnd(t *testing.T) {
+	inWorld(t, func(w *world) {
+		key := w.pod("p", "u1")
+		settle()
+		backup := w.api.get(key)
+		w.leave(key)
+		settle()
+		w.wantWrites(key, "Detached/")
+		w.api.restore(backup)
+		w.api.tell(backup)
+		settle()
+		w.mustAdd("c1", "p", "u1")
+		w.wantLinks("c1/eth0")
+	})
+}
