@@ -155,7 +155,7 @@ func TestMetrics(t *testing.T) {
 		t.Fatalf("metrics in the source: %v, error %v", metrics, err)
 	}
 	page := pages(t)["operator/metrics.md"]
-	row := regexp.MustCompile("(?m)^\\| `fairlead_[a-z]+_([a-z_]+)` \\|")
+	row := regexp.MustCompile("(?m)^\\| `fairlead_(?:[a-z]+_)?([a-z_]+)` \\|")
 	var described []string
 	for _, m := range row.FindAllStringSubmatch(page, -1) {
 		described = append(described, m[1])

@@ -124,9 +124,13 @@ func mentions(t *testing.T, text string, want []string) {
 	}
 }
 
+// longLease is one that no test waits for.
+const longLease = "leaderElection: {leaseDuration: 10m, renewDeadline: 9m, retryPeriod: 100ms, port: 0}"
+
 // A standby has everything in its caches and takes over when the leader goes:
-// at once when the leader ends in order, for it gives the lease back, and
-// after the lease when it is killed. kuryr 1.7 had neither.
+// at once when the leader ends in order, for it gives the lease back, and as soon as
+// it is seen that the leader's process has ended when it is killed. kuryr 1.7 had
+// neither.
 func TestFailover(t *testing.T) {
 	c := cluster.Exclusive(t)
 	c.Node("node-x")
@@ -141,7 +145,9 @@ func TestFailover(t *testing.T) {
 		signals        []syscall.Signal
 	}{
 		// Nobody waits for this lease to run out, but for a leader that gives it back.
-		{"in order", "leaderElection: {leaseDuration: 10m, renewDeadline: 9m, retryPeriod: 100ms}", []syscall.Signal{syscall.SIGTERM, syscall.SIGTERM}},
+		{"in order", longLease, []syscall.Signal{syscall.SIGTERM, syscall.SIGTERM}},
+		// Nor for one that gives it back, but for the end of the leader's process.
+		{"killed, long before the lease runs out", longLease, []syscall.Signal{syscall.SIGKILL, syscall.SIGKILL, syscall.SIGTERM}},
 		{"killed", briefLease, []syscall.Signal{syscall.SIGKILL, syscall.SIGTERM}},
 	}
 	seen := map[string]bool{}

@@ -43,8 +43,8 @@ type Controller struct {
 	NodeGrace metav1.Duration `json:"nodeGrace,omitempty"`
 	// LeaderElection among replicas.
 	LeaderElection LeaderElection `json:"leaderElection"`
-	// MetricsAddress serves /metrics, /healthz and /readyz; default ":9470".
-	// "0" switches it off.
+	// MetricsAddress serves /metrics, /healthz and /readyz, to whoever reaches it;
+	// default "127.0.0.1:9470". "0" switches it off.
 	MetricsAddress string `json:"metricsAddress,omitempty"`
 }
 
@@ -100,7 +100,7 @@ func DefaultController() Controller {
 		Workers:        80,
 		GCInterval:     metav1.Duration{Duration: 5 * time.Minute},
 		NodeGrace:      metav1.Duration{Duration: 5 * time.Minute},
-		MetricsAddress: ":9470",
+		MetricsAddress: "127.0.0.1:9470",
 		LeaderElection: LeaderElection{
 			Namespace:     "fairlead-system",
 			LeaseDuration: metav1.Duration{Duration: 20 * time.Second},

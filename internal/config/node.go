@@ -53,7 +53,8 @@ type Node struct {
 	// AddTimeout bounds how long an ADD waits for the pod's PodAttachment and
 	// for the node's own network; default 10s, between 1s and 80s.
 	AddTimeout metav1.Duration `json:"addTimeout,omitempty"`
-	// MetricsAddress serves /metrics, /healthz and /readyz; default ":9471".
+	// MetricsAddress serves /metrics, /healthz and /readyz, to whoever reaches it;
+	// default "127.0.0.1:9471".
 	// "unix:<path>" serves on a socket, "0" switches it off.
 	MetricsAddress string `json:"metricsAddress,omitempty"`
 	// Tracing sends what requests took to a collector.
@@ -129,7 +130,7 @@ func DefaultNode() Node {
 		Masquerade:     NodeMasquerade{Enabled: true},
 		CNI:            NodeCNI{BinDir: "/opt/cni/bin", ConfDir: "/etc/cni/net.d", Names: []string{"fairlead", "fairlead-ipam"}},
 		AddTimeout:     metav1.Duration{Duration: 10 * time.Second},
-		MetricsAddress: ":9471",
+		MetricsAddress: "127.0.0.1:9471",
 	}
 }
 

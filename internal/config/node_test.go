@@ -32,7 +32,7 @@ func TestNodeDefaultsAreValid(t *testing.T) {
 			BinDir: "/opt/cni/bin", ConfDir: "/etc/cni/net.d",
 			Names: []string{"fairlead", "fairlead-ipam"}, PluginSource: filepath.Join(filepath.Dir(self), "fairlead-cni"),
 		},
-		AddTimeout: metav1.Duration{Duration: 10 * time.Second}, MetricsAddress: ":9471",
+		AddTimeout: metav1.Duration{Duration: 10 * time.Second}, MetricsAddress: "127.0.0.1:9471",
 	}
 	if diff := cmp.Diff(want, n); diff != "" {
 		t.Error(diff)

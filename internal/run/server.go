@@ -23,7 +23,7 @@ type Check func() error
 
 // Server serves /metrics, /healthz and /readyz.
 type Server struct {
-	// Address to listen on, as ":9470" or "unix:/run/fairlead/metrics.sock";
+	// Address to listen on, as "127.0.0.1:9470" or "unix:/run/fairlead/metrics.sock";
 	// "0" serves nothing.
 	Address string
 	// Metrics to serve.

@@ -214,10 +214,63 @@ func testNodeRights(t *testing.T, c *cluster.Cluster) {
 		"nodenetworks":          "list watch",
 		"nodenetworks/status":   "patch",
 		"pods":                  "get",
-		"events":                "create patch",
+		"events":                "create",
 	})
 	t.Run("whose objects", func(t *testing.T) { testWhose(t, c, a) })
 	t.Run("what of them", func(t *testing.T) { testWhat(t, c, a) })
+	t.Run("what it says", func(t *testing.T) { testEvents(t, c, a) })
+}
+
+// testEvents writes events as a daemon does, and as one would that wants to be taken for somebody else.
+func testEvents(t *testing.T, c *cluster.Cluster, a *account) {
+	const events, coreEvents = "/apis/events.k8s.io/v1/namespaces/default/events?dryRun=All", core + "namespaces/default/events?dryRun=All"
+	event := func(change ...string) string {
+		o := map[string]any{
+			"metadata": map[string]any{"generateName": "mine."}, "eventTime": "2026-01-02T03:04:05.000000Z",
+			"reportingController": "fairlead.dev/node", "reportingInstance": "node-a", "action": "PlugPod", "reason": "InterfaceNotActive",
+			"type": "Warning", "note": "n", "regarding": map[string]any{"apiVersion": "v1", "kind": "Pod", "namespace": "default", "name": "mine", "uid": "1"},
+		}
+		for _, text := range change {
+			if err := json.Unmarshal([]byte(text), &o); err != nil {
+				t.Fatal(err)
+			}
+		}
+		raw, err := json.Marshal(o)
+		if err != nil {
+			t.Fatal(err)
+		}
+		return string(raw)
+	}
+	c.Eventually(t, "the policy of events to be in force", func(ctx context.Context) error {
+		if code, message := a.call(ctx, t, http.MethodPost, events, event(`{"reportingInstance": "node-b"}`)); code != http.StatusForbidden {
+			return fmt.Errorf("an event of another node can be written: %d %s", code, message)
+		}
+		return nil
+	})
+	const nodeAlone, podsAlone = "may write events as reportingController fairlead.dev/node and reportingInstance node-a alone", "may write events about pods alone"
+	controller, unbound := newAccount(t, c.Account(cluster.ControllerAccount, "")), newAccount(t, c.Account(cluster.NodeAccount, ""))
+	for _, tc := range []struct {
+		name, path, body string
+		who              *account
+		code             int
+		reason           string
+	}{
+		{"its own", events, event(), a, http.StatusCreated, ""},
+		{"in the name of another node", events, event(`{"reportingInstance": "node-b"}`), a, http.StatusForbidden, nodeAlone},
+		{"in the kubelet's name", events, event(`{"reportingController": "kubelet"}`), a, http.StatusForbidden, nodeAlone},
+		{"in the old fields", events, event(`{"deprecatedSource": {"component": "kubelet", "host": "node-b"}}`), a, http.StatusForbidden, nodeAlone},
+		{"about a node", events, event(`{"regarding": {"apiVersion": "v1", "kind": "Node", "name": "node-a", "namespace": "default"}}`), a, http.StatusForbidden, podsAlone},
+		{"about something of a similar name", events, event(`{"regarding": {"apiVersion": "example.com/v1", "kind": "Pod", "name": "mine", "namespace": "default"}}`), a, http.StatusForbidden, podsAlone},
+		{"with a word about another", events, event(`{"related": {"apiVersion": "v1", "kind": "Node", "name": "node-b"}}`), a, http.StatusForbidden, podsAlone},
+		{"as a core event", coreEvents, `{}`, a, http.StatusForbidden, "cannot create resource"},
+		{"by a token without a node", events, event(), unbound, http.StatusForbidden, "must be bound to a pod on a node"},
+		{"of the controller, as ever", events, event(`{"reportingController": "fairlead-controller", "reportingInstance": "x"}`), controller, http.StatusCreated, ""},
+	} {
+		code, message := tc.who.call(t.Context(), t, http.MethodPost, tc.path, tc.body)
+		if code != tc.code || !strings.Contains(message, tc.reason) {
+			t.Errorf("%s: code %d, %q; must be %d with %q", tc.name, code, message, tc.code, tc.reason)
+		}
+	}
 }
 
 // makeObjects makes a PodAttachment and a NodeNetwork of node-a and of node-b each.

@@ -48,6 +48,8 @@ type call struct {
 	key  key
 	// task is what the caller reconciles; zero for the store's calls.
 	task key
+	// ofTerm is false for the store's calls, which outlive a term.
+	ofTerm bool
 	// effect on the API. It leaves the answer in a place of its own.
 	effect func() error
 	reply  chan error
@@ -61,8 +63,11 @@ type call struct {
 	reserved map[string]*ipam.Reservation
 }
 
-// taskKey finds in a context what is being reconciled.
-type taskKey struct{}
+// taskKey finds in a context what is being reconciled, termKey that it is of a term.
+type (
+	taskKey struct{}
+	termKey struct{}
+)
 
 func (c *call) String() string { return fmt.Sprintf("leader %d: %s %s", c.by.id, c.verb, c.key) }
 
@@ -85,11 +90,12 @@ type conn struct {
 
 // do parks a call. A process that has crashed reaches nobody.
 func (c conn) do(ctx context.Context, verb string, k key, effect func() error) error {
-	if c.l.dead.Load() {
+	if c.l.dead.Load() || ctx.Err() != nil && ctx.Value(termKey{}) != nil {
 		return context.Canceled
 	}
 	p := &call{by: c.l, verb: verb, key: k, effect: effect, reply: make(chan error, 1)}
 	p.task, _ = ctx.Value(taskKey{}).(key)
+	p.ofTerm, _ = ctx.Value(termKey{}).(bool)
 	c.l.w.park(p)
 	return <-p.reply
 }

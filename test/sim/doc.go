@@ -5,7 +5,8 @@
 // with its feed from informers, its reconcilers of claims and of reservations,
 // the reconciler of internal/controller (ensure, release, proof) and the
 // collector of internal/gc. Each of one or two leaders is made of these, and both
-// of two believe that they lead.
+// of two believe that they lead, until one loses its term: then it stands by, hears of
+// what happens or does not, and leads again later with all that it remembers.
 //
 // Modelled are the API server with resource versions, finalizers and
 // preconditions; informers that are behind, break and list anew; the work queue

@@ -40,17 +40,22 @@ import (
 	"fairlead.dev/fairlead/internal/pod"
 )
 
-// leader is one controller process that believes it leads: the real store,
-// driver, reconciler and collector on simulated caches and a simulated queue.
+// leader is one controller process that believes it leads, or did and stands by
+// with all that it remembers: the real store, driver, reconciler and collector on
+// simulated caches and a simulated queue.
 type leader struct {
 	w      *world
 	id     int
 	ctx    context.Context //nolint:containedctx // It is the life of the process.
 	cancel context.CancelFunc
 	dead   atomic.Bool
+	// term lasts while the process believes that it leads; resign ends it.
+	term   context.Context //nolint:containedctx // as above
+	resign context.CancelFunc
 
 	store *block.Store
 	gc    *gc.Collector
+	pods  *controller.Attachments
 	// pools, with what is reserved, as the driver knows them.
 	pools *native.Pools
 	// reconcilers by the kind of what they reconcile.
@@ -119,6 +124,7 @@ func (w *world) newLeader() error {
 		Sources: []pod.Source{w.pools.further}, Nodes: labels.Everything(), NodeGrace: 30 * time.Second, Events: silent{}, Metrics: metrics,
 		Turns: controller.NewTurns(1), Synced: synced, Given: func(uid types.UID, iface string) time.Time { return l.store.Latest(string(uid), iface) },
 	})
+	l.pods = pods
 	l.reconcilers = map[string]reconcile.Reconciler{kindPod: pods, kindClaim: claims, kindReserved: reservations}
 	l.events = []mapped{
 		{kindRecord, kindPod, pods.AttachmentEvents()},
@@ -135,8 +141,29 @@ func (w *world) newLeader() error {
 		l.list(kind, max(0, len(w.api.log[kind])-w.rng.IntN(8)))
 	}
 	w.leaders = append(w.leaders, l)
+	l.begin()
 	go func() { _ = l.store.Run(ctx) }() // it always returns nil the first time
 	return nil
+}
+
+// leads reports whether the process believes that it leads.
+func (l *leader) leads() bool { return l.term.Err() == nil }
+
+// begin begins a term, as internal/leader and the program's main do.
+func (l *leader) begin() {
+	l.term, l.resign = context.WithCancel(context.WithValue(l.ctx, termKey{}, true))
+	l.pods.BeginTerm()
+	l.nextPass = l.w.now
+}
+
+// stepDown ends a term: what it has under way is given up, but for the store's calls,
+// and may have its effect all the same. Nothing is forgotten.
+func (l *leader) stepDown() {
+	l.w.note("leader %d steps down", l.id)
+	l.w.stats.StepsDown++
+	l.resign()
+	l.w.giveUpCalls(l.term.Err(), func(c *call) bool { return c.by == l && c.ofTerm })
+	l.w.settle()
 }
 
 // driver is where what is broken on purpose gets between driver and store.
@@ -420,15 +447,18 @@ func (l *leader) reconcile(k key) {
 	l.running[k] = l.look(k)
 	l.w.note("leader %d: reconcile %s", l.id, k)
 	go func() {
-		result, err := l.reconcilers[k.kind].Reconcile(context.WithValue(l.ctx, taskKey{}, k), ctrl.Request{NamespacedName: k.NamespacedName})
-		l.w.report(func() { l.reconciled(k, result, err) }, fmt.Sprintf("%d %s", l.id, k))
+		term := l.term
+		result, err := l.reconcilers[k.kind].Reconcile(context.WithValue(term, taskKey{}, k), ctrl.Request{NamespacedName: k.NamespacedName})
+		l.w.report(func() { l.reconciled(k, result, err, term.Err() != nil) }, fmt.Sprintf("%d %s", l.id, k))
 	}()
 }
 
-func (l *leader) reconciled(k key, result ctrl.Result, err error) {
+func (l *leader) reconciled(k key, result ctrl.Result, err error, interrupted bool) {
 	l.w.checkRefusal(l, k, err)
 	delete(l.running, k)
 	switch {
+	case err != nil && interrupted:
+		l.enqueue(k, 0)
 	case err != nil:
 		l.failures[k]++
 		l.w.stats.Errors++
@@ -455,7 +485,7 @@ func (l *leader) pass() {
 	clear(l.read)
 	l.w.note("leader %d: collect garbage", l.id)
 	go func() {
-		n, err := l.gc.Pass(l.ctx)
+		n, err := l.gc.Pass(l.term)
 		l.w.report(func() {
 			l.passing = false
 			l.w.stats.Collected += n

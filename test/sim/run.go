@@ -1,6 +1,8 @@
 package sim
 
 import (
+	"slices"
+
 	corev1 "k8s.io/api/core/v1"
 
 	"fairlead.dev/fairlead/internal/ipam"
@@ -77,6 +79,9 @@ func (w *world) lead() {
 		return
 	}
 	l := w.leaders[w.rng.IntN(len(w.leaders))]
+	if !l.leads() && w.rng.IntN(40) == 0 {
+		w.leadAgain(l)
+	}
 	switch n := w.rng.IntN(100); {
 	case n < 1:
 		// The watch broke: events were lost, a list makes up for them.
@@ -90,12 +95,23 @@ func (w *world) lead() {
 			}
 		}
 	}
+	if !l.leads() {
+		w.settle() // it hears of everything, and does nothing
+		return
+	}
 	if ready := l.ready(); len(ready) > 0 {
 		l.reconcile(ready[w.rng.IntN(len(ready))])
 	} else if !l.passing && !l.nextPass.After(w.now) {
 		l.pass()
 	}
 	w.settle()
+}
+
+// leadAgain begins the next term of a process that stands by.
+func (w *world) leadAgain(l *leader) {
+	w.note("leader %d leads again", l.id)
+	w.stats.Terms++
+	l.begin()
 }
 
 // begin starts a leader.
@@ -120,7 +136,7 @@ func (w *world) arrive() {
 // chaos breaks something, or mends it.
 func (w *world) chaos() {
 	m := w.machines[w.rng.IntN(len(w.machines))]
-	switch w.rng.IntN(18) {
+	switch w.rng.IntN(20) {
 	case 0, 1:
 		if len(w.leaders) > 0 {
 			w.stats.Crashes++
@@ -159,6 +175,12 @@ func (w *world) chaos() {
 		}
 	case 12, 13:
 		w.loseRecord()
+	case 14, 15:
+		if len(w.leaders) > 0 {
+			if l := w.leaders[w.rng.IntN(len(w.leaders))]; l.leads() {
+				l.stepDown()
+			}
+		}
 	default:
 		w.restartAPI()
 	}
@@ -262,10 +284,18 @@ func (w *world) heal() {
 	}
 }
 
+// led makes sure that somebody leads.
+func (w *world) led() {
+	if len(w.leaders) > 0 && !slices.ContainsFunc(w.leaders, (*leader).leads) {
+		w.leadAgain(w.leaders[0])
+	}
+}
+
 // rest goes on until nothing happens for longer than any retry waits and any
 // collector rests, or for ten retries of the poisoned pod.
 func (w *world) rest() {
 	const longest = 40
+	w.led()
 	seen, quiet := w.written(), 0
 	for round := 0; quiet < longest && w.failed == nil; round++ {
 		if w.poison != "" && round > 3*longest {
@@ -306,6 +336,9 @@ func (w *world) round() {
 			for l.behind(kind) > 0 {
 				l.deliver(kind)
 			}
+		}
+		if !l.leads() {
+			continue
 		}
 		if !l.passing && !l.nextPass.After(w.now) {
 			l.pass()

@@ -38,9 +38,9 @@ type Config struct {
 
 // Stats say what happened in a run, so that a test can see that it was much.
 type Stats struct {
-	Steps, Lives, Plugged, Errors, Collected                       int
-	Crashes, Reboots, Partitions, NodesGone, Restores, APIRestarts int
-	Conflicts, Lost, Late, Refused                                 int
+	Steps, Lives, Plugged, Errors, Collected                                         int
+	Crashes, StepsDown, Terms, Reboots, Partitions, NodesGone, Restores, APIRestarts int
+	Conflicts, Lost, Late, Refused                                                   int
 	// Deleted are records that somebody deleted by hand.
 	Deleted int
 	// Inherited addresses went from pod to pod by a claim, Ended are those that
@@ -296,9 +296,17 @@ func (w *world) crash(l *leader) {
 	w.note("leader %d crashes", l.id)
 	l.dead.Store(true)
 	l.cancel()
+	w.giveUpCalls(l.ctx.Err(), func(c *call) bool { return c.by == l })
+	w.leaders = slices.DeleteFunc(w.leaders, func(o *leader) bool { return o == l })
+	w.settle()
+}
+
+// giveUpCalls ends calls for which nobody waits any more. Each has its effect, or none,
+// or has it later.
+func (w *world) giveUpCalls(cause error, which func(*call) bool) {
 	for i := 0; i < len(w.parked); {
 		c := w.parked[i]
-		if c.by != l {
+		if !which(c) {
 			i++
 			continue
 		}
@@ -312,10 +320,8 @@ func (w *world) crash(l *leader) {
 				w.late = append(w.late, c)
 			}
 		}
-		c.reply <- l.ctx.Err()
+		c.reply <- cause
 	}
-	w.leaders = slices.DeleteFunc(w.leaders, func(o *leader) bool { return o == l })
-	w.settle()
 }
 
 // shutdown ends every goroutine.

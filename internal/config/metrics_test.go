@@ -1,0 +1,16 @@
+package config
+
+import (
+	"net/netip"
+	"testing"
+)
+
+// Nobody is asked who reads metrics, so by default only the node itself reaches them.
+func TestMetricsAreForTheNodeAlone(t *testing.T) {
+	for _, address := range []string{DefaultController().MetricsAddress, DefaultNode().MetricsAddress} {
+		a, err := netip.ParseAddrPort(address)
+		if err != nil || !a.Addr().IsLoopback() {
+			t.Errorf("metrics are served on %s, %v", address, err)
+		}
+	}
+}
