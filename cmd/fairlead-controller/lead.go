@@ -1,6 +1,7 @@
 package main
 
 import (
+	"cmp"
 	"context"
 	"fmt"
 	"net"
@@ -66,18 +67,29 @@ func introduce(ctx context.Context, cfg config.LeaderElection, kube *rest.Config
 	if err != nil {
 		return "", nil, err
 	}
-	server, _, err := rest.DefaultServerUrlFor(kube)
-	if err != nil {
-		return "", nil, fmt.Errorf("prepare leader election: %w", err)
-	}
-	host := server.Host
-	if server.Port() == "" {
-		host = net.JoinHostPort(server.Hostname(), "443")
-	}
-	beacon, err := leader.Listen(ctx, host, cfg.Port, identity)
+	beacon, err := shine(ctx, cfg, kube, identity)
 	if err != nil {
 		logr.FromContextOrDiscard(ctx).Error(err, "standbys would learn of a sudden end of this process only when its lease runs out", "after", cfg.LeaseDuration.Duration)
 		return identity, nil, nil
 	}
 	return beacon.Identity(), beacon, nil
+}
+
+// shine opens the beacon where other replicas reach this one: at its pod's address, or,
+// outside of a pod, at the one that it has towards the API server. That is not for a pod,
+// which reaches the API server at a virtual address that kube-proxy may put on each
+// machine.
+func shine(ctx context.Context, cfg config.LeaderElection, kube *rest.Config, identity string) (*leader.Beacon, error) {
+	if own := config.PodAddress(); own != "" {
+		return leader.Listen(ctx, own, cfg.Port, identity)
+	}
+	server, _, err := rest.DefaultServerUrlFor(kube)
+	if err != nil {
+		return nil, err
+	}
+	own, err := leader.AddressTowards(ctx, net.JoinHostPort(server.Hostname(), cmp.Or(server.Port(), "443")))
+	if err != nil {
+		return nil, err
+	}
+	return leader.Listen(ctx, own, cfg.Port, identity)
 }

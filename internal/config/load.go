@@ -42,6 +42,10 @@ func Identity() (string, error) {
 	return fmt.Sprintf("%s_%d_%s", host, os.Getpid(), rand.Text()[:8]), nil
 }
 
+// PodAddress is the address of the pod that this process is in, as the manifest puts
+// it into the environment; empty outside of one.
+func PodAddress() string { return os.Getenv("POD_IP") }
+
 // invalid collects what is wrong with a configuration.
 type invalid struct{ errs []error }
 

@@ -42,20 +42,26 @@ type Beacon struct {
 	conns map[net.Conn]struct{}
 }
 
-// Listen opens a beacon at a TCP port of the address that this machine has towards
-// a server, "host:port", as which its other replicas reach it, too. Port 0 is any
-// that is free; any is taken, too, if another process has the port. process is what
-// the process is called, unlike any other.
-func Listen(ctx context.Context, server string, port int, process string) (*Beacon, error) {
-	towards, err := (&net.Dialer{}).DialContext(ctx, "udp", server) // sends nothing
+// AddressTowards returns the address that this machine has towards a server,
+// "host:port", as which other machines reach it, too, unless the server's is a
+// virtual address of this machine. Nothing is sent.
+func AddressTowards(ctx context.Context, server string) (string, error) {
+	towards, err := (&net.Dialer{}).DialContext(ctx, "udp", server)
 	if err != nil {
-		return nil, fmt.Errorf("find the own address towards %s: %w", server, err)
+		return "", fmt.Errorf("find the own address towards %s: %w", server, err)
 	}
 	host, _, err := net.SplitHostPort(towards.LocalAddr().String())
 	_ = towards.Close()
 	if err != nil {
-		return nil, fmt.Errorf("find the own address towards %s: %w", server, err)
+		return "", fmt.Errorf("find the own address towards %s: %w", server, err)
 	}
+	return host, nil
+}
+
+// Listen opens a beacon at a TCP port of an address of this machine. Port 0 is any
+// that is free; any is taken, too, if another process has the port. process is what
+// the process is called, unlike any other.
+func Listen(ctx context.Context, host string, port int, process string) (*Beacon, error) {
 	listen := func(port int) (net.Listener, error) {
 		return (&net.ListenConfig{}).Listen(ctx, "tcp", net.JoinHostPort(host, strconv.Itoa(port)))
 	}

@@ -298,7 +298,11 @@ func TestEachTerm(t *testing.T) {
 // A real beacon on a real network tells what it should, keeps a bounded number of
 // connections, and lets go of them when the term ends.
 func TestBeacon(t *testing.T) {
-	b, err := Listen(t.Context(), "127.0.0.1:443", 0, "host_1_x")
+	host, err := AddressTowards(t.Context(), "127.0.0.1:443")
+	if err != nil {
+		t.Fatal(err)
+	}
+	b, err := Listen(t.Context(), host, 0, "host_1_x")
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -306,7 +310,7 @@ func TestBeacon(t *testing.T) {
 	if err != nil || addressOf(b.Identity()) != "127.0.0.1:"+port {
 		t.Fatalf("identity %s, %v", b.Identity(), err)
 	}
-	if other, err := Listen(t.Context(), "127.0.0.1:443", b.l.Addr().(*net.TCPAddr).Port, "host_2_y"); err != nil {
+	if other, err := Listen(t.Context(), host, b.l.Addr().(*net.TCPAddr).Port, "host_2_y"); err != nil {
 		t.Errorf("where another process has the port: %v", err)
 	} else {
 		_ = other.l.Close()
