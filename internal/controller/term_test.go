@@ -1,0 +1,80 @@
+package controller
+
+import (
+	"context"
+	"testing"
+	"time"
+
+	"github.com/prometheus/client_golang/prometheus"
+	"github.com/prometheus/client_golang/prometheus/testutil"
+	apierrors "k8s.io/apimachinery/pkg/api/errors"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/runtime/schema"
+	"sigs.k8s.io/controller-runtime/pkg/client"
+
+	"fairlead.dev/fairlead/api/v1alpha1"
+)
+
+// nothing is an API server that has no object.
+type nothing struct{ client.Reader }
+
+func (nothing) Get(_ context.Context, key client.ObjectKey, _ client.Object, _ ...client.GetOption) error {
+	return apierrors.NewNotFound(schema.GroupResource{}, key.Name)
+}
+
+func (nothing) List(context.Context, client.ObjectList, ...client.ListOption) error { return nil }
+
+// A Node that was found deleted in a former term as leader may have been back since,
+// while another led: its grace begins anew.
+func TestGraceOfAFormerTerm(t *testing.T) {
+	r := New(Config{NodeGrace: time.Minute})
+	record := &v1alpha1.PodAttachment{ObjectMeta: metav1.ObjectMeta{Namespace: "ns", Name: "p-1", UID: "1", DeletionTimestamp: new(metav1.Now())}}
+	record.Spec.NodeName = "n"
+	judge := func() verdict {
+		t.Helper()
+		e, err := r.gather(t.Context(), nothing{}, record)
+		if err != nil {
+			t.Fatal(err)
+		}
+		return weigh(record, e)
+	}
+	r.marks.update(record.UID, func(m *mark) { m.lostSince, m.freed = time.Now().Add(-time.Hour), true })
+	if v := judge(); v.proof != nodeDeleted {
+		t.Fatalf("an hour later in the same term: %+v", v)
+	}
+	r.BeginTerm()
+	if v := judge(); v.proof != noProof || v.again == 0 {
+		t.Errorf("in the next term: %+v", v)
+	}
+	if m := r.marks.get(record.UID); m != (mark{}) {
+		t.Errorf("it is remembered that %+v", m)
+	}
+}
+
+// What a leader tells of the present it does not tell when it stands by: another does.
+// What it has done it tells for ever.
+func TestMetricsOfAStandby(t *testing.T) {
+	registry := prometheus.NewRegistry()
+	m, err := NewMetrics(registry)
+	if err != nil {
+		t.Fatal(err)
+	}
+	m.ensured(nil)
+	m.Pool("web", "free", 3)
+	m.Exhausts("web", time.Hour, true)
+	for _, leads := range []bool{true, false, true} {
+		m.Leads(leads)
+		present := 0
+		if leads {
+			present = 1
+		}
+		for name, want := range map[string]int{
+			"fairlead_pool_addresses": present, "fairlead_pool_seconds_until_exhausted": present, "fairlead_controller_waiting_pods": present,
+			"fairlead_controller_ensures_total": 1,
+		} {
+			if n, err := testutil.GatherAndCount(registry, name); err != nil || n != want {
+				t.Errorf("leads %v: %d series of %s, %v; want %d", leads, n, name, err, want)
+			}
+		}
+	}
+}
