@@ -200,7 +200,11 @@ func (d *Driver) from(ctx context.Context, name string, r *driver.Request) (*dri
 		return nil, err
 	}
 	if pool.PerNamespace > 0 {
-		used := func() int { return d.store.UsedBy(r.Namespace, pool.Pool) }
+		own := ""
+		if key, ok := claimOf(pool, r); ok {
+			own = key.String()
+		}
+		used := func() int { return d.store.UsedBy(r.Namespace, pool.Pool, own) }
 		leave, err := d.quotas.enter(ctx, tenant{name, r.Namespace}, pool.PerNamespace, used)
 		if err != nil {
 			return nil, err

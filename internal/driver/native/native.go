@@ -58,7 +58,7 @@ type store interface {
 type leases interface {
 	All() iter.Seq[block.Lease]
 	Held(uid, iface string) []block.Lease
-	UsedBy(namespace string, p *ipam.Pool) int
+	UsedBy(namespace string, p *ipam.Pool, own string) int
 }
 
 // Driver implements driver.Driver.

@@ -26,7 +26,8 @@ type gate struct {
 }
 
 // enter waits until a take is sure to stay within the limit; leave is called
-// when its outcome is known. used counts what the tenant has. What is taken but
+// when its outcome is known. used counts what the tenant has, without what
+// this take finds kept for it. What is taken but
 // not left yet counts twice, for which the next one waits.
 //
 // It fails with driver.ErrExhausted when the limit is reached, and with
@@ -48,7 +49,7 @@ func (q *quotas) enter(ctx context.Context, t tenant, limit int, used func() int
 		left, idle := g.left, g.underWay == 0
 		q.mu.Unlock()
 		if idle {
-			return nil, fmt.Errorf("%w: namespace %s has %d addresses of it, and spec.quota.perNamespace allows %d",
+			return nil, fmt.Errorf("%w: namespace %s has %d addresses of it, with those that its claims keep, and spec.quota.perNamespace allows %d",
 				driver.ErrExhausted, t.namespace, n, limit)
 		}
 		select {

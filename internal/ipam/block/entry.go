@@ -5,6 +5,7 @@ import (
 	"fmt"
 	"net/netip"
 	"slices"
+	"strings"
 	"time"
 
 	"fairlead.dev/fairlead/api/v1alpha1"
@@ -174,15 +175,17 @@ func (s *Store) rebase(e *entry, obj *v1alpha1.IPBlock, base *ipam.Block) {
 func (s *Store) index(e *entry, slot ipam.Slot) {
 	l := e.lease(slot)
 	if slot.State == ipam.Taken {
-		k, t := keyOf(slot.Holder), tenant{slot.Holder.Namespace, e.domain}
+		k := keyOf(slot.Holder)
 		s.leases[k] = append(s.leases[k], l)
-		if s.tenants[t] == nil {
-			s.tenants[t] = map[netip.Addr]struct{}{}
-		}
-		s.tenants[t][slot.Addr] = struct{}{}
 	}
 	if slot.Claim != "" {
 		s.claims[slot.Claim] = append(s.claims[slot.Claim], l)
+	}
+	if t, ok := e.tenant(slot); ok {
+		if s.tenants[t] == nil {
+			s.tenants[t] = map[netip.Addr]string{}
+		}
+		s.tenants[t][slot.Addr] = keptFor(slot)
 	}
 }
 
@@ -190,14 +193,33 @@ func (s *Store) unindex(e *entry, slot ipam.Slot) {
 	l := e.lease(slot)
 	if slot.State == ipam.Taken {
 		without(s.leases, keyOf(slot.Holder), l)
-		t := tenant{slot.Holder.Namespace, e.domain}
-		if delete(s.tenants[t], slot.Addr); len(s.tenants[t]) == 0 {
-			delete(s.tenants, t)
-		}
 	}
 	if slot.Claim != "" {
 		without(s.claims, slot.Claim, l)
 	}
+	if t, ok := e.tenant(slot); ok {
+		if delete(s.tenants[t], slot.Addr); len(s.tenants[t]) == 0 {
+			delete(s.tenants, t)
+		}
+	}
+}
+
+// tenant is the namespace that a slot counts for: that of its holder, or of the
+// claim that it is held for. ok is false when it counts for none.
+func (e *entry) tenant(slot ipam.Slot) (t tenant, ok bool) {
+	if slot.State == ipam.Taken {
+		return tenant{slot.Holder.Namespace, e.domain}, true
+	}
+	namespace, _, ok := strings.Cut(keptFor(slot), "/")
+	return tenant{namespace, e.domain}, ok
+}
+
+// keptFor is the claim that a slot without a holder is held for; empty for none.
+func keptFor(slot ipam.Slot) string {
+	if slot.State != ipam.Held {
+		return ""
+	}
+	return slot.Claim
 }
 
 // without removes a lease from an index.

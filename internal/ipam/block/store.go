@@ -150,8 +150,9 @@ type Store struct {
 	leases map[holderKey][]Lease
 	// claims are what they say is taken or held for a claim, by its key.
 	claims map[string][]Lease
-	// tenants has the addresses of leases by whose they are, for quotas.
-	tenants map[tenant]map[netip.Addr]struct{}
+	// tenants has what is taken or held by the namespace that it counts for in quotas,
+	// with the claim that an address without a holder is held for.
+	tenants map[tenant]map[netip.Addr]string
 	// doubts has the block whose last write may have given an address to a
 	// holder that was told of a failure.
 	doubts map[holderKey]*entry
@@ -188,7 +189,7 @@ func New(c Client, cfg Config) *Store {
 		byNode:  map[string]map[string]*entry{},
 		leases:  map[holderKey][]Lease{},
 		claims:  map[string][]Lease{},
-		tenants: map[tenant]map[netip.Addr]struct{}{},
+		tenants: map[tenant]map[netip.Addr]string{},
 		doubts:  map[holderKey]*entry{},
 		last:    map[place]string{},
 		rest:    map[string]time.Duration{},

@@ -116,22 +116,24 @@ func (s *Store) NodeBlocks(node string) []netip.Prefix {
 	return slices.Compact(out)
 }
 
-// UsedBy counts the addresses of a pool's ranges that pods of a namespace have,
-// in the family of which they have most. It reads memory only.
-func (s *Store) UsedBy(namespace string, p *ipam.Pool) int {
+// UsedBy counts the addresses of a pool's ranges that pods of a namespace have, or
+// that are kept for its claims, in the family of which they are most. Of what is
+// kept for one claim, own, an address of each family does not count: who takes with
+// that claim gets those. own may be empty. It reads memory only.
+func (s *Store) UsedBy(namespace string, p *ipam.Pool, own string) int {
 	s.mu.Lock()
 	defer s.mu.Unlock()
-	var v4, v6 int
-	for a := range s.tenants[tenant{namespace, p.Domain()}] {
-		switch {
-		case !p.Covers(a):
-		case a.Is4():
-			v4++
-		default:
-			v6++
+	used, kept := map[ipam.Family]int{}, map[ipam.Family]int{}
+	for a, claim := range s.tenants[tenant{namespace, p.Domain()}] {
+		if !p.Covers(a) {
+			continue
+		}
+		used[ipam.FamilyOf(a)]++
+		if claim != "" && claim == own {
+			kept[ipam.FamilyOf(a)] = 1
 		}
 	}
-	return max(v4, v6)
+	return max(used[ipam.IPv4]-kept[ipam.IPv4], used[ipam.IPv6]-kept[ipam.IPv6])
 }
 
 // Taking says whether a take that is under way would get a reserved address: one

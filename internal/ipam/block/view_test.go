@@ -97,7 +97,7 @@ func checkCounts(t *testing.T, s *Store, pools []*ipam.Pool, r *ipam.Reservation
 			}
 		}
 		for ns, n := range used {
-			if got, want := s.UsedBy(ns, p), max(n[ipam.IPv4], n[ipam.IPv6]); got != want {
+			if got, want := s.UsedBy(ns, p, ""), max(n[ipam.IPv4], n[ipam.IPv6]); got != want {
 				t.Fatalf("namespace %s uses %d of pool %s, want %d", ns, got, p.Name(), want)
 			}
 		}
