@@ -34,9 +34,22 @@ var (
 	// ErrNotFound says that something the request names does not exist.
 	ErrNotFound = errors.New("not found")
 	// ErrConflict says that somebody else holds what was asked for; the text
-	// names the holder.
+	// names the holder when it is in the namespace of who asks.
 	ErrConflict = errors.New("conflict")
 )
+
+// Detail is what an error has to say to operators beside its text, which the owner of
+// the pod reads: nothing of other namespaces is in that. It is empty when there is
+// nothing more.
+func Detail(err error) string {
+	if d, ok := errors.AsType[interface {
+		error
+		Detail() string
+	}](err); ok {
+		return d.Detail()
+	}
+	return ""
+}
 
 // Owner identifies what an interface is obtained for. PodUID and Interface are
 // its identity; the rest is for people, and for placement.
@@ -75,6 +88,9 @@ type Request struct {
 	// Labels of the pod, its namespace and its node; nil while they are not
 	// known.
 	PodLabels, NamespaceLabels, NodeLabels map[string]string
+	// NetworkLabels are those of the namespace that the network's definition is in;
+	// nil while they are not known, and on the default network.
+	NetworkLabels map[string]string
 }
 
 // Attachment is an interface that a driver has obtained.

@@ -280,7 +280,7 @@ func (b *Block) give(ord int, h Holder, claim string, now time.Time) {
 // TakeAddr takes one certain address. It need have rested for MinCooldown only,
 // as no other will do.
 //
-// It fails with a *TakenError that names who has the address, with
+// It fails with a *TakenError that knows who has the address, with
 // ErrNotAllowed, and with ErrBadHolder.
 func (b *Block) TakeAddr(p *Pool, h Holder, a netip.Addr, now time.Time) error {
 	return b.TakeHeld(p, h, a, "", now)
@@ -303,12 +303,12 @@ func (b *Block) TakeHeld(p *Pool, h Holder, a netip.Addr, claim string, now time
 	case !p.Allows(a):
 		return fmt.Errorf("%w: %s is outside the ranges of pool %s, excluded, reserved, a gateway or an edge", ErrNotAllowed, a, p.name)
 	case s.state == Taken:
-		return &TakenError{Addr: a, Holder: s.holder, Reason: "is held by " + s.holder.String()}
+		return &TakenError{Addr: a, Asker: h, Holder: s.holder}
 	case s.state == Held && s.claim == claim:
 		b.give(ord, h, claim, now)
 		return nil
 	case s.state == Held:
-		return &TakenError{Addr: a, Reason: "is kept for claim " + s.claim}
+		return &TakenError{Addr: a, Asker: h, Claim: s.claim}
 	case s.state == Freed && b.rested(now, MinCooldown)&bit == 0:
 		return &TakenError{Addr: a, Reason: fmt.Sprintf("was released less than %s ago", MinCooldown)}
 	case s.state == Freed || b.fresh(bit) != 0:

@@ -180,7 +180,7 @@ func TestTakeAddrNamesHolder(t *testing.T) {
 		says string
 	}{
 		{"10.0.0.1", nil, "10.0.0.1 is held by default/web-1/eth0 (uid 9b2e6f4e-1a2b-4c3d-8e9f-000000000001, node node-1)"},
-		{"10.0.0.3", nil, "claim StatefulSet/ns/web-0"},
+		{"10.0.0.3", nil, "is kept for a claim of others"},
 		{"10.0.0.4", nil, "withheld"},
 		{"10.0.0.9", ErrNotAllowed, "excluded"},
 		{"10.0.0.0", ErrNotAllowed, "edge"},
@@ -191,6 +191,41 @@ func TestTakeAddrNamesHolder(t *testing.T) {
 		var taken *TakenError
 		if errors.As(err, &taken) != (tt.want == nil) || tt.want != nil && !errors.Is(err, tt.want) || !strings.Contains(err.Error(), tt.says) {
 			t.Errorf("TakeAddr(%s) = %v, want %s", tt.addr, err, tt.says)
+		}
+	}
+}
+
+// Who asks for an address that is not to be had learns nothing of other namespaces;
+// operators do.
+func TestTakenErrorTellsNothingOfOthers(t *testing.T) {
+	in := func(namespace string) Holder {
+		return Holder{PodUID: "9b2e6f4e", Interface: "eth0", Namespace: namespace, Pod: "db-0", Node: "node-7"}
+	}
+	secret := []string{"shop", "db-0", "9b2e6f4e", "node-7", "web-0"}
+	for _, tc := range []struct {
+		name  string
+		err   TakenError
+		says  string
+		hides bool
+	}{
+		{"a pod of another namespace", TakenError{Asker: in("evil"), Holder: in("shop")}, "is held by another pod", true},
+		{"a pod of an unknown namespace", TakenError{Asker: in("evil"), Holder: in("")}, "is held by another pod", true},
+		{"a claim of another namespace", TakenError{Asker: in("evil"), Claim: "shop/web-0"}, "is kept for a claim of others", true},
+		{"a pod of her own", TakenError{Asker: in("shop"), Holder: in("shop")}, "is held by shop/db-0/eth0 (uid 9b2e6f4e, node node-7)", false},
+		{"a claim of her own", TakenError{Asker: in("shop"), Claim: "shop/web-0"}, "is kept for claim shop/web-0", false},
+		{"nobody", TakenError{Asker: in("evil"), Reason: "was released less than 5s ago"}, "was released less than 5s ago", true},
+	} {
+		tc.err.Addr = addr("10.0.0.1")
+		if got := tc.err.Error(); got != "10.0.0.1 "+tc.says {
+			t.Errorf("%s: %q, want %q", tc.name, got, tc.says)
+		}
+		for _, s := range secret {
+			if tc.hides && strings.Contains(tc.err.Error(), s) {
+				t.Errorf("%s: %q tells %s", tc.name, tc.err.Error(), s)
+			}
+		}
+		if tc.err.Holder.Namespace == "shop" && !strings.Contains(tc.err.Detail(), "shop/db-0") || tc.err.Claim != "" && !strings.Contains(tc.err.Detail(), "shop/web-0") {
+			t.Errorf("%s: operators read %q", tc.name, tc.err.Detail())
 		}
 	}
 }

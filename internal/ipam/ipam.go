@@ -15,6 +15,7 @@ import (
 	"fmt"
 	"math"
 	"net/netip"
+	"strings"
 	"time"
 )
 
@@ -137,14 +138,39 @@ var (
 	ErrBadClaim = errors.New("invalid claim")
 )
 
-// TakenError says why a requested address cannot be had.
+// TakenError says why a requested address cannot be had. Its text is for who asked,
+// and says nothing of other namespaces; Detail is for operators.
 type TakenError struct {
 	Addr netip.Addr
+	// Asker wants the address.
+	Asker Holder
 	// Holder has the address; the zero Holder when nobody has.
 	Holder Holder
-	// Reason completes the sentence "<addr> ...".
+	// Claim is the key of the claim that the address is kept for; empty for none.
+	Claim string
+	// Reason completes the sentence "<addr> ..." where neither has it.
 	Reason string
 }
 
-// Error names the address and the holder.
-func (e *TakenError) Error() string { return e.Addr.String() + " " + e.Reason }
+// Error names the address, and the holder or the claim of the asker's namespace.
+func (e *TakenError) Error() string {
+	namespace, _, _ := strings.Cut(e.Claim, "/")
+	switch {
+	case e.Holder != (Holder{}) && e.Holder.Namespace != e.Asker.Namespace:
+		return e.Addr.String() + " is held by another pod"
+	case e.Claim != "" && namespace != e.Asker.Namespace:
+		return e.Addr.String() + " is kept for a claim of others"
+	}
+	return e.Detail()
+}
+
+// Detail names the address, and the holder or the claim wherever it is.
+func (e *TakenError) Detail() string {
+	switch {
+	case e.Holder != (Holder{}):
+		return e.Addr.String() + " is held by " + e.Holder.String()
+	case e.Claim != "":
+		return e.Addr.String() + " is kept for claim " + e.Claim
+	}
+	return e.Addr.String() + " " + e.Reason
+}

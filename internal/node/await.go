@@ -188,8 +188,8 @@ func (v *verbs) reserve(ctx context.Context, draft record, c capabilities, mtu i
 			return nil, nil, err
 		case got.before != nil: // it is gone, and so is what was waited with
 		case got.taken != nil:
-			return nil, nil, because(errNotReady, "pod %s: host port %d/%s is taken on node %s by pod %s (sandbox %s)",
-				draft.Pod, got.taken.HostPort, got.taken.Protocol, v.node, got.by.Pod, got.by.ContainerID)
+			return nil, nil, because(errNotReady, "pod %s: host port %d/%s is taken on node %s by %s",
+				draft.Pod, got.taken.HostPort, got.taken.Protocol, v.node, told(draft.Pod, got.by))
 		case !got.sealed:
 			return rec, parsed, nil
 		}
@@ -232,7 +232,16 @@ func (v *verbs) succeed(ctx context.Context, rec *record, c claim) error {
 		if err := context.Cause(ctx); !errors.Is(err, context.DeadlineExceeded) {
 			return fmt.Errorf("pod %s: ADD ended while it waited for sandbox %s to go: %w", rec.Pod, c.before.ContainerID, err)
 		}
-		return because(errNotReady, "pod %s: its addresses are still those of sandbox %s of pod %s, which was not removed within %s",
-			rec.Pod, c.before.ContainerID, c.before.Pod, v.addTimeout)
+		return because(errNotReady, "pod %s: its addresses are still those of %s, which was not removed within %s",
+			rec.Pod, told(rec.Pod, c.before), v.addTimeout)
 	}
+}
+
+// told names a pod to another, whose owner reads it in an event of the kubelet: one of
+// her namespace by its name, any other by its sandbox alone.
+func told(to podRef, of *record) string {
+	if of.Pod.Namespace != to.Namespace {
+		return "a pod of another namespace (sandbox " + of.ContainerID + ")"
+	}
+	return fmt.Sprintf("pod %s (sandbox %s)", of.Pod, of.ContainerID)
 }

@@ -404,7 +404,7 @@ func (e *entry) whose() string {
 	case e.foreign:
 		return "is being deleted, or disagrees with its name"
 	case e.node != "":
-		return "is routed to node " + e.node
+		return "is routed to another node" // whose name is not for everybody
 	default:
 		return "is shared by all nodes"
 	}
