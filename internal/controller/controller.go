@@ -82,6 +82,8 @@ type Attachments struct {
 	marks   marks
 	names   names
 	waiting waiting
+	// told is why pods wait.
+	told *teller
 	// listing is true while the records are read that were there before.
 	listing atomic.Bool
 	// queue has the pods that wait for a worker, and working are being worked on.
@@ -91,11 +93,13 @@ type Attachments struct {
 
 // New returns a reconciler.
 func New(cfg Config) *Attachments {
+	told := newTeller(cfg.Client)
 	return &Attachments{
 		Config:  cfg,
 		marks:   marks{m: map[types.UID]mark{}},
 		names:   names{m: map[types.NamespacedName][]string{}},
-		waiting: waiting{m: map[types.NamespacedName]bool{}, metrics: cfg.Metrics},
+		waiting: waiting{m: map[types.NamespacedName]bool{}, metrics: cfg.Metrics, told: told},
+		told:    told,
 	}
 }
 
@@ -120,6 +124,9 @@ func (r *Attachments) SetupWithManager(ctx context.Context, mgr ctrl.Manager, le
 	}
 	if err := indexLeaving(ctx, mgr.GetFieldIndexer()); err != nil {
 		return err
+	}
+	if err := mgr.Add(r.told); err != nil {
+		return fmt.Errorf("write events: %w", err)
 	}
 	r.listing.Store(true)
 	r.Client = inTurn{r.Client, r.Turns}
@@ -153,7 +160,10 @@ func (r *Attachments) counted(next reconcile.Reconciler) reconcile.Reconciler {
 // BeginTerm forgets what this process remembers to have written or to have waited for
 // since: another leader may have gone on from there. What is forgotten is done again,
 // or waited for anew.
-func (r *Attachments) BeginTerm() { r.marks.clear() }
+func (r *Attachments) BeginTerm() {
+	r.marks.clear()
+	r.told.clear()
+}
 
 // Busy reports whether pods are worked on, or wait for that.
 func (r *Attachments) Busy() bool {
@@ -297,6 +307,7 @@ func sooner(a, b ctrl.Result) ctrl.Result {
 // waiting is the set of pods that could not be given their network.
 type waiting struct {
 	metrics *Metrics
+	told    *teller
 
 	mu sync.Mutex
 	m  map[types.NamespacedName]bool
@@ -315,6 +326,7 @@ func (w *waiting) remove(key types.NamespacedName) {
 	if !w.m[key] {
 		return
 	}
+	w.told.forget(key)
 	if delete(w.m, key); len(w.m) == 0 {
 		w.m = map[types.NamespacedName]bool{} // one that was large stays so
 	}

@@ -39,11 +39,16 @@ func (r *Attachments) ensure(ctx context.Context, p *corev1.Pod) error {
 	return nil
 }
 
-// notYet tells why a pod has no network.
+// notYet tells why a pod has no network: on the pod what its owner may know, and in
+// the log, by the error that it returns, all of it.
 func (r *Attachments) notYet(p *corev1.Pod, err error) error {
 	r.waiting.add(client.ObjectKeyFromObject(p))
 	r.Metrics.ensured(err)
-	r.Events.Eventf(p, nil, corev1.EventTypeWarning, reasonOf(err), "EnsureNetwork", "%s", clip("no network yet: "+err.Error()))
+	of := corev1.ObjectReference{APIVersion: "v1", Kind: "Pod", Namespace: p.Namespace, Name: p.Name, UID: p.UID}
+	r.told.tell(of, "", reasonOf(err), "EnsureNetwork", "no network yet: "+err.Error())
+	if detail := driver.Detail(err); detail != "" {
+		return fmt.Errorf("give pod %s its network: %w (%s)", klog.KObj(p), err, detail)
+	}
 	return fmt.Errorf("give pod %s its network: %w", klog.KObj(p), err)
 }
 

@@ -7,6 +7,7 @@ import (
 	"slices"
 	"strings"
 	"time"
+	"unicode/utf8"
 
 	corev1 "k8s.io/api/core/v1"
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
@@ -267,11 +268,17 @@ func networkOf(iface v1alpha1.Interface) string {
 	}
 }
 
-// clip keeps a message within what a condition may hold.
+// clip keeps a message within what a condition or an event may hold, 1024 bytes, and
+// whole in its characters.
 func clip(s string) string {
-	const longest = 1024
-	if len(s) > longest {
-		return s[:longest]
+	const longest, more = 1024, "..."
+	s = strings.ToValidUTF8(s, "?")
+	if len(s) <= longest {
+		return s
 	}
-	return s
+	cut := longest - len(more)
+	for !utf8.RuneStart(s[cut]) {
+		cut--
+	}
+	return s[:cut] + more
 }
