@@ -4,6 +4,11 @@ import (
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 )
 
+// LabelNetworkNamespace marks an IPPool that the controller wrote for networks (NetworkAttachmentDefinitions): its value
+// is their namespace. Such a pool serves networks of that namespace only, and goes when none of them needs it and none of
+// its addresses is in use.
+const LabelNetworkNamespace = "fairlead.dev/network-namespace"
+
 // Placement says how addresses of a pool are spread over nodes.
 // +kubebuilder:validation:Enum=Shared;PerNode
 type Placement string
@@ -59,8 +64,8 @@ const (
 
 // Quota bounds what others may take from a pool.
 type Quota struct {
-	// PerNamespace is how many addresses of each family the pods of one
-	// namespace may hold; 0 sets no bound.
+	// PerNamespace is how many addresses of each family one namespace may
+	// have: its pods, and the claims that keep one; 0 sets no bound.
 	// +optional
 	// +kubebuilder:validation:Minimum=0
 	PerNamespace int32 `json:"perNamespace,omitempty"`
@@ -160,6 +165,13 @@ type IPPoolSpec struct {
 	PodSelector *metav1.LabelSelector `json:"podSelector,omitempty"`
 	// +optional
 	NodeSelector *metav1.LabelSelector `json:"nodeSelector,omitempty"`
+
+	// NetworkNamespaceSelector opens the pool, and with it its domain, to further
+	// networks: to NetworkAttachmentDefinitions of the namespaces with these labels.
+	// Without it only those of the controller's own namespace may draw from the
+	// pool; an empty selector opens it to those of all namespaces.
+	// +optional
+	NetworkNamespaceSelector *metav1.LabelSelector `json:"networkNamespaceSelector,omitempty"`
 
 	// Quota bounds what one namespace may take.
 	// +optional

@@ -397,6 +397,11 @@ func (in *IPPoolSpec) DeepCopyInto(out *IPPoolSpec) {
 		*out = new(v1.LabelSelector)
 		(*in).DeepCopyInto(*out)
 	}
+	if in.NetworkNamespaceSelector != nil {
+		in, out := &in.NetworkNamespaceSelector, &out.NetworkNamespaceSelector
+		*out = new(v1.LabelSelector)
+		(*in).DeepCopyInto(*out)
+	}
 	out.Quota = in.Quota
 	if in.ReclaimAfter != nil {
 		in, out := &in.ReclaimAfter, &out.ReclaimAfter

@@ -212,7 +212,7 @@ func (l *life) pool(t *testing.T, name string, placement v1alpha1.Placement, ran
 	t.Helper()
 	l.create(t, &v1alpha1.IPPool{
 		ObjectMeta: metav1.ObjectMeta{Name: name},
-		Spec:       v1alpha1.IPPoolSpec{Domain: l.name, Ranges: ranges, Placement: placement},
+		Spec:       v1alpha1.IPPoolSpec{Domain: l.name, Ranges: ranges, Placement: placement, NetworkNamespaceSelector: &metav1.LabelSelector{}},
 	})
 }
 

@@ -70,12 +70,14 @@ func newController(ctx context.Context, cfg config.Controller) (*parts, error) {
 	claims := &native.Claims{Client: mgr.GetClient(), Live: mgr.GetAPIReader(), Pools: pools, Store: store, Synced: fed}
 	// The drivers: a plain table.
 	drivers := map[string]driver.Driver{
-		native.Name: native.New(native.Config{Pools: cfg.DefaultNetwork.Pools, Bridge: cfg.DefaultNetwork.Bridge, Claims: claims}, pools, store),
+		native.Name: native.New(native.Config{
+			Pools: cfg.DefaultNetwork.Pools, Bridge: cfg.DefaultNetwork.Bridge, Claims: claims, Namespace: cfg.LeaderElection.Namespace,
+		}, pools, store),
 	}
 	for name, d := range drivers {
 		drivers[name] = driverMetrics.Wrap(name, d)
 	}
-	further, err := newFurther(cfg, mgr)
+	further, err := newFurther(cfg, mgr, &native.Vacancy{Store: store, Synced: fed})
 	if err != nil {
 		return nil, err
 	}
@@ -162,6 +164,14 @@ func defaultDriver(cfg config.Controller) string {
 	return cfg.DefaultNetwork.Driver
 }
 
+// defaultPools are none when the default network is not ours.
+func defaultPools(cfg config.Controller) []string {
+	if defaultDriver(cfg) == "" {
+		return nil
+	}
+	return cfg.DefaultNetwork.Pools
+}
+
 // further is what serves interfaces beside the default one.
 type further struct {
 	sources []pod.Source
@@ -171,7 +181,7 @@ type further struct {
 }
 
 // newFurther makes the sources that the configuration enables, in its order.
-func newFurther(cfg config.Controller, mgr manager.Manager) (further, error) {
+func newFurther(cfg config.Controller, mgr manager.Manager, vacancy *native.Vacancy) (further, error) {
 	var f further
 	flat, err := cfg.WhereaboutsFlatFile()
 	if err != nil {
@@ -179,7 +189,10 @@ func newFurther(cfg config.Controller, mgr manager.Manager) (further, error) {
 	}
 	for _, name := range cfg.MultiVIFSources {
 		if name == config.SourceNPWG {
-			f.networks = controller.NewNetworks(mgr.GetCache(), mgr.GetClient(), mgr.GetEventRecorder("fairlead-controller"), flat)
+			f.networks = controller.NewNetworks(controller.NetworksConfig{
+				Informers: mgr.GetCache(), Client: mgr.GetClient(), FlatFile: flat,
+				Namespace: cfg.LeaderElection.Namespace, DefaultPools: defaultPools(cfg), MaxPools: cfg.NetworkPoolsPerNamespace, Vacant: vacancy.Vacant,
+			})
 			f.sources, f.chosen = append(f.sources, f.networks.Source), f.networks.Chosen
 		}
 	}

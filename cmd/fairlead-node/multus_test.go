@@ -10,6 +10,7 @@ import (
 	"github.com/google/go-cmp/cmp"
 	corev1 "k8s.io/api/core/v1"
 	"k8s.io/apimachinery/pkg/api/meta"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"sigs.k8s.io/controller-runtime/pkg/client"
 
 	"fairlead.dev/fairlead/api/v1alpha1"
@@ -36,6 +37,7 @@ func TestUnderMultus(t *testing.T) {
 	})
 	w.pool(t, "blue", func(s *v1alpha1.IPPoolSpec) {
 		s.Ranges, s.Gateways, s.Sticky = []string{"10.9.0.0/24", "fd09::/64"}, []string{"10.9.0.1", "fd09::1"}, v1alpha1.StickyVirtualMachine
+		s.NetworkNamespaceSelector = &metav1.LabelSelector{}
 	})
 	w.network("blue", blue)
 	w.network("green", green)

@@ -8,6 +8,8 @@ import (
 	"strings"
 	"testing"
 
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+
 	"fairlead.dev/fairlead/api/v1alpha1"
 	"fairlead.dev/fairlead/internal/cli"
 )
@@ -18,6 +20,7 @@ func TestDefaultNetworkOfAnotherPlugin(t *testing.T) {
 	w := newCrew(t, npwg+"\ndefaultNetwork: {driver: native, binding: addressOnly, pools: [default]}", "fairlead-ipam")
 	w.pool(t, "default", func(s *v1alpha1.IPPoolSpec) {
 		s.Ranges, s.Gateways = []string{"10.9.0.0/24"}, []string{"10.9.0.1"}
+		s.NetworkNamespaceSelector = &metav1.LabelSelector{} // the network blue is on the same bridge
 	})
 	w.networks[""] = `{"cniVersion":"1.1.0","name":"cluster","plugins":[{"type":"bridge","bridge":"br-blue","ipam":{"type":"fairlead-ipam"}}]}`
 	w.network("blue", `{"cniVersion":"1.0.0","type":"bridge","bridge":"br-blue","ipam":{"type":"fairlead-ipam"}}`)

@@ -82,6 +82,7 @@ func (c *connection) client() (client.Client, string, error) {
 	}{
 		{corev1.SchemeGroupVersion, corev1.AddToScheme, "Pod", meta.RESTScopeNamespace},
 		{corev1.SchemeGroupVersion, corev1.AddToScheme, "Node", meta.RESTScopeRoot},
+		{corev1.SchemeGroupVersion, corev1.AddToScheme, "Namespace", meta.RESTScopeRoot},
 		{appsv1.SchemeGroupVersion, appsv1.AddToScheme, "Deployment", meta.RESTScopeNamespace},
 		{appsv1.SchemeGroupVersion, appsv1.AddToScheme, "DaemonSet", meta.RESTScopeNamespace},
 		{batchv1.SchemeGroupVersion, batchv1.AddToScheme, "CronJob", meta.RESTScopeNamespace},

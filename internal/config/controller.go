@@ -26,6 +26,10 @@ type Controller struct {
 	// MultiVIFSources are asked, in order, for further interfaces: "npwg" serves
 	// the pod annotation k8s.v1.cni.cncf.io/networks. Empty asks none.
 	MultiVIFSources []string `json:"multiVIFSources,omitempty"`
+	// NetworkPoolsPerNamespace is how many IPPools are written for the networks of one
+	// namespace that have the configuration of whereabouts, one for each range; 1 to
+	// 4096, default 64.
+	NetworkPoolsPerNamespace int `json:"networkPoolsPerNamespace,omitempty"`
 	// WhereaboutsConf is the path of a flat file of whereabouts
 	// (whereabouts.conf): what the networks with its configuration leave open.
 	// Empty leaves it at whereabouts' own defaults.
@@ -108,6 +112,7 @@ func DefaultController() Controller {
 			RetryPeriod:   metav1.Duration{Duration: time.Second},
 			Port:          9472,
 		},
+		NetworkPoolsPerNamespace: 64,
 	}
 }
 
@@ -139,6 +144,7 @@ func (c *Controller) Validate() error {
 	}
 	v.check(c.DefaultNetwork.Driver != DriverNone || len(c.MultiVIFSources) > 0, "multiVIFSources", c.MultiVIFSources, `must name a source: with defaultNetwork.driver "none" there is nothing else to serve`)
 	v.check(c.WhereaboutsConf == "" || filepath.IsAbs(c.WhereaboutsConf), "whereaboutsConf", c.WhereaboutsConf, "must be an absolute path, or empty")
+	v.check(c.NetworkPoolsPerNamespace >= 1 && c.NetworkPoolsPerNamespace <= 4096, "networkPoolsPerNamespace", c.NetworkPoolsPerNamespace, "must be between 1 and 4096")
 	v.check(c.Workers >= 1 && c.Workers <= 1024, "workers", c.Workers, "must be between 1 and 1024")
 	v.check(c.GCInterval.Duration >= 10*time.Second, "gcInterval", c.GCInterval.Duration, "must be at least 10s")
 	v.check(c.NodeGrace.Duration >= 10*time.Second, "nodeGrace", c.NodeGrace.Duration, "must be at least 10s")

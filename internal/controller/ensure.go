@@ -99,7 +99,9 @@ func (r *Attachments) obtain(ctx context.Context, p *corev1.Pod) ([]v1alpha1.Int
 		if err != nil {
 			return nil, err
 		}
-		a, err := d.Ensure(ctx, ask(p, asks, w))
+		request := ask(p, asks, w)
+		request.NetworkLabels = r.labelsOfNetwork(ctx, w)
+		a, err := d.Ensure(ctx, request)
 		if err != nil {
 			return nil, fmt.Errorf("interface %s on network %s: %w", w.Name, w.Network, err)
 		}
@@ -137,12 +139,15 @@ func (r *Attachments) wanted(p *corev1.Pod) ([]pod.Interface, error) {
 // plugin makes that, Multus lets the pod choose another network for it.
 func (r *Attachments) every(p *corev1.Pod) ([]pod.Interface, error) {
 	if r.DefaultDriver == "" {
-		return nil, nil
+		return nil, r.chosenOfOthers(p)
 	}
 	s, chosen, err := pod.Chosen(p)
 	switch {
-	case !r.DefaultAddressOnly || err == nil && !chosen:
+	case err == nil && !chosen:
 		return []pod.Interface{pod.Default(r.DefaultAddressOnly)}, nil
+	case !r.DefaultAddressOnly:
+		return nil, fmt.Errorf("annotation %s: %q chooses the network of the default interface, which Fairlead makes here and Multus would make again: remove the annotation, and ask for that network by %s",
+			pod.AnnotationDefaultNetwork, p.Annotations[pod.AnnotationDefaultNetwork], pod.AnnotationNetworks)
 	case err != nil:
 		return nil, err
 	case r.Chosen == nil:
@@ -158,6 +163,22 @@ func (r *Attachments) every(p *corev1.Pod) ([]pod.Interface, error) {
 	return r.Chosen(s)
 }
 
+// chosenOfOthers refuses a choice for the default interface, where that is somebody
+// else's, that would have its address from here. All other choices are no concern of
+// Fairlead's.
+func (r *Attachments) chosenOfOthers(p *corev1.Pod) error {
+	s, chosen, err := pod.Chosen(p)
+	if err != nil || !chosen || r.Chosen == nil {
+		return nil //nolint:nilerr // Multus reads it, and says what is wrong
+	}
+	got, err := r.Chosen(s)
+	if err != nil || len(got) == 0 || got[0].Network == v1alpha1.DefaultNetwork {
+		return nil //nolint:nilerr // Multus says that the network is not there
+	}
+	return fmt.Errorf("annotation %s: network %s has its addresses from Fairlead, which serves no default interface here: choose another network, or have the operator set defaultNetwork.binding: addressOnly",
+		pod.AnnotationDefaultNetwork, s.Network())
+}
+
 // ask is the request for one interface. What a pod asks for on the default
 // network holds nowhere else.
 func ask(p *corev1.Pod, asks *driver.Request, w *pod.Interface) *driver.Request {
@@ -168,6 +189,16 @@ func ask(p *corev1.Pod, asks *driver.Request, w *pod.Interface) *driver.Request 
 		r.Claim, r.Sticky = "", furtherClaims(r.Sticky, w.Name)
 	}
 	return &r
+}
+
+// labelsOfNetwork are those of the namespace that a further network's definition is
+// in; nil when it is not known, and for the default network.
+func (r *Attachments) labelsOfNetwork(ctx context.Context, w *pod.Interface) map[string]string {
+	namespace, _, further := strings.Cut(w.Network, "/")
+	if !further {
+		return nil
+	}
+	return r.labelsOf(ctx, &corev1.Namespace{}, namespace)
 }
 
 // furtherClaims are those that a pod has in sticky pools for a further interface.

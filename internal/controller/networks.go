@@ -5,17 +5,14 @@ import (
 	"errors"
 	"fmt"
 	"net/netip"
-	"strings"
 	"sync"
 	"time"
 
 	corev1 "k8s.io/api/core/v1"
-	apierrors "k8s.io/apimachinery/pkg/api/errors"
 	"k8s.io/apimachinery/pkg/api/meta"
 	"k8s.io/apimachinery/pkg/apis/meta/v1/unstructured"
 	"k8s.io/apimachinery/pkg/types"
 	"k8s.io/client-go/tools/cache"
-	"k8s.io/client-go/tools/events"
 	"k8s.io/client-go/util/workqueue"
 	ctrlcache "sigs.k8s.io/controller-runtime/pkg/cache"
 	"sigs.k8s.io/controller-runtime/pkg/client"
@@ -36,21 +33,42 @@ const lookAgain = 10 * time.Second
 const (
 	eventNetworkInvalid = "NetworkInvalid"
 	eventNetworkDiffers = "NetworkDiffers"
+	eventRangeShared    = "RangeShared"
 	eventPoolFailed     = "PoolNotWritten"
+	eventPoolLimit      = "PoolLimit"
 )
+
+// NetworksConfig is what Networks are built from.
+type NetworksConfig struct {
+	Informers ctrlcache.Informers
+	Client    client.Client
+	// FlatFile is the content of a flat file of whereabouts, and may be empty.
+	FlatFile []byte
+	// Namespace of the controller, whose networks may draw from every pool.
+	Namespace string
+	// DefaultPools are the default network's IPPools.
+	DefaultPools []string
+	// MaxPools is how many IPPools are written for the networks of one namespace.
+	MaxPools int
+	// Vacant says whether an IPPool is of no use to anybody: none of its addresses is
+	// taken, kept or resting. Otherwise again is when to ask; zero when the pool's
+	// status changes first.
+	Vacant func(ctx context.Context, o *v1alpha1.IPPool) (vacant bool, again time.Duration, err error)
+}
 
 // Networks is what the informer has shown of NetworkAttachmentDefinitions, read
 // once: the source "npwg". It also writes the IPPools of networks with the
 // configuration of whereabouts, which name ranges and no pools.
 type Networks struct {
-	informers ctrlcache.Informers
-	client    client.Client
-	events    events.EventRecorder
-	flat      []byte
-	queue     workqueue.TypedRateLimitingInterface[types.NamespacedName]
+	cfg   NetworksConfig
+	told  *teller
+	queue workqueue.TypedRateLimitingInterface[types.NamespacedName]
 
-	mu     sync.Mutex
-	m      map[types.NamespacedName]*network
+	mu sync.Mutex
+	m  map[types.NamespacedName]*network
+	// pools and the labels of namespaces as the informers show them.
+	pools  map[string]knownPool
+	labels map[string]map[string]string
 	unread error // why they are not all known yet
 	again  func()
 }
@@ -58,20 +76,20 @@ type Networks struct {
 // network is one definition, parsed.
 type network struct {
 	nad.Network
-	err   error
-	pools []v1alpha1.IPPool
+	err error
 	// object is for events about it.
-	object *unstructured.Unstructured
+	object corev1.ObjectReference
 }
 
-// NewNetworks returns an empty set. flat is the content of a flat file of
-// whereabouts, and may be empty.
-func NewNetworks(informers ctrlcache.Informers, c client.Client, recorder events.EventRecorder, flat []byte) *Networks {
+// NewNetworks returns an empty set.
+func NewNetworks(cfg NetworksConfig) *Networks {
 	limiter := workqueue.NewTypedItemExponentialFailureRateLimiter[types.NamespacedName](firstRetry, lastRetry)
 	return &Networks{
-		informers: informers, client: c, events: recorder, flat: flat,
+		cfg: cfg, told: newTeller(cfg.Client),
 		queue:  workqueue.NewTypedRateLimitingQueueWithConfig(limiter, workqueue.TypedRateLimitingQueueConfig[types.NamespacedName]{Name: "networks"}),
 		m:      map[types.NamespacedName]*network{},
+		pools:  map[string]knownPool{},
+		labels: map[string]map[string]string{},
 		unread: errors.New("NetworkAttachmentDefinitions are still being listed"),
 		again:  func() {},
 	}
@@ -85,12 +103,12 @@ func (n *Networks) Source(p *corev1.Pod) ([]pod.Interface, error) {
 	}
 	var out []pod.Interface
 	for _, s := range selected {
-		known, err := n.get(types.NamespacedName{Namespace: s.Namespace, Name: s.Name})
+		w, served, err := n.wanted(s)
 		if err != nil {
 			return nil, fmt.Errorf("interface %s on network %s of annotation %s: %w", s.Interface, s.Network(), pod.AnnotationNetworks, err)
 		}
-		if known.Served() {
-			out = append(out, wantedOf(s, known))
+		if served {
+			out = append(out, w)
 		}
 	}
 	return out, nil
@@ -101,35 +119,71 @@ func (n *Networks) Source(p *corev1.Pod) ([]pod.Interface, error) {
 // Of a network whose configuration is a file on the nodes nothing is known; it has
 // the addresses of the default network.
 func (n *Networks) Chosen(s pod.Selection) ([]pod.Interface, error) {
-	known, err := n.get(types.NamespacedName{Namespace: s.Namespace, Name: s.Name})
-	switch {
-	case err != nil:
-		return nil, fmt.Errorf("network %s of annotation %s: %w", s.Network(), pod.AnnotationDefaultNetwork, err)
-	case known.IPAM == "":
+	known, err := n.get(keyOfNetwork(s))
+	if err == nil && known.IPAM == "" {
 		return []pod.Interface{pod.Default(true)}, nil
-	case !known.Served():
+	}
+	w, served, err := n.wanted(s)
+	if err != nil {
+		return nil, fmt.Errorf("network %s of annotation %s: %w", s.Network(), pod.AnnotationDefaultNetwork, err)
+	}
+	if !served {
 		return nil, nil
 	}
-	w := wantedOf(s, known)
 	w.Default = true
 	return []pod.Interface{w}, nil
 }
 
-// wantedOf says what a pod wants of a network.
-func wantedOf(s pod.Selection, n *network) pod.Interface {
-	w := pod.Interface{Name: s.Interface, Network: s.Network(), AddressOnly: true, Addresses: s.Addresses, MAC: s.MAC, Pools: n.Pools}
-	c := n.Whereabouts
+func keyOfNetwork(s pod.Selection) types.NamespacedName {
+	return types.NamespacedName{Namespace: s.Namespace, Name: s.Name}
+}
+
+// wanted says what a pod wants of a network; served is false for a network that has
+// its addresses from somebody else.
+func (n *Networks) wanted(s pod.Selection) (w pod.Interface, served bool, err error) {
+	known, err := n.get(keyOfNetwork(s))
+	if err != nil || !known.Served() {
+		return pod.Interface{}, false, err
+	}
+	if s.ClaimReference != "" {
+		return pod.Interface{}, false, fmt.Errorf("%w: ipam-claim-reference: %q: is not served yet: leave it out; a network whose IPPool is sticky keeps the addresses of virtual machines and StatefulSets",
+			driver.ErrInvalid, s.ClaimReference)
+	}
+	w = pod.Interface{Name: s.Interface, Network: s.Network(), AddressOnly: true, Addresses: s.Addresses, MAC: s.MAC, Pools: known.Pools}
+	c := known.Whereabouts
 	if c == nil {
-		return w
+		return w, true, nil
+	}
+	if w.Pools, err = n.poolsOf(s.Namespace, c); err != nil {
+		return pod.Interface{}, false, err
 	}
 	w.EachPool, w.Routes, w.DNS = true, c.Routes, c.DNS
-	for _, p := range n.pools {
-		w.Pools = append(w.Pools, p.Name)
-	}
 	if c.Gateway != (netip.Addr{}) {
 		w.Gateways = []string{c.Gateway.String()}
 	}
-	return w
+	return w, true, nil
+}
+
+// poolsOf are the pools that a network of a namespace draws from. It fails with
+// driver.ErrInvalid, and with driver.ErrUnavailable while they are not known or not
+// written yet.
+func (n *Networks) poolsOf(namespace string, c *whereabouts.Config) ([]string, error) {
+	n.mu.Lock()
+	defer n.mu.Unlock()
+	if n.unread != nil {
+		return nil, fmt.Errorf("%w: %w", driver.ErrUnavailable, n.unread)
+	}
+	reach, err := n.reachOf(namespace, c)
+	if err != nil {
+		return nil, err
+	}
+	for i := range reach.own {
+		has, ok := n.pools[reach.own[i].Name]
+		if !ok || has.writtenFor() != namespace {
+			return nil, fmt.Errorf("%w: IPPool %s is not written for it yet; an event on the network says why if it stays so", driver.ErrUnavailable, reach.own[i].Name)
+		}
+	}
+	return reach.pools, nil
 }
 
 // get returns a network. It fails with driver.ErrNotFound, driver.ErrInvalid and
@@ -195,14 +249,19 @@ func (n *Networks) setUnread(err error) {
 func (n *Networks) observeAll(ctx context.Context) error {
 	kind := &unstructured.Unstructured{}
 	kind.SetGroupVersionKind(nad.Kind)
-	informer, err := n.informers.GetInformer(ctx, kind, ctrlcache.BlockUntilSynced(false))
+	informer, err := n.cfg.Informers.GetInformer(ctx, kind, ctrlcache.BlockUntilSynced(false))
 	if err != nil {
 		return err
 	}
-	if err := n.observePools(ctx); err != nil {
+	pools, err := n.observePools(ctx)
+	if err != nil {
 		return err
 	}
-	fed, err := informer.AddEventHandler(cache.ResourceEventHandlerFuncs{
+	namespaces, err := n.observeNamespaces(ctx)
+	if err != nil {
+		return err
+	}
+	networks, err := informer.AddEventHandler(cache.ResourceEventHandlerFuncs{
 		AddFunc:    func(o any) { n.observe(o.(*unstructured.Unstructured)) },
 		UpdateFunc: func(_, o any) { n.observe(o.(*unstructured.Unstructured)) },
 		DeleteFunc: func(o any) { n.forget(client.ObjectKeyFromObject(last(o).(*unstructured.Unstructured))) },
@@ -210,48 +269,38 @@ func (n *Networks) observeAll(ctx context.Context) error {
 	if err != nil {
 		return fmt.Errorf("watch NetworkAttachmentDefinitions: %w", err)
 	}
-	select {
-	case <-fed.HasSyncedChecker().Done():
-		n.setUnread(nil)
-		n.wake()
-	case <-ctx.Done():
-	}
-	return nil
-}
-
-// observePools has a pool written again that somebody deletes.
-func (n *Networks) observePools(ctx context.Context) error {
-	informer, err := n.informers.GetInformer(ctx, &v1alpha1.IPPool{}, ctrlcache.BlockUntilSynced(false))
-	if err != nil {
-		return fmt.Errorf("watch IPPools: %w", err)
-	}
-	_, err = informer.AddEventHandler(cache.ResourceEventHandlerFuncs{DeleteFunc: func(any) {
-		n.mu.Lock()
-		defer n.mu.Unlock()
-		for key, known := range n.m {
-			if len(known.pools) > 0 {
-				n.queue.Add(key)
-			}
+	for _, fed := range []cache.ResourceEventHandlerRegistration{pools, namespaces, networks} {
+		select {
+		case <-fed.HasSyncedChecker().Done():
+		case <-ctx.Done():
+			return nil
 		}
-	}})
-	return err
+	}
+	n.setUnread(nil)
+	n.requeue(func(types.NamespacedName, *network) bool { return true })
+	n.wake()
+	return nil
 }
 
 // observe takes in a definition as it is now.
 func (n *Networks) observe(o *unstructured.Unstructured) {
 	key := client.ObjectKeyFromObject(o)
-	got := &network{object: o}
+	got := &network{object: corev1.ObjectReference{
+		APIVersion: o.GetAPIVersion(), Kind: o.GetKind(), Namespace: key.Namespace, Name: key.Name, UID: o.GetUID(),
+	}}
 	config, _, err := unstructured.NestedString(o.Object, "spec", "config")
 	if err == nil {
-		got.Network, err = nad.Parse(config, n.flat)
+		got.Network, err = nad.Parse(config, n.cfg.FlatFile)
 	}
-	if got.err = err; got.Whereabouts != nil {
-		got.pools = whereabouts.Pools(*got.Whereabouts)
-	}
+	got.err = err
 	n.mu.Lock()
 	n.m[key] = got
 	n.mu.Unlock()
 	n.queue.Add(key)
+	// Those that it shares a range with are to say so too.
+	n.requeue(func(other types.NamespacedName, o *network) bool {
+		return other.Namespace != key.Namespace && sharedRange(got, o) != ""
+	})
 	n.wake()
 }
 
@@ -259,6 +308,19 @@ func (n *Networks) forget(key types.NamespacedName) {
 	n.mu.Lock()
 	defer n.mu.Unlock()
 	delete(n.m, key)
+	n.told.forget(key)
+	n.queue.Add(key)
+}
+
+// requeue has the networks looked at again that are chosen.
+func (n *Networks) requeue(which func(types.NamespacedName, *network) bool) {
+	n.mu.Lock()
+	defer n.mu.Unlock()
+	for key, known := range n.m {
+		if known.Whereabouts != nil && which(key, known) {
+			n.queue.Add(key)
+		}
+	}
 }
 
 func (n *Networks) wake() {
@@ -266,60 +328,4 @@ func (n *Networks) wake() {
 	again := n.again
 	n.mu.Unlock()
 	again()
-}
-
-// Run writes the pools that networks need until ctx ends, each while this process
-// leads, which while waits for. They are kept when the network goes: pods may have
-// addresses of them.
-func (n *Networks) Run(ctx context.Context, while func(context.Context, func(context.Context) error) error) error {
-	stop := context.AfterFunc(ctx, n.queue.ShutDown)
-	defer stop()
-	for {
-		key, shutdown := n.queue.Get()
-		if shutdown {
-			return nil
-		}
-		err := while(ctx, func(ctx context.Context) error { return n.provide(ctx, key) })
-		if err != nil && ctx.Err() == nil {
-			log.FromContext(ctx).Error(err, "the pools of a network could not be written, will be tried again", "network", key)
-			n.queue.AddRateLimited(key)
-		} else {
-			n.queue.Forget(key)
-		}
-		n.queue.Done(key)
-	}
-}
-
-// provide writes the pools of one network, and says on it what a person should
-// know.
-func (n *Networks) provide(ctx context.Context, key types.NamespacedName) error {
-	n.mu.Lock()
-	known := n.m[key]
-	n.mu.Unlock()
-	if known == nil {
-		return nil
-	}
-	tell := func(reason, format string, args ...any) {
-		n.events.Eventf(known.object, nil, corev1.EventTypeWarning, reason, "ReadNetwork", "%s", clip(fmt.Sprintf(format, args...)))
-	}
-	if known.err != nil {
-		tell(eventNetworkInvalid, "pods cannot be attached: %v", known.err)
-		return nil //nolint:nilerr // it was told; trying again does not mend a configuration
-	}
-	if len(known.Warnings) > 0 {
-		// In one: events that differ in their text alone become the first of them.
-		tell(eventNetworkDiffers, "not as the configuration says: %s", strings.Join(known.Warnings, "; "))
-	}
-	for _, w := range known.Warnings {
-		log.FromContext(ctx).Info("network is not served as its configuration says", "network", key, "warning", w)
-	}
-	var errs []error
-	for i := range known.pools {
-		pool := known.pools[i].DeepCopy()
-		if err := n.client.Create(ctx, pool); err != nil && !apierrors.IsAlreadyExists(err) {
-			tell(eventPoolFailed, "IPPool %s could not be written: %v", pool.Name, err)
-			errs = append(errs, fmt.Errorf("write IPPool %s: %w", pool.Name, err))
-		}
-	}
-	return errors.Join(errs...)
 }

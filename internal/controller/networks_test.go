@@ -2,16 +2,20 @@ package controller
 
 import (
 	"context"
+	"encoding/json"
 	"fmt"
 	"slices"
 	"strings"
+	"sync/atomic"
 	"testing"
+	"time"
 
 	"github.com/google/go-cmp/cmp"
 	corev1 "k8s.io/api/core/v1"
+	eventsv1 "k8s.io/api/events/v1"
 	"k8s.io/apimachinery/pkg/api/meta"
+	"k8s.io/apimachinery/pkg/apis/meta/v1/unstructured"
 	"k8s.io/apimachinery/pkg/types"
-	"k8s.io/client-go/tools/events"
 	ctrl "sigs.k8s.io/controller-runtime"
 	ctrlcache "sigs.k8s.io/controller-runtime/pkg/cache"
 	"sigs.k8s.io/controller-runtime/pkg/client"
@@ -22,16 +26,34 @@ import (
 	"fairlead.dev/fairlead/internal/driver/drivertest"
 	"fairlead.dev/fairlead/internal/nad"
 	"fairlead.dev/fairlead/internal/pod"
+	"fairlead.dev/fairlead/internal/whereabouts"
 	"fairlead.dev/fairlead/test/cluster"
 )
 
-// startNetworks runs a controller with the source npwg.
+// startNetworks runs a controller with the source npwg. No pool is in use by its word.
 func startNetworks(t *testing.T, c *cluster.Cluster, with ...func(*Config, ctrl.Manager)) (*harness, *Networks) {
+	t.Helper()
+	return startNetworksIf(t, c, func() bool { return true }, with...)
+}
+
+// maxPools is how many pools a namespace of the tests may have for its networks.
+const maxPools = 3
+
+// startNetworksIf says of pools whether they are vacant.
+func startNetworksIf(t *testing.T, c *cluster.Cluster, vacant func() bool, with ...func(*Config, ctrl.Manager)) (*harness, *Networks) {
 	t.Helper()
 	c.Networks()
 	var networks *Networks
 	npwg := func(cfg *Config, mgr ctrl.Manager) {
-		networks = NewNetworks(mgr.GetCache(), mgr.GetClient(), mgr.GetEventRecorder("fairlead-controller"), nil)
+		networks = NewNetworks(NetworksConfig{
+			Informers: mgr.GetCache(), Client: mgr.GetClient(), Namespace: "fairlead-system", MaxPools: maxPools,
+			Vacant: func(context.Context, *v1alpha1.IPPool) (bool, time.Duration, error) {
+				if vacant() {
+					return true, 0, nil
+				}
+				return false, 20 * time.Millisecond, nil
+			},
+		})
 		cfg.Sources, cfg.Chosen, cfg.Retry = append(cfg.Sources, networks.Source), networks.Chosen, networks.Watch
 		always := func(ctx context.Context, f func(context.Context) error) error { return f(ctx) }
 		if err := mgr.Add(manager.RunnableFunc(func(ctx context.Context) error { return networks.Run(ctx, always) })); err != nil {
@@ -81,6 +103,18 @@ func TestNetworksOfAPod(t *testing.T) {
 	if note := h.event(h.Pod("wrong", h.node, onNetworks("wrong")), "NetworkInvalid"); !strings.Contains(note, "ipam.range") {
 		t.Error(note)
 	}
+
+	// What is asked for and not served is told, on our networks; those of others are
+	// left alone.
+	for name, ask := range map[string]string{
+		"claims":          `[{"name":"ours","ipam-claim-reference":"vm.ours"}]`,
+		"claims-with-ips": `[{"name":"ours","ips":["10.0.0.7"],"ipam-claim-reference":"vm.ours"}]`,
+	} {
+		if note := h.event(h.Pod(name, h.node, onNetworks(ask)), "NetworkInvalid"); !strings.Contains(note, "ipam-claim-reference") || !strings.Contains(note, "vm.ours") {
+			t.Error(note)
+		}
+	}
+	h.record(h.Pod("claims-of-others", h.node, onNetworks(`[{"name":"foreign","ipam-claim-reference":"vm.foreign"}]`)))
 
 	// A network that comes after its pod.
 	late := h.Pod("late", h.node, onNetworks("late"))
@@ -143,7 +177,8 @@ func TestChosenIsNeverIgnored(t *testing.T) {
 	}{
 		{"nothing chosen", true, own, nil, "default", nil},
 		{"chosen", true, own, map[string]string{pod.AnnotationDefaultNetwork: "blue/net-a"}, "blue/net-a", nil},
-		{"our own interface, which Multus does not make", false, own, map[string]string{pod.AnnotationDefaultNetwork: "blue/net-a"}, "default", nil},
+		{"our own interface, which Multus would make too", false, own, map[string]string{pod.AnnotationDefaultNetwork: "blue/net-a"}, "", []string{pod.AnnotationDefaultNetwork, "blue/net-a", "remove the annotation"}},
+		{"our own interface, and not to be read", false, own, map[string]string{pod.AnnotationDefaultNetwork: "a,b"}, "", []string{pod.AnnotationDefaultNetwork, "remove the annotation"}},
 		{"networks are not read", true, nil, map[string]string{pod.AnnotationDefaultNetwork: "blue/net-a"}, "", []string{pod.AnnotationDefaultNetwork, "multiVIFSources"}},
 		{"not to be read", true, own, map[string]string{pod.AnnotationDefaultNetwork: "a,b"}, "", []string{pod.AnnotationDefaultNetwork, "must name one"}},
 		{"an address of the other network", true, own, map[string]string{pod.AnnotationDefaultNetwork: "blue/net-a", v1alpha1.AnnotationAddresses: "10.0.0.7"}, "", []string{v1alpha1.AnnotationAddresses, "blue/net-a"}},
@@ -169,6 +204,31 @@ func TestChosenIsNeverIgnored(t *testing.T) {
 				t.Errorf("it draws from %v", asks.Pools)
 			}
 		})
+	}
+}
+
+// Where Fairlead serves no default interface, a choice that would have its address from
+// Fairlead is refused; every other is Multus' own concern.
+func TestChosenOfOthers(t *testing.T) {
+	ours := func(s pod.Selection) ([]pod.Interface, error) {
+		switch s.Name {
+		case "ours":
+			return []pod.Interface{{Name: s.Interface, Network: s.Network(), Default: true}}, nil
+		case "file":
+			return []pod.Interface{pod.Default(true)}, nil
+		case "missing":
+			return nil, driver.ErrNotFound
+		}
+		return nil, nil
+	}
+	for chosen, refused := range map[string]bool{"": false, "blue/ours": true, "blue/file": false, "blue/missing": false, "blue/foreign": false, "a,b": false} {
+		r := New(Config{Chosen: ours})
+		p := &corev1.Pod{}
+		p.Annotations = map[string]string{pod.AnnotationDefaultNetwork: chosen}
+		got, err := r.wanted(p)
+		if len(got) != 0 || (err != nil) != refused || refused && (driver.Result(err) != "Invalid" || !strings.Contains(err.Error(), "addressOnly")) {
+			t.Errorf("%q: %v, %+v", chosen, err, got)
+		}
 	}
 }
 
@@ -239,50 +299,101 @@ func TestDefaultNetworkByAnotherPlugin(t *testing.T) {
 	}
 }
 
+// poolsOf are the pools that are written for networks of the test's namespace, by name.
+func (h *harness) poolsOf(ctx context.Context) (names []string, err error) {
+	var pools v1alpha1.IPPoolList
+	err = h.Client.List(ctx, &pools, client.MatchingLabels{v1alpha1.LabelNetworkNamespace: h.Namespace})
+	for _, p := range pools.Items {
+		names = append(names, p.Name)
+	}
+	slices.Sort(names)
+	return names, err
+}
+
+// count waits until so many pools are written for networks of the test's namespace.
+func (h *harness) count(n int) {
+	h.t.Helper()
+	h.Eventually(h.t, fmt.Sprintf("%d pools", n), func(ctx context.Context) error {
+		names, err := h.poolsOf(ctx)
+		if err == nil && len(names) != n {
+			err = fmt.Errorf("there are %v", names)
+		}
+		return err
+	})
+}
+
+// networkEvent waits for an event on a network whose text says something.
+func (h *harness) networkEvent(name, reason string, says ...string) {
+	h.t.Helper()
+	h.Eventually(h.t, "the event "+reason+" on network "+name, func(ctx context.Context) error {
+		var list eventsv1.EventList
+		if err := h.Client.List(ctx, &list, client.InNamespace(h.Namespace)); err != nil {
+			return err
+		}
+		var seen []string
+		for _, e := range list.Items {
+			if e.Regarding.Kind != "NetworkAttachmentDefinition" || e.Regarding.Name != name {
+				continue
+			}
+			seen = append(seen, e.Reason+": "+e.Note)
+			if e.Reason == reason && !slices.ContainsFunc(says, func(s string) bool { return !strings.Contains(e.Note, s) }) {
+				return nil
+			}
+		}
+		return fmt.Errorf("none says %q, seen: %q", says, seen)
+	})
+}
+
+// edit changes a network's configuration.
+func (h *harness) edit(network *unstructured.Unstructured, config string) {
+	h.t.Helper()
+	patch, err := json.Marshal(map[string]any{"spec": map[string]any{"config": config}})
+	if err == nil {
+		err = h.Client.Patch(h.t.Context(), network, client.RawPatch(types.MergePatchType, patch))
+	}
+	if err != nil {
+		h.t.Fatal(err)
+	}
+}
+
+func onRange(network, text string) string {
+	return fmt.Sprintf(`{"type":"macvlan","ipam":{"type":"whereabouts","network_name":%q,"range":%q}}`, network, text)
+}
+
 // A network with the configuration of whereabouts has its pools written, before
 // a pod needs them, and again when somebody deletes one.
 func TestPoolsOfWhereabouts(t *testing.T) {
 	c := cluster.New(t)
-	h, networks := startNetworks(t, c)
+	var vacant atomic.Bool
+	h, networks := startNetworksIf(t, c, vacant.Load)
 	network := h.Network("wb", `{"type":"macvlan","ipam":{"type":"whereabouts","network_name":"`+h.Namespace+`","range":"10.0.0.0/24",
 		"exclude":["10.0.0.0/28"],"gateway":"10.0.0.1","ipRanges":[{"range":"fd00::/64"}],"routes":[{"dst":"10.8.0.0/16"}],"node_slice_size":"/28"}}`)
+	h.count(2)
 	var pools v1alpha1.IPPoolList
-	two := func(ctx context.Context) error {
-		if err := h.Client.List(ctx, &pools); err != nil {
-			return err
-		}
-		pools.Items = slices.DeleteFunc(pools.Items, func(p v1alpha1.IPPool) bool { return p.Spec.Domain != h.Namespace || p.DeletionTimestamp != nil })
-		if len(pools.Items) != 2 {
-			return fmt.Errorf("there are %d", len(pools.Items))
-		}
-		return nil
+	if err := h.Client.List(t.Context(), &pools, client.MatchingLabels{v1alpha1.LabelNetworkNamespace: h.Namespace}); err != nil {
+		t.Fatal(err)
 	}
-	h.Eventually(t, "two pools", two)
-	t.Cleanup(func() {
-		for i := range pools.Items {
-			if err := client.IgnoreNotFound(c.Client.Delete(context.Background(), &pools.Items[i])); err != nil {
-				t.Error(err)
-			}
-		}
-	})
 	for _, p := range pools.Items {
 		if p.Labels["app.kubernetes.io/managed-by"] != "fairlead-controller" {
 			t.Errorf("pool %s has labels %v", p.Name, p.Labels)
+		}
+		if want := whereabouts.NamespaceDomain(h.Namespace, h.Namespace); p.Spec.Domain != want {
+			t.Errorf("pool %s is of domain %s, want %s", p.Name, p.Spec.Domain, want)
 		}
 	}
 	if err := h.Client.Delete(t.Context(), &pools.Items[0]); err != nil {
 		t.Fatal(err)
 	}
-	h.Eventually(t, "two pools again", two)
+	h.count(2)
 
 	record := h.record(h.Pod("web", h.node, onNetworks("wb")))
 	i := record.Spec.Interfaces[1]
 	if i.Gateways[0] != "10.0.0.1" || i.Routes[0].Destination != "10.8.0.0/16" {
 		t.Errorf("interface %+v", i)
 	}
-	known, err := networks.get(types.NamespacedName{Namespace: h.Namespace, Name: "wb"})
-	if err != nil || len(wantedOf(pod.Selection{}, known).Pools) != 2 || !wantedOf(pod.Selection{}, known).EachPool {
-		t.Errorf("error %v, network %+v", err, known)
+	w, served, err := networks.wanted(pod.Selection{Namespace: h.Namespace, Name: "wb"})
+	if err != nil || !served || len(w.Pools) != 2 || !w.EachPool {
+		t.Errorf("error %v, served %v, interface %+v", err, served, w)
 	}
 	if err := h.Client.Delete(t.Context(), network); err != nil {
 		t.Fatal(err)
@@ -293,9 +404,40 @@ func TestPoolsOfWhereabouts(t *testing.T) {
 		}
 		return nil
 	})
-	if err := two(t.Context()); err != nil {
-		t.Errorf("the pools went with their network: %v", err)
+	if names, err := h.poolsOf(t.Context()); err != nil || len(names) != 2 {
+		t.Errorf("error %v: pools in use went with their network: there are %v", err, names)
 	}
+	vacant.Store(true)
+	h.count(0)
+}
+
+// A network that is changed again and again leaves no pools behind, and a namespace has
+// no more of them than it may have, which its network says.
+func TestPoolsOfNetworksAreBounded(t *testing.T) {
+	var vacant atomic.Bool
+	vacant.Store(true)
+	h, _ := startNetworksIf(t, cluster.New(t), vacant.Load)
+	network := h.Network("x", onRange("n", "10.0.0.0/24"))
+	for i := range 30 {
+		h.edit(network, onRange(fmt.Sprintf("n%d", i), fmt.Sprintf("10.%d.0.0/24", i)))
+	}
+	h.count(1)
+	vacant.Store(false)
+	for i := range 30 {
+		h.edit(network, onRange(fmt.Sprintf("m%d", i), fmt.Sprintf("10.%d.1.0/24", i)))
+	}
+	h.networkEvent("x", eventPoolLimit, "networkPoolsPerNamespace", "there are 3", h.Namespace)
+	h.count(maxPools)
+	if note := h.event(h.Pod("waits", h.node, onNetworks("x")), "NetworkUnavailable"); !strings.Contains(note, "an event on the network says why") {
+		t.Error(note)
+	}
+	vacant.Store(true)
+	h.count(1)
+	h.record(h.Pod("served", h.node, onNetworks("x")))
+	if err := h.Client.Delete(t.Context(), network); err != nil {
+		t.Fatal(err)
+	}
+	h.count(0)
 }
 
 // absent is a cluster without NetworkAttachmentDefinitions.
@@ -307,7 +449,7 @@ func (absent) GetInformer(context.Context, client.Object, ...ctrlcache.InformerG
 
 func TestWithoutNetworkAttachmentDefinitions(t *testing.T) {
 	ctx, cancel := context.WithCancel(t.Context())
-	n := NewNetworks(absent{}, nil, events.NewFakeRecorder(1), nil)
+	n := NewNetworks(NetworksConfig{Informers: absent{}})
 	cancel()
 	n.watch(ctx) // looks once
 	p := &corev1.Pod{}

@@ -3,6 +3,7 @@ package migrate
 import (
 	"cmp"
 	"fmt"
+	"iter"
 	"maps"
 	"net/netip"
 	"slices"
@@ -88,6 +89,9 @@ func MakeExport(s State, namespace string) (*Export, error) {
 	}
 	for _, n := range s.Networks {
 		e.spaces[n.Domain] = n.Space
+		if n.Own != "" {
+			e.spaces[n.Own] = n.Space
+		}
 	}
 	for _, p := range s.Pools {
 		e.was[p.Name] = p
@@ -142,9 +146,7 @@ func (e *exporter) exportPools(slots map[Address]ipam.Slot) {
 			if !ok {
 				continue
 			}
-			at := Address{e.DomainOf(space), a}
-			slot, ok := slots[at]
-			if ok && (e.free(at, slot) || slot.State == ipam.Taken && !e.same(slot, pool.Allocations[offset])) {
+			if e.over(space, a, pool.Allocations[offset], slots) {
 				delete(pool.Allocations, offset)
 			}
 		}
@@ -157,6 +159,50 @@ func (e *exporter) exportPools(slots map[Address]ipam.Slot) {
 		e.out.Given = append(e.out.Given, Given{at, slot.Holder})
 		e.exportSlot(at, slot)
 	}
+}
+
+// over says whether an entry does not hold any more: its address was given back, or to
+// another pod. Networks may have a space in several domains.
+func (e *exporter) over(space string, a netip.Addr, entry Allocation, slots map[Address]ipam.Slot) bool {
+	over := false
+	for domain := range e.domains(space) {
+		at := Address{domain, a}
+		slot, ok := slots[at]
+		switch {
+		case ok && slot.State == ipam.Taken && e.same(slot, entry):
+			return false
+		case ok && (slot.State == ipam.Taken || e.free(at, slot)):
+			over = true
+		}
+	}
+	return over
+}
+
+// domains are those that a space has.
+func (e *exporter) domains(space string) iter.Seq[string] {
+	return func(yield func(string) bool) {
+		for domain, of := range e.spaces {
+			if of == space && !yield(domain) {
+				return
+			}
+		}
+	}
+}
+
+// of says whether an address is of a space.
+func (e *exporter) of(at Address, space string) bool {
+	s, ok := e.spaces[at.Domain]
+	return ok && s == space
+}
+
+// takenIn says whether somebody has an address in any domain of a space.
+func (e *exporter) takenIn(space string, a netip.Addr, slots map[Address]ipam.Slot) bool {
+	for domain := range e.domains(space) {
+		if slots[Address{domain, a}].State == ipam.Taken {
+			return true
+		}
+	}
+	return false
 }
 
 // free says whether an address was given back.
@@ -181,7 +227,7 @@ func (e *exporter) ours(at Address, slot ipam.Slot) bool {
 func (e *exporter) recorded(at Address) bool {
 	for name, pool := range e.was {
 		r, err := netip.ParsePrefix(pool.Range)
-		if space, ok := e.space[name]; err != nil || !ok || e.DomainOf(space) != at.Domain {
+		if space, ok := e.space[name]; err != nil || !ok || !e.of(at, space) {
 			continue
 		}
 		if offset, ok := offsetOf(r.Addr(), at.Addr); ok && pool.Allocations[offset] != (Allocation{}) {
@@ -223,7 +269,7 @@ func (e *exporter) rangeOf(at Address, slot ipam.Slot) netip.Prefix {
 	var found netip.Prefix
 	for _, n := range e.Networks {
 		for _, r := range n.Ranges {
-			if n.Domain == at.Domain && r.Contains(at.Addr) && (found == netip.Prefix{} || n.Name == network) {
+			if n.in(at.Domain) && r.Contains(at.Addr) && (found == netip.Prefix{} || n.Name == network) {
 				found = r
 			}
 		}
@@ -256,7 +302,7 @@ func (e *exporter) poolFor(at Address, slot ipam.Slot) *Pool {
 	}
 	for _, name := range slices.Sorted(maps.Keys(e.pools)) {
 		r, err := netip.ParsePrefix(e.pools[name].Range)
-		if space, ok := e.space[name]; ok && err == nil && e.DomainOf(space) == at.Domain && r.Contains(at.Addr) {
+		if space, ok := e.space[name]; ok && err == nil && e.of(at, space) && r.Contains(at.Addr) {
 			return e.pools[name]
 		}
 	}
@@ -273,10 +319,13 @@ func (e *exporter) note(kind Kind, at Address, format string, args ...any) {
 func (e *exporter) exportSlot(at Address, slot ipam.Slot) {
 	for name, pool := range e.pools { // it may be there already, in whichever pool
 		r, err := netip.ParsePrefix(pool.Range)
-		if space, ok := e.space[name]; err != nil || !ok || e.DomainOf(space) != at.Domain {
+		if space, ok := e.space[name]; err != nil || !ok || !e.of(at, space) {
 			continue
 		}
 		if offset, ok := offsetOf(r.Addr(), at.Addr); ok && pool.Allocations[offset] != (Allocation{}) {
+			if has := pool.Allocations[offset].PodRef; has != slot.Holder.Namespace+"/"+slot.Holder.Pod {
+				e.note(NotWritten, at, "%s has it, and so has %s on a network of another namespace, which whereabouts cannot tell apart", slot.Holder, has)
+			}
 			return
 		}
 	}
@@ -303,6 +352,7 @@ func (e *exporter) exportReservations(slots map[Address]ipam.Slot) {
 	overlapping := map[string]bool{}
 	for _, n := range e.Networks {
 		overlapping[n.Domain] = overlapping[n.Domain] || n.Overlapping
+		overlapping[n.Own] = overlapping[n.Own] || n.Overlapping
 	}
 	there := map[string]Reservation{}
 	for _, r := range e.Reservations {
@@ -312,7 +362,7 @@ func (e *exporter) exportReservations(slots map[Address]ipam.Slot) {
 		slot, name := slots[at], ReservationName(e.spaces[at.Domain], at.Addr)
 		has, ok := there[name]
 		switch {
-		case ok && e.free(at, slot):
+		case ok && e.free(at, slot) && !e.takenIn(e.spaces[at.Domain], at.Addr, slots):
 			e.out.Delete = append(e.out.Delete, has)
 		case slot.State == ipam.Taken && e.ours(at, slot) && (ok || overlapping[at.Domain]):
 			want := Reservation{

@@ -12,6 +12,7 @@ package migrate
 import (
 	"cmp"
 	"net/netip"
+	"strings"
 
 	corev1 "k8s.io/api/core/v1"
 
@@ -68,8 +69,9 @@ type Network struct {
 	Name string
 	// Space is whereabouts' network_name; empty for the one without a name.
 	Space string
-	// Domain of Fairlead's that stands for the space.
-	Domain string
+	// Domain of Fairlead's that stands for the space, and Own is the one that the
+	// network has the space in while the other is not open to its namespace.
+	Domain, Own string
 	// Ranges are the CIDRs that whereabouts names its pools by.
 	Ranges []netip.Prefix
 	// Overlapping is enable_overlapping_ranges: each address has a
@@ -92,6 +94,8 @@ type State struct {
 	Pods         []corev1.Pod
 	// BootIDs of nodes by name.
 	BootIDs map[string]string
+	// NamespaceLabels by the namespace's name.
+	NamespaceLabels map[string]map[string]string
 
 	// What Fairlead has.
 	IPPools  []v1alpha1.IPPool
@@ -181,6 +185,10 @@ const (
 	// Taken: Fairlead has given the address to somebody else. Nothing is
 	// written while there is one.
 	Taken Kind = "Taken"
+	// NotOpened: a pool of a network is there and not open to its namespace, so
+	// its next pods would have addresses of another address space. Nothing is
+	// written while there is one.
+	NotOpened Kind = "NotOpened"
 )
 
 // Outcome is what becomes of the address of a finding.
@@ -249,6 +257,15 @@ func (p *Plan) Refused() []Finding {
 		}
 	}
 	return out
+}
+
+// in says whether a domain has the network's addresses.
+func (n *Network) in(domain string) bool { return domain == n.Domain || n.Own != "" && domain == n.Own }
+
+// namespace of the network.
+func (n *Network) namespace() string {
+	namespace, _, _ := strings.Cut(n.Name, "/")
+	return namespace
 }
 
 // podRef is namespace/name.

@@ -227,13 +227,27 @@ func (p *planner) take(at Address, u use, claims []claim) {
 	p.plan.Holdings = append(p.plan.Holdings, h)
 }
 
-// slot is what Fairlead has recorded of an address.
+// slot is what Fairlead has recorded of an address: in its domain, or for a network
+// that it has served before in a domain of the network's own.
 func (p *planner) slot(at Address) (ipam.Slot, bool) {
-	b := p.blocks[ipam.BlockName(at.Domain, ipam.BlockOf(at.Addr))]
+	found, ok := p.slotIn(at.Domain, at.Addr)
+	for _, n := range p.networks {
+		if found.State == ipam.Taken || n.Domain != at.Domain || n.Own == "" || !n.covers(at.Addr) {
+			continue
+		}
+		if s, there := p.slotIn(n.Own, at.Addr); there && (s.State == ipam.Taken || s.State == ipam.Held) {
+			found, ok = s, true
+		}
+	}
+	return found, ok
+}
+
+func (p *planner) slotIn(domain string, a netip.Addr) (ipam.Slot, bool) {
+	b := p.blocks[ipam.BlockName(domain, ipam.BlockOf(a))]
 	if b == nil {
 		return ipam.Slot{}, false
 	}
-	return b.Slot(at.Addr)
+	return b.Slot(a)
 }
 
 // prefix has the length of the pod's link: that of the network's range, which in
@@ -277,23 +291,6 @@ func names(r *v1alpha1.PodAttachment, h Holding) bool {
 		}
 	}
 	return false
-}
-
-// makePools lists the pools that are not there yet.
-func (p *planner) makePools() {
-	there := map[string]bool{}
-	for i := range p.IPPools {
-		there[p.IPPools[i].Name] = true
-	}
-	for _, n := range p.networks {
-		for _, pool := range n.Pools {
-			if !there[pool.Name] {
-				there[pool.Name] = true
-				p.plan.Pools = append(p.plan.Pools, pool)
-			}
-		}
-	}
-	slices.SortFunc(p.plan.Pools, func(a, b v1alpha1.IPPool) int { return cmp.Compare(a.Name, b.Name) })
 }
 
 // makeRecords writes a PodAttachment for every pod with addresses. Its sandbox

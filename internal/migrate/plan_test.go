@@ -28,7 +28,7 @@ func network(name, space, cidr string) Network {
 	if err != nil {
 		panic(err)
 	}
-	return Network{Name: name, Space: space, Domain: whereabouts.Domain(space), Ranges: []netip.Prefix{r}, Overlapping: true, Pools: whereabouts.Pools(c)}
+	return Network{Name: name, Space: space, Domain: whereabouts.Domain(space), Ranges: []netip.Prefix{r}, Overlapping: true, Pools: whereabouts.Pools(c, whereabouts.Domain(space))}
 }
 
 // running is a pod that runs, and whose network-status shows addresses of a

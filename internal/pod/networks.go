@@ -40,6 +40,9 @@ type Selection struct {
 	Addresses []netip.Addr
 	// MAC that the pod asks for, in lower case; empty for any.
 	MAC string
+	// ClaimReference names the IPAMClaim whose addresses the pod asks for; empty for
+	// none.
+	ClaimReference string
 }
 
 // Network is the network's name: namespace/name.
@@ -54,6 +57,7 @@ type selection struct {
 	InterfaceRequest string   `json:"interfaceRequest"` // Multus, before 3.0
 	IPs              []string `json:"ips"`
 	MAC              string   `json:"mac"`
+	ClaimReference   string   `json:"ipam-claim-reference"`
 }
 
 var macAddress = regexp.MustCompile(`^[0-9a-f]{2}(:[0-9a-f]{2}){5}$`)
@@ -139,7 +143,7 @@ func selections(text string) ([]selection, error) {
 
 // read checks one element, the one of that index.
 func (e selection) read(namespace string, index int) (Selection, error) {
-	s := Selection{Namespace: e.Namespace, Name: e.Name, Interface: e.Interface, MAC: strings.ToLower(e.MAC)}
+	s := Selection{Namespace: e.Namespace, Name: e.Name, Interface: e.Interface, MAC: strings.ToLower(e.MAC), ClaimReference: e.ClaimReference}
 	if s.Namespace == "" {
 		s.Namespace = namespace
 	}

@@ -41,6 +41,10 @@ func TestNetworks(t *testing.T) {
 				{Namespace: "web", Name: "net-c", Interface: "old"},
 			},
 		},
+		{
+			name: "a claim", text: `[{"name":"net-a","ipam-claim-reference":"vm.net-a"}]`,
+			want: []Selection{{Namespace: "web", Name: "net-a", Interface: "net1", ClaimReference: "vm.net-a"}},
+		},
 		{name: "no name", text: "net-a,", fails: `element 1: name: ""`},
 		{name: "no namespace", text: "/net-a", fails: "names no namespace"},
 		{name: "no interface", text: "net-a@", fails: "names no interface"},

@@ -37,6 +37,14 @@ func TestParseRanges(t *testing.T) {
 		{name: "a CIDR", section: `"range":"10.0.0.0/24"`, want: []string{"10.0.0.1-10.0.0.254 of 10.0.0.0/24"}},
 		{name: "a CIDR with host bits", section: `"range":"10.0.0.9/24"`, want: []string{"10.0.0.1-10.0.0.254 of 10.0.0.0/24"}},
 		{name: "leading zeros", section: `"range":"10.00.000.0/24","range_start":"10.0.0.020"`, want: []string{"10.0.0.20-10.0.0.254 of 10.0.0.0/24"}},
+		{name: "many leading zeros", section: `"range":"00192.00168.1.0/024"`, want: []string{"192.168.1.1-192.168.1.254 of 192.168.1.0/24"}},
+		{name: "many leading zeros in a dash", section: `"range":"00192.00168.1.010-0192.000168.1.0020/24"`, want: []string{"192.168.1.10-192.168.1.20 of 192.168.1.0/24"}},
+		{
+			name: "many leading zeros in start, end and excludes", section: `"range":"192.168.1.0/24","range_start":"00192.00168.1.0005","range_end":"000192.168.01.9","exclude":["00192.168.1.0006/032"]`,
+			want: []string{"192.168.1.5-192.168.1.9 of 192.168.1.0/24 -192.168.1.6/32"},
+		},
+		{name: "leading zeros of IPv6", section: `"range":"0fd00:00000::/64"`, want: []string{"fd00::1-fd00::ffff:ffff:ffff:ffff of fd00::/64"}},
+		{name: "a dash that ends before it starts", section: `"range":"10.0.0.20-10.0.0.10/24"`, want: []string{"10.0.0.20-10.0.0.254 of 10.0.0.0/24"}, warns: []string{`range: "10.0.0.10" is no address for a pod between 10.0.0.20 and 10.0.0.254`}},
 		{name: "start and end", section: `"range":"10.0.0.0/24","range_start":"10.0.0.5","range_end":"10.0.0.9"`, want: []string{"10.0.0.5-10.0.0.9 of 10.0.0.0/24"}},
 		{name: "the edges as start and end", section: `"range":"10.0.0.0/24","range_start":"10.0.0.0","range_end":"10.0.0.255"`, want: []string{"10.0.0.1-10.0.0.254 of 10.0.0.0/24"}},
 		// whereabouts begins at .1 then, and says nothing.
@@ -64,6 +72,9 @@ func TestParseRanges(t *testing.T) {
 		// whereabouts clears the list before it checks it, and fails at each ADD.
 		{name: "a bad exclude", section: `"range":"10.0.0.0/24","exclude":["10.0.0"]`, fails: []string{`ipam.exclude[0]: "10.0.0"`}},
 		{name: "a bad exclude of the second", section: `"range":"10.0.0.0/24","ipRanges":[{"range":"fd00::/64","exclude":["x"]}]`, fails: []string{`ipam.ipRanges[0].exclude[0]: "x"`}},
+		// whereabouts gives a pod ::1, which is its own loopback.
+		{name: "loopback", section: `"range":"::1/126"`, fails: []string{`ipam.range: "::1/126"`, "unicast"}},
+		{name: "an octet of more than 255", section: `"range":"000256.0.0.0/24"`, fails: []string{"must be a CIDR"}},
 		{name: "multicast", section: `"range":"224.0.0.0/24"`, fails: []string{"unicast"}},
 		{name: "everything", section: `"range":"0.0.0.0/0"`, fails: []string{"must be a CIDR"}},
 		{name: "nothing left", section: `"range":"10.0.0.0/30","exclude":["10.0.0.1"],"gateway":"10.0.0.2"`, fails: []string{"no address left"}},
@@ -91,7 +102,7 @@ func TestParseRanges(t *testing.T) {
 				t.Errorf("-want +got:\n%s", diff)
 			}
 			says(t, warnings, tc.warns)
-			for _, pool := range Pools(got) {
+			for _, pool := range Pools(got, Domain(got.NetworkName)) {
 				if _, err := objects.Pool(&pool); err != nil {
 					t.Errorf("pool %s cannot be used: %v", pool.Name, err)
 				}
@@ -198,7 +209,7 @@ func TestPools(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	pools := Pools(plain)
+	pools := Pools(plain, Domain(plain.NetworkName))
 	var names []string
 	for _, p := range pools {
 		names = append(names, p.Name)
@@ -209,19 +220,16 @@ func TestPools(t *testing.T) {
 	if diff := cmp.Diff([]string{"10.0.0.1-10.0.0.16", "10.0.0.99"}, pools[2].Spec.Excludes); diff != "" {
 		t.Errorf("-want +got:\n%s", diff)
 	}
-	if got := PoolFor(plain, netip.MustParseAddr("fd00::7")); got != "wb-fd00---64" {
-		t.Errorf("fd00::7 is of pool %q", got)
-	}
 	named, _, err := Parse([]byte(section+`,"network_name":"blue","gateway":"10.0.0.1"}`), nil)
 	if err != nil {
 		t.Fatal(err)
 	}
-	for i, p := range Pools(named) {
+	for i, p := range Pools(named, Domain(named.NetworkName)) {
 		if p.Name == pools[i].Name || p.Spec.Domain != "blue" || !strings.HasPrefix(p.Name, "wb-blue-") {
 			t.Errorf("pool %s of domain %s, the unnamed network's is %s", p.Name, p.Spec.Domain, pools[i].Name)
 		}
 	}
-	if got := Pools(named)[0].Spec.Gateways; !slices.Equal(got, []string{"10.0.0.1"}) {
+	if got := Pools(named, Domain(named.NetworkName))[0].Spec.Gateways; !slices.Equal(got, []string{"10.0.0.1"}) {
 		t.Errorf("gateways %q", got)
 	}
 }
@@ -240,7 +248,7 @@ func FuzzParse(f *testing.F) {
 		if err != nil {
 			return
 		}
-		for _, pool := range Pools(c) {
+		for _, pool := range Pools(c, Domain(c.NetworkName)) {
 			parsed, err := objects.Pool(&pool)
 			if err != nil {
 				t.Fatalf("pool %s of %s cannot be used: %v", pool.Name, section, err)

@@ -13,12 +13,8 @@ import (
 	"fairlead.dev/fairlead/api/v1alpha1"
 )
 
-// Labels of the IPPools that serve a configuration of whereabouts.
-const (
-	LabelManagedBy = "app.kubernetes.io/managed-by"
-	ManagedBy      = "fairlead-controller"
-	LabelFor       = "fairlead.dev/pool-for"
-)
+// LabelFor is a label of the IPPools that serve a configuration of whereabouts.
+const LabelFor = "fairlead.dev/pool-for"
 
 // maxName is the length of a domain, and of a label.
 const maxName = 63
@@ -44,13 +40,23 @@ func Domain(networkName string) string {
 	return strings.TrimLeft(name[:min(len(name), maxName-9)]+"-"+short(networkName), "-")
 }
 
-// Pools are the IPPools that serve a configuration, one for each range in that
-// order, and one for ranges that are equal. Equal ranges of two configurations
-// with one network_name have one pool.
-func Pools(c Config) []v1alpha1.IPPool {
+// NamespaceDomain is the domain in which a namespace has a network_name, or the
+// unnamed network, for itself: no name of another namespace makes the same, and
+// none makes it a Domain that is not opened to it.
+func NamespaceDomain(namespace, networkName string) string {
+	sum := sha256.Sum256([]byte(namespace + "/" + networkName))
+	hash := hex.EncodeToString(sum[:8])
+	room := maxName - len("nad--") - len(hash)
+	return "nad-" + strings.TrimRight(namespace[:min(len(namespace), room)], "-") + "-" + hash
+}
+
+// Pools are the IPPools of a domain that serve a configuration, one for each range
+// in that order, and one for ranges that are equal. Equal ranges of two
+// configurations have one pool of a domain.
+func Pools(c Config, domain string) []v1alpha1.IPPool {
 	var out []v1alpha1.IPPool
 	for _, r := range c.Ranges {
-		pool := poolOf(c, r)
+		pool := PoolOf(c, r, domain)
 		if !slices.ContainsFunc(out, func(p v1alpha1.IPPool) bool { return p.Name == pool.Name }) {
 			out = append(out, pool)
 		}
@@ -58,19 +64,9 @@ func Pools(c Config) []v1alpha1.IPPool {
 	return out
 }
 
-// PoolFor is the name of the pool among Pools whose range an address lies in;
-// empty when there is none.
-func PoolFor(c Config, a netip.Addr) string {
-	for _, r := range c.Ranges {
-		if r.within(a) {
-			return poolOf(c, r).Name
-		}
-	}
-	return ""
-}
-
-func poolOf(c Config, r Range) v1alpha1.IPPool {
-	spec := v1alpha1.IPPoolSpec{Domain: Domain(c.NetworkName), Ranges: []string{r.Prefix.String()}}
+// PoolOf is the IPPool of a domain that serves a range of a configuration.
+func PoolOf(c Config, r Range, domain string) v1alpha1.IPPool {
+	spec := v1alpha1.IPPoolSpec{Domain: domain, Ranges: []string{r.Prefix.String()}}
 	first, last := usable(r.Prefix)
 	if r.First != first || r.Last != last {
 		spec.Ranges[0] = fmt.Sprintf("%s-%s/%d", r.First, r.Last, r.Prefix.Bits())
@@ -88,7 +84,7 @@ func poolOf(c Config, r Range) v1alpha1.IPPool {
 	return v1alpha1.IPPool{
 		ObjectMeta: metav1.ObjectMeta{
 			Name:   name(spec, r.Prefix),
-			Labels: map[string]string{LabelManagedBy: ManagedBy, LabelFor: Type},
+			Labels: map[string]string{LabelFor: Type},
 		},
 		Spec: spec,
 	}

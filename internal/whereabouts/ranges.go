@@ -5,6 +5,8 @@ import (
 	"net/netip"
 	"slices"
 	"strings"
+
+	netutils "k8s.io/utils/net"
 )
 
 // parseRange reads one range: "10.0.0.0/24", or "10.0.0.10-10.0.0.20/24", whose
@@ -175,31 +177,24 @@ func special(p netip.Prefix) string {
 	return ""
 }
 
-// sloppyAddr reads an address as whereabouts does: the numbers of an IPv4
-// address may have leading zeros, and are decimal.
+// sloppyAddr reads an address as whereabouts does: its numbers may have any count of
+// leading zeros, and those of an IPv4 address are decimal all the same.
 func sloppyAddr(text string) (netip.Addr, bool) {
-	if !strings.Contains(text, ":") {
-		parts := strings.Split(text, ".")
-		for i, part := range parts {
-			if trimmed := strings.TrimLeft(part, "0"); len(part) <= 3 && part != "" {
-				parts[i] = trimmed
-				if trimmed == "" {
-					parts[i] = "0"
-				}
-			}
-		}
-		text = strings.Join(parts, ".")
-	}
-	a, err := netip.ParseAddr(text)
-	return a.Unmap(), err == nil && a.Zone() == ""
+	a, ok := netip.AddrFromSlice(netutils.ParseIPSloppy(text))
+	return a.Unmap(), ok
 }
 
 // sloppyPrefix reads an address with a prefix length.
 func sloppyPrefix(text string) (netip.Prefix, bool) {
 	addr, length, _ := strings.Cut(text, "/")
 	a, ok := sloppyAddr(addr)
-	if !ok || strings.HasPrefix(addr, "::ffff:") && a.Is4() {
+	if !ok || strings.Contains(addr, ":") && a.Is4() {
 		return netip.Prefix{}, false
+	}
+	if bits := strings.TrimLeft(length, "0"); bits != "" || length == "" {
+		length = bits
+	} else {
+		length = "0"
 	}
 	p, err := netip.ParsePrefix(a.String() + "/" + length)
 	return p, err == nil

@@ -20,7 +20,7 @@ func poolsOf(t *testing.T, section string) []string {
 		t.Fatalf("%s: %v", section, err)
 	}
 	var names []string
-	for _, p := range Pools(c) {
+	for _, p := range Pools(c, Domain(c.NetworkName)) {
 		if _, err := objects.Pool(&p); err != nil {
 			t.Errorf("%s: pool %s: %v", section, p.Name, err)
 		}
@@ -62,7 +62,7 @@ func TestWhereaboutsSlicesDropTheRest(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	pools := Pools(c)
+	pools := Pools(c, Domain(c.NetworkName))
 	if len(pools) != 2 {
 		t.Fatalf("%d pools, want 2", len(pools))
 	}

@@ -183,7 +183,7 @@ func testControllerRights(t *testing.T, c *cluster.Cluster) {
 		"podattachments":               "get list watch create patch delete",
 		"podattachments/status":        "patch",
 		"nodenetworks":                 "get list watch create patch",
-		"ippools":                      "get list watch create",
+		"ippools":                      "get list watch create delete",
 		"networkattachmentdefinitions": "get list watch",
 		"ippools/status":               "patch",
 		"ipblocks":                     "get list watch create update delete",

@@ -168,7 +168,7 @@ func (l *leader) stepDown() {
 
 // driver is where what is broken on purpose gets between driver and store.
 func (l *leader) driver(claims *native.Claims) driver.Driver {
-	cfg := native.Config{Pools: l.w.pools.fallback, Bridge: "br0", Claims: claims}
+	cfg := native.Config{Pools: l.w.pools.fallback, Bridge: "br0", Claims: claims, Namespace: namespace}
 	var s takes = l.store
 	switch l.w.cfg.Break {
 	case FreeAnyones:

@@ -196,15 +196,19 @@ func (d *Driver) from(ctx context.Context, name string, r *driver.Request) (*dri
 	if err != nil {
 		return nil, err
 	}
-	if err := pool.admits(r); err != nil {
+	own := d.cfg.Namespace
+	if slices.Contains(d.cfg.Pools, name) {
+		own = "" // the default network's own: a network has them when they were opened to it
+	}
+	if err := pool.admits(r, own); err != nil {
 		return nil, err
 	}
 	if pool.PerNamespace > 0 {
-		own := ""
+		claim := ""
 		if key, ok := claimOf(pool, r); ok {
-			own = key.String()
+			claim = key.String()
 		}
-		used := func() int { return d.store.UsedBy(r.Namespace, pool.Pool, own) }
+		used := func() int { return d.store.UsedBy(r.Namespace, pool.Pool, claim) }
 		leave, err := d.quotas.enter(ctx, tenant{name, r.Namespace}, pool.PerNamespace, used)
 		if err != nil {
 			return nil, err

@@ -43,6 +43,8 @@ type Config struct {
 	Bridge string
 	// Claims that keep addresses beyond their pods.
 	Claims claims
+	// Namespace whose networks may draw from every pool: the operator's own.
+	Namespace string
 }
 
 // store is what the driver needs of the block store.

@@ -31,6 +31,8 @@ type Pool struct {
 	PerNamespace int
 	// who may draw from it.
 	who []selector
+	// networks that may draw from it, beside the default one.
+	networks networks
 	// version of the reservations that are withheld.
 	version int
 }
@@ -45,8 +47,11 @@ type selector struct {
 
 // admits returns nil when a pod may draw from the pool. It fails with
 // driver.ErrNotFound when it may not, and with driver.ErrUnavailable when that
-// cannot be said yet.
-func (p *Pool) admits(r *driver.Request) error {
+// cannot be said yet. Networks of the namespace own may draw from every pool.
+func (p *Pool) admits(r *driver.Request, own string) error {
+	if err := p.networks.admit(r, own); err != nil {
+		return err
+	}
 	for _, s := range p.who {
 		switch has := s.labels(r); {
 		case has == nil:
@@ -268,6 +273,8 @@ func parse(o *v1alpha1.IPPool) (Pool, error) {
 		}
 		out.who = append(out.who, s.selector)
 	}
+	out.networks, err = parseNetworks(o)
+	errs = append(errs, err)
 	if err := errors.Join(errs...); err != nil {
 		return Pool{}, err
 	}

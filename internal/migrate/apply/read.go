@@ -10,6 +10,7 @@ import (
 	"fmt"
 	"maps"
 	"slices"
+	"strings"
 
 	corev1 "k8s.io/api/core/v1"
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
@@ -128,7 +129,7 @@ type Cluster struct {
 // (whereabouts.conf), which may be empty. It fails with ErrNothing when there is
 // neither an object of whereabouts nor a network that uses it.
 func Read(ctx context.Context, api client.Reader, namespace string, flat []byte) (*Cluster, error) {
-	c := &Cluster{State: migrate.State{DomainOf: whereabouts.Domain, BootIDs: map[string]string{}}}
+	c := &Cluster{State: migrate.State{DomainOf: whereabouts.Domain, BootIDs: map[string]string{}, NamespaceLabels: map[string]map[string]string{}}}
 	if err := c.readTheirs(ctx, api, namespace); err != nil {
 		return nil, err
 	}
@@ -146,6 +147,13 @@ func Read(ctx context.Context, api client.Reader, namespace string, flat []byte)
 		return nil, fmt.Errorf("list pods: %w", err)
 	}
 	c.Pods = pods.Items
+	var namespaces corev1.NamespaceList
+	if err := api.List(ctx, &namespaces); err != nil {
+		return nil, fmt.Errorf("list namespaces: %w", err)
+	}
+	for i := range namespaces.Items {
+		c.NamespaceLabels[namespaces.Items[i].Name] = namespaces.Items[i].Labels
+	}
 	var nodes corev1.NodeList
 	if err := api.List(ctx, &nodes); err != nil {
 		return nil, fmt.Errorf("list nodes: %w", err)
@@ -326,8 +334,10 @@ func networkOf(name string, section, flat []byte) (migrate.Network, []string, er
 	if err := json.Unmarshal(section, &overlapping); err != nil {
 		return migrate.Network{}, nil, fmt.Errorf("ipam.enable_overlapping_ranges: %w", err)
 	}
+	namespace, _, _ := strings.Cut(name, "/")
+	domain := whereabouts.Domain(c.NetworkName)
 	n := migrate.Network{
-		Name: name, Space: c.NetworkName, Domain: whereabouts.Domain(c.NetworkName), Pools: whereabouts.Pools(c),
+		Name: name, Space: c.NetworkName, Domain: domain, Own: whereabouts.NamespaceDomain(namespace, c.NetworkName), Pools: whereabouts.Pools(c, domain),
 		Overlapping: overlapping.Enabled == nil || *overlapping.Enabled,
 		Routes:      c.Routes, DNS: c.DNS,
 	}

@@ -1,0 +1,60 @@
+package native
+
+import (
+	"fmt"
+	"strings"
+
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/labels"
+
+	"fairlead.dev/fairlead/api/v1alpha1"
+	"fairlead.dev/fairlead/internal/driver"
+	"fairlead.dev/fairlead/internal/ipam"
+)
+
+// networks says which networks may draw from a pool, by the namespace of their
+// NetworkAttachmentDefinition.
+type networks struct {
+	// writtenFor is the namespace for whose networks the controller wrote the pool;
+	// empty for a pool that a person wrote.
+	writtenFor string
+	// match selects namespaces; nil for none.
+	match labels.Selector
+}
+
+func parseNetworks(o *v1alpha1.IPPool) (networks, error) {
+	out := networks{writtenFor: o.Labels[v1alpha1.LabelNetworkNamespace]}
+	spec := o.Spec.NetworkNamespaceSelector
+	if spec == nil {
+		return out, nil
+	}
+	var err error
+	if out.match, err = metav1.LabelSelectorAsSelector(spec); err != nil {
+		return networks{}, &ipam.FieldError{
+			Field: "spec.networkNamespaceSelector", Value: metav1.FormatLabelSelector(spec), Problem: "is not a label selector: " + err.Error(),
+		}
+	}
+	return out, nil
+}
+
+// admit returns nil when the network of a request may draw from the pool. It fails
+// with driver.ErrNotFound when it may not, and with driver.ErrUnavailable when that
+// cannot be said yet. Networks of the namespace own may draw from every pool.
+func (n networks) admit(r *driver.Request, own string) error {
+	namespace, _, further := strings.Cut(r.Network, "/")
+	switch {
+	case !further && n.writtenFor == "":
+		return nil
+	case !further:
+		return fmt.Errorf("%w: it was written for further networks, and serves nothing else", driver.ErrNotFound)
+	case namespace == own || namespace == n.writtenFor:
+		return nil
+	case n.match == nil:
+		return fmt.Errorf("%w: it is open to no network of namespace %s: the operator opens it by spec.networkNamespaceSelector", driver.ErrNotFound, namespace)
+	case r.NetworkLabels == nil:
+		return fmt.Errorf("%w: the labels of namespace %s are not known yet", driver.ErrUnavailable, namespace)
+	case !n.match.Matches(labels.Set(r.NetworkLabels)):
+		return fmt.Errorf("%w: it is open to no network of namespace %s: the labels of that do not match spec.networkNamespaceSelector (%s)", driver.ErrNotFound, namespace, n.match)
+	}
+	return nil
+}
