@@ -6,8 +6,10 @@ import (
 	"testing/synctest"
 	"time"
 
+	apierrors "k8s.io/apimachinery/pkg/api/errors"
 	"k8s.io/apimachinery/pkg/api/meta"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/runtime/schema"
 	"k8s.io/client-go/util/workqueue"
 	ctrl "sigs.k8s.io/controller-runtime"
 	"sigs.k8s.io/controller-runtime/pkg/client"
@@ -17,6 +19,7 @@ import (
 
 	"fairlead.dev/fairlead/api/v1alpha1"
 	"fairlead.dev/fairlead/internal/driver/drivertest"
+	"fairlead.dev/fairlead/internal/ipam"
 	"fairlead.dev/fairlead/internal/ipam/block"
 	"fairlead.dev/fairlead/internal/ipam/block/blocktest"
 	"fairlead.dev/fairlead/test/cluster"
@@ -37,6 +40,32 @@ type behind struct {
 func (b behind) Get(_ context.Context, _ client.ObjectKey, into client.Object, _ ...client.GetOption) error {
 	b.pool.DeepCopyInto(into.(*v1alpha1.IPPool))
 	return nil
+}
+
+// gone is a client that knows no pool, and gauges that note what they are told.
+type gone struct {
+	client.Client
+	noGauges
+	ended []string
+}
+
+func (*gone) Get(_ context.Context, key client.ObjectKey, _ client.Object, _ ...client.GetOption) error {
+	return apierrors.NewNotFound(schema.GroupResource{Resource: "ippools"}, key.Name)
+}
+
+func (g *gone) NoPool(pool string) { g.ended = append(g.ended, pool) }
+
+// What is told of a pool ends with it: pools of networks come and go.
+func TestGaugesEndWithTheirPool(t *testing.T) {
+	g := &gone{}
+	r := &PoolStatus{Client: g, Pools: NewPools(), Gauges: g, Synced: func() bool { return true }}
+	r.forecast.note(family{"wb-x", ipam.IPv4}, ipam.Counts{Usable: 9, Free: 9}, time.Now())
+	if _, err := r.Reconcile(t.Context(), ctrl.Request{NamespacedName: client.ObjectKey{Name: "wb-x"}}); err != nil {
+		t.Fatal(err)
+	}
+	if len(g.ended) != 1 || g.ended[0] != "wb-x" || len(r.forecast.m) != 0 {
+		t.Errorf("ended %v, %d forecasts", g.ended, len(r.forecast.m))
+	}
 }
 
 // A pool that went while its status was being written is no failure.
