@@ -97,6 +97,7 @@ func (r *Attachments) AttachmentEvents() handler.EventHandler {
 			r.names.remove(a)
 			r.marks.drop(a.UID)
 			r.marks.drop(a.Spec.PodUID)
+			r.told.forget(podOf(a))
 			enqueue(a, q)
 			r.wakeHeirs(a, q)
 		},

@@ -182,8 +182,10 @@ func (r *Attachments) giveBack(ctx context.Context, record *v1alpha1.PodAttachme
 		}
 		if err != nil {
 			errs = append(errs, fmt.Errorf("interface %s: %w", ref.Interface.Name, err))
-			r.Events.Eventf(podRef(record), interfaceRef(record, ref.Interface.Name), corev1.EventTypeWarning, eventFailed, "ReleaseNetwork", "%s",
-				clip(fmt.Sprintf("could not give back %s of interface %s on %s, trying again: %v", addressesOf(ref.Interface), ref.Interface.Name, networkOf(ref.Interface), err)))
+			p := podRef(record)
+			of := corev1.ObjectReference{APIVersion: p.APIVersion, Kind: p.Kind, Namespace: p.Namespace, Name: p.Name, UID: p.UID}
+			r.told.tell(of, "release "+ref.Interface.Name, eventFailed, "ReleaseNetwork",
+				fmt.Sprintf("could not give back %s of interface %s on %s, trying again: %v", addressesOf(ref.Interface), ref.Interface.Name, networkOf(ref.Interface), err))
 		}
 	}
 	return errors.Join(errs...)
