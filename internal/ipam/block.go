@@ -16,6 +16,8 @@ type Block struct {
 	slots  [slotsPerBlock]slot
 	// One bit per ordinal and state; no bit for a slot that was never used.
 	taken, freed, held, damaged uint64
+	// withheld has a bit for each ordinal that Withhold has set, in whatever state.
+	withheld uint64
 	// raw are the damaged records in the order in which they were read. They
 	// are never changed, so clones share them.
 	raw []rawSlot
@@ -116,10 +118,10 @@ func (b *Block) Node() string { return b.node }
 // Used counts the records of addresses that are taken or withheld.
 func (b *Block) Used() int { return bits.OnesCount64(b.taken|b.held) + len(b.raw) }
 
-// Idle says whether the block can be forgotten: nothing is taken, held or
+// Idle says whether the block can be forgotten: nothing is taken, held, withheld or
 // damaged, and everything freed has rested.
 func (b *Block) Idle(now time.Time, rest time.Duration) bool {
-	return b.Used() == 0 && b.freed&^b.rested(now, rest) == 0
+	return b.Used() == 0 && b.withheld == 0 && b.freed&^b.rested(now, rest) == 0
 }
 
 func (b *Block) set(ord int, s slot) {
@@ -163,7 +165,7 @@ func (b *Block) rested(now time.Time, rest time.Duration) uint64 {
 	var m uint64
 	// Freed times are rounded up and now is rounded down.
 	ms, need := now.UnixMilli(), rest.Milliseconds()
-	for left := b.freed; left != 0; left &= left - 1 {
+	for left := b.freed &^ b.withheld; left != 0; left &= left - 1 {
 		ord := bits.TrailingZeros64(left)
 		if at := b.slots[ord].at; at == 0 || ms-at >= need {
 			m |= 1 << ord
@@ -179,7 +181,7 @@ func (b *Block) fresh(mask uint64) uint64 {
 	if b.lost > 0 {
 		return 0
 	}
-	m := mask &^ (b.taken | b.freed | b.held | b.damaged)
+	m := mask &^ (b.taken | b.freed | b.held | b.damaged | b.withheld)
 	for room := max(slotsPerBlock-b.records(), 0); bits.OnesCount64(m) > room; {
 		m &^= 1 << (63 - bits.LeadingZeros64(m))
 	}
@@ -304,6 +306,8 @@ func (b *Block) TakeHeld(p *Pool, h Holder, a netip.Addr, claim string, now time
 		return fmt.Errorf("%w: %s is outside the ranges of pool %s, excluded, reserved, a gateway or an edge", ErrNotAllowed, a, p.name)
 	case s.state == Taken:
 		return &TakenError{Addr: a, Asker: h, Holder: s.holder}
+	case b.withheld&bit != 0:
+		return &TakenError{Addr: a, Reason: "is withheld until it is known whether the pod that had it before block " + b.prefix.String() + " was changed by hand still has it"}
 	case s.state == Held && s.claim == claim:
 		b.give(ord, h, claim, now)
 		return nil

@@ -46,6 +46,8 @@ type entry struct {
 	doubts []holderKey
 	// cause is the last error of the API, for whoever gives up waiting.
 	cause error
+	// lost are addresses that the block should say are somebody's; they are withheld.
+	lost []Loss
 }
 
 type opKind uint8
@@ -60,6 +62,10 @@ const (
 	opDrop
 	// opLook reads the block.
 	opLook
+	// opRestore gives a holder back what the block has lost.
+	opRestore
+	// opRewrite writes a block anew that somebody deleted.
+	opRewrite
 )
 
 // op is one wish that a committer fulfils. The committer owns it from enqueue
@@ -83,6 +89,8 @@ type op struct {
 	cancel <-chan struct{}
 	// due is when the operation has waited long enough; zero is at once.
 	due time.Time
+	// at is when a restored address counts as taken: when the operation was first applied.
+	at time.Time
 
 	// changed: next differs from base by this operation.
 	changed bool
@@ -152,7 +160,9 @@ func (s *Store) learn(e *entry, obj *v1alpha1.IPBlock) {
 	}
 	delete(s.buried, e.name)
 	s.own(e, obj.Spec.Node)
-	s.rebase(e, obj, ipam.DecodeBlock(e.prefix, obj.Spec.Node, slots))
+	base := ipam.DecodeBlock(e.prefix, obj.Spec.Node, slots)
+	s.compare(e, base)
+	s.rebase(e, obj, base)
 	e.rebuild(s.cfg.Now())
 }
 
@@ -170,6 +180,7 @@ func (s *Store) rebase(e *entry, obj *v1alpha1.IPBlock, base *ipam.Block) {
 			s.index(e, slot)
 		}
 	}
+	s.withhold(e)
 }
 
 func (s *Store) index(e *entry, slot ipam.Slot) {
@@ -243,6 +254,8 @@ func (s *Store) lose(e *entry) {
 	base := e.base
 	if base.Used() == 0 {
 		base = ipam.NewBlock(e.prefix, e.node)
+	} else {
+		s.raise()
 	}
 	s.rebase(e, nil, base)
 	e.foreign = false
@@ -251,7 +264,7 @@ func (s *Store) lose(e *entry) {
 
 // sweep drops an idle entry that says nothing.
 func (s *Store) sweep(e *entry) {
-	if !e.busy && e.obj == nil && e.base.Used() == 0 && len(e.doubts) == 0 {
+	if !e.busy && e.obj == nil && e.base.Used() == 0 && len(e.doubts) == 0 && len(e.lost) == 0 {
 		s.own(e, "")
 		delete(s.blocks, e.name)
 	}
@@ -303,7 +316,7 @@ func (e *entry) rebuild(now time.Time) {
 }
 
 // apply does an operation to next. Takes fail with errMoved, ErrConflict and
-// ErrInvalid.
+// ErrInvalid, restores with the latter two.
 func (e *entry) apply(o *op, now time.Time) error {
 	o.changed = false
 	if e.next == e.base {
@@ -316,6 +329,13 @@ func (e *entry) apply(o *op, now time.Time) error {
 		o.changed = e.applyFree(o, now)
 	case opUnhold:
 		o.changed = e.next.Unhold(o.claim, o.addr, o.since, now)
+	case opRestore:
+		if o.at.IsZero() {
+			o.at = now
+		}
+		return e.applyRestore(o)
+	case opRewrite:
+		o.changed = e.obj == nil && e.next.Used() > 0
 	case opDrop, opLook:
 	}
 	return nil

@@ -92,7 +92,7 @@ func (s *Store) claim(e *entry, node string) *entry {
 // it now.
 func (e *entry) vacant() bool {
 	takes := func(o *op) bool { return o.kind == opTake }
-	return e.obj == nil && e.base.Used() == 0 && len(e.doubts) == 0 &&
+	return e.obj == nil && e.base.Used() == 0 && len(e.doubts) == 0 && len(e.lost) == 0 &&
 		!slices.ContainsFunc(e.flight, takes) && !slices.ContainsFunc(e.queue, takes)
 }
 

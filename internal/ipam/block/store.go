@@ -141,6 +141,8 @@ type Store struct {
 	txns sync.WaitGroup
 	// wake tells Run that todo is not empty.
 	wake chan struct{}
+	// alarm has an element when there is a loss that nobody has asked for.
+	alarm chan struct{}
 
 	mu     sync.Mutex
 	blocks map[string]*entry
@@ -164,7 +166,10 @@ type Store struct {
 	buried map[string]types.UID
 	// unread are the newest states that the informer brought of blocks while
 	// they were busy.
-	unread  map[*entry]*v1alpha1.IPBlock
+	unread map[*entry]*v1alpha1.IPBlock
+	// guards says that losses are looked for, losing are the blocks with some.
+	guards  bool
+	losing  map[*entry]struct{}
 	todo    []*entry
 	started bool
 	stopped bool
@@ -185,6 +190,7 @@ func New(c Client, cfg Config) *Store {
 		c: c, cfg: cfg,
 		owners:  owners{m: map[holderKey]*owner{}},
 		wake:    make(chan struct{}, 1),
+		alarm:   make(chan struct{}, 1),
 		blocks:  map[string]*entry{},
 		byNode:  map[string]map[string]*entry{},
 		leases:  map[holderKey][]Lease{},
@@ -195,6 +201,7 @@ func New(c Client, cfg Config) *Store {
 		rest:    map[string]time.Duration{},
 		buried:  map[string]types.UID{},
 		unread:  map[*entry]*v1alpha1.IPBlock{},
+		losing:  map[*entry]struct{}{},
 	}
 }
 

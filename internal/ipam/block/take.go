@@ -269,7 +269,7 @@ func (t *txn) lease(e *entry, o *op) Lease {
 func (t *txn) enqueue(e *entry, o *op) {
 	t.at = e
 	if o.kind != opTake {
-		// Only takes fail to apply.
+		// Only takes and restores fail to apply.
 		_ = e.apply(o, t.s.cfg.Now())
 	}
 	e.queue = append(e.queue, o)
