@@ -25,6 +25,7 @@ import (
 	"fairlead.dev/fairlead/internal/driver/native"
 	"fairlead.dev/fairlead/internal/gc"
 	"fairlead.dev/fairlead/internal/ipam/block"
+	"fairlead.dev/fairlead/internal/ipam/heal"
 	"fairlead.dev/fairlead/internal/leader"
 	"fairlead.dev/fairlead/internal/pod"
 	"fairlead.dev/fairlead/internal/run"
@@ -67,6 +68,7 @@ func newController(ctx context.Context, cfg config.Controller) (*parts, error) {
 	if err != nil {
 		return nil, err
 	}
+	healer := heal.New(heal.Config{Client: mgr.GetClient(), Live: mgr.GetAPIReader(), Store: store, Routed: pools.Routed, Synced: fed})
 	claims := &native.Claims{Client: mgr.GetClient(), Live: mgr.GetAPIReader(), Pools: pools, Store: store, Synced: fed}
 	// The drivers: a plain table.
 	drivers := map[string]driver.Driver{
@@ -90,13 +92,14 @@ func newController(ctx context.Context, cfg config.Controller) (*parts, error) {
 		Chosen:             further.chosen,
 		FurtherDriver:      native.Name,
 		Sources:            further.sources,
-		Retry:              further.retry,
+		Retry:              further.retryAnd(healer.OnHealed),
 		Nodes:              served,
 		NodeGrace:          cfg.NodeGrace.Duration,
 		Events:             mgr.GetEventRecorder("fairlead-controller"),
 		Metrics:            own,
 		Turns:              turns,
 		Synced:             fed,
+		Healed:             healer.Healed,
 		Given:              func(uid types.UID, iface string) time.Time { return store.Latest(string(uid), iface) },
 	})
 	collector := gc.New(gc.Config{
@@ -105,7 +108,7 @@ func newController(ctx context.Context, cfg config.Controller) (*parts, error) {
 		Drivers:   drivers,
 		Interval:  cfg.GCInterval.Duration,
 		Namespace: cfg.LeaderElection.Namespace,
-		Synced:    func() bool { return fed() && attachments.Listed() },
+		Synced:    func() bool { return fed() && attachments.Listed() && healer.Healed() },
 		Busy:      attachments.Busy,
 	})
 	own.Leads(false)
@@ -123,6 +126,8 @@ func newController(ctx context.Context, cfg config.Controller) (*parts, error) {
 		(&native.Reservations{Client: mgr.GetClient(), Pools: pools, Store: store, Synced: fed}).SetupWithManager(mgr, lead),
 		claims.SetupWithManager(mgr, lead),
 		(&native.Nodes{Client: mgr.GetClient(), Store: store, Served: served, DefaultNetwork: whoseDefault(cfg)}).SetupWithManager(ctx, mgr, lead),
+		healer.Watch(ctx, mgr.GetCache()),
+		mgr.Add(everywhere(election.EachTerm(healer.Run))),
 		mgr.Add(everywhere(election.EachTerm(collector.Run))),
 		further.addTo(mgr, election),
 		mgr.Add(newServer(cfg, watches, fed)),
@@ -199,11 +204,16 @@ func newFurther(cfg config.Controller, mgr manager.Manager, vacancy *native.Vaca
 	return f, nil
 }
 
-func (f further) retry(ctx context.Context, again func()) error {
-	if f.networks == nil {
-		return nil
+// retryAnd calls the pods that wait when a network changes, and whenever the other says
+// so.
+func (f further) retryAnd(other func(again func())) func(ctx context.Context, again func()) error {
+	return func(ctx context.Context, again func()) error {
+		other(again)
+		if f.networks == nil {
+			return nil
+		}
+		return f.networks.Watch(ctx, again)
 	}
-	return f.networks.Watch(ctx, again)
 }
 
 func (f further) addTo(mgr manager.Manager, election *leader.Election) error {

@@ -69,10 +69,13 @@ type Config struct {
 	// Synced reports whether the drivers know all that is taken. Until then
 	// nothing is reconciled.
 	Synced func() bool
+	// Healed reports whether the drivers know to be taken what the records name. Until
+	// then no pod is given anything, and Retry brings those that wait. Nil when nothing
+	// is waited for.
+	Healed func() bool
 	// Given is when an interface of a pod was last given something that it has, as
-	// far as a driver knows without asking the backend; zero when it has nothing. A
-	// pod that was given something may have a record that was not read yet, and
-	// waits until all are. Nil when none waits.
+	// far as a driver knows without asking the backend; zero when it has nothing. Nil
+	// when no driver knows.
 	Given func(uid types.UID, iface string) time.Time
 }
 

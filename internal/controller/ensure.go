@@ -27,7 +27,7 @@ func (r *Attachments) ensure(ctx context.Context, p *corev1.Pod) error {
 	if r.marks.get(uid).created {
 		return nil // the cache does not show it yet
 	}
-	if r.mayBeRecorded(p) {
+	if r.mustWait(p) {
 		return nil
 	}
 	err := r.obtainAndRecord(ctx, p)

@@ -3,7 +3,6 @@ package controller
 import (
 	"context"
 	"fmt"
-	"slices"
 
 	corev1 "k8s.io/api/core/v1"
 	toolscache "k8s.io/client-go/tools/cache"
@@ -15,11 +14,10 @@ import (
 	"sigs.k8s.io/controller-runtime/pkg/source"
 
 	"fairlead.dev/fairlead/api/v1alpha1"
-	"fairlead.dev/fairlead/internal/pod"
 )
 
 // Listed reports whether all records were read that were there when this process
-// began. Pods that were given nothing are served before.
+// began.
 func (r *Attachments) Listed() bool { return !r.listing.Load() }
 
 // records is the source of the records' events. Unlike one of controller-runtime
@@ -72,17 +70,14 @@ func last(o any) any {
 	return o
 }
 
-// mayBeRecorded reports whether a pod may have a record that was not read yet. It
-// waits then: for its record's event, or for the last one's.
-func (r *Attachments) mayBeRecorded(p *corev1.Pod) bool {
-	if r.Given == nil || !r.listing.Load() {
-		return false
-	}
-	wanted, err := r.wanted(p)
-	given := func(w pod.Interface) bool { return !r.Given(pod.UID(p), w.Name).IsZero() }
-	if err == nil && !slices.ContainsFunc(wanted, given) {
+// mustWait reports whether nothing is handed out yet: until all records were read nobody
+// knows which addresses they name, and blocks may have lost some of these. The pod is
+// called when that is over.
+func (r *Attachments) mustWait(p *corev1.Pod) bool {
+	over := func() bool { return !r.listing.Load() && (r.Healed == nil || r.Healed()) }
+	if over() {
 		return false
 	}
 	r.waiting.add(client.ObjectKeyFromObject(p))
-	return r.listing.Load() // else those that wait may have been called before
+	return !over() // else those that wait may have been called before
 }

@@ -146,6 +146,18 @@ func (p *Pools) withholds(o *v1alpha1.IPReservation) bool {
 	return ok && r.uid == o.UID && r.generation >= o.Generation
 }
 
+// Routed reports whether the blocks of a pool are routed to nodes, and whether there is
+// a pool of that name that can be used.
+func (p *Pools) Routed(name string) (routed, known bool) {
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	got, ok := p.m[name]
+	if !ok || got.err != nil {
+		return false, false
+	}
+	return got.pool.PerNode(), true
+}
+
 // Names of all pools, sorted.
 func (p *Pools) Names() []string {
 	p.mu.Lock()

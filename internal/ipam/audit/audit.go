@@ -13,8 +13,6 @@ import (
 	"time"
 
 	corev1 "k8s.io/api/core/v1"
-	"k8s.io/apimachinery/pkg/api/meta"
-	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/types"
 
 	"fairlead.dev/fairlead/api/v1alpha1"
@@ -264,23 +262,6 @@ func evidenceOf(slot ipam.Slot) string {
 	}
 }
 
-// mayHold says whether a record stands for interfaces that a node may have. It
-// does not when they are given back: the node has said that it holds nothing of
-// a record that is being deleted, giving back has begun, on that word or on
-// proof, and did not go through, or the finalizer is gone.
-func mayHold(r *v1alpha1.PodAttachment) bool {
-	if !slices.Contains(r.Finalizers, v1alpha1.ReleaseFinalizer) {
-		return false
-	}
-	if r.DeletionTimestamp == nil {
-		return true
-	}
-	released := meta.FindStatusCondition(r.Status.Conditions, v1alpha1.ConditionReleased)
-	begun := released != nil && released.Status == metav1.ConditionFalse && released.Reason != v1alpha1.ReasonWaitingForNode
-	detached := r.Status.Sandbox != nil && r.Status.Sandbox.State == v1alpha1.SandboxDetached
-	return !begun && !detached
-}
-
 // attachments asks of every record whether its slots say the same, and whether
 // it is the only one.
 func (a *auditor) attachments() {
@@ -291,7 +272,7 @@ func (a *auditor) attachments() {
 	named := map[key][]string{}
 	for i := range a.Attachments {
 		r := &a.Attachments[i]
-		if !mayHold(r) {
+		if !pod.MayHold(r) {
 			continue
 		}
 		for _, iface := range r.Spec.Interfaces {

@@ -1,0 +1,194 @@
+package main
+
+import (
+	"context"
+	"fmt"
+	"testing"
+	"time"
+
+	corev1 "k8s.io/api/core/v1"
+	apiextensionsv1 "k8s.io/apiextensions-apiserver/pkg/apis/apiextensions/v1"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"sigs.k8s.io/controller-runtime/pkg/client"
+
+	"fairlead.dev/fairlead/api/v1alpha1"
+	"fairlead.dev/fairlead/test/cluster"
+)
+
+// smallNode makes a node and a default pool with 14 addresses in a domain of the same
+// name, so that whatever is free by mistake is soon handed out, and watches that no two
+// living records name one address. Blocks may say what they like for a while.
+func smallNode(t *testing.T, c *cluster.Cluster, name string) *world {
+	t.Helper()
+	c.Node(name)
+	if err := c.Client.Create(t.Context(), &v1alpha1.IPPool{
+		ObjectMeta: metav1.ObjectMeta{Name: "default"},
+		Spec:       v1alpha1.IPPoolSpec{Domain: name, Ranges: []string{"10.1.0.0/28"}, Cooldown: &metav1.Duration{Duration: 5 * time.Second}},
+	}); err != nil {
+		t.Fatal(err)
+	}
+	w := &world{c: c, domain: name}
+	w.keep(t, 10*time.Millisecond, func(ctx context.Context) {
+		records, err := w.records(ctx)
+		if err != nil {
+			return
+		}
+		seen := map[string]string{}
+		for i := range records {
+			r := &records[i]
+			for _, a := range addressesOf(r) {
+				if other := seen[a]; other != "" && r.DeletionTimestamp == nil {
+					w.fault("records %s and %s both name %s", other, r.Name, a)
+				}
+				if r.DeletionTimestamp == nil {
+					seen[a] = r.Name
+				}
+			}
+		}
+		w.detach(ctx, records)
+	})
+	return w
+}
+
+// agree fails until each of these pods has one record, and its slot says so, and nobody
+// else has any.
+func (w *world) agree(ctx context.Context, pods []*corev1.Pod) error {
+	if err := w.holdsOnly(ctx, pods); err != nil {
+		return err
+	}
+	records, err := w.records(ctx)
+	if err != nil {
+		return err
+	}
+	slots, err := w.slots(ctx)
+	if err != nil {
+		return err
+	}
+	for i := range records {
+		for _, a := range addressesOf(&records[i]) {
+			if slots[a] != string(records[i].Spec.PodUID) {
+				return fmt.Errorf("record %s names %s, and the block says %q", records[i].Name, a, slots[a])
+			}
+		}
+	}
+	return nil
+}
+
+func (w *world) blocks(t *testing.T) []v1alpha1.IPBlock {
+	t.Helper()
+	var list v1alpha1.IPBlockList
+	if err := w.c.Client.List(t.Context(), &list, client.MatchingLabels{v1alpha1.LabelDomain: w.domain}); err != nil {
+		t.Fatal(err)
+	}
+	return list.Items
+}
+
+// byHand are what a person does to blocks. What they were at first is known to him.
+var byHand = map[string]func(t *testing.T, w *world, first []v1alpha1.IPBlock){
+	"deleted": func(t *testing.T, w *world, _ []v1alpha1.IPBlock) {
+		if err := w.c.Client.DeleteAllOf(t.Context(), &v1alpha1.IPBlock{}, client.MatchingLabels{v1alpha1.LabelDomain: w.domain}); err != nil {
+			t.Fatal(err)
+		}
+	},
+	"edited": func(t *testing.T, w *world, _ []v1alpha1.IPBlock) { w.edit(t, nil) },
+	"put back to an older state": func(t *testing.T, w *world, first []v1alpha1.IPBlock) {
+		w.edit(t, first[0].Spec.Slots)
+	},
+}
+
+// edit writes the slots of the only block, whatever the controller writes meanwhile.
+func (w *world) edit(t *testing.T, slots []string) {
+	t.Helper()
+	w.c.Eventually(t, "an edit by hand", func(ctx context.Context) error {
+		b := w.blocks(t)[0]
+		b.Spec.Slots, b.Spec.Used = slots, int32(len(slots))
+		return w.c.Client.Update(ctx, &b)
+	})
+}
+
+// TestBlocksByHand deletes blocks in use, edits them, and puts them back to an older
+// state, while a controller works and while none does: no address is given to two pods,
+// and in the end the blocks say who has what.
+func TestBlocksByHand(t *testing.T) {
+	for name, hand := range byHand {
+		for _, running := range []bool{true, false} {
+			t.Run(fmt.Sprintf("%s, controller running %v", name, running), func(t *testing.T) {
+				c := cluster.Exclusive(t)
+				const node = "healing"
+				w := smallNode(t, c, node)
+				var first []v1alpha1.IPBlock
+				var old []*corev1.Pod
+				before := func(t *testing.T) {
+					supervise(t, c.Account(cluster.ControllerAccount, ""))
+					for i := range 6 {
+						if i == 2 {
+							c.Eventually(t, "the first records", func(ctx context.Context) error { return w.agree(ctx, old) })
+							first = w.blocks(t)
+						}
+						old = append(old, c.Pod(fmt.Sprintf("old-%d", i), node))
+					}
+					c.Eventually(t, "all records", func(ctx context.Context) error { return w.agree(ctx, old) })
+				}
+				if running {
+					before(t)
+				} else {
+					t.Run("up", before) // and with it ends the controller
+				}
+				if t.Failed() {
+					return
+				}
+				hand(t, w, first)
+				pods := old
+				for i := range 8 {
+					pods = append(pods, c.Pod(fmt.Sprintf("new-%d", i), node))
+				}
+				if !running {
+					supervise(t, c.Account(cluster.ControllerAccount, ""))
+				}
+				c.Eventually(t, "everybody's own address in records and blocks", func(ctx context.Context) error { return w.agree(ctx, pods) })
+				c.Eventually(t, "a clean audit", func(ctx context.Context) error { return audited(ctx, c) })
+			})
+		}
+	}
+}
+
+// TestBlocksWithoutTheirKind deletes the CRD of IPBlocks, and with it all of them, and
+// installs it again.
+func TestBlocksWithoutTheirKind(t *testing.T) {
+	c := cluster.Exclusive(t)
+	const node = "kindless"
+	w := smallNode(t, c, node)
+	supervise(t, c.Account(cluster.ControllerAccount, ""))
+	var pods []*corev1.Pod
+	for i := range 6 {
+		pods = append(pods, c.Pod(fmt.Sprintf("old-%d", i), node))
+	}
+	c.Eventually(t, "all records", func(ctx context.Context) error { return w.agree(ctx, pods) })
+	crd := &apiextensionsv1.CustomResourceDefinition{}
+	key := client.ObjectKey{Name: "ipblocks.fairlead.dev"}
+	if err := c.Client.Get(t.Context(), key, crd); err != nil {
+		t.Fatal(err)
+	}
+	if err := c.Client.Delete(t.Context(), crd); err != nil {
+		t.Fatal(err)
+	}
+	c.Eventually(t, "the kind to be gone", func(ctx context.Context) error {
+		err := c.Client.Get(ctx, key, &apiextensionsv1.CustomResourceDefinition{})
+		if client.IgnoreNotFound(err) == nil && err != nil {
+			return nil
+		}
+		return fmt.Errorf("it is there: %w", err)
+	})
+	for i := range 6 {
+		pods = append(pods, c.Pod(fmt.Sprintf("new-%d", i), node))
+	}
+	c.Eventually(t, "the kind to be back", func(ctx context.Context) error {
+		again := &apiextensionsv1.CustomResourceDefinition{ObjectMeta: metav1.ObjectMeta{Name: crd.Name}, Spec: crd.Spec}
+		if err := c.Client.Create(ctx, again); err != nil {
+			return err
+		}
+		return nil
+	})
+	c.Eventually(t, "everybody's own address in records and blocks", func(ctx context.Context) error { return w.agree(ctx, pods) })
+	c.Eventually(t, "a clean audit", func(ctx context.Context) error { return audited(ctx, c) })
+}
