@@ -10,6 +10,10 @@ const (
 	LabelNode   = "fairlead.dev/node"
 )
 
+// AnnotationAllowDeletion with the value "true" lets an IPBlock be deleted although
+// addresses in it are in use; deploy/rights keeps people from doing so by a slip.
+const AnnotationAllowDeletion = "fairlead.dev/allow-deletion"
+
 // IPBlockSpec is 64 neighbouring addresses of a domain and who holds them.
 //
 // +structType=atomic

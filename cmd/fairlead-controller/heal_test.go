@@ -86,9 +86,16 @@ func (w *world) blocks(t *testing.T) []v1alpha1.IPBlock {
 // byHand are what a person does to blocks. What they were at first is known to him.
 var byHand = map[string]func(t *testing.T, w *world, first []v1alpha1.IPBlock){
 	"deleted": func(t *testing.T, w *world, _ []v1alpha1.IPBlock) {
-		if err := w.c.Client.DeleteAllOf(t.Context(), &v1alpha1.IPBlock{}, client.MatchingLabels{v1alpha1.LabelDomain: w.domain}); err != nil {
-			t.Fatal(err)
-		}
+		w.c.Eventually(t, "the deletion of all blocks", func(ctx context.Context) error {
+			for _, b := range w.blocks(t) {
+				before := b.DeepCopy()
+				b.Annotations = map[string]string{v1alpha1.AnnotationAllowDeletion: "true"}
+				if err := w.c.Client.Patch(ctx, &b, client.MergeFrom(before)); err != nil {
+					return err
+				}
+			}
+			return w.c.Client.DeleteAllOf(ctx, &v1alpha1.IPBlock{}, client.MatchingLabels{v1alpha1.LabelDomain: w.domain})
+		})
 	},
 	"edited": func(t *testing.T, w *world, _ []v1alpha1.IPBlock) { w.edit(t, nil) },
 	"put back to an older state": func(t *testing.T, w *world, first []v1alpha1.IPBlock) {

@@ -3,6 +3,7 @@ package cluster
 import (
 	"context"
 	"errors"
+	"fmt"
 
 	corev1 "k8s.io/api/core/v1"
 	apiextensionsv1 "k8s.io/apiextensions-apiserver/pkg/apis/apiextensions/v1"
@@ -76,8 +77,14 @@ func (c *Cluster) removeOurs(ctx context.Context, scope apiextensionsv1.Resource
 	return errors.Join(errs...)
 }
 
-// removeObject removes an object whatever its finalizers say.
+// removeObject removes an object whatever its finalizers say, and a block although it is in use.
 func (c *Cluster) removeObject(ctx context.Context, object *metav1.PartialObjectMetadata) error {
+	if object.Kind == "IPBlock" {
+		allow := client.RawPatch(types.MergePatchType, fmt.Appendf(nil, `{"metadata":{"annotations":{%q:"true"}}}`, v1alpha1.AnnotationAllowDeletion))
+		if err := c.Client.Patch(ctx, object, allow); err != nil {
+			return client.IgnoreNotFound(err)
+		}
+	}
 	if len(object.Finalizers) > 0 {
 		strip := client.RawPatch(types.MergePatchType, []byte(`{"metadata":{"finalizers":null}}`))
 		if err := c.Client.Patch(ctx, object, strip); err != nil {

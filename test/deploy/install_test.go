@@ -59,6 +59,7 @@ func TestInstallation(t *testing.T) {
 		testOtherNamespace(t, c)
 		c.Kubectl("apply", "--server-side", "-k", all)
 	})
+	t.Run("blocks in use", func(t *testing.T) { testBlockDeletion(t, c) })
 	// Last: it makes objects.
 	t.Run("controller", func(t *testing.T) { testController(t, c) })
 
@@ -89,8 +90,8 @@ func generations(t *testing.T, c *cluster.Cluster) map[string]int64 {
 	for _, o := range policies.Items {
 		out["ValidatingAdmissionPolicy "+o.Name] = o.Generation
 	}
-	if len(out) != 3 {
-		t.Errorf("generations of %v; must be of three objects", out)
+	if len(out) != 4 {
+		t.Errorf("generations of %v; must be of four objects", out)
 	}
 	return out
 }
