@@ -73,6 +73,9 @@ type Quota struct {
 
 // Condition types and reasons of an IPPool.
 const (
+	// ConditionConsistent is false while the controller's audit finds an address of the
+	// pool with two holders, or something that nothing explains.
+	ConditionConsistent = "Consistent"
 	// ConditionExhausted is true when no address can be taken now.
 	ConditionExhausted = "Exhausted"
 
@@ -219,7 +222,7 @@ type IPPoolStatus struct {
 	// +optional
 	Reserved int64 `json:"reserved"`
 
-	// Conditions are Ready and Exhausted.
+	// Conditions are Ready, Exhausted and Consistent.
 	// +listType=map
 	// +listMapKey=type
 	// +optional

@@ -7,12 +7,14 @@ import (
 	"runtime/debug"
 	"time"
 
+	corev1 "k8s.io/api/core/v1"
 	"k8s.io/apimachinery/pkg/runtime"
 	"k8s.io/apimachinery/pkg/types"
 	clientgoscheme "k8s.io/client-go/kubernetes/scheme"
 	"k8s.io/client-go/rest"
 	ctrl "sigs.k8s.io/controller-runtime"
 	"sigs.k8s.io/controller-runtime/pkg/cache"
+	"sigs.k8s.io/controller-runtime/pkg/client"
 	"sigs.k8s.io/controller-runtime/pkg/log"
 	"sigs.k8s.io/controller-runtime/pkg/manager"
 	"sigs.k8s.io/controller-runtime/pkg/metrics"
@@ -24,6 +26,7 @@ import (
 	"fairlead.dev/fairlead/internal/driver"
 	"fairlead.dev/fairlead/internal/driver/native"
 	"fairlead.dev/fairlead/internal/gc"
+	"fairlead.dev/fairlead/internal/ipam/audit"
 	"fairlead.dev/fairlead/internal/ipam/block"
 	"fairlead.dev/fairlead/internal/ipam/heal"
 	"fairlead.dev/fairlead/internal/leader"
@@ -111,6 +114,10 @@ func newController(ctx context.Context, cfg config.Controller) (*parts, error) {
 		Synced:    func() bool { return fed() && attachments.Listed() && healer.Healed() },
 		Busy:      attachments.Busy,
 	})
+	auditor := heal.NewAuditor(heal.AuditConfig{
+		Read: readFrom(mgr.GetCache()), Count: own.Findings, Interval: cfg.GCInterval.Duration,
+		Synced: func() bool { return fed() && attachments.Listed() && healer.Healed() },
+	})
 	own.Leads(false)
 	election, beacon, err := newElection(ctx, cfg.LeaderElection, kube, term{
 		begins: func() { attachments.BeginTerm(); own.Leads(true) },
@@ -122,12 +129,16 @@ func newController(ctx context.Context, cfg config.Controller) (*parts, error) {
 	lead := election.Reconciler
 	return &parts{manager: mgr, store: store, election: election}, errors.Join(
 		attachments.SetupWithManager(ctx, mgr, lead),
-		(&native.PoolStatus{Client: mgr.GetClient(), Pools: pools, Store: store, Gauges: own, Synced: fed}).SetupWithManager(mgr, lead),
+		(&native.PoolStatus{
+			Client: mgr.GetClient(), Pools: pools, Store: store, Gauges: own, Synced: fed,
+			Audited: auditor.Of, OnAudit: auditor.OnResult, Events: mgr.GetEventRecorder("fairlead-controller"),
+		}).SetupWithManager(mgr, lead),
 		(&native.Reservations{Client: mgr.GetClient(), Pools: pools, Store: store, Synced: fed}).SetupWithManager(mgr, lead),
 		claims.SetupWithManager(mgr, lead),
 		(&native.Nodes{Client: mgr.GetClient(), Store: store, Served: served, DefaultNetwork: whoseDefault(cfg)}).SetupWithManager(ctx, mgr, lead),
 		healer.Watch(ctx, mgr.GetCache()),
 		mgr.Add(everywhere(election.EachTerm(healer.Run))),
+		mgr.Add(everywhere(election.EachTerm(auditor.Run))),
 		mgr.Add(everywhere(election.EachTerm(collector.Run))),
 		further.addTo(mgr, election),
 		mgr.Add(newServer(cfg, watches, fed)),
@@ -136,6 +147,26 @@ func newController(ctx context.Context, cfg config.Controller) (*parts, error) {
 		mgr.Add(everywhere(election.Run)),
 		mgr.Add(giveBack(mgr.GetCache())),
 	)
+}
+
+// readFrom reads what an audit needs from caches.
+func readFrom(c cache.Cache) func(context.Context) (audit.Cluster, error) {
+	return func(ctx context.Context) (out audit.Cluster, err error) {
+		var (
+			errs         [6]error
+			pools        v1alpha1.IPPoolList
+			blocks       v1alpha1.IPBlockList
+			reservations v1alpha1.IPReservationList
+			claims       v1alpha1.IPClaimList
+		)
+		for i, list := range []client.ObjectList{&pools, &blocks, &reservations, &claims} {
+			errs[i] = c.List(ctx, list, client.UnsafeDisableDeepCopy)
+		}
+		out.Pools, out.Blocks, out.Reservations, out.Claims = pools.Items, blocks.Items, reservations.Items, claims.Items
+		out.Attachments, errs[4] = slim.All(ctx, c, &v1alpha1.PodAttachment{}, nil)
+		out.Pods, errs[5] = slim.All(ctx, c, &corev1.Pod{}, pod.Holds)
+		return out, errors.Join(errs[:]...)
+	}
 }
 
 // newServer serves metrics and health.

@@ -95,8 +95,16 @@ func (c *connection) look(ctx context.Context) (audit.Report, error) {
 func auditOf(snap snapshot) audit.Report {
 	return audit.Look(audit.Cluster{
 		Now: snap.now, Pools: snap.pools, Blocks: snap.blocks, Reservations: snap.reservations,
-		Claims: snap.claims, Attachments: snap.attachments, Pods: snap.pods,
+		Claims: snap.claims, Attachments: pointers(snap.attachments), Pods: pointers(snap.pods),
 	})
+}
+
+func pointers[T any](list []T) []*T {
+	out := make([]*T, len(list))
+	for i := range list {
+		out[i] = &list[i]
+	}
+	return out
 }
 
 // auditText is a line per finding; the last line is the verdict.

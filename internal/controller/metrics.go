@@ -17,6 +17,7 @@ type Metrics struct {
 	addresses *prometheus.GaugeVec
 	exhausts  *prometheus.GaugeVec
 	waiting   prometheus.Gauge
+	findings  *prometheus.GaugeVec
 	// standsBy is true while another process leads, which tells how things are.
 	standsBy atomic.Bool
 }
@@ -66,8 +67,12 @@ func NewMetrics(r prometheus.Registerer) (*Metrics, error) {
 			Help: "Pods that wait for their network: what they ask for is not to be had yet, or all PodAttachments are still being read.",
 		}),
 	}
+	m.findings = prometheus.NewGaugeVec(prometheus.GaugeOpts{
+		Namespace: "fairlead", Subsystem: "audit", Name: "findings",
+		Help: "What the last audit of the leader found and confirmed, by invariant: I1 an address has one holder, I2 every slot that is not free is explained, I7 the counts of a pool add up.",
+	}, []string{"invariant"})
 	present := func(c prometheus.Collector) prometheus.Collector { return told{c, &m.standsBy} }
-	for _, c := range []prometheus.Collector{m.ensures, m.releases, m.proofs, present(m.addresses), present(m.exhausts), present(m.waiting)} {
+	for _, c := range []prometheus.Collector{m.ensures, m.releases, m.proofs, present(m.addresses), present(m.exhausts), present(m.waiting), present(m.findings)} {
 		if err := r.Register(c); err != nil {
 			return nil, err
 		}
@@ -77,6 +82,11 @@ func NewMetrics(r prometheus.Registerer) (*Metrics, error) {
 
 func (m *Metrics) ensured(err error)  { m.ensures.WithLabelValues(driver.Result(err)).Inc() }
 func (m *Metrics) released(err error) { m.releases.WithLabelValues(driver.Result(err)).Inc() }
+
+// Findings tells how many findings of an invariant the last audit had.
+func (m *Metrics) Findings(invariant string, n int) {
+	m.findings.WithLabelValues(invariant).Set(float64(n))
+}
 
 // Pool tells how many addresses of a pool are in a state.
 func (m *Metrics) Pool(pool, state string, count float64) {

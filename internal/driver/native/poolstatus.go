@@ -9,6 +9,7 @@ import (
 	"k8s.io/apimachinery/pkg/api/equality"
 	"k8s.io/apimachinery/pkg/api/meta"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/client-go/tools/events"
 	"k8s.io/client-go/util/workqueue"
 	ctrl "sigs.k8s.io/controller-runtime"
 	"sigs.k8s.io/controller-runtime/pkg/builder"
@@ -17,9 +18,11 @@ import (
 	"sigs.k8s.io/controller-runtime/pkg/handler"
 	"sigs.k8s.io/controller-runtime/pkg/predicate"
 	"sigs.k8s.io/controller-runtime/pkg/reconcile"
+	"sigs.k8s.io/controller-runtime/pkg/source"
 
 	"fairlead.dev/fairlead/api/v1alpha1"
 	"fairlead.dev/fairlead/internal/ipam"
+	"fairlead.dev/fairlead/internal/ipam/audit"
 	"fairlead.dev/fairlead/internal/ipam/block"
 )
 
@@ -49,6 +52,14 @@ type PoolStatus struct {
 	Gauges Gauges
 	// Synced reports whether the store knows all that is taken.
 	Synced func() bool
+	// Audited returns what the last audit found about a pool, and whether there was one;
+	// nil where nobody audits.
+	Audited func(p *ipam.Pool) (found []audit.Finding, known bool)
+	// OnAudit has a function called when an audit comes to another result; nil where
+	// nobody audits.
+	OnAudit func(f func())
+	// Events are posted on pools.
+	Events events.EventRecorder
 
 	forecast forecast
 }
@@ -59,6 +70,7 @@ type PoolStatus struct {
 func (r *PoolStatus) SetupWithManager(mgr ctrl.Manager, lead Lead) error {
 	return ctrl.NewControllerManagedBy(mgr).
 		Named("pools").
+		WatchesRawSource(source.Func(r.audits)).
 		Watches(&v1alpha1.IPPool{}, poolEvents()).
 		Watches(&v1alpha1.IPBlock{}, later(func(o client.Object) []string { return r.Pools.InDomain(o.(*v1alpha1.IPBlock).Spec.Domain) })).
 		Watches(&v1alpha1.IPReservation{}, later(func(o client.Object) []string { return r.Pools.InDomain(o.(*v1alpha1.IPReservation).Spec.Domain) }),
@@ -164,6 +176,7 @@ func (r *PoolStatus) judge(o *v1alpha1.IPPool, pool *ipam.Pool) time.Duration {
 	}
 	r.Gauges.Exhausts(o.Name, soonest, filling)
 	countStatus(o, all, exhausted)
+	r.showAudit(o, pool)
 	switch {
 	case r.Store.Behind():
 		return statusDelay

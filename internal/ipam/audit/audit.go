@@ -21,8 +21,8 @@ import (
 	"fairlead.dev/fairlead/internal/pod"
 )
 
-// patience is how long an address may be on its way: taken for a pod whose
-// PodAttachment is not written yet, or held for a claim that is being made.
+// patience is how long an address may be on its way: held for a claim that is being
+// made.
 const patience = time.Minute
 
 // The invariants that are proved.
@@ -43,9 +43,9 @@ type Cluster struct {
 	Blocks       []v1alpha1.IPBlock
 	Reservations []v1alpha1.IPReservation
 	Claims       []v1alpha1.IPClaim
-	Attachments  []v1alpha1.PodAttachment
+	Attachments  []*v1alpha1.PodAttachment
 	// Pods that are scheduled and not finished; others explain nothing.
-	Pods []corev1.Pod
+	Pods []*corev1.Pod
 }
 
 // Finding is one breach of an invariant. It names no ages, so that two looks at
@@ -167,12 +167,11 @@ func (a *auditor) index() {
 		at := place{o.Spec.Domain, b.Prefix()}
 		a.blocks[at], a.versions[at], a.leaving[at] = b, o.ResourceVersion, o.DeletionTimestamp != nil
 	}
-	for i := range a.Attachments {
-		r := &a.Attachments[i]
+	for _, r := range a.Attachments {
 		a.records[r.Spec.PodUID] = append(a.records[r.Spec.PodUID], r)
 	}
-	for i := range a.Pods {
-		a.pods[pod.UID(&a.Pods[i])] = &a.Pods[i]
+	for _, p := range a.Pods {
+		a.pods[pod.UID(p)] = p
 	}
 	for i := range a.Claims {
 		a.claims[a.Claims[i].Namespace+"/"+a.Claims[i].Name] = true
@@ -194,7 +193,7 @@ func (a *auditor) slots(domain string, b *ipam.Block) {
 		young := a.Now.Sub(slot.Since) < patience
 		switch slot.State {
 		case ipam.Taken:
-			if what := a.unexplained(domain, slot, young); what != "" {
+			if what := a.unexplained(domain, slot); what != "" {
 				a.find(Explained, domain, address, what, evidenceOf(slot))
 			}
 		case ipam.Held:
@@ -210,8 +209,9 @@ func (a *auditor) slots(domain string, b *ipam.Block) {
 	}
 }
 
-// unexplained says what is wrong with a taken slot, if anything is.
-func (a *auditor) unexplained(domain string, slot ipam.Slot, young bool) string {
+// unexplained says what is wrong with a taken slot, if anything is. A pod that has no
+// PodAttachment and wants one waits, maybe for long, and what it has so far is its own.
+func (a *auditor) unexplained(domain string, slot ipam.Slot) string {
 	uid := types.UID(slot.Holder.PodUID)
 	records := a.records[uid]
 	for _, r := range records {
@@ -229,10 +229,8 @@ func (a *auditor) unexplained(domain string, slot ipam.Slot, young bool) string 
 		return "taken for a pod that has neither a PodAttachment nor lives"
 	case !pod.Wants(p):
 		return "taken for a pod that has no PodAttachment and wants none"
-	case !young:
-		return "taken for a pod that has no PodAttachment after " + patience.String()
 	}
-	return "" // in creation
+	return "" // in creation, or it waits for the rest
 }
 
 // addressesOf an interface; what cannot be read is invalid.
@@ -269,9 +267,13 @@ func (a *auditor) attachments() {
 		domain string
 		addr   netip.Addr
 	}
-	named := map[key][]string{}
-	for i := range a.Attachments {
-		r := &a.Attachments[i]
+	type naming struct {
+		record *v1alpha1.PodAttachment
+		iface  string
+	}
+	first := map[key]naming{}
+	more := map[key][]string{}
+	for _, r := range a.Attachments {
 		if !pod.MayHold(r) {
 			continue
 		}
@@ -281,7 +283,14 @@ func (a *auditor) attachments() {
 			}
 			for _, addr := range addressesOf(iface) {
 				k := key{iface.Domain, addr}
-				named[k] = append(named[k], describe(r, iface.Name))
+				if other, ok := first[k]; !ok {
+					first[k] = naming{r, iface.Name}
+				} else {
+					if more[k] == nil {
+						more[k] = []string{describe(other.record, other.iface)}
+					}
+					more[k] = append(more[k], describe(r, iface.Name))
+				}
 				if says := a.disagrees(r, iface, addr); says != "" {
 					a.find(OneHolder, iface.Domain, addr.String(), "a PodAttachment names the address and its slot does not say so",
 						fmt.Sprintf("%s; %s", describe(r, iface.Name), says))
@@ -289,11 +298,9 @@ func (a *auditor) attachments() {
 			}
 		}
 	}
-	for k, by := range named {
-		if len(by) > 1 {
-			slices.Sort(by)
-			a.find(OneHolder, k.domain, k.addr.String(), fmt.Sprintf("%d PodAttachments name the address", len(by)), strings.Join(by, "; "))
-		}
+	for k, by := range more {
+		slices.Sort(by)
+		a.find(OneHolder, k.domain, k.addr.String(), fmt.Sprintf("%d PodAttachments name the address", len(by)), strings.Join(by, "; "))
 	}
 }
 
