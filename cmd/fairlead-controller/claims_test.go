@@ -170,6 +170,35 @@ func (w *claimWorld) statefulSet(t *testing.T) {
 		return s.Pod == "db-0" && s.Pool == "default" && len(s.Addresses) == 1 && s.Addresses[0] == first["db-0"].Spec.Summary.Addresses
 	})
 	w.delete(t, set)
+	// Its claims end with it, and what they kept is anybody's a little later.
+	w.c.Eventually(t, "the end of the set's claims", func(ctx context.Context) error {
+		var claims v1alpha1.IPClaimList
+		if err := w.c.Client.List(ctx, &claims, client.InNamespace(w.c.Namespace)); err != nil {
+			return err
+		}
+		for _, c := range claims.Items {
+			if strings.HasPrefix(c.Name, "db-") {
+				return fmt.Errorf("claim %s of %v is there", c.Name, c.OwnerReferences)
+			}
+		}
+		return w.kept(ctx, "db-")
+	})
+}
+
+// kept fails while an address is kept for a claim whose name begins so.
+func (w *claimWorld) kept(ctx context.Context, prefix string) error {
+	var list v1alpha1.IPBlockList
+	if err := w.c.Client.List(ctx, &list, client.MatchingLabels{v1alpha1.LabelDomain: w.domain}); err != nil {
+		return err
+	}
+	for _, b := range list.Items {
+		for _, text := range b.Spec.Slots {
+			if claim := ipam.ClaimOf(text); strings.HasPrefix(claim, w.c.Namespace+"/"+prefix) {
+				return fmt.Errorf("slot %q", text)
+			}
+		}
+	}
+	return nil
 }
 
 // ordinals waits for a record of each pod of the set that is another than

@@ -9,6 +9,7 @@ import (
 
 	"github.com/google/go-cmp/cmp"
 	corev1 "k8s.io/api/core/v1"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/api/meta"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"sigs.k8s.io/controller-runtime/pkg/client"
@@ -176,7 +177,7 @@ func (w *crew) virtualMachine(t *testing.T) {
 	})
 	asks := func(p *corev1.Pod) {
 		onNetworks("blue,green@fast0")(p)
-		p.Labels = map[string]string{"vm.kubevirt.io/name": "vm"}
+		p.OwnerReferences = []metav1.OwnerReference{{APIVersion: "kubevirt.io/v1", Kind: "VirtualMachineInstance", Name: "vm", UID: "vm", Controller: new(true)}}
 	}
 	delegates := []delegate{{ifName: "eth0"}, {network: "blue", ifName: "net1"}, {network: "green", ifName: "fast0"}}
 	first := w.nodes[0].pod(t, "vm-first", asks)

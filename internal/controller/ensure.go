@@ -186,7 +186,7 @@ func ask(p *corev1.Pod, asks *driver.Request, w *pod.Interface) *driver.Request 
 	r.Owner, r.Network, r.Default, r.AddressOnly = ownerOf(p, w.Name), w.Network, w.Default, w.AddressOnly
 	if w.Network != v1alpha1.DefaultNetwork {
 		r.Addresses, r.Pools, r.EachPool = w.Addresses, w.Pools, w.EachPool
-		r.Claim, r.Sticky = "", furtherClaims(r.Sticky, w.Name)
+		r.Claim, r.Sticky, r.Former = "", furtherClaims(r.Sticky, w.Name), furtherClaims(r.Former, w.Name)
 	}
 	return &r
 }
@@ -242,6 +242,8 @@ func (r *Attachments) describe(ctx context.Context, p *corev1.Pod) (*driver.Requ
 		Claim:           wishes.Claim,
 		ClaimText:       wishes.ClaimText,
 		Sticky:          wishes.Sticky,
+		Owners:          wishes.Owners,
+		Former:          wishes.Former,
 		Pools:           pools,
 		PodLabels:       known(p.Labels),
 		NamespaceLabels: r.labelsOf(ctx, &corev1.Namespace{}, p.Namespace),

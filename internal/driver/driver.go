@@ -14,6 +14,7 @@ import (
 	"iter"
 	"net/netip"
 
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/types"
 
 	"fairlead.dev/fairlead/api/v1alpha1"
@@ -78,6 +79,10 @@ type Request struct {
 	// Sticky names the claim, in the pod's namespace, that the pod has in
 	// pools of this stickiness if it asks for none.
 	Sticky map[v1alpha1.Sticky]string
+	// Owners are what those claims are made for, and end with.
+	Owners map[v1alpha1.Sticky]metav1.OwnerReference
+	// Former are names that those claims had in an earlier version.
+	Former map[v1alpha1.Sticky]string
 	// Pools that the pod asks for, in order; empty for those of the network.
 	Pools []string
 	// EachPool asks for addresses of every one of Pools, not of the first that

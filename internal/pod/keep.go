@@ -16,9 +16,13 @@ import (
 	"fairlead.dev/fairlead/api/v1alpha1"
 )
 
-// virtualMachineLabel has the name of the virtual machine that a pod of
-// KubeVirt runs.
-const virtualMachineLabel = "vm.kubevirt.io/name"
+const (
+	// machineKind is the kind of the controller of a pod in which KubeVirt runs a virtual
+	// machine; its name is the machine's.
+	machineKind = "VirtualMachineInstance"
+	// hostNameLabel has the host name of such a machine: machines may share it.
+	hostNameLabel = "vm.kubevirt.io/name"
+)
 
 // Wishes are what a pod asks of its address on the default network.
 type Wishes struct {
@@ -31,6 +35,10 @@ type Wishes struct {
 	// Sticky names the claim that a pool which is sticky for pods of this
 	// kind gives it without being asked.
 	Sticky map[v1alpha1.Sticky]string
+	// Owners are what those claims are for, and end with.
+	Owners map[v1alpha1.Sticky]metav1.OwnerReference
+	// Former are names under which those claims may have been made by an earlier version.
+	Former map[v1alpha1.Sticky]string
 }
 
 // WishesOf a pod. The error names the annotation, its value and what would be
@@ -40,7 +48,8 @@ func WishesOf(p *corev1.Pod) (Wishes, error) {
 	if err != nil {
 		return Wishes{}, fmt.Errorf("annotation %s: %w", v1alpha1.AnnotationAddresses, err)
 	}
-	w := Wishes{Addresses: addresses, Claim: p.Annotations[v1alpha1.AnnotationClaim], Sticky: stickyClaims(p)}
+	w := Wishes{Addresses: addresses, Claim: p.Annotations[v1alpha1.AnnotationClaim], Sticky: map[v1alpha1.Sticky]string{}}
+	w.stick(p)
 	switch {
 	case w.Claim == "" || claimName(w.Claim):
 	case claimText(w.Claim):
@@ -72,17 +81,41 @@ func parseAddresses(text string) ([]netip.Addr, error) {
 	return out, nil
 }
 
-// stickyClaims are named as a person would name them: after the ordinal of the
-// StatefulSet, and after the virtual machine.
-func stickyClaims(p *corev1.Pod) map[v1alpha1.Sticky]string {
-	out := map[v1alpha1.Sticky]string{}
-	if owner := metav1.GetControllerOf(p); owner != nil && owner.Kind == "StatefulSet" && strings.HasPrefix(owner.APIVersion, "apps/") {
-		out[v1alpha1.StickyStatefulSet] = p.Name
+// stick names the claims of sticky pools as a person would name them: after the ordinal
+// of the StatefulSet, and after the virtual machine. Both follow from the controller that
+// Kubernetes or KubeVirt has set. Who may create pods can write that too, but only in her
+// own namespace, and claims are of a namespace.
+func (w *Wishes) stick(p *corev1.Pod) {
+	owner := metav1.GetControllerOf(p)
+	if owner == nil {
+		return
 	}
-	if vm := p.Labels[virtualMachineLabel]; claimName(vm) {
-		out[v1alpha1.StickyVirtualMachine] = vm
+	name, kind := "", v1alpha1.StickyOff
+	switch {
+	case owner.Kind == "StatefulSet" && strings.HasPrefix(owner.APIVersion, "apps/"):
+		name, kind = p.Name, v1alpha1.StickyStatefulSet
+	case owner.Kind == machineKind && strings.HasPrefix(owner.APIVersion, "kubevirt.io/"):
+		name, kind = owner.Name, v1alpha1.StickyVirtualMachine
+		if former := p.Labels[hostNameLabel]; former != name && claimName(former) {
+			w.Former = map[v1alpha1.Sticky]string{kind: former}
+		}
 	}
-	return out
+	if !claimName(name) {
+		return
+	}
+	w.Sticky[kind] = name
+	w.Owners = map[v1alpha1.Sticky]metav1.OwnerReference{
+		kind: {APIVersion: owner.APIVersion, Kind: owner.Kind, Name: owner.Name, UID: owner.UID},
+	}
+}
+
+// Launches reports whether a pod is, by its name, one in which KubeVirt runs a certain
+// machine: "virt-launcher-", the machine's name, and five characters that the API server
+// chose. Of a machine whose name is so long that the API server cut it, it is not said.
+func Launches(podName, machine string) bool {
+	const chosen, longest = 5, 58
+	front := "virt-launcher-" + machine + "-"
+	return len(front) <= longest && len(podName) == len(front)+chosen && strings.HasPrefix(podName, front)
 }
 
 // ClaimOn names the claim of a further interface by that of whose it is, as in

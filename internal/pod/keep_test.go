@@ -21,8 +21,22 @@ func TestWishesOf(t *testing.T) {
 		return out
 	}
 	owner := func(apiVersion, kind string, controls bool) []metav1.OwnerReference {
-		return []metav1.OwnerReference{{APIVersion: apiVersion, Kind: kind, Name: "web", Controller: &controls}}
+		return []metav1.OwnerReference{{APIVersion: apiVersion, Kind: kind, Name: "web", UID: "uid", Controller: &controls}}
 	}
+	machine := func(name string) []metav1.OwnerReference {
+		return []metav1.OwnerReference{{APIVersion: "kubevirt.io/v1", Kind: "VirtualMachineInstance", Name: name, UID: "uid", Controller: new(true), BlockOwnerDeletion: new(true)}}
+	}
+	machines := func(name, former string) Wishes {
+		w := Wishes{
+			Sticky: map[v1alpha1.Sticky]string{v1alpha1.StickyVirtualMachine: name},
+			Owners: map[v1alpha1.Sticky]metav1.OwnerReference{v1alpha1.StickyVirtualMachine: {APIVersion: "kubevirt.io/v1", Kind: "VirtualMachineInstance", Name: name, UID: "uid"}},
+		}
+		if former != "" {
+			w.Former = map[v1alpha1.Sticky]string{v1alpha1.StickyVirtualMachine: former}
+		}
+		return w
+	}
+	long := strings.Repeat("long-", 40) + "name"
 	cases := []struct {
 		name             string
 		addresses, claim string
@@ -39,13 +53,22 @@ func TestWishesOf(t *testing.T) {
 		{name: "a long text", claim: strings.Repeat("Ä", 253), want: Wishes{Claim: "text-64e42dd14e4a9008", ClaimText: strings.Repeat("Ä", 253)}},
 		{
 			name: "a pod of a StatefulSet", owners: owner("apps/v1", "StatefulSet", true),
-			want: Wishes{Sticky: map[v1alpha1.Sticky]string{v1alpha1.StickyStatefulSet: "web-0"}},
+			want: Wishes{
+				Sticky: map[v1alpha1.Sticky]string{v1alpha1.StickyStatefulSet: "web-0"},
+				Owners: map[v1alpha1.Sticky]metav1.OwnerReference{v1alpha1.StickyStatefulSet: {APIVersion: "apps/v1", Kind: "StatefulSet", Name: "web", UID: "uid"}},
+			},
 		},
 		{name: "a StatefulSet of somebody else", owners: owner("example.com/v1", "StatefulSet", true)},
 		{name: "a StatefulSet that does not control it", owners: owner("apps/v1", "StatefulSet", false)},
 		{name: "a pod of a Deployment", owners: owner("apps/v1", "ReplicaSet", true)},
-		{name: "a virtual machine", vm: "vm1", want: Wishes{Sticky: map[v1alpha1.Sticky]string{v1alpha1.StickyVirtualMachine: "vm1"}}},
-		{name: "a label that names no claim", vm: "VM_1"},
+		{name: "a virtual machine", owners: machine("vm1"), vm: "vm1", want: machines("vm1", "")},
+		{name: "one of a newer KubeVirt, without the label", owners: machine("vm1"), want: machines("vm1", "")},
+		{name: "two machines of one host name: this", owners: machine("db.prod"), vm: "db", want: machines("db.prod", "db")},
+		{name: "two machines of one host name: that", owners: machine("db.test"), vm: "db", want: machines("db.test", "db")},
+		{name: "a name longer than a label", owners: machine(long), vm: long[:63], want: machines(long, long[:63])},
+		{name: "a label that names no claim", owners: machine("vm1"), vm: "VM_1", want: machines("vm1", "")},
+		{name: "a label alone", vm: "vm1"},
+		{name: "an instance of somebody else", owners: owner("example.com/v1", "VirtualMachineInstance", true), vm: "vm1"},
 
 		{name: "not an address", addresses: "10.0.0.7,web", wantErr: []string{v1alpha1.AnnotationAddresses, `"web"`, "10.0.0.7,fd00::7"}},
 		{name: "a prefix", addresses: "10.0.0.7/24", wantErr: []string{`"10.0.0.7/24"`}},
@@ -61,7 +84,7 @@ func TestWishesOf(t *testing.T) {
 	for _, tc := range cases {
 		t.Run(tc.name, func(t *testing.T) {
 			p := &corev1.Pod{ObjectMeta: metav1.ObjectMeta{
-				Name: "web-0", OwnerReferences: tc.owners, Labels: map[string]string{virtualMachineLabel: tc.vm},
+				Name: "web-0", OwnerReferences: tc.owners, Labels: map[string]string{hostNameLabel: tc.vm},
 				Annotations: map[string]string{v1alpha1.AnnotationAddresses: tc.addresses, v1alpha1.AnnotationClaim: tc.claim},
 			}}
 			got, err := WishesOf(p)
@@ -77,6 +100,26 @@ func TestWishesOf(t *testing.T) {
 				}
 			}
 		})
+	}
+}
+
+func TestLaunches(t *testing.T) {
+	long := strings.Repeat("x", 44)
+	for podName, want := range map[string]bool{
+		"virt-launcher-db-x7k2p":          true,
+		"virt-launcher-db-x-7k2pq":        false, // of machine db-x
+		"virt-launcher-db.prod-x7k2p":     false,
+		"virt-launcher-d-x7k2p":           false,
+		"db-x7k2p":                        false,
+		"":                                false,
+		"virt-launcher-" + long + "x7k2p": false,
+	} {
+		if got := Launches(podName, "db"); got != want {
+			t.Errorf("%q: %v, want %v", podName, got, want)
+		}
+	}
+	if Launches("virt-launcher-"+long+"x7k2p", long+"-of-a-name") {
+		t.Error("a name that was cut is no evidence")
 	}
 }
 

@@ -43,6 +43,7 @@ var kinds = []kind{
 	{"ipreservations/status", ours + "ipreservations", "none/status"},
 	{"ipclaims", ours + "namespaces/default/ipclaims", "none"},
 	{"ipclaims/status", ours + "namespaces/default/ipclaims", "none/status"},
+	{"virtualmachines", "/apis/kubevirt.io/v1/namespaces/default/virtualmachines", "none"},
 	{"pods", core + "namespaces/default/pods", "none"},
 	{"pods/status", core + "namespaces/default/pods", "none/status"},
 	{"pods/finalizers", core + "namespaces/default/pods", "none/finalizers"},
@@ -191,6 +192,7 @@ func testControllerRights(t *testing.T, c *cluster.Cluster) {
 		"ipreservations/status":        "patch",
 		"ipclaims":                     "get list watch create delete",
 		"ipclaims/status":              "patch",
+		"virtualmachines":              "get",
 		"events":                       "create patch",
 		"leases of ours":               "create get update",
 		"other leases of ours":         "create", // RBAC cannot tell the name of what is created

@@ -76,7 +76,7 @@ func (w *world) ask(p *corev1.Pod) asked {
 		p.OwnerReferences = []metav1.OwnerReference{{APIVersion: "apps/v1", Kind: "StatefulSet", Name: "web", UID: "web", Controller: new(true)}}
 	case n < 65:
 		a.machine = fmt.Sprintf("vm-%d", w.rng.IntN(4))
-		p.Labels = map[string]string{"vm.kubevirt.io/name": a.machine}
+		p.OwnerReferences = []metav1.OwnerReference{{APIVersion: "kubevirt.io/v1", Kind: "VirtualMachineInstance", Name: a.machine, UID: types.UID(a.machine), Controller: new(true)}}
 	case n < 85:
 		a.claim = fmt.Sprintf("db-%d", w.rng.IntN(3))
 		p.Annotations[v1alpha1.AnnotationClaim] = a.claim

@@ -20,6 +20,7 @@ func (d *Driver) Ensure(ctx context.Context, r *driver.Request) (*driver.Attachm
 	if err != nil {
 		return nil, translate(err)
 	}
+	r = d.byFormerName(r)
 	if r.EachPool {
 		return d.each(ctx, r)
 	}
@@ -144,13 +145,13 @@ func (d *Driver) split(r *driver.Request) ([]*driver.Request, error) {
 			return nil, err
 		}
 		part := *r
-		part.Addresses, part.Sticky = nil, claimsIn(r.Sticky, name)
+		part.Addresses, part.Sticky, part.Former = nil, claimsIn(r.Sticky, name), claimsIn(r.Former, name)
 		for _, a := range r.Addresses {
 			if pool.Covers(a) {
 				part.Addresses, placed[a] = append(part.Addresses, a), true
 			}
 		}
-		parts[i] = &part
+		parts[i] = d.byFormerName(&part)
 	}
 	for _, a := range r.Addresses {
 		if !placed[a] {

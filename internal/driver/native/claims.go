@@ -47,6 +47,8 @@ type Claims struct {
 	// Synced reports whether the store knows all that is taken and held. Until
 	// then nothing is reconciled, nor while it is behind what brought the claim.
 	Synced func() bool
+
+	empty empty
 }
 
 // SetupWithManager registers the reconciler. It looks at each status that was
@@ -103,15 +105,21 @@ func changedClaims(before, after []string) []types.NamespacedName {
 }
 
 // Obtain returns the addresses that a claim asks for. A claim that does not
-// exist is made, with the text that pods call it by, if there is one. It fails
-// with driver.ErrInvalid and driver.ErrUnavailable.
-func (r *Claims) Obtain(ctx context.Context, key types.NamespacedName, text string) ([]netip.Addr, error) {
+// exist is made as it is said. It fails with driver.ErrInvalid and
+// driver.ErrUnavailable, and with what making.Serves fails with.
+func (r *Claims) Obtain(ctx context.Context, key types.NamespacedName, making Making) ([]netip.Addr, error) {
 	claim := &v1alpha1.IPClaim{}
 	err := r.Client.Get(ctx, key, claim)
 	if apierrors.IsNotFound(err) {
+		if err := making.Serves(); err != nil {
+			return nil, err
+		}
 		claim.Namespace, claim.Name = key.Namespace, key.Name
 		claim.Labels = map[string]string{labelManagedBy: managedBy}
-		claim.Spec.Text = text
+		claim.Spec.Text = making.Text
+		if claim.OwnerReferences, err = r.owners(ctx, key.Namespace, making.Owner); err != nil {
+			return nil, err
+		}
 		if err = r.Client.Create(ctx, claim); apierrors.IsAlreadyExists(err) {
 			err = r.Live.Get(ctx, key, claim) // the cache is behind
 		}
@@ -143,6 +151,7 @@ func (r *Claims) Reconcile(ctx context.Context, req ctrl.Request) (ctrl.Result, 
 	claim := &v1alpha1.IPClaim{}
 	err := r.Client.Get(ctx, req.NamespacedName, claim)
 	if apierrors.IsNotFound(err) {
+		r.empty.forget(req.NamespacedName)
 		return r.orphaned(ctx, req.NamespacedName, has)
 	}
 	if err != nil {
@@ -155,7 +164,11 @@ func (r *Claims) Reconcile(ctx context.Context, req ctrl.Request) (ctrl.Result, 
 			return ctrl.Result{}, fmt.Errorf("end the holding of %s: %w", l.Addr, err)
 		}
 	}
-	if s.over && claim.Labels[labelManagedBy] == managedBy {
+	left := r.empty.left(claim, has)
+	if left > 0 && (s.again == 0 || left < s.again) {
+		s.again = left
+	}
+	if (s.over || left < 0) && claim.Labels[labelManagedBy] == managedBy {
 		err := r.Client.Delete(ctx, claim, client.Preconditions{UID: &claim.UID, ResourceVersion: &claim.ResourceVersion})
 		if client.IgnoreNotFound(err) != nil {
 			return ctrl.Result{}, fmt.Errorf("delete IPClaim %s, which holds nothing any more: %w", req.NamespacedName, err)

@@ -27,7 +27,7 @@ type written struct {
 	asks  map[string][]netip.Addr
 }
 
-func (w written) Obtain(_ context.Context, key types.NamespacedName, _ string) ([]netip.Addr, error) {
+func (w written) Obtain(_ context.Context, key types.NamespacedName, _ Making) ([]netip.Addr, error) {
 	return w.asks[key.String()], nil
 }
 
@@ -359,5 +359,36 @@ func TestChangedClaims(t *testing.T) {
 				t.Errorf("-want +got:\n%s", diff)
 			}
 		})
+	}
+}
+
+// Machines that shared a host name shared a claim. After an upgrade each has one of its
+// own; the one whose pod had the address last keeps it.
+func TestMachinesByTheirFormerName(t *testing.T) {
+	d := start(t, blocktest.NewAPI(), "a")
+	d.cfg.Claims = written{store: d.store}
+	d.pool("a", v1alpha1.IPPoolSpec{Ranges: []string{"10.0.0.0/24"}, Sticky: v1alpha1.StickyVirtualMachine})
+	n := 0
+	launcher := func(machine string) *driver.Request {
+		n++
+		r := drivertest.Request(n)
+		r.PodName = "virt-launcher-" + machine + "-x7k2" + string(rune('a'+n))
+		r.Sticky = map[v1alpha1.Sticky]string{v1alpha1.StickyVirtualMachine: machine}
+		r.Former = map[v1alpha1.Sticky]string{v1alpha1.StickyVirtualMachine: "db"}
+		r.Owners = map[v1alpha1.Sticky]metav1.OwnerReference{v1alpha1.StickyVirtualMachine: {Kind: "VirtualMachineInstance", Name: machine}}
+		return r
+	}
+	old := launcher("db.prod") // as the version before would have it
+	old.Sticky, old.Former, old.Owners = map[v1alpha1.Sticky]string{v1alpha1.StickyVirtualMachine: "db"}, nil, nil
+	first := d.life(old)
+	test := d.life(launcher("db.test"))
+	prod := d.life(launcher("db.prod"))
+	again := d.life(launcher("db.test"))
+	ns := old.Namespace
+	if first.Claim != ns+"/db" || prod.Claim != ns+"/db" || !slices.Equal(prod.Addresses, first.Addresses) {
+		t.Errorf("the machine that had %v of %s has %v of %s", first.Addresses, first.Claim, prod.Addresses, prod.Claim)
+	}
+	if test.Claim != ns+"/db.test" || slices.Equal(test.Addresses, first.Addresses) || !slices.Equal(again.Addresses, test.Addresses) {
+		t.Errorf("the other has %v of %s, and then %v", test.Addresses, test.Claim, again.Addresses)
 	}
 }

@@ -53,6 +53,7 @@ type store interface {
 	Free(ctx context.Context, h ipam.Holder, domain string, addrs []netip.Addr) error
 	Confirm(ctx context.Context, h ipam.Holder, domain string, addrs []netip.Addr) ([]netip.Addr, error)
 	Settled(ctx context.Context, uid, iface string) ([]block.Lease, error)
+	Serves(p *ipam.Pool, r block.Request) error
 	leases
 }
 
@@ -61,6 +62,7 @@ type leases interface {
 	All() iter.Seq[block.Lease]
 	Held(uid, iface string) []block.Lease
 	UsedBy(namespace string, p *ipam.Pool, own string) int
+	LastPod(l block.Lease) string
 }
 
 // Driver implements driver.Driver.
@@ -244,6 +246,14 @@ func holderOf(o driver.Owner) ipam.Holder {
 		Pod:       o.PodName,
 		Node:      o.NodeName,
 	}
+}
+
+// translated is translate, of nil too.
+func translated(err error) error {
+	if err == nil {
+		return nil
+	}
+	return translate(err)
 }
 
 // translate turns the store's sentinels into the driver contract's.

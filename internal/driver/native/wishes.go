@@ -3,23 +3,37 @@ package native
 import (
 	"context"
 	"fmt"
+	"maps"
 	"net/netip"
 	"slices"
 
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/types"
 
+	"fairlead.dev/fairlead/api/v1alpha1"
 	"fairlead.dev/fairlead/internal/driver"
 	"fairlead.dev/fairlead/internal/ipam"
 	"fairlead.dev/fairlead/internal/ipam/block"
+	"fairlead.dev/fairlead/internal/pod"
 )
 
 // claims is what the driver needs of IPClaims.
 type claims interface {
-	// Obtain returns the addresses that a claim asks for. A claim that does
-	// not exist is made, with the text that pods call it by, if there is one.
-	Obtain(ctx context.Context, key types.NamespacedName, text string) ([]netip.Addr, error)
+	// Obtain returns the addresses that a claim asks for. One that does not exist is made
+	// as it says.
+	Obtain(ctx context.Context, key types.NamespacedName, making Making) ([]netip.Addr, error)
 	// Has returns what is taken or held for a claim.
 	Has(key types.NamespacedName) []block.Lease
+}
+
+// Making says how a claim is made that does not exist.
+type Making struct {
+	// Text that pods call it by, if there is one.
+	Text string
+	// Owner that it ends with; nil for none that is known.
+	Owner *metav1.OwnerReference
+	// Serves says whether making it would help; while it fails, no claim is made.
+	Serves func() error
 }
 
 // claimOf returns the claim with which a pod draws from a pool: the one that it
@@ -62,7 +76,11 @@ func (d *Driver) wish(ctx context.Context, pool Pool, r *driver.Request) (block.
 	if pool.PerNode() {
 		return out, nil // the store says why not: no claim is made for it
 	}
-	wanted, err := d.cfg.Claims.Obtain(ctx, key, textOf(r))
+	making := Making{Text: textOf(r), Serves: func() error { return translated(d.store.Serves(pool.Pool, out)) }}
+	if owner, ok := r.Owners[pool.Sticky]; ok && r.Claim == "" {
+		making.Owner = &owner
+	}
+	wanted, err := d.cfg.Claims.Obtain(ctx, key, making)
 	if err != nil {
 		return block.Request{}, err
 	}
@@ -78,6 +96,27 @@ func (d *Driver) wish(ctx context.Context, pool Pool, r *driver.Request) (block.
 		}
 	}
 	return out, nil
+}
+
+// byFormerName is the request with the former name of a claim where that has an address
+// which nobody but the machine itself had last: so an upgrade keeps it. Several machines
+// may have shared the name.
+func (d *Driver) byFormerName(r *driver.Request) *driver.Request {
+	kind := v1alpha1.StickyVirtualMachine
+	former, machine := r.Former[kind], r.Owners[kind].Name
+	if former == "" || machine == "" {
+		return r
+	}
+	has := d.cfg.Claims.Has(types.NamespacedName{Namespace: r.Namespace, Name: former})
+	own := func(l block.Lease) bool { return pod.Launches(d.store.LastPod(l), machine) }
+	if len(has) == 0 || slices.ContainsFunc(has, func(l block.Lease) bool { return !own(l) }) ||
+		len(d.cfg.Claims.Has(types.NamespacedName{Namespace: r.Namespace, Name: r.Sticky[kind]})) > 0 {
+		return r
+	}
+	out := *r
+	out.Sticky = maps.Clone(r.Sticky)
+	out.Sticky[kind] = former
+	return &out
 }
 
 // claimedFirst puts the pools first that hand out what the pod's claim has.

@@ -23,6 +23,22 @@ func (s *Store) Claimed(claim string) []Lease {
 	return out
 }
 
+// LastPod is the name of the pod that has an address, or had it last while it is held;
+// empty when that is not known. It reads memory only.
+func (s *Store) LastPod(l Lease) string {
+	if l.Holder != (ipam.Holder{}) {
+		return l.Holder.Pod
+	}
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	if e := s.blocks[l.Block]; e != nil {
+		if past := e.base.History(l.Addr); len(past) > 0 {
+			return past[0].Holder.Pod
+		}
+	}
+	return ""
+}
+
 // Unhold ends the holding of an address for a claim, as Claimed returned it: the
 // address cools down. It returns nil when that holding is over, once that is
 // written; one that began since is left alone.
@@ -56,7 +72,8 @@ func (s *Store) Unhold(ctx context.Context, l Lease) error {
 // adoptClaim looks up what is the claim's of the family in the pool. While the
 // last holder has an address of the claim, in whichever pool, nobody else gets
 // one. What is held and the pool does not hand out any more, because somebody
-// has reserved it, is passed over: the claim gets another.
+// has reserved it, is passed over: the claim gets another. So is what is held where
+// another address is asked for: the claim moves there.
 func (s *Store) adoptClaim(p *ipam.Pool, w *want) error {
 	var has *Lease
 	for _, l := range s.claims[w.claim] {
@@ -70,12 +87,8 @@ func (s *Store) adoptClaim(p *ipam.Pool, w *want) error {
 			has = &l
 		}
 	}
-	switch {
-	case has == nil:
-		return nil
-	case w.addr.IsValid() && w.addr != has.Addr:
-		return fmt.Errorf("%w: %s is requested, but claim %s has %s: request that, or delete the claim", ErrConflict, w.addr, w.claim, has.Addr)
+	if has != nil && !w.addr.IsValid() {
+		w.addr = has.Addr
 	}
-	w.addr = has.Addr
 	return nil
 }

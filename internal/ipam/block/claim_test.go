@@ -42,6 +42,10 @@ func TestClaimKeepsAddresses(t *testing.T) {
 		if !errors.Is(err, ErrConflict) || !strings.Contains(err.Error(), holderOn("node-1", 1).String()) {
 			t.Fatalf("while the first has them: %v", err)
 		}
+		_, err = s.Take(t.Context(), p, Request{Holder: holder(9), Claim: claim, Addresses: []netip.Addr{netip.MustParseAddr("10.0.0.50")}})
+		if !errors.Is(err, ErrConflict) || !strings.Contains(err.Error(), first[0]) || !strings.Contains(err.Error(), holderOn("node-1", 1).String()) {
+			t.Errorf("another address is requested while a pod has the claim's: %v", err)
+		}
 		mustFree(t, s.Store, holderOn("node-1", 1))
 		if c := s.Counts(p); c.Held != 2 || c.Allocated != 0 || c.Cooling != 0 {
 			t.Errorf("counts of held addresses: %v", c)
@@ -52,10 +56,6 @@ func TestClaimKeepsAddresses(t *testing.T) {
 		_, err = s.Take(t.Context(), p, Request{Holder: holder(9), Addresses: []netip.Addr{netip.MustParseAddr(first[0])}})
 		if !errors.Is(err, ErrConflict) || !strings.Contains(err.Error(), claim) {
 			t.Errorf("another asks for the held address: %v", err)
-		}
-		_, err = s.Take(t.Context(), p, Request{Holder: holder(9), Claim: claim, Addresses: []netip.Addr{netip.MustParseAddr("10.0.0.50")}})
-		if !errors.Is(err, ErrConflict) || !strings.Contains(err.Error(), first[0]) {
-			t.Errorf("the claim has one address and another is requested: %v", err)
 		}
 		// Of another store, which knows the blocks only.
 		other := run(t, api, Config{})
@@ -69,6 +69,36 @@ func TestClaimKeepsAddresses(t *testing.T) {
 		got := other.Claimed(claim)
 		if len(got) != 2 || got[0].Holder != holderOn("node-2", 2) || got[0].Claim != claim {
 			t.Errorf("Claimed() = %+v", got)
+		}
+	})
+}
+
+// A claim that no pod has moves to what is asked for: the pod gets that, the claim keeps
+// it from then on, and the old address can be given up.
+func TestClaimMoves(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		s := run(t, blocktest.NewAPI(), Config{})
+		p := shared(t, "10.0.0.0/26", "fd00::/122")
+		first := mustClaim(t, s.Store, p, holder(1))
+		mustFree(t, s.Store, holder(1))
+		asked := Request{Holder: holder(2), Claim: claim, Addresses: []netip.Addr{netip.MustParseAddr("10.0.0.50")}}
+		got, err := s.Take(t.Context(), p, asked)
+		if want := []string{"10.0.0.50", first[1]}; err != nil || !slices.Equal(addrsOf(got), want) {
+			t.Fatalf("got %v, error %v, want %v", addrsOf(got), err, want)
+		}
+		for _, l := range s.Claimed(claim) {
+			if l.Holder == (ipam.Holder{}) {
+				if err := s.Unhold(t.Context(), l); err != nil {
+					t.Error(err)
+				}
+			}
+		}
+		if c := s.Counts(p, ipam.IPv4); c.Cooling != 1 || c.Held != 0 {
+			t.Errorf("the old address does not cool down: %v", c)
+		}
+		mustFree(t, s.Store, holder(2))
+		if again := mustClaim(t, s.Store, p, holder(3)); !slices.Equal(again, addrsOf(got)) {
+			t.Errorf("the claim had %v, and its next pod got %v", addrsOf(got), again)
 		}
 	})
 }

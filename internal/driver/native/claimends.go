@@ -1,0 +1,91 @@
+package native
+
+import (
+	"context"
+	"fmt"
+	"sync"
+	"time"
+
+	apierrors "k8s.io/apimachinery/pkg/api/errors"
+	"k8s.io/apimachinery/pkg/api/meta"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/types"
+	"sigs.k8s.io/controller-runtime/pkg/client"
+
+	"fairlead.dev/fairlead/api/v1alpha1"
+	"fairlead.dev/fairlead/internal/driver"
+	"fairlead.dev/fairlead/internal/ipam/block"
+)
+
+// This file is about what ends a claim that the controller has made.
+
+// emptyFor is how long a claim may have nothing: it was made for a pod that got nothing
+// in the end.
+const emptyFor = time.Minute
+
+// empty are the claims that have never had anything, as far as this process has seen, by
+// when it first saw them so.
+type empty struct {
+	mu sync.Mutex
+	m  map[types.NamespacedName]emptySince
+}
+
+type emptySince struct {
+	uid types.UID
+	at  time.Time
+}
+
+// left is how long a claim may go on having nothing; negative when it is over, 0 when
+// it has or had something.
+func (e *empty) left(claim *v1alpha1.IPClaim, has []block.Lease) time.Duration {
+	key := client.ObjectKeyFromObject(claim)
+	if len(has) > 0 || len(claim.Status.Addresses) > 0 || claim.Labels[labelManagedBy] != managedBy {
+		e.forget(key)
+		return 0
+	}
+	e.mu.Lock()
+	defer e.mu.Unlock()
+	since, ok := e.m[key]
+	if !ok || since.uid != claim.UID {
+		since = emptySince{claim.UID, time.Now()}
+		if e.m == nil {
+			e.m = map[types.NamespacedName]emptySince{}
+		}
+		e.m[key] = since
+	}
+	if left := emptyFor - time.Since(since.at); left > 0 {
+		return left
+	}
+	return -1
+}
+
+func (e *empty) forget(key types.NamespacedName) {
+	e.mu.Lock()
+	defer e.mu.Unlock()
+	delete(e.m, key)
+}
+
+// owners is with what a claim ends, by Kubernetes' garbage collection. A
+// VirtualMachineInstance ends whenever its machine is stopped, so a claim is the
+// VirtualMachine's of the same name where there is one. It fails with
+// driver.ErrUnavailable.
+func (r *Claims) owners(ctx context.Context, namespace string, owner *metav1.OwnerReference) ([]metav1.OwnerReference, error) {
+	if owner == nil {
+		return nil, nil
+	}
+	if owner.Kind != "VirtualMachineInstance" {
+		return []metav1.OwnerReference{*owner}, nil
+	}
+	vm := &metav1.PartialObjectMetadata{TypeMeta: metav1.TypeMeta{APIVersion: owner.APIVersion, Kind: "VirtualMachine"}}
+	err := r.Live.Get(ctx, types.NamespacedName{Namespace: namespace, Name: owner.Name}, vm)
+	switch {
+	case err == nil:
+		return []metav1.OwnerReference{{APIVersion: owner.APIVersion, Kind: "VirtualMachine", Name: vm.Name, UID: vm.UID}}, nil
+	case meta.IsNoMatchError(err):
+		return nil, nil // whoever made the pod is not KubeVirt: held for the default time
+	case apierrors.IsNotFound(err):
+		return []metav1.OwnerReference{*owner}, nil // an instance without a machine
+	default:
+		return nil, fmt.Errorf("%w: read VirtualMachine %s/%s: %w", driver.ErrUnavailable, namespace, owner.Name, err)
+	}
+}

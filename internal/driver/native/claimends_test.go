@@ -1,0 +1,157 @@
+package native
+
+import (
+	"context"
+	"errors"
+	"net/netip"
+	"slices"
+	"testing"
+	"testing/synctest"
+	"time"
+
+	"github.com/google/go-cmp/cmp"
+	apierrors "k8s.io/apimachinery/pkg/api/errors"
+	"k8s.io/apimachinery/pkg/api/meta"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/runtime/schema"
+	"k8s.io/apimachinery/pkg/types"
+	"sigs.k8s.io/controller-runtime/pkg/client"
+
+	"fairlead.dev/fairlead/api/v1alpha1"
+	"fairlead.dev/fairlead/internal/driver"
+	"fairlead.dev/fairlead/internal/driver/drivertest"
+	"fairlead.dev/fairlead/internal/ipam"
+	"fairlead.dev/fairlead/internal/ipam/block"
+	"fairlead.dev/fairlead/internal/ipam/block/blocktest"
+)
+
+// made counts the claims that are made.
+type made struct {
+	written
+	names *[]string
+}
+
+func (m made) Obtain(_ context.Context, key types.NamespacedName, making Making) ([]netip.Addr, error) {
+	if err := making.Serves(); err != nil {
+		return nil, err
+	}
+	*m.names = append(*m.names, key.Name)
+	return nil, nil
+}
+
+// No claim is made for a pod that no pool serves, or whose address another has.
+func TestNoClaimForNothing(t *testing.T) {
+	var names []string
+	d := start(t, blocktest.NewAPI(), "a", "b")
+	d.cfg.Claims = made{written{store: d.store}, &names}
+	d.pool("a", v1alpha1.IPPoolSpec{Ranges: []string{"10.0.0.1-10.0.0.2"}})
+	d.pool("b", v1alpha1.IPPoolSpec{Ranges: []string{"10.0.1.1-10.0.1.2"}})
+	get := func(i int, claim string, wants ...string) error {
+		r := drivertest.Request(i)
+		r.Claim = claim
+		for _, a := range wants {
+			r.Addresses = append(r.Addresses, netip.MustParseAddr(a))
+		}
+		_, err := d.Ensure(t.Context(), r)
+		return err
+	}
+	if err := errors.Join(get(1, ""), get(2, ""), get(3, "")); err != nil {
+		t.Fatal(err)
+	}
+	if err := get(4, "taken", "10.0.0.1"); !errors.Is(err, driver.ErrConflict) {
+		t.Errorf("another has it: %v", err)
+	}
+	if err := get(5, "excluded", "10.0.5.1"); !errors.Is(err, driver.ErrInvalid) {
+		t.Errorf("no pool has it: %v", err)
+	}
+	if err := get(6, "last"); err != nil {
+		t.Error(err)
+	}
+	if err := get(7, "late"); !errors.Is(err, driver.ErrExhausted) {
+		t.Errorf("nothing is left: %v", err)
+	}
+	if diff := cmp.Diff([]string{"last"}, names); diff != "" {
+		t.Errorf("claims that were made (-want +got):\n%s", diff)
+	}
+}
+
+// A claim that was made and never had anything ends; a person's stays.
+func TestEmptyClaimsEnd(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		var e empty
+		ours := &v1alpha1.IPClaim{ObjectMeta: metav1.ObjectMeta{Namespace: "shop", Name: "web-0", UID: "1", Labels: map[string]string{labelManagedBy: managedBy}}}
+		persons := &v1alpha1.IPClaim{ObjectMeta: metav1.ObjectMeta{Namespace: "shop", Name: "mine", UID: "2"}}
+		expect := func(what string, claim *v1alpha1.IPClaim, has []block.Lease, want time.Duration) {
+			t.Helper()
+			if got := e.left(claim, has); got != want {
+				t.Errorf("%s: %v, want %v", what, got, want)
+			}
+		}
+		expect("at first", ours, nil, emptyFor)
+		<-time.After(emptyFor / 2)
+		expect("later", ours, nil, emptyFor/2)
+		expect("a person's", persons, nil, 0)
+		again := ours.DeepCopy()
+		again.UID = "3"
+		expect("another of the name", again, nil, emptyFor)
+		<-time.After(emptyFor)
+		expect("long enough", again, nil, -1)
+		expect("it has something", again, []block.Lease{{Holder: ipam.Holder{PodUID: "uid"}}}, 0)
+		if len(e.m) > 0 {
+			t.Errorf("remembered: %v", e.m)
+		}
+		expect("and gave it back", again, nil, emptyFor)
+		again.Status.Addresses = []string{"10.0.0.1"}
+		expect("it had something until now", again, nil, 0)
+	})
+}
+
+// machines is an API server with virtual machines, or with an error.
+type machines struct {
+	client.Reader
+	err  error
+	have []string
+}
+
+func (m machines) Get(_ context.Context, key client.ObjectKey, o client.Object, _ ...client.GetOption) error {
+	if m.err != nil {
+		return m.err
+	}
+	if gvk := o.GetObjectKind().GroupVersionKind(); gvk.String() != "kubevirt.io/v1, Kind=VirtualMachine" || !slices.Contains(m.have, key.Name) {
+		return apierrors.NewNotFound(schema.GroupResource{Resource: gvk.Kind}, key.Name)
+	}
+	o.SetName(key.Name)
+	o.SetUID("machine")
+	return nil
+}
+
+// A claim ends with what it is for. The instance of a machine ends whenever it is
+// stopped, the machine does not.
+func TestOwnersOfClaims(t *testing.T) {
+	ref := func(apiVersion, kind, name, uid string) metav1.OwnerReference {
+		return metav1.OwnerReference{APIVersion: apiVersion, Kind: kind, Name: name, UID: types.UID(uid)}
+	}
+	set := ref("apps/v1", "StatefulSet", "web", "set")
+	instance := ref("kubevirt.io/v1", "VirtualMachineInstance", "vm1", "instance")
+	noKind := &meta.NoKindMatchError{GroupKind: schema.GroupKind{Group: "kubevirt.io", Kind: "VirtualMachine"}}
+	cases := []struct {
+		name  string
+		owner *metav1.OwnerReference
+		api   machines
+		want  []metav1.OwnerReference
+		err   error
+	}{
+		{name: "none that is known"},
+		{name: "a StatefulSet", owner: &set, want: []metav1.OwnerReference{set}},
+		{name: "a machine", owner: &instance, api: machines{have: []string{"vm1"}}, want: []metav1.OwnerReference{ref("kubevirt.io/v1", "VirtualMachine", "vm1", "machine")}},
+		{name: "an instance without a machine", owner: &instance, want: []metav1.OwnerReference{instance}},
+		{name: "no KubeVirt", owner: &instance, api: machines{err: noKind}},
+		{name: "no answer", owner: &instance, api: machines{err: errors.New("no answer")}, err: driver.ErrUnavailable},
+	}
+	for _, tc := range cases {
+		got, err := (&Claims{Live: tc.api}).owners(t.Context(), "shop", tc.owner)
+		if diff := cmp.Diff(tc.want, got); diff != "" || !errors.Is(err, tc.err) {
+			t.Errorf("%s: error %v, -want +got:\n%s", tc.name, err, diff)
+		}
+	}
+}

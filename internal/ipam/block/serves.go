@@ -1,0 +1,67 @@
+package block
+
+import (
+	"slices"
+
+	"fairlead.dev/fairlead/internal/ipam"
+)
+
+// Serves says whether a Take would get what it asks for, as far as the store knows: nil
+// when nothing speaks against it. It reads memory only, and takes nothing.
+//
+// It fails with ErrInvalid, ErrExhausted and ErrConflict.
+func (s *Store) Serves(p *ipam.Pool, r Request) error {
+	wants, err := parse(p, r)
+	if err != nil {
+		return err
+	}
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	for i := range wants {
+		w := &wants[i]
+		now := w.pool()
+		s.noteCooldown(now)
+		if err := s.adopt(now, w); err != nil {
+			return err
+		}
+		if err := s.wouldServe(now, w); err != nil {
+			return err
+		}
+	}
+	return nil
+}
+
+func (s *Store) wouldServe(p *ipam.Pool, w *want) error {
+	if w.has != nil {
+		return nil
+	}
+	if !w.addr.IsValid() {
+		if !s.room(p, w) {
+			return s.exhausted(p, w)
+		}
+		return nil
+	}
+	e := s.blocks[ipam.BlockName(p.Domain(), ipam.BlockOf(w.addr))]
+	if e == nil {
+		return nil
+	}
+	if err := e.next.Clone().TakeHeld(p, w.holder, w.addr, w.claim, s.cfg.Now()); err != nil {
+		return refusedTake(err)
+	}
+	return nil
+}
+
+// room says whether some block has an address for a want, or could be made for it.
+func (s *Store) room(p *ipam.Pool, w *want) bool {
+	now, node := s.cfg.Now(), ""
+	if p.PerNode() {
+		node = w.holder.Node
+	}
+	for prefix := range p.Candidates(w.family, w.holder.Node) {
+		e := s.blocks[ipam.BlockName(p.Domain(), prefix)]
+		if e == nil || e.vacant() || !e.foreign && e.node == node && e.next.Eligible(p, now, true) > 0 {
+			return true
+		}
+	}
+	return slices.ContainsFunc(s.claims[w.claim], func(l Lease) bool { return l.Holder == (ipam.Holder{}) && l.Domain == p.Domain() && p.Allows(l.Addr) })
+}
