@@ -74,11 +74,10 @@ func newController(ctx context.Context, cfg config.Controller) (*parts, error) {
 	healer := heal.New(heal.Config{Client: mgr.GetClient(), Live: mgr.GetAPIReader(), Store: store, Routed: pools.Routed, Synced: fed})
 	claims := &native.Claims{Client: mgr.GetClient(), Live: mgr.GetAPIReader(), Pools: pools, Store: store, Synced: fed}
 	// The drivers: a plain table.
-	drivers := map[string]driver.Driver{
-		native.Name: native.New(native.Config{
-			Pools: cfg.DefaultNetwork.Pools, Bridge: cfg.DefaultNetwork.Bridge, Claims: claims, Namespace: cfg.LeaderElection.Namespace,
-		}, pools, store),
-	}
+	fromPools := native.New(native.Config{
+		Pools: cfg.DefaultNetwork.Pools, Bridge: cfg.DefaultNetwork.Bridge, Claims: claims, Namespace: cfg.LeaderElection.Namespace,
+	}, pools, store)
+	drivers := map[string]driver.Driver{native.Name: fromPools}
 	for name, d := range drivers {
 		drivers[name] = driverMetrics.Wrap(name, d)
 	}
@@ -86,6 +85,7 @@ func newController(ctx context.Context, cfg config.Controller) (*parts, error) {
 	if err != nil {
 		return nil, err
 	}
+	var collector *gc.Collector
 	attachments := controller.New(controller.Config{
 		Client:             mgr.GetClient(),
 		Live:               mgr.GetAPIReader(),
@@ -103,9 +103,16 @@ func newController(ctx context.Context, cfg config.Controller) (*parts, error) {
 		Turns:              turns,
 		Synced:             fed,
 		Healed:             healer.Healed,
-		Given:              func(uid types.UID, iface string) time.Time { return store.Latest(string(uid), iface) },
+		Left: func(ctx context.Context, of pod.Identity, interfaces []string) error {
+			var refs []driver.Ref
+			for _, name := range interfaces {
+				refs = append(refs, fromPools.Of(driver.Owner{PodUID: of.UID, Interface: name, Namespace: of.Namespace, PodName: of.Name, NodeName: of.Node})...)
+			}
+			return collector.Left(ctx, drivers[native.Name], of, refs)
+		},
+		Given: func(uid types.UID, iface string) time.Time { return store.Latest(string(uid), iface) },
 	})
-	collector := gc.New(gc.Config{
+	collector = gc.New(gc.Config{
 		Client:    mgr.GetClient(),
 		Live:      mgr.GetAPIReader(),
 		Drivers:   drivers,

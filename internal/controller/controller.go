@@ -8,7 +8,6 @@ import (
 	"context"
 	"errors"
 	"fmt"
-	"sync"
 	"sync/atomic"
 	"time"
 
@@ -73,6 +72,9 @@ type Config struct {
 	// then no pod is given anything, and Retry brings those that wait. Nil when nothing
 	// is waited for.
 	Healed func() bool
+	// Left gives back what a pod that is gone had obtained of these interfaces before it
+	// had a record. Nil where garbage collection does that later.
+	Left func(ctx context.Context, of pod.Identity, interfaces []string) error
 	// Given is when an interface of a pod was last given something that it has, as
 	// far as a driver knows without asking the backend; zero when it has nothing. Nil
 	// when no driver knows.
@@ -101,7 +103,7 @@ func New(cfg Config) *Attachments {
 		Config:  cfg,
 		marks:   marks{m: map[types.UID]mark{}},
 		names:   names{m: map[types.NamespacedName][]string{}},
-		waiting: waiting{m: map[types.NamespacedName]bool{}, metrics: cfg.Metrics, told: told},
+		waiting: waiting{m: map[types.NamespacedName]waiter{}, metrics: cfg.Metrics, told: told},
 		told:    told,
 	}
 }
@@ -210,6 +212,7 @@ func (r *Attachments) Reconcile(ctx context.Context, req ctrl.Request) (ctrl.Res
 		errs = append(errs, err)
 		result = sooner(result, again)
 	}
+	errs = append(errs, r.leave(ctx, req.NamespacedName, p))
 	switch {
 	case p == nil || !r.serves(ctx, p):
 		r.waiting.remove(req.NamespacedName)
@@ -305,49 +308,4 @@ func sooner(a, b ctrl.Result) ctrl.Result {
 		return b
 	}
 	return a
-}
-
-// waiting is the set of pods that could not be given their network.
-type waiting struct {
-	metrics *Metrics
-	told    *teller
-
-	mu sync.Mutex
-	m  map[types.NamespacedName]bool
-}
-
-func (w *waiting) add(key types.NamespacedName) {
-	w.mu.Lock()
-	defer w.mu.Unlock()
-	w.m[key] = true
-	w.metrics.waiting.Set(float64(len(w.m)))
-}
-
-func (w *waiting) remove(key types.NamespacedName) {
-	w.mu.Lock()
-	defer w.mu.Unlock()
-	if !w.m[key] {
-		return
-	}
-	w.told.forget(key)
-	if delete(w.m, key); len(w.m) == 0 {
-		w.m = map[types.NamespacedName]bool{} // one that was large stays so
-	}
-	w.metrics.waiting.Set(float64(len(w.m)))
-}
-
-func (w *waiting) has(key types.NamespacedName) bool {
-	w.mu.Lock()
-	defer w.mu.Unlock()
-	return w.m[key]
-}
-
-func (w *waiting) all() []reconcile.Request {
-	w.mu.Lock()
-	defer w.mu.Unlock()
-	out := make([]reconcile.Request, 0, len(w.m))
-	for key := range w.m {
-		out = append(out, reconcile.Request{NamespacedName: key})
-	}
-	return out
 }

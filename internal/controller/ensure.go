@@ -42,7 +42,7 @@ func (r *Attachments) ensure(ctx context.Context, p *corev1.Pod) error {
 // notYet tells why a pod has no network: on the pod what its owner may know, and in
 // the log, by the error that it returns, all of it.
 func (r *Attachments) notYet(p *corev1.Pod, err error) error {
-	r.waiting.add(client.ObjectKeyFromObject(p))
+	r.waiting.add(p, r.mayHave(p))
 	r.Metrics.ensured(err)
 	of := corev1.ObjectReference{APIVersion: "v1", Kind: "Pod", Namespace: p.Namespace, Name: p.Name, UID: p.UID}
 	r.told.tell(of, "", reasonOf(err), "EnsureNetwork", "no network yet: "+err.Error())
@@ -50,6 +50,19 @@ func (r *Attachments) notYet(p *corev1.Pod, err error) error {
 		return fmt.Errorf("give pod %s its network: %w (%s)", klog.KObj(p), err, detail)
 	}
 	return fmt.Errorf("give pod %s its network: %w", klog.KObj(p), err)
+}
+
+// mayHave are the interfaces of which a pod may have obtained some.
+func (r *Attachments) mayHave(p *corev1.Pod) []string {
+	wanted, err := r.wanted(p)
+	if err != nil {
+		return nil // nothing is asked for then
+	}
+	names := make([]string, len(wanted))
+	for i := range wanted {
+		names[i] = wanted[i].Name
+	}
+	return names
 }
 
 // obtainAndRecord obtains all interfaces of a pod and writes the record. When

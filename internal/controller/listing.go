@@ -8,7 +8,6 @@ import (
 	toolscache "k8s.io/client-go/tools/cache"
 	"k8s.io/client-go/util/workqueue"
 	"sigs.k8s.io/controller-runtime/pkg/cache"
-	"sigs.k8s.io/controller-runtime/pkg/client"
 	"sigs.k8s.io/controller-runtime/pkg/event"
 	"sigs.k8s.io/controller-runtime/pkg/reconcile"
 	"sigs.k8s.io/controller-runtime/pkg/source"
@@ -78,6 +77,6 @@ func (r *Attachments) mustWait(p *corev1.Pod) bool {
 	if over() {
 		return false
 	}
-	r.waiting.add(client.ObjectKeyFromObject(p))
+	r.waiting.add(p, nil)
 	return !over() // else those that wait may have been called before
 }

@@ -58,7 +58,7 @@ func TestRecordThatAppears(t *testing.T) {
 			}
 			r := New(Config{Client: only, Turns: NewTurns(1), Metrics: metrics})
 			if tc.waiting {
-				r.waiting.add(podOf(record))
+				r.waiting.add(&corev1.Pod{ObjectMeta: metav1.ObjectMeta{Namespace: record.Namespace, Name: record.Spec.PodName}}, nil)
 			}
 			queue := workqueue.NewTypedRateLimitingQueue(workqueue.NewTypedItemExponentialFailureRateLimiter[reconcile.Request](time.Second, time.Second))
 			defer queue.ShutDown()

@@ -137,6 +137,16 @@ func (c *Collector) Pass(ctx context.Context) (int, error) {
 	return count, errors.Join(errs...)
 }
 
+// Left sets on its way out what is held for a pod that has no record and is gone, as a
+// pass would.
+func (c *Collector) Left(ctx context.Context, d driver.Driver, of pod.Identity, refs []driver.Ref) error {
+	if len(refs) == 0 {
+		return nil
+	}
+	_, err := c.writeDown(ctx, d, orphan{of, refs})
+	return err
+}
+
 // orphan is everything that a driver holds for a pod that has no record.
 type orphan struct {
 	pod  pod.Identity

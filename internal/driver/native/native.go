@@ -206,6 +206,23 @@ func (d *Driver) List(context.Context) iter.Seq2[driver.Ref, error] {
 	}
 }
 
+// Of is what List has of an interface.
+func (d *Driver) Of(o driver.Owner) []driver.Ref {
+	held := map[string][]block.Lease{}
+	for _, l := range d.store.Held(string(o.PodUID), o.Interface) {
+		held[l.Domain] = append(held[l.Domain], l)
+	}
+	var out []driver.Ref
+	if len(held) == 0 {
+		return nil
+	}
+	soleOf := d.pools.sole()
+	for _, domain := range slices.Sorted(maps.Keys(held)) {
+		out = append(out, d.found(held[domain], soleOf))
+	}
+	return out
+}
+
 // found is what blocks say of an interface of which they have these addresses.
 func (d *Driver) found(leases []block.Lease, soleOf func(block.Lease) string) driver.Ref {
 	slices.SortFunc(leases, func(a, b block.Lease) int { return a.Addr.Compare(b.Addr) })

@@ -1,0 +1,88 @@
+package controller
+
+import (
+	"context"
+	"fmt"
+	"sync"
+
+	corev1 "k8s.io/api/core/v1"
+	"k8s.io/apimachinery/pkg/types"
+	"sigs.k8s.io/controller-runtime/pkg/client"
+	"sigs.k8s.io/controller-runtime/pkg/reconcile"
+
+	"fairlead.dev/fairlead/internal/pod"
+)
+
+// waiting is the set of pods that could not be given their network.
+type waiting struct {
+	metrics *Metrics
+	told    *teller
+
+	mu sync.Mutex
+	m  map[types.NamespacedName]waiter
+}
+
+// waiter is a pod that waits.
+type waiter struct {
+	pod pod.Identity
+	// interfaces of which it may have obtained some.
+	interfaces []string
+}
+
+func (w *waiting) add(p *corev1.Pod, interfaces []string) {
+	w.mu.Lock()
+	defer w.mu.Unlock()
+	w.m[client.ObjectKeyFromObject(p)] = waiter{pod.IdentityOf(p), interfaces}
+	w.metrics.waiting.Set(float64(len(w.m)))
+}
+
+func (w *waiting) get(key types.NamespacedName) (waiter, bool) {
+	w.mu.Lock()
+	defer w.mu.Unlock()
+	got, ok := w.m[key]
+	return got, ok
+}
+
+func (w *waiting) remove(key types.NamespacedName) {
+	w.mu.Lock()
+	defer w.mu.Unlock()
+	if _, ok := w.m[key]; !ok {
+		return
+	}
+	w.told.forget(key)
+	if delete(w.m, key); len(w.m) == 0 {
+		w.m = map[types.NamespacedName]waiter{} // one that was large stays so
+	}
+	w.metrics.waiting.Set(float64(len(w.m)))
+}
+
+func (w *waiting) has(key types.NamespacedName) bool {
+	_, ok := w.get(key)
+	return ok
+}
+
+func (w *waiting) all() []reconcile.Request {
+	w.mu.Lock()
+	defer w.mu.Unlock()
+	out := make([]reconcile.Request, 0, len(w.m))
+	for key := range w.m {
+		out = append(out, reconcile.Request{NamespacedName: key})
+	}
+	return out
+}
+
+// leave gives back what a pod had obtained that waited for the rest until it went. p is
+// the pod of that name now, or nil.
+func (r *Attachments) leave(ctx context.Context, key types.NamespacedName, p *corev1.Pod) error {
+	w, ok := r.waiting.get(key)
+	if !ok || p != nil && pod.UID(p) == w.pod.UID && pod.Holds(p) {
+		return nil
+	}
+	if r.Left != nil && len(w.interfaces) > 0 {
+		if err := r.Left(ctx, w.pod, w.interfaces); err != nil {
+			return fmt.Errorf("give back what pod %s had while it waited: %w", key, err)
+		}
+	}
+	r.waiting.remove(key)
+	return nil
+}
