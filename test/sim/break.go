@@ -33,6 +33,8 @@ const (
 	NoHold Break = "no hold"
 	// OneStopsAll: what failed is tried until it succeeds before anything else is.
 	OneStopsAll Break = "one stops all"
+	// BlindStart: a leader begins without a look at what records name.
+	BlindStart Break = "blind start"
 	// NoReservations: reservations are not seen.
 	NoReservations Break = "no reservations"
 )

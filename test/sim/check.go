@@ -38,6 +38,10 @@ type truth struct {
 	claims map[string]*claim
 	// had says which leader gave an address to a pod.
 	had map[netip.Addr]map[string]int
+	// wounds are the addresses that a block has lost by somebody's hand, with who has them.
+	wounds map[netip.Addr]types.UID
+	// byHand is true while somebody changes a block by hand.
+	byHand bool
 }
 
 // had is an address that was a pod's.
@@ -56,7 +60,7 @@ func newTruth() truth {
 	return truth{
 		slots: map[netip.Addr]ipam.Slot{}, blocks: map[string][]netip.Addr{}, unplugged: map[netip.Addr]time.Time{}, freed: map[had]freed{},
 		born: map[types.UID]int{}, records: map[types.UID][]*v1alpha1.PodAttachment{},
-		asked: map[types.UID]asked{}, claims: map[string]*claim{}, had: map[netip.Addr]map[string]int{},
+		asked: map[types.UID]asked{}, claims: map[string]*claim{}, had: map[netip.Addr]map[string]int{}, wounds: map[netip.Addr]types.UID{},
 	}
 }
 
@@ -94,6 +98,14 @@ func (w *world) blockChanged(name string, obj client.Object) {
 	var left []netip.Addr
 	for _, a := range addrs {
 		was, now := w.slots[a], fresh[a]
+		if w.wounded(a, was, now) {
+			if w.slots[a] = now; now.State == 0 {
+				delete(w.slots, a)
+			} else {
+				left = append(left, a)
+			}
+			continue
+		}
 		if was.State == ipam.Taken && (now.State != ipam.Taken || !now.Holder.Same(was.Holder)) {
 			w.freeing(a, was, name)
 		}
@@ -243,7 +255,7 @@ func (w *world) check() {
 	for _, m := range w.machines {
 		for uid, s := range m.plugged {
 			for _, a := range s.addresses {
-				if slot := w.slots[a]; !s.forgotten && !isOf(slot, uid) {
+				if slot := w.slots[a]; !s.forgotten && w.wounds[a] != uid && !isOf(slot, uid) {
 					w.fail("I1", "%s has %s plugged for %s, and the block says %c %s", m.name, a, s.pod, slot.State, slot.Holder)
 				}
 			}
@@ -255,7 +267,7 @@ func (w *world) check() {
 				continue
 			}
 			for _, a := range addressesOf(r) {
-				if slot := w.slots[a]; !isOf(slot, uid) {
+				if slot := w.slots[a]; w.wounds[a] != uid && !isOf(slot, uid) {
 					w.fail("I1", "record %s of a pod that lives names %s, and the block says %c %s", r.Name, a, slot.State, slot.Holder)
 				}
 			}

@@ -14,7 +14,8 @@
 // so, reboot, are cut off, are lost, are tainted or deleted by an operator and
 // come back; Kubernetes' garbage collection and node lifecycle; and users, who
 // make pods, delete them, also by force, make others of the same name, and delete
-// the records of pods that live. Calls to the API time out before their effect, after
+// the records of pods that live; and people who delete blocks in use, edit slots away or put
+// blocks back to an older state, also while no leader lives. Calls to the API time out before their effect, after
 // it or long before it comes, are throttled and fail; the API server is killed with all
 // that is under way, and then forbids everything for a moment, as it does until it has
 // read its roles; leaders crash between any two steps; etcd is restored to an older
@@ -60,6 +61,11 @@
 // scheduler draws lots, and some do.
 //
 // # What is not claimed
+//
+// Whatever a hand takes out of a block is named by a record: a pod that is still obtaining
+// its network is known to the block and to its leader alone. A leader that begins after
+// such a hand has read the latest records, as from an API server that is not behind. Blocks
+// with claims are left alone: what a claim keeps is known to the blocks alone.
 //
 // I5 is the daemon's, of which there is a model here that cannot fail to unplug: the
 // real one has a simulation of its own (TestLives of internal/node), which checks it

@@ -37,6 +37,7 @@ import (
 	"fairlead.dev/fairlead/internal/gc"
 	"fairlead.dev/fairlead/internal/ipam"
 	"fairlead.dev/fairlead/internal/ipam/block"
+	"fairlead.dev/fairlead/internal/ipam/heal"
 	"fairlead.dev/fairlead/internal/pod"
 )
 
@@ -53,9 +54,10 @@ type leader struct {
 	term   context.Context //nolint:containedctx // as above
 	resign context.CancelFunc
 
-	store *block.Store
-	gc    *gc.Collector
-	pods  *controller.Attachments
+	store  *block.Store
+	gc     *gc.Collector
+	healer *heal.Healer
+	pods   *controller.Attachments
 	// pools, with what is reserved, as the driver knows them.
 	pools *native.Pools
 	// reconcilers by the kind of what they reconcile.
@@ -79,6 +81,8 @@ type leader struct {
 	failures map[key]int
 	passing  bool
 	nextPass time.Time
+	healing  bool
+	nextHeal time.Time // zero when there is nothing left to heal
 	// read are the steps at which blocks were read live since the last pass began.
 	read map[string]int
 }
@@ -112,6 +116,7 @@ func (w *world) newLeader() error {
 		return err
 	}
 	synced := func() bool { return true }
+	l.healer = heal.New(heal.Config{Client: cached, Live: live, Store: l.store, Routed: l.pools.Routed, Synced: synced})
 	claims := &native.Claims{Client: cached, Live: live, Pools: l.pools, Store: l.store, Synced: synced}
 	reservations := &native.Reservations{Client: cached, Pools: l.pools, Store: l.store, Synced: synced}
 	drivers := map[string]driver.Driver{native.Name: l.driver(claims)}
@@ -122,7 +127,7 @@ func (w *world) newLeader() error {
 	pods := controller.New(controller.Config{
 		Client: cached, Live: live, Drivers: drivers, DefaultDriver: native.Name, FurtherDriver: native.Name,
 		Sources: []pod.Source{w.pools.further}, Nodes: labels.Everything(), NodeGrace: 30 * time.Second, Events: silent{}, Metrics: metrics,
-		Turns: controller.NewTurns(1), Synced: synced, Given: func(uid types.UID, iface string) time.Time { return l.store.Latest(string(uid), iface) },
+		Turns: controller.NewTurns(1), Synced: synced, Healed: l.healed, Given: func(uid types.UID, iface string) time.Time { return l.store.Latest(string(uid), iface) },
 	})
 	l.pods = pods
 	l.reconcilers = map[string]reconcile.Reconciler{kindPod: pods, kindClaim: claims, kindReserved: reservations}
@@ -138,7 +143,11 @@ func (w *world) newLeader() error {
 	// A new process lists, and the list may come from a cache of the API
 	// server that is behind.
 	for _, kind := range watched {
-		l.list(kind, max(0, len(w.api.log[kind])-w.rng.IntN(8)))
+		behind := w.rng.IntN(8)
+		if kind == kindRecord && len(w.wounds) > 0 {
+			behind = 0 // see the package's comment
+		}
+		l.list(kind, max(0, len(w.api.log[kind])-behind))
 	}
 	w.leaders = append(w.leaders, l)
 	l.begin()
@@ -153,6 +162,17 @@ func (l *leader) leads() bool { return l.term.Err() == nil }
 func (l *leader) begin() {
 	l.term, l.resign = context.WithCancel(context.WithValue(l.ctx, termKey{}, true))
 	l.pods.BeginTerm()
+	for len(l.w.wounds) > 0 && l.behind(kindRecord) > 0 {
+		l.deliver(kindRecord) // see the package's comment
+	}
+	if l.w.cfg.Break != BlindStart {
+		if err := l.healer.Begin(l.term); err != nil {
+			l.w.fail("the model", "%v", err)
+		}
+		for _, o := range l.cache.list(kindPod, nil) {
+			l.enqueue(keyOf(o), 0) // some may have waited for this
+		}
+	}
 	l.nextPass = l.w.now
 }
 
@@ -162,9 +182,13 @@ func (l *leader) stepDown() {
 	l.w.note("leader %d steps down", l.id)
 	l.w.stats.StepsDown++
 	l.resign()
+	l.healer.End()
 	l.w.giveUpCalls(l.term.Err(), func(c *call) bool { return c.by == l && c.ofTerm })
 	l.w.settle()
 }
+
+// healed says whether anything may be handed out.
+func (l *leader) healed() bool { return l.w.cfg.Break == BlindStart || l.healer.Healed() }
 
 // driver is where what is broken on purpose gets between driver and store.
 func (l *leader) driver(claims *native.Claims) driver.Driver {
@@ -351,6 +375,9 @@ func (l *leader) show(e event, missed bool) {
 	case *v1alpha1.IPClaim, *v1alpha1.IPReservation:
 		l.enqueue(k, 0)
 	}
+	if r, ok := now.(*v1alpha1.PodAttachment); ok && old == nil && !e.deleted {
+		l.healer.Appeared(r)
+	}
 	l.learn(e)
 	for _, m := range l.events {
 		if q := (queue{l: l, kind: m.to}); m.from == k.kind {
@@ -477,6 +504,32 @@ func (l *leader) readSoFar(c *call) map[string]int {
 		return nil
 	}
 	return maps.Clone(l.read)
+}
+
+// ailing says whether there is something to heal now.
+func (l *leader) ailing() bool {
+	select {
+	case <-l.store.Losses():
+		l.nextHeal = l.w.now
+	default:
+	}
+	return !l.healing && !l.nextHeal.IsZero() && !l.nextHeal.After(l.w.now)
+}
+
+// heal runs the real healer once.
+func (l *leader) heal() {
+	l.healing, l.nextHeal = true, time.Time{}
+	l.w.note("leader %d: heal", l.id)
+	go func() {
+		err := l.healer.Heal(l.term)
+		l.w.report(func() {
+			l.healing = false
+			l.w.note("leader %d: healed, %v", l.id, err)
+			if err != nil {
+				l.nextHeal = l.w.now.Add(2 * quantum)
+			}
+		}, fmt.Sprintf("%d heal", l.id))
+	}()
 }
 
 // pass runs the real garbage collector once.

@@ -99,7 +99,9 @@ func (w *world) lead() {
 		w.settle() // it hears of everything, and does nothing
 		return
 	}
-	if ready := l.ready(); len(ready) > 0 {
+	if l.ailing() && (!w.pools.parts() || len(l.running) == 0) {
+		l.heal()
+	} else if ready := l.ready(); len(ready) > 0 {
 		l.reconcile(ready[w.rng.IntN(len(ready))])
 	} else if !l.passing && !l.nextPass.After(w.now) {
 		l.pass()
@@ -136,7 +138,7 @@ func (w *world) arrive() {
 // chaos breaks something, or mends it.
 func (w *world) chaos() {
 	m := w.machines[w.rng.IntN(len(w.machines))]
-	switch w.rng.IntN(20) {
+	switch w.rng.IntN(22) {
 	case 0, 1:
 		if len(w.leaders) > 0 {
 			w.stats.Crashes++
@@ -181,6 +183,8 @@ func (w *world) chaos() {
 				l.stepDown()
 			}
 		}
+	case 16, 17:
+		w.handEdit()
 	default:
 		w.restartAPI()
 	}
@@ -239,6 +243,7 @@ func (w *world) mend() {
 	w.heal()
 	w.rest()
 	w.checkServed()
+	w.checkWounds()
 	w.checkSettled()
 }
 
@@ -342,6 +347,10 @@ func (w *world) round() {
 		}
 		if !l.passing && !l.nextPass.After(w.now) {
 			l.pass()
+			w.settle()
+		}
+		if l.ailing() {
+			l.heal()
 			w.settle()
 		}
 		for _, k := range l.ready() {

@@ -41,8 +41,9 @@ type Stats struct {
 	Steps, Lives, Plugged, Errors, Collected                                         int
 	Crashes, StepsDown, Terms, Reboots, Partitions, NodesGone, Restores, APIRestarts int
 	Conflicts, Lost, Late, Refused                                                   int
-	// Deleted are records that somebody deleted by hand.
-	Deleted int
+	// Deleted are records that somebody deleted by hand, Edited blocks that somebody edited,
+	// put back or deleted, Healed addresses that went back to their pods after it.
+	Deleted, Edited, Healed int
 	// Inherited addresses went from pod to pod by a claim, Ended are those that
 	// a claim kept no longer.
 	Inherited, Ended int

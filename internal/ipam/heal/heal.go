@@ -106,7 +106,7 @@ func (h *Healer) Appeared(record *v1alpha1.PodAttachment) {
 // Run looks at all records, and heals until ctx ends: once in each term of this process as
 // the leader.
 func (h *Healer) Run(ctx context.Context) error {
-	defer h.end()
+	defer h.End()
 	if err := h.Begin(ctx); err != nil || ctx.Err() != nil {
 		return err
 	}
@@ -147,8 +147,9 @@ func (h *Healer) Begin(ctx context.Context) error {
 	return nil
 }
 
-// end is for a process that leads no more.
-func (h *Healer) end() {
+// End is for a process that leads no more: what was lost is forgotten, and the next term
+// begins anew.
+func (h *Healer) End() {
 	h.healed.Store(false)
 	h.watching.Store(false)
 	h.cfg.Store.Guard(false)
