@@ -100,6 +100,7 @@ func TestBroken(t *testing.T) {
 		NoHold:             {"the claim"},
 		NoReservations:     {"I6"},
 		OneStopsAll:        {"I8"},
+		BlindStart:         {"I1", "I4"},
 	}
 	const worlds = 60
 	for broken, want := range cases {

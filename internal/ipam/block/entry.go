@@ -91,6 +91,8 @@ type op struct {
 	due time.Time
 	// at is when a restored address counts as taken: when the operation was first applied.
 	at time.Time
+	// seen is the generation that its slot must still have.
+	seen uint64
 
 	// changed: next differs from base by this operation.
 	changed bool
@@ -316,7 +318,7 @@ func (e *entry) rebuild(now time.Time) {
 }
 
 // apply does an operation to next. Takes fail with errMoved, ErrConflict and
-// ErrInvalid, restores with the latter two.
+// ErrInvalid, restores with the latter two and ErrUnavailable.
 func (e *entry) apply(o *op, now time.Time) error {
 	o.changed = false
 	if e.next == e.base {

@@ -21,6 +21,10 @@ type Loss struct {
 	Claim string
 	// Node to which the block has to be routed if there is none; empty for a shared one.
 	Node string
+
+	// seen is the generation of the slot when Lost told of it: who looks into the loss
+	// judges that state and no other.
+	seen uint64
 }
 
 // of says whether a loss is of one holder and one address.
@@ -51,7 +55,11 @@ func (s *Store) Lost() []Loss {
 	defer s.mu.Unlock()
 	var out []Loss
 	for e := range s.losing {
-		out = append(out, e.lost...)
+		for _, l := range e.lost {
+			slot, _ := e.base.Slot(l.Addr)
+			l.seen = slot.Generation
+			out = append(out, l)
+		}
 	}
 	return out
 }
@@ -90,11 +98,12 @@ func (s *Store) Absolve(l Loss) {
 	s.sweep(e)
 }
 
-// Restore makes a lost address its holder's again, once that is written. What another
-// holder has stays his.
+// Restore makes an address its holder's again that Lost has told of, once that is written.
+// What another holder has stays his.
 //
 // It fails with ErrConflict when another holder has the address or its record cannot be
-// read, with ErrInvalid and with ErrUnavailable. The loss is over when it succeeds.
+// read, with ErrInvalid, and with ErrUnavailable, also when the slot has changed since Lost
+// told of it: the holder may have given it back. The loss is over when it succeeds.
 func (s *Store) Restore(ctx context.Context, l Loss) error {
 	_, err := s.do(ctx, func(ctx context.Context, t *txn) ([]Lease, error) {
 		unlock, err := s.owners.lock(ctx, keyOf(l.Holder))
@@ -102,7 +111,7 @@ func (s *Store) Restore(ctx context.Context, l Loss) error {
 			return nil, err
 		}
 		defer unlock()
-		o := &op{kind: opRestore, holder: l.Holder, addr: l.Addr, claim: l.Claim, cancel: ctx.Done(), done: make(chan struct{})}
+		o := &op{kind: opRestore, holder: l.Holder, addr: l.Addr, claim: l.Claim, seen: l.seen, cancel: ctx.Done(), done: make(chan struct{})}
 		s.mu.Lock()
 		if s.stopped {
 			s.mu.Unlock()
@@ -157,10 +166,14 @@ func (s *Store) kick(e *entry) {
 	}
 }
 
-// applyRestore gives next what it has lost. It fails with ErrConflict and ErrInvalid.
+// applyRestore gives next what it has lost. It fails with ErrConflict, ErrInvalid and
+// ErrUnavailable.
 func (e *entry) applyRestore(o *op) error {
 	if e.foreign {
 		return fmt.Errorf("%w: %s lies in block %s, which %s", ErrConflict, o.addr, e.name, e.whose())
+	}
+	if slot, _ := e.base.Slot(o.addr); slot.Generation != o.seen && !(slot.State == ipam.Taken && slot.Holder.Same(o.holder)) {
+		return fmt.Errorf("%w: block %s: %s has changed: look again", ErrUnavailable, e.name, o.addr)
 	}
 	changed, err := e.next.Restore(o.holder, o.addr, o.claim, o.at)
 	if err != nil {

@@ -64,12 +64,19 @@ type Healer struct {
 	mu sync.Mutex
 	// told when all records have been looked at.
 	told []func()
-	// refused are the losses that could not be given back, and why.
-	refused map[block.Loss]string
+	// refused are the holders and addresses that could not be brought together, and why.
+	refused map[refusal]string
+}
+
+// refusal is a loss that could not be given back.
+type refusal struct {
+	holder ipam.Holder
+	domain string
+	addr   netip.Addr
 }
 
 // New returns a Healer.
-func New(cfg Config) *Healer { return &Healer{cfg: cfg, refused: map[block.Loss]string{}} }
+func New(cfg Config) *Healer { return &Healer{cfg: cfg, refused: map[refusal]string{}} }
 
 // Healed reports whether everything that living records name is taken, or withheld until
 // it is. Before that no address may be handed out.
@@ -213,7 +220,7 @@ func (h *Healer) Heal(ctx context.Context) error {
 	rewritten := h.cfg.Store.Rewrite(ctx)
 	lost := h.cfg.Store.Lost()
 	if len(lost) == 0 {
-		h.refused = map[block.Loss]string{}
+		h.refused = map[refusal]string{}
 		return rewritten
 	}
 	known, err := h.known(ctx)
@@ -223,7 +230,7 @@ func (h *Healer) Heal(ctx context.Context) error {
 	var (
 		mu      sync.Mutex
 		errs    = []error{rewritten}
-		refused = map[block.Loss]string{}
+		refused = map[refusal]string{}
 		all     sync.WaitGroup
 		places  = make(chan struct{}, atOnce)
 	)
@@ -235,7 +242,7 @@ func (h *Healer) Heal(ctx context.Context) error {
 			mu.Lock()
 			defer mu.Unlock()
 			if errs = append(errs, err); block.Refused(err) {
-				refused[l] = err.Error()
+				refused[refusal{l.Holder, l.Domain, l.Addr}] = err.Error()
 			}
 		})
 	}
@@ -260,11 +267,11 @@ func (h *Healer) known(ctx context.Context) (map[string][]types.NamespacedName, 
 }
 
 // tell logs what could not be given back, once.
-func (h *Healer) tell(ctx context.Context, refused map[block.Loss]string) {
+func (h *Healer) tell(ctx context.Context, refused map[refusal]string) {
 	for l, why := range refused {
 		if h.refused[l] != why {
 			log.FromContext(ctx).Error(errors.New(why), "an address is named by a living PodAttachment and cannot be given back to its pod, trying again",
-				"domain", l.Domain, "address", l.Addr.String(), "holder", l.Holder.String())
+				"domain", l.domain, "address", l.addr.String(), "holder", l.holder.String())
 		}
 	}
 	h.refused = refused
