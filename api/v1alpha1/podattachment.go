@@ -53,17 +53,32 @@ const ReasonWaitingForNode = "WaitingForNode"
 // +structType=atomic
 // +kubebuilder:validation:XValidation:rule="self == oldSelf",message="a PodAttachment is written once: delete it and let the controller write another"
 type PodAttachmentSpec struct {
-	// PodName is the name of the pod, in this object's namespace.
+	// PodName is the name of the pod, in this object's namespace unless
+	// PodNamespace names another.
 	// +kubebuilder:validation:MinLength=1
 	// +kubebuilder:validation:MaxLength=253
 	PodName string `json:"podName"`
 
-	// PodUID is the UID of the pod that CNI will name: for a static pod the
-	// one in its mirror's kubernetes.io/config.mirror annotation.
+	// PodUID is the UID under which CNI will ask for this pod: for a static pod
+	// the one in its mirror's kubernetes.io/config.mirror annotation. Users can
+	// write that annotation, so this UID says nothing about whose the interfaces
+	// are.
 	// +kubebuilder:validation:Type=string
 	// +kubebuilder:validation:Pattern=`^[a-zA-Z0-9-]{1,64}$`
 	PodUID types.UID `json:"podUID"`
 
+	// APIUID is the pod's own UID in the API, which no user can write; absent
+	// where it is PodUID. It identifies, together with the pod's namespace and
+	// name, who has the addresses.
+	// +optional
+	// +kubebuilder:validation:Type=string
+	// +kubebuilder:validation:Pattern=`^[a-zA-Z0-9-]{1,64}$`
+	APIUID types.UID `json:"apiUID,omitempty"`
+	// PodNamespace is the pod's namespace where this object could not be written
+	// there, because the namespace is gone; absent where it is this object's.
+	// +optional
+	// +kubebuilder:validation:Pattern=`^[a-z0-9]([a-z0-9-]{0,61}[a-z0-9])?$`
+	PodNamespace string `json:"podNamespace,omitempty"`
 	// NodeName is the node whose daemon plugs the interfaces.
 	// +kubebuilder:validation:MinLength=1
 	// +kubebuilder:validation:MaxLength=253
