@@ -9,7 +9,6 @@ import (
 
 	corev1 "k8s.io/api/core/v1"
 	"k8s.io/apimachinery/pkg/runtime"
-	"k8s.io/apimachinery/pkg/types"
 	clientgoscheme "k8s.io/client-go/kubernetes/scheme"
 	"k8s.io/client-go/rest"
 	ctrl "sigs.k8s.io/controller-runtime"
@@ -110,7 +109,7 @@ func newController(ctx context.Context, cfg config.Controller) (*parts, error) {
 			}
 			return collector.Left(ctx, drivers[native.Name], of, refs)
 		},
-		Given: func(uid types.UID, iface string) time.Time { return store.Latest(string(uid), iface) },
+		Given: func(o driver.Owner) time.Time { return store.Latest(native.HolderOf(o)) },
 	})
 	collector = gc.New(gc.Config{
 		Client:    mgr.GetClient(),

@@ -57,20 +57,20 @@ func buildExplain(snap snapshot, namespace, name string) (explainView, bool) {
 	s := story{v: explainView{Namespace: namespace, Name: name, Steps: []stepView{}, Former: []podView{}}}
 	for i := range snap.pods {
 		if p := &snap.pods[i]; p.Namespace == namespace && p.Name == name {
-			s.pod, s.v.UID = p, pod.UID(p)
+			s.pod, s.v.UID = p, p.UID
 		}
 	}
 	var records []*v1alpha1.PodAttachment
 	for i := range snap.attachments {
-		if a := &snap.attachments[i]; a.Namespace == namespace && a.Spec.PodName == name {
+		if a := &snap.attachments[i]; a.Pod() == (types.NamespacedName{Namespace: namespace, Name: name}) {
 			records = append(records, a)
 		}
 	}
 	slices.SortFunc(records, func(a, b *v1alpha1.PodAttachment) int { return b.CreationTimestamp.Compare(a.CreationTimestamp.Time) })
 	for _, a := range records {
 		switch {
-		case s.record == nil && (s.pod == nil || a.Spec.PodUID == s.v.UID):
-			s.record, s.v.UID = a, a.Spec.PodUID
+		case s.record == nil && (s.pod == nil || a.OwnUID() == s.v.UID):
+			s.record, s.v.UID = a, a.OwnUID()
 		default:
 			s.v.Former = append(s.v.Former, recordedPod(a, nil))
 		}

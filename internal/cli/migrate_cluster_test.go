@@ -328,7 +328,7 @@ func release(t *testing.T, c *cluster.Cluster, a *v1alpha1.PodAttachment) {
 	s, stop := runStore(t, c)
 	defer stop()
 	iface := a.Spec.Interfaces[0]
-	if err := s.Free(t.Context(), ipam.Holder{PodUID: string(a.Spec.PodUID), Interface: iface.Name}, iface.Domain, nil); err != nil {
+	if err := s.Free(t.Context(), ipam.Holder{PodUID: string(a.HolderUID()), Interface: iface.Name, Namespace: a.Namespace, Pod: a.Spec.PodName}, iface.Domain, nil); err != nil {
 		t.Fatal(err)
 	}
 	// Kubernetes' garbage collector deletes it as well.

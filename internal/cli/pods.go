@@ -76,24 +76,18 @@ type interfaceView struct {
 	Addresses []string `json:"addresses"` // in CIDR form
 }
 
-// identity is what a pod and its record have in common.
-type identity struct {
-	namespace string
-	uid       types.UID
-}
-
 // buildPods shows every record, and every pod on a served node that should
 // have a record and has none.
 func buildPods(snap snapshot) []podView {
-	byID := map[identity]*corev1.Pod{}
+	byID := map[pod.Key]*corev1.Pod{}
 	for i := range snap.pods {
 		p := &snap.pods[i]
-		byID[identity{p.Namespace, pod.UID(p)}] = p
+		byID[pod.KeyOf(p)] = p
 	}
 	out := []podView{}
 	for i := range snap.attachments {
 		a := &snap.attachments[i]
-		out = append(out, recordedPod(a, byID[identity{a.Namespace, a.Spec.PodUID}]))
+		out = append(out, recordedPod(a, byID[pod.Of(a)]))
 	}
 	warnings := latestWarnings(snap.events)
 	for _, p := range withoutRecord(snap).here {
@@ -120,15 +114,15 @@ func withoutRecord(snap snapshot) unrecorded {
 		served[snap.nodes[i].Name] = &snap.nodes[i]
 	}
 	var out unrecorded
-	recorded := map[identity]bool{}
+	recorded := map[pod.Key]bool{}
 	for i := range snap.attachments {
-		recorded[identity{snap.attachments[i].Namespace, snap.attachments[i].Spec.PodUID}] = true
+		recorded[pod.Of(&snap.attachments[i])] = true
 	}
 	for i := range snap.pods {
 		p := &snap.pods[i]
 		node := served[p.Spec.NodeName]
 		switch {
-		case !pod.Wants(p) || recorded[identity{p.Namespace, pod.UID(p)}]:
+		case !pod.Wants(p) || recorded[pod.KeyOf(p)]:
 		case node == nil:
 			out.elsewhere = append(out.elsewhere, p)
 		case snap.notOurs(p, node):
@@ -143,9 +137,9 @@ func withoutRecord(snap snapshot) unrecorded {
 // recordedPod shows a record; p is its pod, or nil.
 func recordedPod(a *v1alpha1.PodAttachment, p *corev1.Pod) podView {
 	v := podView{
-		Namespace:  a.Namespace,
+		Namespace:  a.Pod().Namespace,
 		Name:       a.Spec.PodName,
-		UID:        a.Spec.PodUID,
+		UID:        a.OwnUID(),
 		Node:       a.Spec.NodeName,
 		Attachment: a.Name,
 		Interfaces: []interfaceView{},
@@ -220,7 +214,7 @@ func podWithoutRecord(p *corev1.Pod, warning *eventsv1.Event) podView {
 	v := podView{
 		Namespace:  p.Namespace,
 		Name:       p.Name,
-		UID:        pod.UID(p),
+		UID:        p.UID,
 		Node:       p.Spec.NodeName,
 		Interfaces: []interfaceView{},
 		State:      stateNone,

@@ -10,6 +10,7 @@ import (
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 
 	"fairlead.dev/fairlead/api/v1alpha1"
+	"fairlead.dev/fairlead/internal/pod"
 )
 
 func TestStateOfARecord(t *testing.T) {
@@ -96,7 +97,11 @@ func TestPodsWithoutRecord(t *testing.T) {
 		{name: "event of a namesake", pod: static, events: []eventsv1.Event{older}, want: []string{"a None NoRecord 10m"}},
 		{name: "record", pod: plain, attachments: []v1alpha1.PodAttachment{recordOf(plain, "10.0.0.1/32")}, want: []string{"a Attached  9m"}},
 		{name: "record of a namesake", pod: plain, attachments: []v1alpha1.PodAttachment{recordOf(static, "10.0.0.1/32")}, want: []string{"a None NoRecord 10m", "a Attached  9m"}},
-		{name: "static pod", pod: mirror, attachments: []v1alpha1.PodAttachment{recordOf(static, "10.0.0.1/32")}, want: []string{"a Attached  9m"}},
+		{name: "static pod", pod: mirror, attachments: []v1alpha1.PodAttachment{recordOf(mirror, "10.0.0.1/32")}, want: []string{"a Attached  9m"}},
+		{name: "static pod of before", pod: mirror, attachments: []v1alpha1.PodAttachment{recordOf(static, "10.0.0.1/32", func(r *v1alpha1.PodAttachment) {
+			r.OwnerReferences = []metav1.OwnerReference{pod.OwnerOf(&mirror)}
+		})}, want: []string{"a Attached  9m"}},
+		{name: "record of a pod whose UID it names", pod: mirror, attachments: []v1alpha1.PodAttachment{recordOf(static, "10.0.0.1/32")}, want: []string{"a None NoRecord 10m", "a Attached  9m"}},
 		{name: "on the host's network", pod: podOf("a", "node-1", func(p *corev1.Pod) { p.Spec.HostNetwork = true })},
 		{name: "finished", pod: podOf("a", "node-1", func(p *corev1.Pod) { p.Status.Phase = corev1.PodSucceeded })},
 		{name: "not scheduled", pod: podOf("a", "")},

@@ -11,6 +11,7 @@ import (
 	"fairlead.dev/fairlead/api/v1alpha1"
 	"fairlead.dev/fairlead/internal/ipam"
 	"fairlead.dev/fairlead/internal/ipam/objects"
+	"fairlead.dev/fairlead/internal/pod"
 )
 
 // addressState says what is with an address.
@@ -251,7 +252,9 @@ func (e *evidence) present(v *whoDomain, addr netip.Addr, slot ipam.Slot, record
 		v.State = addressFree
 	}
 	if slices.ContainsFunc(e.records, func(r *v1alpha1.PodAttachment) bool {
-		return r.DeletionTimestamp == nil && (slot.State != ipam.Taken || string(r.Spec.PodUID) != slot.Holder.PodUID)
+		of := pod.HolderOf(r)
+		return r.DeletionTimestamp == nil && (slot.State != ipam.Taken ||
+			slot.Holder.PodUID != string(of.UID) || slot.Holder.Namespace != of.Namespace || slot.Holder.Pod != of.Name)
 	}) {
 		v.Note = "a PodAttachment names the address and the block does not agree: see fairlead ipam audit"
 	}

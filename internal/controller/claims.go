@@ -18,7 +18,7 @@ func (r *Attachments) wakeHeirs(gone *v1alpha1.PodAttachment, q workqueue.TypedR
 		return
 	}
 	for _, req := range r.waiting.all() {
-		if req.Namespace == gone.Namespace {
+		if req.Namespace == gone.Pod().Namespace {
 			q.Add(req)
 		}
 	}

@@ -75,10 +75,10 @@ type Config struct {
 	// Left gives back what a pod that is gone had obtained of these interfaces before it
 	// had a record. Nil where garbage collection does that later.
 	Left func(ctx context.Context, of pod.Identity, interfaces []string) error
-	// Given is when an interface of a pod was last given something that it has, as
+	// Given is when an owner was last given something that it has, as
 	// far as a driver knows without asking the backend; zero when it has nothing. Nil
 	// when no driver knows.
-	Given func(uid types.UID, iface string) time.Time
+	Given func(o driver.Owner) time.Time
 }
 
 // Attachments is the reconciler.
@@ -101,7 +101,7 @@ func New(cfg Config) *Attachments {
 	told := newTeller(cfg.Client)
 	return &Attachments{
 		Config:  cfg,
-		marks:   marks{m: map[types.UID]mark{}},
+		marks:   newMarks(),
 		names:   names{m: map[types.NamespacedName][]string{}},
 		waiting: waiting{m: map[types.NamespacedName]waiter{}, metrics: cfg.Metrics, told: told},
 		told:    told,
@@ -186,18 +186,19 @@ func (r *Attachments) Reconcile(ctx context.Context, req ctrl.Request) (ctrl.Res
 	if err != nil {
 		return ctrl.Result{}, err
 	}
-	var uid types.UID
-	if p != nil {
-		uid = pod.UID(p)
-	}
 	var (
 		result  ctrl.Result
 		errs    []error
 		current *v1alpha1.PodAttachment
+		uid     types.UID
 	)
+	if p != nil {
+		uid = p.UID
+	}
+	r.marks.onlyOf(req.NamespacedName, uid)
 	for i := range records {
 		record := &records[i]
-		if p != nil && record.Spec.PodUID == uid {
+		if p != nil && pod.Of(record) == pod.KeyOf(p) {
 			current = record
 			if pod.Holds(p) && record.DeletionTimestamp == nil {
 				gone, again, err := r.givenUp(ctx, record, p)
@@ -217,12 +218,16 @@ func (r *Attachments) Reconcile(ctx context.Context, req ctrl.Request) (ctrl.Res
 	case p == nil || !r.serves(ctx, p):
 		r.waiting.remove(req.NamespacedName)
 	case current == nil && pod.Wants(p):
-		errs = append(errs, r.ensure(ctx, p))
+		again, err := r.ensure(ctx, p)
+		errs = append(errs, err)
+		result = sooner(result, again)
 	case current != nil && current.DeletionTimestamp == nil && pod.Holds(p):
 		r.waiting.remove(req.NamespacedName)
 		again, err := r.activate(ctx, p, current)
 		errs = append(errs, err)
 		result = sooner(result, again)
+	default: // it wants none any more
+		r.waiting.remove(req.NamespacedName)
 	}
 	if err := errors.Join(errs...); err != nil {
 		return ctrl.Result{}, err

@@ -10,6 +10,7 @@ import (
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/klog/v2"
+	ctrl "sigs.k8s.io/controller-runtime"
 	"sigs.k8s.io/controller-runtime/pkg/client"
 	"sigs.k8s.io/controller-runtime/pkg/log"
 
@@ -22,21 +23,20 @@ import (
 // ensure obtains every interface that a pod asks for and writes them down in
 // one create. It may be cut off anywhere: the next run adopts what this one
 // obtained, because drivers know the owner of what they gave.
-func (r *Attachments) ensure(ctx context.Context, p *corev1.Pod) error {
-	uid := pod.UID(p)
-	if r.marks.get(uid).created {
-		return nil // the cache does not show it yet
+func (r *Attachments) ensure(ctx context.Context, p *corev1.Pod) (ctrl.Result, error) {
+	if left := r.marks.creating(client.ObjectKeyFromObject(p), p.UID); left > 0 {
+		return ctrl.Result{RequeueAfter: left}, nil // the cache does not show it yet
 	}
 	if r.mustWait(p) {
-		return nil
+		return ctrl.Result{}, nil
 	}
 	err := r.obtainAndRecord(ctx, p)
 	if err != nil {
-		return r.notYet(p, err)
+		return ctrl.Result{}, r.notYet(p, err)
 	}
 	r.waiting.remove(client.ObjectKeyFromObject(p))
 	r.Metrics.ensured(nil)
-	return nil
+	return ctrl.Result{}, nil
 }
 
 // notYet tells why a pod has no network: on the pod what its owner may know, and in
@@ -76,17 +76,43 @@ func (r *Attachments) obtainAndRecord(ctx context.Context, p *corev1.Pod) error 
 	}
 	record := pod.Record(pod.IdentityOf(p), interfaces)
 	record.OwnerReferences = []metav1.OwnerReference{pod.OwnerOf(p)}
-	err = r.Client.Create(ctx, record)
-	if err != nil && !apierrors.IsAlreadyExists(err) {
+	if err := r.write(ctx, p, record); err != nil {
 		return fmt.Errorf("write PodAttachment %s: %w", klog.KObj(record), err)
 	}
-	r.written(ctx, p, record)
 	return nil
 }
 
-func (r *Attachments) written(ctx context.Context, p *corev1.Pod, record *v1alpha1.PodAttachment) {
-	r.marks.update(pod.UID(p), func(m *mark) { m.created = true })
+// write creates a pod's record. That it is there already is as good: the cache was
+// behind, or the reply to an earlier create was lost.
+func (r *Attachments) write(ctx context.Context, p *corev1.Pod, record *v1alpha1.PodAttachment) error {
+	key := client.ObjectKeyFromObject(p)
+	r.marks.create(key, p.UID)
+	err := r.Client.Create(ctx, record)
+	if apierrors.IsAlreadyExists(err) {
+		err = r.isThere(ctx, p, record)
+	}
+	if err != nil {
+		r.marks.created(key, p.UID)
+		return err
+	}
+	if slices.Contains(r.names.of(podOf(record)), record.Name) {
+		r.marks.created(key, p.UID) // its event may have come before the creation was noted
+	}
 	log.FromContext(ctx).V(run.LevelPod).Info("attachment written", "pod", klog.KObj(p), "addresses", record.Spec.Summary.Addresses, "node", p.Spec.NodeName)
+	return nil
+}
+
+// isThere makes sure that a record that is there already is the pod's.
+func (r *Attachments) isThere(ctx context.Context, p *corev1.Pod, record *v1alpha1.PodAttachment) error {
+	there := &v1alpha1.PodAttachment{}
+	if err := r.Live.Get(ctx, client.ObjectKeyFromObject(record), there); err != nil {
+		return fmt.Errorf("it was there and cannot be read: %w", err)
+	}
+	if pod.Of(there) != pod.KeyOf(p) {
+		return fmt.Errorf("%w: the name is taken by the record of another pod, %s with UID %s: delete this pod, so that its successor has another",
+			driver.ErrConflict, there.Pod(), there.OwnUID())
+	}
+	return nil
 }
 
 // obtain asks a driver for each interface of a pod. What it obtained before one
@@ -106,6 +132,12 @@ func (r *Attachments) obtain(ctx context.Context, p *corev1.Pod) ([]v1alpha1.Int
 		return nil, err
 	}
 	interfaces := make([]v1alpha1.Interface, len(wanted))
+	for i := range wanted {
+		interfaces[i] = r.outline(&wanted[i])
+	}
+	if err := pod.Writable(p, interfaces); err != nil {
+		return nil, fmt.Errorf("%w: its PodAttachment cannot be written: %w", driver.ErrInvalid, err)
+	}
 	for _, i := range byNetwork(wanted) {
 		w := &wanted[i]
 		d, err := r.driverOf(w)
@@ -122,6 +154,19 @@ func (r *Attachments) obtain(ctx context.Context, p *corev1.Pod) ([]v1alpha1.Int
 		complete(&interfaces[i], w)
 	}
 	return interfaces, nil
+}
+
+// outline is what is known of an interface before a driver is asked.
+func (r *Attachments) outline(w *pod.Interface) v1alpha1.Interface {
+	i := v1alpha1.Interface{
+		Name: w.Name, Network: w.Network, Driver: r.FurtherDriver, Default: w.Default,
+		Binding: v1alpha1.Binding{AddressOnly: &v1alpha1.AddressOnlyBinding{}}, // the driver's own is valid
+	}
+	if w.Default {
+		i.Driver = r.DefaultDriver
+	}
+	complete(&i, w)
+	return i
 }
 
 // byNetwork are the places of interfaces in the order of their networks' names.
@@ -200,6 +245,10 @@ func ask(p *corev1.Pod, asks *driver.Request, w *pod.Interface) *driver.Request 
 	if w.Network != v1alpha1.DefaultNetwork {
 		r.Addresses, r.Pools, r.EachPool = w.Addresses, w.Pools, w.EachPool
 		r.Claim, r.Sticky, r.Former = "", furtherClaims(r.Sticky, w.Name), furtherClaims(r.Former, w.Name)
+	}
+	r.Writable = func(i v1alpha1.Interface) error {
+		complete(&i, w)
+		return i.Validate()
 	}
 	return &r
 }

@@ -124,7 +124,7 @@ func (h *harness) record(p *corev1.Pod) *v1alpha1.PodAttachment {
 }
 
 func keyOf(p *corev1.Pod) client.ObjectKey {
-	return client.ObjectKey{Namespace: p.Namespace, Name: pod.AttachmentName(p.Name, pod.UID(p))}
+	return client.ObjectKey{Namespace: p.Namespace, Name: pod.AttachmentName(p.Name, p.UID)}
 }
 
 // state reads an attachment as it is now: absent, kept, deleting.
@@ -183,7 +183,7 @@ func (h *harness) delete(p *corev1.Pod) {
 func (h *harness) heldBy(p *corev1.Pod) int {
 	n := 0
 	for _, o := range h.driver.Held() {
-		if o.PodUID == pod.UID(p) {
+		if o.PodUID == p.UID {
 			n++
 		}
 	}

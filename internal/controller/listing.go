@@ -56,6 +56,7 @@ func (r *Attachments) records(from cache.Informers) source.Func {
 			for _, req := range r.waiting.all() {
 				q.Add(req)
 			}
+			r.doubts(ctx, q)
 		}()
 		return nil
 	}

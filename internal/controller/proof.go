@@ -254,7 +254,7 @@ func (r *Attachments) prove(ctx context.Context, record *v1alpha1.PodAttachment)
 	}
 	v := weigh(live, e)
 	if v.lost != known {
-		r.marks.update(record.UID, func(m *mark) {
+		r.remember(ctx, record, func(m *mark) {
 			m.lostSince = time.Time{}
 			if v.lost {
 				m.lostSince = e.now
@@ -276,7 +276,7 @@ func (r *Attachments) givenSince(record *v1alpha1.PodAttachment) bool {
 		if i.Claim == "" {
 			since = since.Add(time.Second)
 		}
-		return !r.Given(record.Spec.PodUID, i.Name).Before(since)
+		return !r.Given(holderOf(record, i.Name)).Before(since)
 	})
 }
 

@@ -12,6 +12,7 @@ import (
 	"sigs.k8s.io/controller-runtime/pkg/event"
 
 	"fairlead.dev/fairlead/api/v1alpha1"
+	"fairlead.dev/fairlead/internal/driver"
 	"fairlead.dev/fairlead/test/cluster"
 )
 
@@ -228,7 +229,7 @@ func TestWordOfAnEarlierRecord(t *testing.T) {
 		t.Fatal(err)
 	}
 	var given time.Time
-	r := New(Config{Client: c.Client, Live: c.Client, Given: func(types.UID, string) time.Time { return given }})
+	r := New(Config{Client: c.Client, Live: c.Client, Given: func(driver.Owner) time.Time { return given }})
 	cases := []struct {
 		name  string
 		given time.Time

@@ -13,7 +13,7 @@ import (
 // ownerOf is who an interface of a pod is obtained for.
 func ownerOf(p *corev1.Pod, name string) driver.Owner {
 	return driver.Owner{
-		PodUID:    pod.UID(p),
+		PodUID:    p.UID,
 		Interface: name,
 		Namespace: p.Namespace,
 		PodName:   p.Name,
@@ -25,16 +25,13 @@ func ownerOf(p *corev1.Pod, name string) driver.Owner {
 func refsOf(record *v1alpha1.PodAttachment) []driver.Ref {
 	refs := make([]driver.Ref, 0, len(record.Spec.Interfaces))
 	for _, iface := range slices.Backward(record.Spec.Interfaces) {
-		refs = append(refs, driver.Ref{
-			Owner: driver.Owner{
-				PodUID:    record.Spec.PodUID,
-				Interface: iface.Name,
-				Namespace: record.Namespace,
-				PodName:   record.Spec.PodName,
-				NodeName:  record.Spec.NodeName,
-			},
-			Interface: iface,
-		})
+		refs = append(refs, driver.Ref{Owner: holderOf(record, iface.Name), Interface: iface})
 	}
 	return refs
+}
+
+// holderOf is whose an interface of a record is, exactly as it was obtained.
+func holderOf(record *v1alpha1.PodAttachment, iface string) driver.Owner {
+	of := pod.HolderOf(record)
+	return driver.Owner{PodUID: of.UID, Interface: iface, Namespace: of.Namespace, PodName: of.Name, NodeName: record.Spec.NodeName}
 }

@@ -70,7 +70,7 @@ func (r *Attachments) release(ctx context.Context, record *v1alpha1.PodAttachmen
 	}
 	if p != nil && isFor(record, p) && r.serves(ctx, p) {
 		// As a rule it is gone, and the cache of pods behind that of the records.
-		if left := r.marks.left(record.UID, podWord); left > 0 {
+		if left := r.left(ctx, record, podWord); left > 0 {
 			return ctrl.Result{RequeueAfter: left}, nil
 		}
 		if kept, err := r.keep(ctx, record, p); err != nil || kept {
@@ -86,7 +86,7 @@ func (r *Attachments) release(ctx context.Context, record *v1alpha1.PodAttachmen
 			return ctrl.Result{}, errors.Join(fmt.Errorf("release PodAttachment %s: %w", klog.KObj(record), err),
 				r.showUnreleased(ctx, record, driver.Result(err), err.Error()))
 		}
-		r.marks.update(record.UID, func(m *mark) { m.freed = true })
+		r.remember(ctx, record, func(m *mark) { m.freed = true })
 	}
 	if err := r.dropFinalizer(ctx, record); err != nil {
 		return ctrl.Result{}, err
@@ -155,7 +155,7 @@ func Detached(record *v1alpha1.PodAttachment) bool {
 
 // askDeletion deletes the record unless somebody else is about to.
 func (r *Attachments) askDeletion(ctx context.Context, record *v1alpha1.PodAttachment, p *corev1.Pod) (ctrl.Result, error) {
-	left := r.marks.left(record.UID, ownerGrace)
+	left := r.left(ctx, record, ownerGrace)
 	if r.marks.get(record.UID).deleted {
 		return ctrl.Result{}, nil
 	}
@@ -163,11 +163,12 @@ func (r *Attachments) askDeletion(ctx context.Context, record *v1alpha1.PodAttac
 	if ownerGone && left > 0 {
 		return ctrl.Result{RequeueAfter: left}, nil
 	}
+	r.remember(ctx, record, func(m *mark) { m.deleted = true })
 	err := r.Client.Delete(ctx, record, client.Preconditions{UID: &record.UID})
 	if client.IgnoreNotFound(err) != nil {
+		r.marks.update(record.UID, func(m *mark) { m.deleted = false })
 		return ctrl.Result{}, fmt.Errorf("delete PodAttachment %s: %w", klog.KObj(record), err)
 	}
-	r.marks.update(record.UID, func(m *mark) { m.deleted = true })
 	return ctrl.Result{}, nil
 }
 
@@ -222,11 +223,12 @@ func (r *Attachments) dropFinalizer(ctx context.Context, record *v1alpha1.PodAtt
 	// is quicker without (block.Kube.Update).
 	after.ManagedFields = []metav1.ManagedFieldsEntry{{}}
 	// The lock keeps the list from overwriting a finalizer of somebody else.
+	r.remember(ctx, record, func(m *mark) { m.released = true })
 	err := r.Client.Patch(ctx, after, client.MergeFromWithOptions(record, client.MergeFromWithOptimisticLock{}))
 	if client.IgnoreNotFound(err) != nil {
+		r.marks.update(record.UID, func(m *mark) { m.released = false })
 		return fmt.Errorf("drop finalizer of PodAttachment %s: %w", klog.KObj(record), err)
 	}
-	r.marks.update(record.UID, func(m *mark) { m.released = true })
 	return nil
 }
 
@@ -234,7 +236,7 @@ func (r *Attachments) dropFinalizer(ctx context.Context, record *v1alpha1.PodAtt
 func podRef(record *v1alpha1.PodAttachment) *corev1.Pod {
 	return &corev1.Pod{
 		TypeMeta:   metav1.TypeMeta{APIVersion: "v1", Kind: "Pod"},
-		ObjectMeta: metav1.ObjectMeta{Namespace: record.Namespace, Name: record.Spec.PodName, UID: record.Spec.PodUID},
+		ObjectMeta: metav1.ObjectMeta{Namespace: record.Namespace, Name: record.Spec.PodName, UID: record.OwnUID()},
 	}
 }
 

@@ -75,7 +75,7 @@ func (w *waiting) all() []reconcile.Request {
 // the pod of that name now, or nil.
 func (r *Attachments) leave(ctx context.Context, key types.NamespacedName, p *corev1.Pod) error {
 	w, ok := r.waiting.get(key)
-	if !ok || p != nil && pod.UID(p) == w.pod.UID && pod.Holds(p) {
+	if !ok || p != nil && pod.KeyOf(p) == w.pod.Key && pod.Holds(p) {
 		return nil
 	}
 	if r.Left != nil && len(w.interfaces) > 0 {

@@ -52,9 +52,11 @@ func Detail(err error) string {
 	return ""
 }
 
-// Owner identifies what an interface is obtained for. PodUID and Interface are
-// its identity; the rest is for people, and for placement.
+// Owner identifies what an interface is obtained for: all but NodeName, which is for
+// placement, is its identity.
 type Owner struct {
+	// PodUID is the pod's own UID in the API, which no user can write: never one
+	// that an annotation names.
 	PodUID    types.UID
 	Interface string
 	Namespace string
@@ -88,6 +90,10 @@ type Request struct {
 	// EachPool asks for addresses of every one of Pools, not of the first that
 	// serves the pod. Addresses then has at most one per family of each.
 	EachPool bool
+	// Writable says whether an interface can be written down as a driver would make
+	// it. A driver asks before it obtains anything, with as many addresses as there
+	// would be, whichever they are, and fails with ErrInvalid. Nil says that all can.
+	Writable func(v1alpha1.Interface) error
 	// AddressOnly says that another CNI plugin makes the interface.
 	AddressOnly bool
 	// Labels of the pod, its namespace and its node; nil while they are not

@@ -17,7 +17,6 @@ import (
 
 	corev1 "k8s.io/api/core/v1"
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
-	"k8s.io/apimachinery/pkg/types"
 	"k8s.io/client-go/tools/cache"
 	"k8s.io/klog/v2"
 	"sigs.k8s.io/controller-runtime/pkg/client"
@@ -104,9 +103,9 @@ func (c *Collector) Pass(ctx context.Context) (int, error) {
 	if err := c.cfg.Client.List(ctx, &records, client.UnsafeDisableDeepCopy); err != nil {
 		return 0, fmt.Errorf("read attachments from cache: %w", err)
 	}
-	recorded := make(map[types.UID]*v1alpha1.PodAttachment, len(records.Items))
+	recorded := make(map[pod.Key]*v1alpha1.PodAttachment, len(records.Items))
 	for i := range records.Items {
-		recorded[records.Items[i].Spec.PodUID] = &records.Items[i]
+		recorded[pod.HolderOf(&records.Items[i])] = &records.Items[i]
 	}
 	var (
 		errs  []error
@@ -128,7 +127,7 @@ func (c *Collector) Pass(ctx context.Context) (int, error) {
 			note(c.writeDown(ctx, d, o))
 		}
 		for _, ref := range halves {
-			note(c.giveBack(ctx, d, ref, recorded[ref.PodUID]))
+			note(c.giveBack(ctx, d, ref, recorded[holderOf(ref)]))
 		}
 	}
 	for i := range records.Items {
@@ -147,6 +146,11 @@ func (c *Collector) Left(ctx context.Context, d driver.Driver, of pod.Identity, 
 	return err
 }
 
+// holderOf is the pod that has something, as it was taken.
+func holderOf(ref driver.Ref) pod.Key {
+	return pod.Key{Namespace: ref.Namespace, Name: ref.PodName, UID: ref.PodUID}
+}
+
 // orphan is everything that a driver holds for a pod that has no record.
 type orphan struct {
 	pod  pod.Identity
@@ -156,22 +160,23 @@ type orphan struct {
 // unexplained subtracts the records from what a driver holds: left are the pods
 // without one, and the interfaces of others with the addresses that theirs does
 // not name.
-func unexplained(ctx context.Context, d driver.Driver, recorded map[types.UID]*v1alpha1.PodAttachment) (orphans []orphan, halves []driver.Ref, err error) {
-	found := map[types.UID]orphan{}
+func unexplained(ctx context.Context, d driver.Driver, recorded map[pod.Key]*v1alpha1.PodAttachment) (orphans []orphan, halves []driver.Ref, err error) {
+	found := map[pod.Key]orphan{}
 	for ref, err := range d.List(ctx) {
 		if err != nil {
 			return nil, nil, err
 		}
-		if record := recorded[ref.PodUID]; record != nil {
+		holder := holderOf(ref)
+		if record := recorded[holder]; record != nil {
 			if len(unnamed(ref.Interface, record)) > 0 {
 				halves = append(halves, ref)
 			}
 			continue
 		}
-		o := found[ref.PodUID]
-		o.pod = pod.Identity{Namespace: ref.Namespace, Name: ref.PodName, UID: ref.PodUID, Node: ref.NodeName}
+		o := found[holder]
+		o.pod = pod.Identity{Key: holder, Node: ref.NodeName}
 		o.refs = append(o.refs, ref)
-		found[ref.PodUID] = o
+		found[holder] = o
 	}
 	orphans = slices.SortedFunc(maps.Values(found), func(a, b orphan) int {
 		return cmp.Or(cmp.Compare(a.pod.Namespace, b.pod.Namespace), cmp.Compare(a.pod.Name, b.pod.Name), cmp.Compare(a.pod.UID, b.pod.UID))
@@ -185,22 +190,26 @@ func unexplained(ctx context.Context, d driver.Driver, recorded map[types.UID]*v
 func (c *Collector) writeDown(ctx context.Context, d driver.Driver, o orphan) (bool, error) {
 	live := &corev1.Pod{}
 	err := c.cfg.Live.Get(ctx, client.ObjectKey{Namespace: o.pod.Namespace, Name: o.pod.Name}, live)
-	if err == nil && pod.UID(live) == o.pod.UID && pod.Holds(live) {
+	if err == nil && pod.KeyOf(live) == o.pod.Key && pod.Holds(live) {
 		return false, nil // on its way to its record
 	}
 	if client.IgnoreNotFound(err) != nil {
 		return false, fmt.Errorf("read pod %s/%s: %w", o.pod.Namespace, o.pod.Name, err)
 	}
-	left, err := confirmed(ctx, d, o.refs)
+	refs, never := writable(o)
+	for _, ref := range never {
+		if err := c.forgo(ctx, d, ref); err != nil {
+			return false, err
+		}
+	}
+	left, err := confirmed(ctx, d, refs)
 	if err != nil || len(left) == 0 {
-		return false, err
+		return len(never) > 0, err
 	}
 	record := pod.Record(o.pod, left)
 	err = c.cfg.Client.Create(ctx, record)
 	if apierrors.IsNotFound(err) || apierrors.HasStatusCause(err, corev1.NamespaceTerminatingCause) {
-		// The node goes by the pod's UID; the record may live elsewhere.
-		record = pod.Record(o.pod, left)
-		record.Namespace = c.cfg.Namespace
+		record = pod.Elsewhere(pod.Record(o.pod, left), c.cfg.Namespace)
 		err = c.cfg.Client.Create(ctx, record)
 	}
 	if apierrors.IsAlreadyExists(err) {
@@ -215,6 +224,9 @@ func (c *Collector) writeDown(ctx context.Context, d driver.Driver, o orphan) (b
 	return true, nil
 }
 
+// maxAddresses is how many addresses an interface of a record may have.
+const maxAddresses = 16
+
 // confirmed are the interfaces that a driver still holds, on its backend's word.
 // What the cache has of records and what a driver lists come by different ways: a
 // record that is gone from the one may be of what the other still has.
@@ -227,6 +239,8 @@ func confirmed(ctx context.Context, d driver.Driver, refs []driver.Ref) ([]v1alp
 		case err != nil:
 			return nil, fmt.Errorf("confirm interface %s of pod %s/%s: %w", ref.Interface.Name, ref.Namespace, ref.PodName, err)
 		default:
+			// What a record has no room for is found again when it is gone.
+			i.Addresses = i.Addresses[:min(len(i.Addresses), maxAddresses)]
 			left = append(left, i)
 		}
 	}

@@ -4,6 +4,7 @@ import (
 	"context"
 	"errors"
 	"iter"
+	"slices"
 	"strings"
 	"testing"
 	"testing/synctest"
@@ -12,6 +13,7 @@ import (
 	"github.com/google/go-cmp/cmp"
 	corev1 "k8s.io/api/core/v1"
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"sigs.k8s.io/controller-runtime/pkg/client"
 
 	"fairlead.dev/fairlead/api/v1alpha1"
@@ -187,11 +189,86 @@ func TestOrphanOfANamespaceThatIsGone(t *testing.T) {
 	if n := pass(t, collector(c, d)); n != 1 {
 		t.Errorf("%d collected, want 1", n)
 	}
-	got := record(t, c, "default", p)
-	if got == nil || got.DeletionTimestamp == nil {
-		t.Fatalf("no record in the collector's namespace: %+v", got)
+	var list v1alpha1.PodAttachmentList
+	if err := c.Client.List(t.Context(), &list, client.InNamespace("default")); err != nil {
+		t.Fatal(err)
+	}
+	i := slices.IndexFunc(list.Items, func(r v1alpha1.PodAttachment) bool { return pod.HolderOf(&r) == pod.KeyOf(p) })
+	if i < 0 || list.Items[i].DeletionTimestamp == nil {
+		t.Fatalf("no record in the collector's namespace that is being deleted: %+v", list.Items)
+	}
+	got := &list.Items[i]
+	if of := got.Pod(); of.Namespace != p.Namespace || of.Name != p.Name {
+		t.Errorf("the record is of pod %s, want %s/%s", of, p.Namespace, p.Name)
+	}
+	if n := pass(t, collector(c, d)); n != 0 {
+		t.Errorf("a second pass collected %d, want 0: the record explains what is held", n)
 	}
 	strip(t, c, got)
+}
+
+// own review 2: what a version took that did not look whether it could be written
+// down was kept for ever, because no record could name it. No node has plugged it.
+func TestWhatNoRecordCanName(t *testing.T) {
+	c := cluster.Exclusive(t)
+	d := drivertest.NewMemory("memory", 8)
+	for n, change := range []func(*driver.Owner){
+		func(o *driver.Owner) { o.PodUID = "A_0:" },
+		func(o *driver.Owner) { o.Interface = "a:b" },
+		func(o *driver.Owner) { o.PodName, o.NodeName = "", "" },
+	} {
+		r := drivertest.Request(n)
+		r.Namespace = c.Namespace
+		change(&r.Owner)
+		if _, err := d.Ensure(t.Context(), r); err != nil {
+			t.Fatal(err)
+		}
+	}
+	if n := pass(t, collector(c, d)); n != 3 || len(d.Held()) > 0 {
+		t.Errorf("%d collected, want 3; held: %+v", n, d.Held())
+	}
+	var list v1alpha1.PodAttachmentList
+	if err := c.Client.List(t.Context(), &list, client.InNamespace(c.Namespace)); err != nil || len(list.Items) > 0 {
+		t.Errorf("%v, records: %+v", err, list.Items)
+	}
+}
+
+// own review 1: a record of another pod that names a UID explains nothing of the pod
+// whose UID it is, and one that was written when static pods were known by the UID in
+// their annotation explains what they were given then.
+func TestExplainedByIdentity(t *testing.T) {
+	c := cluster.Exclusive(t)
+	d := drivertest.NewMemory("memory", 8)
+	gone, evil := c.Pod("web", "node-x"), c.Pod("evil", "node-x")
+	ref := take(t, d, gone)
+	if err := c.Client.Delete(t.Context(), gone); err != nil {
+		t.Fatal(err)
+	}
+	borrowed := pod.Record(pod.Identity{Key: pod.KeyOf(evil), CNI: gone.UID, Node: "node-x"}, []v1alpha1.Interface{ref.Interface})
+	old := c.Pod("static", "node-x")
+	before := pod.Key{Namespace: old.Namespace, Name: old.Name, UID: "0123456789abcdef"}
+	r := drivertest.Request(9)
+	r.Namespace, r.PodName, r.PodUID = before.Namespace, before.Name, before.UID
+	if _, err := d.Ensure(t.Context(), r); err != nil {
+		t.Fatal(err)
+	}
+	written := pod.Record(pod.Identity{Key: before, Node: "node-x"}, []v1alpha1.Interface{ref.Interface})
+	written.OwnerReferences = []metav1.OwnerReference{pod.OwnerOf(old)}
+	for _, o := range []*v1alpha1.PodAttachment{borrowed, written} {
+		if err := c.Client.Create(t.Context(), o); err != nil {
+			t.Fatal(err)
+		}
+	}
+	if n := pass(t, collector(c, d)); n != 1 {
+		t.Errorf("%d collected, want 1", n)
+	}
+	if got := record(t, c, c.Namespace, gone); got == nil || got.DeletionTimestamp == nil {
+		t.Errorf("what the pod left is not written down: %+v", got)
+	} else {
+		strip(t, c, got)
+	}
+	strip(t, c, borrowed)
+	strip(t, c, written)
 }
 
 func TestReleasedRecordIsSwept(t *testing.T) {
@@ -204,7 +281,7 @@ func TestReleasedRecordIsSwept(t *testing.T) {
 	if err := c.Client.Create(t.Context(), released); err != nil {
 		t.Fatal(err)
 	}
-	kept := pod.Record(pod.Identity{Namespace: c.Namespace, Name: "kept", UID: "22222222", Node: "node-x"}, []v1alpha1.Interface{ref.Interface})
+	kept := pod.Record(pod.Identity{Key: pod.Key{Namespace: c.Namespace, Name: "kept", UID: "22222222"}, Node: "node-x"}, []v1alpha1.Interface{ref.Interface})
 	if err := c.Client.Create(t.Context(), kept); err != nil {
 		t.Fatal(err)
 	}

@@ -13,6 +13,7 @@ import (
 
 	"fairlead.dev/fairlead/api/v1alpha1"
 	"fairlead.dev/fairlead/internal/driver"
+	"fairlead.dev/fairlead/internal/pod"
 )
 
 const (
@@ -69,7 +70,7 @@ func (c *Collector) giveBack(ctx context.Context, d driver.Driver, ref driver.Re
 		return false, fmt.Errorf("read PodAttachment %s: %w", klog.KObj(cached), err)
 	}
 	ref.Interface.Addresses = unnamed(ref.Interface, record)
-	if record.Spec.PodUID != ref.PodUID || record.DeletionTimestamp != nil || len(ref.Interface.Addresses) == 0 ||
+	if pod.HolderOf(record) != holderOf(ref) || record.DeletionTimestamp != nil || len(ref.Interface.Addresses) == 0 ||
 		c.cfg.Now().Sub(record.CreationTimestamp.Time) < settled {
 		return false, nil
 	}

@@ -129,6 +129,34 @@ func TestCooldown(t *testing.T) {
 	}
 }
 
+// own review 1: who has an address is a pod's interface, by namespace, name and UID.
+func TestHolderIsAll(t *testing.T) {
+	p := mustPool(t, ranges("10.0.0.0/26"))
+	for name, change := range map[string]func(*Holder){
+		"UID":       func(h *Holder) { h.PodUID = "9b2e6f4e-1a2b-4c3d-8e9f-000000000002" },
+		"namespace": func(h *Holder) { h.Namespace = "other" },
+		"name":      func(h *Holder) { h.Pod = "other" },
+		"interface": func(h *Holder) { h.Interface = "net1" },
+	} {
+		b := newBlock("10.0.0.0/26")
+		a, err := b.Take(p, holder(1), t0())
+		if err != nil {
+			t.Fatal(err)
+		}
+		other := holder(1)
+		change(&other)
+		if holder(1).Same(other) || b.Free(other, a, t0()) {
+			t.Errorf("another %s is the same holder", name)
+		}
+		if got, err := b.Take(p, other, t0()); err != nil || got == a {
+			t.Errorf("another %s: Take() = %v, %v", name, got, err)
+		}
+		if err := b.TakeAddr(p, other, a, t0()); err == nil {
+			t.Errorf("another %s: it is given what the first has", name)
+		}
+	}
+}
+
 func TestTakeIsIdempotent(t *testing.T) {
 	wide := mustPool(t, ranges("10.0.0.0/26"))
 	b := newBlock("10.0.0.0/26")
@@ -138,7 +166,7 @@ func TestTakeIsIdempotent(t *testing.T) {
 	}
 	before := b.Encode()
 	moved := holder(1)
-	moved.Node, moved.Pod = "node-2", "other"
+	moved.Node = "node-2" // where it is placed is not who it is
 	// An address that is excluded now stays with whoever has it.
 	narrow := mustPool(t, PoolSpec{Ranges: []string{"10.0.0.0/26"}, Excludes: []string{a.String()}})
 	for _, p := range []*Pool{wide, narrow} {

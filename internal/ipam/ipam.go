@@ -105,9 +105,10 @@ func addSaturating(a, b uint64) uint64 {
 	return a + b
 }
 
-// Holder is who has an address. PodUID and Interface are its identity; the
-// rest is for people, and for placement.
+// Holder is who has an address: an interface of one incarnation of a pod. All but
+// Node, which is for placement, is its identity.
 type Holder struct {
+	// PodUID is the pod's own UID in the API, which no user can write.
 	PodUID    string
 	Interface string
 	Namespace string
@@ -117,7 +118,7 @@ type Holder struct {
 
 // Same says whether two holders are one: the same interface of the same pod.
 func (h Holder) Same(o Holder) bool {
-	return h.PodUID == o.PodUID && h.Interface == o.Interface
+	return h.PodUID == o.PodUID && h.Interface == o.Interface && h.Namespace == o.Namespace && h.Pod == o.Pod
 }
 
 // String names the holder for people.

@@ -12,6 +12,7 @@ import (
 
 	"fairlead.dev/fairlead/api/v1alpha1"
 	"fairlead.dev/fairlead/internal/ipam"
+	"fairlead.dev/fairlead/internal/pod"
 )
 
 // Export is what has to be written for whereabouts to go on from where
@@ -55,9 +56,9 @@ const (
 // exporter has the state by what it is asked for.
 type exporter struct {
 	State
-	spaces  map[string]string // network_name by domain
-	records map[types.UID]*v1alpha1.PodAttachment
-	pools   map[string]*Pool // by name, as they are to be
+	spaces  map[string]string                   // network_name by domain
+	records map[pod.Key]*v1alpha1.PodAttachment // by whose their addresses are
+	pools   map[string]*Pool                    // by name, as they are to be
 	was     map[string]Pool
 	space   map[string]string // network_name by name of pool
 	// namespace of what is made.
@@ -80,12 +81,12 @@ func MakeExport(s State, namespace string) (*Export, error) {
 	e := &exporter{
 		State: s, live: live, namespace: namespace,
 		spaces:  map[string]string{},
-		records: map[types.UID]*v1alpha1.PodAttachment{},
+		records: map[pod.Key]*v1alpha1.PodAttachment{},
 		pools:   map[string]*Pool{}, was: map[string]Pool{}, space: map[string]string{},
 		out: &Export{Findings: []Finding{}},
 	}
 	for i := range s.Records {
-		e.records[s.Records[i].Spec.PodUID] = &s.Records[i]
+		e.records[pod.HolderOf(&s.Records[i])] = &s.Records[i]
 	}
 	for _, n := range s.Networks {
 		e.spaces[n.Domain] = n.Space
@@ -210,10 +211,15 @@ func (e *exporter) free(at Address, slot ipam.Slot) bool {
 	return slot.State == ipam.Freed && len(e.live.users(at)) == 0
 }
 
+// recordOf is the record of a taken slot's holder, or nil.
+func (e *exporter) recordOf(slot ipam.Slot) *v1alpha1.PodAttachment {
+	return e.records[pod.Key{Namespace: slot.Holder.Namespace, Name: slot.Holder.Pod, UID: types.UID(slot.Holder.PodUID)}]
+}
+
 // ours says whether a taken slot is of a network of whereabouts': the domain
 // may have others.
 func (e *exporter) ours(at Address, slot ipam.Slot) bool {
-	if record := e.records[types.UID(slot.Holder.PodUID)]; record != nil {
+	if record := e.recordOf(slot); record != nil {
 		for _, i := range record.Spec.Interfaces {
 			if i.Name == slot.Holder.Interface && i.Binding.AddressOnly == nil {
 				return false
@@ -246,7 +252,7 @@ func (e *exporter) same(slot ipam.Slot, a Allocation) bool {
 // it has stays where the node has told no other.
 func (e *exporter) entry(slot ipam.Slot, was Allocation) Allocation {
 	out := Allocation{PodRef: slot.Holder.Namespace + "/" + slot.Holder.Pod, Interface: slot.Holder.Interface}
-	if record := e.records[types.UID(slot.Holder.PodUID)]; record != nil && record.Status.Sandbox != nil {
+	if record := e.recordOf(slot); record != nil && record.Status.Sandbox != nil {
 		out.ContainerID = record.Status.Sandbox.ID
 	}
 	if out.ContainerID == "" && was.PodRef == out.PodRef && was.Interface == out.Interface {
@@ -259,7 +265,7 @@ func (e *exporter) entry(slot ipam.Slot, was Allocation) Allocation {
 // of its pod's network, else any of the domain.
 func (e *exporter) rangeOf(at Address, slot ipam.Slot) netip.Prefix {
 	network := ""
-	if record := e.records[types.UID(slot.Holder.PodUID)]; record != nil {
+	if record := e.recordOf(slot); record != nil {
 		for _, i := range record.Spec.Interfaces {
 			if i.Name == slot.Holder.Interface {
 				network = i.Network

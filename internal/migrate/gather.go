@@ -7,7 +7,6 @@ import (
 	"slices"
 
 	corev1 "k8s.io/api/core/v1"
-	"k8s.io/apimachinery/pkg/types"
 
 	"fairlead.dev/fairlead/api/v1alpha1"
 	"fairlead.dev/fairlead/internal/ipam"
@@ -56,9 +55,10 @@ type planner struct {
 	// overlapping has the domains in which each address has a reservation.
 	overlapping map[string]bool
 	// links are the prefix lengths of whereabouts' pools.
-	links   map[string][]netip.Prefix
-	blocks  map[string]*ipam.Block
-	records map[types.UID]*v1alpha1.PodAttachment
+	links  map[string][]netip.Prefix
+	blocks map[string]*ipam.Block
+	// records by the pod that they are of.
+	records map[pod.Key]*v1alpha1.PodAttachment
 	plan    *Plan
 	held    map[Address]bool
 }
@@ -83,7 +83,7 @@ func newPlanner(s State, drop bool) (*planner, error) {
 		overlapping: map[string]bool{},
 		links:       map[string][]netip.Prefix{},
 		blocks:      map[string]*ipam.Block{},
-		records:     map[types.UID]*v1alpha1.PodAttachment{},
+		records:     map[pod.Key]*v1alpha1.PodAttachment{},
 		plan:        &Plan{Findings: []Finding{}},
 		held:        map[Address]bool{},
 	}
@@ -108,7 +108,7 @@ func newPlanner(s State, drop bool) (*planner, error) {
 		p.blocks[s.Blocks[i].Name] = b
 	}
 	for i := range s.Records {
-		p.records[s.Records[i].Spec.PodUID] = &s.Records[i]
+		p.records[pod.Of(&s.Records[i])] = &s.Records[i]
 	}
 	for i := range s.Pods {
 		p.pods[podRef(&s.Pods[i])] = &s.Pods[i]

@@ -8,6 +8,7 @@ import (
 	"slices"
 	"strings"
 
+	corev1 "k8s.io/api/core/v1"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 
 	"fairlead.dev/fairlead/api/v1alpha1"
@@ -185,7 +186,11 @@ func (p *planner) networkOf(at Address) string {
 func (p *planner) take(at Address, u use, claims []claim) {
 	h := Holding{
 		Address: at, Prefix: p.prefix(at, u.network), Network: u.network, Slot: true,
-		Holder: ipam.Holder{PodUID: string(pod.UID(u.pod)), Interface: u.iface, Namespace: u.pod.Namespace, Pod: u.pod.Name, Node: u.pod.Spec.NodeName},
+		Holder: ipam.Holder{PodUID: string(u.pod.UID), Interface: u.iface, Namespace: u.pod.Namespace, Pod: u.pod.Name, Node: u.pod.Spec.NodeName},
+	}
+	record := p.records[pod.KeyOf(u.pod)]
+	if record != nil {
+		h.Holder.PodUID = string(record.HolderUID())
 	}
 	for _, c := range claims {
 		if c.PodRef != podRef(u.pod) {
@@ -203,7 +208,12 @@ func (p *planner) take(at Address, u use, claims []claim) {
 		return
 	}
 	h.Pool = p.poolOf(at, u.network)
-	if record := p.records[pod.UID(u.pod)]; record != nil && !names(record, h) {
+	if err := writable(u.pod); err != nil {
+		p.find(Undecodable, Withheld, at, "pod %s uses it, and its PodAttachment could not be written: %v", podRef(u.pod), err)
+		p.hold(at)
+		return
+	}
+	if record != nil && !names(record, h) {
 		p.find(HasRecord, Withheld, at, "pod %s has PodAttachment %s, which was written without it: it can be given to nobody until that pod is gone", podRef(u.pod), record.Name)
 		p.hold(at)
 		return
@@ -225,6 +235,15 @@ func (p *planner) take(at Address, u use, claims []claim) {
 		}
 	}
 	p.plan.Holdings = append(p.plan.Holdings, h)
+}
+
+// writable says why a pod cannot have a PodAttachment, whatever its interfaces are.
+func writable(of *corev1.Pod) error {
+	some := v1alpha1.Interface{
+		Name: v1alpha1.DefaultInterface, Network: v1alpha1.DefaultNetwork, Driver: driverName,
+		Binding: v1alpha1.Binding{AddressOnly: &v1alpha1.AddressOnlyBinding{}},
+	}
+	return pod.Record(pod.IdentityOf(of), []v1alpha1.Interface{some}).Spec.Validate()
 }
 
 // slot is what Fairlead has recorded of an address: in its domain, or for a network
@@ -297,14 +316,14 @@ func names(r *v1alpha1.PodAttachment, h Holding) bool {
 // is that of whereabouts' records; it is Attached, so that the node looks
 // whether the sandbox is there before it says that nothing holds the addresses.
 func (p *planner) makeRecords() {
-	byPod := map[string][]Holding{}
+	byPod := map[string][]Holding{} // by namespace/name
 	for _, h := range p.plan.Holdings {
-		byPod[h.Holder.PodUID] = append(byPod[h.Holder.PodUID], h)
+		of := h.Holder.Namespace + "/" + h.Holder.Pod
+		byPod[of] = append(byPod[of], h)
 	}
 	for i := range p.Pods {
 		of := &p.Pods[i]
-		uid := pod.UID(of)
-		held := byPod[string(uid)]
+		held := byPod[podRef(of)]
 		if len(held) == 0 {
 			continue
 		}
@@ -312,7 +331,7 @@ func (p *planner) makeRecords() {
 		for _, h := range held {
 			sandbox.ID = cmp.Or(sandbox.ID, h.ContainerID)
 		}
-		if there := p.records[uid]; there != nil {
+		if there := p.records[pod.KeyOf(of)]; there != nil {
 			if there.Status.Sandbox == nil && there.Labels[v1alpha1.LabelMigratedFrom] == System {
 				p.plan.Records = append(p.plan.Records, Record{Object: there, Written: true, Sandbox: sandbox})
 			}

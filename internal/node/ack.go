@@ -90,7 +90,12 @@ func (a *acknowledger) acknowledge(ctx context.Context, key types.NamespacedName
 	if pa == nil {
 		return nil
 	}
-	switch v, rec := a.ledger.verdict(pa); v {
+	v, rec := a.ledger.verdict(pa)
+	if now := a.registry.get(key); now == nil || now.UID != pa.UID {
+		a.ledger.drop(pa.UID) // word that it is gone may have come before the verdict
+		return nil
+	}
+	switch v {
 	case plugged:
 		if saysPlugged(pa, rec) {
 			return nil

@@ -62,10 +62,10 @@ func (v *verbs) await(ctx context.Context, pod podRef) (*v1alpha1.PodAttachment,
 	}
 }
 
-// ready reports whether a PodAttachment can be plugged: it says what, and is not
-// being deleted.
+// ready reports whether a PodAttachment can be plugged: it says what, is not being
+// deleted, and is not of a pod whose namespace is gone.
 func ready(pa *v1alpha1.PodAttachment) bool {
-	return pa != nil && pa.DeletionTimestamp == nil && len(pa.Spec.Interfaces) > 0
+	return pa != nil && pa.DeletionTimestamp == nil && pa.Spec.PodNamespace == "" && len(pa.Spec.Interfaces) > 0
 }
 
 // doubt asks the API server about the pod until it answers once, when its

@@ -169,7 +169,7 @@ func (v *verbs) addAddresses(ctx context.Context, r cniproto.Request) (answer []
 // attachAddresses writes the record that a draft becomes, and answers with it.
 func (v *verbs) attachAddresses(ctx context.Context, draft addressRecord, config ipamConfig, version string) ([]byte, error) {
 	if old := v.ledger.addressesOf(draft.key()); old != nil {
-		if old.NetnsID == draft.NetnsID && (draft.Pod.UID == "" || old.Pod.UID == draft.Pod.UID) {
+		if old.NetnsID == draft.NetnsID && old.Pod.is(draft.Pod) {
 			return inVersion(old.Result, version)
 		}
 		return nil, because(errEnvironment, "CNI_NETNS: %q: interface %s of sandbox %s has its addresses already, in another namespace or pod, which was at %q", draft.Netns, draft.IfName, draft.ContainerID, old.Netns)

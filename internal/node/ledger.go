@@ -296,7 +296,8 @@ func (l *ledger) identify(containerID string, pa *v1alpha1.PodAttachment) {
 		return
 	}
 	l.set(r.with(func(r *record) {
-		r.Pod = podRef{Namespace: pa.Namespace, Name: pa.Spec.PodName, UID: pa.Spec.PodUID}
+		of := pa.Pod()
+		r.Pod = podRef{Namespace: of.Namespace, Name: of.Name, UID: pa.Spec.PodUID}
 		r.Attachment = attachmentRef{Name: pa.Name, UID: pa.UID}
 	}))
 }

@@ -74,6 +74,12 @@ type podRef struct {
 
 func (p podRef) String() string { return p.Namespace + "/" + p.Name }
 
+// is reports whether another reference may be to the same pod: old runtimes do not
+// pass its UID.
+func (p podRef) is(o podRef) bool {
+	return p.Namespace == o.Namespace && p.Name == o.Name && (o.UID == "" || p.UID == o.UID)
+}
+
 // attachmentRef names one PodAttachment, for all time by its UID.
 type attachmentRef struct {
 	Name string    `json:"name,omitempty"`

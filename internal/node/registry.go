@@ -55,9 +55,9 @@ func keyOf(pa *v1alpha1.PodAttachment) types.NamespacedName {
 	return types.NamespacedName{Namespace: pa.Namespace, Name: pa.Name}
 }
 
-func podOf(pa *v1alpha1.PodAttachment) types.NamespacedName {
-	return types.NamespacedName{Namespace: pa.Namespace, Name: pa.Spec.PodName}
-}
+// podOf is the pod that an object is of. CNI asks for it by this name and a UID; a UID
+// alone, which users can write, is never looked for.
+func podOf(pa *v1alpha1.PodAttachment) types.NamespacedName { return pa.Pod() }
 
 // setSynced notes that every PodAttachment of the node was seen once.
 func (r *registry) setSynced() {

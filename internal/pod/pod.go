@@ -4,6 +4,8 @@
 package pod
 
 import (
+	"crypto/sha256"
+	"encoding/hex"
 	"strings"
 
 	corev1 "k8s.io/api/core/v1"
@@ -32,10 +34,11 @@ func Finished(p *corev1.Pod) bool {
 	return p.Status.Phase == corev1.PodSucceeded || p.Status.Phase == corev1.PodFailed
 }
 
-// UID is the identity that the runtime will name in CNI_ARGS. For a static pod
-// that is the one of its manifest, which its mirror carries in an annotation,
-// and not the UID of the mirror in the API.
-func UID(p *corev1.Pod) types.UID {
+// CNIUID is the UID under which the runtime will ask for the pod, in CNI_ARGS. For a
+// static pod that is the one of its manifest, which its mirror carries in an
+// annotation. Any user can write that annotation: the UID says only what is asked
+// for, and never whose something is.
+func CNIUID(p *corev1.Pod) types.UID {
 	if uid := p.Annotations[corev1.MirrorPodAnnotationKey]; uid != "" {
 		return types.UID(uid)
 	}
@@ -49,16 +52,23 @@ func Reads(annotation string) bool {
 		strings.HasPrefix(annotation, v1alpha1.GroupVersion.Group+"/") || strings.HasPrefix(annotation, "k8s.v1.cni.cncf.io/")
 }
 
-// AttachmentName is the name of the PodAttachment of one incarnation of a pod:
-// a successor of the same name never waits for its predecessor's object.
+// AttachmentName is the name of the PodAttachment of one incarnation of a pod, by the
+// pod's own UID: a successor of the same name never waits for its predecessor's
+// object. Every name and UID makes a valid name: one that they would not make as they
+// are is made of their hash.
 func AttachmentName(podName string, uid types.UID) string {
 	const suffix = 8
 	short := string(uid)
 	if len(short) > suffix {
 		short = short[:suffix]
 	}
-	if longest := validation.DNS1123SubdomainMaxLength - suffix - 1; len(podName) > longest {
-		podName = podName[:longest]
+	front := podName
+	if longest := validation.DNS1123SubdomainMaxLength - suffix - 1; len(front) > longest {
+		front = front[:longest]
 	}
-	return podName + "-" + short
+	if name := front + "-" + short; len(validation.IsDNS1123Subdomain(name)) == 0 {
+		return name
+	}
+	sum := sha256.Sum256([]byte(podName + "/" + string(uid)))
+	return "pod-" + hex.EncodeToString(sum[:16])
 }

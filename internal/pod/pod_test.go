@@ -39,13 +39,13 @@ func TestWantsAndHolds(t *testing.T) {
 
 // A static pod's sandbox is made with the UID of its manifest; kuryr waited
 // for ever for the mirror's (its podStatic exception).
-func TestUIDOfAStaticPodIsItsMirrorAnnotation(t *testing.T) {
+func TestCNIAsksForAStaticPodByItsMirrorAnnotation(t *testing.T) {
 	p := &corev1.Pod{ObjectMeta: metav1.ObjectMeta{UID: "mirror", Annotations: map[string]string{corev1.MirrorPodAnnotationKey: "manifest"}}}
-	if got := UID(p); got != "manifest" {
+	if got := CNIUID(p); got != "manifest" {
 		t.Errorf("UID %q, want manifest", got)
 	}
 	p.Annotations = nil
-	if got := UID(p); got != "mirror" {
+	if got := CNIUID(p); got != "mirror" {
 		t.Errorf("UID %q, want mirror", got)
 	}
 }
@@ -58,6 +58,8 @@ func TestAttachmentName(t *testing.T) {
 	}{
 		{"a UUID", "web-0", "web-0-0f8fad5b", "0f8fad5b-d9cb-469f-a165-70867728950e"},
 		{"a short UID", "web-0", "web-0-abc", "abc"},
+		{"a UID that is no name", "web-0", "pod-de7543fa8c42570c8ba882a4f1f89a04", "A_0:"},
+		{"a name that ends badly when it is cut", strings.Repeat("a", 243) + ".bbbbbbbbb", "pod-9cd69f35caf48f9e13f137d81f9a6d25", "0f8fad5b-d9cb-469f-a165-70867728950e"},
 		{"the longest pod name", long, long[:244] + "-0f8fad5b", "0f8fad5b-d9cb-469f-a165-70867728950e"},
 	}
 	for _, tc := range cases {

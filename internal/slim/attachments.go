@@ -14,7 +14,7 @@ func (s *attachments) slim(o any) (any, error) {
 		return o, nil
 	}
 	a.ManagedFields = nil
-	own := []*string{&a.Name, (*string)(&a.UID), &a.ResourceVersion, &a.Spec.PodName, (*string)(&a.Spec.PodUID)}
+	own := []*string{&a.Name, (*string)(&a.UID), &a.ResourceVersion, &a.Spec.PodName, (*string)(&a.Spec.PodUID), (*string)(&a.Spec.APIUID)}
 	s.words.share(&a.Namespace, &a.Spec.NodeName)
 	s.words.share(&a.Spec.Summary.Interfaces)
 	for i := range a.Spec.Interfaces {
@@ -42,8 +42,8 @@ func (s *attachments) slim(o any) (any, error) {
 	for i := range a.OwnerReferences {
 		owner := &a.OwnerReferences[i]
 		s.words.share(&owner.APIVersion, &owner.Kind)
-		if owner.UID == a.Spec.PodUID && owner.Name == a.Spec.PodName {
-			owner.UID, owner.Name = a.Spec.PodUID, a.Spec.PodName
+		if uid := a.HolderUID(); owner.UID == uid && owner.Name == a.Spec.PodName {
+			owner.UID, owner.Name = uid, a.Spec.PodName
 		}
 	}
 	return a, nil

@@ -17,6 +17,7 @@ import (
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/runtime/schema"
 	"k8s.io/apimachinery/pkg/types"
+	"k8s.io/apimachinery/pkg/util/validation/field"
 	"sigs.k8s.io/controller-runtime/pkg/client"
 
 	"fairlead.dev/fairlead/api/v1alpha1"
@@ -145,6 +146,11 @@ func (a *apiServer) create(o client.Object) (client.Object, error) {
 	k := keyOf(o)
 	if a.objects.get(k) != nil {
 		return nil, apierrors.NewAlreadyExists(resource(k), k.Name)
+	}
+	if record, ok := o.(*v1alpha1.PodAttachment); ok {
+		if err := record.Spec.Validate(); err != nil {
+			return nil, apierrors.NewInvalid(v1alpha1.GroupVersion.WithKind(k.kind).GroupKind(), k.Name, field.ErrorList{field.Invalid(field.NewPath("spec"), "", err.Error())})
+		}
 	}
 	o = copyOf(o)
 	a.version++

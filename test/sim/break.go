@@ -29,6 +29,9 @@ const (
 	Hearsay Break = "hearsay"
 	// ImpatientHeirs: a pod whose claim another still has takes it from him.
 	ImpatientHeirs Break = "impatient heirs"
+	// BelievedMirrors: a pod whose annotation names another pod's UID is taken for
+	// that one.
+	BelievedMirrors Break = "believed mirrors"
 	// NoHold: claims keep nothing when their pods are gone.
 	NoHold Break = "no hold"
 	// OneStopsAll: what failed is tried until it succeeds before anything else is.

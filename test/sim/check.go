@@ -32,6 +32,8 @@ type truth struct {
 	born map[types.UID]int
 	// records by the pod they are of.
 	records map[types.UID][]*v1alpha1.PodAttachment
+	// mirrors are the UIDs that the annotations of pods that ever were name.
+	mirrors map[types.UID]types.UID
 	// asked is what the pods that ever were asked for.
 	asked map[types.UID]asked
 	// claims that ever were, by key.
@@ -59,7 +61,7 @@ type freed struct {
 func newTruth() truth {
 	return truth{
 		slots: map[netip.Addr]ipam.Slot{}, blocks: map[string][]netip.Addr{}, unplugged: map[netip.Addr]time.Time{}, freed: map[had]freed{},
-		born: map[types.UID]int{}, records: map[types.UID][]*v1alpha1.PodAttachment{},
+		born: map[types.UID]int{}, mirrors: map[types.UID]types.UID{}, records: map[types.UID][]*v1alpha1.PodAttachment{},
 		asked: map[types.UID]asked{}, claims: map[string]*claim{}, had: map[netip.Addr]map[string]int{}, wounds: map[netip.Addr]types.UID{},
 	}
 }
@@ -137,6 +139,9 @@ func (w *world) taking(a netip.Addr, was, now ipam.Slot) {
 	if _, ok := w.born[types.UID(now.Holder.PodUID)]; !ok {
 		w.fail("I2", "%s is taken by %s, which never was", a, now.Holder)
 	}
+	if w.mirrors[types.UID(now.Holder.PodUID)] == noUID {
+		w.fail("I3", "%s is taken by %s, whose record cannot be written", a, now.Holder)
+	}
 	w.knownTo(a, was, now)
 	if was.State == ipam.Held && was.Claim == now.Claim {
 		w.stats.Inherited++
@@ -157,7 +162,7 @@ func (w *world) freeing(a netip.Addr, was ipam.Slot, block string) {
 	uid := types.UID(was.Holder.PodUID)
 	w.freed[had{uid, a}] = freed{block, w.stats.Steps}
 	for _, m := range w.machines {
-		if s := m.plugged[uid]; s != nil && !s.forgotten && slices.Contains(s.addresses, a) {
+		if s := m.of(uid); s != nil && !s.forgotten && slices.Contains(s.addresses, a) {
 			w.fail("I4", "%s is freed while %s has it plugged for %s", a, m.name, s.pod)
 		}
 	}
@@ -179,7 +184,7 @@ func (w *world) evident(r *v1alpha1.PodAttachment) bool {
 	}
 	m := w.machine(r.Spec.NodeName)
 	n, err := w.api.get(m.key())
-	return !m.up || m.boot > w.born[r.Spec.PodUID] || err != nil || n.GetCreationTimestamp().After(r.CreationTimestamp.Time)
+	return !m.up || m.boot > w.born[r.HolderUID()] || err != nil || n.GetCreationTimestamp().After(r.CreationTimestamp.Time)
 }
 
 func (w *world) machine(name string) *machine {
@@ -191,18 +196,18 @@ func (w *world) recordChanged(old, obj client.Object) {
 	r, _ := obj.(*v1alpha1.PodAttachment)
 	if r == nil {
 		r = old.(*v1alpha1.PodAttachment)
-		w.records[r.Spec.PodUID] = slices.DeleteFunc(w.records[r.Spec.PodUID], func(o *v1alpha1.PodAttachment) bool { return o.UID == r.UID })
-		if len(w.records[r.Spec.PodUID]) == 0 {
-			delete(w.records, r.Spec.PodUID)
+		w.records[r.HolderUID()] = slices.DeleteFunc(w.records[r.HolderUID()], func(o *v1alpha1.PodAttachment) bool { return o.UID == r.UID })
+		if len(w.records[r.HolderUID()]) == 0 {
+			delete(w.records, r.HolderUID())
 		}
 		return
 	}
-	list := w.records[r.Spec.PodUID]
+	list := w.records[r.HolderUID()]
 	if i := slices.IndexFunc(list, func(o *v1alpha1.PodAttachment) bool { return o.UID == r.UID }); i >= 0 {
 		list[i] = r
 		return
 	}
-	w.records[r.Spec.PodUID] = append(list, r)
+	w.records[r.HolderUID()] = append(list, r)
 	if why := cmp.Or(w.pools.incomplete(r), w.unlike(r)); why != "" && w.lives(r) {
 		w.fail("I3", "record %s %s", r.Name, why)
 	}
@@ -217,10 +222,10 @@ func (w *world) recordChanged(old, obj client.Object) {
 // it, nobody can have seen.
 func (w *world) writtenDown(r *v1alpha1.PodAttachment) {
 	for _, a := range addressesOf(r) {
-		if f, ok := w.freed[had{r.Spec.PodUID, a}]; ok && w.doing != nil && (f.step >= w.doing.sent || w.doing.readBefore(f)) {
+		if f, ok := w.freed[had{r.HolderUID(), a}]; ok && w.doing != nil && (f.step >= w.doing.sent || w.doing.readBefore(f)) {
 			continue
 		}
-		if slot := w.slots[a]; !isOf(slot, r.Spec.PodUID) {
+		if slot := w.slots[a]; !isOf(slot, r.HolderUID()) {
 			w.fail("I2", "record %s of a pod that is gone is written down and names %s, and the block says %c %s", r.Name, a, slot.State, slot.Holder)
 		}
 	}
@@ -241,7 +246,7 @@ func isOf(slot ipam.Slot, uid types.UID) bool {
 // lives says that a record's pod is there and may run.
 func (w *world) lives(r *v1alpha1.PodAttachment) bool {
 	o := w.api.objects.get(key{kindPod, types.NamespacedName{Namespace: r.Namespace, Name: r.Spec.PodName}})
-	return o != nil && o.GetUID() == r.Spec.PodUID && pod.Holds(o.(*corev1.Pod))
+	return o != nil && o.GetUID() == r.HolderUID() && pod.Holds(o.(*corev1.Pod))
 }
 
 // check is what must hold after every step.
@@ -253,9 +258,9 @@ func (w *world) check() {
 	// I1: whoever has an address plugged, or may plug it because his record
 	// says so, is the one whom the block names. A block names one.
 	for _, m := range w.machines {
-		for uid, s := range m.plugged {
+		for _, s := range m.plugged {
 			for _, a := range s.addresses {
-				if slot := w.slots[a]; !s.forgotten && w.wounds[a] != uid && !isOf(slot, uid) {
+				if slot := w.slots[a]; !s.forgotten && w.wounds[a] != s.holder && !isOf(slot, s.holder) {
 					w.fail("I1", "%s has %s plugged for %s, and the block says %c %s", m.name, a, s.pod, slot.State, slot.Holder)
 				}
 			}
@@ -293,7 +298,7 @@ func (w *world) checkCounts() {
 func (w *world) recall() {
 	before := w.truth
 	w.truth = newTruth()
-	w.born, w.asked, w.claims, w.had, w.dirty = before.born, before.asked, before.claims, before.had, true
+	w.born, w.mirrors, w.asked, w.claims, w.had, w.dirty = before.born, before.mirrors, before.asked, before.claims, before.had, true
 	w.recallClaims()
 	for _, o := range w.api.list(kindBlock) {
 		b := o.(*v1alpha1.IPBlock)
@@ -305,12 +310,12 @@ func (w *world) recall() {
 	}
 	for _, o := range w.api.list(kindRecord) {
 		r := o.(*v1alpha1.PodAttachment)
-		w.records[r.Spec.PodUID] = append(w.records[r.Spec.PodUID], r)
+		w.records[r.HolderUID()] = append(w.records[r.HolderUID()], r)
 	}
 	for _, m := range w.machines {
-		for uid, s := range m.plugged {
+		for _, s := range m.plugged {
 			for _, a := range s.addresses {
-				if !isOf(w.slots[a], uid) {
+				if !isOf(w.slots[a], s.holder) {
 					s.forgotten = true
 				}
 			}

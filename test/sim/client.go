@@ -16,6 +16,7 @@ import (
 
 	"fairlead.dev/fairlead/api/v1alpha1"
 	"fairlead.dev/fairlead/internal/ipam"
+	"fairlead.dev/fairlead/internal/pod"
 )
 
 // fate is what becomes of a call to the API.
@@ -196,7 +197,8 @@ func (c conn) Create(ctx context.Context, o client.Object, _ ...client.CreateOpt
 	}
 	if record, ok := o.(*v1alpha1.PodAttachment); ok && c.l.w.cfg.Break == LostReplyIsFailure && errors.Is(err, context.DeadlineExceeded) {
 		for _, i := range record.Spec.Interfaces {
-			h := ipam.Holder{PodUID: string(record.Spec.PodUID), Interface: i.Name}
+			of := pod.HolderOf(record)
+			h := ipam.Holder{PodUID: string(of.UID), Interface: i.Name, Namespace: of.Namespace, Pod: of.Name}
 			err = errors.Join(err, c.l.store.Free(ctx, h, i.Domain, nil))
 		}
 	}

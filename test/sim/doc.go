@@ -24,6 +24,9 @@
 // and request addresses, and people write, change and delete claims and reservations at
 // any moment.
 //
+// Some pods are mirrors: of static pods, which come again while their sandboxes live, and
+// such as any user can make, whose annotation names another pod's UID, or what is none.
+//
 // # Invariants
 //
 // After every step I1 (who has an address plugged, or a record that lets him plug

@@ -122,10 +122,14 @@ func (w *world) wounded(a netip.Addr, was, now ipam.Slot) bool {
 
 // plugs says whether some machine has an address plugged for a pod.
 func (w *world) plugs(uid types.UID, a netip.Addr) bool {
-	return slices.ContainsFunc(w.machines, func(m *machine) bool {
-		s := m.plugged[uid]
-		return s != nil && !s.forgotten && slices.Contains(s.addresses, a)
-	})
+	for _, m := range w.machines {
+		for _, s := range m.plugged {
+			if s.holder == uid && !s.forgotten && slices.Contains(s.addresses, a) {
+				return true
+			}
+		}
+	}
+	return false
 }
 
 // checkWounds is for a world at rest: what living records name is their pods' again.

@@ -233,7 +233,7 @@ func (w *world) knownTo(a netip.Addr, was, now ipam.Slot) {
 // unlike says where a record is not what its pod has asked for; empty for
 // nowhere.
 func (w *world) unlike(r *v1alpha1.PodAttachment) string {
-	a := w.asked[r.Spec.PodUID]
+	a := w.asked[r.HolderUID()]
 	for _, i := range r.Spec.Interfaces {
 		if want := a.claimOn(i.Name, w.pools.sticky[i.Pool]); i.Claim != want {
 			return fmt.Sprintf("has claim %q of interface %s in pool %s, not %q", i.Claim, i.Name, i.Pool, want)

@@ -127,7 +127,7 @@ func (w *world) newLeader() error {
 	pods := controller.New(controller.Config{
 		Client: cached, Live: live, Drivers: drivers, DefaultDriver: native.Name, FurtherDriver: native.Name,
 		Sources: []pod.Source{w.pools.further}, Nodes: labels.Everything(), NodeGrace: 30 * time.Second, Events: silent{}, Metrics: metrics,
-		Turns: controller.NewTurns(1), Synced: synced, Healed: l.healed, Given: func(uid types.UID, iface string) time.Time { return l.store.Latest(string(uid), iface) },
+		Turns: controller.NewTurns(1), Synced: synced, Healed: l.healed, Given: func(o driver.Owner) time.Time { return l.store.Latest(native.HolderOf(o)) },
 	})
 	l.pods = pods
 	l.reconcilers = map[string]reconcile.Reconciler{kindPod: pods, kindClaim: claims, kindReserved: reservations}
@@ -203,6 +203,8 @@ func (l *leader) driver(claims *native.Claims) driver.Driver {
 		s = hearsay{l.store}
 	case ImpatientHeirs:
 		s = impatient{l.store}
+	case BelievedMirrors:
+		s = believing{l.store, l}
 	default:
 	}
 	return native.New(cfg, l.pools, orderly{l.store, s, l})
@@ -241,7 +243,9 @@ func (h hasty) Take(ctx context.Context, p *ipam.Pool, r block.Request) ([]block
 	leases, err := h.Store.Take(ctx, p, r)
 	if errors.Is(err, block.ErrExhausted) {
 		for _, i := range []string{"eth0", "net1"} {
-			err = errors.Join(err, h.Free(ctx, ipam.Holder{PodUID: r.Holder.PodUID, Interface: i}, p.Domain(), nil))
+			holder := r.Holder
+			holder.Interface = i
+			err = errors.Join(err, h.Free(ctx, holder, p.Domain(), nil))
 		}
 	}
 	return leases, err
@@ -268,6 +272,32 @@ func (i impatient) Take(ctx context.Context, p *ipam.Pool, r block.Request) ([]b
 		err = errors.Join(err, i.Free(ctx, l.Holder, l.Domain, []netip.Addr{l.Addr}))
 	}
 	return i.Store.Take(ctx, p, r)
+}
+
+// believing takes a pod for the one whose UID its annotation names.
+type believing struct {
+	*block.Store
+	l *leader
+}
+
+// Take takes for that one.
+func (b believing) Take(ctx context.Context, p *ipam.Pool, r block.Request) ([]block.Lease, error) {
+	return b.Store.Take(ctx, p, block.Request{Holder: b.believed(r.Holder), Addresses: r.Addresses, Claim: r.Claim, Now: r.Now})
+}
+
+// Free frees for that one.
+func (b believing) Free(ctx context.Context, h ipam.Holder, domain string, addrs []netip.Addr) error {
+	return b.Store.Free(ctx, b.believed(h), domain, addrs)
+}
+
+func (b believing) believed(h ipam.Holder) ipam.Holder {
+	says := b.l.w.mirrors[types.UID(h.PodUID)]
+	for _, o := range b.l.cache.list(kindPod, nil) {
+		if o.GetUID() == says {
+			h.PodUID, h.Pod = string(says), o.GetName()
+		}
+	}
+	return h
 }
 
 // silent posts no events.

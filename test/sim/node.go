@@ -1,10 +1,12 @@
 package sim
 
 import (
+	"cmp"
 	"fmt"
 	"maps"
 	"net/netip"
 	"slices"
+	"strings"
 	"time"
 
 	corev1 "k8s.io/api/core/v1"
@@ -30,12 +32,43 @@ type machine struct {
 	records map[types.UID]*v1alpha1.PodAttachment
 	pods    map[types.UID]*corev1.Pod
 	pos     map[string]int
-	plugged map[types.UID]*sandbox
+	// plugged are its sandboxes, by what the kubelet knows their pods by.
+	plugged map[known]*sandbox
+}
+
+// known is what a kubelet knows a pod by, and CNI asks for it by: of a static pod the
+// UID in its manifest, which outlives its mirrors.
+type known struct {
+	name string
+	uid  types.UID
+}
+
+func knownAs(p *corev1.Pod) known { return known{p.Name, pod.CNIUID(p)} }
+
+// static says that a pod is one of a manifest on the node.
+func (k known) static() bool { return strings.HasPrefix(string(k.uid), staticUID) }
+
+// of is the sandbox with addresses of a pod, by the pod's own UID, or nil.
+func (m *machine) of(uid types.UID) *sandbox {
+	for _, s := range m.plugged {
+		if s.holder == uid {
+			return s
+		}
+	}
+	return nil
+}
+
+func (m *machine) sandboxes() []known {
+	return slices.SortedFunc(maps.Keys(m.plugged), func(a, b known) int {
+		return cmp.Or(cmp.Compare(a.name, b.name), cmp.Compare(a.uid, b.uid))
+	})
 }
 
 // sandbox is plugged: its addresses are in use.
 type sandbox struct {
-	pod       string
+	pod string
+	// holder is the own UID of the pod whose record it was plugged by.
+	holder    types.UID
 	addresses []netip.Addr
 	// forgotten sandboxes are those that a restored backup knows nothing of.
 	forgotten bool
@@ -43,7 +76,7 @@ type sandbox struct {
 }
 
 func (w *world) newMachine(name string) *machine {
-	m := &machine{w: w, name: name, boot: 1, up: true, reachable: true, relist: true, plugged: map[types.UID]*sandbox{}}
+	m := &machine{w: w, name: name, boot: 1, up: true, reachable: true, relist: true, plugged: map[known]*sandbox{}}
 	w.machines = append(w.machines, m)
 	m.register()
 	return m
@@ -133,21 +166,33 @@ func (m *machine) see(e event) {
 func (m *machine) add() {
 	for _, uid := range slices.Sorted(maps.Keys(m.pods)) {
 		p := m.pods[uid]
-		if m.plugged[uid] != nil || !pod.Wants(p) {
+		k := knownAs(p)
+		if m.plugged[k] != nil || !pod.Wants(p) {
 			continue
 		}
-		for _, r := range m.records {
-			if r.Spec.PodUID == uid && r.DeletionTimestamp == nil && m.mayPlug(r) {
-				m.plugged[uid] = &sandbox{pod: p.Name, addresses: addressesOf(r), since: m.w.now}
-				m.w.dirty = true
-				m.w.stats.Plugged++
-				m.w.note("%s: plug %s %v", m.name, p.Name, m.plugged[uid].addresses)
-				if r.Status.Sandbox != nil {
-					m.say()
-				}
+		if r := m.lookup(k); r != nil {
+			m.plugged[k] = &sandbox{pod: p.Name, holder: r.HolderUID(), addresses: addressesOf(r), since: m.w.now}
+			m.w.dirty = true
+			m.w.stats.Plugged++
+			m.w.note("%s: plug %s %v", m.name, p.Name, m.plugged[k].addresses)
+			if r.Status.Sandbox != nil {
+				m.say()
 			}
 		}
 	}
+}
+
+// lookup is the newest record by which a pod can be plugged, or nil.
+func (m *machine) lookup(k known) *v1alpha1.PodAttachment {
+	var found *v1alpha1.PodAttachment
+	for _, uid := range slices.Sorted(maps.Keys(m.records)) {
+		r := m.records[uid]
+		if r.Spec.PodName == k.name && r.Spec.PodUID == k.uid && r.DeletionTimestamp == nil && m.mayPlug(r) &&
+			(found == nil || found.CreationTimestamp.Before(&r.CreationTimestamp)) {
+			found = r
+		}
+	}
+	return found
 }
 
 // mayPlug keeps a pod that outlived a boot unplugged while the node cannot say
@@ -167,23 +212,28 @@ func addressesOf(r *v1alpha1.PodAttachment) []netip.Addr {
 	return out
 }
 
-// del is CNI DEL: of pods that are gone, going or finished.
+// del is CNI DEL: of pods that are gone, going or finished. The sandbox of a static
+// pod mostly outlives its mirror.
 func (m *machine) del() {
-	for _, uid := range slices.Sorted(maps.Keys(m.plugged)) {
-		if p := m.pods[uid]; (p == nil || !pod.Wants(p)) && (m.w.calm || m.w.rng.IntN(3) > 0) {
-			m.w.note("%s: unplug %s %v", m.name, m.plugged[uid].pod, m.plugged[uid].addresses)
-			m.unplug(uid)
+	wanted := map[known]bool{}
+	for _, p := range m.pods {
+		wanted[knownAs(p)] = wanted[knownAs(p)] || pod.Wants(p)
+	}
+	for _, k := range m.sandboxes() {
+		if !wanted[k] && (m.w.calm || m.w.rng.IntN(3) > 0 && (!k.static() || m.w.rng.IntN(20) == 0)) {
+			m.w.note("%s: unplug %s %v", m.name, m.plugged[k].pod, m.plugged[k].addresses)
+			m.unplug(k)
 		}
 	}
 }
 
-func (m *machine) unplug(uid types.UID) {
-	if s := m.plugged[uid]; !s.forgotten {
+func (m *machine) unplug(k known) {
+	if s := m.plugged[k]; !s.forgotten {
 		for _, a := range s.addresses {
 			m.w.unplugged[a] = m.w.now
 		}
 	}
-	delete(m.plugged, uid)
+	delete(m.plugged, k)
 	m.w.dirty = true
 }
 
@@ -195,13 +245,14 @@ func (m *machine) say() {
 	}
 	for _, uid := range slices.Sorted(maps.Keys(m.records)) {
 		r := m.records[uid]
-		sandbox, plugged := r.Status.Sandbox, m.plugged[r.Spec.PodUID] != nil
+		sandbox, has := r.Status.Sandbox, m.of(r.HolderUID())
+		plugged := has != nil
 		word := v1alpha1.Sandbox{ID: "sandbox", BootID: m.bootID(), State: v1alpha1.SandboxAttached}
 		switch {
 		case plugged && sandbox != nil && sandbox.BootID == word.BootID:
 			continue
 		case plugged:
-			at := metav1.NewMicroTime(m.plugged[r.Spec.PodUID].since)
+			at := metav1.NewMicroTime(has.since)
 			word.AttachedAt = &at
 		case r.DeletionTimestamp == nil || controller.Detached(r):
 			continue
@@ -274,10 +325,10 @@ func (m *machine) end() {
 		}
 		now := o.(*corev1.Pod)
 		switch {
-		case p.DeletionTimestamp != nil && m.plugged[uid] == nil:
+		case p.DeletionTimestamp != nil && (m.plugged[knownAs(p)] == nil || knownAs(p).static()):
 			m.w.note("%s: pod %s is gone", m.name, p.Name)
 			m.w.must(nil, m.w.api.remove(keyOf(p), nil))
-		case !m.w.calm && m.plugged[uid] != nil && pod.Wants(now) && m.w.rng.IntN(200) == 0:
+		case !m.w.calm && m.plugged[knownAs(p)] != nil && pod.Wants(now) && m.w.rng.IntN(200) == 0:
 			now = now.DeepCopy()
 			now.Status.Phase = corev1.PodSucceeded
 			m.w.note("%s: pod %s has finished", m.name, p.Name)
@@ -289,8 +340,8 @@ func (m *machine) end() {
 // off cuts the power: nothing is plugged any more.
 func (m *machine) off() {
 	m.up = false
-	for uid := range m.plugged {
-		m.unplug(uid)
+	for _, k := range m.sandboxes() {
+		m.unplug(k)
 	}
 	m.forget()
 }

@@ -371,10 +371,16 @@ func (w *world) checkServed() {
 	room, counts := w.room()
 	for _, o := range w.api.list(kindPod) {
 		p := o.(*corev1.Pod)
+		if w.mirrors[p.UID] == noUID {
+			if len(w.records[p.UID]) > 0 {
+				w.fail("I3", "pod %s has a record, and its annotation is no UID", p.Name)
+			}
+			continue
+		}
 		if pod.Wants(p) && len(w.records[p.UID]) == 0 && p.Name != w.poison && room && !w.waits(p) {
 			w.fail("I8", "pod %s has no record, and there is room: %s", p.Name, counts)
 		}
-		if pod.Wants(p) && len(w.records[p.UID]) > 0 && w.machine(p.Spec.NodeName).plugged[p.UID] == nil {
+		if pod.Wants(p) && len(w.records[p.UID]) > 0 && w.machine(p.Spec.NodeName).plugged[knownAs(p)] == nil {
 			w.fail("I8", "pod %s has a record and is not plugged", p.Name)
 		}
 	}

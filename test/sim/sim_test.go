@@ -97,6 +97,7 @@ func TestBroken(t *testing.T) {
 		NoWordNeeded:       {"I4"},
 		Hearsay:            {"I2"},
 		ImpatientHeirs:     {"I1", "I4"},
+		BelievedMirrors:    {"I1", "I4"},
 		NoHold:             {"the claim"},
 		NoReservations:     {"I6"},
 		OneStopsAll:        {"I8"},

@@ -45,9 +45,9 @@ func (o orderly) Confirm(ctx context.Context, h ipam.Holder, domain string, addr
 }
 
 // Settled waits for the holder's turn.
-func (o orderly) Settled(ctx context.Context, uid, iface string) ([]block.Lease, error) {
-	o.l.turn(ipam.Holder{PodUID: uid, Interface: iface}, "")
-	return o.Store.Settled(ctx, uid, iface)
+func (o orderly) Settled(ctx context.Context, h ipam.Holder) ([]block.Lease, error) {
+	o.l.turn(h, "")
+	return o.Store.Settled(ctx, h)
 }
 
 // turn of a caller, which begins when it is closed.

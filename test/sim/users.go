@@ -88,6 +88,37 @@ func (w *world) ask(p *corev1.Pod) asked {
 	return a
 }
 
+// staticUID is under which CNI asks for the static pods of one name; noUID can be
+// written nowhere.
+const (
+	staticUID = "static-"
+	noUID     = "A_0:"
+)
+
+// pretend makes some pods mirrors: of a static pod, which the kubelet makes again
+// while its sandbox lives, and of what any user may write: another pod's UID, or
+// what is none.
+func (w *world) pretend(p *corev1.Pod) {
+	says := ""
+	switch n := w.rng.IntN(100); {
+	case n < 8:
+		says = staticUID + p.Name
+	case n < 18:
+		if all := w.api.list(kindPod); len(all) > 0 {
+			says = string(all[w.rng.IntN(len(all))].GetUID())
+		}
+	case n < 20:
+		says = noUID
+	}
+	if says == "" {
+		return
+	}
+	if p.Annotations == nil {
+		p.Annotations = map[string]string{}
+	}
+	p.Annotations[corev1.MirrorPodAnnotationKey] = says
+}
+
 // some address of the default network's pools, or one of each family.
 func (w *world) some() []netip.Addr {
 	var out []netip.Addr

@@ -16,6 +16,8 @@ import (
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
 	"k8s.io/apimachinery/pkg/types"
 	"sigs.k8s.io/controller-runtime/pkg/client"
+
+	"fairlead.dev/fairlead/internal/pod"
 )
 
 const (
@@ -347,9 +349,11 @@ func (w *world) birth() {
 		return
 	}
 	asked := w.ask(p)
+	w.pretend(p)
 	o, err := w.api.create(p)
 	w.must(o, err)
 	w.asked[o.GetUID()] = asked
+	w.mirrors[o.GetUID()] = pod.CNIUID(p)
 	w.stats.Lives++
 	w.born[o.GetUID()] = w.machine(p.Spec.NodeName).boot
 	w.note("pod %s is born on %s", name, p.Spec.NodeName)

@@ -6,6 +6,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"slices"
 	"sync"
 	"testing"
 
@@ -45,6 +46,7 @@ func Run(t *testing.T, fresh func(t *testing.T) Backend) {
 		{"Release gives back, and again is nothing", testRelease},
 		{"Release after a crash needs the record only", testReleaseAfterCrash},
 		{"Release never takes from another", testReleaseForeign},
+		{"a UID alone is nobody", testBorrowedUID},
 		{"an exhausted network says so, and recovers", testExhausted},
 		{"List has each interface once", testList},
 		{"Confirm knows what List may not", testConfirm},
@@ -215,6 +217,38 @@ func testReleaseForeign(t *testing.T, b Backend) {
 	}
 	if diff := cmp.Diff(owned, ensure(t, d, 1)); diff != "" {
 		t.Errorf("pod-1 has another interface now (-before +after):\n%s", diff)
+	}
+}
+
+// testBorrowedUID is for pods that have one UID and are not one pod: nothing of the
+// owner may be had, confirmed or given back by another namespace or name.
+func testBorrowedUID(t *testing.T, b Backend) {
+	d := b.Start(t)
+	owned := ensure(t, d, 1)
+	for _, change := range []func(*driver.Owner){
+		func(o *driver.Owner) { o.Namespace = "other" },
+		func(o *driver.Owner) { o.PodName = "other" },
+	} {
+		r := Request(1)
+		change(&r.Owner)
+		foreign := driver.Ref{Owner: r.Owner, Interface: owned.Interface}
+		if _, err := d.Confirm(t.Context(), foreign); !errors.Is(err, driver.ErrNotFound) {
+			t.Errorf("Confirm of pod-1's for %s/%s: %v, want ErrNotFound", r.Namespace, r.PodName, err)
+		}
+		release(t, d, foreign)
+		a, err := d.Ensure(t.Context(), r)
+		if err != nil {
+			t.Fatalf("Ensure %s/%s: %v", r.Namespace, r.PodName, err)
+		}
+		for _, address := range a.Interface.Addresses {
+			if slices.Contains(owned.Interface.Addresses, address) {
+				t.Errorf("%s/%s, with the UID of pod-1, has its %s", r.Namespace, r.PodName, address)
+			}
+		}
+		release(t, d, driver.Ref{Owner: r.Owner, Interface: a.Interface})
+		if diff := cmp.Diff(owned, ensure(t, b.Start(t), 1)); diff != "" {
+			t.Errorf("pod-1 has another interface now (-before +after):\n%s", diff)
+		}
 	}
 }
 

@@ -9,8 +9,6 @@ import (
 	"slices"
 	"sync"
 
-	"k8s.io/apimachinery/pkg/types"
-
 	"fairlead.dev/fairlead/api/v1alpha1"
 	"fairlead.dev/fairlead/internal/driver"
 )
@@ -32,9 +30,12 @@ type Memory struct {
 	before, after func()
 }
 
-type memoryKey struct {
-	uid   types.UID
-	iface string
+// memoryKey is the identity of an owner: one without a node.
+type memoryKey driver.Owner
+
+func keyOf(o driver.Owner) memoryKey {
+	o.NodeName = ""
+	return memoryKey(o)
 }
 
 // NewMemory returns a driver with room for so many interfaces.
@@ -139,7 +140,7 @@ func (m *Memory) Ensure(ctx context.Context, r *driver.Request) (*driver.Attachm
 	if err := m.begin(ctx, "ensure", r.Owner); err != nil {
 		return nil, err
 	}
-	key := memoryKey{r.PodUID, r.Interface}
+	key := keyOf(r.Owner)
 	if ref, ok := m.held[key]; ok {
 		return &driver.Attachment{Interface: ref.Interface, Active: m.active}, nil
 	}
@@ -178,7 +179,7 @@ func (m *Memory) Release(ctx context.Context, ref driver.Ref) error {
 	if err := m.begin(ctx, "release", ref.Owner); err != nil {
 		return err
 	}
-	key := memoryKey{ref.PodUID, ref.Owner.Interface}
+	key := keyOf(ref.Owner)
 	have, ok := m.held[key]
 	if !ok {
 		return nil
@@ -199,7 +200,7 @@ func (m *Memory) Confirm(ctx context.Context, ref driver.Ref) (v1alpha1.Interfac
 	if err := m.begin(ctx, "confirm", ref.Owner); err != nil {
 		return v1alpha1.Interface{}, err
 	}
-	have, ok := m.held[memoryKey{ref.PodUID, ref.Owner.Interface}]
+	have, ok := m.held[keyOf(ref.Owner)]
 	if !ok || !slices.Equal(have.Interface.Addresses, ref.Interface.Addresses) {
 		return v1alpha1.Interface{}, fmt.Errorf("%w: pod %s", driver.ErrNotFound, ref.PodName)
 	}

@@ -16,7 +16,7 @@ import (
 // Ensure implements driver.Driver. It asks the pools in order; all addresses
 // of an interface come from one of them, or from each.
 func (d *Driver) Ensure(ctx context.Context, r *driver.Request) (*driver.Attachment, error) {
-	held, err := d.store.Settled(ctx, string(r.PodUID), r.Interface)
+	held, err := d.store.Settled(ctx, HolderOf(r.Owner))
 	if err != nil {
 		return nil, translate(err)
 	}
@@ -56,7 +56,7 @@ func (d *Driver) Ensure(ctx context.Context, r *driver.Request) (*driver.Attachm
 // that overlaps and a claim: the pool then found again what the owner has, and the
 // record is to name the pool with the claim for which it is kept.
 func (d *Driver) asHeld(ctx context.Context, names []string, r *driver.Request, a *driver.Attachment) (*driver.Attachment, error) {
-	held := d.store.Held(string(r.PodUID), r.Interface)
+	held := d.store.Held(HolderOf(r.Owner))
 	if !slices.ContainsFunc(held, func(l block.Lease) bool { return l.Claim != a.Interface.Claim }) {
 		return a, nil
 	}
@@ -107,6 +107,9 @@ func (d *Driver) each(ctx context.Context, r *driver.Request) (*driver.Attachmen
 	if err != nil {
 		return nil, err
 	}
+	if err := d.writable(r); err != nil {
+		return nil, err
+	}
 	for i, name := range r.Pools {
 		a, err := d.part(ctx, name, parts[i])
 		if err != nil {
@@ -121,6 +124,27 @@ func (d *Driver) each(ctx context.Context, r *driver.Request) (*driver.Attachmen
 	return whole, nil
 }
 
+// writable says whether what all pools give together can be written down.
+func (d *Driver) writable(r *driver.Request) error {
+	var whole v1alpha1.Interface
+	var addresses []string
+	for i, name := range r.Pools {
+		pool, err := d.pools.Get(name)
+		if err != nil {
+			return err
+		}
+		planned := d.planned(pool, r)
+		addresses = append(addresses, planned.Addresses...)
+		if i == 0 {
+			whole = planned
+			continue
+		}
+		merge(&whole, planned)
+	}
+	whole.Addresses = addresses // as many as there are if none is of two pools
+	return writable(whole, r)
+}
+
 // part obtains addresses of one of several pools. Whether the pool would still
 // serve the pod does not matter when it has addresses of it.
 func (d *Driver) part(ctx context.Context, name string, r *driver.Request) (*driver.Attachment, error) {
@@ -129,7 +153,7 @@ func (d *Driver) part(ctx context.Context, name string, r *driver.Request) (*dri
 		return nil, err
 	}
 	has := func(l block.Lease) bool { return l.Domain == pool.Domain() && pool.Covers(l.Addr) }
-	if slices.ContainsFunc(d.store.Held(string(r.PodUID), r.Interface), has) {
+	if slices.ContainsFunc(d.store.Held(HolderOf(r.Owner)), has) {
 		return d.take(ctx, pool, r)
 	}
 	return d.from(ctx, name, r)

@@ -229,7 +229,7 @@ func TestAdoptsWhateverPoolsSay(t *testing.T) {
 	}
 	d.pools.forget("a")
 	d.refused(labelled(1, nil, nil, map[string]string{}), "NotFound", strings.Fields(strings.TrimSuffix(want, "/24"))[1], "restore the pool")
-	if held := d.store.Held(string(drivertest.Request(1).PodUID), "eth0"); len(held) != 1 {
+	if held := d.store.Held(HolderOf(drivertest.Request(1).Owner)); len(held) != 1 {
 		t.Errorf("the pod has %v", held)
 	}
 }

@@ -210,7 +210,7 @@ func TestTwoLeadersAndTwoPools(t *testing.T) {
 			if err != nil {
 				t.Fatal(err)
 			}
-			for _, l := range d.store.Held(string(r.PodUID), r.Interface) {
+			for _, l := range d.store.Held(HolderOf(r.Owner)) {
 				if has := a.Interface.Addresses[0] == l.Addr.String()+"/32"; has && l.Claim != a.Interface.Claim {
 					t.Errorf("leader %d: %v of pool %s for claim %q, and the block says %q", i%2, a.Interface.Addresses, a.Interface.Pool, a.Interface.Claim, l.Claim)
 				}

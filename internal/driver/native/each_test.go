@@ -48,7 +48,7 @@ func TestAddressesOfEachPool(t *testing.T) {
 	if err := d.Release(t.Context(), driver.Ref{Owner: r.Owner, Interface: first.Interface}); err != nil {
 		t.Fatal(err)
 	}
-	if left := d.store.Held(string(r.PodUID), "net1"); len(left) > 0 {
+	if left := d.store.Held(HolderOf(r.Owner)); len(left) > 0 {
 		t.Errorf("after the release it has %v", left)
 	}
 }
@@ -66,7 +66,7 @@ func TestExhaustedSecondPoolKeepsTheFirst(t *testing.T) {
 		if _, err := d.Ensure(t.Context(), r); !errors.Is(err, driver.ErrExhausted) {
 			t.Fatalf("error %v, want ErrExhausted", err)
 		}
-		if held := d.store.Held(string(r.PodUID), "net1"); len(held) != 1 {
+		if held := d.store.Held(HolderOf(r.Owner)); len(held) != 1 {
 			t.Fatalf("it holds %v, want one address however often it is tried", held)
 		}
 	}

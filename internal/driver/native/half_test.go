@@ -40,7 +40,7 @@ func half(t *testing.T) (*blocktest.API, *inMemory) {
 // addresses that the first pod has.
 func (d *inMemory) addresses() []string {
 	var out []string
-	for _, l := range d.store.Held(string(drivertest.Request(1).PodUID), "eth0") {
+	for _, l := range d.store.Held(HolderOf(drivertest.Request(1).Owner)) {
 		out = append(out, l.Addr.String())
 	}
 	return out

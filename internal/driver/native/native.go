@@ -52,7 +52,7 @@ type store interface {
 	Take(ctx context.Context, p *ipam.Pool, r block.Request) ([]block.Lease, error)
 	Free(ctx context.Context, h ipam.Holder, domain string, addrs []netip.Addr) error
 	Confirm(ctx context.Context, h ipam.Holder, domain string, addrs []netip.Addr) ([]netip.Addr, error)
-	Settled(ctx context.Context, uid, iface string) ([]block.Lease, error)
+	Settled(ctx context.Context, h ipam.Holder) ([]block.Lease, error)
 	Serves(p *ipam.Pool, r block.Request) error
 	leases
 }
@@ -60,7 +60,7 @@ type store interface {
 // leases is what the store remembers.
 type leases interface {
 	All() iter.Seq[block.Lease]
-	Held(uid, iface string) []block.Lease
+	Held(h ipam.Holder) []block.Lease
 	UsedBy(namespace string, p *ipam.Pool, own string) int
 	LastPod(l block.Lease) string
 }
@@ -81,6 +81,9 @@ func New(cfg Config, pools *Pools, s store) *Driver {
 // take obtains the addresses of an interface from a pool, or finds again those
 // that its owner has of it.
 func (d *Driver) take(ctx context.Context, pool Pool, r *driver.Request) (*driver.Attachment, error) {
+	if err := writable(d.planned(pool, r), r); err != nil {
+		return nil, err
+	}
 	wish, err := d.wish(ctx, pool, r)
 	if err != nil {
 		return nil, calling(r, err)
@@ -93,6 +96,16 @@ func (d *Driver) take(ctx context.Context, pool Pool, r *driver.Request) (*drive
 	if err != nil {
 		return nil, calling(r, translate(err))
 	}
+	iface := d.planned(pool, r)
+	for i, lease := range leases { // one for each family, in their order
+		iface.Addresses[i] = pool.Prefix(lease.Addr).String()
+	}
+	return &driver.Attachment{Interface: iface, Active: true}, nil
+}
+
+// planned is the interface that a pool gives, before it is known with which addresses:
+// in their place it has the families' widest prefixes.
+func (d *Driver) planned(pool Pool, r *driver.Request) v1alpha1.Interface {
 	iface := v1alpha1.Interface{
 		Name:    r.Interface,
 		Network: r.Network,
@@ -100,17 +113,37 @@ func (d *Driver) take(ctx context.Context, pool Pool, r *driver.Request) (*drive
 		Default: r.Default,
 		Domain:  pool.Domain(),
 		Pool:    pool.Name(),
-		Claim:   wish.Claim,
 		Routes:  pool.Routes,
 		Binding: d.binding(r.AddressOnly),
 	}
-	for _, lease := range leases {
-		iface.Addresses = append(iface.Addresses, pool.Prefix(lease.Addr).String())
-		if gw, ok := gateway(pool.Pool, ipam.FamilyOf(lease.Addr)); ok {
+	if key, ok := claimOf(pool, r); ok {
+		iface.Claim = key.String()
+	}
+	for _, f := range pool.Families() {
+		iface.Addresses = append(iface.Addresses, anyAddress(f))
+		if gw, ok := gateway(pool.Pool, f); ok {
 			iface.Gateways = append(iface.Gateways, gw.String())
 		}
 	}
-	return &driver.Attachment{Interface: iface, Active: true}, nil
+	return iface
+}
+
+func anyAddress(f ipam.Family) string {
+	if f == ipam.IPv4 {
+		return "0.0.0.0/0"
+	}
+	return "::/0"
+}
+
+// writable fails with driver.ErrInvalid when an interface cannot be written down.
+func writable(iface v1alpha1.Interface, r *driver.Request) error {
+	if r.Writable == nil {
+		return nil
+	}
+	if err := r.Writable(iface); err != nil {
+		return fmt.Errorf("%w: %w", driver.ErrInvalid, err)
+	}
+	return nil
 }
 
 // binding of an interface.
@@ -139,7 +172,7 @@ func (d *Driver) Release(ctx context.Context, ref driver.Ref) error {
 	if err != nil || len(addrs) == 0 {
 		return err
 	}
-	if err := d.store.Free(ctx, holderOf(ref.Owner), ref.Interface.Domain, addrs); err != nil {
+	if err := d.store.Free(ctx, HolderOf(ref.Owner), ref.Interface.Domain, addrs); err != nil {
 		return fmt.Errorf("domain %s: %w", ref.Interface.Domain, translate(err))
 	}
 	return nil
@@ -164,7 +197,7 @@ func (d *Driver) Confirm(ctx context.Context, ref driver.Ref) (v1alpha1.Interfac
 	if err != nil {
 		return v1alpha1.Interface{}, err
 	}
-	has, err := d.store.Confirm(ctx, holderOf(ref.Owner), ref.Interface.Domain, addrs)
+	has, err := d.store.Confirm(ctx, HolderOf(ref.Owner), ref.Interface.Domain, addrs)
 	switch {
 	case err != nil:
 		return v1alpha1.Interface{}, fmt.Errorf("domain %s: %w", ref.Interface.Domain, translate(err))
@@ -187,14 +220,16 @@ func (d *Driver) Confirm(ctx context.Context, ref driver.Ref) (v1alpha1.Interfac
 // than the default one is on an unknown network, and the pool is named where only
 // one has the address.
 func (d *Driver) List(context.Context) iter.Seq2[driver.Ref, error] {
-	type key struct{ uid, iface, domain string }
+	type key struct{ uid, iface, domain, namespace, pod string }
 	leases := map[key][]block.Lease{}
 	for lease := range d.store.All() {
-		k := key{lease.Holder.PodUID, lease.Holder.Interface, lease.Domain}
+		h := lease.Holder
+		k := key{h.PodUID, h.Interface, lease.Domain, h.Namespace, h.Pod}
 		leases[k] = append(leases[k], lease)
 	}
 	order := slices.SortedFunc(maps.Keys(leases), func(a, b key) int {
-		return cmp.Or(strings.Compare(a.uid, b.uid), strings.Compare(a.iface, b.iface), strings.Compare(a.domain, b.domain))
+		return cmp.Or(strings.Compare(a.uid, b.uid), strings.Compare(a.iface, b.iface), strings.Compare(a.domain, b.domain),
+			strings.Compare(a.namespace, b.namespace), strings.Compare(a.pod, b.pod))
 	})
 	soleOf := d.pools.sole()
 	return func(yield func(driver.Ref, error) bool) {
@@ -209,7 +244,7 @@ func (d *Driver) List(context.Context) iter.Seq2[driver.Ref, error] {
 // Of is what List has of an interface.
 func (d *Driver) Of(o driver.Owner) []driver.Ref {
 	held := map[string][]block.Lease{}
-	for _, l := range d.store.Held(string(o.PodUID), o.Interface) {
+	for _, l := range d.store.Held(HolderOf(o)) {
 		held[l.Domain] = append(held[l.Domain], l)
 	}
 	var out []driver.Ref
@@ -255,7 +290,8 @@ func (d *Driver) found(leases []block.Lease, soleOf func(block.Lease) string) dr
 	return ref
 }
 
-func holderOf(o driver.Owner) ipam.Holder {
+// HolderOf is who an owner is to the block store.
+func HolderOf(o driver.Owner) ipam.Holder {
 	return ipam.Holder{
 		PodUID:    string(o.PodUID),
 		Interface: o.Interface,

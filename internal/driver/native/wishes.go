@@ -67,7 +67,7 @@ func calling(r *driver.Request, err error) error {
 // before that of its claim, and so does one that it has already: people may have
 // changed the claim since.
 func (d *Driver) wish(ctx context.Context, pool Pool, r *driver.Request) (block.Request, error) {
-	out := block.Request{Holder: holderOf(r.Owner), Addresses: r.Addresses}
+	out := block.Request{Holder: HolderOf(r.Owner), Addresses: r.Addresses}
 	key, ok := claimOf(pool, r)
 	if !ok {
 		return out, nil
@@ -85,7 +85,7 @@ func (d *Driver) wish(ctx context.Context, pool Pool, r *driver.Request) (block.
 		return block.Request{}, err
 	}
 	before := slices.Clone(r.Addresses)
-	for _, l := range d.store.Held(string(r.PodUID), r.Interface) {
+	for _, l := range d.store.Held(HolderOf(r.Owner)) {
 		if l.Domain == pool.Domain() && pool.Covers(l.Addr) {
 			before = append(before, l.Addr)
 		}

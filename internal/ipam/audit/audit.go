@@ -84,8 +84,8 @@ func Look(c Cluster) Report {
 		blocks:   map[place]*ipam.Block{},
 		versions: map[place]string{},
 		leaving:  map[place]bool{},
-		records:  map[types.UID][]*v1alpha1.PodAttachment{},
-		pods:     map[types.UID]*corev1.Pod{},
+		records:  map[pod.Key][]*v1alpha1.PodAttachment{},
+		pods:     map[pod.Key]*corev1.Pod{},
 		claims:   map[string]bool{},
 	}
 	a.index()
@@ -140,8 +140,8 @@ type auditor struct {
 	versions map[place]string
 	// leaving are blocks that are being deleted: nothing is taken from them.
 	leaving  map[place]bool
-	records  map[types.UID][]*v1alpha1.PodAttachment
-	pods     map[types.UID]*corev1.Pod
+	records  map[pod.Key][]*v1alpha1.PodAttachment // by whose the addresses are
+	pods     map[pod.Key]*corev1.Pod
 	claims   map[string]bool // by namespace/name
 	findings []Finding
 	seen     int
@@ -168,10 +168,11 @@ func (a *auditor) index() {
 		a.blocks[at], a.versions[at], a.leaving[at] = b, o.ResourceVersion, o.DeletionTimestamp != nil
 	}
 	for _, r := range a.Attachments {
-		a.records[r.Spec.PodUID] = append(a.records[r.Spec.PodUID], r)
+		of := pod.HolderOf(r)
+		a.records[of] = append(a.records[of], r)
 	}
 	for _, p := range a.Pods {
-		a.pods[pod.UID(p)] = p
+		a.pods[pod.KeyOf(p)] = p
 	}
 	for i := range a.Claims {
 		a.claims[a.Claims[i].Namespace+"/"+a.Claims[i].Name] = true
@@ -212,8 +213,8 @@ func (a *auditor) slots(domain string, b *ipam.Block) {
 // unexplained says what is wrong with a taken slot, if anything is. A pod that has no
 // PodAttachment and wants one waits, maybe for long, and what it has so far is its own.
 func (a *auditor) unexplained(domain string, slot ipam.Slot) string {
-	uid := types.UID(slot.Holder.PodUID)
-	records := a.records[uid]
+	holder := pod.Key{Namespace: slot.Holder.Namespace, Name: slot.Holder.Pod, UID: types.UID(slot.Holder.PodUID)}
+	records := a.records[holder]
 	for _, r := range records {
 		for _, i := range r.Spec.Interfaces {
 			if i.Name == slot.Holder.Interface && i.Domain == domain && slices.Contains(addressesOf(i), slot.Addr) {
@@ -221,7 +222,7 @@ func (a *auditor) unexplained(domain string, slot ipam.Slot) string {
 			}
 		}
 	}
-	p := a.pods[uid]
+	p := a.pods[holder]
 	switch {
 	case len(records) > 0:
 		return "taken for a pod whose PodAttachment does not name it"
@@ -305,7 +306,13 @@ func (a *auditor) attachments() {
 }
 
 func describe(r *v1alpha1.PodAttachment, iface string) string {
-	return fmt.Sprintf("PodAttachment %s/%s (uid %s, node %s), interface %s", r.Namespace, r.Name, r.Spec.PodUID, r.Spec.NodeName, iface)
+	return fmt.Sprintf("PodAttachment %s/%s (uid %s, node %s), interface %s", r.Namespace, r.Name, r.HolderUID(), r.Spec.NodeName, iface)
+}
+
+// holderOf is whose an interface of a record is.
+func holderOf(r *v1alpha1.PodAttachment, iface string) ipam.Holder {
+	of := pod.HolderOf(r)
+	return ipam.Holder{PodUID: string(of.UID), Interface: iface, Namespace: of.Namespace, Pod: of.Name}
 }
 
 // disagrees is what the block says of an address, unless it says what the record
@@ -319,7 +326,7 @@ func (a *auditor) disagrees(r *v1alpha1.PodAttachment, iface v1alpha1.Interface,
 	switch {
 	case !recorded:
 		return "the block has no record of it"
-	case slot.State != ipam.Taken || !slot.Holder.Same(ipam.Holder{PodUID: string(r.Spec.PodUID), Interface: iface.Name}):
+	case slot.State != ipam.Taken || !slot.Holder.Same(holderOf(r, iface.Name)):
 		return evidenceOf(slot)
 	}
 	return ""

@@ -55,7 +55,7 @@ func blockOf(cidr string, slots ...string) v1alpha1.IPBlock {
 // sound is a cluster with a slot in every state, all of them explained.
 func sound() audit.Cluster {
 	mirror := podOf("static")
-	mirror.UID, mirror.Annotations = "mirror", map[string]string{corev1.MirrorPodAnnotationKey: "uid-static"}
+	mirror.Annotations = map[string]string{corev1.MirrorPodAnnotationKey: "manifest"}
 	dual := recordOf("b", "10.0.0.2/24", "fd00::2/64")
 	leaving := recordOf("leaving", "10.0.0.3/24")
 	leaving.DeletionTimestamp = &metav1.Time{Time: now}
@@ -125,6 +125,12 @@ func TestFindings(t *testing.T) {
 		// I2
 		{"pod gone", []func(*audit.Cluster){slot(3, taken(4, "gone", time.Second))}, []string{"I2 10.0.0.4 taken for a pod that has neither a PodAttachment nor lives"}},
 		{"a pod waits for the rest", []func(*audit.Cluster){slot(3, taken(4, "new", time.Hour))}, nil},
+		{"pod gone, and another names its UID", []func(*audit.Cluster){slot(3, taken(4, "gone", time.Second)), func(c *audit.Cluster) {
+			c.Pods[3].Annotations[corev1.MirrorPodAnnotationKey] = "uid-gone"
+		}}, []string{"I2 10.0.0.4 taken for a pod that has neither a PodAttachment nor lives"}},
+		{"record of another pod that names its UID", []func(*audit.Cluster){slot(3, taken(4, "gone", time.Second)), record(0, func(r *v1alpha1.PodAttachment) {
+			r.Spec.PodUID, r.Spec.APIUID = "uid-gone", "uid-a"
+		})}, []string{"I2 10.0.0.4 taken for a pod that has neither a PodAttachment nor lives"}},
 		{"pod wants nothing", []func(*audit.Cluster){func(c *audit.Cluster) { c.Pods[2].Spec.HostNetwork = true }}, []string{"I2 10.0.0.4 taken for a pod that has no PodAttachment and wants none"}},
 		{"record without the address", []func(*audit.Cluster){record(1, func(r *v1alpha1.PodAttachment) {
 			r.Spec.Interfaces[0].Addresses = r.Spec.Interfaces[0].Addresses[:1]

@@ -52,7 +52,7 @@ func TestObserveLearns(t *testing.T) {
 		got := mustTake(t, a.Store, p, holder(1))
 		feed := api.NewFeed(b.Store)
 		feed.Deliver(-1)
-		held := b.Held(holder(1).PodUID, "eth0")
+		held := b.Held(holder(1))
 		if !slices.Equal(addrsOf(held), got) {
 			t.Fatalf("b knows %v, want %v", held, got)
 		}
@@ -67,7 +67,7 @@ func TestObserveLearns(t *testing.T) {
 		}
 		mustFree(t, a.Store, holder(1))
 		feed.Deliver(-1)
-		if held := b.Held(holder(1).PodUID, "eth0"); len(held) > 0 {
+		if held := b.Held(holder(1)); len(held) > 0 {
 			t.Errorf("b still knows %v", held)
 		}
 	})
@@ -184,7 +184,7 @@ func TestForget(t *testing.T) {
 		mustTake(t, a.Store, p, holderOn("node-2", 2))
 		got := mustTake(t, b.Store, p, holderOn("node-2", 3), "10.244.0.5")
 		for feed.Deliver(1)+gone.Deliver(1) > 0 {
-			if held := b.Held(holder(3).PodUID, "eth0"); !slices.Equal(addrsOf(held), got) || len(b.NodeBlocks("node-2")) != 1 || len(b.NodeBlocks("node-1")) != 0 {
+			if held := b.Held(holder(3)); !slices.Equal(addrsOf(held), got) || len(b.NodeBlocks("node-2")) != 1 || len(b.NodeBlocks("node-1")) != 0 {
 				t.Fatalf("an old event dropped the new block: held %v", held)
 			}
 			if e := b.blocks["default.4-0af40000"]; e.obj == nil {

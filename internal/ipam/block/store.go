@@ -111,10 +111,10 @@ type Lease struct {
 	Claim string
 }
 
-// holderKey is the identity of a holder.
-type holderKey struct{ uid, iface string }
+// holderKey is the identity of a holder, as ipam.Holder.Same compares it.
+type holderKey struct{ uid, iface, namespace, pod string }
 
-func keyOf(h ipam.Holder) holderKey { return holderKey{h.PodUID, h.Interface} }
+func keyOf(h ipam.Holder) holderKey { return holderKey{h.PodUID, h.Interface, h.Namespace, h.Pod} }
 
 // claimKey serializes takes of one claim. No holder has an empty UID.
 func claimKey(claim string) holderKey { return holderKey{iface: claim} }

@@ -355,13 +355,19 @@ func TestFree(t *testing.T) {
 			t.Fatalf("%d writes; stored: %v", api.Writes()-writes, stored(t, api))
 		}
 		mustFree(t, s.Store, holder(1), one[0])
-		if got := addrsOf(s.Held(holder(1).PodUID, "eth0")); !slices.Equal(got, one[1:]) {
+		if got := addrsOf(s.Held(holder(1))); !slices.Equal(got, one[1:]) {
 			t.Errorf("still held: %v, want %v", got, one[1:])
 		}
-		// The name of the pod does not matter, its UID and interface do.
-		mustFree(t, s.Store, ipam.Holder{PodUID: holder(1).PodUID, Interface: "eth0"})
+		// A UID alone is nobody; where the pod is does not matter.
+		borrowed := holder(1)
+		borrowed.Namespace = "other"
+		mustFree(t, s.Store, borrowed, one...)
+		if got := addrsOf(s.Held(holder(1))); !slices.Equal(got, one[1:]) {
+			t.Errorf("after a free for the UID in another namespace: still held: %v, want %v", got, one[1:])
+		}
+		mustFree(t, s.Store, holderOn("elsewhere", 1))
 		mustFree(t, s.Store, holder(1), one...)
-		if got := s.Held(holder(1).PodUID, "eth0"); got != nil {
+		if got := s.Held(holder(1)); got != nil {
 			t.Errorf("still held: %v", got)
 		}
 		if diff := cmp.Diff(inMemory(s.Store), stored(t, api), cmpopts.EquateComparable(netip.Addr{})); diff != "" {

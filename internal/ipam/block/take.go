@@ -284,8 +284,8 @@ func (t *txn) enqueue(e *entry, o *op) {
 
 // Free gives addresses of the holder back; all that it has in the domain when
 // addrs is empty. Addresses that somebody else has are left alone. It returns
-// nil when nothing is left to free, once that is written. Only PodUID and
-// Interface of the holder matter.
+// nil when nothing is left to free, once that is written. Only the holder's
+// identity matters.
 //
 // It fails with ErrUnavailable.
 func (s *Store) Free(ctx context.Context, h ipam.Holder, domain string, addrs []netip.Addr) error {
@@ -326,7 +326,7 @@ func (t *txn) each(ctx context.Context, h ipam.Holder, domain string, addrs []ne
 
 // Confirm reads the blocks of some addresses and returns those that the holder
 // has, in their order. Held may be behind, or ahead of what an informer of another
-// kind shows; this is neither. Only PodUID and Interface of the holder matter.
+// kind shows; this is neither. Only the holder's identity matters.
 //
 // It fails with ErrUnavailable.
 func (s *Store) Confirm(ctx context.Context, h ipam.Holder, domain string, addrs []netip.Addr) ([]netip.Addr, error) {
@@ -339,7 +339,7 @@ func (s *Store) Confirm(ctx context.Context, h ipam.Holder, domain string, addrs
 		if err := t.each(ctx, h, domain, addrs, op{kind: opLook}); err != nil {
 			return nil, err
 		}
-		return s.Held(h.PodUID, h.Interface), nil
+		return s.Held(h), nil
 	})
 	var has []netip.Addr
 	for _, a := range addrs {
@@ -355,8 +355,7 @@ func (s *Store) Confirm(ctx context.Context, h ipam.Holder, domain string, addrs
 // would ask. Otherwise it reads memory only.
 //
 // It fails with ErrUnavailable.
-func (s *Store) Settled(ctx context.Context, uid, iface string) ([]Lease, error) {
-	h := ipam.Holder{PodUID: uid, Interface: iface}
+func (s *Store) Settled(ctx context.Context, h ipam.Holder) ([]Lease, error) {
 	s.mu.Lock()
 	e := s.doubts[keyOf(h)]
 	s.mu.Unlock()
@@ -365,7 +364,7 @@ func (s *Store) Settled(ctx context.Context, uid, iface string) ([]Lease, error)
 			return nil, err
 		}
 	}
-	return s.Held(uid, iface), nil
+	return s.Held(h), nil
 }
 
 func wait(ops []*op) error {

@@ -10,25 +10,25 @@ import (
 	"fairlead.dev/fairlead/internal/ipam"
 )
 
-// Held returns what an interface of a pod has, of all domains, sorted by
-// domain and address. It reads memory only.
-func (s *Store) Held(uid, iface string) []Lease {
+// Held returns what a holder has, of all domains, sorted by domain and address. It
+// reads memory only, and looks at the holder's identity only.
+func (s *Store) Held(h ipam.Holder) []Lease {
 	s.mu.Lock()
 	defer s.mu.Unlock()
-	out := slices.Clone(s.leases[holderKey{uid, iface}])
+	out := slices.Clone(s.leases[keyOf(h)])
 	slices.SortFunc(out, func(a, b Lease) int {
 		return cmp.Or(cmp.Compare(a.Domain, b.Domain), a.Addr.Compare(b.Addr))
 	})
 	return out
 }
 
-// Latest is when an interface of a pod got the last of what it has; zero when it has
-// nothing. It reads memory only.
-func (s *Store) Latest(uid, iface string) time.Time {
+// Latest is when a holder got the last of what it has; zero when it has nothing. It
+// reads memory only, and looks at the holder's identity only.
+func (s *Store) Latest(h ipam.Holder) time.Time {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	var last time.Time
-	for _, l := range s.leases[holderKey{uid, iface}] {
+	for _, l := range s.leases[keyOf(h)] {
 		if l.Since.After(last) {
 			last = l.Since
 		}

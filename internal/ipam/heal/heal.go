@@ -326,7 +326,7 @@ func (h *Healer) still(ctx context.Context, l block.Loss, known []types.Namespac
 	if client.IgnoreNotFound(err) != nil {
 		return false, fmt.Errorf("read pod %s/%s: %w", l.Holder.Namespace, l.Holder.Pod, err)
 	}
-	return err == nil && string(pod.UID(p)) == l.Holder.PodUID && pod.Holds(p), nil
+	return err == nil && string(p.UID) == l.Holder.PodUID && pod.Holds(p), nil
 }
 
 // named is what a record says that its pod has, of our own pools; nothing for a record
@@ -369,7 +369,6 @@ func (h *Healer) node(record *v1alpha1.PodAttachment, i v1alpha1.Interface) stri
 
 // holderOf is who has an interface of a record.
 func holderOf(record *v1alpha1.PodAttachment, iface string) ipam.Holder {
-	return ipam.Holder{
-		PodUID: string(record.Spec.PodUID), Interface: iface, Namespace: record.Namespace, Pod: record.Spec.PodName, Node: record.Spec.NodeName,
-	}
+	of := pod.HolderOf(record)
+	return ipam.Holder{PodUID: string(of.UID), Interface: iface, Namespace: of.Namespace, Pod: of.Name, Node: record.Spec.NodeName}
 }

@@ -15,8 +15,10 @@ import (
 	"sigs.k8s.io/controller-runtime/pkg/client"
 
 	"fairlead.dev/fairlead/api/v1alpha1"
+	"fairlead.dev/fairlead/internal/ipam"
 	"fairlead.dev/fairlead/internal/ipam/block"
 	"fairlead.dev/fairlead/internal/migrate"
+	"fairlead.dev/fairlead/internal/pod"
 )
 
 // PlanRollback reads the cluster and says what is to be written for whereabouts
@@ -123,16 +125,19 @@ func (m Migration) forget(ctx context.Context, c *Cluster, given []migrate.Given
 			}
 		}
 	}
-	records := map[string]*v1alpha1.PodAttachment{}
+	records := map[pod.Key]*v1alpha1.PodAttachment{}
 	for i := range c.Records {
-		records[string(c.Records[i].Spec.PodUID)] = &c.Records[i]
+		records[pod.HolderOf(&c.Records[i])] = &c.Records[i]
+	}
+	recordOf := func(h ipam.Holder) *v1alpha1.PodAttachment {
+		return records[pod.Key{Namespace: h.Namespace, Name: h.Pod, UID: types.UID(h.PodUID)}]
 	}
 	given = slices.DeleteFunc(slices.Clone(given), func(g migrate.Given) bool {
-		r := records[g.Holder.PodUID]
+		r := recordOf(g.Holder)
 		return r != nil && !foreign(r)
 	})
 	for _, g := range given {
-		if r := records[g.Holder.PodUID]; r != nil {
+		if r := recordOf(g.Holder); r != nil {
 			if err := m.strike(ctx, r); err != nil {
 				return err
 			}

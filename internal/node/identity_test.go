@@ -1,0 +1,104 @@
+package node
+
+import (
+	"testing"
+
+	"k8s.io/apimachinery/pkg/types"
+
+	"fairlead.dev/fairlead/api/v1alpha1"
+)
+
+// own review 1: any user can have a PodAttachment written that names another pod's UID.
+// It is never used for that pod, whether or not the pod has its own.
+func TestBorrowedUIDIsNotFound(t *testing.T) {
+	r := newRegistry(func(*v1alpha1.PodAttachment, bool) {})
+	add := func(namespace, name, uid, version string, change func(*v1alpha1.PodAttachment)) {
+		pa := attachment(name, uid)
+		pa.Namespace, pa.UID, pa.ResourceVersion = namespace, types.UID(namespace+name+version), version
+		pa.Name += version
+		if change != nil {
+			change(pa)
+		}
+		r.update(pa)
+	}
+	victim := podRef{Namespace: "ns", Name: "db-0", UID: "u1"}
+	add("evil", "db-0", "u1", "1", nil)
+	add("ns", "x", "u1", "2", nil)
+	// One that the collector wrote in the victim's namespace, of a pod that was elsewhere.
+	add("ns", "db-0", "u1", "3", func(pa *v1alpha1.PodAttachment) { pa.Spec.PodNamespace = "evil" })
+	for _, uid := range []types.UID{"u1", ""} {
+		victim.UID = uid
+		if found, stale := r.lookup(victim); found != nil || stale != nil {
+			t.Errorf("UID %q: found %v, stale %v, want neither", uid, found, stale)
+		}
+	}
+	add("ns", "db-0", "u1", "4", nil)
+	victim.UID = "u1"
+	if found, _ := r.lookup(victim); found == nil || found.ResourceVersion != "4" {
+		t.Errorf("found %v, want the victim's own", found)
+	}
+	// A mirror has two UIDs: CNI asks by the one in the annotation.
+	add("ns", "static", "manifest", "5", func(pa *v1alpha1.PodAttachment) { pa.Spec.APIUID = "mirror" })
+	if found, _ := r.lookup(podRef{Namespace: "ns", Name: "static", UID: "manifest"}); found == nil {
+		t.Error("the record of a static pod is not found by the UID in its manifest")
+	}
+	if found, _ := r.lookup(podRef{Namespace: "ns", Name: "static", UID: "mirror"}); found != nil {
+		t.Error("the record of a static pod is found by its mirror's UID")
+	}
+}
+
+// own review 1: what becomes of an attacker's PodAttachment that names a victim's UID
+// changes nothing of the victim's sandbox, nor of what is said of it.
+func TestBorrowedUIDDisturbsNobody(t *testing.T) {
+	inWorld(t, func(w *world) {
+		key := w.pod("db-0", "u1")
+		w.mustAdd("c1", "db-0", "u1")
+		evil := attachment("x", "u1")
+		evil.Namespace, evil.Name, evil.UID, evil.Spec.APIUID = "evil", "x-u9", "pa-evil", "u9"
+		evil.Spec.Interfaces[0].Addresses = []string{"10.244.1.99/32"}
+		borrowed := keyOf(w.api.put(evil))
+		settle()
+		w.leave(borrowed)
+		settle()
+		w.wantWrites(borrowed, "Detached/")
+		w.api.remove(borrowed)
+		settle()
+		w.wantWrites(key, "Attached/c1")
+		w.wantLinks("c1/eth0")
+		w.wantRecords("c1")
+		if _, err := w.add("c2", "x", "u1"); err == nil {
+			w.t.Error("a pod of another name is plugged by the victim's UID")
+		}
+	})
+}
+
+// A static pod's mirror is deleted by hand, and the kubelet makes it again while the
+// sandbox lives: what the first was given is given back when the sandbox is gone, and
+// the next sandbox has what the second was given.
+func TestMirrorIsMadeAgain(t *testing.T) {
+	inWorld(t, func(w *world) {
+		mirror := func(own, address string) types.NamespacedName {
+			pa := attachment("static", own)
+			pa.Spec.PodUID, pa.Spec.APIUID, pa.Spec.Interfaces[0].Addresses = "manifest", types.UID(own), []string{address}
+			return keyOf(w.api.put(pa))
+		}
+		w.api.putPod("static", "manifest")
+		first := mirror("m1", "10.244.1.5/32")
+		w.mustAdd("c1", "static", "manifest")
+		w.leave(first)
+		second := mirror("m2", "10.244.1.6/32")
+		settle()
+		w.wantWrites(first, "Attached/c1")
+		w.wantWrites(second)
+		if err := w.del("c1"); err != nil {
+			w.t.Fatal(err)
+		}
+		settle()
+		w.wantWrites(first, "Attached/c1", "Detached/c1")
+		w.mustAdd("c2", "static", "manifest")
+		w.wantWrites(second, "Attached/c2")
+		w.api.remove(first)
+		settle()
+		w.wantLinks("c2/eth0")
+	})
+}
