@@ -62,11 +62,7 @@ func newController(ctx context.Context, cfg config.Controller) (*parts, error) {
 	if err != nil {
 		return nil, fmt.Errorf("watch blocks and pools: %w", err)
 	}
-	driverMetrics, err := driver.NewMetrics(metrics.Registry)
-	if err != nil {
-		return nil, err
-	}
-	own, err := controller.NewMetrics(metrics.Registry)
+	own, driverMetrics, err := newMetrics()
 	if err != nil {
 		return nil, err
 	}
@@ -134,6 +130,7 @@ func newController(ctx context.Context, cfg config.Controller) (*parts, error) {
 	}
 	lead := election.Reconciler
 	return &parts{manager: mgr, store: store, election: election}, errors.Join(
+		run.Remembered(metrics.Registry, append(further.remembered(), attachments.Remembered, store.Remembered, pools.Remembered, fromPools.Remembered)...),
 		attachments.SetupWithManager(ctx, mgr, lead),
 		(&native.PoolStatus{
 			Client: mgr.GetClient(), Pools: pools, Store: store, Gauges: own, Synced: fed,
@@ -173,6 +170,16 @@ func readFrom(c cache.Cache) func(context.Context) (audit.Cluster, error) {
 		out.Pods, errs[5] = slim.All(ctx, c, &corev1.Pod{}, pod.Holds)
 		return out, errors.Join(errs[:]...)
 	}
+}
+
+// newMetrics registers the metrics of the reconciler and of the drivers.
+func newMetrics() (*controller.Metrics, *driver.Metrics, error) {
+	own, err := controller.NewMetrics(metrics.Registry)
+	if err != nil {
+		return nil, nil, err
+	}
+	drivers, err := driver.NewMetrics(metrics.Registry)
+	return own, drivers, err
 }
 
 // newServer serves metrics and health.
@@ -251,6 +258,13 @@ func (f further) retryAnd(other func(again func())) func(ctx context.Context, ag
 		}
 		return f.networks.Watch(ctx, again)
 	}
+}
+
+func (f further) remembered() []func() map[string]int {
+	if f.networks == nil {
+		return nil
+	}
+	return []func() map[string]int{f.networks.Remembered}
 }
 
 func (f further) addTo(mgr manager.Manager, election *leader.Election) error {

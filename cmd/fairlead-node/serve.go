@@ -78,6 +78,9 @@ func serve(ctx context.Context, cfg config.Node) error {
 	if err != nil {
 		return err
 	}
+	if err := run.Remembered(reg, d.Remembered); err != nil {
+		return fmt.Errorf("register metrics: %w", err)
+	}
 	// Little that goes wrong here is mended by a restart; a daemon that does not
 	// answer is.
 	healthy := map[string]run.Check{"alive": func() error { return nil }}

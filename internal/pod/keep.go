@@ -44,11 +44,19 @@ type Wishes struct {
 // WishesOf a pod. The error names the annotation, its value and what would be
 // right.
 func WishesOf(p *corev1.Pod) (Wishes, error) {
-	addresses, err := parseAddresses(p.Annotations[v1alpha1.AnnotationAddresses])
+	text, _, err := annotation(p, v1alpha1.AnnotationAddresses)
+	if err != nil {
+		return Wishes{}, err
+	}
+	addresses, err := parseAddresses(text)
 	if err != nil {
 		return Wishes{}, fmt.Errorf("annotation %s: %w", v1alpha1.AnnotationAddresses, err)
 	}
-	w := Wishes{Addresses: addresses, Claim: p.Annotations[v1alpha1.AnnotationClaim], Sticky: map[v1alpha1.Sticky]string{}}
+	claim, _, err := annotation(p, v1alpha1.AnnotationClaim)
+	if err != nil {
+		return Wishes{}, err
+	}
+	w := Wishes{Addresses: addresses, Claim: claim, Sticky: map[v1alpha1.Sticky]string{}}
 	w.stick(p)
 	switch {
 	case w.Claim == "" || claimName(w.Claim):

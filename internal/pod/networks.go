@@ -66,8 +66,11 @@ var macAddress = regexp.MustCompile(`^[0-9a-f]{2}(:[0-9a-f]{2}){5}$`)
 // both of its forms: "[namespace/]name[@interface],...", and a JSON list. Its
 // error names the annotation, the element and what would be right.
 func Networks(p *corev1.Pod) ([]Selection, error) {
-	text := strings.TrimSpace(p.Annotations[AnnotationNetworks])
-	if text == "" {
+	text, _, err := annotation(p, AnnotationNetworks)
+	if err != nil {
+		return nil, err
+	}
+	if text = strings.TrimSpace(text); text == "" {
 		return nil, nil
 	}
 	elements, err := selections(text)
@@ -93,8 +96,11 @@ func Networks(p *corev1.Pod) ([]Selection, error) {
 // further networks; ok is false when it leaves that to the cluster. Its error names
 // the annotation, the value and what would be right.
 func Chosen(p *corev1.Pod) (s Selection, ok bool, err error) {
-	text := strings.TrimSpace(p.Annotations[AnnotationDefaultNetwork])
-	if text == "" {
+	text, _, err := annotation(p, AnnotationDefaultNetwork)
+	if err != nil {
+		return Selection{}, false, err
+	}
+	if text = strings.TrimSpace(text); text == "" {
 		return Selection{}, false, nil
 	}
 	elements, err := selections(text)

@@ -120,7 +120,7 @@ func TestChosen(t *testing.T) {
 			t.Errorf("%q: %v, %v, -want +got:\n%s", tc.text, ok, err, diff)
 		}
 	}
-	if !Reads(AnnotationDefaultNetwork) || Reads("v1.multus-cni.io/other") {
+	if Keeps(AnnotationDefaultNetwork) == 0 || Keeps("v1.multus-cni.io/other") > 0 {
 		t.Error("the caches do not keep the annotation, or more")
 	}
 }

@@ -6,13 +6,10 @@ package pod
 import (
 	"crypto/sha256"
 	"encoding/hex"
-	"strings"
 
 	corev1 "k8s.io/api/core/v1"
 	"k8s.io/apimachinery/pkg/types"
 	"k8s.io/apimachinery/pkg/util/validation"
-
-	"fairlead.dev/fairlead/api/v1alpha1"
 )
 
 // Wants reports whether a pod needs a network now: it is scheduled, has a
@@ -43,13 +40,6 @@ func CNIUID(p *corev1.Pod) types.UID {
 		return types.UID(uid)
 	}
 	return p.UID
-}
-
-// Reads reports whether an annotation may say something here. Caches need not
-// keep any other.
-func Reads(annotation string) bool {
-	return annotation == corev1.MirrorPodAnnotationKey || annotation == AnnotationDefaultNetwork ||
-		strings.HasPrefix(annotation, v1alpha1.GroupVersion.Group+"/") || strings.HasPrefix(annotation, "k8s.v1.cni.cncf.io/")
 }
 
 // AttachmentName is the name of the PodAttachment of one incarnation of a pod, by the

@@ -18,9 +18,9 @@ const maxPools = 16
 // none when it leaves that to the network. Its error names the annotation, the
 // value and what would be right.
 func Pools(p *corev1.Pod) ([]string, error) {
-	text, ok := p.Annotations[v1alpha1.AnnotationPools]
-	if !ok {
-		return nil, nil
+	text, ok, err := annotation(p, v1alpha1.AnnotationPools)
+	if err != nil || !ok {
+		return nil, err
 	}
 	bad := func(problem string) error {
 		return fmt.Errorf("annotation %s: %q %s: write names of IPPools, separated by commas, as in %q",

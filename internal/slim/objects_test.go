@@ -2,6 +2,7 @@ package slim
 
 import (
 	"reflect"
+	"strings"
 	"testing"
 
 	"github.com/google/go-cmp/cmp"
@@ -48,6 +49,42 @@ func TestSlimAttachment(t *testing.T) {
 
 // What an informer hands over in place of an object that it missed the end of is
 // no PodAttachment.
+// own review 16: any annotation of ours or of the working group's was kept, whoever
+// read it and however long it was: 225 kB of one pod.
+func TestSlimPodBoundsAnnotations(t *testing.T) {
+	long := strings.Repeat("x", 200<<10)
+	p := testPod()
+	p.Annotations = map[string]string{
+		"fairlead.dev/anything-at-all": long, "k8s.v1.cni.cncf.io/network-status": long, "k8s.v1.cni.cncf.io/resourceName": "a",
+		pod.AnnotationNetworks: long, pod.AnnotationDefaultNetwork: long, corev1.MirrorPodAnnotationKey: long,
+		v1alpha1.AnnotationAddresses: long, v1alpha1.AnnotationClaim: long, v1alpha1.AnnotationPools: "web",
+	}
+	slimmed := keptOf(t, p)
+	decoded, err := new(pods).decode(sentPod(t, p.DeepCopy()))
+	if err != nil {
+		t.Fatal(err)
+	}
+	for name, kept := range map[string]*corev1.Pod{"slimmed": slimmed, "decoded": decoded} {
+		n := 0
+		for key, value := range kept.Annotations {
+			n += len(key) + len(value)
+		}
+		if n > 20<<10 || kept.Annotations[v1alpha1.AnnotationPools] != "web" || len(kept.Annotations) != 6 {
+			t.Errorf("%s: %d bytes are kept of annotations: %d of them", name, n, len(kept.Annotations))
+		}
+		// By what is kept it is known that they are too long.
+		if _, err := pod.Networks(kept); err == nil || !strings.Contains(err.Error(), "it has more than 16384 bytes") {
+			t.Errorf("%s: networks: %v", name, err)
+		}
+		if _, _, err := pod.Chosen(kept); err == nil {
+			t.Errorf("%s: a default network is chosen", name)
+		}
+		if _, err := pod.WishesOf(kept); err == nil || !strings.Contains(err.Error(), "annotation "+v1alpha1.AnnotationAddresses+": it has more than 256 bytes") {
+			t.Errorf("%s: wishes: %v", name, err)
+		}
+	}
+}
+
 func TestSlimOther(t *testing.T) {
 	gone := cache.DeletedFinalStateUnknown{Key: "default/web"}
 	if got, err := new(attachments).slim(gone); err != nil || got != any(gone) {

@@ -214,11 +214,11 @@ func (s *pods) decodeOwner(data []byte) (*metav1.OwnerReference, error) {
 	}, nil
 }
 
-// annotate keeps an annotation if it is one that is read.
+// annotate keeps an annotation if it is one that is read, and not more of it than is.
 func annotate(entry []byte, meta *metav1.ObjectMeta) error {
 	key, value, err := decodeEntry(entry)
-	if err == nil && pod.Reads(string(key)) {
-		metav1.SetMetaDataAnnotation(meta, string(key), string(value))
+	if n := pod.Keeps(string(key)); err == nil && n > 0 {
+		metav1.SetMetaDataAnnotation(meta, string(key), string(value[:min(len(value), n)]))
 	}
 	return err
 }

@@ -350,7 +350,9 @@ func (c *committer) delete(ctx context.Context) {
 	defer s.mu.Unlock()
 	switch {
 	case err == nil:
-		s.buried[e.name] = obj.UID
+		if e.gone != obj.UID { // the informer may have seen it go before the reply came
+			s.buried[e.name] = obj.UID
+		}
 		delete(s.unread, e)
 		s.lose(e)
 		e.finishFlight(func(*op) bool { return true })

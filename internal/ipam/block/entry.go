@@ -8,6 +8,8 @@ import (
 	"strings"
 	"time"
 
+	"k8s.io/apimachinery/pkg/types"
+
 	"fairlead.dev/fairlead/api/v1alpha1"
 	"fairlead.dev/fairlead/internal/ipam"
 )
@@ -40,6 +42,9 @@ type entry struct {
 	kick chan struct{}
 	// doubtful is true when the block must be read before it is written.
 	doubtful bool
+	// gone is the UID of the object that the informer saw go while a committer was
+	// busy with the block.
+	gone types.UID
 	// foreign is true for an object whose name and content disagree.
 	foreign bool
 	// doubts are this block's keys in Store.doubts.

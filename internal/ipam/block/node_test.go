@@ -1,6 +1,7 @@
 package block
 
 import (
+	"context"
 	"errors"
 	"fmt"
 	"net/netip"
@@ -178,6 +179,40 @@ func TestDropEmptyEchoes(t *testing.T) {
 		}
 		if len(s.buried) != 0 {
 			t.Errorf("buried: %v", s.buried)
+		}
+	})
+}
+
+// told is an API whose informer shows a deletion before the reply to it comes.
+type told struct {
+	*blocktest.API
+	to *Store
+}
+
+// Delete is of Client.
+func (a *told) Delete(ctx context.Context, b *v1alpha1.IPBlock) error {
+	err := a.API.Delete(ctx, b)
+	if err == nil {
+		a.to.Forget(b)
+	}
+	return err
+}
+
+// own review 8: what was remembered after a reply, when the event that ends it had
+// come before, was remembered for ever.
+func TestDropEmptyIsShownFirst(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		api := &told{API: blocktest.NewAPI()}
+		s := run(t, api, Config{})
+		api.to = s.Store
+		mustTake(t, s.Store, perNode(t, "10.244.0.0/24"), holder(1))
+		mustFree(t, s.Store, holder(1))
+		advance(time.Hour)
+		if err := s.DropEmpty(t.Context(), "node-1"); err != nil {
+			t.Fatal(err)
+		}
+		if len(api.List()) != 0 || s.Remembered()["buried"] != 0 || s.Remembered()["blocks"] != 0 {
+			t.Errorf("%d blocks are left, and remembered are %v", len(api.List()), s.Remembered())
 		}
 	})
 }

@@ -292,8 +292,11 @@ func (s *Store) Forget(obj *v1alpha1.IPBlock) {
 		delete(s.buried, obj.Name)
 	}
 	e := s.blocks[obj.Name]
-	if e == nil || e.obj == nil || e.obj.UID != obj.UID || e.busy {
-		// A committer finds out by itself.
+	if e == nil || e.obj == nil || e.obj.UID != obj.UID {
+		return
+	}
+	if e.busy {
+		e.gone = obj.UID // a committer finds out by itself
 		return
 	}
 	if newer(obj, e.obj) {
