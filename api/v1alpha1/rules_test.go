@@ -278,3 +278,21 @@ func TestColumns(t *testing.T) {
 		}
 	}
 }
+
+// The API server, with its own CEL, accepts what is valid (TestValidIsAccepted asks the
+// schema of many more).
+func TestValidIsAcceptedByTheServer(t *testing.T) {
+	c := cluster.New(t)
+	accepted := 0
+	for n := uint64(0); accepted < 150; n++ {
+		o := v1alpha1.Generated(n)
+		if o.Spec.Validate() != nil {
+			continue
+		}
+		accepted++
+		o.ObjectMeta = metav1.ObjectMeta{Namespace: c.Namespace, GenerateName: "web-"}
+		if err := c.Client.Create(t.Context(), o, client.DryRunAll); err != nil {
+			t.Errorf("number %d is valid, and: %v\n%+v", n, err, o.Spec)
+		}
+	}
+}

@@ -38,6 +38,8 @@ type harness struct {
 	faults *cluster.Faults
 	// registry has the metrics of the controller.
 	registry *prometheus.Registry
+	// reconciler is what runs.
+	reconciler *Attachments
 }
 
 const driverName = "memory"
@@ -93,6 +95,7 @@ func (h *harness) run(cfg *rest.Config, with []func(*Config, ctrl.Manager)) {
 		change(&own, mgr)
 	}
 	r := New(own)
+	h.reconciler = r
 	ctx, cancel := context.WithCancel(context.Background())
 	if err := r.SetupWithManager(ctx, mgr, func(r reconcile.Reconciler) reconcile.Reconciler { return r }); err != nil {
 		cancel()

@@ -34,6 +34,7 @@ import (
 	"fairlead.dev/fairlead/internal/driver"
 	"fairlead.dev/fairlead/internal/driver/drivertest"
 	"fairlead.dev/fairlead/internal/pod"
+	"fairlead.dev/fairlead/test/cluster"
 )
 
 type (
@@ -457,4 +458,32 @@ func TestWhatWasShownIsNotRemembered(t *testing.T) {
 			})
 		})
 	}
+}
+
+// The same with a real API server, and fewer lives.
+func TestNothingIsRememberedOfRealLives(t *testing.T) {
+	h := start(t, cluster.New(t), drivertest.NewMemory(driverName, 254))
+	const lives = 60
+	var all []*corev1.Pod
+	for i := range lives {
+		all = append(all, h.Pod(fmt.Sprintf("web-%d", i), h.node))
+	}
+	remembered := func(what string, want map[string]int) {
+		t.Helper()
+		h.Eventually(t, what, func(context.Context) error {
+			if have := h.reconciler.Remembered(); !maps.Equal(have, want) {
+				return fmt.Errorf("remembered are %v, want %v", have, want)
+			}
+			return nil
+		})
+	}
+	remembered("every pod to have its record, and nothing more", map[string]int{"creations": 0, "releases": 0, "waiting_pods": 0, "pods_with_records": lives})
+	for _, p := range all {
+		h.delete(p)
+	}
+	for _, p := range all {
+		h.waitState(p, "deleting")
+		h.say(p, v1alpha1.SandboxDetached)
+	}
+	remembered("nothing of what is gone", map[string]int{"creations": 0, "releases": 0, "waiting_pods": 0, "pods_with_records": 0})
 }
