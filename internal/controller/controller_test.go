@@ -9,6 +9,7 @@ import (
 
 	"github.com/google/go-cmp/cmp"
 	corev1 "k8s.io/api/core/v1"
+	apierrors "k8s.io/apimachinery/pkg/api/errors"
 	"k8s.io/apimachinery/pkg/api/meta"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"sigs.k8s.io/controller-runtime/pkg/client"
@@ -334,11 +335,14 @@ func TestLostReplies(t *testing.T) {
 // another leader may have done so and be writing the record.
 func TestRefusedCreateKeeps(t *testing.T) {
 	h := start(t, cluster.New(t), drivertest.NewMemory(driverName, 8), withSource(func(p *corev1.Pod) ([]pod.Interface, error) {
-		if p.Name != "bad" {
-			return nil, nil
-		}
-		return []pod.Interface{{Name: "net1", Network: v1alpha1.DefaultNetwork, Default: true}}, nil // two defaults: the schema refuses
+		return []pod.Interface{{Name: "net1", Network: "default/blue"}}, nil
 	}))
+	h.faults.Set(func(verb, resource, _, _ string) cluster.Fault {
+		if verb == "create" && resource == "podattachments" {
+			return cluster.Fault{Kind: cluster.Refuse}
+		}
+		return cluster.Fault{}
+	})
 	p := h.Pod("bad", h.node)
 	for range 3 {
 		h.event(p, "NetworkNotReady")
@@ -381,13 +385,81 @@ func TestActivation(t *testing.T) {
 }
 
 // kuryr, podStatic: the identity of a static pod is in its mirror's annotation.
+// own review 2: nothing is obtained for a pod whose record the API server would refuse.
+func TestNothingIsObtainedForWhatCannotBeWritten(t *testing.T) {
+	h := start(t, cluster.New(t), drivertest.NewMemory(driverName, 8), withSource(func(p *corev1.Pod) ([]pod.Interface, error) {
+		if p.Name != "bad" {
+			return nil, nil
+		}
+		return []pod.Interface{{Name: "net1", Network: v1alpha1.DefaultNetwork, Default: true}}, nil // two defaults: the schema refuses
+	}))
+	p := h.Pod("bad", h.node)
+	if note := h.event(p, "NetworkInvalid"); !strings.Contains(note, `spec.interfaces[1].default: "true": at most one interface may be the default`) {
+		t.Errorf("the event says %q", note)
+	}
+	h.settle("other")
+	if n := h.heldBy(p); n != 0 || h.state(t.Context(), p) != "absent" {
+		t.Errorf("%d interfaces held, and the record is %s", n, h.state(t.Context(), p))
+	}
+}
+
 func TestStaticPod(t *testing.T) {
 	h := start(t, cluster.New(t), drivertest.NewMemory(driverName, 8))
 	p := h.Pod("static", h.node, func(p *corev1.Pod) {
 		p.Annotations = map[string]string{corev1.MirrorPodAnnotationKey: "0123456789abcdef"}
 	})
 	record := h.record(p)
-	if record.Spec.PodUID != "0123456789abcdef" || record.Name != "static-01234567" {
-		t.Errorf("record %s of pod UID %s", record.Name, record.Spec.PodUID)
+	if record.Spec.PodUID != "0123456789abcdef" || record.Spec.APIUID != p.UID || record.Name != pod.AttachmentName("static", p.UID) {
+		t.Errorf("record %s of pod UID %s, own UID %s", record.Name, record.Spec.PodUID, record.Spec.APIUID)
+	}
+	if h.heldBy(p) != 1 {
+		t.Errorf("held are %+v, want what the pod's own UID has", h.driver.Held())
+	}
+}
+
+// A former version knew static pods by the UID in their annotation. What it wrote stays
+// the pod's, and what it took is given back with it.
+func TestStaticPodOfAFormerVersion(t *testing.T) {
+	c, d := cluster.New(t), drivertest.NewMemory(driverName, 8)
+	p := c.Pod("static", c.Namespace, func(p *corev1.Pod) {
+		p.Annotations = map[string]string{corev1.MirrorPodAnnotationKey: "0123456789abcdef"}
+	})
+	before := pod.Key{Namespace: p.Namespace, Name: p.Name, UID: "0123456789abcdef"}
+	r := drivertest.Request(1)
+	r.Namespace, r.PodName, r.PodUID, r.NodeName = p.Namespace, p.Name, before.UID, c.Namespace
+	a, err := d.Ensure(t.Context(), r)
+	if err != nil {
+		t.Fatal(err)
+	}
+	record := pod.Record(pod.Identity{Key: before, Node: c.Namespace}, []v1alpha1.Interface{a.Interface})
+	record.OwnerReferences = []metav1.OwnerReference{pod.OwnerOf(p)}
+	if err := c.Client.Create(t.Context(), record); err != nil {
+		t.Fatal(err)
+	}
+	h := start(t, c, d)
+	h.settle("other")
+	var list v1alpha1.PodAttachmentList
+	if err := c.Client.List(t.Context(), &list, client.InNamespace(c.Namespace)); err != nil {
+		t.Fatal(err)
+	}
+	if len(list.Items) != 2 || len(d.Held()) != 2 {
+		t.Fatalf("%d records and %+v, want the former one and that of the other pod", len(list.Items), d.Held())
+	}
+	h.delete(p)
+	key := client.ObjectKeyFromObject(record)
+	h.Eventually(t, "the former record to be released", func(ctx context.Context) error {
+		got := &v1alpha1.PodAttachment{}
+		err := c.Client.Get(ctx, key, got)
+		if apierrors.IsNotFound(err) {
+			return nil
+		}
+		if err == nil && got.DeletionTimestamp != nil && got.Status.Sandbox == nil {
+			got.Status.Sandbox = &v1alpha1.Sandbox{State: v1alpha1.SandboxDetached}
+			err = c.Client.Status().Update(ctx, got)
+		}
+		return errors.Join(err, errors.New("it is there"))
+	})
+	if left := d.Held(); len(left) != 1 || left[0].PodName != "other" {
+		t.Errorf("held are %+v, want what the other pod has", left)
 	}
 }

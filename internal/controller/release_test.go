@@ -12,6 +12,7 @@ import (
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/labels"
+	"k8s.io/apimachinery/pkg/types"
 	"k8s.io/client-go/tools/events"
 	"sigs.k8s.io/controller-runtime/pkg/client"
 
@@ -45,7 +46,7 @@ func TestReplyToTheLastWriteIsLost(t *testing.T) {
 		t.Errorf("given back %d times with %d writes, want once with %d", given.releases, lossy.patches, lossy.lost+1)
 	}
 	other := record.DeepCopy()
-	other.ObjectMeta = metav1.ObjectMeta{UID: "anew", Finalizers: record.Finalizers, DeletionTimestamp: record.DeletionTimestamp}
+	other.ObjectMeta = metav1.ObjectMeta{Name: "anew", UID: "anew", Finalizers: record.Finalizers, DeletionTimestamp: record.DeletionTimestamp}
 	if _, err := r.release(t.Context(), other, nil); err != nil || given.releases != 2 {
 		t.Errorf("the record that was written anew: given back %d times in all, %v; want 2", given.releases, err)
 	}
@@ -61,7 +62,7 @@ func TestPodThatIsStillCached(t *testing.T) {
 	}
 	p := &corev1.Pod{ObjectMeta: metav1.ObjectMeta{Namespace: "t", Name: "web", UID: "pod"}, Spec: corev1.PodSpec{NodeName: "n1"}}
 	record := detachedRecord()
-	record.Spec.PodUID = p.UID
+	record.Namespace, record.Spec.PodName, record.Spec.PodUID = p.Namespace, p.Name, p.UID
 	cases := []struct {
 		name     string
 		comes    bool        // word of the pod's end, in time
@@ -105,7 +106,7 @@ func TestPodThatIsStillCached(t *testing.T) {
 // detachedRecord is a record whose node has said that nothing holds its interface.
 func detachedRecord() *v1alpha1.PodAttachment {
 	return plugged(func(a *v1alpha1.PodAttachment) {
-		a.UID, a.Finalizers = "record", []string{v1alpha1.ReleaseFinalizer}
+		a.Name, a.UID, a.Finalizers = "record", "record", []string{v1alpha1.ReleaseFinalizer}
 		a.Spec.Interfaces = []v1alpha1.Interface{{Name: "eth0", Driver: "native", Network: v1alpha1.DefaultNetwork}}
 		a.Status.Sandbox.State = v1alpha1.SandboxDetached
 	})
@@ -127,10 +128,16 @@ func (l *livePod) Get(_ context.Context, key client.ObjectKey, o client.Object, 
 	return nil
 }
 
-// lossyPatches is a client whose first replies are lost.
+// lossyPatches is a client whose first replies are lost. Its cache has the record that
+// is asked for, by its name, which is that of its UID.
 type lossyPatches struct {
 	client.Client
 	lost, patches int
+}
+
+func (c *lossyPatches) Get(_ context.Context, key client.ObjectKey, o client.Object, _ ...client.GetOption) error {
+	o.SetUID(types.UID(key.Name))
+	return nil
 }
 
 func (c *lossyPatches) Patch(context.Context, client.Object, client.Patch, ...client.PatchOption) error {

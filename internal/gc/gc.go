@@ -188,13 +188,8 @@ func unexplained(ctx context.Context, d driver.Driver, recorded map[pod.Key]*v1a
 // record's deletion. The node then says whether it holds anything of it. What was
 // released meanwhile is not written down: somebody else may have it by then.
 func (c *Collector) writeDown(ctx context.Context, d driver.Driver, o orphan) (bool, error) {
-	live := &corev1.Pod{}
-	err := c.cfg.Live.Get(ctx, client.ObjectKey{Namespace: o.pod.Namespace, Name: o.pod.Name}, live)
-	if err == nil && pod.KeyOf(live) == o.pod.Key && pod.Holds(live) {
-		return false, nil // on its way to its record
-	}
-	if client.IgnoreNotFound(err) != nil {
-		return false, fmt.Errorf("read pod %s/%s: %w", o.pod.Namespace, o.pod.Name, err)
+	if lives, err := c.lives(ctx, o.pod.Key); err != nil || lives {
+		return false, err // it is on its way to its record
 	}
 	refs, never := writable(o)
 	for _, ref := range never {
@@ -222,6 +217,19 @@ func (c *Collector) writeDown(ctx context.Context, d driver.Driver, o orphan) (b
 		return true, fmt.Errorf("delete the record of what pod %s/%s left: %w", o.pod.Namespace, o.pod.Name, err)
 	}
 	return true, nil
+}
+
+// lives says whether a pod may be using what it has, by the API server's word.
+func (c *Collector) lives(ctx context.Context, of pod.Key) (bool, error) {
+	if of.Namespace == "" || of.Name == "" {
+		return false, nil // there is no such pod
+	}
+	live := &corev1.Pod{}
+	err := c.cfg.Live.Get(ctx, client.ObjectKey{Namespace: of.Namespace, Name: of.Name}, live)
+	if client.IgnoreNotFound(err) != nil {
+		return false, fmt.Errorf("read pod %s/%s: %w", of.Namespace, of.Name, err)
+	}
+	return err == nil && pod.KeyOf(live) == of && pod.Holds(live), nil
 }
 
 // maxAddresses is how many addresses an interface of a record may have.
