@@ -2,6 +2,7 @@ package sim
 
 import (
 	"cmp"
+	"maps"
 	"net/netip"
 	"slices"
 	"time"
@@ -40,6 +41,8 @@ type truth struct {
 	claims map[string]*claim
 	// had says which leader gave an address to a pod.
 	had map[netip.Addr]map[string]int
+	// last is the pod that an address was last freed of.
+	last map[netip.Addr]types.UID
 	// wounds are the addresses that a block has lost by somebody's hand, with who has them.
 	wounds map[netip.Addr]types.UID
 	// byHand is true while somebody changes a block by hand.
@@ -62,7 +65,7 @@ func newTruth() truth {
 	return truth{
 		slots: map[netip.Addr]ipam.Slot{}, blocks: map[string][]netip.Addr{}, unplugged: map[netip.Addr]time.Time{}, freed: map[had]freed{},
 		born: map[types.UID]int{}, mirrors: map[types.UID]types.UID{}, records: map[types.UID][]*v1alpha1.PodAttachment{},
-		asked: map[types.UID]asked{}, claims: map[string]*claim{}, had: map[netip.Addr]map[string]int{}, wounds: map[netip.Addr]types.UID{},
+		asked: map[types.UID]asked{}, claims: map[string]*claim{}, had: map[netip.Addr]map[string]int{}, last: map[netip.Addr]types.UID{}, wounds: map[netip.Addr]types.UID{},
 	}
 }
 
@@ -147,6 +150,9 @@ func (w *world) taking(a netip.Addr, was, now ipam.Slot) {
 		w.stats.Inherited++
 		return // it need not rest: whoever comes is whom its neighbours know
 	}
+	if w.last[a] == types.UID(now.Holder.PodUID) {
+		return // nobody else had it: a leader has taken another's release for a loss
+	}
 	rested := w.now.Sub(w.unplugged[a])
 	if was.State == ipam.Freed && !was.Since.IsZero() {
 		rested = min(rested, w.now.Sub(was.Since))
@@ -160,7 +166,7 @@ func (w *world) taking(a netip.Addr, was, now ipam.Slot) {
 // the record that names it, if any, has the node's word or a proof.
 func (w *world) freeing(a netip.Addr, was ipam.Slot, block string) {
 	uid := types.UID(was.Holder.PodUID)
-	w.freed[had{uid, a}] = freed{block, w.stats.Steps}
+	w.freed[had{uid, a}], w.last[a] = freed{block, w.stats.Steps}, uid
 	for _, m := range w.machines {
 		if s := m.of(uid); s != nil && !s.forgotten && slices.Contains(s.addresses, a) {
 			w.fail("I4", "%s is freed while %s has it plugged for %s", a, m.name, s.pod)
@@ -299,6 +305,7 @@ func (w *world) recall() {
 	before := w.truth
 	w.truth = newTruth()
 	w.born, w.mirrors, w.asked, w.claims, w.had, w.dirty = before.born, before.mirrors, before.asked, before.claims, before.had, true
+	maps.Copy(w.wounds, w.scars)
 	w.recallClaims()
 	for _, o := range w.api.list(kindBlock) {
 		b := o.(*v1alpha1.IPBlock)

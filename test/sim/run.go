@@ -1,6 +1,8 @@
 package sim
 
 import (
+	"maps"
+
 	"slices"
 
 	corev1 "k8s.io/api/core/v1"
@@ -170,7 +172,7 @@ func (w *world) chaos() {
 			m.on()
 		}
 	case 10:
-		w.snapshot = w.api.snapshot()
+		w.snapshot, w.scars = w.api.snapshot(), maps.Clone(w.wounds)
 	case 11:
 		if w.rng.IntN(4) == 0 {
 			w.restore()

@@ -5,6 +5,7 @@ import (
 	"fmt"
 	"maps"
 	"math/rand/v2"
+	"net/netip"
 	"slices"
 	"strings"
 	"sync"
@@ -83,6 +84,8 @@ type world struct {
 	leaderCount int
 	machines    []*machine
 	snapshot    shelf
+	// scars are the wounds that the snapshot has.
+	scars map[netip.Addr]types.UID
 	// names that pods may have: more than the pool has addresses, by a little.
 	names int
 	// poison is a pod whose record the API refuses, until it is lifted.

@@ -1,9 +1,11 @@
 package block
 
 import (
+	"cmp"
 	"context"
 	"errors"
 	"fmt"
+	"maps"
 	"net/netip"
 	"slices"
 
@@ -49,7 +51,8 @@ func (s *Store) Guard(on bool) {
 // Losses has an element when there is something new for Lost or Rewrite.
 func (s *Store) Losses() <-chan struct{} { return s.alarm }
 
-// Lost returns the losses that are known, in no order. It reads memory only.
+// Lost returns the losses that are known, sorted by domain and address. It reads memory
+// only.
 func (s *Store) Lost() []Loss {
 	s.mu.Lock()
 	defer s.mu.Unlock()
@@ -61,6 +64,9 @@ func (s *Store) Lost() []Loss {
 			out = append(out, l)
 		}
 	}
+	slices.SortFunc(out, func(a, b Loss) int {
+		return cmp.Or(cmp.Compare(a.Domain, b.Domain), a.Addr.Compare(b.Addr), cmp.Compare(a.Holder.PodUID, b.Holder.PodUID))
+	})
 	return out
 }
 
@@ -143,7 +149,8 @@ func (s *Store) Rewrite(ctx context.Context) error {
 			s.mu.Unlock()
 			return nil, ErrStopped
 		}
-		for _, e := range s.blocks {
+		for _, name := range slices.Sorted(maps.Keys(s.blocks)) {
+			e := s.blocks[name]
 			if e.obj != nil || e.base.Used() == 0 {
 				continue
 			}
