@@ -65,6 +65,8 @@ type Config struct {
 	// Retry tells of what may let pods have their network that had to wait, until
 	// ctx ends; nil when nothing does.
 	Retry func(ctx context.Context, again func()) error
+	// Now measures durations, from what this process saw; time.Now when nil.
+	Now func() time.Time
 	// Synced reports whether the drivers know all that is taken. Until then
 	// nothing is reconciled.
 	Synced func() bool
@@ -84,11 +86,14 @@ type Config struct {
 // Attachments is the reconciler.
 type Attachments struct {
 	Config
-	marks   marks
-	names   names
-	waiting waiting
+	marks    marks
+	names    names
+	waiting  waiting
+	silences silences
 	// told is why pods wait.
 	told *teller
+	// strangers are pods whose Node is not known.
+	strangers strangers
 	// listing is true while the records are read that were there before.
 	listing atomic.Bool
 	// queue has the pods that wait for a worker, and working are being worked on.
@@ -99,12 +104,18 @@ type Attachments struct {
 // New returns a reconciler.
 func New(cfg Config) *Attachments {
 	told := newTeller(cfg.Client)
+	if cfg.Now == nil {
+		cfg.Now = time.Now
+	}
 	return &Attachments{
 		Config:  cfg,
 		marks:   newMarks(),
 		names:   names{m: map[types.NamespacedName][]string{}},
 		waiting: waiting{m: map[types.NamespacedName]waiter{}, metrics: cfg.Metrics, told: told},
 		told:    told,
+
+		silences:  silences{m: map[string]silence{}},
+		strangers: strangers{m: map[types.NamespacedName]time.Time{}},
 	}
 }
 
@@ -142,6 +153,7 @@ func (r *Attachments) SetupWithManager(ctx context.Context, mgr ctrl.Manager, le
 		For(&corev1.Pod{}).
 		Watches(&corev1.Node{}, handler.EnqueueRequestsFromMapFunc(r.podsOfNode), builder.WithPredicates(predicate.LabelChangedPredicate{})).
 		Watches(&corev1.Node{}, handler.EnqueueRequestsFromMapFunc(r.leavingOfNode), builder.WithPredicates(nodeEvidence())).
+		Watches(&corev1.Node{}, r.silences.forgets()).
 		Watches(&v1alpha1.IPPool{}, handler.EnqueueRequestsFromMapFunc(r.leavingOfAnyNode), builder.WithPredicates(reclaimChanged())).
 		Watches(&corev1.Namespace{}, handler.EnqueueRequestsFromMapFunc(r.podsThatWait), builder.WithPredicates(predicate.LabelChangedPredicate{})).
 		Watches(&v1alpha1.IPPool{}, handler.EnqueueRequestsFromMapFunc(r.podsThatWait), builder.WithPredicates(predicate.GenerationChangedPredicate{})).
@@ -216,8 +228,9 @@ func (r *Attachments) Reconcile(ctx context.Context, req ctrl.Request) (ctrl.Res
 	errs = append(errs, r.leave(ctx, req.NamespacedName, p))
 	switch {
 	case p == nil || !r.serves(ctx, p):
-		r.waiting.remove(req.NamespacedName)
+		result = sooner(result, r.awaitItsNode(ctx, req.NamespacedName, p, current))
 	case current == nil && pod.Wants(p):
+		r.strangers.remove(req.NamespacedName)
 		again, err := r.ensure(ctx, p)
 		errs = append(errs, err)
 		result = sooner(result, again)
@@ -259,16 +272,11 @@ func (r *Attachments) observe(ctx context.Context, key types.NamespacedName) (*c
 	return p, records, nil
 }
 
-// serves reports whether a pod is on a node that is ours.
+// serves reports whether a pod is on a node that is there and ours. Anybody can bind a
+// pod to a node that does not exist, and every such node would take a whole block.
 func (r *Attachments) serves(ctx context.Context, p *corev1.Pod) bool {
-	if p.Spec.NodeName == "" || r.Nodes.Empty() {
-		return p.Spec.NodeName != ""
-	}
-	node := &corev1.Node{}
-	if err := r.Client.Get(ctx, types.NamespacedName{Name: p.Spec.NodeName}, node); err != nil {
-		return false // not known yet: its event brings the pod back
-	}
-	return r.Nodes.Matches(labels.Set(node.Labels))
+	known, ours := r.nodeOf(ctx, p)
+	return known && ours
 }
 
 // podsOfNode maps a node whose labels changed to its pods: those that wait may

@@ -3,6 +3,7 @@ package controller
 import (
 	"context"
 	"fmt"
+	"sync/atomic"
 	"testing"
 	"time"
 
@@ -40,7 +41,12 @@ type harness struct {
 	registry *prometheus.Registry
 	// reconciler is what runs.
 	reconciler *Attachments
+	// skipped is what the controller's clock is ahead.
+	skipped atomic.Int64
 }
+
+// skip lets time pass for the controller.
+func (h *harness) skip(d time.Duration) { h.skipped.Add(int64(d)) }
 
 const driverName = "memory"
 
@@ -89,6 +95,7 @@ func (h *harness) run(cfg *rest.Config, with []func(*Config, ctrl.Manager)) {
 		Events:        mgr.GetEventRecorder("fairlead-controller"),
 		Metrics:       metrics,
 		Turns:         NewTurns(8),
+		Now:           func() time.Time { return time.Now().Add(time.Duration(h.skipped.Load())) },
 		Synced:        func() bool { return true },
 	}
 	for _, change := range with {

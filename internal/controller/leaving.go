@@ -47,6 +47,8 @@ func indexLeaving(ctx context.Context, indexer client.FieldIndexer) error {
 
 // leavingOfNode maps a change of a node to the pods it may release.
 func (r *Attachments) leavingOfNode(ctx context.Context, node client.Object) []reconcile.Request {
+	// A standby notes it too, and goes on measuring when it leads.
+	r.silences.since(node.(*corev1.Node), r.Now())
 	return r.leaving(ctx, node.GetName())
 }
 

@@ -4,6 +4,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"slices"
 	"strings"
 	"testing"
 	"time"
@@ -99,6 +100,19 @@ func holding() v1alpha1.IPPoolSpec {
 func reclaiming(after time.Duration) v1alpha1.IPPoolSpec {
 	return v1alpha1.IPPoolSpec{
 		Ranges: []string{"192.0.2.0/24"}, UnreachablePolicy: v1alpha1.UnreachableReclaimAfter, ReclaimAfter: &metav1.Duration{Duration: after},
+	}
+}
+
+// policy changes what a pool says of nodes that do not answer.
+func (h *harness) policy(pool string, to v1alpha1.IPPoolSpec) {
+	h.t.Helper()
+	o := &v1alpha1.IPPool{}
+	if err := h.Client.Get(h.t.Context(), client.ObjectKey{Name: h.Namespace + "-" + pool}, o); err != nil {
+		h.t.Fatal(err)
+	}
+	o.Spec.UnreachablePolicy, o.Spec.ReclaimAfter = to.UnreachablePolicy, to.ReclaimAfter
+	if err := h.Client.Update(h.t.Context(), o); err != nil {
+		h.t.Fatal(err)
 	}
 }
 
@@ -214,6 +228,12 @@ func TestReleaseWithoutTheNode(t *testing.T) {
 			h.delete(pods[i])
 		}
 	}
+	// What is written of a node's silence does not count: the controller has seen it for
+	// some seconds.
+	i := slices.IndexFunc(pods, func(p *corev1.Pod) bool { return p.Name == "reclaimed" })
+	h.waitsFor(pods[i], "given back after 1m0s")
+	h.skip(2 * time.Minute)
+	h.policy("short", reclaiming(time.Minute+time.Second))
 	for i, tc := range cases {
 		if tc.want == noProof {
 			continue
@@ -352,14 +372,13 @@ func TestReclaimFromPodsThatTerminate(t *testing.T) {
 	if h.state(t.Context(), leaving) != "kept" {
 		t.Fatalf("with the policy Hold the record is %s", h.state(t.Context(), leaving))
 	}
-	pool := &v1alpha1.IPPool{}
-	if err := h.Client.Get(t.Context(), client.ObjectKey{Name: h.Namespace + "-pool"}, pool); err != nil {
-		t.Fatal(err)
+	h.policy("pool", reclaiming(time.Minute))
+	h.settle("too-early")
+	if h.state(t.Context(), leaving) != "kept" {
+		t.Fatalf("seconds after the node fell silent, for an hour by its Node, the record is %s", h.state(t.Context(), leaving))
 	}
-	pool.Spec.UnreachablePolicy, pool.Spec.ReclaimAfter = v1alpha1.UnreachableReclaimAfter, &metav1.Duration{Duration: time.Minute}
-	if err := h.Client.Update(t.Context(), pool); err != nil {
-		t.Fatal(err)
-	}
+	h.skip(2 * time.Minute)
+	h.policy("pool", reclaiming(time.Minute+time.Second))
 	h.waitState(leaving, "absent")
 	h.settle("another")
 	for _, p := range []*corev1.Pod{staying, reachable} {

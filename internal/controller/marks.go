@@ -44,9 +44,11 @@ type creation struct {
 type mark struct {
 	waitsSince time.Time // when its release first waited for others
 	lostSince  time.Time // when the record's Node was first seen to be no more
-	deleted    bool
-	freed      bool // its interfaces are given back
-	released   bool // and its finalizer is dropped
+	// leavingSince is when the record was first seen to be being deleted.
+	leavingSince time.Time
+	deleted      bool
+	freed        bool // its interfaces are given back
+	released     bool // and its finalizer is dropped
 }
 
 // believed is for how long a record that was written need not have been shown. Its

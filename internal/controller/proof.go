@@ -28,8 +28,8 @@ const (
 )
 
 const (
-	// rebootSettle is how old a deletion must be for a changed boot ID to prove
-	// anything. A pod outlives a boot and is plugged again after it; a daemon
+	// rebootSettle is how long this process must have seen a record be deleted for a
+	// changed boot ID to prove anything. A pod outlives a boot and is plugged again after it; a daemon
 	// that did so before it heard of the deletion says so meanwhile.
 	rebootSettle = 10 * time.Second
 	// clockSlack is how much younger than the record a Node must be to be
@@ -48,6 +48,9 @@ type evidence struct {
 	// reclaimAfter is the longest of the pools of the record's addresses, 0 when
 	// one holds.
 	reclaimAfter time.Duration
+	// leavingSince is when this process first saw that the record is being deleted,
+	// unreachableSince that the node does not answer; zero when it does.
+	leavingSince, unreachableSince time.Time
 	// lostSince is when this process first saw that the Node was not there any
 	// more; zero when it did not yet.
 	lostSince time.Time
@@ -156,7 +159,7 @@ func weighBoot(record *v1alpha1.PodAttachment, e evidence) (v verdict, ok bool) 
 	if !heardSince(e.node, record.DeletionTimestamp.Time) {
 		return verdict{again: bootRetry, text: fmt.Sprintf("it has booted since, boot ID %s, but its kubelet has not reported since they were to be given back", now)}, true
 	}
-	if left := rebootSettle - e.now.Sub(record.DeletionTimestamp.Time); left > 0 {
+	if left := rebootSettle - e.now.Sub(e.leavingSince); left > 0 {
 		return verdict{again: left, well: true, text: fmt.Sprintf("it has booted since, boot ID %s", now)}, true
 	}
 	return verdict{proof: rebooted, text: fmt.Sprintf("node %s has booted since they were plugged: its boot ID was %s and is %s", e.node.Name, s.BootID, now)}, true
@@ -183,16 +186,16 @@ func fenced(node *corev1.Node) bool {
 	})
 }
 
-// reclaim reports whether a node has been unreachable for as long as the
-// operator would wait; ok is false when it is reachable or the pools hold.
+// reclaim reports whether this process has seen a node be unreachable for as long as
+// the operator would wait; ok is false when it is reachable or the pools hold.
 // Ready is Unknown when Kubernetes has not heard from the kubelet; False is the
 // kubelet's own word, of a node that is there.
 func reclaim(e evidence) (due bool, wait time.Duration, ok bool) {
 	ready := readiness(e.node)
-	if e.reclaimAfter == 0 || ready.Status != corev1.ConditionUnknown || ready.LastTransitionTime.IsZero() {
+	if e.reclaimAfter == 0 || ready.Status != corev1.ConditionUnknown || e.unreachableSince.IsZero() {
 		return false, 0, false
 	}
-	wait = e.reclaimAfter - e.now.Sub(ready.LastTransitionTime.Time)
+	wait = e.reclaimAfter - e.now.Sub(e.unreachableSince)
 	return wait <= 0, max(wait, 0), true
 }
 
@@ -282,12 +285,15 @@ func (r *Attachments) givenSince(record *v1alpha1.PodAttachment) bool {
 
 // gather reads what there is to know of a record's node.
 func (r *Attachments) gather(ctx context.Context, from client.Reader, record *v1alpha1.PodAttachment) (evidence, error) {
-	e := evidence{grace: r.NodeGrace, lostSince: r.marks.get(record.UID).lostSince, now: time.Now()}
+	e := evidence{grace: r.NodeGrace, lostSince: r.marks.get(record.UID).lostSince, now: r.Now()}
+	if record.DeletionTimestamp != nil {
+		e.leavingSince = r.marks.leaving(record.UID, e.now)
+	}
 	node := &corev1.Node{}
 	err := from.Get(ctx, client.ObjectKey{Name: record.Spec.NodeName}, node)
 	switch {
 	case err == nil:
-		e.node = node
+		e.node, e.unreachableSince = node, r.silences.since(node, e.now)
 	case !apierrors.IsNotFound(err):
 		return evidence{}, fmt.Errorf("read Node %s: %w", record.Spec.NodeName, err)
 	}

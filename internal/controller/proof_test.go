@@ -175,6 +175,10 @@ func TestWeigh(t *testing.T) {
 	for _, tc := range cases {
 		t.Run(tc.name, func(t *testing.T) {
 			e := evidence{node: tc.node, reclaimAfter: tc.reclaim, grace: grace, now: now}
+			e.leavingSince, e.unreachableSince = tc.record.DeletionTimestamp.Time, now.Add(-10*time.Minute)
+			if tc.reclaim > 0 && tc.node != nil && len(tc.node.Status.Conditions) > 0 {
+				tc.node.Status.Conditions[0].LastTransitionTime = ago(-1000 * time.Hour) // of a clock that is ahead
+			}
 			if tc.lost > 0 {
 				e.lostSince = now.Add(-tc.lost)
 			}

@@ -135,6 +135,7 @@ type lossyPatches struct {
 	lost, patches int
 }
 
+// Get finds every Node.
 func (c *lossyPatches) Get(_ context.Context, key client.ObjectKey, o client.Object, _ ...client.GetOption) error {
 	o.SetUID(types.UID(key.Name))
 	return nil

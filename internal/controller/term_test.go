@@ -43,11 +43,11 @@ func TestGraceOfAFormerTerm(t *testing.T) {
 		t.Fatalf("an hour later in the same term: %+v", v)
 	}
 	r.BeginTerm()
-	if v := judge(); v.proof != noProof || v.again == 0 {
-		t.Errorf("in the next term: %+v", v)
-	}
 	if m := r.marks.get(record.UID); m != (mark{}) {
 		t.Errorf("it is remembered that %+v", m)
+	}
+	if v := judge(); v.proof != noProof || v.again == 0 {
+		t.Errorf("in the next term: %+v", v)
 	}
 }
 

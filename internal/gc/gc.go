@@ -45,19 +45,23 @@ type Config struct {
 	// Busy reports whether pods wait for their networks. The first pass lets them go
 	// before it, for a minute at most; nil when none do.
 	Busy func() bool
-	// Now judges the age of records; time.Now when nil.
+	// Now measures durations, from what this process saw; time.Now when nil.
 	Now func() time.Time
 }
 
 // Collector runs passes.
-type Collector struct{ cfg Config }
+type Collector struct {
+	cfg Config
+	// halves that the last pass saw, by driver, with when one saw them first.
+	halves map[string]map[half]time.Time
+}
 
 // New returns a collector.
 func New(cfg Config) *Collector {
 	if cfg.Now == nil {
 		cfg.Now = time.Now
 	}
-	return &Collector{cfg: cfg}
+	return &Collector{cfg: cfg, halves: map[string]map[half]time.Time{}}
 }
 
 // busyFor bounds how long the first pass waits for pods.
@@ -126,7 +130,7 @@ func (c *Collector) Pass(ctx context.Context) (int, error) {
 		for _, o := range orphans {
 			note(c.writeDown(ctx, d, o))
 		}
-		for _, ref := range halves {
+		for _, ref := range c.settledOf(name, halves, recorded) {
 			note(c.giveBack(ctx, d, ref, recorded[holderOf(ref)]))
 		}
 	}

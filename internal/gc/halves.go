@@ -8,6 +8,7 @@ import (
 	"time"
 
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
+	"k8s.io/apimachinery/pkg/types"
 	"k8s.io/klog/v2"
 	"sigs.k8s.io/controller-runtime/pkg/client"
 
@@ -17,9 +18,9 @@ import (
 )
 
 const (
-	// settled is how old a record must be before what it does not name is given
-	// back: whoever was obtaining interfaces for the pod beside the one that wrote
-	// it has found the record by then.
+	// settled is for how long this process must have seen a record and what it does
+	// not name before that is given back: whoever was obtaining interfaces for the pod
+	// beside the one that wrote it has found the record by then.
 	settled = time.Minute
 	// giveBackTimeout bounds the time between the look at the record and the
 	// write that gives back.
@@ -51,6 +52,33 @@ func names(record *v1alpha1.PodAttachment, held v1alpha1.Interface, a netip.Addr
 	})
 }
 
+// half is what a pod has beside what its record names.
+type half struct {
+	record types.UID
+	// what is the interface, and its addresses that the record does not name.
+	what string
+}
+
+// settledOf are the halves that this process has seen for a while. It notes when it saw
+// the others first, and forgets those that are no more.
+func (c *Collector) settledOf(driverName string, halves []driver.Ref, recorded map[pod.Key]*v1alpha1.PodAttachment) []driver.Ref {
+	now, seen := c.cfg.Now(), map[half]time.Time{}
+	var out []driver.Ref
+	for _, ref := range halves {
+		record := recorded[holderOf(ref)]
+		h := half{record.UID, fmt.Sprint(ref.Interface.Name, ref.Interface.Domain, unnamed(ref.Interface, record))}
+		since, ok := c.halves[driverName][h]
+		if !ok {
+			since = now
+		}
+		if seen[h] = since; now.Sub(since) >= settled {
+			out = append(out, ref)
+		}
+	}
+	c.halves[driverName] = seen
+	return out
+}
+
 // giveBack gives addresses back that a pod has beside those that its record
 // names: half of what it needed, of a pool that lost the other half to somebody
 // else, or an interface that it does not ask for any more. A record is written
@@ -70,8 +98,7 @@ func (c *Collector) giveBack(ctx context.Context, d driver.Driver, ref driver.Re
 		return false, fmt.Errorf("read PodAttachment %s: %w", klog.KObj(cached), err)
 	}
 	ref.Interface.Addresses = unnamed(ref.Interface, record)
-	if pod.HolderOf(record) != holderOf(ref) || record.DeletionTimestamp != nil || len(ref.Interface.Addresses) == 0 ||
-		c.cfg.Now().Sub(record.CreationTimestamp.Time) < settled {
+	if record.UID != cached.UID || pod.HolderOf(record) != holderOf(ref) || record.DeletionTimestamp != nil || len(ref.Interface.Addresses) == 0 {
 		return false, nil
 	}
 	if err := d.Release(ctx, ref); err != nil {
