@@ -159,6 +159,15 @@ type IPPoolSpec struct {
 	// +kubebuilder:validation:XValidation:rule="self == oldSelf",message="a pool's placement cannot be changed: make another pool"
 	Placement Placement `json:"placement,omitempty"`
 
+	// MaxBlocksPerNode is how many blocks of 64 addresses of each family the pool
+	// routes to one node, with placement PerNode; 0 is the default of 8, enough for 250
+	// pods of which all are replaced at once. A pool with as many blocks for each node
+	// cannot be used up by the pods of a few.
+	// +optional
+	// +kubebuilder:validation:Minimum=0
+	// +kubebuilder:validation:Maximum=1024
+	MaxBlocksPerNode int32 `json:"maxBlocksPerNode,omitempty"`
+
 	// NamespaceSelector, PodSelector and NodeSelector choose, by label, the
 	// pods that may draw from the pool; all that are set must match. A pod that
 	// does not match goes on to the next pool of its network.

@@ -126,7 +126,7 @@ func markOf(all, pool *ipam.Pool, b *ipam.Block, a netip.Addr, now time.Time) ru
 		return markDamaged
 	case !all.Allows(a):
 		return markWithheld
-	case b.Cooling(pool, a, now):
+	case b.Cooling(pool, a, ipam.Moment{Wall: now}):
 		return markCooling
 	case !recorded && !b.Fresh(a):
 		return markDamaged

@@ -277,7 +277,7 @@ func (e *evidence) heldUntil(slot ipam.Slot) *time.Time {
 func (e *evidence) cooldown(addr netip.Addr, slot ipam.Slot, now time.Time) time.Duration {
 	var longest time.Duration
 	for _, p := range e.pools {
-		if slot.State == ipam.Freed && e.block.Cooling(p, addr, now) {
+		if slot.State == ipam.Freed && e.block.Cooling(p, addr, ipam.Moment{Wall: now}) {
 			longest = max(longest, p.Cooldown())
 		}
 	}

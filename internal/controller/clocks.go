@@ -12,15 +12,17 @@ import (
 	"sigs.k8s.io/controller-runtime/pkg/event"
 	"sigs.k8s.io/controller-runtime/pkg/handler"
 	"sigs.k8s.io/controller-runtime/pkg/reconcile"
+
+	"fairlead.dev/fairlead/api/v1alpha1"
 )
 
 // This file has from when durations are measured: from what this process saw, by its own
 // clock. The times in objects are of the clocks of API servers, kubelets and other
 // leaders, which may be wrong and jump.
 
-// leaving is when this process first saw that a record is being deleted.
-func (s *marks) leaving(record types.UID, now time.Time) time.Time {
-	return s.update(record, func(m *mark) {
+// leavingSince is when this process first saw that a record is being deleted.
+func (r *Attachments) leavingSince(ctx context.Context, record *v1alpha1.PodAttachment, now time.Time) time.Time {
+	return r.remember(ctx, record, func(m *mark) {
 		if m.leavingSince.IsZero() {
 			m.leavingSince = now
 		}

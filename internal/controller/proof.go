@@ -287,7 +287,7 @@ func (r *Attachments) givenSince(record *v1alpha1.PodAttachment) bool {
 func (r *Attachments) gather(ctx context.Context, from client.Reader, record *v1alpha1.PodAttachment) (evidence, error) {
 	e := evidence{grace: r.NodeGrace, lostSince: r.marks.get(record.UID).lostSince, now: r.Now()}
 	if record.DeletionTimestamp != nil {
-		e.leavingSince = r.marks.leaving(record.UID, e.now)
+		e.leavingSince = r.leavingSince(ctx, record, e.now)
 	}
 	node := &corev1.Node{}
 	err := from.Get(ctx, client.ObjectKey{Name: record.Spec.NodeName}, node)

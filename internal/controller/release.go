@@ -140,7 +140,7 @@ func (r *Attachments) announce(record *v1alpha1.PodAttachment, v verdict) {
 // within milliseconds, so of one nothing is written for a while.
 func (r *Attachments) awaitNode(ctx context.Context, record *v1alpha1.PodAttachment, v verdict) (ctrl.Result, error) {
 	result := ctrl.Result{RequeueAfter: v.again}
-	if left := r.marks.left(record.UID, nodeAnswer); v.well && left > 0 {
+	if left := r.left(ctx, record, nodeAnswer); v.well && left > 0 {
 		return sooner(result, ctrl.Result{RequeueAfter: left}), nil
 	}
 	return result, r.showUnreleased(ctx, record, v1alpha1.ReasonWaitingForNode, fmt.Sprintf("node %s has not said that nothing holds %s: %s",

@@ -24,10 +24,18 @@ func (nothing) Get(_ context.Context, key client.ObjectKey, _ client.Object, _ .
 
 func (nothing) List(context.Context, client.ObjectList, ...client.ListOption) error { return nil }
 
+// cacheOf is a cache that has every record, under the UID "1".
+type cacheOf struct{ client.Client }
+
+func (cacheOf) Get(_ context.Context, _ client.ObjectKey, o client.Object, _ ...client.GetOption) error {
+	o.SetUID("1")
+	return nil
+}
+
 // A Node that was found deleted in a former term as leader may have been back since,
 // while another led: its grace begins anew.
 func TestGraceOfAFormerTerm(t *testing.T) {
-	r := New(Config{NodeGrace: time.Minute})
+	r := New(Config{NodeGrace: time.Minute, Client: cacheOf{}})
 	record := &v1alpha1.PodAttachment{ObjectMeta: metav1.ObjectMeta{Namespace: "ns", Name: "p-1", UID: "1", DeletionTimestamp: new(metav1.Now())}}
 	record.Spec.NodeName = "n"
 	judge := func() verdict {

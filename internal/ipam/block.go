@@ -23,6 +23,7 @@ type Block struct {
 	raw []rawSlot
 	// lost counts those of raw whose ordinal cannot be read.
 	lost int
+	sight
 }
 
 // rawSlot is a damaged record; ordinal is -1 when it cannot be read.
@@ -120,7 +121,7 @@ func (b *Block) Used() int { return bits.OnesCount64(b.taken|b.held) + len(b.raw
 
 // Idle says whether the block can be forgotten: nothing is taken, held, withheld or
 // damaged, and everything freed has rested.
-func (b *Block) Idle(now time.Time, rest time.Duration) bool {
+func (b *Block) Idle(now Moment, rest time.Duration) bool {
 	return b.Used() == 0 && b.withheld == 0 && b.freed&^b.rested(now, rest) == 0
 }
 
@@ -161,17 +162,31 @@ func (b *Block) ordinal(a netip.Addr) (int, bool) {
 }
 
 // rested has a bit for each freed slot whose address may be handed out again.
-func (b *Block) rested(now time.Time, rest time.Duration) uint64 {
+func (b *Block) rested(now Moment, rest time.Duration) uint64 {
 	var m uint64
 	// Freed times are rounded up and now is rounded down.
-	ms, need := now.UnixMilli(), rest.Milliseconds()
+	ms, need := now.Wall.UnixMilli(), rest.Milliseconds()
+	if b.on {
+		ms = now.Run.Milliseconds()
+		if ms-b.first < MinCooldown.Milliseconds() {
+			return 0
+		}
+	}
 	for left := b.freed &^ b.withheld; left != 0; left &= left - 1 {
 		ord := bits.TrailingZeros64(left)
-		if at := b.slots[ord].at; at == 0 || ms-at >= need {
+		if ms-b.freedAt(ord) >= need {
 			m |= 1 << ord
 		}
 	}
 	return m
+}
+
+// freedAt is when a slot was freed, by the clock that the block measures by.
+func (b *Block) freedAt(ord int) int64 {
+	if b.on {
+		return b.seen[ord]
+	}
+	return b.slots[ord].at
 }
 
 // fresh has a bit for each of the mask's slots that was never used and can be:
@@ -190,7 +205,7 @@ func (b *Block) fresh(mask uint64) uint64 {
 
 // Eligible counts the addresses that the pool may take now. With early set,
 // those count too that have rested for MinCooldown only.
-func (b *Block) Eligible(p *Pool, now time.Time, early bool) int {
+func (b *Block) Eligible(p *Pool, now Moment, early bool) int {
 	if b.taken|b.held|b.damaged == ^uint64(0) {
 		return 0
 	}
@@ -209,17 +224,17 @@ func (p *Pool) rest(early bool) time.Duration {
 // of the pool, else takes the next one in the pool's order.
 //
 // It fails with ErrFull, and with ErrBadHolder.
-func (b *Block) Take(p *Pool, h Holder, now time.Time) (netip.Addr, error) {
+func (b *Block) Take(p *Pool, h Holder, now Moment) (netip.Addr, error) {
 	return b.take(p, h, now, p.rest(false))
 }
 
 // TakeEarly is Take for a pool that is exhausted: an address may be handed out
 // again after MinCooldown.
-func (b *Block) TakeEarly(p *Pool, h Holder, now time.Time) (netip.Addr, error) {
+func (b *Block) TakeEarly(p *Pool, h Holder, now Moment) (netip.Addr, error) {
 	return b.take(p, h, now, p.rest(true))
 }
 
-func (b *Block) take(p *Pool, h Holder, now time.Time, rest time.Duration) (netip.Addr, error) {
+func (b *Block) take(p *Pool, h Holder, now Moment, rest time.Duration) (netip.Addr, error) {
 	if err := h.Validate(); err != nil {
 		return netip.Addr{}, err
 	}
@@ -262,7 +277,7 @@ func (b *Block) choose(order Order, fresh, rested uint64) (int, bool) {
 	best, found := 0, false
 	for ; rested != 0; rested &= rested - 1 {
 		ord := bits.TrailingZeros64(rested)
-		if !found || b.slots[ord].at < b.slots[best].at {
+		if !found || b.freedAt(ord) < b.freedAt(best) {
 			best, found = ord, true
 		}
 	}
@@ -270,9 +285,9 @@ func (b *Block) choose(order Order, fresh, rested uint64) (int, bool) {
 }
 
 // give makes the holder that of the slot, for a claim or for none.
-func (b *Block) give(ord int, h Holder, claim string, now time.Time) {
+func (b *Block) give(ord int, h Holder, claim string, now Moment) {
 	was := &b.slots[ord]
-	s := slot{state: Taken, at: ceilMillis(now), holder: h, claim: claim, past: was.past}
+	s := slot{state: Taken, at: ceilMillis(now.Wall), holder: h, claim: claim, past: was.past}
 	if was.holder != (Holder{}) {
 		s.past = was.pastWith(was.since, was.at)
 	}
@@ -284,13 +299,13 @@ func (b *Block) give(ord int, h Holder, claim string, now time.Time) {
 //
 // It fails with a *TakenError that knows who has the address, with
 // ErrNotAllowed, and with ErrBadHolder.
-func (b *Block) TakeAddr(p *Pool, h Holder, a netip.Addr, now time.Time) error {
+func (b *Block) TakeAddr(p *Pool, h Holder, a netip.Addr, now Moment) error {
 	return b.TakeHeld(p, h, a, "", now)
 }
 
 // TakeHeld is TakeAddr for the holder of a claim: the address may be held for
 // it, and then need not have rested.
-func (b *Block) TakeHeld(p *Pool, h Holder, a netip.Addr, claim string, now time.Time) error {
+func (b *Block) TakeHeld(p *Pool, h Holder, a netip.Addr, claim string, now Moment) error {
 	if err := h.Validate(); err != nil {
 		return err
 	}
@@ -345,29 +360,31 @@ func (b *Block) Keep(h Holder, a netip.Addr, claim string) error {
 // Unhold ends the holding of an address for a claim that began at a time: it
 // cools down. It returns false, and changes nothing, when it is not held for
 // this claim, or since another time: a pod has had it meanwhile.
-func (b *Block) Unhold(claim string, a netip.Addr, since, now time.Time) bool {
+func (b *Block) Unhold(claim string, a netip.Addr, since time.Time, now Moment) bool {
 	ord, ok := b.ordinal(a)
 	if !ok || b.slots[ord].state != Held || b.slots[ord].claim != claim || !b.slot(ord).Since.Equal(since) {
 		return false
 	}
-	b.change(ord, slot{state: Freed, at: ceilMillis(now), past: b.slots[ord].past})
+	b.change(ord, slot{state: Freed, at: ceilMillis(now.Wall), past: b.slots[ord].past})
+	b.seen[ord] = ceilRun(now.Run)
 	return true
 }
 
 // Free gives an address of the holder back: it is held for its claim if it has
 // one, else it cools down. It returns false, and changes nothing, when the
 // holder does not have it.
-func (b *Block) Free(h Holder, a netip.Addr, now time.Time) bool {
+func (b *Block) Free(h Holder, a netip.Addr, now Moment) bool {
 	ord, ok := b.ordinal(a)
 	if !ok || b.slots[ord].state != Taken || !b.slots[ord].holder.Same(h) {
 		return false
 	}
 	was := &b.slots[ord]
-	s := slot{state: Freed, at: ceilMillis(now), holder: was.holder, since: was.at, past: was.past}
+	s := slot{state: Freed, at: ceilMillis(now.Wall), holder: was.holder, since: was.at, past: was.past}
 	if was.claim != "" {
 		s = slot{state: Held, at: s.at, claim: was.claim, past: was.pastWith(was.at, s.at)}
 	}
 	b.change(ord, s)
+	b.seen[ord] = ceilRun(now.Run)
 	return true
 }
 
@@ -425,7 +442,7 @@ func (b *Block) Slots() iter.Seq[Slot] {
 }
 
 // Counts says how full the pool's part of the block is.
-func (b *Block) Counts(p *Pool, now time.Time) Counts {
+func (b *Block) Counts(p *Pool, now Moment) Counts {
 	all, m := p.usableMask(b.prefix), p.mask(b.prefix)
 	count := func(mask uint64) uint64 { return uint64(bits.OnesCount64(mask)) }
 	never := m &^ (b.taken | b.freed | b.held | b.damaged)

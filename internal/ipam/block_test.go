@@ -12,7 +12,9 @@ import (
 )
 
 // t0 is when the tests start, off a full millisecond.
-func t0() time.Time { return time.UnixMilli(1_753_000_000_000).Add(300 * time.Microsecond) }
+func t0() Moment {
+	return Moment{Wall: time.UnixMilli(1_753_000_000_000).Add(300 * time.Microsecond)}
+}
 
 func holder(i int) Holder {
 	return Holder{
@@ -473,7 +475,7 @@ func TestFreedSlotsRememberTheirHolder(t *testing.T) {
 	}
 	back := DecodeBlock(b.Prefix(), "", b.Encode())
 	// Times are rounded up.
-	past := Past{Holder: h, Since: time.UnixMilli(t0().UnixMilli() + 1), Until: time.UnixMilli(until.UnixMilli() + 1)}
+	past := Past{Holder: h, Since: time.UnixMilli(t0().Wall.UnixMilli() + 1), Until: time.UnixMilli(until.Wall.UnixMilli() + 1)}
 	if diff := cmp.Diff([]Past{past}, back.History(addr("10.0.0.7"))); diff != "" {
 		t.Errorf("remembers (-want +got):\n%s", diff)
 	}

@@ -62,7 +62,7 @@ type wish struct {
 }
 
 // heldOperation returns what must not fail.
-func heldOperation(b *Block, p *Pool, w wish, kind int, now time.Time) error {
+func heldOperation(b *Block, p *Pool, w wish, kind int, now Moment) error {
 	switch kind {
 	case 0:
 		got, err := b.Take(p, w.h, now)

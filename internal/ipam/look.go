@@ -2,7 +2,6 @@ package ipam
 
 import (
 	"net/netip"
-	"time"
 )
 
 // This file is for programs that show a pool or a block to people.
@@ -76,7 +75,7 @@ func (b *Block) Fresh(a netip.Addr) bool {
 }
 
 // Cooling says whether a freed address still rests, by the pool's cooldown.
-func (b *Block) Cooling(p *Pool, a netip.Addr, now time.Time) bool {
+func (b *Block) Cooling(p *Pool, a netip.Addr, now Moment) bool {
 	ord, ok := b.ordinal(a)
 	return ok && b.freed&^b.rested(now, p.cooldown)&(1<<ord) != 0
 }

@@ -14,7 +14,7 @@ import (
 // model is a block as a plain map, to compare with.
 type model struct {
 	holders map[netip.Addr]Holder
-	freed   map[netip.Addr]time.Time
+	freed   map[netip.Addr]Moment
 	gens    map[netip.Addr]uint64
 }
 
@@ -35,7 +35,7 @@ func TestModel(t *testing.T) {
 				}),
 			}
 			b, now := newBlock("10.0.0.0/26"), t0()
-			m := &model{map[netip.Addr]Holder{}, map[netip.Addr]time.Time{}, map[netip.Addr]uint64{}}
+			m := &model{map[netip.Addr]Holder{}, map[netip.Addr]Moment{}, map[netip.Addr]uint64{}}
 			for range 600 {
 				now = now.Add(time.Duration(rnd.Int64N(int64(1500 * time.Millisecond))))
 				m.step(t, rnd, b, pools[rnd.IntN(2)], now)
@@ -54,7 +54,7 @@ func TestModel(t *testing.T) {
 	}
 }
 
-func (m *model) step(t *testing.T, rnd *rand.Rand, b *Block, p *Pool, now time.Time) {
+func (m *model) step(t *testing.T, rnd *rand.Rand, b *Block, p *Pool, now Moment) {
 	t.Helper()
 	h := holder(rnd.IntN(50))
 	any := b.addr(rnd.IntN(64))
@@ -105,14 +105,14 @@ func (m *model) step(t *testing.T, rnd *rand.Rand, b *Block, p *Pool, now time.T
 }
 
 // available says what the model thinks of an address.
-func (m *model) available(p *Pool, a netip.Addr, now time.Time, rest time.Duration) bool {
+func (m *model) available(p *Pool, a netip.Addr, now Moment, rest time.Duration) bool {
 	_, held := m.holders[a]
 	freed, cooling := m.freed[a]
 	// A millisecond of tolerance: times are rounded to the safe side.
-	return p.Allows(a) && !held && (!cooling || now.Sub(freed) >= rest+2*time.Millisecond)
+	return p.Allows(a) && !held && (!cooling || now.Wall.Sub(freed.Wall) >= rest+2*time.Millisecond)
 }
 
-func (m *model) full(t *testing.T, p *Pool, now time.Time, rest time.Duration) {
+func (m *model) full(t *testing.T, p *Pool, now Moment, rest time.Duration) {
 	t.Helper()
 	for a := addr("10.0.0.0"); a != addr("10.0.0.64"); a = a.Next() {
 		if m.available(p, a, now, rest) {
@@ -121,7 +121,7 @@ func (m *model) full(t *testing.T, p *Pool, now time.Time, rest time.Duration) {
 	}
 }
 
-func (m *model) took(t *testing.T, p *Pool, h Holder, a netip.Addr, now time.Time, rest time.Duration) {
+func (m *model) took(t *testing.T, p *Pool, h Holder, a netip.Addr, now Moment, rest time.Duration) {
 	t.Helper()
 	was, held := m.holders[a]
 	if held && was.Same(h) {
@@ -133,14 +133,14 @@ func (m *model) took(t *testing.T, p *Pool, h Holder, a netip.Addr, now time.Tim
 	if !p.Allows(a) {
 		t.Fatalf("I6: %s is taken and not allowed", a)
 	}
-	if freed, ok := m.freed[a]; ok && now.Sub(freed) < rest {
-		t.Fatalf("%s is taken %s after it was freed", a, now.Sub(freed))
+	if freed, ok := m.freed[a]; ok && now.Wall.Sub(freed.Wall) < rest {
+		t.Fatalf("%s is taken %s after it was freed", a, now.Wall.Sub(freed.Wall))
 	}
 	m.holders[a] = h
 	delete(m.freed, a)
 }
 
-func (m *model) check(t *testing.T, b *Block, p *Pool, now time.Time) {
+func (m *model) check(t *testing.T, b *Block, p *Pool, now Moment) {
 	t.Helper()
 	taken := 0
 	for s := range b.Slots() {

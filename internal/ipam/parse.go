@@ -70,6 +70,8 @@ func ParsePool(spec PoolSpec) (*Pool, error) {
 		cooldown: cmp.Or(spec.Cooldown, DefaultCooldown),
 		order:    cmp.Or(spec.Order, Fifo),
 		perNode:  spec.PerNode,
+
+		maxBlocks: cmp.Or(spec.MaxBlocksPerNode, DefaultMaxBlocksPerNode),
 	}
 	ps.domain(p.domain)
 	if p.cooldown < MinCooldown || p.cooldown > MaxCooldown {
@@ -78,6 +80,9 @@ func ParsePool(spec PoolSpec) (*Pool, error) {
 	}
 	if p.order != Fifo && p.order != Lowest {
 		ps.bad("spec.order", string(spec.Order), "must be %s or %s", Fifo, Lowest)
+	}
+	if p.maxBlocks < 0 {
+		ps.bad("spec.maxBlocksPerNode", strconv.Itoa(spec.MaxBlocksPerNode), "must be at least 1, or 0 for the default of %d", DefaultMaxBlocksPerNode)
 	}
 	ranges := ps.list("spec.ranges", spec.Ranges, maxRanges)
 	if len(spec.Ranges) == 0 {

@@ -23,7 +23,7 @@ func remembered(h Holder, since, until time.Time) Past {
 func TestHistoryOutlivesTheNextHolder(t *testing.T) {
 	p, a := mustPool(t, ranges("10.0.0.7")), addr("10.0.0.7")
 	b := newBlock("10.0.0.0/26")
-	at := func(hours int) time.Time { return t0().Add(time.Duration(hours) * time.Hour) }
+	at := func(hours int) Moment { return t0().Add(time.Duration(hours) * time.Hour) }
 	through := func() { b = DecodeBlock(b.Prefix(), "", b.Encode()) }
 	var want []Past
 	check := func(when string) {
@@ -39,7 +39,7 @@ func TestHistoryOutlivesTheNextHolder(t *testing.T) {
 		}
 		check("taken again")
 		b.Free(holder(i), a, at(2*i+1))
-		want = append([]Past{remembered(holder(i), at(2*i), at(2*i+1))}, want...)
+		want = append([]Past{remembered(holder(i), at(2*i).Wall, at(2*i+1).Wall)}, want...)
 	}
 	if err := b.TakeHeld(p, holder(2), a, "", at(4)); err != nil {
 		t.Fatal(err)
@@ -49,7 +49,7 @@ func TestHistoryOutlivesTheNextHolder(t *testing.T) {
 	}
 	check("kept")
 	b.Free(holder(2), a, at(5))
-	want = append([]Past{remembered(holder(2), at(4), at(5))}, want...)
+	want = append([]Past{remembered(holder(2), at(4).Wall, at(5).Wall)}, want...)
 	check("held")
 	if err := b.TakeHeld(p, holder(3), a, "ns/web-0", at(6)); err != nil {
 		t.Fatal(err)
@@ -57,8 +57,8 @@ func TestHistoryOutlivesTheNextHolder(t *testing.T) {
 	want = want[:maxHoldings-1]
 	check("taken for the claim")
 	b.Free(holder(3), a, at(7))
-	b.Unhold("ns/web-0", a, at(7), at(8))
-	want = append([]Past{remembered(holder(3), at(6), at(7))}, want...)
+	b.Unhold("ns/web-0", a, at(7).Wall, at(8))
+	want = append([]Past{remembered(holder(3), at(6).Wall, at(7).Wall)}, want...)
 	check("no longer held")
 	if b.History(addr("10.0.0.8")) != nil || b.History(addr("10.9.9.9")) != nil {
 		t.Error("an address that nobody had has a history")
@@ -83,7 +83,7 @@ func TestHistoryModel(t *testing.T) {
 					t.Fatal(err)
 				}
 				if after, _ := b.Slot(a); before.State == Taken && after.State != Taken {
-					all[a] = append([]Past{remembered(before.Holder, before.Since, now)}, all[a]...)
+					all[a] = append([]Past{remembered(before.Holder, before.Since, now.Wall)}, all[a]...)
 				}
 				if rnd.IntN(4) == 0 {
 					b = DecodeBlock(b.Prefix(), b.Node(), b.Encode())

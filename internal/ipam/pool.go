@@ -28,7 +28,16 @@ type PoolSpec struct {
 	Order Order
 	// PerNode gives each node whole blocks, which are routed to it.
 	PerNode bool
+	// MaxBlocksPerNode is how many blocks of each family a node may have of a PerNode
+	// pool; DefaultMaxBlocksPerNode when zero.
+	MaxBlocksPerNode int
 }
+
+// DefaultMaxBlocksPerNode is used for a pool that does not say how many blocks a node
+// may have: 8 blocks are 512 addresses. 250 pods, which is as many as a node usually
+// may run, are 4 blocks, and as much again is enough to replace all of them at once
+// while the addresses of the old ones cool down.
+const DefaultMaxBlocksPerNode = 8
 
 // FieldError is one problem of a pool's spec.
 type FieldError struct {
@@ -53,7 +62,9 @@ type Pool struct {
 	cooldown time.Duration
 	order    Order
 	perNode  bool
-	v4, v6   space
+	// maxBlocks of each family that a node may have.
+	maxBlocks int
+	v4, v6    space
 }
 
 // space is the part of a pool in one family.
@@ -75,6 +86,9 @@ func (p *Pool) Domain() string { return p.domain }
 
 // PerNode says whether each node has blocks of its own.
 func (p *Pool) PerNode() bool { return p.perNode }
+
+// MaxBlocksPerNode is how many blocks of each family a node may have of a PerNode pool.
+func (p *Pool) MaxBlocksPerNode() int { return p.maxBlocks }
 
 // Cooldown says how long a released address rests.
 func (p *Pool) Cooldown() time.Duration { return p.cooldown }

@@ -3,7 +3,6 @@ package ipam
 import (
 	"fmt"
 	"net/netip"
-	"time"
 )
 
 // Restore gives an address back to the holder whose it is, although the block has lost
@@ -14,7 +13,7 @@ import (
 // It fails with a *TakenError when another has the address by now, when its record
 // cannot be read or when the block has no room for one, and with ErrBadHolder,
 // ErrBadClaim and ErrNotAllowed.
-func (b *Block) Restore(h Holder, a netip.Addr, claim string, now time.Time) (changed bool, err error) {
+func (b *Block) Restore(h Holder, a netip.Addr, claim string, now Moment) (changed bool, err error) {
 	if err := h.Validate(); err != nil {
 		return false, err
 	}

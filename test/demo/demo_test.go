@@ -128,7 +128,7 @@ func TestSlotState(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	now := time.Now()
+	now := ipam.Moment{Wall: time.Now()}
 	block := ipam.NewBlock(netip.MustParsePrefix("10.0.0.0/26"), "")
 	taken, err := block.Take(pool, holder, now)
 	if err != nil {

@@ -42,6 +42,7 @@ const (
 	kindPool     = "IPPool"
 	kindClaim    = "IPClaim"
 	kindReserved = "IPReservation"
+	kindNetwork  = "NodeNetwork"
 )
 
 func kindOf(o any) string {
@@ -60,6 +61,8 @@ func kindOf(o any) string {
 		return kindClaim
 	case *v1alpha1.IPReservation, *v1alpha1.IPReservationList:
 		return kindReserved
+	case *v1alpha1.NodeNetwork, *v1alpha1.NodeNetworkList:
+		return kindNetwork
 	}
 	return fmt.Sprintf("%T", o)
 }

@@ -38,6 +38,16 @@ const (
 	OneStopsAll Break = "one stops all"
 	// BlindStart: a leader begins without a look at what records name.
 	BlindStart Break = "blind start"
+	// RunByWallAhead and RunByWallBehind: durations are measured by a wall clock, which
+	// jumps ahead, or back.
+	RunByWallAhead  Break = "a wall clock that jumps ahead"
+	RunByWallBehind Break = "a wall clock that jumps back"
+	// BlocksStay: nobody looks whether the blocks of a node that is there are idle.
+	BlocksStay Break = "blocks stay"
+	// NoBound: a node may have as many blocks as it likes.
+	NoBound Break = "no bound"
+	// AnyNode: pods are served whether or not their Node exists.
+	AnyNode Break = "any node"
 	// NoReservations: reservations are not seen.
 	NoReservations Break = "no reservations"
 )

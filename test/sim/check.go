@@ -35,6 +35,9 @@ type truth struct {
 	records map[types.UID][]*v1alpha1.PodAttachment
 	// mirrors are the UIDs that the annotations of pods that ever were name.
 	mirrors map[types.UID]types.UID
+	// stamps are when slots became what they were, in truth, and made is when objects were.
+	stamps map[stamp]time.Time
+	made   map[types.UID]time.Time
 	// asked is what the pods that ever were asked for.
 	asked map[types.UID]asked
 	// claims that ever were, by key.
@@ -65,6 +68,7 @@ func newTruth() truth {
 	return truth{
 		slots: map[netip.Addr]ipam.Slot{}, blocks: map[string][]netip.Addr{}, unplugged: map[netip.Addr]time.Time{}, freed: map[had]freed{},
 		born: map[types.UID]int{}, mirrors: map[types.UID]types.UID{}, records: map[types.UID][]*v1alpha1.PodAttachment{},
+		stamps: map[stamp]time.Time{}, made: map[types.UID]time.Time{},
 		asked: map[types.UID]asked{}, claims: map[string]*claim{}, had: map[netip.Addr]map[string]int{}, last: map[netip.Addr]types.UID{}, wounds: map[netip.Addr]types.UID{},
 	}
 }
@@ -76,8 +80,12 @@ func (w *world) changed(old, obj client.Object) {
 		o = old
 	}
 	w.dirty = true
+	if old == nil {
+		w.made[o.GetUID()] = w.now
+	}
 	switch o.(type) {
 	case *v1alpha1.IPBlock:
+		w.checkBound(old, obj)
 		w.blockChanged(o.GetName(), obj)
 	case *v1alpha1.PodAttachment:
 		w.recordChanged(old, obj)
@@ -103,6 +111,7 @@ func (w *world) blockChanged(name string, obj client.Object) {
 	var left []netip.Addr
 	for _, a := range addrs {
 		was, now := w.slots[a], fresh[a]
+		w.stamped(now)
 		if w.wounded(a, was, now) {
 			if w.slots[a] = now; now.State == 0 {
 				delete(w.slots, a)
@@ -145,6 +154,9 @@ func (w *world) taking(a netip.Addr, was, now ipam.Slot) {
 	if w.mirrors[types.UID(now.Holder.PodUID)] == noUID {
 		w.fail("I3", "%s is taken by %s, whose record cannot be written", a, now.Holder)
 	}
+	if w.machine(now.Holder.Node) == nil {
+		w.fail("I2", "%s is taken by %s, whose node never was", a, now.Holder)
+	}
 	w.knownTo(a, was, now)
 	if was.State == ipam.Held && was.Claim == now.Claim {
 		w.stats.Inherited++
@@ -154,8 +166,8 @@ func (w *world) taking(a netip.Addr, was, now ipam.Slot) {
 		return // nobody else had it: a leader has taken another's release for a loss
 	}
 	rested := w.now.Sub(w.unplugged[a])
-	if was.State == ipam.Freed && !was.Since.IsZero() {
-		rested = min(rested, w.now.Sub(was.Since))
+	if was.State == ipam.Freed {
+		rested = min(rested, w.now.Sub(w.since(was)))
 	}
 	if rested < ipam.MinCooldown {
 		w.fail("the cooldown", "%s has rested %s, and %s gets it: at least %s is promised", a, rested, now.Holder, ipam.MinCooldown)
@@ -190,11 +202,14 @@ func (w *world) evident(r *v1alpha1.PodAttachment) bool {
 	}
 	m := w.machine(r.Spec.NodeName)
 	n, err := w.api.get(m.key())
-	return !m.up || m.boot > w.born[r.HolderUID()] || err != nil || n.GetCreationTimestamp().After(r.CreationTimestamp.Time)
+	return !m.up || m.boot > w.born[r.HolderUID()] || err != nil || w.made[n.GetUID()].After(w.made[r.UID])
 }
 
 func (w *world) machine(name string) *machine {
 	i := slices.IndexFunc(w.machines, func(m *machine) bool { return m.name == name })
+	if i < 0 {
+		return nil // no machine ever had the name
+	}
 	return w.machines[i]
 }
 
@@ -305,6 +320,7 @@ func (w *world) recall() {
 	before := w.truth
 	w.truth = newTruth()
 	w.born, w.mirrors, w.asked, w.claims, w.had, w.dirty = before.born, before.mirrors, before.asked, before.claims, before.had, true
+	w.stamps, w.made = before.stamps, before.made
 	maps.Copy(w.wounds, w.scars)
 	w.recallClaims()
 	for _, o := range w.api.list(kindBlock) {

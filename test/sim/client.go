@@ -10,6 +10,7 @@ import (
 	corev1 "k8s.io/api/core/v1"
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
 	"k8s.io/apimachinery/pkg/api/meta"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/labels"
 	"k8s.io/apimachinery/pkg/runtime"
 	"sigs.k8s.io/controller-runtime/pkg/client"
@@ -133,6 +134,9 @@ func (c conn) Get(ctx context.Context, k client.ObjectKey, o client.Object, _ ..
 // cached is a read from the leader's cache.
 func (c conn) cached(k key, o client.Object) error {
 	got := c.l.cache.get(k)
+	if got == nil && k.kind == kindNode && c.l.w.cfg.Break == AnyNode {
+		got = &corev1.Node{ObjectMeta: metav1.ObjectMeta{Name: k.Name}, Status: corev1.NodeStatus{Conditions: []corev1.NodeCondition{{Type: corev1.NodeReady}}}}
+	}
 	if got == nil {
 		return apierrors.NewNotFound(resource(k), k.Name)
 	}
@@ -182,6 +186,8 @@ func fieldOf(o client.Object) string {
 		return o.Spec.NodeName
 	case *corev1.Pod:
 		return o.Spec.NodeName
+	case *v1alpha1.IPBlock:
+		return o.Spec.Node
 	}
 	return ""
 }

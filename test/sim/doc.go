@@ -2,7 +2,7 @@
 // out and takes them back, in a world where all goes wrong.
 //
 // Real are the code of internal/ipam and internal/ipam/block, the native driver
-// with its feed from informers, its reconcilers of claims and of reservations,
+// with its feed from informers, its reconcilers of claims, of reservations and of nodes,
 // the reconciler of internal/controller (ensure, release, proof) and the
 // collector of internal/gc. Each of one or two leaders is made of these, and both
 // of two believe that they lead, until one loses its term: then it stands by, hears of
@@ -27,13 +27,20 @@
 // Some pods are mirrors: of static pods, which come again while their sandboxes live, and
 // such as any user can make, whose annotation names another pod's UID, or what is none.
 //
+// Each leader's wall clock is wrong by up to a year and jumps, the API server's is wrong;
+// how long each process has run it knows. In a world of a month (TestMonth) machines come
+// and are scrapped, and a tenant binds pods to nodes that never were and asks for an
+// address in each block.
+//
 // # Invariants
 //
 // After every step I1 (who has an address plugged, or a record that lets him plug
 // it, is whom the block names), I2 (whoever has a slot was a pod, and what a pod
 // left is written down only while it has it), I3 (a record is complete), I4
 // (nothing is freed while it is plugged, or while a record names it that has
-// neither the node's word nor a proof), I6 and the cooldown; as time passes I7.
+// neither the node's word nor a proof), I6 and the cooldown, in true time; as time passes
+// I7, and that no address cools down for longer than the cooldown from when its leader
+// saw it free. No node has more blocks than its pool allows, twice for two leaders.
 // Nobody gets what his leader knew to be reserved (I6). What is kept for a claim
 // goes to a pod of that claim, is the only address that the pod's leader then
 // knows of it in its family, and is given up for a reason only: the claim is
@@ -86,6 +93,7 @@
 // taints that say that a node is out of service off the nodes that run, and
 // restarts the controllers.
 //
-// One thing that would break I1 or I4 does not happen in this world: a taint that
-// says a node is out of service and stays there when it is back.
+// Two things that would break I1 or I4 do not happen in this world: a taint that
+// says a node is out of service and stays there when it is back; and an API server's
+// clock that jumps while records live (docs/adr/0012-clocks-and-blocks.md).
 package sim

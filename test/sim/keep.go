@@ -98,9 +98,9 @@ func (w *world) keepChanged(a netip.Addr, was, now ipam.Slot) {
 		delete(w.claim(was.Claim).slots, a)
 		switch {
 		case was.State == ipam.Held:
-			w.ending(a, was.Claim, was.Since)
+			w.ending(a, was.Claim, w.since(was))
 		case now.State == ipam.Freed:
-			w.ending(a, was.Claim, now.Since)
+			w.ending(a, was.Claim, w.since(now))
 		default:
 			w.fail("the claim", "%s of claim %s becomes %c of %s, claim %q", a, was.Claim, now.State, now.Holder, now.Claim)
 		}
@@ -122,7 +122,6 @@ func (w *world) keepChanged(a netip.Addr, was, now ipam.Slot) {
 func (w *world) ending(a netip.Addr, key string, since time.Time) {
 	w.stats.Ended++
 	c := w.claim(key)
-	// The leaders' clock may be ahead by a step of the world's.
 	if !c.exists || !c.born.Before(since.Add(claimGrace-quantum)) || !c.doubled.Before(since) {
 		return
 	}
@@ -383,7 +382,7 @@ func (w *world) count(p *ipam.Pool) ipam.Counts {
 			c.Reserved++
 		case s.State == ipam.Held:
 			c.Held++
-		case s.State == ipam.Freed && w.now.Sub(s.Since) < p.Cooldown():
+		case s.State == ipam.Freed && w.now.Sub(w.since(s)) < p.Cooldown():
 			c.Cooling++
 		default:
 			c.Free++

@@ -83,6 +83,13 @@ type leader struct {
 	nextPass time.Time
 	healing  bool
 	nextHeal time.Time // zero when there is nothing left to heal
+	// wrong is by how much its wall clock is, began when it did in truth. stamps are
+	// what its clock has shown, in milliseconds, with the true time.
+	wrong  time.Duration
+	began  time.Time
+	stamps map[int64]time.Time
+	// sighted is when its informers first showed it that addresses were free.
+	sighted map[netip.Addr]sighting
 	// read are the steps at which blocks were read live since the last pass began.
 	read map[string]int
 }
@@ -97,7 +104,7 @@ type mapped struct {
 const passEvery = time.Minute
 
 // watched are the kinds of which a leader has informers.
-var watched = []string{kindBlock, kindClaim, kindNode, kindPod, kindPool, kindRecord, kindReserved}
+var watched = []string{kindBlock, kindClaim, kindNetwork, kindNode, kindPod, kindPool, kindRecord, kindReserved}
 
 func (w *world) newLeader() error {
 	w.leaderCount++
@@ -106,12 +113,15 @@ func (w *world) newLeader() error {
 		feeds: map[string]toolscache.ResourceEventHandler{},
 		cache: shelf{}, pos: map[string]int{}, pools: native.NewPools(), reserved: map[string]*ipam.Reservation{},
 		queue: map[key]time.Time{}, running: map[key]look{}, failures: map[key]int{}, read: map[string]int{},
-		nextPass: w.now,
+		nextPass: w.now, began: w.now, stamps: map[int64]time.Time{}, sighted: map[netip.Addr]sighting{},
+	}
+	if w.cfg.Break != RunByWallAhead && w.cfg.Break != RunByWallBehind {
+		l.wrong = w.lie()
 	}
 	ctx, cancel := context.WithCancel(log.IntoContext(context.Background(), logr.Discard()))
 	l.ctx, l.cancel = ctx, cancel
 	cached, live := conn{l: l}, conn{l: l, live: true}
-	l.store = block.New(block.Kube{Writer: cached, Live: live}, block.Config{Now: l.clock})
+	l.store = block.New(block.Kube{Writer: cached, Live: live}, block.Config{Now: l.clock, Run: l.run})
 	if _, err := native.Feed(ctx, informers{l: l}, l.store, l.pools); err != nil {
 		return err
 	}
@@ -130,11 +140,13 @@ func (w *world) newLeader() error {
 		Turns: controller.NewTurns(1), Synced: synced, Healed: l.healed, Given: func(o driver.Owner) time.Time { return l.store.Latest(native.HolderOf(o)) },
 	})
 	l.pods = pods
-	l.reconcilers = map[string]reconcile.Reconciler{kindPod: pods, kindClaim: claims, kindReserved: reservations}
+	nodes := &native.Nodes{Client: cached, Store: l.store, Served: labels.Everything()}
+	l.reconcilers = map[string]reconcile.Reconciler{kindPod: pods, kindClaim: claims, kindReserved: reservations, kindNode: nodes}
 	l.events = []mapped{
 		{kindRecord, kindPod, pods.AttachmentEvents()},
 		{kindBlock, kindClaim, claims.BlockEvents()},
 		{kindBlock, kindReserved, reservations.BlockEvents()},
+		{kindBlock, kindNode, nodes.BlockEvents()},
 	}
 	l.gc = gc.New(gc.Config{
 		Client: cached, Live: live, Drivers: drivers, Interval: passEvery,
@@ -208,18 +220,6 @@ func (l *leader) driver(claims *native.Claims) driver.Driver {
 	default:
 	}
 	return native.New(cfg, l.pools, orderly{l.store, s, l})
-}
-
-// clock does not move while goroutines run, so that nothing depends on who of
-// them is first.
-func (l *leader) clock() time.Time {
-	l.w.mu.Lock()
-	defer l.w.mu.Unlock()
-	if l.w.cfg.Break == NoCooldown {
-		// Between every two looks of the store an hour seems to pass.
-		return l.w.now.Add(time.Duration(l.w.looks.Add(1)) * time.Hour)
-	}
-	return l.w.now
 }
 
 // careless frees an address whoever has it.
@@ -381,6 +381,9 @@ func (l *leader) show(e event, missed bool) {
 	} else {
 		l.cache.put(now)
 	}
+	if b, ok := e.obj.(*v1alpha1.IPBlock); ok && !e.deleted {
+		l.sight(b)
+	}
 	if feed := l.feeds[k.kind]; feed != nil {
 		switch {
 		case e.deleted && missed:
@@ -401,6 +404,10 @@ func (l *leader) show(e event, missed bool) {
 			if r := r.(*v1alpha1.PodAttachment); r.Spec.NodeName == o.Name {
 				l.enqueue(key{kindPod, types.NamespacedName{Namespace: r.Namespace, Name: r.Spec.PodName}}, 0)
 			}
+		}
+		if old == nil || e.deleted {
+			l.enqueue(k, 0)
+			l.wakePodsOf(o.Name)
 		}
 	case *v1alpha1.IPClaim, *v1alpha1.IPReservation:
 		l.enqueue(k, 0)
@@ -423,6 +430,15 @@ func (l *leader) show(e event, missed bool) {
 	}
 }
 
+// wakePodsOf brings the pods of a node that has come or gone: some wait for it.
+func (l *leader) wakePodsOf(node string) {
+	for _, o := range l.cache.list(kindPod, nil) {
+		if o.(*corev1.Pod).Spec.NodeName == node {
+			l.enqueue(keyOf(o), 0)
+		}
+	}
+}
+
 // seen is where what is broken on purpose gets between API and caches.
 func (l *leader) seen(o client.Object) client.Object {
 	switch o := o.(type) {
@@ -436,6 +452,11 @@ func (l *leader) seen(o client.Object) client.Object {
 		if l.w.cfg.Break == NoMask {
 			o = o.DeepCopy()
 			o.Spec.Excludes, o.Spec.Gateways, o.Spec.UseEdges = nil, nil, true
+			return o
+		}
+		if l.w.cfg.Break == NoBound {
+			o = o.DeepCopy()
+			o.Spec.MaxBlocksPerNode = 1000
 			return o
 		}
 	case *v1alpha1.IPClaim:
@@ -486,6 +507,9 @@ func (l *leader) ready() []key {
 	}
 	for k, due := range l.queue {
 		if l.w.cfg.Break == OneStopsAll && len(l.failures) > 0 && l.failures[k] == 0 {
+			continue
+		}
+		if l.w.cfg.Break == BlocksStay && k.kind == kindNode && l.w.api.objects.get(k) != nil {
 			continue
 		}
 		if _, running := l.running[k]; !running && !due.After(l.w.now) {

@@ -24,6 +24,8 @@ type machine struct {
 	w    *world
 	name string
 	boot int
+	// scrapped machines never come back.
+	scrapped bool
 	// up is power, reachable is the network to the API.
 	up, reachable bool
 	// relist is set when the daemons know nothing and have to ask the API.
@@ -348,6 +350,9 @@ func (m *machine) off() {
 
 // on boots it. Whoever has tainted its Node takes the taint away before.
 func (m *machine) on() {
+	if m.scrapped {
+		return
+	}
 	m.untaint()
 	m.up = true
 	m.boot++

@@ -125,7 +125,7 @@ func (p *pools) list(blocks ...string) {
 func parse(name string, s v1alpha1.IPPoolSpec) (*ipam.Pool, error) {
 	p := ipam.PoolSpec{
 		Name: name, Ranges: s.Ranges, Excludes: s.Excludes, Gateways: s.Gateways, UseEdges: s.UseEdges,
-		Order: ipam.Order(s.Order), PerNode: s.Placement == v1alpha1.PlacementPerNode,
+		Order: ipam.Order(s.Order), PerNode: s.Placement == v1alpha1.PlacementPerNode, MaxBlocksPerNode: int(s.MaxBlocksPerNode),
 	}
 	if s.Cooldown != nil {
 		p.Cooldown = s.Cooldown.Duration

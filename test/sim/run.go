@@ -23,6 +23,9 @@ func Run(cfg Config) (Stats, error) {
 	}
 	defer w.shutdown()
 	w.settle()
+	if cfg.Month {
+		w.month()
+	}
 	for next := restEvery; w.stats.Lives < cfg.Lives && w.failed == nil; {
 		if w.stats.Lives < next {
 			w.step()
@@ -68,6 +71,7 @@ func (w *world) step() {
 	case n < 992:
 		w.tick()
 		w.checkCounts()
+		w.checkCooling()
 	default:
 		w.chaos()
 	}
@@ -140,7 +144,7 @@ func (w *world) arrive() {
 // chaos breaks something, or mends it.
 func (w *world) chaos() {
 	m := w.machines[w.rng.IntN(len(w.machines))]
-	switch w.rng.IntN(22) {
+	switch w.rng.IntN(24) {
 	case 0, 1:
 		if len(w.leaders) > 0 {
 			w.stats.Crashes++
@@ -187,6 +191,10 @@ func (w *world) chaos() {
 		}
 	case 16, 17:
 		w.handEdit()
+	case 18, 19:
+		if len(w.leaders) > 0 {
+			w.jump(w.leaders[w.rng.IntN(len(w.leaders))])
+		}
 	default:
 		w.restartAPI()
 	}
@@ -271,6 +279,9 @@ func (w *world) end() {
 	w.giveUp()
 	w.rest()
 	w.checkNothingKept()
+	if w.cfg.Month && w.failed == nil {
+		w.checkAsOnTheFirstDay()
+	}
 }
 
 func (w *world) heal() {
@@ -314,6 +325,7 @@ func (w *world) rest() {
 		w.round()
 		w.tick()
 		w.checkCounts()
+		w.checkCooling()
 		if quiet++; w.written() != seen {
 			seen, quiet = w.written(), 0
 		}

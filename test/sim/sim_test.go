@@ -69,6 +69,22 @@ func TestLives(t *testing.T) {
 	}
 }
 
+// TestMonth lets nodes come and go for a month, and sees the pool as free afterwards as
+// on the first day.
+func TestMonth(t *testing.T) {
+	worlds := 4
+	if testing.Short() || raced {
+		worlds = 1
+	}
+	for seed := range worlds {
+		stats, err := run(t, Config{Seed: uint64(seed), Lives: 900, Month: true})
+		if err != nil {
+			t.Errorf("%v", err)
+		}
+		t.Logf("%+v", stats)
+	}
+}
+
 // TestSeedReproduces is what makes a failure worth anything.
 func TestSeedReproduces(t *testing.T) {
 	for seed := range uint64(len(shapes)) {
@@ -102,12 +118,18 @@ func TestBroken(t *testing.T) {
 		NoReservations:     {"I6"},
 		OneStopsAll:        {"I8"},
 		BlindStart:         {"I1", "I4"},
+		RunByWallAhead:     {"the cooldown"},
+		RunByWallBehind:    {"the cooldown's end"},
+		BlocksStay:         {"I2"},
+		NoBound:            {"the bound"},
+		AnyNode:            {"I2"},
 	}
 	const worlds = 60
+	monthly := []Break{BlocksStay, NoBound, AnyNode}
 	for broken, want := range cases {
 		t.Run(string(broken), func(t *testing.T) {
 			for seed := range uint64(worlds) {
-				_, err := run(t, Config{Seed: seed, Lives: perRun, Break: broken})
+				_, err := run(t, Config{Seed: seed, Lives: perRun, Break: broken, Month: slices.Contains(monthly, broken)})
 				var f *Failure
 				if !errors.As(err, &f) {
 					continue

@@ -37,6 +37,8 @@ type Config struct {
 	Lives int
 	// Break is what is broken on purpose; empty for nothing.
 	Break Break
+	// Month lets a month pass in which nodes come and go.
+	Month bool
 }
 
 // Stats say what happened in a run, so that a test can see that it was much.
@@ -44,6 +46,8 @@ type Stats struct {
 	Steps, Lives, Plugged, Errors, Collected                                         int
 	Crashes, StepsDown, Terms, Reboots, Partitions, NodesGone, Restores, APIRestarts int
 	Conflicts, Lost, Late, Refused                                                   int
+	// Jumps of clocks.
+	Jumps int
 	// Deleted are records that somebody deleted by hand, Edited blocks that somebody edited,
 	// put back or deleted, Healed addresses that went back to their pods after it.
 	Deleted, Edited, Healed int
@@ -71,12 +75,14 @@ func (f *Failure) Error() string {
 // world is everything of one run. The scheduler, which is the goroutine of the
 // test, does one thing at a time; all other goroutines are blocked meanwhile.
 type world struct {
-	cfg   Config
-	rng   *rand.Rand
-	now   time.Time
-	looks atomic.Int64
-	calm  bool
-	stats Stats
+	cfg Config
+	rng *rand.Rand
+	now time.Time
+	// apiWrong is by how much the API server's clock is.
+	apiWrong time.Duration
+	looks    atomic.Int64
+	calm     bool
+	stats    Stats
 
 	api         *apiServer
 	pools       pools
@@ -125,14 +131,19 @@ type report struct {
 
 func newWorld(cfg Config) (*world, error) {
 	w := &world{cfg: cfg, rng: rand.New(rand.NewPCG(cfg.Seed, 0x5eed)), now: time.Now()}
-	w.api = newAPI(func() time.Time { return w.now })
+	w.apiWrong = w.lie()
+	w.api = newAPI(func() time.Time { return w.now.Add(w.apiWrong) })
 	w.api.blind = cfg.Break == BlindUpdates
-	if err := w.makePools(shapes[cfg.Seed%uint64(len(shapes))]); err != nil {
+	s := shapes[cfg.Seed%uint64(len(shapes))]
+	if cfg.Month {
+		s = monthly
+	}
+	if err := w.makePools(s); err != nil {
 		return nil, err
 	}
 	w.truth = newTruth()
 	w.api.changed = w.changed
-	if cfg.Seed%3 == 0 {
+	if cfg.Seed%3 == 0 && !cfg.Month {
 		w.poison = "web-1"
 	}
 	w.names = int(min(w.pools.usable()+3, 34))
@@ -347,6 +358,9 @@ func (w *world) birth() {
 	p := &corev1.Pod{}
 	p.Namespace, p.Name = namespace, name
 	p.Spec.NodeName = nodes[w.rng.IntN(len(nodes))].GetName()
+	if w.cfg.Month && w.rng.IntN(4) == 0 {
+		w.haunt(p)
+	}
 	p.Status.Phase = corev1.PodRunning
 	if _, err := w.api.get(keyOf(p)); err == nil {
 		return
@@ -358,7 +372,11 @@ func (w *world) birth() {
 	w.asked[o.GetUID()] = asked
 	w.mirrors[o.GetUID()] = pod.CNIUID(p)
 	w.stats.Lives++
-	w.born[o.GetUID()] = w.machine(p.Spec.NodeName).boot
+	if m := w.machine(p.Spec.NodeName); m != nil {
+		w.born[o.GetUID()] = m.boot
+	} else {
+		w.born[o.GetUID()] = 0 // a ghost
+	}
 	w.note("pod %s is born on %s", name, p.Spec.NodeName)
 }
 
@@ -391,6 +409,11 @@ func (w *world) collect() {
 			w.kill(o.(*corev1.Pod), true)
 		}
 	}
+	for _, o := range w.api.list(kindNetwork) {
+		if !w.owned(o) {
+			w.must(nil, w.api.remove(keyOf(o), nil))
+		}
+	}
 	for _, o := range w.api.list(kindRecord) {
 		owners := o.GetOwnerReferences()
 		if len(owners) == 0 || o.GetDeletionTimestamp() != nil {
@@ -419,6 +442,9 @@ func (w *world) restore() {
 	w.recall()
 	for _, m := range w.machines {
 		m.forget()
+		if _, err := w.api.get(m.key()); m.scrapped && err == nil {
+			w.must(nil, w.api.remove(m.key(), nil)) // the backup brought it back
+		}
 	}
 	w.stats.Restores++
 }

@@ -192,7 +192,7 @@ func (r *Claims) Reconcile(ctx context.Context, req ctrl.Request) (ctrl.Result, 
 func (r *Claims) orphaned(ctx context.Context, key types.NamespacedName, has []block.Lease) (ctrl.Result, error) {
 	var again time.Duration
 	for _, l := range has {
-		left := time.Until(l.Since.Add(claimGrace))
+		left := time.Until(l.Seen.Add(claimGrace))
 		if l.Holder != (ipam.Holder{}) {
 			continue // when it is given back, the block's event comes
 		}
@@ -225,7 +225,8 @@ type settlement struct {
 }
 
 // settle decides what a claim keeps: of each family the address that a pod has,
-// else one that is wanted, else the oldest, until it has been held too long.
+// else one that is wanted, else the oldest, until this process has seen it be held for
+// too long.
 func settle(claim *v1alpha1.IPClaim, has []block.Lease, now time.Time) settlement {
 	hold := defaultHold
 	if claim.Spec.HoldTime != nil {
@@ -239,7 +240,7 @@ func settle(claim *v1alpha1.IPClaim, has []block.Lease, now time.Time) settlemen
 	kept := map[ipam.Family]bool{}
 	for _, l := range byPreference(claim, has) {
 		f, held := ipam.FamilyOf(l.Addr), l.Holder == (ipam.Holder{})
-		end := l.Since.Add(hold)
+		end := l.Seen.Add(hold)
 		switch {
 		case !held:
 			kept[f] = true

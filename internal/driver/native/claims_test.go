@@ -253,7 +253,7 @@ func TestStickyNeedsASharedPool(t *testing.T) {
 func TestSettle(t *testing.T) {
 	now := time.UnixMilli(1_753_000_000_000)
 	held := func(a string, ago time.Duration) block.Lease {
-		return block.Lease{Addr: netip.MustParseAddr(a), Since: now.Add(-ago)}
+		return block.Lease{Addr: netip.MustParseAddr(a), Since: now.Add(1000 * time.Hour), Seen: now.Add(-ago)}
 	}
 	taken := func(a string) block.Lease {
 		l := held(a, 100*time.Hour)

@@ -34,8 +34,9 @@ func onAPI(spec v1alpha1.IPPoolSpec, capacity int) func(t *testing.T) drivertest
 			Recover:   func() { ahead += time.Hour },
 			Interrupt: api.interrupt,
 			Start: func(t *testing.T) driver.Driver {
+				begin := time.Now()
 				s := block.New(block.Kube{Writer: api, Live: c.Client}, block.Config{
-					Now:        func() time.Time { return time.Now().Add(ahead) },
+					Run:        func() time.Duration { return time.Since(begin) + ahead },
 					FreeLinger: -1,
 				})
 				ctx, cancel := context.WithCancel(context.Background())

@@ -3,6 +3,7 @@ package native
 import (
 	"context"
 	"fmt"
+	"maps"
 	"slices"
 	"time"
 
@@ -24,6 +25,10 @@ import (
 // emptyRetry is how often the blocks of a node that is gone are looked at,
 // until their last address is free.
 const emptyRetry = 30 * time.Second
+
+// blockIdle is how long a block of a node must have been idle until it goes back. A
+// restart of all pods, or the pause between two jobs, is shorter.
+const blockIdle = 5 * time.Minute
 
 // Nodes keeps one NodeNetwork per node that is served: the few words about a
 // node that all others read, so that no node ever watches IPBlocks.
@@ -49,16 +54,16 @@ func (r *Nodes) SetupWithManager(ctx context.Context, mgr ctrl.Manager, lead Lea
 		Named("nodenetworks").
 		For(&corev1.Node{}, builder.WithPredicates(predicate.LabelChangedPredicate{})).
 		Owns(&v1alpha1.NodeNetwork{}, builder.WithPredicates(predicate.GenerationChangedPredicate{})).
-		Watches(&v1alpha1.IPBlock{}, blockEvents()).
+		Watches(&v1alpha1.IPBlock{}, r.BlockEvents()).
 		WithOptions(ctrlcontroller.Options{MaxConcurrentReconciles: 8}).
 		Complete(lead(r))
 }
 
-// blockEvents looks at the node of a block at once when the block comes or goes,
-// and a little later when what is taken of it changes: only a node that is gone
-// cares. In a storm that is many times a second, and what is looked at then may not
+// BlockEvents looks at the node of a block at once when the block comes or goes,
+// and a little later when what is taken of it changes: then it may be idle some time.
+// In a storm that is many times a second, and what is looked at then may not
 // show the last write yet, which would be made again.
-func blockEvents() handler.EventHandler {
+func (*Nodes) BlockEvents() handler.EventHandler {
 	now := enqueueAfter(0, nodeOf)
 	return handler.Funcs{CreateFunc: now.Create, UpdateFunc: later(nodeOf).Update, DeleteFunc: now.Delete}
 }
@@ -71,7 +76,8 @@ func nodeOf(o client.Object) []string {
 	return nil
 }
 
-// Reconcile makes one node's NodeNetwork list the blocks that are routed to it.
+// Reconcile makes one node's NodeNetwork list the blocks that are routed to it, and
+// gives back those that it has not used for a while.
 func (r *Nodes) Reconcile(ctx context.Context, req ctrl.Request) (ctrl.Result, error) {
 	node := &corev1.Node{}
 	if err := r.Client.Get(ctx, req.NamespacedName, node); apierrors.IsNotFound(err) {
@@ -82,45 +88,62 @@ func (r *Nodes) Reconcile(ctx context.Context, req ctrl.Request) (ctrl.Result, e
 	if !r.Served.Matches(labels.Set(node.Labels)) {
 		return ctrl.Result{}, nil
 	}
-	blocks, err := r.blocksOf(ctx, node.Name)
+	blocks, sure, err := r.blocksOf(ctx, node.Name)
 	if err != nil {
 		return ctrl.Result{}, err
 	}
-	have := &v1alpha1.NodeNetwork{}
-	if err := r.Client.Get(ctx, req.NamespacedName, have); apierrors.IsNotFound(err) {
-		return ctrl.Result{}, r.create(ctx, node, blocks)
-	} else if err != nil {
+	if err := r.write(ctx, node, blocks); err != nil {
 		return ctrl.Result{}, err
 	}
+	again, err := r.Store.DropIdle(ctx, node.Name, blockIdle)
+	if err != nil {
+		return ctrl.Result{}, fmt.Errorf("give back idle blocks of node %s: %w", node.Name, err)
+	}
+	if !sure {
+		again = statusDelay
+	}
+	return ctrl.Result{RequeueAfter: again}, nil
+}
+
+// write brings a NodeNetwork to where it should be.
+func (r *Nodes) write(ctx context.Context, node *corev1.Node, blocks []string) error {
+	have := &v1alpha1.NodeNetwork{}
+	if err := r.Client.Get(ctx, client.ObjectKeyFromObject(node), have); apierrors.IsNotFound(err) {
+		return r.create(ctx, node, blocks)
+	} else if err != nil {
+		return err
+	}
 	if slices.Equal(have.Spec.Blocks, blocks) && have.Spec.DefaultNetwork == r.DefaultNetwork {
-		return ctrl.Result{}, nil
+		return nil
 	}
 	after := have.DeepCopy()
 	after.Spec.Blocks, after.Spec.DefaultNetwork = blocks, r.DefaultNetwork
 	if err := r.Client.Patch(ctx, after, client.MergeFrom(have)); err != nil {
-		return ctrl.Result{}, fmt.Errorf("write spec of NodeNetwork %s: %w", node.Name, err)
+		return fmt.Errorf("write spec of NodeNetwork %s: %w", node.Name, err)
 	}
-	return ctrl.Result{}, nil
+	return nil
 }
 
 // blocksOf lists the blocks that are routed to a node: those in the cache, whose
 // events bring the node here, and those that only the store knows of. A block
 // that is being made may be in the cache before the store has heard the answer
-// to its create, and no other event comes then until it changes again.
-func (r *Nodes) blocksOf(ctx context.Context, node string) ([]string, error) {
+// to its create, and no other event comes then until it changes again; of one that
+// is gone the store may hear later than the cache. sure says that both agree.
+func (r *Nodes) blocksOf(ctx context.Context, node string) (blocks []string, sure bool, err error) {
 	var list v1alpha1.IPBlockList
 	if err := r.Client.List(ctx, &list, client.MatchingFields{blockNodeIndex: node}, client.UnsafeDisableDeepCopy); err != nil {
-		return nil, fmt.Errorf("list the blocks of node %s: %w", node, err)
+		return nil, false, fmt.Errorf("list the blocks of node %s: %w", node, err)
 	}
-	blocks := []string{}
+	cached, stored := map[string]bool{}, map[string]bool{}
 	for i := range list.Items {
-		blocks = append(blocks, list.Items[i].Spec.CIDR)
+		cached[list.Items[i].Spec.CIDR] = true
 	}
 	for _, b := range r.Store.NodeBlocks(node) {
-		blocks = append(blocks, b.String())
+		stored[b.String()] = true
 	}
-	slices.Sort(blocks)
-	return slices.Compact(blocks), nil
+	sure = maps.Equal(cached, stored)
+	maps.Copy(cached, stored)
+	return append([]string{}, slices.Sorted(maps.Keys(cached))...), sure, nil
 }
 
 func (r *Nodes) create(ctx context.Context, node *corev1.Node, blocks []string) error {

@@ -181,9 +181,13 @@ func TestGathered(t *testing.T) {
 		{"pool changed", func(ctx context.Context, q queue) { update(ctx, poolEvents(), pool, changed, q) }, true},
 		{"status of a pool written", func(ctx context.Context, q queue) { update(ctx, poolEvents(), pool, pool, q) }, false},
 		{"pool deleted", func(ctx context.Context, q queue) { poolEvents().Delete(ctx, event.DeleteEvent{Object: pool}, q) }, true},
-		{"block created", func(ctx context.Context, q queue) { blockEvents().Create(ctx, event.CreateEvent{Object: block}, q) }, true},
-		{"block written", func(ctx context.Context, q queue) { update(ctx, blockEvents(), block, block, q) }, false},
-		{"block deleted", func(ctx context.Context, q queue) { blockEvents().Delete(ctx, event.DeleteEvent{Object: block}, q) }, true},
+		{"block created", func(ctx context.Context, q queue) {
+			(&Nodes{}).BlockEvents().Create(ctx, event.CreateEvent{Object: block}, q)
+		}, true},
+		{"block written", func(ctx context.Context, q queue) { update(ctx, (&Nodes{}).BlockEvents(), block, block, q) }, false},
+		{"block deleted", func(ctx context.Context, q queue) {
+			(&Nodes{}).BlockEvents().Delete(ctx, event.DeleteEvent{Object: block}, q)
+		}, true},
 	} {
 		t.Run(tc.name, func(t *testing.T) {
 			synctest.Test(t, func(t *testing.T) {

@@ -42,7 +42,7 @@ func (a *auditor) countBlocks(pool *ipam.Pool) (sum blockCounts, versions []stri
 			continue
 		}
 		versions = append(versions, a.versions[at])
-		c := b.Counts(pool, a.Now)
+		c := b.Counts(pool, ipam.Moment{Wall: a.Now})
 		sum.allocated.add(c.Allocated, c.Allocated)
 		sum.held.add(c.Held, c.Held)
 		extra := c.Reserved - pool.ReservedIn(at.block)

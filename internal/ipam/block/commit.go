@@ -131,10 +131,10 @@ func (s *Store) plan(ctx context.Context, e *entry) (step, time.Duration) {
 	}
 	s.dropCanceled(e)
 	// While a write may have been done, only a read says who has what.
-	if u := s.unread[e]; u != nil && (!e.doubtful || len(e.flight)+len(e.queue) == 0) {
+	if u := s.unread[e]; u.obj != nil && (!e.doubtful || len(e.flight)+len(e.queue) == 0) {
 		delete(s.unread, e)
-		if e.obj == nil || newer(u, e.obj) {
-			s.learn(e, u)
+		if e.obj == nil || newer(u.obj, e.obj) {
+			s.takeOver(e, u.obj, u.block)
 		}
 	}
 	if d := e.lingering(time.Now()); d > 0 {
@@ -142,9 +142,9 @@ func (s *Store) plan(ctx context.Context, e *entry) (step, time.Duration) {
 	}
 	e.flight, e.queue = append(e.flight, e.queue...), nil
 	if !e.doubtful && e.newlyReserved() {
-		e.rebuild(s.cfg.Now())
+		e.rebuild(s.now())
 	}
-	changed, confirmed, drop := e.summary()
+	changed, confirmed, drop := s.summary(e)
 	switch {
 	case len(e.flight) == 0:
 		e.busy = false
@@ -156,7 +156,7 @@ func (s *Store) plan(ctx context.Context, e *entry) (step, time.Duration) {
 		// A block that changes is not idle: it is not dropped now.
 		e.finishFlight(func(o *op) bool { return o.kind == opDrop })
 		return stepWrite, 0
-	case drop && e.obj != nil && e.next.Idle(s.cfg.Now(), s.cooldown(e.domain)):
+	case drop && e.obj != nil:
 		return stepDelete, 0
 	default:
 		e.finishFlight(func(*op) bool { return true })
@@ -182,13 +182,17 @@ func (e *entry) lingering(now time.Time) time.Duration {
 }
 
 // summary says whether the operations in flight change anything, whether all
-// of them are confirmed, and whether one wants to drop the block.
-func (e *entry) summary() (changed, confirmed, drop bool) {
+// of them are confirmed, and whether the block is to be dropped: one wants that, and
+// the block has been idle for as long as it says.
+func (s *Store) summary(e *entry) (changed, confirmed, drop bool) {
 	confirmed = true
 	for _, o := range e.flight {
 		changed = changed || o.changed
 		confirmed = confirmed && o.confirmed
-		drop = drop || o.kind == opDrop
+		if o.kind == opDrop {
+			d, ok := s.idleFor(e)
+			drop = drop || ok && d >= o.idle
+		}
 	}
 	return changed, confirmed, drop
 }
@@ -217,7 +221,7 @@ func (s *Store) dropCanceled(e *entry) {
 	e.flight = slices.DeleteFunc(e.flight, gone)
 	e.queue = slices.DeleteFunc(e.queue, gone)
 	if dropped {
-		e.rebuild(s.cfg.Now())
+		e.rebuild(s.now())
 	}
 }
 
@@ -251,12 +255,12 @@ func (c *committer) read(ctx context.Context) {
 	}
 	if c.conflicts > maxConflicts {
 		c.conflicts = 0
-		e.moveTakes(s.cfg.Now())
+		e.moveTakes(s.now())
 	}
 }
 
 // moveTakes sends the takes of a contended block to other blocks.
-func (e *entry) moveTakes(now time.Time) {
+func (e *entry) moveTakes(now ipam.Moment) {
 	move := func(o *op) bool {
 		if o.kind != opTake || o.addr.IsValid() || !o.changed {
 			return false
@@ -353,6 +357,7 @@ func (c *committer) delete(ctx context.Context) {
 		if e.gone != obj.UID { // the informer may have seen it go before the reply came
 			s.buried[e.name] = obj.UID
 		}
+		s.leave(e.name, obj.Spec.Node)
 		delete(s.unread, e)
 		s.lose(e)
 		e.finishFlight(func(*op) bool { return true })

@@ -63,7 +63,7 @@ const (
 	opFree
 	// opUnhold ends the holding for a claim.
 	opUnhold
-	// opDrop deletes the block if it is idle.
+	// opDrop deletes the block if it has been idle for long enough.
 	opDrop
 	// opLook reads the block.
 	opLook
@@ -95,9 +95,11 @@ type op struct {
 	// due is when the operation has waited long enough; zero is at once.
 	due time.Time
 	// at is when a restored address counts as taken: when the operation was first applied.
-	at time.Time
+	at ipam.Moment
 	// seen is the generation that its slot must still have.
 	seen uint64
+	// idle is for how long the block of a drop must have been idle.
+	idle time.Duration
 
 	// changed: next differs from base by this operation.
 	changed bool
@@ -132,7 +134,7 @@ func (s *Store) add(domain string, prefix netip.Prefix, node string) *entry {
 		name: ipam.BlockName(domain, prefix), domain: domain, prefix: prefix,
 		kick: make(chan struct{}, 1),
 	}
-	e.base = ipam.NewBlock(prefix, node)
+	e.base = s.fresh(prefix, node)
 	e.next = e.base
 	s.blocks[e.name] = e
 	s.own(e, node)
@@ -158,19 +160,35 @@ func (s *Store) own(e *entry, node string) {
 }
 
 // learn takes over a state that the API has.
-func (s *Store) learn(e *entry, obj *v1alpha1.IPBlock) {
-	_, ok := prefixOf(obj)
-	e.foreign = !ok || obj.DeletionTimestamp != nil
+func (s *Store) learn(e *entry, obj *v1alpha1.IPBlock) { s.takeOver(e, obj, s.read(e, obj)) }
+
+// read is what a state of the block says, with what this process has seen of it: also
+// what the informer brought while the block was busy.
+func (s *Store) read(e *entry, obj *v1alpha1.IPBlock) *ipam.Block {
+	before := e.base
+	switch u := s.unread[e]; {
+	case u.obj != nil && !newer(u.obj, obj):
+		before = u.block
+	case e.obj == nil && before.Used() == 0:
+		before = nil // it is what was assumed of a block that was not known
+	}
 	var slots []string
-	if ok {
+	if _, ok := prefixOf(obj); ok {
 		slots = obj.Spec.Slots
 	}
+	b := ipam.DecodeBlock(e.prefix, obj.Spec.Node, slots)
+	b.Watch(before, s.now())
+	return b
+}
+
+func (s *Store) takeOver(e *entry, obj *v1alpha1.IPBlock, b *ipam.Block) {
+	_, ok := prefixOf(obj)
+	e.foreign = !ok || obj.DeletionTimestamp != nil
 	delete(s.buried, e.name)
 	s.own(e, obj.Spec.Node)
-	base := ipam.DecodeBlock(e.prefix, obj.Spec.Node, slots)
-	s.compare(e, base)
-	s.rebase(e, obj, base)
-	e.rebuild(s.cfg.Now())
+	s.compare(e, b)
+	s.rebase(e, obj, b)
+	e.rebuild(s.now())
 }
 
 // rebase sets the known state and the index of leases.
@@ -191,7 +209,7 @@ func (s *Store) rebase(e *entry, obj *v1alpha1.IPBlock, base *ipam.Block) {
 }
 
 func (s *Store) index(e *entry, slot ipam.Slot) {
-	l := e.lease(slot)
+	l := s.lease(e, slot)
 	if slot.State == ipam.Taken {
 		k := keyOf(slot.Holder)
 		s.leases[k] = append(s.leases[k], l)
@@ -208,7 +226,7 @@ func (s *Store) index(e *entry, slot ipam.Slot) {
 }
 
 func (s *Store) unindex(e *entry, slot ipam.Slot) {
-	l := e.lease(slot)
+	l := s.lease(e, slot)
 	if slot.State == ipam.Taken {
 		without(s.leases, keyOf(slot.Holder), l)
 	}
@@ -250,8 +268,11 @@ func without[K comparable](index map[K][]Lease, k K, l Lease) {
 	index[k] = left
 }
 
-func (e *entry) lease(slot ipam.Slot) Lease {
-	return Lease{Holder: slot.Holder, Domain: e.domain, Addr: slot.Addr, Block: e.name, Since: slot.Since, Claim: slot.Claim}
+func (s *Store) lease(e *entry, slot ipam.Slot) Lease {
+	return Lease{
+		Holder: slot.Holder, Domain: e.domain, Addr: slot.Addr, Block: e.name, Since: slot.Since, Claim: slot.Claim,
+		Seen: s.begin.Add(e.base.Since(slot.Ordinal)),
+	}
 }
 
 // lose is called when the object is gone. A block in which addresses are taken
@@ -260,13 +281,13 @@ func (e *entry) lease(slot ipam.Slot) Lease {
 func (s *Store) lose(e *entry) {
 	base := e.base
 	if base.Used() == 0 {
-		base = ipam.NewBlock(e.prefix, e.node)
+		base = s.fresh(e.prefix, e.node)
 	} else {
 		s.raise()
 	}
 	s.rebase(e, nil, base)
 	e.foreign = false
-	e.rebuild(s.cfg.Now())
+	e.rebuild(s.now())
 }
 
 // sweep drops an idle entry that says nothing.
@@ -309,7 +330,7 @@ func (s *Store) drop(e *entry, o *op, err error) {
 
 // rebuild applies the operations to the known state again. Takes that it
 // cannot serve any more end with errMoved or ErrConflict.
-func (e *entry) rebuild(now time.Time) {
+func (e *entry) rebuild(now ipam.Moment) {
 	e.next = e.base
 	apply := func(o *op) bool {
 		err := e.apply(o, now)
@@ -324,7 +345,7 @@ func (e *entry) rebuild(now time.Time) {
 
 // apply does an operation to next. Takes fail with errMoved, ErrConflict and
 // ErrInvalid, restores with the latter two and ErrUnavailable.
-func (e *entry) apply(o *op, now time.Time) error {
+func (e *entry) apply(o *op, now ipam.Moment) error {
 	o.changed = false
 	if e.next == e.base {
 		e.next = e.base.Clone()
@@ -337,7 +358,7 @@ func (e *entry) apply(o *op, now time.Time) error {
 	case opUnhold:
 		o.changed = e.next.Unhold(o.claim, o.addr, o.since, now)
 	case opRestore:
-		if o.at.IsZero() {
+		if o.at == (ipam.Moment{}) {
 			o.at = now
 		}
 		return e.applyRestore(o)
@@ -348,10 +369,10 @@ func (e *entry) apply(o *op, now time.Time) error {
 	return nil
 }
 
-func (e *entry) applyTake(o *op, now time.Time) error {
+func (e *entry) applyTake(o *op, now ipam.Moment) error {
 	if e.foreign || e.node != o.node {
 		if o.addr.IsValid() {
-			return fmt.Errorf("%w: %s lies in block %s, which %s", ErrConflict, o.addr, e.name, e.whose())
+			return fmt.Errorf("%w: %s lies in block %s, which %s", ErrConflict, o.addr, e.name, e.whose(o))
 		}
 		return errMoved
 	}
@@ -381,7 +402,7 @@ func (e *entry) changes(o *op) bool {
 }
 
 // takeNext takes an address of next.
-func (e *entry) takeNext(o *op, now time.Time) (err error) {
+func (e *entry) takeNext(o *op, now ipam.Moment) (err error) {
 	addr := o.addr
 	if !addr.IsValid() && o.claim != "" {
 		addr, _ = e.next.Own(o.pool(), o.holder, o.claim) // of several Take finds what is no claim's
@@ -408,7 +429,7 @@ func (e *entry) newlyReserved() bool {
 	})
 }
 
-func (e *entry) applyFree(o *op, now time.Time) (changed bool) {
+func (e *entry) applyFree(o *op, now ipam.Moment) (changed bool) {
 	if o.addr.IsValid() {
 		s, _ := e.next.Slot(o.addr)
 		if o.since.IsZero() && s.State == ipam.Taken && s.Holder.Same(o.holder) {
@@ -426,10 +447,12 @@ func (e *entry) applyFree(o *op, now time.Time) (changed bool) {
 }
 
 // whose says why a take may not draw from the block.
-func (e *entry) whose() string {
+func (e *entry) whose(o *op) string {
 	switch {
 	case e.foreign:
 		return "is being deleted, or disagrees with its name"
+	case e.node != "" && o.node != "":
+		return fmt.Sprintf("is routed to node %s, and the pod is on node %s: ask for an address of one of that node's blocks, for none, or run the pod on node %s", e.node, o.node, e.node)
 	case e.node != "":
 		return "is routed to another node" // whose name is not for everybody
 	default:

@@ -180,6 +180,7 @@ func TestForget(t *testing.T) {
 			t.Fatal(err)
 		}
 		gone := api.NewFeed(b.Store)
+		advance(blockRest)
 		// Somebody makes the block anew before b hears of the deletion.
 		mustTake(t, a.Store, p, holderOn("node-2", 2))
 		got := mustTake(t, b.Store, p, holderOn("node-2", 3), "10.244.0.5")

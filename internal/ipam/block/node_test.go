@@ -227,6 +227,7 @@ func TestDropEmptyRace(t *testing.T) {
 			synctest.Test(t, func(t *testing.T) {
 				api := blocktest.NewAPI()
 				s, other := run(t, api, Config{}), run(t, api, Config{})
+				follow(t, api, other.Store) // who has just heard of the block takes nothing that was freed
 				p := perNode(t, "10.244.0.0/24")
 				got := mustTake(t, s.Store, p, holder(1))
 				mustFree(t, s.Store, holder(1))

@@ -25,11 +25,14 @@ func (t *txn) place(w *want, o *op) (*entry, error) {
 	if p.PerNode() {
 		o.node = w.holder.Node
 	}
+	if err := s.reachable(p, w, o); err != nil {
+		return nil, err
+	}
 	e, sure := s.choose(p, w, o)
 	if e == nil {
 		return nil, s.exhausted(p, w)
 	}
-	err := e.apply(o, s.cfg.Now())
+	err := e.apply(o, s.now())
 	switch {
 	case err == nil:
 	case errors.Is(err, ErrInvalid):
@@ -43,6 +46,38 @@ func (t *txn) place(w *want, o *op) (*entry, error) {
 	}
 	t.enqueue(e, o)
 	return e, nil
+}
+
+// reachable fails with ErrExhausted when a requested address lies in a block that
+// nobody has, and that the node may not have now.
+func (s *Store) reachable(p *ipam.Pool, w *want, o *op) error {
+	if !p.PerNode() || !w.addr.IsValid() || w.has != nil {
+		return nil
+	}
+	name := ipam.BlockName(p.Domain(), ipam.BlockOf(w.addr))
+	if e := s.blocks[name]; e != nil && !e.vacant() {
+		return nil
+	}
+	if n := s.blocksOf(p, o.node, w.family); n >= p.MaxBlocksPerNode() {
+		return fmt.Errorf("%w: %s lies in block %s, which no node has: node %s has %d %s blocks of pool %s already, and spec.maxBlocksPerNode allows %d",
+			ErrExhausted, w.addr, name, o.node, n, w.family, p.Name(), p.MaxBlocksPerNode())
+	}
+	if !s.open(name, o.node) {
+		return fmt.Errorf("%w: %s lies in block %s, which was routed to another node until a moment ago", ErrExhausted, w.addr, name)
+	}
+	return nil
+}
+
+// blocksOf counts the blocks of a family that a node has of a pool, with those that
+// are being made.
+func (s *Store) blocksOf(p *ipam.Pool, node string, f ipam.Family) int {
+	n := 0
+	for _, e := range s.byNode[node] {
+		if e.domain == p.Domain() && ipam.FamilyOf(e.prefix.Addr()) == f && !e.vacant() && p.UsableIn(e.prefix) > 0 {
+			n++
+		}
+	}
+	return n
 }
 
 // choose returns the block that is to serve a take, and whether it is known to
@@ -82,8 +117,8 @@ func (s *Store) lookup(domain string, prefix netip.Prefix, node string) *entry {
 func (s *Store) claim(e *entry, node string) *entry {
 	if e.vacant() && e.node != node {
 		s.own(e, node)
-		e.base = ipam.NewBlock(e.prefix, node)
-		e.rebuild(s.cfg.Now())
+		e.base = s.fresh(e.prefix, node)
+		e.rebuild(s.now())
 	}
 	return e
 }
@@ -99,7 +134,7 @@ func (e *entry) vacant() bool {
 // find returns a block with room for the pool, which may not exist yet. It returns
 // nil when every candidate is known to have nothing.
 func (s *Store) find(p *ipam.Pool, w *want, early bool) *entry {
-	now := s.cfg.Now()
+	now := s.now()
 	if p.PerNode() {
 		return s.findOwn(p, w, now, early)
 	}
@@ -108,7 +143,7 @@ func (s *Store) find(p *ipam.Pool, w *want, early bool) *entry {
 
 // findShared serves from the block that served the node last as long as it has
 // any, then from the next; with the order Lowest always from the lowest.
-func (s *Store) findShared(p *ipam.Pool, w *want, now time.Time, early bool) *entry {
+func (s *Store) findShared(p *ipam.Pool, w *want, now ipam.Moment, early bool) *entry {
 	suits := func(e *entry) bool {
 		if e == nil || e.foreign || w.avoid[e.name] {
 			return false
@@ -137,8 +172,8 @@ func (s *Store) findShared(p *ipam.Pool, w *want, now time.Time, early bool) *en
 }
 
 // findOwn serves from the blocks of the node first, then from the next one
-// that nobody has.
-func (s *Store) findOwn(p *ipam.Pool, w *want, now time.Time, early bool) *entry {
+// that nobody has, if the node may have more.
+func (s *Store) findOwn(p *ipam.Pool, w *want, now ipam.Moment, early bool) *entry {
 	own := s.byNode[w.holder.Node]
 	for _, name := range slices.Sorted(maps.Keys(own)) {
 		e := own[name]
@@ -147,10 +182,13 @@ func (s *Store) findOwn(p *ipam.Pool, w *want, now time.Time, early bool) *entry
 			return e
 		}
 	}
+	if s.blocksOf(p, w.holder.Node, w.family) >= p.MaxBlocksPerNode() {
+		return nil
+	}
 	for prefix := range p.Candidates(w.family, w.holder.Node) {
 		name := ipam.BlockName(p.Domain(), prefix)
 		switch e := s.blocks[name]; {
-		case w.avoid[name]:
+		case w.avoid[name] || !s.open(name, w.holder.Node):
 		case e == nil:
 			return s.add(p.Domain(), prefix, w.holder.Node)
 		case e.vacant():
@@ -174,7 +212,10 @@ func (s *Store) exhausted(p *ipam.Pool, w *want) error {
 	counts := s.counts(p, expected, w.family)
 	if p.PerNode() {
 		where = " for node " + w.holder.Node
-		if counts.Free > 0 {
+		switch n := s.blocksOf(p, w.holder.Node, w.family); {
+		case n >= p.MaxBlocksPerNode():
+			why = fmt.Sprintf("; the node has %d blocks of it, and spec.maxBlocksPerNode allows %d", n, p.MaxBlocksPerNode())
+		case counts.Free > 0:
 			why = ", the free ones in blocks of other nodes"
 		}
 	}

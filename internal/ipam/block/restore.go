@@ -124,7 +124,7 @@ func (s *Store) Restore(ctx context.Context, l Loss) error {
 			return nil, ErrStopped
 		}
 		e := s.lookup(l.Domain, ipam.BlockOf(l.Addr), l.Node)
-		if err := e.apply(o, s.cfg.Now()); err != nil {
+		if err := e.apply(o, s.now()); err != nil {
 			s.mu.Unlock()
 			return nil, err
 		}
@@ -177,7 +177,7 @@ func (s *Store) kick(e *entry) {
 // ErrUnavailable.
 func (e *entry) applyRestore(o *op) error {
 	if e.foreign {
-		return fmt.Errorf("%w: %s lies in block %s, which %s", ErrConflict, o.addr, e.name, e.whose())
+		return fmt.Errorf("%w: %s lies in block %s, which %s", ErrConflict, o.addr, e.name, e.whose(o))
 	}
 	if slot, _ := e.base.Slot(o.addr); slot.Generation != o.seen && !(slot.State == ipam.Taken && slot.Holder.Same(o.holder)) {
 		return fmt.Errorf("%w: block %s: %s has changed: look again", ErrUnavailable, e.name, o.addr)

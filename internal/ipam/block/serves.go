@@ -45,7 +45,7 @@ func (s *Store) wouldServe(p *ipam.Pool, w *want) error {
 	if e == nil {
 		return nil
 	}
-	if err := e.next.Clone().TakeHeld(p, w.holder, w.addr, w.claim, s.cfg.Now()); err != nil {
+	if err := e.next.Clone().TakeHeld(p, w.holder, w.addr, w.claim, s.now()); err != nil {
 		return refusedTake(err)
 	}
 	return nil
@@ -53,13 +53,20 @@ func (s *Store) wouldServe(p *ipam.Pool, w *want) error {
 
 // room says whether some block has an address for a want, or could be made for it.
 func (s *Store) room(p *ipam.Pool, w *want) bool {
-	now, node := s.cfg.Now(), ""
+	now, node := s.now(), ""
 	if p.PerNode() {
 		node = w.holder.Node
 	}
 	for prefix := range p.Candidates(w.family, w.holder.Node) {
-		e := s.blocks[ipam.BlockName(p.Domain(), prefix)]
-		if e == nil || e.vacant() || !e.foreign && e.node == node && e.next.Eligible(p, now, true) > 0 {
+		name := ipam.BlockName(p.Domain(), prefix)
+		e := s.blocks[name]
+		if e == nil || e.vacant() {
+			if p.PerNode() && (s.blocksOf(p, node, w.family) >= p.MaxBlocksPerNode() || !s.open(name, node)) {
+				continue
+			}
+			return true
+		}
+		if !e.foreign && e.node == node && e.next.Eligible(p, now, true) > 0 {
 			return true
 		}
 	}

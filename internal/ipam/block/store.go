@@ -52,8 +52,11 @@ type Client interface {
 
 // Config of a Store. The zero value is usable.
 type Config struct {
-	// Now stamps slots and judges cooldowns; time.Now when nil.
+	// Now is the wall clock that is written down in slots; time.Now when nil.
 	Now func() time.Time
+	// Run measures cooldowns and all other durations: how long the process has run,
+	// by a clock that never jumps. The time since New when nil.
+	Run func() time.Duration
 	// FreeLinger is how long a free waits for company; 200 ms when zero, not
 	// at all when negative. A take on the same block carries it at once.
 	FreeLinger time.Duration
@@ -109,6 +112,9 @@ type Lease struct {
 	Since time.Time
 	// Claim of the address; empty for most.
 	Claim string
+	// Seen is from when this process has seen it be held, by the clock that does not
+	// jump; of one that is taken it says nothing.
+	Seen time.Time
 }
 
 // holderKey is the identity of a holder, as ipam.Holder.Same compares it.
@@ -161,15 +167,20 @@ type Store struct {
 	last   map[place]string
 	// rest is the longest cooldown of a domain's pools that was seen.
 	rest map[string]time.Duration
+	// left are the nodes that blocks were routed to until a moment ago, by the name
+	// of the block.
+	left map[string]departed
 	// buried are blocks that this store deleted and the informer may not have
 	// seen go.
 	buried map[string]types.UID
 	// unread are the newest states that the informer brought of blocks while
 	// they were busy.
-	unread map[*entry]*v1alpha1.IPBlock
+	unread map[*entry]unread
 	// guards says that losses are looked for, losing are the blocks with some.
-	guards  bool
-	losing  map[*entry]struct{}
+	guards bool
+	losing map[*entry]struct{}
+	// begin is when the process began, with its clock that does not jump.
+	begin   time.Time
 	todo    []*entry
 	started bool
 	stopped bool
@@ -180,6 +191,10 @@ func New(c Client, cfg Config) *Store {
 	if cfg.Now == nil {
 		cfg.Now = time.Now
 	}
+	if cfg.Run == nil {
+		begin := time.Now()
+		cfg.Run = func() time.Duration { return time.Since(begin) }
+	}
 	if cfg.FreeLinger == 0 {
 		cfg.FreeLinger = 200 * time.Millisecond
 	}
@@ -187,7 +202,7 @@ func New(c Client, cfg Config) *Store {
 		cfg.Turn = func(context.Context) func() { return func() {} }
 	}
 	return &Store{
-		c: c, cfg: cfg,
+		c: c, cfg: cfg, begin: time.Now().Add(-cfg.Run()),
 		owners:  owners{m: map[holderKey]*owner{}},
 		wake:    make(chan struct{}, 1),
 		alarm:   make(chan struct{}, 1),
@@ -200,8 +215,9 @@ func New(c Client, cfg Config) *Store {
 		last:    map[place]string{},
 		rest:    map[string]time.Duration{},
 		buried:  map[string]types.UID{},
-		unread:  map[*entry]*v1alpha1.IPBlock{},
 		losing:  map[*entry]struct{}{},
+		left:    map[string]departed{},
+		unread:  map[*entry]unread{},
 	}
 }
 
@@ -242,6 +258,16 @@ func (s *Store) Run(ctx context.Context) error {
 	return nil
 }
 
+// now is the present by both clocks of the process.
+func (s *Store) now() ipam.Moment { return ipam.Moment{Wall: s.cfg.Now(), Run: s.cfg.Run()} }
+
+// fresh is a block of which nothing was ever used, as far as is known.
+func (s *Store) fresh(prefix netip.Prefix, node string) *ipam.Block {
+	b := ipam.NewBlock(prefix, node)
+	b.Watch(nil, s.now())
+	return b
+}
+
 // start makes Run start a committer for the block unless it has one.
 func (s *Store) start(e *entry) {
 	if e.busy {
@@ -275,12 +301,18 @@ func (s *Store) Observe(obj *v1alpha1.IPBlock) {
 	switch {
 	case e.obj != nil && !newer(obj, e.obj):
 	case e.busy:
-		if u := s.unread[e]; u == nil || newer(obj, u) {
-			s.unread[e] = obj
+		if u := s.unread[e]; u.obj == nil || newer(obj, u.obj) {
+			s.unread[e] = unread{obj, s.read(e, obj)}
 		}
 	default:
 		s.learn(e, obj)
 	}
+}
+
+// unread is a state, and what it says.
+type unread struct {
+	obj   *v1alpha1.IPBlock
+	block *ipam.Block
 }
 
 // Forget feeds the store from an informer: what was deleted, in its last known
@@ -302,6 +334,7 @@ func (s *Store) Forget(obj *v1alpha1.IPBlock) {
 	if newer(obj, e.obj) {
 		s.learn(e, obj)
 	}
+	s.leave(e.name, obj.Spec.Node)
 	s.lose(e)
 	s.sweep(e)
 }

@@ -437,11 +437,17 @@ func TestRequestedAddresses(t *testing.T) {
 		if n := len(stored(t, api)); n != 2 {
 			t.Errorf("%d addresses are stored, want 2: a failed take left something", n)
 		}
-		// Released elsewhere: memory says it is held, the API knows better.
+		// Released elsewhere: memory says it is held, the API knows better. It rests from
+		// when this process has seen it free: what the other's clock says may be wrong.
 		other := run(t, api, Config{})
 		api.NewFeed(other.Store).Deliver(-1)
 		mustFree(t, other.Store, holder(1))
 		advance(6 * time.Second)
+		_, err := s.Take(t.Context(), p, Request{Holder: holder(2), Addresses: []netip.Addr{netip.MustParseAddr("10.0.0.200")}})
+		if !errors.Is(err, ErrConflict) || !strings.Contains(err.Error(), "was released less than 5s ago") {
+			t.Errorf("Take() = %v", err)
+		}
+		advance(5 * time.Second)
 		if got := mustTake(t, s.Store, p, holder(2), "10.0.0.200"); got[0] != "10.0.0.200" {
 			t.Errorf("got %v", got)
 		}

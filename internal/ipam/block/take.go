@@ -270,7 +270,7 @@ func (t *txn) enqueue(e *entry, o *op) {
 	t.at = e
 	if o.kind != opTake {
 		// Only takes and restores fail to apply.
-		_ = e.apply(o, t.s.cfg.Now())
+		_ = e.apply(o, t.s.now())
 	}
 	e.queue = append(e.queue, o)
 	t.s.start(e)
@@ -410,32 +410,4 @@ func (s *Store) holdings(h ipam.Holder, domain string, addrs []netip.Addr) []hol
 		out = append(out, holding{block: e})
 	}
 	return out
-}
-
-// DropEmpty deletes the blocks of a node that is gone, those in which no
-// address is taken, held or cooling. Others stay, without an error: call it
-// again later.
-//
-// It fails with ErrUnavailable.
-func (s *Store) DropEmpty(ctx context.Context, node string) error {
-	_, err := s.do(ctx, func(ctx context.Context, t *txn) ([]Lease, error) {
-		var ops []*op
-		s.mu.Lock()
-		if s.stopped {
-			s.mu.Unlock()
-			return nil, ErrStopped
-		}
-		now := s.cfg.Now()
-		for _, e := range s.byNode[node] {
-			if e.obj == nil || !e.next.Idle(now, s.cooldown(e.domain)) {
-				continue
-			}
-			o := &op{kind: opDrop, cancel: ctx.Done(), done: make(chan struct{})}
-			t.enqueue(e, o)
-			ops = append(ops, o)
-		}
-		s.mu.Unlock()
-		return nil, wait(ops)
-	})
-	return err
 }

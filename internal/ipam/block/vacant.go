@@ -22,7 +22,7 @@ func (s *Store) DropVacant(ctx context.Context, p *ipam.Pool) (rest bool, err er
 			return nil, ErrStopped
 		}
 		s.noteCooldown(p)
-		now := s.cfg.Now()
+		now := s.now()
 		for _, e := range s.blocks {
 			if e.domain != p.Domain() || e.node != "" || e.obj == nil || !p.HandsOut(e.prefix) || e.next.Used() > 0 {
 				continue

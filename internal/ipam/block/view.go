@@ -83,7 +83,7 @@ func expected(e *entry) *ipam.Block  { return e.next }
 func (s *Store) counts(p *ipam.Pool, of func(*entry) *ipam.Block, families ...ipam.Family) ipam.Counts {
 	var sum ipam.Counts
 	sum.Usable, sum.Reserved = p.Size(families...)
-	now := s.cfg.Now()
+	now := s.now()
 	for _, e := range s.blocks {
 		if e.domain != p.Domain() || !slices.Contains(families, ipam.FamilyOf(e.prefix.Addr())) {
 			continue
@@ -162,7 +162,7 @@ func (s *Store) Within(r *ipam.Reservation) []Lease {
 		}
 		for slot := range e.base.Slots() {
 			if slot.State == ipam.Taken && r.Contains(slot.Addr) {
-				out = append(out, e.lease(slot))
+				out = append(out, s.lease(e, slot))
 			}
 		}
 	}

@@ -28,6 +28,8 @@ func Pool(o *v1alpha1.IPPool) (*ipam.Pool, error) {
 		Cooldown: cooldown,
 		Order:    ipam.Order(o.Spec.Order),
 		PerNode:  o.Spec.Placement == v1alpha1.PlacementPerNode,
+
+		MaxBlocksPerNode: int(o.Spec.MaxBlocksPerNode),
 	})
 }
 

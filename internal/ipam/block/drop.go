@@ -1,0 +1,152 @@
+package block
+
+import (
+	"cmp"
+	"context"
+	"slices"
+	"time"
+
+	"fairlead.dev/fairlead/internal/ipam"
+)
+
+// blockRest is how long a block that was routed to a node goes to no other one. What
+// others know of the routes is behind by then no more.
+const blockRest = 10 * time.Second
+
+// departed is the node that a block was routed to, and when it was last, as
+// ipam.Moment.Run.
+type departed struct {
+	node string
+	at   time.Duration
+}
+
+// leave notes that a block is routed to a node no longer.
+func (s *Store) leave(block, node string) {
+	now := s.cfg.Run()
+	for name, d := range s.left {
+		if now-d.at >= blockRest {
+			delete(s.left, name)
+		}
+	}
+	if node != "" {
+		s.left[block] = departed{node, now}
+	}
+}
+
+// open says whether a block that nobody has may be routed to a node now.
+func (s *Store) open(block, node string) bool {
+	d, ok := s.left[block]
+	return !ok || d.node == node || s.cfg.Run()-d.at >= blockRest
+}
+
+// idleFor is for how long this process has seen a block idle; below zero for one that
+// will be idle in as long, if nobody takes from it; false when somebody has.
+func (s *Store) idleFor(e *entry) (time.Duration, bool) {
+	from, ok := e.next.IdleFrom(s.cooldown(e.domain))
+	return s.cfg.Run() - from, ok
+}
+
+// DropEmpty deletes the blocks of a node that is gone, those in which no
+// address is taken, held or cooling. Others stay, without an error: call it
+// again later.
+//
+// It fails with ErrUnavailable.
+func (s *Store) DropEmpty(ctx context.Context, node string) error {
+	return s.drops(ctx, 0, func() []*entry {
+		var out []*entry
+		for _, e := range s.byNode[node] {
+			if d, ok := s.idleFor(e); ok && d >= 0 && s.droppable(e) {
+				out = append(out, e)
+			}
+		}
+		return out
+	})
+}
+
+// DropIdle deletes the blocks of a node that is there which this process has seen
+// idle for a time. Of each family and domain the node keeps one block at least. It
+// returns in how long the next block may be due; 0 when none is idle.
+//
+// It fails with ErrUnavailable.
+func (s *Store) DropIdle(ctx context.Context, node string, idle time.Duration) (again time.Duration, err error) {
+	left := func(e *entry) time.Duration {
+		d, _ := s.idleFor(e)
+		return idle - d
+	}
+	due := func() (out []*entry) {
+		again = 0
+		for _, e := range s.spare(node) {
+			switch in := left(e); {
+			case in <= 0:
+				out = append(out, e)
+			case again == 0 || in < again:
+				again = in
+			}
+		}
+		return out
+	}
+	s.mu.Lock()
+	n := len(due())
+	s.mu.Unlock()
+	if n > 0 {
+		err = s.drops(ctx, idle, func() []*entry {
+			return slices.DeleteFunc(s.spare(node), func(e *entry) bool { return left(e) > 0 })
+		})
+	}
+	return again, err
+}
+
+// spare are the blocks of a node in which nothing is taken and that it need not keep:
+// of each family and domain all but the first, or all when another one is in use.
+func (s *Store) spare(node string) []*entry {
+	type part struct {
+		domain string
+		family ipam.Family
+	}
+	var unused []*entry
+	kept := map[part]bool{}
+	of := func(e *entry) part { return part{e.domain, ipam.FamilyOf(e.prefix.Addr())} }
+	for _, e := range s.byNode[node] {
+		if e.obj == nil || e.foreign {
+			continue
+		}
+		if _, ok := s.idleFor(e); ok && s.droppable(e) {
+			unused = append(unused, e)
+		} else {
+			kept[of(e)] = true
+		}
+	}
+	slices.SortFunc(unused, func(a, b *entry) int { return cmp.Compare(a.name, b.name) })
+	return slices.DeleteFunc(unused, func(e *entry) bool {
+		first := !kept[of(e)]
+		kept[of(e)] = true
+		return first
+	})
+}
+
+// droppable says that a block is there, and nobody is about to take from it.
+func (s *Store) droppable(e *entry) bool {
+	takes := func(o *op) bool { return o.kind == opTake }
+	return e.obj != nil && !e.foreign && len(e.doubts) == 0 && len(e.lost) == 0 && !slices.ContainsFunc(e.flight, takes) && !slices.ContainsFunc(e.queue, takes)
+}
+
+// drops deletes blocks that have been idle for a time. Store.mu is held while which
+// chooses them.
+func (s *Store) drops(ctx context.Context, idle time.Duration, which func() []*entry) error {
+	_, err := s.do(ctx, func(ctx context.Context, t *txn) ([]Lease, error) {
+		var ops []*op
+		s.mu.Lock()
+		if s.stopped {
+			s.mu.Unlock()
+			return nil, ErrStopped
+		}
+		for _, e := range which() {
+			o := &op{kind: opDrop, idle: idle, cancel: ctx.Done(), done: make(chan struct{})}
+			t.enqueue(e, o)
+			ops = append(ops, o)
+		}
+		s.mu.Unlock()
+		return nil, wait(ops)
+	})
+	return err
+}
