@@ -6,6 +6,7 @@ func (r *Attachments) Remembered() map[string]int {
 	return map[string]int{
 		"creations": creations, "releases": records,
 		"pods_with_records": r.names.size(), "waiting_pods": r.waiting.size(),
+		"pods_without_node": r.strangers.size(), "unreachable_nodes": r.silences.size(),
 	}
 }
 
@@ -13,6 +14,18 @@ func (s *marks) sizes() (creations, records int) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	return len(s.creations), len(s.records)
+}
+
+func (s *strangers) size() int {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	return len(s.m)
+}
+
+func (s *silences) size() int {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	return len(s.m)
 }
 
 func (n *names) size() int {
