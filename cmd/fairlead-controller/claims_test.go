@@ -170,6 +170,13 @@ func (w *claimWorld) statefulSet(t *testing.T) {
 		return s.Pod == "db-0" && s.Pool == "default" && len(s.Addresses) == 1 && s.Addresses[0] == first["db-0"].Spec.Summary.Addresses
 	})
 	w.delete(t, set)
+	// No kubelet ends its pods.
+	for name := range last {
+		p := &corev1.Pod{ObjectMeta: metav1.ObjectMeta{Namespace: w.c.Namespace, Name: name}}
+		if err := client.IgnoreNotFound(w.c.Client.Delete(t.Context(), p, client.GracePeriodSeconds(0))); err != nil {
+			t.Fatal(err)
+		}
+	}
 	// Its claims end with it, and what they kept is anybody's a little later.
 	w.c.Eventually(t, "the end of the set's claims", func(ctx context.Context) error {
 		var claims v1alpha1.IPClaimList
