@@ -32,6 +32,14 @@ func nodeElements(n *Node) elements {
 			out[place{familyInet, s.name + digit(p.Addr()), p.String()}] = ""
 		}
 	}
+	for _, s := range []struct {
+		name      string
+		addresses []netip.Addr
+	}{{"tunnel", n.Underlay}, {"peers", n.Peers}} {
+		for _, a := range s.addresses {
+			out[place{familyInet, s.name + digit(a), a.String()}] = ""
+		}
+	}
 	return out
 }
 

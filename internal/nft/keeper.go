@@ -336,5 +336,5 @@ func (k *Keeper) announce() {
 
 // sameRules tells whether two nodes differ in elements only.
 func sameRules(a, b *Node) bool {
-	return a.Bridge == b.Bridge && a.LinkGroup == b.LinkGroup && a.Masquerade == b.Masquerade
+	return a.Bridge == b.Bridge && a.LinkGroup == b.LinkGroup && a.Masquerade == b.Masquerade && a.Tunnel == b.Tunnel
 }

@@ -22,6 +22,7 @@ type kernel struct {
 	have     elements
 	revision uint32
 	runs     int
+	wholes   int // of the runs, those that wrote both tables anew
 	takes    time.Duration
 	fail     error
 }
@@ -43,6 +44,7 @@ func (k *kernel) apply(ctx context.Context, c Change) error {
 	}
 	if c.Whole != nil {
 		k.there, k.have = true, elements{}
+		k.wholes++
 	}
 	if !k.there {
 		return errors.New("No such file or directory")
@@ -242,10 +244,10 @@ func TestNodeChanges(t *testing.T) {
 		k.SetNode(n)
 		k.SetPod("a", pod("10.0.0.1", 80))
 		waitFor(t, k)
-		runs := real.runs
+		before := real.runs
 		k.SetNode(n)
 		synctest.Wait()
-		if real.runs != runs {
+		if real.runs != before {
 			t.Error("the same node again was written again")
 		}
 		n.Cluster = prefixes("10.0.0.0/26", "10.0.2.0/26")
@@ -254,9 +256,30 @@ func TestNodeChanges(t *testing.T) {
 		if _, ok := real.have[place{"inet", "cluster4", "10.0.2.0/26"}]; !ok || len(real.have) != 5 {
 			t.Errorf("elements %v", real.have)
 		}
+		n.Underlay, n.Peers = addrs("192.0.2.1"), addrs("192.0.2.2", "2001:db8::2")
+		k.SetNode(n)
+		waitFor(t, k)
+		n.Peers = addrs("192.0.2.3", "2001:db8::2")
+		wholes, runs := real.wholes, real.runs
+		k.SetNode(n)
+		waitFor(t, k)
+		for _, want := range []place{{"inet", "tunnel4", "192.0.2.1"}, {"inet", "peers4", "192.0.2.3"}, {"inet", "peers6", "2001:db8::2"}} {
+			if _, ok := real.have[want]; !ok || len(real.have) != 8 {
+				t.Errorf("elements %v, want %v too", real.have, want)
+			}
+		}
+		if real.wholes != wholes || real.runs != runs+1 {
+			t.Errorf("another node was %d transactions, %d of them of all", real.runs-runs, real.wholes-wholes)
+		}
 		n.Masquerade = false
 		k.SetNode(n)
 		waitFor(t, k)
+		n.Tunnel, wholes = Tunnel{Port: 4790, VNI: 1}, real.wholes
+		k.SetNode(n)
+		waitFor(t, k)
+		if real.wholes != wholes+1 {
+			t.Errorf("another port of the tunnel is in %d new tables, want one", real.wholes-wholes)
+		}
 		real.wants(t, "tcp . 80 : 10.0.0.1 . 80")
 	})
 }

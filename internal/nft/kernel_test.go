@@ -27,6 +27,7 @@ const bridge = "fairlead0"
 // world outside: it knows the way to the node, and none to its pods.
 type lab struct {
 	t       *testing.T
+	blocks  []netip.Prefix
 	world   *netlab.Machine
 	node    *netlab.Machine
 	kernel  *netdev.Kernel
@@ -44,12 +45,15 @@ type sandbox struct {
 	link nft.Link
 }
 
-var (
-	blocks = []netip.Prefix{netip.MustParsePrefix("10.244.0.0/26"), netip.MustParsePrefix("fd00:10::/64")}
-	limit  = time.Minute
-)
+const limit = time.Minute
 
 func newLab(t *testing.T) *lab {
+	t.Helper()
+	return newLabs(t, 1)[0]
+}
+
+// newLabs makes nodes that share a link.
+func newLabs(t *testing.T, count int) []*lab {
 	t.Helper()
 	if os.Geteuid() != 0 {
 		t.Skip("making network namespaces needs root")
@@ -57,12 +61,26 @@ func newLab(t *testing.T) *lab {
 	if !netlab.HasIPv6() {
 		t.Skip("needs a kernel with IPv6: the lab has both families")
 	}
-	net, err := netlab.New(t.Context(), netlab.Config{Nodes: 1})
+	net, err := netlab.New(t.Context(), netlab.Config{Nodes: count})
 	if err != nil {
 		t.Fatal(err)
 	}
 	t.Cleanup(func() { net.Close() })
-	l := &lab{t: t, world: net.Switch, node: net.Nodes[0], filter: &nft.Kernel{}}
+	labs := make([]*lab, count)
+	for i, n := range net.Nodes {
+		labs[i] = &lab{
+			t: t, world: net.Switch, node: n, filter: &nft.Kernel{},
+			blocks: []netip.Prefix{netip.MustParsePrefix(fmt.Sprintf("10.244.%d.0/26", i)), netip.MustParsePrefix(fmt.Sprintf("fd00:1%d::/64", i))},
+		}
+		labs[i].start()
+	}
+	return labs
+}
+
+// start makes the node's network and keeps its rules.
+func (l *lab) start() {
+	t := l.t
+	t.Helper()
 	l.keeper = nft.New(func(ctx context.Context, c nft.Change) error {
 		if err := l.refuse.Load(); err != nil {
 			return *err
@@ -74,14 +92,9 @@ func newLab(t *testing.T) *lab {
 		return err
 	})
 	t.Cleanup(func() { l.kernel.Close() })
-	l.inNode(func() error {
-		_, err := l.kernel.ApplyHost(t.Context(), netdev.HostState{
-			Bridge: bridge, MTU: 1500, Uplink: netlab.Uplink,
-			Gateways: []netip.Addr{netip.MustParseAddr("169.254.1.1"), netip.MustParseAddr("fe80::1")},
-			Local:    []netdev.LocalBlock{{Prefix: blocks[0], Source: l.node.V4.Addr()}, {Prefix: blocks[1], Source: l.node.V6.Addr()}},
-		})
-		// The daemon sets it where a pod has host ports.
-		return errors.Join(err, os.WriteFile("/proc/sys/net/ipv4/conf/"+bridge+"/route_localnet", []byte("1"), 0))
+	l.apply(l.hostState())
+	l.inNode(func() error { // the daemon sets it where a pod has host ports
+		return os.WriteFile("/proc/sys/net/ipv4/conf/"+bridge+"/route_localnet", []byte("1"), 0)
 	})
 	ctx, cancel := context.WithCancel(context.Background())
 	var running sync.WaitGroup
@@ -100,10 +113,26 @@ func newLab(t *testing.T) *lab {
 		running.Wait()
 	})
 	l.set(nft.Node{
-		Bridge: bridge, LinkGroup: netdev.LinkGroup, Masquerade: true, Local: blocks,
-		Cluster: append([]netip.Prefix{l.node.V4, l.node.V6}, blocks...),
+		Bridge: bridge, LinkGroup: netdev.LinkGroup, Masquerade: true, Local: l.blocks,
+		Cluster: append([]netip.Prefix{l.node.V4, l.node.V6}, l.blocks...), Tunnel: nft.Tunnel{Port: 4789, VNI: 158},
 	})
-	return l
+}
+
+// hostState is the node's network without any other node.
+func (l *lab) hostState() netdev.HostState {
+	return netdev.HostState{
+		Bridge: bridge, MTU: 1500, Uplink: netlab.Uplink,
+		Gateways: []netip.Addr{netip.MustParseAddr("169.254.1.1"), netip.MustParseAddr("fe80::1")},
+		Local:    []netdev.LocalBlock{{Prefix: l.blocks[0], Source: l.node.V4.Addr()}, {Prefix: l.blocks[1], Source: l.node.V6.Addr()}},
+	}
+}
+
+func (l *lab) apply(want netdev.HostState) {
+	l.t.Helper()
+	l.inNode(func() error {
+		_, err := l.kernel.ApplyHost(l.t.Context(), want)
+		return err
+	})
 }
 
 func (l *lab) set(n nft.Node) {
@@ -149,7 +178,8 @@ func run(t *testing.T, in *netlab.Namespace, stdin string, command ...string) st
 	return out.String()
 }
 
-// pod plugs a sandbox with the addresses 10.244.0.<n> and fd00:10::<n>.
+// pod plugs a sandbox with the addresses 10.244.0.<n> and fd00:10::<n>, on a second
+// node 10.244.1.<n> and fd00:11::<n>.
 func (l *lab) pod(n int, ports ...nft.Port) *sandbox {
 	l.t.Helper()
 	ns, err := netlab.NewNamespace()
@@ -159,9 +189,9 @@ func (l *lab) pod(n int, ports ...nft.Port) *sandbox {
 	l.t.Cleanup(func() { ns.Close() })
 	s := &sandbox{Namespace: ns, id: fmt.Sprintf("sandbox%d", n)}
 	plug := netdev.Plug{
-		ContainerID: s.id, Name: "eth0", Bridge: bridge, MTU: 1500, MAC: netdev.RandomMAC(),
+		ContainerID: s.id, Name: "eth0", Bridge: bridge, MTU: tunnelMTU, MAC: netdev.RandomMAC(),
 		Addresses: []netip.Prefix{
-			netip.MustParsePrefix(fmt.Sprintf("10.244.0.%d/32", n)), netip.MustParsePrefix(fmt.Sprintf("fd00:10::%d/128", n)),
+			within(l.blocks[0], n), within(l.blocks[1], n),
 		},
 		Gateways: []netip.Addr{netip.MustParseAddr("169.254.1.1"), netip.MustParseAddr("fe80::1")},
 	}
@@ -181,6 +211,14 @@ func (l *lab) pod(n int, ports ...nft.Port) *sandbox {
 	l.keeper.SetPod(s.id, nft.Pod{Links: []nft.Link{s.link}, Addresses: s.link.Addresses, Ports: ports})
 	l.wait()
 	return s
+}
+
+// within is the n-th address of a block.
+func within(block netip.Prefix, n int) netip.Prefix {
+	raw := block.Addr().AsSlice()
+	raw[len(raw)-1] = byte(n)
+	a, _ := netip.AddrFromSlice(raw)
+	return netip.PrefixFrom(a, a.BitLen())
 }
 
 func (s *sandbox) v4() netip.Addr { return s.link.Addresses[0] }

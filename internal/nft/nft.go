@@ -31,6 +31,21 @@ type Node struct {
 	// Cluster is what pods reach with their own addresses: every node's blocks
 	// and addresses, and what the operator excludes.
 	Cluster []netip.Prefix
+	// Tunnel tells which packets are the tunnel's.
+	Tunnel Tunnel
+	// Underlay are this node's addresses that the tunnel is at, none where the node
+	// takes nothing encapsulated.
+	Underlay []netip.Addr
+	// Peers are the addresses of the other nodes: the tunnel's packets come from
+	// these, and no pod sends such a packet to these.
+	Peers []netip.Addr
+}
+
+// Tunnel is what makes a UDP datagram one of the tunnel between nodes (VXLAN, RFC
+// 7348). Datagrams to that port with another number are somebody else's.
+type Tunnel struct {
+	// Port is the UDP port, 1 to 65535, VNI the network's number, 1 to 16777215.
+	Port, VNI int
 }
 
 // Pod is what the rules need to know of one sandbox.

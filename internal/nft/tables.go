@@ -2,6 +2,7 @@ package nft
 
 import (
 	"fmt"
+	"slices"
 
 	"sigs.k8s.io/knftables"
 )
@@ -18,6 +19,10 @@ var sets = []struct {
 	{family: familyInet, name: "local6", typeOf: "ip6 saddr", interval: true},
 	{family: familyInet, name: "cluster4", typeOf: "ip daddr", interval: true},
 	{family: familyInet, name: "cluster6", typeOf: "ip6 daddr", interval: true},
+	{family: familyInet, name: "tunnel4", typeOf: "ip daddr"},
+	{family: familyInet, name: "tunnel6", typeOf: "ip6 daddr"},
+	{family: familyInet, name: "peers4", typeOf: "ip saddr"},
+	{family: familyInet, name: "peers6", typeOf: "ip6 saddr"},
 	{family: familyInet, name: "self4", typ: "ipv4_addr . ipv4_addr"},
 	{family: familyInet, name: "self6", typ: "ipv6_addr . ipv6_addr"},
 	{family: familyInet, name: "ports4", typ: "inet_proto . inet_service : ipv4_addr . inet_service", isMap: true},
@@ -55,7 +60,7 @@ type rule struct{ text, comment string }
 // chains are the rules of a node, in an order in which each is there before it
 // is jumped to.
 func chains(n *Node) []chain {
-	return append(inetChains(n), bridgeChains(n)...)
+	return slices.Concat(tunnelChains(n), inetChains(n), bridgeChains(n))
 }
 
 func inetChains(n *Node) []chain {
@@ -73,15 +78,20 @@ func inetChains(n *Node) []chain {
 	toPorts := []rule{{"fib daddr type local jump host-ports", ""}}
 	return []chain{
 		{family: familyInet, name: "host-ports", rules: []rule{
+			{fmt.Sprintf("udp dport %d ip daddr @tunnel4 return", n.Tunnel.Port), "the tunnel's port is the node's own"},
+			{fmt.Sprintf("udp dport %d ip6 daddr @tunnel6 return", n.Tunnel.Port), ""},
 			{"dnat ip to ip daddr . meta l4proto . th dport map @ports4at", ""},
 			{"dnat ip6 to ip6 daddr . meta l4proto . th dport map @ports6at", ""},
 			{"dnat ip to meta l4proto . th dport map @ports4", ""},
 			{"dnat ip6 to meta l4proto . th dport map @ports6", ""},
 		}},
 		{
-			family: familyInet, name: "loopback",
+			family: familyInet, name: "entering",
 			typ: knftables.FilterType, hook: knftables.PreroutingHook, priority: knftables.RawPriority,
-			rules: []rule{{"iifname " + bridge + " ip daddr 127.0.0.0/8 counter drop", "route_localnet is not for pods"}},
+			rules: []rule{
+				{n.Tunnel.packets() + "jump tunnel-entering", ""},
+				{"iifname " + bridge + " ip daddr 127.0.0.0/8 counter drop", "route_localnet is not for pods"},
+			},
 		},
 		{
 			family: familyInet, name: "arriving",

@@ -1,0 +1,74 @@
+package nft
+
+import (
+	"fmt"
+
+	"sigs.k8s.io/knftables"
+)
+
+// afterServices is behind all that may turn a packet to another address on its way
+// to a socket of the host: IPVS is at 99.
+const afterServices = "110"
+
+// packets matches those of the tunnel. The port comes first: it is all that is
+// looked at of nearly every packet. The number of the network is at bit 96 of the
+// datagram (RFC 7348 section 5).
+func (t Tunnel) packets() string {
+	return fmt.Sprintf("udp dport %d @th,96,24 %d ", t.Port, t.VNI)
+}
+
+// tunnelChains let nodes alone send into the tunnel. Where a packet enters is the
+// first place, before anything is known of a connection. Translations (a Service or
+// a host port that leads to the tunnel of a node) come after that, so there is a
+// second look where packets reach a socket, are passed on, or leave from the host
+// itself, which is how IPVS passes them on. What a translation hides at the node that
+// packets reach is seen by the node that they leave.
+func tunnelChains(n *Node) []chain {
+	fromPods := fmt.Sprintf("iifname %q ", n.Bridge)
+	others := fmt.Sprintf("iifname != %q iifgroup != %d ", n.Bridge, n.LinkGroup)
+	jump := func(to string) []rule { return []rule{{n.Tunnel.packets() + "jump " + to, ""}} }
+	return []chain{
+		{family: familyInet, name: "tunnel-entering", rules: []rule{
+			{others + "ip saddr @peers4 ip daddr @tunnel4 accept", "node to node"},
+			{others + "ip6 saddr @peers6 ip6 daddr @tunnel6 accept", ""},
+			{"fib daddr type != unicast counter drop", "for this node, and not from a node"},
+			{fromPods + "ip daddr @peers4 counter drop", "a pod is no node"},
+			{fromPods + "ip6 daddr @peers6 counter drop", ""},
+		}},
+		{family: familyInet, name: "tunnel-received", rules: []rule{
+			{fromPods + "counter drop", "a pod is no node"},
+			{fmt.Sprintf("udp dport %d ct original proto-dst != %[1]d counter drop", n.Tunnel.Port), "was sent to something else"},
+			{"ct original ip daddr != @tunnel4 counter drop", ""},
+			{"ct original ip6 daddr != @tunnel6 counter drop", ""},
+		}},
+		{family: familyInet, name: "to-peers", rules: []rule{
+			{fromPods + "counter drop", "a pod is no node"},
+			{"ct status dnat counter drop", "was sent to something else"},
+			{"ip saddr @peers4 accept", "this node is a router between nodes"},
+			{"ip6 saddr @peers6 accept", ""},
+			{"counter drop", "not from a node"},
+		}},
+		{family: familyInet, name: "tunnel-passing", rules: []rule{
+			{"ip daddr @peers4 jump to-peers", ""},
+			{"ip6 daddr @peers6 jump to-peers", ""},
+		}},
+		{family: familyInet, name: "tunnel-sent", rules: []rule{
+			{"ip saddr @tunnel4 accept", "the tunnel itself"},
+			{"ip6 saddr @tunnel6 accept", ""},
+			{"ip daddr @peers4 counter drop", "not the tunnel's address"},
+			{"ip6 daddr @peers6 counter drop", ""},
+		}},
+		{
+			family: familyInet, name: "received",
+			typ: knftables.FilterType, hook: knftables.InputHook, priority: afterServices, rules: jump("tunnel-received"),
+		},
+		{
+			family: familyInet, name: "passing",
+			typ: knftables.FilterType, hook: knftables.ForwardHook, priority: knftables.FilterPriority, rules: jump("tunnel-passing"),
+		},
+		{
+			family: familyInet, name: "sent",
+			typ: knftables.FilterType, hook: knftables.OutputHook, priority: knftables.FilterPriority, rules: jump("tunnel-sent"),
+		},
+	}
+}
