@@ -13,6 +13,11 @@ const ConditionRouted = "Routed"
 // network is another plugin's.
 const ConditionAnnounced = "Announced"
 
+// ConditionConfirmed of a NodeNetwork is true when the controller has confirmed an
+// address that the node has written of itself: other nodes use no other one. It is
+// absent while the controller is of a version that confirms none.
+const ConditionConfirmed = "Confirmed"
+
 // DefaultNetworkOther is a default network that is not Fairlead's.
 const DefaultNetworkOther = "Other"
 
@@ -25,6 +30,18 @@ type NodeNetworkSpec struct {
 	// +kubebuilder:validation:items:MaxLength=49
 	// +kubebuilder:validation:XValidation:rule="self.all(c, isCIDR(c))",message="each block must be in CIDR form"
 	Blocks []string `json:"blocks,omitempty"`
+
+	// Underlay are the networks, in CIDR form, sorted, in which the node's own
+	// addresses are: those of its Node object, each as a network of one address, and
+	// what the controller's configuration (underlayCIDRs) says. Other nodes use an
+	// address in status only when it is in one of these. Absent when the controller
+	// is of a version that does not write it: then the status is believed.
+	// +listType=set
+	// +optional
+	// +kubebuilder:validation:MaxItems=64
+	// +kubebuilder:validation:items:MaxLength=49
+	// +kubebuilder:validation:XValidation:rule="self.all(c, isCIDR(c))",message="each network must be in CIDR form"
+	Underlay []string `json:"underlay,omitzero"`
 
 	// DefaultNetwork is "Other" when the default network of the node's pods is
 	// another plugin's: only pods that ask for further networks have a
@@ -41,7 +58,8 @@ type NodeNetworkStatus struct {
 	// +kubebuilder:validation:MaxLength=15
 	Uplink string `json:"uplink,omitempty"`
 	// Addresses of the node on its uplink in CIDR form, at most one per
-	// family; the prefix says which other nodes share the link.
+	// family; the prefix says which other nodes share the link. Other nodes use
+	// those that spec.underlay confirms.
 	// +listType=atomic
 	// +optional
 	// +kubebuilder:validation:MaxItems=2
@@ -59,7 +77,7 @@ type NodeNetworkStatus struct {
 	// +optional
 	// +kubebuilder:validation:MaxLength=64
 	BootID string `json:"bootID,omitempty"`
-	// Conditions are Routed and Announced.
+	// Conditions are Routed, Announced, Confirmed and Forwarded.
 	// +listType=map
 	// +listMapKey=type
 	// +optional

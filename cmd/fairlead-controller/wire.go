@@ -55,6 +55,10 @@ func newController(ctx context.Context, cfg config.Controller) (*parts, error) {
 	if err != nil {
 		return nil, err
 	}
+	underlay, err := cfg.Underlay()
+	if err != nil {
+		return nil, err
+	}
 	turns := controller.NewTurns(cfg.Workers)
 	store := block.New(block.Kube{Writer: mgr.GetClient(), Live: mgr.GetAPIReader()}, block.Config{Turn: turns.Wait})
 	pools := native.NewPools()
@@ -138,7 +142,7 @@ func newController(ctx context.Context, cfg config.Controller) (*parts, error) {
 		}).SetupWithManager(mgr, lead),
 		(&native.Reservations{Client: mgr.GetClient(), Pools: pools, Store: store, Synced: fed}).SetupWithManager(mgr, lead),
 		claims.SetupWithManager(mgr, lead),
-		(&native.Nodes{Client: mgr.GetClient(), Store: store, Served: served, DefaultNetwork: whoseDefault(cfg)}).SetupWithManager(ctx, mgr, lead),
+		(&native.Nodes{Client: mgr.GetClient(), Store: store, Served: served, DefaultNetwork: whoseDefault(cfg), Underlay: underlay}).SetupWithManager(ctx, mgr, lead),
 		healer.Watch(ctx, mgr.GetCache()),
 		mgr.Add(everywhere(election.EachTerm(healer.Run))),
 		mgr.Add(everywhere(election.EachTerm(auditor.Run))),

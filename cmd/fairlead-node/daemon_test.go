@@ -225,7 +225,11 @@ func (l *lab) node(t *testing.T, number int) *labNode {
 	n := &labNode{
 		Machine: l.net.Nodes[number], name: fmt.Sprintf("%s-%d", l.cluster.Namespace, number+1), dir: t.TempDir(), lab: l,
 	}
-	l.cluster.Node(n.name)
+	l.cluster.Node(n.name, func(o *corev1.Node) {
+		for _, a := range n.Addresses() {
+			o.Status.Addresses = append(o.Status.Addresses, corev1.NodeAddress{Type: corev1.NodeInternalIP, Address: a.Addr().String()})
+		}
+	})
 	nn := &v1alpha1.NodeNetwork{ObjectMeta: metav1.ObjectMeta{Name: n.name}}
 	nn.Spec.Blocks = l.only(fmt.Sprintf("10.244.%d.0/26", number+1), fmt.Sprintf("fd00:10:244:%d::/122", number+1))
 	if err := l.cluster.Client.Create(t.Context(), nn); err != nil {

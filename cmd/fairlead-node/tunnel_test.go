@@ -4,14 +4,18 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"net/netip"
 	"os"
+	"os/exec"
 	"slices"
 	"strings"
 	"testing"
 
 	"github.com/google/go-cmp/cmp"
 	"k8s.io/apimachinery/pkg/api/meta"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/types"
+	"sigs.k8s.io/controller-runtime/pkg/client"
 
 	"fairlead.dev/fairlead/api/v1alpha1"
 )
@@ -96,5 +100,110 @@ func TestDaemonsEncapsulate(t *testing.T) {
 	n1.run(t, "cleanup", "--config", n1.config, "--cni")
 	if diff := cmp.Diff(before, n1.state(t)); diff != "" {
 		t.Errorf("cleanup left something:\n%s", diff)
+	}
+}
+
+// A node whose daemon has gone bad says that it has an address of the internet. The
+// others send nothing to it that is meant for its pods, nor let it into their tunnel,
+// and say so; the node itself says that it is not believed (own review 12).
+func TestDaemonsBelieveWhatIsConfirmed(t *testing.T) {
+	if os.Geteuid() != 0 {
+		t.Skip("needs root: makes network namespaces")
+	}
+	l := newLab(t)
+	n1, n2 := l.node(t, 0), l.node(t, 1)
+	spec := func(name string, underlay ...string) {
+		t.Helper()
+		l.change(t, name, "", func(nn *v1alpha1.NodeNetwork) { nn.Spec.Underlay = underlay })
+	}
+	const evil = "evil"
+	nn := &v1alpha1.NodeNetwork{ObjectMeta: metav1.ObjectMeta{Name: evil}}
+	nn.Spec.Blocks, nn.Spec.Underlay = []string{"10.244.9.0/26"}, []string{"192.0.2.9/32"}
+	if err := l.cluster.Client.Create(t.Context(), nn); err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(func() {
+		if err := l.cluster.Client.Delete(context.WithoutCancel(t.Context()), nn); err != nil {
+			t.Error(err)
+		}
+	})
+	l.change(t, evil, "status", func(nn *v1alpha1.NodeNetwork) {
+		nn.Status.Addresses = []string{"8.8.8.8/32"}
+		nn.Status.Tunnel = &v1alpha1.Tunnel{MAC: "02:00:00:00:00:09"}
+	})
+	for _, n := range []*labNode{n1, n2} {
+		var underlay []string
+		for _, a := range n.Addresses() {
+			underlay = append(underlay, netip.PrefixFrom(a.Addr(), a.Addr().BitLen()).String())
+		}
+		spec(n.name, underlay...)
+		text, err := os.ReadFile(n.config)
+		if err == nil {
+			err = os.WriteFile(n.config, append(text, "encapsulation: vxlan\n"...), 0o600)
+		}
+		if err != nil {
+			t.Fatal(err)
+		}
+		n.start(t)
+	}
+	says := func(kind, reason, text string) func(context.Context) error {
+		return func(ctx context.Context) error {
+			var nn v1alpha1.NodeNetwork
+			if err := l.cluster.Client.Get(ctx, types.NamespacedName{Name: n1.name}, &nn); err != nil {
+				return err
+			}
+			c := meta.FindStatusCondition(nn.Status.Conditions, kind)
+			if c == nil || c.Reason != reason || !strings.Contains(c.Message, text) {
+				return fmt.Errorf("condition %+v", c)
+			}
+			return nil
+		}
+	}
+	l.cluster.Eventually(t, "word of the liar", says(v1alpha1.ConditionRouted, "NotReachable", "node evil says that it has the address 8.8.8.8"))
+	l.cluster.Eventually(t, "its own addresses to be confirmed", says(v1alpha1.ConditionConfirmed, "Confirmed", ""))
+	n1.awaitConflist(t)
+	n2.awaitConflist(t)
+	p1, p2 := n1.pod(t, "p1"), n2.pod(t, "p2")
+	l.attachment(t, n1, p1, "10.244.1.5/32", "fd00:10:244:1::5/128")
+	l.attachment(t, n2, p2, "10.244.2.5/32", "fd00:10:244:2::5/128")
+	n1.cni("ADD", p1, p1.netns.Path()).wantOK(t, "ADD p1")
+	n2.cni("ADD", p2, p2.netns.Path()).wantOK(t, "ADD p2")
+	for _, address := range []string{"10.244.2.5", "fd00:10:244:2::5"} {
+		l.wantTalk(t, p1, p2, address)
+	}
+	out, err := n1.command(exec.CommandContext(t.Context(), "sh", "-c", "nft list table inet fairlead; ip route show table all; bridge fdb; ip neigh"))
+	if err != nil {
+		t.Fatalf("%v\n%s", err, out)
+	}
+	if strings.Contains(out, "8.8.8.8") || strings.Contains(out, "10.244.9.0/26 via") {
+		t.Errorf("the liar is believed:\n%s", out)
+	}
+	// The address of its Node is another now: nothing goes there before the Node says so.
+	spec(n2.name, "192.0.2.2/32")
+	l.cluster.Eventually(t, "word of a node that is not confirmed", says(v1alpha1.ConditionRouted, "NotReachable", "node "+n2.name+" says that it has the address"))
+	spec(n1.name, "192.0.2.1/32")
+	l.cluster.Eventually(t, "the node's own word", says(v1alpha1.ConditionConfirmed, "NotConfirmed", "says that it has the address"))
+	for _, p := range []*labPod{p1, p2} {
+		l.release(t, p)
+	}
+}
+
+// change changes a NodeNetwork, or its status.
+func (l *lab) change(t *testing.T, name, subresource string, change func(*v1alpha1.NodeNetwork)) {
+	t.Helper()
+	nn := &v1alpha1.NodeNetwork{}
+	if err := l.cluster.Client.Get(t.Context(), types.NamespacedName{Name: name}, nn); err != nil {
+		t.Fatal(err)
+	}
+	after := nn.DeepCopy()
+	change(after)
+	var err error
+	if subresource == "" {
+		err = l.cluster.Client.Patch(t.Context(), after, client.MergeFrom(nn))
+	} else {
+		err = l.cluster.Client.Status().Patch(t.Context(), after, client.MergeFrom(nn))
+	}
+	if err != nil {
+		t.Fatal(err)
 	}
 }

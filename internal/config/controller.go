@@ -3,6 +3,7 @@ package config
 import (
 	"encoding/json"
 	"fmt"
+	"net/netip"
 	"os"
 	"path/filepath"
 	"regexp"
@@ -47,6 +48,13 @@ type Controller struct {
 	NodeGrace metav1.Duration `json:"nodeGrace,omitempty"`
 	// LeaderElection among replicas.
 	LeaderElection LeaderElection `json:"leaderElection"`
+	// UnderlayCIDRs are the networks, in CIDR form, at most 16, in which the nodes'
+	// own addresses are. Empty, the default, takes those of the Node objects
+	// (InternalIP and ExternalIP). Where nodes reach each other by addresses that
+	// their Nodes do not have, as those of a second network card, their networks are
+	// named here. With such a list an address outside of it is not used, whatever a
+	// Node says.
+	UnderlayCIDRs []string `json:"underlayCIDRs,omitempty"`
 	// MetricsAddress serves /metrics, /healthz and /readyz, to whoever reaches it;
 	// default "127.0.0.1:9470". "0" switches it off.
 	MetricsAddress string `json:"metricsAddress,omitempty"`
@@ -119,6 +127,9 @@ func DefaultController() Controller {
 // maxPools is how many pools a network may have.
 const maxPools = 16
 
+// maxUnderlay is how many networks nodes may have addresses in.
+const maxUnderlay = 16
+
 var (
 	objectName = regexp.MustCompile(`^[a-z0-9]([a-z0-9.-]{0,251}[a-z0-9])?$`)
 	linkName   = regexp.MustCompile(`^[a-zA-Z0-9][a-zA-Z0-9_.-]{0,14}$`)
@@ -148,6 +159,11 @@ func (c *Controller) Validate() error {
 	v.check(c.Workers >= 1 && c.Workers <= 1024, "workers", c.Workers, "must be between 1 and 1024")
 	v.check(c.GCInterval.Duration >= 10*time.Second, "gcInterval", c.GCInterval.Duration, "must be at least 10s")
 	v.check(c.NodeGrace.Duration >= 10*time.Second, "nodeGrace", c.NodeGrace.Duration, "must be at least 10s")
+	v.check(len(c.UnderlayCIDRs) <= maxUnderlay, "underlayCIDRs", len(c.UnderlayCIDRs), "must be at most 16 networks")
+	for i, s := range c.UnderlayCIDRs {
+		p, err := netip.ParsePrefix(s)
+		v.check(err == nil && !p.Addr().Is4In6() && p == p.Masked(), fmt.Sprintf("underlayCIDRs[%d]", i), s, "must be a network in CIDR form, without host bits")
+	}
 	le := c.LeaderElection
 	v.check(objectName.MatchString(le.Namespace), "leaderElection.namespace", le.Namespace, "must be a namespace")
 	v.check(le.LeaseDuration.Duration >= time.Second && le.LeaseDuration.Duration%time.Second == 0, "leaderElection.leaseDuration", le.LeaseDuration.Duration, "must be whole seconds, at least 1s")
@@ -175,6 +191,19 @@ func (c *Controller) WhereaboutsFlatFile() ([]byte, error) {
 		return nil, fmt.Errorf("whereaboutsConf: %s: must be a JSON object", c.WhereaboutsConf)
 	}
 	return raw, nil
+}
+
+// Underlay is UnderlayCIDRs, parsed.
+func (c *Controller) Underlay() ([]netip.Prefix, error) {
+	networks := make([]netip.Prefix, len(c.UnderlayCIDRs))
+	for i, s := range c.UnderlayCIDRs {
+		p, err := netip.ParsePrefix(s)
+		if err != nil {
+			return nil, fmt.Errorf("underlayCIDRs[%d]: %w", i, err)
+		}
+		networks[i] = p
+	}
+	return networks, nil
 }
 
 // Nodes returns the selector of the nodes that Fairlead serves.

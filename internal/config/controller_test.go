@@ -4,6 +4,7 @@ import (
 	"fmt"
 	"os"
 	"path/filepath"
+	"slices"
 	"strings"
 	"testing"
 	"time"
@@ -24,6 +25,7 @@ func TestControllerValidateNamesEveryField(t *testing.T) {
 	c.MultiVIFSources = []string{"npwg", "npwg", "sriov"}
 	c.WhereaboutsConf = "whereabouts.conf"
 	c.Workers = 0
+	c.UnderlayCIDRs = append(slices.Repeat([]string{"192.0.2.0/24"}, 15), "192.0.2.1/24", "fd00::1")
 	c.GCInterval = metav1.Duration{}
 	c.NodeGrace = metav1.Duration{Duration: time.Second}
 	c.LeaderElection.RenewDeadline = c.LeaderElection.LeaseDuration
@@ -35,7 +37,7 @@ func TestControllerValidateNamesEveryField(t *testing.T) {
 	}
 	for _, want := range []string{
 		`defaultNetwork.driver: "macvtap"`, `defaultNetwork.pools[1]: "No_Pool"`, `defaultNetwork.pools[2]: "pods": must be named once`, `defaultNetwork.bridge: "a-name-of-sixteen"`,
-		`defaultNetwork.binding: "tap"`, `multiVIFSources[1]: "npwg": must be named once`, `multiVIFSources[2]: "sriov"`, `whereaboutsConf: "whereabouts.conf"`, "workers: 0", "gcInterval: 0s", "nodeGrace: 1s", "leaderElection.leaseDuration: 20s", "leaderElection.port: 65536", "nodeSelector:",
+		`defaultNetwork.binding: "tap"`, `multiVIFSources[1]: "npwg": must be named once`, `multiVIFSources[2]: "sriov"`, `whereaboutsConf: "whereabouts.conf"`, "workers: 0", "gcInterval: 0s", "nodeGrace: 1s", "underlayCIDRs: 17: must be at most 16", `underlayCIDRs[15]: "192.0.2.1/24"`, `underlayCIDRs[16]: "fd00::1"`, "leaderElection.leaseDuration: 20s", "leaderElection.port: 65536", "nodeSelector:",
 	} {
 		if !strings.Contains(err.Error(), want) {
 			t.Errorf("the error does not say %q:\n%v", want, err)

@@ -5,6 +5,7 @@ import (
 	"errors"
 	"fmt"
 	"net/netip"
+	"slices"
 	"sync/atomic"
 	"time"
 
@@ -43,6 +44,7 @@ type firewall struct {
 	keeper     *nft.Keeper
 	bridge     string
 	masquerade Masquerade
+	tunnel     nft.Tunnel
 	// localhost is set as soon as some sandbox has a host port.
 	localhost atomic.Bool
 }
@@ -61,8 +63,14 @@ func (f *firewall) Run(ctx context.Context) error {
 }
 
 // setNode takes in what the NodeNetworks say. The bridge is there.
-func (f *firewall) setNode(own *v1alpha1.NodeNetwork, all []v1alpha1.NodeNetwork) error {
-	f.keeper.SetNode(planFilter(f.bridge, f.masquerade, own, all))
+func (f *firewall) setNode(own *v1alpha1.NodeNetwork, all []v1alpha1.NodeNetwork, t *netdev.Tunnel) error {
+	n := planFilter(f.bridge, f.masquerade, own, all)
+	n.Tunnel = f.tunnel
+	if t != nil {
+		n.Underlay = t.Underlay
+		n.Peers = slices.DeleteFunc(n.Peers, func(a netip.Addr) bool { return slices.Contains(t.Underlay, a) })
+	}
+	f.keeper.SetNode(n)
 	if !f.localhost.Load() {
 		return nil
 	}
@@ -84,9 +92,11 @@ func planFilter(bridge string, m Masquerade, own *v1alpha1.NodeNetwork, all []v1
 				n.Cluster = append(n.Cluster, p)
 			}
 		}
-		for _, s := range nn.Status.Addresses {
-			if p, err := netip.ParsePrefix(s); err == nil {
-				n.Cluster = append(n.Cluster, netip.PrefixFrom(p.Addr(), p.Addr().BitLen()))
+		believed, _ := underlayOf(&nn)
+		for _, p := range believed {
+			n.Cluster = append(n.Cluster, netip.PrefixFrom(p.Addr(), p.Addr().BitLen()))
+			if nn.Name != own.Name {
+				n.Peers = append(n.Peers, p.Addr())
 			}
 		}
 	}

@@ -291,8 +291,9 @@ func TestPlanFilter(t *testing.T) {
 	want := nft.Node{
 		Bridge: "fairlead0", LinkGroup: netdev.LinkGroup, Masquerade: true, Local: prefixes("10.244.1.0/26"),
 		Cluster: prefixes("172.16.0.0/12", "10.244.1.0/26", "192.168.77.11/32", "10.244.2.0/26", "192.168.77.12/32"),
+		Peers:   []netip.Addr{netip.MustParseAddr("192.168.77.12")},
 	}
-	if diff := cmp.Diff(want, got, cmp.Comparer(func(a, b netip.Prefix) bool { return a == b })); diff != "" {
+	if diff := cmp.Diff(want, got, sameAddresses); diff != "" {
 		t.Errorf("(-want +got):\n%s", diff)
 	}
 }

@@ -53,7 +53,7 @@ type hostNet struct {
 	// networks lists every NodeNetwork, from memory.
 	networks func(ctx context.Context) ([]v1alpha1.NodeNetwork, error)
 	// filter takes in for the packet filter what the NodeNetworks say.
-	filter func(own *v1alpha1.NodeNetwork, all []v1alpha1.NodeNetwork) error
+	filter func(own *v1alpha1.NodeNetwork, all []v1alpha1.NodeNetwork, t *netdev.Tunnel) error
 
 	node string
 	hostConfig
@@ -279,7 +279,7 @@ func (h *hostNet) apply(ctx context.Context) error {
 	if moved || h.applied == nil || !reflect.DeepEqual(want, *h.applied) {
 		err = h.applyKernel(ctx, want)
 	}
-	err = errors.Join(err, h.filter(own, all))
+	err = errors.Join(err, h.filter(own, all, want.Tunnel))
 	tunnel := want.Tunnel != nil && !errors.Is(err, netdev.ErrNoTunnel)
 	return errors.Join(err, h.report(ctx, own, &h.up, tunnel, routed(err, problems)))
 }
@@ -321,6 +321,16 @@ func routed(err error, problems []string) metav1.Condition {
 	return metav1.Condition{Status: metav1.ConditionTrue, Reason: "Routed", Message: "the bridge and every route are in place"}
 }
 
+// setOrRemove has a condition of a type be there as it is said, or not at all when
+// nothing is said of it.
+func setOrRemove(all *[]metav1.Condition, kind string, c *metav1.Condition) {
+	if c == nil || c.Status == "" {
+		meta.RemoveStatusCondition(all, kind)
+		return
+	}
+	meta.SetStatusCondition(all, *c)
+}
+
 // report writes this node's NodeNetwork status when it has something else to
 // say: every node watches it. Without an uplink the addresses stay as they were,
 // lest every other node takes its routes away because of a link that flaps, and
@@ -333,6 +343,7 @@ func (h *hostNet) report(ctx context.Context, own *v1alpha1.NodeNetwork, up *net
 		for _, a := range up.Addresses {
 			want.Addresses = append(want.Addresses, a.String())
 		}
+		setOrRemove(&want.Conditions, v1alpha1.ConditionConfirmed, confirmedCondition(own, up.Addresses))
 		want.Tunnel = nil
 		if tunnel {
 			want.Tunnel = &v1alpha1.Tunnel{MAC: netdev.TunnelMAC(h.node).String()}
@@ -340,12 +351,8 @@ func (h *hostNet) report(ctx context.Context, own *v1alpha1.NodeNetwork, up *net
 	}
 	c.Type = v1alpha1.ConditionRouted
 	meta.SetStatusCondition(&want.Conditions, c)
-	switch a := h.announced.Load(); {
-	case a == nil:
-	case a.Status == "":
-		meta.RemoveStatusCondition(&want.Conditions, a.Type)
-	default:
-		meta.SetStatusCondition(&want.Conditions, *a)
+	if a := h.announced.Load(); a != nil {
+		setOrRemove(&want.Conditions, a.Type, a)
 	}
 	if equality.Semantic.DeepEqual(want, own.Status) {
 		return nil

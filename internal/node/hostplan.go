@@ -43,6 +43,7 @@ type hostConfig struct {
 type hostPlanner struct {
 	hostConfig
 	up     netdev.Uplink
+	mine   []netip.Prefix // of up's addresses those that other nodes use
 	tunnel *netdev.Tunnel // nil: nothing is encapsulated
 
 	// Who was the first with an address or MAC of its tunnel. One node cannot
@@ -57,7 +58,7 @@ type hostPlanner struct {
 // words; that stops nothing else. What other nodes say of themselves is not
 // trusted further than their own blocks.
 func planHost(c hostConfig, own *v1alpha1.NodeNetwork, all []v1alpha1.NodeNetwork, up netdev.Uplink) (netdev.HostState, []string) {
-	p := &hostPlanner{hostConfig: c, up: up}
+	p := &hostPlanner{hostConfig: c, up: up, mine: confirmedOf(own, up.Addresses)}
 	want := netdev.HostState{
 		Bridge: c.bridge, MTU: up.MTU - c.overhead(up), Uplink: up.Name,
 		Gateways: gatewaysFor(own, all),
@@ -151,8 +152,9 @@ func (p *hostPlanner) settleClaims(all []v1alpha1.NodeNetwork) {
 	p.addresses, p.macs = map[netip.Addr]*v1alpha1.NodeNetwork{}, map[string]*v1alpha1.NodeNetwork{}
 	for i := range all {
 		nn := &all[i]
-		for _, a := range underlayOf(nn) {
-			if first := p.addresses[a.Addr()]; first == nil || older(nn, first) {
+		believed, _ := underlayOf(nn)
+		for _, a := range believed {
+			if first := p.addresses[a.Addr()]; first == nil || surer(nn, first, a.Addr()) {
 				p.addresses[a.Addr()] = nn
 			}
 		}
@@ -164,6 +166,15 @@ func (p *hostPlanner) settleClaims(all []v1alpha1.NodeNetwork) {
 	}
 }
 
+// surer tells whether an address is rather that of one node than of another. What a
+// Node object says of one address is more than that nodes are in a network.
+func surer(a, b *v1alpha1.NodeNetwork, address netip.Addr) bool {
+	if x, y := namesAddress(a, address), namesAddress(b, address); x != y {
+		return x
+	}
+	return older(a, b)
+}
+
 func older(a, b *v1alpha1.NodeNetwork) bool {
 	if !a.CreationTimestamp.Equal(&b.CreationTimestamp) {
 		return a.CreationTimestamp.Before(&b.CreationTimestamp)
@@ -173,8 +184,12 @@ func older(a, b *v1alpha1.NodeNetwork) bool {
 
 // peer works out the ways to the blocks of one other node, or why there are none.
 func (p *hostPlanner) peer(nn *v1alpha1.NodeNetwork) (peers []netdev.PeerBlock, remote []netdev.RemoteNode, problem string) {
-	addresses := underlayOf(nn)
-	if len(nn.Spec.Blocks) > 0 && len(addresses) == 0 {
+	addresses, doubted := underlayOf(nn)
+	switch {
+	case len(nn.Spec.Blocks) == 0 || len(addresses) > 0:
+	case len(doubted) > 0:
+		return nil, nil, unconfirmed(doubted)
+	default:
 		return nil, nil, "has not written its addresses yet"
 	}
 	for _, mine := range p.up.Addresses {
@@ -199,6 +214,8 @@ func (p *hostPlanner) peer(nn *v1alpha1.NodeNetwork) (peers []netdev.PeerBlock, 
 			remote = join(remote, node)
 		case onLink: // it does not encapsulate yet, or no longer
 			peers = append(peers, netdev.PeerBlock{Prefix: block, Via: via})
+		case len(doubted) > 0:
+			problem = why + ", and " + unconfirmed(doubted)
 		default:
 			problem = why
 		}
@@ -210,7 +227,7 @@ func (p *hostPlanner) peer(nn *v1alpha1.NodeNetwork) (peers []netdev.PeerBlock, 
 // link, and whether it is.
 func (p *hostPlanner) sharedLink(addresses []netip.Prefix, block netip.Prefix) (netip.Addr, bool) {
 	via, has := ofFamily(addresses, block.Addr())
-	mine, have := ofFamily(p.up.Addresses, block.Addr())
+	mine, have := ofFamily(p.mine, block.Addr())
 	return via.Addr(), has && have && mine.Contains(via.Addr())
 }
 
@@ -234,6 +251,9 @@ func (p *hostPlanner) behindTunnel(nn *v1alpha1.NodeNetwork, addresses []netip.P
 		return netdev.RemoteNode{}, fmt.Sprintf("says that its tunnel has the MAC %s, which is that of node %s", mac, first.Name)
 	}
 	underlay, ok := p.underlayTo(addresses, block.Addr())
+	if !ok && len(p.mine) == 0 && len(p.up.Addresses) > 0 {
+		return netdev.RemoteNode{}, "is not reached: no address of this node is confirmed"
+	}
 	if !ok {
 		return netdev.RemoteNode{}, "has no address of a family that this node has"
 	}
@@ -253,7 +273,7 @@ func (p *hostPlanner) underlayTo(addresses []netip.Prefix, of netip.Addr) (netip
 	}
 	for _, family := range []netip.Addr{of, other} {
 		theirs, has := ofFamily(addresses, family)
-		_, have := ofFamily(p.up.Addresses, family)
+		_, have := ofFamily(p.mine, family)
 		if has && have {
 			return theirs.Addr(), true
 		}
@@ -270,18 +290,6 @@ func join(remote []netdev.RemoteNode, node netdev.RemoteNode) []netdev.RemoteNod
 		}
 	}
 	return append(remote, node)
-}
-
-// underlayOf returns the addresses that a node has written of itself, as far as
-// they can be a node's.
-func underlayOf(nn *v1alpha1.NodeNetwork) []netip.Prefix {
-	var addresses []netip.Prefix
-	for _, s := range nn.Status.Addresses {
-		if p, err := netip.ParsePrefix(s); err == nil && !p.Addr().Is4In6() && p.Addr().IsGlobalUnicast() {
-			addresses = append(addresses, p)
-		}
-	}
-	return addresses
 }
 
 func parseBlock(s string) (netip.Prefix, error) {

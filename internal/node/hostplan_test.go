@@ -310,6 +310,7 @@ func TestIsNews(t *testing.T) {
 		}, true},
 		{"block", "n2", func(nn *v1alpha1.NodeNetwork) { nn.Spec.Blocks = nil }, true},
 		{"address", "n2", func(nn *v1alpha1.NodeNetwork) { nn.Status.Addresses = []string{"192.168.77.13/24"} }, true},
+		{"underlay", "n2", func(nn *v1alpha1.NodeNetwork) { nn.Spec.Underlay = []string{} }, true},
 		{"tunnel", "n2", func(nn *v1alpha1.NodeNetwork) { nn.Status.Tunnel = nil }, true},
 		{"made anew", "n2", func(nn *v1alpha1.NodeNetwork) { nn.UID = "another" }, true},
 	} {

@@ -223,6 +223,7 @@ func (k *Kube) Watch(ctx context.Context, e Events) error {
 func (k *Kube) isNews(before, after *v1alpha1.NodeNetwork) bool {
 	return after.Name == k.node || before.UID != after.UID ||
 		!slices.Equal(before.Spec.Blocks, after.Spec.Blocks) ||
+		(before.Spec.Underlay == nil) != (after.Spec.Underlay == nil) || !slices.Equal(before.Spec.Underlay, after.Spec.Underlay) ||
 		!slices.Equal(before.Status.Addresses, after.Status.Addresses) ||
 		!equality.Semantic.DeepEqual(before.Status.Tunnel, after.Status.Tunnel)
 }

@@ -10,6 +10,7 @@ import (
 	"fairlead.dev/fairlead/api/v1alpha1"
 	"fairlead.dev/fairlead/internal/cniproto"
 	"fairlead.dev/fairlead/internal/network"
+	"fairlead.dev/fairlead/internal/nft"
 )
 
 // RegistryPlugin is the name of the network plugin that plugs what the
@@ -31,7 +32,10 @@ func NewPlugin(c Config) (network.Plugin, error) {
 	v.reaper = &reaper{verbs: v, queue: newQueue[string]("reaper")}
 	v.ledger = newLedger(filepath.Join(c.StateDir, recordsDir), c.BootID, v.released)
 	v.registry = newRegistry(v.changed)
-	v.firewall = &firewall{kernel: c.FilterKernel, keeper: c.Firewall, bridge: c.Bridge, masquerade: c.Masquerade}
+	v.firewall = &firewall{
+		kernel: c.FilterKernel, keeper: c.Firewall, bridge: c.Bridge, masquerade: c.Masquerade,
+		tunnel: nft.Tunnel{Port: c.VXLANPort, VNI: c.VNI},
+	}
 	v.host.filter = v.firewall.setNode
 	v.remover = newRemover(c.Kernel, v.ledger, v.firewall)
 	v.health = newHealth(v.look, filepath.Join(filepath.Dir(c.Socket), cniproto.HeartbeatFile), c.BootID)

@@ -7,8 +7,8 @@ import (
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 )
 
-// slimNode keeps a node's identity and labels, and what may prove that nothing
-// is plugged there any more.
+// slimNode keeps a node's identity, labels and addresses, and what may prove that
+// nothing is plugged there any more.
 func slimNode(o any) (any, error) {
 	n, ok := o.(*corev1.Node)
 	if !ok {
@@ -21,7 +21,13 @@ func slimNode(o any) (any, error) {
 	taints := slices.DeleteFunc(n.Spec.Taints, func(t corev1.Taint) bool { return t.Key != corev1.TaintNodeOutOfService })
 	ready := slices.DeleteFunc(n.Status.Conditions, func(c corev1.NodeCondition) bool { return c.Type != corev1.NodeReady })
 	n.Spec = corev1.NodeSpec{Taints: slices.Clone(taints)}
-	n.Status = corev1.NodeStatus{Conditions: slices.Clone(ready), NodeInfo: corev1.NodeSystemInfo{BootID: n.Status.NodeInfo.BootID}}
+	names := func(a corev1.NodeAddress) bool {
+		return a.Type != corev1.NodeInternalIP && a.Type != corev1.NodeExternalIP
+	}
+	n.Status = corev1.NodeStatus{
+		Conditions: slices.Clone(ready), NodeInfo: corev1.NodeSystemInfo{BootID: n.Status.NodeInfo.BootID},
+		Addresses: slices.Clone(slices.DeleteFunc(n.Status.Addresses, names)),
+	}
 	return n, nil
 }
 

@@ -4,6 +4,7 @@ import (
 	"context"
 	"fmt"
 	"maps"
+	"net/netip"
 	"slices"
 	"time"
 
@@ -40,6 +41,9 @@ type Nodes struct {
 	// DefaultNetwork is what NodeNetworks say of it: DefaultNetworkOther, or
 	// empty.
 	DefaultNetwork string
+	// Underlay are the only networks in which nodes have addresses; empty leaves
+	// that to the Node objects.
+	Underlay []netip.Prefix
 }
 
 // blockNodeIndex finds the blocks that are routed to a node, in the cache.
@@ -52,7 +56,7 @@ func (r *Nodes) SetupWithManager(ctx context.Context, mgr ctrl.Manager, lead Lea
 	}
 	return ctrl.NewControllerManagedBy(mgr).
 		Named("nodenetworks").
-		For(&corev1.Node{}, builder.WithPredicates(predicate.LabelChangedPredicate{})).
+		For(&corev1.Node{}, builder.WithPredicates(predicate.Or(predicate.LabelChangedPredicate{}, addressesChanged()))).
 		Owns(&v1alpha1.NodeNetwork{}, builder.WithPredicates(predicate.GenerationChangedPredicate{})).
 		Watches(&v1alpha1.IPBlock{}, r.BlockEvents()).
 		WithOptions(ctrlcontroller.Options{MaxConcurrentReconciles: 8}).
@@ -107,17 +111,20 @@ func (r *Nodes) Reconcile(ctx context.Context, req ctrl.Request) (ctrl.Result, e
 
 // write brings a NodeNetwork to where it should be.
 func (r *Nodes) write(ctx context.Context, node *corev1.Node, blocks []string) error {
+	want := v1alpha1.NodeNetworkSpec{
+		Blocks: blocks, DefaultNetwork: r.DefaultNetwork, Underlay: confirmed(node.Status.Addresses, r.Underlay),
+	}
 	have := &v1alpha1.NodeNetwork{}
 	if err := r.Client.Get(ctx, client.ObjectKeyFromObject(node), have); apierrors.IsNotFound(err) {
-		return r.create(ctx, node, blocks)
+		return r.create(ctx, node, want)
 	} else if err != nil {
 		return err
 	}
-	if slices.Equal(have.Spec.Blocks, blocks) && have.Spec.DefaultNetwork == r.DefaultNetwork {
+	if sameSpec(have.Spec, want) {
 		return nil
 	}
 	after := have.DeepCopy()
-	after.Spec.Blocks, after.Spec.DefaultNetwork = blocks, r.DefaultNetwork
+	after.Spec = want
 	if err := r.Client.Patch(ctx, after, client.MergeFrom(have)); err != nil {
 		return fmt.Errorf("write spec of NodeNetwork %s: %w", node.Name, err)
 	}
@@ -146,7 +153,14 @@ func (r *Nodes) blocksOf(ctx context.Context, node string) (blocks []string, sur
 	return append([]string{}, slices.Sorted(maps.Keys(cached))...), sure, nil
 }
 
-func (r *Nodes) create(ctx context.Context, node *corev1.Node, blocks []string) error {
+// sameSpec tells whether there is nothing to write. An empty underlay confirms
+// nothing; where there is none, a controller before this version wrote it.
+func sameSpec(a, b v1alpha1.NodeNetworkSpec) bool {
+	return slices.Equal(a.Blocks, b.Blocks) && a.DefaultNetwork == b.DefaultNetwork &&
+		(a.Underlay == nil) == (b.Underlay == nil) && slices.Equal(a.Underlay, b.Underlay)
+}
+
+func (r *Nodes) create(ctx context.Context, node *corev1.Node, spec v1alpha1.NodeNetworkSpec) error {
 	err := r.Client.Create(ctx, &v1alpha1.NodeNetwork{
 		ObjectMeta: metav1.ObjectMeta{
 			Name: node.Name,
@@ -158,7 +172,7 @@ func (r *Nodes) create(ctx context.Context, node *corev1.Node, blocks []string) 
 				Controller: new(true),
 			}},
 		},
-		Spec: v1alpha1.NodeNetworkSpec{Blocks: blocks, DefaultNetwork: r.DefaultNetwork},
+		Spec: spec,
 	})
 	if err != nil && !apierrors.IsAlreadyExists(err) {
 		return fmt.Errorf("create NodeNetwork %s: %w", node.Name, err)

@@ -1,0 +1,100 @@
+package native
+
+import (
+	"fmt"
+	"net/netip"
+	"slices"
+	"testing"
+
+	"github.com/google/go-cmp/cmp"
+	corev1 "k8s.io/api/core/v1"
+	"sigs.k8s.io/controller-runtime/pkg/event"
+
+	"fairlead.dev/fairlead/api/v1alpha1"
+)
+
+func TestConfirmed(t *testing.T) {
+	internal := func(addresses ...string) (out []corev1.NodeAddress) {
+		for _, a := range addresses {
+			out = append(out, corev1.NodeAddress{Type: corev1.NodeInternalIP, Address: a})
+		}
+		return out
+	}
+	many := []corev1.NodeAddress{}
+	for i := range 100 {
+		many = append(many, internal(fmt.Sprintf("192.0.2.%d", 1+i))...)
+	}
+	for _, tc := range []struct {
+		name      string
+		addresses []corev1.NodeAddress
+		only      []string
+		want      []string
+	}{
+		{name: "no address", want: []string{}},
+		{name: "both families, in one order", addresses: internal("fd00:77::11", "192.0.2.11", "192.0.2.11"), want: []string{"192.0.2.11/32", "fd00:77::11/128"}},
+		{
+			name: "an external one, and names",
+			addresses: []corev1.NodeAddress{
+				{Type: corev1.NodeExternalIP, Address: "198.51.100.7"}, {Type: corev1.NodeHostName, Address: "192.0.2.99"},
+				{Type: corev1.NodeInternalDNS, Address: "192.0.2.98"}, {Type: "Other", Address: "192.0.2.97"},
+			},
+			want: []string{"198.51.100.7/32"},
+		},
+		{
+			name:      "what is no node's",
+			addresses: internal("127.0.0.1", "::1", "fe80::1", "fe80::1%eth0", "224.0.0.1", "0.0.0.0", "::", "255.255.255.255", "x", "", "192.0.2.0/24"),
+			want:      []string{},
+		},
+		{name: "IPv4 in IPv6", addresses: internal("::ffff:192.0.2.11"), want: []string{"192.0.2.11/32"}},
+		{
+			name: "a second network, and what a kubelet makes up", addresses: internal("192.0.2.11", "8.8.8.8"), only: []string{"10.20.0.0/16", "192.0.2.0/24"},
+			want: []string{"10.20.0.0/16", "192.0.2.0/24", "192.0.2.11/32"},
+		},
+		{name: "only the networks", addresses: internal("8.8.8.8"), only: []string{"10.20.0.0/16"}, want: []string{"10.20.0.0/16"}},
+	} {
+		t.Run(tc.name, func(t *testing.T) {
+			var only []netip.Prefix
+			for _, s := range tc.only {
+				only = append(only, netip.MustParsePrefix(s))
+			}
+			if diff := cmp.Diff(tc.want, confirmed(tc.addresses, only)); diff != "" {
+				t.Errorf("(-want +got):\n%s", diff)
+			}
+		})
+	}
+	// A NodeNetwork takes 64.
+	if got := confirmed(many, slices.Repeat([]netip.Prefix{netip.MustParsePrefix("192.0.2.0/24")}, 16)); len(got) > 64 {
+		t.Errorf("%d networks", len(got))
+	}
+}
+
+// Where there is no underlay an earlier controller wrote the spec: nodes believe
+// everything then, also where this controller has nothing to confirm.
+func TestNothingConfirmedIsWritten(t *testing.T) {
+	none, before := v1alpha1.NodeNetworkSpec{Underlay: []string{}}, v1alpha1.NodeNetworkSpec{}
+	if sameSpec(before, none) || !sameSpec(none, none) {
+		t.Error("a spec without an underlay is left as it is")
+	}
+}
+
+func TestAddressesChanged(t *testing.T) {
+	node := func(addresses ...string) *corev1.Node {
+		n := &corev1.Node{}
+		for _, a := range addresses {
+			n.Status.Addresses = append(n.Status.Addresses, corev1.NodeAddress{Type: corev1.NodeInternalIP, Address: a})
+		}
+		return n
+	}
+	for _, tc := range []struct {
+		before, after *corev1.Node
+		want          bool
+	}{
+		{node("192.0.2.1"), node("192.0.2.1"), false},
+		{node(), node("192.0.2.1"), true},
+		{node("192.0.2.1"), node("192.0.2.2"), true},
+	} {
+		if got := addressesChanged().Update(event.UpdateEvent{ObjectOld: tc.before, ObjectNew: tc.after}); got != tc.want {
+			t.Errorf("%v, then %v: %v", tc.before.Status.Addresses, tc.after.Status.Addresses, got)
+		}
+	}
+}
