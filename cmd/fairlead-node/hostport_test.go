@@ -1,8 +1,10 @@
 package main
 
 import (
+	"fmt"
 	"net"
 	"net/netip"
+	"os"
 	"testing"
 	"time"
 
@@ -79,4 +81,44 @@ func answerUDP(t *testing.T, p *labPod, port int) {
 			_, _ = server.WriteToUDPAddrPort([]byte(p.name), from)
 		}
 	}()
+}
+
+// The node's own ports are refused with the option that keeps them, and free where
+// the configuration frees them (own review 6).
+func TestHostPortsOfTheNode(t *testing.T) {
+	l, n, pods := oneNode(t, "web", "freed")
+	ask := func(p *labPod, port int, protocol string) answer {
+		return n.call("ADD", p, p.netns.Path(), inVersion("1.1.0", map[string]any{"runtimeConfig": map[string]any{
+			"portMappings": []map[string]any{{"hostPort": port, "containerPort": 80, "protocol": protocol}},
+		}}))
+	}
+	for _, tc := range []struct {
+		port             int
+		protocol, option string
+	}{
+		{4789, "udp", "vxlan.port"},
+		{22, "tcp", "hostPorts.reserved"},
+		{6443, "tcp", "hostPorts.reserved"},
+		{9470, "tcp", "hostPorts.reserved"},
+		{10250, "tcp", "hostPorts.reserved"},
+		{10255, "tcp", "hostPorts.reserved"},
+		{10256, "tcp", "hostPorts.reserved"},
+	} {
+		ask(pods[0], tc.port, tc.protocol).wantError(t, 7, fmt.Sprintf("%d/%s", tc.port, tc.protocol), tc.option)
+	}
+	n.stop(t)
+	text, err := os.ReadFile(n.config)
+	if err == nil {
+		err = os.WriteFile(n.config, append(text, "hostPorts: {reserved: [22/TCP]}\nencapsulation: none\n"...), 0o600)
+	}
+	if err != nil {
+		t.Fatal(err)
+	}
+	n.start(t)
+	ask(pods[1], 22, "tcp").wantError(t, 7, "22/tcp", "hostPorts.reserved")
+	ask(pods[1], 4789, "udp").wantOK(t, "ADD with a port that was freed")
+	n.cni("DEL", pods[1], "").wantOK(t, "DEL")
+	for _, p := range pods {
+		l.release(t, p)
+	}
 }

@@ -45,6 +45,10 @@ func serve(ctx context.Context, cfg config.Node) error {
 	if err != nil {
 		return err
 	}
+	reserved, err := cfg.ReservedPorts()
+	if err != nil {
+		return err
+	}
 	var filter nft.Kernel
 	c := node.Config{
 		NodeName: cfg.NodeName, Bridge: cfg.Bridge, Uplink: cfg.Uplink, BootID: bootID,
@@ -53,6 +57,9 @@ func serve(ctx context.Context, cfg config.Node) error {
 		Install: &node.Install{PluginSource: cfg.CNI.PluginSource, BinDir: cfg.CNI.BinDir, ConfDir: cfg.CNI.ConfDir, Names: cfg.CNI.Names},
 		Kernel:  node.RealKernel{Kernel: kernel}, HostKernel: kernel, FilterKernel: kernel, Firewall: nft.New(filter.Apply),
 		Masquerade: node.Masquerade{Enabled: cfg.Masquerade.Enabled, Exclude: masquerade}, Metrics: reg, KubeletMetrics: cfg.KubeletMetrics,
+	}
+	for _, p := range reserved {
+		c.ReservedPorts = append(c.ReservedPorts, node.ReservedPort(p))
 	}
 	if cfg.Tracing.Endpoint != "" {
 		c.Tracer, err = tracing.Start(ctx, cfg.Tracing.Endpoint, map[string]string{

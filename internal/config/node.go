@@ -8,6 +8,7 @@ import (
 	"os"
 	"path/filepath"
 	"slices"
+	"strconv"
 	"strings"
 	"time"
 
@@ -48,6 +49,8 @@ type Node struct {
 	VXLAN NodeVXLAN `json:"vxlan"`
 	// Masquerade says as whom pods leave the cluster.
 	Masquerade NodeMasquerade `json:"masquerade"`
+	// HostPorts says which ports of the node pods may have.
+	HostPorts NodeHostPorts `json:"hostPorts"`
 	// CNI says what is installed for the container runtime.
 	CNI NodeCNI `json:"cni"`
 	// AddTimeout bounds how long an ADD waits for the pod's PodAttachment and
@@ -82,6 +85,48 @@ func (m NodeMasquerade) Prefixes() ([]netip.Prefix, error) {
 		prefixes[i] = p
 	}
 	return prefixes, nil
+}
+
+// NodeHostPorts says which ports of the node pods may have (hostPort).
+type NodeHostPorts struct {
+	// Reserved ports are the node's own, each as "port/protocol" with TCP, UDP or
+	// SCTP: a pod that asks for one is refused, whatever its hostIP. A list takes the
+	// place of the default: SSH, the API server, fairlead-controller's metrics, the
+	// kubelet and kube-proxy's health. The tunnel's port (vxlan.port, unless
+	// encapsulation is none) and that of metricsAddress are reserved beside it.
+	Reserved []string `json:"reserved"`
+}
+
+// ReservedPort is a port of the node that no pod may have.
+type ReservedPort struct {
+	// Protocol is "tcp", "udp" or "sctp".
+	Protocol string
+	Port     uint16
+	// Option is the field that says so.
+	Option string
+}
+
+// ReservedPorts are all of them, also those that follow from other fields.
+func (n *Node) ReservedPorts() ([]ReservedPort, error) {
+	var out []ReservedPort
+	if n.Encapsulation != "none" {
+		out = append(out, ReservedPort{"udp", uint16(n.VXLAN.Port), "vxlan.port"}) //nolint:gosec // Validate bounds it
+	}
+	if _, port, err := net.SplitHostPort(n.MetricsAddress); err == nil && !strings.HasPrefix(n.MetricsAddress, "unix:") {
+		if p, err := strconv.ParseUint(port, 10, 16); err == nil {
+			out = append(out, ReservedPort{"tcp", uint16(p), "metricsAddress"})
+		}
+	}
+	for i, s := range n.HostPorts.Reserved {
+		port, protocol, _ := strings.Cut(s, "/")
+		p, err := strconv.ParseUint(port, 10, 16)
+		protocol = strings.ToLower(protocol)
+		if err != nil || p == 0 || !slices.Contains([]string{"tcp", "udp", "sctp"}, protocol) {
+			return nil, fmt.Errorf(`hostPorts.reserved[%d]: %q: must be a port and its protocol, as "6443/TCP"`, i, s)
+		}
+		out = append(out, ReservedPort{protocol, uint16(p), "hostPorts.reserved"})
+	}
+	return out, nil
 }
 
 // NodeTracing says where traces are sent.
@@ -128,6 +173,7 @@ func DefaultNode() Node {
 		Encapsulation:  "auto",
 		VXLAN:          NodeVXLAN{VNI: 158, Port: 4789},
 		Masquerade:     NodeMasquerade{Enabled: true},
+		HostPorts:      NodeHostPorts{Reserved: []string{"22/TCP", "6443/TCP", "9470/TCP", "10250/TCP", "10255/TCP", "10256/TCP"}},
 		CNI:            NodeCNI{BinDir: "/opt/cni/bin", ConfDir: "/etc/cni/net.d", Names: []string{"fairlead", "fairlead-ipam"}},
 		AddTimeout:     metav1.Duration{Duration: 10 * time.Second},
 		MetricsAddress: "127.0.0.1:9471",
@@ -183,6 +229,9 @@ func (n *Node) Validate() error {
 	for i, s := range n.Masquerade.Exclude {
 		_, err := netip.ParsePrefix(s)
 		v.check(err == nil, fmt.Sprintf("masquerade.exclude[%d]", i), s, "must be a network in CIDR form")
+	}
+	if _, err := n.ReservedPorts(); err != nil {
+		v.errs = append(v.errs, err)
 	}
 	v.check(n.VXLAN.Port >= 1 && n.VXLAN.Port <= 65535, "vxlan.port", n.VXLAN.Port, "must be between 1 and 65535")
 	v.check(n.AddTimeout.Duration >= time.Second && n.AddTimeout.Duration <= 80*time.Second, "addTimeout", n.AddTimeout.Duration, "must be between 1s and 80s")

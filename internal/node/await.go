@@ -178,6 +178,9 @@ func (v *verbs) reserve(ctx context.Context, draft record, c capabilities, mtu i
 		if err := c.apply(rec, pa); err != nil {
 			return nil, nil, err
 		}
+		if err := notReserved(rec, v.reserved); err != nil {
+			return nil, nil, err
+		}
 		parsed, err := plugs(pa, rec)
 		if err != nil {
 			return nil, nil, err

@@ -157,6 +157,19 @@ func (c capabilities) reachable(rec *record) error {
 	return nil
 }
 
+// notReserved makes sure that none of a pod's host ports is the node's own.
+func notReserved(rec *record, reserved []ReservedPort) error {
+	for _, p := range rec.HostPorts {
+		for _, r := range reserved {
+			if r.Port == p.HostPort && r.Protocol == p.Protocol {
+				return because(errInvalid, "runtimeConfig.portMappings: host port %d/%s of pod %s is the node's own (%s in the configuration of fairlead-node): must be another one, or be left to pods there",
+					p.HostPort, p.Protocol, rec.Pod, r.Option)
+			}
+		}
+	}
+	return nil
+}
+
 // host is the address in "10.0.0.5/24" or "10.0.0.5"; it is not valid when there
 // is none.
 func host(s string) netip.Addr {

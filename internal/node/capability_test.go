@@ -145,3 +145,30 @@ func FuzzCapabilities(f *testing.F) {
 		}
 	})
 }
+
+// Host ports that belong to the node are refused, whatever the address that they are
+// asked for at: the tunnel's would take what other nodes send (own review 6).
+func TestReservedHostPorts(t *testing.T) {
+	inWorld(t, func(w *world) {
+		w.reserved = []ReservedPort{{Protocol: "udp", Port: 4789, Option: "vxlan.port"}, {Protocol: "tcp", Port: 6443, Option: "hostPorts.reserved"}}
+		w.restart()
+		w.pod("web", "u1")
+		before := w.filter.in("")
+		for asked, want := range map[string][]string{
+			`{"hostPort":4789,"containerPort":53,"protocol":"udp"}`:                                      {"4789/udp", "ns/web", "vxlan.port"},
+			`{"hostPort":6443,"containerPort":80}`:                                                       {"6443/tcp", "hostPorts.reserved"},
+			`{"hostPort":6443,"containerPort":80,"hostIP":"127.0.0.1"}`:                                  {"6443/tcp", "hostPorts.reserved"},
+			`{"HostPort":8080,"ContainerPort":80},{"HostPort":6443,"Protocol":"TCP","ContainerPort":80}`: {"6443/tcp", "hostPorts.reserved"},
+		} {
+			_, err := w.addAsking("c1", "web", "u1", `{"portMappings":[`+asked+`]}`)
+			wantCode(t, err, cniproto.CodeInvalidConfig, want...)
+		}
+		settle()
+		w.wantLinks()
+		w.wantRecords()
+		w.filter.want(t, "", before...)
+		if _, err := w.addAsking("c2", "web", "u1", `{"portMappings":[{"hostPort":4789,"containerPort":80},{"hostPort":6443,"containerPort":80,"protocol":"udp"}]}`); err != nil {
+			t.Errorf("the same ports of other protocols: %v", err)
+		}
+	})
+}

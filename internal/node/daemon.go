@@ -59,6 +59,8 @@ type Config struct {
 
 	// Masquerade says as whom pods leave the cluster.
 	Masquerade Masquerade
+	// ReservedPorts are the node's own, which no pod gets as host ports.
+	ReservedPorts []ReservedPort
 
 	// Tracer takes the spans of requests; nil for none.
 	Tracer *tracing.Tracer
@@ -71,6 +73,15 @@ type Config struct {
 	API      API
 	Source   Source
 	Metrics  prometheus.Registerer
+}
+
+// ReservedPort is a port of the host that is the node's own.
+type ReservedPort struct {
+	// Protocol is "tcp", "udp" or "sctp".
+	Protocol string
+	Port     uint16
+	// Option is the field of the configuration that says so.
+	Option string
 }
 
 // Install says what is installed for the container runtime.

@@ -37,6 +37,8 @@ type world struct {
 	bootID string
 	// encapsulation of the next daemon.
 	encapsulation Encapsulation
+	// reserved host ports of the next daemon.
+	reserved []ReservedPort
 	// install of the next daemon.
 	install *Install
 
@@ -77,7 +79,7 @@ func (w *world) start() {
 		NodeName: "n1", Bridge: "fairlead0", Encapsulation: w.encapsulation, BootID: w.bootID, StateDir: w.dir, Socket: filepath.Join(w.dir, "cni.sock"), Install: w.install,
 		AddTimeout: 10 * time.Second, Kernel: w.kernel, HostKernel: w.host, FilterKernel: w.filter, Firewall: nft.New(w.filter.apply),
 		Masquerade: Masquerade{Enabled: true}, API: w.api, Source: w.api,
-		Metrics: w.metrics,
+		Metrics: w.metrics, ReservedPorts: w.reserved,
 	}
 	p, err := NewPlugin(c)
 	if err != nil {

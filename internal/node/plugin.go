@@ -24,7 +24,7 @@ func NewPlugin(c Config) (network.Plugin, error) {
 		return nil, fmt.Errorf("register metrics: %w", err)
 	}
 	v := &verbs{
-		kernel: c.Kernel, api: c.API, source: c.Source, metrics: m, addTimeout: c.AddTimeout, node: c.NodeName,
+		kernel: c.Kernel, api: c.API, source: c.Source, metrics: m, addTimeout: c.AddTimeout, node: c.NodeName, reserved: c.ReservedPorts,
 		host: newHostNet(c.HostKernel, c.API, c.Source.Networks, c),
 	}
 	leaving, leave := context.WithCancel(context.Background())

@@ -51,6 +51,8 @@ type verbs struct {
 	onLeave func(func()) (stop func() bool)
 	// node is named in messages.
 	node string
+	// reserved are the node's own ports.
+	reserved []ReservedPort
 }
 
 // Handle serves one request, which is valid as Request.Validate says. Errors are
