@@ -18,6 +18,11 @@ const ConditionAnnounced = "Announced"
 // absent while the controller is of a version that confirms none.
 const ConditionConfirmed = "Confirmed"
 
+// ConditionForwarded of a NodeNetwork is true when no rule of another program on the
+// node, as a host firewall's, drops what pods send or get, as far as its rules can be
+// followed; unknown when a rule may. It is absent while no pod is expected on the node.
+const ConditionForwarded = "Forwarded"
+
 // DefaultNetworkOther is a default network that is not Fairlead's.
 const DefaultNetworkOther = "Other"
 

@@ -55,7 +55,7 @@ func serve(ctx context.Context, cfg config.Node) error {
 		Encapsulation: node.Encapsulation(cfg.Encapsulation), VNI: cfg.VXLAN.VNI, VXLANPort: cfg.VXLAN.Port,
 		StateDir: cfg.StateDir, Socket: cfg.Socket, AddTimeout: cfg.AddTimeout.Duration,
 		Install: &node.Install{PluginSource: cfg.CNI.PluginSource, BinDir: cfg.CNI.BinDir, ConfDir: cfg.CNI.ConfDir, Names: cfg.CNI.Names},
-		Kernel:  node.RealKernel{Kernel: kernel}, HostKernel: kernel, FilterKernel: kernel, Firewall: nft.New(filter.Apply),
+		Kernel:  node.RealKernel{Kernel: kernel}, HostKernel: kernel, FilterKernel: kernel, RuleKernel: node.HostRules{Kernel: kernel}, Firewall: nft.New(filter.Apply),
 		Masquerade: node.Masquerade{Enabled: cfg.Masquerade.Enabled, Exclude: masquerade}, Metrics: reg, KubeletMetrics: cfg.KubeletMetrics,
 	}
 	for _, p := range reserved {

@@ -64,8 +64,9 @@ type nodesView struct {
 type nodeView struct {
 	Name string `json:"name"`
 	// Ready is true when the node's bridge and its routes to every other node
-	// are in place, and its daemon is there to say so. Reason and Message say
-	// why not.
+	// are in place, other nodes use its addresses, no rule of the host drops what
+	// pods send, and its daemon is there to say so. Reason and Message say why not;
+	// of a node that is ready, what is not sure.
 	Ready   bool   `json:"ready"`
 	Reason  string `json:"reason,omitempty"`
 	Message string `json:"message,omitempty"`
@@ -172,12 +173,19 @@ func buildNode(n *v1alpha1.NodeNetwork) nodeView {
 		return v
 	}
 	v.Ready, v.Reason, v.Message = routed.Status == metav1.ConditionTrue, routed.Reason, routed.Message
-	if !v.Ready {
-		return v
+	if v.Ready {
+		v.Reason, v.Message = "", ""
 	}
-	v.Reason, v.Message = "", ""
-	if a := meta.FindStatusCondition(n.Status.Conditions, v1alpha1.ConditionAnnounced); a != nil && a.Status == metav1.ConditionFalse {
-		v.Ready, v.Reason, v.Message = false, a.Reason, a.Message
+	// A node that is not confirmed reaches no other: that comes first.
+	for _, kind := range []string{v1alpha1.ConditionConfirmed, v1alpha1.ConditionForwarded, v1alpha1.ConditionAnnounced} {
+		c := meta.FindStatusCondition(n.Status.Conditions, kind)
+		switch {
+		case c == nil || c.Status == metav1.ConditionTrue:
+		case c.Status == metav1.ConditionFalse && (v.Ready || kind == v1alpha1.ConditionConfirmed):
+			v.Ready, v.Reason, v.Message = false, c.Reason, c.Message
+		case v.Ready && v.Reason == "":
+			v.Reason, v.Message = c.Reason, c.Message
+		}
 	}
 	return v
 }

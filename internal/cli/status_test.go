@@ -41,6 +41,17 @@ func TestAttention(t *testing.T) {
 		{"another network comes first", func(s *snapshot) {
 			s.nodes[1].Status.Conditions = append(s.nodes[1].Status.Conditions, condition(v1alpha1.ConditionAnnounced, metav1.ConditionFalse, "Shadowed"))
 		}, []string{"1 of 2 nodes not ready (node-1: Shadowed: Shadowed it is)"}},
+		{"a host firewall drops", func(s *snapshot) {
+			s.nodes[1].Status.Conditions = append(s.nodes[1].Status.Conditions, condition(v1alpha1.ConditionForwarded, metav1.ConditionFalse, "Dropped"))
+		}, []string{"1 of 2 nodes not ready (node-1: Dropped: Dropped it is)"}},
+		{"a host firewall may drop", func(s *snapshot) {
+			s.nodes[1].Status.Conditions = append(s.nodes[1].Status.Conditions, condition(v1alpha1.ConditionForwarded, metav1.ConditionUnknown, "NotSure"))
+		}, []string{}},
+		{"no other node believes it", func(s *snapshot) {
+			notRouted(&s.nodes[1])
+			s.nodes[1].Status.Conditions = append(s.nodes[1].Status.Conditions,
+				condition(v1alpha1.ConditionConfirmed, metav1.ConditionFalse, "NotConfirmed"), condition(v1alpha1.ConditionForwarded, metav1.ConditionFalse, "Dropped"))
+		}, []string{"1 of 2 nodes not ready (node-1: NotConfirmed: NotConfirmed it is)"}},
 		{"node not routed", func(s *snapshot) { notRouted(&s.nodes[0]) }, []string{"1 of 2 nodes not ready (node-2: NotReachable: node node-3 is not on a shared link, and takes nothing encapsulated)"}},
 		{"node silent", func(s *snapshot) { silent(&s.nodes[0]); silent(&s.nodes[1]) }, []string{"2 of 2 nodes not ready (first node-1: NotReported: the node's daemon has not reported yet)"}},
 		{"no program runs in the cluster", func(s *snapshot) { s.installed = installation{} }, []string{}},

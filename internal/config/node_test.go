@@ -85,9 +85,14 @@ func TestReservedPorts(t *testing.T) {
 		want   []ReservedPort
 	}{
 		{"defaults", func(*Node) {}, []ReservedPort{
-			{"udp", 4789, "vxlan.port"}, {"tcp", 9471, "metricsAddress"},
-			{"tcp", 22, "hostPorts.reserved"}, {"tcp", 6443, "hostPorts.reserved"}, {"tcp", 9470, "hostPorts.reserved"},
-			{"tcp", 10250, "hostPorts.reserved"}, {"tcp", 10255, "hostPorts.reserved"}, {"tcp", 10256, "hostPorts.reserved"},
+			{"udp", 4789, "vxlan.port"},
+			{"tcp", 9471, "metricsAddress"},
+			{"tcp", 22, "hostPorts.reserved"},
+			{"tcp", 6443, "hostPorts.reserved"},
+			{"tcp", 9470, "hostPorts.reserved"},
+			{"tcp", 10250, "hostPorts.reserved"},
+			{"tcp", 10255, "hostPorts.reserved"},
+			{"tcp", 10256, "hostPorts.reserved"},
 		}},
 		{"others", func(n *Node) {
 			n.VXLAN.Port, n.MetricsAddress, n.HostPorts.Reserved = 4790, "127.0.0.1:99", []string{"53/udp", "7/SCTP"}

@@ -83,6 +83,10 @@ func CheckTunnelMAC(mac net.HardwareAddr) error {
 	return nil
 }
 
+// TunnelLink is the name of the tunnel's interface for an underlay of the address'
+// family.
+func TunnelLink(underlay netip.Addr) string { return tunnelName(underlay) }
+
 func tunnelName(underlay netip.Addr) string {
 	if underlay.Is4() {
 		return tunnelPrefix + "4"

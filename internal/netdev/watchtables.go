@@ -24,15 +24,32 @@ const (
 	revisionKeySize = 4
 )
 
+// RuleChange is a change of rules in a table of another program.
+type RuleChange struct {
+	// Family of the table, as NFPROTO_IPV4.
+	Family uint8
+	// Table and Chain are names; without a table, anything may have changed, without
+	// a chain the table itself did.
+	Table, Chain string
+	// Base says that the chain has a hook.
+	Base bool
+}
+
 // WatchTables calls notify once for each transaction, of whomever, that changed
 // something in the nftables called table, of any family. revision is the number
 // that it put into the table's set "revision" (type mark), else 0. It calls
 // notify with 0 as well once it listens, and when the kernel dropped events for
-// want of room. notify must not block. It returns nil when ctx ends.
-func (k *Kernel) WatchTables(ctx context.Context, table string, notify func(revision uint32)) error {
+// want of room. It calls others for each change of a table, a chain or a rule under
+// another name, and with nothing when it calls notify with 0 for these reasons. Neither
+// must block. It returns nil when ctx ends.
+func (k *Kernel) WatchTables(ctx context.Context, table string, notify func(revision uint32), others func(RuleChange)) error {
 	for ctx.Err() == nil {
-		e := tableEye{table: table, notify: notify}
-		err := k.listen(ctx, source{protocol: unix.NETLINK_NETFILTER, groups: []int{groupTables}, room: watchBuffer}, func() { notify(0) }, e.see)
+		e := tableEye{table: table, notify: notify, others: others}
+		ready := func() {
+			notify(0)
+			others(RuleChange{})
+		}
+		err := k.listen(ctx, source{protocol: unix.NETLINK_NETFILTER, groups: []int{groupTables}, room: watchBuffer}, ready, e.see)
 		if ctx.Err() == nil && !errors.Is(err, unix.ENOBUFS) {
 			return fmt.Errorf("watching nftables: %w", err)
 		}
@@ -45,6 +62,7 @@ func (k *Kernel) WatchTables(ctx context.Context, table string, notify func(revi
 type tableEye struct {
 	table    string
 	notify   func(revision uint32)
+	others   func(RuleChange)
 	touched  bool
 	revision uint32
 }
@@ -66,13 +84,28 @@ func (e *tableEye) see(m syscall.NetlinkMessage) {
 		e.touched = true // better once too often
 		return
 	}
-	if unix.ByteSliceToString(attr(attrs, attrTable)) != e.table {
+	if name := unix.ByteSliceToString(attr(attrs, attrTable)); name != e.table {
+		e.other(kind, RuleChange{Family: m.Data[0], Table: name}, attrs)
 		return
 	}
 	e.touched = true
 	if kind == unix.NFT_MSG_NEWSETELEM && unix.ByteSliceToString(attr(attrs, attrElemSet)) == revisionSet {
 		e.revision = firstKey(attr(attrs, attrElements))
 	}
+}
+
+// other tells of what happened in somebody else's table.
+func (e *tableEye) other(kind uint16, c RuleChange, attrs []syscall.NetlinkRouteAttr) {
+	switch kind {
+	case unix.NFT_MSG_NEWTABLE, unix.NFT_MSG_DELTABLE:
+	case unix.NFT_MSG_NEWCHAIN, unix.NFT_MSG_DELCHAIN:
+		c.Chain, c.Base = unix.ByteSliceToString(attr(attrs, unix.NFTA_CHAIN_NAME)), attr(attrs, unix.NFTA_CHAIN_HOOK) != nil
+	case unix.NFT_MSG_NEWRULE, unix.NFT_MSG_DELRULE:
+		c.Chain = unix.ByteSliceToString(attr(attrs, unix.NFTA_RULE_CHAIN))
+	default:
+		return
+	}
+	e.others(c)
 }
 
 // firstKey takes the key out of a list of elements with one of a number.

@@ -100,7 +100,9 @@ func (l *lab) start() {
 	var running sync.WaitGroup
 	for _, run := range []func() error{
 		func() error { return l.keeper.Run(ctx) },
-		func() error { return l.kernel.WatchTables(ctx, nft.Table, l.keeper.Noticed) },
+		func() error {
+			return l.kernel.WatchTables(ctx, nft.Table, l.keeper.Noticed, func(netdev.RuleChange) {})
+		},
 	} {
 		running.Go(func() {
 			if err := l.node.Do(run); err != nil {

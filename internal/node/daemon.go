@@ -68,6 +68,7 @@ type Config struct {
 	Kernel       Kernel
 	HostKernel   HostKernel
 	FilterKernel FilterKernel
+	RuleKernel   RuleKernel
 	// Firewall keeps the packet filter; the daemon runs it.
 	Firewall *nft.Keeper
 	API      API

@@ -23,8 +23,9 @@ const goneTimeout = 5 * time.Second
 // FilterKernel is what the packet filter asks of the kernel, beside its rules.
 type FilterKernel interface {
 	// WatchTables calls notify for each change of the nftables of that name, with
-	// the revision that is written with it, until ctx ends.
-	WatchTables(ctx context.Context, table string, notify func(revision uint32)) error
+	// the revision that is written with it, and others for each change of any other,
+	// until ctx ends.
+	WatchTables(ctx context.Context, table string, notify func(revision uint32), others func(netdev.RuleChange)) error
 	// ForgetUDP makes the kernel forget the UDP flows to ports of the host.
 	ForgetUDP(ctx context.Context, ports []netip.AddrPort) error
 	// AllowLocalhost lets the bridge carry packets of 127.0.0.0/8.
@@ -45,6 +46,8 @@ type firewall struct {
 	bridge     string
 	masquerade Masquerade
 	tunnel     nft.Tunnel
+	// others is told of changes in other programs' rules.
+	others func(netdev.RuleChange)
 	// localhost is set as soon as some sandbox has a host port.
 	localhost atomic.Bool
 }
@@ -55,7 +58,7 @@ func (f *firewall) Run(ctx context.Context) error {
 	g.Go(func() error { return f.keeper.Run(ctx) })
 	g.Go(func() error {
 		keepWatching(ctx, "watch of nftables", func(ctx context.Context) error {
-			return f.kernel.WatchTables(ctx, nft.Table, f.keeper.Noticed)
+			return f.kernel.WatchTables(ctx, nft.Table, f.keeper.Noticed, f.others)
 		})
 		return nil
 	})

@@ -28,6 +28,7 @@ type fakeFilter struct {
 	forgotten []netip.AddrPort
 	localhost bool
 	hook      hook
+	others    func(netdev.RuleChange)
 }
 
 // step calls the hook outside the lock.
@@ -74,7 +75,10 @@ func (f *fakeFilter) setFail(err error) {
 	f.fail = err
 }
 
-func (f *fakeFilter) WatchTables(ctx context.Context, _ string, _ func(uint32)) error {
+func (f *fakeFilter) WatchTables(ctx context.Context, _ string, _ func(uint32), others func(netdev.RuleChange)) error {
+	f.mu.Lock()
+	f.others = others
+	f.mu.Unlock()
 	<-ctx.Done()
 	return nil
 }

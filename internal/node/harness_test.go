@@ -32,6 +32,7 @@ type world struct {
 	kernel *fakeKernel
 	host   *fakeHost
 	filter *fakeFilter
+	rules  *fakeRules
 	api    *fakeAPI
 	dir    string
 	bootID string
@@ -55,7 +56,7 @@ func inWorld(t *testing.T, test func(*world)) {
 	dir := t.TempDir()
 	synctest.Test(t, func(t *testing.T) {
 		w := &world{
-			t: t, kernel: newFakeKernel(), filter: &fakeFilter{}, api: newFakeAPI(), dir: dir, bootID: "boot-1", encapsulation: EncapsulationNone,
+			t: t, kernel: newFakeKernel(), filter: &fakeFilter{}, rules: &fakeRules{}, api: newFakeAPI(), dir: dir, bootID: "boot-1", encapsulation: EncapsulationNone,
 			host: &fakeHost{broken: make(chan error), uplink: netdev.Uplink{
 				Name: "eth0", MTU: 1500, Addresses: []netip.Prefix{netip.MustParsePrefix("192.168.77.11/24")},
 			}},
@@ -77,7 +78,7 @@ func (w *world) start() {
 	w.metrics = prometheus.NewRegistry()
 	c := Config{
 		NodeName: "n1", Bridge: "fairlead0", Encapsulation: w.encapsulation, BootID: w.bootID, StateDir: w.dir, Socket: filepath.Join(w.dir, "cni.sock"), Install: w.install,
-		AddTimeout: 10 * time.Second, Kernel: w.kernel, HostKernel: w.host, FilterKernel: w.filter, Firewall: nft.New(w.filter.apply),
+		AddTimeout: 10 * time.Second, Kernel: w.kernel, HostKernel: w.host, FilterKernel: w.filter, RuleKernel: w.rules, Firewall: nft.New(w.filter.apply),
 		Masquerade: Masquerade{Enabled: true}, API: w.api, Source: w.api,
 		Metrics: w.metrics, ReservedPorts: w.reserved,
 	}

@@ -60,6 +60,9 @@ type hostNet struct {
 	uplink string // name, or empty
 	bootID string
 
+	// passage is what other programs' rules do with pods' packets.
+	passage *passage
+
 	told  atomic.Bool // the NodeNetworks were read
 	moved atomic.Bool // the kernel is not known to be as it was left
 	// announced is what is to be said of the configuration for the runtime: nil when
@@ -68,6 +71,7 @@ type hostNet struct {
 	kicked    chan struct{}
 	up        netdev.Uplink         // as it was when the kernel was last asked
 	applied   *netdev.HostState     // what the kernel has, whole; nil: not known
+	forwarded *metav1.Condition     // whether the host lets pods' packets through
 	written   *v1alpha1.NodeNetwork // own, as it was after the last write
 
 	mu      sync.Mutex
@@ -78,7 +82,7 @@ type hostNet struct {
 }
 
 func newHostNet(k HostKernel, api API, networks func(context.Context) ([]v1alpha1.NodeNetwork, error), c Config) *hostNet {
-	return &hostNet{
+	h := &hostNet{
 		kernel: k, api: api, networks: networks,
 		node: c.NodeName, uplink: c.Uplink, bootID: c.BootID,
 		hostConfig: hostConfig{bridge: c.Bridge, encapsulation: c.Encapsulation, vni: c.VNI, port: c.VXLANPort},
@@ -86,6 +90,8 @@ func newHostNet(k HostKernel, api API, networks func(context.Context) ([]v1alpha
 		reason:     "the NodeNetworks were not read from the API server yet",
 		changed:    make(chan struct{}),
 	}
+	h.passage = &passage{kernel: c.RuleKernel, again: h.kick}
+	return h
 }
 
 // networksChanged has the node's network looked at for the first time, and again
@@ -281,7 +287,18 @@ func (h *hostNet) apply(ctx context.Context) error {
 	}
 	err = errors.Join(err, h.filter(own, all, want.Tunnel))
 	tunnel := want.Tunnel != nil && !errors.Is(err, netdev.ErrNoTunnel)
+	h.forward(ctx, h.passage.look(want, h.up, moved))
 	return errors.Join(err, h.report(ctx, own, &h.up, tunnel, routed(err, problems)))
+}
+
+// forward takes in whether the host lets pods' packets through, and logs what is new.
+func (h *hostNet) forward(ctx context.Context, c *metav1.Condition) {
+	before := h.forwarded
+	h.forwarded = c
+	if c == nil || before != nil && before.Message == c.Message || before == nil && c.Status == metav1.ConditionTrue {
+		return
+	}
+	logr.FromContextOrDiscard(ctx).Info("what the host does with packets of pods", "forwarded", c.Status, "reason", c.Reason, "message", c.Message)
 }
 
 // applyKernel makes the kernel be as wanted.
@@ -344,6 +361,7 @@ func (h *hostNet) report(ctx context.Context, own *v1alpha1.NodeNetwork, up *net
 			want.Addresses = append(want.Addresses, a.String())
 		}
 		setOrRemove(&want.Conditions, v1alpha1.ConditionConfirmed, confirmedCondition(own, up.Addresses))
+		setOrRemove(&want.Conditions, v1alpha1.ConditionForwarded, h.forwarded)
 		want.Tunnel = nil
 		if tunnel {
 			want.Tunnel = &v1alpha1.Tunnel{MAC: netdev.TunnelMAC(h.node).String()}

@@ -34,7 +34,7 @@ func NewPlugin(c Config) (network.Plugin, error) {
 	v.registry = newRegistry(v.changed)
 	v.firewall = &firewall{
 		kernel: c.FilterKernel, keeper: c.Firewall, bridge: c.Bridge, masquerade: c.Masquerade,
-		tunnel: nft.Tunnel{Port: c.VXLANPort, VNI: c.VNI},
+		tunnel: nft.Tunnel{Port: c.VXLANPort, VNI: c.VNI}, others: v.host.passage.changed,
 	}
 	v.host.filter = v.firewall.setNode
 	v.remover = newRemover(c.Kernel, v.ledger, v.firewall)

@@ -15,7 +15,7 @@ const nftTable = "fairlead"
 
 // nodeSets are the sets of our tables that have elements without any pod; what
 // is in all others is a pod's.
-var nodeSets = []string{"revision", "local4", "local6", "cluster4", "cluster6"}
+var nodeSets = []string{"revision", "local4", "local6", "cluster4", "cluster6", "tunnel4", "tunnel6", "peers4", "peers6"}
 
 // podElements are the elements in our packet filter that belong to pods, of what
 // `nft --json list sets` or `list maps` prints.

@@ -35,8 +35,10 @@ func TestConfirmed(t *testing.T) {
 		{
 			name: "an external one, and names",
 			addresses: []corev1.NodeAddress{
-				{Type: corev1.NodeExternalIP, Address: "198.51.100.7"}, {Type: corev1.NodeHostName, Address: "192.0.2.99"},
-				{Type: corev1.NodeInternalDNS, Address: "192.0.2.98"}, {Type: "Other", Address: "192.0.2.97"},
+				{Type: corev1.NodeExternalIP, Address: "198.51.100.7"},
+				{Type: corev1.NodeHostName, Address: "192.0.2.99"},
+				{Type: corev1.NodeInternalDNS, Address: "192.0.2.98"},
+				{Type: "Other", Address: "192.0.2.97"},
 			},
 			want: []string{"198.51.100.7/32"},
 		},

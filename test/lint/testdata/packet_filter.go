@@ -4,5 +4,6 @@
 package filter
 
 import (
-	_ "sigs.k8s.io/knftables" // want: depguard:packet-filter
+	_ "github.com/google/nftables" // want: depguard:packet-filter
+	_ "sigs.k8s.io/knftables"      // want: depguard:packet-filter
 )

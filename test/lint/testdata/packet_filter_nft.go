@@ -5,6 +5,7 @@
 package example
 
 import (
+	_ "github.com/google/nftables"
 	_ "sigs.k8s.io/knftables"
 
 	_ "fairlead.dev/fairlead/internal/ipam" // want: depguard:stages-node

@@ -1,0 +1,175 @@
+package node
+
+import (
+	"errors"
+	"net/netip"
+	"slices"
+	"sync"
+	"testing"
+	"time"
+
+	"github.com/google/go-cmp/cmp"
+	"github.com/google/go-cmp/cmp/cmpopts"
+	"k8s.io/apimachinery/pkg/api/meta"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+
+	"fairlead.dev/fairlead/api/v1alpha1"
+	"fairlead.dev/fairlead/internal/netdev"
+	"fairlead.dev/fairlead/internal/nft/hostrules"
+)
+
+// fakeRules are the rules of other programs.
+type fakeRules struct {
+	mu    sync.Mutex
+	drop  func(hostrules.Packet) hostrules.Found // nil lets all through
+	way   netdev.WayBack                         // of all packets
+	fail  error
+	looks int
+}
+
+func (f *fakeRules) FollowRules(packets []hostrules.Packet) ([]hostrules.Found, *hostrules.Interest, error) {
+	f.mu.Lock()
+	defer f.mu.Unlock()
+	f.looks++
+	out := make([]hostrules.Found, len(packets))
+	for i, p := range packets {
+		if f.drop != nil {
+			out[i] = f.drop(p)
+		}
+	}
+	return out, &hostrules.Interest{}, f.fail
+}
+
+func (f *fakeRules) WaysBack(all []netdev.Arrival) ([]netdev.WayBack, error) {
+	f.mu.Lock()
+	defer f.mu.Unlock()
+	return slices.Repeat([]netdev.WayBack{f.way}, len(all)), nil
+}
+
+func (f *fakeRules) set(change func(*fakeRules)) {
+	f.mu.Lock()
+	defer f.mu.Unlock()
+	change(f)
+}
+
+// forwarded is the condition as the API server has it.
+func (w *world) forwarded() *metav1.Condition {
+	filtered()
+	filtered()
+	nn, _ := w.own()
+	c := meta.FindStatusCondition(nn.Status.Conditions, v1alpha1.ConditionForwarded)
+	if c != nil {
+		c = c.DeepCopy()
+		c.LastTransitionTime = metav1.Time{}
+	}
+	return c
+}
+
+func TestForwarded(t *testing.T) {
+	inWorld(t, func(w *world) {
+		t := w.t
+		want := func(status metav1.ConditionStatus, reason, message string) {
+			t.Helper()
+			c := &metav1.Condition{Type: v1alpha1.ConditionForwarded, Status: status, Reason: reason, Message: message}
+			if diff := cmp.Diff(c, w.forwarded()); diff != "" {
+				t.Errorf("(-want +got):\n%s", diff)
+			}
+		}
+		const all = "no rule of the host drops what pods send or get"
+		want(metav1.ConditionTrue, "Forwarded", all)
+		// Somebody's rule drops, and is taken away again. Each is told of by the kernel.
+		change := func(c netdev.RuleChange, f func(*fakeRules)) {
+			w.rules.set(f)
+			w.filter.mu.Lock()
+			others := w.filter.others
+			w.filter.mu.Unlock()
+			others(c)
+		}
+		base := netdev.RuleChange{Family: 2, Table: "filter", Chain: "FORWARD", Base: true}
+		verdict := func(v hostrules.Verdict) func(*fakeRules) {
+			return func(f *fakeRules) {
+				f.drop = func(p hostrules.Packet) (x hostrules.Found) {
+					if p.Out == "fairlead0" || p.Out == "eth0" {
+						x = hostrules.Found{Verdict: v, By: "the policy of chain FORWARD of the nftables ip filter"}
+					}
+					return x
+				}
+			}
+		}
+		change(base, verdict(hostrules.Drops))
+		want(metav1.ConditionFalse, "Dropped", "the policy of chain FORWARD of the nftables ip filter drops what is sent "+
+			"from pod to pod here (IPv4), from pods here to the outside (IPv4); "+seeNetwork)
+		// STATUS is not touched by it.
+		if err := w.daemon.verbs.look(); err != nil {
+			t.Errorf("STATUS: %v", err)
+		}
+		change(base, verdict(hostrules.MayDrop))
+		want(metav1.ConditionUnknown, "NotSure", "the policy of chain FORWARD of the nftables ip filter may drop what is sent "+
+			"from pod to pod here (IPv4), from pods here to the outside (IPv4); "+seeNetwork)
+		change(base, func(f *fakeRules) { f.drop, f.way = nil, netdev.WayBack{Astray: true, Refused: true} })
+		want(metav1.ConditionFalse, "ReversePath", "the reverse path filter of fairlead0 (rp_filter 1) drops what is sent "+
+			"from pod to pod here (IPv4), from pods here to the outside (IPv4); "+seeNetwork)
+		change(netdev.RuleChange{}, func(f *fakeRules) { f.way, f.fail = netdev.WayBack{}, errors.New("no nftables") })
+		want(metav1.ConditionUnknown, "NotSure", "not known: no nftables")
+		change(base, func(f *fakeRules) { f.fail = nil })
+		want(metav1.ConditionTrue, "Forwarded", all)
+
+		// What nobody comes by, and a storm, are not looked at each.
+		looks := func() int {
+			w.rules.mu.Lock()
+			defer w.rules.mu.Unlock()
+			return w.rules.looks
+		}
+		before := looks()
+		for range 100 {
+			change(netdev.RuleChange{Family: 2, Table: "filter", Chain: "KUBE-SVC-1"}, func(*fakeRules) {})
+		}
+		<-time.After(2 * rulesPace)
+		settle()
+		if n := looks() - before; n > 1 { // the minute's may come between
+			t.Errorf("%d looks for a chain that no packet comes to", n)
+		}
+		before = looks()
+		for range 100 {
+			change(base, func(*fakeRules) {})
+		}
+		<-time.After(2 * rulesPace)
+		settle()
+		if n := looks() - before; n < 1 || n > 2 {
+			t.Errorf("%d looks for one storm", n)
+		}
+	})
+}
+
+func TestPlanFlows(t *testing.T) {
+	prefix, addr := netip.MustParsePrefix, netip.MustParseAddr
+	up := uplinkAt("192.168.77.11/24", "fd00:77::11/64")
+	packet := func(in, to, from, at string) hostrules.Packet {
+		return hostrules.Packet{In: in, Out: to, Source: addr(from), Target: addr(at)}
+	}
+	got := planFlows(netdev.HostState{
+		Bridge: "fairlead0", Uplink: "eth0",
+		Local:  []netdev.LocalBlock{{Prefix: prefix("10.244.1.0/26")}, {Prefix: prefix("10.244.1.64/26")}, {Prefix: prefix("fd00:10::5/128")}},
+		Peers:  []netdev.PeerBlock{{Prefix: prefix("10.244.2.0/26")}, {Prefix: prefix("10.244.3.0/26")}},
+		Remote: []netdev.RemoteNode{remoteNode("n4", "192.168.78.14", "10.244.4.0/26", "fd00:14::/122")},
+	}, up)
+	want := []flow{
+		{"from pod to pod here (IPv4)", packet("fairlead0", "fairlead0", "10.244.1.1", "10.244.1.2")},
+		{"from pods here to the outside (IPv4)", packet("fairlead0", "eth0", "10.244.1.1", "192.0.2.1")},
+		{"from pods here to other nodes (IPv4)", packet("fairlead0", "eth0", "10.244.1.1", "10.244.2.1")},
+		{"from other nodes to pods here (IPv4)", packet("eth0", "fairlead0", "10.244.2.1", "10.244.1.1")},
+		{"from pods here to other nodes through the tunnel (IPv4)", packet("fairlead0", "fairlead-vx4", "10.244.1.1", "10.244.4.1")},
+		{"from other nodes through the tunnel to pods here (IPv4)", packet("fairlead-vx4", "fairlead0", "10.244.4.1", "10.244.1.1")},
+		{"from other nodes themselves through the tunnel to pods here (IPv4)", packet("fairlead-vx4", "fairlead0", "192.168.78.14", "10.244.1.1")},
+		{"from pod to pod here (IPv6)", packet("fairlead0", "fairlead0", "fd00:10::5", "fd00:10::5")},
+		{"from pods here to the outside (IPv6)", packet("fairlead0", "eth0", "fd00:10::5", "2001:db8::1")},
+		{"from pods here to other nodes through the tunnel (IPv6)", packet("fairlead0", "fairlead-vx4", "fd00:10::5", "fd00:14::1")},
+		{"from other nodes through the tunnel to pods here (IPv6)", packet("fairlead-vx4", "fairlead0", "fd00:14::1", "fd00:10::5")},
+	}
+	if diff := cmp.Diff(want, got, cmp.AllowUnexported(flow{}), sameAddresses, cmpopts.EquateEmpty()); diff != "" {
+		t.Errorf("(-want +got):\n%s", diff)
+	}
+	if got := planFlows(netdev.HostState{Bridge: "fairlead0", Uplink: "eth0"}, up); len(got) > 0 {
+		t.Errorf("without a block: %v", got)
+	}
+}
