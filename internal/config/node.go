@@ -91,8 +91,8 @@ func (m NodeMasquerade) Prefixes() ([]netip.Prefix, error) {
 type NodeHostPorts struct {
 	// Reserved ports are the node's own, each as "port/protocol" with TCP, UDP or
 	// SCTP: a pod that asks for one is refused, whatever its hostIP. A list takes the
-	// place of the default: SSH, the API server, fairlead-controller's metrics, the
-	// kubelet and kube-proxy's health. The tunnel's port (vxlan.port, unless
+	// place of the default: SSH, the API server, fairlead-controller's metrics and its
+	// leader's port, the kubelet and kube-proxy's health. The tunnel's port (vxlan.port, unless
 	// encapsulation is none) and that of metricsAddress are reserved beside it.
 	Reserved []string `json:"reserved"`
 }
@@ -173,7 +173,7 @@ func DefaultNode() Node {
 		Encapsulation:  "auto",
 		VXLAN:          NodeVXLAN{VNI: 158, Port: 4789},
 		Masquerade:     NodeMasquerade{Enabled: true},
-		HostPorts:      NodeHostPorts{Reserved: []string{"22/TCP", "6443/TCP", "9470/TCP", "10250/TCP", "10255/TCP", "10256/TCP"}},
+		HostPorts:      NodeHostPorts{Reserved: []string{"22/TCP", "6443/TCP", "9470/TCP", "9472/TCP", "10250/TCP", "10255/TCP", "10256/TCP"}},
 		CNI:            NodeCNI{BinDir: "/opt/cni/bin", ConfDir: "/etc/cni/net.d", Names: []string{"fairlead", "fairlead-ipam"}},
 		AddTimeout:     metav1.Duration{Duration: 10 * time.Second},
 		MetricsAddress: "127.0.0.1:9471",
