@@ -97,20 +97,32 @@ func TestVerbsInEveryVersion(t *testing.T) {
 			}
 		})
 	}
-	// GC left them all; now the runtime knows of one.
+	// GC left them all, also when the runtime lists none. The first two end without a
+	// DEL, and the first is listed still.
+	n.call("GC", pods[0], "", inVersion("1.1.0", map[string]any{"cni.dev/valid-attachments": nil})).wantOK(t, "GC of none")
 	for _, p := range pods {
 		l.wantState(t, p, v1alpha1.SandboxAttached, p.containerID)
 	}
-	n.call("GC", pods[0], "", inVersion("1.1.0", map[string]any{"cni.dev/valid-attachments": valid[:1]})).wantOK(t, "GC of three")
-	l.cluster.Eventually(t, "the links of three sandboxes to go", func(context.Context) error {
+	for _, p := range pods[:2] {
+		if err := p.netns.Close(); err != nil {
+			t.Fatal(err)
+		}
+	}
+	n.call("GC", pods[0], "", inVersion("1.1.0", map[string]any{"cni.dev/valid-attachments": valid[:1]})).wantOK(t, "GC of one that is gone")
+	l.cluster.Eventually(t, "the record of one sandbox to go", func(context.Context) error {
 		for i, p := range pods {
-			there := slices.Contains(n.state(t).Links, netdev.HostName(p.containerID, "eth0"))
-			if there != (i == 0) {
-				return fmt.Errorf("%s: there %v", p.name, there)
+			_, err := os.Stat(filepath.Join(n.dir, "state", "attachments", p.containerID+".json"))
+			if (err == nil) != (i != 1) {
+				return fmt.Errorf("%s: %v", p.name, err)
 			}
 		}
 		return nil
 	})
+	for _, p := range pods[2:] {
+		if !slices.Contains(n.state(t).Links, netdev.HostName(p.containerID, "eth0")) {
+			t.Errorf("%s lives and was unplugged", p.name)
+		}
+	}
 	for _, p := range pods {
 		n.call("DEL", p, "", inVersion("0.3.1", nil)).wantOK(t, "DEL")
 	}

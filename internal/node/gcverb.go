@@ -4,55 +4,26 @@ import (
 	"context"
 	"encoding/json"
 	"errors"
-	"fmt"
 	"slices"
 	"strings"
-	"time"
-
-	"github.com/go-logr/logr"
 
 	"fairlead.dev/fairlead/internal/cniproto"
 )
 
-// gc lets every sandbox go that the runtime no longer has, while no ADD and no DEL
-// runs. It goes on over errors and returns all of them as one.
+// gc lets go what the runtime does not list and what is not alive any more, while no
+// ADD and no DEL runs. It goes on over errors and returns all of them as one.
 //
-// Container IDs alone are compared: the runtime knows of one interface, and a
-// sandbox may have more.
+// What lives stays, whatever the list says: a runtime sends a GC for every network
+// configuration that it finds, with an empty list for one that no pod uses, and the
+// name in it may be that of ours. Container IDs alone are compared: the runtime knows
+// of one interface, and a sandbox may have more.
 func (v *verbs) gc(ctx context.Context, r cniproto.Request) error {
-	arrived := time.Now()
-	valid, told, err := validSandboxes(r.Config)
+	listed, told, err := validSandboxes(r.Config)
 	if err != nil || !told {
 		return err
 	}
 	return v.manager.Alone(ctx, func(ctx context.Context) error {
-		var errs []error
-		for _, rec := range v.ledger.all() {
-			// Whose ADD was answered after the runtime asked cannot be in its list.
-			if valid[rec.ContainerID] || rec.AttachedAt.After(arrived) {
-				continue
-			}
-			if err := v.collect(ctx, rec.ContainerID); err != nil {
-				errs = append(errs, fmt.Errorf("sandbox %s: %w", rec.ContainerID, err))
-			}
-		}
-		if err := v.sweep(ctx); err != nil {
-			errs = append(errs, err)
-		}
-		return aggregate(errs)
-	})
-}
-
-// collect lets one sandbox go that the runtime does not have.
-func (v *verbs) collect(ctx context.Context, containerID string) error {
-	return v.manager.Do(ctx, containerID, func(ctx context.Context) error {
-		rec := v.ledger.get(containerID)
-		if rec == nil || rec.State != attached {
-			return nil // it is going already
-		}
-		logr.FromContextOrDiscard(ctx).Info("sandbox is not one of the runtime's, removing it", "sandbox", containerID, "pod", rec.Pod)
-		v.metrics.swept.WithLabelValues("gc").Inc()
-		return v.release(ctx, rec)
+		return aggregate(v.sweepUnlisted(ctx, listed))
 	})
 }
 
@@ -81,7 +52,8 @@ var gcKeys = []string{"cni.dev/valid-attachments", "cni.dev/attachments"}
 
 // validSandboxes reads the container IDs that are still in use from the
 // configuration of a GC. told is false when it does not say, or says that there
-// is to be no GC. A list that is null is an empty one: that is how Go encodes it.
+// is to be no GC. A list that is null is an empty one: libcni encodes that of a
+// network that no pod uses so.
 func validSandboxes(config []byte) (valid map[string]bool, told bool, err error) {
 	var fields map[string]json.RawMessage
 	if err := json.Unmarshal(config, &fields); err != nil {

@@ -19,8 +19,19 @@ func gcRequest(fields string) cniproto.Request {
 	}
 }
 
+// unpin takes the path of a namespace away, as a runtime does that ends a sandbox.
+// The links into it stay until the kernel ends it.
+func (w *world) unpin(containerID string) {
+	w.kernel.mu.Lock()
+	defer w.kernel.mu.Unlock()
+	delete(w.kernel.namespaces, w.netns(containerID))
+}
+
+// c1 and c2 live, the namespace of c3 and c4 is gone.
 func TestGC(t *testing.T) {
-	all := []string{"c1/eth0", "c1/net1", "c2/eth0"}
+	living := []string{"c1/eth0", "c1/net1", "c2/eth0"}
+	all := append([]string{"c3/eth0", "c4/eth0"}, living...)
+	const c1, c3, c4 = `{"containerID":"c1","ifname":"eth0"}`, `{"containerID":"c3","ifname":"eth0"}`, `{"containerID":"c4","ifname":"eth0"}`
 	cases := []struct {
 		name, fields string
 		code         int
@@ -28,20 +39,15 @@ func TestGC(t *testing.T) {
 		left         []string
 	}{
 		{name: "absent", left: all},
-		{name: "all are valid", fields: `,"cni.dev/valid-attachments":[{"containerID":"c1","ifname":"eth0"},{"containerID":"c2","ifname":"eth0"}]`, left: all},
-		{
-			// The runtime knows eth0 alone; net1 is ours and stays with it.
-			name: "one is not", fields: `,"cni.dev/valid-attachments":[{"containerID":"c1","ifname":"eth0"}]`, left: []string{"c1/eth0", "c1/net1"},
-		},
-		{name: "cni#1101: the other spelling", fields: `,"cni.dev/attachments":[{"containerID":"c2","ifname":"eth0"}]`, left: []string{"c2/eth0"}},
-		{
-			name:   "both spellings",
-			fields: `,"cni.dev/attachments":[{"containerID":"c1","ifname":"eth0"}],"cni.dev/valid-attachments":[{"containerID":"c2","ifname":"eth0"}]`,
-			left:   all,
-		},
-		{name: "none", fields: `,"cni.dev/valid-attachments":[]`},
-		{name: "null is none", fields: `,"cni.dev/valid-attachments":null,"cni.dev/attachments":null`},
-		{name: "unknown ones", fields: `,"cni.dev/valid-attachments":[{"containerID":"c9","ifname":"eth0"}]`},
+		{name: "only the living are listed", fields: `,"cni.dev/valid-attachments":[` + c1 + `,{"containerID":"c2","ifname":"eth0"}]`, left: living},
+		{name: "one of the living is listed", fields: `,"cni.dev/valid-attachments":[` + c1 + `]`, left: living},
+		{name: "one of the dead is listed", fields: `,"cni.dev/valid-attachments":[` + c3 + `]`, left: append([]string{"c3/eth0"}, living...)},
+		{name: "under another interface", fields: `,"cni.dev/valid-attachments":[{"containerID":"c3","ifname":"net7"}]`, left: append([]string{"c3/eth0"}, living...)},
+		{name: "cni#1101: the other spelling", fields: `,"cni.dev/attachments":[` + c4 + `]`, left: append([]string{"c4/eth0"}, living...)},
+		{name: "both spellings", fields: `,"cni.dev/attachments":[` + c3 + `],"cni.dev/valid-attachments":[` + c4 + `]`, left: all},
+		{name: "none", fields: `,"cni.dev/valid-attachments":[]`, left: living},
+		{name: "null, as libcni says for a network that no pod uses", fields: `,"cni.dev/valid-attachments":null,"cni.dev/attachments":null`, left: living},
+		{name: "unknown ones", fields: `,"cni.dev/valid-attachments":[{"containerID":"c9","ifname":"eth0"}]`, left: living},
 		{name: "switched off", fields: `,"disableGC":true,"cni.dev/valid-attachments":[]`, left: all},
 		{
 			name: "no list", fields: `,"cni.dev/valid-attachments":"c1"`, left: all,
@@ -59,10 +65,14 @@ func TestGC(t *testing.T) {
 	for _, tc := range cases {
 		t.Run(tc.name, func(t *testing.T) {
 			inWorld(t, func(w *world) {
-				w.pod("p", "u1", "eth0", "net1")
-				w.pod("q", "u2")
-				w.mustAdd("c1", "p", "u1")
-				w.mustAdd("c2", "q", "u2")
+				w.pod("p1", "u1", "eth0", "net1")
+				w.mustAdd("c1", "p1", "u1")
+				for _, n := range []string{"2", "3", "4"} {
+					w.pod("p"+n, "u"+n)
+					w.mustAdd("c"+n, "p"+n, "u"+n)
+				}
+				w.unpin("c3")
+				w.unpin("c4")
 				_, err := w.handle(gcRequest(tc.fields))
 				wantCode(w.t, err, tc.code, tc.words...)
 				settle()
@@ -70,6 +80,23 @@ func TestGC(t *testing.T) {
 			})
 		})
 	}
+}
+
+// A GC for a network that is not ours but has our plugin, and one for a network of
+// ours under another name, take nothing of the living either.
+func TestGCOfAnotherNetwork(t *testing.T) {
+	inWorld(t, func(w *world) {
+		w.pod("p1", "u1")
+		w.mustAdd("c1", "p1", "u1")
+		for _, name := range []string{"fairlead", "multus-cni-network", "operators-own"} {
+			r := gcRequest(`,"cni.dev/valid-attachments":null`)
+			r.Config = json.RawMessage(strings.Replace(string(r.Config), `"name":"fairlead"`, `"name":"`+name+`"`, 1))
+			_, err := w.handle(r)
+			wantCode(w.t, err, 0)
+			settle()
+			w.wantLinks("c1/eth0")
+		}
+	})
 }
 
 // One sandbox that cannot be let go stops no other, and all errors are told at
@@ -90,6 +117,9 @@ func TestGCGoesOnOverErrors(t *testing.T) {
 			}
 			return nil
 		})
+		for _, id := range []string{"c1", "c2", "c3"} {
+			w.unpin(id)
+		}
 		_, err := w.handle(gcRequest(`,"cni.dev/valid-attachments":[]`))
 		var e *cniproto.Error
 		if !errors.As(err, &e) || !strings.Contains(e.Details, "sandbox c1") || !strings.Contains(e.Details, "sandbox c2") || !strings.Contains(e.Details, "device busy") {

@@ -364,48 +364,23 @@ func (v *verbs) checkAddresses(r cniproto.Request) error {
 	return nil
 }
 
-// gcAddresses forgets the addresses of all interfaces of a network that are not
-// among those which the runtime says are valid.
+// gcAddresses forgets the addresses of interfaces that the runtime does not list and
+// whose sandbox is no more. What lives keeps its addresses: a list may be that of
+// another network of the same name, or empty because no pod uses a configuration.
 func (v *verbs) gcAddresses(ctx context.Context, r cniproto.Request) error {
-	arrived := time.Now()
-	valid, told, err := validSandboxes(r.Config)
+	listed, told, err := validSandboxes(r.Config)
 	if err != nil || !told {
 		return err
 	}
-	config, err := parseIPAM(r)
-	if err != nil {
-		return err
-	}
-	stale := func(rec *addressRecord) bool {
-		return rec != nil && rec.Result != nil && rec.Config == config.name && !valid[rec.ContainerID] && rec.AttachedAt.Before(arrived)
-	}
-	return v.manager.Alone(ctx, func(ctx context.Context) error {
-		var errs []error
-		for _, rec := range v.ledger.allAddresses() {
-			if stale(rec) {
-				errs = append(errs, v.collectAddresses(ctx, rec.key(), stale))
-			}
-		}
-		return errors.Join(errs...)
-	})
+	return v.manager.Alone(ctx, func(ctx context.Context) error { return v.sweepAddresses(ctx, listed) })
 }
 
-// collectAddresses forgets the addresses of one, in its turn, if they are still stale.
-func (v *verbs) collectAddresses(ctx context.Context, k addressKey, stale func(*addressRecord) bool) error {
-	return v.manager.Do(ctx, k.String(), func(context.Context) error {
-		if !stale(v.ledger.addressesOf(k)) {
-			return nil
-		}
-		v.metrics.swept.WithLabelValues("gc").Inc()
-		return v.freeAddresses(k)
-	})
-}
-
-// sweepAddresses forgets the addresses of interfaces whose sandbox is no more.
-func (v *verbs) sweepAddresses(ctx context.Context) error {
+// sweepAddresses forgets the addresses of interfaces whose sandbox is no more, but
+// for the containers that are listed.
+func (v *verbs) sweepAddresses(ctx context.Context, listed map[string]bool) error {
 	var errs []error
 	for _, rec := range v.ledger.allAddresses() {
-		if rec.Result != nil && v.goneAddresses(rec) {
+		if rec.Result != nil && !listed[rec.ContainerID] && v.goneAddresses(rec) {
 			errs = append(errs, v.reapAddresses(ctx, rec.key()))
 		}
 	}

@@ -153,6 +153,7 @@ func TestGCOfAddressesIsAlone(t *testing.T) {
 			t.Fatalf("GC did not wait for an ADD: %v", err)
 		default:
 		}
+		w.kernel.setHook(nil)
 		close(leave)
 		if err := errors.Join(<-added, <-collected); err != nil {
 			t.Fatal(err)

@@ -354,13 +354,29 @@ func TestAddressesCheckStatusAndGC(t *testing.T) {
 		}{
 			{macvlan, 1}, // does not say
 			{with(`"cni.dev/valid-attachments":[{"containerID":"c1","ifname":"net1"}]`), 1},
-			{strings.Replace(with(`"cni.dev/valid-attachments":[]`), "blue", "red", 1), 1}, // another network's
-			{with(`"cni.dev/valid-attachments":null`), 0},
+			// What lives stays: another network may have the same name.
+			{strings.Replace(with(`"cni.dev/valid-attachments":[]`), "blue", "red", 1), 1},
+			{with(`"cni.dev/valid-attachments":null`), 1},
+			{with(`"cni.dev/valid-attachments":[]`), 1},
 		} {
 			_, err := w.ipam("GC", "", "", "", "", tc.config)
 			wantCode(t, err, 0)
 			if files := w.addressFiles(); len(files) != tc.kept {
 				t.Errorf("%s: records %v", tc.config, files)
+			}
+		}
+		w.unpin("c1")
+		for _, tc := range []struct {
+			config string
+			kept   int
+		}{
+			{with(`"cni.dev/valid-attachments":[{"containerID":"c1","ifname":"net1"}]`), 1},
+			{with(`"cni.dev/valid-attachments":null`), 0},
+		} {
+			_, err := w.ipam("GC", "", "", "", "", tc.config)
+			wantCode(t, err, 0)
+			if files := w.addressFiles(); len(files) != tc.kept {
+				t.Errorf("without a namespace, %s: records %v", tc.config, files)
 			}
 		}
 	})

@@ -116,10 +116,15 @@ func rebuilt(containerID, bootID string, links []netdev.HostLink) *record {
 // none, and has put in order what somebody changed on the host's side. One
 // sandbox's error stops no other.
 func (v *verbs) sweep(ctx context.Context) error {
+	return errors.Join(v.sweepUnlisted(ctx, nil)...)
+}
+
+// sweepUnlisted is sweep without the containers that are listed.
+func (v *verbs) sweepUnlisted(ctx context.Context, listed map[string]bool) (errs []error) {
 	v.registry.settle()
 	links, err := v.kernel.Links(ctx)
 	if err != nil {
-		return fmt.Errorf("list the links of sandboxes: %w", err)
+		return []error{fmt.Errorf("list the links of sandboxes: %w", err)}
 	}
 	// A link is made after its record, so the records are looked at second.
 	records := v.ledger.all()
@@ -136,18 +141,24 @@ func (v *verbs) sweep(ctx context.Context) error {
 			todo.Go(func() error { return v.removeStray(ctx, l) })
 		}
 	}
-	var errs []error
 	for _, rec := range records {
 		switch {
-		case rec.State != attached:
+		case rec.State != attached || listed[rec.ContainerID]:
 		case v.dead(rec, there):
-			errs = append(errs, v.reap(ctx, rec.ContainerID))
+			if err := v.reap(ctx, rec.ContainerID); err != nil {
+				errs = append(errs, fmt.Errorf("sandbox %s: %w", rec.ContainerID, err))
+			}
 		case astray(rec, there):
 			v.mender.queue.Add(rec.ContainerID)
 		}
 	}
 	v.host.kernelChanged()
-	return errors.Join(append(errs, todo.Wait(), v.sweepAddresses(ctx))...)
+	for _, err := range []error{todo.Wait(), v.sweepAddresses(ctx, listed)} {
+		if err != nil {
+			errs = append(errs, err)
+		}
+	}
+	return errs
 }
 
 func byHostName(links []netdev.HostLink) map[string]netdev.HostLink {
