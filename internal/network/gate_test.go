@@ -25,13 +25,13 @@ func TestGateIsSharedByAddAndDelAndGCHasItAlone(t *testing.T) {
 			}
 		}
 		endAdd, endDel, endGC := make(chan struct{}), make(chan struct{}), make(chan struct{})
-		go func() { _ = m.Add(t.Context(), "a", say("ADD a", endAdd)) }()
+		go func() { _ = m.Add(t.Context(), "a", "eth0", say("ADD a", endAdd)) }()
 		synctest.Wait()
-		go func() { _ = m.Del(t.Context(), "b", say("DEL b", endDel)) }()
+		go func() { _ = m.Del(t.Context(), "b", "eth0", say("DEL b", endDel)) }()
 		synctest.Wait()
 		go func() { _ = m.Alone(t.Context(), say("GC", endGC)) }()
 		synctest.Wait()
-		go func() { _ = m.Add(t.Context(), "c", say("ADD c", nil)) }()
+		go func() { _ = m.Add(t.Context(), "c", "eth0", say("ADD c", nil)) }()
 		synctest.Wait()
 		go func() { _ = m.Alone(t.Context(), say("GC again", nil)) }()
 		synctest.Wait()
@@ -111,11 +111,17 @@ func TestPartsOfASandbox(t *testing.T) {
 		if err := m.AddPart(t.Context(), "c1", "c1@net1", nothing); err != nil {
 			t.Errorf("again after its DEL: %v", err)
 		}
-		if err := m.Del(t.Context(), "c1", nothing); err != nil {
+		// A DEL of the sandbox's own interface is nothing to its parts, until the plugin
+		// says that this was the end.
+		if err := m.Del(t.Context(), "c1", "eth0", nothing); err != nil {
 			t.Error(err)
 		}
+		if err := m.AddPart(t.Context(), "c1", "c1@net1", nothing); err != nil {
+			t.Errorf("after a DEL of another interface: %v", err)
+		}
+		m.End("c1")
 		if err := m.AddPart(t.Context(), "c1", "c1@net1", nothing); !errors.Is(err, ErrDeleted) {
-			t.Errorf("after the DEL of the sandbox: %v", err)
+			t.Errorf("after the end of the sandbox: %v", err)
 		}
 		wantIdle(t, m)
 		if len(m.adds) != 0 {
@@ -129,7 +135,7 @@ func TestGateOpensBehindAGCThatGaveUp(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		m := newManager(t, &fakePlugin{})
 		end := make(chan struct{})
-		go func() { _ = m.Add(t.Context(), "a", func(context.Context) error { <-end; return nil }) }()
+		go func() { _ = m.Add(t.Context(), "a", "eth0", func(context.Context) error { <-end; return nil }) }()
 		synctest.Wait()
 		ctx, cancel := context.WithTimeout(t.Context(), time.Second)
 		defer cancel()
@@ -137,7 +143,7 @@ func TestGateOpensBehindAGCThatGaveUp(t *testing.T) {
 		go func() { gc <- m.Alone(ctx, nothing) }()
 		synctest.Wait()
 		start := time.Now()
-		if err := m.Add(t.Context(), "b", nothing); err != nil {
+		if err := m.Add(t.Context(), "b", "eth0", nothing); err != nil {
 			t.Error(err)
 		}
 		if waited := time.Since(start); waited != time.Second {
@@ -159,12 +165,12 @@ func TestDelCancelsAnAddThatAGCWaitsFor(t *testing.T) {
 		m := newManager(t, &fakePlugin{})
 		added := make(chan error, 1)
 		go func() {
-			added <- m.Add(t.Context(), "a", func(ctx context.Context) error { <-ctx.Done(); return context.Cause(ctx) })
+			added <- m.Add(t.Context(), "a", "eth0", func(ctx context.Context) error { <-ctx.Done(); return context.Cause(ctx) })
 		}()
 		synctest.Wait()
 		go func() { _ = m.Alone(t.Context(), nothing) }()
 		synctest.Wait()
-		if err := m.Del(t.Context(), "a", nothing); err != nil {
+		if err := m.Del(t.Context(), "a", "eth0", nothing); err != nil {
 			t.Error(err)
 		}
 		if err := <-added; !errors.Is(err, ErrDeleted) {
@@ -183,7 +189,7 @@ func TestGCDoesNotWaitForAnAddThatIdles(t *testing.T) {
 		there := make(chan struct{})
 		added := make(chan error, 1)
 		go func() {
-			added <- m.Add(t.Context(), "a", func(ctx context.Context) error {
+			added <- m.Add(t.Context(), "a", "eth0", func(ctx context.Context) error {
 				events = append(events, "ADD a")
 				idle, busy := m.Idle(ctx)
 				defer busy()
@@ -202,7 +208,7 @@ func TestGCDoesNotWaitForAnAddThatIdles(t *testing.T) {
 			}
 			synctest.Wait()
 		}
-		if err := m.Del(t.Context(), "b", func(context.Context) error { events = append(events, "DEL b"); return nil }); err != nil {
+		if err := m.Del(t.Context(), "b", "eth0", func(context.Context) error { events = append(events, "DEL b"); return nil }); err != nil {
 			t.Error(err)
 		}
 		close(there)
@@ -223,7 +229,7 @@ func TestAddDoesNotIdleInFrontOfAGC(t *testing.T) {
 		begin, tries := make(chan struct{}), 0
 		added := make(chan error, 1)
 		go func() {
-			added <- m.Add(t.Context(), "a", func(ctx context.Context) error {
+			added <- m.Add(t.Context(), "a", "eth0", func(ctx context.Context) error {
 				<-begin
 				idle, busy := m.Idle(ctx)
 				defer busy()

@@ -20,19 +20,20 @@ const (
 	// runtime that gave up an ADD sends the DEL within milliseconds; what comes
 	// later was held up in a queue.
 	tombstoneAge = 10 * time.Minute
-	// maxTombstones bounds the memory, to less than a megabyte, when more than 25
-	// DELs a second come for all that time.
+	// maxTombstones bounds the memory, to less than a megabyte, when more than 13
+	// sandboxes a second end for all that time: each leaves two.
 	maxTombstones = 1 << 14
 )
 
 // Manager lets operations on one sandbox run one after the other, in the order
 // in which they came, and those on different sandboxes side by side. A DEL
-// cancels the ADDs that came before it, waits for the undo, and leaves a tombstone
-// that refuses every later ADD of that sandbox.
+// cancels the ADDs of its attachment, a container ID with a CNI_IFNAME, that came
+// before it, waits for the undo, and leaves a tombstone that refuses every later ADD
+// of that attachment. The ADDs of another name are not concerned.
 //
 // Interfaces that other plugins make are parts of a sandbox. Operations on parts
-// run side by side, and a part can be had again after its DEL, as long as none of
-// the sandbox came.
+// run side by side, and a part can be had again after its DEL, until the sandbox has
+// ended.
 //
 // Its locks are taken in this order: the gate, which ADDs and DELs share and
 // GC has alone; the sandbox; the identity of a pod whose addresses are kept for
@@ -66,13 +67,14 @@ const (
 	lockIdentity lockKind = "identity"
 )
 
-// grave is a deleted sandbox: half of the SHA-256 of its container ID. Ten thousand
-// IDs, each allocated amid what a pod needed for a moment, would keep most of that
-// memory from going back to the system.
+// grave is a deleted attachment, or a sandbox that has ended: half of the SHA-256 of
+// its names. Ten thousand IDs, each allocated amid what a pod needed for a moment,
+// would keep most of that memory from going back to the system.
 type grave [sha256.Size / 2]byte
 
-func graveOf(containerID string) grave {
-	sum := sha256.Sum256([]byte(containerID))
+// graveOf is that of a sandbox where ifName is empty.
+func graveOf(containerID, ifName string) grave {
+	sum := sha256.Sum256([]byte(containerID + "\x00" + ifName))
 	return grave(sum[:])
 }
 
@@ -89,8 +91,11 @@ type turns struct {
 	waiting []chan struct{}
 }
 
-// adding is an ADD that a DEL may end.
-type adding struct{ cancel context.CancelCauseFunc }
+// adding is an ADD that a DEL of the same interface may end.
+type adding struct {
+	ifName string
+	cancel context.CancelCauseFunc
+}
 
 // NewManager returns the manager of a plugin. Metrics are kept in r, nil keeps
 // none; kubelet says whether they are kept under the kubelet's names of old too.
@@ -105,25 +110,26 @@ func NewManager(p Plugin, r prometheus.Registerer, kubelet bool) (*Manager, erro
 	}, nil
 }
 
-// Add runs fn alone on a sandbox. Its ctx ends with cause ErrDeleted when a DEL
-// of the sandbox comes, and fn is expected to undo what it did. The ADD of a
-// sandbox that was deleted is ErrDeleted.
-func (m *Manager) Add(ctx context.Context, containerID string, fn func(context.Context) error) error {
-	return m.add(ctx, containerID, containerID, fn)
+// Add runs fn alone on a sandbox, for the interface that the runtime calls ifName.
+// Its ctx ends with cause ErrDeleted when a DEL of that interface comes, and fn is
+// expected to undo what it did. The ADD of one that was deleted is ErrDeleted, and
+// any ADD of a sandbox that has ended.
+func (m *Manager) Add(ctx context.Context, containerID, ifName string, fn func(context.Context) error) error {
+	return m.add(ctx, key{lockSandbox, containerID}, ifName, []grave{graveOf(containerID, ""), graveOf(containerID, ifName)}, fn)
 }
 
 // AddPart is Add of one part of a sandbox, by a name that no other part of any
 // sandbox has, nor any sandbox. Its ctx ends when DelPart comes.
 func (m *Manager) AddPart(ctx context.Context, containerID, part string, fn func(context.Context) error) error {
-	return m.add(ctx, containerID, part, fn)
+	return m.add(ctx, key{lockSandbox, part}, "", []grave{graveOf(containerID, "")}, fn)
 }
 
-func (m *Manager) add(ctx context.Context, containerID, name string, fn func(context.Context) error) error {
+func (m *Manager) add(ctx context.Context, k key, ifName string, graves []grave, fn func(context.Context) error) error {
 	ctx, cancel := context.WithCancelCause(ctx)
 	defer cancel(nil)
-	defer m.begin(key{lockSandbox, name}, &adding{cancel})()
+	defer m.begin(k, &adding{ifName, cancel})()
 	for {
-		err := m.attempt(ctx, containerID, name, fn)
+		err := m.attempt(ctx, k, graves, fn)
 		if !errors.Is(err, errRoom) {
 			return err
 		}
@@ -131,17 +137,19 @@ func (m *Manager) add(ctx context.Context, containerID, name string, fn func(con
 }
 
 // attempt is an Add up to its end or to where it makes room for others.
-func (m *Manager) attempt(ctx context.Context, containerID, name string, fn func(context.Context) error) error {
+func (m *Manager) attempt(ctx context.Context, k key, graves []grave, fn func(context.Context) error) error {
 	start := time.Now()
 	if err := m.share(ctx); err != nil {
 		return err
 	}
 	defer m.unshare()
 	start = observe(m.metrics.add.gate, start)
-	return m.run(ctx, key{lockSandbox, name}, func() error {
+	return m.run(ctx, k, func() error {
 		observe(m.metrics.add.sandbox, start)
-		if _, dead := m.buried[graveOf(containerID)]; dead {
-			return fmt.Errorf("sandbox %s: %w", containerID, ErrDeleted)
+		for _, g := range graves {
+			if _, dead := m.buried[g]; dead {
+				return fmt.Errorf("sandbox %s: %w", k.name, ErrDeleted)
+			}
 		}
 		return nil
 	}, fn)
@@ -164,23 +172,33 @@ func (m *Manager) begin(k key, a *adding) (end func()) {
 	}
 }
 
-// Del runs fn alone on a sandbox, after the ADDs that it cancels.
-func (m *Manager) Del(ctx context.Context, containerID string, fn func(context.Context) error) error {
+// Del runs fn alone on a sandbox, after the ADDs that it cancels: those of the same
+// interface. Without an interface it is of all that the sandbox has.
+func (m *Manager) Del(ctx context.Context, containerID, ifName string, fn func(context.Context) error) error {
 	m.mu.Lock()
-	m.bury(containerID)
+	m.bury(graveOf(containerID, ifName))
 	m.mu.Unlock()
-	return m.del(ctx, containerID, fn)
+	return m.del(ctx, key{lockSandbox, containerID}, ifName, fn)
+}
+
+// End has every later ADD of a sandbox refused, of its parts too.
+func (m *Manager) End(containerID string) {
+	m.mu.Lock()
+	defer m.mu.Unlock()
+	m.bury(graveOf(containerID, ""))
 }
 
 // DelPart is Del of one part of a sandbox.
 func (m *Manager) DelPart(ctx context.Context, part string, fn func(context.Context) error) error {
-	return m.del(ctx, part, fn)
+	return m.del(ctx, key{lockSandbox, part}, "", fn)
 }
 
-func (m *Manager) del(ctx context.Context, name string, fn func(context.Context) error) error {
+func (m *Manager) del(ctx context.Context, k key, ifName string, fn func(context.Context) error) error {
 	m.mu.Lock()
-	for a := range m.adds[key{lockSandbox, name}] {
-		a.cancel(fmt.Errorf("sandbox %s: %w", name, ErrDeleted))
+	for a := range m.adds[k] {
+		if ifName == "" || a.ifName == ifName {
+			a.cancel(fmt.Errorf("sandbox %s: %w", k.name, ErrDeleted))
+		}
 	}
 	m.mu.Unlock()
 	// The gate comes second: a GC before it may wait for that very ADD.
@@ -190,7 +208,7 @@ func (m *Manager) del(ctx context.Context, name string, fn func(context.Context)
 	}
 	defer m.unshare()
 	start = observe(m.metrics.del.gate, start)
-	return m.run(ctx, key{lockSandbox, name}, func() error {
+	return m.run(ctx, k, func() error {
 		observe(m.metrics.del.sandbox, start)
 		return nil
 	}, fn)
@@ -299,8 +317,8 @@ func (m *Manager) drop(k key, t *turns) {
 }
 
 // bury leaves a tombstone and forgets those that are old.
-func (m *Manager) bury(containerID string) {
-	now, of := uint32(time.Since(m.made)/time.Second), graveOf(containerID)
+func (m *Manager) bury(of grave) {
+	now := uint32(time.Since(m.made) / time.Second)
 	if _, dead := m.buried[of]; !dead {
 		m.order = append(m.order, tombstone{of, now})
 		m.buried[of] = struct{}{}

@@ -111,7 +111,7 @@ func TestManagerDelCancelsAddAndWaitsForItsUndo(t *testing.T) {
 		undo := make(chan struct{})
 		added := make(chan error, 1)
 		go func() {
-			added <- m.Add(t.Context(), "a", func(ctx context.Context) error {
+			added <- m.Add(t.Context(), "a", "eth0", func(ctx context.Context) error {
 				<-ctx.Done()
 				<-undo
 				events = append(events, "undone")
@@ -121,7 +121,7 @@ func TestManagerDelCancelsAddAndWaitsForItsUndo(t *testing.T) {
 		synctest.Wait()
 		deleted := make(chan error, 1)
 		go func() {
-			deleted <- m.Del(t.Context(), "a", func(context.Context) error {
+			deleted <- m.Del(t.Context(), "a", "eth0", func(context.Context) error {
 				events = append(events, "deleted")
 				return nil
 			})
@@ -150,27 +150,64 @@ func TestManagerTombstone(t *testing.T) {
 		go func() { _ = m.Do(t.Context(), "a", func(context.Context) error { <-hold; return nil }) }()
 		synctest.Wait()
 		waiting := make(chan error, 1)
-		go func() { waiting <- m.Add(t.Context(), "a", nothing) }()
+		go func() { waiting <- m.Add(t.Context(), "a", "eth0", nothing) }()
 		synctest.Wait()
-		go func() { _ = m.Del(t.Context(), "a", nothing) }()
+		go func() { _ = m.Del(t.Context(), "a", "eth0", nothing) }()
 		synctest.Wait()
 		close(hold)
 		if err := <-waiting; !errors.Is(err, ErrDeleted) {
 			t.Errorf("an ADD that waited when DEL came: %v", err)
 		}
 		synctest.Wait()
-		if err := m.Add(t.Context(), "a", nothing); !errors.Is(err, ErrDeleted) {
+		if err := m.Add(t.Context(), "a", "eth0", nothing); !errors.Is(err, ErrDeleted) {
 			t.Errorf("a late ADD: %v", err)
 		}
-		if err := m.Add(t.Context(), "b", nothing); err != nil {
+		if err := m.Add(t.Context(), "b", "eth0", nothing); err != nil {
 			t.Errorf("another sandbox: %v", err)
 		}
 		time.Sleep(tombstoneAge) //nolint:forbidigo // the bubble's clock
-		if err := m.Del(t.Context(), "c", nothing); err != nil {
+		if err := m.Del(t.Context(), "c", "eth0", nothing); err != nil {
 			t.Error(err)
 		}
-		if err := m.Add(t.Context(), "a", nothing); err != nil {
+		if err := m.Add(t.Context(), "a", "eth0", nothing); err != nil {
 			t.Errorf("after the tombstone's time: %v", err)
+		}
+	})
+}
+
+// A DEL of one interface concerns no ADD of another: neither one that runs nor one
+// that comes later. A DEL without a name, and the end of the sandbox, concern all.
+func TestManagerDelIsOfOneInterface(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		m := newManager(t, &fakePlugin{})
+		hold, added, deleted := make(chan struct{}), make(chan error, 1), make(chan error, 1)
+		go func() {
+			added <- m.Add(t.Context(), "a", "eth0", func(ctx context.Context) error {
+				<-hold
+				return context.Cause(ctx)
+			})
+		}()
+		synctest.Wait()
+		go func() { deleted <- m.Del(t.Context(), "a", "net1", nothing) }()
+		synctest.Wait()
+		close(hold)
+		if err := errors.Join(<-added, <-deleted); err != nil {
+			t.Errorf("ADD of eth0 and DEL of net1: %v", err)
+		}
+		if err := m.Add(t.Context(), "a", "net1", nothing); !errors.Is(err, ErrDeleted) {
+			t.Errorf("ADD of net1 after its DEL: %v", err)
+		}
+		if err := m.Add(t.Context(), "a", "eth0", nothing); err != nil {
+			t.Errorf("ADD of eth0 after a DEL of net1: %v", err)
+		}
+		if err := m.Del(t.Context(), "a", "", nothing); err != nil {
+			t.Error(err)
+		}
+		m.End("b")
+		for _, id := range []string{"a", "b"} {
+			if err := m.Add(t.Context(), id, "eth0", nothing); !errors.Is(err, ErrDeleted) {
+				t.Errorf("ADD of sandbox %s after its end: %v", id, err)
+			}
 		}
 	})
 }
@@ -178,7 +215,7 @@ func TestManagerTombstone(t *testing.T) {
 func TestManagerTombstonesAreBounded(t *testing.T) {
 	m := newManager(t, &fakePlugin{})
 	for n := range maxTombstones + 100 {
-		if err := m.Del(t.Context(), fmt.Sprint(n), nothing); err != nil {
+		if err := m.Del(t.Context(), fmt.Sprint(n), "eth0", nothing); err != nil {
 			t.Fatal(err)
 		}
 	}

@@ -25,8 +25,9 @@ type Plugin interface {
 	// answers, in the version of CNI that the request asks for. It undoes what
 	// it did when ctx ends. The same request again has the same answer.
 	SetUpPod(ctx context.Context, r cniproto.Request) (result []byte, err error)
-	// TearDownPod unplugs a sandbox. It needs no more than the container ID, and
-	// is nil when nothing is there.
+	// TearDownPod unplugs a sandbox: what the SetUpPod with the same container ID and
+	// interface made. It needs no more than these two, changes nothing of what another
+	// interface's SetUpPod made, and is nil when nothing is there.
 	TearDownPod(ctx context.Context, r cniproto.Request) error
 	// Status says why SetUpPod cannot be served, or nil. It does not block.
 	Status() error

@@ -20,7 +20,7 @@ func (m *Manager) Init(ctx context.Context) error {
 // SetUpPod has the plugin plug a sandbox, in its turn (Add).
 func (m *Manager) SetUpPod(ctx context.Context, r cniproto.Request) (result []byte, err error) {
 	start := time.Now()
-	err = m.Add(ctx, r.ContainerID, func(ctx context.Context) (err error) {
+	err = m.Add(ctx, r.ContainerID, r.IfName, func(ctx context.Context) (err error) {
 		result, err = m.plugin.SetUpPod(ctx, r)
 		return err
 	})
@@ -31,7 +31,7 @@ func (m *Manager) SetUpPod(ctx context.Context, r cniproto.Request) (result []by
 // TearDownPod has the plugin unplug a sandbox, in its turn (Del).
 func (m *Manager) TearDownPod(ctx context.Context, r cniproto.Request) error {
 	start := time.Now()
-	err := m.Del(ctx, r.ContainerID, func(ctx context.Context) error { return m.plugin.TearDownPod(ctx, r) })
+	err := m.Del(ctx, r.ContainerID, r.IfName, func(ctx context.Context) error { return m.plugin.TearDownPod(ctx, r) })
 	m.metrics.kubelet.done(operationTearDown, start, err)
 	return err
 }

@@ -47,7 +47,7 @@ func TestSubtle1HeirsWaitForEachOther(t *testing.T) {
 		var order []string
 		end := make(chan struct{})
 		as := func(ctx context.Context, containerID string, until <-chan struct{}) error {
-			return m.Add(ctx, containerID, func(ctx context.Context) error {
+			return m.Add(ctx, containerID, "eth0", func(ctx context.Context) error {
 				return m.Identity(ctx, "ns/web-0", func(context.Context) error {
 					order = append(order, containerID)
 					if until != nil {
@@ -71,7 +71,7 @@ func TestSubtle1HeirsWaitForEachOther(t *testing.T) {
 		wg.Go(func() { _ = as(t.Context(), "b", nil) })
 		synctest.Wait()
 		// A DEL does not wait for an heir: the heir may wait for it.
-		if err := m.Del(t.Context(), "before", nothing); err != nil {
+		if err := m.Del(t.Context(), "before", "eth0", nothing); err != nil {
 			t.Error(err)
 		}
 		<-ctx.Done()
@@ -122,10 +122,10 @@ func TestSubtle3WaitingIsNotWorking(t *testing.T) {
 			t.Fatal(err)
 		}
 		go func() {
-			_ = m.Add(t.Context(), "a", func(context.Context) error { <-time.After(5 * time.Second); return nil })
+			_ = m.Add(t.Context(), "a", "eth0", func(context.Context) error { <-time.After(5 * time.Second); return nil })
 		}()
 		synctest.Wait()
-		if err := m.Del(t.Context(), "a", func(context.Context) error { <-time.After(time.Minute); return nil }); err != nil {
+		if err := m.Del(t.Context(), "a", "eth0", func(context.Context) error { <-time.After(time.Minute); return nil }); err != nil {
 			t.Fatal(err)
 		}
 		waited := map[string]float64{}

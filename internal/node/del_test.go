@@ -150,3 +150,97 @@ func TestDelBeforeAdd(t *testing.T) {
 		w.wantWrites(key, "Attached/c2")
 	})
 }
+
+// An attachment is a container with the interface of its ADD. A DEL for any other
+// name changes nothing, whether that is one of the further interfaces, one that the
+// pod does not have, or that of a second ADD, which was refused.
+func TestDelOfAnotherInterface(t *testing.T) {
+	inWorld(t, func(w *world) {
+		t := w.t
+		key := w.pod("p", "u1", "eth0", "net1")
+		w.mustAdd("c1", "p", "u1")
+		second := request(cniproto.VerbAdd, "c1", w.netns("c1"), "p", "u1")
+		second.IfName = "net1"
+		_, err := w.handle(second)
+		wantCode(t, err, cniproto.CodeInvalidEnvironment, "net1", "eth0")
+		for _, name := range []string{"net1", "net7", "other0"} {
+			r := request(cniproto.VerbDel, "c1", w.netns("c1"), "p", "u1")
+			r.IfName = name
+			if _, err := w.handle(r); err != nil {
+				t.Errorf("DEL of %s: %v", name, err)
+			}
+			settle()
+			w.wantLinks("c1/eth0", "c1/net1")
+			w.wantRecords("c1")
+		}
+		if _, err := w.handle(w.checkOf("c1", "p", "u1", "1.1.0")); err != nil {
+			t.Errorf("CHECK: %v", err)
+		}
+		// Addresses for another plugin can still be had.
+		w.further(key, "net9")
+		if _, err := w.ipam("ADD", "c1", "net9", "p", "u1", macvlan); err != nil {
+			t.Errorf("addresses after a DEL of another interface: %v", err)
+		}
+		if _, err := w.ipam("DEL", "c1", "net8", "p", "u1", macvlan); err != nil {
+			t.Error(err)
+		}
+		if files := w.addressFiles(); len(files) != 1 {
+			t.Errorf("a DEL of net8 left %v of net9", files)
+		}
+		if err := w.del("c1"); err != nil {
+			t.Fatal(err)
+		}
+		settle()
+		w.wantLinks()
+	})
+}
+
+// The DEL of another interface ends no ADD that runs.
+func TestDelOfAnotherInterfaceDuringAnAdd(t *testing.T) {
+	inWorld(t, func(w *world) {
+		added := make(chan error, 1)
+		go func() {
+			_, err := w.add("c1", "p", "u1")
+			added <- err
+		}()
+		settle()
+		deleted := make(chan error, 1)
+		go func() {
+			r := request(cniproto.VerbDel, "c1", "", "p", "u1")
+			r.IfName = "net1"
+			_, err := w.handle(r)
+			deleted <- err
+		}()
+		settle()
+		w.pod("p", "u1")
+		if err := errors.Join(<-added, <-deleted); err != nil {
+			w.t.Error(err)
+		}
+		w.wantLinks("c1/eth0")
+	})
+}
+
+// A record that was rebuilt from the kernel knows which interface was made first.
+func TestDelOfAnotherInterfaceAfterDamage(t *testing.T) {
+	inWorld(t, func(w *world) {
+		t := w.t
+		w.pod("p", "u1", "eth0", "net1")
+		w.mustAdd("c1", "p", "u1")
+		if err := os.WriteFile(w.daemon.verbs.ledger.files.path("c1"), []byte("{"), 0o600); err != nil {
+			t.Fatal(err)
+		}
+		w.restart()
+		r := request(cniproto.VerbDel, "c1", w.netns("c1"), "p", "u1")
+		r.IfName = "net1"
+		if _, err := w.handle(r); err != nil {
+			t.Error(err)
+		}
+		settle()
+		w.wantLinks("c1/eth0", "c1/net1")
+		if err := w.del("c1"); err != nil {
+			t.Error(err)
+		}
+		settle()
+		w.wantLinks()
+	})
+}

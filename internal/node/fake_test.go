@@ -147,7 +147,7 @@ func (k *fakeKernel) Links(ctx context.Context) ([]netdev.HostLink, error) {
 	var out []netdev.HostLink
 	for name, l := range k.links {
 		out = append(out, netdev.HostLink{
-			Name: name, ContainerID: l.containerID, Interface: l.ifName, Up: l.host.Up, Bridge: l.host.Master,
+			Name: name, ContainerID: l.containerID, Interface: l.ifName, Up: l.host.Up, Bridge: l.host.Master, Index: l.host.Index,
 		})
 	}
 	return out, nil

@@ -94,6 +94,7 @@ func TestDelEndsTheAddOfAddresses(t *testing.T) {
 			t.Errorf("ADD after the DEL: %v", err)
 		}
 		// The sandbox's own DEL is the end of its interfaces.
+		w.mustAdd("c1", "web", "uid-1")
 		if err := w.del("c1"); err != nil {
 			t.Fatal(err)
 		}

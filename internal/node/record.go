@@ -108,6 +108,12 @@ func (r *record) attachmentKey() types.NamespacedName {
 	return types.NamespacedName{Namespace: r.Pod.Namespace, Name: r.Attachment.Name}
 }
 
+// isOf tells whether a CNI_IFNAME is that of the ADD which made the sandbox. It is not
+// known of a record that was lost, nor by a DEL without one: then it is.
+func (r *record) isOf(ifName string) bool {
+	return ifName == "" || r.IfName == "" || ifName == r.IfName
+}
+
 // hostNames are the links that the sandbox has on the host.
 func (r *record) hostNames() []string {
 	names := make([]string, len(r.Interfaces))

@@ -1,6 +1,7 @@
 package node
 
 import (
+	"cmp"
 	"context"
 	"errors"
 	"fmt"
@@ -96,9 +97,11 @@ func strayKey(l netdev.HostLink) string {
 
 // rebuilt is a record with no more than a DEL needs, or nil when no link of the
 // sandbox is left. Its pod is known again when the status of a PodAttachment
-// names the sandbox (ledger.identify).
+// names the sandbox (ledger.identify). The interface that was made first, which has
+// the smallest index, is that of the ADD.
 func rebuilt(containerID, bootID string, links []netdev.HostLink) *record {
 	rec := &record{Version: recordVersion, ContainerID: containerID, BootID: bootID, State: attached}
+	links = slices.SortedFunc(slices.Values(links), func(a, b netdev.HostLink) int { return cmp.Compare(a.Index, b.Index) })
 	for _, l := range links {
 		if l.ContainerID == containerID {
 			i := recordedInterface{HostName: l.Name}
@@ -109,6 +112,7 @@ func rebuilt(containerID, bootID string, links []netdev.HostLink) *record {
 	if len(rec.Interfaces) == 0 {
 		return nil
 	}
+	rec.IfName = rec.Interfaces[0].Name
 	return rec
 }
 

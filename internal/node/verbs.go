@@ -298,15 +298,20 @@ func (v *verbs) undo(ctx context.Context, rec *record) {
 	}
 }
 
-// TearDownPod lets a sandbox go, by its container ID alone. It answers as soon as
-// it is written down that the links have to go: deleting one waits some 30 ms in
-// the kernel, and nobody but the acknowledgement has to wait for that.
+// TearDownPod lets a sandbox go, by its container ID and the interface of its ADD,
+// with all that this ADD made. A DEL of any other interface changes nothing: it may
+// be that of an ADD which was refused because the sandbox had its interface already.
+//
+// It answers as soon as it is written down that the links have to go: deleting one
+// waits some 30 ms in the kernel, and nobody but the acknowledgement has to wait for
+// that.
 func (v *verbs) TearDownPod(ctx context.Context, r cniproto.Request) error {
 	rec := v.ledger.get(r.ContainerID)
 	switch {
-	case rec != nil && rec.State == deleting:
+	case rec != nil && (rec.State == deleting || !rec.isOf(r.IfName)):
 		return nil
 	case rec != nil:
+		v.manager.End(r.ContainerID)
 		return v.release(ctx, rec)
 	case r.IfName == "":
 		return nil
