@@ -146,6 +146,20 @@ func (l *ledger) addressesOf(k addressKey) *addressRecord {
 	return l.book.m[k]
 }
 
+// addressesHeldBy returns which of a PodAttachment's interfaces the sandbox of k has
+// addresses of under other names than that of k, with these names.
+func (l *ledger) addressesHeldBy(k addressKey) map[string]string {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	out := map[string]string{}
+	for other, r := range l.book.m {
+		if other.containerID == k.containerID && other != k {
+			out[r.Interface] = other.ifName
+		}
+	}
+	return out
+}
+
 // addressesHeld returns the interfaces of other plugins that have addresses of a
 // PodAttachment.
 func (l *ledger) addressesHeld(uid types.UID) []addressKey {

@@ -52,6 +52,9 @@ type ipamConfig struct {
 	routes []*cnitypes.Route
 	dns    cnitypes.DNS
 	static []whereabouts.Address
+	// narrow says that the network names pools or ranges of its own, so that its
+	// addresses are never those of the default network.
+	narrow bool
 	// asked are addresses that the runtime asks for.
 	asked []netip.Addr
 	// gateway is what CNI_ARGS say of one, which has no effect.
@@ -85,8 +88,8 @@ func parseIPAM(r cniproto.Request) (ipamConfig, error) {
 	if err != nil {
 		return out, because(errInvalid, "%w", err)
 	}
-	if r.IPAM == whereabouts.Type && section != nil {
-		if err := out.addStatic(section); err != nil {
+	if section != nil {
+		if err := out.addSection(section, r.IPAM); err != nil {
 			return out, err
 		}
 	}
@@ -110,10 +113,14 @@ func parseIPAM(r cniproto.Request) (ipamConfig, error) {
 	return out, nil
 }
 
-// addStatic reads the static addresses of a configuration of whereabouts. What a
-// flat file of the controller adds to it does not matter to them.
-func (c *ipamConfig) addStatic(section json.RawMessage) error {
+// addSection reads whether the network has addresses of its own, and the static
+// addresses of a configuration of whereabouts. What a flat file of the controller adds
+// to it does not matter to them.
+func (c *ipamConfig) addSection(section json.RawMessage, program string) error {
 	var o struct {
+		Pools     []json.RawMessage `json:"pools"`
+		Range     string            `json:"range"`
+		IPRanges  []json.RawMessage `json:"ipRanges"`
 		Addresses []struct {
 			Address string `json:"address"`
 			Gateway string `json:"gateway"`
@@ -122,6 +129,11 @@ func (c *ipamConfig) addStatic(section json.RawMessage) error {
 	if err := json.Unmarshal(section, &o); err != nil {
 		return because(errInvalid, "ipam: %w", err)
 	}
+	if program != whereabouts.Type {
+		c.narrow = len(o.Pools) > 0
+		return nil
+	}
+	c.narrow = o.Range != "" || len(o.IPRanges) > 0
 	for i, s := range o.Addresses {
 		prefix, err := netip.ParsePrefix(s.Address)
 		if err != nil {
@@ -217,7 +229,7 @@ func (v *verbs) claimAddresses(ctx context.Context, draft addressRecord, config 
 		if err != nil {
 			return nil, nil, err
 		}
-		iface, err := addressesFor(pa, draft.IfName, config)
+		iface, err := addressesFor(pa, draft.IfName, config, v.ledger.addressesHeldBy(draft.key()))
 		if err != nil {
 			return nil, nil, err
 		}
@@ -228,6 +240,7 @@ func (v *verbs) claimAddresses(ctx context.Context, draft addressRecord, config 
 			rec.Addresses = append(rec.Addresses, addr)
 		}
 		switch c := v.ledger.claimAddresses(&rec); {
+		case c.before != nil && c.before.ContainerID == draft.ContainerID: // in this moment
 		case c.before != nil:
 			if err := v.succeedAddresses(ctx, c); err != nil {
 				return nil, nil, err
@@ -258,22 +271,24 @@ func (v *verbs) succeedAddresses(ctx context.Context, c addressClaim) error {
 
 // addressesFor finds the interface of a PodAttachment that another plugin asks
 // addresses for: that of the name, else the one of the network, else the default
-// one, which runtimes may call as they like.
-func addressesFor(pa *v1alpha1.PodAttachment, ifName string, config ipamConfig) (*v1alpha1.Interface, error) {
-	var names []string
+// one, which runtimes may call as they like, for a network that names no pools. held
+// are those whose addresses the sandbox has already, with the names under which it
+// asked: they are nobody else's.
+func addressesFor(pa *v1alpha1.PodAttachment, ifName string, config ipamConfig, held map[string]string) (*v1alpha1.Interface, error) {
 	var found *v1alpha1.Interface
 	rank := 0
 	for i := range pa.Spec.Interfaces {
 		iface := &pa.Spec.Interfaces[i]
-		names = append(names, iface.Name+" on "+iface.Network)
+		if iface.Binding.AddressOnly == nil || held[iface.Name] != "" {
+			continue
+		}
 		is := 0
 		switch _, network, _ := strings.Cut(iface.Network, "/"); {
-		case iface.Binding.AddressOnly == nil:
 		case iface.Name == ifName:
 			is = 3
 		case config.name != "" && (network == config.name || iface.Network == config.name):
 			is = 2
-		case iface.Default:
+		case iface.Default && !config.narrow:
 			is = 1
 		}
 		if is > rank {
@@ -281,8 +296,7 @@ func addressesFor(pa *v1alpha1.PodAttachment, ifName string, config ipamConfig) 
 		}
 	}
 	if found == nil {
-		return nil, because(errInvalid, "PodAttachment %s/%s has no addresses for interface %q of network %q, only %s: is the network in the pod's annotation, and its ipam.type fairlead-ipam or whereabouts?",
-			pa.Namespace, pa.Name, ifName, config.name, strings.Join(names, ", "))
+		return nil, noAddresses(pa, ifName, config, held)
 	}
 	for _, a := range config.asked {
 		if !slices.Contains(hosts(found.Addresses), a) && !slices.ContainsFunc(config.static, func(s whereabouts.Address) bool { return s.Prefix.Addr() == a }) {
@@ -291,6 +305,32 @@ func addressesFor(pa *v1alpha1.PodAttachment, ifName string, config ipamConfig) 
 	}
 	return found, nil
 }
+
+// noAddresses says why a PodAttachment has no addresses for an interface, and what
+// would have it get some.
+func noAddresses(pa *v1alpha1.PodAttachment, ifName string, config ipamConfig, held map[string]string) error {
+	var has []string
+	further := false
+	for _, i := range pa.Spec.Interfaces {
+		text := i.Name + " on " + i.Network
+		if as := held[i.Name]; as != "" {
+			text += " (which this sandbox has, as " + as + ")"
+		}
+		has = append(has, text)
+		further = further || !i.Default
+	}
+	cure := "a network is read when the pod is made, not when it is added to one that runs: name it in the annotation " + annotationNetworks + " and make the pod again"
+	if !further {
+		cure = "no further network was read for this pod: the controller's configuration must have multiVIFSources: [npwg], and the pod's annotation " +
+			annotationNetworks + " must name the network when the pod is made"
+	}
+	return because(errInvalid, "PodAttachment %s/%s has no addresses for interface %q of network %q, only for %s: %s",
+		pa.Namespace, pa.Name, ifName, config.name, strings.Join(has, ", "), cure)
+}
+
+// annotationNetworks is where a pod names its further networks (NPWG multi-network
+// specification, version 1.3, section 3.1).
+const annotationNetworks = "k8s.v1.cni.cncf.io/networks"
 
 // ipamResult is the answer of an IPAM plugin: no interfaces, and no index of one.
 func ipamResult(iface *v1alpha1.Interface, config ipamConfig, version string) ([]byte, error) {

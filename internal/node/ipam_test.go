@@ -244,14 +244,78 @@ func TestAddressesOfWhichInterface(t *testing.T) {
 	for _, tc := range []struct{ ifName, config, want string }{
 		{"net1", "red", "net1"}, {"net9", "red", "net2"}, {"net9", "ns/blue", "net1"}, {"ens3", "other", "eth0"}, {"net3", "ours", "eth0"},
 	} {
-		got, err := addressesFor(pa, tc.ifName, ipamConfig{name: tc.config})
+		got, err := addressesFor(pa, tc.ifName, ipamConfig{name: tc.config}, nil)
 		if err != nil || got.Name != tc.want {
 			t.Errorf("%s of %s: %+v, %v", tc.ifName, tc.config, got, err)
 		}
 	}
+	// The default interface is no guess for a network that names pools, nor one for
+	// what this sandbox has already.
+	for _, tc := range []struct {
+		ifName string
+		config ipamConfig
+		held   map[string]string
+		says   []string
+	}{
+		{"net9", ipamConfig{name: "other", narrow: true}, nil, []string{`"net9"`, "net1 on ns/blue", "make the pod again"}},
+		{"net9", ipamConfig{name: "other"}, map[string]string{"eth0": "eth0"}, []string{"eth0 on default (which this sandbox has, as eth0)"}},
+		{"net1", ipamConfig{name: "blue"}, map[string]string{"net1": "net7", "eth0": "eth0"}, []string{"net1 on ns/blue (which this sandbox has, as net7)"}},
+	} {
+		_, err := addressesFor(pa, tc.ifName, tc.config, tc.held)
+		wantCode(t, cniError(err), cniproto.CodeInvalidConfig, tc.says...)
+	}
 	pa.Spec.Interfaces[0].Binding = v1alpha1.Binding{Bridge: &v1alpha1.BridgeBinding{Name: "b"}}
-	_, err := addressesFor(pa, "net9", ipamConfig{name: "other"})
+	_, err := addressesFor(pa, "net9", ipamConfig{name: "other"}, nil)
 	wantCode(t, cniError(err), cniproto.CodeInvalidConfig, "net9", "net1 on ns/blue")
+	pa.Spec.Interfaces = pa.Spec.Interfaces[:1]
+	_, err = addressesFor(pa, "net9", ipamConfig{name: "other"}, nil)
+	wantCode(t, cniError(err), cniproto.CodeInvalidConfig, "multiVIFSources: [npwg]", annotationNetworks)
+}
+
+// kube-ovn#2520: what the record does not have is refused at once, with the cause, and
+// nothing of what it has is given in its place, whoever asks first.
+func TestAddressesAreNoGuess(t *testing.T) {
+	const pooled = `{"cniVersion":"1.1.0","name":"late","type":"macvlan","ipam":{"type":"fairlead-ipam","pools":["late"]}}`
+	const ranged = `{"cniVersion":"1.1.0","name":"late","type":"macvlan","ipam":{"type":"whereabouts","range":"10.7.0.0/24"}}`
+	const cluster = `{"cniVersion":"1.1.0","name":"cluster","type":"bridge","ipam":{"type":"fairlead-ipam"}}`
+	inWorld(t, func(w *world) {
+		t := w.t
+		key := w.pod("web", "uid-1")
+		w.api.change(key, func(pa *v1alpha1.PodAttachment) {
+			pa.Spec.Interfaces[0].Binding = v1alpha1.Binding{AddressOnly: &v1alpha1.AddressOnlyBinding{}}
+		})
+		settle()
+		refused := func(ifName, config, says string) {
+			t.Helper()
+			start := time.Now()
+			_, err := w.ipam("ADD", "c1", ifName, "web", "uid-1", config)
+			wantCode(t, err, cniproto.CodeInvalidConfig, says)
+			if waited := time.Since(start); waited > 0 {
+				t.Errorf("it took %s", waited)
+			}
+		}
+		refused("net1", pooled, "multiVIFSources: [npwg]")
+		refused("net1", ranged, "multiVIFSources: [npwg]")
+		raw, err := w.ipam("ADD", "c1", "eth0", "web", "uid-1", cluster)
+		if err != nil {
+			t.Fatal(err)
+		}
+		if ips, _ := ipsOf(t, raw); len(ips) != 1 || ips[0] != "10.244.1.5/32 by 169.254.1.1" {
+			t.Errorf("eth0 got %v", ips)
+		}
+		refused("net1", pooled, "multiVIFSources: [npwg]")
+		// Without pools the default network's would do, but its addresses are in use.
+		refused("net1", macvlan, "eth0 on default (which this sandbox has, as eth0)")
+		w.further(key, "net1")
+		if _, err := w.ipam("ADD", "c1", "net1", "web", "uid-1", macvlan); err != nil {
+			t.Fatal(err)
+		}
+		refused("net2", macvlan, "make the pod again")
+		refused("net2", pooled, "make the pod again")
+		if files := w.addressFiles(); len(files) != 2 {
+			t.Errorf("records %v", files)
+		}
+	})
 }
 
 func TestAddressesInEveryVersion(t *testing.T) {
