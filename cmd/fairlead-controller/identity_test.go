@@ -20,14 +20,14 @@ import (
 	"fairlead.dev/fairlead/test/cluster"
 )
 
-// tenant may make and delete pods in a namespace of her own, and read its events.
-type tenant struct {
+// podTenant may make and delete pods in a namespace of her own, and read its events.
+type podTenant struct {
 	client.Client
 	w         *world
 	namespace string
 }
 
-func newTenant(t *testing.T, w *world) tenant {
+func newPodTenant(t *testing.T, w *world) podTenant {
 	t.Helper()
 	ns := &corev1.Namespace{ObjectMeta: metav1.ObjectMeta{GenerateName: "tenant-", Labels: map[string]string{"fairlead.dev/test": "true"}}}
 	create := func(o client.Object) {
@@ -51,10 +51,10 @@ func newTenant(t *testing.T, w *world) tenant {
 	if err != nil {
 		t.Fatal(err)
 	}
-	return tenant{api, w, ns.Name}
+	return podTenant{api, w, ns.Name}
 }
 
-func (m tenant) pod(t *testing.T, name, node, annotation, value string) *corev1.Pod {
+func (m podTenant) pod(t *testing.T, name, node, annotation, value string) *corev1.Pod {
 	t.Helper()
 	p := &corev1.Pod{
 		ObjectMeta: metav1.ObjectMeta{Namespace: m.namespace, Name: name, Annotations: map[string]string{annotation: value}},
@@ -71,7 +71,7 @@ func (m tenant) pod(t *testing.T, name, node, annotation, value string) *corev1.
 }
 
 // recordOf waits for the record of a pod.
-func (m tenant) recordOf(t *testing.T, p *corev1.Pod) *v1alpha1.PodAttachment {
+func (m podTenant) recordOf(t *testing.T, p *corev1.Pod) *v1alpha1.PodAttachment {
 	t.Helper()
 	var got *v1alpha1.PodAttachment
 	m.w.c.Eventually(t, "the attachment of pod "+p.Name, func(ctx context.Context) error {
@@ -89,7 +89,7 @@ func (m tenant) recordOf(t *testing.T, p *corev1.Pod) *v1alpha1.PodAttachment {
 	return got
 }
 
-func (m tenant) delete(t *testing.T, p *corev1.Pod) {
+func (m podTenant) delete(t *testing.T, p *corev1.Pod) {
 	t.Helper()
 	if err := m.Delete(t.Context(), p, client.GracePeriodSeconds(0)); err != nil {
 		t.Fatal(err)
@@ -113,7 +113,7 @@ func TestTenantTakesNobodysAddress(t *testing.T) {
 	w := oneNode(t, c, "node-x")
 	c.Node("node-y")
 	supervise(t, c.Account(cluster.ControllerAccount, ""), "gcInterval: 10s")
-	m := newTenant(t, w)
+	m := newPodTenant(t, w)
 	w.keep(t, 20*time.Millisecond, func(ctx context.Context) { // the nodes' word in her namespace
 		var list v1alpha1.PodAttachmentList
 		if c.Client.List(ctx, &list, client.InNamespace(m.namespace)) == nil {
@@ -162,7 +162,7 @@ func TestTenantTakesNobodysAddress(t *testing.T) {
 }
 
 // refused waits for an event on her pod.
-func (m tenant) refused(t *testing.T, p *corev1.Pod, reason string, texts ...string) {
+func (m podTenant) refused(t *testing.T, p *corev1.Pod, reason string, texts ...string) {
 	t.Helper()
 	m.w.c.Eventually(t, "the event "+reason+" on pod "+p.Name, func(ctx context.Context) error {
 		var list eventsv1.EventList
