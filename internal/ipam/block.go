@@ -451,8 +451,8 @@ func (b *Block) Counts(p *Pool, now Moment) Counts {
 		Usable:    count(all),
 		Free:      count(m & (fresh | rested)),
 		Allocated: count(all & b.taken),
-		Cooling:   count(m & (b.freed &^ rested)),
+		Cooling:   count(m & (b.freed &^ rested &^ b.withheld)),
 		Held:      count(m & b.held),
-		Reserved:  count(m&(b.damaged|never&^fresh) | all&^m&^b.taken),
+		Reserved:  count(m&(b.damaged|never&^fresh|b.freed&b.withheld) | all&^m&^b.taken),
 	}
 }
