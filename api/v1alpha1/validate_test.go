@@ -2,6 +2,7 @@ package v1alpha1
 
 import (
 	"encoding/json"
+	"errors"
 	"fmt"
 	"math/rand/v2"
 	"net/netip"
@@ -224,7 +225,8 @@ func TestValidIsAccepted(t *testing.T) {
 			accepted++
 		default:
 			refused++
-			for _, f := range err.(InvalidError) {
+			invalid, _ := errors.AsType[InvalidError](err)
+			for _, f := range invalid {
 				seen[f.Want] = true
 			}
 		}

@@ -18,6 +18,7 @@ import (
 	"sigs.k8s.io/controller-runtime/pkg/manager"
 	"sigs.k8s.io/controller-runtime/pkg/metrics"
 	metricsserver "sigs.k8s.io/controller-runtime/pkg/metrics/server"
+	"sigs.k8s.io/controller-runtime/pkg/reconcile"
 
 	"fairlead.dev/fairlead/api/v1alpha1"
 	"fairlead.dev/fairlead/internal/config"
@@ -51,35 +52,23 @@ func newController(ctx context.Context, cfg config.Controller) (*parts, error) {
 	if err != nil {
 		return nil, err
 	}
-	served, err := cfg.Nodes()
-	if err != nil {
-		return nil, err
-	}
+	served, wrong := cfg.Nodes()
 	underlay, err := cfg.Underlay()
-	if err != nil {
+	if err := errors.Join(wrong, err); err != nil {
 		return nil, err
 	}
 	turns := controller.NewTurns(cfg.Workers)
-	store := block.New(block.Kube{Writer: mgr.GetClient(), Live: mgr.GetAPIReader()}, block.Config{Turn: turns.Wait})
-	pools := native.NewPools()
-	fed, err := native.Feed(ctx, mgr.GetCache(), store, pools)
+	addresses, err := newAddresses(ctx, cfg, mgr, turns)
 	if err != nil {
-		return nil, fmt.Errorf("watch blocks and pools: %w", err)
+		return nil, err
 	}
+	store, pools, fed, healer := addresses.store, addresses.pools, addresses.fed, addresses.healer
 	own, driverMetrics, err := newMetrics()
 	if err != nil {
 		return nil, err
 	}
-	healer := heal.New(heal.Config{Client: mgr.GetClient(), Live: mgr.GetAPIReader(), Store: store, Routed: pools.Routed, Synced: fed})
-	claims := &native.Claims{Client: mgr.GetClient(), Live: mgr.GetAPIReader(), Pools: pools, Store: store, Synced: fed}
 	// The drivers: a plain table.
-	fromPools := native.New(native.Config{
-		Pools: cfg.DefaultNetwork.Pools, Bridge: cfg.DefaultNetwork.Bridge, Claims: claims, Namespace: cfg.LeaderElection.Namespace,
-	}, pools, store)
-	drivers := map[string]driver.Driver{native.Name: fromPools}
-	for name, d := range drivers {
-		drivers[name] = driverMetrics.Wrap(name, d)
-	}
+	drivers := map[string]driver.Driver{native.Name: driverMetrics.Wrap(native.Name, addresses.driver)}
 	further, err := newFurther(cfg, mgr, &native.Vacancy{Store: store, Synced: fed})
 	if err != nil {
 		return nil, err
@@ -103,27 +92,16 @@ func newController(ctx context.Context, cfg config.Controller) (*parts, error) {
 		Synced:             fed,
 		Healed:             healer.Healed,
 		Left: func(ctx context.Context, of pod.Identity, interfaces []string) error {
-			var refs []driver.Ref
-			for _, name := range interfaces {
-				refs = append(refs, fromPools.Of(driver.Owner{PodUID: of.UID, Interface: name, Namespace: of.Namespace, PodName: of.Name, NodeName: of.Node})...)
-			}
-			return collector.Left(ctx, drivers[native.Name], of, refs)
+			return collector.Left(ctx, drivers[native.Name], of, addresses.of(of, interfaces))
 		},
 		Given: func(o driver.Owner) time.Time { return store.Latest(native.HolderOf(o)) },
 	})
+	known := func() bool { return fed() && attachments.Listed() && healer.Healed() }
 	collector = gc.New(gc.Config{
-		Client:    mgr.GetClient(),
-		Live:      mgr.GetAPIReader(),
-		Drivers:   drivers,
-		Interval:  cfg.GCInterval.Duration,
-		Namespace: cfg.LeaderElection.Namespace,
-		Synced:    func() bool { return fed() && attachments.Listed() && healer.Healed() },
-		Busy:      attachments.Busy,
+		Client: mgr.GetClient(), Live: mgr.GetAPIReader(), Drivers: drivers,
+		Interval: cfg.GCInterval.Duration, Namespace: cfg.LeaderElection.Namespace, Synced: known, Busy: attachments.Busy,
 	})
-	auditor := heal.NewAuditor(heal.AuditConfig{
-		Read: readFrom(mgr.GetCache()), Count: own.Findings, Interval: cfg.GCInterval.Duration,
-		Synced: func() bool { return fed() && attachments.Listed() && healer.Healed() },
-	})
+	auditor := heal.NewAuditor(heal.AuditConfig{Read: readFrom(mgr.GetCache()), Count: own.Findings, Interval: cfg.GCInterval.Duration, Synced: known})
 	own.Leads(false)
 	election, beacon, err := newElection(ctx, cfg.LeaderElection, kube, term{
 		begins: func() { attachments.BeginTerm(); own.Leads(true) },
@@ -134,26 +112,74 @@ func newController(ctx context.Context, cfg config.Controller) (*parts, error) {
 	}
 	lead := election.Reconciler
 	return &parts{manager: mgr, store: store, election: election}, errors.Join(
-		run.Remembered(metrics.Registry, append(further.remembered(), attachments.Remembered, store.Remembered, pools.Remembered, fromPools.Remembered)...),
+		addresses.setUp(ctx, mgr, lead),
+		run.Remembered(metrics.Registry, append(further.remembered(), attachments.Remembered, store.Remembered, pools.Remembered, addresses.driver.Remembered)...),
 		attachments.SetupWithManager(ctx, mgr, lead),
 		(&native.PoolStatus{
 			Client: mgr.GetClient(), Pools: pools, Store: store, Gauges: own, Synced: fed,
 			Audited: auditor.Of, OnAudit: auditor.OnResult, Events: mgr.GetEventRecorder("fairlead-controller"),
 		}).SetupWithManager(mgr, lead),
-		(&native.Reservations{Client: mgr.GetClient(), Pools: pools, Store: store, Synced: fed}).SetupWithManager(mgr, lead),
-		claims.SetupWithManager(mgr, lead),
 		(&native.Nodes{Client: mgr.GetClient(), Store: store, Served: served, DefaultNetwork: whoseDefault(cfg), Underlay: underlay}).SetupWithManager(ctx, mgr, lead),
-		healer.Watch(ctx, mgr.GetCache()),
-		mgr.Add(everywhere(election.EachTerm(healer.Run))),
-		mgr.Add(everywhere(election.EachTerm(auditor.Run))),
-		mgr.Add(everywhere(election.EachTerm(collector.Run))),
+		each(mgr, election.EachTerm(healer.Run), election.EachTerm(auditor.Run), election.EachTerm(collector.Run), store.Run, beacon.Run, election.Run),
 		further.addTo(mgr, election),
 		mgr.Add(newServer(cfg, watches, fed)),
-		mgr.Add(everywhere(store.Run)),
-		mgr.Add(everywhere(beacon.Run)),
-		mgr.Add(everywhere(election.Run)),
 		mgr.Add(giveBack(mgr.GetCache())),
 	)
+}
+
+// each has every one of these run.
+func each(mgr manager.Manager, runs ...func(context.Context) error) error {
+	var errs []error
+	for _, run := range runs {
+		errs = append(errs, mgr.Add(everywhere(run)))
+	}
+	return errors.Join(errs...)
+}
+
+// addresses is the driver of our own pools and what it works on.
+type addresses struct {
+	store  *block.Store
+	pools  *native.Pools
+	claims *native.Claims
+	driver *native.Driver
+	healer *heal.Healer
+	// fed reports whether blocks and pools are known.
+	fed func() bool
+}
+
+func newAddresses(ctx context.Context, cfg config.Controller, mgr manager.Manager, turns controller.Turns) (*addresses, error) {
+	store := block.New(block.Kube{Writer: mgr.GetClient(), Live: mgr.GetAPIReader()}, block.Config{Turn: turns.Wait})
+	pools := native.NewPools()
+	fed, err := native.Feed(ctx, mgr.GetCache(), store, pools)
+	if err != nil {
+		return nil, fmt.Errorf("watch blocks and pools: %w", err)
+	}
+	claims := &native.Claims{Client: mgr.GetClient(), Live: mgr.GetAPIReader(), Pools: pools, Store: store, Synced: fed}
+	return &addresses{
+		store: store, pools: pools, claims: claims, fed: fed,
+		driver: native.New(native.Config{
+			Pools: cfg.DefaultNetwork.Pools, Bridge: cfg.DefaultNetwork.Bridge, Claims: claims, Namespace: cfg.LeaderElection.Namespace,
+		}, pools, store),
+		healer: heal.New(heal.Config{Client: mgr.GetClient(), Live: mgr.GetAPIReader(), Store: store, Routed: pools.Routed, Synced: fed}),
+	}, nil
+}
+
+// setUp registers what looks after reservations, claims and lost addresses.
+func (a *addresses) setUp(ctx context.Context, mgr manager.Manager, lead func(reconcile.Reconciler) reconcile.Reconciler) error {
+	return errors.Join(
+		(&native.Reservations{Client: mgr.GetClient(), Pools: a.pools, Store: a.store, Synced: a.fed}).SetupWithManager(mgr, lead),
+		a.claims.SetupWithManager(mgr, lead),
+		a.healer.Watch(ctx, mgr.GetCache()),
+	)
+}
+
+// of is what interfaces of a pod have.
+func (a *addresses) of(owner pod.Identity, interfaces []string) []driver.Ref {
+	var refs []driver.Ref
+	for _, name := range interfaces {
+		refs = append(refs, a.driver.Of(driver.Owner{PodUID: owner.UID, Interface: name, Namespace: owner.Namespace, PodName: owner.Name, NodeName: owner.Node})...)
+	}
+	return refs
 }
 
 // readFrom reads what an audit needs from caches.

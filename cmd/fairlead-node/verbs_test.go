@@ -112,8 +112,8 @@ func TestVerbsInEveryVersion(t *testing.T) {
 	l.cluster.Eventually(t, "the record of one sandbox to go", func(context.Context) error {
 		for i, p := range pods {
 			_, err := os.Stat(filepath.Join(n.dir, "state", "attachments", p.containerID+".json"))
-			if (err == nil) != (i != 1) {
-				return fmt.Errorf("%s: %v", p.name, err)
+			if there := err == nil; there != (i != 1) {
+				return fmt.Errorf("the record of %s is there: %v", p.name, there)
 			}
 		}
 		return nil

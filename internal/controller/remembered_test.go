@@ -186,7 +186,7 @@ func (f *fickle) breakWatch() {
 func (f *fickle) Create(_ context.Context, o client.Object, _ ...client.CreateOption) error {
 	r := o.(*v1alpha1.PodAttachment)
 	key := client.ObjectKeyFromObject(r)
-	return f.call(func() error {
+	return f.call(func() error { //nolint:contextcheck // deliver has none
 		if f.stored[key] != nil {
 			return apierrors.NewAlreadyExists(resource, r.Name)
 		}
@@ -200,7 +200,7 @@ func (f *fickle) Create(_ context.Context, o client.Object, _ ...client.CreateOp
 
 func (f *fickle) Delete(_ context.Context, o client.Object, _ ...client.DeleteOption) error {
 	key := client.ObjectKeyFromObject(o)
-	return f.call(func() error {
+	return f.call(func() error { //nolint:contextcheck // deliver has none
 		r := f.stored[key]
 		if r == nil {
 			return apierrors.NewNotFound(resource, key.Name)
@@ -232,7 +232,7 @@ func (f *fickle) Patch(_ context.Context, o client.Object, p client.Patch, _ ...
 		return err
 	}
 	key := client.ObjectKeyFromObject(o)
-	return f.call(func() error {
+	return f.call(func() error { //nolint:contextcheck // deliver has none
 		r := f.stored[key]
 		if r == nil || r.UID != o.GetUID() {
 			return apierrors.NewNotFound(resource, key.Name)
@@ -324,7 +324,10 @@ func TestNothingIsRememberedOfTheGone(t *testing.T) {
 				t.Fatalf("batch %d: %d releases are remembered of what is gone", b, n)
 			}
 			// What is left of records that were deleted whole is the collector's.
-			for ref := range memory.List(ctx) {
+			for ref, err := range memory.List(ctx) {
+				if err != nil {
+					t.Fatal(err)
+				}
 				if err := memory.Release(ctx, ref); err != nil {
 					t.Fatal(err)
 				}

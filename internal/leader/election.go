@@ -93,8 +93,8 @@ func (e *Election) Run(ctx context.Context) error {
 			return err
 		}
 	}
-	e.watch.stop()
-	e.term.Lock() // until the last term has been ended
+	e.watch.stop() //nolint:contextcheck // what it ends outlives a candidacy
+	e.term.Lock()  // until the last term has been ended
 	defer e.term.Unlock()
 	return nil
 }

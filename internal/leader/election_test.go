@@ -249,7 +249,7 @@ func TestReconciler(t *testing.T) {
 			t.Errorf("interrupted: %v, %v", got, err)
 		}
 		var calls atomic.Int32
-		answer = func(context.Context) (ctrl.Result, error) { calls.Add(1); return ctrl.Result{}, nil }
+		answer = func(context.Context) (ctrl.Result, error) { calls.Add(1); return ctrl.Result{}, nil } //nolint:unparam // as the others
 		ctx, cancel := context.WithCancel(t.Context())
 		done := make(chan error)
 		go func() {

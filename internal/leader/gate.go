@@ -84,7 +84,7 @@ func (e *Election) Reconciler(r reconcile.Reconciler) reconcile.Reconciler {
 		})
 		switch {
 		case ctx.Err() != nil:
-			return ctrl.Result{}, nil // the process ends
+			return ctrl.Result{}, nil //nolint:nilerr // the process ends
 		case errors.Is(err, ErrTermEnded):
 			return ctrl.Result{RequeueAfter: time.Nanosecond}, nil // it is nobody's fault: no backoff
 		}
@@ -105,7 +105,7 @@ func (e *Election) EachTerm(run func(context.Context) error) func(context.Contex
 			})
 			switch {
 			case ctx.Err() != nil:
-				return nil
+				return nil //nolint:nilerr // the process ends
 			case leads:
 				return err
 			}

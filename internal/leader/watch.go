@@ -205,10 +205,10 @@ func (l *watchedLock) Get(ctx context.Context) (*resourcelock.LeaderElectionReco
 		return record, raw, err
 	}
 	if record.HolderIdentity == l.Identity() {
-		l.watch.observe(l.ctx, "")
+		l.watch.observe(l.ctx, "") //nolint:contextcheck // it outlives this call
 		return record, raw, nil
 	}
-	l.watch.observe(l.ctx, record.HolderIdentity)
+	l.watch.observe(l.ctx, record.HolderIdentity) //nolint:contextcheck // as above
 	switch {
 	case record.HolderIdentity != "" && l.leads():
 		l.overtaken()

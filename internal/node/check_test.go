@@ -22,13 +22,13 @@ func (w *world) checked() cniproto.Request {
 	w.t.Helper()
 	w.pod("p", "u1", "eth0", "net1")
 	w.mustAdd("c1", "p", "u1")
-	return w.checkOf("c1", "p", "u1", "1.1.0")
+	return w.checkOf("1.1.0")
 }
 
-// checkOf is the CHECK of a sandbox with the answer to its ADD.
-func (w *world) checkOf(containerID, pod, uid, version string) cniproto.Request {
+// checkOf is the CHECK of sandbox c1, of pod p, with the answer to its ADD.
+func (w *world) checkOf(version string) cniproto.Request {
 	w.t.Helper()
-	r := request(cniproto.VerbAdd, containerID, w.netns(containerID), pod, uid)
+	r := request(cniproto.VerbAdd, "c1", w.netns("c1"), "p", "u1")
 	r.Config = json.RawMessage(`{"cniVersion":"` + version + `","name":"fairlead","type":"fairlead"}`)
 	answer, err := w.handle(r)
 	if err != nil {
@@ -256,7 +256,7 @@ func TestCheckInEveryVersion(t *testing.T) {
 		t.Run(version, func(t *testing.T) {
 			inWorld(t, func(w *world) {
 				w.checked()
-				_, err := w.handle(w.checkOf("c1", "p", "u1", version))
+				_, err := w.handle(w.checkOf(version))
 				wantCode(w.t, err, 0)
 			})
 		})

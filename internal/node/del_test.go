@@ -173,7 +173,7 @@ func TestDelOfAnotherInterface(t *testing.T) {
 			w.wantLinks("c1/eth0", "c1/net1")
 			w.wantRecords("c1")
 		}
-		if _, err := w.handle(w.checkOf("c1", "p", "u1", "1.1.0")); err != nil {
+		if _, err := w.handle(w.checkOf("1.1.0")); err != nil {
 			t.Errorf("CHECK: %v", err)
 		}
 		// Addresses for another plugin can still be had.

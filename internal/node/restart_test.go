@@ -35,7 +35,7 @@ func TestRestartAdoptsWithoutTheAPI(t *testing.T) {
 		if err != nil || string(first) != string(second) {
 			t.Errorf("ADD again: %s, %v; want %s", second, err, first)
 		}
-		_, err = w.handle(w.checkOf("c1", "p", "u1", "1.1.0"))
+		_, err = w.handle(w.checkOf("1.1.0"))
 		wantCode(t, err, 0)
 		if err := w.del("c1"); err != nil {
 			t.Fatal(err)

@@ -75,7 +75,7 @@ func addAndDel(ctx context.Context, w *world) (map[string]figure, error) {
 	if err := c.prepare(ctx, warmUp+rounds); err != nil {
 		return nil, err
 	}
-	err := c.durations.afterWarmUp(warmUp, rounds, func(round int) error {
+	err := c.afterWarmUp(warmUp, rounds, func(round int) error {
 		if (round+1)%50 == 0 {
 			w.Say("  %d of %d rounds", round+1-warmUp, rounds)
 		}

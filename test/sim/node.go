@@ -77,11 +77,10 @@ type sandbox struct {
 	since     time.Time
 }
 
-func (w *world) newMachine(name string) *machine {
+func (w *world) newMachine(name string) {
 	m := &machine{w: w, name: name, boot: 1, up: true, reachable: true, relist: true, plugged: map[known]*sandbox{}}
 	w.machines = append(w.machines, m)
 	m.register()
-	return m
 }
 
 func (m *machine) bootID() string { return fmt.Sprintf("%s-boot-%d", m.name, m.boot) }

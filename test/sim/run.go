@@ -2,7 +2,6 @@ package sim
 
 import (
 	"maps"
-
 	"slices"
 
 	corev1 "k8s.io/api/core/v1"

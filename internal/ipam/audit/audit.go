@@ -264,16 +264,7 @@ func evidenceOf(slot ipam.Slot) string {
 // attachments asks of every record whether its slots say the same, and whether
 // it is the only one.
 func (a *auditor) attachments() {
-	type key struct {
-		domain string
-		addr   netip.Addr
-	}
-	type naming struct {
-		record *v1alpha1.PodAttachment
-		iface  string
-	}
-	first := map[key]naming{}
-	more := map[key][]string{}
+	named := namings{first: map[named]naming{}, more: map[named][]string{}}
 	for _, r := range a.Attachments {
 		if !pod.MayHold(r) {
 			continue
@@ -283,15 +274,7 @@ func (a *auditor) attachments() {
 				continue // from elsewhere
 			}
 			for _, addr := range addressesOf(iface) {
-				k := key{iface.Domain, addr}
-				if other, ok := first[k]; !ok {
-					first[k] = naming{r, iface.Name}
-				} else {
-					if more[k] == nil {
-						more[k] = []string{describe(other.record, other.iface)}
-					}
-					more[k] = append(more[k], describe(r, iface.Name))
-				}
+				named.add(iface.Domain, addr, naming{r, iface.Name})
 				if says := a.disagrees(r, iface, addr); says != "" {
 					a.find(OneHolder, iface.Domain, addr.String(), "a PodAttachment names the address and its slot does not say so",
 						fmt.Sprintf("%s; %s", describe(r, iface.Name), says))
@@ -299,10 +282,40 @@ func (a *auditor) attachments() {
 			}
 		}
 	}
-	for k, by := range more {
+	for k, by := range named.more {
 		slices.Sort(by)
 		a.find(OneHolder, k.domain, k.addr.String(), fmt.Sprintf("%d PodAttachments name the address", len(by)), strings.Join(by, "; "))
 	}
+}
+
+// named is an address that PodAttachments name, naming an interface of one.
+type named struct {
+	domain string
+	addr   netip.Addr
+}
+type naming struct {
+	record *v1alpha1.PodAttachment
+	iface  string
+}
+
+// namings are the addresses that PodAttachments name. The texts of all are made for
+// those that several name.
+type namings struct {
+	first map[named]naming
+	more  map[named][]string
+}
+
+func (n *namings) add(domain string, addr netip.Addr, by naming) {
+	k := named{domain, addr}
+	other, ok := n.first[k]
+	if !ok {
+		n.first[k] = by
+		return
+	}
+	if n.more[k] == nil {
+		n.more[k] = []string{describe(other.record, other.iface)}
+	}
+	n.more[k] = append(n.more[k], describe(by.record, by.iface))
 }
 
 func describe(r *v1alpha1.PodAttachment, iface string) string {

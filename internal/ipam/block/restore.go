@@ -179,7 +179,7 @@ func (e *entry) applyRestore(o *op) error {
 	if e.foreign {
 		return fmt.Errorf("%w: %s lies in block %s, which %s", ErrConflict, o.addr, e.name, e.whose(o))
 	}
-	if slot, _ := e.base.Slot(o.addr); slot.Generation != o.seen && !(slot.State == ipam.Taken && slot.Holder.Same(o.holder)) {
+	if slot, _ := e.base.Slot(o.addr); slot.Generation != o.seen && (slot.State != ipam.Taken || !slot.Holder.Same(o.holder)) {
 		return fmt.Errorf("%w: block %s: %s has changed: look again", ErrUnavailable, e.name, o.addr)
 	}
 	changed, err := e.next.Restore(o.holder, o.addr, o.claim, o.at)

@@ -38,7 +38,8 @@ func TestAuditorConfirms(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		looks, counts := 0, map[string]int{}
 		clusters := []audit.Cluster{
-			damaged("5 A nonsense"), {}, // a moment's inconsistency
+			damaged("5 A nonsense"),
+			{}, // a moment's inconsistency
 			damaged("5 A nonsense"), damaged("5 A nonsense"),
 			{},
 		}

@@ -133,7 +133,7 @@ func (h *Healer) Begin(ctx context.Context) error {
 	var records v1alpha1.PodAttachmentList
 	if err := h.cfg.Client.List(ctx, &records, client.UnsafeDisableDeepCopy); err != nil {
 		if ctx.Err() != nil {
-			return nil
+			return nil //nolint:nilerr // the term has ended
 		}
 		return fmt.Errorf("read attachments from cache: %w", err)
 	}
