@@ -24,8 +24,35 @@ import (
 	"fairlead.dev/fairlead/internal/cniproto/server"
 )
 
+// TestMain has the spools of tests where tests may write.
+func TestMain(m *testing.M) {
+	dir, err := os.MkdirTemp("", "run")
+	if err == nil {
+		err = os.Setenv("TMPDIR", dir)
+	}
+	if err != nil {
+		panic(err)
+	}
+	cniproto.RunDir = dir
+	code := m.Run()
+	_ = os.RemoveAll(dir)
+	os.Exit(code)
+}
+
+// newSpool makes the spool beside the socket in dir, as the daemon does.
+func newSpool(t *testing.T, dir string) string {
+	t.Helper()
+	spool := filepath.Join(dir, cniproto.SpoolDir)
+	if err := server.MakeSpool(spool); err != nil {
+		t.Fatal(err)
+	}
+	return spool
+}
+
 // call is one call of the plugin, in memory.
 type call struct {
+	// name under which the plugin is executed.
+	name  string
 	env   map[string]string
 	stdin string
 	// onWait is called before each wait for the daemon, which takes no time, with
@@ -40,7 +67,7 @@ type call struct {
 
 func (c *call) run() *call {
 	p := plugin{
-		getenv: func(name string) string { return c.env[name] }, stdin: strings.NewReader(c.stdin),
+		name: c.name, getenv: func(name string) string { return c.env[name] }, stdin: strings.NewReader(c.stdin),
 		stdout: &c.stdout, stderr: &c.stderr,
 		wait: func(ms int64) {
 			if c.onWait != nil {
@@ -233,7 +260,7 @@ func TestBadInput(t *testing.T) {
 		{name: "bad JSON", change: func(c *call) { c.stdin = "{socket}" }, code: 6, says: []string{"network configuration: wrong JSON at byte 2"}},
 		{name: "truncated", change: func(c *call) { c.stdin = c.stdin[:30] }, code: 6, says: []string{"network configuration: ends after 30 bytes"}},
 		{name: "1 MB", change: func(c *call) { c.stdin += strings.Repeat(" ", 1_000_000) }, code: 6, says: []string{"limit of 1000000 bytes"}},
-		{name: "no socket", change: func(c *call) { c.stdin = `{"cniVersion":"1.0.0","name":"n"}` }, code: 7, says: []string{"socket: missing", `for example "socket": "/run/fairlead/cni.sock"`}, version: "1.0.0"},
+		{name: "no socket", change: func(c *call) { c.stdin = `{"cniVersion":"1.0.0","name":"n"}` }, code: 7, says: []string{"socket: missing", `for example "socket": "` + cniproto.DefaultSocket() + `"`}, version: "1.0.0"},
 		{name: "no name", change: func(c *call) { c.stdin = `{"cniVersion":"1.0.0","socket":"/s"}` }, code: 7, says: []string{`name: ""`, "required"}, version: "1.0.0"},
 		{name: "another version", change: func(c *call) { c.stdin = `{"cniVersion":"2.0.0"}` }, code: 1, says: []string{`cniVersion: "2.0.0"`, "1.1.0"}},
 	} {
@@ -361,6 +388,7 @@ func spooled(t *testing.T, dir string) []cniproto.Request {
 // and succeeds.
 func TestDelAway(t *testing.T) {
 	dir := t.TempDir()
+	newSpool(t, dir)
 	for range 2 {
 		c := newCall("DEL", dir)
 		c.env["CNI_NETNS"] = ""
@@ -378,14 +406,59 @@ func TestDelAway(t *testing.T) {
 	}
 }
 
-func TestDelSpoolElsewhere(t *testing.T) {
+// Whoever wrote the configuration decides neither where the plugin writes nor that it
+// makes a directory. An ADD says what is wrong; a DEL is served or put aside all the
+// same, so that the pod can end.
+func TestPathsOfAConfiguration(t *testing.T) {
 	dir := t.TempDir()
-	c := newCall("DEL", dir)
-	elsewhere := filepath.Join(dir, "a", "b")
-	c.stdin = strings.Replace(c.stdin, `"socket"`, fmt.Sprintf(`"spool":%q,"socket"`, elsewhere), 1)
-	c.run().succeeds(t, "")
-	if got := spooled(t, elsewhere); len(got) != 1 {
-		t.Errorf("spool holds %v, want the DEL", got)
+	private := filepath.Join(dir, "private")
+	if err := os.Mkdir(private, 0o700); err != nil {
+		t.Fatal(err)
+	}
+	for name, spool := range map[string]string{"new": filepath.Join(dir, "a", "b"), "somebody's": private} {
+		t.Run("spool, "+name, func(t *testing.T) {
+			with := func(verb string) *call {
+				c := newCall(verb, dir)
+				c.stdin = strings.Replace(c.stdin, `"socket"`, fmt.Sprintf(`"spool":%q,"socket"`, spool), 1)
+				return c.run()
+			}
+			with("ADD").fails(t, "1.0.0", cniproto.CodeInvalidConfig, fmt.Sprintf("spool: %q", spool), filepath.Join(dir, "del"))
+			with("DEL").succeeds(t, "")
+			if entries, err := os.ReadDir(dir); err != nil || len(entries) != 1 {
+				t.Errorf("directory holds %v, %v: want what was there", entries, err)
+			}
+			if entries, err := os.ReadDir(private); err != nil || len(entries) > 0 {
+				t.Errorf("somebody's directory holds %v, %v", entries, err)
+			}
+		})
+	}
+	for name, socket := range map[string]string{"new": filepath.Join(dir, "x", "y", "cni.sock"), "no socket": private} {
+		t.Run("ipam.socket, "+name, func(t *testing.T) {
+			with := func(verb string) *call {
+				c := newCall(verb, dir)
+				c.name = "fairlead-ipam"
+				c.stdin = fmt.Sprintf(`{"cniVersion":"1.0.0","name":"n","type":"macvlan","ipam":{"type":"fairlead-ipam","socket":%q}}`, socket)
+				return c.run()
+			}
+			if name == "new" {
+				with("ADD").fails(t, "1.0.0", cniproto.CodeTryAgainLater, socket, cniproto.DefaultSocket())
+			} else {
+				with("ADD").fails(t, "1.0.0", cniproto.CodeInvalidConfig, socket, cniproto.DefaultSocket())
+			}
+			with("DEL").succeeds(t, "")
+			if entries, err := os.ReadDir(dir); err != nil || len(entries) != 1 {
+				t.Errorf("directory holds %v, %v: want what was there", entries, err)
+			}
+		})
+	}
+}
+
+// Without a spool there was no daemon in this boot, or its cleanup: nothing is plugged.
+func TestDelWithoutASpool(t *testing.T) {
+	dir := t.TempDir()
+	newCall("DEL", dir).run().succeeds(t, "")
+	if entries, err := os.ReadDir(dir); err != nil || len(entries) > 0 {
+		t.Errorf("the plugin made %v, %v", entries, err)
 	}
 }
 
@@ -395,12 +468,18 @@ func TestDelSpoolUnwritable(t *testing.T) {
 	if err := os.WriteFile(filepath.Join(dir, "del"), nil, 0o600); err != nil {
 		t.Fatal(err)
 	}
-	newCall("DEL", dir).run().fails(t, "1.0.0", cniproto.CodeTryAgainLater, "the daemon is away", "cannot be put aside in "+filepath.Join(dir, "del"))
+	says := []string{"the daemon is away", "cannot be put aside in " + filepath.Join(dir, "del")}
+	newCall("DEL", dir).run().fails(t, "1.0.0", cniproto.CodeTryAgainLater, says...)
+	if err := errors.Join(os.Remove(filepath.Join(dir, "del")), os.Mkdir(filepath.Join(dir, "del"), 0o755), os.Chmod(filepath.Join(dir, "del"), 0o755)); err != nil {
+		t.Fatal(err)
+	}
+	newCall("DEL", dir).run().fails(t, "1.0.0", cniproto.CodeTryAgainLater, append(says, "mode 0700")...)
 }
 
 // A daemon that is back when the DEL has been put aside gets it all the same.
 func TestDelDaemonComesBack(t *testing.T) {
 	dir := t.TempDir()
+	newSpool(t, dir)
 	ids := dropping(t, dir, 2)
 	newCall("DEL", dir).run().succeeds(t, "")
 	if got := ids(); len(got) != 3 {

@@ -30,22 +30,27 @@ const (
 // serve has a request served by the daemon, and knows what to do without one.
 func (p *plugin) serve(r *cniproto.Request, at cniproto.Endpoint) ([]byte, error) {
 	daemon := &cniproto.Client{Socket: at.Socket}
+	var result []byte
+	var err error
 	switch r.Verb {
 	case cniproto.VerbAdd:
-		result, err := p.persist(daemon, r, addPatience)
-		return result, tryLater(err)
+		result, err = p.persist(daemon, r, addPatience)
+		err = tryLater(err)
 	case cniproto.VerbDel:
-		return p.del(daemon, r, at.Spool)
+		result, err = p.del(r, at)
 	case cniproto.VerbStatus:
-		result, err := daemon.Do(thin.Now()+cniproto.TimeoutMS(r.Verb), r)
+		result, err = daemon.Do(thin.Now()+cniproto.TimeoutMS(r.Verb), r)
 		if unanswered(err) {
 			err = wasServing(at.Heartbeat, err)
 		}
-		return result, err
 	default:
-		result, err := daemon.Do(thin.Now()+cniproto.TimeoutMS(r.Verb), r)
-		return result, tryLater(err)
+		result, err = daemon.Do(thin.Now()+cniproto.TimeoutMS(r.Verb), r)
+		err = tryLater(err)
 	}
+	if errors.Is(err, cniproto.ErrForeign) {
+		err = &cniproto.Error{Code: cniproto.CodeInvalidConfig, Msg: err.Error()}
+	}
+	return result, err
 }
 
 // persist sends a request until it is answered, as long as the daemon is away and
@@ -85,22 +90,40 @@ func (o outwaited) Error() string { return o.error.Error() + ", for " + seconds(
 func (o outwaited) Unwrap() error { return o.error }
 
 // del has a DEL served, or puts it aside for a daemon that is away: a runtime
-// must be able to stop a pod while the daemon restarts.
-func (p *plugin) del(daemon *cniproto.Client, r *cniproto.Request, spool string) ([]byte, error) {
+// must be able to stop a pod while the daemon restarts, and whatever a configuration
+// says of where the daemon is.
+func (p *plugin) del(r *cniproto.Request, at cniproto.Endpoint) ([]byte, error) {
+	result, err := p.delAt(r, at)
+	elsewhere := errors.Is(err, cniproto.ErrForeign) || errors.Is(err, cniproto.ErrNoSpool)
+	if usual := cniproto.DefaultEndpoint(); elsewhere && at.Socket != usual.Socket {
+		result, err = p.delAt(r, usual)
+	}
+	if errors.Is(err, cniproto.ErrNoSpool) {
+		// The daemon makes the spool before it plugs anything: in this boot it did not.
+		return nil, nil
+	}
+	return result, err
+}
+
+// delAt is del of a daemon at one place. The error is ErrNoSpool where none ever was.
+func (p *plugin) delAt(r *cniproto.Request, at cniproto.Endpoint) ([]byte, error) {
+	daemon := &cniproto.Client{Socket: at.Socket}
 	result, err := p.persist(daemon, r, delPatience)
 	if !errors.Is(err, cniproto.ErrAway) && !errors.Is(err, cniproto.ErrLost) {
 		return result, tryLater(err)
 	}
-	if e := cniproto.SpoolDel(spool, *r); e != nil {
+	if e := cniproto.SpoolDel(at.Spool, *r); errors.Is(e, cniproto.ErrNoSpool) {
+		return nil, e
+	} else if e != nil {
 		return nil, &cniproto.Error{
 			Code: cniproto.CodeTryAgainLater,
-			Msg:  err.Error() + ", and the DEL cannot be put aside in " + spool + ": " + e.Error(),
+			Msg:  err.Error() + ", and the DEL cannot be put aside in " + at.Spool + ": " + e.Error(),
 		}
 	}
 	// A daemon that has started meanwhile may have read the spool before this
 	// was in it. Once is enough: it reads the spool again when it listens.
 	if result, err := daemon.Do(thin.Now()+delPatience, r); err == nil {
-		_ = cniproto.Unspool(spool, *r) // a second DEL does no harm
+		_ = cniproto.Unspool(at.Spool, *r) // a second DEL does no harm
 		return result, nil
 	}
 	return nil, nil

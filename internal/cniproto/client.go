@@ -18,6 +18,10 @@ var (
 	// ErrNoAnswer says that the daemon did not answer before the deadline.
 	ErrNoAnswer = errors.New("the daemon did not answer in time")
 
+	// ErrForeign says that the socket is not that of a daemon which runs as this user,
+	// which is root: nothing was sent.
+	ErrForeign = errors.New("socket is not the node daemon's")
+
 	errEnds = errors.New("it ends, and the next one does not serve yet")
 )
 
@@ -30,7 +34,7 @@ type Client struct {
 // Do sends one request and returns the body of its answer. The daemon is told
 // the deadline, a time of thin.Now, and the wait ends there. An error that the daemon
 // answered is an *Error; ErrAway, ErrLost and ErrNoAnswer are what else can happen to
-// be tried again.
+// be tried again, ErrForeign is not.
 func (c *Client) Do(deadline int64, r *Request) ([]byte, error) {
 	left := deadline - thin.Now()
 	if left <= 0 {
@@ -62,9 +66,18 @@ func (c *Client) Do(deadline int64, r *Request) ([]byte, error) {
 	}
 }
 
+// foreign is the error for a socket that is not the daemon's.
+func (c *Client) foreign(is string) error {
+	return because{ErrForeign, errors.New(quoted(c.Socket) + " " + is + ": must be a socket of root on which root serves, as " + DefaultSocket())}
+}
+
 // dial connects without package net, whose initialization and size the plugin
-// would pay for on every call.
+// would pay for on every call. It connects to no socket but one of this user, at which
+// this user listens: who wrote the configuration need not be root.
 func (c *Client) dial(deadline int64) (thin.File, error) {
+	if own, err := thin.IsOwnSocket(c.Socket); err == nil && !own {
+		return thin.File{}, c.foreign("is something else")
+	}
 	fd, err := syscall.Socket(syscall.AF_UNIX, syscall.SOCK_STREAM|syscall.SOCK_CLOEXEC|syscall.SOCK_NONBLOCK, 0)
 	if err != nil {
 		return thin.File{}, &Error{Code: CodeIO, Msg: "make a unix socket: " + err.Error()}
@@ -73,13 +86,26 @@ func (c *Client) dial(deadline int64) (thin.File, error) {
 	// refused, or the queue is full (EAGAIN), which is as good as away.
 	if err := syscall.Connect(fd, &syscall.SockaddrUnix{Name: c.Socket}); err != nil {
 		_ = syscall.Close(fd)
-		return thin.File{}, because{ErrAway, doing("socket "+c.Socket, err)}
+		at := "socket " + c.Socket
+		if c.Socket != DefaultSocket() {
+			at += " (" + DefaultSocket() + " by default)"
+		}
+		return thin.File{}, because{ErrAway, doing(at, err)}
 	}
-	if err := syscall.SetNonblock(fd, false); err != nil {
-		_ = syscall.Close(fd)
+	conn := thin.File{FD: fd, Deadline: deadline}
+	own, err := conn.PeerIsOwn()
+	if err == nil {
+		err = syscall.SetNonblock(fd, false)
+	}
+	if err != nil {
+		_ = conn.Close()
 		return thin.File{}, &Error{Code: CodeIO, Msg: "make a connection wait: " + err.Error()}
 	}
-	return thin.File{FD: fd, Deadline: deadline}, nil
+	if !own {
+		_ = conn.Close()
+		return thin.File{}, c.foreign("is served by somebody else")
+	}
+	return conn, nil
 }
 
 // encodeMessage puts head and body into one buffer: the length of the body is filled

@@ -8,7 +8,9 @@ import (
 	"io"
 	"net"
 	"net/http"
+	"os"
 	"path/filepath"
+	"runtime"
 	"strings"
 	"syscall"
 	"testing"
@@ -150,6 +152,68 @@ func TestClientAway(t *testing.T) {
 				t.Errorf("error %v, want %v that names the socket and %v", err, ErrAway, tc.cause)
 			}
 		})
+	}
+}
+
+// Nothing is sent to what is not a socket of this user, or on which another listens.
+func TestClientForeign(t *testing.T) {
+	if os.Geteuid() != 0 {
+		t.Skip("needs root: gives a socket away")
+	}
+	asked := make(chan struct{}, 8)
+	socket := listen(t, func(net.Conn) { asked <- struct{}{} })
+	dir := t.TempDir()
+	link, file := filepath.Join(dir, "link"), filepath.Join(dir, "file")
+	if err := errors.Join(os.Symlink(socket, link), os.WriteFile(file, nil, 0o600)); err != nil {
+		t.Fatal(err)
+	}
+	refused := func(path string) {
+		t.Helper()
+		_, err := (&Client{Socket: path}).Do(soon(), &Request{Verb: VerbAdd})
+		if !errors.Is(err, ErrForeign) || !strings.Contains(err.Error(), path) || !strings.Contains(err.Error(), DefaultSocket()) {
+			t.Errorf("error %v, want %v that names %s and %s", err, ErrForeign, path, DefaultSocket())
+		}
+	}
+	refused(link)
+	refused(file)
+	if err := os.Chown(socket, 65534, 65534); err != nil {
+		t.Fatal(err)
+	}
+	refused(socket)
+
+	// Its file is root's, who listens is not: that is set when listening begins.
+	other := filepath.Join(dir, "other")
+	listenAs(t, 65534, other)
+	refused(other)
+	select {
+	case <-asked:
+		t.Error("a connection came")
+	default:
+	}
+}
+
+// listenAs has another user listen on a socket, whose file is given to root.
+func listenAs(t *testing.T, uid int, path string) {
+	t.Helper()
+	done := make(chan error, 1)
+	go func() {
+		runtime.LockOSThread() // and never unlocked: the thread ends with this goroutine
+		fd, err := syscall.Socket(syscall.AF_UNIX, syscall.SOCK_STREAM|syscall.SOCK_CLOEXEC, 0)
+		if err == nil {
+			err = syscall.Bind(fd, &syscall.SockaddrUnix{Name: path})
+		}
+		if err == nil {
+			if _, _, errno := syscall.RawSyscall(syscall.SYS_SETRESUID, ^uintptr(0), uintptr(uid), ^uintptr(0)); errno != 0 {
+				err = errno
+			}
+		}
+		if err == nil {
+			err = syscall.Listen(fd, 8)
+		}
+		done <- err
+	}()
+	if err := <-done; err != nil {
+		t.Fatal(err)
 	}
 }
 

@@ -22,12 +22,17 @@ package cniproto
 // it to the daemon as its user agent.
 var Version = "unreleased"
 
+// RunDir is below which a spool may be: what is there does not outlive a boot. Only
+// tests have another.
+var RunDir = "/run"
+
+// DefaultSocket is where the daemon is when a DEL brings no configuration that says
+// so.
+func DefaultSocket() string { return RunDir + "/fairlead/cni.sock" }
+
 const (
-	// DefaultSocket is where the daemon is when a DEL brings no configuration
-	// that says so.
-	DefaultSocket = "/run/fairlead/cni.sock"
 	// SpoolDir is the directory beside the socket that holds the DELs for which
-	// no daemon answered, unless the configuration names another.
+	// no daemon answered. The daemon makes it, and the plugin no directory at all.
 	SpoolDir = "del"
 	// HeartbeatFile is the file beside the socket that the daemon writes while
 	// it can serve ADD. Its content is the kernel's boot ID.

@@ -17,9 +17,9 @@ func TestEndpointOfAnIPAMPlugin(t *testing.T) {
 		return r, at, err
 	}
 	cases := []struct{ name, config, socket string }{
-		{"the default", `{"cniVersion":"1.0.0","name":"n","type":"bridge","ipam":{"type":"fairlead-ipam"}}`, DefaultSocket},
+		{"the default", `{"cniVersion":"1.0.0","name":"n","type":"bridge","ipam":{"type":"fairlead-ipam"}}`, DefaultSocket()},
 		{"its own", `{"cniVersion":"1.0.0","name":"n","type":"bridge","socket":"/other","ipam":{"type":"fairlead-ipam","socket":"/run/x/cni.sock"}}`, "/run/x/cni.sock"},
-		{"no section", `{"cniVersion":"1.0.0","name":"n","type":"bridge"}`, DefaultSocket},
+		{"no section", `{"cniVersion":"1.0.0","name":"n","type":"bridge"}`, DefaultSocket()},
 	}
 	for _, tc := range cases {
 		if r, at, err := parse(tc.config); err != nil || at.Socket != tc.socket || r.IPAM != "fairlead-ipam" {

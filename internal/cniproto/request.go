@@ -182,8 +182,7 @@ func (r *Request) Parse(c Call) (at Endpoint, err error) {
 		if !isObject(r.Config) {
 			r.Config = nil
 		}
-		n := network{Socket: DefaultSocket}
-		return n.endpoint(), nil
+		return DefaultEndpoint(), nil
 	}
 	return at, err
 }
@@ -197,6 +196,9 @@ func (r *Request) daemon() (Endpoint, error) {
 	}
 	if err == nil && r.IPAM != "" {
 		n, err = r.ipamNetwork()
+	}
+	if r.Verb == VerbDel {
+		n.Spool = "" // there is one, whatever a DEL says
 	}
 	if err == nil {
 		err = n.check()
@@ -432,26 +434,26 @@ func (r *Request) CNIVersion() string {
 
 // Endpoint is where the daemon is, and what is used in its absence.
 type Endpoint struct {
-	// Socket of the daemon, Spool (a directory) and Heartbeat (a file) are
-	// absolute paths.
+	// Socket of the daemon, and beside it Spool (a directory) and Heartbeat (a file),
+	// are absolute paths.
 	Socket, Spool, Heartbeat string
 }
+
+// DefaultEndpoint is where the daemon is unless a configuration says otherwise.
+func DefaultEndpoint() Endpoint { return (&network{Socket: DefaultSocket()}).endpoint() }
 
 // maxSocket is what fits into a sockaddr_un.
 const maxSocket = 107
 
 func (n *network) endpoint() Endpoint {
 	dir := path.Dir(n.Socket)
-	if n.Spool == "" {
-		n.Spool = path.Join(dir, SpoolDir)
-	}
-	return Endpoint{Socket: n.Socket, Spool: n.Spool, Heartbeat: path.Join(dir, HeartbeatFile)}
+	return Endpoint{Socket: n.Socket, Spool: path.Join(dir, SpoolDir), Heartbeat: path.Join(dir, HeartbeatFile)}
 }
 
 // ipamNetwork reads where the daemon is from the ipam section, the only part of
 // another plugin's configuration that is ours: ipam.socket, else the default.
 func (r *Request) ipamNetwork() (network, error) {
-	n := network{Socket: DefaultSocket}
+	n := network{Socket: DefaultSocket()}
 	var socket string
 	if err := r.configFields([]field{{"ipam", []field{{"socket", &socket}}}}); err != nil {
 		return network{}, err
@@ -463,7 +465,7 @@ func (r *Request) ipamNetwork() (network, error) {
 }
 
 func (n *network) check() error {
-	const example = `for example "socket": "` + DefaultSocket + `"`
+	example := `for example "socket": "` + DefaultSocket() + `"`
 	switch {
 	case n.Socket == "":
 		return &Error{Code: CodeInvalidConfig, Msg: "socket: missing: must be the path of the daemon's socket, " + example}
@@ -471,8 +473,9 @@ func (n *network) check() error {
 		return &Error{Code: CodeInvalidConfig, Msg: "socket: " + quoted(n.Socket) + ": must be an absolute path, " + example}
 	case len(n.Socket) > maxSocket:
 		return &Error{Code: CodeInvalidConfig, Msg: "socket: " + quoted(n.Socket) + ": must have at most " + strconv.Itoa(maxSocket) + " bytes"}
-	case n.Spool != "" && !path.IsAbs(n.Spool):
-		return &Error{Code: CodeInvalidConfig, Msg: "spool: " + quoted(n.Spool) + ": must be an absolute path of a directory"}
+	}
+	if right := n.endpoint().Spool; n.Spool != "" && n.Spool != right {
+		return &Error{Code: CodeInvalidConfig, Msg: "spool: " + quoted(n.Spool) + ": must be " + quoted(right) + ", which lies beside the socket, or be left out"}
 	}
 	return nil
 }

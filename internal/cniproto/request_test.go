@@ -159,7 +159,7 @@ func (brokenReader) Read([]byte) (int, error) { return 0, errors.New("broken") }
 
 // A DEL is taken with whatever a runtime still has.
 func TestDelIsLenient(t *testing.T) {
-	defaults := Endpoint{Socket: DefaultSocket, Spool: "/run/fairlead/del", Heartbeat: "/run/fairlead/heartbeat"}
+	defaults := Endpoint{Socket: DefaultSocket(), Spool: "/run/fairlead/del", Heartbeat: "/run/fairlead/heartbeat"}
 	elsewhere := Endpoint{Socket: "/s/sock", Spool: "/s/del", Heartbeat: "/s/heartbeat"}
 	for _, tc := range []struct {
 		name, config string
@@ -206,11 +206,12 @@ func TestEndpoint(t *testing.T) {
 		says         []string
 	}{
 		{name: "socket", config: goodConfig, want: Endpoint{Socket: "/run/fairlead/cni.sock", Spool: "/run/fairlead/del", Heartbeat: "/run/fairlead/heartbeat"}},
-		{name: "spool elsewhere", config: named("/a/b") + `,"spool":"/c"}`, want: Endpoint{Socket: "/a/b", Spool: "/c", Heartbeat: "/a/heartbeat"}},
+		{name: "elsewhere", config: named("/a/b") + `,"spool":"/a/del"}`, want: Endpoint{Socket: "/a/b", Spool: "/a/del", Heartbeat: "/a/heartbeat"}},
+		{name: "spool elsewhere", config: named("/a/b") + `,"spool":"/c"}`, says: []string{`spool: "/c"`, `"/a/del"`}},
 		{name: "no socket", config: `{"cniVersion":"1.0.0","name":"n"}`, says: []string{"socket: missing", `"socket": "/run/fairlead/cni.sock"`}},
 		{name: "relative", config: named("cni.sock") + "}", says: []string{`socket: "cni.sock"`, "absolute"}},
 		{name: "too long", config: named("/"+strings.Repeat("s", 107)) + "}", says: []string{"socket: ", "at most 107 bytes"}},
-		{name: "relative spool", config: named("/s") + `,"spool":"del"}`, says: []string{`spool: "del"`, "absolute"}},
+		{name: "relative spool", config: named("/s") + `,"spool":"del"}`, says: []string{`spool: "del"`, `"/del"`}},
 	} {
 		t.Run(tc.name, func(t *testing.T) {
 			_, got, err := parse(VerbAdd, environ(nil), strings.NewReader(tc.config))

@@ -247,6 +247,12 @@ func lockState(ctx context.Context, dir string) (*Lock, error) {
 // begin does what comes before the first request. A DEL that fails keeps nobody
 // else waiting: the sweep tries it again.
 func (d *Daemon) begin(ctx context.Context) error {
+	if err := server.MakeSpool(d.spool()); err != nil {
+		return err
+	}
+	if !cniproto.Spoolable(d.spool()) {
+		logr.FromContextOrDiscard(ctx).Info("the plugin puts no DEL aside while this daemon is away: its socket is not in a run directory", "socket", d.config.Socket, "runDirectory", cniproto.RunDir)
+	}
 	if i := d.config.Install; i != nil {
 		if err := installPlugin(i.PluginSource, i.BinDir, i.Names); err != nil {
 			return err
@@ -263,12 +269,16 @@ func (d *Daemon) begin(ctx context.Context) error {
 	return nil
 }
 
+// spool is where the plugin puts DELs aside.
+func (d *Daemon) spool() string {
+	return filepath.Join(filepath.Dir(d.config.Socket), cniproto.SpoolDir)
+}
+
 // replay serves the DELs that the plugin put aside while no daemon was there. One
 // that fails stays where it is and stops no other; the error is of all that did.
 func (d *Daemon) replay(ctx context.Context) error {
 	log := logr.FromContextOrDiscard(ctx)
-	dir := filepath.Join(filepath.Dir(d.config.Socket), cniproto.SpoolDir)
-	spooled, err := server.ReadSpool(dir)
+	spooled, err := server.ReadSpool(d.spool())
 	errs := make([]error, len(spooled))
 	var todo errgroup.Group
 	todo.SetLimit(removers)

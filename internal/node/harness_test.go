@@ -25,6 +25,12 @@ import (
 	"fairlead.dev/fairlead/internal/nft"
 )
 
+// TestMain has the spools of tests where tests may write.
+func TestMain(m *testing.M) {
+	cniproto.RunDir = os.TempDir()
+	os.Exit(m.Run())
+}
+
 // world is a node with a fake kernel and a fake API server. Its daemon can be
 // killed and started again; everything else stays.
 type world struct {

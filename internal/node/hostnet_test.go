@@ -392,6 +392,9 @@ func TestRemoveState(t *testing.T) {
 		t.Fatal(err)
 	}
 	socket := filepath.Join(dir, "cni.sock")
+	if err := server.MakeSpool(filepath.Join(dir, cniproto.SpoolDir)); err != nil {
+		t.Fatal(err)
+	}
 	if err := cniproto.SpoolDel(filepath.Join(dir, cniproto.SpoolDir), cniproto.Request{Verb: cniproto.VerbDel, ContainerID: "c2"}); err != nil {
 		t.Fatal(err)
 	}

@@ -24,7 +24,7 @@ func TestInstallAgainIsQuiet(t *testing.T) {
 		if err := installPlugin(source, bin, []string{PluginName, "fairlead-ipam"}); err != nil {
 			t.Fatal(err)
 		}
-		if err := installConflist(conf, cniproto.DefaultSocket); err != nil {
+		if err := installConflist(conf, cniproto.DefaultSocket()); err != nil {
 			t.Fatal(err)
 		}
 	}
@@ -58,7 +58,7 @@ func TestInstallAgainIsQuiet(t *testing.T) {
 		}
 	}
 	install()
-	want, err := conflist(cniproto.DefaultSocket)
+	want, err := conflist(cniproto.DefaultSocket())
 	if err != nil {
 		t.Fatal(err)
 	}

@@ -41,6 +41,26 @@ func (s Spooled) Remove() error {
 	return remove(s.file)
 }
 
+// MakeSpool makes the directory of a spool as the plugin wants it, this user's with
+// mode 0700. One that is there is made so; a symbolic link or a file in its place is an
+// error.
+func MakeSpool(dir string) error {
+	if err := os.MkdirAll(dir, 0o700); err != nil {
+		return fmt.Errorf("make the spool: %w", err)
+	}
+	info, err := os.Lstat(dir)
+	if err != nil {
+		return fmt.Errorf("make the spool: %w", err)
+	}
+	if !info.IsDir() {
+		return fmt.Errorf("make the spool: %s is a %s: must be a directory", dir, info.Mode().Type())
+	}
+	if err := errors.Join(os.Chown(dir, os.Geteuid(), -1), os.Chmod(dir, 0o700)); err != nil {
+		return fmt.Errorf("make the spool: %w", err)
+	}
+	return nil
+}
+
 // ReadSpool returns the DELs in a spool. A file that is damaged beyond its name
 // is set aside; should that fail, it is part of the error and stops no other. A
 // directory that does not exist is an empty spool.

@@ -17,6 +17,31 @@ import (
 	"fairlead.dev/fairlead/internal/cniproto"
 )
 
+// TestMain has the spools of tests where tests may write.
+func TestMain(m *testing.M) {
+	dir, err := os.MkdirTemp("", "run")
+	if err == nil {
+		err = os.Setenv("TMPDIR", dir)
+	}
+	if err != nil {
+		panic(err)
+	}
+	cniproto.RunDir = dir
+	code := m.Run()
+	_ = os.RemoveAll(dir)
+	os.Exit(code)
+}
+
+// newSpool makes a spool as the daemon does.
+func newSpool(t *testing.T) string {
+	t.Helper()
+	dir := filepath.Join(t.TempDir(), "run", "del")
+	if err := MakeSpool(dir); err != nil {
+		t.Fatal(err)
+	}
+	return dir
+}
+
 func del(id, ifName string) cniproto.Request {
 	return cniproto.Request{RequestID: "1", Verb: cniproto.VerbDel, ContainerID: id, IfName: ifName, Config: []byte(`{"cniVersion":"1.0.0"}`)}
 }
@@ -47,6 +72,15 @@ func TestSpool(t *testing.T) {
 	dir := filepath.Join(t.TempDir(), "run", "del")
 	if spooled, err := ReadSpool(dir); err != nil || len(spooled) > 0 {
 		t.Fatalf("spool that does not exist: %v, %v", spooled, err)
+	}
+	if err := cniproto.SpoolDel(dir, del("a", "eth0")); !errors.Is(err, cniproto.ErrNoSpool) {
+		t.Errorf("a DEL without a spool: %v, want %v", err, cniproto.ErrNoSpool)
+	}
+	if _, err := os.Stat(filepath.Dir(dir)); !errors.Is(err, fs.ErrNotExist) {
+		t.Errorf("the plugin made a directory: %v", err)
+	}
+	if err := MakeSpool(dir); err != nil {
+		t.Fatal(err)
 	}
 	// The third has a name that a separator of dots would give to two.
 	want := []cniproto.Request{del("a", "b.c"), del("a", "eth0"), del("a.b", "c"), del("b", "")}
@@ -93,7 +127,7 @@ func TestSpool(t *testing.T) {
 
 // Damage costs nothing but what cannot be known any more.
 func TestSpoolDamage(t *testing.T) {
-	dir := t.TempDir()
+	dir := newSpool(t)
 	write := func(name, content string) {
 		t.Helper()
 		if err := os.WriteFile(filepath.Join(dir, name), []byte(content), 0o600); err != nil {
@@ -157,7 +191,7 @@ func TestSpoolDamage(t *testing.T) {
 
 // What cannot even be set aside is told of, and keeps no DEL from being done.
 func TestSpoolDamageThatStays(t *testing.T) {
-	dir := t.TempDir()
+	dir := newSpool(t)
 	for _, err := range []error{
 		os.WriteFile(filepath.Join(dir, "a.json"), []byte("{"), 0o600),
 		os.Mkdir(filepath.Join(dir, "a.json.bad"), 0o700),
@@ -174,7 +208,7 @@ func TestSpoolDamageThatStays(t *testing.T) {
 }
 
 func TestSpoolRefuses(t *testing.T) {
-	dir := t.TempDir()
+	dir := newSpool(t)
 	if err := cniproto.SpoolDel(dir, cniproto.Request{Verb: cniproto.VerbAdd, ContainerID: "a", IfName: "eth0", Netns: "/n", Config: []byte(config)}); err == nil || !strings.Contains(err.Error(), "ADD") {
 		t.Errorf("ADD: error %v", err)
 	}
@@ -187,9 +221,6 @@ func TestSpoolRefuses(t *testing.T) {
 	file := filepath.Join(dir, "file")
 	if err := os.WriteFile(file, nil, 0o600); err != nil {
 		t.Fatal(err)
-	}
-	if err := cniproto.SpoolDel(file, del("a", "eth0")); err == nil {
-		t.Error("a file is taken for a directory")
 	}
 	if _, err := ReadSpool(file); err == nil || errors.Is(err, fs.ErrNotExist) {
 		t.Errorf("reading a file as a spool: error %v", err)
@@ -206,10 +237,97 @@ func TestSpoolRefuses(t *testing.T) {
 	}
 }
 
+// Whoever wrote the configuration, the plugin writes only where the daemon made a
+// spool, and makes no directory.
+func TestSpoolIsTheDaemons(t *testing.T) {
+	root := t.TempDir()
+	made := func(name string, mode fs.FileMode) string {
+		t.Helper()
+		dir := filepath.Join(root, name)
+		if err := errors.Join(os.MkdirAll(dir, 0o700), os.Chmod(dir, mode)); err != nil {
+			t.Fatal(err)
+		}
+		return dir
+	}
+	good := made("good", 0o700)
+	link, way := filepath.Join(root, "link"), filepath.Join(root, "way")
+	made("open/del", 0o700)
+	if err := errors.Join(os.Symlink(good, link), os.Symlink(root, way), os.WriteFile(filepath.Join(root, "file"), nil, 0o700), os.Chmod(filepath.Join(root, "open"), 0o777)); err != nil {
+		t.Fatal(err)
+	}
+	others := made("others", 0o700)
+	for _, tc := range []struct{ name, dir, says string }{
+		{"readable by others", made("readable", 0o755), "mode 0700"},
+		{"writable by others", made("writable", 0o777), "mode 0700"},
+		{"sticky", made("sticky", 0o700|fs.ModeSticky), "mode 0700"},
+		{"a symbolic link to one", link, link},
+		{"one behind a symbolic link", filepath.Join(way, "good"), way},
+		{"one where others may write", filepath.Join(root, "open", "del"), filepath.Join(root, "open")},
+		{"a file", filepath.Join(root, "file"), filepath.Join(root, "file")},
+		{"somebody else's", others, others},
+		{"not in a run directory", "/etc/fairlead/del", "must be below " + os.TempDir()},
+		{"the run directory itself", os.TempDir(), "must be below"},
+		{"out of the run directory", os.TempDir() + "/../etc", "must be below"},
+	} {
+		t.Run(tc.name, func(t *testing.T) {
+			if tc.dir == others {
+				if os.Geteuid() != 0 {
+					t.Skip("needs root: gives a directory away")
+				}
+				if err := os.Chown(others, 65534, 65534); err != nil {
+					t.Fatal(err)
+				}
+			}
+			err := cniproto.SpoolDel(tc.dir, del("a", "eth0"))
+			if err == nil || errors.Is(err, cniproto.ErrNoSpool) || !strings.Contains(err.Error(), tc.says) {
+				t.Errorf("error %v, want one that says %q", err, tc.says)
+			}
+		})
+	}
+	if err := cniproto.SpoolDel(good, del("a", "eth0")); err != nil {
+		t.Errorf("in one as the daemon makes it: %v", err)
+	}
+	for name, want := range map[string]bool{cniproto.RunDir: false, filepath.Join(os.TempDir(), "f", "del"): true, "/etc/del": false} {
+		if got := cniproto.Spoolable(name); got != want {
+			t.Errorf("%s: %v, want %v", name, got, want)
+		}
+	}
+}
+
+// What an earlier daemon, or a person, left in the place of a spool is put in order, or
+// said.
+func TestMakeSpool(t *testing.T) {
+	dir := filepath.Join(t.TempDir(), "run", "del")
+	for range 2 {
+		if err := MakeSpool(dir); err != nil {
+			t.Fatal(err)
+		}
+		if info, err := os.Stat(dir); err != nil || info.Mode() != fs.ModeDir|0o700 {
+			t.Errorf("mode %v, %v", info.Mode(), err)
+		}
+		if err := os.Chmod(dir, 0o777); err != nil {
+			t.Fatal(err)
+		}
+	}
+	other := filepath.Join(t.TempDir(), "del")
+	if err := os.Symlink(dir, other); err != nil {
+		t.Fatal(err)
+	}
+	if err := MakeSpool(other); err == nil || !strings.Contains(err.Error(), other) {
+		t.Errorf("a symbolic link: error %v, want one that names it", err)
+	}
+	if err := os.WriteFile(other+"2", nil, 0o600); err != nil {
+		t.Fatal(err)
+	}
+	if err := MakeSpool(other + "2"); err == nil || !strings.Contains(err.Error(), other+"2") {
+		t.Errorf("a file: error %v, want one that names it", err)
+	}
+}
+
 // A DEL for addresses and one for the pod itself are apart in the spool, also
 // when their files are damaged: the one must not become the other.
 func TestSpoolKeepsIPAMApart(t *testing.T) {
-	dir := t.TempDir()
+	dir := newSpool(t)
 	for _, ipam := range []string{"", "whereabouts"} {
 		if err := cniproto.SpoolDel(dir, cniproto.Request{Verb: cniproto.VerbDel, ContainerID: "c1", IfName: "eth0", IPAM: ipam}); err != nil {
 			t.Fatal(err)
@@ -246,7 +364,7 @@ func TestSpoolKeepsIPAMApart(t *testing.T) {
 // is gone.
 func TestSpoolConcurrent(t *testing.T) {
 	const writers, each = 8, 20
-	dir := t.TempDir()
+	dir := newSpool(t)
 	var wg sync.WaitGroup
 	for w := range writers {
 		wg.Go(func() {
@@ -304,7 +422,7 @@ func FuzzReadSpool(f *testing.F) {
 	f.Add("@.json", []byte(`{`))
 	f.Add(".del-x.json", []byte(``))
 	f.Fuzz(func(t *testing.T, name string, content []byte) {
-		dir := t.TempDir()
+		dir := newSpool(t)
 		if strings.ContainsAny(name, "/\x00") || os.WriteFile(filepath.Join(dir, name), content, 0o600) != nil {
 			t.Skip("no name of a file")
 		}

@@ -6,6 +6,7 @@ import (
 	"math/rand/v2"
 	"path"
 	"strconv"
+	"strings"
 	"syscall"
 )
 
@@ -102,43 +103,98 @@ func Age(path string) (int64, error) {
 	return (now.Nano() - stat.Mtim.Nano()) / 1e6, nil
 }
 
-// ReplaceFile writes a file with mode 0600, whole and durable or not at all, by way of
-// one whose name begins with temp. The directory is made if need be, with mode 0700.
-func ReplaceFile(dir, name, temp string, content []byte) error {
-	if err := mkdirAll(dir); err != nil {
-		return err
+// ErrNotOwn says that a directory may be somebody else's: it is not this user's, or
+// others may change what is in it.
+var ErrNotOwn = errors.New("must be a directory of this user alone, with mode 0700")
+
+// OpenOwn opens a directory below root, which is trusted. No part of the way below root
+// may be a symbolic link, all of it has to be this user's, and nobody else may write
+// there; the last one has mode 0700. Else the error is ErrNotOwn, or the kernel's.
+func OpenOwn(root, below string) (File, error) {
+	at, err := open(root, syscall.O_RDONLY|syscall.O_DIRECTORY, 0)
+	whole, left := root, below
+	for err == nil && left != "" {
+		var name string
+		name, left, _ = strings.Cut(left, "/")
+		whole = path.Join(whole, name)
+		mask, want := uint32(0o022), uint32(0)
+		if left == "" {
+			mask, want = 0o7777, 0o700
+		}
+		var next File
+		next, err = at.openOwn(name, whole, mask, want)
+		_ = at.Close()
+		at = next
 	}
-	half := path.Join(dir, temp+strconv.FormatUint(rand.Uint64(), 16))
-	err := writeFile(half, content)
+	return at, err
+}
+
+// openOwn opens a directory in another: of its mode the bits of mask are those wanted.
+func (f File) openOwn(name, whole string, mask, want uint32) (File, error) {
+	fd, err := syscall.Openat(f.FD, name, syscall.O_RDONLY|syscall.O_DIRECTORY|syscall.O_NOFOLLOW|syscall.O_CLOEXEC, 0)
+	if err != nil {
+		return File{FD: -1}, failed("open", whole, err)
+	}
+	var stat syscall.Stat_t
+	err = syscall.Fstat(fd, &stat)
+	if err == nil && (stat.Uid != uint32(syscall.Geteuid()) || stat.Mode&mask != want) { //nolint:gosec // a user ID has 32 bits
+		err = ErrNotOwn
+	}
+	if err != nil {
+		_ = syscall.Close(fd)
+		return File{FD: -1}, failed("open", whole, err)
+	}
+	return File{FD: fd}, nil
+}
+
+// ReplaceFile writes a file with mode 0600 in a directory that is open, whole and
+// durable or not at all, by way of one whose name begins with temp.
+func (f File) ReplaceFile(name, temp string, content []byte) error {
+	half := temp + strconv.FormatUint(rand.Uint64(), 16)
+	err := f.writeFile(half, content)
 	if err == nil {
-		err = failed("rename", half, syscall.Rename(half, path.Join(dir, name)))
+		err = failed("rename", half, syscall.Renameat(f.FD, half, f.FD, name))
 	}
 	if err != nil {
-		_ = syscall.Unlink(half)
+		_ = syscall.Unlinkat(f.FD, half)
 		return err
 	}
-	d, err := open(dir, syscall.O_RDONLY|syscall.O_DIRECTORY, 0)
-	if err != nil {
-		return err
-	}
-	return failed("sync", dir, errors.Join(syscall.Fsync(d.FD), d.Close()))
+	return failed("sync the directory of", name, syscall.Fsync(f.FD))
 }
 
-func writeFile(path string, content []byte) error {
-	file, err := open(path, syscall.O_WRONLY|syscall.O_CREAT|syscall.O_EXCL, 0o600)
+func (f File) writeFile(name string, content []byte) error {
+	fd, err := syscall.Openat(f.FD, name, syscall.O_WRONLY|syscall.O_CREAT|syscall.O_EXCL|syscall.O_NOFOLLOW|syscall.O_CLOEXEC, 0o600)
 	if err != nil {
-		return err
+		return failed("open", name, err)
 	}
+	file := File{FD: fd}
 	_, err = file.Write(content)
-	return failed("write", path, errors.Join(err, syscall.Fsync(file.FD), file.Close()))
+	return failed("write", name, errors.Join(err, syscall.Fsync(fd), file.Close()))
 }
 
-// Remove removes a file. It is no error when there is none.
-func Remove(path string) error {
-	if err := syscall.Unlink(path); !errors.Is(err, syscall.ENOENT) {
-		return failed("remove", path, err)
+// Remove removes a file from a directory that is open. It is no error when there is none.
+func (f File) Remove(name string) error {
+	if err := syscall.Unlinkat(f.FD, name); !errors.Is(err, syscall.ENOENT) {
+		return failed("remove", name, err)
 	}
 	return nil
+}
+
+// IsOwnSocket tells whether a unix socket of this user lies at a path: no symbolic link
+// to one either. The error is the kernel's.
+func IsOwnSocket(path string) (bool, error) {
+	var stat syscall.Stat_t
+	if err := syscall.Lstat(path, &stat); err != nil {
+		return false, failed("lstat", path, err)
+	}
+	return stat.Mode&syscall.S_IFMT == syscall.S_IFSOCK && stat.Uid == uint32(syscall.Geteuid()), nil //nolint:gosec // a user ID has 32 bits
+}
+
+// PeerIsOwn tells whether the process that listens at the other end of a connected unix
+// socket is this user's.
+func (f File) PeerIsOwn() (bool, error) {
+	cred, err := syscall.GetsockoptUcred(f.FD, syscall.SOL_SOCKET, syscall.SO_PEERCRED)
+	return err == nil && cred.Uid == uint32(syscall.Geteuid()), err //nolint:gosec // a user ID has 32 bits
 }
 
 func open(path string, flags int, mode uint32) (File, error) {
@@ -148,20 +204,4 @@ func open(path string, flags int, mode uint32) (File, error) {
 			return File{FD: fd}, failed("open", path, err)
 		}
 	}
-}
-
-// mkdirAll makes a directory and those above it. What is there already is taken for a
-// directory: what is done in it next shows that.
-func mkdirAll(dir string) error {
-	err := syscall.Mkdir(dir, 0o700)
-	if errors.Is(err, syscall.ENOENT) && path.Dir(dir) != dir {
-		if err := mkdirAll(path.Dir(dir)); err != nil {
-			return err
-		}
-		err = syscall.Mkdir(dir, 0o700)
-	}
-	if errors.Is(err, syscall.EEXIST) {
-		return nil
-	}
-	return failed("mkdir", dir, err)
 }

@@ -119,8 +119,16 @@ func TestAge(t *testing.T) {
 func TestReplaceFile(t *testing.T) {
 	root := t.TempDir()
 	dir := filepath.Join(root, "a", "b")
+	if err := os.MkdirAll(dir, 0o700); err != nil {
+		t.Fatal(err)
+	}
+	d, err := OpenOwn(root, "a/b")
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer d.Close()
 	for _, content := range []string{"first", "second, and longer", ""} {
-		if err := ReplaceFile(dir, "f", ".temp-", []byte(content)); err != nil {
+		if err := d.ReplaceFile("f", ".temp-", []byte(content)); err != nil {
 			t.Fatal(err)
 		}
 		got, err := os.ReadFile(filepath.Join(dir, "f"))
@@ -128,22 +136,14 @@ func TestReplaceFile(t *testing.T) {
 			t.Errorf("%q, %v: want %q", got, err, content)
 		}
 	}
-	for path, mode := range map[string]os.FileMode{filepath.Join(dir, "f"): 0o600, dir: 0o700, filepath.Dir(dir): 0o700} {
-		if info, err := os.Stat(path); err != nil || info.Mode().Perm() != mode {
-			t.Errorf("%s has mode %v, %v: want %v", path, info.Mode(), err, mode)
-		}
+	if info, err := os.Stat(filepath.Join(dir, "f")); err != nil || info.Mode() != 0o600 {
+		t.Errorf("mode %v, %v", info.Mode(), err)
 	}
 	if err := os.MkdirAll(filepath.Join(dir, "dir", "full"), 0o700); err != nil {
 		t.Fatal(err)
 	}
-	for what, replace := range map[string]func() error{
-		"a directory":             func() error { return ReplaceFile(dir, "dir", ".temp-", []byte("x")) },
-		"what is not a directory": func() error { return ReplaceFile(filepath.Join(dir, "f"), "g", ".temp-", nil) },
-		"below a file":            func() error { return ReplaceFile(filepath.Join(dir, "f", "d"), "g", ".temp-", nil) },
-	} {
-		if err := replace(); err == nil || !strings.Contains(err.Error(), dir) {
-			t.Errorf("%s: error %v, want one that names it", what, err)
-		}
+	if err := d.ReplaceFile("dir", ".temp-", []byte("x")); err == nil || !strings.Contains(err.Error(), ".temp-") {
+		t.Errorf("a directory: error %v, want one that names the file", err)
 	}
 	entries, err := os.ReadDir(dir)
 	if err != nil {
@@ -156,22 +156,39 @@ func TestReplaceFile(t *testing.T) {
 	if !slices.Equal(names, []string{"dir", "f"}) {
 		t.Errorf("the directory has %v, want dir and f", names)
 	}
-}
-
-func TestRemove(t *testing.T) {
-	path := filepath.Join(t.TempDir(), "f")
-	if err := os.WriteFile(path, nil, 0o600); err != nil {
-		t.Fatal(err)
-	}
 	for range 2 {
-		if err := Remove(path); err != nil {
+		if err := d.Remove("f"); err != nil {
 			t.Error(err)
 		}
 	}
-	if _, err := os.Stat(path); !errors.Is(err, os.ErrNotExist) {
-		t.Errorf("%s is still there: %v", path, err)
+	if _, err := os.Stat(filepath.Join(dir, "f")); !errors.Is(err, os.ErrNotExist) {
+		t.Errorf("the file is still there: %v", err)
 	}
-	if err := Remove(filepath.Dir(path)); err == nil {
+	if err := d.Remove("dir"); err == nil {
 		t.Error("a directory was removed")
+	}
+}
+
+// A directory is opened only where all of the way to it is this user's alone.
+func TestOpenOwn(t *testing.T) {
+	root := t.TempDir()
+	if err := errors.Join(os.MkdirAll(filepath.Join(root, "a", "b"), 0o700), os.MkdirAll(filepath.Join(root, "open", "b"), 0o700), os.Chmod(filepath.Join(root, "open"), 0o777),
+		os.Symlink("a", filepath.Join(root, "link")), os.WriteFile(filepath.Join(root, "file"), nil, 0o700)); err != nil {
+		t.Fatal(err)
+	}
+	for below, want := range map[string]error{
+		"a/b": nil, "a": nil, "none": syscall.ENOENT, "none/b": syscall.ENOENT, "link": syscall.ENOTDIR, "link/b": syscall.ENOTDIR,
+		"file": syscall.ENOTDIR, "open/b": ErrNotOwn, "open": ErrNotOwn,
+	} {
+		d, err := OpenOwn(root, below)
+		if !errors.Is(err, want) {
+			t.Errorf("%s: %v, want %v", below, err, want)
+		}
+		if err != nil && !strings.Contains(err.Error(), root) {
+			t.Errorf("%s: error %v does not name it", below, err)
+		}
+		if err == nil {
+			_ = d.Close()
+		}
 	}
 }
