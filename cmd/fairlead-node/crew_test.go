@@ -54,7 +54,9 @@ func newCrew(t *testing.T, controller, names string) *crew {
 	c := cluster.Exclusive(t)
 	c.Networks()
 	w := &crew{lab: newLabIn(t, c), t: t, networks: map[string]string{}}
-	buildIn(t, "../..", filepath.Join(w.binaries, "fairlead-controller"), "./cmd/fairlead-controller")
+	for _, program := range []string{"fairlead-controller", "fairlead-cni"} { // which sees a /run of the node's
+		buildIn(t, "../..", filepath.Join(w.binaries, program), "./cmd/"+program)
+	}
 	for i := range 2 {
 		n := w.node(t, i)
 		w.nodes = append(w.nodes, n)

@@ -160,7 +160,9 @@ func newLabOn(t *testing.T, c *cluster.Cluster, network netlab.Config) *lab {
 		t.Skip("needs a kernel with IPv6: the lab's network has it")
 	}
 	l := &lab{cluster: c, binaries: t.TempDir(), netns: sharedDirectory(t)}
-	build := exec.CommandContext(t.Context(), "go", "build", "-o", l.binaries, ".", "../fairlead-cni")
+	// What a node has below /run its directory has here.
+	run := "-X fairlead.dev/fairlead/internal/cniproto.RunDir=" + filepath.Clean(os.TempDir())
+	build := exec.CommandContext(t.Context(), "go", "build", "-ldflags", run, "-o", l.binaries, ".", "../fairlead-cni")
 	build.Env = append(os.Environ(), "CGO_ENABLED=0")
 	if out, err := build.CombinedOutput(); err != nil {
 		t.Fatalf("%v: %s", err, out)

@@ -172,7 +172,7 @@ func (w *world) stopController() error {
 }
 
 func (w *world) nodeDir() string   { return filepath.Join(w.Tmpfs(), realNode) }
-func (w *world) stateDir() string  { return filepath.Join(w.nodeDir(), "fairlead") }
+func (w *world) stateDir() string  { return "/run/fairlead-" + realNode }
 func (w *world) cniSocket() string { return filepath.Join(w.stateDir(), "cni.sock") }
 func (w *world) confDir() string   { return filepath.Join(w.nodeDir(), "net.d") }
 func (w *world) binDir() string    { return w.Path(pluginDir) }

@@ -43,7 +43,7 @@ type labNode struct {
 	runner   *harness.Process
 }
 
-func (n *labNode) stateDir() string   { return filepath.Join(n.dir, "fairlead") }
+func (n *labNode) stateDir() string   { return "/run/fairlead-" + n.Name }
 func (n *labNode) runnerDir() string  { return filepath.Join(n.dir, "runner") }
 func (n *labNode) netnsDir() string   { return filepath.Join(n.dir, "netns") }
 func (n *labNode) binDir() string     { return filepath.Join(n.dir, "bin") }

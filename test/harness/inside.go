@@ -100,13 +100,16 @@ func (w Work) asInit() error {
 }
 
 // settleIn makes the mount namespace private, with the processes of our own PID
-// namespace in /proc, and a tmpfs.
+// namespace in /proc, and two tmpfs: one is a /run, where the plugin puts DELs aside.
 func (w Work) settleIn() error {
 	if err := unix.Mount("", "/", "", unix.MS_REC|unix.MS_PRIVATE, ""); err != nil {
 		return fmt.Errorf("make the mounts private: %w", err)
 	}
 	if err := unix.Mount("proc", "/proc", "proc", unix.MS_NOSUID|unix.MS_NODEV|unix.MS_NOEXEC, ""); err != nil {
 		return fmt.Errorf("mount /proc: %w", err)
+	}
+	if err := unix.Mount("tmpfs", "/run", "tmpfs", 0, "mode=0755"); err != nil {
+		return fmt.Errorf("mount a tmpfs at /run: %w", err)
 	}
 	// Whoever cannot enter the work directory cannot reach it either.
 	if err := unix.Mount("tmpfs", w.Tmpfs(), "tmpfs", 0, "mode=0755"); err != nil {
