@@ -8,6 +8,7 @@ import (
 	"testing"
 	"time"
 
+	"fairlead.dev/fairlead/api/v1alpha1"
 	"fairlead.dev/fairlead/internal/cniproto"
 	"fairlead.dev/fairlead/internal/netdev"
 )
@@ -198,7 +199,7 @@ func TestGCWhileAddsWait(t *testing.T) {
 		}()
 		w.kernel.namespace(w.netns("c3"))
 		go func() {
-			_, err := w.ipam("ADD", "c3", "net1", "later", "u3", macvlan)
+			_, err := w.ipam("ADD", "c3", "eth0", "later", "u3", macvlan)
 			added <- err
 		}()
 		settle()
@@ -212,7 +213,9 @@ func TestGCWhileAddsWait(t *testing.T) {
 			w.t.Errorf("GC and DEL took %s", waited)
 		}
 		w.pod("late", "u2")
-		w.further(w.pod("later", "u3"), "net1")
+		later := attachment("later", "u3")
+		later.Spec.Interfaces[0].Binding = v1alpha1.Binding{AddressOnly: &v1alpha1.AddressOnlyBinding{}}
+		w.api.put(later)
 		for range 2 {
 			if err := <-added; err != nil {
 				w.t.Errorf("ADD: %v", err)
