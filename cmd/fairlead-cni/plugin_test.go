@@ -16,7 +16,6 @@ import (
 	"strings"
 	"sync"
 	"testing"
-	"time"
 
 	"github.com/google/go-cmp/cmp"
 
@@ -40,13 +39,11 @@ func TestMain(m *testing.M) {
 }
 
 // newSpool makes the spool beside the socket in dir, as the daemon does.
-func newSpool(t *testing.T, dir string) string {
+func newSpool(t *testing.T, dir string) {
 	t.Helper()
-	spool := filepath.Join(dir, cniproto.SpoolDir)
-	if err := server.MakeSpool(spool); err != nil {
+	if err := server.MakeSpool(filepath.Join(dir, cniproto.SpoolDir)); err != nil {
 		t.Fatal(err)
 	}
-	return spool
 }
 
 // call is one call of the plugin, in memory.
@@ -498,67 +495,6 @@ func TestCheckAndGCAway(t *testing.T) {
 			t.Errorf("%s waited %d times", verb, c.waits)
 		}
 	}
-}
-
-func TestStatusAway(t *testing.T) {
-	bootID, err := os.ReadFile(bootIDFile)
-	if err != nil {
-		t.Fatal(err)
-	}
-	hang := func(ctx context.Context, _ cniproto.Request) ([]byte, error) {
-		<-ctx.Done()
-		<-time.After(200 * time.Millisecond) // until the plugin has given up
-		return nil, errors.New("late")
-	}
-	for _, tc := range []struct {
-		name      string
-		heartbeat string
-		age       time.Duration
-		daemon    handlerFunc
-		says      []string
-	}{
-		{name: "no heartbeat", says: []string{"the daemon is away", "heartbeat", "cannot be read"}},
-		{name: "young", heartbeat: strings.TrimSpace(string(bootID)), age: 50 * time.Second},
-		{name: "old", heartbeat: string(bootID), age: 70 * time.Second, says: []string{"is 70s old, more than 60s"}},
-		{name: "of another boot", heartbeat: "another", says: []string{"is of another boot"}},
-		{name: "daemon hangs", heartbeat: string(bootID), daemon: hang},
-		{name: "daemon hangs without heartbeat", daemon: hang, says: []string{"did not answer in time"}},
-	} {
-		t.Run(tc.name, func(t *testing.T) {
-			dir := t.TempDir()
-			if tc.daemon != nil {
-				serve(t, dir, tc.daemon)
-			}
-			if tc.heartbeat != "" {
-				file := filepath.Join(dir, "heartbeat")
-				if err := os.WriteFile(file, []byte(tc.heartbeat), 0o600); err != nil {
-					t.Fatal(err)
-				}
-				then := time.Now().Add(-tc.age)
-				if err := os.Chtimes(file, then, then); err != nil {
-					t.Fatal(err)
-				}
-			}
-			c := newCall("STATUS", dir).run()
-			if len(tc.says) == 0 {
-				c.succeeds(t, "")
-			} else {
-				c.fails(t, "1.1.0", cniproto.CodeUnavailable, tc.says...)
-			}
-			if c.waits > 0 {
-				t.Errorf("waited %d times", c.waits)
-			}
-		})
-	}
-}
-
-// A daemon that says it cannot serve is believed, whatever the heartbeat says.
-func TestStatusUnavailable(t *testing.T) {
-	dir := t.TempDir()
-	serve(t, dir, func(context.Context, cniproto.Request) ([]byte, error) {
-		return nil, &cniproto.Error{Code: cniproto.CodeUnavailable, Msg: "no bridge"}
-	})
-	newCall("STATUS", dir).run().fails(t, "1.1.0", cniproto.CodeUnavailable, "no bridge")
 }
 
 type brokenWriter struct{}

@@ -44,7 +44,7 @@ func (w *witness) events() Events {
 func TestKube(t *testing.T) {
 	c := cluster.New(t)
 	create := func(uid, node string) *v1alpha1.PodAttachment {
-		pa := attachment("p", "u1")
+		pa := attachment("p", uid)
 		pa.Namespace, pa.UID, pa.Finalizers, pa.Spec.NodeName = c.Namespace, "", nil, node
 		pa.Spec.Summary = v1alpha1.AttachmentSummary{Interfaces: "eth0", Addresses: "10.244.1.5"}
 		if err := c.Client.Create(t.Context(), pa); err != nil {
