@@ -7,6 +7,7 @@ import (
 	"fmt"
 	"net"
 	"net/netip"
+	"slices"
 	"strings"
 
 	"github.com/vishvananda/netlink"
@@ -233,17 +234,40 @@ func familySteps(p Plug, index int, of func(netip.Addr) bool) []step {
 			steps = append(steps, addAddress(index, a, netlink.SCOPE_UNIVERSE))
 		}
 	}
+	ways := p.ways(of)
+	for _, g := range ways {
+		steps = append(steps, podRoute(index, Route{Destination: netip.PrefixFrom(g, g.BitLen())}, true))
+	}
 	for _, r := range p.Routes {
 		if of(r.Destination.Addr()) {
-			steps = append(steps, podRoute(index, r, !r.Gateway.IsValid() || p.onLink(r.Gateway)))
+			steps = append(steps, podRoute(index, r, !r.Gateway.IsValid() || p.onLink(r.Gateway) || slices.Contains(ways, r.Gateway)))
 		}
 	}
 	for _, g := range p.Gateways {
 		if of(g) {
-			steps = append(steps, podRoute(index, Route{Destination: defaultRoute(g), Gateway: g}, p.onLink(g)))
+			steps = append(steps, podRoute(index, Route{Destination: defaultRoute(g), Gateway: g}, p.onLink(g) || slices.Contains(ways, g)))
 		}
 	}
 	return steps
+}
+
+// ways are the gateways that need a route of their own: they are on no address's link.
+// A default route could name such one as on-link instead, but nobody who adds a route
+// later could use it, as the plugin sbr does.
+func (p *Plug) ways(of func(netip.Addr) bool) (ways []netip.Addr) {
+	add := func(g netip.Addr) {
+		there := func(r Route) bool { return r.Destination == netip.PrefixFrom(g, g.BitLen()) }
+		if g.IsValid() && of(g) && !p.onLink(g) && !slices.Contains(ways, g) && !slices.ContainsFunc(p.Routes, there) {
+			ways = append(ways, g)
+		}
+	}
+	for _, g := range p.Gateways {
+		add(g)
+	}
+	for _, r := range p.Routes {
+		add(r.Gateway)
+	}
+	return ways
 }
 
 func defaultRoute(gateway netip.Addr) netip.Prefix {

@@ -3,6 +3,7 @@ package netdev
 import (
 	"cmp"
 	"errors"
+	"fmt"
 	"net"
 	"net/netip"
 	"slices"
@@ -62,7 +63,7 @@ func TestAttach(t *testing.T) {
 			name:   "IPv4",
 			plug:   plugFor("c1", "10.244.1.5/32"),
 			ips:    []netip.Addr{mustAddr("10.244.1.5")},
-			routes: []string{"to 0.0.0.0/0 via 169.254.1.1 onlink"},
+			routes: []string{"to 0.0.0.0/0 via 169.254.1.1", "to 169.254.1.1/32"},
 		},
 		{
 			name:   "IPv6",
@@ -74,7 +75,7 @@ func TestAttach(t *testing.T) {
 			name:   "dual stack, IPv4 comes first whatever the order",
 			plug:   plugFor("c1", "fd00:1::5/128", "10.244.1.5/32"),
 			ips:    []netip.Addr{mustAddr("10.244.1.5"), mustAddr("fd00:1::5")},
-			routes: []string{"to 0.0.0.0/0 via 169.254.1.1 onlink", "to ::/0 via fe80::1"},
+			routes: []string{"to 0.0.0.0/0 via 169.254.1.1", "to 169.254.1.1/32", "to ::/0 via fe80::1"},
 		},
 		{
 			name: "a subnet, its own MAC, routes",
@@ -91,7 +92,7 @@ func TestAttach(t *testing.T) {
 			ips: []netip.Addr{mustAddr("192.0.2.7"), mustAddr("fd00:2::7")},
 			routes: []string{
 				"to 198.51.100.0/24 via 192.0.2.1", "to 203.0.113.0/24",
-				"to fd00:3::/48 via fd00:2::1", "to fd00:4::/48 via fd00:9::1 onlink",
+				"to fd00:3::/48 via fd00:2::1", "to fd00:4::/48 via fd00:9::1", "to fd00:9::1/128",
 			},
 		},
 		{name: "no address", plug: Plug{ContainerID: "c1", Name: "net1", Bridge: DefaultBridge, MTU: 1500}},
@@ -293,8 +294,12 @@ func TestAttachWhereIPv6IsOff(t *testing.T) {
 			if err != nil || len(ips) != len(addresses) {
 				t.Errorf("addresses %v, %v", ips, err)
 			}
-			if routes := podRoutes(t, pod); len(routes) != len(addresses) {
-				t.Errorf("routes %v", routes)
+			want := []string{"to ::/0 via fe80::1"}
+			if len(addresses) == 2 {
+				want = []string{"to 0.0.0.0/0 via 169.254.1.1", "to 169.254.1.1/32", "to ::/0 via fe80::1"}
+			}
+			if diff := gocmp.Diff(want, podRoutes(t, pod)); diff != "" {
+				t.Errorf("routes (-want +got):\n%s", diff)
 			}
 		})
 	}
@@ -366,5 +371,60 @@ func TestAddressOfTheLastPod(t *testing.T) {
 				}
 			}
 		})
+	}
+}
+
+// Who adds a route later need not know that a gateway is on the link: each of them is
+// reached by a route of its own. A network may have that route already.
+func TestGatewaysCanBeUsed(t *testing.T) {
+	needIPv6(t)
+	k, pod := newHost(t), newNamespace(t)
+	plug := Plug{
+		ContainerID: "c1", Name: "eth0", Bridge: DefaultBridge, MTU: 1500,
+		Addresses: []netip.Prefix{mustPrefix("10.244.1.5/32"), mustPrefix("fd00:1::5/128")},
+		Gateways:  []netip.Addr{mustAddr("169.254.1.1"), mustAddr("fd00:9::1")},
+		Routes: []Route{
+			{Destination: mustPrefix("192.0.2.0/24"), Gateway: mustAddr("169.254.1.1")},
+			{Destination: mustPrefix("198.51.100.1/32")}, {Destination: mustPrefix("203.0.113.0/24"), Gateway: mustAddr("198.51.100.1")},
+		},
+	}
+	if _, err := k.Attach(t.Context(), pod, plug); err != nil {
+		t.Fatal(err)
+	}
+	want := []string{
+		"to 0.0.0.0/0 via 169.254.1.1", "to 169.254.1.1/32", "to 192.0.2.0/24 via 169.254.1.1",
+		"to 198.51.100.1/32", "to 203.0.113.0/24 via 198.51.100.1 onlink", "to ::/0 via fd00:9::1", "to fd00:9::1/128",
+	}
+	got := podRoutes(t, pod)
+	slices.Sort(want)
+	slices.Sort(got)
+	if diff := gocmp.Diff(want, got); diff != "" {
+		t.Errorf("routes (-want +got):\n%s", diff)
+	}
+	in(t, pod, func() error {
+		link, err := netlink.LinkByName("eth0")
+		if err != nil {
+			return err
+		}
+		for _, g := range plug.Gateways {
+			// As the plugin sbr does it, in a table of its own.
+			r := &netlink.Route{LinkIndex: link.Attrs().Index, Dst: toIPNet(defaultRoute(g)), Gw: g.AsSlice(), Table: 100}
+			if err := netlink.RouteAdd(r); err != nil {
+				return fmt.Errorf("route via %s: %w", g, err)
+			}
+		}
+		return nil
+	})
+	seen, err := Inspect(t.Context(), pod)
+	if err != nil {
+		t.Fatal(err)
+	}
+	others := []Route{{Destination: mustPrefix("0.0.0.0/0"), Gateway: mustAddr("169.254.1.1")}, {Destination: mustPrefix("::/0"), Gateway: mustAddr("fd00:9::1")}}
+	if diff := gocmp.Diff(others, seen["eth0"].OtherRoutes, gocmp.Comparer(func(a, b Route) bool { return a == b })); diff != "" {
+		t.Errorf("routes of other tables (-want +got):\n%s", diff)
+	}
+	main := append(want, "the kernel's to fe80::/64")
+	if n := len(seen["eth0"].Routes); n != len(main) {
+		t.Errorf("%d routes of the main table, want %q: %v", n, main, seen["eth0"].Routes)
 	}
 }

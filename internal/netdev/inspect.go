@@ -24,6 +24,9 @@ type Interface struct {
 	// Routes of the main table that lead over it. The default routes have a
 	// destination of no bits.
 	Routes []Route
+	// OtherRoutes are those of other tables, without what the kernel keeps of local
+	// addresses: who routes by the source puts routes there.
+	OtherRoutes []Route
 }
 
 // Inspect reads all interfaces of a namespace, by name. It enters the namespace
@@ -46,7 +49,10 @@ func Inspect(ctx context.Context, ns *Namespace) (map[string]Interface, error) {
 	if err != nil {
 		return nil, err
 	}
-	routes, err := dump(ctx, "listing routes", func() ([]netlink.Route, error) { return h.RouteList(nil, netlink.FAMILY_ALL) })
+	routes, err := dump(ctx, "listing routes", func() ([]netlink.Route, error) {
+		// Without a table in the filter it lists the main table alone.
+		return h.RouteListFiltered(netlink.FAMILY_ALL, &netlink.Route{Table: unix.RT_TABLE_UNSPEC}, netlink.RT_FILTER_TABLE)
+	})
 	if err != nil {
 		return nil, err
 	}
@@ -63,8 +69,13 @@ func Inspect(ctx context.Context, ns *Namespace) (map[string]Interface, error) {
 		}
 	}
 	for _, r := range routes {
-		if i := byIndex[r.LinkIndex]; i != nil && r.Type == unix.RTN_UNICAST {
+		i := byIndex[r.LinkIndex]
+		switch {
+		case i == nil || r.Type != unix.RTN_UNICAST || r.Table == unix.RT_TABLE_LOCAL:
+		case r.Table == unix.RT_TABLE_MAIN:
 			i.Routes = append(i.Routes, toRoute(r))
+		default:
+			i.OtherRoutes = append(i.OtherRoutes, toRoute(r))
 		}
 	}
 	out := make(map[string]Interface, len(links))

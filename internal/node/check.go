@@ -16,6 +16,7 @@ import (
 
 	"fairlead.dev/fairlead/internal/cniproto"
 	"fairlead.dev/fairlead/internal/netdev"
+	"fairlead.dev/fairlead/internal/run"
 )
 
 // check compares the kernel with the record and with the result that the runtime
@@ -38,11 +39,15 @@ func (v *verbs) check(ctx context.Context, r cniproto.Request) error {
 		if err != nil {
 			return err
 		}
-		diffs, mend := differences(rec, prev, seen)
+		found := differences(rec, prev, seen)
+		diffs := found.diffs
+		if len(found.others) > 0 {
+			logr.FromContextOrDiscard(ctx).V(run.LevelPod).Info("CHECK: plugins after this one have changed a sandbox, which is theirs to do", "pod", rec.Pod, "changes", found.others)
+		}
 		if len(diffs) == 0 {
 			return nil
 		}
-		if mend {
+		if found.mend {
 			v.mender.queue.Add(r.ContainerID)
 		}
 		return &cniproto.Error{
@@ -100,69 +105,102 @@ func (v *verbs) see(ctx context.Context, netns string, rec *record) (s sight, er
 	return s, nil
 }
 
-// differences says, in words, in what a sandbox is not as it was plugged, and
-// whether some of it is on the host's side, where it can be mended.
+// findings are what CHECK says of a sandbox, in words.
+type findings struct {
+	// diffs are in what it is not as it was plugged.
+	diffs []string
+	// others are what plugins that come after ours have changed, as is theirs to do.
+	others []string
+	// mend says that some of diffs is on the host's side, where it can be mended.
+	mend bool
+}
+
+func (f *findings) differs(format string, args ...any) {
+	f.diffs = append(f.diffs, fmt.Sprintf(format, args...))
+}
+
+func (f *findings) changed(format string, args ...any) {
+	f.others = append(f.others, fmt.Sprintf(format, args...))
+}
+
+// differences compares a sandbox with its record.
 //
 // Plugins that come after ours may have changed things (CNI specification 1.1.0,
-// section 2, "CHECK"): MAC and MTU are demanded as prevResult has them, and of the
-// routes that our result had only those that it still has. What others added is
-// theirs.
-func differences(rec *record, prev *types100.Result, s sight) (diffs []string, mend bool) {
-	add := func(format string, args ...any) { diffs = append(diffs, fmt.Sprintf(format, args...)) }
+// section 2, "CHECK"), and need not have said so in the result: an MTU may be smaller
+// than the network's, a route may be in another table, and of the routes that our
+// result had only those are demanded that it still has. What others added is theirs. A
+// MAC that another gave is a difference all the same: the node lets a pod send with its
+// own alone, and must not believe it of another.
+func differences(rec *record, prev *types100.Result, s sight) (f findings) {
 	for n, i := range rec.Interfaces {
 		told := prevInterface(prev, i.Name)
 		if told == nil {
-			add("prevResult: lacks interface %s of the sandbox", i.Name)
+			f.differs("prevResult: lacks interface %s of the sandbox", i.Name)
 			told = &types100.Interface{}
 		}
 		have, ok := s.inside[i.Name]
 		if !ok {
-			add("interface %s is missing", i.Name)
+			f.differs("interface %s is missing", i.Name)
 			continue
 		}
 		if !have.Up {
-			add("interface %s is down", i.Name)
+			f.differs("interface %s is down", i.Name)
 		}
 		p, err := i.plug(rec.ContainerID)
 		if err != nil {
 			continue // rebuilt from the kernel: no more is known of it
 		}
-		diffs = append(diffs, insideDifferences(i.Name, n == 0, p, have, prev, told)...)
+		f.link(i.Name, p, have, told)
+		f.network(i.Name, n == 0, p, have, prev)
 		if d := hostDifferences(i, have, p.Bridge, s.host); len(d) > 0 {
-			diffs, mend = append(diffs, d...), true
+			f.diffs, f.mend = append(f.diffs, d...), true
 		}
 	}
 	for _, lacks := range s.filter { // which puts itself in order
-		add("packet filter: %s", lacks)
+		f.differs("packet filter: %s", lacks)
 	}
-	return diffs, mend
+	return f
 }
 
-// insideDifferences says in what an interface inside the sandbox is not as it was
-// plugged. Of others than the default one the result has no addresses and no
-// routes.
-func insideDifferences(name string, isDefault bool, p netdev.Plug, have netdev.Interface, prev *types100.Result, told *types100.Interface) (diffs []string) {
-	add := func(format string, args ...any) { diffs = append(diffs, fmt.Sprintf(format, args...)) }
-	if want := orElse(told.Mac, p.MAC.String()); !strings.EqualFold(want, have.MAC) {
-		add("interface %s has MAC %s, not %s", name, have.MAC, want)
+// link compares MAC and MTU of an interface inside the sandbox.
+func (f *findings) link(name string, p netdev.Plug, have netdev.Interface, told *types100.Interface) {
+	own := p.MAC.String()
+	switch want := orElse(told.Mac, own); {
+	case !strings.EqualFold(want, have.MAC):
+		f.differs("interface %s has MAC %s, not %s", name, have.MAC, want)
+	case !strings.EqualFold(want, own):
+		f.differs("interface %s has MAC %s, which a plugin after this one gave it: the node drops what it sends, because it was plugged with %s: have this plugin give it, by its capability mac", name, have.MAC, own)
 	}
-	if want := orElse(told.Mtu, p.MTU); want != have.MTU {
-		add("interface %s has an MTU of %d bytes, not %d", name, have.MTU, want)
+	switch want := orElse(told.Mtu, p.MTU); {
+	case have.MTU > want:
+		f.differs("interface %s has an MTU of %d bytes, not %d", name, have.MTU, want)
+	case have.MTU < p.MTU:
+		f.changed("interface %s has an MTU of %d bytes, less than the network's %d", name, have.MTU, p.MTU)
 	}
+}
+
+// network compares addresses and routes of an interface inside the sandbox. Of others
+// than the default one the result has none.
+func (f *findings) network(name string, isDefault bool, p netdev.Plug, have netdev.Interface, prev *types100.Result) {
 	for _, a := range p.Addresses {
 		if !slices.Contains(have.Addresses, a) {
-			add("interface %s lacks address %s", name, a)
+			f.differs("interface %s lacks address %s", name, a)
 		}
 		if isDefault && !prevAddress(prev, a) {
-			add("prevResult: lacks address %s of interface %s", a, name)
+			f.differs("prevResult: lacks address %s of interface %s", a, name)
 		}
 	}
 	for _, route := range routesOf(p) {
-		if !slices.Contains(have.Routes, route) && (!isDefault || prevRoute(prev, route)) {
-			add("interface %s lacks the route %s", name, routeText(route))
+		switch {
+		case slices.Contains(have.Routes, route):
+		case isDefault && !prevRoute(prev, route):
+			f.changed("interface %s lacks the route %s, as prevResult does", name, routeText(route))
+		case slices.Contains(have.OtherRoutes, route):
+			f.changed("interface %s has the route %s in another table", name, routeText(route))
+		default:
+			f.differs("interface %s lacks the route %s", name, routeText(route))
 		}
 	}
-	return diffs
 }
 
 // hostDifferences says what is wrong with the host's side of an interface.

@@ -1,6 +1,7 @@
 package node
 
 import (
+	"context"
 	"encoding/json"
 	"errors"
 	"fmt"
@@ -11,9 +12,12 @@ import (
 	"time"
 
 	types100 "github.com/containernetworking/cni/pkg/types/100"
+	"github.com/go-logr/logr"
+	"github.com/go-logr/logr/funcr"
 
 	"fairlead.dev/fairlead/internal/cniproto"
 	"fairlead.dev/fairlead/internal/netdev"
+	"fairlead.dev/fairlead/internal/run"
 )
 
 // checked plugs a pod with two interfaces and returns the CHECK that a runtime
@@ -96,14 +100,14 @@ func TestCheck(t *testing.T) {
 		{
 			name: "all differences of all interfaces are told", code: codeDiffers, words: []string{"5 differences", "ns/p"},
 			diffs: []string{
-				"interface eth0 has MAC 0a:58:0a:f4:00:99, not 0a:58:0a:f4:00:05", "interface eth0 has an MTU of 1400 bytes, not 1500",
+				"interface eth0 has MAC 0a:58:0a:f4:00:99, not 0a:58:0a:f4:00:05", "interface eth0 has an MTU of 1600 bytes, not 1500",
 				"interface eth0 lacks address 10.244.1.5/32", "interface eth0 lacks the route to 0.0.0.0/0 via 169.254.1.1",
 				"interface net1 lacks address 10.244.1.6/32",
 			},
 			spoil: func(w *world, _ *cniproto.Request) {
 				w.changeLink("eth0", func(l *fakeLink) {
 					l.plug.MAC, _ = net.ParseMAC("0a:58:0a:f4:00:99")
-					l.plug.MTU, l.plug.Addresses, l.plug.Gateways = 1400, nil, nil
+					l.plug.MTU, l.plug.Addresses, l.plug.Gateways = 1600, nil, nil
 				})
 				w.changeLink("net1", func(l *fakeLink) { l.plug.Addresses = nil })
 			},
@@ -136,15 +140,45 @@ func TestCheck(t *testing.T) {
 			},
 		},
 		{
-			name: "a plugin after ours changed MAC, MTU and routes, and said so",
+			name: "a plugin after ours changed MTU and routes, and said so",
 			spoil: func(w *world, r *cniproto.Request) {
+				w.changeLink("eth0", func(l *fakeLink) { l.plug.MTU, l.plug.Gateways = 1400, nil })
+				changePrev(w.t, r, func(p *types100.Result) { p.Interfaces[1].Mtu, p.Routes = 1400, nil })
+			},
+		},
+		{
+			name: "a plugin after ours changed MTU and the tables of routes, and said nothing, as tuning and sbr do",
+			spoil: func(w *world, _ *cniproto.Request) {
 				w.changeLink("eth0", func(l *fakeLink) {
-					l.plug.MAC, _ = net.ParseMAC("0a:58:0a:f4:00:99")
 					l.plug.MTU, l.plug.Gateways = 1400, nil
+					l.others = []netdev.Route{{Destination: netip.MustParsePrefix("0.0.0.0/0"), Gateway: netip.MustParseAddr("169.254.1.1")}}
 				})
-				changePrev(w.t, r, func(p *types100.Result) {
-					p.Interfaces[1].Mac, p.Interfaces[1].Mtu, p.Routes = "0A:58:0A:F4:00:99", 1400, nil
+			},
+		},
+		{
+			name: "a route of another table by another gateway is another route", code: codeDiffers,
+			diffs: []string{"interface eth0 lacks the route to 0.0.0.0/0 via 169.254.1.1"},
+			spoil: func(w *world, _ *cniproto.Request) {
+				w.changeLink("eth0", func(l *fakeLink) {
+					l.plug.Gateways = nil
+					l.others = []netdev.Route{{Destination: netip.MustParsePrefix("0.0.0.0/0"), Gateway: netip.MustParseAddr("169.254.1.2")}}
 				})
+			},
+		},
+		{
+			name: "a larger MTU than was said", code: codeDiffers, diffs: []string{"interface eth0 has an MTU of 1450 bytes, not 1400"},
+			spoil: func(w *world, r *cniproto.Request) {
+				w.changeLink("eth0", func(l *fakeLink) { l.plug.MTU = 1450 })
+				changePrev(w.t, r, func(p *types100.Result) { p.Interfaces[1].Mtu = 1400 })
+			},
+		},
+		{
+			name: "a plugin after ours changed the MAC, and said so", code: codeDiffers,
+			diffs: []string{"interface eth0 has MAC 0a:58:0a:f4:00:99, which a plugin after this one gave it: the node drops what it sends, " +
+				"because it was plugged with 0a:58:0a:f4:00:05: have this plugin give it, by its capability mac"},
+			spoil: func(w *world, r *cniproto.Request) {
+				w.changeLink("eth0", func(l *fakeLink) { l.plug.MAC, _ = net.ParseMAC("0a:58:0a:f4:00:99") })
+				changePrev(w.t, r, func(p *types100.Result) { p.Interfaces[1].Mac = "0A:58:0A:F4:00:99" })
 			},
 		},
 		{
@@ -199,6 +233,21 @@ func TestCheck(t *testing.T) {
 			})
 		})
 	}
+}
+
+// What plugins after ours changed is told to who looks for it, and is no error.
+func TestCheckTellsWhatOthersChanged(t *testing.T) {
+	inWorld(t, func(w *world) {
+		r := w.checked()
+		w.changeLink("eth0", func(l *fakeLink) { l.plug.MTU = 1400 })
+		var lines []string
+		log := funcr.New(func(_, args string) { lines = append(lines, args) }, funcr.Options{Verbosity: run.LevelPod})
+		_, err := w.daemon.verbs.Handle(logr.NewContext(context.Background(), log), r)
+		wantCode(w.t, err, 0)
+		if all := strings.Join(lines, "\n"); !strings.Contains(all, "interface eth0 has an MTU of 1400 bytes, less than the network's 1500") {
+			w.t.Errorf("the log says %s", all)
+		}
+	})
 }
 
 // The packet filter is compared too, by what its keeper knows: it is told of each
@@ -268,13 +317,13 @@ func TestCheckInEveryVersion(t *testing.T) {
 func TestCheckOfARebuiltRecord(t *testing.T) {
 	rec := rebuilt("c1", "boot-1", []netdev.HostLink{{Name: "h", ContainerID: "c1", Interface: "eth0"}})
 	prev := &types100.Result{Interfaces: []*types100.Interface{{Name: "eth0", Sandbox: "/run/netns/a"}}}
-	diffs, mend := differences(rec, prev, sight{inside: map[string]netdev.Interface{"eth0": {Up: true}}})
-	if len(diffs) > 0 || mend {
-		t.Errorf("%v, %v", diffs, mend)
+	found := differences(rec, prev, sight{inside: map[string]netdev.Interface{"eth0": {Up: true}}})
+	if len(found.diffs) > 0 || found.mend {
+		t.Errorf("%+v", found)
 	}
-	diffs, _ = differences(rec, prev, sight{})
-	if fmt.Sprint(diffs) != "[interface eth0 is missing]" {
-		t.Error(diffs)
+	found = differences(rec, prev, sight{})
+	if fmt.Sprint(found.diffs) != "[interface eth0 is missing]" {
+		t.Error(found.diffs)
 	}
 }
 

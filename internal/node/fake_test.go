@@ -42,6 +42,7 @@ type fakeLink struct {
 	containerID, ifName string
 	ns                  netdev.NamespaceID
 	plug                netdev.Plug
+	others              []netdev.Route // of other tables
 	host                netdev.LinkState
 }
 
@@ -205,7 +206,7 @@ func (s *fakeSandbox) Inspect(context.Context) (map[string]netdev.Interface, err
 		if l.ns == s.id {
 			out[l.ifName] = netdev.Interface{
 				MAC: l.plug.MAC.String(), MTU: l.plug.MTU, Up: true, Peer: l.host.Index,
-				Addresses: l.plug.Addresses, Routes: routesOf(l.plug),
+				Addresses: l.plug.Addresses, Routes: routesOf(l.plug), OtherRoutes: l.others,
 			}
 		}
 	}
