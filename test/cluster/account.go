@@ -11,6 +11,7 @@ import (
 	corev1 "k8s.io/api/core/v1"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	authorizationclient "k8s.io/client-go/kubernetes/typed/authorization/v1"
+	"k8s.io/client-go/rest"
 	"k8s.io/client-go/tools/clientcmd"
 	clientcmdapi "k8s.io/client-go/tools/clientcmd/api"
 	"sigs.k8s.io/controller-runtime/pkg/client"
@@ -25,8 +26,8 @@ const (
 	AccountNamespace = "fairlead-system"
 )
 
-// tokenSeconds is the life of a token; the API server gives none for less than ten minutes.
-const tokenSeconds = 3600
+// tokenSeconds is the life of a token, longer than any run.
+const tokenSeconds = 24 * 3600
 
 // Account returns the path of a kubeconfig with the credentials of a ServiceAccount of Fairlead's, as an installation
 // gives them to its program: with the rights of deploy/rights, which it installs, and no others. With the name of a
@@ -36,17 +37,13 @@ func (c *Cluster) Account(name, node string) string {
 	if err := c.rights(); err != nil {
 		c.tb.Fatal(err)
 	}
-	request := &authenticationv1.TokenRequest{Spec: authenticationv1.TokenRequestSpec{ExpirationSeconds: new(int64(tokenSeconds))}}
+	var bound *authenticationv1.BoundObjectReference
 	if node != "" {
 		pod := c.holder(name, node)
-		request.Spec.BoundObjectRef = &authenticationv1.BoundObjectReference{APIVersion: "v1", Kind: "Pod", Name: pod.Name, UID: pod.UID}
-	}
-	account := &corev1.ServiceAccount{ObjectMeta: metav1.ObjectMeta{Namespace: AccountNamespace, Name: name}}
-	if err := c.Client.SubResource("token").Create(c.tb.Context(), account, request); err != nil {
-		c.tb.Fatalf("asking for a token of %s: %v", name, err)
+		bound = &authenticationv1.BoundObjectReference{APIVersion: "v1", Kind: "Pod", Name: pod.Name, UID: pod.UID}
 	}
 	path := filepath.Join(c.tb.TempDir(), "kubeconfig")
-	if err := c.writeKubeconfig(path, request.Status.Token); err != nil {
+	if err := WriteAccount(c.tb.Context(), c.Client, c.REST, path, name, bound); err != nil {
 		c.tb.Fatal(err)
 	}
 	c.awaitRights(path)
@@ -85,15 +82,21 @@ func (c *Cluster) holder(account, node string) *corev1.Pod {
 	return pod
 }
 
-func (c *Cluster) writeKubeconfig(path, token string) error {
-	const name = "account"
-	cfg := clientcmdapi.NewConfig()
-	cfg.Clusters[name] = &clientcmdapi.Cluster{Server: c.REST.Host, CertificateAuthorityData: c.REST.CAData, CertificateAuthority: c.REST.CAFile}
-	cfg.AuthInfos[name] = &clientcmdapi.AuthInfo{Token: token}
-	cfg.Contexts[name] = &clientcmdapi.Context{Cluster: name, AuthInfo: name}
-	cfg.CurrentContext = name
-	if err := clientcmd.WriteToFile(*cfg, path); err != nil {
-		return fmt.Errorf("kubeconfig of an account: %w", err)
+// WriteAccount writes a kubeconfig with a token of a ServiceAccount of Fairlead's, which exists; with bound, of a pod on
+// a node, the token is that node's. api and cfg are the administrator's.
+func WriteAccount(ctx context.Context, api client.Client, cfg *rest.Config, path, name string, bound *authenticationv1.BoundObjectReference) error {
+	account := &corev1.ServiceAccount{ObjectMeta: metav1.ObjectMeta{Namespace: AccountNamespace, Name: name}}
+	request := &authenticationv1.TokenRequest{Spec: authenticationv1.TokenRequestSpec{BoundObjectRef: bound, ExpirationSeconds: new(int64(tokenSeconds))}}
+	if err := api.SubResource("token").Create(ctx, account, request); err != nil {
+		return fmt.Errorf("token of the ServiceAccount %s: %w", name, err)
+	}
+	file := clientcmdapi.NewConfig()
+	file.Clusters[name] = &clientcmdapi.Cluster{Server: cfg.Host, CertificateAuthorityData: cfg.CAData, CertificateAuthority: cfg.CAFile}
+	file.AuthInfos[name] = &clientcmdapi.AuthInfo{Token: request.Status.Token}
+	file.Contexts[name] = &clientcmdapi.Context{Cluster: name, AuthInfo: name}
+	file.CurrentContext = name
+	if err := clientcmd.WriteToFile(*file, path); err != nil {
+		return fmt.Errorf("kubeconfig of %s: %w", name, err)
 	}
 	return nil
 }

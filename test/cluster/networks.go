@@ -9,9 +9,9 @@ import (
 	"sigs.k8s.io/controller-runtime/pkg/client"
 )
 
-// networkDefinition is the CRD of NetworkAttachmentDefinitions (NPWG multi-network specification 1.3). It stays in the
+// NetworkDefinition is the CRD of NetworkAttachmentDefinitions (NPWG multi-network specification 1.3). It stays in the
 // cluster.
-func networkDefinition() *apiextensionsv1.CustomResourceDefinition {
+func NetworkDefinition() *apiextensionsv1.CustomResourceDefinition {
 	const group, plural = "k8s.cni.cncf.io", "network-attachment-definitions"
 	text := apiextensionsv1.JSONSchemaProps{Type: "string"}
 	spec := apiextensionsv1.JSONSchemaProps{Type: "object", Properties: map[string]apiextensionsv1.JSONSchemaProps{"config": text}}
@@ -36,7 +36,7 @@ func networkDefinition() *apiextensionsv1.CustomResourceDefinition {
 // Networks makes sure that there can be NetworkAttachmentDefinitions.
 func (c *Cluster) Networks() {
 	c.tb.Helper()
-	crd := networkDefinition()
+	crd := NetworkDefinition()
 	if err := installCRD(c.tb.Context(), c.Client, crd.DeepCopy()); err != nil {
 		c.tb.Fatalf("CRD %s: %v", crd.Name, err)
 	}

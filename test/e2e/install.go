@@ -10,10 +10,9 @@ import (
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
 	"k8s.io/apimachinery/pkg/api/meta"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
-	"k8s.io/client-go/tools/clientcmd"
-	clientcmdapi "k8s.io/client-go/tools/clientcmd/api"
 
 	"fairlead.dev/fairlead/api/v1alpha1"
+	"fairlead.dev/fairlead/test/cluster"
 )
 
 const (
@@ -22,8 +21,6 @@ const (
 	// programs.
 	controllerAccount = "fairlead-controller"
 	nodeAccount       = "fairlead-node"
-	// tokenSeconds is longer than any run.
-	tokenSeconds = 24 * 3600
 )
 
 // patientElection is for machines that are slow although they do nothing but this
@@ -71,7 +68,7 @@ func (w *world) kubectl(ctx context.Context, args ...string) error {
 // startControllers starts two; one leads.
 func (w *world) startControllers(ctx context.Context) error {
 	account := filepath.Join(w.Tmpfs(), "controller.kubeconfig")
-	if err := w.writeAccount(ctx, account, controllerAccount, nil); err != nil {
+	if err := cluster.WriteAccount(ctx, w.Client, w.rest, account, controllerAccount, nil); err != nil {
 		return err
 	}
 	for i := range 2 {
@@ -112,23 +109,5 @@ func (w *world) giveAccount(ctx context.Context, n *node) error {
 		return fmt.Errorf("pod for the credentials of %s: %w", n.name, err)
 	}
 	bound := &authenticationv1.BoundObjectReference{APIVersion: "v1", Kind: "Pod", Name: holder.Name, UID: holder.UID}
-	return w.writeAccount(ctx, n.account(), nodeAccount, bound)
-}
-
-// writeAccount writes a kubeconfig with a token of a ServiceAccount.
-func (w *world) writeAccount(ctx context.Context, path, name string, bound *authenticationv1.BoundObjectReference) error {
-	account := &corev1.ServiceAccount{ObjectMeta: metav1.ObjectMeta{Namespace: system, Name: name}}
-	request := &authenticationv1.TokenRequest{Spec: authenticationv1.TokenRequestSpec{BoundObjectRef: bound, ExpirationSeconds: new(int64(tokenSeconds))}}
-	if err := w.SubResource("token").Create(ctx, account, request); err != nil {
-		return fmt.Errorf("token of the ServiceAccount %s: %w", name, err)
-	}
-	cfg := clientcmdapi.NewConfig()
-	cfg.Clusters[name] = &clientcmdapi.Cluster{Server: w.rest.Host, CertificateAuthorityData: w.rest.CAData}
-	cfg.AuthInfos[name] = &clientcmdapi.AuthInfo{Token: request.Status.Token}
-	cfg.Contexts[name] = &clientcmdapi.Context{Cluster: name, AuthInfo: name}
-	cfg.CurrentContext = name
-	if err := clientcmd.WriteToFile(*cfg, path); err != nil {
-		return fmt.Errorf("kubeconfig of %s: %w", name, err)
-	}
-	return nil
+	return cluster.WriteAccount(ctx, w.Client, w.rest, n.account(), nodeAccount, bound)
 }

@@ -1,0 +1,170 @@
+package main
+
+import (
+	"context"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"net/netip"
+	"regexp"
+	"slices"
+	"time"
+
+	"k8s.io/apimachinery/pkg/apis/meta/v1/unstructured"
+	"sigs.k8s.io/controller-runtime/pkg/client"
+
+	"fairlead.dev/fairlead/api/v1alpha1"
+	"fairlead.dev/fairlead/internal/pod"
+)
+
+const byAuthor = "author"
+
+// network is a NetworkAttachmentDefinition of the author's.
+func network(name string, ipam map[string]any) *unstructured.Unstructured {
+	raw, err := json.Marshal(map[string]any{"cniVersion": "1.0.0", "name": name, "type": "macvlan", "master": "eth0", "ipam": ipam})
+	if err != nil {
+		panic(err) // of maps and strings
+	}
+	o := &unstructured.Unstructured{Object: map[string]any{"spec": map[string]any{"config": string(raw)}}}
+	o.SetAPIVersion("k8s.cni.cncf.io/v1")
+	o.SetKind("NetworkAttachmentDefinition")
+	o.SetNamespace(author)
+	o.SetName(name)
+	return o
+}
+
+func whereabouts(ipRange, name string) map[string]any {
+	ipam := map[string]any{"type": "whereabouts", "range": ipRange}
+	if name != "" {
+		ipam["network_name"] = name
+	}
+	return ipam
+}
+
+// authorAttacks reach for pools by networks.
+func authorAttacks() []attack {
+	var out []attack
+	for _, a := range []struct {
+		id, tries string
+		ipam      map[string]any
+	}{
+		{"author-pools", "a network names the victim's pool", map[string]any{"type": "fairlead-ipam", "pools": []string{"private"}}},
+		{"author-default-pool", "a network names the default network's pool", map[string]any{"type": "fairlead-ipam", "pools": []string{"default"}}},
+		{"author-no-pools", "a network names no pool", map[string]any{"type": "fairlead-ipam"}},
+		{"author-name", "a network of whereabouts has the victim's domain as its network_name", whereabouts("10.90.0.0/26", "private")},
+		{"author-default-name", "a network of whereabouts is called default", whereabouts("10.77.0.0/24", "default")},
+		{"author-default-range", "a network of whereabouts has the default network's range", whereabouts("10.244.0.0/16", "")},
+		{"author-part-of-default", "a network of whereabouts has a part of the default network's range", whereabouts("10.244.7.0/24", "mine")},
+		{"author-around-default", "a network of whereabouts has a range around the default network's", whereabouts("10.240.0.0/12", "")},
+	} {
+		out = append(out, attack{id: a.id, by: byAuthor, tries: a.tries, do: drawsFrom(a.id, a.ipam)})
+	}
+	return append(
+		out,
+		attack{id: "author-edits", by: byAuthor, tries: "a network is changed 100 times, and each time a pool is written for it", do: asUser(author, editNetwork)},
+		attack{id: "author-deletes", by: byAuthor, tries: "a network is deleted, and its pools stay for ever", do: asUser(author, deleteNetwork)},
+	)
+}
+
+// drawsFrom makes a network and a pod of it. It is a success when the pod has an
+// address on the network that is of an operator's domain or range.
+func drawsFrom(name string, ipam map[string]any) func(ctx context.Context, w *world) (effect, error) {
+	return asUser(author, func(ctx context.Context, w *world, api client.Client) (effect, error) {
+		nad := network(name, ipam)
+		if err := api.Create(ctx, nad); err != nil {
+			return effect{}, err
+		}
+		p := newPod(author, name, w.nodes[0].Name, map[string]string{pod.AnnotationNetworks: name})
+		f, err := w.try(ctx, api, p)
+		if err != nil {
+			return effect{}, err
+		}
+		out := effect{got: f.String()}
+		if f.record != nil {
+			for _, i := range f.record.Spec.Interfaces {
+				out.succeeded = out.succeeded || i.Name != "eth0" && ofOperator(i)
+			}
+			out.got += ", of " + jsonOf(f.record.Spec.Interfaces[len(f.record.Spec.Interfaces)-1].Domain)
+		}
+		return out, errors.Join(api.Delete(ctx, nad), w.remove(ctx, p))
+	})
+}
+
+// ofOperator says whether an interface has what the operator did not open.
+func ofOperator(i v1alpha1.Interface) bool {
+	if slices.Contains([]string{"default", "private", "shop", "tiny"}, i.Domain) {
+		return true
+	}
+	for _, text := range i.Addresses {
+		p, err := netip.ParsePrefix(text)
+		if err == nil && netip.MustParsePrefix("10.244.0.0/16").Contains(p.Addr()) {
+			return true
+		}
+	}
+	return false
+}
+
+// boundOfPools is how many may be written for the networks of one namespace.
+const boundOfPools = 64
+
+// othersPools counts the pools that no operator wrote.
+func (w *world) othersPools(ctx context.Context) (int, error) {
+	var list v1alpha1.IPPoolList
+	err := w.List(ctx, &list)
+	return len(list.Items) - len(pools()), err
+}
+
+func editNetwork(ctx context.Context, w *world, api client.Client) (effect, error) {
+	nad := network("changing", whereabouts("10.100.0.0/24", "changing"))
+	if err := api.Create(ctx, nad); err != nil {
+		return effect{}, err
+	}
+	highest := 0
+	for i := range 100 {
+		nad.Object["spec"] = network("changing", whereabouts(fmt.Sprintf("10.100.%d.0/24", i), fmt.Sprintf("changing-%d", i))).Object["spec"]
+		if err := api.Update(ctx, nad); err != nil {
+			return effect{}, err
+		}
+		n, err := w.othersPools(ctx)
+		if err != nil {
+			return effect{}, err
+		}
+		highest = max(highest, n)
+	}
+	text, err := w.controllersMetrics(ctx)
+	if err != nil {
+		return effect{}, err
+	}
+	labels := map[string]bool{}
+	for _, m := range regexp.MustCompile(`pool="([^"]+)"`).FindAllStringSubmatch(text, -1) {
+		labels[m[1]] = true
+	}
+	out := effect{got: fmt.Sprintf("%d pools at most, and %d labels of metrics", highest, len(labels))}
+	out.succeeded = highest > boundOfPools || len(labels) > boundOfPools+len(pools())
+	return out, api.Delete(ctx, nad)
+}
+
+func deleteNetwork(ctx context.Context, w *world, api client.Client) (effect, error) {
+	nad := network("brief", whereabouts("10.101.0.0/24", "brief"))
+	if err := api.Create(ctx, nad); err != nil {
+		return effect{}, err
+	}
+	p := newPod(author, "brief", w.nodes[0].Name, map[string]string{pod.AnnotationNetworks: "brief"})
+	f, err := w.try(ctx, api, p)
+	if err != nil {
+		return effect{}, err
+	}
+	if f.record == nil {
+		return effect{}, fmt.Errorf("a pod of an honest network got %v", f)
+	}
+	if err := errors.Join(api.Delete(ctx, nad), w.remove(ctx, p)); err != nil {
+		return effect{}, err
+	}
+	left := 0
+	// Its address cools first, for half a minute.
+	gone, err := within(ctx, 50*time.Second, func(ctx context.Context) (bool, error) {
+		left, err = w.othersPools(ctx)
+		return left == 0, err
+	})
+	return effect{!gone, fmt.Sprintf("%d pools are left", left)}, err
+}

@@ -1,0 +1,245 @@
+package main
+
+import (
+	"context"
+	"fmt"
+	"maps"
+	"os"
+	"path/filepath"
+
+	authenticationv1 "k8s.io/api/authentication/v1"
+	corev1 "k8s.io/api/core/v1"
+	rbacv1 "k8s.io/api/rbac/v1"
+	apierrors "k8s.io/apimachinery/pkg/api/errors"
+	"k8s.io/apimachinery/pkg/api/meta"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/types"
+	"sigs.k8s.io/controller-runtime/pkg/client"
+	"sigs.k8s.io/yaml"
+
+	"fairlead.dev/fairlead/api/v1alpha1"
+	"fairlead.dev/fairlead/test/cluster"
+	"fairlead.dev/fairlead/test/harness"
+)
+
+// The namespaces, which are also the names of those who have rights in each.
+const (
+	victim = "victim"  // has what others want
+	tenant = "mallory" // may do in her namespace what the role "edit" allows, and write IPClaims
+	author = "nadia"   // may write NetworkAttachmentDefinitions too
+	other  = "carol"   // wants nothing but to be served
+)
+
+// pools are those that the operator wrote.
+func pools() []*v1alpha1.IPPool {
+	of := func(names ...string) *metav1.LabelSelector {
+		return &metav1.LabelSelector{MatchExpressions: []metav1.LabelSelectorRequirement{
+			{Key: corev1.LabelMetadataName, Operator: metav1.LabelSelectorOpIn, Values: names},
+		}}
+	}
+	pool := func(name string, spec v1alpha1.IPPoolSpec) *v1alpha1.IPPool {
+		return &v1alpha1.IPPool{ObjectMeta: metav1.ObjectMeta{Name: name}, Spec: spec}
+	}
+	return []*v1alpha1.IPPool{
+		pool("default", v1alpha1.IPPoolSpec{Ranges: []string{"10.244.0.0/16", "fd00:10:244::/64"}, Placement: v1alpha1.PlacementPerNode}),
+		pool("private", v1alpha1.IPPoolSpec{Domain: "private", Ranges: []string{"10.90.0.0/26"}, NamespaceSelector: of(victim)}),
+		pool("shop", v1alpha1.IPPoolSpec{
+			Domain: "shop", Ranges: []string{"10.91.0.0/26"}, NamespaceSelector: of(tenant), Quota: v1alpha1.Quota{PerNamespace: 2},
+		}),
+		pool("tiny", v1alpha1.IPPoolSpec{Domain: "tiny", Ranges: []string{"10.92.0.0-10.92.0.7"}, UseEdges: true, NamespaceSelector: of(tenant, other)}),
+	}
+}
+
+// install writes into the cluster what an operator installs and the users' rights,
+// and starts the programs with the accounts of deploy/.
+func (w *world) install(ctx context.Context) error {
+	for _, part := range []string{"api/v1alpha1/crd", "deploy/rights"} {
+		if err := w.kubectl(ctx, "apply", "--server-side", "-k", filepath.Join(w.Source, part)); err != nil {
+			return err
+		}
+	}
+	if err := w.Create(ctx, cluster.NetworkDefinition()); err != nil {
+		return fmt.Errorf("CRD of the networks: %w", err)
+	}
+	if err := w.kubectl(ctx, "wait", "--for=condition=Established", "--timeout=60s", "crd", "--all"); err != nil {
+		return err
+	}
+	for _, pool := range pools() {
+		// Established comes a moment before the kind is served.
+		err := await(ctx, "the kinds of the CRDs", func(ctx context.Context) (string, error) {
+			err := w.Create(ctx, pool)
+			if apierrors.IsNotFound(err) || meta.IsNoMatchError(err) {
+				return "IPPool is not served yet", nil
+			}
+			return "", client.IgnoreAlreadyExists(err)
+		})
+		if err != nil {
+			return err
+		}
+	}
+	if err := w.patchPool(ctx, "default", fmt.Sprintf(`{"spec":{"maxBlocksPerNode":%d}}`, boundOfBlocks)); err != nil {
+		return err
+	}
+	for _, name := range []string{victim, tenant, author, other} {
+		if err := w.addUser(ctx, name); err != nil {
+			return err
+		}
+	}
+	if err := w.startControllers(ctx); err != nil {
+		return err
+	}
+	for _, n := range w.nodes {
+		if err := w.giveAccount(ctx, n); err != nil {
+			return err
+		}
+		if err := w.startDaemon(n, nil); err != nil {
+			return err
+		}
+		if err := w.startRunner(n); err != nil {
+			return err
+		}
+	}
+	w.Say("installed from deploy/; two controllers run, and fairlead-node on each node")
+	return await(ctx, "the nodes", w.nodesReady)
+}
+
+// patchPool changes a pool as an operator does.
+func (w *world) patchPool(ctx context.Context, name, patch string) error {
+	pool := &v1alpha1.IPPool{ObjectMeta: metav1.ObjectMeta{Name: name}}
+	return w.Patch(ctx, pool, client.RawPatch(types.MergePatchType, []byte(patch)))
+}
+
+// addUser makes a namespace and somebody with rights there.
+func (w *world) addUser(ctx context.Context, name string) error {
+	rules := []rbacv1.PolicyRule{
+		{APIGroups: []string{v1alpha1.GroupVersion.Group}, Resources: []string{"ipclaims"}, Verbs: []string{"create", "get", "list", "delete", "update"}},
+		{APIGroups: []string{"events.k8s.io"}, Resources: []string{"events"}, Verbs: []string{"get", "list"}},
+	}
+	if name == author {
+		rules = append(rules, rbacv1.PolicyRule{
+			APIGroups: []string{"k8s.cni.cncf.io"}, Resources: []string{"network-attachment-definitions"}, Verbs: []string{"create", "get", "list", "delete", "update"},
+		})
+	}
+	in := metav1.ObjectMeta{Namespace: name, Name: "threat"}
+	subjects := []rbacv1.Subject{{Kind: rbacv1.UserKind, APIGroup: rbacv1.GroupName, Name: name}}
+	for _, object := range []client.Object{
+		&corev1.Namespace{ObjectMeta: metav1.ObjectMeta{Name: name}},
+		&rbacv1.Role{ObjectMeta: in, Rules: rules},
+		&rbacv1.RoleBinding{ObjectMeta: in, RoleRef: rbacv1.RoleRef{APIGroup: rbacv1.GroupName, Kind: "Role", Name: in.Name}, Subjects: subjects},
+		&rbacv1.RoleBinding{
+			ObjectMeta: metav1.ObjectMeta{Namespace: name, Name: "edit"},
+			RoleRef:    rbacv1.RoleRef{APIGroup: rbacv1.GroupName, Kind: "ClusterRole", Name: "edit"}, Subjects: subjects,
+		},
+	} {
+		if err := w.Create(ctx, object); err != nil {
+			return fmt.Errorf("%T of %s: %w", object, name, err)
+		}
+	}
+	return await(ctx, "the service account of "+name, func(ctx context.Context) (string, error) {
+		err := w.Get(ctx, client.ObjectKey{Namespace: name, Name: "default"}, &corev1.ServiceAccount{})
+		if apierrors.IsNotFound(err) {
+			return "none yet", nil
+		}
+		return "", err
+	})
+}
+
+// startControllers starts two with the configuration of deploy/, and what is not
+// its default where another one is to be tried. The first one leads.
+func (w *world) startControllers(ctx context.Context) (err error) {
+	account := filepath.Join(w.Tmpfs(), "controller.kubeconfig")
+	if err := cluster.WriteAccount(ctx, w.Client, w.rest, account, cluster.ControllerAccount, nil); err != nil {
+		return err
+	}
+	if w.leading, err = w.startController("controller-1", map[string]any{}); err != nil {
+		return err
+	}
+	// Both are on one machine here.
+	w.standby, err = w.startController("controller-2", map[string]any{"metricsAddress": "0"})
+	return err
+}
+
+func (w *world) startController(name string, more map[string]any) (*harness.Process, error) {
+	settings := map[string]any{
+		"kubeconfig":      filepath.Join(w.Tmpfs(), "controller.kubeconfig"),
+		"multiVIFSources": []string{"npwg"},
+		// What stays after an attack stays after a pass of the collector.
+		"gcInterval": "10s",
+	}
+	maps.Copy(settings, more)
+	return w.start(w.lab.Switch.Do, name, "fairlead-controller", settings)
+}
+
+// start starts one of the two daemons with a configuration.
+func (w *world) start(in harness.Place, name, program string, settings map[string]any, args ...string) (*harness.Process, error) {
+	raw, err := yaml.Marshal(settings)
+	if err != nil {
+		return nil, fmt.Errorf("configuration of %s: %w", name, err)
+	}
+	file := filepath.Join(w.Tmpfs(), name+".yaml")
+	if err := os.WriteFile(file, raw, 0o600); err != nil {
+		return nil, err
+	}
+	p, err := w.crew.Command(name, filepath.Join(w.Bin, program), append(args, "--config", file, "-v", "1")...)
+	if err != nil {
+		return nil, err
+	}
+	return p, w.crew.Start(in, p)
+}
+
+func (w *world) startDaemon(n *node, more map[string]any) (err error) {
+	settings := map[string]any{
+		"nodeName": n.Name, "kubeconfig": n.account, "stateDir": n.stateDir(),
+		"cni": map[string]any{
+			"binDir": n.binDir(), "confDir": n.confDir(), "pluginSource": filepath.Join(w.Bin, "fairlead-cni"),
+			"names": []string{"fairlead", "fairlead-ipam", "whereabouts"},
+		},
+	}
+	maps.Copy(settings, more)
+	n.daemon, err = w.start(n.Do, "fairlead-node-"+n.Name, "fairlead-node", settings, "run")
+	return err
+}
+
+func (w *world) startRunner(n *node) error {
+	p, err := w.crew.Command("podrunner-"+n.Name, filepath.Join(w.Bin, "podrunner"),
+		"--kubeconfig", filepath.Join(w.Kubelab(), n.Name+".kubeconfig"), "--node", n.Name,
+		"--cni-bin-dir", n.binDir(), "--cni-conf-dir", n.confDir(), "--netns-dir", n.netnsDir(), "--state-dir", n.runnerDir(),
+		"--max-pods", "1000", "--backoff", "2s")
+	if err != nil {
+		return err
+	}
+	n.runner = p
+	return w.crew.Start(n.Do, p)
+}
+
+// giveAccount gives a node's daemon the credentials that a DaemonSet's pod has
+// there: a token that is bound to the pod, and so to the node.
+func (w *world) giveAccount(ctx context.Context, n *node) error {
+	holder := newPod(cluster.AccountNamespace, "fairlead-node-"+n.Name, n.Name, nil)
+	holder.Spec.ServiceAccountName, holder.Spec.HostNetwork = cluster.NodeAccount, true
+	if err := w.Create(ctx, holder); err != nil {
+		return fmt.Errorf("pod for the credentials of %s: %w", n.Name, err)
+	}
+	n.account = filepath.Join(n.dir, "kubeconfig")
+	bound := &authenticationv1.BoundObjectReference{APIVersion: "v1", Kind: "Pod", Name: holder.Name, UID: holder.UID}
+	return cluster.WriteAccount(ctx, w.Client, w.rest, n.account, cluster.NodeAccount, bound)
+}
+
+// nodesReady waits until the plugin is installed on each node and serves.
+func (w *world) nodesReady(ctx context.Context) (string, error) {
+	for _, n := range w.nodes {
+		object := &corev1.Node{}
+		if err := w.Get(ctx, client.ObjectKey{Name: n.Name}, object); err != nil {
+			return "", err
+		}
+		ready := false
+		for _, c := range object.Status.Conditions {
+			// A stand-in that the control plane made for the node does not count.
+			ready = ready || c.Type == corev1.NodeReady && c.Status == corev1.ConditionTrue && c.Reason == "KubeletReady"
+		}
+		if !ready {
+			return n.Name + " is not ready", nil
+		}
+	}
+	return "", nil
+}

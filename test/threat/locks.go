@@ -1,0 +1,178 @@
+package main
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"regexp"
+	"syscall"
+	"time"
+
+	rbacv1 "k8s.io/api/rbac/v1"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+
+	"fairlead.dev/fairlead/api/v1alpha1"
+)
+
+// lock is something that keeps an attack from success, and can be opened by
+// configuration, by an object that is changed or left out, or by hand.
+type lock struct {
+	attack string
+	how    string // it is opened
+	open   func(ctx context.Context, w *world) error
+	close  func(ctx context.Context, w *world) error
+}
+
+// opening is an attack that was tried while its lock was open.
+type opening struct {
+	row
+	how string
+}
+
+func locks() []lock {
+	return []lock{
+		{
+			"node-says-detached", "the admission policy for nodes is not bound",
+			func(ctx context.Context, w *world) error {
+				return w.dropPolicies(ctx, func(name string) bool { return name == "fairlead-node" })
+			},
+			func(ctx context.Context, w *world) error { return w.applyRights(ctx) },
+		},
+		poolLock("foreign-pool", "private", "the pool has no namespaceSelector", `{"spec":{"namespaceSelector":null}}`,
+			`{"spec":{"namespaceSelector":`+jsonOf(pools()[1].Spec.NamespaceSelector)+`}}`),
+		poolLock("quota-pods", "shop", "the pool has no quota", `{"spec":{"quota":{"perNamespace":0}}}`, `{"spec":{"quota":{"perNamespace":2}}}`),
+		poolLock("route-blocks", "default", "the pool lets a node have 200 blocks", `{"spec":{"maxBlocksPerNode":200}}`,
+			fmt.Sprintf(`{"spec":{"maxBlocksPerNode":%d}}`, boundOfBlocks)),
+		{
+			"write-record", "a role lets the tenant write PodAttachments",
+			func(ctx context.Context, w *world) error { return w.grant(ctx) },
+			func(ctx context.Context, w *world) error {
+				return errors.Join(
+					w.Delete(ctx, &rbacv1.RoleBinding{ObjectMeta: tooMuch}), w.Delete(ctx, &rbacv1.Role{ObjectMeta: tooMuch}),
+					w.Delete(ctx, &v1alpha1.PodAttachment{ObjectMeta: metav1.ObjectMeta{Namespace: tenant, Name: "forged"}}),
+				)
+			},
+		},
+		{
+			"metrics-from-a-pod", "metricsAddress of fairlead-node is :9471",
+			func(ctx context.Context, w *world) error {
+				return w.restartDaemon(ctx, map[string]any{"metricsAddress": ":9471"})
+			},
+			func(ctx context.Context, w *world) error { return w.restartDaemon(ctx, nil) },
+		},
+		rulesLock("spoof-ipv4", "bridge"),
+		rulesLock("spoof-mac", "bridge"),
+		rulesLock("tunnel-own-node-ipv4", "inet"),
+	}
+}
+
+func poolLock(attack, pool, how, open, shut string) lock {
+	patch := func(text string) func(ctx context.Context, w *world) error {
+		return func(ctx context.Context, w *world) error { return w.patchPool(ctx, pool, text) }
+	}
+	return lock{attack, how, patch(open), patch(shut)}
+}
+
+// rulesLock deletes a table of the first node, while its daemon cannot put it back,
+// as soon as the attacker's pod runs.
+func rulesLock(attack, family string) lock {
+	return lock{
+		attack, "the table " + family + " fairlead is deleted by hand while the daemon hangs",
+		func(_ context.Context, w *world) error {
+			w.forging = forging{
+				before: func(ctx context.Context) error {
+					if err := w.nodes[0].daemon.Cmd.Process.Signal(syscall.SIGSTOP); err != nil {
+						return err
+					}
+					_, err := w.nft(ctx, w.nodes[0], "delete", "table", family, "fairlead")
+					return err
+				},
+				after: func(context.Context) error { return w.nodes[0].daemon.Cmd.Process.Signal(syscall.SIGCONT) },
+			}
+			return nil
+		},
+		func(_ context.Context, w *world) error {
+			w.forging = forging{}
+			return nil
+		},
+	}
+}
+
+// forging is what happens on the node right before packets are forged and after.
+type forging struct {
+	before, after func(ctx context.Context) error
+}
+
+var tooMuch = metav1.ObjectMeta{Namespace: tenant, Name: "too-much"}
+
+// grant gives the tenant what no role of deploy/ or of Kubernetes does.
+func (w *world) grant(ctx context.Context) error {
+	return errors.Join(
+		w.Create(ctx, &rbacv1.Role{ObjectMeta: tooMuch, Rules: []rbacv1.PolicyRule{
+			{APIGroups: []string{v1alpha1.GroupVersion.Group}, Resources: []string{"podattachments"}, Verbs: []string{"create"}},
+		}}),
+		w.Create(ctx, &rbacv1.RoleBinding{
+			ObjectMeta: tooMuch, RoleRef: rbacv1.RoleRef{APIGroup: rbacv1.GroupName, Kind: "Role", Name: tooMuch.Name},
+			Subjects: []rbacv1.Subject{{Kind: rbacv1.UserKind, APIGroup: rbacv1.GroupName, Name: tenant}},
+		}),
+	)
+}
+
+// restartDaemon starts the first node's daemon anew with other settings.
+func (w *world) restartDaemon(ctx context.Context, more map[string]any) error {
+	if err := w.nodes[0].daemon.Stop(); err != nil {
+		return err
+	}
+	if err := w.startDaemon(w.nodes[0], more); err != nil {
+		return err
+	}
+	return await(ctx, "the nodes", w.nodesReady)
+}
+
+// learnt is how long the API server and the controller may take until they know of
+// a lock that was opened.
+const learnt = 15 * time.Second
+
+// openLocks opens one lock after the other and tries its attack.
+func (w *world) openLocks(ctx context.Context) ([]opening, error) {
+	wanted, err := regexp.Compile(w.Only)
+	if err != nil {
+		return nil, err
+	}
+	var out []opening
+	for _, l := range locks() {
+		if !wanted.MatchString(l.attack) {
+			continue
+		}
+		if err := l.open(ctx, w); err != nil {
+			return nil, fmt.Errorf("open the lock of %s: %w", l.attack, err)
+		}
+		o := opening{how: l.how}
+		for start := time.Now(); ; {
+			if o.row, err = w.tryOne(ctx, attackNamed(l.attack)); err != nil {
+				return nil, err
+			}
+			if o.succeededAtAll() || time.Since(start) > learnt {
+				break
+			}
+		}
+		if err := l.close(ctx, w); err != nil {
+			return nil, fmt.Errorf("close the lock of %s: %w", l.attack, err)
+		}
+		out = append(out, o)
+	}
+	return out, nil
+}
+
+// printLocks prints what succeeded without its lock.
+func (w *world) printLocks(opened []opening) {
+	_, _ = fmt.Fprintln(w.Out, "SEEN WITHOUT THE LOCK")
+	for _, o := range opened {
+		seen := "did NOT succeed"
+		if o.succeededAtAll() {
+			seen = "succeeds: " + oneLine(o.got+noticedWords(o.noticed))
+		}
+		_, _ = fmt.Fprintf(w.Out, "%-24s when %s\n%-34s -> %s\n", o.id, o.how, "", seen)
+	}
+	_, _ = fmt.Fprintln(w.Out)
+}

@@ -1,0 +1,87 @@
+// Command threat attacks Fairlead: a tenant, the author of a network, a node gone
+// bad, a runtime that errs and an operator whose hand slips each try to take, free,
+// exhaust or learn what is not theirs. The controllers, the API server, the nodes'
+// daemons, the plugin and the kernel are real, and so is the traffic of the victim's
+// pods all the while. `make threat` builds and runs it.
+//
+// An attack is judged by its effect: an address that was got, a packet that arrived,
+// a file that was written, traffic that was lost. Last, each lock that can be opened
+// by configuration or by leaving out a manifest is opened, and its attack has to be
+// seen to succeed: that is how the attacks above are known to be able to.
+//
+// The program that the user starts, the outer one, executes itself again in
+// namespaces of its own, where everything happens (test/harness).
+package main
+
+import (
+	"errors"
+	"flag"
+	"fmt"
+	"io"
+	"os"
+	"path/filepath"
+	"regexp"
+	"time"
+
+	"fairlead.dev/fairlead/test/harness"
+)
+
+func main() {
+	if code, inside := harness.Inside(inner); inside {
+		os.Exit(code)
+	}
+	os.Exit(outer(os.Args[1:], os.Stdout, os.Stderr))
+}
+
+// settings are what the user asked for.
+type settings struct {
+	Only     string // a regular expression of the attacks to try; empty: all
+	Bin      string // directory of the programs
+	Source   string // directory of the checkout, for deploy/
+	KeepLogs bool
+}
+
+func parseFlags(args []string, stderr io.Writer) (settings, error) {
+	var s settings
+	self, err := os.Executable()
+	if err != nil {
+		return s, fmt.Errorf("find the test's own executable: %w", err)
+	}
+	flags := flag.NewFlagSet("threat", flag.ContinueOnError)
+	flags.SetOutput(stderr)
+	flags.StringVar(&s.Only, "only", "", "try only the attacks and locks whose ID matches this regular `expression`, for working on them")
+	flags.StringVar(&s.Bin, "bin", filepath.Dir(self), "`directory` of the programs")
+	flags.StringVar(&s.Source, "source", filepath.Dir(filepath.Dir(self)), "`directory` of the checkout, whose deploy/ is installed")
+	flags.BoolVar(&s.KeepLogs, "keep-logs", false, "keep the logs after a success too")
+	if err := flags.Parse(args); err != nil {
+		return s, err
+	}
+	var errs []error
+	if _, err := regexp.Compile(s.Only); err != nil {
+		errs = append(errs, fmt.Errorf("--only: %w", err))
+	}
+	if flags.NArg() > 0 {
+		errs = append(errs, fmt.Errorf("unexpected argument %q", flags.Arg(0)))
+	}
+	if s.Bin, err = filepath.Abs(s.Bin); err != nil {
+		errs = append(errs, fmt.Errorf("--bin: %w", err))
+	}
+	if s.Source, err = filepath.Abs(s.Source); err != nil {
+		errs = append(errs, fmt.Errorf("--source: %w", err))
+	}
+	return s, errors.Join(errs...)
+}
+
+// plan is what the outer program tells the inner one.
+type plan struct {
+	settings
+	Start time.Time
+	harness.Work
+}
+
+// verdict is what the inner program found out.
+type verdict struct {
+	Attacks, Succeeded int
+}
+
+func (p plan) verdictFile() string { return p.Path("verdict.json") }

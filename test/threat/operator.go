@@ -1,0 +1,235 @@
+package main
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"path/filepath"
+	"slices"
+	"time"
+
+	admissionv1 "k8s.io/api/admissionregistration/v1"
+	corev1 "k8s.io/api/core/v1"
+	apierrors "k8s.io/apimachinery/pkg/api/errors"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"sigs.k8s.io/controller-runtime/pkg/client"
+
+	"fairlead.dev/fairlead/api/v1alpha1"
+	"fairlead.dev/fairlead/internal/ipam"
+)
+
+const byOperator = "operator"
+
+// healTime is how long what was deleted or edited by hand may take to be healed.
+const healTime = time.Minute
+
+// operatorAttacks are slips of somebody who may do everything.
+func operatorAttacks() []attack {
+	slip := func(id, tries string, do func(ctx context.Context, w *world) (effect, error)) attack {
+		return attack{id: id, by: byOperator, tries: tries, heals: true, do: do}
+	}
+	return []attack{
+		slip("blocks-deleted", "kubectl delete ipblocks --all, and the leader dies", func(ctx context.Context, w *world) (effect, error) {
+			return w.blocksDeleted(ctx)
+		}),
+		slip("blocks-deleted-anyway", "the same, after the policy against it was taken away", func(ctx context.Context, w *world) (effect, error) {
+			if err := w.dropPolicies(ctx, func(name string) bool { return name != "fairlead-node" }); err != nil {
+				return effect{}, err
+			}
+			out, err := w.blocksDeleted(ctx)
+			return out, errors.Join(err, w.applyRights(ctx))
+		}),
+		slip("block-emptied", "an IPBlock in use is edited to be empty, and a pod asks for an address of it", func(ctx context.Context, w *world) (effect, error) {
+			return w.blockEmptied(ctx)
+		}),
+		slip("record-deleted", "the victim's PodAttachment is deleted by hand", func(ctx context.Context, w *world) (effect, error) {
+			record, err := w.recordOf(ctx, w.victims.db.Pod)
+			if err != nil {
+				return effect{}, err
+			}
+			if err := w.Delete(ctx, record); err != nil {
+				return mustBeRefused(err)
+			}
+			return w.healed(ctx)
+		}),
+		slip("nodenetwork-deleted", "a NodeNetwork is deleted by hand", func(ctx context.Context, w *world) (effect, error) {
+			if err := w.Delete(ctx, networkOf(w.nodes[0].Name)); err != nil {
+				return mustBeRefused(err)
+			}
+			seen, err := within(ctx, healTime, func(ctx context.Context) (bool, error) {
+				now := networkOf(w.nodes[0].Name)
+				err := w.fresh(ctx, now)
+				return len(now.Spec.Blocks) > 0 && len(now.Status.Addresses) > 0, client.IgnoreNotFound(err)
+			})
+			return effect{!seen, "it is there again with blocks and addresses: " + fmt.Sprint(seen)}, err
+		}),
+		slip("pool-deleted", "the default network's pool is deleted by hand and made again", func(ctx context.Context, w *world) (effect, error) {
+			if err := w.Delete(ctx, &v1alpha1.IPPool{ObjectMeta: metav1.ObjectMeta{Name: "default"}}); err != nil {
+				return mustBeRefused(err)
+			}
+			if err := w.Create(ctx, pools()[0]); err != nil {
+				return effect{}, err
+			}
+			if err := w.patchPool(ctx, "default", fmt.Sprintf(`{"spec":{"maxBlocksPerNode":%d}}`, boundOfBlocks)); err != nil {
+				return effect{}, err
+			}
+			return w.othersServed(ctx)
+		}),
+		slip("rules-deleted", "the node's nftables are deleted by hand, and a pod sends as another", func(ctx context.Context, w *world) (effect, error) {
+			for _, family := range []string{"bridge", "inet"} {
+				if _, err := w.nft(ctx, w.nodes[0], "delete", "table", family, "fairlead"); err != nil {
+					return effect{}, err
+				}
+			}
+			return attackNamed("spoof-ipv4").do(ctx, w)
+		}),
+		slip("leader-stalls", "the leader hangs while another takes over, and goes on", func(ctx context.Context, w *world) (effect, error) { return w.leaderStalls(ctx) }),
+	}
+}
+
+func attackNamed(id string) attack {
+	all := attacksWithoutOperator()
+	return all[slices.IndexFunc(all, func(a attack) bool { return a.id == id })]
+}
+
+// othersServed creates pods on both nodes and waits until each has an address. They
+// go again; that no address has two holders is looked at before.
+func (w *world) othersServed(ctx context.Context) (effect, error) {
+	var pods []*corev1.Pod
+	for i := range 6 {
+		pod := newPod(other, fmt.Sprintf("next-%d", i), w.nodes[i%2].Name, nil)
+		if err := w.Create(ctx, pod); err != nil {
+			return effect{}, err
+		}
+		pods = append(pods, pod)
+	}
+	for _, pod := range pods {
+		err := await(ctx, "the address of pod "+pod.Name, func(ctx context.Context) (string, error) {
+			record, err := w.recordOf(ctx, pod)
+			if record == nil {
+				note, noteErr := w.noteOn(ctx, pod)
+				return "none; " + note, errors.Join(err, noteErr)
+			}
+			return "", err
+		})
+		if err != nil {
+			return effect{}, err
+		}
+	}
+	twice, err := w.twice(ctx)
+	if err != nil {
+		return effect{}, err
+	}
+	out := effect{len(twice) > 0, fmt.Sprintf("6 new pods have addresses; given twice: %v", twice)}
+	return out, w.remove(ctx, pods...)
+}
+
+// blocksDeleted deletes all blocks and kills the leader.
+func (w *world) blocksDeleted(ctx context.Context) (effect, error) {
+	if err := w.DeleteAllOf(ctx, &v1alpha1.IPBlock{}); err != nil {
+		return mustBeRefused(err)
+	}
+	if err := w.changeLeader(ctx); err != nil {
+		return effect{}, err
+	}
+	out, err := w.othersServed(ctx)
+	if err != nil || out.succeeded {
+		return out, err
+	}
+	return w.healed(ctx)
+}
+
+func (w *world) blockEmptied(ctx context.Context) (effect, error) {
+	blocks, err := w.blocks(ctx)
+	if err != nil {
+		return effect{}, err
+	}
+	cidr := ipam.BlockOf(w.victims.db.addresses[0]).String()
+	at := slices.IndexFunc(blocks, func(b v1alpha1.IPBlock) bool { return b.Spec.CIDR == cidr })
+	if at < 0 {
+		return effect{}, fmt.Errorf("there is no block %s", cidr)
+	}
+	block := &blocks[at]
+	block.Spec.Slots, block.Spec.Used = nil, 0
+	if err := w.Update(ctx, block); err != nil {
+		return mustBeRefused(err)
+	}
+	pod := newPod(other, "wants", w.nodes[0].Name, map[string]string{v1alpha1.AnnotationAddresses: dbAddress(w)})
+	f, err := w.try(ctx, w.Client, pod)
+	if err != nil {
+		return effect{}, err
+	}
+	if hasDB(w, f) {
+		return effect{true, f.String()}, w.remove(ctx, pod)
+	}
+	if err := w.remove(ctx, pod); err != nil {
+		return effect{}, err
+	}
+	return w.healed(ctx)
+}
+
+// healed waits until nothing is wrong with the victims' objects.
+func (w *world) healed(ctx context.Context) (effect, error) {
+	var wrong []string
+	start := time.Now()
+	seen, err := within(ctx, healTime, func(ctx context.Context) (bool, error) {
+		var err error
+		wrong, err = w.victimsObjects(ctx, "")
+		return len(wrong) == 0, err
+	})
+	if !seen {
+		return effect{true, fmt.Sprintf("not healed within %v: %v", healTime, wrong)}, err
+	}
+	return effect{false, fmt.Sprintf("healed after %.1f s", time.Since(start).Seconds())}, err
+}
+
+// changeLeader kills the leader; the other one leads, and a new one stands by.
+func (w *world) changeLeader(ctx context.Context) (err error) {
+	w.leading.Kill()
+	w.leading = w.standby
+	w.changes++
+	w.standby, err = w.startController(fmt.Sprintf("controller-%d", 2+w.changes), map[string]any{"metricsAddress": "0"})
+	return err
+}
+
+// leaderStalls stops the leader until the other one serves, and lets it go on.
+func (w *world) leaderStalls(ctx context.Context) (effect, error) {
+	w.leading.Expect() // some leaders end when they have lost
+	var out effect
+	err := stopped(w.leading, func() (err error) {
+		out, err = w.othersServed(ctx)
+		return err
+	})
+	if err != nil || out.succeeded {
+		return out, err
+	}
+	if out, err = w.othersServed(ctx); err != nil {
+		return out, err
+	}
+	return out, w.changeLeader(ctx)
+}
+
+// dropPolicies removes the bindings of admission policies of Fairlead's.
+func (w *world) dropPolicies(ctx context.Context, which func(name string) bool) error {
+	var list admissionv1.ValidatingAdmissionPolicyBindingList
+	if err := w.List(ctx, &list); err != nil {
+		return err
+	}
+	for i := range list.Items {
+		if which(list.Items[i].Name) {
+			if err := w.Delete(ctx, &list.Items[i]); err != nil {
+				return err
+			}
+		}
+	}
+	return nil
+}
+
+// applyRights brings back what deploy/rights has.
+func (w *world) applyRights(ctx context.Context) error {
+	return w.kubectl(ctx, "apply", "--server-side", "--force-conflicts", "-k", filepath.Join(w.Source, "deploy/rights"))
+}
+
+func forbidden(why string) error {
+	return apierrors.NewForbidden(v1alpha1.GroupVersion.WithResource("nodenetworks").GroupResource(), badNode, errors.New(why))
+}

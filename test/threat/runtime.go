@@ -1,0 +1,293 @@
+package main
+
+import (
+	"bytes"
+	"context"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"maps"
+	"net"
+	"os"
+	"os/exec"
+	"path/filepath"
+	"strings"
+	"time"
+
+	"fairlead.dev/fairlead/internal/netdev"
+	"fairlead.dev/fairlead/test/netlab"
+	"fairlead.dev/fairlead/test/podrunner/sandbox"
+)
+
+const byRuntime = "runtime"
+
+// tunnelMAC is the MAC of a node's end of the tunnel.
+func tunnelMAC(name string) string { return netdev.TunnelMAC(name).String() }
+
+// call is one execution of the plugin on the first node.
+type call struct {
+	program string // fairlead unless it is set
+	verb    string
+	id      string
+	netns   string
+	ifname  string
+	args    string // CNI_ARGS
+	config  map[string]any
+}
+
+// execute runs the plugin and returns what it printed, and whether it succeeded.
+func (w *world) execute(ctx context.Context, c call) (string, bool, error) {
+	n := w.nodes[0]
+	stdin, err := json.Marshal(c.config)
+	if err != nil {
+		return "", false, err
+	}
+	if c.program == "" {
+		c.program = "fairlead"
+	}
+	var out bytes.Buffer
+	cmd := exec.Command(filepath.Join(n.binDir(), c.program))
+	cmd.Stdin, cmd.Stdout, cmd.Stderr = bytes.NewReader(stdin), &out, &out
+	cmd.Env = []string{
+		"CNI_COMMAND=" + c.verb, "CNI_CONTAINERID=" + c.id, "CNI_NETNS=" + c.netns, "CNI_IFNAME=" + c.ifname, "CNI_ARGS=" + c.args, "CNI_PATH=" + n.binDir(),
+	}
+	if err := n.Start(cmd); err != nil {
+		return "", false, err
+	}
+	defer context.AfterFunc(ctx, func() { _ = cmd.Process.Kill() })()
+	err = cmd.Wait()
+	var failed *exec.ExitError
+	if err != nil && !errors.As(err, &failed) {
+		return "", false, err
+	}
+	text := strings.TrimSpace(out.String())
+	if text == "" {
+		text = "success"
+	}
+	return text, err == nil, nil
+}
+
+// config is what the runtime gives the plugin: the installed configuration, with
+// what an attack changes in it.
+func (w *world) config(more map[string]any) (map[string]any, error) {
+	raw, err := os.ReadFile(filepath.Join(w.nodes[0].confDir(), "10-fairlead.conflist"))
+	if err != nil {
+		return nil, err
+	}
+	var list struct {
+		Name    string
+		Plugins []map[string]any
+	}
+	if err := json.Unmarshal(raw, &list); err != nil || len(list.Plugins) == 0 {
+		return nil, fmt.Errorf("the installed configuration %s: %w", raw, err)
+	}
+	config := list.Plugins[0]
+	config["name"], config["cniVersion"] = list.Name, "1.1.0"
+	maps.Copy(config, more)
+	return config, nil
+}
+
+// errs is an attack by a call that a runtime or somebody's configuration makes on
+// the victim db's sandbox. What the victim notices is what it leads to.
+func errs(id, tries string, change map[string]any, prepare func(w *world, box sandbox.Record) call) attack {
+	return attack{
+		id: id, by: byRuntime, tries: tries,
+		do: func(ctx context.Context, w *world) (effect, error) {
+			box, err := w.nodes[0].boxOf(w.victims.db.UID)
+			if err != nil {
+				return effect{}, err
+			}
+			c := prepare(w, box)
+			if c.config, err = w.config(change); err != nil {
+				return effect{}, err
+			}
+			text, _, err := w.execute(ctx, c)
+			return effect{false, c.verb + ": " + text}, err
+		},
+	}
+}
+
+func argsOf(w *world, uid string) string {
+	return "IgnoreUnknown=1;K8S_POD_NAMESPACE=" + victim + ";K8S_POD_NAME=db;K8S_POD_UID=" + uid
+}
+
+func gc(*world, sandbox.Record) call { return call{verb: "GC"} }
+
+// runtimeAttacks are calls that take the living for dead, or one for the other.
+func runtimeAttacks() []attack {
+	return []attack{
+		errs("gc-null", "GC of another network, with null for the living", map[string]any{"name": "another", "cni.dev/valid-attachments": nil}, gc),
+		errs("gc-empty", "GC of our network, with an empty list of the living", map[string]any{"cni.dev/valid-attachments": []any{}}, gc),
+		errs("gc-without-list", "GC of our network, without a list", nil, gc),
+		errs("del-other-name", "DEL of an interface of the victim's sandbox that does not exist", nil, func(_ *world, box sandbox.Record) call {
+			return call{verb: "DEL", id: box.ID, netns: box.NetnsPath, ifname: "other0"}
+		}),
+		errs("del-other-container", "DEL of another container, with the victim's namespace", nil, func(w *world, box sandbox.Record) call {
+			return call{verb: "DEL", id: "0123456789abcdef", netns: box.NetnsPath, ifname: "eth0", args: argsOf(w, string(w.victims.db.UID))}
+		}),
+		errs("add-refused-then-del", "DEL of a second interface, whose ADD was refused", nil, func(_ *world, box sandbox.Record) call {
+			return call{verb: "DEL", id: box.ID, netns: box.NetnsPath, ifname: "net1"}
+		}),
+		{id: "check-other-name", by: byRuntime, tries: "CHECK of an interface that the sandbox does not have", do: checkOther},
+		{id: "add-again", by: byRuntime, tries: "ADD of the victim's pod once more, into another sandbox", do: addAgain("")},
+		{id: "add-as-victim", by: byRuntime, tries: "ADD of a sandbox of the attacker's with the victim's name and another UID", do: addAgain("11111111-2222-3333-4444-555555555555")},
+		{id: "container-id-path", by: byRuntime, tries: "a container ID that leads out of the daemon's directory", do: containerPath},
+	}
+}
+
+func checkOther(ctx context.Context, w *world) (effect, error) {
+	box, err := w.nodes[0].boxOf(w.victims.db.UID)
+	if err != nil {
+		return effect{}, err
+	}
+	config, err := w.config(map[string]any{"prevResult": map[string]any{"cniVersion": "1.1.0"}})
+	if err != nil {
+		return effect{}, err
+	}
+	text, fine, err := w.execute(ctx, call{verb: "CHECK", id: box.ID, netns: box.NetnsPath, ifname: "other0", config: config})
+	return effect{fine, text}, err
+}
+
+// addAgain executes ADD for the victim's pod in a new namespace, with its UID or
+// another one. It is a success when the namespace has the victim's address.
+func addAgain(uid string) func(ctx context.Context, w *world) (effect, error) {
+	return func(ctx context.Context, w *world) (out effect, err error) {
+		ns, err := netlab.NewNamespace()
+		if err != nil {
+			return out, err
+		}
+		path := filepath.Join(w.nodes[0].netnsDir(), "again")
+		if err := ns.Pin(path); err != nil {
+			return out, err
+		}
+		config, err := w.config(nil)
+		if err != nil {
+			return out, err
+		}
+		if uid == "" {
+			uid = string(w.victims.db.UID)
+		}
+		c := call{verb: "ADD", id: sandbox.NewID(), netns: path, ifname: "eth0", args: argsOf(w, uid), config: config}
+		text, _, err := w.execute(ctx, c)
+		if err != nil {
+			return out, err
+		}
+		out.got = text
+		err = ns.Do(func() error {
+			addrs, err := net.InterfaceAddrs()
+			for _, a := range addrs {
+				out.succeeded = out.succeeded || strings.HasPrefix(a.String(), dbAddress(w)+"/")
+			}
+			return err
+		})
+		if err != nil {
+			return out, err
+		}
+		c.verb = "DEL"
+		_, _, err = w.execute(ctx, c)
+		return out, errors.Join(err, ns.Close())
+	}
+}
+
+func containerPath(ctx context.Context, w *world) (effect, error) {
+	config, err := w.config(map[string]any{"socket": filepath.Join(w.Tmpfs(), "nobody.sock")})
+	if err != nil {
+		return effect{}, err
+	}
+	text, _, err := w.execute(ctx, call{verb: "DEL", id: "../../escaped", ifname: "eth0", config: config})
+	if err != nil {
+		return effect{}, err
+	}
+	found, err := filepath.Glob(filepath.Join(w.Tmpfs(), "*escaped*"))
+	more, err2 := filepath.Glob(filepath.Join(w.nodes[0].dir, "*escaped*"))
+	return effect{len(found)+len(more) > 0, text}, errors.Join(err, err2)
+}
+
+// pathAttacks are paths in a configuration that somebody wrote, which the runtime
+// hands to the plugin, which is root.
+func pathAttacks() []attack {
+	writes := func(id, tries string, config func(dir string) map[string]any, program string) attack {
+		return attack{
+			id: id, by: byAuthor, tries: tries,
+			do: func(ctx context.Context, w *world) (effect, error) {
+				dir := filepath.Join(w.Tmpfs(), id, "made", "by", "root")
+				text, _, err := w.execute(ctx, call{program: program, verb: "DEL", id: sandbox.NewID(), ifname: "net1", config: config(dir)})
+				if err != nil {
+					return effect{}, err
+				}
+				_, err = os.Stat(filepath.Join(w.Tmpfs(), id))
+				if err != nil && !errors.Is(err, os.ErrNotExist) {
+					return effect{}, err
+				}
+				return effect{err == nil, text}, nil
+			},
+		}
+	}
+	return []attack{
+		writes("spool-path", "a network's configuration has a spool where there is no directory", func(dir string) map[string]any {
+			return map[string]any{"cniVersion": "1.0.0", "name": "x", "type": "fairlead", "socket": filepath.Join(dir, "none.sock"), "spool": dir}
+		}, "fairlead"),
+		writes("ipam-socket-path", "a network's ipam has a socket where there is no directory", func(dir string) map[string]any {
+			return map[string]any{"cniVersion": "1.0.0", "name": "x", "type": "macvlan", "ipam": map[string]any{"type": "fairlead-ipam", "socket": filepath.Join(dir, "none.sock")}}
+		}, "fairlead-ipam"),
+		{id: "spool-of-another", by: byAuthor, tries: "a network's spool is a directory that is not root's", do: foreignSpool},
+		{id: "socket-of-another", by: byAuthor, tries: "a network's socket is served by somebody who is not root", do: foreignSocket},
+	}
+}
+
+// nobody is the user that has nothing.
+const nobody = 65534
+
+func foreignSpool(ctx context.Context, w *world) (effect, error) {
+	dir := filepath.Join(w.Tmpfs(), "foreign-spool")
+	if err := errors.Join(os.Mkdir(dir, 0o777), os.Chown(dir, nobody, nobody)); err != nil {
+		return effect{}, err
+	}
+	text, _, err := w.execute(ctx, call{verb: "DEL", id: sandbox.NewID(), ifname: "net1", config: map[string]any{
+		"cniVersion": "1.0.0", "name": "x", "type": "fairlead", "socket": filepath.Join(dir, "none.sock"), "spool": dir,
+	}})
+	if err != nil {
+		return effect{}, err
+	}
+	entries, err := os.ReadDir(dir)
+	return effect{len(entries) > 0, text}, err
+}
+
+func foreignSocket(ctx context.Context, w *world) (effect, error) {
+	path := filepath.Join(w.Tmpfs(), "foreign.sock")
+	listener, err := (&net.ListenConfig{}).Listen(ctx, "unix", path)
+	if err != nil {
+		return effect{}, err
+	}
+	defer listener.Close()
+	if err := errors.Join(os.Chown(path, nobody, nobody), os.Chmod(path, 0o777)); err != nil {
+		return effect{}, err
+	}
+	read := make(chan string, 1)
+	go func() {
+		conn, err := listener.Accept()
+		if err != nil {
+			return
+		}
+		defer conn.Close()
+		_ = conn.SetReadDeadline(time.Now().Add(time.Second))
+		buffer := make([]byte, 4096)
+		if n, err := conn.Read(buffer); err == nil {
+			read <- string(buffer[:n])
+		}
+	}()
+	ctx, cancel := context.WithTimeout(ctx, 5*time.Second)
+	defer cancel()
+	text, _, err := w.execute(ctx, call{verb: "ADD", id: sandbox.NewID(), netns: w.nodes[0].Path(), ifname: "net1", args: argsOf(w, "x"), config: map[string]any{
+		"cniVersion": "1.0.0", "name": "x", "type": "fairlead", "socket": path,
+	}})
+	if err != nil {
+		return effect{}, err
+	}
+	select {
+	case got := <-read:
+		return effect{true, "root's plugin told it " + oneLine(got)}, nil
+	default:
+		return effect{false, text}, nil
+	}
+}

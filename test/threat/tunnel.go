@@ -1,0 +1,203 @@
+package main
+
+import (
+	"context"
+	"encoding/binary"
+	"errors"
+	"fmt"
+	"net"
+	"net/netip"
+	"time"
+
+	corev1 "k8s.io/api/core/v1"
+	"sigs.k8s.io/controller-runtime/pkg/client"
+
+	"fairlead.dev/fairlead/internal/netdev"
+	"fairlead.dev/fairlead/test/netlab"
+)
+
+const (
+	tunnelPort = 4789
+	vni        = 158
+)
+
+// forged is what a node would find in its tunnel: a packet of the victim db to
+// cache, or of somebody outside to web, which it would deliver.
+func forged(n *node, from, to netip.Addr, mark []byte) []byte {
+	header := binary.BigEndian.AppendUint32([]byte{8, 0, 0, 0}, vni<<8)
+	kind := uint16(0x0800)
+	if to.Is6() {
+		kind = 0x86dd
+	}
+	return append(header, ethernet(netdev.TunnelMAC(n.Name), netdev.TunnelMAC("node-9"), kind, udp(from, to, 9, mark))...)
+}
+
+// tunnelAttacks send to the port of the nodes' tunnel.
+func tunnelAttacks() []attack {
+	var out []attack
+	for _, family := range []struct {
+		name string
+		at   int
+	}{{"ipv4", 0}, {"ipv6", 1}} {
+		at := family.at
+		out = append(out,
+			attack{
+				id: "tunnel-own-node-" + family.name, by: byTenant, tries: "a pod sends a packet in VXLAN to its own node, as db to cache",
+				do: func(ctx context.Context, w *world) (effect, error) {
+					return w.withForger(ctx, func(f *forger) (bool, error) { return w.tunnelTo(f.ns, f.node1, at, w.victims.cache) })
+				},
+			},
+			attack{
+				id: "tunnel-other-node-" + family.name, by: byTenant, tries: "a pod sends a packet in VXLAN to the other node, as db to web",
+				do: func(ctx context.Context, w *world) (effect, error) {
+					return w.withForger(ctx, func(f *forger) (bool, error) { return w.tunnelTo(f.ns, f.node2, at, w.victims.web) })
+				},
+			},
+			attack{
+				id: "tunnel-outsider-" + family.name, by: "outsider", tries: "a machine on the nodes' link that is no node sends a packet in VXLAN, as db to cache",
+				do: func(_ context.Context, w *world) (effect, error) {
+					arrived, err := w.tunnelTo(w.outsider, w.nodes[0], at, w.victims.cache)
+					return delivered(arrived), err
+				},
+			},
+		)
+	}
+	return out
+}
+
+// tunnelTo sends from a namespace to a node's end of the tunnel, over one family,
+// and says whether it comes out at the victim's pod.
+func (w *world) tunnelTo(from *netlab.Namespace, n *node, family int, to *victimPod) (bool, error) {
+	mark := marker()
+	packet := forged(n, w.victims.db.addresses[0], to.addresses[0], mark)
+	target := netip.AddrPortFrom(n.Addresses()[family].Addr(), tunnelPort)
+	return arrives(to.ns, "eth0", mark, func() error { return datagram(from, target, packet) })
+}
+
+func delivered(arrived bool) effect {
+	if arrived {
+		return effect{true, "arrived at the victim's pod"}
+	}
+	return effect{false, "dropped"}
+}
+
+// nodesPort is a port of the machine, and what it is for.
+type nodesPort struct {
+	protocol corev1.Protocol
+	port     int32
+	of       string
+}
+
+// portAttacks ask for ports that are the node's own.
+func portAttacks() []attack {
+	var out []attack
+	for _, p := range []nodesPort{
+		{corev1.ProtocolUDP, tunnelPort, "the tunnel"},
+		{corev1.ProtocolTCP, 10250, "the kubelet"},
+		{corev1.ProtocolTCP, 6443, "the API server"},
+		{corev1.ProtocolTCP, 22, "SSH"},
+		{corev1.ProtocolTCP, 9470, "fairlead-controller"},
+		{corev1.ProtocolTCP, 9471, "fairlead-node"},
+	} {
+		out = append(out, attack{
+			id: fmt.Sprintf("hostport-%d", p.port), by: byTenant, tries: fmt.Sprintf("a pod asks for the host port %d/%s, which is that of %s", p.port, p.protocol, p.of),
+			do: asUser(tenant, func(ctx context.Context, w *world, api client.Client) (effect, error) { return w.takePort(ctx, api, p) }),
+		})
+	}
+	return out
+}
+
+// takePort makes a pod with a host port and sends there from outside.
+func (w *world) takePort(ctx context.Context, api client.Client, p nodesPort) (out effect, err error) {
+	n := w.nodes[0]
+	pod := newPod(tenant, fmt.Sprintf("port-%d", p.port), n.Name, nil)
+	pod.Spec.Containers[0].Ports = []corev1.ContainerPort{{HostPort: p.port, ContainerPort: 5555, Protocol: p.protocol}}
+	if err := api.Create(ctx, pod); err != nil {
+		return effect{}, err
+	}
+	path, note := "", ""
+	_, err = within(ctx, patience, func(ctx context.Context) (bool, error) {
+		if path, err = n.sandboxOf(pod.UID); err != nil || path != "" {
+			return true, err
+		}
+		note, err = w.noteOn(ctx, pod)
+		return note != "", err
+	})
+	if err != nil {
+		return effect{}, err
+	}
+	if path == "" {
+		return effect{false, "it does not run: " + oneLine(note)}, w.remove(ctx, pod)
+	}
+	ns, err := netlab.OpenNamespace(path)
+	if err != nil {
+		return effect{}, err
+	}
+	got, err := w.portLeadsTo(ns, netip.AddrPortFrom(n.V4.Addr(), uint16(p.port)), p.protocol)
+	if err != nil {
+		return effect{}, err
+	}
+	out = effect{got, "it runs, and gets nothing"}
+	if got {
+		out.got = "what is sent to the node's port comes to the pod"
+	}
+	return out, errors.Join(ns.Close(), w.remove(ctx, pod))
+}
+
+// portLeadsTo says whether what the outsider sends to a node's port comes to the
+// port 5555 of a pod.
+func (w *world) portLeadsTo(pod *netlab.Namespace, target netip.AddrPort, protocol corev1.Protocol) (bool, error) {
+	came := make(chan struct{}, 1)
+	tell := func() {
+		select {
+		case came <- struct{}{}:
+		default:
+		}
+	}
+	if protocol == corev1.ProtocolUDP {
+		var server net.PacketConn
+		err := pod.Do(func() (err error) { server, err = net.ListenPacket("udp", ":5555"); return err })
+		if err != nil {
+			return false, err
+		}
+		defer server.Close()
+		go func() {
+			if _, _, err := server.ReadFrom(make([]byte, 100)); err == nil {
+				tell()
+			}
+		}()
+	} else {
+		listener, err := pod.Listen(context.Background(), ":5555")
+		if err != nil {
+			return false, err
+		}
+		defer listener.Close()
+		go func() {
+			if conn, err := listener.Accept(); err == nil {
+				conn.Close()
+				tell()
+			}
+		}()
+	}
+	for range 8 {
+		err := w.outsider.Do(func() error {
+			network := map[corev1.Protocol]string{corev1.ProtocolUDP: "udp", corev1.ProtocolTCP: "tcp"}[protocol]
+			conn, err := net.DialTimeout(network, target.String(), 200*time.Millisecond)
+			if err != nil {
+				return nil //nolint:nilerr // nobody answers there
+			}
+			defer conn.Close()
+			_, _ = conn.Write([]byte("for the node")) // whether it comes is seen there
+			return nil
+		})
+		if err != nil {
+			return false, err
+		}
+		select {
+		case <-came:
+			return true, nil
+		case <-time.After(100 * time.Millisecond):
+		}
+	}
+	return false, nil
+}
