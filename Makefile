@@ -85,12 +85,16 @@ sim: preflight-build ## Simulate the allocator and the release: LIVES=1000000 SE
 e2e: preflight-e2e $(E2E) ## Test on two nodes with the real kubelet, containerd and kube-proxy: E2E_FAMILIES=ipv6 E2E_LIVES=500 SEED= (root)
 	@exec bin/e2e --families '$(E2E_FAMILIES)' --lives '$(E2E_LIVES)' $(if $(SEED),--seed '$(SEED)')
 
+.PHONY: threat
+threat: preflight-threat $(LAB) bin/threat ## Attack it as a tenant, a node gone bad, a runtime and an operator (root)
+	@exec bin/threat
+
 .PHONY: clean
 clean: ## Remove what was built (bin/)
 	rm -rf bin
 
-.PHONY: preflight-build preflight-verify preflight-demo preflight-bench preflight-e2e
-preflight-build preflight-verify preflight-demo preflight-bench preflight-e2e: preflight-%:
+.PHONY: preflight-build preflight-verify preflight-demo preflight-bench preflight-e2e preflight-threat
+preflight-build preflight-verify preflight-demo preflight-bench preflight-e2e preflight-threat: preflight-%:
 	@hack/preflight.sh $*
 
 # go build knows best what changed and is quick when nothing did.
@@ -100,7 +104,7 @@ FORCE:
 $(PROGRAMS): bin/%: FORCE | preflight-build
 	@go build -ldflags '$(LDFLAGS)' -o $@ ./cmd/$*
 
-bin/podrunner bin/demo bin/bench bin/e2e: bin/%: FORCE | preflight-build
+bin/podrunner bin/demo bin/bench bin/e2e bin/threat: bin/%: FORCE | preflight-build
 	@go build -ldflags '$(LDFLAGS)' -o $@ ./test/$*
 
 bin/e2e-server: FORCE | preflight-build

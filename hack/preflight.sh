@@ -2,11 +2,11 @@
 # Says what this machine lacks for a task, and how to get it, before the task
 # does anything. When nothing else is missing, and as root, it installs what a
 # package of Debian brings. Exits 1 when something is missing.
-# usage: hack/preflight.sh build|verify|test|demo|bench|e2e
+# usage: hack/preflight.sh build|verify|test|demo|bench|e2e|threat
 set -euo pipefail
 
 root=$(cd "$(dirname "${BASH_SOURCE[0]}")/.." && pwd)
-task=${1:?usage: hack/preflight.sh build|verify|test|demo|bench|e2e}
+task=${1:?usage: hack/preflight.sh build|verify|test|demo|bench|e2e|threat}
 missing=()
 # What packages bring: commands, why each is needed, and the packages.
 commands=()
@@ -102,6 +102,12 @@ e2e)
 	check_space
 	wants_node
 	;;
+threat)
+	check_root
+	check_ipv6
+	check_space
+	wants_nft
+	;;
 demo | bench)
 	# With a cluster of one's own nothing of Kubernetes is built.
 	check_root
@@ -109,7 +115,7 @@ demo | bench)
 	[ -n "${KUBECONFIG_DEMO:-}" ] || check_space
 	;;
 *)
-	printf 'preflight: unknown task %q; one of build, verify, test, demo, bench, e2e\n' "$task" >&2
+	printf 'preflight: unknown task %q; one of build, verify, test, demo, bench, e2e, threat\n' "$task" >&2
 	exit 2
 	;;
 esac

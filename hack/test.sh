@@ -52,7 +52,7 @@ demo() {
 	fi
 }
 
-step "build the programs" make --no-print-directory build bin/podrunner bin/demo bin/bench
+step "build the programs" make --no-print-directory build bin/podrunner bin/demo bin/bench bin/threat
 step "what the demo needs" bin/demo --check
 step "build Kubernetes (minutes the first time)" make --no-print-directory bin/kubelab
 step "verify" hack/verify.sh
@@ -61,6 +61,7 @@ step "tests of kubelab" kubelab
 step "fuzzing of every decoder" hack/fuzz.sh 3
 step "simulation" make --no-print-directory sim
 step "demo" demo
+step "attacks" make --no-print-directory threat
 step "end to end, on real nodes" make --no-print-directory e2e
 step "end to end, on nodes without IPv4" make --no-print-directory e2e E2E_FAMILIES=ipv6 E2E_LIVES=30
 step "short bench" bin/bench --short --out bin/bench-short.json

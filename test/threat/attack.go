@@ -88,6 +88,9 @@ func (w *world) tryOne(ctx context.Context, a attack) (r row, err error) {
 	}
 	since := start
 	if a.heals {
+		if err := w.trafficFlows(ctx); err != nil {
+			return r, fmt.Errorf("after attack %s: %w", a.id, err)
+		}
 		since = time.Now()
 	}
 	if err := w.pause(ctx); err != nil {
@@ -106,6 +109,20 @@ func (w *world) tryOne(ctx context.Context, a attack) (r row, err error) {
 		err = w.repair(ctx)
 	}
 	return r, err
+}
+
+// trafficFlows waits, for as long as healing may take, until all of the victim's
+// traffic has answers. What does not come back by then is noticed.
+func (w *world) trafficFlows(ctx context.Context) error {
+	_, err := within(ctx, healTime, func(ctx context.Context) (bool, error) {
+		for _, f := range w.victims.flows {
+			if wrong, err := f.probe(ctx); wrong != "" || err != nil {
+				return false, err
+			}
+		}
+		return true, nil
+	})
+	return err
 }
 
 // pause lets the victim send for a while: an attack may take no time at all.

@@ -129,7 +129,18 @@ func underlayAttacks() []attack {
 			do: func(ctx context.Context, w *world) (effect, error) { return w.lie(ctx, status, look) },
 		}
 	}
-	never := func(context.Context, *world) (bool, error) { return false, nil }
+	// A new connection, as one that lives keeps what was decided for it.
+	broken := func(ctx context.Context, w *world) (bool, error) {
+		for _, f := range w.victims.flows {
+			if slices.Contains(f.nodes, badNode) {
+				continue
+			}
+			if wrong, err := f.probe(ctx); err != nil || wrong != "" {
+				return true, err
+			}
+		}
+		return false, nil
+	}
 	knows := func(text string) func(ctx context.Context, w *world) (bool, error) {
 		return func(ctx context.Context, w *world) (bool, error) {
 			return w.knows(ctx, w.nodes[0], netip.MustParseAddr(text))
@@ -138,10 +149,10 @@ func underlayAttacks() []attack {
 	return []attack{
 		lie("underlay-anywhere", "a node says that 8.8.8.8 is its address", `{"addresses":["8.8.8.8/32"]}`, knows("8.8.8.8")),
 		lie("underlay-anywhere-ipv6", "a node says that 2001:4860::8888 is its address", `{"addresses":["2001:4860::8888/128"]}`, knows("2001:4860::8888")),
-		lie("underlay-other-node", "a node says that the other node's address is its own", `{"addresses":["192.168.77.11/24"]}`, never),
-		lie("underlay-outside", "a node says that a machine outside, which the victim talks to, is itself", `{"addresses":["192.168.77.1/24","fd00:77::1/64"]}`, never),
+		lie("underlay-other-node", "a node says that the other node's address is its own", `{"addresses":["192.168.77.11/24"]}`, broken),
+		lie("underlay-outside", "a node says that a machine outside, which the victim talks to, is itself", `{"addresses":["192.168.77.1/24","fd00:77::1/64"]}`, broken),
 		lie("underlay-tunnel", "a node says that the other node's end of the tunnel is its own",
-			`{"tunnel":{"mac":"`+tunnelMAC("node-1")+`"}}`, never),
+			`{"tunnel":{"mac":"`+tunnelMAC("node-1")+`"}}`, broken),
 	}
 }
 

@@ -16,6 +16,7 @@ import (
 
 	"fairlead.dev/fairlead/api/v1alpha1"
 	"fairlead.dev/fairlead/internal/ipam"
+	"fairlead.dev/fairlead/test/harness"
 )
 
 const byOperator = "operator"
@@ -32,26 +33,19 @@ func operatorAttacks() []attack {
 		slip("blocks-deleted", "kubectl delete ipblocks --all, and the leader dies", func(ctx context.Context, w *world) (effect, error) {
 			return w.blocksDeleted(ctx)
 		}),
-		slip("blocks-deleted-anyway", "the same, after the policy against it was taken away", func(ctx context.Context, w *world) (effect, error) {
+		slip("blocks-deleted-anyway", "the same, without the policy against it and while no controller runs", func(ctx context.Context, w *world) (effect, error) {
 			if err := w.dropPolicies(ctx, func(name string) bool { return name != "fairlead-node" }); err != nil {
 				return effect{}, err
 			}
+			w.standby.Kill()
+			w.leading.Kill()
 			out, err := w.blocksDeleted(ctx)
 			return out, errors.Join(err, w.applyRights(ctx))
 		}),
 		slip("block-emptied", "an IPBlock in use is edited to be empty, and a pod asks for an address of it", func(ctx context.Context, w *world) (effect, error) {
 			return w.blockEmptied(ctx)
 		}),
-		slip("record-deleted", "the victim's PodAttachment is deleted by hand", func(ctx context.Context, w *world) (effect, error) {
-			record, err := w.recordOf(ctx, w.victims.db.Pod)
-			if err != nil {
-				return effect{}, err
-			}
-			if err := w.Delete(ctx, record); err != nil {
-				return mustBeRefused(err)
-			}
-			return w.healed(ctx)
-		}),
+		slip("record-deleted", "the victim's PodAttachment is deleted by hand", func(ctx context.Context, w *world) (effect, error) { return w.recordDeleted(ctx) }),
 		slip("nodenetwork-deleted", "a NodeNetwork is deleted by hand", func(ctx context.Context, w *world) (effect, error) {
 			if err := w.Delete(ctx, networkOf(w.nodes[0].Name)); err != nil {
 				return mustBeRefused(err)
@@ -124,13 +118,14 @@ func (w *world) othersServed(ctx context.Context) (effect, error) {
 	return out, w.remove(ctx, pods...)
 }
 
-// blocksDeleted deletes all blocks and kills the leader.
+// blocksDeleted deletes all blocks, and has another controller lead.
 func (w *world) blocksDeleted(ctx context.Context) (effect, error) {
-	if err := w.DeleteAllOf(ctx, &v1alpha1.IPBlock{}); err != nil {
-		return mustBeRefused(err)
-	}
+	deleteErr := w.DeleteAllOf(ctx, &v1alpha1.IPBlock{})
 	if err := w.changeLeader(ctx); err != nil {
 		return effect{}, err
+	}
+	if deleteErr != nil {
+		return mustBeRefused(deleteErr)
 	}
 	out, err := w.othersServed(ctx)
 	if err != nil || out.succeeded {
@@ -183,13 +178,59 @@ func (w *world) healed(ctx context.Context) (effect, error) {
 	return effect{false, fmt.Sprintf("healed after %.1f s", time.Since(start).Seconds())}, err
 }
 
-// changeLeader kills the leader; the other one leads, and a new one stands by.
-func (w *world) changeLeader(ctx context.Context) (err error) {
+// recordTime is how long a record that was deleted by hand is watched.
+const recordTime = 6 * time.Second
+
+// recordDeleted deletes the record of a pod that lives. The API server cannot take
+// that back: the record has to stay, with all that it explains, until the pod ends.
+func (w *world) recordDeleted(ctx context.Context) (effect, error) {
+	record, err := w.recordOf(ctx, w.victims.db.Pod)
+	if err != nil {
+		return effect{}, err
+	}
+	if err := w.Delete(ctx, record); err != nil {
+		return mustBeRefused(err)
+	}
+	w.byHand = w.victims.db.UID
+	since := time.Now()
+	defer func() { w.byHand = "" }()
+	harm := ""
+	_, err = within(ctx, recordTime, func(ctx context.Context) (bool, error) {
+		if err := w.pause(ctx); err != nil {
+			return false, err
+		}
+		harm, err = w.noticed(ctx, since, "")
+		return harm != "", err
+	})
+	if err != nil {
+		return effect{}, err
+	}
+	out := effect{harm != "", "the pod keeps its addresses and its traffic"}
+	if harm != "" {
+		out.got = harm
+	}
+	return out, w.repair(ctx)
+}
+
+// changeLeader ends the leader; the other one leads, or a new one where that has
+// ended too, and a new one stands by.
+func (w *world) changeLeader(context.Context) (err error) {
 	w.leading.Kill()
 	w.leading = w.standby
-	w.changes++
-	w.standby, err = w.startController(fmt.Sprintf("controller-%d", 2+w.changes), map[string]any{"metricsAddress": "0"})
+	select {
+	case <-w.leading.Done():
+		if w.leading, err = w.nextController(); err != nil {
+			return err
+		}
+	default:
+	}
+	w.standby, err = w.nextController()
 	return err
+}
+
+func (w *world) nextController() (*harness.Process, error) {
+	w.changes++
+	return w.startController(fmt.Sprintf("controller-%d", 2+w.changes), map[string]any{"metricsAddress": "0"})
 }
 
 // leaderStalls stops the leader until the other one serves, and lets it go on.

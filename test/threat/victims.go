@@ -337,7 +337,7 @@ func (w *world) victimsObjects(ctx context.Context, attackers string) (out []str
 		if err != nil {
 			return nil, err
 		}
-		if record == nil || record.DeletionTimestamp != nil {
+		if record == nil || record.DeletionTimestamp != nil && w.byHand != p.UID {
 			out = append(out, p.Name+" lost its record")
 			continue
 		}

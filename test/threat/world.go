@@ -14,6 +14,7 @@ import (
 	"github.com/go-logr/logr"
 	apiextensionsv1 "k8s.io/apiextensions-apiserver/pkg/apis/apiextensions/v1"
 	"k8s.io/apimachinery/pkg/runtime"
+	"k8s.io/apimachinery/pkg/types"
 	"k8s.io/apimachinery/pkg/util/wait"
 	clientgoscheme "k8s.io/client-go/kubernetes/scheme"
 	"k8s.io/client-go/rest"
@@ -43,6 +44,7 @@ type world struct {
 	leading, standby *harness.Process
 	changes          int // of the leader
 	forging          forging
+	byHand           types.UID // of a pod whose record an operator deleted
 	victims          *victims
 }
 
