@@ -92,7 +92,7 @@ func drawsFrom(name string, ipam map[string]any) func(ctx context.Context, w *wo
 
 // ofOperator says whether an interface has what the operator did not open.
 func ofOperator(i v1alpha1.Interface) bool {
-	if slices.Contains([]string{"default", "private", "shop", "tiny"}, i.Domain) {
+	if slices.Contains([]string{"default", "private", "shop", "tiny", "common"}, i.Domain) {
 		return true
 	}
 	for _, text := range i.Addresses {

@@ -89,7 +89,7 @@ func (w *world) dropClaims(ctx context.Context, namespace string) error {
 		if err := w.List(ctx, &list, client.InNamespace(namespace)); err != nil || len(list.Items) > 0 {
 			return fmt.Sprintf("%d claims", len(list.Items)), err
 		}
-		for _, domain := range []string{"shop", "tiny"} {
+		for _, domain := range []string{"shop", "common"} {
 			slots, err := w.slots(ctx, domain)
 			held := func(s ipam.Slot) bool { return strings.HasPrefix(s.Claim, namespace+"/") }
 			if err != nil || slices.ContainsFunc(slots, held) {
@@ -102,7 +102,7 @@ func (w *world) dropClaims(ctx context.Context, namespace string) error {
 
 // claimByAddress claims what another tenant has of a pool that both may use.
 func claimByAddress(ctx context.Context, w *world, api client.Client) (effect, error) {
-	theirs := newPod(other, "has", w.nodes[0].Name, map[string]string{v1alpha1.AnnotationPools: "tiny"})
+	theirs := newPod(other, "has", w.nodes[0].Name, map[string]string{v1alpha1.AnnotationPools: "common"})
 	f, err := w.try(ctx, w.Client, theirs)
 	if err != nil {
 		return effect{}, err
@@ -120,7 +120,7 @@ func claimByAddress(ctx context.Context, w *world, api client.Client) (effect, e
 	if err := api.Create(ctx, claim); err != nil {
 		return effect{}, err
 	}
-	pod := newPod(tenant, "claims", w.nodes[0].Name, map[string]string{v1alpha1.AnnotationClaim: "hers", v1alpha1.AnnotationPools: "tiny"})
+	pod := newPod(tenant, "claims", w.nodes[0].Name, map[string]string{v1alpha1.AnnotationClaim: "hers", v1alpha1.AnnotationPools: "common"})
 	if f, err = w.try(ctx, api, pod); err != nil {
 		return effect{}, err
 	}
@@ -133,7 +133,7 @@ func claimByAddress(ctx context.Context, w *world, api client.Client) (effect, e
 // foreignClaim has another tenant keep an address by a claim, of a pool that both
 // may use, and goes for it by every way of writing the claim's name.
 func foreignClaim(ctx context.Context, w *world, api client.Client) (effect, error) {
-	kept := newPod(other, "kept", w.nodes[0].Name, map[string]string{v1alpha1.AnnotationClaim: "kept", v1alpha1.AnnotationPools: "tiny"})
+	kept := newPod(other, "kept", w.nodes[0].Name, map[string]string{v1alpha1.AnnotationClaim: "kept", v1alpha1.AnnotationPools: "common"})
 	f, err := w.try(ctx, w.Client, kept)
 	if err != nil {
 		return effect{}, err
@@ -144,7 +144,7 @@ func foreignClaim(ctx context.Context, w *world, api client.Client) (effect, err
 	if err := w.remove(ctx, kept); err != nil {
 		return effect{}, err
 	}
-	slots, err := w.slots(ctx, "tiny")
+	slots, err := w.slots(ctx, "common")
 	if err != nil {
 		return effect{}, err
 	}
@@ -155,7 +155,7 @@ func foreignClaim(ctx context.Context, w *world, api client.Client) (effect, err
 	held := slots[at].Addr
 	out := effect{}
 	for i, name := range []string{other + "/kept", "../" + other + "/kept", "kept", slots[at].Claim} {
-		pod := newPod(tenant, fmt.Sprintf("claims-%d", i), w.nodes[0].Name, map[string]string{v1alpha1.AnnotationClaim: name, v1alpha1.AnnotationPools: "tiny"})
+		pod := newPod(tenant, fmt.Sprintf("claims-%d", i), w.nodes[0].Name, map[string]string{v1alpha1.AnnotationClaim: name, v1alpha1.AnnotationPools: "common"})
 		f, err := w.try(ctx, api, pod)
 		if err != nil {
 			return effect{}, err

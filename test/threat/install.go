@@ -46,6 +46,7 @@ func pools() []*v1alpha1.IPPool {
 		pool("shop", v1alpha1.IPPoolSpec{
 			Domain: "shop", Ranges: []string{"10.91.0.0/26"}, NamespaceSelector: of(tenant), Quota: v1alpha1.Quota{PerNamespace: 2},
 		}),
+		pool("common", v1alpha1.IPPoolSpec{Domain: "common", Ranges: []string{"10.93.0.0/27"}, NamespaceSelector: of(tenant, other)}),
 		pool("tiny", v1alpha1.IPPoolSpec{Domain: "tiny", Ranges: []string{"10.92.0.0-10.92.0.7"}, UseEdges: true, NamespaceSelector: of(tenant, other)}),
 	}
 }

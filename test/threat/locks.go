@@ -43,6 +43,9 @@ func locks() []lock {
 		poolLock("quota-pods", "shop", "the pool has no quota", `{"spec":{"quota":{"perNamespace":0}}}`, `{"spec":{"quota":{"perNamespace":2}}}`),
 		poolLock("route-blocks", "default", "the pool lets a node have 200 blocks", `{"spec":{"maxBlocksPerNode":200}}`,
 			fmt.Sprintf(`{"spec":{"maxBlocksPerNode":%d}}`, boundOfBlocks)),
+		poolLock("author-pools", "private", "the pool is open to all namespaces and their networks",
+			`{"spec":{"namespaceSelector":null,"networkNamespaceSelector":{}}}`,
+			`{"spec":{"namespaceSelector":`+jsonOf(pools()[1].Spec.NamespaceSelector)+`,"networkNamespaceSelector":null}}`),
 		{
 			"write-record", "a role lets the tenant write PodAttachments",
 			func(ctx context.Context, w *world) error { return w.grant(ctx) },
