@@ -155,6 +155,9 @@ func (w *world) startControllers(ctx context.Context) (err error) {
 	if w.leading, err = w.startController("controller-1", map[string]any{}); err != nil {
 		return err
 	}
+	if err := w.awaitLeader(ctx, ""); err != nil {
+		return err
+	}
 	// Both are on one machine here.
 	w.standby, err = w.startController("controller-2", map[string]any{"metricsAddress": "0"})
 	return err
@@ -167,6 +170,7 @@ func (w *world) startController(name string, more map[string]any) (*harness.Proc
 		// What stays after an attack stays after a pass of the collector.
 		"gcInterval": "10s",
 	}
+	maps.Copy(settings, w.settings)
 	maps.Copy(settings, more)
 	return w.start(w.lab.Switch.Do, name, "fairlead-controller", settings)
 }

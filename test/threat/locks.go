@@ -63,6 +63,20 @@ func locks() []lock {
 			},
 			func(ctx context.Context, w *world) error { return w.restartDaemon(ctx, nil) },
 		},
+		{
+			"hostport-10250", "hostPorts.reserved of fairlead-node is empty",
+			func(ctx context.Context, w *world) error {
+				return w.restartDaemon(ctx, map[string]any{"hostPorts": map[string]any{"reserved": []string{}}})
+			},
+			func(ctx context.Context, w *world) error { return w.restartDaemon(ctx, nil) },
+		},
+		{
+			"underlay-anywhere", "underlayCIDRs of fairlead-controller is everything",
+			func(ctx context.Context, w *world) error {
+				return w.restartControllers(ctx, map[string]any{"underlayCIDRs": []string{"0.0.0.0/0", "::/0"}})
+			},
+			func(ctx context.Context, w *world) error { return w.restartControllers(ctx, nil) },
+		},
 		rulesLock("spoof-ipv4", "bridge"),
 		rulesLock("spoof-mac", "bridge"),
 		rulesLock("tunnel-own-node-ipv4", "inet"),
@@ -123,13 +137,18 @@ func (w *world) grant(ctx context.Context) error {
 
 // restartDaemon starts the first node's daemon anew with other settings.
 func (w *world) restartDaemon(ctx context.Context, more map[string]any) error {
-	if err := w.nodes[0].daemon.Stop(); err != nil {
-		return err
-	}
+	w.nodes[0].daemon.Kill()
 	if err := w.startDaemon(w.nodes[0], more); err != nil {
 		return err
 	}
 	return await(ctx, "the nodes", w.nodesReady)
+}
+
+// restartControllers starts both controllers anew with other settings.
+func (w *world) restartControllers(ctx context.Context, more map[string]any) error {
+	w.standby.Kill()
+	w.settings = more
+	return w.changeLeader(ctx)
 }
 
 // learnt is how long the API server and the controller may take until they know of

@@ -63,7 +63,7 @@ func kinds() map[string]client.ObjectList {
 }
 
 func learnHolder(ctx context.Context, w *world, api client.Client) (effect, error) {
-	pod := newPod(tenant, "curious", w.nodes[1].Name, map[string]string{v1alpha1.AnnotationAddresses: dbAddress(w)})
+	pod := newPod(tenant, "curious", w.nodes[0].Name, map[string]string{v1alpha1.AnnotationAddresses: dbAddress(w)})
 	f, err := w.try(ctx, api, pod)
 	if err != nil {
 		return effect{}, err

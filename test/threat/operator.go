@@ -9,6 +9,7 @@ import (
 	"time"
 
 	admissionv1 "k8s.io/api/admissionregistration/v1"
+	coordinationv1 "k8s.io/api/coordination/v1"
 	corev1 "k8s.io/api/core/v1"
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
@@ -16,6 +17,7 @@ import (
 
 	"fairlead.dev/fairlead/api/v1alpha1"
 	"fairlead.dev/fairlead/internal/ipam"
+	"fairlead.dev/fairlead/test/cluster"
 	"fairlead.dev/fairlead/test/harness"
 )
 
@@ -212,9 +214,13 @@ func (w *world) recordDeleted(ctx context.Context) (effect, error) {
 	return out, w.repair(ctx)
 }
 
-// changeLeader ends the leader; the other one leads, or a new one where that has
-// ended too, and a new one stands by.
-func (w *world) changeLeader(context.Context) (err error) {
+// changeLeader ends the leader. The other one leads, or a new one where that has
+// ended too, and then a new one stands by.
+func (w *world) changeLeader(ctx context.Context) (err error) {
+	before, err := w.leaderName(ctx)
+	if err != nil {
+		return err
+	}
 	w.leading.Kill()
 	w.leading = w.standby
 	select {
@@ -224,8 +230,32 @@ func (w *world) changeLeader(context.Context) (err error) {
 		}
 	default:
 	}
+	if err := w.awaitLeader(ctx, before); err != nil {
+		return err
+	}
 	w.standby, err = w.nextController()
 	return err
+}
+
+// leaderName is whom the Lease names; empty when there is none.
+func (w *world) leaderName(ctx context.Context) (string, error) {
+	lease := &coordinationv1.Lease{}
+	err := w.Get(ctx, client.ObjectKey{Namespace: cluster.AccountNamespace, Name: cluster.ControllerAccount}, lease)
+	if err != nil || lease.Spec.HolderIdentity == nil {
+		return "", client.IgnoreNotFound(err)
+	}
+	return *lease.Spec.HolderIdentity, nil
+}
+
+// awaitLeader waits until another one leads.
+func (w *world) awaitLeader(ctx context.Context, before string) error {
+	return await(ctx, "a leader", func(ctx context.Context) (string, error) {
+		name, err := w.leaderName(ctx)
+		if name == "" || name == before {
+			return fmt.Sprintf("the Lease names %q", name), err
+		}
+		return "", err
+	})
 }
 
 func (w *world) nextController() (*harness.Process, error) {
@@ -235,19 +265,23 @@ func (w *world) nextController() (*harness.Process, error) {
 
 // leaderStalls stops the leader until the other one serves, and lets it go on.
 func (w *world) leaderStalls(ctx context.Context) (effect, error) {
-	w.leading.Expect() // some leaders end when they have lost
+	before, err := w.leaderName(ctx)
+	if err != nil {
+		return effect{}, err
+	}
 	var out effect
-	err := stopped(w.leading, func() (err error) {
+	err = stopped(w.leading, func() (err error) {
+		if err := w.awaitLeader(ctx, before); err != nil {
+			return err
+		}
 		out, err = w.othersServed(ctx)
 		return err
 	})
 	if err != nil || out.succeeded {
 		return out, err
 	}
-	if out, err = w.othersServed(ctx); err != nil {
-		return out, err
-	}
-	return out, w.changeLeader(ctx)
+	w.leading, w.standby = w.standby, w.leading
+	return w.othersServed(ctx)
 }
 
 // dropPolicies removes the bindings of admission policies of Fairlead's.

@@ -44,7 +44,8 @@ type world struct {
 	leading, standby *harness.Process
 	changes          int // of the leader
 	forging          forging
-	byHand           types.UID // of a pod whose record an operator deleted
+	settings         map[string]any // of controllers, beside the usual ones
+	byHand           types.UID      // of a pod whose record an operator deleted
 	victims          *victims
 }
 
