@@ -206,16 +206,19 @@ func containerPath(ctx context.Context, w *world) (effect, error) {
 // pathAttacks are paths in a configuration that somebody wrote, which the runtime
 // hands to the plugin, which is root.
 func pathAttacks() []attack {
-	writes := func(id, tries string, config func(dir string) map[string]any, program string) attack {
+	makes := func(id, tries, root string, config func(dir string) map[string]any) attack {
 		return attack{
 			id: id, by: byAuthor, tries: tries,
 			do: func(ctx context.Context, w *world) (effect, error) {
-				dir := filepath.Join(w.Tmpfs(), id, "made", "by", "root")
-				text, _, err := w.execute(ctx, call{program: program, verb: "DEL", id: sandbox.NewID(), ifname: "net1", config: config(dir)})
+				base := filepath.Join(root, id)
+				if root == "" {
+					base = filepath.Join(w.Tmpfs(), id)
+				}
+				text, err := w.delWith(ctx, config(filepath.Join(base, "made", "by", "root")))
 				if err != nil {
 					return effect{}, err
 				}
-				_, err = os.Stat(filepath.Join(w.Tmpfs(), id))
+				_, err = os.Stat(base)
 				if err != nil && !errors.Is(err, os.ErrNotExist) {
 					return effect{}, err
 				}
@@ -223,35 +226,57 @@ func pathAttacks() []attack {
 			},
 		}
 	}
+	fills := func(id, tries, root string, mode os.FileMode, owner int) attack {
+		return attack{
+			id: id, by: byAuthor, tries: tries,
+			do: func(ctx context.Context, w *world) (effect, error) {
+				dir := filepath.Join(root, id)
+				if root == "" {
+					dir = filepath.Join(w.Tmpfs(), id)
+				}
+				if err := errors.Join(os.Mkdir(dir, 0o700), os.Chmod(dir, mode), os.Chown(dir, owner, owner)); err != nil {
+					return effect{}, err
+				}
+				text, err := w.delWith(ctx, spooling(dir))
+				if err != nil {
+					return effect{}, err
+				}
+				entries, err := os.ReadDir(dir)
+				return effect{len(entries) > 0, text}, err
+			},
+		}
+	}
 	return []attack{
-		writes("spool-path", "a network's configuration has a spool where there is no directory", func(dir string) map[string]any {
-			return map[string]any{"cniVersion": "1.0.0", "name": "x", "type": "fairlead", "socket": filepath.Join(dir, "none.sock"), "spool": dir}
-		}, "fairlead"),
-		writes("ipam-socket-path", "a network's ipam has a socket where there is no directory", func(dir string) map[string]any {
+		makes("spool-path", "a network's spool is where there is no directory", "", spooling),
+		makes("spool-path-in-run", "the same, below /run", "/run", spooling),
+		makes("ipam-socket-path", "a network's ipam has a socket where there is no directory", "/run", func(dir string) map[string]any {
 			return map[string]any{"cniVersion": "1.0.0", "name": "x", "type": "macvlan", "ipam": map[string]any{"type": "fairlead-ipam", "socket": filepath.Join(dir, "none.sock")}}
-		}, "fairlead-ipam"),
-		{id: "spool-of-another", by: byAuthor, tries: "a network's spool is a directory that is not root's", do: foreignSpool},
+		}),
+		fills("spool-of-root", "a network's spool is a directory of root's that is none of the daemon's", "", 0o700, 0),
+		fills("spool-of-another", "a network's spool is a directory below /run that is not root's", "/run", 0o700, nobody),
+		fills("spool-of-all", "a network's spool is a directory below /run that everybody writes to", "/run", 0o777, 0),
 		{id: "socket-of-another", by: byAuthor, tries: "a network's socket is served by somebody who is not root", do: foreignSocket},
 	}
 }
 
+// spooling is a configuration whose daemon is away, with a spool.
+func spooling(dir string) map[string]any {
+	return map[string]any{"cniVersion": "1.0.0", "name": "x", "type": "fairlead", "socket": filepath.Join(dir, "none.sock"), "spool": dir}
+}
+
+// delWith executes a DEL with a configuration that somebody wrote, by the plugin of
+// its ipam when it has one.
+func (w *world) delWith(ctx context.Context, config map[string]any) (string, error) {
+	c := call{verb: "DEL", id: sandbox.NewID(), ifname: "net1", config: config}
+	if config["ipam"] != nil {
+		c.program = "fairlead-ipam"
+	}
+	text, _, err := w.execute(ctx, c)
+	return text, err
+}
+
 // nobody is the user that has nothing.
 const nobody = 65534
-
-func foreignSpool(ctx context.Context, w *world) (effect, error) {
-	dir := filepath.Join(w.Tmpfs(), "foreign-spool")
-	if err := errors.Join(os.Mkdir(dir, 0o777), os.Chown(dir, nobody, nobody)); err != nil {
-		return effect{}, err
-	}
-	text, _, err := w.execute(ctx, call{verb: "DEL", id: sandbox.NewID(), ifname: "net1", config: map[string]any{
-		"cniVersion": "1.0.0", "name": "x", "type": "fairlead", "socket": filepath.Join(dir, "none.sock"), "spool": dir,
-	}})
-	if err != nil {
-		return effect{}, err
-	}
-	entries, err := os.ReadDir(dir)
-	return effect{len(entries) > 0, text}, err
-}
 
 func foreignSocket(ctx context.Context, w *world) (effect, error) {
 	path := filepath.Join(w.Tmpfs(), "foreign.sock")

@@ -58,7 +58,7 @@ type node struct {
 	account string
 }
 
-func (n *node) stateDir() string  { return filepath.Join(n.dir, "fairlead") }
+func (n *node) stateDir() string  { return "/run/fairlead-" + n.Name } // of the /run inside
 func (n *node) runnerDir() string { return filepath.Join(n.dir, "runner") }
 func (n *node) netnsDir() string  { return filepath.Join(n.dir, "netns") }
 func (n *node) binDir() string    { return filepath.Join(n.dir, "bin") }
