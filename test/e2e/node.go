@@ -98,10 +98,12 @@ func (n *node) boot() error {
 		if err := unix.Mount("", "/", "", unix.MS_REC|unix.MS_PRIVATE, ""); err != nil {
 			return fmt.Errorf("part the mounts of %s from the machine's: %w", n.name, err)
 		}
-		// `ip netns add` mounts it for good, and containerd finds it in the table of
-		// mounts even below another /run.
-		if err := unix.Unmount("/run/netns", unix.MNT_DETACH); err != nil && !errors.Is(err, unix.EINVAL) && !errors.Is(err, unix.ENOENT) {
-			return fmt.Errorf("unmount /run/netns of %s: %w", n.name, err)
+		// `ip netns add` mounts the one for good, the laboratory the other. containerd
+		// finds them in the table of mounts even below another /run.
+		for _, dir := range []string{"/run/netns", "/run"} {
+			if err := unix.Unmount(dir, unix.MNT_DETACH); err != nil && !errors.Is(err, unix.EINVAL) && !errors.Is(err, unix.ENOENT) {
+				return fmt.Errorf("unmount %s of %s: %w", dir, n.name, err)
+			}
 		}
 		mounts := []struct {
 			from, to, kind string
