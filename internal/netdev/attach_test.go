@@ -385,7 +385,8 @@ func TestGatewaysCanBeUsed(t *testing.T) {
 		Gateways:  []netip.Addr{mustAddr("169.254.1.1"), mustAddr("fd00:9::1")},
 		Routes: []Route{
 			{Destination: mustPrefix("192.0.2.0/24"), Gateway: mustAddr("169.254.1.1")},
-			{Destination: mustPrefix("198.51.100.1/32")}, {Destination: mustPrefix("203.0.113.0/24"), Gateway: mustAddr("198.51.100.1")},
+			{Destination: mustPrefix("198.51.100.1/32")},
+			{Destination: mustPrefix("203.0.113.0/24"), Gateway: mustAddr("198.51.100.1")},
 		},
 	}
 	if _, err := k.Attach(t.Context(), pod, plug); err != nil {

@@ -114,7 +114,7 @@ func (c *Cluster) awaitRights(kubeconfig string) {
 	}
 	c.Eventually(c.tb, "the rights of an account", func(ctx context.Context) error {
 		review := &authorizationv1.SelfSubjectAccessReview{Spec: authorizationv1.SelfSubjectAccessReviewSpec{
-			ResourceAttributes: &authorizationv1.ResourceAttributes{Group: "events.k8s.io", Resource: "events", Verb: "patch"},
+			ResourceAttributes: &authorizationv1.ResourceAttributes{Group: "events.k8s.io", Resource: "events", Verb: "create"},
 		}}
 		answer, err := api.SelfSubjectAccessReviews().Create(ctx, review, metav1.CreateOptions{})
 		if err != nil {

@@ -90,8 +90,8 @@ func generations(t *testing.T, c *cluster.Cluster) map[string]int64 {
 	for _, o := range policies.Items {
 		out["ValidatingAdmissionPolicy "+o.Name] = o.Generation
 	}
-	if len(out) != 4 {
-		t.Errorf("generations of %v; must be of four objects", out)
+	if len(out) != 5 {
+		t.Errorf("generations of %v; must be of five objects", out)
 	}
 	return out
 }

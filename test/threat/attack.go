@@ -191,9 +191,9 @@ func asUser(user string, do func(ctx context.Context, w *world, api client.Clien
 	}
 }
 
-// podTries creates a pod and judges by what became of it. It removes it again.
-func podTries(user string, pod func(w *world) *corev1.Pod, got func(w *world, f fate) bool) func(ctx context.Context, w *world) (effect, error) {
-	return asUser(user, func(ctx context.Context, w *world, api client.Client) (effect, error) {
+// podTries has the tenant create a pod and judges by what became of it. It removes it again.
+func podTries(pod func(w *world) *corev1.Pod, got func(w *world, f fate) bool) func(ctx context.Context, w *world) (effect, error) {
+	return asUser(tenant, func(ctx context.Context, w *world, api client.Client) (effect, error) {
 		p := pod(w)
 		f, err := w.try(ctx, api, p)
 		if err != nil {

@@ -59,7 +59,7 @@ func claimAttacks() []attack {
 
 // quotaOfHeld keeps addresses without pods.
 func quotaOfHeld(ctx context.Context, w *world, api client.Client) (effect, error) {
-	last := fate{}
+	var last fate
 	for i := range 4 {
 		pod := newPod(tenant, fmt.Sprintf("holds-%d", i), w.nodes[0].Name, map[string]string{
 			v1alpha1.AnnotationPools: "shop", v1alpha1.AnnotationClaim: fmt.Sprintf("held-%d", i),

@@ -137,9 +137,9 @@ func ethernet(to, from net.HardwareAddr, kind uint16, payload []byte) []byte {
 }
 
 // udp is an IP packet with a UDP datagram in it, of the family of its addresses.
-func udp(from, to netip.Addr, port uint16, payload []byte) []byte {
+func udp(from, to netip.Addr, payload []byte) []byte {
 	segment := binary.BigEndian.AppendUint16(nil, 4321)
-	segment = binary.BigEndian.AppendUint16(segment, port)
+	segment = binary.BigEndian.AppendUint16(segment, 9) // discard (RFC 863)
 	segment = binary.BigEndian.AppendUint16(segment, uint16(8+len(payload)))
 	segment = append(append(segment, 0, 0), payload...)
 	sum := checksum(pseudo(from, to, unix.IPPROTO_UDP, len(segment)), segment)
@@ -270,16 +270,16 @@ func packetAttacks() []attack {
 		frame func(f *forger) []byte
 	}{
 		"spoof-ipv4": {"a pod sends with the victim db's IPv4 address to cache", func(f *forger) []byte {
-			return ethernet(f.gateway, f.mac, unix.ETH_P_IP, udp(f.db.addresses[0], f.cache.addresses[0], 9, f.mark))
+			return ethernet(f.gateway, f.mac, unix.ETH_P_IP, udp(f.db.addresses[0], f.cache.addresses[0], f.mark))
 		}},
 		"spoof-ipv6": {"a pod sends with the victim db's IPv6 address to cache", func(f *forger) []byte {
-			return ethernet(f.gateway, f.mac, unix.ETH_P_IPV6, udp(f.db.addresses[1], f.cache.addresses[1], 9, f.mark))
+			return ethernet(f.gateway, f.mac, unix.ETH_P_IPV6, udp(f.db.addresses[1], f.cache.addresses[1], f.mark))
 		}},
 		"spoof-mac": {"a pod sends with the victim db's MAC", func(f *forger) []byte {
-			return ethernet(f.cacheMAC, f.dbMAC, unix.ETH_P_IP, udp(f.addresses[0], f.cache.addresses[0], 9, f.mark))
+			return ethernet(f.cacheMAC, f.dbMAC, unix.ETH_P_IP, udp(f.addresses[0], f.cache.addresses[0], f.mark))
 		}},
 		"spoof-outside": {"a pod sends as a machine outside", func(f *forger) []byte {
-			return ethernet(f.gateway, f.mac, unix.ETH_P_IP, udp(f.outside, f.cache.addresses[0], 9, f.mark))
+			return ethernet(f.gateway, f.mac, unix.ETH_P_IP, udp(f.outside, f.cache.addresses[0], f.mark))
 		}},
 		"arp-gateway": {"a pod answers ARP for the gateway", func(f *forger) []byte {
 			return ethernet(broadcast, f.mac, unix.ETH_P_ARP, arp(f.mac, netip.MustParseAddr("169.254.1.1"), f.cacheMAC, f.cache.addresses[0], f.mark))
@@ -304,7 +304,7 @@ func packetAttacks() []attack {
 			return ethernet(allNodes, f.mac, unix.ETH_P_IPV6, icmp6(own, netip.MustParseAddr("ff02::1"), 134, option(body, f.mark)))
 		}},
 		"vlan": {"a pod sends with a VLAN tag", func(f *forger) []byte {
-			tagged := append([]byte{0, 5, 8, 0}, udp(f.db.addresses[0], f.cache.addresses[0], 9, f.mark)...)
+			tagged := append([]byte{0, 5, 8, 0}, udp(f.db.addresses[0], f.cache.addresses[0], f.mark)...)
 			return ethernet(f.cacheMAC, f.mac, unix.ETH_P_8021Q, tagged)
 		}},
 	}

@@ -107,7 +107,7 @@ func errs(id, tries string, change map[string]any, prepare func(w *world, box sa
 	}
 }
 
-func argsOf(w *world, uid string) string {
+func argsOf(uid string) string {
 	return "IgnoreUnknown=1;K8S_POD_NAMESPACE=" + victim + ";K8S_POD_NAME=db;K8S_POD_UID=" + uid
 }
 
@@ -123,7 +123,7 @@ func runtimeAttacks() []attack {
 			return call{verb: "DEL", id: box.ID, netns: box.NetnsPath, ifname: "other0"}
 		}),
 		errs("del-other-container", "DEL of another container, with the victim's namespace", nil, func(w *world, box sandbox.Record) call {
-			return call{verb: "DEL", id: "0123456789abcdef", netns: box.NetnsPath, ifname: "eth0", args: argsOf(w, string(w.victims.db.UID))}
+			return call{verb: "DEL", id: "0123456789abcdef", netns: box.NetnsPath, ifname: "eth0", args: argsOf(string(w.victims.db.UID))}
 		}),
 		errs("add-refused-then-del", "DEL of a second interface, whose ADD was refused", nil, func(_ *world, box sandbox.Record) call {
 			return call{verb: "DEL", id: box.ID, netns: box.NetnsPath, ifname: "net1"}
@@ -167,7 +167,7 @@ func addAgain(uid string) func(ctx context.Context, w *world) (effect, error) {
 		if uid == "" {
 			uid = string(w.victims.db.UID)
 		}
-		c := call{verb: "ADD", id: sandbox.NewID(), netns: path, ifname: "eth0", args: argsOf(w, uid), config: config}
+		c := call{verb: "ADD", id: sandbox.NewID(), netns: path, ifname: "eth0", args: argsOf(uid), config: config}
 		text, _, err := w.execute(ctx, c)
 		if err != nil {
 			return out, err
@@ -303,7 +303,7 @@ func foreignSocket(ctx context.Context, w *world) (effect, error) {
 	}()
 	ctx, cancel := context.WithTimeout(ctx, 5*time.Second)
 	defer cancel()
-	text, _, err := w.execute(ctx, call{verb: "ADD", id: sandbox.NewID(), netns: w.nodes[0].Path(), ifname: "net1", args: argsOf(w, "x"), config: map[string]any{
+	text, _, err := w.execute(ctx, call{verb: "ADD", id: sandbox.NewID(), netns: w.nodes[0].Path(), ifname: "net1", args: argsOf("x"), config: map[string]any{
 		"cniVersion": "1.0.0", "name": "x", "type": "fairlead", "socket": path,
 	}})
 	if err != nil {

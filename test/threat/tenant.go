@@ -49,7 +49,7 @@ func addressAttacks() []attack {
 	return []attack{
 		{
 			id: "address-of-another", by: byTenant, tries: "a pod asks for the victim's address by annotation",
-			do: podTries(tenant, asking("wants", v1alpha1.AnnotationAddresses, dbAddress), hasDB),
+			do: podTries(asking("wants", v1alpha1.AnnotationAddresses, dbAddress), hasDB),
 		},
 		{
 			id: "mirror-uid", by: byTenant, tries: "a pod with the victim's UID as its config.mirror is made and deleted, another asks for the address meanwhile",
@@ -57,13 +57,13 @@ func addressAttacks() []attack {
 		},
 		{
 			id: "mirror-same-name", by: byTenant, tries: "the same, with a pod of the victim's name",
-			do: podTries(tenant, func(w *world) *corev1.Pod {
+			do: podTries(func(w *world) *corev1.Pod {
 				return newPod(tenant, "db", w.nodes[0].Name, map[string]string{corev1.MirrorPodAnnotationKey: string(w.victims.db.UID)})
 			}, hasDB),
 		},
 		{
 			id: "mirror-other-node", by: byTenant, tries: "the same, on another node than the victim's",
-			do: podTries(tenant, func(w *world) *corev1.Pod {
+			do: podTries(func(w *world) *corev1.Pod {
 				return newPod(tenant, "db", w.nodes[1].Name, map[string]string{corev1.MirrorPodAnnotationKey: string(w.victims.db.UID)})
 			}, hasDB),
 		},
@@ -72,13 +72,13 @@ func addressAttacks() []attack {
 		{id: "route-blocks", by: byTenant, tries: "one pod after the other asks for an address of another vacant block", do: asUser(tenant, routeBlocks)},
 		{
 			id: "block-of-another-node", by: byTenant, tries: "a pod on node-2 asks for a free address of a block of node-1",
-			do: podTries(tenant, func(w *world) *corev1.Pod {
+			do: podTries(func(w *world) *corev1.Pod {
 				return newPod(tenant, "neighbour", w.nodes[1].Name, map[string]string{v1alpha1.AnnotationAddresses: besideDB(w)})
 			}, func(w *world, f fate) bool { return f.record != nil }),
 		},
 		{
 			id: "foreign-pool", by: byTenant, tries: "a pod names a pool that is another namespace's",
-			do: podTries(tenant, asking("rich", v1alpha1.AnnotationPools, func(*world) string { return "private" }), inRange("10.90.0.0/26")),
+			do: podTries(asking("rich", v1alpha1.AnnotationPools, func(*world) string { return "private" }), inRange("10.90.0.0/26")),
 		},
 		{id: "quota-pods", by: byTenant, tries: "four pods draw from a pool with a quota of two", do: asUser(tenant, quotaOfPods)},
 	}
@@ -125,7 +125,7 @@ func stealByMirror(ctx context.Context, w *world, api client.Client) (effect, er
 // eight. Addresses that stay taken when they are gone are leaked.
 func leakByUIDs(ctx context.Context, w *world, api client.Client) (effect, error) {
 	var pods []*corev1.Pod
-	last := fate{}
+	var last fate
 	for i := range 8 {
 		pod := newPod(tenant, fmt.Sprintf("unwritable-%d", i), w.nodes[0].Name, map[string]string{
 			corev1.MirrorPodAnnotationKey: fmt.Sprintf("A_%d:", i), v1alpha1.AnnotationPools: "tiny",
@@ -186,7 +186,7 @@ const boundOfBlocks = 4
 // routeBlocks asks for an address of one vacant block after the other.
 func routeBlocks(ctx context.Context, w *world, api client.Client) (effect, error) {
 	addr := netip.MustParseAddr("10.244.128.1")
-	last := fate{}
+	var last fate
 	for i := range boundOfBlocks + 3 {
 		pod := newPod(tenant, fmt.Sprintf("route-%d", i), w.nodes[0].Name, map[string]string{v1alpha1.AnnotationAddresses: addr.String()})
 		var err error
@@ -227,7 +227,7 @@ func quotaOfPods(ctx context.Context, w *world, api client.Client) (effect, erro
 
 // countOfShop makes pods of the pool with a quota of two and counts what they get.
 func (w *world) countOfShop(ctx context.Context, api client.Client, pods []*corev1.Pod) (effect, error) {
-	last := fate{}
+	var last fate
 	for _, pod := range pods {
 		var err error
 		if last, err = w.try(ctx, api, pod); err != nil {

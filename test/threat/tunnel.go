@@ -29,7 +29,7 @@ func forged(n *node, from, to netip.Addr, mark []byte) []byte {
 	if to.Is6() {
 		kind = 0x86dd
 	}
-	return append(header, ethernet(netdev.TunnelMAC(n.Name), netdev.TunnelMAC("node-9"), kind, udp(from, to, 9, mark))...)
+	return append(header, ethernet(netdev.TunnelMAC(n.Name), netdev.TunnelMAC("node-9"), kind, udp(from, to, mark))...)
 }
 
 // tunnelAttacks send to the port of the nodes' tunnel.
@@ -133,7 +133,7 @@ func (w *world) takePort(ctx context.Context, api client.Client, p nodesPort) (o
 	if err != nil {
 		return effect{}, err
 	}
-	got, err := w.portLeadsTo(ns, netip.AddrPortFrom(n.V4.Addr(), uint16(p.port)), p.protocol)
+	got, err := w.portLeadsTo(ns, netip.AddrPortFrom(n.V4.Addr(), uint16(p.port)), p.protocol) //nolint:contextcheck // it has deadlines of its own
 	if err != nil {
 		return effect{}, err
 	}
@@ -184,7 +184,7 @@ func (w *world) portLeadsTo(pod *netlab.Namespace, target netip.AddrPort, protoc
 			network := map[corev1.Protocol]string{corev1.ProtocolUDP: "udp", corev1.ProtocolTCP: "tcp"}[protocol]
 			conn, err := net.DialTimeout(network, target.String(), 200*time.Millisecond)
 			if err != nil {
-				return nil //nolint:nilerr // nobody answers there
+				return nil // nobody answers there
 			}
 			defer conn.Close()
 			_, _ = conn.Write([]byte("for the node")) // whether it comes is seen there

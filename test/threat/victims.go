@@ -184,7 +184,7 @@ func (f *flow) dial() (conn net.Conn, err error) {
 func (f *flow) probe(context.Context) (string, error) {
 	conn, err := f.dial()
 	if err != nil {
-		return err.Error(), nil //nolint:nilerr // there may be no route yet
+		return err.Error(), nil // there may be no route yet
 	}
 	defer conn.Close()
 	_, _ = conn.Write(make([]byte, 8))
@@ -194,7 +194,7 @@ func (f *flow) probe(context.Context) (string, error) {
 	answer := make([]byte, 100)
 	n, err := conn.Read(answer)
 	if err != nil {
-		return "no answer", nil //nolint:nilerr // it is tried again
+		return "no answer", nil // it is tried again
 	}
 	return f.check(answer[:n]), nil
 }
