@@ -23,7 +23,7 @@ func TestHalfGoesWithItsPod(t *testing.T) {
 	const name = "half"
 	world := oneNode(t, c, name)
 	if err := c.Client.Create(t.Context(), &v1alpha1.IPPool{
-		ObjectMeta: metav1.ObjectMeta{Name: "blue"}, Spec: v1alpha1.IPPoolSpec{Domain: "half-blue", Ranges: []string{"10.2.0.0/24"}, NetworkNamespaceSelector: &metav1.LabelSelector{}},
+		ObjectMeta: metav1.ObjectMeta{Name: "blue"}, Spec: v1alpha1.IPPoolSpec{Domain: name, Ranges: []string{"10.2.0.0/24"}, NetworkNamespaceSelector: &metav1.LabelSelector{}},
 	}); err != nil {
 		t.Fatal(err)
 	}
