@@ -35,6 +35,8 @@ type truth struct {
 	records map[types.UID][]*v1alpha1.PodAttachment
 	// mirrors are the UIDs that the annotations of pods that ever were name.
 	mirrors map[types.UID]types.UID
+	// became is when addresses became what the blocks say of them.
+	became map[netip.Addr]time.Time
 	// stamps are when slots became what they were, in truth, and made is when objects were.
 	stamps map[stamp]time.Time
 	made   map[types.UID]time.Time
@@ -68,7 +70,7 @@ func newTruth() truth {
 	return truth{
 		slots: map[netip.Addr]ipam.Slot{}, blocks: map[string][]netip.Addr{}, unplugged: map[netip.Addr]time.Time{}, freed: map[had]freed{},
 		born: map[types.UID]int{}, mirrors: map[types.UID]types.UID{}, records: map[types.UID][]*v1alpha1.PodAttachment{},
-		stamps: map[stamp]time.Time{}, made: map[types.UID]time.Time{},
+		became: map[netip.Addr]time.Time{}, stamps: map[stamp]time.Time{}, made: map[types.UID]time.Time{},
 		asked: map[types.UID]asked{}, claims: map[string]*claim{}, had: map[netip.Addr]map[string]int{}, last: map[netip.Addr]types.UID{}, wounds: map[netip.Addr]types.UID{},
 	}
 }
@@ -112,6 +114,9 @@ func (w *world) blockChanged(name string, obj client.Object) {
 	for _, a := range addrs {
 		was, now := w.slots[a], fresh[a]
 		w.stamped(now)
+		if was != now {
+			w.became[a] = w.now
+		}
 		if w.wounded(a, was, now) {
 			if w.slots[a] = now; now.State == 0 {
 				delete(w.slots, a)

@@ -4,6 +4,8 @@ import (
 	"net/netip"
 	"time"
 
+	"sigs.k8s.io/controller-runtime/pkg/client"
+
 	"fairlead.dev/fairlead/api/v1alpha1"
 	"fairlead.dev/fairlead/internal/ipam"
 )
@@ -98,10 +100,12 @@ type sighting struct {
 	at   time.Time
 }
 
-// sight notes what an informer shows a leader of freed slots.
-func (l *leader) sight(b *v1alpha1.IPBlock) {
+// sight notes what an informer shows a leader of freed slots. Of a block that is new to
+// it, as one that was deleted by hand and put back, all are.
+func (l *leader) sight(old client.Object, b *v1alpha1.IPBlock) {
+	known := old != nil && old.GetUID() == b.UID
 	for s := range ipam.DecodeBlock(netip.MustParsePrefix(b.Spec.CIDR), b.Spec.Node, b.Spec.Slots).Slots() {
-		if s.State == ipam.Freed && l.sighted[s.Addr].slot != s {
+		if s.State == ipam.Freed && (!known || l.sighted[s.Addr].slot != s) {
 			l.sighted[s.Addr] = sighting{s, l.w.now}
 		}
 	}
@@ -121,7 +125,8 @@ func (w *world) checkCooling() {
 			known[a] = w.now.Sub(saw.at) <= most
 		}
 		for a, s := range w.slots {
-			known[a] = known[a] || s.State != ipam.Freed || l.sighted[a].slot != s
+			known[a] = known[a] || s.State != ipam.Freed || l.sighted[a].slot != s ||
+				l.sighted[a].at.Before(w.became[a]) // it was something else meanwhile, and somebody put it back
 		}
 		for _, p := range w.pools.all {
 			var may uint64

@@ -382,7 +382,7 @@ func (l *leader) show(e event, missed bool) {
 		l.cache.put(now)
 	}
 	if b, ok := e.obj.(*v1alpha1.IPBlock); ok && !e.deleted {
-		l.sight(b)
+		l.sight(old, b)
 	}
 	if feed := l.feeds[k.kind]; feed != nil {
 		switch {

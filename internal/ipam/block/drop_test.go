@@ -131,8 +131,8 @@ func TestDropIdleRace(t *testing.T) {
 			if len(taken) != 4 {
 				t.Fatalf("round %d: %d taken, want 4: %v", round, len(taken), taken)
 			}
-			for _, h := range taken {
-				mustFree(t, a.Store, h)
+			for addr, h := range taken {
+				mustFree(t, a.Store, h, addr.String()) // a may not have heard of it yet
 			}
 		}
 	})
