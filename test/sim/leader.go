@@ -14,8 +14,6 @@ import (
 
 	"github.com/go-logr/logr"
 	"github.com/prometheus/client_golang/prometheus"
-	corev1 "k8s.io/api/core/v1"
-	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/labels"
 	"k8s.io/apimachinery/pkg/runtime"
 	"k8s.io/apimachinery/pkg/types"
@@ -23,14 +21,10 @@ import (
 	"k8s.io/client-go/tools/events"
 	"k8s.io/client-go/util/workqueue"
 	ctrl "sigs.k8s.io/controller-runtime"
-	ctrlcache "sigs.k8s.io/controller-runtime/pkg/cache"
-	"sigs.k8s.io/controller-runtime/pkg/client"
-	ctrlevent "sigs.k8s.io/controller-runtime/pkg/event"
 	"sigs.k8s.io/controller-runtime/pkg/handler"
 	"sigs.k8s.io/controller-runtime/pkg/log"
 	"sigs.k8s.io/controller-runtime/pkg/reconcile"
 
-	"fairlead.dev/fairlead/api/v1alpha1"
 	"fairlead.dev/fairlead/internal/controller"
 	"fairlead.dev/fairlead/internal/driver"
 	"fairlead.dev/fairlead/internal/driver/native"
@@ -307,173 +301,6 @@ type silent struct{ events.EventRecorder }
 //
 //nolint:revive // The signature is client-go's.
 func (silent) Eventf(_, _ runtime.Object, _, _, _, _ string, _ ...any) {}
-
-// informers hand the store's feed its handlers.
-type informers struct {
-	ctrlcache.Informers
-	l *leader
-}
-
-// GetInformer returns the informer of a kind.
-func (i informers) GetInformer(_ context.Context, o client.Object, _ ...ctrlcache.InformerGetOption) (ctrlcache.Informer, error) {
-	return informer{l: i.l, kind: kindOf(o)}, nil
-}
-
-type informer struct {
-	ctrlcache.Informer
-	toolscache.ResourceEventHandlerRegistration
-	l    *leader
-	kind string
-}
-
-// AddEventHandler remembers who is fed.
-func (i informer) AddEventHandler(h toolscache.ResourceEventHandler) (toolscache.ResourceEventHandlerRegistration, error) {
-	i.l.feeds[i.kind] = h
-	return i, nil
-}
-
-// HasSynced is true: the list is there before anything runs.
-func (i informer) HasSynced() bool { return true }
-
-// HasSyncedChecker is not used.
-func (i informer) HasSyncedChecker() toolscache.DoneChecker { return nil }
-
-// list jumps to a place of a kind's log, as an informer whose watch broke:
-// what was deleted meanwhile is only missed.
-func (l *leader) list(kind string, pos int) {
-	state := shelf{}
-	for _, e := range l.w.api.log[kind][:pos] {
-		if e.deleted {
-			state.remove(keyOf(e.obj))
-		} else {
-			state.put(e.obj)
-		}
-	}
-	l.pos[kind] = pos
-	for _, old := range l.cache.list(kind, nil) {
-		if state.get(keyOf(old)) == nil {
-			l.show(event{obj: old, deleted: true}, true)
-		}
-	}
-	for _, o := range state.list(kind, nil) {
-		if old := l.cache.get(keyOf(o)); old == nil || old.GetResourceVersion() != o.GetResourceVersion() {
-			l.show(event{obj: o}, false)
-		}
-	}
-}
-
-// behind is how many events of a kind a leader has not seen.
-func (l *leader) behind(kind string) int { return len(l.w.api.log[kind]) - l.pos[kind] }
-
-// deliver brings the next event of a kind.
-func (l *leader) deliver(kind string) {
-	e := l.w.api.log[kind][l.pos[kind]]
-	l.pos[kind]++
-	l.show(e, false)
-}
-
-// show does with an event what informer and event handlers do.
-func (l *leader) show(e event, missed bool) {
-	k := keyOf(e.obj)
-	old, now := l.cache.get(k), l.seen(e.obj)
-	if e.deleted {
-		l.cache.remove(k)
-	} else {
-		l.cache.put(now)
-	}
-	if b, ok := e.obj.(*v1alpha1.IPBlock); ok && !e.deleted {
-		l.sight(old, b)
-	}
-	if feed := l.feeds[k.kind]; feed != nil {
-		switch {
-		case e.deleted && missed:
-			feed.OnDelete(toolscache.DeletedFinalStateUnknown{Key: k.String(), Obj: e.obj})
-		case e.deleted:
-			feed.OnDelete(e.obj)
-		case old == nil:
-			feed.OnAdd(now, false)
-		default:
-			feed.OnUpdate(old, now)
-		}
-	}
-	switch o := e.obj.(type) {
-	case *corev1.Pod:
-		l.enqueue(k, 0)
-	case *corev1.Node:
-		for _, r := range l.cache.list(kindRecord, nil) {
-			if r := r.(*v1alpha1.PodAttachment); r.Spec.NodeName == o.Name {
-				l.enqueue(key{kindPod, types.NamespacedName{Namespace: r.Namespace, Name: r.Spec.PodName}}, 0)
-			}
-		}
-		if old == nil || e.deleted {
-			l.enqueue(k, 0)
-			l.wakePodsOf(o.Name)
-		}
-	case *v1alpha1.IPClaim, *v1alpha1.IPReservation:
-		l.enqueue(k, 0)
-	}
-	if r, ok := now.(*v1alpha1.PodAttachment); ok && old == nil && !e.deleted {
-		l.healer.Appeared(r)
-	}
-	l.learn(e)
-	for _, m := range l.events {
-		if q := (queue{l: l, kind: m.to}); m.from == k.kind {
-			switch {
-			case e.deleted:
-				m.Delete(l.ctx, ctrlevent.DeleteEvent{Object: e.obj, DeleteStateUnknown: missed}, q)
-			case old == nil:
-				m.Create(l.ctx, ctrlevent.CreateEvent{Object: e.obj}, q)
-			default:
-				m.Update(l.ctx, ctrlevent.UpdateEvent{ObjectOld: old, ObjectNew: e.obj}, q)
-			}
-		}
-	}
-}
-
-// wakePodsOf brings the pods of a node that has come or gone: some wait for it.
-func (l *leader) wakePodsOf(node string) {
-	for _, o := range l.cache.list(kindPod, nil) {
-		if o.(*corev1.Pod).Spec.NodeName == node {
-			l.enqueue(keyOf(o), 0)
-		}
-	}
-}
-
-// seen is where what is broken on purpose gets between API and caches.
-func (l *leader) seen(o client.Object) client.Object {
-	switch o := o.(type) {
-	case *v1alpha1.PodAttachment:
-		if l.w.cfg.Break == NoWordNeeded && o.DeletionTimestamp != nil {
-			o = o.DeepCopy()
-			o.Status.Sandbox = &v1alpha1.Sandbox{State: v1alpha1.SandboxDetached}
-			return o
-		}
-	case *v1alpha1.IPPool:
-		if l.w.cfg.Break == NoMask {
-			o = o.DeepCopy()
-			o.Spec.Excludes, o.Spec.Gateways, o.Spec.UseEdges = nil, nil, true
-			return o
-		}
-		if l.w.cfg.Break == NoBound {
-			o = o.DeepCopy()
-			o.Spec.MaxBlocksPerNode = 1000
-			return o
-		}
-	case *v1alpha1.IPClaim:
-		if l.w.cfg.Break == NoHold {
-			o = o.DeepCopy()
-			o.Spec.HoldTime = &metav1.Duration{Duration: 1}
-			return o
-		}
-	case *v1alpha1.IPReservation:
-		if l.w.cfg.Break == NoReservations {
-			o = o.DeepCopy()
-			o.Spec.Ranges = nil
-			return o
-		}
-	}
-	return o
-}
 
 // queue takes what event handlers add.
 type queue struct {
