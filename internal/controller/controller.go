@@ -225,6 +225,7 @@ func (r *Attachments) Reconcile(ctx context.Context, req ctrl.Request) (ctrl.Res
 		errs = append(errs, err)
 		result = sooner(result, again)
 	}
+	// A pod that terminates waits until it is gone: what it has obtained goes with it.
 	errs = append(errs, r.leave(ctx, req.NamespacedName, p))
 	switch {
 	case p == nil || !r.serves(ctx, p):
@@ -239,8 +240,6 @@ func (r *Attachments) Reconcile(ctx context.Context, req ctrl.Request) (ctrl.Res
 		again, err := r.activate(ctx, p, current)
 		errs = append(errs, err)
 		result = sooner(result, again)
-	default: // it wants none any more
-		r.waiting.remove(req.NamespacedName)
 	}
 	if err := errors.Join(errs...); err != nil {
 		return ctrl.Result{}, err

@@ -39,9 +39,11 @@ func (r *Attachments) nodeOf(ctx context.Context, p *corev1.Pod) (known, ours bo
 // word has not come yet. The Node's event brings the pod back at once. p is nil for a pod
 // that is gone. Whatever else is not served waits for nothing.
 func (r *Attachments) awaitItsNode(ctx context.Context, key types.NamespacedName, p *corev1.Pod, record *v1alpha1.PodAttachment) ctrl.Result {
-	if p == nil || record != nil || p.Spec.NodeName == "" || !pod.Wants(p) {
-		r.waiting.remove(key)
-		r.strangers.remove(key)
+	if p == nil || record != nil || !pod.Wants(p) {
+		if record != nil {
+			r.waiting.remove(key)
+		}
+		r.strangers.remove(key) // what it has obtained is left to leave
 		return ctrl.Result{}
 	}
 	if w, ok := r.waiting.get(key); !ok || w.pod != pod.IdentityOf(p) {
