@@ -2,7 +2,9 @@ package main
 
 import (
 	"bytes"
+	"context"
 	"encoding/json"
+	"errors"
 	"os"
 	"os/exec"
 	"path/filepath"
@@ -88,4 +90,16 @@ func (a answer) wantError(t *testing.T, code int, words ...string) {
 			t.Errorf("the message does not say %q: %s", word, got.Msg)
 		}
 	}
+}
+
+// wantLogged waits until the daemon's log says something.
+func (n *labNode) wantLogged(t *testing.T, text string) {
+	t.Helper()
+	n.lab.cluster.Eventually(t, "the daemon's log to say "+text, func(context.Context) error {
+		raw, err := os.ReadFile(n.log.Name())
+		if err == nil && !bytes.Contains(raw, []byte(text)) {
+			err = errors.New("it does not")
+		}
+		return err
+	})
 }
