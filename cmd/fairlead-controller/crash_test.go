@@ -161,8 +161,10 @@ func (l *life) run(t *testing.T) {
 	if err := c.Client.Delete(t.Context(), node); err != nil {
 		t.Fatal(err)
 	}
-	c.Eventually(t, "the node's blocks to go", l.noBlockOfANode)
+	// The addresses rest before the kill, and once more for the process after it, as
+	// that goes by what it has seen itself.
 	l.end(t, afterTheNode)
+	c.Eventually(t, "the node's blocks to go", l.noBlockOfANode)
 }
 
 // begin arms the killer if the phase is the one of the moment.

@@ -94,6 +94,13 @@ func (c *Cluster) removeObject(ctx context.Context, object *metav1.PartialObject
 	return client.IgnoreNotFound(c.Client.Delete(ctx, object))
 }
 
+// RemoveBlock removes a block although addresses of it are in use; no error if it is gone.
+func (c *Cluster) RemoveBlock(ctx context.Context, name string) error {
+	object := &metav1.PartialObjectMetadata{ObjectMeta: metav1.ObjectMeta{Name: name}}
+	object.SetGroupVersionKind(v1alpha1.GroupVersion.WithKind("IPBlock"))
+	return c.removeObject(ctx, object)
+}
+
 // newList returns an empty list of the kind that a CRD defines.
 func newList(crd *apiextensionsv1.CustomResourceDefinition) *metav1.PartialObjectMetadataList {
 	list := &metav1.PartialObjectMetadataList{}

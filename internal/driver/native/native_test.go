@@ -109,7 +109,7 @@ func blocksOf(t *testing.T, c *cluster.Cluster) []v1alpha1.IPBlock {
 func removeBlocks(t *testing.T, c *cluster.Cluster) {
 	t.Helper()
 	for _, b := range blocksOf(t, c) {
-		if err := c.Client.Delete(context.Background(), &b); err != nil {
+		if err := c.RemoveBlock(context.Background(), b.Name); err != nil {
 			t.Errorf("remove block %s: %v", b.Name, err)
 		}
 	}

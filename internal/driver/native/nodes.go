@@ -25,7 +25,7 @@ import (
 
 // emptyRetry is how often the blocks of a node that is gone are looked at,
 // until their last address is free.
-const emptyRetry = 30 * time.Second
+const emptyRetry = 10 * time.Second
 
 // blockIdle is how long a block of a node must have been idle until it goes back. A
 // restart of all pods, or the pause between two jobs, is shorter.

@@ -29,7 +29,7 @@ func TestNobodyTracksBlocks(t *testing.T) {
 		t.Fatal(err)
 	}
 	t.Cleanup(func() {
-		if err := c.Client.Delete(context.WithoutCancel(t.Context()), made.DeepCopy()); err != nil {
+		if err := c.RemoveBlock(context.WithoutCancel(t.Context()), made.Name); err != nil {
 			t.Error(err)
 		}
 	})
