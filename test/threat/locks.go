@@ -10,6 +10,7 @@ import (
 
 	rbacv1 "k8s.io/api/rbac/v1"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"sigs.k8s.io/controller-runtime/pkg/client"
 
 	"fairlead.dev/fairlead/api/v1alpha1"
 )
@@ -52,7 +53,8 @@ func locks() []lock {
 			func(ctx context.Context, w *world) error {
 				return errors.Join(
 					w.Delete(ctx, &rbacv1.RoleBinding{ObjectMeta: tooMuch}), w.Delete(ctx, &rbacv1.Role{ObjectMeta: tooMuch}),
-					w.Delete(ctx, &v1alpha1.PodAttachment{ObjectMeta: metav1.ObjectMeta{Namespace: tenant, Name: "forged"}}),
+					// The controller's collector may have been faster: no pod explains the record.
+					client.IgnoreNotFound(w.Delete(ctx, &v1alpha1.PodAttachment{ObjectMeta: metav1.ObjectMeta{Namespace: tenant, Name: "forged"}})),
 				)
 			},
 		},
