@@ -1,12 +1,16 @@
 package main
 
 import (
+	"context"
 	"encoding/json"
 	"fmt"
 	"os/exec"
 	"path/filepath"
 	"strings"
 	"testing"
+
+	eventsv1 "k8s.io/api/events/v1"
+	"sigs.k8s.io/controller-runtime/pkg/client"
 
 	"fairlead.dev/fairlead/api/v1alpha1"
 )
@@ -25,7 +29,7 @@ func TestBridgePluginWithOurAddresses(t *testing.T) {
 		cmd := exec.Command(filepath.Join(bin, "bridge"))
 		cmd.Env = []string{
 			"CNI_COMMAND=" + verb, "CNI_CONTAINERID=" + p.containerID, "CNI_NETNS=" + p.netns.Path(), "CNI_IFNAME=net1",
-			"CNI_ARGS=" + n.podArgs(p), "CNI_PATH=" + bin, "PATH=/usr/sbin:/usr/bin:/sbin:/bin",
+			"CNI_ARGS=" + n.podArgs(p) + ";GATEWAY=10.9.0.254", "CNI_PATH=" + bin, "PATH=/usr/sbin:/usr/bin:/sbin:/bin",
 		}
 		cmd.Stdin = strings.NewReader(fmt.Sprintf(`{"cniVersion":"1.1.0","name":"blue","type":"bridge","bridge":"br-blue","ipam":{"type":%q,"socket":%q,
 			"range":"10.9.0.0/24","routes":[{"dst":"10.8.0.0/16"}]}%s}`, ipam, filepath.Join(n.dir, "state", "cni.sock"), more))
@@ -60,6 +64,7 @@ func TestBridgePluginWithOurAddresses(t *testing.T) {
 			t.Errorf("%s: STATUS: %v: %s", ipam, err, out)
 		}
 		l.wantState(t, p, v1alpha1.SandboxAttached, p.containerID)
+		l.wantEvent(t, n, p, "NetworkDiffers", "GATEWAY=10.9.0.254")
 	}
 	l.wantTalk(t, pods["fairlead-ipam"], pods["whereabouts"], "10.9.0.6")
 
@@ -82,4 +87,23 @@ func TestBridgePluginWithOurAddresses(t *testing.T) {
 	}
 	n.cni("DEL", p, p.netns.Path()).wantOK(t, "DEL of eth0")
 	l.wantState(t, p, v1alpha1.SandboxDetached, p.containerID)
+}
+
+// wantEvent waits until the API server has an event on a pod from the daemon of its
+// node that says so.
+func (l *lab) wantEvent(t *testing.T, n *labNode, p *labPod, reason, text string) {
+	t.Helper()
+	l.cluster.Eventually(t, fmt.Sprintf("the event %s on pod %s by the daemon of %s", reason, p.name, n.name), func(ctx context.Context) error {
+		var list eventsv1.EventList
+		if err := l.cluster.Client.List(ctx, &list, client.InNamespace(l.cluster.Namespace)); err != nil {
+			return err
+		}
+		for _, e := range list.Items {
+			if e.Regarding.UID == p.uid && e.ReportingController == "fairlead.dev/node" && e.ReportingInstance == n.name &&
+				e.Reason == reason && strings.Contains(e.Note, text) {
+				return nil
+			}
+		}
+		return fmt.Errorf("seen %v", list.Items)
+	})
 }

@@ -2,6 +2,7 @@ package node
 
 import (
 	"context"
+	"fmt"
 	"strings"
 	"sync"
 	"time"
@@ -11,6 +12,7 @@ import (
 	eventsv1 "k8s.io/api/events/v1"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/types"
+	"k8s.io/apimachinery/pkg/util/validation"
 	"k8s.io/client-go/util/workqueue"
 )
 
@@ -85,9 +87,10 @@ func (r *reporter) event(x report) *eventsv1.Event {
 	if len(note) > maxNote {
 		note = strings.ToValidUTF8(note[:maxNote], "")
 	}
+	now := time.Now()
 	return &eventsv1.Event{
-		ObjectMeta:          metav1.ObjectMeta{Namespace: x.pod.Namespace, GenerateName: x.pod.Name + "."},
-		EventTime:           metav1.NowMicro(),
+		ObjectMeta:          metav1.ObjectMeta{Namespace: x.pod.Namespace, Name: eventName(x.pod.Name, now)},
+		EventTime:           metav1.NewMicroTime(now),
 		ReportingController: reportingController,
 		ReportingInstance:   r.node,
 		Action:              "PlugPod",
@@ -98,4 +101,11 @@ func (r *reporter) event(x report) *eventsv1.Event {
 			APIVersion: "v1", Kind: "Pod", Namespace: x.pod.Namespace, Name: x.pod.Name, UID: x.pod.UID,
 		},
 	}
+}
+
+// eventName names an event of a pod as client-go does, and cuts the pod's name where
+// the whole is too long. The API server generates no name after a dot.
+func eventName(pod string, at time.Time) string {
+	stamp := fmt.Sprintf(".%016x", at.UnixNano())
+	return strings.TrimRight(pod[:min(len(pod), validation.DNS1123SubdomainMaxLength-len(stamp))], "-.") + stamp
 }

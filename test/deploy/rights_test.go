@@ -228,7 +228,7 @@ func testEvents(t *testing.T, c *cluster.Cluster, a *account) {
 	const events, coreEvents = "/apis/events.k8s.io/v1/namespaces/default/events?dryRun=All", core + "namespaces/default/events?dryRun=All"
 	event := func(change ...string) string {
 		o := map[string]any{
-			"metadata": map[string]any{"generateName": "mine."}, "eventTime": "2026-01-02T03:04:05.000000Z",
+			"metadata": map[string]any{"name": "mine.18a2b3c4d5e6f708"}, "eventTime": "2026-01-02T03:04:05.000000Z",
 			"reportingController": "fairlead.dev/node", "reportingInstance": "node-a", "action": "PlugPod", "reason": "InterfaceNotActive",
 			"type": "Warning", "note": "n", "regarding": map[string]any{"apiVersion": "v1", "kind": "Pod", "namespace": "default", "name": "mine", "uid": "1"},
 		}
