@@ -40,3 +40,44 @@ func TestFlowsTo(t *testing.T) {
 		}
 	}
 }
+
+func TestMasqueraded(t *testing.T) {
+	const pod, node, theirs, service = "10.1.0.5", "192.0.2.1", "10.1.0.70", "10.96.0.1"
+	flow := func(protocol uint8, src, dst, answers, to string) *netlink.ConntrackFlow {
+		return &netlink.ConntrackFlow{
+			Forward: netlink.IPTuple{Protocol: protocol, SrcIP: net.ParseIP(src), DstIP: net.ParseIP(dst)},
+			Reverse: netlink.IPTuple{Protocol: protocol, SrcIP: net.ParseIP(answers), DstIP: net.ParseIP(to)},
+		}
+	}
+	tcp := func(state uint8) *netlink.ConntrackFlow {
+		f := flow(unix.IPPROTO_TCP, pod, theirs, theirs, node)
+		f.ProtoInfo = &netlink.ProtoInfoTCP{State: state}
+		return f
+	}
+	f := masqueraded{
+		from: []netip.Prefix{mustPrefix("10.1.0.0/26"), mustPrefix("fd00::/122")},
+		to:   []netip.Prefix{mustPrefix("10.1.0.64/26"), mustPrefix("fd00::40/122")},
+	}
+	for _, c := range []struct {
+		name string
+		flow *netlink.ConntrackFlow
+		want bool
+	}{
+		{"UDP", flow(unix.IPPROTO_UDP, pod, theirs, theirs, node), true},
+		{"UDP, IPv6", flow(unix.IPPROTO_UDP, "fd00::5", "fd00::45", "fd00::45", "2001:db8::1"), true},
+		{"ping", flow(unix.IPPROTO_ICMP, pod, theirs, theirs, node), true},
+		{"through a Service", flow(unix.IPPROTO_UDP, pod, service, theirs, node), true},
+		{"not translated", flow(unix.IPPROTO_UDP, pod, theirs, theirs, pod), false},
+		{"only to another address", flow(unix.IPPROTO_UDP, pod, service, theirs, pod), false},
+		{"from the node", flow(unix.IPPROTO_UDP, node, theirs, theirs, "192.0.2.2"), false},
+		{"to elsewhere", flow(unix.IPPROTO_UDP, pod, "198.51.100.1", "198.51.100.1", node), false},
+		{"TCP that opens", tcp(tcpOpening), true},
+		{"TCP that is established", tcp(3), false},
+		{"TCP in a state that is not known", flow(unix.IPPROTO_TCP, pod, theirs, theirs, node), false},
+		{"SCTP", flow(unix.IPPROTO_SCTP, pod, theirs, theirs, node), false},
+	} {
+		if got := f.MatchConntrackFlow(c.flow); got != c.want {
+			t.Errorf("%s: %v, want %v", c.name, got, c.want)
+		}
+	}
+}

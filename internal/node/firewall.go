@@ -28,6 +28,9 @@ type FilterKernel interface {
 	WatchTables(ctx context.Context, table string, notify func(revision uint32), others func(netdev.RuleChange)) error
 	// ForgetUDP makes the kernel forget the UDP flows to ports of the host.
 	ForgetUDP(ctx context.Context, ports []netip.AddrPort) error
+	// ForgetMasqueraded makes the kernel forget the flows from some networks to others
+	// whose source was translated.
+	ForgetMasqueraded(ctx context.Context, from, to []netip.Prefix) error
 	// AllowLocalhost lets the bridge carry packets of 127.0.0.0/8.
 	AllowLocalhost(bridge string) error
 }
@@ -46,6 +49,7 @@ type firewall struct {
 	bridge     string
 	masquerade Masquerade
 	tunnel     nft.Tunnel
+	flows      *flows
 	// others is told of changes in other programs' rules.
 	others func(netdev.RuleChange)
 	// localhost is set as soon as some sandbox has a host port.
@@ -56,6 +60,7 @@ type firewall struct {
 func (f *firewall) Run(ctx context.Context) error {
 	var g errgroup.Group
 	g.Go(func() error { return f.keeper.Run(ctx) })
+	g.Go(func() error { return f.flows.Run(ctx) })
 	g.Go(func() error {
 		keepWatching(ctx, "watch of nftables", func(ctx context.Context) error {
 			return f.kernel.WatchTables(ctx, nft.Table, f.keeper.Noticed, f.others)
@@ -74,6 +79,7 @@ func (f *firewall) setNode(own *v1alpha1.NodeNetwork, all []v1alpha1.NodeNetwork
 		n.Peers = slices.DeleteFunc(n.Peers, func(a netip.Addr) bool { return slices.Contains(t.Underlay, a) })
 	}
 	f.keeper.SetNode(n)
+	f.flows.setNode(n)
 	if !f.localhost.Load() {
 		return nil
 	}

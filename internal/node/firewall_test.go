@@ -26,6 +26,7 @@ type fakeFilter struct {
 	elements  map[nft.Element]bool
 	fail      error
 	forgotten []netip.AddrPort
+	unmasked  []string
 	localhost bool
 	hook      hook
 	others    func(netdev.RuleChange)
@@ -90,6 +91,16 @@ func (f *fakeFilter) ForgetUDP(ctx context.Context, ports []netip.AddrPort) erro
 	f.mu.Lock()
 	defer f.mu.Unlock()
 	f.forgotten = append(f.forgotten, ports...)
+	return nil
+}
+
+func (f *fakeFilter) ForgetMasqueraded(ctx context.Context, from, to []netip.Prefix) error {
+	if err := f.step(ctx, "forget masqueraded"); err != nil {
+		return err
+	}
+	f.mu.Lock()
+	defer f.mu.Unlock()
+	f.unmasked = append(f.unmasked, fmt.Sprintf("%v to %v", from, to))
 	return nil
 }
 

@@ -35,6 +35,7 @@ func NewPlugin(c Config) (network.Plugin, error) {
 	v.firewall = &firewall{
 		kernel: c.FilterKernel, keeper: c.Firewall, bridge: c.Bridge, masquerade: c.Masquerade,
 		tunnel: nft.Tunnel{Port: c.VXLANPort, VNI: c.VNI}, others: v.host.passage.changed,
+		flows: newFlows(c.FilterKernel, c.Firewall),
 	}
 	v.host.filter = v.firewall.setNode
 	v.remover = newRemover(c.Kernel, v.ledger, v.firewall)

@@ -145,7 +145,7 @@ type flow struct {
 
 // start answers on one side, waits until the other side is seen as who it is, and
 // has it send from then on. A flow that began before the nodes knew of each other's
-// blocks would be seen as its node as long as it lives.
+// blocks would be seen as its node for a moment.
 func (f *flow) start(ctx context.Context, running *sync.WaitGroup) error {
 	var server net.PacketConn
 	err := f.to.Do(func() (err error) {
