@@ -31,9 +31,13 @@ const UnknownNetwork = "unknown"
 
 // Condition types of a PodAttachment.
 const (
-	// ConditionReady is true when every interface is plugged and active.
+	// ConditionReady of a PodAttachment is true when every interface is there: plugged
+	// by the node, or made by another CNI plugin that has asked for its addresses in
+	// the sandbox that status.sandbox names. Of an IPPool and an IPReservation it is
+	// true when what they say is in effect.
 	ConditionReady = "Ready"
-	// ConditionAttached is true while a sandbox on the node holds the interfaces.
+	// ConditionAttached is true while a sandbox on the node holds interfaces, be it
+	// all or some.
 	ConditionAttached = "Attached"
 	// ConditionReleased is false, with a reason, while giving the interfaces
 	// back fails and is being retried, or waits for the node.
@@ -44,6 +48,14 @@ const (
 // said that it holds nothing, nor anything else proves it. The message says what
 // is known of the node.
 const ReasonWaitingForNode = "WaitingForNode"
+
+// ReasonInterfacesMissing is the reason of Ready while a sandbox has some of the
+// interfaces and not all. The message names those that it lacks.
+const ReasonInterfacesMissing = "InterfacesMissing"
+
+// ReasonImported is the reason of Ready and Attached of a sandbox that a migration
+// found.
+const ReasonImported = "Imported"
 
 // PodAttachmentSpec is what one pod gets: every interface, complete. It is
 // written once, by the controller. For server-side apply it is one value, as is the
@@ -238,7 +250,8 @@ type Binding struct {
 	// +optional
 	Bridge *BridgeBinding `json:"bridge,omitempty"`
 	// AddressOnly plugs nothing: another CNI plugin makes the interface and
-	// asks for its addresses through fairlead-ipam.
+	// asks for its addresses through fairlead-ipam. Until it has, the
+	// PodAttachment is not Ready.
 	// +optional
 	AddressOnly *AddressOnlyBinding `json:"addressOnly,omitempty"`
 }
@@ -316,7 +329,8 @@ type PodAttachmentStatus struct {
 	// +optional
 	Sandbox *Sandbox `json:"sandbox,omitempty"`
 
-	// Conditions are Ready, Attached and Released.
+	// Conditions are Ready, every interface is there; Attached, a sandbox holds
+	// some; and Released, false while giving them back fails or waits for the node.
 	// +listType=map
 	// +listMapKey=type
 	// +optional

@@ -1,19 +1,24 @@
 package main
 
 import (
+	"bytes"
 	"context"
 	"fmt"
 	"net/netip"
 	"os/exec"
+	"slices"
+	"strings"
 	"testing"
 
 	"github.com/google/go-cmp/cmp"
 	corev1 "k8s.io/api/core/v1"
 	"k8s.io/apimachinery/pkg/api/meta"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/types"
 	"sigs.k8s.io/controller-runtime/pkg/client"
 
 	"fairlead.dev/fairlead/api/v1alpha1"
+	"fairlead.dev/fairlead/internal/cli"
 )
 
 // What the default network of TestUnderMultus draws from, and its networks:
@@ -45,6 +50,7 @@ func TestUnderMultus(t *testing.T) {
 	w.joinBridges(t)
 	before := [][]string{w.nodes[0].state(t).Links, w.nodes[1].state(t).Links}
 	t.Run("addresses", w.addresses)
+	t.Run("without Multus", w.withoutMultus)
 	t.Run("taken", w.takenAddress)
 	t.Run("foreign", w.foreign)
 	t.Run("virtual machine", w.virtualMachine)
@@ -114,6 +120,56 @@ func (w *crew) addresses(t *testing.T) {
 		}
 	}
 	w.wantTaken(t)
+}
+
+// Where the runtime takes our configuration before that of Multus, nobody makes a
+// pod's further interface: the pod is attached and not ready, and everything says
+// which interface it lacks, also after the daemon was killed.
+func (w *crew) withoutMultus(t *testing.T) {
+	n := w.nodes[0]
+	p := n.pod(t, "alone", onNetworks("blue"))
+	w.addSome(t, n, p, delegate{ifName: "eth0"})
+	lacks := []string{"net1", w.cluster.Namespace + "/blue", "Multus"}
+	w.wantMissing(t, p, lacks...)
+	for _, args := range [][]string{{"pods", "-n", w.cluster.Namespace}, {"explain", "pod", w.cluster.Namespace + "/" + p.name}} {
+		var out bytes.Buffer
+		cli.New("fairlead", &out, &out).Run(t.Context(), append(args, "--kubeconfig", w.cluster.Kubeconfig)) //nolint:contextcheck // its commands get the context from Run
+		for _, text := range append(lacks, v1alpha1.ReasonInterfacesMissing) {
+			if !strings.Contains(out.String(), text) {
+				t.Errorf("fairlead %q does not say %q:\n%s", args, text, out.String())
+			}
+		}
+	}
+	n.kill(t)
+	n.start(t)
+	w.wantMissing(t, p, lacks...)
+	w.addSome(t, n, p, delegate{network: "blue", ifName: "net1"})
+	w.wantState(t, p, v1alpha1.SandboxAttached, p.containerID)
+	w.del(t, n, p, delegate{network: "blue", ifName: "net1"})
+	w.wantMissing(t, p, lacks...)
+	w.deletePod(t, p)
+	w.del(t, n, p, delegate{ifName: "eth0"})
+	w.wantTaken(t)
+}
+
+// wantMissing waits until a pod is attached, and its condition Ready says that
+// interfaces are missing, with all of these words.
+func (w *crew) wantMissing(t *testing.T, p *labPod, words ...string) {
+	t.Helper()
+	key := types.NamespacedName{Namespace: w.cluster.Namespace, Name: p.attachmentName()}
+	w.cluster.Eventually(t, fmt.Sprintf("%s to lack interfaces", key), func(ctx context.Context) error {
+		var pa v1alpha1.PodAttachment
+		if err := w.cluster.Client.Get(ctx, key, &pa); err != nil {
+			return err
+		}
+		ready := meta.FindStatusCondition(pa.Status.Conditions, v1alpha1.ConditionReady)
+		lacks := func(word string) bool { return !strings.Contains(ready.Message, word) }
+		if !meta.IsStatusConditionTrue(pa.Status.Conditions, v1alpha1.ConditionAttached) || ready == nil ||
+			ready.Status != metav1.ConditionFalse || ready.Reason != v1alpha1.ReasonInterfacesMissing || slices.ContainsFunc(words, lacks) {
+			return fmt.Errorf("conditions %+v", pa.Status.Conditions)
+		}
+		return nil
+	})
 }
 
 // whereabouts#15, #394: an address that was asked for is somebody's. Who has it

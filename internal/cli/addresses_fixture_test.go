@@ -140,6 +140,7 @@ func stories() map[string]snapshot {
 		a.Status.Sandbox.DetachedAt = new(metav1.NewMicroTime(now.Add(-5 * time.Second)))
 		setReady(metav1.ConditionFalse, "Unplugged", "unplugged")(a)
 	}
+	lacks := setReady(metav1.ConditionFalse, v1alpha1.ReasonInterfacesMissing, "net1 (network shop/storage): no plugin has asked for the addresses")
 	refused := without(at())
 	refused.events = append(refused.events, warningAbout(at(), "NetworkExhausted", "no network yet: pool default: usable=4 free=0 allocated=4 cooling=0 held=0 reserved=0", 20*time.Second))
 	unrouted := without(at(), notPlugged)
@@ -164,6 +165,8 @@ func stories() map[string]snapshot {
 		"notactive":    without(at(), notPlugged, waits),
 		"failing":      without(at(), notPlugged, setReady(metav1.ConditionFalse, "MTU", "eth0: the uplink's MTU is 1400 and the network's 1500")),
 		"plugged":      without(at(), asWritten),
+		"lacking":      without(at(), asWritten, lacks),
+		"lackingends":  without(at(deleting), asWritten, lacks),
 		"resandboxed":  without(at(), unplugged),
 		"terminating":  without(at(deleting), asWritten),
 		"finished":     without(at(finished)),

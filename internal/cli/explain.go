@@ -9,6 +9,7 @@ import (
 
 	corev1 "k8s.io/api/core/v1"
 	"k8s.io/apimachinery/pkg/api/meta"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/types"
 
 	"fairlead.dev/fairlead/api/v1alpha1"
@@ -262,6 +263,8 @@ func (s *story) plugged() {
 	switch {
 	case attached && !isFalse(ready):
 		s.add(markDone, "plugged", timestamp(sandbox.AttachedAt.Time), "in sandbox %s", sandbox.ID)
+	case attached && lacksInterfaces(ready):
+		s.lacking(sandbox, ready)
 	case s.leaving() && !attached:
 		s.add(markNotNeeded, "plugged", nil, "the pod needs no network any more")
 	case isFalse(ready) && (sandbox == nil || attached):
@@ -275,6 +278,19 @@ func (s *story) plugged() {
 		s.add(markWaiting, "plugged", since, "the container runtime on %s has not asked for the network of a sandbox", node).
 			pending("the container runtime on "+node+" to make the pod's sandbox", fmt.Sprintf("%s, and the kubelet's log on %s", s.describe(), node))
 	}
+}
+
+// lacking says which interfaces a sandbox lacks. The node has no part in those that
+// other plugins make: it hears of one when its addresses are asked for.
+func (s *story) lacking(sandbox *v1alpha1.Sandbox, ready *metav1.Condition) {
+	if s.leaving() {
+		s.add(markDone, "plugged", timestamp(sandbox.AttachedAt.Time), "in sandbox %s, without all of its interfaces", sandbox.ID)
+		return
+	}
+	node := s.record.Spec.NodeName
+	s.add(markWaiting, "plugged", timestamp(ready.LastTransitionTime.Time), "in sandbox %s, but not %s", sandbox.ID, oneLine(ready.Message)).
+		pending("the container runtime on "+node+" to have every interface made ("+ready.Reason+")",
+			fmt.Sprintf("%s, the CNI configurations on %s, and the log of Multus there", s.describe(), node))
 }
 
 // leaving says whether the record's interfaces are on their way back.

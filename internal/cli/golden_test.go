@@ -176,7 +176,7 @@ func TestManualNamesEveryField(t *testing.T) {
 	}
 	names := []string{
 		string(stateAttached), string(stateWaiting), string(stateReleasing), string(stateFailing), string(stateNone),
-		reasonNotPlugged, reasonNotActive, reasonInUse, reasonControllers, reasonNoRecord, reasonNotSeen, reasonSilent, reasonNoDaemon, reasonDaemonNotReady,
+		reasonNotPlugged, reasonNotActive, v1alpha1.ReasonInterfacesMissing, reasonInUse, reasonControllers, reasonNoRecord, reasonNotSeen, reasonSilent, reasonNoDaemon, reasonDaemonNotReady,
 		string(addressFree), string(addressAllocated), string(addressCooling), string(addressHeld), string(addressReserved),
 		string(addressWithheld), string(addressDamaged), string(addressOutside), string(addressUnknown),
 		string(markDone), string(markWaiting), string(markFailed), string(markNotNeeded),

@@ -24,7 +24,7 @@ type podState string
 const (
 	// stateAttached: the node has plugged every interface.
 	stateAttached podState = "Attached"
-	// stateWaiting: the record is written, and the node has not plugged it yet.
+	// stateWaiting: the record is written, and not every interface is plugged yet.
 	stateWaiting podState = "Waiting"
 	// stateReleasing: the record is being deleted and its interfaces given back.
 	stateReleasing podState = "Releasing"
@@ -178,6 +178,8 @@ func judge(v *podView, a *v1alpha1.PodAttachment) {
 		if isFalse(ready) { // between two sandboxes of one pod
 			v.Since = timestamp(ready.LastTransitionTime.Time)
 		}
+	case lacksInterfaces(ready):
+		v.because(stateWaiting, ready)
 	case isFalse(ready):
 		v.because(stateFailing, ready)
 	default:
@@ -188,6 +190,12 @@ func judge(v *podView, a *v1alpha1.PodAttachment) {
 // releaseFails says whether giving back fails, rather than waits for the node.
 func releaseFails(released *metav1.Condition) bool {
 	return isFalse(released) && released.Reason != v1alpha1.ReasonWaitingForNode
+}
+
+// lacksInterfaces says whether a sandbox is plugged, but for interfaces that nobody
+// has asked for.
+func lacksInterfaces(ready *metav1.Condition) bool {
+	return isFalse(ready) && ready.Reason == v1alpha1.ReasonInterfacesMissing
 }
 
 func isFalse(c *metav1.Condition) bool { return c != nil && c.Status == metav1.ConditionFalse }

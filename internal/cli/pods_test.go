@@ -47,6 +47,11 @@ func TestStateOfARecord(t *testing.T) {
 			state{stateWaiting, "NotPlugged", 9 * time.Minute},
 		},
 		{"plugged and not ready", []func(*v1alpha1.PodAttachment){setReady(metav1.ConditionFalse, "LinkDown", "eth0")}, state{stateFailing, "LinkDown", 9 * time.Minute}},
+		{
+			"lacks an interface",
+			[]func(*v1alpha1.PodAttachment){setReady(metav1.ConditionFalse, v1alpha1.ReasonInterfacesMissing, "net1")},
+			state{stateWaiting, "InterfacesMissing", 9 * time.Minute},
+		},
 		{"cannot be plugged", []func(*v1alpha1.PodAttachment){notPlugged, setReady(metav1.ConditionFalse, "MTU", "")}, state{stateFailing, "MTU", 9 * time.Minute}},
 		{"deleted, in use", []func(*v1alpha1.PodAttachment){deleted(2 * time.Second)}, state{stateReleasing, "NodeNotDone", 2 * time.Second}},
 		{"deleted, never plugged", []func(*v1alpha1.PodAttachment){notPlugged, deleted(2 * time.Second)}, state{stateReleasing, "NodeNotDone", 2 * time.Second}},

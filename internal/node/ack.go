@@ -97,50 +97,71 @@ func (a *acknowledger) acknowledge(ctx context.Context, key types.NamespacedName
 	}
 	switch v {
 	case plugged:
-		if saysPlugged(pa, rec) {
-			return nil
-		}
-		at := metav1.NewMicroTime(rec.AttachedAt)
-		return a.write(ctx, pa, v1alpha1.Sandbox{
-			ID: rec.ContainerID, BootID: rec.BootID, State: v1alpha1.SandboxAttached, AttachedAt: &at,
-		}, "Plugged", "plugged in the sandbox that status.sandbox names")
+		return a.writePlugged(ctx, pa, rec)
 	case unplugged:
 		if inUse, err := a.migratedInUse(ctx, pa); inUse || err != nil {
 			return err
 		}
 		at := metav1.NewMicroTime(a.ledger.endOf(pa.UID))
 		s := v1alpha1.Sandbox{BootID: a.ledger.bootID, State: v1alpha1.SandboxDetached, DetachedAt: &at}
-		reason, msg := "NeverPlugged", "nothing was plugged on this node"
+		no := metav1.Condition{Status: metav1.ConditionFalse, Reason: "NeverPlugged", Message: "nothing was plugged on this node"}
 		if old := pa.Status.Sandbox; old != nil {
 			s.ID, s.AttachedAt = old.ID, old.AttachedAt
-			reason, msg = "Unplugged", fmt.Sprintf("nothing of sandbox %s is left on this node", old.ID)
+			no.Reason, no.Message = "Unplugged", fmt.Sprintf("nothing of sandbox %s is left on this node", old.ID)
 		}
-		return a.write(ctx, pa, s, reason, msg)
+		return a.write(ctx, pa, s, no, no)
 	case asItIs:
 	}
 	return nil
 }
 
-// saysPlugged tells whether the status is that of the record already.
-func saysPlugged(pa *v1alpha1.PodAttachment, rec *record) bool {
+// writePlugged writes that a sandbox holds the interfaces, and whether all of them
+// were seen in it.
+func (a *acknowledger) writePlugged(ctx context.Context, pa *v1alpha1.PodAttachment, rec *record) error {
+	is := metav1.Condition{Status: metav1.ConditionTrue, Reason: "Plugged", Message: "plugged in the sandbox that status.sandbox names"}
+	ready := is
+	if missing := a.ledger.missing(pa, rec.ContainerID); len(missing) > 0 {
+		ready = metav1.Condition{Status: metav1.ConditionFalse, Reason: v1alpha1.ReasonInterfacesMissing, Message: tellMissing(missing)}
+	}
+	if saysPlugged(pa, rec, ready) {
+		return nil
+	}
+	at := metav1.NewMicroTime(rec.AttachedAt)
+	return a.write(ctx, pa, v1alpha1.Sandbox{
+		ID: rec.ContainerID, BootID: rec.BootID, State: v1alpha1.SandboxAttached, AttachedAt: &at,
+	}, is, ready)
+}
+
+// saysPlugged tells whether the status is that of the record already. Of a sandbox
+// that a migration found, the ledger has only the interfaces that were plugged again
+// since, so what the migration said of it stays.
+func saysPlugged(pa *v1alpha1.PodAttachment, rec *record, ready metav1.Condition) bool {
 	s := pa.Status.Sandbox
-	return s != nil && s.ID == rec.ContainerID && s.BootID == rec.BootID && s.State == v1alpha1.SandboxAttached &&
-		meta.IsStatusConditionTrue(pa.Status.Conditions, v1alpha1.ConditionAttached)
+	if s == nil || s.ID != rec.ContainerID || s.BootID != rec.BootID || s.State != v1alpha1.SandboxAttached ||
+		!meta.IsStatusConditionTrue(pa.Status.Conditions, v1alpha1.ConditionAttached) {
+		return false
+	}
+	has := meta.FindStatusCondition(pa.Status.Conditions, v1alpha1.ConditionReady)
+	switch {
+	case has == nil:
+		return false
+	case has.Reason == v1alpha1.ReasonImported:
+		return true
+	case ready.Status == metav1.ConditionTrue:
+		return has.Status == metav1.ConditionTrue
+	}
+	return has.Status == ready.Status && has.Reason == ready.Reason && has.Message == ready.Message
 }
 
 // write writes the sandbox and the two conditions of the node, in one merge
 // patch that holds only for the state of the object that was looked at: a list
 // in a merge patch replaces the whole list, and Released is the controller's.
-func (a *acknowledger) write(ctx context.Context, pa *v1alpha1.PodAttachment, s v1alpha1.Sandbox, reason, message string) error {
-	status := metav1.ConditionFalse
-	if s.AttachedAt != nil && s.State == v1alpha1.SandboxAttached {
-		status = metav1.ConditionTrue
-	}
+func (a *acknowledger) write(ctx context.Context, pa *v1alpha1.PodAttachment, s v1alpha1.Sandbox, attached, ready metav1.Condition) error {
+	attached.Type, ready.Type = v1alpha1.ConditionAttached, v1alpha1.ConditionReady
 	conditions := slices.Clone(pa.Status.Conditions)
-	for _, t := range []string{v1alpha1.ConditionAttached, v1alpha1.ConditionReady} {
-		meta.SetStatusCondition(&conditions, metav1.Condition{
-			Type: t, Status: status, Reason: reason, Message: message, ObservedGeneration: pa.Generation,
-		})
+	for _, c := range []metav1.Condition{attached, ready} {
+		c.ObservedGeneration = pa.Generation
+		meta.SetStatusCondition(&conditions, c)
 	}
 	patch, err := json.Marshal(map[string]any{
 		// It belongs to one object for all time, as a UID does: that alone would

@@ -78,19 +78,19 @@ func (b *addressBook) path(k addressKey) string {
 	return filepath.Join(b.dir, k.String()+recordSuffix)
 }
 
-// of returns a record of a PodAttachment. There may be some that are claims yet:
-// then it returns none.
+// of returns the newest record of a PodAttachment: an earlier sandbox may not have
+// given everything back. There may be some that are claims yet: then it returns none.
 func (b *addressBook) of(uid types.UID) (answered *addressRecord, some bool) {
 	for _, r := range b.m {
 		if r.Attachment.UID != uid {
 			continue
 		}
 		some = true
-		if r.Result != nil {
-			return r, true
+		if r.Result != nil && (answered == nil || r.AttachedAt.After(answered.AttachedAt)) {
+			answered = r
 		}
 	}
-	return nil, some
+	return answered, some
 }
 
 // unclear says whether a damaged record may be of a PodAttachment.

@@ -96,7 +96,8 @@ func podIPs(ctx context.Context, ns Sandbox, netns, ifName string) ([]netip.Addr
 }
 
 // released has the status written of the PodAttachment that a sandbox held. One
-// whose record was damaged may have held any.
+// whose record was damaged may have held any. When other interfaces are there still,
+// theirs go as a rule in the next moment, and one write says it.
 func (v *verbs) released(r *record) {
 	if r.Attachment.UID == "" {
 		for _, key := range v.registry.keys() {
@@ -104,7 +105,11 @@ func (v *verbs) released(r *record) {
 		}
 	}
 	if pa := v.registry.get(r.attachmentKey()); pa != nil && pa.UID == r.Attachment.UID {
-		v.acks.enqueue(keyOf(pa))
+		if len(v.ledger.holding(pa.UID)) > 0 || len(v.ledger.addressesHeld(pa.UID)) > 0 {
+			v.acks.enqueueSoon(keyOf(pa))
+		} else {
+			v.acks.enqueue(keyOf(pa))
+		}
 		return
 	}
 	v.ledger.drop(r.Attachment.UID)

@@ -7,6 +7,7 @@ import (
 	"time"
 
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 
 	"fairlead.dev/fairlead/api/v1alpha1"
 )
@@ -34,8 +35,8 @@ func (v *verbs) vouch(ctx context.Context, rec *record) error {
 		case !ofEarlierBoot(pa, rec.BootID):
 			return nil
 		}
-		err := v.acks.write(ctx, pa, v1alpha1.Sandbox{ID: rec.ContainerID, BootID: rec.BootID, State: v1alpha1.SandboxAttached},
-			"Plugging", "is being plugged again after the node has booted")
+		not := metav1.Condition{Status: metav1.ConditionFalse, Reason: "Plugging", Message: "is being plugged again after the node has booted"}
+		err := v.acks.write(ctx, pa, v1alpha1.Sandbox{ID: rec.ContainerID, BootID: rec.BootID, State: v1alpha1.SandboxAttached}, not, not)
 		if !apierrors.IsConflict(err) {
 			if err != nil {
 				err = because(errNotReady, "pod %s: it was plugged before node %s booted, and that it is plugged again must be written first: %w", rec.Pod, v.node, err)

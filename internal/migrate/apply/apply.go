@@ -251,7 +251,7 @@ func (m Migration) record(ctx context.Context, r migrate.Record) error {
 	o.Status.Sandbox = &v1alpha1.Sandbox{ID: r.Sandbox.ID, BootID: r.Sandbox.BootID, State: r.Sandbox.State, AttachedAt: &now}
 	for _, t := range []string{v1alpha1.ConditionAttached, v1alpha1.ConditionReady} {
 		meta.SetStatusCondition(&o.Status.Conditions, metav1.Condition{
-			Type: t, Status: metav1.ConditionTrue, Reason: "Imported", Message: "plugged before it was imported from whereabouts", ObservedGeneration: o.Generation,
+			Type: t, Status: metav1.ConditionTrue, Reason: v1alpha1.ReasonImported, Message: "plugged before it was imported from whereabouts", ObservedGeneration: o.Generation,
 		})
 	}
 	if err := m.API.Status().Update(ctx, o); client.IgnoreNotFound(err) != nil {

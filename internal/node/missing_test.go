@@ -1,0 +1,205 @@
+package node
+
+import (
+	"os"
+	"path/filepath"
+	"slices"
+	"strings"
+	"testing"
+
+	"k8s.io/apimachinery/pkg/api/meta"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/types"
+
+	"fairlead.dev/fairlead/api/v1alpha1"
+)
+
+// wantReady checks that a PodAttachment is Attached in a sandbox, and that Ready
+// names exactly these interfaces as missing; without any it is true.
+func (w *world) wantReady(key types.NamespacedName, containerID string, missing ...string) {
+	w.t.Helper()
+	pa := w.api.get(key)
+	s := pa.Status.Sandbox
+	if s == nil || s.State != v1alpha1.SandboxAttached || s.ID != containerID || !meta.IsStatusConditionTrue(pa.Status.Conditions, v1alpha1.ConditionAttached) {
+		w.t.Errorf("not attached in %s: %+v, %+v", containerID, s, pa.Status.Conditions)
+	}
+	ready := meta.FindStatusCondition(pa.Status.Conditions, v1alpha1.ConditionReady)
+	switch {
+	case ready == nil:
+		w.t.Error("no condition Ready")
+		return
+	case len(missing) == 0:
+		if ready.Status != metav1.ConditionTrue {
+			w.t.Errorf("not ready: %+v", ready)
+		}
+		return
+	case ready.Status != metav1.ConditionFalse || ready.Reason != v1alpha1.ReasonInterfacesMissing:
+		w.t.Errorf("ready without %q: %+v", missing, ready)
+	}
+	for _, i := range pa.Spec.Interfaces {
+		if named := strings.Contains(ready.Message, i.Name); named != slices.Contains(missing, i.Name) {
+			w.t.Errorf("of %s, where %q are missing, the message is %q", i.Name, missing, ready.Message)
+		}
+	}
+}
+
+// mustIPAM is ipam for a pod "web" that succeeds, and waits until everything behind
+// it is done.
+func (w *world) mustIPAM(verb, containerID, ifName string) {
+	w.t.Helper()
+	if _, err := w.ipam(verb, containerID, ifName, "web", "uid-1", macvlan); err != nil {
+		w.t.Fatalf("%s of %s in %s: %v", verb, ifName, containerID, err)
+	}
+	settle()
+}
+
+// A pod is not ready before the plugins of its further networks have asked for their
+// addresses, in whatever order, and not after one has given them back. What the daemon
+// before knew the next one knows.
+func TestReadyMeansEveryInterface(t *testing.T) {
+	inWorld(t, func(w *world) {
+		key := w.pod("web", "uid-1")
+		w.further(key, "net1", "net2")
+		w.mustAdd("c1", "web", "uid-1")
+		w.wantReady(key, "c1", "net1", "net2")
+		w.mustIPAM("ADD", "c1", "net1")
+		w.wantReady(key, "c1", "net2")
+		w.restart()
+		w.wantReady(key, "c1", "net2")
+		w.mustIPAM("ADD", "c1", "net2")
+		w.wantReady(key, "c1")
+		w.wantWrites(key, "Attached/c1", "Attached/c1", "Attached/c1")
+		w.restart()
+		w.wantReady(key, "c1")
+		w.wantWrites(key, "Attached/c1", "Attached/c1", "Attached/c1")
+		w.mustIPAM("DEL", "c1", "net1")
+		w.wantReady(key, "c1", "net1")
+		w.mustIPAM("ADD", "c1", "net1")
+		w.wantReady(key, "c1")
+	})
+}
+
+func TestReadyWhenTheAddressesCameFirst(t *testing.T) {
+	inWorld(t, func(w *world) {
+		key := w.pod("web", "uid-1")
+		w.further(key, "net1")
+		w.mustIPAM("ADD", "c1", "net1")
+		w.wantReady(key, "c1", "eth0")
+		w.mustAdd("c1", "web", "uid-1")
+		w.wantReady(key, "c1")
+	})
+}
+
+// Another sandbox's addresses are none of this one's.
+func TestReadyIsOfOneSandbox(t *testing.T) {
+	inWorld(t, func(w *world) {
+		t := w.t
+		key := w.pod("web", "uid-1")
+		w.further(key, "net1")
+		w.mustIPAM("ADD", "c0", "net1")
+		w.mustAdd("c1", "web", "uid-1")
+		w.wantReady(key, "c1", "net1")
+		w.mustIPAM("DEL", "c0", "net1")
+		w.mustIPAM("ADD", "c1", "net1")
+		w.wantReady(key, "c1")
+		if err := w.del("c1"); err != nil {
+			t.Fatal(err)
+		}
+		settle()
+		w.wantReady(key, "c1", "eth0")
+	})
+}
+
+// A pod that ends, as Multus has it end, costs no write for each of its interfaces.
+func TestEndOfSeveralInterfacesIsOneWrite(t *testing.T) {
+	inWorld(t, func(w *world) {
+		t := w.t
+		key := w.pod("web", "uid-1")
+		w.further(key, "net1", "net2")
+		w.mustAdd("c1", "web", "uid-1")
+		w.mustIPAM("ADD", "c1", "net1")
+		w.mustIPAM("ADD", "c1", "net2")
+		before := w.api.written(key)
+		for _, ifName := range []string{"net2", "net1"} {
+			if _, err := w.ipam("DEL", "c1", ifName, "", "", macvlan); err != nil {
+				t.Fatal(err)
+			}
+		}
+		if err := w.del("c1"); err != nil {
+			t.Fatal(err)
+		}
+		settle()
+		w.leave(key)
+		settle()
+		w.wantWrites(key, append(before, "Detached/c1")...)
+	})
+}
+
+// Where another plugin makes the default interface it asks for it under any name.
+func TestReadyWithTheDefaultInterfaceOfAnotherPlugin(t *testing.T) {
+	inWorld(t, func(w *world) {
+		key := w.pod("web", "uid-1")
+		w.further(key, "net1")
+		w.api.change(key, func(pa *v1alpha1.PodAttachment) {
+			pa.Spec.Interfaces[0].Binding = v1alpha1.Binding{AddressOnly: &v1alpha1.AddressOnlyBinding{}}
+		})
+		settle()
+		w.mustIPAM("ADD", "c1", "net1")
+		w.wantReady(key, "c1", "eth0")
+		w.mustIPAM("ADD", "c1", "lan7")
+		w.wantReady(key, "c1")
+	})
+}
+
+// A record that was damaged says that the plugin had asked, and a daemon from before
+// said of every plugged pod that it is ready.
+func TestReadyAfterDamageAndUpdate(t *testing.T) {
+	inWorld(t, func(w *world) {
+		t := w.t
+		key := w.pod("web", "uid-1")
+		w.further(key, "net1")
+		w.mustAdd("c1", "web", "uid-1")
+		w.api.change(key, func(pa *v1alpha1.PodAttachment) {
+			meta.SetStatusCondition(&pa.Status.Conditions, metav1.Condition{Type: v1alpha1.ConditionReady, Status: metav1.ConditionTrue, Reason: "Plugged"})
+		})
+		settle()
+		w.wantReady(key, "c1", "net1")
+		w.mustIPAM("ADD", "c1", "net1")
+		w.stop()
+		if err := os.WriteFile(filepath.Join(w.dir, addressesDir, "c1@net1.json"), []byte("{"), 0o600); err != nil {
+			t.Fatal(err)
+		}
+		w.restart()
+		w.wantReady(key, "c1")
+		w.mustIPAM("DEL", "c1", "net1")
+		w.wantReady(key, "c1", "net1")
+	})
+}
+
+// The ledger knows of a sandbox that was migrated only what is plugged again in it:
+// what the migration said of all stays. A sandbox that is made anew is judged as any.
+func TestReadyOfAMigratedSandbox(t *testing.T) {
+	inWorld(t, func(w *world) {
+		key := w.pod("web", "uid-1")
+		w.further(key, "net1", "net2")
+		w.api.change(key, func(pa *v1alpha1.PodAttachment) {
+			pa.Labels = map[string]string{v1alpha1.LabelMigratedFrom: "whereabouts"}
+			pa.Spec.Interfaces = pa.Spec.Interfaces[1:]
+			pa.Status.Sandbox = &v1alpha1.Sandbox{ID: "c1", BootID: w.bootID, State: v1alpha1.SandboxAttached}
+			for _, c := range []string{v1alpha1.ConditionAttached, v1alpha1.ConditionReady} {
+				meta.SetStatusCondition(&pa.Status.Conditions, metav1.Condition{Type: c, Status: metav1.ConditionTrue, Reason: v1alpha1.ReasonImported})
+			}
+		})
+		settle()
+		w.mustIPAM("DEL", "c1", "net2")
+		w.mustIPAM("ADD", "c1", "net2")
+		w.restart()
+		w.wantReady(key, "c1")
+		w.wantWrites(key)
+		w.mustIPAM("DEL", "c1", "net2")
+		w.mustIPAM("ADD", "c2", "net1")
+		w.wantReady(key, "c2", "net2")
+		w.mustIPAM("ADD", "c2", "net2")
+		w.wantReady(key, "c2")
+	})
+}
