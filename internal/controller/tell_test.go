@@ -32,12 +32,13 @@ type eventAPI struct {
 	// log has each write: create NOTE, or patch NOTE of the event that goes on.
 	log    []string
 	events map[string]*eventsv1.Event
-	fail   error
+	// away makes every create fail.
+	away atomic.Bool
 }
 
 func (a *eventAPI) Create(_ context.Context, o client.Object, _ ...client.CreateOption) error {
-	if a.fail != nil {
-		return a.fail
+	if a.away.Load() {
+		return errors.New("the API server is away")
 	}
 	e := o.(*eventsv1.Event)
 	a.events[e.Name] = e
@@ -97,12 +98,12 @@ func TestTellWritesThePresentCause(t *testing.T) {
 		expect("patch held by another")
 
 		// Only the last of several is written.
-		api.fail = errors.New("the API server is away")
+		api.away.Store(true)
 		tell("first")
 		synctest.Wait()
 		tell("second")
 		synctest.Wait()
-		api.fail = nil
+		api.away.Store(false)
 		<-time.After(lastRetry)
 		expect("create second")
 
