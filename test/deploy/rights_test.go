@@ -260,7 +260,7 @@ func testEvents(t *testing.T, c *cluster.Cluster, a *account) {
 		{"its own", events, event(), a, http.StatusCreated, ""},
 		{"in the name of another node", events, event(`{"reportingInstance": "node-b"}`), a, http.StatusForbidden, nodeAlone},
 		{"in the kubelet's name", events, event(`{"reportingController": "kubelet"}`), a, http.StatusForbidden, nodeAlone},
-		{"in the old fields", events, event(`{"deprecatedSource": {"component": "kubelet", "host": "node-b"}}`), a, http.StatusForbidden, nodeAlone},
+		{"in the old fields", events, event(`{"deprecatedSource": {"component": "kubelet", "host": "node-b"}}`), a, http.StatusUnprocessableEntity, "source: Invalid value"},
 		{"about a node", events, event(`{"regarding": {"apiVersion": "v1", "kind": "Node", "name": "node-a", "namespace": "default"}}`), a, http.StatusForbidden, podsAlone},
 		{"about something of a similar name", events, event(`{"regarding": {"apiVersion": "example.com/v1", "kind": "Pod", "name": "mine", "namespace": "default"}}`), a, http.StatusForbidden, podsAlone},
 		{"with a word about another", events, event(`{"related": {"apiVersion": "v1", "kind": "Node", "name": "node-b"}}`), a, http.StatusForbidden, podsAlone},

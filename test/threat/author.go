@@ -5,6 +5,7 @@ import (
 	"encoding/json"
 	"errors"
 	"fmt"
+	"maps"
 	"net/netip"
 	"regexp"
 	"slices"
@@ -61,7 +62,7 @@ func authorAttacks() []attack {
 	}
 	return append(
 		out,
-		attack{id: "author-edits", by: byAuthor, tries: "a network is changed 100 times, and each time a pool is written for it", do: asUser(author, editNetwork)},
+		attack{id: "author-edits", by: byAuthor, tries: fmt.Sprintf("a network is changed %d times, and each time a pool is written for it", edits), do: asUser(author, editNetwork)},
 		attack{id: "author-deletes", by: byAuthor, tries: "a network is deleted, and its pools stay for ever", do: asUser(author, deleteNetwork)},
 	)
 }
@@ -114,14 +115,18 @@ func (w *world) othersPools(ctx context.Context) (int, error) {
 	return len(list.Items) - len(pools()), err
 }
 
+// edits is how often a network is changed.
+const edits = 300
+
 func editNetwork(ctx context.Context, w *world, api client.Client) (effect, error) {
-	nad := network("changing", whereabouts("10.100.0.0/24", "changing"))
+	nad := network("changing", whereabouts("10.110.0.0/24", "changing"))
 	if err := api.Create(ctx, nad); err != nil {
 		return effect{}, err
 	}
 	highest := 0
-	for i := range 100 {
-		nad.Object["spec"] = network("changing", whereabouts(fmt.Sprintf("10.100.%d.0/24", i), fmt.Sprintf("changing-%d", i))).Object["spec"]
+	for i := range edits {
+		ipam := whereabouts(fmt.Sprintf("10.%d.%d.0/24", 110+i/256, i%256), fmt.Sprintf("changing-%d", i))
+		nad.Object["spec"] = network("changing", ipam).Object["spec"]
 		if err := api.Update(ctx, nad); err != nil {
 			return effect{}, err
 		}
@@ -131,17 +136,32 @@ func editNetwork(ctx context.Context, w *world, api client.Client) (effect, erro
 		}
 		highest = max(highest, n)
 	}
-	text, err := w.controllersMetrics(ctx)
+	labels, err := w.measuredPools(ctx)
 	if err != nil {
 		return effect{}, err
 	}
-	labels := map[string]bool{}
-	for _, m := range regexp.MustCompile(`pool="([^"]+)"`).FindAllStringSubmatch(text, -1) {
-		labels[m[1]] = true
-	}
-	out := effect{got: fmt.Sprintf("%d pools at most, and %d labels of metrics", highest, len(labels))}
+	out := effect{got: fmt.Sprintf("%d pools at most, and metrics of %d pools", highest, len(labels))}
 	out.succeeded = highest > boundOfPools || len(labels) > boundOfPools+len(pools())
 	return out, api.Delete(ctx, nad)
+}
+
+// measuredPools are those that the leader's metrics tell of. The operator's are among
+// them, or it is not seen how many others are.
+func (w *world) measuredPools(ctx context.Context) (map[string]bool, error) {
+	text, err := w.controllersMetrics(ctx)
+	if err != nil {
+		return nil, err
+	}
+	out := map[string]bool{}
+	for _, m := range regexp.MustCompile(`(?m)^fairlead_pool_addresses\{pool="([^"]+)"`).FindAllStringSubmatch(text, -1) {
+		out[m[1]] = true
+	}
+	for _, p := range pools() {
+		if !out[p.Name] {
+			return nil, fmt.Errorf("the controller's metrics tell of the pools %q, and not of %s", slices.Sorted(maps.Keys(out)), p.Name)
+		}
+	}
+	return out, nil
 }
 
 func deleteNetwork(ctx context.Context, w *world, api client.Client) (effect, error) {
