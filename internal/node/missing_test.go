@@ -6,6 +6,7 @@ import (
 	"slices"
 	"strings"
 	"testing"
+	"time"
 
 	"k8s.io/apimachinery/pkg/api/meta"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
@@ -107,6 +108,27 @@ func TestReadyIsOfOneSandbox(t *testing.T) {
 		}
 		settle()
 		w.wantReady(key, "c1", "eth0")
+	})
+}
+
+// Of two sandboxes that have addresses of a pod the status is that of the newer one,
+// however often it is looked at.
+func TestReadyIsOfTheNewestSandbox(t *testing.T) {
+	inWorld(t, func(w *world) {
+		key := w.pod("web", "uid-1")
+		w.further(key, "net1", "net2")
+		w.mustIPAM("ADD", "c0", "net1")
+		w.mustIPAM("ADD", "c0", "net2")
+		w.wantReady(key, "c0", "eth0")
+		w.mustIPAM("DEL", "c0", "net2")
+		w.mustIPAM("ADD", "c1", "net2")
+		before := w.api.written(key)
+		for range 16 {
+			w.api.change(key, func(pa *v1alpha1.PodAttachment) { pa.Labels = map[string]string{"looked": time.Now().String()} })
+			settle()
+		}
+		w.wantReady(key, "c1", "eth0", "net1")
+		w.wantWrites(key, before...)
 	})
 }
 
