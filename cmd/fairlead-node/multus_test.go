@@ -133,7 +133,7 @@ func (w *crew) withoutMultus(t *testing.T) {
 	w.wantMissing(t, p, lacks...)
 	for _, args := range [][]string{{"pods", "-n", w.cluster.Namespace}, {"explain", "pod", w.cluster.Namespace + "/" + p.name}} {
 		var out bytes.Buffer
-		cli.New("fairlead", &out, &out).Run(t.Context(), append(args, "--kubeconfig", w.cluster.Kubeconfig)) //nolint:contextcheck // its commands get the context from Run
+		cli.New("fairlead", &out, &out).Run(t.Context(), append(args, "--kubeconfig", w.cluster.Kubeconfig))
 		for _, text := range append(lacks, v1alpha1.ReasonInterfacesMissing) {
 			if !strings.Contains(out.String(), text) {
 				t.Errorf("fairlead %q does not say %q:\n%s", args, text, out.String())
@@ -141,7 +141,7 @@ func (w *crew) withoutMultus(t *testing.T) {
 		}
 	}
 	n.kill(t)
-	n.start(t)
+	n.start(w.t) // which the other parts need too
 	w.wantMissing(t, p, lacks...)
 	w.addSome(t, n, p, delegate{network: "blue", ifName: "net1"})
 	w.wantState(t, p, v1alpha1.SandboxAttached, p.containerID)
