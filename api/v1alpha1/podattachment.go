@@ -95,6 +95,12 @@ type PodAttachmentSpec struct {
 	// +kubebuilder:validation:MinLength=1
 	// +kubebuilder:validation:MaxLength=253
 	NodeName string `json:"nodeName"`
+	// NodeUID is the UID of the Node of that name when this was written, by which a
+	// later one of the same name is another; absent where none was known.
+	// +optional
+	// +kubebuilder:validation:Type=string
+	// +kubebuilder:validation:Pattern=`^[a-zA-Z0-9-]{1,64}$`
+	NodeUID types.UID `json:"nodeUID,omitempty"`
 
 	// Interfaces of the pod in the order in which they are plugged, the
 	// default one first.

@@ -91,6 +91,7 @@ func (s *PodAttachmentSpec) Validate() error {
 	c.length("spec.podName", s.PodName, 1, 253)
 	c.want(uidPattern.MatchString(string(s.PodUID)), "spec.podUID", string(s.PodUID), wantUID)
 	c.want(s.APIUID == "" || uidPattern.MatchString(string(s.APIUID)), "spec.apiUID", string(s.APIUID), wantUID)
+	c.want(s.NodeUID == "" || uidPattern.MatchString(string(s.NodeUID)), "spec.nodeUID", string(s.NodeUID), wantUID)
 	c.want(s.PodNamespace == "" || namespacePattern.MatchString(s.PodNamespace), "spec.podNamespace", s.PodNamespace, "must be the name of a namespace")
 	c.length("spec.nodeName", s.NodeName, 1, 253)
 	c.length("spec.summary.interfaces", s.Summary.Interfaces, 0, 1024)

@@ -198,7 +198,7 @@ func (m maker) attachment() *PodAttachment {
 		TypeMeta:   metav1.TypeMeta{APIVersion: GroupVersion.String(), Kind: "PodAttachment"},
 		ObjectMeta: metav1.ObjectMeta{Namespace: "default", Name: "web-0-9b2e6f4e"},
 		Spec: PodAttachmentSpec{
-			PodName: m.text("web-0"), PodUID: types.UID(m.text("9b2e6f4e-1a2b")), APIUID: types.UID(m.text("")), PodNamespace: m.text(""), NodeName: m.text("node-1"),
+			PodName: m.text("web-0"), PodUID: types.UID(m.text("9b2e6f4e-1a2b")), APIUID: types.UID(m.text("")), PodNamespace: m.text(""), NodeName: m.text("node-1"), NodeUID: types.UID(m.text("")),
 			Summary: AttachmentSummary{Interfaces: m.text("eth0"), Addresses: m.text("10.0.0.5")},
 		},
 	}
@@ -250,6 +250,7 @@ func TestValidateNamesTheField(t *testing.T) {
 		want   string
 	}{
 		"UID":              {func(s *PodAttachmentSpec) { s.PodUID = "A_0:" }, `spec.podUID: "A_0:": must have 1 to 64 of a-z, A-Z, 0-9 and '-'`},
+		"UID of the node":  {func(s *PodAttachmentSpec) { s.NodeUID = "a b" }, `spec.nodeUID: "a b": must have`},
 		"own UID":          {func(s *PodAttachmentSpec) { s.APIUID = "a b" }, `spec.apiUID: "a b": must have`},
 		"namespace":        {func(s *PodAttachmentSpec) { s.PodNamespace = "A" }, `spec.podNamespace: "A": must be the name of a namespace`},
 		"no node":          {func(s *PodAttachmentSpec) { s.NodeName = "" }, `spec.nodeName: "": must have 1 to 253 bytes`},

@@ -30,6 +30,7 @@ func TestLifeOfAPod(t *testing.T) {
 		PodName:  "web",
 		PodUID:   p.UID,
 		NodeName: h.node,
+		NodeUID:  h.nodeUID(h.node),
 		Interfaces: []v1alpha1.Interface{{
 			Name: "eth0", Network: "default", Driver: driverName, Default: true,
 			Addresses: []string{"192.0.2.1/24"},

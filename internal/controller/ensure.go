@@ -76,6 +76,10 @@ func (r *Attachments) obtainAndRecord(ctx context.Context, p *corev1.Pod) error 
 	}
 	record := pod.Record(pod.IdentityOf(p), interfaces)
 	record.OwnerReferences = []metav1.OwnerReference{pod.OwnerOf(p)}
+	node := &corev1.Node{}
+	if r.Client.Get(ctx, client.ObjectKey{Name: p.Spec.NodeName}, node, client.UnsafeDisableDeepCopy) == nil {
+		record.Spec.NodeUID = node.UID
+	}
 	if err := r.write(ctx, p, record); err != nil {
 		return fmt.Errorf("write PodAttachment %s: %w", klog.KObj(record), err)
 	}

@@ -46,6 +46,7 @@ type mark struct {
 	lostSince  time.Time // when the record's Node was first seen to be no more
 	// leavingSince is when the record was first seen to be being deleted.
 	leavingSince time.Time
+	pulse        pulse // of its node since then
 	deleted      bool
 	freed        bool // its interfaces are given back
 	released     bool // and its finalizer is dropped

@@ -28,13 +28,13 @@ const (
 )
 
 const (
-	// rebootSettle is how long this process must have seen a record be deleted for a
-	// changed boot ID to prove anything. A pod outlives a boot and is plugged again after it; a daemon
+	// rebootSettle is how long this process must have seen a record be deleted, and its
+	// kubelet have reported since, for a changed boot ID to prove anything. A pod outlives a boot and is plugged again after it; a daemon
 	// that did so before it heard of the deletion says so meanwhile.
 	rebootSettle = 10 * time.Second
-	// clockSlack is how much younger than the record a Node must be to be
-	// another one: creation times are whole seconds, by the clocks of several
-	// API servers, and a new node gets pods at once.
+	// clockSlack is how much younger than a record that does not say which Node it was
+	// made for a Node must be to be another one: creation times are whole seconds, by the
+	// clocks of several API servers, and a new node gets pods at once.
 	clockSlack = 10 * time.Second
 	// bootRetry is how long until a Node whose boot ID has changed is looked at
 	// again, when its kubelet has not yet reported since the sandbox was made.
@@ -51,6 +51,12 @@ type evidence struct {
 	// leavingSince is when this process first saw that the record is being deleted,
 	// unreachableSince that the node does not answer; zero when it does.
 	leavingSince, unreachableSince time.Time
+	// heard is when this process saw that the node's kubelet had reported since the
+	// record was being deleted and said what it says of its sandbox; zero when it did not
+	// yet.
+	heard time.Time
+	// mayHear says that a look at the Node would tell more of that.
+	mayHear bool
 	// lostSince is when this process first saw that the Node was not there any
 	// more; zero when it did not yet.
 	lostSince time.Time
@@ -70,6 +76,8 @@ type verdict struct {
 	lost bool
 	// well says that nothing is known against the node: its word is due.
 	well bool
+	// listens says that word of the kubelet may change the verdict, now or later.
+	listens bool
 	// again is when time alone may change the verdict; 0 leaves it to events.
 	again time.Duration
 }
@@ -90,15 +98,11 @@ func weigh(record *v1alpha1.PodAttachment, e evidence) verdict {
 	return weighReachable(e)
 }
 
-// heardSince reports whether a node's kubelet has reported since a moment.
-func heardSince(node *corev1.Node, t time.Time) bool {
-	return readiness(node).LastHeartbeatTime.After(t)
-}
-
 // weighReachable judges by what others say of a Node that is there: a fence, and the
 // policy of the pools while it is unreachable.
 func weighReachable(e evidence) verdict {
 	ready := readiness(e.node)
+	well := ready.Status == corev1.ConditionTrue && !fenced(e.node)
 	if fenced(e.node) && ready.Status != corev1.ConditionTrue {
 		return verdict{proof: outOfService, text: fmt.Sprintf("node %s is not ready and has the taint %s", e.node.Name, corev1.TaintNodeOutOfService)}
 	}
@@ -108,10 +112,10 @@ func weighReachable(e evidence) verdict {
 			return verdict{proof: reclaimed, text: fmt.Sprintf(
 				"node %s has been unreachable since %s, and the policy of its pools is to wait %v: should its pods still be running, an address is now in use twice", e.node.Name, since, e.reclaimAfter)}
 		}
-		return verdict{again: wait, text: fmt.Sprintf(
+		return verdict{again: wait, listens: true, text: fmt.Sprintf(
 			"it has been unreachable since %s; by the policy of the pools they are given back after %v, and may then be in use twice", since, e.reclaimAfter)}
 	}
-	return verdict{well: ready.Status == corev1.ConditionTrue && !fenced(e.node), text: state(e.node)}
+	return verdict{well: well, listens: !well, text: state(e.node)}
 }
 
 // weighLost judges when the Node is gone, or another has its name.
@@ -125,13 +129,13 @@ func weighLost(record *v1alpha1.PodAttachment, e evidence) verdict {
 		what = fmt.Sprintf("Node %s was found at %s to have been deleted and made again", record.Spec.NodeName, stamp(since))
 	}
 	if left := e.grace - e.now.Sub(since); left > 0 {
-		return verdict{lost: true, again: left, text: fmt.Sprintf("%s; they are given back %v after that", what, e.grace)}
+		return verdict{lost: true, listens: true, again: left, text: fmt.Sprintf("%s; they are given back %v after that", what, e.grace)}
 	}
-	if e.node != nil && !heardSince(e.node, record.DeletionTimestamp.Time) {
+	if e.node != nil && e.heard.IsZero() {
 		// The machine that has the name now may have plugged a pod that outlived the
 		// former one, and have been cut off before it could say so.
 		v := weighReachable(e)
-		v.lost = true
+		v.lost, v.listens = true, true
 		if v.proof == noProof && (v.again == 0 || v.again > bootRetry) {
 			v.again = bootRetry
 		}
@@ -144,37 +148,43 @@ func weighLost(record *v1alpha1.PodAttachment, e evidence) verdict {
 // equal, one is not known, or nothing was ever plugged as far as is known.
 //
 // The Node's must be the newer one: after a boot a sandbox may be made before
-// the kubelet has reported. And the kubelet must have reported since the record
-// was deleted: a pod that outlived the boot may be plugged again by a node that
-// is cut off before it can say so.
+// the kubelet has reported. So it must have reported since the record said that. And
+// it must have since the record was deleted: a pod that outlived the boot may be
+// plugged again by a node that is cut off before it can say so.
 func weighBoot(record *v1alpha1.PodAttachment, e evidence) (v verdict, ok bool) {
 	s := record.Status.Sandbox
 	now := e.node.Status.NodeInfo.BootID
 	if s == nil || s.BootID == "" || now == "" || s.BootID == now || s.AttachedAt == nil {
 		return verdict{}, false
 	}
-	if !heardSince(e.node, s.AttachedAt.Time) {
-		return verdict{again: bootRetry, text: fmt.Sprintf("its boot ID is %s, but its kubelet has not reported since they were plugged", now)}, true
+	if e.heard.IsZero() {
+		return verdict{again: bootRetry, listens: true, text: fmt.Sprintf("its boot ID is %s, but its kubelet has not reported since they were to be given back", now)}, true
 	}
-	if !heardSince(e.node, record.DeletionTimestamp.Time) {
-		return verdict{again: bootRetry, text: fmt.Sprintf("it has booted since, boot ID %s, but its kubelet has not reported since they were to be given back", now)}, true
+	since := e.leavingSince
+	if e.heard.After(since) {
+		since = e.heard
 	}
-	if left := rebootSettle - e.now.Sub(e.leavingSince); left > 0 {
+	if left := rebootSettle - e.now.Sub(since); left > 0 {
 		return verdict{again: left, well: true, text: fmt.Sprintf("it has booted since, boot ID %s", now)}, true
 	}
 	return verdict{proof: rebooted, text: fmt.Sprintf("node %s has booted since they were plugged: its boot ID was %s and is %s", e.node.Name, s.BootID, now)}, true
 }
 
 // lost reports whether the Node that a record was written for is no more. A
-// Node that is younger than the record but runs the boot that plugged it is the
-// same machine, registered again.
+// Node that is another than that but runs the boot that plugged it is the same
+// machine, registered again. Of records of former versions, which do not say which
+// Node it was, the ages tell.
 func lost(record *v1alpha1.PodAttachment, node *corev1.Node) bool {
 	if node == nil {
 		return true
 	}
-	s := record.Status.Sandbox
-	sameBoot := s != nil && s.BootID != "" && s.BootID == node.Status.NodeInfo.BootID
-	return !sameBoot && node.CreationTimestamp.After(record.CreationTimestamp.Add(clockSlack))
+	if s := record.Status.Sandbox; s != nil && s.BootID != "" && s.BootID == node.Status.NodeInfo.BootID {
+		return false
+	}
+	if record.Spec.NodeUID != "" {
+		return record.Spec.NodeUID != node.UID
+	}
+	return node.CreationTimestamp.After(record.CreationTimestamp.Add(clockSlack))
 }
 
 // fenced reports whether somebody has declared a node to be off. As for
@@ -242,8 +252,15 @@ func (r *Attachments) prove(ctx context.Context, record *v1alpha1.PodAttachment)
 	if err != nil {
 		return verdict{}, nil, err
 	}
-	known := !e.lostSince.IsZero()
-	if v := weigh(record, e); v.proof == noProof && v.lost == known {
+	r.overhear(record, &e)
+	known, v := !e.lostSince.IsZero(), weigh(record, e)
+	if e.mayHear && (v.listens || e.now.Sub(e.leavingSince) >= nodeAnswer) {
+		if e.heard, err = r.listen(ctx, record, e); err != nil {
+			return verdict{}, nil, err
+		}
+		v = weigh(record, e)
+	}
+	if v.proof == noProof && v.lost == known {
 		return v, record, nil
 	}
 	live := &v1alpha1.PodAttachment{}
@@ -255,7 +272,8 @@ func (r *Attachments) prove(ctx context.Context, record *v1alpha1.PodAttachment)
 	if e, err = r.gather(ctx, r.Live, live); err != nil {
 		return verdict{}, nil, err
 	}
-	v := weigh(live, e)
+	e.heard = r.hear(ctx, live, e.node, e.now)
+	v = weigh(live, e)
 	if v.lost != known {
 		r.remember(ctx, record, func(m *mark) {
 			m.lostSince = time.Time{}

@@ -1,6 +1,7 @@
 package controller
 
 import (
+	"cmp"
 	"strings"
 	"testing"
 	"time"
@@ -68,6 +69,15 @@ func reported(before time.Duration) func(*corev1.Node) {
 	return func(n *corev1.Node) { n.Status.Conditions[0].LastHeartbeatTime = ago(before) }
 }
 
+func uid(of types.UID) func(*corev1.Node) {
+	return func(n *corev1.Node) { n.UID = of }
+}
+
+// madeFor is a record that says which Node it was made for.
+func madeFor(node types.UID) func(*v1alpha1.PodAttachment) {
+	return func(r *v1alpha1.PodAttachment) { r.Spec.NodeUID = node }
+}
+
 func tainted(key string, effect corev1.TaintEffect) func(*corev1.Node) {
 	return func(n *corev1.Node) {
 		n.Spec.Taints = append(n.Spec.Taints, corev1.Taint{Key: key, Value: "shutdown", Effect: effect})
@@ -95,10 +105,14 @@ func TestWeigh(t *testing.T) {
 		// reclaim is the policy of the record's pools.
 		reclaim time.Duration
 		// lost is for how long the Node has been known to be no more.
-		lost  time.Duration
-		want  proof
-		again time.Duration
-		text  string
+		lost time.Duration
+		// unheard says that the kubelet has not reported since the deletion, heard for how
+		// long it is known to have; a minute where neither is set.
+		unheard bool
+		heard   time.Duration
+		want    proof
+		again   time.Duration
+		text    string
 	}{
 		{
 			name: "the node's word", want: detached,
@@ -122,8 +136,12 @@ func TestWeigh(t *testing.T) {
 			record: plugged(func(r *v1alpha1.PodAttachment) { r.Status.Sandbox.AttachedAt = nil }),
 		},
 		{
-			name: "plugged after the boot, before the kubelet reported it", record: plugged(), node: nodeOf(inBoot("boot-0"), reported(time.Hour)),
+			name: "plugged after the boot, before the kubelet reported it", record: plugged(), node: nodeOf(inBoot("boot-0")), unheard: true,
 			again: bootRetry, text: "has not reported since",
+		},
+		{
+			name: "another boot, which the kubelet has just reported", record: plugged(), node: nodeOf(inBoot("boot-2")), heard: time.Second,
+			again: rebootSettle - time.Second, text: "booted since",
 		},
 		{
 			name: "another boot, and the deletion is not known there yet", record: plugged(deletedFor(4 * time.Second)), node: nodeOf(inBoot("boot-2")),
@@ -158,14 +176,20 @@ func TestWeigh(t *testing.T) {
 		},
 		{
 			name: "made again, and cut off before it could say what it has plugged", record: plugged(neverPlugged), lost: 6 * time.Minute,
-			node: nodeOf(made(30*time.Minute), inBoot("boot-2"), unreachable, reported(5*time.Minute)), again: bootRetry, text: "unreachable",
+			node: nodeOf(made(30*time.Minute), inBoot("boot-2"), unreachable), unheard: true, again: bootRetry, text: "unreachable",
 		},
 		{
 			name: "made again, cut off, and out of service", record: plugged(neverPlugged), lost: 6 * time.Minute,
-			node: nodeOf(made(30*time.Minute), unreachable, reported(5*time.Minute), fence), want: outOfService,
+			node: nodeOf(made(30*time.Minute), unreachable, fence), unheard: true, want: outOfService,
 		},
 		{name: "made again, the same machine in the same boot", record: plugged(), node: nodeOf(made(time.Minute)), lost: time.Hour, text: "is ready"},
 		{name: "made in the second of the record, or soon after", record: plugged(neverPlugged), node: nodeOf(made(time.Hour - clockSlack)), lost: time.Hour, text: "is ready"},
+
+		{name: "the Node that it was made for, younger by a clock that jumped back", record: plugged(neverPlugged, madeFor("1")), node: nodeOf(uid("1"), made(time.Minute)), lost: time.Hour, text: "is ready"},
+		{name: "another Node, older by a clock that jumped back", record: plugged(neverPlugged, madeFor("1")), node: nodeOf(uid("2")), lost: time.Hour, want: nodeDeleted, text: "made again"},
+		{name: "another Node within the grace", record: plugged(madeFor("1")), node: nodeOf(uid("2"), inBoot("boot-2")), lost: time.Minute, again: 4 * time.Minute, text: "made again"},
+		{name: "another Node, not heard of yet", record: plugged(neverPlugged, madeFor("1")), node: nodeOf(uid("2")), lost: time.Hour, unheard: true, again: bootRetry, text: "is ready"},
+		{name: "another Node of the same machine in the same boot", record: plugged(madeFor("1")), node: nodeOf(uid("2"), made(time.Minute)), lost: time.Hour, text: "is ready"},
 
 		{name: "to be reclaimed later", record: plugged(), node: nodeOf(unreachable), reclaim: 15 * time.Minute, again: 5 * time.Minute, text: "may then be in use twice"},
 		{name: "reclaimed", record: plugged(), node: nodeOf(unreachable), reclaim: 10 * time.Minute, want: reclaimed, text: "an address is now in use twice"},
@@ -178,6 +202,9 @@ func TestWeigh(t *testing.T) {
 			e.leavingSince, e.unreachableSince = tc.record.DeletionTimestamp.Time, now.Add(-10*time.Minute)
 			if tc.reclaim > 0 && tc.node != nil && len(tc.node.Status.Conditions) > 0 {
 				tc.node.Status.Conditions[0].LastTransitionTime = ago(-1000 * time.Hour) // of a clock that is ahead
+			}
+			if !tc.unheard {
+				e.heard = now.Add(-cmp.Or(tc.heard, time.Minute))
 			}
 			if tc.lost > 0 {
 				e.lostSince = now.Add(-tc.lost)

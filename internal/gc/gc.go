@@ -17,6 +17,7 @@ import (
 
 	corev1 "k8s.io/api/core/v1"
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
+	"k8s.io/apimachinery/pkg/types"
 	"k8s.io/client-go/tools/cache"
 	"k8s.io/klog/v2"
 	"sigs.k8s.io/controller-runtime/pkg/client"
@@ -205,10 +206,15 @@ func (c *Collector) writeDown(ctx context.Context, d driver.Driver, o orphan) (b
 	if err != nil || len(left) == 0 {
 		return len(never) > 0, err
 	}
+	node, err := c.nodeUID(ctx, o.pod.Node)
+	if err != nil {
+		return len(never) > 0, err
+	}
 	record := pod.Record(o.pod, left)
+	record.Spec.NodeUID = node
 	err = c.cfg.Client.Create(ctx, record)
 	if apierrors.IsNotFound(err) || apierrors.HasStatusCause(err, corev1.NamespaceTerminatingCause) {
-		record = pod.Elsewhere(pod.Record(o.pod, left), c.cfg.Namespace)
+		record = pod.Elsewhere(record, c.cfg.Namespace)
 		err = c.cfg.Client.Create(ctx, record)
 	}
 	if apierrors.IsAlreadyExists(err) {
@@ -221,6 +227,18 @@ func (c *Collector) writeDown(ctx context.Context, d driver.Driver, o orphan) (b
 		return true, fmt.Errorf("delete the record of what pod %s/%s left: %w", o.pod.Namespace, o.pod.Name, err)
 	}
 	return true, nil
+}
+
+// nodeUID is the UID of a Node, by the API server's word; empty when there is none.
+func (c *Collector) nodeUID(ctx context.Context, name string) (types.UID, error) {
+	if name == "" {
+		return "", nil
+	}
+	node := &corev1.Node{}
+	if err := c.cfg.Live.Get(ctx, client.ObjectKey{Name: name}, node); client.IgnoreNotFound(err) != nil {
+		return "", fmt.Errorf("read Node %s: %w", name, err)
+	}
+	return node.UID, nil
 }
 
 // lives says whether a pod may be using what it has, by the API server's word.

@@ -84,6 +84,11 @@ func TestOrphanOfAPodThatIsGone(t *testing.T) {
 	c := cluster.Exclusive(t)
 	d := drivertest.NewMemory("memory", 8)
 	p := c.Pod("web", "node-x")
+	c.Node("node-x")
+	node := &corev1.Node{}
+	if err := c.Client.Get(t.Context(), client.ObjectKey{Name: "node-x"}, node); err != nil {
+		t.Fatal(err)
+	}
 	ref := take(t, d, p)
 	if err := c.Client.Delete(t.Context(), p); err != nil {
 		t.Fatal(err)
@@ -95,7 +100,7 @@ func TestOrphanOfAPodThatIsGone(t *testing.T) {
 	if got == nil || got.DeletionTimestamp == nil {
 		t.Fatalf("the record is not there, being deleted: %+v", got)
 	}
-	if diff := cmp.Diff([]v1alpha1.Interface{ref.Interface}, got.Spec.Interfaces); diff != "" || got.Spec.PodUID != p.UID || got.Spec.NodeName != "node-x" {
+	if diff := cmp.Diff([]v1alpha1.Interface{ref.Interface}, got.Spec.Interfaces); diff != "" || got.Spec.PodUID != p.UID || got.Spec.NodeName != "node-x" || got.Spec.NodeUID != node.UID {
 		t.Errorf("the record does not say what is held: %+v\n%s", got.Spec, diff)
 	}
 	if len(d.Held()) != 1 {

@@ -15,6 +15,7 @@ import (
 	"strings"
 
 	corev1 "k8s.io/api/core/v1"
+	"k8s.io/apimachinery/pkg/types"
 
 	"fairlead.dev/fairlead/api/v1alpha1"
 	"fairlead.dev/fairlead/internal/ipam"
@@ -94,6 +95,8 @@ type State struct {
 	Pods         []corev1.Pod
 	// BootIDs of nodes by name.
 	BootIDs map[string]string
+	// NodeUIDs of nodes by name.
+	NodeUIDs map[string]types.UID
 	// NamespaceLabels by the namespace's name.
 	NamespaceLabels map[string]map[string]string
 

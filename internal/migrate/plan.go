@@ -339,6 +339,7 @@ func (p *planner) makeRecords() {
 		}
 		record := pod.Record(pod.IdentityOf(of), p.interfacesOf(held))
 		record.OwnerReferences = []metav1.OwnerReference{pod.OwnerOf(of)}
+		record.Spec.NodeUID = p.NodeUIDs[of.Spec.NodeName]
 		record.Labels = map[string]string{v1alpha1.LabelMigratedFrom: System}
 		p.plan.Records = append(p.plan.Records, Record{Object: record, Sandbox: sandbox})
 	}

@@ -66,7 +66,7 @@ func reserved(name, pod string) Reservation {
 func state(pools []Pool, reservations []Reservation, pods ...corev1.Pod) State {
 	return State{
 		Pools: pools, Reservations: reservations, Pods: pods, Networks: []Network{network(lan, "", "10.0.0.0/24")},
-		BootIDs: map[string]string{"node1": "boot-1"}, DomainOf: whereabouts.Domain,
+		BootIDs: map[string]string{"node1": "boot-1"}, NodeUIDs: map[string]types.UID{"node1": "uid-of-node1"}, DomainOf: whereabouts.Domain,
 	}
 }
 
@@ -352,6 +352,9 @@ func TestMakeRecord(t *testing.T) {
 	}}
 	if diff := cmp.Diff(want, r.Object.Spec.Interfaces); diff != "" {
 		t.Error(diff)
+	}
+	if got := r.Object.Spec.NodeUID; got != "uid-of-node1" {
+		t.Errorf("it was made for Node %q, want uid-of-node1", got)
 	}
 	if want := (v1alpha1.Sandbox{ID: "web-container", State: v1alpha1.SandboxAttached, BootID: "boot-1"}); r.Sandbox != want {
 		t.Errorf("sandbox %+v, want %+v", r.Sandbox, want)

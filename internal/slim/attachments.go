@@ -15,7 +15,7 @@ func (s *attachments) slim(o any) (any, error) {
 	}
 	a.ManagedFields = nil
 	own := []*string{&a.Name, (*string)(&a.UID), &a.ResourceVersion, &a.Spec.PodName, (*string)(&a.Spec.PodUID), (*string)(&a.Spec.APIUID)}
-	s.words.share(&a.Namespace, &a.Spec.NodeName)
+	s.words.share(&a.Namespace, &a.Spec.NodeName, (*string)(&a.Spec.NodeUID))
 	s.words.share(&a.Spec.Summary.Interfaces)
 	for i := range a.Spec.Interfaces {
 		iface := &a.Spec.Interfaces[i]

@@ -35,7 +35,7 @@ func testRecord() *v1alpha1.PodAttachment {
 			OwnerReferences: []metav1.OwnerReference{{APIVersion: "v1", Kind: "Pod", Name: "web", UID: "12345678"}},
 		},
 		Spec: v1alpha1.PodAttachmentSpec{
-			PodName: "web", PodUID: "12345678", NodeName: "node-1",
+			PodName: "web", PodUID: "12345678", NodeName: "node-1", NodeUID: "0d9c1f6e-node",
 			Interfaces: []v1alpha1.Interface{
 				{Name: "eth0", Network: "default", Driver: "native", Default: true, Addresses: []string{"10.1.0.5/24"}, Gateways: []string{"10.1.0.1"}, MTU: 1400, Binding: v1alpha1.Binding{Bridge: &v1alpha1.BridgeBinding{Name: "fairlead0"}}},
 			},

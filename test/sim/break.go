@@ -42,6 +42,9 @@ const (
 	// jumps ahead, or back.
 	RunByWallAhead  Break = "a wall clock that jumps ahead"
 	RunByWallBehind Break = "a wall clock that jumps back"
+	// NodesByStamps: records do not say which Node they were made for, so that its age
+	// tells, by the API server's clock, which jumps back.
+	NodesByStamps Break = "nodes by stamps"
 	// BlocksStay: nobody looks whether the blocks of a node that is there are idle.
 	BlocksStay Break = "blocks stay"
 	// NoBound: a node may have as many blocks as it likes.

@@ -194,6 +194,9 @@ func fieldOf(o client.Object) string {
 
 func (c conn) Create(ctx context.Context, o client.Object, _ ...client.CreateOption) error {
 	in, out := copyOf(o), client.Object(nil)
+	if record, ok := in.(*v1alpha1.PodAttachment); ok && c.l.w.cfg.Break == NodesByStamps {
+		record.Spec.NodeUID = ""
+	}
 	err := c.do(ctx, "create", keyOf(o), func() (err error) {
 		out, err = c.l.w.api.create(in)
 		return err

@@ -11,8 +11,8 @@ import (
 )
 
 // This file has the clocks of the world. Its own, world.now, is the true one. The wall
-// clock of each leader and of the API server is wrong by as much as it likes, and jumps;
-// how long a process has run each knows truly.
+// clock of each leader, of each machine and of the API server is wrong by as much as it
+// likes, and jumps; how long a process has run each knows truly.
 
 // lie is by how much a wall clock is wrong. It is no multiple of the clock's step, so that
 // a clock that jumped does not show a time twice.
@@ -63,6 +63,27 @@ func (w *world) jump(l *leader) {
 	w.mu.Lock()
 	l.wrong = by
 	w.mu.Unlock()
+}
+
+// jumpAPI sets the API server's clock, while all that it has stamped lives on.
+func (w *world) jumpAPI() {
+	by := w.lie()
+	if w.cfg.Break == NodesByStamps {
+		by = w.apiWrong - time.Hour - time.Duration(w.rng.IntN(int(quantum)))
+	}
+	w.note("the API server's clock is now wrong by %s", by)
+	w.stats.Jumps++
+	w.apiWrong = by
+}
+
+// clock is a machine's wall clock, by which its kubelet and its daemon stamp.
+func (m *machine) clock() time.Time { return m.w.now.Add(m.wrong) }
+
+// jump sets a machine's wall clock.
+func (m *machine) jump() {
+	m.wrong = m.w.lie()
+	m.w.note("the clock of %s is now wrong by %s", m.name, m.wrong)
+	m.w.stats.Jumps++
 }
 
 // stamp is a time that is written in a slot.

@@ -27,8 +27,8 @@
 // Some pods are mirrors: of static pods, which come again while their sandboxes live, and
 // such as any user can make, whose annotation names another pod's UID, or what is none.
 //
-// Each leader's wall clock is wrong by up to a year and jumps, the API server's is wrong;
-// how long each process has run it knows. In a world of a month (TestMonth) machines come
+// The wall clocks of each leader, of each machine and of the API server are wrong by up to
+// a year and jump, whatever lives meanwhile; how long each process has run it knows. In a world of a month (TestMonth) machines come
 // and are scrapped, and a tenant binds pods to nodes that never were and asks for an
 // address in each block.
 //
@@ -93,7 +93,6 @@
 // taints that say that a node is out of service off the nodes that run, and
 // restarts the controllers.
 //
-// Two things that would break I1 or I4 do not happen in this world: a taint that
-// says a node is out of service and stays there when it is back; and an API server's
-// clock that jumps while records live (docs/adr/0012-clocks-and-blocks.md).
+// One thing that would break I1 or I4 does not happen in this world: a taint that
+// says a node is out of service and stays there when it is back.
 package sim

@@ -24,6 +24,10 @@ type machine struct {
 	w    *world
 	name string
 	boot int
+	// wrong is by how much its wall clock is, beaten when its kubelet reported last, in
+	// truth.
+	wrong  time.Duration
+	beaten time.Time
 	// scrapped machines never come back.
 	scrapped bool
 	// up is power, reachable is the network to the API.
@@ -78,7 +82,7 @@ type sandbox struct {
 }
 
 func (w *world) newMachine(name string) {
-	m := &machine{w: w, name: name, boot: 1, up: true, reachable: true, relist: true, plugged: map[known]*sandbox{}}
+	m := &machine{w: w, name: name, boot: 1, up: true, reachable: true, relist: true, plugged: map[known]*sandbox{}, wrong: w.lie()}
 	w.machines = append(w.machines, m)
 	m.register()
 }
@@ -172,7 +176,7 @@ func (m *machine) add() {
 			continue
 		}
 		if r := m.lookup(k); r != nil {
-			m.plugged[k] = &sandbox{pod: p.Name, holder: r.HolderUID(), addresses: addressesOf(r), since: m.w.now}
+			m.plugged[k] = &sandbox{pod: p.Name, holder: r.HolderUID(), addresses: addressesOf(r), since: m.clock()}
 			m.w.dirty = true
 			m.w.stats.Plugged++
 			m.w.note("%s: plug %s %v", m.name, p.Name, m.plugged[k].addresses)
@@ -277,12 +281,13 @@ func (m *machine) heartbeat() {
 	}
 	n := o.(*corev1.Node)
 	ready := n.Status.Conditions[0]
-	if !m.relist && ready.Status == corev1.ConditionTrue && m.w.now.Sub(ready.LastHeartbeatTime.Time) < heartbeatEvery {
+	if !m.relist && ready.Status == corev1.ConditionTrue && m.w.now.Sub(m.beaten) < heartbeatEvery {
 		return
 	}
 	n = n.DeepCopy()
 	n.Status.NodeInfo.BootID = m.bootID()
-	n.Status.Conditions[0].LastHeartbeatTime = metav1.NewTime(m.w.now)
+	n.Status.Conditions[0].LastHeartbeatTime = metav1.NewTime(m.clock())
+	m.beaten = m.w.now
 	m.w.setReady(n, corev1.ConditionTrue)
 }
 
@@ -298,7 +303,7 @@ func (w *world) judge() {
 	for _, o := range w.api.list(kindNode) {
 		n := o.(*corev1.Node)
 		ready := n.Status.Conditions[0]
-		if ready.Status == corev1.ConditionTrue && w.now.Sub(ready.LastHeartbeatTime.Time) > silence {
+		if ready.Status == corev1.ConditionTrue && w.now.Sub(w.machine(n.Name).beaten) > silence {
 			w.setReady(n.DeepCopy(), corev1.ConditionUnknown)
 		}
 	}

@@ -191,7 +191,12 @@ func (w *world) chaos() {
 	case 16, 17:
 		w.handEdit()
 	case 18, 19:
-		if len(w.leaders) > 0 {
+		switch n := w.rng.IntN(4); {
+		case n == 0:
+			w.jumpAPI()
+		case n == 1:
+			m.jump()
+		case len(w.leaders) > 0:
 			w.jump(w.leaders[w.rng.IntN(len(w.leaders))])
 		}
 	default:

@@ -120,6 +120,7 @@ func TestBroken(t *testing.T) {
 		BlindStart:         {"I1", "I4"},
 		RunByWallAhead:     {"the cooldown"},
 		RunByWallBehind:    {"the cooldown's end"},
+		NodesByStamps:      {"I4"},
 		BlocksStay:         {"I2"},
 		NoBound:            {"the bound"},
 		AnyNode:            {"I2"},

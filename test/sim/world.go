@@ -78,7 +78,7 @@ type world struct {
 	cfg Config
 	rng *rand.Rand
 	now time.Time
-	// apiWrong is by how much the API server's clock is.
+	// apiWrong is by how much the API server's clock is wrong.
 	apiWrong time.Duration
 	looks    atomic.Int64
 	calm     bool

@@ -19,6 +19,7 @@ import (
 	"k8s.io/apimachinery/pkg/apis/meta/v1/unstructured"
 	"k8s.io/apimachinery/pkg/runtime"
 	"k8s.io/apimachinery/pkg/runtime/schema"
+	"k8s.io/apimachinery/pkg/types"
 	"sigs.k8s.io/controller-runtime/pkg/client"
 
 	"fairlead.dev/fairlead/api/v1alpha1"
@@ -129,7 +130,7 @@ type Cluster struct {
 // (whereabouts.conf), which may be empty. It fails with ErrNothing when there is
 // neither an object of whereabouts nor a network that uses it.
 func Read(ctx context.Context, api client.Reader, namespace string, flat []byte) (*Cluster, error) {
-	c := &Cluster{State: migrate.State{DomainOf: whereabouts.Domain, BootIDs: map[string]string{}, NamespaceLabels: map[string]map[string]string{}}}
+	c := &Cluster{State: migrate.State{DomainOf: whereabouts.Domain, BootIDs: map[string]string{}, NodeUIDs: map[string]types.UID{}, NamespaceLabels: map[string]map[string]string{}}}
 	if err := c.readTheirs(ctx, api, namespace); err != nil {
 		return nil, err
 	}
@@ -160,6 +161,7 @@ func Read(ctx context.Context, api client.Reader, namespace string, flat []byte)
 	}
 	for i := range nodes.Items {
 		c.BootIDs[nodes.Items[i].Name] = nodes.Items[i].Status.NodeInfo.BootID
+		c.NodeUIDs[nodes.Items[i].Name] = nodes.Items[i].UID
 	}
 	return c, nil
 }

@@ -1,0 +1,202 @@
+package controller
+
+import (
+	"context"
+	"testing"
+	"time"
+
+	corev1 "k8s.io/api/core/v1"
+	apierrors "k8s.io/apimachinery/pkg/api/errors"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"sigs.k8s.io/controller-runtime/pkg/client"
+
+	"fairlead.dev/fairlead/api/v1alpha1"
+)
+
+// onRecord is an API server with one record and its Node, or what a cache has of it.
+type onRecord struct {
+	client.Client
+	record *v1alpha1.PodAttachment
+	node   *corev1.Node
+	reads  int
+}
+
+func (o *onRecord) Get(_ context.Context, key client.ObjectKey, into client.Object, _ ...client.GetOption) error {
+	switch into := into.(type) {
+	case *v1alpha1.PodAttachment:
+		o.record.DeepCopyInto(into)
+		return nil
+	case *corev1.Node:
+		if o.reads++; o.node != nil {
+			o.node.DeepCopyInto(into)
+			return nil
+		}
+	}
+	return apierrors.NewNotFound(resource, key.Name)
+}
+
+func (*onRecord) List(context.Context, client.ObjectList, ...client.ListOption) error { return nil }
+
+// watched is a record that is judged as time passes. The cache shows what the API server
+// has, unless a test sets it.
+type watched struct {
+	t           *testing.T
+	cache, live *onRecord
+	now         time.Time
+	r           *Attachments
+}
+
+func watch(t *testing.T, record *v1alpha1.PodAttachment, node *corev1.Node) *watched {
+	t.Helper()
+	record.UID = "record"
+	w := &watched{t: t, cache: &onRecord{record: record, node: node}, live: &onRecord{record: record, node: node}, now: now}
+	w.r = New(Config{Client: w.cache, Live: w.live, NodeGrace: 5 * time.Minute, Now: func() time.Time { return w.now }})
+	return w
+}
+
+// report is one of the kubelet, with the time of its own clock.
+func (w *watched) report(clock time.Time, with ...func(*corev1.Node)) {
+	node := w.live.node.DeepCopy()
+	node.Status.Conditions[0].LastHeartbeatTime = metav1.NewTime(clock)
+	for _, change := range with {
+		change(node)
+	}
+	w.live.node, w.cache.node = node, node
+}
+
+// judge lets time pass, and sees the record be judged.
+func (w *watched) judge(after time.Duration, want proof) {
+	w.t.Helper()
+	w.now = w.now.Add(after)
+	v, _, err := w.r.prove(w.t.Context(), w.cache.record)
+	if err != nil || v.proof != want {
+		w.t.Fatalf("after %v: proof %q, error %v, want %q: %s", w.now.Sub(now), v.proof, err, want, v.text)
+	}
+}
+
+// own review 11: the API server's clock jumped between the writing of a record and a
+// Node, or the kubelet's was wrong, and the order of two stamps freed what a pod had, or
+// kept it for ever.
+func TestClocksOfOthers(t *testing.T) {
+	const hour = time.Hour
+	cases := map[string]func(t *testing.T){
+		"the API server's clock jumps back an hour after the Node was made": func(t *testing.T) {
+			w := watch(t, plugged(neverPlugged, madeFor("1")), nodeOf(uid("1"), made(0)))
+			w.judge(0, noProof)
+			for range 5 {
+				w.report(w.now.Add(3 * time.Minute))
+				w.judge(3*time.Minute, noProof)
+			}
+		},
+		"the API server's clock jumps back an hour before the Node is made again": func(t *testing.T) {
+			w := watch(t, plugged(neverPlugged, madeFor("1")), nodeOf(uid("2"), made(2*hour)))
+			w.judge(0, noProof)
+			w.report(w.now.Add(time.Minute))
+			w.judge(time.Minute, noProof)
+			w.judge(5*time.Minute, nodeDeleted)
+		},
+		"the API server's clock jumps ahead an hour before the record is deleted": func(t *testing.T) {
+			w := watch(t, plugged(deletedFor(-hour)), nodeOf(inBoot("boot-2")))
+			w.judge(time.Minute, noProof)
+			w.report(w.now)
+			w.judge(time.Minute, noProof)
+			w.judge(rebootSettle, rebooted)
+		},
+		"the kubelet's clock is an hour ahead, and its last report is of the boot before": func(t *testing.T) {
+			w := watch(t, plugged(), nodeOf(inBoot("boot-0"), reported(-hour)))
+			w.judge(0, noProof)
+			w.judge(hour, noProof)
+			w.report(w.now.Add(hour), inBoot("boot-1"))
+			w.judge(hour, noProof)
+		},
+		"the kubelet's clock is an hour behind": func(t *testing.T) {
+			w := watch(t, plugged(), nodeOf(inBoot("boot-2"), reported(hour)))
+			w.judge(0, noProof)
+			w.report(w.now.Add(-hour + time.Minute))
+			w.judge(time.Minute, noProof)
+			w.judge(rebootSettle, rebooted)
+		},
+		"the kubelet's clock jumps back": func(t *testing.T) {
+			w := watch(t, plugged(), nodeOf(inBoot("boot-2"), reported(0)))
+			w.judge(0, noProof)
+			w.report(w.now.Add(-hour))
+			w.judge(time.Minute, noProof)
+			w.judge(rebootSettle, rebooted)
+		},
+		"the sandbox was made after the machine was heard of, and the kubelet reports the boot before": func(t *testing.T) {
+			w := watch(t, plugged(), nodeOf(inBoot("boot-0"), inState(corev1.ConditionUnknown)))
+			w.judge(0, noProof)
+			again := w.cache.record.DeepCopy()
+			at := metav1.NewMicroTime(now.Add(time.Second))
+			again.Status.Sandbox.ID, again.Status.Sandbox.AttachedAt = "d15ea5e", &at
+			w.cache.record, w.live.record = again, again
+			w.report(w.now, inState(corev1.ConditionTrue))
+			w.judge(time.Minute, noProof)
+			w.judge(rebootSettle, noProof)
+		},
+		"the cache is behind": func(t *testing.T) {
+			w := watch(t, plugged(), nodeOf(inBoot("boot-2"), reported(2*time.Minute)))
+			w.live.node = nodeOf(inBoot("boot-2"), reported(time.Minute))
+			w.judge(0, noProof)
+			w.cache.node = w.live.node
+			w.judge(time.Minute, noProof)
+			w.judge(rebootSettle, noProof)
+		},
+		"the same machine registers again in the same boot": func(t *testing.T) {
+			w := watch(t, plugged(madeFor("1")), nodeOf(uid("2"), made(0)))
+			for range 5 {
+				w.report(w.now.Add(3 * time.Minute))
+				w.judge(3*time.Minute, noProof)
+			}
+		},
+		"a Node is made again as a backup has it": func(t *testing.T) {
+			w := watch(t, plugged(neverPlugged, madeFor("1")), nodeOf(uid("1"), inState(corev1.ConditionFalse)))
+			w.judge(0, noProof)
+			w.live.node = nodeOf(uid("2"), reported(time.Minute))
+			w.cache.node = w.live.node
+			w.judge(time.Minute, noProof)
+			w.judge(6*time.Minute, noProof)
+		},
+		"Kubernetes writes of a node that never reported": func(t *testing.T) {
+			w := watch(t, plugged(neverPlugged, madeFor("1")), nodeOf(uid("2"), inState("")))
+			w.judge(0, noProof)
+			w.report(w.now, inState(corev1.ConditionUnknown))
+			w.judge(6*time.Minute, noProof)
+		},
+		"a record of a former version, and an older Node": func(t *testing.T) {
+			w := watch(t, plugged(neverPlugged), nodeOf(uid("2")))
+			w.judge(0, noProof)
+			w.report(w.now.Add(time.Minute))
+			w.judge(10*time.Minute, noProof)
+		},
+		"a record of a former version, and a younger Node": func(t *testing.T) {
+			w := watch(t, plugged(neverPlugged), nodeOf(uid("2"), made(time.Minute)))
+			w.judge(0, noProof)
+			w.report(w.now.Add(time.Minute))
+			w.judge(time.Minute, noProof)
+			w.judge(5*time.Minute, nodeDeleted)
+		},
+	}
+	for name, judge := range cases {
+		t.Run(name, judge)
+	}
+}
+
+// Of a node that is well the API server is not asked for half a minute: nearly always it
+// speaks by then.
+func TestNodesThatAreWellAreNotLookedAt(t *testing.T) {
+	w := watch(t, plugged(), nodeOf())
+	w.judge(0, noProof)
+	w.judge(nodeAnswer/2, noProof)
+	if w.live.reads != 0 {
+		t.Errorf("%d reads", w.live.reads)
+	}
+	w.judge(nodeAnswer/2, noProof)
+	w.judge(time.Minute, noProof)
+	if w.live.reads != 1 {
+		t.Errorf("%d reads, want one", w.live.reads)
+	}
+	w.report(w.now, inBoot("boot-2"))
+	w.judge(0, noProof)
+	w.judge(rebootSettle, rebooted)
+}
