@@ -32,6 +32,10 @@ type Loss struct {
 // of says whether a loss is of one holder and one address.
 func (l Loss) of(h ipam.Holder, a netip.Addr) bool { return l.Addr == a && l.Holder.Same(h) }
 
+// Unsaid reports whether its block says nothing of the address any more: not even that it
+// was freed, and has to rest.
+func (l Loss) Unsaid() bool { return l.seen == 0 }
+
 // Guard makes the store look for losses, or no longer: on a standby everything that the
 // leader frees would look like one. What was lost is forgotten when it ends.
 func (s *Store) Guard(on bool) {

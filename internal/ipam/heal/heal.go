@@ -214,7 +214,7 @@ func pause(ctx context.Context, d time.Duration) bool {
 }
 
 // Heal looks into what was lost, once: what its holder still has is taken for him again,
-// the rest is handed out like any other. Blocks that were deleted are made anew. An error
+// the rest goes back like any other that is given back. Blocks that were deleted are made anew. An error
 // says that something is left to do.
 func (h *Healer) Heal(ctx context.Context) error {
 	rewritten := h.cfg.Store.Rewrite(ctx)
@@ -284,13 +284,29 @@ func (h *Healer) one(ctx context.Context, l block.Loss, known []types.Namespaced
 	case err != nil:
 		return err
 	case !has:
-		h.cfg.Store.Absolve(l)
-		return nil
+		return h.rest(ctx, l)
 	}
 	if err := h.cfg.Store.Restore(ctx, l); err != nil {
 		return fmt.Errorf("take %s of domain %s for %s again: %w", l.Addr, l.Domain, l.Holder, err)
 	}
 	log.FromContext(ctx).Info("a block had lost an address of a pod, which has it again", "domain", l.Domain, "address", l.Addr.String(), "holder", l.Holder.String())
+	return nil
+}
+
+// rest ends a loss whose holder does not have the address any more. He may have had it a
+// moment ago: it rests as after any pod, which is written where the block says nothing of
+// it.
+func (h *Healer) rest(ctx context.Context, l block.Loss) error {
+	if l.Unsaid() {
+		err := h.cfg.Store.Restore(ctx, l)
+		if err == nil {
+			err = h.cfg.Store.Free(ctx, l.Holder, l.Domain, []netip.Addr{l.Addr})
+		}
+		if err != nil && !block.Refused(err) {
+			return fmt.Errorf("let %s of domain %s rest, which %s had: %w", l.Addr, l.Domain, l.Holder, err)
+		}
+	}
+	h.cfg.Store.Absolve(l)
 	return nil
 }
 

@@ -1,0 +1,74 @@
+package heal
+
+import (
+	"context"
+	"net/netip"
+	"strings"
+	"sync"
+	"testing"
+	"testing/synctest"
+	"time"
+
+	apierrors "k8s.io/apimachinery/pkg/api/errors"
+	"k8s.io/apimachinery/pkg/runtime/schema"
+	"sigs.k8s.io/controller-runtime/pkg/client"
+
+	"fairlead.dev/fairlead/internal/ipam"
+	"fairlead.dev/fairlead/internal/ipam/block"
+	"fairlead.dev/fairlead/internal/ipam/block/blocktest"
+)
+
+// nobody is an API server on which no pod and no record is left.
+type nobody struct{ client.Reader }
+
+func (nobody) Get(_ context.Context, key client.ObjectKey, _ client.Object, _ ...client.GetOption) error {
+	return apierrors.NewNotFound(schema.GroupResource{Resource: "pods"}, key.Name)
+}
+
+func (nobody) List(context.Context, client.ObjectList, ...client.ListOption) error { return nil }
+
+// own review 11, make sim SEED=65: a slot was edited away, the pod that had the address
+// went, and the next one had it 2.5 seconds later.
+func TestWhatWasLostRestsWhenItsPodIsGone(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		api := blocktest.NewAPI()
+		s := block.New(api, block.Config{})
+		ctx, cancel := context.WithCancel(t.Context())
+		var all sync.WaitGroup
+		all.Go(func() { _ = s.Run(ctx) })
+		all.Go(func() { api.NewFeed(s).Run(ctx) })
+		defer func() { cancel(); all.Wait() }()
+		s.Guard(true)
+
+		p := lan(t, "lan", "10.0.0.1")
+		take := func(ctx context.Context, name string) error {
+			h := ipam.Holder{PodUID: "uid-" + name, Interface: "eth0", Namespace: "ns", Pod: name}
+			_, err := s.Take(ctx, p, block.Request{Holder: h, Addresses: []netip.Addr{netip.MustParseAddr("10.0.0.1")}})
+			return err
+		}
+		if err := take(ctx, "former"); err != nil {
+			t.Fatal(err)
+		}
+		<-time.After(time.Hour)
+		b := api.List()[0]
+		b.Spec.Slots, b.Spec.Used = nil, 0
+		api.Put(b)
+		synctest.Wait()
+		if err := New(Config{Client: nobody{}, Live: nobody{}, Store: s}).Heal(ctx); err != nil {
+			t.Fatal(err)
+		}
+		synctest.Wait()
+		if slots := api.List()[0].Spec.Slots; len(slots) != 1 || !strings.Contains(slots[0], " F ") || len(s.Lost()) > 0 {
+			t.Errorf("the block says %q, want the address freed; still lost are %v", slots, s.Lost())
+		}
+		soon, end := context.WithTimeout(ctx, ipam.MinCooldown/2)
+		defer end()
+		if err := take(soon, "next"); err == nil {
+			t.Error("it is handed out at once")
+		}
+		<-time.After(time.Minute)
+		if err := take(ctx, "next"); err != nil {
+			t.Errorf("when it has rested: %v", err)
+		}
+	})
+}
