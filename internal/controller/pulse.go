@@ -32,7 +32,10 @@ type pulse struct {
 func pulseAt(record *v1alpha1.PodAttachment, node *corev1.Node) pulse {
 	p := pulse{node: node.UID, beat: readiness(node).LastHeartbeatTime.Unix()} // of no time it is not 0
 	if s := record.Status.Sandbox; s != nil {
-		p.sandbox = fmt.Sprint(s.ID, s.BootID, s.AttachedAt)
+		p.sandbox = s.ID + " " + s.BootID
+		if s.AttachedAt != nil {
+			p.sandbox += fmt.Sprint(" ", s.AttachedAt.UnixMicro()) // in no time zone
+		}
 	}
 	return p
 }
