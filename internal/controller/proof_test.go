@@ -73,10 +73,8 @@ func uid(of types.UID) func(*corev1.Node) {
 	return func(n *corev1.Node) { n.UID = of }
 }
 
-// madeFor is a record that says which Node it was made for.
-func madeFor(node types.UID) func(*v1alpha1.PodAttachment) {
-	return func(r *v1alpha1.PodAttachment) { r.Spec.NodeUID = node }
-}
+// madeForIt is a record that says it was made for the Node with the UID 1.
+func madeForIt(r *v1alpha1.PodAttachment) { r.Spec.NodeUID = "1" }
 
 func tainted(key string, effect corev1.TaintEffect) func(*corev1.Node) {
 	return func(n *corev1.Node) {
@@ -185,11 +183,11 @@ func TestWeigh(t *testing.T) {
 		{name: "made again, the same machine in the same boot", record: plugged(), node: nodeOf(made(time.Minute)), lost: time.Hour, text: "is ready"},
 		{name: "made in the second of the record, or soon after", record: plugged(neverPlugged), node: nodeOf(made(time.Hour - clockSlack)), lost: time.Hour, text: "is ready"},
 
-		{name: "the Node that it was made for, younger by a clock that jumped back", record: plugged(neverPlugged, madeFor("1")), node: nodeOf(uid("1"), made(time.Minute)), lost: time.Hour, text: "is ready"},
-		{name: "another Node, older by a clock that jumped back", record: plugged(neverPlugged, madeFor("1")), node: nodeOf(uid("2")), lost: time.Hour, want: nodeDeleted, text: "made again"},
-		{name: "another Node within the grace", record: plugged(madeFor("1")), node: nodeOf(uid("2"), inBoot("boot-2")), lost: time.Minute, again: 4 * time.Minute, text: "made again"},
-		{name: "another Node, not heard of yet", record: plugged(neverPlugged, madeFor("1")), node: nodeOf(uid("2")), lost: time.Hour, unheard: true, again: bootRetry, text: "is ready"},
-		{name: "another Node of the same machine in the same boot", record: plugged(madeFor("1")), node: nodeOf(uid("2"), made(time.Minute)), lost: time.Hour, text: "is ready"},
+		{name: "the Node that it was made for, younger by a clock that jumped back", record: plugged(neverPlugged, madeForIt), node: nodeOf(uid("1"), made(time.Minute)), lost: time.Hour, text: "is ready"},
+		{name: "another Node, older by a clock that jumped back", record: plugged(neverPlugged, madeForIt), node: nodeOf(uid("2")), lost: time.Hour, want: nodeDeleted, text: "made again"},
+		{name: "another Node within the grace", record: plugged(madeForIt), node: nodeOf(uid("2"), inBoot("boot-2")), lost: time.Minute, again: 4 * time.Minute, text: "made again"},
+		{name: "another Node, not heard of yet", record: plugged(neverPlugged, madeForIt), node: nodeOf(uid("2")), lost: time.Hour, unheard: true, again: bootRetry, text: "is ready"},
+		{name: "another Node of the same machine in the same boot", record: plugged(madeForIt), node: nodeOf(uid("2"), made(time.Minute)), lost: time.Hour, text: "is ready"},
 
 		{name: "to be reclaimed later", record: plugged(), node: nodeOf(unreachable), reclaim: 15 * time.Minute, again: 5 * time.Minute, text: "may then be in use twice"},
 		{name: "reclaimed", record: plugged(), node: nodeOf(unreachable), reclaim: 10 * time.Minute, want: reclaimed, text: "an address is now in use twice"},

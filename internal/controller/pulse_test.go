@@ -81,7 +81,7 @@ func TestClocksOfOthers(t *testing.T) {
 	const hour = time.Hour
 	cases := map[string]func(t *testing.T){
 		"the API server's clock jumps back an hour after the Node was made": func(t *testing.T) {
-			w := watch(t, plugged(neverPlugged, madeFor("1")), nodeOf(uid("1"), made(0)))
+			w := watch(t, plugged(neverPlugged, madeForIt), nodeOf(uid("1"), made(0)))
 			w.judge(0, noProof)
 			for range 5 {
 				w.report(w.now.Add(3 * time.Minute))
@@ -89,7 +89,7 @@ func TestClocksOfOthers(t *testing.T) {
 			}
 		},
 		"the API server's clock jumps back an hour before the Node is made again": func(t *testing.T) {
-			w := watch(t, plugged(neverPlugged, madeFor("1")), nodeOf(uid("2"), made(2*hour)))
+			w := watch(t, plugged(neverPlugged, madeForIt), nodeOf(uid("2"), made(2*hour)))
 			w.judge(0, noProof)
 			w.report(w.now.Add(time.Minute))
 			w.judge(time.Minute, noProof)
@@ -143,14 +143,14 @@ func TestClocksOfOthers(t *testing.T) {
 			w.judge(rebootSettle, noProof)
 		},
 		"the same machine registers again in the same boot": func(t *testing.T) {
-			w := watch(t, plugged(madeFor("1")), nodeOf(uid("2"), made(0)))
+			w := watch(t, plugged(madeForIt), nodeOf(uid("2"), made(0)))
 			for range 5 {
 				w.report(w.now.Add(3 * time.Minute))
 				w.judge(3*time.Minute, noProof)
 			}
 		},
 		"a Node is made again as a backup has it": func(t *testing.T) {
-			w := watch(t, plugged(neverPlugged, madeFor("1")), nodeOf(uid("1"), inState(corev1.ConditionFalse)))
+			w := watch(t, plugged(neverPlugged, madeForIt), nodeOf(uid("1"), inState(corev1.ConditionFalse)))
 			w.judge(0, noProof)
 			w.live.node = nodeOf(uid("2"), reported(time.Minute))
 			w.cache.node = w.live.node
@@ -158,7 +158,7 @@ func TestClocksOfOthers(t *testing.T) {
 			w.judge(6*time.Minute, noProof)
 		},
 		"Kubernetes writes of a node that never reported": func(t *testing.T) {
-			w := watch(t, plugged(neverPlugged, madeFor("1")), nodeOf(uid("2"), inState("")))
+			w := watch(t, plugged(neverPlugged, madeForIt), nodeOf(uid("2"), inState("")))
 			w.judge(0, noProof)
 			w.report(w.now, inState(corev1.ConditionUnknown))
 			w.judge(6*time.Minute, noProof)
