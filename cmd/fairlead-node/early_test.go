@@ -1,12 +1,14 @@
 package main
 
 import (
+	"bytes"
 	"context"
-	"errors"
 	"fmt"
 	"net"
 	"net/netip"
 	"os"
+	"os/exec"
+	"sync"
 	"testing"
 	"time"
 
@@ -14,7 +16,7 @@ import (
 )
 
 // TestFlowThatBeganTooEarly: a pod sends to an address of a block that its node does not
-// know yet, which leaves the cluster with the node's address. From the moment when the
+// know yet, so it leaves the cluster with the node's address. From the moment when the
 // block is known the same flow is the pod's own.
 func TestFlowThatBeganTooEarly(t *testing.T) {
 	if os.Geteuid() != 0 {
@@ -28,16 +30,23 @@ func TestFlowThatBeganTooEarly(t *testing.T) {
 	l.attachment(t, n1, p1, "10.244.1.5/32", "fd00:10:244:1::5/128")
 	n1.cni("ADD", p1, p1.netns.Path()).wantOK(t, "ADD p1")
 
-	const port = 7000
-	targets := []string{"10.244.2.5", "fd00:10:244:2::5"}
-	var early []net.Conn
-	for _, address := range targets {
-		conn := dialUDP(t, p1.netns, netip.AddrPortFrom(netip.MustParseAddr(address), port))
-		l.cluster.Eventually(t, "a first packet to "+address, func(context.Context) error {
-			_, err := conn.Write([]byte("early"))
-			return err
-		})
-		early = append(early, conn)
+	targets := []netip.AddrPort{netip.MustParseAddrPort("10.244.2.5:7000"), netip.MustParseAddrPort("[fd00:10:244:2::5]:7000")}
+	outside := l.net.Switch
+	early := make([]net.Conn, len(targets))
+	for i, to := range targets {
+		// Somebody outside has the address: what leaves the cluster is seen there.
+		var out bytes.Buffer
+		cmd := exec.CommandContext(t.Context(), "ip", "address", "add", netip.PrefixFrom(to.Addr(), to.Addr().BitLen()).String(), "dev", "lo", "nodad")
+		cmd.Stdout, cmd.Stderr = &out, &out
+		if err := outside.Start(cmd); err != nil {
+			t.Fatal(err)
+		}
+		if err := cmd.Wait(); err != nil {
+			t.Fatalf("%v: %s", err, out.String())
+		}
+		server := listenUDP(t, outside.Namespace, to)
+		early[i] = sendUDP(t, p1.netns, to)
+		l.wantSender(t, server, n1.Addresses()[i].Addr().String())
 	}
 
 	n2 := l.node(t, 1)
@@ -46,34 +55,37 @@ func TestFlowThatBeganTooEarly(t *testing.T) {
 	p2 := n2.pod(t, "p2")
 	l.attachment(t, n2, p2, "10.244.2.5/32", "fd00:10:244:2::5/128")
 	n2.cni("ADD", p2, p2.netns.Path()).wantOK(t, "ADD p2")
-	for i, address := range targets {
-		server, err := listenUDP(p2.netns, netip.AddrPortFrom(netip.MustParseAddr(address), port))
+	for i, to := range targets {
+		own, _, err := net.SplitHostPort(early[i].LocalAddr().String())
 		if err != nil {
 			t.Fatal(err)
 		}
-		t.Cleanup(func() { _ = server.Close() })
-		own := early[i].LocalAddr().String()
-		l.cluster.Eventually(t, "packets of a flow that began early from "+own, func(context.Context) error {
-			if _, err := early[i].Write([]byte("late")); err != nil {
-				return err
-			}
-			if err := server.SetReadDeadline(time.Now().Add(200 * time.Millisecond)); err != nil {
-				return err
-			}
-			_, from, err := server.ReadFrom(make([]byte, 16))
-			if err != nil {
-				return err
-			}
-			if from.String() != own {
-				return fmt.Errorf("one came from %s", from)
-			}
-			return nil
-		})
+		l.wantSender(t, listenUDP(t, p2.netns, to), own)
 	}
 }
 
-// dialUDP is a socket of a pod that sends to one address.
-func dialUDP(t *testing.T, ns *netlab.Namespace, to netip.AddrPort) (conn net.Conn) {
+// wantSender waits for a packet from an address.
+func (l *lab) wantSender(t *testing.T, server net.PacketConn, address string) {
+	t.Helper()
+	l.cluster.Eventually(t, fmt.Sprintf("a packet from %s at %s", address, server.LocalAddr()), func(context.Context) error {
+		if err := server.SetReadDeadline(time.Now().Add(200 * time.Millisecond)); err != nil {
+			return err
+		}
+		_, from, err := server.ReadFrom(make([]byte, 16))
+		if err != nil {
+			return err
+		}
+		host, _, err := net.SplitHostPort(from.String())
+		if err == nil && host != address {
+			err = fmt.Errorf("one came from %s", from)
+		}
+		return err
+	})
+}
+
+// sendUDP is a socket of a pod that sends to one address until the test ends: a flow
+// without packets is forgotten after half a minute.
+func sendUDP(t *testing.T, ns *netlab.Namespace, to netip.AddrPort) (conn net.Conn) {
 	t.Helper()
 	err := ns.Do(func() (err error) {
 		conn, err = net.DialUDP("udp", nil, net.UDPAddrFromAddrPort(to))
@@ -82,18 +94,39 @@ func dialUDP(t *testing.T, ns *netlab.Namespace, to netip.AddrPort) (conn net.Co
 	if err != nil {
 		t.Fatal(err)
 	}
+	ctx, cancel := context.WithCancel(t.Context())
+	var sending sync.WaitGroup
+	sending.Go(func() {
+		tick := time.NewTicker(50 * time.Millisecond)
+		defer tick.Stop()
+		for ctx.Err() == nil {
+			_, _ = conn.Write([]byte("x")) // there may be nobody yet
+			select {
+			case <-tick.C:
+			case <-ctx.Done():
+			}
+		}
+	})
 	t.Cleanup(func() {
-		if err := conn.Close(); err != nil && !errors.Is(err, net.ErrClosed) {
+		cancel()
+		sending.Wait()
+		if err := conn.Close(); err != nil {
 			t.Error(err)
 		}
 	})
 	return conn
 }
 
-func listenUDP(ns *netlab.Namespace, at netip.AddrPort) (conn net.PacketConn, err error) {
-	err = ns.Do(func() (err error) {
+// listenUDP is a socket at an address of a pod or a machine.
+func listenUDP(t *testing.T, ns *netlab.Namespace, at netip.AddrPort) (conn net.PacketConn) {
+	t.Helper()
+	err := ns.Do(func() (err error) {
 		conn, err = net.ListenUDP("udp", net.UDPAddrFromAddrPort(at))
 		return err
 	})
-	return conn, err
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(func() { _ = conn.Close() })
+	return conn
 }
