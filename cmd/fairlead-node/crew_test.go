@@ -68,18 +68,8 @@ func newCrew(t *testing.T, controller, names string) *crew {
 			t.Fatal(err)
 		}
 	}
-	for _, plugin := range []string{"bridge", "macvlan"} {
-		built := filepath.Join(w.binaries, plugin)
-		buildIn(t, "../../test/bench/reference", built, "github.com/containernetworking/plugins/plugins/main/"+plugin)
-		for _, n := range w.nodes {
-			bin := filepath.Join(n.dir, "bin")
-			if err := os.MkdirAll(bin, 0o755); err != nil {
-				t.Fatal(err)
-			}
-			if err := os.Symlink(built, filepath.Join(bin, plugin)); err != nil {
-				t.Fatal(err)
-			}
-		}
+	for _, n := range w.nodes {
+		n.reference(t, "main/bridge", "main/macvlan")
 	}
 	w.config = filepath.Join(t.TempDir(), "controller.yaml")
 	text := fmt.Sprintf("kubeconfig: %q\nmetricsAddress: \"0\"\nleaderElection: {leaseDuration: 2s, renewDeadline: 1500ms, retryPeriod: 100ms}\n%s\n",
@@ -93,6 +83,24 @@ func newCrew(t *testing.T, controller, names string) *crew {
 		n.runDirectory(t)
 	}
 	return w
+}
+
+// reference puts reference plugins beside those of ours.
+func (n *labNode) reference(t *testing.T, plugins ...string) {
+	t.Helper()
+	bin := filepath.Join(n.dir, "bin")
+	if err := os.MkdirAll(bin, 0o755); err != nil {
+		t.Fatal(err)
+	}
+	for _, plugin := range plugins {
+		built := filepath.Join(n.lab.binaries, filepath.Base(plugin))
+		if _, err := os.Stat(built); err != nil {
+			buildIn(t, "../../test/bench/reference", built, "github.com/containernetworking/plugins/plugins/"+plugin)
+		}
+		if err := os.Symlink(built, filepath.Join(bin, filepath.Base(plugin))); err != nil {
+			t.Fatal(err)
+		}
+	}
 }
 
 // startController starts the controller, which ends with the crew's test, not with
@@ -263,12 +271,17 @@ func (w *crew) list(t *testing.T, n *labNode, d delegate) (*libcni.NetworkConfig
 			return nil, err
 		}
 	}
+	return listOf(raw, d.network)
+}
+
+// listOf reads a configuration, of one plugin or a list. It has the name when it says none.
+func listOf(raw []byte, name string) (*libcni.NetworkConfigList, error) {
 	var config map[string]any
 	if err := json.Unmarshal(raw, &config); err != nil {
 		return nil, err
 	}
 	if config["name"] == nil {
-		config["name"] = d.network
+		config["name"] = name
 	}
 	if config["plugins"] == nil {
 		config = map[string]any{"cniVersion": config["cniVersion"], "name": config["name"], "plugins": []any{config}}
@@ -398,9 +411,9 @@ func (w *crew) deletePod(t *testing.T, p *labPod) {
 }
 
 // wantLinks waits until a node has the links that it had.
-func (w *crew) wantLinks(t *testing.T, n *labNode, before []string) {
+func (l *lab) wantLinks(t *testing.T, n *labNode, before []string) {
 	t.Helper()
-	w.cluster.Eventually(t, "nothing to be left on "+n.name, func(context.Context) error {
+	l.cluster.Eventually(t, "nothing to be left on "+n.name, func(context.Context) error {
 		if diff := cmp.Diff(before, n.state(t).Links); diff != "" {
 			return fmt.Errorf("links (-want +got):\n%s", diff)
 		}
