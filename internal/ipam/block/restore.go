@@ -27,14 +27,17 @@ type Loss struct {
 	// seen is the generation of the slot when Lost told of it: who looks into the loss
 	// judges that state and no other.
 	seen uint64
+	// there says that the block was there then.
+	there bool
 }
 
 // of says whether a loss is of one holder and one address.
 func (l Loss) of(h ipam.Holder, a netip.Addr) bool { return l.Addr == a && l.Holder.Same(h) }
 
-// Unsaid reports whether its block says nothing of the address any more: not even that it
-// was freed, and has to rest.
-func (l Loss) Unsaid() bool { return l.seen == 0 }
+// Unsaid reports whether its block is there and says nothing of the address any more: not
+// even that it was freed, and has to rest. A block that is gone was idle, or is made anew
+// with what it said (Rewrite).
+func (l Loss) Unsaid() bool { return l.there && l.seen == 0 }
 
 // Guard makes the store look for losses, or no longer: on a standby everything that the
 // leader frees would look like one. What was lost is forgotten when it ends.
@@ -64,7 +67,7 @@ func (s *Store) Lost() []Loss {
 	for e := range s.losing {
 		for _, l := range e.lost {
 			slot, _ := e.base.Slot(l.Addr)
-			l.seen = slot.Generation
+			l.seen, l.there = slot.Generation, e.obj != nil
 			out = append(out, l)
 		}
 	}

@@ -72,3 +72,25 @@ func TestWhatWasLostRestsWhenItsPodIsGone(t *testing.T) {
 		}
 	})
 }
+
+// Where the block is gone as a whole, it is not made anew for a pod that is gone: whose it
+// was is not known any more.
+func TestNoBlockForAPodThatIsGone(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		api := blocktest.NewAPI()
+		s := block.New(api, block.Config{})
+		ctx, cancel := context.WithCancel(t.Context())
+		var all sync.WaitGroup
+		all.Go(func() { _ = s.Run(ctx) })
+		defer func() { cancel(); all.Wait() }()
+		s.Guard(true)
+		former := ipam.Holder{PodUID: "uid-former", Interface: "eth0", Namespace: "ns", Pod: "former"}
+		s.Miss(block.Loss{Holder: former, Domain: ipam.DefaultDomain, Addr: netip.MustParseAddr("10.0.0.1")})
+		if err := New(Config{Client: nobody{}, Live: nobody{}, Store: s}).Heal(ctx); err != nil {
+			t.Fatal(err)
+		}
+		if b := api.List(); len(b) > 0 || len(s.Lost()) > 0 {
+			t.Errorf("there are %d blocks, and %v is lost", len(b), s.Lost())
+		}
+	})
+}
