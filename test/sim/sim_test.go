@@ -145,6 +145,9 @@ func TestBroken(t *testing.T) {
 				if broken == UndoneHalves && f.Invariant == "the claim" {
 					continue // the half that was undone is kept for the claim; as above
 				}
+				if broken == RunByWallAhead && f.Invariant == "I2" {
+					continue // what was seen at an hour that is still to come stays until then
+				}
 				if broken == OneStopsAll && f.Invariant == "the status" {
 					continue // what stopped was not a pod
 				}
