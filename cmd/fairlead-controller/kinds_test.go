@@ -76,6 +76,7 @@ func TestAllKindsDeleted(t *testing.T) {
 		}
 		return nil
 	})
+	c.Eventually(t, "an audit that finds nothing before the last CRD is back", func(ctx context.Context) error { return audited(ctx, c) })
 
 	// Now a record can go without its address.
 	records, err := h.records(t.Context())
