@@ -27,7 +27,7 @@ func TestAllKindsDeleted(t *testing.T) {
 	c := cluster.Exclusive(t)
 	freeLease(t, c)
 	h := newHands(t, c)
-	t.Cleanup(func() { installKinds(context.WithoutCancel(t.Context()), t, c) }) // others need them
+	t.Cleanup(func() { makeKinds(context.WithoutCancel(t.Context()), t, c) }) // others need them
 	for range 2 {
 		p := supervise(t, c.Account(cluster.ControllerAccount, ""), fmt.Sprintf(longLease, freePort(t)), "gcInterval: 10s")
 		p.apiCrashes = true // no record is made while their kind is on its way out
@@ -52,7 +52,7 @@ func TestAllKindsDeleted(t *testing.T) {
 		pods = append(pods, c.Pod(fmt.Sprintf("new-%d", i), h.node))
 	}
 	h.killLeader(t)
-	installKinds(t.Context(), t, c)
+	installKinds(t, c)
 	if err := c.Client.Create(t.Context(), h.pool()); err != nil {
 		t.Fatal(err)
 	}
@@ -90,7 +90,7 @@ func TestAllKindsDeleted(t *testing.T) {
 		}
 	}
 	gone(t, c, recordsKind)
-	installKinds(t.Context(), t, c)
+	installKinds(t, c)
 	c.Eventually(t, "everybody's own address in records and blocks", func(ctx context.Context) error { return h.agree(ctx, pods) })
 	c.Eventually(t, "a clean audit", func(ctx context.Context) error { return audited(ctx, c) })
 }
@@ -104,16 +104,22 @@ func kinds(t *testing.T) []*apiextensionsv1.CustomResourceDefinition {
 	return crds
 }
 
-// installKinds makes those CRDs that are not there, and waits until their objects can be
-// listed.
-func installKinds(ctx context.Context, t *testing.T, c *cluster.Cluster) {
+// makeKinds makes those CRDs that are not there.
+func makeKinds(ctx context.Context, t *testing.T, c *cluster.Cluster) {
 	t.Helper()
 	for _, crd := range kinds(t) {
 		if err := c.Client.Create(ctx, crd); err != nil && !apierrors.IsAlreadyExists(err) {
-			t.Fatal(err)
+			t.Error(err)
 		}
 	}
-	c.Eventually(t, "the kinds to be served", func(context.Context) error {
+}
+
+// installKinds makes those CRDs that are not there, and waits until their objects can be
+// listed.
+func installKinds(t *testing.T, c *cluster.Cluster) {
+	t.Helper()
+	makeKinds(t.Context(), t, c)
+	c.Eventually(t, "the kinds to be served", func(ctx context.Context) error {
 		for _, crd := range kinds(t) {
 			list := &metav1.PartialObjectMetadataList{}
 			list.SetGroupVersionKind(v1alpha1.GroupVersion.WithKind(crd.Spec.Names.ListKind))
