@@ -26,6 +26,7 @@ const recordsKind = "podattachments.fairlead.dev"
 func TestAllKindsDeleted(t *testing.T) {
 	c := cluster.Exclusive(t)
 	freeLease(t, c)
+	t.Cleanup(func() { freeLease(t, c) }) // whoever leads at the end is killed
 	h := newHands(t, c)
 	t.Cleanup(func() { makeKinds(context.WithoutCancel(t.Context()), t, c) }) // others need them
 	for range 2 {
