@@ -114,10 +114,17 @@ func (w *world) wounded(a netip.Addr, was, now ipam.Slot) bool {
 	case !w.holdsByRecord(uid, a) && !w.plugs(uid, a):
 		delete(w.wounds, a) // its pod has given it back, or is gone
 		return false
-	case now.State == ipam.Taken && !isOf(was, types.UID(now.Holder.PodUID)):
+	case now.State == ipam.Taken && !isOf(was, types.UID(now.Holder.PodUID)) && w.mayUse(types.UID(now.Holder.PodUID), a):
 		w.fail("I1", "%s is handed out to %s, and pod %s has it: a block was changed by hand", a, now.Holder, uid)
 	}
 	return true
+}
+
+// mayUse says whether a pod that an address is taken for may ever use it: it is there, or
+// some machine has the address plugged for it. A leader that has not heard yet that a pod
+// is gone may take for it what the other leader has freed; nobody else gets it then.
+func (w *world) mayUse(uid types.UID, a netip.Addr) bool {
+	return w.plugs(uid, a) || slices.ContainsFunc(w.api.list(kindPod), func(o client.Object) bool { return o.GetUID() == uid })
 }
 
 // plugs says whether some machine has an address plugged for a pod.

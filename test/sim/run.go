@@ -191,7 +191,15 @@ func (w *world) chaos() {
 	case 16, 17:
 		w.handEdit()
 	case 18, 19:
-		switch n := w.rng.IntN(4); {
+		n := w.rng.IntN(4)
+		switch w.cfg.Break { // the clock that is looked at
+		case NodesByStamps:
+			n = 0
+		case RunByWallAhead, RunByWallBehind:
+			n = 2
+		default:
+		}
+		switch {
 		case n == 0:
 			w.jumpAPI()
 		case n == 1:
