@@ -98,6 +98,8 @@ type op struct {
 	at ipam.Moment
 	// seen is the generation that its slot must still have.
 	seen uint64
+	// there is true when its block must still be there.
+	there bool
 	// idle is for how long the block of a drop must have been idle.
 	idle time.Duration
 

@@ -116,18 +116,28 @@ func (s *Store) lookup(domain string, prefix netip.Prefix, node string) *entry {
 // claim makes a block that nobody has the block of a node, or shared.
 func (s *Store) claim(e *entry, node string) *entry {
 	if e.vacant() && e.node != node {
-		s.own(e, node)
-		e.base = s.fresh(e.prefix, node)
-		e.rebuild(s.now())
+		s.route(e, node)
 	}
 	return e
+}
+
+// route makes a block that is not there the block of a node, or shared.
+func (s *Store) route(e *entry, node string) {
+	s.own(e, node)
+	e.base = s.fresh(e.prefix, node)
+	e.rebuild(s.now())
 }
 
 // vacant says that the block is not known to exist, and nothing is taken from
 // it now.
 func (e *entry) vacant() bool {
+	return e.absent() && len(e.lost) == 0
+}
+
+// absent says the same of a block of which something may be lost.
+func (e *entry) absent() bool {
 	takes := func(o *op) bool { return o.kind == opTake }
-	return e.obj == nil && e.base.Used() == 0 && len(e.doubts) == 0 && len(e.lost) == 0 &&
+	return e.obj == nil && e.base.Used() == 0 && len(e.doubts) == 0 &&
 		!slices.ContainsFunc(e.flight, takes) && !slices.ContainsFunc(e.queue, takes)
 }
 

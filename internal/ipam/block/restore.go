@@ -124,13 +124,16 @@ func (s *Store) Restore(ctx context.Context, l Loss) error {
 			return nil, err
 		}
 		defer unlock()
-		o := &op{kind: opRestore, holder: l.Holder, addr: l.Addr, claim: l.Claim, seen: l.seen, cancel: ctx.Done(), done: make(chan struct{})}
+		o := &op{kind: opRestore, holder: l.Holder, addr: l.Addr, claim: l.Claim, seen: l.seen, there: l.there, cancel: ctx.Done(), done: make(chan struct{})}
 		s.mu.Lock()
 		if s.stopped {
 			s.mu.Unlock()
 			return nil, ErrStopped
 		}
 		e := s.lookup(l.Domain, ipam.BlockOf(l.Addr), l.Node)
+		if e.absent() && e.node != l.Node {
+			s.route(e, l.Node) // it is made anew as the record has it
+		}
 		if err := e.apply(o, s.now()); err != nil {
 			s.mu.Unlock()
 			return nil, err
@@ -185,6 +188,9 @@ func (s *Store) kick(e *entry) {
 func (e *entry) applyRestore(o *op) error {
 	if e.foreign {
 		return fmt.Errorf("%w: %s lies in block %s, which %s", ErrConflict, o.addr, e.name, e.whose(o))
+	}
+	if o.there && e.obj == nil {
+		return fmt.Errorf("%w: block %s is gone since: look again", ErrUnavailable, e.name)
 	}
 	if slot, _ := e.base.Slot(o.addr); slot.Generation != o.seen && (slot.State != ipam.Taken || !slot.Holder.Same(o.holder)) {
 		return fmt.Errorf("%w: block %s: %s has changed: look again", ErrUnavailable, e.name, o.addr)

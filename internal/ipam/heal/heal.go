@@ -279,7 +279,7 @@ func (h *Healer) tell(ctx context.Context, refused map[refusal]string) {
 
 // one looks into a loss.
 func (h *Healer) one(ctx context.Context, l block.Loss, known []types.NamespacedName) error {
-	has, err := h.still(ctx, l, known)
+	has, err := h.still(ctx, &l, known)
 	switch {
 	case err != nil:
 		return err
@@ -311,8 +311,9 @@ func (h *Healer) rest(ctx context.Context, l block.Loss) error {
 }
 
 // still asks the API server whether a holder still has what was lost: a record of his
-// says so, or he lives and his record is still to come.
-func (h *Healer) still(ctx context.Context, l block.Loss, known []types.NamespacedName) (bool, error) {
+// says so, or he lives and his record is still to come. By a record it is known to which
+// node the block is routed, should it have to be made anew.
+func (h *Healer) still(ctx context.Context, l *block.Loss, known []types.NamespacedName) (bool, error) {
 	own := types.NamespacedName{Namespace: l.Holder.Namespace, Name: pod.AttachmentName(l.Holder.Pod, types.UID(l.Holder.PodUID))}
 	if !slices.Contains(known, own) {
 		known = append(slices.Clip(known), own)
@@ -327,9 +328,11 @@ func (h *Healer) still(ctx context.Context, l block.Loss, known []types.Namespac
 			return false, fmt.Errorf("read PodAttachment %s: %w", key, err)
 		case holderOf(record, l.Holder.Interface).Same(l.Holder):
 			recorded = true
-			if slices.ContainsFunc(h.named(record), func(n block.Loss) bool {
+			named := h.named(record)
+			if i := slices.IndexFunc(named, func(n block.Loss) bool {
 				return n.Domain == l.Domain && n.Addr == l.Addr && n.Holder.Same(l.Holder)
-			}) {
+			}); i >= 0 {
+				l.Node = named[i].Node
 				return true, nil
 			}
 		}

@@ -94,3 +94,27 @@ func TestNoBlockForAPodThatIsGone(t *testing.T) {
 		}
 	})
 }
+
+// make sim, TestMonth with seed 9: a block was gone, and of whose it was nothing was known
+// any more. It is made anew for the node of the record that names the address.
+func TestBlockIsMadeAnewForTheNodeOfTheRecord(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		api := blocktest.NewAPI()
+		s := block.New(api, block.Config{})
+		ctx, cancel := context.WithCancel(t.Context())
+		var all sync.WaitGroup
+		all.Go(func() { _ = s.Run(ctx) })
+		defer func() { cancel(); all.Wait() }()
+		s.Guard(true)
+		holder := ipam.Holder{PodUID: "uid-web", Interface: "eth0", Namespace: "ns", Pod: "web", Node: "node-1"}
+		s.Miss(block.Loss{Holder: holder, Domain: ipam.DefaultDomain, Addr: netip.MustParseAddr("10.0.0.1")})
+		l := s.Lost()[0]
+		l.Node = "node-1"
+		if err := s.Restore(ctx, l); err != nil {
+			t.Fatal(err)
+		}
+		if b := api.List(); len(b) != 1 || b[0].Spec.Node != "node-1" {
+			t.Errorf("blocks %+v, want one of node-1", b)
+		}
+	})
+}
