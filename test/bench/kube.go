@@ -119,7 +119,10 @@ func (k *kube) install(ctx context.Context) error {
 		&corev1.ServiceAccount{ObjectMeta: metav1.ObjectMeta{Namespace: namespace, Name: "default"}},
 		&v1alpha1.IPPool{
 			ObjectMeta: metav1.ObjectMeta{Name: "default"},
-			Spec:       v1alpha1.IPPoolSpec{Ranges: []string{"10.244.0.0/16"}, Placement: v1alpha1.PlacementPerNode},
+			Spec: v1alpha1.IPPoolSpec{
+				Ranges: []string{"10.244.0.0/16"}, Placement: v1alpha1.PlacementPerNode,
+				MaxBlocksPerNode: 1000, // few nodes have all pods here
+			},
 		},
 	} {
 		// Kubernetes makes the service account as well, in its own time.
