@@ -27,18 +27,26 @@ func (nobody) Get(_ context.Context, key client.ObjectKey, _ client.Object, _ ..
 
 func (nobody) List(context.Context, client.ObjectList, ...client.ListOption) error { return nil }
 
+// guarded returns a store that looks for losses and hears of its blocks, until the test's
+// bubble ends.
+func guarded(t *testing.T) (context.Context, *block.Store, *blocktest.API) {
+	t.Helper()
+	api := blocktest.NewAPI()
+	s := block.New(api, block.Config{})
+	ctx, cancel := context.WithCancel(t.Context())
+	var all sync.WaitGroup
+	all.Go(func() { _ = s.Run(ctx) })
+	all.Go(func() { api.NewFeed(s).Run(ctx) })
+	t.Cleanup(func() { cancel(); all.Wait() })
+	s.Guard(true)
+	return ctx, s, api
+}
+
 // own review 11, make sim SEED=65: a slot was edited away, the pod that had the address
 // went, and the next one had it 2.5 seconds later.
 func TestWhatWasLostRestsWhenItsPodIsGone(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
-		api := blocktest.NewAPI()
-		s := block.New(api, block.Config{})
-		ctx, cancel := context.WithCancel(t.Context())
-		var all sync.WaitGroup
-		all.Go(func() { _ = s.Run(ctx) })
-		all.Go(func() { api.NewFeed(s).Run(ctx) })
-		defer func() { cancel(); all.Wait() }()
-		s.Guard(true)
+		ctx, s, api := guarded(t)
 
 		p := lan(t, "lan", "10.0.0.1")
 		take := func(ctx context.Context, name string) error {
@@ -77,13 +85,7 @@ func TestWhatWasLostRestsWhenItsPodIsGone(t *testing.T) {
 // was is not known any more.
 func TestNoBlockForAPodThatIsGone(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
-		api := blocktest.NewAPI()
-		s := block.New(api, block.Config{})
-		ctx, cancel := context.WithCancel(t.Context())
-		var all sync.WaitGroup
-		all.Go(func() { _ = s.Run(ctx) })
-		defer func() { cancel(); all.Wait() }()
-		s.Guard(true)
+		ctx, s, api := guarded(t)
 		former := ipam.Holder{PodUID: "uid-former", Interface: "eth0", Namespace: "ns", Pod: "former"}
 		s.Miss(block.Loss{Holder: former, Domain: ipam.DefaultDomain, Addr: netip.MustParseAddr("10.0.0.1")})
 		if err := New(Config{Client: nobody{}, Live: nobody{}, Store: s}).Heal(ctx); err != nil {
@@ -99,13 +101,7 @@ func TestNoBlockForAPodThatIsGone(t *testing.T) {
 // any more. It is made anew for the node of the record that names the address.
 func TestBlockIsMadeAnewForTheNodeOfTheRecord(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
-		api := blocktest.NewAPI()
-		s := block.New(api, block.Config{})
-		ctx, cancel := context.WithCancel(t.Context())
-		var all sync.WaitGroup
-		all.Go(func() { _ = s.Run(ctx) })
-		defer func() { cancel(); all.Wait() }()
-		s.Guard(true)
+		ctx, s, api := guarded(t)
 		holder := ipam.Holder{PodUID: "uid-web", Interface: "eth0", Namespace: "ns", Pod: "web", Node: "node-1"}
 		s.Miss(block.Loss{Holder: holder, Domain: ipam.DefaultDomain, Addr: netip.MustParseAddr("10.0.0.1")})
 		l := s.Lost()[0]
