@@ -6,7 +6,6 @@ import (
 	"fmt"
 	"regexp"
 	"slices"
-	"strings"
 	"sync"
 	"time"
 
@@ -15,9 +14,10 @@ import (
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/types"
-	"k8s.io/apimachinery/pkg/util/validation"
 	"sigs.k8s.io/controller-runtime/pkg/client"
 	"sigs.k8s.io/controller-runtime/pkg/log"
+
+	"fairlead.dev/fairlead/internal/run"
 )
 
 const (
@@ -196,7 +196,7 @@ func (t *teller) write(ctx context.Context, s subject) error {
 		return nil
 	}
 	now := time.Now()
-	next := written{cause: got.present, name: eventName(s.Name, now), count: 1, at: now}
+	next := written{cause: got.present, name: run.EventName(s.Name, now), count: 1, at: now}
 	again := slices.IndexFunc(got.events, func(w written) bool { return w.cause == next.cause })
 	if again >= 0 {
 		next.name, next.count = got.events[again].name, got.events[again].count+1
@@ -209,7 +209,7 @@ func (t *teller) write(ctx context.Context, s subject) error {
 		err = t.goOn(ctx, o, next)
 	}
 	if again < 0 || apierrors.IsNotFound(err) { // the API server has forgotten it
-		o.Name = eventName(s.Name, now)
+		o.Name = run.EventName(s.Name, now)
 		next.name, next.count = o.Name, 1
 		err = t.client.Create(ctx, o)
 	}
@@ -253,11 +253,4 @@ func eventOf(of corev1.ObjectReference, w written, note string) *eventsv1.Event 
 		Note:                clip(note),
 		Type:                corev1.EventTypeWarning,
 	}
-}
-
-// eventName is later in the alphabet for a later event of an object, in which order
-// kubectl shows them.
-func eventName(of string, at time.Time) string {
-	stamp := fmt.Sprintf(".%016x", at.UnixNano())
-	return strings.TrimRight(of[:min(len(of), validation.DNS1123SubdomainMaxLength-len(stamp))], "-.") + stamp
 }

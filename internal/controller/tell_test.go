@@ -23,6 +23,7 @@ import (
 
 	"fairlead.dev/fairlead/internal/driver"
 	"fairlead.dev/fairlead/internal/driver/drivertest"
+	"fairlead.dev/fairlead/internal/run"
 	"fairlead.dev/fairlead/test/cluster"
 )
 
@@ -134,11 +135,11 @@ func TestTellWritesThePresentCause(t *testing.T) {
 // Names of events are names, and in the order of time.
 func TestEventName(t *testing.T) {
 	at := time.Date(2026, 1, 1, 0, 0, 0, 0, time.UTC)
-	names := []string{eventName("web-0", at), eventName("web-0", at.Add(time.Nanosecond)), eventName("web-0", at.AddDate(50, 0, 0))}
+	names := []string{run.EventName("web-0", at), run.EventName("web-0", at.Add(time.Nanosecond)), run.EventName("web-0", at.AddDate(50, 0, 0))}
 	if !slices.IsSorted(names) {
 		t.Errorf("%v", names)
 	}
-	long := eventName(strings.Repeat("a.", 126)+"b", at)
+	long := run.EventName(strings.Repeat("a.", 126)+"b", at)
 	if len(long) > 253 || strings.Contains(long, "..") {
 		t.Errorf("%d: %s", len(long), long)
 	}

@@ -2,7 +2,6 @@ package node
 
 import (
 	"context"
-	"fmt"
 	"strings"
 	"sync"
 	"time"
@@ -12,8 +11,9 @@ import (
 	eventsv1 "k8s.io/api/events/v1"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/types"
-	"k8s.io/apimachinery/pkg/util/validation"
 	"k8s.io/client-go/util/workqueue"
+
+	"fairlead.dev/fairlead/internal/run"
 )
 
 const (
@@ -89,7 +89,7 @@ func (r *reporter) event(x report) *eventsv1.Event {
 	}
 	now := time.Now()
 	return &eventsv1.Event{
-		ObjectMeta:          metav1.ObjectMeta{Namespace: x.pod.Namespace, Name: eventName(x.pod.Name, now)},
+		ObjectMeta:          metav1.ObjectMeta{Namespace: x.pod.Namespace, Name: run.EventName(x.pod.Name, now)},
 		EventTime:           metav1.NewMicroTime(now),
 		ReportingController: reportingController,
 		ReportingInstance:   r.node,
@@ -101,11 +101,4 @@ func (r *reporter) event(x report) *eventsv1.Event {
 			APIVersion: "v1", Kind: "Pod", Namespace: x.pod.Namespace, Name: x.pod.Name, UID: x.pod.UID,
 		},
 	}
-}
-
-// eventName names an event of a pod as client-go does, and cuts the pod's name where
-// the whole is too long. The API server generates no name after a dot.
-func eventName(pod string, at time.Time) string {
-	stamp := fmt.Sprintf(".%016x", at.UnixNano())
-	return strings.TrimRight(pod[:min(len(pod), validation.DNS1123SubdomainMaxLength-len(stamp))], "-.") + stamp
 }

@@ -6,6 +6,8 @@ import (
 	"unicode/utf8"
 
 	"k8s.io/apimachinery/pkg/api/validation"
+
+	"fairlead.dev/fairlead/internal/run"
 )
 
 // A message that is too long is cut between two characters: the API server refuses
@@ -38,7 +40,7 @@ func TestNamesOfEvents(t *testing.T) {
 			t.Errorf("pod %s: the name %q of its event does not begin with %s", pod, e.Name, cut)
 		}
 		at := e.EventTime.Time
-		if a, b := eventName(pod, at), eventName(pod, at.Add(1)); a >= b {
+		if a, b := run.EventName(pod, at), run.EventName(pod, at.Add(1)); a >= b {
 			t.Errorf("pod %s: %q is not before %q, which is of a nanosecond later", pod, a, b)
 		}
 	}
