@@ -12,42 +12,42 @@ import (
 	"testing"
 )
 
-// answer is what a run of the plugin said.
-type answer struct {
+// pluginAnswer is what a run of the plugin said.
+type pluginAnswer struct {
 	stdout []byte
 	err    error
 }
 
 // prevResult gives a call the answer to the ADD.
-func prevResult(a answer) func(config map[string]any) {
+func prevResult(a pluginAnswer) func(config map[string]any) {
 	return func(config map[string]any) { config["prevResult"] = json.RawMessage(a.stdout) }
 }
 
 // cni runs the installed plugin as a runtime does: with the configuration that
 // was installed.
-func (n *labNode) cni(verb string, p *labPod, netns string) answer {
+func (n *labNode) cni(verb string, p *labPod, netns string) pluginAnswer {
 	return n.call(verb, p, netns, func(map[string]any) {})
 }
 
 // call is cni with a configuration that is changed first.
-func (n *labNode) call(verb string, p *labPod, netns string, change func(config map[string]any)) answer {
+func (n *labNode) call(verb string, p *labPod, netns string, change func(config map[string]any)) pluginAnswer {
 	raw, err := os.ReadFile(n.conflist())
 	if err != nil {
-		return answer{err: err}
+		return pluginAnswer{err: err}
 	}
 	var list struct {
 		Name    string
 		Plugins []map[string]any
 	}
 	if err := json.Unmarshal(raw, &list); err != nil {
-		return answer{err: err}
+		return pluginAnswer{err: err}
 	}
 	config := list.Plugins[0]
 	config["name"], config["cniVersion"] = list.Name, "1.1.0"
 	change(config)
 	stdin, err := json.Marshal(config)
 	if err != nil {
-		return answer{err: err}
+		return pluginAnswer{err: err}
 	}
 	return n.exec(map[string]string{
 		"CNI_COMMAND": verb, "CNI_CONTAINERID": p.containerID, "CNI_NETNS": netns, "CNI_IFNAME": "eth0",
@@ -57,7 +57,7 @@ func (n *labNode) call(verb string, p *labPod, netns string, change func(config 
 }
 
 // exec runs the installed plugin.
-func (n *labNode) exec(env map[string]string, stdin []byte) answer {
+func (n *labNode) exec(env map[string]string, stdin []byte) pluginAnswer {
 	bin := filepath.Join(n.dir, "bin")
 	cmd := exec.Command(filepath.Join(bin, "fairlead"))
 	cmd.Env = []string{"CNI_PATH=" + bin}
@@ -66,17 +66,17 @@ func (n *labNode) exec(env map[string]string, stdin []byte) answer {
 	}
 	cmd.Stdin = bytes.NewReader(stdin)
 	out, err := cmd.Output()
-	return answer{stdout: out, err: err}
+	return pluginAnswer{stdout: out, err: err}
 }
 
-func (a answer) wantOK(t *testing.T, what string) {
+func (a pluginAnswer) wantOK(t *testing.T, what string) {
 	t.Helper()
 	if a.err != nil {
 		t.Fatalf("%s: %v: %s", what, a.err, a.stdout)
 	}
 }
 
-func (a answer) wantError(t *testing.T, code int, words ...string) {
+func (a pluginAnswer) wantError(t *testing.T, code int, words ...string) {
 	t.Helper()
 	var got struct {
 		Code         int

@@ -59,7 +59,7 @@ func TestDaemons(t *testing.T) {
 
 	// Before the record is there: ADD waits for it.
 	p1, p2 := n1.pod(t, "p1"), n2.pod(t, "p2")
-	added := make(chan answer, 1)
+	added := make(chan pluginAnswer, 1)
 	go func() { added <- n1.cni("ADD", p1, p1.netns.Path()) }()
 	l.attachment(t, n1, p1, "10.244.1.5/32", "fd00:10:244:1::5/128")
 	l.attachment(t, n2, p2, "10.244.2.5/32", "fd00:10:244:2::5/128")
@@ -521,7 +521,7 @@ func talk(ctx context.Context, from, to *labPod, address string) error {
 }
 
 // wantResult checks the answer to ADD against the pod.
-func (l *lab) wantResult(t *testing.T, a answer, p *labPod) {
+func (l *lab) wantResult(t *testing.T, a pluginAnswer, p *labPod) {
 	t.Helper()
 	var got struct {
 		CNIVersion string

@@ -87,7 +87,7 @@ func answerUDP(t *testing.T, p *labPod, port int) {
 // the configuration frees them (own review 6).
 func TestHostPortsOfTheNode(t *testing.T) {
 	l, n, pods := oneNode(t, "web", "freed")
-	ask := func(p *labPod, port int, protocol string) answer {
+	ask := func(p *labPod, port int, protocol string) pluginAnswer {
 		return n.call("ADD", p, p.netns.Path(), inVersion("1.1.0", map[string]any{"runtimeConfig": map[string]any{
 			"portMappings": []map[string]any{{"hostPort": port, "containerPort": 80, "protocol": protocol}},
 		}}))

@@ -14,9 +14,14 @@ import (
 
 	"fairlead.dev/fairlead/internal/config"
 	"fairlead.dev/fairlead/internal/netdev"
-	"fairlead.dev/fairlead/internal/network"
 	"fairlead.dev/fairlead/internal/nft"
 	"fairlead.dev/fairlead/internal/node"
+	"fairlead.dev/fairlead/internal/node/answer"
+	"fairlead.dev/fairlead/internal/node/apiserver"
+	"fairlead.dev/fairlead/internal/node/filter"
+	"fairlead.dev/fairlead/internal/node/hostnet"
+	"fairlead.dev/fairlead/internal/node/install"
+	"fairlead.dev/fairlead/internal/node/plugin"
 	"fairlead.dev/fairlead/internal/run"
 	"fairlead.dev/fairlead/internal/tracing"
 )
@@ -49,17 +54,17 @@ func serve(ctx context.Context, cfg config.Node) error {
 	if err != nil {
 		return err
 	}
-	var filter nft.Kernel
+	var rules nft.Kernel
 	c := node.Config{
 		NodeName: cfg.NodeName, Bridge: cfg.Bridge, Uplink: cfg.Uplink, BootID: bootID,
-		Encapsulation: node.Encapsulation(cfg.Encapsulation), VNI: cfg.VXLAN.VNI, VXLANPort: cfg.VXLAN.Port,
+		Encapsulation: hostnet.Encapsulation(cfg.Encapsulation), VNI: cfg.VXLAN.VNI, VXLANPort: cfg.VXLAN.Port,
 		StateDir: cfg.StateDir, Socket: cfg.Socket, AddTimeout: cfg.AddTimeout.Duration,
-		Install: &node.Install{PluginSource: cfg.CNI.PluginSource, BinDir: cfg.CNI.BinDir, ConfDir: cfg.CNI.ConfDir, Names: cfg.CNI.Names},
-		Kernel:  node.RealKernel{Kernel: kernel}, HostKernel: kernel, FilterKernel: kernel, RuleKernel: node.HostRules{Kernel: kernel}, Firewall: nft.New(filter.Apply),
-		Masquerade: node.Masquerade{Enabled: cfg.Masquerade.Enabled, Exclude: masquerade}, Metrics: reg, KubeletMetrics: cfg.KubeletMetrics,
+		Install: &install.Options{PluginSource: cfg.CNI.PluginSource, BinDir: cfg.CNI.BinDir, ConfDir: cfg.CNI.ConfDir, Names: cfg.CNI.Names},
+		Kernel:  node.RealKernel{Kernel: kernel}, HostKernel: kernel, FilterKernel: kernel, RuleKernel: hostnet.HostRules{Kernel: kernel}, Firewall: nft.New(rules.Apply),
+		Masquerade: filter.Masquerade{Enabled: cfg.Masquerade.Enabled, Exclude: masquerade}, Metrics: reg, KubeletMetrics: cfg.KubeletMetrics,
 	}
 	for _, p := range reserved {
-		c.ReservedPorts = append(c.ReservedPorts, node.ReservedPort(p))
+		c.ReservedPorts = append(c.ReservedPorts, answer.ReservedPort(p))
 	}
 	if cfg.Tracing.Endpoint != "" {
 		c.Tracer, err = tracing.Start(ctx, cfg.Tracing.Endpoint, map[string]string{
@@ -74,14 +79,14 @@ func serve(ctx context.Context, cfg config.Node) error {
 			}
 		}()
 	}
-	plugin, err := network.Choose([]network.Candidate{
-		{Name: node.RegistryPlugin, New: func() (network.Plugin, error) { return registryPlugin(log, cfg, c) }}, //nolint:contextcheck // what it begins ends with Run
-		{Name: network.NoopName, New: func() (network.Plugin, error) { return network.NewNoop(netdev.Sysctls{}), nil }},
+	chosen, err := plugin.Choose([]plugin.Candidate{
+		{Name: node.RegistryPlugin, New: func() (plugin.Plugin, error) { return registryPlugin(log, cfg, c) }}, //nolint:contextcheck // what it begins ends with Run
+		{Name: plugin.NoopName, New: func() (plugin.Plugin, error) { return plugin.NewNoop(netdev.Sysctls{}), nil }},
 	}, cfg.Plugin)
 	if err != nil {
 		return err
 	}
-	d, err := node.New(c, plugin)
+	d, err := node.New(c, chosen)
 	if err != nil {
 		return err
 	}
@@ -91,7 +96,7 @@ func serve(ctx context.Context, cfg config.Node) error {
 	// Little that goes wrong here is mended by a restart; a daemon that does not
 	// answer is.
 	healthy := map[string]run.Check{"alive": func() error { return nil }}
-	for name, check := range d.Bindings() {
+	for name, check := range d.Checks() {
 		healthy["binding-"+name] = check
 	}
 	web := &run.Server{
@@ -105,12 +110,12 @@ func serve(ctx context.Context, cfg config.Node) error {
 }
 
 // registryPlugin makes the plugin that needs the API server.
-func registryPlugin(log logr.Logger, cfg config.Node, c node.Config) (network.Plugin, error) {
+func registryPlugin(log logr.Logger, cfg config.Node, c node.Config) (plugin.Plugin, error) {
 	rest, err := run.KubeConfig(cfg.Kubeconfig, program)
 	if err != nil {
 		return nil, err
 	}
-	kube, err := node.NewKube(rest, cfg.NodeName, func(_ context.Context, r *toolscache.Reflector, err error) {
+	kube, err := apiserver.NewKube(rest, cfg.NodeName, func(_ context.Context, r *toolscache.Reflector, err error) {
 		log.Info("watch failed, starting it again", "resource", r.TypeDescription(), "err", err.Error())
 	})
 	if err != nil {
@@ -122,7 +127,7 @@ func registryPlugin(log logr.Logger, cfg config.Node, c node.Config) (network.Pl
 
 // cleanup takes everything of ours off this machine, and says what it took.
 func cleanup(ctx context.Context, cfg config.Node, cni bool, out io.Writer) error {
-	lock, err := node.TryLock(cfg.StateDir)
+	lock, err := install.TryLock(cfg.StateDir)
 	if err != nil {
 		return fmt.Errorf("clean up, with fairlead-node stopped: %w", err)
 	}
@@ -138,12 +143,12 @@ func cleanup(ctx context.Context, cfg config.Node, cni bool, out io.Writer) erro
 		removed, errs = append(removed, what...), append(errs, err)
 	}
 	if cni {
-		note(node.Uninstall(cfg.CNI.BinDir, cfg.CNI.ConfDir, cfg.CNI.Names))
+		note(install.Uninstall(cfg.CNI.BinDir, cfg.CNI.ConfDir, cfg.CNI.Names))
 	}
 	note(kernel.CleanupHost(ctx))
 	var filter nft.Kernel
 	note(filter.Remove(ctx))
-	note(node.RemoveState(cfg.StateDir, cfg.Socket))
+	note(install.RemoveState(cfg.StateDir, cfg.Socket))
 	for _, what := range removed {
 		if _, err := fmt.Fprintln(out, "removed", what); err != nil {
 			return err

@@ -67,7 +67,7 @@ func TestUpgradeUnderLoad(t *testing.T) {
 	serves(24)
 	for i := range 2 {
 		late := n.pod(t, fmt.Sprintf("late%d", i))
-		waited := make(chan answer, 1)
+		waited := make(chan pluginAnswer, 1)
 		go func() { waited <- n.cni("ADD", late, late.netns.Path()) }()
 		before := n.daemon
 		n.launch(t)

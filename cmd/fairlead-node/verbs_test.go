@@ -201,7 +201,7 @@ func TestCheckSeesTheKernel(t *testing.T) {
 	p := pods[0]
 	added := n.cni("ADD", p, p.netns.Path())
 	added.wantOK(t, "ADD")
-	check := func() answer { return n.call("CHECK", p, p.netns.Path(), prevResult(added)) }
+	check := func() pluginAnswer { return n.call("CHECK", p, p.netns.Path(), prevResult(added)) }
 	check().wantOK(t, "CHECK right after ADD")
 
 	inside, err := p.netns.Netlink()

@@ -12,6 +12,8 @@ import (
 
 	"fairlead.dev/fairlead/api/v1alpha1"
 	"fairlead.dev/fairlead/internal/cniproto"
+	"fairlead.dev/fairlead/internal/node/nodetest"
+	"fairlead.dev/fairlead/internal/node/queue"
 )
 
 func TestNeverPluggedIsAcknowledgedWhenItIsDeleted(t *testing.T) {
@@ -47,8 +49,8 @@ func TestDeletedWhilePluggedIsAcknowledgedAfterDel(t *testing.T) {
 		w.wantWrites(key, "Attached/c1", "Detached/c1")
 		w.api.remove(key)
 		settle()
-		if l := w.daemon.verbs.ledger; len(l.sealed) != 0 || len(l.ended) != 0 {
-			t.Errorf("PodAttachments are remembered: %v, %v", l.sealed, l.ended)
+		if l := w.network.ledger.Remembered(); l["sealed"] != 0 || l["ended"] != 0 {
+			t.Errorf("PodAttachments are remembered: %v", l)
 		}
 	})
 }
@@ -82,7 +84,7 @@ func TestAcknowledgementIsRetriedForEver(t *testing.T) {
 		time.Sleep(10 * time.Minute) //nolint:forbidigo // the bubble's clock
 		w.wantWrites(key)
 		w.api.setDown(nil)
-		time.Sleep(retryLast) //nolint:forbidigo // the bubble's clock
+		time.Sleep(queue.RetryLast) //nolint:forbidigo // the bubble's clock
 		settle()
 		w.wantWrites(key, "Attached/c1")
 	})
@@ -131,7 +133,7 @@ func TestSandboxIsRestarted(t *testing.T) {
 		w.mustAdd("c2", "p", "u1")
 		w.wantLinks("c2/eth0")
 		w.api.setDown(nil)
-		time.Sleep(retryLast) //nolint:forbidigo // the bubble's clock
+		time.Sleep(queue.RetryLast) //nolint:forbidigo // the bubble's clock
 		settle()
 		w.wantWrites(key, "Attached/c1", "Attached/c2")
 	})
@@ -152,10 +154,10 @@ func TestSandboxIsRestartedTooLate(t *testing.T) {
 		settle()
 		w.wantWrites(key, "Attached/c1", "Detached/c1")
 		_, err := w.add("c2", "p", "u1") // the pod is still there
-		wantCode(t, err, cniproto.CodeTryAgainLater, "being deleted")
+		nodetest.WantCode(t, err, cniproto.CodeTryAgainLater, "being deleted")
 		w.restart()
 		_, err = w.add("c3", "p", "u1")
-		wantCode(t, err, cniproto.CodeTryAgainLater, "being deleted")
+		nodetest.WantCode(t, err, cniproto.CodeTryAgainLater, "being deleted")
 		w.wantLinks()
 		w.wantRecords()
 		w.wantWrites(key, "Attached/c1", "Detached/c1")
@@ -185,7 +187,7 @@ func TestSuccessorWaitsForItsPredecessor(t *testing.T) {
 		key := w.pod("p", "u1")
 		w.mustAdd("c1", "p", "u1")
 		_, err := w.add("c2", "p", "u1")
-		wantCode(t, err, cniproto.CodeTryAgainLater, "c1")
+		nodetest.WantCode(t, err, cniproto.CodeTryAgainLater, "c1")
 		w.wantLinks("c1/eth0")
 		w.wantRecords("c1")
 		time.AfterFunc(time.Second, func() { _ = w.del("c1") })

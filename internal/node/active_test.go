@@ -7,11 +7,13 @@ import (
 	"testing"
 	"time"
 
-	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/types"
 
 	"fairlead.dev/fairlead/api/v1alpha1"
 	"fairlead.dev/fairlead/internal/cniproto"
+	"fairlead.dev/fairlead/internal/node/ledger"
+	"fairlead.dev/fairlead/internal/node/nodetest"
+	"fairlead.dev/fairlead/internal/node/report"
 )
 
 // waiting makes pod p, with UID u1, whose second interface has to become active.
@@ -33,7 +35,7 @@ func TestAddPlugsBeforeItWaitsForActive(t *testing.T) {
 		key := w.waiting()
 		time.AfterFunc(3*time.Second, func() {
 			w.wantLinks("c1/eth0", "c1/net1")
-			w.wantRecordFiles(newPrefix + "c1") // not answered yet
+			w.wantRecordFiles(ledger.TempPrefix + "c1") // not answered yet
 			w.wantWrites(key)
 			w.says(key, v1alpha1.InterfaceStatus{Name: "net1", Active: true})
 		})
@@ -62,7 +64,7 @@ func TestAddGivesUpWaitingForActive(t *testing.T) {
 		w.says(key, v1alpha1.InterfaceStatus{Name: "net1", Message: "port 17 is DOWN: no agent on this host"})
 		start := time.Now()
 		_, err := w.add("c1", "p", "u1")
-		wantCode(t, err, cniproto.CodeTryAgainLater, "ns/p", "net1", "p-u1", "active", "10s", "port 17 is DOWN")
+		nodetest.WantCode(t, err, cniproto.CodeTryAgainLater, "ns/p", "net1", "p-u1", "active", "10s", "port 17 is DOWN")
 		if waited := time.Since(start); waited != 10*time.Second {
 			t.Errorf("waited %s", waited)
 		}
@@ -72,7 +74,7 @@ func TestAddGivesUpWaitingForActive(t *testing.T) {
 		w.wantWrites(key)
 		// The runtime tries again and again: that is one event.
 		_, err = w.add("c2", "p", "u1")
-		wantCode(t, err, cniproto.CodeTryAgainLater)
+		nodetest.WantCode(t, err, cniproto.CodeTryAgainLater)
 		settle()
 		if len(w.api.reports) != 1 {
 			t.Fatalf("%d events, want 1", len(w.api.reports))
@@ -82,11 +84,11 @@ func TestAddGivesUpWaitingForActive(t *testing.T) {
 			e.Regarding.UID != "u1" || e.ReportingInstance != "n1" || !strings.Contains(e.Note, "port 17 is DOWN") {
 			t.Errorf("event %+v", e)
 		}
-		time.Sleep(reportEvery) //nolint:forbidigo // the bubble's clock
+		time.Sleep(report.ReportEvery) //nolint:forbidigo // the bubble's clock
 		_, _ = w.add("c3", "p", "u1")
 		settle()
 		if len(w.api.reports) != 2 {
-			t.Errorf("%d events after %s, want 2", len(w.api.reports), reportEvery)
+			t.Errorf("%d events after %s, want 2", len(w.api.reports), report.ReportEvery)
 		}
 	})
 }
@@ -125,7 +127,7 @@ func TestAddEndsWhileItWaitsForActive(t *testing.T) {
 				time.AfterFunc(time.Second, func() { tc.end(w, key) })
 				start := time.Now()
 				_, err := w.add("c1", "p", "u1")
-				wantCode(t, err, tc.code, tc.words...)
+				nodetest.WantCode(t, err, tc.code, tc.words...)
 				if waited := time.Since(start); waited != time.Second {
 					t.Errorf("waited %s, want 1s", waited)
 				}
@@ -144,11 +146,11 @@ func TestAddEndsWhileItWaitsForActive(t *testing.T) {
 // wantLedgerEmpty checks that no sandbox is remembered.
 func (w *world) wantLedgerEmpty() {
 	w.t.Helper()
-	l := w.daemon.verbs.ledger
-	l.mu.Lock()
-	defer l.mu.Unlock()
-	if len(l.records) != 0 || len(l.holders) != 0 {
-		w.t.Errorf("records %v, holders %v", l.records, l.holders)
+	l := w.network.ledger
+	l.Mu.Lock()
+	defer l.Mu.Unlock()
+	if len(l.Records) != 0 || len(l.Holders) != 0 {
+		w.t.Errorf("records %v, holders %v", l.Records, l.Holders)
 	}
 }
 
@@ -159,7 +161,7 @@ func TestRecordWithoutInterfacesWaits(t *testing.T) {
 		full := w.api.get(key).Spec.Interfaces
 		w.api.change(key, func(pa *v1alpha1.PodAttachment) { pa.Spec.Interfaces = nil })
 		_, err := w.add("c1", "p", "u1")
-		wantCode(t, err, cniproto.CodeTryAgainLater, "p-u1", "no interfaces")
+		nodetest.WantCode(t, err, cniproto.CodeTryAgainLater, "p-u1", "no interfaces")
 		time.AfterFunc(time.Second, func() {
 			w.api.change(key, func(pa *v1alpha1.PodAttachment) { pa.Spec.Interfaces = full })
 		})
@@ -183,7 +185,7 @@ func TestPodGoneDuringAdd(t *testing.T) {
 		})
 		start := time.Now()
 		_, err := w.add("c1", "p", "u1")
-		wantCode(t, err, cniproto.CodeUnknownContainer, "pod ns/p is gone")
+		nodetest.WantCode(t, err, cniproto.CodeUnknownContainer, "pod ns/p is gone")
 		if waited := time.Since(start); waited != 300*time.Millisecond {
 			t.Errorf("waited %s", waited)
 		}
@@ -203,12 +205,8 @@ func TestEventThatCannotBeWritten(t *testing.T) {
 			return nil
 		})
 		_, err := w.add("c1", "p", "u1")
-		wantCode(t, err, cniproto.CodeTryAgainLater)
+		nodetest.WantCode(t, err, cniproto.CodeTryAgainLater)
 		settle()
 		w.wantRecords()
 	})
-	e := newReporter(nil, "n1").event(report{pod: podRef{Namespace: "ns", Name: "p"}, note: strings.Repeat("x", 2*maxNote)})
-	if len(e.Note) != maxNote || e.EventTime == (metav1.MicroTime{}) || e.ReportingController == "" || e.Action == "" {
-		t.Errorf("event %+v", e)
-	}
 }

@@ -1,321 +1,319 @@
 package node
 
 import (
-	"encoding/json"
+	"context"
 	"errors"
 	"fmt"
-	"io/fs"
-	"maps"
-	"os"
-	"path/filepath"
+	"net"
+	"net/netip"
 	"slices"
 	"strings"
 	"time"
 
-	"k8s.io/apimachinery/pkg/types"
+	types100 "github.com/containernetworking/cni/pkg/types/100"
+	"github.com/go-logr/logr"
 
 	"fairlead.dev/fairlead/api/v1alpha1"
-	"fairlead.dev/fairlead/internal/netdev"
+	"fairlead.dev/fairlead/internal/cniproto"
+	"fairlead.dev/fairlead/internal/node/answer"
+	"fairlead.dev/fairlead/internal/node/fault"
+	"fairlead.dev/fairlead/internal/node/ledger"
+	"fairlead.dev/fairlead/internal/node/report"
+	"fairlead.dev/fairlead/internal/tracing"
 )
 
-// addressesDir holds one file for each interface of another plugin.
-const addressesDir = "addresses"
-
-// addressKey names an interface of another plugin, as CNI does.
-type addressKey struct{ containerID, ifName string }
-
-// separator can be in no container ID.
-const keySeparator = "@"
-
-func (k addressKey) String() string { return k.containerID + keySeparator + k.ifName }
-
-// addressRecord says that an interface of another plugin has the addresses of a
-// PodAttachment's interface. It is written before ADD answers. One that is in the
-// ledger is never changed, only replaced.
-type addressRecord struct {
-	Version     int                `json:"version"`
-	ContainerID string             `json:"containerID"`
-	IfName      string             `json:"ifName"`
-	BootID      string             `json:"bootID"`
-	Netns       string             `json:"netns,omitempty"`
-	NetnsID     netdev.NamespaceID `json:"netnsID"`
-	// Config is the name of the network configuration, whose GC it is for.
-	Config     string        `json:"config,omitempty"`
-	Pod        podRef        `json:"pod"`
-	Attachment attachmentRef `json:"attachment"`
-	// Interface is the name in the PodAttachment.
-	Interface string `json:"interface"`
-	// Addresses without prefix lengths.
-	Addresses []string `json:"addresses"`
-	// Result is the CNI result, in the version in which ADD answered. Before that
-	// the record is a claim, in memory alone.
-	Result     json.RawMessage `json:"result"`
-	AttachedAt time.Time       `json:"attachedAt"`
-}
-
-func (r *addressRecord) key() addressKey { return addressKey{r.ContainerID, r.IfName} }
-
-// sandbox is what the status of the PodAttachment says when no interface of ours
-// is plugged.
-func (r *addressRecord) sandbox() *record {
-	return &record{
-		ContainerID: r.ContainerID, BootID: r.BootID, State: attached, Netns: r.Netns, NetnsID: r.NetnsID,
-		Pod: r.Pod, Attachment: r.Attachment, AttachedAt: r.AttachedAt,
-	}
-}
-
-// addressBook is the part of the ledger that is about interfaces of other
-// plugins. The ledger's lock guards it.
-type addressBook struct {
-	dir string
-	m   map[addressKey]*addressRecord
-	// damaged are those whose record could not be read: of which PodAttachment
-	// they are is not known, only the container.
-	damaged map[addressKey]bool
-}
-
-func (b *addressBook) path(k addressKey) string {
-	return filepath.Join(b.dir, k.String()+recordSuffix)
-}
-
-// of returns the newest record of a PodAttachment: an earlier sandbox may not have
-// given everything back. There may be some that are claims yet: then it returns none.
-func (b *addressBook) of(uid types.UID) (answered *addressRecord, some bool) {
-	for _, r := range b.m {
-		if r.Attachment.UID != uid {
-			continue
+// handleIPAM serves a plugin that makes an interface and asks for its addresses
+// (CNI specification 1.1.0, section 4, and the conventions for IPAM plugins).
+func (pn *podNetwork) handleIPAM(ctx context.Context, r cniproto.Request) ([]byte, error) {
+	key := ledger.AddressKey{ContainerID: r.ContainerID, IfName: r.IfName}
+	switch r.Verb {
+	case cniproto.VerbAdd:
+		return pn.addAddresses(ctx, r)
+	case cniproto.VerbDel:
+		// An interface may be unplugged and plugged again.
+		return nil, pn.turns.DelPart(ctx, key.String(), func(context.Context) error { return pn.freeAddresses(key) })
+	case cniproto.VerbCheck:
+		return nil, pn.checkAddresses(r)
+	case cniproto.VerbStatus:
+		if !pn.registry.IsSynced() {
+			return nil, fault.Errorf(fault.ErrUnavailable, "node %s has not read its PodAttachments from the API server yet", pn.node)
 		}
-		some = true
-		if r.Result != nil && (answered == nil || r.AttachedAt.After(answered.AttachedAt)) {
-			answered = r
-		}
+		return nil, nil
+	default: // GC, the only other verb of a valid request
+		return nil, pn.gcAddresses(ctx, r)
 	}
-	return answered, some
 }
 
-// unclear says whether a damaged record may be of a PodAttachment.
-func (b *addressBook) unclear(s *v1alpha1.Sandbox) bool {
-	for k := range b.damaged {
-		if k.maybeOf(s) {
-			return true
-		}
-	}
-	return false
-}
+// reasonNetworkDiffers is the reason of the event on a pod for which something is not
+// done as whereabouts does it; the controller has the same one for networks.
+const reasonNetworkDiffers = "NetworkDiffers"
 
-// maybeOf tells whether a damaged record may be of a PodAttachment: its status names
-// that sandbox, or none.
-func (k addressKey) maybeOf(s *v1alpha1.Sandbox) bool {
-	return s == nil || s.ID == k.containerID && s.State == v1alpha1.SandboxAttached
-}
-
-// damagedAlone returns the interfaces whose record is damaged, of containers that
-// have no other record.
-func (l *ledger) damagedAlone() []addressKey {
-	l.mu.Lock()
-	defer l.mu.Unlock()
-	others := map[string]bool{}
-	for k := range l.book.m {
-		others[k.containerID] = true
-	}
-	var out []addressKey
-	for k := range l.book.damaged {
-		if l.records[k.containerID] == nil && !others[k.containerID] {
-			out = append(out, k)
-		}
-	}
-	return out
-}
-
-// addressesRecorded tells whether an interface of a PodAttachment has a record.
-func (l *ledger) addressesRecorded(uid types.UID, name string) bool {
-	l.mu.Lock()
-	defer l.mu.Unlock()
-	for _, r := range l.book.m {
-		if r.Attachment.UID == uid && r.Interface == name {
-			return true
-		}
-	}
-	return false
-}
-
-// addressesOf returns the record of an interface, or nil.
-func (l *ledger) addressesOf(k addressKey) *addressRecord {
-	l.mu.Lock()
-	defer l.mu.Unlock()
-	return l.book.m[k]
-}
-
-// addressesHeldBy returns which of a PodAttachment's interfaces the sandbox of k has
-// addresses of under other names than that of k, with these names.
-func (l *ledger) addressesHeldBy(k addressKey) map[string]string {
-	l.mu.Lock()
-	defer l.mu.Unlock()
-	out := map[string]string{}
-	for other, r := range l.book.m {
-		if other.containerID == k.containerID && other != k {
-			out[r.Interface] = other.ifName
-		}
-	}
-	return out
-}
-
-// addressesHeld returns the interfaces of other plugins that have addresses of a
-// PodAttachment.
-func (l *ledger) addressesHeld(uid types.UID) []addressKey {
-	l.mu.Lock()
-	defer l.mu.Unlock()
-	var out []addressKey
-	for k, r := range l.book.m {
-		if r.Attachment.UID == uid {
-			out = append(out, k)
-		}
-	}
-	return out
-}
-
-// allAddresses returns every record of an interface of another plugin.
-func (l *ledger) allAddresses() []*addressRecord {
-	l.mu.Lock()
-	defer l.mu.Unlock()
-	return slices.Collect(maps.Values(l.book.m))
-}
-
-// addressClaim is what came of an attempt to claim an interface's addresses.
-type addressClaim struct {
-	// sealed: it was said that nothing is plugged, and never will be.
-	sealed bool
-	// before is another interface, of an earlier sandbox, that has them.
-	before *addressRecord
-	// gone is closed when some record is removed.
-	gone <-chan struct{}
-}
-
-// claimAddresses puts a record down, so that nobody says from here on that the
-// PodAttachment is unplugged. Nothing was put down when it is sealed or another
-// sandbox has the interface.
-func (l *ledger) claimAddresses(r *addressRecord) addressClaim {
-	l.mu.Lock()
-	defer l.mu.Unlock()
-	if _, sealed := l.sealed[r.Attachment.UID]; sealed {
-		return addressClaim{sealed: true}
-	}
-	for k, other := range l.book.m {
-		if k != r.key() && other.Attachment.UID == r.Attachment.UID && other.Interface == r.Interface {
-			return addressClaim{before: other, gone: l.gone}
-		}
-	}
-	l.book.m[r.key()] = r
-	return addressClaim{}
-}
-
-// replaceAddresses takes over a record that was written.
-func (l *ledger) replaceAddresses(r *addressRecord) {
-	l.mu.Lock()
-	defer l.mu.Unlock()
-	l.book.m[r.key()] = r
-}
-
-// writeAddresses writes a record that was claimed, as a whole.
-func (l *ledger) writeAddresses(r *addressRecord) error {
-	raw, err := json.Marshal(r)
+// addAddresses answers with the addresses that the controller has taken for the
+// interface: the same ones however often it is asked.
+func (pn *podNetwork) addAddresses(ctx context.Context, r cniproto.Request) (result []byte, err error) {
+	pod, err := answer.ParseArgs(r.Args)
 	if err != nil {
-		return fmt.Errorf("encode the record of the addresses of %s: %w", r.key(), err)
+		return nil, err
 	}
-	temp := filepath.Join(l.book.dir, newPrefix+r.key().String())
-	if err = prepareRecord(temp, raw); err == nil {
-		err = publishRecord(temp, l.book.path(r.key()))
+	config, err := answer.ParseIPAM(r)
+	if err != nil {
+		return nil, err
+	}
+	err = pn.turns.AddPart(ctx, r.ContainerID, ledger.AddressKey{ContainerID: r.ContainerID, IfName: r.IfName}.String(), func(ctx context.Context) error {
+		sandbox, err := pn.kernel.Enter(r.Netns)
+		if err != nil {
+			return fmt.Errorf("CNI_NETNS: %w", err)
+		}
+		id := sandbox.ID()
+		sandbox.Close()
+		draft := ledger.AddressRecord{
+			Version: ledger.Version, ContainerID: r.ContainerID, IfName: r.IfName, BootID: pn.ledger.BootID,
+			Netns: r.Netns, NetnsID: id, Config: config.Name, Pod: pod,
+		}
+		result, err = pn.attachAddresses(ctx, draft, config, r.CNIVersion())
+		return err
+	})
+	return result, err
+}
+
+// attachAddresses writes the record that a draft becomes, and answers with it.
+func (pn *podNetwork) attachAddresses(ctx context.Context, draft ledger.AddressRecord, config answer.IpamConfig, version string) ([]byte, error) {
+	if old := pn.ledger.AddressesOf(draft.Key()); old != nil {
+		if old.NetnsID == draft.NetnsID && old.Pod.Is(draft.Pod) {
+			return answer.InVersion(old.Result, version)
+		}
+		return nil, fault.Errorf(fault.ErrEnvironment, "CNI_NETNS: %q: interface %s of sandbox %s has its addresses already, in another namespace or pod, which was at %q", draft.Netns, draft.IfName, draft.ContainerID, old.Netns)
+	}
+	wait, cancel := pn.patience(ctx)
+	defer cancel()
+	idle, busy := pn.turns.Idle(wait)
+	defer busy()
+	start := time.Now()
+	claimed, iface, err := pn.claimAddresses(idle, draft, config)
+	if err != nil {
+		return nil, err
+	}
+	tracing.Step(ctx, "wait", start)
+	pn.metrics.step("wait", start)
+	done := *claimed
+	done.AttachedAt = time.Now()
+	err = pn.markRebooted(idle, claimed.Sandbox())
+	if err == nil {
+		done.Result, err = answer.IpamResult(iface, config, version)
+	}
+	if err == nil {
+		err = context.Cause(ctx)
+	}
+	if err == nil {
+		err = pn.ledger.WriteAddresses(&done)
 	}
 	if err != nil {
-		return fmt.Errorf("write the record of the addresses of %s: %w", r.key(), err)
+		return nil, errors.Join(err, pn.freeAddresses(claimed.Key()))
+	}
+	pn.ledger.ReplaceAddresses(&done)
+	if config.Gateway != "" {
+		pn.events.Report(report.Event{Pod: done.Pod, Reason: reasonNetworkDiffers, Note: fmt.Sprintf(
+			"CNI_ARGS: GATEWAY=%.60s has no effect on interface %s: its gateway is what the network or the pool says", config.Gateway, done.IfName)})
+	}
+	pn.statuses.EnqueueSoon(done.Sandbox().AttachmentKey())
+	return done.Result, nil
+}
+
+// claimAddresses waits for the pod's PodAttachment, and until no earlier sandbox
+// has its interface.
+func (pn *podNetwork) claimAddresses(ctx context.Context, draft ledger.AddressRecord, config answer.IpamConfig) (*ledger.AddressRecord, *v1alpha1.Interface, error) {
+	for {
+		pa, err := pn.await(ctx, draft.Pod)
+		if err != nil {
+			return nil, nil, err
+		}
+		iface, err := answer.AddressesFor(pa, draft.IfName, config, pn.ledger.AddressesHeldBy(draft.Key()))
+		if err != nil {
+			return nil, nil, err
+		}
+		rec := draft
+		rec.Pod.UID, rec.Attachment, rec.Interface = pa.Spec.PodUID, ledger.Attachment{Name: pa.Name, UID: pa.UID}, iface.Name
+		for _, cidr := range iface.Addresses {
+			addr, _, _ := strings.Cut(cidr, "/")
+			rec.Addresses = append(rec.Addresses, addr)
+		}
+		switch c := pn.ledger.ClaimAddresses(&rec); {
+		case c.Before != nil && c.Before.ContainerID == draft.ContainerID: // in this moment
+		case c.Before != nil:
+			if err := pn.awaitPredecessorOfAddresses(ctx, c); err != nil {
+				return nil, nil, err
+			}
+		case !c.Sealed:
+			return &rec, iface, nil
+		}
+		// What is sealed is being deleted, which the next look shows.
+	}
+}
+
+// awaitPredecessorOfAddresses waits until the interface of the sandbox before has given its
+// addresses back. When its namespace is gone its DEL is not waited for.
+func (pn *podNetwork) awaitPredecessorOfAddresses(ctx context.Context, c ledger.AddressClaim) error {
+	if pn.goneAddresses(c.Before) {
+		return pn.reapAddresses(ctx, c.Before.Key())
+	}
+	select {
+	case <-c.Gone:
+		return nil
+	case <-ctx.Done():
+		if err := context.Cause(ctx); !errors.Is(err, context.DeadlineExceeded) {
+			return fmt.Errorf("pod %s: ADD ended while it waited for sandbox %s to give its addresses back: %w", c.Before.Pod, c.Before.ContainerID, err)
+		}
+		return fault.Errorf(fault.ErrNotReady, "pod %s: its sandbox before, %s, did not give its addresses on %s back within %s", c.Before.Pod, c.Before.ContainerID, c.Before.IfName, pn.addTimeout)
+	}
+}
+
+// freeAddresses forgets the addresses of an interface, and has the controller
+// told when they were the pod's last.
+func (pn *podNetwork) freeAddresses(k ledger.AddressKey) error {
+	rec, err := pn.ledger.RemoveAddresses(k)
+	if err != nil {
+		return err
+	}
+	if rec == nil {
+		// Nothing was known, or a damaged record that may have been of any pod.
+		for _, key := range pn.registry.Keys() {
+			pn.statuses.Enqueue(key)
+		}
+		return nil
+	}
+	pn.released(rec.Sandbox())
+	return nil
+}
+
+// checkAddresses makes sure that the interface has its addresses still, as far as
+// the result says: the plugin that made it looks at the kernel.
+func (pn *podNetwork) checkAddresses(r cniproto.Request) error {
+	rec := pn.ledger.AddressesOf(ledger.AddressKey{ContainerID: r.ContainerID, IfName: r.IfName})
+	if rec == nil {
+		return fault.Errorf(fault.ErrGone, "interface %s of sandbox %s has no addresses on node %s", r.IfName, r.ContainerID, pn.node)
+	}
+	prev, err := answer.ParsePrevResult(r)
+	if err != nil {
+		return err
+	}
+	var diffs []string
+	for _, text := range rec.Addresses {
+		ip := net.ParseIP(text)
+		if !slices.ContainsFunc(prev.IPs, func(c *types100.IPConfig) bool { return c != nil && c.Address.IP.Equal(ip) }) {
+			diffs = append(diffs, "prevResult lacks address "+text)
+		}
+	}
+	if len(diffs) > 0 {
+		return fault.Errorf(fault.ErrDiffers, "interface %s of sandbox %s: %s", r.IfName, r.ContainerID, strings.Join(diffs, "; "))
 	}
 	return nil
 }
 
-// removeAddresses forgets the addresses of an interface, on disk first, and
-// returns what was known of them; nil when nothing was.
-func (l *ledger) removeAddresses(k addressKey) (*addressRecord, error) {
-	for _, path := range []string{l.book.path(k), l.book.path(k) + damagedSuffix} {
-		if err := os.Remove(path); err != nil && !errors.Is(err, fs.ErrNotExist) {
-			return nil, fmt.Errorf("remove the record of the addresses of %s: %w", k, err)
-		}
+// gcAddresses forgets the addresses of interfaces that the runtime does not list and
+// whose sandbox is no more. What lives keeps its addresses: a list may be that of
+// another network of the same name, or empty because no pod uses a configuration.
+func (pn *podNetwork) gcAddresses(ctx context.Context, r cniproto.Request) error {
+	listed, told, err := answer.ValidSandboxes(r.Config)
+	if err != nil || !told {
+		return err
 	}
-	l.mu.Lock()
-	defer l.mu.Unlock()
-	r := l.book.m[k]
-	delete(l.book.m, k)
-	delete(l.book.damaged, k)
-	if r != nil {
-		l.ended[r.Attachment.UID] = time.Now()
-	}
-	close(l.gone)
-	l.gone = make(chan struct{})
-	return r, nil
+	return pn.turns.Alone(ctx, func(ctx context.Context) error { return pn.sweepAddresses(ctx, listed) })
 }
 
-// readAddresses takes over the records that the daemon before left. It returns
-// an error for each that is damaged: that one is set aside, and its interface
-// remembered until its DEL, or the sweep sees that it is no more.
-func (l *ledger) readAddresses() (bad []error, err error) {
-	if err := os.MkdirAll(l.book.dir, 0o700); err != nil {
-		return nil, fmt.Errorf("make the directory of address records: %w", err)
+// sweepAddresses forgets the addresses of interfaces whose sandbox is no more, but
+// for the containers that are listed.
+func (pn *podNetwork) sweepAddresses(ctx context.Context, listed map[string]bool) error {
+	var errs []error
+	for _, rec := range pn.ledger.AllAddresses() {
+		if rec.Result != nil && !listed[rec.ContainerID] && pn.goneAddresses(rec) {
+			errs = append(errs, pn.reapAddresses(ctx, rec.Key()))
+		}
 	}
-	entries, err := os.ReadDir(l.book.dir)
-	if err != nil {
-		return nil, fmt.Errorf("read the directory of address records: %w", err)
+	return errors.Join(append(errs, pn.sweepDamaged(ctx))...)
+}
+
+// reapAddresses forgets the addresses of one, when no request for it is under way
+// that changes the picture.
+func (pn *podNetwork) reapAddresses(ctx context.Context, k ledger.AddressKey) error {
+	return pn.turns.Do(ctx, k.String(), func(ctx context.Context) error {
+		rec := pn.ledger.AddressesOf(k)
+		if rec == nil || !pn.goneAddresses(rec) {
+			return nil
+		}
+		logr.FromContextOrDiscard(ctx).Info("sandbox is gone without a DEL for its addresses", "sandbox", k.ContainerID, "interface", k.IfName, "pod", rec.Pod)
+		pn.metrics.swept.WithLabelValues("addresses").Inc()
+		return pn.freeAddresses(k)
+	})
+}
+
+// goneAddresses tells whether nothing can use an interface any more: it is of an
+// earlier boot, or its namespace is gone.
+func (pn *podNetwork) goneAddresses(rec *ledger.AddressRecord) bool {
+	return rec.BootID != pn.ledger.BootID || inspectNamespace(pn.kernel, rec.Sandbox()) == absent
+}
+
+// adoptAddresses takes over what the daemon before left.
+func (pn *podNetwork) adoptAddresses(ctx context.Context) error {
+	bad, err := pn.ledger.ReadAddresses()
+	for _, e := range bad {
+		logr.FromContextOrDiscard(ctx).Error(e, "record was damaged and set aside")
 	}
-	l.mu.Lock()
-	defer l.mu.Unlock()
-	for _, e := range entries {
-		path := filepath.Join(l.book.dir, e.Name())
-		if strings.HasPrefix(e.Name(), newPrefix) {
-			if err := os.Remove(path); err != nil {
-				return nil, fmt.Errorf("remove a half-written record: %w", err)
+	return err
+}
+
+// sweepDamaged forgets the damaged records of addresses whose container is no
+// more. Until then no PodAttachment that they may be of is said to be unplugged.
+func (pn *podNetwork) sweepDamaged(ctx context.Context) error {
+	if !pn.registry.IsSynced() {
+		return nil // of which PodAttachments they may be is not known yet
+	}
+	var errs []error
+	for _, k := range pn.ledger.DamagedAlone() {
+		errs = append(errs, pn.reapDamaged(ctx, k))
+	}
+	return errors.Join(errs...)
+}
+
+// reapDamaged forgets a damaged record when no namespace has an address that it may
+// be about. That none is found is proof only when every namespace was looked into.
+func (pn *podNetwork) reapDamaged(ctx context.Context, k ledger.AddressKey) error {
+	return pn.turns.Do(ctx, k.String(), func(ctx context.Context) error {
+		addrs, err := pn.addressesMaybeOf(k)
+		if err != nil {
+			return err
+		}
+		if len(addrs) > 0 {
+			path, err := pn.statuses.Holding(ctx, addrs)
+			if err != nil || path != "" {
+				return err
 			}
+		}
+		logr.FromContextOrDiscard(ctx).Info("damaged record is of a sandbox that is gone without a DEL for its addresses", "sandbox", k.ContainerID, "interface", k.IfName)
+		pn.metrics.swept.WithLabelValues("addresses").Inc()
+		return pn.freeAddresses(k)
+	})
+}
+
+// addressesMaybeOf returns the addresses that a damaged record may be about: those
+// of every PodAttachment that it may be of, but for interfaces of ours and such as
+// have a record themselves.
+func (pn *podNetwork) addressesMaybeOf(k ledger.AddressKey) ([]netip.Addr, error) {
+	var addrs []netip.Addr
+	for _, key := range pn.registry.Keys() {
+		pa := pn.registry.Get(key)
+		if pa == nil || !k.MaybeOf(pa.Status.Sandbox) {
 			continue
 		}
-		// What was set aside before is still missing.
-		name, isBad := strings.CutSuffix(e.Name(), recordSuffix+damagedSuffix)
-		name = strings.TrimSuffix(name, recordSuffix)
-		containerID, ifName, ok := strings.Cut(name, keySeparator)
-		k := addressKey{containerID, ifName}
-		if !ok {
-			continue
-		}
-		if isBad {
-			l.book.damaged[k] = true
-			continue
-		}
-		raw, err := os.ReadFile(path)
-		if err == nil {
-			var r *addressRecord
-			if r, err = decodeAddresses(raw, k); err == nil {
-				l.book.m[k] = r
+		for _, i := range pa.Spec.Interfaces {
+			if i.Binding.AddressOnly == nil || pn.ledger.AddressesRecorded(pa.UID, i.Name) {
 				continue
 			}
+			its, err := ledger.PlainAddresses(pa, i)
+			if err != nil {
+				return nil, err
+			}
+			addrs = append(addrs, its...)
 		}
-		if err := os.Rename(path, path+damagedSuffix); err != nil {
-			return nil, fmt.Errorf("set a damaged record aside: %w", err)
-		}
-		l.book.damaged[k] = true
-		bad = append(bad, fmt.Errorf("addresses of %s: %w", k, err))
 	}
-	return bad, nil
-}
-
-// decodeAddresses accepts what writeAddresses writes.
-func decodeAddresses(raw []byte, k addressKey) (*addressRecord, error) {
-	r := &addressRecord{}
-	if err := json.Unmarshal(raw, r); err != nil {
-		return nil, fmt.Errorf("decode record: %w", err)
-	}
-	switch {
-	case r.Version != recordVersion:
-		return nil, fmt.Errorf("record has version %d: this build reads %d", r.Version, recordVersion)
-	case r.key() != k:
-		return nil, fmt.Errorf("record is of %q: its file says %q", r.key(), k)
-	case r.Attachment.UID == "":
-		return nil, errors.New("record names no PodAttachment")
-	}
-	return r, nil
+	return addrs, nil
 }

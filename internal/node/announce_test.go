@@ -14,16 +14,18 @@ import (
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 
 	"fairlead.dev/fairlead/api/v1alpha1"
-	"fairlead.dev/fairlead/internal/network"
+	"fairlead.dev/fairlead/internal/node/hostnet"
+	"fairlead.dev/fairlead/internal/node/install"
+	"fairlead.dev/fairlead/internal/node/plugin"
 )
 
 // installs has the next daemon install something for a runtime.
 func (w *world) installs() {
 	w.t.Helper()
 	dir := filepath.Join(w.dir, "runtime")
-	w.install = &Install{
+	w.install = &install.Options{
 		PluginSource: filepath.Join(dir, "fairlead-cni"), BinDir: filepath.Join(dir, "bin"), ConfDir: filepath.Join(dir, "conf"),
-		Names: []string{PluginName, "fairlead-ipam"},
+		Names: []string{install.PluginName, "fairlead-ipam"},
 	}
 	if err := os.MkdirAll(dir, 0o700); err != nil {
 		w.t.Fatal(err)
@@ -36,8 +38,8 @@ func (w *world) installs() {
 // wantAnnounced checks whether the runtime is told of the network.
 func (w *world) wantAnnounced(want bool) {
 	w.t.Helper()
-	raw, err := os.ReadFile(filepath.Join(w.install.ConfDir, ConflistName))
-	if (err == nil) != want || want && !leadsHere(raw) {
+	raw, err := os.ReadFile(filepath.Join(w.install.ConfDir, install.ConflistName))
+	if (err == nil) != want || want && !install.LeadsHere(raw) {
 		w.t.Errorf("the network configuration: %q, %v; want one %v", raw, err, want)
 	}
 }
@@ -45,7 +47,7 @@ func (w *world) wantAnnounced(want bool) {
 // announced is what the NodeNetwork says of the runtime.
 func (w *world) announced() (reason, message string) {
 	w.t.Helper()
-	w.pass(hostPaceLast)
+	w.pass(hostnet.PaceLast)
 	all, err := w.api.Networks(w.t.Context())
 	if err != nil || len(all) != 1 {
 		w.t.Fatalf("%v, %v", all, err)
@@ -67,7 +69,7 @@ func TestWhatIsInstalledStays(t *testing.T) {
 		w.installs()
 		w.restart()
 		w.wantAnnounced(true)
-		conflist := filepath.Join(w.install.ConfDir, ConflistName)
+		conflist := filepath.Join(w.install.ConfDir, install.ConflistName)
 		if err := os.Rename(conflist, conflist+".cilium_bak"); err != nil {
 			t.Fatal(err)
 		}
@@ -108,7 +110,7 @@ func TestConfigurationsBeforeOurs(t *testing.T) {
 		{name: "of a single plugin", file: "05-other.conf", content: `{"type":"bridge"}`, words: []string{"05-other.conf", "uses it instead"}},
 		{name: "torn", file: ".tmp.json", content: `{"type":`, words: []string{".tmp.json", "not valid"}},
 		{name: "without a plugin", file: "05-other.conf", content: `{"name":"other"}`, words: []string{"05-other.conf", "not valid"}},
-		{name: "large", file: "05-other.conf", content: strings.Repeat(" ", maxForeign+1), words: []string{"05-other.conf", "not valid"}},
+		{name: "large", file: "05-other.conf", content: strings.Repeat(" ", install.MaxForeign+1), words: []string{"05-other.conf", "not valid"}},
 		{name: "after ours", file: "20-other.conflist", content: foreign},
 		{name: "of another kind", file: "05-other.bak", content: foreign},
 		{
@@ -185,7 +187,7 @@ func FuzzForeign(f *testing.F) {
 		f.Add([]byte(seed))
 	}
 	f.Fuzz(func(t *testing.T, raw []byte) {
-		if (usable(raw) || leadsHere(raw)) && !json.Valid(raw) {
+		if (install.Usable(raw) || install.LeadsHere(raw)) && !json.Valid(raw) {
 			t.Errorf("%q is no JSON", raw)
 		}
 	})
@@ -194,15 +196,15 @@ func FuzzForeign(f *testing.F) {
 // The plugin that plugs nothing does not become the node's network: its
 // configuration would sort before that of flannel, which every sandbox needs.
 func TestNoopIsNotAnnounced(t *testing.T) {
-	conf := t.TempDir()
+	conf, state := t.TempDir(), t.TempDir()
 	synctest.Test(t, func(t *testing.T) {
-		d, err := New(Config{Install: &Install{ConfDir: conf, Names: []string{PluginName}}}, network.NewNoop(noSysctls{}))
+		d, err := New(Config{Socket: filepath.Join(state, "cni.sock"), Install: &install.Options{ConfDir: conf, Names: []string{install.PluginName}}}, plugin.NewNoop(noSysctls{}))
 		if err != nil {
 			t.Fatal(err)
 		}
 		ctx, cancel := context.WithTimeout(t.Context(), 2*sweepInterval)
 		defer cancel()
-		if err := d.announce(ctx); err != nil {
+		if err := d.parts.Run(ctx); err != nil {
 			t.Error(err)
 		}
 	})

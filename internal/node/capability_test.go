@@ -1,50 +1,20 @@
 package node
 
 import (
-	"encoding/json"
-	"errors"
 	"strings"
 	"testing"
 
 	"fairlead.dev/fairlead/internal/cniproto"
 	"fairlead.dev/fairlead/internal/netdev"
+	"fairlead.dev/fairlead/internal/node/answer"
+	"fairlead.dev/fairlead/internal/node/nodetest"
 )
-
-// TestCapabilitiesInEveryCase: containerd's structs carry no JSON tags, so its keys
-// are those of Go; the conventions, CRI-O and Multus begin them in lower case.
-func TestCapabilitiesInEveryCase(t *testing.T) {
-	for _, raw := range []string{
-		`{"portMappings":[{"HostPort":8080,"ContainerPort":80,"Protocol":"TCP","HostIP":"::"}],
-		  "bandwidth":{"IngressRate":1000,"IngressBurst":4294967295,"EgressRate":2000,"EgressBurst":4294967295},
-		  "dns":{"Servers":["10.96.0.10"],"Searches":["svc"],"Options":["ndots:5"]},"cgroupPath":"/kubepods","ips":["10.244.1.5"],"mac":"0a:58:0a:f4:00:05",
-		  "io.kubernetes.cri.pod-annotations":{"a":"b"}}`,
-		`{"portMappings":[{"hostPort":8080,"containerPort":80,"protocol":"tcp","hostIP":"::"}],
-		  "bandwidth":{"ingressRate":1000,"ingressBurst":4294967295,"egressRate":2000,"egressBurst":4294967295},
-		  "dns":{"servers":["10.96.0.10"],"searches":["svc"],"options":["ndots:5"]},"cgroupPath":"/kubepods","ips":["10.244.1.5/24"],"mac":"0A:58:0A:F4:00:05",
-		  "io.kubernetes.cri.pod-annotations":{"a":"b"}}`,
-	} {
-		c, err := parseCapabilities(asking(raw))
-		if err != nil {
-			t.Fatal(err)
-		}
-		ports, err := c.ports()
-		if err != nil || len(ports) != 1 || ports[0].Protocol != "tcp" || ports[0].HostPort != 8080 || ports[0].ContainerPort != 80 || !ports[0].HostIP.IsUnspecified() {
-			t.Errorf("ports %+v (%v)", ports, err)
-		}
-		if c.Bandwidth == nil || *c.Bandwidth != (bandwidth{1000, 4294967295, 2000, 4294967295}) {
-			t.Errorf("bandwidth %+v", c.Bandwidth)
-		}
-		if c.DNS == nil || len(c.DNS.Servers)+len(c.DNS.Searches)+len(c.DNS.Options) != 3 || c.CgroupPath == "" || c.PodAnnotations["a"] != "b" {
-			t.Errorf("the rest %+v", c)
-		}
-	}
-}
 
 // TestCapabilitiesOfAnAdd: what a runtime asks for is done, and is in the record and
 // the result.
 func TestCapabilitiesOfAnAdd(t *testing.T) {
 	inWorld(t, func(w *world) {
-		pa := attachment("web", "u1")
+		pa := nodetest.Attachment("web", "u1")
 		pa.Spec.Interfaces[0].MAC = ""
 		w.api.put(pa)
 		raw, err := w.addAsking("c1", "web", "u1", `{"ips":["10.244.1.5/24"],"mac":"02:00:00:00:00:09",
@@ -63,7 +33,7 @@ func TestCapabilitiesOfAnAdd(t *testing.T) {
 		if want := (netdev.Bandwidth{IngressRate: 8000, EgressRate: 16000, EgressBurst: 80000}); p.Bandwidth == nil || *p.Bandwidth != want || p.MAC.String() != "02:00:00:00:00:09" {
 			t.Errorf("plugged %+v", p)
 		}
-		rec := w.daemon.verbs.ledger.get("c1")
+		rec := w.network.ledger.Get("c1")
 		if rec == nil || rec.Interfaces[0].Bandwidth == nil || rec.Interfaces[0].MAC != "02:00:00:00:00:09" {
 			t.Errorf("record %+v", rec)
 		}
@@ -95,7 +65,7 @@ func TestCapabilitiesThatCannotBe(t *testing.T) {
 			{`[]`, cniproto.CodeDecode, []string{"runtimeConfig"}},
 		} {
 			_, err := w.addAsking("c1", "web", "u1", c.runtimeConfig)
-			wantCode(t, err, c.code, c.words...)
+			nodetest.WantCode(t, err, c.code, c.words...)
 			w.wantLinks()
 			w.wantRecords()
 		}
@@ -103,54 +73,11 @@ func TestCapabilitiesThatCannotBe(t *testing.T) {
 	})
 }
 
-func FuzzCapabilities(f *testing.F) {
-	f.Add([]byte(`{"portMappings":[{"HostPort":8080,"ContainerPort":80,"Protocol":"tcp","HostIP":""}]}`))
-	f.Add([]byte(`{"bandwidth":{"ingressRate":1,"egressBurst":18446744073709551615},"mac":"0a:58:0a:f4:00:05","ips":["10.244.1.5/24",""]}`))
-	f.Add([]byte(`{"dns":{"servers":[""]},"cgroupPath":"","io.kubernetes.cri.pod-annotations":{"":""}}`))
-	f.Fuzz(func(t *testing.T, raw []byte) {
-		c, err := parseCapabilities(asking(string(raw)))
-		if err != nil {
-			var e *cniproto.Error
-			if !errors.As(err, &e) || e.Code != cniproto.CodeDecode {
-				t.Fatalf("error without code 6: %v", err)
-			}
-			return
-		}
-		pa := attachment("web", "u1")
-		interfaces, err := plan(pa, "c1", "eth0", 1500)
-		if err != nil {
-			t.Fatal(err)
-		}
-		rec := &record{ContainerID: "c1", Interfaces: interfaces}
-		if err := c.apply(rec, pa); err != nil {
-			if !errors.Is(err, errInvalid) {
-				t.Fatalf("error of another kind: %v", err)
-			}
-			return
-		}
-		for i, p := range rec.HostPorts {
-			for _, q := range rec.HostPorts[:i] {
-				if p.Overlaps(q) || p.HostPort == 0 || p.ContainerPort == 0 {
-					t.Fatalf("ports %+v", rec.HostPorts)
-				}
-			}
-		}
-		// What was accepted can be written down and read again.
-		written, err := json.Marshal(rec.HostPorts)
-		if err != nil {
-			t.Fatal(err)
-		}
-		if err := json.Unmarshal(written, &rec.HostPorts); err != nil {
-			t.Fatal(err)
-		}
-	})
-}
-
 // Host ports that belong to the node are refused, whatever the address that they are
 // asked for at: the tunnel's would take what other nodes send (own review 6).
 func TestReservedHostPorts(t *testing.T) {
 	inWorld(t, func(w *world) {
-		w.reserved = []ReservedPort{{Protocol: "udp", Port: 4789, Option: "vxlan.port"}, {Protocol: "tcp", Port: 6443, Option: "hostPorts.reserved"}}
+		w.reserved = []answer.ReservedPort{{Protocol: "udp", Port: 4789, Option: "vxlan.port"}, {Protocol: "tcp", Port: 6443, Option: "hostPorts.reserved"}}
 		w.restart()
 		w.pod("web", "u1")
 		before := w.filter.in("")
@@ -161,7 +88,7 @@ func TestReservedHostPorts(t *testing.T) {
 			`{"HostPort":8080,"ContainerPort":80},{"HostPort":6443,"Protocol":"TCP","ContainerPort":80}`: {"6443/tcp", "hostPorts.reserved"},
 		} {
 			_, err := w.addAsking("c1", "web", "u1", `{"portMappings":[`+asked+`]}`)
-			wantCode(t, err, cniproto.CodeInvalidConfig, want...)
+			nodetest.WantCode(t, err, cniproto.CodeInvalidConfig, want...)
 		}
 		settle()
 		w.wantLinks()

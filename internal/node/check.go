@@ -2,40 +2,39 @@ package node
 
 import (
 	"context"
-	"encoding/json"
 	"errors"
 	"fmt"
-	"net/netip"
 	"slices"
 	"strings"
 
 	types100 "github.com/containernetworking/cni/pkg/types/100"
-	"github.com/containernetworking/cni/pkg/types/create"
 	"github.com/go-logr/logr"
-	"k8s.io/client-go/util/workqueue"
 
 	"fairlead.dev/fairlead/internal/cniproto"
 	"fairlead.dev/fairlead/internal/netdev"
+	"fairlead.dev/fairlead/internal/node/answer"
+	"fairlead.dev/fairlead/internal/node/fault"
+	"fairlead.dev/fairlead/internal/node/ledger"
 	"fairlead.dev/fairlead/internal/run"
 )
 
 // check compares the kernel with the record and with the result that the runtime
 // has of the ADD, in what is ours. It changes nothing: what of the host's side
-// can be put in order is left to the mender, and everything else to people.
-func (v *verbs) check(ctx context.Context, r cniproto.Request) error {
-	prev, err := parsePrevResult(r)
+// can be put in order is left to the repairer, and everything else to people.
+func (pn *podNetwork) check(ctx context.Context, r cniproto.Request) error {
+	prev, err := answer.ParsePrevResult(r)
 	if err != nil {
 		return err
 	}
-	return v.manager.Do(ctx, r.ContainerID, func(ctx context.Context) error {
-		rec := v.ledger.get(r.ContainerID)
-		if rec == nil || rec.State != attached {
-			return because(errGone, "sandbox %s is not plugged on node %s", r.ContainerID, v.node)
+	return pn.turns.Do(ctx, r.ContainerID, func(ctx context.Context) error {
+		rec := pn.ledger.Get(r.ContainerID)
+		if rec == nil || rec.State != ledger.Attached {
+			return fault.Errorf(fault.ErrGone, "sandbox %s is not plugged on node %s", r.ContainerID, pn.node)
 		}
 		if rec.IfName != "" && rec.IfName != r.IfName {
-			return because(errEnvironment, "CNI_IFNAME: %q: the default interface of sandbox %s is %q", r.IfName, r.ContainerID, rec.IfName)
+			return fault.Errorf(fault.ErrEnvironment, "CNI_IFNAME: %q: the default interface of sandbox %s is %q", r.IfName, r.ContainerID, rec.IfName)
 		}
-		seen, err := v.see(ctx, r.Netns, rec)
+		seen, err := pn.inspect(ctx, r.Netns, rec)
 		if err != nil {
 			return err
 		}
@@ -48,18 +47,18 @@ func (v *verbs) check(ctx context.Context, r cniproto.Request) error {
 			return nil
 		}
 		if found.mend {
-			v.mender.queue.Add(r.ContainerID)
+			pn.repairer.queue.Add(r.ContainerID)
 		}
 		return &cniproto.Error{
-			Code:    codeDiffers,
+			Code:    fault.CodeDiffers,
 			Msg:     fmt.Sprintf("sandbox %s of pod %s is not as it was plugged: %s", r.ContainerID, rec.Pod, plural(len(diffs), "difference")),
 			Details: strings.Join(diffs, "; "),
 		}
 	})
 }
 
-// sight is what CHECK sees of a sandbox.
-type sight struct {
+// inspection is what CHECK sees of a sandbox.
+type inspection struct {
 	inside map[string]netdev.Interface
 	// host has the host ends and their bridges, as far as they are there.
 	host map[string]netdev.LinkState
@@ -67,22 +66,22 @@ type sight struct {
 	filter []string
 }
 
-// see looks at the namespace, which must be the one of the record, at the host's
+// inspect looks at the namespace, which must be the one of the record, at the host's
 // side, and at what is known of the packet filter.
-func (v *verbs) see(ctx context.Context, netns string, rec *record) (s sight, err error) {
-	ns, err := v.kernel.Enter(netns)
+func (pn *podNetwork) inspect(ctx context.Context, netns string, rec *ledger.Record) (s inspection, err error) {
+	ns, err := pn.kernel.Enter(netns)
 	if err != nil {
 		return s, fmt.Errorf("CNI_NETNS: %w", err)
 	}
 	defer ns.Close()
 	// A record that was rebuilt from the kernel does not know its namespace.
 	if rec.Netns != "" && ns.ID() != rec.NetnsID {
-		return s, because(errDiffers, "CNI_NETNS: %q: not the namespace that sandbox %s was plugged into, which was at %q", netns, rec.ContainerID, rec.Netns)
+		return s, fault.Errorf(fault.ErrDiffers, "CNI_NETNS: %q: not the namespace that sandbox %s was plugged into, which was at %q", netns, rec.ContainerID, rec.Netns)
 	}
 	if s.inside, err = ns.Inspect(ctx); err != nil {
 		return s, fmt.Errorf("look into the namespace at %q: %w", netns, err)
 	}
-	s.host, s.filter = map[string]netdev.LinkState{}, v.firewall.keeper.Missing(rec.ContainerID)
+	s.host, s.filter = map[string]netdev.LinkState{}, pn.firewall.Missing(rec.ContainerID)
 	for _, i := range rec.Interfaces {
 		names := []string{i.HostName}
 		if b := i.Binding.Bridge; b != nil {
@@ -92,7 +91,7 @@ func (v *verbs) see(ctx context.Context, netns string, rec *record) (s sight, er
 			if _, seen := s.host[name]; seen {
 				continue
 			}
-			state, err := v.host.kernel.LinkState(name)
+			state, err := pn.host.LinkState(name)
 			switch {
 			case errors.Is(err, netdev.ErrNoLink):
 			case err != nil:
@@ -131,9 +130,9 @@ func (f *findings) changed(format string, args ...any) {
 // result had only those are demanded that it still has. What others added is theirs. A
 // MAC that another gave is a difference all the same: the node lets a pod send with its
 // own alone, and must not believe it of another.
-func differences(rec *record, prev *types100.Result, s sight) (f findings) {
+func differences(rec *ledger.Record, prev *types100.Result, s inspection) (f findings) {
 	for n, i := range rec.Interfaces {
-		told := prevInterface(prev, i.Name)
+		told := answer.PrevInterface(prev, i.Name)
 		if told == nil {
 			f.differs("prevResult: lacks interface %s of the sandbox", i.Name)
 			told = &types100.Interface{}
@@ -146,7 +145,7 @@ func differences(rec *record, prev *types100.Result, s sight) (f findings) {
 		if !have.Up {
 			f.differs("interface %s is down", i.Name)
 		}
-		p, err := i.plug(rec.ContainerID)
+		p, err := i.Plug(rec.ContainerID)
 		if err != nil {
 			continue // rebuilt from the kernel: no more is known of it
 		}
@@ -186,14 +185,14 @@ func (f *findings) network(name string, isDefault bool, p netdev.Plug, have netd
 		if !slices.Contains(have.Addresses, a) {
 			f.differs("interface %s lacks address %s", name, a)
 		}
-		if isDefault && !prevAddress(prev, a) {
+		if isDefault && !answer.PrevAddress(prev, a) {
 			f.differs("prevResult: lacks address %s of interface %s", a, name)
 		}
 	}
-	for _, route := range routesOf(p) {
+	for _, route := range ledger.RoutesOf(p) {
 		switch {
 		case slices.Contains(have.Routes, route):
-		case isDefault && !prevRoute(prev, route):
+		case isDefault && !answer.PrevRoute(prev, route):
 			f.changed("interface %s lacks the route %s, as prevResult does", name, routeText(route))
 		case slices.Contains(have.OtherRoutes, route):
 			f.changed("interface %s has the route %s in another table", name, routeText(route))
@@ -204,7 +203,7 @@ func (f *findings) network(name string, isDefault bool, p netdev.Plug, have netd
 }
 
 // hostDifferences says what is wrong with the host's side of an interface.
-func hostDifferences(i recordedInterface, inside netdev.Interface, bridge string, host map[string]netdev.LinkState) (diffs []string) {
+func hostDifferences(i ledger.Interface, inside netdev.Interface, bridge string, host map[string]netdev.LinkState) (diffs []string) {
 	add := func(format string, args ...any) { diffs = append(diffs, fmt.Sprintf(format, args...)) }
 	end, ok := host[i.HostName]
 	switch {
@@ -233,60 +232,6 @@ func routeText(r netdev.Route) string {
 	return fmt.Sprintf("to %s via %s", r.Destination, r.Gateway)
 }
 
-// parsePrevResult reads the result of the ADD, which a CHECK must bring, in the
-// version of the configuration.
-func parsePrevResult(r cniproto.Request) (*types100.Result, error) {
-	var config struct {
-		PrevResult json.RawMessage `json:"prevResult"`
-	}
-	if err := json.Unmarshal(r.Config, &config); err != nil {
-		return nil, &cniproto.Error{Code: cniproto.CodeDecode, Msg: "network configuration: " + err.Error()}
-	}
-	if raw := string(config.PrevResult); raw == "" || raw == "null" {
-		return nil, because(errInvalid, "prevResult: missing: CHECK needs the result of the ADD")
-	}
-	old, err := create.Create(r.CNIVersion(), config.PrevResult)
-	if err != nil {
-		return nil, &cniproto.Error{Code: cniproto.CodeDecode, Msg: "prevResult: " + err.Error()}
-	}
-	prev, err := types100.GetResult(old)
-	if err != nil {
-		return nil, &cniproto.Error{Code: cniproto.CodeDecode, Msg: "prevResult: " + err.Error()}
-	}
-	return prev, nil
-}
-
-// prevInterface is an interface inside a sandbox, or nil.
-func prevInterface(prev *types100.Result, name string) *types100.Interface {
-	for _, i := range prev.Interfaces {
-		if i != nil && i.Name == name && i.Sandbox != "" {
-			return i
-		}
-	}
-	return nil
-}
-
-func prevAddress(prev *types100.Result, a netip.Prefix) bool {
-	for _, ip := range prev.IPs {
-		if ip != nil && ip.Address.String() == a.String() {
-			return true
-		}
-	}
-	return false
-}
-
-func prevRoute(prev *types100.Result, route netdev.Route) bool {
-	for _, r := range prev.Routes {
-		if r == nil || r.Dst.String() != route.Destination.String() {
-			continue
-		}
-		if gw, _ := netip.AddrFromSlice(r.GW); gw.Unmap() == route.Gateway {
-			return true
-		}
-	}
-	return false
-}
-
 func orElse[T comparable](a, b T) T {
 	var none T
 	if a != none {
@@ -300,64 +245,4 @@ func plural(n int, what string) string {
 		return "1 " + what
 	}
 	return fmt.Sprintf("%d %ss", n, what)
-}
-
-// mender puts the host's side of sandboxes in order, of which a CHECK or the sweep
-// found that it was not: runtimes need not send a CHECK, and containerd does not.
-type mender struct {
-	verbs *verbs
-	queue workqueue.TypedRateLimitingInterface[string]
-}
-
-// Run works until ctx ends.
-func (m *mender) Run(ctx context.Context) error {
-	work(ctx, m.queue, 1, func(ctx context.Context, containerID string) error {
-		err := m.verbs.mend(ctx, containerID)
-		if err != nil && ctx.Err() == nil {
-			logr.FromContextOrDiscard(ctx).Error(err, "host's side of a sandbox is not in order, will be tried again", "sandbox", containerID)
-		}
-		return err
-	})
-	return nil
-}
-
-// astray tells whether a host end of a sandbox is down, or not on its bridge. Those
-// that are missing cannot be mended.
-func astray(rec *record, there map[string]netdev.HostLink) bool {
-	return slices.ContainsFunc(rec.Interfaces, func(i recordedInterface) bool {
-		l, ok := there[i.HostName]
-		return ok && i.Binding.Bridge != nil && (!l.Up || l.Bridge != i.Binding.Bridge.Name)
-	})
-}
-
-// mend sets the host ends of a sandbox up and puts them back on their bridge. A
-// host end that is missing cannot come back: the pod has to.
-func (v *verbs) mend(ctx context.Context, containerID string) error {
-	return v.manager.Do(ctx, containerID, func(ctx context.Context) error {
-		rec := v.ledger.get(containerID)
-		if rec == nil || rec.State != attached {
-			return nil
-		}
-		var errs []error
-		var mended []string
-		for _, i := range rec.Interfaces {
-			if i.Binding.Bridge == nil {
-				continue
-			}
-			bridge := i.Binding.Bridge.Name
-			is, err := v.host.kernel.LinkState(i.HostName)
-			if errors.Is(err, netdev.ErrNoLink) || err == nil && is.Up && is.Master == bridge {
-				continue
-			}
-			if err := v.kernel.MendHostEnd(i.HostName, bridge); err != nil {
-				errs = append(errs, err)
-				continue
-			}
-			mended = append(mended, i.HostName)
-		}
-		if len(mended) > 0 {
-			logr.FromContextOrDiscard(ctx).Info("host's side of a sandbox was put in order", "sandbox", containerID, "pod", rec.Pod, "links", mended)
-		}
-		return errors.Join(errs...)
-	})
 }

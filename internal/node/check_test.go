@@ -17,6 +17,10 @@ import (
 
 	"fairlead.dev/fairlead/internal/cniproto"
 	"fairlead.dev/fairlead/internal/netdev"
+	"fairlead.dev/fairlead/internal/node/answer"
+	"fairlead.dev/fairlead/internal/node/fault"
+	"fairlead.dev/fairlead/internal/node/ledger"
+	"fairlead.dev/fairlead/internal/node/nodetest"
 	"fairlead.dev/fairlead/internal/run"
 )
 
@@ -92,13 +96,13 @@ func TestCheck(t *testing.T) {
 	}{
 		{name: "as it was", spoil: func(*world, *cniproto.Request) {}},
 		{
-			name: "an interface is gone", code: codeDiffers, diffs: []string{"interface eth0 is missing"},
+			name: "an interface is gone", code: fault.CodeDiffers, diffs: []string{"interface eth0 is missing"},
 			spoil: func(w *world, _ *cniproto.Request) {
 				w.kernel.change(func(links map[string]fakeLink) { delete(links, host) })
 			},
 		},
 		{
-			name: "all differences of all interfaces are told", code: codeDiffers, words: []string{"5 differences", "ns/p"},
+			name: "all differences of all interfaces are told", code: fault.CodeDiffers, words: []string{"5 differences", "ns/p"},
 			diffs: []string{
 				"interface eth0 has MAC 0a:58:0a:f4:00:99, not 0a:58:0a:f4:00:05", "interface eth0 has an MTU of 1600 bytes, not 1500",
 				"interface eth0 lacks address 10.244.1.5/32", "interface eth0 lacks the route to 0.0.0.0/0 via 169.254.1.1",
@@ -113,20 +117,20 @@ func TestCheck(t *testing.T) {
 			},
 		},
 		{
-			name: "the host's side", code: codeDiffers,
+			name: "the host's side", code: fault.CodeDiffers,
 			diffs: []string{"host end " + host + " of eth0 is down", "host end " + host + ` of eth0 is a port of "", not of bridge fairlead0`},
 			spoil: func(w *world, _ *cniproto.Request) {
 				w.changeLink("eth0", func(l *fakeLink) { l.host.Up, l.host.Master = false, "" })
 			},
 		},
 		{
-			name: "another pair under the same name", code: codeDiffers, diffs: []string{"interface eth0 does not lead to its host end " + host},
+			name: "another pair under the same name", code: fault.CodeDiffers, diffs: []string{"interface eth0 does not lead to its host end " + host},
 			spoil: func(w *world, r *cniproto.Request) {
 				w.host.wrongPeer = host
 			},
 		},
 		{
-			name: "the bridge is gone", code: codeDiffers,
+			name: "the bridge is gone", code: fault.CodeDiffers,
 			diffs: []string{"bridge fairlead0 of eth0 is missing or down", "bridge fairlead0 of net1 is missing or down"},
 			spoil: func(w *world, _ *cniproto.Request) { w.kernel.bridges["fairlead0"] = false },
 		},
@@ -156,7 +160,7 @@ func TestCheck(t *testing.T) {
 			},
 		},
 		{
-			name: "a route of another table by another gateway is another route", code: codeDiffers,
+			name: "a route of another table by another gateway is another route", code: fault.CodeDiffers,
 			diffs: []string{"interface eth0 lacks the route to 0.0.0.0/0 via 169.254.1.1"},
 			spoil: func(w *world, _ *cniproto.Request) {
 				w.changeLink("eth0", func(l *fakeLink) {
@@ -166,14 +170,14 @@ func TestCheck(t *testing.T) {
 			},
 		},
 		{
-			name: "a larger MTU than was said", code: codeDiffers, diffs: []string{"interface eth0 has an MTU of 1450 bytes, not 1400"},
+			name: "a larger MTU than was said", code: fault.CodeDiffers, diffs: []string{"interface eth0 has an MTU of 1450 bytes, not 1400"},
 			spoil: func(w *world, r *cniproto.Request) {
 				w.changeLink("eth0", func(l *fakeLink) { l.plug.MTU = 1450 })
 				changePrev(w.t, r, func(p *types100.Result) { p.Interfaces[1].Mtu = 1400 })
 			},
 		},
 		{
-			name: "a plugin after ours changed the MAC, and said so", code: codeDiffers,
+			name: "a plugin after ours changed the MAC, and said so", code: fault.CodeDiffers,
 			diffs: []string{"interface eth0 has MAC 0a:58:0a:f4:00:99, which a plugin after this one gave it: the node drops what it sends, " +
 				"because it was plugged with 0a:58:0a:f4:00:05: have this plugin give it, by its capability mac"},
 			spoil: func(w *world, r *cniproto.Request) {
@@ -182,7 +186,7 @@ func TestCheck(t *testing.T) {
 			},
 		},
 		{
-			name: "the result of another sandbox", code: codeDiffers,
+			name: "the result of another sandbox", code: fault.CodeDiffers,
 			diffs: []string{"prevResult: lacks address 10.244.1.5/32 of interface eth0", "prevResult: lacks interface net1 of the sandbox"},
 			spoil: func(w *world, r *cniproto.Request) {
 				changePrev(w.t, r, func(p *types100.Result) {
@@ -206,7 +210,7 @@ func TestCheck(t *testing.T) {
 			},
 		},
 		{
-			name: "another namespace", code: codeDiffers, words: []string{"CNI_NETNS", "namespace"},
+			name: "another namespace", code: fault.CodeDiffers, words: []string{"CNI_NETNS", "namespace"},
 			spoil: func(w *world, _ *cniproto.Request) { w.kernel.namespace(w.netns("c1")) },
 		},
 		{
@@ -225,7 +229,7 @@ func TestCheck(t *testing.T) {
 				r := w.checked()
 				tc.spoil(w, &r)
 				_, err := w.handle(r)
-				wantCode(t, err, tc.code, tc.words...)
+				nodetest.WantCode(t, err, tc.code, tc.words...)
 				var e *cniproto.Error
 				if errors.As(err, &e) && e.Details != strings.Join(tc.diffs, "; ") {
 					t.Errorf("details %q\nwant    %q", e.Details, strings.Join(tc.diffs, "; "))
@@ -242,8 +246,8 @@ func TestCheckTellsWhatOthersChanged(t *testing.T) {
 		w.changeLink("eth0", func(l *fakeLink) { l.plug.MTU = 1400 })
 		var lines []string
 		log := funcr.New(func(_, args string) { lines = append(lines, args) }, funcr.Options{Verbosity: run.LevelPod})
-		_, err := w.daemon.verbs.Handle(logr.NewContext(context.Background(), log), r)
-		wantCode(w.t, err, 0)
+		_, err := w.daemon.Handle(logr.NewContext(context.Background(), log), r)
+		nodetest.WantCode(w.t, err, 0)
 		if all := strings.Join(lines, "\n"); !strings.Contains(all, "interface eth0 has an MTU of 1400 bytes, less than the network's 1500") {
 			w.t.Errorf("the log says %s", all)
 		}
@@ -257,14 +261,14 @@ func TestCheckOfThePacketFilter(t *testing.T) {
 		t := w.t
 		r := w.checked() // the filter is still to be written
 		_, err := w.handle(r)
-		wantCode(t, err, 0)
+		nodetest.WantCode(t, err, 0)
 		filtered()
 
 		w.filter.setFail(errors.New("nft: operation not permitted"))
-		w.daemon.verbs.firewall.keeper.Noticed(0) // somebody flushed the tables
+		w.daemon.config.Firewall.Noticed(0) // somebody flushed the tables
 		settle()
 		_, err = w.handle(r)
-		wantCode(t, err, codeDiffers, "1 difference")
+		nodetest.WantCode(t, err, fault.CodeDiffers, "1 difference")
 		var e *cniproto.Error
 		if errors.As(err, &e); !strings.Contains(e.Details, "packet filter: ") || !strings.Contains(e.Details, "operation not permitted") {
 			t.Errorf("details %q", e.Details)
@@ -273,7 +277,7 @@ func TestCheckOfThePacketFilter(t *testing.T) {
 		w.filter.setFail(nil)
 		time.Sleep(time.Minute) //nolint:forbidigo // the bubble's clock
 		_, err = w.handle(r)
-		wantCode(t, err, 0)
+		nodetest.WantCode(t, err, 0)
 	})
 }
 
@@ -284,16 +288,16 @@ func TestCheckLeavesTheRepairToTheBackground(t *testing.T) {
 		r := w.checked()
 		w.changeLink("net1", func(l *fakeLink) { l.host.Up, l.host.Master = false, "br9" })
 		_, err := w.handle(r)
-		wantCode(t, err, codeDiffers, "2 differences")
+		nodetest.WantCode(t, err, fault.CodeDiffers, "2 differences")
 		settle()
 		_, err = w.handle(r)
-		wantCode(t, err, 0)
+		nodetest.WantCode(t, err, 0)
 
 		// What is inside belongs to the pod, and is left to people.
 		w.changeLink("net1", func(l *fakeLink) { l.plug.Addresses = nil })
 		for range 2 {
 			_, err = w.handle(r)
-			wantCode(t, err, codeDiffers, "1 difference")
+			nodetest.WantCode(t, err, fault.CodeDiffers, "1 difference")
 			settle()
 		}
 	})
@@ -306,7 +310,7 @@ func TestCheckInEveryVersion(t *testing.T) {
 			inWorld(t, func(w *world) {
 				w.checked()
 				_, err := w.handle(w.checkOf(version))
-				wantCode(w.t, err, 0)
+				nodetest.WantCode(w.t, err, 0)
 			})
 		})
 	}
@@ -317,11 +321,11 @@ func TestCheckInEveryVersion(t *testing.T) {
 func TestCheckOfARebuiltRecord(t *testing.T) {
 	rec := rebuilt("c1", "boot-1", []netdev.HostLink{{Name: "h", ContainerID: "c1", Interface: "eth0"}})
 	prev := &types100.Result{Interfaces: []*types100.Interface{{Name: "eth0", Sandbox: "/run/netns/a"}}}
-	found := differences(rec, prev, sight{inside: map[string]netdev.Interface{"eth0": {Up: true}}})
+	found := differences(rec, prev, inspection{inside: map[string]netdev.Interface{"eth0": {Up: true}}})
 	if len(found.diffs) > 0 || found.mend {
 		t.Errorf("%+v", found)
 	}
-	found = differences(rec, prev, sight{})
+	found = differences(rec, prev, inspection{})
 	if fmt.Sprint(found.diffs) != "[interface eth0 is missing]" {
 		t.Error(found.diffs)
 	}
@@ -335,20 +339,20 @@ func FuzzPrevResult(f *testing.F) {
 	}
 	f.Add("1.1.0", []byte(`{"interfaces":[null],"ips":[null,{}],"routes":[null,{}],"dns":null}`))
 	f.Add("", []byte(`[]`))
-	rec := &record{ContainerID: "c1", Interfaces: []recordedInterface{{HostName: "h"}}}
-	rec.Interfaces[0].Interface = attachment("p", "u1").Spec.Interfaces[0]
+	rec := &ledger.Record{ContainerID: "c1", Interfaces: []ledger.Interface{{HostName: "h"}}}
+	rec.Interfaces[0].Interface = nodetest.Attachment("p", "u1").Spec.Interfaces[0]
 	inside := map[string]netdev.Interface{"eth0": {Up: true}}
 	f.Fuzz(func(t *testing.T, version string, prev []byte) {
 		config, err := json.Marshal(map[string]any{"cniVersion": version, "prevResult": json.RawMessage(prev)})
 		if err != nil {
 			return
 		}
-		result, err := parsePrevResult(cniproto.Request{Verb: cniproto.VerbCheck, Config: config})
+		result, err := answer.ParsePrevResult(cniproto.Request{Verb: cniproto.VerbCheck, Config: config})
 		if err != nil {
 			wantCoded(t, err)
 			return
 		}
-		differences(rec, result, sight{inside: inside})
+		differences(rec, result, inspection{inside: inside})
 	})
 }
 
@@ -356,7 +360,7 @@ func FuzzPrevResult(f *testing.F) {
 func wantCoded(t *testing.T, err error) {
 	t.Helper()
 	var e *cniproto.Error
-	if !errors.As(cniError(err), &e) || e.Code == cniproto.CodeInternal || e.Msg == "" {
+	if !errors.As(fault.CNI(err), &e) || e.Code == cniproto.CodeInternal || e.Msg == "" {
 		t.Errorf("no error for a runtime: %v", err)
 	}
 }

@@ -4,6 +4,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"maps"
 	"path/filepath"
 	"sync/atomic"
 	"time"
@@ -11,12 +12,23 @@ import (
 	"github.com/go-logr/logr"
 	"github.com/prometheus/client_golang/prometheus"
 	"golang.org/x/sync/errgroup"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/types"
 
 	"fairlead.dev/fairlead/api/v1alpha1"
 	"fairlead.dev/fairlead/internal/cniproto"
 	"fairlead.dev/fairlead/internal/cniproto/server"
-	"fairlead.dev/fairlead/internal/network"
 	"fairlead.dev/fairlead/internal/nft"
+	"fairlead.dev/fairlead/internal/node/answer"
+	"fairlead.dev/fairlead/internal/node/apiserver"
+	"fairlead.dev/fairlead/internal/node/fault"
+	"fairlead.dev/fairlead/internal/node/filter"
+	"fairlead.dev/fairlead/internal/node/health"
+	"fairlead.dev/fairlead/internal/node/hostnet"
+	"fairlead.dev/fairlead/internal/node/install"
+	"fairlead.dev/fairlead/internal/node/plugin"
+	"fairlead.dev/fairlead/internal/node/report"
+	"fairlead.dev/fairlead/internal/run"
 	"fairlead.dev/fairlead/internal/tracing"
 )
 
@@ -28,9 +40,6 @@ const (
 	// replayTimeout bounds how long the DELs that were put aside keep the socket
 	// closed. One takes less than a millisecond, unless something is wrong.
 	replayTimeout = 10 * time.Second
-
-	recordsDir = "attachments"
-	lockFile   = "lock"
 )
 
 // Config is what a Daemon works with.
@@ -42,7 +51,7 @@ type Config struct {
 	Bridge, Uplink string
 	// Encapsulation of the default network, and the number and UDP port of its
 	// tunnel.
-	Encapsulation  Encapsulation
+	Encapsulation  hostnet.Encapsulation
 	VNI, VXLANPort int
 	// BootID of the kernel.
 	BootID string
@@ -52,23 +61,23 @@ type Config struct {
 	// AddTimeout bounds how long an ADD waits for others.
 	AddTimeout time.Duration
 	// Install says what is installed for the runtime; nil installs nothing.
-	Install *Install
+	Install *install.Options
 	// KubeletMetrics has the requests counted under the names that the kubelet
 	// had for them too.
 	KubeletMetrics bool
 
 	// Masquerade says as whom pods leave the cluster.
-	Masquerade Masquerade
+	Masquerade filter.Masquerade
 	// ReservedPorts are the node's own, which no pod gets as host ports.
-	ReservedPorts []ReservedPort
+	ReservedPorts []answer.ReservedPort
 
 	// Tracer takes the spans of requests; nil for none.
 	Tracer *tracing.Tracer
 
 	Kernel       Kernel
-	HostKernel   HostKernel
-	FilterKernel FilterKernel
-	RuleKernel   RuleKernel
+	HostKernel   hostnet.Kernel
+	FilterKernel filter.Kernel
+	RuleKernel   hostnet.RuleKernel
 	// Firewall keeps the packet filter; the daemon runs it.
 	Firewall *nft.Keeper
 	API      API
@@ -76,63 +85,44 @@ type Config struct {
 	Metrics  prometheus.Registerer
 }
 
-// ReservedPort is a port of the host that is the node's own.
-type ReservedPort struct {
-	// Protocol is "tcp", "udp" or "sctp".
-	Protocol string
-	Port     uint16
-	// Option is the field of the configuration that says so.
-	Option string
-}
-
-// Install says what is installed for the container runtime.
-type Install struct {
-	// PluginSource is copied into BinDir, the configuration written into ConfDir.
-	PluginSource, BinDir, ConfDir string
-	// Names under which the plugin is installed. Without PluginName the default
-	// network is somebody else's, and no configuration of it is written.
-	Names []string
+// API is what the daemon asks of the API server, beside what it watches.
+type API interface {
+	report.API
+	hostnet.API
+	// Pod reads the metadata of a pod.
+	Pod(ctx context.Context, key types.NamespacedName) (*metav1.PartialObjectMetadata, error)
 }
 
 // Source tells of what the API server has.
 type Source interface {
 	// Watch tells of it until ctx ends.
-	Watch(ctx context.Context, e Events) error
+	Watch(ctx context.Context, e apiserver.Events) error
 	// Networks lists every NodeNetwork, from memory.
 	Networks(ctx context.Context) ([]v1alpha1.NodeNetwork, error)
-}
-
-// Events is who a Source tells.
-type Events struct {
-	// Updated is called for a PodAttachment of this node that is new or changed.
-	Updated func(*v1alpha1.PodAttachment)
-	// Deleted is called for one that is gone.
-	Deleted func(*v1alpha1.PodAttachment)
-	// Synced is called once, after Updated was called for all there were.
-	Synced func()
-	// NetworksChanged is called when the NodeNetworks can be listed, and after
-	// each change among them.
-	NetworksChanged func()
 }
 
 // Daemon is the daemon of one node: it has the runtime served by a network
 // plugin.
 type Daemon struct {
 	config  Config
-	manager *network.Manager
-	// verbs is the plugin that NewPlugin made, nil when it is another.
-	verbs   *verbs
+	manager *plugin.Manager
+	parts   plugin.Parts
 	serving atomic.Bool
 }
 
 // New builds a daemon around a network plugin.
-func New(c Config, p network.Plugin) (*Daemon, error) {
-	m, err := network.NewManager(p, c.Metrics, c.KubeletMetrics)
+func New(c Config, p plugin.Plugin) (*Daemon, error) {
+	m, err := plugin.NewManager(p, c.Metrics, c.KubeletMetrics)
 	if err != nil {
 		return nil, err
 	}
-	d := &Daemon{config: c, manager: m}
-	d.verbs, _ = p.(*verbs)
+	d := &Daemon{config: c, manager: m, parts: p.Parts()}
+	if d.parts.Ready == nil {
+		d.parts.Ready = m.Status
+	}
+	if d.parts.Run == nil {
+		d.parts.Run = d.beat
+	}
 	return d, nil
 }
 
@@ -141,13 +131,19 @@ func (d *Daemon) Ready() error {
 	if !d.serving.Load() {
 		return errors.New("the CNI socket is not open yet")
 	}
-	if d.verbs == nil {
-		return d.manager.Status()
+	return d.parts.Ready()
+}
+
+// Checks fail, by name, when a restart of the daemon may help.
+func (d *Daemon) Checks() map[string]func() error { return d.parts.Checks }
+
+// Remembered is how many things the daemon remembers, by kind.
+func (d *Daemon) Remembered() map[string]int {
+	all := d.manager.Remembered()
+	if d.parts.Remembered != nil {
+		maps.Copy(all, d.parts.Remembered())
 	}
-	if a := d.verbs.host.announced.Load(); a != nil && a.Reason == reasonNotInstalled {
-		return errors.New(a.Message)
-	}
-	return d.verbs.health.told.Load().seen
+	return all
 }
 
 // Run adopts what the daemon before left, replays the DELs that came while there
@@ -181,59 +177,99 @@ func (d *Daemon) Run(ctx context.Context) error {
 		front, cancel := context.WithCancel(ctx)
 		defer cancel()
 		context.AfterFunc(behind, cancel)
-		c := server.Config{Metrics: d.config.Metrics}
-		if d.verbs != nil {
-			c.Leave = d.verbs.leave
-		}
-		return server.Serve(front, l, d.handler(), c)
+		return server.Serve(front, l, d.handler(), server.Config{Metrics: d.config.Metrics, Leave: d.parts.Leave})
 	})
 	return g.Wait()
 }
 
 // handler serves what the CNI plugin forwards.
 func (d *Daemon) handler() server.Handler {
-	var h server.Handler = plain{manager: d.manager}
-	if d.verbs != nil {
-		h = d.verbs
-	}
 	if t := d.config.Tracer; t != nil {
-		h = traced{next: h, tracer: t}
+		return traced{next: d, tracer: t}
 	}
-	return h
+	return d
+}
+
+// Handle serves one request, which is valid as Request.Validate says. Errors are
+// *cniproto.Error.
+func (d *Daemon) Handle(ctx context.Context, r cniproto.Request) (result []byte, err error) {
+	log := logr.FromContextOrDiscard(ctx).WithValues("verb", r.Verb, "sandbox", r.ContainerID)
+	ctx = logr.NewContext(ctx, log)
+	if r.IPAM != "" {
+		result, err = d.addresses(ctx, r)
+	} else {
+		result, err = d.sandbox(ctx, r)
+	}
+	if errors.Is(err, fault.ErrLeaving) {
+		return nil, server.ErrResend
+	}
+	if err != nil {
+		log.V(run.LevelPod).Info("request failed", "args", r.Args, "reason", err.Error())
+	}
+	return result, fault.CNI(err)
+}
+
+// sandbox serves the runtime, or a program that plugs pods in its place.
+func (d *Daemon) sandbox(ctx context.Context, r cniproto.Request) (result []byte, err error) {
+	switch r.Verb {
+	case cniproto.VerbAdd:
+		return d.manager.SetUpPod(ctx, r)
+	case cniproto.VerbDel:
+		return nil, d.manager.TearDownPod(ctx, r)
+	case cniproto.VerbStatus:
+		return nil, d.manager.Status()
+	case cniproto.VerbCheck:
+		if d.parts.Check != nil {
+			err = d.parts.Check(ctx, r)
+		}
+		return nil, err
+	case cniproto.VerbGC:
+		if d.parts.Collect != nil {
+			err = d.parts.Collect(ctx, r)
+		}
+		return nil, err
+	}
+	return nil, fault.Errorf(fault.ErrUnserved, "CNI_COMMAND: %q is not served: ADD, DEL, CHECK, STATUS and GC are", r.Verb)
+}
+
+// addresses serves a plugin that makes an interface and asks for its addresses.
+func (d *Daemon) addresses(ctx context.Context, r cniproto.Request) ([]byte, error) {
+	switch {
+	case d.parts.Addresses != nil:
+		return d.parts.Addresses(ctx, r)
+	case r.Verb == cniproto.VerbDel:
+		return nil, nil // it had none
+	}
+	return nil, fault.Errorf(fault.ErrUnserved, "%s: addresses are not served by the network plugin of this node", r.IPAM)
 }
 
 // background is what runs behind the socket.
 func (d *Daemon) background() []func(context.Context) error {
-	all := []func(context.Context) error{d.sweep, d.announce, giveBack}
-	v := d.verbs
-	if v == nil {
-		return append(all, d.beat)
-	}
-	return append(all, v.remover.Run, v.acks.Run, v.reporter.Run, v.host.Run, v.firewall.Run, v.reaper.Run, v.mender.Run, v.watch, v.keepHealth)
+	return []func(context.Context) error{d.sweep, giveBack, d.parts.Run}
 }
 
 // beat keeps the heartbeat of a plugin that knows at any time whether it can
 // serve.
 func (d *Daemon) beat(ctx context.Context) error {
 	path := filepath.Join(filepath.Dir(d.config.Socket), cniproto.HeartbeatFile)
-	newHealth(d.manager.Status, path, d.config.BootID).run(ctx, func() <-chan struct{} { return nil })
+	health.New(d.manager.Status, path, d.config.BootID).Run(ctx, func() <-chan struct{} { return nil })
 	return nil
 }
 
 // lockState waits for the daemon before, if there is one, to end.
-func lockState(ctx context.Context, dir string) (*Lock, error) {
-	lock, err := TryLock(dir)
-	if !errors.Is(err, ErrLocked) {
+func lockState(ctx context.Context, dir string) (*install.Lock, error) {
+	lock, err := install.TryLock(dir)
+	if !errors.Is(err, install.ErrLocked) {
 		return lock, err
 	}
 	logr.FromContextOrDiscard(ctx).Info("waiting for another fairlead-node to end", "stateDir", dir)
 	type result struct {
-		lock *Lock
+		lock *install.Lock
 		err  error
 	}
 	got := make(chan result, 1)
 	go func() {
-		lock, err := WaitLock(dir)
+		lock, err := install.WaitLock(dir)
 		got <- result{lock, err}
 	}()
 	select {
@@ -254,7 +290,7 @@ func (d *Daemon) begin(ctx context.Context) error {
 		logr.FromContextOrDiscard(ctx).Info("the plugin puts no DEL aside while this daemon is away: its socket is not in a run directory", "socket", d.config.Socket, "runDirectory", cniproto.RunDir)
 	}
 	if i := d.config.Install; i != nil {
-		if err := installPlugin(i.PluginSource, i.BinDir, i.Names); err != nil {
+		if err := install.Plugin(i.PluginSource, i.BinDir, i.Names); err != nil {
 			return err
 		}
 	}
@@ -313,10 +349,7 @@ func (d *Daemon) tearDown(ctx context.Context, r cniproto.Request) error {
 	if r.IPAM == "" {
 		return d.manager.TearDownPod(ctx, r)
 	}
-	if d.verbs == nil {
-		return nil // nobody gave it addresses
-	}
-	_, err := d.verbs.handleIPAM(ctx, r)
+	_, err := d.addresses(ctx, r)
 	return err
 }
 
@@ -333,12 +366,12 @@ func (d *Daemon) sweep(ctx context.Context) error {
 		case <-tick.C:
 		}
 		err := d.replay(ctx)
-		if i := d.config.Install; i != nil && !i.there() {
+		if i := d.config.Install; i != nil && !i.Installed() {
 			logr.FromContextOrDiscard(ctx).Info("the CNI plugin was removed, putting it back", "binDir", i.BinDir, "names", i.Names)
-			err = errors.Join(err, installPlugin(i.PluginSource, i.BinDir, i.Names))
+			err = errors.Join(err, install.Plugin(i.PluginSource, i.BinDir, i.Names))
 		}
-		if d.verbs != nil {
-			err = errors.Join(err, d.verbs.sweep(ctx))
+		if d.parts.Sweep != nil {
+			err = errors.Join(err, d.parts.Sweep(ctx))
 		}
 		if err != nil && ctx.Err() == nil {
 			logr.FromContextOrDiscard(ctx).Error(err, "sweep was not complete, will be tried again")

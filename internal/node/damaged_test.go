@@ -15,6 +15,8 @@ import (
 	"k8s.io/apimachinery/pkg/types"
 
 	"fairlead.dev/fairlead/api/v1alpha1"
+	"fairlead.dev/fairlead/internal/node/ledger"
+	"fairlead.dev/fairlead/internal/node/nodetest"
 )
 
 // damaged gives a pod an address in sandbox c1, and has the daemon start again with
@@ -28,7 +30,7 @@ func (w *world) damaged() types.NamespacedName {
 	}
 	settle()
 	w.stop()
-	if err := os.WriteFile(filepath.Join(w.dir, addressesDir, "c1@net1.json"), []byte("{"), 0o600); err != nil {
+	if err := os.WriteFile(filepath.Join(w.dir, ledger.AddressesDir, "c1@net1.json"), []byte("{"), 0o600); err != nil {
 		w.t.Fatal(err)
 	}
 	w.start()
@@ -75,7 +77,7 @@ func TestDamagedAddressRecordWithoutADel(t *testing.T) {
 		}
 		var says atomic.Pointer[answer]
 		var asked atomic.Pointer[[]netip.Addr]
-		w.daemon.verbs.acks.holding = func(_ context.Context, addrs []netip.Addr) (string, error) {
+		w.network.statuses.Holding = func(_ context.Context, addrs []netip.Addr) (string, error) {
 			asked.Store(&addrs)
 			a := says.Load()
 			return a.path, a.err
@@ -103,7 +105,7 @@ func TestDamagedAddressRecordWithoutADel(t *testing.T) {
 		// asked for, of each.
 		want := []netip.Addr{netip.MustParseAddr("10.9.0.5"), netip.MustParseAddr("10.9.0.5"), netip.MustParseAddr("fd09::5"), netip.MustParseAddr("fd09::5")}
 		got := slices.SortedFunc(slices.Values(*asked.Load()), netip.Addr.Compare)
-		if diff := cmp.Diff(want, got, sameAddresses); diff != "" {
+		if diff := cmp.Diff(want, got, nodetest.SameAddresses); diff != "" {
 			t.Errorf("-want +got:\n%s", diff)
 		}
 	})
@@ -122,11 +124,11 @@ func TestDamagedAddressRecordBesideAnother(t *testing.T) {
 		}
 		settle()
 		w.stop()
-		if err := os.WriteFile(filepath.Join(w.dir, addressesDir, "c1@net1.json"), []byte("{"), 0o600); err != nil {
+		if err := os.WriteFile(filepath.Join(w.dir, ledger.AddressesDir, "c1@net1.json"), []byte("{"), 0o600); err != nil {
 			t.Fatal(err)
 		}
 		w.start()
-		w.daemon.verbs.acks.holding = func(context.Context, []netip.Addr) (string, error) { return "", nil }
+		w.network.statuses.Holding = func(context.Context, []netip.Addr) (string, error) { return "", nil }
 		<-time.After(2 * sweepInterval)
 		settle()
 		if diff := cmp.Diff([]string{"c1@net1.json.bad", "c1@net2.json"}, w.addressFiles()); diff != "" {
@@ -144,8 +146,8 @@ func TestDamagedAddressRecordBesideAnother(t *testing.T) {
 func FuzzAddressRecord(f *testing.F) {
 	f.Add([]byte(`{"version":1,"containerID":"c1","ifName":"net1","attachment":{"uid":"x"}}`))
 	f.Fuzz(func(t *testing.T, raw []byte) {
-		r, err := decodeAddresses(raw, addressKey{"c1", "net1"})
-		if err == nil && (r.key() != addressKey{"c1", "net1"} || r.Attachment.UID == "") {
+		r, err := ledger.DecodeAddresses(raw, ledger.AddressKey{ContainerID: "c1", IfName: "net1"})
+		if err == nil && (r.Key() != ledger.AddressKey{ContainerID: "c1", IfName: "net1"} || r.Attachment.UID == "") {
 			t.Fatalf("%s gave %+v", raw, r)
 		}
 	})

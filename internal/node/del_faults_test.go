@@ -18,6 +18,10 @@ import (
 	"fairlead.dev/fairlead/api/v1alpha1"
 	"fairlead.dev/fairlead/internal/cniproto"
 	"fairlead.dev/fairlead/internal/netdev"
+	"fairlead.dev/fairlead/internal/node/ledger"
+	"fairlead.dev/fairlead/internal/node/nodetest"
+	"fairlead.dev/fairlead/internal/node/queue"
+	"fairlead.dev/fairlead/internal/run"
 )
 
 // addStep is a step of the ADD of sandbox c1, of a pod with two interfaces and a
@@ -56,7 +60,7 @@ var addSteps = []addStep{
 		name: "prepare the record", at: "enter", code: cniproto.CodeInternal,
 		fail: func(w *world) (mend func()) {
 			// Files cannot be made in a directory that is not there.
-			dir := filepath.Join(w.dir, recordsDir)
+			dir := filepath.Join(w.dir, ledger.RecordsDir)
 			if err := os.Rename(dir, dir+".away"); err != nil {
 				w.t.Error(err)
 			}
@@ -71,7 +75,7 @@ var addSteps = []addStep{
 		name: "write the record", at: "forget", code: cniproto.CodeInternal,
 		fail: func(w *world) (mend func()) {
 			// A file cannot take the place of a directory.
-			if err := os.Mkdir(filepath.Join(w.dir, recordsDir, "c1"+recordSuffix), 0o700); err != nil {
+			if err := os.Mkdir(filepath.Join(w.dir, ledger.RecordsDir, "c1"+ledger.RecordSuffix), 0o700); err != nil {
 				w.t.Error(err)
 			}
 			return func() {}
@@ -90,7 +94,7 @@ func (w *world) holdNetwork(types.NamespacedName) (release func()) {
 	w.start()
 	return func() {
 		set(nil)
-		<-time.After(hostRetryLast)
+		<-time.After(run.RetryLast)
 	}
 }
 
@@ -168,7 +172,7 @@ func (w *world) faulted(step addStep) *faulted {
 	daemon := w.daemon
 	r := f.request("c1")
 	go func() {
-		_, err := daemon.verbs.Handle(ctx, r)
+		_, err := daemon.Handle(ctx, r)
 		f.added <- err
 	}()
 	settle()
@@ -194,7 +198,7 @@ func (f *faulted) request(containerID string) cniproto.Request {
 	netns := f.netns(containerID)
 	f.kernel.namespace(netns)
 	r := request(cniproto.VerbAdd, containerID, netns, "p", "u1")
-	r.Config = asking(`{"portMappings":[{"hostPort":8080,"containerPort":80,"protocol":"udp"}]}`)
+	r.Config = nodetest.Asking(`{"portMappings":[{"hostPort":8080,"containerPort":80,"protocol":"udp"}]}`)
 	return r
 }
 
@@ -209,8 +213,8 @@ var faults = []struct {
 		synctest.Wait()
 		close(f.stand.on)
 		f.release()
-		wantCode(f.t, <-f.added, cniproto.CodeUnknownContainer, "deleted")
-		wantCode(f.t, <-deleted, 0)
+		nodetest.WantCode(f.t, <-f.added, cniproto.CodeUnknownContainer, "deleted")
+		nodetest.WantCode(f.t, <-deleted, 0)
 	}},
 	{"the runtime gives up, then DEL", func(f *faulted) {
 		f.giveUp()
@@ -220,7 +224,7 @@ var faults = []struct {
 		if err := <-f.added; err == nil {
 			f.t.Error("ADD succeeded for nobody")
 		}
-		wantCode(f.t, f.del("c1"), 0)
+		nodetest.WantCode(f.t, f.del("c1"), 0)
 	}},
 	{"it fails, then DEL", func(f *faulted) {
 		mend := func() {}
@@ -231,18 +235,18 @@ var faults = []struct {
 			f.stand.err = errors.New("no buffer space")
 		}
 		close(f.stand.on)
-		wantCode(f.t, <-f.added, f.step.code)
+		nodetest.WantCode(f.t, <-f.added, f.step.code)
 		mend()
 		f.release()
-		wantCode(f.t, f.del("c1"), 0)
-		<-time.After(retryLast) // an undo that failed goes on
+		nodetest.WantCode(f.t, f.del("c1"), 0)
+		<-time.After(queue.RetryLast) // an undo that failed goes on
 	}},
 	{"the daemon is killed, DEL comes to the next", func(f *faulted) {
 		f.kill()
 		f.start()
 		settle()
 		f.release()
-		wantCode(f.t, f.del("c1"), 0)
+		nodetest.WantCode(f.t, f.del("c1"), 0)
 	}},
 	{"the daemon is killed, DEL is spooled", func(f *faulted) {
 		f.kill()
@@ -258,7 +262,7 @@ func (f *faulted) kill() {
 	f.stand.dead.Store(true)
 	close(f.stand.on)
 	if f.step.name == "write the record" {
-		half := filepath.Join(f.dir, recordsDir, newPrefix+"c1")
+		half := filepath.Join(f.dir, ledger.RecordsDir, ledger.TempPrefix+"c1")
 		if err := os.WriteFile(half, []byte(`{"version":1,`), 0o600); err != nil {
 			f.t.Error(err)
 		}
@@ -296,10 +300,10 @@ var endings = []struct {
 	{"the pod lives on", func(f *faulted) {
 		f.wantNothing()
 		_, err := f.handle(f.request("c1"))
-		wantCode(f.t, err, cniproto.CodeUnknownContainer, "deleted") // a late one
+		nodetest.WantCode(f.t, err, cniproto.CodeUnknownContainer, "deleted") // a late one
 		f.wantNothing()
 		_, err = f.handle(f.request("c2"))
-		wantCode(f.t, err, 0)
+		nodetest.WantCode(f.t, err, 0)
 		filtered()
 		f.wantLinks("c2/eth0", "c2/net1")
 		f.wantRecords("c2")

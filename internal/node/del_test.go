@@ -14,6 +14,8 @@ import (
 	"fairlead.dev/fairlead/api/v1alpha1"
 	"fairlead.dev/fairlead/internal/cniproto"
 	"fairlead.dev/fairlead/internal/netdev"
+	"fairlead.dev/fairlead/internal/node/ledger"
+	"fairlead.dev/fairlead/internal/node/nodetest"
 )
 
 func TestDelAnswersFirstAndAcknowledgesWhenTheLinksAreGone(t *testing.T) {
@@ -122,7 +124,7 @@ func TestDelWithoutRoomForItsRecord(t *testing.T) {
 		key := w.pod("p", "u1")
 		w.mustAdd("c1", "p", "u1")
 		// Files cannot be made in a directory that is not there.
-		dir := filepath.Join(w.dir, recordsDir)
+		dir := filepath.Join(w.dir, ledger.RecordsDir)
 		if err := os.Rename(dir, dir+".away"); err != nil {
 			t.Fatal(err)
 		}
@@ -144,7 +146,7 @@ func TestDelBeforeAdd(t *testing.T) {
 			t.Fatal(err)
 		}
 		_, err := w.add("c1", "p", "u1")
-		wantCode(t, err, cniproto.CodeUnknownContainer, "deleted")
+		nodetest.WantCode(t, err, cniproto.CodeUnknownContainer, "deleted")
 		w.mustAdd("c2", "p", "u1") // the runtime's next try
 		w.wantLinks("c2/eth0")
 		w.wantWrites(key, "Attached/c2")
@@ -162,7 +164,7 @@ func TestDelOfAnotherInterface(t *testing.T) {
 		second := request(cniproto.VerbAdd, "c1", w.netns("c1"), "p", "u1")
 		second.IfName = "net1"
 		_, err := w.handle(second)
-		wantCode(t, err, cniproto.CodeInvalidEnvironment, "net1", "eth0")
+		nodetest.WantCode(t, err, cniproto.CodeInvalidEnvironment, "net1", "eth0")
 		for _, name := range []string{"net1", "net7", "other0"} {
 			r := request(cniproto.VerbDel, "c1", w.netns("c1"), "p", "u1")
 			r.IfName = name
@@ -226,7 +228,7 @@ func TestDelOfAnotherInterfaceAfterDamage(t *testing.T) {
 		t := w.t
 		w.pod("p", "u1", "eth0", "net1")
 		w.mustAdd("c1", "p", "u1")
-		if err := os.WriteFile(w.daemon.verbs.ledger.files.path("c1"), []byte("{"), 0o600); err != nil {
+		if err := os.WriteFile(filepath.Join(w.dir, ledger.RecordsDir, "c1"+ledger.RecordSuffix), []byte("{"), 0o600); err != nil {
 			t.Fatal(err)
 		}
 		w.restart()

@@ -8,7 +8,7 @@
 // its records, everything it has to undo or to adopt, and needs no API for it.
 //
 // The status is the evidence on which the controller gives addresses to
-// others. It is computed from the records alone (ledger.verdict). Detached is
+// others. It is computed from the records alone (ledger.Verdict). Detached is
 // said only of a PodAttachment that is being deleted, when nothing of it is left
 // in the kernel, and no ADD gets it after that: the word is final.
 package node

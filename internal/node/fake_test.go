@@ -20,6 +20,8 @@ import (
 
 	"fairlead.dev/fairlead/api/v1alpha1"
 	"fairlead.dev/fairlead/internal/netdev"
+	"fairlead.dev/fairlead/internal/node/apiserver"
+	"fairlead.dev/fairlead/internal/node/ledger"
 )
 
 // hook is called at each step of a fake, named "attach", "attached" (after it),
@@ -160,7 +162,8 @@ type fakeSandbox struct {
 }
 
 func (s *fakeSandbox) ID() netdev.NamespaceID { return s.id }
-func (s *fakeSandbox) Close()                 {}
+
+func (s *fakeSandbox) Close() {}
 
 func (s *fakeSandbox) Attach(ctx context.Context, p netdev.Plug) error {
 	k := s.kernel
@@ -206,7 +209,7 @@ func (s *fakeSandbox) Inspect(context.Context) (map[string]netdev.Interface, err
 		if l.ns == s.id {
 			out[l.ifName] = netdev.Interface{
 				MAC: l.plug.MAC.String(), MTU: l.plug.MTU, Up: true, Peer: l.host.Index,
-				Addresses: l.plug.Addresses, Routes: routesOf(l.plug), OtherRoutes: l.others,
+				Addresses: l.plug.Addresses, Routes: ledger.RoutesOf(l.plug), OtherRoutes: l.others,
 			}
 		}
 	}
@@ -300,7 +303,7 @@ type fakeAPI struct {
 	reports     []*eventsv1.Event
 	down        error
 	hook        hook
-	events      *Events // nil while nobody watches
+	events      *apiserver.Events // nil while nobody watches
 }
 
 func newFakeAPI() *fakeAPI {
@@ -357,7 +360,7 @@ func (a *fakeAPI) put(pa *v1alpha1.PodAttachment) *v1alpha1.PodAttachment {
 	a.mu.Lock()
 	pa = pa.DeepCopy()
 	pa.ResourceVersion = a.bump()
-	a.attachments[keyOf(pa)] = pa
+	a.attachments[apiserver.KeyOf(pa)] = pa
 	a.mu.Unlock()
 	a.tell(pa)
 	return pa
@@ -380,7 +383,7 @@ func (a *fakeAPI) restore(pa *v1alpha1.PodAttachment) {
 	a.mu.Lock()
 	defer a.mu.Unlock()
 	a.version, _ = strconv.Atoi(pa.ResourceVersion)
-	a.attachments[keyOf(pa)] = pa
+	a.attachments[apiserver.KeyOf(pa)] = pa
 }
 
 // remove lets the last finalizer go.
@@ -464,47 +467,6 @@ func (a *fakeAPI) PatchAttachment(ctx context.Context, key types.NamespacedName,
 	return pa, a.step(ctx, "patched", key.String())
 }
 
-// merge applies a JSON merge patch (RFC 7386) to an object.
-func merge[T any](into *T, patch []byte) error {
-	raw, err := json.Marshal(into)
-	if err != nil {
-		return err
-	}
-	var have, change map[string]any
-	if err := errors.Join(json.Unmarshal(raw, &have), json.Unmarshal(patch, &change)); err != nil {
-		return err
-	}
-	mergeMap(have, change)
-	if raw, err = json.Marshal(have); err != nil {
-		return err
-	}
-	var out T
-	if err := json.Unmarshal(raw, &out); err != nil {
-		return err
-	}
-	*into = out
-	return nil
-}
-
-func mergeMap(have, change map[string]any) {
-	for k, v := range change {
-		sub, isMap := v.(map[string]any)
-		old, wasMap := have[k].(map[string]any)
-		switch {
-		case v == nil:
-			delete(have, k)
-		case isMap && wasMap:
-			mergeMap(old, sub)
-		case isMap:
-			fresh := map[string]any{}
-			mergeMap(fresh, sub)
-			have[k] = fresh
-		default:
-			have[k] = v
-		}
-	}
-}
-
 func (a *fakeAPI) PatchNetwork(ctx context.Context, name string, patch []byte) (*v1alpha1.NodeNetwork, error) {
 	if err := a.step(ctx, "patchNetwork", name); err != nil {
 		return nil, err
@@ -560,7 +522,7 @@ func (a *fakeAPI) CreateEvent(ctx context.Context, e *eventsv1.Event) error {
 }
 
 // Watch tells of everything there is, then of each change.
-func (a *fakeAPI) Watch(ctx context.Context, e Events) error {
+func (a *fakeAPI) Watch(ctx context.Context, e apiserver.Events) error {
 	a.mu.Lock()
 	a.events = &e
 	all := slices.Collect(maps.Values(a.attachments))

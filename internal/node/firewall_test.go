@@ -12,12 +12,12 @@ import (
 	"time"
 
 	"github.com/google/go-cmp/cmp"
-	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 
-	"fairlead.dev/fairlead/api/v1alpha1"
 	"fairlead.dev/fairlead/internal/cniproto"
 	"fairlead.dev/fairlead/internal/netdev"
 	"fairlead.dev/fairlead/internal/nft"
+	"fairlead.dev/fairlead/internal/node/fault"
+	"fairlead.dev/fairlead/internal/node/nodetest"
 )
 
 // fakeFilter is the packet filter of a kernel.
@@ -125,17 +125,12 @@ func (f *fakeFilter) in(prefix string) []string {
 	return out
 }
 
-// asking is a configuration with a runtimeConfig.
-func asking(runtimeConfig string) []byte {
-	return []byte(`{"cniVersion":"1.1.0","name":"fairlead","type":"fairlead","runtimeConfig":` + runtimeConfig + `}`)
-}
-
 // addAsking sends an ADD with a runtimeConfig.
 func (w *world) addAsking(containerID, pod, uid, runtimeConfig string) ([]byte, error) {
 	netns := w.netns(containerID)
 	w.kernel.namespace(netns)
 	r := request(cniproto.VerbAdd, containerID, netns, pod, uid)
-	r.Config = asking(runtimeConfig)
+	r.Config = nodetest.Asking(runtimeConfig)
 	return w.handle(r)
 }
 
@@ -153,10 +148,6 @@ func filtered() {
 	<-time.After(time.Second)
 	settle()
 }
-
-const (
-	link1 = "0a:58:0a:f4:00:05"
-)
 
 func TestFilterFollowsTheSandbox(t *testing.T) {
 	inWorld(t, func(w *world) {
@@ -229,7 +220,7 @@ func TestHostPortConflict(t *testing.T) {
 		}
 		const second = `{"portMappings":[{"hostPort":8080,"containerPort":81,"protocol":"tcp","hostIP":"192.0.2.1"}]}`
 		_, err := w.addAsking("c2", "two", "u2", second)
-		wantCode(t, err, cniproto.CodeTryAgainLater, "8080/tcp", "ns/one", "c1")
+		nodetest.WantCode(t, err, cniproto.CodeTryAgainLater, "8080/tcp", "ns/one", "c1")
 		w.wantLinks("c1/eth0")
 		if err := w.del("c1"); err != nil {
 			t.Fatal(err)
@@ -247,7 +238,7 @@ func TestHostPortsThatCannotBeOpened(t *testing.T) {
 		key := w.pod("web", "u1")
 		w.filter.setFail(errors.New("nft: operation not permitted"))
 		_, err := w.addAsking("c1", "web", "u1", `{"portMappings":[{"hostPort":8080,"containerPort":80}]}`)
-		wantCode(t, err, cniproto.CodeTryAgainLater, "pod ns/web", "packet filter", "operation not permitted")
+		nodetest.WantCode(t, err, cniproto.CodeTryAgainLater, "pod ns/web", "packet filter", "operation not permitted")
 		w.filter.setFail(nil)
 		<-time.After(2 * time.Minute) // it was tried less and less often
 		settle()
@@ -268,13 +259,13 @@ func TestNoFilterIsSaid(t *testing.T) {
 		w.restart()
 		<-time.After(time.Minute)
 		_, err := w.add("c1", "web", "u1")
-		wantCode(t, err, cniproto.CodeTryAgainLater, "ns/web", "packet filter", "nftables cannot be used on this node")
+		nodetest.WantCode(t, err, cniproto.CodeTryAgainLater, "ns/web", "packet filter", "nftables cannot be used on this node")
 		settle()
 		w.wantLinks()
 		w.wantRecords()
 		w.wantAnnounced(false)
-		err = w.daemon.verbs.look()
-		if !errors.Is(err, errUnavailable) || !strings.Contains(err.Error(), "nftables cannot be used on this node") {
+		err = w.network.canServe()
+		if !errors.Is(err, fault.ErrUnavailable) || !strings.Contains(err.Error(), "nftables cannot be used on this node") {
 			t.Errorf("look: %v", err)
 		}
 		w.filter.setFail(nil)
@@ -283,32 +274,4 @@ func TestNoFilterIsSaid(t *testing.T) {
 		w.wantWrites(key, "Attached/c2")
 		w.wantAnnounced(true)
 	})
-}
-
-func TestPlanFilter(t *testing.T) {
-	network := func(name string, blocks, addresses []string) v1alpha1.NodeNetwork {
-		return v1alpha1.NodeNetwork{
-			ObjectMeta: metav1.ObjectMeta{Name: name}, Spec: v1alpha1.NodeNetworkSpec{Blocks: blocks},
-			Status: v1alpha1.NodeNetworkStatus{Addresses: addresses},
-		}
-	}
-	all := []v1alpha1.NodeNetwork{
-		network("n1", []string{"10.244.1.0/26", "nonsense"}, []string{"192.168.77.11/24"}),
-		network("n2", []string{"10.244.2.0/26"}, []string{"192.168.77.12/24", "?"}),
-	}
-	got := planFilter("fairlead0", Masquerade{Enabled: true, Exclude: []netip.Prefix{netip.MustParsePrefix("172.16.0.0/12")}}, &all[0], all)
-	prefixes := func(s ...string) (out []netip.Prefix) {
-		for _, p := range s {
-			out = append(out, netip.MustParsePrefix(p))
-		}
-		return out
-	}
-	want := nft.Node{
-		Bridge: "fairlead0", LinkGroup: netdev.LinkGroup, Masquerade: true, Local: prefixes("10.244.1.0/26"),
-		Cluster: prefixes("172.16.0.0/12", "10.244.1.0/26", "192.168.77.11/32", "10.244.2.0/26", "192.168.77.12/32"),
-		Peers:   []netip.Addr{netip.MustParseAddr("192.168.77.12")},
-	}
-	if diff := cmp.Diff(want, got, sameAddresses); diff != "" {
-		t.Errorf("(-want +got):\n%s", diff)
-	}
 }

@@ -6,6 +6,8 @@ import (
 	"testing"
 
 	"github.com/google/go-cmp/cmp"
+
+	"fairlead.dev/fairlead/internal/node/nodetest"
 )
 
 // TestFlowsThatBeganTooEarly: what pods sent to a block or a node before this node knew
@@ -13,7 +15,7 @@ import (
 // what was there when the daemon began.
 func TestFlowsThatBeganTooEarly(t *testing.T) {
 	inWorld(t, func(w *world) {
-		w.api.putNetwork(nodeNetwork("n2", []string{"10.244.2.0/26"}, []string{"192.168.77.12/24"}))
+		w.api.putNetwork(nodetest.NodeNetwork("n2", []string{"10.244.2.0/26"}, []string{"192.168.77.12/24"}))
 		filtered()
 		w.restart()
 		filtered()
@@ -29,7 +31,7 @@ func TestFlowsThatBeganTooEarly(t *testing.T) {
 		w.filter.mu.Lock()
 		w.filter.unmasked = nil
 		w.filter.mu.Unlock()
-		w.api.putNetwork(nodeNetwork("n2", []string{"10.244.2.0/26"}, []string{"192.168.77.12/24"}))
+		w.api.putNetwork(nodetest.NodeNetwork("n2", []string{"10.244.2.0/26"}, []string{"192.168.77.12/24"}))
 		filtered()
 		want()
 
@@ -42,7 +44,7 @@ func TestFlowsThatBeganTooEarly(t *testing.T) {
 			w.filter.want(t, "cluster4", "10.244.1.0/26", "10.244.2.0/25", "192.168.77.11/32", "192.168.77.12/32")
 			return errors.New("the dump was interrupted")
 		})
-		w.api.putNetwork(nodeNetwork("n2", []string{"10.244.2.0/26", "10.244.2.64/26"}, []string{"192.168.77.12/24"}))
+		w.api.putNetwork(nodetest.NodeNetwork("n2", []string{"10.244.2.0/26", "10.244.2.64/26"}, []string{"192.168.77.12/24"}))
 		filtered()
 		filtered()
 		if failed != 1 {
@@ -51,9 +53,9 @@ func TestFlowsThatBeganTooEarly(t *testing.T) {
 		want("[10.244.1.0/26] to [10.244.2.64/26]")
 
 		// A block that was gone for a while was outside of the cluster.
-		w.api.putNetwork(nodeNetwork("n2", []string{"10.244.2.0/26"}, []string{"192.168.77.12/24"}))
+		w.api.putNetwork(nodetest.NodeNetwork("n2", []string{"10.244.2.0/26"}, []string{"192.168.77.12/24"}))
 		filtered()
-		w.api.putNetwork(nodeNetwork("n3", []string{"10.244.2.64/26"}, []string{"192.168.77.13/24"}))
+		w.api.putNetwork(nodetest.NodeNetwork("n3", []string{"10.244.2.64/26"}, []string{"192.168.77.13/24"}))
 		filtered()
 		want("[10.244.1.0/26] to [10.244.2.64/26 192.168.77.13/32]")
 	})

@@ -4,6 +4,8 @@ import (
 	"context"
 	"encoding/json"
 	"errors"
+	"os"
+	"path/filepath"
 	"strings"
 	"testing"
 	"time"
@@ -11,6 +13,9 @@ import (
 	"fairlead.dev/fairlead/api/v1alpha1"
 	"fairlead.dev/fairlead/internal/cniproto"
 	"fairlead.dev/fairlead/internal/netdev"
+	"fairlead.dev/fairlead/internal/node/answer"
+	"fairlead.dev/fairlead/internal/node/ledger"
+	"fairlead.dev/fairlead/internal/node/nodetest"
 )
 
 func gcRequest(fields string) cniproto.Request {
@@ -75,7 +80,7 @@ func TestGC(t *testing.T) {
 				w.unpin("c3")
 				w.unpin("c4")
 				_, err := w.handle(gcRequest(tc.fields))
-				wantCode(w.t, err, tc.code, tc.words...)
+				nodetest.WantCode(w.t, err, tc.code, tc.words...)
 				settle()
 				w.wantLinks(tc.left...)
 			})
@@ -93,7 +98,7 @@ func TestGCOfAnotherNetwork(t *testing.T) {
 			r := gcRequest(`,"cni.dev/valid-attachments":null`)
 			r.Config = json.RawMessage(strings.Replace(string(r.Config), `"name":"fairlead"`, `"name":"`+name+`"`, 1))
 			_, err := w.handle(r)
-			wantCode(w.t, err, 0)
+			nodetest.WantCode(w.t, err, 0)
 			settle()
 			w.wantLinks("c1/eth0")
 		}
@@ -110,7 +115,10 @@ func TestGCGoesOnOverErrors(t *testing.T) {
 			w.mustAdd("c"+n, "p"+n, "u"+n)
 		}
 		// What cannot be written down has to go at once, and cannot for two.
-		w.daemon.verbs.ledger.files.dir = "/dev/null/attachments"
+		records := filepath.Join(w.dir, ledger.RecordsDir)
+		if err := errors.Join(os.Rename(records, records+".away"), os.WriteFile(records, nil, 0o600)); err != nil {
+			t.Fatal(err)
+		}
 		stuck := map[string]bool{netdev.HostName("c1", "eth0"): true, netdev.HostName("c2", "eth0"): true}
 		w.kernel.setHook(func(_ context.Context, step, what string) error {
 			if step == "detach" && stuck[what] {
@@ -173,7 +181,7 @@ func FuzzGCConfig(f *testing.F) {
 	f.Add([]byte(`{"cni.dev/valid-attachments":[null,[],{}]}`))
 	f.Add([]byte(`{"disableGC":1}`))
 	f.Fuzz(func(t *testing.T, config []byte) {
-		valid, told, err := validSandboxes(config)
+		valid, told, err := answer.ValidSandboxes(config)
 		if err != nil {
 			wantCoded(t, err)
 		}
@@ -205,7 +213,7 @@ func TestGCWhileAddsWait(t *testing.T) {
 		settle()
 		start := time.Now()
 		_, err := w.handle(gcRequest(`,"cni.dev/valid-attachments":[{"containerID":"c1","ifname":"eth0"}]`))
-		wantCode(w.t, err, 0)
+		nodetest.WantCode(w.t, err, 0)
 		if err := w.del("c1"); err != nil {
 			w.t.Error(err)
 		}
@@ -213,7 +221,7 @@ func TestGCWhileAddsWait(t *testing.T) {
 			w.t.Errorf("GC and DEL took %s", waited)
 		}
 		w.pod("late", "u2")
-		later := attachment("later", "u3")
+		later := nodetest.Attachment("later", "u3")
 		later.Spec.Interfaces[0].Binding = v1alpha1.Binding{AddressOnly: &v1alpha1.AddressOnlyBinding{}}
 		w.api.put(later)
 		for range 2 {

@@ -3,13 +3,10 @@ package node
 import (
 	"context"
 	"encoding/json"
-	"errors"
-	"fmt"
 	"net/netip"
 	"os"
 	"path/filepath"
 	"slices"
-	"strings"
 	"sync"
 	"testing"
 	"testing/synctest"
@@ -23,6 +20,18 @@ import (
 	"fairlead.dev/fairlead/internal/cniproto"
 	"fairlead.dev/fairlead/internal/netdev"
 	"fairlead.dev/fairlead/internal/nft"
+	"fairlead.dev/fairlead/internal/node/answer"
+	"fairlead.dev/fairlead/internal/node/apiserver"
+	"fairlead.dev/fairlead/internal/node/filter"
+	"fairlead.dev/fairlead/internal/node/hostnet"
+	"fairlead.dev/fairlead/internal/node/install"
+	"fairlead.dev/fairlead/internal/node/ledger"
+	"fairlead.dev/fairlead/internal/node/nodetest"
+	"fairlead.dev/fairlead/internal/node/report"
+)
+
+const (
+	link1 = "0a:58:0a:f4:00:05"
 )
 
 // TestMain has the spools of tests where tests may write.
@@ -43,14 +52,15 @@ type world struct {
 	dir    string
 	bootID string
 	// encapsulation of the next daemon.
-	encapsulation Encapsulation
+	encapsulation hostnet.Encapsulation
 	// reserved host ports of the next daemon.
-	reserved []ReservedPort
+	reserved []answer.ReservedPort
 	// install of the next daemon.
-	install *Install
+	install *install.Options
 
-	daemon *Daemon
-	stop   func()
+	daemon  *Daemon
+	network *podNetwork
+	stop    func()
 	// metrics of the daemon that runs.
 	metrics *prometheus.Registry
 }
@@ -62,7 +72,7 @@ func inWorld(t *testing.T, test func(*world)) {
 	dir := t.TempDir()
 	synctest.Test(t, func(t *testing.T) {
 		w := &world{
-			t: t, kernel: newFakeKernel(), filter: &fakeFilter{}, rules: &fakeRules{}, api: newFakeAPI(), dir: dir, bootID: "boot-1", encapsulation: EncapsulationNone,
+			t: t, kernel: newFakeKernel(), filter: &fakeFilter{}, rules: &fakeRules{}, api: newFakeAPI(), dir: dir, bootID: "boot-1", encapsulation: hostnet.EncapsulationNone,
 			host: &fakeHost{broken: make(chan error), uplink: netdev.Uplink{
 				Name: "eth0", MTU: 1500, Addresses: []netip.Prefix{netip.MustParsePrefix("192.168.77.11/24")},
 			}},
@@ -85,7 +95,7 @@ func (w *world) start() {
 	c := Config{
 		NodeName: "n1", Bridge: "fairlead0", Encapsulation: w.encapsulation, BootID: w.bootID, StateDir: w.dir, Socket: filepath.Join(w.dir, "cni.sock"), Install: w.install,
 		AddTimeout: 10 * time.Second, Kernel: w.kernel, HostKernel: w.host, FilterKernel: w.filter, RuleKernel: w.rules, Firewall: nft.New(w.filter.apply),
-		Masquerade: Masquerade{Enabled: true}, API: w.api, Source: w.api,
+		Masquerade: filter.Masquerade{Enabled: true}, API: w.api, Source: w.api,
 		Metrics: w.metrics, ReservedPorts: w.reserved,
 	}
 	p, err := NewPlugin(c)
@@ -96,7 +106,7 @@ func (w *world) start() {
 	if err != nil {
 		w.t.Fatal(err)
 	}
-	w.daemon = d
+	w.daemon, w.network = d, p.(*podNetwork)
 	ctx, cancel := context.WithCancel(context.Background())
 	if err := d.begin(ctx); err != nil {
 		w.t.Fatal(err)
@@ -129,34 +139,9 @@ func (w *world) restart() {
 // pod makes a pod and its PodAttachment with these interfaces, the first is the
 // default one.
 func (w *world) pod(name, uid string, ifNames ...string) types.NamespacedName {
-	pa := attachment(name, uid, ifNames...)
+	pa := nodetest.Attachment(name, uid, ifNames...)
 	w.api.putPod(name, uid)
-	return keyOf(w.api.put(pa))
-}
-
-func attachment(name, uid string, ifNames ...string) *v1alpha1.PodAttachment {
-	if len(ifNames) == 0 {
-		ifNames = []string{"eth0"}
-	}
-	pa := &v1alpha1.PodAttachment{
-		ObjectMeta: metav1.ObjectMeta{
-			Namespace: "ns", Name: name + "-" + uid, UID: types.UID("pa-" + uid), Generation: 1,
-			Finalizers: []string{v1alpha1.ReleaseFinalizer},
-		},
-		Spec: v1alpha1.PodAttachmentSpec{PodName: name, PodUID: types.UID(uid), NodeName: "n1"},
-	}
-	for n, ifName := range ifNames {
-		i := v1alpha1.Interface{
-			Name: ifName, Network: v1alpha1.DefaultNetwork, Driver: "native", Default: n == 0, MAC: "0a:58:0a:f4:00:05",
-			Addresses: []string{fmt.Sprintf("10.244.1.%d/32", 5+n)}, Gateways: []string{"169.254.1.1"},
-			Binding: v1alpha1.Binding{Bridge: &v1alpha1.BridgeBinding{Name: "fairlead0"}},
-		}
-		if n > 0 {
-			i.Gateways = nil
-		}
-		pa.Spec.Interfaces = append(pa.Spec.Interfaces, i)
-	}
-	return pa
+	return apiserver.KeyOf(w.api.put(pa))
 }
 
 // leave deletes a PodAttachment as the controller does: the finalizer holds it.
@@ -200,7 +185,7 @@ func (w *world) del(containerID string) error {
 }
 
 func (w *world) handle(r cniproto.Request) ([]byte, error) {
-	return w.daemon.verbs.Handle(context.Background(), r)
+	return w.daemon.Handle(context.Background(), r)
 }
 
 // mustAdd is add that succeeds, and waits until everything behind it is done.
@@ -210,26 +195,6 @@ func (w *world) mustAdd(containerID, pod, uid string) {
 		w.t.Fatalf("ADD %s: %v", containerID, err)
 	}
 	settle()
-}
-
-// wantCode checks the CNI code of an error, 0 for none.
-func wantCode(t *testing.T, err error, code int, words ...string) {
-	t.Helper()
-	got := 0
-	var e *cniproto.Error
-	if errors.As(err, &e) {
-		got = e.Code
-	} else if err != nil {
-		t.Fatalf("the error has no CNI code: %v", err)
-	}
-	if got != code {
-		t.Fatalf("code %d (%v), want %d", got, err, code)
-	}
-	for _, word := range words {
-		if e == nil || !strings.Contains(e.Msg, word) {
-			t.Errorf("the message does not say %q: %v", word, err)
-		}
-	}
 }
 
 // wantLinks checks what is plugged, as container/interface.
@@ -246,7 +211,7 @@ func (w *world) wantLinks(want ...string) {
 func (w *world) wantRecords(want ...string) {
 	w.t.Helper()
 	for i := range want {
-		want[i] += recordSuffix
+		want[i] += ledger.RecordSuffix
 	}
 	w.wantRecordFiles(want...)
 }
@@ -254,7 +219,7 @@ func (w *world) wantRecords(want ...string) {
 // wantRecordFiles checks what is in the directory of records.
 func (w *world) wantRecordFiles(want ...string) {
 	w.t.Helper()
-	entries, err := os.ReadDir(filepath.Join(w.dir, recordsDir))
+	entries, err := os.ReadDir(filepath.Join(w.dir, ledger.RecordsDir))
 	if err != nil {
 		w.t.Fatal(err)
 	}
@@ -280,6 +245,6 @@ func (w *world) wantWrites(key types.NamespacedName, want ...string) {
 // ADD leaves for a moment later.
 func settle() {
 	synctest.Wait()
-	<-time.After(ackDelay)
+	<-time.After(report.AckDelay)
 	synctest.Wait()
 }

@@ -1,13 +1,10 @@
 package node
 
 import (
-	"encoding/json"
 	"errors"
 	"fmt"
-	"net/netip"
 	"os"
 	"path/filepath"
-	"slices"
 	"strings"
 	"testing"
 	"time"
@@ -16,107 +13,16 @@ import (
 	"github.com/google/go-cmp/cmp/cmpopts"
 	"k8s.io/apimachinery/pkg/api/meta"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
-	"k8s.io/apimachinery/pkg/types"
 
 	"fairlead.dev/fairlead/api/v1alpha1"
 	"fairlead.dev/fairlead/internal/cniproto"
 	"fairlead.dev/fairlead/internal/cniproto/server"
 	"fairlead.dev/fairlead/internal/netdev"
+	"fairlead.dev/fairlead/internal/node/health"
+	"fairlead.dev/fairlead/internal/node/install"
+	"fairlead.dev/fairlead/internal/node/nodetest"
+	"fairlead.dev/fairlead/internal/run"
 )
-
-func nodeNetwork(name string, blocks, addresses []string) *v1alpha1.NodeNetwork {
-	return &v1alpha1.NodeNetwork{
-		ObjectMeta: metav1.ObjectMeta{Name: name, UID: types.UID("uid-" + name)},
-		Spec:       v1alpha1.NodeNetworkSpec{Blocks: blocks},
-		Status:     v1alpha1.NodeNetworkStatus{Addresses: addresses},
-	}
-}
-
-// sameAddresses has addresses and prefixes compared as they are.
-var sameAddresses = cmp.Options{
-	cmp.Comparer(func(a, b netip.Addr) bool { return a == b }), cmp.Comparer(func(a, b netip.Prefix) bool { return a == b }),
-}
-
-func TestPlanHost(t *testing.T) {
-	prefix, addr := netip.MustParsePrefix, netip.MustParseAddr
-	up4 := netdev.Uplink{Name: "eth0", MTU: 1500, Addresses: []netip.Prefix{prefix("192.168.77.11/24")}}
-	up46 := up4
-	up46.Addresses = append(up46.Addresses[:1:1], prefix("fd00:77::11/64"))
-	v4, v6 := []netip.Addr{addr("169.254.1.1")}, []netip.Addr{addr("fe80::1")}
-	both := slices.Concat(v4, v6)
-	state := func(gateways []netip.Addr, local []netdev.LocalBlock, peers ...netdev.PeerBlock) netdev.HostState {
-		return netdev.HostState{Bridge: "fairlead0", MTU: 1500, Uplink: "eth0", Gateways: gateways, Local: local, Peers: peers}
-	}
-	own := []netdev.LocalBlock{{Prefix: prefix("10.244.1.0/26"), Source: addr("192.168.77.11")}}
-	cases := []struct {
-		name     string
-		up       netdev.Uplink
-		own      *v1alpha1.NodeNetwork
-		others   []v1alpha1.NodeNetwork
-		want     netdev.HostState
-		problems []string
-	}{
-		{name: "alone, without a block", up: up4, own: nodeNetwork("n1", nil, nil), want: state(nil, nil)},
-		{name: "alone", up: up4, own: nodeNetwork("n1", []string{"10.244.1.0/26"}, nil), want: state(v4, own)},
-		{
-			name: "a family that only others have yet", up: up46, own: nodeNetwork("n1", []string{"10.244.1.0/26"}, nil),
-			others: []v1alpha1.NodeNetwork{*nodeNetwork("n2", []string{"fd00:10:244:2::/122"}, []string{"fd00:77::12/64"})},
-			want:   state(both, own, netdev.PeerBlock{Prefix: prefix("fd00:10:244:2::/122"), Via: addr("fd00:77::12")}),
-		},
-		{
-			name: "both families", up: up46, own: nodeNetwork("n1", []string{"10.244.1.0/26", "fd00:10:244:1::/122"}, nil),
-			others: []v1alpha1.NodeNetwork{
-				*nodeNetwork("n2", []string{"10.244.2.0/26", "fd00:10:244:2::/122"}, []string{"192.168.77.12/24", "fd00:77::12/64"}),
-			},
-			want: state(both,
-				append(own[:1:1], netdev.LocalBlock{Prefix: prefix("fd00:10:244:1::/122"), Source: addr("fd00:77::11")}),
-				netdev.PeerBlock{Prefix: prefix("10.244.2.0/26"), Via: addr("192.168.77.12")},
-				netdev.PeerBlock{Prefix: prefix("fd00:10:244:2::/122"), Via: addr("fd00:77::12")},
-			),
-		},
-		{
-			name: "an IPv6 block on a node without IPv6", up: up4, own: nodeNetwork("n1", []string{"fd00:10:244:1::/122"}, nil),
-			want: state(v6, []netdev.LocalBlock{{Prefix: prefix("fd00:10:244:1::/122")}}),
-		},
-		{
-			name: "each peer's trouble is its own", up: up4, own: nodeNetwork("n1", []string{"10.244.1.0/26"}, nil),
-			others: []v1alpha1.NodeNetwork{
-				*nodeNetwork("n6", []string{"10.244.6.0/26"}, []string{"192.168.77.16/24"}),
-				*nodeNetwork("n2", []string{"10.244.2.0/26"}, []string{"192.168.78.12/24"}),
-				*nodeNetwork("n3", []string{"10.244.3.0/26"}, nil),
-				*nodeNetwork("n4", nil, nil),
-				*nodeNetwork("n5", []string{"10.244.5.0/26"}, []string{"192.168.77.11/24"}),
-				*nodeNetwork("n7", []string{"fd00:10:244:7::/122", "10.244.7.0/26"}, []string{"192.168.77.17/24"}),
-			},
-			want: state(both, own,
-				netdev.PeerBlock{Prefix: prefix("10.244.6.0/26"), Via: addr("192.168.77.16")},
-				netdev.PeerBlock{Prefix: prefix("10.244.7.0/26"), Via: addr("192.168.77.17")}),
-			problems: []string{
-				"node n2 is not on a shared link, and this node does not encapsulate (encapsulation is none)",
-				"node n3 has not written its addresses yet",
-				"node n5 says that it has the address 192.168.77.11, which is this node's",
-				"node n7 is not on a shared link, and this node does not encapsulate (encapsulation is none)",
-			},
-		},
-		{
-			name: "blocks that are none", up: up4, own: nodeNetwork("n1", []string{"x", "10.244.1.0/26"}, nil),
-			others:   []v1alpha1.NodeNetwork{*nodeNetwork("n2", []string{"y"}, []string{"192.168.77.12/24"})},
-			want:     state(v4, own),
-			problems: []string{`block "x" of this node: must be in CIDR form, and less than everything`, `node n2 has block "y": must be in CIDR form, and less than everything`},
-		},
-	}
-	for _, tc := range cases {
-		t.Run(tc.name, func(t *testing.T) {
-			got, problems := planHost(hostConfig{bridge: "fairlead0", encapsulation: EncapsulationNone}, tc.own, append(tc.others, *tc.own), tc.up)
-			if diff := cmp.Diff(tc.want, got, sameAddresses, cmpopts.EquateEmpty()); diff != "" {
-				t.Error(diff)
-			}
-			if diff := cmp.Diff(tc.problems, problems); diff != "" {
-				t.Error(diff)
-			}
-		})
-	}
-}
 
 // own returns the daemon's NodeNetwork and how often it was written.
 func (w *world) own() (*v1alpha1.NodeNetwork, int) {
@@ -165,7 +71,7 @@ func TestNodeNetworkStatusIsWrittenOnce(t *testing.T) {
 			t.Error(diff)
 		}
 		// More blocks, of this node and of others, are no news.
-		w.api.putNetwork(nodeNetwork("n2", []string{"10.244.2.0/26"}, []string{"192.168.77.12/24"}))
+		w.api.putNetwork(nodetest.NodeNetwork("n2", []string{"10.244.2.0/26"}, []string{"192.168.77.12/24"}))
 		nn = nn.DeepCopy()
 		nn.Spec.Blocks = append(nn.Spec.Blocks, "10.244.1.64/26")
 		w.api.putNetwork(nn)
@@ -217,23 +123,23 @@ func TestHostIsWatchedAgain(t *testing.T) {
 			<-time.After(after)
 			failed := time.Now()
 			w.host.broken <- errors.New("no buffer space")
-			<-time.After(2 * hostRetryLast)
+			<-time.After(2 * run.RetryLast)
 			settle()
 			w.host.mu.Lock()
 			defer w.host.mu.Unlock()
 			return w.host.watches[len(w.host.watches)-1].Sub(failed)
 		}
-		if wait := fail(0); wait != hostRetryFirst {
+		if wait := fail(0); wait != run.RetryFirst {
 			w.t.Errorf("the first wait is %s", wait)
 		}
 		for range 3 {
 			w.host.broken <- errors.New("no buffer space")
 			<-time.After(10 * time.Second)
 		}
-		if wait := fail(0); wait != 8*hostRetryFirst {
+		if wait := fail(0); wait != 8*run.RetryFirst {
 			w.t.Errorf("after three failures the wait is %s", wait)
 		}
-		if wait := fail(time.Hour); wait != hostRetryFirst {
+		if wait := fail(time.Hour); wait != run.RetryFirst {
 			w.t.Errorf("after a watch that went well the wait is %s", wait)
 		}
 	})
@@ -252,7 +158,7 @@ func TestNodeNetworkFailureIsToldAndTriedAgain(t *testing.T) {
 		w.pod("p", "u1")
 		w.mustAdd("c1", "p", "u1") // one route that fails stops no pod
 		w.host.set(func(h *fakeHost) { h.fail = nil; h.notify = nil })
-		time.Sleep(hostRetryLast) //nolint:forbidigo // the bubble's clock
+		time.Sleep(run.RetryLast) //nolint:forbidigo // the bubble's clock
 		nn, _ = w.own()
 		if !meta.IsStatusConditionTrue(nn.Status.Conditions, v1alpha1.ConditionRouted) {
 			t.Errorf("conditions %+v", nn.Status.Conditions)
@@ -286,76 +192,23 @@ func TestAddWaitsForTheBridge(t *testing.T) {
 		settle()
 		w.pod("p", "u1")
 		_, err := w.handle(cniproto.Request{Verb: cniproto.VerbStatus})
-		wantCode(t, err, cniproto.CodeUnavailable, "NodeNetwork n1")
+		nodetest.WantCode(t, err, cniproto.CodeUnavailable, "NodeNetwork n1")
 		_, err = w.add("c1", "p", "u1")
-		wantCode(t, err, cniproto.CodeTryAgainLater, "node n1", "NodeNetwork n1", "controller")
+		nodetest.WantCode(t, err, cniproto.CodeTryAgainLater, "node n1", "NodeNetwork n1", "controller")
 		time.AfterFunc(time.Second, func() { w.api.putNetwork(nn) })
 		w.mustAdd("c2", "p", "u1")
 		_, err = w.handle(cniproto.Request{Verb: cniproto.VerbStatus})
-		wantCode(t, err, 0)
+		nodetest.WantCode(t, err, 0)
 	})
-}
-
-func TestReplaceFile(t *testing.T) {
-	dir := t.TempDir()
-	path := filepath.Join(dir, "sub", "f")
-	if err := replaceFile(path, []byte("one"), 0o755); err != nil {
-		t.Fatal(err)
-	}
-	first, err := os.Stat(path)
-	if err != nil || first.Mode().Perm() != 0o755 {
-		t.Fatalf("%v, %v", first, err)
-	}
-	if err := replaceFile(path, []byte("one"), 0o755); err != nil {
-		t.Fatal(err)
-	}
-	same, err := os.Stat(path)
-	if err != nil || !os.SameFile(first, same) {
-		t.Errorf("equal content was written again: %v", err)
-	}
-	if err := replaceFile(path, []byte("two"), 0o755); err != nil {
-		t.Fatal(err)
-	}
-	other, err := os.Stat(path)
-	if err != nil || os.SameFile(first, other) {
-		t.Errorf("a running program would be written over: %v", err)
-	}
-	entries, err := os.ReadDir(filepath.Dir(path))
-	if err != nil || len(entries) != 1 {
-		t.Errorf("left in the directory: %v, %v", entries, err)
-	}
-}
-
-func TestConflist(t *testing.T) {
-	raw, err := conflist("/run/fairlead/cni.sock")
-	if err != nil {
-		t.Fatal(err)
-	}
-	var got struct {
-		CNIVersion  string
-		CNIVersions []string
-		Name        string
-		Plugins     []struct {
-			Type, Socket string
-			Capabilities map[string]bool
-		}
-	}
-	if err := json.Unmarshal(raw, &got); err != nil {
-		t.Fatal(err)
-	}
-	if got.CNIVersion != "1.0.0" || len(got.CNIVersions) != 3 || got.Name != "fairlead" || len(got.Plugins) != 1 ||
-		got.Plugins[0].Type != "fairlead" || got.Plugins[0].Socket != "/run/fairlead/cni.sock" || len(got.Plugins[0].Capabilities) != 7 {
-		t.Errorf("conflist %s", raw)
-	}
 }
 
 func TestLock(t *testing.T) {
 	dir := t.TempDir()
-	first, err := TryLock(dir)
+	first, err := install.TryLock(dir)
 	if err != nil {
 		t.Fatal(err)
 	}
-	if _, err := TryLock(dir); !errors.Is(err, ErrLocked) || !strings.Contains(err.Error(), dir) {
+	if _, err := install.TryLock(dir); !errors.Is(err, install.ErrLocked) || !strings.Contains(err.Error(), dir) {
 		t.Errorf("the second: %v", err)
 	}
 	got := make(chan error, 1)
@@ -371,50 +224,6 @@ func TestLock(t *testing.T) {
 	}
 	if err := <-got; err != nil {
 		t.Errorf("who waited: %v", err)
-	}
-}
-
-func TestRemoveState(t *testing.T) {
-	dir := filepath.Join(t.TempDir(), "state")
-	files := files{dir: filepath.Join(dir, recordsDir)}
-	if _, _, err := files.read(); err != nil {
-		t.Fatal(err)
-	}
-	if err := errors.Join(files.prepare(&record{ContainerID: "c1"}), files.publish("c1")); err != nil {
-		t.Fatal(err)
-	}
-	// What is kept of addresses that other plugins give out goes as well.
-	if err := os.MkdirAll(filepath.Join(dir, addressesDir), 0o700); err != nil {
-		t.Fatal(err)
-	}
-	lock, err := TryLock(dir)
-	if err != nil {
-		t.Fatal(err)
-	}
-	socket := filepath.Join(dir, "cni.sock")
-	if err := server.MakeSpool(filepath.Join(dir, cniproto.SpoolDir)); err != nil {
-		t.Fatal(err)
-	}
-	if err := cniproto.SpoolDel(filepath.Join(dir, cniproto.SpoolDir), cniproto.Request{Verb: cniproto.VerbDel, ContainerID: "c2"}); err != nil {
-		t.Fatal(err)
-	}
-	for _, path := range []string{socket, filepath.Join(dir, cniproto.HeartbeatFile)} {
-		if err := os.WriteFile(path, nil, 0o600); err != nil {
-			t.Fatal(err)
-		}
-	}
-	removed, err := RemoveState(dir, socket)
-	if err != nil || len(removed) != 7 {
-		t.Errorf("removed %v, %v", removed, err)
-	}
-	if _, err := os.Stat(dir); !errors.Is(err, os.ErrNotExist) {
-		t.Errorf("the directory is there: %v", err)
-	}
-	if err := lock.Unlock(); err != nil {
-		t.Error(err)
-	}
-	if removed, err := RemoveState(dir, socket); err != nil || len(removed) != 0 {
-		t.Errorf("again: %v, %v", removed, err)
 	}
 }
 
@@ -448,7 +257,7 @@ func TestSpooledDelsAreReplayedAtStart(t *testing.T) {
 func TestHeartbeat(t *testing.T) {
 	inWorld(t, func(w *world) {
 		t := w.t
-		time.Sleep(heartbeatEvery) //nolint:forbidigo // the bubble's clock
+		time.Sleep(health.HeartbeatEvery) //nolint:forbidigo // the bubble's clock
 		settle()
 		raw, err := os.ReadFile(filepath.Join(w.dir, cniproto.HeartbeatFile))
 		if err != nil || string(raw) != "boot-1" {

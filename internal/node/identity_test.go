@@ -6,43 +6,46 @@ import (
 	"k8s.io/apimachinery/pkg/types"
 
 	"fairlead.dev/fairlead/api/v1alpha1"
+	"fairlead.dev/fairlead/internal/node/apiserver"
+	"fairlead.dev/fairlead/internal/node/ledger"
+	"fairlead.dev/fairlead/internal/node/nodetest"
 )
 
 // own review 1: any user can have a PodAttachment written that names another pod's UID.
 // It is never used for that pod, whether or not the pod has its own.
 func TestBorrowedUIDIsNotFound(t *testing.T) {
-	r := newRegistry(func(*v1alpha1.PodAttachment, bool) {})
+	r := apiserver.NewRegistry(func(*v1alpha1.PodAttachment, bool) {})
 	add := func(namespace, name, uid, version string, change func(*v1alpha1.PodAttachment)) {
-		pa := attachment(name, uid)
+		pa := nodetest.Attachment(name, uid)
 		pa.Namespace, pa.UID, pa.ResourceVersion = namespace, types.UID(namespace+name+version), version
 		pa.Name += version
 		if change != nil {
 			change(pa)
 		}
-		r.update(pa)
+		r.Update(pa)
 	}
-	victim := podRef{Namespace: "ns", Name: "db-0", UID: "u1"}
+	victim := ledger.Pod{Namespace: "ns", Name: "db-0", UID: "u1"}
 	add("evil", "db-0", "u1", "1", nil)
 	add("ns", "x", "u1", "2", nil)
 	// One that the collector wrote in the victim's namespace, of a pod that was elsewhere.
 	add("ns", "db-0", "u1", "3", func(pa *v1alpha1.PodAttachment) { pa.Spec.PodNamespace = "evil" })
 	for _, uid := range []types.UID{"u1", ""} {
 		victim.UID = uid
-		if found, stale := r.lookup(victim); found != nil || stale != nil {
+		if found, stale := r.Lookup(victim); found != nil || stale != nil {
 			t.Errorf("UID %q: found %v, stale %v, want neither", uid, found, stale)
 		}
 	}
 	add("ns", "db-0", "u1", "4", nil)
 	victim.UID = "u1"
-	if found, _ := r.lookup(victim); found == nil || found.ResourceVersion != "4" {
+	if found, _ := r.Lookup(victim); found == nil || found.ResourceVersion != "4" {
 		t.Errorf("found %v, want the victim's own", found)
 	}
 	// A mirror has two UIDs: CNI asks by the one in the annotation.
 	add("ns", "static", "manifest", "5", func(pa *v1alpha1.PodAttachment) { pa.Spec.APIUID = "mirror" })
-	if found, _ := r.lookup(podRef{Namespace: "ns", Name: "static", UID: "manifest"}); found == nil {
+	if found, _ := r.Lookup(ledger.Pod{Namespace: "ns", Name: "static", UID: "manifest"}); found == nil {
 		t.Error("the record of a static pod is not found by the UID in its manifest")
 	}
-	if found, _ := r.lookup(podRef{Namespace: "ns", Name: "static", UID: "mirror"}); found != nil {
+	if found, _ := r.Lookup(ledger.Pod{Namespace: "ns", Name: "static", UID: "mirror"}); found != nil {
 		t.Error("the record of a static pod is found by its mirror's UID")
 	}
 }
@@ -53,10 +56,10 @@ func TestBorrowedUIDDisturbsNobody(t *testing.T) {
 	inWorld(t, func(w *world) {
 		key := w.pod("db-0", "u1")
 		w.mustAdd("c1", "db-0", "u1")
-		evil := attachment("x", "u1")
+		evil := nodetest.Attachment("x", "u1")
 		evil.Namespace, evil.Name, evil.UID, evil.Spec.APIUID = "evil", "x-u9", "pa-evil", "u9"
 		evil.Spec.Interfaces[0].Addresses = []string{"10.244.1.99/32"}
-		borrowed := keyOf(w.api.put(evil))
+		borrowed := apiserver.KeyOf(w.api.put(evil))
 		settle()
 		w.leave(borrowed)
 		settle()
@@ -78,9 +81,9 @@ func TestBorrowedUIDDisturbsNobody(t *testing.T) {
 func TestMirrorIsMadeAgain(t *testing.T) {
 	inWorld(t, func(w *world) {
 		mirror := func(own, address string) types.NamespacedName {
-			pa := attachment("static", own)
+			pa := nodetest.Attachment("static", own)
 			pa.Spec.PodUID, pa.Spec.APIUID, pa.Spec.Interfaces[0].Addresses = "manifest", types.UID(own), []string{address}
-			return keyOf(w.api.put(pa))
+			return apiserver.KeyOf(w.api.put(pa))
 		}
 		w.api.putPod("static", "manifest")
 		first := mirror("m1", "10.244.1.5/32")

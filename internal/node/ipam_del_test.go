@@ -11,6 +11,7 @@ import (
 
 	"fairlead.dev/fairlead/api/v1alpha1"
 	"fairlead.dev/fairlead/internal/cniproto"
+	"fairlead.dev/fairlead/internal/node/nodetest"
 )
 
 // whereabouts#176, #182, ipam.md 1.8: a pod's next sandbox has the same
@@ -23,7 +24,7 @@ func TestAddressesOfTheNextSandbox(t *testing.T) {
 			t.Fatal(err)
 		}
 		_, err := w.ipam("ADD", "c2", "net1", "web", "uid-1", macvlan)
-		wantCode(t, err, cniproto.CodeTryAgainLater, "c1")
+		nodetest.WantCode(t, err, cniproto.CodeTryAgainLater, "c1")
 		w.kernel.drop(w.netns("c1"))
 		if _, err := w.ipam("ADD", "c2", "net1", "web", "uid-1", macvlan); err != nil {
 			t.Fatal(err)
@@ -87,7 +88,7 @@ func TestDelEndsTheAddOfAddresses(t *testing.T) {
 			t.Errorf("the DEL waited %s", waited)
 		}
 		for range 2 {
-			wantCode(t, <-added, cniproto.CodeUnknownContainer, "deleted")
+			nodetest.WantCode(t, <-added, cniproto.CodeUnknownContainer, "deleted")
 		}
 		w.further(w.pod("web", "uid-1"), "net1")
 		if _, err := w.ipam("ADD", "c1", "net1", "web", "uid-1", macvlan); err != nil {
@@ -99,7 +100,7 @@ func TestDelEndsTheAddOfAddresses(t *testing.T) {
 			t.Fatal(err)
 		}
 		_, err := w.ipam("ADD", "c1", "net2", "web", "uid-1", macvlan)
-		wantCode(t, err, cniproto.CodeUnknownContainer, "deleted")
+		nodetest.WantCode(t, err, cniproto.CodeUnknownContainer, "deleted")
 	})
 }
 
@@ -120,7 +121,7 @@ func TestDelEndsTheWaitForAddresses(t *testing.T) {
 		if _, err := w.ipam("DEL", "c2", "net1", "", "", macvlan); err != nil {
 			w.t.Error(err)
 		}
-		wantCode(w.t, <-added, cniproto.CodeUnknownContainer, "c1")
+		nodetest.WantCode(w.t, <-added, cniproto.CodeUnknownContainer, "c1")
 	})
 }
 

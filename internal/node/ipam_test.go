@@ -15,6 +15,10 @@ import (
 
 	"fairlead.dev/fairlead/api/v1alpha1"
 	"fairlead.dev/fairlead/internal/cniproto"
+	"fairlead.dev/fairlead/internal/node/answer"
+	"fairlead.dev/fairlead/internal/node/fault"
+	"fairlead.dev/fairlead/internal/node/ledger"
+	"fairlead.dev/fairlead/internal/node/nodetest"
 )
 
 // macvlan is the configuration of a plugin that asks for addresses.
@@ -87,7 +91,7 @@ func ipsOf(t *testing.T, raw []byte) (ips, routes []string) {
 
 func (w *world) addressFiles() []string {
 	w.t.Helper()
-	entries, err := os.ReadDir(filepath.Join(w.dir, addressesDir))
+	entries, err := os.ReadDir(filepath.Join(w.dir, ledger.AddressesDir))
 	if err != nil {
 		w.t.Fatal(err)
 	}
@@ -159,7 +163,7 @@ func TestAddressesBesideASandbox(t *testing.T) {
 				}
 				// After the last word nothing is given any more.
 				_, err := w.ipam("ADD", "c2", "net1", "web", "uid-1", macvlan)
-				wantCode(t, err, cniproto.CodeTryAgainLater)
+				nodetest.WantCode(t, err, cniproto.CodeTryAgainLater)
 			})
 		})
 	}
@@ -210,7 +214,7 @@ func TestAddressesWaitForTheirPod(t *testing.T) {
 	inWorld(t, func(w *world) {
 		w.further(w.pod("web", "uid-old"), "net1")
 		_, err := w.ipam("ADD", "c1", "net1", "web", "uid-new", macvlan)
-		wantCode(t, err, cniproto.CodeUnknownContainer, "uid-old")
+		nodetest.WantCode(t, err, cniproto.CodeUnknownContainer, "uid-old")
 
 		answer := make(chan error, 1)
 		go func() {
@@ -218,7 +222,7 @@ func TestAddressesWaitForTheirPod(t *testing.T) {
 			answer <- err
 		}()
 		settle()
-		pa := attachment("late", "uid-2")
+		pa := nodetest.Attachment("late", "uid-2")
 		pa.Spec.Interfaces[0].Binding = v1alpha1.Binding{AddressOnly: &v1alpha1.AddressOnlyBinding{}}
 		w.api.put(pa)
 		if err := <-answer; err != nil {
@@ -234,7 +238,7 @@ func TestAddressesWaitForTheirPod(t *testing.T) {
 
 func TestAddressesOfWhichInterface(t *testing.T) {
 	only := v1alpha1.Binding{AddressOnly: &v1alpha1.AddressOnlyBinding{}}
-	pa := attachment("web", "uid-1", "eth0", "net1", "net2", "net3")
+	pa := nodetest.Attachment("web", "uid-1", "eth0", "net1", "net2", "net3")
 	for i, network := range []string{"default", "ns/blue", "ns/red", "ns/ours"} {
 		pa.Spec.Interfaces[i].Network = network
 		if network != "ns/ours" {
@@ -244,7 +248,7 @@ func TestAddressesOfWhichInterface(t *testing.T) {
 	for _, tc := range []struct{ ifName, config, want string }{
 		{"net1", "red", "net1"}, {"net9", "red", "net2"}, {"net9", "ns/blue", "net1"}, {"ens3", "other", "eth0"}, {"net3", "ours", "eth0"},
 	} {
-		got, err := addressesFor(pa, tc.ifName, ipamConfig{name: tc.config}, nil)
+		got, err := answer.AddressesFor(pa, tc.ifName, answer.IpamConfig{Name: tc.config}, nil)
 		if err != nil || got.Name != tc.want {
 			t.Errorf("%s of %s: %+v, %v", tc.ifName, tc.config, got, err)
 		}
@@ -253,23 +257,23 @@ func TestAddressesOfWhichInterface(t *testing.T) {
 	// what this sandbox has already.
 	for _, tc := range []struct {
 		ifName string
-		config ipamConfig
+		config answer.IpamConfig
 		held   map[string]string
 		says   []string
 	}{
-		{"net9", ipamConfig{name: "other", narrow: true}, nil, []string{`"net9"`, "net1 on ns/blue", "make the pod again"}},
-		{"net9", ipamConfig{name: "other"}, map[string]string{"eth0": "eth0"}, []string{"eth0 on default (which this sandbox has, as eth0)"}},
-		{"net1", ipamConfig{name: "blue"}, map[string]string{"net1": "net7", "eth0": "eth0"}, []string{"net1 on ns/blue (which this sandbox has, as net7)"}},
+		{"net9", answer.IpamConfig{Name: "other", Narrow: true}, nil, []string{`"net9"`, "net1 on ns/blue", "make the pod again"}},
+		{"net9", answer.IpamConfig{Name: "other"}, map[string]string{"eth0": "eth0"}, []string{"eth0 on default (which this sandbox has, as eth0)"}},
+		{"net1", answer.IpamConfig{Name: "blue"}, map[string]string{"net1": "net7", "eth0": "eth0"}, []string{"net1 on ns/blue (which this sandbox has, as net7)"}},
 	} {
-		_, err := addressesFor(pa, tc.ifName, tc.config, tc.held)
-		wantCode(t, cniError(err), cniproto.CodeInvalidConfig, tc.says...)
+		_, err := answer.AddressesFor(pa, tc.ifName, tc.config, tc.held)
+		nodetest.WantCode(t, fault.CNI(err), cniproto.CodeInvalidConfig, tc.says...)
 	}
 	pa.Spec.Interfaces[0].Binding = v1alpha1.Binding{Bridge: &v1alpha1.BridgeBinding{Name: "b"}}
-	_, err := addressesFor(pa, "net9", ipamConfig{name: "other"}, nil)
-	wantCode(t, cniError(err), cniproto.CodeInvalidConfig, "net9", "net1 on ns/blue")
+	_, err := answer.AddressesFor(pa, "net9", answer.IpamConfig{Name: "other"}, nil)
+	nodetest.WantCode(t, fault.CNI(err), cniproto.CodeInvalidConfig, "net9", "net1 on ns/blue")
 	pa.Spec.Interfaces = pa.Spec.Interfaces[:1]
-	_, err = addressesFor(pa, "net9", ipamConfig{name: "other"}, nil)
-	wantCode(t, cniError(err), cniproto.CodeInvalidConfig, "multiVIFSources: [npwg]", annotationNetworks)
+	_, err = answer.AddressesFor(pa, "net9", answer.IpamConfig{Name: "other"}, nil)
+	nodetest.WantCode(t, fault.CNI(err), cniproto.CodeInvalidConfig, "multiVIFSources: [npwg]", answer.AnnotationNetworks)
 }
 
 // kube-ovn#2520: what the record does not have is refused at once, with the cause, and
@@ -289,7 +293,7 @@ func TestAddressesAreNoGuess(t *testing.T) {
 			t.Helper()
 			start := time.Now()
 			_, err := w.ipam("ADD", "c1", ifName, "web", "uid-1", config)
-			wantCode(t, err, cniproto.CodeInvalidConfig, says)
+			nodetest.WantCode(t, err, cniproto.CodeInvalidConfig, says)
 			if waited := time.Since(start); waited > 0 {
 				t.Errorf("it took %s", waited)
 			}
@@ -376,7 +380,7 @@ func TestAddressesRefuseBadInputAndChangeNothing(t *testing.T) {
 		w.further(key, "net1")
 		for _, tc := range cases {
 			_, err := w.ipam("ADD", "c1", tc.ifName, "web", "uid-1", tc.config)
-			wantCode(t, err, tc.code, tc.says...)
+			nodetest.WantCode(t, err, tc.code, tc.says...)
 		}
 		if files := w.addressFiles(); len(files) > 0 {
 			t.Errorf("records left: %v", files)
@@ -399,17 +403,17 @@ func TestAddressesCheckStatusAndGC(t *testing.T) {
 		}
 		with := func(more string) string { return strings.TrimSuffix(macvlan, "}") + "," + more + "}" }
 		_, err = w.ipam("CHECK", "c1", "net1", "web", "uid-1", with(`"prevResult":`+string(raw)))
-		wantCode(t, err, 0)
+		nodetest.WantCode(t, err, 0)
 		_, err = w.ipam("CHECK", "c1", "net1", "web", "uid-1", with(`"prevResult":{"cniVersion":"1.1.0","ips":[null,{"address":"10.9.0.5/24"}]}`))
-		wantCode(t, err, codeDiffers, "fd09::5")
+		nodetest.WantCode(t, err, fault.CodeDiffers, "fd09::5")
 		_, err = w.ipam("CHECK", "c1", "net1", "web", "uid-1", macvlan)
-		wantCode(t, err, cniproto.CodeInvalidConfig, "prevResult")
+		nodetest.WantCode(t, err, cniproto.CodeInvalidConfig, "prevResult")
 		_, err = w.ipam("CHECK", "c1", "net1", "web", "uid-1", with(`"prevResult":{"ips":[{"address":"x"}]}`))
-		wantCode(t, err, cniproto.CodeDecode, "prevResult")
+		nodetest.WantCode(t, err, cniproto.CodeDecode, "prevResult")
 		_, err = w.ipam("CHECK", "c9", "net1", "web", "uid-1", with(`"prevResult":`+string(raw)))
-		wantCode(t, err, cniproto.CodeUnknownContainer)
+		nodetest.WantCode(t, err, cniproto.CodeUnknownContainer)
 		_, err = w.ipam("STATUS", "", "", "", "", macvlan)
-		wantCode(t, err, 0)
+		nodetest.WantCode(t, err, 0)
 
 		<-time.After(time.Second)
 		for _, tc := range []struct {
@@ -424,7 +428,7 @@ func TestAddressesCheckStatusAndGC(t *testing.T) {
 			{with(`"cni.dev/valid-attachments":[]`), 1},
 		} {
 			_, err := w.ipam("GC", "", "", "", "", tc.config)
-			wantCode(t, err, 0)
+			nodetest.WantCode(t, err, 0)
 			if files := w.addressFiles(); len(files) != tc.kept {
 				t.Errorf("%s: records %v", tc.config, files)
 			}
@@ -438,7 +442,7 @@ func TestAddressesCheckStatusAndGC(t *testing.T) {
 			{with(`"cni.dev/valid-attachments":null`), 0},
 		} {
 			_, err := w.ipam("GC", "", "", "", "", tc.config)
-			wantCode(t, err, 0)
+			nodetest.WantCode(t, err, 0)
 			if files := w.addressFiles(); len(files) != tc.kept {
 				t.Errorf("without a namespace, %s: records %v", tc.config, files)
 			}
@@ -500,14 +504,14 @@ func FuzzIPAMConfig(f *testing.F) {
 	f.Add([]byte(`{"ipam":{"routes":[null,{"dst":"0.0.0.0/0"}]}}`), "")
 	f.Add([]byte(`{"ipam":{"type":"whereabouts","addresses":[{"address":"10.0.0.5/24"}],"routes":[{"dst":"::/0"}]},"runtimeConfig":{"ips":["::1"]}}`), "")
 	f.Fuzz(func(t *testing.T, config []byte, args string) {
-		c, err := parseIPAM(cniproto.Request{IPAM: "whereabouts", Config: config, Args: args})
+		c, err := answer.ParseIPAM(cniproto.Request{IPAM: "whereabouts", Config: config, Args: args})
 		if err != nil {
-			if e := cniproto.AsError(cniError(err)); e.Code != cniproto.CodeDecode && e.Code != cniproto.CodeInvalidConfig {
+			if e := cniproto.AsError(fault.CNI(err)); e.Code != cniproto.CodeDecode && e.Code != cniproto.CodeInvalidConfig {
 				t.Fatalf("code %d: %v", e.Code, err)
 			}
 			return
 		}
-		_, _ = ipamResult(&v1alpha1.Interface{
+		_, _ = answer.IpamResult(&v1alpha1.Interface{
 			Name: "net1", Addresses: []string{"10.0.0.5/24"}, Routes: []v1alpha1.Route{{Destination: "10.0.0.0/8"}},
 		}, c, "1.1.0")
 	})

@@ -8,6 +8,7 @@ import (
 	"path/filepath"
 
 	"fairlead.dev/fairlead/internal/netdev"
+	"fairlead.dev/fairlead/internal/node/ledger"
 )
 
 // Kernel is what plugging asks of the kernel.
@@ -32,17 +33,6 @@ type Sandbox interface {
 	// Inspect reads all interfaces, by name.
 	Inspect(ctx context.Context) (map[string]netdev.Interface, error)
 	Close()
-}
-
-// HostKernel is what the node's own network asks of the kernel.
-type HostKernel interface {
-	Uplink(ctx context.Context, name string) (netdev.Uplink, error)
-	ApplyHost(ctx context.Context, want netdev.HostState) (changes []string, err error)
-	// WatchHost calls notify when something of ours changed, until ctx ends.
-	WatchHost(ctx context.Context, notify func()) error
-	// LinkState looks at one link; the error is netdev.ErrNoLink when it is not
-	// there.
-	LinkState(name string) (netdev.LinkState, error)
 }
 
 // RealKernel is the kernel of this machine.
@@ -86,8 +76,8 @@ const (
 	absent
 )
 
-// look tells whether the namespace of a record is still there.
-func look(k Kernel, r *record) presence {
+// inspectNamespace tells whether the namespace of a record is still there.
+func inspectNamespace(k Kernel, r *ledger.Record) presence {
 	ns, err := k.Enter(r.Netns)
 	switch {
 	case err == nil:

@@ -8,6 +8,7 @@ import (
 
 	"fairlead.dev/fairlead/internal/cniproto"
 	"fairlead.dev/fairlead/internal/cniproto/server"
+	"fairlead.dev/fairlead/internal/node/nodetest"
 )
 
 // An ADD that waits for others when the daemon is to end keeps nobody waiting for
@@ -22,7 +23,7 @@ func TestLeaveEndsAnAddThatWaits(t *testing.T) {
 				f := w.faulted(step)
 				defer f.giveUp()
 				start := time.Now()
-				w.daemon.verbs.leave()
+				w.network.leave()
 				if err := <-f.added; !errors.Is(err, server.ErrResend) {
 					t.Fatalf("ADD: %v", err)
 				}
@@ -36,7 +37,7 @@ func TestLeaveEndsAnAddThatWaits(t *testing.T) {
 				w.restart()
 				f.release()
 				_, err := f.handle(f.request("c1"))
-				wantCode(t, err, 0)
+				nodetest.WantCode(t, err, 0)
 			})
 		})
 	}
@@ -59,7 +60,7 @@ func TestLeaveEndsAnAddThatAsks(t *testing.T) {
 			added <- err
 		}()
 		settle()
-		w.daemon.verbs.leave()
+		w.network.leave()
 		if err := <-added; !errors.Is(err, server.ErrResend) {
 			t.Errorf("ADD: %v", err)
 		}
@@ -71,13 +72,13 @@ func TestLeaveLetsOthersEnd(t *testing.T) {
 	inWorld(t, func(w *world) {
 		w.pod("p", "u1")
 		w.mustAdd("c1", "p", "u1")
-		w.daemon.verbs.leave()
+		w.network.leave()
 		w.pod("q", "u2")
 		w.mustAdd("c2", "q", "u2")
 		if err := w.del("c1"); err != nil {
 			t.Error(err)
 		}
 		_, err := w.handle(cniproto.Request{Verb: cniproto.VerbStatus})
-		wantCode(t, err, 0)
+		nodetest.WantCode(t, err, 0)
 	})
 }

@@ -20,6 +20,10 @@ import (
 
 	"fairlead.dev/fairlead/api/v1alpha1"
 	"fairlead.dev/fairlead/internal/cniproto"
+	"fairlead.dev/fairlead/internal/node/apiserver"
+	"fairlead.dev/fairlead/internal/node/ledger"
+	"fairlead.dev/fairlead/internal/node/nodetest"
+	"fairlead.dev/fairlead/internal/node/queue"
 )
 
 // longestDel is how long a DEL may take in the bubble: nobody outside of the node is
@@ -164,14 +168,14 @@ func (l *lives) birth() {
 	l.born++
 	p := &life{name: fmt.Sprintf("p%d", l.born%5), uid: fmt.Sprintf("u%d", l.born), address: l.free[0], answers: map[string]string{}}
 	l.free = l.free[1:]
-	pa := attachment(p.name, p.uid, []string{"eth0", "net1"}[:1+l.born%2]...)
+	pa := nodetest.Attachment(p.name, p.uid, []string{"eth0", "net1"}[:1+l.born%2]...)
 	for i := range pa.Spec.Interfaces {
 		a := p.address.As4()
 		a[2] += byte(i)
 		pa.Spec.Interfaces[i].Addresses = []string{netip.PrefixFrom(netip.AddrFrom4(a), 32).String()}
 	}
 	l.api.putPod(p.name, p.uid)
-	key := keyOf(l.api.put(pa))
+	key := apiserver.KeyOf(l.api.put(pa))
 	l.pods[key] = p
 	l.note("%s is there, with %s", key.Name, p.address)
 }
@@ -239,9 +243,9 @@ func (l *lives) call(what string, r cniproto.Request, done func(answer []byte, e
 	l.mu.Lock()
 	l.calls++
 	l.mu.Unlock()
-	verbs, start := l.daemon.verbs, time.Now()
+	daemon, start := l.daemon, time.Now()
 	go func() {
-		answer, err := verbs.Handle(context.Background(), r)
+		answer, err := daemon.Handle(context.Background(), r)
 		l.note("%s: %s, %v", what, answer, err)
 		l.mu.Lock()
 		defer l.mu.Unlock()
@@ -334,8 +338,8 @@ func (l *lives) check() {
 			has[a.Addr()] = link.containerID
 		}
 	}
-	for _, rec := range l.daemon.verbs.ledger.all() {
-		if l.calls == 0 && rec.State == attaching {
+	for _, rec := range l.network.ledger.All() {
+		if l.calls == 0 && rec.State == ledger.Attaching {
 			l.t.Errorf("I3: no ADD is under way, and %s is as one left it", rec.ContainerID)
 		}
 	}
@@ -368,7 +372,7 @@ func (l *lives) end() {
 			l.leave(key)
 		}
 	}
-	<-time.After(10 * retryLast)
+	<-time.After(10 * queue.RetryLast)
 	l.check()
 	l.release()
 	l.wantNothing()

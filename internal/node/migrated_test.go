@@ -9,6 +9,9 @@ import (
 	"time"
 
 	"fairlead.dev/fairlead/api/v1alpha1"
+	"fairlead.dev/fairlead/internal/node/apiserver"
+	"fairlead.dev/fairlead/internal/node/nodetest"
+	"fairlead.dev/fairlead/internal/node/queue"
 )
 
 // A sandbox from before a migration has no record here. It is not said to be
@@ -23,14 +26,14 @@ func TestMigratedIsAcknowledgedWhenItsNamespaceIsGone(t *testing.T) {
 		}
 		var says atomic.Pointer[answer]
 		says.Store(&answer{path: "/run/netns/before"})
-		w.daemon.verbs.acks.holding = func(context.Context, []netip.Addr) (string, error) {
+		w.network.statuses.Holding = func(context.Context, []netip.Addr) (string, error) {
 			a := says.Load()
 			return a.path, a.err
 		}
-		pa := attachment("p", "u1")
+		pa := nodetest.Attachment("p", "u1")
 		pa.Labels = map[string]string{v1alpha1.LabelMigratedFrom: "whereabouts"}
-		pa.Status.Sandbox = &v1alpha1.Sandbox{ID: "before", BootID: w.daemon.verbs.ledger.bootID, State: v1alpha1.SandboxAttached}
-		key := keyOf(w.api.put(pa))
+		pa.Status.Sandbox = &v1alpha1.Sandbox{ID: "before", BootID: w.network.ledger.BootID, State: v1alpha1.SandboxAttached}
+		key := apiserver.KeyOf(w.api.put(pa))
 		settle()
 		w.leave(key)
 		time.Sleep(time.Minute) //nolint:forbidigo // the bubble's clock
@@ -39,7 +42,7 @@ func TestMigratedIsAcknowledgedWhenItsNamespaceIsGone(t *testing.T) {
 		time.Sleep(time.Minute) //nolint:forbidigo // the bubble's clock
 		w.wantWrites(key)
 		says.Store(&answer{})
-		time.Sleep(retryLast) //nolint:forbidigo // the bubble's clock
+		time.Sleep(queue.RetryLast) //nolint:forbidigo // the bubble's clock
 		settle()
 		w.wantWrites(key, "Detached/before")
 		if _, err := w.add("c1", "p", "u1"); err == nil {
@@ -52,16 +55,16 @@ func TestMigratedIsAcknowledgedWhenItsNamespaceIsGone(t *testing.T) {
 func TestMigratedSandboxIsRestarted(t *testing.T) {
 	inWorld(t, func(w *world) {
 		t := w.t
-		w.daemon.verbs.acks.holding = func(context.Context, []netip.Addr) (string, error) {
+		w.network.statuses.Holding = func(context.Context, []netip.Addr) (string, error) {
 			if len(w.kernel.names()) > 0 {
 				t.Error("looked for a sandbox of which there is a record")
 			}
 			return "", nil
 		}
-		pa := attachment("p", "u1")
+		pa := nodetest.Attachment("p", "u1")
 		pa.Labels = map[string]string{v1alpha1.LabelMigratedFrom: "whereabouts"}
 		pa.Status.Sandbox = &v1alpha1.Sandbox{ID: "before", State: v1alpha1.SandboxAttached}
-		key := keyOf(w.api.put(pa))
+		key := apiserver.KeyOf(w.api.put(pa))
 		w.mustAdd("c1", "p", "u1")
 		w.leave(key)
 		settle()

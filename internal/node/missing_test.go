@@ -1,6 +1,7 @@
 package node
 
 import (
+	"net/netip"
 	"os"
 	"path/filepath"
 	"slices"
@@ -13,6 +14,8 @@ import (
 	"k8s.io/apimachinery/pkg/types"
 
 	"fairlead.dev/fairlead/api/v1alpha1"
+	"fairlead.dev/fairlead/internal/netdev"
+	"fairlead.dev/fairlead/internal/node/ledger"
 )
 
 // wantReady checks that a PodAttachment is Attached in a sandbox, and that Ready
@@ -77,6 +80,41 @@ func TestReadyMeansEveryInterface(t *testing.T) {
 		w.wantReady(key, "c1", "net1")
 		w.mustIPAM("ADD", "c1", "net1")
 		w.wantReady(key, "c1")
+	})
+}
+
+// A pod is ready when its addresses were seen on it, not when they were asked for.
+func TestReadyRestsOnWhatWasSeen(t *testing.T) {
+	inWorld(t, func(w *world) {
+		key := w.pod("web", "uid-1")
+		ready := func() metav1.Condition {
+			return *meta.FindStatusCondition(w.api.get(key).Status.Conditions, v1alpha1.ConditionReady)
+		}
+		addresses := func(a []netip.Prefix) (before []netip.Prefix) {
+			w.kernel.change(func(links map[string]fakeLink) {
+				name := netdev.HostName("c1", "eth0")
+				l := links[name]
+				before, l.plug.Addresses = l.plug.Addresses, a
+				links[name] = l
+			})
+			return before
+		}
+		if _, err := w.add("c1", "web", "uid-1"); err != nil {
+			w.t.Fatal(err)
+		}
+		had := addresses(nil) // somebody was quick
+		settle()
+		if c := ready(); c.Status != metav1.ConditionFalse || c.Reason != v1alpha1.ReasonInterfacesMissing || !strings.Contains(c.Message, "10.244.1.5") {
+			w.t.Errorf("%+v", c)
+		}
+		w.pass(2 * time.Minute)
+		w.wantWrites(key, "Attached/c1")
+		addresses(had)
+		w.pass(2 * time.Minute)
+		if c := ready(); c.Status != metav1.ConditionTrue {
+			w.t.Errorf("%+v", c)
+		}
+		w.wantWrites(key, "Attached/c1", "Attached/c1")
 	})
 }
 
@@ -188,7 +226,7 @@ func TestReadyAfterDamageAndUpdate(t *testing.T) {
 		w.wantReady(key, "c1", "net1")
 		w.mustIPAM("ADD", "c1", "net1")
 		w.stop()
-		if err := os.WriteFile(filepath.Join(w.dir, addressesDir, "c1@net1.json"), []byte("{"), 0o600); err != nil {
+		if err := os.WriteFile(filepath.Join(w.dir, ledger.AddressesDir, "c1@net1.json"), []byte("{"), 0o600); err != nil {
 			t.Fatal(err)
 		}
 		w.restart()

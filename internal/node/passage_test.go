@@ -2,20 +2,19 @@ package node
 
 import (
 	"errors"
-	"net/netip"
 	"slices"
 	"sync"
 	"testing"
 	"time"
 
 	"github.com/google/go-cmp/cmp"
-	"github.com/google/go-cmp/cmp/cmpopts"
 	"k8s.io/apimachinery/pkg/api/meta"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 
 	"fairlead.dev/fairlead/api/v1alpha1"
 	"fairlead.dev/fairlead/internal/netdev"
 	"fairlead.dev/fairlead/internal/nft/hostrules"
+	"fairlead.dev/fairlead/internal/node/hostnet"
 )
 
 // fakeRules are the rules of other programs.
@@ -98,17 +97,17 @@ func TestForwarded(t *testing.T) {
 		}
 		change(base, verdict(hostrules.Drops))
 		want(metav1.ConditionFalse, "Dropped", "the policy of chain FORWARD of the nftables ip filter drops what is sent "+
-			"from pod to pod here (IPv4), from pods here to the outside (IPv4); "+seeNetwork)
+			"from pod to pod here (IPv4), from pods here to the outside (IPv4); "+hostnet.SeeNetwork)
 		// STATUS is not touched by it.
-		if err := w.daemon.verbs.look(); err != nil {
+		if err := w.network.canServe(); err != nil {
 			t.Errorf("STATUS: %v", err)
 		}
 		change(base, verdict(hostrules.MayDrop))
 		want(metav1.ConditionUnknown, "NotSure", "the policy of chain FORWARD of the nftables ip filter may drop what is sent "+
-			"from pod to pod here (IPv4), from pods here to the outside (IPv4); "+seeNetwork)
+			"from pod to pod here (IPv4), from pods here to the outside (IPv4); "+hostnet.SeeNetwork)
 		change(base, func(f *fakeRules) { f.drop, f.way = nil, netdev.WayBack{Astray: true, Refused: true} })
 		want(metav1.ConditionFalse, "ReversePath", "the reverse path filter of fairlead0 (rp_filter 1) drops what is sent "+
-			"from pod to pod here (IPv4), from pods here to the outside (IPv4); "+seeNetwork)
+			"from pod to pod here (IPv4), from pods here to the outside (IPv4); "+hostnet.SeeNetwork)
 		change(netdev.RuleChange{}, func(f *fakeRules) { f.way, f.fail = netdev.WayBack{}, errors.New("no nftables") })
 		want(metav1.ConditionUnknown, "NotSure", "not known: no nftables")
 		change(base, func(f *fakeRules) { f.fail = nil })
@@ -124,7 +123,7 @@ func TestForwarded(t *testing.T) {
 		for range 100 {
 			change(netdev.RuleChange{Family: 2, Table: "filter", Chain: "KUBE-SVC-1"}, func(*fakeRules) {})
 		}
-		<-time.After(2 * rulesPace)
+		<-time.After(2 * hostnet.RulesPace)
 		settle()
 		if n := looks() - before; n > 1 { // the minute's may come between
 			t.Errorf("%d looks for a chain that no packet comes to", n)
@@ -133,43 +132,10 @@ func TestForwarded(t *testing.T) {
 		for range 100 {
 			change(base, func(*fakeRules) {})
 		}
-		<-time.After(2 * rulesPace)
+		<-time.After(2 * hostnet.RulesPace)
 		settle()
 		if n := looks() - before; n < 1 || n > 2 {
 			t.Errorf("%d looks for one storm", n)
 		}
 	})
-}
-
-func TestPlanFlows(t *testing.T) {
-	prefix, addr := netip.MustParsePrefix, netip.MustParseAddr
-	up := uplinkAt("192.168.77.11/24", "fd00:77::11/64")
-	packet := func(in, to, from, at string) hostrules.Packet {
-		return hostrules.Packet{In: in, Out: to, Source: addr(from), Target: addr(at)}
-	}
-	got := planFlows(netdev.HostState{
-		Bridge: "fairlead0", Uplink: "eth0",
-		Local:  []netdev.LocalBlock{{Prefix: prefix("10.244.1.0/26")}, {Prefix: prefix("10.244.1.64/26")}, {Prefix: prefix("fd00:10::5/128")}},
-		Peers:  []netdev.PeerBlock{{Prefix: prefix("10.244.2.0/26")}, {Prefix: prefix("10.244.3.0/26")}},
-		Remote: []netdev.RemoteNode{remoteNode("n4", "192.168.78.14", "10.244.4.0/26", "fd00:14::/122")},
-	}, up)
-	want := []flow{
-		{"from pod to pod here (IPv4)", packet("fairlead0", "fairlead0", "10.244.1.1", "10.244.1.2")},
-		{"from pods here to the outside (IPv4)", packet("fairlead0", "eth0", "10.244.1.1", "192.0.2.1")},
-		{"from pods here to other nodes (IPv4)", packet("fairlead0", "eth0", "10.244.1.1", "10.244.2.1")},
-		{"from other nodes to pods here (IPv4)", packet("eth0", "fairlead0", "10.244.2.1", "10.244.1.1")},
-		{"from pods here to other nodes through the tunnel (IPv4)", packet("fairlead0", "fairlead-vx4", "10.244.1.1", "10.244.4.1")},
-		{"from other nodes through the tunnel to pods here (IPv4)", packet("fairlead-vx4", "fairlead0", "10.244.4.1", "10.244.1.1")},
-		{"from other nodes themselves through the tunnel to pods here (IPv4)", packet("fairlead-vx4", "fairlead0", "192.168.78.14", "10.244.1.1")},
-		{"from pod to pod here (IPv6)", packet("fairlead0", "fairlead0", "fd00:10::5", "fd00:10::5")},
-		{"from pods here to the outside (IPv6)", packet("fairlead0", "eth0", "fd00:10::5", "2001:db8::1")},
-		{"from pods here to other nodes through the tunnel (IPv6)", packet("fairlead0", "fairlead-vx4", "fd00:10::5", "fd00:14::1")},
-		{"from other nodes through the tunnel to pods here (IPv6)", packet("fairlead-vx4", "fairlead0", "fd00:14::1", "fd00:10::5")},
-	}
-	if diff := cmp.Diff(want, got, cmp.AllowUnexported(flow{}), sameAddresses, cmpopts.EquateEmpty()); diff != "" {
-		t.Errorf("(-want +got):\n%s", diff)
-	}
-	if got := planFlows(netdev.HostState{Bridge: "fairlead0", Uplink: "eth0"}, up); len(got) > 0 {
-		t.Errorf("without a block: %v", got)
-	}
 }

@@ -16,7 +16,8 @@ import (
 	"fairlead.dev/fairlead/internal/cniproto"
 	"fairlead.dev/fairlead/internal/cniproto/thin"
 	"fairlead.dev/fairlead/internal/netdev"
-	"fairlead.dev/fairlead/internal/network"
+	"fairlead.dev/fairlead/internal/node/nodetest"
+	"fairlead.dev/fairlead/internal/node/plugin"
 )
 
 func TestPodIPs(t *testing.T) {
@@ -50,7 +51,8 @@ func TestPodIPs(t *testing.T) {
 type noSysctls struct{}
 
 func (noSysctls) Read(name string) (string, error) { return "", errors.New(name + " is not there") }
-func (noSysctls) Set(name, _ string) error         { return errors.New(name + " is not there") }
+
+func (noSysctls) Set(name, _ string) error { return errors.New(name + " is not there") }
 
 // The no-op plugin is served by the same daemon, without an API server: every
 // verb through the socket, a DEL from the spool, and the heartbeat.
@@ -63,7 +65,7 @@ func TestDaemonOfTheNoopPlugin(t *testing.T) {
 	if err := os.MkdirAll(spool, 0o700); err != nil {
 		t.Fatal(err)
 	}
-	d, err := New(c, network.NewNoop(noSysctls{}))
+	d, err := New(c, plugin.NewNoop(noSysctls{}))
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -97,7 +99,7 @@ func TestDaemonOfTheNoopPlugin(t *testing.T) {
 		t.Errorf("ADD: %s, %v", answer, err)
 	}
 	_, err = do(request(cniproto.VerbAdd, "c1", "/run/netns/x", "p", "u1"))
-	wantCode(t, err, cniproto.CodeUnknownContainer, "deleted") // its DEL came before
+	nodetest.WantCode(t, err, cniproto.CodeUnknownContainer, "deleted") // its DEL came before
 	stop()
 	if err := <-ended; err != nil {
 		t.Error(err)

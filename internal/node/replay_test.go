@@ -11,6 +11,7 @@ import (
 	"fairlead.dev/fairlead/internal/cniproto"
 	"fairlead.dev/fairlead/internal/cniproto/server"
 	"fairlead.dev/fairlead/internal/netdev"
+	"fairlead.dev/fairlead/internal/node/ledger"
 )
 
 // wantSpooled checks whose DELs are put aside.
@@ -64,7 +65,7 @@ func TestSpooledDelsWithAFullFileSystem(t *testing.T) {
 	inWorld(t, func(w *world) {
 		const ports = `{"portMappings":[{"hostPort":8080,"containerPort":80,"protocol":"udp"}]}`
 		w.stop()
-		dir := filepath.Join(w.dir, recordsDir)
+		dir := filepath.Join(w.dir, ledger.RecordsDir)
 		if err := syscall.Mount("fairlead-test", dir, "tmpfs", 0, "size=64k"); err != nil {
 			t.Fatal(err)
 		}
@@ -81,7 +82,7 @@ func TestSpooledDelsWithAFullFileSystem(t *testing.T) {
 		}
 		settle()
 		w.stop()
-		if err := os.WriteFile(filepath.Join(dir, "c3"+recordSuffix), []byte("torn"), 0o600); err != nil {
+		if err := os.WriteFile(filepath.Join(dir, "c3"+ledger.RecordSuffix), []byte("torn"), 0o600); err != nil {
 			t.Fatal(err)
 		}
 		if err := os.WriteFile(filepath.Join(dir, "full"), make([]byte, 64<<10), 0o600); !errors.Is(err, syscall.ENOSPC) {

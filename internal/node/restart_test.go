@@ -16,6 +16,9 @@ import (
 	"fairlead.dev/fairlead/api/v1alpha1"
 	"fairlead.dev/fairlead/internal/cniproto"
 	"fairlead.dev/fairlead/internal/netdev"
+	"fairlead.dev/fairlead/internal/node/ledger"
+	"fairlead.dev/fairlead/internal/node/nodetest"
+	"fairlead.dev/fairlead/internal/node/queue"
 )
 
 func TestRestartAdoptsWithoutTheAPI(t *testing.T) {
@@ -36,7 +39,7 @@ func TestRestartAdoptsWithoutTheAPI(t *testing.T) {
 			t.Errorf("ADD again: %s, %v; want %s", second, err, first)
 		}
 		_, err = w.handle(w.checkOf("1.1.0"))
-		wantCode(t, err, 0)
+		nodetest.WantCode(t, err, 0)
 		if err := w.del("c1"); err != nil {
 			t.Fatal(err)
 		}
@@ -45,7 +48,7 @@ func TestRestartAdoptsWithoutTheAPI(t *testing.T) {
 		w.wantLinks()
 		w.wantRecords()
 		w.api.setDown(nil)
-		time.Sleep(retryLast) //nolint:forbidigo // the bubble's clock
+		time.Sleep(queue.RetryLast) //nolint:forbidigo // the bubble's clock
 		settle()
 		w.wantWrites(key, "Attached/c1", "Detached/c1")
 	})
@@ -113,7 +116,7 @@ func TestKilledDuringAddHoldsTheNeverPlugged(t *testing.T) {
 		w.wantLinks("c1/eth0")
 		w.wantWrites(key)
 		w.kernel.setHook(nil)
-		time.Sleep(retryLast) //nolint:forbidigo // the bubble's clock
+		time.Sleep(queue.RetryLast) //nolint:forbidigo // the bubble's clock
 		settle()
 		w.wantLinks()
 		w.wantWrites(key, "Detached/")
@@ -208,8 +211,8 @@ func TestSweep(t *testing.T) {
 			// sandbox of the node would look dead.
 			name: "the directory of namespaces is not there",
 			spoil: func(w *world) {
-				rec := w.daemon.verbs.ledger.get("c1")
-				if err := w.daemon.verbs.ledger.put(rec.with(func(r *record) { r.Netns = "/run/no-such-dir/c1" })); err != nil {
+				rec := w.network.ledger.Get("c1")
+				if err := w.network.ledger.Put(rec.With(func(r *ledger.Record) { r.Netns = "/run/no-such-dir/c1" })); err != nil {
 					w.t.Fatal(err)
 				}
 			},
@@ -261,7 +264,7 @@ func TestSweepDuringAdd(t *testing.T) {
 		w.pod("p", "u1", "eth0", "net1")
 		w.kernel.setHook(func(ctx context.Context, s, what string) error {
 			if s == "attach" && what == "net1" {
-				if err := w.daemon.verbs.sweep(ctx); err != nil {
+				if err := w.network.sweep(ctx); err != nil {
 					t.Error(err)
 				}
 			}
@@ -300,7 +303,7 @@ func TestDamagedRecord(t *testing.T) {
 				t := w.t
 				key := w.pod("p", "u1", "eth0", "net1")
 				w.mustAdd("c1", "p", "u1")
-				path := filepath.Join(w.dir, recordsDir, "c1.json")
+				path := filepath.Join(w.dir, ledger.RecordsDir, "c1.json")
 				if err := os.WriteFile(path, []byte(tc.text), 0o600); err != nil {
 					t.Fatal(err)
 				}
@@ -315,7 +318,7 @@ func TestDamagedRecord(t *testing.T) {
 				settle()
 				w.wantLinks()
 				w.wantWrites(key, "Attached/c1", "Detached/c1")
-				if _, err := os.Stat(path + damagedSuffix); err != nil {
+				if _, err := os.Stat(path + ledger.DamagedSuffix); err != nil {
 					t.Errorf("the damaged record was not kept for a look: %v", err)
 				}
 			})
@@ -331,7 +334,7 @@ func TestDamagedRecordHoldsTheNeverPlugged(t *testing.T) {
 		key := w.pod("p", "u1")
 		w.api.setHook(func(context.Context, string, string) error { return errors.New("connection refused") })
 		w.mustAdd("c1", "p", "u1")
-		if err := os.WriteFile(filepath.Join(w.dir, recordsDir, "c1.json"), nil, 0o600); err != nil {
+		if err := os.WriteFile(filepath.Join(w.dir, ledger.RecordsDir, "c1.json"), nil, 0o600); err != nil {
 			t.Fatal(err)
 		}
 		w.restart()
@@ -348,7 +351,7 @@ func TestDamagedRecordHoldsTheNeverPlugged(t *testing.T) {
 func TestHalfWrittenRecordIsRemoved(t *testing.T) {
 	inWorld(t, func(w *world) {
 		t := w.t
-		if err := os.WriteFile(filepath.Join(w.dir, recordsDir, ".new-123"), []byte("{"), 0o600); err != nil {
+		if err := os.WriteFile(filepath.Join(w.dir, ledger.RecordsDir, ".new-123"), []byte("{"), 0o600); err != nil {
 			t.Fatal(err)
 		}
 		w.restart()
@@ -374,25 +377,6 @@ func TestRestartWhenThePodAttachmentIsGone(t *testing.T) {
 		settle()
 		w.wantLinks()
 		w.wantRecords()
-	})
-}
-
-func FuzzDecodeRecord(f *testing.F) {
-	f.Add([]byte(`{"version":1,"containerID":"c1","bootID":"b","state":"attached","interfaces":[{"name":"eth0","hostName":"fl1"}]}`))
-	f.Add([]byte(`{`))
-	f.Fuzz(func(t *testing.T, raw []byte) {
-		rec, err := decodeRecord(raw, "c1")
-		if err != nil {
-			return
-		}
-		files := files{dir: t.TempDir()}
-		if err := errors.Join(files.prepare(rec), files.publish("c1")); err != nil {
-			t.Fatal(err)
-		}
-		again, bad, err := files.read()
-		if err != nil || len(bad) != 0 || len(again) != 1 || again[0].State != rec.State {
-			t.Fatalf("wrote %+v, read %+v, %+v, %v", rec, again, bad, err)
-		}
 	})
 }
 
@@ -465,7 +449,7 @@ func TestPluggedAgainAfterReboot(t *testing.T) {
 				return nil
 			})
 			_, err := w.add("c2", "p", "u1")
-			wantCode(t, err, cniproto.CodeTryAgainLater, "ns/p", "before node n1 booted", "no route to host")
+			nodetest.WantCode(t, err, cniproto.CodeTryAgainLater, "ns/p", "before node n1 booted", "no route to host")
 			w.wantLinks()
 			w.wantRecords()
 			w.api.setHook(nil)
@@ -499,7 +483,7 @@ func TestPluggedAgainAfterReboot(t *testing.T) {
 				return nil
 			})
 			_, err := w.add("c2", "p", "u1")
-			wantCode(t, err, cniproto.CodeTryAgainLater, "being deleted")
+			nodetest.WantCode(t, err, cniproto.CodeTryAgainLater, "being deleted")
 			settle()
 			w.wantLinks()
 			w.wantWrites(key, "Attached/c1", "Detached/c1")

@@ -3,6 +3,8 @@ package node
 import (
 	"testing"
 	"time"
+
+	"fairlead.dev/fairlead/internal/node/report"
 )
 
 // After etcd went back to a backup what a node has said is lost. It says it again,
@@ -18,7 +20,7 @@ func TestRestoredFromABackup(t *testing.T) {
 				unmute = w.api.mute()
 			}
 			w.mustAdd("c1", "p", "u1")
-			time.Sleep(2 * ackDelay) //nolint:forbidigo // the bubble's clock
+			time.Sleep(2 * report.AckDelay) //nolint:forbidigo // the bubble's clock
 			settle()
 			w.wantWrites(key, "Attached/c1")
 			w.api.restore(backup)
@@ -28,7 +30,7 @@ func TestRestoredFromABackup(t *testing.T) {
 			} else {
 				time.Sleep(2*sweepInterval + time.Second) //nolint:forbidigo // the bubble's clock
 			}
-			time.Sleep(2 * ackDelay) //nolint:forbidigo // the bubble's clock
+			time.Sleep(2 * report.AckDelay) //nolint:forbidigo // the bubble's clock
 			settle()
 			w.wantWrites(key, "Attached/c1", "Attached/c1")
 			if s := w.api.get(key).Status.Sandbox; s == nil || s.ID != "c1" {

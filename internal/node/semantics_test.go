@@ -4,7 +4,6 @@ import (
 	"errors"
 	"fmt"
 	"maps"
-	"slices"
 	"strings"
 	"testing"
 	"testing/synctest"
@@ -17,6 +16,8 @@ import (
 	"fairlead.dev/fairlead/api/v1alpha1"
 	"fairlead.dev/fairlead/internal/cniproto"
 	"fairlead.dev/fairlead/internal/netdev"
+	"fairlead.dev/fairlead/internal/node/health"
+	"fairlead.dev/fairlead/internal/node/nodetest"
 )
 
 // kuryr 1.5, bug 1854928: the record of a deleted pod is still in memory when the
@@ -37,7 +38,7 @@ func TestStaleRecordIsWaitedOut(t *testing.T) {
 				}
 				w.api.mu.Unlock()
 				_, err := w.add("c0", "web-0", uid)
-				wantCode(t, err, cniproto.CodeTryAgainLater, "u2", "earlier pod", "web-0-u1", "u1")
+				nodetest.WantCode(t, err, cniproto.CodeTryAgainLater, "u2", "earlier pod", "web-0-u1", "u1")
 				before := w.api.reads
 				time.AfterFunc(3*time.Second, func() { w.pod("web-0", "u2") })
 				w.mustAdd("c1", "web-0", uid)
@@ -59,11 +60,11 @@ func TestAddWithoutUID(t *testing.T) {
 	inWorld(t, func(w *world) {
 		t := w.t
 		_, err := w.add("c1", "p", "")
-		wantCode(t, err, cniproto.CodeUnknownContainer, "pod ns/p is gone")
+		nodetest.WantCode(t, err, cniproto.CodeUnknownContainer, "pod ns/p is gone")
 		w.pod("p", "hash")
 		w.api.setDown(errors.New("connection refused"))
 		_, err = w.add("c2", "p", "")
-		wantCode(t, err, cniproto.CodeTryAgainLater, "K8S_POD_UID", "connection refused")
+		nodetest.WantCode(t, err, cniproto.CodeTryAgainLater, "K8S_POD_UID", "connection refused")
 		w.api.setDown(nil)
 		w.api.mu.Lock()
 		pod := w.api.pods[types.NamespacedName{Namespace: "ns", Name: "p"}]
@@ -129,9 +130,8 @@ func TestRecordDeletedAndUnpluggedInEitherOrder(t *testing.T) {
 				w.wantRecords()
 				w.wantWrites(key, tc.want...)
 				w.wantLedgerEmpty()
-				l := w.daemon.verbs.ledger
-				if len(l.sealed) != 0 || len(l.ended) != 0 || len(w.daemon.verbs.registry.keys()) != 0 {
-					w.t.Errorf("remembered: %v, %v, %v", l.sealed, l.ended, w.daemon.verbs.registry.keys())
+				if l := w.network.ledger.Remembered(); l["sealed"] != 0 || l["ended"] != 0 || len(w.network.registry.Keys()) != 0 {
+					w.t.Errorf("remembered: %v, %v", l, w.network.registry.Keys())
 				}
 			})
 		})
@@ -178,7 +178,7 @@ func TestHeirWaitsForItsPredecessor(t *testing.T) {
 		w.mustAdd("c1", "web-0", "u1")
 		w.mustAdd("c3", "web-0", "u3")
 		_, err := w.add("c2", "web-0", "u2")
-		wantCode(t, err, cniproto.CodeTryAgainLater, "ns/web-0", "c1", "10s")
+		nodetest.WantCode(t, err, cniproto.CodeTryAgainLater, "ns/web-0", "c1", "10s")
 		w.wantLinks("c1/eth0", "c3/eth0")
 		time.AfterFunc(2*time.Second, func() { _ = w.del("c1") })
 		start := time.Now()
@@ -194,8 +194,8 @@ func TestHeirWaitsForItsPredecessor(t *testing.T) {
 		}
 		settle()
 		w.wantLedgerEmpty()
-		if h := w.daemon.verbs.ledger.heirs; len(h) != 0 {
-			t.Errorf("claims are remembered: %v", h)
+		if n := w.network.ledger.Remembered()["heirs"]; n != 0 {
+			t.Errorf("%d claims are remembered", n)
 		}
 	})
 }
@@ -222,7 +222,7 @@ func TestHeirsTakeTurns(t *testing.T) {
 		if err := w.del("c2"); err != nil {
 			t.Fatal(err)
 		}
-		wantCode(t, <-errs["c2"], cniproto.CodeUnknownContainer, "deleted")
+		nodetest.WantCode(t, <-errs["c2"], cniproto.CodeUnknownContainer, "deleted")
 		for _, step := range []struct{ del, next string }{{"c0", "c1"}, {"c1", "c3"}} {
 			if err := w.del(step.del); err != nil {
 				t.Fatal(err)
@@ -236,70 +236,21 @@ func TestHeirsTakeTurns(t *testing.T) {
 	})
 }
 
-// A kind of binding is broken when different pods fail, none is plugged among
-// them, and it goes on. Kuryr restarted for ever over one pod that failed, and
-// its count was never taken back.
-func TestBindings(t *testing.T) {
-	broken := errors.New("no buffer space")
-	type step struct {
-		pod types.UID
-		err error
-	}
-	many := func(n int) (steps []step) {
-		for i := range n {
-			steps = append(steps, step{types.UID(fmt.Sprint(i)), broken})
-		}
-		return steps
-	}
-	cases := []struct {
-		name  string
-		steps []step
-		after time.Duration
-		want  bool
-	}{
-		{name: "nothing happened", after: time.Hour},
-		{name: "one pod, again and again", steps: slices.Repeat(many(1), 100), after: time.Hour},
-		{name: "many pods", steps: many(10), after: brokenFor, want: true},
-		{name: "many pods for a moment", steps: many(10), after: brokenFor - time.Second},
-		{name: "one that was plugged", steps: append(many(10), step{"ok", nil}), after: time.Hour},
-		{name: "it began again", steps: append(append(many(10), step{"ok", nil}), many(2)...), after: time.Hour},
-		{name: "the pods' own mistakes", steps: []step{{"1", netdev.ErrExists}, {"2", netdev.ErrInvalid}, {"3", netdev.ErrNotNamespace}, {"4", errInvalid}}, after: time.Hour},
-	}
-	for _, tc := range cases {
-		t.Run(tc.name, func(t *testing.T) {
-			synctest.Test(t, func(t *testing.T) {
-				var b bindings
-				for _, s := range tc.steps {
-					b.note(bindingBridge, s.pod, s.err)
-				}
-				time.Sleep(tc.after) //nolint:forbidigo // the bubble's clock
-				err := b.check(bindingBridge)
-				if (err != nil) != tc.want {
-					t.Fatalf("got %v", err)
-				}
-				if tc.want && (!strings.Contains(err.Error(), "no buffer space") || !strings.Contains(err.Error(), bindingBridge)) {
-					t.Errorf("got %v", err)
-				}
-			})
-		})
-	}
-}
-
 // What plugging says reaches the check, and a pod that is plugged takes it back.
 func TestBindingsOfTheDaemon(t *testing.T) {
 	inWorld(t, func(w *world) {
 		t := w.t
-		check := w.daemon.Bindings()[bindingBridge]
+		check := w.daemon.Checks()[bindingBridge]
 		w.kernel.mu.Lock()
 		w.kernel.bridges = map[string]bool{}
 		w.kernel.mu.Unlock()
-		for n := range brokenPods {
+		for n := range health.BrokenPods {
 			uid := fmt.Sprint("u", n)
 			w.pod("p"+uid, uid)
 			_, err := w.add("c"+uid, "p"+uid, uid)
-			wantCode(t, err, cniproto.CodeTryAgainLater, "fairlead0")
+			nodetest.WantCode(t, err, cniproto.CodeTryAgainLater, "fairlead0")
 		}
-		time.Sleep(brokenFor) //nolint:forbidigo // the bubble's clock
+		time.Sleep(health.BrokenFor) //nolint:forbidigo // the bubble's clock
 		if err := check(); err == nil || !strings.Contains(err.Error(), "fairlead0") {
 			t.Errorf("got %v", err)
 		}

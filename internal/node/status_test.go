@@ -8,12 +8,17 @@ import (
 
 	"fairlead.dev/fairlead/internal/cniproto"
 	"fairlead.dev/fairlead/internal/netdev"
+	"fairlead.dev/fairlead/internal/node/apiserver"
+	"fairlead.dev/fairlead/internal/node/fault"
+	"fairlead.dev/fairlead/internal/node/health"
+	"fairlead.dev/fairlead/internal/node/hostnet"
+	"fairlead.dev/fairlead/internal/node/nodetest"
 )
 
 func (w *world) wantStatus(code int, words ...string) {
 	w.t.Helper()
 	_, err := w.handle(cniproto.Request{Verb: cniproto.VerbStatus})
-	wantCode(w.t, err, code, words...)
+	nodetest.WantCode(w.t, err, code, words...)
 }
 
 // pass lets the bubble's clock go on.
@@ -35,18 +40,17 @@ func (w *world) setUplink(name string) {
 }
 
 func TestStatusBeforeAnythingIsKnown(t *testing.T) {
-	v := &verbs{registry: newRegistry(nil), host: newHostNet(&fakeHost{kernel: newFakeKernel()}, nil, nil, Config{}), node: "n1"}
-	v.health = newHealth(v.look, filepath.Join(t.TempDir(), cniproto.HeartbeatFile), "boot-1")
+	v := &podNetwork{registry: apiserver.NewRegistry(nil), host: hostnet.New(hostnet.Config{Kernel: &fakeHost{kernel: newFakeKernel()}}), node: "n1"}
+	v.health = health.New(v.canServe, filepath.Join(t.TempDir(), cniproto.HeartbeatFile), "boot-1")
 	status := func(words ...string) {
 		t.Helper()
-		_, err := v.Handle(t.Context(), cniproto.Request{Verb: cniproto.VerbStatus})
-		wantCode(t, err, cniproto.CodeUnavailable, words...)
+		nodetest.WantCode(t, fault.CNI(v.Status()), cniproto.CodeUnavailable, words...)
 	}
 	status("starting")
-	v.health.begin()
+	v.health.Begin()
 	status("n1", "API server")
-	v.registry.setSynced()
-	v.health.note(v.look(), false)
+	v.registry.SetSynced()
+	v.health.Note(v.canServe(), false)
 	status("n1", "default network")
 }
 
@@ -56,17 +60,17 @@ func TestStatusHasHysteresis(t *testing.T) {
 	inWorld(t, func(w *world) {
 		w.wantStatus(0)
 		w.setBridge(false)
-		w.pass(lookEvery)
+		w.pass(health.LookEvery)
 		w.wantStatus(0)
 		w.setBridge(true)
-		w.pass(lookEvery)
+		w.pass(health.LookEvery)
 		w.setBridge(false)
-		w.pass(lookEvery)
+		w.pass(health.LookEvery)
 		w.wantStatus(0) // bad, good, bad: not twice in a row
-		w.pass(lookEvery)
+		w.pass(health.LookEvery)
 		w.wantStatus(cniproto.CodeUnavailable, "n1", "bridge fairlead0")
 		w.setBridge(true)
-		w.pass(lookEvery)
+		w.pass(health.LookEvery)
 		w.wantStatus(0)
 	})
 }
@@ -76,11 +80,11 @@ func TestStatusOfPodsThatAreCutOff(t *testing.T) {
 		w.pod("p", "u1")
 		w.mustAdd("c1", "p", "u1")
 		w.setBridge(false)
-		w.pass(badLooks * lookEvery)
+		w.pass(health.BadLooks * health.LookEvery)
 		w.wantStatus(cniproto.CodeLimited, "n1", "bridge fairlead0")
 		w.setBridge(true)
 		w.setUplink("eth9") // eth0, as it was found last, is gone
-		w.pass(badLooks * lookEvery)
+		w.pass(health.BadLooks * health.LookEvery)
 		w.wantStatus(cniproto.CodeLimited, "n1", "uplink eth0")
 		if err := w.daemon.Ready(); err == nil {
 			w.t.Error("Ready says yes")
@@ -88,7 +92,7 @@ func TestStatusOfPodsThatAreCutOff(t *testing.T) {
 		if err := w.del("c1"); err != nil {
 			w.t.Fatal(err)
 		}
-		w.pass(lookEvery)
+		w.pass(health.LookEvery)
 		w.wantStatus(cniproto.CodeUnavailable)
 	})
 }
@@ -102,7 +106,7 @@ func TestStatusAfterARestart(t *testing.T) {
 		code   int
 	}{
 		{name: "it could serve", change: func(*world) {}},
-		{name: "a while ago", code: cniproto.CodeUnavailable, change: func(w *world) { w.pass(heartbeatGrace + time.Second) }},
+		{name: "a while ago", code: cniproto.CodeUnavailable, change: func(w *world) { w.pass(health.HeartbeatGrace + time.Second) }},
 		{name: "in another boot", code: cniproto.CodeUnavailable, change: func(w *world) { w.bootID = "boot-2" }},
 		{
 			name: "nobody knows", code: cniproto.CodeUnavailable,
@@ -123,13 +127,13 @@ func TestStatusAfterARestart(t *testing.T) {
 				w.start()
 				settle()
 				w.wantStatus(tc.code)
-				w.pass(heartbeatGrace)
+				w.pass(health.HeartbeatGrace)
 				w.wantStatus(cniproto.CodeUnavailable)
 				w.host.set(func(h *fakeHost) { h.fail = nil })
 				w.setUplink("eth0")
 				w.setBridge(true)
-				w.daemon.verbs.host.kick()
-				w.pass(hostPace)
+				w.network.host.Kick()
+				w.pass(hostnet.Pace)
 				w.wantStatus(0)
 			})
 		})

@@ -13,46 +13,48 @@ import (
 	"k8s.io/client-go/util/workqueue"
 
 	"fairlead.dev/fairlead/internal/netdev"
+	"fairlead.dev/fairlead/internal/node/ledger"
+	"fairlead.dev/fairlead/internal/node/queue"
 )
 
 // adopt takes over what the daemon before left, without the API server: the
 // records, and from the kernel what damaged records can no longer say. Nothing
 // is served and nothing acknowledged until it returns.
-func (v *verbs) adopt(ctx context.Context) error {
+func (pn *podNetwork) adopt(ctx context.Context) error {
 	log := logr.FromContextOrDiscard(ctx)
-	records, bad, err := v.ledger.files.read()
+	records, bad, err := pn.ledger.Read()
 	if err != nil {
 		return err
 	}
-	links, err := v.kernel.Links(ctx)
+	links, err := pn.kernel.Links(ctx)
 	if err != nil {
 		return fmt.Errorf("look for links of earlier sandboxes: %w", err)
 	}
 	for _, b := range bad {
-		log.Error(b.err, "record was damaged and set aside", "sandbox", b.containerID)
-		if rec := rebuilt(b.containerID, v.ledger.bootID, links); rec != nil {
-			if err := v.ledger.put(rec); err != nil {
-				log.Error(err, "rebuilt record is kept in memory alone", "sandbox", b.containerID)
-				v.ledger.adopt(rec)
+		log.Error(b.Err, "record was damaged and set aside", "sandbox", b.ContainerID)
+		if rec := rebuilt(b.ContainerID, pn.ledger.BootID, links); rec != nil {
+			if err := pn.ledger.Put(rec); err != nil {
+				log.Error(err, "rebuilt record is kept in memory alone", "sandbox", b.ContainerID)
+				pn.ledger.Adopt(rec)
 			}
-			v.firewall.add(rec)
-			log.Info("record rebuilt from the links in the kernel", "sandbox", b.containerID, "links", rec.hostNames())
+			pn.firewall.Add(rec)
+			log.Info("record rebuilt from the links in the kernel", "sandbox", b.ContainerID, "links", rec.HostNames())
 		}
 	}
 	for _, rec := range records {
-		v.ledger.adopt(rec)
-		if rec.State == deleting {
-			v.remover.enqueue(rec.ContainerID)
+		pn.ledger.Adopt(rec)
+		if rec.State == ledger.Deleting {
+			pn.remover.enqueue(rec.ContainerID)
 		} else {
-			v.firewall.add(rec)
+			pn.firewall.Add(rec)
 		}
 	}
-	v.undoUnanswered(ctx, links)
-	if err := v.adoptAddresses(ctx); err != nil {
+	pn.undoUnanswered(ctx, links)
+	if err := pn.adoptAddresses(ctx); err != nil {
 		return err
 	}
-	v.health.begin()
-	if err := v.sweep(ctx); err != nil {
+	pn.health.Begin()
+	if err := pn.sweep(ctx); err != nil {
 		log.Error(err, "sweep was not complete, will be tried again")
 	}
 	return nil
@@ -62,10 +64,10 @@ func (v *verbs) adopt(ctx context.Context) error {
 // them was killed before it answered. The plugin asks again, or the runtime makes
 // another sandbox. Until they are gone nobody knows which PodAttachment they are
 // of, so none is said to have never been plugged.
-func (v *verbs) undoUnanswered(ctx context.Context, links []netdev.HostLink) {
+func (pn *podNetwork) undoUnanswered(ctx context.Context, links []netdev.HostLink) {
 	known := map[string]bool{}
-	for _, rec := range v.ledger.all() {
-		for _, name := range rec.hostNames() {
+	for _, rec := range pn.ledger.All() {
+		for _, name := range rec.HostNames() {
 			known[name] = true
 		}
 	}
@@ -74,16 +76,16 @@ func (v *verbs) undoUnanswered(ctx context.Context, links []netdev.HostLink) {
 			continue
 		}
 		key := strayKey(l)
-		rec := v.ledger.get(key)
+		rec := pn.ledger.Get(key)
 		if rec == nil {
-			rec = &record{Version: recordVersion, ContainerID: key, BootID: v.ledger.bootID, State: deleting}
+			rec = &ledger.Record{Version: ledger.Version, ContainerID: key, BootID: pn.ledger.BootID, State: ledger.Deleting}
 			logr.FromContextOrDiscard(ctx).Info("removing what an ADD left that was not answered", "sandbox", l.ContainerID, "link", l.Name)
-			v.metrics.swept.WithLabelValues("link").Inc()
+			pn.metrics.swept.WithLabelValues("link").Inc()
 		}
-		v.ledger.adopt(rec.with(func(r *record) {
-			r.Interfaces = append(slices.Clone(r.Interfaces), recordedInterface{HostName: l.Name})
+		pn.ledger.Adopt(rec.With(func(r *ledger.Record) {
+			r.Interfaces = append(slices.Clone(r.Interfaces), ledger.Interface{HostName: l.Name})
 		}))
-		v.remover.enqueue(key)
+		pn.remover.enqueue(key)
 	}
 }
 
@@ -97,14 +99,14 @@ func strayKey(l netdev.HostLink) string {
 
 // rebuilt is a record with no more than a DEL needs, or nil when no link of the
 // sandbox is left. Its pod is known again when the status of a PodAttachment
-// names the sandbox (ledger.identify). The interface that was made first, which has
+// names the sandbox (ledger.Verdict). The interface that was made first, which has
 // the smallest index, is that of the ADD.
-func rebuilt(containerID, bootID string, links []netdev.HostLink) *record {
-	rec := &record{Version: recordVersion, ContainerID: containerID, BootID: bootID, State: attached}
+func rebuilt(containerID, bootID string, links []netdev.HostLink) *ledger.Record {
+	rec := &ledger.Record{Version: ledger.Version, ContainerID: containerID, BootID: bootID, State: ledger.Attached}
 	links = slices.SortedFunc(slices.Values(links), func(a, b netdev.HostLink) int { return cmp.Compare(a.Index, b.Index) })
 	for _, l := range links {
 		if l.ContainerID == containerID {
-			i := recordedInterface{HostName: l.Name}
+			i := ledger.Interface{HostName: l.Name}
 			i.Name = l.Interface
 			rec.Interfaces = append(rec.Interfaces, i)
 		}
@@ -119,22 +121,22 @@ func rebuilt(containerID, bootID string, links []netdev.HostLink) *record {
 // sweep lets go every sandbox that is no more, removes links of ours that belong to
 // none, and has put in order what somebody changed on the host's side. One
 // sandbox's error stops no other.
-func (v *verbs) sweep(ctx context.Context) error {
-	return errors.Join(v.sweepUnlisted(ctx, nil)...)
+func (pn *podNetwork) sweep(ctx context.Context) error {
+	return errors.Join(pn.sweepUnlisted(ctx, nil)...)
 }
 
 // sweepUnlisted is sweep without the containers that are listed.
-func (v *verbs) sweepUnlisted(ctx context.Context, listed map[string]bool) (errs []error) {
-	v.registry.settle()
-	links, err := v.kernel.Links(ctx)
+func (pn *podNetwork) sweepUnlisted(ctx context.Context, listed map[string]bool) (errs []error) {
+	pn.registry.Settle()
+	links, err := pn.kernel.Links(ctx)
 	if err != nil {
 		return []error{fmt.Errorf("list the links of sandboxes: %w", err)}
 	}
 	// A link is made after its record, so the records are looked at second.
-	records := v.ledger.all()
+	records := pn.ledger.All()
 	there, ours := byHostName(links), map[string]bool{}
 	for _, rec := range records {
-		for _, name := range rec.hostNames() {
+		for _, name := range rec.HostNames() {
 			ours[name] = true
 		}
 	}
@@ -142,22 +144,22 @@ func (v *verbs) sweepUnlisted(ctx context.Context, listed map[string]bool) (errs
 	todo.SetLimit(removers)
 	for _, l := range links {
 		if !ours[l.Name] {
-			todo.Go(func() error { return v.removeStray(ctx, l) })
+			todo.Go(func() error { return pn.removeStray(ctx, l) })
 		}
 	}
 	for _, rec := range records {
 		switch {
-		case rec.State != attached || listed[rec.ContainerID]:
-		case v.dead(rec, there):
-			if err := v.reap(ctx, rec.ContainerID); err != nil {
+		case rec.State != ledger.Attached || listed[rec.ContainerID]:
+		case pn.dead(rec, there):
+			if err := pn.reap(ctx, rec.ContainerID); err != nil {
 				errs = append(errs, fmt.Errorf("sandbox %s: %w", rec.ContainerID, err))
 			}
 		case astray(rec, there):
-			v.mender.queue.Add(rec.ContainerID)
+			pn.repairer.queue.Add(rec.ContainerID)
 		}
 	}
-	v.host.kernelChanged()
-	for _, err := range []error{todo.Wait(), v.sweepAddresses(ctx, listed)} {
+	pn.host.KernelChanged()
+	for _, err := range []error{todo.Wait(), pn.sweepAddresses(ctx, listed)} {
 		if err != nil {
 			errs = append(errs, err)
 		}
@@ -176,12 +178,12 @@ func byHostName(links []netdev.HostLink) map[string]netdev.HostLink {
 // dead tells whether nothing can use a sandbox any more: it is of an earlier
 // boot, its namespace is gone, or all its links are, which the kernel takes
 // away together with the namespace.
-func (v *verbs) dead(rec *record, there map[string]netdev.HostLink) bool {
-	if rec.BootID != v.ledger.bootID {
+func (pn *podNetwork) dead(rec *ledger.Record, there map[string]netdev.HostLink) bool {
+	if rec.BootID != pn.ledger.BootID {
 		return true
 	}
 	links := 0
-	for _, name := range rec.hostNames() {
+	for _, name := range rec.HostNames() {
 		if _, ok := there[name]; ok {
 			links++
 		}
@@ -189,60 +191,60 @@ func (v *verbs) dead(rec *record, there map[string]netdev.HostLink) bool {
 	if links == 0 {
 		return true
 	}
-	return rec.Netns != "" && look(v.kernel, rec) == absent
+	return rec.Netns != "" && inspectNamespace(pn.kernel, rec) == absent
 }
 
 // reap lets a sandbox go that is dead, when no operation on it is under way that
 // changes the picture.
-func (v *verbs) reap(ctx context.Context, containerID string) error {
-	return v.manager.Do(ctx, containerID, func(ctx context.Context) error {
-		rec := v.ledger.get(containerID)
-		if rec == nil || rec.State != attached {
+func (pn *podNetwork) reap(ctx context.Context, containerID string) error {
+	return pn.turns.Do(ctx, containerID, func(ctx context.Context) error {
+		rec := pn.ledger.Get(containerID)
+		if rec == nil || rec.State != ledger.Attached {
 			return nil
 		}
-		links, err := v.kernel.Links(ctx)
+		links, err := pn.kernel.Links(ctx)
 		if err != nil {
 			return fmt.Errorf("list the links of sandboxes: %w", err)
 		}
-		if !v.dead(rec, byHostName(links)) {
+		if !pn.dead(rec, byHostName(links)) {
 			return nil
 		}
 		logr.FromContextOrDiscard(ctx).Info("sandbox is gone without a DEL", "sandbox", containerID, "pod", rec.Pod)
-		v.metrics.swept.WithLabelValues("sandbox").Inc()
-		return v.release(ctx, rec)
+		pn.metrics.swept.WithLabelValues("sandbox").Inc()
+		return pn.release(ctx, rec)
 	})
 }
 
 // removeStray removes a link that no record speaks of. No ADD makes one without
 // a record, so it is what a lost record left.
-func (v *verbs) removeStray(ctx context.Context, l netdev.HostLink) error {
-	return v.manager.Do(ctx, strayKey(l), func(ctx context.Context) error {
-		for _, rec := range v.ledger.all() {
-			if slices.Contains(rec.hostNames(), l.Name) {
+func (pn *podNetwork) removeStray(ctx context.Context, l netdev.HostLink) error {
+	return pn.turns.Do(ctx, strayKey(l), func(ctx context.Context) error {
+		for _, rec := range pn.ledger.All() {
+			if slices.Contains(rec.HostNames(), l.Name) {
 				return nil
 			}
 		}
 		logr.FromContextOrDiscard(ctx).Info("removing a link that belongs to no sandbox", "link", l.Name, "sandbox", l.ContainerID)
-		v.metrics.swept.WithLabelValues("link").Inc()
-		return v.kernel.Detach(ctx, l.Name)
+		pn.metrics.swept.WithLabelValues("link").Inc()
+		return pn.kernel.Detach(ctx, l.Name)
 	})
 }
 
 // reaper looks after the sandboxes whose PodAttachments are being deleted: if
 // one is dead, its addresses need not wait for the next sweep.
 type reaper struct {
-	verbs *verbs
-	queue workqueue.TypedRateLimitingInterface[string]
+	network *podNetwork
+	queue   workqueue.TypedRateLimitingInterface[string]
 }
 
 // Run works until ctx ends.
 func (r *reaper) Run(ctx context.Context) error {
-	work(ctx, r.queue, 4, func(ctx context.Context, containerID string) error {
+	queue.Run(ctx, r.queue, 4, func(ctx context.Context, containerID string) error {
 		var err error
-		if id, ifName, ok := strings.Cut(containerID, keySeparator); ok {
-			err = r.verbs.reapAddresses(ctx, addressKey{id, ifName})
+		if id, ifName, ok := strings.Cut(containerID, ledger.KeySeparator); ok {
+			err = r.network.reapAddresses(ctx, ledger.AddressKey{ContainerID: id, IfName: ifName})
 		} else {
-			err = r.verbs.reap(ctx, containerID)
+			err = r.network.reap(ctx, containerID)
 		}
 		if err != nil && ctx.Err() == nil {
 			logr.FromContextOrDiscard(ctx).Error(err, "looking after a sandbox failed, will be tried again", "sandbox", containerID)

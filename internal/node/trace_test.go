@@ -6,6 +6,7 @@ import (
 	"time"
 
 	"fairlead.dev/fairlead/internal/cniproto"
+	"fairlead.dev/fairlead/internal/node/fault"
 	"fairlead.dev/fairlead/internal/tracing"
 	"fairlead.dev/fairlead/internal/tracing/tracingtest"
 )
@@ -24,7 +25,7 @@ func TestRequestsAreTraced(t *testing.T) {
 	}
 	h := traced{tracer: tracer, next: handlerFunc(func(ctx context.Context, _ cniproto.Request) ([]byte, error) {
 		tracing.Step(ctx, "plug", time.Now())
-		return []byte("{}"), because(errNotReady, "no record yet")
+		return []byte("{}"), fault.Errorf(fault.ErrNotReady, "no record yet")
 	})}
 	const traceID = "0af7651916cd43dd8448eb211c80319c"
 	r := cniproto.Request{Verb: cniproto.VerbAdd, ContainerID: "c1", Traceparent: "00-" + traceID + "-b7ad6b7169203331-01"}

@@ -4,7 +4,6 @@ import (
 	"context"
 	"encoding/json"
 	"errors"
-	"fmt"
 	"strings"
 	"testing"
 	"time"
@@ -17,6 +16,8 @@ import (
 	"fairlead.dev/fairlead/api/v1alpha1"
 	"fairlead.dev/fairlead/internal/cniproto"
 	"fairlead.dev/fairlead/internal/netdev"
+	"fairlead.dev/fairlead/internal/node/fault"
+	"fairlead.dev/fairlead/internal/node/nodetest"
 )
 
 func TestAddPlugsAnswersAndAcknowledgesOnce(t *testing.T) {
@@ -79,7 +80,7 @@ func TestAddAgain(t *testing.T) {
 			change: func(w *world, r *cniproto.Request) { r.Netns = w.netns("c2"); w.kernel.namespace(r.Netns) },
 		},
 		{
-			name: "its address is gone meanwhile", code: codeDiffers, word: "10.244.1.5/32",
+			name: "its address is gone meanwhile", code: fault.CodeDiffers, word: "10.244.1.5/32",
 			change: func(w *world, _ *cniproto.Request) {
 				w.kernel.change(func(links map[string]fakeLink) {
 					l := links[netdev.HostName("c1", "eth0")]
@@ -105,7 +106,7 @@ func TestAddAgain(t *testing.T) {
 				r := request(cniproto.VerbAdd, "c1", w.netns("c1"), "p", "u1")
 				tc.change(w, &r)
 				second, err := w.handle(r)
-				wantCode(t, err, tc.code)
+				nodetest.WantCode(t, err, tc.code)
 				if tc.code != 0 && !strings.Contains(err.Error(), tc.word) {
 					t.Errorf("the message does not say %q: %v", tc.word, err)
 				}
@@ -157,7 +158,7 @@ func TestAddRefusesBadInputAndChangesNothing(t *testing.T) {
 				r := request(cniproto.VerbAdd, "c1", w.netns("c1"), "p", "u1")
 				tc.change(w, &r)
 				_, err := w.handle(r)
-				wantCode(t, err, tc.code, tc.words...)
+				nodetest.WantCode(t, err, tc.code, tc.words...)
 				settle()
 				w.wantLinks()
 				w.wantRecords()
@@ -225,7 +226,7 @@ func TestAddOfAPodWithoutRecordAsksTheAPITwiceThenTriesLater(t *testing.T) {
 		w.api.remove(types.NamespacedName{Namespace: "ns", Name: "p-u1"})
 		start := time.Now()
 		_, err := w.add("c1", "p", "u1")
-		wantCode(t, err, cniproto.CodeTryAgainLater, "ns/p", `"u1"`, "node n1", "controller")
+		nodetest.WantCode(t, err, cniproto.CodeTryAgainLater, "ns/p", `"u1"`, "node n1", "controller")
 		if waited := time.Since(start); waited != 10*time.Second {
 			t.Errorf("waited %s", waited)
 		}
@@ -261,7 +262,7 @@ func TestAddOfAPodThatGoesWhileItIsWaitedFor(t *testing.T) {
 				w.api.remove(types.NamespacedName{Namespace: "ns", Name: "p-u1"})
 				tt.during(w)
 				_, err := w.add("c1", "p", "u1")
-				wantCode(t, err, cniproto.CodeUnknownContainer, "pod ns/p is gone")
+				nodetest.WantCode(t, err, cniproto.CodeUnknownContainer, "pod ns/p is gone")
 				w.wantRecords()
 			})
 		})
@@ -279,7 +280,7 @@ func TestAddWhileTheAPIServerIsAway(t *testing.T) {
 		})
 		start := time.Now()
 		_, err := w.add("c1", "p", "u1")
-		wantCode(w.t, err, cniproto.CodeTryAgainLater, "controller")
+		nodetest.WantCode(w.t, err, cniproto.CodeTryAgainLater, "controller")
 		if waited := time.Since(start); waited != 10*time.Second+lastAsk {
 			w.t.Errorf("waited %s", waited)
 		}
@@ -329,7 +330,7 @@ func TestAddOfAPodThatIsGone(t *testing.T) {
 				tc.setup(w)
 				start := time.Now()
 				_, err := w.add("c1", "p", "u1")
-				wantCode(t, err, cniproto.CodeUnknownContainer, tc.words...)
+				nodetest.WantCode(t, err, cniproto.CodeUnknownContainer, tc.words...)
 				if waited := time.Since(start); waited != tc.after {
 					t.Errorf("waited %s, want %s", waited, tc.after)
 				}
@@ -345,7 +346,7 @@ func TestAddWhileTheAPIIsAway(t *testing.T) {
 		t := w.t
 		w.api.setDown(errors.New("connection refused"))
 		_, err := w.add("c1", "p", "u1")
-		wantCode(t, err, cniproto.CodeTryAgainLater)
+		nodetest.WantCode(t, err, cniproto.CodeTryAgainLater)
 		w.pod("q", "u2")
 		w.mustAdd("c2", "q", "u2") // the record is here, so nothing else is needed
 		w.wantLinks("c2/eth0")
@@ -385,7 +386,7 @@ func TestAddIsAllOrNothing(t *testing.T) {
 					return nil
 				})
 				_, err := w.add("c1", "p", "u1")
-				wantCode(t, err, cniproto.CodeInternal, "no buffer space")
+				nodetest.WantCode(t, err, cniproto.CodeInternal, "no buffer space")
 				settle()
 				w.wantLinks()
 				w.wantRecords()
@@ -415,23 +416,14 @@ func TestUndoGoesOn(t *testing.T) {
 			return nil
 		})
 		_, err := w.add("c1", "p", "u1")
-		wantCode(t, err, cniproto.CodeInternal, "no buffer space")
+		nodetest.WantCode(t, err, cniproto.CodeInternal, "no buffer space")
 		w.wantRecords("c1")
 		_, err = w.add("c1", "p", "u1")
-		wantCode(t, err, cniproto.CodeUnknownContainer, "c1")
+		nodetest.WantCode(t, err, cniproto.CodeUnknownContainer, "c1")
 		w.kernel.setHook(nil)
 		time.Sleep(time.Minute) //nolint:forbidigo // the bubble's clock
 		settle()
 		w.wantLinks()
 		w.wantRecords()
 	})
-}
-
-func TestErrorCodes(t *testing.T) {
-	for _, tc := range codes {
-		wantCode(t, cniError(fmt.Errorf("doing it: %w", because(tc.err, "so"))), tc.code)
-	}
-	wantCode(t, cniError(errors.New("x")), cniproto.CodeInternal)
-	wantCode(t, cniError(nil), 0)
-	wantCode(t, cniError(&cniproto.Error{Code: 6}), 6)
 }

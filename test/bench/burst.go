@@ -239,17 +239,14 @@ func (w *world) letLead(ctx context.Context) (time.Time, error) {
 	return time.Time{}, errors.New("the watch of the Lease ended")
 }
 
-// queueDepth is how many pods wait in the controller's queue, by its metrics, those
-// included that its workers have while they wait for it to lead.
+// queueDepth is how many pods wait in the controller's queue, by its metrics.
 func (w *world) queueDepth(ctx context.Context) (int, error) {
 	return w.sum(ctx, isQueued)
 }
 
-// isQueued says whether a line of the metrics counts pods in the queue, or in the hands
-// of a worker.
+// isQueued says whether a line of the metrics counts pods in the queue.
 func isQueued(line string) bool {
-	return strings.HasPrefix(line, "workqueue_depth{") && strings.Contains(line, `name="attachments"`) ||
-		strings.HasPrefix(line, "controller_runtime_active_workers{") && strings.Contains(line, `controller="attachments"`)
+	return strings.HasPrefix(line, "workqueue_depth{") && strings.Contains(line, `name="attachments"`)
 }
 
 // sum adds up those of the controller's metrics whose line is wanted.

@@ -1,0 +1,37 @@
+package answer
+
+import (
+	"strings"
+
+	"k8s.io/apimachinery/pkg/types"
+
+	"fairlead.dev/fairlead/internal/node/fault"
+	"fairlead.dev/fairlead/internal/node/ledger"
+)
+
+// ParseArgs takes the pod out of CNI_ARGS, "key=value;key=value".
+func ParseArgs(args string) (ledger.Pod, error) {
+	var p ledger.Pod
+	for pair := range strings.SplitSeq(args, ";") {
+		key, value, _ := strings.Cut(pair, "=")
+		switch key {
+		case "K8S_POD_NAMESPACE":
+			p.Namespace = value
+		case "K8S_POD_NAME":
+			p.Name = value
+		case "K8S_POD_UID":
+			p.UID = types.UID(value)
+		}
+	}
+	var missing []string
+	if p.Namespace == "" {
+		missing = append(missing, "K8S_POD_NAMESPACE")
+	}
+	if p.Name == "" {
+		missing = append(missing, "K8S_POD_NAME")
+	}
+	if len(missing) > 0 {
+		return p, fault.Errorf(fault.ErrEnvironment, "CNI_ARGS: %q: lacks %s", args, strings.Join(missing, " and "))
+	}
+	return p, nil
+}

@@ -1,0 +1,223 @@
+package answer
+
+import (
+	"encoding/json"
+	"fmt"
+	"net"
+	"net/netip"
+	"slices"
+	"strings"
+
+	"fairlead.dev/fairlead/api/v1alpha1"
+	"fairlead.dev/fairlead/internal/cniproto"
+	"fairlead.dev/fairlead/internal/netdev"
+	"fairlead.dev/fairlead/internal/nft"
+	"fairlead.dev/fairlead/internal/node/fault"
+	"fairlead.dev/fairlead/internal/node/ledger"
+)
+
+// Capabilities are what a runtime asks of an ADD beside the interfaces
+// (runtimeConfig; CNI conventions, "dynamic plugin specific fields"). Keys are
+// taken in any case: containerd sends HostPort, the conventions say hostPort.
+type Capabilities struct {
+	PortMappings []portMapping `json:"portMappings"`
+	Bandwidth    *bandwidth    `json:"bandwidth"`
+	IPs          []string      `json:"ips"`
+	MAC          string        `json:"mac"`
+	DNS          *runtimeDNS   `json:"dns"`
+	// The rest says nothing that is needed here, and only has to be well-formed.
+	CgroupPath     string            `json:"cgroupPath"`
+	PodAnnotations map[string]string `json:"io.kubernetes.cri.pod-annotations"`
+}
+
+// portMapping is a port of the host that leads to the pod. A hostPort of 0 or less
+// is none.
+type portMapping struct {
+	HostPort      int64  `json:"hostPort"`
+	ContainerPort int64  `json:"containerPort"`
+	Protocol      string `json:"protocol"`
+	HostIP        string `json:"hostIP"`
+}
+
+// bandwidth is in bit/s and bit.
+type bandwidth struct {
+	IngressRate  uint64 `json:"ingressRate"`
+	IngressBurst uint64 `json:"ingressBurst"`
+	EgressRate   uint64 `json:"egressRate"`
+	EgressBurst  uint64 `json:"egressBurst"`
+}
+
+type runtimeDNS struct {
+	Servers  []string `json:"servers"`
+	Searches []string `json:"searches"`
+	Options  []string `json:"options"`
+}
+
+// ParseCapabilities reads them from a network configuration. The error has code 6
+// where they cannot be decoded.
+func ParseCapabilities(config json.RawMessage) (c Capabilities, err error) {
+	var outer struct {
+		RuntimeConfig Capabilities `json:"runtimeConfig"`
+	}
+	if err := json.Unmarshal(config, &outer); err != nil {
+		return c, &cniproto.Error{Code: cniproto.CodeDecode, Msg: "network configuration: runtimeConfig: " + err.Error()}
+	}
+	return outer.RuntimeConfig, nil
+}
+
+// ports are the host ports, checked.
+func (c Capabilities) ports() ([]nft.Port, error) {
+	var out []nft.Port
+	for n, m := range c.PortMappings {
+		if m.HostPort <= 0 {
+			continue
+		}
+		bad := func(field string, value any, want string) error {
+			return fault.Errorf(fault.ErrInvalid, "runtimeConfig.portMappings[%d].%s: %v: %s", n, field, value, want)
+		}
+		p := nft.Port{Protocol: strings.ToLower(m.Protocol)}
+		if p.Protocol == "" {
+			p.Protocol = "tcp"
+		}
+		switch {
+		case m.HostPort > 65535:
+			return nil, bad("hostPort", m.HostPort, "must be at most 65535")
+		case m.ContainerPort < 1 || m.ContainerPort > 65535:
+			return nil, bad("containerPort", m.ContainerPort, "must be between 1 and 65535")
+		case !slices.Contains([]string{"tcp", "udp", "sctp"}, p.Protocol):
+			return nil, bad("protocol", fmt.Sprintf("%.20q", m.Protocol), "must be tcp, udp or sctp")
+		}
+		p.HostPort, p.ContainerPort = uint16(m.HostPort), uint16(m.ContainerPort)
+		if m.HostIP != "" {
+			ip, err := netip.ParseAddr(m.HostIP)
+			if err != nil || ip.Zone() != "" {
+				return nil, bad("hostIP", fmt.Sprintf("%.60q", m.HostIP), "must be an IP address, or empty for all of the node's")
+			}
+			p.HostIP = ip.Unmap()
+		}
+		if slices.Contains(out, p) {
+			continue
+		}
+		if i := slices.IndexFunc(out, p.Overlaps); i >= 0 {
+			return nil, bad("hostPort", m.HostPort, fmt.Sprintf("leads to port %d of the pod already", out[i].ContainerPort))
+		}
+		out = append(out, p)
+	}
+	return out, nil
+}
+
+// Apply puts what a runtime asks for into the record of an ADD, whose first
+// interface is the default one. Addresses and MAC were chosen in the controller:
+// what the runtime wants has to be that; a MAC that was not chosen may be the
+// runtime's choice.
+func (c Capabilities) Apply(rec *ledger.Record, pa *v1alpha1.PodAttachment) error {
+	first := &rec.Interfaces[0]
+	for n, s := range c.IPs {
+		if !slices.Contains(hosts(first.Addresses), host(s)) {
+			return fault.Errorf(fault.ErrInvalid, "runtimeConfig.ips[%d]: %.60q: must be one of the addresses that interface %s of pod %s has been given: %s",
+				n, s, first.Name, rec.Pod, strings.Join(first.Addresses, ", "))
+		}
+	}
+	if c.MAC != "" {
+		mac, err := net.ParseMAC(c.MAC)
+		if err != nil || len(mac) != 6 {
+			return fault.Errorf(fault.ErrInvalid, "runtimeConfig.mac: %.60q: must be six bytes in hexadecimal", c.MAC)
+		}
+		if slices.ContainsFunc(pa.Spec.Interfaces, func(i v1alpha1.Interface) bool {
+			return i.Default && i.MAC != "" && !strings.EqualFold(i.MAC, mac.String())
+		}) {
+			return fault.Errorf(fault.ErrInvalid, "runtimeConfig.mac: %s: must be %s, which interface %s of pod %s has been given", mac, first.MAC, first.Name, rec.Pod)
+		}
+		first.MAC = mac.String()
+	}
+	if b := c.Bandwidth; b != nil && (b.IngressRate > 0 || b.EgressRate > 0) {
+		first.Bandwidth = &netdev.Bandwidth{
+			IngressRate: b.IngressRate, IngressBurst: b.IngressBurst, EgressRate: b.EgressRate, EgressBurst: b.EgressBurst,
+		}
+	}
+	first.DNS = mergeDNS(first.DNS, c.DNS)
+	ports, err := c.ports()
+	if err != nil {
+		return err
+	}
+	rec.HostPorts = ports
+	return c.reachable(rec)
+}
+
+// reachable makes sure that a port at an address of the host can lead to the pod:
+// it cannot when the pod has no address of the same family.
+func (c Capabilities) reachable(rec *ledger.Record) error {
+	first := &rec.Interfaces[0]
+	for n, m := range c.PortMappings {
+		at := host(m.HostIP)
+		if m.HostPort <= 0 || !at.IsValid() || slices.ContainsFunc(hosts(first.Addresses), func(a netip.Addr) bool { return a.Is4() == at.Is4() }) {
+			continue
+		}
+		return fault.Errorf(fault.ErrInvalid, "runtimeConfig.portMappings[%d].hostIP: %s: must be of a family that pod %s has an address of: interface %s has %s",
+			n, m.HostIP, rec.Pod, first.Name, strings.Join(first.Addresses, ", "))
+	}
+	return nil
+}
+
+// NotReserved makes sure that none of a pod's host ports is the node's own.
+func NotReserved(rec *ledger.Record, reserved []ReservedPort) error {
+	for _, p := range rec.HostPorts {
+		for _, r := range reserved {
+			if r.Port == p.HostPort && r.Protocol == p.Protocol {
+				return fault.Errorf(fault.ErrInvalid, "runtimeConfig.portMappings: host port %d/%s of pod %s is the node's own (%s in the configuration of fairlead-node): must be another one, or be left to pods there",
+					p.HostPort, p.Protocol, rec.Pod, r.Option)
+			}
+		}
+	}
+	return nil
+}
+
+// host is the address in "10.0.0.5/24" or "10.0.0.5"; it is not valid when there
+// is none.
+func host(s string) netip.Addr {
+	address, _, _ := strings.Cut(s, "/")
+	a, _ := netip.ParseAddr(address)
+	return a.Unmap()
+}
+
+func hosts(addresses []string) (out []netip.Addr) {
+	for _, s := range addresses {
+		if a := host(s); a.IsValid() {
+			out = append(out, a)
+		}
+	}
+	return out
+}
+
+// mergeDNS adds what the runtime says to what the network says, which comes first.
+func mergeDNS(network *v1alpha1.DNS, runtime *runtimeDNS) *v1alpha1.DNS {
+	if runtime == nil || len(runtime.Servers)+len(runtime.Searches)+len(runtime.Options) == 0 {
+		return network
+	}
+	merged := &v1alpha1.DNS{}
+	if network != nil {
+		merged = network.DeepCopy()
+	}
+	merged.Nameservers = union(merged.Nameservers, runtime.Servers)
+	merged.Search = union(merged.Search, runtime.Searches)
+	merged.Options = union(merged.Options, runtime.Options)
+	return merged
+}
+
+func union(a, b []string) []string {
+	for _, s := range b {
+		if !slices.Contains(a, s) {
+			a = append(a, s)
+		}
+	}
+	return a
+}
+
+// ReservedPort is a port of the host that is the node's own.
+type ReservedPort struct {
+	// Protocol is "tcp", "udp" or "sctp".
+	Protocol string
+	Port     uint16
+	// Option is the field of the configuration that says so.
+	Option string
+}

@@ -1,0 +1,213 @@
+package answer
+
+import (
+	"encoding/json"
+	"net/netip"
+	"slices"
+	"strings"
+
+	cnitypes "github.com/containernetworking/cni/pkg/types"
+	types100 "github.com/containernetworking/cni/pkg/types/100"
+
+	"fairlead.dev/fairlead/api/v1alpha1"
+	"fairlead.dev/fairlead/internal/cniproto"
+	"fairlead.dev/fairlead/internal/nad"
+	"fairlead.dev/fairlead/internal/node/fault"
+	"fairlead.dev/fairlead/internal/node/ledger"
+	"fairlead.dev/fairlead/internal/whereabouts"
+)
+
+// IpamConfig is what is needed of another plugin's network configuration.
+type IpamConfig struct {
+	// Name of the network.
+	Name string
+	// routes, dns and static addresses that the network's ipam section adds.
+	routes []*cnitypes.Route
+	dns    cnitypes.DNS
+	static []whereabouts.Address
+	// Narrow says that the network names pools or ranges of its own, so that its
+	// addresses are never those of the default network.
+	Narrow bool
+	// asked are addresses that the runtime asks for.
+	asked []netip.Addr
+	// Gateway is what CNI_ARGS say of one, which has no effect.
+	Gateway string
+}
+
+// ParseIPAM reads a network configuration and CNI_ARGS. Errors name the field.
+func ParseIPAM(r cniproto.Request) (IpamConfig, error) {
+	var c struct {
+		Name string `json:"name"`
+		IPAM struct {
+			Routes []*cnitypes.Route `json:"routes"`
+			DNS    cnitypes.DNS      `json:"dns"`
+		} `json:"ipam"`
+		RuntimeConfig struct {
+			IPs []string `json:"ips"`
+		} `json:"runtimeConfig"`
+	}
+	if err := json.Unmarshal(r.Config, &c); err != nil {
+		return IpamConfig{}, &cniproto.Error{Code: cniproto.CodeDecode, Msg: "network configuration: " + err.Error()}
+	}
+	if i := slices.Index(c.IPAM.Routes, nil); i >= 0 {
+		return IpamConfig{}, fault.Errorf(fault.ErrInvalid, "ipam.routes[%d]: null: must be a route, as {\"dst\": \"10.0.0.0/8\"}", i)
+	}
+	out := IpamConfig{Name: c.Name, routes: c.IPAM.Routes, dns: c.IPAM.DNS}
+	section, err := nad.Section(r.Config)
+	if err != nil {
+		return out, fault.Errorf(fault.ErrInvalid, "%w", err)
+	}
+	if section != nil {
+		if err := out.addSection(section, r.IPAM); err != nil {
+			return out, err
+		}
+	}
+	asked := c.RuntimeConfig.IPs
+	for pair := range strings.SplitSeq(r.Args, ";") {
+		switch key, value, _ := strings.Cut(pair, "="); {
+		case key == "IP" && value != "":
+			asked = append(asked, strings.Split(value, ",")...)
+		case key == "GATEWAY":
+			out.Gateway = value
+		}
+	}
+	for _, text := range asked {
+		addr, _, _ := strings.Cut(strings.TrimSpace(text), "/")
+		a, err := netip.ParseAddr(addr)
+		if err != nil {
+			return out, fault.Errorf(fault.ErrInvalid, "ips: %q: must be an address, as 10.0.0.7 or 10.0.0.7/24", text)
+		}
+		out.asked = append(out.asked, a)
+	}
+	return out, nil
+}
+
+// addSection reads whether the network has addresses of its own, and the static
+// addresses of a configuration of whereabouts. What a flat file of the controller adds
+// to it does not matter to them.
+func (c *IpamConfig) addSection(section json.RawMessage, program string) error {
+	var o struct {
+		Pools     []json.RawMessage `json:"pools"`
+		Range     string            `json:"range"`
+		IPRanges  []json.RawMessage `json:"ipRanges"`
+		Addresses []struct {
+			Address string `json:"address"`
+			Gateway string `json:"gateway"`
+		} `json:"addresses"`
+	}
+	if err := json.Unmarshal(section, &o); err != nil {
+		return fault.Errorf(fault.ErrInvalid, "ipam: %w", err)
+	}
+	if program != whereabouts.Type {
+		c.Narrow = len(o.Pools) > 0
+		return nil
+	}
+	c.Narrow = o.Range != "" || len(o.IPRanges) > 0
+	for i, s := range o.Addresses {
+		prefix, err := netip.ParsePrefix(s.Address)
+		if err != nil {
+			return fault.Errorf(fault.ErrInvalid, "ipam.addresses[%d].address: %q: must be an address with the prefix length of its link, as 10.0.0.5/24", i, s.Address)
+		}
+		a := whereabouts.Address{Prefix: prefix}
+		if s.Gateway != "" {
+			if a.Gateway, err = netip.ParseAddr(s.Gateway); err != nil {
+				return fault.Errorf(fault.ErrInvalid, "ipam.addresses[%d].gateway: %q: must be an address", i, s.Gateway)
+			}
+		}
+		c.static = append(c.static, a)
+	}
+	return nil
+}
+
+// AddressesFor finds the interface of a PodAttachment that another plugin asks
+// addresses for: that of the name, else the one of the network, else the default
+// one, which runtimes may call as they like, for a network that names no pools. held
+// are those whose addresses the sandbox has already, with the names under which it
+// asked: they are nobody else's.
+func AddressesFor(pa *v1alpha1.PodAttachment, ifName string, config IpamConfig, held map[string]string) (*v1alpha1.Interface, error) {
+	var found *v1alpha1.Interface
+	rank := 0
+	for i := range pa.Spec.Interfaces {
+		iface := &pa.Spec.Interfaces[i]
+		if iface.Binding.AddressOnly == nil || held[iface.Name] != "" {
+			continue
+		}
+		is := 0
+		switch _, network, _ := strings.Cut(iface.Network, "/"); {
+		case iface.Name == ifName:
+			is = 3
+		case config.Name != "" && (network == config.Name || iface.Network == config.Name):
+			is = 2
+		case iface.Default && !config.Narrow:
+			is = 1
+		}
+		if is > rank {
+			found, rank = iface, is
+		}
+	}
+	if found == nil {
+		return nil, noAddresses(pa, ifName, config, held)
+	}
+	for _, a := range config.asked {
+		if !slices.Contains(hosts(found.Addresses), a) && !slices.ContainsFunc(config.static, func(s whereabouts.Address) bool { return s.Prefix.Addr() == a }) {
+			return nil, fault.Errorf(fault.ErrInvalid, "ips: %s: the interface has %s: ask for an address with \"ips\" in the pod's annotation", a, strings.Join(found.Addresses, ", "))
+		}
+	}
+	return found, nil
+}
+
+// noAddresses says why a PodAttachment has no addresses for an interface, and what
+// would have it get some.
+func noAddresses(pa *v1alpha1.PodAttachment, ifName string, config IpamConfig, held map[string]string) error {
+	var has []string
+	further := false
+	for _, i := range pa.Spec.Interfaces {
+		text := i.Name + " on " + i.Network
+		if as := held[i.Name]; as != "" {
+			text += " (which this sandbox has, as " + as + ")"
+		}
+		has = append(has, text)
+		further = further || !i.Default
+	}
+	cure := "a network is read when the pod is made, not when it is added to one that runs: name it in the annotation " + AnnotationNetworks + " and make the pod again"
+	if !further {
+		cure = "no further network was read for this pod: the controller's configuration must have multiVIFSources: [npwg], and the pod's annotation " +
+			AnnotationNetworks + " must name the network when the pod is made"
+	}
+	return fault.Errorf(fault.ErrInvalid, "PodAttachment %s/%s has no addresses for interface %q of network %q, only for %s: %s",
+		pa.Namespace, pa.Name, ifName, config.Name, strings.Join(has, ", "), cure)
+}
+
+// AnnotationNetworks is where a pod names its further networks (NPWG multi-network
+// specification, version 1.3, section 3.1).
+const AnnotationNetworks = "k8s.v1.cni.cncf.io/networks"
+
+// IpamResult is the answer of an IPAM plugin: no interfaces, and no index of one.
+func IpamResult(iface *v1alpha1.Interface, config IpamConfig, version string) ([]byte, error) {
+	p, err := (&ledger.Interface{Interface: *iface}).ParseAddresses()
+	if err != nil {
+		return nil, fault.Errorf(fault.ErrInvalid, "interface %s: %w", iface.Name, err)
+	}
+	res := &types100.Result{
+		CNIVersion: types100.ImplementedSpecVersion, IPs: cniAddresses(p), Routes: cniRoutes(p.Routes), DNS: cniDNS(iface.DNS),
+	}
+	for _, s := range config.static {
+		c := &types100.IPConfig{Address: ipNet(s.Prefix)}
+		if s.Gateway.IsValid() {
+			c.Gateway = s.Gateway.AsSlice()
+		}
+		res.IPs = append(res.IPs, c)
+	}
+	for _, r := range config.routes {
+		same := func(o *cnitypes.Route) bool { return o.Dst.String() == r.Dst.String() && o.GW.Equal(r.GW) }
+		if i := slices.IndexFunc(res.Routes, same); i >= 0 {
+			res.Routes[i] = r // with all that the network says of it
+		} else {
+			res.Routes = append(res.Routes, r)
+		}
+	}
+	if !config.dns.IsEmpty() {
+		res.DNS = config.dns
+	}
+	return Encode(res, version)
+}

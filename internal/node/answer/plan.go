@@ -1,0 +1,211 @@
+package answer
+
+import (
+	"encoding/json"
+	"fmt"
+	"net"
+	"net/netip"
+	"slices"
+
+	cnitypes "github.com/containernetworking/cni/pkg/types"
+	types040 "github.com/containernetworking/cni/pkg/types/040"
+	types100 "github.com/containernetworking/cni/pkg/types/100"
+	"github.com/containernetworking/cni/pkg/types/create"
+
+	"fairlead.dev/fairlead/api/v1alpha1"
+	"fairlead.dev/fairlead/internal/netdev"
+	"fairlead.dev/fairlead/internal/node/fault"
+	"fairlead.dev/fairlead/internal/node/ledger"
+)
+
+// Plan resolves what a PodAttachment asks for into what is plugged, in order:
+// the default interface first, under the name that the runtime gave. mtu is
+// what an interface without one of its own gets, in bytes; one without a MAC
+// gets a random one. So all that the result says is known before the kernel is
+// asked.
+func Plan(pa *v1alpha1.PodAttachment, containerID, ifName string, mtu int) ([]ledger.Interface, error) {
+	if len(pa.Spec.Interfaces) == 0 {
+		return nil, fault.Errorf(fault.ErrInvalid, "PodAttachment %s/%s: spec.interfaces: empty: must have the default interface", pa.Namespace, pa.Name)
+	}
+	first := slices.IndexFunc(pa.Spec.Interfaces, func(i v1alpha1.Interface) bool { return i.Default })
+	if first < 0 {
+		return nil, fault.Errorf(fault.ErrInvalid, "PodAttachment %s/%s: spec.interfaces: none is the default: must have one with default: true", pa.Namespace, pa.Name)
+	}
+	out := make([]ledger.Interface, 0, len(pa.Spec.Interfaces))
+	add := func(i v1alpha1.Interface, name string) {
+		i.Name = name
+		if i.MTU == 0 {
+			i.MTU = int32(mtu) //nolint:gosec // an MTU is at most 65535
+		}
+		if i.MAC == "" {
+			i.MAC = netdev.RandomMAC().String()
+		}
+		out = append(out, ledger.Interface{Interface: i, HostName: netdev.HostName(containerID, name)})
+	}
+	add(pa.Spec.Interfaces[first], ifName)
+	for n, i := range pa.Spec.Interfaces {
+		if n == first || i.Binding.AddressOnly != nil {
+			continue
+		}
+		if i.Name == ifName {
+			return nil, fault.Errorf(fault.ErrInvalid, "PodAttachment %s/%s: spec.interfaces[%d].name: %q: the runtime gave this name to the default interface", pa.Namespace, pa.Name, n, i.Name)
+		}
+		add(i, i.Name)
+	}
+	return out, nil
+}
+
+// Plugs parses the interfaces of a record, which were planned for a PodAttachment.
+func Plugs(pa *v1alpha1.PodAttachment, rec *ledger.Record) ([]netdev.Plug, error) {
+	out := make([]netdev.Plug, 0, len(rec.Interfaces))
+	for _, i := range rec.Interfaces {
+		p, err := i.Plug(rec.ContainerID)
+		if err != nil {
+			return nil, fault.Errorf(fault.ErrInvalid, "PodAttachment %s/%s: interface %s: %w", pa.Namespace, pa.Name, i.Name, err)
+		}
+		out = append(out, p)
+	}
+	return out, nil
+}
+
+// Result is the answer to ADD, in CNI version 1.1.0. Only the default
+// interface's addresses are in it as addresses: CRI-O takes every one it finds
+// for the pod's. It is first, parsed.
+func Result(interfaces []ledger.Interface, first netdev.Plug, netns string) *types100.Result {
+	res := &types100.Result{CNIVersion: types100.ImplementedSpecVersion}
+	for _, i := range interfaces {
+		res.Interfaces = append(res.Interfaces,
+			&types100.Interface{Name: i.HostName},
+			&types100.Interface{Name: i.Name, Mac: i.MAC, Mtu: int(i.MTU), Sandbox: netns})
+	}
+	for _, c := range cniAddresses(first) {
+		c.Interface = new(1)
+		res.IPs = append(res.IPs, c)
+	}
+	res.Routes = cniRoutes(append(ledger.DefaultRoutes(first), first.Routes...))
+	res.DNS = cniDNS(interfaces[0].DNS)
+	return res
+}
+
+// cniAddresses are the addresses of an interface, each with the gateway of its
+// family.
+func cniAddresses(p netdev.Plug) (out []*types100.IPConfig) {
+	for _, a := range p.Addresses {
+		c := &types100.IPConfig{Address: ipNet(a)}
+		if i := slices.IndexFunc(p.Gateways, func(g netip.Addr) bool { return g.Is4() == a.Addr().Is4() }); i >= 0 {
+			c.Gateway = p.Gateways[i].AsSlice()
+		}
+		out = append(out, c)
+	}
+	return out
+}
+
+func cniRoutes(routes []netdev.Route) (out []*cnitypes.Route) {
+	for _, r := range routes {
+		route := &cnitypes.Route{Dst: ipNet(r.Destination)}
+		if r.Gateway.IsValid() {
+			route.GW = r.Gateway.AsSlice()
+		}
+		out = append(out, route)
+	}
+	return out
+}
+
+func cniDNS(d *v1alpha1.DNS) cnitypes.DNS {
+	if d == nil {
+		return cnitypes.DNS{}
+	}
+	return cnitypes.DNS{Nameservers: d.Nameservers, Domain: d.Domain, Search: d.Search, Options: d.Options}
+}
+
+func ipNet(p netip.Prefix) net.IPNet {
+	return net.IPNet{IP: p.Addr().AsSlice(), Mask: net.CIDRMask(p.Bits(), p.Addr().BitLen())}
+}
+
+// Encode encodes a result in the version that the runtime asked for: 0.3.1,
+// 0.4.0, 1.0.0 or 1.1.0.
+func Encode(res *types100.Result, version string) ([]byte, error) {
+	if version != types100.ImplementedSpecVersion {
+		for _, i := range res.Interfaces {
+			i.Mtu = 0 // came with 1.1.0
+		}
+	}
+	converted, err := res.GetAsVersion(version)
+	if err != nil {
+		return nil, fault.Errorf(fault.ErrInvalid, "cniVersion: %w", err)
+	}
+	raw, err := json.Marshal(plainly(converted))
+	if err != nil {
+		return nil, fmt.Errorf("encode the result: %w", err)
+	}
+	return raw, nil
+}
+
+// plainly is a result in a form that encodes as the library's does, without its
+// detours: every address of the library's is encoded apart, checked and copied, and
+// the whole decoded into a map and encoded again to leave an empty dns out.
+func plainly(res cnitypes.Result) any {
+	r, newest := res.(*types100.Result)
+	if !newest {
+		return res
+	}
+	plain := plainResult{CNIVersion: r.CNIVersion, Interfaces: r.Interfaces}
+	for _, c := range r.IPs {
+		plain.IPs = append(plain.IPs, plainIP{c.Interface, c.Address.String(), spelled(c.Gateway)})
+	}
+	for _, r := range r.Routes {
+		plain.Routes = append(plain.Routes, plainRoute{r.Dst.String(), spelled(r.GW)})
+	}
+	if !r.DNS.IsEmpty() {
+		plain.DNS = &r.DNS
+	}
+	return plain
+}
+
+// plainResult is a result of CNI 1.0.0 and 1.1.0, as far as it is one of ours.
+type plainResult struct {
+	CNIVersion string                `json:"cniVersion"`
+	Interfaces []*types100.Interface `json:"interfaces,omitempty"`
+	IPs        []plainIP             `json:"ips,omitempty"`
+	Routes     []plainRoute          `json:"routes,omitempty"`
+	DNS        *cnitypes.DNS         `json:"dns,omitempty"`
+}
+
+type plainIP struct {
+	Interface *int   `json:"interface,omitempty"`
+	Address   string `json:"address"`
+	Gateway   string `json:"gateway,omitempty"`
+}
+
+type plainRoute struct {
+	Dst string `json:"dst"`
+	GW  string `json:"gw,omitempty"`
+}
+
+// spelled is an address, empty when there is none.
+func spelled(ip net.IP) string {
+	if len(ip) == 0 {
+		return ""
+	}
+	return ip.String()
+}
+
+// InVersion gives a recorded result the form of the version that the runtime
+// asks for now.
+func InVersion(raw json.RawMessage, version string) ([]byte, error) {
+	res, err := create.CreateFromBytes(raw)
+	if err != nil {
+		return nil, fmt.Errorf("decode the recorded result: %w", err)
+	}
+	if res.Version() == version {
+		return raw, nil
+	}
+	newest, err := types100.GetResult(res)
+	if err != nil {
+		return nil, fmt.Errorf("decode the recorded result: %w", err)
+	}
+	return Encode(newest, version)
+}
+
+// The conversions to older versions are registered by this package.
+var _ = types040.ImplementedSpecVersion

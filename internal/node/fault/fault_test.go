@@ -1,0 +1,19 @@
+package fault
+
+import (
+	"errors"
+	"fmt"
+	"testing"
+
+	"fairlead.dev/fairlead/internal/cniproto"
+	"fairlead.dev/fairlead/internal/node/nodetest"
+)
+
+func TestErrorCodes(t *testing.T) {
+	for _, tc := range codes {
+		nodetest.WantCode(t, CNI(fmt.Errorf("doing it: %w", Errorf(tc.err, "so"))), tc.code)
+	}
+	nodetest.WantCode(t, CNI(errors.New("x")), cniproto.CodeInternal)
+	nodetest.WantCode(t, CNI(nil), 0)
+	nodetest.WantCode(t, CNI(&cniproto.Error{Code: 6}), 6)
+}

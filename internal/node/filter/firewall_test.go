@@ -1,0 +1,82 @@
+package filter
+
+import (
+	"net/netip"
+	"testing"
+
+	"github.com/google/go-cmp/cmp"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+
+	"fairlead.dev/fairlead/api/v1alpha1"
+	"fairlead.dev/fairlead/internal/netdev"
+	"fairlead.dev/fairlead/internal/nft"
+	"fairlead.dev/fairlead/internal/node/nodetest"
+)
+
+func TestPlanFilter(t *testing.T) {
+	network := func(name string, blocks, addresses []string) v1alpha1.NodeNetwork {
+		return v1alpha1.NodeNetwork{
+			ObjectMeta: metav1.ObjectMeta{Name: name}, Spec: v1alpha1.NodeNetworkSpec{Blocks: blocks},
+			Status: v1alpha1.NodeNetworkStatus{Addresses: addresses},
+		}
+	}
+	all := []v1alpha1.NodeNetwork{
+		network("n1", []string{"10.244.1.0/26", "nonsense"}, []string{"192.168.77.11/24"}),
+		network("n2", []string{"10.244.2.0/26"}, []string{"192.168.77.12/24", "?"}),
+	}
+	got := planFilter("fairlead0", Masquerade{Enabled: true, Exclude: []netip.Prefix{netip.MustParsePrefix("172.16.0.0/12")}}, &all[0], all)
+	prefixes := func(s ...string) (out []netip.Prefix) {
+		for _, p := range s {
+			out = append(out, netip.MustParsePrefix(p))
+		}
+		return out
+	}
+	want := nft.Node{
+		Bridge: "fairlead0", LinkGroup: netdev.LinkGroup, Masquerade: true, Local: prefixes("10.244.1.0/26"),
+		Cluster: prefixes("172.16.0.0/12", "10.244.1.0/26", "192.168.77.11/32", "10.244.2.0/26", "192.168.77.12/32"),
+		Peers:   []netip.Addr{netip.MustParseAddr("192.168.77.12")},
+	}
+	if diff := cmp.Diff(want, got, nodetest.SameAddresses); diff != "" {
+		t.Errorf("(-want +got):\n%s", diff)
+	}
+}
+
+// What a node says of itself and nobody confirms is no part of the cluster: the packet
+// filter takes nothing encapsulated from there, and masquerades what goes there.
+func TestPlanFilterBelievesWhatIsConfirmed(t *testing.T) {
+	own := nodetest.Vouched("n1", "10.244.1.0/26", []string{"192.168.77.11/24"}, []string{"192.168.77.11/32"})
+	for _, tc := range []struct {
+		name  string
+		other *v1alpha1.NodeNetwork
+		peers []string
+	}{
+		{"an address outside", nodetest.Vouched("evil", "10.244.9.0/26", []string{"8.8.8.8/32"}, []string{"192.168.79.9/32"}), nil},
+		{"nothing confirmed", nodetest.Vouched("evil", "10.244.9.0/26", []string{"8.8.8.8/32", "2001:db8::8/64"}, []string{}), nil},
+		{"by a controller that confirms nothing", nodetest.Vouched("old", "10.244.9.0/26", []string{"192.168.79.9/24"}, nil), []string{"192.168.79.9"}},
+		{"in a network of the configuration", nodetest.Vouched("second", "10.244.9.0/26", []string{"192.168.79.9/24"}, []string{"192.168.79.0/24"}), []string{"192.168.79.9"}},
+		{
+			"one family of two", nodetest.Vouched("half", "fd00:10:244:9::/122", []string{"192.168.79.9/24", "fd00:79::9/64"}, []string{"192.168.79.9/32"}),
+			[]string{"192.168.79.9"},
+		},
+		{
+			"both families", nodetest.Vouched("both", "fd00:10:244:9::/122", []string{"192.168.79.9/24", "fd00:79::9/64"}, []string{"192.168.79.9/32", "fd00:79::9/128"}),
+			[]string{"192.168.79.9", "fd00:79::9"},
+		},
+	} {
+		t.Run(tc.name, func(t *testing.T) {
+			f := planFilter("fairlead0", Masquerade{Enabled: true}, own, []v1alpha1.NodeNetwork{*own, *tc.other})
+			var peers []string
+			for _, p := range f.Peers {
+				peers = append(peers, p.String())
+			}
+			if diff := cmp.Diff(tc.peers, peers); diff != "" {
+				t.Errorf("peers (-want +got):\n%s", diff)
+			}
+			for _, p := range f.Cluster {
+				if p.Contains(netip.MustParseAddr("8.8.8.8")) {
+					t.Errorf("what goes to %v is not masqueraded", p)
+				}
+			}
+		})
+	}
+}

@@ -1,0 +1,311 @@
+package hostnet
+
+import (
+	"cmp"
+	"errors"
+	"fmt"
+	"net"
+	"net/netip"
+	"slices"
+
+	"fairlead.dev/fairlead/api/v1alpha1"
+	"fairlead.dev/fairlead/internal/netdev"
+)
+
+// The gateways of every pod on every node, one for each family: link-local, so that they need not be
+// unique and a pod's route never changes.
+var (
+	gateway4 = netip.MustParseAddr("169.254.1.1")
+	gateway6 = netip.MustParseAddr("fe80::1")
+)
+
+// Encapsulation says which packets to pods of other nodes go through the tunnel.
+type Encapsulation string
+
+// The kinds of Encapsulation.
+const (
+	// EncapsulationNone: none; the nodes must share a link.
+	EncapsulationNone Encapsulation = "none"
+	// EncapsulationVXLAN: all.
+	EncapsulationVXLAN Encapsulation = "vxlan"
+	// EncapsulationAuto: those to nodes that share no link with this one.
+	EncapsulationAuto Encapsulation = "auto"
+)
+
+// config is what the configuration says of the node's network.
+type config struct {
+	bridge        string
+	encapsulation Encapsulation
+	vni, port     int // of the tunnel
+}
+
+// planner works out one node's network.
+type planner struct {
+	config
+	up     netdev.Uplink
+	mine   []netip.Prefix // of up's addresses those that other nodes use
+	tunnel *netdev.Tunnel // nil: nothing is encapsulated
+
+	// Who was the first with an address or MAC of its tunnel. One node cannot
+	// take away what is sent to another by saying the same.
+	addresses map[netip.Addr]*v1alpha1.NodeNetwork
+	macs      map[string]*v1alpha1.NodeNetwork
+}
+
+// planHost works out what the default network needs on this node: its own
+// blocks on the bridge, and routes to the blocks of every other node, over the
+// uplink's link or through the tunnel. It returns what could not be planned, in
+// words; that stops nothing else. What other nodes say of themselves is not
+// trusted further than their own blocks.
+func planHost(c config, own *v1alpha1.NodeNetwork, all []v1alpha1.NodeNetwork, up netdev.Uplink) (netdev.HostState, []string) {
+	p := &planner{config: c, up: up, mine: confirmedOf(own, up.Addresses)}
+	want := netdev.HostState{
+		Bridge: c.bridge, MTU: up.MTU - c.overhead(up), Uplink: up.Name,
+		Gateways: gatewaysFor(own, all),
+	}
+	if c.encapsulation != EncapsulationNone && len(up.Addresses) > 0 {
+		p.tunnel = &netdev.Tunnel{VNI: c.vni, Port: c.port, MAC: netdev.TunnelMAC(own.Name), MTU: up.MTU}
+		for _, a := range up.Addresses {
+			p.tunnel.Underlay = append(p.tunnel.Underlay, a.Addr())
+		}
+		want.Tunnel = p.tunnel
+		p.settleClaims(all)
+	}
+	var problems []string
+	note := func(format string, args ...any) { problems = append(problems, fmt.Sprintf(format, args...)) }
+
+	for _, s := range own.Spec.Blocks {
+		block, err := parseBlock(s)
+		if err != nil {
+			note("block %q of this node: %s", s, err)
+			continue
+		}
+		local := netdev.LocalBlock{Prefix: block}
+		if a, ok := ofFamily(up.Addresses, block.Addr()); ok {
+			local.Source = a.Addr()
+		}
+		want.Local = append(want.Local, local)
+	}
+	for _, nn := range byName(all) {
+		if nn.Name == own.Name {
+			continue
+		}
+		peers, remote, problem := p.peer(nn)
+		want.Peers, want.Remote = append(want.Peers, peers...), append(want.Remote, remote...)
+		if problem != "" {
+			note("node %s %s", nn.Name, problem)
+		}
+	}
+	return want, problems
+}
+
+// gatewaysFor returns the gateways of the families that any node has a block of.
+// A family that nobody uses is left alone: the kernel may not have it, and what
+// forwards IPv6 forwards it on every link.
+func gatewaysFor(own *v1alpha1.NodeNetwork, all []v1alpha1.NodeNetwork) []netip.Addr {
+	var has4, has6 bool
+	note := func(blocks []string) {
+		for _, s := range blocks {
+			if block, err := parseBlock(s); err == nil {
+				has4, has6 = has4 || block.Addr().Is4(), has6 || block.Addr().Is6()
+			}
+		}
+	}
+	note(own.Spec.Blocks) // which may be newer than the one among all
+	for i := range all {
+		note(all[i].Spec.Blocks)
+	}
+	var gateways []netip.Addr
+	if has4 {
+		gateways = append(gateways, gateway4)
+	}
+	if has6 {
+		gateways = append(gateways, gateway6)
+	}
+	return gateways
+}
+
+// overhead is how much smaller a pod's packets are than the uplink's, in bytes.
+// It does not depend on who is there now: a pod keeps its MTU for life.
+func (c config) overhead(up netdev.Uplink) int {
+	if c.encapsulation == EncapsulationNone {
+		return 0
+	}
+	if len(up.Addresses) == 1 && up.Addresses[0].Addr().Is4() {
+		return netdev.TunnelOverhead(gateway4)
+	}
+	return netdev.TunnelOverhead(gateway6)
+}
+
+func byName(all []v1alpha1.NodeNetwork) []*v1alpha1.NodeNetwork {
+	sorted := make([]*v1alpha1.NodeNetwork, len(all))
+	for i := range all {
+		sorted[i] = &all[i]
+	}
+	slices.SortFunc(sorted, func(a, b *v1alpha1.NodeNetwork) int { return cmp.Compare(a.Name, b.Name) })
+	return sorted
+}
+
+// settleClaims finds who was the first with each address and MAC. The API server
+// says since when there is a NodeNetwork, not its node.
+func (p *planner) settleClaims(all []v1alpha1.NodeNetwork) {
+	p.addresses, p.macs = map[netip.Addr]*v1alpha1.NodeNetwork{}, map[string]*v1alpha1.NodeNetwork{}
+	for i := range all {
+		nn := &all[i]
+		believed, _ := UnderlayOf(nn)
+		for _, a := range believed {
+			if first := p.addresses[a.Addr()]; first == nil || surer(nn, first, a.Addr()) {
+				p.addresses[a.Addr()] = nn
+			}
+		}
+		if t := nn.Status.Tunnel; t != nil {
+			if first := p.macs[t.MAC]; first == nil || older(nn, first) {
+				p.macs[t.MAC] = nn
+			}
+		}
+	}
+}
+
+// surer tells whether an address is rather that of one node than of another. What a
+// Node object says of one address is more than that nodes are in a network.
+func surer(a, b *v1alpha1.NodeNetwork, address netip.Addr) bool {
+	if x, y := namesAddress(a, address), namesAddress(b, address); x != y {
+		return x
+	}
+	return older(a, b)
+}
+
+func older(a, b *v1alpha1.NodeNetwork) bool {
+	if !a.CreationTimestamp.Equal(&b.CreationTimestamp) {
+		return a.CreationTimestamp.Before(&b.CreationTimestamp)
+	}
+	return a.Name < b.Name
+}
+
+// peer works out the ways to the blocks of one other node, or why there are none.
+func (p *planner) peer(nn *v1alpha1.NodeNetwork) (peers []netdev.PeerBlock, remote []netdev.RemoteNode, problem string) {
+	addresses, doubted := UnderlayOf(nn)
+	switch {
+	case len(nn.Spec.Blocks) == 0 || len(addresses) > 0:
+	case len(doubted) > 0:
+		return nil, nil, unconfirmed(doubted)
+	default:
+		return nil, nil, "has not written its addresses yet"
+	}
+	for _, mine := range p.up.Addresses {
+		if slices.ContainsFunc(addresses, func(a netip.Prefix) bool { return a.Addr() == mine.Addr() }) {
+			return nil, nil, fmt.Sprintf("says that it has the address %s, which is this node's", mine.Addr())
+		}
+	}
+	for _, s := range nn.Spec.Blocks {
+		block, err := parseBlock(s)
+		if err != nil {
+			problem = fmt.Sprintf("has block %q: %s", s, err)
+			continue
+		}
+		via, onLink := p.sharedLink(addresses, block)
+		if onLink && p.encapsulation != EncapsulationVXLAN {
+			peers = append(peers, netdev.PeerBlock{Prefix: block, Via: via})
+			continue
+		}
+		node, why := p.behindTunnel(nn, addresses, block)
+		switch {
+		case why == "":
+			remote = join(remote, node)
+		case onLink: // it does not encapsulate yet, or no longer
+			peers = append(peers, netdev.PeerBlock{Prefix: block, Via: via})
+		case len(doubted) > 0:
+			problem = why + ", and " + unconfirmed(doubted)
+		default:
+			problem = why
+		}
+	}
+	return peers, remote, problem
+}
+
+// sharedLink returns the address by which the block is reached over the uplink's
+// link, and whether it is.
+func (p *planner) sharedLink(addresses []netip.Prefix, block netip.Prefix) (netip.Addr, bool) {
+	via, has := ofFamily(addresses, block.Addr())
+	mine, have := ofFamily(p.mine, block.Addr())
+	return via.Addr(), has && have && mine.Contains(via.Addr())
+}
+
+// behindTunnel describes the node for the tunnel, or says why it is not there.
+func (p *planner) behindTunnel(nn *v1alpha1.NodeNetwork, addresses []netip.Prefix, block netip.Prefix) (netdev.RemoteNode, string) {
+	const offLink = "is not on a shared link, and "
+	if p.tunnel == nil {
+		return netdev.RemoteNode{}, offLink + "this node does not encapsulate (encapsulation is none)"
+	}
+	if nn.Status.Tunnel == nil {
+		return netdev.RemoteNode{}, offLink + "takes nothing encapsulated"
+	}
+	mac, err := net.ParseMAC(nn.Status.Tunnel.MAC)
+	if err == nil {
+		err = netdev.CheckTunnelMAC(mac)
+	}
+	if err != nil {
+		return netdev.RemoteNode{}, fmt.Sprintf("has a tunnel with the MAC %q: %s", nn.Status.Tunnel.MAC, err)
+	}
+	if first := p.macs[nn.Status.Tunnel.MAC]; first != nn {
+		return netdev.RemoteNode{}, fmt.Sprintf("says that its tunnel has the MAC %s, which is that of node %s", mac, first.Name)
+	}
+	underlay, ok := p.underlayTo(addresses, block.Addr())
+	if !ok && len(p.mine) == 0 && len(p.up.Addresses) > 0 {
+		return netdev.RemoteNode{}, "is not reached: no address of this node is confirmed"
+	}
+	if !ok {
+		return netdev.RemoteNode{}, "has no address of a family that this node has"
+	}
+	if first := p.addresses[underlay]; first != nn {
+		return netdev.RemoteNode{}, fmt.Sprintf("says that it has the address %s, which is that of node %s", underlay, first.Name)
+	}
+	return netdev.RemoteNode{Underlay: underlay, MAC: mac, Blocks: []netip.Prefix{block}}, ""
+}
+
+// underlayTo chooses the address that packets for the family go to inside the
+// tunnel: of the same family where both nodes have it, so that what pods say to
+// the node itself and the answers go the same way.
+func (p *planner) underlayTo(addresses []netip.Prefix, of netip.Addr) (netip.Addr, bool) {
+	other := gateway4
+	if of.Is4() {
+		other = gateway6
+	}
+	for _, family := range []netip.Addr{of, other} {
+		theirs, has := ofFamily(addresses, family)
+		_, have := ofFamily(p.mine, family)
+		if has && have {
+			return theirs.Addr(), true
+		}
+	}
+	return netip.Addr{}, false
+}
+
+// join adds a node's block to its others on the same underlay.
+func join(remote []netdev.RemoteNode, node netdev.RemoteNode) []netdev.RemoteNode {
+	for i := range remote {
+		if remote[i].Underlay == node.Underlay {
+			remote[i].Blocks = append(remote[i].Blocks, node.Blocks...)
+			return remote
+		}
+	}
+	return append(remote, node)
+}
+
+func parseBlock(s string) (netip.Prefix, error) {
+	block, err := netip.ParsePrefix(s)
+	if err != nil || block.Addr().Is4In6() || block.Bits() == 0 {
+		return netip.Prefix{}, errors.New("must be in CIDR form, and less than everything")
+	}
+	return block.Masked(), nil
+}
+
+// ofFamily returns the first prefix of the family of an address.
+func ofFamily(prefixes []netip.Prefix, family netip.Addr) (netip.Prefix, bool) {
+	for _, p := range prefixes {
+		if p.Addr().Is4() == family.Is4() {
+			return p, true
+		}
+	}
+	return netip.Prefix{}, false
+}

@@ -1,0 +1,269 @@
+package hostnet
+
+import (
+	"fmt"
+	"net/netip"
+	"slices"
+	"strings"
+	"sync"
+	"time"
+
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+
+	"fairlead.dev/fairlead/api/v1alpha1"
+	"fairlead.dev/fairlead/internal/netdev"
+	"fairlead.dev/fairlead/internal/nft"
+	"fairlead.dev/fairlead/internal/nft/hostrules"
+)
+
+// RulesPace is how long a change of somebody's rules waits for others before they are
+// looked at: a program writes many at once, and kube-proxy often.
+const RulesPace = time.Second
+
+// Reasons of the condition Forwarded.
+const (
+	reasonForwarded   = "Forwarded"
+	reasonDropped     = "Dropped"
+	reasonReversePath = "ReversePath"
+	reasonNotSure     = "NotSure"
+)
+
+// SeeNetwork is where an operator reads what to do.
+const SeeNetwork = "see docs/operator/network.md, A firewall of the host"
+
+// RuleKernel tells what the host does with pods' packets beside what we have set.
+type RuleKernel interface {
+	// FollowRules sees what becomes of packets in other programs' rules, and which
+	// changes of these matter.
+	FollowRules(packets []hostrules.Packet) ([]hostrules.Found, *hostrules.Interest, error)
+	// WaysBack looks at how the host would answer packets.
+	WaysBack(all []netdev.Arrival) ([]netdev.WayBack, error)
+}
+
+// flow is what some pods say to somebody.
+type flow struct {
+	what   string
+	packet hostrules.Packet
+}
+
+// passage knows whether the host lets pods' packets through: the condition Forwarded.
+// Nothing is tried out; rules and routes are followed with packets that could be pods'.
+type passage struct {
+	kernel RuleKernel
+	// again has the node's network looked at.
+	again func()
+
+	// As the last look had it, and what it found. One goroutine looks.
+	flows []flow
+	found *metav1.Condition
+
+	mu       sync.Mutex
+	interest *hostrules.Interest
+	due      bool // a look is due
+	stale    bool // since the last look something changed
+}
+
+// changed is told of each change of rules of other programs.
+func (p *passage) changed(c netdev.RuleChange) {
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	if c.Table != "" && c.Chain != "" && !c.Base && !p.interest.Chain(c.Family, c.Table, c.Chain) || p.due {
+		return
+	}
+	p.due = true
+	time.AfterFunc(RulesPace, func() {
+		p.mu.Lock()
+		p.due, p.stale = false, true
+		p.mu.Unlock()
+		p.again()
+	})
+}
+
+// look returns the condition for the node's network, nil where no pods are expected.
+// It looks again only when rules, routes or the network have changed.
+func (p *passage) look(want netdev.HostState, up netdev.Uplink, moved bool) *metav1.Condition {
+	flows := planFlows(want, up)
+	p.mu.Lock()
+	stale := p.stale
+	p.stale = false
+	p.mu.Unlock()
+	if !stale && !moved && slices.Equal(flows, p.flows) {
+		return p.found
+	}
+	p.flows, p.found = flows, nil
+	if len(flows) == 0 {
+		return nil
+	}
+	c := p.follow(flows)
+	c.Type = v1alpha1.ConditionForwarded
+	p.found = &c
+	return p.found
+}
+
+// follow asks the kernel.
+func (p *passage) follow(flows []flow) metav1.Condition {
+	unknown := func(err error) metav1.Condition {
+		return metav1.Condition{Status: metav1.ConditionUnknown, Reason: reasonNotSure, Message: "not known: " + err.Error()}
+	}
+	arrivals := make([]netdev.Arrival, len(flows))
+	for i, f := range flows {
+		arrivals[i] = netdev.Arrival{Link: f.packet.In, Source: f.packet.Source}
+	}
+	ways, err := p.kernel.WaysBack(arrivals)
+	if err != nil {
+		return unknown(err)
+	}
+	// Each is looked at where it enters the host, and where it is passed on.
+	packets := make([]hostrules.Packet, 0, 2*len(flows))
+	for i, f := range flows {
+		f.packet.Astray = ways[i].Astray
+		enters := f.packet
+		enters.Out = ""
+		packets = append(packets, enters, f.packet)
+	}
+	found, interest, err := p.kernel.FollowRules(packets)
+	if err != nil {
+		return unknown(err)
+	}
+	p.mu.Lock()
+	p.interest = interest
+	p.mu.Unlock()
+	return judge(flows, ways, found)
+}
+
+// judge puts what was found for flows into words; found has two entries for each.
+func judge(flows []flow, ways []netdev.WayBack, found []hostrules.Found) metav1.Condition {
+	drops, doubts, refused := grouped{}, grouped{}, grouped{}
+	for i, f := range flows {
+		if ways[i].Refused {
+			refused.add("the reverse path filter of "+f.packet.In+" (rp_filter 1)", f.what)
+		}
+		for _, x := range found[2*i : 2*i+2] {
+			switch x.Verdict {
+			case hostrules.Drops:
+				drops.add(x.By, f.what)
+			case hostrules.MayDrop:
+				doubts.add(x.By, f.what)
+			case hostrules.Passes:
+			}
+		}
+	}
+	switch {
+	case len(drops.by) > 0:
+		drops.take(refused)
+		return metav1.Condition{Status: metav1.ConditionFalse, Reason: reasonDropped, Message: drops.text("drops") + "; " + SeeNetwork}
+	case len(refused.by) > 0:
+		return metav1.Condition{Status: metav1.ConditionFalse, Reason: reasonReversePath, Message: refused.text("drops") + "; " + SeeNetwork}
+	case len(doubts.by) > 0:
+		return metav1.Condition{Status: metav1.ConditionUnknown, Reason: reasonNotSure, Message: doubts.text("may drop") + "; " + SeeNetwork}
+	}
+	return metav1.Condition{Status: metav1.ConditionTrue, Reason: reasonForwarded, Message: "no rule of the host drops what pods send or get"}
+}
+
+// grouped are flows by what is in their way, in order.
+type grouped struct {
+	by    []string
+	flows map[string][]string
+}
+
+func (g *grouped) add(by, what string) {
+	if g.flows == nil {
+		g.flows = map[string][]string{}
+	}
+	if g.flows[by] == nil {
+		g.by = append(g.by, by)
+	}
+	if !slices.Contains(g.flows[by], what) {
+		g.flows[by] = append(g.flows[by], what)
+	}
+}
+
+func (g *grouped) take(other grouped) {
+	for _, by := range other.by {
+		for _, what := range other.flows[by] {
+			g.add(by, what)
+		}
+	}
+}
+
+func (g *grouped) text(does string) string {
+	var parts []string
+	for _, by := range g.by {
+		parts = append(parts, fmt.Sprintf("%s %s what is sent %s", by, does, strings.Join(g.flows[by], ", ")))
+	}
+	return strings.Join(parts, "; ")
+}
+
+// planFlows lists packets that stand for all that pods of this node send and get, of
+// each family that it has a block of.
+func planFlows(want netdev.HostState, up netdev.Uplink) []flow {
+	var out []flow
+	for _, is4 := range []bool{true, false} {
+		i := slices.IndexFunc(want.Local, func(b netdev.LocalBlock) bool { return b.Prefix.Addr().Is4() == is4 })
+		if i >= 0 {
+			out = append(out, familyFlows(want, up, want.Local[i].Prefix)...)
+		}
+	}
+	return out
+}
+
+func familyFlows(want netdev.HostState, up netdev.Uplink, local netip.Prefix) []flow {
+	family := "IPv6"
+	if local.Addr().Is4() {
+		family = "IPv4"
+	}
+	pod := someone(local)
+	var out []flow
+	add := func(what, in, to string, source, target netip.Addr) {
+		out = append(out, flow{what + " (" + family + ")", hostrules.Packet{In: in, Out: to, Source: source, Target: target}})
+	}
+	add("from pod to pod here", want.Bridge, want.Bridge, pod, another(local))
+	if _, ok := ofFamily(up.Addresses, pod); ok {
+		add("from pods here to the outside", want.Bridge, want.Uplink, pod, hostrules.World(pod))
+	}
+	both := func(how, link string, remote netip.Addr) {
+		add("from pods here to other nodes"+how, want.Bridge, link, pod, remote)
+		add("from other nodes"+how+" to pods here", link, want.Bridge, remote, pod)
+	}
+	for _, b := range want.Peers {
+		if b.Prefix.Addr().Is4() == local.Addr().Is4() {
+			both("", want.Uplink, someone(b.Prefix))
+			break
+		}
+	}
+	for _, n := range want.Remote {
+		i := slices.IndexFunc(n.Blocks, func(b netip.Prefix) bool { return b.Addr().Is4() == local.Addr().Is4() })
+		if i < 0 {
+			continue
+		}
+		both(" through the tunnel", netdev.TunnelLink(n.Underlay), someone(n.Blocks[i]))
+		if n.Underlay.Is4() == local.Addr().Is4() { // a node itself, as for a node port
+			add("from other nodes themselves through the tunnel to pods here", netdev.TunnelLink(n.Underlay), want.Bridge, n.Underlay, pod)
+		}
+		break
+	}
+	return out
+}
+
+// someone is an address of a block, and another the next one, where there is one.
+func someone(block netip.Prefix) netip.Addr {
+	if a := block.Addr().Next(); block.Contains(a) {
+		return a
+	}
+	return block.Addr()
+}
+
+func another(block netip.Prefix) netip.Addr {
+	if a := someone(block).Next(); block.Contains(a) {
+		return a
+	}
+	return block.Addr()
+}
+
+// HostRules is what the real kernel has.
+type HostRules struct{ *netdev.Kernel }
+
+// FollowRules sees what becomes of packets.
+func (HostRules) FollowRules(packets []hostrules.Packet) ([]hostrules.Found, *hostrules.Interest, error) {
+	return hostrules.Look(nft.Table, packets)
+}

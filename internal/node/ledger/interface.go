@@ -1,0 +1,105 @@
+package ledger
+
+import (
+	"fmt"
+	"net"
+	"net/netip"
+	"slices"
+
+	"fairlead.dev/fairlead/api/v1alpha1"
+	"fairlead.dev/fairlead/internal/netdev"
+)
+
+// PlainAddresses are those of an interface without their prefix lengths.
+func PlainAddresses(pa *v1alpha1.PodAttachment, i v1alpha1.Interface) ([]netip.Addr, error) {
+	var addrs []netip.Addr
+	for _, cidr := range i.Addresses {
+		p, err := netip.ParsePrefix(cidr)
+		if err != nil {
+			return nil, fmt.Errorf("PodAttachment %s/%s: interface %s: %w", pa.Namespace, pa.Name, i.Name, err)
+		}
+		addrs = append(addrs, p.Addr())
+	}
+	return addrs, nil
+}
+
+// Plug is the interface as the kernel is asked for it.
+func (i *Interface) Plug(containerID string) (netdev.Plug, error) {
+	p, err := i.ParseAddresses()
+	if err != nil {
+		return p, err
+	}
+	p.ContainerID, p.Name, p.MTU, p.Bandwidth = containerID, i.Name, int(i.MTU), i.Bandwidth
+	if i.Binding.AddressOnly != nil {
+		return p, fmt.Errorf("binding: addressOnly: another plugin makes this interface, and asks for its addresses under the name fairlead-ipam")
+	}
+	if i.Binding.Bridge == nil {
+		return p, fmt.Errorf("binding: must be bridge, the one kind that this build plugs")
+	}
+	p.Bridge = i.Binding.Bridge.Name
+	if i.MAC != "" {
+		mac, err := net.ParseMAC(i.MAC)
+		if err != nil {
+			return p, fmt.Errorf("mac: %w", err)
+		}
+		p.MAC = mac
+	}
+	return p, nil
+}
+
+// ParseAddresses are the addresses, gateways and routes of an interface, also of one
+// that another plugin makes.
+func (i *Interface) ParseAddresses() (p netdev.Plug, err error) {
+	for n, s := range i.Addresses {
+		a, err := netip.ParsePrefix(s)
+		if err != nil {
+			return p, fmt.Errorf("addresses[%d]: %w", n, err)
+		}
+		p.Addresses = append(p.Addresses, a)
+	}
+	for n, s := range i.Gateways {
+		g, err := netip.ParseAddr(s)
+		if err != nil {
+			return p, fmt.Errorf("gateways[%d]: %w", n, err)
+		}
+		p.Gateways = append(p.Gateways, g)
+	}
+	for n, r := range i.Routes {
+		route, err := parseRoute(r)
+		if err != nil {
+			return p, fmt.Errorf("routes[%d]: %w", n, err)
+		}
+		p.Routes = append(p.Routes, route)
+	}
+	return p, nil
+}
+
+func parseRoute(r v1alpha1.Route) (out netdev.Route, err error) {
+	if out.Destination, err = netip.ParsePrefix(r.Destination); err != nil {
+		return out, fmt.Errorf("destination: %w", err)
+	}
+	if r.Gateway == "" {
+		return out, nil
+	}
+	if out.Gateway, err = netip.ParseAddr(r.Gateway); err != nil {
+		return out, fmt.Errorf("gateway: %w", err)
+	}
+	return out, nil
+}
+
+// DefaultRoutes are those that the gateways of an interface stand for.
+func DefaultRoutes(p netdev.Plug) (out []netdev.Route) {
+	for _, g := range p.Gateways {
+		everywhere := netip.IPv6Unspecified()
+		if g.Is4() {
+			everywhere = netip.IPv4Unspecified()
+		}
+		out = append(out, netdev.Route{Destination: netip.PrefixFrom(everywhere, 0), Gateway: g})
+	}
+	return out
+}
+
+// RoutesOf are all routes of an interface as the kernel has them.
+func RoutesOf(p netdev.Plug) []netdev.Route {
+	return append(slices.Clone(p.Routes), DefaultRoutes(p)...)
+}

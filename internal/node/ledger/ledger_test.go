@@ -1,0 +1,177 @@
+package ledger
+
+import (
+	"errors"
+	"os"
+	"testing"
+	"time"
+
+	"github.com/google/go-cmp/cmp"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+
+	"fairlead.dev/fairlead/api/v1alpha1"
+	"fairlead.dev/fairlead/internal/netdev"
+	"fairlead.dev/fairlead/internal/node/nodetest"
+)
+
+func testLedger(t *testing.T) *Ledger {
+	t.Helper()
+	l := New(t.TempDir(), "boot-1", func(*Record) {})
+	if _, _, err := l.Read(); err != nil {
+		t.Fatal(err)
+	}
+	return l
+}
+
+func recordOf(pa *v1alpha1.PodAttachment, containerID string, s State) *Record {
+	return &Record{
+		Version: Version, ContainerID: containerID, BootID: "boot-1", State: s,
+		Pod:        Pod{Namespace: pa.Namespace, Name: pa.Spec.PodName, UID: pa.Spec.PodUID},
+		Attachment: Attachment{Name: pa.Name, UID: pa.UID},
+	}
+}
+
+func TestVerdict(t *testing.T) {
+	cases := []struct {
+		name     string
+		sandbox  *v1alpha1.Sandbox
+		leaving  bool
+		records  map[string]State
+		unknown  bool // a damaged record of some other sandbox
+		want     verdict
+		of       string
+		sealed   bool
+		identity string
+	}{
+		{name: "waits for its ADD", want: AsItIs},
+		{name: "deleted before its ADD", leaving: true, want: Unplugged, sealed: true},
+		{name: "deleted during its ADD", leaving: true, records: map[string]State{"c1": Attaching}, want: AsItIs},
+		{name: "plugged", records: map[string]State{"c1": Attached}, want: Plugged, of: "c1"},
+		{name: "plugged and deleted", leaving: true, records: map[string]State{"c1": Attached}, want: Plugged, of: "c1"},
+		{name: "its links are going", leaving: true, records: map[string]State{"c1": Deleting}, want: AsItIs},
+		{name: "the next sandbox is plugged", records: map[string]State{"c1": Deleting, "c2": Attached}, want: Plugged, of: "c2"},
+		{name: "gone", leaving: true, sandbox: &v1alpha1.Sandbox{ID: "c1", State: v1alpha1.SandboxAttached, BootID: "boot-1"}, want: Unplugged, sealed: true},
+		{name: "gone, and its pod lives", sandbox: &v1alpha1.Sandbox{ID: "c1", State: v1alpha1.SandboxAttached, BootID: "boot-1"}, want: AsItIs},
+		{
+			name: "gone, the next one is being plugged", records: map[string]State{"c2": Attaching}, want: AsItIs,
+			sandbox: &v1alpha1.Sandbox{ID: "c1", State: v1alpha1.SandboxAttached, BootID: "boot-1"},
+		},
+		{name: "of a former boot", leaving: true, sandbox: &v1alpha1.Sandbox{ID: "c1", State: v1alpha1.SandboxAttached, BootID: "boot-0"}, want: Unplugged, sealed: true},
+		{name: "said already", leaving: true, sandbox: &v1alpha1.Sandbox{ID: "c1", State: v1alpha1.SandboxDetached}, want: AsItIs, sealed: true},
+		{name: "deleted, and some sandbox's record is damaged", leaving: true, unknown: true, want: AsItIs},
+		{
+			name: "gone, and some sandbox's record is damaged", leaving: true, unknown: true, want: Unplugged, sealed: true,
+			sandbox: &v1alpha1.Sandbox{ID: "c1", State: v1alpha1.SandboxAttached, BootID: "boot-1"},
+		},
+		{
+			name: "its own record is damaged", unknown: true, want: Plugged, of: "c9", identity: "p-u1",
+			sandbox: &v1alpha1.Sandbox{ID: "c9", State: v1alpha1.SandboxAttached, BootID: "boot-1"},
+		},
+	}
+	for _, tc := range cases {
+		t.Run(tc.name, func(t *testing.T) {
+			l := testLedger(t)
+			pa := nodetest.Attachment("p", "u1")
+			pa.Status.Sandbox = tc.sandbox
+			if tc.leaving {
+				now := metav1.Now()
+				pa.DeletionTimestamp = &now
+			}
+			for id, s := range tc.records {
+				l.Adopt(recordOf(pa, id, s))
+			}
+			if tc.unknown {
+				l.Adopt(&Record{Version: Version, ContainerID: "c9", State: Attached})
+			}
+			got, rec := l.Verdict(pa)
+			of := ""
+			if rec != nil {
+				of = rec.ContainerID
+			}
+			if got != tc.want || of != tc.of {
+				t.Errorf("verdict %v of %q, want %v of %q", got, of, tc.want, tc.of)
+			}
+			if _, sealed := l.sealed[pa.UID]; sealed != tc.sealed {
+				t.Errorf("sealed %v, want %v", sealed, tc.sealed)
+			}
+			if tc.identity != "" && rec.Attachment.Name != tc.identity {
+				t.Errorf("the record is that of %+v", rec.Attachment)
+			}
+		})
+	}
+}
+
+// What was said decides about what may be done, and the other way round.
+func TestClaim(t *testing.T) {
+	leaving := nodetest.Attachment("p", "u1")
+	now := metav1.Now()
+	leaving.DeletionTimestamp = &now
+
+	l := testLedger(t)
+	if c := l.Claim(recordOf(leaving, "c1", Attaching)); c.Sealed || c.Before != nil {
+		t.Errorf("claim %+v", c)
+	}
+	if v, _ := l.Verdict(leaving); v != AsItIs {
+		t.Errorf("verdict %v over a claim", v)
+	}
+
+	l = testLedger(t)
+	if v, _ := l.Verdict(leaving); v != Unplugged {
+		t.Errorf("verdict %v", v)
+	}
+	if c := l.Claim(recordOf(leaving, "c1", Attaching)); !c.Sealed || l.Get("c1") != nil {
+		t.Errorf("claim %+v after the word was given", c)
+	}
+}
+
+func TestClaimOfWhatAnotherSandboxHolds(t *testing.T) {
+	l := testLedger(t)
+	pa := nodetest.Attachment("p", "u1")
+	first := recordOf(pa, "c1", Attached)
+	if err := l.Put(first); err != nil {
+		t.Fatal(err)
+	}
+	got := l.Claim(recordOf(pa, "c2", Attaching))
+	if got.Before != first || l.Get("c2") != nil {
+		t.Fatalf("claim %+v", got)
+	}
+	select {
+	case <-got.Gone:
+		t.Fatal("told that it is gone")
+	default:
+	}
+	if err := l.Remove(first); err != nil {
+		t.Fatal(err)
+	}
+	select {
+	case <-got.Gone:
+	default:
+		t.Fatal("not told that it is gone")
+	}
+}
+
+func TestRecordsAreReadAsTheyWereWritten(t *testing.T) {
+	f := files{dir: t.TempDir()}
+	pa := nodetest.Attachment("p", "u1", "eth0", "net1")
+	want := recordOf(pa, "c1", Attached)
+	want.Netns, want.NetnsID.Inode, want.Result = "/run/netns/x", 7, []byte(`{"cniVersion":"1.1.0"}`)
+	want.AttachedAt = time.Unix(1, 2).UTC()
+	for _, i := range pa.Spec.Interfaces {
+		i.MTU = 1450
+		want.Interfaces = append(want.Interfaces, Interface{Interface: i, HostName: netdev.HostName("c1", i.Name)})
+	}
+	if err := errors.Join(f.prepare(want), f.publish("c1")); err != nil {
+		t.Fatal(err)
+	}
+	info, err := os.Stat(f.path("c1"))
+	if err != nil || info.Mode().Perm() != 0o600 {
+		t.Errorf("mode %v, %v", info.Mode(), err)
+	}
+	got, bad, err := f.read()
+	if err != nil || len(bad) != 0 || len(got) != 1 {
+		t.Fatalf("read %+v, %+v, %v", got, bad, err)
+	}
+	if diff := cmp.Diff(want, got[0]); diff != "" {
+		t.Error(diff)
+	}
+}

@@ -1,0 +1,259 @@
+package node
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"maps"
+	"net/netip"
+	"path/filepath"
+	"slices"
+	"sync"
+	"time"
+
+	"golang.org/x/sync/errgroup"
+
+	"fairlead.dev/fairlead/api/v1alpha1"
+	"fairlead.dev/fairlead/internal/cniproto"
+	"fairlead.dev/fairlead/internal/nft"
+	"fairlead.dev/fairlead/internal/node/answer"
+	"fairlead.dev/fairlead/internal/node/apiserver"
+	"fairlead.dev/fairlead/internal/node/filter"
+	"fairlead.dev/fairlead/internal/node/health"
+	"fairlead.dev/fairlead/internal/node/hostnet"
+	"fairlead.dev/fairlead/internal/node/install"
+	"fairlead.dev/fairlead/internal/node/ledger"
+	"fairlead.dev/fairlead/internal/node/plugin"
+	"fairlead.dev/fairlead/internal/node/queue"
+	"fairlead.dev/fairlead/internal/node/report"
+	"fairlead.dev/fairlead/internal/node/turns"
+)
+
+// bindingBridge is the kind of binding that this build plugs.
+const bindingBridge = "bridge"
+
+// RegistryPlugin is the name of the network plugin that plugs what the
+// PodAttachments of this node say.
+const RegistryPlugin = "fairlead"
+
+// podNetwork is the network plugin "fairlead": it serves what the CNI plugin forwards,
+// by the PodAttachments of this node.
+type podNetwork struct {
+	kernel   Kernel
+	api      API
+	source   Source
+	registry *apiserver.Registry
+	ledger   *ledger.Ledger
+	turns    *turns.Turns // after Init
+	remover  *remover
+	reaper   *reaper
+	repairer *repairer
+	health   *health.Health
+	host     *hostnet.Network
+	firewall *filter.Firewall
+	statuses *report.Statuses
+	events   *report.Events
+	bindings health.Bindings
+	metrics  *metrics
+
+	// addTimeout bounds how long an ADD waits for others.
+	addTimeout time.Duration
+	// leaving is closed when the next daemon is to serve what waits.
+	leaving chan struct{}
+	left    sync.Once
+	// install and socket are what the runtime is told of; nil tells it of nothing.
+	install *install.Options
+	socket  string
+	// node is named in messages.
+	node string
+	// reserved are the node's own ports.
+	reserved []answer.ReservedPort
+}
+
+// NewPlugin returns that plugin.
+func NewPlugin(c Config) (plugin.Plugin, error) {
+	m, err := newMetrics(c.Metrics)
+	if err != nil {
+		return nil, fmt.Errorf("register metrics: %w", err)
+	}
+	v := &podNetwork{
+		kernel: c.Kernel, api: c.API, source: c.Source, metrics: m, addTimeout: c.AddTimeout, node: c.NodeName, reserved: c.ReservedPorts,
+		host: hostnet.New(hostnet.Config{
+			NodeName: c.NodeName, BootID: c.BootID, Bridge: c.Bridge, Uplink: c.Uplink,
+			Encapsulation: c.Encapsulation, VNI: c.VNI, VXLANPort: c.VXLANPort,
+			Kernel: c.HostKernel, Rules: c.RuleKernel, API: c.API, Networks: c.Source.Networks,
+		}),
+	}
+	v.leaving, v.install, v.socket = make(chan struct{}), c.Install, c.Socket
+	v.reaper = &reaper{network: v, queue: queue.New[string]("reaper")}
+	v.ledger = ledger.New(filepath.Join(c.StateDir, ledger.RecordsDir), c.BootID, v.released)
+	v.registry = apiserver.NewRegistry(v.changed)
+	v.firewall = filter.New(c.FilterKernel, c.Firewall, c.Bridge, c.Masquerade, nft.Tunnel{Port: c.VXLANPort, VNI: c.VNI}, v.host.RulesChanged)
+	v.host.SetFilter(v.firewall.SetNode)
+	v.remover = newRemover(c.Kernel, v.ledger, v.firewall)
+	v.health = health.New(v.canServe, filepath.Join(filepath.Dir(c.Socket), cniproto.HeartbeatFile), c.BootID)
+	v.repairer = &repairer{network: v, queue: queue.New[string]("repairer")}
+	v.statuses = report.NewStatuses(c.API, v.registry, v.ledger, func(since time.Time) { m.step("acknowledge", since) }, m.ackFailures, v.unseen)
+	v.events = report.NewEvents(c.API, c.NodeName)
+	return v, nil
+}
+
+// Name is RegistryPlugin.
+func (pn *podNetwork) Name() string { return RegistryPlugin }
+
+// Init adopts what the daemon before left, without the API server.
+func (pn *podNetwork) Init(ctx context.Context, t *turns.Turns) error {
+	pn.turns = t
+	return pn.adopt(ctx)
+}
+
+// Parts are what it brings beside plugging and unplugging.
+func (pn *podNetwork) Parts() plugin.Parts {
+	return plugin.Parts{
+		Check: pn.check, Collect: pn.collect, Addresses: pn.handleIPAM, Run: pn.run, Leave: pn.leave, Sweep: pn.sweep, Ready: pn.ready, Remembered: pn.remembered,
+		Checks: map[string]func() error{bindingBridge: func() error { return pn.bindings.Check(bindingBridge) }},
+	}
+}
+
+// run keeps everything behind the requests until ctx ends.
+func (pn *podNetwork) run(ctx context.Context) error {
+	g, ctx := errgroup.WithContext(ctx)
+	for _, run := range []func(context.Context) error{
+		pn.remover.Run, pn.statuses.Run, pn.events.Run, pn.host.Run, pn.firewall.Run, pn.reaper.Run, pn.repairer.Run, pn.watch, pn.keepHealth, pn.announce,
+	} {
+		g.Go(func() error { return run(ctx) })
+	}
+	return g.Wait()
+}
+
+// leave has the next daemon serve what waits.
+func (pn *podNetwork) leave() { pn.left.Do(func() { close(pn.leaving) }) }
+
+// ready says why pods cannot be served, or nil.
+func (pn *podNetwork) ready() error {
+	if a := pn.host.Announcement(); a != nil && a.Reason == install.ReasonNotInstalled {
+		return errors.New(a.Message)
+	}
+	return pn.health.Seen()
+}
+
+// remembered is how many things are remembered, by kind. What was said in events is
+// remembered until later ones are.
+func (pn *podNetwork) remembered() map[string]int {
+	all := pn.registry.Remembered()
+	maps.Copy(all, pn.ledger.Remembered())
+	maps.Copy(all, pn.events.Remembered())
+	return all
+}
+
+// Status says why an ADD cannot be served, or nil.
+func (pn *podNetwork) Status() error { return pn.health.Answer() }
+
+// Event has the node's own network looked at.
+func (pn *podNetwork) Event(e plugin.Event) {
+	if e == plugin.PodCIDRChanged {
+		pn.host.NetworksChanged()
+	}
+}
+
+// PodIPs are the addresses of an interface, IPv4 first, without those that are
+// good on the link alone.
+func (pn *podNetwork) PodIPs(netns, ifName string) ([]netip.Addr, error) {
+	ns, err := pn.kernel.Enter(netns)
+	if err != nil {
+		return nil, err
+	}
+	defer ns.Close()
+	return podIPs(context.Background(), ns, netns, ifName)
+}
+
+func podIPs(ctx context.Context, ns Sandbox, netns, ifName string) ([]netip.Addr, error) {
+	seen, err := ns.Inspect(ctx)
+	if err != nil {
+		return nil, err
+	}
+	i, there := seen[ifName]
+	if !there {
+		return nil, fmt.Errorf("interface %s is missing in the namespace at %q", ifName, netns)
+	}
+	var ips []netip.Addr
+	for _, p := range i.Addresses {
+		if a := p.Addr(); a.IsGlobalUnicast() {
+			ips = append(ips, a)
+		}
+	}
+	slices.SortStableFunc(ips, func(a, b netip.Addr) int { return a.BitLen() - b.BitLen() })
+	return ips, nil
+}
+
+// unseen says which of its addresses the default interface of a sandbox does not have,
+// or nothing. A namespace that cannot be looked into says nothing: the sweep finds out
+// whether it is gone.
+func (pn *podNetwork) unseen(rec *ledger.Record) string {
+	have, err := pn.PodIPs(rec.Netns, rec.IfName)
+	if err != nil {
+		return ""
+	}
+	return lacks(rec, have)
+}
+
+// lacks says which address of a sandbox's default interface is not among those that
+// were seen, or nothing.
+func lacks(rec *ledger.Record, have []netip.Addr) string {
+	for _, i := range rec.Interfaces {
+		if i.Name != rec.IfName {
+			continue
+		}
+		for _, s := range i.Addresses {
+			if a, err := netip.ParsePrefix(s); err == nil && !slices.Contains(have, a.Addr()) {
+				return fmt.Sprintf("interface %s has lost its address %s", i.Name, s)
+			}
+		}
+	}
+	return ""
+}
+
+// released has the status written of the PodAttachment that a sandbox held. One
+// whose record was damaged may have held any. When other interfaces are there still,
+// theirs go as a rule in the next moment, and one write says it.
+func (pn *podNetwork) released(r *ledger.Record) {
+	if r.Attachment.UID == "" {
+		for _, key := range pn.registry.Keys() {
+			pn.statuses.Enqueue(key)
+		}
+	}
+	if pa := pn.registry.Get(r.AttachmentKey()); pa != nil && pa.UID == r.Attachment.UID {
+		if len(pn.ledger.Holding(pa.UID)) > 0 || len(pn.ledger.AddressesHeld(pa.UID)) > 0 {
+			pn.statuses.EnqueueSoon(apiserver.KeyOf(pa))
+		} else {
+			pn.statuses.Enqueue(apiserver.KeyOf(pa))
+		}
+		return
+	}
+	pn.ledger.Drop(r.Attachment.UID)
+}
+
+// changed looks after a PodAttachment that the API server told of.
+func (pn *podNetwork) changed(pa *v1alpha1.PodAttachment, gone bool) {
+	if gone {
+		pn.ledger.Drop(pa.UID)
+	} else {
+		pn.statuses.Enqueue(apiserver.KeyOf(pa))
+	}
+	if gone || pa.DeletionTimestamp != nil {
+		for _, containerID := range pn.ledger.Holding(pa.UID) {
+			pn.reaper.queue.Add(containerID)
+		}
+		for _, k := range pn.ledger.AddressesHeld(pa.UID) {
+			pn.reaper.queue.Add(k.String())
+		}
+	}
+}
+
+// watch keeps the registry.
+func (pn *podNetwork) watch(ctx context.Context) error {
+	return pn.source.Watch(ctx, apiserver.Events{
+		Updated: pn.registry.Update, Deleted: pn.registry.Delete, Synced: pn.registry.SetSynced,
+		NetworksChanged: func() { pn.Event(plugin.PodCIDRChanged) },
+	})
+}

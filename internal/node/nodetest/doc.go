@@ -1,0 +1,2 @@
+// Package nodetest has what the tests of the node's packages share.
+package nodetest

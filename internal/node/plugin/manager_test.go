@@ -1,0 +1,186 @@
+package plugin
+
+import (
+	"context"
+	"errors"
+	"sync"
+	"testing"
+	"testing/synctest"
+	"time"
+
+	"fairlead.dev/fairlead/internal/cniproto"
+	"fairlead.dev/fairlead/internal/node/turns"
+)
+
+// The seven points in which the kubelet's plugin manager was subtle, or wrong.
+// Those that are tested elsewhere: 4, order of arrival, in
+// turns.TestTurnsSerializesInOrderOfArrival; 5 and 6, entries under load, in
+// turns.TestTurnsKeepsItsEntryUnderLoad.
+
+func nothing(context.Context) error { return nil }
+
+// wantIdle checks that nobody has a turn or waits for one.
+func wantIdle(t *testing.T, m *Manager) {
+	t.Helper()
+	if r := m.Remembered(); r["turns"] != 0 || r["adds"] != 0 {
+		t.Errorf("remembered: %v", r)
+	}
+	ctx, cancel := context.WithTimeout(t.Context(), time.Minute)
+	defer cancel()
+	if err := m.turns.Alone(ctx, nothing); err != nil {
+		t.Errorf("the gate is not free: %v", err)
+	}
+}
+
+// Point 1: the key was the pod's name, so that the sandbox of a new pod waited
+// for the hanging one of its namesake.
+func TestSubtle1NamesakesDoNotWaitForEachOther(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		hang := make(chan struct{})
+		m := newManager(t, &fakePlugin{tearDown: func(context.Context, cniproto.Request) error { <-hang; return nil }})
+		const pod = "K8S_POD_NAMESPACE=ns;K8S_POD_NAME=web-0"
+		old := make(chan error, 1)
+		go func() { old <- m.TearDownPod(t.Context(), cniproto.Request{ContainerID: "old", Args: pod}) }()
+		synctest.Wait()
+		if _, err := m.SetUpPod(t.Context(), cniproto.Request{ContainerID: "new", Args: pod}); err != nil {
+			t.Error(err)
+		}
+		close(hang)
+		if err := <-old; err != nil {
+			t.Error(err)
+		}
+		wantIdle(t, m)
+	})
+}
+
+// Point 2: teardowns without a pod's name all had the key "_", and one that hung
+// kept all others waiting.
+func TestSubtle2OrphansDoNotShareAKey(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		hang := make(chan struct{})
+		m := newManager(t, &fakePlugin{tearDown: func(_ context.Context, r cniproto.Request) error {
+			if r.ContainerID == "a" {
+				<-hang
+			}
+			return nil
+		}})
+		go func() { _ = m.TearDownPod(t.Context(), cniproto.Request{ContainerID: "a"}) }()
+		synctest.Wait()
+		if err := m.TearDownPod(t.Context(), cniproto.Request{ContainerID: "b"}); err != nil {
+			t.Error(err)
+		}
+		// Nor do pods without an identity.
+		go func() { _ = m.turns.Identity(t.Context(), "", func(context.Context) error { <-hang; return nil }) }()
+		synctest.Wait()
+		if err := m.turns.Identity(t.Context(), "", nothing); err != nil {
+			t.Error(err)
+		}
+		close(hang)
+		synctest.Wait()
+		wantIdle(t, m)
+	})
+}
+
+// Point 4: waiting could not be ended, so a set-up that hung kept the teardown and
+// the status of its pod waiting for ever.
+func TestSubtle4WaitingEnds(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		hang := make(chan struct{})
+		m := newManager(t, &fakePlugin{setUp: func(context.Context, cniproto.Request) ([]byte, error) { <-hang; return nil, nil }})
+		go func() { _, _ = m.SetUpPod(t.Context(), cniproto.Request{ContainerID: "a"}) }()
+		synctest.Wait()
+		ctx, cancel := context.WithTimeout(t.Context(), time.Second)
+		defer cancel()
+		if err := m.TearDownPod(ctx, cniproto.Request{ContainerID: "a"}); !errors.Is(err, context.DeadlineExceeded) {
+			t.Errorf("got %v", err)
+		}
+		close(hang)
+		synctest.Wait()
+		wantIdle(t, m)
+	})
+}
+
+// Point 5: the branch for a count that was wrong deleted the entry with its lock
+// held. Here a panic is what would leave it held, at each of the three.
+func TestSubtle5APanicStrandsNobody(t *testing.T) {
+	m := newManager(t, &fakePlugin{setUp: func(context.Context, cniproto.Request) ([]byte, error) { panic("x") }})
+	calls := map[string]func(){
+		"ADD":      func() { _, _ = m.SetUpPod(t.Context(), cniproto.Request{ContainerID: "a"}) },
+		"identity": func() { _ = m.turns.Identity(t.Context(), "ns/a", func(context.Context) error { panic("x") }) },
+		"GC":       func() { _ = m.turns.Alone(t.Context(), func(context.Context) error { panic("x") }) },
+	}
+	for name, call := range calls {
+		func() {
+			defer func() {
+				if recover() == nil {
+					t.Errorf("%s: the panic was swallowed", name)
+				}
+			}()
+			call()
+		}()
+		wantIdle(t, m)
+	}
+}
+
+// Point 7: what has to do with no pod waits for none.
+func TestSubtle7StatusWaitsForNobody(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		hang := make(chan struct{})
+		down := errors.New("no bridge")
+		p := &fakePlugin{status: down, setUp: func(context.Context, cniproto.Request) ([]byte, error) { <-hang; return nil, nil }}
+		m := newManager(t, p)
+		go func() { _, _ = m.SetUpPod(t.Context(), cniproto.Request{ContainerID: "a"}) }()
+		synctest.Wait()
+		go func() { _ = m.turns.Alone(t.Context(), nothing) }()
+		synctest.Wait()
+		m.Event(PodCIDRChanged)
+		if err := m.Status(); !errors.Is(err, down) || len(p.events) != 1 {
+			t.Errorf("%v, %v", err, p.events)
+		}
+		close(hang)
+	})
+}
+
+// Different pods do run side by side, each in its own order: upstream's test of
+// ten pods with four cycles each.
+func TestTenPodsInFourCycles(t *testing.T) {
+	var mu sync.Mutex
+	busy := map[string]int{}
+	p := &fakePlugin{}
+	step := func(_ context.Context, r cniproto.Request) {
+		mu.Lock()
+		defer mu.Unlock()
+		busy[r.ContainerID]++
+		if busy[r.ContainerID] != 1 {
+			t.Errorf("%d operations on %s at once", busy[r.ContainerID], r.ContainerID)
+		}
+	}
+	leave := func(r cniproto.Request) {
+		mu.Lock()
+		defer mu.Unlock()
+		delete(busy, r.ContainerID)
+	}
+	p.setUp = func(ctx context.Context, r cniproto.Request) ([]byte, error) {
+		step(ctx, r)
+		defer leave(r)
+		return nil, nil
+	}
+	p.tearDown = func(ctx context.Context, r cniproto.Request) error { step(ctx, r); defer leave(r); return nil }
+	m := newManager(t, p)
+	var wg sync.WaitGroup
+	for pod := range 10 {
+		for range 4 {
+			wg.Go(func() {
+				r := cniproto.Request{ContainerID: string(rune('a' + pod))}
+				if _, err := m.SetUpPod(t.Context(), r); err != nil && !errors.Is(err, turns.ErrDeleted) {
+					t.Error(err)
+				}
+				if err := m.TearDownPod(t.Context(), r); err != nil {
+					t.Error(err)
+				}
+			})
+		}
+	}
+	wg.Wait()
+	wantIdle(t, m)
+}

@@ -1,0 +1,62 @@
+package plugin
+
+import (
+	"errors"
+	"time"
+
+	"github.com/prometheus/client_golang/prometheus"
+)
+
+// durationBuckets reach from 0.5 ms to the four minutes that a kubelet gives a
+// sandbox: its own stopped at ten seconds.
+var durationBuckets = []float64{.0005, .001, .0025, .005, .01, .025, .05, .1, .25, .5, 1, 2.5, 5, 10, 30, 60, 120, 240}
+
+// kubeletMetrics are the kubelet's metrics of its network plugin, which ended
+// with Kubernetes 1.24, under their names of old: dashboards still ask for them.
+// As then, a duration includes the wait for the operation before.
+type kubeletMetrics struct {
+	duration      *prometheus.HistogramVec
+	total, failed *prometheus.CounterVec
+}
+
+// Values of the label operation_type.
+const (
+	operationSetUp    = "set_up_pod"
+	operationTearDown = "tear_down_pod"
+	operationStatus   = "get_pod_network_status"
+)
+
+func newKubeletMetrics() *kubeletMetrics {
+	const subsystem = "kubelet"
+	labels := []string{"operation_type"}
+	return &kubeletMetrics{
+		duration: prometheus.NewHistogramVec(prometheus.HistogramOpts{
+			Subsystem: subsystem, Name: "network_plugin_operations_duration_seconds",
+			Help: "Duration of network plugin operations, by operation type.", Buckets: durationBuckets,
+		}, labels),
+		total: prometheus.NewCounterVec(prometheus.CounterOpts{
+			Subsystem: subsystem, Name: "network_plugin_operations_total",
+			Help: "Network plugin operations, failed ones included, by operation type.",
+		}, labels),
+		failed: prometheus.NewCounterVec(prometheus.CounterOpts{
+			Subsystem: subsystem, Name: "network_plugin_operations_errors_total",
+			Help: "Network plugin operations that failed, by operation type.",
+		}, labels),
+	}
+}
+
+func (k *kubeletMetrics) register(r prometheus.Registerer) error {
+	return errors.Join(r.Register(k.duration), r.Register(k.total), r.Register(k.failed))
+}
+
+// done counts an operation that began at a time; k may be nil.
+func (k *kubeletMetrics) done(operation string, since time.Time, err error) {
+	if k == nil {
+		return
+	}
+	k.duration.WithLabelValues(operation).Observe(time.Since(since).Seconds())
+	k.total.WithLabelValues(operation).Inc()
+	if err != nil {
+		k.failed.WithLabelValues(operation).Inc()
+	}
+}

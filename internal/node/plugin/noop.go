@@ -1,0 +1,85 @@
+package plugin
+
+import (
+	"context"
+	"encoding/json"
+	"fmt"
+	"net/netip"
+
+	"github.com/go-logr/logr"
+
+	"fairlead.dev/fairlead/internal/cniproto"
+	"fairlead.dev/fairlead/internal/node/turns"
+)
+
+// NoopName is the name of the plugin that plugs nothing.
+const NoopName = "noop"
+
+const (
+	callIPTables  = "net/bridge/bridge-nf-call-iptables"
+	callIP6Tables = "net/bridge/bridge-nf-call-ip6tables"
+)
+
+// Sysctls reads and writes settings of the kernel, named as their files below
+// /proc/sys.
+type Sysctls interface {
+	Read(name string) (string, error)
+	Set(name, value string) error
+}
+
+// Noop plugs nothing: somebody else does, before it or after. It only has what
+// crosses a bridge seen by the host's packet filter, which Services need, as the
+// kubelet's no-op plugin did. It loads no kernel module: the kernel offers these
+// settings when br_netfilter is there.
+type Noop struct{ sysctls Sysctls }
+
+// NewNoop returns the plugin.
+func NewNoop(s Sysctls) *Noop { return &Noop{sysctls: s} }
+
+// Name is NoopName.
+func (n *Noop) Name() string { return NoopName }
+
+// Init sets the bridge-nf-call settings, IPv6's only where the kernel has it. A
+// failure is only logged: the node may do without.
+func (n *Noop) Init(ctx context.Context, _ *turns.Turns) error {
+	log := logr.FromContextOrDiscard(ctx)
+	if err := n.sysctls.Set(callIPTables, "1"); err != nil {
+		log.Info("bridged IPv4 packets are not seen by the packet filter: Services may not work", "reason", err.Error())
+	}
+	if value, err := n.sysctls.Read(callIP6Tables); err == nil && value != "1" {
+		if err := n.sysctls.Set(callIP6Tables, "1"); err != nil {
+			log.Info("bridged IPv6 packets are not seen by the packet filter: Services may not work", "reason", err.Error())
+		}
+	}
+	return nil
+}
+
+// SetUpPod passes on what the plugin before it in the chain answered (CNI
+// specification 1.1.0, "ADD"), or the result of having done nothing.
+func (n *Noop) SetUpPod(_ context.Context, r cniproto.Request) ([]byte, error) {
+	var config struct {
+		PrevResult json.RawMessage `json:"prevResult"`
+	}
+	if err := json.Unmarshal(r.Config, &config); err != nil {
+		return nil, &cniproto.Error{Code: cniproto.CodeDecode, Msg: fmt.Sprintf("network configuration: %v", err)}
+	}
+	if len(config.PrevResult) > 0 && string(config.PrevResult) != "null" {
+		return config.PrevResult, nil
+	}
+	return fmt.Appendf(nil, `{"cniVersion":%q,"interfaces":[],"ips":[],"dns":{}}`, r.CNIVersion()), nil
+}
+
+// TearDownPod does nothing.
+func (n *Noop) TearDownPod(context.Context, cniproto.Request) error { return nil }
+
+// Status is nil.
+func (n *Noop) Status() error { return nil }
+
+// Event is not listened to.
+func (n *Noop) Event(Event) {}
+
+// PodIPs are none: what others plugged is theirs to tell.
+func (n *Noop) PodIPs(string, string) ([]netip.Addr, error) { return nil, nil }
+
+// Parts are none: there is nothing that CHECK could compare and GC collect.
+func (n *Noop) Parts() Parts { return Parts{} }

@@ -1,0 +1,220 @@
+package report
+
+import (
+	"context"
+	"encoding/json"
+	"fmt"
+	"net/netip"
+	"slices"
+	"time"
+
+	"github.com/go-logr/logr"
+	"github.com/prometheus/client_golang/prometheus"
+	eventsv1 "k8s.io/api/events/v1"
+	apierrors "k8s.io/apimachinery/pkg/api/errors"
+	"k8s.io/apimachinery/pkg/api/meta"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/types"
+	"k8s.io/client-go/util/workqueue"
+	"k8s.io/klog/v2"
+
+	"fairlead.dev/fairlead/api/v1alpha1"
+	"fairlead.dev/fairlead/internal/netdev"
+	"fairlead.dev/fairlead/internal/node/apiserver"
+	"fairlead.dev/fairlead/internal/node/ledger"
+	"fairlead.dev/fairlead/internal/node/queue"
+	"fairlead.dev/fairlead/internal/run"
+)
+
+// ackWriters is how many statuses are written at once.
+const ackWriters = 16
+
+// AckDelay is how long the status of an ADD waits for the answer to it, and to those
+// of other pods that start at the same time.
+const AckDelay = 100 * time.Millisecond
+
+// seenAgain lies between two looks at a sandbox that has lost an address.
+const seenAgain = time.Minute
+
+// API is what is written to the API server.
+type API interface {
+	// PatchAttachment merges a patch into the status of a PodAttachment and
+	// returns the object as it is then.
+	PatchAttachment(ctx context.Context, key types.NamespacedName, patch []byte) (*v1alpha1.PodAttachment, error)
+	// CreateEvent writes an event.
+	CreateEvent(ctx context.Context, e *eventsv1.Event) error
+}
+
+// Statuses writes down, in the status of PodAttachments, what is plugged. It looks at the whole truth each time, so it does not matter how often it is
+// asked or what it missed; a failure is retried for ever.
+type Statuses struct {
+	api      API
+	registry *apiserver.Registry
+	ledger   *ledger.Ledger
+	// took is told since when a status was being written, failed counts those that
+	// were not.
+	took   func(since time.Time)
+	failed prometheus.Counter
+	// unseen says which address a sandbox has lost, or nothing.
+	unseen func(*ledger.Record) string
+	queue  workqueue.TypedRateLimitingInterface[types.NamespacedName]
+	// Holding finds a namespace by the addresses in it.
+	Holding func(ctx context.Context, addrs []netip.Addr) (path string, err error)
+}
+
+// NewStatuses returns one that writes once it runs. took is called with the time at
+// which a write began, failed counts writes that fail, and unseen says which address a
+// sandbox has lost, or nothing.
+func NewStatuses(api API, r *apiserver.Registry, l *ledger.Ledger, took func(since time.Time), failed prometheus.Counter, unseen func(*ledger.Record) string) *Statuses {
+	return &Statuses{api: api, registry: r, ledger: l, took: took, failed: failed, unseen: unseen, queue: queue.New[types.NamespacedName]("statuses"), Holding: netdev.Holding}
+}
+
+// Enqueue has the status of a PodAttachment looked at.
+func (a *Statuses) Enqueue(key types.NamespacedName) { a.queue.Add(key) }
+
+// EnqueueSoon lets the runtime have its answers first: encoding and sending a
+// status competes with them for the processor.
+func (a *Statuses) EnqueueSoon(key types.NamespacedName) { a.queue.AddAfter(key, AckDelay) }
+
+// Run writes until ctx ends. It is started when the records were adopted.
+func (a *Statuses) Run(ctx context.Context) error {
+	queue.Run(ctx, a.queue, ackWriters, func(ctx context.Context, key types.NamespacedName) error {
+		err := a.acknowledge(ctx, key)
+		switch {
+		case err == nil, ctx.Err() != nil, apierrors.IsConflict(err):
+		case apierrors.IsNotFound(err):
+			err = nil // the watch will say so
+		default:
+			a.failed.Inc()
+			logr.FromContextOrDiscard(ctx).Error(err, "status was not written, will be tried again", "podAttachment", key)
+		}
+		return err
+	})
+	return nil
+}
+
+// acknowledge makes one status say the truth. After a conflict the newer copy
+// arrives by the watch and is looked at then; the retry is for the case that
+// it had arrived before.
+func (a *Statuses) acknowledge(ctx context.Context, key types.NamespacedName) error {
+	pa := a.registry.Get(key)
+	if pa == nil {
+		return nil
+	}
+	v, rec := a.ledger.Verdict(pa)
+	if now := a.registry.Get(key); now == nil || now.UID != pa.UID {
+		a.ledger.Drop(pa.UID) // word that it is gone may have come before the verdict
+		return nil
+	}
+	switch v {
+	case ledger.Plugged:
+		return a.writePlugged(ctx, pa, rec)
+	case ledger.Unplugged:
+		if inUse, err := a.migratedInUse(ctx, pa); inUse || err != nil {
+			return err
+		}
+		at := metav1.NewMicroTime(a.ledger.EndOf(pa.UID))
+		s := v1alpha1.Sandbox{BootID: a.ledger.BootID, State: v1alpha1.SandboxDetached, DetachedAt: &at}
+		no := metav1.Condition{Status: metav1.ConditionFalse, Reason: "NeverPlugged", Message: "nothing was plugged on this node"}
+		if old := pa.Status.Sandbox; old != nil {
+			s.ID, s.AttachedAt = old.ID, old.AttachedAt
+			no.Reason, no.Message = "Unplugged", fmt.Sprintf("nothing of sandbox %s is left on this node", old.ID)
+		}
+		return a.Write(ctx, pa, s, no, no)
+	case ledger.AsItIs:
+	}
+	return nil
+}
+
+// writePlugged writes that a sandbox holds the interfaces, and whether all of them
+// were seen in it.
+func (a *Statuses) writePlugged(ctx context.Context, pa *v1alpha1.PodAttachment, rec *ledger.Record) error {
+	is := metav1.Condition{Status: metav1.ConditionTrue, Reason: "Plugged", Message: "plugged in the sandbox that status.sandbox names"}
+	ready := is
+	if missing := a.ledger.Missing(pa, rec.ContainerID); len(missing) > 0 {
+		ready = metav1.Condition{Status: metav1.ConditionFalse, Reason: v1alpha1.ReasonInterfacesMissing, Message: ledger.TellMissing(missing)}
+	}
+	if saysPlugged(pa, rec, ready) {
+		return nil
+	}
+	if lost := a.unseen(rec); lost != "" && ready.Status == metav1.ConditionTrue {
+		ready = metav1.Condition{Status: metav1.ConditionFalse, Reason: v1alpha1.ReasonInterfacesMissing, Message: lost}
+		a.queue.AddAfter(apiserver.KeyOf(pa), seenAgain)
+		if saysPlugged(pa, rec, ready) {
+			return nil
+		}
+	}
+	at := metav1.NewMicroTime(rec.AttachedAt)
+	return a.Write(ctx, pa, v1alpha1.Sandbox{
+		ID: rec.ContainerID, BootID: rec.BootID, State: v1alpha1.SandboxAttached, AttachedAt: &at,
+	}, is, ready)
+}
+
+// saysPlugged tells whether the status is that of the record already. Of a sandbox
+// that a migration found, the ledger has only the interfaces that were plugged again
+// since, so what the migration said of it stays.
+func saysPlugged(pa *v1alpha1.PodAttachment, rec *ledger.Record, ready metav1.Condition) bool {
+	s := pa.Status.Sandbox
+	if s == nil || s.ID != rec.ContainerID || s.BootID != rec.BootID || s.State != v1alpha1.SandboxAttached ||
+		!meta.IsStatusConditionTrue(pa.Status.Conditions, v1alpha1.ConditionAttached) {
+		return false
+	}
+	has := meta.FindStatusCondition(pa.Status.Conditions, v1alpha1.ConditionReady)
+	switch {
+	case has == nil:
+		return false
+	case has.Reason == v1alpha1.ReasonImported:
+		return true
+	case ready.Status == metav1.ConditionTrue:
+		return has.Status == metav1.ConditionTrue
+	}
+	return has.Status == ready.Status && has.Reason == ready.Reason && has.Message == ready.Message
+}
+
+// Write writes the sandbox and the two conditions of the node, in one merge
+// patch that holds only for the state of the object that was looked at: a list
+// in a merge patch replaces the whole list, and Released is the controller's.
+func (a *Statuses) Write(ctx context.Context, pa *v1alpha1.PodAttachment, s v1alpha1.Sandbox, attached, ready metav1.Condition) error {
+	attached.Type, ready.Type = v1alpha1.ConditionAttached, v1alpha1.ConditionReady
+	conditions := slices.Clone(pa.Status.Conditions)
+	for _, c := range []metav1.Condition{attached, ready} {
+		c.ObservedGeneration = pa.Generation
+		meta.SetStatusCondition(&conditions, c)
+	}
+	patch, err := json.Marshal(map[string]any{
+		// It belongs to one object for all time, as a UID does: that alone would
+		// not be looked at in a patch of a status.
+		"metadata": map[string]any{"resourceVersion": pa.ResourceVersion},
+		"status": map[string]any{
+			// A null takes away what an earlier sandbox left.
+			"sandbox": map[string]any{
+				"id": orNull(s.ID), "bootID": s.BootID, "state": s.State,
+				"attachedAt": s.AttachedAt, "detachedAt": s.DetachedAt,
+			},
+			"conditions": conditions,
+		},
+	})
+	if err != nil {
+		return fmt.Errorf("encode the status of PodAttachment %s/%s: %w", pa.Namespace, pa.Name, err)
+	}
+	start := time.Now()
+	got, err := a.api.PatchAttachment(ctx, apiserver.KeyOf(pa), patch)
+	if apierrors.IsNotFound(err) {
+		// Gone as a whole, and what was said of it with it.
+		a.ledger.Drop(pa.UID)
+	}
+	if err != nil {
+		return fmt.Errorf("write the status of PodAttachment %s/%s: %w", pa.Namespace, pa.Name, err)
+	}
+	a.took(start)
+	a.registry.Written(got)
+	logr.FromContextOrDiscard(ctx).V(run.LevelPod).Info("status written", "podAttachment", klog.KObj(got), "state", s.State, "sandbox", s.ID)
+	return nil
+}
+
+func orNull(s string) any {
+	if s == "" {
+		return nil
+	}
+	return s
+}

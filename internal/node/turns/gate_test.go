@@ -1,0 +1,270 @@
+package turns
+
+import (
+	"context"
+	"errors"
+	"slices"
+	"testing"
+	"testing/synctest"
+	"time"
+)
+
+// ocicni's gcLock: GC has the gate alone. Those that run are waited for, those
+// that come wait, in the order in which they came.
+func TestGateIsSharedByAddAndDelAndGCHasItAlone(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		m := newTurns(t)
+		var events []string
+		say := func(what string, until <-chan struct{}) func(context.Context) error {
+			return func(context.Context) error {
+				events = append(events, what)
+				if until != nil {
+					<-until
+				}
+				return nil
+			}
+		}
+		endAdd, endDel, endGC := make(chan struct{}), make(chan struct{}), make(chan struct{})
+		go func() { _ = m.Add(t.Context(), "a", "eth0", say("ADD a", endAdd)) }()
+		synctest.Wait()
+		go func() { _ = m.Del(t.Context(), "b", "eth0", say("DEL b", endDel)) }()
+		synctest.Wait()
+		go func() { _ = m.Alone(t.Context(), say("GC", endGC)) }()
+		synctest.Wait()
+		go func() { _ = m.Add(t.Context(), "c", "eth0", say("ADD c", nil)) }()
+		synctest.Wait()
+		go func() { _ = m.Alone(t.Context(), say("GC again", nil)) }()
+		synctest.Wait()
+		want := []string{"ADD a", "DEL b"}
+		for _, end := range []chan struct{}{endAdd, endDel} {
+			if !slices.Equal(events, want) {
+				t.Fatalf("events %v, want %v", events, want)
+			}
+			close(end)
+			synctest.Wait()
+		}
+		if want = append(want, "GC"); !slices.Equal(events, want) {
+			t.Fatalf("events %v, want %v", events, want)
+		}
+		close(endGC)
+		synctest.Wait()
+		if want = append(want, "ADD c", "GC again"); !slices.Equal(events, want) {
+			t.Fatalf("events %v, want %v", events, want)
+		}
+		wantIdle(t, m)
+	})
+}
+
+// Parts share the gate as sandboxes do. A DEL of a part ends what came before it of
+// that part, also what waits for its turn or at the gate, and of no other; then the
+// part can be had again, until the sandbox's own DEL.
+func TestPartsOfASandbox(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		m := newTurns(t)
+		got := map[string]error{}
+		ended := make(chan struct{})
+		hold := func(ctx context.Context) error {
+			<-ctx.Done()
+			time.Sleep(time.Second) //nolint:forbidigo // the bubble's clock; its undo
+			return context.Cause(ctx)
+		}
+		start := func(name, part string, fn func(context.Context) error) {
+			go func() {
+				err := m.AddPart(t.Context(), "c1", part, fn)
+				m.mu.Lock()
+				defer m.mu.Unlock()
+				got[name] = err
+			}()
+			synctest.Wait()
+		}
+		start("net1", "c1@net1", hold)
+		start("net1 again", "c1@net1", hold)
+		start("net2", "c1@net2", func(context.Context) error { <-ended; return nil })
+		go func() { _ = m.Alone(t.Context(), nothing) }()
+		synctest.Wait()
+		start("net1 behind a GC", "c1@net1", hold)
+
+		var whole bool
+		done := make(chan error)
+		go func() {
+			done <- m.DelPart(t.Context(), "c1@net1", func(context.Context) error {
+				m.mu.Lock()
+				defer m.mu.Unlock()
+				whole = len(got) == 4 // not before the undo, and the GC before it
+				return nil
+			})
+		}()
+		synctest.Wait()
+		time.Sleep(time.Minute) //nolint:forbidigo // the bubble's clock
+		close(ended)
+		if err := <-done; err != nil || !whole {
+			t.Errorf("DEL: %v, after everything that it ended: %v", err, whole)
+		}
+		for _, name := range []string{"net1", "net1 again", "net1 behind a GC"} {
+			if err := got[name]; !errors.Is(err, ErrDeleted) {
+				t.Errorf("%s: %v", name, err)
+			}
+		}
+		if err := got["net2"]; err != nil {
+			t.Errorf("net2: %v", err)
+		}
+		if err := m.AddPart(t.Context(), "c1", "c1@net1", nothing); err != nil {
+			t.Errorf("again after its DEL: %v", err)
+		}
+		// A DEL of the sandbox's own interface is nothing to its parts, until the plugin
+		// says that this was the end.
+		if err := m.Del(t.Context(), "c1", "eth0", nothing); err != nil {
+			t.Error(err)
+		}
+		if err := m.AddPart(t.Context(), "c1", "c1@net1", nothing); err != nil {
+			t.Errorf("after a DEL of another interface: %v", err)
+		}
+		m.End("c1")
+		if err := m.AddPart(t.Context(), "c1", "c1@net1", nothing); !errors.Is(err, ErrDeleted) {
+			t.Errorf("after the end of the sandbox: %v", err)
+		}
+		wantIdle(t, m)
+		if len(m.adds) != 0 {
+			t.Errorf("%d entries stay", len(m.adds))
+		}
+	})
+}
+
+// A GC that gives up lets those in that waited behind it.
+func TestGateOpensBehindAGCThatGaveUp(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		m := newTurns(t)
+		end := make(chan struct{})
+		go func() { _ = m.Add(t.Context(), "a", "eth0", func(context.Context) error { <-end; return nil }) }()
+		synctest.Wait()
+		ctx, cancel := context.WithTimeout(t.Context(), time.Second)
+		defer cancel()
+		gc := make(chan error, 1)
+		go func() { gc <- m.Alone(ctx, nothing) }()
+		synctest.Wait()
+		start := time.Now()
+		if err := m.Add(t.Context(), "b", "eth0", nothing); err != nil {
+			t.Error(err)
+		}
+		if waited := time.Since(start); waited != time.Second {
+			t.Errorf("ADD waited %s behind a GC that waited 1s", waited)
+		}
+		if err := <-gc; !errors.Is(err, context.DeadlineExceeded) {
+			t.Errorf("GC: %v", err)
+		}
+		close(end)
+		synctest.Wait()
+		wantIdle(t, m)
+	})
+}
+
+// A DEL cancels the ADD of its sandbox also while a GC waits for that ADD: else
+// the three would wait for one another.
+func TestDelCancelsAnAddThatAGCWaitsFor(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		m := newTurns(t)
+		added := make(chan error, 1)
+		go func() {
+			added <- m.Add(t.Context(), "a", "eth0", func(ctx context.Context) error { <-ctx.Done(); return context.Cause(ctx) })
+		}()
+		synctest.Wait()
+		go func() { _ = m.Alone(t.Context(), nothing) }()
+		synctest.Wait()
+		if err := m.Del(t.Context(), "a", "eth0", nothing); err != nil {
+			t.Error(err)
+		}
+		if err := <-added; !errors.Is(err, ErrDeleted) {
+			t.Errorf("ADD: %v", err)
+		}
+		wantIdle(t, m)
+	})
+}
+
+// An ADD that only waits for others keeps no GC waiting, and with it nobody that
+// came after: it begins again behind them.
+func TestGCDoesNotWaitForAnAddThatIdles(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		m := newTurns(t)
+		var events []string
+		there := make(chan struct{})
+		added := make(chan error, 1)
+		go func() {
+			added <- m.Add(t.Context(), "a", "eth0", func(ctx context.Context) error {
+				events = append(events, "ADD a")
+				idle, busy := m.Idle(ctx)
+				defer busy()
+				select {
+				case <-there:
+					return nil
+				case <-idle.Done():
+					return context.Cause(idle)
+				}
+			})
+		}()
+		synctest.Wait()
+		for range 2 {
+			if err := m.Alone(t.Context(), func(context.Context) error { events = append(events, "GC"); return nil }); err != nil {
+				t.Error(err)
+			}
+			synctest.Wait()
+		}
+		if err := m.Del(t.Context(), "b", "eth0", func(context.Context) error { events = append(events, "DEL b"); return nil }); err != nil {
+			t.Error(err)
+		}
+		close(there)
+		if err := <-added; err != nil {
+			t.Errorf("ADD: %v", err)
+		}
+		if want := []string{"ADD a", "GC", "ADD a", "GC", "ADD a", "DEL b"}; !slices.Equal(events, want) {
+			t.Errorf("events %v, want %v", events, want)
+		}
+		wantIdle(t, m)
+	})
+}
+
+// A GC may be there before the ADD begins to wait.
+func TestAddDoesNotIdleInFrontOfAGC(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		m := newTurns(t)
+		begin, tries := make(chan struct{}), 0
+		added := make(chan error, 1)
+		go func() {
+			added <- m.Add(t.Context(), "a", "eth0", func(ctx context.Context) error {
+				<-begin
+				idle, busy := m.Idle(ctx)
+				defer busy()
+				tries++
+				return context.Cause(idle)
+			})
+		}()
+		synctest.Wait()
+		collected := make(chan error, 1)
+		go func() { collected <- m.Alone(t.Context(), nothing) }()
+		synctest.Wait()
+		close(begin)
+		if err := errors.Join(<-collected, <-added); err != nil || tries != 2 {
+			t.Errorf("%d tries, %v", tries, err)
+		}
+		wantIdle(t, m)
+	})
+}
+
+// GC removes sandboxes with the operations that the sweep has.
+func TestAloneMayDo(t *testing.T) {
+	m := newTurns(t)
+	err := m.Alone(t.Context(), func(ctx context.Context) error { return m.Do(ctx, "a", nothing) })
+	if err != nil {
+		t.Error(err)
+	}
+	wantIdle(t, m)
+}
+
+// wantIdle checks that nothing is left of operations that ended.
+func wantIdle(t *testing.T, m *Turns) {
+	t.Helper()
+	m.mu.Lock()
+	defer m.mu.Unlock()
+	if len(m.queues) != 0 || len(m.gate.idle) != 0 || m.gate.alone || m.gate.sharing != 0 || len(m.gate.waiting) != 0 {
+		t.Errorf("%d entries stay, gate %+v", len(m.queues), m.gate)
+	}
+}

@@ -1,0 +1,301 @@
+package node
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"slices"
+	"time"
+
+	"github.com/go-logr/logr"
+	corev1 "k8s.io/api/core/v1"
+	apierrors "k8s.io/apimachinery/pkg/api/errors"
+	"k8s.io/apimachinery/pkg/api/meta"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/types"
+
+	"fairlead.dev/fairlead/api/v1alpha1"
+	"fairlead.dev/fairlead/internal/node/fault"
+	"fairlead.dev/fairlead/internal/node/ledger"
+	"fairlead.dev/fairlead/internal/node/report"
+)
+
+// patience is for how long an ADD waits for others: addTimeout, and no longer than
+// this daemon serves. The next one waits in its stead; until this one has ended
+// there is none, and nobody else is served either.
+func (pn *podNetwork) patience(ctx context.Context) (context.Context, context.CancelFunc) {
+	ctx, cancel := context.WithTimeout(ctx, pn.addTimeout)
+	ctx, end := context.WithCancelCause(ctx)
+	go func() {
+		select {
+		case <-pn.leaving:
+			end(fault.ErrLeaving)
+		case <-ctx.Done():
+		}
+	}()
+	return ctx, func() {
+		end(nil)
+		cancel()
+	}
+}
+
+// doubtAfter is for how long an ADD waits before it asks the API server
+// whether the pod is still there. The controller is faster than that.
+const doubtAfter = time.Second
+
+// lastAsk bounds the question with which a wait ends.
+const lastAsk = time.Second
+
+// await returns the pod's PodAttachment when it can be plugged. The errors are
+// fault.ErrGone when the pod is, fault.ErrNotReady when ctx ended first.
+func (pn *podNetwork) await(ctx context.Context, pod ledger.Pod) (*v1alpha1.PodAttachment, error) {
+	if pa, _ := pn.registry.Lookup(pod); ready(pa) { // as a rule
+		return pa, nil
+	}
+	changed, done := pn.registry.Subscribe(pod)
+	defer done()
+	doubt := time.NewTimer(doubtAfter)
+	defer doubt.Stop()
+	asked := map[types.UID]bool{} // by UID of the PodAttachment, "" for none
+	doubtful := false             // it takes long, or what was there is gone
+	seen := false
+	for {
+		pa, stale := pn.registry.Lookup(pod)
+		if ready(pa) {
+			return pa, nil
+		}
+		doubtful = doubtful || seen && pa == nil
+		seen = pa != nil
+		if err := pn.doubt(ctx, pod, pa, doubtful, asked); err != nil {
+			return nil, err
+		}
+		select {
+		case <-changed:
+		case <-doubt.C:
+			doubtful = true
+		case <-ctx.Done():
+			if err := context.Cause(ctx); !errors.Is(err, context.DeadlineExceeded) {
+				return nil, fmt.Errorf("pod %s: ADD ended while it waited: %w", pod, err)
+			}
+			if err := pn.lastDoubt(ctx, pod, pa); err != nil {
+				return nil, err
+			}
+			return nil, fault.Errorf(fault.ErrNotReady, "pod %s: %s", pod, pn.missing(pod, pa, stale))
+		}
+	}
+}
+
+// ready reports whether a PodAttachment can be plugged: it says what, is not being
+// deleted, and is not of a pod whose namespace is gone.
+func ready(pa *v1alpha1.PodAttachment) bool {
+	return pa != nil && pa.DeletionTimestamp == nil && pa.Spec.PodNamespace == "" && len(pa.Spec.Interfaces) > 0
+}
+
+// doubt asks the API server about the pod until it answers once, when its
+// PodAttachment is late or went while it was waited for, and once for each that is
+// being deleted.
+func (pn *podNetwork) doubt(ctx context.Context, pod ledger.Pod, pa *v1alpha1.PodAttachment, doubtful bool, asked map[types.UID]bool) error {
+	var about types.UID
+	switch {
+	case pa == nil && doubtful:
+	case pa != nil && pa.DeletionTimestamp != nil:
+		about = pa.UID
+	default:
+		return nil
+	}
+	if asked[about] {
+		return nil
+	}
+	answered, err := pn.ask(ctx, pod, pa != nil)
+	asked[about] = answered
+	return err
+}
+
+// lastDoubt asks once more when the time is over: the pod may have gone since, and
+// a runtime that is told to try again would do so in vain.
+func (pn *podNetwork) lastDoubt(ctx context.Context, pod ledger.Pod, pa *v1alpha1.PodAttachment) error {
+	ctx, cancel := context.WithTimeout(context.WithoutCancel(ctx), lastAsk)
+	defer cancel()
+	_, err := pn.ask(ctx, pod, pa != nil && pa.DeletionTimestamp != nil)
+	return err
+}
+
+// ask reads the pod once. The error is fault.ErrGone when the pod is gone, is another
+// one under the same name, or, where its PodAttachment is being deleted, is
+// being deleted itself. An API server that has not answered proves nothing.
+func (pn *podNetwork) ask(ctx context.Context, pod ledger.Pod, leaving bool) (answered bool, err error) {
+	got, err := pn.api.Pod(ctx, types.NamespacedName{Namespace: pod.Namespace, Name: pod.Name})
+	switch {
+	case apierrors.IsNotFound(err):
+		return true, fault.Errorf(fault.ErrGone, "pod %s is gone", pod)
+	case err != nil:
+		logr.FromContextOrDiscard(ctx).Error(err, "cannot ask the API server for a pod", "pod", pod)
+		return false, nil
+	case !isPod(got, pod.UID):
+		return true, fault.Errorf(fault.ErrGone, "pod %s with UID %s is gone: the pod of that name is another one, with UID %s", pod, pod.UID, got.UID)
+	case leaving && got.DeletionTimestamp != nil:
+		return true, fault.Errorf(fault.ErrGone, "pod %s is being deleted, and its addresses are being given back", pod)
+	}
+	return true, nil
+}
+
+// identify asks the API server which pod has a name: old runtimes do not pass its
+// UID, and what is in memory may still be of the pod before. The UID of a static
+// pod is in the annotation of its mirror.
+func (pn *podNetwork) identify(ctx context.Context, pod ledger.Pod) (ledger.Pod, error) {
+	got, err := pn.api.Pod(ctx, types.NamespacedName{Namespace: pod.Namespace, Name: pod.Name})
+	switch {
+	case apierrors.IsNotFound(err):
+		return pod, fault.Errorf(fault.ErrGone, "pod %s is gone", pod)
+	case err != nil:
+		return pod, fault.Errorf(fault.ErrNotReady, "pod %s: CNI_ARGS lacks K8S_POD_UID, and the API server cannot be asked for it: %w", pod, err)
+	}
+	pod.UID = got.UID
+	if static := got.Annotations[corev1.MirrorPodAnnotationKey]; static != "" {
+		pod.UID = types.UID(static)
+	}
+	return pod, nil
+}
+
+// isPod also knows the mirror of a static pod, which carries the UID that the
+// kubelet, and so CNI, knows the pod by.
+func isPod(got *metav1.PartialObjectMetadata, uid types.UID) bool {
+	return uid == "" || got.UID == uid || got.Annotations[corev1.MirrorPodAnnotationKey] == string(uid)
+}
+
+// missing says what an ADD waited for in vain.
+func (pn *podNetwork) missing(pod ledger.Pod, pa, stale *v1alpha1.PodAttachment) string {
+	waited := pn.addTimeout
+	switch {
+	case !pn.registry.IsSynced():
+		return fmt.Sprintf("node %s could not read its PodAttachments from the API server within %s", pn.node, waited)
+	case pa == nil && stale != nil:
+		return fmt.Sprintf("no PodAttachment for UID %s within %s: %s is of an earlier pod of that name, with UID %s", pod.UID, waited, stale.Name, stale.Spec.PodUID)
+	case pa == nil:
+		return fmt.Sprintf("no PodAttachment for UID %q on node %s within %s: the controller has not written one", pod.UID, pn.node, waited)
+	case pa.DeletionTimestamp != nil:
+		return fmt.Sprintf("PodAttachment %s is being deleted, and no other was written within %s", pa.Name, waited)
+	}
+	return fmt.Sprintf("PodAttachment %s has no interfaces yet after %s", pa.Name, waited)
+}
+
+// markRebooted has the API server know, before anything of a claimed sandbox is plugged,
+// that it is of this boot. As long as the status names an earlier one, the end of
+// that boot is proof for the controller that nothing holds the addresses (ADR
+// 0003), and a node that is cut off after it plugged the pod again could not deny
+// it.
+//
+// The error is fault.ErrNotReady when that cannot be written.
+func (pn *podNetwork) markRebooted(ctx context.Context, rec *ledger.Record) error {
+	key := rec.AttachmentKey()
+	if !ofEarlierBoot(pn.registry.Get(key), rec.BootID) { // as a rule
+		return nil
+	}
+	defer pn.metrics.step("vouch", time.Now())
+	changed, done := pn.registry.Subscribe(rec.Pod)
+	defer done()
+	for {
+		pa := pn.registry.Get(key)
+		switch {
+		case pa == nil || pa.UID != rec.Attachment.UID || pa.DeletionTimestamp != nil:
+			return fault.Errorf(fault.ErrNotReady, "pod %s: its PodAttachment %s is being deleted, and is of the boot before", rec.Pod, key.Name)
+		case !ofEarlierBoot(pa, rec.BootID):
+			return nil
+		}
+		not := metav1.Condition{Status: metav1.ConditionFalse, Reason: "Plugging", Message: "is being plugged again after the node has booted"}
+		err := pn.statuses.Write(ctx, pa, v1alpha1.Sandbox{ID: rec.ContainerID, BootID: rec.BootID, State: v1alpha1.SandboxAttached}, not, not)
+		if !apierrors.IsConflict(err) {
+			if err != nil {
+				err = fault.Errorf(fault.ErrNotReady, "pod %s: it was plugged before node %s booted, and that it is plugged again must be written first: %w", rec.Pod, pn.node, err)
+			}
+			return err
+		}
+		select {
+		case <-changed:
+		case <-ctx.Done():
+			if cause := context.Cause(ctx); !errors.Is(cause, context.DeadlineExceeded) {
+				return fmt.Errorf("pod %s: %w", rec.Pod, cause)
+			}
+			return fault.Errorf(fault.ErrNotReady, "pod %s: PodAttachment %s did not arrive as it is now within %s", rec.Pod, key.Name, pn.addTimeout)
+		}
+	}
+}
+
+// ofEarlierBoot tells whether the status is of a sandbox of another boot. One
+// whose boot is not known is never judged by it.
+func ofEarlierBoot(pa *v1alpha1.PodAttachment, bootID string) bool {
+	if pa == nil || pa.Status.Sandbox == nil {
+		return false
+	}
+	of := pa.Status.Sandbox.BootID
+	return of != "" && of != bootID
+}
+
+// reasonNotActive is the reason of the event on a pod whose ADD was given up.
+const reasonNotActive = "InterfaceNotActive"
+
+// awaitActive waits, after the kernel's part is done, until the drivers' networks
+// carry the traffic of the interfaces that have to wait for it: a driver often
+// gets there only because the interface is plugged. The errors are fault.ErrGone when
+// the pod is, fault.ErrNotReady when ctx ended first or the PodAttachment is given back.
+func (pn *podNetwork) awaitActive(ctx context.Context, rec *ledger.Record) error {
+	waits := func(i ledger.Interface) bool { return i.WaitForActive }
+	if !slices.ContainsFunc(rec.Interfaces, waits) { // as a rule
+		return nil
+	}
+	defer pn.metrics.step("active", time.Now())
+	changed, done := pn.registry.Subscribe(rec.Pod)
+	defer done()
+	for {
+		pa := pn.registry.Get(rec.AttachmentKey())
+		if pa == nil || pa.UID != rec.Attachment.UID || pa.DeletionTimestamp != nil {
+			if _, err := pn.ask(ctx, rec.Pod, true); err != nil {
+				return err
+			}
+			return fault.Errorf(fault.ErrNotReady, "pod %s: PodAttachment %s is being deleted, while its ADD waited for interfaces to become active", rec.Pod, rec.Attachment.Name)
+		}
+		name := inactive(pa)
+		if name == "" {
+			return nil
+		}
+		select {
+		case <-changed:
+		case <-ctx.Done():
+			if err := context.Cause(ctx); !errors.Is(err, context.DeadlineExceeded) {
+				return fmt.Errorf("pod %s: ADD ended while it waited for interface %s: %w", rec.Pod, name, err)
+			}
+			err := fault.Errorf(fault.ErrNotReady, "pod %s: %s", rec.Pod, pn.notActive(pa, name))
+			pn.events.Report(report.Event{Pod: rec.Pod, Reason: reasonNotActive, Note: err.Error()})
+			return err
+		}
+	}
+}
+
+// inactive names the first interface that has to become active and is not.
+func inactive(pa *v1alpha1.PodAttachment) string {
+	active := map[string]bool{}
+	for _, s := range pa.Status.Interfaces {
+		active[s.Name] = s.Active
+	}
+	for _, i := range pa.Spec.Interfaces {
+		if i.WaitForActive && !active[i.Name] {
+			return i.Name
+		}
+	}
+	return ""
+}
+
+// notActive says what an ADD waited for in vain, with what the controller knows
+// of it.
+func (pn *podNetwork) notActive(pa *v1alpha1.PodAttachment, name string) string {
+	msg := fmt.Sprintf("interface %s of PodAttachment %s did not become active within %s", name, pa.Name, pn.addTimeout)
+	for _, s := range pa.Status.Interfaces {
+		if s.Name == name && s.Message != "" {
+			return msg + ": " + s.Message
+		}
+	}
+	if c := meta.FindStatusCondition(pa.Status.Conditions, v1alpha1.ConditionReady); c != nil && c.Message != "" {
+		return msg + ": " + c.Message
+	}
+	return msg + ": the controller has not said why"
+}

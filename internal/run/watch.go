@@ -1,0 +1,48 @@
+package run
+
+import (
+	"context"
+	"time"
+
+	"github.com/go-logr/logr"
+)
+
+// RetryFirst and RetryLast bound the wait after a failure.
+const (
+	RetryFirst = time.Second
+	RetryLast  = 30 * time.Second
+)
+
+// KeepWatching starts a watch again when it fails, until ctx ends. The wait before
+// that grows with each failure, and is short again after a watch that went well
+// for a while.
+func KeepWatching(ctx context.Context, what string, watch func(context.Context) error) {
+	wait := RetryFirst
+	for {
+		start := time.Now()
+		err := watch(ctx)
+		if ctx.Err() != nil {
+			return
+		}
+		if time.Since(start) >= RetryLast {
+			wait = RetryFirst
+		}
+		logr.FromContextOrDiscard(ctx).Error(err, what+" ended, will be started again", "after", wait)
+		if !Sleep(ctx, wait) {
+			return
+		}
+		wait = min(2*wait, RetryLast)
+	}
+}
+
+// Sleep waits, or returns false when ctx ended first.
+func Sleep(ctx context.Context, d time.Duration) bool {
+	t := time.NewTimer(d)
+	defer t.Stop()
+	select {
+	case <-t.C:
+		return true
+	case <-ctx.Done():
+		return false
+	}
+}
