@@ -264,7 +264,9 @@ func wantIdle(t *testing.T, m *Turns) {
 	t.Helper()
 	m.mu.Lock()
 	defer m.mu.Unlock()
-	if len(m.queues) != 0 || len(m.gate.idle) != 0 || m.gate.alone || m.gate.sharing != 0 || len(m.gate.waiting) != 0 {
+	if free := m.gate.room.TryAcquire(whole); !free || len(m.queues) != 0 || len(m.gate.idle) != 0 || m.gate.wanting != 0 {
 		t.Errorf("%d entries stay, gate %+v", len(m.queues), m.gate)
+	} else {
+		m.gate.room.Release(whole)
 	}
 }

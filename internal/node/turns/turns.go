@@ -9,6 +9,7 @@ import (
 	"time"
 
 	"github.com/prometheus/client_golang/prometheus"
+	"golang.org/x/sync/semaphore"
 )
 
 // ErrDeleted says that the runtime has ended a sandbox: its DEL came.
@@ -83,9 +84,8 @@ type tombstone struct {
 // queue is of one key. Whoever waits is counted before it waits, so
 // the entry cannot be dropped and made anew under it.
 type queue struct {
-	users   int
-	busy    bool
-	waiting []chan struct{}
+	users int
+	one   *semaphore.Weighted
 }
 
 // adding is an ADD that a DEL of the same interface may end.
@@ -102,7 +102,7 @@ func New(r prometheus.Registerer) (*Turns, error) {
 	}
 	return &Turns{
 		metrics: metrics, made: time.Now(), queues: map[key]*queue{},
-		adds: map[key]map[*adding]struct{}{}, buried: map[grave]struct{}{}, gate: gate{idle: map[*idler]struct{}{}},
+		adds: map[key]map[*adding]struct{}{}, buried: map[grave]struct{}{}, gate: newGate(),
 	}, nil
 }
 
@@ -254,59 +254,28 @@ func (m *Turns) take(ctx context.Context, k key) (*queue, error) {
 	m.mu.Lock()
 	t := m.queues[k]
 	if t == nil {
-		t = &queue{}
+		t = &queue{one: semaphore.NewWeighted(1)}
 		m.queues[k] = t
 	}
 	t.users++
-	if !t.busy {
-		t.busy = true
-		m.mu.Unlock()
-		return t, nil
-	}
-	turn := make(chan struct{})
-	t.waiting = append(t.waiting, turn)
 	m.mu.Unlock()
-
-	select {
-	case <-turn:
-		return t, nil
-	case <-ctx.Done():
+	if t.one.Acquire(ctx, 1) != nil {
+		m.drop(k, t)
+		return nil, fmt.Errorf("waiting for the operation before on %s %s: %w", k.kind, k.name, context.Cause(ctx))
 	}
-	m.mu.Lock()
-	for i, w := range t.waiting {
-		if w == turn {
-			t.waiting = append(t.waiting[:i], t.waiting[i+1:]...)
-			m.drop(k, t)
-			m.mu.Unlock()
-			return nil, waited(ctx, k)
-		}
-	}
-	m.mu.Unlock()
-	// The turn came in the same moment: it has to be passed on.
-	m.pass(k, t)
-	return nil, waited(ctx, k)
-}
-
-// waited says what was waited for in vain.
-func waited(ctx context.Context, k key) error {
-	return fmt.Errorf("waiting for the operation before on %s %s: %w", k.kind, k.name, context.Cause(ctx))
+	return t, nil
 }
 
 // pass ends this caller's turn and begins the next one's.
 func (m *Turns) pass(k key, t *queue) {
-	m.mu.Lock()
-	defer m.mu.Unlock()
-	if len(t.waiting) > 0 {
-		close(t.waiting[0])
-		t.waiting = t.waiting[1:]
-	} else {
-		t.busy = false
-	}
+	t.one.Release(1)
 	m.drop(k, t)
 }
 
 // drop forgets a user of an entry, and the entry with its last one.
 func (m *Turns) drop(k key, t *queue) {
+	m.mu.Lock()
+	defer m.mu.Unlock()
 	if t.users--; t.users == 0 {
 		delete(m.queues, k)
 	}
