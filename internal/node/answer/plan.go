@@ -134,60 +134,11 @@ func Encode(res *types100.Result, version string) ([]byte, error) {
 	if err != nil {
 		return nil, fault.Errorf(fault.ErrInvalid, "cniVersion: %w", err)
 	}
-	raw, err := json.Marshal(plainly(converted))
+	raw, err := json.Marshal(converted)
 	if err != nil {
 		return nil, fmt.Errorf("encode the result: %w", err)
 	}
 	return raw, nil
-}
-
-// plainly is a result in a form that encodes as the library's does, without its
-// detours: every address of the library's is encoded apart, checked and copied, and
-// the whole decoded into a map and encoded again to leave an empty dns out.
-func plainly(res cnitypes.Result) any {
-	r, newest := res.(*types100.Result)
-	if !newest {
-		return res
-	}
-	plain := plainResult{CNIVersion: r.CNIVersion, Interfaces: r.Interfaces}
-	for _, c := range r.IPs {
-		plain.IPs = append(plain.IPs, plainIP{c.Interface, c.Address.String(), spelled(c.Gateway)})
-	}
-	for _, r := range r.Routes {
-		plain.Routes = append(plain.Routes, plainRoute{r.Dst.String(), spelled(r.GW)})
-	}
-	if !r.DNS.IsEmpty() {
-		plain.DNS = &r.DNS
-	}
-	return plain
-}
-
-// plainResult is a result of CNI 1.0.0 and 1.1.0, as far as it is one of ours.
-type plainResult struct {
-	CNIVersion string                `json:"cniVersion"`
-	Interfaces []*types100.Interface `json:"interfaces,omitempty"`
-	IPs        []plainIP             `json:"ips,omitempty"`
-	Routes     []plainRoute          `json:"routes,omitempty"`
-	DNS        *cnitypes.DNS         `json:"dns,omitempty"`
-}
-
-type plainIP struct {
-	Interface *int   `json:"interface,omitempty"`
-	Address   string `json:"address"`
-	Gateway   string `json:"gateway,omitempty"`
-}
-
-type plainRoute struct {
-	Dst string `json:"dst"`
-	GW  string `json:"gw,omitempty"`
-}
-
-// spelled is an address, empty when there is none.
-func spelled(ip net.IP) string {
-	if len(ip) == 0 {
-		return ""
-	}
-	return ip.String()
 }
 
 // InVersion gives a recorded result the form of the version that the runtime

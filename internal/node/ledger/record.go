@@ -10,7 +10,6 @@ import (
 	"strings"
 	"time"
 
-	"golang.org/x/sys/unix"
 	"k8s.io/apimachinery/pkg/types"
 
 	"fairlead.dev/fairlead/api/v1alpha1"
@@ -168,41 +167,25 @@ func (f files) publish(containerID string) error {
 }
 
 // prepareRecord writes a file on tmpfs that publishRecord is to rename; each leaves
-// none after an error. Unlike replaceFile they look at nothing and sync nothing: a
-// pod waits for them.
+// none after an error. Nothing is synced: a pod waits for them.
 func prepareRecord(temp string, raw []byte) error {
-	if err := writeFile(temp, raw); err != nil {
+	if err := os.WriteFile(temp, raw, 0o600); err != nil {
 		_ = os.Remove(temp)
-		return fmt.Errorf("%s: %w", temp, err)
+		return err
 	}
 	return nil
 }
 
 func publishRecord(temp, path string) error {
-	if err := unix.Rename(temp, path); err != nil { // os.Rename would look at both first
+	if err := os.Rename(temp, path); err != nil {
 		_ = os.Remove(temp)
-		return fmt.Errorf("%s: %w", path, err)
+		return err
 	}
 	return nil
 }
 
-// writeFile is os.WriteFile without what that does for files that could be polled.
-func writeFile(path string, raw []byte) error {
-	fd, err := unix.Open(path, unix.O_WRONLY|unix.O_CREAT|unix.O_TRUNC|unix.O_CLOEXEC, 0o600)
-	if err != nil {
-		return err
-	}
-	for len(raw) > 0 && err == nil {
-		var n int
-		if n, err = unix.Write(fd, raw); err == nil {
-			raw = raw[n:]
-		}
-	}
-	return errors.Join(err, unix.Close(fd))
-}
-
 // discard takes away what was prepared and is not to be published. There may be none.
-func (f files) discard(containerID string) { _ = unix.Unlink(f.temp(containerID)) }
+func (f files) discard(containerID string) { _ = os.Remove(f.temp(containerID)) }
 
 func (f files) remove(containerID string) error {
 	err := os.Remove(f.path(containerID))
