@@ -77,7 +77,8 @@ type IPClaimStatus struct {
 // +kubebuilder:subresource:status
 // +kubebuilder:resource:categories=fairlead
 // +kubebuilder:printcolumn:name="Text",type=string,JSONPath=`.spec.text`
-// +kubebuilder:printcolumn:name="Addresses",type=string,JSONPath=`.status.addresses`
+// +kubebuilder:printcolumn:name="Address",type=string,JSONPath=`.status.addresses[0]`
+// +kubebuilder:printcolumn:name="Second",type=string,JSONPath=`.status.addresses[1]`
 // +kubebuilder:printcolumn:name="Pool",type=string,JSONPath=`.status.pool`
 // +kubebuilder:printcolumn:name="Pod",type=string,JSONPath=`.status.pod`
 // +kubebuilder:printcolumn:name="Hold",type=string,JSONPath=`.spec.holdTime`

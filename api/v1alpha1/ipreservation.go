@@ -36,6 +36,11 @@ type IPReservationStatus struct {
 	// +kubebuilder:validation:MaxItems=32
 	InUse []string `json:"inUse,omitempty"`
 
+	// Summary repeats the ranges in one line, for kubectl.
+	// +optional
+	// +kubebuilder:validation:MaxLength=256
+	Summary string `json:"summary,omitempty"`
+
 	// Conditions: Ready is true when no address of the ranges is handed out
 	// any more.
 	// +listType=map
@@ -52,7 +57,7 @@ type IPReservationStatus struct {
 // +kubebuilder:subresource:status
 // +kubebuilder:resource:scope=Cluster,categories=fairlead
 // +kubebuilder:printcolumn:name="Domain",type=string,JSONPath=`.spec.domain`
-// +kubebuilder:printcolumn:name="Ranges",type=string,JSONPath=`.spec.ranges`
+// +kubebuilder:printcolumn:name="Ranges",type=string,JSONPath=`.status.summary`
 // +kubebuilder:printcolumn:name="Ready",type=string,JSONPath=`.status.conditions[?(@.type=="Ready")].status`
 // +kubebuilder:printcolumn:name="Reason",type=string,JSONPath=`.spec.reason`
 // +kubebuilder:printcolumn:name="Age",type=date,JSONPath=`.metadata.creationTimestamp`

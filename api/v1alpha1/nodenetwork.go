@@ -48,6 +48,11 @@ type NodeNetworkSpec struct {
 	// +kubebuilder:validation:XValidation:rule="self.all(c, isCIDR(c))",message="each network must be in CIDR form"
 	Underlay []string `json:"underlay,omitzero"`
 
+	// Summary repeats the blocks in one line, for kubectl.
+	// +optional
+	// +kubebuilder:validation:MaxLength=256
+	Summary string `json:"summary,omitempty"`
+
 	// DefaultNetwork is "Other" when the default network of the node's pods is
 	// another plugin's: only pods that ask for further networks have a
 	// PodAttachment. Empty when every pod has one.
@@ -105,8 +110,9 @@ type Tunnel struct {
 // +kubebuilder:object:root=true
 // +kubebuilder:subresource:status
 // +kubebuilder:resource:scope=Cluster,shortName=nn,categories=fairlead
-// +kubebuilder:printcolumn:name="Addresses",type=string,JSONPath=`.status.addresses`
-// +kubebuilder:printcolumn:name="Blocks",type=string,JSONPath=`.spec.blocks`
+// +kubebuilder:printcolumn:name="Address",type=string,JSONPath=`.status.addresses[0]`
+// +kubebuilder:printcolumn:name="Second",type=string,JSONPath=`.status.addresses[1]`
+// +kubebuilder:printcolumn:name="Blocks",type=string,JSONPath=`.spec.summary`
 // +kubebuilder:printcolumn:name="MTU",type=integer,JSONPath=`.status.mtu`
 // +kubebuilder:printcolumn:name="Routed",type=string,JSONPath=`.status.conditions[?(@.type=="Routed")].status`
 // +kubebuilder:printcolumn:name="Age",type=date,JSONPath=`.metadata.creationTimestamp`

@@ -238,7 +238,8 @@ func TestColumns(t *testing.T) {
 	p, b := pool(nil), block(nil)
 	claim := &v1alpha1.IPClaim{Spec: v1alpha1.IPClaimSpec{Text: "Rack 4"}}
 	reservation := &v1alpha1.IPReservation{Spec: v1alpha1.IPReservationSpec{Ranges: []string{"10.1.0.9"}, Reason: "printer"}}
-	for _, o := range []client.Object{p, b, claim, reservation} {
+	network := &v1alpha1.NodeNetwork{Spec: v1alpha1.NodeNetworkSpec{Blocks: []string{"10.1.0.0/26", "fd00::/122"}, Summary: "10.1.0.0/26,fd00::/122"}}
+	for _, o := range []client.Object{p, b, claim, reservation, network} {
 		if err := create(t, c, o); err != nil {
 			t.Fatal(err)
 		}
@@ -246,7 +247,9 @@ func TestColumns(t *testing.T) {
 	p.Status = v1alpha1.IPPoolStatus{Usable: 254, Free: 200, Allocated: 50, Cooling: 4}
 	meta.SetStatusCondition(&p.Status.Conditions, metav1.Condition{Type: v1alpha1.ConditionReady, Status: metav1.ConditionTrue, Reason: v1alpha1.ReasonValid})
 	claim.Status = v1alpha1.IPClaimStatus{Addresses: []string{"10.1.0.7"}, Pool: "web", Pod: "web-0"}
-	for _, o := range []client.Object{a, p, claim} {
+	reservation.Status.Summary = "10.1.0.9"
+	network.Status = v1alpha1.NodeNetworkStatus{Addresses: []string{"192.0.2.7/24", "fd00:7::7/64"}, MTU: 1500}
+	for _, o := range []client.Object{a, p, claim, reservation, network} {
 		if err := c.Client.Status().Update(t.Context(), o); err != nil {
 			t.Fatal(err)
 		}
@@ -259,8 +262,9 @@ func TestColumns(t *testing.T) {
 		{"podattachments", a, [2]string{"NODE INTERFACES ADDRESSES READY", "node-x eth0,net1 10.1.0.7,fd00::7,10.2.0.7 True"}},
 		{"ippools", p, [2]string{"DOMAIN PLACEMENT USABLE FREE ALLOCATED COOLING READY", "one Shared 254 200 50 4 True"}},
 		{"ipblocks", b, [2]string{"DOMAIN CIDR NODE USED", "one 10.1.0.64/26 node-x 0"}},
-		{"ipclaims", claim, [2]string{"TEXT ADDRESSES POOL POD HOLD", `Rack 4 ["10.1.0.7"] web web-0 24h`}},
-		{"ipreservations", reservation, [2]string{"DOMAIN RANGES READY REASON", `default ["10.1.0.9"] printer`}},
+		{"ipclaims", claim, [2]string{"TEXT ADDRESS SECOND POOL POD HOLD", "Rack 4 10.1.0.7 web web-0 24h"}},
+		{"ipreservations", reservation, [2]string{"DOMAIN RANGES READY REASON", "default 10.1.0.9 printer"}},
+		{"nodenetworks", network, [2]string{"ADDRESS SECOND BLOCKS MTU ROUTED", "192.0.2.7/24 fd00:7::7/64 10.1.0.0/26,fd00::/122 1500"}},
 	}
 	for _, tc := range cases {
 		lines := strings.Split(strings.TrimSpace(c.Kubectl("get", tc.kind, tc.object.GetName(), "--namespace", c.Namespace)), "\n")

@@ -5,6 +5,7 @@ import (
 	"errors"
 	"fmt"
 	"slices"
+	"strings"
 	"sync"
 	"syscall"
 	"testing"
@@ -235,6 +236,9 @@ func networkEdits() []handEdit {
 		}
 		if diff := cmp.Diff(want, nn.Spec.Blocks); diff != "" {
 			return fmt.Errorf("blocks of the node (-want +got):\n%s", diff)
+		}
+		if nn.Spec.Summary != strings.Join(want, ",") {
+			return fmt.Errorf("summary %q, want %v", nn.Spec.Summary, want)
 		}
 		return nil
 	}

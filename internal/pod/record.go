@@ -5,7 +5,6 @@ import (
 	"encoding/hex"
 	"errors"
 	"net/netip"
-	"strings"
 
 	corev1 "k8s.io/api/core/v1"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
@@ -117,7 +116,7 @@ func summarize(interfaces []v1alpha1.Interface) v1alpha1.AttachmentSummary {
 			}
 		}
 	}
-	return v1alpha1.AttachmentSummary{Interfaces: join(names, maxSummaryNames), Addresses: join(addresses, maxSummaryAddresses)}
+	return v1alpha1.AttachmentSummary{Interfaces: v1alpha1.OneLine(names, maxSummaryNames), Addresses: v1alpha1.OneLine(addresses, maxSummaryAddresses)}
 }
 
 // Limits of a summary in the API, in bytes.
@@ -125,13 +124,3 @@ const (
 	maxSummaryNames     = 1024
 	maxSummaryAddresses = 4096
 )
-
-// join lists texts, as many as there is room for in so many bytes.
-func join(texts []string, most int) string {
-	const more = ",..."
-	all := strings.Join(texts, ",")
-	if len(all) <= most {
-		return all
-	}
-	return all[:strings.LastIndexByte(all[:most-len(more)+1], ',')] + more
-}

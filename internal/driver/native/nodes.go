@@ -112,7 +112,7 @@ func (r *Nodes) Reconcile(ctx context.Context, req ctrl.Request) (ctrl.Result, e
 // write brings a NodeNetwork to where it should be.
 func (r *Nodes) write(ctx context.Context, node *corev1.Node, blocks []string) error {
 	want := v1alpha1.NodeNetworkSpec{
-		Blocks: blocks, DefaultNetwork: r.DefaultNetwork, Underlay: confirmed(node.Status.Addresses, r.Underlay),
+		Blocks: blocks, Summary: v1alpha1.OneLine(blocks, maxSummary), DefaultNetwork: r.DefaultNetwork, Underlay: confirmed(node.Status.Addresses, r.Underlay),
 	}
 	have := &v1alpha1.NodeNetwork{}
 	if err := r.Client.Get(ctx, client.ObjectKeyFromObject(node), have); apierrors.IsNotFound(err) {
@@ -156,7 +156,7 @@ func (r *Nodes) blocksOf(ctx context.Context, node string) (blocks []string, sur
 // sameSpec tells whether there is nothing to write. An empty underlay confirms
 // nothing; where there is none, a controller before this version wrote it.
 func sameSpec(a, b v1alpha1.NodeNetworkSpec) bool {
-	return slices.Equal(a.Blocks, b.Blocks) && a.DefaultNetwork == b.DefaultNetwork &&
+	return slices.Equal(a.Blocks, b.Blocks) && a.Summary == b.Summary && a.DefaultNetwork == b.DefaultNetwork &&
 		(a.Underlay == nil) == (b.Underlay == nil) && slices.Equal(a.Underlay, b.Underlay)
 }
 

@@ -17,6 +17,9 @@ import (
 	"fairlead.dev/fairlead/internal/ipam/block"
 )
 
+// maxSummary is the length of a summary for kubectl, in bytes.
+const maxSummary = 256
+
 // maxInUse is how many addresses the status of a reservation lists.
 const maxInUse = 32
 
@@ -69,7 +72,7 @@ func (r *Reservations) Reconcile(ctx context.Context, req ctrl.Request) (ctrl.Re
 		return ctrl.Result{RequeueAfter: statusDelay}, nil // it is not in force yet
 	}
 	held := r.Store.Within(reservation)
-	after.Status.InUse = nil
+	after.Status.InUse, after.Status.Summary = nil, v1alpha1.OneLine(o.Spec.Ranges, maxSummary)
 	for _, l := range held[:min(len(held), maxInUse)] {
 		after.Status.InUse = append(after.Status.InUse, l.Addr.String())
 	}

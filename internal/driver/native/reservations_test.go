@@ -65,8 +65,8 @@ func TestReservationIsReadyWhenInForce(t *testing.T) {
 		t.Errorf("before the pools know the change: %+v", is)
 	}
 	d.pools.reserve(o)
-	if is := ready(); is.ObservedGeneration != o.Generation {
-		t.Errorf("when the pools know the change: %+v", is)
+	if is := ready(); is.ObservedGeneration != o.Generation || o.Status.Summary != "10.0.0.1,10.0.0.3" {
+		t.Errorf("when the pools know the change: %+v, summary %q", is, o.Status.Summary)
 	}
 	d.refused(drivertest.Request(2), "Exhausted")
 }

@@ -1,0 +1,77 @@
+package v1alpha1_test
+
+import (
+	"os"
+	"path/filepath"
+	"regexp"
+	"strings"
+	"testing"
+
+	apiextensionsv1 "k8s.io/apiextensions-apiserver/pkg/apis/apiextensions/v1"
+	"sigs.k8s.io/yaml"
+
+	"fairlead.dev/fairlead/api/v1alpha1"
+)
+
+// kubectl get prints plain text: a column that names a list would be shown as JSON, and
+// of a list with [*] the first element alone.
+func TestColumnsArePlainText(t *testing.T) {
+	files, err := filepath.Glob("crd/fairlead.dev_*.yaml")
+	if err != nil || len(files) != 6 {
+		t.Fatalf("%d CRDs, %v: want 6", len(files), err)
+	}
+	for _, file := range files {
+		raw, err := os.ReadFile(file)
+		if err != nil {
+			t.Fatal(err)
+		}
+		var crd apiextensionsv1.CustomResourceDefinition
+		if err := yaml.Unmarshal(raw, &crd); err != nil {
+			t.Fatal(err)
+		}
+		version := crd.Spec.Versions[0]
+		for _, column := range version.AdditionalPrinterColumns {
+			if column.JSONPath == ".metadata.creationTimestamp" {
+				continue
+			}
+			if kind := kindAt(*version.Schema.OpenAPIV3Schema, column.JSONPath); kind != "string" && kind != "integer" && kind != "boolean" {
+				t.Errorf("%s: column %s shows %s, which is of type %q", crd.Name, column.Name, column.JSONPath, kind)
+			}
+		}
+	}
+}
+
+// step is a field of a path, and whether one element of it is meant.
+var step = regexp.MustCompile(`\.(\w+)(\[[^]*]+\])?`)
+
+// kindAt is the type of what a path leads to, or empty.
+func kindAt(schema apiextensionsv1.JSONSchemaProps, path string) string {
+	for _, m := range step.FindAllStringSubmatch(strings.ReplaceAll(path, "@.type", "type"), -1) {
+		var there bool
+		if schema, there = schema.Properties[m[1]]; !there {
+			return ""
+		}
+		if m[2] != "" && schema.Items != nil {
+			schema = *schema.Items.Schema
+		}
+	}
+	return schema.Type
+}
+
+func TestOneLine(t *testing.T) {
+	for _, tc := range []struct {
+		texts []string
+		most  int
+		want  string
+	}{
+		{nil, 10, ""},
+		{[]string{"10.1.0.0/26"}, 20, "10.1.0.0/26"},
+		{[]string{"a", "bb", "ccc"}, 8, "a,bb,ccc"},
+		{[]string{"a", "bb", "cccc"}, 8, "a,bb,..."},
+		{[]string{"abcdefghijk"}, 8, ",..."},
+	} {
+		if got := v1alpha1.OneLine(tc.texts, tc.most); got != tc.want || len(got) > tc.most {
+			t.Errorf("%q in %d bytes: %q, want %q", tc.texts, tc.most, got, tc.want)
+		}
+	}
+}
