@@ -48,7 +48,7 @@ func TestReasons(t *testing.T) {
 	source[driver.Result(fs.ErrInvalid)] = true // any other error
 
 	described := map[string]bool{}
-	rows := regexp.MustCompile("(?m)^\\|.*\\|$").FindAllString(pages(t)["operator/events.md"], -1)
+	rows := regexp.MustCompile(`(?m)^\|.*\|$`).FindAllString(pages(t)["operator/events.md"], -1)
 	for _, row := range rows {
 		cells := strings.Split(row, "|")
 		for _, cell := range cells[1 : len(cells)-2] { // the last is prose

@@ -2,7 +2,6 @@ package main
 
 import (
 	"context"
-	"errors"
 	"fmt"
 	"strings"
 
@@ -13,13 +12,12 @@ import (
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/runtime"
 	"k8s.io/apimachinery/pkg/runtime/schema"
-	clientgoscheme "k8s.io/client-go/kubernetes/scheme"
 	"k8s.io/client-go/rest"
-	"k8s.io/client-go/tools/clientcmd"
 	"sigs.k8s.io/controller-runtime/pkg/client"
 
 	"fairlead.dev/fairlead/api/v1alpha1"
 	"fairlead.dev/fairlead/internal/config"
+	"fairlead.dev/fairlead/test/kubeclient"
 )
 
 const (
@@ -70,25 +68,15 @@ type kube struct {
 }
 
 func connect(kubeconfig string) (*kube, error) {
-	cfg, err := clientcmd.BuildConfigFromFlags("", kubeconfig)
+	cfg, c, err := kubeclient.Connect(kubeconfig)
 	if err != nil {
-		return nil, fmt.Errorf("connect to Kubernetes: %w", err)
+		return nil, err
 	}
-	cfg.QPS = -1
-	scheme := runtime.NewScheme()
-	err = errors.Join(clientgoscheme.AddToScheme(scheme), apiextensionsv1.AddToScheme(scheme), v1alpha1.AddToScheme(scheme))
-	if err != nil {
-		return nil, fmt.Errorf("connect to Kubernetes: %w", err)
-	}
-	raw := schema.GroupVersion{Group: rawGroup, Version: v1alpha1.GroupVersion.Version}
+	raw, scheme := schema.GroupVersion{Group: rawGroup, Version: v1alpha1.GroupVersion.Version}, c.Scheme()
 	scheme.AddKnownTypeWithName(raw.WithKind("PodAttachment"), &rawAttachment{})
 	scheme.AddKnownTypeWithName(raw.WithKind("PodAttachmentList"), &rawAttachmentList{})
 	metav1.AddToGroupVersion(scheme, raw)
-	k := &kube{path: kubeconfig, rest: cfg}
-	if k.WithWatch, err = client.NewWithWatch(cfg, client.Options{Scheme: scheme}); err != nil {
-		return nil, fmt.Errorf("connect to Kubernetes: %w", err)
-	}
-	return k, nil
+	return &kube{path: kubeconfig, rest: cfg, WithWatch: c}, nil
 }
 
 // install writes what the measurements need into the cluster.

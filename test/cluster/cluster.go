@@ -25,16 +25,12 @@ import (
 	"time"
 
 	corev1 "k8s.io/api/core/v1"
-	apiextensionsv1 "k8s.io/apiextensions-apiserver/pkg/apis/apiextensions/v1"
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
-	"k8s.io/apimachinery/pkg/runtime"
-	utilruntime "k8s.io/apimachinery/pkg/util/runtime"
-	clientgoscheme "k8s.io/client-go/kubernetes/scheme"
 	"k8s.io/client-go/rest"
 	"sigs.k8s.io/controller-runtime/pkg/client"
 
-	"fairlead.dev/fairlead/api/v1alpha1"
+	"fairlead.dev/fairlead/test/kubeclient"
 )
 
 // ownedLabel marks the namespaces and nodes that tests made, and nothing else is ever removed by a sweep.
@@ -132,7 +128,7 @@ func dial(kubeconfig string, lab lab) (*connection, error) {
 	if err != nil {
 		return nil, err
 	}
-	api, err := client.New(cfg, client.Options{Scheme: newScheme()})
+	api, err := kubeclient.New(cfg)
 	if err != nil {
 		return nil, fmt.Errorf("client for %s: %w", kubeconfig, err)
 	}
@@ -141,14 +137,6 @@ func dial(kubeconfig string, lab lab) (*connection, error) {
 		rights: sync.OnceValue(func() error { return installRights(kubeconfig) }),
 		lab:    lab,
 	}, nil
-}
-
-func newScheme() *runtime.Scheme {
-	scheme := runtime.NewScheme()
-	utilruntime.Must(clientgoscheme.AddToScheme(scheme))
-	utilruntime.Must(apiextensionsv1.AddToScheme(scheme))
-	utilruntime.Must(v1alpha1.AddToScheme(scheme))
-	return scheme
 }
 
 func use(tb testing.TB, connect func() (*connection, error), mode lockMode) *Cluster {

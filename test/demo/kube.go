@@ -2,21 +2,16 @@ package main
 
 import (
 	"context"
-	"errors"
 	"fmt"
 	"time"
 
-	apiextensionsv1 "k8s.io/apiextensions-apiserver/pkg/apis/apiextensions/v1"
-	"k8s.io/apimachinery/pkg/runtime"
-	clientgoscheme "k8s.io/client-go/kubernetes/scheme"
 	"k8s.io/client-go/rest"
 	toolscache "k8s.io/client-go/tools/cache"
-	"k8s.io/client-go/tools/clientcmd"
 	"sigs.k8s.io/controller-runtime/pkg/cache"
 	"sigs.k8s.io/controller-runtime/pkg/client"
 
-	"fairlead.dev/fairlead/api/v1alpha1"
 	"fairlead.dev/fairlead/test/harness"
+	"fairlead.dev/fairlead/test/kubeclient"
 )
 
 // kube is the demo's view of the cluster.
@@ -31,20 +26,11 @@ type kube struct {
 }
 
 func connect(kubeconfig string) (*kube, error) {
-	cfg, err := clientcmd.BuildConfigFromFlags("", kubeconfig)
+	cfg, c, err := kubeclient.Connect(kubeconfig)
 	if err != nil {
-		return nil, fmt.Errorf("connect to Kubernetes: %w", err)
+		return nil, err
 	}
-	cfg.QPS = -1
-	scheme := runtime.NewScheme()
-	if err := errors.Join(clientgoscheme.AddToScheme(scheme), apiextensionsv1.AddToScheme(scheme), v1alpha1.AddToScheme(scheme)); err != nil {
-		return nil, fmt.Errorf("connect to Kubernetes: %w", err)
-	}
-	k := &kube{path: kubeconfig, rest: cfg, changed: make(chan struct{}, 1)}
-	if k.Client, err = client.New(cfg, client.Options{Scheme: scheme}); err != nil {
-		return nil, fmt.Errorf("connect to Kubernetes: %w", err)
-	}
-	return k, nil
+	return &kube{path: kubeconfig, rest: cfg, Client: c, changed: make(chan struct{}, 1)}, nil
 }
 
 // startCache makes a cache for watch and for what is read often. Of the kinds

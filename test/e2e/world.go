@@ -15,16 +15,13 @@ import (
 
 	"github.com/go-logr/logr"
 	"golang.org/x/sys/unix"
-	"k8s.io/apimachinery/pkg/runtime"
 	"k8s.io/apimachinery/pkg/util/wait"
-	clientgoscheme "k8s.io/client-go/kubernetes/scheme"
 	"k8s.io/client-go/rest"
-	"k8s.io/client-go/tools/clientcmd"
 	ctrl "sigs.k8s.io/controller-runtime"
 	"sigs.k8s.io/controller-runtime/pkg/client"
 
-	"fairlead.dev/fairlead/api/v1alpha1"
 	"fairlead.dev/fairlead/test/harness"
+	"fairlead.dev/fairlead/test/kubeclient"
 	"fairlead.dev/fairlead/test/netlab"
 )
 
@@ -118,16 +115,8 @@ func (w *world) startControlPlane(ctx context.Context) error {
 		return err
 	}
 	w.admin = k.Kubeconfig
-	if w.rest, err = clientcmd.BuildConfigFromFlags("", w.admin); err != nil {
-		return fmt.Errorf("connect to Kubernetes: %w", err)
-	}
-	w.rest.QPS = -1
-	scheme := runtime.NewScheme()
-	if err := errors.Join(clientgoscheme.AddToScheme(scheme), v1alpha1.AddToScheme(scheme)); err != nil {
-		return fmt.Errorf("connect to Kubernetes: %w", err)
-	}
-	if w.Client, err = client.New(w.rest, client.Options{Scheme: scheme}); err != nil {
-		return fmt.Errorf("connect to Kubernetes: %w", err)
+	if w.rest, w.Client, err = kubeclient.Connect(w.admin); err != nil {
+		return err
 	}
 	w.Say("Kubernetes runs")
 	return nil

@@ -12,18 +12,14 @@ import (
 	"time"
 
 	"github.com/go-logr/logr"
-	apiextensionsv1 "k8s.io/apiextensions-apiserver/pkg/apis/apiextensions/v1"
-	"k8s.io/apimachinery/pkg/runtime"
 	"k8s.io/apimachinery/pkg/types"
 	"k8s.io/apimachinery/pkg/util/wait"
-	clientgoscheme "k8s.io/client-go/kubernetes/scheme"
 	"k8s.io/client-go/rest"
-	"k8s.io/client-go/tools/clientcmd"
 	ctrl "sigs.k8s.io/controller-runtime"
 	"sigs.k8s.io/controller-runtime/pkg/client"
 
-	"fairlead.dev/fairlead/api/v1alpha1"
 	"fairlead.dev/fairlead/test/harness"
+	"fairlead.dev/fairlead/test/kubeclient"
 	"fairlead.dev/fairlead/test/netlab"
 )
 
@@ -137,43 +133,27 @@ func (w *world) build(ctx context.Context) (err error) {
 		return err
 	}
 	w.admin = k.Kubeconfig
-	if w.rest, err = clientcmd.BuildConfigFromFlags("", w.admin); err != nil {
-		return fmt.Errorf("connect to Kubernetes: %w", err)
+	if w.rest, w.Client, err = kubeclient.Connect(w.admin); err != nil {
+		return err
 	}
-	w.rest.QPS = -1
-	w.Client, err = newClient(w.rest)
 	w.Say("Kubernetes runs, with %d nodes", len(w.nodes))
-	return err
-}
-
-func newClient(cfg *rest.Config) (client.Client, error) {
-	scheme := runtime.NewScheme()
-	err := errors.Join(clientgoscheme.AddToScheme(scheme), apiextensionsv1.AddToScheme(scheme), v1alpha1.AddToScheme(scheme))
-	if err != nil {
-		return nil, fmt.Errorf("connect to Kubernetes: %w", err)
-	}
-	api, err := client.New(cfg, client.Options{Scheme: scheme})
-	if err != nil {
-		return nil, fmt.Errorf("connect to Kubernetes: %w", err)
-	}
-	return api, nil
+	return nil
 }
 
 // user is a client with the rights of a user and no others.
 func (w *world) user(name string, groups ...string) (client.Client, error) {
 	cfg := rest.CopyConfig(w.rest)
 	cfg.Impersonate = rest.ImpersonationConfig{UserName: name, Groups: append(groups, "system:authenticated")}
-	return newClient(cfg)
+	return kubeclient.New(cfg)
 }
 
 // holding is a client with the credentials of a node's daemon.
 func (w *world) holding(kubeconfig string) (client.Client, error) {
-	cfg, err := clientcmd.BuildConfigFromFlags("", kubeconfig)
+	_, c, err := kubeclient.Connect(kubeconfig)
 	if err != nil {
 		return nil, fmt.Errorf("credentials of a node: %w", err)
 	}
-	cfg.QPS = -1
-	return newClient(cfg)
+	return c, nil
 }
 
 const (
