@@ -261,8 +261,11 @@ func TestDoubtIsSettledBeforeAnyPoolIsAsked(t *testing.T) {
 		d.get(drivertest.Request(9))
 		d.pool("b", one("10.0.0.64/27"))
 		d.doubt(api)
-		api.Hook(func(blocktest.Call) blocktest.Fault { return blocktest.Fault{After: blocktest.ErrLost} })
-		soon, end := context.WithTimeout(t.Context(), 50*time.Millisecond)
+		soon, end := context.WithTimeout(t.Context(), time.Minute)
+		api.Hook(func(blocktest.Call) blocktest.Fault {
+			time.AfterFunc(50*time.Millisecond, end) // after the reply was lost, however long it took to come there
+			return blocktest.Fault{After: blocktest.ErrLost}
+		})
 		if _, err := d.Ensure(soon, drivertest.Request(1)); driver.Result(err) != "Unavailable" {
 			t.Errorf("while the API server is away: %s: %v", driver.Result(err), err)
 		}
