@@ -6,7 +6,6 @@ import (
 	"fmt"
 	"maps"
 	"path/filepath"
-	"runtime/debug"
 	"sync/atomic"
 	"time"
 
@@ -42,10 +41,6 @@ const (
 	// closed. One takes less than a millisecond, unless something is wrong.
 	replayTimeout = 10 * time.Second
 )
-
-// heapGrowth is how much, in percent, the heap may grow until garbage is collected: half
-// of Go's default, because the daemon is on every node (ADR 0017).
-const heapGrowth = 50
 
 // Config is what a Daemon works with.
 type Config struct {
@@ -155,7 +150,6 @@ func (d *Daemon) Remembered() map[string]int {
 // was none, and serves until ctx ends. Nothing of a pod is touched at the end.
 func (d *Daemon) Run(ctx context.Context) error {
 	log := logr.FromContextOrDiscard(ctx)
-	debug.SetGCPercent(heapGrowth)
 	lock, err := lockState(ctx, d.config.StateDir)
 	if err != nil {
 		return err
@@ -251,7 +245,7 @@ func (d *Daemon) addresses(ctx context.Context, r cniproto.Request) ([]byte, err
 
 // background is what runs behind the socket.
 func (d *Daemon) background() []func(context.Context) error {
-	return []func(context.Context) error{d.sweep, d.parts.Run}
+	return []func(context.Context) error{d.sweep, giveBack, d.parts.Run}
 }
 
 // beat keeps the heartbeat of a plugin that knows at any time whether it can
