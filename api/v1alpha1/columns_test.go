@@ -44,7 +44,7 @@ func TestColumnsArePlainText(t *testing.T) {
 // step is a field of a path, and whether one element of it is meant.
 var step = regexp.MustCompile(`\.(\w+)(\[[^]*]+\])?`)
 
-// kindAt is the type of what a path leads to, or empty.
+// kindAt returns the type of the field at a path, "" if there is no such field.
 func kindAt(schema apiextensionsv1.JSONSchemaProps, path string) string {
 	for _, m := range step.FindAllStringSubmatch(strings.ReplaceAll(path, "@.type", "type"), -1) {
 		var there bool

@@ -76,26 +76,26 @@ func NewPlugin(c Config) (plugin.Plugin, error) {
 	if err != nil {
 		return nil, fmt.Errorf("register metrics: %w", err)
 	}
-	v := &podNetwork{
+	pn := &podNetwork{
 		kernel: c.Kernel, api: c.API, source: c.Source, metrics: m, addTimeout: c.AddTimeout, node: c.NodeName, reserved: c.ReservedPorts,
+		leaving: make(chan struct{}), install: c.Install, socket: c.Socket,
 		host: hostnet.New(hostnet.Config{
 			NodeName: c.NodeName, BootID: c.BootID, Bridge: c.Bridge, Uplink: c.Uplink,
 			Encapsulation: c.Encapsulation, VNI: c.VNI, VXLANPort: c.VXLANPort,
 			Kernel: c.HostKernel, Rules: c.RuleKernel, API: c.API, Networks: c.Source.Networks,
 		}),
 	}
-	v.leaving, v.install, v.socket = make(chan struct{}), c.Install, c.Socket
-	v.reaper = &reaper{network: v, queue: queue.New[string]("reaper")}
-	v.ledger = ledger.New(filepath.Join(c.StateDir, ledger.RecordsDir), c.BootID, v.released)
-	v.registry = apiserver.NewRegistry(v.changed)
-	v.firewall = filter.New(c.FilterKernel, c.Firewall, c.Bridge, c.Masquerade, nft.Tunnel{Port: c.VXLANPort, VNI: c.VNI}, v.host.RulesChanged)
-	v.host.SetFilter(v.firewall.SetNode)
-	v.remover = newRemover(c.Kernel, v.ledger, v.firewall)
-	v.health = health.New(v.canServe, filepath.Join(filepath.Dir(c.Socket), cniproto.HeartbeatFile), c.BootID)
-	v.repairer = &repairer{network: v, queue: queue.New[string]("repairer")}
-	v.statuses = report.NewStatuses(c.API, v.registry, v.ledger, func(since time.Time) { m.step("acknowledge", since) }, m.ackFailures, v.unseen)
-	v.events = report.NewEvents(c.API, c.NodeName)
-	return v, nil
+	pn.reaper = &reaper{network: pn, queue: queue.New[string]("reaper")}
+	pn.ledger = ledger.New(filepath.Join(c.StateDir, ledger.RecordsDir), c.BootID, pn.released)
+	pn.registry = apiserver.NewRegistry(pn.changed)
+	pn.firewall = filter.New(c.FilterKernel, c.Firewall, c.Bridge, c.Masquerade, nft.Tunnel{Port: c.VXLANPort, VNI: c.VNI}, pn.host.RulesChanged)
+	pn.host.SetFilter(pn.firewall.SetNode)
+	pn.remover = newRemover(c.Kernel, pn.ledger, pn.firewall)
+	pn.health = health.New(pn.canServe, filepath.Join(filepath.Dir(c.Socket), cniproto.HeartbeatFile), c.BootID)
+	pn.repairer = &repairer{network: pn, queue: queue.New[string]("repairer")}
+	pn.statuses = report.NewStatuses(c.API, pn.registry, pn.ledger, func(since time.Time) { m.step("acknowledge", since) }, m.ackFailures, pn.unseen)
+	pn.events = report.NewEvents(c.API, c.NodeName)
+	return pn, nil
 }
 
 // Name is RegistryPlugin.
@@ -107,7 +107,7 @@ func (pn *podNetwork) Init(ctx context.Context, t *turns.Turns) error {
 	return pn.adopt(ctx)
 }
 
-// Parts are what it brings beside plugging and unplugging.
+// Parts are the services beside plugging and unplugging.
 func (pn *podNetwork) Parts() plugin.Parts {
 	return plugin.Parts{
 		Check: pn.check, Collect: pn.collect, Addresses: pn.handleIPAM, Run: pn.run, Leave: pn.leave, Sweep: pn.sweep, Ready: pn.ready, Remembered: pn.remembered,

@@ -48,8 +48,8 @@ func (pn *podNetwork) announce(ctx context.Context) error {
 	}
 }
 
-// canServe says whether an ADD can be served: errUnavailable, or errImpaired when the
-// pods that are there have lost their network.
+// canServe returns nil if an ADD can be served; errors: fault.ErrUnavailable, or
+// fault.ErrImpaired when the pods on the node have lost their network.
 func (pn *podNetwork) canServe() error {
 	if !pn.registry.IsSynced() {
 		return fault.Errorf(fault.ErrUnavailable, "node %s has not read its PodAttachments from the API server yet", pn.node)

@@ -334,11 +334,7 @@ func routed(err error, problems []string) metav1.Condition {
 		}
 		return metav1.Condition{Status: metav1.ConditionFalse, Reason: "ApplyFailed", Message: message}
 	case len(problems) > 0:
-		message := strings.Join(problems[:min(len(problems), maxProblems)], "; ")
-		if more := len(problems) - maxProblems; more > 0 {
-			message += fmt.Sprintf("; and %d more", more)
-		}
-		return metav1.Condition{Status: metav1.ConditionFalse, Reason: "NotReachable", Message: message}
+		return metav1.Condition{Status: metav1.ConditionFalse, Reason: "NotReachable", Message: run.Few(problems, maxProblems)}
 	}
 	return metav1.Condition{Status: metav1.ConditionTrue, Reason: "Routed", Message: "the bridge and every route are in place"}
 }

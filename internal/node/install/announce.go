@@ -9,12 +9,12 @@ import (
 	"os"
 	"path/filepath"
 	"slices"
-	"strings"
 
 	"github.com/go-logr/logr"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 
 	"fairlead.dev/fairlead/api/v1alpha1"
+	"fairlead.dev/fairlead/internal/run"
 )
 
 // Reasons of the condition Announced, apart from that of its name, and how many
@@ -53,12 +53,9 @@ func Announce(ctx context.Context, confDir, socket string) metav1.Condition {
 			Status: metav1.ConditionTrue, Reason: v1alpha1.ConditionAnnounced, Message: "the container runtime finds " + ConflistName + " first",
 		}
 	}
-	if n := len(before); n > maxTold {
-		before = append(before[:maxTold], fmt.Sprintf("and %d more", n-maxTold))
-	}
 	return metav1.Condition{
 		Status: metav1.ConditionFalse, Reason: reasonShadowed,
-		Message: fmt.Sprintf("%s: %s", confDir, strings.Join(before, "; ")),
+		Message: fmt.Sprintf("%s: %s", confDir, run.Few(before, maxTold)),
 	}
 }
 

@@ -38,12 +38,12 @@ type Plugin interface {
 	// PodIPs are the addresses of global scope that an interface in the network
 	// namespace at a path has: IPv4 first, then IPv6.
 	PodIPs(netns, ifName string) ([]netip.Addr, error)
-	// Parts are what the plugin brings beside this.
+	// Parts are the further services of the plugin.
 	Parts() Parts
 }
 
-// Parts are what a plugin may bring beside plugging and unplugging. One that is nil is
-// not there.
+// Parts are the services of a plugin beside plugging and unplugging. A plugin leaves nil
+// where it has none.
 type Parts struct {
 	// Check compares a sandbox with what was plugged.
 	Check func(ctx context.Context, r cniproto.Request) error

@@ -51,7 +51,7 @@ type reported struct {
 	reason string
 }
 
-// NewEvents returns one that writes once it runs.
+// NewEvents returns a writer of events, which writes while Run runs.
 func NewEvents(api API, node string) *Events {
 	return &Events{api: api, node: node, queue: queue.New[Event]("events"), said: map[reported]time.Time{}}
 }

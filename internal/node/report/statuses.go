@@ -45,14 +45,15 @@ type API interface {
 	CreateEvent(ctx context.Context, e *eventsv1.Event) error
 }
 
-// Statuses writes down, in the status of PodAttachments, what is plugged. It looks at the whole truth each time, so it does not matter how often it is
-// asked or what it missed; a failure is retried for ever.
+// Statuses writes into the status of PodAttachments which interfaces are plugged. It
+// looks at the whole truth each time, so it does not matter how often it is asked or
+// which call it missed; a failure is retried for ever.
 type Statuses struct {
 	api      API
 	registry *apiserver.Registry
 	ledger   *ledger.Ledger
-	// took is told since when a status was being written, failed counts those that
-	// were not.
+	// took is called with the time at which a write began, failed counts writes that
+	// fail.
 	took   func(since time.Time)
 	failed prometheus.Counter
 	// unseen says which address a sandbox has lost, or nothing.
@@ -62,9 +63,8 @@ type Statuses struct {
 	Holding func(ctx context.Context, addrs []netip.Addr) (path string, err error)
 }
 
-// NewStatuses returns one that writes once it runs. took is called with the time at
-// which a write began, failed counts writes that fail, and unseen says which address a
-// sandbox has lost, or nothing.
+// NewStatuses returns a writer of statuses, which writes while Run runs. Its functions
+// are described at the fields.
 func NewStatuses(api API, r *apiserver.Registry, l *ledger.Ledger, took func(since time.Time), failed prometheus.Counter, unseen func(*ledger.Record) string) *Statuses {
 	return &Statuses{api: api, registry: r, ledger: l, took: took, failed: failed, unseen: unseen, queue: queue.New[types.NamespacedName]("statuses"), Holding: netdev.Holding}
 }
@@ -137,11 +137,13 @@ func (a *Statuses) writePlugged(ctx context.Context, pa *v1alpha1.PodAttachment,
 	if saysPlugged(pa, rec, ready) {
 		return nil
 	}
-	if lost := a.unseen(rec); lost != "" && ready.Status == metav1.ConditionTrue {
-		ready = metav1.Condition{Status: metav1.ConditionFalse, Reason: v1alpha1.ReasonInterfacesMissing, Message: lost}
-		a.queue.AddAfter(apiserver.KeyOf(pa), seenAgain)
-		if saysPlugged(pa, rec, ready) {
-			return nil
+	if ready.Status == metav1.ConditionTrue {
+		if lost := a.unseen(rec); lost != "" {
+			ready = metav1.Condition{Status: metav1.ConditionFalse, Reason: v1alpha1.ReasonInterfacesMissing, Message: lost}
+			a.queue.AddAfter(apiserver.KeyOf(pa), seenAgain)
+			if saysPlugged(pa, rec, ready) {
+				return nil
+			}
 		}
 	}
 	at := metav1.NewMicroTime(rec.AttachedAt)
