@@ -6,7 +6,6 @@ import (
 	"go/token"
 	"io/fs"
 	"maps"
-	"path/filepath"
 	"regexp"
 	"slices"
 	"strconv"
@@ -26,20 +25,16 @@ var isReason = regexp.MustCompile(`^[A-Z][A-Za-z]+$`)
 func TestReasons(t *testing.T) {
 	source := map[string]bool{}
 	for _, dir := range []string{"../api", "../internal"} {
-		err := filepath.WalkDir(dir, func(path string, d fs.DirEntry, err error) error {
-			if err != nil || filepath.Ext(path) != ".go" || strings.HasSuffix(path, "_test.go") ||
-				strings.HasPrefix(path, "../internal/cli") || strings.HasPrefix(path, "../internal/ipam") {
-				return err // the CLI's words are on its page, the allocator's are no conditions
+		eachSource(t, dir, func(path string, text []byte) {
+			if strings.HasPrefix(path, "../internal/cli") || strings.HasPrefix(path, "../internal/ipam") {
+				return // the CLI's words are on its page, the allocator's are no conditions
 			}
-			file, err := parser.ParseFile(token.NewFileSet(), path, nil, 0)
-			if err == nil {
-				maps.Copy(source, reasonsIn(file))
+			file, err := parser.ParseFile(token.NewFileSet(), path, text, 0)
+			if err != nil {
+				t.Fatal(err)
 			}
-			return err
+			maps.Copy(source, reasonsIn(file))
 		})
-		if err != nil {
-			t.Fatal(err)
-		}
 	}
 	for _, err := range []error{driver.ErrInvalid, driver.ErrExhausted, driver.ErrNotFound, driver.ErrConflict, driver.ErrUnavailable} {
 		source[driver.Result(err)] = true

@@ -15,6 +15,8 @@ import (
 	"k8s.io/client-go/tools/clientcmd"
 	clientcmdapi "k8s.io/client-go/tools/clientcmd/api"
 	"sigs.k8s.io/controller-runtime/pkg/client"
+
+	"fairlead.dev/fairlead/test/kubeclient"
 )
 
 // The ServiceAccounts of deploy/rights.
@@ -104,7 +106,7 @@ func WriteAccount(ctx context.Context, api client.Client, cfg *rest.Config, path
 // awaitRights waits until the API server knows roles that were just made: it reads them by a watch of its own.
 func (c *Cluster) awaitRights(kubeconfig string) {
 	c.tb.Helper()
-	cfg, err := restConfig(kubeconfig)
+	cfg, err := kubeclient.Config(kubeconfig)
 	if err != nil {
 		c.tb.Fatal(err)
 	}

@@ -124,7 +124,7 @@ func connect(owner int) (*connection, error) {
 
 // dial connects to a control plane as it is.
 func dial(kubeconfig string, lab lab) (*connection, error) {
-	cfg, err := restConfig(kubeconfig)
+	cfg, err := kubeclient.Config(kubeconfig)
 	if err != nil {
 		return nil, err
 	}

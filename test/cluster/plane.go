@@ -15,8 +15,8 @@ import (
 	"time"
 
 	"k8s.io/client-go/kubernetes"
-	"k8s.io/client-go/rest"
-	"k8s.io/client-go/tools/clientcmd"
+
+	"fairlead.dev/fairlead/test/kubeclient"
 )
 
 // probeTimeout bounds the question whether a control plane that left its kubeconfig still runs.
@@ -143,7 +143,7 @@ func (l lab) start(more ...string) error {
 
 // answers says whether there is a control plane behind a kubeconfig.
 func answers(kubeconfig string) bool {
-	cfg, err := restConfig(kubeconfig)
+	cfg, err := kubeclient.Config(kubeconfig)
 	if err != nil {
 		return false
 	}
@@ -153,14 +153,4 @@ func answers(kubeconfig string) bool {
 		return false
 	}
 	return api.CoreV1().RESTClient().Get().AbsPath("/readyz").Do(context.Background()).Error() == nil
-}
-
-// restConfig reads a kubeconfig. The result has no rate limit.
-func restConfig(kubeconfig string) (*rest.Config, error) {
-	cfg, err := clientcmd.BuildConfigFromFlags("", kubeconfig)
-	if err != nil {
-		return nil, fmt.Errorf("kubeconfig %s: %w", kubeconfig, err)
-	}
-	cfg.QPS = -1
-	return cfg, nil
 }

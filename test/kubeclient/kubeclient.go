@@ -15,14 +15,23 @@ import (
 	"fairlead.dev/fairlead/api/v1alpha1"
 )
 
-// Connect returns a client for a kubeconfig, and the configuration behind it. It reads
-// from the API server, not from a cache, and as often as it is asked.
-func Connect(kubeconfig string) (*rest.Config, client.WithWatch, error) {
+// Config reads a kubeconfig. Requests are not limited.
+func Config(kubeconfig string) (*rest.Config, error) {
 	cfg, err := clientcmd.BuildConfigFromFlags("", kubeconfig)
+	if err != nil {
+		return nil, fmt.Errorf("kubeconfig %s: %w", kubeconfig, err)
+	}
+	cfg.QPS = -1
+	return cfg, nil
+}
+
+// Connect returns a client for a kubeconfig, and the configuration behind it. The client
+// reads from the API server, not from a cache.
+func Connect(kubeconfig string) (*rest.Config, client.WithWatch, error) {
+	cfg, err := Config(kubeconfig)
 	if err != nil {
 		return nil, nil, fmt.Errorf("connect to Kubernetes: %w", err)
 	}
-	cfg.QPS = -1
 	c, err := New(cfg)
 	return cfg, c, err
 }
