@@ -146,7 +146,7 @@ func (pn *podNetwork) claimAddresses(ctx context.Context, draft ledger.AddressRe
 		case !c.Sealed:
 			return &rec, iface, nil
 		}
-		// What is sealed is being deleted, which the next look shows.
+		// A sealed PodAttachment is being deleted; await sees that.
 	}
 }
 

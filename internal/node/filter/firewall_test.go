@@ -41,8 +41,8 @@ func TestPlanFilter(t *testing.T) {
 	}
 }
 
-// What a node says of itself and nobody confirms is no part of the cluster: the packet
-// filter takes nothing encapsulated from there, and masquerades what goes there.
+// An address that nobody confirms is no part of the cluster: the packet filter takes
+// nothing encapsulated from it, and masquerades traffic to it.
 func TestPlanFilterBelievesWhatIsConfirmed(t *testing.T) {
 	own := nodetest.Vouched("n1", "10.244.1.0/26", []string{"192.168.77.11/24"}, []string{"192.168.77.11/32"})
 	for _, tc := range []struct {

@@ -1,2 +1,2 @@
-// Package queue works off queues of which an item that fails delays itself alone.
+// Package queue works off queues; an item that fails delays itself alone.
 package queue
