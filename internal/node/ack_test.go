@@ -49,7 +49,7 @@ func TestDeletedWhilePluggedIsAcknowledgedAfterDel(t *testing.T) {
 		w.wantWrites(key, "Attached/c1", "Detached/c1")
 		w.api.remove(key)
 		settle()
-		if l := w.network.ledger.Remembered(); l["sealed"] != 0 || l["ended"] != 0 {
+		if l := w.network.ledger.Remembered(); l["detached"] != 0 {
 			t.Errorf("PodAttachments are remembered: %v", l)
 		}
 	})

@@ -28,7 +28,7 @@ func (pn *podNetwork) SetUpPod(ctx context.Context, r cniproto.Request) ([]byte,
 	if err != nil {
 		return nil, err
 	}
-	if rec := pn.ledger.Get(r.ContainerID); rec != nil {
+	if rec := pn.ledger.Get(r.ContainerID); rec != nil && rec.Plug() != nil {
 		return pn.answerRepeat(ctx, rec, r)
 	}
 	if pod.UID == "" {
@@ -41,20 +41,28 @@ func (pn *podNetwork) SetUpPod(ctx context.Context, r cniproto.Request) ([]byte,
 			return nil, err
 		}
 	}
-	rec, err := pn.setUp(ctx, r, pod)
+	c, err := answer.ParseCapabilities(r.Config)
 	if err != nil {
 		return nil, err
 	}
-	return rec.Result, nil
+	var mtu int
+	return pn.add(ctx, r, pod, wish{
+		await: func(ctx context.Context) (err error) {
+			mtu, err = pn.host.Await(ctx)
+			return err
+		},
+		plan: func(pa *v1alpha1.PodAttachment) (*planned, error) { return pn.planPlug(pa, r, pod, c, mtu) },
+	})
 }
 
-// answerRepeat answers the ADD of a sandbox that has a record.
+// answerRepeat answers an ADD of a sandbox that has had one.
 func (pn *podNetwork) answerRepeat(ctx context.Context, rec *ledger.Record, r cniproto.Request) ([]byte, error) {
-	if rec.State != ledger.Attached {
+	add := rec.Plug()
+	if add.State != ledger.Attached {
 		return nil, fault.Errorf(fault.ErrGone, "sandbox %s is being removed: an ADD came after its DEL, or before what was left of the one before is gone", r.ContainerID)
 	}
-	if rec.IfName != r.IfName {
-		return nil, fault.Errorf(fault.ErrEnvironment, "CNI_IFNAME: %q: sandbox %s has its default interface already, as %q", r.IfName, r.ContainerID, rec.IfName)
+	if add.IfName != r.IfName {
+		return nil, fault.Errorf(fault.ErrEnvironment, "CNI_IFNAME: %q: sandbox %s has its default interface already, as %q", r.IfName, r.ContainerID, add.IfName)
 	}
 	ns, err := pn.kernel.Enter(r.Netns)
 	if err != nil {
@@ -64,201 +72,247 @@ func (pn *podNetwork) answerRepeat(ctx context.Context, rec *ledger.Record, r cn
 	if ns.ID() != rec.NetnsID {
 		return nil, fault.Errorf(fault.ErrEnvironment, "CNI_NETNS: %q: sandbox %s is plugged already, in another namespace, which was at %q", r.Netns, r.ContainerID, rec.Netns)
 	}
-	if err := stillThere(ctx, rec, ns, r.Netns); err != nil {
+	if err := stillThere(ctx, r.ContainerID, add, ns, r.Netns); err != nil {
 		return nil, err
 	}
-	return answer.InVersion(rec.Result, r.CNIVersion())
+	return answer.InVersion(add.Result, r.CNIVersion())
 }
 
 // stillThere makes sure that a pod has the addresses that the answer to its ADD
 // says, before it is given again.
-func stillThere(ctx context.Context, rec *ledger.Record, ns Sandbox, netns string) error {
-	have, err := podIPs(ctx, ns, netns, rec.IfName)
+func stillThere(ctx context.Context, containerID string, add *ledger.Add, ns Sandbox, netns string) error {
+	have, err := podIPs(ctx, ns, netns, add.IfName)
 	if err != nil {
-		return fault.Errorf(fault.ErrDiffers, "sandbox %s was plugged already, and is no longer: %w", rec.ContainerID, err)
+		return fault.Errorf(fault.ErrDiffers, "sandbox %s was plugged already, and is no longer: %w", containerID, err)
 	}
-	if lost := lacks(rec, have); lost != "" {
-		return fault.Errorf(fault.ErrDiffers, "sandbox %s was plugged already, and its %s", rec.ContainerID, lost)
+	if lost := lacks(add, have); lost != "" {
+		return fault.Errorf(fault.ErrDiffers, "sandbox %s was plugged already, and its %s", containerID, lost)
 	}
 	return nil
 }
 
-// setUp waits for what an ADD needs and plugs. Only the waiting is bounded by
-// addTimeout: what was waited for in time is plugged.
-func (pn *podNetwork) setUp(ctx context.Context, r cniproto.Request, pod ledger.Pod) (rec *ledger.Record, err error) {
-	sandbox, err := pn.kernel.Enter(r.Netns)
+// wish is what one ADD asks for: all interfaces that Fairlead plugs, or the addresses
+// of an interface that another plugin makes.
+type wish struct {
+	// await waits for what the node must have before it; nil waits for nothing.
+	await func(context.Context) error
+	// plan resolves what a PodAttachment says of it. Nothing is taken yet.
+	plan func(*v1alpha1.PodAttachment) (*planned, error)
+}
+
+// planned is an ADD as it is to be recorded and made.
+type planned struct {
+	add ledger.Add
+	// plugs are the interfaces of add, parsed; an interface of another plugin is none.
+	plugs []netdev.Plug
+	// result encodes the answer.
+	result func() ([]byte, error)
+}
+
+// planPlug plans all interfaces of a pod that Fairlead plugs. mtu is in bytes, of an
+// interface that has none of its own.
+func (pn *podNetwork) planPlug(pa *v1alpha1.PodAttachment, r cniproto.Request, pod ledger.Pod, c answer.Capabilities, mtu int) (*planned, error) {
+	interfaces, err := answer.Plan(pa, r.ContainerID, r.IfName, mtu)
+	if err != nil {
+		return nil, err
+	}
+	p := &planned{add: ledger.Add{Interfaces: interfaces}}
+	if err := c.Apply(&p.add, pod, pa); err != nil {
+		return nil, err
+	}
+	if err := answer.NotReserved(&p.add, pod, pn.reserved); err != nil {
+		return nil, err
+	}
+	if p.plugs, err = answer.Plugs(pa, r.ContainerID, interfaces); err != nil {
+		return nil, err
+	}
+	p.result = func() ([]byte, error) {
+		return answer.Encode(answer.Result(interfaces, p.plugs[0], r.Netns), r.CNIVersion())
+	}
+	return p, nil
+}
+
+// add waits for what an ADD needs, makes its interfaces and answers. Only the waiting
+// is bounded by addTimeout: what was waited for in time is made.
+func (pn *podNetwork) add(ctx context.Context, r cniproto.Request, pod ledger.Pod, w wish) (result []byte, err error) {
+	ns, err := pn.kernel.Enter(r.Netns)
 	if err != nil {
 		return nil, fmt.Errorf("CNI_NETNS: %w", err)
 	}
-	defer sandbox.Close()
-
+	defer ns.Close()
+	sandbox := &ledger.Record{
+		Version: ledger.Version, ContainerID: r.ContainerID, BootID: pn.ledger.BootID, Netns: r.Netns, NetnsID: ns.ID(), Pod: pod,
+	}
+	if err := pn.fits(sandbox); err != nil {
+		return nil, err
+	}
 	wait, cancel := pn.patience(ctx)
 	defer cancel()
 	idle, busy := pn.turns.Idle(wait)
 	defer busy()
 	start := time.Now()
-	mtu, err := pn.host.Await(idle)
+	if w.await != nil {
+		if err := w.await(idle); err != nil {
+			return nil, err
+		}
+	}
+	rec, p, err := pn.reserve(idle, sandbox, r.IfName, w)
 	if err != nil {
 		return nil, err
 	}
-	c, err := answer.ParseCapabilities(r.Config)
-	if err != nil {
-		return nil, err
-	}
-	rec, parsed, err := pn.reserve(idle, ledger.Record{
-		Version: ledger.Version, ContainerID: r.ContainerID, BootID: pn.ledger.BootID, State: ledger.Attaching,
-		Netns: r.Netns, NetnsID: sandbox.ID(), IfName: r.IfName, Pod: pod, StartedAt: start,
-	}, c, mtu)
-	if err != nil {
-		return nil, err
-	}
-	pn.metrics.step("wait", start)
-	tracing.Step(ctx, "wait", start)
+	pn.step(ctx, "wait", start)
 	defer func() {
 		if err != nil {
-			pn.undo(ctx, rec)
-			rec = nil
+			pn.undo(ctx, rec, p.add)
+			result = nil
 		}
 	}()
 	if err := pn.markRebooted(idle, rec); err != nil {
-		return rec, err
+		return nil, err
 	}
 	start = time.Now()
-	done, err := pn.plug(ctx, sandbox, rec, parsed, r.CNIVersion())
-	if err != nil {
-		return rec, err
+	if err := pn.plug(ctx, ns, rec, p); err != nil {
+		return nil, err
 	}
-	pn.metrics.step("plug", start)
-	tracing.Step(ctx, "plug", start)
-	if err := pn.awaitActive(wait, done); err != nil {
-		return rec, err
+	pn.step(ctx, "plug", start)
+	if err := pn.awaitActive(wait, rec, &p.add); err != nil {
+		return nil, err
 	}
 	// From here on the sandbox is the runtime's: only its DEL takes it back.
-	done.AttachedAt = time.Now()
-	if err := pn.ledger.Publish(done); err != nil {
-		return rec, err
+	p.add.AttachedAt = time.Now()
+	if err := pn.ledger.Publish(rec.WithAdd(p.add)); err != nil {
+		return nil, err
 	}
-	pn.statuses.EnqueueSoon(done.AttachmentKey())
-	return done, nil
+	pn.statuses.EnqueueSoon(rec.AttachmentKey())
+	return p.add.Result, nil
 }
 
-// plug makes every interface of a record, which are parsed, in order, and meanwhile
-// prepares the record that has the answer.
-func (pn *podNetwork) plug(ctx context.Context, sandbox Sandbox, rec *ledger.Record, parsed []netdev.Plug, version string) (*ledger.Record, error) {
-	var done *ledger.Record
+func (pn *podNetwork) step(ctx context.Context, name string, start time.Time) {
+	pn.metrics.step(name, start)
+	tracing.Step(ctx, name, start)
+}
+
+// fits returns an error if a sandbox has a record that names another pod or another
+// namespace. A record that was rebuilt from the kernel names none.
+func (pn *podNetwork) fits(sandbox *ledger.Record) error {
+	rec := pn.ledger.Get(sandbox.ContainerID)
+	switch {
+	case rec == nil:
+		return nil
+	case rec.Netns != "" && rec.NetnsID != sandbox.NetnsID:
+		return fault.Errorf(fault.ErrEnvironment, "CNI_NETNS: %q: sandbox %s has interfaces already, in another namespace, which was at %q", sandbox.Netns, sandbox.ContainerID, rec.Netns)
+	case rec.Pod != ledger.Pod{} && !rec.Pod.Is(sandbox.Pod):
+		return fault.Errorf(fault.ErrEnvironment, "CNI_ARGS: sandbox %s has interfaces already, of another pod", sandbox.ContainerID)
+	}
+	return nil
+}
+
+// plug makes every interface of an ADD, in order, and meanwhile prepares the record
+// with the answer. The ADD is Attached when plug returns nil, and its file prepared.
+func (pn *podNetwork) plug(ctx context.Context, ns Sandbox, rec *ledger.Record, p *planned) error {
+	done := p.add
 	prepared := make(chan error, 1)
-	go func() {
-		var err error
-		done, err = pn.prepare(rec, parsed[0], version)
-		prepared <- err
-	}()
-	pn.firewall.Add(rec) // which takes its time, but less than the containers to start
-	err := pn.attach(ctx, sandbox, rec, parsed)
+	go func() { prepared <- pn.prepare(rec, &done, p.result) }()
+	if len(p.plugs) > 0 {
+		pn.firewall.Add(rec.ContainerID, &p.add) // takes its time, but less than the containers to start
+	}
+	err := pn.attach(ctx, ns, rec.Pod, p.plugs)
 	if err := errors.Join(err, <-prepared); err != nil {
-		return nil, err
+		return err
 	}
-	wait, cancel := pn.patience(ctx)
-	defer cancel()
-	if err := pn.firewall.Opened(wait, rec); err != nil {
-		return nil, err
+	if len(p.plugs) > 0 {
+		wait, cancel := pn.patience(ctx)
+		defer cancel()
+		if err := pn.firewall.Opened(wait, rec.Pod, &p.add); err != nil {
+			return err
+		}
 	}
-	return done, context.Cause(ctx)
+	p.add = done
+	return context.Cause(ctx)
 }
 
-// prepare returns a record as it is to be when its interfaces are there, with the
-// answer, and has its file ready.
-func (pn *podNetwork) prepare(rec *ledger.Record, first netdev.Plug, version string) (*ledger.Record, error) {
-	result, err := answer.Encode(answer.Result(rec.Interfaces, first, rec.Netns), version)
-	if err != nil {
-		return nil, err
+// prepare makes an ADD as it is when its interfaces are there, with the answer, and has
+// the file of its record ready.
+func (pn *podNetwork) prepare(rec *ledger.Record, add *ledger.Add, result func() ([]byte, error)) (err error) {
+	if add.Result, err = result(); err != nil {
+		return err
 	}
-	done := rec.With(func(r *ledger.Record) { r.State, r.Result, r.AttachedAt = ledger.Attached, result, time.Now() })
-	return done, pn.ledger.Prepare(done)
+	add.State, add.AttachedAt = ledger.Attached, time.Now()
+	return pn.ledger.Prepare(rec.WithAdd(*add))
 }
 
 // attach makes the interfaces, in order.
-func (pn *podNetwork) attach(ctx context.Context, sandbox Sandbox, rec *ledger.Record, parsed []netdev.Plug) error {
-	for _, p := range parsed {
+func (pn *podNetwork) attach(ctx context.Context, ns Sandbox, pod ledger.Pod, plugs []netdev.Plug) error {
+	for _, p := range plugs {
 		if err := context.Cause(ctx); err != nil {
 			return err
 		}
-		err := sandbox.Attach(ctx, p)
-		pn.bindings.Note(bindingBridge, rec.Pod.UID, err)
+		err := ns.Attach(ctx, p)
+		pn.bindings.Note(bindingBridge, pod.UID, err)
 		if err != nil {
 			if cause := context.Cause(ctx); cause != nil {
 				err = fmt.Errorf("%w: %w", cause, err)
 			}
-			return fmt.Errorf("plug interface %s of pod %s: %w", p.Name, rec.Pod, err)
+			return fmt.Errorf("plug interface %s of pod %s: %w", p.Name, pod, err)
 		}
 	}
 	return nil
 }
 
-// undo takes a claim back, with all that may have been plugged under it. It
-// does its work also when ctx has ended.
-func (pn *podNetwork) undo(ctx context.Context, rec *ledger.Record) {
+// undo takes an ADD back, with all that may have been made under it. It does its work
+// also when ctx has ended.
+func (pn *podNetwork) undo(ctx context.Context, rec *ledger.Record, add ledger.Add) {
 	ctx, cancel := context.WithTimeout(context.WithoutCancel(ctx), undoTimeout)
 	defer cancel()
 	pn.ledger.Discard(rec.ContainerID)
-	if err := pn.remover.remove(ctx, rec); err != nil {
+	if err := pn.remover.remove(ctx, rec.ContainerID, add); err != nil {
 		logr.FromContextOrDiscard(ctx).Error(err, "undo of an ADD failed, continuing in the background", "pod", rec.Pod)
-		pn.remover.later(rec)
+		pn.remover.later(rec, add)
 	}
 }
 
-// reserve waits for the pod's PodAttachment and claims it for the sandbox of a
-// draft: from then on its status does not become Detached behind the ADD's back.
-//
-// What the runtime asks for beside the interfaces is settled here, before anything
-// is done. It returns the record with its interfaces as they are to be plugged.
-func (pn *podNetwork) reserve(ctx context.Context, draft ledger.Record, c answer.Capabilities, mtu int) (*ledger.Record, []netdev.Plug, error) {
+// reserve waits for the pod's PodAttachment and claims it for an ADD of a sandbox: from
+// then on its status does not become Detached behind the ADD's back. The plan is made
+// before anything is taken. It returns the record with the ADD.
+func (pn *podNetwork) reserve(ctx context.Context, draft *ledger.Record, ifName string, w wish) (*ledger.Record, *planned, error) {
+	start := time.Now()
 	for {
 		pa, err := pn.await(ctx, draft.Pod)
 		if err != nil {
 			return nil, nil, err
 		}
-		interfaces, err := answer.Plan(pa, draft.ContainerID, draft.IfName, mtu)
+		p, err := w.plan(pa)
 		if err != nil {
 			return nil, nil, err
 		}
-		rec := draft.With(func(r *ledger.Record) {
-			r.Pod.UID, r.Interfaces = pa.Spec.PodUID, interfaces
-			r.Attachment = ledger.Attachment{Name: pa.Name, UID: pa.UID}
+		p.add.IfName, p.add.State, p.add.StartedAt = ifName, ledger.Attaching, start
+		sandbox := draft.With(func(r *ledger.Record) {
+			r.Pod.UID, r.Attachment = pa.Spec.PodUID, ledger.Attachment{Name: pa.Name, UID: pa.UID}
 		})
-		if err := c.Apply(rec, pa); err != nil {
-			return nil, nil, err
-		}
-		if err := answer.NotReserved(rec, pn.reserved); err != nil {
-			return nil, nil, err
-		}
-		parsed, err := answer.Plugs(pa, rec)
-		if err != nil {
-			return nil, nil, err
-		}
-		got, err := pn.claim(ctx, pa, rec)
+		got, err := pn.claim(ctx, pa, sandbox, p.add)
 		switch {
 		case err != nil:
 			return nil, nil, err
-		case got.Before != nil: // it is gone, and so is what was waited with
 		case got.Taken != nil:
 			return nil, nil, fault.Errorf(fault.ErrNotReady, "pod %s: host port %d/%s is taken on node %s by %s",
 				draft.Pod, got.Taken.HostPort, got.Taken.Protocol, pn.node, told(draft.Pod, got.By))
-		case !got.Sealed:
-			return rec, parsed, nil
+		case got.Record != nil:
+			return got.Record, p, nil
 		}
-		// A sealed PodAttachment is being deleted; await sees that.
+		// The PodAttachment is being deleted, and await sees that; or the sandbox before
+		// is gone, and so is what was waited with.
 	}
 }
 
-// claim puts down a record when no sandbox before it has its addresses. Heirs of
+// claim puts an ADD down when no sandbox before has its addresses. Pods that inherit
 // the same addresses come one after the other.
-func (pn *podNetwork) claim(ctx context.Context, pa *v1alpha1.PodAttachment, rec *ledger.Record) (got ledger.Claim, err error) {
-	err = pn.turns.Identity(ctx, rec.Identity(), func(ctx context.Context) error {
+func (pn *podNetwork) claim(ctx context.Context, pa *v1alpha1.PodAttachment, sandbox *ledger.Record, add ledger.Add) (got ledger.Claim, err error) {
+	err = pn.turns.Identity(ctx, add.Identity(), func(ctx context.Context) error {
 		for {
-			if got = pn.ledger.Claim(rec); got.Before == nil {
+			if got = pn.ledger.Claim(sandbox, add); got.Before == nil {
 				return nil
 			}
-			if err := pn.awaitPredecessor(ctx, rec, got); err != nil {
+			if err := pn.awaitPredecessor(ctx, sandbox.Pod, got); err != nil {
 				return err
 			}
 			if now := pn.registry.Get(apiserver.KeyOf(pa)); !ready(now) || now.UID != pa.UID {
@@ -272,21 +326,19 @@ func (pn *podNetwork) claim(ctx context.Context, pa *v1alpha1.PodAttachment, rec
 // awaitPredecessor waits until the sandbox before is gone: two with the same addresses
 // on one bridge would take each other's traffic. When its namespace is gone its
 // DEL is not waited for.
-func (pn *podNetwork) awaitPredecessor(ctx context.Context, rec *ledger.Record, c ledger.Claim) error {
-	if c.Before.State == ledger.Attached {
-		if err := pn.reap(ctx, c.Before.ContainerID); err != nil {
-			return err
-		}
+func (pn *podNetwork) awaitPredecessor(ctx context.Context, pod ledger.Pod, c ledger.Claim) error {
+	if err := pn.reap(ctx, c.Before.ContainerID); err != nil {
+		return err
 	}
 	select {
 	case <-c.Gone:
 		return nil
 	case <-ctx.Done():
 		if err := context.Cause(ctx); !errors.Is(err, context.DeadlineExceeded) {
-			return fmt.Errorf("pod %s: ADD ended while it waited for sandbox %s to go: %w", rec.Pod, c.Before.ContainerID, err)
+			return fmt.Errorf("pod %s: ADD ended while it waited for sandbox %s to go: %w", pod, c.Before.ContainerID, err)
 		}
 		return fault.Errorf(fault.ErrNotReady, "pod %s: its addresses are still those of %s, which was not removed within %s",
-			rec.Pod, told(rec.Pod, c.Before), pn.addTimeout)
+			pod, told(pod, c.Before), pn.addTimeout)
 	}
 }
 

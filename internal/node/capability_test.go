@@ -34,7 +34,7 @@ func TestCapabilitiesOfAnAdd(t *testing.T) {
 			t.Errorf("plugged %+v", p)
 		}
 		rec := w.network.ledger.Get("c1")
-		if rec == nil || rec.Interfaces[0].Bandwidth == nil || rec.Interfaces[0].MAC != "02:00:00:00:00:09" {
+		if rec == nil || rec.Interfaces()[0].Bandwidth == nil || rec.Interfaces()[0].MAC != "02:00:00:00:00:09" {
 			t.Errorf("record %+v", rec)
 		}
 	})

@@ -28,17 +28,17 @@ func (pn *podNetwork) check(ctx context.Context, r cniproto.Request) error {
 	}
 	return pn.turns.Do(ctx, r.ContainerID, func(ctx context.Context) error {
 		rec := pn.ledger.Get(r.ContainerID)
-		if rec == nil || rec.State != ledger.Attached {
+		if rec == nil || rec.Plug() == nil || rec.Plug().State != ledger.Attached {
 			return fault.Errorf(fault.ErrGone, "sandbox %s is not plugged on node %s", r.ContainerID, pn.node)
 		}
-		if rec.IfName != "" && rec.IfName != r.IfName {
-			return fault.Errorf(fault.ErrEnvironment, "CNI_IFNAME: %q: the default interface of sandbox %s is %q", r.IfName, r.ContainerID, rec.IfName)
+		if add := rec.Plug(); add.IfName != "" && add.IfName != r.IfName {
+			return fault.Errorf(fault.ErrEnvironment, "CNI_IFNAME: %q: the default interface of sandbox %s is %q", r.IfName, r.ContainerID, add.IfName)
 		}
 		seen, err := pn.inspect(ctx, r.Netns, rec)
 		if err != nil {
 			return err
 		}
-		found := differences(rec, prev, seen)
+		found := differences(rec.ContainerID, rec.Plug().Interfaces, prev, seen)
 		diffs := found.diffs
 		if len(found.others) > 0 {
 			logr.FromContextOrDiscard(ctx).V(run.LevelPod).Info("CHECK: plugins after this one have changed a sandbox, which is theirs to do", "pod", rec.Pod, "changes", found.others)
@@ -82,7 +82,7 @@ func (pn *podNetwork) inspect(ctx context.Context, netns string, rec *ledger.Rec
 		return s, fmt.Errorf("look into the namespace at %q: %w", netns, err)
 	}
 	s.host, s.filter = map[string]netdev.LinkState{}, pn.firewall.Missing(rec.ContainerID)
-	for _, i := range rec.Interfaces {
+	for _, i := range rec.Plug().Interfaces {
 		names := []string{i.HostName}
 		if b := i.Binding.Bridge; b != nil {
 			names = append(names, b.Name)
@@ -122,7 +122,7 @@ func (f *findings) changed(format string, args ...any) {
 	f.others = append(f.others, fmt.Sprintf(format, args...))
 }
 
-// differences compares a sandbox with its record.
+// differences compares a sandbox with the interfaces of its record.
 //
 // Plugins that come after ours may have changed things (CNI specification 1.1.0,
 // section 2, "CHECK"), and need not have said so in the result: an MTU may be smaller
@@ -130,8 +130,8 @@ func (f *findings) changed(format string, args ...any) {
 // result had only those are demanded that it still has. What others added is theirs. A
 // MAC that another gave is a difference all the same: the node lets a pod send with its
 // own alone, and must not believe it of another.
-func differences(rec *ledger.Record, prev *types100.Result, s inspection) (f findings) {
-	for n, i := range rec.Interfaces {
+func differences(containerID string, interfaces []ledger.Interface, prev *types100.Result, s inspection) (f findings) {
+	for n, i := range interfaces {
 		told := answer.PrevInterface(prev, i.Name)
 		if told == nil {
 			f.differs("prevResult: lacks interface %s of the sandbox", i.Name)
@@ -145,7 +145,7 @@ func differences(rec *ledger.Record, prev *types100.Result, s inspection) (f fin
 		if !have.Up {
 			f.differs("interface %s is down", i.Name)
 		}
-		p, err := i.Plug(rec.ContainerID)
+		p, err := i.Plug(containerID)
 		if err != nil {
 			continue // rebuilt from the kernel: no more is known of it
 		}

@@ -319,13 +319,14 @@ func TestCheckInEveryVersion(t *testing.T) {
 // The daemon was restarted, and the record was rebuilt from the kernel: what is
 // known is compared.
 func TestCheckOfARebuiltRecord(t *testing.T) {
-	rec := rebuilt("c1", "boot-1", []netdev.HostLink{{Name: "h", ContainerID: "c1", Interface: "eth0"}})
+	pn := &podNetwork{ledger: ledger.New(t.TempDir(), "boot-1", func(*ledger.Record) {})}
+	interfaces := pn.rebuilt("c1", []netdev.HostLink{{Name: "h", ContainerID: "c1", Interface: "eth0"}}).Interfaces()
 	prev := &types100.Result{Interfaces: []*types100.Interface{{Name: "eth0", Sandbox: "/run/netns/a"}}}
-	found := differences(rec, prev, inspection{inside: map[string]netdev.Interface{"eth0": {Up: true}}})
+	found := differences("c1", interfaces, prev, inspection{inside: map[string]netdev.Interface{"eth0": {Up: true}}})
 	if len(found.diffs) > 0 || found.mend {
 		t.Errorf("%+v", found)
 	}
-	found = differences(rec, prev, inspection{})
+	found = differences("c1", interfaces, prev, inspection{})
 	if fmt.Sprint(found.diffs) != "[interface eth0 is missing]" {
 		t.Error(found.diffs)
 	}
@@ -339,8 +340,8 @@ func FuzzPrevResult(f *testing.F) {
 	}
 	f.Add("1.1.0", []byte(`{"interfaces":[null],"ips":[null,{}],"routes":[null,{}],"dns":null}`))
 	f.Add("", []byte(`[]`))
-	rec := &ledger.Record{ContainerID: "c1", Interfaces: []ledger.Interface{{HostName: "h"}}}
-	rec.Interfaces[0].Interface = nodetest.Attachment("p", "u1").Spec.Interfaces[0]
+	interfaces := []ledger.Interface{{HostName: "h"}}
+	interfaces[0].Interface = nodetest.Attachment("p", "u1").Spec.Interfaces[0]
 	inside := map[string]netdev.Interface{"eth0": {Up: true}}
 	f.Fuzz(func(t *testing.T, version string, prev []byte) {
 		config, err := json.Marshal(map[string]any{"cniVersion": version, "prevResult": json.RawMessage(prev)})
@@ -352,7 +353,7 @@ func FuzzPrevResult(f *testing.F) {
 			wantCoded(t, err)
 			return
 		}
-		differences(rec, result, inspection{inside: inside})
+		differences("c1", interfaces, result, inspection{inside: inside})
 	})
 }
 

@@ -13,6 +13,7 @@ import (
 	"fairlead.dev/fairlead/internal/node/filter"
 	"fairlead.dev/fairlead/internal/node/ledger"
 	"fairlead.dev/fairlead/internal/node/queue"
+	"fairlead.dev/fairlead/internal/node/turns"
 )
 
 // TearDownPod lets a sandbox go, by its container ID and the interface of its ADD,
@@ -24,12 +25,16 @@ import (
 // that.
 func (pn *podNetwork) TearDownPod(ctx context.Context, r cniproto.Request) error {
 	rec := pn.ledger.Get(r.ContainerID)
+	var add *ledger.Add
+	if rec != nil {
+		add = rec.Plug()
+	}
 	switch {
-	case rec != nil && (rec.State == ledger.Deleting || !rec.IsOf(r.IfName)):
+	case add != nil && (add.State == ledger.Deleting || !add.IsOf(r.IfName)):
 		return nil
-	case rec != nil:
+	case add != nil:
 		pn.turns.End(r.ContainerID)
-		return pn.release(ctx, rec)
+		return pn.release(ctx, rec, *add)
 	case r.IfName == "":
 		return nil
 	}
@@ -37,29 +42,40 @@ func (pn *podNetwork) TearDownPod(ctx context.Context, r cniproto.Request) error
 	return pn.kernel.Detach(ctx, netdev.HostName(r.ContainerID, r.IfName))
 }
 
-// release writes down that a sandbox has to go, and lets it go. Where that
-// cannot be written it goes at once.
-func (pn *podNetwork) release(ctx context.Context, rec *ledger.Record) error {
-	dying := rec.With(func(r *ledger.Record) { r.State = ledger.Deleting })
-	pn.firewall.Remove(rec) // a successor may have its host ports at once
-	if err := pn.ledger.Put(dying); err != nil {
+// release lets ADDs of a sandbox go. Links go in the background, after it is written
+// down that they have to go; where that cannot be written they go at once.
+func (pn *podNetwork) release(ctx context.Context, rec *ledger.Record, adds ...ledger.Add) error {
+	if !slices.ContainsFunc(adds, func(a ledger.Add) bool { return !a.AddressOnly() }) {
+		return pn.remover.remove(ctx, rec.ContainerID, adds...)
+	}
+	pn.firewall.Remove(rec.ContainerID) // a successor may have its host ports at once
+	if err := pn.ledger.Put(deleting(rec, adds)); err != nil {
 		logr.FromContextOrDiscard(ctx).Error(err, "record cannot be written, unplugging at once")
-		return pn.remover.remove(ctx, rec)
+		return pn.remover.remove(ctx, rec.ContainerID, adds...)
 	}
 	pn.remover.enqueue(rec.ContainerID)
 	return nil
+}
+
+// deleting returns a record in which ADDs are being deleted.
+func deleting(rec *ledger.Record, adds []ledger.Add) *ledger.Record {
+	for _, a := range adds {
+		a.State = ledger.Deleting
+		rec = rec.WithAdd(a)
+	}
+	return rec
 }
 
 // removers is how many sandboxes go at once. A deletion waits some 30 ms for
 // the kernel, and the waits overlap: 32 at once make 400 a second.
 const removers = 32
 
-// remover unplugs the sandboxes that were let go, in the background, for ever
-// until it is done.
+// remover unplugs what was let go, in the background, for ever until it is done.
 type remover struct {
 	kernel   Kernel
 	ledger   *ledger.Ledger
 	firewall *filter.Firewall
+	turns    *turns.Turns // after Init
 	queue    workqueue.TypedRateLimitingInterface[string]
 }
 
@@ -70,25 +86,21 @@ func newRemover(k Kernel, l *ledger.Ledger, f *filter.Firewall) *remover {
 // Run works until ctx ends.
 func (r *remover) Run(ctx context.Context) error {
 	queue.Run(ctx, r.queue, removers, func(ctx context.Context, containerID string) error {
-		rec := r.ledger.Get(containerID)
-		if rec == nil || rec.State != ledger.Deleting {
-			return nil
-		}
-		err := r.remove(ctx, rec)
+		err := r.turns.Do(ctx, containerID, func(ctx context.Context) error { return r.removeDeleting(ctx, containerID) })
 		if err != nil && ctx.Err() == nil {
-			logr.FromContextOrDiscard(ctx).Error(err, "unplugging failed, will be tried again", "sandbox", containerID, "pod", rec.Pod)
+			logr.FromContextOrDiscard(ctx).Error(err, "unplugging failed, will be tried again", "sandbox", containerID)
 		}
 		return err
 	})
 	return nil
 }
 
-// enqueue has a sandbox removed whose record says that it is being deleted.
+// enqueue has the ADDs of a sandbox removed that are being deleted.
 func (r *remover) enqueue(containerID string) { r.queue.Add(containerID) }
 
-// later has a sandbox removed whose removal failed.
-func (r *remover) later(rec *ledger.Record) {
-	rec = rec.With(func(r *ledger.Record) { r.State = ledger.Deleting })
+// later has an ADD removed whose removal failed.
+func (r *remover) later(rec *ledger.Record, add ledger.Add) {
+	rec = deleting(rec, []ledger.Add{add})
 	if err := r.ledger.Put(rec); err != nil {
 		// The file keeps its state: a daemon that starts undoes an ADD too.
 		r.ledger.Adopt(rec)
@@ -96,19 +108,37 @@ func (r *remover) later(rec *ledger.Record) {
 	r.queue.AddRateLimited(rec.ContainerID)
 }
 
-// remove unplugs a sandbox, the last interface first, and forgets it when the
-// kernel says that every link is gone, and no host port leads to it.
-func (r *remover) remove(ctx context.Context, rec *ledger.Record) error {
-	r.firewall.Remove(rec)
-	var errs []error
-	names := rec.HostNames()
-	slices.Reverse(names)
-	for _, name := range names {
-		errs = append(errs, r.kernel.Detach(ctx, name))
+func (r *remover) removeDeleting(ctx context.Context, containerID string) error {
+	rec := r.ledger.Get(containerID)
+	if rec == nil {
+		return nil
 	}
-	errs = append(errs, r.firewall.Closed(ctx, rec))
+	adds := slices.DeleteFunc(slices.Clone(rec.Adds), func(a ledger.Add) bool { return a.State != ledger.Deleting })
+	if len(adds) == 0 {
+		return nil
+	}
+	return r.remove(ctx, containerID, adds...)
+}
+
+// remove unplugs what ADDs of a sandbox have made, the last interface first, and
+// forgets these ADDs when the kernel says that every link is gone, and no host port
+// leads to one.
+func (r *remover) remove(ctx context.Context, containerID string, adds ...ledger.Add) error {
+	var errs []error
+	for _, a := range adds {
+		if a.AddressOnly() {
+			continue
+		}
+		r.firewall.Remove(containerID)
+		names := a.HostNames()
+		slices.Reverse(names)
+		for _, name := range names {
+			errs = append(errs, r.kernel.Detach(ctx, name))
+		}
+		errs = append(errs, r.firewall.Closed(ctx, &a))
+	}
 	if err := errors.Join(errs...); err != nil {
 		return err
 	}
-	return r.ledger.Remove(rec)
+	return r.ledger.Finish(containerID, adds...)
 }

@@ -89,15 +89,35 @@ func ipsOf(t *testing.T, raw []byte) (ips, routes []string) {
 	return ips, routes
 }
 
+// addressFiles returns the interfaces of other plugins that the records on disk have, as
+// container@interface, and the containers whose records are incomplete.
 func (w *world) addressFiles() []string {
 	w.t.Helper()
-	entries, err := os.ReadDir(filepath.Join(w.dir, ledger.AddressesDir))
+	entries, err := os.ReadDir(filepath.Join(w.dir, ledger.RecordsDir))
 	if err != nil {
 		w.t.Fatal(err)
 	}
 	var out []string
 	for _, e := range entries {
-		out = append(out, e.Name())
+		if !strings.HasSuffix(e.Name(), ledger.RecordSuffix) {
+			continue
+		}
+		raw, err := os.ReadFile(filepath.Join(w.dir, ledger.RecordsDir, e.Name()))
+		if err != nil {
+			w.t.Fatal(err)
+		}
+		var rec ledger.Record
+		if err := json.Unmarshal(raw, &rec); err != nil {
+			w.t.Fatal(err)
+		}
+		for _, a := range rec.Adds {
+			if a.AddressOnly() {
+				out = append(out, rec.ContainerID+"@"+a.IfName)
+			}
+		}
+		if rec.Incomplete {
+			out = append(out, rec.ContainerID+" is incomplete")
+		}
 	}
 	return out
 }
@@ -133,7 +153,7 @@ func TestAddressesBesideASandbox(t *testing.T) {
 						t.Errorf("-want +got:\n%s", diff)
 					}
 				}
-				if diff := cmp.Diff([]string{"c1@net1.json"}, w.addressFiles()); diff != "" {
+				if diff := cmp.Diff([]string{"c1@net1"}, w.addressFiles()); diff != "" {
 					t.Errorf("-want +got:\n%s", diff)
 				}
 				w.leave(key)

@@ -339,8 +339,10 @@ func (l *lives) check() {
 		}
 	}
 	for _, rec := range l.network.ledger.All() {
-		if l.calls == 0 && rec.State == ledger.Attaching {
-			l.t.Errorf("I3: no ADD is under way, and %s is as one left it", rec.ContainerID)
+		for _, a := range rec.Adds {
+			if l.calls == 0 && a.State == ledger.Attaching {
+				l.t.Errorf("I3: no ADD is under way, and %s is as one left it", rec.ContainerID)
+			}
 		}
 	}
 	for key, p := range l.pods {

@@ -226,7 +226,7 @@ func TestReadyAfterDamageAndUpdate(t *testing.T) {
 		w.wantReady(key, "c1", "net1")
 		w.mustIPAM("ADD", "c1", "net1")
 		w.stop()
-		if err := os.WriteFile(filepath.Join(w.dir, ledger.AddressesDir, "c1@net1.json"), []byte("{"), 0o600); err != nil {
+		if err := os.WriteFile(filepath.Join(w.dir, ledger.RecordsDir, "c1.json"), []byte("{"), 0o600); err != nil {
 			t.Fatal(err)
 		}
 		w.restart()

@@ -103,7 +103,7 @@ func (pn *podNetwork) Name() string { return RegistryPlugin }
 
 // Init adopts what the daemon before left, without the API server.
 func (pn *podNetwork) Init(ctx context.Context, t *turns.Turns) error {
-	pn.turns = t
+	pn.turns, pn.remover.turns = t, t
 	return pn.adopt(ctx)
 }
 
@@ -190,18 +190,22 @@ func podIPs(ctx context.Context, ns Sandbox, netns, ifName string) ([]netip.Addr
 // or nothing. A namespace that cannot be looked into says nothing: the sweep finds out
 // whether it is gone.
 func (pn *podNetwork) unseen(rec *ledger.Record) string {
-	have, err := pn.PodIPs(rec.Netns, rec.IfName)
+	add := rec.Plug()
+	if add == nil {
+		return ""
+	}
+	have, err := pn.PodIPs(rec.Netns, add.IfName)
 	if err != nil {
 		return ""
 	}
-	return lacks(rec, have)
+	return lacks(add, have)
 }
 
-// lacks says which address of a sandbox's default interface is not among those that
+// lacks says which address of the default interface of an ADD is not among those that
 // were seen, or nothing.
-func lacks(rec *ledger.Record, have []netip.Addr) string {
-	for _, i := range rec.Interfaces {
-		if i.Name != rec.IfName {
+func lacks(add *ledger.Add, have []netip.Addr) string {
+	for _, i := range add.Interfaces {
+		if i.Name != add.IfName {
 			continue
 		}
 		for _, s := range i.Addresses {
@@ -213,8 +217,8 @@ func lacks(rec *ledger.Record, have []netip.Addr) string {
 	return ""
 }
 
-// released has the status written of the PodAttachment that a sandbox held. One
-// whose record was damaged may have held any. When other interfaces are there still,
+// released has the status written of the PodAttachment that a sandbox held, after some
+// of it or all of it is gone. One whose record was damaged may have held any. When other interfaces are there still,
 // theirs go as a rule in the next moment, and one write says it.
 func (pn *podNetwork) released(r *ledger.Record) {
 	if r.Attachment.UID == "" {
@@ -223,7 +227,7 @@ func (pn *podNetwork) released(r *ledger.Record) {
 		}
 	}
 	if pa := pn.registry.Get(r.AttachmentKey()); pa != nil && pa.UID == r.Attachment.UID {
-		if len(pn.ledger.Holding(pa.UID)) > 0 || len(pn.ledger.AddressesHeld(pa.UID)) > 0 {
+		if len(pn.ledger.Holding(pa.UID)) > 0 {
 			pn.statuses.EnqueueSoon(apiserver.KeyOf(pa))
 		} else {
 			pn.statuses.Enqueue(apiserver.KeyOf(pa))
@@ -241,11 +245,8 @@ func (pn *podNetwork) changed(pa *v1alpha1.PodAttachment, gone bool) {
 		pn.statuses.Enqueue(apiserver.KeyOf(pa))
 	}
 	if gone || pa.DeletionTimestamp != nil {
-		for _, containerID := range pn.ledger.Holding(pa.UID) {
-			pn.reaper.queue.Add(containerID)
-		}
-		for _, k := range pn.ledger.AddressesHeld(pa.UID) {
-			pn.reaper.queue.Add(k.String())
+		for _, rec := range pn.ledger.Holding(pa.UID) {
+			pn.reaper.queue.Add(rec.ContainerID)
 		}
 	}
 }

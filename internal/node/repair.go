@@ -35,7 +35,7 @@ func (m *repairer) Run(ctx context.Context) error {
 // astray tells whether a host end of a sandbox is down, or not on its bridge. Those
 // that are missing cannot be mended.
 func astray(rec *ledger.Record, there map[string]netdev.HostLink) bool {
-	return slices.ContainsFunc(rec.Interfaces, func(i ledger.Interface) bool {
+	return slices.ContainsFunc(rec.Interfaces(), func(i ledger.Interface) bool {
 		l, ok := there[i.HostName]
 		return ok && i.Binding.Bridge != nil && (!l.Up || l.Bridge != i.Binding.Bridge.Name)
 	})
@@ -46,12 +46,12 @@ func astray(rec *ledger.Record, there map[string]netdev.HostLink) bool {
 func (pn *podNetwork) repair(ctx context.Context, containerID string) error {
 	return pn.turns.Do(ctx, containerID, func(ctx context.Context) error {
 		rec := pn.ledger.Get(containerID)
-		if rec == nil || rec.State != ledger.Attached {
+		if rec == nil || rec.Plug() == nil || rec.Plug().State != ledger.Attached {
 			return nil
 		}
 		var errs []error
 		var mended []string
-		for _, i := range rec.Interfaces {
+		for _, i := range rec.Plug().Interfaces {
 			if i.Binding.Bridge == nil {
 				continue
 			}

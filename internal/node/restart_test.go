@@ -294,8 +294,11 @@ func TestDamagedRecord(t *testing.T) {
 		{name: "empty", text: ""},
 		{name: "cut off", text: `{"version":1,"containerID":"c1","sta`},
 		{name: "another version", text: `{"version":99,"containerID":"c1","state":"attached"}`},
-		{name: "another sandbox", text: `{"version":1,"containerID":"c2","state":"attached"}`},
-		{name: "an unknown state", text: `{"version":1,"containerID":"c1","state":"sleeping"}`},
+		{name: "another sandbox", text: `{"version":2,"containerID":"c2","adds":[{"state":"attached"}]}`},
+		{name: "an unknown state", text: `{"version":2,"containerID":"c1","adds":[{"state":"sleeping"}]}`},
+		{name: "another sandbox, version 1", text: `{"version":1,"containerID":"c2","state":"attached"}`},
+		{name: "an unknown state, version 1", text: `{"version":1,"containerID":"c1","state":"sleeping"}`},
+		{name: "no ADD", text: `{"version":2,"containerID":"c1"}`},
 	}
 	for _, tc := range cases {
 		t.Run(tc.name, func(t *testing.T) {
@@ -345,6 +348,30 @@ func TestDamagedRecordHoldsTheNeverPlugged(t *testing.T) {
 		time.Sleep(2 * sweepInterval) //nolint:forbidigo // the bubble's clock
 		settle()
 		w.wantWrites(key, "Detached/")
+	})
+}
+
+// A record that was rebuilt, and found to lack nothing, is swept as any other.
+func TestRebuiltRecordIsSwept(t *testing.T) {
+	inWorld(t, func(w *world) {
+		w.pod("p", "u1")
+		w.mustAdd("c1", "p", "u1")
+		w.stop()
+		if err := os.WriteFile(filepath.Join(w.dir, ledger.RecordsDir, "c1.json"), nil, 0o600); err != nil {
+			w.t.Fatal(err)
+		}
+		w.start()
+		<-time.After(2 * sweepInterval)
+		settle()
+		if rec := w.network.ledger.Get("c1"); rec == nil || rec.Incomplete {
+			w.t.Errorf("no pod has an interface of another plugin, and the record is %+v", rec)
+		}
+		w.wantLinks("c1/eth0")
+		w.kernel.drop(w.netns("c1"))
+		<-time.After(2 * sweepInterval)
+		settle()
+		w.wantLedgerEmpty()
+		w.wantRecordFiles("c1.json.bad")
 	})
 }
 

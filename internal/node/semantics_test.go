@@ -130,7 +130,7 @@ func TestRecordDeletedAndUnpluggedInEitherOrder(t *testing.T) {
 				w.wantRecords()
 				w.wantWrites(key, tc.want...)
 				w.wantLedgerEmpty()
-				if l := w.network.ledger.Remembered(); l["sealed"] != 0 || l["ended"] != 0 || len(w.network.registry.Keys()) != 0 {
+				if l := w.network.ledger.Remembered(); l["detached"] != 0 || len(w.network.registry.Keys()) != 0 {
 					w.t.Errorf("remembered: %v, %v", l, w.network.registry.Keys())
 				}
 			})
@@ -194,9 +194,6 @@ func TestHeirWaitsForItsPredecessor(t *testing.T) {
 		}
 		settle()
 		w.wantLedgerEmpty()
-		if n := w.network.ledger.Remembered()["heirs"]; n != 0 {
-			t.Errorf("%d claims are remembered", n)
-		}
 	})
 }
 

@@ -62,7 +62,7 @@ func (pn *podNetwork) canServe() error {
 	}
 	if err := pn.host.Lost(); err != nil {
 		kind := fault.ErrUnavailable
-		if pn.ledger.Count() > 0 {
+		if pn.ledger.Plugged() > 0 {
 			kind = fault.ErrImpaired
 		}
 		return fault.Errorf(kind, "node %s: %w", pn.node, err)

@@ -5,8 +5,9 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"net/netip"
 	"slices"
-	"strings"
+	"sync"
 
 	"github.com/go-logr/logr"
 	"golang.org/x/sync/errgroup"
@@ -22,7 +23,7 @@ import (
 // is served and nothing acknowledged until it returns.
 func (pn *podNetwork) adopt(ctx context.Context) error {
 	log := logr.FromContextOrDiscard(ctx)
-	records, bad, err := pn.ledger.Read()
+	bad, err := pn.ledger.Read()
 	if err != nil {
 		return err
 	}
@@ -32,27 +33,20 @@ func (pn *podNetwork) adopt(ctx context.Context) error {
 	}
 	for _, b := range bad {
 		log.Error(b.Err, "record was damaged and set aside", "sandbox", b.ContainerID)
-		if rec := rebuilt(b.ContainerID, pn.ledger.BootID, links); rec != nil {
-			if err := pn.ledger.Put(rec); err != nil {
-				log.Error(err, "rebuilt record is kept in memory alone", "sandbox", b.ContainerID)
-				pn.ledger.Adopt(rec)
-			}
-			pn.firewall.Add(rec)
-			log.Info("record rebuilt from the links in the kernel", "sandbox", b.ContainerID, "links", rec.HostNames())
+		rec := pn.rebuilt(b.ContainerID, links)
+		if err := pn.ledger.Put(rec); err != nil {
+			log.Error(err, "rebuilt record is kept in memory alone", "sandbox", b.ContainerID)
+			pn.ledger.Adopt(rec)
 		}
+		log.Info("record rebuilt from the links in the kernel", "sandbox", b.ContainerID, "links", rec.HostNames())
 	}
-	for _, rec := range records {
-		pn.ledger.Adopt(rec)
-		if rec.State == ledger.Deleting {
-			pn.remover.enqueue(rec.ContainerID)
-		} else {
-			pn.firewall.Add(rec)
+	for _, rec := range pn.ledger.All() {
+		pn.remover.enqueue(rec.ContainerID) // of what was being deleted
+		if add := rec.Plug(); add != nil && add.State == ledger.Attached {
+			pn.firewall.Add(rec.ContainerID, add)
 		}
 	}
 	pn.undoUnanswered(ctx, links)
-	if err := pn.adoptAddresses(ctx); err != nil {
-		return err
-	}
 	pn.health.Begin()
 	if err := pn.sweep(ctx); err != nil {
 		log.Error(err, "sweep was not complete, will be tried again")
@@ -78,12 +72,14 @@ func (pn *podNetwork) undoUnanswered(ctx context.Context, links []netdev.HostLin
 		key := strayKey(l)
 		rec := pn.ledger.Get(key)
 		if rec == nil {
-			rec = &ledger.Record{Version: ledger.Version, ContainerID: key, BootID: pn.ledger.BootID, State: ledger.Deleting}
+			rec = &ledger.Record{Version: ledger.Version, ContainerID: key, BootID: pn.ledger.BootID}
 			logr.FromContextOrDiscard(ctx).Info("removing what an ADD left that was not answered", "sandbox", l.ContainerID, "link", l.Name)
 			pn.metrics.swept.WithLabelValues("link").Inc()
 		}
+		i := ledger.Interface{HostName: l.Name}
+		i.Name = l.Interface
 		pn.ledger.Adopt(rec.With(func(r *ledger.Record) {
-			r.Interfaces = append(slices.Clone(r.Interfaces), ledger.Interface{HostName: l.Name})
+			r.Adds = append(r.Adds, ledger.Add{IfName: l.Interface, State: ledger.Deleting, Interfaces: []ledger.Interface{i}})
 		}))
 		pn.remover.enqueue(key)
 	}
@@ -97,25 +93,32 @@ func strayKey(l netdev.HostLink) string {
 	return l.ContainerID
 }
 
-// rebuilt is a record with no more than a DEL needs, or nil when no link of the
-// sandbox is left. Its pod is known again when the status of a PodAttachment
-// names the sandbox (ledger.Verdict). The interface that was made first, which has
-// the smallest index, is that of the ADD.
-func rebuilt(containerID, bootID string, links []netdev.HostLink) *ledger.Record {
-	rec := &ledger.Record{Version: ledger.Version, ContainerID: containerID, BootID: bootID, State: ledger.Attached}
+// rebuilt returns the record of a sandbox whose record was damaged, with no more than a
+// DEL needs. Its pod is known again when the status of a PodAttachment names the sandbox
+// (ledger.Judge). The interface that was made first, which has the smallest index, is
+// that of the ADD.
+func (pn *podNetwork) rebuilt(containerID string, links []netdev.HostLink) *ledger.Record {
+	rec := pn.ledger.Get(containerID)
+	if rec == nil {
+		rec = &ledger.Record{Version: ledger.Version, ContainerID: containerID, BootID: pn.ledger.BootID, Incomplete: true}
+	}
+	if rec.Plug() != nil {
+		return rec
+	}
+	add := ledger.Add{State: ledger.Attached}
 	links = slices.SortedFunc(slices.Values(links), func(a, b netdev.HostLink) int { return cmp.Compare(a.Index, b.Index) })
 	for _, l := range links {
 		if l.ContainerID == containerID {
 			i := ledger.Interface{HostName: l.Name}
 			i.Name = l.Interface
-			rec.Interfaces = append(rec.Interfaces, i)
+			add.Interfaces = append(add.Interfaces, i)
 		}
 	}
-	if len(rec.Interfaces) == 0 {
-		return nil
+	if len(add.Interfaces) == 0 {
+		return rec
 	}
-	rec.IfName = rec.Interfaces[0].Name
-	return rec
+	add.IfName = add.Interfaces[0].Name
+	return rec.WithAdd(add)
 }
 
 // sweep lets go every sandbox that is no more, removes links of ours that belong to
@@ -148,21 +151,20 @@ func (pn *podNetwork) sweepUnlisted(ctx context.Context, listed map[string]bool)
 		}
 	}
 	for _, rec := range records {
-		switch {
-		case rec.State != ledger.Attached || listed[rec.ContainerID]:
-		case pn.dead(rec, there):
+		if listed[rec.ContainerID] {
+			continue
+		}
+		if len(pn.dead(rec, there)) > 0 || rec.Incomplete {
 			if err := pn.reap(ctx, rec.ContainerID); err != nil {
 				errs = append(errs, fmt.Errorf("sandbox %s: %w", rec.ContainerID, err))
 			}
-		case astray(rec, there):
+		} else if astray(rec, there) {
 			pn.repairer.queue.Add(rec.ContainerID)
 		}
 	}
 	pn.host.KernelChanged()
-	for _, err := range []error{todo.Wait(), pn.sweepAddresses(ctx, listed)} {
-		if err != nil {
-			errs = append(errs, err)
-		}
+	if err := todo.Wait(); err != nil {
+		errs = append(errs, err)
 	}
 	return errs
 }
@@ -175,44 +177,87 @@ func byHostName(links []netdev.HostLink) map[string]netdev.HostLink {
 	return there
 }
 
-// dead tells whether nothing can use a sandbox any more: it is of an earlier
-// boot, its namespace is gone, or all its links are, which the kernel takes
-// away together with the namespace.
-func (pn *podNetwork) dead(rec *ledger.Record, there map[string]netdev.HostLink) bool {
-	if rec.BootID != pn.ledger.BootID {
-		return true
-	}
-	links := 0
-	for _, name := range rec.HostNames() {
-		if _, ok := there[name]; ok {
-			links++
+// dead returns the ADDs of a sandbox that nothing can use any more: the sandbox is of
+// an earlier boot, its namespace is gone, or all links of the ADD are, which the kernel
+// takes away together with the namespace.
+func (pn *podNetwork) dead(rec *ledger.Record, there map[string]netdev.HostLink) (dead []ledger.Add) {
+	gone := sync.OnceValue(func() bool {
+		return rec.BootID != pn.ledger.BootID || rec.Netns != "" && inspectNamespace(pn.kernel, rec) == absent
+	})
+	for _, a := range rec.Adds {
+		unlinked := !a.AddressOnly() && !slices.ContainsFunc(a.HostNames(), func(name string) bool {
+			_, ok := there[name]
+			return ok
+		})
+		if a.State == ledger.Attached && (unlinked || gone()) {
+			dead = append(dead, a)
 		}
 	}
-	if links == 0 {
-		return true
-	}
-	return rec.Netns != "" && inspectNamespace(pn.kernel, rec) == absent
+	return dead
 }
 
-// reap lets a sandbox go that is dead, when no operation on it is under way that
-// changes the picture.
+// reap lets the ADDs of a sandbox go that are dead, when no operation on it is under
+// way that changes the picture.
 func (pn *podNetwork) reap(ctx context.Context, containerID string) error {
 	return pn.turns.Do(ctx, containerID, func(ctx context.Context) error {
 		rec := pn.ledger.Get(containerID)
-		if rec == nil || rec.State != ledger.Attached {
+		if rec == nil || !rec.Incomplete && !rec.Has(ledger.Attached) {
 			return nil
 		}
 		links, err := pn.kernel.Links(ctx)
 		if err != nil {
 			return fmt.Errorf("list the links of sandboxes: %w", err)
 		}
-		if !pn.dead(rec, byHostName(links)) {
-			return nil
+		dead := pn.dead(rec, byHostName(links))
+		if len(dead) == 0 {
+			return pn.complete(ctx, rec)
 		}
-		logr.FromContextOrDiscard(ctx).Info("sandbox is gone without a DEL", "sandbox", containerID, "pod", rec.Pod)
-		pn.metrics.swept.WithLabelValues("sandbox").Inc()
-		return pn.release(ctx, rec)
+		for _, a := range dead {
+			logr.FromContextOrDiscard(ctx).Info("sandbox is gone without a DEL", "sandbox", containerID, "interface", a.IfName, "pod", rec.Pod)
+			kind := "sandbox"
+			if a.AddressOnly() {
+				kind = "addresses"
+			}
+			pn.metrics.swept.WithLabelValues(kind).Inc()
+		}
+		return pn.release(ctx, rec, dead...)
 	})
+}
+
+// complete ends the doubt about an incomplete record when no interface of another
+// plugin can be missing from it: no PodAttachment that it may be of has one, or no
+// namespace has an address that it may be about. A namespace that cannot be looked into
+// is no proof.
+func (pn *podNetwork) complete(ctx context.Context, rec *ledger.Record) error {
+	if !rec.Incomplete || !pn.registry.IsSynced() {
+		return nil // of which PodAttachments it may be is not known yet
+	}
+	var addrs []netip.Addr
+	for _, key := range pn.registry.Keys() {
+		pa := pn.registry.Get(key)
+		if pa == nil {
+			continue
+		}
+		for _, i := range pn.ledger.MayHave(rec, pa) {
+			its, err := ledger.PlainAddresses(pa, i)
+			if err != nil {
+				return err
+			}
+			addrs = append(addrs, its...)
+		}
+	}
+	if len(addrs) > 0 {
+		if len(rec.Adds) > 0 {
+			return nil // their DELs come first
+		}
+		path, err := pn.statuses.Holding(ctx, addrs)
+		if err != nil || path != "" {
+			return err
+		}
+		logr.FromContextOrDiscard(ctx).Info("damaged record is of a sandbox that is gone without a DEL for its addresses", "sandbox", rec.ContainerID)
+		pn.metrics.swept.WithLabelValues("addresses").Inc()
+	}
+	return pn.ledger.Complete(rec)
 }
 
 // removeStray removes a link that no record speaks of. No ADD makes one without
@@ -240,12 +285,7 @@ type reaper struct {
 // Run works until ctx ends.
 func (r *reaper) Run(ctx context.Context) error {
 	queue.Run(ctx, r.queue, 4, func(ctx context.Context, containerID string) error {
-		var err error
-		if id, ifName, ok := strings.Cut(containerID, ledger.KeySeparator); ok {
-			err = r.network.reapAddresses(ctx, ledger.AddressKey{ContainerID: id, IfName: ifName})
-		} else {
-			err = r.network.reap(ctx, containerID)
-		}
+		err := r.network.reap(ctx, containerID)
 		if err != nil && ctx.Err() == nil {
 			logr.FromContextOrDiscard(ctx).Error(err, "looking after a sandbox failed, will be tried again", "sandbox", containerID)
 		}

@@ -238,9 +238,9 @@ const reasonNotActive = "InterfaceNotActive"
 // carry the traffic of the interfaces that have to wait for it: a driver often
 // gets there only because the interface is plugged. The errors are fault.ErrGone when
 // the pod is, fault.ErrNotReady when ctx ended first or the PodAttachment is given back.
-func (pn *podNetwork) awaitActive(ctx context.Context, rec *ledger.Record) error {
+func (pn *podNetwork) awaitActive(ctx context.Context, rec *ledger.Record, add *ledger.Add) error {
 	waits := func(i ledger.Interface) bool { return i.WaitForActive }
-	if !slices.ContainsFunc(rec.Interfaces, waits) { // as a rule
+	if !slices.ContainsFunc(add.Interfaces, waits) { // as a rule
 		return nil
 	}
 	defer pn.metrics.step("active", time.Now())

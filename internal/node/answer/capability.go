@@ -106,16 +106,16 @@ func (c Capabilities) ports() ([]nft.Port, error) {
 	return out, nil
 }
 
-// Apply puts what a runtime asks for into the record of an ADD, whose first
-// interface is the default one. Addresses and MAC were chosen in the controller:
+// Apply puts what a runtime asks for into an ADD of a pod, whose first interface is
+// the default one. Addresses and MAC were chosen in the controller:
 // what the runtime wants has to be that; a MAC that was not chosen may be the
 // runtime's choice.
-func (c Capabilities) Apply(rec *ledger.Record, pa *v1alpha1.PodAttachment) error {
-	first := &rec.Interfaces[0]
+func (c Capabilities) Apply(add *ledger.Add, pod ledger.Pod, pa *v1alpha1.PodAttachment) error {
+	first := &add.Interfaces[0]
 	for n, s := range c.IPs {
 		if !slices.Contains(hosts(first.Addresses), host(s)) {
 			return fault.Errorf(fault.ErrInvalid, "runtimeConfig.ips[%d]: %.60q: must be one of the addresses that interface %s of pod %s has been given: %s",
-				n, s, first.Name, rec.Pod, strings.Join(first.Addresses, ", "))
+				n, s, first.Name, pod, strings.Join(first.Addresses, ", "))
 		}
 	}
 	if c.MAC != "" {
@@ -126,7 +126,7 @@ func (c Capabilities) Apply(rec *ledger.Record, pa *v1alpha1.PodAttachment) erro
 		if slices.ContainsFunc(pa.Spec.Interfaces, func(i v1alpha1.Interface) bool {
 			return i.Default && i.MAC != "" && !strings.EqualFold(i.MAC, mac.String())
 		}) {
-			return fault.Errorf(fault.ErrInvalid, "runtimeConfig.mac: %s: must be %s, which interface %s of pod %s has been given", mac, first.MAC, first.Name, rec.Pod)
+			return fault.Errorf(fault.ErrInvalid, "runtimeConfig.mac: %s: must be %s, which interface %s of pod %s has been given", mac, first.MAC, first.Name, pod)
 		}
 		first.MAC = mac.String()
 	}
@@ -140,32 +140,31 @@ func (c Capabilities) Apply(rec *ledger.Record, pa *v1alpha1.PodAttachment) erro
 	if err != nil {
 		return err
 	}
-	rec.HostPorts = ports
-	return c.reachable(rec)
+	add.HostPorts = ports
+	return c.reachable(first, pod)
 }
 
 // reachable makes sure that a port at an address of the host can lead to the pod:
 // it cannot when the pod has no address of the same family.
-func (c Capabilities) reachable(rec *ledger.Record) error {
-	first := &rec.Interfaces[0]
+func (c Capabilities) reachable(first *ledger.Interface, pod ledger.Pod) error {
 	for n, m := range c.PortMappings {
 		at := host(m.HostIP)
 		if m.HostPort <= 0 || !at.IsValid() || slices.ContainsFunc(hosts(first.Addresses), func(a netip.Addr) bool { return a.Is4() == at.Is4() }) {
 			continue
 		}
 		return fault.Errorf(fault.ErrInvalid, "runtimeConfig.portMappings[%d].hostIP: %s: must be of a family that pod %s has an address of: interface %s has %s",
-			n, m.HostIP, rec.Pod, first.Name, strings.Join(first.Addresses, ", "))
+			n, m.HostIP, pod, first.Name, strings.Join(first.Addresses, ", "))
 	}
 	return nil
 }
 
 // NotReserved makes sure that none of a pod's host ports is the node's own.
-func NotReserved(rec *ledger.Record, reserved []ReservedPort) error {
-	for _, p := range rec.HostPorts {
+func NotReserved(add *ledger.Add, pod ledger.Pod, reserved []ReservedPort) error {
+	for _, p := range add.HostPorts {
 		for _, r := range reserved {
 			if r.Port == p.HostPort && r.Protocol == p.Protocol {
 				return fault.Errorf(fault.ErrInvalid, "runtimeConfig.portMappings: host port %d/%s of pod %s is the node's own (%s in the configuration of fairlead-node): must be another one, or be left to pods there",
-					p.HostPort, p.Protocol, rec.Pod, r.Option)
+					p.HostPort, p.Protocol, pod, r.Option)
 			}
 		}
 	}

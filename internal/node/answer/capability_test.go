@@ -59,26 +59,26 @@ func FuzzCapabilities(f *testing.F) {
 		if err != nil {
 			t.Fatal(err)
 		}
-		rec := &ledger.Record{ContainerID: "c1", Interfaces: interfaces}
-		if err := c.Apply(rec, pa); err != nil {
+		add := &ledger.Add{Interfaces: interfaces}
+		if err := c.Apply(add, ledger.Pod{Namespace: "ns", Name: "web"}, pa); err != nil {
 			if !errors.Is(err, fault.ErrInvalid) {
 				t.Fatalf("error of another kind: %v", err)
 			}
 			return
 		}
-		for i, p := range rec.HostPorts {
-			for _, q := range rec.HostPorts[:i] {
+		for i, p := range add.HostPorts {
+			for _, q := range add.HostPorts[:i] {
 				if p.Overlaps(q) || p.HostPort == 0 || p.ContainerPort == 0 {
-					t.Fatalf("ports %+v", rec.HostPorts)
+					t.Fatalf("ports %+v", add.HostPorts)
 				}
 			}
 		}
 		// What was accepted can be written down and read again.
-		written, err := json.Marshal(rec.HostPorts)
+		written, err := json.Marshal(add.HostPorts)
 		if err != nil {
 			t.Fatal(err)
 		}
-		if err := json.Unmarshal(written, &rec.HostPorts); err != nil {
+		if err := json.Unmarshal(written, &add.HostPorts); err != nil {
 			t.Fatal(err)
 		}
 	})

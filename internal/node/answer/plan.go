@@ -55,11 +55,11 @@ func Plan(pa *v1alpha1.PodAttachment, containerID, ifName string, mtu int) ([]le
 	return out, nil
 }
 
-// Plugs parses the interfaces of a record, which were planned for a PodAttachment.
-func Plugs(pa *v1alpha1.PodAttachment, rec *ledger.Record) ([]netdev.Plug, error) {
-	out := make([]netdev.Plug, 0, len(rec.Interfaces))
-	for _, i := range rec.Interfaces {
-		p, err := i.Plug(rec.ContainerID)
+// Plugs parses the interfaces of an ADD, which were planned for a PodAttachment.
+func Plugs(pa *v1alpha1.PodAttachment, containerID string, interfaces []ledger.Interface) ([]netdev.Plug, error) {
+	out := make([]netdev.Plug, 0, len(interfaces))
+	for _, i := range interfaces {
+		p, err := i.Plug(containerID)
 		if err != nil {
 			return nil, fault.Errorf(fault.ErrInvalid, "PodAttachment %s/%s: interface %s: %w", pa.Namespace, pa.Name, i.Name, err)
 		}

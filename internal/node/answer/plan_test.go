@@ -15,7 +15,6 @@ import (
 	"fairlead.dev/fairlead/internal/cniproto"
 	"fairlead.dev/fairlead/internal/netdev"
 	"fairlead.dev/fairlead/internal/node/fault"
-	"fairlead.dev/fairlead/internal/node/ledger"
 	"fairlead.dev/fairlead/internal/node/nodetest"
 )
 
@@ -82,7 +81,7 @@ func TestPlanRefuses(t *testing.T) {
 			}
 			interfaces, err := Plan(pa, "c1", ifName, 1500)
 			if err == nil {
-				_, err = Plugs(pa, &ledger.Record{ContainerID: "c1", Interfaces: interfaces})
+				_, err = Plugs(pa, "c1", interfaces)
 			}
 			if !errors.Is(err, fault.ErrInvalid) || !strings.Contains(err.Error(), tc.want) || !strings.Contains(err.Error(), "ns/p-u1") {
 				t.Errorf("got %v, want one that says %q and ns/p-u1", err, tc.want)

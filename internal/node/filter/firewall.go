@@ -124,22 +124,22 @@ func planFilter(bridge string, m Masquerade, own *v1alpha1.NodeNetwork, all []v1
 
 // Add has the packet filter let a sandbox send, and lead its host ports to it.
 // It does not wait for that.
-func (f *Firewall) Add(rec *ledger.Record) {
-	if len(rec.HostPorts) > 0 {
+func (f *Firewall) Add(containerID string, add *ledger.Add) {
+	if len(add.HostPorts) > 0 {
 		f.localhost.Store(true)
 	}
-	f.keeper.SetPod(rec.ContainerID, filterPod(rec))
+	f.keeper.SetPod(containerID, filterPod(containerID, add))
 }
 
 // filterPod is what the packet filter needs to know of a sandbox.
-func filterPod(rec *ledger.Record) nft.Pod {
-	p := nft.Pod{Ports: rec.HostPorts}
-	for n, i := range rec.Interfaces {
+func filterPod(containerID string, add *ledger.Add) nft.Pod {
+	p := nft.Pod{Ports: add.HostPorts}
+	for n, i := range add.Interfaces {
 		if i.Binding == (v1alpha1.Binding{}) { // rebuilt from the kernel: no more is known of it
 			p.Links = append(p.Links, nft.Link{Name: i.HostName, Unchecked: true})
 			continue
 		}
-		plug, err := i.Plug(rec.ContainerID)
+		plug, err := i.Plug(containerID)
 		if err != nil {
 			continue // no link of ours
 		}
@@ -191,16 +191,16 @@ func (f *Firewall) AwaitReady(ctx context.Context) error {
 // Opened returns when a sandbox can send and its host ports lead to it. Without
 // host ports it does not wait for the packet filter, unless that cannot be written:
 // the pod would be silent, or unchecked.
-func (f *Firewall) Opened(ctx context.Context, rec *ledger.Record) error {
-	ports := len(rec.HostPorts) > 0
+func (f *Firewall) Opened(ctx context.Context, pod ledger.Pod, add *ledger.Add) error {
+	ports := len(add.HostPorts) > 0
 	if !ports && f.keeper.Ready() == nil {
 		return nil
 	}
 	if err := f.keeper.Wait(ctx); err != nil {
 		if !errors.Is(context.Cause(ctx), context.DeadlineExceeded) { // a DEL came, or the runtime gave up
-			return fmt.Errorf("pod %s: %w", rec.Pod, err)
+			return fmt.Errorf("pod %s: %w", pod, err)
 		}
-		return fault.Errorf(fault.ErrNotReady, "pod %s: %w", rec.Pod, err)
+		return fault.Errorf(fault.ErrNotReady, "pod %s: %w", pod, err)
 	}
 	if !ports {
 		return nil
@@ -208,17 +208,17 @@ func (f *Firewall) Opened(ctx context.Context, rec *ledger.Record) error {
 	if err := f.kernel.AllowLocalhost(f.bridge); err != nil {
 		return err
 	}
-	return f.kernel.ForgetUDP(ctx, udpPorts(rec))
+	return f.kernel.ForgetUDP(ctx, udpPorts(add))
 }
 
 // Remove takes away what the packet filter has of a sandbox. It does not wait for
 // that.
-func (f *Firewall) Remove(rec *ledger.Record) { f.keeper.RemovePod(rec.ContainerID) }
+func (f *Firewall) Remove(containerID string) { f.keeper.RemovePod(containerID) }
 
 // Closed returns when no host port leads to a sandbox any more: until then its
 // addresses are not another's.
-func (f *Firewall) Closed(ctx context.Context, rec *ledger.Record) error {
-	if len(rec.HostPorts) == 0 {
+func (f *Firewall) Closed(ctx context.Context, add *ledger.Add) error {
+	if len(add.HostPorts) == 0 {
 		return nil
 	}
 	ctx, cancel := context.WithTimeout(ctx, goneTimeout)
@@ -226,11 +226,11 @@ func (f *Firewall) Closed(ctx context.Context, rec *ledger.Record) error {
 	if err := f.keeper.Wait(ctx); err != nil {
 		return err
 	}
-	return f.kernel.ForgetUDP(ctx, udpPorts(rec))
+	return f.kernel.ForgetUDP(ctx, udpPorts(add))
 }
 
-func udpPorts(rec *ledger.Record) (ports []netip.AddrPort) {
-	for _, p := range rec.HostPorts {
+func udpPorts(add *ledger.Add) (ports []netip.AddrPort) {
+	for _, p := range add.HostPorts {
 		if p.Protocol == "udp" {
 			ports = append(ports, netip.AddrPortFrom(p.HostIP, p.HostPort))
 		}

@@ -78,7 +78,7 @@ func TestConflist(t *testing.T) {
 func TestRemoveState(t *testing.T) {
 	dir := filepath.Join(t.TempDir(), "state")
 	l := ledger.New(filepath.Join(dir, ledger.RecordsDir), "boot-1", func(*ledger.Record) {})
-	if _, _, err := l.Read(); err != nil {
+	if _, err := l.Read(); err != nil {
 		t.Fatal(err)
 	}
 	if err := l.Put(&ledger.Record{ContainerID: "c1"}); err != nil {

@@ -7,6 +7,7 @@ import (
 
 func FuzzDecodeRecord(f *testing.F) {
 	f.Add([]byte(`{"version":1,"containerID":"c1","bootID":"b","state":"attached","interfaces":[{"name":"eth0","hostName":"fl1"}]}`))
+	f.Add([]byte(`{"version":2,"containerID":"c1","bootID":"b","adds":[{"ifName":"eth0","state":"attached","interfaces":[{"name":"eth0","hostName":"fl1"}]}],"incomplete":true}`))
 	f.Add([]byte(`{`))
 	f.Fuzz(func(t *testing.T, raw []byte) {
 		rec, err := decodeRecord(raw, "c1")
@@ -18,8 +19,18 @@ func FuzzDecodeRecord(f *testing.F) {
 			t.Fatal(err)
 		}
 		again, bad, err := files.read()
-		if err != nil || len(bad) != 0 || len(again) != 1 || again[0].State != rec.State {
+		if err != nil || len(bad) != 0 || len(again) != 1 || len(again[0].Adds) != len(rec.Adds) || len(rec.Adds) > 0 && again[0].Adds[0].State != rec.Adds[0].State {
 			t.Fatalf("wrote %+v, read %+v, %+v, %v", rec, again, bad, err)
+		}
+	})
+}
+
+func FuzzDecodeAddresses(f *testing.F) {
+	f.Add([]byte(`{"version":1,"containerID":"c1","ifName":"net1","attachment":{"uid":"x"},"addresses":["10.0.0.1","fd00::1"]}`))
+	f.Fuzz(func(t *testing.T, raw []byte) {
+		r, err := decodeAddresses(raw, "c1", "net1")
+		if err == nil && (r.ContainerID != "c1" || r.AddressesFor("net1") == nil || r.Attachment.UID == "") {
+			t.Fatalf("%s gave %+v", raw, r)
 		}
 	})
 }

@@ -1,15 +1,13 @@
 package ledger
 
 import (
-	"maps"
-	"path/filepath"
 	"slices"
+	"strings"
 	"sync"
 	"time"
 
 	"k8s.io/apimachinery/pkg/types"
 
-	"fairlead.dev/fairlead/api/v1alpha1"
 	"fairlead.dev/fairlead/internal/nft"
 )
 
@@ -17,169 +15,240 @@ import (
 // PodAttachments it has said, or is about to say, that nothing is plugged. That
 // ADD and that statement exclude each other is decided here, under one lock.
 //
-// Operations on one sandbox are serialized by the manager, so its file is
-// written outside the lock.
+// Operations on one sandbox take turns (package turns), so its file is written
+// outside the lock. A node has some 250 sandboxes at most: questions about a
+// PodAttachment or a claim look at every record.
 type Ledger struct {
 	files  files
 	BootID string
-	// released is called, outside the lock, after a record was removed.
+	// released is called, outside the lock, after an ADD was removed from a record. It
+	// is called with an empty record when any PodAttachment may be concerned.
 	released func(*Record)
 
-	Mu      sync.Mutex
-	Records map[string]*Record                // by container ID
-	Holders map[types.UID]map[string]struct{} // container IDs by UID of the PodAttachment
-	sealed  map[types.UID]struct{}            // PodAttachments that are said to be unplugged
-	ended   map[types.UID]time.Time           // when the last sandbox of a PodAttachment was gone
-	gone    chan struct{}                     // closed when a record is removed, then replaced
-	heirs   heirs
-	book    addressBook // of interfaces of other plugins
+	mu       sync.Mutex
+	records  map[string]*Record       // by container ID
+	detached map[types.UID]detachment // by UID of the PodAttachment
+	gone     chan struct{}            // closed when an ADD is removed, then replaced
+}
+
+// detachment is what the daemon knows of a PodAttachment beyond its sandboxes.
+type detachment struct {
+	// declared is true if the status says, or is about to say, that nothing is
+	// plugged. No ADD gets the PodAttachment from then on.
+	declared bool
+	// at is when the last ADD was gone from the kernel, as far as this daemon saw it.
+	at time.Time
 }
 
 // New returns an empty ledger, whose records are kept in a directory. released is called
-// after a record was removed.
+// after an ADD was removed from a record.
 func New(dir, bootID string, released func(*Record)) *Ledger {
 	return &Ledger{
-		files:    files{dir: dir},
-		BootID:   bootID,
-		released: released,
-		Records:  map[string]*Record{},
-		Holders:  map[types.UID]map[string]struct{}{},
-		sealed:   map[types.UID]struct{}{},
-		ended:    map[types.UID]time.Time{},
-		gone:     make(chan struct{}),
-		heirs:    heirs{},
-		book: addressBook{
-			dir: filepath.Join(filepath.Dir(dir), AddressesDir),
-			m:   map[AddressKey]*AddressRecord{}, damaged: map[AddressKey]bool{},
-		},
+		files: files{dir: dir}, BootID: bootID, released: released,
+		records: map[string]*Record{}, detached: map[types.UID]detachment{}, gone: make(chan struct{}),
 	}
 }
 
 // Get returns the record of a sandbox, or nil.
 func (l *Ledger) Get(containerID string) *Record {
-	l.Mu.Lock()
-	defer l.Mu.Unlock()
-	return l.Records[containerID]
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	return l.records[containerID]
 }
 
-// All returns every record.
+// All returns every record, by container ID.
 func (l *Ledger) All() []*Record {
-	l.Mu.Lock()
-	defer l.Mu.Unlock()
-	out := make([]*Record, 0, len(l.Records))
-	for _, r := range l.Records {
-		out = append(out, r)
+	return l.which(func(*Record) bool { return true })
+}
+
+// Holding returns the sandboxes of a PodAttachment, by container ID.
+func (l *Ledger) Holding(uid types.UID) []*Record {
+	return l.which(func(r *Record) bool { return r.Attachment.UID == uid })
+}
+
+func (l *Ledger) which(is func(*Record) bool) (out []*Record) {
+	l.mu.Lock()
+	for _, r := range l.records {
+		if is(r) {
+			out = append(out, r)
+		}
 	}
+	l.mu.Unlock()
+	slices.SortFunc(out, func(a, b *Record) int { return strings.Compare(a.ContainerID, b.ContainerID) })
 	return out
 }
 
-// Count returns how many sandboxes there are.
-func (l *Ledger) Count() int {
-	l.Mu.Lock()
-	defer l.Mu.Unlock()
-	return len(l.Records)
+// first returns the record of the given kind whose container ID comes first, nil
+// without one. It is called under the lock.
+func (l *Ledger) first(is func(*Record) bool) (first *Record) {
+	for id, r := range l.records {
+		if (first == nil || id < first.ContainerID) && is(r) {
+			first = r
+		}
+	}
+	return first
 }
 
-// Holding returns the container IDs of the sandboxes of a PodAttachment.
-func (l *Ledger) Holding(uid types.UID) []string {
-	l.Mu.Lock()
-	defer l.Mu.Unlock()
-	return slices.Collect(maps.Keys(l.Holders[uid]))
+// Plugged returns how many sandboxes have interfaces that Fairlead plugs.
+func (l *Ledger) Plugged() int {
+	return len(l.which(func(r *Record) bool { return r.Plug() != nil }))
 }
 
 // Adopt takes over a record that is on disk already, or never will be.
 func (l *Ledger) Adopt(r *Record) {
-	l.Mu.Lock()
-	defer l.Mu.Unlock()
+	l.mu.Lock()
+	defer l.mu.Unlock()
 	l.set(r)
 }
 
-// Claim is what came of an attempt to claim a PodAttachment for a sandbox.
+// set keeps the pod of a record that was identified while the operation worked on a
+// copy from before.
+func (l *Ledger) set(r *Record) {
+	if old := l.records[r.ContainerID]; old != nil && r.Attachment.UID == "" {
+		r.Pod, r.Attachment = old.Pod, old.Attachment
+	}
+	l.records[r.ContainerID] = r
+}
+
+// Claim is what came of an attempt to claim a PodAttachment for an ADD.
 type Claim struct {
-	// sealed: it was said that nothing is plugged, and never will be.
-	Sealed bool
-	// Before is another sandbox that holds it, or addresses that are kept for
-	// this one.
+	// Record is the record with the ADD, nil if nothing was put down.
+	Record *Record
+	// Declared is true if the status says, or is about to say, that nothing is plugged.
+	Declared bool
+	// Before is another sandbox that holds an interface of the ADD, or addresses that
+	// are kept for it.
 	Before *Record
-	// Taken is a host port that the sandbox asks for and by has.
+	// Taken is a host port that the ADD asks for and By has.
 	Taken *nft.Port
 	By    *Record
-	// Gone is closed when the record of some sandbox is removed.
+	// Gone is closed when some ADD is removed from a record.
 	Gone <-chan struct{}
 }
 
-// Claim is the first step of an ADD: it puts down the record, so that from here
-// on nobody says that the PodAttachment is unplugged. Nothing was put down when
-// it is sealed or another sandbox has it.
+// Claim is the first step of an ADD: it puts the ADD into the record of the sandbox,
+// so that from here on nobody says that the PodAttachment is unplugged. The sandbox is
+// what a record of it says that has no ADD yet.
 //
-// It is in memory alone: should the daemon be killed before the record is on
-// disk, the links that were made tell the next one of it (adopt).
-func (l *Ledger) Claim(r *Record) Claim {
-	l.Mu.Lock()
-	defer l.Mu.Unlock()
-	if _, sealed := l.sealed[r.Attachment.UID]; sealed {
-		return Claim{Sealed: true}
+// The ADD is in memory alone: if the daemon is killed before it is on disk, the links
+// that were made tell the next daemon of it (adopt).
+func (l *Ledger) Claim(sandbox *Record, a Add) Claim {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	if l.detached[sandbox.Attachment.UID].declared {
+		return Claim{Declared: true}
 	}
-	for id := range l.Holders[r.Attachment.UID] {
-		if id != r.ContainerID {
-			return Claim{Before: l.Records[id], Gone: l.gone}
-		}
+	before := l.first(func(o *Record) bool {
+		return o.ContainerID != sandbox.ContainerID && (o.Attachment.UID == sandbox.Attachment.UID && o.holds(&a) || o.keeps(&a))
+	})
+	if before != nil {
+		return Claim{Before: before, Gone: l.gone}
 	}
-	if id := l.heirs.other(r); id != "" {
-		return Claim{Before: l.Records[id], Gone: l.gone}
-	}
-	if port, by := l.conflict(r); by != nil {
+	if port, by := l.conflict(sandbox.ContainerID, a.HostPorts); by != nil {
 		return Claim{Taken: port, By: by}
 	}
+	r := sandbox
+	if old := l.records[sandbox.ContainerID]; old != nil {
+		r = old.With(func(r *Record) {
+			r.Pod, r.Attachment = sandbox.Pod, sandbox.Attachment
+			if r.Netns == "" {
+				r.Netns, r.NetnsID = sandbox.Netns, sandbox.NetnsID
+			}
+		})
+	}
+	r = r.WithAdd(a)
 	l.set(r)
-	return Claim{}
+	return Claim{Record: r}
 }
 
-// conflict finds the sandbox that has a host port which r asks for. One that is
-// being deleted has none any more.
-func (l *Ledger) conflict(r *Record) (*nft.Port, *Record) {
-	if len(r.HostPorts) == 0 {
+// holds reports whether a sandbox has an interface that an ADD for the same
+// PodAttachment wants.
+func (r *Record) holds(a *Add) bool {
+	return slices.ContainsFunc(r.Adds, func(o Add) bool { return o.shares(a) })
+}
+
+// keeps reports whether a sandbox has addresses of one of the claims of an ADD. The
+// pod that inherits a claim may be on this node while the links of the pod before
+// still are.
+func (r *Record) keeps(a *Add) bool {
+	claims := a.claims()
+	return len(claims) > 0 && slices.ContainsFunc(r.Adds, func(o Add) bool {
+		return slices.ContainsFunc(o.claims(), func(c string) bool { return slices.Contains(claims, c) })
+	})
+}
+
+// conflict finds the sandbox that has a host port which another one asks for. A
+// sandbox that is being deleted has none any more.
+func (l *Ledger) conflict(containerID string, ports []nft.Port) (*nft.Port, *Record) {
+	if len(ports) == 0 {
 		return nil, nil
 	}
-	for _, other := range l.Records {
-		if other.State == Deleting || other.ContainerID == r.ContainerID {
-			continue
+	var taken *nft.Port
+	by := l.first(func(o *Record) bool {
+		if o.ContainerID == containerID {
+			return false
 		}
-		for _, p := range r.HostPorts {
-			if slices.ContainsFunc(other.HostPorts, p.Overlaps) {
-				return &p, other
+		for _, p := range ports {
+			if o.has(p) {
+				taken = &p
+				return true
 			}
 		}
-	}
-	return nil, nil
+		return false
+	})
+	return taken, by
+}
+
+// has reports whether a host port leads to a sandbox.
+func (r *Record) has(p nft.Port) bool {
+	return slices.ContainsFunc(r.Adds, func(a Add) bool {
+		return a.State != Deleting && slices.ContainsFunc(a.HostPorts, p.Overlaps)
+	})
 }
 
 // Drop forgets a PodAttachment that is no more.
 func (l *Ledger) Drop(uid types.UID) {
-	l.Mu.Lock()
-	defer l.Mu.Unlock()
-	delete(l.sealed, uid)
-	delete(l.ended, uid)
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	delete(l.detached, uid)
 }
 
-// EndOf returns when the last sandbox of a PodAttachment was gone from the
-// kernel, as far as this daemon saw it; else now.
-func (l *Ledger) EndOf(uid types.UID) time.Time {
-	l.Mu.Lock()
-	defer l.Mu.Unlock()
-	if at, ok := l.ended[uid]; ok {
+// DetachedAt returns when the last ADD of a PodAttachment was gone from the kernel, as
+// far as this daemon saw it, the present time otherwise.
+func (l *Ledger) DetachedAt(uid types.UID) time.Time {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	if at := l.detached[uid].at; !at.IsZero() {
 		return at
 	}
 	return time.Now()
 }
 
-// Read returns the records that the daemon before left, and those that are damaged.
-func (l *Ledger) Read() ([]*Record, []damaged, error) { return l.files.read() }
+// Read takes over the records that the daemon before left, and returns those that are
+// damaged. The sandbox of a damaged record has none, unless other files told of it.
+func (l *Ledger) Read() ([]damaged, error) {
+	records, bad, err := l.files.read()
+	if err != nil {
+		return nil, err
+	}
+	all := make(map[string]*Record, len(records))
+	for _, r := range records {
+		all[r.ContainerID] = r
+	}
+	more, err := l.files.upgrade(all, l.BootID)
+	if err != nil {
+		return nil, err
+	}
+	for _, r := range all {
+		l.Adopt(r)
+	}
+	return append(bad, more...), nil
+}
 
-// Prepare has the file of a record ready, which publish puts in its place.
+// Prepare has the file of a record ready, which Publish puts in its place.
 func (l *Ledger) Prepare(r *Record) error { return l.files.prepare(r) }
 
-// Discard takes away what was prepared for a sandbox and is not to be published.
+// Discard removes what was prepared for a sandbox and is not to be published.
 func (l *Ledger) Discard(containerID string) { l.files.discard(containerID) }
 
 // Put replaces a record, on disk first.
@@ -190,7 +259,7 @@ func (l *Ledger) Put(r *Record) error {
 	return l.Publish(r)
 }
 
-// Publish is put of a record whose file was prepared.
+// Publish is Put of a record whose file was prepared.
 func (l *Ledger) Publish(r *Record) error {
 	if err := l.files.publish(r.ContainerID); err != nil {
 		return err
@@ -199,126 +268,70 @@ func (l *Ledger) Publish(r *Record) error {
 	return nil
 }
 
-// Remove forgets a sandbox of which nothing is left, on disk first.
-func (l *Ledger) Remove(r *Record) error {
-	if err := l.files.remove(r.ContainerID); err != nil {
-		return err
+// Finish removes ADDs from the record of a sandbox, of which nothing is left, on disk
+// first. The record goes with its last ADD, unless it is incomplete.
+func (l *Ledger) Finish(containerID string, adds ...Add) error {
+	r := l.Get(containerID)
+	if r == nil {
+		return nil
 	}
-	l.forget(r)
-	return nil
-}
-
-func (l *Ledger) forget(r *Record) {
-	l.Mu.Lock()
-	if now := l.Records[r.ContainerID]; now != nil {
-		r = now // it may have got its PodAttachment since
-	}
-	l.unset(r.ContainerID)
-	l.ended[r.Attachment.UID] = time.Now()
-	close(l.gone)
-	l.gone = make(chan struct{})
-	l.Mu.Unlock()
-	l.released(r)
-}
-
-func (l *Ledger) set(r *Record) {
-	l.unset(r.ContainerID)
-	l.Records[r.ContainerID] = r
-	l.heirs.add(r)
-	if l.Holders[r.Attachment.UID] == nil {
-		l.Holders[r.Attachment.UID] = map[string]struct{}{}
-	}
-	l.Holders[r.Attachment.UID][r.ContainerID] = struct{}{}
-}
-
-func (l *Ledger) unset(containerID string) {
-	old := l.Records[containerID]
-	if old == nil {
-		return
-	}
-	delete(l.Records, containerID)
-	l.heirs.remove(old)
-	delete(l.Holders[old.Attachment.UID], containerID)
-	if len(l.Holders[old.Attachment.UID]) == 0 {
-		delete(l.Holders, old.Attachment.UID)
-	}
-}
-
-// verdict is what a PodAttachment's status has to say of its sandbox.
-type verdict int
-
-const (
-	// AsItIs says that the status is right, or what comes next is not decided yet.
-	AsItIs verdict = iota
-	// Plugged says that the sandbox of the record holds the interfaces.
-	Plugged
-	// Unplugged says that nothing holds them, and nothing will.
-	Unplugged
-)
-
-// Verdict judges a PodAttachment by the records. The record is that of the
-// sandbox which holds the interfaces.
-//
-// Unplugged is said only of one that is being deleted, and is final: from then
-// on it is sealed, and no ADD gets it. A sandbox that is restarted, whose pod
-// lives, goes through DEL and ADD without it.
-func (l *Ledger) Verdict(pa *v1alpha1.PodAttachment) (verdict, *Record) {
-	l.Mu.Lock()
-	defer l.Mu.Unlock()
-	s := pa.Status.Sandbox
-	if s != nil {
-		l.identify(s.ID, pa)
-	}
-	if holders := l.Holders[pa.UID]; len(holders) > 0 {
-		for id := range holders {
-			if r := l.Records[id]; r.State == Attached {
-				return Plugged, r
+	return l.replace(r.With(func(r *Record) {
+		r.Adds = slices.DeleteFunc(r.Adds, func(a Add) bool { return slices.ContainsFunc(adds, a.same) })
+		for _, a := range adds {
+			if a.AddressOnly() {
+				r.deleted(a.IfName)
 			}
 		}
-		return AsItIs, nil
-	}
-	if r, some := l.book.of(pa.UID); r != nil {
-		return Plugged, r.Sandbox()
-	} else if some {
-		return AsItIs, nil
-	}
-	switch {
-	case pa.DeletionTimestamp == nil:
-		delete(l.sealed, pa.UID) // only etcd's going back to a backup brings one back
-		return AsItIs, nil
-	case l.book.unclear(s):
-		return AsItIs, nil
-	case s == nil && len(l.Holders[""]) > 0:
-		// A sandbox whose record was damaged may be this one's.
-		return AsItIs, nil
-	}
-	l.sealed[pa.UID] = struct{}{}
-	if s != nil && s.State == v1alpha1.SandboxDetached {
-		return AsItIs, nil
-	}
-	return Unplugged, nil
+	}))
 }
 
-// identify gives a record that was rebuilt from the kernel its pod back: the
-// status still names the sandbox.
-func (l *Ledger) identify(containerID string, pa *v1alpha1.PodAttachment) {
-	r := l.Records[containerID]
-	if r == nil || r.Attachment.UID != "" {
-		return
+// deleted notes that an interface of another plugin is gone.
+func (r *Record) deleted(ifName string) {
+	if r.Incomplete && !slices.Contains(r.Deleted, ifName) {
+		r.Deleted = append(r.Deleted, ifName)
 	}
-	l.set(r.With(func(r *Record) {
-		of := pa.Pod()
-		r.Pod = Pod{Namespace: of.Namespace, Name: of.Name, UID: pa.Spec.PodUID}
-		r.Attachment = Attachment{Name: pa.Name, UID: pa.UID}
-	}))
+}
+
+// NoteDeleted notes in an incomplete record that an interface of another plugin is
+// gone, on disk first.
+func (l *Ledger) NoteDeleted(r *Record, ifName string) error {
+	return l.replace(r.With(func(r *Record) { r.deleted(ifName) }))
+}
+
+// Complete notes that a sandbox has no interface that its record lacks, on disk first.
+func (l *Ledger) Complete(r *Record) error {
+	return l.replace(r.With(func(r *Record) { r.Incomplete, r.Deleted = false, nil }))
+}
+
+// replace puts a record in place of one that said more, or removes it if nothing is
+// left of the sandbox.
+func (l *Ledger) replace(r *Record) error {
+	empty := len(r.Adds) == 0 && !r.Incomplete
+	if empty {
+		if err := l.files.remove(r.ContainerID); err != nil {
+			return err
+		}
+	} else if err := l.files.write(r); err != nil {
+		return err
+	}
+	l.mu.Lock()
+	l.set(r)
+	if empty {
+		delete(l.records, r.ContainerID)
+	}
+	d := l.detached[r.Attachment.UID]
+	d.at = time.Now()
+	l.detached[r.Attachment.UID] = d
+	close(l.gone)
+	l.gone = make(chan struct{})
+	l.mu.Unlock()
+	l.released(r)
+	return nil
 }
 
 // Remembered is how many things are remembered, by kind.
 func (l *Ledger) Remembered() map[string]int {
-	l.Mu.Lock()
-	defer l.Mu.Unlock()
-	return map[string]int{
-		"sandboxes": len(l.Records), "holders": len(l.Holders), "sealed": len(l.sealed), "ended": len(l.ended), "heirs": len(l.heirs),
-		"addresses": len(l.book.m), "damaged": len(l.book.damaged),
-	}
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	return map[string]int{"sandboxes": len(l.records), "detached": len(l.detached)}
 }

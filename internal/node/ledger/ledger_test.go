@@ -17,7 +17,7 @@ import (
 func testLedger(t *testing.T) *Ledger {
 	t.Helper()
 	l := New(t.TempDir(), "boot-1", func(*Record) {})
-	if _, _, err := l.Read(); err != nil {
+	if _, err := l.Read(); err != nil {
 		t.Fatal(err)
 	}
 	return l
@@ -25,42 +25,43 @@ func testLedger(t *testing.T) *Ledger {
 
 func recordOf(pa *v1alpha1.PodAttachment, containerID string, s State) *Record {
 	return &Record{
-		Version: Version, ContainerID: containerID, BootID: "boot-1", State: s,
+		Version: Version, ContainerID: containerID, BootID: "boot-1",
 		Pod:        Pod{Namespace: pa.Namespace, Name: pa.Spec.PodName, UID: pa.Spec.PodUID},
 		Attachment: Attachment{Name: pa.Name, UID: pa.UID},
+		Adds:       []Add{{IfName: "eth0", State: s, Interfaces: []Interface{{Interface: pa.Spec.Interfaces[0]}}, AttachedAt: time.Unix(1, 0)}},
 	}
 }
 
-func TestVerdict(t *testing.T) {
+func TestJudge(t *testing.T) {
 	cases := []struct {
 		name     string
 		sandbox  *v1alpha1.Sandbox
 		leaving  bool
 		records  map[string]State
 		unknown  bool // a damaged record of some other sandbox
-		want     verdict
+		want     Verdict
 		of       string
-		sealed   bool
+		declared bool
 		identity string
 	}{
 		{name: "waits for its ADD", want: AsItIs},
-		{name: "deleted before its ADD", leaving: true, want: Unplugged, sealed: true},
+		{name: "deleted before its ADD", leaving: true, want: Unplugged, declared: true},
 		{name: "deleted during its ADD", leaving: true, records: map[string]State{"c1": Attaching}, want: AsItIs},
 		{name: "plugged", records: map[string]State{"c1": Attached}, want: Plugged, of: "c1"},
 		{name: "plugged and deleted", leaving: true, records: map[string]State{"c1": Attached}, want: Plugged, of: "c1"},
 		{name: "its links are going", leaving: true, records: map[string]State{"c1": Deleting}, want: AsItIs},
 		{name: "the next sandbox is plugged", records: map[string]State{"c1": Deleting, "c2": Attached}, want: Plugged, of: "c2"},
-		{name: "gone", leaving: true, sandbox: &v1alpha1.Sandbox{ID: "c1", State: v1alpha1.SandboxAttached, BootID: "boot-1"}, want: Unplugged, sealed: true},
+		{name: "gone", leaving: true, sandbox: &v1alpha1.Sandbox{ID: "c1", State: v1alpha1.SandboxAttached, BootID: "boot-1"}, want: Unplugged, declared: true},
 		{name: "gone, and its pod lives", sandbox: &v1alpha1.Sandbox{ID: "c1", State: v1alpha1.SandboxAttached, BootID: "boot-1"}, want: AsItIs},
 		{
 			name: "gone, the next one is being plugged", records: map[string]State{"c2": Attaching}, want: AsItIs,
 			sandbox: &v1alpha1.Sandbox{ID: "c1", State: v1alpha1.SandboxAttached, BootID: "boot-1"},
 		},
-		{name: "of a former boot", leaving: true, sandbox: &v1alpha1.Sandbox{ID: "c1", State: v1alpha1.SandboxAttached, BootID: "boot-0"}, want: Unplugged, sealed: true},
-		{name: "said already", leaving: true, sandbox: &v1alpha1.Sandbox{ID: "c1", State: v1alpha1.SandboxDetached}, want: AsItIs, sealed: true},
+		{name: "of a former boot", leaving: true, sandbox: &v1alpha1.Sandbox{ID: "c1", State: v1alpha1.SandboxAttached, BootID: "boot-0"}, want: Unplugged, declared: true},
+		{name: "said already", leaving: true, sandbox: &v1alpha1.Sandbox{ID: "c1", State: v1alpha1.SandboxDetached}, want: AsItIs, declared: true},
 		{name: "deleted, and some sandbox's record is damaged", leaving: true, unknown: true, want: AsItIs},
 		{
-			name: "gone, and some sandbox's record is damaged", leaving: true, unknown: true, want: Unplugged, sealed: true,
+			name: "gone, and some sandbox's record is damaged", leaving: true, unknown: true, want: Unplugged, declared: true,
 			sandbox: &v1alpha1.Sandbox{ID: "c1", State: v1alpha1.SandboxAttached, BootID: "boot-1"},
 		},
 		{
@@ -81,9 +82,9 @@ func TestVerdict(t *testing.T) {
 				l.Adopt(recordOf(pa, id, s))
 			}
 			if tc.unknown {
-				l.Adopt(&Record{Version: Version, ContainerID: "c9", State: Attached})
+				l.Adopt(&Record{Version: Version, ContainerID: "c9", Incomplete: true, Adds: []Add{{State: Attached, AttachedAt: time.Unix(1, 0)}}})
 			}
-			got, rec := l.Verdict(pa)
+			got, rec := l.Judge(pa)
 			of := ""
 			if rec != nil {
 				of = rec.ContainerID
@@ -91,14 +92,19 @@ func TestVerdict(t *testing.T) {
 			if got != tc.want || of != tc.of {
 				t.Errorf("verdict %v of %q, want %v of %q", got, of, tc.want, tc.of)
 			}
-			if _, sealed := l.sealed[pa.UID]; sealed != tc.sealed {
-				t.Errorf("sealed %v, want %v", sealed, tc.sealed)
+			if declared := l.detached[pa.UID].declared; declared != tc.declared {
+				t.Errorf("declared %v, want %v", declared, tc.declared)
 			}
 			if tc.identity != "" && rec.Attachment.Name != tc.identity {
 				t.Errorf("the record is that of %+v", rec.Attachment)
 			}
 		})
 	}
+}
+
+// claim claims the PodAttachment of a record for its ADD.
+func claim(l *Ledger, r *Record) Claim {
+	return l.Claim(r.With(func(r *Record) { r.Adds = nil }), r.Adds[0])
 }
 
 // What was said decides about what may be done, and the other way round.
@@ -108,18 +114,18 @@ func TestClaim(t *testing.T) {
 	leaving.DeletionTimestamp = &now
 
 	l := testLedger(t)
-	if c := l.Claim(recordOf(leaving, "c1", Attaching)); c.Sealed || c.Before != nil {
+	if c := claim(l, recordOf(leaving, "c1", Attaching)); c.Declared || c.Before != nil {
 		t.Errorf("claim %+v", c)
 	}
-	if v, _ := l.Verdict(leaving); v != AsItIs {
+	if v, _ := l.Judge(leaving); v != AsItIs {
 		t.Errorf("verdict %v over a claim", v)
 	}
 
 	l = testLedger(t)
-	if v, _ := l.Verdict(leaving); v != Unplugged {
+	if v, _ := l.Judge(leaving); v != Unplugged {
 		t.Errorf("verdict %v", v)
 	}
-	if c := l.Claim(recordOf(leaving, "c1", Attaching)); !c.Sealed || l.Get("c1") != nil {
+	if c := claim(l, recordOf(leaving, "c1", Attaching)); !c.Declared || l.Get("c1") != nil {
 		t.Errorf("claim %+v after the word was given", c)
 	}
 }
@@ -131,7 +137,7 @@ func TestClaimOfWhatAnotherSandboxHolds(t *testing.T) {
 	if err := l.Put(first); err != nil {
 		t.Fatal(err)
 	}
-	got := l.Claim(recordOf(pa, "c2", Attaching))
+	got := claim(l, recordOf(pa, "c2", Attaching))
 	if got.Before != first || l.Get("c2") != nil {
 		t.Fatalf("claim %+v", got)
 	}
@@ -140,7 +146,7 @@ func TestClaimOfWhatAnotherSandboxHolds(t *testing.T) {
 		t.Fatal("told that it is gone")
 	default:
 	}
-	if err := l.Remove(first); err != nil {
+	if err := l.Finish("c1", first.Adds...); err != nil {
 		t.Fatal(err)
 	}
 	select {
@@ -154,11 +160,12 @@ func TestRecordsAreReadAsTheyWereWritten(t *testing.T) {
 	f := files{dir: t.TempDir()}
 	pa := nodetest.Attachment("p", "u1", "eth0", "net1")
 	want := recordOf(pa, "c1", Attached)
-	want.Netns, want.NetnsID.Inode, want.Result = "/run/netns/x", 7, []byte(`{"cniVersion":"1.1.0"}`)
-	want.AttachedAt = time.Unix(1, 2).UTC()
+	want.Netns, want.NetnsID.Inode = "/run/netns/x", 7
+	add := &want.Adds[0]
+	add.AttachedAt, add.Result, add.Interfaces = time.Unix(1, 2).UTC(), []byte(`{"cniVersion":"1.1.0"}`), nil
 	for _, i := range pa.Spec.Interfaces {
 		i.MTU = 1450
-		want.Interfaces = append(want.Interfaces, Interface{Interface: i, HostName: netdev.HostName("c1", i.Name)})
+		add.Interfaces = append(add.Interfaces, Interface{Interface: i, HostName: netdev.HostName("c1", i.Name)})
 	}
 	if err := errors.Join(f.prepare(want), f.publish("c1")); err != nil {
 		t.Fatal(err)

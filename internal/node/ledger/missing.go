@@ -2,6 +2,7 @@ package ledger
 
 import (
 	"fmt"
+	"slices"
 	"strings"
 
 	"fairlead.dev/fairlead/api/v1alpha1"
@@ -9,37 +10,30 @@ import (
 
 // Missing returns the interfaces of a PodAttachment that a sandbox of it lacks: ours
 // as long as they are not plugged, those of other plugins as long as nobody in that
-// sandbox has asked for their addresses. A record that is damaged says that somebody
-// had, for an interface of that name.
+// sandbox has asked for their addresses. In a sandbox whose record is incomplete
+// somebody may have.
 func (l *Ledger) Missing(pa *v1alpha1.PodAttachment, containerID string) []v1alpha1.Interface {
-	l.Mu.Lock()
-	defer l.Mu.Unlock()
-	rec := l.Records[containerID]
-	plugged := rec != nil && rec.State == Attached
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	rec := l.records[containerID]
+	if rec == nil {
+		return pa.Spec.Interfaces
+	}
+	may := l.mayHave(rec, pa)
 	var out []v1alpha1.Interface
 	for _, i := range pa.Spec.Interfaces {
-		there := plugged
+		a := rec.Plug()
 		if i.Binding.AddressOnly != nil {
-			there = l.book.asked(pa, i.Name, containerID)
+			a = rec.addressOnly(i.Name)
+			if slices.ContainsFunc(may, func(m v1alpha1.Interface) bool { return m.Name == i.Name }) {
+				continue
+			}
 		}
-		if !there {
+		if a == nil || a.State != Attached {
 			out = append(out, i)
 		}
 	}
 	return out
-}
-
-// asked tells whether an interface of another plugin has its addresses in a sandbox.
-func (b *addressBook) asked(pa *v1alpha1.PodAttachment, name, containerID string) bool {
-	if b.damaged[AddressKey{containerID, name}] {
-		return true
-	}
-	for k, r := range b.m {
-		if k.ContainerID == containerID && r.Attachment.UID == pa.UID && r.Interface == name && r.Result != nil {
-			return true
-		}
-	}
-	return false
 }
 
 // TellMissing says which interfaces a sandbox lacks, and how that may be.

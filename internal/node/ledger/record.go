@@ -2,11 +2,7 @@ package ledger
 
 import (
 	"encoding/json"
-	"errors"
-	"fmt"
-	"io/fs"
-	"os"
-	"path/filepath"
+	"slices"
 	"strings"
 	"time"
 
@@ -17,54 +13,74 @@ import (
 	"fairlead.dev/fairlead/internal/nft"
 )
 
-// Version is the version of the records' form. A record of another
-// version is set aside and rebuilt from the kernel.
-const Version = 1
-
-// RecordsDir is the directory of records, below that of the daemon's state.
-const RecordsDir = "attachments"
-
-// State is how far a sandbox has come.
+// State is how far an ADD has come.
 type State string
 
 const (
-	// Attaching says that an ADD is plugging. Such a record is in memory alone.
+	// Attaching says that the ADD is plugging. An ADD in this state is in memory alone.
 	Attaching State = "attaching"
-	// Attached says that ADD has answered, or was about to.
+	// Attached says that the ADD has answered, or is about to.
 	Attached State = "attached"
-	// Deleting says that DEL has answered, or was about to; the links are going.
+	// Deleting says that the DEL has answered, or is about to; the links are going.
 	Deleting State = "deleting"
 )
 
-// Record is all that the daemon knows of a sandbox. It is put into the ledger
-// before the first link is made, written before ADD answers, and removed after
+// Record is all that the daemon knows of one sandbox. It is put into the ledger
+// before the first link is made, written before an ADD answers, and removed after
 // the last link is gone. A record that is in the ledger is never changed, only
 // replaced.
 type Record struct {
 	Version     int    `json:"version"`
 	ContainerID string `json:"containerID"`
 	BootID      string `json:"bootID"`
-	State       State  `json:"state"`
 
-	// Netns is the path that the runtime gave and what it led to.
+	// Netns is the path that the runtime gave and the namespace it led to. Both are
+	// empty in a record that was rebuilt from the kernel.
 	Netns   string             `json:"netns,omitempty"`
 	NetnsID netdev.NamespaceID `json:"netnsID"`
-	// IfName is the name that the runtime gave to the default interface.
-	IfName string `json:"ifName,omitempty"`
 
 	Pod        Pod        `json:"pod"`
 	Attachment Attachment `json:"attachment"`
 
+	// Adds are the ADDs of the sandbox, in the order in which they came.
+	Adds []Add `json:"adds"`
+
+	// Incomplete is true if the record before this one could not be read. The sandbox
+	// may have interfaces of other plugins that Adds lacks.
+	Incomplete bool `json:"incomplete,omitempty"`
+	// Deleted are the interfaces of other plugins that are gone from an incomplete
+	// record, by CNI_IFNAME.
+	Deleted []string `json:"deleted,omitempty"`
+}
+
+// Add is one ADD with the interfaces that it made: either all interfaces of the pod
+// that Fairlead plugs, the default one first, or the one interface of another plugin
+// that has asked for its addresses.
+type Add struct {
+	// IfName is the CNI_IFNAME of the ADD.
+	IfName     string      `json:"ifName,omitempty"`
+	State      State       `json:"state"`
 	Interfaces []Interface `json:"interfaces"`
 	// HostPorts lead to the default interface.
 	HostPorts []nft.Port `json:"hostPorts,omitempty"`
-	// Result is the CNI result, in the version in which ADD answered.
+	// Result is the CNI result, in the version in which the ADD answered.
 	Result json.RawMessage `json:"result,omitempty"`
 
-	StartedAt time.Time `json:"startedAt"`
-	// AttachedAt is when ADD was about to answer. The file was prepared before, and
-	// says when that was.
+	StartedAt time.Time `json:"startedAt,omitzero"`
+	// AttachedAt is when the ADD was about to answer. In the file it is the time at
+	// which the file was prepared, which is a little earlier.
 	AttachedAt time.Time `json:"attachedAt,omitzero"`
+}
+
+// Interface is one interface as it was resolved for this sandbox. What the
+// PodAttachment says later does not matter to a DEL.
+type Interface struct {
+	v1alpha1.Interface
+	// HostName is known before the link is made. It is empty for an interface that
+	// another plugin makes.
+	HostName string `json:"hostName,omitempty"`
+	// Bandwidth limits it; nil does not.
+	Bandwidth *netdev.Bandwidth `json:"bandwidth,omitempty"`
 }
 
 // Pod names a pod.
@@ -88,21 +104,23 @@ type Attachment struct {
 	UID  types.UID `json:"uid,omitempty"`
 }
 
-// Interface is one interface as it was resolved for this sandbox: what
-// the PodAttachment says later does not matter to a DEL.
-type Interface struct {
-	v1alpha1.Interface
-	// HostName is known before the link is made.
-	HostName string `json:"hostName"`
-	// Bandwidth limits it; nil does not.
-	Bandwidth *netdev.Bandwidth `json:"bandwidth,omitempty"`
-}
-
 // With returns a changed copy.
 func (r *Record) With(change func(*Record)) *Record {
 	c := *r
+	c.Adds, c.Deleted = slices.Clone(r.Adds), slices.Clone(r.Deleted)
 	change(&c)
 	return &c
+}
+
+// WithAdd returns a copy that has an ADD, in place of the same one before.
+func (r *Record) WithAdd(a Add) *Record {
+	return r.With(func(r *Record) {
+		if i := slices.IndexFunc(r.Adds, a.same); i >= 0 {
+			r.Adds[i] = a
+		} else {
+			r.Adds = append(r.Adds, a)
+		}
+	})
 }
 
 // AttachmentKey names the PodAttachment that the sandbox holds.
@@ -110,158 +128,115 @@ func (r *Record) AttachmentKey() types.NamespacedName {
 	return types.NamespacedName{Namespace: r.Pod.Namespace, Name: r.Attachment.Name}
 }
 
-// IsOf tells whether a CNI_IFNAME is that of the ADD which made the sandbox. It is not
-// known of a record that was lost, nor by a DEL without one: then it is.
-func (r *Record) IsOf(ifName string) bool {
-	return ifName == "" || r.IfName == "" || ifName == r.IfName
+// Plug returns the ADD that Fairlead plugs, nil if the sandbox has none.
+func (r *Record) Plug() *Add {
+	return r.find(func(a Add) bool { return !a.AddressOnly() })
 }
 
-// HostNames are the links that the sandbox has on the host.
-func (r *Record) HostNames() []string {
-	names := make([]string, len(r.Interfaces))
-	for i, ifc := range r.Interfaces {
-		names[i] = ifc.HostName
+// AddressesFor returns the ADD of another plugin's interface, by its CNI_IFNAME; nil
+// if the sandbox has none.
+func (r *Record) AddressesFor(ifName string) *Add {
+	return r.find(func(a Add) bool { return a.AddressOnly() && a.IfName == ifName })
+}
+
+func (r *Record) find(is func(Add) bool) *Add {
+	if i := slices.IndexFunc(r.Adds, is); i >= 0 {
+		return &r.Adds[i]
+	}
+	return nil
+}
+
+// Interfaces returns the interfaces of all ADDs.
+func (r *Record) Interfaces() (out []Interface) {
+	for _, a := range r.Adds {
+		out = append(out, a.Interfaces...)
+	}
+	return out
+}
+
+// HostNames returns the links that the sandbox has on the host, of the ADDs in any of
+// the states.
+func (r *Record) HostNames(states ...State) (names []string) {
+	for _, a := range r.Adds {
+		if len(states) == 0 || slices.Contains(states, a.State) {
+			names = append(names, a.HostNames()...)
+		}
 	}
 	return names
 }
 
-// files keeps the records on tmpfs, one file per sandbox, named after it.
-type files struct{ dir string }
-
-// How the names of files begin and end that are not written yet, are records, or could
-// not be read.
-const (
-	TempPrefix    = ".new-"
-	RecordSuffix  = ".json"
-	DamagedSuffix = ".bad"
-)
-
-func (f files) path(containerID string) string {
-	return filepath.Join(f.dir, containerID+RecordSuffix)
+// AttachedAt returns when the newest ADD that is Attached was about to answer, zero
+// without one.
+func (r *Record) AttachedAt() (at time.Time) {
+	for _, a := range r.Adds {
+		if a.State == Attached && a.AttachedAt.After(at) {
+			at = a.AttachedAt
+		}
+	}
+	return at
 }
 
-func (f files) temp(containerID string) string {
-	return filepath.Join(f.dir, TempPrefix+containerID)
+// Has reports whether an ADD of the sandbox is in a state.
+func (r *Record) Has(s State) bool {
+	return r.find(func(a Add) bool { return a.State == s }) != nil
 }
 
-// prepare writes what the file of a record is to say beside it; publish puts that
-// in its place, as a whole. The directory is on tmpfs and dies with the boot, as
-// sandboxes do, so nothing is synced. Whoever writes a sandbox's record is alone.
-func (f files) prepare(r *Record) error {
-	raw, err := json.Marshal(r)
-	if err != nil {
-		return fmt.Errorf("encode the record of sandbox %s: %w", r.ContainerID, err)
-	}
-	if err := prepareRecord(f.temp(r.ContainerID), raw); err != nil {
-		return fmt.Errorf("write the record of sandbox %s: %w", r.ContainerID, err)
-	}
-	return nil
+// plugged reports whether the sandbox holds interfaces and no DEL takes some away.
+func (r *Record) plugged() bool { return r.Has(Attached) && !r.Has(Deleting) }
+
+// AddressOnly reports whether another plugin makes the interface of the ADD.
+func (a *Add) AddressOnly() bool {
+	return len(a.Interfaces) == 1 && a.Interfaces[0].Binding.AddressOnly != nil
 }
 
-// publish makes a record that was prepared the sandbox's.
-func (f files) publish(containerID string) error {
-	if err := publishRecord(f.temp(containerID), f.path(containerID)); err != nil {
-		return fmt.Errorf("write the record of sandbox %s: %w", containerID, err)
-	}
-	return nil
+// same reports whether another ADD of the same sandbox takes the place of this one.
+// A sandbox has one ADD that Fairlead plugs, and one for each interface of other
+// plugins.
+func (a *Add) same(o Add) bool {
+	return a.AddressOnly() == o.AddressOnly() && a.IfName == o.IfName
 }
 
-// prepareRecord writes a file on tmpfs that publishRecord is to rename; each leaves
-// none after an error. Nothing is synced: a pod waits for them.
-func prepareRecord(temp string, raw []byte) error {
-	if err := os.WriteFile(temp, raw, 0o600); err != nil {
-		_ = os.Remove(temp)
-		return err
-	}
-	return nil
+// IsOf reports whether a CNI_IFNAME may be that of the ADD. The name is not known of
+// an ADD whose record was lost, nor to a DEL without one.
+func (a *Add) IsOf(ifName string) bool {
+	return ifName == "" || a.IfName == "" || ifName == a.IfName
 }
 
-func publishRecord(temp, path string) error {
-	if err := os.Rename(temp, path); err != nil {
-		_ = os.Remove(temp)
-		return err
+// HostNames returns the links that the ADD has on the host.
+func (a *Add) HostNames() (names []string) {
+	for _, i := range a.Interfaces {
+		if i.HostName != "" {
+			names = append(names, i.HostName)
+		}
 	}
-	return nil
+	return names
 }
 
-// discard takes away what was prepared and is not to be published. There may be none.
-func (f files) discard(containerID string) { _ = os.Remove(f.temp(containerID)) }
-
-func (f files) remove(containerID string) error {
-	err := os.Remove(f.path(containerID))
-	if err != nil && !errors.Is(err, fs.ErrNotExist) {
-		return fmt.Errorf("remove the record of sandbox %s: %w", containerID, err)
-	}
-	return nil
-}
-
-// damaged is a record that could not be read. Its file was set aside.
-type damaged struct {
-	ContainerID string
-	Err         error
-}
-
-// read makes the directory if need be and reads every record in it. What a
-// killed daemon left half-written is removed; what cannot be read is renamed
-// to <name>.bad and reported.
-func (f files) read() ([]*Record, []damaged, error) {
-	if err := os.MkdirAll(f.dir, 0o700); err != nil {
-		return nil, nil, fmt.Errorf("make the directory of records: %w", err)
-	}
-	entries, err := os.ReadDir(f.dir)
-	if err != nil {
-		return nil, nil, fmt.Errorf("read the directory of records: %w", err)
-	}
-	var records []*Record
-	var bad []damaged
-	for _, e := range entries {
-		name := e.Name()
-		path := filepath.Join(f.dir, name)
-		containerID, ok := strings.CutSuffix(name, RecordSuffix)
-		if strings.HasPrefix(name, TempPrefix) {
-			if err := os.Remove(path); err != nil {
-				return nil, nil, fmt.Errorf("remove a half-written record: %w", err)
+// shares reports whether two ADDs for one PodAttachment want the same interface.
+func (a *Add) shares(o *Add) bool {
+	for _, i := range a.Interfaces {
+		for _, j := range o.Interfaces {
+			if i.Name == j.Name || slices.ContainsFunc(i.Addresses, func(s string) bool { return slices.Contains(j.Addresses, s) }) {
+				return true
 			}
-			continue
 		}
-		if !ok {
-			continue
-		}
-		r, err := readRecord(path, containerID)
-		if err == nil {
-			records = append(records, r)
-			continue
-		}
-		if err := os.Rename(path, path+DamagedSuffix); err != nil {
-			return nil, nil, fmt.Errorf("set a damaged record aside: %w", err)
-		}
-		bad = append(bad, damaged{ContainerID: containerID, Err: err})
 	}
-	return records, bad, nil
+	return false
 }
 
-func readRecord(path, containerID string) (*Record, error) {
-	raw, err := os.ReadFile(path)
-	if err != nil {
-		return nil, fmt.Errorf("read record: %w", err)
+// claims returns the names of the claims that addresses of the ADD are kept under,
+// each once, in order.
+func (a *Add) claims() []string {
+	var names []string
+	for _, i := range a.Interfaces {
+		if i.Claim != "" {
+			names = append(names, i.Claim)
+		}
 	}
-	return decodeRecord(raw, containerID)
+	slices.Sort(names)
+	return slices.Compact(names)
 }
 
-// decodeRecord accepts what write writes, and nothing that would make the
-// daemon touch links of another sandbox.
-func decodeRecord(raw []byte, containerID string) (*Record, error) {
-	r := &Record{}
-	if err := json.Unmarshal(raw, r); err != nil {
-		return nil, fmt.Errorf("decode record: %w", err)
-	}
-	switch {
-	case r.Version != Version:
-		return nil, fmt.Errorf("record has version %d: this build reads %d", r.Version, Version)
-	case r.ContainerID != containerID:
-		return nil, fmt.Errorf("record names sandbox %q: its file says %q", r.ContainerID, containerID)
-	case r.State != Attached && r.State != Deleting:
-		return nil, fmt.Errorf("record has state %q: must be %s or %s", r.State, Attached, Deleting)
-	}
-	return r, nil
-}
+// Identity is the name by which the ADDs of a pod and of its successors wait for each
+// other; empty for most pods.
+func (a *Add) Identity() string { return strings.Join(a.claims(), ",") }

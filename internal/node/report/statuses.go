@@ -101,7 +101,7 @@ func (a *Statuses) acknowledge(ctx context.Context, key types.NamespacedName) er
 	if pa == nil {
 		return nil
 	}
-	v, rec := a.ledger.Verdict(pa)
+	v, rec := a.ledger.Judge(pa)
 	if now := a.registry.Get(key); now == nil || now.UID != pa.UID {
 		a.ledger.Drop(pa.UID) // word that it is gone may have come before the verdict
 		return nil
@@ -113,7 +113,7 @@ func (a *Statuses) acknowledge(ctx context.Context, key types.NamespacedName) er
 		if inUse, err := a.migratedInUse(ctx, pa); inUse || err != nil {
 			return err
 		}
-		at := metav1.NewMicroTime(a.ledger.EndOf(pa.UID))
+		at := metav1.NewMicroTime(a.ledger.DetachedAt(pa.UID))
 		s := v1alpha1.Sandbox{BootID: a.ledger.BootID, State: v1alpha1.SandboxDetached, DetachedAt: &at}
 		no := metav1.Condition{Status: metav1.ConditionFalse, Reason: "NeverPlugged", Message: "nothing was plugged on this node"}
 		if old := pa.Status.Sandbox; old != nil {
@@ -146,7 +146,7 @@ func (a *Statuses) writePlugged(ctx context.Context, pa *v1alpha1.PodAttachment,
 			}
 		}
 	}
-	at := metav1.NewMicroTime(rec.AttachedAt)
+	at := metav1.NewMicroTime(rec.AttachedAt())
 	return a.Write(ctx, pa, v1alpha1.Sandbox{
 		ID: rec.ContainerID, BootID: rec.BootID, State: v1alpha1.SandboxAttached, AttachedAt: &at,
 	}, is, ready)

@@ -55,50 +55,47 @@ func TestGateIsSharedByAddAndDelAndGCHasItAlone(t *testing.T) {
 	})
 }
 
-// Parts share the gate as sandboxes do. A DEL of a part ends what came before it of
-// that part, also what waits for its turn or at the gate, and of no other; then the
-// part can be had again, until the sandbox's own DEL.
-func TestPartsOfASandbox(t *testing.T) {
+// A DEL of an interface that may be plugged again ends what came before it of that
+// interface, also what waits for its turn or at the gate, and of no other interface;
+// then the interface can be had again, until the sandbox has ended.
+func TestInterfacesThatMayBePluggedAgain(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		m := newTurns(t)
 		got := map[string]error{}
-		ended := make(chan struct{})
 		hold := func(ctx context.Context) error {
 			<-ctx.Done()
 			time.Sleep(time.Second) //nolint:forbidigo // the bubble's clock; its undo
 			return context.Cause(ctx)
 		}
-		start := func(name, part string, fn func(context.Context) error) {
+		start := func(name, ifName string, fn func(context.Context) error) {
 			go func() {
-				err := m.AddPart(t.Context(), "c1", part, fn)
+				err := m.Add(t.Context(), "c1", ifName, fn)
 				m.mu.Lock()
 				defer m.mu.Unlock()
 				got[name] = err
 			}()
 			synctest.Wait()
 		}
-		start("net1", "c1@net1", hold)
-		start("net1 again", "c1@net1", hold)
-		start("net2", "c1@net2", func(context.Context) error { <-ended; return nil })
+		start("net1", "net1", hold)
+		start("net1 again", "net1", hold)
+		start("net2", "net2", nothing)
 		go func() { _ = m.Alone(t.Context(), nothing) }()
 		synctest.Wait()
-		start("net1 behind a GC", "c1@net1", hold)
+		start("net1 behind a GC", "net1", hold)
 
-		var whole bool
+		var before int
 		done := make(chan error)
 		go func() {
-			done <- m.DelPart(t.Context(), "c1@net1", func(context.Context) error {
+			done <- m.Unplug(t.Context(), "c1", "net1", func(context.Context) error {
 				m.mu.Lock()
 				defer m.mu.Unlock()
-				whole = len(got) == 4 // not before the undo, and the GC before it
+				before = len(got) // not before the undo, and the GC before it
 				return nil
 			})
 		}()
 		synctest.Wait()
-		time.Sleep(time.Minute) //nolint:forbidigo // the bubble's clock
-		close(ended)
-		if err := <-done; err != nil || !whole {
-			t.Errorf("DEL: %v, after everything that it ended: %v", err, whole)
+		if err := <-done; err != nil || before != 4 {
+			t.Errorf("DEL: %v, after %d of 4 that came before", err, before)
 		}
 		for _, name := range []string{"net1", "net1 again", "net1 behind a GC"} {
 			if err := got[name]; !errors.Is(err, ErrDeleted) {
@@ -108,19 +105,19 @@ func TestPartsOfASandbox(t *testing.T) {
 		if err := got["net2"]; err != nil {
 			t.Errorf("net2: %v", err)
 		}
-		if err := m.AddPart(t.Context(), "c1", "c1@net1", nothing); err != nil {
+		if err := m.Add(t.Context(), "c1", "net1", nothing); err != nil {
 			t.Errorf("again after its DEL: %v", err)
 		}
-		// A DEL of the sandbox's own interface is nothing to its parts, until the plugin
-		// says that this was the end.
+		// The DEL of one interface is nothing to the others, until the plugin says that
+		// this was the end.
 		if err := m.Del(t.Context(), "c1", "eth0", nothing); err != nil {
 			t.Error(err)
 		}
-		if err := m.AddPart(t.Context(), "c1", "c1@net1", nothing); err != nil {
+		if err := m.Add(t.Context(), "c1", "net1", nothing); err != nil {
 			t.Errorf("after a DEL of another interface: %v", err)
 		}
 		m.End("c1")
-		if err := m.AddPart(t.Context(), "c1", "c1@net1", nothing); !errors.Is(err, ErrDeleted) {
+		if err := m.Add(t.Context(), "c1", "net1", nothing); !errors.Is(err, ErrDeleted) {
 			t.Errorf("after the end of the sandbox: %v", err)
 		}
 		wantIdle(t, m)

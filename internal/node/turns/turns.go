@@ -31,9 +31,8 @@ const (
 // before it, waits for the undo, and leaves a tombstone that refuses every later ADD
 // of that attachment. The ADDs of another name are not concerned.
 //
-// Interfaces that other plugins make are parts of a sandbox. Operations on parts
-// run side by side, and a part can be had again after its DEL, until the sandbox has
-// ended.
+// An interface that another plugin makes may be unplugged and plugged again, until the
+// sandbox has ended.
 //
 // Its locks are taken in this order: the gate, which ADDs and DELs share and
 // GC has alone; the sandbox; the identity of a pod whose addresses are kept for
@@ -111,21 +110,12 @@ func New(r prometheus.Registerer) (*Turns, error) {
 // expected to undo what it did. The ADD of one that was deleted is ErrDeleted, and
 // any ADD of a sandbox that has ended.
 func (m *Turns) Add(ctx context.Context, containerID, ifName string, fn func(context.Context) error) error {
-	return m.add(ctx, key{lockSandbox, containerID}, ifName, []grave{graveOf(containerID, ""), graveOf(containerID, ifName)}, fn)
-}
-
-// AddPart is Add of one part of a sandbox, by a name that no other part of any
-// sandbox has, nor any sandbox. Its ctx ends when DelPart comes.
-func (m *Turns) AddPart(ctx context.Context, containerID, part string, fn func(context.Context) error) error {
-	return m.add(ctx, key{lockSandbox, part}, "", []grave{graveOf(containerID, "")}, fn)
-}
-
-func (m *Turns) add(ctx context.Context, k key, ifName string, graves []grave, fn func(context.Context) error) error {
 	ctx, cancel := context.WithCancelCause(ctx)
 	defer cancel(nil)
+	k := key{lockSandbox, containerID}
 	defer m.begin(k, &adding{ifName, cancel})()
 	for {
-		err := m.attempt(ctx, k, graves, fn)
+		err := m.attempt(ctx, k, ifName, fn)
 		if !errors.Is(err, errRoom) {
 			return err
 		}
@@ -133,7 +123,7 @@ func (m *Turns) add(ctx context.Context, k key, ifName string, graves []grave, f
 }
 
 // attempt is an Add up to its end or to where it makes room for others.
-func (m *Turns) attempt(ctx context.Context, k key, graves []grave, fn func(context.Context) error) error {
+func (m *Turns) attempt(ctx context.Context, k key, ifName string, fn func(context.Context) error) error {
 	start := time.Now()
 	if err := m.share(ctx); err != nil {
 		return err
@@ -142,7 +132,7 @@ func (m *Turns) attempt(ctx context.Context, k key, graves []grave, fn func(cont
 	start = observe(m.metrics.add.gate, start)
 	return m.run(ctx, k, func() error {
 		observe(m.metrics.add.sandbox, start)
-		for _, g := range graves {
+		for _, g := range []grave{graveOf(k.name, ""), graveOf(k.name, ifName)} {
 			if _, dead := m.buried[g]; dead {
 				return fmt.Errorf("sandbox %s: %w", k.name, ErrDeleted)
 			}
@@ -174,22 +164,19 @@ func (m *Turns) Del(ctx context.Context, containerID, ifName string, fn func(con
 	m.mu.Lock()
 	m.bury(graveOf(containerID, ifName))
 	m.mu.Unlock()
-	return m.del(ctx, key{lockSandbox, containerID}, ifName, fn)
+	return m.Unplug(ctx, containerID, ifName, fn)
 }
 
-// End has every later ADD of a sandbox refused, of its parts too.
+// End has every later ADD of a sandbox refused, whatever its interface.
 func (m *Turns) End(containerID string) {
 	m.mu.Lock()
 	defer m.mu.Unlock()
 	m.bury(graveOf(containerID, ""))
 }
 
-// DelPart is Del of one part of a sandbox.
-func (m *Turns) DelPart(ctx context.Context, part string, fn func(context.Context) error) error {
-	return m.del(ctx, key{lockSandbox, part}, "", fn)
-}
-
-func (m *Turns) del(ctx context.Context, k key, ifName string, fn func(context.Context) error) error {
+// Unplug is Del of an interface that may be plugged again: it leaves no tombstone.
+func (m *Turns) Unplug(ctx context.Context, containerID, ifName string, fn func(context.Context) error) error {
+	k := key{lockSandbox, containerID}
 	m.mu.Lock()
 	for a := range m.adds[k] {
 		if ifName == "" || a.ifName == ifName {

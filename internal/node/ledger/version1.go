@@ -1,0 +1,171 @@
+package ledger
+
+import (
+	"encoding/json"
+	"errors"
+	"fmt"
+	"io/fs"
+	"net/netip"
+	"os"
+	"path/filepath"
+	"strings"
+	"time"
+
+	"fairlead.dev/fairlead/api/v1alpha1"
+	"fairlead.dev/fairlead/internal/netdev"
+	"fairlead.dev/fairlead/internal/nft"
+)
+
+// recordV1 is a record of version 1. It has the interfaces that Fairlead plugs; those
+// of other plugins have records of their own (addressesV1).
+type recordV1 struct {
+	ContainerID string             `json:"containerID"`
+	BootID      string             `json:"bootID"`
+	State       State              `json:"state"`
+	Netns       string             `json:"netns"`
+	NetnsID     netdev.NamespaceID `json:"netnsID"`
+	IfName      string             `json:"ifName"`
+	Pod         Pod                `json:"pod"`
+	Attachment  Attachment         `json:"attachment"`
+	Interfaces  []Interface        `json:"interfaces"`
+	HostPorts   []nft.Port         `json:"hostPorts"`
+	Result      json.RawMessage    `json:"result"`
+	StartedAt   time.Time          `json:"startedAt"`
+	AttachedAt  time.Time          `json:"attachedAt"`
+}
+
+func (r *recordV1) record() *Record {
+	return &Record{
+		Version: Version, ContainerID: r.ContainerID, BootID: r.BootID, Netns: r.Netns, NetnsID: r.NetnsID, Pod: r.Pod, Attachment: r.Attachment,
+		Adds: []Add{{
+			IfName: r.IfName, State: r.State, Interfaces: r.Interfaces, HostPorts: r.HostPorts,
+			Result: r.Result, StartedAt: r.StartedAt, AttachedAt: r.AttachedAt,
+		}},
+	}
+}
+
+// AddressesDir is the directory in which version 1 kept one file for each interface
+// of another plugin, named <container ID>@<CNI_IFNAME>.json.
+const AddressesDir = "addresses"
+
+// addressesV1 is the record of an interface of another plugin in version 1.
+type addressesV1 struct {
+	Version     int                `json:"version"`
+	ContainerID string             `json:"containerID"`
+	IfName      string             `json:"ifName"`
+	BootID      string             `json:"bootID"`
+	Netns       string             `json:"netns"`
+	NetnsID     netdev.NamespaceID `json:"netnsID"`
+	Pod         Pod                `json:"pod"`
+	Attachment  Attachment         `json:"attachment"`
+	// Interface is the name in the PodAttachment.
+	Interface string `json:"interface"`
+	// Addresses have no prefix lengths.
+	Addresses  []string        `json:"addresses"`
+	Result     json.RawMessage `json:"result"`
+	AttachedAt time.Time       `json:"attachedAt"`
+}
+
+// record returns the record that a sandbox with no other interface has.
+func (r *addressesV1) record() (*Record, error) {
+	i := v1alpha1.Interface{Name: r.Interface, Binding: v1alpha1.Binding{AddressOnly: &v1alpha1.AddressOnlyBinding{}}}
+	for n, s := range r.Addresses {
+		a, err := netip.ParseAddr(s)
+		if err != nil {
+			return nil, fmt.Errorf("addresses[%d]: %w", n, err)
+		}
+		i.Addresses = append(i.Addresses, netip.PrefixFrom(a, a.BitLen()).String())
+	}
+	return &Record{
+		Version: Version, ContainerID: r.ContainerID, BootID: r.BootID, Netns: r.Netns, NetnsID: r.NetnsID, Pod: r.Pod, Attachment: r.Attachment,
+		Adds: []Add{{IfName: r.IfName, State: Attached, Interfaces: []Interface{{Interface: i}}, Result: r.Result, AttachedAt: r.AttachedAt}},
+	}, nil
+}
+
+// decodeAddresses accepts the content that version 1 wrote for an interface of another
+// plugin.
+func decodeAddresses(raw []byte, containerID, ifName string) (*Record, error) {
+	r := &addressesV1{}
+	if err := json.Unmarshal(raw, r); err != nil {
+		return nil, fmt.Errorf("decode record: %w", err)
+	}
+	switch {
+	case r.Version != 1:
+		return nil, fmt.Errorf("record of addresses has version %d: this build reads 1", r.Version)
+	case r.ContainerID != containerID || r.IfName != ifName:
+		return nil, fmt.Errorf("record is of interface %q of sandbox %q: its file says %q of %q", r.IfName, r.ContainerID, ifName, containerID)
+	case r.Attachment.UID == "":
+		return nil, errors.New("record names no PodAttachment")
+	}
+	return r.record()
+}
+
+// upgrade writes the records of version 1 for interfaces of other plugins into the
+// records of their sandboxes, and removes their files. A damaged file is moved to the
+// records, and its sandbox is marked as incomplete. Killed at any step, upgrade does
+// the rest when it is called again.
+func (f files) upgrade(records map[string]*Record, bootID string) (bad []damaged, err error) {
+	dir := filepath.Join(filepath.Dir(f.dir), AddressesDir)
+	names, err := recordNames(dir)
+	if errors.Is(err, fs.ErrNotExist) {
+		return nil, nil
+	}
+	if err != nil {
+		return nil, err
+	}
+	for _, name := range names {
+		path := filepath.Join(dir, name)
+		containerID, ifName, ok := strings.Cut(strings.TrimSuffix(strings.TrimSuffix(name, DamagedSuffix), RecordSuffix), "@")
+		if !ok {
+			continue
+		}
+		add, readErr := readAddresses(path, containerID, ifName)
+		if readErr != nil {
+			bad = append(bad, damaged{ContainerID: containerID, Err: fmt.Errorf("addresses of interface %s: %w", ifName, readErr)})
+		}
+		r := merged(records[containerID], add, containerID, bootID)
+		if err := f.write(r); err != nil {
+			return nil, err
+		}
+		records[containerID] = r
+		if readErr == nil {
+			err = os.Remove(path)
+		} else {
+			err = os.Rename(path, filepath.Join(f.dir, strings.TrimSuffix(name, DamagedSuffix)+DamagedSuffix))
+		}
+		if err != nil {
+			return nil, fmt.Errorf("remove a record of version 1: %w", err)
+		}
+	}
+	_ = os.Remove(dir) // fails where people have put something else in it
+	return bad, nil
+}
+
+func readAddresses(path, containerID, ifName string) (*Record, error) {
+	if strings.HasSuffix(path, DamagedSuffix) {
+		return nil, errors.New("record was damaged and set aside before")
+	}
+	raw, err := os.ReadFile(path)
+	if err != nil {
+		return nil, err
+	}
+	return decodeAddresses(raw, containerID, ifName)
+}
+
+// merged returns the record of a sandbox with an interface of another plugin more. A
+// nil record is of a sandbox with no other interface, a nil add is damaged.
+func merged(r, add *Record, containerID, bootID string) *Record {
+	switch {
+	case add == nil && r == nil:
+		return &Record{Version: Version, ContainerID: containerID, BootID: bootID, Incomplete: true}
+	case add == nil:
+		return r.With(func(r *Record) { r.Incomplete = true })
+	case r == nil:
+		return add
+	}
+	return r.WithAdd(add.Adds[0]).With(func(r *Record) {
+		if r.Attachment.UID == "" {
+			r.Netns, r.NetnsID, r.Pod, r.Attachment = add.Netns, add.NetnsID, add.Pod, add.Attachment
+		}
+	})
+}
