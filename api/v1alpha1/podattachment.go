@@ -247,7 +247,7 @@ type DNS struct {
 }
 
 // Binding is a union: exactly one member is set, and says how an interface is
-// plugged. A new kind is one member here and one file in internal/netdev.
+// plugged. A new kind is one member here and one file in internal/netdev/plug.
 //
 // +kubebuilder:validation:MinProperties=1
 // +kubebuilder:validation:MaxProperties=1

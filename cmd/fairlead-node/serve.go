@@ -13,7 +13,9 @@ import (
 	toolscache "k8s.io/client-go/tools/cache"
 
 	"fairlead.dev/fairlead/internal/config"
-	"fairlead.dev/fairlead/internal/netdev"
+	"fairlead.dev/fairlead/internal/netdev/host"
+	"fairlead.dev/fairlead/internal/netdev/link"
+	"fairlead.dev/fairlead/internal/netdev/plug"
 	"fairlead.dev/fairlead/internal/nft"
 	"fairlead.dev/fairlead/internal/node"
 	"fairlead.dev/fairlead/internal/node/answer"
@@ -30,12 +32,13 @@ import (
 func serve(ctx context.Context, cfg config.Node) error {
 	log := logr.FromContextOrDiscard(ctx)
 	log.Info("starting", "version", run.Version, "config", cfg)
-	kernel, err := netdev.Open()
+	sockets, err := link.Open()
 	if err != nil {
 		return err
 	}
-	defer kernel.Close() //nolint:errcheck // the process ends
-	bootID, err := netdev.BootID()
+	defer sockets.Close() //nolint:errcheck // the process ends
+	kernel := host.New(sockets)
+	bootID, err := link.BootID()
 	if err != nil {
 		return err
 	}
@@ -60,7 +63,7 @@ func serve(ctx context.Context, cfg config.Node) error {
 		Encapsulation: hostnet.Encapsulation(cfg.Encapsulation), VNI: cfg.VXLAN.VNI, VXLANPort: cfg.VXLAN.Port,
 		StateDir: cfg.StateDir, Socket: cfg.Socket, AddTimeout: cfg.AddTimeout.Duration,
 		Install: &install.Options{PluginSource: cfg.CNI.PluginSource, BinDir: cfg.CNI.BinDir, ConfDir: cfg.CNI.ConfDir, Names: cfg.CNI.Names},
-		Kernel:  node.RealKernel{Kernel: kernel}, HostKernel: kernel, FilterKernel: kernel, RuleKernel: hostnet.HostRules{Kernel: kernel}, Firewall: nft.New(rules.Apply),
+		Kernel:  node.RealKernel{Kernel: plug.New(sockets)}, HostKernel: kernel, FilterKernel: kernel, RuleKernel: hostnet.HostRules{Kernel: kernel}, Firewall: nft.New(rules.Apply),
 		Masquerade: filter.Masquerade{Enabled: cfg.Masquerade.Enabled, Exclude: masquerade}, Metrics: reg, KubeletMetrics: cfg.KubeletMetrics,
 	}
 	for _, p := range reserved {
@@ -81,7 +84,7 @@ func serve(ctx context.Context, cfg config.Node) error {
 	}
 	chosen, err := plugin.Choose([]plugin.Candidate{
 		{Name: node.RegistryPlugin, New: func() (plugin.Plugin, error) { return registryPlugin(log, cfg, c) }}, //nolint:contextcheck // what it begins ends with Run
-		{Name: plugin.NoopName, New: func() (plugin.Plugin, error) { return plugin.NewNoop(netdev.Sysctls{}), nil }},
+		{Name: plugin.NoopName, New: func() (plugin.Plugin, error) { return plugin.NewNoop(link.Sysctls{}), nil }},
 	}, cfg.Plugin)
 	if err != nil {
 		return err
@@ -132,11 +135,11 @@ func cleanup(ctx context.Context, cfg config.Node, cni bool, out io.Writer) erro
 		return fmt.Errorf("clean up, with fairlead-node stopped: %w", err)
 	}
 	defer lock.Unlock() //nolint:errcheck // the process ends
-	kernel, err := netdev.Open()
+	sockets, err := link.Open()
 	if err != nil {
 		return err
 	}
-	defer kernel.Close() //nolint:errcheck // the process ends
+	defer sockets.Close() //nolint:errcheck // the process ends
 	var removed []string
 	var errs []error
 	note := func(what []string, err error) {
@@ -145,7 +148,7 @@ func cleanup(ctx context.Context, cfg config.Node, cni bool, out io.Writer) erro
 	if cni {
 		note(install.Uninstall(cfg.CNI.BinDir, cfg.CNI.ConfDir, cfg.CNI.Names))
 	}
-	note(kernel.CleanupHost(ctx))
+	note(host.New(sockets).CleanupHost(ctx))
 	var filter nft.Kernel
 	note(filter.Remove(ctx))
 	note(install.RemoveState(cfg.StateDir, cfg.Socket))

@@ -16,7 +16,7 @@ import (
 
 	"fairlead.dev/fairlead/api/v1alpha1"
 	"fairlead.dev/fairlead/internal/cniproto"
-	"fairlead.dev/fairlead/internal/netdev"
+	"fairlead.dev/fairlead/internal/netdev/plug"
 )
 
 // oneNode is a lab with one node whose daemon serves, and pods n on it that have
@@ -119,7 +119,7 @@ func TestVerbsInEveryVersion(t *testing.T) {
 		return nil
 	})
 	for _, p := range pods[2:] {
-		if !slices.Contains(n.state(t).Links, netdev.HostName(p.containerID, "eth0")) {
+		if !slices.Contains(n.state(t).Links, plug.HostName(p.containerID, "eth0")) {
 			t.Errorf("%s lives and was unplugged", p.name)
 		}
 	}
@@ -251,7 +251,7 @@ func TestCheckSeesTheKernel(t *testing.T) {
 		t.Fatal(err)
 	}
 	defer host.Close()
-	end, err := host.LinkByName(netdev.HostName(p.containerID, "eth0"))
+	end, err := host.LinkByName(plug.HostName(p.containerID, "eth0"))
 	if err != nil {
 		t.Fatal(err)
 	}

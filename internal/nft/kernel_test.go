@@ -16,7 +16,9 @@ import (
 	"testing"
 	"time"
 
-	"fairlead.dev/fairlead/internal/netdev"
+	"fairlead.dev/fairlead/internal/netdev/host"
+	"fairlead.dev/fairlead/internal/netdev/link"
+	"fairlead.dev/fairlead/internal/netdev/plug"
 	"fairlead.dev/fairlead/internal/nft"
 	"fairlead.dev/fairlead/test/netlab"
 )
@@ -30,7 +32,7 @@ type lab struct {
 	blocks  []netip.Prefix
 	world   *netlab.Machine
 	node    *netlab.Machine
-	kernel  *netdev.Kernel
+	kernel  *host.Kernel
 	keeper  *nft.Keeper
 	filter  *nft.Kernel
 	settled nft.Node
@@ -88,7 +90,10 @@ func (l *lab) start() {
 		return l.filter.Apply(ctx, c)
 	})
 	l.inNode(func() (err error) {
-		l.kernel, err = netdev.Open()
+		sockets, err := link.Open()
+		if err == nil {
+			l.kernel = host.New(sockets)
+		}
 		return err
 	})
 	t.Cleanup(func() { l.kernel.Close() })
@@ -101,7 +106,7 @@ func (l *lab) start() {
 	for _, run := range []func() error{
 		func() error { return l.keeper.Run(ctx) },
 		func() error {
-			return l.kernel.WatchTables(ctx, nft.Table, l.keeper.Noticed, func(netdev.RuleChange) {})
+			return l.kernel.WatchTables(ctx, nft.Table, l.keeper.Noticed, func(host.RuleChange) {})
 		},
 	} {
 		running.Go(func() {
@@ -115,21 +120,21 @@ func (l *lab) start() {
 		running.Wait()
 	})
 	l.set(nft.Node{
-		Bridge: bridge, LinkGroup: netdev.LinkGroup, Masquerade: true, Local: l.blocks,
+		Bridge: bridge, LinkGroup: plug.LinkGroup, Masquerade: true, Local: l.blocks,
 		Cluster: append([]netip.Prefix{l.node.V4, l.node.V6}, l.blocks...), Tunnel: nft.Tunnel{Port: 4789, VNI: 158},
 	})
 }
 
 // hostState is the node's network without any other node.
-func (l *lab) hostState() netdev.HostState {
-	return netdev.HostState{
+func (l *lab) hostState() host.State {
+	return host.State{
 		Bridge: bridge, MTU: 1500, Uplink: netlab.Uplink,
 		Gateways: []netip.Addr{netip.MustParseAddr("169.254.1.1"), netip.MustParseAddr("fe80::1")},
-		Local:    []netdev.LocalBlock{{Prefix: l.blocks[0], Source: l.node.V4.Addr()}, {Prefix: l.blocks[1], Source: l.node.V6.Addr()}},
+		Local:    []host.LocalBlock{{Prefix: l.blocks[0], Source: l.node.V4.Addr()}, {Prefix: l.blocks[1], Source: l.node.V6.Addr()}},
 	}
 }
 
-func (l *lab) apply(want netdev.HostState) {
+func (l *lab) apply(want host.State) {
 	l.t.Helper()
 	l.inNode(func() error {
 		_, err := l.kernel.ApplyHost(l.t.Context(), want)
@@ -190,24 +195,24 @@ func (l *lab) pod(n int, ports ...nft.Port) *sandbox {
 	}
 	l.t.Cleanup(func() { ns.Close() })
 	s := &sandbox{Namespace: ns, id: fmt.Sprintf("sandbox%d", n)}
-	plug := netdev.Plug{
-		ContainerID: s.id, Name: "eth0", Bridge: bridge, MTU: tunnelMTU, MAC: netdev.RandomMAC(),
+	p := plug.Interface{
+		ContainerID: s.id, Name: "eth0", Bridge: bridge, MTU: tunnelMTU, MAC: plug.RandomMAC(),
 		Addresses: []netip.Prefix{
 			within(l.blocks[0], n), within(l.blocks[1], n),
 		},
 		Gateways: []netip.Addr{netip.MustParseAddr("169.254.1.1"), netip.MustParseAddr("fe80::1")},
 	}
 	l.inNode(func() error {
-		open, err := netdev.OpenNamespace(ns.Path())
+		open, err := link.OpenNamespace(ns.Path())
 		if err != nil {
 			return err
 		}
 		defer open.Close()
-		_, err = l.kernel.Attach(l.t.Context(), open, plug)
+		_, err = plug.New(l.kernel.Sockets).Attach(l.t.Context(), open, p)
 		return err
 	})
-	s.link = nft.Link{Name: netdev.HostName(s.id, "eth0"), MAC: plug.MAC}
-	for _, a := range plug.Addresses {
+	s.link = nft.Link{Name: plug.HostName(s.id, "eth0"), MAC: p.MAC}
+	for _, a := range p.Addresses {
 		s.link.Addresses = append(s.link.Addresses, a.Addr())
 	}
 	l.keeper.SetPod(s.id, nft.Pod{Links: []nft.Link{s.link}, Addresses: s.link.Addresses, Ports: ports})
@@ -476,7 +481,7 @@ func TestRemove(t *testing.T) {
 	defer ns.Close()
 	err = ns.Do(func() error {
 		var k nft.Kernel
-		if err := k.Apply(t.Context(), nft.Change{Whole: &nft.Node{Bridge: bridge, LinkGroup: netdev.LinkGroup}, Revision: 1}); err != nil {
+		if err := k.Apply(t.Context(), nft.Change{Whole: &nft.Node{Bridge: bridge, LinkGroup: plug.LinkGroup}, Revision: 1}); err != nil {
 			return err
 		}
 		for _, want := range [][]string{{"nftables table inet fairlead", "nftables table bridge fairlead"}, nil} {

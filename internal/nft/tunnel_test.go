@@ -13,7 +13,7 @@ import (
 
 	"golang.org/x/sys/unix"
 
-	"fairlead.dev/fairlead/internal/netdev"
+	"fairlead.dev/fairlead/internal/netdev/host"
 	"fairlead.dev/fairlead/internal/nft"
 	"fairlead.dev/fairlead/test/netlab"
 )
@@ -34,12 +34,12 @@ func (l *lab) tunnel() {
 	l.t.Helper()
 	want := l.hostState()
 	want.MTU = tunnelMTU
-	want.Tunnel = &netdev.Tunnel{
-		VNI: vni, Port: vxlanPort, MAC: netdev.TunnelMAC(l.node.Name), MTU: 1500,
+	want.Tunnel = &host.Tunnel{
+		VNI: vni, Port: vxlanPort, MAC: host.TunnelMAC(l.node.Name), MTU: 1500,
 		Underlay: []netip.Addr{l.node.V4.Addr(), l.node.V6.Addr()},
 	}
 	for i, underlay := range []netip.Addr{l.world.V4.Addr(), l.world.V6.Addr()} {
-		want.Remote = append(want.Remote, netdev.RemoteNode{Underlay: underlay, MAC: netdev.TunnelMAC("remote"), Blocks: remote[i : i+1]})
+		want.Remote = append(want.Remote, host.RemoteNode{Underlay: underlay, MAC: host.TunnelMAC("remote"), Blocks: remote[i : i+1]})
 	}
 	l.apply(want)
 	n := l.settled
@@ -62,8 +62,8 @@ func (l *lab) forgery(to *sandbox, is4 bool, payload string) []byte {
 	if !is4 {
 		source, target = remote[1].Addr().Next(), to.v6()
 	}
-	inner := append([]byte{}, netdev.TunnelMAC(l.node.Name)...)
-	inner = append(inner, netdev.TunnelMAC("remote")...)
+	inner := append([]byte{}, host.TunnelMAC(l.node.Name)...)
+	inner = append(inner, host.TunnelMAC("remote")...)
 	inner = append(inner, datagram(source, target, 7777, payload)...)
 	return append([]byte{8, 0, 0, 0, 0, 0, vni, 0}, inner...)
 }

@@ -10,7 +10,7 @@ import (
 
 	"fairlead.dev/fairlead/api/v1alpha1"
 	"fairlead.dev/fairlead/internal/cniproto"
-	"fairlead.dev/fairlead/internal/netdev"
+	"fairlead.dev/fairlead/internal/netdev/plug"
 	"fairlead.dev/fairlead/internal/node/answer"
 	"fairlead.dev/fairlead/internal/node/apiserver"
 	"fairlead.dev/fairlead/internal/node/fault"
@@ -104,7 +104,7 @@ type wish struct {
 type planned struct {
 	add ledger.Add
 	// plugs are the interfaces of add, parsed; an interface of another plugin is none.
-	plugs []netdev.Plug
+	plugs []plug.Interface
 	// result encodes the answer.
 	result func() ([]byte, error)
 }
@@ -242,7 +242,7 @@ func (pn *podNetwork) prepare(rec *ledger.Record, add *ledger.Add, result func()
 }
 
 // attach makes the interfaces, in order.
-func (pn *podNetwork) attach(ctx context.Context, ns Sandbox, pod ledger.Pod, plugs []netdev.Plug) error {
+func (pn *podNetwork) attach(ctx context.Context, ns Sandbox, pod ledger.Pod, plugs []plug.Interface) error {
 	for _, p := range plugs {
 		if err := context.Cause(ctx); err != nil {
 			return err

@@ -5,7 +5,7 @@ import (
 	"testing"
 
 	"fairlead.dev/fairlead/internal/cniproto"
-	"fairlead.dev/fairlead/internal/netdev"
+	"fairlead.dev/fairlead/internal/netdev/plug"
 	"fairlead.dev/fairlead/internal/node/answer"
 	"fairlead.dev/fairlead/internal/node/nodetest"
 )
@@ -29,8 +29,8 @@ func TestCapabilitiesOfAnAdd(t *testing.T) {
 		}
 		settle()
 		w.restart()
-		p := w.kernel.links[netdev.HostName("c1", "eth0")].plug
-		if want := (netdev.Bandwidth{IngressRate: 8000, EgressRate: 16000, EgressBurst: 80000}); p.Bandwidth == nil || *p.Bandwidth != want || p.MAC.String() != "02:00:00:00:00:09" {
+		p := w.kernel.links[plug.HostName("c1", "eth0")].plug
+		if want := (plug.Bandwidth{IngressRate: 8000, EgressRate: 16000, EgressBurst: 80000}); p.Bandwidth == nil || *p.Bandwidth != want || p.MAC.String() != "02:00:00:00:00:09" {
 			t.Errorf("plugged %+v", p)
 		}
 		rec := w.network.ledger.Get("c1")

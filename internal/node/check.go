@@ -11,7 +11,8 @@ import (
 	"github.com/go-logr/logr"
 
 	"fairlead.dev/fairlead/internal/cniproto"
-	"fairlead.dev/fairlead/internal/netdev"
+	"fairlead.dev/fairlead/internal/netdev/link"
+	"fairlead.dev/fairlead/internal/netdev/plug"
 	"fairlead.dev/fairlead/internal/node/answer"
 	"fairlead.dev/fairlead/internal/node/fault"
 	"fairlead.dev/fairlead/internal/node/ledger"
@@ -59,9 +60,9 @@ func (pn *podNetwork) check(ctx context.Context, r cniproto.Request) error {
 
 // inspection is what CHECK sees of a sandbox.
 type inspection struct {
-	inside map[string]netdev.Interface
+	inside map[string]plug.Inspected
 	// host has the host ends and their bridges, as far as they are there.
-	host map[string]netdev.LinkState
+	host map[string]link.State
 	// filter is what the packet filter lacks, in words.
 	filter []string
 }
@@ -81,7 +82,7 @@ func (pn *podNetwork) inspect(ctx context.Context, netns string, rec *ledger.Rec
 	if s.inside, err = ns.Inspect(ctx); err != nil {
 		return s, fmt.Errorf("look into the namespace at %q: %w", netns, err)
 	}
-	s.host, s.filter = map[string]netdev.LinkState{}, pn.firewall.Missing(rec.ContainerID)
+	s.host, s.filter = map[string]link.State{}, pn.firewall.Missing(rec.ContainerID)
 	for _, i := range rec.Plug().Interfaces {
 		names := []string{i.HostName}
 		if b := i.Binding.Bridge; b != nil {
@@ -93,7 +94,7 @@ func (pn *podNetwork) inspect(ctx context.Context, netns string, rec *ledger.Rec
 			}
 			state, err := pn.host.LinkState(name)
 			switch {
-			case errors.Is(err, netdev.ErrNoLink):
+			case errors.Is(err, link.ErrNoLink):
 			case err != nil:
 				return s, err
 			default:
@@ -162,7 +163,7 @@ func differences(containerID string, interfaces []ledger.Interface, prev *types1
 }
 
 // link compares MAC and MTU of an interface inside the sandbox.
-func (f *findings) link(name string, p netdev.Plug, have netdev.Interface, told *types100.Interface) {
+func (f *findings) link(name string, p plug.Interface, have plug.Inspected, told *types100.Interface) {
 	own := p.MAC.String()
 	switch want := orElse(told.Mac, own); {
 	case !strings.EqualFold(want, have.MAC):
@@ -180,7 +181,7 @@ func (f *findings) link(name string, p netdev.Plug, have netdev.Interface, told 
 
 // network compares addresses and routes of an interface inside the sandbox. Of others
 // than the default one the result has none.
-func (f *findings) network(name string, isDefault bool, p netdev.Plug, have netdev.Interface, prev *types100.Result) {
+func (f *findings) network(name string, isDefault bool, p plug.Interface, have plug.Inspected, prev *types100.Result) {
 	for _, a := range p.Addresses {
 		if !slices.Contains(have.Addresses, a) {
 			f.differs("interface %s lacks address %s", name, a)
@@ -203,7 +204,7 @@ func (f *findings) network(name string, isDefault bool, p netdev.Plug, have netd
 }
 
 // hostDifferences says what is wrong with the host's side of an interface.
-func hostDifferences(i ledger.Interface, inside netdev.Interface, bridge string, host map[string]netdev.LinkState) (diffs []string) {
+func hostDifferences(i ledger.Interface, inside plug.Inspected, bridge string, host map[string]link.State) (diffs []string) {
 	add := func(format string, args ...any) { diffs = append(diffs, fmt.Sprintf(format, args...)) }
 	end, ok := host[i.HostName]
 	switch {
@@ -225,7 +226,7 @@ func hostDifferences(i ledger.Interface, inside netdev.Interface, bridge string,
 	return diffs
 }
 
-func routeText(r netdev.Route) string {
+func routeText(r plug.Route) string {
 	if !r.Gateway.IsValid() {
 		return "to " + r.Destination.String()
 	}

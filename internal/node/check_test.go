@@ -16,7 +16,8 @@ import (
 	"github.com/go-logr/logr/funcr"
 
 	"fairlead.dev/fairlead/internal/cniproto"
-	"fairlead.dev/fairlead/internal/netdev"
+	"fairlead.dev/fairlead/internal/netdev/link"
+	"fairlead.dev/fairlead/internal/netdev/plug"
 	"fairlead.dev/fairlead/internal/node/answer"
 	"fairlead.dev/fairlead/internal/node/fault"
 	"fairlead.dev/fairlead/internal/node/ledger"
@@ -62,7 +63,7 @@ func withPrevResult(t *testing.T, config, prev json.RawMessage) json.RawMessage 
 
 // changeLink changes a link behind the daemon's back.
 func (w *world) changeLink(ifName string, f func(*fakeLink)) {
-	name := netdev.HostName("c1", ifName)
+	name := plug.HostName("c1", ifName)
 	w.kernel.change(func(links map[string]fakeLink) {
 		l := links[name]
 		f(&l)
@@ -86,7 +87,7 @@ func changePrev(t *testing.T, r *cniproto.Request, f func(*types100.Result)) {
 }
 
 func TestCheck(t *testing.T) {
-	host := netdev.HostName("c1", "eth0")
+	host := plug.HostName("c1", "eth0")
 	cases := []struct {
 		name  string
 		spoil func(w *world, r *cniproto.Request)
@@ -139,7 +140,7 @@ func TestCheck(t *testing.T) {
 			spoil: func(w *world, _ *cniproto.Request) {
 				w.changeLink("eth0", func(l *fakeLink) {
 					l.plug.Addresses = append(l.plug.Addresses, netip.MustParsePrefix("192.0.2.9/32"))
-					l.plug.Routes = append(l.plug.Routes, netdev.Route{Destination: netip.MustParsePrefix("192.0.2.0/24")})
+					l.plug.Routes = append(l.plug.Routes, plug.Route{Destination: netip.MustParsePrefix("192.0.2.0/24")})
 				})
 			},
 		},
@@ -155,7 +156,7 @@ func TestCheck(t *testing.T) {
 			spoil: func(w *world, _ *cniproto.Request) {
 				w.changeLink("eth0", func(l *fakeLink) {
 					l.plug.MTU, l.plug.Gateways = 1400, nil
-					l.others = []netdev.Route{{Destination: netip.MustParsePrefix("0.0.0.0/0"), Gateway: netip.MustParseAddr("169.254.1.1")}}
+					l.others = []plug.Route{{Destination: netip.MustParsePrefix("0.0.0.0/0"), Gateway: netip.MustParseAddr("169.254.1.1")}}
 				})
 			},
 		},
@@ -165,7 +166,7 @@ func TestCheck(t *testing.T) {
 			spoil: func(w *world, _ *cniproto.Request) {
 				w.changeLink("eth0", func(l *fakeLink) {
 					l.plug.Gateways = nil
-					l.others = []netdev.Route{{Destination: netip.MustParsePrefix("0.0.0.0/0"), Gateway: netip.MustParseAddr("169.254.1.2")}}
+					l.others = []plug.Route{{Destination: netip.MustParsePrefix("0.0.0.0/0"), Gateway: netip.MustParseAddr("169.254.1.2")}}
 				})
 			},
 		},
@@ -320,9 +321,9 @@ func TestCheckInEveryVersion(t *testing.T) {
 // known is compared.
 func TestCheckOfARebuiltRecord(t *testing.T) {
 	pn := &podNetwork{ledger: ledger.New(t.TempDir(), "boot-1", func(*ledger.Record) {})}
-	interfaces := pn.rebuilt("c1", []netdev.HostLink{{Name: "h", ContainerID: "c1", Interface: "eth0"}}).Interfaces()
+	interfaces := pn.rebuilt("c1", []plug.HostLink{{Name: "h", ContainerID: "c1", Interface: "eth0"}}).Interfaces()
 	prev := &types100.Result{Interfaces: []*types100.Interface{{Name: "eth0", Sandbox: "/run/netns/a"}}}
-	found := differences("c1", interfaces, prev, inspection{inside: map[string]netdev.Interface{"eth0": {Up: true}}})
+	found := differences("c1", interfaces, prev, inspection{inside: map[string]plug.Inspected{"eth0": {Up: true}}})
 	if len(found.diffs) > 0 || found.mend {
 		t.Errorf("%+v", found)
 	}
@@ -342,7 +343,7 @@ func FuzzPrevResult(f *testing.F) {
 	f.Add("", []byte(`[]`))
 	interfaces := []ledger.Interface{{HostName: "h"}}
 	interfaces[0].Interface = nodetest.Attachment("p", "u1").Spec.Interfaces[0]
-	inside := map[string]netdev.Interface{"eth0": {Up: true}}
+	inside := map[string]plug.Inspected{"eth0": {Up: true}}
 	f.Fuzz(func(t *testing.T, version string, prev []byte) {
 		config, err := json.Marshal(map[string]any{"cniVersion": version, "prevResult": json.RawMessage(prev)})
 		if err != nil {
@@ -371,11 +372,11 @@ func wantCoded(t *testing.T, err error) {
 func TestHostEndsArePutBackWithoutCheck(t *testing.T) {
 	for _, tt := range []struct {
 		name  string
-		spoil func(*netdev.LinkState)
+		spoil func(*link.State)
 	}{
-		{"down", func(s *netdev.LinkState) { s.Up = false }},
-		{"on no bridge", func(s *netdev.LinkState) { s.Master = "" }},
-		{"on another bridge", func(s *netdev.LinkState) { s.Master = "br9" }},
+		{"down", func(s *link.State) { s.Up = false }},
+		{"on no bridge", func(s *link.State) { s.Master = "" }},
+		{"on another bridge", func(s *link.State) { s.Master = "br9" }},
 	} {
 		t.Run(tt.name, func(t *testing.T) {
 			inWorld(t, func(w *world) {
@@ -384,7 +385,7 @@ func TestHostEndsArePutBackWithoutCheck(t *testing.T) {
 				<-time.After(sweepInterval)
 				settle()
 				for _, name := range []string{"eth0", "net1"} {
-					is, err := w.host.LinkState(netdev.HostName("c1", name))
+					is, err := w.host.LinkState(plug.HostName("c1", name))
 					if err != nil || !is.Up || is.Master != "fairlead0" {
 						t.Errorf("%s: %+v, %v", name, is, err)
 					}

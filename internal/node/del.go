@@ -9,7 +9,7 @@ import (
 	"k8s.io/client-go/util/workqueue"
 
 	"fairlead.dev/fairlead/internal/cniproto"
-	"fairlead.dev/fairlead/internal/netdev"
+	"fairlead.dev/fairlead/internal/netdev/plug"
 	"fairlead.dev/fairlead/internal/node/filter"
 	"fairlead.dev/fairlead/internal/node/ledger"
 	"fairlead.dev/fairlead/internal/node/queue"
@@ -39,7 +39,7 @@ func (pn *podNetwork) TearDownPod(ctx context.Context, r cniproto.Request) error
 		return nil
 	}
 	// Nothing is known of it; what a lost record left behind has this name.
-	return pn.kernel.Detach(ctx, netdev.HostName(r.ContainerID, r.IfName))
+	return pn.kernel.Detach(ctx, plug.HostName(r.ContainerID, r.IfName))
 }
 
 // release lets ADDs of a sandbox go. Links go in the background, after it is written

@@ -13,7 +13,7 @@ import (
 
 	"fairlead.dev/fairlead/api/v1alpha1"
 	"fairlead.dev/fairlead/internal/cniproto"
-	"fairlead.dev/fairlead/internal/netdev"
+	"fairlead.dev/fairlead/internal/netdev/plug"
 	"fairlead.dev/fairlead/internal/node/ledger"
 	"fairlead.dev/fairlead/internal/node/nodetest"
 )
@@ -109,7 +109,7 @@ func TestDelRemovesWhatALostRecordLeft(t *testing.T) {
 	inWorld(t, func(w *world) {
 		t := w.t
 		w.kernel.change(func(links map[string]fakeLink) {
-			links[netdev.HostName("c1", "eth0")] = fakeLink{containerID: "c1", ifName: "eth0"}
+			links[plug.HostName("c1", "eth0")] = fakeLink{containerID: "c1", ifName: "eth0"}
 		})
 		if err := w.del("c1"); err != nil {
 			t.Fatal(err)

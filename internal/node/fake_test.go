@@ -19,7 +19,9 @@ import (
 	"k8s.io/apimachinery/pkg/types"
 
 	"fairlead.dev/fairlead/api/v1alpha1"
-	"fairlead.dev/fairlead/internal/netdev"
+	"fairlead.dev/fairlead/internal/netdev/host"
+	"fairlead.dev/fairlead/internal/netdev/link"
+	"fairlead.dev/fairlead/internal/netdev/plug"
 	"fairlead.dev/fairlead/internal/node/apiserver"
 	"fairlead.dev/fairlead/internal/node/ledger"
 )
@@ -33,8 +35,8 @@ type hook func(ctx context.Context, step, what string) error
 // fakeKernel is a kernel with namespaces and the veth pairs that lead into them.
 type fakeKernel struct {
 	mu         sync.Mutex
-	namespaces map[string]netdev.NamespaceID // by path
-	links      map[string]fakeLink           // by host name
+	namespaces map[string]link.NamespaceID // by path
+	links      map[string]fakeLink         // by host name
 	next       uint64
 	bridges    map[string]bool
 	hook       hook
@@ -42,15 +44,15 @@ type fakeKernel struct {
 
 type fakeLink struct {
 	containerID, ifName string
-	ns                  netdev.NamespaceID
-	plug                netdev.Plug
-	others              []netdev.Route // of other tables
-	host                netdev.LinkState
+	ns                  link.NamespaceID
+	plug                plug.Interface
+	others              []plug.Route // of other tables
+	host                link.State
 }
 
 func newFakeKernel() *fakeKernel {
 	return &fakeKernel{
-		namespaces: map[string]netdev.NamespaceID{}, links: map[string]fakeLink{}, next: 100,
+		namespaces: map[string]link.NamespaceID{}, links: map[string]fakeLink{}, next: 100,
 		bridges: map[string]bool{"fairlead0": true},
 	}
 }
@@ -76,7 +78,7 @@ func (k *fakeKernel) namespace(path string) {
 	k.mu.Lock()
 	defer k.mu.Unlock()
 	k.next++
-	k.namespaces[path] = netdev.NamespaceID{Device: 4, Inode: k.next}
+	k.namespaces[path] = link.NamespaceID{Device: 4, Inode: k.next}
 }
 
 // drop ends the namespace at a path: the links into it go too.
@@ -123,7 +125,7 @@ func (k *fakeKernel) Enter(path string) (Sandbox, error) {
 	defer k.mu.Unlock()
 	id, ok := k.namespaces[path]
 	if !ok {
-		return nil, fmt.Errorf("%q is %w: nothing is there (%w)", path, netdev.ErrNotNamespace, fs.ErrNotExist)
+		return nil, fmt.Errorf("%q is %w: nothing is there (%w)", path, link.ErrNotNamespace, fs.ErrNotExist)
 	}
 	return &fakeSandbox{kernel: k, id: id}, nil
 }
@@ -141,15 +143,15 @@ func (k *fakeKernel) Detach(ctx context.Context, hostName string) error {
 	return k.step(ctx, "detached", hostName)
 }
 
-func (k *fakeKernel) Links(ctx context.Context) ([]netdev.HostLink, error) {
+func (k *fakeKernel) Links(ctx context.Context) ([]plug.HostLink, error) {
 	if err := k.step(ctx, "links", ""); err != nil {
 		return nil, err
 	}
 	k.mu.Lock()
 	defer k.mu.Unlock()
-	var out []netdev.HostLink
+	var out []plug.HostLink
 	for name, l := range k.links {
-		out = append(out, netdev.HostLink{
+		out = append(out, plug.HostLink{
 			Name: name, ContainerID: l.containerID, Interface: l.ifName, Up: l.host.Up, Bridge: l.host.Master, Index: l.host.Index,
 		})
 	}
@@ -158,14 +160,14 @@ func (k *fakeKernel) Links(ctx context.Context) ([]netdev.HostLink, error) {
 
 type fakeSandbox struct {
 	kernel *fakeKernel
-	id     netdev.NamespaceID
+	id     link.NamespaceID
 }
 
-func (s *fakeSandbox) ID() netdev.NamespaceID { return s.id }
+func (s *fakeSandbox) ID() link.NamespaceID { return s.id }
 
 func (s *fakeSandbox) Close() {}
 
-func (s *fakeSandbox) Attach(ctx context.Context, p netdev.Plug) error {
+func (s *fakeSandbox) Attach(ctx context.Context, p plug.Interface) error {
 	k := s.kernel
 	if err := k.step(ctx, "attach", p.Name); err != nil {
 		return err
@@ -173,22 +175,22 @@ func (s *fakeSandbox) Attach(ctx context.Context, p netdev.Plug) error {
 	if err := ctx.Err(); err != nil {
 		return err
 	}
-	name := netdev.HostName(p.ContainerID, p.Name)
+	name := plug.HostName(p.ContainerID, p.Name)
 	k.mu.Lock()
 	if !k.bridges[p.Bridge] {
 		k.mu.Unlock()
-		return fmt.Errorf("bridge %s: %w", p.Bridge, netdev.ErrNoBridge)
+		return fmt.Errorf("bridge %s: %w", p.Bridge, link.ErrNoBridge)
 	}
 	for _, l := range k.links {
 		if l.ns == s.id && l.ifName == p.Name {
 			k.mu.Unlock()
-			return fmt.Errorf("%s: %w", p.Name, netdev.ErrExists)
+			return fmt.Errorf("%s: %w", p.Name, link.ErrExists)
 		}
 	}
 	k.next++
 	k.links[name] = fakeLink{
 		containerID: p.ContainerID, ifName: p.Name, ns: s.id, plug: p,
-		host: netdev.LinkState{Index: int(k.next), Up: true, Master: p.Bridge},
+		host: link.State{Index: int(k.next), Up: true, Master: p.Bridge},
 	}
 	k.mu.Unlock()
 	if err := k.step(ctx, "attached", p.Name); err != nil {
@@ -200,14 +202,14 @@ func (s *fakeSandbox) Attach(ctx context.Context, p netdev.Plug) error {
 	return nil
 }
 
-func (s *fakeSandbox) Inspect(context.Context) (map[string]netdev.Interface, error) {
+func (s *fakeSandbox) Inspect(context.Context) (map[string]plug.Inspected, error) {
 	k := s.kernel
 	k.mu.Lock()
 	defer k.mu.Unlock()
-	out := map[string]netdev.Interface{"lo": {MTU: 65536, Up: true}}
+	out := map[string]plug.Inspected{"lo": {MTU: 65536, Up: true}}
 	for _, l := range k.links {
 		if l.ns == s.id {
-			out[l.ifName] = netdev.Interface{
+			out[l.ifName] = plug.Inspected{
 				MAC: l.plug.MAC.String(), MTU: l.plug.MTU, Up: true, Peer: l.host.Index,
 				Addresses: l.plug.Addresses, Routes: ledger.RoutesOf(l.plug), OtherRoutes: l.others,
 			}
@@ -221,7 +223,7 @@ func (k *fakeKernel) MendHostEnd(hostName, bridge string) error {
 	defer k.mu.Unlock()
 	l, ok := k.links[hostName]
 	if !ok {
-		return fmt.Errorf("%s: %w", hostName, netdev.ErrNoLink)
+		return fmt.Errorf("%s: %w", hostName, link.ErrNoLink)
 	}
 	l.host.Up, l.host.Master = true, bridge
 	k.links[hostName] = l
@@ -232,10 +234,10 @@ func (k *fakeKernel) MendHostEnd(hostName, bridge string) error {
 type fakeHost struct {
 	kernel  *fakeKernel
 	mu      sync.Mutex
-	uplink  netdev.Uplink
+	uplink  host.Uplink
 	err     error // of Uplink
 	fail    error // of ApplyHost
-	applied []netdev.HostState
+	applied []host.State
 	looks   int // calls of Uplink
 	notify  func()
 	watches []time.Time // when WatchHost was called
@@ -244,14 +246,14 @@ type fakeHost struct {
 	wrongPeer string
 }
 
-func (h *fakeHost) Uplink(context.Context, string) (netdev.Uplink, error) {
+func (h *fakeHost) Uplink(context.Context, string) (host.Uplink, error) {
 	h.mu.Lock()
 	defer h.mu.Unlock()
 	h.looks++
 	return h.uplink, h.err
 }
 
-func (h *fakeHost) ApplyHost(_ context.Context, want netdev.HostState) ([]string, error) {
+func (h *fakeHost) ApplyHost(_ context.Context, want host.State) ([]string, error) {
 	h.mu.Lock()
 	defer h.mu.Unlock()
 	h.applied = append(h.applied, want)
@@ -272,7 +274,7 @@ func (h *fakeHost) WatchHost(ctx context.Context, notify func()) error {
 }
 
 // LinkState knows the uplink, the bridges and the host ends.
-func (h *fakeHost) LinkState(name string) (netdev.LinkState, error) {
+func (h *fakeHost) LinkState(name string) (link.State, error) {
 	h.mu.Lock()
 	uplink := h.uplink.Name
 	h.mu.Unlock()
@@ -285,9 +287,9 @@ func (h *fakeHost) LinkState(name string) (netdev.LinkState, error) {
 		return l.host, nil
 	}
 	if name == uplink || h.kernel.bridges[name] {
-		return netdev.LinkState{Index: 1, Up: true}, nil
+		return link.State{Index: 1, Up: true}, nil
 	}
-	return netdev.LinkState{}, fmt.Errorf("%s: %w", name, netdev.ErrNoLink)
+	return link.State{}, fmt.Errorf("%s: %w", name, link.ErrNoLink)
 }
 
 // fakeAPI is an API server with PodAttachments, NodeNetworks and pods.

@@ -14,7 +14,8 @@ import (
 	"github.com/google/go-cmp/cmp"
 
 	"fairlead.dev/fairlead/internal/cniproto"
-	"fairlead.dev/fairlead/internal/netdev"
+	"fairlead.dev/fairlead/internal/netdev/host"
+	"fairlead.dev/fairlead/internal/netdev/plug"
 	"fairlead.dev/fairlead/internal/nft"
 	"fairlead.dev/fairlead/internal/node/fault"
 	"fairlead.dev/fairlead/internal/node/nodetest"
@@ -29,7 +30,7 @@ type fakeFilter struct {
 	unmasked  []string
 	localhost bool
 	hook      hook
-	others    func(netdev.RuleChange)
+	others    func(host.RuleChange)
 }
 
 // step calls the hook outside the lock.
@@ -76,7 +77,7 @@ func (f *fakeFilter) setFail(err error) {
 	f.fail = err
 }
 
-func (f *fakeFilter) WatchTables(ctx context.Context, _ string, _ func(uint32), others func(netdev.RuleChange)) error {
+func (f *fakeFilter) WatchTables(ctx context.Context, _ string, _ func(uint32), others func(host.RuleChange)) error {
 	f.mu.Lock()
 	f.others = others
 	f.mu.Unlock()
@@ -154,11 +155,11 @@ func TestFilterFollowsTheSandbox(t *testing.T) {
 		w.pod("web", "u1")
 		w.mustAdd("c1", "web", "u1")
 		filtered()
-		w.filter.want(t, "sources4", fmt.Sprintf("%q . %s . 10.244.1.5", netdev.HostName("c1", "eth0"), link1))
+		w.filter.want(t, "sources4", fmt.Sprintf("%q . %s . 10.244.1.5", plug.HostName("c1", "eth0"), link1))
 		w.filter.want(t, "self", "10.244.1.5 . 10.244.1.5")
 		w.filter.want(t, "local", "10.244.1.0/26")
 		w.restart()
-		w.filter.want(t, "sources4", fmt.Sprintf("%q . %s . 10.244.1.5", netdev.HostName("c1", "eth0"), link1))
+		w.filter.want(t, "sources4", fmt.Sprintf("%q . %s . 10.244.1.5", plug.HostName("c1", "eth0"), link1))
 		if err := w.del("c1"); err != nil {
 			t.Fatal(err)
 		}

@@ -12,7 +12,7 @@ import (
 
 	"fairlead.dev/fairlead/api/v1alpha1"
 	"fairlead.dev/fairlead/internal/cniproto"
-	"fairlead.dev/fairlead/internal/netdev"
+	"fairlead.dev/fairlead/internal/netdev/plug"
 	"fairlead.dev/fairlead/internal/node/answer"
 	"fairlead.dev/fairlead/internal/node/ledger"
 	"fairlead.dev/fairlead/internal/node/nodetest"
@@ -119,7 +119,7 @@ func TestGCGoesOnOverErrors(t *testing.T) {
 		if err := errors.Join(os.Rename(records, records+".away"), os.WriteFile(records, nil, 0o600)); err != nil {
 			t.Fatal(err)
 		}
-		stuck := map[string]bool{netdev.HostName("c1", "eth0"): true, netdev.HostName("c2", "eth0"): true}
+		stuck := map[string]bool{plug.HostName("c1", "eth0"): true, plug.HostName("c2", "eth0"): true}
 		w.kernel.setHook(func(_ context.Context, step, what string) error {
 			if step == "detach" && stuck[what] {
 				return errors.New("device busy")

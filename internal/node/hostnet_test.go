@@ -17,7 +17,7 @@ import (
 	"fairlead.dev/fairlead/api/v1alpha1"
 	"fairlead.dev/fairlead/internal/cniproto"
 	"fairlead.dev/fairlead/internal/cniproto/server"
-	"fairlead.dev/fairlead/internal/netdev"
+	"fairlead.dev/fairlead/internal/netdev/host"
 	"fairlead.dev/fairlead/internal/node/health"
 	"fairlead.dev/fairlead/internal/node/install"
 	"fairlead.dev/fairlead/internal/node/nodetest"
@@ -170,7 +170,7 @@ func TestNodeNetworkFailureIsToldAndTriedAgain(t *testing.T) {
 func TestNodeNetworkWithoutUplinkKeepsItsAddresses(t *testing.T) {
 	inWorld(t, func(w *world) {
 		t := w.t
-		w.host.set(func(h *fakeHost) { h.err = fmt.Errorf("%w: looked for a default route", netdev.ErrNoUplink) })
+		w.host.set(func(h *fakeHost) { h.err = fmt.Errorf("%w: looked for a default route", host.ErrNoUplink) })
 		time.Sleep(time.Second) //nolint:forbidigo // the bubble's clock
 		nn, _ := w.own()
 		c := meta.FindStatusCondition(nn.Status.Conditions, v1alpha1.ConditionRouted)

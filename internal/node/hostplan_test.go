@@ -9,7 +9,7 @@ import (
 	"github.com/google/go-cmp/cmp"
 
 	"fairlead.dev/fairlead/api/v1alpha1"
-	"fairlead.dev/fairlead/internal/netdev"
+	"fairlead.dev/fairlead/internal/netdev/host"
 	"fairlead.dev/fairlead/internal/node/hostnet"
 	"fairlead.dev/fairlead/internal/node/nodetest"
 )
@@ -21,10 +21,10 @@ func TestNodeNetworkTellsOfTheTunnel(t *testing.T) {
 		w.restart()
 		time.Sleep(time.Minute) //nolint:forbidigo // the bubble's clock
 		nn, _ := w.own()
-		if diff := cmp.Diff(&v1alpha1.Tunnel{MAC: netdev.TunnelMAC("n1").String()}, nn.Status.Tunnel); diff != "" {
+		if diff := cmp.Diff(&v1alpha1.Tunnel{MAC: host.TunnelMAC("n1").String()}, nn.Status.Tunnel); diff != "" {
 			t.Error(diff)
 		}
-		w.host.set(func(h *fakeHost) { h.fail = fmt.Errorf("%w: this kernel has no VXLAN", netdev.ErrNoTunnel) })
+		w.host.set(func(h *fakeHost) { h.fail = fmt.Errorf("%w: this kernel has no VXLAN", host.ErrNoTunnel) })
 		time.Sleep(time.Minute) //nolint:forbidigo // the bubble's clock
 		if nn, _ = w.own(); nn.Status.Tunnel != nil {
 			t.Errorf("a tunnel that is not there: %+v", nn.Status.Tunnel)

@@ -7,40 +7,41 @@ import (
 	"os"
 	"path/filepath"
 
-	"fairlead.dev/fairlead/internal/netdev"
+	"fairlead.dev/fairlead/internal/netdev/link"
+	"fairlead.dev/fairlead/internal/netdev/plug"
 	"fairlead.dev/fairlead/internal/node/ledger"
 )
 
 // Kernel is what plugging asks of the kernel.
 type Kernel interface {
 	// Enter opens the network namespace at a path. The error is
-	// netdev.ErrNotNamespace when there is none.
+	// link.ErrNotNamespace when there is none.
 	Enter(path string) (Sandbox, error)
 	// Detach removes a host end, and returns when it is gone. It is nil when
 	// there is none.
 	Detach(ctx context.Context, hostName string) error
 	// Links lists the host ends that are ours.
-	Links(ctx context.Context) ([]netdev.HostLink, error)
+	Links(ctx context.Context) ([]plug.HostLink, error)
 	// MendHostEnd sets a host end up and makes it a port of the bridge again.
 	MendHostEnd(hostName, bridge string) error
 }
 
 // Sandbox is an open network namespace.
 type Sandbox interface {
-	ID() netdev.NamespaceID
+	ID() link.NamespaceID
 	// Attach plugs one interface, or changes nothing.
-	Attach(ctx context.Context, p netdev.Plug) error
+	Attach(ctx context.Context, p plug.Interface) error
 	// Inspect reads all interfaces, by name.
-	Inspect(ctx context.Context) (map[string]netdev.Interface, error)
+	Inspect(ctx context.Context) (map[string]plug.Inspected, error)
 	Close()
 }
 
 // RealKernel is the kernel of this machine.
-type RealKernel struct{ *netdev.Kernel }
+type RealKernel struct{ *plug.Kernel }
 
 // Enter opens the network namespace at a path.
 func (k RealKernel) Enter(path string) (Sandbox, error) {
-	ns, err := netdev.OpenNamespace(path)
+	ns, err := link.OpenNamespace(path)
 	if err != nil {
 		return nil, err
 	}
@@ -48,19 +49,19 @@ func (k RealKernel) Enter(path string) (Sandbox, error) {
 }
 
 type realSandbox struct {
-	*netdev.Namespace
-	kernel *netdev.Kernel
+	*link.Namespace
+	kernel *plug.Kernel
 }
 
-func (s realSandbox) Attach(ctx context.Context, p netdev.Plug) error {
+func (s realSandbox) Attach(ctx context.Context, p plug.Interface) error {
 	_, err := s.kernel.Attach(ctx, s.Namespace, p)
 	return err
 }
 
 func (s realSandbox) Close() { _ = s.Namespace.Close() }
 
-func (s realSandbox) Inspect(ctx context.Context) (map[string]netdev.Interface, error) {
-	return netdev.Inspect(ctx, s.Namespace)
+func (s realSandbox) Inspect(ctx context.Context) (map[string]plug.Inspected, error) {
+	return plug.Inspect(ctx, s.Namespace)
 }
 
 // presence is what can be said of a recorded namespace.

@@ -14,7 +14,7 @@ import (
 	"k8s.io/apimachinery/pkg/types"
 
 	"fairlead.dev/fairlead/api/v1alpha1"
-	"fairlead.dev/fairlead/internal/netdev"
+	"fairlead.dev/fairlead/internal/netdev/plug"
 	"fairlead.dev/fairlead/internal/node/ledger"
 )
 
@@ -92,7 +92,7 @@ func TestReadyRestsOnWhatWasSeen(t *testing.T) {
 		}
 		addresses := func(a []netip.Prefix) (before []netip.Prefix) {
 			w.kernel.change(func(links map[string]fakeLink) {
-				name := netdev.HostName("c1", "eth0")
+				name := plug.HostName("c1", "eth0")
 				l := links[name]
 				before, l.plug.Addresses = l.plug.Addresses, a
 				links[name] = l

@@ -12,7 +12,7 @@ import (
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 
 	"fairlead.dev/fairlead/api/v1alpha1"
-	"fairlead.dev/fairlead/internal/netdev"
+	"fairlead.dev/fairlead/internal/netdev/host"
 	"fairlead.dev/fairlead/internal/nft/hostrules"
 	"fairlead.dev/fairlead/internal/node/hostnet"
 )
@@ -21,7 +21,7 @@ import (
 type fakeRules struct {
 	mu    sync.Mutex
 	drop  func(hostrules.Packet) hostrules.Found // nil lets all through
-	way   netdev.WayBack                         // of all packets
+	way   host.WayBack                           // of all packets
 	fail  error
 	looks int
 }
@@ -39,10 +39,10 @@ func (f *fakeRules) FollowRules(packets []hostrules.Packet) ([]hostrules.Found, 
 	return out, &hostrules.Interest{}, f.fail
 }
 
-func (f *fakeRules) WaysBack(all []netdev.Arrival) ([]netdev.WayBack, error) {
+func (f *fakeRules) WaysBack(all []host.Arrival) ([]host.WayBack, error) {
 	f.mu.Lock()
 	defer f.mu.Unlock()
-	return slices.Repeat([]netdev.WayBack{f.way}, len(all)), nil
+	return slices.Repeat([]host.WayBack{f.way}, len(all)), nil
 }
 
 func (f *fakeRules) set(change func(*fakeRules)) {
@@ -77,14 +77,14 @@ func TestForwarded(t *testing.T) {
 		const all = "no rule of the host drops what pods send or get"
 		want(metav1.ConditionTrue, "Forwarded", all)
 		// Somebody's rule drops, and is taken away again. Each is told of by the kernel.
-		change := func(c netdev.RuleChange, f func(*fakeRules)) {
+		change := func(c host.RuleChange, f func(*fakeRules)) {
 			w.rules.set(f)
 			w.filter.mu.Lock()
 			others := w.filter.others
 			w.filter.mu.Unlock()
 			others(c)
 		}
-		base := netdev.RuleChange{Family: 2, Table: "filter", Chain: "FORWARD", Base: true}
+		base := host.RuleChange{Family: 2, Table: "filter", Chain: "FORWARD", Base: true}
 		verdict := func(v hostrules.Verdict) func(*fakeRules) {
 			return func(f *fakeRules) {
 				f.drop = func(p hostrules.Packet) (x hostrules.Found) {
@@ -105,10 +105,10 @@ func TestForwarded(t *testing.T) {
 		change(base, verdict(hostrules.MayDrop))
 		want(metav1.ConditionUnknown, "NotSure", "the policy of chain FORWARD of the nftables ip filter may drop what is sent "+
 			"from pod to pod here (IPv4), from pods here to the outside (IPv4); "+hostnet.SeeNetwork)
-		change(base, func(f *fakeRules) { f.drop, f.way = nil, netdev.WayBack{Astray: true, Refused: true} })
+		change(base, func(f *fakeRules) { f.drop, f.way = nil, host.WayBack{Astray: true, Refused: true} })
 		want(metav1.ConditionFalse, "ReversePath", "the reverse path filter of fairlead0 (rp_filter 1) drops what is sent "+
 			"from pod to pod here (IPv4), from pods here to the outside (IPv4); "+hostnet.SeeNetwork)
-		change(netdev.RuleChange{}, func(f *fakeRules) { f.way, f.fail = netdev.WayBack{}, errors.New("no nftables") })
+		change(host.RuleChange{}, func(f *fakeRules) { f.way, f.fail = host.WayBack{}, errors.New("no nftables") })
 		want(metav1.ConditionUnknown, "NotSure", "not known: no nftables")
 		change(base, func(f *fakeRules) { f.fail = nil })
 		want(metav1.ConditionTrue, "Forwarded", all)
@@ -121,7 +121,7 @@ func TestForwarded(t *testing.T) {
 		}
 		before := looks()
 		for range 100 {
-			change(netdev.RuleChange{Family: 2, Table: "filter", Chain: "KUBE-SVC-1"}, func(*fakeRules) {})
+			change(host.RuleChange{Family: 2, Table: "filter", Chain: "KUBE-SVC-1"}, func(*fakeRules) {})
 		}
 		<-time.After(2 * hostnet.RulesPace)
 		settle()

@@ -15,7 +15,8 @@ import (
 
 	"fairlead.dev/fairlead/internal/cniproto"
 	"fairlead.dev/fairlead/internal/cniproto/thin"
-	"fairlead.dev/fairlead/internal/netdev"
+	"fairlead.dev/fairlead/internal/netdev/link"
+	"fairlead.dev/fairlead/internal/netdev/plug"
 	"fairlead.dev/fairlead/internal/node/nodetest"
 	"fairlead.dev/fairlead/internal/node/plugin"
 )
@@ -26,7 +27,7 @@ func TestPodIPs(t *testing.T) {
 		w.pod("p", "u1")
 		w.mustAdd("c1", "p", "u1")
 		w.kernel.change(func(links map[string]fakeLink) {
-			name := netdev.HostName("c1", "eth0")
+			name := plug.HostName("c1", "eth0")
 			l := links[name]
 			l.plug.Addresses = []netip.Prefix{
 				netip.MustParsePrefix("fd00::5/128"), netip.MustParsePrefix("fe80::1/64"), netip.MustParsePrefix("10.244.1.5/32"),
@@ -41,7 +42,7 @@ func TestPodIPs(t *testing.T) {
 		if _, err := w.daemon.manager.PodIPs(w.netns("c1"), "eth1"); err == nil {
 			t.Error("an interface that is not there has addresses")
 		}
-		if _, err := w.daemon.manager.PodIPs("/no/such/netns", "eth0"); !errors.Is(err, netdev.ErrNotNamespace) {
+		if _, err := w.daemon.manager.PodIPs("/no/such/netns", "eth0"); !errors.Is(err, link.ErrNotNamespace) {
 			t.Errorf("got %v", err)
 		}
 	})

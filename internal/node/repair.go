@@ -8,7 +8,8 @@ import (
 	"github.com/go-logr/logr"
 	"k8s.io/client-go/util/workqueue"
 
-	"fairlead.dev/fairlead/internal/netdev"
+	"fairlead.dev/fairlead/internal/netdev/link"
+	"fairlead.dev/fairlead/internal/netdev/plug"
 	"fairlead.dev/fairlead/internal/node/ledger"
 	"fairlead.dev/fairlead/internal/node/queue"
 )
@@ -34,7 +35,7 @@ func (m *repairer) Run(ctx context.Context) error {
 
 // astray tells whether a host end of a sandbox is down, or not on its bridge. Those
 // that are missing cannot be mended.
-func astray(rec *ledger.Record, there map[string]netdev.HostLink) bool {
+func astray(rec *ledger.Record, there map[string]plug.HostLink) bool {
 	return slices.ContainsFunc(rec.Interfaces(), func(i ledger.Interface) bool {
 		l, ok := there[i.HostName]
 		return ok && i.Binding.Bridge != nil && (!l.Up || l.Bridge != i.Binding.Bridge.Name)
@@ -57,7 +58,7 @@ func (pn *podNetwork) repair(ctx context.Context, containerID string) error {
 			}
 			bridge := i.Binding.Bridge.Name
 			is, err := pn.host.LinkState(i.HostName)
-			if errors.Is(err, netdev.ErrNoLink) || err == nil && is.Up && is.Master == bridge {
+			if errors.Is(err, link.ErrNoLink) || err == nil && is.Up && is.Master == bridge {
 				continue
 			}
 			if err := pn.kernel.MendHostEnd(i.HostName, bridge); err != nil {

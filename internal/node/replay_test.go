@@ -10,7 +10,7 @@ import (
 
 	"fairlead.dev/fairlead/internal/cniproto"
 	"fairlead.dev/fairlead/internal/cniproto/server"
-	"fairlead.dev/fairlead/internal/netdev"
+	"fairlead.dev/fairlead/internal/netdev/plug"
 	"fairlead.dev/fairlead/internal/node/ledger"
 )
 
@@ -38,7 +38,7 @@ func TestSpooledDelThatFailsStopsNothing(t *testing.T) {
 		w.spool("c1") // of which nothing is known
 		w.spool("c2")
 		w.kernel.setHook(func(_ context.Context, step, what string) error {
-			if step == "detach" && what == netdev.HostName("c1", "eth0") {
+			if step == "detach" && what == plug.HostName("c1", "eth0") {
 				return errors.New("device or resource busy")
 			}
 			return nil
@@ -89,7 +89,7 @@ func TestSpooledDelsWithAFullFileSystem(t *testing.T) {
 			t.Fatalf("the file system is not full: %v", err)
 		}
 		w.kernel.change(func(links map[string]fakeLink) { // of the record that was torn
-			links[netdev.HostName("c3", "eth0")] = fakeLink{containerID: "c3", ifName: "eth0"}
+			links[plug.HostName("c3", "eth0")] = fakeLink{containerID: "c3", ifName: "eth0"}
 		})
 		w.spool("c1")
 		w.start()

@@ -15,7 +15,7 @@ import (
 
 	"fairlead.dev/fairlead/api/v1alpha1"
 	"fairlead.dev/fairlead/internal/cniproto"
-	"fairlead.dev/fairlead/internal/netdev"
+	"fairlead.dev/fairlead/internal/netdev/plug"
 	"fairlead.dev/fairlead/internal/node/ledger"
 	"fairlead.dev/fairlead/internal/node/nodetest"
 	"fairlead.dev/fairlead/internal/node/queue"
@@ -126,7 +126,7 @@ func TestKilledDuringAddHoldsTheNeverPlugged(t *testing.T) {
 // The daemon is killed at each step of DEL. The next one ends it, and says so
 // once.
 func TestKilledDuringDel(t *testing.T) {
-	host := func(ifName string) string { return netdev.HostName("c1", ifName) }
+	host := func(ifName string) string { return plug.HostName("c1", ifName) }
 	for _, step := range []string{
 		"detach " + host("net1"), "detached " + host("net1"), "detach " + host("eth0"), "detached " + host("eth0"),
 		"patch ns/p-u1", "patched ns/p-u1",

@@ -15,7 +15,7 @@ import (
 
 	"fairlead.dev/fairlead/api/v1alpha1"
 	"fairlead.dev/fairlead/internal/cniproto"
-	"fairlead.dev/fairlead/internal/netdev"
+	"fairlead.dev/fairlead/internal/netdev/plug"
 	"fairlead.dev/fairlead/internal/node/health"
 	"fairlead.dev/fairlead/internal/node/nodetest"
 )
@@ -83,7 +83,7 @@ func TestDelOfAnOlderSandboxCleansUpItsOwn(t *testing.T) {
 		key := w.pod("p", "u1")
 		w.mustAdd("c1", "p", "u1")
 		w.kernel.change(func(links map[string]fakeLink) {
-			links[netdev.HostName("c0", "eth0")] = fakeLink{containerID: "c0", ifName: "eth0"}
+			links[plug.HostName("c0", "eth0")] = fakeLink{containerID: "c0", ifName: "eth0"}
 		})
 		r := request(cniproto.VerbDel, "c0", w.netns("c1"), "p", "u1")
 		if _, err := w.handle(r); err != nil {

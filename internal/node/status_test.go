@@ -7,7 +7,7 @@ import (
 	"time"
 
 	"fairlead.dev/fairlead/internal/cniproto"
-	"fairlead.dev/fairlead/internal/netdev"
+	"fairlead.dev/fairlead/internal/netdev/link"
 	"fairlead.dev/fairlead/internal/node/apiserver"
 	"fairlead.dev/fairlead/internal/node/fault"
 	"fairlead.dev/fairlead/internal/node/health"
@@ -123,7 +123,7 @@ func TestStatusAfterARestart(t *testing.T) {
 				tc.change(w)
 				w.setBridge(false)
 				w.setUplink("")
-				w.host.set(func(h *fakeHost) { h.fail = netdev.ErrNoBridge })
+				w.host.set(func(h *fakeHost) { h.fail = link.ErrNoBridge })
 				w.start()
 				settle()
 				w.wantStatus(tc.code)

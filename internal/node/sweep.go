@@ -13,7 +13,7 @@ import (
 	"golang.org/x/sync/errgroup"
 	"k8s.io/client-go/util/workqueue"
 
-	"fairlead.dev/fairlead/internal/netdev"
+	"fairlead.dev/fairlead/internal/netdev/plug"
 	"fairlead.dev/fairlead/internal/node/ledger"
 	"fairlead.dev/fairlead/internal/node/queue"
 )
@@ -58,7 +58,7 @@ func (pn *podNetwork) adopt(ctx context.Context) error {
 // them was killed before it answered. The plugin asks again, or the runtime makes
 // another sandbox. Until they are gone nobody knows which PodAttachment they are
 // of, so none is said to have never been plugged.
-func (pn *podNetwork) undoUnanswered(ctx context.Context, links []netdev.HostLink) {
+func (pn *podNetwork) undoUnanswered(ctx context.Context, links []plug.HostLink) {
 	known := map[string]bool{}
 	for _, rec := range pn.ledger.All() {
 		for _, name := range rec.HostNames() {
@@ -86,7 +86,7 @@ func (pn *podNetwork) undoUnanswered(ctx context.Context, links []netdev.HostLin
 }
 
 // strayKey stands for the container ID of a link that may not say its own.
-func strayKey(l netdev.HostLink) string {
+func strayKey(l plug.HostLink) string {
 	if l.ContainerID == "" {
 		return "link:" + l.Name // no container ID has a colon
 	}
@@ -97,7 +97,7 @@ func strayKey(l netdev.HostLink) string {
 // DEL needs. Its pod is known again when the status of a PodAttachment names the sandbox
 // (ledger.Judge). The interface that was made first, which has the smallest index, is
 // that of the ADD.
-func (pn *podNetwork) rebuilt(containerID string, links []netdev.HostLink) *ledger.Record {
+func (pn *podNetwork) rebuilt(containerID string, links []plug.HostLink) *ledger.Record {
 	rec := pn.ledger.Get(containerID)
 	if rec == nil {
 		rec = &ledger.Record{Version: ledger.Version, ContainerID: containerID, BootID: pn.ledger.BootID, Incomplete: true}
@@ -106,7 +106,7 @@ func (pn *podNetwork) rebuilt(containerID string, links []netdev.HostLink) *ledg
 		return rec
 	}
 	add := ledger.Add{State: ledger.Attached}
-	links = slices.SortedFunc(slices.Values(links), func(a, b netdev.HostLink) int { return cmp.Compare(a.Index, b.Index) })
+	links = slices.SortedFunc(slices.Values(links), func(a, b plug.HostLink) int { return cmp.Compare(a.Index, b.Index) })
 	for _, l := range links {
 		if l.ContainerID == containerID {
 			i := ledger.Interface{HostName: l.Name}
@@ -169,8 +169,8 @@ func (pn *podNetwork) sweepUnlisted(ctx context.Context, listed map[string]bool)
 	return errs
 }
 
-func byHostName(links []netdev.HostLink) map[string]netdev.HostLink {
-	there := make(map[string]netdev.HostLink, len(links))
+func byHostName(links []plug.HostLink) map[string]plug.HostLink {
+	there := make(map[string]plug.HostLink, len(links))
 	for _, l := range links {
 		there[l.Name] = l
 	}
@@ -180,7 +180,7 @@ func byHostName(links []netdev.HostLink) map[string]netdev.HostLink {
 // dead returns the ADDs of a sandbox that nothing can use any more: the sandbox is of
 // an earlier boot, its namespace is gone, or all links of the ADD are, which the kernel
 // takes away together with the namespace.
-func (pn *podNetwork) dead(rec *ledger.Record, there map[string]netdev.HostLink) (dead []ledger.Add) {
+func (pn *podNetwork) dead(rec *ledger.Record, there map[string]plug.HostLink) (dead []ledger.Add) {
 	gone := sync.OnceValue(func() bool {
 		return rec.BootID != pn.ledger.BootID || rec.Netns != "" && inspectNamespace(pn.kernel, rec) == absent
 	})
@@ -262,7 +262,7 @@ func (pn *podNetwork) complete(ctx context.Context, rec *ledger.Record) error {
 
 // removeStray removes a link that no record speaks of. No ADD makes one without
 // a record, so it is what a lost record left.
-func (pn *podNetwork) removeStray(ctx context.Context, l netdev.HostLink) error {
+func (pn *podNetwork) removeStray(ctx context.Context, l plug.HostLink) error {
 	return pn.turns.Do(ctx, strayKey(l), func(ctx context.Context) error {
 		for _, rec := range pn.ledger.All() {
 			if slices.Contains(rec.HostNames(), l.Name) {

@@ -15,7 +15,7 @@ import (
 
 	"fairlead.dev/fairlead/api/v1alpha1"
 	"fairlead.dev/fairlead/internal/cniproto"
-	"fairlead.dev/fairlead/internal/netdev"
+	"fairlead.dev/fairlead/internal/netdev/plug"
 	"fairlead.dev/fairlead/internal/node/fault"
 	"fairlead.dev/fairlead/internal/node/nodetest"
 )
@@ -28,7 +28,7 @@ func TestAddPlugsAnswersAndAcknowledgesOnce(t *testing.T) {
 		if err != nil {
 			t.Fatal(err)
 		}
-		host := func(ifName string) string { return netdev.HostName("c1", ifName) }
+		host := func(ifName string) string { return plug.HostName("c1", ifName) }
 		want := map[string]any{
 			"cniVersion": "1.1.0",
 			"interfaces": []any{
@@ -83,9 +83,9 @@ func TestAddAgain(t *testing.T) {
 			name: "its address is gone meanwhile", code: fault.CodeDiffers, word: "10.244.1.5/32",
 			change: func(w *world, _ *cniproto.Request) {
 				w.kernel.change(func(links map[string]fakeLink) {
-					l := links[netdev.HostName("c1", "eth0")]
+					l := links[plug.HostName("c1", "eth0")]
 					l.plug.Addresses = nil
-					links[netdev.HostName("c1", "eth0")] = l
+					links[plug.HostName("c1", "eth0")] = l
 				})
 			},
 		},

@@ -14,7 +14,7 @@ import (
 	"strings"
 	"time"
 
-	"fairlead.dev/fairlead/internal/netdev"
+	"fairlead.dev/fairlead/internal/netdev/host"
 	"fairlead.dev/fairlead/test/netlab"
 	"fairlead.dev/fairlead/test/podrunner/sandbox"
 )
@@ -22,7 +22,7 @@ import (
 const byRuntime = "runtime"
 
 // tunnelMAC is the MAC of a node's end of the tunnel.
-func tunnelMAC(name string) string { return netdev.TunnelMAC(name).String() }
+func tunnelMAC(name string) string { return host.TunnelMAC(name).String() }
 
 // call is one execution of the plugin on the first node.
 type call struct {

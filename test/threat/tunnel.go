@@ -12,7 +12,7 @@ import (
 	corev1 "k8s.io/api/core/v1"
 	"sigs.k8s.io/controller-runtime/pkg/client"
 
-	"fairlead.dev/fairlead/internal/netdev"
+	"fairlead.dev/fairlead/internal/netdev/host"
 	"fairlead.dev/fairlead/test/netlab"
 )
 
@@ -29,7 +29,7 @@ func forged(n *node, from, to netip.Addr, mark []byte) []byte {
 	if to.Is6() {
 		kind = 0x86dd
 	}
-	return append(header, ethernet(netdev.TunnelMAC(n.Name), netdev.TunnelMAC("node-9"), kind, udp(from, to, mark))...)
+	return append(header, ethernet(host.TunnelMAC(n.Name), host.TunnelMAC("node-9"), kind, udp(from, to, mark))...)
 }
 
 // tunnelAttacks send to the port of the nodes' tunnel.

@@ -10,7 +10,7 @@ import (
 
 	"fairlead.dev/fairlead/api/v1alpha1"
 	"fairlead.dev/fairlead/internal/cniproto"
-	"fairlead.dev/fairlead/internal/netdev"
+	"fairlead.dev/fairlead/internal/netdev/plug"
 	"fairlead.dev/fairlead/internal/nft"
 	"fairlead.dev/fairlead/internal/node/fault"
 	"fairlead.dev/fairlead/internal/node/ledger"
@@ -131,7 +131,7 @@ func (c Capabilities) Apply(add *ledger.Add, pod ledger.Pod, pa *v1alpha1.PodAtt
 		first.MAC = mac.String()
 	}
 	if b := c.Bandwidth; b != nil && (b.IngressRate > 0 || b.EgressRate > 0) {
-		first.Bandwidth = &netdev.Bandwidth{
+		first.Bandwidth = &plug.Bandwidth{
 			IngressRate: b.IngressRate, IngressBurst: b.IngressBurst, EgressRate: b.EgressRate, EgressBurst: b.EgressBurst,
 		}
 	}

@@ -13,7 +13,7 @@ import (
 	"github.com/containernetworking/cni/pkg/types/create"
 
 	"fairlead.dev/fairlead/api/v1alpha1"
-	"fairlead.dev/fairlead/internal/netdev"
+	"fairlead.dev/fairlead/internal/netdev/plug"
 	"fairlead.dev/fairlead/internal/node/fault"
 	"fairlead.dev/fairlead/internal/node/ledger"
 )
@@ -38,9 +38,9 @@ func Plan(pa *v1alpha1.PodAttachment, containerID, ifName string, mtu int) ([]le
 			i.MTU = int32(mtu) //nolint:gosec // an MTU is at most 65535
 		}
 		if i.MAC == "" {
-			i.MAC = netdev.RandomMAC().String()
+			i.MAC = plug.RandomMAC().String()
 		}
-		out = append(out, ledger.Interface{Interface: i, HostName: netdev.HostName(containerID, name)})
+		out = append(out, ledger.Interface{Interface: i, HostName: plug.HostName(containerID, name)})
 	}
 	add(pa.Spec.Interfaces[first], ifName)
 	for n, i := range pa.Spec.Interfaces {
@@ -56,8 +56,8 @@ func Plan(pa *v1alpha1.PodAttachment, containerID, ifName string, mtu int) ([]le
 }
 
 // Plugs parses the interfaces of an ADD, which were planned for a PodAttachment.
-func Plugs(pa *v1alpha1.PodAttachment, containerID string, interfaces []ledger.Interface) ([]netdev.Plug, error) {
-	out := make([]netdev.Plug, 0, len(interfaces))
+func Plugs(pa *v1alpha1.PodAttachment, containerID string, interfaces []ledger.Interface) ([]plug.Interface, error) {
+	out := make([]plug.Interface, 0, len(interfaces))
 	for _, i := range interfaces {
 		p, err := i.Plug(containerID)
 		if err != nil {
@@ -71,7 +71,7 @@ func Plugs(pa *v1alpha1.PodAttachment, containerID string, interfaces []ledger.I
 // Result is the answer to ADD, in CNI version 1.1.0. Only the default
 // interface's addresses are in it as addresses: CRI-O takes every one it finds
 // for the pod's. It is first, parsed.
-func Result(interfaces []ledger.Interface, first netdev.Plug, netns string) *types100.Result {
+func Result(interfaces []ledger.Interface, first plug.Interface, netns string) *types100.Result {
 	res := &types100.Result{CNIVersion: types100.ImplementedSpecVersion}
 	for _, i := range interfaces {
 		res.Interfaces = append(res.Interfaces,
@@ -89,7 +89,7 @@ func Result(interfaces []ledger.Interface, first netdev.Plug, netns string) *typ
 
 // cniAddresses are the addresses of an interface, each with the gateway of its
 // family.
-func cniAddresses(p netdev.Plug) (out []*types100.IPConfig) {
+func cniAddresses(p plug.Interface) (out []*types100.IPConfig) {
 	for _, a := range p.Addresses {
 		c := &types100.IPConfig{Address: ipNet(a)}
 		if i := slices.IndexFunc(p.Gateways, func(g netip.Addr) bool { return g.Is4() == a.Addr().Is4() }); i >= 0 {
@@ -100,7 +100,7 @@ func cniAddresses(p netdev.Plug) (out []*types100.IPConfig) {
 	return out
 }
 
-func cniRoutes(routes []netdev.Route) (out []*cnitypes.Route) {
+func cniRoutes(routes []plug.Route) (out []*cnitypes.Route) {
 	for _, r := range routes {
 		route := &cnitypes.Route{Dst: ipNet(r.Destination)}
 		if r.Gateway.IsValid() {

@@ -13,7 +13,7 @@ import (
 
 	"fairlead.dev/fairlead/api/v1alpha1"
 	"fairlead.dev/fairlead/internal/cniproto"
-	"fairlead.dev/fairlead/internal/netdev"
+	"fairlead.dev/fairlead/internal/netdev/plug"
 	"fairlead.dev/fairlead/internal/node/fault"
 	"fairlead.dev/fairlead/internal/node/nodetest"
 )
@@ -37,9 +37,9 @@ func TestPlan(t *testing.T) {
 		lines = append(lines, line{i.Name, i.HostName, i.MTU})
 	}
 	want := []line{
-		{"veth7", netdev.HostName("c1", "veth7"), 9000},
-		{"net2", netdev.HostName("c1", "net2"), 1450},
-		{"net1", netdev.HostName("c1", "net1"), 1450},
+		{"veth7", plug.HostName("c1", "veth7"), 9000},
+		{"net2", plug.HostName("c1", "net2"), 1450},
+		{"net1", plug.HostName("c1", "net1"), 1450},
 	}
 	if diff := cmp.Diff(want, lines); diff != "" {
 		t.Error(diff)
@@ -123,7 +123,7 @@ func TestResultOfADualStackPod(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	h0, h1 := netdev.HostName("c1", "eth0"), netdev.HostName("c1", "net1")
+	h0, h1 := plug.HostName("c1", "eth0"), plug.HostName("c1", "net1")
 	want := `{"cniVersion":"0.4.0","interfaces":[{"name":"` + h0 + `"},` +
 		`{"name":"eth0","mac":"0a:58:0a:f4:00:05","sandbox":"/run/netns/x"},{"name":"` + h1 + `"},` +
 		`{"name":"net1","mac":"0a:58:0a:f4:00:05","sandbox":"/run/netns/x"}],` +

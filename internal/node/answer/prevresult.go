@@ -8,7 +8,7 @@ import (
 	"github.com/containernetworking/cni/pkg/types/create"
 
 	"fairlead.dev/fairlead/internal/cniproto"
-	"fairlead.dev/fairlead/internal/netdev"
+	"fairlead.dev/fairlead/internal/netdev/plug"
 	"fairlead.dev/fairlead/internal/node/fault"
 )
 
@@ -56,7 +56,7 @@ func PrevAddress(prev *types100.Result, a netip.Prefix) bool {
 }
 
 // PrevRoute reports whether a result has a route.
-func PrevRoute(prev *types100.Result, route netdev.Route) bool {
+func PrevRoute(prev *types100.Result, route plug.Route) bool {
 	for _, r := range prev.Routes {
 		if r == nil || r.Dst.String() != route.Destination.String() {
 			continue

@@ -6,7 +6,7 @@ import (
 	"fmt"
 
 	"fairlead.dev/fairlead/internal/cniproto"
-	"fairlead.dev/fairlead/internal/netdev"
+	"fairlead.dev/fairlead/internal/netdev/link"
 	"fairlead.dev/fairlead/internal/node/turns"
 )
 
@@ -47,14 +47,14 @@ var codes = []struct {
 }{
 	{ErrGone, cniproto.CodeUnknownContainer},
 	{ErrEnvironment, cniproto.CodeInvalidEnvironment},
-	{netdev.ErrNotNamespace, cniproto.CodeInvalidEnvironment},
+	{link.ErrNotNamespace, cniproto.CodeInvalidEnvironment},
 	{ErrInvalid, cniproto.CodeInvalidConfig},
-	{netdev.ErrInvalid, cniproto.CodeInvalidConfig},
+	{link.ErrInvalid, cniproto.CodeInvalidConfig},
 	{ErrDiffers, CodeDiffers},
 	{ErrImpaired, cniproto.CodeLimited},
 	{ErrUnavailable, cniproto.CodeUnavailable},
 	{ErrNotReady, cniproto.CodeTryAgainLater},
-	{netdev.ErrNoBridge, cniproto.CodeTryAgainLater},
+	{link.ErrNoBridge, cniproto.CodeTryAgainLater},
 	{turns.ErrDeleted, cniproto.CodeUnknownContainer},
 	{context.DeadlineExceeded, cniproto.CodeTryAgainLater},
 	{context.Canceled, cniproto.CodeTryAgainLater},

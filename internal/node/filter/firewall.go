@@ -12,7 +12,8 @@ import (
 	"golang.org/x/sync/errgroup"
 
 	"fairlead.dev/fairlead/api/v1alpha1"
-	"fairlead.dev/fairlead/internal/netdev"
+	"fairlead.dev/fairlead/internal/netdev/host"
+	"fairlead.dev/fairlead/internal/netdev/plug"
 	"fairlead.dev/fairlead/internal/nft"
 	"fairlead.dev/fairlead/internal/node/fault"
 	"fairlead.dev/fairlead/internal/node/hostnet"
@@ -29,7 +30,7 @@ type Kernel interface {
 	// WatchTables calls notify for each change of the nftables of that name, with
 	// the revision that is written with it, and others for each change of any other,
 	// until ctx ends.
-	WatchTables(ctx context.Context, table string, notify func(revision uint32), others func(netdev.RuleChange)) error
+	WatchTables(ctx context.Context, table string, notify func(revision uint32), others func(host.RuleChange)) error
 	// ForgetUDP makes the kernel forget the UDP flows to ports of the host.
 	ForgetUDP(ctx context.Context, ports []netip.AddrPort) error
 	// ForgetMasqueraded makes the kernel forget the flows from some networks to others
@@ -55,14 +56,14 @@ type Firewall struct {
 	tunnel     nft.Tunnel
 	flows      *flows
 	// others is told of changes in other programs' rules.
-	others func(netdev.RuleChange)
+	others func(host.RuleChange)
 	// localhost is set as soon as some sandbox has a host port.
 	localhost atomic.Bool
 }
 
 // New returns the packet filter of a node whose bridge and tunnel these are. others is
 // told of changes in other programs' rules.
-func New(k Kernel, keeper *nft.Keeper, bridge string, m Masquerade, t nft.Tunnel, others func(netdev.RuleChange)) *Firewall {
+func New(k Kernel, keeper *nft.Keeper, bridge string, m Masquerade, t nft.Tunnel, others func(host.RuleChange)) *Firewall {
 	return &Firewall{kernel: k, keeper: keeper, bridge: bridge, masquerade: m, tunnel: t, others: others, flows: newFlows(k, keeper)}
 }
 
@@ -81,7 +82,7 @@ func (f *Firewall) Run(ctx context.Context) error {
 }
 
 // SetNode takes in what the NodeNetworks say. The bridge is there.
-func (f *Firewall) SetNode(own *v1alpha1.NodeNetwork, all []v1alpha1.NodeNetwork, t *netdev.Tunnel) error {
+func (f *Firewall) SetNode(own *v1alpha1.NodeNetwork, all []v1alpha1.NodeNetwork, t *host.Tunnel) error {
 	n := planFilter(f.bridge, f.masquerade, own, all)
 	n.Tunnel = f.tunnel
 	if t != nil {
@@ -99,7 +100,7 @@ func (f *Firewall) SetNode(own *v1alpha1.NodeNetwork, all []v1alpha1.NodeNetwork
 // planFilter works out what the packet filter needs to know of the node. What of
 // a NodeNetwork cannot be read planHost tells of.
 func planFilter(bridge string, m Masquerade, own *v1alpha1.NodeNetwork, all []v1alpha1.NodeNetwork) nft.Node {
-	n := nft.Node{Bridge: bridge, LinkGroup: netdev.LinkGroup, Masquerade: m.Enabled, Cluster: append([]netip.Prefix{}, m.Exclude...)}
+	n := nft.Node{Bridge: bridge, LinkGroup: plug.LinkGroup, Masquerade: m.Enabled, Cluster: append([]netip.Prefix{}, m.Exclude...)}
 	for _, s := range own.Spec.Blocks {
 		if p, err := netip.ParsePrefix(s); err == nil {
 			n.Local = append(n.Local, p)

@@ -8,7 +8,7 @@ import (
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 
 	"fairlead.dev/fairlead/api/v1alpha1"
-	"fairlead.dev/fairlead/internal/netdev"
+	"fairlead.dev/fairlead/internal/netdev/plug"
 	"fairlead.dev/fairlead/internal/nft"
 	"fairlead.dev/fairlead/internal/node/nodetest"
 )
@@ -32,7 +32,7 @@ func TestPlanFilter(t *testing.T) {
 		return out
 	}
 	want := nft.Node{
-		Bridge: "fairlead0", LinkGroup: netdev.LinkGroup, Masquerade: true, Local: prefixes("10.244.1.0/26"),
+		Bridge: "fairlead0", LinkGroup: plug.LinkGroup, Masquerade: true, Local: prefixes("10.244.1.0/26"),
 		Cluster: prefixes("172.16.0.0/12", "10.244.1.0/26", "192.168.77.11/32", "10.244.2.0/26", "192.168.77.12/32"),
 		Peers:   []netip.Addr{netip.MustParseAddr("192.168.77.12")},
 	}

@@ -9,7 +9,7 @@ import (
 
 	"k8s.io/apimachinery/pkg/types"
 
-	"fairlead.dev/fairlead/internal/netdev"
+	"fairlead.dev/fairlead/internal/netdev/link"
 	"fairlead.dev/fairlead/internal/node/fault"
 )
 
@@ -39,7 +39,7 @@ type failures struct {
 // pod says nothing of the binding.
 func (b *Bindings) Note(kind string, pod types.UID, err error) {
 	for _, ofThePod := range []error{
-		fault.ErrInvalid, netdev.ErrInvalid, netdev.ErrExists, netdev.ErrNotNamespace, context.Canceled, context.DeadlineExceeded,
+		fault.ErrInvalid, link.ErrInvalid, link.ErrExists, link.ErrNotNamespace, context.Canceled, context.DeadlineExceeded,
 	} {
 		if errors.Is(err, ofThePod) {
 			return

@@ -11,7 +11,7 @@ import (
 
 	"k8s.io/apimachinery/pkg/types"
 
-	"fairlead.dev/fairlead/internal/netdev"
+	"fairlead.dev/fairlead/internal/netdev/link"
 	"fairlead.dev/fairlead/internal/node/fault"
 )
 
@@ -42,7 +42,7 @@ func TestBindings(t *testing.T) {
 		{name: "many pods for a moment", steps: many(10), after: BrokenFor - time.Second},
 		{name: "one that was plugged", steps: append(many(10), step{"ok", nil}), after: time.Hour},
 		{name: "it began again", steps: append(append(many(10), step{"ok", nil}), many(2)...), after: time.Hour},
-		{name: "the pods' own mistakes", steps: []step{{"1", netdev.ErrExists}, {"2", netdev.ErrInvalid}, {"3", netdev.ErrNotNamespace}, {"4", fault.ErrInvalid}}, after: time.Hour},
+		{name: "the pods' own mistakes", steps: []step{{"1", link.ErrExists}, {"2", link.ErrInvalid}, {"3", link.ErrNotNamespace}, {"4", fault.ErrInvalid}}, after: time.Hour},
 	}
 	for _, tc := range cases {
 		t.Run(tc.name, func(t *testing.T) {

@@ -20,7 +20,8 @@ import (
 	"k8s.io/apimachinery/pkg/util/resourceversion"
 
 	"fairlead.dev/fairlead/api/v1alpha1"
-	"fairlead.dev/fairlead/internal/netdev"
+	"fairlead.dev/fairlead/internal/netdev/host"
+	"fairlead.dev/fairlead/internal/netdev/link"
 	"fairlead.dev/fairlead/internal/node/fault"
 	"fairlead.dev/fairlead/internal/run"
 )
@@ -52,7 +53,7 @@ type Network struct {
 	// networks lists every NodeNetwork, from memory.
 	networks func(ctx context.Context) ([]v1alpha1.NodeNetwork, error)
 	// filter takes in for the packet filter what the NodeNetworks say.
-	filter func(own *v1alpha1.NodeNetwork, all []v1alpha1.NodeNetwork, t *netdev.Tunnel) error
+	filter func(own *v1alpha1.NodeNetwork, all []v1alpha1.NodeNetwork, t *host.Tunnel) error
 
 	node string
 	config
@@ -68,8 +69,8 @@ type Network struct {
 	// nothing is known of it, without a status when it is not ours to say.
 	announced atomic.Pointer[metav1.Condition]
 	kicked    chan struct{}
-	up        netdev.Uplink         // as it was when the kernel was last asked
-	applied   *netdev.HostState     // what the kernel has, whole; nil: not known
+	up        host.Uplink           // as it was when the kernel was last asked
+	applied   *host.State           // what the kernel has, whole; nil: not known
 	forwarded *metav1.Condition     // whether the host lets pods' packets through
 	written   *v1alpha1.NodeNetwork // own, as it was after the last write
 
@@ -133,15 +134,15 @@ func (h *Network) KernelChanged() {
 
 // SetFilter names what takes in for the packet filter what the NodeNetworks say. It is
 // called before Run.
-func (h *Network) SetFilter(f func(own *v1alpha1.NodeNetwork, all []v1alpha1.NodeNetwork, t *netdev.Tunnel) error) {
+func (h *Network) SetFilter(f func(own *v1alpha1.NodeNetwork, all []v1alpha1.NodeNetwork, t *host.Tunnel) error) {
 	h.filter = f
 }
 
 // RulesChanged is told of each change of rules of other programs.
-func (h *Network) RulesChanged(c netdev.RuleChange) { h.passage.changed(c) }
+func (h *Network) RulesChanged(c host.RuleChange) { h.passage.changed(c) }
 
-// LinkState looks at one link; the error is netdev.ErrNoLink when it is not there.
-func (h *Network) LinkState(name string) (netdev.LinkState, error) { return h.kernel.LinkState(name) }
+// LinkState looks at one link; the error is link.ErrNoLink when it is not there.
+func (h *Network) LinkState(name string) (link.State, error) { return h.kernel.LinkState(name) }
 
 // Announcement is what was said last of the configuration for the runtime, nil for
 // nothing.
@@ -291,7 +292,7 @@ func (h *Network) apply(ctx context.Context) error {
 		err = h.applyKernel(ctx, want)
 	}
 	err = errors.Join(err, h.filter(own, all, want.Tunnel))
-	tunnel := want.Tunnel != nil && !errors.Is(err, netdev.ErrNoTunnel)
+	tunnel := want.Tunnel != nil && !errors.Is(err, host.ErrNoTunnel)
 	h.forward(ctx, h.passage.look(want, h.up, moved))
 	return errors.Join(err, h.report(ctx, own, &h.up, tunnel, routed(err, problems)))
 }
@@ -307,14 +308,14 @@ func (h *Network) forward(ctx context.Context, c *metav1.Condition) {
 }
 
 // applyKernel makes the kernel be as wanted.
-func (h *Network) applyKernel(ctx context.Context, want netdev.HostState) error {
+func (h *Network) applyKernel(ctx context.Context, want host.State) error {
 	changes, err := h.kernel.ApplyHost(ctx, want)
 	if n := len(changes); n > 0 {
 		logr.FromContextOrDiscard(ctx).Info("node's network changed", "changes", changes[:min(n, maxChanges)], "count", n)
 	}
 	h.applied = nil
 	switch {
-	case errors.Is(err, netdev.ErrNoBridge):
+	case errors.Is(err, link.ErrNoBridge):
 		h.set(0, err.Error())
 		return err
 	case err == nil:
@@ -353,7 +354,7 @@ func setOrRemove(all *[]metav1.Condition, kind string, c *metav1.Condition) {
 // say: every node watches it. Without an uplink the addresses stay as they were,
 // lest every other node takes its routes away because of a link that flaps, and
 // so does the tunnel.
-func (h *Network) report(ctx context.Context, own *v1alpha1.NodeNetwork, up *netdev.Uplink, tunnel bool, c metav1.Condition) error {
+func (h *Network) report(ctx context.Context, own *v1alpha1.NodeNetwork, up *host.Uplink, tunnel bool, c metav1.Condition) error {
 	want := *own.Status.DeepCopy()
 	want.BootID = h.bootID
 	if up != nil {
@@ -365,7 +366,7 @@ func (h *Network) report(ctx context.Context, own *v1alpha1.NodeNetwork, up *net
 		setOrRemove(&want.Conditions, v1alpha1.ConditionForwarded, h.forwarded)
 		want.Tunnel = nil
 		if tunnel {
-			want.Tunnel = &v1alpha1.Tunnel{MAC: netdev.TunnelMAC(h.node).String()}
+			want.Tunnel = &v1alpha1.Tunnel{MAC: host.TunnelMAC(h.node).String()}
 		}
 	}
 	c.Type = v1alpha1.ConditionRouted
@@ -395,13 +396,13 @@ func (h *Network) report(ctx context.Context, own *v1alpha1.NodeNetwork, up *net
 
 // Kernel is what the node's own network asks of the kernel.
 type Kernel interface {
-	Uplink(ctx context.Context, name string) (netdev.Uplink, error)
-	ApplyHost(ctx context.Context, want netdev.HostState) (changes []string, err error)
+	Uplink(ctx context.Context, name string) (host.Uplink, error)
+	ApplyHost(ctx context.Context, want host.State) (changes []string, err error)
 	// WatchHost calls notify when something of ours changed, until ctx ends.
 	WatchHost(ctx context.Context, notify func()) error
-	// LinkState looks at one link; the error is netdev.ErrNoLink when it is not
+	// LinkState looks at one link; the error is link.ErrNoLink when it is not
 	// there.
-	LinkState(name string) (netdev.LinkState, error)
+	LinkState(name string) (link.State, error)
 }
 
 // Changes is closed when the default network has come further.
@@ -422,7 +423,7 @@ func (h *Network) Lost() error {
 		}
 		state, err := h.kernel.LinkState(l.name)
 		switch {
-		case errors.Is(err, netdev.ErrNoLink):
+		case errors.Is(err, link.ErrNoLink):
 			return fmt.Errorf("the default network has lost its %s %s", l.what, l.name)
 		case err != nil:
 			return err

@@ -9,27 +9,27 @@ import (
 	"github.com/google/go-cmp/cmp/cmpopts"
 
 	"fairlead.dev/fairlead/api/v1alpha1"
-	"fairlead.dev/fairlead/internal/netdev"
+	"fairlead.dev/fairlead/internal/netdev/host"
 	"fairlead.dev/fairlead/internal/node/nodetest"
 )
 
 func TestPlanHost(t *testing.T) {
 	prefix, addr := netip.MustParsePrefix, netip.MustParseAddr
-	up4 := netdev.Uplink{Name: "eth0", MTU: 1500, Addresses: []netip.Prefix{prefix("192.168.77.11/24")}}
+	up4 := host.Uplink{Name: "eth0", MTU: 1500, Addresses: []netip.Prefix{prefix("192.168.77.11/24")}}
 	up46 := up4
 	up46.Addresses = append(up46.Addresses[:1:1], prefix("fd00:77::11/64"))
 	v4, v6 := []netip.Addr{addr("169.254.1.1")}, []netip.Addr{addr("fe80::1")}
 	both := slices.Concat(v4, v6)
-	state := func(gateways []netip.Addr, local []netdev.LocalBlock, peers ...netdev.PeerBlock) netdev.HostState {
-		return netdev.HostState{Bridge: "fairlead0", MTU: 1500, Uplink: "eth0", Gateways: gateways, Local: local, Peers: peers}
+	state := func(gateways []netip.Addr, local []host.LocalBlock, peers ...host.PeerBlock) host.State {
+		return host.State{Bridge: "fairlead0", MTU: 1500, Uplink: "eth0", Gateways: gateways, Local: local, Peers: peers}
 	}
-	own := []netdev.LocalBlock{{Prefix: prefix("10.244.1.0/26"), Source: addr("192.168.77.11")}}
+	own := []host.LocalBlock{{Prefix: prefix("10.244.1.0/26"), Source: addr("192.168.77.11")}}
 	cases := []struct {
 		name     string
-		up       netdev.Uplink
+		up       host.Uplink
 		own      *v1alpha1.NodeNetwork
 		others   []v1alpha1.NodeNetwork
-		want     netdev.HostState
+		want     host.State
 		problems []string
 	}{
 		{name: "alone, without a block", up: up4, own: nodetest.NodeNetwork("n1", nil, nil), want: state(nil, nil)},
@@ -37,7 +37,7 @@ func TestPlanHost(t *testing.T) {
 		{
 			name: "a family that only others have yet", up: up46, own: nodetest.NodeNetwork("n1", []string{"10.244.1.0/26"}, nil),
 			others: []v1alpha1.NodeNetwork{*nodetest.NodeNetwork("n2", []string{"fd00:10:244:2::/122"}, []string{"fd00:77::12/64"})},
-			want:   state(both, own, netdev.PeerBlock{Prefix: prefix("fd00:10:244:2::/122"), Via: addr("fd00:77::12")}),
+			want:   state(both, own, host.PeerBlock{Prefix: prefix("fd00:10:244:2::/122"), Via: addr("fd00:77::12")}),
 		},
 		{
 			name: "both families", up: up46, own: nodetest.NodeNetwork("n1", []string{"10.244.1.0/26", "fd00:10:244:1::/122"}, nil),
@@ -45,14 +45,14 @@ func TestPlanHost(t *testing.T) {
 				*nodetest.NodeNetwork("n2", []string{"10.244.2.0/26", "fd00:10:244:2::/122"}, []string{"192.168.77.12/24", "fd00:77::12/64"}),
 			},
 			want: state(both,
-				append(own[:1:1], netdev.LocalBlock{Prefix: prefix("fd00:10:244:1::/122"), Source: addr("fd00:77::11")}),
-				netdev.PeerBlock{Prefix: prefix("10.244.2.0/26"), Via: addr("192.168.77.12")},
-				netdev.PeerBlock{Prefix: prefix("fd00:10:244:2::/122"), Via: addr("fd00:77::12")},
+				append(own[:1:1], host.LocalBlock{Prefix: prefix("fd00:10:244:1::/122"), Source: addr("fd00:77::11")}),
+				host.PeerBlock{Prefix: prefix("10.244.2.0/26"), Via: addr("192.168.77.12")},
+				host.PeerBlock{Prefix: prefix("fd00:10:244:2::/122"), Via: addr("fd00:77::12")},
 			),
 		},
 		{
 			name: "an IPv6 block on a node without IPv6", up: up4, own: nodetest.NodeNetwork("n1", []string{"fd00:10:244:1::/122"}, nil),
-			want: state(v6, []netdev.LocalBlock{{Prefix: prefix("fd00:10:244:1::/122")}}),
+			want: state(v6, []host.LocalBlock{{Prefix: prefix("fd00:10:244:1::/122")}}),
 		},
 		{
 			name: "each peer's trouble is its own", up: up4, own: nodetest.NodeNetwork("n1", []string{"10.244.1.0/26"}, nil),
@@ -65,8 +65,8 @@ func TestPlanHost(t *testing.T) {
 				*nodetest.NodeNetwork("n7", []string{"fd00:10:244:7::/122", "10.244.7.0/26"}, []string{"192.168.77.17/24"}),
 			},
 			want: state(both, own,
-				netdev.PeerBlock{Prefix: prefix("10.244.6.0/26"), Via: addr("192.168.77.16")},
-				netdev.PeerBlock{Prefix: prefix("10.244.7.0/26"), Via: addr("192.168.77.17")}),
+				host.PeerBlock{Prefix: prefix("10.244.6.0/26"), Via: addr("192.168.77.16")},
+				host.PeerBlock{Prefix: prefix("10.244.7.0/26"), Via: addr("192.168.77.17")}),
 			problems: []string{
 				"node n2 is not on a shared link, and this node does not encapsulate (encapsulation is none)",
 				"node n3 has not written its addresses yet",

@@ -9,7 +9,7 @@ import (
 	"slices"
 
 	"fairlead.dev/fairlead/api/v1alpha1"
-	"fairlead.dev/fairlead/internal/netdev"
+	"fairlead.dev/fairlead/internal/netdev/host"
 )
 
 // The gateways of every pod on every node, one for each family: link-local, so that they need not be
@@ -42,9 +42,9 @@ type config struct {
 // planner works out one node's network.
 type planner struct {
 	config
-	up     netdev.Uplink
+	up     host.Uplink
 	mine   []netip.Prefix // of up's addresses those that other nodes use
-	tunnel *netdev.Tunnel // nil: nothing is encapsulated
+	tunnel *host.Tunnel   // nil: nothing is encapsulated
 
 	// Who was the first with an address or MAC of its tunnel. One node cannot
 	// take away what is sent to another by saying the same.
@@ -57,14 +57,14 @@ type planner struct {
 // uplink's link or through the tunnel. It returns what could not be planned, in
 // words; that stops nothing else. What other nodes say of themselves is not
 // trusted further than their own blocks.
-func planHost(c config, own *v1alpha1.NodeNetwork, all []v1alpha1.NodeNetwork, up netdev.Uplink) (netdev.HostState, []string) {
+func planHost(c config, own *v1alpha1.NodeNetwork, all []v1alpha1.NodeNetwork, up host.Uplink) (host.State, []string) {
 	p := &planner{config: c, up: up, mine: confirmedOf(own, up.Addresses)}
-	want := netdev.HostState{
+	want := host.State{
 		Bridge: c.bridge, MTU: up.MTU - c.overhead(up), Uplink: up.Name,
 		Gateways: gatewaysFor(own, all),
 	}
 	if c.encapsulation != EncapsulationNone && len(up.Addresses) > 0 {
-		p.tunnel = &netdev.Tunnel{VNI: c.vni, Port: c.port, MAC: netdev.TunnelMAC(own.Name), MTU: up.MTU}
+		p.tunnel = &host.Tunnel{VNI: c.vni, Port: c.port, MAC: host.TunnelMAC(own.Name), MTU: up.MTU}
 		for _, a := range up.Addresses {
 			p.tunnel.Underlay = append(p.tunnel.Underlay, a.Addr())
 		}
@@ -80,7 +80,7 @@ func planHost(c config, own *v1alpha1.NodeNetwork, all []v1alpha1.NodeNetwork, u
 			note("block %q of this node: %s", s, err)
 			continue
 		}
-		local := netdev.LocalBlock{Prefix: block}
+		local := host.LocalBlock{Prefix: block}
 		if a, ok := ofFamily(up.Addresses, block.Addr()); ok {
 			local.Source = a.Addr()
 		}
@@ -127,14 +127,14 @@ func gatewaysFor(own *v1alpha1.NodeNetwork, all []v1alpha1.NodeNetwork) []netip.
 
 // overhead is how much smaller a pod's packets are than the uplink's, in bytes.
 // It does not depend on who is there now: a pod keeps its MTU for life.
-func (c config) overhead(up netdev.Uplink) int {
+func (c config) overhead(up host.Uplink) int {
 	if c.encapsulation == EncapsulationNone {
 		return 0
 	}
 	if len(up.Addresses) == 1 && up.Addresses[0].Addr().Is4() {
-		return netdev.TunnelOverhead(gateway4)
+		return host.TunnelOverhead(gateway4)
 	}
-	return netdev.TunnelOverhead(gateway6)
+	return host.TunnelOverhead(gateway6)
 }
 
 func byName(all []v1alpha1.NodeNetwork) []*v1alpha1.NodeNetwork {
@@ -183,7 +183,7 @@ func older(a, b *v1alpha1.NodeNetwork) bool {
 }
 
 // peer works out the ways to the blocks of one other node, or why there are none.
-func (p *planner) peer(nn *v1alpha1.NodeNetwork) (peers []netdev.PeerBlock, remote []netdev.RemoteNode, problem string) {
+func (p *planner) peer(nn *v1alpha1.NodeNetwork) (peers []host.PeerBlock, remote []host.RemoteNode, problem string) {
 	addresses, doubted := UnderlayOf(nn)
 	switch {
 	case len(nn.Spec.Blocks) == 0 || len(addresses) > 0:
@@ -205,7 +205,7 @@ func (p *planner) peer(nn *v1alpha1.NodeNetwork) (peers []netdev.PeerBlock, remo
 		}
 		via, onLink := p.sharedLink(addresses, block)
 		if onLink && p.encapsulation != EncapsulationVXLAN {
-			peers = append(peers, netdev.PeerBlock{Prefix: block, Via: via})
+			peers = append(peers, host.PeerBlock{Prefix: block, Via: via})
 			continue
 		}
 		node, why := p.behindTunnel(nn, addresses, block)
@@ -213,7 +213,7 @@ func (p *planner) peer(nn *v1alpha1.NodeNetwork) (peers []netdev.PeerBlock, remo
 		case why == "":
 			remote = join(remote, node)
 		case onLink: // it does not encapsulate yet, or no longer
-			peers = append(peers, netdev.PeerBlock{Prefix: block, Via: via})
+			peers = append(peers, host.PeerBlock{Prefix: block, Via: via})
 		case len(doubted) > 0:
 			problem = why + ", and " + unconfirmed(doubted)
 		default:
@@ -232,35 +232,35 @@ func (p *planner) sharedLink(addresses []netip.Prefix, block netip.Prefix) (neti
 }
 
 // behindTunnel describes the node for the tunnel, or says why it is not there.
-func (p *planner) behindTunnel(nn *v1alpha1.NodeNetwork, addresses []netip.Prefix, block netip.Prefix) (netdev.RemoteNode, string) {
+func (p *planner) behindTunnel(nn *v1alpha1.NodeNetwork, addresses []netip.Prefix, block netip.Prefix) (host.RemoteNode, string) {
 	const offLink = "is not on a shared link, and "
 	if p.tunnel == nil {
-		return netdev.RemoteNode{}, offLink + "this node does not encapsulate (encapsulation is none)"
+		return host.RemoteNode{}, offLink + "this node does not encapsulate (encapsulation is none)"
 	}
 	if nn.Status.Tunnel == nil {
-		return netdev.RemoteNode{}, offLink + "takes nothing encapsulated"
+		return host.RemoteNode{}, offLink + "takes nothing encapsulated"
 	}
 	mac, err := net.ParseMAC(nn.Status.Tunnel.MAC)
 	if err == nil {
-		err = netdev.CheckTunnelMAC(mac)
+		err = host.CheckTunnelMAC(mac)
 	}
 	if err != nil {
-		return netdev.RemoteNode{}, fmt.Sprintf("has a tunnel with the MAC %q: %s", nn.Status.Tunnel.MAC, err)
+		return host.RemoteNode{}, fmt.Sprintf("has a tunnel with the MAC %q: %s", nn.Status.Tunnel.MAC, err)
 	}
 	if first := p.macs[nn.Status.Tunnel.MAC]; first != nn {
-		return netdev.RemoteNode{}, fmt.Sprintf("says that its tunnel has the MAC %s, which is that of node %s", mac, first.Name)
+		return host.RemoteNode{}, fmt.Sprintf("says that its tunnel has the MAC %s, which is that of node %s", mac, first.Name)
 	}
 	underlay, ok := p.underlayTo(addresses, block.Addr())
 	if !ok && len(p.mine) == 0 && len(p.up.Addresses) > 0 {
-		return netdev.RemoteNode{}, "is not reached: no address of this node is confirmed"
+		return host.RemoteNode{}, "is not reached: no address of this node is confirmed"
 	}
 	if !ok {
-		return netdev.RemoteNode{}, "has no address of a family that this node has"
+		return host.RemoteNode{}, "has no address of a family that this node has"
 	}
 	if first := p.addresses[underlay]; first != nn {
-		return netdev.RemoteNode{}, fmt.Sprintf("says that it has the address %s, which is that of node %s", underlay, first.Name)
+		return host.RemoteNode{}, fmt.Sprintf("says that it has the address %s, which is that of node %s", underlay, first.Name)
 	}
-	return netdev.RemoteNode{Underlay: underlay, MAC: mac, Blocks: []netip.Prefix{block}}, ""
+	return host.RemoteNode{Underlay: underlay, MAC: mac, Blocks: []netip.Prefix{block}}, ""
 }
 
 // underlayTo chooses the address that packets for the family go to inside the
@@ -282,7 +282,7 @@ func (p *planner) underlayTo(addresses []netip.Prefix, of netip.Addr) (netip.Add
 }
 
 // join adds a node's block to its others on the same underlay.
-func join(remote []netdev.RemoteNode, node netdev.RemoteNode) []netdev.RemoteNode {
+func join(remote []host.RemoteNode, node host.RemoteNode) []host.RemoteNode {
 	for i := range remote {
 		if remote[i].Underlay == node.Underlay {
 			remote[i].Blocks = append(remote[i].Blocks, node.Blocks...)

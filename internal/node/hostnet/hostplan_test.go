@@ -12,13 +12,13 @@ import (
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 
 	"fairlead.dev/fairlead/api/v1alpha1"
-	"fairlead.dev/fairlead/internal/netdev"
+	"fairlead.dev/fairlead/internal/netdev/host"
 	"fairlead.dev/fairlead/internal/node/nodetest"
 )
 
 // uplinkAt is an uplink of 1500 bytes with these addresses.
-func uplinkAt(addresses ...string) netdev.Uplink {
-	up := netdev.Uplink{Name: "eth0", MTU: 1500}
+func uplinkAt(addresses ...string) host.Uplink {
+	up := host.Uplink{Name: "eth0", MTU: 1500}
 	for _, a := range addresses {
 		up.Addresses = append(up.Addresses, netip.MustParsePrefix(a))
 	}
@@ -26,8 +26,8 @@ func uplinkAt(addresses ...string) netdev.Uplink {
 }
 
 // remoteNode is a node behind the tunnel, with its blocks.
-func remoteNode(name, underlay string, blocks ...string) netdev.RemoteNode {
-	n := netdev.RemoteNode{Underlay: netip.MustParseAddr(underlay), MAC: netdev.TunnelMAC(name)}
+func remoteNode(name, underlay string, blocks ...string) host.RemoteNode {
+	n := host.RemoteNode{Underlay: netip.MustParseAddr(underlay), MAC: host.TunnelMAC(name)}
 	for _, b := range blocks {
 		n.Blocks = append(n.Blocks, netip.MustParsePrefix(b))
 	}
@@ -36,24 +36,24 @@ func remoteNode(name, underlay string, blocks ...string) netdev.RemoteNode {
 
 func TestPlanTunnel(t *testing.T) {
 	const v4, v6 = "10.244.2.0/26", "fd00:10:244:2::/122"
-	peer := func(block, via string) netdev.PeerBlock {
-		return netdev.PeerBlock{Prefix: netip.MustParsePrefix(block), Via: netip.MustParseAddr(via)}
+	peer := func(block, via string) host.PeerBlock {
+		return host.PeerBlock{Prefix: netip.MustParsePrefix(block), Via: netip.MustParseAddr(via)}
 	}
 	cases := []struct {
 		name     string
 		mode     Encapsulation
-		up       netdev.Uplink
+		up       host.Uplink
 		others   []*v1alpha1.NodeNetwork
 		mtu      int
 		both     bool // families of blocks, not IPv4 alone
-		peers    []netdev.PeerBlock
-		remote   []netdev.RemoteNode
+		peers    []host.PeerBlock
+		remote   []host.RemoteNode
 		problems []string
 	}{
 		{
 			name: "auto, on one link", mode: EncapsulationAuto, up: uplinkAt("192.168.77.11/24"), mtu: 1450,
 			others: []*v1alpha1.NodeNetwork{nodetest.Tunnelled("n2", []string{v4}, []string{"192.168.77.12/24"})},
-			peers:  []netdev.PeerBlock{peer(v4, "192.168.77.12")},
+			peers:  []host.PeerBlock{peer(v4, "192.168.77.12")},
 		},
 		{
 			name: "auto, on two links", mode: EncapsulationAuto, up: uplinkAt("192.168.77.11/24"), mtu: 1450,
@@ -61,8 +61,8 @@ func TestPlanTunnel(t *testing.T) {
 				nodetest.Tunnelled("n2", []string{v4, "10.244.2.64/26"}, []string{"192.168.78.12/24"}),
 				nodetest.Tunnelled("n3", []string{"10.244.3.0/26"}, []string{"192.168.77.13/24"}),
 			},
-			peers:  []netdev.PeerBlock{peer("10.244.3.0/26", "192.168.77.13")},
-			remote: []netdev.RemoteNode{remoteNode("n2", "192.168.78.12", v4, "10.244.2.64/26")},
+			peers:  []host.PeerBlock{peer("10.244.3.0/26", "192.168.77.13")},
+			remote: []host.RemoteNode{remoteNode("n2", "192.168.78.12", v4, "10.244.2.64/26")},
 		},
 		{
 			name: "vxlan, on one link", mode: EncapsulationVXLAN, up: uplinkAt("192.168.77.11/24"), mtu: 1450,
@@ -70,14 +70,14 @@ func TestPlanTunnel(t *testing.T) {
 				nodetest.Tunnelled("n2", []string{v4}, []string{"192.168.77.12/24"}),
 				nodetest.NodeNetwork("n3", []string{"10.244.3.0/26"}, []string{"192.168.77.13/24"}), // not yet
 			},
-			peers:  []netdev.PeerBlock{peer("10.244.3.0/26", "192.168.77.13")},
-			remote: []netdev.RemoteNode{remoteNode("n2", "192.168.77.12", v4)},
+			peers:  []host.PeerBlock{peer("10.244.3.0/26", "192.168.77.13")},
+			remote: []host.RemoteNode{remoteNode("n2", "192.168.77.12", v4)},
 		},
 		{
 			name: "pods of a family that the underlay lacks", mode: EncapsulationAuto, up: uplinkAt("192.168.77.11/24"), mtu: 1450, both: true,
 			others: []*v1alpha1.NodeNetwork{nodetest.Tunnelled("n2", []string{v4, v6}, []string{"192.168.77.12/24"})},
-			peers:  []netdev.PeerBlock{peer(v4, "192.168.77.12")},
-			remote: []netdev.RemoteNode{remoteNode("n2", "192.168.77.12", v6)},
+			peers:  []host.PeerBlock{peer(v4, "192.168.77.12")},
+			remote: []host.RemoteNode{remoteNode("n2", "192.168.77.12", v6)},
 		},
 		{
 			name: "IPv6 only", mode: EncapsulationAuto, up: uplinkAt("fd00:77::11/64"), mtu: 1430, both: true,
@@ -85,8 +85,8 @@ func TestPlanTunnel(t *testing.T) {
 				nodetest.Tunnelled("n2", []string{v4, v6}, []string{"fd00:77::12/64"}),
 				nodetest.Tunnelled("n3", []string{"fd00:10:244:3::/122"}, []string{"fd00:78::13/64"}),
 			},
-			peers: []netdev.PeerBlock{peer(v6, "fd00:77::12")},
-			remote: []netdev.RemoteNode{
+			peers: []host.PeerBlock{peer(v6, "fd00:77::12")},
+			remote: []host.RemoteNode{
 				remoteNode("n2", "fd00:77::12", v4), remoteNode("n3", "fd00:78::13", "fd00:10:244:3::/122"),
 			},
 		},
@@ -97,8 +97,8 @@ func TestPlanTunnel(t *testing.T) {
 				nodetest.Tunnelled("n3", []string{"10.244.3.0/26", "fd00:10:244:3::/122"}, []string{"fd00:78::13/64"}),
 				nodetest.Tunnelled("n4", []string{"10.244.4.0/26", "fd00:10:244:4::/122"}, []string{"192.168.77.14/24"}),
 			},
-			peers: []netdev.PeerBlock{peer("10.244.4.0/26", "192.168.77.14")},
-			remote: []netdev.RemoteNode{
+			peers: []host.PeerBlock{peer("10.244.4.0/26", "192.168.77.14")},
+			remote: []host.RemoteNode{
 				remoteNode("n2", "192.168.78.12", v4), remoteNode("n2", "fd00:78::12", v6),
 				remoteNode("n3", "fd00:78::13", "10.244.3.0/26", "fd00:10:244:3::/122"),
 				remoteNode("n4", "192.168.77.14", "fd00:10:244:4::/122"),
@@ -117,7 +117,7 @@ func TestPlanTunnel(t *testing.T) {
 				nodetest.Tunnelled("n4", []string{"10.244.4.0/26"}, []string{"192.168.78.14/24"}),
 				nodetest.Tunnelled("n5", []string{"10.244.5.0/26"}, []string{"192.168.77.11/24"}),
 			},
-			remote: []netdev.RemoteNode{remoteNode("n4", "192.168.78.14", "10.244.4.0/26")},
+			remote: []host.RemoteNode{remoteNode("n4", "192.168.78.14", "10.244.4.0/26")},
 			problems: []string{
 				"node n2 is not on a shared link, and takes nothing encapsulated",
 				"node n3 has no address of a family that this node has",
@@ -134,14 +134,14 @@ func TestPlanTunnel(t *testing.T) {
 				all = append(all, *nn)
 			}
 			got, problems := planHost(c, own, all, tc.up)
-			want := netdev.HostState{
+			want := host.State{
 				Bridge: "fairlead0", MTU: tc.mtu, Uplink: "eth0", Gateways: []netip.Addr{gateway4}, Peers: tc.peers, Remote: tc.remote,
 			}
 			if tc.both {
 				want.Gateways = append(want.Gateways, gateway6)
 			}
 			if tc.mode != EncapsulationNone {
-				want.Tunnel = &netdev.Tunnel{VNI: 7, Port: 8472, MAC: netdev.TunnelMAC("n1"), MTU: 1500}
+				want.Tunnel = &host.Tunnel{VNI: 7, Port: 8472, MAC: host.TunnelMAC("n1"), MTU: 1500}
 				for _, a := range tc.up.Addresses {
 					want.Tunnel.Underlay = append(want.Tunnel.Underlay, a.Addr())
 				}
@@ -177,8 +177,8 @@ func TestPlanTunnelTrustsNobody(t *testing.T) {
 			nn.Status.Tunnel = victim.Status.Tunnel
 		}, fmt.Sprintf("node n2 says that its tunnel has the MAC %s, which is that of node n5", victim.Status.Tunnel.MAC)},
 		{"this node's MAC", func(nn *v1alpha1.NodeNetwork) {
-			nn.Status.Tunnel.MAC = netdev.TunnelMAC("n1").String()
-		}, fmt.Sprintf("node n2 says that its tunnel has the MAC %s, which is that of node n1", netdev.TunnelMAC("n1"))},
+			nn.Status.Tunnel.MAC = host.TunnelMAC("n1").String()
+		}, fmt.Sprintf("node n2 says that its tunnel has the MAC %s, which is that of node n1", host.TunnelMAC("n1"))},
 		{"a MAC of many", func(nn *v1alpha1.NodeNetwork) {
 			nn.Status.Tunnel.MAC = "ff:ff:ff:ff:ff:ff"
 		}, `node n2 has a tunnel with the MAC "ff:ff:ff:ff:ff:ff": must be the MAC of one station, not "ff:ff:ff:ff:ff:ff"`},
@@ -204,7 +204,7 @@ func TestPlanTunnelTrustsNobody(t *testing.T) {
 			own := born(nodetest.Tunnelled("n1", nil, nil), 2*time.Hour)
 			got, problems := planHost(config{bridge: "fairlead0", encapsulation: EncapsulationAuto, vni: 1, port: 1}, own,
 				[]v1alpha1.NodeNetwork{*liar, *own, *victim}, uplinkAt("192.168.77.11/24"))
-			want := []netdev.RemoteNode{remoteNode("n5", "192.168.78.15", "10.244.5.0/26")}
+			want := []host.RemoteNode{remoteNode("n5", "192.168.78.15", "10.244.5.0/26")}
 			if diff := cmp.Diff(want, got.Remote, nodetest.SameAddresses); diff != "" || len(got.Peers) > 0 {
 				t.Errorf("peers %v, remote (-want +got):\n%s", got.Peers, diff)
 			}

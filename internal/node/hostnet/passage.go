@@ -11,7 +11,7 @@ import (
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 
 	"fairlead.dev/fairlead/api/v1alpha1"
-	"fairlead.dev/fairlead/internal/netdev"
+	"fairlead.dev/fairlead/internal/netdev/host"
 	"fairlead.dev/fairlead/internal/nft"
 	"fairlead.dev/fairlead/internal/nft/hostrules"
 )
@@ -37,7 +37,7 @@ type RuleKernel interface {
 	// changes of these matter.
 	FollowRules(packets []hostrules.Packet) ([]hostrules.Found, *hostrules.Interest, error)
 	// WaysBack looks at how the host would answer packets.
-	WaysBack(all []netdev.Arrival) ([]netdev.WayBack, error)
+	WaysBack(all []host.Arrival) ([]host.WayBack, error)
 }
 
 // flow is what some pods say to somebody.
@@ -64,7 +64,7 @@ type passage struct {
 }
 
 // changed is told of each change of rules of other programs.
-func (p *passage) changed(c netdev.RuleChange) {
+func (p *passage) changed(c host.RuleChange) {
 	p.mu.Lock()
 	defer p.mu.Unlock()
 	if c.Table != "" && c.Chain != "" && !c.Base && !p.interest.Chain(c.Family, c.Table, c.Chain) || p.due {
@@ -81,7 +81,7 @@ func (p *passage) changed(c netdev.RuleChange) {
 
 // look returns the condition for the node's network, nil where no pods are expected.
 // It looks again only when rules, routes or the network have changed.
-func (p *passage) look(want netdev.HostState, up netdev.Uplink, moved bool) *metav1.Condition {
+func (p *passage) look(want host.State, up host.Uplink, moved bool) *metav1.Condition {
 	flows := planFlows(want, up)
 	p.mu.Lock()
 	stale := p.stale
@@ -105,9 +105,9 @@ func (p *passage) follow(flows []flow) metav1.Condition {
 	unknown := func(err error) metav1.Condition {
 		return metav1.Condition{Status: metav1.ConditionUnknown, Reason: reasonNotSure, Message: "not known: " + err.Error()}
 	}
-	arrivals := make([]netdev.Arrival, len(flows))
+	arrivals := make([]host.Arrival, len(flows))
 	for i, f := range flows {
-		arrivals[i] = netdev.Arrival{Link: f.packet.In, Source: f.packet.Source}
+		arrivals[i] = host.Arrival{Link: f.packet.In, Source: f.packet.Source}
 	}
 	ways, err := p.kernel.WaysBack(arrivals)
 	if err != nil {
@@ -132,7 +132,7 @@ func (p *passage) follow(flows []flow) metav1.Condition {
 }
 
 // judge puts what was found for flows into words; found has two entries for each.
-func judge(flows []flow, ways []netdev.WayBack, found []hostrules.Found) metav1.Condition {
+func judge(flows []flow, ways []host.WayBack, found []hostrules.Found) metav1.Condition {
 	drops, doubts, refused := grouped{}, grouped{}, grouped{}
 	for i, f := range flows {
 		if ways[i].Refused {
@@ -196,10 +196,10 @@ func (g *grouped) text(does string) string {
 
 // planFlows lists packets that stand for all that pods of this node send and get, of
 // each family that it has a block of.
-func planFlows(want netdev.HostState, up netdev.Uplink) []flow {
+func planFlows(want host.State, up host.Uplink) []flow {
 	var out []flow
 	for _, is4 := range []bool{true, false} {
-		i := slices.IndexFunc(want.Local, func(b netdev.LocalBlock) bool { return b.Prefix.Addr().Is4() == is4 })
+		i := slices.IndexFunc(want.Local, func(b host.LocalBlock) bool { return b.Prefix.Addr().Is4() == is4 })
 		if i >= 0 {
 			out = append(out, familyFlows(want, up, want.Local[i].Prefix)...)
 		}
@@ -207,7 +207,7 @@ func planFlows(want netdev.HostState, up netdev.Uplink) []flow {
 	return out
 }
 
-func familyFlows(want netdev.HostState, up netdev.Uplink, local netip.Prefix) []flow {
+func familyFlows(want host.State, up host.Uplink, local netip.Prefix) []flow {
 	family := "IPv6"
 	if local.Addr().Is4() {
 		family = "IPv4"
@@ -236,9 +236,9 @@ func familyFlows(want netdev.HostState, up netdev.Uplink, local netip.Prefix) []
 		if i < 0 {
 			continue
 		}
-		both(" through the tunnel", netdev.TunnelLink(n.Underlay), someone(n.Blocks[i]))
+		both(" through the tunnel", host.TunnelLink(n.Underlay), someone(n.Blocks[i]))
 		if n.Underlay.Is4() == local.Addr().Is4() { // a node itself, as for a node port
-			add("from other nodes themselves through the tunnel to pods here", netdev.TunnelLink(n.Underlay), want.Bridge, n.Underlay, pod)
+			add("from other nodes themselves through the tunnel to pods here", host.TunnelLink(n.Underlay), want.Bridge, n.Underlay, pod)
 		}
 		break
 	}
@@ -261,7 +261,7 @@ func another(block netip.Prefix) netip.Addr {
 }
 
 // HostRules is what the real kernel has.
-type HostRules struct{ *netdev.Kernel }
+type HostRules struct{ *host.Kernel }
 
 // FollowRules sees what becomes of packets.
 func (HostRules) FollowRules(packets []hostrules.Packet) ([]hostrules.Found, *hostrules.Interest, error) {

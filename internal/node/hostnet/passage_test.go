@@ -7,7 +7,7 @@ import (
 	"github.com/google/go-cmp/cmp"
 	"github.com/google/go-cmp/cmp/cmpopts"
 
-	"fairlead.dev/fairlead/internal/netdev"
+	"fairlead.dev/fairlead/internal/netdev/host"
 	"fairlead.dev/fairlead/internal/nft/hostrules"
 	"fairlead.dev/fairlead/internal/node/nodetest"
 )
@@ -18,11 +18,11 @@ func TestPlanFlows(t *testing.T) {
 	packet := func(in, to, from, at string) hostrules.Packet {
 		return hostrules.Packet{In: in, Out: to, Source: addr(from), Target: addr(at)}
 	}
-	got := planFlows(netdev.HostState{
+	got := planFlows(host.State{
 		Bridge: "fairlead0", Uplink: "eth0",
-		Local:  []netdev.LocalBlock{{Prefix: prefix("10.244.1.0/26")}, {Prefix: prefix("10.244.1.64/26")}, {Prefix: prefix("fd00:10::5/128")}},
-		Peers:  []netdev.PeerBlock{{Prefix: prefix("10.244.2.0/26")}, {Prefix: prefix("10.244.3.0/26")}},
-		Remote: []netdev.RemoteNode{remoteNode("n4", "192.168.78.14", "10.244.4.0/26", "fd00:14::/122")},
+		Local:  []host.LocalBlock{{Prefix: prefix("10.244.1.0/26")}, {Prefix: prefix("10.244.1.64/26")}, {Prefix: prefix("fd00:10::5/128")}},
+		Peers:  []host.PeerBlock{{Prefix: prefix("10.244.2.0/26")}, {Prefix: prefix("10.244.3.0/26")}},
+		Remote: []host.RemoteNode{remoteNode("n4", "192.168.78.14", "10.244.4.0/26", "fd00:14::/122")},
 	}, up)
 	want := []flow{
 		{"from pod to pod here (IPv4)", packet("fairlead0", "fairlead0", "10.244.1.1", "10.244.1.2")},
@@ -40,7 +40,7 @@ func TestPlanFlows(t *testing.T) {
 	if diff := cmp.Diff(want, got, cmp.AllowUnexported(flow{}), nodetest.SameAddresses, cmpopts.EquateEmpty()); diff != "" {
 		t.Errorf("(-want +got):\n%s", diff)
 	}
-	if got := planFlows(netdev.HostState{Bridge: "fairlead0", Uplink: "eth0"}, up); len(got) > 0 {
+	if got := planFlows(host.State{Bridge: "fairlead0", Uplink: "eth0"}, up); len(got) > 0 {
 		t.Errorf("without a block: %v", got)
 	}
 }

@@ -9,7 +9,7 @@ import (
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 
 	"fairlead.dev/fairlead/api/v1alpha1"
-	"fairlead.dev/fairlead/internal/netdev"
+	"fairlead.dev/fairlead/internal/netdev/host"
 	"fairlead.dev/fairlead/internal/node/nodetest"
 )
 
@@ -26,8 +26,8 @@ func TestOnlyConfirmedAddressesAreUsed(t *testing.T) {
 		name     string
 		up, own  []string
 		other    *v1alpha1.NodeNetwork
-		remote   []netdev.RemoteNode // beside that of the good node
-		peers    []string            // what is believed of the other's addresses
+		remote   []host.RemoteNode // beside that of the good node
+		peers    []string          // what is believed of the other's addresses
 		problems []string
 	}{
 		{
@@ -43,12 +43,12 @@ func TestOnlyConfirmedAddressesAreUsed(t *testing.T) {
 		{
 			name:   "by a controller that confirms nothing",
 			other:  nodetest.Vouched("old", "10.244.9.0/26", []string{"192.168.79.9/24"}, nil),
-			remote: []netdev.RemoteNode{remoteNode("old", "192.168.79.9", "10.244.9.0/26")}, peers: []string{"192.168.79.9"},
+			remote: []host.RemoteNode{remoteNode("old", "192.168.79.9", "10.244.9.0/26")}, peers: []string{"192.168.79.9"},
 		},
 		{
 			name:   "in a network of the configuration",
 			other:  nodetest.Vouched("second", "10.244.9.0/26", []string{"192.168.79.9/24"}, []string{"192.168.79.0/24"}),
-			remote: []netdev.RemoteNode{remoteNode("second", "192.168.79.9", "10.244.9.0/26")}, peers: []string{"192.168.79.9"},
+			remote: []host.RemoteNode{remoteNode("second", "192.168.79.9", "10.244.9.0/26")}, peers: []string{"192.168.79.9"},
 		},
 		{
 			name:     "another node's, by the configuration alone",
@@ -59,12 +59,12 @@ func TestOnlyConfirmedAddressesAreUsed(t *testing.T) {
 		{
 			name: "one family of two", up: []string{"192.168.77.11/24", "fd00:77::11/64"}, own: []string{"192.168.77.11/32", "fd00:77::11/128"},
 			other:  nodetest.Vouched("half", "fd00:10:244:9::/122", []string{"192.168.79.9/24", "fd00:79::9/64"}, []string{"192.168.79.9/32"}),
-			remote: []netdev.RemoteNode{remoteNode("half", "192.168.79.9", "fd00:10:244:9::/122")}, peers: []string{"192.168.79.9"},
+			remote: []host.RemoteNode{remoteNode("half", "192.168.79.9", "fd00:10:244:9::/122")}, peers: []string{"192.168.79.9"},
 		},
 		{
 			name: "one family of this node's two", up: []string{"192.168.77.11/24", "fd00:77::11/64"}, own: []string{"192.168.77.11/32"},
 			other:  nodetest.Vouched("both", "fd00:10:244:9::/122", []string{"192.168.79.9/24", "fd00:79::9/64"}, []string{"192.168.79.9/32", "fd00:79::9/128"}),
-			remote: []netdev.RemoteNode{remoteNode("both", "192.168.79.9", "fd00:10:244:9::/122")}, peers: []string{"192.168.79.9", "fd00:79::9"},
+			remote: []host.RemoteNode{remoteNode("both", "192.168.79.9", "fd00:10:244:9::/122")}, peers: []string{"192.168.79.9", "fd00:79::9"},
 		},
 	} {
 		t.Run(tc.name, func(t *testing.T) {
@@ -75,9 +75,9 @@ func TestOnlyConfirmedAddressesAreUsed(t *testing.T) {
 			all := []v1alpha1.NodeNetwork{*own, *tc.other, *good}
 			c := config{bridge: "fairlead0", encapsulation: EncapsulationAuto, vni: 158, port: 4789}
 			got, problems := planHost(c, own, all, uplinkAt(tc.up...))
-			want := append([]netdev.RemoteNode{}, tc.remote...)
+			want := append([]host.RemoteNode{}, tc.remote...)
 			want = append(want, remoteNode("n2", "192.168.78.12", "10.244.2.0/26"))
-			byAddress := cmpopts.SortSlices(func(a, b netdev.RemoteNode) bool { return a.Underlay.Less(b.Underlay) })
+			byAddress := cmpopts.SortSlices(func(a, b host.RemoteNode) bool { return a.Underlay.Less(b.Underlay) })
 			if diff := cmp.Diff(want, got.Remote, nodetest.SameAddresses, byAddress); diff != "" || len(got.Peers) > 0 {
 				t.Errorf("peers %v, remote (-want +got):\n%s", got.Peers, diff)
 			}

@@ -7,7 +7,7 @@ import (
 	"slices"
 
 	"fairlead.dev/fairlead/api/v1alpha1"
-	"fairlead.dev/fairlead/internal/netdev"
+	"fairlead.dev/fairlead/internal/netdev/plug"
 )
 
 // PlainAddresses are those of an interface without their prefix lengths.
@@ -24,7 +24,7 @@ func PlainAddresses(pa *v1alpha1.PodAttachment, i v1alpha1.Interface) ([]netip.A
 }
 
 // Plug is the interface as the kernel is asked for it.
-func (i *Interface) Plug(containerID string) (netdev.Plug, error) {
+func (i *Interface) Plug(containerID string) (plug.Interface, error) {
 	p, err := i.ParseAddresses()
 	if err != nil {
 		return p, err
@@ -49,7 +49,7 @@ func (i *Interface) Plug(containerID string) (netdev.Plug, error) {
 
 // ParseAddresses are the addresses, gateways and routes of an interface, also of one
 // that another plugin makes.
-func (i *Interface) ParseAddresses() (p netdev.Plug, err error) {
+func (i *Interface) ParseAddresses() (p plug.Interface, err error) {
 	for n, s := range i.Addresses {
 		a, err := netip.ParsePrefix(s)
 		if err != nil {
@@ -74,7 +74,7 @@ func (i *Interface) ParseAddresses() (p netdev.Plug, err error) {
 	return p, nil
 }
 
-func parseRoute(r v1alpha1.Route) (out netdev.Route, err error) {
+func parseRoute(r v1alpha1.Route) (out plug.Route, err error) {
 	if out.Destination, err = netip.ParsePrefix(r.Destination); err != nil {
 		return out, fmt.Errorf("destination: %w", err)
 	}
@@ -88,18 +88,18 @@ func parseRoute(r v1alpha1.Route) (out netdev.Route, err error) {
 }
 
 // DefaultRoutes are those that the gateways of an interface stand for.
-func DefaultRoutes(p netdev.Plug) (out []netdev.Route) {
+func DefaultRoutes(p plug.Interface) (out []plug.Route) {
 	for _, g := range p.Gateways {
 		everywhere := netip.IPv6Unspecified()
 		if g.Is4() {
 			everywhere = netip.IPv4Unspecified()
 		}
-		out = append(out, netdev.Route{Destination: netip.PrefixFrom(everywhere, 0), Gateway: g})
+		out = append(out, plug.Route{Destination: netip.PrefixFrom(everywhere, 0), Gateway: g})
 	}
 	return out
 }
 
 // RoutesOf are all routes of an interface as the kernel has them.
-func RoutesOf(p netdev.Plug) []netdev.Route {
+func RoutesOf(p plug.Interface) []plug.Route {
 	return append(slices.Clone(p.Routes), DefaultRoutes(p)...)
 }

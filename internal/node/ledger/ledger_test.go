@@ -10,7 +10,7 @@ import (
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 
 	"fairlead.dev/fairlead/api/v1alpha1"
-	"fairlead.dev/fairlead/internal/netdev"
+	"fairlead.dev/fairlead/internal/netdev/plug"
 	"fairlead.dev/fairlead/internal/node/nodetest"
 )
 
@@ -165,7 +165,7 @@ func TestRecordsAreReadAsTheyWereWritten(t *testing.T) {
 	add.AttachedAt, add.Result, add.Interfaces = time.Unix(1, 2).UTC(), []byte(`{"cniVersion":"1.1.0"}`), nil
 	for _, i := range pa.Spec.Interfaces {
 		i.MTU = 1450
-		add.Interfaces = append(add.Interfaces, Interface{Interface: i, HostName: netdev.HostName("c1", i.Name)})
+		add.Interfaces = append(add.Interfaces, Interface{Interface: i, HostName: plug.HostName("c1", i.Name)})
 	}
 	if err := errors.Join(f.prepare(want), f.publish("c1")); err != nil {
 		t.Fatal(err)

@@ -9,7 +9,8 @@ import (
 	"k8s.io/apimachinery/pkg/types"
 
 	"fairlead.dev/fairlead/api/v1alpha1"
-	"fairlead.dev/fairlead/internal/netdev"
+	"fairlead.dev/fairlead/internal/netdev/link"
+	"fairlead.dev/fairlead/internal/netdev/plug"
 	"fairlead.dev/fairlead/internal/nft"
 )
 
@@ -36,8 +37,8 @@ type Record struct {
 
 	// Netns is the path that the runtime gave and the namespace it led to. Both are
 	// empty in a record that was rebuilt from the kernel.
-	Netns   string             `json:"netns,omitempty"`
-	NetnsID netdev.NamespaceID `json:"netnsID"`
+	Netns   string           `json:"netns,omitempty"`
+	NetnsID link.NamespaceID `json:"netnsID"`
 
 	Pod        Pod        `json:"pod"`
 	Attachment Attachment `json:"attachment"`
@@ -80,7 +81,7 @@ type Interface struct {
 	// another plugin makes.
 	HostName string `json:"hostName,omitempty"`
 	// Bandwidth limits it; nil does not.
-	Bandwidth *netdev.Bandwidth `json:"bandwidth,omitempty"`
+	Bandwidth *plug.Bandwidth `json:"bandwidth,omitempty"`
 }
 
 // Pod names a pod.

@@ -12,26 +12,26 @@ import (
 	"time"
 
 	"fairlead.dev/fairlead/api/v1alpha1"
-	"fairlead.dev/fairlead/internal/netdev"
+	"fairlead.dev/fairlead/internal/netdev/link"
 	"fairlead.dev/fairlead/internal/nft"
 )
 
 // recordV1 is a record of version 1. It has the interfaces that Fairlead plugs; those
 // of other plugins have records of their own (addressesV1).
 type recordV1 struct {
-	ContainerID string             `json:"containerID"`
-	BootID      string             `json:"bootID"`
-	State       State              `json:"state"`
-	Netns       string             `json:"netns"`
-	NetnsID     netdev.NamespaceID `json:"netnsID"`
-	IfName      string             `json:"ifName"`
-	Pod         Pod                `json:"pod"`
-	Attachment  Attachment         `json:"attachment"`
-	Interfaces  []Interface        `json:"interfaces"`
-	HostPorts   []nft.Port         `json:"hostPorts"`
-	Result      json.RawMessage    `json:"result"`
-	StartedAt   time.Time          `json:"startedAt"`
-	AttachedAt  time.Time          `json:"attachedAt"`
+	ContainerID string           `json:"containerID"`
+	BootID      string           `json:"bootID"`
+	State       State            `json:"state"`
+	Netns       string           `json:"netns"`
+	NetnsID     link.NamespaceID `json:"netnsID"`
+	IfName      string           `json:"ifName"`
+	Pod         Pod              `json:"pod"`
+	Attachment  Attachment       `json:"attachment"`
+	Interfaces  []Interface      `json:"interfaces"`
+	HostPorts   []nft.Port       `json:"hostPorts"`
+	Result      json.RawMessage  `json:"result"`
+	StartedAt   time.Time        `json:"startedAt"`
+	AttachedAt  time.Time        `json:"attachedAt"`
 }
 
 func (r *recordV1) record() *Record {
@@ -50,14 +50,14 @@ const AddressesDir = "addresses"
 
 // addressesV1 is the record of an interface of another plugin in version 1.
 type addressesV1 struct {
-	Version     int                `json:"version"`
-	ContainerID string             `json:"containerID"`
-	IfName      string             `json:"ifName"`
-	BootID      string             `json:"bootID"`
-	Netns       string             `json:"netns"`
-	NetnsID     netdev.NamespaceID `json:"netnsID"`
-	Pod         Pod                `json:"pod"`
-	Attachment  Attachment         `json:"attachment"`
+	Version     int              `json:"version"`
+	ContainerID string           `json:"containerID"`
+	IfName      string           `json:"ifName"`
+	BootID      string           `json:"bootID"`
+	Netns       string           `json:"netns"`
+	NetnsID     link.NamespaceID `json:"netnsID"`
+	Pod         Pod              `json:"pod"`
+	Attachment  Attachment       `json:"attachment"`
 	// Interface is the name in the PodAttachment.
 	Interface string `json:"interface"`
 	// Addresses have no prefix lengths.

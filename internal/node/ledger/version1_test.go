@@ -9,7 +9,7 @@ import (
 	"github.com/google/go-cmp/cmp"
 
 	"fairlead.dev/fairlead/api/v1alpha1"
-	"fairlead.dev/fairlead/internal/netdev"
+	"fairlead.dev/fairlead/internal/netdev/link"
 )
 
 // The files are of a node that ran version 0.1.0 under Multus.
@@ -79,7 +79,7 @@ func TestRecordsOfVersion1(t *testing.T) {
 		AttachedAt: time.Date(2026, 11, 20, 10, 0, 2, 0, time.UTC),
 	}
 	sandbox := Record{
-		Version: Version, ContainerID: "c1", BootID: "boot-1", Netns: "/run/netns/c1", NetnsID: netdev.NamespaceID{Device: 4, Inode: 7},
+		Version: Version, ContainerID: "c1", BootID: "boot-1", Netns: "/run/netns/c1", NetnsID: link.NamespaceID{Device: 4, Inode: 7},
 		Pod: Pod{Namespace: "ns", Name: "web", UID: "u1"}, Attachment: Attachment{Name: "web-u1", UID: "a1"},
 	}
 	for _, tc := range []struct {
@@ -115,7 +115,7 @@ func TestRecordsOfVersion1(t *testing.T) {
 		t.Run(tc.name, func(t *testing.T) {
 			want := sandbox
 			if want.Adds, want.Incomplete = tc.adds, tc.incomplete; tc.unknown {
-				want.Netns, want.NetnsID, want.Pod, want.Attachment = "", netdev.NamespaceID{}, Pod{}, Attachment{}
+				want.Netns, want.NetnsID, want.Pod, want.Attachment = "", link.NamespaceID{}, Pod{}, Attachment{}
 			}
 			got, left := upgraded(t, tc.files)
 			if diff := cmp.Diff(&want, got); diff != "" {

@@ -13,7 +13,7 @@ import (
 
 	"fairlead.dev/fairlead/api/v1alpha1"
 	"fairlead.dev/fairlead/internal/cniproto"
-	"fairlead.dev/fairlead/internal/netdev"
+	"fairlead.dev/fairlead/internal/netdev/host"
 )
 
 // Asking is a configuration with a runtimeConfig.
@@ -85,7 +85,7 @@ var SameAddresses = cmp.Options{
 // Tunnelled is a NodeNetwork of a node that encapsulates.
 func Tunnelled(name string, blocks, addresses []string) *v1alpha1.NodeNetwork {
 	nn := NodeNetwork(name, blocks, addresses)
-	nn.Status.Tunnel = &v1alpha1.Tunnel{MAC: netdev.TunnelMAC(name).String()}
+	nn.Status.Tunnel = &v1alpha1.Tunnel{MAC: host.TunnelMAC(name).String()}
 	return nn
 }
 

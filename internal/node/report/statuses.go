@@ -19,7 +19,7 @@ import (
 	"k8s.io/klog/v2"
 
 	"fairlead.dev/fairlead/api/v1alpha1"
-	"fairlead.dev/fairlead/internal/netdev"
+	"fairlead.dev/fairlead/internal/netdev/plug"
 	"fairlead.dev/fairlead/internal/node/apiserver"
 	"fairlead.dev/fairlead/internal/node/ledger"
 	"fairlead.dev/fairlead/internal/node/queue"
@@ -66,7 +66,7 @@ type Statuses struct {
 // NewStatuses returns a writer of statuses, which writes while Run runs. Its functions
 // are described at the fields.
 func NewStatuses(api API, r *apiserver.Registry, l *ledger.Ledger, took func(since time.Time), failed prometheus.Counter, unseen func(*ledger.Record) string) *Statuses {
-	return &Statuses{api: api, registry: r, ledger: l, took: took, failed: failed, unseen: unseen, queue: queue.New[types.NamespacedName]("statuses"), Holding: netdev.Holding}
+	return &Statuses{api: api, registry: r, ledger: l, took: took, failed: failed, unseen: unseen, queue: queue.New[types.NamespacedName]("statuses"), Holding: plug.Holding}
 }
 
 // Enqueue has the status of a PodAttachment looked at.

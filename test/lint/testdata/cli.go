@@ -11,7 +11,7 @@ import (
 	_ "fairlead.dev/fairlead/internal/gc"         // want: depguard:cli
 	_ "fairlead.dev/fairlead/internal/ipam/audit"
 	_ "fairlead.dev/fairlead/internal/migrate"
-	_ "fairlead.dev/fairlead/internal/netdev" // want: depguard:cli
+	_ "fairlead.dev/fairlead/internal/netdev/host" // want: depguard:cli
 	_ "fairlead.dev/fairlead/internal/nft"    // want: depguard:cli
 	_ "fairlead.dev/fairlead/internal/node"   // want: depguard:cli
 	_ "fairlead.dev/fairlead/internal/run"

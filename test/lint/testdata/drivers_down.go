@@ -8,6 +8,6 @@ import (
 	_ "fairlead.dev/fairlead/internal/controller" // want: depguard:drivers-down
 	_ "fairlead.dev/fairlead/internal/gc"         // want: depguard:drivers-down
 	_ "fairlead.dev/fairlead/internal/ipam/block"
-	_ "fairlead.dev/fairlead/internal/netdev" // want: depguard:drivers-down
+	_ "fairlead.dev/fairlead/internal/netdev/host" // want: depguard:drivers-down
 	_ "fairlead.dev/fairlead/internal/node"   // want: depguard:drivers-down
 )

@@ -11,7 +11,7 @@ import (
 	_ "fairlead.dev/fairlead/internal/controller"
 	_ "fairlead.dev/fairlead/internal/gc"
 	_ "fairlead.dev/fairlead/internal/ipam/block"
-	_ "fairlead.dev/fairlead/internal/netdev" // want: depguard:main-controller
+	_ "fairlead.dev/fairlead/internal/netdev/host" // want: depguard:main-controller
 	_ "fairlead.dev/fairlead/internal/nft"    // want: depguard:main-controller
 	_ "fairlead.dev/fairlead/internal/node"   // want: depguard:main-controller
 	_ "fairlead.dev/fairlead/internal/run"

@@ -13,7 +13,7 @@ import (
 	_ "fairlead.dev/fairlead/internal/ipam"          // want: depguard:main-node
 	_ "fairlead.dev/fairlead/internal/ipam/block"    // want: depguard:main-node
 	_ "fairlead.dev/fairlead/internal/migrate"       // want: depguard:main-node
-	_ "fairlead.dev/fairlead/internal/netdev"
+	_ "fairlead.dev/fairlead/internal/netdev/host"
 	_ "fairlead.dev/fairlead/internal/nft"
 	_ "fairlead.dev/fairlead/internal/node"
 	_ "fairlead.dev/fairlead/internal/run"

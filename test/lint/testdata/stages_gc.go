@@ -6,7 +6,7 @@ package stages
 import (
 	_ "fairlead.dev/fairlead/internal/cniproto" // want: depguard:stages-controller
 	_ "fairlead.dev/fairlead/internal/driver"
-	_ "fairlead.dev/fairlead/internal/netdev" // want: depguard:stages-controller
+	_ "fairlead.dev/fairlead/internal/netdev/host" // want: depguard:stages-controller
 	_ "fairlead.dev/fairlead/internal/node"   // want: depguard:stages-controller
 	_ "fairlead.dev/fairlead/internal/pod"
 )

@@ -1,0 +1,187 @@
+package host
+
+import (
+	"context"
+	"crypto/sha256"
+	"errors"
+	"fmt"
+	"net"
+	"net/netip"
+
+	"github.com/vishvananda/netlink"
+	"github.com/vishvananda/netlink/nl"
+	"golang.org/x/sys/unix"
+
+	"fairlead.dev/fairlead/internal/netdev/link"
+	"fairlead.dev/fairlead/internal/netdev/plug"
+)
+
+// bridgeMAC is a local address made from the name. It is set so that it does
+// not follow the ports: pods keep it in their neighbour tables.
+func bridgeMAC(name string) net.HardwareAddr {
+	sum := sha256.Sum256([]byte(name))
+	return append(net.HardwareAddr{0x0a, 0x58}, sum[:4]...)
+}
+
+func (r *hostRun) applyBridge() error {
+	name, mac := r.want.Bridge, bridgeMAC(r.want.Bridge)
+	dev, err := r.host.LinkByName(name)
+	if link.IsNoLink(err) {
+		if err := r.conn.Do(createBridge(name, mac, r.want.MTU, r.ipv6)...); err != nil {
+			return err
+		}
+		r.changed("created bridge %s (mac %s, mtu %d)", name, mac, r.want.MTU)
+		r.down = append(r.down, name)
+		r.bridge, err = r.conn.Index(name)
+		return err
+	}
+	if err != nil {
+		return fmt.Errorf("looking at bridge %s: %w", name, err)
+	}
+	a := dev.Attrs()
+	if dev.Type() != "bridge" || a.Alias != "" && a.Alias != bridgeAlias {
+		return fmt.Errorf("%w: %s is a %s that is not ours (alias %q, not %q)", link.ErrExists, name, dev.Type(), a.Alias, bridgeAlias)
+	}
+	r.bridge = a.Index
+	if a.Alias == "" {
+		r.mend(link.SetLink(name, "alias", nl.NewRtAttr(unix.IFLA_IFALIAS, []byte(bridgeAlias))), "marked bridge %s as ours", name)
+	}
+	if a.MTU != r.want.MTU {
+		r.mend(link.SetLink(name, "mtu", nl.NewRtAttr(unix.IFLA_MTU, nl.Uint32Attr(uint32(r.want.MTU)))),
+			"set the mtu of %s from %d to %d", name, a.MTU, r.want.MTU)
+	}
+	if a.HardwareAddr.String() != mac.String() {
+		r.mend(link.SetLink(name, "mac", nl.NewRtAttr(unix.IFLA_ADDRESS, mac)), "set the mac of %s from %s to %s", name, a.HardwareAddr, mac)
+	}
+	if a.Flags&net.FlagUp == 0 {
+		r.down = append(r.down, name)
+	}
+	return nil
+}
+
+// applyAddresses makes the bridge have the gateways' addresses and the tunnel's
+// interfaces those of the node, which is what masquerading takes for the source
+// of what leaves through them.
+func (r *hostRun) applyAddresses(ctx context.Context) {
+	gateways := make([]netip.Prefix, 0, len(r.want.Gateways))
+	for _, g := range r.want.Gateways {
+		gateways = append(gateways, gatewayPrefix(g))
+	}
+	r.applyAddressesOf(ctx, r.want.Bridge, r.bridge, gateways)
+	if r.want.Tunnel == nil {
+		return
+	}
+	var own []netip.Prefix
+	for _, a := range r.want.Tunnel.Underlay {
+		own = append(own, netip.PrefixFrom(a, a.BitLen()))
+	}
+	for _, a := range r.want.Tunnel.Underlay {
+		if index := r.tunnels.index(a); index != 0 {
+			r.applyAddressesOf(ctx, tunnelName(a), index, own)
+		}
+	}
+}
+
+// applyAddressesOf makes a link have these addresses and no others. The
+// link-local IPv6 address that the kernel makes itself may stay.
+func (r *hostRun) applyAddressesOf(ctx context.Context, name string, index int, addresses []netip.Prefix) {
+	missing := map[netip.Prefix]bool{}
+	for _, p := range addresses {
+		missing[p] = true
+	}
+	dev := &netlink.GenericLink{LinkAttrs: netlink.LinkAttrs{Name: name, Index: index}}
+	have, err := link.Dump(ctx, "listing the addresses of "+name, func() ([]netlink.Addr, error) {
+		return r.host.AddrList(dev, netlink.FAMILY_ALL)
+	})
+	if err != nil {
+		r.failed(err)
+		return
+	}
+	for _, a := range have {
+		p, ok := link.ToPrefix(a.IPNet)
+		if !ok || missing[p] {
+			delete(missing, p)
+			continue
+		}
+		if p.Addr().Is6() && p.Addr().IsLinkLocalUnicast() {
+			continue
+		}
+		if err := r.host.AddrDel(dev, &a); err != nil && !errors.Is(err, unix.EADDRNOTAVAIL) {
+			r.failed(fmt.Errorf("removing address %v from %s: %w", p, name, err))
+			continue
+		}
+		r.changed("removed address %v from %s", p, name)
+	}
+	for _, p := range addresses {
+		if !missing[p] {
+			continue
+		}
+		scope := netlink.SCOPE_UNIVERSE
+		if p.Addr().IsLinkLocalUnicast() {
+			scope = netlink.SCOPE_LINK // never the source of what leaves the node
+		}
+		r.mend(link.AddAddress(index, p, scope), "added address %v to %s", p, name)
+	}
+}
+
+// gatewayPrefix is the length that a gateway's address has on the bridge.
+func gatewayPrefix(g netip.Addr) netip.Prefix {
+	if g.Is6() && g.IsLinkLocalUnicast() {
+		return netip.PrefixFrom(g, 64)
+	}
+	return netip.PrefixFrom(g, g.BitLen())
+}
+
+// adoptOrphans puts host ends back that lost their bridge when it was removed.
+func (r *hostRun) adoptOrphans(ctx context.Context) {
+	all, err := link.Dump(ctx, "listing links", r.host.LinkList)
+	if err != nil {
+		r.failed(err)
+		return
+	}
+	for _, dev := range all {
+		l, ok := plug.ToHostLink(dev)
+		if !ok || l.ContainerID == "" || l.Master != 0 {
+			continue // without an alias it may be being made just now
+		}
+		err := r.host.LinkSetMasterByIndex(dev, r.bridge)
+		if err == nil {
+			err = r.conn.Do(plug.Reflect(l.Index)) // the bridge took that with it
+		}
+		switch {
+		case link.IsNoLink(err): // it is on its way out
+		case err != nil:
+			r.failed(fmt.Errorf("putting %s back on %s: %w", l.Name, r.want.Bridge, err))
+		default:
+			r.changed("put %s of container %s back on %s", l.Name, l.ContainerID, r.want.Bridge)
+		}
+	}
+}
+
+// createBridge makes a bridge, down, as ours, with no address but those it is
+// given. An MTU that was set makes the
+// bridge keep it when ports come and go, but not one that it was born with nor
+// one that it had already: hence the detour.
+func createBridge(name string, mac net.HardwareAddr, mtu int, ipv6 bool) []link.Step {
+	req := nl.NewNetlinkRequest(unix.RTM_NEWLINK, unix.NLM_F_CREATE|unix.NLM_F_EXCL)
+	req.AddData(nl.NewIfInfomsg(unix.AF_UNSPEC))
+	req.AddData(nl.NewRtAttr(unix.IFLA_IFNAME, nl.ZeroTerminated(name)))
+	req.AddData(nl.NewRtAttr(unix.IFLA_ADDRESS, mac))
+	info := nl.NewRtAttr(unix.IFLA_LINKINFO, nil)
+	info.AddRtAttr(nl.IFLA_INFO_KIND, nl.NonZeroTerminated("bridge"))
+	req.AddData(info)
+	alias := nl.NewRtAttr(unix.IFLA_IFALIAS, []byte(bridgeAlias))
+	steps := []link.Step{
+		{What: "creating bridge " + name, Req: req},
+		link.SetLink(name, "alias", alias),
+		link.SetLink(name, "mtu", nl.NewRtAttr(unix.IFLA_MTU, nl.Uint32Attr(uint32(mtu-1)))),
+		link.SetLink(name, "mtu", nl.NewRtAttr(unix.IFLA_MTU, nl.Uint32Attr(uint32(mtu)))),
+	}
+	if ipv6 {
+		steps = append(steps, link.SetLink(name, "way to make addresses", link.NoLinkLocal()))
+	}
+	return steps
+}
+
+// bridgeAlias is the alias of the bridge.
+const bridgeAlias = link.AliasPrefix + "bridge"

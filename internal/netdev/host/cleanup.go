@@ -1,0 +1,61 @@
+package host
+
+import (
+	"context"
+	"errors"
+	"fmt"
+
+	"fairlead.dev/fairlead/internal/netdev/link"
+	"fairlead.dev/fairlead/internal/netdev/plug"
+)
+
+// CleanupHost removes everything of ours from the host: rules and routes, the
+// host ends of all pods (which takes their interfaces away), the bridges and
+// the tunnel. It
+// returns in words what it removed, and goes on after an error. The settings
+// under /proc/sys stay: others may rely on them by now.
+func (k *Kernel) CleanupHost(ctx context.Context) (removed []string, err error) {
+	k.applying.Lock()
+	defer k.applying.Unlock()
+	h, err := k.Handle()
+	if err != nil {
+		return nil, err
+	}
+	defer h.Close()
+	var errs []error
+
+	rules, err := ourRules(ctx, h)
+	errs = append(errs, err)
+	for _, r := range rules {
+		if err := deleteRule(h, r); err != nil {
+			errs = append(errs, err)
+			continue
+		}
+		removed = append(removed, describeRule(r))
+	}
+	routes, err := ourRoutes(ctx, h)
+	errs = append(errs, err)
+	for _, r := range routes {
+		if err := deleteRoute(h, r); err != nil {
+			errs = append(errs, err)
+			continue
+		}
+		removed = append(removed, "route "+describe(r))
+	}
+	links, err := link.Dump(ctx, "listing links", h.LinkList)
+	errs = append(errs, err)
+	ends, err := plug.New(k.Sockets).DetachAll(ctx)
+	removed, errs = append(removed, ends...), append(errs, err)
+	for _, dev := range links {
+		a := dev.Attrs()
+		if a.Alias != bridgeAlias && a.Alias != tunnelAlias || dev.Type() == "veth" {
+			continue
+		}
+		if err := h.LinkDel(dev); err != nil && !link.IsNoLink(err) {
+			errs = append(errs, fmt.Errorf("removing %s %s: %w", dev.Type(), a.Name, err))
+			continue
+		}
+		removed = append(removed, dev.Type()+" "+a.Name)
+	}
+	return removed, errors.Join(errs...)
+}

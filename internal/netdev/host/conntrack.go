@@ -1,0 +1,151 @@
+package host
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"net"
+	"net/netip"
+	"slices"
+
+	"github.com/vishvananda/netlink"
+	"golang.org/x/sys/unix"
+
+	"fairlead.dev/fairlead/internal/netdev/link"
+)
+
+// ForgetUDP makes the kernel forget the UDP flows to ports of the host. A flow
+// keeps the translation that it began with for as long as packets come, so one
+// that began before a rule was there, or went to a pod that is gone, would never
+// come to the right place. An address that is unspecified stands for all of the
+// host's of its family, one that is not valid for all.
+func (k *Kernel) ForgetUDP(ctx context.Context, ports []netip.AddrPort) error {
+	if len(ports) == 0 {
+		return nil
+	}
+	h, err := k.flows()
+	if err != nil {
+		return err
+	}
+	defer h.Close()
+	addresses, err := link.Dump(ctx, "listing the host's addresses", func() ([]netlink.Addr, error) {
+		return h.AddrList(nil, netlink.FAMILY_ALL)
+	})
+	if err != nil {
+		return err
+	}
+	f := flowsTo{ports: map[uint16][]netip.Addr{}, host: map[netip.Addr]bool{}}
+	for _, p := range ports {
+		f.ports[p.Port()] = append(f.ports[p.Port()], p.Addr())
+	}
+	for _, a := range addresses {
+		if p, ok := link.ToPrefix(a.IPNet); ok {
+			f.host[p.Addr()] = true
+		}
+	}
+	return k.forget(ctx, h, "forgetting UDP flows", f)
+}
+
+// ForgetMasqueraded makes the kernel forget the flows from addresses in some prefixes
+// to addresses in others whose source was translated. A flow keeps its translation, so
+// one that began before it was known that it stays in the cluster would carry the
+// node's address for as long as packets come. TCP connections that are established go
+// on as they are: half of one would be taken for a new one.
+func (k *Kernel) ForgetMasqueraded(ctx context.Context, from, to []netip.Prefix) error {
+	if len(from) == 0 || len(to) == 0 {
+		return nil
+	}
+	h, err := k.flows()
+	if err != nil {
+		return err
+	}
+	defer h.Close()
+	return k.forget(ctx, h, "forgetting masqueraded flows", masqueraded{from: from, to: to})
+}
+
+// flows opens a socket for the host's connection tracking.
+func (k *Kernel) flows() (h *netlink.Handle, err error) {
+	err = k.In(func() (err error) {
+		h, err = netlink.NewHandle(unix.NETLINK_ROUTE, unix.NETLINK_NETFILTER)
+		return err
+	})
+	if err != nil {
+		return nil, fmt.Errorf("opening a netlink socket: %w", err)
+	}
+	return h, nil
+}
+
+// forget makes the kernel forget what a filter matches.
+func (k *Kernel) forget(ctx context.Context, h *netlink.Handle, what string, f netlink.CustomConntrackFilter) error {
+	families := []netlink.InetFamily{unix.AF_INET}
+	if k.IPv6 {
+		families = append(families, unix.AF_INET6)
+	}
+	for _, family := range families {
+		_, err := link.Dump(ctx, what, func() ([]struct{}, error) {
+			_, err := h.ConntrackDeleteFilters(netlink.ConntrackTable, family, f)
+			return nil, err
+		})
+		if err != nil && !errors.Is(err, unix.ENOENT) {
+			return err
+		}
+	}
+	return nil
+}
+
+// flowsTo matches the UDP flows that were sent to one of the ports of the host.
+type flowsTo struct {
+	ports map[uint16][]netip.Addr
+	host  map[netip.Addr]bool
+}
+
+// MatchConntrackFlow is called by the library for each flow.
+func (f flowsTo) MatchConntrackFlow(flow *netlink.ConntrackFlow) bool {
+	if flow.Forward.Protocol != unix.IPPROTO_UDP {
+		return false
+	}
+	to, ok := netip.AddrFromSlice(flow.Forward.DstIP)
+	if !ok {
+		return false
+	}
+	to = to.Unmap()
+	for _, at := range f.ports[flow.Forward.DstPort] {
+		switch {
+		case at == to:
+			return true
+		case at.IsValid() && (!at.IsUnspecified() || at.Is4() != to.Is4()):
+		case f.host[to] || to.IsLoopback():
+			return true
+		}
+	}
+	return false
+}
+
+// tcpOpening is the state of a TCP connection whose first packet has no answer
+// (TCP_CONNTRACK_SYN_SENT).
+const tcpOpening = 1
+
+// masqueraded matches flows whose source was translated, and which were sent from
+// certain prefixes and are answered from others.
+type masqueraded struct{ from, to []netip.Prefix }
+
+// MatchConntrackFlow is called by the library for each flow.
+func (f masqueraded) MatchConntrackFlow(flow *netlink.ConntrackFlow) bool {
+	switch flow.Forward.Protocol {
+	case unix.IPPROTO_UDP, unix.IPPROTO_ICMP, unix.IPPROTO_ICMPV6:
+	case unix.IPPROTO_TCP:
+		if tcp, ok := flow.ProtoInfo.(*netlink.ProtoInfoTCP); !ok || tcp.State != tcpOpening {
+			return false
+		}
+	default:
+		return false
+	}
+	return !flow.Forward.SrcIP.Equal(flow.Reverse.DstIP) && within(f.from, flow.Forward.SrcIP) && within(f.to, flow.Reverse.SrcIP)
+}
+
+// within tells whether an address is in one of the prefixes.
+func within(prefixes []netip.Prefix, ip net.IP) bool {
+	a, ok := netip.AddrFromSlice(ip)
+	a = a.Unmap()
+	return ok && slices.ContainsFunc(prefixes, func(p netip.Prefix) bool { return p.Contains(a) })
+}

@@ -1,0 +1,263 @@
+// Package host keeps the node's own part of the pod network (one bridge, its gateway
+// addresses, the tunnel, the routes to the blocks of addresses) as it was told, and tells
+// of changes to it.
+//
+// Whatever it puts on a host can be told from what others put there, as package plug has
+// it. It keeps no state of its own beyond open sockets and the links that it watches.
+package host
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"net"
+	"net/netip"
+	"slices"
+	"sync"
+
+	"github.com/vishvananda/netlink"
+
+	"fairlead.dev/fairlead/internal/netdev/link"
+)
+
+// Kernel keeps the node's own part of the pod network. Its methods may be called
+// from many goroutines at once.
+type Kernel struct {
+	*link.Sockets
+
+	applying sync.Mutex // one ApplyHost or CleanupHost at a time
+
+	mu      sync.Mutex
+	watched watched
+}
+
+// New returns what keeps the host's network, over sockets on the host.
+func New(s *link.Sockets) *Kernel { return &Kernel{Sockets: s} }
+
+// State is what the pod network needs on this node, whole.
+type State struct {
+	// Bridge is the name of the bridge that all pods are plugged into.
+	Bridge string
+	// MTU of the bridge in bytes; 0 takes the uplink's.
+	MTU int
+	// Gateways are the bridge's addresses: the gateways of every pod.
+	Gateways []netip.Addr
+	// Uplink is the interface that leads to the other nodes. It may be empty
+	// on a node that has no peers.
+	Uplink string
+	// Local are the blocks of addresses whose pods run here.
+	Local []LocalBlock
+	// Peers are the blocks that are reached over the uplink's link.
+	Peers []PeerBlock
+	// Tunnel is this node's end of the tunnel; nil where it has none.
+	Tunnel *Tunnel
+	// Remote are the nodes that are reached through the tunnel.
+	Remote []RemoteNode
+}
+
+// LocalBlock is a block of this node.
+type LocalBlock struct {
+	Prefix netip.Prefix
+	// Source is the host's address that it talks to its pods from; not valid
+	// leaves the choice to the kernel.
+	Source netip.Addr
+}
+
+// PeerBlock is a block of another node.
+type PeerBlock struct {
+	Prefix netip.Prefix
+	// Via is that node's address on the uplink's link.
+	Via netip.Addr
+}
+
+// hostRun is one ApplyHost under way.
+type hostRun struct {
+	host   *netlink.Handle
+	conn   *link.Conn
+	ipv6   bool // this kernel has it
+	want   State
+	bridge int // index
+	uplink int // index, 0 without one
+
+	tunnels tunnelLinks
+	down    []string // links to set up
+
+	changes []string
+	errs    []error
+}
+
+func (r *hostRun) changed(format string, args ...any) {
+	r.changes = append(r.changes, fmt.Sprintf(format, args...))
+}
+
+func (r *hostRun) failed(err error) {
+	if err != nil {
+		r.errs = append(r.errs, err)
+	}
+}
+
+// ApplyHost makes the node's network be as the state says: it adds what is
+// missing, mends what differs, and removes what is ours and not wanted. It
+// returns in words what it changed, nothing when all was well. What fails does
+// not keep the rest from being done; only without a bridge nothing is. Routes
+// and links of others are never touched, and a route of another program in the
+// place of ours is an error that names it.
+//
+// On the way it turns on forwarding, for IPv4 only on the bridge, the uplink and
+// the tunnel, keeps the uplink listening to router advertisements (accept_ra 2)
+// when IPv6 forwarding would end that, and turns off redirects, which would make
+// pods send past their gateway. Reverse path filters (rp_filter) stay as they
+// are, as every route is symmetric; only the tunnel's is loose: other nodes send
+// through it under addresses that are reached without it.
+func (k *Kernel) ApplyHost(ctx context.Context, want State) (changes []string, err error) {
+	if err := want.Validate(); err != nil {
+		return nil, fmt.Errorf("%w: %s: %w", link.ErrNoBridge, want.Bridge, err)
+	}
+	k.applying.Lock()
+	defer k.applying.Unlock()
+	h, err := k.Handle()
+	if err != nil {
+		return nil, err
+	}
+	defer h.Close()
+	c, err := k.Conn()
+	if err != nil {
+		return nil, err
+	}
+	defer k.Release(c)
+
+	r := &hostRun{host: h, conn: c, ipv6: k.IPv6, want: want}
+	if err := r.findUplink(); err != nil {
+		return nil, fmt.Errorf("%w: %s: %w", link.ErrNoBridge, want.Bridge, err)
+	}
+	if err := r.applyBridge(); err != nil {
+		return r.changes, fmt.Errorf("%w: %s: %w", link.ErrNoBridge, want.Bridge, err)
+	}
+	r.applyTunnel()
+	k.watch(func(w *watched) {
+		*w = watched{bridge: want.Bridge, bridgeIndex: r.bridge, uplink: want.Uplink, uplinkIndex: r.uplink, tunnels: r.tunnels}
+	})
+	r.failed(k.In(r.applySettings))
+	for _, name := range r.down { // only now: settings say what they do when they come up
+		r.mend(link.Raise(name), "set %s up", name)
+	}
+	r.applyAddresses(ctx)
+	r.adoptOrphans(ctx)
+	r.applyNeighbours(ctx)
+	r.applyRoutes(ctx)
+	r.applyRules(ctx)
+	return r.changes, errors.Join(r.errs...)
+}
+
+// Validate returns everything that is wrong with the state, as ErrInvalid.
+func (s *State) Validate() error {
+	var errs []error
+	bad := func(format string, args ...any) {
+		errs = append(errs, fmt.Errorf("%w: "+format, append([]any{link.ErrInvalid}, args...)...))
+	}
+	if err := link.CheckName(s.Bridge); err != nil {
+		bad("bridge name %q %s", s.Bridge, err)
+	}
+	if s.Uplink == "" && (len(s.Peers) > 0 || s.MTU == 0) {
+		bad("the uplink must be named: it leads to %d blocks of other nodes and gives its mtu when %d is 0", len(s.Peers), s.MTU)
+	}
+	if s.MTU < 0 || s.MTU > link.MaxMTU || s.MTU > 0 && s.MTU < link.MinMTUv6 {
+		bad("bridge mtu %d must be from %d to %d bytes, or 0 for the uplink's", s.MTU, link.MinMTUv6, link.MaxMTU)
+	}
+	for _, g := range s.Gateways {
+		if !g.IsValid() || g.Is4In6() || g.Zone() != "" {
+			bad("gateway %v must be a plain address", g)
+		}
+	}
+	for _, b := range s.Local {
+		if err := checkBlock(b.Prefix, b.Source); err != nil {
+			bad("block %v of this node %s", b.Prefix, err)
+		}
+	}
+	for _, err := range s.checkOthers() {
+		bad("%w", err)
+	}
+	return errors.Join(errs...)
+}
+
+// checkOthers returns what is wrong with the ways to other nodes.
+func (s *State) checkOthers() []error {
+	var errs []error
+	for _, b := range s.Peers {
+		if err := checkBlock(b.Prefix, b.Via); err != nil {
+			errs = append(errs, fmt.Errorf("block %v of another node %w", b.Prefix, err))
+		} else if !b.Via.IsValid() {
+			errs = append(errs, fmt.Errorf("block %v of another node must say which address it is reached by", b.Prefix))
+		}
+	}
+	if err := s.Tunnel.validate(); err != nil {
+		errs = append(errs, err)
+	}
+	if s.Tunnel == nil && len(s.Remote) > 0 {
+		errs = append(errs, fmt.Errorf("%d nodes are behind a tunnel: it must be described", len(s.Remote)))
+	}
+	for _, n := range s.Remote {
+		if err := n.validate(); err != nil {
+			errs = append(errs, fmt.Errorf("node behind the tunnel: %w", err))
+		}
+	}
+	return errs
+}
+
+func checkBlock(p netip.Prefix, with netip.Addr) error {
+	switch {
+	case !p.IsValid() || p.Addr().Is4In6() || p != p.Masked() || p.Bits() == 0:
+		return errors.New("must be in CIDR form without host bits, and less than everything")
+	case with.IsValid() && with.Is4() != p.Addr().Is4():
+		return fmt.Errorf("must go with an address of its own family, not %v", with)
+	}
+	return nil
+}
+
+// wants tells whether the state has anything of that kind.
+func (s *State) wants(kind func(netip.Addr) bool) bool {
+	return slices.ContainsFunc(s.Gateways, kind) ||
+		slices.ContainsFunc(s.Local, func(b LocalBlock) bool { return kind(b.Prefix.Addr()) }) ||
+		slices.ContainsFunc(s.Peers, func(b PeerBlock) bool { return kind(b.Prefix.Addr()) }) ||
+		slices.ContainsFunc(s.Remote, func(n RemoteNode) bool {
+			return slices.ContainsFunc(n.Blocks, func(b netip.Prefix) bool { return kind(b.Addr()) })
+		})
+}
+
+// findUplink fills in what depends on the uplink. A missing uplink spoils only
+// the routes to peers when the MTU is known without it.
+func (r *hostRun) findUplink() error {
+	if r.want.Uplink == "" {
+		return nil
+	}
+	dev, err := r.host.LinkByName(r.want.Uplink)
+	switch {
+	case link.IsNoLink(err):
+		err = fmt.Errorf("%w: uplink %s", link.ErrNoLink, r.want.Uplink)
+	case err != nil:
+		err = fmt.Errorf("looking at uplink %s: %w", r.want.Uplink, err)
+	case dev.Attrs().Flags&net.FlagUp == 0:
+		err = fmt.Errorf("uplink %s is down", r.want.Uplink)
+	default:
+		r.uplink = dev.Attrs().Index
+	}
+	if r.want.MTU != 0 {
+		r.failed(err)
+		return nil
+	}
+	if dev == nil {
+		return err
+	}
+	r.failed(err)
+	r.want.MTU = dev.Attrs().MTU
+	return nil
+}
+
+// mend does the step and says so.
+func (r *hostRun) mend(s link.Step, format string, args ...any) {
+	if err := r.conn.Do(s); err != nil {
+		r.failed(err)
+		return
+	}
+	r.changed(format, args...)
+}

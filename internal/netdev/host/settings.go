@@ -1,0 +1,122 @@
+package host
+
+import (
+	"errors"
+	"fmt"
+	"net/netip"
+	"slices"
+
+	"fairlead.dev/fairlead/internal/netdev/link"
+)
+
+// applySettings writes the settings under /proc/sys, on a thread in the host
+// namespace.
+func (r *hostRun) applySettings() error {
+	var errs []error
+	set := func(name, value string) {
+		before, err := link.SetSysctl(name, value)
+		if err != nil {
+			errs = append(errs, err)
+		} else if before != value {
+			r.changed("set %s from %s to %s", name, before, value)
+		}
+	}
+	if r.want.wants(netip.Addr.Is4) {
+		r.settings4(set)
+	}
+	wantIPv6 := r.want.wants(netip.Addr.Is6)
+	switch {
+	case r.ipv6:
+		r.settings6(set, wantIPv6)
+	case wantIPv6:
+		errs = append(errs, errors.New("the blocks of the nodes have IPv6 addresses, and this kernel has no IPv6"))
+	}
+	return errors.Join(errs...)
+}
+
+// ours lists the links that nobody but us uses: the bridge and the tunnel's.
+func (r *hostRun) ours() []string {
+	names := []string{r.want.Bridge}
+	if r.want.Tunnel != nil {
+		for _, a := range r.want.Tunnel.Underlay {
+			if r.tunnels.index(a) != 0 {
+				names = append(names, tunnelName(a))
+			}
+		}
+	}
+	return names
+}
+
+// settings4 lets pass what comes in by the bridge, the tunnel and the uplink,
+// and from no other link: the machine does not become a router between others.
+func (r *hostRun) settings4(set func(name, value string)) {
+	const conf = "net/ipv4/conf/"
+	for _, link := range r.ours() {
+		set(conf+link+"/forwarding", "1")
+		// Pods talk to their neighbours through the bridge they came in by. The
+		// kernel sends redirects if either this or "all" says so.
+		set(conf+link+"/send_redirects", "0")
+		if link != r.want.Bridge {
+			// The higher number of this and "all" holds; 2 is the loose one.
+			set(conf+link+"/rp_filter", "2")
+		}
+	}
+	if r.uplink != 0 {
+		set(conf+r.want.Uplink+"/forwarding", "1")
+	}
+	set(conf+"all/send_redirects", "0")
+	if slices.ContainsFunc(r.want.Remote, RemoteNode.crosses) {
+		// Routers do not break up packets of IPv6, and the kernel would not pass
+		// on to pods what they say of the way.
+		set("net/ipv4/ip_forward_use_pmtu", "1")
+	}
+}
+
+// crosses tells whether packets of IPv4 go to the node inside of IPv6.
+func (n RemoteNode) crosses() bool {
+	return n.Underlay.Is6() && slices.ContainsFunc(n.Blocks, func(b netip.Prefix) bool { return b.Addr().Is4() })
+}
+
+// settings6 is the same for IPv6, which the kernel forwards on all links or on
+// none.
+func (r *hostRun) settings6(set func(name, value string), wanted bool) {
+	const conf = "net/ipv6/conf/"
+	for _, link := range r.ours() {
+		// No pod and no other node may become this host's router, and no address
+		// here waits.
+		set(conf+link+"/accept_ra", "0")
+		set(conf+link+"/accept_dad", "0")
+		if wanted || link == tunnelName(netip.IPv6Unspecified()) {
+			set(conf+link+"/disable_ipv6", "0")
+		}
+	}
+	if !wanted {
+		return
+	}
+	if r.uplink != 0 {
+		acceptRA := conf + r.want.Uplink + "/accept_ra"
+		if now, err := link.ReadSysctl(acceptRA); err == nil && now == "1" {
+			set(acceptRA, "2") // before forwarding: that drops the routes learnt
+		}
+	}
+	set(conf+"all/forwarding", "1")
+	for _, link := range r.ours() {
+		set(conf+link+"/forwarding", "1")
+	}
+	if r.uplink != 0 {
+		set(conf+r.want.Uplink+"/forwarding", "1")
+	}
+}
+
+// AllowLocalhost lets packets from and to 127.0.0.0/8 pass a bridge, so that a port
+// of the host at 127.0.0.1 can lead to a pod. The packet filter must keep pods from
+// using it.
+func (k *Kernel) AllowLocalhost(bridge string) error {
+	if err := link.CheckName(bridge); err != nil {
+		return fmt.Errorf("%w: bridge name %q %w", link.ErrInvalid, bridge, err)
+	}
+	return k.In(func() error {
+		_, err := link.SetSysctl("net/ipv4/conf/"+bridge+"/route_localnet", "1")
+		return err
+	})
+}

@@ -1,0 +1,142 @@
+package host
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"net"
+	"net/netip"
+	"strings"
+
+	"github.com/vishvananda/netlink"
+	"golang.org/x/sys/unix"
+
+	"fairlead.dev/fairlead/internal/netdev/link"
+)
+
+// ErrNoUplink says that the node's uplink could not be made out.
+var ErrNoUplink = errors.New("no uplink")
+
+// Uplink is the interface that leads to the other nodes.
+type Uplink struct {
+	Name  string
+	Index int
+	MTU   int // bytes
+	// Addresses holds at most one global address per family, the first.
+	Addresses []netip.Prefix
+}
+
+// Uplink finds the uplink and its addresses. An empty name takes the interface
+// of the default route (IPv4's, else IPv6's; the one with the lowest metric),
+// else the only interface that is up and has a global address, loopback and
+// our own links aside. The error is ErrNoUplink and says what was looked for.
+func (k *Kernel) Uplink(ctx context.Context, name string) (Uplink, error) {
+	h, err := k.Handle()
+	if err != nil {
+		return Uplink{}, err
+	}
+	defer h.Close()
+	dev, err := pickUplink(ctx, h, name)
+	if err != nil {
+		return Uplink{}, err
+	}
+	a := dev.Attrs()
+	up := Uplink{Name: a.Name, Index: a.Index, MTU: a.MTU}
+	for _, fam := range []int{unix.AF_INET, unix.AF_INET6} {
+		addrs, err := link.GlobalAddresses(ctx, h, dev, fam)
+		if err != nil {
+			return Uplink{}, err
+		}
+		if len(addrs) > 0 {
+			up.Addresses = append(up.Addresses, addrs[0])
+		}
+	}
+	k.watch(func(w *watched) { w.uplink, w.uplinkIndex = up.Name, up.Index })
+	return up, nil
+}
+
+func pickUplink(ctx context.Context, h *netlink.Handle, name string) (netlink.Link, error) {
+	if name != "" {
+		dev, err := h.LinkByName(name)
+		if link.IsNoLink(err) {
+			return nil, fmt.Errorf("%w: this node has no interface %s", ErrNoUplink, name)
+		}
+		if err != nil {
+			return nil, fmt.Errorf("looking at uplink %s: %w", name, err)
+		}
+		return dev, nil
+	}
+	for _, fam := range []int{unix.AF_INET, unix.AF_INET6} {
+		index, err := defaultRouteLink(ctx, h, fam)
+		if err != nil {
+			return nil, err
+		}
+		if index == 0 {
+			continue
+		}
+		dev, err := h.LinkByIndex(index)
+		if err != nil {
+			return nil, fmt.Errorf("looking at the interface of the default route: %w", err)
+		}
+		return dev, nil
+	}
+	return onlyGlobal(ctx, h)
+}
+
+// defaultRouteLink returns the index of the link of the default route with the
+// lowest metric, and 0 when there is no default route.
+func defaultRouteLink(ctx context.Context, h *netlink.Handle, fam int) (int, error) {
+	routes, err := link.Dump(ctx, "listing routes", func() ([]netlink.Route, error) {
+		return h.RouteListFiltered(fam, &netlink.Route{Table: unix.RT_TABLE_MAIN}, netlink.RT_FILTER_TABLE)
+	})
+	if err != nil {
+		return 0, err
+	}
+	best, metric := 0, 0
+	for _, r := range routes {
+		if p, ok := link.ToPrefix(r.Dst); ok && p.Bits() != 0 || r.Type != unix.RTN_UNICAST {
+			continue
+		}
+		index := r.LinkIndex
+		if index == 0 && len(r.MultiPath) > 0 {
+			index = r.MultiPath[0].LinkIndex
+		}
+		if index != 0 && (best == 0 || r.Priority < metric) {
+			best, metric = index, r.Priority
+		}
+	}
+	return best, nil
+}
+
+func onlyGlobal(ctx context.Context, h *netlink.Handle) (netlink.Link, error) {
+	links, err := link.Dump(ctx, "listing links", h.LinkList)
+	if err != nil {
+		return nil, err
+	}
+	var found []netlink.Link
+	var names []string
+	for _, dev := range links {
+		a := dev.Attrs()
+		if a.Flags&net.FlagUp == 0 || a.Flags&net.FlagLoopback != 0 || strings.HasPrefix(a.Alias, link.AliasPrefix) {
+			continue
+		}
+		for _, fam := range []int{unix.AF_INET, unix.AF_INET6} {
+			addrs, err := link.GlobalAddresses(ctx, h, dev, fam)
+			if err != nil {
+				return nil, err
+			}
+			if len(addrs) > 0 {
+				found, names = append(found, dev), append(names, a.Name)
+				break
+			}
+		}
+	}
+	switch len(found) {
+	case 0:
+		return nil, fmt.Errorf("%w: this node has no default route, and no interface that is up and has a global address", ErrNoUplink)
+	case 1:
+		return found[0], nil
+	}
+	return nil, fmt.Errorf("%w: this node has no default route, and more than one interface with a global address (%s): name the one to use",
+		ErrNoUplink, strings.Join(names, ", "))
+}

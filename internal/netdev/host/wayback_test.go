@@ -1,0 +1,121 @@
+package host
+
+import (
+	"context"
+	"net/netip"
+	"os/exec"
+	"strings"
+	"sync"
+	"testing"
+	"time"
+
+	"github.com/google/go-cmp/cmp"
+	"golang.org/x/sys/unix"
+
+	"fairlead.dev/fairlead/internal/netdev/link"
+	"fairlead.dev/fairlead/internal/netdev/nettest"
+)
+
+// Every node of the lab has rp_filter 1 (own review 14): only the tunnel's, which is
+// loose, keeps what off-link nodes send themselves from being dropped.
+func TestWaysBack(t *testing.T) {
+	nettest.NeedIPv6(t)
+	nodes, _ := newRouted(t, 2, netip.Addr.Is4, netip.Addr.Is6)
+	for i, k := range nodes {
+		apply(t, k, routedState(i, netip.Addr.Is4, netip.Addr.Is6))
+	}
+	k := nodes[0]
+	arrival := func(link, source string) Arrival { return Arrival{Link: link, Source: nettest.Addr(source)} }
+	local, remote := blocksOf(0), blocksOf(1)
+	all := []Arrival{
+		{nettest.DefaultBridge, local[0].Addr().Next()},
+		{nettest.DefaultBridge, local[1].Addr().Next()},
+		{"fairlead-vx4", remote[0].Addr().Next()},
+		{"fairlead-vx6", remote[1].Addr().Next()},
+		{"fairlead-vx4", routedIP(1, netip.Addr.Is4)},
+		{"fairlead-vx6", routedIP(1, netip.Addr.Is6)},
+		{"up0", routedIP(1, netip.Addr.Is4)},
+		arrival("not-there", "192.0.2.1"),
+		arrival("up0", local[0].Addr().Next().String()),
+	}
+	want := []WayBack{{}, {}, {}, {}, {Astray: true}, {Astray: true}, {}, {}, {Astray: true, Refused: true}}
+	check := func() {
+		t.Helper()
+		got, err := k.WaysBack(all)
+		if err != nil {
+			t.Fatal(err)
+		}
+		if diff := cmp.Diff(want, got); diff != "" {
+			t.Errorf("(-want +got):\n%s", diff)
+		}
+	}
+	check()
+	nettest.In(t, k.Namespace(), func() error {
+		_, err := link.SetSysctl("net/ipv4/conf/fairlead-vx4/rp_filter", "1")
+		return err
+	})
+	want[4].Refused = true
+	check()
+	apply(t, k, routedState(0, netip.Addr.Is4, netip.Addr.Is6)) // which makes it loose again
+	want[4].Refused = false
+	check()
+}
+
+// Changes in other programs' tables are told of with their chain, those in ours are not.
+func TestWatchTablesOfOthers(t *testing.T) {
+	nettest.NeedRoot(t)
+	k := newHostNode(t)
+	ctx, cancel := context.WithCancel(t.Context())
+	heard := make(chan RuleChange, 100)
+	var running sync.WaitGroup
+	running.Go(func() {
+		if err := k.WatchTables(ctx, "ours", func(uint32) {}, func(c RuleChange) { heard <- c }); err != nil {
+			t.Error(err)
+		}
+	})
+	defer running.Wait()
+	defer cancel()
+	next := func() (c RuleChange) {
+		t.Helper()
+		select {
+		case c = <-heard:
+		case <-time.After(time.Minute):
+			t.Fatal("nothing is heard")
+		}
+		return c
+	}
+	if c := next(); c != (RuleChange{}) {
+		t.Errorf("at the beginning %+v", c)
+	}
+	nettest.In(t, k.Namespace(), func() error {
+		cmd := exec.CommandContext(ctx, "nft", "-f", "-")
+		cmd.Stdin = strings.NewReader(`
+			table inet ours { chain f { type filter hook forward priority 0; accept; }
+			}
+			table ip filter { chain FORWARD { type filter hook forward priority 0; policy drop; counter accept; }
+			chain beside { counter; }
+			set s { type ipv4_addr; elements = { 192.0.2.1 }; }
+			}
+			delete table ip filter
+			`)
+		return cmd.Run()
+	})
+	table := RuleChange{Family: unix.NFPROTO_IPV4, Table: "filter"}
+	chain, beside := table, table
+	chain.Chain, beside.Chain = "FORWARD", "beside"
+	base := chain
+	base.Base = true
+	seen := map[RuleChange]int{}
+	for seen[table] < 2 {
+		seen[next()]++
+	}
+	for c, least := range map[RuleChange]int{table: 2, base: 1, chain: 1, beside: 1} {
+		if seen[c] < least {
+			t.Errorf("%+v is told of %d times, want %d: %v", c, seen[c], least, seen)
+		}
+		delete(seen, c)
+	}
+	if len(seen) > 0 {
+		t.Errorf("also told of: %v", seen)
+	}
+}

@@ -1,0 +1,61 @@
+package link
+
+import (
+	"context"
+	"errors"
+	"net"
+	"net/netip"
+
+	"github.com/vishvananda/netlink"
+	"golang.org/x/sys/unix"
+)
+
+// GlobalAddresses lists the addresses of one family that others may use to
+// reach us: global, not about to expire, not one of the passing ones (RFC 8981).
+func GlobalAddresses(ctx context.Context, h *netlink.Handle, link netlink.Link, fam int) ([]netip.Prefix, error) {
+	addrs, err := Dump(ctx, "listing the addresses of "+link.Attrs().Name, func() ([]netlink.Addr, error) {
+		return h.AddrList(link, fam)
+	})
+	if err != nil {
+		return nil, err
+	}
+	const passing = unix.IFA_F_DEPRECATED | unix.IFA_F_DADFAILED | unix.IFA_F_TEMPORARY
+	var out []netip.Prefix
+	for _, a := range addrs {
+		if a.Scope != int(netlink.SCOPE_UNIVERSE) || fam == unix.AF_INET6 && a.Flags&passing != 0 {
+			continue
+		}
+		ones, _ := a.Mask.Size()
+		if ip, ok := netip.AddrFromSlice(a.IP); ok {
+			out = append(out, netip.PrefixFrom(ip.Unmap(), ones))
+		}
+	}
+	return out, nil
+}
+
+// IsNoLink tells that the library found no such link.
+func IsNoLink(err error) bool {
+	var none netlink.LinkNotFoundError
+	return errors.As(err, &none) || errors.Is(err, unix.ENODEV)
+}
+
+// ToPrefix returns an address of the library with its prefix length, false for none.
+func ToPrefix(n *net.IPNet) (netip.Prefix, bool) {
+	if n == nil {
+		return netip.Prefix{}, false
+	}
+	ip, ok := netip.AddrFromSlice(n.IP)
+	if !ok {
+		return netip.Prefix{}, false
+	}
+	ones, bits := n.Mask.Size()
+	if bits == 32 {
+		ip = ip.Unmap()
+	}
+	return netip.PrefixFrom(ip, ones), true
+}
+
+// ToIPNet returns a prefix as the library has it.
+func ToIPNet(p netip.Prefix) *net.IPNet {
+	return &net.IPNet{IP: p.Addr().AsSlice(), Mask: net.CIDRMask(p.Bits(), p.Addr().BitLen())}
+}

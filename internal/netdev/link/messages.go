@@ -1,0 +1,91 @@
+package link
+
+import (
+	"encoding/binary"
+	"net/netip"
+
+	"github.com/vishvananda/netlink"
+	"github.com/vishvananda/netlink/nl"
+	"golang.org/x/sys/unix"
+)
+
+// addrGenModeNone is IN6_ADDR_GEN_MODE_NONE of linux/if_link.h: no link-local
+// address.
+const addrGenModeNone = 1
+
+// NoLinkLocal keeps the kernel from making an IPv6 address of its own.
+func NoLinkLocal() *nl.RtAttr {
+	families := nl.NewRtAttr(unix.IFLA_AF_SPEC, nil)
+	families.AddRtAttr(unix.AF_INET6, nil).AddRtAttr(unix.IFLA_INET6_ADDR_GEN_MODE, nl.Uint8Attr(addrGenModeNone))
+	return families
+}
+
+// Raise sets a link up.
+func Raise(name string) Step {
+	req := nl.NewNetlinkRequest(unix.RTM_SETLINK, 0)
+	req.AddData(UpMessage())
+	req.AddData(nl.NewRtAttr(unix.IFLA_IFNAME, nl.ZeroTerminated(name)))
+	return Step{What: "setting up " + name, Req: req}
+}
+
+// UpMessage begins a message that sets a link up.
+func UpMessage() *nl.IfInfomsg {
+	msg := nl.NewIfInfomsg(unix.AF_UNSPEC)
+	msg.Flags, msg.Change = unix.IFF_UP, unix.IFF_UP
+	return msg
+}
+
+// SetLink changes one attribute of a link.
+func SetLink(name, what string, attr *nl.RtAttr) Step {
+	req := nl.NewNetlinkRequest(unix.RTM_SETLINK, 0)
+	req.AddData(nl.NewIfInfomsg(unix.AF_UNSPEC))
+	req.AddData(nl.NewRtAttr(unix.IFLA_IFNAME, nl.ZeroTerminated(name)))
+	req.AddData(attr)
+	return Step{What: "setting the " + what + " of " + name, Req: req}
+}
+
+// Remove removes a link.
+func Remove(name string) Step {
+	req := nl.NewNetlinkRequest(unix.RTM_DELLINK, 0)
+	req.AddData(nl.NewIfInfomsg(unix.AF_UNSPEC))
+	req.AddData(nl.NewRtAttr(unix.IFLA_IFNAME, nl.ZeroTerminated(name)))
+	return Step{What: "removing " + name, Req: req}
+}
+
+// AddAddress adds an address without duplicate address detection: who gives
+// out addresses has seen to it, and waiting for it costs seconds. Nor does the
+// kernel make a route of its own to one that is alone in its prefix: of IPv4 it
+// does not either, and of the node's own it would lead into the tunnel.
+func AddAddress(link int, a netip.Prefix, scope netlink.Scope) Step {
+	req := nl.NewNetlinkRequest(unix.RTM_NEWADDR, unix.NLM_F_CREATE|unix.NLM_F_EXCL)
+	msg := nl.NewIfAddrmsg(Family(a.Addr()))
+	msg.Prefixlen, msg.Scope, msg.Index = uint8(a.Bits()), uint8(scope), uint32(link)
+	req.AddData(msg)
+	if a.Addr().Is6() {
+		flags := uint32(unix.IFA_F_NODAD)
+		if a.IsSingleIP() {
+			flags |= unix.IFA_F_NOPREFIXROUTE
+		}
+		req.AddData(nl.NewRtAttr(unix.IFA_FLAGS, nl.Uint32Attr(flags)))
+	}
+	req.AddData(nl.NewRtAttr(unix.IFA_LOCAL, a.Addr().AsSlice()))
+	req.AddData(nl.NewRtAttr(unix.IFA_ADDRESS, a.Addr().AsSlice()))
+	if a.Addr().Is4() && a.Bits() < 31 {
+		req.AddData(nl.NewRtAttr(unix.IFA_BROADCAST, broadcast(a)))
+	}
+	return Step{What: "adding address " + a.String(), Req: req}
+}
+
+// Family returns the number that the kernel has for the family of an address.
+func Family(a netip.Addr) int {
+	if a.Is4() {
+		return unix.AF_INET
+	}
+	return unix.AF_INET6
+}
+
+func broadcast(p netip.Prefix) []byte {
+	b := p.Masked().Addr().As4()
+	n := binary.BigEndian.Uint32(b[:]) | 1<<(32-p.Bits()) - 1
+	return binary.BigEndian.AppendUint32(nil, n)
+}

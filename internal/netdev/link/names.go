@@ -1,0 +1,32 @@
+package link
+
+import (
+	"errors"
+	"fmt"
+	"strings"
+)
+
+// Limits of the kernel.
+const (
+	MaxNameLength  = 15    // IFNAMSIZ without the closing zero
+	MaxAliasLength = 255   // IFALIASZ without the closing zero
+	MinMTU         = 68    // RFC 791
+	MinMTUv6       = 1280  // RFC 8200; below it the kernel takes IPv6 off the link
+	MaxMTU         = 65535 // veth
+)
+
+// AliasPrefix begins the alias of every link that is ours.
+const AliasPrefix = "fairlead "
+
+// CheckName follows the kernel's dev_valid_name.
+func CheckName(name string) error {
+	switch {
+	case name == "":
+		return errors.New("must not be empty")
+	case len(name) > MaxNameLength:
+		return fmt.Errorf("must have at most %d bytes", MaxNameLength)
+	case name == ".", name == "..", strings.ContainsAny(name, "/: \t\n\v\f\r\x00%"):
+		return errors.New("must have no slash, colon, percent sign or space")
+	}
+	return nil
+}

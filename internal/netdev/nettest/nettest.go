@@ -1,0 +1,317 @@
+// Package nettest is what the tests of the packages of internal/netdev share: network
+// namespaces that play nodes and pods, looks into them, and traffic between them.
+package nettest
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"maps"
+	"net"
+	"net/netip"
+	"os"
+	"path/filepath"
+	"runtime"
+	"slices"
+	"strings"
+	"testing"
+
+	"github.com/google/go-cmp/cmp"
+	"github.com/vishvananda/netlink"
+	"golang.org/x/sys/unix"
+
+	"fairlead.dev/fairlead/internal/netdev/link"
+)
+
+// Main runs the tests of a package. It fails when they leave a link, a mounted namespace
+// or an open one behind.
+func Main(m *testing.M) {
+	dir, err := os.MkdirTemp("", "netdev")
+	if err != nil {
+		fmt.Fprintln(os.Stderr, err)
+		os.Exit(1)
+	}
+	_ = os.Setenv("TMPDIR", dir) // so that our mounts can be told from others'
+	// The first namespace that is opened opens that of the process, which stays open.
+	if ns, err := link.OpenNamespace(OwnNamespace); err == nil {
+		_ = ns.Close()
+	}
+	before, err := leftOnHost()
+	if err != nil {
+		fmt.Fprintln(os.Stderr, err)
+		os.Exit(1)
+	}
+	code := m.Run()
+	after, err := leftOnHost()
+	_ = os.Remove(dir)
+	if diff := cmp.Diff(before, after); err != nil || diff != "" {
+		fmt.Fprintf(os.Stderr, "left behind on the host (-before +after): %v\n%s", err, diff)
+		code = 1
+	}
+	os.Exit(code)
+}
+
+// isHostEnd tells whether a name is that of a host end of a pod.
+func isHostEnd(name string) bool {
+	digits, ok := strings.CutPrefix(name, "fl")
+	return ok && len(digits) == 13 && strings.Trim(digits, "abcdefghijklmnopqrstuvwxyz234567") == ""
+}
+
+// leftOnHost lists what a careless test would leave behind.
+func leftOnHost() ([]string, error) {
+	var found []string
+	links, err := net.Interfaces()
+	if err != nil {
+		return nil, err
+	}
+	for _, l := range links {
+		if isHostEnd(l.Name) {
+			found = append(found, l.Name)
+		}
+	}
+	mounts, err := os.ReadFile("/proc/self/mountinfo")
+	if err != nil {
+		return nil, err
+	}
+	for line := range strings.Lines(string(mounts)) {
+		if strings.Contains(line, " - nsfs ") && strings.Contains(line, os.TempDir()) {
+			found = append(found, line)
+		}
+	}
+	fds, err := os.ReadDir("/proc/self/fd")
+	if err != nil {
+		return nil, err
+	}
+	for _, fd := range fds {
+		if to, err := os.Readlink("/proc/self/fd/" + fd.Name()); err == nil && strings.HasPrefix(to, "net:") {
+			found = append(found, to)
+		}
+	}
+	return found, nil
+}
+
+// DefaultBridge is the name of the bridge of NewHost.
+const DefaultBridge = "fairlead0"
+
+// OwnNamespace is the namespace of the calling thread.
+const OwnNamespace = "/proc/thread-self/ns/net"
+
+// NeedRoot skips a test that works on the real kernel.
+func NeedRoot(tb testing.TB) {
+	tb.Helper()
+	if os.Geteuid() != 0 {
+		tb.Skip("needs root: it makes network namespaces")
+	}
+}
+
+// NeedIPv6 skips a test that goes over IPv6 where the kernel has none
+// (ipv6.disable=1).
+func NeedIPv6(tb testing.TB) {
+	tb.Helper()
+	if _, err := os.Stat("/proc/sys/net/ipv6"); err != nil {
+		tb.Skip("needs a kernel with IPv6: it gives links addresses of both families")
+	}
+}
+
+// NewNamespace makes a network namespace with a path, as a runtime does. It is
+// gone when the test ends.
+func NewNamespace(tb testing.TB) *link.Namespace {
+	tb.Helper()
+	NeedRoot(tb)
+	path := filepath.Join(tb.TempDir(), "ns")
+	if err := os.WriteFile(path, nil, 0o444); err != nil {
+		tb.Fatal(err)
+	}
+	done := make(chan error, 1)
+	go func() { done <- unshareAt(path) }()
+	if err := <-done; err != nil {
+		tb.Fatalf("making a namespace: %v", err)
+	}
+	tb.Cleanup(func() { DropPath(tb, path) })
+	ns, err := link.OpenNamespace(path)
+	if err != nil {
+		tb.Fatal(err)
+	}
+	tb.Cleanup(func() { _ = ns.Close() })
+	return ns
+}
+
+// unshareAt makes a namespace on a borrowed thread and mounts it at path.
+func unshareAt(path string) error {
+	runtime.LockOSThread()
+	home, err := os.Open(OwnNamespace)
+	if err != nil {
+		return err
+	}
+	defer func() { _ = home.Close() }()
+	if err := unix.Unshare(unix.CLONE_NEWNET); err != nil {
+		return err
+	}
+	if err := unix.Mount(OwnNamespace, path, "", unix.MS_BIND, ""); err != nil {
+		return err
+	}
+	if err := unix.Setns(int(home.Fd()), unix.CLONE_NEWNET); err != nil {
+		return err // and the thread ends here
+	}
+	runtime.UnlockOSThread()
+	return nil
+}
+
+// DropPath takes the namespace's path away, as a runtime does at the end.
+func DropPath(tb testing.TB, path string) {
+	tb.Helper()
+	if err := unix.Unmount(path, unix.MNT_DETACH); err != nil && !errors.Is(err, unix.EINVAL) {
+		tb.Errorf("unmounting %s: %v", path, err)
+	}
+}
+
+// In runs fn on a thread in the namespace.
+func In(tb testing.TB, ns *link.Namespace, fn func() error) {
+	tb.Helper()
+	if err := ns.Do(fn); err != nil {
+		tb.Fatal(err)
+	}
+}
+
+// NewNode makes a namespace that plays the node, with nothing in it.
+func NewNode(tb testing.TB) *link.Sockets {
+	tb.Helper()
+	s, err := link.OpenAt(NewNamespace(tb))
+	if err != nil {
+		tb.Fatal(err)
+	}
+	tb.Cleanup(func() { _ = s.Close() })
+	Steps(tb, s, link.Raise("lo"))
+	return s
+}
+
+// NewHost is a node with a bridge and nothing else.
+func NewHost(tb testing.TB) *link.Sockets {
+	tb.Helper()
+	s := NewNode(tb)
+	AddBridge(tb, s.Namespace(), DefaultBridge, 1500)
+	Steps(tb, s, link.Raise(DefaultBridge))
+	return s
+}
+
+// AddBridge makes a bridge in a namespace, down. It keeps its MTU when ports come and
+// go, as it was set.
+func AddBridge(tb testing.TB, ns *link.Namespace, name string, mtu int) {
+	tb.Helper()
+	h := OpenHandle(tb, ns)
+	bridge := &netlink.Bridge{LinkAttrs: netlink.NewLinkAttrs()}
+	bridge.Name = name
+	if err := errors.Join(h.LinkAdd(bridge), h.LinkSetMTU(bridge, mtu-1), h.LinkSetMTU(bridge, mtu)); err != nil {
+		tb.Fatal(err)
+	}
+}
+
+// Cable is where the other end of a veth is.
+type Cable struct {
+	To   *link.Namespace
+	Name string
+	MTU  int
+}
+
+// AddCable makes a veth from a port of a bridge, whose index is given, to an interface in
+// another namespace.
+func AddCable(tb testing.TB, from *link.Namespace, port string, bridge int, c Cable) {
+	tb.Helper()
+	h := OpenHandle(tb, from)
+	veth := &netlink.Veth{LinkAttrs: netlink.NewLinkAttrs(), PeerName: c.Name, PeerNamespace: netlink.NsFd(c.To.FD())}
+	veth.Name, veth.MTU, veth.MasterIndex = port, c.MTU, bridge
+	if err := errors.Join(h.LinkAdd(veth), h.LinkSetUp(veth)); err != nil {
+		tb.Fatal(err)
+	}
+}
+
+// Steps makes changes in a namespace.
+func Steps(tb testing.TB, s *link.Sockets, steps ...link.Step) {
+	tb.Helper()
+	c, err := s.Conn()
+	if err != nil {
+		tb.Fatal(err)
+	}
+	defer s.Release(c)
+	if err := c.Do(steps...); err != nil {
+		tb.Fatal(err)
+	}
+}
+
+// OpenHandle opens the library's handle in a namespace, for looking.
+func OpenHandle(tb testing.TB, ns *link.Namespace) *netlink.Handle {
+	tb.Helper()
+	var h *netlink.Handle
+	In(tb, ns, func() (err error) {
+		h, err = netlink.NewHandle(unix.NETLINK_ROUTE)
+		return err
+	})
+	tb.Cleanup(h.Close)
+	return h
+}
+
+// LinkNamed looks at a link of a namespace.
+func LinkNamed(tb testing.TB, ns *link.Namespace, name string) netlink.Link {
+	tb.Helper()
+	link, err := OpenHandle(tb, ns).LinkByName(name)
+	if err != nil {
+		tb.Fatalf("looking at %s: %v", name, err)
+	}
+	return link
+}
+
+// LinkNames lists the links of a namespace, in order.
+func LinkNames(tb testing.TB, ns *link.Namespace) []string {
+	tb.Helper()
+	links, err := OpenHandle(tb, ns).LinkList()
+	if err != nil {
+		tb.Fatal(err)
+	}
+	names := map[string]bool{}
+	for _, l := range links {
+		names[l.Attrs().Name] = true
+	}
+	return slices.Sorted(maps.Keys(names))
+}
+
+// Addr parses an address.
+func Addr(s string) netip.Addr { return netip.MustParseAddr(s) }
+
+// Prefix parses an address with a prefix length.
+func Prefix(s string) netip.Prefix { return netip.MustParsePrefix(s) }
+
+// SameAddr compares addresses.
+var SameAddr = cmp.Comparer(func(a, b netip.Addr) bool { return a == b })
+
+// PodIPs reads the addresses of global scope of an interface in a namespace:
+// IPv4 first, then IPv6, each in the kernel's order. The error is ErrNoLink
+// when there is no such interface.
+func PodIPs(ns *link.Namespace, ifname string) ([]netip.Addr, error) {
+	var h *netlink.Handle
+	err := ns.Do(func() (err error) {
+		h, err = netlink.NewHandle(unix.NETLINK_ROUTE)
+		return err
+	})
+	if err != nil {
+		return nil, fmt.Errorf("opening a netlink socket in the namespace at %q: %w", ns.Path(), err)
+	}
+	defer h.Close()
+	dev, err := h.LinkByName(ifname)
+	if link.IsNoLink(err) {
+		return nil, fmt.Errorf("%w: %s in the namespace at %q", link.ErrNoLink, ifname, ns.Path())
+	}
+	if err != nil {
+		return nil, fmt.Errorf("looking at %s in the namespace at %q: %w", ifname, ns.Path(), err)
+	}
+	var ips []netip.Addr
+	for _, f := range []int{unix.AF_INET, unix.AF_INET6} {
+		addrs, err := link.GlobalAddresses(context.Background(), h, dev, f)
+		if err != nil {
+			return nil, err
+		}
+		for _, a := range addrs {
+			ips = append(ips, a.Addr())
+		}
+	}
+	return ips, nil
+}

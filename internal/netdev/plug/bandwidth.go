@@ -1,0 +1,188 @@
+package plug
+
+import (
+	"errors"
+	"fmt"
+	"math"
+	"strings"
+
+	"github.com/vishvananda/netlink"
+	"golang.org/x/sys/unix"
+
+	"fairlead.dev/fairlead/internal/netdev/link"
+)
+
+// Bandwidth limits what an interface carries. Rates are in bit/s, bursts in bit;
+// a rate of 0 is no limit. Ingress is what the pod receives, egress what it sends.
+type Bandwidth struct {
+	IngressRate, IngressBurst uint64
+	EgressRate, EgressBurst   uint64
+}
+
+const (
+	// unsetBurst is what containerd and CRI-O give at least when nobody asked for
+	// a burst (4294967295 and more). Taken at its word, half a gigabyte would pass
+	// before the first limit.
+	unsetBurst = math.MaxUint32
+	// burstTime is how much of the rate, in seconds, passes at once then, and
+	// minBurst the fewest bytes: a packet that the kernel has not cut yet.
+	burstTime = 0.1
+	minBurst  = 64 << 10
+	// tbfLatency is how long a packet may wait for its turn, in seconds.
+	tbfLatency = 0.025
+	// minRate is the least rate in bit/s, one byte.
+	minRate = 8
+)
+
+// shaperPrefix begins the names of the links through which what a pod sends is
+// delayed; the rest is that of its host end.
+const shaperPrefix = "fb"
+
+func shaperName(hostName string) string {
+	return shaperPrefix + strings.TrimPrefix(hostName, HostPrefix)
+}
+
+func (b *Bandwidth) validate() error {
+	for _, r := range []struct {
+		name        string
+		rate, burst uint64
+	}{{"ingress", b.IngressRate, b.IngressBurst}, {"egress", b.EgressRate, b.EgressBurst}} {
+		switch {
+		case r.rate > 0 && r.rate < minRate:
+			return fmt.Errorf("%w: bandwidth: %s rate %d: must be 0 or at least %d bit/s", link.ErrInvalid, r.name, r.rate, minRate)
+		case r.rate == 0 && r.burst > 0:
+			return fmt.Errorf("%w: bandwidth: %s burst %d: needs a rate", link.ErrInvalid, r.name, r.burst)
+		}
+	}
+	return nil
+}
+
+// shape limits the host end of an interface. What goes to the pod leaves the host
+// end, so a queue there delays it (tc-tbf(8)). What comes from the pod is led
+// through a link of its own (ifb), which is the only way to delay it out of the
+// pod's reach.
+func (k *Kernel) shape(plan pair, p Interface) error {
+	h, err := k.Handle()
+	if err != nil {
+		return err
+	}
+	defer h.Close()
+	end, err := h.LinkByName(plan.host)
+	if err != nil {
+		return fmt.Errorf("looking at %s: %w", plan.host, err)
+	}
+	b := p.Bandwidth
+	if b.IngressRate > 0 {
+		if err := h.QdiscReplace(tbf(end.Attrs().Index, b.IngressRate, b.IngressBurst)); err != nil {
+			return fmt.Errorf("limiting what %s receives: %w", p.Name, err)
+		}
+	}
+	if b.EgressRate == 0 {
+		return nil
+	}
+	shaper, err := k.addShaper(h, shaperName(plan.host), hostAlias(p.ContainerID, p.Name), p.MTU)
+	if err != nil {
+		return fmt.Errorf("limiting what %s sends: %w", p.Name, err)
+	}
+	ingress := &netlink.Ingress{QdiscAttrs: netlink.QdiscAttrs{
+		LinkIndex: end.Attrs().Index, Handle: netlink.MakeHandle(0xffff, 0), Parent: netlink.HANDLE_INGRESS,
+	}}
+	redirect := netlink.NewMirredAction(shaper)
+	redirect.MirredAction = netlink.TCA_EGRESS_REDIR
+	redirect.Action = netlink.TC_ACT_STOLEN
+	all := &netlink.U32{
+		FilterAttrs: netlink.FilterAttrs{
+			LinkIndex: end.Attrs().Index, Parent: ingress.Handle, Priority: 1, Protocol: unix.ETH_P_ALL,
+		},
+		ClassId: netlink.MakeHandle(1, 1),
+		Actions: []netlink.Action{redirect},
+	}
+	if err := errors.Join(h.QdiscReplace(tbf(shaper, b.EgressRate, b.EgressBurst)), h.QdiscAdd(ingress), h.FilterAdd(all)); err != nil {
+		return fmt.Errorf("limiting what %s sends: %w", p.Name, err)
+	}
+	return nil
+}
+
+// addShaper makes the link that a pod's packets are led through, and returns its
+// index.
+func (k *Kernel) addShaper(h *netlink.Handle, name, alias string, mtu int) (int, error) {
+	dev := &netlink.Ifb{LinkAttrs: netlink.NewLinkAttrs()}
+	dev.Name, dev.MTU = name, mtu
+	err := h.LinkAdd(dev)
+	if errors.Is(err, unix.EEXIST) { // of an attempt before
+		if err := k.removeShaper(name); err != nil {
+			return 0, err
+		}
+		err = h.LinkAdd(dev)
+	}
+	if err != nil {
+		return 0, fmt.Errorf("creating %s: %w", name, err)
+	}
+	steps := []link.Step{nameHost(name, alias, k.IPv6), link.Raise(name)}
+	c, err := k.Conn()
+	if err != nil {
+		return 0, err
+	}
+	defer k.Release(c)
+	if err := c.Do(steps...); err != nil {
+		return 0, err
+	}
+	return c.Index(name)
+}
+
+// removeShaper removes such a link, if it is there.
+func (k *Kernel) removeShaper(name string) error {
+	c, err := k.Conn()
+	if err != nil {
+		return err
+	}
+	defer k.Release(c)
+	if index, err := c.Index(name); err != nil || index == 0 {
+		return err
+	}
+	if err := c.Do(link.Remove(name)); err != nil && !errors.Is(err, unix.ENODEV) {
+		return err
+	}
+	return nil
+}
+
+// tbf is the queue that lets so much through, in bit/s and bit.
+func tbf(link int, rate, burst uint64) *netlink.Tbf {
+	bytes := float64(rate) / 8
+	size := float64(burst) / 8
+	if burst == 0 || burst >= unsetBurst {
+		size = bytes * burstTime
+	}
+	size = min(max(size, minBurst), math.MaxUint32/2)
+	// The kernel counts the burst as the time it takes, in ticks.
+	ticks := size / bytes * 1e6 * netlink.TickInUsec()
+	return &netlink.Tbf{
+		QdiscAttrs: netlink.QdiscAttrs{LinkIndex: link, Handle: netlink.MakeHandle(1, 0), Parent: netlink.HANDLE_ROOT},
+		Rate:       rate / 8,
+		Limit:      uint32(min(bytes*tbfLatency+size, math.MaxUint32)),
+		Buffer:     uint32(min(ticks, math.MaxUint32)),
+	}
+}
+
+// shapers lists the names of the host ends whose shaper is left over: the kernel
+// takes the host end away with the pod's namespace, but not that.
+func shapers(links []netlink.Link) []HostLink {
+	there := map[string]bool{}
+	for _, l := range links {
+		there[l.Attrs().Name] = true
+	}
+	var left []HostLink
+	for _, l := range links {
+		a := l.Attrs()
+		digits, ok := strings.CutPrefix(a.Name, shaperPrefix)
+		name := HostPrefix + digits
+		if !ok || l.Type() != "ifb" || !isHostName(name) || there[name] {
+			continue
+		}
+		id, ifname, ours := parseAlias(a.Alias)
+		if ours && HostName(id, ifname) == name {
+			left = append(left, HostLink{Name: name, Index: a.Index, ContainerID: id, Interface: ifname})
+		}
+	}
+	return left
+}

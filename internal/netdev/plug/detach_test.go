@@ -1,0 +1,129 @@
+package plug
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"strings"
+	"sync"
+	"testing"
+
+	"fairlead.dev/fairlead/internal/netdev/link"
+	"fairlead.dev/fairlead/internal/netdev/nettest"
+)
+
+func TestHostName(t *testing.T) {
+	seen := map[string]string{}
+	for i := range 20000 {
+		for _, ifname := range []string{"eth0", "net1"} {
+			id := fmt.Sprintf("container-%d", i)
+			name := HostName(id, ifname)
+			if !isHostName(name) || link.CheckName(name) != nil {
+				t.Fatalf("HostName(%q, %q) = %q: not a name of a host end", id, ifname, name)
+			}
+			if twin, ok := seen[name]; ok {
+				t.Fatalf("%s/%s and %s have the same name %s", id, ifname, twin, name)
+			}
+			seen[name] = id + "/" + ifname
+		}
+	}
+	// Records of running pods have these names: they can never change.
+	if got := HostName("0123456789abcdef", "eth0"); got != "flsxmtbrngnmqdn" {
+		t.Errorf("HostName is %q now", got)
+	}
+	if HostName("a", "bc") == HostName("ab", "c") {
+		t.Error("where the container ID ends makes no difference")
+	}
+}
+
+func TestDetachRefuses(t *testing.T) {
+	k := newPlugHost(t)
+	for _, name := range []string{"", "lo", nettest.DefaultBridge, "eth0", "fl", "flABCDEFGHIJKLM", "flsxmtbrngnmqdn7"} {
+		if err := k.Detach(t.Context(), name); !errors.Is(err, link.ErrInvalid) || !strings.Contains(err.Error(), `"`+name+`"`) {
+			t.Errorf("Detach(%q): %v, want ErrInvalid with the name", name, err)
+		}
+	}
+	if err := k.Detach(t.Context(), HostName("none", "eth0")); err != nil {
+		t.Errorf("Detach of nothing: %v", err)
+	}
+	ctx, cancel := context.WithCancel(t.Context())
+	cancel()
+	if err := k.Detach(ctx, HostName("none", "eth0")); !errors.Is(err, context.Canceled) {
+		t.Errorf("Detach after the end: %v", err)
+	}
+}
+
+// Removals overlap, and each returns only when its link is gone; so does a
+// second caller's.
+func TestDetachParallel(t *testing.T) {
+	const pods = 64
+	k := newPlugHost(t)
+	var names []string
+	for i := range pods {
+		plugged, err := k.Attach(t.Context(), nettest.NewNamespace(t), benchPlug(i))
+		if err != nil {
+			t.Fatal(err)
+		}
+		names = append(names, plugged.HostName)
+	}
+	var wg sync.WaitGroup
+	for _, name := range append(names, names...) {
+		wg.Go(func() {
+			if err := k.Detach(t.Context(), name); err != nil {
+				t.Error(err)
+				return
+			}
+			c, err := k.Conn()
+			if err != nil {
+				t.Error(err)
+				return
+			}
+			defer k.Release(c)
+			if index, err := c.Index(name); err != nil || index != 0 {
+				t.Errorf("%s is link %d after Detach (%v)", name, index, err)
+			}
+		})
+	}
+	wg.Wait()
+	if links, err := k.Links(t.Context()); err != nil || len(links) != 0 {
+		t.Errorf("links after all: %v, %v", links, err)
+	}
+}
+
+// Pods may come and go all at once.
+func TestAttachParallel(t *testing.T) {
+	const pods = 32
+	k := newPlugHost(t)
+	var wg sync.WaitGroup
+	for i := range pods {
+		pod := nettest.NewNamespace(t)
+		wg.Go(func() {
+			for range 3 {
+				plugged, err := k.Attach(t.Context(), pod, benchPlug(i))
+				if err != nil {
+					t.Error(err)
+					return
+				}
+				if ips, err := nettest.PodIPs(pod, "eth0"); err != nil || len(ips) != 1 {
+					t.Errorf("addresses %v, %v", ips, err)
+				}
+				if err := k.Detach(t.Context(), plugged.HostName); err != nil {
+					t.Error(err)
+				}
+			}
+		})
+	}
+	wg.Wait()
+	if links, err := k.Links(t.Context()); err != nil || len(links) != 0 {
+		t.Errorf("links after all: %v, %v", links, err)
+	}
+}
+
+func TestPodIPsWithoutLink(t *testing.T) {
+	pod := nettest.NewNamespace(t)
+	_, err := nettest.PodIPs(pod, "eth0")
+	if !errors.Is(err, link.ErrNoLink) || !strings.Contains(err.Error(), "eth0") {
+		t.Fatalf("error %v, want ErrNoLink with the name", err)
+	}
+	nettest.Fits(t, err)
+}

@@ -1,0 +1,65 @@
+package plug
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"io/fs"
+	"net/netip"
+	"os"
+	"path/filepath"
+	"slices"
+
+	"fairlead.dev/fairlead/internal/netdev/link"
+)
+
+// namespaceDir is where container runtimes keep the network namespaces of
+// sandboxes.
+const namespaceDir = "/run/netns"
+
+// Holding returns the path of a network namespace in which an interface has one
+// of the addresses; empty when there is none. It is for sandboxes that somebody
+// else made, of which neither the namespace nor the links are known. What may
+// hide a namespace is an error: that none is found is then no proof.
+func Holding(ctx context.Context, addrs []netip.Addr) (string, error) {
+	return holding(ctx, namespaceDir, addrs)
+}
+
+func holding(ctx context.Context, dir string, addrs []netip.Addr) (string, error) {
+	entries, err := os.ReadDir(dir)
+	if err != nil {
+		return "", fmt.Errorf("looking for the network namespaces of sandboxes: %w", err)
+	}
+	for _, e := range entries {
+		path := filepath.Join(dir, e.Name())
+		found, err := holds(ctx, path, addrs)
+		if errors.Is(err, fs.ErrNotExist) {
+			continue // gone meanwhile
+		}
+		if err != nil {
+			return "", fmt.Errorf("looking for %v in network namespaces: %w", addrs, err)
+		}
+		if found {
+			return path, nil
+		}
+	}
+	return "", nil
+}
+
+func holds(ctx context.Context, path string, addrs []netip.Addr) (bool, error) {
+	ns, err := link.OpenAnyNamespace(path)
+	if err != nil {
+		return false, err
+	}
+	defer func() { _ = ns.Close() }()
+	interfaces, err := Inspect(ctx, ns)
+	if err != nil {
+		return false, err
+	}
+	for _, i := range interfaces {
+		if slices.ContainsFunc(i.Addresses, func(p netip.Prefix) bool { return slices.Contains(addrs, p.Addr()) }) {
+			return true, nil
+		}
+	}
+	return false, nil
+}

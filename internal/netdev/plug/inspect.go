@@ -1,0 +1,132 @@
+package plug
+
+import (
+	"context"
+	"fmt"
+	"net"
+	"net/netip"
+
+	"github.com/vishvananda/netlink"
+	"github.com/vishvananda/netlink/nl"
+	"golang.org/x/sys/unix"
+
+	"fairlead.dev/fairlead/internal/netdev/link"
+)
+
+// Inspected is what the kernel has of one interface of a sandbox.
+type Inspected struct {
+	// MAC in the form 0a:58:0a:f4:00:05, MTU in bytes.
+	MAC string
+	MTU int
+	Up  bool
+	// Peer is the index of its other end, for a veth in the host namespace.
+	Peer int
+	// Addresses of any scope, each with its prefix length.
+	Addresses []netip.Prefix
+	// Routes of the main table that lead over it. The default routes have a
+	// destination of no bits.
+	Routes []Route
+	// OtherRoutes are those of other tables, without what the kernel keeps of local
+	// addresses: who routes by the source puts routes there.
+	OtherRoutes []Route
+}
+
+// Inspect reads all interfaces of a namespace, by name. It enters the namespace
+// once and takes one list each of links, addresses and routes.
+func Inspect(ctx context.Context, ns *link.Namespace) (map[string]Inspected, error) {
+	var h *netlink.Handle
+	err := ns.Do(func() (err error) {
+		h, err = netlink.NewHandle(unix.NETLINK_ROUTE)
+		return err
+	})
+	if err != nil {
+		return nil, fmt.Errorf("opening a netlink socket in the namespace at %q: %w", ns.Path(), err)
+	}
+	defer h.Close()
+	links, err := link.Dump(ctx, "listing links", h.LinkList)
+	if err != nil {
+		return nil, err
+	}
+	addresses, err := link.Dump(ctx, "listing addresses", func() ([]netlink.Addr, error) { return h.AddrList(nil, netlink.FAMILY_ALL) })
+	if err != nil {
+		return nil, err
+	}
+	routes, err := link.Dump(ctx, "listing routes", func() ([]netlink.Route, error) {
+		// Without a table in the filter it lists the main table alone.
+		return h.RouteListFiltered(netlink.FAMILY_ALL, &netlink.Route{Table: unix.RT_TABLE_UNSPEC}, netlink.RT_FILTER_TABLE)
+	})
+	if err != nil {
+		return nil, err
+	}
+	byIndex := make(map[int]*Inspected, len(links))
+	for _, link := range links {
+		a := link.Attrs()
+		byIndex[a.Index] = &Inspected{MAC: a.HardwareAddr.String(), MTU: a.MTU, Up: a.Flags&net.FlagUp != 0, Peer: a.ParentIndex}
+	}
+	for _, a := range addresses {
+		if i := byIndex[a.LinkIndex]; i != nil {
+			if p, ok := link.ToPrefix(a.IPNet); ok {
+				i.Addresses = append(i.Addresses, p)
+			}
+		}
+	}
+	for _, r := range routes {
+		i := byIndex[r.LinkIndex]
+		switch {
+		case i == nil || r.Type != unix.RTN_UNICAST || r.Table == unix.RT_TABLE_LOCAL:
+		case r.Table == unix.RT_TABLE_MAIN:
+			i.Routes = append(i.Routes, toRoute(r))
+		default:
+			i.OtherRoutes = append(i.OtherRoutes, toRoute(r))
+		}
+	}
+	out := make(map[string]Inspected, len(links))
+	for _, link := range links {
+		out[link.Attrs().Name] = *byIndex[link.Attrs().Index]
+	}
+	return out, nil
+}
+
+func toRoute(r netlink.Route) Route {
+	destination, ok := link.ToPrefix(r.Dst)
+	if !ok {
+		everywhere := netip.IPv6Unspecified()
+		if r.Family == unix.AF_INET {
+			everywhere = netip.IPv4Unspecified()
+		}
+		destination = netip.PrefixFrom(everywhere, 0)
+	}
+	gateway, _ := netip.AddrFromSlice(r.Gw)
+	return Route{Destination: destination, Gateway: gateway.Unmap()}
+}
+
+// MendHostEnd sets a host end up and makes it a port of the bridge again, as Attach
+// did. Errors:
+// ErrNoBridge, else the kernel's.
+func (k *Kernel) MendHostEnd(hostName, bridge string) error {
+	if !isHostName(hostName) {
+		return fmt.Errorf("%w: %q must be the name of a host end", link.ErrInvalid, hostName)
+	}
+	c, err := k.Conn()
+	if err != nil {
+		return err
+	}
+	defer k.Release(c)
+	index, err := c.Index(bridge)
+	if err != nil {
+		return err
+	}
+	if index == 0 {
+		return fmt.Errorf("%w: %s", link.ErrNoBridge, bridge)
+	}
+	up := link.Raise(hostName)
+	up.Req.AddData(nl.NewRtAttr(unix.IFLA_MASTER, nl.Uint32Attr(uint32(index))))
+	if err := c.Do(up); err != nil {
+		return err
+	}
+	end, err := c.Index(hostName)
+	if err != nil {
+		return err
+	}
+	return c.Do(Reflect(end)) // which went with the bridge
+}

@@ -1,0 +1,127 @@
+package plug
+
+import (
+	"context"
+	"errors"
+	"net"
+	"net/netip"
+	"slices"
+	"testing"
+
+	"github.com/google/go-cmp/cmp"
+
+	"fairlead.dev/fairlead/internal/netdev/link"
+	"fairlead.dev/fairlead/internal/netdev/nettest"
+)
+
+func TestInspect(t *testing.T) {
+	nettest.NeedIPv6(t)
+	k := newPlugHost(t)
+	ns := nettest.NewNamespace(t)
+	mac, _ := net.ParseMAC("0a:58:0a:f4:00:05")
+	p := Interface{
+		ContainerID: "c1", Name: "eth0", Bridge: nettest.DefaultBridge, MAC: mac, MTU: 1400,
+		Addresses: []netip.Prefix{nettest.Prefix("10.244.0.5/32"), nettest.Prefix("fd00::5/128")},
+		Gateways:  []netip.Addr{nettest.Addr("169.254.1.1"), nettest.Addr("fe80::1")},
+		Routes:    []Route{{Destination: nettest.Prefix("192.0.2.0/24"), Gateway: nettest.Addr("169.254.1.1")}},
+	}
+	plugged, err := k.Attach(t.Context(), ns, p)
+	if err != nil {
+		t.Fatal(err)
+	}
+	all, err := Inspect(t.Context(), ns)
+	if err != nil {
+		t.Fatal(err)
+	}
+	if lo, ok := all["lo"]; !ok || !lo.Up {
+		t.Errorf("lo is %+v", lo)
+	}
+	eth0 := all["eth0"]
+	if eth0.MAC != mac.String() || eth0.MTU != 1400 || !eth0.Up || eth0.Peer != plugged.HostIndex {
+		t.Errorf("eth0 is %+v, plugged %+v", eth0, plugged)
+	}
+	for _, a := range p.Addresses {
+		if !slices.Contains(eth0.Addresses, a) {
+			t.Errorf("addresses %v lack %s", eth0.Addresses, a)
+		}
+	}
+	for _, r := range append(p.Routes,
+		Route{Destination: nettest.Prefix("0.0.0.0/0"), Gateway: nettest.Addr("169.254.1.1")},
+		Route{Destination: nettest.Prefix("::/0"), Gateway: nettest.Addr("fe80::1")},
+	) {
+		if !slices.Contains(eth0.Routes, r) {
+			t.Errorf("routes %v lack %v", eth0.Routes, r)
+		}
+	}
+}
+
+func TestMendHostEnd(t *testing.T) {
+	k := newPlugHost(t)
+	plugged, err := k.Attach(t.Context(), nettest.NewNamespace(t), benchPlug(1))
+	if err != nil {
+		t.Fatal(err)
+	}
+	want := link.State{Index: plugged.HostIndex, Up: true, Master: nettest.DefaultBridge}
+	see := func(want link.State) {
+		t.Helper()
+		got, err := k.LinkState(plugged.HostName)
+		if err != nil {
+			t.Fatal(err)
+		}
+		if diff := cmp.Diff(want, got); diff != "" {
+			t.Error(diff)
+		}
+	}
+	links := func(want HostLink) {
+		t.Helper()
+		got, err := k.Links(t.Context())
+		if err != nil || len(got) != 1 || got[0].Up != want.Up || got[0].Bridge != want.Bridge {
+			t.Errorf("links %+v, %v; want one, up %v, on %q", got, err, want.Up, want.Bridge)
+		}
+	}
+	see(want)
+	links(HostLink{Up: true, Bridge: nettest.DefaultBridge})
+	h := nettest.OpenHandle(t, k.Namespace())
+	dev := nettest.LinkNamed(t, k.Namespace(), plugged.HostName)
+	if err := errors.Join(h.LinkSetNoMaster(dev), h.LinkSetDown(dev)); err != nil {
+		t.Fatal(err)
+	}
+	see(link.State{Index: plugged.HostIndex})
+	links(HostLink{})
+	for range 2 {
+		if err := k.MendHostEnd(plugged.HostName, nettest.DefaultBridge); err != nil {
+			t.Fatal(err)
+		}
+		see(want)
+		if port, err := h.LinkGetProtinfo(dev); err != nil || !port.Hairpin {
+			t.Errorf("port %+v, %v; want it to reflect", port, err)
+		}
+	}
+
+	if err := k.MendHostEnd(plugged.HostName, "br9"); !errors.Is(err, link.ErrNoBridge) {
+		t.Errorf("without a bridge: %v", err)
+	}
+	if err := k.MendHostEnd("eth0", nettest.DefaultBridge); !errors.Is(err, link.ErrInvalid) {
+		t.Errorf("a link that is no host end: %v", err)
+	}
+	if _, err := k.LinkState("none9"); !errors.Is(err, link.ErrNoLink) {
+		t.Errorf("a link that is missing: %v", err)
+	}
+}
+
+func BenchmarkInspect(b *testing.B) {
+	k := newPlugHost(b)
+	ns := nettest.NewNamespace(b)
+	plugged, err := k.Attach(context.Background(), ns, benchPlug(1))
+	if err != nil {
+		b.Fatal(err)
+	}
+	for b.Loop() {
+		if _, err := Inspect(b.Context(), ns); err != nil {
+			b.Fatal(err)
+		}
+		if _, err := k.LinkState(plugged.HostName); err != nil {
+			b.Fatal(err)
+		}
+	}
+}

@@ -1,0 +1,144 @@
+package plug
+
+import (
+	"fmt"
+	"net"
+	"net/netip"
+
+	"github.com/vishvananda/netlink"
+	"github.com/vishvananda/netlink/nl"
+	"golang.org/x/sys/unix"
+
+	"fairlead.dev/fairlead/internal/netdev/link"
+)
+
+// pair is a veth as it is born: one end in the host namespace as a port of the
+// bridge, the other in the sandbox under its last name. Moving the other end
+// there later would cost some 17 ms, in which the kernel changes nothing else.
+type pair struct {
+	host      string
+	hostMAC   net.HardwareAddr
+	bridge    int // index
+	peer      string
+	peerMAC   net.HardwareAddr
+	mtu       int
+	namespace int // file descriptor
+}
+
+func create(p pair) link.Step {
+	req := nl.NewNetlinkRequest(unix.RTM_NEWLINK, unix.NLM_F_CREATE|unix.NLM_F_EXCL)
+	req.AddData(link.UpMessage())
+	req.AddData(nl.NewRtAttr(unix.IFLA_IFNAME, nl.ZeroTerminated(p.host)))
+	req.AddData(nl.NewRtAttr(unix.IFLA_MTU, nl.Uint32Attr(uint32(p.mtu))))
+	req.AddData(nl.NewRtAttr(unix.IFLA_ADDRESS, p.hostMAC))
+	req.AddData(nl.NewRtAttr(unix.IFLA_MASTER, nl.Uint32Attr(uint32(p.bridge))))
+	req.AddData(nl.NewRtAttr(unix.IFLA_GROUP, nl.Uint32Attr(LinkGroup)))
+	for _, a := range oneQueue() {
+		req.AddData(a)
+	}
+	info := nl.NewRtAttr(unix.IFLA_LINKINFO, nil)
+	info.AddRtAttr(nl.IFLA_INFO_KIND, nl.NonZeroTerminated("veth"))
+	peer := info.AddRtAttr(nl.IFLA_INFO_DATA, nil).AddRtAttr(nl.VETH_INFO_PEER, nil)
+	nl.NewIfInfomsgChild(peer, unix.AF_UNSPEC)
+	peer.AddRtAttr(unix.IFLA_IFNAME, nl.ZeroTerminated(p.peer))
+	peer.AddRtAttr(unix.IFLA_MTU, nl.Uint32Attr(uint32(p.mtu)))
+	peer.AddRtAttr(unix.IFLA_ADDRESS, p.peerMAC)
+	peer.AddRtAttr(unix.IFLA_NET_NS_FD, nl.Uint32Attr(uint32(p.namespace)))
+	for _, a := range oneQueue() {
+		peer.AddChild(a)
+	}
+	req.AddData(info)
+	return link.Step{What: fmt.Sprintf("creating %s with its host end %s", p.peer, p.host), Req: req}
+}
+
+// oneQueue asks for what a veth uses. The kernel would make as many queues as the
+// machine may have processors, and then take all but one out of use, which waits
+// for every processor once for each end (veth_init_queues, from Linux 5.15).
+func oneQueue() []*nl.RtAttr {
+	return []*nl.RtAttr{
+		nl.NewRtAttr(unix.IFLA_NUM_TX_QUEUES, nl.Uint32Attr(1)),
+		nl.NewRtAttr(unix.IFLA_NUM_RX_QUEUES, nl.Uint32Attr(1)),
+	}
+}
+
+// nameHost writes down whose host end it is, which cannot be part of the
+// creation. The port of a bridge needs no address of its own, so none is made,
+// tested and announced.
+func nameHost(name, alias string, ipv6 bool) link.Step {
+	req := nl.NewNetlinkRequest(unix.RTM_SETLINK, 0)
+	req.AddData(nl.NewIfInfomsg(unix.AF_UNSPEC))
+	req.AddData(nl.NewRtAttr(unix.IFLA_IFNAME, nl.ZeroTerminated(name)))
+	req.AddData(nl.NewRtAttr(unix.IFLA_IFALIAS, []byte(alias)))
+	if ipv6 {
+		req.AddData(link.NoLinkLocal())
+	}
+	return link.Step{What: "naming the owner of host end " + name, Req: req}
+}
+
+// ownHost names a host end and has the bridge reflect its frames, in one message.
+func ownHost(name, alias string, ipv6 bool) link.Step {
+	s := nameHost(name, alias, ipv6)
+	s.Req.Type = unix.RTM_NEWLINK
+	s.Req.AddData(reflecting())
+	return s
+}
+
+// Reflect has the bridge send frames back out of the port that they came in by
+// (hairpin mode). Where the packet filter sees bridged packets, which is the
+// default as soon as the module br_netfilter is there, a pod that reaches itself
+// through a Service or a host port is bridged, not routed.
+func Reflect(index int) link.Step {
+	req := nl.NewNetlinkRequest(unix.RTM_NEWLINK, 0)
+	msg := nl.NewIfInfomsg(unix.AF_UNSPEC)
+	msg.Index = int32(index)
+	req.AddData(msg)
+	req.AddData(reflecting())
+	return link.Step{What: "having the bridge reflect frames", Req: req}
+}
+
+// reflecting is the setting of a bridge's port. Beside other attributes of a link
+// only RTM_NEWLINK takes it.
+func reflecting() *nl.RtAttr {
+	info := nl.NewRtAttr(unix.IFLA_LINKINFO, nil)
+	info.AddRtAttr(nl.IFLA_INFO_SLAVE_KIND, nl.NonZeroTerminated("bridge"))
+	info.AddRtAttr(nl.IFLA_INFO_SLAVE_DATA, nil).AddRtAttr(nl.IFLA_BRPORT_MODE, nl.Uint8Attr(1))
+	return info
+}
+
+// podRoute is a route inside a sandbox.
+func podRoute(index int, r Route, onLink bool) link.Step {
+	req := nl.NewNetlinkRequest(unix.RTM_NEWROUTE, unix.NLM_F_CREATE|unix.NLM_F_EXCL)
+	msg := nl.NewRtMsg()
+	msg.Family, msg.Dst_len = uint8(link.Family(r.Destination.Addr())), uint8(r.Destination.Bits())
+	msg.Protocol = link.RouteProtocol
+	what := "adding route to " + r.Destination.String()
+	if r.Gateway.IsValid() {
+		what += " via " + r.Gateway.String()
+		if !onLink {
+			msg.Flags = unix.RTNH_F_ONLINK
+		}
+	} else if r.Destination.Addr().Is4() {
+		msg.Scope = unix.RT_SCOPE_LINK
+	}
+	req.AddData(msg)
+	req.AddData(nl.NewRtAttr(unix.RTA_OIF, nl.Uint32Attr(uint32(index))))
+	if r.Destination.Bits() > 0 {
+		req.AddData(nl.NewRtAttr(unix.RTA_DST, r.Destination.Addr().AsSlice()))
+	}
+	if r.Gateway.IsValid() {
+		req.AddData(nl.NewRtAttr(unix.RTA_GATEWAY, r.Gateway.AsSlice()))
+	}
+	return link.Step{What: what, Req: req}
+}
+
+// knowNeighbour tells the host which MAC an address has now. The last pod with
+// that address had another one, and the host would send there until it doubts
+// it and asks again: seconds. The entry ages like one that was asked for. When
+// the kernel's table is full, pods start nevertheless.
+func knowNeighbour(bridge int, a netip.Addr, mac net.HardwareAddr) link.Step {
+	req := nl.NewNetlinkRequest(unix.RTM_NEWNEIGH, unix.NLM_F_CREATE|unix.NLM_F_REPLACE)
+	req.AddData(&netlink.Ndmsg{Family: uint8(link.Family(a)), Index: uint32(bridge), State: unix.NUD_REACHABLE})
+	req.AddData(nl.NewRtAttr(unix.NDA_DST, a.AsSlice()))
+	req.AddData(nl.NewRtAttr(unix.NDA_LLADDR, mac))
+	return link.Step{What: "telling the host the MAC of " + a.String(), Req: req, Optional: true}
+}

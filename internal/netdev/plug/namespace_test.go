@@ -1,0 +1,31 @@
+package plug
+
+import (
+	"errors"
+	"testing"
+
+	"fairlead.dev/fairlead/internal/netdev/link"
+	"fairlead.dev/fairlead/internal/netdev/nettest"
+)
+
+// An open namespace outlives its path: what was plugged in can be looked at
+// and taken out after the runtime dropped it (a device stuck in a dead
+// namespace, multus#1134).
+func TestNamespaceOutlivesPath(t *testing.T) {
+	k, pod := newPlugHost(t), nettest.NewNamespace(t)
+	plugged, err := k.Attach(t.Context(), pod, plugFor("10.244.1.5/32"))
+	if err != nil {
+		t.Fatal(err)
+	}
+	nettest.DropPath(t, pod.Path())
+	if _, err := link.OpenNamespace(pod.Path()); !errors.Is(err, link.ErrNotNamespace) {
+		t.Errorf("opening the dropped path: %v, want ErrNotNamespace", err)
+	}
+	ips, err := nettest.PodIPs(pod, "eth0")
+	if err != nil || len(ips) != 1 {
+		t.Errorf("addresses in the dropped namespace: %v, %v", ips, err)
+	}
+	if err := k.Detach(t.Context(), plugged.HostName); err != nil {
+		t.Fatal(err)
+	}
+}

@@ -1,0 +1,205 @@
+// Package plug makes, inspects and removes the interfaces of sandboxes.
+//
+// Whatever it puts on a host can be told from what others put there: routes carry
+// link.RouteProtocol, links an alias that begins with link.AliasPrefix. It keeps no state
+// of its own beyond open sockets; the kernel is asked each time.
+package plug
+
+import (
+	"bytes"
+	"crypto/sha256"
+	"encoding/base32"
+	"errors"
+	"fmt"
+	"net"
+	"net/netip"
+	"strings"
+
+	"fairlead.dev/fairlead/internal/netdev/link"
+)
+
+// The name of a host end is hostPrefix and hostDigits letters or digits.
+const (
+	HostPrefix = "fl"
+	HostDigits = link.MaxNameLength - len(HostPrefix)
+)
+
+// lowerBase32 keeps names in the characters that need quoting nowhere.
+var lowerBase32 = base32.NewEncoding("abcdefghijklmnopqrstuvwxyz234567").WithPadding(base32.NoPadding)
+
+// Interface describes one interface of a sandbox (binding kind bridge).
+type Interface struct {
+	// ContainerID is the runtime's name of the sandbox.
+	ContainerID string
+	// Name of the interface inside the sandbox, at most 15 bytes.
+	Name string
+	// Bridge of the host that the interface is plugged into.
+	Bridge string
+	// MAC of the interface inside the sandbox; nil takes a random one.
+	MAC net.HardwareAddr
+	// MTU in bytes, at least 68 (1280 with an IPv6 address), and not above
+	// the bridge's.
+	MTU int
+	// Addresses of the interface, of both families.
+	Addresses []netip.Prefix
+	// Gateways of the default routes, at most one per family. A gateway that
+	// is on no address's link is reached on-link.
+	Gateways []netip.Addr
+	// Routes beside the default routes.
+	Routes []Route
+	// Bandwidth limits the interface; nil does not.
+	Bandwidth *Bandwidth
+}
+
+// Route is one route inside a sandbox. A Gateway that is not valid means that
+// the destination is on the link.
+type Route struct {
+	Destination netip.Prefix
+	Gateway     netip.Addr
+}
+
+// Plugged is what the kernel made of an Interface.
+type Plugged struct {
+	HostName  string
+	HostIndex int
+	MAC       string
+	MTU       int
+}
+
+// HostName returns the name of the host end of an interface: "fl" and 65 bits
+// of a hash in base 32, 15 bytes in all. The same arguments give the same name
+// always, so a crash between create and record leaves nothing unknown.
+func HostName(containerID, ifname string) string {
+	sum := sha256.Sum256([]byte(containerID + "\x00" + ifname))
+	return HostPrefix + lowerBase32.EncodeToString(sum[:])[:HostDigits]
+}
+
+func isHostName(name string) bool {
+	digits, ok := strings.CutPrefix(name, HostPrefix)
+	if !ok || len(digits) != HostDigits {
+		return false
+	}
+	return strings.Trim(digits, "abcdefghijklmnopqrstuvwxyz234567") == ""
+}
+
+// hostAlias is what a host end carries, so that the kernel alone can tell
+// whose it is.
+func hostAlias(containerID, ifname string) string {
+	return link.AliasPrefix + containerID + " " + ifname
+}
+
+func parseAlias(alias string) (containerID, ifname string, ok bool) {
+	rest, ok := strings.CutPrefix(alias, link.AliasPrefix)
+	if !ok {
+		return "", "", false
+	}
+	return strings.Cut(rest, " ")
+}
+
+// validate returns everything that is wrong with the plug.
+func (p *Interface) validate() error {
+	var errs []error
+	check := func(what string, err error) {
+		if err != nil {
+			errs = append(errs, fmt.Errorf("%w: %s %w", link.ErrInvalid, what, err))
+		}
+	}
+	check(fmt.Sprintf("interface name %q", p.Name), link.CheckName(p.Name))
+	check(fmt.Sprintf("bridge name %q", p.Bridge), link.CheckName(p.Bridge))
+	check(fmt.Sprintf("container ID %q", p.ContainerID), p.checkContainer())
+	check(fmt.Sprintf("mac %s of %s", p.MAC, p.Name), p.checkMAC())
+	check(fmt.Sprintf("mtu %d of %s", p.MTU, p.Name), p.checkMTU())
+	for _, a := range p.Addresses {
+		if !a.IsValid() || a.Addr().Is4In6() || a.Addr().IsUnspecified() || a.Addr().IsMulticast() {
+			check(fmt.Sprintf("address %v of %s", a, p.Name), errors.New("must be the address of a host with a prefix length"))
+		}
+	}
+	for _, g := range p.Gateways {
+		check(fmt.Sprintf("gateway %v of %s", g, p.Name), p.checkGateway(g))
+	}
+	for _, r := range p.Routes {
+		check(fmt.Sprintf("route to %v of %s", r.Destination, p.Name), p.checkRoute(r))
+	}
+	if p.Bandwidth != nil {
+		errs = append(errs, p.Bandwidth.validate())
+	}
+	return errors.Join(errs...)
+}
+
+func (p *Interface) checkContainer() error {
+	if p.ContainerID == "" || strings.ContainsAny(p.ContainerID, " \x00\n") {
+		return errors.New("must be one word")
+	}
+	if over := len(hostAlias(p.ContainerID, p.Name)) - link.MaxAliasLength; over > 0 {
+		return fmt.Errorf("is %d bytes too long", over)
+	}
+	return nil
+}
+
+func (p *Interface) checkMAC() error {
+	if p.MAC != nil && (len(p.MAC) != 6 || p.MAC[0]&1 != 0 || bytes.Equal(p.MAC, make([]byte, 6))) {
+		return errors.New("must be six bytes, not a group's and not all zero")
+	}
+	return nil
+}
+
+func (p *Interface) checkMTU() error {
+	if p.MTU < link.MinMTU || p.MTU > link.MaxMTU {
+		return fmt.Errorf("must be from %d to %d bytes", link.MinMTU, link.MaxMTU)
+	}
+	if p.MTU < link.MinMTUv6 && p.has(netip.Addr.Is6) {
+		return fmt.Errorf("must be at least %d bytes: it has an IPv6 address", link.MinMTUv6)
+	}
+	return nil
+}
+
+func (p *Interface) checkGateway(g netip.Addr) error {
+	switch {
+	case !g.IsValid() || g.Is4In6() || g.IsUnspecified() || g.IsMulticast() || g.Zone() != "":
+		return errors.New("must be the plain address of a host")
+	case !p.has(func(a netip.Addr) bool { return a.Is4() == g.Is4() }):
+		return errors.New("needs an address of its family on the interface")
+	}
+	return nil
+}
+
+func (p *Interface) checkRoute(r Route) error {
+	switch {
+	case !r.Destination.IsValid() || r.Destination.Addr().Is4In6():
+		return errors.New("must have a destination in CIDR form")
+	case r.Destination != r.Destination.Masked():
+		return fmt.Errorf("must have no host bits: %v", r.Destination.Masked())
+	case !r.Gateway.IsValid():
+		return nil
+	case r.Gateway.Is4() != r.Destination.Addr().Is4():
+		return fmt.Errorf("must have a gateway of its own family, not %v", r.Gateway)
+	}
+	if err := p.checkGateway(r.Gateway); err != nil {
+		return fmt.Errorf("has gateway %v, which %w", r.Gateway, err)
+	}
+	return nil
+}
+
+// has tells whether an address of the interface is of that kind.
+func (p *Interface) has(kind func(netip.Addr) bool) bool {
+	for _, a := range p.Addresses {
+		if kind(a.Addr()) {
+			return true
+		}
+	}
+	return false
+}
+
+// onLink tells whether the gateway is reached without a route of its own: it
+// is link-local IPv6, or in the subnet of an address.
+func (p *Interface) onLink(gateway netip.Addr) bool {
+	if gateway.Is6() && gateway.IsLinkLocalUnicast() {
+		return true
+	}
+	for _, a := range p.Addresses {
+		if a.Contains(gateway) {
+			return true
+		}
+	}
+	return false
+}
