@@ -7,7 +7,6 @@ import (
 	"net/netip"
 
 	"github.com/vishvananda/netlink"
-	"github.com/vishvananda/netlink/nl"
 	"golang.org/x/sys/unix"
 
 	"fairlead.dev/fairlead/internal/netdev/link"
@@ -98,35 +97,4 @@ func toRoute(r netlink.Route) Route {
 	}
 	gateway, _ := netip.AddrFromSlice(r.Gw)
 	return Route{Destination: destination, Gateway: gateway.Unmap()}
-}
-
-// MendHostEnd sets a host end up and makes it a port of the bridge again, as Attach
-// did. Errors:
-// ErrNoBridge, else the kernel's.
-func (k *Kernel) MendHostEnd(hostName, bridge string) error {
-	if !isHostName(hostName) {
-		return fmt.Errorf("%w: %q must be the name of a host end", link.ErrInvalid, hostName)
-	}
-	c, err := k.Conn()
-	if err != nil {
-		return err
-	}
-	defer k.Release(c)
-	index, err := c.Index(bridge)
-	if err != nil {
-		return err
-	}
-	if index == 0 {
-		return fmt.Errorf("%w: %s", link.ErrNoBridge, bridge)
-	}
-	up := link.Raise(hostName)
-	up.Req.AddData(nl.NewRtAttr(unix.IFLA_MASTER, nl.Uint32Attr(uint32(index))))
-	if err := c.Do(up); err != nil {
-		return err
-	}
-	end, err := c.Index(hostName)
-	if err != nil {
-		return err
-	}
-	return c.Do(Reflect(end)) // which went with the bridge
 }

@@ -2,9 +2,12 @@ package plug
 
 import (
 	"context"
+	"crypto/sha256"
+	"encoding/base32"
 	"errors"
 	"fmt"
 	"net"
+	"strings"
 	"sync"
 
 	"github.com/vishvananda/netlink"
@@ -13,6 +16,15 @@ import (
 
 	"fairlead.dev/fairlead/internal/netdev/link"
 )
+
+// The name of a host end is hostPrefix and hostDigits letters or digits.
+const (
+	HostPrefix = "fl"
+	HostDigits = link.MaxNameLength - len(HostPrefix)
+)
+
+// lowerBase32 keeps names in the characters that need quoting nowhere.
+var lowerBase32 = base32.NewEncoding("abcdefghijklmnopqrstuvwxyz234567").WithPadding(base32.NoPadding)
 
 // removalsAtOnce bounds the threads that wait in the kernel.
 const removalsAtOnce = 32
@@ -26,6 +38,36 @@ type HostLink struct {
 	Master      int    // index of its bridge, 0 when it is in none
 	Bridge      string // name of its bridge, as far as Links knows it
 	Up          bool
+}
+
+// HostName returns the name of the host end of an interface: "fl" and 65 bits
+// of a hash in base 32, 15 bytes in all. The same arguments give the same name
+// always, so a crash between create and record leaves nothing unknown.
+func HostName(containerID, ifname string) string {
+	sum := sha256.Sum256([]byte(containerID + "\x00" + ifname))
+	return HostPrefix + lowerBase32.EncodeToString(sum[:])[:HostDigits]
+}
+
+func isHostName(name string) bool {
+	digits, ok := strings.CutPrefix(name, HostPrefix)
+	if !ok || len(digits) != HostDigits {
+		return false
+	}
+	return strings.Trim(digits, "abcdefghijklmnopqrstuvwxyz234567") == ""
+}
+
+// hostAlias is what a host end carries, so that the kernel alone can tell
+// whose it is.
+func hostAlias(containerID, ifname string) string {
+	return link.AliasPrefix + containerID + " " + ifname
+}
+
+func parseAlias(alias string) (containerID, ifname string, ok bool) {
+	rest, ok := strings.CutPrefix(alias, link.AliasPrefix)
+	if !ok {
+		return "", "", false
+	}
+	return strings.Cut(rest, " ")
 }
 
 // Detach removes the host end of that name, and with it the other end. It

@@ -1,14 +1,8 @@
-// Package plug makes, inspects and removes the interfaces of sandboxes.
-//
-// Whatever it puts on a host can be told from what others put there: routes carry
-// link.RouteProtocol, links an alias that begins with link.AliasPrefix. It keeps no state
-// of its own beyond open sockets; the kernel is asked each time.
 package plug
 
 import (
 	"bytes"
-	"crypto/sha256"
-	"encoding/base32"
+	"crypto/rand"
 	"errors"
 	"fmt"
 	"net"
@@ -17,15 +11,6 @@ import (
 
 	"fairlead.dev/fairlead/internal/netdev/link"
 )
-
-// The name of a host end is hostPrefix and hostDigits letters or digits.
-const (
-	HostPrefix = "fl"
-	HostDigits = link.MaxNameLength - len(HostPrefix)
-)
-
-// lowerBase32 keeps names in the characters that need quoting nowhere.
-var lowerBase32 = base32.NewEncoding("abcdefghijklmnopqrstuvwxyz234567").WithPadding(base32.NoPadding)
 
 // Interface describes one interface of a sandbox (binding kind bridge).
 type Interface struct {
@@ -56,44 +41,6 @@ type Interface struct {
 type Route struct {
 	Destination netip.Prefix
 	Gateway     netip.Addr
-}
-
-// Plugged is what the kernel made of an Interface.
-type Plugged struct {
-	HostName  string
-	HostIndex int
-	MAC       string
-	MTU       int
-}
-
-// HostName returns the name of the host end of an interface: "fl" and 65 bits
-// of a hash in base 32, 15 bytes in all. The same arguments give the same name
-// always, so a crash between create and record leaves nothing unknown.
-func HostName(containerID, ifname string) string {
-	sum := sha256.Sum256([]byte(containerID + "\x00" + ifname))
-	return HostPrefix + lowerBase32.EncodeToString(sum[:])[:HostDigits]
-}
-
-func isHostName(name string) bool {
-	digits, ok := strings.CutPrefix(name, HostPrefix)
-	if !ok || len(digits) != HostDigits {
-		return false
-	}
-	return strings.Trim(digits, "abcdefghijklmnopqrstuvwxyz234567") == ""
-}
-
-// hostAlias is what a host end carries, so that the kernel alone can tell
-// whose it is.
-func hostAlias(containerID, ifname string) string {
-	return link.AliasPrefix + containerID + " " + ifname
-}
-
-func parseAlias(alias string) (containerID, ifname string, ok bool) {
-	rest, ok := strings.CutPrefix(alias, link.AliasPrefix)
-	if !ok {
-		return "", "", false
-	}
-	return strings.Cut(rest, " ")
 }
 
 // validate returns everything that is wrong with the plug.
@@ -202,4 +149,14 @@ func (p *Interface) onLink(gateway netip.Addr) bool {
 		}
 	}
 	return false
+}
+
+// RandomMAC is what the kernel would choose (eth_random_addr): a local address
+// of one station. Chosen here it needs no reading back, and no udev rule takes
+// it for one to be replaced.
+func RandomMAC() net.HardwareAddr {
+	mac := make(net.HardwareAddr, 6)
+	_, _ = rand.Read(mac) // never fails: it ends the program first
+	mac[0] = mac[0]&^1 | 2
+	return mac
 }

@@ -12,6 +12,10 @@ import (
 	"fairlead.dev/fairlead/internal/netdev/link"
 )
 
+// LinkGroup is the group of the host ends of pods (ip-link(8)): the packet filter
+// knows them by it, even before it knows whose they are.
+const LinkGroup = 158
+
 // pair is a veth as it is born: one end in the host namespace as a port of the
 // bridge, the other in the sandbox under its last name. Moving the other end
 // there later would cost some 17 ms, in which the kernel changes nothing else.
@@ -103,32 +107,6 @@ func reflecting() *nl.RtAttr {
 	info.AddRtAttr(nl.IFLA_INFO_SLAVE_KIND, nl.NonZeroTerminated("bridge"))
 	info.AddRtAttr(nl.IFLA_INFO_SLAVE_DATA, nil).AddRtAttr(nl.IFLA_BRPORT_MODE, nl.Uint8Attr(1))
 	return info
-}
-
-// podRoute is a route inside a sandbox.
-func podRoute(index int, r Route, onLink bool) link.Step {
-	req := nl.NewNetlinkRequest(unix.RTM_NEWROUTE, unix.NLM_F_CREATE|unix.NLM_F_EXCL)
-	msg := nl.NewRtMsg()
-	msg.Family, msg.Dst_len = uint8(link.Family(r.Destination.Addr())), uint8(r.Destination.Bits())
-	msg.Protocol = link.RouteProtocol
-	what := "adding route to " + r.Destination.String()
-	if r.Gateway.IsValid() {
-		what += " via " + r.Gateway.String()
-		if !onLink {
-			msg.Flags = unix.RTNH_F_ONLINK
-		}
-	} else if r.Destination.Addr().Is4() {
-		msg.Scope = unix.RT_SCOPE_LINK
-	}
-	req.AddData(msg)
-	req.AddData(nl.NewRtAttr(unix.RTA_OIF, nl.Uint32Attr(uint32(index))))
-	if r.Destination.Bits() > 0 {
-		req.AddData(nl.NewRtAttr(unix.RTA_DST, r.Destination.Addr().AsSlice()))
-	}
-	if r.Gateway.IsValid() {
-		req.AddData(nl.NewRtAttr(unix.RTA_GATEWAY, r.Gateway.AsSlice()))
-	}
-	return link.Step{What: what, Req: req}
 }
 
 // knowNeighbour tells the host which MAC an address has now. The last pod with

@@ -2,43 +2,22 @@ package plug
 
 import (
 	"context"
-	"crypto/rand"
 	"errors"
 	"fmt"
-	"net"
-	"net/netip"
-	"slices"
 	"strings"
 
-	"github.com/vishvananda/netlink"
-	"golang.org/x/sync/singleflight"
+	"github.com/vishvananda/netlink/nl"
 	"golang.org/x/sys/unix"
 
 	"fairlead.dev/fairlead/internal/netdev/link"
 )
 
-// LinkGroup is the group of the host ends of pods (ip-link(8)): the packet filter
-// knows them by it, even before it knows whose they are.
-const LinkGroup = 158
-
-// maxPlugging is how many interfaces are plugged at once. The kernel changes one
-// link after the other (rtnl_mutex), so with one at work and one ready more are not
-// faster: each that waits in the kernel keeps a thread and, for a while, a processor
-// busy, and here only a goroutine.
-const maxPlugging = 2
-
-// Kernel plugs the interfaces of sandboxes. Its methods may be called from many
-// goroutines at once.
-type Kernel struct {
-	*link.Sockets
-	// plugging has an entry for each interface that is being plugged.
-	plugging chan struct{}
-	removals singleflight.Group // by name of the host end
-}
-
-// New returns what plugs, over sockets on the host.
-func New(s *link.Sockets) *Kernel {
-	return &Kernel{Sockets: s, plugging: make(chan struct{}, maxPlugging)}
+// Plugged is what the kernel made of an Interface.
+type Plugged struct {
+	HostName  string
+	HostIndex int
+	MAC       string
+	MTU       int
 }
 
 // Attach plugs one interface into the namespace and returns what the kernel
@@ -200,116 +179,33 @@ func (k *Kernel) hostSteps(p Interface, plan pair) []link.Step {
 	return steps
 }
 
-// configure gives the interface its addresses and routes, in the namespace.
-func configure(ns *link.Namespace, p Interface) error {
-	return ns.With(func(c *link.Conn) error {
-		index, err := c.Index(p.Name)
-		if err != nil {
-			return err
-		}
-		if index == 0 {
-			return fmt.Errorf("%w: %s vanished from the namespace at %q", link.ErrNoLink, p.Name, ns.Path())
-		}
-		loUp, err := c.Up("lo")
-		if err != nil {
-			return err
-		}
-		steps := []link.Step{link.Raise(p.Name)}
-		if !loUp {
-			steps = append(steps, link.Raise("lo"))
-		}
-		steps = append(steps, familySteps(p, index, netip.Addr.Is4)...)
-		v6 := familySteps(p, index, netip.Addr.Is6)
-		if !p.has(netip.Addr.Is4) {
-			steps, v6 = append(steps, v6...), nil
-		}
-		err = c.Do(steps...)
-		if err == nil {
-			err = c.Do(v6...)
-		}
-		if v6 == nil {
-			v6 = familySteps(p, index, netip.Addr.Is6)
-		}
-		if errors.Is(err, unix.EACCES) && len(v6) > 0 { // IPv6 is switched off here, so none of its steps was done
-			return enableIPv6(ns, c, p, v6)
-		}
-		if errors.Is(err, unix.EOPNOTSUPP) && len(v6) > 0 {
-			return fmt.Errorf("%w (does this kernel have IPv6?)", err)
-		}
-		return err
-	})
-}
-
-// enableIPv6 switches IPv6 on for this one interface and tries again. Some
-// runtimes switch it off in every namespace they make.
-func enableIPv6(ns *link.Namespace, c *link.Conn, p Interface, steps []link.Step) error {
-	setting := "net/ipv6/conf/" + p.Name + "/disable_ipv6"
-	err := ns.Do(func() error {
-		_, err := link.SetSysctl(setting, "0")
-		return err
-	})
+// MendHostEnd sets a host end up and makes it a port of the bridge again, as Attach
+// did. Errors:
+// ErrNoBridge, else the kernel's.
+func (k *Kernel) MendHostEnd(hostName, bridge string) error {
+	if !isHostName(hostName) {
+		return fmt.Errorf("%w: %q must be the name of a host end", link.ErrInvalid, hostName)
+	}
+	c, err := k.Conn()
 	if err != nil {
-		return fmt.Errorf("%s has an IPv6 address and IPv6 is switched off in the namespace at %q: %w", p.Name, ns.Path(), err)
+		return err
 	}
-	return c.Do(steps...)
-}
-
-func familySteps(p Interface, index int, of func(netip.Addr) bool) []link.Step {
-	var steps []link.Step
-	for _, a := range p.Addresses {
-		if of(a.Addr()) {
-			steps = append(steps, link.AddAddress(index, a, netlink.SCOPE_UNIVERSE))
-		}
+	defer k.Release(c)
+	index, err := c.Index(bridge)
+	if err != nil {
+		return err
 	}
-	ways := p.ways(of)
-	for _, g := range ways {
-		steps = append(steps, podRoute(index, Route{Destination: netip.PrefixFrom(g, g.BitLen())}, true))
+	if index == 0 {
+		return fmt.Errorf("%w: %s", link.ErrNoBridge, bridge)
 	}
-	for _, r := range p.Routes {
-		if of(r.Destination.Addr()) {
-			steps = append(steps, podRoute(index, r, !r.Gateway.IsValid() || p.onLink(r.Gateway) || slices.Contains(ways, r.Gateway)))
-		}
+	up := link.Raise(hostName)
+	up.Req.AddData(nl.NewRtAttr(unix.IFLA_MASTER, nl.Uint32Attr(uint32(index))))
+	if err := c.Do(up); err != nil {
+		return err
 	}
-	for _, g := range p.Gateways {
-		if of(g) {
-			steps = append(steps, podRoute(index, Route{Destination: defaultRoute(g), Gateway: g}, p.onLink(g) || slices.Contains(ways, g)))
-		}
+	end, err := c.Index(hostName)
+	if err != nil {
+		return err
 	}
-	return steps
-}
-
-// ways are the gateways that need a route of their own: they are on no address's link.
-// A default route could name such one as on-link instead, but nobody who adds a route
-// later could use it, as the plugin sbr does.
-func (p *Interface) ways(of func(netip.Addr) bool) (ways []netip.Addr) {
-	add := func(g netip.Addr) {
-		there := func(r Route) bool { return r.Destination == netip.PrefixFrom(g, g.BitLen()) }
-		if g.IsValid() && of(g) && !p.onLink(g) && !slices.Contains(ways, g) && !slices.ContainsFunc(p.Routes, there) {
-			ways = append(ways, g)
-		}
-	}
-	for _, g := range p.Gateways {
-		add(g)
-	}
-	for _, r := range p.Routes {
-		add(r.Gateway)
-	}
-	return ways
-}
-
-func defaultRoute(gateway netip.Addr) netip.Prefix {
-	if gateway.Is4() {
-		return netip.PrefixFrom(netip.IPv4Unspecified(), 0)
-	}
-	return netip.PrefixFrom(netip.IPv6Unspecified(), 0)
-}
-
-// RandomMAC is what the kernel would choose (eth_random_addr): a local address
-// of one station. Chosen here it needs no reading back, and no udev rule takes
-// it for one to be replaced.
-func RandomMAC() net.HardwareAddr {
-	mac := make(net.HardwareAddr, 6)
-	_, _ = rand.Read(mac) // never fails: it ends the program first
-	mac[0] = mac[0]&^1 | 2
-	return mac
+	return c.Do(Reflect(end)) // which went with the bridge
 }
