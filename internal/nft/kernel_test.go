@@ -16,6 +16,7 @@ import (
 	"testing"
 	"time"
 
+	"fairlead.dev/fairlead/api/v1alpha1"
 	"fairlead.dev/fairlead/internal/netdev/host"
 	"fairlead.dev/fairlead/internal/netdev/link"
 	"fairlead.dev/fairlead/internal/netdev/plug"
@@ -196,7 +197,7 @@ func (l *lab) pod(n int, ports ...nft.Port) *sandbox {
 	l.t.Cleanup(func() { ns.Close() })
 	s := &sandbox{Namespace: ns, id: fmt.Sprintf("sandbox%d", n)}
 	p := plug.Interface{
-		ContainerID: s.id, Name: "eth0", Bridge: bridge, MTU: tunnelMTU, MAC: plug.RandomMAC(),
+		ContainerID: s.id, Name: "eth0", Binding: v1alpha1.Binding{Bridge: &v1alpha1.BridgeBinding{Name: bridge}}, MTU: tunnelMTU, MAC: plug.RandomMAC(),
 		Addresses: []netip.Prefix{
 			within(l.blocks[0], n), within(l.blocks[1], n),
 		},

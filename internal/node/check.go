@@ -152,7 +152,7 @@ func differences(containerID string, interfaces []ledger.Interface, prev *types1
 		}
 		f.link(i.Name, p, have, told)
 		f.network(i.Name, n == 0, p, have, prev)
-		if d := hostDifferences(i, have, p.Bridge, s.host); len(d) > 0 {
+		if d := hostDifferences(i, have, p.Binding.Bridge.Name, s.host); len(d) > 0 {
 			f.diffs, f.mend = append(f.diffs, d...), true
 		}
 	}

@@ -177,9 +177,9 @@ func (s *fakeSandbox) Attach(ctx context.Context, p plug.Interface) error {
 	}
 	name := plug.HostName(p.ContainerID, p.Name)
 	k.mu.Lock()
-	if !k.bridges[p.Bridge] {
+	if !k.bridges[p.Binding.Bridge.Name] {
 		k.mu.Unlock()
-		return fmt.Errorf("bridge %s: %w", p.Bridge, link.ErrNoBridge)
+		return fmt.Errorf("bridge %s: %w", p.Binding.Bridge.Name, link.ErrNoBridge)
 	}
 	for _, l := range k.links {
 		if l.ns == s.id && l.ifName == p.Name {
@@ -190,7 +190,7 @@ func (s *fakeSandbox) Attach(ctx context.Context, p plug.Interface) error {
 	k.next++
 	k.links[name] = fakeLink{
 		containerID: p.ContainerID, ifName: p.Name, ns: s.id, plug: p,
-		host: link.State{Index: int(k.next), Up: true, Master: p.Bridge},
+		host: link.State{Index: int(k.next), Up: true, Master: p.Binding.Bridge.Name},
 	}
 	k.mu.Unlock()
 	if err := k.step(ctx, "attached", p.Name); err != nil {

@@ -13,6 +13,7 @@ import (
 	"github.com/vishvananda/netlink"
 	"golang.org/x/sys/unix"
 
+	"fairlead.dev/fairlead/api/v1alpha1"
 	"fairlead.dev/fairlead/internal/netdev/link"
 	"fairlead.dev/fairlead/internal/netdev/nettest"
 	"fairlead.dev/fairlead/internal/netdev/plug"
@@ -26,7 +27,7 @@ func newHostNode(tb testing.TB) *Kernel {
 
 // podPlug is an interface of the default network.
 func podPlug(containerID string, addresses ...string) plug.Interface {
-	p := plug.Interface{ContainerID: containerID, Name: "eth0", Bridge: nettest.DefaultBridge, MTU: 1400}
+	p := plug.Interface{ContainerID: containerID, Name: "eth0", MTU: 1400, Binding: v1alpha1.Binding{Bridge: &v1alpha1.BridgeBinding{Name: nettest.DefaultBridge}}}
 	for _, a := range addresses {
 		prefix := nettest.Prefix(a)
 		p.Addresses = append(p.Addresses, prefix)

@@ -48,7 +48,7 @@ func shaped(t *testing.T, b *Bandwidth) (k *Kernel, pod, other *link.Namespace, 
 	plug := func(id, address string, b *Bandwidth) (*link.Namespace, Interface) {
 		ns := nettest.NewNamespace(t)
 		p := Interface{
-			ContainerID: id, Name: "eth0", Bridge: nettest.DefaultBridge, MTU: 1500, Bandwidth: b,
+			ContainerID: id, Name: "eth0", Binding: onBridge(nettest.DefaultBridge), MTU: 1500, Bandwidth: b,
 			Addresses: []netip.Prefix{nettest.Prefix(address)},
 		}
 		if _, err := k.Attach(t.Context(), ns, p); err != nil {

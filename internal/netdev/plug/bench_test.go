@@ -20,7 +20,7 @@ import (
 
 func benchPlug(i int) Interface {
 	return Interface{
-		ContainerID: fmt.Sprintf("c%d", i), Name: "eth0", Bridge: nettest.DefaultBridge, MTU: 1400,
+		ContainerID: fmt.Sprintf("c%d", i), Name: "eth0", Binding: onBridge(nettest.DefaultBridge), MTU: 1400,
 		Addresses: []netip.Prefix{netip.PrefixFrom(netip.AddrFrom4([4]byte{10, 244, byte(i >> 8), byte(i)}), 32)},
 		Gateways:  []netip.Addr{nettest.Addr("169.254.1.1")},
 	}

@@ -27,7 +27,7 @@ type Plugged struct {
 // It takes three exchanges with the kernel, four with addresses of both
 // families: a pod's start waits for this.
 func (k *Kernel) Attach(ctx context.Context, ns *link.Namespace, p Interface) (Plugged, error) {
-	if err := p.validate(); err != nil {
+	if err := validateBridge(p); err != nil {
 		return Plugged{}, err
 	}
 	if host := k.Namespace(); host != nil && host.ID() == ns.ID() {
@@ -96,20 +96,31 @@ func (k *Kernel) attach(ctx context.Context, ns *link.Namespace, p Interface) (_
 	return Plugged{HostName: plan.host, HostIndex: index, MAC: plan.peerMAC.String(), MTU: p.MTU}, err
 }
 
+// validateBridge returns everything that is wrong with an interface on a bridge.
+// Errors: ErrInvalid.
+func validateBridge(p Interface) error {
+	if p.Binding.Bridge == nil {
+		return errors.Join(p.validate(), invalid("binding", errors.New("must be bridge, with the name of a bridge")))
+	}
+	name := p.Binding.Bridge.Name
+	return errors.Join(p.validate(), invalid(fmt.Sprintf("bridge name %q", name), link.CheckName(name)))
+}
+
 func findBridge(host *link.Conn, p Interface) (int, error) {
-	index, err := host.Index(p.Bridge)
+	name := p.Binding.Bridge.Name
+	index, err := host.Index(name)
 	if err != nil {
 		return 0, err
 	}
-	mtu, err := host.MTU(p.Bridge)
+	mtu, err := host.MTU(name)
 	if err != nil {
 		return 0, err
 	}
 	if index == 0 || mtu == 0 {
-		return 0, fmt.Errorf("%w: %s", link.ErrNoBridge, p.Bridge)
+		return 0, fmt.Errorf("%w: %s", link.ErrNoBridge, name)
 	}
 	if p.MTU > mtu {
-		return 0, fmt.Errorf("%w: mtu %d of %s must not be above the %d bytes of bridge %s", link.ErrInvalid, p.MTU, p.Name, mtu, p.Bridge)
+		return 0, fmt.Errorf("%w: mtu %d of %s must not be above the %d bytes of bridge %s", link.ErrInvalid, p.MTU, p.Name, mtu, name)
 	}
 	return index, nil
 }

@@ -14,6 +14,7 @@ import (
 	"github.com/vishvananda/netlink"
 	"golang.org/x/sys/unix"
 
+	"fairlead.dev/fairlead/api/v1alpha1"
 	"fairlead.dev/fairlead/internal/netdev/link"
 	"fairlead.dev/fairlead/internal/netdev/nettest"
 )
@@ -24,9 +25,14 @@ func newPlugHost(tb testing.TB) *Kernel {
 	return New(nettest.NewHost(tb))
 }
 
+// onBridge is the binding of an interface on a bridge.
+func onBridge(name string) v1alpha1.Binding {
+	return v1alpha1.Binding{Bridge: &v1alpha1.BridgeBinding{Name: name}}
+}
+
 // plugFor is an interface of the default network.
 func plugFor(addresses ...string) Interface {
-	p := Interface{ContainerID: "c1", Name: "eth0", Bridge: nettest.DefaultBridge, MTU: 1400}
+	p := Interface{ContainerID: "c1", Name: "eth0", Binding: onBridge(nettest.DefaultBridge), MTU: 1400}
 	for _, a := range addresses {
 		prefix := nettest.Prefix(a)
 		p.Addresses = append(p.Addresses, prefix)
@@ -91,7 +97,7 @@ func TestAttach(t *testing.T) {
 		{
 			name: "a subnet, its own MAC, routes",
 			plug: Interface{
-				ContainerID: "c1", Name: "net1", Bridge: nettest.DefaultBridge, MTU: 1500, MAC: mac,
+				ContainerID: "c1", Name: "net1", Binding: onBridge(nettest.DefaultBridge), MTU: 1500, MAC: mac,
 				Addresses: []netip.Prefix{nettest.Prefix("192.0.2.7/24"), nettest.Prefix("fd00:2::7/64")},
 				Routes: []Route{
 					{Destination: nettest.Prefix("198.51.100.0/24"), Gateway: nettest.Addr("192.0.2.1")},
@@ -106,7 +112,7 @@ func TestAttach(t *testing.T) {
 				"to fd00:3::/48 via fd00:2::1", "to fd00:4::/48 via fd00:9::1", "to fd00:9::1/128",
 			},
 		},
-		{name: "no address", plug: Interface{ContainerID: "c1", Name: "net1", Bridge: nettest.DefaultBridge, MTU: 1500}},
+		{name: "no address", plug: Interface{ContainerID: "c1", Name: "net1", Binding: onBridge(nettest.DefaultBridge), MTU: 1500}},
 	}
 	for _, tt := range tests {
 		t.Run(tt.name, func(t *testing.T) {
@@ -161,7 +167,7 @@ func checkEnds(t *testing.T, k *Kernel, pod *link.Namespace, p Interface, got Pl
 	if lo := nettest.LinkNamed(t, pod, "lo").Attrs(); lo.Flags&net.FlagUp == 0 {
 		t.Error("lo is down in the pod")
 	}
-	if bridge := nettest.LinkNamed(t, k.Namespace(), p.Bridge).Attrs(); outside.MasterIndex != bridge.Index {
+	if bridge := nettest.LinkNamed(t, k.Namespace(), p.Binding.Bridge.Name).Attrs(); outside.MasterIndex != bridge.Index {
 		t.Errorf("host end is on link %d, want %d", outside.MasterIndex, bridge.Index)
 	}
 	links, err := k.Links(t.Context())
@@ -199,10 +205,12 @@ func TestAttachRefuses(t *testing.T) {
 		want error
 		says string
 	}{
-		{"no bridge", edit(func(p *Interface) { p.Bridge = "br9" }), link.ErrNoBridge, "br9"},
-		{"a link that is no bridge", edit(func(p *Interface) { p.Bridge = "lo" }), unix.EOPNOTSUPP, "eth0"},
+		{"no bridge", edit(func(p *Interface) { p.Binding = onBridge("br9") }), link.ErrNoBridge, "br9"},
+		{"a link that is no bridge", edit(func(p *Interface) { p.Binding = onBridge("lo") }), unix.EOPNOTSUPP, "eth0"},
 		{"mtu above the bridge's", edit(func(p *Interface) { p.MTU = 9000 }), link.ErrInvalid, "9000 of eth0 must not be above the 1500 bytes of bridge fairlead0"},
 		{"name is taken", edit(func(p *Interface) { p.Name = "lo" }), link.ErrExists, "lo in the namespace at"},
+		{"no binding", edit(func(p *Interface) { p.Binding = v1alpha1.Binding{} }), link.ErrInvalid, "binding must be bridge"},
+		{"no bridge's name", edit(func(p *Interface) { p.Binding = onBridge("") }), link.ErrInvalid, `bridge name "" must not be empty`},
 		{"no name", edit(func(p *Interface) { p.Name = "" }), link.ErrInvalid, "must not be empty"},
 		{"long name", edit(func(p *Interface) { p.Name = "interface-number-1" }), link.ErrInvalid, "at most 15 bytes"},
 		{"slash in name", edit(func(p *Interface) { p.Name = "a/b" }), link.ErrInvalid, "slash"},
@@ -348,7 +356,7 @@ func TestGatewaysCanBeUsed(t *testing.T) {
 	nettest.NeedIPv6(t)
 	k, pod := newPlugHost(t), nettest.NewNamespace(t)
 	plug := Interface{
-		ContainerID: "c1", Name: "eth0", Bridge: nettest.DefaultBridge, MTU: 1500,
+		ContainerID: "c1", Name: "eth0", Binding: onBridge(nettest.DefaultBridge), MTU: 1500,
 		Addresses: []netip.Prefix{nettest.Prefix("10.244.1.5/32"), nettest.Prefix("fd00:1::5/128")},
 		Gateways:  []netip.Addr{nettest.Addr("169.254.1.1"), nettest.Addr("fd00:9::1")},
 		Routes: []Route{

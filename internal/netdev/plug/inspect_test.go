@@ -20,7 +20,7 @@ func TestInspect(t *testing.T) {
 	ns := nettest.NewNamespace(t)
 	mac, _ := net.ParseMAC("0a:58:0a:f4:00:05")
 	p := Interface{
-		ContainerID: "c1", Name: "eth0", Bridge: nettest.DefaultBridge, MAC: mac, MTU: 1400,
+		ContainerID: "c1", Name: "eth0", Binding: onBridge(nettest.DefaultBridge), MAC: mac, MTU: 1400,
 		Addresses: []netip.Prefix{nettest.Prefix("10.244.0.5/32"), nettest.Prefix("fd00::5/128")},
 		Gateways:  []netip.Addr{nettest.Addr("169.254.1.1"), nettest.Addr("fe80::1")},
 		Routes:    []Route{{Destination: nettest.Prefix("192.0.2.0/24"), Gateway: nettest.Addr("169.254.1.1")}},

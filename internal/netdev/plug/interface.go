@@ -9,21 +9,22 @@ import (
 	"net/netip"
 	"strings"
 
+	"fairlead.dev/fairlead/api/v1alpha1"
 	"fairlead.dev/fairlead/internal/netdev/link"
 )
 
-// Interface describes one interface of a sandbox (binding kind bridge).
+// Interface describes one interface of a sandbox as it is to be made.
 type Interface struct {
 	// ContainerID is the runtime's name of the sandbox.
 	ContainerID string
 	// Name of the interface inside the sandbox, at most 15 bytes.
 	Name string
-	// Bridge of the host that the interface is plugged into.
-	Bridge string
+	// Binding names the kind, with what only that kind takes.
+	Binding v1alpha1.Binding
 	// MAC of the interface inside the sandbox; nil takes a random one.
 	MAC net.HardwareAddr
 	// MTU in bytes, at least 68 (1280 with an IPv6 address), and not above
-	// the bridge's.
+	// that of what the interface is plugged into.
 	MTU int
 	// Addresses of the interface, of both families.
 	Addresses []netip.Prefix
@@ -43,19 +44,36 @@ type Route struct {
 	Gateway     netip.Addr
 }
 
-// validate returns everything that is wrong with the plug.
-func (p *Interface) validate() error {
-	var errs []error
-	check := func(what string, err error) {
-		if err != nil {
-			errs = append(errs, fmt.Errorf("%w: %s %w", link.ErrInvalid, what, err))
-		}
+// invalid returns an ErrInvalid about a field with its value, nil without an error that
+// says what would be accepted.
+func invalid(field string, err error) error {
+	if err == nil {
+		return nil
 	}
+	return fmt.Errorf("%w: %s %w", link.ErrInvalid, field, err)
+}
+
+// validate returns everything that is wrong with an interface that a kind makes, but for
+// its binding. Errors: ErrInvalid.
+func (p *Interface) validate() error {
+	errs := []error{
+		p.validateAddresses(),
+		invalid(fmt.Sprintf("mac %s of %s", p.MAC, p.Name), p.checkMAC()),
+		invalid(fmt.Sprintf("mtu %d of %s", p.MTU, p.Name), p.checkMTU()),
+	}
+	if p.Bandwidth != nil {
+		errs = append(errs, p.Bandwidth.validate())
+	}
+	return errors.Join(errs...)
+}
+
+// validateAddresses returns everything that is wrong with what an interface is called and
+// with its addresses and routes. Errors: ErrInvalid.
+func (p *Interface) validateAddresses() error {
+	var errs []error
+	check := func(what string, err error) { errs = append(errs, invalid(what, err)) }
 	check(fmt.Sprintf("interface name %q", p.Name), link.CheckName(p.Name))
-	check(fmt.Sprintf("bridge name %q", p.Bridge), link.CheckName(p.Bridge))
 	check(fmt.Sprintf("container ID %q", p.ContainerID), p.checkContainer())
-	check(fmt.Sprintf("mac %s of %s", p.MAC, p.Name), p.checkMAC())
-	check(fmt.Sprintf("mtu %d of %s", p.MTU, p.Name), p.checkMTU())
 	for _, a := range p.Addresses {
 		if !a.IsValid() || a.Addr().Is4In6() || a.Addr().IsUnspecified() || a.Addr().IsMulticast() {
 			check(fmt.Sprintf("address %v of %s", a, p.Name), errors.New("must be the address of a host with a prefix length"))
@@ -66,9 +84,6 @@ func (p *Interface) validate() error {
 	}
 	for _, r := range p.Routes {
 		check(fmt.Sprintf("route to %v of %s", r.Destination, p.Name), p.checkRoute(r))
-	}
-	if p.Bandwidth != nil {
-		errs = append(errs, p.Bandwidth.validate())
 	}
 	return errors.Join(errs...)
 }

@@ -36,7 +36,7 @@ func (i *Interface) Plug(containerID string) (plug.Interface, error) {
 	if i.Binding.Bridge == nil {
 		return p, fmt.Errorf("binding: must be bridge, the one kind that this build plugs")
 	}
-	p.Bridge = i.Binding.Bridge.Name
+	p.Binding = i.Binding
 	if i.MAC != "" {
 		mac, err := net.ParseMAC(i.MAC)
 		if err != nil {
