@@ -184,6 +184,7 @@ func NotNamespace(path, found string) error { return &notNamespaceError{path: pa
 type notNamespaceError struct {
 	path, found string
 	missing     bool
+	replaced    bool // by another namespace
 }
 
 func (e *notNamespaceError) Error() string {

@@ -1,0 +1,53 @@
+package link
+
+import (
+	"errors"
+	"os"
+	"path/filepath"
+)
+
+// Place is where a network namespace is, as a record keeps it.
+type Place struct {
+	// Path that the runtime gave.
+	Path string `json:"path"`
+	// ID of the namespace that was there.
+	ID NamespaceID `json:"id"`
+}
+
+// Place returns where the namespace is.
+func (n *Namespace) Place() Place { return Place{Path: n.path, ID: n.id} }
+
+// Open opens the namespace. Errors: those of OpenNamespace, and ErrNotNamespace if
+// another namespace is at its path.
+func (p Place) Open() (*Namespace, error) {
+	ns, err := OpenNamespace(p.Path)
+	if err != nil {
+		return nil, err
+	}
+	if ns.ID() != p.ID {
+		_ = ns.Close()
+		return nil, &notNamespaceError{path: p.Path, found: "another namespace has come in its place", replaced: true}
+	}
+	return ns, nil
+}
+
+// Gone tells whether the namespace has ended: nothing is at its path, or a namespace that
+// came after it. It is false as long as that is not clear. Something may hide the
+// namespace, as when the mounts of namespaces do not reach the container of this program,
+// or the whole directory is missing. A place without a path is never gone.
+func (p Place) Gone() bool {
+	if p.Path == "" {
+		return false
+	}
+	ns, err := p.Open()
+	if err == nil {
+		_ = ns.Close()
+		return false
+	}
+	var not *notNamespaceError
+	if !errors.As(err, &not) || !not.missing {
+		return not != nil && not.replaced
+	}
+	_, err = os.Stat(filepath.Dir(p.Path))
+	return err == nil
+}
