@@ -4,13 +4,135 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"slices"
 	"strings"
 
+	"github.com/vishvananda/netlink"
 	"github.com/vishvananda/netlink/nl"
 	"golang.org/x/sys/unix"
 
 	"fairlead.dev/fairlead/internal/netdev/link"
 )
+
+// bridge is the kind of interfaces that are one end of a veth, whose other end is a port of
+// a bridge of the host.
+type bridge struct{ kernel *Kernel }
+
+func (bridge) Validate(i Interface) error { return validateBridge(i) }
+
+func (bridge) Plan(at link.Place, i Interface) Made {
+	m := Made{Kind: KindBridge, ContainerID: i.ContainerID, Name: i.Name, Namespace: at, HostLink: HostName(i.ContainerID, i.Name)}
+	if i.Binding.Bridge != nil {
+		m.Bridge = i.Binding.Bridge.Name
+	}
+	return m
+}
+
+func (b bridge) Make(ctx context.Context, ns *link.Namespace, i Interface) error {
+	_, err := b.kernel.Attach(ctx, ns, i)
+	return err
+}
+
+func (b bridge) Remove(ctx context.Context, m Made) error { return b.kernel.Detach(ctx, m.HostLink) }
+
+// Gone is true if the namespace is, or if neither end is there any more: the kernel takes
+// away both together. A host end under another name, or an interface inside, is evidence
+// of the contrary.
+func (b bridge) Gone(ctx context.Context, m Made) (bool, error) {
+	if m.Namespace.Gone() {
+		return true, nil
+	}
+	index, err := b.kernel.linkIndex(m.HostLink)
+	if err != nil || index != 0 {
+		return false, err
+	}
+	if renamed, err := b.renamed(ctx, m); err != nil || renamed {
+		return false, err
+	}
+	ns, err := m.Namespace.Open()
+	if err != nil { // it cannot be looked into, and the host end is proof enough
+		return true, nil
+	}
+	defer ns.Close() //nolint:errcheck // it was only looked into
+	err = ns.With(func(c *link.Conn) error {
+		index, err = c.Index(m.Name)
+		return err
+	})
+	return err == nil && index == 0, err
+}
+
+// renamed tells whether the host end is there under another name.
+func (b bridge) renamed(ctx context.Context, m Made) (bool, error) {
+	h, err := b.kernel.Handle()
+	if err != nil {
+		return false, err
+	}
+	defer h.Close()
+	all, err := link.Dump(ctx, "listing links", h.LinkList)
+	alias := hostAlias(m.ContainerID, m.Name)
+	return slices.ContainsFunc(all, func(l netlink.Link) bool { return l.Type() == "veth" && l.Attrs().Alias == alias }), err
+}
+
+func (b bridge) Differences(_ context.Context, m Made, inside Inspected) (diffs []string, err error) {
+	add := func(format string, args ...any) { diffs = append(diffs, fmt.Sprintf(format, args...)) }
+	end, err := b.kernel.LinkState(m.HostLink)
+	switch {
+	case errors.Is(err, link.ErrNoLink):
+		add("host end %s of %s is missing", m.HostLink, m.Name)
+		return diffs, nil
+	case err != nil:
+		return nil, err
+	case inside.Peer != end.Index:
+		add("interface %s does not lead to its host end %s", m.Name, m.HostLink)
+	}
+	if !end.Up {
+		add("host end %s of %s is down", m.HostLink, m.Name)
+	}
+	if m.Bridge == "" { // it was found on the host
+		return diffs, nil
+	}
+	if end.Master != m.Bridge {
+		add("host end %s of %s is a port of %q, not of bridge %s", m.HostLink, m.Name, end.Master, m.Bridge)
+	}
+	state, err := b.kernel.LinkState(m.Bridge)
+	switch {
+	case errors.Is(err, link.ErrNoLink) || err == nil && !state.Up:
+		add("bridge %s of %s is missing or down", m.Bridge, m.Name)
+	case err != nil:
+		return nil, err
+	}
+	return diffs, nil
+}
+
+// Mend sets the host end up and puts it back on its bridge. A host end that is missing
+// cannot come back: the pod has to.
+func (b bridge) Mend(_ context.Context, m Made) (bool, error) {
+	if m.Bridge == "" { // it was found on the host
+		return false, nil
+	}
+	is, err := b.kernel.LinkState(m.HostLink)
+	if errors.Is(err, link.ErrNoLink) || err == nil && is.Up && is.Master == m.Bridge {
+		return false, nil
+	}
+	// What the state could not tell, the attempt does.
+	if err := b.kernel.MendHostEnd(m.HostLink, m.Bridge); err != nil {
+		return false, err
+	}
+	return true, nil
+}
+
+// Find returns the interfaces of the host ends, and of those of which only what limited
+// them is left.
+func (bridge) Find(all []netlink.Link) []Found {
+	var found []Found
+	for _, l := range hostLinks(all) {
+		found = append(found, Found{
+			Made:  Made{Kind: KindBridge, ContainerID: l.ContainerID, Name: l.Interface, HostLink: l.Name, Bridge: l.Bridge},
+			Index: l.Index, Up: l.Up,
+		})
+	}
+	return found
+}
 
 // Plugged is what the kernel made of an Interface.
 type Plugged struct {

@@ -177,6 +177,12 @@ func (k *Kernel) Links(ctx context.Context) ([]HostLink, error) {
 	if err != nil {
 		return nil, err
 	}
+	return hostLinks(all), nil
+}
+
+// hostLinks returns those of all links of the host that are ours, and those of which only
+// what limited them is left.
+func hostLinks(all []netlink.Link) []HostLink {
 	names := make(map[int]string, len(all))
 	for _, link := range all {
 		names[link.Attrs().Index] = link.Attrs().Name
@@ -188,7 +194,7 @@ func (k *Kernel) Links(ctx context.Context) ([]HostLink, error) {
 			ours = append(ours, l)
 		}
 	}
-	return append(ours, shapers(all)...), nil
+	return append(ours, shapers(all)...)
 }
 
 // ToHostLink tells whether the link is a host end of ours: a veth with our kind

@@ -1,0 +1,39 @@
+package plug
+
+import (
+	"context"
+	"errors"
+
+	"fairlead.dev/fairlead/internal/netdev/link"
+)
+
+// addressOnly is the kind of interfaces that another plugin makes, with addresses of ours.
+// It makes nothing and removes nothing.
+type addressOnly struct{}
+
+func (addressOnly) Validate(i Interface) error {
+	err := i.validateAddresses()
+	if i.Binding.AddressOnly == nil {
+		err = errors.Join(err, invalid("binding", errors.New("must be addressOnly")))
+	}
+	if i.Bandwidth != nil {
+		err = errors.Join(err, invalid("bandwidth", errors.New("must not be set: another plugin makes the interface")))
+	}
+	return err
+}
+
+func (addressOnly) Plan(at link.Place, i Interface) Made {
+	return Made{Kind: KindAddressOnly, ContainerID: i.ContainerID, Name: i.Name, Namespace: at}
+}
+
+func (a addressOnly) Make(_ context.Context, _ *link.Namespace, i Interface) error {
+	return a.Validate(i)
+}
+
+func (addressOnly) Remove(context.Context, Made) error { return nil }
+
+// Gone is true if the namespace is: what the other plugin made in it is not known.
+func (addressOnly) Gone(_ context.Context, m Made) (bool, error) { return m.Namespace.Gone(), nil }
+
+// Differences is always empty: the plugin that made the interface looks after it.
+func (addressOnly) Differences(context.Context, Made, Inspected) ([]string, error) { return nil, nil }

@@ -1,0 +1,108 @@
+package plug_test
+
+import (
+	"errors"
+	"net/netip"
+	"testing"
+
+	"github.com/vishvananda/netlink"
+
+	"fairlead.dev/fairlead/api/v1alpha1"
+	"fairlead.dev/fairlead/internal/netdev/link"
+	"fairlead.dev/fairlead/internal/netdev/nettest"
+	"fairlead.dev/fairlead/internal/netdev/plug"
+	"fairlead.dev/fairlead/internal/netdev/plug/plugtest"
+)
+
+// podInterface is an interface of a pod of the default network.
+func podInterface(b v1alpha1.Binding) plug.Interface {
+	return plug.Interface{
+		ContainerID: "c1", Name: "eth0", MTU: 1400, Binding: b,
+		Addresses: []netip.Prefix{nettest.Prefix("10.244.1.5/32")},
+		Gateways:  []netip.Addr{nettest.Addr("169.254.1.1")},
+	}
+}
+
+// changed is an interface with a change.
+func changed(i plug.Interface, change func(*plug.Interface)) plug.Interface {
+	change(&i)
+	return i
+}
+
+// isKind returns a kind that this build has.
+func isKind(of func(*plug.Kernel) plug.Kind) func(*link.Sockets) plug.Kind {
+	return func(s *link.Sockets) plug.Kind { return of(plug.New(s)) }
+}
+
+// onEnd and onBridgeOf do something with a host end and with its bridge.
+func onEnd(do func(*netlink.Handle, netlink.Link) error) func(*netlink.Handle, plug.Made) error {
+	return func(h *netlink.Handle, m plug.Made) error { return onLink(h, m.HostLink, do) }
+}
+
+func onBridgeOf(do func(*netlink.Handle, netlink.Link) error) func(*netlink.Handle, plug.Made) error {
+	return func(h *netlink.Handle, m plug.Made) error { return onLink(h, m.Bridge, do) }
+}
+
+func onLink(h *netlink.Handle, name string, do func(*netlink.Handle, netlink.Link) error) error {
+	l, err := h.LinkByName(name)
+	if err != nil {
+		return err
+	}
+	return do(h, l)
+}
+
+func TestBridge(t *testing.T) {
+	i := podInterface(v1alpha1.Binding{Bridge: &v1alpha1.BridgeBinding{Name: nettest.DefaultBridge}})
+	plugtest.Run(t, plugtest.Case{
+		New: isKind(plug.BridgeKind), Interface: i, HostLink: true,
+		Invalid: map[string]plug.Interface{
+			"binding must be bridge":             changed(i, func(i *plug.Interface) { i.Binding = v1alpha1.Binding{} }),
+			`bridge name "a/b" must have no`:     changed(i, func(i *plug.Interface) { i.Binding.Bridge = &v1alpha1.BridgeBinding{Name: "a/b"} }),
+			"mtu 0 of eth0 must be from 68 to":   changed(i, func(i *plug.Interface) { i.MTU = 0 }),
+			`container ID "" must be one word`:   changed(i, func(i *plug.Interface) { i.ContainerID = "" }),
+			`interface name "" must not be empt`: changed(i, func(i *plug.Interface) { i.Name = "" }),
+		},
+		Breaks: []plugtest.Break{
+			{Name: "down", Says: "is down", Mends: true, Do: onEnd((*netlink.Handle).LinkSetDown)},
+			{Name: "on no bridge", Says: `is a port of "", not of bridge fairlead0`, Mends: true, Do: onEnd((*netlink.Handle).LinkSetNoMaster)},
+			{Name: "on another bridge", Says: `is a port of "br9", not of bridge fairlead0`, Mends: true, Do: onEnd(func(h *netlink.Handle, end netlink.Link) error {
+				other := &netlink.Bridge{LinkAttrs: netlink.LinkAttrs{Name: "br9"}}
+				return errors.Join(h.LinkAdd(other), h.LinkSetMaster(end, other))
+			})},
+			{Name: "host end is gone", Says: "is missing", Do: onEnd((*netlink.Handle).LinkDel)},
+			{Name: "another link in its place", Says: "does not lead to its host end", Do: onEnd(func(h *netlink.Handle, end netlink.Link) error {
+				other := &netlink.Ifb{LinkAttrs: netlink.LinkAttrs{Name: "other", MasterIndex: end.Attrs().MasterIndex}}
+				return errors.Join(h.LinkDel(end), h.LinkAdd(other), h.LinkSetName(other, end.Attrs().Name), h.LinkSetUp(other))
+			})},
+			// The bridge is the host's to put in order.
+			{Name: "bridge is down", Says: "bridge fairlead0 of eth0 is missing or down", Do: onBridgeOf((*netlink.Handle).LinkSetDown)},
+			{Name: "bridge is gone", Says: "bridge fairlead0 of eth0 is missing or down", Do: onBridgeOf((*netlink.Handle).LinkDel)},
+		},
+		// The alias comes after the link.
+		Leave: func(tb testing.TB, s *link.Sockets, ns *link.Namespace, i plug.Interface) {
+			tb.Helper()
+			host := plug.HostName(i.ContainerID, i.Name)
+			bridge := nettest.LinkNamed(tb, s.Namespace(), nettest.DefaultBridge).Attrs().Index
+			nettest.AddCable(tb, s.Namespace(), host, bridge, nettest.Cable{To: ns, Name: i.Name, MTU: i.MTU})
+		},
+	})
+}
+
+func TestAddressOnly(t *testing.T) {
+	i := podInterface(v1alpha1.Binding{AddressOnly: &v1alpha1.AddressOnlyBinding{}})
+	plugtest.Run(t, plugtest.Case{
+		New: isKind(plug.AddressOnlyKind), Interface: i, Foreign: true,
+		Invalid: map[string]plug.Interface{
+			"binding must be addressOnly": changed(i, func(i *plug.Interface) { i.Binding = v1alpha1.Binding{} }),
+			"must not be set":             changed(i, func(i *plug.Interface) { i.Bandwidth = &plug.Bandwidth{} }),
+			"address":                     changed(i, func(i *plug.Interface) { i.Addresses = []netip.Prefix{{}} }),
+		},
+	})
+}
+
+func must(tb testing.TB, err error) {
+	tb.Helper()
+	if err != nil {
+		tb.Fatal(err)
+	}
+}

@@ -1,0 +1,158 @@
+package plug
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"maps"
+	"slices"
+	"strings"
+
+	"fairlead.dev/fairlead/api/v1alpha1"
+	"fairlead.dev/fairlead/internal/netdev/link"
+)
+
+// Names of kinds, which are those of the members of v1alpha1.Binding.
+const (
+	KindBridge      = "bridge"
+	KindAddressOnly = "addressOnly"
+)
+
+// Kinds are kinds of binding by name. Each method finds the kind and does what the kind's
+// method of that name does.
+type Kinds struct {
+	sockets *link.Sockets
+	byName  map[string]Kind
+}
+
+// Kinds returns the kinds that this build has.
+func (k *Kernel) Kinds() *Kinds {
+	return NewKinds(k.Sockets, map[string]Kind{
+		KindBridge:      bridge{k},
+		KindAddressOnly: addressOnly{},
+	})
+}
+
+// NewKinds returns kinds by name, over sockets on the host.
+func NewKinds(s *link.Sockets, byName map[string]Kind) *Kinds {
+	return &Kinds{sockets: s, byName: byName}
+}
+
+// kindOf returns the name of the member that is set, empty for none.
+func kindOf(b v1alpha1.Binding) string {
+	switch {
+	case b.Bridge != nil:
+		return KindBridge
+	case b.AddressOnly != nil:
+		return KindAddressOnly
+	}
+	return ""
+}
+
+// kind returns a kind by its name. Errors: link.ErrInvalid, with the names that there are.
+func (k *Kinds) kind(field, name string) (Kind, error) {
+	if kind, ok := k.byName[name]; ok {
+		return kind, nil
+	}
+	names := strings.Join(slices.Sorted(maps.Keys(k.byName)), ", ")
+	return nil, invalid(fmt.Sprintf("%s %q", field, name), fmt.Errorf("must be one of %s", names))
+}
+
+// Plan validates an interface and returns what Make makes of it, to be written down
+// before Make is called. Errors: link.ErrInvalid.
+func (k *Kinds) Plan(at link.Place, i Interface) (Made, error) {
+	kind, err := k.kind("binding", kindOf(i.Binding))
+	if err != nil {
+		return Made{}, err
+	}
+	if err := kind.Validate(i); err != nil {
+		return Made{}, err
+	}
+	return kind.Plan(at, i), nil
+}
+
+// Make makes an interface in an open namespace, or nothing.
+func (k *Kinds) Make(ctx context.Context, ns *link.Namespace, i Interface) error {
+	kind, err := k.kind("binding", kindOf(i.Binding))
+	if err != nil {
+		return err
+	}
+	return kind.Make(ctx, ns, i)
+}
+
+// Remove removes an interface, and returns nil if there is nothing.
+func (k *Kinds) Remove(ctx context.Context, m Made) error {
+	kind, err := k.of(m)
+	if err != nil {
+		return err
+	}
+	return kind.Remove(ctx, m)
+}
+
+// of returns the kind of what was made.
+func (k *Kinds) of(m Made) (Kind, error) {
+	return k.kind(fmt.Sprintf("kind of interface %s of container %s", m.Name, m.ContainerID), m.Kind)
+}
+
+// RemoveUnknown removes what is left of an interface of which neither the kind nor a
+// record is known. at has no path if the namespace is not known.
+func (k *Kinds) RemoveUnknown(ctx context.Context, at link.Place, containerID, name string) error {
+	var errs []error
+	for _, kind := range slices.Sorted(maps.Keys(k.byName)) {
+		kind := k.byName[kind]
+		errs = append(errs, kind.Remove(ctx, kind.Plan(at, Interface{ContainerID: containerID, Name: name})))
+	}
+	return errors.Join(errs...)
+}
+
+// Gone tells whether there is evidence that nothing of an interface can be used any more.
+func (k *Kinds) Gone(ctx context.Context, m Made) (bool, error) {
+	kind, err := k.of(m)
+	if err != nil {
+		return false, err
+	}
+	return kind.Gone(ctx, m)
+}
+
+// Differences returns in words what on the host's side is not as it was made.
+func (k *Kinds) Differences(ctx context.Context, m Made, inside Inspected) ([]string, error) {
+	kind, err := k.of(m)
+	if err != nil {
+		return nil, err
+	}
+	return kind.Differences(ctx, m, inside)
+}
+
+// Mend puts the host's side of an interface in order, and tells whether it had to. It is
+// false for a kind that has nothing to put in order.
+func (k *Kinds) Mend(ctx context.Context, m Made) (bool, error) {
+	kind, err := k.of(m)
+	if err != nil {
+		return false, err
+	}
+	if mender, ok := kind.(Mender); ok {
+		return mender.Mend(ctx, m)
+	}
+	return false, nil
+}
+
+// Found lists the interfaces of all kinds that have links on the host, by one look at
+// them.
+func (k *Kinds) Found(ctx context.Context) ([]Found, error) {
+	h, err := k.sockets.Handle()
+	if err != nil {
+		return nil, err
+	}
+	defer h.Close()
+	all, err := link.Dump(ctx, "listing links", h.LinkList)
+	if err != nil {
+		return nil, err
+	}
+	var found []Found
+	for _, name := range slices.Sorted(maps.Keys(k.byName)) {
+		if finder, ok := k.byName[name].(Finder); ok {
+			found = append(found, finder.Find(all)...)
+		}
+	}
+	return found, nil
+}

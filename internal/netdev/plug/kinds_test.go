@@ -1,0 +1,150 @@
+package plug_test
+
+import (
+	"errors"
+	"slices"
+	"strings"
+	"testing"
+
+	"github.com/google/go-cmp/cmp"
+
+	"fairlead.dev/fairlead/api/v1alpha1"
+	"fairlead.dev/fairlead/internal/netdev/link"
+	"fairlead.dev/fairlead/internal/netdev/nettest"
+	"fairlead.dev/fairlead/internal/netdev/plug"
+)
+
+func onBridge() plug.Interface {
+	return podInterface(v1alpha1.Binding{Bridge: &v1alpha1.BridgeBinding{Name: nettest.DefaultBridge}})
+}
+
+// lab is a host, a pod that is on its bridge, and the kinds of this build.
+func lab(t *testing.T) (*link.Sockets, *link.Namespace, *plug.Kinds, plug.Made) {
+	t.Helper()
+	host, pod := nettest.NewHost(t), nettest.NewNamespace(t)
+	kinds := plug.New(host).Kinds()
+	m, err := kinds.Plan(pod.Place(), onBridge())
+	must(t, err)
+	must(t, kinds.Make(t.Context(), pod, onBridge()))
+	return host, pod, kinds, m
+}
+
+// A kind that this build does not have is told with those that it has, whoever asks.
+func TestUnknownKind(t *testing.T) {
+	host, pod := nettest.NewHost(t), nettest.NewNamespace(t)
+	kinds := plug.New(host).Kinds()
+	nothing := podInterface(v1alpha1.Binding{})
+	m := plug.Made{Kind: "macvlan", ContainerID: "c1", Name: "net1"}
+	_, plan := kinds.Plan(pod.Place(), nothing)
+	_, gone := kinds.Gone(t.Context(), m)
+	_, differences := kinds.Differences(t.Context(), m, plug.Inspected{})
+	_, mend := kinds.Mend(t.Context(), m)
+	const binding, made = `binding ""`, `kind of interface net1 of container c1 "macvlan"`
+	for _, tt := range []struct {
+		who, says string
+		err       error
+	}{
+		{"Plan", binding, plan},
+		{"Make", binding, kinds.Make(t.Context(), pod, nothing)},
+		{"Remove", made, kinds.Remove(t.Context(), m)},
+		{"Gone", made, gone},
+		{"Differences", made, differences},
+		{"Mend", made, mend},
+	} {
+		if !errors.Is(tt.err, link.ErrInvalid) || !strings.Contains(tt.err.Error(), tt.says+" must be one of addressOnly, bridge") {
+			t.Errorf("%s: %v, want ErrInvalid with %s and the kinds that there are", tt.who, tt.err, tt.says)
+		}
+	}
+	invalid := onBridge()
+	invalid.MTU = 0
+	if _, err := kinds.Plan(pod.Place(), invalid); !errors.Is(err, link.ErrInvalid) {
+		t.Errorf("plan of what is invalid: %v", err)
+	}
+}
+
+// What no record tells of is found, attributed and removed; what is on the host
+// otherwise is not.
+func TestFound(t *testing.T) {
+	host, pod, kinds, m := lab(t)
+	nettest.AddBridge(t, host.Namespace(), "flbridgeofothrs", 1500)
+	second := onBridge()
+	second.Name, second.Addresses, second.Gateways = "net1", nil, nil
+	must(t, kinds.Make(t.Context(), pod, second))
+	found, err := kinds.Found(t.Context())
+	must(t, err)
+	slices.SortFunc(found, func(a, b plug.Found) int { return a.Index - b.Index })
+	if len(found) != 2 || found[0].Name != "eth0" || found[1].Name != "net1" {
+		t.Fatalf("found %+v, want eth0 and then net1", found)
+	}
+	want := m
+	want.Namespace = link.Place{}
+	if diff := cmp.Diff(want, found[0].Made); diff != "" {
+		t.Errorf("found (-made +found):\n%s", diff)
+	}
+
+	h := nettest.OpenHandle(t, host.Namespace())
+	must(t, h.LinkSetDown(nettest.LinkNamed(t, host.Namespace(), m.HostLink)))
+	must(t, h.LinkSetNoMaster(nettest.LinkNamed(t, host.Namespace(), found[1].HostLink)))
+	astray, err := kinds.Found(t.Context())
+	must(t, err)
+	for n := range astray {
+		if !astray[n].Astray(found[n].Made) {
+			t.Errorf("%+v is not said to be astray", astray[n])
+		}
+	}
+	if mended, err := kinds.Mend(t.Context(), m); err != nil || !mended {
+		t.Errorf("Mend: %t, %v", mended, err)
+	}
+	if mended, err := kinds.Mend(t.Context(), found[1].Made); err != nil || !mended {
+		t.Errorf("Mend of what was found: %t, %v", mended, err)
+	}
+
+	must(t, kinds.RemoveUnknown(t.Context(), link.Place{}, "c1", "net1"))
+	must(t, kinds.RemoveUnknown(t.Context(), pod.Place(), "c2", "eth0"))
+	if links := nettest.LinkNames(t, pod); !slices.Equal(links, []string{"eth0", "lo"}) {
+		t.Errorf("links %v, want those of eth0", links)
+	}
+	must(t, kinds.Remove(t.Context(), found[0].Made))
+	if links := nettest.LinkNames(t, pod); !slices.Equal(links, []string{"lo"}) {
+		t.Errorf("links %v after all", links)
+	}
+}
+
+// A host end that is not found by its name is no evidence by itself.
+func TestHostEndIsMissing(t *testing.T) {
+	isGone := func(t *testing.T, kinds *plug.Kinds, m plug.Made, want bool) {
+		t.Helper()
+		if gone, err := kinds.Gone(t.Context(), m); err != nil || gone != want {
+			t.Errorf("gone is %t, %v; want %t", gone, err, want)
+		}
+	}
+	t.Run("renamed", func(t *testing.T) {
+		host, _, kinds, m := lab(t)
+		h := nettest.OpenHandle(t, host.Namespace())
+		end := nettest.LinkNamed(t, host.Namespace(), m.HostLink)
+		must(t, errors.Join(h.LinkSetDown(end), h.LinkSetName(end, "mine")))
+		isGone(t, kinds, m, false)
+		hidden := m
+		hidden.Namespace.Path += "/hidden/ns"
+		isGone(t, kinds, hidden, false)
+	})
+	t.Run("elsewhere", func(t *testing.T) {
+		host, _, kinds, m := lab(t)
+		elsewhere := nettest.NewNamespace(t)
+		h := nettest.OpenHandle(t, host.Namespace())
+		must(t, h.LinkSetNsFd(nettest.LinkNamed(t, host.Namespace(), m.HostLink), elsewhere.FD()))
+		isGone(t, kinds, m, false)
+	})
+	t.Run("removed", func(t *testing.T) {
+		host, _, kinds, m := lab(t)
+		h := nettest.OpenHandle(t, host.Namespace())
+		must(t, h.LinkDel(nettest.LinkNamed(t, host.Namespace(), m.HostLink)))
+		isGone(t, kinds, m, true)
+		hidden := m
+		hidden.Namespace.Path += "/hidden/ns" // as that of a process which has ended
+		isGone(t, kinds, hidden, true)
+		found := m
+		found.Namespace = link.Place{}
+		isGone(t, kinds, found, true)
+	})
+}

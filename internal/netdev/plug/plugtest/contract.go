@@ -1,0 +1,385 @@
+// Package plugtest has the tests that every kind of binding passes, in network namespaces
+// that play the node and its pods.
+package plugtest
+
+import (
+	"context"
+	"encoding/json"
+	"errors"
+	"os"
+	"slices"
+	"strings"
+	"testing"
+
+	"github.com/google/go-cmp/cmp"
+	"github.com/vishvananda/netlink"
+
+	"fairlead.dev/fairlead/internal/netdev/link"
+	"fairlead.dev/fairlead/internal/netdev/nettest"
+	"fairlead.dev/fairlead/internal/netdev/plug"
+)
+
+// Case is a kind of binding, and what its tests need to know of it.
+type Case struct {
+	// New returns the kind on a host, as a daemon that starts has it.
+	New func(s *link.Sockets) plug.Kind
+	// Interface can be made on a host that has the bridge nettest.DefaultBridge.
+	Interface plug.Interface
+	// Foreign says that another plugin makes the interface: Make and Remove do nothing.
+	Foreign bool
+	// HostLink says that the interface has a link on the host.
+	HostLink bool
+	// Invalid are interfaces that the kind refuses, by what the error says.
+	Invalid map[string]plug.Interface
+	// Breaks are changes on the host's side of an interface.
+	Breaks []Break
+	// Leave leaves on a host and in a namespace what a Make leaves that was killed in the
+	// middle; nil leaves a whole interface.
+	Leave func(tb testing.TB, s *link.Sockets, ns *link.Namespace, i plug.Interface)
+}
+
+// Break is a change on the host's side of an interface.
+type Break struct {
+	Name string
+	Do   func(host *netlink.Handle, m plug.Made) error
+	// Says is part of the difference that the kind tells of.
+	Says string
+	// Mends says that the kind can put it in order.
+	Mends bool
+}
+
+// Run runs all tests of a kind.
+func Run(t *testing.T, c Case) {
+	t.Helper()
+	t.Run("Validate", c.validate)
+	t.Run("Made", c.made)
+	t.Run("Gone", c.gone)
+	t.Run("Breaks", c.breaks)
+	t.Run("Leftover", c.leftover)
+	t.Run("NameIsTaken", c.nameIsTaken)
+	t.Run("Cancelled", c.cancelled)
+	t.Run("Found", c.found)
+	t.Run("Unknown", c.unknown)
+}
+
+// world is a host and a pod.
+type world struct {
+	host *link.Sockets
+	pod  *link.Namespace
+	kind plug.Kind
+	// links of host and pod as they were before anything was made.
+	hostLinks, podLinks []string
+}
+
+func (c *Case) world(t *testing.T) *world {
+	t.Helper()
+	w := &world{host: nettest.NewHost(t), pod: nettest.NewNamespace(t)}
+	w.kind = c.New(w.host)
+	w.hostLinks, w.podLinks = nettest.LinkNames(t, w.host.Namespace()), nettest.LinkNames(t, w.pod)
+	return w
+}
+
+// make makes the interface and returns its Made as a later daemon reads it.
+func (w *world) make(t *testing.T, c *Case) plug.Made {
+	t.Helper()
+	planned := w.kind.Plan(w.pod.Place(), c.Interface)
+	raw, err := json.Marshal(planned)
+	if err != nil {
+		t.Fatal(err)
+	}
+	var m plug.Made
+	if err := json.Unmarshal(raw, &m); err != nil {
+		t.Fatal(err)
+	}
+	if diff := cmp.Diff(planned, m); diff != "" {
+		t.Errorf("Made after a restart (-before +after):\n%s", diff)
+	}
+	w.unmade(t, "Plan")
+	if err := w.kind.Make(t.Context(), w.pod, c.Interface); err != nil {
+		t.Fatalf("Make: %v", err)
+	}
+	w.kind = c.New(w.host) // which knows nothing of it
+	return m
+}
+
+// unmade asserts that nothing is there but what was at the beginning.
+func (w *world) unmade(t *testing.T, after string) {
+	t.Helper()
+	if diff := cmp.Diff(w.hostLinks, nettest.LinkNames(t, w.host.Namespace())); diff != "" {
+		t.Errorf("links of the host after %s (-before +after):\n%s", after, diff)
+	}
+	if diff := cmp.Diff(w.podLinks, nettest.LinkNames(t, w.pod)); diff != "" {
+		t.Errorf("links of the pod after %s (-before +after):\n%s", after, diff)
+	}
+}
+
+// inside looks at the interface in the pod.
+func (w *world) inside(t *testing.T, name string) (plug.Inspected, bool) {
+	t.Helper()
+	all, err := plug.Inspect(t.Context(), w.pod)
+	if err != nil {
+		t.Fatal(err)
+	}
+	i, ok := all[name]
+	return i, ok
+}
+
+func (w *world) differences(t *testing.T, m plug.Made) []string {
+	t.Helper()
+	inside, _ := w.inside(t, m.Name)
+	diffs, err := w.kind.Differences(t.Context(), m, inside)
+	if err != nil {
+		t.Fatalf("Differences: %v", err)
+	}
+	return diffs
+}
+
+func (w *world) isGone(t *testing.T, m plug.Made, when string, want bool) {
+	t.Helper()
+	if gone, err := w.kind.Gone(t.Context(), m); err != nil || gone != want {
+		t.Errorf("%s: gone is %t, %v; want %t", when, gone, err, want)
+	}
+}
+
+// remove removes twice, as a removal that is tried again does.
+func (w *world) remove(t *testing.T, m plug.Made) {
+	t.Helper()
+	for _, time := range []string{"Remove", "the second Remove"} {
+		if err := w.kind.Remove(t.Context(), m); err != nil {
+			t.Errorf("%s: %v", time, err)
+		}
+	}
+}
+
+// end ends the pod's namespace as a runtime does.
+func (w *world) end(t *testing.T) {
+	t.Helper()
+	if err := w.pod.Close(); err != nil {
+		t.Fatal(err)
+	}
+	nettest.DropPath(t, w.pod.Path())
+	if err := os.Remove(w.pod.Path()); err != nil {
+		t.Fatal(err)
+	}
+}
+
+func (c *Case) validate(t *testing.T) {
+	w := c.world(t)
+	if err := w.kind.Validate(c.Interface); err != nil {
+		t.Errorf("valid interface: %v", err)
+	}
+	for says, i := range c.Invalid {
+		if err := w.kind.Validate(i); !errors.Is(err, link.ErrInvalid) || !strings.Contains(err.Error(), says) {
+			t.Errorf("%v, want ErrInvalid with %q", err, says)
+		}
+		if err := w.kind.Make(t.Context(), w.pod, i); !errors.Is(err, link.ErrInvalid) {
+			t.Errorf("Make: %v, want ErrInvalid with %q", err, says)
+		}
+		w.unmade(t, "a refusal")
+	}
+}
+
+func (c *Case) made(t *testing.T) {
+	w := c.world(t)
+	m := w.make(t, c)
+	if m.ContainerID != c.Interface.ContainerID || m.Name != c.Interface.Name || m.Namespace != w.pod.Place() || m.Kind == "" {
+		t.Errorf("%+v does not name the interface", m)
+	}
+	hostLinks := nettest.LinkNames(t, w.host.Namespace())
+	if c.HostLink != (m.HostLink != "") || c.HostLink && !slices.Contains(hostLinks, m.HostLink) {
+		t.Errorf("link %q of the host, which has %v", m.HostLink, hostLinks)
+	}
+	if inside, ok := w.inside(t, m.Name); !c.Foreign {
+		if !ok || !inside.Up || inside.MTU != c.Interface.MTU {
+			t.Errorf("interface %+v, %t", inside, ok)
+		}
+		for _, a := range c.Interface.Addresses {
+			if !slices.Contains(inside.Addresses, a) {
+				t.Errorf("interface lacks address %v: %v", a, inside.Addresses)
+			}
+		}
+	}
+	if diffs := w.differences(t, m); len(diffs) > 0 {
+		t.Errorf("differs when it is made: %q", diffs)
+	}
+	w.isGone(t, m, "made", false)
+	w.remove(t, m)
+	w.unmade(t, "Remove")
+	if err := w.kind.Make(t.Context(), w.pod, c.Interface); err != nil {
+		t.Errorf("Make after Remove: %v", err)
+	}
+	w.remove(t, m)
+	w.unmade(t, "the last Remove")
+}
+
+// gone: the namespace ends without a Remove.
+func (c *Case) gone(t *testing.T) {
+	w := c.world(t)
+	m := w.make(t, c)
+	hidden := m
+	hidden.Namespace.Path += "/none/of/it"
+	if !c.Foreign && c.HostLink {
+		w.isGone(t, hidden, "the namespace is hidden", false)
+	}
+	replaced := m
+	replaced.Namespace = nettest.NewNamespace(t).Place()
+	replaced.Namespace.ID.Inode++ // of no namespace
+	w.isGone(t, replaced, "another namespace is in its place", true)
+	w.end(t)
+	w.isGone(t, m, "the namespace has ended", true)
+	w.remove(t, m)
+	w.isGone(t, m, "removed", true)
+	if diff := cmp.Diff(w.hostLinks, nettest.LinkNames(t, w.host.Namespace())); diff != "" {
+		t.Errorf("links of the host after all (-before +after):\n%s", diff)
+	}
+}
+
+func (c *Case) breaks(t *testing.T) {
+	for _, b := range c.Breaks {
+		t.Run(b.Name, func(t *testing.T) {
+			w := c.world(t)
+			m := w.make(t, c)
+			if err := b.Do(nettest.OpenHandle(t, w.host.Namespace()), m); err != nil {
+				t.Fatal(err)
+			}
+			diffs := w.differences(t, m)
+			if !slices.ContainsFunc(diffs, func(d string) bool { return strings.Contains(d, b.Says) && strings.Contains(d, m.Name) }) {
+				t.Errorf("differences %q, want one of %s with %q", diffs, m.Name, b.Says)
+			}
+			w.mend(t, m, b.Mends)
+			w.remove(t, m)
+		})
+	}
+}
+
+// mend puts in order what can be.
+func (w *world) mend(t *testing.T, m plug.Made, want bool) {
+	t.Helper()
+	mender, mends := w.kind.(plug.Mender)
+	if !mends {
+		if want {
+			t.Error("the kind mends nothing")
+		}
+		return
+	}
+	mended, err := mender.Mend(t.Context(), m)
+	if mended != want || want && err != nil {
+		t.Errorf("Mend: %t, %v; want %t", mended, err, want)
+	}
+	if !want {
+		return
+	}
+	if diffs := w.differences(t, m); len(diffs) > 0 {
+		t.Errorf("mended, it differs: %q", diffs)
+	}
+	if mended, err := mender.Mend(t.Context(), m); err != nil || mended {
+		t.Errorf("Mend when all is well: %t, %v", mended, err)
+	}
+	w.isGone(t, m, "mended", false)
+}
+
+// leftover: a daemon was killed in Make, or after it.
+func (c *Case) leftover(t *testing.T) {
+	for _, when := range []string{"in the middle", "at the end"} {
+		t.Run(when, func(t *testing.T) {
+			w := c.world(t)
+			if when == "in the middle" && c.Leave != nil {
+				c.Leave(t, w.host, w.pod, c.Interface)
+			} else if err := w.kind.Make(t.Context(), w.pod, c.Interface); err != nil {
+				t.Fatal(err)
+			}
+			kind := c.New(w.host)
+			m := kind.Plan(w.pod.Place(), c.Interface)
+			if err := kind.Make(t.Context(), w.pod, c.Interface); err != nil {
+				t.Fatalf("Make over what was left: %v", err)
+			}
+			if diffs := w.differences(t, m); len(diffs) > 0 {
+				t.Errorf("made again, it differs: %q", diffs)
+			}
+			w.remove(t, m)
+			w.unmade(t, "Remove")
+			if c.Leave != nil { // and nobody asks again
+				c.Leave(t, w.host, w.pod, c.Interface)
+				w.remove(t, m)
+				w.unmade(t, "Remove of what was left")
+			}
+		})
+	}
+}
+
+// nameIsTaken: the interface is there, but not by us.
+func (c *Case) nameIsTaken(t *testing.T) {
+	if c.Foreign {
+		t.Skip("the interface is another plugin's")
+	}
+	w := c.world(t)
+	nettest.AddBridge(t, w.pod, c.Interface.Name, 1500)
+	w.podLinks = nettest.LinkNames(t, w.pod)
+	if err := w.kind.Make(t.Context(), w.pod, c.Interface); !errors.Is(err, link.ErrExists) {
+		t.Errorf("Make: %v, want ErrExists", err)
+	}
+	w.unmade(t, "Make")
+	w.remove(t, w.kind.Plan(w.pod.Place(), c.Interface))
+	w.unmade(t, "Remove")
+}
+
+func (c *Case) cancelled(t *testing.T) {
+	if c.Foreign {
+		t.Skip("it makes nothing")
+	}
+	w := c.world(t)
+	ctx, cancel := context.WithCancel(t.Context())
+	cancel()
+	if err := w.kind.Make(ctx, w.pod, c.Interface); !errors.Is(err, context.Canceled) {
+		t.Errorf("Make: %v, want Canceled", err)
+	}
+	w.unmade(t, "Make")
+}
+
+// found: what is on the host can be attributed and removed without a record.
+func (c *Case) found(t *testing.T) {
+	if !c.HostLink {
+		t.Skip("it has no link on the host")
+	}
+	w := c.world(t)
+	m := w.make(t, c)
+	finder, ok := w.kind.(plug.Finder)
+	if !ok {
+		t.Fatal("it has a link on the host, and does not find it")
+	}
+	find := func() []plug.Found {
+		t.Helper()
+		all, err := nettest.OpenHandle(t, w.host.Namespace()).LinkList()
+		if err != nil {
+			t.Fatal(err)
+		}
+		return finder.Find(all)
+	}
+	found := find()
+	if len(found) != 1 {
+		t.Fatalf("found %+v, want one", found)
+	}
+	want := m
+	want.Namespace = link.Place{}
+	if diff := cmp.Diff(want, found[0].Made); diff != "" {
+		t.Errorf("found (-made +found):\n%s", diff)
+	}
+	if found[0].Astray(m) {
+		t.Errorf("%+v is said to be astray", found[0])
+	}
+	w.isGone(t, found[0].Made, "found on the host", false)
+	w.remove(t, found[0].Made)
+	w.unmade(t, "Remove of what was found")
+	if found := find(); len(found) > 0 {
+		t.Errorf("found %+v after Remove", found)
+	}
+	w.isGone(t, want, "removed, and never known", true)
+}
+
+// unknown: a DEL comes for an interface whose record was lost.
+func (c *Case) unknown(t *testing.T) {
+	w := c.world(t)
+	w.make(t, c)
+	w.remove(t, w.kind.Plan(w.pod.Place(), plug.Interface{ContainerID: c.Interface.ContainerID, Name: c.Interface.Name}))
+	w.unmade(t, "Remove of what is not known")
+}
