@@ -194,14 +194,18 @@ func NewHost(tb testing.TB) *link.Sockets {
 	return s
 }
 
-// AddBridge makes a bridge in a namespace, down. It keeps its MTU when ports come and
-// go, as it was set.
+// AddBridge makes a bridge in a namespace, down, as the host's is: it keeps its MTU and its
+// MAC when ports come and go, as they were set, and makes itself no address.
 func AddBridge(tb testing.TB, ns *link.Namespace, name string, mtu int) {
 	tb.Helper()
 	h := OpenHandle(tb, ns)
 	bridge := &netlink.Bridge{LinkAttrs: netlink.NewLinkAttrs()}
-	bridge.Name = name
-	if err := errors.Join(h.LinkAdd(bridge), h.LinkSetMTU(bridge, mtu-1), h.LinkSetMTU(bridge, mtu)); err != nil {
+	bridge.Name, bridge.HardwareAddr = name, net.HardwareAddr{0x0a, 0x58, 0, 0, 0, 1}
+	err := errors.Join(h.LinkAdd(bridge), h.LinkSetMTU(bridge, mtu-1), h.LinkSetMTU(bridge, mtu))
+	if _, no := os.Stat("/proc/sys/net/ipv6"); no == nil {
+		err = errors.Join(err, h.LinkSetIP6AddrGenMode(bridge, 1)) // IN6_ADDR_GEN_MODE_NONE
+	}
+	if err != nil {
 		tb.Fatal(err)
 	}
 }
