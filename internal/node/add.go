@@ -69,7 +69,7 @@ func (pn *podNetwork) answerRepeat(ctx context.Context, rec *ledger.Record, r cn
 		return nil, fmt.Errorf("CNI_NETNS: %w", err)
 	}
 	defer ns.Close()
-	if ns.ID() != rec.NetnsID {
+	if ns.Place().ID != rec.NetnsID {
 		return nil, fault.Errorf(fault.ErrEnvironment, "CNI_NETNS: %q: sandbox %s is plugged already, in another namespace, which was at %q", r.Netns, r.ContainerID, rec.Netns)
 	}
 	if err := stillThere(ctx, r.ContainerID, add, ns, r.Netns); err != nil {
@@ -103,8 +103,8 @@ type wish struct {
 // planned is an ADD as it is to be recorded and made.
 type planned struct {
 	add ledger.Add
-	// plugs are the interfaces of add, parsed; an interface of another plugin is none.
-	plugs []plug.Interface
+	// parsed are the interfaces of add as their kinds are asked for them.
+	parsed []plug.Interface
 	// result encodes the answer.
 	result func() ([]byte, error)
 }
@@ -112,7 +112,7 @@ type planned struct {
 // planPlug plans all interfaces of a pod that Fairlead plugs. mtu is in bytes, of an
 // interface that has none of its own.
 func (pn *podNetwork) planPlug(pa *v1alpha1.PodAttachment, r cniproto.Request, pod ledger.Pod, c answer.Capabilities, mtu int) (*planned, error) {
-	interfaces, err := answer.Plan(pa, r.ContainerID, r.IfName, mtu)
+	interfaces, err := answer.Plan(pa, r.IfName, mtu)
 	if err != nil {
 		return nil, err
 	}
@@ -123,11 +123,8 @@ func (pn *podNetwork) planPlug(pa *v1alpha1.PodAttachment, r cniproto.Request, p
 	if err := answer.NotReserved(&p.add, pod, pn.reserved); err != nil {
 		return nil, err
 	}
-	if p.plugs, err = answer.Plugs(pa, r.ContainerID, interfaces); err != nil {
-		return nil, err
-	}
 	p.result = func() ([]byte, error) {
-		return answer.Encode(answer.Result(interfaces, p.plugs[0], r.Netns), r.CNIVersion())
+		return answer.Encode(answer.Result(p.add.Interfaces, p.parsed[0], r.Netns), r.CNIVersion())
 	}
 	return p, nil
 }
@@ -141,7 +138,7 @@ func (pn *podNetwork) add(ctx context.Context, r cniproto.Request, pod ledger.Po
 	}
 	defer ns.Close()
 	sandbox := &ledger.Record{
-		Version: ledger.Version, ContainerID: r.ContainerID, BootID: pn.ledger.BootID, Netns: r.Netns, NetnsID: ns.ID(), Pod: pod,
+		Version: ledger.Version, ContainerID: r.ContainerID, BootID: pn.ledger.BootID, Netns: r.Netns, NetnsID: ns.Place().ID, Pod: pod,
 	}
 	if err := pn.fits(sandbox); err != nil {
 		return nil, err
@@ -156,7 +153,7 @@ func (pn *podNetwork) add(ctx context.Context, r cniproto.Request, pod ledger.Po
 			return nil, err
 		}
 	}
-	rec, p, err := pn.reserve(idle, sandbox, r.IfName, w)
+	rec, p, err := pn.reserve(idle, ns, sandbox, r.IfName, w)
 	if err != nil {
 		return nil, err
 	}
@@ -213,14 +210,14 @@ func (pn *podNetwork) plug(ctx context.Context, ns Sandbox, rec *ledger.Record, 
 	done := p.add
 	prepared := make(chan error, 1)
 	go func() { prepared <- pn.prepare(rec, &done, p.result) }()
-	if len(p.plugs) > 0 {
+	if !p.add.AddressOnly() {
 		pn.firewall.Add(rec.ContainerID, &p.add) // takes its time, but less than the containers to start
 	}
-	err := pn.attach(ctx, ns, rec.Pod, p.plugs)
+	err := pn.makeAll(ctx, ns, rec.Pod, p)
 	if err := errors.Join(err, <-prepared); err != nil {
 		return err
 	}
-	if len(p.plugs) > 0 {
+	if !p.add.AddressOnly() {
 		wait, cancel := pn.patience(ctx)
 		defer cancel()
 		if err := pn.firewall.Opened(wait, rec.Pod, &p.add); err != nil {
@@ -241,19 +238,19 @@ func (pn *podNetwork) prepare(rec *ledger.Record, add *ledger.Add, result func()
 	return pn.ledger.Prepare(rec.WithAdd(*add))
 }
 
-// attach makes the interfaces, in order.
-func (pn *podNetwork) attach(ctx context.Context, ns Sandbox, pod ledger.Pod, plugs []plug.Interface) error {
-	for _, p := range plugs {
+// makeAll makes the interfaces, in order.
+func (pn *podNetwork) makeAll(ctx context.Context, ns Sandbox, pod ledger.Pod, p *planned) error {
+	for n, i := range p.parsed {
 		if err := context.Cause(ctx); err != nil {
 			return err
 		}
-		err := ns.Attach(ctx, p)
-		pn.bindings.Note(bindingBridge, pod.UID, err)
+		err := ns.Make(ctx, i)
+		pn.bindings.Note(p.add.Interfaces[n].Made.Kind, pod.UID, err)
 		if err != nil {
 			if cause := context.Cause(ctx); cause != nil {
 				err = fmt.Errorf("%w: %w", cause, err)
 			}
-			return fmt.Errorf("plug interface %s of pod %s: %w", p.Name, pod, err)
+			return fmt.Errorf("plug interface %s of pod %s: %w", i.Name, pod, err)
 		}
 	}
 	return nil
@@ -274,7 +271,7 @@ func (pn *podNetwork) undo(ctx context.Context, rec *ledger.Record, add ledger.A
 // reserve waits for the pod's PodAttachment and claims it for an ADD of a sandbox: from
 // then on its status does not become Detached behind the ADD's back. The plan is made
 // before anything is taken. It returns the record with the ADD.
-func (pn *podNetwork) reserve(ctx context.Context, draft *ledger.Record, ifName string, w wish) (*ledger.Record, *planned, error) {
+func (pn *podNetwork) reserve(ctx context.Context, ns Sandbox, draft *ledger.Record, ifName string, w wish) (*ledger.Record, *planned, error) {
 	start := time.Now()
 	for {
 		pa, err := pn.await(ctx, draft.Pod)
@@ -286,6 +283,9 @@ func (pn *podNetwork) reserve(ctx context.Context, draft *ledger.Record, ifName 
 			return nil, nil, err
 		}
 		p.add.IfName, p.add.State, p.add.StartedAt = ifName, ledger.Attaching, start
+		if p.parsed, err = answer.Parse(pa, draft.ContainerID, &p.add, ns.Plan); err != nil {
+			return nil, nil, err
+		}
 		sandbox := draft.With(func(r *ledger.Record) {
 			r.Pod.UID, r.Attachment = pa.Spec.PodUID, ledger.Attachment{Name: pa.Name, UID: pa.UID}
 		})

@@ -85,7 +85,7 @@ func (pn *podNetwork) repeatAddresses(rec *ledger.Record, add *ledger.Add, r cni
 	if err != nil {
 		return nil, fmt.Errorf("CNI_NETNS: %w", err)
 	}
-	id := sandbox.ID()
+	id := sandbox.Place().ID
 	sandbox.Close()
 	switch {
 	case rec.NetnsID != id || !rec.Pod.Is(pod):

@@ -2,7 +2,6 @@ package node
 
 import (
 	"context"
-	"errors"
 	"fmt"
 	"slices"
 	"strings"
@@ -10,8 +9,8 @@ import (
 	types100 "github.com/containernetworking/cni/pkg/types/100"
 	"github.com/go-logr/logr"
 
+	"fairlead.dev/fairlead/api/v1alpha1"
 	"fairlead.dev/fairlead/internal/cniproto"
-	"fairlead.dev/fairlead/internal/netdev/link"
 	"fairlead.dev/fairlead/internal/netdev/plug"
 	"fairlead.dev/fairlead/internal/node/answer"
 	"fairlead.dev/fairlead/internal/node/fault"
@@ -61,8 +60,8 @@ func (pn *podNetwork) check(ctx context.Context, r cniproto.Request) error {
 // inspection is what CHECK sees of a sandbox.
 type inspection struct {
 	inside map[string]plug.Inspected
-	// host has the host ends and their bridges, as far as they are there.
-	host map[string]link.State
+	// host has what differs on the host's side, by interface.
+	host map[string][]string
 	// filter is what the packet filter lacks, in words.
 	filter []string
 }
@@ -76,30 +75,16 @@ func (pn *podNetwork) inspect(ctx context.Context, netns string, rec *ledger.Rec
 	}
 	defer ns.Close()
 	// A record that was rebuilt from the kernel does not know its namespace.
-	if rec.Netns != "" && ns.ID() != rec.NetnsID {
+	if rec.Netns != "" && ns.Place().ID != rec.NetnsID {
 		return s, fault.Errorf(fault.ErrDiffers, "CNI_NETNS: %q: not the namespace that sandbox %s was plugged into, which was at %q", netns, rec.ContainerID, rec.Netns)
 	}
 	if s.inside, err = ns.Inspect(ctx); err != nil {
 		return s, fmt.Errorf("look into the namespace at %q: %w", netns, err)
 	}
-	s.host, s.filter = map[string]link.State{}, pn.firewall.Missing(rec.ContainerID)
+	s.host, s.filter = map[string][]string{}, pn.firewall.Missing(rec.ContainerID)
 	for _, i := range rec.Plug().Interfaces {
-		names := []string{i.HostName}
-		if b := i.Binding.Bridge; b != nil {
-			names = append(names, b.Name)
-		}
-		for _, name := range names {
-			if _, seen := s.host[name]; seen {
-				continue
-			}
-			state, err := pn.host.LinkState(name)
-			switch {
-			case errors.Is(err, link.ErrNoLink):
-			case err != nil:
-				return s, err
-			default:
-				s.host[name] = state
-			}
+		if s.host[i.Name], err = pn.kernel.Differences(ctx, i.Made, s.inside[i.Name]); err != nil {
+			return s, err
 		}
 	}
 	return s, nil
@@ -146,15 +131,15 @@ func differences(containerID string, interfaces []ledger.Interface, prev *types1
 		if !have.Up {
 			f.differs("interface %s is down", i.Name)
 		}
-		p, err := i.Plug(containerID)
-		if err != nil {
+		if d := s.host[i.Name]; len(d) > 0 {
+			f.diffs, f.mend = append(f.diffs, d...), true
+		}
+		p, err := i.Parse(containerID)
+		if err != nil || i.Binding == (v1alpha1.Binding{}) {
 			continue // rebuilt from the kernel: no more is known of it
 		}
 		f.link(i.Name, p, have, told)
 		f.network(i.Name, n == 0, p, have, prev)
-		if d := hostDifferences(i, have, p.Binding.Bridge.Name, s.host); len(d) > 0 {
-			f.diffs, f.mend = append(f.diffs, d...), true
-		}
 	}
 	for _, lacks := range s.filter { // which puts itself in order
 		f.differs("packet filter: %s", lacks)
@@ -201,29 +186,6 @@ func (f *findings) network(name string, isDefault bool, p plug.Interface, have p
 			f.differs("interface %s lacks the route %s", name, routeText(route))
 		}
 	}
-}
-
-// hostDifferences says what is wrong with the host's side of an interface.
-func hostDifferences(i ledger.Interface, inside plug.Inspected, bridge string, host map[string]link.State) (diffs []string) {
-	add := func(format string, args ...any) { diffs = append(diffs, fmt.Sprintf(format, args...)) }
-	end, ok := host[i.HostName]
-	switch {
-	case !ok:
-		add("host end %s of %s is missing", i.HostName, i.Name)
-		return diffs
-	case inside.Peer != end.Index:
-		add("interface %s does not lead to its host end %s", i.Name, i.HostName)
-	}
-	if !end.Up {
-		add("host end %s of %s is down", i.HostName, i.Name)
-	}
-	if end.Master != bridge {
-		add("host end %s of %s is a port of %q, not of bridge %s", i.HostName, i.Name, end.Master, bridge)
-	}
-	if b, ok := host[bridge]; !ok || !b.Up {
-		add("bridge %s of %s is missing or down", bridge, i.Name)
-	}
-	return diffs
 }
 
 func routeText(r plug.Route) string {

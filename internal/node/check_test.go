@@ -127,7 +127,7 @@ func TestCheck(t *testing.T) {
 		{
 			name: "another pair under the same name", code: fault.CodeDiffers, diffs: []string{"interface eth0 does not lead to its host end " + host},
 			spoil: func(w *world, r *cniproto.Request) {
-				w.host.wrongPeer = host
+				w.kernel.wrongPeer = host
 			},
 		},
 		{
@@ -321,7 +321,7 @@ func TestCheckInEveryVersion(t *testing.T) {
 // known is compared.
 func TestCheckOfARebuiltRecord(t *testing.T) {
 	pn := &podNetwork{ledger: ledger.New(t.TempDir(), "boot-1", func(*ledger.Record) {})}
-	interfaces := pn.rebuilt("c1", []plug.HostLink{{Name: "h", ContainerID: "c1", Interface: "eth0"}}).Interfaces()
+	interfaces := pn.rebuilt("c1", []plug.Found{{Made: plug.Made{HostLink: "h", ContainerID: "c1", Name: "eth0"}}}).Interfaces()
 	prev := &types100.Result{Interfaces: []*types100.Interface{{Name: "eth0", Sandbox: "/run/netns/a"}}}
 	found := differences("c1", interfaces, prev, inspection{inside: map[string]plug.Inspected{"eth0": {Up: true}}})
 	if len(found.diffs) > 0 || found.mend {
@@ -341,7 +341,7 @@ func FuzzPrevResult(f *testing.F) {
 	}
 	f.Add("1.1.0", []byte(`{"interfaces":[null],"ips":[null,{}],"routes":[null,{}],"dns":null}`))
 	f.Add("", []byte(`[]`))
-	interfaces := []ledger.Interface{{HostName: "h"}}
+	interfaces := []ledger.Interface{{Made: plug.Made{HostLink: "h"}}}
 	interfaces[0].Interface = nodetest.Attachment("p", "u1").Spec.Interfaces[0]
 	inside := map[string]plug.Inspected{"eth0": {Up: true}}
 	f.Fuzz(func(t *testing.T, version string, prev []byte) {

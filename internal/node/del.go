@@ -9,7 +9,7 @@ import (
 	"k8s.io/client-go/util/workqueue"
 
 	"fairlead.dev/fairlead/internal/cniproto"
-	"fairlead.dev/fairlead/internal/netdev/plug"
+	"fairlead.dev/fairlead/internal/netdev/link"
 	"fairlead.dev/fairlead/internal/node/filter"
 	"fairlead.dev/fairlead/internal/node/ledger"
 	"fairlead.dev/fairlead/internal/node/queue"
@@ -38,8 +38,12 @@ func (pn *podNetwork) TearDownPod(ctx context.Context, r cniproto.Request) error
 	case r.IfName == "":
 		return nil
 	}
-	// Nothing is known of it; what a lost record left behind has this name.
-	return pn.kernel.Detach(ctx, plug.HostName(r.ContainerID, r.IfName))
+	var at link.Place
+	if ns, err := pn.kernel.Enter(r.Netns); err == nil {
+		at = ns.Place()
+		ns.Close()
+	}
+	return pn.kernel.RemoveUnknown(ctx, at, r.ContainerID, r.IfName)
 }
 
 // release lets ADDs of a sandbox go. Links go in the background, after it is written
@@ -127,13 +131,11 @@ func (r *remover) remove(ctx context.Context, containerID string, adds ...ledger
 	var errs []error
 	for _, a := range adds {
 		if a.AddressOnly() {
-			continue
+			continue // another plugin removes it
 		}
 		r.firewall.Remove(containerID)
-		names := a.HostNames()
-		slices.Reverse(names)
-		for _, name := range names {
-			errs = append(errs, r.kernel.Detach(ctx, name))
+		for _, i := range slices.Backward(a.Interfaces) {
+			errs = append(errs, r.kernel.Remove(ctx, i.Made))
 		}
 		errs = append(errs, r.firewall.Closed(ctx, &a))
 	}

@@ -5,7 +5,6 @@ import (
 	"encoding/json"
 	"errors"
 	"fmt"
-	"io/fs"
 	"maps"
 	"slices"
 	"strconv"
@@ -21,9 +20,7 @@ import (
 	"fairlead.dev/fairlead/api/v1alpha1"
 	"fairlead.dev/fairlead/internal/netdev/host"
 	"fairlead.dev/fairlead/internal/netdev/link"
-	"fairlead.dev/fairlead/internal/netdev/plug"
 	"fairlead.dev/fairlead/internal/node/apiserver"
-	"fairlead.dev/fairlead/internal/node/ledger"
 )
 
 // hook is called at each step of a fake, named "attach", "attached" (after it),
@@ -31,204 +28,6 @@ import (
 // with what it is about. An error fails the step; it may block, or end the goroutine as a kill
 // of the daemon would.
 type hook func(ctx context.Context, step, what string) error
-
-// fakeKernel is a kernel with namespaces and the veth pairs that lead into them.
-type fakeKernel struct {
-	mu         sync.Mutex
-	namespaces map[string]link.NamespaceID // by path
-	links      map[string]fakeLink         // by host name
-	next       uint64
-	bridges    map[string]bool
-	hook       hook
-}
-
-type fakeLink struct {
-	containerID, ifName string
-	ns                  link.NamespaceID
-	plug                plug.Interface
-	others              []plug.Route // of other tables
-	host                link.State
-}
-
-func newFakeKernel() *fakeKernel {
-	return &fakeKernel{
-		namespaces: map[string]link.NamespaceID{}, links: map[string]fakeLink{}, next: 100,
-		bridges: map[string]bool{"fairlead0": true},
-	}
-}
-
-func (k *fakeKernel) step(ctx context.Context, step, what string) error {
-	k.mu.Lock()
-	h := k.hook
-	k.mu.Unlock()
-	if h == nil {
-		return nil
-	}
-	return h(ctx, step, what)
-}
-
-func (k *fakeKernel) setHook(h hook) {
-	k.mu.Lock()
-	defer k.mu.Unlock()
-	k.hook = h
-}
-
-// namespace makes a namespace at a path.
-func (k *fakeKernel) namespace(path string) {
-	k.mu.Lock()
-	defer k.mu.Unlock()
-	k.next++
-	k.namespaces[path] = link.NamespaceID{Device: 4, Inode: k.next}
-}
-
-// drop ends the namespace at a path: the links into it go too.
-func (k *fakeKernel) drop(path string) {
-	k.mu.Lock()
-	defer k.mu.Unlock()
-	id := k.namespaces[path]
-	delete(k.namespaces, path)
-	maps.DeleteFunc(k.links, func(_ string, l fakeLink) bool { return l.ns == id })
-}
-
-// change changes the links behind everybody's back.
-func (k *fakeKernel) change(f func(links map[string]fakeLink)) {
-	k.mu.Lock()
-	defer k.mu.Unlock()
-	f(k.links)
-}
-
-// reboot leaves nothing.
-func (k *fakeKernel) reboot() {
-	k.mu.Lock()
-	defer k.mu.Unlock()
-	clear(k.namespaces)
-	clear(k.links)
-}
-
-// names lists "container/interface" of every link.
-func (k *fakeKernel) names() []string {
-	k.mu.Lock()
-	defer k.mu.Unlock()
-	var out []string
-	for _, l := range k.links {
-		out = append(out, l.containerID+"/"+l.ifName)
-	}
-	slices.Sort(out)
-	return out
-}
-
-func (k *fakeKernel) Enter(path string) (Sandbox, error) {
-	if err := k.step(context.Background(), "enter", path); err != nil {
-		return nil, err
-	}
-	k.mu.Lock()
-	defer k.mu.Unlock()
-	id, ok := k.namespaces[path]
-	if !ok {
-		return nil, fmt.Errorf("%q is %w: nothing is there (%w)", path, link.ErrNotNamespace, fs.ErrNotExist)
-	}
-	return &fakeSandbox{kernel: k, id: id}, nil
-}
-
-func (k *fakeKernel) Detach(ctx context.Context, hostName string) error {
-	if err := k.step(ctx, "detach", hostName); err != nil {
-		return err
-	}
-	if err := ctx.Err(); err != nil {
-		return err
-	}
-	k.mu.Lock()
-	delete(k.links, hostName)
-	k.mu.Unlock()
-	return k.step(ctx, "detached", hostName)
-}
-
-func (k *fakeKernel) Links(ctx context.Context) ([]plug.HostLink, error) {
-	if err := k.step(ctx, "links", ""); err != nil {
-		return nil, err
-	}
-	k.mu.Lock()
-	defer k.mu.Unlock()
-	var out []plug.HostLink
-	for name, l := range k.links {
-		out = append(out, plug.HostLink{
-			Name: name, ContainerID: l.containerID, Interface: l.ifName, Up: l.host.Up, Bridge: l.host.Master, Index: l.host.Index,
-		})
-	}
-	return out, nil
-}
-
-type fakeSandbox struct {
-	kernel *fakeKernel
-	id     link.NamespaceID
-}
-
-func (s *fakeSandbox) ID() link.NamespaceID { return s.id }
-
-func (s *fakeSandbox) Close() {}
-
-func (s *fakeSandbox) Attach(ctx context.Context, p plug.Interface) error {
-	k := s.kernel
-	if err := k.step(ctx, "attach", p.Name); err != nil {
-		return err
-	}
-	if err := ctx.Err(); err != nil {
-		return err
-	}
-	name := plug.HostName(p.ContainerID, p.Name)
-	k.mu.Lock()
-	if !k.bridges[p.Binding.Bridge.Name] {
-		k.mu.Unlock()
-		return fmt.Errorf("bridge %s: %w", p.Binding.Bridge.Name, link.ErrNoBridge)
-	}
-	for _, l := range k.links {
-		if l.ns == s.id && l.ifName == p.Name {
-			k.mu.Unlock()
-			return fmt.Errorf("%s: %w", p.Name, link.ErrExists)
-		}
-	}
-	k.next++
-	k.links[name] = fakeLink{
-		containerID: p.ContainerID, ifName: p.Name, ns: s.id, plug: p,
-		host: link.State{Index: int(k.next), Up: true, Master: p.Binding.Bridge.Name},
-	}
-	k.mu.Unlock()
-	if err := k.step(ctx, "attached", p.Name); err != nil {
-		k.mu.Lock()
-		delete(k.links, name)
-		k.mu.Unlock()
-		return err
-	}
-	return nil
-}
-
-func (s *fakeSandbox) Inspect(context.Context) (map[string]plug.Inspected, error) {
-	k := s.kernel
-	k.mu.Lock()
-	defer k.mu.Unlock()
-	out := map[string]plug.Inspected{"lo": {MTU: 65536, Up: true}}
-	for _, l := range k.links {
-		if l.ns == s.id {
-			out[l.ifName] = plug.Inspected{
-				MAC: l.plug.MAC.String(), MTU: l.plug.MTU, Up: true, Peer: l.host.Index,
-				Addresses: l.plug.Addresses, Routes: ledger.RoutesOf(l.plug), OtherRoutes: l.others,
-			}
-		}
-	}
-	return out, nil
-}
-
-func (k *fakeKernel) MendHostEnd(hostName, bridge string) error {
-	k.mu.Lock()
-	defer k.mu.Unlock()
-	l, ok := k.links[hostName]
-	if !ok {
-		return fmt.Errorf("%s: %w", hostName, link.ErrNoLink)
-	}
-	l.host.Up, l.host.Master = true, bridge
-	k.links[hostName] = l
-	return nil
-}
 
 // fakeHost is the host part of a kernel.
 type fakeHost struct {
@@ -242,8 +41,6 @@ type fakeHost struct {
 	notify  func()
 	watches []time.Time // when WatchHost was called
 	broken  chan error  // ends WatchHost
-	// wrongPeer is a host end that shows another index than its other end tells.
-	wrongPeer string
 }
 
 func (h *fakeHost) Uplink(context.Context, string) (host.Uplink, error) {
@@ -281,9 +78,6 @@ func (h *fakeHost) LinkState(name string) (link.State, error) {
 	h.kernel.mu.Lock()
 	defer h.kernel.mu.Unlock()
 	if l, ok := h.kernel.links[name]; ok {
-		if name == h.wrongPeer {
-			l.host.Index++
-		}
 		return l.host, nil
 	}
 	if name == uplink || h.kernel.bridges[name] {

@@ -2,14 +2,9 @@ package node
 
 import (
 	"context"
-	"errors"
-	"io/fs"
-	"os"
-	"path/filepath"
 
 	"fairlead.dev/fairlead/internal/netdev/link"
 	"fairlead.dev/fairlead/internal/netdev/plug"
-	"fairlead.dev/fairlead/internal/node/ledger"
 )
 
 // Kernel is what plugging asks of the kernel.
@@ -17,27 +12,42 @@ type Kernel interface {
 	// Enter opens the network namespace at a path. The error is
 	// link.ErrNotNamespace when there is none.
 	Enter(path string) (Sandbox, error)
-	// Detach removes a host end, and returns when it is gone. It is nil when
-	// there is none.
-	Detach(ctx context.Context, hostName string) error
-	// Links lists the host ends that are ours.
-	Links(ctx context.Context) ([]plug.HostLink, error)
-	// MendHostEnd sets a host end up and makes it a port of the bridge again.
-	MendHostEnd(hostName, bridge string) error
+	Kinds
+	Finder
+}
+
+// Kinds answers for interfaces by what was written down of them (plug.Kinds).
+type Kinds interface {
+	Remove(ctx context.Context, m plug.Made) error
+	Gone(ctx context.Context, m plug.Made) (bool, error)
+	Differences(ctx context.Context, m plug.Made, inside plug.Inspected) ([]string, error)
+	Mend(ctx context.Context, m plug.Made) (bool, error)
+}
+
+// Finder knows of interfaces of which nothing is written down (plug.Kinds).
+type Finder interface {
+	// Found lists the interfaces of ours that have links on the host.
+	Found(ctx context.Context) ([]plug.Found, error)
+	// RemoveUnknown removes what is left of an interface, of any kind.
+	RemoveUnknown(ctx context.Context, at link.Place, containerID, name string) error
 }
 
 // Sandbox is an open network namespace.
 type Sandbox interface {
-	ID() link.NamespaceID
-	// Attach plugs one interface, or changes nothing.
-	Attach(ctx context.Context, p plug.Interface) error
+	// Place is where the namespace is.
+	Place() link.Place
+	// Plan validates an interface and returns what Make makes of it. Errors:
+	// link.ErrInvalid.
+	Plan(i plug.Interface) (plug.Made, error)
+	// Make makes one interface, or changes nothing.
+	Make(ctx context.Context, i plug.Interface) error
 	// Inspect reads all interfaces, by name.
 	Inspect(ctx context.Context) (map[string]plug.Inspected, error)
 	Close()
 }
 
 // RealKernel is the kernel of this machine.
-type RealKernel struct{ *plug.Kernel }
+type RealKernel struct{ *plug.Kinds }
 
 // Enter opens the network namespace at a path.
 func (k RealKernel) Enter(path string) (Sandbox, error) {
@@ -45,55 +55,22 @@ func (k RealKernel) Enter(path string) (Sandbox, error) {
 	if err != nil {
 		return nil, err
 	}
-	return realSandbox{Namespace: ns, kernel: k.Kernel}, nil
+	return realSandbox{ns, k.Kinds}, nil
 }
 
 type realSandbox struct {
 	*link.Namespace
-	kernel *plug.Kernel
+	kinds *plug.Kinds
 }
 
-func (s realSandbox) Attach(ctx context.Context, p plug.Interface) error {
-	_, err := s.kernel.Attach(ctx, s.Namespace, p)
-	return err
-}
+func (s realSandbox) Plan(i plug.Interface) (plug.Made, error) { return s.kinds.Plan(s.Place(), i) }
 
-func (s realSandbox) Close() { _ = s.Namespace.Close() }
+func (s realSandbox) Make(ctx context.Context, i plug.Interface) error {
+	return s.kinds.Make(ctx, s.Namespace, i)
+}
 
 func (s realSandbox) Inspect(ctx context.Context) (map[string]plug.Inspected, error) {
 	return plug.Inspect(ctx, s.Namespace)
 }
 
-// presence is what can be said of a recorded namespace.
-type presence int
-
-const (
-	// present: it is there.
-	present presence = iota
-	// unclear: something is in its place that may hide it, as when the mounts
-	// of namespaces do not reach the daemon's container.
-	unclear
-	// absent: nothing is there any more, or a namespace that came after it.
-	absent
-)
-
-// inspectNamespace tells whether the namespace of a record is still there.
-func inspectNamespace(k Kernel, r *ledger.Record) presence {
-	ns, err := k.Enter(r.Netns)
-	switch {
-	case err == nil:
-		id := ns.ID()
-		ns.Close()
-		if id != r.NetnsID {
-			return absent
-		}
-		return present
-	case !errors.Is(err, fs.ErrNotExist):
-		return unclear
-	}
-	// A directory that is missing as a whole was not given to the daemon.
-	if _, err := os.Stat(filepath.Dir(r.Netns)); err != nil {
-		return unclear
-	}
-	return absent
-}
+func (s realSandbox) Close() { _ = s.Namespace.Close() }

@@ -15,6 +15,7 @@ import (
 
 	"fairlead.dev/fairlead/api/v1alpha1"
 	"fairlead.dev/fairlead/internal/cniproto"
+	"fairlead.dev/fairlead/internal/netdev/plug"
 	"fairlead.dev/fairlead/internal/nft"
 	"fairlead.dev/fairlead/internal/node/answer"
 	"fairlead.dev/fairlead/internal/node/apiserver"
@@ -28,9 +29,6 @@ import (
 	"fairlead.dev/fairlead/internal/node/report"
 	"fairlead.dev/fairlead/internal/node/turns"
 )
-
-// bindingBridge is the kind of binding that this build plugs.
-const bindingBridge = "bridge"
 
 // RegistryPlugin is the name of the network plugin that plugs what the
 // PodAttachments of this node say.
@@ -111,7 +109,7 @@ func (pn *podNetwork) Init(ctx context.Context, t *turns.Turns) error {
 func (pn *podNetwork) Parts() plugin.Parts {
 	return plugin.Parts{
 		Check: pn.check, Collect: pn.collect, Addresses: pn.handleIPAM, Run: pn.run, Leave: pn.leave, Sweep: pn.sweep, Ready: pn.ready, Remembered: pn.remembered,
-		Checks: map[string]func() error{bindingBridge: func() error { return pn.bindings.Check(bindingBridge) }},
+		Checks: map[string]func() error{plug.KindBridge: func() error { return pn.bindings.Check(plug.KindBridge) }},
 	}
 }
 

@@ -8,7 +8,6 @@ import (
 	"github.com/go-logr/logr"
 	"k8s.io/client-go/util/workqueue"
 
-	"fairlead.dev/fairlead/internal/netdev/link"
 	"fairlead.dev/fairlead/internal/netdev/plug"
 	"fairlead.dev/fairlead/internal/node/ledger"
 	"fairlead.dev/fairlead/internal/node/queue"
@@ -33,17 +32,17 @@ func (m *repairer) Run(ctx context.Context) error {
 	return nil
 }
 
-// astray tells whether a host end of a sandbox is down, or not on its bridge. Those
-// that are missing cannot be mended.
-func astray(rec *ledger.Record, there map[string]plug.HostLink) bool {
+// astray reports whether a link of a sandbox on the host is not as it was made. A link
+// that is missing cannot be mended.
+func astray(rec *ledger.Record, found map[string]plug.Found) bool {
 	return slices.ContainsFunc(rec.Interfaces(), func(i ledger.Interface) bool {
-		l, ok := there[i.HostName]
-		return ok && i.Binding.Bridge != nil && (!l.Up || l.Bridge != i.Binding.Bridge.Name)
+		f, ok := found[i.Made.HostLink]
+		return ok && f.Astray(i.Made)
 	})
 }
 
-// repair sets the host ends of a sandbox up and puts them back on their bridge. A
-// host end that is missing cannot come back: the pod has to.
+// repair puts the host's side of a sandbox's interfaces in order. An interface that is
+// missing cannot come back: the pod has to.
 func (pn *podNetwork) repair(ctx context.Context, containerID string) error {
 	return pn.turns.Do(ctx, containerID, func(ctx context.Context) error {
 		rec := pn.ledger.Get(containerID)
@@ -53,22 +52,14 @@ func (pn *podNetwork) repair(ctx context.Context, containerID string) error {
 		var errs []error
 		var mended []string
 		for _, i := range rec.Plug().Interfaces {
-			if i.Binding.Bridge == nil {
-				continue
+			changed, err := pn.kernel.Mend(ctx, i.Made)
+			if changed {
+				mended = append(mended, i.Name)
 			}
-			bridge := i.Binding.Bridge.Name
-			is, err := pn.host.LinkState(i.HostName)
-			if errors.Is(err, link.ErrNoLink) || err == nil && is.Up && is.Master == bridge {
-				continue
-			}
-			if err := pn.kernel.MendHostEnd(i.HostName, bridge); err != nil {
-				errs = append(errs, err)
-				continue
-			}
-			mended = append(mended, i.HostName)
+			errs = append(errs, err)
 		}
 		if len(mended) > 0 {
-			logr.FromContextOrDiscard(ctx).Info("host's side of a sandbox was put in order", "sandbox", containerID, "pod", rec.Pod, "links", mended)
+			logr.FromContextOrDiscard(ctx).Info("host's side of a sandbox was put in order", "sandbox", containerID, "pod", rec.Pod, "interfaces", mended)
 		}
 		return errors.Join(errs...)
 	})

@@ -237,7 +237,7 @@ func TestHeirsTakeTurns(t *testing.T) {
 func TestBindingsOfTheDaemon(t *testing.T) {
 	inWorld(t, func(w *world) {
 		t := w.t
-		check := w.daemon.Checks()[bindingBridge]
+		check := w.daemon.Checks()[plug.KindBridge]
 		w.kernel.mu.Lock()
 		w.kernel.bridges = map[string]bool{}
 		w.kernel.mu.Unlock()

@@ -7,7 +7,6 @@ import (
 	"fmt"
 	"net/netip"
 	"slices"
-	"sync"
 
 	"github.com/go-logr/logr"
 	"golang.org/x/sync/errgroup"
@@ -27,18 +26,18 @@ func (pn *podNetwork) adopt(ctx context.Context) error {
 	if err != nil {
 		return err
 	}
-	links, err := pn.kernel.Links(ctx)
+	found, err := pn.kernel.Found(ctx)
 	if err != nil {
 		return fmt.Errorf("look for links of earlier sandboxes: %w", err)
 	}
 	for _, b := range bad {
 		log.Error(b.Err, "record was damaged and set aside", "sandbox", b.ContainerID)
-		rec := pn.rebuilt(b.ContainerID, links)
+		rec := pn.rebuilt(b.ContainerID, found)
 		if err := pn.ledger.Put(rec); err != nil {
 			log.Error(err, "rebuilt record is kept in memory alone", "sandbox", b.ContainerID)
 			pn.ledger.Adopt(rec)
 		}
-		log.Info("record rebuilt from the links in the kernel", "sandbox", b.ContainerID, "links", rec.HostNames())
+		log.Info("record rebuilt from the links in the kernel", "sandbox", b.ContainerID, "interfaces", len(rec.Interfaces()))
 	}
 	for _, rec := range pn.ledger.All() {
 		pn.remover.enqueue(rec.ContainerID) // of what was being deleted
@@ -46,7 +45,7 @@ func (pn *podNetwork) adopt(ctx context.Context) error {
 			pn.firewall.Add(rec.ContainerID, add)
 		}
 	}
-	pn.undoUnanswered(ctx, links)
+	pn.undoUnanswered(ctx, found)
 	pn.health.Begin()
 	if err := pn.sweep(ctx); err != nil {
 		log.Error(err, "sweep was not complete, will be tried again")
@@ -58,46 +57,57 @@ func (pn *podNetwork) adopt(ctx context.Context) error {
 // them was killed before it answered. The plugin asks again, or the runtime makes
 // another sandbox. Until they are gone nobody knows which PodAttachment they are
 // of, so none is said to have never been plugged.
-func (pn *podNetwork) undoUnanswered(ctx context.Context, links []plug.HostLink) {
-	known := map[string]bool{}
-	for _, rec := range pn.ledger.All() {
-		for _, name := range rec.HostNames() {
-			known[name] = true
-		}
-	}
-	for _, l := range links {
-		if known[l.Name] {
+func (pn *podNetwork) undoUnanswered(ctx context.Context, found []plug.Found) {
+	known := pn.recordedLinks()
+	for _, f := range found {
+		if known[f.HostLink] {
 			continue
 		}
-		key := strayKey(l)
+		key := strayKey(f)
 		rec := pn.ledger.Get(key)
 		if rec == nil {
 			rec = &ledger.Record{Version: ledger.Version, ContainerID: key, BootID: pn.ledger.BootID}
-			logr.FromContextOrDiscard(ctx).Info("removing what an ADD left that was not answered", "sandbox", l.ContainerID, "link", l.Name)
+			logr.FromContextOrDiscard(ctx).Info("removing what an ADD left that was not answered", "sandbox", f.ContainerID, "link", f.HostLink)
 			pn.metrics.swept.WithLabelValues("link").Inc()
 		}
-		i := ledger.Interface{HostName: l.Name}
-		i.Name = l.Interface
 		pn.ledger.Adopt(rec.With(func(r *ledger.Record) {
-			r.Adds = append(r.Adds, ledger.Add{IfName: l.Interface, State: ledger.Deleting, Interfaces: []ledger.Interface{i}})
+			r.Adds = append(r.Adds, ledger.Add{IfName: f.Name, State: ledger.Deleting, Interfaces: []ledger.Interface{foundInterface(f)}})
 		}))
 		pn.remover.enqueue(key)
 	}
 }
 
-// strayKey stands for the container ID of a link that may not say its own.
-func strayKey(l plug.HostLink) string {
-	if l.ContainerID == "" {
-		return "link:" + l.Name // no container ID has a colon
+// recordedLinks returns the links on the host of which a record speaks.
+func (pn *podNetwork) recordedLinks() map[string]bool {
+	known := map[string]bool{}
+	for _, rec := range pn.ledger.All() {
+		for _, i := range rec.Interfaces() {
+			known[i.Made.HostLink] = true
+		}
 	}
-	return l.ContainerID
+	return known
+}
+
+// foundInterface is what a record says of an interface that was found by its link.
+func foundInterface(f plug.Found) ledger.Interface {
+	i := ledger.Interface{Made: f.Made}
+	i.Name = f.Name
+	return i
+}
+
+// strayKey stands for the container ID of a link that may not say its own.
+func strayKey(f plug.Found) string {
+	if f.ContainerID == "" {
+		return "link:" + f.HostLink // no container ID has a colon
+	}
+	return f.ContainerID
 }
 
 // rebuilt returns the record of a sandbox whose record was damaged, with no more than a
 // DEL needs. Its pod is known again when the status of a PodAttachment names the sandbox
 // (ledger.Judge). The interface that was made first, which has the smallest index, is
 // that of the ADD.
-func (pn *podNetwork) rebuilt(containerID string, links []plug.HostLink) *ledger.Record {
+func (pn *podNetwork) rebuilt(containerID string, found []plug.Found) *ledger.Record {
 	rec := pn.ledger.Get(containerID)
 	if rec == nil {
 		rec = &ledger.Record{Version: ledger.Version, ContainerID: containerID, BootID: pn.ledger.BootID, Incomplete: true}
@@ -106,12 +116,10 @@ func (pn *podNetwork) rebuilt(containerID string, links []plug.HostLink) *ledger
 		return rec
 	}
 	add := ledger.Add{State: ledger.Attached}
-	links = slices.SortedFunc(slices.Values(links), func(a, b plug.HostLink) int { return cmp.Compare(a.Index, b.Index) })
-	for _, l := range links {
-		if l.ContainerID == containerID {
-			i := ledger.Interface{HostName: l.Name}
-			i.Name = l.Interface
-			add.Interfaces = append(add.Interfaces, i)
+	found = slices.SortedFunc(slices.Values(found), func(a, b plug.Found) int { return cmp.Compare(a.Index, b.Index) })
+	for _, f := range found {
+		if f.ContainerID == containerID {
+			add.Interfaces = append(add.Interfaces, foundInterface(f))
 		}
 	}
 	if len(add.Interfaces) == 0 {
@@ -131,35 +139,33 @@ func (pn *podNetwork) sweep(ctx context.Context) error {
 // sweepUnlisted is sweep without the containers that are listed.
 func (pn *podNetwork) sweepUnlisted(ctx context.Context, listed map[string]bool) (errs []error) {
 	pn.registry.Settle()
-	links, err := pn.kernel.Links(ctx)
+	found, err := pn.kernel.Found(ctx)
 	if err != nil {
 		return []error{fmt.Errorf("list the links of sandboxes: %w", err)}
 	}
 	// A link is made after its record, so the records are looked at second.
-	records := pn.ledger.All()
-	there, ours := byHostName(links), map[string]bool{}
-	for _, rec := range records {
-		for _, name := range rec.HostNames() {
-			ours[name] = true
-		}
-	}
+	records, ours := pn.ledger.All(), pn.recordedLinks()
+	there := make(map[string]plug.Found, len(found))
 	var todo errgroup.Group
 	todo.SetLimit(removers)
-	for _, l := range links {
-		if !ours[l.Name] {
-			todo.Go(func() error { return pn.removeStray(ctx, l) })
+	for _, f := range found {
+		there[f.HostLink] = f
+		if !ours[f.HostLink] {
+			todo.Go(func() error { return pn.removeStray(ctx, f) })
 		}
 	}
 	for _, rec := range records {
 		if listed[rec.ContainerID] {
 			continue
 		}
-		if len(pn.dead(rec, there)) > 0 || rec.Incomplete {
-			if err := pn.reap(ctx, rec.ContainerID); err != nil {
-				errs = append(errs, fmt.Errorf("sandbox %s: %w", rec.ContainerID, err))
-			}
+		dead, err := pn.dead(ctx, rec)
+		if err == nil && (len(dead) > 0 || rec.Incomplete) {
+			err = pn.reap(ctx, rec.ContainerID)
 		} else if astray(rec, there) {
 			pn.repairer.queue.Add(rec.ContainerID)
+		}
+		if err != nil {
+			errs = append(errs, fmt.Errorf("sandbox %s: %w", rec.ContainerID, err))
 		}
 	}
 	pn.host.KernelChanged()
@@ -169,31 +175,33 @@ func (pn *podNetwork) sweepUnlisted(ctx context.Context, listed map[string]bool)
 	return errs
 }
 
-func byHostName(links []plug.HostLink) map[string]plug.HostLink {
-	there := make(map[string]plug.HostLink, len(links))
-	for _, l := range links {
-		there[l.Name] = l
-	}
-	return there
-}
-
 // dead returns the ADDs of a sandbox that nothing can use any more: the sandbox is of
-// an earlier boot, its namespace is gone, or all links of the ADD are, which the kernel
-// takes away together with the namespace.
-func (pn *podNetwork) dead(rec *ledger.Record, there map[string]plug.HostLink) (dead []ledger.Add) {
-	gone := sync.OnceValue(func() bool {
-		return rec.BootID != pn.ledger.BootID || rec.Netns != "" && inspectNamespace(pn.kernel, rec) == absent
-	})
+// an earlier boot, or every interface of the ADD is gone.
+func (pn *podNetwork) dead(ctx context.Context, rec *ledger.Record) (dead []ledger.Add, err error) {
 	for _, a := range rec.Adds {
-		unlinked := !a.AddressOnly() && !slices.ContainsFunc(a.HostNames(), func(name string) bool {
-			_, ok := there[name]
-			return ok
-		})
-		if a.State == ledger.Attached && (unlinked || gone()) {
+		if a.State != ledger.Attached {
+			continue
+		}
+		gone := rec.BootID != pn.ledger.BootID
+		if !gone {
+			if gone, err = pn.gone(ctx, a.Interfaces); err != nil {
+				return nil, err
+			}
+		}
+		if gone {
 			dead = append(dead, a)
 		}
 	}
-	return dead
+	return dead, nil
+}
+
+func (pn *podNetwork) gone(ctx context.Context, interfaces []ledger.Interface) (bool, error) {
+	for _, i := range interfaces {
+		if gone, err := pn.kernel.Gone(ctx, i.Made); !gone || err != nil {
+			return false, err
+		}
+	}
+	return true, nil
 }
 
 // reap lets the ADDs of a sandbox go that are dead, when no operation on it is under
@@ -204,11 +212,10 @@ func (pn *podNetwork) reap(ctx context.Context, containerID string) error {
 		if rec == nil || !rec.Incomplete && !rec.Has(ledger.Attached) {
 			return nil
 		}
-		links, err := pn.kernel.Links(ctx)
+		dead, err := pn.dead(ctx, rec)
 		if err != nil {
-			return fmt.Errorf("list the links of sandboxes: %w", err)
+			return err
 		}
-		dead := pn.dead(rec, byHostName(links))
 		if len(dead) == 0 {
 			return pn.complete(ctx, rec)
 		}
@@ -262,16 +269,14 @@ func (pn *podNetwork) complete(ctx context.Context, rec *ledger.Record) error {
 
 // removeStray removes a link that no record speaks of. No ADD makes one without
 // a record, so it is what a lost record left.
-func (pn *podNetwork) removeStray(ctx context.Context, l plug.HostLink) error {
-	return pn.turns.Do(ctx, strayKey(l), func(ctx context.Context) error {
-		for _, rec := range pn.ledger.All() {
-			if slices.Contains(rec.HostNames(), l.Name) {
-				return nil
-			}
+func (pn *podNetwork) removeStray(ctx context.Context, f plug.Found) error {
+	return pn.turns.Do(ctx, strayKey(f), func(ctx context.Context) error {
+		if pn.recordedLinks()[f.HostLink] {
+			return nil
 		}
-		logr.FromContextOrDiscard(ctx).Info("removing a link that belongs to no sandbox", "link", l.Name, "sandbox", l.ContainerID)
+		logr.FromContextOrDiscard(ctx).Info("removing a link that belongs to no sandbox", "link", f.HostLink, "sandbox", f.ContainerID)
 		pn.metrics.swept.WithLabelValues("link").Inc()
-		return pn.kernel.Detach(ctx, l.Name)
+		return pn.kernel.Remove(ctx, f.Made)
 	})
 }
 

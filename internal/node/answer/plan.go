@@ -23,7 +23,7 @@ import (
 // what an interface without one of its own gets, in bytes; one without a MAC
 // gets a random one. So all that the result says is known before the kernel is
 // asked.
-func Plan(pa *v1alpha1.PodAttachment, containerID, ifName string, mtu int) ([]ledger.Interface, error) {
+func Plan(pa *v1alpha1.PodAttachment, ifName string, mtu int) ([]ledger.Interface, error) {
 	if len(pa.Spec.Interfaces) == 0 {
 		return nil, fault.Errorf(fault.ErrInvalid, "PodAttachment %s/%s: spec.interfaces: empty: must have the default interface", pa.Namespace, pa.Name)
 	}
@@ -32,6 +32,10 @@ func Plan(pa *v1alpha1.PodAttachment, containerID, ifName string, mtu int) ([]le
 		return nil, fault.Errorf(fault.ErrInvalid, "PodAttachment %s/%s: spec.interfaces: none is the default: must have one with default: true", pa.Namespace, pa.Name)
 	}
 	out := make([]ledger.Interface, 0, len(pa.Spec.Interfaces))
+	if b := pa.Spec.Interfaces[first].Binding; b.AddressOnly != nil {
+		return nil, fault.Errorf(fault.ErrInvalid, "PodAttachment %s/%s: interface %s: binding: addressOnly: another plugin makes this interface, and asks for its addresses under the name fairlead-ipam",
+			pa.Namespace, pa.Name, pa.Spec.Interfaces[first].Name)
+	}
 	add := func(i v1alpha1.Interface, name string) {
 		i.Name = name
 		if i.MTU == 0 {
@@ -40,7 +44,7 @@ func Plan(pa *v1alpha1.PodAttachment, containerID, ifName string, mtu int) ([]le
 		if i.MAC == "" {
 			i.MAC = plug.RandomMAC().String()
 		}
-		out = append(out, ledger.Interface{Interface: i, HostName: plug.HostName(containerID, name)})
+		out = append(out, ledger.Interface{Interface: i})
 	}
 	add(pa.Spec.Interfaces[first], ifName)
 	for n, i := range pa.Spec.Interfaces {
@@ -55,15 +59,23 @@ func Plan(pa *v1alpha1.PodAttachment, containerID, ifName string, mtu int) ([]le
 	return out, nil
 }
 
-// Plugs parses the interfaces of an ADD, which were planned for a PodAttachment.
-func Plugs(pa *v1alpha1.PodAttachment, containerID string, interfaces []ledger.Interface) ([]plug.Interface, error) {
-	out := make([]plug.Interface, 0, len(interfaces))
-	for _, i := range interfaces {
-		p, err := i.Plug(containerID)
+// Parse returns the interfaces of an ADD for a PodAttachment as their kinds are asked for
+// them, and puts what their kinds make of them into the ADD. Errors: fault.ErrInvalid.
+func Parse(pa *v1alpha1.PodAttachment, containerID string, add *ledger.Add, plan func(plug.Interface) (plug.Made, error)) ([]plug.Interface, error) {
+	out := make([]plug.Interface, len(add.Interfaces))
+	for n := range add.Interfaces {
+		i := &add.Interfaces[n]
+		p, err := i.Parse(containerID)
+		if add.AddressOnly() {
+			p.Name = add.IfName
+		}
+		if err == nil {
+			i.Made, err = plan(p)
+		}
 		if err != nil {
 			return nil, fault.Errorf(fault.ErrInvalid, "PodAttachment %s/%s: interface %s: %w", pa.Namespace, pa.Name, i.Name, err)
 		}
-		out = append(out, p)
+		out[n] = p
 	}
 	return out, nil
 }
@@ -73,13 +85,18 @@ func Plugs(pa *v1alpha1.PodAttachment, containerID string, interfaces []ledger.I
 // for the pod's. It is first, parsed.
 func Result(interfaces []ledger.Interface, first plug.Interface, netns string) *types100.Result {
 	res := &types100.Result{CNIVersion: types100.ImplementedSpecVersion}
-	for _, i := range interfaces {
-		res.Interfaces = append(res.Interfaces,
-			&types100.Interface{Name: i.HostName},
-			&types100.Interface{Name: i.Name, Mac: i.MAC, Mtu: int(i.MTU), Sandbox: netns})
+	index := 0 // of the default interface
+	for n, i := range interfaces {
+		if i.Made.HostLink != "" {
+			res.Interfaces = append(res.Interfaces, &types100.Interface{Name: i.Made.HostLink})
+		}
+		if n == 0 {
+			index = len(res.Interfaces)
+		}
+		res.Interfaces = append(res.Interfaces, &types100.Interface{Name: i.Name, Mac: i.MAC, Mtu: int(i.MTU), Sandbox: netns})
 	}
 	for _, c := range cniAddresses(first) {
-		c.Interface = new(1)
+		c.Interface = new(index)
 		res.IPs = append(res.IPs, c)
 	}
 	res.Routes = cniRoutes(append(ledger.DefaultRoutes(first), first.Routes...))

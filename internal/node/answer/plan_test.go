@@ -13,10 +13,17 @@ import (
 
 	"fairlead.dev/fairlead/api/v1alpha1"
 	"fairlead.dev/fairlead/internal/cniproto"
+	"fairlead.dev/fairlead/internal/netdev/link"
 	"fairlead.dev/fairlead/internal/netdev/plug"
 	"fairlead.dev/fairlead/internal/node/fault"
+	"fairlead.dev/fairlead/internal/node/ledger"
 	"fairlead.dev/fairlead/internal/node/nodetest"
 )
+
+// planKinds is what the kinds of this build make of an interface.
+func planKinds(i plug.Interface) (plug.Made, error) {
+	return plug.New(nil).Kinds().Plan(link.Place{Path: "/run/netns/x"}, i)
+}
 
 func TestPlan(t *testing.T) {
 	pa := nodetest.Attachment("p", "u1", "eth0", "net1", "net2")
@@ -24,7 +31,7 @@ func TestPlan(t *testing.T) {
 	i := pa.Spec.Interfaces
 	i[0], i[2] = i[2], i[0]
 	i[2].MTU = 9000
-	got, err := Plan(pa, "c1", "veth7", 1450)
+	got, err := Plan(pa, "veth7", 1450)
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -32,9 +39,12 @@ func TestPlan(t *testing.T) {
 		Name, Host string
 		MTU        int32
 	}
+	if _, err := Parse(pa, "c1", &ledger.Add{Interfaces: got}, planKinds); err != nil {
+		t.Fatal(err)
+	}
 	var lines []line
 	for _, i := range got {
-		lines = append(lines, line{i.Name, i.HostName, i.MTU})
+		lines = append(lines, line{i.Name, i.Made.HostLink, i.MTU})
 	}
 	want := []line{
 		{"veth7", plug.HostName("c1", "veth7"), 9000},
@@ -56,7 +66,7 @@ func TestPlanRefuses(t *testing.T) {
 		{name: "nothing", spoil: func(s *v1alpha1.PodAttachmentSpec) { s.Interfaces = nil }, want: "spec.interfaces: empty"},
 		{name: "no default", spoil: func(s *v1alpha1.PodAttachmentSpec) { s.Interfaces[0].Default = false }, want: "default"},
 		{name: "the runtime's name is taken", ifName: "net1", spoil: func(*v1alpha1.PodAttachmentSpec) {}, want: `"net1"`},
-		{name: "no binding", spoil: func(s *v1alpha1.PodAttachmentSpec) { s.Interfaces[1].Binding.Bridge = nil }, want: "net1: binding"},
+		{name: "no binding", spoil: func(s *v1alpha1.PodAttachmentSpec) { s.Interfaces[1].Binding.Bridge = nil }, want: "net1: invalid: binding"},
 		{name: "address", spoil: func(s *v1alpha1.PodAttachmentSpec) { s.Interfaces[0].Addresses = []string{"10.0.0.1"} }, want: "addresses[0]"},
 		{name: "gateway", spoil: func(s *v1alpha1.PodAttachmentSpec) { s.Interfaces[0].Gateways = []string{"x"} }, want: "gateways[0]"},
 		{name: "mac", spoil: func(s *v1alpha1.PodAttachmentSpec) { s.Interfaces[0].MAC = "x" }, want: "mac"},
@@ -79,9 +89,9 @@ func TestPlanRefuses(t *testing.T) {
 			if ifName == "" {
 				ifName = "eth0"
 			}
-			interfaces, err := Plan(pa, "c1", ifName, 1500)
+			interfaces, err := Plan(pa, ifName, 1500)
 			if err == nil {
-				_, err = Plugs(pa, "c1", interfaces)
+				_, err = Parse(pa, "c1", &ledger.Add{Interfaces: interfaces}, planKinds)
 			}
 			if !errors.Is(err, fault.ErrInvalid) || !strings.Contains(err.Error(), tc.want) || !strings.Contains(err.Error(), "ns/p-u1") {
 				t.Errorf("got %v, want one that says %q and ns/p-u1", err, tc.want)
@@ -100,7 +110,7 @@ func TestResultOfADualStackPod(t *testing.T) {
 	for n := range pa.Spec.Interfaces {
 		pa.Spec.Interfaces[n].MAC = ""
 	}
-	interfaces, err := Plan(pa, "c1", "eth0", 1500)
+	interfaces, err := Plan(pa, "eth0", 1500)
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -110,11 +120,11 @@ func TestResultOfADualStackPod(t *testing.T) {
 	for n := range interfaces {
 		interfaces[n].MAC = "0a:58:0a:f4:00:05"
 	}
-	first, err := interfaces[0].Plug("c1")
+	parsed, err := Parse(pa, "c1", &ledger.Add{Interfaces: interfaces}, planKinds)
 	if err != nil {
 		t.Fatal(err)
 	}
-	res := Result(interfaces, first, "/run/netns/x")
+	res := Result(interfaces, parsed[0], "/run/netns/x")
 	raw, err := res.MarshalJSON()
 	if err != nil {
 		t.Fatal(err)

@@ -136,16 +136,16 @@ func (f *Firewall) Add(containerID string, add *ledger.Add) {
 func filterPod(containerID string, add *ledger.Add) nft.Pod {
 	p := nft.Pod{Ports: add.HostPorts}
 	for n, i := range add.Interfaces {
-		if i.Binding == (v1alpha1.Binding{}) { // rebuilt from the kernel: no more is known of it
-			p.Links = append(p.Links, nft.Link{Name: i.HostName, Unchecked: true})
+		if i.Made.HostLink == "" { // no packet of it passes the host
 			continue
 		}
-		plug, err := i.Plug(containerID)
-		if err != nil {
-			continue // no link of ours
+		parsed, err := i.Parse(containerID)
+		if err != nil || i.Binding == (v1alpha1.Binding{}) { // rebuilt from the kernel: no more is known of it
+			p.Links = append(p.Links, nft.Link{Name: i.Made.HostLink, Unchecked: true})
+			continue
 		}
-		link := nft.Link{Name: i.HostName, MAC: plug.MAC}
-		for _, a := range plug.Addresses {
+		link := nft.Link{Name: i.Made.HostLink, MAC: parsed.MAC}
+		for _, a := range parsed.Addresses {
 			link.Addresses = append(link.Addresses, a.Addr())
 		}
 		p.Links = append(p.Links, link)

@@ -23,19 +23,13 @@ func PlainAddresses(pa *v1alpha1.PodAttachment, i v1alpha1.Interface) ([]netip.A
 	return addrs, nil
 }
 
-// Plug is the interface as the kernel is asked for it.
-func (i *Interface) Plug(containerID string) (plug.Interface, error) {
+// Parse returns the interface as its kind is asked for it.
+func (i *Interface) Parse(containerID string) (plug.Interface, error) {
 	p, err := i.ParseAddresses()
 	if err != nil {
 		return p, err
 	}
 	p.ContainerID, p.Name, p.MTU, p.Bandwidth = containerID, i.Name, int(i.MTU), i.Bandwidth
-	if i.Binding.AddressOnly != nil {
-		return p, fmt.Errorf("binding: addressOnly: another plugin makes this interface, and asks for its addresses under the name fairlead-ipam")
-	}
-	if i.Binding.Bridge == nil {
-		return p, fmt.Errorf("binding: must be bridge, the one kind that this build plugs")
-	}
 	p.Binding = i.Binding
 	if i.MAC != "" {
 		mac, err := net.ParseMAC(i.MAC)

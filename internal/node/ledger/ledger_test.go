@@ -165,7 +165,7 @@ func TestRecordsAreReadAsTheyWereWritten(t *testing.T) {
 	add.AttachedAt, add.Result, add.Interfaces = time.Unix(1, 2).UTC(), []byte(`{"cniVersion":"1.1.0"}`), nil
 	for _, i := range pa.Spec.Interfaces {
 		i.MTU = 1450
-		add.Interfaces = append(add.Interfaces, Interface{Interface: i, HostName: plug.HostName("c1", i.Name)})
+		add.Interfaces = append(add.Interfaces, Interface{Interface: i, Made: plug.Made{Kind: plug.KindBridge, ContainerID: "c1", Name: i.Name, HostLink: plug.HostName("c1", i.Name)}})
 	}
 	if err := errors.Join(f.prepare(want), f.publish("c1")); err != nil {
 		t.Fatal(err)

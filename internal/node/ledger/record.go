@@ -77,9 +77,8 @@ type Add struct {
 // PodAttachment says later does not matter to a DEL.
 type Interface struct {
 	v1alpha1.Interface
-	// HostName is known before the link is made. It is empty for an interface that
-	// another plugin makes.
-	HostName string `json:"hostName,omitempty"`
+	// Made is the interface as its kind makes it, known before it is made.
+	Made plug.Made `json:"made"`
 	// Bandwidth limits it; nil does not.
 	Bandwidth *plug.Bandwidth `json:"bandwidth,omitempty"`
 }
@@ -155,17 +154,6 @@ func (r *Record) Interfaces() (out []Interface) {
 	return out
 }
 
-// HostNames returns the links that the sandbox has on the host, of the ADDs in any of
-// the states.
-func (r *Record) HostNames(states ...State) (names []string) {
-	for _, a := range r.Adds {
-		if len(states) == 0 || slices.Contains(states, a.State) {
-			names = append(names, a.HostNames()...)
-		}
-	}
-	return names
-}
-
 // AttachedAt returns when the newest ADD that is Attached was about to answer, zero
 // without one.
 func (r *Record) AttachedAt() (at time.Time) {
@@ -201,16 +189,6 @@ func (a *Add) same(o Add) bool {
 // an ADD whose record was lost, nor to a DEL without one.
 func (a *Add) IsOf(ifName string) bool {
 	return ifName == "" || a.IfName == "" || ifName == a.IfName
-}
-
-// HostNames returns the links that the ADD has on the host.
-func (a *Add) HostNames() (names []string) {
-	for _, i := range a.Interfaces {
-		if i.HostName != "" {
-			names = append(names, i.HostName)
-		}
-	}
-	return names
 }
 
 // shares reports whether two ADDs for one PodAttachment want the same interface.

@@ -13,6 +13,7 @@ import (
 
 	"fairlead.dev/fairlead/api/v1alpha1"
 	"fairlead.dev/fairlead/internal/netdev/link"
+	"fairlead.dev/fairlead/internal/netdev/plug"
 	"fairlead.dev/fairlead/internal/nft"
 )
 
@@ -27,18 +28,33 @@ type recordV1 struct {
 	IfName      string           `json:"ifName"`
 	Pod         Pod              `json:"pod"`
 	Attachment  Attachment       `json:"attachment"`
-	Interfaces  []Interface      `json:"interfaces"`
+	Interfaces  []interfaceV1    `json:"interfaces"`
 	HostPorts   []nft.Port       `json:"hostPorts"`
 	Result      json.RawMessage  `json:"result"`
 	StartedAt   time.Time        `json:"startedAt"`
 	AttachedAt  time.Time        `json:"attachedAt"`
 }
 
+// interfaceV1 is an interface in a record of version 1: one on a bridge.
+type interfaceV1 struct {
+	Interface
+	HostName string `json:"hostName"`
+}
+
 func (r *recordV1) record() *Record {
+	at := link.Place{Path: r.Netns, ID: r.NetnsID}
+	interfaces := make([]Interface, len(r.Interfaces))
+	for n, i := range r.Interfaces {
+		i.Made = plug.Made{Kind: plug.KindBridge, ContainerID: r.ContainerID, Name: i.Name, Namespace: at, HostLink: i.HostName}
+		if b := i.Binding.Bridge; b != nil {
+			i.Made.Bridge = b.Name
+		}
+		interfaces[n] = i.Interface
+	}
 	return &Record{
 		Version: Version, ContainerID: r.ContainerID, BootID: r.BootID, Netns: r.Netns, NetnsID: r.NetnsID, Pod: r.Pod, Attachment: r.Attachment,
 		Adds: []Add{{
-			IfName: r.IfName, State: r.State, Interfaces: r.Interfaces, HostPorts: r.HostPorts,
+			IfName: r.IfName, State: r.State, Interfaces: interfaces, HostPorts: r.HostPorts,
 			Result: r.Result, StartedAt: r.StartedAt, AttachedAt: r.AttachedAt,
 		}},
 	}
@@ -68,6 +84,7 @@ type addressesV1 struct {
 
 // record returns the record that a sandbox with no other interface has.
 func (r *addressesV1) record() (*Record, error) {
+	made := plug.Made{Kind: plug.KindAddressOnly, ContainerID: r.ContainerID, Name: r.IfName, Namespace: link.Place{Path: r.Netns, ID: r.NetnsID}}
 	i := v1alpha1.Interface{Name: r.Interface, Binding: v1alpha1.Binding{AddressOnly: &v1alpha1.AddressOnlyBinding{}}}
 	for n, s := range r.Addresses {
 		a, err := netip.ParseAddr(s)
@@ -78,7 +95,7 @@ func (r *addressesV1) record() (*Record, error) {
 	}
 	return &Record{
 		Version: Version, ContainerID: r.ContainerID, BootID: r.BootID, Netns: r.Netns, NetnsID: r.NetnsID, Pod: r.Pod, Attachment: r.Attachment,
-		Adds: []Add{{IfName: r.IfName, State: Attached, Interfaces: []Interface{{Interface: i}}, Result: r.Result, AttachedAt: r.AttachedAt}},
+		Adds: []Add{{IfName: r.IfName, State: Attached, Interfaces: []Interface{{Interface: i, Made: made}}, Result: r.Result, AttachedAt: r.AttachedAt}},
 	}, nil
 }
 

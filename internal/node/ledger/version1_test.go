@@ -10,6 +10,7 @@ import (
 
 	"fairlead.dev/fairlead/api/v1alpha1"
 	"fairlead.dev/fairlead/internal/netdev/link"
+	"fairlead.dev/fairlead/internal/netdev/plug"
 )
 
 // The files are of a node that ran version 0.1.0 under Multus.
@@ -63,9 +64,10 @@ func upgraded(t *testing.T, files map[string]string) (*Record, []string) {
 
 // A node that is upgraded keeps what it knows of its sandboxes.
 func TestRecordsOfVersion1(t *testing.T) {
-	plug := Add{
+	netns := link.Place{Path: "/run/netns/c1", ID: link.NamespaceID{Device: 4, Inode: 7}}
+	plugged := Add{
 		IfName: "eth0", State: Attached, Result: []byte(`{"cniVersion":"1.1.0"}`),
-		Interfaces: []Interface{{HostName: "fl1", Interface: v1alpha1.Interface{
+		Interfaces: []Interface{{Made: plug.Made{Kind: plug.KindBridge, ContainerID: "c1", Name: "eth0", Namespace: netns, HostLink: "fl1", Bridge: "fairlead0"}, Interface: v1alpha1.Interface{
 			Name: "eth0", Network: "default", Driver: "native", Default: true, Addresses: []string{"10.244.1.5/32"},
 			Binding: v1alpha1.Binding{Bridge: &v1alpha1.BridgeBinding{Name: "fairlead0"}},
 		}}},
@@ -73,7 +75,7 @@ func TestRecordsOfVersion1(t *testing.T) {
 	}
 	net1 := Add{
 		IfName: "net1", State: Attached, Result: []byte(`{"cniVersion":"1.0.0"}`),
-		Interfaces: []Interface{{Interface: v1alpha1.Interface{
+		Interfaces: []Interface{{Made: plug.Made{Kind: plug.KindAddressOnly, ContainerID: "c1", Name: "net1", Namespace: netns}, Interface: v1alpha1.Interface{
 			Name: "net1", Addresses: []string{"10.9.0.5/32", "fd09::5/128"}, Binding: v1alpha1.Binding{AddressOnly: &v1alpha1.AddressOnlyBinding{}},
 		}}},
 		AttachedAt: time.Date(2026, 11, 20, 10, 0, 2, 0, time.UTC),
@@ -90,16 +92,16 @@ func TestRecordsOfVersion1(t *testing.T) {
 		unknown    bool // the pod is
 		left       []string
 	}{
-		{name: "one interface", files: map[string]string{"attachments/c1.json": plugV1}, adds: []Add{plug}},
+		{name: "one interface", files: map[string]string{"attachments/c1.json": plugV1}, adds: []Add{plugged}},
 		{
 			name: "one interface, being deleted", files: map[string]string{"attachments/c1.json": `{"version":1,"containerID":"c1","bootID":"boot-1","state":"deleting","netnsID":{"device":0,"inode":0},"interfaces":[]}`},
 			adds: []Add{{State: Deleting, Interfaces: []Interface{}}}, unknown: true,
 		},
 		{name: "addresses of another plugin", files: map[string]string{"addresses/c1@net1.json": addressesOfNet1}, adds: []Add{net1}},
-		{name: "both", files: map[string]string{"attachments/c1.json": plugV1, "addresses/c1@net1.json": addressesOfNet1}, adds: []Add{plug, net1}},
+		{name: "both", files: map[string]string{"attachments/c1.json": plugV1, "addresses/c1@net1.json": addressesOfNet1}, adds: []Add{plugged, net1}},
 		{
 			name:  "damaged addresses",
-			files: map[string]string{"attachments/c1.json": plugV1, "addresses/c1@net1.json": "{"}, adds: []Add{plug}, incomplete: true,
+			files: map[string]string{"attachments/c1.json": plugV1, "addresses/c1@net1.json": "{"}, adds: []Add{plugged}, incomplete: true,
 			left: []string{"attachments/c1@net1.json.bad"},
 		},
 		{

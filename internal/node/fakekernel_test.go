@@ -1,0 +1,279 @@
+package node
+
+import (
+	"context"
+	"fmt"
+	"io/fs"
+	"maps"
+	"os"
+	"path/filepath"
+	"slices"
+	"sync"
+
+	"fairlead.dev/fairlead/internal/netdev/link"
+	"fairlead.dev/fairlead/internal/netdev/plug"
+	"fairlead.dev/fairlead/internal/node/ledger"
+)
+
+// fakeKernel is a kernel with namespaces and the veth pairs that lead into them.
+type fakeKernel struct {
+	mu         sync.Mutex
+	namespaces map[string]link.NamespaceID // by path
+	links      map[string]fakeLink         // by host name
+	next       uint64
+	bridges    map[string]bool
+	hook       hook
+	// wrongPeer is a host end that shows another index than its other end tells.
+	wrongPeer string
+}
+
+type fakeLink struct {
+	containerID, ifName string
+	ns                  link.NamespaceID
+	plug                plug.Interface
+	others              []plug.Route // of other tables
+	host                link.State
+}
+
+func newFakeKernel() *fakeKernel {
+	return &fakeKernel{
+		namespaces: map[string]link.NamespaceID{}, links: map[string]fakeLink{}, next: 100,
+		bridges: map[string]bool{"fairlead0": true},
+	}
+}
+
+func (k *fakeKernel) step(ctx context.Context, step, what string) error {
+	k.mu.Lock()
+	h := k.hook
+	k.mu.Unlock()
+	if h == nil {
+		return nil
+	}
+	return h(ctx, step, what)
+}
+
+func (k *fakeKernel) setHook(h hook) {
+	k.mu.Lock()
+	defer k.mu.Unlock()
+	k.hook = h
+}
+
+// namespace makes a namespace at a path.
+func (k *fakeKernel) namespace(path string) {
+	k.mu.Lock()
+	defer k.mu.Unlock()
+	k.next++
+	k.namespaces[path] = link.NamespaceID{Device: 4, Inode: k.next}
+}
+
+// drop ends the namespace at a path: the links into it go too.
+func (k *fakeKernel) drop(path string) {
+	k.mu.Lock()
+	defer k.mu.Unlock()
+	id := k.namespaces[path]
+	delete(k.namespaces, path)
+	maps.DeleteFunc(k.links, func(_ string, l fakeLink) bool { return l.ns == id })
+}
+
+// change changes the links behind everybody's back.
+func (k *fakeKernel) change(f func(links map[string]fakeLink)) {
+	k.mu.Lock()
+	defer k.mu.Unlock()
+	f(k.links)
+}
+
+// reboot leaves nothing.
+func (k *fakeKernel) reboot() {
+	k.mu.Lock()
+	defer k.mu.Unlock()
+	clear(k.namespaces)
+	clear(k.links)
+}
+
+// names lists "container/interface" of every link.
+func (k *fakeKernel) names() []string {
+	k.mu.Lock()
+	defer k.mu.Unlock()
+	var out []string
+	for _, l := range k.links {
+		out = append(out, l.containerID+"/"+l.ifName)
+	}
+	slices.Sort(out)
+	return out
+}
+
+func (k *fakeKernel) Enter(path string) (Sandbox, error) {
+	if err := k.step(context.Background(), "enter", path); err != nil {
+		return nil, err
+	}
+	k.mu.Lock()
+	defer k.mu.Unlock()
+	id, ok := k.namespaces[path]
+	if !ok {
+		return nil, fmt.Errorf("%q is %w: nothing is there (%w)", path, link.ErrNotNamespace, fs.ErrNotExist)
+	}
+	return &fakeSandbox{kernel: k, place: link.Place{Path: path, ID: id}}, nil
+}
+
+func (k *fakeKernel) Remove(ctx context.Context, m plug.Made) error {
+	return k.remove(ctx, m.HostLink)
+}
+
+func (k *fakeKernel) RemoveUnknown(ctx context.Context, _ link.Place, containerID, name string) error {
+	return k.remove(ctx, plug.HostName(containerID, name))
+}
+
+func (k *fakeKernel) remove(ctx context.Context, hostLink string) error {
+	if err := k.step(ctx, "detach", hostLink); err != nil {
+		return err
+	}
+	if err := ctx.Err(); err != nil {
+		return err
+	}
+	k.mu.Lock()
+	delete(k.links, hostLink)
+	k.mu.Unlock()
+	return k.step(ctx, "detached", hostLink)
+}
+
+func (k *fakeKernel) Found(ctx context.Context) ([]plug.Found, error) {
+	if err := k.step(ctx, "links", ""); err != nil {
+		return nil, err
+	}
+	k.mu.Lock()
+	defer k.mu.Unlock()
+	var out []plug.Found
+	for name, l := range k.links {
+		out = append(out, plug.Found{
+			Made: plug.Made{Kind: plug.KindBridge, ContainerID: l.containerID, Name: l.ifName, HostLink: name, Bridge: l.host.Master},
+			Up:   l.host.Up, Index: l.host.Index,
+		})
+	}
+	return out, nil
+}
+
+// Gone is what the real kinds say: the namespace is, and it is clear that nothing hides
+// it, or the link.
+func (k *fakeKernel) Gone(ctx context.Context, m plug.Made) (bool, error) {
+	if err := k.step(ctx, "gone", m.HostLink); err != nil {
+		return false, err
+	}
+	k.mu.Lock()
+	_, linked := k.links[m.HostLink]
+	id, there := k.namespaces[m.Namespace.Path]
+	k.mu.Unlock()
+	if m.HostLink != "" && !linked {
+		return true, nil
+	}
+	if m.Namespace.Path == "" || there && id == m.Namespace.ID {
+		return false, nil
+	}
+	_, err := os.Stat(filepath.Dir(m.Namespace.Path))
+	return err == nil, nil
+}
+
+func (k *fakeKernel) Differences(_ context.Context, m plug.Made, inside plug.Inspected) ([]string, error) {
+	k.mu.Lock()
+	defer k.mu.Unlock()
+	l, ok := k.links[m.HostLink]
+	switch {
+	case m.Kind == plug.KindAddressOnly:
+		return nil, nil
+	case !ok:
+		return []string{fmt.Sprintf("host end %s of %s is missing", m.HostLink, m.Name)}, nil
+	}
+	var diffs []string
+	if inside.Peer != l.host.Index || m.HostLink == k.wrongPeer {
+		diffs = append(diffs, fmt.Sprintf("interface %s does not lead to its host end %s", m.Name, m.HostLink))
+	}
+	if !l.host.Up {
+		diffs = append(diffs, fmt.Sprintf("host end %s of %s is down", m.HostLink, m.Name))
+	}
+	if l.host.Master != m.Bridge {
+		diffs = append(diffs, fmt.Sprintf("host end %s of %s is a port of %q, not of bridge %s", m.HostLink, m.Name, l.host.Master, m.Bridge))
+	}
+	if !k.bridges[m.Bridge] {
+		diffs = append(diffs, fmt.Sprintf("bridge %s of %s is missing or down", m.Bridge, m.Name))
+	}
+	return diffs, nil
+}
+
+func (k *fakeKernel) Mend(_ context.Context, m plug.Made) (bool, error) {
+	k.mu.Lock()
+	defer k.mu.Unlock()
+	l, ok := k.links[m.HostLink]
+	if !ok || l.host.Up && l.host.Master == m.Bridge {
+		return false, nil
+	}
+	l.host.Up, l.host.Master = true, m.Bridge
+	k.links[m.HostLink] = l
+	return true, nil
+}
+
+type fakeSandbox struct {
+	kernel *fakeKernel
+	place  link.Place
+}
+
+func (s *fakeSandbox) Place() link.Place { return s.place }
+
+// Plan is that of the real kinds, which does not look at the kernel.
+func (s *fakeSandbox) Plan(i plug.Interface) (plug.Made, error) {
+	return plug.New(nil).Kinds().Plan(s.place, i)
+}
+
+func (s *fakeSandbox) Close() {}
+
+func (s *fakeSandbox) Make(ctx context.Context, p plug.Interface) error {
+	if p.Binding.AddressOnly != nil {
+		return nil
+	}
+	k := s.kernel
+	if err := k.step(ctx, "attach", p.Name); err != nil {
+		return err
+	}
+	if err := ctx.Err(); err != nil {
+		return err
+	}
+	name := plug.HostName(p.ContainerID, p.Name)
+	k.mu.Lock()
+	if !k.bridges[p.Binding.Bridge.Name] {
+		k.mu.Unlock()
+		return fmt.Errorf("bridge %s: %w", p.Binding.Bridge.Name, link.ErrNoBridge)
+	}
+	for _, l := range k.links {
+		if l.ns == s.place.ID && l.ifName == p.Name {
+			k.mu.Unlock()
+			return fmt.Errorf("%s: %w", p.Name, link.ErrExists)
+		}
+	}
+	k.next++
+	k.links[name] = fakeLink{
+		containerID: p.ContainerID, ifName: p.Name, ns: s.place.ID, plug: p,
+		host: link.State{Index: int(k.next), Up: true, Master: p.Binding.Bridge.Name},
+	}
+	k.mu.Unlock()
+	if err := k.step(ctx, "attached", p.Name); err != nil {
+		k.mu.Lock()
+		delete(k.links, name)
+		k.mu.Unlock()
+		return err
+	}
+	return nil
+}
+
+func (s *fakeSandbox) Inspect(context.Context) (map[string]plug.Inspected, error) {
+	k := s.kernel
+	k.mu.Lock()
+	defer k.mu.Unlock()
+	out := map[string]plug.Inspected{"lo": {MTU: 65536, Up: true}}
+	for _, l := range k.links {
+		if l.ns == s.place.ID {
+			out[l.ifName] = plug.Inspected{
+				MAC: l.plug.MAC.String(), MTU: l.plug.MTU, Up: true, Peer: l.host.Index,
+				Addresses: l.plug.Addresses, Routes: ledger.RoutesOf(l.plug), OtherRoutes: l.others,
+			}
+		}
+	}
+	return out, nil
+}
