@@ -1,0 +1,281 @@
+package lint
+
+import (
+	"flag"
+	"fmt"
+	"go/parser"
+	"go/token"
+	"io/fs"
+	"maps"
+	"os"
+	"path/filepath"
+	"regexp"
+	"slices"
+	"strings"
+	"testing"
+)
+
+// show lists every sentence of one folder, or one page, that the patterns find.
+var show = flag.String("show", "", "list the sentences of one folder or page, as internal/ipam or README.md, that the patterns of words find")
+
+// patterns find sentences that a reader has to read twice. Each is rare in projects that
+// are easy to read: MetalLB, kindnet, statedb and raft have less than one in a hundred
+// sentences, and Fairlead had ten of the first alone.
+var patterns = []struct {
+	name string
+	is   *regexp.Regexp
+	// instead is what to write.
+	instead string
+}{
+	{"says, tells", regexp.MustCompile(`\b(say|says|said|tell|tells|told)\b`), "returns, reports, means, describes, names"},
+	{"of which, of whom", regexp.MustCompile(`\b(of which|of whom|of that|whomever)\b`), "two sentences"},
+	{"one that, that one", regexp.MustCompile(`\b(one that|one which|one of which|that one)\b`), "the noun"},
+	{"a clause as the subject", regexp.MustCompile(`(^|[.:;] )(What|Whoever|Who|Whatever|That which)\b`), "the thing itself as the subject"},
+	{"what as a noun", regexp.MustCompile(`\b[Ww]hat (is|was|has|had|are|were|it|they|he|she|comes|came|belongs|lacks|others|nobody|somebody|must|cannot|can)\b`), "the noun"},
+	{"nobody, somebody", regexp.MustCompile(`\b(nobody|somebody|everybody|whoever)\b`), "the program or the person"},
+	{"should as if, else", regexp.MustCompile(`\b(should the|should it|should a|should one|else)\b`), "if, otherwise"},
+}
+
+// Of 100 sentences of a folder this many may be found, and of a small folder so many.
+const (
+	perHundred = 3
+	atLeast    = 3
+)
+
+// unread are the folders that have not been rewritten yet, with the number of sentences
+// found: it may only go down.
+var unread = map[string]int{
+	"CHANGELOG.md":                           20,
+	"README.md":                              8,
+	"api/v1alpha1":                           57,
+	"cmd/fairlead-cni":                       19,
+	"cmd/fairlead-controller":                114,
+	"cmd/fairlead-node":                      61,
+	"docs/adr/0002-blocks-by-domain.md":      9,
+	"docs/adr/0003-the-release-handshake.md": 19,
+	"docs/adr/0004-a-thin-cni-plugin.md":     11,
+	"docs/adr/0006-encapsulate-where-no-link-is-shared.md": 9,
+	"docs/adr/0007-pods-are-read-on-the-wire.md":           4,
+	"docs/adr/0009-served-before-all-is-read.md":           6,
+	"docs/adr/0011-leader-steps-down.md":                   16,
+	"docs/adr/0012-clocks-and-blocks.md":                   22,
+	"docs/adr/0013-networks-reach-what-was-opened.md":      13,
+	"docs/adr/0014-identity.md":                            9,
+	"docs/adr/0015-records-before-addresses.md":            13,
+	"docs/adr/0016-confirmed-underlay.md":                  9,
+	"docs/dev/benchmarks.md":                               10,
+	"docs/dev/lint.md":                                     4,
+	"docs/dev/testing.md":                                  25,
+	"docs/drivers/README.md":                               7,
+	"docs/operator/configuration.md":                       5,
+	"docs/operator/install.md":                             23,
+	"docs/operator/lost-nodes.md":                          10,
+	"docs/operator/metrics.md":                             8,
+	"docs/operator/migrate-whereabouts.md":                 6,
+	"docs/operator/network.md":                             20,
+	"docs/operator/packet-filter.md":                       12,
+	"docs/operator/runbook.md":                             48,
+	"docs/operator/security.md":                            21,
+	"docs/user/cli.md":                                     20,
+	"docs/user/further-networks.md":                        13,
+	"docs/user/getting-started.md":                         8,
+	"docs/user/host-ports.md":                              6,
+	"docs/user/keeping-an-address.md":                      19,
+	"docs/user/pools.md":                                   14,
+	"docs/user/reference/api.md":                           16,
+	"docs/user/whereabouts.md":                             12,
+	"internal/cli":                                         115,
+	"internal/cniproto":                                    82,
+	"internal/cniproto/server":                             43,
+	"internal/cniproto/thin":                               14,
+	"internal/config":                                      25,
+	"internal/controller":                                  242,
+	"internal/driver":                                      22,
+	"internal/driver/drivertest":                           8,
+	"internal/driver/native":                               116,
+	"internal/gc":                                          32,
+	"internal/ipam":                                        82,
+	"internal/ipam/audit":                                  19,
+	"internal/ipam/block":                                  222,
+	"internal/ipam/block/blocktest":                        6,
+	"internal/ipam/heal":                                   27,
+	"internal/leader":                                      34,
+	"internal/migrate":                                     74,
+	"internal/migrate/apply":                               32,
+	"internal/nad":                                         4,
+	"internal/netdev/host":                                 100,
+	"internal/netdev/link":                                 34,
+	"internal/netdev/nettest":                              5,
+	"internal/netdev/plug":                                 63,
+	"internal/netdev/plug/plugtest":                        9,
+	"internal/nft":                                         71,
+	"internal/nft/hostrules":                               28,
+	"internal/node":                                        199,
+	"internal/node/answer":                                 23,
+	"internal/node/apiserver":                              27,
+	"internal/node/fault":                                  13,
+	"internal/node/filter":                                 22,
+	"internal/node/health":                                 14,
+	"internal/node/hostnet":                                59,
+	"internal/node/install":                                25,
+	"internal/node/ledger":                                 37,
+	"internal/node/plugin":                                 25,
+	"internal/node/report":                                 15,
+	"internal/node/turns":                                  23,
+	"internal/pod":                                         19,
+	"internal/run":                                         16,
+	"internal/slim":                                        50,
+	"internal/tracing":                                     8,
+	"internal/whereabouts":                                 18,
+	"test/bench":                                           54,
+	"test/cluster":                                         32,
+	"test/cniconform":                                      18,
+	"test/demo":                                            38,
+	"test/deploy":                                          12,
+	"test/e2e":                                             37,
+	"test/harness":                                         24,
+	"test/kubelab":                                         26,
+	"test/netlab":                                          4,
+	"test/podrunner":                                       20,
+	"test/sim":                                             165,
+	"test/threat":                                          73,
+}
+
+// found is a sentence that a pattern finds.
+type found struct{ at, pattern, sentence string }
+
+// Comments and documents are plain English: the subject of a sentence is the thing that
+// is described, and a sentence has one idea.
+func TestWords(t *testing.T) {
+	root := filepath.Join("..", "..")
+	texts, err := sentences(root)
+	if err != nil {
+		t.Fatal(err)
+	}
+	for _, folder := range slices.Sorted(maps.Keys(texts)) {
+		hits := hitsOf(texts[folder])
+		if *show == folder {
+			for _, h := range hits {
+				fmt.Printf("%s: %s: %s\n", h.at, h.pattern, h.sentence)
+			}
+		}
+		allowed := max(atLeast, len(texts[folder])*perHundred/100)
+		if before, ok := unread[folder]; ok {
+			if len(hits) <= allowed {
+				t.Errorf("%s is plain now: remove it from the list of folders that are not", folder)
+			}
+			allowed = before
+		}
+		if len(hits) > allowed {
+			t.Errorf("%s: %d of %d sentences are found, %d are allowed; `go test ./test/lint -run TestWords -args -show %s` lists them", folder, len(hits), len(texts[folder]), allowed, folder)
+		}
+	}
+	for folder := range unread {
+		if texts[folder] == nil {
+			t.Errorf("%s is in the list of folders and is not there", folder)
+		}
+	}
+}
+
+func hitsOf(sentences []sentence) (out []found) {
+	for _, s := range sentences {
+		for _, p := range patterns {
+			if p.is.MatchString(s.text) {
+				out = append(out, found{s.at, p.name + " (better: " + p.instead + ")", s.text})
+			}
+		}
+	}
+	return out
+}
+
+// sentence is one of a comment or a document, with its place.
+type sentence struct{ at, text string }
+
+// sentences returns the sentences of all comments and documents, by folder.
+func sentences(root string) (map[string][]sentence, error) {
+	out := map[string][]sentence{}
+	err := filepath.WalkDir(root, func(path string, d fs.DirEntry, err error) error {
+		if err != nil {
+			return err
+		}
+		name := d.Name()
+		if d.IsDir() {
+			if path != root && (strings.HasPrefix(name, ".") || name == "testdata" || name == "bin") {
+				return filepath.SkipDir
+			}
+			return nil
+		}
+		relative, err := filepath.Rel(root, path)
+		if err != nil {
+			return err
+		}
+		folder := filepath.ToSlash(filepath.Dir(relative))
+		switch {
+		case strings.HasPrefix(name, "zz_"), name == "words_test.go":
+		case strings.HasSuffix(name, ".go"):
+			found, err := ofComments(path, relative)
+			out[folder] = append(out[folder], found...)
+			return err
+		case strings.HasSuffix(name, ".md") && name != "THIRD_PARTY_NOTICES.md":
+			text, err := os.ReadFile(path)
+			out[filepath.ToSlash(relative)] = ofDocument(string(text), relative)
+			return err
+		}
+		return nil
+	})
+	return out, err
+}
+
+// ofDocument returns the sentences of a page, without examples, headings and tables.
+func ofDocument(text, name string) (out []sentence) {
+	var paragraph []string
+	start, fenced := 0, false
+	flush := func() {
+		out = append(out, split(strings.Join(paragraph, " "), fmt.Sprintf("%s:%d", name, start))...)
+		paragraph = nil
+	}
+	for n, line := range strings.Split(text, "\n") {
+		if strings.HasPrefix(line, "```") {
+			fenced = !fenced
+		}
+		trimmed := strings.TrimSpace(line)
+		switch {
+		case fenced, trimmed == "", strings.HasPrefix(line, "```"), strings.HasPrefix(line, "    "), strings.HasPrefix(line, "#"), strings.HasPrefix(line, "|"):
+			flush()
+		default:
+			if strings.HasPrefix(trimmed, "- ") {
+				flush()
+			}
+			if len(paragraph) == 0 {
+				start = n + 1
+			}
+			paragraph = append(paragraph, trimmed)
+		}
+	}
+	flush()
+	return out
+}
+
+// ofComments returns the sentences of the comments of a file.
+func ofComments(path, name string) ([]sentence, error) {
+	files := token.NewFileSet()
+	f, err := parser.ParseFile(files, path, nil, parser.ParseComments)
+	if err != nil {
+		return nil, err
+	}
+	var out []sentence
+	for _, group := range f.Comments {
+		out = append(out, split(group.Text(), fmt.Sprintf("%s:%d", name, files.Position(group.Pos()).Line))...)
+	}
+	return out, nil
+}
+
+// split returns the sentences of a text.
+func split(text, at string) (out []sentence) {
+	for text := range strings.SplitSeq(strings.Join(strings.Fields(text), " "), ". ") {
+		if text = strings.TrimSpace(text); text != "" {
+			out = append(out, sentence{at, text})
+		}
+	}
+	return out
+}
