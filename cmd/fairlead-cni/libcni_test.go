@@ -4,7 +4,10 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"os"
+	"os/exec"
 	"path/filepath"
+	"strings"
 	"testing"
 
 	"github.com/containernetworking/cni/libcni"
@@ -75,5 +78,33 @@ func TestLibcni(t *testing.T) {
 	}
 	if diff := cmp.Diff(cniproto.Versions, info.SupportedVersions()); diff != "" {
 		t.Errorf("versions (-want +got):\n%s", diff)
+	}
+}
+
+// The name under which the plugin is executed says what it is asked for.
+func TestName(t *testing.T) {
+	dir, plugin := t.TempDir(), build(t, "fairlead", ".")
+	serve(t, dir, func(_ context.Context, r cniproto.Request) ([]byte, error) {
+		return fmt.Appendf(nil, "of %q", r.IPAM), nil
+	})
+	for _, name := range []string{"fairlead", "fairlead-ipam", "whereabouts"} {
+		link := filepath.Join(t.TempDir(), name)
+		if err := os.Symlink(plugin, link); err != nil {
+			t.Fatal(err)
+		}
+		c := newCall("ADD", dir)
+		want := `of ""`
+		if name != "fairlead" {
+			c.stdin = strings.Replace(strings.Replace(c.stdin, `"socket"`, `"ipam":{"socket"`, 1), "}", "}}", 1)
+			want = fmt.Sprintf("of %q", name)
+		}
+		cmd := exec.Command(link)
+		for k, v := range c.env {
+			cmd.Env = append(cmd.Env, k+"="+v)
+		}
+		cmd.Stdin = strings.NewReader(c.stdin)
+		if out, err := cmd.Output(); err != nil || string(out) != want {
+			t.Errorf("%s: %s, %v: want %s", name, out, err, want)
+		}
 	}
 }

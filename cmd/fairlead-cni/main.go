@@ -7,24 +7,20 @@ package main
 
 import (
 	"io"
-	"syscall"
+	"os"
+	"path"
+	"time"
 
 	"fairlead.dev/fairlead/internal/cniproto"
-	"fairlead.dev/fairlead/internal/cniproto/thin"
 )
 
 func main() {
 	p := plugin{
-		name: thin.Program(), getenv: getenv,
-		stdin: thin.File{FD: syscall.Stdin}, stdout: thin.File{FD: syscall.Stdout}, stderr: thin.File{FD: syscall.Stderr},
-		wait: thin.Sleep,
+		name: path.Base(os.Args[0]), getenv: os.Getenv,
+		stdin: os.Stdin, stdout: os.Stdout, stderr: os.Stderr,
+		wait: time.Sleep, //nolint:forbidigo // nothing tells a plugin that the daemon is back
 	}
-	syscall.Exit(p.run())
-}
-
-func getenv(name string) string {
-	value, _ := syscall.Getenv(name)
-	return value
+	os.Exit(p.run())
 }
 
 // plugin is one call of the plugin and its surroundings.
@@ -34,8 +30,8 @@ type plugin struct {
 	getenv         func(string) string
 	stdin          io.Reader
 	stdout, stderr io.Writer
-	// wait passes the milliseconds between two attempts to reach the daemon.
-	wait func(ms int64)
+	// wait passes the time between two attempts to reach the daemon.
+	wait func(time.Duration)
 }
 
 // run serves the call and returns the exit status: 0, or 1 for an error. On

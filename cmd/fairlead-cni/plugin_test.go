@@ -16,6 +16,7 @@ import (
 	"strings"
 	"sync"
 	"testing"
+	"time"
 
 	"github.com/google/go-cmp/cmp"
 
@@ -59,19 +60,19 @@ type call struct {
 	status         int
 	stdout, stderr bytes.Buffer
 	waits          int
-	waited         int64 // milliseconds
+	waited         time.Duration
 }
 
 func (c *call) run() *call {
 	p := plugin{
 		name: c.name, getenv: func(name string) string { return c.env[name] }, stdin: strings.NewReader(c.stdin),
 		stdout: &c.stdout, stderr: &c.stderr,
-		wait: func(ms int64) {
+		wait: func(d time.Duration) {
 			if c.onWait != nil {
 				c.onWait(c.waits)
 			}
 			c.waits++
-			c.waited += ms
+			c.waited += d
 		},
 	}
 	c.status = p.run()
@@ -218,6 +219,11 @@ func TestVersion(t *testing.T) {
 // Bad input is an error that names what is wrong, and changes nothing: neither
 // is a daemon asked nor anything put aside.
 func TestBadInput(t *testing.T) {
+	// at is a configuration that has begun, with the daemon's socket.
+	at := func(c *call, begun string) string {
+		_, socket, _ := strings.Cut(c.stdin, `"socket":`)
+		return begun + `,"socket":` + socket
+	}
 	for _, tc := range []struct {
 		name   string
 		change func(c *call)
@@ -233,19 +239,19 @@ func TestBadInput(t *testing.T) {
 		{
 			name: "CHECK before it was there",
 			change: func(c *call) {
-				c.env["CNI_COMMAND"], c.stdin = "CHECK", `{"cniVersion":"0.3.1","socket":"/x"}`
+				c.env["CNI_COMMAND"], c.stdin = "CHECK", at(c, `{"cniVersion":"0.3.1"`)
 			}, code: 1, says: []string{`cniVersion: "0.3.1"`, "CHECK", "0.4.0"}, version: "0.3.1",
 		},
 		{
 			name: "STATUS before it was there",
 			change: func(c *call) {
-				c.env["CNI_COMMAND"], c.stdin = "STATUS", `{"cniVersion":"1.0.0","socket":"/x"}`
+				c.env["CNI_COMMAND"], c.stdin = "STATUS", at(c, `{"cniVersion":"1.0.0"`)
 			}, code: 1, says: []string{`cniVersion: "1.0.0"`, "STATUS", "1.1.0"}, version: "1.0.0",
 		},
 		{
 			name: "GC before it was there",
 			change: func(c *call) {
-				c.env["CNI_COMMAND"], c.stdin = "GC", `{"cniVersion":"1.0.0","socket":"/x"}`
+				c.env["CNI_COMMAND"], c.stdin = "GC", at(c, `{"cniVersion":"1.0.0"`)
 			}, code: 1, says: []string{`cniVersion: "1.0.0"`, "GC", "1.1.0"}, version: "1.0.0",
 		},
 		{
@@ -254,12 +260,12 @@ func TestBadInput(t *testing.T) {
 				c.env["CNI_COMMAND"], c.env["CNI_CONTAINERID"] = "DEL", "../../a"
 			}, code: 4, says: []string{`CNI_CONTAINERID: "../../a"`},
 		},
-		{name: "bad JSON", change: func(c *call) { c.stdin = "{socket}" }, code: 6, says: []string{"network configuration: wrong JSON at byte 2"}},
+		{name: "bad JSON", change: func(c *call) { c.stdin = at(c, "{socket") }, code: 6, says: []string{"network configuration: wrong JSON at byte 2"}},
 		{name: "truncated", change: func(c *call) { c.stdin = c.stdin[:30] }, code: 6, says: []string{"network configuration: ends after 30 bytes"}},
 		{name: "1 MB", change: func(c *call) { c.stdin += strings.Repeat(" ", 1_000_000) }, code: 6, says: []string{"limit of 1000000 bytes"}},
 		{name: "no socket", change: func(c *call) { c.stdin = `{"cniVersion":"1.0.0","name":"n"}` }, code: 7, says: []string{"socket: missing", `for example "socket": "` + cniproto.DefaultSocket() + `"`}, version: "1.0.0"},
-		{name: "no name", change: func(c *call) { c.stdin = `{"cniVersion":"1.0.0","socket":"/s"}` }, code: 7, says: []string{`name: ""`, "required"}, version: "1.0.0"},
-		{name: "another version", change: func(c *call) { c.stdin = `{"cniVersion":"2.0.0"}` }, code: 1, says: []string{`cniVersion: "2.0.0"`, "1.1.0"}},
+		{name: "no name", change: func(c *call) { c.stdin = at(c, `{"cniVersion":"1.0.0"`) }, code: 7, says: []string{`name: ""`, "required"}, version: "1.0.0"},
+		{name: "another version", change: func(c *call) { c.stdin = at(c, `{"cniVersion":"2.0.0"`) }, code: 1, says: []string{`cniVersion: "2.0.0"`, "1.1.0"}},
 	} {
 		t.Run(tc.name, func(t *testing.T) {
 			dir := t.TempDir()
@@ -308,7 +314,7 @@ func TestAddAway(t *testing.T) {
 	c := newCall("ADD", dir).run()
 	c.fails(t, "1.0.0", cniproto.CodeTryAgainLater, "the daemon is away", filepath.Join(dir, "cni.sock"), "for 10s")
 	if c.waited < addPatience || c.waited > addPatience+longestPause || c.waits < 40 || c.waits > 100 {
-		t.Errorf("waited %d ms in %d pauses", c.waited, c.waits)
+		t.Errorf("waited %v in %d pauses", c.waited, c.waits)
 	}
 
 	back := newCall("ADD", dir)
@@ -391,7 +397,7 @@ func TestDelAway(t *testing.T) {
 		c.env["CNI_NETNS"] = ""
 		c.run().succeeds(t, "")
 		if c.waited < delPatience || c.waited > delPatience+longestPause {
-			t.Errorf("waited %d ms", c.waited)
+			t.Errorf("waited %v", c.waited)
 		}
 	}
 	want := []cniproto.Request{{

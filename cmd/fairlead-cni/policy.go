@@ -3,23 +3,25 @@ package main
 import (
 	"bytes"
 	"errors"
+	"io"
 	"math/rand/v2"
+	"os"
 	"strconv"
+	"time"
 
 	"fairlead.dev/fairlead/internal/cniproto"
-	"fairlead.dev/fairlead/internal/cniproto/thin"
 )
 
 const (
-	// addPatience and delPatience are how many milliseconds a daemon that is away is
-	// waited for: a restart takes a second or two. A DEL can be put aside instead.
-	addPatience = 10_000
-	delPatience = 2_000
+	// addPatience and delPatience are how long a daemon that is away is waited for: a
+	// restart takes a second or two. A DEL can be put aside instead.
+	addPatience = 10 * time.Second
+	delPatience = 2 * time.Second
 
-	// Between two attempts lie firstPause milliseconds and then twice as many each
-	// time, up to longestPause; jitter takes up to half of it off.
-	firstPause   = 10
-	longestPause = 250
+	// Between two attempts lies firstPause and then twice as much each time, up to
+	// longestPause; jitter takes up to half of it off.
+	firstPause   = 10 * time.Millisecond
+	longestPause = 250 * time.Millisecond
 
 	// bootIDFile has what is different after each boot (Linux, random(4)).
 	bootIDFile = "/proc/sys/kernel/random/boot_id"
@@ -39,12 +41,12 @@ func (p *plugin) serve(r *cniproto.Request, at cniproto.Endpoint) ([]byte, error
 	case cniproto.VerbDel:
 		result, err = p.del(r, at)
 	case cniproto.VerbStatus:
-		result, err = daemon.Do(thin.Now()+cniproto.TimeoutMS(r.Verb), r)
+		result, err = daemon.Do(time.Now().Add(cniproto.Timeout(r.Verb)), r)
 		if unanswered(err) {
 			err = wasServing(at.Heartbeat, err)
 		}
 	default:
-		result, err = daemon.Do(thin.Now()+cniproto.TimeoutMS(r.Verb), r)
+		result, err = daemon.Do(time.Now().Add(cniproto.Timeout(r.Verb)), r)
 		err = tryLater(err)
 	}
 	if errors.Is(err, cniproto.ErrForeign) {
@@ -56,11 +58,11 @@ func (p *plugin) serve(r *cniproto.Request, at cniproto.Endpoint) ([]byte, error
 // persist sends a request until it is answered, as long as the daemon is away and
 // at most for patience. A request that was lost on its way is sent once more
 // with the same ID: should it be what brings the daemon down, then not for ever.
-func (p *plugin) persist(daemon *cniproto.Client, r *cniproto.Request, patience int64) ([]byte, error) {
-	deadline := thin.Now() + cniproto.TimeoutMS(r.Verb)
-	var waited int64
+func (p *plugin) persist(daemon *cniproto.Client, r *cniproto.Request, patience time.Duration) ([]byte, error) {
+	deadline := time.Now().Add(cniproto.Timeout(r.Verb))
+	var waited time.Duration
 	lost := false
-	for pause := int64(firstPause); ; pause = min(2*pause, longestPause) {
+	for pause := firstPause; ; pause = min(2*pause, longestPause) {
 		result, err := daemon.Do(deadline, r)
 		switch {
 		case errors.Is(err, cniproto.ErrLost) && !lost:
@@ -70,7 +72,7 @@ func (p *plugin) persist(daemon *cniproto.Client, r *cniproto.Request, patience 
 		case waited >= patience:
 			return nil, outwaited{err, patience}
 		}
-		d := min(pause-rand.N(pause/2), max(patience-waited, 1))
+		d := min(pause-rand.N(pause/2), max(patience-waited, time.Millisecond))
 		p.wait(d)
 		waited += d
 	}
@@ -80,7 +82,7 @@ func (p *plugin) persist(daemon *cniproto.Client, r *cniproto.Request, patience 
 type outwaited struct {
 	error
 
-	patience int64
+	patience time.Duration
 }
 
 // Error is part of error.
@@ -122,7 +124,7 @@ func (p *plugin) delAt(r *cniproto.Request, at cniproto.Endpoint) ([]byte, error
 	}
 	// A daemon that has started meanwhile may have read the spool before this
 	// was in it. Once is enough: it reads the spool again when it listens.
-	if result, err := daemon.Do(thin.Now()+delPatience, r); err == nil {
+	if result, err := daemon.Do(time.Now().Add(delPatience), r); err == nil {
 		_ = cniproto.Unspool(at.Spool, *r) // a second DEL does no harm
 		return result, nil
 	}
@@ -152,18 +154,18 @@ func wasServing(heartbeat string, away error) error {
 			Msg:  away.Error() + ", and heartbeat " + heartbeat + " " + why,
 		}
 	}
-	age, err := thin.Age(heartbeat)
+	info, err := os.Stat(heartbeat)
 	if err != nil {
 		return unavailable("cannot be read: " + err.Error())
 	}
-	if age > cniproto.HeartbeatGraceMS {
-		return unavailable("is " + seconds(age) + " old, more than " + seconds(cniproto.HeartbeatGraceMS))
+	if age := time.Since(info.ModTime()); age > cniproto.HeartbeatGrace {
+		return unavailable("is " + seconds(age) + " old, more than " + seconds(cniproto.HeartbeatGrace))
 	}
-	written, err := thin.ReadFile(heartbeat, longestBootID)
+	written, err := readShort(heartbeat)
 	if err != nil {
 		return unavailable("cannot be read: " + err.Error())
 	}
-	current, err := thin.ReadFile(bootIDFile, longestBootID)
+	current, err := readShort(bootIDFile)
 	if err != nil {
 		return unavailable("cannot be compared: " + err.Error())
 	}
@@ -173,5 +175,15 @@ func wasServing(heartbeat string, away error) error {
 	return nil
 }
 
-// seconds are milliseconds for people.
-func seconds(ms int64) string { return strconv.FormatInt(ms/1000, 10) + "s" }
+// readShort reads a file, and of a longer one than a boot ID only the beginning.
+func readShort(path string) ([]byte, error) {
+	file, err := os.Open(path)
+	if err != nil {
+		return nil, err
+	}
+	defer file.Close() //nolint:errcheck // nothing was written
+	return io.ReadAll(io.LimitReader(file, longestBootID))
+}
+
+// seconds are how the messages tell a duration.
+func seconds(d time.Duration) string { return strconv.Itoa(int(d/time.Second)) + "s" }

@@ -133,8 +133,11 @@ func TestVerbsInEveryVersion(t *testing.T) {
 func TestBadInputChangesNothing(t *testing.T) {
 	_, n, pods := oneNode(t, "p")
 	p := pods[0]
+	at := func(fields string) []byte {
+		return []byte(`{` + fields + `,"socket":"` + filepath.Join(n.dir, "state", "cni.sock") + `"}`)
+	}
 	config := func(fields string) []byte {
-		return []byte(`{"cniVersion":"1.1.0","name":"fairlead","type":"fairlead","socket":"` + filepath.Join(n.dir, "state", "cni.sock") + `"` + fields + `}`)
+		return at(`"cniVersion":"1.1.0","name":"fairlead","type":"fairlead"` + fields)
 	}
 	good := map[string]string{
 		"CNI_CONTAINERID": p.containerID, "CNI_NETNS": p.netns.Path(), "CNI_IFNAME": "eth0",
@@ -161,10 +164,10 @@ func TestBadInputChangesNothing(t *testing.T) {
 		{name: "no configuration", verb: "ADD", stdin: []byte{}, code: 6, words: []string{"network configuration: empty"}},
 		{name: "half a configuration", verb: "ADD", stdin: config("")[:40], code: 6, words: []string{"network configuration", "before its JSON is complete"}},
 		{name: "a configuration that is no object", verb: "ADD", stdin: []byte(`[]`), code: 6, words: []string{"must be a JSON object"}},
-		{name: "a version of the wrong kind", verb: "ADD", stdin: []byte(`{"cniVersion":1}`), code: 6, words: []string{"cniVersion", "string"}},
-		{name: "an old version", verb: "ADD", stdin: []byte(`{"cniVersion":"0.2.0","socket":"/x"}`), code: 1, words: []string{`cniVersion: "0.2.0"`, "1.1.0"}},
+		{name: "a version of the wrong kind", verb: "ADD", stdin: at(`"cniVersion":1`), code: 6, words: []string{"cniVersion", "string"}},
+		{name: "an old version", verb: "ADD", stdin: at(`"cniVersion":"0.2.0"`), code: 1, words: []string{`cniVersion: "0.2.0"`, "1.1.0"}},
 		{name: "no socket", verb: "ADD", stdin: []byte(`{"cniVersion":"1.1.0","name":"n"}`), code: 7, words: []string{"socket: missing"}},
-		{name: "no name", verb: "ADD", stdin: []byte(`{"cniVersion":"1.1.0","socket":"/x"}`), code: 7, words: []string{`name: ""`}},
+		{name: "no name", verb: "ADD", stdin: at(`"cniVersion":"1.1.0"`), code: 7, words: []string{`name: ""`}},
 		{name: "a socket that is no path", verb: "ADD", stdin: []byte(`{"cniVersion":"1.1.0","name":"n","socket":"x"}`), code: 7, words: []string{`socket: "x"`}},
 		{name: "too much", verb: "ADD", stdin: config(`,"x":"` + strings.Repeat("y", cniproto.MaxRequest) + `"`), code: 6, words: []string{"larger than"}},
 		{name: "CHECK without a result", verb: "CHECK", code: 7, words: []string{"prevResult: missing"}},

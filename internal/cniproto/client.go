@@ -2,10 +2,11 @@ package cniproto
 
 import (
 	"errors"
+	"io/fs"
+	"os"
 	"strconv"
 	"syscall"
-
-	"fairlead.dev/fairlead/internal/cniproto/thin"
+	"time"
 )
 
 var (
@@ -32,11 +33,11 @@ type Client struct {
 }
 
 // Do sends one request and returns the body of its answer. The daemon is told
-// the deadline, a time of thin.Now, and the wait ends there. An error that the daemon
-// answered is an *Error; ErrAway, ErrLost and ErrNoAnswer are what else can happen to
-// be tried again, ErrForeign is not.
-func (c *Client) Do(deadline int64, r *Request) ([]byte, error) {
-	left := deadline - thin.Now()
+// the deadline, and the wait ends there. An error that the daemon answered is an
+// *Error; ErrAway, ErrLost and ErrNoAnswer are what else can happen to be tried
+// again, ErrForeign is not.
+func (c *Client) Do(deadline time.Time, r *Request) ([]byte, error) {
+	left := time.Until(deadline)
 	if left <= 0 {
 		return nil, ErrNoAnswer
 	}
@@ -44,7 +45,7 @@ func (c *Client) Do(deadline int64, r *Request) ([]byte, error) {
 	if err != nil {
 		return nil, err
 	}
-	conn, err := c.dial(deadline)
+	conn, err := c.dial(left)
 	if err != nil {
 		return nil, err
 	}
@@ -73,14 +74,15 @@ func (c *Client) foreign(is string) error {
 
 // dial connects without package net, whose initialization and size the plugin
 // would pay for on every call. It connects to no socket but one of this user, at which
-// this user listens: who wrote the configuration need not be root.
-func (c *Client) dial(deadline int64) (thin.File, error) {
-	if own, err := thin.IsOwnSocket(c.Socket); err == nil && !own {
-		return thin.File{}, c.foreign("is something else")
+// this user listens: who wrote the configuration need not be root. A read or a write
+// waits for at most so long, in the kernel: Go's poller would have to be set up for it.
+func (c *Client) dial(wait time.Duration) (*os.File, error) {
+	if info, err := os.Lstat(c.Socket); err == nil && (info.Mode().Type() != fs.ModeSocket || !isOwn(info)) {
+		return nil, c.foreign("is something else")
 	}
 	fd, err := syscall.Socket(syscall.AF_UNIX, syscall.SOCK_STREAM|syscall.SOCK_CLOEXEC|syscall.SOCK_NONBLOCK, 0)
 	if err != nil {
-		return thin.File{}, &Error{Code: CodeIO, Msg: "make a unix socket: " + err.Error()}
+		return nil, &Error{Code: CodeIO, Msg: "make a unix socket: " + err.Error()}
 	}
 	// Connecting to a unix socket never waits without blocking: it is done, or
 	// refused, or the queue is full (EAGAIN), which is as good as away.
@@ -90,29 +92,46 @@ func (c *Client) dial(deadline int64) (thin.File, error) {
 		if c.Socket != DefaultSocket() {
 			at += " (" + DefaultSocket() + " by default)"
 		}
-		return thin.File{}, because{ErrAway, doing(at, err)}
+		return nil, because{ErrAway, doing(at, err)}
 	}
-	conn := thin.File{FD: fd, Deadline: deadline}
-	own, err := conn.PeerIsOwn()
-	if err == nil {
-		err = syscall.SetNonblock(fd, false)
+	own, err := connected(fd, wait)
+	if err == nil && own {
+		return os.NewFile(uintptr(fd), c.Socket), nil
 	}
+	_ = syscall.Close(fd)
 	if err != nil {
-		_ = conn.Close()
-		return thin.File{}, &Error{Code: CodeIO, Msg: "make a connection wait: " + err.Error()}
+		return nil, &Error{Code: CodeIO, Msg: "make a connection wait: " + err.Error()}
 	}
-	if !own {
-		_ = conn.Close()
-		return thin.File{}, c.foreign("is served by somebody else")
+	return nil, c.foreign("is served by somebody else")
+}
+
+// connected has a connection wait in the kernel, and tells whether the process at its
+// other end is this user's.
+func connected(fd int, wait time.Duration) (own bool, err error) {
+	if err := syscall.SetNonblock(fd, false); err != nil {
+		return false, err
 	}
-	return conn, nil
+	limit := syscall.NsecToTimeval(max(wait, time.Millisecond).Nanoseconds()) // 0 would be for ever
+	for _, option := range []int{syscall.SO_SNDTIMEO, syscall.SO_RCVTIMEO} {
+		if err := syscall.SetsockoptTimeval(fd, syscall.SOL_SOCKET, option, &limit); err != nil {
+			return false, err
+		}
+	}
+	peer, err := syscall.GetsockoptUcred(fd, syscall.SOL_SOCKET, syscall.SO_PEERCRED)
+	return err == nil && int(peer.Uid) == os.Geteuid(), err
+}
+
+// isOwn tells whether a file is this user's.
+func isOwn(info fs.FileInfo) bool {
+	stat, ok := info.Sys().(*syscall.Stat_t)
+	return ok && int(stat.Uid) == os.Geteuid()
 }
 
 // encodeMessage puts head and body into one buffer: the length of the body is filled
 // in when it is known, behind the spaces that may precede it.
-func encodeMessage(r Request, deadlineMS int64) ([]byte, error) {
-	r.DeadlineMS = deadlineMS
-	const beforeLength = "\r\nContent-Type: application/json\r\nConnection: close\r\nContent-Length:"
+func encodeMessage(r Request, left time.Duration) ([]byte, error) {
+	r.DeadlineMS = max(left.Milliseconds(), 1)
+	const beforeLength = "\r\nContent-Type: application/octet-stream\r\nConnection: close\r\nContent-Length:"
 	const roomForLength = "         " // MaxRequest has seven digits
 	message := make([]byte, 0, len(r.Config)+usualRest)
 	message = append(message, "POST "+Path+" HTTP/1.1\r\nHost: fairlead\r\nUser-Agent: fairlead-cni/"...)
@@ -135,7 +154,7 @@ func failure(sent, received error) error {
 	switch {
 	case errors.As(received, &wrong):
 		return wrong
-	case errors.Is(sent, thin.ErrDeadline), errors.Is(received, thin.ErrDeadline):
+	case errors.Is(sent, syscall.EAGAIN), errors.Is(received, syscall.EAGAIN):
 		return ErrNoAnswer
 	default:
 		return because{ErrLost, received}
@@ -144,7 +163,7 @@ func failure(sent, received error) error {
 
 // answeredError is the error in the body of an answer that is no success.
 func answeredError(status int, body []byte) *Error {
-	e, err := decodeError(body)
+	e, err := decodeError(string(body))
 	if err != nil || e.Code == 0 {
 		return &Error{
 			Code: CodeInternal,

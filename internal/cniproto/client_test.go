@@ -15,10 +15,9 @@ import (
 	"syscall"
 	"testing"
 	"testing/iotest"
+	"time"
 
 	"github.com/google/go-cmp/cmp"
-
-	"fairlead.dev/fairlead/internal/cniproto/thin"
 )
 
 // listen serves each connection on a new socket with f.
@@ -58,7 +57,7 @@ func receive(conn net.Conn) (*http.Request, []byte, error) {
 	return r, body, err
 }
 
-func soon() int64 { return thin.Now() + 10_000 }
+func soon() time.Time { return time.Now().Add(10 * time.Second) }
 
 func TestClientDo(t *testing.T) {
 	sent := Request{RequestID: "1", Verb: VerbAdd, ContainerID: "a", Netns: "/n", IfName: "eth0", Config: []byte(goodConfig)}
@@ -224,14 +223,14 @@ func TestClientNoAnswer(t *testing.T) {
 		_, eof := conn.Read(make([]byte, 1)) // until the client is gone
 		gone <- errors.Join(err, eof)
 	})
-	_, err := (&Client{Socket: socket}).Do(thin.Now()+50, &Request{Verb: VerbAdd})
+	_, err := (&Client{Socket: socket}).Do(time.Now().Add(50*time.Millisecond), &Request{Verb: VerbAdd})
 	if !errors.Is(err, ErrNoAnswer) {
 		t.Errorf("error %v, want %v", err, ErrNoAnswer)
 	}
 	if err := <-gone; !errors.Is(err, io.EOF) {
 		t.Errorf("the daemon's side saw %v, want the end of the connection", err)
 	}
-	if _, err := (&Client{Socket: socket}).Do(thin.Now(), &Request{Verb: VerbAdd}); !errors.Is(err, ErrNoAnswer) {
+	if _, err := (&Client{Socket: socket}).Do(time.Now(), &Request{Verb: VerbAdd}); !errors.Is(err, ErrNoAnswer) {
 		t.Errorf("after the deadline: error %v, want %v", err, ErrNoAnswer)
 	}
 }
@@ -239,6 +238,21 @@ func TestClientNoAnswer(t *testing.T) {
 func TestClientTooLarge(t *testing.T) {
 	_, err := (&Client{Socket: "/none"}).Do(soon(), &Request{Verb: VerbAdd, Args: strings.Repeat("a", MaxRequest)})
 	expectError(t, err, CodeDecode, "request: larger than the limit of 1000000 bytes")
+}
+
+// expectUnread checks the error of a message that ends too early, or of which says
+// names what is wrong. It reports whether the message is one of these.
+func expectUnread(t *testing.T, err error, early bool, says string) bool {
+	t.Helper()
+	switch {
+	case early:
+		if !errors.Is(err, io.ErrUnexpectedEOF) {
+			t.Errorf("error %v, want %v", err, io.ErrUnexpectedEOF)
+		}
+	case says != "":
+		expectError(t, err, CodeDecode, says)
+	}
+	return early || says != ""
 }
 
 func TestReadAnswer(t *testing.T) {

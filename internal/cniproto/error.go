@@ -61,13 +61,12 @@ func (e *Error) Encode() []byte {
 	return append(raw, '}')
 }
 
-// decodeError reads an error object.
-func decodeError(body []byte) (*Error, error) {
-	var e Error
-	var code int64
-	err := decode(string(body), []field{{"cniVersion", &e.CNIVersion}, {"code", &code}, {"msg", &e.Msg}, {"details", &e.Details}})
-	e.Code = int(code)
-	return &e, err
+// decodeError reads an error object; one without a code is none.
+func decodeError(body string) (*Error, error) {
+	code, _ := lookup(body, "code")
+	n, err := strconv.Atoi(code)
+	e := &Error{CNIVersion: lookupString(body, "cniVersion"), Code: n, Msg: lookupString(body, "msg"), Details: lookupString(body, "details")}
+	return e, err
 }
 
 // AsError returns the CNI error in err's chain, or one of CodeInternal with

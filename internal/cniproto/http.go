@@ -9,10 +9,9 @@ import (
 	"strings"
 )
 
-// Of HTTP/1.1 (RFC 9112) both sides of the socket read what they write: a first line,
-// headers, and a body of the length that the headers tell. net/http the plugin does
-// without, as it would pay for it on every call; to the daemon it costs as much as
-// what else it does before a pod's link is made.
+// Of HTTP/1.1 (RFC 9112) the plugin reads what the daemon writes: a status line,
+// headers, and a body of the length that the headers tell. net/http it does without, as
+// it would pay for it on every call.
 
 const (
 	maxHeaderLine = 4 << 10
@@ -22,40 +21,14 @@ const (
 	maxLength = 1 << 40
 )
 
-// Head is what a request says before its body.
-type Head struct {
-	Method, Path string
-	// Length of the body in bytes, 0 when it does not say.
-	Length int64
-}
-
-// ReadHead reads a request up to its body. in must have a buffer of 4 KiB. What is no
-// such request is an *Error of CodeDecode; any other error is one of reading,
-// io.ErrUnexpectedEOF when it ends too early.
-func ReadHead(in *bufio.Reader) (Head, error) {
-	h, err := readHead(in)
-	return h, understood("request: ", err)
-}
-
-func readHead(in *bufio.Reader) (Head, error) {
-	line, err := headerLine(in)
-	if err != nil {
-		return Head{}, err
-	}
-	h, ok := parseRequestLine(string(line))
-	if !ok {
-		return Head{}, strange("first line " + quoted(string(line)))
-	}
-	length, err := readHeaders(in)
-	h.Length = max(length, 0)
-	return h, err
-}
-
 // readAnswer reads an answer. What is none is an *Error of CodeDecode; any other
 // error is one of reading, io.ErrUnexpectedEOF when the answer ends too early.
 func readAnswer(from io.Reader) (status int, body []byte, err error) {
 	status, body, err = readStatusAndBody(bufio.NewReaderSize(from, maxHeaderLine))
-	return status, body, understood("the daemon's answer is not understood: ", err)
+	if s, ok := errors.AsType[strange](err); ok {
+		err = &Error{Code: CodeDecode, Msg: "the daemon's answer is not understood: " + string(s)}
+	}
+	return status, body, err
 }
 
 func readStatusAndBody(in *bufio.Reader) (status int, body []byte, err error) {
@@ -126,14 +99,6 @@ func headerLine(in *bufio.Reader) ([]byte, error) {
 	return bytes.TrimSuffix(raw[:len(raw)-1], []byte("\r")), nil
 }
 
-// parseRequestLine takes "POST /v1/cni HTTP/1.1" apart.
-func parseRequestLine(line string) (h Head, ok bool) {
-	method, rest, _ := strings.Cut(line, " ")
-	path, version, _ := strings.Cut(rest, " ")
-	ok = method != "" && strings.HasPrefix(path, "/") && (version == "HTTP/1.1" || version == "HTTP/1.0")
-	return Head{Method: method, Path: path}, ok
-}
-
 // parseStatus takes the code out of "HTTP/1.1 200 OK".
 func parseStatus(line string) (int, bool) {
 	rest, ok := strings.CutPrefix(line, "HTTP/1.")
@@ -149,15 +114,6 @@ type strange string
 
 // Error is part of error.
 func (s strange) Error() string { return string(s) }
-
-// understood makes what is strange in a message an *Error, and leaves an error of
-// reading as it is.
-func understood(whose string, err error) error {
-	if s, ok := errors.AsType[strange](err); ok {
-		return &Error{Code: CodeDecode, Msg: whose + string(s)}
-	}
-	return err
-}
 
 func early(err error) error {
 	if errors.Is(err, io.EOF) {

@@ -1,6 +1,7 @@
 package cniproto
 
 import (
+	"bytes"
 	"errors"
 	"io"
 	"math/rand/v2"
@@ -32,18 +33,6 @@ var IPAMPrograms = []string{"fairlead-ipam", "whereabouts"}
 // Versions are the CNI versions that are spoken, the newest last.
 var Versions = []string{"0.3.1", "0.4.0", "1.0.0", "1.1.0"}
 
-// since is the version of CNI that a verb came with, empty if all Versions have it.
-func since(verb string) string {
-	switch verb {
-	case VerbCheck:
-		return "0.4.0"
-	case VerbStatus, VerbGC:
-		return "1.1.0"
-	default:
-		return ""
-	}
-}
-
 // maxContainerID bounds the container ID, which is part of file names; idRule says so.
 // Runtimes use 64 bytes.
 const maxContainerID = 200
@@ -51,8 +40,7 @@ const maxContainerID = 200
 // idRule is what validContainerID demands.
 const idRule = "must start with a letter or a digit, go on with those and the characters _ . - and have at most 200"
 
-// Request is one call of the plugin. DecodeRequest and Encode know its fields by
-// the names in fields.
+// Request is one call of the plugin.
 type Request struct {
 	// RequestID is the same when a request is sent a second time.
 	RequestID string
@@ -74,37 +62,45 @@ type Request struct {
 	Tracestate  string
 	Baggage     string
 	// DeadlineMS is in how many milliseconds the plugin gives up. Zero or less
-	// leaves it to TimeoutMS.
+	// leaves it to Timeout.
 	DeadlineMS int64
 	// Config is the network configuration that the runtime gave on standard
 	// input, unchanged. A DEL may have none.
 	Config []byte
 }
 
-// requestFields are the fields of a Request: an array, for the stack of whoever asks.
-type requestFields [13]field
+const (
+	deadlineVariable = "FAIRLEAD_DEADLINE_MS"
+	// ours is how the variables begin that the plugin adds to the runtime's.
+	ours = "FAIRLEAD_"
+)
 
-// fields lists the names of a request's fields in its JSON.
-func (r *Request) fields(list *requestFields) {
-	*list = requestFields{
-		{"requestID", &r.RequestID},
-		{"verb", &r.Verb},
-		{"ipam", &r.IPAM},
-		{"containerID", &r.ContainerID},
-		{"netns", &r.Netns},
-		{"ifname", &r.IfName},
-		{"args", &r.Args},
-		{"path", &r.Path},
-		{"traceparent", &r.Traceparent},
-		{"tracestate", &r.Tracestate},
-		{"baggage", &r.Baggage},
-		{"deadlineMS", &r.DeadlineMS},
-		{"config", &r.Config},
+// variable of the environment and its value in a request.
+type variable struct {
+	name  string
+	value *string
+}
+
+// variables are all that a request has but its deadline and the configuration. Those
+// that the plugin sets come first.
+func (r *Request) variables() [11]variable {
+	return [...]variable{
+		{ours + "REQUEST_ID", &r.RequestID},
+		{ours + "IPAM", &r.IPAM},
+		{"CNI_COMMAND", &r.Verb},
+		{"CNI_CONTAINERID", &r.ContainerID},
+		{"CNI_NETNS", &r.Netns},
+		{"CNI_IFNAME", &r.IfName},
+		{"CNI_ARGS", &r.Args},
+		{"CNI_PATH", &r.Path},
+		{"TRACEPARENT", &r.Traceparent},
+		{"TRACESTATE", &r.Tracestate},
+		{"BAGGAGE", &r.Baggage},
 	}
 }
 
-// Encode returns the JSON of a request, without what is empty. The configuration must
-// be JSON, which Parse and DecodeRequest see to.
+// Encode returns a request as it is sent and spooled, without variables that are empty.
+// A NUL ends a variable, as in an environment.
 func (r Request) Encode() []byte {
 	return r.append(make([]byte, 0, len(r.Config)+usualRest))
 }
@@ -114,32 +110,50 @@ const usualRest = 2 << 10
 
 // append is Encode to the end of out.
 func (r *Request) append(out []byte) []byte {
-	start := len(out)
-	var fields requestFields
-	r.fields(&fields)
-	for i := range fields {
-		f := &fields[i]
-		key := `,"` + f.key + `":`
-		switch value := f.into.(type) {
-		case *string:
-			if *value != "" {
-				out = appendQuoted(append(out, key...), *value)
-			}
-		case *int64:
-			if *value != 0 {
-				out = strconv.AppendInt(append(out, key...), *value, 10)
-			}
-		case *[]byte:
-			if len(*value) != 0 {
-				out = append(append(out, key...), *value...)
-			}
+	for _, v := range r.variables() {
+		if value, _, _ := strings.Cut(*v.value, "\x00"); value != "" {
+			out = append(append(append(append(out, v.name...), '='), value...), 0)
 		}
 	}
-	if len(out) == start {
-		return append(out, "{}"...)
+	if r.DeadlineMS != 0 {
+		out = append(strconv.AppendInt(append(out, deadlineVariable+"="...), r.DeadlineMS, 10), 0)
 	}
-	out[start] = '{' // was the first comma
-	return append(out, '}')
+	return append(append(out, 0), r.Config...)
+}
+
+// DecodeRequest is the inverse of Encode. Errors are *Error of CodeDecode. Variables
+// that it does not know are those of a newer plugin and left out. What it returns is
+// not validated.
+func DecodeRequest(body []byte) (r Request, err error) {
+	if len(body) > MaxRequest {
+		return r, TooLarge("request")
+	}
+	known := r.variables()
+	for rest := body; ; {
+		pair, after, whole := bytes.Cut(rest, []byte{0})
+		switch {
+		case !whole:
+			return Request{}, &Error{Code: CodeDecode, Msg: "request: ends after " + strconv.Itoa(len(body)) + " bytes, before the end of its variables"}
+		case len(pair) == 0:
+			r.Config = bytes.Clone(after) // not a part of what came, which would be kept with it
+			return r, nil
+		}
+		name, value, _ := strings.Cut(string(pair), "=")
+		if !utf8.ValidString(value) {
+			value = string([]rune(value)) // each byte that is not UTF-8 is U+FFFD
+		}
+		if name == deadlineVariable {
+			if r.DeadlineMS, err = strconv.ParseInt(value, 10, 64); err != nil {
+				return Request{}, &Error{Code: CodeDecode, Msg: "request: " + name + ": " + quoted(value) + ": must be a number of milliseconds"}
+			}
+		}
+		for _, v := range known {
+			if v.name == name {
+				*v.value = value
+			}
+		}
+		rest = after
+	}
 }
 
 // Call is what a runtime hands a plugin.
@@ -153,60 +167,31 @@ type Call struct {
 }
 
 // Parse makes r the request of a call, and says where the daemon is that serves it.
-// Errors are *Error and name what is missing or wrong; r is then what was read until
-// there. A DEL is taken with any configuration or none, as long as the container ID is
-// right: what cannot be read of it is left out, and the daemon is where it is by
-// default.
+// Of the configuration it reads no more than that. Errors are *Error and name what is
+// missing or wrong; r is then what was read until there. A DEL is taken with any
+// configuration or none, as long as the container ID is right: the daemon is where it
+// is by default when the configuration does not say.
 func (r *Request) Parse(c Call) (at Endpoint, err error) {
 	r.RequestID = strconv.FormatUint(rand.Uint64(), 16)
-	r.Verb = c.Getenv("CNI_COMMAND")
-	r.ContainerID = c.Getenv("CNI_CONTAINERID")
-	r.Netns = c.Getenv("CNI_NETNS")
-	r.IfName = c.Getenv("CNI_IFNAME")
-	r.Args = c.Getenv("CNI_ARGS")
-	r.Path = c.Getenv("CNI_PATH")
-	r.Traceparent = c.Getenv("TRACEPARENT")
-	r.Tracestate = c.Getenv("TRACESTATE")
-	r.Baggage = c.Getenv("BAGGAGE")
+	for _, v := range r.variables() {
+		if !strings.HasPrefix(v.name, ours) {
+			*v.value = c.Getenv(v.name)
+		}
+	}
 	if slices.Contains(IPAMPrograms, c.Program) {
 		r.IPAM = c.Program
 	}
-	if err := r.checkEnvironment(); err != nil {
+	if err := r.CheckEnvironment(); err != nil {
 		return at, err
 	}
 	r.Config, err = readConfig(c.Stdin)
 	if err == nil {
-		at, err = r.daemon()
+		at, err = r.endpoint()
 	}
 	if err != nil && r.Verb == VerbDel {
-		if !isObject(r.Config) {
-			r.Config = nil
-		}
 		return DefaultEndpoint(), nil
 	}
 	return at, err
-}
-
-// daemon says where the daemon is, by a configuration with which it can serve the
-// request. Errors are *Error.
-func (r *Request) daemon() (Endpoint, error) {
-	n, err := r.network()
-	if err == nil && r.Verb != VerbDel {
-		err = r.checkNetwork(&n)
-	}
-	if err == nil && r.IPAM != "" {
-		n, err = r.ipamNetwork()
-	}
-	if r.Verb == VerbDel {
-		n.Spool = "" // there is one, whatever a DEL says
-	}
-	if err == nil {
-		err = n.check()
-	}
-	if err != nil {
-		return Endpoint{}, err
-	}
-	return n.endpoint(), nil
 }
 
 // readConfig reads the network configuration, nil after an error.
@@ -247,14 +232,13 @@ func AnswerVersion(stdin io.Reader) ([]byte, error) {
 	if err != nil {
 		return nil, err
 	}
-	version := ""
-	if !blank(string(config)) {
-		n, err := (&Request{Config: config}).network()
-		if err != nil {
+	text := string(config)
+	if strings.TrimSpace(text) != "" {
+		if err := checkObject(text); err != nil {
 			return nil, err
 		}
-		version = n.CNIVersion
 	}
+	version := lookupString(text, "cniVersion")
 	if version == "" {
 		version = Versions[len(Versions)-1]
 	}
@@ -269,41 +253,10 @@ func TooLarge(what string) *Error {
 	return &Error{Code: CodeDecode, Msg: what + ": larger than the limit of " + strconv.Itoa(MaxRequest) + " bytes"}
 }
 
-// DecodeRequest reads a request as it is sent over the socket. Errors are
-// *Error of CodeDecode. Fields that it does not know are those of a newer
-// plugin and left out. What it returns is not validated.
-func DecodeRequest(body []byte) (Request, error) {
-	if len(body) > MaxRequest {
-		return Request{}, TooLarge("request")
-	}
-	var r Request
-	var fields requestFields
-	r.fields(&fields)
-	if err := decode(string(body), fields[:]); err != nil {
-		return Request{}, &Error{Code: CodeDecode, Msg: "request: " + err.Error()}
-	}
-	return r, nil
-}
-
-// Validate says what is missing or wrong in a request, as an *Error. It is what
-// both sides of the socket demand.
-func (r *Request) Validate() error {
-	if err := r.checkEnvironment(); err != nil {
-		return err
-	}
-	if r.Verb == VerbDel {
-		return nil
-	}
-	n, err := r.network()
-	if err != nil {
-		return err
-	}
-	return r.checkNetwork(&n)
-}
-
-// checkEnvironment follows the CNI specification 1.1.0, section 2, and for DEL
-// demands nothing but the container ID.
-func (r *Request) checkEnvironment() error {
+// CheckEnvironment says what is missing or wrong in the variables of a request, as an
+// *Error. It follows the CNI specification 1.1.0, section 2, and for DEL demands
+// nothing but the container ID. Both sides of the socket do: the plugin names files.
+func (r *Request) CheckEnvironment() error {
 	switch {
 	case r.Verb == "":
 		return environment("CNI_COMMAND: missing: must be one of " + strings.Join(Verbs, ", ") + " or " + VerbVersion)
@@ -351,9 +304,6 @@ func clip(s string) string {
 // quoted is a wrong value in a message.
 func quoted(s string) string { return strconv.Quote(clip(s)) }
 
-// blank reports whether nothing but white space is there.
-func blank(config string) bool { return strings.TrimSpace(config) == "" }
-
 // validContainerID reports whether id is empty or matches the specification's
 // [a-zA-Z0-9][a-zA-Z0-9_.-]*, which a network's name does too.
 func validContainerID(id string) bool {
@@ -369,6 +319,14 @@ func validContainerID(id string) bool {
 	return len(id) <= maxContainerID
 }
 
+// CheckNetworkName says what is wrong with the name of a network, as an *Error.
+func CheckNetworkName(name string) error {
+	if name == "" || !validContainerID(name) {
+		return &Error{Code: CodeInvalidConfig, Msg: "name: " + quoted(name) + ": the network's name is required, " + idRule}
+	}
+	return nil
+}
+
 // validIfName reports whether name is empty or one that Linux takes for an
 // interface.
 func validIfName(name string) bool {
@@ -376,58 +334,12 @@ func validIfName(name string) bool {
 	return len(name) <= 15 && name != "." && name != ".." && utf8.ValidString(name) && !strings.ContainsFunc(name, wrong)
 }
 
-// network is what the plugin has to know of a network configuration.
-type network struct{ CNIVersion, Name, Socket, Spool string }
-
-// network reads the configuration; errors are *Error of CodeDecode.
-func (r *Request) network() (n network, err error) {
-	err = r.configFields([]field{{"cniVersion", &n.CNIVersion}, {"name", &n.Name}, {"socket", &n.Socket}, {"spool", &n.Spool}})
-	return n, err
-}
-
-// configFields reads fields of the configuration; errors are *Error of CodeDecode.
-func (r *Request) configFields(fields []field) error {
-	const what = "network configuration: "
-	text := string(r.Config)
-	if blank(text) {
-		return &Error{Code: CodeDecode, Msg: what + "empty: must be a JSON object"}
-	}
-	err := decode(text, fields)
-	if err == nil {
-		return nil
-	}
-	if _, ok := errors.AsType[notObject](err); ok {
-		return &Error{Code: CodeDecode, Msg: what + quoted(text) + ": must be a JSON object"}
-	}
-	return &Error{Code: CodeDecode, Msg: what + err.Error()}
-}
-
-// checkNetwork says what of the configuration the verb cannot be served with.
-func (r *Request) checkNetwork(n *network) error {
-	if !slices.Contains(Versions, n.CNIVersion) {
-		return &Error{
-			Code: CodeIncompatibleVersion,
-			Msg:  "cniVersion: " + quoted(n.CNIVersion) + ": must be one of " + strings.Join(Versions, ", "),
-		}
-	}
-	// The versions are of one form, so their order is that of their text.
-	if first := since(r.Verb); n.CNIVersion < first {
-		return &Error{
-			Code: CodeIncompatibleVersion,
-			Msg:  "cniVersion: " + quoted(n.CNIVersion) + ": does not have " + r.Verb + ", which came with " + first,
-		}
-	}
-	if n.Name == "" || !validContainerID(n.Name) {
-		return &Error{Code: CodeInvalidConfig, Msg: "name: " + quoted(n.Name) + ": the network's name is required, " + idRule}
-	}
-	return nil
-}
-
 // CNIVersion returns the version of the configuration if it is one of Versions,
 // else an empty string.
 func (r *Request) CNIVersion() string {
-	if n, err := r.network(); err == nil && slices.Contains(Versions, n.CNIVersion) {
-		return n.CNIVersion
+	value, open := lookup(string(r.Config), "cniVersion")
+	if version := unquote(value); open == 0 && slices.Contains(Versions, version) {
+		return version
 	}
 	return ""
 }
@@ -440,47 +352,69 @@ type Endpoint struct {
 }
 
 // DefaultEndpoint is where the daemon is unless a configuration says otherwise.
-func DefaultEndpoint() Endpoint { return (&network{Socket: DefaultSocket()}).endpoint() }
+func DefaultEndpoint() Endpoint { return endpointAt(DefaultSocket()) }
 
-// maxSocket is what fits into a sockaddr_un.
-const maxSocket = 107
-
-func (n *network) endpoint() Endpoint {
-	dir := path.Dir(n.Socket)
-	return Endpoint{Socket: n.Socket, Spool: path.Join(dir, SpoolDir), Heartbeat: path.Join(dir, HeartbeatFile)}
+func endpointAt(socket string) Endpoint {
+	dir := path.Dir(socket)
+	return Endpoint{Socket: socket, Spool: path.Join(dir, SpoolDir), Heartbeat: path.Join(dir, HeartbeatFile)}
 }
 
-// ipamNetwork reads where the daemon is from the ipam section, the only part of
-// another plugin's configuration that is ours: ipam.socket, else the default.
-func (r *Request) ipamNetwork() (network, error) {
-	n := network{Socket: DefaultSocket()}
-	var socket string
-	if err := r.configFields([]field{{"ipam", []field{{"socket", &socket}}}}); err != nil {
-		return network{}, err
+// endpoint reads from the configuration where the daemon is. Of another plugin's only
+// the ipam section is ours, which need not say it. Errors are *Error.
+func (r *Request) endpoint() (Endpoint, error) {
+	text := string(r.Config)
+	if err := checkObject(text); err != nil {
+		return Endpoint{}, err
 	}
-	if socket != "" {
-		n.Socket = socket
+	var socket, spool string
+	if r.IPAM != "" {
+		if socket = lookupString(text, "ipam", "socket"); socket == "" {
+			socket = DefaultSocket()
+		}
+	} else {
+		socket, spool = lookupString(text, "socket"), lookupString(text, "spool")
 	}
-	return n, nil
+	at := endpointAt(socket)
+	if r.Verb == VerbDel {
+		spool = "" // there is one, whatever a DEL says
+	}
+	return at, at.check(spool)
 }
 
-func (n *network) check() error {
-	example := `for example "socket": "` + DefaultSocket() + `"`
-	switch {
-	case n.Socket == "":
-		return &Error{Code: CodeInvalidConfig, Msg: "socket: missing: must be the path of the daemon's socket, " + example}
-	case !path.IsAbs(n.Socket):
-		return &Error{Code: CodeInvalidConfig, Msg: "socket: " + quoted(n.Socket) + ": must be an absolute path, " + example}
-	case len(n.Socket) > maxSocket:
-		return &Error{Code: CodeInvalidConfig, Msg: "socket: " + quoted(n.Socket) + ": must have at most " + strconv.Itoa(maxSocket) + " bytes"}
+// checkObject says what is wrong with a configuration of which nothing can be looked up,
+// as an *Error.
+func checkObject(text string) error {
+	wrong := func(what string) error {
+		return &Error{Code: CodeDecode, Msg: "network configuration: " + what}
 	}
-	if right := n.endpoint().Spool; n.Spool != "" && n.Spool != right {
-		return &Error{Code: CodeInvalidConfig, Msg: "spool: " + quoted(n.Spool) + ": must be " + quoted(right) + ", which lies beside the socket, or be left out"}
+	switch trimmed := strings.TrimSpace(text); {
+	case trimmed == "":
+		return wrong("empty: must be a JSON object")
+	case trimmed[0] != '{':
+		return wrong(quoted(text) + ": must be a JSON object")
+	}
+	if _, open := lookup(text); open > 0 {
+		return wrong("ends after " + strconv.Itoa(len(text)) + " bytes, before its JSON is complete")
 	}
 	return nil
 }
 
-func isObject(config []byte) bool {
-	_, kind, err := scan(string(config))
-	return err == nil && kind == "object"
+// maxSocket is what fits into a sockaddr_un.
+const maxSocket = 107
+
+// check says what is wrong with the paths of a configuration, as an *Error.
+func (at Endpoint) check(spool string) error {
+	example := `for example "socket": "` + DefaultSocket() + `"`
+	wrong := func(msg string) error { return &Error{Code: CodeInvalidConfig, Msg: msg} }
+	switch {
+	case at.Socket == "":
+		return wrong("socket: missing: must be the path of the daemon's socket, " + example)
+	case !path.IsAbs(at.Socket):
+		return wrong("socket: " + quoted(at.Socket) + ": must be an absolute path, " + example)
+	case len(at.Socket) > maxSocket:
+		return wrong("socket: " + quoted(at.Socket) + ": must have at most " + strconv.Itoa(maxSocket) + " bytes")
+	case spool != "" && spool != at.Spool:
+		return wrong("spool: " + quoted(spool) + ": must be " + quoted(at.Spool) + ", which lies beside the socket, or be left out")
+	}
+	return nil
 }

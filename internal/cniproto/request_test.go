@@ -6,6 +6,7 @@ import (
 	"maps"
 	"strings"
 	"testing"
+	"unsafe"
 
 	"github.com/google/go-cmp/cmp"
 	"github.com/google/go-cmp/cmp/cmpopts"
@@ -105,16 +106,9 @@ func TestParseRefuses(t *testing.T) {
 		},
 		{name: "no configuration", verb: VerbAdd, code: CodeDecode, says: []string{"network configuration: empty", "JSON object"}},
 		{name: "truncated configuration", verb: VerbAdd, config: goodConfig[:40], code: CodeDecode, says: []string{"network configuration: ends after 40 bytes"}},
-		{name: "not JSON", verb: VerbAdd, config: "socket: /run", code: CodeDecode, says: []string{"network configuration: wrong JSON at byte 1"}},
+		{name: "not JSON", verb: VerbAdd, config: "socket: /run", code: CodeDecode, says: []string{`network configuration: "socket: /run": must be a JSON object`}},
 		{name: "a list", verb: VerbAdd, config: "[1]", code: CodeDecode, says: []string{`network configuration: "[1]"`, "JSON object"}},
 		{name: "null", verb: VerbAdd, config: "null", code: CodeDecode, says: []string{"must be a JSON object"}},
-		{name: "a field of another type", verb: VerbAdd, config: `{"cniVersion":1}`, code: CodeDecode, says: []string{"cniVersion: must be string, not number"}},
-		{name: "no version", verb: VerbAdd, config: `{"socket":"/s"}`, code: CodeIncompatibleVersion, says: []string{`cniVersion: ""`, "0.3.1, 0.4.0, 1.0.0, 1.1.0"}},
-		{name: "unsupported version", verb: VerbStatus, config: `{"cniVersion":"0.2.0"}`, code: CodeIncompatibleVersion, says: []string{`cniVersion: "0.2.0"`, "1.1.0"}},
-		{name: "no name of the network", verb: VerbAdd, config: `{"cniVersion":"1.1.0","socket":"/s"}`, code: CodeInvalidConfig, says: []string{`name: ""`, "required"}},
-		{name: "a name that is a path", verb: VerbCheck, config: `{"cniVersion":"1.1.0","name":"../n"}`, code: CodeInvalidConfig, says: []string{`name: "../n"`}},
-		{name: "GC without a name", verb: VerbGC, config: `{"cniVersion":"1.1.0"}`, code: CodeInvalidConfig, says: []string{`name: ""`}},
-		{name: "STATUS without a name", verb: VerbStatus, config: `{"cniVersion":"1.1.0"}`, code: CodeInvalidConfig, says: []string{`name: ""`}},
 		{
 			name: "1 MB", verb: VerbAdd, config: `{"cniVersion":"1.0.0","x":"` + strings.Repeat("y", 1_000_000) + `"}`,
 			code: CodeDecode, says: []string{"network configuration: larger than the limit of 1000000 bytes"},
@@ -163,29 +157,22 @@ func TestDelIsLenient(t *testing.T) {
 	elsewhere := Endpoint{Socket: "/s/sock", Spool: "/s/del", Heartbeat: "/s/heartbeat"}
 	for _, tc := range []struct {
 		name, config string
-		kept         bool
 		want         Endpoint
 	}{
 		{name: "nothing", want: defaults},
 		{name: "truncated", config: goodConfig[:40], want: defaults},
 		{name: "a list", config: `["socket"]`, want: defaults},
 		{name: "too large", config: `{"socket":"/s/sock","x":"` + strings.Repeat("y", MaxRequest) + `"}`, want: defaults},
-		{name: "no socket", config: `{"cniVersion":"1.0.0"}`, kept: true, want: defaults},
-		{name: "relative socket", config: `{"socket":"s/sock"}`, kept: true, want: defaults},
-		{name: "socket of another type", config: `{"socket":{}}`, kept: true, want: defaults},
-		{name: "unsupported version", config: `{"cniVersion":"9.9.9","socket":"/s/sock"}`, kept: true, want: elsewhere},
-		{name: "no version", config: `{"socket":"/s/sock"}`, kept: true, want: elsewhere},
+		{name: "no socket", config: `{"cniVersion":"1.0.0"}`, want: defaults},
+		{name: "relative socket", config: `{"socket":"s/sock"}`, want: defaults},
+		{name: "socket of another type", config: `{"socket":{}}`, want: defaults},
+		{name: "unsupported version", config: `{"cniVersion":"9.9.9","socket":"/s/sock"}`, want: elsewhere},
+		{name: "no version", config: `{"socket":"/s/sock"}`, want: elsewhere},
 	} {
 		t.Run(tc.name, func(t *testing.T) {
-			r, got, err := parse(VerbDel, environ(map[string]string{"CNI_NETNS": "", "CNI_IFNAME": "", "CNI_ARGS": ""}), strings.NewReader(tc.config))
+			_, got, err := parse(VerbDel, environ(map[string]string{"CNI_NETNS": "", "CNI_IFNAME": "", "CNI_ARGS": ""}), strings.NewReader(tc.config))
 			if err != nil {
 				t.Fatal(err)
-			}
-			if err := r.Validate(); err != nil {
-				t.Errorf("the daemon refuses it: %v", err)
-			}
-			if kept := r.Config != nil; kept != tc.kept {
-				t.Errorf("configuration kept %v, want %v", kept, tc.kept)
 			}
 			if diff := cmp.Diff(tc.want, got); diff != "" {
 				t.Errorf("endpoint (-want +got):\n%s", diff)
@@ -235,12 +222,10 @@ func TestDecodeRequestRefuses(t *testing.T) {
 		says       []string
 	}{
 		{name: "empty", says: []string{"request: ends after 0 bytes"}},
-		{name: "truncated", body: `{"verb":"ADD","contai`, says: []string{"request: ends after 21 bytes"}},
-		{name: "not JSON", body: `verb=ADD`, says: []string{"request: wrong JSON at byte 1"}},
-		{name: "two values", body: `{} {}`, says: []string{"request: wrong JSON"}},
-		{name: "a number", body: `4`, says: []string{"request: must be a JSON object, not number"}},
-		{name: "another type", body: `{"containerID":7}`, says: []string{"request: containerID: must be string, not number"}},
-		{name: "too large", body: `{"args":"` + strings.Repeat("a", MaxRequest) + `"}`, says: []string{"request: larger than the limit of 1000000 bytes"}},
+		{name: "truncated in a variable", body: "CNI_COMMAND=ADD\x00CNI_CONTAI", says: []string{"request: ends after 26 bytes, before the end of its variables"}},
+		{name: "truncated behind one", body: "CNI_COMMAND=ADD\x00", says: []string{"request: ends after 16 bytes"}},
+		{name: "a deadline that is none", body: "FAIRLEAD_DEADLINE_MS=soon\x00\x00", says: []string{`request: FAIRLEAD_DEADLINE_MS: "soon"`, "milliseconds"}},
+		{name: "too large", body: "CNI_ARGS=" + strings.Repeat("a", MaxRequest) + "\x00\x00", says: []string{"request: larger than the limit of 1000000 bytes"}},
 	} {
 		t.Run(tc.name, func(t *testing.T) {
 			_, err := DecodeRequest([]byte(tc.body))
@@ -250,13 +235,38 @@ func TestDecodeRequestRefuses(t *testing.T) {
 }
 
 // A newer plugin may say more than an older daemon knows.
-func TestDecodeRequestUnknownField(t *testing.T) {
-	r, err := DecodeRequest([]byte(`{"verb":"DEL","containerID":"a","since":"tomorrow"}`))
+func TestDecodeRequestUnknownVariable(t *testing.T) {
+	r, err := DecodeRequest([]byte("CNI_COMMAND=DEL\x00CNI_CONTAINERID=a\x00CNI_SINCE=tomorrow\x00flag\x00\x00"))
 	if err != nil {
 		t.Fatal(err)
 	}
-	if diff := cmp.Diff(Request{Verb: VerbDel, ContainerID: "a"}, r); diff != "" {
+	if diff := cmp.Diff(Request{Verb: VerbDel, ContainerID: "a"}, r, cmpopts.EquateEmpty()); diff != "" {
 		t.Errorf("request (-want +got):\n%s", diff)
+	}
+}
+
+// Of the runtime's environment only what CNI knows is sent: whatever else is in it says
+// nothing to the daemon.
+func TestParseTakesNothingOfOurs(t *testing.T) {
+	r, _, err := parse(VerbAdd, environ(map[string]string{"FAIRLEAD_IPAM": "whereabouts", "FAIRLEAD_REQUEST_ID": "1", "FAIRLEAD_DEADLINE_MS": "1"}), strings.NewReader(goodConfig))
+	if err != nil || r.IPAM != "" || r.RequestID == "1" || r.DeadlineMS != 0 {
+		t.Errorf("request %+v, %v", r, err)
+	}
+}
+
+// A daemon that had served some ten thousand requests kept the text of each,
+// for its container ID.
+func TestDecodedKeepsNoText(t *testing.T) {
+	body := Request{ContainerID: "c1", Config: []byte(goodConfig)}.Encode()
+	r, err := DecodeRequest(body)
+	if err != nil {
+		t.Fatal(err)
+	}
+	start := uintptr(unsafe.Pointer(unsafe.SliceData(body)))
+	for what, p := range map[string]*byte{"container ID": unsafe.StringData(r.ContainerID), "configuration": unsafe.SliceData(r.Config)} {
+		if at := uintptr(unsafe.Pointer(p)); at >= start && at < start+uintptr(len(body)) {
+			t.Errorf("the %s is a piece of the request", what)
+		}
 	}
 }
 
@@ -274,25 +284,15 @@ func TestAnswerVersion(t *testing.T) {
 // What is decoded and valid is the same after it was sent, and safe to name
 // files after.
 func FuzzDecodeRequest(f *testing.F) {
-	f.Add([]byte(`{"verb":"ADD","containerID":"a","netns":"/n","ifname":"eth0","config":` + goodConfig + `}`))
-	f.Add([]byte(`{"verb":"DEL","containerID":"a","ifname":"a@b"}`))
-	f.Add([]byte(`{"verb":"STATUS","config":{"cniVersion":"1.1.0"},"deadlineMS":-1}`))
-	f.Add([]byte(`{"VERB":"del","containerid":".","config":null}`))
+	f.Add([]byte("CNI_COMMAND=ADD\x00CNI_CONTAINERID=a\x00CNI_NETNS=/n\x00CNI_IFNAME=eth0\x00\x00" + goodConfig))
+	f.Add([]byte("CNI_COMMAND=DEL\x00CNI_CONTAINERID=a\x00CNI_IFNAME=a@b\x00\x00"))
+	f.Add([]byte("CNI_COMMAND=STATUS\x00FAIRLEAD_DEADLINE_MS=-1\x00\x00{\"cniVersion\":\"1.1.0\"}"))
+	f.Add([]byte("CNI_COMMAND\x00=\x00CNI_ARGS=\xff\xfe\x00\x00\x00"))
 	f.Fuzz(func(t *testing.T, body []byte) {
 		r, err := DecodeRequest(body)
 		if err != nil {
 			expectError(t, err, CodeDecode)
 			return
-		}
-		if err := r.Validate(); err != nil {
-			var e *Error
-			if !errors.As(err, &e) || e.Code == 0 || e.Msg == "" {
-				t.Errorf("error %#v: want a CNI error", err)
-			}
-			return
-		}
-		if strings.ContainsAny(r.ContainerID+r.IfName, "/\x00") {
-			t.Errorf("container ID %q and interface %q are taken", r.ContainerID, r.IfName)
 		}
 		again, err := DecodeRequest(r.Encode())
 		if err != nil {
@@ -300,6 +300,39 @@ func FuzzDecodeRequest(f *testing.F) {
 		}
 		if diff := cmp.Diff(r, again); diff != "" {
 			t.Errorf("after a round trip (-want +got):\n%s", diff)
+		}
+		if err := r.CheckEnvironment(); err != nil {
+			expectError(t, err, CodeInvalidEnvironment)
+			return
+		}
+		if strings.ContainsAny(r.ContainerID+r.IfName, "/\x00") {
+			t.Errorf("container ID %q and interface %q are taken", r.ContainerID, r.IfName)
+		}
+	})
+}
+
+// A request arrives as it was sent, as UTF-8, and no value becomes another variable.
+func FuzzEncodeRequest(f *testing.F) {
+	f.Add("ADD", "c0ffee", "K8S_POD_NAME=a;K8S_POD_NAMESPACE=b", "a\"b\\\x7fé\xff", `{"cniVersion":"1.0.0"}`)
+	f.Add("DEL", "", "", "", "")
+	f.Add("ADD", "", "x\x00CNI_CONTAINERID=of another", "", " {} ")
+	f.Fuzz(func(t *testing.T, verb, containerID, args, baggage, config string) {
+		r := Request{RequestID: "1f", Verb: verb, ContainerID: containerID, Args: args, Baggage: baggage, DeadlineMS: 7, Config: []byte(config)}
+		raw := r.Encode()
+		if len(raw) > MaxRequest {
+			return
+		}
+		got, err := DecodeRequest(raw)
+		if err != nil {
+			t.Fatal(err)
+		}
+		want := r
+		for _, s := range []*string{&want.Verb, &want.ContainerID, &want.Args, &want.Baggage} {
+			*s, _, _ = strings.Cut(*s, "\x00") // a variable cannot have one
+			*s = string([]rune(*s))            // each byte that is not UTF-8 is U+FFFD
+		}
+		if diff := cmp.Diff(want, got); diff != "" {
+			t.Errorf("request (-want +got):\n%s", diff)
 		}
 	})
 }

@@ -14,7 +14,6 @@ import (
 	"github.com/prometheus/client_golang/prometheus"
 
 	"fairlead.dev/fairlead/internal/cniproto"
-	"fairlead.dev/fairlead/internal/cniproto/thin"
 	"fairlead.dev/fairlead/internal/netdev/link"
 	"fairlead.dev/fairlead/internal/netdev/plug"
 	"fairlead.dev/fairlead/internal/node/nodetest"
@@ -77,11 +76,11 @@ func TestDaemonOfTheNoopPlugin(t *testing.T) {
 	ended := make(chan error, 1)
 	go func() { ended <- d.Run(ctx) }()
 	client := cniproto.Client{Socket: c.Socket}
-	deadline := thin.Now() + time.Minute.Milliseconds()
+	deadline := time.Now().Add(time.Minute)
 	do := func(r cniproto.Request) ([]byte, error) {
 		for {
 			answer, err := client.Do(deadline, &r)
-			if d.Ready() == nil || thin.Now() > deadline {
+			if d.Ready() == nil || time.Now().After(deadline) {
 				return answer, err
 			}
 			<-time.After(10 * time.Millisecond)

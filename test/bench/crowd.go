@@ -11,7 +11,6 @@ import (
 	corev1 "k8s.io/api/core/v1"
 
 	"fairlead.dev/fairlead/internal/cniproto"
-	"fairlead.dev/fairlead/internal/cniproto/thin"
 )
 
 const (
@@ -210,7 +209,7 @@ func (c *crowdRun) answer(verb string, i int, prevResult json.RawMessage) ([]byt
 	}
 	client := cniproto.Client{Socket: c.w.cniSocket()}
 	request := call.request(config)
-	answer, err := client.Do(thin.Now()+stepTimeout.Milliseconds(), &request)
+	answer, err := client.Do(time.Now().Add(stepTimeout), &request)
 	if err != nil {
 		return nil, fmt.Errorf("%s of pod %d: %w", verb, i, err)
 	}

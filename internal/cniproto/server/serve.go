@@ -34,38 +34,46 @@ func (s *server) converse(ctx context.Context, conn net.Conn, in *bufio.Reader) 
 	if err == nil {
 		err = s.checkPeer(conn)
 	}
-	in.Reset(conn)
-	head, headErr := cniproto.ReadHead(in)
-	_, wrong := errors.AsType[*cniproto.Error](headErr)
+	in.Reset(io.LimitReader(conn, maxHead+cniproto.MaxRequest+1))
+	h, headErr := http.ReadRequest(in)
 	switch {
-	case headErr != nil && !wrong:
+	case headErr != nil && unread(headErr):
 		logr.FromContextOrDiscard(ctx).V(levelCall).Info("connection failed", "reason", headErr.Error())
 	case err != nil:
-		answer(conn, nil, err, cniproto.Request{})
+		answer(conn, nil, err, "")
 	case headErr != nil:
-		answer(conn, nil, headErr, cniproto.Request{})
-	case head.Method == http.MethodGet && head.Path == cniproto.StatusPath:
+		answer(conn, nil, &cniproto.Error{Code: cniproto.CodeDecode, Msg: fmt.Sprintf("request: %v", headErr)}, "")
+	case h.Method == http.MethodGet && h.RequestURI == cniproto.StatusPath:
 		_, err := s.serve(ctx, cniproto.Request{Verb: cniproto.VerbStatus})
-		answer(conn, []byte(`{"status":"ok"}`), err, cniproto.Request{})
-	case head.Method == http.MethodPost && head.Path == cniproto.Path:
-		s.post(ctx, cancel, conn, in, head.Length)
+		answer(conn, []byte(`{"status":"ok"}`), err, "")
+	case h.Method == http.MethodPost && h.RequestURI == cniproto.Path:
+		s.post(ctx, cancel, conn, h)
 	default:
-		answer(conn, nil, fmt.Errorf("%s %q is %w: POST %s and GET %s are", head.Method, head.Path, errNoRoute, cniproto.Path, cniproto.StatusPath), cniproto.Request{})
+		answer(conn, nil, fmt.Errorf("%s %q is %w: POST %s and GET %s are", h.Method, h.RequestURI, errNoRoute, cniproto.Path, cniproto.StatusPath), "")
 	}
 }
 
+// maxHead is more than a request has before its body, in bytes.
+const maxHead = 64 << 10
+
+// unread is the error of a head that did not come, and not that of one which is wrong.
+func unread(err error) bool {
+	_, failed := errors.AsType[net.Error](err)
+	return failed || errors.Is(err, io.EOF) || errors.Is(err, io.ErrUnexpectedEOF)
+}
+
 // post reads what was posted, has it served and answers it.
-func (s *server) post(ctx context.Context, cancel context.CancelFunc, conn net.Conn, in io.Reader, length int64) {
-	request, err := read(in, length)
+func (s *server) post(ctx context.Context, cancel context.CancelFunc, conn net.Conn, h *http.Request) {
+	request, err := read(h.Body, h.ContentLength)
 	if err == nil {
-		err = request.Validate()
+		err = validate(&request)
 	}
 	if err == nil {
 		err = conn.SetReadDeadline(time.Time{})
 	}
 	if err != nil {
 		s.metrics.count(request.Verb, err)
-		answer(conn, nil, err, request)
+		answer(conn, nil, err, request.CNIVersion())
 		return
 	}
 	// Nothing more is sent: this ends when the plugin is gone, or we are.
@@ -74,12 +82,15 @@ func (s *server) post(ctx context.Context, cancel context.CancelFunc, conn net.C
 		cancel()
 	}()
 	result, err := s.serve(ctx, request)
-	answer(conn, result, err, request)
+	answer(conn, result, err, request.CNIVersion())
 }
 
 // read reads the body of a request, which said how long it is; errors say what is
 // wrong with it.
 func read(in io.Reader, length int64) (cniproto.Request, error) {
+	if length < 0 {
+		return cniproto.Request{}, &cniproto.Error{Code: cniproto.CodeDecode, Msg: "request: its length is not told: only Content-Length is expected"}
+	}
 	body := make([]byte, min(length, cniproto.MaxRequest+1))
 	n, err := io.ReadFull(in, body)
 	switch {
@@ -91,7 +102,7 @@ func read(in io.Reader, length int64) (cniproto.Request, error) {
 	case n > cniproto.MaxRequest:
 		return cniproto.Request{}, fmt.Errorf("%w: %w", errTooLarge, cniproto.TooLarge("request"))
 	}
-	return cniproto.DecodeRequest(body)
+	return decode(body)
 }
 
 // serve has a valid request served, within the time that is left for it.
@@ -121,11 +132,11 @@ func (s *server) guarded(ctx context.Context, r cniproto.Request) (result []byte
 
 // timeLeft is what the plugin says it waits, at most the verb's own limit.
 func timeLeft(r cniproto.Request) time.Duration {
-	ms := cniproto.TimeoutMS(r.Verb)
-	if r.DeadlineMS > 0 {
-		ms = min(ms, r.DeadlineMS)
+	left := cniproto.Timeout(r.Verb)
+	if r.DeadlineMS > 0 && r.DeadlineMS < left.Milliseconds() {
+		left = time.Duration(r.DeadlineMS) * time.Millisecond
 	}
-	return time.Duration(ms) * time.Millisecond
+	return left
 }
 
 // code is the CNI error code of an outcome, 0 for success.
@@ -138,10 +149,10 @@ func code(err error) int {
 
 // answer writes a result or an error, in the version of CNI that the request
 // asked for. The length is always told: the plugin expects it.
-func answer(conn net.Conn, result []byte, err error, r cniproto.Request) {
+func answer(conn net.Conn, result []byte, err error, version string) {
 	status := http.StatusOK
 	if err != nil {
-		status, result = errorAnswer(err, r.CNIVersion())
+		status, result = errorAnswer(err, version)
 	}
 	out := make([]byte, 0, len(result)+128)
 	out = fmt.Appendf(out, "HTTP/1.1 %d %s\r\nContent-Type: application/json\r\nContent-Length: %d\r\nConnection: close\r\n\r\n",

@@ -36,7 +36,7 @@ var ErrResend error = &cniproto.Error{Code: cniproto.CodeTryAgainLater, Msg: "th
 
 // Handler serves requests.
 type Handler interface {
-	// Handle serves one request, which is valid as Request.Validate says, and
+	// Handle serves one request, which is valid as CNI demands, and
 	// returns what the plugin prints, nil for nothing. ctx ends when the plugin
 	// is gone or gives up. An error that is not a *cniproto.Error is answered as
 	// one of CodeInternal. It is called by many goroutines at once.

@@ -22,7 +22,6 @@ import (
 	"github.com/prometheus/client_golang/prometheus/testutil"
 
 	"fairlead.dev/fairlead/internal/cniproto"
-	"fairlead.dev/fairlead/internal/cniproto/thin"
 )
 
 const config = `{"cniVersion":"1.0.0","name":"fairlead","type":"fairlead","socket":"/run/fairlead/cni.sock"}`
@@ -86,7 +85,7 @@ func startAt(t *testing.T, socket string, h Handler, change func(*server)) runni
 }
 
 func (r running) do(request cniproto.Request) ([]byte, error) {
-	return (&cniproto.Client{Socket: r.socket}).Do(thin.Now()+20_000, &request)
+	return (&cniproto.Client{Socket: r.socket}).Do(time.Now().Add(20*time.Second), &request)
 }
 
 func add(id string) cniproto.Request {
@@ -233,6 +232,9 @@ func TestServerRefuses(t *testing.T) {
 		return encode(r)
 	}
 	good := encode(add("a"))
+	with := func(verb, config string) string {
+		return changed(func(r *cniproto.Request) { r.Verb, r.Config = verb, []byte(config) })
+	}
 	for _, tc := range []struct {
 		name, body string
 		length     int // of the body if 0
@@ -242,7 +244,11 @@ func TestServerRefuses(t *testing.T) {
 		says       []string
 	}{
 		{name: "truncated request", body: good[:50], length: len(good), status: 400, code: cniproto.CodeDecode, says: []string{"request: ends after 50 of " + fmt.Sprint(len(good)) + " bytes"}},
-		{name: "truncated JSON", body: good[:50], status: 400, code: cniproto.CodeDecode, says: []string{"request: ends after 50 bytes, before its JSON is complete"}},
+		{name: "truncated within a variable", body: good[:50], status: 400, code: cniproto.CodeDecode, says: []string{"request: ends after 50 bytes, before the end of its variables"}},
+		{name: "truncated JSON", body: `{"verb":"ADD","containerID":"0123456789abcdef","ne`, status: 400, code: cniproto.CodeDecode, says: []string{"request: ends after 50 bytes, before its JSON is complete"}},
+		{name: "two values", body: "{} {}", status: 400, code: cniproto.CodeDecode, says: []string{"request: wrong JSON at byte 4"}},
+		{name: "a number", body: "4", status: 400, code: cniproto.CodeDecode, says: []string{"request: must be a JSON object, not"}},
+		{name: "another type", body: `{"containerID":7}`, status: 400, code: cniproto.CodeDecode, says: []string{"request: containerID: must be string, not number"}},
 		{name: "empty", status: 400, code: cniproto.CodeDecode, says: []string{"request: ends after 0 bytes"}},
 		{name: "not JSON", body: "verb=ADD", status: 400, code: cniproto.CodeDecode, says: []string{"wrong JSON at byte 1"}},
 		{
@@ -273,6 +279,17 @@ func TestServerRefuses(t *testing.T) {
 			name: "no configuration", body: changed(func(r *cniproto.Request) { r.Config = nil }), status: 400, code: cniproto.CodeDecode,
 			says: []string{"network configuration: empty"},
 		},
+		{name: "truncated configuration", body: with("ADD", config[:40]), status: 400, code: cniproto.CodeDecode, says: []string{"network configuration: ends after 40 bytes, before its JSON is complete"}},
+		{name: "a configuration that is not JSON", body: with("ADD", "socket: /run"), status: 400, code: cniproto.CodeDecode, says: []string{"network configuration: wrong JSON at byte 1"}},
+		{name: "a list", body: with("ADD", "[1]"), status: 400, code: cniproto.CodeDecode, says: []string{"network configuration: must be a JSON object", `"[1]"`}},
+		{name: "null", body: with("ADD", "null"), status: 400, code: cniproto.CodeDecode, says: []string{"network configuration: must be a JSON object"}},
+		{name: "a field of another type", body: with("ADD", `{"cniVersion":1}`), status: 400, code: cniproto.CodeDecode, says: []string{"cniVersion: must be string, not number"}},
+		{name: "no version", body: with("ADD", `{"socket":"/s"}`), status: 400, code: cniproto.CodeIncompatibleVersion, says: []string{`cniVersion: ""`, "0.3.1, 0.4.0, 1.0.0, 1.1.0"}},
+		{name: "a version before the verb", body: with("STATUS", `{"cniVersion":"1.0.0","name":"n"}`), status: 400, code: cniproto.CodeIncompatibleVersion, version: "1.0.0", says: []string{`cniVersion: "1.0.0"`, "STATUS", "1.1.0"}},
+		{name: "no name of the network", body: with("ADD", `{"cniVersion":"1.1.0","socket":"/s"}`), status: 400, code: cniproto.CodeInvalidConfig, says: []string{`name: ""`, "required"}},
+		{name: "a name that is a path", body: with("CHECK", `{"cniVersion":"1.1.0","name":"../n"}`), status: 400, code: cniproto.CodeInvalidConfig, says: []string{`name: "../n"`}},
+		{name: "GC without a name", body: with("GC", `{"cniVersion":"1.1.0"}`), status: 400, code: cniproto.CodeInvalidConfig, says: []string{`name: ""`}},
+		{name: "STATUS without a name", body: with("STATUS", `{"cniVersion":"1.1.0"}`), status: 400, code: cniproto.CodeInvalidConfig, says: []string{`name: ""`}},
 		{
 			name: "unsupported version", body: changed(func(r *cniproto.Request) { r.Config = []byte(`{"cniVersion":"0.2.0"}`) }), status: 400, code: cniproto.CodeIncompatibleVersion,
 			says: []string{`cniVersion: "0.2.0"`},
@@ -305,11 +322,12 @@ func TestServerRefusesHeads(t *testing.T) {
 		status int
 		says   string
 	}{
-		"PRI * HTTP/2.0\r\n\r\n": {http.StatusBadRequest, `request: first line "PRI * HTTP/2.0"`},
-		"POST /v1/cni HTTP/1.1\r\nTransfer-Encoding: chunked\r\n\r\n0\r\n\r\n": {http.StatusBadRequest, "only Content-Length is expected"},
-		"PUT /v1/cni HTTP/1.1\r\n\r\n":                                         {http.StatusNotFound, `PUT "/v1/cni" is not here`},
-		"GET /v1/cni HTTP/1.1\r\n\r\n":                                         {http.StatusNotFound, "POST /v1/cni and GET /v1/status are"},
-		"POST /v1/cni HTTP/1.1\r\n\r\n":                                        {http.StatusBadRequest, "request: ends after 0 bytes"},
+		"POST HTTP/1.1\r\n\r\n":  {http.StatusBadRequest, "request: malformed HTTP"},
+		"PRI * HTTP/2.0\r\n\r\n": {http.StatusNotFound, `PRI "*" is not here`},
+		"POST /v1/cni HTTP/1.1\r\nHost: x\r\nTransfer-Encoding: chunked\r\n\r\n0\r\n\r\n": {http.StatusBadRequest, "only Content-Length is expected"},
+		"PUT /v1/cni HTTP/1.1\r\nHost: x\r\n\r\n":                                         {http.StatusNotFound, `PUT "/v1/cni" is not here`},
+		"GET /v1/cni HTTP/1.1\r\nHost: x\r\n\r\n":                                         {http.StatusNotFound, "POST /v1/cni and GET /v1/status are"},
+		"POST /v1/cni HTTP/1.1\r\nHost: x\r\n\r\n":                                        {http.StatusBadRequest, "request: ends after 0 bytes"},
 	} {
 		if status, e := raw(t, s.socket, message); status != want.status || !strings.Contains(e.Msg, want.says) {
 			t.Errorf("%q: status %d, %q: want %d and %q", message, status, e.Msg, want.status, want.says)

@@ -128,7 +128,7 @@ func readFile(file string) ([]byte, error) {
 // decodeSpooled checks that the content of a file is a DEL, and the one that the
 // file's name says.
 func decodeSpooled(name string, raw []byte) (cniproto.Request, error) {
-	r, err := cniproto.DecodeRequest(raw)
+	r, err := decode(raw)
 	switch {
 	case err != nil:
 		return cniproto.Request{}, err
@@ -137,7 +137,7 @@ func decodeSpooled(name string, raw []byte) (cniproto.Request, error) {
 	case cniproto.SpoolName(r) != name:
 		return cniproto.Request{}, fmt.Errorf("%q holds the DEL of another sandbox, %.200q", name, r.ContainerID)
 	}
-	return r, r.Validate()
+	return r, validate(&r)
 }
 
 func setAside(file string) error {

@@ -435,7 +435,7 @@ func FuzzReadSpool(f *testing.F) {
 		}
 		beside := false
 		for _, s := range spooled {
-			if err := s.Request.Validate(); err != nil || s.Request.Verb != cniproto.VerbDel {
+			if err := validate(&s.Request); err != nil || s.Request.Verb != cniproto.VerbDel {
 				t.Errorf("request %+v, %v", s.Request, err)
 			}
 			beside = beside || s.Request.ContainerID == "beside"

@@ -20,7 +20,7 @@ const (
 	// out of Services and in the end evicts them.
 	BadLooks = 2
 	// HeartbeatGrace is for how long the daemon before is believed.
-	HeartbeatGrace = cniproto.HeartbeatGraceMS * time.Millisecond
+	HeartbeatGrace = cniproto.HeartbeatGrace
 	// HeartbeatEvery is a quarter of what the plugin takes for young at most, so
 	// that a few beats may be late.
 	HeartbeatEvery = HeartbeatGrace / 4

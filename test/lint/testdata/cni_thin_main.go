@@ -7,14 +7,14 @@ import (
 	_ "encoding/json" // want: depguard:cni-start
 	_ "fmt"           // want: depguard:cni-start
 	_ "io"
-	_ "io/fs"              // want: depguard:cni-start
+	_ "io/fs"
 	_ "net"                // want: depguard:cni-start
 	_ "net/http"           // want: depguard:cni-start
 	_ "net/http/httptrace" // want: depguard:cni-start
 	_ "net/rpc"            // want: depguard:cni-start
-	_ "os"                 // want: depguard:cni-start
-	_ "reflect"            // want: depguard:cni-start
-	_ "time"               // want: depguard:cni-start
+	_ "os"
+	_ "reflect" // want: depguard:cni-start
+	_ "time"
 
 	_ "github.com/containernetworking/cni/pkg/skel" // want: depguard:cni-thin
 	_ "google.golang.org/grpc"                      // want: depguard:cni-thin
@@ -23,8 +23,7 @@ import (
 	_ "fairlead.dev/fairlead/api/v1alpha1" // want: depguard:cni-thin
 	_ "fairlead.dev/fairlead/internal/cniproto"
 	_ "fairlead.dev/fairlead/internal/cniproto/server" // want: depguard:cni-thin depguard:cniproto-server
-	_ "fairlead.dev/fairlead/internal/cniproto/thin"
-	_ "fairlead.dev/fairlead/internal/run" // want: depguard:cni-thin
+	_ "fairlead.dev/fairlead/internal/run"             // want: depguard:cni-thin
 )
 
 func main() {}
