@@ -190,7 +190,7 @@ func (d *Daemon) handler() server.Handler {
 	return d
 }
 
-// Handle serves one request, which is valid as Request.Validate says. Errors are
+// Handle serves one request, which is valid as CNI demands. Errors are
 // *cniproto.Error.
 func (d *Daemon) Handle(ctx context.Context, r cniproto.Request) (result []byte, err error) {
 	log := logr.FromContextOrDiscard(ctx).WithValues("verb", r.Verb, "sandbox", r.ContainerID)
