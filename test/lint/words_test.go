@@ -118,7 +118,6 @@ var unread = map[string]int{
 	"internal/node/health":                                 14,
 	"internal/node/hostnet":                                59,
 	"internal/node/install":                                25,
-	"internal/node/ledger":                                 37,
 	"internal/node/plugin":                                 25,
 	"internal/node/report":                                 15,
 	"internal/node/turns":                                  23,

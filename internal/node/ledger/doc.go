@@ -1,3 +1,3 @@
-// Package ledger keeps what this node knows of its sandboxes: the records, on tmpfs and
-// in memory, and what is to be said of each PodAttachment because of them.
+// Package ledger keeps the node's records of its sandboxes, on tmpfs and in memory, and
+// derives from them the status of each PodAttachment.
 package ledger

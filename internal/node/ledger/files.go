@@ -10,24 +10,23 @@ import (
 	"strings"
 )
 
-// Version is the version of the form of records. A record of version 1 is read and
-// written anew; a record of any other version is set aside and rebuilt from the
-// kernel.
+// Version is the version of the format of records. A record of version 1 is converted.
+// A record of any other version is set aside and rebuilt from the kernel.
 const Version = 2
 
-// RecordsDir is the directory of records, below that of the daemon's state.
+// RecordsDir is the directory of records, inside the daemon's state directory.
 const RecordsDir = "attachments"
 
-// The parts of a file's name: a file that is not written to its end begins with
-// TempPrefix, a record ends with RecordSuffix, a record that could not be read ends
-// with DamagedSuffix after that.
+// The parts of a file's name. The name of a file that is not complete yet begins with
+// TempPrefix. The name of a record ends with RecordSuffix, followed by DamagedSuffix if
+// the record could not be read.
 const (
 	TempPrefix    = ".new-"
 	RecordSuffix  = ".json"
 	DamagedSuffix = ".bad"
 )
 
-// files keeps the records on tmpfs, one file per sandbox, named after it.
+// files keeps the records on tmpfs, one file per sandbox, named after its container ID.
 type files struct{ dir string }
 
 func (f files) path(containerID string) string {
@@ -38,10 +37,10 @@ func (f files) temp(containerID string) string {
 	return filepath.Join(f.dir, TempPrefix+containerID)
 }
 
-// prepare writes the new content of a record's file beside it; publish puts that in
-// its place, as a whole. Neither leaves anything after an error. The directory is on
-// tmpfs and dies with the boot, as sandboxes do, so nothing is synced. Each sandbox
-// has one writer at a time.
+// prepare writes a record into a temporary file beside the record's file. publish
+// renames it over that file, so that readers see the old or the new content. Both remove
+// the temporary file after an error. Nothing is synced: the directory is on tmpfs and,
+// like the sandboxes, does not outlive the boot. Each sandbox has one writer at a time.
 func (f files) prepare(r *Record) error {
 	raw, err := json.Marshal(r)
 	if err != nil {
@@ -55,7 +54,7 @@ func (f files) prepare(r *Record) error {
 	return nil
 }
 
-// publish makes the record that was prepared the sandbox's.
+// publish puts the prepared file in place of the sandbox's record.
 func (f files) publish(containerID string) error {
 	if err := os.Rename(f.temp(containerID), f.path(containerID)); err != nil {
 		_ = os.Remove(f.temp(containerID))
@@ -71,8 +70,7 @@ func (f files) write(r *Record) error {
 	return f.publish(r.ContainerID)
 }
 
-// discard removes the file that was prepared and is not to be published, if there is
-// one.
+// discard removes the prepared file, if there is one.
 func (f files) discard(containerID string) { _ = os.Remove(f.temp(containerID)) }
 
 func (f files) remove(containerID string) error {
@@ -83,15 +81,15 @@ func (f files) remove(containerID string) error {
 	return nil
 }
 
-// damaged is a record that could not be read. Its file was set aside.
+// damaged is a record that could not be read. Its file has been renamed.
 type damaged struct {
 	ContainerID string
 	Err         error
 }
 
-// read makes the directory if need be and reads every record in it. A file that a
-// killed daemon left half-written is removed; a file that cannot be read is renamed
-// to <name>.bad and reported.
+// read reads every record in the directory, which it creates if necessary. A file that a
+// killed daemon left half-written is removed. A record that cannot be decoded is renamed
+// to <name>.bad and returned as damaged.
 func (f files) read() ([]*Record, []damaged, error) {
 	if err := os.MkdirAll(f.dir, 0o700); err != nil {
 		return nil, nil, fmt.Errorf("make the directory of records: %w", err)
@@ -120,7 +118,8 @@ func (f files) read() ([]*Record, []damaged, error) {
 	return records, bad, nil
 }
 
-// recordNames lists a directory and removes what a killed daemon left half-written.
+// recordNames returns the names of the files in a directory, without those that a killed
+// daemon left half-written, which it removes.
 func recordNames(dir string) (names []string, err error) {
 	entries, err := os.ReadDir(dir)
 	if err != nil {
@@ -144,8 +143,8 @@ func (f files) readRecord(containerID string) (*Record, error) {
 	return decodeRecord(raw, containerID)
 }
 
-// decodeRecord accepts the content that prepare writes, also that of version 1, and
-// nothing that would make the daemon touch links of another sandbox.
+// decodeRecord decodes a record of this version or of version 1. It rejects content that
+// would make the daemon touch links of another sandbox.
 func decodeRecord(raw []byte, containerID string) (*Record, error) {
 	var form struct {
 		Version int `json:"version"`
@@ -169,7 +168,7 @@ func decodeRecord(raw []byte, containerID string) (*Record, error) {
 		return nil, fmt.Errorf("record has version %d: this build reads 1 and %d", form.Version, Version)
 	}
 	if r.ContainerID != containerID {
-		return nil, fmt.Errorf("record names sandbox %q: its file says %q", r.ContainerID, containerID)
+		return nil, fmt.Errorf("record names sandbox %q: its file is named after %q", r.ContainerID, containerID)
 	}
 	if len(r.Adds) == 0 && !r.Incomplete {
 		return nil, errors.New("record has no ADD")

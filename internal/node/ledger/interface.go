@@ -10,7 +10,8 @@ import (
 	"fairlead.dev/fairlead/internal/netdev/plug"
 )
 
-// PlainAddresses are those of an interface without their prefix lengths.
+// PlainAddresses returns the addresses of an interface without their prefix lengths. The
+// error names the PodAttachment and the interface with an address that cannot be parsed.
 func PlainAddresses(pa *v1alpha1.PodAttachment, i v1alpha1.Interface) ([]netip.Addr, error) {
 	var addrs []netip.Addr
 	for _, cidr := range i.Addresses {
@@ -23,7 +24,8 @@ func PlainAddresses(pa *v1alpha1.PodAttachment, i v1alpha1.Interface) ([]netip.A
 	return addrs, nil
 }
 
-// Parse returns the interface as its kind is asked for it.
+// Parse returns the interface in the form that kinds of binding take. Errors name the
+// field that cannot be parsed.
 func (i *Interface) Parse(containerID string) (plug.Interface, error) {
 	p, err := i.ParseAddresses()
 	if err != nil {
@@ -41,8 +43,8 @@ func (i *Interface) Parse(containerID string) (plug.Interface, error) {
 	return p, nil
 }
 
-// ParseAddresses are the addresses, gateways and routes of an interface, also of one
-// that another plugin makes.
+// ParseAddresses returns the addresses, gateways and routes of an interface, which
+// another plugin may make. Errors name the field that cannot be parsed.
 func (i *Interface) ParseAddresses() (p plug.Interface, err error) {
 	for n, s := range i.Addresses {
 		a, err := netip.ParsePrefix(s)
@@ -81,7 +83,7 @@ func parseRoute(r v1alpha1.Route) (out plug.Route, err error) {
 	return out, nil
 }
 
-// DefaultRoutes are those that the gateways of an interface stand for.
+// DefaultRoutes returns one default route for each gateway of an interface.
 func DefaultRoutes(p plug.Interface) (out []plug.Route) {
 	for _, g := range p.Gateways {
 		everywhere := netip.IPv6Unspecified()
@@ -93,7 +95,8 @@ func DefaultRoutes(p plug.Interface) (out []plug.Route) {
 	return out
 }
 
-// RoutesOf are all routes of an interface as the kernel has them.
+// RoutesOf returns the routes that the kernel must have for an interface: its own, then
+// its default routes.
 func RoutesOf(p plug.Interface) []plug.Route {
 	return append(slices.Clone(p.Routes), DefaultRoutes(p)...)
 }

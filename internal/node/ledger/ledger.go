@@ -11,18 +11,18 @@ import (
 	"fairlead.dev/fairlead/internal/nft"
 )
 
-// Ledger is the daemon's account of its sandboxes: the records, and of which
-// PodAttachments it has said, or is about to say, that nothing is plugged. That
-// ADD and that statement exclude each other is decided here, under one lock.
+// Ledger has the records of the node's sandboxes, and the PodAttachments that the daemon
+// has declared detached. A PodAttachment that is declared detached gets no ADD, and one
+// with an ADD is not declared detached: one lock here decides between the two.
 //
-// Operations on one sandbox take turns (package turns), so its file is written
-// outside the lock. A node has some 250 sandboxes at most: questions about a
-// PodAttachment or a claim look at every record.
+// Operations on one sandbox take turns (package turns), so its file is written outside
+// the lock. A node has some 250 sandboxes at most, so a search for the records of a
+// PodAttachment or a claim walks through all.
 type Ledger struct {
 	files  files
 	BootID string
 	// released is called, outside the lock, after an ADD was removed from a record. It
-	// is called with an empty record when any PodAttachment may be concerned.
+	// gets an empty record if the status of every PodAttachment has to be judged anew.
 	released func(*Record)
 
 	mu       sync.Mutex
@@ -31,17 +31,19 @@ type Ledger struct {
 	gone     chan struct{}            // closed when an ADD is removed, then replaced
 }
 
-// detachment is what the daemon knows of a PodAttachment beyond its sandboxes.
+// detachment is the state of a PodAttachment that outlives its records.
 type detachment struct {
-	// declared is true if the status says, or is about to say, that nothing is
-	// plugged. No ADD gets the PodAttachment from then on.
+	// declared is true if the status is Detached, or is about to be. No ADD gets the
+	// PodAttachment any more.
 	declared bool
-	// at is when the last ADD was gone from the kernel, as far as this daemon saw it.
+	// at is the time at which this daemon removed the last ADD, after its links were
+	// gone from the kernel. It is zero if this daemon has removed none.
 	at time.Time
 }
 
-// New returns an empty ledger, whose records are kept in a directory. released is called
-// after an ADD was removed from a record.
+// New returns an empty ledger that keeps its records in dir. released is called, without
+// a lock, after an ADD was removed from a record. It gets an empty record if the status
+// of every PodAttachment has to be judged anew.
 func New(dir, bootID string, released func(*Record)) *Ledger {
 	return &Ledger{
 		files: files{dir: dir}, BootID: bootID, released: released,
@@ -58,15 +60,15 @@ func (l *Ledger) Get(containerID string) *Record {
 
 // All returns every record, by container ID.
 func (l *Ledger) All() []*Record {
-	return l.which(func(*Record) bool { return true })
+	return l.matching(func(*Record) bool { return true })
 }
 
-// Holding returns the sandboxes of a PodAttachment, by container ID.
+// Holding returns the records of the sandboxes of a PodAttachment, by container ID.
 func (l *Ledger) Holding(uid types.UID) []*Record {
-	return l.which(func(r *Record) bool { return r.Attachment.UID == uid })
+	return l.matching(func(r *Record) bool { return r.Attachment.UID == uid })
 }
 
-func (l *Ledger) which(is func(*Record) bool) (out []*Record) {
+func (l *Ledger) matching(is func(*Record) bool) (out []*Record) {
 	l.mu.Lock()
 	for _, r := range l.records {
 		if is(r) {
@@ -78,8 +80,8 @@ func (l *Ledger) which(is func(*Record) bool) (out []*Record) {
 	return out
 }
 
-// first returns the record of the given kind whose container ID comes first, nil
-// without one. It is called under the lock.
+// first returns the matching record with the lowest container ID, nil if there is none.
+// The caller holds the lock.
 func (l *Ledger) first(is func(*Record) bool) (first *Record) {
 	for id, r := range l.records {
 		if (first == nil || id < first.ContainerID) && is(r) {
@@ -89,20 +91,22 @@ func (l *Ledger) first(is func(*Record) bool) (first *Record) {
 	return first
 }
 
-// Plugged returns how many sandboxes have interfaces that Fairlead plugs.
+// Plugged returns the number of sandboxes with an ADD that Fairlead plugs.
 func (l *Ledger) Plugged() int {
-	return len(l.which(func(r *Record) bool { return r.Plug() != nil }))
+	return len(l.matching(func(r *Record) bool { return r.Plug() != nil }))
 }
 
-// Adopt takes over a record that is on disk already, or never will be.
+// Adopt puts a record into the ledger without writing it to disk: it is on disk already,
+// or is kept in memory alone.
 func (l *Ledger) Adopt(r *Record) {
 	l.mu.Lock()
 	defer l.mu.Unlock()
 	l.set(r)
 }
 
-// set keeps the pod of a record that was identified while the operation worked on a
-// copy from before.
+// set replaces the record of a sandbox. If the new record names no PodAttachment, it
+// gets the pod of the old one: the sandbox may have been identified (identify) while the
+// operation worked on an older copy.
 func (l *Ledger) set(r *Record) {
 	if old := l.records[r.ContainerID]; old != nil && r.Attachment.UID == "" {
 		r.Pod, r.Attachment = old.Pod, old.Attachment
@@ -110,28 +114,28 @@ func (l *Ledger) set(r *Record) {
 	l.records[r.ContainerID] = r
 }
 
-// Claim is what came of an attempt to claim a PodAttachment for an ADD.
+// Claim is the outcome of an attempt to claim a PodAttachment for an ADD.
 type Claim struct {
-	// Record is the record with the ADD, nil if nothing was put down.
+	// Record is the record with the ADD, nil if the claim failed.
 	Record *Record
-	// Declared is true if the status says, or is about to say, that nothing is plugged.
+	// Declared is true if the PodAttachment is declared detached.
 	Declared bool
-	// Before is another sandbox that holds an interface of the ADD, or addresses that
-	// are kept for it.
+	// Before is another sandbox that has an interface of the ADD, or addresses of a
+	// claim of the ADD.
 	Before *Record
-	// Taken is a host port that the ADD asks for and By has.
+	// Taken is a host port that the ADD asks for and that sandbox By has.
 	Taken *nft.Port
 	By    *Record
 	// Gone is closed when some ADD is removed from a record.
 	Gone <-chan struct{}
 }
 
-// Claim is the first step of an ADD: it puts the ADD into the record of the sandbox,
-// so that from here on nobody says that the PodAttachment is unplugged. The sandbox is
-// what a record of it says that has no ADD yet.
+// Claim is the first step of an ADD. It puts the ADD into the record of the sandbox, so
+// that the PodAttachment is not declared detached from here on. sandbox is a record
+// without ADDs.
 //
-// The ADD is in memory alone: if the daemon is killed before it is on disk, the links
-// that were made tell the next daemon of it (adopt).
+// The ADD is in memory alone. If the daemon is killed before the record is on disk, the
+// next daemon finds the links that were made.
 func (l *Ledger) Claim(sandbox *Record, a Add) Claim {
 	l.mu.Lock()
 	defer l.mu.Unlock()
@@ -161,15 +165,15 @@ func (l *Ledger) Claim(sandbox *Record, a Add) Claim {
 	return Claim{Record: r}
 }
 
-// holds reports whether a sandbox has an interface that an ADD for the same
-// PodAttachment wants.
+// holds reports whether a sandbox has an interface or an address that an ADD for the
+// same PodAttachment asks for.
 func (r *Record) holds(a *Add) bool {
 	return slices.ContainsFunc(r.Adds, func(o Add) bool { return o.shares(a) })
 }
 
-// keeps reports whether a sandbox has addresses of one of the claims of an ADD. The
-// pod that inherits a claim may be on this node while the links of the pod before
-// still are.
+// keeps reports whether a sandbox has addresses of one of the claims of an ADD. The pod
+// that inherits a claim may come to this node before the links of its predecessor are
+// gone.
 func (r *Record) keeps(a *Add) bool {
 	claims := a.claims()
 	return len(claims) > 0 && slices.ContainsFunc(r.Adds, func(o Add) bool {
@@ -177,8 +181,8 @@ func (r *Record) keeps(a *Add) bool {
 	})
 }
 
-// conflict finds the sandbox that has a host port which another one asks for. A
-// sandbox that is being deleted has none any more.
+// conflict returns the first of ports that another sandbox has, and that sandbox's
+// record; nil if there is none. The ports of an ADD that is being deleted are free.
 func (l *Ledger) conflict(containerID string, ports []nft.Port) (*nft.Port, *Record) {
 	if len(ports) == 0 {
 		return nil, nil
@@ -199,22 +203,22 @@ func (l *Ledger) conflict(containerID string, ports []nft.Port) (*nft.Port, *Rec
 	return taken, by
 }
 
-// has reports whether a host port leads to a sandbox.
+// has reports whether a host port overlaps with a host port of a sandbox.
 func (r *Record) has(p nft.Port) bool {
 	return slices.ContainsFunc(r.Adds, func(a Add) bool {
 		return a.State != Deleting && slices.ContainsFunc(a.HostPorts, p.Overlaps)
 	})
 }
 
-// Drop forgets a PodAttachment that is no more.
+// Drop forgets a PodAttachment that has been deleted.
 func (l *Ledger) Drop(uid types.UID) {
 	l.mu.Lock()
 	defer l.mu.Unlock()
 	delete(l.detached, uid)
 }
 
-// DetachedAt returns when the last ADD of a PodAttachment was gone from the kernel, as
-// far as this daemon saw it, the present time otherwise.
+// DetachedAt returns the time at which this daemon removed the last ADD of a
+// PodAttachment, the present time if it has removed none.
 func (l *Ledger) DetachedAt(uid types.UID) time.Time {
 	l.mu.Lock()
 	defer l.mu.Unlock()
@@ -224,8 +228,9 @@ func (l *Ledger) DetachedAt(uid types.UID) time.Time {
 	return time.Now()
 }
 
-// Read takes over the records that the daemon before left, and returns those that are
-// damaged. The sandbox of a damaged record has none, unless other files told of it.
+// Read reads the records that the previous daemon left, also those of version 1, and
+// returns the damaged ones. The sandbox of a damaged file has no record, unless the file
+// is of version 1 and of another plugin's interface, or another file has its record.
 func (l *Ledger) Read() ([]damaged, error) {
 	records, bad, err := l.files.read()
 	if err != nil {
@@ -245,10 +250,10 @@ func (l *Ledger) Read() ([]damaged, error) {
 	return append(bad, more...), nil
 }
 
-// Prepare has the file of a record ready, which Publish puts in its place.
+// Prepare writes a record into a temporary file, for Publish.
 func (l *Ledger) Prepare(r *Record) error { return l.files.prepare(r) }
 
-// Discard removes what was prepared for a sandbox and is not to be published.
+// Discard removes the prepared file of a sandbox, if there is one.
 func (l *Ledger) Discard(containerID string) { l.files.discard(containerID) }
 
 // Put replaces a record, on disk first.
@@ -259,7 +264,7 @@ func (l *Ledger) Put(r *Record) error {
 	return l.Publish(r)
 }
 
-// Publish is Put of a record whose file was prepared.
+// Publish replaces a record with r, whose file Prepare wrote, on disk first.
 func (l *Ledger) Publish(r *Record) error {
 	if err := l.files.publish(r.ContainerID); err != nil {
 		return err
@@ -268,8 +273,9 @@ func (l *Ledger) Publish(r *Record) error {
 	return nil
 }
 
-// Finish removes ADDs from the record of a sandbox, of which nothing is left, on disk
-// first. The record goes with its last ADD, unless it is incomplete.
+// Finish removes ADDs from the record of a sandbox, on disk first, when nothing is left
+// of them in the kernel. The record goes with its last ADD, unless it is incomplete. An
+// unknown sandbox is no error.
 func (l *Ledger) Finish(containerID string, adds ...Add) error {
 	r := l.Get(containerID)
 	if r == nil {
@@ -285,7 +291,7 @@ func (l *Ledger) Finish(containerID string, adds ...Add) error {
 	}))
 }
 
-// deleted notes that an interface of another plugin is gone.
+// deleted notes in an incomplete record that an interface of another plugin is gone.
 func (r *Record) deleted(ifName string) {
 	if r.Incomplete && !slices.Contains(r.Deleted, ifName) {
 		r.Deleted = append(r.Deleted, ifName)
@@ -298,13 +304,14 @@ func (l *Ledger) NoteDeleted(r *Record, ifName string) error {
 	return l.replace(r.With(func(r *Record) { r.deleted(ifName) }))
 }
 
-// Complete notes that a sandbox has no interface that its record lacks, on disk first.
+// Complete marks a record as complete, on disk first: it names every interface of its
+// sandbox.
 func (l *Ledger) Complete(r *Record) error {
 	return l.replace(r.With(func(r *Record) { r.Incomplete, r.Deleted = false, nil }))
 }
 
-// replace puts a record in place of one that said more, or removes it if nothing is
-// left of the sandbox.
+// replace writes a record from which something was removed. It removes the record if
+// nothing is left in it.
 func (l *Ledger) replace(r *Record) error {
 	empty := len(r.Adds) == 0 && !r.Incomplete
 	if empty {
@@ -329,7 +336,7 @@ func (l *Ledger) replace(r *Record) error {
 	return nil
 }
 
-// Remembered is how many things are remembered, by kind.
+// Remembered returns the number of entries in memory, by kind.
 func (l *Ledger) Remembered() map[string]int {
 	l.mu.Lock()
 	defer l.mu.Unlock()

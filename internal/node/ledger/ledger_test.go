@@ -36,32 +36,32 @@ func TestJudge(t *testing.T) {
 	cases := []struct {
 		name     string
 		sandbox  *v1alpha1.Sandbox
-		leaving  bool
+		deleted  bool // the PodAttachment is being deleted
 		records  map[string]State
-		unknown  bool // a damaged record of some other sandbox
+		unknown  bool // there is a record of sandbox c9 that names no pod
 		want     Verdict
 		of       string
 		declared bool
 		identity string
 	}{
 		{name: "waits for its ADD", want: AsItIs},
-		{name: "deleted before its ADD", leaving: true, want: Unplugged, declared: true},
-		{name: "deleted during its ADD", leaving: true, records: map[string]State{"c1": Attaching}, want: AsItIs},
+		{name: "deleted before its ADD", deleted: true, want: Unplugged, declared: true},
+		{name: "deleted during its ADD", deleted: true, records: map[string]State{"c1": Attaching}, want: AsItIs},
 		{name: "plugged", records: map[string]State{"c1": Attached}, want: Plugged, of: "c1"},
-		{name: "plugged and deleted", leaving: true, records: map[string]State{"c1": Attached}, want: Plugged, of: "c1"},
-		{name: "its links are going", leaving: true, records: map[string]State{"c1": Deleting}, want: AsItIs},
+		{name: "plugged and deleted", deleted: true, records: map[string]State{"c1": Attached}, want: Plugged, of: "c1"},
+		{name: "its links are going", deleted: true, records: map[string]State{"c1": Deleting}, want: AsItIs},
 		{name: "the next sandbox is plugged", records: map[string]State{"c1": Deleting, "c2": Attached}, want: Plugged, of: "c2"},
-		{name: "gone", leaving: true, sandbox: &v1alpha1.Sandbox{ID: "c1", State: v1alpha1.SandboxAttached, BootID: "boot-1"}, want: Unplugged, declared: true},
+		{name: "gone", deleted: true, sandbox: &v1alpha1.Sandbox{ID: "c1", State: v1alpha1.SandboxAttached, BootID: "boot-1"}, want: Unplugged, declared: true},
 		{name: "gone, and its pod lives", sandbox: &v1alpha1.Sandbox{ID: "c1", State: v1alpha1.SandboxAttached, BootID: "boot-1"}, want: AsItIs},
 		{
 			name: "gone, the next one is being plugged", records: map[string]State{"c2": Attaching}, want: AsItIs,
 			sandbox: &v1alpha1.Sandbox{ID: "c1", State: v1alpha1.SandboxAttached, BootID: "boot-1"},
 		},
-		{name: "of a former boot", leaving: true, sandbox: &v1alpha1.Sandbox{ID: "c1", State: v1alpha1.SandboxAttached, BootID: "boot-0"}, want: Unplugged, declared: true},
-		{name: "said already", leaving: true, sandbox: &v1alpha1.Sandbox{ID: "c1", State: v1alpha1.SandboxDetached}, want: AsItIs, declared: true},
-		{name: "deleted, and some sandbox's record is damaged", leaving: true, unknown: true, want: AsItIs},
+		{name: "of a former boot", deleted: true, sandbox: &v1alpha1.Sandbox{ID: "c1", State: v1alpha1.SandboxAttached, BootID: "boot-0"}, want: Unplugged, declared: true},
+		{name: "declared already", deleted: true, sandbox: &v1alpha1.Sandbox{ID: "c1", State: v1alpha1.SandboxDetached}, want: AsItIs, declared: true},
+		{name: "deleted, and some sandbox's record is damaged", deleted: true, unknown: true, want: AsItIs},
 		{
-			name: "gone, and some sandbox's record is damaged", leaving: true, unknown: true, want: Unplugged, declared: true,
+			name: "gone, and some sandbox's record is damaged", deleted: true, unknown: true, want: Unplugged, declared: true,
 			sandbox: &v1alpha1.Sandbox{ID: "c1", State: v1alpha1.SandboxAttached, BootID: "boot-1"},
 		},
 		{
@@ -74,7 +74,7 @@ func TestJudge(t *testing.T) {
 			l := testLedger(t)
 			pa := nodetest.Attachment("p", "u1")
 			pa.Status.Sandbox = tc.sandbox
-			if tc.leaving {
+			if tc.deleted {
 				now := metav1.Now()
 				pa.DeletionTimestamp = &now
 			}
@@ -107,26 +107,27 @@ func claim(l *Ledger, r *Record) Claim {
 	return l.Claim(r.With(func(r *Record) { r.Adds = nil }), r.Adds[0])
 }
 
-// What was said decides about what may be done, and the other way round.
+// A PodAttachment with a claim is not declared detached, and a PodAttachment that is
+// declared detached cannot be claimed.
 func TestClaim(t *testing.T) {
-	leaving := nodetest.Attachment("p", "u1")
+	deleted := nodetest.Attachment("p", "u1")
 	now := metav1.Now()
-	leaving.DeletionTimestamp = &now
+	deleted.DeletionTimestamp = &now
 
 	l := testLedger(t)
-	if c := claim(l, recordOf(leaving, "c1", Attaching)); c.Declared || c.Before != nil {
+	if c := claim(l, recordOf(deleted, "c1", Attaching)); c.Declared || c.Before != nil {
 		t.Errorf("claim %+v", c)
 	}
-	if v, _ := l.Judge(leaving); v != AsItIs {
+	if v, _ := l.Judge(deleted); v != AsItIs {
 		t.Errorf("verdict %v over a claim", v)
 	}
 
 	l = testLedger(t)
-	if v, _ := l.Judge(leaving); v != Unplugged {
+	if v, _ := l.Judge(deleted); v != Unplugged {
 		t.Errorf("verdict %v", v)
 	}
-	if c := claim(l, recordOf(leaving, "c1", Attaching)); !c.Declared || l.Get("c1") != nil {
-		t.Errorf("claim %+v after the word was given", c)
+	if c := claim(l, recordOf(deleted, "c1", Attaching)); !c.Declared || l.Get("c1") != nil {
+		t.Errorf("claim %+v after the verdict", c)
 	}
 }
 
@@ -143,7 +144,7 @@ func TestClaimOfWhatAnotherSandboxHolds(t *testing.T) {
 	}
 	select {
 	case <-got.Gone:
-		t.Fatal("told that it is gone")
+		t.Fatal("Gone is closed before the ADD is removed")
 	default:
 	}
 	if err := l.Finish("c1", first.Adds...); err != nil {
@@ -152,7 +153,7 @@ func TestClaimOfWhatAnotherSandboxHolds(t *testing.T) {
 	select {
 	case <-got.Gone:
 	default:
-		t.Fatal("not told that it is gone")
+		t.Fatal("Gone is open after the ADD was removed")
 	}
 }
 

@@ -8,10 +8,10 @@ import (
 	"fairlead.dev/fairlead/api/v1alpha1"
 )
 
-// Missing returns the interfaces of a PodAttachment that a sandbox of it lacks: ours
-// as long as they are not plugged, those of other plugins as long as nobody in that
-// sandbox has asked for their addresses. In a sandbox whose record is incomplete
-// somebody may have.
+// Missing returns the interfaces of a PodAttachment that its sandbox lacks. An interface
+// that Fairlead plugs is missing until it is plugged. An interface of another plugin is
+// missing until that plugin has asked for its addresses. It does not count as missing if
+// an incomplete record may lack it (MayHave).
 func (l *Ledger) Missing(pa *v1alpha1.PodAttachment, containerID string) []v1alpha1.Interface {
 	l.mu.Lock()
 	defer l.mu.Unlock()
@@ -36,7 +36,8 @@ func (l *Ledger) Missing(pa *v1alpha1.PodAttachment, containerID string) []v1alp
 	return out
 }
 
-// TellMissing says which interfaces a sandbox lacks, and how that may be.
+// TellMissing returns a message for the user that names the missing interfaces and the
+// probable reason; empty if none are missing.
 func TellMissing(missing []v1alpha1.Interface) string {
 	var ours, further, first []string
 	for _, i := range missing {
@@ -51,15 +52,15 @@ func TellMissing(missing []v1alpha1.Interface) string {
 	}
 	var parts []string
 	for _, p := range []struct {
-		names []string
-		says  string
+		names  []string
+		reason string
 	}{
 		{ours, "not plugged: the runtime has not asked this node for it"},
 		{first, "no plugin has asked for the addresses; does the one that makes it have fairlead-ipam as its ipam?"},
 		{further, "no plugin has asked for the addresses; does the runtime use Multus' configuration, and not another that comes before it?"},
 	} {
 		if len(p.names) > 0 {
-			parts = append(parts, strings.Join(p.names, ", ")+": "+p.says)
+			parts = append(parts, strings.Join(p.names, ", ")+": "+p.reason)
 		}
 	}
 	return strings.Join(parts, "; ")

@@ -14,72 +14,74 @@ import (
 	"fairlead.dev/fairlead/internal/nft"
 )
 
-// State is how far an ADD has come.
+// State is the stage of an ADD.
 type State string
 
 const (
-	// Attaching says that the ADD is plugging. An ADD in this state is in memory alone.
+	// Attaching means that the interfaces are being made. An ADD in this state is in
+	// memory alone.
 	Attaching State = "attaching"
-	// Attached says that the ADD has answered, or is about to.
+	// Attached means that the ADD has answered, or is about to.
 	Attached State = "attached"
-	// Deleting says that the DEL has answered, or is about to; the links are going.
+	// Deleting means that the DEL has answered, or is about to. The links are being
+	// removed.
 	Deleting State = "deleting"
 )
 
-// Record is all that the daemon knows of one sandbox. It is put into the ledger
-// before the first link is made, written before an ADD answers, and removed after
-// the last link is gone. A record that is in the ledger is never changed, only
-// replaced.
+// Record is the daemon's record of one sandbox. It is put into the ledger before the
+// first link is made, written to disk before an ADD answers, and removed after the last
+// link is gone. A record in the ledger is never changed, only replaced.
 type Record struct {
 	Version     int    `json:"version"`
 	ContainerID string `json:"containerID"`
 	BootID      string `json:"bootID"`
 
-	// Netns is the path that the runtime gave and the namespace it led to. Both are
-	// empty in a record that was rebuilt from the kernel.
+	// Netns is the path that the runtime passed, and NetnsID the namespace at that path.
+	// Both are empty in a record that was rebuilt from the kernel.
 	Netns   string           `json:"netns,omitempty"`
 	NetnsID link.NamespaceID `json:"netnsID"`
 
 	Pod        Pod        `json:"pod"`
 	Attachment Attachment `json:"attachment"`
 
-	// Adds are the ADDs of the sandbox, in the order in which they came.
+	// Adds are the ADDs of the sandbox, oldest first.
 	Adds []Add `json:"adds"`
 
-	// Incomplete is true if the record before this one could not be read. The sandbox
-	// may have interfaces of other plugins that Adds lacks.
+	// Incomplete is true if a file of the sandbox could not be read. The sandbox may
+	// have interfaces of other plugins that Adds lacks.
 	Incomplete bool `json:"incomplete,omitempty"`
 	// Deleted are the interfaces of other plugins that are gone from an incomplete
 	// record, by CNI_IFNAME.
 	Deleted []string `json:"deleted,omitempty"`
 }
 
-// Add is one ADD with the interfaces that it made: either all interfaces of the pod
-// that Fairlead plugs, the default one first, or the one interface of another plugin
-// that has asked for its addresses.
+// Add is one ADD and its interfaces: either all interfaces of the pod that Fairlead
+// plugs, the default interface first, or one interface that another plugin makes, after
+// that plugin has asked for its addresses.
 type Add struct {
 	// IfName is the CNI_IFNAME of the ADD.
 	IfName     string      `json:"ifName,omitempty"`
 	State      State       `json:"state"`
 	Interfaces []Interface `json:"interfaces"`
-	// HostPorts lead to the default interface.
+	// HostPorts are forwarded to the default interface.
 	HostPorts []nft.Port `json:"hostPorts,omitempty"`
 	// Result is the CNI result, in the version in which the ADD answered.
 	Result json.RawMessage `json:"result,omitempty"`
 
 	StartedAt time.Time `json:"startedAt,omitzero"`
-	// AttachedAt is when the ADD was about to answer. In the file it is the time at
-	// which the file was prepared, which is a little earlier.
+	// AttachedAt is the time at which the ADD was about to answer. The file has a
+	// slightly earlier time, that of Prepare.
 	AttachedAt time.Time `json:"attachedAt,omitzero"`
 }
 
-// Interface is one interface as it was resolved for this sandbox. What the
-// PodAttachment says later does not matter to a DEL.
+// Interface is one interface as it was resolved for this sandbox. DEL uses it and not
+// the PodAttachment, which may have changed since.
 type Interface struct {
 	v1alpha1.Interface
-	// Made is the interface as its kind makes it, known before it is made.
+	// Made describes the interface in the kernel. It is known before the interface is
+	// made.
 	Made plug.Made `json:"made"`
-	// Bandwidth limits it; nil does not.
+	// Bandwidth limits the interface; nil means no limit.
 	Bandwidth *plug.Bandwidth `json:"bandwidth,omitempty"`
 }
 
@@ -92,13 +94,13 @@ type Pod struct {
 
 func (p Pod) String() string { return p.Namespace + "/" + p.Name }
 
-// Is reports whether another reference may be to the same pod: old runtimes do not
-// pass its UID.
+// Is reports whether o may name the same pod. An empty UID of o matches every UID,
+// because old runtimes do not pass it.
 func (p Pod) Is(o Pod) bool {
 	return p.Namespace == o.Namespace && p.Name == o.Name && (o.UID == "" || p.UID == o.UID)
 }
 
-// Attachment names one PodAttachment, for all time by its UID.
+// Attachment names one PodAttachment. The UID is never used again for another.
 type Attachment struct {
 	Name string    `json:"name,omitempty"`
 	UID  types.UID `json:"uid,omitempty"`
@@ -112,7 +114,7 @@ func (r *Record) With(change func(*Record)) *Record {
 	return &c
 }
 
-// WithAdd returns a copy that has an ADD, in place of the same one before.
+// WithAdd returns a copy that has ADD a, in place of an earlier ADD that is the same.
 func (r *Record) WithAdd(a Add) *Record {
 	return r.With(func(r *Record) {
 		if i := slices.IndexFunc(r.Adds, a.same); i >= 0 {
@@ -133,8 +135,8 @@ func (r *Record) Plug() *Add {
 	return r.find(func(a Add) bool { return !a.AddressOnly() })
 }
 
-// AddressesFor returns the ADD of another plugin's interface, by its CNI_IFNAME; nil
-// if the sandbox has none.
+// AddressesFor returns the ADD of another plugin's interface by its CNI_IFNAME, nil if
+// the sandbox has none.
 func (r *Record) AddressesFor(ifName string) *Add {
 	return r.find(func(a Add) bool { return a.AddressOnly() && a.IfName == ifName })
 }
@@ -154,8 +156,8 @@ func (r *Record) Interfaces() (out []Interface) {
 	return out
 }
 
-// AttachedAt returns when the newest ADD that is Attached was about to answer, zero
-// without one.
+// AttachedAt returns the latest AttachedAt of the ADDs in state Attached, zero if there
+// is none.
 func (r *Record) AttachedAt() (at time.Time) {
 	for _, a := range r.Adds {
 		if a.State == Attached && a.AttachedAt.After(at) {
@@ -165,33 +167,34 @@ func (r *Record) AttachedAt() (at time.Time) {
 	return at
 }
 
-// Has reports whether an ADD of the sandbox is in a state.
+// Has reports whether an ADD of the sandbox is in state s.
 func (r *Record) Has(s State) bool {
 	return r.find(func(a Add) bool { return a.State == s }) != nil
 }
 
-// plugged reports whether the sandbox holds interfaces and no DEL takes some away.
+// plugged reports whether the sandbox has interfaces and no DEL is removing any.
 func (r *Record) plugged() bool { return r.Has(Attached) && !r.Has(Deleting) }
 
-// AddressOnly reports whether another plugin makes the interface of the ADD.
+// AddressOnly reports whether the ADD is of an interface that another plugin makes.
 func (a *Add) AddressOnly() bool {
 	return len(a.Interfaces) == 1 && a.Interfaces[0].Binding.AddressOnly != nil
 }
 
-// same reports whether another ADD of the same sandbox takes the place of this one.
-// A sandbox has one ADD that Fairlead plugs, and one for each interface of other
-// plugins.
+// same reports whether two ADDs of a sandbox are for the same interfaces. A sandbox has
+// one ADD that Fairlead plugs, and one for each interface of other plugins.
 func (a *Add) same(o Add) bool {
 	return a.AddressOnly() == o.AddressOnly() && a.IfName == o.IfName
 }
 
-// IsOf reports whether a CNI_IFNAME may be that of the ADD. The name is not known of
-// an ADD whose record was lost, nor to a DEL without one.
+// IsOf reports whether ifName may be the CNI_IFNAME of the ADD. Either name may be
+// empty, which matches every name: that of the ADD if its record was lost, ifName in a
+// DEL without CNI_IFNAME.
 func (a *Add) IsOf(ifName string) bool {
 	return ifName == "" || a.IfName == "" || ifName == a.IfName
 }
 
-// shares reports whether two ADDs for one PodAttachment want the same interface.
+// shares reports whether two ADDs for one PodAttachment have an interface name or an
+// address in common.
 func (a *Add) shares(o *Add) bool {
 	for _, i := range a.Interfaces {
 		for _, j := range o.Interfaces {
@@ -203,8 +206,8 @@ func (a *Add) shares(o *Add) bool {
 	return false
 }
 
-// claims returns the names of the claims that addresses of the ADD are kept under,
-// each once, in order.
+// claims returns the names of the claims that hold addresses of the ADD, each once, in
+// order.
 func (a *Add) claims() []string {
 	var names []string
 	for _, i := range a.Interfaces {
@@ -216,6 +219,7 @@ func (a *Add) claims() []string {
 	return slices.Compact(names)
 }
 
-// Identity is the name by which the ADDs of a pod and of its successors wait for each
-// other; empty for most pods.
+// Identity returns the names of the ADD's claims, joined by commas. ADDs of a pod and of
+// its successors with the same identity wait for each other. It is empty for most pods,
+// which have no claim.
 func (a *Add) Identity() string { return strings.Join(a.claims(), ",") }

@@ -6,27 +6,27 @@ import (
 	"fairlead.dev/fairlead/api/v1alpha1"
 )
 
-// Verdict is what a PodAttachment's status has to say of its sandbox.
+// Verdict is the change that the status of a PodAttachment needs.
 type Verdict int
 
 const (
-	// AsItIs says that the status is right, or what comes next is not decided yet.
+	// AsItIs leaves the status alone: it is right, or the next state is still open.
 	AsItIs Verdict = iota
-	// Plugged says that the sandbox of the record holds the interfaces.
+	// Plugged means that the sandbox of the record holds the interfaces.
 	Plugged
-	// Unplugged says that nothing holds the interfaces, and nothing will.
+	// Unplugged means that no sandbox holds the interfaces, or ever will.
 	Unplugged
 )
 
-// Judge returns what the status of a PodAttachment has to say, by the records, and the
-// record of the sandbox that holds the interfaces.
+// Judge derives the verdict on a PodAttachment from the records. With Plugged it also
+// returns the record of the sandbox that holds the interfaces, otherwise nil.
 //
-// Unplugged is said only of a PodAttachment that is being deleted, and is final: no ADD
-// gets it from then on. A sandbox that is restarted, whose pod lives, goes through DEL
-// and ADD without it.
+// Only a PodAttachment that is being deleted is Unplugged. That is final: no ADD gets it
+// any more. While the pod lives, its sandbox may be restarted, by a DEL and an ADD,
+// without this verdict.
 func (l *Ledger) Judge(pa *v1alpha1.PodAttachment) (Verdict, *Record) {
 	if l.identify(pa) {
-		l.released(&Record{}) // others may have been held back
+		l.released(&Record{}) // the unidentified record made others uncertain
 	}
 	l.mu.Lock()
 	defer l.mu.Unlock()
@@ -39,7 +39,7 @@ func (l *Ledger) Judge(pa *v1alpha1.PodAttachment) (Verdict, *Record) {
 	}
 	d := l.detached[pa.UID]
 	if pa.DeletionTimestamp == nil {
-		if d.declared { // only etcd's going back to a backup brings one back
+		if d.declared { // a deletion is undone only if etcd is restored from a backup
 			d.declared = false
 			l.detached[pa.UID] = d
 		}
@@ -57,7 +57,8 @@ func (l *Ledger) Judge(pa *v1alpha1.PodAttachment) (Verdict, *Record) {
 }
 
 // holder reports whether a sandbox of the PodAttachment has a record, and returns the
-// newest that is plugged. An earlier sandbox may not have given everything back.
+// newest record that is plugged. There may be several: an earlier sandbox may still have
+// links.
 func (l *Ledger) holder(pa *v1alpha1.PodAttachment) (held bool, newest *Record) {
 	for _, r := range l.records {
 		if r.Attachment.UID != pa.UID {
@@ -71,8 +72,8 @@ func (l *Ledger) holder(pa *v1alpha1.PodAttachment) (held bool, newest *Record) 
 	return held, newest
 }
 
-// newer reports whether a sandbox was plugged after another, by the container IDs if
-// both were plugged at once.
+// newer reports whether sandbox r was plugged after o. If the times are equal, the
+// container IDs decide.
 func (r *Record) newer(o *Record) bool {
 	if a, b := r.AttachedAt(), o.AttachedAt(); !a.Equal(b) {
 		return a.After(b)
@@ -80,8 +81,8 @@ func (r *Record) newer(o *Record) bool {
 	return r.ContainerID > o.ContainerID
 }
 
-// uncertain reports whether a sandbox that no record explains may be of a
-// PodAttachment.
+// uncertain reports whether the PodAttachment may be that of a sandbox whose record is
+// unidentified or incomplete.
 func (l *Ledger) uncertain(pa *v1alpha1.PodAttachment) bool {
 	for _, r := range l.records {
 		if pa.Status.Sandbox == nil && r.Attachment.UID == "" && len(r.Adds) > 0 {
@@ -94,8 +95,10 @@ func (l *Ledger) uncertain(pa *v1alpha1.PodAttachment) bool {
 	return false
 }
 
-// MayHave returns the interfaces of a PodAttachment that an incomplete record may be
-// about without naming them: those of other plugins that no record has.
+// MayHave returns the interfaces of a PodAttachment that the sandbox of an incomplete
+// record may have although the record lacks them. These are interfaces of other plugins
+// that are in no record and are not known to be gone. It returns nil if the record is
+// complete or is of another PodAttachment.
 func (l *Ledger) MayHave(r *Record, pa *v1alpha1.PodAttachment) []v1alpha1.Interface {
 	l.mu.Lock()
 	defer l.mu.Unlock()
@@ -118,7 +121,8 @@ func (l *Ledger) mayHave(r *Record, pa *v1alpha1.PodAttachment) (out []v1alpha1.
 	return out
 }
 
-// recorded reports whether a record has an interface of another plugin.
+// recorded reports whether a record of the PodAttachment has the named interface of
+// another plugin.
 func (l *Ledger) recorded(pa *v1alpha1.PodAttachment, name string) bool {
 	for _, r := range l.records {
 		if r.Attachment.UID == pa.UID && r.addressOnly(name) != nil {
@@ -134,8 +138,8 @@ func (r *Record) addressOnly(name string) *Add {
 	return r.find(func(a Add) bool { return a.AddressOnly() && a.Interfaces[0].Name == name })
 }
 
-// identify gives a record that was rebuilt from the kernel its pod back: the status
-// still names the sandbox. It reports whether it did.
+// identify finds the record that was rebuilt from the kernel by the sandbox in the
+// status, and enters its pod and PodAttachment. It reports whether a record was changed.
 func (l *Ledger) identify(pa *v1alpha1.PodAttachment) bool {
 	if pa.Status.Sandbox == nil {
 		return false

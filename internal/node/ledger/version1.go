@@ -17,8 +17,8 @@ import (
 	"fairlead.dev/fairlead/internal/nft"
 )
 
-// recordV1 is a record of version 1. It has the interfaces that Fairlead plugs; those
-// of other plugins have records of their own (addressesV1).
+// recordV1 is a record of version 1. It has the interfaces that Fairlead plugs. The
+// interfaces of other plugins have records of their own (addressesV1).
 type recordV1 struct {
 	ContainerID string           `json:"containerID"`
 	BootID      string           `json:"bootID"`
@@ -35,7 +35,7 @@ type recordV1 struct {
 	AttachedAt  time.Time        `json:"attachedAt"`
 }
 
-// interfaceV1 is an interface in a record of version 1: one on a bridge.
+// interfaceV1 is an interface in a record of version 1, always on a bridge.
 type interfaceV1 struct {
 	Interface
 	HostName string `json:"hostName"`
@@ -60,8 +60,8 @@ func (r *recordV1) record() *Record {
 	}
 }
 
-// AddressesDir is the directory in which version 1 kept one file for each interface
-// of another plugin, named <container ID>@<CNI_IFNAME>.json.
+// AddressesDir is the directory, beside RecordsDir, in which version 1 kept one file for
+// each interface of another plugin, named <container ID>@<CNI_IFNAME>.json.
 const AddressesDir = "addresses"
 
 // addressesV1 is the record of an interface of another plugin in version 1.
@@ -82,7 +82,7 @@ type addressesV1 struct {
 	AttachedAt time.Time       `json:"attachedAt"`
 }
 
-// record returns the record that a sandbox with no other interface has.
+// record returns the record of a sandbox that has no other interface.
 func (r *addressesV1) record() (*Record, error) {
 	made := plug.Made{Kind: plug.KindAddressOnly, ContainerID: r.ContainerID, Name: r.IfName, Namespace: link.Place{Path: r.Netns, ID: r.NetnsID}}
 	i := v1alpha1.Interface{Name: r.Interface, Binding: v1alpha1.Binding{AddressOnly: &v1alpha1.AddressOnlyBinding{}}}
@@ -99,8 +99,7 @@ func (r *addressesV1) record() (*Record, error) {
 	}, nil
 }
 
-// decodeAddresses accepts the content that version 1 wrote for an interface of another
-// plugin.
+// decodeAddresses decodes a record of version 1 for an interface of another plugin.
 func decodeAddresses(raw []byte, containerID, ifName string) (*Record, error) {
 	r := &addressesV1{}
 	if err := json.Unmarshal(raw, r); err != nil {
@@ -110,17 +109,17 @@ func decodeAddresses(raw []byte, containerID, ifName string) (*Record, error) {
 	case r.Version != 1:
 		return nil, fmt.Errorf("record of addresses has version %d: this build reads 1", r.Version)
 	case r.ContainerID != containerID || r.IfName != ifName:
-		return nil, fmt.Errorf("record is of interface %q of sandbox %q: its file says %q of %q", r.IfName, r.ContainerID, ifName, containerID)
+		return nil, fmt.Errorf("record is of interface %q of sandbox %q: its file is named after %q of %q", r.IfName, r.ContainerID, ifName, containerID)
 	case r.Attachment.UID == "":
 		return nil, errors.New("record names no PodAttachment")
 	}
 	return r.record()
 }
 
-// upgrade writes the records of version 1 for interfaces of other plugins into the
-// records of their sandboxes, and removes their files. A damaged file is moved to the
-// records, and its sandbox is marked as incomplete. Killed at any step, upgrade does
-// the rest when it is called again.
+// upgrade merges the records of version 1 for interfaces of other plugins into the
+// records of their sandboxes, and removes the files of version 1. A damaged file is moved
+// to the directory of records, and the record of its sandbox is marked as incomplete. If
+// the daemon is killed at any step, the next call does the rest.
 func (f files) upgrade(records map[string]*Record, bootID string) (bad []damaged, err error) {
 	dir := filepath.Join(filepath.Dir(f.dir), AddressesDir)
 	names, err := recordNames(dir)
@@ -154,7 +153,7 @@ func (f files) upgrade(records map[string]*Record, bootID string) (bad []damaged
 			return nil, fmt.Errorf("remove a record of version 1: %w", err)
 		}
 	}
-	_ = os.Remove(dir) // fails where people have put something else in it
+	_ = os.Remove(dir) // fails if people have put other files there
 	return bad, nil
 }
 
@@ -169,8 +168,8 @@ func readAddresses(path, containerID, ifName string) (*Record, error) {
 	return decodeAddresses(raw, containerID, ifName)
 }
 
-// merged returns the record of a sandbox with an interface of another plugin more. A
-// nil record is of a sandbox with no other interface, a nil add is damaged.
+// merged returns record r with the ADD of add, an interface of another plugin. r is nil
+// if the sandbox has no record, add is nil if its file is damaged.
 func merged(r, add *Record, containerID, bootID string) *Record {
 	switch {
 	case add == nil && r == nil:

@@ -24,8 +24,9 @@ const (
 		`"result":{"cniVersion":"1.0.0"},"attachedAt":"2026-11-20T10:00:02Z"}`
 )
 
-// upgraded writes files of version 1 and reads them as a daemon of this version does
-// when it starts, twice: also the files that it wrote.
+// upgraded writes files of version 1 and reads them twice, as two starts of the daemon
+// do: the second reads the files that the first wrote. It returns the record of c1 and
+// the names of the files.
 func upgraded(t *testing.T, files map[string]string) (*Record, []string) {
 	t.Helper()
 	dir := t.TempDir()
@@ -62,7 +63,7 @@ func upgraded(t *testing.T, files map[string]string) (*Record, []string) {
 	return first, left
 }
 
-// A node that is upgraded keeps what it knows of its sandboxes.
+// An upgrade of the node keeps the records of version 1.
 func TestRecordsOfVersion1(t *testing.T) {
 	netns := link.Place{Path: "/run/netns/c1", ID: link.NamespaceID{Device: 4, Inode: 7}}
 	plugged := Add{
