@@ -1,3 +1,3 @@
-// Package hostnet keeps the default network's part of a node: the bridge, the tunnel and
-// the routes to the blocks of every node, and says how they are in the NodeNetwork.
+// Package hostnet maintains the default network of a node: the bridge, the tunnel and
+// the routes to the blocks of every node. It reports their state in the NodeNetwork.
 package hostnet

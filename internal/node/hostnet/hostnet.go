@@ -27,32 +27,32 @@ import (
 )
 
 const (
-	// Pace is the shortest time between two looks at the node's network,
-	// so that the links of a hundred pods a second are one look in five.
+	// Pace is the shortest pause between two rounds of the loop. If a hundred pods a
+	// second are plugged, one round covers the links of five.
 	Pace = 50 * time.Millisecond
-	// hostShare bounds the part of the time that is spent on looks, where there
-	// are so many nodes that one is longer than that.
+	// hostShare limits rounds to one part in hostShare of the time. It counts if there
+	// are so many nodes that a round is long.
 	hostShare = 10
-	// PaceLast is the longest time between two looks, as far as hostShare goes.
+	// PaceLast is the longest pause between two rounds, whatever hostShare demands.
 	PaceLast = 2 * time.Second
-	// maxProblems is how many problems a condition tells of, and maxChanges how
-	// many changes the log.
+	// maxProblems is the number of problems that a condition lists, and maxChanges the
+	// number of changes that a log line lists.
 	maxProblems = 8
 	maxChanges  = 32
-	// maxMessage is the length of a condition's message in bytes; the API server
-	// takes no more than 32768.
+	// maxMessage is the longest message of a condition, in bytes. The API server
+	// accepts 32768.
 	maxMessage = 4096
 )
 
-// Network keeps the default network's part of this node: the bridge, and the
-// routes to the blocks of every node. It is applied as a whole when a
-// NodeNetwork changes and when something of it changes in the kernel.
+// Network maintains the default network of this node: the bridge, the tunnel and the
+// routes to the blocks of every node. All of it is applied when a NodeNetwork changes,
+// and when a part of it changes in the kernel.
 type Network struct {
 	kernel Kernel
 	api    API
 	// networks lists every NodeNetwork, from memory.
 	networks func(ctx context.Context) ([]v1alpha1.NodeNetwork, error)
-	// filter takes in for the packet filter what the NodeNetworks say.
+	// filter updates the packet filter from the NodeNetworks.
 	filter func(own *v1alpha1.NodeNetwork, all []v1alpha1.NodeNetwork, t *host.Tunnel) error
 
 	node string
@@ -60,36 +60,35 @@ type Network struct {
 	uplink string // name, or empty
 	bootID string
 
-	// passage is what other programs' rules do with pods' packets.
+	// passage checks whether rules of other programs drop packets of pods.
 	passage *passage
 
-	told  atomic.Bool // the NodeNetworks were read
-	moved atomic.Bool // the kernel is not known to be as it was left
-	// announced is what is to be said of the configuration for the runtime: nil when
-	// nothing is known of it, without a status when it is not ours to say.
+	synced atomic.Bool // the NodeNetworks have been read
+	moved  atomic.Bool // the kernel may have changed since the last round
+	// announced is the condition Announced. It is nil before SetAnnounced, and has no
+	// status if the condition is to be removed.
 	announced atomic.Pointer[metav1.Condition]
 	kicked    chan struct{}
-	up        host.Uplink           // as it was when the kernel was last asked
-	applied   *host.State           // what the kernel has, whole; nil: not known
-	forwarded *metav1.Condition     // whether the host lets pods' packets through
-	written   *v1alpha1.NodeNetwork // own, as it was after the last write
+	up        host.Uplink           // as the kernel last returned it
+	applied   *host.State           // the state of the kernel; nil if not known
+	forwarded *metav1.Condition     // the condition Forwarded
+	written   *v1alpha1.NodeNetwork // this node's, as the last write returned it
 
 	mu      sync.Mutex
-	mtu     int    // 0 until the bridge was made
-	link    string // the uplink as it was found last
-	reason  string
-	changed chan struct{} // closed when mtu or reason changes, then replaced
+	mtu     int           // 0 until the bridge has been made
+	link    string        // name of the uplink when it was last found
+	reason  string        // why the network is not ready
+	changed chan struct{} // closed by set, then replaced
 }
 
-// Config is what a Network works with.
+// Config has the settings and dependencies of a Network.
 type Config struct {
 	NodeName, BootID string
-	// Bridge and Uplink of the default network; no uplink takes the one of the
-	// default route.
+	// Bridge and Uplink are the names of links of the default network. If Uplink is
+	// empty, the kernel finds it (see host.Kernel.Uplink).
 	Bridge, Uplink string
-	// Encapsulation of the default network, and the number and UDP port of its
-	// tunnel.
 	Encapsulation  Encapsulation
+	// VNI and VXLANPort are the network identifier and the UDP port of the tunnel.
 	VNI, VXLANPort int
 	Kernel         Kernel
 	Rules          RuleKernel
@@ -98,57 +97,60 @@ type Config struct {
 	Networks func(ctx context.Context) ([]v1alpha1.NodeNetwork, error)
 }
 
-// API is what is asked of the API server.
+// API has the calls to the API server.
 type API interface {
-	// PatchNetwork merges a patch into the status of a NodeNetwork.
+	// PatchNetwork applies a merge patch to the status of a NodeNetwork and returns the
+	// result.
 	PatchNetwork(ctx context.Context, name string, patch []byte) (*v1alpha1.NodeNetwork, error)
 }
 
-// New returns the network of a node, which Run keeps.
+// New returns the network of a node. Run maintains it.
 func New(c Config) *Network {
 	h := &Network{
 		kernel: c.Kernel, api: c.API, networks: c.Networks,
 		node: c.NodeName, uplink: c.Uplink, bootID: c.BootID,
 		config:  config{bridge: c.Bridge, encapsulation: c.Encapsulation, vni: c.VNI, port: c.VXLANPort},
 		kicked:  make(chan struct{}, 1),
-		reason:  "the NodeNetworks were not read from the API server yet",
+		reason:  "the NodeNetworks have not been read from the API server yet",
 		changed: make(chan struct{}),
 	}
-	h.passage = &passage{kernel: c.Rules, again: h.Kick}
+	h.passage = &passage{kernel: c.Rules, kick: h.Kick}
 	return h
 }
 
-// NetworksChanged has the node's network looked at for the first time, and again
-// when a NodeNetwork changed.
+// NetworksChanged starts a round. It is called when the NodeNetworks have been read, and
+// after each change of one.
 func (h *Network) NetworksChanged() {
-	h.told.Store(true)
+	h.synced.Store(true)
 	h.Kick()
 }
 
-// KernelChanged has the kernel asked again, too: when it says that something
-// changed, and every minute for what it does not tell of, as most settings.
+// KernelChanged starts a round that also reads the state of the kernel. It is called
+// when the kernel notifies of a change, and every minute for the changes it does not
+// notify of, such as those of most settings.
 func (h *Network) KernelChanged() {
 	h.moved.Store(true)
 	h.Kick()
 }
 
-// SetFilter names what takes in for the packet filter what the NodeNetworks say. It is
-// called before Run.
+// SetFilter sets the function that updates the packet filter from the NodeNetworks. It
+// gets this node's NodeNetwork, all NodeNetworks, and the tunnel, nil if there is none.
+// It must be called before Run.
 func (h *Network) SetFilter(f func(own *v1alpha1.NodeNetwork, all []v1alpha1.NodeNetwork, t *host.Tunnel) error) {
 	h.filter = f
 }
 
-// RulesChanged is told of each change of rules of other programs.
+// RulesChanged must be called after each change of the rules of other programs.
 func (h *Network) RulesChanged(c host.RuleChange) { h.passage.changed(c) }
 
-// LinkState looks at one link; the error is link.ErrNoLink when it is not there.
+// LinkState returns the state of a link; errors: link.ErrNoLink if there is no such link.
 func (h *Network) LinkState(name string) (link.State, error) { return h.kernel.LinkState(name) }
 
-// Announcement is what was said last of the configuration for the runtime, nil for
-// nothing.
+// Announcement returns the condition that SetAnnounced set last, nil if there is none.
 func (h *Network) Announcement() *metav1.Condition { return h.announced.Load() }
 
-// SetAnnounced has the NodeNetwork say whether the runtime was told of the network.
+// SetAnnounced sets the condition Announced of the NodeNetwork: whether the runtime has a
+// configuration for the default network. A condition without a status removes it.
 func (h *Network) SetAnnounced(c metav1.Condition) {
 	c.Type = v1alpha1.ConditionAnnounced
 	if before := h.announced.Swap(&c); before == nil || *before != c {
@@ -156,8 +158,8 @@ func (h *Network) SetAnnounced(c metav1.Condition) {
 	}
 }
 
-// Kick has the node's network looked at, once the NodeNetworks were read: what
-// is on the host already stays until then.
+// Kick starts a round. It has no effect until the NodeNetworks have been read: until then
+// the host's network stays as it is.
 func (h *Network) Kick() {
 	select {
 	case h.kicked <- struct{}{}:
@@ -165,7 +167,8 @@ func (h *Network) Kick() {
 	}
 }
 
-// Ready says why pods cannot be plugged into the default network, or nil.
+// Ready returns nil if pods can be plugged into the default network; errors:
+// fault.ErrNotReady, with the reason.
 func (h *Network) Ready() error {
 	h.mu.Lock()
 	defer h.mu.Unlock()
@@ -175,9 +178,9 @@ func (h *Network) Ready() error {
 	return nil
 }
 
-// Await returns the MTU of the default network, in bytes, as soon as its bridge
-// is there. The error is fault.ErrNotReady, with what it waits for, when ctx ended
-// first.
+// Await waits for the bridge of the default network and returns the network's MTU in
+// bytes; errors: fault.ErrNotReady, with the reason, if the deadline of ctx passed first,
+// and the cause of ctx if it was cancelled.
 func (h *Network) Await(ctx context.Context) (int, error) {
 	for {
 		h.mu.Lock()
@@ -197,8 +200,9 @@ func (h *Network) Await(ctx context.Context) (int, error) {
 	}
 }
 
-// set notes how far the node's network is. Once it was there it stays: a bridge
-// that somebody takes away is put back, and an ADD in between says so itself.
+// set stores the MTU and the reason why the network is not ready. A network that was
+// ready stays so: a bridge that is removed is put back, and an ADD in between fails with
+// an error of its own.
 func (h *Network) set(mtu int, reason string) {
 	h.mu.Lock()
 	defer h.mu.Unlock()
@@ -210,8 +214,8 @@ func (h *Network) set(mtu int, reason string) {
 	h.changed = make(chan struct{})
 }
 
-// Run keeps the node's network until ctx ends. What it put on the host stays:
-// pods go on talking while the daemon is away.
+// Run maintains the node's network until ctx ends. It leaves bridge, tunnel and routes on
+// the host, so that pods communicate while the daemon is away.
 func (h *Network) Run(ctx context.Context) error {
 	var g errgroup.Group
 	g.Go(func() error { return h.watch(ctx) })
@@ -219,7 +223,7 @@ func (h *Network) Run(ctx context.Context) error {
 	return g.Wait()
 }
 
-// watch has the node's network looked at when the kernel says that it changed.
+// watch starts a round when the kernel notifies of a change.
 func (h *Network) watch(ctx context.Context) error {
 	run.KeepWatching(ctx, "watch of the kernel", func(ctx context.Context) error { return h.kernel.WatchHost(ctx, h.KernelChanged) })
 	return nil
@@ -239,7 +243,7 @@ func (h *Network) loop(ctx context.Context) error {
 		case <-retry.C:
 		}
 		retry.Stop()
-		if !h.told.Load() {
+		if !h.synced.Load() {
 			continue
 		}
 		start := time.Now()
@@ -257,7 +261,8 @@ func (h *Network) loop(ctx context.Context) error {
 	}
 }
 
-// apply makes the kernel be as the NodeNetworks say, and says how it went.
+// apply is one round: it brings the kernel into the state that the NodeNetworks demand,
+// and writes the outcome into the status of this node's NodeNetwork.
 func (h *Network) apply(ctx context.Context) error {
 	all, err := h.networks(ctx)
 	if err != nil {
@@ -293,21 +298,22 @@ func (h *Network) apply(ctx context.Context) error {
 	}
 	err = errors.Join(err, h.filter(own, all, want.Tunnel))
 	tunnel := want.Tunnel != nil && !errors.Is(err, host.ErrNoTunnel)
-	h.forward(ctx, h.passage.look(want, h.up, moved))
+	h.setForwarded(ctx, h.passage.inspect(want, h.up, moved))
 	return errors.Join(err, h.report(ctx, own, &h.up, tunnel, routed(err, problems)))
 }
 
-// forward takes in whether the host lets pods' packets through, and logs what is new.
-func (h *Network) forward(ctx context.Context, c *metav1.Condition) {
+// setForwarded stores the condition Forwarded, nil to remove it, and logs a new message.
+// A first condition that is true is not logged.
+func (h *Network) setForwarded(ctx context.Context, c *metav1.Condition) {
 	before := h.forwarded
 	h.forwarded = c
 	if c == nil || before != nil && before.Message == c.Message || before == nil && c.Status == metav1.ConditionTrue {
 		return
 	}
-	logr.FromContextOrDiscard(ctx).Info("what the host does with packets of pods", "forwarded", c.Status, "reason", c.Reason, "message", c.Message)
+	logr.FromContextOrDiscard(ctx).Info("forwarding of pods' packets changed", "forwarded", c.Status, "reason", c.Reason, "message", c.Message)
 }
 
-// applyKernel makes the kernel be as wanted.
+// applyKernel brings the kernel into the wanted state.
 func (h *Network) applyKernel(ctx context.Context, want host.State) error {
 	changes, err := h.kernel.ApplyHost(ctx, want)
 	if n := len(changes); n > 0 {
@@ -325,7 +331,7 @@ func (h *Network) applyKernel(ctx context.Context, want host.State) error {
 	return err
 }
 
-// routed is the condition Routed.
+// routed returns the condition Routed, without its type.
 func routed(err error, problems []string) metav1.Condition {
 	switch {
 	case err != nil:
@@ -340,8 +346,8 @@ func routed(err error, problems []string) metav1.Condition {
 	return metav1.Condition{Status: metav1.ConditionTrue, Reason: "Routed", Message: "the bridge and every route are in place"}
 }
 
-// setOrRemove has a condition of a type be there as it is said, or not at all when
-// nothing is said of it.
+// setOrRemove sets a condition, or removes it if c is nil or has no status. kind is its
+// type.
 func setOrRemove(all *[]metav1.Condition, kind string, c *metav1.Condition) {
 	if c == nil || c.Status == "" {
 		meta.RemoveStatusCondition(all, kind)
@@ -350,10 +356,9 @@ func setOrRemove(all *[]metav1.Condition, kind string, c *metav1.Condition) {
 	meta.SetStatusCondition(all, *c)
 }
 
-// report writes this node's NodeNetwork status when it has something else to
-// say: every node watches it. Without an uplink the addresses stay as they were,
-// lest every other node takes its routes away because of a link that flaps, and
-// so does the tunnel.
+// report writes the status of this node's NodeNetwork, only if it has changed, because
+// every node watches it. Without an uplink (up is nil) addresses and tunnel stay as they
+// were: otherwise a flapping link would make every other node remove its routes.
 func (h *Network) report(ctx context.Context, own *v1alpha1.NodeNetwork, up *host.Uplink, tunnel bool, c metav1.Condition) error {
 	want := *own.Status.DeepCopy()
 	want.BootID = h.bootID
@@ -394,28 +399,33 @@ func (h *Network) report(ctx context.Context, own *v1alpha1.NodeNetwork, up *hos
 	return nil
 }
 
-// Kernel is what the node's own network asks of the kernel.
+// Kernel has the calls to the kernel for the node's own network.
 type Kernel interface {
+	// Uplink returns the named link, or finds the uplink if name is empty (see
+	// host.Kernel.Uplink); errors: host.ErrNoUplink.
 	Uplink(ctx context.Context, name string) (host.Uplink, error)
+	// ApplyHost brings the kernel into the wanted state and returns the changes it made.
 	ApplyHost(ctx context.Context, want host.State) (changes []string, err error)
-	// WatchHost calls notify when something of ours changed, until ctx ends.
+	// WatchHost calls notify once it listens, and then when the bridge, the uplink, the
+	// tunnel or their routes change. It returns nil when ctx ends.
 	WatchHost(ctx context.Context, notify func()) error
-	// LinkState looks at one link; the error is link.ErrNoLink when it is not
-	// there.
+	// LinkState returns the state of a link; errors: link.ErrNoLink if there is no such
+	// link.
 	LinkState(name string) (link.State, error)
 }
 
-// Changes is closed when the default network has come further.
+// Changes returns a channel that is closed when the result of Ready may have changed.
 func (h *Network) Changes() <-chan struct{} {
 	h.mu.Lock()
 	defer h.mu.Unlock()
 	return h.changed
 }
 
-// Lost says that the bridge or the uplink is gone or down, which was there.
+// Lost returns an error if the bridge or the uplink is gone or down. An uplink that was
+// never found is not lost.
 func (h *Network) Lost() error {
 	h.mu.Lock()
-	links := []struct{ what, name string }{{"bridge", h.bridge}, {"uplink", h.link}}
+	links := []struct{ role, name string }{{"bridge", h.bridge}, {"uplink", h.link}}
 	h.mu.Unlock()
 	for _, l := range links {
 		if l.name == "" {
@@ -424,11 +434,11 @@ func (h *Network) Lost() error {
 		state, err := h.kernel.LinkState(l.name)
 		switch {
 		case errors.Is(err, link.ErrNoLink):
-			return fmt.Errorf("the default network has lost its %s %s", l.what, l.name)
+			return fmt.Errorf("the default network has lost its %s %s", l.role, l.name)
 		case err != nil:
 			return err
 		case !state.Up:
-			return fmt.Errorf("the %s %s of the default network is down", l.what, l.name)
+			return fmt.Errorf("the %s %s of the default network is down", l.role, l.name)
 		}
 	}
 	return nil

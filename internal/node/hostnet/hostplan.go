@@ -12,51 +12,51 @@ import (
 	"fairlead.dev/fairlead/internal/netdev/host"
 )
 
-// The gateways of every pod on every node, one for each family: link-local, so that they need not be
-// unique and a pod's route never changes.
+// The gateways of every pod on every node, one for each family. They are link-local, so
+// they need not be unique, and a pod's route never changes.
 var (
 	gateway4 = netip.MustParseAddr("169.254.1.1")
 	gateway6 = netip.MustParseAddr("fe80::1")
 )
 
-// Encapsulation says which packets to pods of other nodes go through the tunnel.
+// Encapsulation selects the packets to pods of other nodes that go through the tunnel.
 type Encapsulation string
 
-// The kinds of Encapsulation.
+// The values of Encapsulation.
 const (
-	// EncapsulationNone: none; the nodes must share a link.
+	// EncapsulationNone selects no packets; the nodes must share a link.
 	EncapsulationNone Encapsulation = "none"
-	// EncapsulationVXLAN: all.
+	// EncapsulationVXLAN selects all packets.
 	EncapsulationVXLAN Encapsulation = "vxlan"
-	// EncapsulationAuto: those to nodes that share no link with this one.
+	// EncapsulationAuto selects packets to nodes that share no link with this node.
 	EncapsulationAuto Encapsulation = "auto"
 )
 
-// config is what the configuration says of the node's network.
+// config has the settings of the node's network.
 type config struct {
 	bridge        string
 	encapsulation Encapsulation
 	vni, port     int // of the tunnel
 }
 
-// planner works out one node's network.
+// planner plans the network of one node.
 type planner struct {
 	config
 	up     host.Uplink
-	mine   []netip.Prefix // of up's addresses those that other nodes use
-	tunnel *host.Tunnel   // nil: nothing is encapsulated
+	mine   []netip.Prefix // the confirmed addresses of the uplink
+	tunnel *host.Tunnel   // nil if nothing is encapsulated
 
-	// Who was the first with an address or MAC of its tunnel. One node cannot
-	// take away what is sent to another by saying the same.
+	// The owner of each underlay address and of each tunnel MAC. A node cannot divert
+	// packets to another node by reporting the same address or MAC.
 	addresses map[netip.Addr]*v1alpha1.NodeNetwork
 	macs      map[string]*v1alpha1.NodeNetwork
 }
 
-// planHost works out what the default network needs on this node: its own
-// blocks on the bridge, and routes to the blocks of every other node, over the
-// uplink's link or through the tunnel. It returns what could not be planned, in
-// words; that stops nothing else. What other nodes say of themselves is not
-// trusted further than their own blocks.
+// planHost plans the default network of this node: its own blocks on the bridge, and
+// routes to the blocks of every other node, over the uplink's link or through the tunnel.
+// It also returns a message for each block or node that could not be planned, which
+// affects no other. The status that another node writes decides only about the routes to
+// that node's own blocks.
 func planHost(c config, own *v1alpha1.NodeNetwork, all []v1alpha1.NodeNetwork, up host.Uplink) (host.State, []string) {
 	p := &planner{config: c, up: up, mine: confirmedOf(own, up.Addresses)}
 	want := host.State{
@@ -99,9 +99,9 @@ func planHost(c config, own *v1alpha1.NodeNetwork, all []v1alpha1.NodeNetwork, u
 	return want, problems
 }
 
-// gatewaysFor returns the gateways of the families that any node has a block of.
-// A family that nobody uses is left alone: the kernel may not have it, and what
-// forwards IPv6 forwards it on every link.
+// gatewaysFor returns the gateways for the families of the blocks of all nodes. It leaves
+// out a family without blocks: the kernel may lack it, and forwarding of IPv6 could only
+// be enabled on every link at once.
 func gatewaysFor(own *v1alpha1.NodeNetwork, all []v1alpha1.NodeNetwork) []netip.Addr {
 	var has4, has6 bool
 	note := func(blocks []string) {
@@ -111,7 +111,7 @@ func gatewaysFor(own *v1alpha1.NodeNetwork, all []v1alpha1.NodeNetwork) []netip.
 			}
 		}
 	}
-	note(own.Spec.Blocks) // which may be newer than the one among all
+	note(own.Spec.Blocks) // own may be newer than this node's entry in all
 	for i := range all {
 		note(all[i].Spec.Blocks)
 	}
@@ -125,8 +125,8 @@ func gatewaysFor(own *v1alpha1.NodeNetwork, all []v1alpha1.NodeNetwork) []netip.
 	return gateways
 }
 
-// overhead is how much smaller a pod's packets are than the uplink's, in bytes.
-// It does not depend on who is there now: a pod keeps its MTU for life.
+// overhead returns the difference between the uplink's MTU and that of pods, in bytes. It
+// does not depend on the nodes of the moment, because a pod keeps its MTU for life.
 func (c config) overhead(up host.Uplink) int {
 	if c.encapsulation == EncapsulationNone {
 		return 0
@@ -146,8 +146,8 @@ func byName(all []v1alpha1.NodeNetwork) []*v1alpha1.NodeNetwork {
 	return sorted
 }
 
-// settleClaims finds who was the first with each address and MAC. The API server
-// says since when there is a NodeNetwork, not its node.
+// settleClaims finds the owner of each address and each MAC. Age decides: the creation
+// time of a NodeNetwork comes from the API server, not from its node.
 func (p *planner) settleClaims(all []v1alpha1.NodeNetwork) {
 	p.addresses, p.macs = map[netip.Addr]*v1alpha1.NodeNetwork{}, map[string]*v1alpha1.NodeNetwork{}
 	for i := range all {
@@ -166,8 +166,9 @@ func (p *planner) settleClaims(all []v1alpha1.NodeNetwork) {
 	}
 }
 
-// surer tells whether an address is rather that of one node than of another. What a
-// Node object says of one address is more than that nodes are in a network.
+// surer reports whether node a has a better claim to an address than node b. Confirmation
+// of the address itself counts more than confirmation of a network around it. If both
+// nodes are confirmed alike, the older NodeNetwork wins.
 func surer(a, b *v1alpha1.NodeNetwork, address netip.Addr) bool {
 	if x, y := namesAddress(a, address), namesAddress(b, address); x != y {
 		return x
@@ -182,7 +183,8 @@ func older(a, b *v1alpha1.NodeNetwork) bool {
 	return a.Name < b.Name
 }
 
-// peer works out the ways to the blocks of one other node, or why there are none.
+// peer plans the routes to the blocks of one other node. problem is the reason if a block
+// has none, without the node's name; empty if all have one.
 func (p *planner) peer(nn *v1alpha1.NodeNetwork) (peers []host.PeerBlock, remote []host.RemoteNode, problem string) {
 	addresses, doubted := UnderlayOf(nn)
 	switch {
@@ -212,7 +214,7 @@ func (p *planner) peer(nn *v1alpha1.NodeNetwork) (peers []host.PeerBlock, remote
 		switch {
 		case why == "":
 			remote = join(remote, node)
-		case onLink: // it does not encapsulate yet, or no longer
+		case onLink: // the other node does not encapsulate yet, or no longer
 			peers = append(peers, host.PeerBlock{Prefix: block, Via: via})
 		case len(doubted) > 0:
 			problem = why + ", and " + unconfirmed(doubted)
@@ -223,15 +225,16 @@ func (p *planner) peer(nn *v1alpha1.NodeNetwork) (peers []host.PeerBlock, remote
 	return peers, remote, problem
 }
 
-// sharedLink returns the address by which the block is reached over the uplink's
-// link, and whether it is.
+// sharedLink returns the address of the other node on the uplink's link, for a block's
+// family, and whether there is one.
 func (p *planner) sharedLink(addresses []netip.Prefix, block netip.Prefix) (netip.Addr, bool) {
 	via, has := ofFamily(addresses, block.Addr())
 	mine, have := ofFamily(p.mine, block.Addr())
 	return via.Addr(), has && have && mine.Contains(via.Addr())
 }
 
-// behindTunnel describes the node for the tunnel, or says why it is not there.
+// behindTunnel returns the route to a block through the tunnel, or the reason why there
+// is none.
 func (p *planner) behindTunnel(nn *v1alpha1.NodeNetwork, addresses []netip.Prefix, block netip.Prefix) (host.RemoteNode, string) {
 	const offLink = "is not on a shared link, and "
 	if p.tunnel == nil {
@@ -263,9 +266,9 @@ func (p *planner) behindTunnel(nn *v1alpha1.NodeNetwork, addresses []netip.Prefi
 	return host.RemoteNode{Underlay: underlay, MAC: mac, Blocks: []netip.Prefix{block}}, ""
 }
 
-// underlayTo chooses the address that packets for the family go to inside the
-// tunnel: of the same family where both nodes have it, so that what pods say to
-// the node itself and the answers go the same way.
+// underlayTo chooses the other node's underlay address for the packets of one family. It
+// prefers an address of the same family, if both nodes have it: then packets from pods
+// to the node itself and their answers take the same way.
 func (p *planner) underlayTo(addresses []netip.Prefix, of netip.Addr) (netip.Addr, bool) {
 	other := gateway4
 	if of.Is4() {
@@ -281,7 +284,7 @@ func (p *planner) underlayTo(addresses []netip.Prefix, of netip.Addr) (netip.Add
 	return netip.Addr{}, false
 }
 
-// join adds a node's block to its others on the same underlay.
+// join adds a node to remote, or its blocks to the entry with the same underlay address.
 func join(remote []host.RemoteNode, node host.RemoteNode) []host.RemoteNode {
 	for i := range remote {
 		if remote[i].Underlay == node.Underlay {
@@ -300,7 +303,7 @@ func parseBlock(s string) (netip.Prefix, error) {
 	return block.Masked(), nil
 }
 
-// ofFamily returns the first prefix of the family of an address.
+// ofFamily returns the first prefix of the family of an address, and whether there is one.
 func ofFamily(prefixes []netip.Prefix, family netip.Addr) (netip.Prefix, bool) {
 	for _, p := range prefixes {
 		if p.Addr().Is4() == family.Is4() {

@@ -45,7 +45,7 @@ func TestPlanTunnel(t *testing.T) {
 		up       host.Uplink
 		others   []*v1alpha1.NodeNetwork
 		mtu      int
-		both     bool // families of blocks, not IPv4 alone
+		both     bool // blocks of both families, not of IPv4 alone
 		peers    []host.PeerBlock
 		remote   []host.RemoteNode
 		problems []string
@@ -68,7 +68,7 @@ func TestPlanTunnel(t *testing.T) {
 			name: "vxlan, on one link", mode: EncapsulationVXLAN, up: uplinkAt("192.168.77.11/24"), mtu: 1450,
 			others: []*v1alpha1.NodeNetwork{
 				nodetest.Tunnelled("n2", []string{v4}, []string{"192.168.77.12/24"}),
-				nodetest.NodeNetwork("n3", []string{"10.244.3.0/26"}, []string{"192.168.77.13/24"}), // not yet
+				nodetest.NodeNetwork("n3", []string{"10.244.3.0/26"}, []string{"192.168.77.13/24"}), // does not encapsulate yet
 			},
 			peers:  []host.PeerBlock{peer("10.244.3.0/26", "192.168.77.13")},
 			remote: []host.RemoteNode{remoteNode("n2", "192.168.77.12", v4)},
@@ -156,8 +156,8 @@ func TestPlanTunnel(t *testing.T) {
 	}
 }
 
-// A node that says it is another, or writes what no node is, gets nothing that
-// is for others and keeps nobody from the rest.
+// A node that reports the address or MAC of another node, or malformed values, gets no
+// packets that are for others, and does not affect the routes to others.
 func TestPlanTunnelTrustsNobody(t *testing.T) {
 	now := time.Date(2026, 1, 1, 0, 0, 0, 0, time.UTC)
 	born := func(nn *v1alpha1.NodeNetwork, age time.Duration) *v1alpha1.NodeNetwork {
@@ -215,8 +215,8 @@ func TestPlanTunnelTrustsNobody(t *testing.T) {
 	}
 }
 
-// FuzzPlanHost: whatever another node writes of itself, the plan is one that the
-// kernel's side takes.
+// FuzzPlanHost checks that package host accepts the plan, whatever another node writes
+// into its status.
 func FuzzPlanHost(f *testing.F) {
 	f.Add("10.244.2.0/26", "192.168.78.12/24", "fd00:78::12/64", "02:00:00:00:00:01")
 	f.Add("::/0", "::ffff:1.2.3.4/96", "fe80::1/64", "01:00:00:00:00:01")
@@ -234,9 +234,9 @@ func FuzzPlanHost(f *testing.F) {
 	})
 }
 
-// BenchmarkPlanHost plans the network of a node among 5,000, of which half share
-// its link, and compares it with the plan before: what a change to any
-// NodeNetwork costs each node.
+// BenchmarkPlanHost measures the cost of a change to any NodeNetwork on each node: the
+// plan for a cluster of 5,000 nodes, half of them on the node's link, and its comparison
+// with the previous plan.
 func BenchmarkPlanHost(b *testing.B) {
 	const nodes = 5000
 	var all []v1alpha1.NodeNetwork

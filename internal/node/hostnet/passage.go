@@ -16,8 +16,8 @@ import (
 	"fairlead.dev/fairlead/internal/nft/hostrules"
 )
 
-// RulesPace is how long a change of somebody's rules waits for others before they are
-// looked at: a program writes many at once, and kube-proxy often.
+// RulesPace is the delay between a change of rules and their inspection. It gathers
+// changes: a program writes many at once, and kube-proxy writes often.
 const RulesPace = time.Second
 
 // Reasons of the condition Forwarded.
@@ -28,42 +28,45 @@ const (
 	reasonNotSure     = "NotSure"
 )
 
-// SeeNetwork is where an operator reads what to do.
+// SeeNetwork ends messages that need an operator: the page with instructions.
 const SeeNetwork = "see docs/operator/network.md, A firewall of the host"
 
-// RuleKernel tells what the host does with pods' packets beside what we have set.
+// RuleKernel traces packets of pods through rules and routes that Fairlead has not set.
 type RuleKernel interface {
-	// FollowRules sees what becomes of packets in other programs' rules, and which
-	// changes of these matter.
+	// FollowRules returns the fate of each packet in the rules of other programs, and
+	// the set of rules whose changes can alter it.
 	FollowRules(packets []hostrules.Packet) ([]hostrules.Found, *hostrules.Interest, error)
-	// WaysBack looks at how the host would answer packets.
+	// WaysBack reports for each arrival, in order, whether the answer would leave by
+	// another link, and whether the kernel drops the packet for that reason.
 	WaysBack(all []host.Arrival) ([]host.WayBack, error)
 }
 
-// flow is what some pods say to somebody.
+// flow is a kind of traffic of pods, with a packet that stands for it.
 type flow struct {
-	what   string
+	what   string // for messages, as "from pod to pod here (IPv4)"
 	packet hostrules.Packet
 }
 
-// passage knows whether the host lets pods' packets through: the condition Forwarded.
-// Nothing is tried out; rules and routes are followed with packets that could be pods'.
+// passage computes the condition Forwarded: whether the host lets packets of pods
+// through. It sends no packets: it evaluates rules and routes for packets that pods could
+// send or get.
 type passage struct {
 	kernel RuleKernel
-	// again has the node's network looked at.
-	again func()
+	// kick starts a round of the Network.
+	kick func()
 
-	// As the last look had it, and what it found. One goroutine looks.
+	// Input and result of the last inspection. Only one goroutine uses them.
 	flows []flow
 	found *metav1.Condition
 
 	mu       sync.Mutex
 	interest *hostrules.Interest
-	due      bool // a look is due
-	stale    bool // since the last look something changed
+	due      bool // an inspection is scheduled
+	stale    bool // rules have changed since the last inspection
 }
 
-// changed is told of each change of rules of other programs.
+// changed schedules an inspection after a change of other programs' rules, if the change
+// matters to the flows.
 func (p *passage) changed(c host.RuleChange) {
 	p.mu.Lock()
 	defer p.mu.Unlock()
@@ -75,13 +78,13 @@ func (p *passage) changed(c host.RuleChange) {
 		p.mu.Lock()
 		p.due, p.stale = false, true
 		p.mu.Unlock()
-		p.again()
+		p.kick()
 	})
 }
 
-// look returns the condition for the node's network, nil where no pods are expected.
-// It looks again only when rules, routes or the network have changed.
-func (p *passage) look(want host.State, up host.Uplink, moved bool) *metav1.Condition {
+// inspect returns the condition Forwarded, nil if the node has no blocks and so no pods.
+// It returns the last result if rules, routes and flows are unchanged.
+func (p *passage) inspect(want host.State, up host.Uplink, moved bool) *metav1.Condition {
 	flows := planFlows(want, up)
 	p.mu.Lock()
 	stale := p.stale
@@ -100,7 +103,7 @@ func (p *passage) look(want host.State, up host.Uplink, moved bool) *metav1.Cond
 	return p.found
 }
 
-// follow asks the kernel.
+// follow evaluates the flows against the rules and routes of the kernel.
 func (p *passage) follow(flows []flow) metav1.Condition {
 	unknown := func(err error) metav1.Condition {
 		return metav1.Condition{Status: metav1.ConditionUnknown, Reason: reasonNotSure, Message: "not known: " + err.Error()}
@@ -113,7 +116,7 @@ func (p *passage) follow(flows []flow) metav1.Condition {
 	if err != nil {
 		return unknown(err)
 	}
-	// Each is looked at where it enters the host, and where it is passed on.
+	// Each flow is evaluated twice: where it enters the host and where it is forwarded.
 	packets := make([]hostrules.Packet, 0, 2*len(flows))
 	for i, f := range flows {
 		f.packet.Astray = ways[i].Astray
@@ -131,7 +134,7 @@ func (p *passage) follow(flows []flow) metav1.Condition {
 	return judge(flows, ways, found)
 }
 
-// judge puts what was found for flows into words; found has two entries for each.
+// judge returns the condition for flows. ways has one entry for each flow, found has two.
 func judge(flows []flow, ways []host.WayBack, found []hostrules.Found) metav1.Condition {
 	drops, doubts, refused := grouped{}, grouped{}, grouped{}
 	for i, f := range flows {
@@ -150,7 +153,7 @@ func judge(flows []flow, ways []host.WayBack, found []hostrules.Found) metav1.Co
 	}
 	switch {
 	case len(drops.by) > 0:
-		drops.take(refused)
+		drops.merge(refused)
 		return metav1.Condition{Status: metav1.ConditionFalse, Reason: reasonDropped, Message: drops.text("drops") + "; " + SeeNetwork}
 	case len(refused.by) > 0:
 		return metav1.Condition{Status: metav1.ConditionFalse, Reason: reasonReversePath, Message: refused.text("drops") + "; " + SeeNetwork}
@@ -160,9 +163,9 @@ func judge(flows []flow, ways []host.WayBack, found []hostrules.Found) metav1.Co
 	return metav1.Condition{Status: metav1.ConditionTrue, Reason: reasonForwarded, Message: "no rule of the host drops what pods send or get"}
 }
 
-// grouped are flows by what is in their way, in order.
+// grouped has the names of flows by the rule or filter that is in their way.
 type grouped struct {
-	by    []string
+	by    []string // rules and filters in the order in which they were found
 	flows map[string][]string
 }
 
@@ -178,7 +181,7 @@ func (g *grouped) add(by, what string) {
 	}
 }
 
-func (g *grouped) take(other grouped) {
+func (g *grouped) merge(other grouped) {
 	for _, by := range other.by {
 		for _, what := range other.flows[by] {
 			g.add(by, what)
@@ -186,16 +189,17 @@ func (g *grouped) take(other grouped) {
 	}
 }
 
-func (g *grouped) text(does string) string {
+// text describes the flows. verb is "drops" or "may drop".
+func (g *grouped) text(verb string) string {
 	var parts []string
 	for _, by := range g.by {
-		parts = append(parts, fmt.Sprintf("%s %s what is sent %s", by, does, strings.Join(g.flows[by], ", ")))
+		parts = append(parts, fmt.Sprintf("%s %s what is sent %s", by, verb, strings.Join(g.flows[by], ", ")))
 	}
 	return strings.Join(parts, "; ")
 }
 
-// planFlows lists packets that stand for all that pods of this node send and get, of
-// each family that it has a block of.
+// planFlows returns flows that stand for all traffic of the node's pods, for the families
+// of the node's blocks.
 func planFlows(want host.State, up host.Uplink) []flow {
 	var out []flow
 	for _, is4 := range []bool{true, false} {
@@ -237,7 +241,7 @@ func familyFlows(want host.State, up host.Uplink, local netip.Prefix) []flow {
 			continue
 		}
 		both(" through the tunnel", host.TunnelLink(n.Underlay), someone(n.Blocks[i]))
-		if n.Underlay.Is4() == local.Addr().Is4() { // a node itself, as for a node port
+		if n.Underlay.Is4() == local.Addr().Is4() { // from a node itself, as for a node port
 			add("from other nodes themselves through the tunnel to pods here", host.TunnelLink(n.Underlay), want.Bridge, n.Underlay, pod)
 		}
 		break
@@ -245,7 +249,7 @@ func familyFlows(want host.State, up host.Uplink, local netip.Prefix) []flow {
 	return out
 }
 
-// someone is an address of a block, and another the next one, where there is one.
+// someone returns the second address of a block, or the only one of a block of one.
 func someone(block netip.Prefix) netip.Addr {
 	if a := block.Addr().Next(); block.Contains(a) {
 		return a
@@ -253,6 +257,7 @@ func someone(block netip.Prefix) netip.Addr {
 	return block.Addr()
 }
 
+// another returns the address after someone's, or the first if the block ends there.
 func another(block netip.Prefix) netip.Addr {
 	if a := someone(block).Next(); block.Contains(a) {
 		return a
@@ -260,10 +265,10 @@ func another(block netip.Prefix) netip.Addr {
 	return block.Addr()
 }
 
-// HostRules is what the real kernel has.
+// HostRules is the RuleKernel of the real kernel.
 type HostRules struct{ *host.Kernel }
 
-// FollowRules sees what becomes of packets.
+// FollowRules returns the fate of packets in the rules of other programs.
 func (HostRules) FollowRules(packets []hostrules.Packet) ([]hostrules.Found, *hostrules.Interest, error) {
 	return hostrules.Look(nft.Table, packets)
 }

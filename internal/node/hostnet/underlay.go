@@ -11,9 +11,9 @@ import (
 	"fairlead.dev/fairlead/api/v1alpha1"
 )
 
-// UnderlayOf returns the addresses that a node has written of itself, as far as
-// they can be a node's: those that the controller has confirmed, and those that it
-// has not, which are not used.
+// UnderlayOf returns the addresses that a node has written into its status: believed are
+// confirmed by the controller, doubted are not and are not used. It leaves out text that
+// cannot be parsed, and addresses that no node can have.
 func UnderlayOf(nn *v1alpha1.NodeNetwork) (believed, doubted []netip.Prefix) {
 	for _, s := range nn.Status.Addresses {
 		p, err := netip.ParsePrefix(s)
@@ -28,9 +28,9 @@ func UnderlayOf(nn *v1alpha1.NodeNetwork) (believed, doubted []netip.Prefix) {
 	return believed, doubted
 }
 
-// confirms tells whether the controller has confirmed an address of a node. A
-// NodeNetwork that does not say which was written by a controller of a version
-// that confirmed none; its node cannot make it so.
+// confirms reports whether the controller has confirmed an address of a node. Without
+// spec.underlay every address counts as confirmed: the NodeNetwork is from a controller
+// whose version confirmed none. A node cannot remove spec.underlay.
 func confirms(nn *v1alpha1.NodeNetwork, a netip.Addr) bool {
 	return nn.Spec.Underlay == nil || slices.ContainsFunc(nn.Spec.Underlay, func(s string) bool {
 		p, err := netip.ParsePrefix(s)
@@ -38,14 +38,14 @@ func confirms(nn *v1alpha1.NodeNetwork, a netip.Addr) bool {
 	})
 }
 
-// namesAddress tells whether the controller has confirmed this very address of a
-// node, not only a network that it is in.
+// namesAddress reports whether the controller has confirmed this very address of a node,
+// not only a network that contains it.
 func namesAddress(nn *v1alpha1.NodeNetwork, a netip.Addr) bool {
 	return slices.Contains(nn.Spec.Underlay, netip.PrefixFrom(a, a.BitLen()).String())
 }
 
-// confirmedOf returns those of this node's addresses that other nodes use. To send from
-// another would have no answer.
+// confirmedOf returns the confirmed addresses of this node, which are the ones that other
+// nodes use. Packets from any other address would get no answer.
 func confirmedOf(own *v1alpha1.NodeNetwork, addresses []netip.Prefix) []netip.Prefix {
 	var out []netip.Prefix
 	for _, a := range addresses {
@@ -56,7 +56,8 @@ func confirmedOf(own *v1alpha1.NodeNetwork, addresses []netip.Prefix) []netip.Pr
 	return out
 }
 
-// unconfirmed says of a node why addresses of it are not used.
+// unconfirmed returns the reason why addresses of a node are not used, without the node's
+// name.
 func unconfirmed(doubted []netip.Prefix) string {
 	names := make([]string, len(doubted))
 	for i, p := range doubted {
@@ -66,8 +67,8 @@ func unconfirmed(doubted []netip.Prefix) string {
 		strings.Join(names, " and "))
 }
 
-// confirmedCondition is the condition Confirmed of this node, nil where the
-// controller confirms nothing.
+// confirmedCondition returns the condition Confirmed of this node, nil if the controller
+// confirms no addresses at all or the node has none.
 func confirmedCondition(own *v1alpha1.NodeNetwork, addresses []netip.Prefix) *metav1.Condition {
 	if own.Spec.Underlay == nil || len(addresses) == 0 {
 		return nil

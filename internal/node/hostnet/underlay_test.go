@@ -13,8 +13,8 @@ import (
 	"fairlead.dev/fairlead/internal/node/nodetest"
 )
 
-// A node whose daemon has gone bad writes any address into its status. The others
-// send nothing there, and answers to it are masqueraded as before (own review 12).
+// A compromised node writes any address into its status. The other nodes send no packets
+// there, and answers to it are masqueraded as before (own review 12).
 func TestOnlyConfirmedAddressesAreUsed(t *testing.T) {
 	const doubt = ", which neither its Node nor underlayCIDRs in the controller's configuration confirms"
 	age := func(nn *v1alpha1.NodeNetwork, age time.Duration) *v1alpha1.NodeNetwork {
@@ -26,8 +26,8 @@ func TestOnlyConfirmedAddressesAreUsed(t *testing.T) {
 		name     string
 		up, own  []string
 		other    *v1alpha1.NodeNetwork
-		remote   []host.RemoteNode // beside that of the good node
-		peers    []string          // what is believed of the other's addresses
+		remote   []host.RemoteNode // in addition to the good node
+		peers    []string          // the believed addresses of the other node
 		problems []string
 	}{
 		{

@@ -1,2 +1,3 @@
-// Package turns decides what may happen to the sandboxes of this node at the same time.
+// Package turns decides which operations on the sandboxes of this node may run at the
+// same time.
 package turns

@@ -9,58 +9,58 @@ import (
 	"golang.org/x/sync/semaphore"
 )
 
-// gate is what ADDs and DELs share and GC has alone (CNI specification 1.1.0, "GC": no
-// other operation at the same time). It is first come, first served, so neither keeps
-// the other out for ever.
+// gate is a lock that ADDs and DELs share and that a GC holds alone (CNI specification
+// 1.1.0, "GC": no other operation at the same time). It is first come, first served, so
+// GCs and other requests cannot starve each other.
 type gate struct {
-	room    *semaphore.Weighted
-	wanting int                 // GCs that wait
+	slots   *semaphore.Weighted
+	waiting int                 // number of GCs that wait
 	idle    map[*idler]struct{} // ADDs that share the gate and only wait
 }
 
-// whole is what a GC takes of the room, and everybody else takes one of.
+// whole is the number of slots. A GC takes all of them, an ADD or DEL takes one.
 const whole = math.MaxInt64
 
-func newGate() gate { return gate{room: semaphore.NewWeighted(whole), idle: map[*idler]struct{}{}} }
+func newGate() gate { return gate{slots: semaphore.NewWeighted(whole), idle: map[*idler]struct{}{}} }
 
-// idler shares the gate and only waits.
+// idler is an ADD that shares the gate and only waits.
 type idler struct{ end context.CancelCauseFunc }
 
-// errRoom ends the idling of an ADD that a GC would have to wait for.
-var errRoom = errors.New("a GC comes first")
+// errGCFirst ends the wait of an idle ADD for which a GC would have to wait.
+var errGCFirst = errors.New("a GC comes first")
 
-// Alone runs fn while no ADD and no DEL runs: those that run are waited for,
-// those that come wait.
+// Alone runs fn while no ADD and no DEL runs. It waits for those that run; later ones
+// wait for it.
 func (m *Turns) Alone(ctx context.Context, fn func(context.Context) error) error {
 	m.mu.Lock()
-	m.gate.wanting++
+	m.gate.waiting++
 	for i := range m.gate.idle {
-		i.end(errRoom)
+		i.end(errGCFirst)
 	}
 	m.mu.Unlock()
 	err := m.enter(ctx, whole)
 	m.mu.Lock()
-	m.gate.wanting--
+	m.gate.waiting--
 	m.mu.Unlock()
 	if err != nil {
 		return err
 	}
-	defer m.gate.room.Release(whole)
+	defer m.gate.slots.Release(whole)
 	return fn(ctx)
 }
 
-// Idle is for an Add that has done nothing yet and waits for others: so that
-// nobody has to wait for it, the returned context ends when somebody wants the gate
-// alone. When fn returns its cause, Add begins again, behind them. busy is to be
-// called at the end of the wait.
+// Idle is called within Add's fn, before it changes anything, to wait for an event
+// without holding up a GC. The returned context ends when a GC wants the gate. fn then
+// returns the context's cause, and Add calls fn again after the GC. The caller must call
+// busy at the end of the wait.
 func (m *Turns) Idle(ctx context.Context) (idle context.Context, busy func()) {
 	idle, end := context.WithCancelCause(ctx)
 	i := &idler{end: end}
 	m.mu.Lock()
 	defer m.mu.Unlock()
 	m.gate.idle[i] = struct{}{}
-	if m.gate.wanting > 0 {
-		end(errRoom)
+	if m.gate.waiting > 0 {
+		end(errGCFirst)
 	}
 	return idle, func() {
 		m.mu.Lock()
@@ -72,10 +72,10 @@ func (m *Turns) Idle(ctx context.Context) (idle context.Context, busy func()) {
 
 func (m *Turns) share(ctx context.Context) error { return m.enter(ctx, 1) }
 
-func (m *Turns) unshare() { m.gate.room.Release(1) }
+func (m *Turns) unshare() { m.gate.slots.Release(1) }
 
 func (m *Turns) enter(ctx context.Context, part int64) error {
-	if m.gate.room.Acquire(ctx, part) != nil {
+	if m.gate.slots.Acquire(ctx, part) != nil {
 		return fmt.Errorf("waiting at the gate between GC and other requests: %w", context.Cause(ctx))
 	}
 	return nil

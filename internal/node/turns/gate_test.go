@@ -9,15 +9,15 @@ import (
 	"time"
 )
 
-// ocicni's gcLock: GC has the gate alone. Those that run are waited for, those
-// that come wait, in the order in which they came.
+// A GC holds the gate alone, as with ocicni's gcLock. It waits for running operations,
+// and later operations wait for it, all in order of arrival.
 func TestGateIsSharedByAddAndDelAndGCHasItAlone(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		m := newTurns(t)
 		var events []string
-		say := func(what string, until <-chan struct{}) func(context.Context) error {
+		record := func(event string, until <-chan struct{}) func(context.Context) error {
 			return func(context.Context) error {
-				events = append(events, what)
+				events = append(events, event)
 				if until != nil {
 					<-until
 				}
@@ -25,15 +25,15 @@ func TestGateIsSharedByAddAndDelAndGCHasItAlone(t *testing.T) {
 			}
 		}
 		endAdd, endDel, endGC := make(chan struct{}), make(chan struct{}), make(chan struct{})
-		go func() { _ = m.Add(t.Context(), "a", "eth0", say("ADD a", endAdd)) }()
+		go func() { _ = m.Add(t.Context(), "a", "eth0", record("ADD a", endAdd)) }()
 		synctest.Wait()
-		go func() { _ = m.Del(t.Context(), "b", "eth0", say("DEL b", endDel)) }()
+		go func() { _ = m.Del(t.Context(), "b", "eth0", record("DEL b", endDel)) }()
 		synctest.Wait()
-		go func() { _ = m.Alone(t.Context(), say("GC", endGC)) }()
+		go func() { _ = m.Alone(t.Context(), record("GC", endGC)) }()
 		synctest.Wait()
-		go func() { _ = m.Add(t.Context(), "c", "eth0", say("ADD c", nil)) }()
+		go func() { _ = m.Add(t.Context(), "c", "eth0", record("ADD c", nil)) }()
 		synctest.Wait()
-		go func() { _ = m.Alone(t.Context(), say("GC again", nil)) }()
+		go func() { _ = m.Alone(t.Context(), record("GC again", nil)) }()
 		synctest.Wait()
 		want := []string{"ADD a", "DEL b"}
 		for _, end := range []chan struct{}{endAdd, endDel} {
@@ -55,9 +55,9 @@ func TestGateIsSharedByAddAndDelAndGCHasItAlone(t *testing.T) {
 	})
 }
 
-// A DEL of an interface that may be plugged again ends what came before it of that
-// interface, also what waits for its turn or at the gate, and of no other interface;
-// then the interface can be had again, until the sandbox has ended.
+// Unplug ends the earlier ADDs of its interface, also those that wait for their turn or
+// at the gate, and affects no other interface. The interface can be plugged again until
+// the sandbox has ended.
 func TestInterfacesThatMayBePluggedAgain(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		m := newTurns(t)
@@ -89,7 +89,7 @@ func TestInterfacesThatMayBePluggedAgain(t *testing.T) {
 			done <- m.Unplug(t.Context(), "c1", "net1", func(context.Context) error {
 				m.mu.Lock()
 				defer m.mu.Unlock()
-				before = len(got) // not before the undo, and the GC before it
+				before = len(got) // all four, with their undo, after the GC
 				return nil
 			})
 		}()
@@ -108,8 +108,7 @@ func TestInterfacesThatMayBePluggedAgain(t *testing.T) {
 		if err := m.Add(t.Context(), "c1", "net1", nothing); err != nil {
 			t.Errorf("again after its DEL: %v", err)
 		}
-		// The DEL of one interface is nothing to the others, until the plugin says that
-		// this was the end.
+		// The DEL of one interface does not affect the others, until End is called.
 		if err := m.Del(t.Context(), "c1", "eth0", nothing); err != nil {
 			t.Error(err)
 		}
@@ -127,7 +126,7 @@ func TestInterfacesThatMayBePluggedAgain(t *testing.T) {
 	})
 }
 
-// A GC that gives up lets those in that waited behind it.
+// A GC that gives up lets the operations run that waited behind it.
 func TestGateOpensBehindAGCThatGaveUp(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		m := newTurns(t)
@@ -155,8 +154,8 @@ func TestGateOpensBehindAGCThatGaveUp(t *testing.T) {
 	})
 }
 
-// A DEL cancels the ADD of its sandbox also while a GC waits for that ADD: else
-// the three would wait for one another.
+// A DEL cancels the ADD of its sandbox also while a GC waits for that ADD. Otherwise the
+// three would wait for one another.
 func TestDelCancelsAnAddThatAGCWaitsFor(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		m := newTurns(t)
@@ -177,8 +176,8 @@ func TestDelCancelsAnAddThatAGCWaitsFor(t *testing.T) {
 	})
 }
 
-// An ADD that only waits for others keeps no GC waiting, and with it nobody that
-// came after: it begins again behind them.
+// An ADD that is idle does not hold up a GC, nor the operations behind the GC: it begins
+// again after them.
 func TestGCDoesNotWaitForAnAddThatIdles(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		m := newTurns(t)
@@ -219,7 +218,7 @@ func TestGCDoesNotWaitForAnAddThatIdles(t *testing.T) {
 	})
 }
 
-// A GC may be there before the ADD begins to wait.
+// An ADD does not become idle if a GC is waiting already.
 func TestAddDoesNotIdleInFrontOfAGC(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		m := newTurns(t)
@@ -246,7 +245,7 @@ func TestAddDoesNotIdleInFrontOfAGC(t *testing.T) {
 	})
 }
 
-// GC removes sandboxes with the operations that the sweep has.
+// The fn of Alone may call Do: GC removes sandboxes with the operations of the sweep.
 func TestAloneMayDo(t *testing.T) {
 	m := newTurns(t)
 	err := m.Alone(t.Context(), func(ctx context.Context) error { return m.Do(ctx, "a", nothing) })
@@ -256,14 +255,14 @@ func TestAloneMayDo(t *testing.T) {
 	wantIdle(t, m)
 }
 
-// wantIdle checks that nothing is left of operations that ended.
+// wantIdle checks that no operation is left in queues and gate.
 func wantIdle(t *testing.T, m *Turns) {
 	t.Helper()
 	m.mu.Lock()
 	defer m.mu.Unlock()
-	if free := m.gate.room.TryAcquire(whole); !free || len(m.queues) != 0 || len(m.gate.idle) != 0 || m.gate.wanting != 0 {
+	if free := m.gate.slots.TryAcquire(whole); !free || len(m.queues) != 0 || len(m.gate.idle) != 0 || m.gate.waiting != 0 {
 		t.Errorf("%d entries stay, gate %+v", len(m.queues), m.gate)
 	} else {
-		m.gate.room.Release(whole)
+		m.gate.slots.Release(whole)
 	}
 }

@@ -8,14 +8,14 @@ import (
 	"fairlead.dev/fairlead/internal/cniproto"
 )
 
-// durationBuckets reach from 0.5 ms to the four minutes that a kubelet gives a
-// sandbox: its own stopped at ten seconds.
+// durationBuckets are in seconds, from 0.5 ms to the four minutes that a kubelet allows
+// for a sandbox. The kubelet's own buckets ended at ten seconds.
 var durationBuckets = []float64{.0005, .001, .0025, .005, .01, .025, .05, .1, .25, .5, 1, 2.5, 5, 10, 30, 60, 120, 240}
 
-// metrics are how long requests wait.
+// metrics measure how long requests wait.
 type metrics struct {
 	waits *prometheus.HistogramVec
-	// The observers of every request.
+	// The observers by verb.
 	add, del waits
 	identity prometheus.Observer
 }
@@ -41,6 +41,7 @@ func newMetrics(r prometheus.Registerer) (*metrics, error) {
 	return m, r.Register(m.waits)
 }
 
+// observe observes the time since a start, and returns the present time.
 func observe(o prometheus.Observer, since time.Time) time.Time {
 	now := time.Now()
 	o.Observe(now.Sub(since).Seconds())

@@ -12,31 +12,31 @@ import (
 	"golang.org/x/sync/semaphore"
 )
 
-// ErrDeleted says that the runtime has ended a sandbox: its DEL came.
+// ErrDeleted means that the runtime has sent a DEL for the sandbox.
 var ErrDeleted = errors.New("sandbox was deleted")
 
 const (
-	// tombstoneAge is for how long the ADD of a deleted sandbox is refused. A
-	// runtime that gave up an ADD sends the DEL within milliseconds; what comes
-	// later was held up in a queue.
+	// tombstoneAge is the time during which ADDs of a deleted sandbox are refused. Such
+	// an ADD was delayed in a queue: a runtime that gives up an ADD sends its DEL within
+	// milliseconds.
 	tombstoneAge = 10 * time.Minute
-	// maxTombstones bounds the memory, to less than a megabyte, when more than 13
-	// sandboxes a second end for all that time: each leaves two.
+	// maxTombstones limits the memory to less than a megabyte. It is reached if more
+	// than 13 sandboxes a second end for ten minutes: each leaves two tombstones.
 	maxTombstones = 1 << 14
 )
 
-// Turns lets operations on one sandbox run one after the other, in the order
-// in which they came, and those on different sandboxes side by side. A DEL
-// cancels the ADDs of its attachment, a container ID with a CNI_IFNAME, that came
-// before it, waits for the undo, and leaves a tombstone that refuses every later ADD
-// of that attachment. The ADDs of another name are not concerned.
+// Turns runs operations on one sandbox one after the other, in order of arrival, and
+// operations on different sandboxes in parallel. An attachment is a container ID with a
+// CNI_IFNAME. A DEL cancels the earlier ADDs of its attachment, waits for their undo, and
+// leaves a tombstone: later ADDs of the attachment are refused. ADDs of other attachments
+// go on.
 //
-// An interface that another plugin makes may be unplugged and plugged again, until the
-// sandbox has ended.
+// An interface that another plugin makes may be unplugged (Unplug) and plugged again
+// until the sandbox has ended (End).
 //
-// Its locks are taken in this order: the gate, which ADDs and DELs share and
-// GC has alone; the sandbox; the identity of a pod whose addresses are kept for
-// its successor. Waiting for any of them ends with the caller's context.
+// Locks are taken in this order: the gate, which ADDs and DELs share and a GC holds
+// alone; the sandbox; the identity of a pod whose addresses pass to its successor.
+// Waiting for any of them ends with the caller's context.
 type Turns struct {
 	metrics *metrics
 	made    time.Time
@@ -44,19 +44,19 @@ type Turns struct {
 	mu     sync.Mutex
 	gate   gate
 	queues map[key]*queue
-	adds   map[key]map[*adding]struct{} // that run or wait
-	buried map[grave]struct{}
-	order  []tombstone // by age, for forgetting
+	adds   map[key]map[*adding]struct{} // ADDs that run or wait
+	dead   map[tombstoneKey]struct{}
+	order  []tombstone // the keys of dead, oldest first
 }
 
-// key names what is done one after the other. A pod's name is none: orphans
-// have no name, and would all share one.
+// key names a queue of operations that run one after the other. The name of a pod is not
+// a key: orphans have no name, and would all share one queue.
 type key struct {
 	kind lockKind
 	name string
 }
 
-// lockKind is what a caller waits for.
+// lockKind is the kind of a queue.
 type lockKind string
 
 const (
@@ -64,36 +64,38 @@ const (
 	lockIdentity lockKind = "identity"
 )
 
-// grave is a deleted attachment, or a sandbox that has ended: half of the SHA-256 of
-// its names. Ten thousand IDs, each allocated amid what a pod needed for a moment,
-// would keep most of that memory from going back to the system.
-type grave [sha256.Size / 2]byte
+// tombstoneKey stands for a deleted attachment, or for a sandbox that has ended. It is
+// half of the SHA-256 of their names. The strings themselves were allocated among the
+// short-lived memory of a pod: ten thousand of them would keep most of it from going
+// back to the system.
+type tombstoneKey [sha256.Size / 2]byte
 
-// graveOf is that of a sandbox where ifName is empty.
-func graveOf(containerID, ifName string) grave {
+// tombstoneKeyOf returns the key of an attachment, or of a sandbox if ifName is empty.
+func tombstoneKeyOf(containerID, ifName string) tombstoneKey {
 	sum := sha256.Sum256([]byte(containerID + "\x00" + ifName))
-	return grave(sum[:])
+	return tombstoneKey(sum[:])
 }
 
 type tombstone struct {
-	of grave
-	at uint32 // in seconds since the Turns were made
+	key tombstoneKey
+	at  uint32 // in seconds since New
 }
 
-// queue is of one key. Whoever waits is counted before it waits, so
-// the entry cannot be dropped and made anew under it.
+// queue has the operations of one key. A caller is counted before it waits, so that the
+// queue is not removed, and replaced by a new one, while the caller waits.
 type queue struct {
 	users int
-	one   *semaphore.Weighted
+	turn  *semaphore.Weighted
 }
 
-// adding is an ADD that a DEL of the same interface may end.
+// adding is an ADD that runs or waits.
 type adding struct {
 	ifName string
 	cancel context.CancelCauseFunc
 }
 
-// New returns turns that nobody has. Its metrics are kept in r; nil keeps none.
+// New returns Turns without operations. Metrics are registered in r, unless it is nil; the
+// error is that of the registration.
 func New(r prometheus.Registerer) (*Turns, error) {
 	metrics, err := newMetrics(r)
 	if err != nil {
@@ -101,14 +103,14 @@ func New(r prometheus.Registerer) (*Turns, error) {
 	}
 	return &Turns{
 		metrics: metrics, made: time.Now(), queues: map[key]*queue{},
-		adds: map[key]map[*adding]struct{}{}, buried: map[grave]struct{}{}, gate: newGate(),
+		adds: map[key]map[*adding]struct{}{}, dead: map[tombstoneKey]struct{}{}, gate: newGate(),
 	}, nil
 }
 
-// Add runs fn alone on a sandbox, for the interface that the runtime calls ifName.
-// Its ctx ends with cause ErrDeleted when a DEL of that interface comes, and fn is
-// expected to undo what it did. The ADD of one that was deleted is ErrDeleted, and
-// any ADD of a sandbox that has ended.
+// Add runs fn as the only operation on a sandbox. ifName is the ADD's CNI_IFNAME. The
+// context of fn ends with cause ErrDeleted when a DEL of the interface comes; fn must
+// then undo its changes. Errors: ErrDeleted, without a call of fn, if the interface was
+// deleted or the sandbox has ended; errors of fn; the cause of ctx if it ended first.
 func (m *Turns) Add(ctx context.Context, containerID, ifName string, fn func(context.Context) error) error {
 	ctx, cancel := context.WithCancelCause(ctx)
 	defer cancel(nil)
@@ -116,13 +118,13 @@ func (m *Turns) Add(ctx context.Context, containerID, ifName string, fn func(con
 	defer m.begin(k, &adding{ifName, cancel})()
 	for {
 		err := m.attempt(ctx, k, ifName, fn)
-		if !errors.Is(err, errRoom) {
+		if !errors.Is(err, errGCFirst) {
 			return err
 		}
 	}
 }
 
-// attempt is an Add up to its end or to where it makes room for others.
+// attempt runs an Add to its end, or until it makes way for a GC (errGCFirst).
 func (m *Turns) attempt(ctx context.Context, k key, ifName string, fn func(context.Context) error) error {
 	start := time.Now()
 	if err := m.share(ctx); err != nil {
@@ -132,8 +134,8 @@ func (m *Turns) attempt(ctx context.Context, k key, ifName string, fn func(conte
 	start = observe(m.metrics.add.gate, start)
 	return m.run(ctx, k, func() error {
 		observe(m.metrics.add.sandbox, start)
-		for _, g := range []grave{graveOf(k.name, ""), graveOf(k.name, ifName)} {
-			if _, dead := m.buried[g]; dead {
+		for _, key := range []tombstoneKey{tombstoneKeyOf(k.name, ""), tombstoneKeyOf(k.name, ifName)} {
+			if _, dead := m.dead[key]; dead {
 				return fmt.Errorf("sandbox %s: %w", k.name, ErrDeleted)
 			}
 		}
@@ -141,7 +143,7 @@ func (m *Turns) attempt(ctx context.Context, k key, ifName string, fn func(conte
 	}, fn)
 }
 
-// begin lets a DEL end an ADD, until end is called.
+// begin registers an ADD so that a DEL can cancel it. end removes it.
 func (m *Turns) begin(k key, a *adding) (end func()) {
 	m.mu.Lock()
 	defer m.mu.Unlock()
@@ -158,23 +160,24 @@ func (m *Turns) begin(k key, a *adding) (end func()) {
 	}
 }
 
-// Del runs fn alone on a sandbox, after the ADDs that it cancels: those of the same
-// interface. Without an interface it is of all that the sandbox has.
+// Del runs fn as the only operation on a sandbox, after the earlier ADDs of the interface,
+// which it cancels. Later ADDs of the interface fail with ErrDeleted. An empty ifName
+// stands for all interfaces of the sandbox.
 func (m *Turns) Del(ctx context.Context, containerID, ifName string, fn func(context.Context) error) error {
 	m.mu.Lock()
-	m.bury(graveOf(containerID, ifName))
+	m.bury(tombstoneKeyOf(containerID, ifName))
 	m.mu.Unlock()
 	return m.Unplug(ctx, containerID, ifName, fn)
 }
 
-// End has every later ADD of a sandbox refused, whatever its interface.
+// End marks a sandbox as ended: every later ADD of any interface fails with ErrDeleted.
 func (m *Turns) End(containerID string) {
 	m.mu.Lock()
 	defer m.mu.Unlock()
-	m.bury(graveOf(containerID, ""))
+	m.bury(tombstoneKeyOf(containerID, ""))
 }
 
-// Unplug is Del of an interface that may be plugged again: it leaves no tombstone.
+// Unplug is Del without a tombstone, for an interface that may be plugged again.
 func (m *Turns) Unplug(ctx context.Context, containerID, ifName string, fn func(context.Context) error) error {
 	k := key{lockSandbox, containerID}
 	m.mu.Lock()
@@ -184,7 +187,8 @@ func (m *Turns) Unplug(ctx context.Context, containerID, ifName string, fn func(
 		}
 	}
 	m.mu.Unlock()
-	// The gate comes second: a GC before it may wait for that very ADD.
+	// Cancel first, then wait at the gate: a GC that holds or awaits the gate may be
+	// waiting for a cancelled ADD.
 	start := time.Now()
 	if err := m.share(ctx); err != nil {
 		return err
@@ -197,16 +201,15 @@ func (m *Turns) Unplug(ctx context.Context, containerID, ifName string, fn func(
 	}, fn)
 }
 
-// Do runs fn alone on a sandbox. It does not share the gate, so that Alone's fn
-// may call it.
+// Do runs fn as the only operation on a sandbox. It does not take the gate, so the fn of
+// Alone may call it.
 func (m *Turns) Do(ctx context.Context, containerID string, fn func(context.Context) error) error {
 	return m.run(ctx, key{lockSandbox, containerID}, nil, fn)
 }
 
-// Identity runs fn alone on an identity: the name of a claim, under which
-// addresses pass from a pod to its successor. It is called within Add, and its
-// fn must not wait for an ADD. The empty name is nobody's, and is not waited
-// for.
+// Identity runs fn as the only operation on an identity. name is that of a claim, by
+// which addresses pass from a pod to its successor; if it is empty, fn runs at once. It is
+// called within Add's fn, and its own fn must not wait for an ADD.
 func (m *Turns) Identity(ctx context.Context, name string, fn func(context.Context) error) error {
 	if name == "" {
 		return fn(ctx)
@@ -218,7 +221,8 @@ func (m *Turns) Identity(ctx context.Context, name string, fn func(context.Conte
 	}, fn)
 }
 
-// run waits for its turn, asks admit (under the lock) and runs fn.
+// run waits for the caller's turn and runs fn, unless admit returns an error. admit is
+// called under the lock; it may be nil.
 func (m *Turns) run(ctx context.Context, k key, admit func() error, fn func(context.Context) error) error {
 	t, err := m.take(ctx, k)
 	if err != nil {
@@ -241,25 +245,25 @@ func (m *Turns) take(ctx context.Context, k key) (*queue, error) {
 	m.mu.Lock()
 	t := m.queues[k]
 	if t == nil {
-		t = &queue{one: semaphore.NewWeighted(1)}
+		t = &queue{turn: semaphore.NewWeighted(1)}
 		m.queues[k] = t
 	}
 	t.users++
 	m.mu.Unlock()
-	if t.one.Acquire(ctx, 1) != nil {
+	if t.turn.Acquire(ctx, 1) != nil {
 		m.drop(k, t)
-		return nil, fmt.Errorf("waiting for the operation before on %s %s: %w", k.kind, k.name, context.Cause(ctx))
+		return nil, fmt.Errorf("waiting for the previous operation on %s %s: %w", k.kind, k.name, context.Cause(ctx))
 	}
 	return t, nil
 }
 
-// pass ends this caller's turn and begins the next one's.
+// pass ends this caller's turn and lets the next caller run.
 func (m *Turns) pass(k key, t *queue) {
-	t.one.Release(1)
+	t.turn.Release(1)
 	m.drop(k, t)
 }
 
-// drop forgets a user of an entry, and the entry with its last one.
+// drop removes a user from a queue, and the queue with its last user.
 func (m *Turns) drop(k key, t *queue) {
 	m.mu.Lock()
 	defer m.mu.Unlock()
@@ -268,12 +272,12 @@ func (m *Turns) drop(k key, t *queue) {
 	}
 }
 
-// bury leaves a tombstone and forgets those that are old.
-func (m *Turns) bury(of grave) {
+// bury adds a tombstone and removes old ones. The caller holds the lock.
+func (m *Turns) bury(key tombstoneKey) {
 	now := uint32(time.Since(m.made) / time.Second)
-	if _, dead := m.buried[of]; !dead {
-		m.order = append(m.order, tombstone{of, now})
-		m.buried[of] = struct{}{}
+	if _, dead := m.dead[key]; !dead {
+		m.order = append(m.order, tombstone{key, now})
+		m.dead[key] = struct{}{}
 	}
 	for len(m.order) > 0 {
 		first := m.order[0]
@@ -281,6 +285,6 @@ func (m *Turns) bury(of grave) {
 			return
 		}
 		m.order = m.order[1:]
-		delete(m.buried, first.of)
+		delete(m.dead, first.key)
 	}
 }

@@ -186,8 +186,8 @@ func TestTurnsTombstone(t *testing.T) {
 	})
 }
 
-// A DEL of one interface concerns no ADD of another: neither one that runs nor one
-// that comes later. A DEL without a name, and the end of the sandbox, concern all.
+// A DEL of one interface does not affect ADDs of another, neither running nor later ADDs.
+// A DEL without a name and the end of the sandbox affect all interfaces.
 func TestTurnsDelIsOfOneInterface(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		m := newTurns(t)
@@ -230,13 +230,13 @@ func TestTurnsTombstonesAreBounded(t *testing.T) {
 			t.Fatal(err)
 		}
 	}
-	if len(m.buried) != maxTombstones || len(m.order) != maxTombstones {
-		t.Errorf("%d tombstones, %d in order", len(m.buried), len(m.order))
+	if len(m.dead) != maxTombstones || len(m.order) != maxTombstones {
+		t.Errorf("%d tombstones, %d in order", len(m.dead), len(m.order))
 	}
 }
 
-// Whoever waits is counted before it waits: else the entry is dropped and made
-// anew under it, and two run at once.
+// A caller is counted before it waits. Otherwise the queue is removed and replaced by a
+// new one while the caller waits, and two callers run at once.
 func TestTurnsKeepsItsEntryUnderLoad(t *testing.T) {
 	m := newTurns(t)
 	var wg sync.WaitGroup
@@ -267,9 +267,9 @@ func TestTurnsKeepsItsEntryUnderLoad(t *testing.T) {
 	}
 }
 
-// Point 1, the other side: those that share kept addresses do wait, each for the
-// one before, and whoever gives up is not in the way.
-func TestSubtle1HeirsWaitForEachOther(t *testing.T) {
+// The other side of point 1: pods that share a claim wait for their predecessor. A pod
+// that gives up does not block the next.
+func TestSubtle1ClaimHoldersWaitForEachOther(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		m := newTurns(t)
 		var order []string
@@ -298,7 +298,7 @@ func TestSubtle1HeirsWaitForEachOther(t *testing.T) {
 		synctest.Wait()
 		wg.Go(func() { _ = as(t.Context(), "b", nil) })
 		synctest.Wait()
-		// A DEL does not wait for an heir: the heir may wait for it.
+		// A DEL does not wait for the successor: the successor may be waiting for it.
 		if err := m.Del(t.Context(), "before", "eth0", nothing); err != nil {
 			t.Error(err)
 		}
@@ -312,8 +312,8 @@ func TestSubtle1HeirsWaitForEachOther(t *testing.T) {
 	})
 }
 
-// Point 3: the timer ran while an operation waited for its lock, and one stuck
-// pod looked like slow networking.
+// Point 3: the metric of the kubelet included the wait for a lock, so one stuck pod
+// looked like slow networking.
 func TestSubtle3WaitingIsNotWorking(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		registry := prometheus.NewPedanticRegistry()
