@@ -9,7 +9,8 @@ import (
 	"fairlead.dev/fairlead/internal/node/ledger"
 )
 
-// ParseArgs takes the pod out of CNI_ARGS, "key=value;key=value".
+// ParseArgs returns the pod that CNI_ARGS, "key=value;key=value", names. The UID may be
+// empty; errors: fault.ErrEnvironment if namespace or name are missing.
 func ParseArgs(args string) (ledger.Pod, error) {
 	var p ledger.Pod
 	for pair := range strings.SplitSeq(args, ";") {

@@ -7,7 +7,7 @@ import (
 	"fairlead.dev/fairlead/internal/node/fault"
 )
 
-// CNI_ARGS comes in any order, with keys of others, and with anything in it.
+// CNI_ARGS may be in any order, and have foreign keys and malformed parts.
 func FuzzParseArgs(f *testing.F) {
 	f.Add("IgnoreUnknown=1;K8S_POD_NAMESPACE=ns;K8S_POD_NAME=p;K8S_POD_UID=u;K8S_POD_INFRA_CONTAINER_ID=c")
 	f.Add("K8S_POD_NAME=a=b;K8S_POD_NAMESPACE=;;=;K8S_POD_NAMESPACE=x")

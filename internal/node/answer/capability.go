@@ -16,22 +16,22 @@ import (
 	"fairlead.dev/fairlead/internal/node/ledger"
 )
 
-// Capabilities are what a runtime asks of an ADD beside the interfaces
-// (runtimeConfig; CNI conventions, "dynamic plugin specific fields"). Keys are
-// taken in any case: containerd sends HostPort, the conventions say hostPort.
+// Capabilities are the settings of runtimeConfig, which a runtime passes with an ADD (CNI
+// conventions, "dynamic plugin specific fields"). Keys are accepted in any case:
+// containerd sends HostPort, in the conventions it is hostPort.
 type Capabilities struct {
 	PortMappings []portMapping `json:"portMappings"`
 	Bandwidth    *bandwidth    `json:"bandwidth"`
 	IPs          []string      `json:"ips"`
 	MAC          string        `json:"mac"`
 	DNS          *runtimeDNS   `json:"dns"`
-	// The rest says nothing that is needed here, and only has to be well-formed.
+	// The others are not used. They must be well-formed.
 	CgroupPath     string            `json:"cgroupPath"`
 	PodAnnotations map[string]string `json:"io.kubernetes.cri.pod-annotations"`
 }
 
-// portMapping is a port of the host that leads to the pod. A hostPort of 0 or less
-// is none.
+// portMapping forwards a port of the host to the pod. It is ignored if HostPort is 0 or
+// less.
 type portMapping struct {
 	HostPort      int64  `json:"hostPort"`
 	ContainerPort int64  `json:"containerPort"`
@@ -39,7 +39,7 @@ type portMapping struct {
 	HostIP        string `json:"hostIP"`
 }
 
-// bandwidth is in bit/s and bit.
+// bandwidth has rates in bit/s and bursts in bit.
 type bandwidth struct {
 	IngressRate  uint64 `json:"ingressRate"`
 	IngressBurst uint64 `json:"ingressBurst"`
@@ -53,19 +53,19 @@ type runtimeDNS struct {
 	Options  []string `json:"options"`
 }
 
-// ParseCapabilities reads them from a network configuration. The error has code 6
-// where they cannot be decoded.
+// ParseCapabilities returns the capabilities in a network configuration; errors:
+// cniproto.Error with code 6 if they cannot be decoded.
 func ParseCapabilities(config json.RawMessage) (c Capabilities, err error) {
-	var outer struct {
+	var network struct {
 		RuntimeConfig Capabilities `json:"runtimeConfig"`
 	}
-	if err := json.Unmarshal(config, &outer); err != nil {
+	if err := json.Unmarshal(config, &network); err != nil {
 		return c, &cniproto.Error{Code: cniproto.CodeDecode, Msg: "network configuration: runtimeConfig: " + err.Error()}
 	}
-	return outer.RuntimeConfig, nil
+	return network.RuntimeConfig, nil
 }
 
-// ports are the host ports, checked.
+// ports returns the host ports, each once; errors: fault.ErrInvalid, with the field.
 func (c Capabilities) ports() ([]nft.Port, error) {
 	var out []nft.Port
 	for n, m := range c.PortMappings {
@@ -106,10 +106,10 @@ func (c Capabilities) ports() ([]nft.Port, error) {
 	return out, nil
 }
 
-// Apply puts what a runtime asks for into an ADD of a pod, whose first interface is
-// the default one. Addresses and MAC were chosen in the controller:
-// what the runtime wants has to be that; a MAC that was not chosen may be the
-// runtime's choice.
+// Apply enters the capabilities into the ADD of a pod, whose first interface is the
+// default interface. The controller has chosen the addresses, so a runtime may ask only
+// for these. The same holds for the MAC, unless the PodAttachment has none: then the
+// runtime may choose it. Errors: fault.ErrInvalid, with the field.
 func (c Capabilities) Apply(add *ledger.Add, pod ledger.Pod, pa *v1alpha1.PodAttachment) error {
 	first := &add.Interfaces[0]
 	for n, s := range c.IPs {
@@ -144,8 +144,8 @@ func (c Capabilities) Apply(add *ledger.Add, pod ledger.Pod, pa *v1alpha1.PodAtt
 	return c.reachable(first, pod)
 }
 
-// reachable makes sure that a port at an address of the host can lead to the pod:
-// it cannot when the pod has no address of the same family.
+// reachable returns fault.ErrInvalid if a host port is bound to an address of the host
+// whose family the pod has no address of.
 func (c Capabilities) reachable(first *ledger.Interface, pod ledger.Pod) error {
 	for n, m := range c.PortMappings {
 		at := host(m.HostIP)
@@ -158,7 +158,8 @@ func (c Capabilities) reachable(first *ledger.Interface, pod ledger.Pod) error {
 	return nil
 }
 
-// NotReserved makes sure that none of a pod's host ports is the node's own.
+// NotReserved returns fault.ErrInvalid if a host port of a pod is reserved for the node
+// itself.
 func NotReserved(add *ledger.Add, pod ledger.Pod, reserved []ReservedPort) error {
 	for _, p := range add.HostPorts {
 		for _, r := range reserved {
@@ -171,8 +172,8 @@ func NotReserved(add *ledger.Add, pod ledger.Pod, reserved []ReservedPort) error
 	return nil
 }
 
-// host is the address in "10.0.0.5/24" or "10.0.0.5"; it is not valid when there
-// is none.
+// host returns the address in "10.0.0.5/24" or "10.0.0.5". It returns the zero Addr if the
+// text has no address.
 func host(s string) netip.Addr {
 	address, _, _ := strings.Cut(s, "/")
 	a, _ := netip.ParseAddr(address)
@@ -188,7 +189,7 @@ func hosts(addresses []string) (out []netip.Addr) {
 	return out
 }
 
-// mergeDNS adds what the runtime says to what the network says, which comes first.
+// mergeDNS returns the DNS settings of the network, followed by those of the runtime.
 func mergeDNS(network *v1alpha1.DNS, runtime *runtimeDNS) *v1alpha1.DNS {
 	if runtime == nil || len(runtime.Servers)+len(runtime.Searches)+len(runtime.Options) == 0 {
 		return network
@@ -212,11 +213,11 @@ func union(a, b []string) []string {
 	return a
 }
 
-// ReservedPort is a port of the host that is the node's own.
+// ReservedPort is a port of the host that the node itself needs.
 type ReservedPort struct {
 	// Protocol is "tcp", "udp" or "sctp".
 	Protocol string
 	Port     uint16
-	// Option is the field of the configuration that says so.
+	// Option is the field of the configuration that reserves it.
 	Option string
 }

@@ -11,8 +11,8 @@ import (
 	"fairlead.dev/fairlead/internal/node/nodetest"
 )
 
-// TestCapabilitiesInEveryCase: containerd's structs carry no JSON tags, so its keys
-// are those of Go; the conventions, CRI-O and Multus begin them in lower case.
+// TestCapabilitiesInEveryCase covers the keys of containerd, whose structs have no JSON
+// tags, and those of the conventions, CRI-O and Multus, which begin in lower case.
 func TestCapabilitiesInEveryCase(t *testing.T) {
 	for _, raw := range []string{
 		`{"portMappings":[{"HostPort":8080,"ContainerPort":80,"Protocol":"TCP","HostIP":"::"}],
@@ -73,7 +73,7 @@ func FuzzCapabilities(f *testing.F) {
 				}
 			}
 		}
-		// What was accepted can be written down and read again.
+		// Accepted values can be encoded and decoded again.
 		written, err := json.Marshal(add.HostPorts)
 		if err != nil {
 			t.Fatal(err)

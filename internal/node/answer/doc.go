@@ -1,3 +1,3 @@
-// Package answer reads what a runtime asks for and writes the results that answer it.
-// It touches neither the kernel nor the API server.
+// Package answer decodes the requests of a runtime and encodes the results. It touches
+// neither the kernel nor the API server.
 package answer

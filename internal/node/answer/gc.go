@@ -7,16 +7,16 @@ import (
 	"fairlead.dev/fairlead/internal/node/fault"
 )
 
-// gcKeys are where a runtime says which attachments are valid. The first is the
-// specification's, the second is what it once said by mistake (cni#1101); libcni
-// sends both.
+// gcKeys are the keys of the list of valid attachments. The first is the key of the
+// specification, the second was in it by mistake (cni#1101). libcni sends both.
 var gcKeys = []string{"cni.dev/valid-attachments", "cni.dev/attachments"}
 
-// ValidSandboxes reads the container IDs that are still in use from the
-// configuration of a GC. told is false when it does not say, or says that there
-// is to be no GC. A list that is null is an empty one: libcni encodes that of a
-// network that no pod uses so.
-func ValidSandboxes(config []byte) (valid map[string]bool, told bool, err error) {
+// ValidSandboxes returns the container IDs that are still in use, from the configuration
+// of a GC. listed is false if the configuration has no list of them, or disables GC. A
+// list that is null counts as empty: libcni encodes the list of an unused network so.
+// Errors: cniproto.Error with code 6 if the configuration cannot be decoded,
+// fault.ErrInvalid, with the field, if a value is wrong.
+func ValidSandboxes(config []byte) (valid map[string]bool, listed bool, err error) {
 	var fields map[string]json.RawMessage
 	if err := json.Unmarshal(config, &fields); err != nil {
 		return nil, false, &cniproto.Error{Code: cniproto.CodeDecode, Msg: "network configuration: " + err.Error()}
@@ -36,7 +36,7 @@ func ValidSandboxes(config []byte) (valid map[string]bool, told bool, err error)
 		if !ok {
 			continue
 		}
-		told = true
+		listed = true
 		var list []struct {
 			ContainerID string `json:"containerID"`
 		}
@@ -44,17 +44,17 @@ func ValidSandboxes(config []byte) (valid map[string]bool, told bool, err error)
 			return nil, false, fault.Errorf(fault.ErrInvalid, `%s: %s: must be a list of {"containerID": ..., "ifname": ...}`, key, clip(raw))
 		}
 		for n, a := range list {
-			// One that cannot be read may be any sandbox, so none is let go.
+			// Without an ID the entry may mean any sandbox, so none is removed.
 			if a.ContainerID == "" {
 				return nil, false, fault.Errorf(fault.ErrInvalid, "%s[%d].containerID: missing", key, n)
 			}
 			valid[a.ContainerID] = true
 		}
 	}
-	return valid, told, nil
+	return valid, listed, nil
 }
 
-// clip keeps a wrong value from making a message of any length.
+// clip shortens a wrong value for a message.
 func clip(raw []byte) string {
 	const most = 256
 	if len(raw) <= most {

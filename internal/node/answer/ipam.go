@@ -17,24 +17,27 @@ import (
 	"fairlead.dev/fairlead/internal/whereabouts"
 )
 
-// IpamConfig is what is needed of another plugin's network configuration.
+// IpamConfig has the settings of another plugin's network configuration that matter to
+// its addresses.
 type IpamConfig struct {
-	// Name of the network.
+	// Name is the name of the network.
 	Name string
-	// routes, dns and static addresses that the network's ipam section adds.
+	// routes, dns and static addresses are added by the network's ipam section.
 	routes []*cnitypes.Route
 	dns    cnitypes.DNS
 	static []whereabouts.Address
-	// Narrow says that the network names pools or ranges of its own, so that its
-	// addresses are never those of the default network.
+	// Narrow is true if the network names pools or ranges of its own. Its addresses are
+	// then never those of the default network.
 	Narrow bool
 	// asked are addresses that the runtime asks for.
 	asked []netip.Addr
-	// Gateway is what CNI_ARGS say of one, which has no effect.
+	// Gateway is the gateway in CNI_ARGS. It has no effect.
 	Gateway string
 }
 
-// ParseIPAM reads a network configuration and CNI_ARGS. Errors name the field.
+// ParseIPAM decodes a network configuration and CNI_ARGS; errors: cniproto.Error with code
+// 6 if the configuration cannot be decoded, fault.ErrInvalid, with the field, if a value
+// is wrong.
 func ParseIPAM(r cniproto.Request) (IpamConfig, error) {
 	var c struct {
 		Name string `json:"name"`
@@ -82,9 +85,9 @@ func ParseIPAM(r cniproto.Request) (IpamConfig, error) {
 	return out, nil
 }
 
-// addSection reads whether the network has addresses of its own, and the static
-// addresses of a configuration of whereabouts. What a flat file of the controller adds
-// to it does not matter to them.
+// addSection reads from the ipam section whether the network has addresses of its own,
+// and the static addresses in a configuration of whereabouts. It ignores the flat file of
+// whereabouts, which only the controller has.
 func (c *IpamConfig) addSection(section json.RawMessage, program string) error {
 	var o struct {
 		Pools     []json.RawMessage `json:"pools"`
@@ -119,11 +122,14 @@ func (c *IpamConfig) addSection(section json.RawMessage, program string) error {
 	return nil
 }
 
-// AddressesFor finds the interface of a PodAttachment that another plugin asks
-// addresses for: that of the name, else the one of the network, else the default
-// one, which runtimes may call as they like, for a network that names no pools. held
-// are those whose addresses the sandbox has already, with the names under which it
-// asked: they are nobody else's.
+// AddressesFor returns the interface of a PodAttachment for which another plugin asks
+// addresses. In order of preference that is the interface named ifName, the interface on
+// the network, and the default interface. The default interface may have any name, and
+// matches only a network that names no pools or ranges.
+//
+// held has the interfaces whose addresses the sandbox has already, by the CNI_IFNAME of
+// their ADD; these are left out. Errors: fault.ErrInvalid if no interface matches, or if
+// it lacks an address that the runtime asks for.
 func AddressesFor(pa *v1alpha1.PodAttachment, ifName string, config IpamConfig, held map[string]string) (*v1alpha1.Interface, error) {
 	var found *v1alpha1.Interface
 	rank := 0
@@ -132,17 +138,17 @@ func AddressesFor(pa *v1alpha1.PodAttachment, ifName string, config IpamConfig, 
 		if iface.Binding.AddressOnly == nil || held[iface.Name] != "" {
 			continue
 		}
-		is := 0
+		match := 0
 		switch _, network, _ := strings.Cut(iface.Network, "/"); {
 		case iface.Name == ifName:
-			is = 3
+			match = 3
 		case config.Name != "" && (network == config.Name || iface.Network == config.Name):
-			is = 2
+			match = 2
 		case iface.Default && !config.Narrow:
-			is = 1
+			match = 1
 		}
-		if is > rank {
-			found, rank = iface, is
+		if match > rank {
+			found, rank = iface, match
 		}
 	}
 	if found == nil {
@@ -156,8 +162,8 @@ func AddressesFor(pa *v1alpha1.PodAttachment, ifName string, config IpamConfig, 
 	return found, nil
 }
 
-// noAddresses says why a PodAttachment has no addresses for an interface, and what
-// would have it get some.
+// noAddresses returns the error for an interface that has no addresses in a
+// PodAttachment, with the remedy.
 func noAddresses(pa *v1alpha1.PodAttachment, ifName string, config IpamConfig, held map[string]string) error {
 	var has []string
 	further := false
@@ -169,20 +175,22 @@ func noAddresses(pa *v1alpha1.PodAttachment, ifName string, config IpamConfig, h
 		has = append(has, text)
 		further = further || !i.Default
 	}
-	cure := "a network is read when the pod is made, not when it is added to one that runs: name it in the annotation " + AnnotationNetworks + " and make the pod again"
+	remedy := "a network is read when the pod is made, not when it is added to one that runs: name it in the annotation " + AnnotationNetworks + " and make the pod again"
 	if !further {
-		cure = "no further network was read for this pod: the controller's configuration must have multiVIFSources: [npwg], and the pod's annotation " +
+		remedy = "no further network was read for this pod: the controller's configuration must have multiVIFSources: [npwg], and the pod's annotation " +
 			AnnotationNetworks + " must name the network when the pod is made"
 	}
 	return fault.Errorf(fault.ErrInvalid, "PodAttachment %s/%s has no addresses for interface %q of network %q, only for %s: %s",
-		pa.Namespace, pa.Name, ifName, config.Name, strings.Join(has, ", "), cure)
+		pa.Namespace, pa.Name, ifName, config.Name, strings.Join(has, ", "), remedy)
 }
 
-// AnnotationNetworks is where a pod names its further networks (NPWG multi-network
-// specification, version 1.3, section 3.1).
+// AnnotationNetworks is the annotation in which a pod names its further networks (NPWG
+// multi-network specification, version 1.3, section 3.1).
 const AnnotationNetworks = "k8s.v1.cni.cncf.io/networks"
 
-// IpamResult is the answer of an IPAM plugin: no interfaces, and no index of one.
+// IpamResult encodes the answer of an IPAM plugin to ADD, in a CNI version. It has no
+// interfaces, and its addresses no index of one. Errors: fault.ErrInvalid if the interface
+// cannot be parsed.
 func IpamResult(iface *v1alpha1.Interface, config IpamConfig, version string) ([]byte, error) {
 	p, err := (&ledger.Interface{Interface: *iface}).ParseAddresses()
 	if err != nil {
@@ -201,7 +209,7 @@ func IpamResult(iface *v1alpha1.Interface, config IpamConfig, version string) ([
 	for _, r := range config.routes {
 		same := func(o *cnitypes.Route) bool { return o.Dst.String() == r.Dst.String() && o.GW.Equal(r.GW) }
 		if i := slices.IndexFunc(res.Routes, same); i >= 0 {
-			res.Routes[i] = r // with all that the network says of it
+			res.Routes[i] = r // it has further fields
 		} else {
 			res.Routes = append(res.Routes, r)
 		}

@@ -18,11 +18,11 @@ import (
 	"fairlead.dev/fairlead/internal/node/ledger"
 )
 
-// Plan resolves what a PodAttachment asks for into what is plugged, in order:
-// the default interface first, under the name that the runtime gave. mtu is
-// what an interface without one of its own gets, in bytes; one without a MAC
-// gets a random one. So all that the result says is known before the kernel is
-// asked.
+// Plan returns the interfaces of a PodAttachment that Fairlead plugs, in order: the
+// default interface first, under ifName, the name that the runtime passed. An interface
+// without an MTU gets mtu, in bytes, and one without a MAC gets a random MAC. The content
+// of the CNI result is therefore known before the kernel is involved. Errors:
+// fault.ErrInvalid.
 func Plan(pa *v1alpha1.PodAttachment, ifName string, mtu int) ([]ledger.Interface, error) {
 	if len(pa.Spec.Interfaces) == 0 {
 		return nil, fault.Errorf(fault.ErrInvalid, "PodAttachment %s/%s: spec.interfaces: empty: must have the default interface", pa.Namespace, pa.Name)
@@ -59,8 +59,9 @@ func Plan(pa *v1alpha1.PodAttachment, ifName string, mtu int) ([]ledger.Interfac
 	return out, nil
 }
 
-// Parse returns the interfaces of an ADD for a PodAttachment as their kinds are asked for
-// them, and puts what their kinds make of them into the ADD. Errors: fault.ErrInvalid.
+// Parse returns the interfaces of an ADD in the form that kinds of binding take. It enters
+// the result of plan, which plans one interface, into the Made of each interface. Errors:
+// fault.ErrInvalid.
 func Parse(pa *v1alpha1.PodAttachment, containerID string, add *ledger.Add, plan func(plug.Interface) (plug.Made, error)) ([]plug.Interface, error) {
 	out := make([]plug.Interface, len(add.Interfaces))
 	for n := range add.Interfaces {
@@ -80,9 +81,10 @@ func Parse(pa *v1alpha1.PodAttachment, containerID string, add *ledger.Add, plan
 	return out, nil
 }
 
-// Result is the answer to ADD, in CNI version 1.1.0. Only the default
-// interface's addresses are in it as addresses: CRI-O takes every one it finds
-// for the pod's. It is first, parsed.
+// Result returns the answer to ADD, in CNI version 1.1.0. interfaces are those of the ADD,
+// the default interface first, and first is the default interface, parsed. The result has
+// the addresses of the default interface only: CRI-O takes every address in it for an IP
+// of the pod.
 func Result(interfaces []ledger.Interface, first plug.Interface, netns string) *types100.Result {
 	res := &types100.Result{CNIVersion: types100.ImplementedSpecVersion}
 	index := 0 // of the default interface
@@ -104,7 +106,7 @@ func Result(interfaces []ledger.Interface, first plug.Interface, netns string) *
 	return res
 }
 
-// cniAddresses are the addresses of an interface, each with the gateway of its
+// cniAddresses returns the addresses of an interface, each with the first gateway of its
 // family.
 func cniAddresses(p plug.Interface) (out []*types100.IPConfig) {
 	for _, a := range p.Addresses {
@@ -139,8 +141,8 @@ func ipNet(p netip.Prefix) net.IPNet {
 	return net.IPNet{IP: p.Addr().AsSlice(), Mask: net.CIDRMask(p.Bits(), p.Addr().BitLen())}
 }
 
-// Encode encodes a result in the version that the runtime asked for: 0.3.1,
-// 0.4.0, 1.0.0 or 1.1.0.
+// Encode encodes a result, of version 1.1.0, in the CNI version of the request: 0.3.1,
+// 0.4.0, 1.0.0 or 1.1.0; errors: fault.ErrInvalid for another version.
 func Encode(res *types100.Result, version string) ([]byte, error) {
 	if version != types100.ImplementedSpecVersion {
 		for _, i := range res.Interfaces {
@@ -158,8 +160,7 @@ func Encode(res *types100.Result, version string) ([]byte, error) {
 	return raw, nil
 }
 
-// InVersion gives a recorded result the form of the version that the runtime
-// asks for now.
+// InVersion converts a recorded result to the CNI version of the present request.
 func InVersion(raw json.RawMessage, version string) ([]byte, error) {
 	res, err := create.CreateFromBytes(raw)
 	if err != nil {

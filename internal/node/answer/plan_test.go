@@ -20,14 +20,14 @@ import (
 	"fairlead.dev/fairlead/internal/node/nodetest"
 )
 
-// planKinds is what the kinds of this build make of an interface.
+// planKinds plans an interface with the kinds of this build.
 func planKinds(i plug.Interface) (plug.Made, error) {
 	return plug.New(nil).Kinds().Plan(link.Place{Path: "/run/netns/x"}, i)
 }
 
 func TestPlan(t *testing.T) {
 	pa := nodetest.Attachment("p", "u1", "eth0", "net1", "net2")
-	// The default interface comes last, and has an MTU of its own.
+	// In the PodAttachment the default interface is the last, and has an MTU.
 	i := pa.Spec.Interfaces
 	i[0], i[2] = i[2], i[0]
 	i[2].MTU = 9000
@@ -157,8 +157,8 @@ func TestResultOfADualStackPod(t *testing.T) {
 	}
 }
 
-// The library leaves an empty dns out by way of a map; what is encoded without that
-// says the same, in every version.
+// Encode and the library encode a result with the same content, in every version, also an
+// empty dns, which the library leaves out.
 func TestResultIsEncodedAsTheLibraryDoes(t *testing.T) {
 	address, route := net.IPNet{IP: net.IPv4(10, 244, 1, 5), Mask: net.CIDRMask(32, 32)}, net.IPNet{IP: net.IPv4zero, Mask: net.CIDRMask(0, 32)}
 	for _, dns := range []cnitypes.DNS{{}, {Nameservers: []string{"10.96.0.10"}}, {Domain: "x.local"}} {

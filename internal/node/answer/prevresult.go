@@ -12,8 +12,9 @@ import (
 	"fairlead.dev/fairlead/internal/node/fault"
 )
 
-// ParsePrevResult reads the result of the ADD, which a CHECK must bring, in the
-// version of the configuration.
+// ParsePrevResult returns the result of the ADD, which a CHECK must contain in the version
+// of the configuration; errors: fault.ErrInvalid if it is missing, cniproto.Error with code
+// 6 if it cannot be decoded.
 func ParsePrevResult(r cniproto.Request) (*types100.Result, error) {
 	var config struct {
 		PrevResult json.RawMessage `json:"prevResult"`
@@ -35,7 +36,7 @@ func ParsePrevResult(r cniproto.Request) (*types100.Result, error) {
 	return prev, nil
 }
 
-// PrevInterface is an interface inside a sandbox, or nil.
+// PrevInterface returns the named interface inside the sandbox, nil if the result has none.
 func PrevInterface(prev *types100.Result, name string) *types100.Interface {
 	for _, i := range prev.Interfaces {
 		if i != nil && i.Name == name && i.Sandbox != "" {

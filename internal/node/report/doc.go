@@ -1,3 +1,2 @@
-// Package report writes what the node has done: the statuses of PodAttachments, and events
-// on pods.
+// Package report writes the statuses of PodAttachments, and events on pods.
 package report

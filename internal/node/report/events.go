@@ -19,58 +19,59 @@ import (
 )
 
 const (
-	// ReportEvery is how long a pod has no second event for the same reason: a
-	// runtime tries again every few seconds.
+	// ReportEvery is the shortest time between two events of a pod with the same reason.
+	// A runtime repeats a failing request every few seconds.
 	ReportEvery = 5 * time.Minute
-	// maxNote bounds the text of an event, in bytes, as the API server does.
+	// maxNote is the longest text of an event, in bytes, that the API server accepts.
 	maxNote = 1024
 
 	reportingController = "fairlead.dev/node"
 )
 
-// Event is what a pod's owner has to know.
+// Event is a warning for the owner of a pod.
 type Event struct {
 	Pod          ledger.Pod
 	Reason, Note string
 }
 
-// Events writes events on pods, in the background, and none for what goes well.
-// An event that cannot be written is only logged: the runtime has the same words.
+// Events writes warning events on pods, in the background. An event that cannot be written
+// is only logged: the runtime gets the same text in its answer.
 type Events struct {
 	api   API
 	node  string
 	queue workqueue.TypedRateLimitingInterface[Event]
 
-	mu   sync.Mutex
-	said map[reported]time.Time
+	mu       sync.Mutex
+	reported map[eventKey]time.Time // when an event was reported last
 }
 
-// reported names what was said of a pod.
-type reported struct {
+// eventKey identifies the events of a pod with one reason.
+type eventKey struct {
 	uid    types.UID
 	reason string
 }
 
-// NewEvents returns a writer of events, which writes while Run runs.
+// NewEvents returns a writer of events, which writes while Run runs. node is the name of
+// the node.
 func NewEvents(api API, node string) *Events {
-	return &Events{api: api, node: node, queue: queue.New[Event]("events"), said: map[reported]time.Time{}}
+	return &Events{api: api, node: node, queue: queue.New[Event]("events"), reported: map[eventKey]time.Time{}}
 }
 
-// Report has an event written, unless the pod had one for that reason lately.
+// Report queues an event, unless the pod had one with that reason within ReportEvery.
 func (r *Events) Report(x Event) {
 	now := time.Now()
 	r.mu.Lock()
 	defer r.mu.Unlock()
-	for key, at := range r.said {
+	for key, at := range r.reported {
 		if now.Sub(at) >= ReportEvery {
-			delete(r.said, key)
+			delete(r.reported, key)
 		}
 	}
-	key := reported{uid: x.Pod.UID, reason: x.Reason}
-	if _, lately := r.said[key]; lately {
+	key := eventKey{uid: x.Pod.UID, reason: x.Reason}
+	if _, lately := r.reported[key]; lately {
 		return
 	}
-	r.said[key] = now
+	r.reported[key] = now
 	r.queue.Add(x)
 }
 
@@ -106,9 +107,9 @@ func (r *Events) event(x Event) *eventsv1.Event {
 	}
 }
 
-// Remembered is how many things are remembered, by kind.
+// Remembered returns the number of entries in memory, by kind.
 func (r *Events) Remembered() map[string]int {
 	r.mu.Lock()
 	defer r.mu.Unlock()
-	return map[string]int{"said": len(r.said)}
+	return map[string]int{"said": len(r.reported)}
 }

@@ -12,36 +12,37 @@ import (
 	"fairlead.dev/fairlead/internal/node/ledger"
 )
 
-// migratedLook is the time between two looks for a sandbox that is to go.
-const migratedLook = 2 * time.Second
+// migratedRecheck is the time between two searches for the sandbox of a migrated
+// PodAttachment.
+const migratedRecheck = 2 * time.Second
 
-// migratedInUse says whether something on this node still has an address of a
-// PodAttachment that a migration wrote, and has it looked at again later if so.
+// migratedInUse reports whether a network namespace of this node still has an address of
+// a PodAttachment that a migration wrote. If so, the PodAttachment is checked again after
+// migratedRecheck.
 //
-// Its sandbox was made before this daemon served its network, so there is no
-// record of it, and no DEL need ever come: the program that was there before may
-// get it. So "no record" does not say that nothing is plugged. What can be seen of the
-// sandbox is its network namespace, and that has the addresses until its
-// interfaces are gone; a pod that was force-deleted keeps them until its
-// containers have ended. A sandbox that this daemon makes for the pod has a
-// record as any other, and is judged by that before this is asked.
+// The sandbox of such a PodAttachment may be older than this daemon's service of its
+// network. It then has no record, and its DEL may go to the program that served the
+// network before, so a missing record does not prove that nothing is plugged. The
+// namespace of the sandbox does: it has the addresses until its interfaces are gone. A
+// pod that was force-deleted keeps them until its containers have ended. A sandbox that
+// this daemon plugs for the pod has a record, and Judge decides by it before this check.
 func (a *Statuses) migratedInUse(ctx context.Context, pa *v1alpha1.PodAttachment) (bool, error) {
 	if pa.Labels[v1alpha1.LabelMigratedFrom] == "" {
 		return false, nil
 	}
 	var addrs []netip.Addr
 	for _, i := range pa.Spec.Interfaces {
-		its, err := ledger.PlainAddresses(pa, i)
+		plain, err := ledger.PlainAddresses(pa, i)
 		if err != nil {
 			return false, err
 		}
-		addrs = append(addrs, its...)
+		addrs = append(addrs, plain...)
 	}
 	path, err := a.Holding(ctx, addrs)
 	if err != nil || path == "" {
 		return false, err
 	}
 	logr.FromContextOrDiscard(ctx).Info("waiting for a sandbox that was there before the migration", "podAttachment", apiserver.KeyOf(pa), "namespace", path)
-	a.queue.AddAfter(apiserver.KeyOf(pa), migratedLook)
+	a.queue.AddAfter(apiserver.KeyOf(pa), migratedRecheck)
 	return true, nil
 }

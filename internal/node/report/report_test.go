@@ -12,8 +12,8 @@ import (
 	"fairlead.dev/fairlead/internal/run"
 )
 
-// A message that is too long is cut between two characters: the API server refuses
-// what is no UTF-8.
+// A message that is too long is cut between two characters: the API server rejects text
+// that is not UTF-8.
 func TestNoteIsCutBetweenCharacters(t *testing.T) {
 	for name, note := range map[string]string{
 		"two bytes each":   strings.Repeat("ü", maxNote),
@@ -27,8 +27,8 @@ func TestNoteIsCutBetweenCharacters(t *testing.T) {
 	}
 }
 
-// The API server takes the name of every event, also of a pod with the longest name
-// and of one whose name is cut right after a dot or a dash.
+// The API server accepts the name of every event, also if the pod has the longest name,
+// or if its name is cut right after a dot or a dash.
 func TestNamesOfEvents(t *testing.T) {
 	for _, pod := range []string{
 		"p", "web-0", "a.b", strings.Repeat("a", 253),

@@ -26,64 +26,67 @@ import (
 	"fairlead.dev/fairlead/internal/run"
 )
 
-// ackWriters is how many statuses are written at once.
+// ackWriters is the number of statuses that are written in parallel.
 const ackWriters = 16
 
-// AckDelay is how long the status of an ADD waits for the answer to it, and to those
-// of other pods that start at the same time.
+// AckDelay is the delay between the end of an ADD and the write of its status. The answers
+// to this ADD, and to those of other pods that start at the same time, go first.
 const AckDelay = 100 * time.Millisecond
 
-// seenAgain lies between two looks at a sandbox that has lost an address.
-const seenAgain = time.Minute
+// recheckLost is the time between two checks of a sandbox that has lost an address.
+const recheckLost = time.Minute
 
-// API is what is written to the API server.
+// API has the writes to the API server.
 type API interface {
-	// PatchAttachment merges a patch into the status of a PodAttachment and
-	// returns the object as it is then.
+	// PatchAttachment applies a merge patch to the status of a PodAttachment and
+	// returns the result.
 	PatchAttachment(ctx context.Context, key types.NamespacedName, patch []byte) (*v1alpha1.PodAttachment, error)
 	// CreateEvent writes an event.
 	CreateEvent(ctx context.Context, e *eventsv1.Event) error
 }
 
-// Statuses writes into the status of PodAttachments which interfaces are plugged. It
-// looks at the whole truth each time, so it does not matter how often it is asked or
-// which call it missed; a failure is retried for ever.
+// Statuses writes into the status of PodAttachments whether their interfaces are plugged.
+// It derives the status from all records each time, so repeated and missed calls do no
+// harm. A failed write is retried for ever.
 type Statuses struct {
 	api      API
 	registry *apiserver.Registry
 	ledger   *ledger.Ledger
-	// took is called with the time at which a write began, failed counts writes that
-	// fail.
-	took   func(since time.Time)
+	// took is called after each write, with the time at which the write began.
+	took func(since time.Time)
+	// failed counts failed writes.
 	failed prometheus.Counter
-	// unseen says which address a sandbox has lost, or nothing.
+	// unseen returns a message about the addresses that a sandbox has lost, empty if it
+	// has lost none.
 	unseen func(*ledger.Record) string
 	queue  workqueue.TypedRateLimitingInterface[types.NamespacedName]
-	// Holding finds a namespace by the addresses in it.
+	// Holding returns the path of a namespace that has one of the addresses, empty if
+	// there is none.
 	Holding func(ctx context.Context, addrs []netip.Addr) (path string, err error)
 }
 
-// NewStatuses returns a writer of statuses, which writes while Run runs. Its functions
-// are described at the fields.
+// NewStatuses returns a writer of statuses, which writes while Run runs. took is called
+// after each write, with the time at which the write began. failed counts failed writes.
+// unseen returns a message about the addresses that a sandbox has lost, or "".
 func NewStatuses(api API, r *apiserver.Registry, l *ledger.Ledger, took func(since time.Time), failed prometheus.Counter, unseen func(*ledger.Record) string) *Statuses {
 	return &Statuses{api: api, registry: r, ledger: l, took: took, failed: failed, unseen: unseen, queue: queue.New[types.NamespacedName]("statuses"), Holding: plug.Holding}
 }
 
-// Enqueue has the status of a PodAttachment looked at.
+// Enqueue queues a PodAttachment, whose status is written if it has changed.
 func (a *Statuses) Enqueue(key types.NamespacedName) { a.queue.Add(key) }
 
-// EnqueueSoon lets the runtime have its answers first: encoding and sending a
-// status competes with them for the processor.
+// EnqueueSoon is Enqueue after AckDelay. Encoding and sending a status competes with
+// answers to the runtime for the processor.
 func (a *Statuses) EnqueueSoon(key types.NamespacedName) { a.queue.AddAfter(key, AckDelay) }
 
-// Run writes until ctx ends. It is started when the records were adopted.
+// Run writes until ctx ends. It must be started after the records have been adopted.
 func (a *Statuses) Run(ctx context.Context) error {
 	queue.Run(ctx, a.queue, ackWriters, func(ctx context.Context, key types.NamespacedName) error {
 		err := a.acknowledge(ctx, key)
 		switch {
 		case err == nil, ctx.Err() != nil, apierrors.IsConflict(err):
 		case apierrors.IsNotFound(err):
-			err = nil // the watch will say so
+			err = nil // the registry removes it at the watch event
 		default:
 			a.failed.Inc()
 			logr.FromContextOrDiscard(ctx).Error(err, "status was not written, will be tried again", "podAttachment", key)
@@ -93,9 +96,9 @@ func (a *Statuses) Run(ctx context.Context) error {
 	return nil
 }
 
-// acknowledge makes one status say the truth. After a conflict the newer copy
-// arrives by the watch and is looked at then; the retry is for the case that
-// it had arrived before.
+// acknowledge writes one status if it has changed. After a conflict the newer object
+// arrives by the watch, which queues it. The retry covers an object that arrived before
+// the conflict.
 func (a *Statuses) acknowledge(ctx context.Context, key types.NamespacedName) error {
 	pa := a.registry.Get(key)
 	if pa == nil {
@@ -103,7 +106,7 @@ func (a *Statuses) acknowledge(ctx context.Context, key types.NamespacedName) er
 	}
 	v, rec := a.ledger.Judge(pa)
 	if now := a.registry.Get(key); now == nil || now.UID != pa.UID {
-		a.ledger.Drop(pa.UID) // word that it is gone may have come before the verdict
+		a.ledger.Drop(pa.UID) // it may have been deleted before Judge stored its verdict
 		return nil
 	}
 	switch v {
@@ -126,22 +129,22 @@ func (a *Statuses) acknowledge(ctx context.Context, key types.NamespacedName) er
 	return nil
 }
 
-// writePlugged writes that a sandbox holds the interfaces, and whether all of them
-// were seen in it.
+// writePlugged writes that a sandbox holds the interfaces. The condition Ready is true if
+// no interface is missing and the default interface has its addresses.
 func (a *Statuses) writePlugged(ctx context.Context, pa *v1alpha1.PodAttachment, rec *ledger.Record) error {
 	is := metav1.Condition{Status: metav1.ConditionTrue, Reason: "Plugged", Message: "plugged in the sandbox that status.sandbox names"}
 	ready := is
 	if missing := a.ledger.Missing(pa, rec.ContainerID); len(missing) > 0 {
 		ready = metav1.Condition{Status: metav1.ConditionFalse, Reason: v1alpha1.ReasonInterfacesMissing, Message: ledger.TellMissing(missing)}
 	}
-	if saysPlugged(pa, rec, ready) {
+	if isUpToDate(pa, rec, ready) {
 		return nil
 	}
 	if ready.Status == metav1.ConditionTrue {
 		if lost := a.unseen(rec); lost != "" {
 			ready = metav1.Condition{Status: metav1.ConditionFalse, Reason: v1alpha1.ReasonInterfacesMissing, Message: lost}
-			a.queue.AddAfter(apiserver.KeyOf(pa), seenAgain)
-			if saysPlugged(pa, rec, ready) {
+			a.queue.AddAfter(apiserver.KeyOf(pa), recheckLost)
+			if isUpToDate(pa, rec, ready) {
 				return nil
 			}
 		}
@@ -152,10 +155,10 @@ func (a *Statuses) writePlugged(ctx context.Context, pa *v1alpha1.PodAttachment,
 	}, is, ready)
 }
 
-// saysPlugged tells whether the status is that of the record already. Of a sandbox
-// that a migration found, the ledger has only the interfaces that were plugged again
-// since, so what the migration said of it stays.
-func saysPlugged(pa *v1alpha1.PodAttachment, rec *ledger.Record, ready metav1.Condition) bool {
+// isUpToDate reports whether the status has the sandbox of the record and the condition
+// Ready already. A condition that a migration wrote (reason Imported) stays: the record
+// of such a sandbox has only the interfaces that were plugged again since.
+func isUpToDate(pa *v1alpha1.PodAttachment, rec *ledger.Record, ready metav1.Condition) bool {
 	s := pa.Status.Sandbox
 	if s == nil || s.ID != rec.ContainerID || s.BootID != rec.BootID || s.State != v1alpha1.SandboxAttached ||
 		!meta.IsStatusConditionTrue(pa.Status.Conditions, v1alpha1.ConditionAttached) {
@@ -173,9 +176,9 @@ func saysPlugged(pa *v1alpha1.PodAttachment, rec *ledger.Record, ready metav1.Co
 	return has.Status == ready.Status && has.Reason == ready.Reason && has.Message == ready.Message
 }
 
-// Write writes the sandbox and the two conditions of the node, in one merge
-// patch that holds only for the state of the object that was looked at: a list
-// in a merge patch replaces the whole list, and Released is the controller's.
+// Write writes the sandbox and the conditions Attached and Ready, in one merge patch. It
+// fails with a conflict if the object is newer than pa: a list in a merge patch replaces
+// the whole list of conditions, which has Released, written by the controller.
 func (a *Statuses) Write(ctx context.Context, pa *v1alpha1.PodAttachment, s v1alpha1.Sandbox, attached, ready metav1.Condition) error {
 	attached.Type, ready.Type = v1alpha1.ConditionAttached, v1alpha1.ConditionReady
 	conditions := slices.Clone(pa.Status.Conditions)
@@ -184,11 +187,11 @@ func (a *Statuses) Write(ctx context.Context, pa *v1alpha1.PodAttachment, s v1al
 		meta.SetStatusCondition(&conditions, c)
 	}
 	patch, err := json.Marshal(map[string]any{
-		// It belongs to one object for all time, as a UID does: that alone would
-		// not be looked at in a patch of a status.
+		// The resource version also identifies the object, as a UID does. The API server
+		// ignores a UID in a patch of a status.
 		"metadata": map[string]any{"resourceVersion": pa.ResourceVersion},
 		"status": map[string]any{
-			// A null takes away what an earlier sandbox left.
+			// A null removes the value of an earlier sandbox.
 			"sandbox": map[string]any{
 				"id": orNull(s.ID), "bootID": s.BootID, "state": s.State,
 				"attachedAt": s.AttachedAt, "detachedAt": s.DetachedAt,
@@ -202,8 +205,7 @@ func (a *Statuses) Write(ctx context.Context, pa *v1alpha1.PodAttachment, s v1al
 	start := time.Now()
 	got, err := a.api.PatchAttachment(ctx, apiserver.KeyOf(pa), patch)
 	if apierrors.IsNotFound(err) {
-		// Gone as a whole, and what was said of it with it.
-		a.ledger.Drop(pa.UID)
+		a.ledger.Drop(pa.UID) // the object has been deleted
 	}
 	if err != nil {
 		return fmt.Errorf("write the status of PodAttachment %s/%s: %w", pa.Namespace, pa.Name, err)
