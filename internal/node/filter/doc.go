@@ -1,2 +1,3 @@
-// Package filter keeps the node's packet filter as the records and the NodeNetworks say.
+// Package filter maintains the node's packet filter according to the records of sandboxes
+// and the NodeNetworks.
 package filter

@@ -21,33 +21,36 @@ import (
 	"fairlead.dev/fairlead/internal/run"
 )
 
-// goneTimeout bounds how long the removal of a sandbox waits, each time that it
-// is tried, for its host ports to be gone from the packet filter.
+// goneTimeout is the longest wait, in each attempt to remove a sandbox, until its host
+// ports are gone from the packet filter.
 const goneTimeout = 5 * time.Second
 
-// Kernel is what the packet filter asks of the kernel, beside its rules.
+// Kernel has the calls to the kernel that the packet filter needs in addition to nft.
 type Kernel interface {
-	// WatchTables calls notify for each change of the nftables of that name, with
-	// the revision that is written with it, and others for each change of any other,
-	// until ctx ends.
+	// WatchTables calls notify after each change of the nftables tables with this name,
+	// with the revision that the change wrote, and others after each change of another
+	// table, until ctx ends.
 	WatchTables(ctx context.Context, table string, notify func(revision uint32), others func(host.RuleChange)) error
-	// ForgetUDP makes the kernel forget the UDP flows to ports of the host.
+	// ForgetUDP deletes the conntrack entries of UDP flows to ports of the host.
 	ForgetUDP(ctx context.Context, ports []netip.AddrPort) error
-	// ForgetMasqueraded makes the kernel forget the flows from some networks to others
-	// whose source was translated.
+	// ForgetMasqueraded deletes the conntrack entries of flows, from some networks to
+	// others, whose source address was translated.
 	ForgetMasqueraded(ctx context.Context, from, to []netip.Prefix) error
 	// AllowLocalhost lets the bridge carry packets of 127.0.0.0/8.
 	AllowLocalhost(bridge string) error
 }
 
-// Masquerade says whether what pods send out of the cluster carries an address of
-// the node, and where else it does not.
+// Masquerade configures the translation of source addresses.
 type Masquerade struct {
+	// Enabled gives packets from pods to destinations outside the cluster an address
+	// of the node.
 	Enabled bool
+	// Exclude are destinations outside the cluster for which the pod's address stays.
 	Exclude []netip.Prefix
 }
 
-// Firewall keeps the node's packet filter as the records and the NodeNetworks say.
+// Firewall maintains the node's packet filter according to the records of sandboxes and the
+// NodeNetworks.
 type Firewall struct {
 	kernel     Kernel
 	keeper     *nft.Keeper
@@ -55,19 +58,19 @@ type Firewall struct {
 	masquerade Masquerade
 	tunnel     nft.Tunnel
 	flows      *flows
-	// others is told of changes in other programs' rules.
+	// others is called after each change of other programs' rules.
 	others func(host.RuleChange)
-	// localhost is set as soon as some sandbox has a host port.
+	// localhost becomes true when the first sandbox with a host port is added.
 	localhost atomic.Bool
 }
 
-// New returns the packet filter of a node whose bridge and tunnel these are. others is
-// told of changes in other programs' rules.
+// New returns the packet filter of a node with the given bridge and tunnel. others is
+// called after each change of other programs' rules.
 func New(k Kernel, keeper *nft.Keeper, bridge string, m Masquerade, t nft.Tunnel, others func(host.RuleChange)) *Firewall {
 	return &Firewall{kernel: k, keeper: keeper, bridge: bridge, masquerade: m, tunnel: t, others: others, flows: newFlows(k, keeper)}
 }
 
-// Run keeps the packet filter until ctx ends. What it wrote stays.
+// Run maintains the packet filter until ctx ends. It leaves the rules in the kernel.
 func (f *Firewall) Run(ctx context.Context) error {
 	var g errgroup.Group
 	g.Go(func() error { return f.keeper.Run(ctx) })
@@ -81,7 +84,8 @@ func (f *Firewall) Run(ctx context.Context) error {
 	return g.Wait()
 }
 
-// SetNode takes in what the NodeNetworks say. The bridge is there.
+// SetNode updates the rules from the NodeNetworks: own is this node's, all has every
+// node's, and t is the tunnel, nil if there is none. The bridge must exist.
 func (f *Firewall) SetNode(own *v1alpha1.NodeNetwork, all []v1alpha1.NodeNetwork, t *host.Tunnel) error {
 	n := planFilter(f.bridge, f.masquerade, own, all)
 	n.Tunnel = f.tunnel
@@ -97,8 +101,8 @@ func (f *Firewall) SetNode(own *v1alpha1.NodeNetwork, all []v1alpha1.NodeNetwork
 	return f.kernel.AllowLocalhost(f.bridge)
 }
 
-// planFilter works out what the packet filter needs to know of the node. What of
-// a NodeNetwork cannot be read planHost tells of.
+// planFilter plans the node's part of the packet filter. It skips values of a NodeNetwork
+// that cannot be parsed; planHost reports them.
 func planFilter(bridge string, m Masquerade, own *v1alpha1.NodeNetwork, all []v1alpha1.NodeNetwork) nft.Node {
 	n := nft.Node{Bridge: bridge, LinkGroup: plug.LinkGroup, Masquerade: m.Enabled, Cluster: append([]netip.Prefix{}, m.Exclude...)}
 	for _, s := range own.Spec.Blocks {
@@ -123,8 +127,8 @@ func planFilter(bridge string, m Masquerade, own *v1alpha1.NodeNetwork, all []v1
 	return n
 }
 
-// Add has the packet filter let a sandbox send, and lead its host ports to it.
-// It does not wait for that.
+// Add queues the rules that let a sandbox send and that forward its host ports. It does
+// not wait until they are in the kernel (Opened does).
 func (f *Firewall) Add(containerID string, add *ledger.Add) {
 	if len(add.HostPorts) > 0 {
 		f.localhost.Store(true)
@@ -132,15 +136,15 @@ func (f *Firewall) Add(containerID string, add *ledger.Add) {
 	f.keeper.SetPod(containerID, filterPod(containerID, add))
 }
 
-// filterPod is what the packet filter needs to know of a sandbox.
+// filterPod returns the part of the packet filter for a sandbox.
 func filterPod(containerID string, add *ledger.Add) nft.Pod {
 	p := nft.Pod{Ports: add.HostPorts}
 	for n, i := range add.Interfaces {
-		if i.Made.HostLink == "" { // no packet of it passes the host
+		if i.Made.HostLink == "" { // its packets do not pass the host
 			continue
 		}
 		parsed, err := i.Parse(containerID)
-		if err != nil || i.Binding == (v1alpha1.Binding{}) { // rebuilt from the kernel: no more is known of it
+		if err != nil || i.Binding == (v1alpha1.Binding{}) { // rebuilt from the kernel: its addresses are not known
 			p.Links = append(p.Links, nft.Link{Name: i.Made.HostLink, Unchecked: true})
 			continue
 		}
@@ -164,17 +168,17 @@ func filterPod(containerID string, add *ledger.Add) nft.Pod {
 	return p
 }
 
-// Ready says why the packet filter is not in place, or nil.
+// Ready returns nil if the packet filter is in the kernel, otherwise the reason.
 func (f *Firewall) Ready() error { return f.keeper.Ready() }
 
-// Changes is closed when the packet filter has come further.
+// Changes returns a channel that is closed when the result of Ready may have changed.
 func (f *Firewall) Changes() <-chan struct{} { return f.keeper.Changes() }
 
-// Missing says what the packet filter lacks of a sandbox, in words.
+// Missing describes the rules of a sandbox that are not in the kernel.
 func (f *Firewall) Missing(containerID string) []string { return f.keeper.Missing(containerID) }
 
-// AwaitReady returns when the packet filter is in place. The error is the cause for
-// which ctx ended first.
+// AwaitReady waits until the packet filter is in the kernel. If ctx ends first it returns
+// the cause of ctx.
 func (f *Firewall) AwaitReady(ctx context.Context) error {
 	for {
 		changed := f.keeper.Changes()
@@ -189,9 +193,10 @@ func (f *Firewall) AwaitReady(ctx context.Context) error {
 	}
 }
 
-// Opened returns when a sandbox can send and its host ports lead to it. Without
-// host ports it does not wait for the packet filter, unless that cannot be written:
-// the pod would be silent, or unchecked.
+// Opened waits until a sandbox can send and its host ports are forwarded. Without host
+// ports it returns at once if Ready is nil. If Ready is not nil it waits in any case:
+// otherwise the pod could not send, or its packets would not be checked. Errors:
+// fault.ErrNotReady if the deadline of ctx passed, the cause of ctx if it was cancelled.
 func (f *Firewall) Opened(ctx context.Context, pod ledger.Pod, add *ledger.Add) error {
 	ports := len(add.HostPorts) > 0
 	if !ports && f.keeper.Ready() == nil {
@@ -212,12 +217,12 @@ func (f *Firewall) Opened(ctx context.Context, pod ledger.Pod, add *ledger.Add) 
 	return f.kernel.ForgetUDP(ctx, udpPorts(add))
 }
 
-// Remove takes away what the packet filter has of a sandbox. It does not wait for
-// that.
+// Remove queues the removal of a sandbox's rules. It does not wait until they are gone
+// from the kernel (Closed does).
 func (f *Firewall) Remove(containerID string) { f.keeper.RemovePod(containerID) }
 
-// Closed returns when no host port leads to a sandbox any more: until then its
-// addresses are not another's.
+// Closed waits, at most goneTimeout, until no host port is forwarded to a sandbox. The
+// addresses of the sandbox must not be given to another pod before.
 func (f *Firewall) Closed(ctx context.Context, add *ledger.Add) error {
 	if len(add.HostPorts) == 0 {
 		return nil

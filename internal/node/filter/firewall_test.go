@@ -41,8 +41,8 @@ func TestPlanFilter(t *testing.T) {
 	}
 }
 
-// An address that nobody confirms is no part of the cluster: the packet filter takes
-// nothing encapsulated from it, and masquerades traffic to it.
+// An address that the controller has not confirmed is not part of the cluster: the packet
+// filter accepts no encapsulated packets from it, and masquerades traffic to it.
 func TestPlanFilterBelievesWhatIsConfirmed(t *testing.T) {
 	own := nodetest.Vouched("n1", "10.244.1.0/26", []string{"192.168.77.11/24"}, []string{"192.168.77.11/32"})
 	for _, tc := range []struct {
@@ -74,7 +74,7 @@ func TestPlanFilterBelievesWhatIsConfirmed(t *testing.T) {
 			}
 			for _, p := range f.Cluster {
 				if p.Contains(netip.MustParseAddr("8.8.8.8")) {
-					t.Errorf("what goes to %v is not masqueraded", p)
+					t.Errorf("traffic to %v is not masqueraded", p)
 				}
 			}
 		})

@@ -12,28 +12,29 @@ import (
 	"fairlead.dev/fairlead/internal/run"
 )
 
-// flowPace is the shortest time between two looks at the node's flows, which are all
-// read each time.
+// flowPace is the shortest pause between two passes over the node's flows. Each pass reads
+// all flows.
 const flowPace = time.Second
 
-// flowShare bounds the part of the time that is spent on looks.
+// flowShare limits passes to one part in flowShare of the time.
 const flowShare = 10
 
-// flows makes pods be seen as themselves where a flow of theirs began too early: to a
-// block or a node that this node did not know yet, so that the flow got the node's
-// address, which it would keep.
+// flows ends the masquerading of flows within the cluster that began too early. A flow to a
+// block or a node that this node does not know yet gets the node's address, and would keep
+// it when the block or node is known. flows deletes its conntrack entry, so that it goes on
+// with the pod's address.
 type flows struct {
 	forget func(ctx context.Context, from, to []netip.Prefix) error
-	// written returns when the packet filter has what was said before.
+	// written waits until all earlier changes of the packet filter are in the kernel.
 	written func(ctx context.Context) error
 	kicked  chan struct{}
 
 	mu sync.Mutex
-	// known is what was said to be of the cluster last, nil before the first time.
+	// known has the networks of the cluster; it is nil before the first setNode.
 	known map[netip.Prefix]bool
-	// local are the blocks of this node, fresh what is of the cluster since the last
-	// look.
+	// local are the blocks of this node.
 	local []netip.Prefix
+	// fresh are networks that joined the cluster since the last pass.
 	fresh []netip.Prefix
 }
 
@@ -41,8 +42,8 @@ func newFlows(k Kernel, keeper *nft.Keeper) *flows {
 	return &flows{forget: k.ForgetMasqueraded, written: keeper.Wait, kicked: make(chan struct{}, 1)}
 }
 
-// setNode takes in what is of the cluster. What an earlier daemon left is taken to be
-// right.
+// setNode updates the networks of the cluster and queues a pass for the new ones. At the
+// first call none are new: the flows that an earlier daemon left count as right.
 func (f *flows) setNode(n nft.Node) {
 	if !n.Masquerade {
 		return
@@ -70,8 +71,7 @@ func (f *flows) kick() {
 	}
 }
 
-// Run looks at the flows until ctx ends. It takes no more than a part of the
-// processor's time.
+// Run makes passes over the flows until ctx ends.
 func (f *flows) Run(ctx context.Context) error {
 	for {
 		select {
@@ -80,7 +80,7 @@ func (f *flows) Run(ctx context.Context) error {
 		case <-f.kicked:
 		}
 		if err := f.written(ctx); err != nil {
-			return nil //nolint:nilerr // it waits for as long as ctx lasts
+			return nil //nolint:nilerr // written fails only after ctx has ended
 		}
 		f.mu.Lock()
 		local, fresh := f.local, f.fresh

@@ -17,32 +17,33 @@ import (
 	"fairlead.dev/fairlead/internal/run"
 )
 
-// Reasons of the condition Announced, apart from that of its name, and how many
-// problems it tells of.
+// Reasons of the condition Announced if it is false.
 const (
-	// reasonNotInstalled: the network configuration cannot be written.
+	// ReasonNotInstalled means that the network configuration cannot be written.
 	ReasonNotInstalled = "NotInstalled"
-	// reasonShadowed: other configurations come before it.
+	// reasonShadowed means that other configurations come before it.
 	reasonShadowed = "Shadowed"
-
-	maxTold = 8
 )
 
-// MaxForeign bounds what is read of another network's configuration, in bytes.
+// maxProblems is the number of problems in the message of the condition.
+const maxProblems = 8
+
+// MaxForeign is the largest network configuration of another program that is read, in
+// bytes.
 const MaxForeign = 1 << 20
 
-// Announce puts the network configuration where it is to be, and says whether the
-// runtime will use it.
+// Announce writes the network configuration and returns the condition Announced, without
+// its type: whether the runtime will use the configuration.
 func Announce(ctx context.Context, confDir, socket string) metav1.Condition {
 	log := logr.FromContextOrDiscard(ctx)
 	path := filepath.Join(confDir, ConflistName)
 	_, missing := os.Stat(path)
 	if err := Conflist(confDir, socket); err != nil {
-		log.Error(err, "the runtime cannot be told of the network, will be tried again")
+		log.Error(err, "the network configuration was not installed, will be tried again")
 		return metav1.Condition{Status: metav1.ConditionFalse, Reason: ReasonNotInstalled, Message: err.Error()}
 	}
 	if missing != nil {
-		log.Info("pods can be served, the runtime is told", "conflist", path)
+		log.Info("pods can be served, the network configuration was installed", "conflist", path)
 	}
 	before, err := foreign(confDir)
 	if err != nil {
@@ -55,14 +56,15 @@ func Announce(ctx context.Context, confDir, socket string) metav1.Condition {
 	}
 	return metav1.Condition{
 		Status: metav1.ConditionFalse, Reason: reasonShadowed,
-		Message: fmt.Sprintf("%s: %s", confDir, run.Few(before, maxTold)),
+		Message: fmt.Sprintf("%s: %s", confDir, run.Few(before, maxProblems)),
 	}
 }
 
-// foreign says of each network configuration that sorts before ours, and does not
-// lead to us as that of Multus does, what a runtime makes of it.
+// foreign returns a message for each network configuration that sorts before ours and
+// keeps the runtime from using Fairlead. A configuration that leads to Fairlead, as that of
+// Multus does, has no message.
 func foreign(confDir string) (before []string, err error) {
-	entries, err := os.ReadDir(confDir) // in the order in which runtimes look
+	entries, err := os.ReadDir(confDir) // in the order in which runtimes search
 	if err != nil {
 		return nil, err
 	}
@@ -70,7 +72,7 @@ func foreign(confDir string) (before []string, err error) {
 		if e.Name() >= ConflistName {
 			break
 		}
-		// What else there is runtimes pass over (libcni, ConfFiles).
+		// Runtimes ignore files with other extensions (libcni, ConfFiles).
 		if !slices.Contains([]string{".conf", ".conflist", ".json"}, filepath.Ext(e.Name())) {
 			continue
 		}
@@ -86,11 +88,12 @@ func foreign(confDir string) (before []string, err error) {
 	return before, nil
 }
 
-// errNoFile says that something is no file that a runtime would read.
+// errNoFile means that a path is not a file that a runtime reads.
 var errNoFile = errors.New("not a file")
 
+// readForeign reads a network configuration of at most MaxForeign bytes.
 func readForeign(path string) ([]byte, error) {
-	info, err := os.Stat(path) // which follows links, as a runtime does
+	info, err := os.Stat(path) // follows links, as a runtime does
 	switch {
 	case err != nil:
 		return nil, err
@@ -102,7 +105,7 @@ func readForeign(path string) ([]byte, error) {
 	return os.ReadFile(path)
 }
 
-// Usable tells whether a runtime finds a plugin in a network configuration.
+// Usable reports whether a network configuration is valid JSON and names a plugin.
 func Usable(raw []byte) bool {
 	var config struct {
 		Type    string            `json:"type"`
@@ -111,13 +114,14 @@ func Usable(raw []byte) bool {
 	return json.Unmarshal(raw, &config) == nil && (config.Type != "" || len(config.Plugins) > 0)
 }
 
-// LeadsHere tells whether a network configuration names our plugin or our
-// configuration: who comes first then hands on to us.
+// LeadsHere reports whether a network configuration names our plugin or our configuration.
+// The runtime then reaches Fairlead by way of the program that comes first.
 func LeadsHere(raw []byte) bool {
 	var config any
 	return json.Unmarshal(raw, &config) == nil && namesUs(config)
 }
 
+// namesUs searches a decoded JSON value.
 func namesUs(v any) bool {
 	switch v := v.(type) {
 	case string:

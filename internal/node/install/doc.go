@@ -1,3 +1,3 @@
-// Package install puts the CNI plugin and its network configuration where the runtime
-// finds them, and takes them and the daemon's state away again.
+// Package install installs the CNI plugin and its network configuration in the directories
+// of the container runtime. It also removes them, and the daemon's state.
 package install

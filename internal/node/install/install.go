@@ -11,26 +11,28 @@ import (
 	"time"
 )
 
-// Options says what is installed for the container runtime.
+// Options configures the installation for the container runtime.
 type Options struct {
-	// PluginSource is copied into BinDir, the configuration written into ConfDir.
+	// PluginSource is the path of the plugin, which is copied into the directory BinDir.
+	// The network configuration is written into the directory ConfDir.
 	PluginSource, BinDir, ConfDir string
-	// Names under which the plugin is installed. Without PluginName the default
-	// network is somebody else's, and no configuration of it is written.
+	// Names are the file names of the installed plugin. If PluginName is not among them,
+	// another program serves the default network, and no network configuration is
+	// written.
 	Names []string
 }
 
 const (
-	// PluginName is the plugin's file in the runtime's directory of plugins,
-	// and its type in the network configuration. Neither ever changes: a DEL
-	// is given to what the configuration says then, not at the time of ADD.
+	// PluginName is the name of the plugin in BinDir, and its type in the network
+	// configuration. It never changes: a runtime chooses the plugin for a DEL by the
+	// configuration at that time, not at the time of the ADD.
 	PluginName = "fairlead"
-	// ConflistName is the file in the runtime's directory of configurations.
+	// ConflistName is the name of the network configuration in ConfDir.
 	ConflistName = "10-fairlead.conflist"
 )
 
-// conflist is the network configuration. Its content is constant, but for the
-// socket: runtimes read it again on every change, and pause everything for it.
+// conflist returns the network configuration. Only the socket in it varies: runtimes read
+// it again after every change, and pause all requests meanwhile.
 func conflist(socket string) ([]byte, error) {
 	type plugin struct {
 		Type         string          `json:"type"`
@@ -43,12 +45,13 @@ func conflist(socket string) ([]byte, error) {
 		Name        string   `json:"name"`
 		Plugins     []plugin `json:"plugins"`
 	}{
-		// Runtimes before CNI 1.1 fail on a cniVersion of 1.1.0; the newer ones
+		// Runtimes before CNI 1.1 fail on a cniVersion of 1.1.0. Newer runtimes
 		// take the highest of cniVersions.
 		CNIVersion:  "1.0.0",
 		CNIVersions: []string{"0.4.0", "1.0.0", "1.1.0"},
 		Name:        "fairlead",
-		// A runtime passes only what is declared, and tells nobody of the rest.
+		// A runtime passes only the capabilities that are declared here, and drops
+		// the others without a message.
 		Plugins: []plugin{{Type: PluginName, Capabilities: map[string]bool{
 			"portMappings": true, "bandwidth": true, "ips": true, "mac": true, "dns": true,
 			"cgroupPath": true, "io.kubernetes.cri.pod-annotations": true,
@@ -60,8 +63,8 @@ func conflist(socket string) ([]byte, error) {
 	return append(raw, '\n'), nil
 }
 
-// Plugin puts the plugin in the runtime's directory of plugins, under each
-// of its names.
+// Plugin copies the plugin from the path source into the directory binDir, under each of
+// its names.
 func Plugin(source, binDir string, names []string) error {
 	raw, err := os.ReadFile(source)
 	if err != nil {
@@ -75,7 +78,8 @@ func Plugin(source, binDir string, names []string) error {
 	return nil
 }
 
-// Installed tells whether the plugin has all its names, without reading it.
+// Installed reports whether BinDir has a file for each name of the plugin. It does not
+// read the files.
 func (i *Options) Installed() bool {
 	for _, name := range i.Names {
 		if _, err := os.Stat(filepath.Join(i.BinDir, name)); errors.Is(err, fs.ErrNotExist) {
@@ -85,7 +89,8 @@ func (i *Options) Installed() bool {
 	return true
 }
 
-// Conflist tells the runtime to use the plugin.
+// Conflist writes the network configuration into the directory confDir, so that the runtime
+// uses the plugin.
 func Conflist(confDir, socket string) error {
 	raw, err := conflist(socket)
 	if err != nil {
@@ -97,11 +102,10 @@ func Conflist(confDir, socket string) error {
 	return nil
 }
 
-// replaceFile makes a file have that content, whole or not at all, and leaves it
-// alone when it has. The new file is made in the same directory: one that is
-// moved in from elsewhere is overlooked by containerd, and one that is copied
-// over a running program fails. Its name there is none that a runtime takes for a
-// configuration.
+// replaceFile replaces the content of a file atomically. It does not touch a file that has
+// the content and the mode already. The new file is made in the same directory, under a
+// name that no runtime takes for a configuration, and renamed: containerd overlooks a file
+// that is moved in from another directory, and a copy over a running program fails.
 func replaceFile(path string, content []byte, mode os.FileMode) (err error) {
 	dir := filepath.Dir(path)
 	if err := removeLeftovers(dir); err != nil {
@@ -135,12 +139,12 @@ func replaceFile(path string, content []byte, mode os.FileMode) (err error) {
 
 const (
 	tempPattern = ".fairlead-*"
-	// tempAge is how old an unfinished file must be to be what a daemon left that
-	// was killed.
+	// tempAge is the age from which an unfinished file counts as left by a killed
+	// daemon.
 	tempAge = time.Minute
 )
 
-// removeLeftovers removes files that were never finished.
+// removeLeftovers removes unfinished files that are older than tempAge.
 func removeLeftovers(dir string) error {
 	paths, err := filepath.Glob(filepath.Join(dir, tempPattern))
 	if err != nil {
@@ -158,8 +162,8 @@ func removeLeftovers(dir string) error {
 	return nil
 }
 
-// setMode changes a mode only when it is another: runtimes watch these
-// directories, and CRI-O runs every plugin after each event.
+// setMode changes the mode of a file only if it differs: runtimes watch these directories,
+// and CRI-O runs every plugin after each event.
 func setMode(path string, mode os.FileMode) error {
 	info, err := os.Stat(path)
 	if err != nil || info.Mode().Perm() == mode {
@@ -176,8 +180,8 @@ func syncDir(dir string) error {
 	return errors.Join(d.Sync(), d.Close())
 }
 
-// Uninstall removes the network configuration and then the plugin, and returns
-// the paths that were removed.
+// Uninstall removes the network configuration and then the plugin. It returns the paths
+// that it removed. A missing file is no error.
 func Uninstall(binDir, confDir string, names []string) (removed []string, err error) {
 	paths := []string{filepath.Join(confDir, ConflistName)}
 	for _, name := range names {
@@ -186,6 +190,7 @@ func Uninstall(binDir, confDir string, names []string) (removed []string, err er
 	return removeFiles(paths...)
 }
 
+// removeFiles returns the paths that it removed. A missing file is no error.
 func removeFiles(paths ...string) (removed []string, err error) {
 	for _, path := range paths {
 		switch e := os.Remove(path); {

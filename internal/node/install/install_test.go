@@ -16,7 +16,7 @@ import (
 	"fairlead.dev/fairlead/internal/node/ledger"
 )
 
-// TestMain has the spools of tests where tests may write.
+// TestMain moves the spools to a directory where tests may write.
 func TestMain(m *testing.M) {
 	cniproto.RunDir = os.TempDir()
 	os.Exit(m.Run())
@@ -84,7 +84,7 @@ func TestRemoveState(t *testing.T) {
 	if err := l.Put(&ledger.Record{ContainerID: "c1"}); err != nil {
 		t.Fatal(err)
 	}
-	// What is kept of addresses that other plugins give out goes as well.
+	// The records of version 1 for other plugins' interfaces are removed as well.
 	if err := os.MkdirAll(filepath.Join(dir, ledger.AddressesDir), 0o700); err != nil {
 		t.Fatal(err)
 	}
@@ -119,8 +119,8 @@ func TestRemoveState(t *testing.T) {
 	}
 }
 
-// Installed again, nothing happens in the directories that a runtime watches:
-// containerd stops everything for a while to read them, CRI-O runs every plugin.
+// A second installation changes nothing in the directories that a runtime watches. After a
+// change containerd pauses all requests to read them, and CRI-O runs every plugin.
 func TestInstallAgainIsQuiet(t *testing.T) {
 	source, bin, conf := filepath.Join(t.TempDir(), "fairlead-cni"), t.TempDir(), t.TempDir()
 	if err := os.WriteFile(source, []byte("program"), 0o700); err != nil {
@@ -152,8 +152,8 @@ func TestInstallAgainIsQuiet(t *testing.T) {
 		t.Errorf("%d bytes of events, %v: want none", n, err)
 	}
 
-	// ib-sriov-cni#220, kube-ovn#7035: what is half there is replaced, and what a
-	// daemon left that was killed goes.
+	// ib-sriov-cni#220, kube-ovn#7035: incomplete files are replaced, and files that a
+	// killed daemon left are removed.
 	left := filepath.Join(conf, ".fairlead-123")
 	then := time.Now().Add(-2 * tempAge)
 	for _, err := range []error{
@@ -190,7 +190,7 @@ func TestInstallAgainIsQuiet(t *testing.T) {
 	if removed, err := Uninstall(bin, conf, []string{PluginName, "fairlead-ipam"}); err != nil || len(removed) > 0 {
 		t.Errorf("again: %v, %v", removed, err)
 	}
-	// Without its directory containerd's CRI service dies.
+	// containerd's CRI service dies if its directory is removed.
 	if _, err := os.Stat(conf); err != nil {
 		t.Error(err)
 	}

@@ -16,14 +16,14 @@ import (
 // lockFile is the lock in the daemon's state directory.
 const lockFile = "lock"
 
-// Lock is held by the one daemon that works with a state directory.
+// Lock is the lock of a state directory. Only the daemon that uses the directory holds it.
 type Lock struct{ file *os.File }
 
-// ErrLocked says that another process holds the lock.
+// ErrLocked means that another process holds the lock.
 var ErrLocked = errors.New("another fairlead-node works with this state directory")
 
-// TryLock takes the lock of a state directory, which it makes if need be. It is
-// ErrLocked when another process has it.
+// TryLock takes the lock of a state directory, which it creates if necessary; errors:
+// ErrLocked if another process holds the lock.
 func TryLock(stateDir string) (*Lock, error) {
 	f, err := openLock(stateDir)
 	if err != nil {
@@ -39,8 +39,8 @@ func TryLock(stateDir string) (*Lock, error) {
 	return &Lock{file: f}, nil
 }
 
-// WaitLock waits until the lock of a state directory is free: the daemon
-// before, in an upgrade, finishes what it is doing.
+// WaitLock waits for the lock of a state directory, which it creates if necessary. In an
+// upgrade the previous daemon holds it until it has finished its requests.
 func WaitLock(stateDir string) (*Lock, error) {
 	f, err := openLock(stateDir)
 	if err != nil {
@@ -69,12 +69,11 @@ func openLock(stateDir string) (*os.File, error) {
 	return f, nil
 }
 
-// Unlock lets the next one work.
+// Unlock releases the lock.
 func (l *Lock) Unlock() error { return l.file.Close() }
 
-// RemoveState removes everything that a daemon keeps in its state directory and
-// beside its socket, and returns the paths that were removed. The caller holds
-// the lock.
+// RemoveState removes all files of a daemon in its state directory and beside its socket.
+// It returns the paths that it removed. The caller holds the lock.
 func RemoveState(stateDir, socket string) (removed []string, err error) {
 	beside := filepath.Dir(socket)
 	for _, dir := range []string{filepath.Join(stateDir, ledger.RecordsDir), filepath.Join(stateDir, ledger.AddressesDir), filepath.Join(beside, cniproto.SpoolDir)} {
@@ -89,7 +88,7 @@ func RemoveState(stateDir, socket string) (removed []string, err error) {
 	}
 	files, e := removeFiles(socket, filepath.Join(beside, cniproto.HeartbeatFile), filepath.Join(stateDir, lockFile))
 	removed, err = append(removed, files...), errors.Join(err, e)
-	// Others may keep something there.
+	// The directories stay if they have files of other programs.
 	for _, dir := range []string{beside, stateDir} {
 		if os.Remove(dir) == nil {
 			removed = append(removed, dir)
