@@ -111,7 +111,6 @@ var unread = map[string]int{
 	"internal/nft":                                         71,
 	"internal/nft/hostrules":                               28,
 	"internal/node":                                        199,
-	"internal/node/apiserver":                              27,
 	"internal/node/fault":                                  13,
 	"internal/node/health":                                 14,
 	"internal/node/plugin":                                 25,

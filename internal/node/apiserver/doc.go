@@ -1,3 +1,3 @@
-// Package apiserver is the API server as one node sees it: it reads and watches the
+// Package apiserver is the node's connection to the API server. It reads and watches the
 // PodAttachments of the node and every NodeNetwork, and writes statuses and events.
 package apiserver

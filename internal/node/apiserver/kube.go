@@ -26,44 +26,44 @@ import (
 	"fairlead.dev/fairlead/api/v1alpha1"
 )
 
-// Events is who a Source tells.
+// Events has the callbacks of Watch.
 type Events struct {
-	// Updated is called for a PodAttachment of this node that is new or changed.
+	// Updated is called with a new or changed PodAttachment of this node.
 	Updated func(*v1alpha1.PodAttachment)
-	// Deleted is called for one that is gone.
+	// Deleted is called with a PodAttachment of this node that was deleted.
 	Deleted func(*v1alpha1.PodAttachment)
-	// Synced is called once, after Updated was called for all there were.
+	// Synced is called once, after Updated was called for each PodAttachment of the first
+	// list.
 	Synced func()
-	// NetworksChanged is called when the NodeNetworks can be listed, and after
-	// each change among them.
+	// NetworksChanged is called when the NodeNetworks can be listed, and after each
+	// change that matters to this node.
 	NetworksChanged func()
 }
 
-// callTimeout bounds one call to the API server.
+// callTimeout is the longest duration of one call to the API server.
 const callTimeout = 15 * time.Second
 
-// The resources of our own, as the API server names them.
+// The names of Fairlead's resources in the API.
 const (
 	attachmentResource = "podattachments"
 	networkResource    = "nodenetworks"
 )
 
-// Kube is the API server, and what it says of this node, kept in memory. It is
-// made of client-go's parts that know no types: those that do, and all that is
-// built on them, would be most of the daemon.
+// Kube is a client of the API server, with a cache of the PodAttachments of this node and
+// of every NodeNetwork. It uses the parts of client-go without generated types. The typed
+// clients, and the libraries built on them, would make up most of the daemon.
 type Kube struct {
 	node string
-	// ours serves this project's API, events that of events.
+	// ours is the client of Fairlead's API group, events that of events.k8s.io.
 	ours, events rest.Interface
 	metadata     metadata.Interface
-	// Nobody changes what these hold, so nothing of it is copied.
+	// The cached objects are never changed, so none is copied.
 	attachments, networks toolscache.SharedIndexInformer
 }
 
-// NewKube returns the API server as a node sees it: the PodAttachments of its
-// own, and every NodeNetwork. Nothing is asked before it is used, so that the
-// daemon starts while the API server is away. failed is told of every watch
-// that could not be started or went on with an error; nil tells nobody.
+// NewKube returns the client of the node nodeName. It makes no calls, so the daemon starts
+// while the API server is away. failed is called when a watch cannot be started or ends
+// with an error; it may be nil.
 func NewKube(cfg *rest.Config, nodeName string, failed toolscache.WatchErrorHandlerWithContext) (*Kube, error) {
 	web, err := rest.HTTPClientFor(cfg)
 	if err != nil {
@@ -94,8 +94,8 @@ func NewKube(cfg *rest.Config, nodeName string, failed toolscache.WatchErrorHand
 	return k, nil
 }
 
-// clientFor returns a client of one version of one group, whose types register
-// adds.
+// clientFor returns a client of one version of one API group. register adds the types of
+// the group to a scheme.
 func clientFor(cfg *rest.Config, web *http.Client, gv schema.GroupVersion, register func(*runtime.Scheme) error) (rest.Interface, error) {
 	scheme := runtime.NewScheme()
 	if err := register(scheme); err != nil {
@@ -111,8 +111,8 @@ func clientFor(cfg *rest.Config, web *http.Client, gv schema.GroupVersion, regis
 	return c, nil
 }
 
-// inform returns what keeps the objects of a resource in memory, those that a
-// selector chooses, once it runs.
+// inform returns an informer, which is to be run, of the objects of a resource that match
+// a field selector.
 func inform(c rest.Interface, resource string, which fields.Selector, example runtime.Object, failed toolscache.WatchErrorHandlerWithContext) (toolscache.SharedIndexInformer, error) {
 	lw := toolscache.NewListWatchFromClient(c, resource, metav1.NamespaceAll, which)
 	i := toolscache.NewSharedIndexInformer(lw, example, 0, toolscache.Indexers{})
@@ -126,7 +126,8 @@ func inform(c rest.Interface, resource string, which fields.Selector, example ru
 	return i, nil
 }
 
-// stripManagedFields drops what nobody here reads, before it is kept in memory.
+// stripManagedFields removes the managed fields, which the daemon does not use, before an
+// object is cached.
 func stripManagedFields(o any) (any, error) {
 	if m, err := meta.Accessor(o); err == nil {
 		m.SetManagedFields(nil)
@@ -134,7 +135,8 @@ func stripManagedFields(o any) (any, error) {
 	return o, nil
 }
 
-// PatchAttachment merges a patch into the status of a PodAttachment.
+// PatchAttachment applies a merge patch to the status of a PodAttachment and returns the
+// result, without managed fields.
 func (k *Kube) PatchAttachment(ctx context.Context, key types.NamespacedName, patch []byte) (*v1alpha1.PodAttachment, error) {
 	pa := &v1alpha1.PodAttachment{}
 	if err := k.patchStatus(ctx, attachmentResource, key, patch, pa); err != nil {
@@ -144,7 +146,8 @@ func (k *Kube) PatchAttachment(ctx context.Context, key types.NamespacedName, pa
 	return pa, nil
 }
 
-// PatchNetwork merges a patch into the status of a NodeNetwork.
+// PatchNetwork applies a merge patch to the status of a NodeNetwork and returns the result,
+// without managed fields.
 func (k *Kube) PatchNetwork(ctx context.Context, name string, patch []byte) (*v1alpha1.NodeNetwork, error) {
 	nn := &v1alpha1.NodeNetwork{}
 	if err := k.patchStatus(ctx, networkResource, types.NamespacedName{Name: name}, patch, nn); err != nil {
@@ -154,8 +157,7 @@ func (k *Kube) PatchNetwork(ctx context.Context, name string, patch []byte) (*v1
 	return nn, nil
 }
 
-// patchStatus merges a patch into the status of an object, and reads into what
-// came of it.
+// patchStatus applies a merge patch to the status of an object and decodes the result.
 func (k *Kube) patchStatus(ctx context.Context, resource string, key types.NamespacedName, patch []byte, into runtime.Object) error {
 	ctx, cancel := context.WithTimeout(ctx, callTimeout)
 	defer cancel()
@@ -178,24 +180,24 @@ func (k *Kube) CreateEvent(ctx context.Context, e *eventsv1.Event) error {
 	return k.events.Post().Namespace(e.Namespace).Resource("events").Body(e).Do(ctx).Error()
 }
 
-// Networks lists every NodeNetwork, from memory, as soon as all were read. The
-// objects must not be changed.
+// Networks returns every NodeNetwork from the cache. It waits until the cache is filled;
+// if ctx ends first, the error is the cause of ctx. The objects must not be changed.
 func (k *Kube) Networks(ctx context.Context) ([]v1alpha1.NodeNetwork, error) {
 	select {
 	case <-k.networks.HasSyncedChecker().Done():
 	case <-ctx.Done():
-		return nil, fmt.Errorf("NodeNetworks were not read from the API server yet: %w", context.Cause(ctx))
+		return nil, fmt.Errorf("NodeNetworks have not been read from the API server yet: %w", context.Cause(ctx))
 	}
-	kept := k.networks.GetStore().List()
-	all := make([]v1alpha1.NodeNetwork, len(kept))
-	for i, o := range kept {
+	cached := k.networks.GetStore().List()
+	all := make([]v1alpha1.NodeNetwork, len(cached))
+	for i, o := range cached {
 		all[i] = *o.(*v1alpha1.NodeNetwork)
 	}
 	return all, nil
 }
 
-// Watch tells of every PodAttachment of the node and of changes among the
-// NodeNetworks until ctx ends. It is called once.
+// Watch calls e for every PodAttachment of the node and for changes of NodeNetworks until
+// ctx ends. It must be called only once.
 func (k *Kube) Watch(ctx context.Context, e Events) error {
 	seen, err := k.attachments.AddEventHandler(toolscache.ResourceEventHandlerFuncs{
 		AddFunc:    func(o any) { e.Updated(o.(*v1alpha1.PodAttachment)) },
@@ -213,7 +215,7 @@ func (k *Kube) Watch(ctx context.Context, e Events) error {
 	read, err := k.networks.AddEventHandler(toolscache.ResourceEventHandlerFuncs{
 		AddFunc: func(any) { e.NetworksChanged() },
 		UpdateFunc: func(before, after any) {
-			if k.isNews(before.(*v1alpha1.NodeNetwork), after.(*v1alpha1.NodeNetwork)) {
+			if k.isRelevant(before.(*v1alpha1.NodeNetwork), after.(*v1alpha1.NodeNetwork)) {
 				e.NetworksChanged()
 			}
 		},
@@ -225,15 +227,15 @@ func (k *Kube) Watch(ctx context.Context, e Events) error {
 	var g sync.WaitGroup
 	g.Go(func() { k.attachments.RunWithContext(ctx) })
 	g.Go(func() { k.networks.RunWithContext(ctx) })
-	g.Go(func() { after(ctx, seen, e.Synced) })
-	g.Go(func() { after(ctx, read, e.NetworksChanged) }) // also when there is none
+	g.Go(func() { whenSynced(ctx, seen, e.Synced) })
+	g.Go(func() { whenSynced(ctx, read, e.NetworksChanged) }) // also if there is no NodeNetwork
 	g.Wait()
 	return nil
 }
 
-// isNews tells whether a change to a NodeNetwork matters on this node: of others
-// only where they are and what leads there, not how they fare.
-func (k *Kube) isNews(before, after *v1alpha1.NodeNetwork) bool {
+// isRelevant reports whether a change to a NodeNetwork matters to this node. For other
+// nodes only blocks, addresses and tunnel matter, not conditions.
+func (k *Kube) isRelevant(before, after *v1alpha1.NodeNetwork) bool {
 	return after.Name == k.node || before.UID != after.UID ||
 		!slices.Equal(before.Spec.Blocks, after.Spec.Blocks) ||
 		(before.Spec.Underlay == nil) != (after.Spec.Underlay == nil) || !slices.Equal(before.Spec.Underlay, after.Spec.Underlay) ||
@@ -241,10 +243,10 @@ func (k *Kube) isNews(before, after *v1alpha1.NodeNetwork) bool {
 		!equality.Semantic.DeepEqual(before.Status.Tunnel, after.Status.Tunnel)
 }
 
-// after calls f when all that was there at the beginning was told.
-func after(ctx context.Context, told toolscache.ResourceEventHandlerRegistration, f func()) {
+// whenSynced calls f after the handler has been called for each object of the first list.
+func whenSynced(ctx context.Context, handler toolscache.ResourceEventHandlerRegistration, f func()) {
 	select {
-	case <-told.HasSyncedChecker().Done():
+	case <-handler.HasSyncedChecker().Done():
 		f()
 	case <-ctx.Done():
 	}

@@ -42,14 +42,14 @@ func TestIsNews(t *testing.T) {
 			before := nodetest.Tunnelled(tc.of, []string{"10.244.2.0/26"}, []string{"192.168.77.12/24"})
 			after := before.DeepCopy()
 			tc.change(after)
-			if got := k.isNews(before, after); got != tc.want {
+			if got := k.isRelevant(before, after); got != tc.want {
 				t.Errorf("got %v, want %v", got, tc.want)
 			}
 		})
 	}
 }
 
-// witness writes down what a Source tells.
+// witness records the calls of Watch.
 type witness struct {
 	mu       sync.Mutex
 	seen     []string
@@ -73,7 +73,7 @@ func (w *witness) events() Events {
 	}
 }
 
-// What the daemon asks of the API server, on a real one.
+// The calls of the daemon work with a real API server.
 func TestKube(t *testing.T) {
 	c := cluster.New(t)
 	create := func(uid, node string) *v1alpha1.PodAttachment {
@@ -102,7 +102,7 @@ func TestKube(t *testing.T) {
 			w.mu.Lock()
 			defer w.mu.Unlock()
 			if diff := cmp.Diff(want, w.seen); diff != "" || !w.synced || w.networks == 0 {
-				return fmt.Errorf("synced %v, networks told %d times, seen:\n%s", w.synced, w.networks, diff)
+				return fmt.Errorf("synced %v, networks changed %d times, events:\n%s", w.synced, w.networks, diff)
 			}
 			return nil
 		})

@@ -12,58 +12,59 @@ import (
 	"fairlead.dev/fairlead/internal/node/ledger"
 )
 
-// Registry is what the API server says of this node's PodAttachments, by the
-// pod that they are for. Objects in it are never changed.
+// Registry has this node's PodAttachments, by pod. Objects in it are never changed.
 //
-// The watch has the last word. It tells of each object in order, so a state older
-// than the one before is what the API server has now: etcd went back to a backup. The
-// answers to writes of ours come beside the watch and are believed until it has
-// shown them, but not for ever.
+// The watch is authoritative. Its events for one object come in order, so an event with an
+// older state than the one before means that etcd was restored from a backup, and that
+// state is the present one. The results of the daemon's own writes arrive outside the
+// watch. The registry uses them until the watch has delivered them, or until Settle gives
+// them up.
 type Registry struct {
-	// changed is called after each change, outside the lock, with the object as
-	// it was when it is gone.
+	// changed is called after each change, outside the lock. If the object is gone, pa
+	// is its last state.
 	changed func(pa *v1alpha1.PodAttachment, gone bool)
-	// ready is closed when every PodAttachment of the node was seen once.
+	// ready is closed when every PodAttachment of the node has been read once.
 	ready chan struct{}
 
 	mu      sync.Mutex
 	synced  bool
 	objects map[types.NamespacedName]*v1alpha1.PodAttachment
-	unshown map[types.NamespacedName]unshown
+	pending map[types.NamespacedName]pendingWrite
 	pods    map[types.NamespacedName]map[types.NamespacedName]struct{} // keys of objects by pod
 	waiting map[types.NamespacedName]map[chan struct{}]struct{}        // subscribers by pod
 }
 
-// unshown is a write of ours that the watch has not shown yet.
-type unshown struct {
-	// shown is the last state that it has.
-	shown *v1alpha1.PodAttachment
-	// doubted: it was not shown before the last look either.
-	doubted bool
+// pendingWrite is a write of this daemon that the watch has not delivered yet.
+type pendingWrite struct {
+	// watched is the latest state that the watch has delivered.
+	watched *v1alpha1.PodAttachment
+	// overdue is true if the write was pending at the last Settle already.
+	overdue bool
 }
 
-// NewRegistry returns an empty registry, which calls changed after each change.
+// NewRegistry returns an empty registry. changed is called after each change by the watch or
+// by Settle, outside the lock; if the object is gone, pa is its last state.
 func NewRegistry(changed func(pa *v1alpha1.PodAttachment, gone bool)) *Registry {
 	return &Registry{
 		changed: changed,
 		ready:   make(chan struct{}),
 		objects: map[types.NamespacedName]*v1alpha1.PodAttachment{},
-		unshown: map[types.NamespacedName]unshown{},
+		pending: map[types.NamespacedName]pendingWrite{},
 		pods:    map[types.NamespacedName]map[types.NamespacedName]struct{}{},
 		waiting: map[types.NamespacedName]map[chan struct{}]struct{}{},
 	}
 }
 
-// KeyOf is the name of a PodAttachment with its namespace.
+// KeyOf returns the namespace and name of a PodAttachment.
 func KeyOf(pa *v1alpha1.PodAttachment) types.NamespacedName {
 	return types.NamespacedName{Namespace: pa.Namespace, Name: pa.Name}
 }
 
-// podOf is the pod that an object is of. CNI asks for it by this name and a UID; a UID
-// alone, which users can write, is never looked for.
+// podOf returns the pod of a PodAttachment. CNI requests name it with a UID. The registry
+// never searches by a UID alone, because users can write it.
 func podOf(pa *v1alpha1.PodAttachment) types.NamespacedName { return pa.Pod() }
 
-// SetSynced notes that every PodAttachment of the node was seen once.
+// SetSynced notes that every PodAttachment of the node has been read once.
 func (r *Registry) SetSynced() {
 	r.mu.Lock()
 	defer r.mu.Unlock()
@@ -73,48 +74,50 @@ func (r *Registry) SetSynced() {
 	}
 }
 
-// WhenSynced is closed when every PodAttachment of the node was seen once.
+// WhenSynced returns a channel that is closed when every PodAttachment of the node has been
+// read once.
 func (r *Registry) WhenSynced() <-chan struct{} { return r.ready }
 
-// IsSynced tells whether every PodAttachment of the node was seen once.
+// IsSynced reports whether every PodAttachment of the node has been read once.
 func (r *Registry) IsSynced() bool {
 	r.mu.Lock()
 	defer r.mu.Unlock()
 	return r.synced
 }
 
-// Update takes an object as the watch shows it.
+// Update enters an object that the watch delivers.
 func (r *Registry) Update(pa *v1alpha1.PodAttachment) {
 	r.mu.Lock()
-	took := r.show(pa)
+	changed := r.observe(pa)
 	r.mu.Unlock()
-	if took {
+	if changed {
 		r.changed(pa, false)
 	}
 }
 
-// show puts down what the watch shows, and reports whether it is news.
-func (r *Registry) show(pa *v1alpha1.PodAttachment) bool {
+// observe enters an object that the watch delivers, and reports whether it differs from the
+// latest known state.
+func (r *Registry) observe(pa *v1alpha1.PodAttachment) bool {
 	key := KeyOf(pa)
-	if wrote, ok := r.unshown[key]; ok && pa.UID == wrote.shown.UID {
-		if newer(r.objects[key], pa) && !newer(wrote.shown, pa) {
-			wrote.shown = pa // from before our write
-			r.unshown[key] = wrote
+	if wrote, ok := r.pending[key]; ok && pa.UID == wrote.watched.UID {
+		if newer(r.objects[key], pa) && !newer(wrote.watched, pa) {
+			wrote.watched = pa // from before our write
+			r.pending[key] = wrote
 			return false
 		}
-		delete(r.unshown, key)
+		delete(r.pending, key)
 		if pa.ResourceVersion == r.objects[key].ResourceVersion {
 			r.objects[key] = pa // our write
 			return false
 		}
 	}
-	delete(r.unshown, key)
+	delete(r.pending, key)
 	r.put(pa)
 	return true
 }
 
-// Written takes the answer to a write of ours, so that the next look does not
-// have to wait for the watch. It never brings an object back that is gone.
+// Written enters the result of a write of this daemon, so that readers need not wait for
+// the watch. It never adds an object: the object may have been deleted since.
 func (r *Registry) Written(pa *v1alpha1.PodAttachment) {
 	key := KeyOf(pa)
 	r.mu.Lock()
@@ -123,27 +126,28 @@ func (r *Registry) Written(pa *v1alpha1.PodAttachment) {
 	if old == nil || old.UID != pa.UID || !newer(pa, old) {
 		return
 	}
-	if _, ok := r.unshown[key]; !ok {
-		r.unshown[key] = unshown{shown: old}
+	if _, ok := r.pending[key]; !ok {
+		r.pending[key] = pendingWrite{watched: old}
 	}
 	r.put(pa)
 }
 
-// Settle gives up writes of ours that the watch has not shown since the last settle:
-// they are lost, as when etcd went back to a backup, and what they said is said
-// again. One that is only late is repeated in vain.
+// Settle gives up writes of this daemon that have been pending since the last Settle. They
+// are lost if etcd was restored from a backup. The registry returns to the state of the
+// watch and calls changed, so that the status is written again. A write that was only late
+// is repeated without need.
 func (r *Registry) Settle() {
 	var lost []*v1alpha1.PodAttachment
 	r.mu.Lock()
-	for key, wrote := range r.unshown {
-		if !wrote.doubted {
-			wrote.doubted = true
-			r.unshown[key] = wrote
+	for key, wrote := range r.pending {
+		if !wrote.overdue {
+			wrote.overdue = true
+			r.pending[key] = wrote
 			continue
 		}
-		delete(r.unshown, key)
-		r.put(wrote.shown)
-		lost = append(lost, wrote.shown)
+		delete(r.pending, key)
+		r.put(wrote.watched)
+		lost = append(lost, wrote.watched)
 	}
 	r.mu.Unlock()
 	for _, pa := range lost {
@@ -164,14 +168,15 @@ func (r *Registry) put(pa *v1alpha1.PodAttachment) {
 	r.wake(pod)
 }
 
-// newer tells whether a is a later state than b of the object of that name.
-// Resource versions of one resource are ordered, also across its objects.
+// newer reports whether a is a later state than b. They may be two objects of one name:
+// resource versions are ordered across all objects of a resource.
 func newer(a, b *v1alpha1.PodAttachment) bool {
 	order, err := resourceversion.CompareResourceVersion(a.ResourceVersion, b.ResourceVersion)
 	return err != nil || order > 0
 }
 
-// Delete takes note that an object is gone.
+// Delete removes an object. It ignores an object with another UID than that in the
+// registry.
 func (r *Registry) Delete(pa *v1alpha1.PodAttachment) {
 	key := KeyOf(pa)
 	r.mu.Lock()
@@ -181,7 +186,7 @@ func (r *Registry) Delete(pa *v1alpha1.PodAttachment) {
 		return
 	}
 	delete(r.objects, key)
-	delete(r.unshown, key)
+	delete(r.pending, key)
 	r.unlink(key, podOf(old))
 	r.wake(podOf(old))
 	r.mu.Unlock()
@@ -199,29 +204,29 @@ func (r *Registry) wake(pod types.NamespacedName) {
 	for ch := range r.waiting[pod] {
 		select {
 		case ch <- struct{}{}:
-		default: // it has not looked yet since the last time
+		default: // the subscriber has not read the previous value yet
 		}
 	}
 }
 
-// Keys names every object.
+// Keys returns the keys of all objects.
 func (r *Registry) Keys() []types.NamespacedName {
 	r.mu.Lock()
 	defer r.mu.Unlock()
 	return slices.Collect(maps.Keys(r.objects))
 }
 
-// Get returns the object of that name, or nil.
+// Get returns the object with a key, nil if there is none.
 func (r *Registry) Get(key types.NamespacedName) *v1alpha1.PodAttachment {
 	r.mu.Lock()
 	defer r.mu.Unlock()
 	return r.objects[key]
 }
 
-// Lookup returns the PodAttachment of a pod. One of the same name with another
-// UID is stale: it is never the answer, only returned apart for the message. A
-// pod without a UID (from runtimes that do not pass it) gets the newest that is
-// not being deleted, else the newest.
+// Lookup returns the PodAttachment of a pod. stale is a PodAttachment for a pod with the
+// same name and another UID; it may be used in messages only. Some runtimes do not pass a
+// UID: then found is the newest PodAttachment that is not being deleted, or the newest
+// if all are.
 func (r *Registry) Lookup(pod ledger.Pod) (found, stale *v1alpha1.PodAttachment) {
 	r.mu.Lock()
 	defer r.mu.Unlock()
@@ -245,9 +250,9 @@ func preferred(a, b *v1alpha1.PodAttachment) bool {
 	return b.CreationTimestamp.Before(&a.CreationTimestamp)
 }
 
-// Subscribe returns a channel that gets a value after each change of a
-// PodAttachment of the pod, and a function that ends it. Changes that come
-// before the last value was read are one.
+// Subscribe returns a channel that gets a value after each change of a PodAttachment of the
+// pod, and a function that ends the subscription. Several changes make one value if the
+// subscriber has not read the value before.
 func (r *Registry) Subscribe(pod ledger.Pod) (<-chan struct{}, func()) {
 	key := types.NamespacedName{Namespace: pod.Namespace, Name: pod.Name}
 	ch := make(chan struct{}, 1)
@@ -267,7 +272,7 @@ func (r *Registry) Subscribe(pod ledger.Pod) (<-chan struct{}, func()) {
 	}
 }
 
-// Remembered is how many things are remembered, by kind.
+// Remembered returns the number of entries in memory, by kind.
 func (r *Registry) Remembered() map[string]int {
 	r.mu.Lock()
 	defer r.mu.Unlock()

@@ -13,7 +13,7 @@ import (
 	"fairlead.dev/fairlead/internal/node/nodetest"
 )
 
-// seen is a PodAttachment as the API server shows it.
+// seen returns a PodAttachment with a resource version, as the API server returns it.
 func seen(pod, uid, version string) *v1alpha1.PodAttachment {
 	pa := nodetest.Attachment(pod, uid)
 	pa.ResourceVersion = version
@@ -22,11 +22,11 @@ func seen(pod, uid, version string) *v1alpha1.PodAttachment {
 
 func TestRegistryLookup(t *testing.T) {
 	now := metav1.NewTime(time.Unix(1000, 0))
-	older, newest, leaving := seen("p", "u1", "5"), seen("p", "u2", "6"), seen("p", "u3", "7")
+	older, newest, terminating := seen("p", "u1", "5"), seen("p", "u2", "6"), seen("p", "u3", "7")
 	older.CreationTimestamp = now
 	newest.CreationTimestamp = metav1.NewTime(now.Add(time.Second))
-	leaving.CreationTimestamp = metav1.NewTime(now.Add(time.Minute))
-	leaving.DeletionTimestamp = &now
+	terminating.CreationTimestamp = metav1.NewTime(now.Add(time.Minute))
+	terminating.DeletionTimestamp = &now
 	cases := []struct {
 		name         string
 		have         []*v1alpha1.PodAttachment
@@ -41,10 +41,10 @@ func TestRegistryLookup(t *testing.T) {
 			pod: ledger.Pod{Namespace: "ns", Name: "p", UID: "u2"}, found: "p-u2", stale: "p-u1",
 		},
 		{
-			name: "without a UID the newest that stays", have: []*v1alpha1.PodAttachment{older, newest, leaving},
+			name: "without a UID the newest that stays", have: []*v1alpha1.PodAttachment{older, newest, terminating},
 			pod: ledger.Pod{Namespace: "ns", Name: "p"}, found: "p-u2",
 		},
-		{name: "without a UID one that leaves", have: []*v1alpha1.PodAttachment{leaving}, pod: ledger.Pod{Namespace: "ns", Name: "p"}, found: "p-u3"},
+		{name: "without a UID one that is being deleted", have: []*v1alpha1.PodAttachment{terminating}, pod: ledger.Pod{Namespace: "ns", Name: "p"}, found: "p-u3"},
 		{name: "another namespace", have: []*v1alpha1.PodAttachment{older}, pod: ledger.Pod{Namespace: "other", Name: "p", UID: "u1"}},
 		{name: "another pod", have: []*v1alpha1.PodAttachment{older}, pod: ledger.Pod{Namespace: "ns", Name: "p-u1", UID: "u1"}},
 	}
@@ -69,13 +69,13 @@ func TestRegistryLookup(t *testing.T) {
 }
 
 func TestRegistryKeepsTheNewest(t *testing.T) {
-	var told []string
+	var changes []string
 	r := NewRegistry(func(pa *v1alpha1.PodAttachment, gone bool) {
 		if gone {
-			told = append(told, "gone")
+			changes = append(changes, "gone")
 			return
 		}
-		told = append(told, pa.ResourceVersion)
+		changes = append(changes, pa.ResourceVersion)
 	})
 	key := types.NamespacedName{Namespace: "ns", Name: "p-u1"}
 	version := func() string {
@@ -89,42 +89,41 @@ func TestRegistryKeepsTheNewest(t *testing.T) {
 		f(pa)
 		got = append(got, version())
 	}
-	step(r.Written, seen("p", "u1", "3")) // an answer to a write never brings an object
+	step(r.Written, seen("p", "u1", "3")) // the result of a write never adds an object
 	step(r.Update, seen("p", "u1", "9"))
 	step(r.Written, seen("p", "u1", "8"))  // late
-	step(r.Written, seen("p", "u1", "11")) // the answer to a write comes before the watch
-	step(r.Update, seen("p", "u1", "10"))  // what was before the write, by the watch
-	step(r.Update, seen("p", "u1", "11"))  // the write, by the watch
-	step(r.Update, seen("p", "u1", "4"))   // etcd went back to a backup
-	step(r.Written, seen("p", "u1", "6"))  // a write to what it has now
+	step(r.Written, seen("p", "u1", "11")) // the result of a write comes before the watch event
+	step(r.Update, seen("p", "u1", "10"))  // the watch delivers the state before the write
+	step(r.Update, seen("p", "u1", "11"))  // the watch delivers the write
+	step(r.Update, seen("p", "u1", "4"))   // etcd was restored from a backup
+	step(r.Written, seen("p", "u1", "6"))  // a write after that
 	step(r.Update, seen("p", "u1", "6"))
 	other := seen("p", "u1", "11")
 	other.UID = "another"
 	step(r.Written, other)
-	step(r.Delete, other) // of an object that is not this one
+	step(r.Delete, other) // another object
 	step(r.Delete, seen("p", "u1", "12"))
-	step(r.Written, seen("p", "u1", "11")) // the answer comes after the end
+	step(r.Written, seen("p", "u1", "11")) // the result comes after the deletion
 	if diff := cmp.Diff([]string{"", "9", "9", "11", "11", "11", "4", "6", "6", "6", "6", "", ""}, got); diff != "" {
 		t.Error(diff)
 	}
-	if diff := cmp.Diff([]string{"9", "4", "gone"}, told); diff != "" {
+	if diff := cmp.Diff([]string{"9", "4", "gone"}, changes); diff != "" {
 		t.Error(diff)
 	}
-	if len(r.objects) != 0 || len(r.pods) != 0 || len(r.unshown) != 0 {
-		t.Errorf("left over: %v, %v, %v", r.objects, r.pods, r.unshown)
+	if len(r.objects) != 0 || len(r.pods) != 0 || len(r.pending) != 0 {
+		t.Errorf("left over: %v, %v, %v", r.objects, r.pods, r.pending)
 	}
 }
 
-// A write of ours that the watch does not show is believed until the second look
-// after it, and not for ever: the watch shows nothing when etcd went back to the
-// state before the write.
+// A write of this daemon that the watch does not deliver is kept until the second Settle
+// after it. The watch never delivers it if etcd was restored to the state before the write.
 func TestRegistrySettles(t *testing.T) {
-	var told []string
-	r := NewRegistry(func(pa *v1alpha1.PodAttachment, _ bool) { told = append(told, pa.ResourceVersion) })
+	var changes []string
+	r := NewRegistry(func(pa *v1alpha1.PodAttachment, _ bool) { changes = append(changes, pa.ResourceVersion) })
 	version := func() string { return r.Get(types.NamespacedName{Namespace: "ns", Name: "p-u1"}).ResourceVersion }
 	r.Update(seen("p", "u1", "5"))
 	r.Written(seen("p", "u1", "8"))
-	r.Update(seen("p", "u1", "6")) // somebody else's, from before it
+	r.Update(seen("p", "u1", "6")) // another client's write, before this daemon's
 	r.Written(seen("p", "u1", "9"))
 	var got []string
 	for range 3 {
@@ -139,14 +138,14 @@ func TestRegistrySettles(t *testing.T) {
 	if diff := cmp.Diff([]string{"9", "6", "6", "7"}, got); diff != "" {
 		t.Errorf("states (-want +got):\n%s", diff)
 	}
-	if diff := cmp.Diff([]string{"5", "6"}, told); diff != "" {
-		t.Errorf("told of (-want +got):\n%s", diff)
+	if diff := cmp.Diff([]string{"5", "6"}, changes); diff != "" {
+		t.Errorf("changes (-want +got):\n%s", diff)
 	}
-	// Back beyond what the watch had shown, while a write was not shown yet.
+	// A state older than the last watch event, while a write is pending.
 	r.Written(seen("p", "u1", "10"))
 	r.Update(seen("p", "u1", "3"))
-	if got := version(); got != "3" || len(r.unshown) != 0 {
-		t.Errorf("at %s, with %v", got, r.unshown)
+	if got := version(); got != "3" || len(r.pending) != 0 {
+		t.Errorf("at %s, with %v", got, r.pending)
 	}
 }
 
@@ -172,7 +171,7 @@ func TestRegistrySubscription(t *testing.T) {
 	r.Update(seen("p", "u2", "3"))
 	r.Delete(seen("p", "u2", "4"))
 	if n := count(); n != 1 {
-		t.Errorf("woken %d times, want once for what it had not looked at", n)
+		t.Errorf("woken %d times, want once for several unread changes", n)
 	}
 	done()
 	r.Update(seen("p", "u1", "5"))
