@@ -112,8 +112,6 @@ var unread = map[string]int{
 	"internal/nft/hostrules":                               28,
 	"internal/node":                                        199,
 	"internal/node/fault":                                  13,
-	"internal/node/health":                                 14,
-	"internal/node/plugin":                                 25,
 	"internal/pod":                                         19,
 	"internal/run":                                         16,
 	"internal/slim":                                        50,

@@ -14,34 +14,34 @@ import (
 )
 
 const (
-	// BrokenPods is how many different pods have to fail, with none that is
-	// plugged among them, for a binding to be broken: Kuryr counted failures of
-	// one pod, never took one back, and restarted for it again and again.
+	// BrokenPods is the number of different pods that must fail, without a success among
+	// them, for a binding to count as broken. Kuryr counted the failures of one pod, never
+	// reset the count, and restarted again and again.
 	BrokenPods = 3
-	// BrokenFor is how long that has to go on.
+	// BrokenFor is the time since the first of these failures that must have passed.
 	BrokenFor = time.Minute
 )
 
-// Bindings knows of each kind of binding whether it works.
+// Bindings detects kinds of binding that are broken. The zero value is ready for use.
 type Bindings struct {
 	mu      sync.Mutex
 	failing map[string]*failures
 }
 
-// failures are those of one kind since a pod was last plugged.
+// failures are the failures of one kind since its last success.
 type failures struct {
 	since time.Time
-	pods  map[types.UID]struct{} // at most brokenPods of them
+	pods  map[types.UID]struct{} // at most BrokenPods
 	last  error
 }
 
-// Note takes in how plugging an interface of a pod went. What is wrong with one
-// pod says nothing of the binding.
+// Note counts an attempt to plug an interface of a pod, with its error, nil for success.
+// It ignores errors that the pod itself causes.
 func (b *Bindings) Note(kind string, pod types.UID, err error) {
-	for _, ofThePod := range []error{
+	for _, podError := range []error{
 		fault.ErrInvalid, link.ErrInvalid, link.ErrExists, link.ErrNotNamespace, context.Canceled, context.DeadlineExceeded,
 	} {
-		if errors.Is(err, ofThePod) {
+		if errors.Is(err, podError) {
 			return
 		}
 	}
@@ -65,7 +65,7 @@ func (b *Bindings) Note(kind string, pod types.UID, err error) {
 	f.last = err
 }
 
-// Check says why a binding does not work, or nil.
+// Check returns an error, with the last failure, if a kind of binding is broken.
 func (b *Bindings) Check(kind string) error {
 	b.mu.Lock()
 	defer b.mu.Unlock()

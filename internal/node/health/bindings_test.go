@@ -15,9 +15,8 @@ import (
 	"fairlead.dev/fairlead/internal/node/fault"
 )
 
-// A kind of binding is broken when different pods fail, none is plugged among
-// them, and it goes on. Kuryr restarted for ever over one pod that failed, and
-// its count was never taken back.
+// A kind of binding is broken if different pods fail for BrokenFor without a success among
+// them. Kuryr restarted for ever because of one failing pod, and never reset its count.
 func TestBindings(t *testing.T) {
 	broken := errors.New("no buffer space")
 	type step struct {

@@ -1,2 +1,2 @@
-// Package health knows whether the daemon can serve pods, and whether a restart may help.
+// Package health reports whether the daemon can serve pods, and whether a restart may help.
 package health

@@ -13,96 +13,100 @@ import (
 )
 
 const (
-	// LookEvery lies between two looks at whether pods can be served.
+	// LookEvery is the time between two checks whether pods can be served.
 	LookEvery = 2 * time.Second
-	// BadLooks is how many looks in a row have to be bad before STATUS says so. A
-	// runtime makes the node unready for a single bad answer, which takes its pods
-	// out of Services and in the end evicts them.
+	// BadLooks is the number of failed checks in a row before STATUS reports the failure.
+	// A single failed STATUS makes the runtime set the node to NotReady, which takes its
+	// pods out of Services and finally evicts them.
 	BadLooks = 2
-	// HeartbeatGrace is for how long the daemon before is believed.
+	// HeartbeatGrace is the age up to which the heartbeat of the previous daemon is
+	// trusted.
 	HeartbeatGrace = cniproto.HeartbeatGrace
-	// HeartbeatEvery is a quarter of what the plugin takes for young at most, so
-	// that a few beats may be late.
+	// HeartbeatEvery is the time between two heartbeats. It is a quarter of the age up to
+	// which the plugin trusts a heartbeat, so that a few may be late.
 	HeartbeatEvery = HeartbeatGrace / 4
 )
 
-// Health is what STATUS answers. It is kept up to date in the background, so that
-// an answer waits for nothing.
+// Health computes the answer to STATUS in the background, so that an answer waits for
+// nothing.
 type Health struct {
-	// look says whether pods can be served at this moment.
-	look func() error
-	// heartbeat is the file that is kept young while they can. It has bootID in it.
+	// check returns nil if pods can be served at this moment, otherwise the reason.
+	check func() error
+	// heartbeat is the path of a file whose modification time is renewed while check
+	// succeeds. Its content is bootID.
 	heartbeat, bootID string
 
-	told atomic.Pointer[opinion]
+	state atomic.Pointer[state]
 
-	// Of Run alone:
-	bad     int       // looks in a row
-	trusted time.Time // until when the daemon before is believed
-	beaten  time.Time
+	// Only the goroutine of Run uses these:
+	failed  int       // number of failed checks in a row
+	trusted time.Time // end of the trust in the previous daemon
+	beaten  time.Time // time of the last heartbeat
 }
 
-// opinion is what was seen last, and what is answered because of it and of what
-// was seen before. nil means that pods can be served.
-type opinion struct{ seen, answer error }
+// state has the result of the last check, and the answer to STATUS, which also depends on
+// earlier checks. nil means that pods can be served.
+type state struct{ seen, answer error }
 
-// New returns a Health that looks with look, and keeps the file heartbeat young while
-// pods can be served.
-func New(look func() error, heartbeat, bootID string) *Health {
-	h := &Health{look: look, heartbeat: heartbeat, bootID: bootID}
+// New returns a Health. check returns nil if pods can be served, otherwise the reason.
+// heartbeat is the path of a file whose modification time is renewed while check succeeds;
+// its content is bootID.
+func New(check func() error, heartbeat, bootID string) *Health {
+	h := &Health{check: check, heartbeat: heartbeat, bootID: bootID}
 	first := fault.Errorf(fault.ErrUnavailable, "fairlead-node is starting")
-	h.told.Store(&opinion{seen: first, answer: first})
+	h.state.Store(&state{seen: first, answer: first})
 	return h
 }
 
-// Answer is what STATUS says, nil when pods can be served.
-func (h *Health) Answer() error { return h.told.Load().answer }
+// Answer returns the answer to STATUS, nil if pods can be served.
+func (h *Health) Answer() error { return h.state.Load().answer }
 
-// Seen is what was seen last.
-func (h *Health) Seen() error { return h.told.Load().seen }
+// Seen returns the result of the last check, nil if pods can be served.
+func (h *Health) Seen() error { return h.state.Load().seen }
 
-// Begin looks for the first time. When the daemon before could serve pods a short
-// while ago, in this boot, an upgrade must not make the node unready before this
-// one has read what it needs.
+// Begin makes the first check. If the heartbeat of the previous daemon is of this boot and
+// not older than HeartbeatGrace, the answer is nil even if the check fails: an upgrade must
+// not make the node unready while this daemon still reads its state.
 func (h *Health) Begin() {
 	h.trusted = lastBeat(h.heartbeat, h.bootID).Add(HeartbeatGrace)
-	err := h.look()
+	err := h.check()
 	if time.Now().Before(h.trusted) {
-		h.told.Store(&opinion{seen: err})
+		h.state.Store(&state{seen: err})
 		return
 	}
-	h.told.Store(&opinion{seen: err, answer: err})
+	h.state.Store(&state{seen: err, answer: err})
 }
 
-// Note takes in what was seen. Good news count at once, bad ones when they were
-// seen at several looks of the clock: what happened in between was an event, which
-// tells nothing of how long it lasts.
+// Note updates the answer from the result of a check. A success counts at once. A failure
+// counts after BadLooks failed checks in a row, and not while the previous daemon is
+// trusted. clock is true for a check at the regular time. Only such checks are counted: a
+// check after an event does not show that a failure lasts.
 func (h *Health) Note(seen error, clock bool) {
-	answer := h.told.Load().answer
+	answer := h.state.Load().answer
 	switch {
 	case seen == nil:
-		h.bad, answer = 0, nil
+		h.failed, answer = 0, nil
 	case clock:
-		h.bad++
+		h.failed++
 	}
-	if seen != nil && (answer != nil || h.bad >= BadLooks && !time.Now().Before(h.trusted)) {
+	if seen != nil && (answer != nil || h.failed >= BadLooks && !time.Now().Before(h.trusted)) {
 		answer = seen
 	}
-	h.told.Store(&opinion{seen: seen, answer: answer})
+	h.state.Store(&state{seen: seen, answer: answer})
 }
 
-// Run looks at every tick, and when changed says that there may be better news,
-// until ctx ends. changed returns a channel that is closed then, nil for never.
+// Run makes a check every LookEvery, and when the channel that changed returned is closed,
+// until ctx ends. changed is called before each check; it may return nil.
 func (h *Health) Run(ctx context.Context, changed func() <-chan struct{}) {
 	log := logr.FromContextOrDiscard(ctx)
 	tick := time.NewTicker(LookEvery)
 	defer tick.Stop()
 	clock := false
 	for {
-		news := changed()
-		before := h.told.Load().answer
-		h.Note(h.look(), clock)
-		now := h.told.Load()
+		event := changed()
+		before := h.state.Load().answer
+		h.Note(h.check(), clock)
+		now := h.state.Load()
 		if (before == nil) != (now.answer == nil) {
 			log.Info("STATUS changed", "canServe", now.answer == nil, "reason", text(now.answer))
 		}
@@ -117,7 +121,7 @@ func (h *Health) Run(ctx context.Context, changed func() <-chan struct{}) {
 			return
 		case <-tick.C:
 			clock = true
-		case <-news:
+		case <-event:
 			clock = false
 		}
 	}
@@ -130,8 +134,8 @@ func text(err error) string {
 	return err.Error()
 }
 
-// lastBeat is when the heartbeat was written for the last time in this boot. It
-// is the zero time when nobody knows, as after the clock was set back.
+// lastBeat returns the time of the last heartbeat in this boot. It returns the zero time if
+// that is not known, as after the clock was set back.
 func lastBeat(path, bootID string) time.Time {
 	info, err := os.Stat(path)
 	if err != nil || info.ModTime().After(time.Now()) {
@@ -143,8 +147,8 @@ func lastBeat(path, bootID string) time.Time {
 	return info.ModTime()
 }
 
-// beat makes a file young, and its content right, without a moment in which it
-// is empty.
+// beat renews the modification time of a file that has the content, and otherwise writes
+// it. A file with the right content is never empty in between.
 func beat(path, content string) error {
 	if old, err := os.ReadFile(path); err == nil && string(old) == content {
 		now := time.Now()

@@ -1,3 +1,3 @@
-// Package plugin knows the network plugins of a node by name, and has one of them plug
-// and unplug sandboxes, as the kubelet's plugin manager did.
+// Package plugin chooses the network plugin of a node by name, and calls it to plug and
+// unplug sandboxes, as the kubelet's plugin manager did.
 package plugin

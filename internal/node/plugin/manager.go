@@ -14,17 +14,17 @@ import (
 	"fairlead.dev/fairlead/internal/node/turns"
 )
 
-// Manager has a plugin plug and unplug sandboxes, each in its turn, as the kubelet's
-// plugin manager did.
+// Manager calls a plugin to plug and unplug sandboxes, one operation at a time for each
+// sandbox, as the kubelet's plugin manager did.
 type Manager struct {
 	plugin  Plugin
 	turns   *turns.Turns
-	kubelet *kubeletMetrics // nil unless they were asked for
+	kubelet *kubeletMetrics // nil if they are not enabled
 	begun   atomic.Bool
 }
 
-// NewManager returns the manager of a plugin. Metrics are kept in r, nil keeps none;
-// kubelet says whether they are kept under the kubelet's names of old too.
+// NewManager returns the manager of a plugin. Metrics are registered in r, unless it is
+// nil. kubelet adds metrics under the former names of the kubelet.
 func NewManager(p Plugin, r prometheus.Registerer, kubelet bool) (*Manager, error) {
 	t, err := turns.New(r)
 	if err != nil {
@@ -40,15 +40,16 @@ func NewManager(p Plugin, r prometheus.Registerer, kubelet bool) (*Manager, erro
 	return m, nil
 }
 
-// Init has the plugin begin. It is called once, before everything else.
+// Init initializes the plugin. It must be called once, before all other methods; the second
+// call is an error.
 func (m *Manager) Init(ctx context.Context) error {
 	if !m.begun.CompareAndSwap(false, true) {
-		return errors.New("network plugin " + m.plugin.Name() + " was begun already")
+		return errors.New("network plugin " + m.plugin.Name() + " is initialized already")
 	}
 	return m.plugin.Init(ctx, m.turns)
 }
 
-// SetUpPod has the plugin plug a sandbox, in its turn (turns.Add).
+// SetUpPod calls the plugin's SetUpPod when it is the sandbox's turn (turns.Add).
 func (m *Manager) SetUpPod(ctx context.Context, r cniproto.Request) (result []byte, err error) {
 	start := time.Now()
 	err = m.turns.Add(ctx, r.ContainerID, r.IfName, func(ctx context.Context) (err error) {
@@ -59,7 +60,7 @@ func (m *Manager) SetUpPod(ctx context.Context, r cniproto.Request) (result []by
 	return result, err
 }
 
-// TearDownPod has the plugin unplug a sandbox, in its turn (turns.Del).
+// TearDownPod calls the plugin's TearDownPod when it is the sandbox's turn (turns.Del).
 func (m *Manager) TearDownPod(ctx context.Context, r cniproto.Request) error {
 	start := time.Now()
 	err := m.turns.Del(ctx, r.ContainerID, r.IfName, func(ctx context.Context) error { return m.plugin.TearDownPod(ctx, r) })
@@ -67,7 +68,7 @@ func (m *Manager) TearDownPod(ctx context.Context, r cniproto.Request) error {
 	return err
 }
 
-// PodIPs are the addresses of an interface, as the plugin finds them.
+// PodIPs calls the plugin's PodIPs.
 func (m *Manager) PodIPs(netns, ifName string) ([]netip.Addr, error) {
 	start := time.Now()
 	ips, err := m.plugin.PodIPs(netns, ifName)
@@ -75,12 +76,12 @@ func (m *Manager) PodIPs(netns, ifName string) ([]netip.Addr, error) {
 	return ips, err
 }
 
-// Status is the plugin's. Like Event it waits for nothing: a stuck pod is no
-// reason not to answer.
+// Status calls the plugin's Status. Like Event it takes no turn, so that a stuck pod does
+// not delay the answer.
 func (m *Manager) Status() error { return m.plugin.Status() }
 
-// Event tells the plugin.
+// Event passes an event to the plugin.
 func (m *Manager) Event(e Event) { m.plugin.Event(e) }
 
-// Remembered is how many things are remembered of turns, by kind.
+// Remembered returns the number of entries of the turns in memory, by kind.
 func (m *Manager) Remembered() map[string]int { return m.turns.Remembered() }

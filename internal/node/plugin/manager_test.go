@@ -12,14 +12,16 @@ import (
 	"fairlead.dev/fairlead/internal/node/turns"
 )
 
-// The seven points in which the kubelet's plugin manager was subtle, or wrong.
-// Those that are tested elsewhere: 4, order of arrival, in
-// turns.TestTurnsSerializesInOrderOfArrival; 5 and 6, entries under load, in
-// turns.TestTurnsKeepsItsEntryUnderLoad.
+// The tests cover seven points in which the kubelet's plugin manager was subtle or wrong.
+// Some are tested in package turns: 1, pods that share a claim, in
+// TestSubtle1ClaimHoldersWaitForEachOther; 3, the wait in metrics, in
+// TestSubtle3WaitingIsNotWorking; 4, order of arrival, in
+// TestTurnsSerializesInOrderOfArrival; 5 and 6, entries under load, in
+// TestTurnsKeepsItsEntryUnderLoad.
 
 func nothing(context.Context) error { return nil }
 
-// wantIdle checks that nobody has a turn or waits for one.
+// wantIdle checks that no operation runs or waits.
 func wantIdle(t *testing.T, m *Manager) {
 	t.Helper()
 	if r := m.Remembered(); r["turns"] != 0 || r["adds"] != 0 {
@@ -32,8 +34,8 @@ func wantIdle(t *testing.T, m *Manager) {
 	}
 }
 
-// Point 1: the key was the pod's name, so that the sandbox of a new pod waited
-// for the hanging one of its namesake.
+// Point 1: the kubelet's key was the name of the pod, so the sandbox of a new pod waited
+// for the hanging sandbox of an earlier pod with the same name.
 func TestSubtle1NamesakesDoNotWaitForEachOther(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		hang := make(chan struct{})
@@ -53,8 +55,8 @@ func TestSubtle1NamesakesDoNotWaitForEachOther(t *testing.T) {
 	})
 }
 
-// Point 2: teardowns without a pod's name all had the key "_", and one that hung
-// kept all others waiting.
+// Point 2: all teardowns without the name of a pod had the key "_", so a hanging teardown
+// blocked all others.
 func TestSubtle2OrphansDoNotShareAKey(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		hang := make(chan struct{})
@@ -69,7 +71,7 @@ func TestSubtle2OrphansDoNotShareAKey(t *testing.T) {
 		if err := m.TearDownPod(t.Context(), cniproto.Request{ContainerID: "b"}); err != nil {
 			t.Error(err)
 		}
-		// Nor do pods without an identity.
+		// Pods without an identity do not share a key either.
 		go func() { _ = m.turns.Identity(t.Context(), "", func(context.Context) error { <-hang; return nil }) }()
 		synctest.Wait()
 		if err := m.turns.Identity(t.Context(), "", nothing); err != nil {
@@ -81,8 +83,8 @@ func TestSubtle2OrphansDoNotShareAKey(t *testing.T) {
 	})
 }
 
-// Point 4: waiting could not be ended, so a set-up that hung kept the teardown and
-// the status of its pod waiting for ever.
+// Point 4: waiting had no end, so a hanging set-up blocked the teardown and the status of
+// its pod for ever.
 func TestSubtle4WaitingEnds(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		hang := make(chan struct{})
@@ -100,8 +102,8 @@ func TestSubtle4WaitingEnds(t *testing.T) {
 	})
 }
 
-// Point 5: the branch for a count that was wrong deleted the entry with its lock
-// held. Here a panic is what would leave it held, at each of the three.
+// Point 5: the kubelet's branch for a wrong reference count deleted an entry whose lock was
+// held. Here only a panic could leave a lock held, in ADD, identity or GC.
 func TestSubtle5APanicStrandsNobody(t *testing.T) {
 	m := newManager(t, &fakePlugin{setUp: func(context.Context, cniproto.Request) ([]byte, error) { panic("x") }})
 	calls := map[string]func(){
@@ -122,7 +124,7 @@ func TestSubtle5APanicStrandsNobody(t *testing.T) {
 	}
 }
 
-// Point 7: what has to do with no pod waits for none.
+// Point 7: operations that concern no pod do not wait for pods.
 func TestSubtle7StatusWaitsForNobody(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		hang := make(chan struct{})
@@ -141,7 +143,7 @@ func TestSubtle7StatusWaitsForNobody(t *testing.T) {
 	})
 }
 
-// Different pods do run side by side, each in its own order: upstream's test of
+// Different pods run in parallel, and operations on one pod in order: the kubelet's test of
 // ten pods with four cycles each.
 func TestTenPodsInFourCycles(t *testing.T) {
 	var mu sync.Mutex

@@ -7,13 +7,13 @@ import (
 	"github.com/prometheus/client_golang/prometheus"
 )
 
-// durationBuckets reach from 0.5 ms to the four minutes that a kubelet gives a
-// sandbox: its own stopped at ten seconds.
+// durationBuckets are in seconds, from 0.5 ms to the four minutes that a kubelet allows
+// for a sandbox. The kubelet's own buckets ended at ten seconds.
 var durationBuckets = []float64{.0005, .001, .0025, .005, .01, .025, .05, .1, .25, .5, 1, 2.5, 5, 10, 30, 60, 120, 240}
 
-// kubeletMetrics are the kubelet's metrics of its network plugin, which ended
-// with Kubernetes 1.24, under their names of old: dashboards still ask for them.
-// As then, a duration includes the wait for the operation before.
+// kubeletMetrics are metrics under the names of the kubelet's metrics of its network
+// plugin. The kubelet lost them in Kubernetes 1.24, and dashboards still query them. As in
+// the kubelet, a duration includes the wait for the previous operation.
 type kubeletMetrics struct {
 	duration      *prometheus.HistogramVec
 	total, failed *prometheus.CounterVec
@@ -49,7 +49,7 @@ func (k *kubeletMetrics) register(r prometheus.Registerer) error {
 	return errors.Join(r.Register(k.duration), r.Register(k.total), r.Register(k.failed))
 }
 
-// done counts an operation that began at a time; k may be nil.
+// done counts an operation and its duration since the given time. k may be nil.
 func (k *kubeletMetrics) done(operation string, since time.Time, err error) {
 	if k == nil {
 		return

@@ -27,20 +27,19 @@ type Sysctls interface {
 	Set(name, value string) error
 }
 
-// Noop plugs nothing: somebody else does, before it or after. It only has what
-// crosses a bridge seen by the host's packet filter, which Services need, as the
-// kubelet's no-op plugin did. It loads no kernel module: the kernel offers these
-// settings when br_netfilter is there.
+// Noop plugs nothing: another program does. As the kubelet's no-op plugin did, it only
+// makes bridged packets pass the host's packet filter, which Services need. It loads no
+// kernel module: the kernel has these settings only if br_netfilter is loaded.
 type Noop struct{ sysctls Sysctls }
 
 // NewNoop returns the plugin.
 func NewNoop(s Sysctls) *Noop { return &Noop{sysctls: s} }
 
-// Name is NoopName.
+// Name returns NoopName.
 func (n *Noop) Name() string { return NoopName }
 
-// Init sets the bridge-nf-call settings, IPv6's only where the kernel has it. A
-// failure is only logged: the node may do without.
+// Init sets the bridge-nf-call settings, that of IPv6 only if the kernel has it. A failure
+// is only logged, because the node may not need them.
 func (n *Noop) Init(ctx context.Context, _ *turns.Turns) error {
 	log := logr.FromContextOrDiscard(ctx)
 	if err := n.sysctls.Set(callIPTables, "1"); err != nil {
@@ -54,8 +53,8 @@ func (n *Noop) Init(ctx context.Context, _ *turns.Turns) error {
 	return nil
 }
 
-// SetUpPod passes on what the plugin before it in the chain answered (CNI
-// specification 1.1.0, "ADD"), or the result of having done nothing.
+// SetUpPod returns the result of the previous plugin in the chain (CNI specification 1.1.0,
+// "ADD"), or an empty result if there is none.
 func (n *Noop) SetUpPod(_ context.Context, r cniproto.Request) ([]byte, error) {
 	var config struct {
 		PrevResult json.RawMessage `json:"prevResult"`
@@ -72,14 +71,14 @@ func (n *Noop) SetUpPod(_ context.Context, r cniproto.Request) ([]byte, error) {
 // TearDownPod does nothing.
 func (n *Noop) TearDownPod(context.Context, cniproto.Request) error { return nil }
 
-// Status is nil.
+// Status returns nil.
 func (n *Noop) Status() error { return nil }
 
-// Event is not listened to.
+// Event does nothing.
 func (n *Noop) Event(Event) {}
 
-// PodIPs are none: what others plugged is theirs to tell.
+// PodIPs returns no addresses: the program that plugged the pod reports them.
 func (n *Noop) PodIPs(string, string) ([]netip.Addr, error) { return nil, nil }
 
-// Parts are none: there is nothing that CHECK could compare and GC collect.
+// Parts returns no services: CHECK has nothing to compare and GC nothing to collect.
 func (n *Noop) Parts() Parts { return Parts{} }

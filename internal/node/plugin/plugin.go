@@ -13,89 +13,92 @@ import (
 	"fairlead.dev/fairlead/internal/node/turns"
 )
 
-// Plugin is the network of a node, as the kubelet's NetworkPlugin was: one of
-// them is chosen by its name, and everything else only knows this much of it.
+// Plugin is the network of a node, as the kubelet's NetworkPlugin was. It is chosen by
+// name, and its callers depend on this interface only.
 type Plugin interface {
-	// Name is a qualified name of Kubernetes, as "fairlead" or
-	// "example.com/net", the same at all times.
+	// Name returns a qualified name of Kubernetes, as "fairlead" or
+	// "example.com/net". It never changes.
 	Name() string
-	// Init is called once, before everything but Name, with the turns that the
-	// plugin takes for work of its own. An error is fatal.
+	// Init is called once, before all other methods except Name. The plugin uses t for
+	// operations of its own on sandboxes. An error is fatal.
 	Init(ctx context.Context, t *turns.Turns) error
-	// SetUpPod plugs a sandbox, or changes nothing, and returns what ADD
-	// answers, in the version of CNI that the request asks for. It undoes what
-	// it did when ctx ends. The same request again has the same answer.
+	// SetUpPod plugs a sandbox and returns the result of ADD, in the CNI version of the
+	// request. After an error, also if ctx ends, nothing is left plugged. A repeated
+	// request has the same result.
 	SetUpPod(ctx context.Context, r cniproto.Request) (result []byte, err error)
-	// TearDownPod unplugs a sandbox: what the SetUpPod with the same container ID and
-	// interface made. It needs no more than these two, changes nothing of what another
-	// interface's SetUpPod made, and is nil when nothing is there.
+	// TearDownPod removes the interfaces that SetUpPod with the same container ID and
+	// interface name made. It needs only these two, and changes no interface of another
+	// SetUpPod. It returns nil if there is nothing to remove.
 	TearDownPod(ctx context.Context, r cniproto.Request) error
-	// Status says why SetUpPod cannot be served, or nil. It does not block.
+	// Status returns nil if SetUpPod can be served, otherwise the reason. It does not
+	// block.
 	Status() error
-	// Event tells of something that concerns more than one pod. It does not
-	// block, and the plugin looks itself at what is there now.
+	// Event is called after an event that concerns more than one pod. It does not
+	// block. The event has no details: the plugin reads the present state itself.
 	Event(e Event)
-	// PodIPs are the addresses of global scope that an interface in the network
-	// namespace at a path has: IPv4 first, then IPv6.
+	// PodIPs returns the addresses of global scope of an interface in the network
+	// namespace at a path: IPv4 first, then IPv6.
 	PodIPs(netns, ifName string) ([]netip.Addr, error)
-	// Parts are the further services of the plugin.
+	// Parts returns the further services of the plugin.
 	Parts() Parts
 }
 
-// Parts are the services of a plugin beside plugging and unplugging. A plugin leaves nil
-// where it has none.
+// Parts are the services of a plugin in addition to plugging and unplugging. A service that
+// the plugin lacks is nil.
 type Parts struct {
-	// Check compares a sandbox with what was plugged.
+	// Check compares a sandbox with its record (CHECK).
 	Check func(ctx context.Context, r cniproto.Request) error
-	// Collect lets go what the runtime does not list in a GC.
+	// Collect removes the sandboxes that the runtime does not list in a GC.
 	Collect func(ctx context.Context, r cniproto.Request) error
 	// Addresses serves a plugin that makes an interface and asks for its addresses.
 	Addresses func(ctx context.Context, r cniproto.Request) (result []byte, err error)
-	// Run works until ctx ends, from before the first request until after the last.
+	// Run works until ctx ends. It starts before the first request and ends after the
+	// last.
 	Run func(ctx context.Context) error
-	// Leave ends the waits of requests, which the next daemon serves.
+	// Leave ends the waits of requests, when the daemon ends. The next daemon serves
+	// the requests.
 	Leave func()
-	// Sweep lets go what nobody has told of. It is called every minute.
+	// Sweep removes sandboxes that are gone without a DEL. It is called every minute.
 	Sweep func(ctx context.Context) error
-	// Ready says why pods cannot be served, or nil; Status is asked where there is none.
+	// Ready returns nil if pods can be served, otherwise the reason. If it is nil, Status
+	// is called instead.
 	Ready func() error
-	// Checks fail, by name, when a restart may help.
+	// Checks are functions by name. Such a function returns an error if a restart of the
+	// daemon may help.
 	Checks map[string]func() error
-	// Remembered is how many things the plugin remembers, by kind.
+	// Remembered returns the number of the plugin's entries in memory, by kind.
 	Remembered func() map[string]int
 }
 
-// Event is something that a Plugin is told of.
+// Event is an event that a Plugin may react to.
 type Event string
 
-// PodCIDRChanged says that the addresses which are routed to this node or to
-// another may have changed. It is the one event there is, as it was the
-// kubelet's "pod-cidr-change".
+// PodCIDRChanged means that the addresses which are routed to this node or to another node
+// may have changed. It is the only event, as the kubelet's "pod-cidr-change" was.
 const PodCIDRChanged Event = "pod-cidr-change"
 
 // Candidate is a plugin that can be chosen.
 type Candidate struct {
 	Name string
-	// New makes the plugin; it is called for the one that is chosen.
+	// New makes the plugin. It is called only if the candidate is chosen.
 	New func() (Plugin, error)
 }
 
-// Choose makes the plugin of a name. The error names everything that is wrong
-// with the candidates, whichever is chosen, and there is never a plugin beside
-// an error: a kubelet that went on with the one and a log of the other is what
-// this is not.
+// Choose makes the plugin with a name. The error lists all faults of all candidates, not
+// only of the chosen candidate. It returns either a plugin or an error, never both: the
+// kubelet logged such an error and went on with the plugin.
 func Choose(candidates []Candidate, name string) (Plugin, error) {
 	var errs []error
 	var known []string
 	var chosen func() (Plugin, error)
 	seen := map[string]bool{}
 	for i, c := range candidates {
-		if why := validation.IsQualifiedName(c.Name); len(why) > 0 {
-			errs = append(errs, fmt.Errorf("network plugin %d: name %q: must be a qualified name: %s", i, c.Name, strings.Join(why, "; ")))
+		if faults := validation.IsQualifiedName(c.Name); len(faults) > 0 {
+			errs = append(errs, fmt.Errorf("network plugin %d: name %q: must be a qualified name: %s", i, c.Name, strings.Join(faults, "; ")))
 			continue
 		}
 		if seen[c.Name] {
-			errs = append(errs, fmt.Errorf("network plugin %d: name %q: is another's already", i, c.Name))
+			errs = append(errs, fmt.Errorf("network plugin %d: name %q: another plugin has it already", i, c.Name))
 			continue
 		}
 		seen[c.Name] = true

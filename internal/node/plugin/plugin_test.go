@@ -16,7 +16,7 @@ import (
 	"fairlead.dev/fairlead/internal/node/turns"
 )
 
-// fakePlugin does what its functions say, nothing where there is none.
+// fakePlugin calls its functions. It does nothing if a function is nil.
 type fakePlugin struct {
 	name     string
 	inits    int
@@ -62,8 +62,8 @@ func newManager(t *testing.T, p Plugin) *Manager {
 	return m
 }
 
-// runtime.md 1.2: the kubelet returned a usable plugin and an error of another
-// one at the same time, and went on.
+// The kubelet returned a usable plugin together with the error of another plugin, and went
+// on.
 func TestChoose(t *testing.T) {
 	made := func(name string) Candidate {
 		return Candidate{Name: name, New: func() (Plugin, error) { return &fakePlugin{name: name}, nil }}
@@ -72,14 +72,14 @@ func TestChoose(t *testing.T) {
 		name       string
 		candidates []Candidate
 		choose     string
-		want       []string // of the error
+		want       []string // parts of the error
 	}{
 		{name: "the one of that name", candidates: []Candidate{made("fairlead"), made("noop")}, choose: "noop"},
 		{name: "a prefix is allowed", candidates: []Candidate{made("example.com/net")}, choose: "example.com/net"},
 		{name: "unknown", candidates: []Candidate{made("fairlead"), made("noop")}, choose: "kubenet", want: []string{`"kubenet"`, "fairlead, noop"}},
 		{name: "no name", candidates: []Candidate{made("fairlead")}, choose: "", want: []string{`""`, "fairlead"}},
 		{name: "not a qualified name", candidates: []Candidate{made("fairlead"), made("a b")}, choose: "fairlead", want: []string{`"a b"`, "qualified name"}},
-		{name: "two of one name", candidates: []Candidate{made("fairlead"), made("fairlead")}, choose: "fairlead", want: []string{`"fairlead"`, "another's"}},
+		{name: "two of one name", candidates: []Candidate{made("fairlead"), made("fairlead")}, choose: "fairlead", want: []string{`"fairlead"`, "another plugin has it"}},
 		{
 			name: "everything at once", candidates: []Candidate{made(""), made("-x"), made("noop"), made("noop")}, choose: "y",
 			want: []string{`""`, `"-x"`, "plugin 3", `"y"`, "must be one of noop"},
@@ -96,11 +96,11 @@ func TestChoose(t *testing.T) {
 				t.Fatalf("plugin %v beside error %v", p, err)
 			}
 			if err == nil && (tc.want != nil || p.Name() != tc.choose) {
-				t.Fatalf("chose %q, want an error that says %q", p.Name(), tc.want)
+				t.Fatalf("chose %q, want an error with %q", p.Name(), tc.want)
 			}
 			for _, word := range tc.want {
 				if !strings.Contains(err.Error(), word) {
-					t.Errorf("the error does not say %q: %v", word, err)
+					t.Errorf("the error lacks %q: %v", word, err)
 				}
 			}
 		})
@@ -122,7 +122,7 @@ func TestManagerBeginsItsPluginOnce(t *testing.T) {
 	}
 }
 
-// fakeSysctls are settings; what is not among them is not offered.
+// fakeSysctls are the settings that the kernel has.
 type fakeSysctls map[string]string
 
 func (f fakeSysctls) Read(name string) (string, error) {
@@ -183,7 +183,7 @@ func TestNoopPassesOnWhatWasThere(t *testing.T) {
 		})
 	}
 	if _, err := n.SetUpPod(t.Context(), cniproto.Request{Config: json.RawMessage(`{`)}); err == nil {
-		t.Error("a configuration that is none was taken")
+		t.Error("a malformed configuration was accepted")
 	}
 	ips, err := n.PodIPs("/run/netns/x", "eth0")
 	if err := errors.Join(err, n.Status(), n.TearDownPod(t.Context(), cniproto.Request{})); err != nil || ips != nil {
@@ -191,7 +191,7 @@ func TestNoopPassesOnWhatWasThere(t *testing.T) {
 	}
 }
 
-// The kubelet's names of old are kept where they are asked for, and only there.
+// Metrics have the former names of the kubelet only if they are enabled.
 func TestKubeletMetrics(t *testing.T) {
 	fails := errors.New("no")
 	p := &fakePlugin{
