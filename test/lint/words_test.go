@@ -111,7 +111,6 @@ var unread = map[string]int{
 	"internal/nft":                                         71,
 	"internal/nft/hostrules":                               28,
 	"internal/node":                                        199,
-	"internal/node/fault":                                  13,
 	"internal/pod":                                         19,
 	"internal/run":                                         16,
 	"internal/slim":                                        50,

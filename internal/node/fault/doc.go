@@ -1,3 +1,3 @@
-// Package fault names what can go wrong with a request, and gives each error its CNI
-// error code.
+// Package fault has the kinds of error of a request, and gives each error its CNI error
+// code.
 package fault

@@ -10,37 +10,36 @@ import (
 	"fairlead.dev/fairlead/internal/node/turns"
 )
 
-// What can go wrong with a request, each with its CNI error code in codes.
+// The kinds of error of a request. codes has the CNI error code of each.
 var (
-	// ErrGone says that the pod is gone, or that the request is of a pod that
-	// had its place before.
+	// ErrGone means that the pod is gone, or that the request is for an earlier pod with
+	// the same name.
 	ErrGone = errors.New("pod is gone")
-	// ErrNotReady says that something has to happen first and may yet.
+	// ErrNotReady means that a condition is not met yet. A retry may succeed.
 	ErrNotReady = errors.New("not ready")
-	// ErrEnvironment says that a CNI environment variable is missing or wrong.
+	// ErrEnvironment means that a CNI environment variable is missing or wrong.
 	ErrEnvironment = errors.New("wrong environment")
-	// ErrInvalid says that a PodAttachment cannot be plugged as it is.
+	// ErrInvalid means that a PodAttachment, or a value of the request, is invalid.
 	ErrInvalid = errors.New("invalid")
-	// ErrDiffers says that the kernel is not as a record says (CHECK).
+	// ErrDiffers means that the kernel differs from a record (CHECK).
 	ErrDiffers = errors.New("differs from its record")
-	// ErrUnavailable says that no ADD can be served now (STATUS).
+	// ErrUnavailable means that no ADD can be served now (STATUS).
 	ErrUnavailable = errors.New("cannot serve ADD")
-	// ErrImpaired says the same, and that pods that are there have lost their
-	// network (STATUS).
+	// ErrImpaired means that no ADD can be served now, and that running pods have lost
+	// their network (STATUS).
 	ErrImpaired = errors.New("cannot serve ADD, and pods are cut off")
-	// ErrLeaving says that an ADD was ended while it waited, because the daemon
-	// ends. It is for the next one.
+	// ErrLeaving means that the daemon ended while an ADD waited. The next daemon serves
+	// the ADD.
 	ErrLeaving = errors.New("the daemon ends")
-	// ErrUnserved says that the verb is not served by this build.
+	// ErrUnserved means that this build does not serve the verb.
 	ErrUnserved = errors.New("verb is not served")
 )
 
-// CodeDiffers is Fairlead's own: the specification leaves 100 and above to the
-// plugins.
+// CodeDiffers is the CNI error code of ErrDiffers. The specification leaves codes of 100
+// and above to plugins.
 const CodeDiffers = 110
 
-// codes is the one table of errors by CNI error code; what is not in it is an
-// internal error (999).
+// codes has the CNI error codes of errors. All other errors are internal errors (999).
 var codes = []struct {
 	err  error
 	code int
@@ -60,7 +59,8 @@ var codes = []struct {
 	{context.Canceled, cniproto.CodeTryAgainLater},
 }
 
-// CNI gives an error its code. An error that has one keeps it.
+// CNI returns an error as a cniproto.Error with its CNI error code. It returns an error
+// that has a code unchanged.
 func CNI(err error) error {
 	var done *cniproto.Error
 	if err == nil || errors.As(err, &done) {
@@ -74,7 +74,8 @@ func CNI(err error) error {
 	return &cniproto.Error{Code: cniproto.CodeInternal, Msg: err.Error()}
 }
 
-// Errorf returns an error of a kind whose text is the message alone.
+// Errorf returns an error that wraps kind. Its text is the formatted message, without that
+// of kind.
 func Errorf(kind error, format string, args ...any) error {
 	return &reason{kind: kind, error: fmt.Errorf(format, args...)}
 }

@@ -1,2 +1,2 @@
-// Package nodetest has what the tests of the node's packages share.
+// Package nodetest has the helpers that the tests of the node's packages share.
 package nodetest

@@ -16,13 +16,13 @@ import (
 	"fairlead.dev/fairlead/internal/netdev/host"
 )
 
-// Asking is a configuration with a runtimeConfig.
+// Asking returns a network configuration with a runtimeConfig.
 func Asking(runtimeConfig string) []byte {
 	return []byte(`{"cniVersion":"1.1.0","name":"fairlead","type":"fairlead","runtimeConfig":` + runtimeConfig + `}`)
 }
 
-// Attachment is the PodAttachment of a pod in the namespace ns on node n1, with interfaces
-// of these names, eth0 where there are none; the first is the default one.
+// Attachment returns the PodAttachment of a pod in the namespace ns on node n1, with
+// interfaces of these names, or eth0 without names. The first is the default interface.
 func Attachment(name, uid string, ifNames ...string) *v1alpha1.PodAttachment {
 	if len(ifNames) == 0 {
 		ifNames = []string{"eth0"}
@@ -48,7 +48,8 @@ func Attachment(name, uid string, ifNames ...string) *v1alpha1.PodAttachment {
 	return pa
 }
 
-// WantCode checks the CNI code of an error, 0 for none.
+// WantCode checks that an error has a CNI code, or is nil if code is 0, and that its
+// message has the words.
 func WantCode(t *testing.T, err error, code int, words ...string) {
 	t.Helper()
 	got := 0
@@ -63,12 +64,12 @@ func WantCode(t *testing.T, err error, code int, words ...string) {
 	}
 	for _, word := range words {
 		if e == nil || !strings.Contains(e.Msg, word) {
-			t.Errorf("the message does not say %q: %v", word, err)
+			t.Errorf("the message lacks %q: %v", word, err)
 		}
 	}
 }
 
-// NodeNetwork is that of a node with these blocks and addresses.
+// NodeNetwork returns the NodeNetwork of a node with these blocks and addresses.
 func NodeNetwork(name string, blocks, addresses []string) *v1alpha1.NodeNetwork {
 	return &v1alpha1.NodeNetwork{
 		ObjectMeta: metav1.ObjectMeta{Name: name, UID: types.UID("uid-" + name)},
@@ -77,19 +78,20 @@ func NodeNetwork(name string, blocks, addresses []string) *v1alpha1.NodeNetwork 
 	}
 }
 
-// SameAddresses has addresses and prefixes compared as they are.
+// SameAddresses compares addresses and prefixes with ==, for package cmp.
 var SameAddresses = cmp.Options{
 	cmp.Comparer(func(a, b netip.Addr) bool { return a == b }), cmp.Comparer(func(a, b netip.Prefix) bool { return a == b }),
 }
 
-// Tunnelled is a NodeNetwork of a node that encapsulates.
+// Tunnelled returns the NodeNetwork of a node that encapsulates.
 func Tunnelled(name string, blocks, addresses []string) *v1alpha1.NodeNetwork {
 	nn := NodeNetwork(name, blocks, addresses)
 	nn.Status.Tunnel = &v1alpha1.Tunnel{MAC: host.TunnelMAC(name).String()}
 	return nn
 }
 
-// Vouched is a node with a tunnel, and what the controller has confirmed of it.
+// Vouched returns the NodeNetwork of a node with a tunnel. underlay has the addresses and
+// networks that the controller has confirmed; nil means that it confirms none at all.
 func Vouched(name, block string, addresses, underlay []string) *v1alpha1.NodeNetwork {
 	nn := Tunnelled(name, []string{block}, addresses)
 	nn.Spec.Underlay = underlay

@@ -1,2 +1,2 @@
-// Package queue works off queues; an item that fails delays itself alone.
+// Package queue processes the items of work queues. A failed item delays only itself.
 package queue

@@ -8,13 +8,14 @@ import (
 	"k8s.io/client-go/util/workqueue"
 )
 
-// How long an item that failed rests between tries, doubling from first to last.
+// The delay before a failed item is tried again. It doubles from retryFirst to RetryLast.
 const (
 	retryFirst = 100 * time.Millisecond
 	RetryLast  = 30 * time.Second
 )
 
-// New makes a work queue whose items delay only themselves.
+// New returns a work queue in which a failed item delays only itself. name is its name in
+// metrics.
 func New[T comparable](name string) workqueue.TypedRateLimitingInterface[T] {
 	return workqueue.NewTypedRateLimitingQueueWithConfig(
 		workqueue.NewTypedItemExponentialFailureRateLimiter[T](retryFirst, RetryLast),
@@ -22,9 +23,9 @@ func New[T comparable](name string) workqueue.TypedRateLimitingInterface[T] {
 	)
 }
 
-// Run runs handle for the items of a queue, at most n at once, until ctx ends; an
-// item that fails comes again later. A goroutine lives no longer than its item: those
-// that idle keep the stacks that the last burst made them grow.
+// Run calls handle for the items of a queue, for at most n items at once, until ctx ends. A
+// failed item is queued again with a delay. Each item has a goroutine of its own: idle
+// workers would keep the stacks that grew in the last burst.
 func Run[T comparable](ctx context.Context, q workqueue.TypedRateLimitingInterface[T], n int, handle func(context.Context, T) error) {
 	stop := context.AfterFunc(ctx, q.ShutDown)
 	defer stop()
@@ -45,5 +46,5 @@ func Run[T comparable](ctx context.Context, q workqueue.TypedRateLimitingInterfa
 			return nil
 		})
 	}
-	_ = doing.Wait() // what failed is queued again
+	_ = doing.Wait() // never an error: failed items are queued again
 }

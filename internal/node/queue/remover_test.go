@@ -13,8 +13,8 @@ import (
 	"github.com/google/go-cmp/cmp"
 )
 
-// Of a queue's items no more than the limit are handled at once, one that fails comes
-// again, and no goroutine outlives its item: those that idled kept 4 MB of stacks.
+// At most n items of a queue are handled at once, a failed item is tried again, and no
+// goroutine outlives its item: idle workers kept 4 MB of stacks.
 func TestWork(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		ctx, cancel := context.WithCancel(t.Context())
@@ -57,7 +57,7 @@ func TestWork(t *testing.T) {
 	})
 }
 
-// goroutinesIn counts the goroutines that are in a function, or in one that it calls.
+// goroutinesIn returns the number of goroutines with a function on their stack.
 func goroutinesIn(function string) int {
 	buf := make([]byte, 1<<20)
 	n := 0
