@@ -164,7 +164,7 @@ func NotReserved(add *ledger.Add, pod ledger.Pod, reserved []ReservedPort) error
 	for _, p := range add.HostPorts {
 		for _, r := range reserved {
 			if r.Port == p.HostPort && r.Protocol == p.Protocol {
-				return fault.Errorf(fault.ErrInvalid, "runtimeConfig.portMappings: host port %d/%s of pod %s is the node's own (%s in the configuration of fairlead-node): must be another one, or be left to pods there",
+				return fault.Errorf(fault.ErrInvalid, "runtimeConfig.portMappings: host port %d/%s of pod %s is reserved for the node (%s in the configuration of fairlead-node): choose another port, or change that option",
 					p.HostPort, p.Protocol, pod, r.Option)
 			}
 		}

@@ -127,9 +127,9 @@ func (c *IpamConfig) addSection(section json.RawMessage, program string) error {
 // the network, and the default interface. The default interface may have any name, and
 // matches only a network that names no pools or ranges.
 //
-// held has the interfaces whose addresses the sandbox has already, by the CNI_IFNAME of
-// their ADD; these are left out. Errors: fault.ErrInvalid if no interface matches, or if
-// it lacks an address that the runtime asks for.
+// held maps each interface whose addresses the sandbox has already to the CNI_IFNAME of
+// its ADD; these interfaces are left out. Errors: fault.ErrInvalid if no interface matches,
+// or if it lacks an address that the runtime asks for.
 func AddressesFor(pa *v1alpha1.PodAttachment, ifName string, config IpamConfig, held map[string]string) (*v1alpha1.Interface, error) {
 	var found *v1alpha1.Interface
 	rank := 0

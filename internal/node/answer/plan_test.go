@@ -94,7 +94,7 @@ func TestPlanRefuses(t *testing.T) {
 				_, err = Parse(pa, "c1", &ledger.Add{Interfaces: interfaces}, planKinds)
 			}
 			if !errors.Is(err, fault.ErrInvalid) || !strings.Contains(err.Error(), tc.want) || !strings.Contains(err.Error(), "ns/p-u1") {
-				t.Errorf("got %v, want one that says %q and ns/p-u1", err, tc.want)
+				t.Errorf("got %v, want an error with %q and ns/p-u1", err, tc.want)
 			}
 		})
 	}

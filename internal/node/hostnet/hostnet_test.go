@@ -78,7 +78,7 @@ func TestPlanHost(t *testing.T) {
 			name: "blocks that are none", up: up4, own: nodetest.NodeNetwork("n1", []string{"x", "10.244.1.0/26"}, nil),
 			others:   []v1alpha1.NodeNetwork{*nodetest.NodeNetwork("n2", []string{"y"}, []string{"192.168.77.12/24"})},
 			want:     state(v4, own),
-			problems: []string{`block "x" of this node: must be in CIDR form, and less than everything`, `node n2 has block "y": must be in CIDR form, and less than everything`},
+			problems: []string{`block "x" of this node: must be in CIDR form, and not the whole address space`, `node n2 has block "y": must be in CIDR form, and not the whole address space`},
 		},
 	}
 	for _, tc := range cases {

@@ -298,7 +298,7 @@ func join(remote []host.RemoteNode, node host.RemoteNode) []host.RemoteNode {
 func parseBlock(s string) (netip.Prefix, error) {
 	block, err := netip.ParsePrefix(s)
 	if err != nil || block.Addr().Is4In6() || block.Bits() == 0 {
-		return netip.Prefix{}, errors.New("must be in CIDR form, and less than everything")
+		return netip.Prefix{}, errors.New("must be in CIDR form, and not the whole address space")
 	}
 	return block.Masked(), nil
 }

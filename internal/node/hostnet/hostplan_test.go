@@ -196,7 +196,7 @@ func TestPlanTunnelTrustsNobody(t *testing.T) {
 		}, "node n2 has not written its addresses yet"},
 		{"everything", func(nn *v1alpha1.NodeNetwork) {
 			nn.Spec.Blocks = []string{"0.0.0.0/0"}
-		}, `node n2 has block "0.0.0.0/0": must be in CIDR form, and less than everything`},
+		}, `node n2 has block "0.0.0.0/0": must be in CIDR form, and not the whole address space`},
 	} {
 		t.Run(tc.name, func(t *testing.T) {
 			liar := born(nodetest.Tunnelled("n2", []string{"10.244.2.0/26"}, []string{"192.168.78.12/24"}), time.Minute)

@@ -29,8 +29,8 @@ func UnderlayOf(nn *v1alpha1.NodeNetwork) (believed, doubted []netip.Prefix) {
 }
 
 // confirms reports whether the controller has confirmed an address of a node. Without
-// spec.underlay every address counts as confirmed: the NodeNetwork is from a controller
-// whose version confirmed none. A node cannot remove spec.underlay.
+// spec.underlay every address counts as confirmed: the NodeNetwork was written by a version
+// of the controller that confirmed none. A node cannot remove spec.underlay.
 func confirms(nn *v1alpha1.NodeNetwork, a netip.Addr) bool {
 	return nn.Spec.Underlay == nil || slices.ContainsFunc(nn.Spec.Underlay, func(s string) bool {
 		p, err := netip.ParsePrefix(s)
