@@ -96,8 +96,6 @@ var unread = map[string]int{
 	"internal/gc":                                          32,
 	"internal/ipam":                                        82,
 	"internal/ipam/audit":                                  19,
-	"internal/ipam/block":                                  222,
-	"internal/ipam/block/blocktest":                        6,
 	"internal/ipam/heal":                                   27,
 	"internal/leader":                                      34,
 	"internal/migrate":                                     74,

@@ -9,8 +9,8 @@ import (
 	"fairlead.dev/fairlead/internal/ipam/block/blocktest"
 )
 
-// BenchmarkStorm takes and frees for 10,000 pods on 20 nodes at once, each call
-// to the API taking 2 ms.
+// BenchmarkStorm takes and frees for 10,000 pods on 20 nodes at once. Each call to the
+// API takes 2 ms.
 func BenchmarkStorm(b *testing.B) {
 	for _, bb := range []struct {
 		name    string
@@ -51,8 +51,8 @@ func BenchmarkStorm(b *testing.B) {
 	}
 }
 
-// BenchmarkTakeAlone is one take after the other, without latency: what the
-// store itself costs.
+// BenchmarkTakeAlone takes one address after another without latency, to measure the
+// store's own cost.
 func BenchmarkTakeAlone(b *testing.B) {
 	s := run(b, blocktest.NewAPI(), Config{FreeLinger: -1})
 	p := perNode(b, "10.244.0.0/16")
@@ -65,7 +65,7 @@ func BenchmarkTakeAlone(b *testing.B) {
 	}
 }
 
-// BenchmarkCounts is over 1,600 blocks.
+// BenchmarkCounts counts over 1,600 blocks.
 func BenchmarkCounts(b *testing.B) {
 	api := blocktest.NewAPI()
 	s := run(b, api, Config{})

@@ -8,7 +8,7 @@ import (
 	"fairlead.dev/fairlead/internal/ipam"
 )
 
-// Claimed returns what a claim has, taken or held, of all domains, the oldest
+// Claimed returns the addresses of a claim, taken or held, in all domains, the oldest
 // first. It reads memory only.
 func (s *Store) Claimed(claim string) []Lease {
 	s.mu.Lock()
@@ -23,8 +23,8 @@ func (s *Store) Claimed(claim string) []Lease {
 	return out
 }
 
-// LastPod is the name of the pod that has an address, or had it last while it is held;
-// empty when that is not known. It reads memory only.
+// LastPod returns the name of the pod that has the address or, if the address is held,
+// had it last; empty if unknown. It reads memory only.
 func (s *Store) LastPod(l Lease) string {
 	if l.Holder != (ipam.Holder{}) {
 		return l.Holder.Pod
@@ -39,11 +39,11 @@ func (s *Store) LastPod(l Lease) string {
 	return ""
 }
 
-// Unhold ends the holding of an address for a claim, as Claimed returned it: the
-// address cools down. It returns nil when that holding is over, once that is
-// written; one that began since is left alone.
+// Unhold stops holding an address for a claim, and the address cools down. l is a lease
+// that Claimed returned. Unhold returns nil when this holding has ended and that is
+// written. A later holding of the address is left alone.
 //
-// It fails with ErrUnavailable.
+// Errors: ErrUnavailable.
 func (s *Store) Unhold(ctx context.Context, l Lease) error {
 	_, err := s.do(ctx, func(ctx context.Context, t *txn) ([]Lease, error) {
 		unlock, err := s.owners.lock(ctx, claimKey(l.Claim))
@@ -69,11 +69,12 @@ func (s *Store) Unhold(ctx context.Context, l Lease) error {
 	return err
 }
 
-// adoptClaim looks up what is the claim's of the family in the pool. While the
-// last holder has an address of the claim, in whichever pool, nobody else gets
-// one. What is held and the pool does not hand out any more, because somebody
-// has reserved it, is passed over: the claim gets another. So is what is held where
-// another address is asked for: the claim moves there.
+// adoptClaim makes the want ask for the address that is held for its claim in the
+// family and the pool. It fails with ErrConflict while another holder has an address of
+// the claim, in any pool.
+//
+// A held address is ignored if the pool does not hand it out any more because it was
+// reserved, and if another address is requested. The claim gets another address then.
 func (s *Store) adoptClaim(p *ipam.Pool, w *want) error {
 	var has *Lease
 	for _, l := range s.claims[w.claim] {

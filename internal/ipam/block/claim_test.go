@@ -28,9 +28,9 @@ func mustClaim(tb testing.TB, s *Store, p *ipam.Pool, h ipam.Holder) []string {
 	return addrsOf(got)
 }
 
-// whereabouts#138, #288, #621: whoever comes back under one name wants the
-// addresses that it had. whereabouts#176, #182, #446: on another node too, and
-// not before the last one has given them back.
+// whereabouts#138, #288, #621: a pod that returns under the same name expects the
+// addresses that it had. whereabouts#176, #182, #446: also on another node, and not
+// before the previous pod has given them back.
 func TestClaimKeepsAddresses(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		api := blocktest.NewAPI()
@@ -57,7 +57,7 @@ func TestClaimKeepsAddresses(t *testing.T) {
 		if !errors.Is(err, ErrConflict) || !strings.Contains(err.Error(), claim) {
 			t.Errorf("another asks for the held address: %v", err)
 		}
-		// Of another store, which knows the blocks only.
+		// Another store, which only knows the blocks, gives the same addresses.
 		other := run(t, api, Config{})
 		follow(t, api, other.Store)
 		if again := mustClaim(t, other.Store, p, holderOn("node-2", 2)); !slices.Equal(again, first) {
@@ -73,8 +73,8 @@ func TestClaimKeepsAddresses(t *testing.T) {
 	})
 }
 
-// A claim that no pod has moves to what is asked for: the pod gets that, the claim keeps
-// it from then on, and the old address can be given up.
+// A claim without a pod moves to a requested address. The pod gets that address, the
+// claim keeps it from then on, and the old address can be given up.
 func TestClaimMoves(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		s := run(t, blocktest.NewAPI(), Config{})
@@ -115,7 +115,8 @@ func TestUnhold(t *testing.T) {
 			}
 		}
 		has := func() Lease { return s.Claimed(claim)[0] }
-		// A holder has it; then it is held for another claim; an unknown block.
+		// Unhold changes nothing if the address has a holder, is held for another
+		// claim, or the block is unknown.
 		unhold(has())
 		if c := s.Counts(p); c.Allocated != 1 {
 			t.Fatalf("counts %v", c)
@@ -126,7 +127,7 @@ func TestUnhold(t *testing.T) {
 		other.Claim, unknown.Block = "default/other", "default.4-0a090900"
 		unhold(other)
 		unhold(unknown)
-		// It is the next holder's, and held again: the first holding is over.
+		// The next holder has taken and freed the address: the first holding is over.
 		advance(time.Second)
 		mustClaim(t, s.Store, p, holder(2))
 		mustFree(t, s.Store, holder(2))
@@ -141,8 +142,8 @@ func TestUnhold(t *testing.T) {
 	})
 }
 
-// TestClaimOfAReservedAddress: what is held when somebody reserves it goes to
-// nobody, and the claim's next holder gets another.
+// TestClaimOfAReservedAddress: a held address that is reserved is not handed out, and
+// the claim's next holder gets another one.
 func TestClaimOfAReservedAddress(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		s := run(t, blocktest.NewAPI(), Config{})
@@ -163,8 +164,8 @@ func TestClaimOfAReservedAddress(t *testing.T) {
 	})
 }
 
-// TestClaimsAndPoolsPerNode: an address that is routed to one node cannot be
-// kept for a pod that may come back on another.
+// TestClaimsAndPoolsPerNode: an address that is routed to one node cannot be kept for a
+// pod that may return on another node.
 func TestClaimsAndPoolsPerNode(t *testing.T) {
 	s := run(t, blocktest.NewAPI(), Config{})
 	_, err := s.Take(t.Context(), perNode(t, "10.0.0.0/24"), Request{Holder: holder(1), Claim: claim})
@@ -177,8 +178,9 @@ func TestClaimsAndPoolsPerNode(t *testing.T) {
 	}
 }
 
-// TestClaimIsHeldAgainAfterAFailure: a dual-stack take that gets half keeps it,
-// as another leader may have found it; given back, it is held for the claim.
+// TestClaimIsHeldAgainAfterAFailure: a dual-stack take that gets only one of its
+// addresses keeps it, as another leader may have found it. After the free it is held
+// for the claim.
 func TestClaimIsHeldAgainAfterAFailure(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		api := blocktest.NewAPI()
@@ -186,7 +188,7 @@ func TestClaimIsHeldAgainAfterAFailure(t *testing.T) {
 		v4 := shared(t, "10.0.0.0/26")
 		first := mustClaim(t, s.Store, v4, holder(1))
 		mustFree(t, s.Store, holder(1))
-		// Somebody else takes the only IPv6 address behind the store's back.
+		// Another store takes the only IPv6 address, and this store does not know.
 		both := shared(t, "10.0.0.0/26", "fd00::1")
 		mustTake(t, run(t, api, Config{}).Store, both, holder(2))
 		if got, err := s.Take(t.Context(), both, Request{Holder: holder(3), Claim: claim}); !errors.Is(err, ErrExhausted) {
@@ -202,9 +204,9 @@ func TestClaimIsHeldAgainAfterAFailure(t *testing.T) {
 	})
 }
 
-// TestClaimIsAskedForAgain: a holder of whom it is not known whether he got the
-// claim's address asks for that one again, and for no other. An API server that has
-// just begun forbids to read what became of the write.
+// TestClaimIsAskedForAgain: after a take of the claim's address with an unknown
+// outcome, the holder's next take asks for the same address. An API server that has
+// just started forbids the read that would settle the outcome.
 func TestClaimIsAskedForAgain(t *testing.T) {
 	for name, lost := range map[string]blocktest.Fault{"not done": {Before: blocktest.ErrLost}, "done": {After: blocktest.ErrLost}} {
 		t.Run(name, func(t *testing.T) {
@@ -214,7 +216,7 @@ func TestClaimIsAskedForAgain(t *testing.T) {
 				p := shared(t, "10.0.0.0/26", "fd00::/122")
 				first := mustClaim(t, s.Store, p, holder(1))
 				mustFree(t, s.Store, holder(1))
-				// Something else is handed out first, if anything may be.
+				// Without the claim, holder 3 would get another address than this.
 				mustTake(t, s.Store, p, holder(2))
 				api.Hook(func(c blocktest.Call) blocktest.Fault {
 					if c.Verb == "get" {
@@ -234,8 +236,9 @@ func TestClaimIsAskedForAgain(t *testing.T) {
 	}
 }
 
-// A store that is behind frees what its caller knew of. What the same holder took
-// since, as a pod does whose record somebody has deleted, stays (make sim SEED=5006).
+// A store with an outdated state frees only the holding that its caller knew. If the
+// same holder has taken the address again since, as a pod does whose record was deleted
+// by hand, it stays taken (make sim SEED=5006).
 func TestFreeLeavesWhatWasTakenSince(t *testing.T) {
 	api := blocktest.NewAPI()
 	ahead, behind := run(t, api, Config{FreeLinger: -1}), run(t, api, Config{FreeLinger: -1})
@@ -253,7 +256,7 @@ func TestFreeLeavesWhatWasTakenSince(t *testing.T) {
 		behind.Observe(b)
 	}
 	mustFree(t, ahead.Store, r.Holder, was)
-	<-time.After(2 * time.Millisecond) // when it was taken is known to the millisecond
+	<-time.After(2 * time.Millisecond) // the times in slots are in milliseconds
 	if now := take(); now != was {
 		t.Fatalf("the claim had %s and has %s", was, now)
 	}
@@ -261,15 +264,15 @@ func TestFreeLeavesWhatWasTakenSince(t *testing.T) {
 	if left := stored(t, api); len(left) != 1 {
 		t.Errorf("the block says %v", left)
 	}
-	mustFree(t, behind.Store, r.Holder, was) // it has read the block since
+	mustFree(t, behind.Store, r.Holder, was) // the store has read the block by now
 	if left := stored(t, api); len(left) != 0 {
 		t.Errorf("the block says %v", left)
 	}
 }
 
-// TestClaimHasOneHolder: two stores, pods that come and go under few names,
-// conflicts and lost replies; an address never has two holders that were told
-// of it, and a claim never two holders through one store.
+// TestClaimHasOneHolder: two stores, pods that come and go under few names, conflicts
+// and lost replies. An address is never returned to two holders at a time, and through
+// one store a claim never has two holders.
 func TestClaimHasOneHolder(t *testing.T) {
 	for seed := range uint64(6) {
 		t.Run(fmt.Sprint("seed ", seed), func(t *testing.T) {
@@ -323,7 +326,7 @@ func claimRace(t *testing.T, seed uint64) {
 	if left := stored(t, api); len(left) != 0 {
 		t.Errorf("left taken: %v", left)
 	}
-	synctest.Wait() // for the feeds
+	synctest.Wait() // until the feeds have delivered everything
 	if c := a.Counts(p); c.Held == 0 || c.Free+c.Cooling+c.Held != c.Usable {
 		t.Errorf("counts at the end: %v", c)
 	}

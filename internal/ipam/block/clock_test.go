@@ -11,29 +11,30 @@ import (
 	"fairlead.dev/fairlead/internal/ipam/block/blocktest"
 )
 
-// list feeds a store what there is, as the first list of an informer does.
+// list feeds a store with all objects, as the first list of an informer does.
 func list(api *blocktest.API, s *Store) {
 	for _, o := range api.List() {
 		s.Observe(o)
 	}
 }
 
-// lying is a wall clock that is wrong by so much.
+// lying configures a wall clock that is wrong by *by.
 func lying(by *time.Duration) Config {
 	return Config{FreeLinger: -1, Now: func() time.Time { return time.Now().Add(*by) }}
 }
 
-// What a leader freed whose clock is wrong is given by the next one neither early nor
-// late: a pod got an address 77 us after another had it, and no pod for a year.
+// If a leader with a wrong clock frees an address, the next leader hands it out neither
+// too early nor too late. Once, a pod got an address 77 us after another pod had it,
+// and once an address was withheld for a year.
 func TestCooldownUnderClocksThatLie(t *testing.T) {
 	const year = 365 * 24 * time.Hour
 	for _, tt := range []struct {
 		name string
-		// first and next are by how much the clocks of two leaders are wrong.
+		// first and next are the errors of two leaders' clocks.
 		first, next time.Duration
-		// warm says that the next leader watched the first.
+		// warm is true if the next leader has watched the first.
 		warm bool
-		// The address rests at least, and at most.
+		// least and most are how long the address cools down.
 		least, most time.Duration
 	}{
 		{"right", 0, 0, true, 30 * time.Second, 30 * time.Second},
@@ -60,7 +61,7 @@ func TestCooldownUnderClocksThatLie(t *testing.T) {
 				if !tt.warm {
 					list(api, b.Store)
 				}
-				early := ipam.MinCooldown // an exhausted pool gives what has rested as long
+				early := ipam.MinCooldown // an exhausted pool hands out addresses that have cooled down for this long
 				advance(early - 10*time.Millisecond)
 				if _, err := b.Take(t.Context(), p, Request{Holder: holder(2)}); !errors.Is(err, ErrExhausted) {
 					t.Errorf("under the floor: %v", err)
@@ -84,7 +85,7 @@ func TestCooldownUnderClocksThatLie(t *testing.T) {
 	}
 }
 
-// The own wall clock jumps while an address rests: that changes nothing.
+// A jump of the process's own wall clock while an address cools down changes nothing.
 func TestCooldownUnderClockThatJumps(t *testing.T) {
 	for _, jump := range []time.Duration{time.Hour, -time.Hour, 365 * 24 * time.Hour} {
 		t.Run(jump.String(), func(t *testing.T) {
@@ -108,8 +109,8 @@ func TestCooldownUnderClockThatJumps(t *testing.T) {
 	}
 }
 
-// A process that begins knows 64 addresses that were freed long ago, and no other is
-// left: they are given after the floor, not after their cooldown.
+// A new process knows 64 addresses that were freed long ago, and the pool has no
+// others. They are handed out after MinCooldown, not after their cooldown.
 func TestColdStartOfAFullPool(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		api := blocktest.NewAPI()

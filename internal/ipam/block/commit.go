@@ -16,13 +16,13 @@ import (
 )
 
 const (
-	// callTimeout bounds one call to the API.
+	// callTimeout limits one call to the API.
 	callTimeout = 10 * time.Second
-	// After politeConflicts lost races in a row the committer backs off, after
+	// After politeConflicts conflicts in a row the committer backs off. After
 	// maxConflicts its takes go to another block.
 	politeConflicts = 2
 	maxConflicts    = 4
-	// Delays double from the first to the last, with jitter.
+	// Delays double from the first value to the limit, with jitter.
 	conflictDelay    = 4 * time.Millisecond
 	failureDelay     = 20 * time.Millisecond
 	maxConflictDelay = 100 * time.Millisecond
@@ -39,13 +39,13 @@ const (
 	stepDelete
 )
 
-// committer works on one block until nothing is left to do.
+// committer performs the operations of one block until none is left.
 type committer struct {
 	s *Store
 	e *entry
-	// conflicts and failures in a row.
+	// conflicts and failures count those in a row.
 	conflicts, failures int
-	// delay before the next step.
+	// delay is the wait before the next step.
 	delay time.Duration
 }
 
@@ -66,8 +66,8 @@ func (s *Store) commit(ctx context.Context, e *entry) {
 	}
 }
 
-// step does what is next, when its turn has come. What is asked for until then rides
-// on it; to stop and to linger are left to the caller.
+// step waits for the turn and performs the next step. Operations that arrive during the
+// wait share the step. The caller performs stepStop and stepLinger.
 func (c *committer) step(ctx context.Context) (next step, linger time.Duration) {
 	defer c.s.cfg.Turn(ctx)()
 	c.s.gather(c.e)
@@ -84,8 +84,9 @@ func (c *committer) step(ctx context.Context) (next step, linger time.Duration) 
 	return next, linger
 }
 
-// gather lets those ask too who are about to: as long as some come whenever the
-// processor is left to others, they are waited for. Where nobody is, it takes no time.
+// gather waits for goroutines that are about to enqueue an operation: it yields the
+// processor as long as each yield brings new operations. If no goroutine is ready to
+// run, it takes no time.
 func (s *Store) gather(e *entry) {
 	for before := -1; ; {
 		s.mu.Lock()
@@ -99,7 +100,7 @@ func (s *Store) gather(e *entry) {
 	}
 }
 
-// pause waits for a time, a kick or the end of ctx.
+// pause waits until d has passed, kick has an element, or ctx ends.
 func pause(ctx context.Context, d time.Duration, kick <-chan struct{}) {
 	t := time.NewTimer(d)
 	defer t.Stop()
@@ -110,7 +111,7 @@ func pause(ctx context.Context, d time.Duration, kick <-chan struct{}) {
 	}
 }
 
-// backoff returns the n-th delay, n from 1 on: half of it fixed, half random.
+// backoff returns the n-th delay, n >= 1: half of it fixed, half random.
 func backoff(first, limit time.Duration, n int) time.Duration {
 	d := limit
 	if shifted := first << min(n-1, 16); shifted < limit {
@@ -119,8 +120,8 @@ func backoff(first, limit time.Duration, n int) time.Duration {
 	return d/2 + rand.N(d/2+1)
 }
 
-// plan says what the committer of a block does next, and for how long it
-// lingers. The operations that the step is for are in flight afterwards.
+// plan returns the next step of the block's committer, and how long to linger.
+// Afterwards e.flight has the operations of this step.
 func (s *Store) plan(ctx context.Context, e *entry) (step, time.Duration) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
@@ -130,7 +131,8 @@ func (s *Store) plan(ctx context.Context, e *entry) (step, time.Duration) {
 		return stepStop, 0
 	}
 	s.dropCanceled(e)
-	// While a write may have been done, only a read says who has what.
+	// While the outcome of a write is unknown and operations wait, a state from the
+	// informer does not settle it: only a read does.
 	if u := s.unread[e]; u.obj != nil && (!e.doubtful || len(e.flight)+len(e.queue) == 0) {
 		delete(s.unread, e)
 		if e.obj == nil || newer(u.obj, e.obj) {
@@ -153,7 +155,7 @@ func (s *Store) plan(ctx context.Context, e *entry) (step, time.Duration) {
 	case e.doubtful || !changed && !confirmed:
 		return stepRead, 0
 	case changed:
-		// A block that changes is not idle: it is not dropped now.
+		// A block that changes is not idle, so it is not dropped now.
 		e.finishFlight(func(o *op) bool { return o.kind == opDrop })
 		return stepWrite, 0
 	case drop && e.obj != nil:
@@ -164,7 +166,7 @@ func (s *Store) plan(ctx context.Context, e *entry) (step, time.Duration) {
 	}
 }
 
-// lingering is how long the operations can wait for company.
+// lingering returns how long the queued operations can still wait for others.
 func (e *entry) lingering(now time.Time) time.Duration {
 	if len(e.flight) > 0 || len(e.queue) == 0 {
 		return 0
@@ -181,9 +183,9 @@ func (e *entry) lingering(now time.Time) time.Duration {
 	return first.Sub(now)
 }
 
-// summary says whether the operations in flight change anything, whether all
-// of them are confirmed, and whether the block is to be dropped: one wants that, and
-// the block has been idle for as long as it says.
+// summary reports whether the operations in flight change anything, whether all of them
+// are confirmed, and whether the block is to be dropped: one of them is a drop, and the
+// block has been idle for as long as it demands.
 func (s *Store) summary(e *entry) (changed, confirmed, drop bool) {
 	confirmed = true
 	for _, o := range e.flight {
@@ -197,7 +199,7 @@ func (s *Store) summary(e *entry) (changed, confirmed, drop bool) {
 	return changed, confirmed, drop
 }
 
-// finishFlight ends operations in flight with success.
+// finishFlight ends the chosen operations in flight with success.
 func (e *entry) finishFlight(which func(*op) bool) {
 	e.flight = slices.DeleteFunc(e.flight, func(o *op) bool {
 		if !which(o) {
@@ -215,7 +217,7 @@ func (s *Store) dropCanceled(e *entry) {
 			return false
 		}
 		dropped = true
-		s.drop(e, o, fmt.Errorf("%w: nobody waits for it any more", ErrUnavailable))
+		s.drop(e, o, fmt.Errorf("%w: the caller has stopped waiting", ErrUnavailable))
 		return true
 	}
 	e.flight = slices.DeleteFunc(e.flight, gone)
@@ -225,8 +227,9 @@ func (s *Store) dropCanceled(e *entry) {
 	}
 }
 
-// read learns what the API has. It never follows a write that may still be
-// under way blindly: whichever of two writes of one state comes second fails.
+// read reads the block. A write that timed out may still take effect afterwards. That
+// is safe: it and the next write are based on the same resource version, and the API
+// refuses the second of them.
 func (c *committer) read(ctx context.Context) {
 	s, e := c.s, c.e
 	var obj *v1alpha1.IPBlock
@@ -259,7 +262,7 @@ func (c *committer) read(ctx context.Context) {
 	}
 }
 
-// moveTakes sends the takes of a contended block to other blocks.
+// moveTakes makes the takes of a contended block choose other blocks.
 func (e *entry) moveTakes(now ipam.Moment) {
 	move := func(o *op) bool {
 		if o.kind != opTake || o.addr.IsValid() || !o.changed {
@@ -273,7 +276,7 @@ func (e *entry) moveTakes(now ipam.Moment) {
 	e.rebuild(now)
 }
 
-// write commits next.
+// write writes e.next.
 func (c *committer) write(ctx context.Context) {
 	s, e := c.s, c.e
 	s.mu.Lock()
@@ -301,7 +304,8 @@ func (c *committer) write(ctx context.Context) {
 	c.rejected(ctx, verb, err, creating)
 }
 
-// committed takes over a successful write. next already has what came since.
+// committed adopts the result of a successful write. e.next already includes the
+// operations that were enqueued during the write.
 func (c *committer) committed(obj *v1alpha1.IPBlock, snapshot *ipam.Block) {
 	s, e := c.s, c.e
 	c.conflicts, c.failures = 0, 0
@@ -316,7 +320,7 @@ func (c *committer) committed(obj *v1alpha1.IPBlock, snapshot *ipam.Block) {
 	}
 }
 
-// rejected decides what an error of a write means.
+// rejected handles the error of a write.
 func (c *committer) rejected(ctx context.Context, verb string, err error, creating bool) {
 	s, e := c.s, c.e
 	switch {
@@ -334,7 +338,7 @@ func (c *committer) rejected(ctx context.Context, verb string, err error, creati
 		c.delay = 0
 		s.fail(e, unavailable(e, err))
 	default:
-		// It may have been done.
+		// The write may have taken effect.
 		e.doubtful = true
 		for _, o := range e.flight {
 			o.maybe = true
@@ -343,7 +347,7 @@ func (c *committer) rejected(ctx context.Context, verb string, err error, creati
 	}
 }
 
-// delete drops an idle block.
+// delete deletes the idle block.
 func (c *committer) delete(ctx context.Context) {
 	s, e := c.s, c.e
 	s.mu.Lock()
@@ -354,7 +358,7 @@ func (c *committer) delete(ctx context.Context) {
 	defer s.mu.Unlock()
 	switch {
 	case err == nil:
-		if e.gone != obj.UID { // the informer may have seen it go before the reply came
+		if e.gone != obj.UID { // the informer may have shown the deletion before the reply came
 			s.buried[e.name] = obj.UID
 		}
 		s.leave(e.name, obj.Spec.Node)
@@ -373,8 +377,8 @@ func (c *committer) delete(ctx context.Context) {
 	}
 }
 
-// failed notes an error of the API: it is logged once in a row, and whoever
-// gives up waiting is told.
+// failed records an error of the API: for a caller that gives up waiting, and in the
+// log if it is the first in a row.
 func (c *committer) failed(ctx context.Context, verb string, err error) {
 	c.e.cause = err
 	if c.failures++; c.failures == 1 && ctx.Err() == nil {
@@ -397,8 +401,8 @@ func (c *committer) call(ctx context.Context, verb string, f func(context.Contex
 	return err
 }
 
-// refused says that the API certainly did not do it, and will not if asked
-// again at once.
+// refused reports whether the API has certainly rejected the call, and an immediate
+// repetition would fail too.
 func refused(err error) bool {
 	return apierrors.IsInvalid(err) || apierrors.IsForbidden(err) || apierrors.IsUnauthorized(err) ||
 		apierrors.IsBadRequest(err) || apierrors.IsMethodNotSupported(err) || apierrors.IsRequestEntityTooLargeError(err)

@@ -9,18 +9,18 @@ import (
 	"fairlead.dev/fairlead/internal/ipam"
 )
 
-// blockRest is how long a block that was routed to a node goes to no other one. What
-// others know of the routes is behind by then no more.
+// blockRest is how long a block that was routed to one node is not routed to another.
+// In this time the other nodes learn that the old route is gone.
 const blockRest = 10 * time.Second
 
-// departed is the node that a block was routed to, and when it was last, as
+// departed is the node that a block was routed to, and the time of the end, as
 // ipam.Moment.Run.
 type departed struct {
 	node string
 	at   time.Duration
 }
 
-// leave notes that a block is routed to a node no longer.
+// leave records that a block is no longer routed to a node.
 func (s *Store) leave(block, node string) {
 	now := s.cfg.Run()
 	for name, d := range s.left {
@@ -33,24 +33,24 @@ func (s *Store) leave(block, node string) {
 	}
 }
 
-// open says whether a block that nobody has may be routed to a node now.
+// open reports whether a vacant block may be routed to a node now.
 func (s *Store) open(block, node string) bool {
 	d, ok := s.left[block]
 	return !ok || d.node == node || s.cfg.Run()-d.at >= blockRest
 }
 
-// idleFor is for how long this process has seen a block idle; below zero for one that
-// will be idle in as long, if nobody takes from it; false when somebody has.
+// idleFor returns how long this process has seen the block idle. A negative duration
+// means that the block becomes idle after as long, if no address is taken meanwhile. It
+// returns false if an address is taken, held, withheld or damaged.
 func (s *Store) idleFor(e *entry) (time.Duration, bool) {
 	from, ok := e.next.IdleFrom(s.cooldown(e.domain))
 	return s.cfg.Run() - from, ok
 }
 
-// DropEmpty deletes the blocks of a node that is gone, those in which no
-// address is taken, held or cooling. Others stay, without an error: call it
-// again later.
+// DropEmpty deletes the blocks of a node that is gone. Blocks with an address that is
+// taken, held or cooling stay, without an error: call DropEmpty again later.
 //
-// It fails with ErrUnavailable.
+// Errors: ErrUnavailable.
 func (s *Store) DropEmpty(ctx context.Context, node string) error {
 	return s.drops(ctx, 0, func() []*entry {
 		var out []*entry
@@ -63,11 +63,11 @@ func (s *Store) DropEmpty(ctx context.Context, node string) error {
 	})
 }
 
-// DropIdle deletes the blocks of a node that is there which this process has seen
-// idle for a time. Of each family and domain the node keeps one block at least. It
-// returns in how long the next block may be due; 0 when none is idle.
+// DropIdle deletes the blocks of an existing node that this process has seen idle for
+// the given time. The node keeps at least one block of each family and domain. DropIdle
+// returns after what time the next block may be due; 0 if none is idle.
 //
-// It fails with ErrUnavailable.
+// Errors: ErrUnavailable.
 func (s *Store) DropIdle(ctx context.Context, node string, idle time.Duration) (again time.Duration, err error) {
 	left := func(e *entry) time.Duration {
 		d, _ := s.idleFor(e)
@@ -96,8 +96,8 @@ func (s *Store) DropIdle(ctx context.Context, node string, idle time.Duration) (
 	return again, err
 }
 
-// spare are the blocks of a node in which nothing is taken and that it need not keep:
-// of each family and domain all but the first, or all when another one is in use.
+// spare returns the unused blocks that a node need not keep. In each family and domain
+// those are all if another block is in use, and all but the first otherwise.
 func (s *Store) spare(node string) []*entry {
 	type part struct {
 		domain string
@@ -124,14 +124,14 @@ func (s *Store) spare(node string) []*entry {
 	})
 }
 
-// droppable says that a block is there, and nobody is about to take from it.
+// droppable reports whether the block exists and no address of it is being taken.
 func (s *Store) droppable(e *entry) bool {
 	takes := func(o *op) bool { return o.kind == opTake }
 	return e.obj != nil && !e.foreign && len(e.doubts) == 0 && len(e.lost) == 0 && !slices.ContainsFunc(e.flight, takes) && !slices.ContainsFunc(e.queue, takes)
 }
 
-// drops deletes blocks that have been idle for a time. Store.mu is held while which
-// chooses them.
+// drops deletes blocks that have been idle for the given time. which returns the
+// blocks; it is called with Store.mu held.
 func (s *Store) drops(ctx context.Context, idle time.Duration, which func() []*entry) error {
 	_, err := s.do(ctx, func(ctx context.Context, t *txn) ([]Lease, error) {
 		var ops []*op

@@ -14,10 +14,11 @@ import (
 	"fairlead.dev/fairlead/internal/ipam/block/blocktest"
 )
 
-// idle is for how long a block must have been idle in these tests.
+// idle is how long a block must have been idle in these tests.
 const idle = 5 * time.Minute
 
-// dropIdle lets a node give back, and says what it has left and when to look again.
+// dropIdle drops a node's idle blocks, checks how many are left, and returns when the
+// next may be due.
 func dropIdle(t *testing.T, s *Store, node string, want int) time.Duration {
 	t.Helper()
 	again, err := s.DropIdle(t.Context(), node, idle)
@@ -30,8 +31,8 @@ func dropIdle(t *testing.T, s *Store, node string, want int) time.Duration {
 	return again
 }
 
-// A burst leaves blocks behind, which go back after a while; one of each family stays,
-// and none goes from which somebody has an address.
+// The blocks of a burst are dropped after a while. One of each family stays, and so
+// does a block with a taken address.
 func TestDropIdle(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		api := blocktest.NewAPI()
@@ -58,7 +59,7 @@ func TestDropIdle(t *testing.T) {
 		advance(again - time.Second)
 		dropIdle(t, s.Store, "node-0", 8)
 		advance(3 * time.Second)
-		// One IPv4 and one IPv6 block have the pod that lives.
+		// The living pod has an address of one IPv4 and of one IPv6 block.
 		dropIdle(t, s.Store, "node-0", 2)
 		mustFree(t, s.Store, holders(1, 1)[0])
 		advance(time.Hour)
@@ -74,7 +75,8 @@ func TestDropIdle(t *testing.T) {
 	})
 }
 
-// Who has just begun has seen no block idle for long, whatever is written in it.
+// A process that has just started has seen no block idle for long, whatever the
+// recorded times are.
 func TestDropIdleAfterStart(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		api := blocktest.NewAPI()
@@ -95,8 +97,8 @@ func TestDropIdleAfterStart(t *testing.T) {
 	})
 }
 
-// Takes and drops at the same moment, in two stores: every pod has an address of a
-// block that is routed to its node.
+// Two stores take and drop at the same time. Every pod has an address of a block that
+// is routed to its node.
 func TestDropIdleRace(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		api := blocktest.NewAPI()
@@ -132,13 +134,14 @@ func TestDropIdleRace(t *testing.T) {
 				t.Fatalf("round %d: %d taken, want 4: %v", round, len(taken), taken)
 			}
 			for addr, h := range taken {
-				mustFree(t, a.Store, h, addr.String()) // a may not have heard of it yet
+				mustFree(t, a.Store, h, addr.String()) // a may not know the address yet
 			}
 		}
 	})
 }
 
-// What was routed to one node goes to no other one at once: the routes are behind.
+// A block that was routed to one node is not routed to another at once, since other
+// nodes learn of routes late.
 func TestBlockRestsBetweenNodes(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		api := blocktest.NewAPI()
@@ -167,11 +170,12 @@ func TestBlockRestsBetweenNodes(t *testing.T) {
 		if err := s.DropEmpty(t.Context(), "node-2"); err != nil {
 			t.Fatal(err)
 		}
-		mustTake(t, s.Store, p, holderOn("node-2", 3)) // the node itself may
+		mustTake(t, s.Store, p, holderOn("node-2", 3)) // the same node may have it at once
 	})
 }
 
-// A node has so many blocks and no more, of each family, however many ask at once.
+// A node has at most so many blocks of each family, however many takes there are at
+// once.
 func TestMaxBlocksPerNode(t *testing.T) {
 	for _, bound := range []int{0, 2} {
 		t.Run(fmt.Sprint(bound), func(t *testing.T) {
@@ -200,8 +204,8 @@ func TestMaxBlocksPerNode(t *testing.T) {
 	}
 }
 
-// One pod after the other asks for one address of each block: the node gets no more
-// than it may have, the refusal says why, and what is idle goes back.
+// One pod after another requests one address of each block. The node gets no more
+// blocks than it may have, the error names the reason, and idle blocks are dropped.
 func TestAddressOfEachBlock(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		api := blocktest.NewAPI()
@@ -226,7 +230,7 @@ func TestAddressOfEachBlock(t *testing.T) {
 			t.Errorf("%d refused, want 8", refused)
 		}
 		mustTake(t, s.Store, p, holderOn("node-2", 100))
-		// An address in another node's block is refused, and it is said why.
+		// A requested address in another node's block is refused with the reason.
 		_, err := s.Take(t.Context(), p, Request{Holder: holderOn("node-2", 101), Addresses: []netip.Addr{netip.MustParseAddr("10.244.0.9")}})
 		if !errors.Is(err, ErrConflict) || !strings.Contains(err.Error(), "is routed to node node-1, and the pod is on node node-2") {
 			t.Errorf("an address of another node: %v", err)

@@ -14,44 +14,46 @@ import (
 	"fairlead.dev/fairlead/internal/ipam"
 )
 
-// errMoved tells a take that its block cannot serve it: try another.
+// errMoved is the error of a take that its block cannot serve. The take tries another
+// block.
 var errMoved = errors.New("try another block")
 
-// entry is what the store knows of one block. Store.mu guards it.
+// entry is the store's knowledge of one block. Store.mu guards it.
 type entry struct {
 	name   string
 	domain string
 	prefix netip.Prefix
 	node   string
 
-	// obj is the last known object; nil when none is known to exist.
+	// obj is the last known object; nil if none is known to exist.
 	obj *v1alpha1.IPBlock
-	// base is what obj says. Without an obj it is empty, or what a block said
-	// that somebody deleted although addresses in it were taken.
+	// base is the decoded obj. Without an obj it is empty, unless the object was
+	// deleted while its addresses were taken: then it is the last state of the object.
 	base *ipam.Block
-	// next is base with flight and queue applied; base itself when they change
-	// nothing, as in most blocks of a store that rests.
+	// next is base with flight and queue applied. It is base itself if they change
+	// nothing, as for most blocks of an idle store.
 	next *ipam.Block
-	// flight are the operations that the committer works on, queue those that
-	// came since.
+	// flight are the operations of the committer's current step, queue those that
+	// arrived since.
 	flight, queue []*op
 
-	// busy is true while a committer runs or is about to.
+	// busy is true while a committer runs or is about to run.
 	busy bool
-	// kick ends the committer's wait for company.
+	// kick ends the committer's lingering.
 	kick chan struct{}
-	// doubtful is true when the block must be read before it is written.
+	// doubtful is true if the block must be read before it is written.
 	doubtful bool
-	// gone is the UID of the object that the informer saw go while a committer was
-	// busy with the block.
+	// gone is the UID of an object whose deletion the informer showed while the block
+	// was busy.
 	gone types.UID
-	// foreign is true for an object whose name and content disagree.
+	// foreign is true if the object is being deleted, or its name and content disagree.
 	foreign bool
 	// doubts are this block's keys in Store.doubts.
 	doubts []holderKey
-	// cause is the last error of the API, for whoever gives up waiting.
+	// cause is the last error of the API, for a caller that gives up waiting.
 	cause error
-	// lost are addresses that the block should say are somebody's; they are withheld.
+	// lost are addresses that have a holder although the block has no record of it.
+	// They are withheld.
 	lost []Loss
 }
 
@@ -61,55 +63,58 @@ const (
 	opTake opKind = iota
 	// opFree gives addresses back, which then cool down.
 	opFree
-	// opUnhold ends the holding for a claim.
+	// opUnhold stops holding an address for a claim.
 	opUnhold
 	// opDrop deletes the block if it has been idle for long enough.
 	opDrop
 	// opLook reads the block.
 	opLook
-	// opRestore gives a holder back what the block has lost.
+	// opRestore restores the lost record of a holder's address.
 	opRestore
-	// opRewrite writes a block anew that somebody deleted.
+	// opRewrite creates a block again that was deleted by hand.
 	opRewrite
 )
 
-// op is one wish that a committer fulfils. The committer owns it from enqueue
-// until done is closed.
+// op is one operation on a block. The committer owns it from enqueue until done is
+// closed.
 type op struct {
 	kind   opKind
 	holder ipam.Holder
-	// pool, as it is now, and node (the owner that the block must have) of a take.
+	// pool returns the pool without reserved addresses; node is the node that the block
+	// must be routed to. Both are for takes.
 	pool func() *ipam.Pool
 	node string
-	// early accepts an address that rested for ipam.MinCooldown only.
+	// early accepts an address that has cooled down for ipam.MinCooldown only.
 	early bool
-	// addr is what a take wants, or what to free; zero for any, or all.
+	// addr is the address to take or to free. Zero means any to take, and all to free.
 	addr netip.Addr
-	// claim of a take, or whose holding ends; empty for none.
+	// claim of a take or an unhold; empty for none.
 	claim string
-	// since is when the holding began that ends. Of an address to free it is when the
-	// holder took it, once that is known: what it takes after that stays.
+	// since of an unhold is when the holding began. Of a free it is when the holder
+	// took the address; zero until that is known. If the holder takes the address again
+	// later, the free leaves it alone.
 	since time.Time
-	// cancel drops the operation while it is not being written.
+	// cancel drops the operation, unless it is being written.
 	cancel <-chan struct{}
-	// due is when the operation has waited long enough; zero is at once.
+	// due is when the operation stops waiting for others; zero for at once.
 	due time.Time
-	// at is when a restored address counts as taken: when the operation was first applied.
+	// at is when a restored address counts as taken: when the operation was first
+	// applied.
 	at ipam.Moment
-	// seen is the generation that its slot must still have.
+	// seen is the generation that the slot of a restore must still have.
 	seen uint64
-	// there is true when its block must still be there.
+	// there is true if the block of a restore must still exist.
 	there bool
-	// idle is for how long the block of a drop must have been idle.
+	// idle is how long the block of a drop must have been idle.
 	idle time.Duration
 
-	// changed: next differs from base by this operation.
+	// changed: the operation changes base.
 	changed bool
-	// confirmed: the API said so after the operation was enqueued.
+	// confirmed: the block was read after the operation was enqueued.
 	confirmed bool
-	// maybe: it was part of a write whose outcome is not known.
+	// maybe: the operation was part of a write with an unknown outcome.
 	maybe bool
-	// got is the address taken.
+	// got is the taken address.
 	got  netip.Addr
 	err  error
 	done chan struct{}
@@ -129,8 +134,8 @@ func (o *op) canceled() bool {
 	}
 }
 
-// add makes the entry of a block that is not known. The caller decides whether
-// it must be read first.
+// add creates the entry of an unknown block. The caller decides whether the block must
+// be read first.
 func (s *Store) add(domain string, prefix netip.Prefix, node string) *entry {
 	e := &entry{
 		name: ipam.BlockName(domain, prefix), domain: domain, prefix: prefix,
@@ -161,18 +166,19 @@ func (s *Store) own(e *entry, node string) {
 	s.byNode[node][e.name] = e
 }
 
-// learn takes over a state that the API has.
+// learn adopts a state that the API has.
 func (s *Store) learn(e *entry, obj *v1alpha1.IPBlock) { s.takeOver(e, obj, s.read(e, obj)) }
 
-// read is what a state of the block says, with what this process has seen of it: also
-// what the informer brought while the block was busy.
+// read decodes a state of the block and adds when this process saw its addresses become
+// free or held. It compares with the last state that the process knew, also if the
+// informer brought this state while the block was busy.
 func (s *Store) read(e *entry, obj *v1alpha1.IPBlock) *ipam.Block {
 	before := e.base
 	switch u := s.unread[e]; {
 	case u.obj != nil && !newer(u.obj, obj):
 		before = u.block
 	case e.obj == nil && before.Used() == 0:
-		before = nil // it is what was assumed of a block that was not known
+		before = nil // base was only assumed: the block was unknown
 	}
 	var slots []string
 	if _, ok := prefixOf(obj); ok {
@@ -193,7 +199,7 @@ func (s *Store) takeOver(e *entry, obj *v1alpha1.IPBlock, b *ipam.Block) {
 	e.rebuild(s.now())
 }
 
-// rebase sets the known state and the index of leases.
+// rebase sets the known state and updates the indexes.
 func (s *Store) rebase(e *entry, obj *v1alpha1.IPBlock, base *ipam.Block) {
 	old := e.base
 	e.obj, e.base = obj, base
@@ -242,8 +248,8 @@ func (s *Store) unindex(e *entry, slot ipam.Slot) {
 	}
 }
 
-// tenant is the namespace that a slot counts for: that of its holder, or of the
-// claim that it is held for. ok is false when it counts for none.
+// tenant returns the namespace whose quota the slot counts for: that of its holder, or
+// of the claim that it is held for. ok is false if it counts for none.
 func (e *entry) tenant(slot ipam.Slot) (t tenant, ok bool) {
 	if slot.State == ipam.Taken {
 		return tenant{slot.Holder.Namespace, e.domain}, true
@@ -252,7 +258,7 @@ func (e *entry) tenant(slot ipam.Slot) (t tenant, ok bool) {
 	return tenant{namespace, e.domain}, ok
 }
 
-// keptFor is the claim that a slot without a holder is held for; empty for none.
+// keptFor returns the claim that a slot without a holder is held for; empty for none.
 func keptFor(slot ipam.Slot) string {
 	if slot.State != ipam.Held {
 		return ""
@@ -277,9 +283,9 @@ func (s *Store) lease(e *entry, slot ipam.Slot) Lease {
 	}
 }
 
-// lose is called when the object is gone. A block in which addresses are taken
-// was deleted by mistake: what it said is kept, so that none of them is handed
-// out again, and written anew with the next change.
+// lose handles the disappearance of the object. If addresses of it are taken, it was
+// deleted by mistake: the entry keeps its last state, so that the addresses are not
+// handed out again, and the next change writes it again.
 func (s *Store) lose(e *entry) {
 	base := e.base
 	if base.Used() == 0 {
@@ -292,7 +298,7 @@ func (s *Store) lose(e *entry) {
 	e.rebuild(s.now())
 }
 
-// sweep drops an idle entry that says nothing.
+// sweep removes the entry if it has no information and no work.
 func (s *Store) sweep(e *entry) {
 	if !e.busy && e.obj == nil && e.base.Used() == 0 && len(e.doubts) == 0 && len(e.lost) == 0 {
 		s.own(e, "")
@@ -300,7 +306,7 @@ func (s *Store) sweep(e *entry) {
 	}
 }
 
-// settle ends the doubt about former writes: the API has answered since.
+// settle ends the doubt about earlier writes: the API has answered since.
 func (s *Store) settle(e *entry) {
 	for _, k := range e.doubts {
 		if s.doubts[k] == e {
@@ -312,7 +318,7 @@ func (s *Store) settle(e *entry) {
 	e.cause = nil
 }
 
-// fail ends all operations of a block.
+// fail ends all operations of a block with err.
 func (s *Store) fail(e *entry, err error) {
 	for _, o := range slices.Concat(e.flight, e.queue) {
 		s.drop(e, o, err)
@@ -321,7 +327,7 @@ func (s *Store) fail(e *entry, err error) {
 	e.next = e.base
 }
 
-// drop ends an operation without knowing whether it was done.
+// drop ends an operation whose outcome may be unknown.
 func (s *Store) drop(e *entry, o *op, err error) {
 	if o.maybe && o.kind == opTake {
 		s.doubts[keyOf(o.holder)] = e
@@ -330,8 +336,8 @@ func (s *Store) drop(e *entry, o *op, err error) {
 	o.finish(err)
 }
 
-// rebuild applies the operations to the known state again. Takes that it
-// cannot serve any more end with errMoved or ErrConflict.
+// rebuild applies the operations to the known state again. Operations that are no
+// longer possible end with the error of apply.
 func (e *entry) rebuild(now ipam.Moment) {
 	e.next = e.base
 	apply := func(o *op) bool {
@@ -345,8 +351,9 @@ func (e *entry) rebuild(now ipam.Moment) {
 	e.queue = slices.DeleteFunc(e.queue, apply)
 }
 
-// apply does an operation to next. Takes fail with errMoved, ErrConflict and
-// ErrInvalid, restores with the latter two and ErrUnavailable.
+// apply applies an operation to e.next. Errors of takes: errMoved, ErrConflict,
+// ErrInvalid. Errors of restores: ErrConflict, ErrInvalid, ErrUnavailable. Other
+// operations do not fail.
 func (e *entry) apply(o *op, now ipam.Moment) error {
 	o.changed = false
 	if e.next == e.base {
@@ -396,18 +403,18 @@ func refusedTake(err error) error {
 	return fmt.Errorf("%w: %w", ErrInvalid, err)
 }
 
-// changes says whether a take that was applied is news.
+// changes reports whether an applied take changes the record of its address.
 func (e *entry) changes(o *op) bool {
 	was, _ := e.base.Slot(o.got)
 	is, _ := e.next.Slot(o.got)
 	return was.State != ipam.Taken || !was.Holder.Same(o.holder) || was.Claim != is.Claim
 }
 
-// takeNext takes an address of next.
+// takeNext takes an address of e.next.
 func (e *entry) takeNext(o *op, now ipam.Moment) (err error) {
 	addr := o.addr
 	if !addr.IsValid() && o.claim != "" {
-		addr, _ = e.next.Own(o.pool(), o.holder, o.claim) // of several Take finds what is no claim's
+		addr, _ = e.next.Own(o.pool(), o.holder, o.claim) // if the claim has none, Take finds another of the holder's
 	}
 	switch {
 	case addr.IsValid():
@@ -423,8 +430,8 @@ func (e *entry) takeNext(o *op, now ipam.Moment) (err error) {
 	return err
 }
 
-// newlyReserved says whether a take that is not written yet would get an address
-// that its pool does not hand out any more.
+// newlyReserved reports whether an unwritten take has chosen an address that its pool
+// no longer hands out.
 func (e *entry) newlyReserved() bool {
 	return slices.ContainsFunc(e.flight, func(o *op) bool {
 		return o.kind == opTake && o.changed && !o.pool().Allows(o.got)
@@ -448,7 +455,7 @@ func (e *entry) applyFree(o *op, now ipam.Moment) (changed bool) {
 	}
 }
 
-// whose says why a take may not draw from the block.
+// whose returns why a take may not use the block, as the end of a sentence.
 func (e *entry) whose(o *op) string {
 	switch {
 	case e.foreign:
@@ -456,13 +463,13 @@ func (e *entry) whose(o *op) string {
 	case e.node != "" && o.node != "":
 		return fmt.Sprintf("is routed to node %s, and the pod is on node %s: ask for an address of one of that node's blocks, for none, or run the pod on node %s", e.node, o.node, e.node)
 	case e.node != "":
-		return "is routed to another node" // whose name is not for everybody
+		return "is routed to another node" // the name of the other node is not for every user
 	default:
 		return "is shared by all nodes"
 	}
 }
 
-// object is the block as it is to be written.
+// object returns the IPBlock to write.
 func (e *entry) object(b *ipam.Block) *v1alpha1.IPBlock {
 	out := &v1alpha1.IPBlock{}
 	if e.obj != nil {
@@ -484,6 +491,6 @@ func (e *entry) object(b *ipam.Block) *v1alpha1.IPBlock {
 	return out
 }
 
-// maxLabel is the longest label value. The label is for people who list
-// blocks; a longer node name goes without.
+// maxLabel is the longest value of a label. The label is for people who list blocks; a
+// block of a node with a longer name has none.
 const maxLabel = 63

@@ -26,8 +26,7 @@ func forbidden() error {
 	return apierrors.NewForbidden(v1alpha1.GroupVersion.WithResource("ipblocks").GroupResource(), "x", errors.New("no"))
 }
 
-// In a storm every seventh call fails without effect, or loses its reply, or
-// loses a race.
+// In a storm, every seventh call fails without effect, loses its reply or loses a race.
 func TestStormWithFaults(t *testing.T) {
 	faults := map[string]func(*blocktest.API, blocktest.Call) blocktest.Fault{
 		"lost replies": func(*blocktest.API, blocktest.Call) blocktest.Fault {
@@ -45,7 +44,7 @@ func TestStormWithFaults(t *testing.T) {
 		"effects after the timeout": func(*blocktest.API, blocktest.Call) blocktest.Fault {
 			return blocktest.Fault{Delay: 2 * callTimeout}
 		},
-		"somebody else writes": func(api *blocktest.API, c blocktest.Call) blocktest.Fault {
+		"another writer": func(api *blocktest.API, c blocktest.Call) blocktest.Fault {
 			touch(api, c.Name)
 			return blocktest.Fault{}
 		},
@@ -86,7 +85,7 @@ func TestStormWithFaults(t *testing.T) {
 	}
 }
 
-// touch writes a block as somebody else, who changes nothing of ours.
+// touch writes a block unchanged, as another writer: its resource version changes.
 func touch(api *blocktest.API, name string) {
 	for _, obj := range api.List() {
 		if obj.Name == name {
@@ -95,7 +94,7 @@ func touch(api *blocktest.API, name string) {
 	}
 }
 
-// A block that is always contended loses its takes to another.
+// The takes of a block that is always contended go to another block.
 func TestContendedBlockIsLeft(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		api := blocktest.NewAPI()
@@ -123,8 +122,8 @@ func TestContendedBlockIsLeft(t *testing.T) {
 	})
 }
 
-// The API is away until the caller gives up. What it did after all is found by
-// the next take.
+// The API fails until the caller gives up. The next take finds the effect of the failed
+// one.
 func TestUnknownOutcomeIsFound(t *testing.T) {
 	for _, how := range []blocktest.Fault{{After: blocktest.ErrLost}, {Before: blocktest.ErrLost}, {AfterDelay: time.Hour}} {
 		t.Run(fmt.Sprintf("%+v", how), func(t *testing.T) {
@@ -133,7 +132,7 @@ func TestUnknownOutcomeIsFound(t *testing.T) {
 				s := run(t, api, Config{})
 				p := shared(t, "10.0.0.0/22")
 				for i := range 3 {
-					// The block that served last is not the one that it happens in.
+					// The node's last block differs from the block of the failure.
 					mustTake(t, s.Store, p, holderOn("node-2", 100+i))
 				}
 				api.Hook(func(c blocktest.Call) blocktest.Fault {
@@ -171,7 +170,7 @@ func TestUnknownOutcomeIsFound(t *testing.T) {
 	}
 }
 
-// Free of a holder whose take has an unknown outcome finds what it did.
+// Free finds the address of a take with an unknown outcome.
 func TestFreeAfterUnknownTake(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		api := blocktest.NewAPI()
@@ -236,8 +235,8 @@ func TestDualStackTakesNoHalf(t *testing.T) {
 	})
 }
 
-// The second family fails after the first was written: that stays the holder's,
-// for another leader may have found it, and its next take finds it too.
+// The second family fails after the first was written. The holder keeps the address of
+// the first, which another leader may have found, and its next take returns it.
 func TestDualStackKeepsHalf(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		api := blocktest.NewAPI()
@@ -264,9 +263,9 @@ func TestDualStackKeepsHalf(t *testing.T) {
 	})
 }
 
-// TestCrash kills the store before and after every call to the API in a story
-// of takes and frees. The next store over the same API goes on, and nothing is
-// given away twice or lost.
+// TestCrash stops the store before and after every call to the API in a sequence of
+// takes and frees. The next store over the same API continues: no address is handed out
+// twice, none is lost.
 func TestCrash(t *testing.T) {
 	for _, after := range []bool{false, true} {
 		for n := 1; ; n++ {
@@ -281,7 +280,7 @@ func TestCrash(t *testing.T) {
 	}
 }
 
-// crashAt returns false when the story has no n-th call.
+// crashAt returns false if the sequence has no n-th call.
 func crashAt(t *testing.T, n int, after bool) bool {
 	t.Helper()
 	api := blocktest.NewAPI()
@@ -312,7 +311,7 @@ func crashAt(t *testing.T, n int, after bool) bool {
 			told[i] = addrsOf(leases)
 		}
 		for i := range 3 {
-			// A free that is cut off may have freed a part.
+			// A failed free may have freed some of the addresses.
 			delete(told, i)
 			if s.Free(ctx, holder(i), "default", nil) != nil {
 				return
@@ -347,9 +346,9 @@ func crashAt(t *testing.T, n int, after bool) bool {
 	return crashed
 }
 
-// TestTwoStores has two stores on one API, both sure to be the leader, with
-// feeds that lag by chance. No address is ever given to two live holders, and
-// whoever is told of an address has it.
+// TestTwoStores runs two stores on one API, as two leaders, with feeds of random lag.
+// No address is ever given to two live holders, and each holder has the addresses that
+// its take returned.
 func TestTwoStores(t *testing.T) {
 	for seed := range uint64(20) {
 		for _, kind := range []func(testing.TB, ...string) *ipam.Pool{shared, perNode} {
@@ -361,7 +360,8 @@ func TestTwoStores(t *testing.T) {
 	}
 }
 
-// rivals is what the outside knows while two stores work.
+// rivals has the addresses that the two stores returned, and the holders with a call
+// under way.
 type rivals struct {
 	mu   sync.Mutex
 	live map[string]ipam.Holder
@@ -401,8 +401,8 @@ func twoStores(t *testing.T, seed uint64, p *ipam.Pool) {
 	}
 }
 
-// act takes or frees for one holder. A pod is in the hands of one controller
-// at a time, so there is one call per holder.
+// act takes or frees for one holder. One controller at a time handles a pod, so a
+// holder has one call at a time.
 func (r *rivals) act(t *testing.T, s *Store, p *ipam.Pool, i int, free bool) {
 	t.Helper()
 	h := holderOn(fmt.Sprint("node-", i%2), i)
@@ -418,7 +418,7 @@ func (r *rivals) act(t *testing.T, s *Store, p *ipam.Pool, i int, free bool) {
 		if has.Same(h) {
 			mine = append(mine, netip.MustParseAddr(a))
 			if free {
-				// From here on the holder does not use it any more.
+				// The holder stops using the address before the free.
 				delete(r.live, a)
 			}
 		}

@@ -17,7 +17,7 @@ import (
 	"fairlead.dev/fairlead/internal/ipam/block/blocktest"
 )
 
-// Whatever comes late from the informer moves nothing back.
+// Late events of the informer do not bring back an older state.
 func TestOldEventsChangeNothing(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		api := blocktest.NewAPI()
@@ -60,7 +60,7 @@ func TestObserveLearns(t *testing.T) {
 		if l := held[0]; l.Holder != want.Holder || l.Domain != want.Domain || l.Addr != want.Addr || l.Block != want.Block || !l.Since.Equal(want.Since) {
 			t.Errorf("lease %+v, want %+v", held[0], want)
 		}
-		// Known by the feed alone, it costs no read to write.
+		// The store knows the block from the feed, so a write needs no read.
 		mustTake(t, b.Store, p, holder(2))
 		if api.Calls("get") != 0 {
 			t.Errorf("%d reads", api.Calls("get"))
@@ -73,7 +73,7 @@ func TestObserveLearns(t *testing.T) {
 	})
 }
 
-// A newer state that arrives while a write is under way is not lost.
+// A newer state that arrives during a write is not lost.
 func TestObserveDuringWrite(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		api := blocktest.NewAPI()
@@ -83,7 +83,7 @@ func TestObserveDuringWrite(t *testing.T) {
 		follow(t, api, a.Store)
 		follow(t, api, b.Store)
 		api.Hook(func(c blocktest.Call) blocktest.Fault {
-			// The reply comes after somebody else has written.
+			// The reply comes after another store has written.
 			if c.N == 2 {
 				return blocktest.Fault{AfterDelay: time.Second}
 			}
@@ -106,8 +106,8 @@ func TestObserveDuringWrite(t *testing.T) {
 	})
 }
 
-// While the outcome of a write is not known the store does not look at what the
-// informer shows, and says so.
+// While the outcome of a write is unknown, the store does not adopt the state that the
+// informer shows, and Behind returns true.
 func TestBehind(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		api := blocktest.NewAPI()
@@ -137,8 +137,8 @@ func TestBehind(t *testing.T) {
 	})
 }
 
-// A block that somebody deleted although addresses in it are taken: they are
-// not handed out again, and the block comes back with the next change.
+// A block is deleted by hand while addresses of it are taken. They are not handed out
+// again, and the next change creates the block again.
 func TestDeletedByHand(t *testing.T) {
 	for name, told := range map[string]bool{"found by a write": false, "told by the informer": true} {
 		t.Run(name, func(t *testing.T) {
@@ -181,7 +181,7 @@ func TestForget(t *testing.T) {
 		}
 		gone := api.NewFeed(b.Store)
 		advance(blockRest)
-		// Somebody makes the block anew before b hears of the deletion.
+		// Store a creates the block again before store b gets the deletion.
 		mustTake(t, a.Store, p, holderOn("node-2", 2))
 		got := mustTake(t, b.Store, p, holderOn("node-2", 3), "10.244.0.5")
 		for feed.Deliver(1)+gone.Deliver(1) > 0 {
@@ -232,8 +232,8 @@ func TestDamagedRecords(t *testing.T) {
 	})
 }
 
-// Objects whose name and content disagree, or that are being deleted, serve
-// nobody.
+// No address is taken from objects that are being deleted, or whose name and content
+// disagree.
 func TestForeignObjects(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		api := blocktest.NewAPI()

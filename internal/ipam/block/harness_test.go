@@ -44,15 +44,15 @@ func holderOn(node string, i int) ipam.Holder {
 
 func holder(i int) ipam.Holder { return holderOn("node-1", i) }
 
-// running is a store that runs.
+// running is a store whose Run is running.
 type running struct {
 	*Store
 	// stop ends Run and waits for it.
 	stop func()
 }
 
-// run starts a store. It is stopped at the end of the test; in a synctest
-// bubble a goroutine that it leaves behind fails the test.
+// run starts a store and stops it at the end of the test. In a synctest bubble, a
+// goroutine that the store leaves behind fails the test.
 func run(tb testing.TB, api Client, cfg Config) *running {
 	tb.Helper()
 	s := New(api, cfg)
@@ -69,7 +69,7 @@ func run(tb testing.TB, api Client, cfg Config) *running {
 	return &running{s, stop}
 }
 
-// follow feeds a store from now on, without delay.
+// follow feeds a store with all events, past and future, without delay.
 func follow(tb testing.TB, api *blocktest.API, s *Store) {
 	tb.Helper()
 	ctx, cancel := context.WithCancel(context.Background())
@@ -115,7 +115,7 @@ func addrsOf(leases []Lease) []string {
 	return out
 }
 
-// stored reads from the API who has which address.
+// stored reads the taken addresses and their holders from the API.
 func stored(tb testing.TB, api *blocktest.API) map[netip.Addr]ipam.Holder {
 	tb.Helper()
 	out := map[netip.Addr]ipam.Holder{}
@@ -137,7 +137,7 @@ func stored(tb testing.TB, api *blocktest.API) map[netip.Addr]ipam.Holder {
 	return out
 }
 
-// onePerHolder fails when a holder has two addresses of a family.
+// onePerHolder fails the test if a holder has two addresses of a family.
 func onePerHolder(tb testing.TB, taken map[netip.Addr]ipam.Holder) {
 	tb.Helper()
 	type key struct {
@@ -154,7 +154,8 @@ func onePerHolder(tb testing.TB, taken map[netip.Addr]ipam.Holder) {
 	}
 }
 
-// inMemory is what the store believes, to compare with stored.
+// inMemory returns the taken addresses in the store's memory, for a comparison with
+// stored.
 func inMemory(s *Store) map[netip.Addr]ipam.Holder {
 	out := map[netip.Addr]ipam.Holder{}
 	for l := range s.All() {
@@ -167,8 +168,8 @@ func slow(d time.Duration) func(blocktest.Call) blocktest.Fault {
 	return func(blocktest.Call) blocktest.Fault { return blocktest.Fault{Delay: d} }
 }
 
-// takeAll takes for many holders at once and returns how many got what, and
-// the errors.
+// takeAll takes for many holders at once. It returns the addresses with their holders,
+// and the errors.
 func takeAll(tb testing.TB, s *Store, p *ipam.Pool, holders []ipam.Holder) (got map[netip.Addr]ipam.Holder, errs []error) {
 	tb.Helper()
 	got = map[netip.Addr]ipam.Holder{}

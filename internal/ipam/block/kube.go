@@ -21,9 +21,10 @@ func (k Kube) Create(ctx context.Context, o *v1alpha1.IPBlock) (*v1alpha1.IPBloc
 	return o, k.Writer.Create(ctx, o)
 }
 
-// Update implements Client. One entry without content ends the managed fields (Kubernetes, server-side apply, "clearing
-// managedFields"): to keep account of who wrote what, of objects that have one writer, is a quarter of what a write costs
-// the API server (3.7 and 2.9 ms of processor time).
+// Update implements Client. One empty entry clears the managed fields (Kubernetes,
+// server-side apply, "clearing managedFields"). IPBlocks have one writer, so the fields
+// are useless, and the API server spends a quarter of a write on them (3.7 ms of
+// processor time with, 2.9 ms without).
 func (k Kube) Update(ctx context.Context, o *v1alpha1.IPBlock) (*v1alpha1.IPBlock, error) {
 	o = o.DeepCopy()
 	o.ManagedFields = []metav1.ManagedFieldsEntry{{}}

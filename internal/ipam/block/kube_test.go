@@ -13,8 +13,7 @@ import (
 	"fairlead.dev/fairlead/test/cluster"
 )
 
-// TestNobodyTracksBlocks sees that the API server keeps no account of who wrote
-// what of a block once it was updated.
+// TestNobodyTracksBlocks checks that an updated block has no managed fields.
 func TestNobodyTracksBlocks(t *testing.T) {
 	c := cluster.New(t)
 	store := block.Kube{Writer: c.Client, Live: c.Client}

@@ -26,8 +26,8 @@ func TestPerNodeBlocks(t *testing.T) {
 		api.Hook(slow(time.Millisecond))
 		s := run(t, api, Config{})
 		p := perNode(t, "10.244.0.0/24", "fd00:10::/64")
-		// While the first block of a node is being made, its other takes wait
-		// for it: 100 pods are two blocks.
+		// Further takes of a node wait while its first block is created: 100 pods need
+		// two blocks.
 		got, errs := takeAll(t, s.Store, p, holders(200, 2))
 		if len(got) != 400 || len(errs) > 0 || api.Calls("create") != 8 {
 			t.Fatalf("%d addresses, %d blocks, errors: %v", len(got), api.Calls("create"), errs)
@@ -53,8 +53,8 @@ func TestPerNodeBlocks(t *testing.T) {
 				t.Errorf("block %s (labels -want +got):\n%s", obj.Name, diff)
 			}
 		}
-		// Four IPv4 blocks are all: a third node gets nothing, and no IPv6
-		// address either.
+		// All four IPv4 blocks are in use. A third node gets nothing, not even an IPv6
+		// address.
 		_, err := s.Take(t.Context(), p, Request{Holder: holderOn("node-2", 900)})
 		if !errors.Is(err, ErrExhausted) || !strings.Contains(err.Error(), "IPv4 address left for node node-2") ||
 			!strings.Contains(err.Error(), "free=56") || !strings.Contains(err.Error(), "blocks of other nodes") {
@@ -66,7 +66,7 @@ func TestPerNodeBlocks(t *testing.T) {
 	})
 }
 
-// Two leaders who do not know of each other give their nodes different blocks.
+// Two leaders that do not know of each other give their nodes different blocks.
 func TestPerNodeRace(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		api := blocktest.NewAPI()
@@ -88,7 +88,7 @@ func TestPerNodeRace(t *testing.T) {
 	})
 }
 
-// A pool does not draw from blocks of the other placement.
+// A pool does not use blocks of the other placement.
 func TestPlacementsDoNotMix(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		api := blocktest.NewAPI()
@@ -140,7 +140,7 @@ func TestDropEmpty(t *testing.T) {
 		mustFree(t, s.Store, holder(1), got[0])
 		drop(2)
 		advance(time.Minute)
-		drop(1) // the IPv4 block has rested, the other is taken from
+		drop(1) // the IPv4 block has cooled down, the other has a taken address
 		mustFree(t, s.Store, holder(1))
 		advance(59 * time.Second)
 		drop(1)
@@ -149,7 +149,7 @@ func TestDropEmpty(t *testing.T) {
 		if len(api.List()) != 2 || len(s.NodeBlocks("node-2")) != 2 {
 			t.Errorf("%d objects are left, want those of node-2", len(api.List()))
 		}
-		// The address range is free for whoever comes next.
+		// Other nodes can use the address range again.
 		mustTake(t, s.Store, p, holderOn("node-3", 3))
 		if len(api.List()) != 4 {
 			t.Errorf("%d objects, want those of two nodes", len(api.List()))
@@ -157,7 +157,7 @@ func TestDropEmpty(t *testing.T) {
 	})
 }
 
-// What the informer brings after a deletion does not bring the block back.
+// Events that arrive after a deletion do not bring the block back.
 func TestDropEmptyEchoes(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		api := blocktest.NewAPI()
@@ -189,7 +189,7 @@ type told struct {
 	to *Store
 }
 
-// Delete is of Client.
+// Delete implements Client.
 func (a *told) Delete(ctx context.Context, b *v1alpha1.IPBlock) error {
 	err := a.API.Delete(ctx, b)
 	if err == nil {
@@ -198,8 +198,8 @@ func (a *told) Delete(ctx context.Context, b *v1alpha1.IPBlock) error {
 	return err
 }
 
-// own review 8: what was remembered after a reply, when the event that ends it had
-// come before, was remembered for ever.
+// own review 8: if the event of a deletion came before the reply, the store remembered
+// the deletion for ever.
 func TestDropEmptyIsShownFirst(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		api := &told{API: blocktest.NewAPI()}
@@ -217,7 +217,8 @@ func TestDropEmptyIsShownFirst(t *testing.T) {
 	})
 }
 
-// Somebody takes from a block while it is being dropped: the deletion loses.
+// An address is taken from a block while the block is being dropped: the deletion
+// fails.
 func TestDropEmptyRace(t *testing.T) {
 	for name, fault := range map[string]blocktest.Fault{
 		"none": {}, "lost reply": {After: blocktest.ErrLost},
@@ -227,7 +228,7 @@ func TestDropEmptyRace(t *testing.T) {
 			synctest.Test(t, func(t *testing.T) {
 				api := blocktest.NewAPI()
 				s, other := run(t, api, Config{}), run(t, api, Config{})
-				follow(t, api, other.Store) // who has just heard of the block takes nothing that was freed
+				follow(t, api, other.Store) // a store that has just learned of the block would take no freed address
 				p := perNode(t, "10.244.0.0/24")
 				got := mustTake(t, s.Store, p, holder(1))
 				mustFree(t, s.Store, holder(1))
@@ -272,7 +273,7 @@ func TestDropEmptyRefused(t *testing.T) {
 	})
 }
 
-// A node name that is too long for a label value.
+// A node name may be too long for a label value.
 func TestLongNodeName(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		api := blocktest.NewAPI()

@@ -16,8 +16,8 @@ import (
 	"fairlead.dev/fairlead/internal/ipam/block/blocktest"
 )
 
-// A pool with order Lowest hands out the lowest address that there is, whatever
-// node asks and whatever block it lies in.
+// A pool with order Lowest hands out its lowest free address, for every node and across
+// all blocks.
 func TestLowestInAllBlocks(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		api := blocktest.NewAPI()
@@ -50,8 +50,8 @@ func TestLowestInAllBlocks(t *testing.T) {
 	})
 }
 
-// Takes and frees at random, of two leaders: each take of a pool with order
-// Lowest is the lowest address that nobody has and that has rested.
+// Two leaders take and free at random. Each take of a pool with order Lowest gets the
+// lowest address that is free and has cooled down.
 func TestLowestAtRandom(t *testing.T) {
 	for seed := range uint64(3) {
 		synctest.Test(t, func(t *testing.T) {
@@ -92,7 +92,7 @@ func TestLowestAtRandom(t *testing.T) {
 					freed[a] = time.Now()
 					continue
 				}
-				// Freed times are whole milliseconds.
+				// Times of frees are whole milliseconds.
 				advance(time.Duration(rnd.Int64N(int64(time.Second/2))).Round(time.Millisecond) + time.Millisecond)
 				want, ok := lowest(p.Cooldown())
 				if !ok {
@@ -114,9 +114,8 @@ func TestLowestAtRandom(t *testing.T) {
 	}
 }
 
-// A pool with order Fifo uses up a block before it begins another: how many
-// blocks there are follows from how many pods there are, and not from how many
-// there have been.
+// A pool with order Fifo uses up a block before it begins another: the number of blocks
+// depends on how many pods there are, not on how many there have been.
 func TestFifoUsesUpABlock(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		api := blocktest.NewAPI()

@@ -6,9 +6,9 @@ import (
 	"sync"
 )
 
-// owners serializes what is done for one holder: a second take sees what the
-// first one got, a take after a free does not see the old address. It is held
-// until the outcome is known, longer than the caller may wait.
+// owners serializes the operations of each holder: a second take sees the result of the
+// first, and a take after a free does not see the old address. The lock is held until
+// the outcome is known, which may be longer than the caller waits.
 type owners struct {
 	mu sync.Mutex
 	m  map[holderKey]*owner
@@ -19,7 +19,7 @@ type owner struct {
 	refs int
 }
 
-// lock waits for its turn. It fails with ErrUnavailable when ctx ends.
+// lock waits for the lock of a key. It fails with ErrUnavailable if ctx ends first.
 func (o *owners) lock(ctx context.Context, k holderKey) (unlock func(), err error) {
 	o.mu.Lock()
 	w := o.m[k]

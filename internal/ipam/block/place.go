@@ -11,9 +11,10 @@ import (
 	"fairlead.dev/fairlead/internal/ipam"
 )
 
-// place chooses a block for a take and gives it the operation.
+// place chooses a block for a take and enqueues the operation there.
 //
-// It fails with ErrExhausted, ErrInvalid and ErrStopped.
+// Errors: ErrExhausted, ErrInvalid, ErrStopped, and ErrUnavailable if the chosen block
+// has no room after all.
 func (t *txn) place(w *want, o *op) (*entry, error) {
 	s := t.s
 	s.mu.Lock()
@@ -38,18 +39,19 @@ func (t *txn) place(w *want, o *op) (*entry, error) {
 	case errors.Is(err, ErrInvalid):
 		return nil, err
 	case sure:
-		// It was chosen because it has room for this pool.
+		// choose has found room in this block: the memory is inconsistent.
 		return nil, fmt.Errorf("%w: block %s: %w", ErrUnavailable, e.name, err)
 	default:
-		// Memory says no. The read says why, or that memory is wrong.
+		// The known state has no room. The read either confirms this, with the reason,
+		// or shows that the state was outdated.
 		e.doubtful = true
 	}
 	t.enqueue(e, o)
 	return e, nil
 }
 
-// reachable fails with ErrExhausted when a requested address lies in a block that
-// nobody has, and that the node may not have now.
+// reachable checks a requested address of a PerNode pool. It fails with ErrExhausted if
+// the address lies in a vacant block that the node may not get now.
 func (s *Store) reachable(p *ipam.Pool, w *want, o *op) error {
 	if !p.PerNode() || !w.addr.IsValid() || w.has != nil {
 		return nil
@@ -68,8 +70,8 @@ func (s *Store) reachable(p *ipam.Pool, w *want, o *op) error {
 	return nil
 }
 
-// blocksOf counts the blocks of a family that a node has of a pool, with those that
-// are being made.
+// blocksOf counts the blocks that a node has of a pool in one family, including those
+// under construction.
 func (s *Store) blocksOf(p *ipam.Pool, node string, f ipam.Family) int {
 	n := 0
 	for _, e := range s.byNode[node] {
@@ -80,8 +82,7 @@ func (s *Store) blocksOf(p *ipam.Pool, node string, f ipam.Family) int {
 	return n
 }
 
-// choose returns the block that is to serve a take, and whether it is known to
-// have room.
+// choose returns the block for a take, and whether the block is known to have room.
 func (s *Store) choose(p *ipam.Pool, w *want, o *op) (e *entry, sure bool) {
 	switch {
 	case w.has != nil && s.blocks[w.has.name] == w.has:
@@ -99,13 +100,12 @@ func (s *Store) choose(p *ipam.Pool, w *want, o *op) (e *entry, sure bool) {
 		if len(w.avoid) == 0 {
 			return nil, false
 		}
-		// Better a contended block than none.
+		// A contended block is better than none.
 		clear(w.avoid)
 	}
 }
 
-// lookup returns the entry of a block; of one that is not known it assumes
-// that it does not exist.
+// lookup returns the entry of a block. It assumes that an unknown block does not exist.
 func (s *Store) lookup(domain string, prefix netip.Prefix, node string) *entry {
 	if e := s.blocks[ipam.BlockName(domain, prefix)]; e != nil {
 		return s.claim(e, node)
@@ -113,7 +113,7 @@ func (s *Store) lookup(domain string, prefix netip.Prefix, node string) *entry {
 	return s.add(domain, prefix, node)
 }
 
-// claim makes a block that nobody has the block of a node, or shared.
+// claim routes a vacant block to a node; to none, for a shared block, if node is empty.
 func (s *Store) claim(e *entry, node string) *entry {
 	if e.vacant() && e.node != node {
 		s.route(e, node)
@@ -121,28 +121,28 @@ func (s *Store) claim(e *entry, node string) *entry {
 	return e
 }
 
-// route makes a block that is not there the block of a node, or shared.
+// route routes a block that does not exist yet to a node; to none if node is empty.
 func (s *Store) route(e *entry, node string) {
 	s.own(e, node)
 	e.base = s.fresh(e.prefix, node)
 	e.rebuild(s.now())
 }
 
-// vacant says that the block is not known to exist, and nothing is taken from
-// it now.
+// vacant reports whether the block is not known to exist, nothing is being taken from
+// it, and it has no losses.
 func (e *entry) vacant() bool {
 	return e.absent() && len(e.lost) == 0
 }
 
-// absent says the same of a block of which something may be lost.
+// absent is vacant without regard to losses.
 func (e *entry) absent() bool {
 	takes := func(o *op) bool { return o.kind == opTake }
 	return e.obj == nil && e.base.Used() == 0 && len(e.doubts) == 0 &&
 		!slices.ContainsFunc(e.flight, takes) && !slices.ContainsFunc(e.queue, takes)
 }
 
-// find returns a block with room for the pool, which may not exist yet. It returns
-// nil when every candidate is known to have nothing.
+// find returns a block with room for the pool, which may not exist yet. It returns nil
+// if every candidate is known to be full.
 func (s *Store) find(p *ipam.Pool, w *want, early bool) *entry {
 	now := s.now()
 	if p.PerNode() {
@@ -151,8 +151,8 @@ func (s *Store) find(p *ipam.Pool, w *want, early bool) *entry {
 	return s.findShared(p, w, now, early)
 }
 
-// findShared serves from the block that served the node last as long as it has
-// any, then from the next; with the order Lowest always from the lowest.
+// findShared returns the block that last served the node as long as it has room, then
+// the next candidate. With order Lowest it always returns the lowest block with room.
 func (s *Store) findShared(p *ipam.Pool, w *want, now ipam.Moment, early bool) *entry {
 	suits := func(e *entry) bool {
 		if e == nil || e.foreign || w.avoid[e.name] {
@@ -181,8 +181,8 @@ func (s *Store) findShared(p *ipam.Pool, w *want, now ipam.Moment, early bool) *
 	return nil
 }
 
-// findOwn serves from the blocks of the node first, then from the next one
-// that nobody has, if the node may have more.
+// findOwn returns a block of the node with room. If there is none and the node may have
+// more blocks, it returns the next vacant candidate.
 func (s *Store) findOwn(p *ipam.Pool, w *want, now ipam.Moment, early bool) *entry {
 	own := s.byNode[w.holder.Node]
 	for _, name := range slices.Sorted(maps.Keys(own)) {
@@ -215,8 +215,8 @@ func (s *Store) remember(k place, name string) {
 	s.last[k] = name
 }
 
-// exhausted says that nothing is left, with the counts: those after what is
-// under way, which took the last.
+// exhausted returns an ErrExhausted with counts. The counts include the operations
+// under way, which took the last addresses.
 func (s *Store) exhausted(p *ipam.Pool, w *want) error {
 	where, why := "", ""
 	counts := s.counts(p, expected, w.family)
@@ -232,7 +232,8 @@ func (s *Store) exhausted(p *ipam.Pool, w *want) error {
 	return fmt.Errorf("%w: pool %s has no %s address left%s: %s%s", ErrExhausted, p.Name(), w.family, where, counts, why)
 }
 
-// noteCooldown remembers how long blocks of a domain must be left alone.
+// noteCooldown records the longest cooldown of a domain: blocks of the domain must not
+// be deleted earlier.
 func (s *Store) noteCooldown(p *ipam.Pool) {
 	s.rest[p.Domain()] = max(s.rest[p.Domain()], p.Cooldown())
 }

@@ -1,6 +1,6 @@
 package block
 
-// Remembered is how many things the store remembers, by kind.
+// Remembered returns how many entries the store has in memory, by kind.
 func (s *Store) Remembered() map[string]int {
 	s.mu.Lock()
 	defer s.mu.Unlock()

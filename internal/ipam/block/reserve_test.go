@@ -10,9 +10,9 @@ import (
 	"fairlead.dev/fairlead/internal/ipam/block/blocktest"
 )
 
-// What is reserved while a take waits for a slow write of others is not written:
-// the take gets another address. One that is being written is written, and until
-// then it can be seen that it is.
+// Takes wait for a slow write of other takes. If their address is reserved meanwhile,
+// it is not written, and the take gets another. A write under way is finished, and
+// until then Taking reports it.
 func TestReservedWhileATakeWaits(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		api := blocktest.NewAPI()
@@ -30,8 +30,8 @@ func TestReservedWhileATakeWaits(t *testing.T) {
 			}()
 			synctest.Wait()
 		}
-		take(0) // is being written
-		take(1) // wait for it, with the next address and one that is asked for
+		take(0) // its write is under way
+		take(1) // 1 and 2 wait for the write, 2 with a requested address
 		take(2, netip.MustParseAddr("10.0.0.5"))
 		r, err := ipam.ParseReservation("", []string{"10.0.0.1-10.0.0.2", "10.0.0.5"})
 		if err != nil {

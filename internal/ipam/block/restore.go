@@ -12,35 +12,36 @@ import (
 	"fairlead.dev/fairlead/internal/ipam"
 )
 
-// Loss is an address that should be a holder's, and no block says so: somebody has
-// edited or deleted a block, or put it back to an older state. Until it is known what
-// is so the address is handed out to nobody.
+// Loss is an address that should have a holder, but no block has a record of it: the
+// block was edited, deleted or replaced by an older state. Until the loss is resolved,
+// the address is not handed out.
 type Loss struct {
 	Holder ipam.Holder
 	Domain string
 	Addr   netip.Addr
-	// Claim for which the address was taken; empty for none.
+	// Claim that the address was taken for; empty for none.
 	Claim string
-	// Node to which the block has to be routed if there is none; empty for a shared one.
+	// Node that the block is routed to if it has to be created; empty for a shared
+	// block.
 	Node string
 
-	// seen is the generation of the slot when Lost told of it: who looks into the loss
-	// judges that state and no other.
+	// seen is the generation of the slot when Lost returned the loss. The caller judges
+	// this state only.
 	seen uint64
-	// there says that the block was there then.
+	// there is true if the block existed then.
 	there bool
 }
 
-// of says whether a loss is of one holder and one address.
+// of reports whether the loss is of this holder and address.
 func (l Loss) of(h ipam.Holder, a netip.Addr) bool { return l.Addr == a && l.Holder.Same(h) }
 
-// Unsaid reports whether its block is there and says nothing of the address any more: not
-// even that it was freed, and has to rest. A block that is gone was idle, or is made anew
-// with what it said (Rewrite).
+// Unsaid reports whether the block exists but has no record of the address: not even
+// that it was freed and is cooling down. If the block is gone, it was idle, or Rewrite
+// creates it again with its last state.
 func (l Loss) Unsaid() bool { return l.there && l.seen == 0 }
 
-// Guard makes the store look for losses, or no longer: on a standby everything that the
-// leader frees would look like one. What was lost is forgotten when it ends.
+// Guard turns the search for losses on or off. It must be off on a standby, where each
+// free of the leader would look like a loss. Turning it off forgets all losses.
 func (s *Store) Guard(on bool) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
@@ -55,11 +56,10 @@ func (s *Store) Guard(on bool) {
 	}
 }
 
-// Losses has an element when there is something new for Lost or Rewrite.
+// Losses returns a channel that has an element if there is work for Lost or Rewrite.
 func (s *Store) Losses() <-chan struct{} { return s.alarm }
 
-// Lost returns the losses that are known, sorted by domain and address. It reads memory
-// only.
+// Lost returns the known losses, sorted by domain and address. It reads memory only.
 func (s *Store) Lost() []Loss {
 	s.mu.Lock()
 	defer s.mu.Unlock()
@@ -77,9 +77,9 @@ func (s *Store) Lost() []Loss {
 	return out
 }
 
-// Miss tells of an address that a holder has by its record. If the blocks say that too
-// it changes nothing and returns false; else the address is a loss from now on. It reads
-// memory only.
+// Miss takes an address that a holder has by its record. It returns false if the blocks
+// agree, and true otherwise. In the second case the address becomes a loss, if Guard is
+// on. It reads memory only.
 func (s *Store) Miss(l Loss) bool {
 	s.mu.Lock()
 	defer s.mu.Unlock()
@@ -98,7 +98,7 @@ func (s *Store) Miss(l Loss) bool {
 	return true
 }
 
-// Absolve ends a loss: the holder does not have the address any more.
+// Absolve ends a loss: the holder no longer has the address.
 func (s *Store) Absolve(l Loss) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
@@ -111,12 +111,13 @@ func (s *Store) Absolve(l Loss) {
 	s.sweep(e)
 }
 
-// Restore makes an address its holder's again that Lost has told of, once that is written.
-// What another holder has stays his.
+// Restore gives the address of a loss that Lost returned back to its holder. It returns
+// nil when that is written; the loss is then over. An address of another holder is left
+// alone.
 //
-// It fails with ErrConflict when another holder has the address or its record cannot be
-// read, with ErrInvalid, and with ErrUnavailable, also when the slot has changed since Lost
-// told of it: the holder may have given it back. The loss is over when it succeeds.
+// Errors: ErrConflict if another holder has the address, or its record is unreadable;
+// ErrInvalid; ErrUnavailable also if the slot has changed since Lost returned the loss,
+// as the holder may have given the address back.
 func (s *Store) Restore(ctx context.Context, l Loss) error {
 	_, err := s.do(ctx, func(ctx context.Context, t *txn) ([]Lease, error) {
 		unlock, err := s.owners.lock(ctx, keyOf(l.Holder))
@@ -132,7 +133,7 @@ func (s *Store) Restore(ctx context.Context, l Loss) error {
 		}
 		e := s.lookup(l.Domain, ipam.BlockOf(l.Addr), l.Node)
 		if e.absent() && e.node != l.Node {
-			s.route(e, l.Node) // it is made anew as the record has it
+			s.route(e, l.Node) // create it again as the record has it
 		}
 		if err := e.apply(o, s.now()); err != nil {
 			s.mu.Unlock()
@@ -147,10 +148,10 @@ func (s *Store) Restore(ctx context.Context, l Loss) error {
 	return err
 }
 
-// Rewrite makes the blocks anew that somebody deleted although addresses in them were
-// taken or held, with what they said. Losses tells of them.
+// Rewrite creates the blocks again that were deleted by hand while addresses of them
+// were taken or held, with their last state. Losses announces them.
 //
-// It fails with ErrUnavailable.
+// Errors: ErrUnavailable.
 func (s *Store) Rewrite(ctx context.Context) error {
 	_, err := s.do(ctx, func(ctx context.Context, t *txn) ([]Lease, error) {
 		var ops []*op
@@ -174,7 +175,7 @@ func (s *Store) Rewrite(ctx context.Context) error {
 	return err
 }
 
-// kick makes a block's committer go on at once.
+// kick makes the block's committer continue at once.
 func (s *Store) kick(e *entry) {
 	s.start(e)
 	select {
@@ -183,7 +184,7 @@ func (s *Store) kick(e *entry) {
 	}
 }
 
-// applyRestore gives next what it has lost. It fails with ErrConflict, ErrInvalid and
+// applyRestore restores a lost record in e.next. Errors: ErrConflict, ErrInvalid,
 // ErrUnavailable.
 func (e *entry) applyRestore(o *op) error {
 	if e.foreign {
@@ -203,8 +204,8 @@ func (e *entry) applyRestore(o *op) error {
 	return nil
 }
 
-// compare notes what a block said and says no longer, in a state that came from
-// elsewhere. What is being freed here is no loss.
+// compare records the holders that have an address in e.base but not in now, a state
+// from elsewhere. An address that this store is freeing is no loss.
 func (s *Store) compare(e *entry, now *ipam.Block) {
 	if !s.guards {
 		return
@@ -220,8 +221,8 @@ func (s *Store) compare(e *entry, now *ipam.Block) {
 	}
 }
 
-// frees says whether a slot is about to be freed, or may have been, by an operation of
-// this store.
+// frees reports whether an operation of this store is about to free the slot, or may
+// have freed it.
 func (e *entry) frees(slot ipam.Slot) bool {
 	frees := func(o *op) bool {
 		return o.kind == opFree && o.holder.Same(slot.Holder) && (!o.addr.IsValid() || o.addr == slot.Addr)
@@ -229,7 +230,7 @@ func (e *entry) frees(slot ipam.Slot) bool {
 	return slices.ContainsFunc(e.flight, frees) || slices.ContainsFunc(e.queue, frees)
 }
 
-// lost notes a loss.
+// lost records a loss.
 func (s *Store) lost(e *entry, l Loss) {
 	if !slices.ContainsFunc(e.lost, func(o Loss) bool { return o.of(l.Holder, l.Addr) }) {
 		e.lost = append(e.lost, l)
@@ -238,7 +239,7 @@ func (s *Store) lost(e *entry, l Loss) {
 	s.raise()
 }
 
-// raise tells of something for Lost or Rewrite.
+// raise announces work for Lost or Rewrite.
 func (s *Store) raise() {
 	select {
 	case s.alarm <- struct{}{}:
@@ -246,9 +247,9 @@ func (s *Store) raise() {
 	}
 }
 
-// withhold keeps what is lost from being handed out. What base says again is lost no
-// more. While a write is under way next has what base had: it is put right by whatever
-// the write comes to.
+// withhold keeps the lost addresses from being handed out, and ends the losses that
+// base has a record of again. During a write e.next still withholds the addresses of
+// before; the outcome of the write corrects it.
 func (s *Store) withhold(e *entry) {
 	e.lost = slices.DeleteFunc(e.lost, func(l Loss) bool {
 		slot, _ := e.base.Slot(l.Addr)
@@ -270,6 +271,6 @@ func (s *Store) withhold(e *entry) {
 	}
 }
 
-// Refused reports whether an error of Restore says that another has the address, or
-// that it cannot be said: to try again at once does not help.
+// Refused reports whether an immediate repetition of Restore is useless: another holder
+// has the address, or the record is unreadable or invalid.
 func Refused(err error) bool { return errors.Is(err, ErrConflict) || errors.Is(err, ErrInvalid) }

@@ -17,7 +17,7 @@ import (
 	"fairlead.dev/fairlead/internal/ipam/block/blocktest"
 )
 
-// guarded is a store that looks for losses and hears of everything at once.
+// guarded returns a store that looks for losses and gets all events at once.
 func guarded(tb testing.TB, api *blocktest.API) *running {
 	tb.Helper()
 	s := run(tb, api, Config{})
@@ -31,7 +31,7 @@ func lossOf(h ipam.Holder, addr string) Loss {
 	return Loss{Holder: h, Domain: ipam.DefaultDomain, Addr: netip.MustParseAddr(addr)}
 }
 
-// by is who has what, by address.
+// by returns the pod name of each taken address.
 func by(tb testing.TB, api *blocktest.API) map[string]string {
 	tb.Helper()
 	out := map[string]string{}
@@ -41,15 +41,15 @@ func by(tb testing.TB, api *blocktest.API) map[string]string {
 	return out
 }
 
-// edited writes a block as a person would.
+// edited writes a block as a person does by hand.
 func edited(api *blocktest.API, slots ...string) {
 	b := api.List()[0]
 	b.Spec.Slots, b.Spec.Used = slots, int32(len(slots))
 	api.Put(b)
 }
 
-// Whatever somebody does to a block by hand, what was taken in it goes to nobody else,
-// and is its holder's again when that is asked for.
+// After an edit of a block by hand, the addresses that were taken in it go to no other
+// holder. Restore gives them back to their holders.
 func TestLossesAreWithheldAndRestored(t *testing.T) {
 	const ten = "10.0.0.0-10.0.0.9"
 	cases := map[string]func(api *blocktest.API, before []*v1alpha1.IPBlock){
@@ -80,7 +80,7 @@ func TestLossesAreWithheldAndRestored(t *testing.T) {
 				hand(api, before)
 				synctest.Wait()
 				if len(s.Losses()) != 1 {
-					t.Error("nobody is told of the losses")
+					t.Error("the losses are not announced")
 				}
 				got, errs := takeAll(t, s.Store, p, holders(20, 1)[3:])
 				if len(got) > 8 || !all(errs, ErrExhausted) {
@@ -129,12 +129,12 @@ func TestLossesAreWithheldAndRestored(t *testing.T) {
 	}
 }
 
-// A write that lost the race with a person's edit is repeated on what that left: what
-// vanished is not what it takes.
+// A write that lost the race with an edit by hand is repeated on the edited state. It
+// does not take an address whose record vanished.
 func TestLossSeenByAWrite(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		api := blocktest.NewAPI()
-		s := run(t, api, Config{}) // no informer tells it
+		s := run(t, api, Config{}) // without an informer
 		s.Guard(true)
 		p := shared(t, "10.0.0.1-10.0.0.3")
 		one := mustTake(t, s.Store, p, holder(1))
@@ -148,8 +148,8 @@ func TestLossSeenByAWrite(t *testing.T) {
 	})
 }
 
-// What is freed is no loss, also when the reply to it is lost, or another leader does it
-// for a record that is gone: then it is absolved.
+// A free is no loss for the store that does it, even if the reply is lost. A free by
+// another leader is one until Absolve: that leader's record of the holder is gone.
 func TestFreedIsNoLoss(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		api := blocktest.NewAPI()
@@ -189,15 +189,16 @@ func TestFreedIsNoLoss(t *testing.T) {
 	})
 }
 
-// Who looked into a loss judged one state of its slot. When that has changed since, as when
-// another leader has given the address back, it is not restored before another look.
+// A loss is judged by one state of its slot. If the slot has changed since, for
+// instance because another leader has freed the address, Restore fails until Lost is
+// called again.
 func TestRestoreOfWhatHasChanged(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		api := blocktest.NewAPI()
 		p := shared(t, "10.0.0.1-10.0.0.3")
 		other := run(t, api, Config{})
 		a := mustTake(t, other.Store, p, holder(1))
-		s := run(t, api, Config{}) // its informer is behind
+		s := run(t, api, Config{}) // its informer lags
 		s.Guard(true)
 		s.Miss(lossOf(holder(1), a[0]))
 		lost := s.Lost()
@@ -214,8 +215,8 @@ func TestRestoreOfWhatHasChanged(t *testing.T) {
 	})
 }
 
-// A leader that has just begun is told what records name: of a block that is not there
-// nothing of that is handed out, and it is made again on its node.
+// A new leader reports the addresses that records name. If the block does not exist,
+// none of them is handed out, and Restore creates the block on its node.
 func TestMiss(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		api := blocktest.NewAPI()
@@ -226,7 +227,7 @@ func TestMiss(t *testing.T) {
 		if first, again := s.Miss(l), s.Miss(l); !first || !again || len(s.Lost()) != 1 {
 			t.Errorf("lost: %v", s.Lost())
 		}
-		// The other node's pods get the other block.
+		// The pods of another node get addresses of the other block.
 		if got := mustTake(t, s.Store, p, holderOn("node-8", 2)); !strings.HasPrefix(got[0], "10.244.0.6") && !strings.HasPrefix(got[0], "10.244.0.7") {
 			t.Errorf("node-8 got %v, of the block of node-7", got)
 		}
@@ -243,7 +244,7 @@ func TestMiss(t *testing.T) {
 	})
 }
 
-// A standby does not look for losses, and a leader that stands by again forgets them.
+// A standby does not look for losses, and a leader that becomes a standby forgets them.
 func TestGuardEnds(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		api := blocktest.NewAPI()
@@ -272,8 +273,8 @@ func TestGuardEnds(t *testing.T) {
 	})
 }
 
-// A block that was deleted while addresses in it are taken is made again at once, so
-// that the next leader has it.
+// A block that was deleted while addresses of it were taken is created again at once,
+// for the next leader.
 func TestRewrite(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		api := blocktest.NewAPI()
@@ -286,7 +287,7 @@ func TestRewrite(t *testing.T) {
 		api.Remove(api.List()[0].Name)
 		synctest.Wait()
 		if len(s.Losses()) != 1 {
-			t.Error("nobody is told of it")
+			t.Error("the deletion is not announced")
 		}
 		if err := s.Rewrite(t.Context()); err != nil {
 			t.Fatal(err)

@@ -6,10 +6,10 @@ import (
 	"fairlead.dev/fairlead/internal/ipam"
 )
 
-// Serves says whether a Take would get what it asks for, as far as the store knows: nil
-// when nothing speaks against it. It reads memory only, and takes nothing.
+// Serves predicts whether Take would succeed, and returns the error that Take would
+// return; nil if the store knows no obstacle. It reads memory only and takes nothing.
 //
-// It fails with ErrInvalid, ErrExhausted and ErrConflict.
+// Errors: ErrInvalid, ErrExhausted, ErrConflict.
 func (s *Store) Serves(p *ipam.Pool, r Request) error {
 	wants, err := parse(p, r)
 	if err != nil {
@@ -51,7 +51,7 @@ func (s *Store) wouldServe(p *ipam.Pool, w *want) error {
 	return nil
 }
 
-// room says whether some block has an address for a want, or could be made for it.
+// room reports whether a block has an address for the want, or could be created for it.
 func (s *Store) room(p *ipam.Pool, w *want) bool {
 	now, node := s.now(), ""
 	if p.PerNode() {

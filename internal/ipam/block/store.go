@@ -1,11 +1,11 @@
-// Package block stores which addresses are taken, in IPBlock objects that are
-// changed by compare-and-swap only.
+// Package block stores which addresses are taken. The store is a set of IPBlock
+// objects, which it changes by compare-and-swap only.
 //
-// Changes of one block that arrive while a write is under way ride together on
-// the next one (group commit), so that a storm of a thousand allocations is a
-// few dozen writes. A write that lost a race is repeated on the newer state:
-// "take any" and "free mine" commute. After a write whose outcome is not known
-// the block is read before anything else is done with it.
+// Changes of a block that arrive during a write share the next write (group commit). A
+// storm of a thousand allocations is a few dozen writes. If another writer was faster,
+// the store applies the changes to the newer state and writes again: "take any" and
+// "free mine" commute. If the outcome of a write is unknown, the store first reads the
+// block.
 package block
 
 import (
@@ -22,50 +22,51 @@ import (
 	"fairlead.dev/fairlead/internal/ipam"
 )
 
-// What the store's methods fail with, wrapped with %w.
+// Errors of the store's methods, wrapped with %w.
 var (
-	// ErrInvalid says that the request cannot succeed until it is changed.
+	// ErrInvalid: the request cannot succeed unless it is changed.
 	ErrInvalid = errors.New("invalid request")
-	// ErrExhausted says that no address is left now; the text has the counts.
+	// ErrExhausted: no address is free now. The text has the counts.
 	ErrExhausted = errors.New("address pool exhausted")
-	// ErrConflict says that a requested address cannot be had; the text names
-	// the holder.
+	// ErrConflict: the requested address is not available. The text names the holder.
 	ErrConflict = errors.New("address conflict")
-	// ErrUnavailable says that the API did not answer, or its answer is not
-	// known: repeat the call. What it did is found again by the repetition.
+	// ErrUnavailable: the API did not answer, or the outcome of the call is unknown.
+	// Repeat the call: the repetition finds what the first call has done.
 	ErrUnavailable = errors.New("address store unavailable")
-	// ErrStopped says that Run has ended. It is an ErrUnavailable.
+	// ErrStopped: Run has ended. errors.Is reports it as ErrUnavailable too.
 	ErrStopped = fmt.Errorf("%w: stopped", ErrUnavailable)
 )
 
 // Client writes and reads IPBlocks without a cache.
 type Client interface {
-	// Create fails with AlreadyExists when somebody was faster.
+	// Create fails with AlreadyExists if the block exists.
 	Create(ctx context.Context, b *v1alpha1.IPBlock) (*v1alpha1.IPBlock, error)
-	// Update fails with Conflict when the resourceVersion is not the last one.
+	// Update fails with Conflict if the resourceVersion of b is not the current one.
 	Update(ctx context.Context, b *v1alpha1.IPBlock) (*v1alpha1.IPBlock, error)
 	// Get reads the last committed state.
 	Get(ctx context.Context, name string) (*v1alpha1.IPBlock, error)
-	// Delete has UID and resourceVersion as preconditions.
+	// Delete deletes the block if it still has the UID and resourceVersion of b, and
+	// fails with Conflict otherwise.
 	Delete(ctx context.Context, b *v1alpha1.IPBlock) error
 }
 
 // Config of a Store. The zero value is usable.
 type Config struct {
-	// Now is the wall clock that is written down in slots; time.Now when nil.
+	// Now is the wall clock of the times in slots; default time.Now.
 	Now func() time.Time
-	// Run measures cooldowns and all other durations: how long the process has run,
-	// by a clock that never jumps. The time since New when nil.
+	// Run returns how long the process has run, by a clock that never jumps. Cooldowns
+	// and all other durations are measured by it. Default: the time since New.
 	Run func() time.Duration
-	// FreeLinger is how long a free waits for company; 200 ms when zero, not
-	// at all when negative. A take on the same block carries it at once.
+	// FreeLinger is how long a free waits for other operations on its block, to share
+	// their write. A take on the block ends the wait. Zero means 200 ms, a negative
+	// value no wait.
 	FreeLinger time.Duration
-	// Turn waits until a call to the API may be made, or ctx ends, and returns what
-	// ends the turn. What is asked for meanwhile rides on the call, so a long wait
-	// makes few of them. No call waits when it is nil.
+	// Turn waits until the store may call the API, or until ctx ends, and returns a
+	// function that ends the turn. Operations that arrive during the wait share the
+	// call. If Turn is nil, calls do not wait.
 	Turn func(ctx context.Context) (done func())
-	// OnCall, when set, is told of every call to the API after it returned.
-	// It must not block.
+	// OnCall, if not nil, is called after each call to the API returned. It must not
+	// block.
 	OnCall func(Call)
 }
 
@@ -73,7 +74,7 @@ type Config struct {
 type Call struct {
 	// Verb is create, update, get or delete.
 	Verb string
-	// Ops is how many takes and frees the call carried.
+	// Ops is the number of takes and frees in the call.
 	Ops int
 	// Took is how long the call lasted.
 	Took time.Duration
@@ -83,24 +84,23 @@ type Call struct {
 
 // Request asks for the addresses of one interface.
 type Request struct {
-	// Holder gets the addresses. With a PerNode pool they come from the
-	// blocks of Holder.Node.
+	// Holder gets the addresses. The addresses of a PerNode pool come from the blocks
+	// of Holder.Node.
 	Holder ipam.Holder
-	// Addresses that are wanted, at most one per family of the pool; the
-	// other families get any.
+	// Addresses are requested addresses, at most one per family of the pool. A family
+	// without one gets any address.
 	Addresses []netip.Addr
-	// Claim is the key under which the addresses are held when the holder has
-	// given them back, and by which the next holder gets them. Empty for none.
-	// A pool with PerNode placement serves no claims.
+	// Claim is the key of a claim; empty for none. When the holder gives its addresses
+	// back, they are held for the claim, and the next holder with the claim gets them.
+	// PerNode pools serve no claims.
 	Claim string
-	// Now returns the pool without what is reserved at that moment: an address
-	// that was chosen and is still waiting to be written is given up for another
-	// when it has been reserved since. It is called with the store's lock held. Nil
-	// for a pool of which nothing is ever reserved.
+	// Now returns the pool without the addresses that are reserved at this moment. If a
+	// chosen address is reserved before it is written, the take chooses another. Now is
+	// called with the store's lock held. Nil if the pool never has reservations.
 	Now func() *ipam.Pool
 }
 
-// Lease is one address that has a holder, or is held for a claim.
+// Lease is one address that has a holder or is held for a claim.
 type Lease struct {
 	// Holder is zero while the address is held.
 	Holder ipam.Holder
@@ -108,85 +108,86 @@ type Lease struct {
 	Addr   netip.Addr
 	// Block is the name of the IPBlock.
 	Block string
-	// Since it was taken or held.
+	// Since is when the address was taken or held.
 	Since time.Time
-	// Claim of the address; empty for most.
+	// Claim is the key of the address's claim; empty for none.
 	Claim string
-	// Seen is from when this process has seen it be held, by the clock that does not
-	// jump; of one that is taken it says nothing.
+	// Seen is when this process first saw the address held, by the clock that does not
+	// jump. It is meaningless for a taken address.
 	Seen time.Time
 }
 
-// holderKey is the identity of a holder, as ipam.Holder.Same compares it.
+// holderKey is the identity of a holder, the fields that ipam.Holder.Same compares.
 type holderKey struct{ uid, iface, namespace, pod string }
 
 func keyOf(h ipam.Holder) holderKey { return holderKey{h.PodUID, h.Interface, h.Namespace, h.Pod} }
 
-// claimKey serializes takes of one claim. No holder has an empty UID.
+// claimKey is the key that serializes the takes of one claim. It equals no holder's
+// key: a holder's UID is not empty.
 func claimKey(claim string) holderKey { return holderKey{iface: claim} }
 
-// tenant is a namespace's part of a domain.
+// tenant is a namespace in a domain.
 type tenant struct{ namespace, domain string }
 
-// place remembers from which block a node was last served.
+// place identifies the takes that prefer the same block: of one pool, on one node, in
+// one family.
 type place struct {
 	pool, node string
 	family     ipam.Family
 }
 
-// maxPlaces bounds the memory of places, which is only a preference.
+// maxPlaces limits the size of Store.last. Forgetting a place costs only a preference.
 const maxPlaces = 1 << 14
 
-// Store hands out addresses and takes them back. It is safe for concurrent
-// use. Several stores on one API never hand out one address twice.
+// Store hands out addresses and takes them back. It is safe for concurrent use. Several
+// stores on one API never hand out the same address twice.
 type Store struct {
 	c      Client
 	cfg    Config
 	owners owners
-	// txns are the takes and frees under way.
+	// txns counts the takes and frees under way.
 	txns sync.WaitGroup
-	// wake tells Run that todo is not empty.
+	// wake has an element while todo is not empty.
 	wake chan struct{}
-	// alarm has an element when there is a loss that nobody has asked for.
+	// alarm has an element while there is a loss that Lost has not returned yet.
 	alarm chan struct{}
 
 	mu     sync.Mutex
 	blocks map[string]*entry
-	// byNode has the blocks that are routed to a node, by name.
+	// byNode has the blocks that are routed to a node: node name, block name.
 	byNode map[string]map[string]*entry
-	// leases are what the known blocks say is taken.
+	// leases are the taken addresses of the known blocks, by holder.
 	leases map[holderKey][]Lease
-	// claims are what they say is taken or held for a claim, by its key.
+	// claims are the taken and held addresses of the known blocks that have a claim, by
+	// its key.
 	claims map[string][]Lease
-	// tenants has what is taken or held by the namespace that it counts for in quotas,
-	// with the claim that an address without a holder is held for.
+	// tenants has the addresses that count for the quota of a namespace. The value is
+	// the claim that the address is held for; empty if the address is taken.
 	tenants map[tenant]map[netip.Addr]string
-	// doubts has the block whose last write may have given an address to a
-	// holder that was told of a failure.
+	// doubts has the block whose last write may have given an address to a holder,
+	// although the holder's call failed.
 	doubts map[holderKey]*entry
 	last   map[place]string
-	// rest is the longest cooldown of a domain's pools that was seen.
+	// rest is the longest cooldown of a domain's pools that the store has seen.
 	rest map[string]time.Duration
-	// left are the nodes that blocks were routed to until a moment ago, by the name
-	// of the block.
+	// left has the node that a block was routed to until a moment ago, by block name.
 	left map[string]departed
-	// buried are blocks that this store deleted and the informer may not have
-	// seen go.
+	// buried has the UIDs of blocks that this store deleted and whose deletion the
+	// informer may not have shown yet, by block name.
 	buried map[string]types.UID
-	// unread are the newest states that the informer brought of blocks while
-	// they were busy.
+	// unread is the newest state of a busy block that the informer brought.
 	unread map[*entry]unread
-	// guards says that losses are looked for, losing are the blocks with some.
+	// guards is true if the store looks for losses. losing are the blocks with losses.
 	guards bool
 	losing map[*entry]struct{}
-	// begin is when the process began, with its clock that does not jump.
+	// begin is when the process began, as the wall clock showed at New.
 	begin   time.Time
 	todo    []*entry
 	started bool
 	stopped bool
 }
 
-// New returns a store. Take and Free wait until Run serves them.
+// New returns a store. Take and Free wait until Run is called.
 func New(c Client, cfg Config) *Store {
 	if cfg.Now == nil {
 		cfg.Now = time.Now
@@ -221,8 +222,9 @@ func New(c Client, cfg Config) *Store {
 	}
 }
 
-// Run writes what Take and Free ask for until ctx ends, then returns nil. What
-// was under way has failed with ErrStopped by then. It can run once.
+// Run writes the changes of Take and Free until ctx ends, then returns nil. Before it
+// returns, unfinished operations fail with ErrStopped. A second call of Run returns an
+// error.
 func (s *Store) Run(ctx context.Context) error {
 	s.mu.Lock()
 	again := s.started
@@ -258,17 +260,18 @@ func (s *Store) Run(ctx context.Context) error {
 	return nil
 }
 
-// now is the present by both clocks of the process.
+// now returns the current moment by both clocks.
 func (s *Store) now() ipam.Moment { return ipam.Moment{Wall: s.cfg.Now(), Run: s.cfg.Run()} }
 
-// fresh is a block of which nothing was ever used, as far as is known.
+// fresh returns a block without records: as far as the store knows, none of its
+// addresses was ever used.
 func (s *Store) fresh(prefix netip.Prefix, node string) *ipam.Block {
 	b := ipam.NewBlock(prefix, node)
 	b.Watch(nil, s.now())
 	return b
 }
 
-// start makes Run start a committer for the block unless it has one.
+// start makes Run start a committer for the block if it has none.
 func (s *Store) start(e *entry) {
 	if e.busy {
 		return
@@ -281,8 +284,8 @@ func (s *Store) start(e *entry) {
 	}
 }
 
-// Observe feeds the store from an informer: what was added or updated. What is
-// older than what the store knows changes nothing.
+// Observe takes an object that an informer added or updated. A state older than the
+// known one is ignored.
 func (s *Store) Observe(obj *v1alpha1.IPBlock) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
@@ -293,7 +296,8 @@ func (s *Store) Observe(obj *v1alpha1.IPBlock) {
 	if e == nil {
 		prefix, ok := prefixOf(obj)
 		if !ok {
-			// A block under a wrong name: nothing is ever taken from it.
+			// The name does not match the content: no address is ever taken from the
+			// block.
 			return
 		}
 		e = s.add(obj.Spec.Domain, prefix, obj.Spec.Node)
@@ -309,14 +313,14 @@ func (s *Store) Observe(obj *v1alpha1.IPBlock) {
 	}
 }
 
-// unread is a state, and what it says.
+// unread is a state of an object that the store has not taken over yet, with the block
+// decoded from it.
 type unread struct {
 	obj   *v1alpha1.IPBlock
 	block *ipam.Block
 }
 
-// Forget feeds the store from an informer: what was deleted, in its last known
-// state.
+// Forget takes the last state of an object that an informer reports as deleted.
 func (s *Store) Forget(obj *v1alpha1.IPBlock) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
@@ -328,7 +332,7 @@ func (s *Store) Forget(obj *v1alpha1.IPBlock) {
 		return
 	}
 	if e.busy {
-		e.gone = obj.UID // a committer finds out by itself
+		e.gone = obj.UID // the committer finds out by itself
 		return
 	}
 	if newer(obj, e.obj) {
@@ -339,15 +343,15 @@ func (s *Store) Forget(obj *v1alpha1.IPBlock) {
 	s.sweep(e)
 }
 
-// prefixOf returns the addresses of an object, if its name, domain and CIDR
-// agree.
+// prefixOf returns the prefix of an object; false if its name, domain and CIDR
+// disagree.
 func prefixOf(obj *v1alpha1.IPBlock) (netip.Prefix, bool) {
 	p, err := netip.ParsePrefix(obj.Spec.CIDR)
 	ok := err == nil && ipam.BlockOf(p.Addr()) == p && ipam.BlockName(obj.Spec.Domain, p) == obj.Name
 	return p, ok
 }
 
-// newer says whether a is a later state than b. Resource versions are decimal
+// newer reports whether a is a later state than b. Resource versions are decimal
 // numbers of any length that grow over all objects of a kind.
 func newer(a, b *v1alpha1.IPBlock) bool {
 	x, y := a.ResourceVersion, b.ResourceVersion

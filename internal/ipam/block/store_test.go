@@ -21,9 +21,9 @@ import (
 	"fairlead.dev/fairlead/internal/ipam/block/blocktest"
 )
 
-// whereabouts#313, whereabouts#508: one lock for the whole cluster and ten calls
-// for each address made pods that start together wait for minutes. Here they
-// share writes, and nothing is read.
+// whereabouts#313, whereabouts#508: with one lock for the whole cluster and ten calls
+// per address, pods that start together wait for minutes. Here they share writes, and
+// nothing is read.
 func TestStorm(t *testing.T) {
 	tests := []struct {
 		name  string
@@ -90,9 +90,9 @@ func TestSteadyStateIsOneWrite(t *testing.T) {
 	})
 }
 
-// Who asks while others do rides on the same write, also on the first one.
+// Takes at the same time share one write, even if it is the first write of the block.
 func TestAskedAtOnceIsWrittenTogether(t *testing.T) {
-	defer runtime.GOMAXPROCS(runtime.GOMAXPROCS(1)) // so that who runs next does not depend on the machine
+	defer runtime.GOMAXPROCS(runtime.GOMAXPROCS(1)) // so that the scheduling order does not depend on the machine
 	synctest.Test(t, func(t *testing.T) {
 		api := blocktest.NewAPI()
 		s := run(t, api, Config{})
@@ -108,8 +108,8 @@ func TestAskedAtOnceIsWrittenTogether(t *testing.T) {
 	})
 }
 
-// What is asked for while a write waits for its turn is written with it, and a
-// write that has ended gives its turn back.
+// Takes that arrive while a write waits for its turn share this write. A finished write
+// gives its turn back.
 func TestAskedBeforeItsTurnIsWrittenTogether(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		api := blocktest.NewAPI()
@@ -125,10 +125,10 @@ func TestAskedBeforeItsTurnIsWrittenTogether(t *testing.T) {
 		p := perNode(t, "10.244.0.0/16")
 		var takes sync.WaitGroup
 		for round := range 2 {
-			turn <- struct{}{} // another's
+			turn <- struct{}{} // the turn of another caller
 			for i := range 30 {
 				takes.Go(func() { mustTake(t, s.Store, p, holder(100*round+i)) })
-				synctest.Wait() // each comes alone
+				synctest.Wait() // let each take arrive alone
 			}
 			if n := api.Writes(); n != round {
 				t.Fatalf("%d writes before the turn of write %d", n, round)
@@ -171,7 +171,7 @@ func TestTakeIsIdempotent(t *testing.T) {
 		if api.Writes() != writes || len(stored(t, api)) != 2 {
 			t.Errorf("%d writes more for a holder that has its addresses; stored: %v", api.Writes()-writes, stored(t, api))
 		}
-		// The next leader finds them too.
+		// The next leader finds the addresses too.
 		next := run(t, api, Config{})
 		follow(t, api, next.Store)
 		if diff := cmp.Diff(answers[0], mustTake(t, next.Store, p, holder(1))); diff != "" {
@@ -180,8 +180,8 @@ func TestTakeIsIdempotent(t *testing.T) {
 	})
 }
 
-// The first take gets the last address of a block: the others, at the same
-// time, do not get one of the next block.
+// Many takes of one holder run at the same time, and the first gets the last address of
+// a block. The others get no address of the next block.
 func TestOneAddressPerHolder(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		api := blocktest.NewAPI()
@@ -232,7 +232,7 @@ func TestExhaustionIsExact(t *testing.T) {
 	}
 }
 
-// Two pools that overlap in one block take what is theirs at the same time.
+// Two pools that overlap in one block hand out addresses of it at the same time.
 func TestOverlappingPoolsShareBlocks(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		api := blocktest.NewAPI()
@@ -319,7 +319,7 @@ func TestCooldown(t *testing.T) {
 		if second := mustTake(t, s.Store, p, holder(2)); slices.Equal(first, second) {
 			t.Errorf("%v is reused while another is free", first)
 		}
-		// Exhausted: the cooldown is shortened, down to 5 seconds.
+		// The pool is exhausted, so the cooldown is shortened to 5 seconds.
 		var err error
 		for ; err == nil || errors.Is(err, ErrExhausted); advance(100 * time.Millisecond) {
 			_, err = s.Take(t.Context(), p, Request{Holder: holder(3)})
@@ -344,7 +344,8 @@ func TestFree(t *testing.T) {
 		one, two := mustTake(t, s.Store, p, holder(1)), mustTake(t, s.Store, p, holder(2))
 		writes := api.Writes()
 
-		// Not the holder's, unknown blocks, another domain, nobody: nothing.
+		// Frees of another holder's addresses, of unknown blocks, in another domain and
+		// by a holder without addresses change nothing.
 		mustFree(t, s.Store, holder(1), two...)
 		mustFree(t, s.Store, holder(1), "10.9.9.9", "fd99::1")
 		mustFree(t, s.Store, holder(9))
@@ -358,7 +359,8 @@ func TestFree(t *testing.T) {
 		if got := addrsOf(s.Held(holder(1))); !slices.Equal(got, one[1:]) {
 			t.Errorf("still held: %v, want %v", got, one[1:])
 		}
-		// A UID alone is nobody; where the pod is does not matter.
+		// A UID without the right namespace identifies no holder. The node is not part
+		// of the identity.
 		borrowed := holder(1)
 		borrowed.Namespace = "other"
 		mustFree(t, s.Store, borrowed, one...)
@@ -373,7 +375,7 @@ func TestFree(t *testing.T) {
 		if diff := cmp.Diff(inMemory(s.Store), stored(t, api), cmpopts.EquateComparable(netip.Addr{})); diff != "" {
 			t.Errorf("(-memory +stored):\n%s", diff)
 		}
-		// Blocks that were only looked up are not remembered.
+		// The store forgets blocks that it only looked up.
 		if n := len(s.blocks); n != 2 {
 			t.Errorf("%d blocks are remembered: %v", n, slices.Collect(maps.Keys(s.blocks)))
 		}
@@ -437,8 +439,9 @@ func TestRequestedAddresses(t *testing.T) {
 		if n := len(stored(t, api)); n != 2 {
 			t.Errorf("%d addresses are stored, want 2: a failed take left something", n)
 		}
-		// Released elsewhere: memory says it is held, the API knows better. It rests from
-		// when this process has seen it free: what the other's clock says may be wrong.
+		// The address is released by another store. This store's memory is outdated,
+		// and the API decides. The address cools down from the moment when this process
+		// has seen it free, since the other store's clock may be wrong.
 		other := run(t, api, Config{})
 		api.NewFeed(other.Store).Deliver(-1)
 		mustFree(t, other.Store, holder(1))
@@ -454,8 +457,8 @@ func TestRequestedAddresses(t *testing.T) {
 	})
 }
 
-// A request that cannot be met comes while a write is under way, and another
-// take rides with it.
+// A request that cannot be met and another take arrive during a write. The failure of
+// the request does not affect the take.
 func TestConflictAmongOthers(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		api := blocktest.NewAPI()
@@ -480,8 +483,7 @@ func TestConflictAmongOthers(t *testing.T) {
 	})
 }
 
-// A take that nobody waits for any more, and that was not written yet, takes
-// nothing.
+// A take whose caller has stopped waiting takes nothing, unless it was written already.
 func TestCanceledTake(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		api := blocktest.NewAPI()
@@ -498,8 +500,7 @@ func TestCanceledTake(t *testing.T) {
 		if !errors.Is(err, context.DeadlineExceeded) || !errors.Is(err, ErrUnavailable) || time.Since(start) != time.Millisecond {
 			t.Errorf("Take() = %v after %s", err, time.Since(start))
 		}
-		// Another call for the same holder waits for its turn no longer than
-		// it is told.
+		// Another call for the same holder waits no longer than its context allows.
 		ctx2, cancel2 := context.WithTimeout(t.Context(), time.Millisecond)
 		defer cancel2()
 		if err := s.Free(ctx2, holder(2), "default", nil); !errors.Is(err, context.DeadlineExceeded) {

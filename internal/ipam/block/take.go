@@ -12,21 +12,22 @@ import (
 	"fairlead.dev/fairlead/internal/ipam"
 )
 
-// txn is one call of Take, Free or DropEmpty.
+// txn is one call of a method that waits for operations: Take, Free, DropEmpty and the
+// like.
 type txn struct {
 	s *Store
-	// at is the block it waits for. Store.mu guards it.
+	// at is the block that the call waits for. Store.mu guards it.
 	at *entry
 }
 
-// result of a txn.
+// result is the result of a txn.
 type result struct {
 	leases []Lease
 	err    error
 }
 
-// do runs f apart from the caller, who may stop waiting before the outcome of
-// a write is known.
+// do runs f in a goroutine. The caller may stop waiting before the outcome of a write
+// is known; f then goes on.
 func (s *Store) do(ctx context.Context, f func(context.Context, *txn) ([]Lease, error)) ([]Lease, error) {
 	t := &txn{s: s}
 	out := make(chan result, 1)
@@ -53,7 +54,7 @@ func (s *Store) do(ctx context.Context, f func(context.Context, *txn) ([]Lease, 
 	}
 }
 
-// gaveUp says why the caller waits no longer.
+// gaveUp returns the error for a caller that stops waiting.
 func (t *txn) gaveUp(ctx context.Context) error {
 	t.s.mu.Lock()
 	defer t.s.mu.Unlock()
@@ -67,12 +68,12 @@ func (t *txn) gaveUp(ctx context.Context) error {
 	}
 }
 
-// Take returns one address per family of the pool for the holder: those that
-// it has, else new ones. On an error it may have taken some: they are the
-// holder's, and the next Take or Free finds them. Addresses that the holder has
-// are confirmed by a read; a new one is one write, or a share of one.
+// Take returns one address per family of the pool: the holder's if it has one, a new
+// one otherwise. A new address costs one write or a share of one. An address that the
+// holder has already is confirmed by a read. If Take fails, it may have taken some
+// addresses: they belong to the holder, and the next Take or Free finds them.
 //
-// It fails with ErrInvalid, ErrExhausted, ErrConflict and ErrUnavailable.
+// Errors: ErrInvalid, ErrExhausted, ErrConflict, ErrUnavailable.
 func (s *Store) Take(ctx context.Context, p *ipam.Pool, r Request) ([]Lease, error) {
 	wants, err := parse(p, r)
 	if err != nil {
@@ -95,19 +96,19 @@ func (s *Store) Take(ctx context.Context, p *ipam.Pool, r Request) ([]Lease, err
 	})
 }
 
-// want is an address to be had.
+// want is one address that a request asks for.
 type want struct {
-	// pool as it is now. Store.mu is held.
+	// pool returns the pool without reserved addresses. Store.mu must be held.
 	pool   func() *ipam.Pool
 	holder ipam.Holder
 	family ipam.Family
-	// addr that is requested; zero for any.
+	// addr is the requested address; zero for any.
 	addr netip.Addr
-	// claim whose the address is to be; empty for none.
+	// claim that the address is for; empty for none.
 	claim string
-	// has is the block in which the holder has an address, or may have.
+	// has is the block in which the holder has, or may have, an address.
 	has *entry
-	// avoid are blocks that could not serve it.
+	// avoid are the names of blocks that could not serve the want.
 	avoid map[string]bool
 }
 
@@ -143,10 +144,10 @@ func parse(p *ipam.Pool, r Request) ([]want, error) {
 	return wants, nil
 }
 
-// take gets the addresses in the order of families, which is that of block
-// names. When a later family fails, what was taken of an earlier one stays the
-// holder's, and its next take finds it: another leader may have found it for the
-// same holder and be writing its record, and to give it back would free it.
+// take gets the addresses family by family, which is the order of block names. If a
+// later family fails, the holder keeps the address of an earlier one, and its next take
+// finds it. Giving it back would be wrong: another leader may have found it for the
+// same holder and be writing the record that names it.
 func (t *txn) take(ctx context.Context, wants []want) ([]Lease, error) {
 	if err := t.prepare(wants); err != nil {
 		return nil, err
@@ -160,8 +161,8 @@ func (t *txn) take(ctx context.Context, wants []want) ([]Lease, error) {
 	return got, nil
 }
 
-// prepare finds what the holder has, and fails before anything is written if
-// a family has nothing left.
+// prepare finds the addresses that the holder has. It fails before anything is written
+// if a family has no address left.
 func (t *txn) prepare(wants []want) error {
 	s := t.s
 	s.mu.Lock()
@@ -186,8 +187,9 @@ func (t *txn) prepare(wants []want) error {
 	return nil
 }
 
-// adopt looks up what the holder has of the family in the pool: of several, which
-// two leaders at once may have given it, what is the claim's.
+// adopt finds the block of the address that the holder has in the family and the pool.
+// Two leaders at once may have given the holder several; the address of the claim is
+// preferred.
 func (s *Store) adopt(p *ipam.Pool, w *want) error {
 	key := keyOf(w.holder)
 	var has *Lease
@@ -212,7 +214,8 @@ func (s *Store) adopt(p *ipam.Pool, w *want) error {
 		if err := s.adoptClaim(p, w); err != nil {
 			return err
 		}
-		// What he may have got is what he asked for, or what the claim has.
+		// An address from a take with an unknown outcome is either the requested one or
+		// the claim's.
 		e := s.doubts[key]
 		if e != nil && e.domain == p.Domain() && ipam.FamilyOf(e.prefix.Addr()) == w.family &&
 			(!w.addr.IsValid() || e.prefix.Contains(w.addr)) {
@@ -222,7 +225,8 @@ func (s *Store) adopt(p *ipam.Pool, w *want) error {
 	return nil
 }
 
-// before says which of two leases of one holder is taken: the claim's, else the lower.
+// before reports whether l is preferred to o, another lease of the same holder: the
+// lease with the claim first, then the lower address.
 func (l Lease) before(o Lease, claim string) bool {
 	if is := l.Claim == claim; is != (o.Claim == claim) {
 		return is
@@ -230,8 +234,8 @@ func (l Lease) before(o Lease, claim string) bool {
 	return l.Addr.Less(o.Addr)
 }
 
-// one gets one address. It fills got in, and returns no Lease, for the stacks: in a
-// burst hundreds of takes wait here at once.
+// one takes one address and fills got. It does not return the Lease, to keep the stacks
+// small: in a burst hundreds of takes wait here at once.
 func (t *txn) one(ctx context.Context, w *want, got *Lease) error {
 	for {
 		o := &op{kind: opTake, holder: w.holder, pool: w.pool, addr: w.addr, claim: w.claim, cancel: ctx.Done(), done: make(chan struct{})}
@@ -252,8 +256,8 @@ func (t *txn) one(ctx context.Context, w *want, got *Lease) error {
 	}
 }
 
-// lease describes what an operation got. The index has it already, unless the
-// address was freed again by somebody else in this instant.
+// lease returns the lease of a finished operation. Since is missing if the address was
+// freed again in the meantime.
 func (t *txn) lease(e *entry, o *op) Lease {
 	t.s.mu.Lock()
 	defer t.s.mu.Unlock()
@@ -264,12 +268,12 @@ func (t *txn) lease(e *entry, o *op) Lease {
 	return l
 }
 
-// enqueue gives an operation to the committer of a block. Takes have been
-// applied by the caller, or wait for the read that a doubtful block gets.
+// enqueue gives an operation to the committer of a block. The caller has applied a take
+// already, or the take waits for the read of a doubtful block.
 func (t *txn) enqueue(e *entry, o *op) {
 	t.at = e
 	if o.kind != opTake {
-		// Only takes and restores fail to apply.
+		// Only takes and restores can fail.
 		_ = e.apply(o, t.s.now())
 	}
 	e.queue = append(e.queue, o)
@@ -282,12 +286,11 @@ func (t *txn) enqueue(e *entry, o *op) {
 	}
 }
 
-// Free gives addresses of the holder back; all that it has in the domain when
-// addrs is empty. Addresses that somebody else has are left alone. It returns
-// nil when nothing is left to free, once that is written. Only the holder's
-// identity matters.
+// Free gives addresses of the holder back; if addrs is empty, all that it has in the
+// domain. Addresses of other holders are left alone. Free returns nil when the result
+// is written, also if there was nothing to free. Of h only the identity matters.
 //
-// It fails with ErrUnavailable.
+// Errors: ErrUnavailable.
 func (s *Store) Free(ctx context.Context, h ipam.Holder, domain string, addrs []netip.Addr) error {
 	_, err := s.do(ctx, func(ctx context.Context, t *txn) ([]Lease, error) {
 		unlock, err := s.owners.lock(ctx, keyOf(h))
@@ -304,8 +307,8 @@ func (s *Store) Free(ctx context.Context, h ipam.Holder, domain string, addrs []
 	return err
 }
 
-// each does one thing to each address of a holder; to all that it has in the
-// domain when addrs is empty.
+// each performs an operation for each of the holder's addresses; if addrs is empty, for
+// all that it has in the domain.
 func (t *txn) each(ctx context.Context, h ipam.Holder, domain string, addrs []netip.Addr, what op) error {
 	s := t.s
 	var ops []*op
@@ -324,11 +327,12 @@ func (t *txn) each(ctx context.Context, h ipam.Holder, domain string, addrs []ne
 	return wait(ops)
 }
 
-// Confirm reads the blocks of some addresses and returns those that the holder
-// has, in their order. Held may be behind, or ahead of what an informer of another
-// kind shows; this is neither. Only the holder's identity matters.
+// Confirm reads the blocks of some addresses, and returns those addresses that the
+// holder has, in the order of addrs. Held returns the cached state, which may be older
+// or newer than that of another kind's informer; Confirm returns the current state. Of
+// h only the identity matters.
 //
-// It fails with ErrUnavailable.
+// Errors: ErrUnavailable.
 func (s *Store) Confirm(ctx context.Context, h ipam.Holder, domain string, addrs []netip.Addr) ([]netip.Addr, error) {
 	leases, err := s.do(ctx, func(ctx context.Context, t *txn) ([]Lease, error) {
 		unlock, err := s.owners.lock(ctx, keyOf(h))
@@ -350,11 +354,11 @@ func (s *Store) Confirm(ctx context.Context, h ipam.Holder, domain string, addrs
 	return has, err
 }
 
-// Settled is Held after a call that ended without knowing what it had done: the
-// block is read first, as what was taken may be in another pool than the next call
-// would ask. Otherwise it reads memory only.
+// Settled returns Held. If the holder's last call ended with an unknown outcome, it
+// first reads that call's block: the address may be in another pool than the pool of
+// the next call. Otherwise it reads memory only.
 //
-// It fails with ErrUnavailable.
+// Errors: ErrUnavailable.
 func (s *Store) Settled(ctx context.Context, h ipam.Holder) ([]Lease, error) {
 	s.mu.Lock()
 	e := s.doubts[keyOf(h)]
@@ -382,8 +386,8 @@ type holding struct {
 	addr  netip.Addr
 }
 
-// holdings lists where addresses have to be freed. A block that is not known
-// is read before it is believed that nothing is there.
+// holdings returns the addresses that an operation is for, with their blocks. An
+// unknown block is read first: it may exist.
 func (s *Store) holdings(h ipam.Holder, domain string, addrs []netip.Addr) []holding {
 	var out []holding
 	for _, a := range addrs {

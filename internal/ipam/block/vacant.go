@@ -7,11 +7,11 @@ import (
 	"fairlead.dev/fairlead/internal/ipam"
 )
 
-// DropVacant deletes the shared blocks with addresses of a pool in which no address is
-// taken, held or cooling. Rest says that there is one left whose addresses only cool
-// down: call it again later.
+// DropVacant deletes the shared blocks of a pool in which no address is taken, held or
+// cooling. rest is true if some block stays only because addresses are cooling down:
+// call DropVacant again later.
 //
-// It fails with ErrUnavailable.
+// Errors: ErrUnavailable.
 func (s *Store) DropVacant(ctx context.Context, p *ipam.Pool) (rest bool, err error) {
 	var resting atomic.Bool // do may return before its function does
 	_, err = s.do(ctx, func(ctx context.Context, t *txn) ([]Lease, error) {

@@ -10,8 +10,8 @@ import (
 	"fairlead.dev/fairlead/internal/ipam/block/blocktest"
 )
 
-// The blocks of a pool go when nobody has an address of them any more, and not before;
-// those of other pools and of nodes stay.
+// A pool's blocks are deleted when no address of them is in use, and not before. Blocks
+// of other pools and of nodes stay.
 func TestDropVacant(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		api := blocktest.NewAPI()

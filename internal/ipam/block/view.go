@@ -10,8 +10,8 @@ import (
 	"fairlead.dev/fairlead/internal/ipam"
 )
 
-// Held returns what a holder has, of all domains, sorted by domain and address. It
-// reads memory only, and looks at the holder's identity only.
+// Held returns the addresses of a holder in all domains, sorted by domain and address.
+// It reads memory only. Of h only the identity matters.
 func (s *Store) Held(h ipam.Holder) []Lease {
 	s.mu.Lock()
 	defer s.mu.Unlock()
@@ -22,8 +22,8 @@ func (s *Store) Held(h ipam.Holder) []Lease {
 	return out
 }
 
-// Latest is when a holder got the last of what it has; zero when it has nothing. It
-// reads memory only, and looks at the holder's identity only.
+// Latest returns when the holder got the latest of its addresses; zero if it has none.
+// It reads memory only. Of h only the identity matters.
 func (s *Store) Latest(h ipam.Holder) time.Time {
 	s.mu.Lock()
 	defer s.mu.Unlock()
@@ -36,8 +36,8 @@ func (s *Store) Latest(h ipam.Holder) time.Time {
 	return last
 }
 
-// All yields every lease that is known, in no order. It reads memory only; the
-// store may be used meanwhile.
+// All yields every known lease of a holder, in no order. It reads memory only. The
+// store may be used during the iteration.
 func (s *Store) All() iter.Seq[Lease] {
 	return func(yield func(Lease) bool) {
 		s.mu.Lock()
@@ -54,17 +54,17 @@ func (s *Store) All() iter.Seq[Lease] {
 	}
 }
 
-// Behind says that the informer has shown a state of some block which is not
-// looked at before it is known what became of a write: what the store remembers
-// is older.
+// Behind reports whether the store knows an outdated state: the informer has shown a
+// newer state of a block, which the store adopts only after the outcome of a write is
+// known.
 func (s *Store) Behind() bool {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	return len(s.unread) > 0
 }
 
-// Counts says how full some families of a pool are, all that it has when none
-// are named. It reads memory only.
+// Counts returns the counts of some families of a pool; without families, of all that
+// it has. It reads memory only.
 func (s *Store) Counts(p *ipam.Pool, families ...ipam.Family) ipam.Counts {
 	s.mu.Lock()
 	defer s.mu.Unlock()
@@ -75,8 +75,8 @@ func (s *Store) Counts(p *ipam.Pool, families ...ipam.Family) ipam.Counts {
 	return s.counts(p, committed, families...)
 }
 
-// committed is what the API says of a block, expected what it will say when all
-// that is under way is done.
+// committed returns the state of a block in the API, expected the state after all
+// operations under way.
 func committed(e *entry) *ipam.Block { return e.base }
 func expected(e *entry) *ipam.Block  { return e.next }
 
@@ -90,7 +90,7 @@ func (s *Store) counts(p *ipam.Pool, of func(*entry) *ipam.Block, families ...ip
 		}
 		c := of(e).Counts(p, now)
 		if e.foreign || p.PerNode() != (e.node != "") {
-			// The pool may not draw from this block.
+			// The pool may not hand out addresses of this block.
 			c.Reserved += c.Free
 		}
 		sum.Allocated += c.Allocated
@@ -116,10 +116,10 @@ func (s *Store) NodeBlocks(node string) []netip.Prefix {
 	return slices.Compact(out)
 }
 
-// UsedBy counts the addresses of a pool's ranges that pods of a namespace have, or
-// that are kept for its claims, in the family of which they are most. Of what is
-// kept for one claim, own, an address of each family does not count: who takes with
-// that claim gets those. own may be empty. It reads memory only.
+// UsedBy returns how many addresses of a pool's ranges count for a namespace: those of
+// its pods and those held for its claims. Of IPv4 and IPv6 it returns the larger count.
+// One held address per family of the claim own does not count, since a take with this
+// claim gets it. own may be empty. It reads memory only.
 func (s *Store) UsedBy(namespace string, p *ipam.Pool, own string) int {
 	s.mu.Lock()
 	defer s.mu.Unlock()
@@ -136,8 +136,8 @@ func (s *Store) UsedBy(namespace string, p *ipam.Pool, own string) int {
 	return max(used[ipam.IPv4]-kept[ipam.IPv4], used[ipam.IPv6]-kept[ipam.IPv6])
 }
 
-// Taking says whether a take that is under way would get a reserved address: one
-// that was chosen before the reservation was known, and is being written.
+// Taking reports whether a take under way has chosen an address of the reservation: it
+// chose before the reservation was known, and the write is not finished.
 func (s *Store) Taking(r *ipam.Reservation) bool {
 	s.mu.Lock()
 	defer s.mu.Unlock()
@@ -150,7 +150,7 @@ func (s *Store) Taking(r *ipam.Reservation) bool {
 	return false
 }
 
-// Within returns the leases of reserved addresses, by address. It reads memory
+// Within returns the leases of reserved addresses, sorted by address. It reads memory
 // only.
 func (s *Store) Within(r *ipam.Reservation) []Lease {
 	s.mu.Lock()

@@ -12,10 +12,10 @@ import (
 	"fairlead.dev/fairlead/internal/ipam/block/blocktest"
 )
 
-// Two overlapping pools of one domain, reservations that come and go and two
-// namespaces: what is reserved is not handed out (I6) and stays with whoever
-// has it (I4), the counts of both pools add up (I7), and what a namespace uses
-// is what it has.
+// The test has two overlapping pools of one domain, reservations that come and go, and
+// two namespaces. Reserved addresses are not handed out (I6) and stay with their
+// holders (I4), the counts of both pools add up (I7), and UsedBy matches the addresses
+// of a namespace.
 func TestCountsWithReservations(t *testing.T) {
 	for seed := range uint64(8) {
 		t.Run(fmt.Sprint("seed ", seed), func(t *testing.T) {

@@ -1,5 +1,5 @@
-// Package blocktest is an API server for IPBlocks in memory, with faults: what
-// the store is tested against, and whoever needs a store in a test.
+// Package blocktest is an in-memory API server for IPBlocks, with faults. The store's
+// tests run against it, and so do other tests that need a store.
 package blocktest
 
 import (
@@ -22,36 +22,38 @@ import (
 // ErrLost is the error of a call whose reply was lost, if a Fault names none.
 var ErrLost = errors.New("connection lost")
 
-// Call is one call as a hook sees it.
+// Call is one call, as the argument of a hook.
 type Call struct {
 	// Verb is create, update, get or delete.
 	Verb string
-	// Name of the block.
+	// Name is the name of the block.
 	Name string
-	// N counts the calls from 1 on.
+	// N is the number of the call, from 1 on.
 	N int
 }
 
-// Fault is what happens to a call. The zero Fault is none.
+// Fault is the failure of a call. The zero Fault is none.
 type Fault struct {
-	// Delay before the call takes effect. It ends with the call's context.
+	// Delay is the time before the call takes effect. The end of the call's context
+	// ends it.
 	Delay time.Duration
-	// Before fails the call without effect.
+	// Before is an error that the call returns without effect.
 	Before error
-	// After fails the call after it took effect: the reply is lost.
+	// After is an error that the call returns after it took effect: the reply is lost.
 	After error
-	// AfterDelay between effect and reply.
+	// AfterDelay is the time between effect and reply.
 	AfterDelay time.Duration
 }
 
-// Sink is who is fed with what happens: a block.Store.
+// Sink gets the events of a feed: a block.Store.
 type Sink interface {
 	Observe(b *v1alpha1.IPBlock)
 	Forget(b *v1alpha1.IPBlock)
 }
 
-// API keeps IPBlocks as an API server does: resource versions that grow over
-// all objects, compare-and-swap, copies in and out, the limits of the schema.
+// API keeps IPBlocks as an API server does. Resource versions grow over all objects,
+// writes are compare-and-swap, objects are copied in and out, and the limits of the
+// schema hold.
 type API struct {
 	mu      sync.Mutex
 	version int
@@ -77,8 +79,8 @@ func NewAPI() *API {
 	}
 }
 
-// Hook decides about the fate of each call from now on. It is called without
-// locks.
+// Hook sets the function that returns the fault of each call from now on. It is called
+// without locks.
 func (a *API) Hook(f func(Call) Fault) {
 	a.mu.Lock()
 	defer a.mu.Unlock()
@@ -92,7 +94,7 @@ func (a *API) Calls(verb string) int {
 	return a.byVerb[verb]
 }
 
-// Writes returns how many creates, updates and deletes were called.
+// Writes returns the number of creates, updates and deletes.
 func (a *API) Writes() int { return a.Calls("create") + a.Calls("update") + a.Calls("delete") }
 
 // List returns all blocks by name.
@@ -106,7 +108,7 @@ func (a *API) List() []*v1alpha1.IPBlock {
 	return out
 }
 
-// Put writes a block as somebody else would, past hooks and checks.
+// Put writes a block as another writer, without hooks and checks.
 func (a *API) Put(b *v1alpha1.IPBlock) {
 	a.mu.Lock()
 	defer a.mu.Unlock()
@@ -114,7 +116,7 @@ func (a *API) Put(b *v1alpha1.IPBlock) {
 	a.store(b.DeepCopy(), old)
 }
 
-// Remove deletes a block as somebody else would.
+// Remove deletes a block as another writer.
 func (a *API) Remove(name string) {
 	a.mu.Lock()
 	defer a.mu.Unlock()
@@ -123,7 +125,7 @@ func (a *API) Remove(name string) {
 	}
 }
 
-// Create is part of block.Client.
+// Create implements block.Client.
 func (a *API) Create(ctx context.Context, b *v1alpha1.IPBlock) (*v1alpha1.IPBlock, error) {
 	return a.do(ctx, "create", b.Name, func() (*v1alpha1.IPBlock, error) {
 		if a.objects[b.Name] != nil {
@@ -136,7 +138,7 @@ func (a *API) Create(ctx context.Context, b *v1alpha1.IPBlock) (*v1alpha1.IPBloc
 	})
 }
 
-// Update is part of block.Client.
+// Update implements block.Client.
 func (a *API) Update(ctx context.Context, b *v1alpha1.IPBlock) (*v1alpha1.IPBlock, error) {
 	return a.do(ctx, "update", b.Name, func() (*v1alpha1.IPBlock, error) {
 		old := a.objects[b.Name]
@@ -153,7 +155,7 @@ func (a *API) Update(ctx context.Context, b *v1alpha1.IPBlock) (*v1alpha1.IPBloc
 	})
 }
 
-// Get is part of block.Client.
+// Get implements block.Client.
 func (a *API) Get(ctx context.Context, name string) (*v1alpha1.IPBlock, error) {
 	return a.do(ctx, "get", name, func() (*v1alpha1.IPBlock, error) {
 		if a.objects[name] == nil {
@@ -163,7 +165,7 @@ func (a *API) Get(ctx context.Context, name string) (*v1alpha1.IPBlock, error) {
 	})
 }
 
-// Delete is part of block.Client.
+// Delete implements block.Client.
 func (a *API) Delete(ctx context.Context, b *v1alpha1.IPBlock) error {
 	_, err := a.do(ctx, "delete", b.Name, func() (*v1alpha1.IPBlock, error) {
 		old := a.objects[b.Name]
@@ -221,7 +223,7 @@ func wait(ctx context.Context, d time.Duration) error {
 	}
 }
 
-// store returns a copy of what it stored.
+// store stores b and returns a copy.
 func (a *API) store(b, old *v1alpha1.IPBlock) *v1alpha1.IPBlock {
 	a.version++
 	if old == nil {
@@ -249,7 +251,7 @@ func (a *API) append(e event) {
 	a.added = make(chan struct{})
 }
 
-// check is what of the schema's validation a store could violate.
+// check checks those rules of the schema that a store could violate.
 func check(b, old *v1alpha1.IPBlock) error {
 	problem := ""
 	if len(b.Spec.Slots) > 64 {
@@ -273,8 +275,8 @@ func resource() schema.GroupResource {
 	return schema.GroupResource{Group: "fairlead.dev", Resource: "ipblocks"}
 }
 
-// Feed brings what happened to a sink, in order and as late as the test wants:
-// an informer.
+// Feed delivers the events of the API to a sink, in order and as late as the test
+// wants, as an informer does.
 type Feed struct {
 	api  *API
 	sink Sink
@@ -285,8 +287,8 @@ type Feed struct {
 // NewFeed returns a feed that starts with the first event.
 func (a *API) NewFeed(sink Sink) *Feed { return &Feed{api: a, sink: sink} }
 
-// Deliver brings at most n events, or all that there are if n is negative, and
-// returns how many it brought.
+// Deliver delivers at most n events, all if n is negative, and returns how many it
+// delivered.
 func (f *Feed) Deliver(n int) int {
 	f.mu.Lock()
 	defer f.mu.Unlock()
