@@ -262,11 +262,11 @@ func TestFreeLeavesWhatWasTakenSince(t *testing.T) {
 	}
 	mustFree(t, behind.Store, r.Holder, was)
 	if left := stored(t, api); len(left) != 1 {
-		t.Errorf("the block says %v", left)
+		t.Errorf("the block has %v", left)
 	}
 	mustFree(t, behind.Store, r.Holder, was) // the store has read the block by now
 	if left := stored(t, api); len(left) != 0 {
-		t.Errorf("the block says %v", left)
+		t.Errorf("the block has %v", left)
 	}
 }
 

@@ -18,8 +18,8 @@ func list(api *blocktest.API, s *Store) {
 	}
 }
 
-// lying configures a wall clock that is wrong by *by.
-func lying(by *time.Duration) Config {
+// wrongClock configures a wall clock that is wrong by *by.
+func wrongClock(by *time.Duration) Config {
 	return Config{FreeLinger: -1, Now: func() time.Time { return time.Now().Add(*by) }}
 }
 
@@ -50,7 +50,7 @@ func TestCooldownUnderClocksThatLie(t *testing.T) {
 			synctest.Test(t, func(t *testing.T) {
 				api := blocktest.NewAPI()
 				p := shared(t, "10.0.0.1")
-				a, b := run(t, api, lying(&tt.first)), run(t, api, lying(&tt.next))
+				a, b := run(t, api, wrongClock(&tt.first)), run(t, api, wrongClock(&tt.next))
 				if tt.warm {
 					follow(t, api, b.Store)
 				}
@@ -91,7 +91,7 @@ func TestCooldownUnderClockThatJumps(t *testing.T) {
 		t.Run(jump.String(), func(t *testing.T) {
 			synctest.Test(t, func(t *testing.T) {
 				var wrong time.Duration
-				s := run(t, blocktest.NewAPI(), lying(&wrong))
+				s := run(t, blocktest.NewAPI(), wrongClock(&wrong))
 				p := shared(t, "10.0.0.1")
 				mustTake(t, s.Store, p, holder(1))
 				mustFree(t, s.Store, holder(1))

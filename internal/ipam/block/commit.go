@@ -133,8 +133,8 @@ func (s *Store) plan(ctx context.Context, e *entry) (step, time.Duration) {
 	s.dropCanceled(e)
 	// While the outcome of a write is unknown and operations wait, a state from the
 	// informer does not settle it: only a read does.
-	if u := s.unread[e]; u.obj != nil && (!e.doubtful || len(e.flight)+len(e.queue) == 0) {
-		delete(s.unread, e)
+	if u := s.pending[e]; u.obj != nil && (!e.doubtful || len(e.flight)+len(e.queue) == 0) {
+		delete(s.pending, e)
 		if e.obj == nil || newer(u.obj, e.obj) {
 			s.takeOver(e, u.obj, u.block)
 		}
@@ -150,7 +150,7 @@ func (s *Store) plan(ctx context.Context, e *entry) (step, time.Duration) {
 	switch {
 	case len(e.flight) == 0:
 		e.busy = false
-		s.sweep(e)
+		s.forgetEmpty(e)
 		return stepStop, 0
 	case e.doubtful || !changed && !confirmed:
 		return stepRead, 0
@@ -217,7 +217,7 @@ func (s *Store) dropCanceled(e *entry) {
 			return false
 		}
 		dropped = true
-		s.drop(e, o, fmt.Errorf("%w: the caller has stopped waiting", ErrUnavailable))
+		s.abandon(e, o, fmt.Errorf("%w: the caller has stopped waiting", ErrUnavailable))
 		return true
 	}
 	e.flight = slices.DeleteFunc(e.flight, gone)
@@ -249,10 +249,10 @@ func (c *committer) read(ctx context.Context) {
 	c.failures = 0
 	s.settle(e)
 	for _, o := range e.flight {
-		o.confirmed, o.maybe = true, false
+		o.confirmed, o.uncertain = true, false
 	}
 	if err != nil {
-		s.lose(e)
+		s.objectGone(e)
 	} else {
 		s.learn(e, obj)
 	}
@@ -332,7 +332,7 @@ func (c *committer) rejected(ctx context.Context, verb string, err error, creati
 			c.delay = backoff(conflictDelay, maxConflictDelay, c.conflicts-politeConflicts)
 		}
 	case !creating && apierrors.IsNotFound(err):
-		s.lose(e)
+		s.objectGone(e)
 	case refused(err) || creating && apierrors.IsNotFound(err):
 		c.failed(ctx, verb, err)
 		c.delay = 0
@@ -341,7 +341,7 @@ func (c *committer) rejected(ctx context.Context, verb string, err error, creati
 		// The write may have taken effect.
 		e.doubtful = true
 		for _, o := range e.flight {
-			o.maybe = true
+			o.uncertain = true
 		}
 		c.failed(ctx, verb, err)
 	}
@@ -361,9 +361,9 @@ func (c *committer) delete(ctx context.Context) {
 		if e.gone != obj.UID { // the informer may have shown the deletion before the reply came
 			s.buried[e.name] = obj.UID
 		}
-		s.leave(e.name, obj.Spec.Node)
-		delete(s.unread, e)
-		s.lose(e)
+		s.noteFormerNode(e.name, obj.Spec.Node)
+		delete(s.pending, e)
+		s.objectGone(e)
 		e.finishFlight(func(*op) bool { return true })
 	case apierrors.IsNotFound(err), apierrors.IsConflict(err):
 		e.doubtful = true

@@ -9,34 +9,34 @@ import (
 	"fairlead.dev/fairlead/internal/ipam"
 )
 
-// blockRest is how long a block that was routed to one node is not routed to another.
+// rerouteDelay is how long a block that was routed to one node is not routed to another.
 // In this time the other nodes learn that the old route is gone.
-const blockRest = 10 * time.Second
+const rerouteDelay = 10 * time.Second
 
-// departed is the node that a block was routed to, and the time of the end, as
+// formerNode is the node that a block was routed to, and the time of the end, as
 // ipam.Moment.Run.
-type departed struct {
+type formerNode struct {
 	node string
 	at   time.Duration
 }
 
-// leave records that a block is no longer routed to a node.
-func (s *Store) leave(block, node string) {
+// noteFormerNode records that a block is no longer routed to a node.
+func (s *Store) noteFormerNode(block, node string) {
 	now := s.cfg.Run()
-	for name, d := range s.left {
-		if now-d.at >= blockRest {
-			delete(s.left, name)
+	for name, d := range s.formerNodes {
+		if now-d.at >= rerouteDelay {
+			delete(s.formerNodes, name)
 		}
 	}
 	if node != "" {
-		s.left[block] = departed{node, now}
+		s.formerNodes[block] = formerNode{node, now}
 	}
 }
 
-// open reports whether a vacant block may be routed to a node now.
-func (s *Store) open(block, node string) bool {
-	d, ok := s.left[block]
-	return !ok || d.node == node || s.cfg.Run()-d.at >= blockRest
+// mayRoute reports whether a vacant block may be routed to a node now.
+func (s *Store) mayRoute(block, node string) bool {
+	d, ok := s.formerNodes[block]
+	return !ok || d.node == node || s.cfg.Run()-d.at >= rerouteDelay
 }
 
 // idleFor returns how long this process has seen the block idle. A negative duration
@@ -127,7 +127,7 @@ func (s *Store) spare(node string) []*entry {
 // droppable reports whether the block exists and no address of it is being taken.
 func (s *Store) droppable(e *entry) bool {
 	takes := func(o *op) bool { return o.kind == opTake }
-	return e.obj != nil && !e.foreign && len(e.doubts) == 0 && len(e.lost) == 0 && !slices.ContainsFunc(e.flight, takes) && !slices.ContainsFunc(e.queue, takes)
+	return e.obj != nil && !e.foreign && len(e.doubts) == 0 && len(e.losses) == 0 && !slices.ContainsFunc(e.flight, takes) && !slices.ContainsFunc(e.queue, takes)
 }
 
 // drops deletes blocks that have been idle for the given time. which returns the

@@ -160,10 +160,10 @@ func TestBlockRestsBetweenNodes(t *testing.T) {
 				t.Errorf("another node has it at once: %v", err)
 			}
 		}
-		advance(blockRest)
+		advance(rerouteDelay)
 		mustTake(t, s.Store, p, holderOn("node-2", 2))
-		if len(s.left) != 1 {
-			t.Errorf("remembered: %v", s.left)
+		if len(s.formerNodes) != 1 {
+			t.Errorf("remembered: %v", s.formerNodes)
 		}
 		mustFree(t, s.Store, holderOn("node-2", 2))
 		advance(time.Hour)
@@ -192,8 +192,8 @@ func TestMaxBlocksPerNode(t *testing.T) {
 				if len(got) != 2*64*want || len(errs) != 36 || !all(errs, ErrExhausted) {
 					t.Fatalf("%d addresses, %d errors: %v", len(got), len(errs), errs)
 				}
-				if says := fmt.Sprintf("the node has %d blocks of it, and spec.maxBlocksPerNode allows %d", want, want); !strings.Contains(errs[0].Error(), says) {
-					t.Errorf("%v: want %q", errs[0], says)
+				if text := fmt.Sprintf("the node has %d blocks of it, and spec.maxBlocksPerNode allows %d", want, want); !strings.Contains(errs[0].Error(), text) {
+					t.Errorf("%v: want %q", errs[0], text)
 				}
 				if n := len(s.NodeBlocks("node-0")); n != 2*want {
 					t.Errorf("%d blocks, want %d", n, 2*want)

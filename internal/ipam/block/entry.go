@@ -52,9 +52,9 @@ type entry struct {
 	doubts []holderKey
 	// cause is the last error of the API, for a caller that gives up waiting.
 	cause error
-	// lost are addresses that have a holder although the block has no record of it.
+	// losses are addresses that have a holder although the block has no record of it.
 	// They are withheld.
-	lost []Loss
+	losses []Loss
 }
 
 type opKind uint8
@@ -67,8 +67,8 @@ const (
 	opUnhold
 	// opDrop deletes the block if it has been idle for long enough.
 	opDrop
-	// opLook reads the block.
-	opLook
+	// opRead reads the block.
+	opRead
 	// opRestore restores the lost record of a holder's address.
 	opRestore
 	// opRewrite creates a block again that was deleted by hand.
@@ -101,10 +101,10 @@ type op struct {
 	// at is when a restored address counts as taken: when the operation was first
 	// applied.
 	at ipam.Moment
-	// seen is the generation that the slot of a restore must still have.
-	seen uint64
-	// there is true if the block of a restore must still exist.
-	there bool
+	// generation is the generation that the slot of a restore must still have.
+	generation uint64
+	// present is true if the block of a restore must still exist.
+	present bool
 	// idle is how long the block of a drop must have been idle.
 	idle time.Duration
 
@@ -112,8 +112,8 @@ type op struct {
 	changed bool
 	// confirmed: the block was read after the operation was enqueued.
 	confirmed bool
-	// maybe: the operation was part of a write with an unknown outcome.
-	maybe bool
+	// uncertain: the operation was part of a write with an unknown outcome.
+	uncertain bool
 	// got is the taken address.
 	got  netip.Addr
 	err  error
@@ -144,12 +144,12 @@ func (s *Store) add(domain string, prefix netip.Prefix, node string) *entry {
 	e.base = s.fresh(prefix, node)
 	e.next = e.base
 	s.blocks[e.name] = e
-	s.own(e, node)
+	s.setNode(e, node)
 	return e
 }
 
-// own records which node the block is routed to.
-func (s *Store) own(e *entry, node string) {
+// setNode records which node the block is routed to.
+func (s *Store) setNode(e *entry, node string) {
 	if m := s.byNode[e.node]; m != nil {
 		delete(m, e.name)
 		if len(m) == 0 {
@@ -174,7 +174,7 @@ func (s *Store) learn(e *entry, obj *v1alpha1.IPBlock) { s.takeOver(e, obj, s.re
 // informer brought this state while the block was busy.
 func (s *Store) read(e *entry, obj *v1alpha1.IPBlock) *ipam.Block {
 	before := e.base
-	switch u := s.unread[e]; {
+	switch u := s.pending[e]; {
 	case u.obj != nil && !newer(u.obj, obj):
 		before = u.block
 	case e.obj == nil && before.Used() == 0:
@@ -193,7 +193,7 @@ func (s *Store) takeOver(e *entry, obj *v1alpha1.IPBlock, b *ipam.Block) {
 	_, ok := prefixOf(obj)
 	e.foreign = !ok || obj.DeletionTimestamp != nil
 	delete(s.buried, e.name)
-	s.own(e, obj.Spec.Node)
+	s.setNode(e, obj.Spec.Node)
 	s.compare(e, b)
 	s.rebase(e, obj, b)
 	e.rebuild(s.now())
@@ -229,7 +229,7 @@ func (s *Store) index(e *entry, slot ipam.Slot) {
 		if s.tenants[t] == nil {
 			s.tenants[t] = map[netip.Addr]string{}
 		}
-		s.tenants[t][slot.Addr] = keptFor(slot)
+		s.tenants[t][slot.Addr] = heldFor(slot)
 	}
 }
 
@@ -254,12 +254,12 @@ func (e *entry) tenant(slot ipam.Slot) (t tenant, ok bool) {
 	if slot.State == ipam.Taken {
 		return tenant{slot.Holder.Namespace, e.domain}, true
 	}
-	namespace, _, ok := strings.Cut(keptFor(slot), "/")
+	namespace, _, ok := strings.Cut(heldFor(slot), "/")
 	return tenant{namespace, e.domain}, ok
 }
 
-// keptFor returns the claim that a slot without a holder is held for; empty for none.
-func keptFor(slot ipam.Slot) string {
+// heldFor returns the claim that a slot without a holder is held for; empty for none.
+func heldFor(slot ipam.Slot) string {
 	if slot.State != ipam.Held {
 		return ""
 	}
@@ -283,25 +283,25 @@ func (s *Store) lease(e *entry, slot ipam.Slot) Lease {
 	}
 }
 
-// lose handles the disappearance of the object. If addresses of it are taken, it was
+// objectGone handles the disappearance of the object. If addresses of it are taken, it was
 // deleted by mistake: the entry keeps its last state, so that the addresses are not
 // handed out again, and the next change writes it again.
-func (s *Store) lose(e *entry) {
+func (s *Store) objectGone(e *entry) {
 	base := e.base
 	if base.Used() == 0 {
 		base = s.fresh(e.prefix, e.node)
 	} else {
-		s.raise()
+		s.announceLoss()
 	}
 	s.rebase(e, nil, base)
 	e.foreign = false
 	e.rebuild(s.now())
 }
 
-// sweep removes the entry if it has no information and no work.
-func (s *Store) sweep(e *entry) {
-	if !e.busy && e.obj == nil && e.base.Used() == 0 && len(e.doubts) == 0 && len(e.lost) == 0 {
-		s.own(e, "")
+// forgetEmpty removes the entry if it has no information and no work.
+func (s *Store) forgetEmpty(e *entry) {
+	if !e.busy && e.obj == nil && e.base.Used() == 0 && len(e.doubts) == 0 && len(e.losses) == 0 {
+		s.setNode(e, "")
 		delete(s.blocks, e.name)
 	}
 }
@@ -321,15 +321,15 @@ func (s *Store) settle(e *entry) {
 // fail ends all operations of a block with err.
 func (s *Store) fail(e *entry, err error) {
 	for _, o := range slices.Concat(e.flight, e.queue) {
-		s.drop(e, o, err)
+		s.abandon(e, o, err)
 	}
 	e.flight, e.queue = nil, nil
 	e.next = e.base
 }
 
-// drop ends an operation whose outcome may be unknown.
-func (s *Store) drop(e *entry, o *op, err error) {
-	if o.maybe && o.kind == opTake {
+// abandon ends an operation whose outcome may be unknown.
+func (s *Store) abandon(e *entry, o *op, err error) {
+	if o.uncertain && o.kind == opTake {
 		s.doubts[keyOf(o.holder)] = e
 		e.doubts = append(e.doubts, keyOf(o.holder))
 	}
@@ -373,7 +373,7 @@ func (e *entry) apply(o *op, now ipam.Moment) error {
 		return e.applyRestore(o)
 	case opRewrite:
 		o.changed = e.obj == nil && e.next.Used() > 0
-	case opDrop, opLook:
+	case opDrop, opRead:
 	}
 	return nil
 }
@@ -381,7 +381,7 @@ func (e *entry) apply(o *op, now ipam.Moment) error {
 func (e *entry) applyTake(o *op, now ipam.Moment) error {
 	if e.foreign || e.node != o.node {
 		if o.addr.IsValid() {
-			return fmt.Errorf("%w: %s lies in block %s, which %s", ErrConflict, o.addr, e.name, e.whose(o))
+			return fmt.Errorf("%w: %s lies in block %s, which %s", ErrConflict, o.addr, e.name, e.unusable(o))
 		}
 		return errMoved
 	}
@@ -455,8 +455,8 @@ func (e *entry) applyFree(o *op, now ipam.Moment) (changed bool) {
 	}
 }
 
-// whose returns why a take may not use the block, as the end of a sentence.
-func (e *entry) whose(o *op) string {
+// unusable returns why a take may not use the block, as the end of a sentence.
+func (e *entry) unusable(o *op) string {
 	switch {
 	case e.foreign:
 		return "is being deleted, or disagrees with its name"

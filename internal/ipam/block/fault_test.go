@@ -69,7 +69,7 @@ func TestStormWithFaults(t *testing.T) {
 				synctest.Wait()
 				taken := stored(t, api)
 				if diff := cmp.Diff(got, taken, cmpopts.EquateComparable(netip.Addr{})); diff != "" {
-					t.Errorf("stored (-told +stored):\n%s", diff)
+					t.Errorf("stored (-returned +stored):\n%s", diff)
 				}
 				onePerHolder(t, taken)
 				var wg sync.WaitGroup
@@ -156,7 +156,7 @@ func TestUnknownOutcomeIsFound(t *testing.T) {
 				taken := stored(t, api)
 				onePerHolder(t, taken)
 				if !taken[netip.MustParseAddr(got[0])].Same(holder(1)) {
-					t.Errorf("told %v, stored %v", got, taken)
+					t.Errorf("returned %v, stored %v", got, taken)
 				}
 				if len(s.doubts) > 0 {
 					t.Errorf("doubts are left: %v", s.doubts)
@@ -298,21 +298,21 @@ func crashAt(t *testing.T, n int, after bool) bool {
 		}
 		return blocktest.Fault{Before: context.Canceled}
 	})
-	told := map[int][]string{}
+	returned := map[int][]string{}
 	story := func(ctx context.Context, s *Store) {
 		for i := range 6 {
 			leases, err := s.Take(ctx, p, Request{Holder: holderOn(fmt.Sprint("node-", i%2), i)})
 			if err != nil {
 				return
 			}
-			if was := told[i]; was != nil && !slices.Equal(was, addrsOf(leases)) {
-				t.Errorf("holder %d was told %v, now %v", i, was, addrsOf(leases))
+			if was := returned[i]; was != nil && !slices.Equal(was, addrsOf(leases)) {
+				t.Errorf("holder %d got %v, now %v", i, was, addrsOf(leases))
 			}
-			told[i] = addrsOf(leases)
+			returned[i] = addrsOf(leases)
 		}
 		for i := range 3 {
 			// A failed free may have freed some of the addresses.
-			delete(told, i)
+			delete(returned, i)
 			if s.Free(ctx, holder(i), "default", nil) != nil {
 				return
 			}
@@ -337,9 +337,9 @@ func crashAt(t *testing.T, n int, after bool) bool {
 		t.Errorf("%d addresses are stored, want those of 3 holders: %v", len(taken), taken)
 	}
 	for i := 3; i < 6; i++ {
-		for _, a := range told[i] {
+		for _, a := range returned[i] {
 			if !taken[netip.MustParseAddr(a)].Same(holder(i)) {
-				t.Errorf("holder %d was told %s, stored is %v", i, a, taken)
+				t.Errorf("holder %d got %s, stored is %v", i, a, taken)
 			}
 		}
 	}
@@ -396,7 +396,7 @@ func twoStores(t *testing.T, seed uint64, p *ipam.Pool) {
 	onePerStored := stored(t, api)
 	for a, h := range r.live {
 		if !onePerStored[netip.MustParseAddr(a)].Same(h) {
-			t.Errorf("%s was told of %s, stored is %v", h, a, onePerStored[netip.MustParseAddr(a)])
+			t.Errorf("%s got %s, stored is %v", h, a, onePerStored[netip.MustParseAddr(a)])
 		}
 	}
 }

@@ -140,7 +140,7 @@ func TestBehind(t *testing.T) {
 // A block is deleted by hand while addresses of it are taken. They are not handed out
 // again, and the next change creates the block again.
 func TestDeletedByHand(t *testing.T) {
-	for name, told := range map[string]bool{"found by a write": false, "told by the informer": true} {
+	for name, informed := range map[string]bool{"found by a write": false, "shown by the informer": true} {
 		t.Run(name, func(t *testing.T) {
 			synctest.Test(t, func(t *testing.T) {
 				api := blocktest.NewAPI()
@@ -148,7 +148,7 @@ func TestDeletedByHand(t *testing.T) {
 				p := shared(t, "10.0.0.1-10.0.0.3")
 				one, two := mustTake(t, s.Store, p, holder(1)), mustTake(t, s.Store, p, holder(2))
 				api.Remove(api.List()[0].Name)
-				if told {
+				if informed {
 					api.NewFeed(s.Store).Deliver(-1)
 				}
 				three := mustTake(t, s.Store, p, holder(3))
@@ -180,7 +180,7 @@ func TestForget(t *testing.T) {
 			t.Fatal(err)
 		}
 		gone := api.NewFeed(b.Store)
-		advance(blockRest)
+		advance(rerouteDelay)
 		// Store a creates the block again before store b gets the deletion.
 		mustTake(t, a.Store, p, holderOn("node-2", 2))
 		got := mustTake(t, b.Store, p, holderOn("node-2", 3), "10.244.0.5")

@@ -122,7 +122,7 @@ func stored(tb testing.TB, api *blocktest.API) map[netip.Addr]ipam.Holder {
 	for _, obj := range api.List() {
 		b := ipam.DecodeBlock(netip.MustParsePrefix(obj.Spec.CIDR), obj.Spec.Node, obj.Spec.Slots)
 		if int(obj.Spec.Used) != b.Used() {
-			tb.Errorf("block %s says %d used, %d are", obj.Name, obj.Spec.Used, b.Used())
+			tb.Errorf("block %s has used=%d, want %d", obj.Name, obj.Spec.Used, b.Used())
 		}
 		for s := range b.Slots() {
 			switch s.State {

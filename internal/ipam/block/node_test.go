@@ -183,14 +183,15 @@ func TestDropEmptyEchoes(t *testing.T) {
 	})
 }
 
-// told is an API whose informer shows a deletion before the reply to it comes.
-type told struct {
+// deletionShownFirst is an API whose informer shows a deletion before the reply to it
+// comes.
+type deletionShownFirst struct {
 	*blocktest.API
 	to *Store
 }
 
 // Delete implements Client.
-func (a *told) Delete(ctx context.Context, b *v1alpha1.IPBlock) error {
+func (a *deletionShownFirst) Delete(ctx context.Context, b *v1alpha1.IPBlock) error {
 	err := a.API.Delete(ctx, b)
 	if err == nil {
 		a.to.Forget(b)
@@ -202,7 +203,7 @@ func (a *told) Delete(ctx context.Context, b *v1alpha1.IPBlock) error {
 // the deletion for ever.
 func TestDropEmptyIsShownFirst(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
-		api := &told{API: blocktest.NewAPI()}
+		api := &deletionShownFirst{API: blocktest.NewAPI()}
 		s := run(t, api, Config{})
 		api.to = s.Store
 		mustTake(t, s.Store, perNode(t, "10.244.0.0/24"), holder(1))

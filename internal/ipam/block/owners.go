@@ -31,14 +31,14 @@ func (o *owners) lock(ctx context.Context, k holderKey) (unlock func(), err erro
 	o.mu.Unlock()
 	select {
 	case w.turn <- struct{}{}:
-		return func() { <-w.turn; o.leave(k, w) }, nil
+		return func() { <-w.turn; o.release(k, w) }, nil
 	case <-ctx.Done():
-		o.leave(k, w)
+		o.release(k, w)
 		return nil, fmt.Errorf("%w: %w", ErrUnavailable, ctx.Err())
 	}
 }
 
-func (o *owners) leave(k holderKey, w *owner) {
+func (o *owners) release(k holderKey, w *owner) {
 	o.mu.Lock()
 	defer o.mu.Unlock()
 	if w.refs--; w.refs == 0 {

@@ -64,7 +64,7 @@ func (s *Store) reachable(p *ipam.Pool, w *want, o *op) error {
 		return fmt.Errorf("%w: %s lies in block %s, which no node has: node %s has %d %s blocks of pool %s already, and spec.maxBlocksPerNode allows %d",
 			ErrExhausted, w.addr, name, o.node, n, w.family, p.Name(), p.MaxBlocksPerNode())
 	}
-	if !s.open(name, o.node) {
+	if !s.mayRoute(name, o.node) {
 		return fmt.Errorf("%w: %s lies in block %s, which was routed to another node until a moment ago", ErrExhausted, w.addr, name)
 	}
 	return nil
@@ -123,7 +123,7 @@ func (s *Store) claim(e *entry, node string) *entry {
 
 // route routes a block that does not exist yet to a node; to none if node is empty.
 func (s *Store) route(e *entry, node string) {
-	s.own(e, node)
+	s.setNode(e, node)
 	e.base = s.fresh(e.prefix, node)
 	e.rebuild(s.now())
 }
@@ -131,7 +131,7 @@ func (s *Store) route(e *entry, node string) {
 // vacant reports whether the block is not known to exist, nothing is being taken from
 // it, and it has no losses.
 func (e *entry) vacant() bool {
-	return e.absent() && len(e.lost) == 0
+	return e.absent() && len(e.losses) == 0
 }
 
 // absent is vacant without regard to losses.
@@ -198,7 +198,7 @@ func (s *Store) findOwn(p *ipam.Pool, w *want, now ipam.Moment, early bool) *ent
 	for prefix := range p.Candidates(w.family, w.holder.Node) {
 		name := ipam.BlockName(p.Domain(), prefix)
 		switch e := s.blocks[name]; {
-		case w.avoid[name] || !s.open(name, w.holder.Node):
+		case w.avoid[name] || !s.mayRoute(name, w.holder.Node):
 		case e == nil:
 			return s.add(p.Domain(), prefix, w.holder.Node)
 		case e.vacant():
@@ -235,9 +235,9 @@ func (s *Store) exhausted(p *ipam.Pool, w *want) error {
 // noteCooldown records the longest cooldown of a domain: blocks of the domain must not
 // be deleted earlier.
 func (s *Store) noteCooldown(p *ipam.Pool) {
-	s.rest[p.Domain()] = max(s.rest[p.Domain()], p.Cooldown())
+	s.cooldowns[p.Domain()] = max(s.cooldowns[p.Domain()], p.Cooldown())
 }
 
 func (s *Store) cooldown(domain string) time.Duration {
-	return max(s.rest[domain], ipam.DefaultCooldown)
+	return max(s.cooldowns[domain], ipam.DefaultCooldown)
 }

@@ -6,7 +6,7 @@ func (s *Store) Remembered() map[string]int {
 	defer s.mu.Unlock()
 	return map[string]int{
 		"blocks": len(s.blocks), "nodes_with_blocks": len(s.byNode), "holders": len(s.leases), "claims": len(s.claims), "tenants": len(s.tenants),
-		"doubts": len(s.doubts), "places": len(s.last), "cooldowns": len(s.rest), "buried": len(s.buried), "unread": len(s.unread),
+		"doubts": len(s.doubts), "places": len(s.last), "cooldowns": len(s.cooldowns), "buried": len(s.buried), "unread": len(s.pending),
 		"turns": s.owners.size(),
 	}
 }

@@ -25,11 +25,11 @@ type Loss struct {
 	// block.
 	Node string
 
-	// seen is the generation of the slot when Lost returned the loss. The caller judges
+	// generation is the generation of the slot when Lost returned the loss. The caller judges
 	// this state only.
-	seen uint64
-	// there is true if the block existed then.
-	there bool
+	generation uint64
+	// present is true if the block existed then.
+	present bool
 }
 
 // of reports whether the loss is of this holder and address.
@@ -38,36 +38,36 @@ func (l Loss) of(h ipam.Holder, a netip.Addr) bool { return l.Addr == a && l.Hol
 // Unsaid reports whether the block exists but has no record of the address: not even
 // that it was freed and is cooling down. If the block is gone, it was idle, or Rewrite
 // creates it again with its last state.
-func (l Loss) Unsaid() bool { return l.there && l.seen == 0 }
+func (l Loss) Unsaid() bool { return l.present && l.generation == 0 }
 
 // Guard turns the search for losses on or off. It must be off on a standby, where each
 // free of the leader would look like a loss. Turning it off forgets all losses.
 func (s *Store) Guard(on bool) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
-	s.guards = on
+	s.guarding = on
 	if on {
 		return
 	}
-	for e := range s.losing {
-		e.lost = nil
+	for e := range s.withLosses {
+		e.losses = nil
 		s.withhold(e)
-		s.sweep(e)
+		s.forgetEmpty(e)
 	}
 }
 
 // Losses returns a channel that has an element if there is work for Lost or Rewrite.
-func (s *Store) Losses() <-chan struct{} { return s.alarm }
+func (s *Store) Losses() <-chan struct{} { return s.lossAlarm }
 
 // Lost returns the known losses, sorted by domain and address. It reads memory only.
 func (s *Store) Lost() []Loss {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	var out []Loss
-	for e := range s.losing {
-		for _, l := range e.lost {
+	for e := range s.withLosses {
+		for _, l := range e.losses {
 			slot, _ := e.base.Slot(l.Addr)
-			l.seen, l.there = slot.Generation, e.obj != nil
+			l.generation, l.present = slot.Generation, e.obj != nil
 			out = append(out, l)
 		}
 	}
@@ -89,11 +89,11 @@ func (s *Store) Miss(l Loss) bool {
 			return false
 		}
 	}
-	if !s.guards {
+	if !s.guarding {
 		return true
 	}
 	e = s.lookup(l.Domain, ipam.BlockOf(l.Addr), l.Node)
-	s.lost(e, l)
+	s.addLoss(e, l)
 	s.withhold(e)
 	return true
 }
@@ -106,9 +106,9 @@ func (s *Store) Absolve(l Loss) {
 	if e == nil {
 		return
 	}
-	e.lost = slices.DeleteFunc(e.lost, func(o Loss) bool { return o.of(l.Holder, l.Addr) })
+	e.losses = slices.DeleteFunc(e.losses, func(o Loss) bool { return o.of(l.Holder, l.Addr) })
 	s.withhold(e)
-	s.sweep(e)
+	s.forgetEmpty(e)
 }
 
 // Restore gives the address of a loss that Lost returned back to its holder. It returns
@@ -125,7 +125,7 @@ func (s *Store) Restore(ctx context.Context, l Loss) error {
 			return nil, err
 		}
 		defer unlock()
-		o := &op{kind: opRestore, holder: l.Holder, addr: l.Addr, claim: l.Claim, seen: l.seen, there: l.there, cancel: ctx.Done(), done: make(chan struct{})}
+		o := &op{kind: opRestore, holder: l.Holder, addr: l.Addr, claim: l.Claim, generation: l.generation, present: l.present, cancel: ctx.Done(), done: make(chan struct{})}
 		s.mu.Lock()
 		if s.stopped {
 			s.mu.Unlock()
@@ -188,13 +188,13 @@ func (s *Store) kick(e *entry) {
 // ErrUnavailable.
 func (e *entry) applyRestore(o *op) error {
 	if e.foreign {
-		return fmt.Errorf("%w: %s lies in block %s, which %s", ErrConflict, o.addr, e.name, e.whose(o))
+		return fmt.Errorf("%w: %s lies in block %s, which %s", ErrConflict, o.addr, e.name, e.unusable(o))
 	}
-	if o.there && e.obj == nil {
-		return fmt.Errorf("%w: block %s is gone since: look again", ErrUnavailable, e.name)
+	if o.present && e.obj == nil {
+		return fmt.Errorf("%w: block %s was deleted meanwhile: list the losses again", ErrUnavailable, e.name)
 	}
-	if slot, _ := e.base.Slot(o.addr); slot.Generation != o.seen && (slot.State != ipam.Taken || !slot.Holder.Same(o.holder)) {
-		return fmt.Errorf("%w: block %s: %s has changed: look again", ErrUnavailable, e.name, o.addr)
+	if slot, _ := e.base.Slot(o.addr); slot.Generation != o.generation && (slot.State != ipam.Taken || !slot.Holder.Same(o.holder)) {
+		return fmt.Errorf("%w: block %s: the record of %s has changed: list the losses again", ErrUnavailable, e.name, o.addr)
 	}
 	changed, err := e.next.Restore(o.holder, o.addr, o.claim, o.at)
 	if err != nil {
@@ -207,42 +207,42 @@ func (e *entry) applyRestore(o *op) error {
 // compare records the holders that have an address in e.base but not in now, a state
 // from elsewhere. An address that this store is freeing is no loss.
 func (s *Store) compare(e *entry, now *ipam.Block) {
-	if !s.guards {
+	if !s.guarding {
 		return
 	}
 	for was := range e.base.Slots() {
-		if was.State != ipam.Taken || e.frees(was) {
+		if was.State != ipam.Taken || e.isFreeing(was) {
 			continue
 		}
 		if is, _ := now.Slot(was.Addr); is.State == ipam.Taken && is.Holder.Same(was.Holder) {
 			continue
 		}
-		s.lost(e, Loss{Holder: was.Holder, Domain: e.domain, Addr: was.Addr, Claim: was.Claim, Node: e.node})
+		s.addLoss(e, Loss{Holder: was.Holder, Domain: e.domain, Addr: was.Addr, Claim: was.Claim, Node: e.node})
 	}
 }
 
-// frees reports whether an operation of this store is about to free the slot, or may
+// isFreeing reports whether an operation of this store is about to free the slot, or may
 // have freed it.
-func (e *entry) frees(slot ipam.Slot) bool {
+func (e *entry) isFreeing(slot ipam.Slot) bool {
 	frees := func(o *op) bool {
 		return o.kind == opFree && o.holder.Same(slot.Holder) && (!o.addr.IsValid() || o.addr == slot.Addr)
 	}
 	return slices.ContainsFunc(e.flight, frees) || slices.ContainsFunc(e.queue, frees)
 }
 
-// lost records a loss.
-func (s *Store) lost(e *entry, l Loss) {
-	if !slices.ContainsFunc(e.lost, func(o Loss) bool { return o.of(l.Holder, l.Addr) }) {
-		e.lost = append(e.lost, l)
+// addLoss records a loss.
+func (s *Store) addLoss(e *entry, l Loss) {
+	if !slices.ContainsFunc(e.losses, func(o Loss) bool { return o.of(l.Holder, l.Addr) }) {
+		e.losses = append(e.losses, l)
 	}
-	s.losing[e] = struct{}{}
-	s.raise()
+	s.withLosses[e] = struct{}{}
+	s.announceLoss()
 }
 
-// raise announces work for Lost or Rewrite.
-func (s *Store) raise() {
+// announceLoss announces work for Lost or Rewrite.
+func (s *Store) announceLoss() {
 	select {
-	case s.alarm <- struct{}{}:
+	case s.lossAlarm <- struct{}{}:
 	default:
 	}
 }
@@ -251,18 +251,18 @@ func (s *Store) raise() {
 // base has a record of again. During a write e.next still withholds the addresses of
 // before; the outcome of the write corrects it.
 func (s *Store) withhold(e *entry) {
-	e.lost = slices.DeleteFunc(e.lost, func(l Loss) bool {
+	e.losses = slices.DeleteFunc(e.losses, func(l Loss) bool {
 		slot, _ := e.base.Slot(l.Addr)
 		return slot.State == ipam.Taken && slot.Holder.Same(l.Holder)
 	})
-	if len(e.lost) == 0 {
-		delete(s.losing, e)
+	if len(e.losses) == 0 {
+		delete(s.withLosses, e)
 		if !e.base.Withholds() {
 			return
 		}
 	}
 	var addrs []netip.Addr
-	for _, l := range e.lost {
+	for _, l := range e.losses {
 		addrs = append(addrs, l.Addr)
 	}
 	e.base.Withhold(addrs)

@@ -31,8 +31,8 @@ func lossOf(h ipam.Holder, addr string) Loss {
 	return Loss{Holder: h, Domain: ipam.DefaultDomain, Addr: netip.MustParseAddr(addr)}
 }
 
-// by returns the pod name of each taken address.
-func by(tb testing.TB, api *blocktest.API) map[string]string {
+// podsByAddr returns the pod name of each taken address.
+func podsByAddr(tb testing.TB, api *blocktest.API) map[string]string {
 	tb.Helper()
 	out := map[string]string{}
 	for a, h := range stored(tb, api) {
@@ -41,8 +41,8 @@ func by(tb testing.TB, api *blocktest.API) map[string]string {
 	return out
 }
 
-// edited writes a block as a person does by hand.
-func edited(api *blocktest.API, slots ...string) {
+// editByHand writes a block as a person does by hand.
+func editByHand(api *blocktest.API, slots ...string) {
 	b := api.List()[0]
 	b.Spec.Slots, b.Spec.Used = slots, int32(len(slots))
 	api.Put(b)
@@ -53,11 +53,11 @@ func edited(api *blocktest.API, slots ...string) {
 func TestLossesAreWithheldAndRestored(t *testing.T) {
 	const ten = "10.0.0.0-10.0.0.9"
 	cases := map[string]func(api *blocktest.API, before []*v1alpha1.IPBlock){
-		"slots removed":                func(api *blocktest.API, _ []*v1alpha1.IPBlock) { edited(api) },
-		"put back to an older state":   func(api *blocktest.API, before []*v1alpha1.IPBlock) { edited(api, before[0].Spec.Slots...) },
-		"a slot written as long freed": func(api *blocktest.API, _ []*v1alpha1.IPBlock) { edited(api, "1 F 9 1", "2 F 9 1") },
+		"slots removed":                func(api *blocktest.API, _ []*v1alpha1.IPBlock) { editByHand(api) },
+		"put back to an older state":   func(api *blocktest.API, before []*v1alpha1.IPBlock) { editByHand(api, before[0].Spec.Slots...) },
+		"a slot written as long freed": func(api *blocktest.API, _ []*v1alpha1.IPBlock) { editByHand(api, "1 F 9 1", "2 F 9 1") },
 		"a slot written as another's": func(api *blocktest.API, _ []*v1alpha1.IPBlock) {
-			edited(api, "1 A 9 1 uid-x ns/gone/eth0 node", "2 F 9 1")
+			editByHand(api, "1 A 9 1 uid-x ns/gone/eth0 node", "2 F 9 1")
 		},
 		"deleted and made by another": func(api *blocktest.API, _ []*v1alpha1.IPBlock) {
 			b := api.List()[0]
@@ -103,8 +103,8 @@ func TestLossesAreWithheldAndRestored(t *testing.T) {
 					}
 				}
 				if name == "a slot written as another's" {
-					if refused != 1 || by(t, api)["10.0.0.1"] != "gone" {
-						t.Errorf("%d refused, %v: what another has is not taken from him", refused, by(t, api))
+					if refused != 1 || podsByAddr(t, api)["10.0.0.1"] != "gone" {
+						t.Errorf("%d refused, %v: what another has is not taken from him", refused, podsByAddr(t, api))
 					}
 					gone := ipam.Holder{PodUID: "uid-x", Interface: "eth0", Namespace: "ns", Pod: "gone", Node: "node"}
 					mustFree(t, s.Store, gone, "10.0.0.1")
@@ -121,7 +121,7 @@ func TestLossesAreWithheldAndRestored(t *testing.T) {
 				if left := s.Lost(); len(left) > 0 {
 					t.Errorf("still lost: %v", left)
 				}
-				if has := by(t, api); has["10.0.0.1"] != "web-1" || has["10.0.0.2"] != "web-2" {
+				if has := podsByAddr(t, api); has["10.0.0.1"] != "web-1" || has["10.0.0.2"] != "web-2" {
 					t.Errorf("after all: %v", has)
 				}
 			})
@@ -138,7 +138,7 @@ func TestLossSeenByAWrite(t *testing.T) {
 		s.Guard(true)
 		p := shared(t, "10.0.0.1-10.0.0.3")
 		one := mustTake(t, s.Store, p, holder(1))
-		edited(api)
+		editByHand(api)
 		if two := mustTake(t, s.Store, p, holder(2)); slices.Equal(one, two) {
 			t.Errorf("%v is handed out twice", two)
 		}
@@ -183,7 +183,7 @@ func TestFreedIsNoLoss(t *testing.T) {
 		if got := mustTake(t, s.Store, p, holder(3), b[0]); !slices.Equal(got, b) {
 			t.Errorf("got %v", got)
 		}
-		if l := s.Lost(); len(l) > 0 || len(s.losing) > 0 {
+		if l := s.Lost(); len(l) > 0 || len(s.withLosses) > 0 {
 			t.Errorf("still lost: %v", l)
 		}
 	})
@@ -206,7 +206,7 @@ func TestRestoreOfWhatHasChanged(t *testing.T) {
 		if err := s.Restore(t.Context(), lost[0]); !errors.Is(err, ErrUnavailable) || Refused(err) {
 			t.Errorf("what was given back meanwhile: error %v", err)
 		}
-		if has := by(t, api); len(has) > 0 {
+		if has := podsByAddr(t, api); len(has) > 0 {
 			t.Errorf("taken: %v", has)
 		}
 		if err := s.Restore(t.Context(), s.Lost()[0]); err != nil {
@@ -283,7 +283,7 @@ func TestRewrite(t *testing.T) {
 		mustTake(t, s.Store, p, holder(1))
 		mustTake(t, s.Store, p, holder(2))
 		synctest.Wait()
-		was := by(t, api)
+		was := podsByAddr(t, api)
 		api.Remove(api.List()[0].Name)
 		synctest.Wait()
 		if len(s.Losses()) != 1 {
@@ -292,7 +292,7 @@ func TestRewrite(t *testing.T) {
 		if err := s.Rewrite(t.Context()); err != nil {
 			t.Fatal(err)
 		}
-		if diff := cmp.Diff(was, by(t, api)); diff != "" {
+		if diff := cmp.Diff(was, podsByAddr(t, api)); diff != "" {
 			t.Errorf("taken (-before +after):\n%s", diff)
 		}
 		calls := api.Calls("get") + api.Writes()

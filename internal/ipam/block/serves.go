@@ -61,7 +61,7 @@ func (s *Store) room(p *ipam.Pool, w *want) bool {
 		name := ipam.BlockName(p.Domain(), prefix)
 		e := s.blocks[name]
 		if e == nil || e.vacant() {
-			if p.PerNode() && (s.blocksOf(p, node, w.family) >= p.MaxBlocksPerNode() || !s.open(name, node)) {
+			if p.PerNode() && (s.blocksOf(p, node, w.family) >= p.MaxBlocksPerNode() || !s.mayRoute(name, node)) {
 				continue
 			}
 			return true

@@ -149,8 +149,8 @@ type Store struct {
 	txns sync.WaitGroup
 	// wake has an element while todo is not empty.
 	wake chan struct{}
-	// alarm has an element while there is a loss that Lost has not returned yet.
-	alarm chan struct{}
+	// lossAlarm has an element while there is a loss that Lost has not returned yet.
+	lossAlarm chan struct{}
 
 	mu     sync.Mutex
 	blocks map[string]*entry
@@ -168,18 +168,18 @@ type Store struct {
 	// although the holder's call failed.
 	doubts map[holderKey]*entry
 	last   map[place]string
-	// rest is the longest cooldown of a domain's pools that the store has seen.
-	rest map[string]time.Duration
-	// left has the node that a block was routed to until a moment ago, by block name.
-	left map[string]departed
+	// cooldowns is the longest cooldown of a domain's pools that the store has seen.
+	cooldowns map[string]time.Duration
+	// formerNodes has the node that a block was routed to until a moment ago, by block name.
+	formerNodes map[string]formerNode
 	// buried has the UIDs of blocks that this store deleted and whose deletion the
 	// informer may not have shown yet, by block name.
 	buried map[string]types.UID
-	// unread is the newest state of a busy block that the informer brought.
-	unread map[*entry]unread
-	// guards is true if the store looks for losses. losing are the blocks with losses.
-	guards bool
-	losing map[*entry]struct{}
+	// pending is the newest state of a busy block that the informer brought.
+	pending map[*entry]pendingState
+	// guarding is true if the store looks for losses. withLosses are the blocks with losses.
+	guarding   bool
+	withLosses map[*entry]struct{}
 	// begin is when the process began, as the wall clock showed at New.
 	begin   time.Time
 	todo    []*entry
@@ -204,21 +204,21 @@ func New(c Client, cfg Config) *Store {
 	}
 	return &Store{
 		c: c, cfg: cfg, begin: time.Now().Add(-cfg.Run()),
-		owners:  owners{m: map[holderKey]*owner{}},
-		wake:    make(chan struct{}, 1),
-		alarm:   make(chan struct{}, 1),
-		blocks:  map[string]*entry{},
-		byNode:  map[string]map[string]*entry{},
-		leases:  map[holderKey][]Lease{},
-		claims:  map[string][]Lease{},
-		tenants: map[tenant]map[netip.Addr]string{},
-		doubts:  map[holderKey]*entry{},
-		last:    map[place]string{},
-		rest:    map[string]time.Duration{},
-		buried:  map[string]types.UID{},
-		losing:  map[*entry]struct{}{},
-		left:    map[string]departed{},
-		unread:  map[*entry]unread{},
+		owners:      owners{m: map[holderKey]*owner{}},
+		wake:        make(chan struct{}, 1),
+		lossAlarm:   make(chan struct{}, 1),
+		blocks:      map[string]*entry{},
+		byNode:      map[string]map[string]*entry{},
+		leases:      map[holderKey][]Lease{},
+		claims:      map[string][]Lease{},
+		tenants:     map[tenant]map[netip.Addr]string{},
+		doubts:      map[holderKey]*entry{},
+		last:        map[place]string{},
+		cooldowns:   map[string]time.Duration{},
+		buried:      map[string]types.UID{},
+		withLosses:  map[*entry]struct{}{},
+		formerNodes: map[string]formerNode{},
+		pending:     map[*entry]pendingState{},
 	}
 }
 
@@ -305,17 +305,17 @@ func (s *Store) Observe(obj *v1alpha1.IPBlock) {
 	switch {
 	case e.obj != nil && !newer(obj, e.obj):
 	case e.busy:
-		if u := s.unread[e]; u.obj == nil || newer(obj, u.obj) {
-			s.unread[e] = unread{obj, s.read(e, obj)}
+		if u := s.pending[e]; u.obj == nil || newer(obj, u.obj) {
+			s.pending[e] = pendingState{obj, s.read(e, obj)}
 		}
 	default:
 		s.learn(e, obj)
 	}
 }
 
-// unread is a state of an object that the store has not taken over yet, with the block
+// pendingState is a state of an object that the store has not taken over yet, with the block
 // decoded from it.
-type unread struct {
+type pendingState struct {
 	obj   *v1alpha1.IPBlock
 	block *ipam.Block
 }
@@ -338,9 +338,9 @@ func (s *Store) Forget(obj *v1alpha1.IPBlock) {
 	if newer(obj, e.obj) {
 		s.learn(e, obj)
 	}
-	s.leave(e.name, obj.Spec.Node)
-	s.lose(e)
-	s.sweep(e)
+	s.noteFormerNode(e.name, obj.Spec.Node)
+	s.objectGone(e)
+	s.forgetEmpty(e)
 }
 
 // prefixOf returns the prefix of an object; false if its name, domain and CIDR

@@ -60,7 +60,7 @@ func TestStorm(t *testing.T) {
 					t.Errorf("%d reads, want none", reads)
 				}
 				if diff := cmp.Diff(got, stored(t, api), cmpopts.EquateComparable(netip.Addr{})); diff != "" {
-					t.Errorf("stored (-told +stored):\n%s", diff)
+					t.Errorf("stored (-returned +stored):\n%s", diff)
 				}
 			})
 		})
@@ -395,7 +395,7 @@ func TestFreeThenTakeOfOneHolder(t *testing.T) {
 		wg.Wait()
 		taken := stored(t, api)
 		if _, ok := taken[netip.MustParseAddr(after[0])]; !ok || len(taken) != 1 {
-			t.Errorf("told %v, stored %v", after, taken)
+			t.Errorf("returned %v, stored %v", after, taken)
 		}
 	})
 }
@@ -417,7 +417,7 @@ func TestRequestedAddresses(t *testing.T) {
 			holder ipam.Holder
 			addrs  []string
 			want   error
-			says   string
+			text   string
 		}{
 			{"held", holder(2), []string{"10.0.0.200"}, ErrConflict, "is held by default/web-1/eth0"},
 			{"outside", holder(2), []string{"10.0.1.1"}, ErrInvalid, "10.0.1.1 is in no range of pool pods"},
@@ -432,8 +432,8 @@ func TestRequestedAddresses(t *testing.T) {
 				r.Addresses = append(r.Addresses, netip.MustParseAddr(a))
 			}
 			_, err := s.Take(t.Context(), p, r)
-			if !errors.Is(err, tt.want) || !strings.Contains(fmt.Sprint(err), tt.says) {
-				t.Errorf("%s: %v, want %v ... %s", tt.name, err, tt.want, tt.says)
+			if !errors.Is(err, tt.want) || !strings.Contains(fmt.Sprint(err), tt.text) {
+				t.Errorf("%s: %v, want %v ... %s", tt.name, err, tt.want, tt.text)
 			}
 		}
 		if n := len(stored(t, api)); n != 2 {

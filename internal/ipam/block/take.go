@@ -50,12 +50,12 @@ func (s *Store) do(ctx context.Context, f func(context.Context, *txn) ([]Lease, 
 	case r := <-out:
 		return r.leases, r.err
 	default:
-		return nil, t.gaveUp(ctx)
+		return nil, t.timedOut(ctx)
 	}
 }
 
-// gaveUp returns the error for a caller that stops waiting.
-func (t *txn) gaveUp(ctx context.Context) error {
+// timedOut returns the error for a caller that stops waiting.
+func (t *txn) timedOut(ctx context.Context) error {
 	t.s.mu.Lock()
 	defer t.s.mu.Unlock()
 	switch {
@@ -154,7 +154,7 @@ func (t *txn) take(ctx context.Context, wants []want) ([]Lease, error) {
 	}
 	got := make([]Lease, len(wants))
 	for i := range wants {
-		if err := t.one(ctx, &wants[i], &got[i]); err != nil {
+		if err := t.takeOne(ctx, &wants[i], &got[i]); err != nil {
 			return nil, err
 		}
 	}
@@ -234,9 +234,9 @@ func (l Lease) before(o Lease, claim string) bool {
 	return l.Addr.Less(o.Addr)
 }
 
-// one takes one address and fills got. It does not return the Lease, to keep the stacks
+// takeOne takes one address and fills got. It does not return the Lease, to keep the stacks
 // small: in a burst hundreds of takes wait here at once.
-func (t *txn) one(ctx context.Context, w *want, got *Lease) error {
+func (t *txn) takeOne(ctx context.Context, w *want, got *Lease) error {
 	for {
 		o := &op{kind: opTake, holder: w.holder, pool: w.pool, addr: w.addr, claim: w.claim, cancel: ctx.Done(), done: make(chan struct{})}
 		e, err := t.place(w, o)
@@ -302,14 +302,14 @@ func (s *Store) Free(ctx context.Context, h ipam.Holder, domain string, addrs []
 		if s.cfg.FreeLinger < 0 {
 			due = time.Time{}
 		}
-		return nil, t.each(ctx, h, domain, addrs, op{kind: opFree, due: due})
+		return nil, t.forEach(ctx, h, domain, addrs, op{kind: opFree, due: due})
 	})
 	return err
 }
 
-// each performs an operation for each of the holder's addresses; if addrs is empty, for
+// forEach performs an operation for each of the holder's addresses; if addrs is empty, for
 // all that it has in the domain.
-func (t *txn) each(ctx context.Context, h ipam.Holder, domain string, addrs []netip.Addr, what op) error {
+func (t *txn) forEach(ctx context.Context, h ipam.Holder, domain string, addrs []netip.Addr, what op) error {
 	s := t.s
 	var ops []*op
 	s.mu.Lock()
@@ -340,7 +340,7 @@ func (s *Store) Confirm(ctx context.Context, h ipam.Holder, domain string, addrs
 			return nil, err
 		}
 		defer unlock()
-		if err := t.each(ctx, h, domain, addrs, op{kind: opLook}); err != nil {
+		if err := t.forEach(ctx, h, domain, addrs, op{kind: opRead}); err != nil {
 			return nil, err
 		}
 		return s.Held(h), nil

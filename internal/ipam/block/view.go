@@ -60,7 +60,7 @@ func (s *Store) All() iter.Seq[Lease] {
 func (s *Store) Behind() bool {
 	s.mu.Lock()
 	defer s.mu.Unlock()
-	return len(s.unread) > 0
+	return len(s.pending) > 0
 }
 
 // Counts returns the counts of some families of a pool; without families, of all that
