@@ -8,40 +8,40 @@ import (
 	"time"
 )
 
-// Block is 64 neighbouring addresses of a domain and who holds them. It is not
-// safe for concurrent use.
+// Block is 64 neighbouring addresses of a domain with their records. It is not safe for
+// concurrent use.
 type Block struct {
 	prefix netip.Prefix
 	node   string
 	slots  [slotsPerBlock]slot
-	// One bit per ordinal and state; no bit for a slot that was never used.
+	// One bit per ordinal and state. A slot that was never used has no bit.
 	taken, freed, held, damaged uint64
-	// withheld has a bit for each ordinal that Withhold has set, in whatever state.
+	// withheld has a bit for each ordinal that Withhold has set, in any state.
 	withheld uint64
-	// raw are the damaged records in the order in which they were read. They
-	// are never changed, so clones share them.
+	// raw are the damaged records in the order of reading. They never change, so clones
+	// share them.
 	raw []rawSlot
-	// lost counts those of raw whose ordinal cannot be read.
+	// lost counts the raw records with an unreadable ordinal.
 	lost int
 	sight
 }
 
-// rawSlot is a damaged record; ordinal is -1 when it cannot be read.
+// rawSlot is a damaged record. ordinal is -1 if it is unreadable.
 type rawSlot struct {
 	ordinal int
 	text    string
 }
 
-// NewBlock returns a block in which nothing was ever used. The prefix is a /26
-// or /122, as of BlockOf; node is empty for a block that is shared.
+// NewBlock returns a block without records. prefix is a /26 or /122, as BlockOf returns
+// it. node is empty for a shared block.
 func NewBlock(prefix netip.Prefix, node string) *Block {
 	return &Block{prefix: prefix, node: node}
 }
 
-// DecodeBlock reads what Encode wrote. What cannot be read is quarantined: kept
-// to the letter, written back, and its address never handed out. Where not
-// even the ordinal can be read, any address that has no record may be the one
-// that is meant, and all of these are withheld.
+// DecodeBlock reads the strings that Encode has written. An unreadable record is
+// quarantined: Encode returns it unchanged, and its address is never handed out. If
+// even its ordinal is unreadable, it may be the record of any address without a record,
+// so all of those are withheld.
 func DecodeBlock(prefix netip.Prefix, node string, slots []string) *Block {
 	b := NewBlock(prefix, node)
 	seen := [slotsPerBlock]string{}
@@ -74,8 +74,8 @@ func (b *Block) quarantine(ord int, text string) {
 	}
 }
 
-// Encode returns one string per slot that is or was in use, by ordinal, and
-// every damaged record as it was read.
+// Encode returns one string per slot that is or was in use, by ordinal, and every
+// damaged record unchanged.
 func (b *Block) Encode() []string {
 	out := make([]string, 0, b.records())
 	for ord := range b.slots {
@@ -99,7 +99,7 @@ func (b *Block) appendRaw(out []string, ord int) []string {
 	return out
 }
 
-// records is how many strings Encode returns.
+// records returns the number of strings that Encode returns.
 func (b *Block) records() int {
 	return bits.OnesCount64(b.taken|b.freed|b.held) + len(b.raw)
 }
@@ -110,17 +110,17 @@ func (b *Block) Clone() *Block {
 	return &c
 }
 
-// Prefix of the block.
+// Prefix returns the prefix of the block.
 func (b *Block) Prefix() netip.Prefix { return b.prefix }
 
-// Node to which the block is routed; empty for a shared block.
+// Node returns the node that the block is routed to; empty for a shared block.
 func (b *Block) Node() string { return b.node }
 
-// Used counts the records of addresses that are taken or withheld.
+// Used returns the number of records of taken, held and damaged addresses.
 func (b *Block) Used() int { return bits.OnesCount64(b.taken|b.held) + len(b.raw) }
 
-// Idle says whether the block can be forgotten: nothing is taken, held, withheld or
-// damaged, and everything freed has rested.
+// Idle reports whether the block has no information worth keeping: no address is taken,
+// held, withheld or damaged, and every freed address has cooled down for rest.
 func (b *Block) Idle(now Moment, rest time.Duration) bool {
 	return b.Used() == 0 && b.withheld == 0 && b.freed&^b.rested(now, rest) == 0
 }
@@ -142,7 +142,7 @@ func (b *Block) set(ord int, s slot) {
 	b.slots[ord] = s
 }
 
-// change is set for a slot that becomes another.
+// change sets a slot and increments its generation.
 func (b *Block) change(ord int, s slot) {
 	s.gen = b.slots[ord].gen + 1
 	s.trim()
@@ -161,10 +161,10 @@ func (b *Block) ordinal(a netip.Addr) (int, bool) {
 	return int(numOf(a).sub(numOf(b.prefix.Addr())).lo), true
 }
 
-// rested has a bit for each freed slot whose address may be handed out again.
+// rested has a bit for each freed slot whose address has cooled down.
 func (b *Block) rested(now Moment, rest time.Duration) uint64 {
 	var m uint64
-	// Freed times are rounded up and now is rounded down.
+	// Times of frees are rounded up, and the present is rounded down.
 	ms, need := now.Wall.UnixMilli(), rest.Milliseconds()
 	if b.on {
 		ms = now.Run.Milliseconds()
@@ -181,7 +181,7 @@ func (b *Block) rested(now Moment, rest time.Duration) uint64 {
 	return m
 }
 
-// freedAt is when a slot was freed, by the clock that the block measures by.
+// freedAt returns when a slot was freed, by the clock that the block uses.
 func (b *Block) freedAt(ord int) int64 {
 	if b.on {
 		return b.seen[ord]
@@ -189,9 +189,9 @@ func (b *Block) freedAt(ord int) int64 {
 	return b.slots[ord].at
 }
 
-// fresh has a bit for each of the mask's slots that was never used and can be:
-// none while a record without an ordinal is about, and no more than the object
-// has room for.
+// fresh has a bit for each slot of the mask that was never used and may be used now. It
+// is 0 if a record has an unreadable ordinal, and has no more bits than the object has
+// room for records.
 func (b *Block) fresh(mask uint64) uint64 {
 	if b.lost > 0 {
 		return 0
@@ -203,8 +203,8 @@ func (b *Block) fresh(mask uint64) uint64 {
 	return m
 }
 
-// Eligible counts the addresses that the pool may take now. With early set,
-// those count too that have rested for MinCooldown only.
+// Eligible returns how many addresses the pool may take now. If early is set, a freed
+// address counts after MinCooldown.
 func (b *Block) Eligible(p *Pool, now Moment, early bool) int {
 	if b.taken|b.held|b.damaged == ^uint64(0) {
 		return 0
@@ -220,16 +220,16 @@ func (p *Pool) rest(early bool) time.Duration {
 	return p.cooldown
 }
 
-// Take returns the address that the holder has in this block and in the ranges
-// of the pool, else takes the next one in the pool's order.
+// Take returns the holder's address in this block and in the ranges of the pool. If
+// there is none, it takes the next address in the pool's order.
 //
-// It fails with ErrFull, and with ErrBadHolder.
+// Errors: ErrFull, ErrBadHolder.
 func (b *Block) Take(p *Pool, h Holder, now Moment) (netip.Addr, error) {
 	return b.take(p, h, now, p.rest(false))
 }
 
-// TakeEarly is Take for a pool that is exhausted: an address may be handed out
-// again after MinCooldown.
+// TakeEarly is Take for an exhausted pool: a freed address may be taken after
+// MinCooldown.
 func (b *Block) TakeEarly(p *Pool, h Holder, now Moment) (netip.Addr, error) {
 	return b.take(p, h, now, p.rest(true))
 }
@@ -250,8 +250,9 @@ func (b *Block) take(p *Pool, h Holder, now Moment, rest time.Duration) (netip.A
 	return b.addr(ord), nil
 }
 
-// Own returns the address that the holder has in this block and in the ranges of
-// the pool; of several, the lowest that is the claim's, which is empty for none.
+// Own returns the holder's address in this block and in the ranges of the pool. If the
+// holder has several, it returns the lowest that has the claim, otherwise the lowest.
+// claim is empty for none.
 func (b *Block) Own(p *Pool, h Holder, claim string) (own netip.Addr, ok bool) {
 	for a := range b.of(h) {
 		if !p.Covers(a) {
@@ -284,7 +285,7 @@ func (b *Block) choose(order Order, fresh, rested uint64) (int, bool) {
 	return best, found
 }
 
-// give makes the holder that of the slot, for a claim or for none.
+// give makes h the holder of the slot, for a claim if claim is not empty.
 func (b *Block) give(ord int, h Holder, claim string, now Moment) {
 	was := &b.slots[ord]
 	s := slot{state: Taken, at: ceilMillis(now.Wall), holder: h, claim: claim, past: was.past}
@@ -294,17 +295,16 @@ func (b *Block) give(ord int, h Holder, claim string, now Moment) {
 	b.change(ord, s)
 }
 
-// TakeAddr takes one certain address. It need have rested for MinCooldown only,
-// as no other will do.
+// TakeAddr takes a requested address. A freed address may be taken after MinCooldown,
+// since no other address will do.
 //
-// It fails with a *TakenError that knows who has the address, with
-// ErrNotAllowed, and with ErrBadHolder.
+// Errors: *TakenError with the holder or the reason, ErrNotAllowed, ErrBadHolder.
 func (b *Block) TakeAddr(p *Pool, h Holder, a netip.Addr, now Moment) error {
 	return b.TakeHeld(p, h, a, "", now)
 }
 
-// TakeHeld is TakeAddr for the holder of a claim: the address may be held for
-// it, and then need not have rested.
+// TakeHeld is TakeAddr for the holder of a claim: the address may also be held for the
+// claim, and then needs no cooldown.
 func (b *Block) TakeHeld(p *Pool, h Holder, a netip.Addr, claim string, now Moment) error {
 	if err := h.Validate(); err != nil {
 		return err
@@ -322,7 +322,7 @@ func (b *Block) TakeHeld(p *Pool, h Holder, a netip.Addr, claim string, now Mome
 	case s.state == Taken:
 		return &TakenError{Addr: a, Asker: h, Holder: s.holder}
 	case b.withheld&bit != 0:
-		return &TakenError{Addr: a, Reason: "is withheld until it is known whether the pod that had it before block " + b.prefix.String() + " was changed by hand still has it"}
+		return &TakenError{Addr: a, Reason: "is withheld: block " + b.prefix.String() + " was changed by hand, and the pod that had the address before may still have it"}
 	case s.state == Held && s.claim == claim:
 		b.give(ord, h, claim, now)
 		return nil
@@ -338,8 +338,8 @@ func (b *Block) TakeHeld(p *Pool, h Holder, a netip.Addr, claim string, now Mome
 	}
 }
 
-// Keep makes an address that the holder has the claim's: Free then holds it for
-// the claim. An address that is another claim's stays so. It fails with
+// Keep sets the claim of an address that the holder has: Free then holds the address
+// for the claim. It does nothing if the address has a claim already. It fails with
 // ErrBadClaim.
 func (b *Block) Keep(h Holder, a netip.Addr, claim string) error {
 	if !validClaim(claim) {
@@ -357,9 +357,9 @@ func (b *Block) Keep(h Holder, a netip.Addr, claim string) error {
 	return nil
 }
 
-// Unhold ends the holding of an address for a claim that began at a time: it
-// cools down. It returns false, and changes nothing, when it is not held for
-// this claim, or since another time: a pod has had it meanwhile.
+// Unhold stops holding an address for a claim, and the address cools down. since is
+// when the holding began. Unhold returns false and changes nothing if the address is
+// not held for this claim since then, for instance because a pod has had it meanwhile.
 func (b *Block) Unhold(claim string, a netip.Addr, since time.Time, now Moment) bool {
 	ord, ok := b.ordinal(a)
 	if !ok || b.slots[ord].state != Held || b.slots[ord].claim != claim || !b.slot(ord).Since.Equal(since) {
@@ -370,9 +370,9 @@ func (b *Block) Unhold(claim string, a netip.Addr, since time.Time, now Moment) 
 	return true
 }
 
-// Free gives an address of the holder back: it is held for its claim if it has
-// one, else it cools down. It returns false, and changes nothing, when the
-// holder does not have it.
+// Free gives an address of the holder back. If the address has a claim it is held for
+// the claim, otherwise it cools down. Free returns false and changes nothing if the
+// holder does not have the address.
 func (b *Block) Free(h Holder, a netip.Addr, now Moment) bool {
 	ord, ok := b.ordinal(a)
 	if !ok || b.slots[ord].state != Taken || !b.slots[ord].holder.Same(h) {
@@ -388,7 +388,7 @@ func (b *Block) Free(h Holder, a netip.Addr, now Moment) bool {
 	return true
 }
 
-// of yields the addresses that the holder has in the block.
+// of yields the holder's addresses in the block, the lowest first.
 func (b *Block) of(h Holder) iter.Seq[netip.Addr] {
 	return func(yield func(netip.Addr) bool) {
 		for left := b.taken; left != 0; left &= left - 1 {
@@ -400,7 +400,7 @@ func (b *Block) of(h Holder) iter.Seq[netip.Addr] {
 	}
 }
 
-// Find returns the lowest address that the holder has in the block.
+// Find returns the holder's lowest address in the block.
 func (b *Block) Find(h Holder) (netip.Addr, bool) {
 	for a := range b.of(h) {
 		return a, true
@@ -429,8 +429,8 @@ func (b *Block) slot(ord int) Slot {
 	return out
 }
 
-// Slots yields the records of the block by ordinal; those that were never used
-// have none.
+// Slots yields the records of the block by ordinal. Addresses that were never used have
+// none.
 func (b *Block) Slots() iter.Seq[Slot] {
 	return func(yield func(Slot) bool) {
 		for ord := range b.slots {
@@ -441,7 +441,7 @@ func (b *Block) Slots() iter.Seq[Slot] {
 	}
 }
 
-// Counts says how full the pool's part of the block is.
+// Counts returns the counts of those addresses of the block that belong to the pool.
 func (b *Block) Counts(p *Pool, now Moment) Counts {
 	all, m := p.usableMask(b.prefix), p.mask(b.prefix)
 	count := func(mask uint64) uint64 { return uint64(bits.OnesCount64(mask)) }

@@ -11,7 +11,7 @@ import (
 	"github.com/google/go-cmp/cmp"
 )
 
-// t0 is when the tests start, off a full millisecond.
+// t0 is when the tests start. It is not a whole millisecond.
 func t0() Moment {
 	return Moment{Wall: time.UnixMilli(1_753_000_000_000).Add(300 * time.Microsecond)}
 }
@@ -31,8 +31,8 @@ func TestTakeOrder(t *testing.T) {
 	tests := []struct {
 		name  string
 		order Order
-		// free lists holders to free, one second apart; then is when the next
-		// take happens after the last of them.
+		// free lists holders that free, one second apart; then is the time from the
+		// last free to the next take.
 		free []int
 		then time.Duration
 		want string
@@ -131,7 +131,7 @@ func TestCooldown(t *testing.T) {
 	}
 }
 
-// own review 1: who has an address is a pod's interface, by namespace, name and UID.
+// own review 1: a holder is a pod's interface, identified by namespace, name and UID.
 func TestHolderIsAll(t *testing.T) {
 	p := mustPool(t, ranges("10.0.0.0/26"))
 	for name, change := range map[string]func(*Holder){
@@ -168,8 +168,8 @@ func TestTakeIsIdempotent(t *testing.T) {
 	}
 	before := b.Encode()
 	moved := holder(1)
-	moved.Node = "node-2" // where it is placed is not who it is
-	// An address that is excluded now stays with whoever has it.
+	moved.Node = "node-2" // the node is not part of the identity
+	// An address that is excluded later stays with its holder.
 	narrow := mustPool(t, PoolSpec{Ranges: []string{"10.0.0.0/26"}, Excludes: []string{a.String()}})
 	for _, p := range []*Pool{wide, narrow} {
 		again, err := b.Take(p, moved, t0().Add(time.Hour))
@@ -205,7 +205,7 @@ func TestTakeAddrNamesHolder(t *testing.T) {
 	b.Free(holder(7), addr("10.0.0.1"), t0())
 	tests := []struct {
 		addr string
-		// want is nil for a TakenError.
+		// want is nil if the error is a *TakenError.
 		want error
 		says string
 	}{
@@ -225,8 +225,8 @@ func TestTakeAddrNamesHolder(t *testing.T) {
 	}
 }
 
-// Who asks for an address that is not to be had learns nothing of other namespaces;
-// operators do.
+// A user who requests an unavailable address learns nothing of other namespaces.
+// Operators do.
 func TestTakenErrorTellsNothingOfOthers(t *testing.T) {
 	in := func(namespace string) Holder {
 		return Holder{PodUID: "9b2e6f4e", Interface: "eth0", Namespace: namespace, Pod: "db-0", Node: "node-7"}
@@ -243,7 +243,7 @@ func TestTakenErrorTellsNothingOfOthers(t *testing.T) {
 		{"a claim of another namespace", TakenError{Asker: in("evil"), Claim: "shop/web-0"}, "is kept for a claim of others", true},
 		{"a pod of her own", TakenError{Asker: in("shop"), Holder: in("shop")}, "is held by shop/db-0/eth0 (uid 9b2e6f4e, node node-7)", false},
 		{"a claim of her own", TakenError{Asker: in("shop"), Claim: "shop/web-0"}, "is kept for claim shop/web-0", false},
-		{"nobody", TakenError{Asker: in("evil"), Reason: "was released less than 5s ago"}, "was released less than 5s ago", true},
+		{"no holder", TakenError{Asker: in("evil"), Reason: "was released less than 5s ago"}, "was released less than 5s ago", true},
 	} {
 		tc.err.Addr = addr("10.0.0.1")
 		if got := tc.err.Error(); got != "10.0.0.1 "+tc.says {
@@ -325,13 +325,14 @@ func TestDecodeQuarantines(t *testing.T) {
 	tests := []struct {
 		name  string
 		slots []string
-		// want is what Encode writes, slots if nil.
+		// want is the result of Encode; slots if nil.
 		want []string
-		// reserved of the 64; none is handed out.
+		// reserved are the ordinals that are withheld.
 		reserved []int
-		// room that the surplus records leave none for in the object.
+		// room is how many addresses get no record, because the surplus records need
+		// the room in the object.
 		room int
-		// all: every address without a record is withheld.
+		// all is true if every address without a record is withheld.
 		all bool
 	}{
 		{name: "good", slots: []string{good}},
@@ -451,8 +452,8 @@ func TestBlockAccessors(t *testing.T) {
 	}
 }
 
-// TestFreedSlotsRememberTheirHolder through the encoding, within 8 KB per
-// block; what was returned untold has none.
+// TestFreedSlotsRememberTheirHolder: a freed slot has its last holder after encoding
+// and decoding, and a block has at most 8 KB.
 func TestFreedSlotsRememberTheirHolder(t *testing.T) {
 	p := mustPool(t, PoolSpec{Ranges: []string{"10.0.0.0/26"}, UseEdges: true})
 	b := newBlock("10.0.0.0/26")

@@ -8,23 +8,22 @@ import (
 )
 
 const (
-	// exactBlocks is up to how many blocks a pool's candidates are an exact
-	// permutation.
+	// exactBlocks is the largest number of blocks for which a pool's candidates are an
+	// exact permutation.
 	exactBlocks = 1 << 16
-	// probes is how many blocks of a larger pool are tried by hash before the
-	// low ones.
+	// probes is how many blocks of a larger pool are tried by hash before the lowest
+	// ones.
 	probes = 256
 )
 
-// Candidates yields the blocks of a family with addresses that the pool may
-// hand out, in the order in which a node prefers them: rendezvous hashing, so
-// that nodes spread over the blocks, agree with their former selves, and own
-// nothing. Of a pool with more than 65,536 blocks it yields 256 that the hash
-// names and then the 65,536 lowest, so that an IPv6 /64 costs no more than a
-// large IPv4 pool.
+// Candidates yields the blocks of a family that have addresses to hand out, in the
+// node's order of preference. The order is rendezvous hashing: nodes spread over the
+// blocks, keep their preferences over time, and own nothing. Of a pool with more than
+// 65,536 blocks it yields 256 that the hash chooses and then the 65,536 lowest, so an
+// IPv6 /64 costs no more than a large IPv4 pool.
 //
-// The order Lowest leaves nothing to prefer: there it yields the blocks from the
-// lowest on, the first 65,536, the same for every node.
+// With order Lowest nodes have no preferences: it yields the lowest 65,536 blocks in
+// ascending order.
 func (p *Pool) Candidates(f Family, node string) iter.Seq[netip.Prefix] {
 	return func(yield func(netip.Prefix) bool) {
 		runs, total := p.blocks(f)
@@ -114,8 +113,8 @@ func blockPrefix(f Family, b num) netip.Prefix {
 // golden is 2^64 divided by the golden ratio, the step of splitmix64.
 const golden = 0x9e3779b97f4a7c15
 
-// mix is the finalizer of splitmix64 (Steele, Lea, Flood 2014). Which block a
-// node prefers must not change between releases, hence no library hash.
+// mix is the finalizer of splitmix64 (Steele, Lea, Flood 2014). A node's preferences
+// must not change between releases, so no library hash is used.
 func mix(x uint64) uint64 {
 	x += golden
 	x = (x ^ x>>30) * 0xbf58476d1ce4e5b9
@@ -123,7 +122,7 @@ func mix(x uint64) uint64 {
 	return x ^ x>>31
 }
 
-// hashString is FNV-1a, mixed.
+// hashString is FNV-1a, followed by mix.
 func hashString(s string) uint64 {
 	h := uint64(14695981039346656037)
 	for i := range len(s) {
@@ -138,8 +137,8 @@ type ranked struct {
 	block num
 }
 
-// ranking is a heap with the highest score first. Most callers want the first
-// few of many blocks: a heap is built in linear time, a sort is not.
+// ranking is a heap with the highest score first. Most callers need only the first few
+// of many blocks: building a heap takes linear time, sorting does not.
 type ranking []ranked
 
 func (h ranking) before(i, j int) bool {

@@ -46,8 +46,7 @@ func TestCandidatesArePermutation(t *testing.T) {
 	}
 }
 
-// The order is part of how nodes find back to their blocks: a change of the
-// hash would be seen here.
+// Nodes find their blocks again by this order. The test fails if the hash changes.
 func TestCandidatesOrder(t *testing.T) {
 	p := mustPool(t, ranges("10.0.0.0/23"))
 	order := func(p *Pool, node string) (out []string) {
@@ -63,7 +62,7 @@ func TestCandidatesOrder(t *testing.T) {
 	if diff := cmp.Diff(want, order(p, "node-1")); diff != "" {
 		t.Errorf("order for node-1 (-want +got):\n%s", diff)
 	}
-	// Rendezvous: without a block the order of the others stays.
+	// Rendezvous hashing: if a block is removed, the order of the others stays.
 	less := mustPool(t, PoolSpec{Ranges: []string{"10.0.0.0/23"}, Excludes: []string{"10.0.1.192/26"}})
 	without := slices.DeleteFunc(order(p, "node-2"), func(s string) bool { return s == "10.0.1.192/26" })
 	if diff := cmp.Diff(without, order(less, "node-2")); diff != "" {
@@ -108,7 +107,7 @@ func TestCandidatesOfHugePools(t *testing.T) {
 			t.Errorf("%v: %d blocks", spec.Ranges, len(seen))
 		}
 	}
-	// whereabouts#83, PR#165: half of a /64 could not be reached.
+	// whereabouts#83, PR#165: half of a /64 was unreachable.
 	upper := 0
 	for b := range mustPool(t, ranges("fd00::/64")).Candidates(IPv6, "node-1") {
 		if b.Addr().As16()[8] >= 0x80 {
@@ -120,7 +119,7 @@ func TestCandidatesOfHugePools(t *testing.T) {
 	}
 }
 
-// The order Lowest begins at the lowest block for every node.
+// With order Lowest the candidates begin with the lowest block, for every node.
 func TestCandidatesOfLowest(t *testing.T) {
 	for _, tt := range []struct {
 		ranges []string

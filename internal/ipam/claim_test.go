@@ -10,9 +10,9 @@ import (
 	"time"
 )
 
-// TestHeldModel does random operations with claims, with and without a round
-// through the encoding: an address has one holder (I1), while it is held only
-// its claim's next holder gets it, and the counts add up (I7).
+// TestHeldModel does random operations with claims, with and without encoding and
+// decoding. An address has one holder (I1), a held address goes only to the next holder
+// with its claim, and the counts add up (I7).
 func TestHeldModel(t *testing.T) {
 	p := mustPool(t, PoolSpec{Ranges: []string{"10.0.0.0/28"}, UseEdges: true, Cooldown: MinCooldown})
 	claims := []string{"", "ns/a", "ns/b"}
@@ -61,7 +61,8 @@ type wish struct {
 	claim string
 }
 
-// heldOperation returns what must not fail.
+// heldOperation performs an operation of some kind. A full block or a taken address is
+// no error.
 func heldOperation(b *Block, p *Pool, w wish, kind int, now Moment) error {
 	switch kind {
 	case 0:
@@ -108,10 +109,10 @@ func TestKeep(t *testing.T) {
 		claim string
 		want  string
 	}{
-		{holder(2), a, "ns/other", ""},            // not its holder
-		{holder(1), addr("10.9.9.9"), "ns/x", ""}, // not of the block
+		{holder(2), a, "ns/other", ""},            // another holder
+		{holder(1), addr("10.9.9.9"), "ns/x", ""}, // outside the block
 		{holder(1), a, "ns/a", "ns/a"},            // its holder
-		{holder(1), a, "ns/b", "ns/a"},            // of a claim already
+		{holder(1), a, "ns/b", "ns/a"},            // has a claim already
 		{holder(1), a.Next(), "ns/a", "ns/a"},     // not taken
 	} {
 		if err := b.Keep(keep.h, keep.a, keep.claim); err != nil {
@@ -123,8 +124,8 @@ func TestKeep(t *testing.T) {
 	}
 }
 
-// TestLongestSlot: the longest names that Kubernetes allows, with a claim, fit
-// into a slot's string.
+// TestLongestSlot: the longest names that Kubernetes allows, with a claim, fit into the
+// string of a slot.
 func TestLongestSlot(t *testing.T) {
 	long := strings.Repeat("n", 253)
 	h := Holder{strings.Repeat("u", 64), strings.Repeat("i", 15), strings.Repeat("n", 63), long, long}

@@ -9,7 +9,7 @@ import (
 	"github.com/google/go-cmp/cmp"
 )
 
-// FuzzParsePool: lists are separated by blanks.
+// FuzzParsePool separates the entries of a list by blanks.
 func FuzzParsePool(f *testing.F) {
 	for _, seed := range [][3]string{
 		{"10.0.0.0/24", "10.0.0.0/28 10.0.0.77", "10.0.0.1"},
@@ -75,7 +75,7 @@ func fuzzFamily(t *testing.T, p *Pool, f Family) {
 	}
 }
 
-// FuzzDecodeBlock: slots are separated by line breaks.
+// FuzzDecodeBlock separates slots by line breaks.
 func FuzzDecodeBlock(f *testing.F) {
 	for _, seed := range []string{
 		"",
@@ -102,7 +102,7 @@ func FuzzDecodeBlock(f *testing.F) {
 		if b.Used() != again.Used() || b.lost != again.lost || b.slots != again.slots {
 			t.Fatalf("the block is another after a round trip")
 		}
-		// Nothing is dropped, nothing invented.
+		// No record is dropped or invented.
 		have := map[string]int{}
 		for _, s := range slots {
 			have[s]++
@@ -124,7 +124,8 @@ func FuzzDecodeBlock(f *testing.F) {
 	})
 }
 
-// fuzzTake takes until nothing is left: what was taken or damaged stays.
+// fuzzTake takes until the pool is exhausted. Taken and damaged addresses stay as they
+// are.
 func fuzzTake(t *testing.T, b *Block, p *Pool, records int) {
 	t.Helper()
 	before := b.Clone()

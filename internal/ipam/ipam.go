@@ -1,13 +1,10 @@
-// Package ipam decides which address is handed out next. It is pure: it does
-// no I/O, reads no clock and starts no goroutine, so everything in it can be
-// tested by calling it.
+// Package ipam decides which address is handed out next. It is pure: it does no I/O,
+// reads no clock and starts no goroutine, so a test can call all of it directly.
 //
-// A Pool is the parsed form of what an operator wrote: a filter over the
-// address space of a domain. A Block is what became of 64 neighbouring
-// addresses of a domain. Pools of one domain may overlap; because they meet in
-// the same blocks, an address has one holder whatever pool it came from. How
-// blocks are stored and changed by many at once is the business of package
-// block.
+// A Pool is a parsed pool spec: a filter over the addresses of a domain. A Block is the
+// state of 64 neighbouring addresses of a domain. Pools of one domain may overlap. They
+// share the blocks, so an address has one holder whatever pool it came from. Package
+// block stores the blocks and lets many callers change them at once.
 package ipam
 
 import (
@@ -28,8 +25,8 @@ const (
 	IPv6 Family = 6
 )
 
-// FamilyOf says which family an address belongs to. An IPv4-mapped IPv6
-// address is IPv6; ParsePool accepts none.
+// FamilyOf returns the family of an address. An IPv4-mapped IPv6 address is IPv6;
+// ParsePool accepts none.
 func FamilyOf(a netip.Addr) Family {
 	if a.Is4() {
 		return IPv4
@@ -40,38 +37,38 @@ func FamilyOf(a netip.Addr) Family {
 // String returns "IPv4" or "IPv6".
 func (f Family) String() string { return fmt.Sprintf("IPv%d", uint8(f)) }
 
-// Order says which free address comes next.
+// Order decides which free address is handed out next.
 type Order string
 
 // The orders. An empty order is Fifo.
 const (
-	// Fifo takes, within a block, never-used addresses first, then the one that
-	// has been free longest. A block is used up before another is begun, so that
-	// there are as many blocks as the pods need: with the never-used addresses of
-	// all blocks first, an IPv6 /64 would leave a block behind for each 64 pods
-	// that ever were.
+	// Fifo takes, within a block, never-used addresses first, then the address that has
+	// been free longest. A block is used up before another is begun, so there are only
+	// as many blocks as the pods need. If never-used addresses of all blocks came
+	// first, an IPv6 /64 would leave a block behind for every 64 pods that ever
+	// existed.
 	Fifo Order = "Fifo"
 	// Lowest takes the lowest free address.
 	Lowest Order = "Lowest"
 )
 
-// Limits of the cooldown: how long a released address rests.
+// Limits of the cooldown, the time that a released address is not handed out.
 const (
-	// MinCooldown is never undercut, not even when a pool is exhausted: CNI
-	// plugins give addresses back before the link is gone.
+	// MinCooldown applies even when a pool is exhausted: CNI plugins give addresses
+	// back before the link is gone.
 	MinCooldown = 5 * time.Second
-	// DefaultCooldown is used for a pool that does not name one.
+	// DefaultCooldown is the cooldown of a pool that sets none.
 	DefaultCooldown = 30 * time.Second
-	// MaxCooldown is the longest that a pool may name.
+	// MaxCooldown is the longest cooldown that a pool may set.
 	MaxCooldown = 24 * time.Hour
 )
 
-// DefaultDomain is used for a pool that does not name one.
+// DefaultDomain is the domain of a pool that sets none.
 const DefaultDomain = "default"
 
-// Counts says how full a pool or a piece of it is. Usable = Free + Allocated +
-// Cooling + Held + Reserved, always. Usable stops at math.MaxInt64, which an
-// IPv6 pool may exceed; Free is then too low by as much.
+// Counts are the numbers of addresses of a pool, or of a part of it, by state. Always,
+// Usable = Free + Allocated + Cooling + Held + Reserved. Usable is at most
+// math.MaxInt64, which an IPv6 pool may exceed; Free is then too low by the difference.
 type Counts struct {
 	// Usable addresses: the ranges without excludes, gateways and edges.
 	Usable uint64
@@ -83,9 +80,8 @@ type Counts struct {
 	Cooling uint64
 	// Held addresses are kept for a claim.
 	Held uint64
-	// Reserved addresses are withheld: by a reservation, because their record
-	// cannot be read, or because they lie in a block that the pool may not
-	// draw from.
+	// Reserved addresses are withheld: by a reservation, because their record is
+	// unreadable, or because they lie in a block that the pool may not use.
 	Reserved uint64
 }
 
@@ -95,7 +91,7 @@ func (c Counts) String() string {
 		c.Usable, c.Free, c.Allocated, c.Cooling, c.Held, c.Reserved)
 }
 
-// saturating limits counts so that they fit the int64 of the API.
+// saturating is the limit of counts, so that they fit the int64 of the API.
 const saturating = math.MaxInt64
 
 func addSaturating(a, b uint64) uint64 {
@@ -105,8 +101,8 @@ func addSaturating(a, b uint64) uint64 {
 	return a + b
 }
 
-// Holder is who has an address: an interface of one incarnation of a pod. All but
-// Node, which is for placement, is its identity.
+// Holder has an address: it is an interface of one pod. All fields but Node are its
+// identity; Node is for placement.
 type Holder struct {
 	// PodUID is the pod's own UID in the API, which no user can write.
 	PodUID    string
@@ -116,44 +112,45 @@ type Holder struct {
 	Node      string
 }
 
-// Same says whether two holders are one: the same interface of the same pod.
+// Same reports whether two holders have the same identity.
 func (h Holder) Same(o Holder) bool {
 	return h.PodUID == o.PodUID && h.Interface == o.Interface && h.Namespace == o.Namespace && h.Pod == o.Pod
 }
 
-// String names the holder for people.
+// String returns the holder for messages.
 func (h Holder) String() string {
 	return fmt.Sprintf("%s/%s/%s (uid %s, node %s)", h.Namespace, h.Pod, h.Interface, h.PodUID, h.Node)
 }
 
-// What Take and TakeAddr fail with, beside a *TakenError.
+// Errors of Take and TakeAddr, beside *TakenError.
 var (
-	// ErrFull says that the block has no address that the pool may have now.
+	// ErrFull: the pool may take no address of the block now.
 	ErrFull = errors.New("no eligible address in the block")
-	// ErrNotAllowed says that the pool does not hand out the address asked for.
+	// ErrNotAllowed: the pool does not hand out the requested address.
 	ErrNotAllowed = errors.New("the pool does not hand out this address")
-	// ErrBadHolder says that a holder cannot be written down; the text names
-	// the field.
+	// ErrBadHolder: the holder cannot be recorded. The text names the field.
 	ErrBadHolder = errors.New("invalid holder")
-	// ErrBadClaim says that the key of a claim cannot be written down.
+	// ErrBadClaim: the key of the claim cannot be recorded.
 	ErrBadClaim = errors.New("invalid claim")
 )
 
-// TakenError says why a requested address cannot be had. Its text is for who asked,
-// and says nothing of other namespaces; Detail is for operators.
+// TakenError is the reason why a requested address is not available. Error is for the
+// user who asked and reveals nothing of other namespaces; Detail is for operators.
 type TakenError struct {
 	Addr netip.Addr
-	// Asker wants the address.
+	// Asker is the holder that requested the address.
 	Asker Holder
-	// Holder has the address; the zero Holder when nobody has.
+	// Holder has the address; zero if it has no holder.
 	Holder Holder
 	// Claim is the key of the claim that the address is kept for; empty for none.
 	Claim string
-	// Reason completes the sentence "<addr> ..." where neither has it.
+	// Reason completes the sentence "<addr> ..." if the address has neither holder nor
+	// claim.
 	Reason string
 }
 
-// Error names the address, and the holder or the claim of the asker's namespace.
+// Error names the address. It names the holder or the claim only if it is in the
+// asker's namespace.
 func (e *TakenError) Error() string {
 	namespace, _, _ := strings.Cut(e.Claim, "/")
 	switch {
@@ -165,7 +162,7 @@ func (e *TakenError) Error() string {
 	return e.Detail()
 }
 
-// Detail names the address, and the holder or the claim wherever it is.
+// Detail names the address and the holder or the claim.
 func (e *TakenError) Detail() string {
 	switch {
 	case e.Holder != (Holder{}):

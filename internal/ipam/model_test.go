@@ -11,18 +11,17 @@ import (
 	"github.com/google/go-cmp/cmp"
 )
 
-// model is a block as a plain map, to compare with.
+// model is a simple model of a block, for comparison.
 type model struct {
 	holders map[netip.Addr]Holder
 	freed   map[netip.Addr]Moment
 	gens    map[netip.Addr]uint64
 }
 
-// TestModel does random operations from two overlapping pools on one block,
-// with and without a round through the encoding, and checks after each step
-// that an address has one holder (I1), is freed by its holder only (I4), that
-// generations grow (I5), that nothing excluded is taken (I6), and that the
-// counts add up (I7).
+// TestModel does random operations from two overlapping pools on one block, with and
+// without encoding and decoding. After each step it checks that an address has one
+// holder (I1), is freed by its holder only (I4), that generations grow (I5), that no
+// excluded address is taken (I6), and that the counts add up (I7).
 func TestModel(t *testing.T) {
 	for seed := range uint64(40) {
 		t.Run(fmt.Sprint("seed ", seed), func(t *testing.T) {
@@ -91,7 +90,7 @@ func (m *model) step(t *testing.T, rnd *rand.Rand, b *Block, p *Pool, now Moment
 			delete(m.holders, any)
 			m.freed[any] = now
 		}
-		// Most addresses are freed by whoever has them.
+		// Most addresses are freed by their holders.
 		for a, h := range m.holders {
 			if rnd.IntN(8) == 0 {
 				if !b.Free(h, a, now) {
@@ -104,11 +103,11 @@ func (m *model) step(t *testing.T, rnd *rand.Rand, b *Block, p *Pool, now Moment
 	}
 }
 
-// available says what the model thinks of an address.
+// available reports whether the address is free in the model.
 func (m *model) available(p *Pool, a netip.Addr, now Moment, rest time.Duration) bool {
 	_, held := m.holders[a]
 	freed, cooling := m.freed[a]
-	// A millisecond of tolerance: times are rounded to the safe side.
+	// The tolerance is a millisecond, since times are rounded to the safe side.
 	return p.Allows(a) && !held && (!cooling || now.Wall.Sub(freed.Wall) >= rest+2*time.Millisecond)
 }
 
@@ -170,8 +169,7 @@ func (m *model) check(t *testing.T, b *Block, p *Pool, now Moment) {
 	}
 }
 
-// TestFillToTheLast takes every address of odd ranges, none twice and none
-// else.
+// TestFillToTheLast takes every address of unusual ranges, none twice and no other.
 func TestFillToTheLast(t *testing.T) {
 	for _, spec := range []PoolSpec{
 		ranges("10.0.0.0/24"), ranges("10.0.0.0/31"), ranges("10.0.0.9/32"), ranges("fd00::/127"), ranges("fd00::9/128"), ranges("10.0.0.7"), ranges("10.0.0.61-10.0.0.67"),

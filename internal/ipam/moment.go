@@ -2,38 +2,39 @@ package ipam
 
 import "time"
 
-// Moment is a point in time by the two clocks of a process.
+// Moment is a point in time on the two clocks of a process.
 type Moment struct {
-	// Wall is what the process's wall clock shows. It is written down, for people
-	// and for the process that comes next. It may be wrong, and it may jump.
+	// Wall is the wall clock. It is recorded for people and for later processes. It may
+	// be wrong, and it may jump.
 	Wall time.Time
-	// Run is how long the process has run, by a clock that never jumps. A block
-	// that is watched measures by it alone.
+	// Run is how long the process has run, by a clock that never jumps. A watched block
+	// measures time by Run alone.
 	Run time.Duration
 }
 
-// Add returns the moment that is d later by both clocks.
+// Add returns the moment that is d later on both clocks.
 func (m Moment) Add(d time.Duration) Moment { return Moment{m.Wall.Add(d), m.Run + d} }
 
-// sight is what a process has seen of a block, in milliseconds of Moment.Run.
+// sight is when a process saw the changes of a block, in milliseconds of Moment.Run.
 type sight struct {
-	// on is false for a block that is only looked at: it measures by the wall clock.
+	// on is false for a block without Watch, which is only looked at: it uses the wall
+	// clock.
 	on bool
-	// first is when the process first heard of the block.
+	// first is when the process first saw the block.
 	first int64
-	// seen is for a freed slot from when it rests, and for a held one from when it
-	// is held. It is below zero for what was so before the process began.
+	// seen is when a slot became free or held. It is below zero if that was before the
+	// process began.
 	seen [slotsPerBlock]int64
 }
 
-// Watch makes the block measure by the process's own clock. before is what the
-// process knew of the block until now, a watched block; nil when it knew nothing.
+// Watch makes the block measure time by the process's own clock. before is the watched
+// block that the process knew until now; nil if it knew none.
 //
-// A slot that became free or held under the eyes of the process is so since then,
-// whatever is written down. Of one that was free when the process first heard of
-// the block the recorded time counts as far as it lies in the past, but no address
-// is handed out before the process has known the block for MinCooldown. Of one
-// that was held then it does not count.
+// If the process has seen a slot become free or held, the slot counts as such since
+// then, whatever time is recorded. If a slot was free when the process first saw the
+// block, the recorded time counts, unless it lies in the future; but no freed address
+// is handed out before the process has known the block for MinCooldown. If a slot was
+// held then, it counts as held since that moment.
 func (b *Block) Watch(before *Block, now Moment) {
 	run := ceilRun(now.Run)
 	b.sight = sight{on: true, first: run}
@@ -54,14 +55,15 @@ func (b *Block) Watch(before *Block, now Moment) {
 	}
 }
 
-// Since returns from when the process has seen an address be free or held, as
-// Moment.Run; 0 for any other, and in a block that is not watched.
+// Since returns when the process saw an address become free or held, as Moment.Run. It
+// returns 0 for any other address, and in a block that is not watched.
 func (b *Block) Since(ordinal int) time.Duration {
 	return time.Duration(b.seen[ordinal]) * time.Millisecond
 }
 
-// IdleFrom returns from when the process sees the block idle, as Moment.Run, which
-// may lie ahead; false while something is taken, held, withheld or damaged.
+// IdleFrom returns from when on the block is idle, as Moment.Run, which may be in the
+// future. It returns false if an address is taken, held, withheld or damaged, and for a
+// block that is not watched.
 func (b *Block) IdleFrom(rest time.Duration) (time.Duration, bool) {
 	if !b.on || b.Used() > 0 || b.withheld != 0 {
 		return 0, false
@@ -75,7 +77,7 @@ func (b *Block) IdleFrom(rest time.Duration) (time.Duration, bool) {
 	return time.Duration(from) * time.Millisecond, true
 }
 
-// ceilRun rounds up: a freed address must not rest too short.
+// ceilRun rounds up: a freed address must not cool down for too short a time.
 func ceilRun(d time.Duration) int64 {
 	return int64((d + time.Millisecond - 1) / time.Millisecond)
 }

@@ -6,8 +6,8 @@ import (
 	"time"
 )
 
-// A process measures by its own clock, whatever the wall clocks of those say that
-// wrote the block, and however its own jumps.
+// A process measures by its own clock. The wall clocks of earlier writers and jumps of
+// its own wall clock do not matter.
 func TestWatchedBlockRests(t *testing.T) {
 	p := mustPool(t, PoolSpec{Ranges: []string{"10.0.0.7"}, Cooldown: 30 * time.Second})
 	const year = 365 * 24 * time.Hour
@@ -22,13 +22,14 @@ func TestWatchedBlockRests(t *testing.T) {
 	}
 	for _, tt := range []struct {
 		name string
-		// freed is when, by the clock of whom freed it, as seen from the process's.
+		// freed is the recorded time of the free, relative to the process's clock.
 		freed time.Duration
-		// known says that the process knew the block before.
+		// known is true if the process knew the block before.
 		known bool
-		// jump of the process's wall clock after it heard of the block.
+		// jump is a jump of the process's wall clock after it first saw the block.
 		jump time.Duration
-		// when it may be taken by the pool's cooldown, and by the shortest.
+		// want and early are when the address may be taken, after the pool's cooldown
+		// and after the shortest.
 		want, early time.Duration
 	}{
 		{"just now", 0, false, 0, 30 * time.Second, MinCooldown},
@@ -58,7 +59,7 @@ func TestWatchedBlockRests(t *testing.T) {
 			}
 			const ms = time.Millisecond
 			for early, want := range map[bool]time.Duration{false: tt.want, true: tt.early} {
-				if tt.known && early { // the block has been known for long, the slot has not
+				if tt.known && early { // the process has known the block for long, the slot has just changed
 					want = MinCooldown
 				}
 				if n := b.Eligible(p, at(want-ms), early); n != 0 {
@@ -81,8 +82,8 @@ func TestWatchedBlockRests(t *testing.T) {
 	}
 }
 
-// What a process has seen is kept while the slot stays what it was, and begins anew
-// with each change, also when an older state comes back.
+// The time when a process saw a slot change stays while the slot is unchanged. It
+// starts again with each change, also if an older state returns.
 func TestWatchCarriesOver(t *testing.T) {
 	p := mustPool(t, PoolSpec{Ranges: []string{"10.0.0.0-10.0.0.2"}, Cooldown: 30 * time.Second})
 	at := func(s int) Moment { return t0().Add(time.Duration(s) * time.Second) }
@@ -146,7 +147,8 @@ func TestIdleFrom(t *testing.T) {
 	if from, ok := b.IdleFrom(rest); !ok || from != 51*time.Second || b.Idle(at(50), rest) || !b.Idle(at(51), rest) {
 		t.Errorf("idle from %v, %v, want 51s", from, ok)
 	}
-	// A process that begins has known it since then, whatever is written.
+	// A process that has just started counts the block as known since then, whatever
+	// times are recorded.
 	fresh := DecodeBlock(b.Prefix(), "", b.Encode())
 	fresh.Watch(nil, Moment{Wall: at(10_000).Wall, Run: 3 * time.Second})
 	if from, ok := fresh.IdleFrom(rest); !ok || from != 3*time.Second+MinCooldown {

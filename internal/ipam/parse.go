@@ -10,7 +10,7 @@ import (
 	"strings"
 )
 
-// Limits of lists, as in the API: what is longer is refused before it is read.
+// Limits of lists, as in the API. A longer list is refused unread.
 const (
 	maxRanges   = 64
 	maxExcludes = 256
@@ -20,12 +20,12 @@ const (
 // parsedRange is one entry of ranges or excludes.
 type parsedRange struct {
 	first, last netip.Addr
-	// bits is the prefix length of the link, that of the address if none was
+	// bits is the prefix length of the link; the length of the address if none was
 	// written.
 	bits int
-	// cidr has edges; first-last has none.
+	// cidr is true for a CIDR, which has edges; first-last has none.
 	cidr bool
-	// index in the list, text as written.
+	// index is the position in the list, text the entry as written.
 	index int
 	text  string
 }
@@ -34,9 +34,9 @@ func (r parsedRange) family() Family     { return FamilyOf(r.first) }
 func (r parsedRange) span() span         { return spanOf(r.first, r.last) }
 func (r parsedRange) link() netip.Prefix { return netip.PrefixFrom(r.first, r.bits).Masked() }
 
-// edges are the addresses of a CIDR that are not for hosts: network and
-// broadcast (RFC 1122 3.2.1.3; none in a /31, RFC 3021), or the subnet-router
-// anycast address (RFC 4291 2.6.1; none in a /127, RFC 6164).
+// edges returns the addresses of a CIDR that no host may have: network and broadcast
+// (RFC 1122 3.2.1.3; none in a /31, RFC 3021), or the subnet-router anycast address
+// (RFC 4291 2.6.1; none in a /127, RFC 6164).
 func (r parsedRange) edges() []span {
 	switch {
 	case !r.cidr || r.bits >= r.first.BitLen()-1:
@@ -51,8 +51,8 @@ func (r parsedRange) edges() []span {
 // parser collects problems.
 type parser struct {
 	errs []error
-	// partial is true when a range could not be read: whether something lies
-	// in the ranges cannot be said then.
+	// partial is true if a range is unreadable. It is then unknown whether an address
+	// lies in the ranges.
 	partial bool
 }
 
@@ -60,8 +60,7 @@ func (p *parser) bad(field, value, format string, args ...any) {
 	p.errs = append(p.errs, &FieldError{Field: field, Value: value, Problem: fmt.Sprintf(format, args...)})
 }
 
-// ParsePool checks a spec. Its error joins a *FieldError for every problem
-// that it finds.
+// ParsePool checks and parses a spec. The error joins a *FieldError for every problem.
 func ParsePool(spec PoolSpec) (*Pool, error) {
 	var ps parser
 	p := &Pool{
@@ -107,7 +106,7 @@ func ParsePool(spec PoolSpec) (*Pool, error) {
 	return p, nil
 }
 
-// fill computes what one family of a pool without problems hands out.
+// fill computes the addresses that a valid pool hands out in family f.
 func (ps *parser) fill(s *space, f Family, spec PoolSpec, ranges, excludes []parsedRange, gateways []netip.Addr) {
 	var holes []span
 	for _, e := range excludes {
@@ -167,7 +166,7 @@ func (ps *parser) list(field string, entries []string, limit int) []parsedRange 
 	return out
 }
 
-// apart reports entries that overlap an earlier one, once each.
+// apart reports each entry that overlaps an earlier one, once.
 func (ps *parser) apart(field string, list []parsedRange) {
 	for i, r := range list {
 		k := slices.IndexFunc(list[:i], func(o parsedRange) bool {
@@ -180,7 +179,7 @@ func (ps *parser) apart(field string, list []parsedRange) {
 	}
 }
 
-// within reports excludes that do not lie in a range.
+// within reports excludes outside the ranges.
 func (ps *parser) within(excludes, ranges []parsedRange) {
 	for _, e := range excludes {
 		var touched *parsedRange
@@ -275,7 +274,8 @@ func (ps *parser) special(ranges []parsedRange) {
 	}
 }
 
-// specialIn names the first special-purpose addresses in a span, if any.
+// specialIn describes the first special-purpose addresses in a span; empty if there are
+// none.
 func specialIn(f Family, s span) string {
 	list := []struct{ cidr, what string }{
 		{"0.0.0.0/32", "the unspecified address 0.0.0.0"},
@@ -380,7 +380,8 @@ func parseLength(text string, limit int) (int, string) {
 	return n, ""
 }
 
-// commonBits is the longest prefix length that two addresses of a family share.
+// commonBits returns the length of the longest common prefix of two addresses of a
+// family.
 func commonBits(a, b netip.Addr) int {
 	n := a.BitLen()
 	for ; n > 0 && !netip.PrefixFrom(a, n).Contains(b); n-- {
@@ -388,7 +389,7 @@ func commonBits(a, b netip.Addr) int {
 	return n
 }
 
-// validDomain follows the pattern of the API.
+// validDomain checks the pattern of the API.
 func validDomain(s string) bool {
 	if len(s) < 1 || len(s) > 63 || s[0] == '-' || s[len(s)-1] == '-' {
 		return false

@@ -25,7 +25,7 @@ func mustPool(tb testing.TB, spec PoolSpec) *Pool {
 
 func ranges(r ...string) PoolSpec { return PoolSpec{Ranges: r} }
 
-// fieldErrors unpacks what ParsePool joined.
+// fieldErrors returns the errors that ParsePool has joined.
 func fieldErrors(t *testing.T, err error) []*FieldError {
 	t.Helper()
 	if err == nil {
@@ -236,9 +236,9 @@ func TestPool(t *testing.T) {
 		spec     PoolSpec
 		families []Family
 		usable   uint64
-		// yes and no are addresses that are and are not handed out.
+		// yes and no are addresses that the pool hands out, and does not.
 		yes, no []string
-		// prefixes of addresses.
+		// prefixes are the expected results of Prefix, by address.
 		prefixes map[string]string
 	}{
 		{
@@ -379,8 +379,8 @@ func TestPool(t *testing.T) {
 	}
 }
 
-// checkMasks compares the three ways to ask what a pool hands out, in the
-// blocks at the ends of its ranges.
+// checkMasks checks that UsableIn and Allows agree in the blocks at the ends of the
+// pool's ranges.
 func checkMasks(t *testing.T, p *Pool) {
 	t.Helper()
 	for _, f := range p.Families() {

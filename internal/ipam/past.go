@@ -7,8 +7,8 @@ import (
 	"time"
 )
 
-// History returns the holdings of an address that have ended, the newest first,
-// as far back as the block remembers them.
+// History returns the ended holdings of an address that the block still records, the
+// newest first.
 func (b *Block) History(a netip.Addr) []Past {
 	ord, ok := b.ordinal(a)
 	if !ok {
@@ -33,7 +33,7 @@ func (s *slot) pastWords() []string {
 	return strings.Split(s.past, " ")
 }
 
-// pastWith is the past of a slot whose holder is no longer its holder.
+// pastWith returns the past of a slot whose holder has just lost it.
 func (s *slot) pastWith(since, until int64) string {
 	h := s.holder
 	h.PodUID = h.PodUID[:min(pastUID, len(h.PodUID))]
@@ -43,8 +43,8 @@ func (s *slot) pastWith(since, until int64) string {
 	return encodePast(h, since, until) + " " + s.past
 }
 
-// trim forgets the oldest holdings: no more than maxHoldings are kept, and no
-// more than a slot's string has room for.
+// trim drops the oldest holdings until at most maxHoldings are left and the slot's
+// string is short enough.
 func (s *slot) trim() {
 	f := s.pastWords()
 	keep := maxHoldings * pastFields
@@ -52,8 +52,8 @@ func (s *slot) trim() {
 		keep -= pastFields
 	}
 	f = f[:min(keep, len(f))]
-	// What else is written: the ordinal, the state, a generation of 19 digits at
-	// most, two times of 15, and the blanks.
+	// Bytes of the other words: the ordinal, the state, a generation of at most 19
+	// digits, two times of 15, and the blanks.
 	const other = 64
 	h := &s.holder
 	room := maxSlotLength - other - len(h.PodUID) - len(h.Namespace) - len(h.Pod) - len(h.Interface) - len(h.Node) - len(s.claim)
@@ -68,7 +68,7 @@ func encodePast(h Holder, since, until int64) string {
 	return h.encode() + " " + strconv.FormatInt(since, 10) + " " + strconv.FormatInt(until, 10)
 }
 
-// decodePast reads the words that encodePast writes, and no others.
+// decodePast reads the words that encodePast writes, and refuses all others.
 func decodePast(f []string) (Past, bool) {
 	h, holderOK := decodeHolder(f[0], f[1], f[2])
 	since, sinceOK := decodeTime(f[3])

@@ -11,15 +11,16 @@ import (
 	"github.com/google/go-cmp/cmp"
 )
 
-// remembered is a holding as History tells it of an address that others have
-// had since: times are rounded up, and the UID is cut.
+// remembered is a holding as History returns it after the address has had another
+// holder: times are rounded up, and the UID is cut.
 func remembered(h Holder, since, until time.Time) Past {
 	h.PodUID = h.PodUID[:8]
 	return Past{Holder: h, Since: time.UnixMilli(ceilMillis(since)), Until: time.UnixMilli(ceilMillis(until))}
 }
 
-// TestHistoryOutlivesTheNextHolder: an address in use remembers who had it
-// before, for a claim or not, and also when the holding for the claim has ended.
+// TestHistoryOutlivesTheNextHolder: an address in use has a record of its previous
+// holders, with and without a claim, and also after the holding for the claim has
+// ended.
 func TestHistoryOutlivesTheNextHolder(t *testing.T) {
 	p, a := mustPool(t, ranges("10.0.0.7")), addr("10.0.0.7")
 	b := newBlock("10.0.0.0/26")
@@ -61,12 +62,12 @@ func TestHistoryOutlivesTheNextHolder(t *testing.T) {
 	want = append([]Past{remembered(holder(3), at(6).Wall, at(7).Wall)}, want...)
 	check("no longer held")
 	if b.History(addr("10.0.0.8")) != nil || b.History(addr("10.9.9.9")) != nil {
-		t.Error("an address that nobody had has a history")
+		t.Error("an address without a holder has a history")
 	}
 }
 
-// TestHistoryModel does random operations and compares what the block remembers
-// with all that happened: the newest holdings, and as many as there is room for.
+// TestHistoryModel does random operations and compares the history with all that
+// happened: it has the newest holdings, as many as there is room for.
 func TestHistoryModel(t *testing.T) {
 	p := mustPool(t, PoolSpec{Ranges: []string{"10.0.0.0/30"}, UseEdges: true, Cooldown: MinCooldown})
 	for seed := range uint64(40) {
@@ -102,7 +103,7 @@ func checkHistory(t *testing.T, b *Block, a netip.Addr, all []Past) {
 		keep--
 	}
 	got := b.History(a)
-	// While nobody has had the address since, the whole UID is known.
+	// If the address has had no holder since, the whole UID is known.
 	if len(got) > 0 {
 		got[0].Holder.PodUID = got[0].Holder.PodUID[:8]
 	}
@@ -112,8 +113,8 @@ func checkHistory(t *testing.T, b *Block, a netip.Addr, all []Past) {
 	}
 }
 
-// TestHistoryMakesRoom: with names of any length the API takes the string; the
-// oldest holdings go.
+// TestHistoryMakesRoom: with names of any length the slot's string is within the limit
+// of the API; the oldest holdings are dropped.
 func TestHistoryMakesRoom(t *testing.T) {
 	p, a := mustPool(t, ranges("10.0.0.7")), addr("10.0.0.7")
 	for _, n := range []int{1, 20, 60, 100, 150, 200, 253} {
@@ -145,7 +146,7 @@ func TestHistoryMakesRoom(t *testing.T) {
 	}
 }
 
-// TestHistorySize: what docs/user/cli.md says of it.
+// TestHistorySize checks the size that docs/user/cli.md states.
 func TestHistorySize(t *testing.T) {
 	p := mustPool(t, PoolSpec{Ranges: []string{"10.0.0.0/26"}, UseEdges: true})
 	b, now := newBlock("10.0.0.0/26"), t0()

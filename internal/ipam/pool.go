@@ -8,61 +8,60 @@ import (
 	"time"
 )
 
-// PoolSpec is what an operator wrote, as in the spec of an IPPool.
+// PoolSpec is the spec of a pool as written by an operator, like that of an IPPool.
 type PoolSpec struct {
 	// Name of the pool, for error texts.
 	Name string
-	// Domain that the pool is a filter over; DefaultDomain when empty.
+	// Domain that the pool is a filter over; default DefaultDomain.
 	Domain string
 	// Ranges are CIDRs, first-last, first-last/length, or single addresses.
 	Ranges []string
-	// Excludes are never handed out: the same forms.
+	// Excludes are never handed out. They have the same forms.
 	Excludes []string
 	// Gateways, at most one per family, are never handed out.
 	Gateways []string
 	// UseEdges hands out network, broadcast and subnet-router addresses too.
 	UseEdges bool
-	// Cooldown, MinCooldown to MaxCooldown; DefaultCooldown when zero.
+	// Cooldown is between MinCooldown and MaxCooldown; default DefaultCooldown.
 	Cooldown time.Duration
 	// Order is Fifo when empty.
 	Order Order
 	// PerNode gives each node whole blocks, which are routed to it.
 	PerNode bool
 	// MaxBlocksPerNode is how many blocks of each family a node may have of a PerNode
-	// pool; DefaultMaxBlocksPerNode when zero.
+	// pool; default DefaultMaxBlocksPerNode.
 	MaxBlocksPerNode int
 }
 
-// DefaultMaxBlocksPerNode is used for a pool that does not say how many blocks a node
-// may have: 8 blocks are 512 addresses. 250 pods, which is as many as a node usually
-// may run, are 4 blocks, and as much again is enough to replace all of them at once
-// while the addresses of the old ones cool down.
+// DefaultMaxBlocksPerNode is 8 blocks, or 512 addresses. A node usually runs at most
+// 250 pods, which need 4 blocks. Another 4 are enough to replace all of the pods at
+// once while the old addresses cool down.
 const DefaultMaxBlocksPerNode = 8
 
 // FieldError is one problem of a pool's spec.
 type FieldError struct {
-	// Field is the path as in the API: spec.ranges[1].
+	// Field is the path in the API: spec.ranges[1].
 	Field string
-	// Value is what was written there.
+	// Value is the value of the field.
 	Value string
-	// Problem says what is wrong with it and what would be right.
+	// Problem names the mistake and the accepted values, as the end of a sentence.
 	Problem string
 }
 
-// Error joins path, value and problem.
+// Error joins field, value and problem.
 func (e *FieldError) Error() string {
 	return fmt.Sprintf("%s: %q %s", e.Field, e.Value, e.Problem)
 }
 
-// Pool is a parsed PoolSpec: a filter over the addresses of a domain. It does
-// not change, and is safe for concurrent use.
+// Pool is a parsed PoolSpec: a filter over the addresses of a domain. It is immutable,
+// and safe for concurrent use.
 type Pool struct {
 	name     string
 	domain   string
 	cooldown time.Duration
 	order    Order
 	perNode  bool
-	// maxBlocks of each family that a node may have.
+	// maxBlocks is how many blocks of each family a node may have.
 	maxBlocks int
 	v4, v6    space
 }
@@ -71,29 +70,30 @@ type Pool struct {
 type space struct {
 	ranges  []parsedRange
 	gateway netip.Addr
-	// allowed is ranges without excludes, gateway and edges: sorted, apart.
+	// allowed is ranges without excludes, gateway and edges: sorted, without overlaps.
 	allowed []span
-	// open is allowed without reservations, runs the blocks that it is in.
+	// open is allowed without reservations. runs are the blocks that open reaches into.
 	open []span
 	runs []blockRun
 }
 
-// Name of the pool.
+// Name returns the name of the pool.
 func (p *Pool) Name() string { return p.name }
 
-// Domain of the pool.
+// Domain returns the domain of the pool.
 func (p *Pool) Domain() string { return p.domain }
 
-// PerNode says whether each node has blocks of its own.
+// PerNode reports whether each node has blocks of its own.
 func (p *Pool) PerNode() bool { return p.perNode }
 
-// MaxBlocksPerNode is how many blocks of each family a node may have of a PerNode pool.
+// MaxBlocksPerNode returns how many blocks of each family a node may have of a PerNode
+// pool.
 func (p *Pool) MaxBlocksPerNode() int { return p.maxBlocks }
 
-// Cooldown says how long a released address rests.
+// Cooldown returns how long a released address is not handed out.
 func (p *Pool) Cooldown() time.Duration { return p.cooldown }
 
-// Order in which free addresses come.
+// Order returns the order in which free addresses are handed out.
 func (p *Pool) Order() Order { return p.order }
 
 func (p *Pool) space(f Family) *space {
@@ -103,7 +103,7 @@ func (p *Pool) space(f Family) *space {
 	return &p.v6
 }
 
-// Ranges as they were written.
+// Ranges returns the ranges as they were written.
 func (p *Pool) Ranges() []string {
 	var out []string
 	for _, r := range slices.Concat(p.v4.ranges, p.v6.ranges) {
@@ -112,7 +112,7 @@ func (p *Pool) Ranges() []string {
 	return out
 }
 
-// Families that the pool has, IPv4 first.
+// Families returns the families of the pool, IPv4 first.
 func (p *Pool) Families() []Family {
 	var out []Family
 	for _, f := range []Family{IPv4, IPv6} {
@@ -123,7 +123,7 @@ func (p *Pool) Families() []Family {
 	return out
 }
 
-// Gateway of a family, if the pool names one.
+// Gateway returns the gateway of a family, if the pool has one.
 func (p *Pool) Gateway(f Family) (netip.Addr, bool) {
 	g := p.space(f).gateway
 	return g, g.IsValid()
@@ -140,16 +140,16 @@ func (p *Pool) rangeOf(a netip.Addr) (parsedRange, bool) {
 	return parsedRange{}, false
 }
 
-// Covers says whether an address lies in a range of the pool: also one that is
-// excluded now, which whoever has it keeps.
+// Covers reports whether an address lies in a range of the pool, also if it is
+// excluded: an address that is excluded later stays with its holder.
 func (p *Pool) Covers(a netip.Addr) bool {
 	_, ok := p.rangeOf(a)
 	return ok
 }
 
-// Prefix returns the address with the prefix length of its link: that of the
-// CIDR, or the one written behind first-last. Without one, in a PerNode pool
-// and outside the ranges it is the length of the address.
+// Prefix returns the address with the prefix length of its link, which is the length of
+// the CIDR or the one behind first-last. It is the full length of the address if the
+// range has none, in a PerNode pool, and outside the ranges.
 func (p *Pool) Prefix(a netip.Addr) netip.Prefix {
 	if r, ok := p.rangeOf(a); ok && !p.perNode {
 		return netip.PrefixFrom(a, r.bits)
@@ -157,13 +157,13 @@ func (p *Pool) Prefix(a netip.Addr) netip.Prefix {
 	return netip.PrefixFrom(a, a.BitLen())
 }
 
-// Usable counts the addresses that may be handed out, of both families; it
-// stops at math.MaxInt64.
+// Usable returns the number of addresses that may be handed out, of both families, at
+// most math.MaxInt64.
 func (p *Pool) Usable() uint64 {
 	return addSaturating(p.UsableOf(IPv4), p.UsableOf(IPv6))
 }
 
-// UsableOf counts those of one family.
+// UsableOf is Usable for one family.
 func (p *Pool) UsableOf(f Family) uint64 {
 	var n uint64
 	for _, s := range p.space(f).allowed {
@@ -172,13 +172,13 @@ func (p *Pool) UsableOf(f Family) uint64 {
 	return n
 }
 
-// UsableIn counts those in a block.
+// UsableIn is Usable for one block.
 func (p *Pool) UsableIn(block netip.Prefix) uint64 {
 	return uint64(bits.OnesCount64(p.usableMask(block)))
 }
 
-// Allows says whether an address may be handed out: it lies in a range and is
-// not excluded, not reserved, not the gateway and not an edge.
+// Allows reports whether an address may be handed out: it lies in a range and is not
+// excluded, reserved, the gateway or an edge.
 func (p *Pool) Allows(a netip.Addr) bool {
 	if a.Zone() != "" {
 		return false
@@ -186,27 +186,28 @@ func (p *Pool) Allows(a netip.Addr) bool {
 	return anyContains(p.space(FamilyOf(a)).open, numOf(a))
 }
 
-// HandsOut says whether the pool may hand out an address of a block.
+// HandsOut reports whether the pool may hand out an address of a block.
 func (p *Pool) HandsOut(block netip.Prefix) bool { return p.mask(block) != 0 }
 
-// mask has a bit for each ordinal of a block that may be handed out.
+// mask has a bit for each ordinal of a block that the pool may hand out.
 func (p *Pool) mask(block netip.Prefix) uint64 {
 	return maskOf(p.space(FamilyOf(block.Addr())).open, block)
 }
 
-// usableMask is mask with what is reserved.
+// usableMask is mask plus the reserved addresses.
 func (p *Pool) usableMask(block netip.Prefix) uint64 {
 	return maskOf(p.space(FamilyOf(block.Addr())).allowed, block)
 }
 
-// anyContains says whether one of the spans, which are sorted and apart, does.
+// anyContains reports whether a span contains n. The spans are sorted and do not
+// overlap.
 func anyContains(spans []span, n num) bool {
 	i, _ := slices.BinarySearchFunc(spans, n, func(s span, n num) int { return s.last.cmp(n) })
 	return i < len(spans) && spans[i].contains(n)
 }
 
-// maskOf has a bit for each ordinal of a block that lies in the spans, which
-// are sorted and apart.
+// maskOf has a bit for each ordinal of a block that lies in the spans, which are sorted
+// and do not overlap.
 func maskOf(allowed []span, block netip.Prefix) uint64 {
 	first := numOf(block.Addr())
 	all := span{first, first.add(num{lo: slotsPerBlock - 1})}

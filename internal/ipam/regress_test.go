@@ -1,7 +1,7 @@
 package ipam
 
-// Defects of others, each as it was reported or reproduced, that must not come
-// back here.
+// Defects of other projects, each as it was reported or reproduced. They must not occur
+// here.
 
 import (
 	"errors"
@@ -11,9 +11,9 @@ import (
 	"time"
 )
 
-// whereabouts#393, #403: offset 18446463705355360228 in a /24: a record of one
-// family was read with the base of the other, and the whole pool was rewritten
-// without what did not fit.
+// whereabouts#393, #403: offset 18446463705355360228 in a /24. A record of one family
+// was read with the base of the other, and the whole pool was rewritten without the
+// records that did not fit.
 func TestWhereabouts393OffsetUnderflow(t *testing.T) {
 	p := mustPool(t, PoolSpec{Ranges: []string{"10.0.0.0/24", "fd00::/120"}})
 	b := newBlock("10.0.0.64/26")
@@ -32,8 +32,8 @@ func TestWhereabouts393OffsetUnderflow(t *testing.T) {
 	}
 }
 
-// whereabouts#83, PR#165: with IPv6 an index became negative, and half of a /64
-// could not be used.
+// whereabouts#83, PR#165: with IPv6 an index became negative, and half of a /64 was
+// unusable.
 func TestWhereabouts83HalfOfIPv6(t *testing.T) {
 	p := mustPool(t, ranges("fd00::/64"))
 	for _, a := range []string{"fd00::7fff:ffff:ffff:ffff", "fd00::8000:0:0:0", "fd00::ffff:ffff:ffff:fffe"} {
@@ -50,7 +50,7 @@ func TestWhereabouts83HalfOfIPv6(t *testing.T) {
 	}
 }
 
-// whereabouts#573: a list of /32 was wanted and refused.
+// whereabouts#573: a list of /32 was refused.
 func TestWhereabouts573SingleAddresses(t *testing.T) {
 	p := mustPool(t, ranges("10.0.0.5/32", "10.0.0.9/32", "10.0.0.77"))
 	b := newBlock("10.0.0.0/26")
@@ -64,8 +64,8 @@ func TestWhereabouts573SingleAddresses(t *testing.T) {
 	}
 }
 
-// whereabouts v0.9.4 in slice mode: excludes are ignored (research of this
-// project, reproduced; also whereabouts#71, #293).
+// whereabouts v0.9.4 in slice mode ignores excludes (reproduced; also whereabouts#71,
+// #293).
 func TestWhereaboutsExcludesIgnored(t *testing.T) {
 	p := mustPool(t, PoolSpec{
 		Ranges:   []string{"10.0.0.0/25", "fd00::/121"},
@@ -108,8 +108,8 @@ func TestWhereaboutsGatewayHandedOut(t *testing.T) {
 	}
 }
 
-// whereabouts#288, #168: an address that was just released confuses peers when
-// it is handed out at once.
+// whereabouts#288, #168: peers are confused if an address is handed out again at once
+// after its release.
 func TestWhereabouts288ImmediateReuse(t *testing.T) {
 	p, b := mustPool(t, ranges("10.0.0.1")), newBlock("10.0.0.0/26")
 	a, _ := b.Take(p, holder(1), t0())
@@ -121,8 +121,8 @@ func TestWhereabouts288ImmediateReuse(t *testing.T) {
 	}
 }
 
-// whereabouts#75, kubernetes#65943: a late release took the address from its
-// next holder.
+// whereabouts#75, kubernetes#65943: a late release took the address from its next
+// holder.
 func TestWhereabouts75LateFree(t *testing.T) {
 	p, b := mustPool(t, ranges("10.0.0.1")), newBlock("10.0.0.0/26")
 	a, _ := b.Take(p, holder(1), t0())

@@ -7,18 +7,18 @@ import (
 	"net/netip"
 )
 
-// Reservation is a set of addresses of a domain that are handed out to nobody.
-// It does not change, and is safe for concurrent use.
+// Reservation is a set of addresses of a domain that are not handed out. It is
+// immutable, and safe for concurrent use.
 type Reservation struct {
 	domain string
-	// v4 and v6 are sorted and apart.
+	// v4 and v6 are sorted and do not overlap.
 	v4, v6 []span
 }
 
-// ParseReservation reads the spec of an IPReservation; ranges have the forms of
-// a pool's. Its error joins a *FieldError for every problem. Also with an error
-// it returns a Reservation, of all that could be read: a mistake in one entry
-// must not set the others free.
+// ParseReservation reads the spec of an IPReservation. ranges have the same forms as
+// those of a pool. The error joins a *FieldError for every problem. Even with an error,
+// it returns a Reservation of all valid entries: a mistake in one entry must not
+// release the others.
 func ParseReservation(domain string, ranges []string) (*Reservation, error) {
 	var ps parser
 	r := &Reservation{domain: cmp.Or(domain, DefaultDomain)}
@@ -35,7 +35,7 @@ func ParseReservation(domain string, ranges []string) (*Reservation, error) {
 	return r, errors.Join(ps.errs...)
 }
 
-// Domain of the addresses.
+// Domain returns the domain of the addresses.
 func (r *Reservation) Domain() string { return r.domain }
 
 func (r *Reservation) spans(f Family) *[]span {
@@ -45,19 +45,19 @@ func (r *Reservation) spans(f Family) *[]span {
 	return &r.v6
 }
 
-// Contains says whether an address is reserved.
+// Contains reports whether an address is reserved.
 func (r *Reservation) Contains(a netip.Addr) bool {
 	return a.IsValid() && a.Zone() == "" && anyContains(*r.spans(FamilyOf(a)), numOf(a))
 }
 
-// Touches says whether an address of a block is reserved.
+// Touches reports whether any address of a block is reserved.
 func (r *Reservation) Touches(block netip.Prefix) bool {
 	return maskOf(*r.spans(FamilyOf(block.Addr())), block) != 0
 }
 
-// Without returns the pool with the addresses of reservations withheld, those
-// of the pool's domain. They stay usable, and count as reserved unless somebody
-// has them. What an earlier Without withheld is withheld no longer.
+// Without returns the pool with the reserved addresses of its domain withheld. They
+// stay usable, and count as reserved unless they have a holder. Reservations of an
+// earlier Without have no effect on the result.
 func (p *Pool) Without(reservations []*Reservation) *Pool {
 	out := *p
 	for _, f := range []Family{IPv4, IPv6} {
@@ -78,15 +78,14 @@ func (p *Pool) Without(reservations []*Reservation) *Pool {
 	return &out
 }
 
-// ReservedIn counts the addresses of a block that reservations take from the
-// pool.
+// ReservedIn returns how many of the pool's addresses in a block are reserved.
 func (p *Pool) ReservedIn(block netip.Prefix) uint64 {
 	return uint64(bits.OnesCount64(p.usableMask(block) &^ p.mask(block)))
 }
 
-// Size counts what some families of the pool have, and how much of that is
-// reserved. Where usable stops at math.MaxInt64 reserved leaves room for what
-// is not.
+// Size returns how many addresses some families of the pool have, and how many of those
+// are reserved. If usable is cut to math.MaxInt64, reserved is reduced to leave room
+// for the addresses that are not reserved.
 func (p *Pool) Size(families ...Family) (usable, reserved uint64) {
 	var open uint64
 	for _, f := range families {

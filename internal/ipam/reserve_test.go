@@ -70,8 +70,8 @@ func TestParseReservation(t *testing.T) {
 	}
 }
 
-// What is reserved is usable and not handed out; another domain's reservation
-// changes nothing, and one that goes leaves nothing behind.
+// Reserved addresses are usable and not handed out. A reservation of another domain
+// changes nothing, and a deleted reservation has no effect any more.
 func TestPoolWithoutReservations(t *testing.T) {
 	p := mustPool(t, ranges("10.0.0.0/24", "fd00::/64"))
 	other, err := ParseReservation("elsewhere", []string{"10.0.0.0/8"})
@@ -100,7 +100,7 @@ func TestPoolWithoutReservations(t *testing.T) {
 	}
 }
 
-// I7 where counts stop at the largest number of the API.
+// I7 holds when counts reach the largest number of the API.
 func TestSizeOfHugePools(t *testing.T) {
 	const most = math.MaxInt64
 	tests := []struct {
@@ -130,9 +130,8 @@ func TestSizeOfHugePools(t *testing.T) {
 	}
 }
 
-// Reservations come and go while addresses are taken and freed: what is
-// reserved is never taken (I6), stays with who has it (I4), and the counts add
-// up (I7).
+// Reservations come and go while addresses are taken and freed. Reserved addresses are
+// never taken (I6) and stay with their holders (I4), and the counts add up (I7).
 func TestRandomReservations(t *testing.T) {
 	for seed := range uint64(20) {
 		t.Run(fmt.Sprint("seed ", seed), func(t *testing.T) {

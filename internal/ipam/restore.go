@@ -5,14 +5,12 @@ import (
 	"net/netip"
 )
 
-// Restore gives an address back to the holder whose it is, although the block has lost
-// that: somebody edited or deleted its object, or put it back to an older state. The
-// address need not have rested, and the pool does not matter. It returns true when
-// that changes the block.
+// Restore gives an address back to its holder after the block has lost the record: its
+// object was edited, deleted, or replaced by an older state. The address needs no
+// cooldown, and the pool does not matter. Restore returns true if it changes the block.
 //
-// It fails with a *TakenError when another has the address by now, when its record
-// cannot be read or when the block has no room for one, and with ErrBadHolder,
-// ErrBadClaim and ErrNotAllowed.
+// Errors: *TakenError if another holder has the address, its record is unreadable, or
+// the block has no room for a record; ErrBadHolder, ErrBadClaim, ErrNotAllowed.
 func (b *Block) Restore(h Holder, a netip.Addr, claim string, now Moment) (changed bool, err error) {
 	if err := h.Validate(); err != nil {
 		return false, err
@@ -38,9 +36,9 @@ func (b *Block) Restore(h Holder, a netip.Addr, claim string, now Moment) (chang
 	return true, nil
 }
 
-// Withhold sets which addresses of the block are handed out to nobody for now, whatever
-// their records say: it is not known whether somebody uses them. Those of an earlier
-// call are withheld no longer. It is not part of what Encode writes.
+// Withhold sets the addresses of the block that are not handed out for now, whatever
+// their records are, because a pod may still use them. It replaces the addresses of an
+// earlier call. Encode does not write them.
 func (b *Block) Withhold(addrs []netip.Addr) {
 	b.withheld = 0
 	for _, a := range addrs {

@@ -9,87 +9,87 @@ import (
 	"time"
 )
 
-// State of a slot.
+// State is the state of a slot.
 type State byte
 
-// The states of a listed slot. A slot that is not listed was never used.
+// The states of a slot with a record. A slot without a record was never used.
 const (
-	// Taken: a holder has the address.
+	// Taken: the address has a holder.
 	Taken State = 'A'
-	// Freed: it had a holder. It cools down, then it is free.
+	// Freed: the address had a holder. It cools down, then it is free.
 	Freed State = 'F'
-	// Held: it is kept for a claim.
+	// Held: the address is kept for a claim.
 	Held State = 'H'
-	// Damaged: the record cannot be read, or contradicts another. It is kept
-	// as it is and the address is not handed out until a person has looked.
+	// Damaged: the record is unreadable or contradicts another. It is kept unchanged,
+	// and the address is not handed out until a person has corrected the record.
 	Damaged State = '?'
 
 	unused State = 0
 )
 
-// Slot is what a block knows of one of its addresses.
+// Slot is the record of one address of a block.
 type Slot struct {
 	Ordinal int
 	Addr    netip.Addr
 	State   State
-	// Holder of a taken slot.
+	// Holder of a taken slot; zero otherwise.
 	Holder Holder
-	// Since the slot has been taken, freed or held.
+	// Since is when the slot was taken, freed or held.
 	Since time.Time
 	// Generation grows with every change of the slot.
 	Generation uint64
-	// Claim is the key under which a taken slot will be held when its holder
-	// goes, and a held one is.
+	// Claim is the key of a claim; empty for none. A held slot is kept for it, and a
+	// taken slot will be when its holder frees it.
 	Claim string
 }
 
 // Past is a holding that has ended.
 type Past struct {
-	// Holder, of whose pod's UID only the beginning is known unless nobody has
-	// had the address since.
+	// Holder had the address. Only the beginning of the pod's UID is known, unless the
+	// address has had no other holder since.
 	Holder Holder
 	// Since and Until the holder had the address.
 	Since, Until time.Time
 }
 
-// slot is a Slot in a block. Times are in milliseconds of Unix time, so that a
-// slot is equal to what it becomes after encoding and decoding.
+// slot is a Slot as a block keeps it. Times are milliseconds of Unix time, so that
+// encoding and decoding return an equal slot.
 type slot struct {
 	state State
 	gen   uint64
 	at    int64
-	// holder of a taken slot, or the last one of a freed slot.
+	// holder of a taken slot, or the last holder of a freed slot.
 	holder Holder
 	// since is when the last holder of a freed slot took it.
 	since int64
 	claim string
-	// past are the holdings before that of the holder, the newest first, as
-	// encodePast writes them.
+	// past are the holdings before that of holder, the newest first, as encodePast
+	// writes them.
 	past string
 }
 
 const (
-	// maxSlotLength is the limit of the API for one string. The longest names
+	// maxSlotLength is the limit of the API for one string, in bytes. The longest names
 	// that Kubernetes allows fit.
 	maxSlotLength = 1024
-	// maxGeneration leaves room for every change that will ever happen.
+	// maxGeneration is more than the number of changes that will ever happen.
 	maxGeneration = math.MaxInt64
 	// maxTime is the year 11476, in milliseconds.
 	maxTime = 299_999_999_999_999
 	// maxClaim is the longest key of a claim: a namespace, a slash and a name.
 	maxClaim = 63 + 1 + 253
-	// maxHoldings is how many holdings a slot remembers, the present one among
-	// them. Each past one costs 70 to 90 bytes with usual names.
+	// maxHoldings is how many holdings a slot records, including the current one. Each
+	// past holding costs 70 to 90 bytes with usual names.
 	maxHoldings = 3
-	// pastUID is how much is kept of a past holder's UID: as much as the name
-	// of its PodAttachment has.
+	// pastUID is how many characters of a past holder's UID are kept: as many as in the
+	// name of its PodAttachment.
 	pastUID = 8
-	// pastFields is how many words encodePast writes.
+	// pastFields is the number of words that encodePast writes.
 	pastFields = 5
 )
 
-// Validate says whether the holder can be written down. PodUID and Interface
-// are required. It fails with ErrBadHolder.
+// Validate checks that the holder can be recorded; PodUID and Interface are required.
+// It fails with ErrBadHolder.
 func (h Holder) Validate() error {
 	fields := []struct {
 		name, value string
@@ -121,7 +121,7 @@ func (h Holder) Validate() error {
 	return nil
 }
 
-// encode returns "uid ns/pod/if node", with "-" for what is empty.
+// encode returns "uid ns/pod/if node", with "-" for an empty name.
 func (h Holder) encode() string {
 	dash := func(s string) string {
 		if s == "" {
@@ -163,9 +163,9 @@ func claimByte(c byte) bool { return c > ' ' && c <= '~' }
 //	<ordinal> F <generation> <since> [<uid> <namespace>/<pod>/<interface> <node> <taken since>] <past>
 //	<ordinal> H <generation> <since> <claim> <past>
 //
-// with times in milliseconds of Unix time and "-" for an empty name. What
-// stands in brackets is there for a slot with a claim, and for one that had a
-// holder. <past> are former holdings, the newest first, each as
+// with times in milliseconds of Unix time and "-" for an empty name. The first brackets
+// are present if the slot has a claim, the second if it had a holder. <past> are
+// earlier holdings, the newest first, each as
 //
 //	<uid> <namespace>/<pod>/<interface> <node> <since> <until>
 func (s *slot) encode(ordinal int) string {
@@ -202,9 +202,9 @@ func (s *slot) encode(ordinal int) string {
 	return string(b)
 }
 
-// decodeSlot reads what encode writes, and nothing else: a string that would
-// be written differently is refused, so that nothing is lost by rewriting it.
-// The ordinal is -1 when not even that can be read.
+// decodeSlot reads a slot that encode has written. It refuses any string that encode
+// would write differently, so that rewriting a block loses nothing. The ordinal is -1
+// if it is unreadable too.
 func decodeSlot(text string) (ordinal int, s slot, ok bool) {
 	f := strings.Split(text, " ")
 	ordinal = decodeOrdinal(f[0])
@@ -245,8 +245,8 @@ func decodeSlot(text string) (ordinal int, s slot, ok bool) {
 	return ordinal, s, true
 }
 
-// words is how many of the words of a slot in this state are not about the
-// past; 0 when no slot has so many words.
+// words returns how many of a record's words describe the present, in this state and
+// with this total; 0 if no record has that many.
 func (s State) words(all int) int {
 	switch more := all % pastFields; {
 	case s == Taken && more == 7%pastFields:
@@ -297,7 +297,7 @@ func validClaim(key string) bool {
 	return true
 }
 
-// ceilMillis rounds up: a freed address must not rest too short.
+// ceilMillis rounds up: a freed address must not cool down for too short a time.
 func ceilMillis(t time.Time) int64 {
 	ms := t.UnixMilli()
 	if t.After(time.UnixMilli(ms)) {

@@ -8,8 +8,8 @@ import (
 	"slices"
 )
 
-// num is an address as a number: IPv4 in the low 32 bits. Arithmetic on it is
-// 128 bits wide, so that an IPv6 /64 and an offset in it never overflow.
+// num is an address as a number; IPv4 is in the low 32 bits. Arithmetic is 128 bits
+// wide, so an IPv6 /64 and an offset in it do not overflow.
 type num struct{ hi, lo uint64 }
 
 func numOf(a netip.Addr) num {
@@ -43,7 +43,7 @@ func (n num) add(o num) num {
 	return num{hi, lo}
 }
 
-// sub needs o <= n.
+// sub returns n - o; o must not exceed n.
 func (n num) sub(o num) num {
 	lo, borrow := bits.Sub64(n.lo, o.lo, 0)
 	hi, _ := bits.Sub64(n.hi, o.hi, borrow)
@@ -54,7 +54,7 @@ func (n num) shr6() num { return num{n.hi >> 6, n.hi<<58 | n.lo>>6} }
 
 func (n num) shl6() num { return num{n.hi<<6 | n.lo>>58, n.lo << 6} }
 
-// span is first to last, both included.
+// span is the addresses from first to last, both included.
 type span struct{ first, last num }
 
 func spanOf(first, last netip.Addr) span { return span{numOf(first), numOf(last)} }
@@ -67,7 +67,7 @@ func (s span) overlaps(o span) bool {
 	return s.first.cmp(o.last) <= 0 && o.first.cmp(s.last) <= 0
 }
 
-// size is the number of addresses, at most math.MaxInt64.
+// size returns the number of addresses, at most math.MaxInt64.
 func (s span) size() uint64 {
 	d := s.last.sub(s.first)
 	if d.hi > 0 {
@@ -76,8 +76,8 @@ func (s span) size() uint64 {
 	return addSaturating(d.lo, 1)
 }
 
-// subtract returns what is left of s without the holes, which are sorted and
-// do not overlap.
+// subtract returns the parts of s outside the holes, which are sorted and do not
+// overlap.
 func (s span) subtract(holes []span) []span {
 	var left []span
 	one := num{lo: 1}
@@ -112,17 +112,17 @@ func normalize(spans []span) []span {
 	return out
 }
 
-// slotsPerBlock is the geometry of every domain, for ever: an IPv4 /26 or an
-// IPv6 /122, aligned in the whole address space.
+// slotsPerBlock is the size of a block in every domain, and never changes: a block is
+// an IPv4 /26 or an IPv6 /122, aligned in the whole address space.
 const slotsPerBlock = 64
 
-// BlockOf returns the block that an address belongs to.
+// BlockOf returns the prefix of the block that contains an address.
 func BlockOf(a netip.Addr) netip.Prefix {
 	return netip.PrefixFrom(a, a.BitLen()-6).Masked()
 }
 
-// BlockName names the block of a domain as an object:
-// <domain>.<4|6>-<first address in hexadecimal digits>.
+// BlockName returns the object name of a block: <domain>.<4|6>-<first address in
+// hexadecimal digits>.
 func BlockName(domain string, block netip.Prefix) string {
 	const digits = "0123456789abcdef"
 	a := block.Addr()
@@ -134,14 +134,14 @@ func BlockName(domain string, block netip.Prefix) string {
 	return string(out)
 }
 
-// blockRun is a run of neighbouring blocks: n from block number base on. The
-// number of a block is its first address divided by 64.
+// blockRun is n neighbouring blocks, beginning with block number base. The number of a
+// block is its first address divided by 64.
 type blockRun struct {
 	base num
 	n    uint64
 }
 
-// runsOf returns the blocks that the spans, which are sorted, reach into.
+// runsOf returns the blocks that the spans reach into. The spans are sorted.
 func runsOf(spans []span) []blockRun {
 	var runs []blockRun
 	var last num

@@ -53,7 +53,8 @@ func TestBlocksOfAPool(t *testing.T) {
 	}
 }
 
-// TestUnreadable: a record that names no address withholds all that have none.
+// TestUnreadable: a record that names no address withholds all addresses without a
+// record.
 func TestUnreadable(t *testing.T) {
 	prefix := netip.MustParsePrefix("10.0.0.0/26")
 	addrs := Addrs(prefix)

@@ -4,11 +4,11 @@ import (
 	"net/netip"
 )
 
-// This file is for programs that show a pool or a block to people.
+// This file has functions for programs that show a pool or a block to people.
 
-// Withheld says why a pool never hands out an address that lies in its ranges:
-// "its gateway", "excluded" or "an edge of its range"; empty when it does, and
-// when the address is not in its ranges at all.
+// Withheld returns why a pool never hands out an address of its ranges: "its gateway",
+// "excluded" or "an edge of its range". It returns "" if the pool hands the address
+// out, or the address is not in its ranges.
 func (p *Pool) Withheld(a netip.Addr) string {
 	r, ok := p.rangeOf(a)
 	if !ok || p.Allows(a) {
@@ -25,8 +25,8 @@ func (p *Pool) Withheld(a netip.Addr) string {
 	return "excluded"
 }
 
-// Blocks counts the blocks with addresses that the pool may hand out, of both
-// families; it stops at math.MaxInt64.
+// Blocks returns the number of blocks with addresses that the pool may hand out, of
+// both families, at most math.MaxInt64.
 func (p *Pool) Blocks() uint64 {
 	var n uint64
 	for _, f := range p.Families() {
@@ -36,7 +36,7 @@ func (p *Pool) Blocks() uint64 {
 	return n
 }
 
-// Addrs are the addresses of a block by ordinal.
+// Addrs returns the addresses of a block by ordinal.
 func Addrs(block netip.Prefix) []netip.Addr {
 	out := make([]netip.Addr, slotsPerBlock)
 	for i, a := 0, block.Addr(); i < slotsPerBlock; i, a = i+1, a.Next() {
@@ -45,16 +45,16 @@ func Addrs(block netip.Prefix) []netip.Addr {
 	return out
 }
 
-// Unreadable is a record of a block that cannot be read.
+// Unreadable is an unreadable record of a block.
 type Unreadable struct {
-	// Addr is what the record is about; invalid when not even that is known,
-	// and the block then withholds every address without a record.
+	// Addr is the address of the record. It is invalid if it is unreadable too; the
+	// block then withholds every address without a record.
 	Addr netip.Addr
-	// Text as it was found.
+	// Text is the record as it was found.
 	Text string
 }
 
-// Unreadable returns what was quarantined, in the order in which it was read.
+// Unreadable returns the quarantined records in the order of reading.
 func (b *Block) Unreadable() []Unreadable {
 	var out []Unreadable
 	for _, r := range b.raw {
@@ -67,14 +67,15 @@ func (b *Block) Unreadable() []Unreadable {
 	return out
 }
 
-// Fresh says whether an address that has no record may be handed out: not while
-// a record of the block that names no address cannot be read.
+// Fresh reports whether an address without a record may be handed out. It may not if
+// the block has an unreadable record that names no address.
 func (b *Block) Fresh(a netip.Addr) bool {
 	ord, ok := b.ordinal(a)
 	return ok && b.fresh(^uint64(0))&(1<<ord) != 0
 }
 
-// Cooling says whether a freed address still rests, by the pool's cooldown.
+// Cooling reports whether a freed address is still cooling down, by the pool's
+// cooldown.
 func (b *Block) Cooling(p *Pool, a netip.Addr, now Moment) bool {
 	ord, ok := b.ordinal(a)
 	return ok && b.freed&^b.rested(now, p.cooldown)&(1<<ord) != 0
