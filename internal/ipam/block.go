@@ -21,9 +21,9 @@ type Block struct {
 	// raw are the damaged records in the order of reading. They never change, so clones
 	// share them.
 	raw []rawSlot
-	// lost counts the raw records with an unreadable ordinal.
-	lost int
-	sight
+	// noOrdinal counts the raw records with an unreadable ordinal.
+	noOrdinal int
+	observed
 }
 
 // rawSlot is a damaged record. ordinal is -1 if it is unreadable.
@@ -49,7 +49,7 @@ func DecodeBlock(prefix netip.Prefix, node string, slots []string) *Block {
 		ord, s, ok := decodeSlot(text)
 		switch {
 		case ord < 0:
-			b.lost++
+			b.noOrdinal++
 			b.raw = append(b.raw, rawSlot{ord, text})
 		case seen[ord] != "":
 			b.quarantine(ord, seen[ord])
@@ -166,9 +166,9 @@ func (b *Block) rested(now Moment, rest time.Duration) uint64 {
 	var m uint64
 	// Times of frees are rounded up, and the present is rounded down.
 	ms, need := now.Wall.UnixMilli(), rest.Milliseconds()
-	if b.on {
+	if b.watched {
 		ms = now.Run.Milliseconds()
-		if ms-b.first < MinCooldown.Milliseconds() {
+		if ms-b.firstSeen < MinCooldown.Milliseconds() {
 			return 0
 		}
 	}
@@ -183,8 +183,8 @@ func (b *Block) rested(now Moment, rest time.Duration) uint64 {
 
 // freedAt returns when a slot was freed, by the clock that the block uses.
 func (b *Block) freedAt(ord int) int64 {
-	if b.on {
-		return b.seen[ord]
+	if b.watched {
+		return b.changedAt[ord]
 	}
 	return b.slots[ord].at
 }
@@ -193,7 +193,7 @@ func (b *Block) freedAt(ord int) int64 {
 // is 0 if a record has an unreadable ordinal, and has no more bits than the object has
 // room for records.
 func (b *Block) fresh(mask uint64) uint64 {
-	if b.lost > 0 {
+	if b.noOrdinal > 0 {
 		return 0
 	}
 	m := mask &^ (b.taken | b.freed | b.held | b.damaged | b.withheld)
@@ -366,7 +366,7 @@ func (b *Block) Unhold(claim string, a netip.Addr, since time.Time, now Moment) 
 		return false
 	}
 	b.change(ord, slot{state: Freed, at: ceilMillis(now.Wall), past: b.slots[ord].past})
-	b.seen[ord] = ceilRun(now.Run)
+	b.changedAt[ord] = ceilRun(now.Run)
 	return true
 }
 
@@ -384,7 +384,7 @@ func (b *Block) Free(h Holder, a netip.Addr, now Moment) bool {
 		s = slot{state: Held, at: s.at, claim: was.claim, past: was.pastWith(was.at, s.at)}
 	}
 	b.change(ord, s)
-	b.seen[ord] = ceilRun(now.Run)
+	b.changedAt[ord] = ceilRun(now.Run)
 	return true
 }
 

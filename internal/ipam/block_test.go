@@ -207,7 +207,7 @@ func TestTakeAddrNamesHolder(t *testing.T) {
 		addr string
 		// want is nil if the error is a *TakenError.
 		want error
-		says string
+		text string
 	}{
 		{"10.0.0.1", nil, "10.0.0.1 is held by default/web-1/eth0 (uid 9b2e6f4e-1a2b-4c3d-8e9f-000000000001, node node-1)"},
 		{"10.0.0.3", nil, "is kept for a claim of others"},
@@ -219,8 +219,8 @@ func TestTakeAddrNamesHolder(t *testing.T) {
 	for _, tt := range tests {
 		err := b.TakeAddr(p, holder(2), addr(tt.addr), t0())
 		var taken *TakenError
-		if errors.As(err, &taken) != (tt.want == nil) || tt.want != nil && !errors.Is(err, tt.want) || !strings.Contains(err.Error(), tt.says) {
-			t.Errorf("TakeAddr(%s) = %v, want %s", tt.addr, err, tt.says)
+		if errors.As(err, &taken) != (tt.want == nil) || tt.want != nil && !errors.Is(err, tt.want) || !strings.Contains(err.Error(), tt.text) {
+			t.Errorf("TakeAddr(%s) = %v, want %s", tt.addr, err, tt.text)
 		}
 	}
 }
@@ -235,7 +235,7 @@ func TestTakenErrorTellsNothingOfOthers(t *testing.T) {
 	for _, tc := range []struct {
 		name  string
 		err   TakenError
-		says  string
+		text  string
 		hides bool
 	}{
 		{"a pod of another namespace", TakenError{Asker: in("evil"), Holder: in("shop")}, "is held by another pod", true},
@@ -246,8 +246,8 @@ func TestTakenErrorTellsNothingOfOthers(t *testing.T) {
 		{"no holder", TakenError{Asker: in("evil"), Reason: "was released less than 5s ago"}, "was released less than 5s ago", true},
 	} {
 		tc.err.Addr = addr("10.0.0.1")
-		if got := tc.err.Error(); got != "10.0.0.1 "+tc.says {
-			t.Errorf("%s: %q, want %q", tc.name, got, tc.says)
+		if got := tc.err.Error(); got != "10.0.0.1 "+tc.text {
+			t.Errorf("%s: %q, want %q", tc.name, got, tc.text)
 		}
 		for _, s := range secret {
 			if tc.hides && strings.Contains(tc.err.Error(), s) {
@@ -265,7 +265,7 @@ func TestHolderValidate(t *testing.T) {
 	tests := []struct {
 		name string
 		edit func(*Holder)
-		says string
+		text string
 	}{
 		{"good", func(*Holder) {}, ""},
 		{"no names", func(h *Holder) { h.Namespace, h.Pod, h.Node = "", "", "" }, ""},
@@ -287,7 +287,7 @@ func TestHolderValidate(t *testing.T) {
 			p, b, h := mustPool(t, ranges("10.0.0.0/26")), newBlock("10.0.0.0/26"), holder(1)
 			tt.edit(&h)
 			_, err := b.Take(p, h, t0())
-			if tt.says == "" {
+			if tt.text == "" {
 				if err != nil {
 					t.Fatal(err)
 				}
@@ -297,8 +297,8 @@ func TestHolderValidate(t *testing.T) {
 				}
 				return
 			}
-			if !errors.Is(err, ErrBadHolder) || !strings.Contains(err.Error(), tt.says) {
-				t.Errorf("Take() = %v, want %s", err, tt.says)
+			if !errors.Is(err, ErrBadHolder) || !strings.Contains(err.Error(), tt.text) {
+				t.Errorf("Take() = %v, want %s", err, tt.text)
 			}
 			if !errors.Is(b.TakeAddr(p, h, addr("10.0.0.1"), t0()), ErrBadHolder) || len(b.Encode()) > 0 {
 				t.Error("the holder was written down")

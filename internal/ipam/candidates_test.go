@@ -143,7 +143,7 @@ func TestCandidatesOfLowest(t *testing.T) {
 			t.Errorf("%v: %d blocks, want %d", tt.ranges, n, tt.blocks)
 		}
 		for b := range p.Candidates(f, "node-1") {
-			if b != BlockOf(p.space(f).open[0].first.addr(f)) {
+			if b != BlockOf(p.space(f).available[0].first.addr(f)) {
 				t.Errorf("%v: begins with %s", tt.ranges, b)
 			}
 			break

@@ -99,7 +99,7 @@ func FuzzDecodeBlock(f *testing.F) {
 		if diff := cmp.Diff(once, again.Encode()); diff != "" {
 			t.Fatalf("round trip (-once +twice):\n%s", diff)
 		}
-		if b.Used() != again.Used() || b.lost != again.lost || b.slots != again.slots {
+		if b.Used() != again.Used() || b.noOrdinal != again.noOrdinal || b.slots != again.slots {
 			t.Fatalf("the block is another after a round trip")
 		}
 		// No record is dropped or invented.

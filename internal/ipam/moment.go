@@ -15,16 +15,16 @@ type Moment struct {
 // Add returns the moment that is d later on both clocks.
 func (m Moment) Add(d time.Duration) Moment { return Moment{m.Wall.Add(d), m.Run + d} }
 
-// sight is when a process saw the changes of a block, in milliseconds of Moment.Run.
-type sight struct {
-	// on is false for a block without Watch, which is only looked at: it uses the wall
-	// clock.
-	on bool
-	// first is when the process first saw the block.
-	first int64
-	// seen is when a slot became free or held. It is below zero if that was before the
-	// process began.
-	seen [slotsPerBlock]int64
+// observed is when a process saw the changes of a block, in milliseconds of Moment.Run.
+type observed struct {
+	// watched is false for a block without Watch, which is only inspected: it uses the
+	// wall clock.
+	watched bool
+	// firstSeen is when the process first saw the block.
+	firstSeen int64
+	// changedAt is when a slot became free or held. It is below zero if that was before
+	// the process began.
+	changedAt [slotsPerBlock]int64
 }
 
 // Watch makes the block measure time by the process's own clock. before is the watched
@@ -37,20 +37,20 @@ type sight struct {
 // held then, it counts as held since that moment.
 func (b *Block) Watch(before *Block, now Moment) {
 	run := ceilRun(now.Run)
-	b.sight = sight{on: true, first: run}
+	b.observed = observed{watched: true, firstSeen: run}
 	if before != nil {
-		b.first = before.first
+		b.firstSeen = before.firstSeen
 	}
 	for ord := range b.slots {
 		s := &b.slots[ord]
 		switch {
 		case s.state != Freed && s.state != Held:
 		case before != nil && before.slots[ord] == *s:
-			b.seen[ord] = before.seen[ord]
+			b.changedAt[ord] = before.changedAt[ord]
 		case before == nil && s.state == Freed:
-			b.seen[ord] = run - min(max(now.Wall.UnixMilli()-s.at, 0), MaxCooldown.Milliseconds())
+			b.changedAt[ord] = run - min(max(now.Wall.UnixMilli()-s.at, 0), MaxCooldown.Milliseconds())
 		default:
-			b.seen[ord] = run
+			b.changedAt[ord] = run
 		}
 	}
 }
@@ -58,20 +58,20 @@ func (b *Block) Watch(before *Block, now Moment) {
 // Since returns when the process saw an address become free or held, as Moment.Run. It
 // returns 0 for any other address, and in a block that is not watched.
 func (b *Block) Since(ordinal int) time.Duration {
-	return time.Duration(b.seen[ordinal]) * time.Millisecond
+	return time.Duration(b.changedAt[ordinal]) * time.Millisecond
 }
 
 // IdleFrom returns from when on the block is idle, as Moment.Run, which may be in the
 // future. It returns false if an address is taken, held, withheld or damaged, and for a
 // block that is not watched.
 func (b *Block) IdleFrom(rest time.Duration) (time.Duration, bool) {
-	if !b.on || b.Used() > 0 || b.withheld != 0 {
+	if !b.watched || b.Used() > 0 || b.withheld != 0 {
 		return 0, false
 	}
-	from := b.first
+	from := b.firstSeen
 	for ord := range b.slots {
 		if b.slots[ord].state == Freed {
-			from = max(from, b.first+MinCooldown.Milliseconds(), b.seen[ord]+rest.Milliseconds())
+			from = max(from, b.firstSeen+MinCooldown.Milliseconds(), b.changedAt[ord]+rest.Milliseconds())
 		}
 	}
 	return time.Duration(from) * time.Millisecond, true

@@ -56,7 +56,7 @@ type parser struct {
 	partial bool
 }
 
-func (p *parser) bad(field, value, format string, args ...any) {
+func (p *parser) report(field, value, format string, args ...any) {
 	p.errs = append(p.errs, &FieldError{Field: field, Value: value, Problem: fmt.Sprintf(format, args...)})
 }
 
@@ -74,25 +74,25 @@ func ParsePool(spec PoolSpec) (*Pool, error) {
 	}
 	ps.domain(p.domain)
 	if p.cooldown < MinCooldown || p.cooldown > MaxCooldown {
-		ps.bad("spec.cooldown", spec.Cooldown.String(), "must be between %s and %s: CNI plugins give an address back before the link is gone",
+		ps.report("spec.cooldown", spec.Cooldown.String(), "must be between %s and %s: CNI plugins give an address back before the link is gone",
 			MinCooldown, MaxCooldown)
 	}
 	if p.order != Fifo && p.order != Lowest {
-		ps.bad("spec.order", string(spec.Order), "must be %s or %s", Fifo, Lowest)
+		ps.report("spec.order", string(spec.Order), "must be %s or %s", Fifo, Lowest)
 	}
 	if p.maxBlocks < 0 {
-		ps.bad("spec.maxBlocksPerNode", strconv.Itoa(spec.MaxBlocksPerNode), "must be at least 1, or 0 for the default of %d", DefaultMaxBlocksPerNode)
+		ps.report("spec.maxBlocksPerNode", strconv.Itoa(spec.MaxBlocksPerNode), "must be at least 1, or 0 for the default of %d", DefaultMaxBlocksPerNode)
 	}
 	ranges := ps.list("spec.ranges", spec.Ranges, maxRanges)
 	if len(spec.Ranges) == 0 {
-		ps.bad("spec.ranges", "", "must have an entry: a CIDR as 10.0.0.0/24, first-last, or one address")
+		ps.report("spec.ranges", "", "must have an entry: a CIDR as 10.0.0.0/24, first-last, or one address")
 	}
 	ps.partial = len(ranges) < len(spec.Ranges)
-	ps.special(ranges)
-	ps.apart("spec.ranges", ranges)
+	ps.checkSpecial(ranges)
+	ps.checkOverlaps("spec.ranges", ranges)
 	excludes := ps.list("spec.excludes", spec.Excludes, maxExcludes)
-	ps.apart("spec.excludes", excludes)
-	ps.within(excludes, ranges)
+	ps.checkOverlaps("spec.excludes", excludes)
+	ps.checkExcludes(excludes, ranges)
 	gateways := ps.gateways(spec.Gateways, ranges)
 	if len(ps.errs) > 0 {
 		return nil, errors.Join(ps.errs...)
@@ -134,30 +134,30 @@ func (ps *parser) fill(s *space, f Family, spec PoolSpec, ranges, excludes []par
 		s.allowed = append(s.allowed, r.span().subtract(holes)...)
 	}
 	s.allowed = normalize(s.allowed)
-	s.open, s.runs = s.allowed, runsOf(s.allowed)
+	s.available, s.runs = s.allowed, runsOf(s.allowed)
 	if len(s.ranges) > 0 && len(s.allowed) == 0 {
-		ps.bad("spec.ranges", s.ranges[0].text,
+		ps.report("spec.ranges", s.ranges[0].text,
 			"leaves no %s address to hand out: excludes, gateway and edges take all of them", f)
 	}
 }
 
 func (ps *parser) domain(name string) {
 	if !validDomain(name) {
-		ps.bad("spec.domain", name,
+		ps.report("spec.domain", name,
 			"is not a domain name: at most 63 lower-case letters, digits and inner hyphens, as in %q", "storage-net")
 	}
 }
 
 func (ps *parser) list(field string, entries []string, limit int) []parsedRange {
 	if len(entries) > limit {
-		ps.bad(field, strconv.Itoa(len(entries))+" entries", "are too many: at most %d", limit)
+		ps.report(field, strconv.Itoa(len(entries))+" entries", "are too many: at most %d", limit)
 		return nil
 	}
 	var out []parsedRange
 	for i, text := range entries {
 		r, problem := parseRange(text)
 		if problem != "" {
-			ps.bad(fmt.Sprintf("%s[%d]", field, i), text, "%s", problem)
+			ps.report(fmt.Sprintf("%s[%d]", field, i), text, "%s", problem)
 			continue
 		}
 		r.index, r.text = i, text
@@ -166,21 +166,21 @@ func (ps *parser) list(field string, entries []string, limit int) []parsedRange 
 	return out
 }
 
-// apart reports each entry that overlaps an earlier one, once.
-func (ps *parser) apart(field string, list []parsedRange) {
+// checkOverlaps reports each entry that overlaps an earlier one, once.
+func (ps *parser) checkOverlaps(field string, list []parsedRange) {
 	for i, r := range list {
 		k := slices.IndexFunc(list[:i], func(o parsedRange) bool {
 			return o.family() == r.family() && o.span().overlaps(r.span())
 		})
 		if k >= 0 {
-			ps.bad(fmt.Sprintf("%s[%d]", field, r.index), r.text, "overlaps %s[%d] (%s): the entries must be apart",
+			ps.report(fmt.Sprintf("%s[%d]", field, r.index), r.text, "overlaps %s[%d] (%s): the entries must be apart",
 				field, list[k].index, list[k].text)
 		}
 	}
 }
 
-// within reports excludes outside the ranges.
-func (ps *parser) within(excludes, ranges []parsedRange) {
+// checkExcludes reports excludes outside the ranges.
+func (ps *parser) checkExcludes(excludes, ranges []parsedRange) {
 	for _, e := range excludes {
 		var touched *parsedRange
 		inside := false
@@ -195,10 +195,10 @@ func (ps *parser) within(excludes, ranges []parsedRange) {
 		switch {
 		case inside || ps.partial:
 		case touched != nil:
-			ps.bad(field, e.text, "reaches beyond spec.ranges[%d] (%s): write the part that lies in it, %s",
+			ps.report(field, e.text, "reaches beyond spec.ranges[%d] (%s): write the part that lies in it, %s",
 				touched.index, touched.text, intersection(e, *touched))
 		default:
-			ps.bad(field, e.text, "lies in none of spec.ranges: remove it, or add the range")
+			ps.report(field, e.text, "lies in none of spec.ranges: remove it, or add the range")
 		}
 	}
 }
@@ -216,7 +216,7 @@ func intersection(a, b parsedRange) string {
 
 func (ps *parser) gateways(texts []string, ranges []parsedRange) []netip.Addr {
 	if len(texts) > maxGateways {
-		ps.bad("spec.gateways", strconv.Itoa(len(texts))+" entries", "are too many: at most one per family")
+		ps.report("spec.gateways", strconv.Itoa(len(texts))+" entries", "are too many: at most one per family")
 		return nil
 	}
 	var out []netip.Addr
@@ -227,7 +227,7 @@ func (ps *parser) gateways(texts []string, ranges []parsedRange) []netip.Addr {
 			problem = ps.gatewayProblem(g, out, ranges)
 		}
 		if problem != "" {
-			ps.bad(field, text, "%s", problem)
+			ps.report(field, text, "%s", problem)
 			continue
 		}
 		out = append(out, g)
@@ -265,11 +265,11 @@ func (ps *parser) gatewayProblem(g netip.Addr, others []netip.Addr, ranges []par
 		f, strings.Join(links, ", "))
 }
 
-// special reports ranges with addresses that no interface may have.
-func (ps *parser) special(ranges []parsedRange) {
+// checkSpecial reports ranges with addresses that no interface may have.
+func (ps *parser) checkSpecial(ranges []parsedRange) {
 	for _, r := range ranges {
 		if what := specialIn(r.family(), r.span()); what != "" {
-			ps.bad(fmt.Sprintf("spec.ranges[%d]", r.index), r.text, "contains %s: only unicast addresses can be handed out", what)
+			ps.report(fmt.Sprintf("spec.ranges[%d]", r.index), r.text, "contains %s: only unicast addresses can be handed out", what)
 		}
 	}
 }

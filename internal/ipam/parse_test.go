@@ -47,7 +47,7 @@ func fieldErrors(t *testing.T, err error) []*FieldError {
 }
 
 func TestParsePoolRefuses(t *testing.T) {
-	type problem struct{ field, value, says string }
+	type problem struct{ field, value, text string }
 	tests := []struct {
 		name string
 		spec PoolSpec
@@ -222,8 +222,8 @@ func TestParsePoolRefuses(t *testing.T) {
 				t.Fatalf("problems:\n%v\nwant %d", err, len(tt.want))
 			}
 			for i, w := range tt.want {
-				if got[i].Field != w.field || got[i].Value != w.value || !strings.Contains(got[i].Problem, w.says) {
-					t.Errorf("problem %d: %v\nwant %s: %q ... %s", i, got[i], w.field, w.value, w.says)
+				if got[i].Field != w.field || got[i].Value != w.value || !strings.Contains(got[i].Problem, w.text) {
+					t.Errorf("problem %d: %v\nwant %s: %q ... %s", i, got[i], w.field, w.value, w.text)
 				}
 			}
 		})

@@ -72,9 +72,9 @@ type space struct {
 	gateway netip.Addr
 	// allowed is ranges without excludes, gateway and edges: sorted, without overlaps.
 	allowed []span
-	// open is allowed without reservations. runs are the blocks that open reaches into.
-	open []span
-	runs []blockRun
+	// available is allowed without reservations. runs are the blocks of available.
+	available []span
+	runs      []blockRun
 }
 
 // Name returns the name of the pool.
@@ -183,7 +183,7 @@ func (p *Pool) Allows(a netip.Addr) bool {
 	if a.Zone() != "" {
 		return false
 	}
-	return anyContains(p.space(FamilyOf(a)).open, numOf(a))
+	return anyContains(p.space(FamilyOf(a)).available, numOf(a))
 }
 
 // HandsOut reports whether the pool may hand out an address of a block.
@@ -191,7 +191,7 @@ func (p *Pool) HandsOut(block netip.Prefix) bool { return p.mask(block) != 0 }
 
 // mask has a bit for each ordinal of a block that the pool may hand out.
 func (p *Pool) mask(block netip.Prefix) uint64 {
-	return maskOf(p.space(FamilyOf(block.Addr())).open, block)
+	return maskOf(p.space(FamilyOf(block.Addr())).available, block)
 }
 
 // usableMask is mask plus the reserved addresses.

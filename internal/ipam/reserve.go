@@ -25,7 +25,7 @@ func ParseReservation(domain string, ranges []string) (*Reservation, error) {
 	ps.domain(r.domain)
 	list := ps.list("spec.ranges", ranges, maxRanges)
 	if len(ranges) == 0 {
-		ps.bad("spec.ranges", "", "must have an entry: a CIDR as 10.0.0.0/24, first-last, or one address")
+		ps.report("spec.ranges", "", "must have an entry: a CIDR as 10.0.0.0/24, first-last, or one address")
 	}
 	for _, e := range list {
 		spans := r.spans(e.family())
@@ -69,11 +69,11 @@ func (p *Pool) Without(reservations []*Reservation) *Pool {
 		}
 		holes = normalize(holes)
 		s := out.space(f)
-		s.open = nil
+		s.available = nil
 		for _, a := range s.allowed {
-			s.open = append(s.open, a.subtract(holes)...)
+			s.available = append(s.available, a.subtract(holes)...)
 		}
-		s.runs = runsOf(s.open)
+		s.runs = runsOf(s.available)
 	}
 	return &out
 }
@@ -90,11 +90,11 @@ func (p *Pool) Size(families ...Family) (usable, reserved uint64) {
 	var open uint64
 	for _, f := range families {
 		usable = addSaturating(usable, p.UsableOf(f))
-		for _, s := range p.space(f).open {
+		for _, s := range p.space(f).available {
 			open = addSaturating(open, s.size())
 		}
 		for _, s := range p.space(f).allowed {
-			for _, hole := range s.subtract(p.space(f).open) {
+			for _, hole := range s.subtract(p.space(f).available) {
 				reserved = addSaturating(reserved, hole.size())
 			}
 		}

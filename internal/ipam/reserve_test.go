@@ -26,7 +26,7 @@ func TestParseReservation(t *testing.T) {
 		ranges []string
 		in     []string
 		out    []string
-		says   []string
+		text   []string
 	}{
 		{
 			"all forms, also overlapping and outside every pool", "lan",
@@ -48,10 +48,10 @@ func TestParseReservation(t *testing.T) {
 	for _, tt := range tests {
 		t.Run(tt.name, func(t *testing.T) {
 			r, err := ParseReservation(tt.domain, tt.ranges)
-			if (err != nil) != (tt.says != nil) {
+			if (err != nil) != (tt.text != nil) {
 				t.Fatalf("error %v", err)
 			}
-			for _, want := range tt.says {
+			for _, want := range tt.text {
 				if !strings.Contains(err.Error(), want) {
 					t.Errorf("%q is not in: %v", want, err)
 				}
