@@ -94,8 +94,6 @@ var unread = map[string]int{
 	"internal/driver/drivertest":                           8,
 	"internal/driver/native":                               116,
 	"internal/gc":                                          32,
-	"internal/ipam/audit":                                  19,
-	"internal/ipam/heal":                                   27,
 	"internal/leader":                                      34,
 	"internal/migrate":                                     74,
 	"internal/migrate/apply":                               32,

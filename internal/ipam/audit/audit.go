@@ -1,7 +1,7 @@
-// Package audit proves, of a cluster as it was read, that no address has two
-// holders and that every one which is not free is explained. It is pure: it does
-// no I/O and reads no clock. As things move while one reads, a finding counts
-// when two looks at the cluster agree on it.
+// Package audit checks a snapshot of a cluster: no address has two holders, and every
+// address that is not free is explained. It is pure: it does no I/O and reads no clock.
+// A snapshot may be inconsistent, since the cluster changes while it is read, so a
+// finding counts only if a second audit confirms it.
 package audit
 
 import (
@@ -21,22 +21,22 @@ import (
 	"fairlead.dev/fairlead/internal/pod"
 )
 
-// patience is how long an address may be on its way: held for a claim that is being
-// made.
+// patience is how long an unexplained state may last: an address is held for a claim
+// that is still being created, or clocks differ.
 const patience = time.Minute
 
-// The invariants that are proved.
+// The invariants that the audit checks.
 const (
-	// OneHolder: an address has at most one live holder, and a record names it
-	// only while its slot says so.
+	// OneHolder: an address has at most one live holder, and a record names an address
+	// only if the address's slot names the holder.
 	OneHolder = "I1"
 	// Explained: every slot that is not free is explained.
 	Explained = "I2"
-	// AddsUp: the counts of a pool add up, and are those of its blocks.
+	// AddsUp: the counts in a pool's status add up, and match its blocks.
 	AddsUp = "I7"
 )
 
-// Cluster is what was read of it.
+// Cluster is a snapshot of a cluster.
 type Cluster struct {
 	Now          time.Time
 	Pools        []v1alpha1.IPPool
@@ -44,34 +44,34 @@ type Cluster struct {
 	Reservations []v1alpha1.IPReservation
 	Claims       []v1alpha1.IPClaim
 	Attachments  []*v1alpha1.PodAttachment
-	// Pods that are scheduled and not finished; others explain nothing.
+	// Pods that are scheduled and not finished. Other pods explain no address.
 	Pods []*corev1.Pod
 }
 
-// Finding is one breach of an invariant. It names no ages, so that two looks at
-// one breach find the same.
+// Finding is one violation of an invariant. It contains no ages, so that two audits
+// find the same violation with equal findings.
 type Finding struct {
 	// Invariant is OneHolder, Explained or AddsUp.
 	Invariant string `json:"invariant"`
 	Domain    string `json:"domain"`
-	// Address, or the block or the pool that the finding is about.
+	// Address is the address, block or pool with the violation.
 	Address string `json:"address"`
-	// What is wrong, in a sentence.
+	// What describes the violation in a short sentence.
 	What string `json:"what"`
-	// Evidence is what was seen.
+	// Evidence is the observed state.
 	Evidence string `json:"evidence"`
 
-	// version of what was read, where a finding holds only while that does not
-	// change: a status is written a moment after the blocks.
+	// version is set if the finding counts only while the objects do not change: a
+	// status is written a moment after the blocks.
 	version string
 }
 
-// Report is what an audit comes to.
+// Report is the result of an audit.
 type Report struct {
-	// Findings by domain and address.
+	// Findings are sorted by domain and address.
 	Findings []Finding `json:"findings"`
-	// Slots counts those that are taken, freed, held or damaged, Blocks and
-	// Attachments the objects that were looked at.
+	// Slots is the number of taken, freed, held and damaged slots. Blocks and
+	// Attachments are the numbers of objects in the snapshot.
 	Slots       int `json:"slots"`
 	Blocks      int `json:"blocks"`
 	Attachments int `json:"attachments"`
@@ -80,13 +80,13 @@ type Report struct {
 // Look audits a cluster.
 func Look(c Cluster) Report {
 	a := &auditor{
-		Cluster:  c,
-		blocks:   map[place]*ipam.Block{},
-		versions: map[place]string{},
-		leaving:  map[place]bool{},
-		records:  map[pod.Key][]*v1alpha1.PodAttachment{},
-		pods:     map[pod.Key]*corev1.Pod{},
-		claims:   map[string]bool{},
+		Cluster:     c,
+		blocks:      map[blockID]*ipam.Block{},
+		versions:    map[blockID]string{},
+		terminating: map[blockID]bool{},
+		records:     map[pod.Key][]*v1alpha1.PodAttachment{},
+		pods:        map[pod.Key]*corev1.Pod{},
+		claims:      map[string]bool{},
 	}
 	a.index()
 	for at, b := range a.blocks {
@@ -103,17 +103,16 @@ func Look(c Cluster) Report {
 	if a.findings == nil {
 		a.findings = []Finding{}
 	}
-	return Report{Findings: a.findings, Slots: a.seen, Blocks: len(c.Blocks), Attachments: len(c.Attachments)}
+	return Report{Findings: a.findings, Slots: a.slotCount, Blocks: len(c.Blocks), Attachments: len(c.Attachments)}
 }
 
-// Confirm returns the second report with those findings only that the first has
-// too.
+// Confirm returns the second report with only those findings that are in the first too.
 func Confirm(first, second Report) Report {
 	second.Findings = slices.DeleteFunc(slices.Clone(second.Findings), func(f Finding) bool { return !slices.Contains(first.Findings, f) })
 	return second
 }
 
-// compareAddresses puts addresses in their order and before everything else.
+// compareAddresses sorts addresses before everything that is not an address.
 func compareAddresses(x, y string) int {
 	a, errX := netip.ParseAddr(x)
 	b, errY := netip.ParseAddr(y)
@@ -128,23 +127,23 @@ func compareAddresses(x, y string) int {
 	return cmp.Compare(x, y)
 }
 
-// place is where the truth about 64 addresses is.
-type place struct {
+// blockID identifies a block: only the IPBlock with its name counts.
+type blockID struct {
 	domain string
 	block  netip.Prefix
 }
 
 type auditor struct {
 	Cluster
-	blocks   map[place]*ipam.Block
-	versions map[place]string
-	// leaving are blocks that are being deleted: nothing is taken from them.
-	leaving  map[place]bool
-	records  map[pod.Key][]*v1alpha1.PodAttachment // by whose the addresses are
-	pods     map[pod.Key]*corev1.Pod
-	claims   map[string]bool // by namespace/name
-	findings []Finding
-	seen     int
+	blocks   map[blockID]*ipam.Block
+	versions map[blockID]string
+	// terminating are blocks that are being deleted: no address is taken from them.
+	terminating map[blockID]bool
+	records     map[pod.Key][]*v1alpha1.PodAttachment // by the pod that has the addresses
+	pods        map[pod.Key]*corev1.Pod
+	claims      map[string]bool // by namespace/name
+	findings    []Finding
+	slotCount   int
 }
 
 func (a *auditor) find(invariant, domain, address, what, evidence string) {
@@ -160,12 +159,12 @@ func (a *auditor) index() {
 			continue
 		}
 		if want := ipam.BlockName(o.Spec.Domain, b.Prefix()); want != o.Name {
-			a.find(OneHolder, o.Spec.Domain, o.Spec.CIDR, "a second object claims to be the truth about the block",
-				fmt.Sprintf("IPBlock %s, the one that is used is %s", o.Name, want))
+			a.find(OneHolder, o.Spec.Domain, o.Spec.CIDR, "a second IPBlock has the addresses of the block",
+				fmt.Sprintf("IPBlock %s; only IPBlock %s is used", o.Name, want))
 			continue
 		}
-		at := place{o.Spec.Domain, b.Prefix()}
-		a.blocks[at], a.versions[at], a.leaving[at] = b, o.ResourceVersion, o.DeletionTimestamp != nil
+		at := blockID{o.Spec.Domain, b.Prefix()}
+		a.blocks[at], a.versions[at], a.terminating[at] = b, o.ResourceVersion, o.DeletionTimestamp != nil
 	}
 	for _, r := range a.Attachments {
 		of := pod.HolderOf(r)
@@ -179,17 +178,17 @@ func (a *auditor) index() {
 	}
 }
 
-// slots asks of every slot of a block what explains it.
+// slots checks that every slot of a block is explained.
 func (a *auditor) slots(domain string, b *ipam.Block) {
 	for _, u := range b.Unreadable() {
 		address := b.Prefix().String()
 		if u.Addr.IsValid() {
 			address = u.Addr.String()
 		}
-		a.find(Explained, domain, address, "a record cannot be read, and what it may be about is withheld", fmt.Sprintf("slot %q", u.Text))
+		a.find(Explained, domain, address, "a record cannot be read, so the addresses that it may name are withheld", fmt.Sprintf("slot %q", u.Text))
 	}
 	for slot := range b.Slots() {
-		a.seen++
+		a.slotCount++
 		address := slot.Addr.String()
 		young := a.Now.Sub(slot.Since) < patience
 		switch slot.State {
@@ -203,15 +202,16 @@ func (a *auditor) slots(domain string, b *ipam.Block) {
 			}
 		case ipam.Freed:
 			if slot.Since.Sub(a.Now) > patience {
-				a.find(Explained, domain, address, "cools down from a time that is still to come", evidenceOf(slot))
+				a.find(Explained, domain, address, "cools down since a time in the future", evidenceOf(slot))
 			}
-		default: // damaged: found above
+		default: // damaged slots are reported above
 		}
 	}
 }
 
-// unexplained says what is wrong with a taken slot, if anything is. A pod that has no
-// PodAttachment and wants one waits, maybe for long, and what it has so far is its own.
+// unexplained returns why a taken slot is not explained; empty if it is. A pod that has
+// no PodAttachment yet and wants one may wait for long, and keeps the addresses that it
+// has so far.
 func (a *auditor) unexplained(domain string, slot ipam.Slot) string {
 	holder := pod.Key{Namespace: slot.Holder.Namespace, Name: slot.Holder.Pod, UID: types.UID(slot.Holder.PodUID)}
 	records := a.records[holder]
@@ -225,16 +225,17 @@ func (a *auditor) unexplained(domain string, slot ipam.Slot) string {
 	p := a.pods[holder]
 	switch {
 	case len(records) > 0:
-		return "taken for a pod whose PodAttachment does not name it"
+		return "taken for a pod whose PodAttachment does not name the address"
 	case p == nil:
-		return "taken for a pod that has neither a PodAttachment nor lives"
+		return "taken for a pod that is gone and has no PodAttachment"
 	case !pod.Wants(p):
-		return "taken for a pod that has no PodAttachment and wants none"
+		return "taken for a pod that has no PodAttachment and needs none"
 	}
-	return "" // in creation, or it waits for the rest
+	return "" // its record is being created, or it waits for further addresses
 }
 
-// addressesOf an interface; what cannot be read is invalid.
+// addressesOf returns the addresses of an interface. An unparsable one is the zero
+// Addr.
 func addressesOf(i v1alpha1.Interface) []netip.Addr {
 	var out []netip.Addr
 	for _, cidr := range i.Addresses {
@@ -261,8 +262,8 @@ func evidenceOf(slot ipam.Slot) string {
 	}
 }
 
-// attachments asks of every record whether its slots say the same, and whether
-// it is the only one.
+// attachments checks that every record agrees with the slots of its addresses, and that
+// no other record names them.
 func (a *auditor) attachments() {
 	named := namings{first: map[named]naming{}, more: map[named][]string{}}
 	for _, r := range a.Attachments {
@@ -271,13 +272,13 @@ func (a *auditor) attachments() {
 		}
 		for _, iface := range r.Spec.Interfaces {
 			if iface.Domain == "" {
-				continue // from elsewhere
+				continue // from another IPAM
 			}
 			for _, addr := range addressesOf(iface) {
 				named.add(iface.Domain, addr, naming{r, iface.Name})
-				if says := a.disagrees(r, iface, addr); says != "" {
-					a.find(OneHolder, iface.Domain, addr.String(), "a PodAttachment names the address and its slot does not say so",
-						fmt.Sprintf("%s; %s", describe(r, iface.Name), says))
+				if state := a.disagrees(r, iface, addr); state != "" {
+					a.find(OneHolder, iface.Domain, addr.String(), "a PodAttachment names the address, but its slot does not name the pod",
+						fmt.Sprintf("%s; %s", describe(r, iface.Name), state))
 				}
 			}
 		}
@@ -288,7 +289,8 @@ func (a *auditor) attachments() {
 	}
 }
 
-// named is an address that PodAttachments name, naming an interface of one.
+// named is an address that PodAttachments name. naming is an interface of a
+// PodAttachment that names it.
 type named struct {
 	domain string
 	addr   netip.Addr
@@ -298,8 +300,8 @@ type naming struct {
 	iface  string
 }
 
-// namings are the addresses that PodAttachments name. The texts of all are made for
-// those that several name.
+// namings collects the addresses that PodAttachments name. It describes the
+// PodAttachments only of addresses that several name.
 type namings struct {
 	first map[named]naming
 	more  map[named][]string
@@ -322,16 +324,16 @@ func describe(r *v1alpha1.PodAttachment, iface string) string {
 	return fmt.Sprintf("PodAttachment %s/%s (uid %s, node %s), interface %s", r.Namespace, r.Name, r.HolderUID(), r.Spec.NodeName, iface)
 }
 
-// holderOf is whose an interface of a record is.
+// holderOf returns the holder of an interface's addresses, without the node.
 func holderOf(r *v1alpha1.PodAttachment, iface string) ipam.Holder {
 	of := pod.HolderOf(r)
 	return ipam.Holder{PodUID: string(of.UID), Interface: iface, Namespace: of.Namespace, Pod: of.Name}
 }
 
-// disagrees is what the block says of an address, unless it says what the record
-// says.
+// disagrees returns the state of the address in its block; empty if it agrees with the
+// record.
 func (a *auditor) disagrees(r *v1alpha1.PodAttachment, iface v1alpha1.Interface, addr netip.Addr) string {
-	b := a.blocks[place{iface.Domain, ipam.BlockOf(addr)}]
+	b := a.blocks[blockID{iface.Domain, ipam.BlockOf(addr)}]
 	if b == nil {
 		return "there is no IPBlock with the address"
 	}

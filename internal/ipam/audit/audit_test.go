@@ -32,7 +32,7 @@ func recordOf(name string, addresses ...string) *v1alpha1.PodAttachment {
 
 func millis(ago time.Duration) int64 { return now.Add(-ago).UnixMilli() }
 
-// The slots of a block; see internal/ipam for the form.
+// taken, freed and held return slots of a block; package ipam describes the format.
 func taken(ordinal int, name string, ago time.Duration) string {
 	return fmt.Sprintf("%d A 1 %d uid-%s shop/%s/eth0 node-1", ordinal, millis(ago), name, name)
 }
@@ -52,13 +52,13 @@ func blockOf(cidr string, slots ...string) v1alpha1.IPBlock {
 	}
 }
 
-// sound is a cluster with a slot in every state, all of them explained.
+// sound returns a cluster with a slot in every state. All of them are explained.
 func sound() audit.Cluster {
 	mirror := podOf("static")
 	mirror.Annotations = map[string]string{corev1.MirrorPodAnnotationKey: "manifest"}
 	dual := recordOf("b", "10.0.0.2/24", "fd00::2/64")
-	leaving := recordOf("leaving", "10.0.0.3/24")
-	leaving.DeletionTimestamp = &metav1.Time{Time: now}
+	terminating := recordOf("leaving", "10.0.0.3/24")
+	terminating.DeletionTimestamp = &metav1.Time{Time: now}
 	c := audit.Cluster{
 		Now: now,
 		Pools: []v1alpha1.IPPool{{
@@ -71,7 +71,7 @@ func sound() audit.Cluster {
 		}},
 		Reservations: []v1alpha1.IPReservation{{Spec: v1alpha1.IPReservationSpec{Domain: "default", Ranges: []string{"10.0.0.16/29"}}}},
 		Claims:       []v1alpha1.IPClaim{{ObjectMeta: metav1.ObjectMeta{Namespace: "shop", Name: "kept"}}},
-		Attachments:  []*v1alpha1.PodAttachment{recordOf("a", "10.0.0.1/24"), dual, leaving},
+		Attachments:  []*v1alpha1.PodAttachment{recordOf("a", "10.0.0.1/24"), dual, terminating},
 		Pods:         []*corev1.Pod{podOf("a"), podOf("b"), podOf("new"), mirror},
 		Blocks: []v1alpha1.IPBlock{
 			blockOf("10.0.0.0/26",
@@ -92,7 +92,7 @@ func TestASoundCluster(t *testing.T) {
 }
 
 func TestFindings(t *testing.T) {
-	// slot changes a slot of the first block, by position.
+	// slot changes the i-th slot of the first block.
 	slot := func(i int, text string) func(*audit.Cluster) {
 		return func(c *audit.Cluster) { c.Blocks[0].Spec.Slots[i] = text }
 	}
@@ -102,7 +102,7 @@ func TestFindings(t *testing.T) {
 	record := func(i int, change func(*v1alpha1.PodAttachment)) func(*audit.Cluster) {
 		return func(c *audit.Cluster) { change(c.Attachments[i]) }
 	}
-	const mismatch = "a PodAttachment names the address and its slot does not say so"
+	const mismatch = "a PodAttachment names the address, but its slot does not name the pod"
 	for _, tt := range []struct {
 		name   string
 		change []func(*audit.Cluster)
@@ -113,33 +113,33 @@ func TestFindings(t *testing.T) {
 		{"slot freed under a pod", []func(*audit.Cluster){slot(0, freed(1, time.Hour))}, []string{"I1 10.0.0.1 " + mismatch, "I7 pool lan the status and the blocks differ in allocated"}},
 		{"slot held under a pod", []func(*audit.Cluster){slot(0, held(1, "shop/kept", time.Hour))}, []string{"I1 10.0.0.1 " + mismatch, "I7 pool lan the status and the blocks differ in allocated", "I7 pool lan the status and the blocks differ in held"}},
 		{"slot of another pod", []func(*audit.Cluster){slot(0, taken(1, "new", time.Second))}, []string{"I1 10.0.0.1 " + mismatch}},
-		{"slot of another interface", []func(*audit.Cluster){slot(0, fmt.Sprintf("1 A 1 %d uid-a shop/a/net1 node-1", millis(time.Second)))}, []string{"I1 10.0.0.1 " + mismatch, "I2 10.0.0.1 taken for a pod whose PodAttachment does not name it"}},
+		{"slot of another interface", []func(*audit.Cluster){slot(0, fmt.Sprintf("1 A 1 %d uid-a shop/a/net1 node-1", millis(time.Second)))}, []string{"I1 10.0.0.1 " + mismatch, "I2 10.0.0.1 taken for a pod whose PodAttachment does not name the address"}},
 		{"block lost", []func(*audit.Cluster){func(c *audit.Cluster) { c.Blocks = c.Blocks[:1] }}, []string{"I1 fd00::2 " + mismatch}},
 		{"being released, slot freed too early", []func(*audit.Cluster){slot(2, freed(3, time.Hour))}, []string{"I1 10.0.0.3 " + mismatch, "I7 pool lan the status and the blocks differ in allocated"}},
-		{"two records", []func(*audit.Cluster){func(c *audit.Cluster) { c.Attachments = append(c.Attachments, recordOf("new", "10.0.0.1/24")) }}, []string{"I1 10.0.0.1 2 PodAttachments name the address", "I1 10.0.0.1 " + mismatch, "I2 10.0.0.4 taken for a pod whose PodAttachment does not name it"}},
+		{"two records", []func(*audit.Cluster){func(c *audit.Cluster) { c.Attachments = append(c.Attachments, recordOf("new", "10.0.0.1/24")) }}, []string{"I1 10.0.0.1 2 PodAttachments name the address", "I1 10.0.0.1 " + mismatch, "I2 10.0.0.4 taken for a pod whose PodAttachment does not name the address"}},
 		{"two objects for a block", []func(*audit.Cluster){func(c *audit.Cluster) {
 			b := blockOf("10.0.0.0/26")
 			b.Name = "restored"
 			c.Blocks = append(c.Blocks, b)
-		}}, []string{"I1 10.0.0.0/26 a second object claims to be the truth about the block"}},
+		}}, []string{"I1 10.0.0.0/26 a second IPBlock has the addresses of the block"}},
 		// I2
-		{"pod gone", []func(*audit.Cluster){slot(3, taken(4, "gone", time.Second))}, []string{"I2 10.0.0.4 taken for a pod that has neither a PodAttachment nor lives"}},
+		{"pod gone", []func(*audit.Cluster){slot(3, taken(4, "gone", time.Second))}, []string{"I2 10.0.0.4 taken for a pod that is gone and has no PodAttachment"}},
 		{"a pod waits for the rest", []func(*audit.Cluster){slot(3, taken(4, "new", time.Hour))}, nil},
 		{"pod gone, and another names its UID", []func(*audit.Cluster){slot(3, taken(4, "gone", time.Second)), func(c *audit.Cluster) {
 			c.Pods[3].Annotations[corev1.MirrorPodAnnotationKey] = "uid-gone"
-		}}, []string{"I2 10.0.0.4 taken for a pod that has neither a PodAttachment nor lives"}},
+		}}, []string{"I2 10.0.0.4 taken for a pod that is gone and has no PodAttachment"}},
 		{"record of another pod that names its UID", []func(*audit.Cluster){slot(3, taken(4, "gone", time.Second)), record(0, func(r *v1alpha1.PodAttachment) {
 			r.Spec.PodUID, r.Spec.APIUID = "uid-gone", "uid-a"
-		})}, []string{"I2 10.0.0.4 taken for a pod that has neither a PodAttachment nor lives"}},
-		{"pod wants nothing", []func(*audit.Cluster){func(c *audit.Cluster) { c.Pods[2].Spec.HostNetwork = true }}, []string{"I2 10.0.0.4 taken for a pod that has no PodAttachment and wants none"}},
+		})}, []string{"I2 10.0.0.4 taken for a pod that is gone and has no PodAttachment"}},
+		{"pod wants nothing", []func(*audit.Cluster){func(c *audit.Cluster) { c.Pods[2].Spec.HostNetwork = true }}, []string{"I2 10.0.0.4 taken for a pod that has no PodAttachment and needs none"}},
 		{"record without the address", []func(*audit.Cluster){record(1, func(r *v1alpha1.PodAttachment) {
 			r.Spec.Interfaces[0].Addresses = r.Spec.Interfaces[0].Addresses[:1]
-		})}, []string{"I2 fd00::2 taken for a pod whose PodAttachment does not name it"}},
-		{"record in another domain", []func(*audit.Cluster){record(0, func(r *v1alpha1.PodAttachment) { r.Spec.Interfaces[0].Domain = "lab" })}, []string{"I2 10.0.0.1 taken for a pod whose PodAttachment does not name it", "I1 10.0.0.1 " + mismatch}},
+		})}, []string{"I2 fd00::2 taken for a pod whose PodAttachment does not name the address"}},
+		{"record in another domain", []func(*audit.Cluster){record(0, func(r *v1alpha1.PodAttachment) { r.Spec.Interfaces[0].Domain = "lab" })}, []string{"I2 10.0.0.1 taken for a pod whose PodAttachment does not name the address", "I1 10.0.0.1 " + mismatch}},
 		{"claim gone", []func(*audit.Cluster){func(c *audit.Cluster) { c.Claims = nil }}, []string{"I2 10.0.0.7 held for a claim that does not exist"}},
-		{"cooldown from the future", []func(*audit.Cluster){slot(5, freed(6, -2*time.Minute))}, []string{"I2 10.0.0.6 cools down from a time that is still to come"}},
-		{"damaged slot", []func(*audit.Cluster){slot(5, "6 X")}, []string{"I2 10.0.0.6 a record cannot be read, and what it may be about is withheld", "I7 pool lan the status and the blocks differ in cooling", "I7 pool lan the status and the blocks differ in reserved"}},
-		{"record of no address", []func(*audit.Cluster){slot(5, "nonsense")}, []string{"I2 10.0.0.0/26 a record cannot be read, and what it may be about is withheld", "I7 pool lan the status and the blocks differ in cooling", "I7 pool lan the status and the blocks differ in reserved"}},
+		{"cooldown from the future", []func(*audit.Cluster){slot(5, freed(6, -2*time.Minute))}, []string{"I2 10.0.0.6 cools down since a time in the future"}},
+		{"damaged slot", []func(*audit.Cluster){slot(5, "6 X")}, []string{"I2 10.0.0.6 a record cannot be read, so the addresses that it may name are withheld", "I7 pool lan the status and the blocks differ in cooling", "I7 pool lan the status and the blocks differ in reserved"}},
+		{"record of no address", []func(*audit.Cluster){slot(5, "nonsense")}, []string{"I2 10.0.0.0/26 a record cannot be read, so the addresses that it may name are withheld", "I7 pool lan the status and the blocks differ in cooling", "I7 pool lan the status and the blocks differ in reserved"}},
 		{"block that is none", []func(*audit.Cluster){func(c *audit.Cluster) { c.Blocks[1].Spec.CIDR = "fd00::/64" }}, []string{"I1 fd00::2 " + mismatch, "I2 fd00::/64 the block cannot be read"}},
 		// I7
 		{"counts do not add up", []func(*audit.Cluster){status(func(s *v1alpha1.IPPoolStatus) { s.Free++ })}, []string{"I7 pool lan the counts do not add up"}},
@@ -212,7 +212,7 @@ func TestFindings(t *testing.T) {
 	}
 }
 
-// TestConfirm: what moves between two looks is no finding.
+// TestConfirm: a violation that changes between two audits is no finding.
 func TestConfirm(t *testing.T) {
 	c := sound()
 	c.Claims = nil
@@ -225,7 +225,7 @@ func TestConfirm(t *testing.T) {
 		t.Errorf("first %+v, confirmed %+v; want the held address alone confirmed", first.Findings, got)
 	}
 
-	// A status lags behind blocks that go on changing.
+	// A status lags while its blocks keep changing.
 	c = sound()
 	c.Pools[0].Status.Allocated, c.Pools[0].Status.Free = 6, 237
 	lagging := audit.Look(c)

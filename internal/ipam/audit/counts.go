@@ -14,9 +14,9 @@ import (
 	"fairlead.dev/fairlead/internal/ipam/objects"
 )
 
-// between is what a count may be: with time alone cooling becomes free, and in a
-// block that the pool may not draw from, reserved. A status is as old as the last
-// change, so the two looks differ by no more than the freed addresses.
+// between is the range of a count. As time passes, a cooling address becomes free or,
+// in a block that the pool may not use, reserved. A status is as old as the last
+// change, so status and snapshot may differ by the number of freed addresses.
 type between struct{ least, most uint64 }
 
 func exactly(n uint64) between { return between{n, n} }
@@ -28,12 +28,12 @@ func (b between) String() string {
 	return fmt.Sprintf("%d to %d", b.least, b.most)
 }
 
-// blockCounts are what blocks say of a pool, as the store counts it.
+// blockCounts are a pool's counts, summed over blocks as the store does.
 type blockCounts struct {
 	allocated, held, reserved, cooling between
 }
 
-// countBlocks counts the blocks of a pool, and returns their versions.
+// countBlocks returns the counts of a pool's blocks, and the versions of the blocks.
 func (a *auditor) countBlocks(pool *ipam.Pool) (sum blockCounts, versions []string) {
 	_, reserved := pool.Size(pool.Families()...)
 	sum.reserved = exactly(reserved)
@@ -53,8 +53,8 @@ func (a *auditor) countBlocks(pool *ipam.Pool) (sum blockCounts, versions []stri
 			}
 		}
 		sum.cooling.add(c.Cooling, freed)
-		if a.leaving[at] || pool.PerNode() != (b.Node() != "") {
-			// The pool may not draw from this block.
+		if a.terminating[at] || pool.PerNode() != (b.Node() != "") {
+			// The pool may not hand out addresses of this block.
 			sum.reserved.add(extra+c.Free-(freed-c.Cooling), extra+c.Free)
 		} else {
 			sum.reserved.add(extra, extra)
@@ -66,12 +66,12 @@ func (a *auditor) countBlocks(pool *ipam.Pool) (sum blockCounts, versions []stri
 
 func (b *between) add(least, most uint64) { b.least, b.most = b.least+least, b.most+most }
 
-// counts asks whether a pool's status adds up, and is what its blocks say. What is
-// free follows from the sum.
+// counts checks that the counts in a pool's status add up and match its blocks. The
+// free count follows from the sum.
 func (a *auditor) counts(o *v1alpha1.IPPool) {
 	ready := meta.FindStatusCondition(o.Status.Conditions, v1alpha1.ConditionReady)
 	if ready == nil || ready.Status != metav1.ConditionTrue || ready.ObservedGeneration < o.Generation {
-		return // its counts are of another spec, and its condition says so
+		return // its counts are of another spec, as its condition shows
 	}
 	s := o.Status
 	about := "pool " + o.Name
@@ -82,7 +82,7 @@ func (a *auditor) counts(o *v1alpha1.IPPool) {
 	}
 	all, err := objects.Pool(o)
 	if err != nil {
-		a.find(AddsUp, o.Spec.Domain, about, "the pool is Ready and its spec cannot be read", err.Error())
+		a.find(AddsUp, o.Spec.Domain, about, "the pool is Ready, but its spec is invalid", err.Error())
 		return
 	}
 	pool := all.Without(objects.Reservations(a.Reservations))
@@ -102,7 +102,7 @@ func (a *auditor) counts(o *v1alpha1.IPPool) {
 			a.findings = append(a.findings, Finding{
 				Invariant: AddsUp, Domain: pool.Domain(), Address: about,
 				What:     "the status and the blocks differ in " + c.name,
-				Evidence: fmt.Sprintf("status says %d, spec and blocks say %v", c.shown, c.real),
+				Evidence: fmt.Sprintf("status has %d, spec and blocks have %v", c.shown, c.real),
 				version:  strings.Join(versions, " "),
 			})
 		}

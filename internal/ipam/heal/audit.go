@@ -16,47 +16,48 @@ import (
 )
 
 const (
-	// apart is how long the second look of an audit comes after the first: what was on
-	// its way then has arrived.
-	apart = 30 * time.Second
-	// firstAudit is how long a leader works before its first audit.
+	// confirmDelay is the time between the two looks of an audit. Changes that were under way
+	// at the first look are complete at the second.
+	confirmDelay = 30 * time.Second
+	// firstAudit is the time from the start of a leader's term to its first audit.
 	firstAudit = time.Minute
 )
 
 // AuditConfig of an Auditor.
 type AuditConfig struct {
-	// Read returns the cluster as caches have it.
+	// Read returns a snapshot of the cluster from caches.
 	Read func(ctx context.Context) (audit.Cluster, error)
-	// Count is told how many findings there are of an invariant.
+	// Count is called with the number of findings for each invariant.
 	Count func(invariant string, findings int)
-	// Interval between two audits.
+	// Interval is the time between two audits.
 	Interval time.Duration
-	// Synced reports whether the caches have everything.
+	// Synced reports whether the caches are complete.
 	Synced func() bool
 }
 
-// Auditor audits the cluster now and then while this process leads. It reads caches only.
+// Auditor audits the cluster at intervals while this process leads. It reads caches
+// only.
 type Auditor struct {
 	cfg AuditConfig
 
 	mu       sync.Mutex
 	known    bool
 	findings []audit.Finding
-	// told when an audit has found something else than the one before.
-	told []func()
+	// onResult are called when an audit's findings differ from those of the previous audit.
+	onResult []func()
 }
 
 // NewAuditor returns an Auditor.
 func NewAuditor(cfg AuditConfig) *Auditor { return &Auditor{cfg: cfg} }
 
-// OnResult has a function called each time that an audit comes to another result.
+// OnResult adds a function that is called each time that the findings change.
 func (a *Auditor) OnResult(f func()) {
 	a.mu.Lock()
 	defer a.mu.Unlock()
-	a.told = append(a.told, f)
+	a.onResult = append(a.onResult, f)
 }
 
-// Run audits until ctx ends: in each term of this process as the leader.
+// Run audits until ctx ends. It is called for each term of this process as the leader.
 func (a *Auditor) Run(ctx context.Context) error {
 	if !toolscache.WaitForCacheSync(ctx.Done(), a.cfg.Synced) {
 		return nil
@@ -66,18 +67,19 @@ func (a *Auditor) Run(ctx context.Context) error {
 			log.FromContext(ctx).Error(err, "audit failed")
 		}
 	}
-	a.learn(nil, false)
+	a.record(nil, false)
 	return nil
 }
 
-// Pass audits once. A finding counts when a second look agrees.
+// Pass audits once. A finding counts only if a second look confirms it. Pass returns an
+// error if the caches cannot be read.
 func (a *Auditor) Pass(ctx context.Context) error {
 	report, err := a.look(ctx)
 	if err != nil {
 		return err
 	}
 	if len(report.Findings) > 0 {
-		if !pause(ctx, apart) {
+		if !pause(ctx, confirmDelay) {
 			return nil
 		}
 		second, err := a.look(ctx)
@@ -87,9 +89,9 @@ func (a *Auditor) Pass(ctx context.Context) error {
 		report = audit.Confirm(report, second)
 	}
 	for _, f := range report.Findings {
-		log.FromContext(ctx).Info("audit found something", "invariant", f.Invariant, "domain", f.Domain, "address", f.Address, "what", f.What, "evidence", f.Evidence)
+		log.FromContext(ctx).Info("audit finding", "invariant", f.Invariant, "domain", f.Domain, "address", f.Address, "what", f.What, "evidence", f.Evidence)
 	}
-	a.learn(report.Findings, true)
+	a.record(report.Findings, true)
 	return nil
 }
 
@@ -102,16 +104,16 @@ func (a *Auditor) look(ctx context.Context) (audit.Report, error) {
 	return audit.Look(c), nil
 }
 
-// learn keeps what was found, until the next audit.
-func (a *Auditor) learn(findings []audit.Finding, known bool) {
+// record records the findings until the next audit.
+func (a *Auditor) record(findings []audit.Finding, known bool) {
 	a.mu.Lock()
-	var told []func()
+	var changed []func()
 	if a.known != known || !slices.Equal(a.findings, findings) {
-		told = slices.Clone(a.told)
+		changed = slices.Clone(a.onResult)
 	}
 	a.findings, a.known = findings, known
 	a.mu.Unlock()
-	for _, f := range told {
+	for _, f := range changed {
 		f()
 	}
 	for _, invariant := range []string{audit.OneHolder, audit.Explained, audit.AddsUp} {
@@ -125,17 +127,17 @@ func (a *Auditor) learn(findings []audit.Finding, known bool) {
 	}
 }
 
-// Of returns what the last audit found that is about a pool or its addresses; known is
-// false before there was one. What is about addresses of its domain that no range of any
-// pool has is shown by those who ask for the domain: `fairlead ipam audit`.
+// Of returns the findings of the last audit that concern a pool or its addresses. known
+// is false before the first audit. Findings about addresses of the domain that are in
+// no pool's ranges are only in the output of `fairlead ipam audit`.
 func (a *Auditor) Of(p *ipam.Pool) (found []audit.Finding, known bool) {
 	a.mu.Lock()
 	defer a.mu.Unlock()
 	return slices.DeleteFunc(slices.Clone(a.findings), func(f audit.Finding) bool { return !about(f, p) }), a.known
 }
 
-// about says whether a finding concerns a pool: an address in its ranges, a block in
-// which it has some, or the pool itself.
+// about reports whether a finding concerns a pool: it names an address in the pool's
+// ranges, a block with such an address, or the pool itself.
 func about(f audit.Finding, p *ipam.Pool) bool {
 	if name, ok := strings.CutPrefix(f.Address, "pool "); ok {
 		return name == p.Name()

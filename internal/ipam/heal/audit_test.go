@@ -15,7 +15,7 @@ import (
 	"fairlead.dev/fairlead/internal/ipam/audit"
 )
 
-// damaged is a cluster with a record that cannot be read, in the block of a pool.
+// damaged returns a cluster with an unreadable record in a block of a pool.
 func damaged(text string) audit.Cluster {
 	return audit.Cluster{Blocks: []v1alpha1.IPBlock{{
 		ObjectMeta: metav1.ObjectMeta{Name: "default.4-0a000000"},
@@ -32,14 +32,14 @@ func lan(t *testing.T, name string, ranges ...string) *ipam.Pool {
 	return p
 }
 
-// What two looks agree on is found, shown of the pools that it is about, and gone when
-// an audit finds it no more.
+// A finding that two looks agree on is returned for its pool, until an audit does not
+// find it any more.
 func TestAuditorConfirms(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		looks, counts := 0, map[string]int{}
 		clusters := []audit.Cluster{
 			damaged("5 A nonsense"),
-			{}, // a moment's inconsistency
+			{}, // the first finding was a momentary inconsistency
 			damaged("5 A nonsense"), damaged("5 A nonsense"),
 			{},
 		}
@@ -63,18 +63,18 @@ func TestAuditorConfirms(t *testing.T) {
 			t.Helper()
 			<-time.After(wait)
 			synctest.Wait()
-			found, told := a.Of(p)
-			if told != known || len(found) != i2 || counts[audit.Explained] != i2 {
-				t.Errorf("%s: known %v, found %v, counts %v", what, told, found, counts)
+			found, got := a.Of(p)
+			if got != known || len(found) != i2 || counts[audit.Explained] != i2 {
+				t.Errorf("%s: known %v, found %v, counts %v", what, got, found, counts)
 			}
 			if other, _ := a.Of(beside); len(other) > 0 {
 				t.Errorf("%s: shown of another pool: %v", what, other)
 			}
 		}
 		expect("before the first audit", firstAudit/2, false, 0)
-		expect("a moment's inconsistency", firstAudit/2+apart, true, 0)
+		expect("a moment's inconsistency", firstAudit/2+confirmDelay, true, 0)
 		expect("while the second look is waited for", time.Hour, true, 0)
-		expect("confirmed", apart, true, 1)
+		expect("confirmed", confirmDelay, true, 1)
 		expect("mended", time.Hour, true, 0)
 		expect("an audit that fails changes nothing", time.Hour, true, 0)
 		cancel()
@@ -82,7 +82,7 @@ func TestAuditorConfirms(t *testing.T) {
 			t.Error(err)
 		}
 		if _, known := a.Of(p); known {
-			t.Error("who leads no more still says what is so")
+			t.Error("findings are known after the end of the term")
 		}
 	})
 }

@@ -1,7 +1,8 @@
-// Package heal keeps blocks true to what pods have. Blocks are objects that people can
-// delete, edit or put back to an older state; what living PodAttachments name is then
-// taken again for the pods that have it, and until that is done it is handed out to
-// nobody. It never takes anything from another holder.
+// Package heal corrects blocks that contradict the PodAttachments. Blocks are objects
+// that people can delete, edit or replace by an older state. If a living PodAttachment
+// names an address and its block does not, heal takes the address again for the pod.
+// Until that is done, the address is not handed out. Heal never takes an address away
+// from another holder.
 package heal
 
 import (
@@ -29,12 +30,13 @@ import (
 )
 
 const (
-	// settle is how long what looks like a loss may be the informers' of two kinds not
-	// having shown the same moment. Nothing depends on it: a loss is withheld at once.
+	// settle is how long heal waits before it examines a loss. The informers of two
+	// kinds may show different moments, and the loss may disappear. Safety does not
+	// depend on it: a lost address is withheld at once.
 	settle = time.Second
-	// lastRetry is the longest pause between two tries.
+	// lastRetry is the longest pause between two attempts.
 	lastRetry = 30 * time.Second
-	// atOnce is how many losses are looked into at a time.
+	// atOnce is how many losses are examined at the same time.
 	atOnce = 16
 )
 
@@ -42,33 +44,33 @@ const (
 type Config struct {
 	// Client reads from caches.
 	Client client.Reader
-	// Live reads from the API server: what has the air of a loss may be a release that
-	// a cache has not shown yet.
+	// Live reads from the API server. An apparent loss may be a release that the cache
+	// has not shown yet.
 	Live client.Reader
-	// Store of the blocks.
+	// Store has the blocks.
 	Store *block.Store
-	// Routed says whether the blocks of a pool are routed to nodes, and whether the
+	// Routed reports whether the blocks of a pool are routed to nodes, and whether the
 	// pool is known.
 	Routed func(pool string) (routed, known bool)
 	// Synced reports whether the store knows all blocks.
 	Synced func() bool
 }
 
-// Healer heals blocks while this process leads.
+// Healer corrects blocks while this process leads.
 type Healer struct {
 	cfg Config
-	// watching is true from when records that appear are looked at, healed from when
-	// all that there were have been.
+	// watching is true once new records are checked, healed once all existing records
+	// have been.
 	watching, healed atomic.Bool
 
 	mu sync.Mutex
-	// told when all records have been looked at.
-	told []func()
-	// refused are the holders and addresses that could not be brought together, and why.
+	// onHealed are called when all records have been checked.
+	onHealed []func()
+	// refused are the losses that cannot be given back, with the reason.
 	refused map[refusal]string
 }
 
-// refusal is a loss that could not be given back.
+// refusal identifies a loss that cannot be given back.
 type refusal struct {
 	holder ipam.Holder
 	domain string
@@ -78,19 +80,19 @@ type refusal struct {
 // New returns a Healer.
 func New(cfg Config) *Healer { return &Healer{cfg: cfg, refused: map[refusal]string{}} }
 
-// Healed reports whether everything that living records name is taken, or withheld until
-// it is. Before that no address may be handed out.
+// Healed reports whether every address that a living record names is taken, or withheld
+// until it is. No address may be handed out before.
 func (h *Healer) Healed() bool { return h.healed.Load() }
 
-// OnHealed has a function called each time that Healed becomes true.
+// OnHealed adds a function that is called each time that Healed becomes true.
 func (h *Healer) OnHealed(f func()) {
 	h.mu.Lock()
 	defer h.mu.Unlock()
-	h.told = append(h.told, f)
+	h.onHealed = append(h.onHealed, f)
 }
 
-// Watch looks at each record that appears. One may have been written by a leader that
-// was about to end when its addresses were lost.
+// Watch checks each new record. It may be from a leader that wrote it at the end of its
+// term, after its addresses were lost.
 func (h *Healer) Watch(ctx context.Context, informers ctrlcache.Informers) error {
 	records, err := informers.GetInformer(ctx, &v1alpha1.PodAttachment{}, ctrlcache.BlockUntilSynced(false))
 	if err != nil {
@@ -103,15 +105,15 @@ func (h *Healer) Watch(ctx context.Context, informers ctrlcache.Informers) error
 	return nil
 }
 
-// Appeared looks at a record that has appeared.
+// Appeared checks a new record.
 func (h *Healer) Appeared(record *v1alpha1.PodAttachment) {
 	if h.watching.Load() {
 		h.check(record)
 	}
 }
 
-// Run looks at all records, and heals until ctx ends: once in each term of this process as
-// the leader.
+// Run checks all records and heals until ctx ends. It is called once in each term of
+// this process as the leader.
 func (h *Healer) Run(ctx context.Context) error {
 	defer h.End()
 	if err := h.Begin(ctx); err != nil || ctx.Err() != nil {
@@ -121,9 +123,9 @@ func (h *Healer) Run(ctx context.Context) error {
 	return nil
 }
 
-// Begin compares all records with the blocks, in memory: what a block does not say is
-// withheld from now on, and Healed is true. A reader of the late cache of records waits
-// until it has all.
+// Begin compares all records with the blocks, in memory. From then on, the addresses
+// without a block record are withheld, and Healed returns true. If the cache of records
+// is filled late, the List in it waits until the cache is complete.
 func (h *Healer) Begin(ctx context.Context) error {
 	if !toolscache.WaitForCacheSync(ctx.Done(), h.cfg.Synced) {
 		return nil
@@ -142,31 +144,31 @@ func (h *Healer) Begin(ctx context.Context) error {
 		missing += h.check(&records.Items[i])
 	}
 	if missing > 0 {
-		log.FromContext(ctx).Info("blocks do not have addresses that PodAttachments name: they are withheld and looked into", "addresses", missing)
+		log.FromContext(ctx).Info("withholding addresses that PodAttachments name and blocks lack", "addresses", missing)
 	}
 	h.healed.Store(true)
 	h.mu.Lock()
-	told := slices.Clone(h.told)
+	callbacks := slices.Clone(h.onHealed)
 	h.mu.Unlock()
-	for _, f := range told {
+	for _, f := range callbacks {
 		f()
 	}
 	return nil
 }
 
-// End is for a process that leads no more: what was lost is forgotten, and the next term
-// begins anew.
+// End ends the term of a leader. All losses are forgotten, and the next term begins
+// with Begin.
 func (h *Healer) End() {
 	h.healed.Store(false)
 	h.watching.Store(false)
 	h.cfg.Store.Guard(false)
 }
 
-// check tells the store what a record names, and returns how much of that blocks do not
-// say.
+// check reports the addresses of a record to the store, and returns how many of them
+// the blocks have no record of.
 func (h *Healer) check(record *v1alpha1.PodAttachment) int {
 	missing := 0
-	for _, l := range h.named(record) {
+	for _, l := range h.namedBy(record) {
 		if h.cfg.Store.Miss(l) {
 			missing++
 		}
@@ -174,7 +176,7 @@ func (h *Healer) check(record *v1alpha1.PodAttachment) int {
 	return missing
 }
 
-// heal heals whenever there is something to heal.
+// heal calls Heal whenever there is a loss, until ctx ends.
 func (h *Healer) heal(ctx context.Context) {
 	delay := time.Duration(0)
 	for {
@@ -198,12 +200,12 @@ func (h *Healer) heal(ctx context.Context) {
 			return
 		default:
 			delay = min(max(settle, 2*delay), lastRetry)
-			log.FromContext(ctx).V(1).Info("not everything is healed, trying again", "err", err.Error(), "after", delay.String())
+			log.FromContext(ctx).V(1).Info("healing is incomplete, retrying", "err", err.Error(), "after", delay.String())
 		}
 	}
 }
 
-// pause reports whether a time has passed before ctx ended.
+// pause waits, and returns false if ctx ended first.
 func pause(ctx context.Context, d time.Duration) bool {
 	select {
 	case <-ctx.Done():
@@ -213,9 +215,9 @@ func pause(ctx context.Context, d time.Duration) bool {
 	}
 }
 
-// Heal looks into what was lost, once: what its holder still has is taken for him again,
-// the rest goes back like any other that is given back. Blocks that were deleted are made anew. An error
-// says that something is left to do.
+// Heal examines each loss once. If the holder still has the address, the address is
+// taken for it again. Otherwise the address cools down as after any free. Deleted
+// blocks are created again. Heal returns an error if some of this is still to be done.
 func (h *Healer) Heal(ctx context.Context) error {
 	rewritten := h.cfg.Store.Rewrite(ctx)
 	lost := h.cfg.Store.Lost()
@@ -238,7 +240,7 @@ func (h *Healer) Heal(ctx context.Context) error {
 		places <- struct{}{}
 		all.Go(func() {
 			defer func() { <-places }()
-			err := h.one(ctx, l, known[l.Holder.PodUID])
+			err := h.examine(ctx, l, known[l.Holder.PodUID])
 			mu.Lock()
 			defer mu.Unlock()
 			if errs = append(errs, err); block.Refused(err) {
@@ -247,11 +249,11 @@ func (h *Healer) Heal(ctx context.Context) error {
 		})
 	}
 	all.Wait()
-	h.tell(ctx, refused)
+	h.logRefused(ctx, refused)
 	return errors.Join(errs...)
 }
 
-// known are the names of the records in the cache by the UID of their pods.
+// known returns the names of the records in the cache, by the UID of their pods.
 func (h *Healer) known(ctx context.Context) (map[string][]types.NamespacedName, error) {
 	var records v1alpha1.PodAttachmentList
 	if err := h.cfg.Client.List(ctx, &records, client.UnsafeDisableDeepCopy); err != nil {
@@ -266,54 +268,55 @@ func (h *Healer) known(ctx context.Context) (map[string][]types.NamespacedName, 
 	return out, nil
 }
 
-// tell logs what could not be given back, once.
-func (h *Healer) tell(ctx context.Context, refused map[refusal]string) {
+// logRefused logs each refused loss once.
+func (h *Healer) logRefused(ctx context.Context, refused map[refusal]string) {
 	for l, why := range refused {
 		if h.refused[l] != why {
-			log.FromContext(ctx).Error(errors.New(why), "an address is named by a living PodAttachment and cannot be given back to its pod, trying again",
+			log.FromContext(ctx).Error(errors.New(why), "cannot give a lost address back to its pod, retrying",
 				"domain", l.domain, "address", l.addr.String(), "holder", l.holder.String())
 		}
 	}
 	h.refused = refused
 }
 
-// one looks into a loss.
-func (h *Healer) one(ctx context.Context, l block.Loss, known []types.NamespacedName) error {
-	has, err := h.still(ctx, &l, known)
+// examine examines a loss.
+func (h *Healer) examine(ctx context.Context, l block.Loss, known []types.NamespacedName) error {
+	has, err := h.stillHas(ctx, &l, known)
 	switch {
 	case err != nil:
 		return err
 	case !has:
-		return h.rest(ctx, l)
+		return h.freeLost(ctx, l)
 	}
 	if err := h.cfg.Store.Restore(ctx, l); err != nil {
 		return fmt.Errorf("take %s of domain %s for %s again: %w", l.Addr, l.Domain, l.Holder, err)
 	}
-	log.FromContext(ctx).Info("a block had lost an address of a pod, which has it again", "domain", l.Domain, "address", l.Addr.String(), "holder", l.Holder.String())
+	log.FromContext(ctx).Info("restored an address that its block had lost", "domain", l.Domain, "address", l.Addr.String(), "holder", l.Holder.String())
 	return nil
 }
 
-// rest ends a loss whose holder does not have the address any more. He may have had it a
-// moment ago: it rests as after any pod, which is written where the block says nothing of
-// it.
-func (h *Healer) rest(ctx context.Context, l block.Loss) error {
+// freeLost ends a loss whose holder no longer has the address. A pod may have used the
+// address until a moment ago, so it must cool down. If the block has no record of it at
+// all, freeLost writes one.
+func (h *Healer) freeLost(ctx context.Context, l block.Loss) error {
 	if l.Unsaid() {
 		err := h.cfg.Store.Restore(ctx, l)
 		if err == nil {
 			err = h.cfg.Store.Free(ctx, l.Holder, l.Domain, []netip.Addr{l.Addr})
 		}
 		if err != nil && !block.Refused(err) {
-			return fmt.Errorf("let %s of domain %s rest, which %s had: %w", l.Addr, l.Domain, l.Holder, err)
+			return fmt.Errorf("free %s of domain %s, formerly of %s: %w", l.Addr, l.Domain, l.Holder, err)
 		}
 	}
 	h.cfg.Store.Absolve(l)
 	return nil
 }
 
-// still asks the API server whether a holder still has what was lost: a record of his
-// says so, or he lives and his record is still to come. By a record it is known to which
-// node the block is routed, should it have to be made anew.
-func (h *Healer) still(ctx context.Context, l *block.Loss, known []types.NamespacedName) (bool, error) {
+// stillHas asks the API server whether a holder still has the lost address. It has if a
+// record of the pod names the address, or if the pod lives and its record is not
+// written yet. A record also determines l.Node, the node of a block that has to be
+// created.
+func (h *Healer) stillHas(ctx context.Context, l *block.Loss, known []types.NamespacedName) (bool, error) {
 	own := types.NamespacedName{Namespace: l.Holder.Namespace, Name: pod.AttachmentName(l.Holder.Pod, types.UID(l.Holder.PodUID))}
 	if !slices.Contains(known, own) {
 		known = append(slices.Clip(known), own)
@@ -328,7 +331,7 @@ func (h *Healer) still(ctx context.Context, l *block.Loss, known []types.Namespa
 			return false, fmt.Errorf("read PodAttachment %s: %w", key, err)
 		case holderOf(record, l.Holder.Interface).Same(l.Holder):
 			recorded = true
-			named := h.named(record)
+			named := h.namedBy(record)
 			if i := slices.IndexFunc(named, func(n block.Loss) bool {
 				return n.Domain == l.Domain && n.Addr == l.Addr && n.Holder.Same(l.Holder)
 			}); i >= 0 {
@@ -348,21 +351,21 @@ func (h *Healer) still(ctx context.Context, l *block.Loss, known []types.Namespa
 	return err == nil && string(p.UID) == l.Holder.PodUID && pod.Holds(p), nil
 }
 
-// named is what a record says that its pod has, of our own pools; nothing for a record
-// that is being given back.
-func (h *Healer) named(record *v1alpha1.PodAttachment) []block.Loss {
+// namedBy returns the addresses of our pools that a record names, as losses; none for a
+// record whose interfaces are being released.
+func (h *Healer) namedBy(record *v1alpha1.PodAttachment) []block.Loss {
 	if !pod.MayHold(record) {
 		return nil
 	}
 	var out []block.Loss
 	for _, i := range record.Spec.Interfaces {
 		if i.Domain == "" {
-			continue // from elsewhere
+			continue // from another IPAM
 		}
 		for _, cidr := range i.Addresses {
 			p, err := netip.ParsePrefix(cidr)
 			if err != nil {
-				continue // no block can have it
+				continue // no block has it
 			}
 			out = append(out, block.Loss{Holder: holderOf(record, i.Name), Domain: i.Domain, Addr: p.Addr(), Claim: i.Claim, Node: h.node(record, i)})
 		}
@@ -370,8 +373,8 @@ func (h *Healer) named(record *v1alpha1.PodAttachment) []block.Loss {
 	return out
 }
 
-// node is the node to which the block of an interface is routed; empty for none. Where
-// the pool is not there any more, the gateway says so: such nodes have link-local ones.
+// node returns the node that the block of an interface is routed to; empty for none. If
+// the pool no longer exists, a link-local gateway means that the block is routed.
 func (h *Healer) node(record *v1alpha1.PodAttachment, i v1alpha1.Interface) string {
 	routed, known := h.cfg.Routed(i.Pool)
 	if !known {
@@ -386,7 +389,7 @@ func (h *Healer) node(record *v1alpha1.PodAttachment, i v1alpha1.Interface) stri
 	return record.Spec.NodeName
 }
 
-// holderOf is who has an interface of a record.
+// holderOf returns the holder of an interface's addresses.
 func holderOf(record *v1alpha1.PodAttachment, iface string) ipam.Holder {
 	of := pod.HolderOf(record)
 	return ipam.Holder{PodUID: string(of.UID), Interface: iface, Namespace: of.Namespace, Pod: of.Name, Node: record.Spec.NodeName}

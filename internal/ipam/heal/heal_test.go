@@ -18,17 +18,17 @@ import (
 	"fairlead.dev/fairlead/internal/ipam/block/blocktest"
 )
 
-// nobody is an API server on which no pod and no record is left.
-type nobody struct{ client.Reader }
+// emptyAPI is an API server without pods and records.
+type emptyAPI struct{ client.Reader }
 
-func (nobody) Get(_ context.Context, key client.ObjectKey, _ client.Object, _ ...client.GetOption) error {
+func (emptyAPI) Get(_ context.Context, key client.ObjectKey, _ client.Object, _ ...client.GetOption) error {
 	return apierrors.NewNotFound(schema.GroupResource{Resource: "pods"}, key.Name)
 }
 
-func (nobody) List(context.Context, client.ObjectList, ...client.ListOption) error { return nil }
+func (emptyAPI) List(context.Context, client.ObjectList, ...client.ListOption) error { return nil }
 
-// guarded returns a store that looks for losses and hears of its blocks, until the test's
-// bubble ends.
+// guarded returns a running store that looks for losses and gets all events of its
+// blocks.
 func guarded(t *testing.T) (context.Context, *block.Store, *blocktest.API) {
 	t.Helper()
 	api := blocktest.NewAPI()
@@ -42,8 +42,8 @@ func guarded(t *testing.T) (context.Context, *block.Store, *blocktest.API) {
 	return ctx, s, api
 }
 
-// own review 11, make sim SEED=65: a slot was edited away, the pod that had the address
-// went, and the next one had it 2.5 seconds later.
+// own review 11, make sim SEED=65: a slot was removed by an edit, the pod with the
+// address ended, and the next pod got the address 2.5 seconds later.
 func TestWhatWasLostRestsWhenItsPodIsGone(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		ctx, s, api := guarded(t)
@@ -62,33 +62,33 @@ func TestWhatWasLostRestsWhenItsPodIsGone(t *testing.T) {
 		b.Spec.Slots, b.Spec.Used = nil, 0
 		api.Put(b)
 		synctest.Wait()
-		if err := New(Config{Client: nobody{}, Live: nobody{}, Store: s}).Heal(ctx); err != nil {
+		if err := New(Config{Client: emptyAPI{}, Live: emptyAPI{}, Store: s}).Heal(ctx); err != nil {
 			t.Fatal(err)
 		}
 		synctest.Wait()
 		if slots := api.List()[0].Spec.Slots; len(slots) != 1 || !strings.Contains(slots[0], " F ") || len(s.Lost()) > 0 {
-			t.Errorf("the block says %q, want the address freed; still lost are %v", slots, s.Lost())
+			t.Errorf("slots %q, want the address freed; still lost are %v", slots, s.Lost())
 		}
 		soon, end := context.WithTimeout(ctx, ipam.MinCooldown/2)
 		defer end()
 		if err := take(soon, "next"); err == nil {
-			t.Error("it is handed out at once")
+			t.Error("the address is handed out at once")
 		}
 		<-time.After(time.Minute)
 		if err := take(ctx, "next"); err != nil {
-			t.Errorf("when it has rested: %v", err)
+			t.Errorf("after the cooldown: %v", err)
 		}
 	})
 }
 
-// Where the block is gone as a whole, it is not made anew for a pod that is gone: whose it
-// was is not known any more.
+// If the whole block is gone, it is not created again for a pod that is gone: the node
+// of the block is unknown.
 func TestNoBlockForAPodThatIsGone(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		ctx, s, api := guarded(t)
 		former := ipam.Holder{PodUID: "uid-former", Interface: "eth0", Namespace: "ns", Pod: "former"}
 		s.Miss(block.Loss{Holder: former, Domain: ipam.DefaultDomain, Addr: netip.MustParseAddr("10.0.0.1")})
-		if err := New(Config{Client: nobody{}, Live: nobody{}, Store: s}).Heal(ctx); err != nil {
+		if err := New(Config{Client: emptyAPI{}, Live: emptyAPI{}, Store: s}).Heal(ctx); err != nil {
 			t.Fatal(err)
 		}
 		if b := api.List(); len(b) > 0 || len(s.Lost()) > 0 {
@@ -97,8 +97,8 @@ func TestNoBlockForAPodThatIsGone(t *testing.T) {
 	})
 }
 
-// make sim, TestMonth with seed 9: a block was gone, and of whose it was nothing was known
-// any more. It is made anew for the node of the record that names the address.
+// make sim, TestMonth with seed 9: a block was gone, and its node was unknown. It is
+// created again for the node of the record that names the address.
 func TestBlockIsMadeAnewForTheNodeOfTheRecord(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		ctx, s, api := guarded(t)

@@ -1,5 +1,5 @@
-// Package objects reads the API's objects as what package ipam works with,
-// which knows no API.
+// Package objects converts objects of the API to the types of package ipam, which does
+// not know the API.
 package objects
 
 import (
@@ -11,8 +11,8 @@ import (
 	"fairlead.dev/fairlead/internal/ipam"
 )
 
-// Pool reads an IPPool. Its error joins an *ipam.FieldError for every problem of
-// the spec.
+// Pool converts an IPPool. The error joins an *ipam.FieldError for every problem of the
+// spec.
 func Pool(o *v1alpha1.IPPool) (*ipam.Pool, error) {
 	var cooldown time.Duration // the default, unless the API server has filled it in
 	if o.Spec.Cooldown != nil {
@@ -33,8 +33,8 @@ func Pool(o *v1alpha1.IPPool) (*ipam.Pool, error) {
 	})
 }
 
-// Block reads an IPBlock. It fails when the CIDR is not a block's; slots that
-// cannot be read are quarantined and no error.
+// Block converts an IPBlock. It fails if spec.cidr is not the prefix of a block.
+// Unreadable slots are quarantined and cause no error.
 func Block(o *v1alpha1.IPBlock) (*ipam.Block, error) {
 	prefix, err := netip.ParsePrefix(o.Spec.CIDR)
 	if err != nil || ipam.BlockOf(prefix.Addr()) != prefix {
@@ -43,8 +43,8 @@ func Block(o *v1alpha1.IPBlock) (*ipam.Block, error) {
 	return ipam.DecodeBlock(prefix, o.Spec.Node, o.Spec.Slots), nil
 }
 
-// Reservations reads IPReservations. Of one with a mistake it reads what can be
-// read, which is in force; the mistake is told in its status.
+// Reservations converts IPReservations. If a reservation has mistakes, its valid
+// entries are in force, and its status reports the mistakes.
 func Reservations(list []v1alpha1.IPReservation) []*ipam.Reservation {
 	var out []*ipam.Reservation
 	for i := range list {
