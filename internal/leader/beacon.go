@@ -15,24 +15,25 @@ import (
 	"time"
 )
 
-// A beacon's answer is one line: who it is, in digits that tell nothing else, and
-// whether it leads. After that the connection of a leader stays open, with nothing
-// said on it, until its term or its process ends.
+// A beacon's answer is one line: a digest of its identity, which reveals nothing, and
+// whether the process leads. If it leads, the connection then stays open and silent
+// until the term or the process ends.
 const (
 	answerLeads    = " leads\n"
 	answerStandsBy = " stands by\n"
-	// maxWatchers is how many connections a beacon keeps. Replicas need one each.
+	// maxWatchers is the limit of a beacon's connections. Each replica needs one.
 	maxWatchers = 32
-	// answerTimeout bounds the wait for a line.
+	// answerTimeout limits the wait for a line.
 	answerTimeout = 2 * time.Second
 )
 
-// addressMark lies between a process's own name and its beacon's address in an
+// addressSeparator separates the process's name from the address of its beacon in an
 // identity.
-const addressMark = "@"
+const addressSeparator = "@"
 
-// Beacon lets standbys see that a leader's process lives: the kernel ends its
-// connections when the process ends, however it does. A nil one does nothing.
+// Beacon lets standbys see that the leader's process lives: when the process ends, in
+// whatever way, the kernel closes its connections. The methods of a nil Beacon do
+// nothing, but Identity needs one.
 type Beacon struct {
 	l        net.Listener
 	identity string
@@ -42,9 +43,9 @@ type Beacon struct {
 	conns map[net.Conn]struct{}
 }
 
-// AddressTowards returns the address that this machine has towards a server,
-// "host:port", as which other machines reach it, too, unless the server's is a
-// virtual address of this machine. Nothing is sent.
+// AddressTowards returns the address that this machine uses towards a server
+// "host:port". Other machines reach this machine at the same address, unless the
+// server's address is a virtual address of this machine. Nothing is sent.
 func AddressTowards(ctx context.Context, server string) (string, error) {
 	towards, err := (&net.Dialer{}).DialContext(ctx, "udp", server)
 	if err != nil {
@@ -58,9 +59,9 @@ func AddressTowards(ctx context.Context, server string) (string, error) {
 	return host, nil
 }
 
-// Listen opens a beacon at a TCP port of an address of this machine. Port 0 is any
-// that is free; any is taken, too, if another process has the port. process is what
-// the process is called, unlike any other.
+// Listen opens a beacon at a TCP port of an address of this machine. Port 0 means any
+// free port, and any free port is also used if another process has the port. process is
+// the unique name of this process.
 func Listen(ctx context.Context, host string, port int, process string) (*Beacon, error) {
 	listen := func(port int) (net.Listener, error) {
 		return (&net.ListenConfig{}).Listen(ctx, "tcp", net.JoinHostPort(host, strconv.Itoa(port)))
@@ -72,25 +73,25 @@ func Listen(ctx context.Context, host string, port int, process string) (*Beacon
 	if err != nil {
 		return nil, fmt.Errorf("listen for standbys: %w", err)
 	}
-	return &Beacon{l: l, identity: process + addressMark + l.Addr().String(), conns: map[net.Conn]struct{}{}}, nil
+	return &Beacon{l: l, identity: process + addressSeparator + l.Addr().String(), conns: map[net.Conn]struct{}{}}, nil
 }
 
-// Identity is the process's name and where its beacon is.
+// Identity returns the process's name with the address of its beacon.
 func (b *Beacon) Identity() string { return b.identity }
 
-// addressOf is where the beacon of an identity is; empty when it has none.
+// addressOf returns the address of an identity's beacon; empty if it has none.
 func addressOf(identity string) string {
-	_, address, _ := strings.Cut(identity, addressMark)
+	_, address, _ := strings.Cut(identity, addressSeparator)
 	return address
 }
 
-// digest stands for an identity on the network.
+// digest returns a short hash of an identity, for use on the network.
 func digest(identity string) string {
 	sum := sha256.Sum256([]byte(identity))
 	return hex.EncodeToString(sum[:16])
 }
 
-// Run answers until ctx ends.
+// Run answers connections until ctx ends.
 func (b *Beacon) Run(ctx context.Context) error {
 	if b == nil {
 		<-ctx.Done()
@@ -100,7 +101,7 @@ func (b *Beacon) Run(ctx context.Context) error {
 	defer stop()
 	var serving sync.WaitGroup
 	defer serving.Wait()
-	defer b.shine(false)
+	defer b.setLeads(false)
 	for {
 		conn, err := b.l.Accept()
 		if ctx.Err() != nil {
@@ -109,7 +110,7 @@ func (b *Beacon) Run(ctx context.Context) error {
 			}
 			return nil
 		}
-		if err != nil { // too many files are open, as a rule
+		if err != nil { // usually too many open files
 			select {
 			case <-time.After(answerTimeout):
 			case <-ctx.Done():
@@ -120,9 +121,9 @@ func (b *Beacon) Run(ctx context.Context) error {
 	}
 }
 
-// serve answers one connection, and keeps it for as long as both sides live.
+// serve answers one connection, and keeps it open while this process leads.
 func (b *Beacon) serve(conn net.Conn) {
-	defer conn.Close() //nolint:errcheck // there is nobody to tell
+	defer conn.Close() //nolint:errcheck // the error has no consequence
 	b.mu.Lock()
 	leads, full := b.leads, len(b.conns) >= maxWatchers
 	if !full {
@@ -145,13 +146,13 @@ func (b *Beacon) serve(conn net.Conn) {
 	if _, err := io.WriteString(conn, digest(b.identity)+answer); err != nil || !leads {
 		return
 	}
-	// Nothing is expected, so whatever comes ends it.
+	// The standby sends nothing, so the read ends with the connection.
 	_, _ = conn.Read(make([]byte, 1))
 }
 
-// shine says whether the process leads from now on; who has heard otherwise loses
-// the connection.
-func (b *Beacon) shine(leads bool) {
+// setLeads sets whether the process leads. It closes all connections, whose answers are
+// outdated.
+func (b *Beacon) setLeads(leads bool) {
 	if b == nil {
 		return
 	}

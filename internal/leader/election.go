@@ -1,12 +1,12 @@
-// Package leader makes one of several processes lead at a time, by a Lease. A
-// leader that cannot renew the Lease steps down and stands by in the same process,
-// with all that it remembers; work of its term is cancelled, and what is asked of
-// it meanwhile waits for the next term.
+// Package leader elects one of several processes as the leader, with a Lease. A leader
+// that cannot renew the Lease steps down and becomes a standby in the same process,
+// with all of its memory. The work of its term is cancelled, and new requests wait for
+// the next term.
 //
 // Two leaders at once are harmless here, because addresses are taken by
-// compare-and-swap. So the Lease is long, and an API server that stalls costs no
-// change of leader; and a standby that has met the leader, and sees that its
-// process has ended, takes the Lease before it runs out.
+// compare-and-swap. Therefore the Lease is long, and an API server that stalls does not
+// cause a change of leader. A standby that was connected to the leader, and sees that
+// the leader's process has ended, takes the Lease before it expires.
 package leader
 
 import (
@@ -25,31 +25,32 @@ import (
 
 // Config of an Election.
 type Config struct {
-	// Name of the Lease, for logs and metrics.
+	// Name is the name of the Lease, for logs and metrics.
 	Name string
-	// Lock returns a new way to the Lease, each for one user at a time. All have
-	// one identity, which no other process has; see Identity.
+	// Lock returns a new client of the Lease, for one user at a time. All have the same
+	// identity, which no other process has; see Beacon.Identity.
 	Lock func() resourcelock.Interface
-	// Beacon tells standbys that this process leads. Nil tells none: then they wait
-	// until the Lease runs out.
+	// Beacon shows standbys that this process leads. If it is nil, standbys wait until
+	// the Lease expires.
 	Beacon *Beacon
-	// LeaseDuration is how long a standby respects a Lease that is not renewed.
+	// LeaseDuration is how long a standby respects a Lease after the last renewal.
 	LeaseDuration time.Duration
-	// RenewDeadline is how long a leader tries to renew before it steps down; less
-	// than LeaseDuration.
+	// RenewDeadline is how long a leader tries to renew before it steps down. It is
+	// less than LeaseDuration.
 	RenewDeadline time.Duration
-	// RetryPeriod lies between two renewals, and between two looks of a standby.
+	// RetryPeriod is the time between two renewals, and between two checks of a
+	// standby.
 	RetryPeriod time.Duration
-	// Begins is called when a term begins, before any work of it; nil for nothing.
+	// Begins, if not nil, is called when a term begins, before any work of the term.
 	Begins func()
-	// Ended is called when a term has ended; nil for nothing.
+	// Ended, if not nil, is called when a term has ended.
 	Ended func()
 }
 
-// ErrTermEnded says that work was given up because this process leads no more.
+// ErrTermEnded: the work was cancelled because this process stopped leading.
 var ErrTermEnded = errors.New("the term as leader has ended")
 
-// releaseTimeout bounds the wait for the API server at the end of the process.
+// releaseTimeout limits the wait for the API server at the end of the process.
 const releaseTimeout = 2 * time.Second
 
 // Election is this process's part in the election.
@@ -59,15 +60,15 @@ type Election struct {
 	watch *watch
 	gate  gate
 	gauge prometheus.Gauge
-	// restand ends the candidacy of a standby, so that the next one begins at once.
-	restand atomic.Pointer[context.CancelFunc]
-	// term is held while this process leads: a term begins when the one before has
-	// been ended.
+	// endCandidacy cancels the current candidacy, so that the next one begins at once.
+	endCandidacy atomic.Pointer[context.CancelFunc]
+	// term is locked during a term, so that a term begins only after the previous one
+	// has ended.
 	term sync.Mutex
 }
 
-// New returns an Election that has not begun, and registers the gauge
-// fairlead_leader. The error is of the registration.
+// New returns an Election and registers the gauge fairlead_leader. The error is that of
+// the registration.
 func New(cfg Config, metrics prometheus.Registerer) (*Election, error) {
 	e := &Election{
 		cfg:  cfg,
@@ -85,25 +86,25 @@ func New(cfg Config, metrics prometheus.Registerer) (*Election, error) {
 	return e, nil
 }
 
-// Run stands for election again and again until ctx ends. The Lease is kept then:
+// Run takes part in elections until ctx ends. It does not release the Lease at the end;
 // see Release.
 func (e *Election) Run(ctx context.Context) error {
 	for ctx.Err() == nil {
-		if err := e.stand(ctx); err != nil {
+		if err := e.runCandidacy(ctx); err != nil {
 			return err
 		}
 	}
-	e.watch.stop() //nolint:contextcheck // what it ends outlives a candidacy
-	e.term.Lock()  // until the last term has been ended
+	e.watch.stop() //nolint:contextcheck // the goroutine outlives a candidacy
+	e.term.Lock()  // wait for the end of the last term
 	defer e.term.Unlock()
 	return nil
 }
 
-// stand is one candidacy, and the term that it leads to.
-func (e *Election) stand(ctx context.Context) error {
+// runCandidacy runs one candidacy, and the term that follows if it succeeds.
+func (e *Election) runCandidacy(ctx context.Context) error {
 	ctx, cancel := context.WithCancel(ctx)
 	defer cancel()
-	e.restand.Store(&cancel)
+	e.endCandidacy.Store(&cancel)
 	elector, err := leaderelection.NewLeaderElector(leaderelection.LeaderElectionConfig{
 		Name:          e.cfg.Name,
 		Lock:          &watchedLock{Interface: e.lock, watch: e.watch, leads: e.gate.isOpen, overtaken: cancel, ctx: ctx},
@@ -122,19 +123,19 @@ func (e *Election) stand(ctx context.Context) error {
 	return nil
 }
 
-// wake has a standby look at the Lease at once.
+// wake makes a standby check the Lease at once.
 func (e *Election) wake() {
-	if cancel := e.restand.Load(); cancel != nil && !e.gate.isOpen() {
+	if cancel := e.endCandidacy.Load(); cancel != nil && !e.gate.isOpen() {
 		(*cancel)()
 	}
 }
 
-// lead is a term: it lasts as long as its context.
+// lead runs a term. It returns when the context ends.
 func (e *Election) lead(term context.Context) {
 	e.term.Lock()
 	defer e.term.Unlock()
 	if term.Err() != nil {
-		return // it was over before it began
+		return // the term has ended already
 	}
 	log := logr.FromContextOrDiscard(term)
 	if e.cfg.Begins != nil {
@@ -142,20 +143,20 @@ func (e *Election) lead(term context.Context) {
 	}
 	log.Info("leading", "lease", e.cfg.Name, "identity", e.lock.Identity())
 	e.gauge.Set(1)
-	e.cfg.Beacon.shine(true)
+	e.cfg.Beacon.setLeads(true)
 	e.gate.open(term)
 	<-term.Done()
-	e.cfg.Beacon.shine(false)
+	e.cfg.Beacon.setLeads(false)
 	e.gauge.Set(0)
 	if e.cfg.Ended != nil {
 		e.cfg.Ended()
 	}
-	log.Info("leading no more: standing by, with all that is remembered", "lease", e.cfg.Name, "identity", e.lock.Identity())
+	log.Info("stopped leading, standing by", "lease", e.cfg.Name, "identity", e.lock.Identity())
 }
 
-// Release gives the Lease back if this process has it, so that a standby takes it
-// at once. It is called when Run has returned and all work has ended. An API server
-// that does not answer in two seconds is not waited for.
+// Release gives the Lease back if this process has it, so that a standby takes it at
+// once. It is called after Run has returned and all work has ended. It waits two
+// seconds at most for the API server.
 func (e *Election) Release(ctx context.Context) error {
 	ctx, cancel := context.WithTimeout(context.WithoutCancel(ctx), releaseTimeout)
 	defer cancel()

@@ -22,8 +22,8 @@ const (
 	addressB = "10.0.0.2:9472"
 )
 
-// two are a leader and a standby that has met it.
-func two(t *testing.T, w *place) (a, b *process) {
+// leaderAndStandby returns a leader and a standby that is connected to it.
+func leaderAndStandby(t *testing.T, w *testbed) (a, b *process) {
 	t.Helper()
 	a = w.start("a", addressA)
 	w.leadsWithin(a, time.Second)
@@ -34,25 +34,25 @@ func two(t *testing.T, w *place) (a, b *process) {
 	return a, b
 }
 
-// expect compares who had the Lease, one after the other.
-func (w *place) expect(want ...string) {
+// expect compares the successive holders of the Lease.
+func (w *testbed) expect(want ...string) {
 	w.t.Helper()
 	if diff := cmp.Diff(want, w.history()); diff != "" {
 		w.t.Errorf("holders of the Lease (-want +got):\n%s", diff)
 	}
 }
 
-// A killed leader is followed within 5 s, though its Lease is good for 20.
+// A standby follows a killed leader within 5 s, although the Lease is valid for 20 s.
 func TestKilled(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
-		w := newPlace(t)
-		a, b := two(t, w)
+		w := newTestbed(t)
+		a, b := leaderAndStandby(t, w)
 		if got := testutil.ToFloat64(a.gauge) - testutil.ToFloat64(b.gauge); got != 1 {
 			t.Errorf("fairlead_leader of the leader less that of the standby is %v", got)
 		}
 		a.kill()
 		if took := w.leadsWithin(b, 5*time.Second); took < 2*retryPeriod {
-			t.Errorf("taken after %s, before it could be seen that nobody renews", took)
+			t.Errorf("taken after %s, before it was clear that the Lease is not renewed", took)
 		}
 		w.expect("a", "b")
 		if got := testutil.ToFloat64(a.gauge); got != 0 {
@@ -61,11 +61,12 @@ func TestKilled(t *testing.T) {
 	})
 }
 
-// A process that was killed and started again at the same address, as by a kubelet,
-// is not taken for the one before, by itself or by another that never met that.
+// A process that is killed and started again at the same address, as a kubelet does,
+// has a new identity. Neither the process itself nor another that never met the first
+// one confuses the two.
 func TestKilledAndStartedAgain(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
-		w := newPlace(t)
+		w := newTestbed(t)
 		a := w.start("a", addressA)
 		w.leadsWithin(a, time.Second)
 		a.kill()
@@ -76,17 +77,17 @@ func TestKilledAndStartedAgain(t *testing.T) {
 	})
 }
 
-// A leader that ends in order gives the Lease back.
+// A leader that shuts down in order gives the Lease back.
 func TestReleased(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
-		w := newPlace(t)
-		a, b := two(t, w)
+		w := newTestbed(t)
+		a, b := leaderAndStandby(t, w)
 		a.kill()
 		if err := a.Release(t.Context()); err != nil {
 			t.Fatal(err)
 		}
 		w.leadsWithin(b, 3*retryPeriod)
-		if err := a.Release(t.Context()); err != nil { // it is somebody else's by now
+		if err := a.Release(t.Context()); err != nil { // another process has the Lease by now
 			t.Fatal(err)
 		}
 		pause(t.Context(), time.Minute)
@@ -94,14 +95,14 @@ func TestReleased(t *testing.T) {
 	})
 }
 
-// An API server that stalls for up to 10 s, again and again, costs no change of
-// leader, whether for all or for the leader alone.
+// An API server that stalls repeatedly for up to 10 s does not cause a change of
+// leader, whether it stalls for all processes or for the leader only.
 func TestStalls(t *testing.T) {
 	for _, client := range []string{"", "a"} {
 		t.Run("for "+client, func(t *testing.T) {
 			synctest.Test(t, func(t *testing.T) {
-				w := newPlace(t)
-				a, _ := two(t, w)
+				w := newTestbed(t)
+				a, _ := leaderAndStandby(t, w)
 				for range 20 {
 					for _, d := range []time.Duration{time.Second, 3 * time.Second, 10 * time.Second} {
 						w.stall(client, d)
@@ -117,12 +118,12 @@ func TestStalls(t *testing.T) {
 	}
 }
 
-// A leader that is cut off from the API server steps down and stands by; when the
-// next leader goes, it leads again, in the same process.
+// A leader that loses the API server steps down and becomes a standby. When the next
+// leader ends, it leads again, in the same process.
 func TestCutOff(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
-		w := newPlace(t)
-		a, b := two(t, w)
+		w := newTestbed(t)
+		a, b := leaderAndStandby(t, w)
 		var ended error
 		working := make(chan struct{})
 		go func() {
@@ -130,7 +131,7 @@ func TestCutOff(t *testing.T) {
 			close(working)
 		}()
 		w.stall("a", 2*time.Minute)
-		// Its beacon says that it leads no more, before the Lease runs out.
+		// The beacon reports the end of the term before the Lease expires.
 		w.leadsWithin(b, leaseDuration-retryPeriod)
 		if a.gate.isOpen() {
 			t.Error("the one that was cut off still works")
@@ -152,16 +153,16 @@ func TestCutOff(t *testing.T) {
 	})
 }
 
-// When everybody is cut off for longer than the Lease lasts, somebody leads again as
-// soon as the API server answers, and one alone.
+// If all processes lose the API server for longer than the Lease lasts, exactly one
+// leads again as soon as the server answers.
 func TestLongStall(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
-		w := newPlace(t)
-		a, b := two(t, w)
+		w := newTestbed(t)
+		a, b := leaderAndStandby(t, w)
 		w.stall("", time.Minute)
 		pause(t.Context(), time.Minute-time.Second)
 		if a.gate.isOpen() || b.gate.isOpen() {
-			t.Error("somebody leads without the API server")
+			t.Error("a process leads without the API server")
 		}
 		pause(t.Context(), 5*time.Second)
 		if a.gate.isOpen() == b.gate.isOpen() {
@@ -170,36 +171,37 @@ func TestLongStall(t *testing.T) {
 	})
 }
 
-// A standby that cannot reach a leader who renews takes nothing: it waits until the
-// Lease runs out, as it has to when the leader's machine is gone.
+// A standby that cannot connect to a leader which still renews does not take the Lease.
+// It waits until the Lease expires, as it must if the leader's machine is gone.
 func TestUnreachable(t *testing.T) {
 	cases := []struct {
 		name string
 		err  error
 		met  bool
 	}{
-		{"no way, never met", errors.New("no route to host"), false},
-		{"no way, met before", errors.New("no route to host"), true},
-		{"refused by somebody between, never met", syscall.ECONNREFUSED, false},
-		{"refused by somebody between, met before", syscall.ECONNREFUSED, true},
+		{"unreachable, never met", errors.New("no route to host"), false},
+		{"unreachable, met before", errors.New("no route to host"), true},
+		{"refused on the way, never met", syscall.ECONNREFUSED, false},
+		{"refused on the way, met before", syscall.ECONNREFUSED, true},
 	}
 	for _, tc := range cases {
 		t.Run(tc.name, func(t *testing.T) {
 			synctest.Test(t, func(t *testing.T) {
-				w := newPlace(t)
+				w := newTestbed(t)
 				if !tc.met {
 					w.fail("b", tc.err)
 				}
-				a, b := two(t, w)
+				a, b := leaderAndStandby(t, w)
 				w.fail("b", tc.err)
-				a.cfg.Beacon.shine(true) // every connection ends
+				a.cfg.Beacon.setLeads(true) // close all connections
 				pause(t.Context(), 10*time.Minute)
 				w.expect("a")
 				a.kill()
-				// A standby tries every 1 to 2.2 periods: so late it may see the last
-				// renewal, and so late try once more after the Lease has run out.
+				// A standby tries every 1 to 2.2 periods. It may see the last renewal
+				// that much late, and try that much late after the Lease has expired.
 				took := w.leadsWithin(b, leaseDuration+5*retryPeriod)
-				// Only a refusal after a meeting tells a death.
+				// Only a refused connection after an earlier success proves that the
+				// process has ended.
 				if early := took < leaseDuration-retryPeriod; early != (tc.met && errors.Is(tc.err, syscall.ECONNREFUSED)) {
 					t.Errorf("taken after %s", took)
 				}
@@ -208,10 +210,10 @@ func TestUnreachable(t *testing.T) {
 	}
 }
 
-// A leader that finds another in the Lease does not wait until its deadline.
+// A leader that finds another holder in the Lease steps down before its deadline.
 func TestOvertaken(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
-		w := newPlace(t)
+		w := newTestbed(t)
 		a := w.start("a", addressA)
 		defer a.kill()
 		w.leadsWithin(a, time.Second)
@@ -231,11 +233,11 @@ func TestOvertaken(t *testing.T) {
 	})
 }
 
-// While this process leads reconcilers work; what a term's end interrupts is done
-// first in the next, and nobody is told of an error.
+// Reconcilers work while this process leads. Work that the end of a term interrupts is
+// done first in the next term, without an error.
 func TestReconciler(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
-		w := newPlace(t)
+		w := newTestbed(t)
 		e := w.start("a", addressA)
 		defer e.kill()
 		w.leadsWithin(e, time.Second)
@@ -251,7 +253,7 @@ func TestReconciler(t *testing.T) {
 			t.Errorf("interrupted: %v, %v", got, err)
 		}
 		var calls atomic.Int32
-		answer = func(context.Context) (ctrl.Result, error) { calls.Add(1); return ctrl.Result{}, nil } //nolint:unparam // as the others
+		answer = func(context.Context) (ctrl.Result, error) { calls.Add(1); return ctrl.Result{}, nil } //nolint:unparam // has the signature of the others
 		ctx, cancel := context.WithCancel(t.Context())
 		done := make(chan error)
 		go func() {
@@ -272,7 +274,7 @@ func TestReconciler(t *testing.T) {
 
 func TestEachTerm(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
-		w := newPlace(t)
+		w := newTestbed(t)
 		e := w.start("a", addressA)
 		defer e.kill()
 		runs, done := atomic.Int32{}, make(chan error, 1)
@@ -297,8 +299,8 @@ func TestEachTerm(t *testing.T) {
 	})
 }
 
-// A real beacon on a real network tells what it should, keeps a bounded number of
-// connections, and lets go of them when the term ends.
+// A real beacon on a real network gives the right answers, limits its connections, and
+// closes them when the term ends.
 func TestBeacon(t *testing.T) {
 	host, err := AddressTowards(t.Context(), "127.0.0.1:443")
 	if err != nil {
@@ -321,17 +323,17 @@ func TestBeacon(t *testing.T) {
 	done := make(chan error)
 	go func() { done <- b.Run(ctx) }()
 	w := newWatch(nil, time.Second, nil)
-	if got := w.meet(ctx, b.Identity()); got != leadsNoMore {
+	if got := w.connect(ctx, b.Identity()); got != notLeading {
 		t.Errorf("of a standby: %d", got)
 	}
-	if got := w.meet(ctx, "another@"+addressOf(b.Identity())); got != leadsNoMore {
+	if got := w.connect(ctx, "another@"+addressOf(b.Identity())); got != notLeading {
 		t.Errorf("of another process: %d", got)
 	}
-	b.shine(true)
-	if got := w.meet(ctx, "another@"+addressOf(b.Identity())); got != leadsNoMore {
+	b.setLeads(true)
+	if got := w.connect(ctx, "another@"+addressOf(b.Identity())); got != notLeading {
 		t.Errorf("of another process, while this one leads: %d", got)
 	}
-	var kept []net.Conn
+	var conns []net.Conn
 	for range maxWatchers {
 		conn, err := net.Dial("tcp", addressOf(b.Identity()))
 		if err != nil {
@@ -341,22 +343,22 @@ func TestBeacon(t *testing.T) {
 		if n, err := conn.Read(make([]byte, 128)); err != nil || n != len(digest("")+answerLeads) {
 			t.Fatalf("read %d bytes, %v", n, err)
 		}
-		kept = append(kept, conn)
+		conns = append(conns, conn)
 	}
-	if got := w.meet(ctx, b.Identity()); got != unknown {
+	if got := w.connect(ctx, b.Identity()); got != unknown {
 		t.Errorf("of one that has too many connections: %d", got)
 	}
-	b.shine(false)
-	for _, conn := range kept {
+	b.setLeads(false)
+	for _, conn := range conns {
 		if n, err := conn.Read(make([]byte, 1)); err == nil {
-			t.Errorf("a connection outlived the term and says %d bytes", n)
+			t.Errorf("a connection outlived the term and has %d bytes", n)
 		}
 	}
 	cancel()
 	if err := <-done; err != nil {
 		t.Error(err)
 	}
-	if got := w.meet(t.Context(), b.Identity()); got != nobody {
+	if got := w.connect(t.Context(), b.Identity()); got != refusedConn {
 		t.Errorf("after its end: %d", got)
 	}
 }

@@ -11,11 +11,11 @@ import (
 	"sigs.k8s.io/controller-runtime/pkg/reconcile"
 )
 
-// gate is open during terms.
+// gate is open during the terms of this process as the leader.
 type gate struct {
 	mu sync.Mutex
-	// term is the present one or the last; nil before the first.
-	term context.Context //nolint:containedctx // it is what the gate is about
+	// term is the context of the current term or the last one; nil before the first.
+	term context.Context //nolint:containedctx // it is the state of the gate
 	// opened is closed when the next term begins.
 	opened chan struct{}
 }
@@ -36,7 +36,7 @@ func (g *gate) isOpen() bool {
 	return g.term != nil && g.term.Err() == nil
 }
 
-// enter waits for a term, and returns it. The error is the cause of ctx's end.
+// enter waits for a term and returns its context. The error is the cause of ctx's end.
 func (g *gate) enter(ctx context.Context) (term context.Context, err error) {
 	for {
 		g.mu.Lock()
@@ -53,9 +53,9 @@ func (g *gate) enter(ctx context.Context) (term context.Context, err error) {
 	}
 }
 
-// While waits until this process leads, and calls f with a context that ends with
-// the term, too. It returns what f returns; ErrTermEnded as well when f failed
-// after the term had ended; the cause of ctx's end when no term began before it.
+// While waits until this process leads, and calls f with a context that also ends with
+// the term. It returns the error of f, wrapped with ErrTermEnded if the term has ended.
+// If ctx ends before a term begins, it returns the cause.
 func (e *Election) While(ctx context.Context, f func(context.Context) error) error {
 	term, err := e.gate.enter(ctx)
 	if err != nil {
@@ -73,9 +73,10 @@ func (e *Election) While(ctx context.Context, f func(context.Context) error) err
 	return nil
 }
 
-// Reconciler reconciles while this process leads. Workers wait at its gate else, and
-// the queue behind them goes on to take in what changes, each object once. What a
-// term's end interrupts comes first in the next.
+// Reconciler returns a Reconciler that runs r only while this process leads. At other
+// times the workers wait, and the queue behind them collects the changed objects, each
+// once. An object whose reconciliation the end of a term interrupts comes first in the
+// next term.
 func (e *Election) Reconciler(r reconcile.Reconciler) reconcile.Reconciler {
 	return reconcile.Func(func(ctx context.Context, req ctrl.Request) (result ctrl.Result, err error) {
 		err = e.While(ctx, func(ctx context.Context) (err error) {
@@ -86,14 +87,14 @@ func (e *Election) Reconciler(r reconcile.Reconciler) reconcile.Reconciler {
 		case ctx.Err() != nil:
 			return ctrl.Result{}, nil //nolint:nilerr // the process ends
 		case errors.Is(err, ErrTermEnded):
-			return ctrl.Result{RequeueAfter: time.Nanosecond}, nil // it is nobody's fault: no backoff
+			return ctrl.Result{RequeueAfter: time.Nanosecond}, nil // it is no failure, so there is no backoff
 		}
 		return result, err
 	})
 }
 
-// EachTerm runs something during each term until ctx ends, or until it ends by
-// itself during a term: then it returns what that returned.
+// EachTerm returns a function that calls run during each term until ctx ends. If run
+// returns during a term, the function returns its error.
 func (e *Election) EachTerm(run func(context.Context) error) func(context.Context) error {
 	return func(ctx context.Context) error {
 		for {

@@ -25,19 +25,19 @@ const (
 	retryPeriod   = time.Second
 )
 
-// lease is an API server with one Lease, which is changed by compare-and-swap.
+// lease is an API server with one Lease, which changes by compare-and-swap.
 type lease struct {
 	mu      sync.Mutex
 	record  *resourcelock.LeaderElectionRecord
 	version int
-	// stalled has when it answers again, by client and for all ("").
+	// stalled has the time of the next answer for a client, and for all under "".
 	stalled map[string]time.Time
-	holders []string // one after the other
+	holders []string // in order of time
 }
 
 var leases = schema.GroupResource{Group: "coordination.k8s.io", Resource: "leases"}
 
-// arrive lets a request wait while the server stalls.
+// arrive makes a request wait while the server stalls.
 func (l *lease) arrive(ctx context.Context, client string) error {
 	ctx, cancel := context.WithTimeout(ctx, renewDeadline/3)
 	defer cancel()
@@ -62,7 +62,7 @@ func (l *lease) stall(client string, d time.Duration) {
 	l.stalled[client] = time.Now().Add(d)
 }
 
-// put writes the Lease, as version says it was.
+// put writes the Lease if it still has the version.
 func (l *lease) put(r resourcelock.LeaderElectionRecord, version int) (int, error) {
 	l.mu.Lock()
 	defer l.mu.Unlock()
@@ -77,7 +77,7 @@ func (l *lease) put(r resourcelock.LeaderElectionRecord, version int) (int, erro
 	return l.version, nil
 }
 
-// client is one user's way to the Lease.
+// client is one user's access to the Lease.
 type client struct {
 	*lease
 	process, identity string
@@ -125,11 +125,11 @@ func (*client) RecordEvent(string) {}
 func (c *client) Identity() string { return c.identity }
 func (*client) Describe() string   { return "ns/x" }
 
-// network has the listeners of beacons by address.
+// network has the listeners of beacons, by address.
 type network struct {
 	mu        sync.Mutex
 	listeners map[string]*listener
-	// fails is what every connection fails with, by who makes it.
+	// fails has the error of every connection that a process makes.
 	fails map[string]error
 }
 
@@ -201,7 +201,7 @@ func (n *network) fail(process string, err error) {
 	n.fails[process] = err
 }
 
-// process is one that may lead.
+// process is a candidate for leader.
 type process struct {
 	*Election
 	name   string
@@ -218,25 +218,25 @@ func (p *process) terms() (begins, ended int) {
 	return p.begins, p.ended
 }
 
-// place is where processes are: one API server, one network.
-type place struct {
+// testbed has the processes' API server and network.
+type testbed struct {
 	t *testing.T
 	*lease
 	*network
 }
 
-func newPlace(t *testing.T) *place {
-	return &place{
+func newTestbed(t *testing.T) *testbed {
+	return &testbed{
 		t, &lease{stalled: map[string]time.Time{}},
 		&network{listeners: map[string]*listener{}, fails: map[string]error{}},
 	}
 }
 
-// start starts a process whose beacon is at an address.
-func (w *place) start(name, address string) *process {
+// start starts a process with a beacon at the address.
+func (w *testbed) start(name, address string) *process {
 	w.t.Helper()
 	p := &process{name: name, done: make(chan struct{})}
-	beacon := &Beacon{l: w.listen(address), identity: name + addressMark + address, conns: map[net.Conn]struct{}{}}
+	beacon := &Beacon{l: w.listen(address), identity: name + addressSeparator + address, conns: map[net.Conn]struct{}{}}
 	count := func(n *int) func() {
 		return func() {
 			p.mu.Lock()
@@ -270,14 +270,15 @@ func (w *place) start(name, address string) *process {
 	return p
 }
 
-// kill ends a process as SIGKILL does: its connections end, the Lease stays.
+// kill ends a process as SIGKILL does: its connections end, the Lease remains.
 func (p *process) kill() {
 	p.cancel()
 	<-p.done
 }
 
-// leadsWithin returns after how long a process leads, or fails.
-func (w *place) leadsWithin(p *process, most time.Duration) time.Duration {
+// leadsWithin waits until a process leads, and returns how long that took. It fails the
+// test if it takes longer than most.
+func (w *testbed) leadsWithin(p *process, most time.Duration) time.Duration {
 	w.t.Helper()
 	begin := time.Now()
 	for !p.gate.isOpen() {
@@ -290,12 +291,12 @@ func (w *place) leadsWithin(p *process, most time.Duration) time.Duration {
 	return time.Since(begin)
 }
 
-func (w *place) history() []string {
+func (w *testbed) history() []string {
 	w.lease.mu.Lock()
 	defer w.lease.mu.Unlock()
 	var out []string
 	for _, h := range w.holders {
-		name, _, _ := strings.Cut(h, addressMark)
+		name, _, _ := strings.Cut(h, addressSeparator)
 		out = append(out, name)
 	}
 	return out

@@ -15,27 +15,27 @@ import (
 	"k8s.io/client-go/tools/leaderelection/resourcelock"
 )
 
-// redialPause lies between two connections to a leader's beacon.
+// redialPause is the pause between two connections to a leader's beacon.
 const redialPause = 250 * time.Millisecond
 
-// watch learns that a leader's process has ended, long before its Lease runs out.
+// watch detects that a leader's process has ended, long before its Lease expires.
 //
-// A leader is dead when its beacon says that it does not lead, or another process
-// has its address, or, once it was met there, nobody listens there any more; and
-// when the Lease is not renewed for two periods after that. Whoever cannot be
-// reached may live: then the Lease has to run out.
+// A leader counts as dead on two conditions. First, its beacon answers that it does not
+// lead, another process answers at its address, or, after an earlier connection, the
+// address refuses connections. Second, the Lease is not renewed for two retry periods
+// after that. A leader that is only unreachable may live: its Lease has to expire.
 type watch struct {
-	lock   resourcelock.Interface
-	settle time.Duration
-	// wake is called when a death is found out.
+	lock      resourcelock.Interface
+	deadAfter time.Duration
+	// wake is called when a leader is found dead.
 	wake func()
 	dial func(ctx context.Context, network, address string) (net.Conn, error)
 
 	mu     sync.Mutex
 	holder string
 	cancel context.CancelFunc
-	ended  chan struct{} // when what follows the holder has returned
-	// dead is the Lease, as it was, of a leader whose process has ended.
+	ended  chan struct{} // closed when follow has returned
+	// dead is the raw Lease of a leader whose process has ended.
 	dead []byte
 }
 
@@ -44,10 +44,11 @@ func newWatch(lock resourcelock.Interface, retry time.Duration, wake func()) *wa
 		Timeout:         answerTimeout,
 		KeepAliveConfig: net.KeepAliveConfig{Enable: true, Idle: 5 * time.Second, Interval: 5 * time.Second, Count: 3},
 	}
-	return &watch{lock: lock, settle: 2 * retry, wake: wake, dial: dialer.DialContext, cancel: func() {}}
+	return &watch{lock: lock, deadAfter: 2 * retry, wake: wake, dial: dialer.DialContext, cancel: func() {}}
 }
 
-// observe follows the holder of the Lease from now on, and nobody when it is empty.
+// observe follows the given holder of the Lease from now on. If holder is empty, it
+// stops following.
 func (w *watch) observe(ctx context.Context, holder string) {
 	w.mu.Lock()
 	defer w.mu.Unlock()
@@ -71,7 +72,7 @@ func (w *watch) observe(ctx context.Context, holder string) {
 	}()
 }
 
-// stop follows nobody any more, and waits until that is so.
+// stop stops following, and waits until the goroutine has ended.
 func (w *watch) stop() {
 	w.observe(context.Background(), "")
 	w.mu.Lock()
@@ -82,25 +83,25 @@ func (w *watch) stop() {
 	}
 }
 
-// isDead reports whether a Lease, as it is, is that of a leader who is dead.
+// isDead reports whether raw is the Lease of a dead leader, without a later renewal.
 func (w *watch) isDead(raw []byte) bool {
 	w.mu.Lock()
 	defer w.mu.Unlock()
 	return w.dead != nil && bytes.Equal(w.dead, raw)
 }
 
-// follow keeps a connection to the holder's beacon, and judges when it ends.
+// follow keeps a connection to the holder's beacon, and calls judge when it ends.
 func (w *watch) follow(ctx context.Context, holder string) {
 	met := false
 	for ctx.Err() == nil {
-		switch w.meet(ctx, holder) {
-		case led:
+		switch w.connect(ctx, holder) {
+		case wasLeading:
 			met = true
-		case leadsNoMore:
-			w.judge(ctx, holder)
-		case nobody:
+		case notLeading:
+			w.checkDead(ctx, holder)
+		case refusedConn:
 			if met {
-				w.judge(ctx, holder)
+				w.checkDead(ctx, holder)
 			}
 		case unknown:
 		}
@@ -108,25 +109,25 @@ func (w *watch) follow(ctx context.Context, holder string) {
 	}
 }
 
-// encounter is what came of a connection to a leader's beacon.
-type encounter int
+// outcome is the result of a connection to a leader's beacon.
+type outcome int
 
 const (
-	// unknown: it could not be reached, or did not answer.
-	unknown encounter = iota
-	// led: it led, and the connection has ended since.
-	led
-	// leadsNoMore: it answered that it does not lead, or another process did.
-	leadsNoMore
-	// nobody listens there.
-	nobody
+	// unknown: the beacon was unreachable or did not answer.
+	unknown outcome = iota
+	// wasLeading: the process led, and the connection has ended since.
+	wasLeading
+	// notLeading: the process does not lead, or another process answered.
+	notLeading
+	// refusedConn: the address refused the connection.
+	refusedConn
 )
 
-// meet connects to the holder's beacon, for as long as it leads.
-func (w *watch) meet(ctx context.Context, holder string) encounter {
+// connect connects to the holder's beacon, and returns when the connection ends.
+func (w *watch) connect(ctx context.Context, holder string) outcome {
 	conn, err := w.dial(ctx, "tcp", addressOf(holder))
 	if errors.Is(err, syscall.ECONNREFUSED) {
-		return nobody
+		return refusedConn
 	}
 	if err != nil {
 		return unknown
@@ -142,35 +143,35 @@ func (w *watch) meet(ctx context.Context, holder string) encounter {
 	case err != nil, !ok, len(who) != len(digest(holder)):
 		return unknown
 	case who != digest(holder), " "+is != answerLeads:
-		return leadsNoMore
+		return notLeading
 	}
 	_ = conn.SetReadDeadline(time.Time{})
-	_, _ = from.ReadByte() // until one of the two has ended
-	return led
+	_, _ = from.ReadByte() // until one side ends the connection
+	return wasLeading
 }
 
-// judge notes that the holder is dead unless it renews the Lease.
-func (w *watch) judge(ctx context.Context, holder string) {
+// checkDead marks the holder as dead unless it renews the Lease.
+func (w *watch) checkDead(ctx context.Context, holder string) {
 	before, err := w.read(ctx, holder)
 	if err != nil || before == nil {
 		return
 	}
-	pause(ctx, w.settle)
+	pause(ctx, w.deadAfter)
 	after, err := w.read(ctx, holder)
 	if err != nil || !bytes.Equal(before, after) || ctx.Err() != nil {
 		return
 	}
 	w.mu.Lock()
-	told := bytes.Equal(w.dead, after)
+	known := bytes.Equal(w.dead, after)
 	w.dead = after
 	w.mu.Unlock()
-	if !told {
+	if !known {
 		logr.FromContextOrDiscard(ctx).Info("the leader's process has ended, taking its Lease", "leader", holder)
 		w.wake()
 	}
 }
 
-// read returns the Lease; nil when somebody else has it by now.
+// read returns the Lease; nil if another process has it by now.
 func (w *watch) read(ctx context.Context, holder string) ([]byte, error) {
 	record, raw, err := w.lock.Get(ctx)
 	if err != nil || record.HolderIdentity != holder {
@@ -186,9 +187,9 @@ func pause(ctx context.Context, d time.Duration) {
 	}
 }
 
-// watchedLock tells the watch who has the Lease, and the elector that the Lease of
-// a dead leader is free. A leader that finds somebody else in the Lease leads no
-// more.
+// watchedLock reports the holder of the Lease to the watch, and presents the Lease of a
+// dead leader to the elector as free. A leader that finds another holder in the Lease
+// stops leading.
 type watchedLock struct {
 	resourcelock.Interface
 	watch     *watch
@@ -198,7 +199,7 @@ type watchedLock struct {
 	ctx context.Context //nolint:containedctx // as above
 }
 
-// Get is of resourcelock.Interface.
+// Get implements resourcelock.Interface.
 func (l *watchedLock) Get(ctx context.Context) (*resourcelock.LeaderElectionRecord, []byte, error) {
 	record, raw, err := l.Interface.Get(ctx)
 	if err != nil {

@@ -94,7 +94,6 @@ var unread = map[string]int{
 	"internal/driver/drivertest":                           8,
 	"internal/driver/native":                               116,
 	"internal/gc":                                          32,
-	"internal/leader":                                      34,
 	"internal/migrate":                                     74,
 	"internal/migrate/apply":                               32,
 	"internal/nad":                                         4,
