@@ -9,10 +9,10 @@ import (
 	"sigs.k8s.io/controller-runtime/pkg/client"
 )
 
-// All returns the cached objects of a kind, those that want says yes to. Unlike a list
-// they are not copied, which for all pods of a large cluster would take more memory than
-// the caches have; nobody may change them. It waits until the cache has all that there
-// are.
+// All returns the cached objects of a kind for which want returns true; all if want is
+// nil. Unlike those of a List, the objects are not copied, so the caller must not
+// change them: a copy of all pods of a large cluster would take more memory than the
+// caches. All waits until the cache is complete.
 func All[T client.Object](ctx context.Context, from cache.Informers, kind T, want func(T) bool) ([]T, error) {
 	informer, err := from.GetInformer(ctx, kind)
 	if err != nil {

@@ -2,12 +2,12 @@ package slim
 
 import "fairlead.dev/fairlead/api/v1alpha1"
 
-// attachments keeps PodAttachments with one copy of what many have in common.
+// attachments slims PodAttachments. Strings that many of them have are kept once.
 type attachments struct{ words words }
 
-// slim is a cache.TransformFunc: it keeps a PodAttachment without its managed
-// fields, and with one copy, in all of them together, of the words that most of
-// them have. They are by far the most of what the program remembers.
+// slim is a cache.TransformFunc. It removes the managed fields of a PodAttachment, and
+// replaces strings that most PodAttachments have by one common copy. PodAttachments
+// take by far the most memory of the program.
 func (s *attachments) slim(o any) (any, error) {
 	a, ok := o.(*v1alpha1.PodAttachment)
 	if !ok {
@@ -34,7 +34,8 @@ func (s *attachments) slim(o any) (any, error) {
 	}
 	for i := range a.Status.Conditions {
 		c := &a.Status.Conditions[i]
-		// Attached and Ready of one record say the same.
+		// The conditions Attached and Ready of a record have the same reason and
+		// message.
 		s.words.share(&c.Type, &c.Reason, &c.Message)
 	}
 	pack(append(own, &a.Spec.Summary.Addresses)...)

@@ -22,7 +22,7 @@ import (
 	"fairlead.dev/fairlead/api/v1alpha1"
 )
 
-// testRecord is a PodAttachment with all that the program writes into one.
+// testRecord returns a PodAttachment with all fields that the program writes.
 func testRecord() *v1alpha1.PodAttachment {
 	at, micro := metav1.NewTime(time.Unix(1_700_000_000, 0)), metav1.NewMicroTime(time.Unix(1_700_000_000, 123_000))
 	return &v1alpha1.PodAttachment{
@@ -48,14 +48,14 @@ func testRecord() *v1alpha1.PodAttachment {
 	}
 }
 
-// managed is what Kubernetes remembers of who wrote what.
+// managed are managed fields, the API server's account of who wrote which field.
 var managed = []metav1.ManagedFieldsEntry{{
 	Manager: "fairlead-node", Operation: metav1.ManagedFieldsOperationUpdate, APIVersion: "v1", FieldsType: "FieldsV1",
 	FieldsV1: metav1.NewFieldsV1(`{"f:metadata":{"f:labels":{".":{},"f:}]\"":{}}}}`),
 }}
 
-// asSent is an object as the API server sends custom resources: with its fields
-// sorted.
+// asSent encodes an object as the API server sends custom resources: with sorted
+// fields.
 func asSent(tb testing.TB, o runtime.Object) []byte {
 	tb.Helper()
 	text, err := json.Marshal(o)
@@ -72,8 +72,7 @@ func asSent(tb testing.TB, o runtime.Object) []byte {
 	return text
 }
 
-// A PodAttachment decoded here is what client-go makes of the same text, but for
-// its managed fields.
+// decodeAttachment returns the same as client-go's decoder, except for managed fields.
 func TestDecodeAttachment(t *testing.T) {
 	want := testRecord()
 	sent := want.DeepCopy()
@@ -88,8 +87,8 @@ func TestDecodeAttachment(t *testing.T) {
 	}
 }
 
-// A watch says the same as client-go's, whether an event is written as the API
-// server of today does or otherwise, and however the text arrives.
+// A watch returns the same events as that of client-go, for the event format of today's
+// API server and for other formats, and however the text is divided.
 func TestWatchAttachments(t *testing.T) {
 	long := testRecord()
 	long.Annotations["long"] = strings.Repeat("0123456789", 20_000)
@@ -121,7 +120,7 @@ func TestWatchAttachments(t *testing.T) {
 				}, reader)
 				switch name {
 				case "cutBeforeTheBreak":
-					// client-go reads an event without its newline as well.
+					// client-go also accepts an event without its newline.
 					want = append(want[:1], "error unexpected EOF")
 				case "moreFields":
 					want = []string{"error"}
@@ -138,7 +137,7 @@ func event(kind, object string) string {
 	return fmt.Sprintf(`{"type":%q,"object":%s}`+"\n", kind, object)
 }
 
-// ourScheme knows the kinds of Fairlead alone.
+// ourScheme has only the kinds of Fairlead.
 func ourScheme(tb testing.TB) *runtime.Scheme {
 	tb.Helper()
 	scheme := runtime.NewScheme()
@@ -148,8 +147,8 @@ func ourScheme(tb testing.TB) *runtime.Scheme {
 	return scheme
 }
 
-// watched is what a watch with these codecs says of text, up to its end or the
-// first error.
+// watched returns the events that a watch with the given codecs decodes from text, up
+// to the end or the first error.
 func watched(t *testing.T, text string, with func(serializer.WithoutConversionCodecFactory) runtime.NegotiatedSerializer, how func(io.Reader) io.Reader) []string {
 	t.Helper()
 	codecs := with(serializer.WithoutConversionCodecFactory{CodecFactory: serializer.NewCodecFactory(ourScheme(t))})
@@ -159,22 +158,22 @@ func watched(t *testing.T, text string, with func(serializer.WithoutConversionCo
 	}
 	decoder := restwatch.NewDecoder(streaming.NewDecoder(framer.NewFrameReader(io.NopCloser(how(strings.NewReader(text)))), events), object)
 	defer decoder.Close()
-	var said []string
+	var got []string
 	for {
 		kind, o, err := decoder.Decode()
 		switch {
 		case errors.Is(err, io.EOF):
-			return said
+			return got
 		case errors.Is(err, io.ErrUnexpectedEOF):
-			return append(said, "error unexpected EOF")
+			return append(got, "error unexpected EOF")
 		case err != nil:
-			return append(said, "error")
+			return append(got, "error")
 		}
-		said = append(said, string(kind)+" "+dump(t, kind, o))
+		got = append(got, string(kind)+" "+dump(t, kind, o))
 	}
 }
 
-// dump is all of an object but managed fields.
+// dump returns an object as text, without managed fields.
 func dump(t *testing.T, kind watch.EventType, o runtime.Object) string {
 	t.Helper()
 	if m, ok := o.(metav1.Object); ok {
@@ -187,7 +186,7 @@ func dump(t *testing.T, kind watch.EventType, o runtime.Object) string {
 	return fmt.Sprintf("%T %s", o, text)
 }
 
-// What the decoder makes of any text is what client-go makes of it.
+// For any text, the decoder fails or returns the same as client-go's.
 func FuzzDecodeAttachment(f *testing.F) {
 	record := testRecord()
 	f.Add(asSent(f, record))
@@ -202,7 +201,7 @@ func FuzzDecodeAttachment(f *testing.F) {
 		}
 		o, _, err := standard.Decode(data, nil, nil)
 		if err != nil {
-			// Managed fields are not looked at.
+			// The decoder skips managed fields, also invalid ones.
 			if !bytes.Contains(bytes.ToLower(data), []byte("managedfields")) {
 				t.Fatalf("client-go does not read it: %v", err)
 			}
@@ -224,7 +223,7 @@ func BenchmarkDecodeAttachment(b *testing.B) {
 	benchmark(b, data, func() error { _, err := decodeAttachment(data); return err }, func() error { _, _, err := standard.Decode(data, nil, nil); return err })
 }
 
-// benchmark measures how long it takes to decode data here and in client-go.
+// benchmark measures decoding of data by this package and by client-go.
 func benchmark(b *testing.B, data []byte, slim, standard func() error) {
 	b.Helper()
 	for name, decode := range map[string]func() error{"slim": slim, "client-go": standard} {
@@ -240,7 +239,7 @@ func benchmark(b *testing.B, data []byte, slim, standard func() error) {
 	}
 }
 
-// An event that is taken apart here has the parts that JSON says it has.
+// splitEvent returns the same parts of an event as a JSON decoder.
 func FuzzSplitEvent(f *testing.F) {
 	f.Add([]byte(event("ADDED", string(asSent(f, testRecord())))))
 	f.Add([]byte(`{"type":"\u0041DDED","object":{}}`))
@@ -249,7 +248,7 @@ func FuzzSplitEvent(f *testing.F) {
 	f.Fuzz(func(t *testing.T, data []byte) {
 		var got, want metav1.WatchEvent
 		if !splitEvent(data, &got) || !json.Valid(got.Object.Raw) {
-			return // the object's decoder says so
+			return // the object's decoder rejects it
 		}
 		if err := json.Unmarshal(data, &want); err != nil {
 			t.Fatal(err)

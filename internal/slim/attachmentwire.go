@@ -25,31 +25,31 @@ var (
 	attachmentListKind = metav1.TypeMeta{APIVersion: v1alpha1.GroupVersion.String(), Kind: "PodAttachmentList"}
 )
 
-// attachmentCodecs read PodAttachments. Custom resources are sent as JSON;
-// client-go goes over the text of each event seven times, these once (with what is
-// to be Go's encoding/json/v2).
+// attachmentCodecs returns codecs for PodAttachments. The API server sends custom
+// resources as JSON. client-go scans the text of each event seven times, these codecs
+// once (with the future encoding/json/v2 of Go).
 func attachmentCodecs(standard serializer.WithoutConversionCodecFactory) codecs {
 	return codecs{
 		WithoutConversionCodecFactory: standard,
 		kind:                          &attachmentKind,
 		mediaType:                     runtime.ContentTypeJSON,
 		framer:                        lineFramer{jsonserializer.Framer},
-		event:                         splitEvent,
-		object:                        func(data []byte) (runtime.Object, error) { return decodeAttachment(data) },
+		splitEvent:                    splitEvent,
+		decodeObject:                  func(data []byte) (runtime.Object, error) { return decodeAttachment(data) },
 	}
 }
 
 // decodeAttachment decodes a PodAttachment without its managed fields.
 func decodeAttachment(data []byte) (*v1alpha1.PodAttachment, error) {
 	a := &v1alpha1.PodAttachment{}
-	if err := json.Unmarshal(data, a, asKept); err != nil {
+	if err := json.Unmarshal(data, a, decodeOptions); err != nil {
 		return nil, err
 	}
 	return a, ofKind(a)
 }
 
-// ofKind checks that what was decoded is a PodAttachment, and leaves its kind out,
-// as client-go does.
+// ofKind checks that the decoded object is a PodAttachment, and removes its kind as
+// client-go does.
 func ofKind(a *v1alpha1.PodAttachment) error {
 	if a.Kind != attachmentKind.Kind || a.APIVersion != v1alpha1.GroupVersion.String() {
 		return fmt.Errorf("a %s of %s", a.Kind, a.APIVersion)
@@ -101,7 +101,7 @@ func readItems(d *jsontext.Decoder, list *internalversion.List) error {
 	}
 	for d.PeekKind() == '{' {
 		a := &v1alpha1.PodAttachment{}
-		if err := json.UnmarshalDecode(d, a, asKept); err != nil {
+		if err := json.UnmarshalDecode(d, a, decodeOptions); err != nil {
 			return err
 		}
 		if err := ofKind(a); err != nil {
@@ -109,18 +109,18 @@ func readItems(d *jsontext.Decoder, list *internalversion.List) error {
 		}
 		list.Items = append(list.Items, a)
 	}
-	_, err := d.ReadToken() // the end of the array, or what is wrong
+	_, err := d.ReadToken() // the end of the array, or a syntax error
 	return err
 }
 
-// asKept skips managed fields, and reads times without a detour over text.
-var asKept = json.WithUnmarshalers(json.JoinUnmarshalers(
+// decodeOptions skip managed fields, and decode times without an intermediate string.
+var decodeOptions = json.WithUnmarshalers(json.JoinUnmarshalers(
 	json.UnmarshalFromFunc(func(d *jsontext.Decoder, _ *[]metav1.ManagedFieldsEntry) error { return d.SkipValue() }),
 	json.UnmarshalFromFunc(func(d *jsontext.Decoder, t *metav1.Time) error { return decodeTime(d, &t.Time) }),
 	json.UnmarshalFromFunc(func(d *jsontext.Decoder, t *metav1.MicroTime) error { return decodeTime(d, &t.Time) }),
 ))
 
-// decodeTime decodes a time as Kubernetes does: as one of the process's zone.
+// decodeTime decodes a time as Kubernetes does: in the time zone of the process.
 func decodeTime(d *jsontext.Decoder, t *time.Time) error {
 	if err := json.UnmarshalDecode(d, t); err != nil {
 		return err
@@ -131,9 +131,9 @@ func decodeTime(d *jsontext.Decoder, t *time.Time) error {
 	return nil
 }
 
-// splitEvent takes apart an event as the API server writes it, and says whether
-// that is how it is written. It does not look at the object: were there anything
-// behind it, decoding it would fail, and the watch begin anew.
+// splitEvent splits an event in the API server's format, and returns false if the event
+// has another format. It does not check the object. If further fields follow it,
+// decoding the object fails, and the watch starts again.
 func splitEvent(data []byte, event *metav1.WatchEvent) bool {
 	rest, ok := bytes.CutPrefix(data, []byte(`{"type":"`))
 	if !ok {
@@ -156,30 +156,30 @@ func splitEvent(data []byte, event *metav1.WatchEvent) bool {
 	return true
 }
 
-// lineFramer finds where events end: at the newline that the API server writes
-// after each, as encoding/json does, and nowhere inside them.
+// lineFramer splits a stream into events at newlines: the API server, like
+// encoding/json, writes one after each event and none inside.
 type lineFramer struct{ runtime.Framer }
 
-// NewFrameReader is of runtime.Framer.
+// NewFrameReader implements runtime.Framer.
 func (lineFramer) NewFrameReader(r io.ReadCloser) io.ReadCloser {
 	return &lineReader{r: r, lines: bufio.NewReaderSize(r, 64<<10)}
 }
 
-// lineReader returns one line with each Read, or its parts with
-// io.ErrShortBuffer, of which the last has no error.
+// lineReader returns one line with each Read. If the line is longer than the buffer,
+// each part but the last is returned with io.ErrShortBuffer.
 type lineReader struct {
 	r     io.Closer
 	lines *bufio.Reader
-	// rest of a line that did not fit.
+	// rest is the unread part of the current line.
 	rest []byte
 }
 
-// Read is of io.Reader.
+// Read implements io.Reader.
 func (l *lineReader) Read(into []byte) (int, error) {
 	for len(l.rest) == 0 {
 		line, err := l.lines.ReadSlice('\n')
 		if errors.Is(err, bufio.ErrBufferFull) {
-			// The reader takes its buffer back at the next call.
+			// The next call overwrites the reader's buffer.
 			long := bytes.Clone(line)
 			line, err = l.lines.ReadBytes('\n')
 			line = append(long, line...)
@@ -199,5 +199,5 @@ func (l *lineReader) Read(into []byte) (int, error) {
 	return n, nil
 }
 
-// Close is of io.Closer.
+// Close implements io.Closer.
 func (l *lineReader) Close() error { return l.r.Close() }

@@ -1,7 +1,7 @@
-// Package slim is the controller's memory of the cluster: caches that keep of
-// each object what is used and no more, and that read pods and PodAttachments,
-// by far the most objects of all, without decoding the rest of them first. What
-// it does not know how to read that way, client-go reads.
+// Package slim has the controller's caches. They keep only the used fields of each
+// object. Pods and PodAttachments, by far the most objects, are read without decoding
+// their other fields first. If an object has an unexpected format, client-go decodes
+// it.
 package slim
 
 import (
@@ -24,8 +24,8 @@ import (
 	"fairlead.dev/fairlead/api/v1alpha1"
 )
 
-// NewCache is a controller-runtime cache of slim objects: what
-// manager.Options.NewCache takes. It has begun before it has the PodAttachments.
+// NewCache returns a controller-runtime cache of slim objects, for
+// manager.Options.NewCache. Its start does not wait for the PodAttachments.
 func NewCache(config *rest.Config, options cache.Options) (cache.Cache, error) {
 	standard := serializer.WithoutConversionCodecFactory{CodecFactory: serializer.NewCodecFactory(options.Scheme)}
 	kept := new(pods)
@@ -64,8 +64,8 @@ func NewCache(config *rest.Config, options cache.Options) (cache.Cache, error) {
 	return lateCache{Cache: all, late: late}, nil
 }
 
-// newLister lists and watches a resource in all namespaces. Events are decoded by
-// codecs, lists by read.
+// newLister returns a ListerWatcher of a resource in all namespaces. codecs decode
+// events, read decodes lists.
 func newLister(config *rest.Config, http *http.Client, gv schema.GroupVersion, resource string, codecs runtime.NegotiatedSerializer,
 	read func(io.Reader) (*internalversion.List, error),
 ) (toolscache.ListerWatcher, error) {

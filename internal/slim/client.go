@@ -16,11 +16,10 @@ import (
 	"fairlead.dev/fairlead/api/v1alpha1"
 )
 
-// NewClient is a controller-runtime client: what manager.Options.NewClient takes.
-// Of what the API server answers to the create of a PodAttachment, of which there is
-// one in each pod's life, it asks for no more than it needs: client-go goes over the
-// text of all of it several times, for nearly half of what the create costs the
-// controller.
+// NewClient returns a controller-runtime client, for manager.Options.NewClient. When it
+// creates a PodAttachment, which happens once per pod, it requests only the metadata of
+// the result. client-go scans the whole result several times, which is nearly half of
+// the controller's cost of the create.
 func NewClient(config *rest.Config, options client.Options) (client.Client, error) {
 	standard, err := client.New(config, options)
 	if err != nil {
@@ -34,17 +33,17 @@ func NewClient(config *rest.Config, options client.Options) (client.Client, erro
 	return creator{standard, attachments}, nil
 }
 
-// creator creates PodAttachments itself.
+// creator is a client that creates PodAttachments with a request of its own.
 type creator struct {
 	client.Client
 	attachments rest.Interface
 }
 
-// metadataOnly asks for the metadata of what is created: the rest is known.
+// metadataOnly requests only the metadata of the created object: the rest is known.
 const metadataOnly = "application/json;as=PartialObjectMetadata;g=meta.k8s.io;v=v1, application/json"
 
-// Create is of client.Writer. Of what the API server makes of a PodAttachment it
-// takes the metadata; there are no defaults of the rest.
+// Create implements client.Writer. For a PodAttachment it takes only the metadata from
+// the API server's result; the other fields have no defaults.
 func (c creator) Create(ctx context.Context, o client.Object, opts ...client.CreateOption) error {
 	a, ok := o.(*v1alpha1.PodAttachment)
 	if !ok || len(opts) > 0 {
@@ -56,7 +55,7 @@ func (c creator) Create(ctx context.Context, o client.Object, opts ...client.Cre
 	}
 	result := c.attachments.Post().Namespace(a.Namespace).Resource("podattachments").
 		SetHeader("Accept", metadataOnly).SetHeader("Content-Type", runtime.ContentTypeJSON).Body(body).Do(ctx)
-	if err := result.Error(); err != nil { // Raw has it in other words
+	if err := result.Error(); err != nil { // Raw returns the error in other words
 		return err
 	}
 	answer, err := result.Raw()
@@ -66,8 +65,9 @@ func (c creator) Create(ctx context.Context, o client.Object, opts ...client.Cre
 	return takeMetadata(a, answer)
 }
 
-// encode does what client-go does in many calls more: in a burst of pods hundreds of
-// goroutines are here at once, with the stack that the deepest call needed.
+// encode encodes a PodAttachment with fewer nested calls than client-go. In a burst of
+// pods hundreds of goroutines encode at once, and each keeps the stack of its deepest
+// call.
 func encode(a *v1alpha1.PodAttachment) ([]byte, error) {
 	named := *a
 	named.SetGroupVersionKind(attachmentKind)
@@ -78,17 +78,17 @@ func encode(a *v1alpha1.PodAttachment) ([]byte, error) {
 	return body, nil
 }
 
-// takeMetadata takes over what the API server has added.
+// takeMetadata adopts the metadata of the API server's answer.
 func takeMetadata(a *v1alpha1.PodAttachment, answer []byte) error {
 	var created struct {
 		Metadata metav1.ObjectMeta `json:"metadata"`
 	}
-	err := json.Unmarshal(answer, &created, asKept)
+	err := json.Unmarshal(answer, &created, decodeOptions)
 	if err == nil && created.Metadata.UID == "" {
-		err = errors.New("it names no UID")
+		err = errors.New("the UID is missing")
 	}
 	if err != nil {
-		return fmt.Errorf("PodAttachment %s/%s was created, and the API server's answer cannot be read: %w", a.Namespace, a.Name, err)
+		return fmt.Errorf("PodAttachment %s/%s was created, but the API server's answer is unreadable: %w", a.Namespace, a.Name, err)
 	}
 	a.ObjectMeta = created.Metadata
 	return nil

@@ -19,8 +19,8 @@ import (
 	"fairlead.dev/fairlead/api/v1alpha1"
 )
 
-// What is sent, and what becomes of the answer, is what controller-runtime's client
-// makes of it.
+// Create sends the same request as controller-runtime's client, and returns the same
+// object.
 func TestCreate(t *testing.T) {
 	created := string(asSent(t, testRecord()))
 	refused := `{"kind":"Status","apiVersion":"v1","status":"Failure","reason":"AlreadyExists","code":409,"message":"podattachments \"web-0\" already exists",` +
@@ -75,7 +75,7 @@ func TestCreate(t *testing.T) {
 				t.Errorf("errors: -want +got:\n%s", diff)
 			}
 			if wantErr == nil {
-				// With their kind or without, the decoders differ.
+				// Decoders differ in whether they set the kind.
 				want.GetObjectKind().SetGroupVersionKind(attachmentKind)
 				got.GetObjectKind().SetGroupVersionKind(attachmentKind)
 				want.SetManagedFields(nil)
@@ -90,7 +90,7 @@ func TestCreate(t *testing.T) {
 	}
 }
 
-// An answer that cannot be read is an error that names the object.
+// If the answer is unreadable, the error names the object.
 func TestCreateUnread(t *testing.T) {
 	server := httptest.NewServer(http.HandlerFunc(func(w http.ResponseWriter, _ *http.Request) {
 		w.Header().Set("Content-Type", runtime.ContentTypeJSON)

@@ -9,23 +9,22 @@ import (
 	"k8s.io/apimachinery/pkg/runtime/serializer"
 )
 
-// codecs read one kind of object from a watch, and leave everything else to
-// client-go's.
+// codecs decode one kind of object from a watch. client-go decodes everything that they
+// do not.
 type codecs struct {
 	serializer.WithoutConversionCodecFactory
 	kind *schema.GroupVersionKind
-	// mediaType is what the API server sends the kind as.
+	// mediaType is the media type in which the API server sends the kind.
 	mediaType string
-	// framer finds where events end; client-go's when nil.
+	// framer splits the stream into events; nil for client-go's.
 	framer runtime.Framer
-	// event takes an event apart without a copy of its object, and says whether it
-	// could.
-	event func(data []byte, into *metav1.WatchEvent) bool
-	// object decodes one. An error means no more than that somebody else has to.
-	object func(data []byte) (runtime.Object, error)
+	// splitEvent splits an event without copying its object, and returns false if it cannot.
+	splitEvent func(data []byte, into *metav1.WatchEvent) bool
+	// decodeObject decodes an object. After an error, client-go decodes it.
+	decodeObject func(data []byte) (runtime.Object, error)
 }
 
-// SupportedMediaTypes is of runtime.NegotiatedSerializer.
+// SupportedMediaTypes implements runtime.NegotiatedSerializer.
 func (c codecs) SupportedMediaTypes() []runtime.SerializerInfo {
 	types := slices.Clone(c.WithoutConversionCodecFactory.SupportedMediaTypes())
 	for i := range types {
@@ -33,7 +32,7 @@ func (c codecs) SupportedMediaTypes() []runtime.SerializerInfo {
 			continue
 		}
 		stream := *types[i].StreamSerializer
-		stream.Serializer = eventDecoder{stream.Serializer, c.event}
+		stream.Serializer = eventDecoder{stream.Serializer, c.splitEvent}
 		if c.framer != nil {
 			stream.Framer = c.framer
 		}
@@ -42,35 +41,35 @@ func (c codecs) SupportedMediaTypes() []runtime.SerializerInfo {
 	return types
 }
 
-// DecoderToVersion is of runtime.NegotiatedSerializer.
+// DecoderToVersion implements runtime.NegotiatedSerializer.
 func (c codecs) DecoderToVersion(d runtime.Decoder, gv runtime.GroupVersioner) runtime.Decoder {
 	return objectDecoder{c.WithoutConversionCodecFactory.DecoderToVersion(d, gv), c}
 }
 
-// eventDecoder tries event first.
+// eventDecoder tries splitEvent before the Serializer.
 type eventDecoder struct {
 	runtime.Serializer
-	event func([]byte, *metav1.WatchEvent) bool
+	splitEvent func([]byte, *metav1.WatchEvent) bool
 }
 
-// Decode is of runtime.Decoder.
+// Decode implements runtime.Decoder.
 func (d eventDecoder) Decode(data []byte, defaults *schema.GroupVersionKind, into runtime.Object) (runtime.Object, *schema.GroupVersionKind, error) {
-	if event, ok := into.(*metav1.WatchEvent); ok && d.event(data, event) {
+	if event, ok := into.(*metav1.WatchEvent); ok && d.splitEvent(data, event) {
 		return event, defaults, nil
 	}
 	return d.Serializer.Decode(data, defaults, into)
 }
 
-// objectDecoder tries codecs.object first.
+// objectDecoder tries codecs.decodeObject before the Decoder.
 type objectDecoder struct {
 	runtime.Decoder
 	codecs codecs
 }
 
-// Decode is of runtime.Decoder.
+// Decode implements runtime.Decoder.
 func (d objectDecoder) Decode(data []byte, defaults *schema.GroupVersionKind, into runtime.Object) (runtime.Object, *schema.GroupVersionKind, error) {
 	if into == nil {
-		if o, err := d.codecs.object(data); err == nil {
+		if o, err := d.codecs.decodeObject(data); err == nil {
 			return o, d.codecs.kind, nil
 		}
 	}

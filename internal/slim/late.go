@@ -11,16 +11,16 @@ import (
 	"fairlead.dev/fairlead/api/v1alpha1"
 )
 
-// lateCache does not wait for the PodAttachments when it begins: the API server
-// takes ten times as long to list them as to list as many pods, one after the
-// other on one processor. Who reads one before all are there waits for them.
+// lateCache is a cache whose start does not wait for the PodAttachments. The API server
+// takes ten times as long to list them as to list as many pods, one after the other on
+// one processor. Reads of PodAttachments wait until all are cached.
 type lateCache struct {
-	// Cache is of everything else.
+	// Cache has all other kinds.
 	cache.Cache
 	late cache.Cache
 }
 
-// of is the cache that has a kind of object.
+// of returns the cache of a kind.
 func (c lateCache) of(o any) cache.Cache {
 	switch o.(type) {
 	case *v1alpha1.PodAttachment, *v1alpha1.PodAttachmentList:
@@ -29,7 +29,7 @@ func (c lateCache) of(o any) cache.Cache {
 	return c.Cache
 }
 
-// Start is of cache.Informers.
+// Start implements cache.Informers.
 func (c lateCache) Start(ctx context.Context) error {
 	ctx, cancel := context.WithCancel(ctx)
 	defer cancel()
@@ -42,22 +42,22 @@ func (c lateCache) Start(ctx context.Context) error {
 	return errors.Join(err, <-ended)
 }
 
-// Get is of client.Reader.
+// Get implements client.Reader.
 func (c lateCache) Get(ctx context.Context, key client.ObjectKey, o client.Object, opts ...client.GetOption) error {
 	return c.of(o).Get(ctx, key, o, opts...)
 }
 
-// List is of client.Reader.
+// List implements client.Reader.
 func (c lateCache) List(ctx context.Context, list client.ObjectList, opts ...client.ListOption) error {
 	return c.of(list).List(ctx, list, opts...)
 }
 
-// GetInformer is of cache.Informers.
+// GetInformer implements cache.Informers.
 func (c lateCache) GetInformer(ctx context.Context, o client.Object, opts ...cache.InformerGetOption) (cache.Informer, error) {
 	return c.of(o).GetInformer(ctx, o, opts...)
 }
 
-// GetInformerForKind is of cache.Informers.
+// GetInformerForKind implements cache.Informers.
 func (c lateCache) GetInformerForKind(ctx context.Context, kind schema.GroupVersionKind, opts ...cache.InformerGetOption) (cache.Informer, error) {
 	if kind == attachmentKind {
 		return c.late.GetInformerForKind(ctx, kind, opts...)
@@ -65,12 +65,12 @@ func (c lateCache) GetInformerForKind(ctx context.Context, kind schema.GroupVers
 	return c.Cache.GetInformerForKind(ctx, kind, opts...)
 }
 
-// RemoveInformer is of cache.Informers.
+// RemoveInformer implements cache.Informers.
 func (c lateCache) RemoveInformer(ctx context.Context, o client.Object) error {
 	return c.of(o).RemoveInformer(ctx, o)
 }
 
-// IndexField is of client.FieldIndexer.
+// IndexField implements client.FieldIndexer.
 func (c lateCache) IndexField(ctx context.Context, o client.Object, field string, of client.IndexerFunc) error {
 	return c.of(o).IndexField(ctx, o, field, of)
 }

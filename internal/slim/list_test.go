@@ -25,12 +25,12 @@ import (
 	"fairlead.dev/fairlead/api/v1alpha1"
 )
 
-// arrivals are ways in which the bytes of an answer may arrive.
+// arrivals divide the bytes of an answer in different ways.
 var arrivals = map[string]func(io.Reader) io.Reader{
 	"whole": iotest.DataErrReader, "halves": iotest.HalfReader, "bytes": iotest.OneByteReader,
 }
 
-// sentPods is a list of pods as the API server sends it.
+// sentPods encodes a list of pods as the API server sends it.
 func sentPods(tb testing.TB, items ...corev1.Pod) []byte {
 	tb.Helper()
 	list := &corev1.PodList{ListMeta: metav1.ListMeta{ResourceVersion: "9", RemainingItemCount: new(int64(7))}, Items: items}
@@ -64,7 +64,7 @@ func TestReadPods(t *testing.T) {
 	}
 }
 
-// Nothing is taken for a list that is not all of one.
+// An incomplete or different answer is not accepted as a list.
 func TestReadPodsLeaves(t *testing.T) {
 	data := sentPods(t, *testPod())
 	for cut := range data {
@@ -76,7 +76,7 @@ func TestReadPodsLeaves(t *testing.T) {
 		"pod":     sentPod(t, testPod()),
 		"json":    []byte(`{"kind":"PodList","apiVersion":"v1","metadata":{"resourceVersion":"9"},"items":[]}`),
 		"encoded": append(data[:len(data)-4:len(data)-4], 0x1a, 4, 'g', 'z', 'i', 'p', 0x22, 0),
-		// A second content counts, or a second type (found by fuzzing).
+		// The last content and the last type would count (found by fuzzing).
 		"twice":   append(slices.Clip(data), 0x12, 0),
 		"retyped": append(slices.Clip(data), 0x0a, 0),
 		"shorter": append(append(data[:len(data)-4:len(data)-4], 0x12, 0), data[len(data)-4:]...)[:len(data)-6],
@@ -85,7 +85,7 @@ func TestReadPodsLeaves(t *testing.T) {
 			t.Errorf("%s: read as %v", name, list)
 		}
 	}
-	// The number of the content's first field, in two bytes instead of one.
+	// The number of the content's first field has two bytes instead of one.
 	data = sentPods(t)
 	first := bytes.Index(data, []byte{0x0a, 0x09, 0x0a, 0x00, 0x12, 0x01, '9'})
 	if first < 0 {
@@ -97,7 +97,7 @@ func TestReadPodsLeaves(t *testing.T) {
 	}
 }
 
-// What a list of any bytes is read as is what client-go makes of them.
+// For any bytes, readList fails or returns the same as client-go's decoder.
 func FuzzReadPods(f *testing.F) {
 	f.Add(sentPods(f))
 	f.Add(sentPods(f, *testPod(), corev1.Pod{}))
@@ -110,7 +110,7 @@ func FuzzReadPods(f *testing.F) {
 		}
 		o, _, err := standard.Decode(data, nil, nil)
 		if err != nil {
-			return // in a part that is not looked at
+			return // the error is in a skipped part
 		}
 		list := o.(*corev1.PodList)
 		want := &internalversion.List{ListMeta: list.ListMeta}
@@ -123,7 +123,7 @@ func FuzzReadPods(f *testing.F) {
 	})
 }
 
-// sentRecords is a list of PodAttachments as the API server sends it.
+// sentRecords encodes a list of PodAttachments as the API server sends it.
 func sentRecords(tb testing.TB, records ...*v1alpha1.PodAttachment) string {
 	tb.Helper()
 	var items []string
@@ -164,7 +164,7 @@ func TestReadAttachments(t *testing.T) {
 	}
 }
 
-// Nothing is taken for a list that is not all of one.
+// An incomplete or different answer is not accepted as a list.
 func TestReadAttachmentsLeaves(t *testing.T) {
 	text := strings.TrimSpace(sentRecords(t, testRecord()))
 	for cut := range len(text) {
@@ -186,7 +186,7 @@ func TestReadAttachmentsLeaves(t *testing.T) {
 	}
 }
 
-// What a list of any text is read as is what client-go makes of it.
+// For any text, readAttachments fails or returns the same as client-go's decoder.
 func FuzzReadAttachments(f *testing.F) {
 	with := testRecord()
 	with.ManagedFields = managed
@@ -202,7 +202,7 @@ func FuzzReadAttachments(f *testing.F) {
 		}
 		o, _, err := standard.Decode(data, &kind, nil)
 		if err != nil {
-			return // a kind that is not asked for, or in a part that is not looked at
+			return // the error is in a skipped part, or the kind is another
 		}
 		list, ok := o.(*v1alpha1.PodAttachmentList)
 		if !ok {
@@ -220,8 +220,8 @@ func FuzzReadAttachments(f *testing.F) {
 	})
 }
 
-// A list is asked for once, without a limit and as it is now; what is not written
-// as expected is asked for again by client-go, and an error is an error.
+// A list takes one request, for the current state without a limit. If the answer has an
+// unexpected format, client-go requests the list again. An error is returned.
 func TestLister(t *testing.T) {
 	expected := sentPods(t, *testPod())
 	text := `{"kind":"PodList","apiVersion":"v1","metadata":{"resourceVersion":"8"},"items":[{"metadata":{"name":"web-0"}}]}`

@@ -7,8 +7,8 @@ import (
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 )
 
-// slimNode keeps a node's identity, labels and addresses, and what may prove that
-// nothing is plugged there any more.
+// slimNode keeps a node's identity, labels and addresses, and the fields that can prove
+// that nothing is plugged on it any more.
 func slimNode(o any) (any, error) {
 	n, ok := o.(*corev1.Node)
 	if !ok {

@@ -14,8 +14,9 @@ import (
 	"fairlead.dev/fairlead/internal/pod"
 )
 
-// A cached PodAttachment says what the API server says: patches are made against
-// it, and whatever it lacked they would take away.
+// A cached PodAttachment has all fields of the API server's, except managed fields.
+// Patches are computed against it, and a missing field would be removed from the
+// object.
 func TestSlimAttachment(t *testing.T) {
 	record := &v1alpha1.PodAttachment{
 		ObjectMeta: metav1.ObjectMeta{
@@ -47,10 +48,8 @@ func TestSlimAttachment(t *testing.T) {
 	}
 }
 
-// What an informer hands over in place of an object that it missed the end of is
-// no PodAttachment.
-// own review 16: any annotation of ours or of the working group's was kept, whoever
-// read it and however long it was: 225 kB of one pod.
+// own review 16: annotations with Fairlead's or the network plumbing working group's
+// prefix were kept, used or not, in any length: 225 kB for one pod.
 func TestSlimPodBoundsAnnotations(t *testing.T) {
 	long := strings.Repeat("x", 200<<10)
 	p := testPod()
@@ -72,7 +71,7 @@ func TestSlimPodBoundsAnnotations(t *testing.T) {
 		if n > 20<<10 || kept.Annotations[v1alpha1.AnnotationPools] != "web" || len(kept.Annotations) != 6 {
 			t.Errorf("%s: %d bytes are kept of annotations: %d of them", name, n, len(kept.Annotations))
 		}
-		// By what is kept it is known that they are too long.
+		// The kept part shows that the value is too long.
 		if _, err := pod.Networks(kept); err == nil || !strings.Contains(err.Error(), "it has more than 16384 bytes") {
 			t.Errorf("%s: networks: %v", name, err)
 		}
@@ -85,6 +84,8 @@ func TestSlimPodBoundsAnnotations(t *testing.T) {
 	}
 }
 
+// If an informer missed the deletion of an object, it passes a DeletedFinalStateUnknown
+// instead of a PodAttachment.
 func TestSlimOther(t *testing.T) {
 	gone := cache.DeletedFinalStateUnknown{Key: "default/web"}
 	if got, err := new(attachments).slim(gone); err != nil || got != any(gone) {
@@ -92,8 +93,8 @@ func TestSlimOther(t *testing.T) {
 	}
 }
 
-// A cached pod has all that the controller reads, and the labels of a workload's
-// pods are there once.
+// A cached pod has all fields that the controller reads. Pods of a workload share their
+// labels.
 func TestSlimPod(t *testing.T) {
 	s := new(pods)
 	slimmed := func(name string, labels map[string]string) *corev1.Pod {
@@ -132,7 +133,7 @@ func TestSlimPod(t *testing.T) {
 		t.Errorf("-want +got:\n%s", diff)
 	}
 	if reflect.ValueOf(first.Labels).Pointer() != reflect.ValueOf(second.Labels).Pointer() {
-		t.Error("two pods of one workload have equal labels twice")
+		t.Error("two pods of one workload do not share equal labels")
 	}
 	if other := slimmed("web-2", map[string]string{"app": "shop"}); other.Labels["app"] != "shop" {
 		t.Errorf("a pod with labels of its own has %v", other.Labels)

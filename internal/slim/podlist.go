@@ -10,14 +10,14 @@ import (
 	"k8s.io/apimachinery/pkg/apis/meta/internalversion"
 )
 
-// Numbers of fields: generated.proto of k8s.io/api/core/v1.
+// Field numbers from generated.proto of k8s.io/api/core/v1.
 const podListMeta, podListItems = 1, 2
 
-// maxPod bounds a pod in a list, in bytes: etcd takes 1.5 MiB.
+// maxPod limits a pod in a list, in bytes. etcd accepts 1.5 MiB.
 const maxPod = 4 << 20
 
-// readList reads a list of pods in protobuf: an envelope as that of a pod, whose
-// content is read as it arrives.
+// readList reads a list of pods in protobuf. It has an envelope like a pod, and the
+// content is decoded as it arrives.
 func (s *pods) readList(r io.Reader) (*internalversion.List, error) {
 	in := &listReader{Reader: bufio.NewReaderSize(r, 64<<10)}
 	if err := in.open(); err != nil {
@@ -48,8 +48,8 @@ func (s *pods) readList(r io.Reader) (*internalversion.List, error) {
 	return list, in.end(list)
 }
 
-// end reads what follows the content: it says how that is encoded, if it is. A
-// second content would count instead of the first.
+// end reads the fields after the content, which may contain its encoding. It rejects a
+// second content, which would replace the first.
 func (l *listReader) end(list *internalversion.List) error {
 	for {
 		number, content, err := l.field()
@@ -67,13 +67,13 @@ func (l *listReader) end(list *internalversion.List) error {
 // listReader reads fields of a protobuf message from a stream.
 type listReader struct {
 	*bufio.Reader
-	// left of the content, in bytes.
+	// left is the number of unread bytes of the content.
 	left int
-	// buffer has the field that was read last.
+	// buffer has the content of the last field.
 	buffer []byte
 }
 
-// open reads to where the content begins.
+// open reads up to the beginning of the content.
 func (l *listReader) open() error {
 	var magic [4]byte
 	if _, err := io.ReadFull(l, magic[:]); err != nil || string(magic[:]) != "k8s\x00" {
@@ -108,8 +108,8 @@ func isPodList(message []byte) bool {
 	return err == nil && version == "v1" && kind == "PodList"
 }
 
-// field reads a field, whose content is there until the next is read. io.EOF says
-// that there is none.
+// field reads a field. The content is valid until the next call. The error is io.EOF at
+// the end.
 func (l *listReader) field() (number int, content []byte, err error) {
 	number, length, err := l.head()
 	if err != nil {
@@ -127,8 +127,8 @@ func (l *listReader) field() (number int, content []byte, err error) {
 	return number, content, unexpected(err)
 }
 
-// head reads a field's number and length. Kubernetes knows no other fields here
-// than those that have one.
+// head reads the number and the length of a field. Kubernetes uses only fields with a
+// length here.
 func (l *listReader) head() (number, length int, err error) {
 	tag, err := binary.ReadUvarint(l)
 	if err != nil {
@@ -148,13 +148,14 @@ func (l *listReader) head() (number, length int, err error) {
 	return int(n), int(size), nil
 }
 
-// ReadByte reads a byte of a field's head: numbers need not be as short as they can.
+// ReadByte reads a byte of a field's head and counts it, since a number may be encoded
+// in more bytes than it needs.
 func (l *listReader) ReadByte() (byte, error) {
 	l.left--
 	return l.Reader.ReadByte()
 }
 
-// unexpected is for the end of what is not complete.
+// unexpected turns io.EOF in the middle of a field into io.ErrUnexpectedEOF.
 func unexpected(err error) error {
 	if errors.Is(err, io.EOF) {
 		return io.ErrUnexpectedEOF

@@ -13,36 +13,36 @@ import (
 	"fairlead.dev/fairlead/internal/pod"
 )
 
-// pods keeps of pods what the controller uses, and with one copy what many have
-// in common.
+// pods slims pods to the fields that the controller uses. Values that many pods have
+// are kept once.
 type pods struct {
 	words words
 
 	mu sync.Mutex
-	// workloads by their UID.
+	// workloads by the UID of their controller.
 	workloads map[types.UID]*workload
 }
 
-// workload is what its pods have in common.
+// workload has the values that the pods of a workload share.
 type workload struct {
 	owners []metav1.OwnerReference
 	labels map[string]string
-	// wire is the labels' protobuf form, nil until a pod was decoded from it.
+	// wire is the labels in protobuf; nil until a pod was decoded from them.
 	wire []byte
 }
 
-// maxWorkloads bounds the memory of labels that no pod has any more: from there
-// on it is begun anew.
+// maxWorkloads limits the memory of workloads without pods. At the limit the map starts
+// empty again.
 const maxWorkloads = 1 << 13
 
-// yes is what every cached reference to a controller points at.
-var yes = true
+// isController is the target of the Controller pointer of every cached owner reference.
+var isController = true
 
 // slim is a cache.TransformFunc.
 func (s *pods) slim(o any) (any, error) {
 	p, ok := o.(*corev1.Pod)
 	if !ok || len(p.Spec.Containers) == 0 {
-		return o, nil // without containers it was decoded here
+		return o, nil // a pod without containers was decoded by this package
 	}
 	kept := metav1.ObjectMeta{
 		Namespace: p.Namespace, Name: p.Name, UID: p.UID, ResourceVersion: p.ResourceVersion, Labels: p.Labels,
@@ -55,7 +55,7 @@ func (s *pods) slim(o any) (any, error) {
 	}
 	if owner := metav1.GetControllerOf(p); owner != nil {
 		s.words.share(&owner.APIVersion, &owner.Kind, &owner.Name, (*string)(&owner.UID))
-		owner.BlockOwnerDeletion, owner.Controller = nil, &yes
+		owner.BlockOwnerDeletion, owner.Controller = nil, &isController
 		kept.OwnerReferences, kept.Labels = s.shared(*owner, p.Labels)
 	}
 	p.ObjectMeta = kept
@@ -65,8 +65,8 @@ func (s *pods) slim(o any) (any, error) {
 	return p, nil
 }
 
-// shared returns the copies of an equal owner and of equal labels that another
-// pod of the workload has.
+// shared returns the owner and the labels of another pod of the workload, if they are
+// equal, so that the memory is shared.
 func (s *pods) shared(owner metav1.OwnerReference, labels map[string]string) ([]metav1.OwnerReference, map[string]string) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
@@ -77,7 +77,8 @@ func (s *pods) shared(owner metav1.OwnerReference, labels map[string]string) ([]
 	return w.owners, w.labels
 }
 
-// decoded is shared for labels in protobuf, which are decoded only if need be.
+// decoded is shared for labels in protobuf. It decodes them only if they differ from
+// the workload's.
 func (s *pods) decoded(owner metav1.OwnerReference, wire []byte) ([]metav1.OwnerReference, map[string]string, error) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
@@ -95,8 +96,7 @@ func (s *pods) decoded(owner metav1.OwnerReference, wire []byte) ([]metav1.Owner
 	return w.owners, w.labels, nil
 }
 
-// workload returns what is known of the pods of an owner, to be changed with mu
-// held.
+// workload returns the workload of an owner. mu must be held.
 func (s *pods) workload(owner metav1.OwnerReference) *workload {
 	w := s.workloads[owner.UID]
 	if w == nil || w.owners[0] != owner {

@@ -15,7 +15,7 @@ import (
 	"fairlead.dev/fairlead/internal/pod"
 )
 
-// testPod is a pod with all that is kept of one, and more.
+// testPod returns a pod with all fields that are kept, and some that are not.
 func testPod() *corev1.Pod {
 	at := metav1.NewTime(time.Unix(1_700_000_000, 0))
 	return &corev1.Pod{
@@ -36,7 +36,7 @@ func testPod() *corev1.Pod {
 	}
 }
 
-// podCodec is client-go's.
+// podCodec returns client-go's serializer of protobuf.
 func podCodec(tb testing.TB) runtime.Serializer {
 	tb.Helper()
 	scheme := runtime.NewScheme()
@@ -50,7 +50,7 @@ func podCodec(tb testing.TB) runtime.Serializer {
 	return info.Serializer
 }
 
-// sentPod is a pod as the API server sends it.
+// sentPod encodes a pod as the API server sends it.
 func sentPod(tb testing.TB, o runtime.Object) []byte {
 	tb.Helper()
 	o.GetObjectKind().SetGroupVersionKind(podKind)
@@ -61,7 +61,7 @@ func sentPod(tb testing.TB, o runtime.Object) []byte {
 	return data
 }
 
-// keptOf is what is kept of a pod that client-go decoded.
+// keptOf returns the kept part of a pod that client-go has decoded.
 func keptOf(t *testing.T, p *corev1.Pod) *corev1.Pod {
 	t.Helper()
 	p = p.DeepCopy()
@@ -89,7 +89,7 @@ func TestDecodePod(t *testing.T) {
 	} {
 		t.Run(name, func(t *testing.T) {
 			s := new(pods)
-			for range 2 { // the second has labels of the first
+			for range 2 { // the second shares the labels of the first
 				got, err := s.decode(sentPod(t, p.DeepCopy()))
 				if err != nil {
 					t.Fatal(err)
@@ -109,7 +109,7 @@ func TestDecodePod(t *testing.T) {
 	}
 }
 
-// What is no pod in protobuf is left to client-go.
+// Data that is no pod in protobuf is left to client-go.
 func TestDecodePodLeaves(t *testing.T) {
 	data := sentPod(t, testPod())
 	list := &corev1.PodList{Items: []corev1.Pod{*testPod()}}
@@ -151,7 +151,7 @@ func TestDecodePodLeaves(t *testing.T) {
 	}
 }
 
-// What the decoder makes of any bytes is what client-go makes of them.
+// For any bytes, the decoder fails or returns the same as client-go's.
 func FuzzDecodePod(f *testing.F) {
 	f.Add(sentPod(f, testPod()))
 	f.Add(sentPod(f, &corev1.Pod{}))
@@ -163,7 +163,7 @@ func FuzzDecodePod(f *testing.F) {
 		}
 		o, _, err := standard.Decode(data, nil, nil)
 		if err != nil {
-			return // in a part of the pod that is not looked at
+			return // the error is in a skipped part of the pod
 		}
 		want := keptOf(t, o.(*corev1.Pod))
 		if diff := cmp.Diff(want, got); diff != "" {

@@ -17,14 +17,14 @@ import (
 
 var podKind = corev1.SchemeGroupVersion.WithKind("Pod")
 
-// codecs read pods, which are sent as protobuf.
+// codecs returns codecs for pods, which the API server sends as protobuf.
 func (s *pods) codecs(standard serializer.WithoutConversionCodecFactory) codecs {
 	return codecs{
 		WithoutConversionCodecFactory: standard,
 		kind:                          &podKind,
 		mediaType:                     runtime.ContentTypeProtobuf,
-		event:                         func(data []byte, into *metav1.WatchEvent) bool { return openEvent(data, into) == nil },
-		object:                        func(data []byte) (runtime.Object, error) { return s.decode(data) },
+		splitEvent:                    func(data []byte, into *metav1.WatchEvent) bool { return openEvent(data, into) == nil },
+		decodeObject:                  func(data []byte) (runtime.Object, error) { return s.decode(data) },
 	}
 }
 
@@ -45,10 +45,10 @@ func openEvent(data []byte, event *metav1.WatchEvent) error {
 	})
 }
 
-// errNoPod says that data is not what is read here.
+// errNoPod: the data is not a pod in protobuf.
 var errNoPod = errors.New("no pod in protobuf")
 
-// Numbers of fields: generated.proto of k8s.io/apimachinery/pkg/runtime,
+// Field numbers from generated.proto of k8s.io/apimachinery/pkg/runtime,
 // k8s.io/apimachinery/pkg/apis/meta/v1 and k8s.io/api/core/v1.
 const (
 	eventType, eventObject, extensionRaw                   = 1, 2, 1
@@ -64,8 +64,8 @@ const (
 	statusPhase                                            = 1
 )
 
-// decode decodes of a pod what slim keeps of it. All that is not a pod in protobuf
-// (k8s.io/apimachinery/pkg/runtime/serializer/protobuf) is an error.
+// decode decodes those fields of a pod that slim keeps. It fails if data is not a pod
+// in protobuf (k8s.io/apimachinery/pkg/runtime/serializer/protobuf).
 func (s *pods) decode(data []byte) (*corev1.Pod, error) {
 	raw, err := podOf(data)
 	if err != nil {
@@ -82,7 +82,7 @@ func (s *pods) decodeRaw(raw []byte) (*corev1.Pod, error) {
 		switch f.number {
 		case podMeta:
 			if hasMeta {
-				return errNoPod // nobody sends it in two parts, and here they would not be joined
+				return errNoPod // two parts would have to be merged; no API server sends them
 			}
 			hasMeta = true
 			return s.decodeMeta(f.bytes, &p.ObjectMeta)
@@ -108,7 +108,7 @@ func (s *pods) decodeRaw(raw []byte) (*corev1.Pod, error) {
 	})
 }
 
-// podOf is the pod in its envelope.
+// podOf returns the pod in an envelope.
 func podOf(data []byte) ([]byte, error) {
 	data, ok := bytes.CutPrefix(data, []byte("k8s\x00"))
 	if !ok {
@@ -141,7 +141,7 @@ func podOf(data []byte) ([]byte, error) {
 	return raw, nil
 }
 
-// decodeMeta decodes what is kept of metadata.
+// decodeMeta decodes the kept fields of metadata.
 func (s *pods) decodeMeta(data []byte, meta *metav1.ObjectMeta) error {
 	var name, uid, version, wire []byte
 	var owner *metav1.OwnerReference
@@ -187,7 +187,7 @@ func (s *pods) decodeMeta(data []byte, meta *metav1.ObjectMeta) error {
 	return err
 }
 
-// decodeOwner returns an owner if it is a controller.
+// decodeOwner decodes an owner reference; nil if it is not that of a controller.
 func (s *pods) decodeOwner(data []byte) (*metav1.OwnerReference, error) {
 	var kind, name, uid, version []byte
 	controls := false
@@ -210,11 +210,12 @@ func (s *pods) decodeOwner(data []byte) (*metav1.OwnerReference, error) {
 		return nil, err
 	}
 	return &metav1.OwnerReference{
-		APIVersion: s.words.of(version), Kind: s.words.of(kind), Name: s.words.of(name), UID: types.UID(s.words.of(uid)), Controller: &yes,
+		APIVersion: s.words.of(version), Kind: s.words.of(kind), Name: s.words.of(name), UID: types.UID(s.words.of(uid)), Controller: &isController,
 	}, nil
 }
 
-// annotate keeps an annotation if it is one that is read, and not more of it than is.
+// annotate keeps an annotation if the controller reads it, up to the length that
+// pod.Keeps returns.
 func annotate(entry []byte, meta *metav1.ObjectMeta) error {
 	key, value, err := decodeEntry(entry)
 	if n := pod.Keeps(string(key)); err == nil && n > 0 {
@@ -249,7 +250,8 @@ func decodeEntry(data []byte) (key, value []byte, err error) {
 	return key, value, err
 }
 
-// field of a protobuf message: its content is bytes or a varint, by its type.
+// field is a field of a protobuf message. Depending on its type, its value is in bytes
+// or in varint.
 type field struct {
 	number int
 	whole  []byte
@@ -257,9 +259,9 @@ type field struct {
 	varint uint64
 }
 
-// fields calls look with each field of a message. Kubernetes knows no other
-// types than varints and bytes here.
-func fields(message []byte, look func(field) error) error {
+// fields calls visit with each field of a message. Kubernetes uses only the types varint
+// and bytes here.
+func fields(message []byte, visit func(field) error) error {
 	for len(message) > 0 {
 		number, kind, n := protowire.ConsumeTag(message)
 		if n < 0 {
@@ -279,7 +281,7 @@ func fields(message []byte, look func(field) error) error {
 			return protowire.ParseError(m)
 		}
 		f.whole, message = message[:n+m], message[n+m:]
-		if err := look(f); err != nil {
+		if err := visit(f); err != nil {
 			return err
 		}
 	}

@@ -5,27 +5,27 @@ import (
 	"sync"
 )
 
-// maxWords bounds the memory of words that no object has any more: from there on
-// a table is begun anew.
+// maxWords limits the memory of words that no object has any more. At the limit the
+// table starts empty again.
 const maxWords = 1 << 16
 
-// words has one copy of each word that many objects have in common.
+// words has one copy of each string that many objects have.
 type words struct {
 	mu    sync.Mutex
 	known map[string]string
 }
 
-// of returns the copy of a word.
+// of returns the common copy of a word.
 func (w *words) of(word []byte) string {
 	w.mu.Lock()
 	defer w.mu.Unlock()
-	if same, ok := w.known[string(word)]; ok { // which does not allocate
+	if same, ok := w.known[string(word)]; ok { // this conversion does not allocate
 		return same
 	}
 	return w.learn(string(word))
 }
 
-// share replaces strings by the copy that all equal ones have.
+// share replaces each string by the common copy of all equal strings.
 func (w *words) share(texts ...*string) {
 	w.mu.Lock()
 	defer w.mu.Unlock()
@@ -46,9 +46,9 @@ func (w *words) learn(word string) string {
 	return word
 }
 
-// pack puts the strings of one object into one piece of memory, each text that
-// is part of a former one as that part. Single strings would lie between others
-// that nobody has any more, and keep their memory.
+// pack puts the strings of one object into one piece of memory. A string that is part
+// of an earlier one shares its bytes. Separate strings would lie between strings of
+// deleted objects, whose memory could then not be released.
 func pack(texts ...*string) {
 	var all strings.Builder
 	n := 0

@@ -16,18 +16,18 @@ import (
 	sdktrace "go.opentelemetry.io/otel/sdk/trace"
 )
 
-// sendTimeout bounds one request to the collector.
+// sendTimeout limits one request to the collector.
 const sendTimeout = 10 * time.Second
 
-// exporter sends spans as OTLP over HTTP, in its JSON encoding (OTLP 1.0.0,
-// "JSON Protobuf Encoding"). OpenTelemetry's own exporter encodes protobuf, and
-// with what it links for that costs every node 10 MB of memory, traced or not.
+// exporter sends spans as OTLP over HTTP, in the JSON encoding (OTLP 1.0.0, "JSON
+// Protobuf Encoding"). OpenTelemetry's own exporter encodes protobuf, and the packages
+// that it links for that cost each node 10 MB of memory, with tracing on or off.
 type exporter struct {
 	url    string
 	client *http.Client
 }
 
-// newExporter sends to an endpoint; one without a path has the usual one.
+// newExporter returns an exporter to an endpoint. The default path is /v1/traces.
 func newExporter(endpoint string) (*exporter, error) {
 	u, err := url.Parse(endpoint)
 	if err != nil {
@@ -39,7 +39,7 @@ func newExporter(endpoint string) (*exporter, error) {
 	return &exporter{url: u.String(), client: &http.Client{Timeout: sendTimeout}}, nil
 }
 
-// ExportSpans is part of sdktrace.SpanExporter.
+// ExportSpans implements sdktrace.SpanExporter.
 func (e *exporter) ExportSpans(ctx context.Context, spans []sdktrace.ReadOnlySpan) error {
 	if len(spans) == 0 {
 		return nil
@@ -57,22 +57,21 @@ func (e *exporter) ExportSpans(ctx context.Context, spans []sdktrace.ReadOnlySpa
 	if err != nil {
 		return fmt.Errorf("send %d spans: %w", len(spans), err)
 	}
-	defer answer.Body.Close()                                      //nolint:errcheck // it was read
-	_, _ = io.Copy(io.Discard, io.LimitReader(answer.Body, 1<<16)) // so that the connection can be used again
+	defer answer.Body.Close()                                      //nolint:errcheck // the body was read
+	_, _ = io.Copy(io.Discard, io.LimitReader(answer.Body, 1<<16)) // so that the connection is reused
 	if answer.StatusCode != http.StatusOK {
 		return fmt.Errorf("send %d spans to %s: %s", len(spans), e.url, answer.Status)
 	}
 	return nil
 }
 
-// Shutdown is part of sdktrace.SpanExporter.
+// Shutdown implements sdktrace.SpanExporter.
 func (e *exporter) Shutdown(context.Context) error {
 	e.client.CloseIdleConnections()
 	return nil
 }
 
-// export is the body of a request: ExportTraceServiceRequest of OTLP, as far as it
-// is used.
+// export is the body of a request: the used fields of OTLP's ExportTraceServiceRequest.
 type export struct {
 	ResourceSpans []resourceSpans `json:"resourceSpans"`
 }
@@ -88,7 +87,7 @@ type program struct {
 	Attributes []attr `json:"attributes"`
 }
 
-// scopeSpans are the spans of one part of it.
+// scopeSpans are the spans of one part of a program.
 type scopeSpans struct {
 	Scope struct {
 		Name string `json:"name"`
@@ -120,7 +119,7 @@ type status struct {
 // statusError is STATUS_CODE_ERROR of OTLP.
 const statusError = 2
 
-// attr is an attribute with a text.
+// attr is an attribute with a string value.
 type attr struct {
 	Key   string `json:"key"`
 	Value struct {
@@ -128,7 +127,7 @@ type attr struct {
 	} `json:"value"`
 }
 
-// encode makes a request of spans, which are all of one program and one part of it.
+// encode returns a request with the spans. All spans are of the same program and scope.
 func encode(spans []sdktrace.ReadOnlySpan) export {
 	of := scopeSpans{Spans: make([]span, len(spans))}
 	of.Scope.Name = scope

@@ -1,6 +1,6 @@
-// Package tracing tells a collector, over OTLP, how long the parts of a request
-// took, as a part of the trace that the caller began (W3C Trace Context). It is
-// the only importer of OpenTelemetry.
+// Package tracing sends the durations of a request's steps to a collector over OTLP.
+// The request is a span of the trace that its caller began (W3C Trace Context). The
+// package is the only importer of OpenTelemetry.
 package tracing
 
 import (
@@ -19,22 +19,22 @@ import (
 )
 
 const (
-	// scope names what the spans come from.
+	// scope is the name of the instrumentation scope.
 	scope = "fairlead.dev/fairlead"
-	// flushTimeout bounds how long the end of the program waits for a collector.
+	// flushTimeout limits the wait for a collector at the end of the program.
 	flushTimeout = 2 * time.Second
 )
 
-// Tracer makes spans and sends them in the background. A collector that is away
-// holds nothing up: what does not fit into the queue is dropped.
+// Tracer makes spans and sends them in the background. An unavailable collector delays
+// nothing: spans that do not fit into the queue are dropped.
 type Tracer struct {
 	provider *sdktrace.TracerProvider
 	tracer   trace.Tracer
 }
 
-// Start begins to send spans to the OTLP endpoint (HTTP, JSON), a URL as
-// "http://127.0.0.1:4318"; without a path it is /v1/traces. attributes describe
-// the program: "service.name", "host.name" and so on.
+// Start returns a Tracer that sends spans to the OTLP endpoint (HTTP, JSON), a URL like
+// "http://127.0.0.1:4318"; the default path is /v1/traces. attributes describe the
+// program: "service.name", "host.name" and so on. The error is that of the URL.
 func Start(ctx context.Context, endpoint string, attributes map[string]string) (*Tracer, error) {
 	exporter, err := newExporter(endpoint)
 	if err != nil {
@@ -51,7 +51,7 @@ func Start(ctx context.Context, endpoint string, attributes map[string]string) (
 	return &Tracer{provider: provider, tracer: provider.Tracer(scope)}, nil
 }
 
-// Close sends what is left, for two seconds at most.
+// Close sends the remaining spans. It takes two seconds at most.
 func (t *Tracer) Close(ctx context.Context) error {
 	ctx, cancel := context.WithTimeout(context.WithoutCancel(ctx), flushTimeout)
 	defer cancel()
@@ -61,13 +61,13 @@ func (t *Tracer) Close(ctx context.Context) error {
 	return nil
 }
 
-// Parent is what a caller says of its own span: the values of the headers
-// traceparent, tracestate and baggage. What cannot be read is left out, and a
-// trace begins here.
+// Parent identifies the caller's span by the values of the headers traceparent,
+// tracestate and baggage. Unreadable values are ignored; without a traceparent a new
+// trace begins.
 type Parent struct{ Traceparent, Tracestate, Baggage string }
 
-// Request begins the span of a request. The function that it returns ends it, with
-// the request's outcome.
+// Request begins the span of a request. The returned function ends it with the
+// request's error, nil for success.
 func (t *Tracer) Request(ctx context.Context, name string, parent Parent, attributes map[string]string) (context.Context, func(error)) {
 	carrier := propagation.MapCarrier{
 		"traceparent": parent.Traceparent, "tracestate": parent.Tracestate, "baggage": parent.Baggage,
@@ -82,8 +82,8 @@ func (t *Tracer) Request(ctx context.Context, name string, parent Parent, attrib
 	}
 }
 
-// Step adds to the span of the request in ctx, if there is one, a part of it that
-// began at start and ends now.
+// Step adds a step to the request's span in ctx, from start until now. It does nothing
+// if ctx has no span.
 func Step(ctx context.Context, name string, start time.Time) {
 	request := trace.SpanFromContext(ctx)
 	if !request.IsRecording() {

@@ -17,7 +17,7 @@ const (
 	traceparent = "00-" + traceID + "-" + parentID + "-01"
 )
 
-// A request is part of its caller's trace, and its steps are parts of it.
+// A request belongs to its caller's trace, and its steps belong to the request.
 func TestRequestIsPartOfItsCallersTrace(t *testing.T) {
 	collector := tracingtest.Listen(t)
 	tracer, err := Start(t.Context(), collector.URL, map[string]string{"service.name": "test"})
@@ -30,7 +30,7 @@ func TestRequestIsPartOfItsCallersTrace(t *testing.T) {
 	end(errors.New("no bridge"))
 	_, end = tracer.Request(t.Context(), "DEL", Parent{Traceparent: "nonsense"}, nil)
 	end(nil)
-	Step(t.Context(), "plug", start) // of no request
+	Step(t.Context(), "plug", start) // outside any request
 	if err := tracer.Close(t.Context()); err != nil {
 		t.Fatal(err)
 	}
@@ -52,7 +52,7 @@ func TestRequestIsPartOfItsCallersTrace(t *testing.T) {
 	if len(add.Attributes) != 1 || add.Attributes[0].Key != "sandbox" || add.Attributes[0].Value.StringValue != "c1" {
 		t.Errorf("attributes %v", add.Attributes)
 	}
-	if add.Status.Code != 2 || add.Status.Message != "no bridge" || add.Kind != 2 { // errors, servers (OTLP)
+	if add.Status.Code != 2 || add.Status.Message != "no bridge" || add.Kind != 2 { // 2 is an error, and 2 is a server (OTLP)
 		t.Errorf("ADD is %+v", add)
 	}
 	if del.ParentSpanID != "" || del.TraceID == traceID || del.Status.Code != 0 {
@@ -60,7 +60,7 @@ func TestRequestIsPartOfItsCallersTrace(t *testing.T) {
 	}
 }
 
-// A collector that is away holds nothing up.
+// An unavailable collector delays nothing.
 func TestCollectorIsAway(t *testing.T) {
 	tracer, err := Start(t.Context(), "http://127.0.0.1:1", nil)
 	if err != nil {
@@ -70,7 +70,7 @@ func TestCollectorIsAway(t *testing.T) {
 		_, end := tracer.Request(t.Context(), "ADD", Parent{}, nil)
 		end(nil)
 	}
-	// What was lost is logged, and is no error of the program.
+	// Lost spans are logged and are no error of the program.
 	if err := tracer.Close(t.Context()); err != nil {
 		t.Error(err)
 	}

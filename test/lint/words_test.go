@@ -107,8 +107,6 @@ var unread = map[string]int{
 	"internal/node":                                        199,
 	"internal/pod":                                         19,
 	"internal/run":                                         16,
-	"internal/slim":                                        50,
-	"internal/tracing":                                     8,
 	"internal/whereabouts":                                 18,
 	"test/bench":                                           54,
 	"test/cluster":                                         32,

@@ -9,7 +9,7 @@ import (
 	"testing"
 )
 
-// Span is what is read of one.
+// Span has the fields of a span that tests use.
 type Span struct {
 	TraceID, SpanID, ParentSpanID string
 	StartTimeUnixNano             string
@@ -25,7 +25,8 @@ type Span struct {
 	}
 }
 
-// Collector takes in what is sent to URL, as OTLP over HTTP in its JSON encoding.
+// Collector collects the spans that are sent to URL as OTLP over HTTP, in the JSON
+// encoding.
 type Collector struct {
 	URL string
 
@@ -33,7 +34,7 @@ type Collector struct {
 	spans map[string]Span
 }
 
-// Listen starts a collector on the loopback interface that ends with the test.
+// Listen starts a collector on the loopback interface. It stops at the end of the test.
 func Listen(tb testing.TB) *Collector {
 	tb.Helper()
 	c := &Collector{spans: map[string]Span{}}
@@ -62,7 +63,7 @@ func Listen(tb testing.TB) *Collector {
 	return c
 }
 
-// Spans are the spans that came, the last of each name.
+// Spans returns the collected spans by name; of several with one name, the last.
 func (c *Collector) Spans() map[string]Span {
 	c.mu.Lock()
 	defer c.mu.Unlock()
