@@ -18,7 +18,8 @@ type codecs struct {
 	mediaType string
 	// framer splits the stream into events; nil for client-go's.
 	framer runtime.Framer
-	// splitEvent splits an event without copying its object, and returns false if it cannot.
+	// splitEvent splits an event without copying its object, and returns false if it
+	// cannot.
 	splitEvent func(data []byte, into *metav1.WatchEvent) bool
 	// decodeObject decodes an object. After an error, client-go decodes it.
 	decodeObject func(data []byte) (runtime.Object, error)

@@ -81,7 +81,7 @@ func (s *Store) adoptClaim(p *ipam.Pool, w *want) error {
 		switch {
 		case ipam.FamilyOf(l.Addr) != w.family || l.Holder.Same(w.holder):
 		case l.Holder != (ipam.Holder{}):
-			return fmt.Errorf("%w: claim %s: %s is still held by %s: its next holder gets it when it has been given back, and waits until then",
+			return fmt.Errorf("%w: claim %s: %s is still held by %s: the next holder waits until it is given back",
 				ErrConflict, w.claim, l.Addr, l.Holder)
 		case l.Domain != p.Domain() || !p.Allows(l.Addr):
 		case has == nil || l.Addr == w.addr || has.Addr != w.addr && l.Since.Before(has.Since):

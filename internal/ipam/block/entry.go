@@ -283,8 +283,8 @@ func (s *Store) lease(e *entry, slot ipam.Slot) Lease {
 	}
 }
 
-// objectGone handles the disappearance of the object. If addresses of it are taken, it was
-// deleted by mistake: the entry keeps its last state, so that the addresses are not
+// objectGone handles the disappearance of the object. If addresses of it are taken, it
+// was deleted by mistake: the entry keeps its last state, so that the addresses are not
 // handed out again, and the next change writes it again.
 func (s *Store) objectGone(e *entry) {
 	base := e.base
@@ -459,7 +459,7 @@ func (e *entry) applyFree(o *op, now ipam.Moment) (changed bool) {
 func (e *entry) unusable(o *op) string {
 	switch {
 	case e.foreign:
-		return "is being deleted, or disagrees with its name"
+		return "is being deleted, or has a name that does not match its content"
 	case e.node != "" && o.node != "":
 		return fmt.Sprintf("is routed to node %s, and the pod is on node %s: ask for an address of one of that node's blocks, for none, or run the pod on node %s", e.node, o.node, e.node)
 	case e.node != "":

@@ -65,7 +65,7 @@ func (s *Store) reachable(p *ipam.Pool, w *want, o *op) error {
 			ErrExhausted, w.addr, name, o.node, n, w.family, p.Name(), p.MaxBlocksPerNode())
 	}
 	if !s.mayRoute(name, o.node) {
-		return fmt.Errorf("%w: %s lies in block %s, which was routed to another node until a moment ago", ErrExhausted, w.addr, name)
+		return fmt.Errorf("%w: %s lies in block %s, which was routed to another node less than %s ago: try again later", ErrExhausted, w.addr, name, rerouteDelay)
 	}
 	return nil
 }

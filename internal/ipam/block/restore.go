@@ -25,8 +25,8 @@ type Loss struct {
 	// block.
 	Node string
 
-	// generation is the generation of the slot when Lost returned the loss. The caller judges
-	// this state only.
+	// generation is the generation of the slot when Lost returned the loss. The caller
+	// judges this state only.
 	generation uint64
 	// present is true if the block existed then.
 	present bool
@@ -248,8 +248,8 @@ func (s *Store) announceLoss() {
 }
 
 // withhold keeps the lost addresses from being handed out, and ends the losses that
-// base has a record of again. During a write e.next still withholds the addresses of
-// before; the outcome of the write corrects it.
+// base has a record of again. During a write, e.next may still have the state of the
+// former base, until the outcome of the write corrects it.
 func (s *Store) withhold(e *entry) {
 	e.losses = slices.DeleteFunc(e.losses, func(l Loss) bool {
 		slot, _ := e.base.Slot(l.Addr)

@@ -170,14 +170,16 @@ type Store struct {
 	last   map[place]string
 	// cooldowns is the longest cooldown of a domain's pools that the store has seen.
 	cooldowns map[string]time.Duration
-	// formerNodes has the node that a block was routed to until a moment ago, by block name.
+	// formerNodes has the node that a block was routed to until a moment ago, by block
+	// name.
 	formerNodes map[string]formerNode
 	// buried has the UIDs of blocks that this store deleted and whose deletion the
 	// informer may not have shown yet, by block name.
 	buried map[string]types.UID
 	// pending is the newest state of a busy block that the informer brought.
 	pending map[*entry]pendingState
-	// guarding is true if the store looks for losses. withLosses are the blocks with losses.
+	// guarding is true if the store looks for losses. withLosses are the blocks with
+	// losses.
 	guarding   bool
 	withLosses map[*entry]struct{}
 	// begin is when the process began, as the wall clock showed at New.
@@ -313,8 +315,8 @@ func (s *Store) Observe(obj *v1alpha1.IPBlock) {
 	}
 }
 
-// pendingState is a state of an object that the store has not taken over yet, with the block
-// decoded from it.
+// pendingState is a state of an object that the store has not taken over yet, with the
+// block decoded from it.
 type pendingState struct {
 	obj   *v1alpha1.IPBlock
 	block *ipam.Block

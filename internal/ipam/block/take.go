@@ -234,8 +234,8 @@ func (l Lease) before(o Lease, claim string) bool {
 	return l.Addr.Less(o.Addr)
 }
 
-// takeOne takes one address and fills got. It does not return the Lease, to keep the stacks
-// small: in a burst hundreds of takes wait here at once.
+// takeOne takes one address and fills got. It does not return the Lease, to keep the
+// stacks small: in a burst hundreds of takes wait here at once.
 func (t *txn) takeOne(ctx context.Context, w *want, got *Lease) error {
 	for {
 		o := &op{kind: opTake, holder: w.holder, pool: w.pool, addr: w.addr, claim: w.claim, cancel: ctx.Done(), done: make(chan struct{})}
@@ -307,8 +307,8 @@ func (s *Store) Free(ctx context.Context, h ipam.Holder, domain string, addrs []
 	return err
 }
 
-// forEach performs an operation for each of the holder's addresses; if addrs is empty, for
-// all that it has in the domain.
+// forEach performs an operation for each of the holder's addresses; if addrs is empty,
+// for all that it has in the domain.
 func (t *txn) forEach(ctx context.Context, h ipam.Holder, domain string, addrs []netip.Addr, what op) error {
 	s := t.s
 	var ops []*op

@@ -16,8 +16,8 @@ import (
 )
 
 const (
-	// confirmDelay is the time between the two looks of an audit. Changes that were under way
-	// at the first look are complete at the second.
+	// confirmDelay is the time between the two looks of an audit. Changes that were
+	// under way at the first look are complete at the second.
 	confirmDelay = 30 * time.Second
 	// firstAudit is the time from the start of a leader's term to its first audit.
 	firstAudit = time.Minute
@@ -43,7 +43,8 @@ type Auditor struct {
 	mu       sync.Mutex
 	known    bool
 	findings []audit.Finding
-	// onResult are called when an audit's findings differ from those of the previous audit.
+	// onResult are called when an audit's findings differ from those of the previous
+	// audit.
 	onResult []func()
 }
 
