@@ -124,13 +124,13 @@ func (h Holder) String() string {
 
 // Errors of Take and TakeAddr, beside *TakenError.
 var (
-	// ErrFull: the pool may take no address of the block now.
+	// ErrFull means that the pool may take no address of the block now.
 	ErrFull = errors.New("no eligible address in the block")
-	// ErrNotAllowed: the pool does not hand out the requested address.
+	// ErrNotAllowed means that the pool does not hand out the requested address.
 	ErrNotAllowed = errors.New("the pool does not hand out this address")
-	// ErrBadHolder: the holder cannot be recorded. The text names the field.
+	// ErrBadHolder means that the holder cannot be recorded. The text names the field.
 	ErrBadHolder = errors.New("invalid holder")
-	// ErrBadClaim: the key of the claim cannot be recorded.
+	// ErrBadClaim means that the key of the claim cannot be recorded.
 	ErrBadClaim = errors.New("invalid claim")
 )
 

@@ -47,7 +47,7 @@ type Config struct {
 	Ended func()
 }
 
-// ErrTermEnded: the work was cancelled because this process stopped leading.
+// ErrTermEnded means that the work was cancelled because this process stopped leading.
 var ErrTermEnded = errors.New("the term as leader has ended")
 
 // releaseTimeout limits the wait for the API server at the end of the process.

@@ -12,7 +12,7 @@ import (
 	toolscache "k8s.io/client-go/tools/cache"
 )
 
-// errNoList: the answer is not a list of the expected kind and format.
+// errNoList means that the answer is not a list of the expected kind and format.
 var errNoList = errors.New("not a list of the expected kind and format")
 
 // lister lists all objects of a resource with one request, and decodes each as it

@@ -45,7 +45,7 @@ func openEvent(data []byte, event *metav1.WatchEvent) error {
 	})
 }
 
-// errNoPod: the data is not a pod in protobuf.
+// errNoPod means that the data is not a pod in protobuf.
 var errNoPod = errors.New("no pod in protobuf")
 
 // Field numbers from generated.proto of k8s.io/apimachinery/pkg/runtime,

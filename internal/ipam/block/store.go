@@ -24,16 +24,17 @@ import (
 
 // Errors of the store's methods, wrapped with %w.
 var (
-	// ErrInvalid: the request cannot succeed unless it is changed.
+	// ErrInvalid means that the request cannot succeed unless it is changed.
 	ErrInvalid = errors.New("invalid request")
-	// ErrExhausted: no address is free now. The text has the counts.
+	// ErrExhausted means that no address is free now. The text has the counts.
 	ErrExhausted = errors.New("address pool exhausted")
-	// ErrConflict: the requested address is not available. The text names the holder.
+	// ErrConflict means that the requested address is not available. The text names the
+	// holder.
 	ErrConflict = errors.New("address conflict")
-	// ErrUnavailable: the API did not answer, or the outcome of the call is unknown.
-	// Repeat the call: the repetition finds what the first call has done.
+	// ErrUnavailable means that the API did not answer, or the outcome of the call is
+	// unknown. Repeat the call: the repetition finds the effect of the first call.
 	ErrUnavailable = errors.New("address store unavailable")
-	// ErrStopped: Run has ended. errors.Is reports it as ErrUnavailable too.
+	// ErrStopped means that Run has ended. errors.Is reports it as ErrUnavailable too.
 	ErrStopped = fmt.Errorf("%w: stopped", ErrUnavailable)
 )
 
@@ -149,7 +150,7 @@ type Store struct {
 	txns sync.WaitGroup
 	// wake has an element while todo is not empty.
 	wake chan struct{}
-	// lossAlarm has an element while there is a loss that Lost has not returned yet.
+	// lossAlarm has an element if there is new work for Lost or Rewrite.
 	lossAlarm chan struct{}
 
 	mu     sync.Mutex
