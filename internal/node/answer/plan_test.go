@@ -1,18 +1,13 @@
 package answer
 
 import (
-	"encoding/json"
 	"errors"
-	"net"
 	"strings"
 	"testing"
 
-	cnitypes "github.com/containernetworking/cni/pkg/types"
-	types100 "github.com/containernetworking/cni/pkg/types/100"
 	"github.com/google/go-cmp/cmp"
 
 	"fairlead.dev/fairlead/api/v1alpha1"
-	"fairlead.dev/fairlead/internal/cniproto"
 	"fairlead.dev/fairlead/internal/netdev/link"
 	"fairlead.dev/fairlead/internal/netdev/plug"
 	"fairlead.dev/fairlead/internal/node/fault"
@@ -154,41 +149,5 @@ func TestResultOfADualStackPod(t *testing.T) {
 	}
 	if _, err := InVersion(raw, "9.9.9"); !errors.Is(err, fault.ErrInvalid) {
 		t.Errorf("an unknown version: %v", err)
-	}
-}
-
-// Encode and the library encode a result with the same content, in every version, also an
-// empty dns, which the library leaves out.
-func TestResultIsEncodedAsTheLibraryDoes(t *testing.T) {
-	address, route := net.IPNet{IP: net.IPv4(10, 244, 1, 5), Mask: net.CIDRMask(32, 32)}, net.IPNet{IP: net.IPv4zero, Mask: net.CIDRMask(0, 32)}
-	for _, dns := range []cnitypes.DNS{{}, {Nameservers: []string{"10.96.0.10"}}, {Domain: "x.local"}} {
-		for _, version := range cniproto.Versions {
-			res := &types100.Result{
-				CNIVersion: types100.ImplementedSpecVersion,
-				Interfaces: []*types100.Interface{{Name: "eth0", Mac: "0a:58:0a:f4:00:05", Mtu: 1400, Sandbox: "/run/netns/x"}},
-				IPs:        []*types100.IPConfig{{Interface: new(0), Address: address, Gateway: net.IPv4(169, 254, 1, 1)}},
-				Routes:     []*cnitypes.Route{{Dst: route, GW: net.IPv4(169, 254, 1, 1)}},
-				DNS:        dns,
-			}
-			raw, err := Encode(res, version)
-			if err != nil {
-				t.Fatal(err)
-			}
-			converted, err := res.GetAsVersion(version)
-			if err != nil {
-				t.Fatal(err)
-			}
-			library, err := json.Marshal(converted)
-			if err != nil {
-				t.Fatal(err)
-			}
-			var got, want map[string]any
-			if err := errors.Join(json.Unmarshal(raw, &got), json.Unmarshal(library, &want)); err != nil {
-				t.Fatal(err)
-			}
-			if diff := cmp.Diff(want, got); diff != "" {
-				t.Errorf("version %s, dns %+v (-library +ours):\n%s", version, dns, diff)
-			}
-		}
 	}
 }

@@ -36,8 +36,8 @@ type detachment struct {
 	// declared is true if the status is Detached, or is about to be. No ADD gets the
 	// PodAttachment any more.
 	declared bool
-	// at is the time at which this daemon removed the last ADD, after its links were
-	// gone from the kernel. It is zero if this daemon has removed none.
+	// at is the time at which this daemon last removed an ADD, after its links were gone
+	// from the kernel, or the doubt about an incomplete record. It is zero if it has not.
 	at time.Time
 }
 
@@ -217,8 +217,8 @@ func (l *Ledger) Drop(uid types.UID) {
 	delete(l.detached, uid)
 }
 
-// DetachedAt returns the time at which this daemon removed the last ADD of a
-// PodAttachment, the present time if it has removed none.
+// DetachedAt returns the time at which this daemon last learned that an interface of a
+// PodAttachment is gone, the present time if it has learned of none.
 func (l *Ledger) DetachedAt(uid types.UID) time.Time {
 	l.mu.Lock()
 	defer l.mu.Unlock()
@@ -326,9 +326,11 @@ func (l *Ledger) replace(r *Record) error {
 	if empty {
 		delete(l.records, r.ContainerID)
 	}
-	d := l.detached[r.Attachment.UID]
-	d.at = time.Now()
-	l.detached[r.Attachment.UID] = d
+	if uid := r.Attachment.UID; uid != "" {
+		d := l.detached[uid]
+		d.at = time.Now()
+		l.detached[uid] = d
+	}
 	close(l.gone)
 	l.gone = make(chan struct{})
 	l.mu.Unlock()
