@@ -19,6 +19,9 @@ const (
 	// network, in order and separated by commas, instead of those that the
 	// network names: "web,overflow". At most 16.
 	AnnotationPools = "fairlead.dev/pools"
+	// AnnotationDriver names, on a NetworkAttachmentDefinition, the driver that pods have
+	// their interfaces on that network from. Without it the ipam.type names it.
+	AnnotationDriver = "fairlead.dev/driver"
 )
 
 // IPClaimSpec says whose the addresses are and for how long they are kept.

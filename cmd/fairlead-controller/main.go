@@ -51,7 +51,7 @@ func command() *cobra.Command {
 			if err := config.Load(file, &cfg); err != nil {
 				return err
 			}
-			if err := cfg.Validate(); err != nil {
+			if err := cfg.Validate(driverNames()); err != nil {
 				return fmt.Errorf("configuration %s:\n%w", file, err)
 			}
 			return serve(ctx, cfg)

@@ -10,6 +10,7 @@ import (
 	"sigs.k8s.io/controller-runtime/pkg/cache"
 
 	"fairlead.dev/fairlead/api/v1alpha1"
+	"fairlead.dev/fairlead/internal/run"
 )
 
 // How much, in percent, the heap may grow until garbage is collected. At first
@@ -40,7 +41,7 @@ const giveBackEvery = 2 * time.Minute
 // giveBack gives the system back the memory that is not used any more: what
 // reading all objects for the first time took beside what is kept of them, and
 // then what each burst of pods took. Go alone keeps up to twice of what is in use.
-func giveBack(caches cache.Cache) everywhere {
+func giveBack(caches cache.Cache) run.Everywhere {
 	return func(ctx context.Context) error {
 		if !caches.WaitForCacheSync(ctx) {
 			return nil

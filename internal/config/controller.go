@@ -8,6 +8,7 @@ import (
 	"path/filepath"
 	"regexp"
 	"slices"
+	"strings"
 	"time"
 
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
@@ -135,10 +136,12 @@ var (
 	linkName   = regexp.MustCompile(`^[a-zA-Z0-9][a-zA-Z0-9_.-]{0,14}$`)
 )
 
-// Validate returns everything that is wrong, each with its field path.
-func (c *Controller) Validate() error {
+// Validate returns everything that is wrong, each with its field path. The drivers are
+// those that there are.
+func (c *Controller) Validate(drivers []string) error {
 	v := &invalid{}
-	v.check(slices.Contains([]string{DriverNative, DriverNone}, c.DefaultNetwork.Driver), "defaultNetwork.driver", c.DefaultNetwork.Driver, `must be "native" or "none"`)
+	v.check(c.DefaultNetwork.Driver == DriverNone || slices.Contains(drivers, c.DefaultNetwork.Driver), "defaultNetwork.driver", c.DefaultNetwork.Driver,
+		`must be "`+strings.Join(drivers, `", "`)+`" or "none"`)
 	v.check(slices.Contains([]string{BindingBridge, BindingAddressOnly}, c.DefaultNetwork.Binding), "defaultNetwork.binding", c.DefaultNetwork.Binding, `must be "bridge" or "addressOnly"`)
 	pools := c.DefaultNetwork.Pools
 	v.check(len(pools) >= 1 && len(pools) <= maxPools, "defaultNetwork.pools", pools, "must name 1 to 16 IPPools")

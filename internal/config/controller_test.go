@@ -14,7 +14,7 @@ import (
 
 func TestControllerDefaultsAreValid(t *testing.T) {
 	c := DefaultController()
-	if err := c.Validate(); err != nil {
+	if err := c.Validate([]string{DriverNative}); err != nil {
 		t.Fatal(err)
 	}
 }
@@ -31,7 +31,7 @@ func TestControllerValidateNamesEveryField(t *testing.T) {
 	c.LeaderElection.RenewDeadline = c.LeaderElection.LeaseDuration
 	c.LeaderElection.Port = 65536
 	c.NodeSelector = &metav1.LabelSelector{MatchLabels: map[string]string{"bad key!": "x"}}
-	err := c.Validate()
+	err := c.Validate([]string{DriverNative})
 	if err == nil {
 		t.Fatal("no error")
 	}
@@ -58,7 +58,7 @@ func TestWhereabouts303NoNamespace(t *testing.T) {
 			t.Fatal(err)
 		}
 		want := fmt.Sprintf("leaderElection.namespace: %q", namespace)
-		if err := c.Validate(); err == nil || !strings.Contains(err.Error(), want) {
+		if err := c.Validate([]string{DriverNative}); err == nil || !strings.Contains(err.Error(), want) {
 			t.Errorf("namespace %q: %v", namespace, err)
 		}
 	}
@@ -67,11 +67,11 @@ func TestWhereabouts303NoNamespace(t *testing.T) {
 func TestNothingToServe(t *testing.T) {
 	c := DefaultController()
 	c.DefaultNetwork.Driver = DriverNone
-	if err := c.Validate(); err == nil || !strings.Contains(err.Error(), "multiVIFSources: []: must name a source") {
+	if err := c.Validate([]string{DriverNative}); err == nil || !strings.Contains(err.Error(), "multiVIFSources: []: must name a source") {
 		t.Errorf("error %v", err)
 	}
 	c.MultiVIFSources = []string{SourceNPWG}
-	if err := c.Validate(); err != nil {
+	if err := c.Validate([]string{DriverNative}); err != nil {
 		t.Error(err)
 	}
 }
@@ -104,7 +104,7 @@ func TestNumberOfPools(t *testing.T) {
 	for n, want := range map[int]bool{0: false, 1: true, 16: true, 17: false} {
 		c := DefaultController()
 		c.DefaultNetwork.Pools = names(n)
-		if err := c.Validate(); (err == nil) != want {
+		if err := c.Validate([]string{DriverNative}); (err == nil) != want {
 			t.Errorf("%d pools: %v", n, err)
 		}
 	}

@@ -2,75 +2,81 @@ package controller
 
 import (
 	"context"
-	"errors"
 	"fmt"
 	"slices"
-	"time"
 
+	"golang.org/x/sync/errgroup"
 	corev1 "k8s.io/api/core/v1"
+	"k8s.io/apimachinery/pkg/types"
 	"k8s.io/klog/v2"
-	ctrl "sigs.k8s.io/controller-runtime"
 	"sigs.k8s.io/controller-runtime/pkg/client"
+	"sigs.k8s.io/controller-runtime/pkg/reconcile"
 
 	"fairlead.dev/fairlead/api/v1alpha1"
 	"fairlead.dev/fairlead/internal/driver"
 )
 
-// activationRetry is how long until a driver is asked again whether an
-// interface has become active.
-const activationRetry = time.Second
+// Activations has the drivers report interfaces that became active, until ctx ends. It
+// runs in each term of this process as the leader.
+func (r *Attachments) Activations(ctx context.Context) error {
+	changed := func(o driver.Owner) {
+		if q := r.queue.Load(); q != nil { // else all records are about to be looked at
+			(*q).Add(reconcile.Request{NamespacedName: types.NamespacedName{Namespace: o.Namespace, Name: o.PodName}})
+		}
+	}
+	var all errgroup.Group
+	for _, d := range r.Drivers {
+		if d.Activations != nil {
+			all.Go(func() error { d.Activations(ctx, changed); return nil })
+		}
+	}
+	return all.Wait()
+}
 
-// activate asks the drivers of those interfaces that a node waits for, and
-// writes down which carry traffic, and of the others why not: the node says so
-// when it gives up. Most pods have none.
-func (r *Attachments) activate(ctx context.Context, p *corev1.Pod, record *v1alpha1.PodAttachment) (ctrl.Result, error) {
+// activate writes down which of the interfaces that a node waits for carry traffic, as
+// far as their drivers know, and of the others why not: the node says so when it gives
+// up. Most pods have none. A driver calls the pod back when it knows more.
+func (r *Attachments) activate(ctx context.Context, p *corev1.Pod, record *v1alpha1.PodAttachment) error {
 	var now []v1alpha1.InterfaceStatus
-	var errs []error
 	for _, iface := range record.Spec.Interfaces {
 		if !iface.WaitForActive {
 			continue
 		}
 		s := v1alpha1.InterfaceStatus{Name: iface.Name, Active: active(record, iface.Name)}
 		if !s.Active {
-			var err error
-			s.Active, err = r.isActive(ctx, p, iface)
-			switch {
-			case err != nil:
-				errs = append(errs, fmt.Errorf("activate interface %s of pod %s: %w", iface.Name, klog.KObj(p), err))
-				s.Message = clip(err.Error())
-			case !s.Active:
-				s.Message = fmt.Sprintf("driver %s waits for its network to carry the traffic", iface.Driver)
-			}
+			s.Active, s.Message = r.isActive(record, iface)
 		}
 		now = append(now, s)
 	}
-	if !slices.Equal(now, record.Status.Interfaces) {
-		after := record.DeepCopy()
-		after.Status.Interfaces = now
-		if err := r.Client.Status().Patch(ctx, after, client.MergeFrom(record)); err != nil {
-			return ctrl.Result{}, fmt.Errorf("write active interfaces of pod %s: %w", klog.KObj(p), err)
-		}
+	if slices.Equal(now, record.Status.Interfaces) {
+		return nil
 	}
-	if err := errors.Join(errs...); err != nil {
-		return ctrl.Result{}, err
+	after := record.DeepCopy()
+	after.Status.Interfaces = now
+	if err := r.Client.Status().Patch(ctx, after, client.MergeFrom(record)); err != nil {
+		return fmt.Errorf("write active interfaces of pod %s: %w", klog.KObj(p), err)
 	}
-	if slices.ContainsFunc(now, func(s v1alpha1.InterfaceStatus) bool { return !s.Active }) {
-		return ctrl.Result{RequeueAfter: activationRetry}, nil
-	}
-	return ctrl.Result{}, nil
+	return nil
 }
 
-// isActive asks the driver of an interface.
-func (r *Attachments) isActive(ctx context.Context, p *corev1.Pod, iface v1alpha1.Interface) (bool, error) {
+// isActive returns what the driver of an interface knows of it, and why it is not active.
+func (r *Attachments) isActive(record *v1alpha1.PodAttachment, iface v1alpha1.Interface) (active bool, why string) {
 	d, err := r.driverNamed(iface.Driver)
-	if err != nil {
-		return false, err
+	switch {
+	case err != nil:
+		return false, clip(err.Error())
+	case d.Active == nil:
+		return false, fmt.Sprintf("driver %s does not say when its network carries the traffic", iface.Driver)
 	}
-	a, err := d.Ensure(ctx, &driver.Request{Owner: ownerOf(p, iface.Name), Network: iface.Network, Default: iface.Default})
-	if err != nil {
-		return false, err
+	active, why = d.Active(holderOf(record, iface.Name))
+	switch {
+	case active:
+		return true, ""
+	case why == "":
+		return false, fmt.Sprintf("driver %s waits for its network to carry the traffic", iface.Driver)
+	default:
+		return false, clip(fmt.Sprintf("driver %s: %s", iface.Driver, why))
 	}
-	return a.Active, nil
 }
 
 func active(record *v1alpha1.PodAttachment, name string) bool {

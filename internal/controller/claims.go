@@ -9,12 +9,14 @@ import (
 	"fairlead.dev/fairlead/api/v1alpha1"
 )
 
-// wakeHeirs enqueues the pods that may have waited for this record to go: those
-// of its namespace that got nothing so far, if it had a claim's addresses. A
-// virtual machine's next pod has another name, so no other event brings it.
+// wakeHeirs enqueues the pods that may have waited for this record to go: those of its
+// namespace that got nothing so far, if a driver says that they may.
 func (r *Attachments) wakeHeirs(gone *v1alpha1.PodAttachment, q workqueue.TypedRateLimitingInterface[reconcile.Request]) {
-	claimed := func(i v1alpha1.Interface) bool { return i.Claim != "" }
-	if !slices.ContainsFunc(gone.Spec.Interfaces, claimed) {
+	awaited := func(i v1alpha1.Interface) bool {
+		d := r.Drivers[i.Driver]
+		return d.Awaited != nil && d.Awaited(i)
+	}
+	if !slices.ContainsFunc(gone.Spec.Interfaces, awaited) {
 		return
 	}
 	for _, req := range r.waiting.all() {

@@ -38,7 +38,7 @@ type Config struct {
 	// Live reads from the API server, for when a cache's word is not enough.
 	Live client.Reader
 	// Drivers by name.
-	Drivers map[string]driver.Driver
+	Drivers driver.Table
 	// DefaultDriver obtains the interface on the default network; empty when
 	// that is somebody else's.
 	DefaultDriver string
@@ -47,8 +47,6 @@ type Config struct {
 	// Chosen is what a pod gets on a network that it chooses for its default
 	// interface, where another plugin makes that; nil when networks are not read.
 	Chosen func(s pod.Selection) ([]pod.Interface, error)
-	// FurtherDriver obtains all other interfaces.
-	FurtherDriver string
 	// Sources of further interfaces, in order.
 	Sources []pod.Source
 	// Nodes that are served.
@@ -62,25 +60,14 @@ type Config struct {
 	Metrics *Metrics
 	// Turns bounds the writes that are under way at once.
 	Turns Turns
-	// Retry tells of what may let pods have their network that had to wait, until
-	// ctx ends; nil when nothing does.
+	// Retry tells of what, beside the drivers, may let pods have their network that had to
+	// wait, until ctx ends; nil when nothing does.
 	Retry func(ctx context.Context, again func()) error
 	// Now measures durations, from what this process saw; time.Now when nil.
 	Now func() time.Time
-	// Synced reports whether the drivers know all that is taken. Until then
-	// nothing is reconciled.
-	Synced func() bool
-	// Healed reports whether the drivers know to be taken what the records name. Until
-	// then no pod is given anything, and Retry brings those that wait. Nil when nothing
-	// is waited for.
-	Healed func() bool
-	// Left gives back what a pod that is gone had obtained of these interfaces before it
-	// had a record. Nil where garbage collection does that later.
-	Left func(ctx context.Context, of pod.Identity, interfaces []string) error
-	// Given is when an owner was last given something that it has, as
-	// far as a driver knows without asking the backend; zero when it has nothing. Nil
-	// when no driver knows.
-	Given func(o driver.Owner) time.Time
+	// Left gives back what drivers, by name, hold for a pod that is gone and had no record
+	// yet. Nil where garbage collection does that later.
+	Left func(ctx context.Context, of pod.Identity, held map[string][]driver.Ref) error
 }
 
 // Attachments is the reconciler.
@@ -154,10 +141,7 @@ func (r *Attachments) SetupWithManager(ctx context.Context, mgr ctrl.Manager, le
 		Watches(&corev1.Node{}, handler.EnqueueRequestsFromMapFunc(r.podsOfNode), builder.WithPredicates(predicate.LabelChangedPredicate{})).
 		Watches(&corev1.Node{}, handler.EnqueueRequestsFromMapFunc(r.leavingOfNode), builder.WithPredicates(nodeEvidence())).
 		Watches(&corev1.Node{}, r.silences.forgets()).
-		Watches(&v1alpha1.IPPool{}, handler.EnqueueRequestsFromMapFunc(r.leavingOfAnyNode), builder.WithPredicates(reclaimChanged())).
 		Watches(&corev1.Namespace{}, handler.EnqueueRequestsFromMapFunc(r.podsThatWait), builder.WithPredicates(predicate.LabelChangedPredicate{})).
-		Watches(&v1alpha1.IPPool{}, handler.EnqueueRequestsFromMapFunc(r.podsThatWait), builder.WithPredicates(predicate.GenerationChangedPredicate{})).
-		Watches(&v1alpha1.IPReservation{}, handler.EnqueueRequestsFromMapFunc(r.podsThatWait), builder.WithPredicates(predicate.GenerationChangedPredicate{})).
 		WithOptions(ctrlcontroller.Options{
 			MaxConcurrentReconciles: cap(r.Turns) * podsPerWrite,
 			RateLimiter:             workqueue.NewTypedItemExponentialFailureRateLimiter[reconcile.Request](firstRetry, lastRetry),
@@ -191,9 +175,6 @@ func (r *Attachments) Busy() bool {
 // Reconcile brings one pod's name to where it should be: an attachment for the
 // pod that lives, none for any that does not.
 func (r *Attachments) Reconcile(ctx context.Context, req ctrl.Request) (ctrl.Result, error) {
-	if !r.Synced() {
-		return ctrl.Result{RequeueAfter: firstRetry}, nil
-	}
 	p, records, err := r.observe(ctx, req.NamespacedName)
 	if err != nil {
 		return ctrl.Result{}, err
@@ -237,9 +218,7 @@ func (r *Attachments) Reconcile(ctx context.Context, req ctrl.Request) (ctrl.Res
 		result = sooner(result, again)
 	case current != nil && current.DeletionTimestamp == nil && pod.Holds(p):
 		r.waiting.remove(req.NamespacedName)
-		again, err := r.activate(ctx, p, current)
-		errs = append(errs, err)
-		result = sooner(result, again)
+		errs = append(errs, r.activate(ctx, p, current))
 	}
 	if err := errors.Join(errs...); err != nil {
 		return ctrl.Result{}, err
@@ -296,22 +275,35 @@ func (r *Attachments) podsOfNode(ctx context.Context, node client.Object) []reco
 	return out
 }
 
-// podsThatWait maps any change of a pool, a reservation or a namespace's labels
-// to the pods that got nothing so far.
+// podsThatWait maps any change of a namespace's labels to the pods that got nothing so
+// far.
 func (r *Attachments) podsThatWait(context.Context, client.Object) []reconcile.Request {
 	return r.waiting.all()
 }
 
-// retry enqueues the pods that wait whenever Config.Retry says so.
+// retry enqueues the pods that wait whenever a driver or Config.Retry says so.
 func (r *Attachments) retry(ctx context.Context, q workqueue.TypedRateLimitingInterface[reconcile.Request]) error {
+	add := func(all []reconcile.Request) {
+		for _, req := range all {
+			q.Add(req)
+		}
+	}
+	wake := driver.Wake{
+		Waiting: func() { add(r.waiting.all()) },
+		Leaving: func() { add(r.leaving(ctx, anyNode)) },
+	}
+	for name, d := range r.Drivers {
+		if d.Wake == nil {
+			continue
+		}
+		if err := d.Wake(ctx, wake); err != nil {
+			return fmt.Errorf("have driver %s wake pods: %w", name, err)
+		}
+	}
 	if r.Retry == nil {
 		return nil
 	}
-	return r.Retry(ctx, func() {
-		for _, req := range r.waiting.all() {
-			q.Add(req)
-		}
-	})
+	return r.Retry(ctx, wake.Waiting)
 }
 
 // sooner is the one of two results that comes back first.

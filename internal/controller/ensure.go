@@ -136,21 +136,20 @@ func (r *Attachments) obtain(ctx context.Context, p *corev1.Pod) ([]v1alpha1.Int
 		return nil, err
 	}
 	interfaces := make([]v1alpha1.Interface, len(wanted))
+	requests := make([]*driver.Request, len(wanted))
 	for i := range wanted {
-		interfaces[i] = r.outline(&wanted[i])
+		w := &wanted[i]
+		interfaces[i] = r.outline(w)
+		if requests[i], err = r.request(ctx, p, asks, w); err != nil {
+			return nil, err
+		}
 	}
 	if err := pod.Writable(p, interfaces); err != nil {
 		return nil, fmt.Errorf("%w: its PodAttachment cannot be written: %w", driver.ErrInvalid, err)
 	}
 	for _, i := range byNetwork(wanted) {
 		w := &wanted[i]
-		d, err := r.driverOf(w)
-		if err != nil {
-			return nil, err
-		}
-		request := ask(p, asks, w)
-		request.NetworkLabels = r.labelsOfNetwork(ctx, w)
-		a, err := d.Ensure(ctx, request)
+		a, err := r.Drivers[interfaces[i].Driver].Driver.Ensure(ctx, requests[i])
 		if err != nil {
 			return nil, fmt.Errorf("interface %s on network %s: %w", w.Name, w.Network, err)
 		}
@@ -163,11 +162,8 @@ func (r *Attachments) obtain(ctx context.Context, p *corev1.Pod) ([]v1alpha1.Int
 // outline is what is known of an interface before a driver is asked.
 func (r *Attachments) outline(w *pod.Interface) v1alpha1.Interface {
 	i := v1alpha1.Interface{
-		Name: w.Name, Network: w.Network, Driver: r.FurtherDriver, Default: w.Default,
+		Name: w.Name, Network: w.Network, Driver: r.driverOf(w), Default: w.Default,
 		Binding: v1alpha1.Binding{AddressOnly: &v1alpha1.AddressOnlyBinding{}}, // the driver's own is valid
-	}
-	if w.Default {
-		i.Driver = r.DefaultDriver
 	}
 	complete(&i, w)
 	return i
@@ -241,20 +237,30 @@ func (r *Attachments) chosenOfOthers(p *corev1.Pod) error {
 		pod.AnnotationDefaultNetwork, s.Network())
 }
 
-// ask is the request for one interface. What a pod asks for on the default
-// network holds nowhere else.
-func ask(p *corev1.Pod, asks *driver.Request, w *pod.Interface) *driver.Request {
-	r := *asks
-	r.Owner, r.Network, r.Default, r.AddressOnly = ownerOf(p, w.Name), w.Network, w.Default, w.AddressOnly
-	if w.Network != v1alpha1.DefaultNetwork {
-		r.Addresses, r.Pools, r.EachPool = w.Addresses, w.Pools, w.EachPool
-		r.Claim, r.Sticky, r.Former = "", furtherClaims(r.Sticky, w.Name), furtherClaims(r.Former, w.Name)
+// request is the request for one interface, with what its driver reads in the pod and
+// the network. The addresses that a pod asks for on the default network hold nowhere
+// else. It fails with driver.ErrInvalid.
+func (r *Attachments) request(ctx context.Context, p *corev1.Pod, asks *driver.Request, w *pod.Interface) (*driver.Request, error) {
+	d, err := r.driverNamed(r.driverOf(w))
+	if err != nil {
+		return nil, fmt.Errorf("interface %s on network %s: %w", w.Name, w.Network, err)
 	}
-	r.Writable = func(i v1alpha1.Interface) error {
+	out := *asks
+	out.Owner, out.Network, out.Default, out.AddressOnly = ownerOf(p, w.Name), w.Network, w.Default, w.AddressOnly
+	out.NetworkLabels = r.labelsOfNetwork(ctx, w)
+	if w.Network != v1alpha1.DefaultNetwork {
+		out.Addresses = w.Addresses
+	}
+	out.Writable = func(i v1alpha1.Interface) error {
 		complete(&i, w)
 		return i.Validate()
 	}
-	return &r
+	if d.Read != nil {
+		if out.Asks, err = d.Read(p, w); err != nil {
+			return nil, err
+		}
+	}
+	return &out, nil
 }
 
 // labelsOfNetwork are those of the namespace that a further network's definition is
@@ -267,16 +273,7 @@ func (r *Attachments) labelsOfNetwork(ctx context.Context, w *pod.Interface) map
 	return r.labelsOf(ctx, &corev1.Namespace{}, namespace)
 }
 
-// furtherClaims are those that a pod has in sticky pools for a further interface.
-func furtherClaims(byDefault map[v1alpha1.Sticky]string, iface string) map[v1alpha1.Sticky]string {
-	out := make(map[v1alpha1.Sticky]string, len(byDefault))
-	for sticky, claim := range byDefault {
-		out[sticky] = pod.ClaimOn(claim, iface)
-	}
-	return out
-}
-
-// complete adds what the network, and not its pools, says of an interface.
+// complete adds what the network, and not its driver, says of an interface.
 func complete(i *v1alpha1.Interface, w *pod.Interface) {
 	if len(w.Gateways) > 0 {
 		i.Gateways = w.Gateways
@@ -295,22 +292,12 @@ func complete(i *v1alpha1.Interface, w *pod.Interface) {
 // describe fills in what drivers choose by, the same for every interface but
 // for the addresses, which a pod asks for on the default network.
 func (r *Attachments) describe(ctx context.Context, p *corev1.Pod) (*driver.Request, error) {
-	pools, err := pod.Pools(p)
-	if err != nil {
-		return nil, fmt.Errorf("%w: %w", driver.ErrInvalid, err)
-	}
-	wishes, err := pod.WishesOf(p)
+	addresses, err := pod.Addresses(p)
 	if err != nil {
 		return nil, fmt.Errorf("%w: %w", driver.ErrInvalid, err)
 	}
 	return &driver.Request{
-		Addresses:       wishes.Addresses,
-		Claim:           wishes.Claim,
-		ClaimText:       wishes.ClaimText,
-		Sticky:          wishes.Sticky,
-		Owners:          wishes.Owners,
-		Former:          wishes.Former,
-		Pools:           pools,
+		Addresses:       addresses,
 		PodLabels:       known(p.Labels),
 		NamespaceLabels: r.labelsOf(ctx, &corev1.Namespace{}, p.Namespace),
 		NodeLabels:      r.labelsOf(ctx, &corev1.Node{}, p.Spec.NodeName),
@@ -333,18 +320,19 @@ func known(labels map[string]string) map[string]string {
 	return labels
 }
 
-// driverOf chooses the driver of an interface.
-func (r *Attachments) driverOf(w *pod.Interface) (driver.Driver, error) {
-	if w.Default {
-		return r.driverNamed(r.DefaultDriver)
+// driverOf names the driver of an interface: that of its network, or of the default one.
+func (r *Attachments) driverOf(w *pod.Interface) string {
+	if w.Driver == "" {
+		return r.DefaultDriver
 	}
-	return r.driverNamed(r.FurtherDriver)
+	return w.Driver
 }
 
-func (r *Attachments) driverNamed(name string) (driver.Driver, error) {
+// driverNamed returns the driver of that name. It fails with driver.ErrInvalid.
+func (r *Attachments) driverNamed(name string) (driver.Parts, error) {
 	d, ok := r.Drivers[name]
 	if !ok {
-		return nil, fmt.Errorf("%w: no driver is named %q", driver.ErrInvalid, name)
+		return driver.Parts{}, fmt.Errorf("%w: no driver is named %q: must be one of %s", driver.ErrInvalid, name, r.Drivers.Names())
 	}
 	return d, nil
 }

@@ -16,9 +16,12 @@ import (
 	"k8s.io/apimachinery/pkg/runtime"
 	clientgoscheme "k8s.io/client-go/kubernetes/scheme"
 	"k8s.io/client-go/rest"
+	toolscache "k8s.io/client-go/tools/cache"
 	ctrl "sigs.k8s.io/controller-runtime"
+	"sigs.k8s.io/controller-runtime/pkg/cache"
 	"sigs.k8s.io/controller-runtime/pkg/client"
 	"sigs.k8s.io/controller-runtime/pkg/config"
+	"sigs.k8s.io/controller-runtime/pkg/manager"
 	metricsserver "sigs.k8s.io/controller-runtime/pkg/metrics/server"
 	"sigs.k8s.io/controller-runtime/pkg/reconcile"
 
@@ -87,16 +90,14 @@ func (h *harness) run(cfg *rest.Config, with []func(*Config, ctrl.Manager)) {
 	own := Config{
 		Client:        mgr.GetClient(),
 		Live:          mgr.GetAPIReader(),
-		Drivers:       map[string]driver.Driver{driverName: h.driver},
+		Drivers:       driver.Table{driverName: withPolicy(h.driver.Parts(), mgr)},
 		DefaultDriver: driverName,
-		FurtherDriver: driverName,
 		Nodes:         labels.SelectorFromSet(labels.Set{"fairlead.dev/test": h.Namespace}),
 		NodeGrace:     nodeGrace,
 		Events:        mgr.GetEventRecorder("fairlead-controller"),
 		Metrics:       metrics,
 		Turns:         NewTurns(8),
 		Now:           func() time.Time { return time.Now().Add(time.Duration(h.skipped.Load())) },
-		Synced:        func() bool { return true },
 	}
 	for _, change := range with {
 		change(&own, mgr)
@@ -108,6 +109,10 @@ func (h *harness) run(cfg *rest.Config, with []func(*Config, ctrl.Manager)) {
 		cancel()
 		h.t.Fatal(err)
 	}
+	if err := mgr.Add(manager.RunnableFunc(r.Activations)); err != nil {
+		cancel()
+		h.t.Fatal(err)
+	}
 	done := make(chan error, 1)
 	go func() { done <- mgr.Start(ctx) }()
 	h.t.Cleanup(func() {
@@ -116,6 +121,35 @@ func (h *harness) run(cfg *rest.Config, with []func(*Config, ctrl.Manager)) {
 			h.t.Errorf("the controller ended with: %v", err)
 		}
 	})
+}
+
+// withPolicy has a driver reclaim by the policy of the IPPools that its interfaces name.
+func withPolicy(d driver.Parts, mgr ctrl.Manager) driver.Parts {
+	d.ReclaimAfter = func(ctx context.Context, from client.Reader, interfaces []v1alpha1.Interface) (longest time.Duration, err error) {
+		for _, i := range interfaces {
+			pool := &v1alpha1.IPPool{}
+			if i.Pool == "" {
+				return 0, nil
+			}
+			if err := from.Get(ctx, client.ObjectKey{Name: i.Pool}, pool); err != nil || pool.Spec.ReclaimAfter == nil {
+				return 0, client.IgnoreNotFound(err)
+			}
+			longest = max(longest, pool.Spec.ReclaimAfter.Duration)
+		}
+		return longest, nil
+	}
+	d.Wake = func(ctx context.Context, w driver.Wake) error {
+		pools, err := mgr.GetCache().GetInformer(ctx, &v1alpha1.IPPool{}, cache.BlockUntilSynced(false))
+		if err != nil {
+			return err
+		}
+		_, err = pools.AddEventHandler(toolscache.ResourceEventHandlerFuncs{
+			AddFunc:    func(any) { w.Leaving() },
+			UpdateFunc: func(any, any) { w.Leaving() },
+		})
+		return err
+	}
+	return d
 }
 
 // withSource gives the controller a further source.

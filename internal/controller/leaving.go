@@ -5,7 +5,6 @@ import (
 	"fmt"
 
 	corev1 "k8s.io/api/core/v1"
-	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/types"
 	"sigs.k8s.io/controller-runtime/pkg/client"
 	"sigs.k8s.io/controller-runtime/pkg/event"
@@ -52,11 +51,6 @@ func (r *Attachments) leavingOfNode(ctx context.Context, node client.Object) []r
 	return r.leaving(ctx, node.GetName())
 }
 
-// leavingOfAnyNode maps a change of a pool's policy to all that it may release.
-func (r *Attachments) leavingOfAnyNode(ctx context.Context, _ client.Object) []reconcile.Request {
-	return r.leaving(ctx, anyNode)
-}
-
 func (r *Attachments) leaving(ctx context.Context, node string) []reconcile.Request {
 	which := client.MatchingFields{leavingIndex: node}
 	var (
@@ -96,15 +90,4 @@ func nodeEvidence() predicate.Predicate {
 		return facts{node.UID, node.Status.NodeInfo.BootID, fenced(node), ready.Status, ready.LastTransitionTime.Unix()}
 	}
 	return predicate.Funcs{UpdateFunc: func(e event.UpdateEvent) bool { return of(e.ObjectOld) != of(e.ObjectNew) }}
-}
-
-// reclaimChanged lets a pool pass whose policy for unreachable nodes changes.
-func reclaimChanged() predicate.Predicate {
-	policy := func(o client.Object) metav1.Duration {
-		if after := o.(*v1alpha1.IPPool).Spec.ReclaimAfter; after != nil {
-			return *after
-		}
-		return metav1.Duration{}
-	}
-	return predicate.Funcs{UpdateFunc: func(e event.UpdateEvent) bool { return policy(e.ObjectOld) != policy(e.ObjectNew) }}
 }

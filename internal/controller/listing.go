@@ -3,6 +3,7 @@ package controller
 import (
 	"context"
 	"fmt"
+	"slices"
 
 	corev1 "k8s.io/api/core/v1"
 	toolscache "k8s.io/client-go/tools/cache"
@@ -13,6 +14,7 @@ import (
 	"sigs.k8s.io/controller-runtime/pkg/source"
 
 	"fairlead.dev/fairlead/api/v1alpha1"
+	"fairlead.dev/fairlead/internal/pod"
 )
 
 // Listed reports whether all records were read that were there when this process
@@ -70,14 +72,40 @@ func last(o any) any {
 	return o
 }
 
-// mustWait reports whether nothing is handed out yet: until all records were read nobody
-// knows which addresses they name, and blocks may have lost some of these. The pod is
-// called when that is over.
+// mustWait reports whether nothing is handed out to a pod yet: until all records were read
+// nobody knows which interfaces they name, and its drivers may not know all that is taken.
+// The pod is called when that is over.
 func (r *Attachments) mustWait(p *corev1.Pod) bool {
-	over := func() bool { return !r.listing.Load() && (r.Healed == nil || r.Healed()) }
+	over := func() bool { return !r.listing.Load() && r.knows(p) }
 	if over() {
 		return false
 	}
 	r.waiting.add(p, nil)
 	return !over() // else those that wait may have been called before
+}
+
+// knows reports whether the drivers of a pod's interfaces know what is taken. Of a pod of
+// which cannot be said what it asks for, it is that of the default network.
+func (r *Attachments) knows(p *corev1.Pod) bool {
+	unknown := map[string]bool{}
+	for name, d := range r.Drivers {
+		if !d.Knows() {
+			unknown[name] = true
+		}
+	}
+	if len(unknown) == 0 {
+		return true
+	}
+	wanted, err := r.wanted(p)
+	if err != nil {
+		return !unknown[r.DefaultDriver]
+	}
+	return !slices.ContainsFunc(wanted, func(w pod.Interface) bool { return unknown[r.driverOf(&w)] })
+}
+
+// synced reports whether the drivers of a record's interfaces know all that is taken.
+// They call the pod when they do. A driver that is not there knows nothing and is no
+// reason to wait: the release says that it is missing.
+func (r *Attachments) synced(record *v1alpha1.PodAttachment) bool {
+	return !slices.ContainsFunc(record.Spec.Interfaces, func(i v1alpha1.Interface) bool { return !r.Drivers[i.Driver].IsSynced() })
 }

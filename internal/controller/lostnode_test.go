@@ -437,7 +437,7 @@ func TestCollectedFromALostNode(t *testing.T) {
 		t.Fatal(err)
 	}
 	collector := gc.New(gc.Config{
-		Client: h.Client, Live: h.Client, Drivers: map[string]driver.Driver{driverName: d},
+		Client: h.Client, Live: h.Client, Drivers: driver.Table{driverName: d.Parts()},
 		Namespace: h.Namespace, Synced: func() bool { return true },
 	})
 	if n, err := collector.Pass(t.Context()); n != 1 || err != nil {

@@ -2,7 +2,6 @@ package controller
 
 import (
 	"sync/atomic"
-	"time"
 
 	"github.com/prometheus/client_golang/prometheus"
 
@@ -11,20 +10,20 @@ import (
 
 // Metrics of the controller.
 type Metrics struct {
-	ensures   *prometheus.CounterVec
-	releases  *prometheus.CounterVec
-	proofs    *prometheus.CounterVec
-	addresses *prometheus.GaugeVec
-	exhausts  *prometheus.GaugeVec
-	waiting   prometheus.Gauge
-	findings  *prometheus.GaugeVec
+	ensures  *prometheus.CounterVec
+	releases *prometheus.CounterVec
+	proofs   *prometheus.CounterVec
+	waiting  prometheus.Gauge
 	// standsBy is true while another process leads, which tells how things are.
 	standsBy atomic.Bool
 }
 
 // Leads says whether this process leads from now on. While it does not nothing is
-// told of how full pools are and how many pods wait.
+// told of how many pods wait.
 func (m *Metrics) Leads(leads bool) { m.standsBy.Store(!leads) }
+
+// Leading reports whether this process leads.
+func (m *Metrics) Leading() bool { return !m.standsBy.Load() }
 
 // told collects while this process leads.
 type told struct {
@@ -54,25 +53,13 @@ func NewMetrics(r prometheus.Registerer) (*Metrics, error) {
 			Namespace: "fairlead", Subsystem: "release", Name: "proofs_total",
 			Help: "Networks of pods taken back, by what showed that nothing uses them: detached, rebooted, out_of_service, node_deleted, reclaimed.",
 		}, []string{"proof"}),
-		addresses: prometheus.NewGaugeVec(prometheus.GaugeOpts{
-			Namespace: "fairlead", Subsystem: "pool", Name: "addresses",
-			Help: "Addresses of a pool by state: free, allocated, cooling, held, reserved.",
-		}, []string{"pool", "state"}),
-		exhausts: prometheus.NewGaugeVec(prometheus.GaugeOpts{
-			Namespace: "fairlead", Subsystem: "pool", Name: "seconds_until_exhausted",
-			Help: "When a pool has nothing left if it fills on as in the last 30 minutes; absent while it does not fill.",
-		}, []string{"pool"}),
 		waiting: prometheus.NewGauge(prometheus.GaugeOpts{
 			Namespace: "fairlead", Subsystem: "controller", Name: "waiting_pods",
 			Help: "Pods that wait for their network: what they ask for is not to be had yet, or all PodAttachments are still being read.",
 		}),
 	}
-	m.findings = prometheus.NewGaugeVec(prometheus.GaugeOpts{
-		Namespace: "fairlead", Subsystem: "audit", Name: "findings",
-		Help: "What the last audit of the leader found and confirmed, by invariant: I1 an address has one holder, I2 every slot that is not free is explained, I7 the counts of a pool add up.",
-	}, []string{"invariant"})
 	present := func(c prometheus.Collector) prometheus.Collector { return told{c, &m.standsBy} }
-	for _, c := range []prometheus.Collector{m.ensures, m.releases, m.proofs, present(m.addresses), present(m.exhausts), present(m.waiting), present(m.findings)} {
+	for _, c := range []prometheus.Collector{m.ensures, m.releases, m.proofs, present(m.waiting)} {
 		if err := r.Register(c); err != nil {
 			return nil, err
 		}
@@ -82,29 +69,3 @@ func NewMetrics(r prometheus.Registerer) (*Metrics, error) {
 
 func (m *Metrics) ensured(err error)  { m.ensures.WithLabelValues(driver.Result(err)).Inc() }
 func (m *Metrics) released(err error) { m.releases.WithLabelValues(driver.Result(err)).Inc() }
-
-// Findings tells how many findings of an invariant the last audit had.
-func (m *Metrics) Findings(invariant string, n int) {
-	m.findings.WithLabelValues(invariant).Set(float64(n))
-}
-
-// Pool tells how many addresses of a pool are in a state.
-func (m *Metrics) Pool(pool, state string, count float64) {
-	m.addresses.WithLabelValues(pool, state).Set(count)
-}
-
-// Exhausts tells in how long a pool will have nothing left; known is false when
-// it is not filling.
-func (m *Metrics) Exhausts(pool string, in time.Duration, known bool) {
-	if !known {
-		m.exhausts.DeleteLabelValues(pool)
-		return
-	}
-	m.exhausts.WithLabelValues(pool).Set(in.Seconds())
-}
-
-// NoPool ends what is told about a pool.
-func (m *Metrics) NoPool(pool string) {
-	m.exhausts.DeleteLabelValues(pool)
-	m.addresses.DeletePartialMatch(prometheus.Labels{"pool": pool})
-}

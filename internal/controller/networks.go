@@ -48,6 +48,8 @@ type NetworksConfig struct {
 	Namespace string
 	// DefaultPools are the default network's IPPools.
 	DefaultPools []string
+	// Drivers names the driver of a network by its ipam.type.
+	Drivers map[string]string
 	// MaxPools is how many IPPools are written for the networks of one namespace.
 	MaxPools int
 	// Vacant says whether an IPPool is of no use to anybody: none of its addresses is
@@ -76,7 +78,12 @@ type Networks struct {
 // network is one definition, parsed.
 type network struct {
 	nad.Network
-	err error
+	// driver is named by the annotation fairlead.dev/driver, else by the type; it is empty
+	// when neither names one.
+	driver string
+	// annotated says that the annotation names it.
+	annotated bool
+	err       error
 	// object is for events about it.
 	object corev1.ObjectReference
 }
@@ -120,7 +127,7 @@ func (n *Networks) Source(p *corev1.Pod) ([]pod.Interface, error) {
 // the addresses of the default network.
 func (n *Networks) Chosen(s pod.Selection) ([]pod.Interface, error) {
 	known, err := n.get(keyOfNetwork(s))
-	if err == nil && known.IPAM == "" {
+	if err == nil && known.IPAM == "" && !known.annotated {
 		return []pod.Interface{pod.Default(true)}, nil
 	}
 	w, served, err := n.wanted(s)
@@ -130,7 +137,7 @@ func (n *Networks) Chosen(s pod.Selection) ([]pod.Interface, error) {
 	if !served {
 		return nil, nil
 	}
-	w.Default = true
+	w.Default, w.AddressOnly = true, true
 	return []pod.Interface{w}, nil
 }
 
@@ -139,17 +146,18 @@ func keyOfNetwork(s pod.Selection) types.NamespacedName {
 }
 
 // wanted says what a pod wants of a network; served is false for a network that has
-// its addresses from somebody else.
+// its addresses from somebody else. Where Fairlead is but the network's IPAM, the plugin
+// of the network makes the interface.
 func (n *Networks) wanted(s pod.Selection) (w pod.Interface, served bool, err error) {
 	known, err := n.get(keyOfNetwork(s))
-	if err != nil || !known.Served() {
+	if err != nil || !known.Served() && !known.annotated {
 		return pod.Interface{}, false, err
 	}
 	if s.ClaimReference != "" {
 		return pod.Interface{}, false, fmt.Errorf("%w: ipam-claim-reference: %q: is not served yet: leave it out; a network whose IPPool is sticky keeps the addresses of virtual machines and StatefulSets",
 			driver.ErrInvalid, s.ClaimReference)
 	}
-	w = pod.Interface{Name: s.Interface, Network: s.Network(), AddressOnly: true, Addresses: s.Addresses, MAC: s.MAC, Pools: known.Pools}
+	w = pod.Interface{Name: s.Interface, Network: s.Network(), Driver: known.driver, AddressOnly: known.Served(), Addresses: s.Addresses, MAC: s.MAC, Pools: known.Pools}
 	c := known.Whereabouts
 	if c == nil {
 		return w, true, nil
@@ -293,6 +301,10 @@ func (n *Networks) observe(o *unstructured.Unstructured) {
 		got.Network, err = nad.Parse(config, n.cfg.FlatFile)
 	}
 	got.err = err
+	got.driver, got.annotated = o.GetAnnotations()[v1alpha1.AnnotationDriver]
+	if !got.annotated {
+		got.driver = n.cfg.Drivers[got.IPAM]
+	}
 	n.mu.Lock()
 	n.m[key] = got
 	n.mu.Unlock()

@@ -13,8 +13,10 @@ import (
 	"github.com/google/go-cmp/cmp"
 	corev1 "k8s.io/api/core/v1"
 	eventsv1 "k8s.io/api/events/v1"
+	apierrors "k8s.io/apimachinery/pkg/api/errors"
 	"k8s.io/apimachinery/pkg/api/meta"
 	"k8s.io/apimachinery/pkg/apis/meta/v1/unstructured"
+	"k8s.io/apimachinery/pkg/runtime/schema"
 	"k8s.io/apimachinery/pkg/types"
 	ctrl "sigs.k8s.io/controller-runtime"
 	ctrlcache "sigs.k8s.io/controller-runtime/pkg/cache"
@@ -47,6 +49,7 @@ func startNetworksIf(t *testing.T, c *cluster.Cluster, vacant func() bool, with 
 	npwg := func(cfg *Config, mgr ctrl.Manager) {
 		networks = NewNetworks(NetworksConfig{
 			Informers: mgr.GetCache(), Client: mgr.GetClient(), Namespace: "fairlead-system", MaxPools: maxPools,
+			Drivers: map[string]string{nad.Type: driverName, whereabouts.Type: driverName},
 			Vacant: func(context.Context, *v1alpha1.IPPool) (bool, time.Duration, error) {
 				if vacant() {
 					return true, 0, nil
@@ -199,12 +202,24 @@ func TestChosenIsNeverIgnored(t *testing.T) {
 			if err != nil || len(got) != 1 || got[0].Network != tc.want || got[0].Name != "eth0" {
 				t.Fatalf("%v, %+v", err, got)
 			}
-			asks := ask(p, &driver.Request{Pools: []string{"of-the-pod"}}, &got[0])
-			if want := map[bool]string{true: "of-the-pod", false: "a"}[tc.want == "default"]; !slices.Equal(asks.Pools, []string{want}) || !asks.Default {
-				t.Errorf("it draws from %v", asks.Pools)
+			r.Client = nothingCached{}
+			r.Drivers = driver.Table{driverName: {Read: func(_ *corev1.Pod, i *pod.Interface) (any, error) { return i.Pools, nil }}}
+			request, err := r.request(t.Context(), p, &driver.Request{}, &got[0])
+			if err != nil || !request.Default {
+				t.Fatalf("%v, %+v", err, request)
+			}
+			if want := map[bool][]string{true: nil, false: {"a"}}[tc.want == "default"]; !slices.Equal(request.Asks.([]string), want) {
+				t.Errorf("it draws from %v", request.Asks)
 			}
 		})
 	}
+}
+
+// nothingCached is a cache that has nothing.
+type nothingCached struct{ client.Client }
+
+func (nothingCached) Get(_ context.Context, key client.ObjectKey, _ client.Object, _ ...client.GetOption) error {
+	return apierrors.NewNotFound(schema.GroupResource{}, key.Name)
 }
 
 // Where Fairlead serves no default interface, a choice that would have its address from

@@ -288,16 +288,11 @@ func (r *Attachments) prove(ctx context.Context, record *v1alpha1.PodAttachment)
 // givenSince reports whether the pod was given something after the deletion of a
 // record was asked for. Then the record may be gone, the word of its node with it,
 // and a later one of the same pod name what this one names: two leaders at once do
-// so, of whom one is behind. Of a pod that is deleted in the second in which it was
-// served that cannot be told, as deletions are known to the second; but only what is
-// kept for a claim can be given again so soon.
+// so, of whom one is behind. Deletions are known to the second.
 func (r *Attachments) givenSince(record *v1alpha1.PodAttachment) bool {
-	return r.Given != nil && slices.ContainsFunc(record.Spec.Interfaces, func(i v1alpha1.Interface) bool {
-		since := record.DeletionTimestamp.Time
-		if i.Claim == "" {
-			since = since.Add(time.Second)
-		}
-		return !r.Given(holderOf(record, i.Name)).Before(since)
+	return slices.ContainsFunc(record.Spec.Interfaces, func(i v1alpha1.Interface) bool {
+		d := r.Drivers[i.Driver]
+		return d.GivenSince != nil && d.GivenSince(holderOf(record, i.Name), i, record.DeletionTimestamp.Time)
 	})
 }
 
@@ -318,12 +313,35 @@ func (r *Attachments) gather(ctx context.Context, from client.Reader, record *v1
 	if readiness(e.node).Status != corev1.ConditionUnknown {
 		return e, nil // the pools' policy is for nodes that are unreachable
 	}
-	var pools v1alpha1.IPPoolList
-	if err := from.List(ctx, &pools); err != nil {
-		return evidence{}, fmt.Errorf("read IPPools: %w", err)
+	if e.reclaimAfter, err = r.reclaimAfter(ctx, from, record); err != nil {
+		return evidence{}, err
 	}
-	e.reclaimAfter = reclaimAfter(record, pools.Items)
 	return e, nil
+}
+
+// reclaimAfter is how long the interfaces of a record wait for a node that is unreachable:
+// as long as the one that waits longest; 0 is for ever.
+func (r *Attachments) reclaimAfter(ctx context.Context, from client.Reader, record *v1alpha1.PodAttachment) (time.Duration, error) {
+	byDriver := map[string][]v1alpha1.Interface{}
+	for _, i := range record.Spec.Interfaces {
+		byDriver[i.Driver] = append(byDriver[i.Driver], i)
+	}
+	var longest time.Duration
+	for name, interfaces := range byDriver {
+		d := r.Drivers[name]
+		if d.ReclaimAfter == nil {
+			return 0, nil
+		}
+		after, err := d.ReclaimAfter(ctx, from, interfaces)
+		if err != nil {
+			return 0, fmt.Errorf("read the policy of driver %s for unreachable nodes: %w", name, err)
+		}
+		if after == 0 {
+			return 0, nil
+		}
+		longest = max(longest, after)
+	}
+	return longest, nil
 }
 
 // givenUp reports whether the record of a pod that terminates on an unreachable

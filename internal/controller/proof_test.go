@@ -258,7 +258,14 @@ func TestWordOfAnEarlierRecord(t *testing.T) {
 		t.Fatal(err)
 	}
 	var given time.Time
-	r := New(Config{Client: c.Client, Live: c.Client, Given: func(driver.Owner) time.Time { return given }})
+	// What is kept for a claim can be given again in the second of a deletion.
+	since := func(_ driver.Owner, i v1alpha1.Interface, moment time.Time) bool {
+		if i.Claim == "" {
+			moment = moment.Add(time.Second)
+		}
+		return !given.Before(moment)
+	}
+	r := New(Config{Client: c.Client, Live: c.Client, Drivers: driver.Table{driverName: {GivenSince: since}}})
 	cases := []struct {
 		name  string
 		given time.Time

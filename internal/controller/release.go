@@ -61,6 +61,9 @@ func (r *Attachments) release(ctx context.Context, record *v1alpha1.PodAttachmen
 	if record.DeletionTimestamp == nil {
 		return r.askDeletion(ctx, record, p)
 	}
+	if !r.synced(record) {
+		return ctrl.Result{}, nil
+	}
 	v, record, err := r.prove(ctx, record)
 	if err != nil || record == nil {
 		return ctrl.Result{}, err
@@ -132,7 +135,7 @@ func (r *Attachments) announce(record *v1alpha1.PodAttachment, v verdict) {
 			continue
 		}
 		r.Events.Eventf(podRef(record), interfaceRef(record, iface.Name), kind, eventCollected, "ReleaseNetwork",
-			"gave back %s of %s: %s", addressesOf(iface), networkOf(iface), v.text)
+			"gave back %s of %s: %s", addressesOf(iface), r.networkOf(iface), v.text)
 	}
 }
 
@@ -179,14 +182,14 @@ func (r *Attachments) giveBack(ctx context.Context, record *v1alpha1.PodAttachme
 	for _, ref := range refsOf(record) {
 		d, err := r.driverNamed(ref.Interface.Driver)
 		if err == nil {
-			err = d.Release(ctx, ref)
+			err = d.Driver.Release(ctx, ref)
 		}
 		if err != nil {
 			errs = append(errs, fmt.Errorf("interface %s: %w", ref.Interface.Name, err))
 			p := podRef(record)
 			of := corev1.ObjectReference{APIVersion: p.APIVersion, Kind: p.Kind, Namespace: p.Namespace, Name: p.Name, UID: p.UID}
 			r.told.tell(of, "release "+ref.Interface.Name, eventFailed, "ReleaseNetwork",
-				fmt.Sprintf("could not give back %s of interface %s on %s, trying again: %v", addressesOf(ref.Interface), ref.Interface.Name, networkOf(ref.Interface), err))
+				fmt.Sprintf("could not give back %s of interface %s on %s, trying again: %v", addressesOf(ref.Interface), ref.Interface.Name, r.networkOf(ref.Interface), err))
 		}
 	}
 	return errors.Join(errs...)
@@ -261,15 +264,15 @@ func addressesOf(iface v1alpha1.Interface) string {
 }
 
 // networkOf names an interface's network, as far as it is known.
-func networkOf(iface v1alpha1.Interface) string {
-	switch {
-	case iface.Network != v1alpha1.UnknownNetwork:
+func (r *Attachments) networkOf(iface v1alpha1.Interface) string {
+	if iface.Network != v1alpha1.UnknownNetwork {
 		return "network " + iface.Network
-	case iface.Pool != "":
-		return "a further network that is not known any more, of pool " + iface.Pool
-	default:
-		return "a further network that is not known any more, of domain " + iface.Domain
 	}
+	const unknown = "a further network that is not known any more"
+	if d := r.Drivers[iface.Driver]; d.Origin != nil {
+		return unknown + ", of " + d.Origin(iface)
+	}
+	return unknown
 }
 
 // clip keeps a message within what a condition or an event may hold, 1024 bytes, and

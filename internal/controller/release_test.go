@@ -30,7 +30,7 @@ func TestReplyToTheLastWriteIsLost(t *testing.T) {
 	}
 	lossy, given := &lossyPatches{lost: 2}, &countedReleases{}
 	r := New(Config{
-		Client: lossy, Drivers: map[string]driver.Driver{"native": given},
+		Client: lossy, Drivers: driver.Table{"native": {Driver: given}},
 		Turns: NewTurns(1), Metrics: metrics, Events: events.NewFakeRecorder(10),
 	})
 	record := detachedRecord()
@@ -79,7 +79,7 @@ func TestPodThatIsStillCached(t *testing.T) {
 			synctest.Test(t, func(t *testing.T) {
 				live, writes, given := &livePod{p: tc.live}, &lossyPatches{}, &countedReleases{}
 				r := New(Config{
-					Client: writes, Live: live, Drivers: map[string]driver.Driver{"native": given}, Nodes: labels.Everything(),
+					Client: writes, Live: live, Drivers: driver.Table{"native": {Driver: given}}, Nodes: labels.Everything(),
 					Turns: NewTurns(1), Metrics: metrics, Events: events.NewFakeRecorder(10),
 				})
 				result, err := r.release(t.Context(), record, p)
@@ -158,4 +158,26 @@ type countedReleases struct {
 func (d *countedReleases) Release(context.Context, driver.Ref) error {
 	d.releases++
 	return nil
+}
+
+// What is collected of a further network is announced, though it is not known
+// which network that was.
+func TestNetworkOf(t *testing.T) {
+	r := New(Config{Drivers: driver.Table{"native": {Origin: func(i v1alpha1.Interface) string {
+		if i.Pool != "" {
+			return "pool " + i.Pool
+		}
+		return "domain " + i.Domain
+	}}}})
+	for want, iface := range map[string]v1alpha1.Interface{
+		"network default":    {Network: v1alpha1.DefaultNetwork},
+		"network blue/net-a": {Network: "blue/net-a", Pool: "a"},
+		"a further network that is not known any more, of pool lab":   {Network: v1alpha1.UnknownNetwork, Driver: "native", Pool: "lab", Domain: "lab"},
+		"a further network that is not known any more":                {Network: v1alpha1.UnknownNetwork, Driver: "memory"},
+		"a further network that is not known any more, of domain lab": {Network: v1alpha1.UnknownNetwork, Driver: "native", Domain: "lab"},
+	} {
+		if got := r.networkOf(iface); got != want {
+			t.Errorf("%q, want %q", got, want)
+		}
+	}
 }

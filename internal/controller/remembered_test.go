@@ -271,8 +271,8 @@ func TestNothingIsRememberedOfTheGone(t *testing.T) {
 		const batch, batches = 50, 200
 		memory := drivertest.NewMemory("memory", 254)
 		r := New(Config{
-			Client: api, Live: live{api}, Drivers: map[string]driver.Driver{"memory": memory}, DefaultDriver: "memory", FurtherDriver: "memory",
-			Nodes: labels.Everything(), Events: noEvents{}, Metrics: metrics, Turns: NewTurns(8), Synced: func() bool { return true },
+			Client: api, Live: live{api}, Drivers: driver.Table{"memory": memory.Parts()}, DefaultDriver: "memory",
+			Nodes: labels.Everything(), Events: noEvents{}, Metrics: metrics, Turns: NewTurns(8),
 		})
 		api.handler = r.AttachmentEvents()
 		ctx, cancel := context.WithCancel(t.Context())

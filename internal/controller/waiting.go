@@ -10,6 +10,7 @@ import (
 	"sigs.k8s.io/controller-runtime/pkg/client"
 	"sigs.k8s.io/controller-runtime/pkg/reconcile"
 
+	"fairlead.dev/fairlead/internal/driver"
 	"fairlead.dev/fairlead/internal/pod"
 )
 
@@ -78,11 +79,29 @@ func (r *Attachments) leave(ctx context.Context, key types.NamespacedName, p *co
 	if !ok || p != nil && pod.KeyOf(p) == w.pod.Key && pod.Holds(p) {
 		return nil
 	}
-	if r.Left != nil && len(w.interfaces) > 0 {
-		if err := r.Left(ctx, w.pod, w.interfaces); err != nil {
+	if held := r.heldOf(w); r.Left != nil && len(held) > 0 {
+		if err := r.Left(ctx, w.pod, held); err != nil {
 			return fmt.Errorf("give back what pod %s had while it waited: %w", key, err)
 		}
 	}
 	r.waiting.remove(key)
 	return nil
+}
+
+// heldOf is what drivers, by name, hold for a pod that waits. Of a driver that does not
+// know yet garbage collection finds it.
+func (r *Attachments) heldOf(w waiter) map[string][]driver.Ref {
+	held := map[string][]driver.Ref{}
+	for name, d := range r.Drivers {
+		if d.Held == nil || !d.IsSynced() {
+			continue
+		}
+		for _, i := range w.interfaces {
+			o := driver.Owner{PodUID: w.pod.UID, Interface: i, Namespace: w.pod.Namespace, PodName: w.pod.Name, NodeName: w.pod.Node}
+			if refs := d.Held(o); len(refs) > 0 {
+				held[name] = append(held[name], refs...)
+			}
+		}
+	}
+	return held
 }

@@ -14,7 +14,6 @@ import (
 	"iter"
 	"net/netip"
 
-	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/types"
 
 	"fairlead.dev/fairlead/api/v1alpha1"
@@ -73,23 +72,9 @@ type Request struct {
 	Default bool
 	// Addresses that the pod asks for, at most one per family.
 	Addresses []netip.Addr
-	// Claim names the IPClaim, in the pod's namespace, that the pod asks for.
-	Claim string
-	// ClaimText is what the pod calls that claim, if it is not its name; it says
-	// nothing where Claim is empty.
-	ClaimText string
-	// Sticky names the claim, in the pod's namespace, that the pod has in
-	// pools of this stickiness if it asks for none.
-	Sticky map[v1alpha1.Sticky]string
-	// Owners are what those claims are made for, and end with.
-	Owners map[v1alpha1.Sticky]metav1.OwnerReference
-	// Former are names that those claims had in an earlier version.
-	Former map[v1alpha1.Sticky]string
-	// Pools that the pod asks for, in order; empty for those of the network.
-	Pools []string
-	// EachPool asks for addresses of every one of Pools, not of the first that
-	// serves the pod. Addresses then has at most one per family of each.
-	EachPool bool
+	// Asks is what Parts.Read of the same driver returned: what else the pod and the
+	// network ask of it.
+	Asks any
 	// Writable says whether an interface can be written down as a driver would make
 	// it. A driver asks before it obtains anything, with as many addresses as there
 	// would be, whichever they are, and fails with ErrInvalid. Nil says that all can.

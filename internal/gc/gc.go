@@ -35,13 +35,12 @@ type Config struct {
 	// Live reads from the API server: nothing is done on a cache's word.
 	Live client.Reader
 	// Drivers by name.
-	Drivers map[string]driver.Driver
+	Drivers driver.Table
 	// Interval between two passes.
 	Interval time.Duration
 	// Namespace takes the record of a pod whose own namespace is gone.
 	Namespace string
-	// Synced reports whether the drivers know all that is taken; the first
-	// pass waits for it.
+	// Synced reports whether all records are known; the first pass waits for it.
 	Synced func() bool
 	// Busy reports whether pods wait for their networks. The first pass lets them go
 	// before it, for a minute at most; nil when none do.
@@ -65,7 +64,7 @@ func New(cfg Config) *Collector {
 	return &Collector{cfg: cfg, halves: map[string]map[half]time.Time{}}
 }
 
-// busyFor bounds how long the first pass waits for pods.
+// busyFor bounds how long the first pass waits for pods, and before for the drivers.
 const busyFor = time.Minute
 
 // Run makes a pass at once and then at each interval until ctx ends. It may be run
@@ -74,7 +73,10 @@ func (c *Collector) Run(ctx context.Context) error {
 	if !cache.WaitForCacheSync(ctx.Done(), c.cfg.Synced) {
 		return nil
 	}
-	c.letPass(ctx)
+	c.await(ctx, c.known)
+	if c.cfg.Busy != nil {
+		c.await(ctx, func() bool { return !c.cfg.Busy() })
+	}
 	tick := time.NewTicker(c.cfg.Interval)
 	defer tick.Stop()
 	for {
@@ -91,15 +93,22 @@ func (c *Collector) Run(ctx context.Context) error {
 	}
 }
 
-// letPass waits while pods wait for their networks, as they do for a leader that has
-// just begun: a pass looks at every address there is.
-func (c *Collector) letPass(ctx context.Context) {
-	if c.cfg.Busy == nil {
-		return
+// known reports whether all drivers know what they hold.
+func (c *Collector) known() bool {
+	for _, d := range c.cfg.Drivers {
+		if !d.Knows() {
+			return false
+		}
 	}
+	return true
+}
+
+// await waits for a condition, though not for ever: for drivers, and for pods that wait
+// for a leader that has just begun. A pass looks at every address there is.
+func (c *Collector) await(ctx context.Context, over func() bool) {
 	ctx, cancel := context.WithTimeout(ctx, busyFor)
 	defer cancel()
-	cache.WaitForCacheSync(ctx.Done(), func() bool { return !c.cfg.Busy() })
+	cache.WaitForCacheSync(ctx.Done(), over)
 }
 
 // Pass looks once, and returns how many things it set on their way out.
@@ -122,18 +131,29 @@ func (c *Collector) Pass(ctx context.Context) (int, error) {
 			count++
 		}
 	}
-	for name, d := range c.cfg.Drivers {
-		orphans, halves, err := unexplained(ctx, d, recorded)
+	orphans := map[pod.Key]*orphan{}
+	for _, name := range slices.Sorted(maps.Keys(c.cfg.Drivers)) {
+		if !c.cfg.Drivers[name].Knows() {
+			continue // the next pass looks again
+		}
+		found, halves, err := c.unexplained(ctx, name, recorded)
 		if err != nil {
 			errs = append(errs, fmt.Errorf("list what driver %s holds: %w", name, err))
 			continue
 		}
-		for _, o := range orphans {
-			note(c.writeDown(ctx, d, o))
+		for _, ref := range found {
+			of := holderOf(ref)
+			if orphans[of] == nil {
+				orphans[of] = &orphan{pod: pod.Identity{Key: of}}
+			}
+			orphans[of].add(name, ref)
 		}
 		for _, ref := range c.settledOf(name, halves, recorded) {
-			note(c.giveBack(ctx, d, ref, recorded[holderOf(ref)]))
+			note(c.giveBack(ctx, name, ref, recorded[holderOf(ref)]))
 		}
+	}
+	for _, o := range sorted(orphans) {
+		note(c.writeDown(ctx, o))
 	}
 	for i := range records.Items {
 		note(c.sweep(ctx, &records.Items[i]))
@@ -141,13 +161,19 @@ func (c *Collector) Pass(ctx context.Context) (int, error) {
 	return count, errors.Join(errs...)
 }
 
-// Left sets on its way out what is held for a pod that has no record and is gone, as a
-// pass would.
-func (c *Collector) Left(ctx context.Context, d driver.Driver, of pod.Identity, refs []driver.Ref) error {
-	if len(refs) == 0 {
+// Left sets on its way out what drivers, by name, hold for a pod that has no record and is
+// gone, as a pass would.
+func (c *Collector) Left(ctx context.Context, of pod.Identity, held map[string][]driver.Ref) error {
+	o := &orphan{pod: of}
+	for _, name := range slices.Sorted(maps.Keys(held)) {
+		for _, ref := range held[name] {
+			o.add(name, ref)
+		}
+	}
+	if len(o.parts) == 0 {
 		return nil
 	}
-	_, err := c.writeDown(ctx, d, orphan{of, refs})
+	_, err := c.writeDown(ctx, o)
 	return err
 }
 
@@ -156,63 +182,94 @@ func holderOf(ref driver.Ref) pod.Key {
 	return pod.Key{Namespace: ref.Namespace, Name: ref.PodName, UID: ref.PodUID}
 }
 
-// orphan is everything that a driver holds for a pod that has no record.
+// orphan is everything that drivers hold for a pod that has no record.
 type orphan struct {
-	pod  pod.Identity
-	refs []driver.Ref
+	pod   pod.Identity
+	parts []part
 }
 
-// unexplained subtracts the records from what a driver holds: left are the pods
-// without one, and the interfaces of others with the addresses that theirs does
-// not name.
-func unexplained(ctx context.Context, d driver.Driver, recorded map[pod.Key]*v1alpha1.PodAttachment) (orphans []orphan, halves []driver.Ref, err error) {
-	found := map[pod.Key]orphan{}
-	for ref, err := range d.List(ctx) {
+// part is an interface that a driver, by name, holds.
+type part struct {
+	driver string
+	ref    driver.Ref
+}
+
+// add adds what a driver holds. A record names an interface once per driver and domain:
+// where the pod has moved from one driver to another, the later driver's is left to the
+// pass after the record is gone.
+func (o *orphan) add(name string, ref driver.Ref) {
+	moved := func(p part) bool { return p.driver != name && p.ref.Interface.Name == ref.Interface.Name }
+	if slices.ContainsFunc(o.parts, moved) {
+		return
+	}
+	o.parts = append(o.parts, part{name, ref})
+	if o.pod.Node == "" {
+		o.pod.Node = ref.NodeName
+	}
+}
+
+// sorted are orphans by the names of their pods.
+func sorted(orphans map[pod.Key]*orphan) []*orphan {
+	return slices.SortedFunc(maps.Values(orphans), func(a, b *orphan) int {
+		return cmp.Or(cmp.Compare(a.pod.Namespace, b.pod.Namespace), cmp.Compare(a.pod.Name, b.pod.Name), cmp.Compare(a.pod.UID, b.pod.UID))
+	})
+}
+
+// unexplained subtracts the records from what a driver holds: left are the interfaces of
+// pods without one, and those of others of which a part could be given back that theirs
+// does not name.
+func (c *Collector) unexplained(ctx context.Context, name string, recorded map[pod.Key]*v1alpha1.PodAttachment) (orphans, halves []driver.Ref, err error) {
+	d := c.cfg.Drivers[name]
+	for ref, err := range d.Driver.List(ctx) {
 		if err != nil {
 			return nil, nil, err
 		}
-		holder := holderOf(ref)
-		if record := recorded[holder]; record != nil {
-			if len(unnamed(ref.Interface, record)) > 0 {
-				halves = append(halves, ref)
-			}
+		record := recorded[holderOf(ref)]
+		if record == nil {
+			orphans = append(orphans, ref)
 			continue
 		}
-		o := found[holder]
-		o.pod = pod.Identity{Key: holder, Node: ref.NodeName}
-		o.refs = append(o.refs, ref)
-		found[holder] = o
+		if d.Surplus == nil {
+			continue
+		}
+		if _, ok := d.Surplus(ref.Interface, record.Spec.Interfaces); ok {
+			halves = append(halves, ref)
+		}
 	}
-	orphans = slices.SortedFunc(maps.Values(found), func(a, b orphan) int {
-		return cmp.Or(cmp.Compare(a.pod.Namespace, b.pod.Namespace), cmp.Compare(a.pod.Name, b.pod.Name), cmp.Compare(a.pod.UID, b.pod.UID))
-	})
 	return orphans, halves, nil
 }
 
 // writeDown gives an orphan whose pod is gone its record, and asks for the
 // record's deletion. The node then says whether it holds anything of it. What was
 // released meanwhile is not written down: somebody else may have it by then.
-func (c *Collector) writeDown(ctx context.Context, d driver.Driver, o orphan) (bool, error) {
+func (c *Collector) writeDown(ctx context.Context, o *orphan) (bool, error) {
 	if lives, err := c.lives(ctx, o.pod.Key); err != nil || lives {
 		return false, err // it is on its way to its record
 	}
-	refs, never := writable(o)
-	for _, ref := range never {
-		if err := c.forgo(ctx, d, ref); err != nil {
+	parts, never := writable(o)
+	for _, p := range never {
+		if err := c.forgo(ctx, p); err != nil {
 			return false, err
 		}
 	}
-	left, err := confirmed(ctx, d, refs)
-	if err != nil || len(left) == 0 {
-		return len(never) > 0, err
+	left, unsure := c.confirmed(ctx, parts)
+	if len(left) == 0 {
+		return len(never) > 0, unsure
 	}
 	node, err := c.nodeUID(ctx, o.pod.Node)
 	if err != nil {
-		return len(never) > 0, err
+		return len(never) > 0, errors.Join(unsure, err)
 	}
 	record := pod.Record(o.pod, left)
 	record.Spec.NodeUID = node
-	err = c.cfg.Client.Create(ctx, record)
+	written, err := c.leave(ctx, record)
+	return written, errors.Join(unsure, err)
+}
+
+// leave writes the record of a pod that is gone, and asks for its deletion.
+func (c *Collector) leave(ctx context.Context, record *v1alpha1.PodAttachment) (bool, error) {
+	of := record.Pod()
+	err := c.cfg.Client.Create(ctx, record)
 	if apierrors.IsNotFound(err) || apierrors.HasStatusCause(err, corev1.NamespaceTerminatingCause) {
 		record = pod.Elsewhere(record, c.cfg.Namespace)
 		err = c.cfg.Client.Create(ctx, record)
@@ -221,10 +278,10 @@ func (c *Collector) writeDown(ctx context.Context, d driver.Driver, o orphan) (b
 		return false, nil // the cache was behind
 	}
 	if err != nil {
-		return false, fmt.Errorf("write down what pod %s/%s left: %w", o.pod.Namespace, o.pod.Name, err)
+		return false, fmt.Errorf("write down what pod %s left: %w", of, err)
 	}
 	if err := c.cfg.Client.Delete(ctx, record, client.Preconditions{UID: &record.UID}); client.IgnoreNotFound(err) != nil {
-		return true, fmt.Errorf("delete the record of what pod %s/%s left: %w", o.pod.Namespace, o.pod.Name, err)
+		return true, fmt.Errorf("delete the record of what pod %s left: %w", of, err)
 	}
 	return true, nil
 }
@@ -257,24 +314,34 @@ func (c *Collector) lives(ctx context.Context, of pod.Key) (bool, error) {
 // maxAddresses is how many addresses an interface of a record may have.
 const maxAddresses = 16
 
-// confirmed are the interfaces that a driver still holds, on its backend's word.
-// What the cache has of records and what a driver lists come by different ways: a
-// record that is gone from the one may be of what the other still has.
-func confirmed(ctx context.Context, d driver.Driver, refs []driver.Ref) ([]v1alpha1.Interface, error) {
-	var left []v1alpha1.Interface
-	for _, ref := range refs {
-		i, err := d.Confirm(ctx, ref)
+// confirmed returns the interfaces that drivers still hold, on their backends' word. What
+// the cache has of records and what a driver lists come by different ways: a record that
+// is gone from the one may be of what the other still has. Of a driver whose backend does
+// not answer it returns nothing, beside the error, and what the others have.
+func (c *Collector) confirmed(ctx context.Context, parts []part) ([]v1alpha1.Interface, error) {
+	byDriver := map[string][]v1alpha1.Interface{}
+	failed := map[string]error{}
+	for _, p := range parts {
+		if failed[p.driver] != nil {
+			continue
+		}
+		i, err := c.cfg.Drivers[p.driver].Driver.Confirm(ctx, p.ref)
 		switch {
 		case errors.Is(err, driver.ErrNotFound):
 		case err != nil:
-			return nil, fmt.Errorf("confirm interface %s of pod %s/%s: %w", ref.Interface.Name, ref.Namespace, ref.PodName, err)
+			failed[p.driver] = fmt.Errorf("confirm interface %s of pod %s/%s: %w", p.ref.Interface.Name, p.ref.Namespace, p.ref.PodName, err)
+			delete(byDriver, p.driver)
 		default:
 			// What a record has no room for is found again when it is gone.
 			i.Addresses = i.Addresses[:min(len(i.Addresses), maxAddresses)]
-			left = append(left, i)
+			byDriver[p.driver] = append(byDriver[p.driver], i)
 		}
 	}
-	return left, nil
+	var left []v1alpha1.Interface
+	for _, name := range slices.Sorted(maps.Keys(byDriver)) {
+		left = append(left, byDriver[name]...)
+	}
+	return left, errors.Join(slices.Collect(maps.Values(failed))...)
 }
 
 // sweep deletes a record that was released and that nobody asked to go.

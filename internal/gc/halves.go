@@ -3,8 +3,6 @@ package gc
 import (
 	"context"
 	"fmt"
-	"net/netip"
-	"slices"
 	"time"
 
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
@@ -27,35 +25,10 @@ const (
 	giveBackTimeout = 5 * time.Second
 )
 
-// unnamed are the addresses of an interface, of our own pools, that a pod's
-// record does not name.
-func unnamed(held v1alpha1.Interface, record *v1alpha1.PodAttachment) []string {
-	if held.Domain == "" {
-		return nil // from elsewhere: there an interface is one thing
-	}
-	var out []string
-	for _, cidr := range held.Addresses {
-		if p, err := netip.ParsePrefix(cidr); err == nil && !names(record, held, p.Addr()) {
-			out = append(out, cidr)
-		}
-	}
-	return out
-}
-
-// names says whether a record names an address of an interface that is held.
-func names(record *v1alpha1.PodAttachment, held v1alpha1.Interface, a netip.Addr) bool {
-	return slices.ContainsFunc(record.Spec.Interfaces, func(i v1alpha1.Interface) bool {
-		return i.Name == held.Name && i.Domain == held.Domain && slices.ContainsFunc(i.Addresses, func(cidr string) bool {
-			p, err := netip.ParsePrefix(cidr)
-			return err == nil && p.Addr() == a
-		})
-	})
-}
-
 // half is what a pod has beside what its record names.
 type half struct {
 	record types.UID
-	// what is the interface, and its addresses that the record does not name.
+	// what is the part of an interface that the record does not name.
 	what string
 }
 
@@ -66,7 +39,8 @@ func (c *Collector) settledOf(driverName string, halves []driver.Ref, recorded m
 	var out []driver.Ref
 	for _, ref := range halves {
 		record := recorded[holderOf(ref)]
-		h := half{record.UID, fmt.Sprint(ref.Interface.Name, ref.Interface.Domain, unnamed(ref.Interface, record))}
+		surplus, _ := c.cfg.Drivers[driverName].Surplus(ref.Interface, record.Spec.Interfaces)
+		h := half{record.UID, fmt.Sprint(surplus.Name, surplus.Domain, surplus.Addresses)}
 		since, ok := c.halves[driverName][h]
 		if !ok {
 			since = now
@@ -79,14 +53,14 @@ func (c *Collector) settledOf(driverName string, halves []driver.Ref, recorded m
 	return out
 }
 
-// giveBack gives addresses back that a pod has beside those that its record
+// giveBack gives back what a pod has of an interface beside what its record
 // names: half of what it needed, of a pool that lost the other half to somebody
 // else, or an interface that it does not ask for any more. A record is written
 // once and there is one of a pod: while it is there nobody can write another that
 // names them. And no node plugs what its record does not name, so its word is not
 // needed. The record is read again first, and one that is leaving is waited for:
 // after it the pod may get another.
-func (c *Collector) giveBack(ctx context.Context, d driver.Driver, ref driver.Ref, cached *v1alpha1.PodAttachment) (bool, error) {
+func (c *Collector) giveBack(ctx context.Context, driverName string, ref driver.Ref, cached *v1alpha1.PodAttachment) (bool, error) {
 	ctx, cancel := context.WithTimeout(ctx, giveBackTimeout)
 	defer cancel()
 	record := &v1alpha1.PodAttachment{}
@@ -97,11 +71,13 @@ func (c *Collector) giveBack(ctx context.Context, d driver.Driver, ref driver.Re
 	if err != nil {
 		return false, fmt.Errorf("read PodAttachment %s: %w", klog.KObj(cached), err)
 	}
-	ref.Interface.Addresses = unnamed(ref.Interface, record)
-	if record.UID != cached.UID || pod.HolderOf(record) != holderOf(ref) || record.DeletionTimestamp != nil || len(ref.Interface.Addresses) == 0 {
+	d := c.cfg.Drivers[driverName]
+	surplus, ok := d.Surplus(ref.Interface, record.Spec.Interfaces)
+	if !ok || record.UID != cached.UID || pod.HolderOf(record) != holderOf(ref) || record.DeletionTimestamp != nil {
 		return false, nil
 	}
-	if err := d.Release(ctx, ref); err != nil {
+	ref.Interface = surplus
+	if err := d.Driver.Release(ctx, ref); err != nil {
 		return false, fmt.Errorf("give back %v, which PodAttachment %s does not name: %w", ref.Interface.Addresses, klog.KObj(cached), err)
 	}
 	return true, nil

@@ -18,6 +18,8 @@ type Interface struct {
 	Name string
 	// Network is "default", or namespace/name of a NetworkAttachmentDefinition.
 	Network string
+	// Driver that the network names; empty for that of the default network.
+	Driver string
 	// Default is true for the interface whose addresses are the pod's.
 	Default bool
 	// AddressOnly is true when another CNI plugin makes the interface.

@@ -44,13 +44,9 @@ type Wishes struct {
 // WishesOf a pod. The error names the annotation, its value and what would be
 // right.
 func WishesOf(p *corev1.Pod) (Wishes, error) {
-	text, _, err := annotation(p, v1alpha1.AnnotationAddresses)
+	addresses, err := Addresses(p)
 	if err != nil {
 		return Wishes{}, err
-	}
-	addresses, err := parseAddresses(text)
-	if err != nil {
-		return Wishes{}, fmt.Errorf("annotation %s: %w", v1alpha1.AnnotationAddresses, err)
 	}
 	claim, _, err := annotation(p, v1alpha1.AnnotationClaim)
 	if err != nil {
@@ -67,6 +63,20 @@ func WishesOf(p *corev1.Pod) (Wishes, error) {
 			v1alpha1.AnnotationClaim, w.Claim, "web-0", maxClaimText)
 	}
 	return w, nil
+}
+
+// Addresses returns the addresses that a pod asks for on the default network, at most one
+// per family. Its error names the annotation, the value and what would be right.
+func Addresses(p *corev1.Pod) ([]netip.Addr, error) {
+	text, _, err := annotation(p, v1alpha1.AnnotationAddresses)
+	if err != nil {
+		return nil, err
+	}
+	addresses, err := parseAddresses(text)
+	if err != nil {
+		return nil, fmt.Errorf("annotation %s: %w", v1alpha1.AnnotationAddresses, err)
+	}
+	return addresses, nil
 }
 
 func parseAddresses(text string) ([]netip.Addr, error) {

@@ -123,15 +123,17 @@ func (w *world) newLeader() error {
 	l.healer = heal.New(heal.Config{Client: cached, Live: live, Store: l.store, Routed: l.pools.Routed, Synced: synced})
 	claims := &native.Claims{Client: cached, Live: live, Pools: l.pools, Store: l.store, Synced: synced}
 	reservations := &native.Reservations{Client: cached, Pools: l.pools, Store: l.store, Synced: synced}
-	drivers := map[string]driver.Driver{native.Name: l.driver(claims)}
+	parts := l.driver(claims).Parts()
+	parts.Ready = l.healed
+	drivers := driver.Table{native.Name: parts}
 	metrics, err := controller.NewMetrics(prometheus.NewRegistry())
 	if err != nil {
 		return err
 	}
 	pods := controller.New(controller.Config{
-		Client: cached, Live: live, Drivers: drivers, DefaultDriver: native.Name, FurtherDriver: native.Name,
+		Client: cached, Live: live, Drivers: drivers, DefaultDriver: native.Name,
 		Sources: []pod.Source{w.pools.further}, Nodes: labels.Everything(), NodeGrace: 30 * time.Second, Events: silent{}, Metrics: metrics,
-		Turns: controller.NewTurns(1), Synced: synced, Healed: l.healed, Given: func(o driver.Owner) time.Time { return l.store.Latest(native.HolderOf(o)) },
+		Turns: controller.NewTurns(1),
 	})
 	l.pods = pods
 	nodes := &native.Nodes{Client: cached, Store: l.store, Served: labels.Everything()}
@@ -197,7 +199,7 @@ func (l *leader) stepDown() {
 func (l *leader) healed() bool { return l.w.cfg.Break == BlindStart || l.healer.Healed() }
 
 // driver is where what is broken on purpose gets between driver and store.
-func (l *leader) driver(claims *native.Claims) driver.Driver {
+func (l *leader) driver(claims *native.Claims) *native.Driver {
 	cfg := native.Config{Pools: l.w.pools.fallback, Bridge: "br0", Claims: claims, Namespace: namespace}
 	var s takes = l.store
 	switch l.w.cfg.Break {

@@ -23,9 +23,11 @@ type Memory struct {
 	held   map[memoryKey]driver.Ref
 	slots  []bool
 	active bool
-	fail   func(method string, o driver.Owner) error
-	pool   func(o driver.Owner) string
-	calls  map[string]int
+	// changed are told of owners whose interfaces are active now.
+	changed map[int]func(driver.Owner)
+	fail    func(method string, o driver.Owner) error
+	pool    func(o driver.Owner) string
+	calls   map[string]int
 	// before and after the next write are called once.
 	before, after func()
 }
@@ -46,6 +48,7 @@ func NewMemory(name string, capacity int) *Memory {
 		held:     map[memoryKey]driver.Ref{},
 		slots:    make([]bool, capacity),
 		active:   true,
+		changed:  map[int]func(driver.Owner){},
 		pool:     func(driver.Owner) string { return "" },
 		calls:    map[string]int{},
 	}
@@ -96,8 +99,46 @@ func (m *Memory) PoolBy(f func(o driver.Owner) string) {
 // ask the node to wait.
 func (m *Memory) SetActive(active bool) {
 	m.mu.Lock()
-	defer m.mu.Unlock()
 	m.active = active
+	told, refs := slices.Collect(maps.Values(m.changed)), slices.Collect(maps.Values(m.held))
+	m.mu.Unlock()
+	for _, changed := range told {
+		for _, ref := range refs {
+			changed(ref.Owner)
+		}
+	}
+}
+
+// Parts is what the driver brings.
+func (m *Memory) Parts() driver.Parts {
+	return driver.Parts{Driver: m, Active: m.isActive, Activations: m.activations}
+}
+
+// isActive is driver.Parts.Active.
+func (m *Memory) isActive(o driver.Owner) (bool, string) {
+	m.mu.Lock()
+	defer m.mu.Unlock()
+	_, ok := m.held[keyOf(o)]
+	return ok && m.active, ""
+}
+
+// activations is driver.Parts.Activations.
+func (m *Memory) activations(ctx context.Context, changed func(driver.Owner)) {
+	m.mu.Lock()
+	id := len(m.changed)
+	for m.changed[id] != nil {
+		id++
+	}
+	m.changed[id] = changed
+	refs := slices.Collect(maps.Values(m.held))
+	m.mu.Unlock()
+	for _, ref := range refs {
+		changed(ref.Owner)
+	}
+	<-ctx.Done()
+	m.mu.Lock()
+	defer m.mu.Unlock()
+	delete(m.changed, id)
 }
 
 // Held returns the owners that hold something, sorted by pod.

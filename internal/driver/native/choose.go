@@ -15,7 +15,8 @@ import (
 
 // Ensure implements driver.Driver. It asks the pools in order; all addresses
 // of an interface come from one of them, or from each.
-func (d *Driver) Ensure(ctx context.Context, r *driver.Request) (*driver.Attachment, error) {
+func (d *Driver) Ensure(ctx context.Context, asked *driver.Request) (*driver.Attachment, error) {
+	r := newRequest(asked)
 	held, err := d.store.Settled(ctx, HolderOf(r.Owner))
 	if err != nil {
 		return nil, translate(err)
@@ -55,7 +56,7 @@ func (d *Driver) Ensure(ctx context.Context, r *driver.Request) (*driver.Attachm
 // asHeld returns what a pool gave. Another leader may have been faster, with a pool
 // that overlaps and a claim: the pool then found again what the owner has, and the
 // record is to name the pool with the claim for which it is kept.
-func (d *Driver) asHeld(ctx context.Context, names []string, r *driver.Request, a *driver.Attachment) (*driver.Attachment, error) {
+func (d *Driver) asHeld(ctx context.Context, names []string, r *request, a *driver.Attachment) (*driver.Attachment, error) {
 	held := d.store.Held(HolderOf(r.Owner))
 	if !slices.ContainsFunc(held, func(l block.Lease) bool { return l.Claim != a.Interface.Claim }) {
 		return a, nil
@@ -66,7 +67,7 @@ func (d *Driver) asHeld(ctx context.Context, names []string, r *driver.Request, 
 // again returns what the owner already has, from before a crash or an earlier
 // call: whether the pool would still serve it does not matter then. Of pools that
 // overlap it is the one with the claim for which the addresses are kept.
-func (d *Driver) again(ctx context.Context, names []string, held []block.Lease, r *driver.Request) (*driver.Attachment, error) {
+func (d *Driver) again(ctx context.Context, names []string, held []block.Lease, r *request) (*driver.Attachment, error) {
 	var best Pool
 	most := 0
 	for _, name := range slices.Concat(names, d.pools.Names()) {
@@ -101,7 +102,7 @@ func (d *Driver) again(ctx context.Context, names []string, held []block.Lease, 
 
 // each obtains addresses of every pool. The owner is the same for all of them,
 // so pools that overlap may give one address, and once.
-func (d *Driver) each(ctx context.Context, r *driver.Request) (*driver.Attachment, error) {
+func (d *Driver) each(ctx context.Context, r *request) (*driver.Attachment, error) {
 	whole := &driver.Attachment{}
 	parts, err := d.split(r)
 	if err != nil {
@@ -125,7 +126,7 @@ func (d *Driver) each(ctx context.Context, r *driver.Request) (*driver.Attachmen
 }
 
 // writable says whether what all pools give together can be written down.
-func (d *Driver) writable(r *driver.Request) error {
+func (d *Driver) writable(r *request) error {
 	var whole v1alpha1.Interface
 	var addresses []string
 	for i, name := range r.Pools {
@@ -147,7 +148,7 @@ func (d *Driver) writable(r *driver.Request) error {
 
 // part obtains addresses of one of several pools. Whether the pool would still
 // serve the pod does not matter when it has addresses of it.
-func (d *Driver) part(ctx context.Context, name string, r *driver.Request) (*driver.Attachment, error) {
+func (d *Driver) part(ctx context.Context, name string, r *request) (*driver.Attachment, error) {
 	pool, err := d.pools.Get(name)
 	if err != nil {
 		return nil, err
@@ -160,8 +161,8 @@ func (d *Driver) part(ctx context.Context, name string, r *driver.Request) (*dri
 }
 
 // split gives each pool the requested addresses that it has.
-func (d *Driver) split(r *driver.Request) ([]*driver.Request, error) {
-	parts := make([]*driver.Request, len(r.Pools))
+func (d *Driver) split(r *request) ([]*request, error) {
+	parts := make([]*request, len(r.Pools))
 	placed := map[netip.Addr]bool{}
 	for i, name := range r.Pools {
 		pool, err := d.pools.Get(name)
@@ -216,7 +217,7 @@ func merge(whole *v1alpha1.Interface, more v1alpha1.Interface) {
 }
 
 // from obtains an interface from one pool, if that serves the pod.
-func (d *Driver) from(ctx context.Context, name string, r *driver.Request) (*driver.Attachment, error) {
+func (d *Driver) from(ctx context.Context, name string, r *request) (*driver.Attachment, error) {
 	pool, err := d.pools.Get(name)
 	if err != nil {
 		return nil, err

@@ -92,6 +92,14 @@ func (d *inMemory) doubt(api *blocktest.API) {
 	api.Hook(func(blocktest.Call) blocktest.Fault { return blocktest.Fault{} })
 }
 
+// asks is what a request asks of pools, to be filled in.
+func asks(r *driver.Request) *Asks {
+	if r.Asks == nil {
+		r.Asks = &Asks{}
+	}
+	return r.Asks.(*Asks)
+}
+
 func labelled(n int, namespace, pod, node map[string]string) *driver.Request {
 	r := drivertest.Request(n)
 	r.NamespaceLabels, r.PodLabels, r.NodeLabels = namespace, pod, node
@@ -172,11 +180,11 @@ func TestFallback(t *testing.T) {
 	}
 	// The annotation replaces the list, also when it names less.
 	r := request(5)
-	r.Pools = []string{"ssd"}
+	asks(r).Pools = []string{"ssd"}
 	d.refused(r, "NotFound", "pool ssd")
-	r.Pools = []string{"missing", "wrong"}
+	asks(r).Pools = []string{"missing", "wrong"}
 	d.refused(r, "Invalid", "pool missing", "pool wrong")
-	r.Pools = []string{"missing", "ssd"}
+	asks(r).Pools = []string{"missing", "ssd"}
 	d.refused(r, "NotFound", "pool missing", "pool ssd")
 	r.NodeLabels = map[string]string{"disk": "ssd"}
 	if got := d.get(r); !strings.HasPrefix(got, "ssd ") {
@@ -274,7 +282,7 @@ func TestDoubtIsSettledBeforeAnyPoolIsAsked(t *testing.T) {
 		d.pool("a", one("10.0.0.0/28"))
 		r := drivertest.Request(1)
 		if each {
-			r.Pools, r.EachPool = []string{"b"}, true
+			asks(r).Pools, asks(r).EachPool = []string{"b"}, true
 		}
 		got := d.get(r)
 		if has := d.addresses(); !strings.HasPrefix(got, "b ") || len(has) != 1 {
@@ -371,12 +379,12 @@ func TestOverlapAndDomains(t *testing.T) {
 	for n := range 200 {
 		wg.Go(func() {
 			r := drivertest.Request(n)
-			r.Pools = []string{"low", "high"}
+			asks(r).Pools = []string{"low", "high"}
 			if n%2 == 0 {
-				r.Pools = []string{"high", "low"}
+				asks(r).Pools = []string{"high", "low"}
 			}
 			if n >= 100 {
-				r.Pools = []string{"elsewhere"}
+				asks(r).Pools = []string{"elsewhere"}
 			}
 			a, err := leaders[n/2%2].Ensure(t.Context(), r)
 			if err != nil {
@@ -399,7 +407,7 @@ func TestOverlapAndDomains(t *testing.T) {
 	for _, d := range leaders {
 		for k := range 2 {
 			r := drivertest.Request(1000)
-			r.Pools = []string{"low", "high", fmt.Sprint("none-", k)}
+			asks(r).Pools = []string{"low", "high", fmt.Sprint("none-", k)}
 			d.refused(r, "Exhausted")
 		}
 	}
@@ -418,7 +426,7 @@ func TestReservationsInForce(t *testing.T) {
 	}
 	d.refused(drivertest.Request(3), "Exhausted", "usable=4 free=0 allocated=2 cooling=0 held=0 reserved=2")
 	other := drivertest.Request(4)
-	other.Pools = []string{"b"}
+	asks(other).Pools = []string{"b"}
 	d.get(other)
 	d.pools.unreserve("r")
 	if got := d.get(drivertest.Request(3)); got != "a 10.0.0.2/32" {

@@ -48,7 +48,7 @@ func TestNoClaimForNothing(t *testing.T) {
 	d.pool("b", v1alpha1.IPPoolSpec{Ranges: []string{"10.0.1.1-10.0.1.2"}})
 	get := func(i int, claim string, wants ...string) error {
 		r := drivertest.Request(i)
-		r.Claim = claim
+		asks(r).Claim = claim
 		for _, a := range wants {
 			r.Addresses = append(r.Addresses, netip.MustParseAddr(a))
 		}

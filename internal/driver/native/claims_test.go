@@ -74,7 +74,7 @@ func TestStickyPools(t *testing.T) {
 			d.cfg.Claims = written{store: d.store}
 			d.pool("a", v1alpha1.IPPoolSpec{Ranges: []string{"10.0.0.0/24"}, Sticky: tc.sticky})
 			one, two := drivertest.Request(1), drivertest.Request(2)
-			one.Claim, two.Claim, one.Sticky, two.Sticky = tc.claim, tc.claim, tc.by, tc.by
+			asks(one).Claim, asks(two).Claim, asks(one).Sticky, asks(two).Sticky = tc.claim, tc.claim, tc.by, tc.by
 			two.NodeName = "another"
 			first, second := d.life(one), d.life(two)
 			want := tc.want
@@ -97,7 +97,7 @@ func TestClaimsAndTheOrderOfPools(t *testing.T) {
 	d.cfg.Claims = written{store: d.store}
 	d.pool("b", v1alpha1.IPPoolSpec{Ranges: []string{"10.0.1.0/24"}})
 	one, two := drivertest.Request(1), drivertest.Request(2)
-	one.Claim, two.Claim = "db", "db"
+	asks(one).Claim, asks(two).Claim = "db", "db"
 	a, err := d.Ensure(t.Context(), one)
 	if err != nil {
 		t.Fatal(err)
@@ -105,7 +105,7 @@ func TestClaimsAndTheOrderOfPools(t *testing.T) {
 	d.pool("a", v1alpha1.IPPoolSpec{Ranges: []string{"10.0.0.0/24"}})
 	// Pool a has room, but the claim's last pod has not given back. The claim is
 	// told as the pod calls it.
-	two.ClaimText = "Rack 4"
+	asks(two).ClaimText = "Rack 4"
 	d.refused(two, "Conflict", one.PodName, `claim "Rack 4"`)
 	d.release(one, a)
 	if got, want := d.get(two), "b "+a.Interface.Addresses[0]; got != want {
@@ -126,7 +126,7 @@ func TestClaimsAndRequestsInAnotherPool(t *testing.T) {
 	d.pool("a", v1alpha1.IPPoolSpec{Ranges: []string{"10.0.0.0/24"}})
 	d.pool("b", v1alpha1.IPPoolSpec{Ranges: []string{"10.0.1.0/24"}})
 	one, two := drivertest.Request(1), drivertest.Request(2)
-	one.Claim, two.Claim = "db", "db"
+	asks(one).Claim, asks(two).Claim = "db", "db"
 	two.Addresses = []netip.Addr{netip.MustParseAddr("10.0.1.7")}
 	a, err := d.Ensure(t.Context(), one)
 	if err != nil {
@@ -146,7 +146,7 @@ func TestClaimAtThePoolThatHandsItOut(t *testing.T) {
 	d.pool("a", v1alpha1.IPPoolSpec{Ranges: []string{"10.0.0.0/30"}})
 	d.pool("b", v1alpha1.IPPoolSpec{Ranges: []string{"10.0.0.2-10.0.0.8"}})
 	one, two := drivertest.Request(1), drivertest.Request(2)
-	one.Claim, two.Claim = "db", "db"
+	asks(one).Claim, asks(two).Claim = "db", "db"
 	one.Addresses = []netip.Addr{netip.MustParseAddr("10.0.0.3")}
 	first := d.life(one)
 	if second := d.life(two); !slices.Equal(first.Addresses, second.Addresses) || second.Pool != "b" {
@@ -162,7 +162,7 @@ func TestClaimedAddressFoundAgain(t *testing.T) {
 	d.cfg.Claims = claims
 	d.pool("b", v1alpha1.IPPoolSpec{Ranges: []string{"10.0.0.0/25"}, Sticky: v1alpha1.StickyVirtualMachine})
 	r := drivertest.Request(1)
-	r.Sticky = map[v1alpha1.Sticky]string{v1alpha1.StickyVirtualMachine: "vm1"}
+	asks(r).Sticky = map[v1alpha1.Sticky]string{v1alpha1.StickyVirtualMachine: "vm1"}
 	first, err := d.Ensure(t.Context(), r)
 	if err != nil {
 		t.Fatal(err)
@@ -183,7 +183,7 @@ func TestClaimedAddressFoundAgain(t *testing.T) {
 // record: it says of the address what the block says (make sim SEED=5014).
 func TestTwoLeadersAndTwoPools(t *testing.T) {
 	r := drivertest.Request(1)
-	r.Sticky = map[v1alpha1.Sticky]string{v1alpha1.StickyStatefulSet: "db-0"}
+	asks(r).Sticky = map[v1alpha1.Sticky]string{v1alpha1.StickyStatefulSet: "db-0"}
 	for _, tc := range []struct{ a, b, first, second string }{
 		{"10.0.0.1-10.0.0.3", "10.0.0.4-10.0.0.9", "b 10.0.0.4/32", "a 10.0.0.1/32"},
 		{"10.0.0.1-10.0.0.4", "10.0.0.4-10.0.0.9", "b 10.0.0.4/32", "a 10.0.0.4/32"},
@@ -229,7 +229,7 @@ func TestRequestedAddresses(t *testing.T) {
 	d.pool("a", v1alpha1.IPPoolSpec{Ranges: []string{"10.0.0.0/24"}})
 	d.pool("b", v1alpha1.IPPoolSpec{Ranges: []string{"10.0.1.0/24", "fd00::/120"}})
 	one, two := drivertest.Request(1), drivertest.Request(2)
-	one.Namespace, one.Claim, one.Addresses = "default", "db", []netip.Addr{v4}
+	one.Namespace, asks(one).Claim, one.Addresses = "default", "db", []netip.Addr{v4}
 	if got, want := d.get(one), "b 10.0.1.7/24,fd00::7/120"; got != want {
 		t.Errorf("what the pod asks for goes before what its claim does: got %s, want %s", got, want)
 	}
@@ -246,7 +246,7 @@ func TestStickyNeedsASharedPool(t *testing.T) {
 	d.refused(drivertest.Request(1), "Invalid", "spec.sticky", "StatefulSet", "Shared")
 	d.pool("a", v1alpha1.IPPoolSpec{Ranges: []string{"10.0.0.0/24"}, Placement: v1alpha1.PlacementPerNode})
 	r := drivertest.Request(1)
-	r.Claim = "db"
+	asks(r).Claim = "db"
 	d.refused(r, "Invalid", "db", "placement Shared")
 }
 
@@ -373,13 +373,13 @@ func TestMachinesByTheirFormerName(t *testing.T) {
 		n++
 		r := drivertest.Request(n)
 		r.PodName = "virt-launcher-" + machine + "-x7k2" + string(rune('a'+n))
-		r.Sticky = map[v1alpha1.Sticky]string{v1alpha1.StickyVirtualMachine: machine}
-		r.Former = map[v1alpha1.Sticky]string{v1alpha1.StickyVirtualMachine: "db"}
-		r.Owners = map[v1alpha1.Sticky]metav1.OwnerReference{v1alpha1.StickyVirtualMachine: {Kind: "VirtualMachineInstance", Name: machine}}
+		asks(r).Sticky = map[v1alpha1.Sticky]string{v1alpha1.StickyVirtualMachine: machine}
+		asks(r).Former = map[v1alpha1.Sticky]string{v1alpha1.StickyVirtualMachine: "db"}
+		asks(r).Owners = map[v1alpha1.Sticky]metav1.OwnerReference{v1alpha1.StickyVirtualMachine: {Kind: "VirtualMachineInstance", Name: machine}}
 		return r
 	}
 	old := launcher("db.prod") // as the version before would have it
-	old.Sticky, old.Former, old.Owners = map[v1alpha1.Sticky]string{v1alpha1.StickyVirtualMachine: "db"}, nil, nil
+	asks(old).Sticky, asks(old).Former, asks(old).Owners = map[v1alpha1.Sticky]string{v1alpha1.StickyVirtualMachine: "db"}, nil, nil
 	first := d.life(old)
 	test := d.life(launcher("db.test"))
 	prod := d.life(launcher("db.prod"))

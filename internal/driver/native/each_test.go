@@ -15,7 +15,7 @@ import (
 func further(n int, pools ...string) *driver.Request {
 	r := drivertest.Request(n)
 	r.Interface, r.Network, r.Default, r.AddressOnly = "net1", "blue/net-a", false, true
-	r.Pools, r.EachPool = pools, true
+	asks(r).Pools, asks(r).EachPool = pools, true
 	return r
 }
 
@@ -115,7 +115,7 @@ func TestStickyInEachPool(t *testing.T) {
 	d.pool("two", v1alpha1.IPPoolSpec{Ranges: []string{"10.2.0.0/24"}, Sticky: v1alpha1.StickyStatefulSet})
 	of := func(n int) *driver.Request {
 		r := further(n, "plain", "one", "two")
-		r.Sticky = map[v1alpha1.Sticky]string{v1alpha1.StickyStatefulSet: "web-0.net1"}
+		asks(r).Sticky = map[v1alpha1.Sticky]string{v1alpha1.StickyStatefulSet: "web-0.net1"}
 		return r
 	}
 	first := d.life(of(1))

@@ -15,6 +15,7 @@ import (
 	"net/netip"
 	"slices"
 	"strings"
+	"time"
 
 	"k8s.io/apimachinery/pkg/types"
 
@@ -63,6 +64,7 @@ type leases interface {
 	Held(h ipam.Holder) []block.Lease
 	UsedBy(namespace string, p *ipam.Pool, own string) int
 	LastPod(l block.Lease) string
+	Latest(h ipam.Holder) time.Time
 }
 
 // Driver implements driver.Driver.
@@ -80,7 +82,7 @@ func New(cfg Config, pools *Pools, s store) *Driver {
 
 // take obtains the addresses of an interface from a pool, or finds again those
 // that its owner has of it.
-func (d *Driver) take(ctx context.Context, pool Pool, r *driver.Request) (*driver.Attachment, error) {
+func (d *Driver) take(ctx context.Context, pool Pool, r *request) (*driver.Attachment, error) {
 	if err := writable(d.planned(pool, r), r); err != nil {
 		return nil, err
 	}
@@ -105,7 +107,7 @@ func (d *Driver) take(ctx context.Context, pool Pool, r *driver.Request) (*drive
 
 // planned is the interface that a pool gives, before it is known with which addresses:
 // in their place it has the families' widest prefixes.
-func (d *Driver) planned(pool Pool, r *driver.Request) v1alpha1.Interface {
+func (d *Driver) planned(pool Pool, r *request) v1alpha1.Interface {
 	iface := v1alpha1.Interface{
 		Name:    r.Interface,
 		Network: r.Network,
@@ -136,7 +138,7 @@ func anyAddress(f ipam.Family) string {
 }
 
 // writable fails with driver.ErrInvalid when an interface cannot be written down.
-func writable(iface v1alpha1.Interface, r *driver.Request) error {
+func writable(iface v1alpha1.Interface, r *request) error {
 	if r.Writable == nil {
 		return nil
 	}

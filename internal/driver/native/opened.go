@@ -40,7 +40,7 @@ func parseNetworks(o *v1alpha1.IPPool) (networks, error) {
 // admit returns nil when the network of a request may draw from the pool. It fails
 // with driver.ErrNotFound when it may not, and with driver.ErrUnavailable when that
 // cannot be said yet. Networks of the namespace own may draw from every pool.
-func (n networks) admit(r *driver.Request, own string) error {
+func (n networks) admit(r *request, own string) error {
 	namespace, _, further := strings.Cut(r.Network, "/")
 	switch {
 	case !further && n.writtenFor == "":

@@ -15,7 +15,7 @@ import (
 func onNetwork(n int, namespace string, labels map[string]string, pools ...string) *driver.Request {
 	r := drivertest.Request(n)
 	r.Interface, r.Network, r.Default, r.AddressOnly = "net1", namespace+"/lan", false, true
-	r.NetworkLabels, r.Pools = labels, pools
+	r.NetworkLabels, asks(r).Pools = labels, pools
 	return r
 }
 
@@ -34,7 +34,7 @@ func TestPoolsAreOpenedToNetworks(t *testing.T) {
 	}{
 		{"closed", nil, nil, nil, onNetwork(1, "evil", shop, "a"), "NotFound", "spec.networkNamespaceSelector"},
 		{"closed, as the default pool of a network that names none", []string{"a"}, nil, nil, onNetwork(1, "evil", shop), "NotFound", "namespace evil"},
-		{"closed, for each pool", nil, nil, nil, func() *driver.Request { r := onNetwork(1, "evil", shop, "a"); r.EachPool = true; return r }(), "NotFound", "namespace evil"},
+		{"closed, for each pool", nil, nil, nil, func() *driver.Request { r := onNetwork(1, "evil", shop, "a"); asks(r).EachPool = true; return r }(), "NotFound", "namespace evil"},
 		{"the operator's own network", nil, nil, nil, onNetwork(1, "fairlead-system", nil, "a"), "OK", ""},
 		{"the default network's own pool, from the operator's namespace", []string{"a"}, nil, nil, onNetwork(1, "fairlead-system", nil, "a"), "NotFound", "spec.networkNamespaceSelector"},
 		{"the default network's own pool, opened", []string{"a"}, &metav1.LabelSelector{}, nil, onNetwork(1, "web", shop), "OK", ""},

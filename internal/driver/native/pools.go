@@ -1,6 +1,7 @@
 package native
 
 import (
+	"context"
 	"errors"
 	"fmt"
 	"maps"
@@ -41,14 +42,14 @@ type Pool struct {
 type selector struct {
 	// field of the spec, and whose labels it selects by.
 	field, of string
-	labels    func(r *driver.Request) map[string]string
+	labels    func(r *request) map[string]string
 	match     labels.Selector
 }
 
 // admits returns nil when a pod may draw from the pool. It fails with
 // driver.ErrNotFound when it may not, and with driver.ErrUnavailable when that
 // cannot be said yet. Networks of the namespace own may draw from every pool.
-func (p *Pool) admits(r *driver.Request, own string) error {
+func (p *Pool) admits(r *request, own string) error {
 	if err := p.networks.admit(r, own); err != nil {
 		return err
 	}
@@ -71,6 +72,8 @@ type Pools struct {
 	reservations map[string]reserved
 	// version of the reservations.
 	version int
+	// wakes call pods back that wait for a change.
+	wakes []driver.Wake
 }
 
 // reserved is one IPReservation as it was taken in.
@@ -227,6 +230,31 @@ func (p *Pools) observe(o *v1alpha1.IPPool) {
 	p.m[o.Name] = got
 }
 
+// Wake is driver.Parts.Wake: pods that wait for their network are called when a pool or a
+// reservation comes, goes or has another spec; those whose release waits for a node when
+// the policy of a pool for unreachable nodes changes.
+func (p *Pools) Wake(_ context.Context, w driver.Wake) error {
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	p.wakes = append(p.wakes, w)
+	return nil
+}
+
+// wake calls pods back.
+func (p *Pools) wake(waiting, leaving bool) {
+	p.mu.Lock()
+	wakes := slices.Clone(p.wakes)
+	p.mu.Unlock()
+	for _, w := range wakes {
+		if waiting {
+			w.Waiting()
+		}
+		if leaving {
+			w.Leaving()
+		}
+	}
+}
+
 func (p *Pools) forget(name string) {
 	p.mu.Lock()
 	defer p.mu.Unlock()
@@ -271,9 +299,9 @@ func parse(o *v1alpha1.IPPool) (Pool, error) {
 		selector
 		spec *metav1.LabelSelector
 	}{
-		{selector{field: "spec.namespaceSelector", of: "its namespace", labels: func(r *driver.Request) map[string]string { return r.NamespaceLabels }}, o.Spec.NamespaceSelector},
-		{selector{field: "spec.podSelector", of: "the pod", labels: func(r *driver.Request) map[string]string { return r.PodLabels }}, o.Spec.PodSelector},
-		{selector{field: "spec.nodeSelector", of: "its node", labels: func(r *driver.Request) map[string]string { return r.NodeLabels }}, o.Spec.NodeSelector},
+		{selector{field: "spec.namespaceSelector", of: "its namespace", labels: func(r *request) map[string]string { return r.NamespaceLabels }}, o.Spec.NamespaceSelector},
+		{selector{field: "spec.podSelector", of: "the pod", labels: func(r *request) map[string]string { return r.PodLabels }}, o.Spec.PodSelector},
+		{selector{field: "spec.nodeSelector", of: "its node", labels: func(r *request) map[string]string { return r.NodeLabels }}, o.Spec.NodeSelector},
 	} {
 		if s.spec == nil {
 			continue

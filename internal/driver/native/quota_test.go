@@ -23,7 +23,7 @@ func quotaOf(t *testing.T, api *blocktest.API, limit int32, spec v1alpha1.IPPool
 
 func claiming(n int, claim string) *driver.Request {
 	r := drivertest.Request(n)
-	r.Claim = claim
+	asks(r).Claim = claim
 	return r
 }
 
@@ -38,7 +38,7 @@ func TestQuotaCountsWhatClaimsKeep(t *testing.T) {
 		{"named claims", v1alpha1.IPPoolSpec{Ranges: []string{"10.0.0.0/26"}}, func(n int) *driver.Request { return claiming(n, fmt.Sprintf("c-%d", n)) }},
 		{"a sticky pool", v1alpha1.IPPoolSpec{Ranges: []string{"10.0.0.0/26"}, Sticky: v1alpha1.StickyStatefulSet}, func(n int) *driver.Request {
 			r := drivertest.Request(n)
-			r.Sticky = map[v1alpha1.Sticky]string{v1alpha1.StickyStatefulSet: r.PodName}
+			asks(r).Sticky = map[v1alpha1.Sticky]string{v1alpha1.StickyStatefulSet: r.PodName}
 			return r
 		}},
 		{"both families", v1alpha1.IPPoolSpec{Ranges: []string{"10.0.0.0/26", "fd00::/122"}}, func(n int) *driver.Request { return claiming(n, fmt.Sprintf("c-%d", n)) }},

@@ -11,7 +11,6 @@ import (
 	"k8s.io/apimachinery/pkg/types"
 
 	"fairlead.dev/fairlead/api/v1alpha1"
-	"fairlead.dev/fairlead/internal/driver"
 	"fairlead.dev/fairlead/internal/ipam"
 	"fairlead.dev/fairlead/internal/ipam/block"
 	"fairlead.dev/fairlead/internal/pod"
@@ -38,7 +37,7 @@ type Making struct {
 
 // claimOf returns the claim with which a pod draws from a pool: the one that it
 // names, else the one that the pool gives it.
-func claimOf(pool Pool, r *driver.Request) (key types.NamespacedName, ok bool) {
+func claimOf(pool Pool, r *request) (key types.NamespacedName, ok bool) {
 	name := r.Claim
 	if name == "" {
 		name = r.Sticky[pool.Sticky]
@@ -47,7 +46,7 @@ func claimOf(pool Pool, r *driver.Request) (key types.NamespacedName, ok bool) {
 }
 
 // textOf is what a pod calls the claim that it names; empty for its name.
-func textOf(r *driver.Request) string {
+func textOf(r *request) string {
 	if r.Claim == "" {
 		return ""
 	}
@@ -56,7 +55,7 @@ func textOf(r *driver.Request) string {
 
 // calling puts the text by which the pod calls its claim before an error, which
 // knows its name only.
-func calling(r *driver.Request, err error) error {
+func calling(r *request, err error) error {
 	if text := textOf(r); text != "" {
 		return fmt.Errorf("claim %q: %w", text, err)
 	}
@@ -66,7 +65,7 @@ func calling(r *driver.Request, err error) error {
 // wish says what a pod wants of a pool. An address that the pod asks for goes
 // before that of its claim, and so does one that it has already: people may have
 // changed the claim since.
-func (d *Driver) wish(ctx context.Context, pool Pool, r *driver.Request) (block.Request, error) {
+func (d *Driver) wish(ctx context.Context, pool Pool, r *request) (block.Request, error) {
 	out := block.Request{Holder: HolderOf(r.Owner), Addresses: r.Addresses}
 	key, ok := claimOf(pool, r)
 	if !ok {
@@ -101,7 +100,7 @@ func (d *Driver) wish(ctx context.Context, pool Pool, r *driver.Request) (block.
 // byFormerName is the request with the former name of a claim where that has an address
 // which nobody but the machine itself had last: so an upgrade keeps it. Several machines
 // may have shared the name.
-func (d *Driver) byFormerName(r *driver.Request) *driver.Request {
+func (d *Driver) byFormerName(r *request) *request {
 	kind := v1alpha1.StickyVirtualMachine
 	former, machine := r.Former[kind], r.Owners[kind].Name
 	if former == "" || machine == "" {
@@ -120,7 +119,7 @@ func (d *Driver) byFormerName(r *driver.Request) *driver.Request {
 }
 
 // claimedFirst puts the pools first that hand out what the pod's claim has.
-func (d *Driver) claimedFirst(names []string, r *driver.Request) []string {
+func (d *Driver) claimedFirst(names []string, r *request) []string {
 	if r.Claim == "" && len(r.Sticky) == 0 {
 		return names
 	}

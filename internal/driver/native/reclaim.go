@@ -1,8 +1,13 @@
-package controller
+package native
 
 import (
+	"context"
+	"fmt"
 	"net/netip"
 	"time"
+
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"sigs.k8s.io/controller-runtime/pkg/client"
 
 	"fairlead.dev/fairlead/api/v1alpha1"
 	"fairlead.dev/fairlead/internal/ipam"
@@ -31,15 +36,24 @@ func policyOf(o *v1alpha1.IPPool) policy {
 
 func (p policy) covers(a netip.Addr) bool { return p.pool == nil || p.pool.Covers(a) }
 
-// reclaimAfter is how long the addresses of a record wait for a node that is
+// ReclaimAfter is driver.Parts.ReclaimAfter, by the policy of the pools.
+func ReclaimAfter(ctx context.Context, from client.Reader, interfaces []v1alpha1.Interface) (time.Duration, error) {
+	var pools v1alpha1.IPPoolList
+	if err := from.List(ctx, &pools); err != nil {
+		return 0, fmt.Errorf("read IPPools: %w", err)
+	}
+	return reclaimAfter(interfaces, pools.Items), nil
+}
+
+// reclaimAfter is how long the addresses of interfaces wait for a node that is
 // unreachable: as long as the one that waits longest; 0 is for ever.
-func reclaimAfter(record *v1alpha1.PodAttachment, pools []v1alpha1.IPPool) time.Duration {
+func reclaimAfter(interfaces []v1alpha1.Interface, pools []v1alpha1.IPPool) time.Duration {
 	policies := make([]policy, 0, len(pools))
 	for i := range pools {
 		policies = append(policies, policyOf(&pools[i]))
 	}
 	var longest time.Duration
-	for _, iface := range record.Spec.Interfaces {
+	for _, iface := range interfaces {
 		if len(iface.Addresses) == 0 {
 			return 0
 		}
@@ -56,6 +70,17 @@ func reclaimAfter(record *v1alpha1.PodAttachment, pools []v1alpha1.IPPool) time.
 		}
 	}
 	return longest
+}
+
+// reclaimChanged reports whether a pool has another policy for unreachable nodes.
+func reclaimChanged(was, is *v1alpha1.IPPool) bool {
+	policy := func(o *v1alpha1.IPPool) metav1.Duration {
+		if after := o.Spec.ReclaimAfter; after != nil {
+			return *after
+		}
+		return metav1.Duration{}
+	}
+	return policy(was) != policy(is)
 }
 
 // waits is how long one address of an interface waits. What counts is the pool

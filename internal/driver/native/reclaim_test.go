@@ -1,4 +1,4 @@
-package controller
+package native
 
 import (
 	"testing"
@@ -52,25 +52,9 @@ func TestReclaimAfterByAddress(t *testing.T) {
 		{"no interface", nil, 0},
 	} {
 		t.Run(tt.name, func(t *testing.T) {
-			record := &v1alpha1.PodAttachment{Spec: v1alpha1.PodAttachmentSpec{Interfaces: tt.interfaces}}
-			if got := reclaimAfter(record, pools); got != tt.want {
+			if got := reclaimAfter(tt.interfaces, pools); got != tt.want {
 				t.Errorf("%v, want %v", got, tt.want)
 			}
 		})
-	}
-}
-
-// What is collected of a further network is announced, though it is not known
-// which network that was.
-func TestNetworkOf(t *testing.T) {
-	for want, iface := range map[string]v1alpha1.Interface{
-		"network default":    {Network: v1alpha1.DefaultNetwork},
-		"network blue/net-a": {Network: "blue/net-a", Pool: "a"},
-		"a further network that is not known any more, of pool lab":   {Network: v1alpha1.UnknownNetwork, Pool: "lab", Domain: "lab"},
-		"a further network that is not known any more, of domain lab": {Network: v1alpha1.UnknownNetwork, Domain: "lab"},
-	} {
-		if got := networkOf(iface); got != want {
-			t.Errorf("%q, want %q", got, want)
-		}
 	}
 }

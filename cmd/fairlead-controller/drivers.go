@@ -1,0 +1,112 @@
+package main
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"maps"
+	"slices"
+	"time"
+
+	"sigs.k8s.io/controller-runtime/pkg/manager"
+	"sigs.k8s.io/controller-runtime/pkg/metrics"
+
+	"fairlead.dev/fairlead/api/v1alpha1"
+	"fairlead.dev/fairlead/internal/config"
+	"fairlead.dev/fairlead/internal/controller"
+	"fairlead.dev/fairlead/internal/driver"
+	"fairlead.dev/fairlead/internal/driver/native"
+)
+
+// drivers is the table of the drivers: how each is made, by the name that networks and
+// the configuration call it.
+var drivers = map[string]func(ctx context.Context, h *host) (driver.Parts, error){
+	native.Name: newNative,
+}
+
+// driverNames are the names of all drivers, sorted.
+func driverNames() []string { return slices.Sorted(maps.Keys(drivers)) }
+
+// host is what a driver is made in.
+type host struct {
+	cfg   config.Controller
+	mgr   manager.Manager
+	turns controller.Turns
+	// listed reports whether all PodAttachments were read that were there at first.
+	listed func() bool
+	// leads reports whether this process leads.
+	leads func() bool
+	// vacant says whether an IPPool is of no use to anybody: the native driver sets it.
+	vacant func(ctx context.Context, o *v1alpha1.IPPool) (vacant bool, again time.Duration, err error)
+}
+
+// newDrivers makes all drivers, each with its calls measured.
+func newDrivers(ctx context.Context, h *host, m *driver.Metrics) (driver.Table, error) {
+	table := driver.Table{}
+	for name, make := range drivers {
+		d, err := make(ctx, h)
+		if err != nil {
+			return nil, fmt.Errorf("driver %s: %w", name, err)
+		}
+		d.Driver = m.Wrap(name, d.Driver)
+		table[name] = d
+	}
+	return table, nil
+}
+
+// setUp registers what the drivers run.
+func setUp(ctx context.Context, table driver.Table, mgr manager.Manager, term driver.Term) error {
+	var errs []error
+	for name, d := range table {
+		if d.Setup == nil {
+			continue
+		}
+		if err := d.Setup(ctx, mgr, term); err != nil {
+			errs = append(errs, fmt.Errorf("driver %s: %w", name, err))
+		}
+	}
+	return errors.Join(errs...)
+}
+
+// newNative makes the driver of Fairlead's own pools.
+func newNative(ctx context.Context, h *host) (driver.Parts, error) {
+	served, wrong := h.cfg.Nodes()
+	underlay, err := h.cfg.Underlay()
+	if err := errors.Join(wrong, err); err != nil {
+		return driver.Parts{}, err
+	}
+	a, err := native.Assemble(ctx, h.mgr, native.Options{
+		Pools: h.cfg.DefaultNetwork.Pools, Bridge: h.cfg.DefaultNetwork.Bridge, Namespace: h.cfg.LeaderElection.Namespace,
+		Nodes: served, DefaultNetwork: whoseDefault(h.cfg), Underlay: underlay, AuditInterval: h.cfg.GCInterval.Duration,
+		Turn: h.turns.Wait, Listed: h.listed, Leads: h.leads, Registry: metrics.Registry,
+	})
+	if err != nil {
+		return driver.Parts{}, err
+	}
+	h.vacant = a.Vacancy.Vacant
+	return a.Parts, nil
+}
+
+// whoseDefault is what NodeNetworks say of the default network.
+func whoseDefault(cfg config.Controller) string {
+	if defaultDriver(cfg) == "" {
+		return v1alpha1.DefaultNetworkOther
+	}
+	return ""
+}
+
+// defaultDriver is empty when the default network is not ours.
+func defaultDriver(cfg config.Controller) string {
+	if cfg.DefaultNetwork.Driver == config.DriverNone {
+		return ""
+	}
+	return cfg.DefaultNetwork.Driver
+}
+
+// defaultPools are none when the default network is not ours.
+func defaultPools(cfg config.Controller) []string {
+	if defaultDriver(cfg) == "" {
+		return nil
+	}
+	return cfg.DefaultNetwork.Pools
+}

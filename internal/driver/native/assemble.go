@@ -1,0 +1,147 @@
+package native
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"maps"
+	"net/netip"
+	"time"
+
+	"github.com/prometheus/client_golang/prometheus"
+	corev1 "k8s.io/api/core/v1"
+	"k8s.io/apimachinery/pkg/labels"
+	"sigs.k8s.io/controller-runtime/pkg/cache"
+	"sigs.k8s.io/controller-runtime/pkg/client"
+	"sigs.k8s.io/controller-runtime/pkg/manager"
+
+	"fairlead.dev/fairlead/api/v1alpha1"
+	"fairlead.dev/fairlead/internal/driver"
+	"fairlead.dev/fairlead/internal/ipam/audit"
+	"fairlead.dev/fairlead/internal/ipam/block"
+	"fairlead.dev/fairlead/internal/ipam/heal"
+	"fairlead.dev/fairlead/internal/pod"
+	"fairlead.dev/fairlead/internal/run"
+	"fairlead.dev/fairlead/internal/slim"
+)
+
+// Options of the driver in a running program.
+type Options struct {
+	// Pools that the default network draws from, in order.
+	Pools []string
+	// Bridge that nodes plug its interfaces into.
+	Bridge string
+	// Namespace whose networks may draw from every pool: the operator's own.
+	Namespace string
+	// Nodes that are served.
+	Nodes labels.Selector
+	// DefaultNetwork is what NodeNetworks say of it: DefaultNetworkOther, or empty.
+	DefaultNetwork string
+	// Underlay are the only networks in which nodes have addresses; empty leaves that to
+	// the Node objects.
+	Underlay []netip.Prefix
+	// AuditInterval lies between two audits.
+	AuditInterval time.Duration
+	// Turn waits for a turn to write for a pod, and returns what ends it.
+	Turn func(ctx context.Context) (done func())
+	// Listed reports whether all PodAttachments were read that were there at first.
+	Listed func() bool
+	// Leads reports whether this process leads.
+	Leads func() bool
+	// Registry takes the metrics of pools.
+	Registry prometheus.Registerer
+}
+
+// Assembly is the driver with all that it runs.
+type Assembly struct {
+	driver.Parts
+	// Vacancy says which pools are of no use to anybody.
+	Vacancy *Vacancy
+
+	options Options
+	pools   *Pools
+	store   *block.Store
+	claims  *Claims
+	healer  *heal.Healer
+	metrics *Metrics
+	fed     *Fed
+}
+
+// Assemble wires the driver and starts nothing.
+func Assemble(ctx context.Context, mgr manager.Manager, o Options) (*Assembly, error) {
+	metrics, err := NewMetrics(o.Registry, o.Leads)
+	if err != nil {
+		return nil, fmt.Errorf("register the metrics of pools: %w", err)
+	}
+	store := block.New(block.Kube{Writer: mgr.GetClient(), Live: mgr.GetAPIReader()}, block.Config{Turn: o.Turn})
+	pools := NewPools()
+	fed, err := Feed(ctx, mgr.GetCache(), store, pools)
+	if err != nil {
+		return nil, fmt.Errorf("watch blocks and pools: %w", err)
+	}
+	a := &Assembly{
+		options: o, pools: pools, store: store, metrics: metrics, fed: fed,
+		Vacancy: &Vacancy{Store: store, Synced: fed.Synced},
+		claims:  &Claims{Client: mgr.GetClient(), Live: mgr.GetAPIReader(), Pools: pools, Store: store, Synced: fed.Synced},
+		healer:  heal.New(heal.Config{Client: mgr.GetClient(), Live: mgr.GetAPIReader(), Store: store, Routed: pools.Routed, Synced: fed.Synced}),
+	}
+	d := New(Config{Pools: o.Pools, Bridge: o.Bridge, Claims: a.claims, Namespace: o.Namespace}, pools, store)
+	a.Parts = d.Parts()
+	a.Synced, a.Ready, a.Wake, a.Setup = fed.Synced, a.healer.Healed, a.wake, a.setUp
+	a.Remembered = func() map[string]int {
+		all := d.Remembered()
+		maps.Copy(all, store.Remembered())
+		maps.Copy(all, pools.Remembered())
+		return all
+	}
+	return a, nil
+}
+
+// wake is driver.Parts.Wake.
+func (a *Assembly) wake(ctx context.Context, w driver.Wake) error {
+	a.healer.OnHealed(w.Waiting)
+	go wakeWhenFed(ctx, a.fed, w)
+	return a.pools.Wake(ctx, w)
+}
+
+// setUp is driver.Parts.Setup.
+func (a *Assembly) setUp(ctx context.Context, mgr manager.Manager, term driver.Term) error {
+	known := func() bool { return a.fed.Synced() && a.options.Listed() && a.healer.Healed() }
+	auditor := heal.NewAuditor(heal.AuditConfig{Read: readFrom(mgr.GetCache()), Count: a.metrics.Findings, Interval: a.options.AuditInterval, Synced: known})
+	lead := term.Reconciler
+	return errors.Join(
+		(&Reservations{Client: mgr.GetClient(), Pools: a.pools, Store: a.store, Synced: a.fed.Synced}).SetupWithManager(mgr, lead),
+		a.claims.SetupWithManager(mgr, lead),
+		a.healer.Watch(ctx, mgr.GetCache()),
+		(&PoolStatus{
+			Client: mgr.GetClient(), Pools: a.pools, Store: a.store, Gauges: a.metrics, Synced: a.fed.Synced,
+			Audited: auditor.Of, OnAudit: auditor.OnResult, Events: mgr.GetEventRecorder("fairlead-controller"),
+		}).SetupWithManager(mgr, lead),
+		(&Nodes{
+			Client: mgr.GetClient(), Store: a.store, Served: a.options.Nodes, DefaultNetwork: a.options.DefaultNetwork, Underlay: a.options.Underlay,
+		}).SetupWithManager(ctx, mgr, lead),
+		mgr.Add(run.Everywhere(term.EachTerm(a.healer.Run))),
+		mgr.Add(run.Everywhere(term.EachTerm(auditor.Run))),
+		mgr.Add(run.Everywhere(a.store.Run)),
+	)
+}
+
+// readFrom reads what an audit needs from caches.
+func readFrom(c cache.Cache) func(context.Context) (audit.Cluster, error) {
+	return func(ctx context.Context) (out audit.Cluster, err error) {
+		var (
+			errs         [6]error
+			pools        v1alpha1.IPPoolList
+			blocks       v1alpha1.IPBlockList
+			reservations v1alpha1.IPReservationList
+			claims       v1alpha1.IPClaimList
+		)
+		for i, list := range []client.ObjectList{&pools, &blocks, &reservations, &claims} {
+			errs[i] = c.List(ctx, list, client.UnsafeDisableDeepCopy)
+		}
+		out.Pools, out.Blocks, out.Reservations, out.Claims = pools.Items, blocks.Items, reservations.Items, claims.Items
+		out.Attachments, errs[4] = slim.All(ctx, c, &v1alpha1.PodAttachment{}, nil)
+		out.Pods, errs[5] = slim.All(ctx, c, &corev1.Pod{}, pod.Holds)
+		return out, errors.Join(errs[:]...)
+	}
+}

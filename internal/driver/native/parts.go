@@ -1,0 +1,58 @@
+package native
+
+import (
+	"context"
+	"time"
+
+	"fairlead.dev/fairlead/api/v1alpha1"
+	"fairlead.dev/fairlead/internal/driver"
+	"fairlead.dev/fairlead/internal/nad"
+	"fairlead.dev/fairlead/internal/whereabouts"
+)
+
+// Parts is what the driver brings beside what Assemble adds, which runs.
+func (d *Driver) Parts() driver.Parts {
+	return driver.Parts{
+		Driver:       d,
+		NetworkTypes: []string{nad.Type, whereabouts.Type},
+		Read:         Read,
+		Wake:         d.pools.Wake,
+		Awaited:      awaited,
+		Held:         d.Of,
+		GivenSince:   d.givenSince,
+		Surplus:      driver.ByAddress,
+		ReclaimAfter: ReclaimAfter,
+		Origin:       origin,
+		Remembered:   d.Remembered,
+	}
+}
+
+// awaited is driver.Parts.Awaited: a claim has one holder. The next pod of a virtual
+// machine has another name than the one that is gone, so no other event brings it.
+func awaited(gone v1alpha1.Interface) bool { return gone.Claim != "" }
+
+// givenSince is driver.Parts.GivenSince, as far as the store knows. Of a pod that was
+// served in the very second of the moment the order cannot be told; but only what is kept
+// for a claim can be given again so soon.
+func (d *Driver) givenSince(o driver.Owner, i v1alpha1.Interface, moment time.Time) bool {
+	if i.Claim == "" {
+		moment = moment.Add(time.Second)
+	}
+	return !d.store.Latest(HolderOf(o)).Before(moment)
+}
+
+// origin is driver.Parts.Origin.
+func origin(i v1alpha1.Interface) string {
+	if i.Pool != "" {
+		return "pool " + i.Pool
+	}
+	return "domain " + i.Domain
+}
+
+// wakeWhenFed calls all that waits when the store and the pools know everything.
+func wakeWhenFed(ctx context.Context, fed *Fed, w driver.Wake) {
+	if fed.wait(ctx) {
+		w.Waiting()
+		w.Leaving()
+	}
+}

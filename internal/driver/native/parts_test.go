@@ -1,0 +1,98 @@
+package native
+
+import (
+	"context"
+	"testing"
+	"time"
+
+	corev1 "k8s.io/api/core/v1"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+
+	"fairlead.dev/fairlead/api/v1alpha1"
+	"fairlead.dev/fairlead/internal/driver"
+	"fairlead.dev/fairlead/internal/driver/drivertest"
+	"fairlead.dev/fairlead/internal/ipam/block/blocktest"
+	"fairlead.dev/fairlead/internal/pod"
+)
+
+// Deletions are known to the second: only what is kept for a claim can have been given
+// again in the second of one.
+func TestGivenSince(t *testing.T) {
+	d := start(t, blocktest.NewAPI(), "a")
+	d.pool("a", one("10.0.0.1"))
+	r := drivertest.Request(1)
+	if _, err := d.Ensure(t.Context(), r); err != nil {
+		t.Fatal(err)
+	}
+	given := d.store.Latest(HolderOf(r.Owner))
+	if given.IsZero() {
+		t.Fatal("it is not known when the address was given")
+	}
+	claimed := v1alpha1.Interface{Claim: "t/db-0"}
+	for _, tc := range []struct {
+		name   string
+		owner  driver.Owner
+		i      v1alpha1.Interface
+		moment time.Time
+		want   bool
+	}{
+		{"before", r.Owner, v1alpha1.Interface{}, given.Add(-2 * time.Second), true},
+		{"in the second", r.Owner, v1alpha1.Interface{}, given.Add(-900 * time.Millisecond), false},
+		{"in the second, for a claim", r.Owner, claimed, given.Add(-900 * time.Millisecond), true},
+		{"after", r.Owner, claimed, given.Add(time.Second), false},
+		{"somebody else", drivertest.Request(2).Owner, claimed, given.Add(-time.Hour), false},
+	} {
+		if got := d.givenSince(tc.owner, tc.i, tc.moment); got != tc.want {
+			t.Errorf("%s: %v, want %v", tc.name, got, tc.want)
+		}
+	}
+}
+
+// What a pod asks for by annotation holds on the default network; a further network says
+// which pools it has, and each of its interfaces has claims of its own.
+func TestRead(t *testing.T) {
+	p := &corev1.Pod{ObjectMeta: metav1.ObjectMeta{
+		Name: "web-0", Annotations: map[string]string{v1alpha1.AnnotationPools: "of-the-pod", v1alpha1.AnnotationClaim: "db"},
+		OwnerReferences: []metav1.OwnerReference{{APIVersion: "apps/v1", Kind: "StatefulSet", Name: "web", Controller: new(true)}},
+	}}
+	read := func(i pod.Interface) *Asks {
+		t.Helper()
+		got, err := Read(p, &i)
+		if err != nil {
+			t.Fatal(err)
+		}
+		return got.(*Asks)
+	}
+	sticky := v1alpha1.StickyStatefulSet
+	if got := read(pod.Default(false)); got.Pools[0] != "of-the-pod" || got.EachPool || got.Claim != "db" || got.Sticky[sticky] != "web-0" {
+		t.Errorf("on the default network %+v", got)
+	}
+	got := read(pod.Interface{Name: "net1", Network: "blue/lab", Pools: []string{"a", "b"}, EachPool: true})
+	if len(got.Pools) != 2 || got.Pools[0] != "a" || !got.EachPool || got.Claim != "" || got.Sticky[sticky] != "web-0.net1" {
+		t.Errorf("on a further network %+v", got)
+	}
+	p.Annotations[v1alpha1.AnnotationPools] = "No Pool"
+	if _, err := Read(p, &pod.Interface{Network: "blue/lab"}); driver.Result(err) != "Invalid" {
+		t.Errorf("%v", err)
+	}
+}
+
+// Pods that wait are called when pools and reservations change, and not for a status;
+// releases that wait for a node only when a policy for unreachable nodes does.
+func TestWakes(t *testing.T) {
+	p := NewPools()
+	waiting, leaving := 0, 0
+	if err := p.Wake(context.Background(), driver.Wake{Waiting: func() { waiting++ }, Leaving: func() { leaving++ }}); err != nil {
+		t.Fatal(err)
+	}
+	p.wake(true, false)
+	p.wake(false, true)
+	p.wake(false, false)
+	if waiting != 1 || leaving != 1 {
+		t.Errorf("called %d and %d times", waiting, leaving)
+	}
+	minute := v1alpha1.IPPoolSpec{ReclaimAfter: &metav1.Duration{Duration: time.Minute}}
+	if is := (&v1alpha1.IPPool{Spec: minute}); reclaimChanged(is, is) || !reclaimChanged(&v1alpha1.IPPool{}, is) {
+		t.Error("a change of the policy is not told from none")
+	}
+}
