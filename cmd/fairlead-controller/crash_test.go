@@ -19,6 +19,8 @@ import (
 	"sigs.k8s.io/controller-runtime/pkg/client"
 
 	"fairlead.dev/fairlead/api/v1alpha1"
+	"fairlead.dev/fairlead/internal/driver"
+	"fairlead.dev/fairlead/test/cloud"
 	"fairlead.dev/fairlead/test/cluster"
 )
 
@@ -28,6 +30,9 @@ const asController = "FAIRLEAD_TEST_AS_CONTROLLER"
 
 func TestMain(m *testing.M) {
 	if os.Getenv(asController) != "" {
+		if url := os.Getenv(withCloud); url != "" {
+			drivers[cloud.Name] = func(context.Context, *host) (driver.Parts, error) { return cloud.NewDriver(url).Parts(), nil }
+		}
 		os.Exit(execute(os.Args[1:]))
 	}
 	ctrl.SetLogger(logr.Discard())
