@@ -6,11 +6,11 @@ import (
 	"sigs.k8s.io/controller-runtime/pkg/manager"
 
 	"fairlead.dev/fairlead/internal/config"
-	"fairlead.dev/fairlead/internal/controller"
 	"fairlead.dev/fairlead/internal/driver"
 	"fairlead.dev/fairlead/internal/leader"
 	"fairlead.dev/fairlead/internal/pod"
 	"fairlead.dev/fairlead/internal/run"
+	"fairlead.dev/fairlead/internal/source/npwg"
 )
 
 // further is what serves interfaces beside the default one.
@@ -18,7 +18,7 @@ type further struct {
 	sources []pod.Source
 	// chosen and networks are nil unless the source npwg is enabled.
 	chosen   func(pod.Selection) ([]pod.Interface, error)
-	networks *controller.Networks
+	networks *npwg.Networks
 }
 
 // newFurther makes the sources that the configuration enables, in its order.
@@ -31,7 +31,7 @@ func newFurther(h *host, table driver.Table) (further, error) {
 	}
 	for _, name := range cfg.MultiVIFSources {
 		if name == config.SourceNPWG {
-			f.networks = controller.NewNetworks(controller.NetworksConfig{
+			f.networks = npwg.New(npwg.Config{
 				Informers: h.mgr.GetCache(), Client: h.mgr.GetClient(), FlatFile: flat, Drivers: networkTypes(table),
 				Namespace: cfg.LeaderElection.Namespace, DefaultPools: defaultPools(cfg), MaxPools: cfg.NetworkPoolsPerNamespace, Vacant: h.vacant,
 			})

@@ -14,6 +14,7 @@ import (
 
 	"fairlead.dev/fairlead/api/v1alpha1"
 	"fairlead.dev/fairlead/internal/driver"
+	"fairlead.dev/fairlead/internal/warn"
 )
 
 // Activations has the drivers report interfaces that became active, until ctx ends. It
@@ -64,7 +65,7 @@ func (r *Attachments) isActive(record *v1alpha1.PodAttachment, iface v1alpha1.In
 	d, err := r.driverNamed(iface.Driver)
 	switch {
 	case err != nil:
-		return false, clip(err.Error())
+		return false, warn.Clip(err.Error())
 	case d.Active == nil:
 		return false, fmt.Sprintf("driver %s does not say when its network carries the traffic", iface.Driver)
 	}
@@ -75,7 +76,7 @@ func (r *Attachments) isActive(record *v1alpha1.PodAttachment, iface v1alpha1.In
 	case why == "":
 		return false, fmt.Sprintf("driver %s waits for its network to carry the traffic", iface.Driver)
 	default:
-		return false, clip(fmt.Sprintf("driver %s: %s", iface.Driver, why))
+		return false, warn.Clip(fmt.Sprintf("driver %s: %s", iface.Driver, why))
 	}
 }
 

@@ -14,6 +14,7 @@ import (
 	"sigs.k8s.io/controller-runtime/pkg/reconcile"
 
 	"fairlead.dev/fairlead/api/v1alpha1"
+	"fairlead.dev/fairlead/internal/controller/proof"
 )
 
 // This file has from when durations are measured: from what this process saw, by its own
@@ -50,7 +51,7 @@ type silence struct {
 func (s *silences) since(node *corev1.Node, now time.Time) time.Time {
 	s.mu.Lock()
 	defer s.mu.Unlock()
-	ready := readiness(node)
+	ready := proof.Readiness(node)
 	if ready.Status != corev1.ConditionUnknown {
 		delete(s.m, node.Name)
 		return time.Time{}

@@ -1,7 +1,3 @@
-// Package controller turns pods into PodAttachments and back. It is the only
-// writer of PodAttachments. One reconcile function sees one pod's name with
-// everything that belongs to it, whole, each time; files are its steps: ensure,
-// record, activate, release. It asks drivers and knows none of them.
 package controller
 
 import (
@@ -29,6 +25,7 @@ import (
 	"fairlead.dev/fairlead/api/v1alpha1"
 	"fairlead.dev/fairlead/internal/driver"
 	"fairlead.dev/fairlead/internal/pod"
+	"fairlead.dev/fairlead/internal/warn"
 )
 
 // Config is what the controller is built from.
@@ -78,7 +75,7 @@ type Attachments struct {
 	waiting  waiting
 	silences silences
 	// told is why pods wait.
-	told *teller
+	told *warn.Teller
 	// strangers are pods whose Node is not known.
 	strangers strangers
 	// listing is true while the records are read that were there before.
@@ -90,7 +87,7 @@ type Attachments struct {
 
 // New returns a reconciler.
 func New(cfg Config) *Attachments {
-	told := newTeller(cfg.Client)
+	told := warn.New(cfg.Client)
 	if cfg.Now == nil {
 		cfg.Now = time.Now
 	}
@@ -163,7 +160,7 @@ func (r *Attachments) counted(next reconcile.Reconciler) reconcile.Reconciler {
 // or waited for anew.
 func (r *Attachments) BeginTerm() {
 	r.marks.clear()
-	r.told.clear()
+	r.told.Clear()
 }
 
 // Busy reports whether pods are worked on, or wait for that.

@@ -15,6 +15,7 @@ import (
 	"sigs.k8s.io/controller-runtime/pkg/client"
 
 	"fairlead.dev/fairlead/api/v1alpha1"
+	"fairlead.dev/fairlead/internal/controller/proof"
 	"fairlead.dev/fairlead/internal/driver"
 	"fairlead.dev/fairlead/internal/driver/drivertest"
 	"fairlead.dev/fairlead/internal/pod"
@@ -199,7 +200,7 @@ func TestDetachedIsEvidenceOnlyOfADeletedRecord(t *testing.T) {
 	}
 	for _, tc := range cases {
 		r := &v1alpha1.PodAttachment{ObjectMeta: metav1.ObjectMeta{DeletionTimestamp: tc.deletion}, Status: v1alpha1.PodAttachmentStatus{Sandbox: tc.sandbox}}
-		if got := Detached(r); got != tc.want {
+		if got := proof.Detached(r); got != tc.want {
 			t.Errorf("%s: %v, want %v", tc.name, got, tc.want)
 		}
 	}

@@ -45,7 +45,7 @@ func (r *Attachments) notYet(p *corev1.Pod, err error) error {
 	r.waiting.add(p, r.mayHave(p))
 	r.Metrics.ensured(err)
 	of := corev1.ObjectReference{APIVersion: "v1", Kind: "Pod", Namespace: p.Namespace, Name: p.Name, UID: p.UID}
-	r.told.tell(of, "", reasonOf(err), "EnsureNetwork", "no network yet: "+err.Error())
+	r.told.Tell(of, "", reasonOf(err), "EnsureNetwork", "no network yet: "+err.Error())
 	if detail := driver.Detail(err); detail != "" {
 		return fmt.Errorf("give pod %s its network: %w (%s)", klog.KObj(p), err, detail)
 	}

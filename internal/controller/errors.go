@@ -1,6 +1,8 @@
 package controller
 
-import "fairlead.dev/fairlead/internal/driver"
+import (
+	"fairlead.dev/fairlead/internal/driver"
+)
 
 // reasonOf is the event reason of a failed ensure, by the driver's sentinel.
 // Every failure is retried with backoff up to half a minute, and at once when

@@ -12,6 +12,7 @@ import (
 	"sigs.k8s.io/controller-runtime/pkg/reconcile"
 
 	"fairlead.dev/fairlead/api/v1alpha1"
+	"fairlead.dev/fairlead/internal/controller/proof"
 )
 
 // leavingIndex is the cache index, by node, of what waits for a node's word or
@@ -86,8 +87,8 @@ func nodeEvidence() predicate.Predicate {
 	}
 	of := func(o client.Object) facts {
 		node := o.(*corev1.Node)
-		ready := readiness(node)
-		return facts{node.UID, node.Status.NodeInfo.BootID, fenced(node), ready.Status, ready.LastTransitionTime.Unix()}
+		ready := proof.Readiness(node)
+		return facts{node.UID, node.Status.NodeInfo.BootID, proof.Fenced(node), ready.Status, ready.LastTransitionTime.Unix()}
 	}
 	return predicate.Funcs{UpdateFunc: func(e event.UpdateEvent) bool { return of(e.ObjectOld) != of(e.ObjectNew) }}
 }

@@ -17,6 +17,7 @@ import (
 	"sigs.k8s.io/controller-runtime/pkg/client"
 
 	"fairlead.dev/fairlead/api/v1alpha1"
+	"fairlead.dev/fairlead/internal/controller/proof"
 	"fairlead.dev/fairlead/internal/driver"
 	"fairlead.dev/fairlead/internal/driver/drivertest"
 	"fairlead.dev/fairlead/internal/gc"
@@ -145,7 +146,7 @@ func (h *harness) waitsFor(p *corev1.Pod, text string) {
 }
 
 // proven is the counter of a proof.
-func (h *harness) proven(by proof) float64 {
+func (h *harness) proven(by proof.Proof) float64 {
 	h.t.Helper()
 	families, err := h.registry.Gather()
 	if err != nil {
@@ -179,14 +180,14 @@ func TestReleaseWithoutTheNode(t *testing.T) {
 		fresh bool // never plugged
 		// what happens to the node; nil deletes it
 		node func(*corev1.Node)
-		want proof
+		want proof.Proof
 		text string // of the event, or of the condition
 	}{
-		{name: "rebooted", node: booted, want: rebooted, text: "boot-2"},
-		{name: "out-of-service", node: func(n *corev1.Node) { away(time.Second)(n); fence(n) }, want: outOfService, text: "out-of-service"},
-		{name: "deleted", want: nodeDeleted, text: "found deleted"},
-		{name: "deleted-fresh", fresh: true, want: nodeDeleted, text: "found deleted"},
-		{name: "reclaimed", pool: "short", node: away(2 * time.Minute), want: reclaimed, text: "in use twice"},
+		{name: "rebooted", node: booted, want: proof.ByReboot, text: "boot-2"},
+		{name: "out-of-service", node: func(n *corev1.Node) { away(time.Second)(n); fence(n) }, want: proof.ByFence, text: "out-of-service"},
+		{name: "deleted", want: proof.ByDeletion, text: "found deleted"},
+		{name: "deleted-fresh", fresh: true, want: proof.ByDeletion, text: "found deleted"},
+		{name: "reclaimed", pool: "short", node: away(2 * time.Minute), want: proof.ByPolicy, text: "in use twice"},
 
 		{name: "rebooted-fresh", fresh: true, node: booted},
 		{name: "not-ready", node: func(n *corev1.Node) { n.Status.Conditions[0].Status = corev1.ConditionFalse }, text: "not ready since"},
@@ -230,7 +231,7 @@ func TestReleaseWithoutTheNode(t *testing.T) {
 			h.delete(pods[i])
 			h.waitState(pods[i], "deleting")
 		}
-		if tc.want == rebooted {
+		if tc.want == proof.ByReboot {
 			h.changeNode(pods[i].Spec.NodeName, away(time.Second))
 			h.waitsFor(pods[i], "unreachable since") // what its kubelet says from here on is news
 		}
@@ -250,7 +251,7 @@ func TestReleaseWithoutTheNode(t *testing.T) {
 	h.skip(2 * time.Minute)
 	h.policy("short", reclaiming(time.Minute+time.Second))
 	for i, tc := range cases {
-		if tc.want == noProof {
+		if tc.want == proof.None {
 			continue
 		}
 		h.waitState(pods[i], "absent")
@@ -263,7 +264,7 @@ func TestReleaseWithoutTheNode(t *testing.T) {
 	}
 	// By now, twelve seconds later, each of the others had its chance.
 	for i, tc := range cases {
-		if tc.want != noProof {
+		if tc.want != proof.None {
 			continue
 		}
 		if h.state(t.Context(), pods[i]) != "deleting" || h.heldBy(pods[i]) == 0 {
@@ -273,7 +274,7 @@ func TestReleaseWithoutTheNode(t *testing.T) {
 			h.waitsFor(pods[i], tc.text)
 		}
 	}
-	for by, want := range map[proof]float64{detached: 0, rebooted: 1, outOfService: 1, nodeDeleted: 2, reclaimed: 1} {
+	for by, want := range map[proof.Proof]float64{proof.ByWord: 0, proof.ByReboot: 1, proof.ByFence: 1, proof.ByDeletion: 2, proof.ByPolicy: 1} {
 		if got := h.proven(by); got != want {
 			t.Errorf("metric of %s: %v, want %v", by, got, want)
 		}

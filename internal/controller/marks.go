@@ -16,6 +16,7 @@ import (
 	"sigs.k8s.io/controller-runtime/pkg/reconcile"
 
 	"fairlead.dev/fairlead/api/v1alpha1"
+	"fairlead.dev/fairlead/internal/controller/proof"
 	"fairlead.dev/fairlead/internal/pod"
 )
 
@@ -46,7 +47,7 @@ type mark struct {
 	lostSince  time.Time // when the record's Node was first seen to be no more
 	// leavingSince is when the record was first seen to be being deleted.
 	leavingSince time.Time
-	pulse        pulse // of its node since then
+	pulse        proof.Pulse // of its node since then
 	deleted      bool
 	freed        bool // its interfaces are given back
 	released     bool // and its finalizer is dropped
@@ -217,7 +218,7 @@ func (r *Attachments) AttachmentEvents() handler.EventHandler {
 			r.names.remove(a)
 			r.marks.drop(a.UID)
 			r.marks.created(podOf(a), a.OwnUID())
-			r.told.forget(podOf(a))
+			r.told.Forget(podOf(a))
 			enqueue(a, q)
 			r.wakeHeirs(a, q)
 		},

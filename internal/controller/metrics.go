@@ -67,5 +67,6 @@ func NewMetrics(r prometheus.Registerer) (*Metrics, error) {
 	return m, nil
 }
 
-func (m *Metrics) ensured(err error)  { m.ensures.WithLabelValues(driver.Result(err)).Inc() }
+func (m *Metrics) ensured(err error) { m.ensures.WithLabelValues(driver.Result(err)).Inc() }
+
 func (m *Metrics) released(err error) { m.releases.WithLabelValues(driver.Result(err)).Inc() }

@@ -14,12 +14,11 @@ import (
 	corev1 "k8s.io/api/core/v1"
 	eventsv1 "k8s.io/api/events/v1"
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
-	"k8s.io/apimachinery/pkg/api/meta"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/apis/meta/v1/unstructured"
 	"k8s.io/apimachinery/pkg/runtime/schema"
 	"k8s.io/apimachinery/pkg/types"
 	ctrl "sigs.k8s.io/controller-runtime"
-	ctrlcache "sigs.k8s.io/controller-runtime/pkg/cache"
 	"sigs.k8s.io/controller-runtime/pkg/client"
 	"sigs.k8s.io/controller-runtime/pkg/manager"
 
@@ -28,12 +27,13 @@ import (
 	"fairlead.dev/fairlead/internal/driver/drivertest"
 	"fairlead.dev/fairlead/internal/nad"
 	"fairlead.dev/fairlead/internal/pod"
+	"fairlead.dev/fairlead/internal/source/npwg"
 	"fairlead.dev/fairlead/internal/whereabouts"
 	"fairlead.dev/fairlead/test/cluster"
 )
 
 // startNetworks runs a controller with the source npwg. No pool is in use by its word.
-func startNetworks(t *testing.T, c *cluster.Cluster, with ...func(*Config, ctrl.Manager)) (*harness, *Networks) {
+func startNetworks(t *testing.T, c *cluster.Cluster, with ...func(*Config, ctrl.Manager)) (*harness, *npwg.Networks) {
 	t.Helper()
 	return startNetworksIf(t, c, func() bool { return true }, with...)
 }
@@ -42,12 +42,12 @@ func startNetworks(t *testing.T, c *cluster.Cluster, with ...func(*Config, ctrl.
 const maxPools = 3
 
 // startNetworksIf says of pools whether they are vacant.
-func startNetworksIf(t *testing.T, c *cluster.Cluster, vacant func() bool, with ...func(*Config, ctrl.Manager)) (*harness, *Networks) {
+func startNetworksIf(t *testing.T, c *cluster.Cluster, vacant func() bool, with ...func(*Config, ctrl.Manager)) (*harness, *npwg.Networks) {
 	t.Helper()
 	c.Networks()
-	var networks *Networks
+	var networks *npwg.Networks
 	npwg := func(cfg *Config, mgr ctrl.Manager) {
-		networks = NewNetworks(NetworksConfig{
+		networks = npwg.New(npwg.Config{
 			Informers: mgr.GetCache(), Client: mgr.GetClient(), Namespace: "fairlead-system", MaxPools: maxPools,
 			Drivers: map[string]string{nad.Type: driverName, whereabouts.Type: driverName},
 			Vacant: func(context.Context, *v1alpha1.IPPool) (bool, time.Duration, error) {
@@ -406,15 +406,17 @@ func TestPoolsOfWhereabouts(t *testing.T) {
 	if i.Gateways[0] != "10.0.0.1" || i.Routes[0].Destination != "10.8.0.0/16" {
 		t.Errorf("interface %+v", i)
 	}
-	w, served, err := networks.wanted(pod.Selection{Namespace: h.Namespace, Name: "wb"})
-	if err != nil || !served || len(w.Pools) != 2 || !w.EachPool {
-		t.Errorf("error %v, served %v, interface %+v", err, served, w)
+	asks := &corev1.Pod{ObjectMeta: metav1.ObjectMeta{Namespace: h.Namespace}}
+	onNetworks("wb")(asks)
+	w, err := networks.Source(asks)
+	if err != nil || len(w) != 1 || len(w[0].Pools) != 2 || !w[0].EachPool || w[0].Driver != driverName {
+		t.Errorf("error %v, interfaces %+v", err, w)
 	}
 	if err := h.Client.Delete(t.Context(), network); err != nil {
 		t.Fatal(err)
 	}
 	h.Eventually(t, "the network to be forgotten", func(context.Context) error {
-		if _, err := networks.get(types.NamespacedName{Namespace: h.Namespace, Name: "wb"}); err == nil {
+		if _, err := networks.Source(asks); driver.Result(err) != "NotFound" {
 			return fmt.Errorf("it is still known")
 		}
 		return nil
@@ -441,7 +443,7 @@ func TestPoolsOfNetworksAreBounded(t *testing.T) {
 	for i := range 30 {
 		h.edit(network, onRange(fmt.Sprintf("m%d", i), fmt.Sprintf("10.%d.1.0/24", i)))
 	}
-	h.networkEvent("x", eventPoolLimit, "networkPoolsPerNamespace", "there are 3", h.Namespace)
+	h.networkEvent("x", "PoolLimit", "networkPoolsPerNamespace", "there are 3", h.Namespace)
 	h.count(maxPools)
 	if note := h.event(h.Pod("waits", h.node, onNetworks("x")), "NetworkUnavailable"); !strings.Contains(note, "an event on the network says why") {
 		t.Error(note)
@@ -453,31 +455,4 @@ func TestPoolsOfNetworksAreBounded(t *testing.T) {
 		t.Fatal(err)
 	}
 	h.count(0)
-}
-
-// absent is a cluster without NetworkAttachmentDefinitions.
-type absent struct{ ctrlcache.Informers }
-
-func (absent) GetInformer(context.Context, client.Object, ...ctrlcache.InformerGetOption) (ctrlcache.Informer, error) {
-	return nil, &meta.NoKindMatchError{GroupKind: nad.Kind.GroupKind()}
-}
-
-func TestWithoutNetworkAttachmentDefinitions(t *testing.T) {
-	ctx, cancel := context.WithCancel(t.Context())
-	n := NewNetworks(NetworksConfig{Informers: absent{}})
-	cancel()
-	n.watch(ctx) // looks once
-	p := &corev1.Pod{}
-	onNetworks("blue")(p)
-	p.Namespace = "web"
-	if _, err := n.Source(&corev1.Pod{}); err != nil {
-		t.Errorf("a pod without further networks: %v", err)
-	}
-	if _, err := n.Source(p); driver.Result(err) != "Unavailable" || !strings.Contains(err.Error(), "is not installed") {
-		t.Errorf("error %v", err)
-	}
-	n.setUnread(nil)
-	if _, err := n.Source(p); driver.Result(err) != "NotFound" || !strings.Contains(err.Error(), "web/blue") {
-		t.Errorf("error %v", err)
-	}
 }

@@ -11,6 +11,8 @@ import (
 	"sigs.k8s.io/controller-runtime/pkg/client"
 
 	"fairlead.dev/fairlead/api/v1alpha1"
+	"fairlead.dev/fairlead/internal/controller/proof"
+	"fairlead.dev/fairlead/internal/controller/proof/prooftest"
 )
 
 // onRecord is an API server with one record and its Node, or what a cache has of it.
@@ -49,7 +51,7 @@ type watched struct {
 func watch(t *testing.T, record *v1alpha1.PodAttachment, node *corev1.Node) *watched {
 	t.Helper()
 	record.UID = "record"
-	w := &watched{t: t, cache: &onRecord{record: record, node: node}, live: &onRecord{record: record, node: node}, now: now}
+	w := &watched{t: t, cache: &onRecord{record: record, node: node}, live: &onRecord{record: record, node: node}, now: prooftest.Now}
 	w.r = New(Config{Client: w.cache, Live: w.live, NodeGrace: 5 * time.Minute, Now: func() time.Time { return w.now }})
 	return w
 }
@@ -65,12 +67,12 @@ func (w *watched) report(clock time.Time, with ...func(*corev1.Node)) {
 }
 
 // judge lets time pass, and sees the record be judged.
-func (w *watched) judge(after time.Duration, want proof) {
+func (w *watched) judge(after time.Duration, want proof.Proof) {
 	w.t.Helper()
 	w.now = w.now.Add(after)
 	v, _, err := w.r.prove(w.t.Context(), w.cache.record)
-	if err != nil || v.proof != want {
-		w.t.Fatalf("after %v: proof %q, error %v, want %q: %s", w.now.Sub(now), v.proof, err, want, v.text)
+	if err != nil || v.Proof != want {
+		w.t.Fatalf("after %v: proof %q, error %v, want %q: %s", w.now.Sub(prooftest.Now), v.Proof, err, want, v.Text)
 	}
 }
 
@@ -81,100 +83,100 @@ func TestClocksOfOthers(t *testing.T) {
 	const hour = time.Hour
 	cases := map[string]func(t *testing.T){
 		"the API server's clock jumps back an hour after the Node was made": func(t *testing.T) {
-			w := watch(t, plugged(neverPlugged, madeForIt), nodeOf(uid("1"), made(0)))
-			w.judge(0, noProof)
+			w := watch(t, prooftest.Plugged(prooftest.NeverPlugged, prooftest.MadeForIt), prooftest.NodeOf(prooftest.UID("1"), prooftest.Made(0)))
+			w.judge(0, proof.None)
 			for range 5 {
 				w.report(w.now.Add(3 * time.Minute))
-				w.judge(3*time.Minute, noProof)
+				w.judge(3*time.Minute, proof.None)
 			}
 		},
 		"the API server's clock jumps back an hour before the Node is made again": func(t *testing.T) {
-			w := watch(t, plugged(neverPlugged, madeForIt), nodeOf(uid("2"), made(2*hour)))
-			w.judge(0, noProof)
+			w := watch(t, prooftest.Plugged(prooftest.NeverPlugged, prooftest.MadeForIt), prooftest.NodeOf(prooftest.UID("2"), prooftest.Made(2*hour)))
+			w.judge(0, proof.None)
 			w.report(w.now.Add(time.Minute))
-			w.judge(time.Minute, noProof)
-			w.judge(5*time.Minute, nodeDeleted)
+			w.judge(time.Minute, proof.None)
+			w.judge(5*time.Minute, proof.ByDeletion)
 		},
 		"the API server's clock jumps ahead an hour before the record is deleted": func(t *testing.T) {
-			w := watch(t, plugged(deletedFor(-hour)), nodeOf(inBoot("boot-2")))
-			w.judge(time.Minute, noProof)
+			w := watch(t, prooftest.Plugged(prooftest.DeletedFor(-hour)), prooftest.NodeOf(prooftest.InBoot("boot-2")))
+			w.judge(time.Minute, proof.None)
 			w.report(w.now)
-			w.judge(time.Minute, noProof)
-			w.judge(rebootSettle, rebooted)
+			w.judge(time.Minute, proof.None)
+			w.judge(proof.RebootSettle, proof.ByReboot)
 		},
 		"the kubelet's clock is an hour ahead, and its last report is of the boot before": func(t *testing.T) {
-			w := watch(t, plugged(), nodeOf(inBoot("boot-0"), reported(-hour)))
-			w.judge(0, noProof)
-			w.judge(hour, noProof)
-			w.report(w.now.Add(hour), inBoot("boot-1"))
-			w.judge(hour, noProof)
+			w := watch(t, prooftest.Plugged(), prooftest.NodeOf(prooftest.InBoot("boot-0"), prooftest.Reported(-hour)))
+			w.judge(0, proof.None)
+			w.judge(hour, proof.None)
+			w.report(w.now.Add(hour), prooftest.InBoot("boot-1"))
+			w.judge(hour, proof.None)
 		},
 		"the kubelet's clock is an hour behind": func(t *testing.T) {
-			w := watch(t, plugged(), nodeOf(inBoot("boot-2"), reported(hour)))
-			w.judge(0, noProof)
+			w := watch(t, prooftest.Plugged(), prooftest.NodeOf(prooftest.InBoot("boot-2"), prooftest.Reported(hour)))
+			w.judge(0, proof.None)
 			w.report(w.now.Add(-hour + time.Minute))
-			w.judge(time.Minute, noProof)
-			w.judge(rebootSettle, rebooted)
+			w.judge(time.Minute, proof.None)
+			w.judge(proof.RebootSettle, proof.ByReboot)
 		},
 		"the kubelet's clock jumps back": func(t *testing.T) {
-			w := watch(t, plugged(), nodeOf(inBoot("boot-2"), reported(0)))
-			w.judge(0, noProof)
+			w := watch(t, prooftest.Plugged(), prooftest.NodeOf(prooftest.InBoot("boot-2"), prooftest.Reported(0)))
+			w.judge(0, proof.None)
 			w.report(w.now.Add(-hour))
-			w.judge(time.Minute, noProof)
-			w.judge(rebootSettle, rebooted)
+			w.judge(time.Minute, proof.None)
+			w.judge(proof.RebootSettle, proof.ByReboot)
 		},
 		"the sandbox was made after the machine was heard of, and the kubelet reports the boot before": func(t *testing.T) {
-			w := watch(t, plugged(), nodeOf(inBoot("boot-0"), inState(corev1.ConditionUnknown)))
-			w.judge(0, noProof)
+			w := watch(t, prooftest.Plugged(), prooftest.NodeOf(prooftest.InBoot("boot-0"), prooftest.InState(corev1.ConditionUnknown)))
+			w.judge(0, proof.None)
 			again := w.cache.record.DeepCopy()
-			at := metav1.NewMicroTime(now.Add(time.Second))
+			at := metav1.NewMicroTime(prooftest.Now.Add(time.Second))
 			again.Status.Sandbox.ID, again.Status.Sandbox.AttachedAt = "d15ea5e", &at
 			w.cache.record, w.live.record = again, again
-			w.report(w.now, inState(corev1.ConditionTrue))
-			w.judge(time.Minute, noProof)
-			w.judge(rebootSettle, noProof)
+			w.report(w.now, prooftest.InState(corev1.ConditionTrue))
+			w.judge(time.Minute, proof.None)
+			w.judge(proof.RebootSettle, proof.None)
 		},
 		"the cache is behind": func(t *testing.T) {
-			w := watch(t, plugged(), nodeOf(inBoot("boot-2"), reported(2*time.Minute)))
-			w.live.node = nodeOf(inBoot("boot-2"), reported(time.Minute))
-			w.judge(0, noProof)
+			w := watch(t, prooftest.Plugged(), prooftest.NodeOf(prooftest.InBoot("boot-2"), prooftest.Reported(2*time.Minute)))
+			w.live.node = prooftest.NodeOf(prooftest.InBoot("boot-2"), prooftest.Reported(time.Minute))
+			w.judge(0, proof.None)
 			w.cache.node = w.live.node
-			w.judge(time.Minute, noProof)
-			w.judge(rebootSettle, noProof)
+			w.judge(time.Minute, proof.None)
+			w.judge(proof.RebootSettle, proof.None)
 		},
 		"the same machine registers again in the same boot": func(t *testing.T) {
-			w := watch(t, plugged(madeForIt), nodeOf(uid("2"), made(0)))
+			w := watch(t, prooftest.Plugged(prooftest.MadeForIt), prooftest.NodeOf(prooftest.UID("2"), prooftest.Made(0)))
 			for range 5 {
 				w.report(w.now.Add(3 * time.Minute))
-				w.judge(3*time.Minute, noProof)
+				w.judge(3*time.Minute, proof.None)
 			}
 		},
 		"a Node is made again as a backup has it": func(t *testing.T) {
-			w := watch(t, plugged(neverPlugged, madeForIt), nodeOf(uid("1"), inState(corev1.ConditionFalse)))
-			w.judge(0, noProof)
-			w.live.node = nodeOf(uid("2"), reported(time.Minute))
+			w := watch(t, prooftest.Plugged(prooftest.NeverPlugged, prooftest.MadeForIt), prooftest.NodeOf(prooftest.UID("1"), prooftest.InState(corev1.ConditionFalse)))
+			w.judge(0, proof.None)
+			w.live.node = prooftest.NodeOf(prooftest.UID("2"), prooftest.Reported(time.Minute))
 			w.cache.node = w.live.node
-			w.judge(time.Minute, noProof)
-			w.judge(6*time.Minute, noProof)
+			w.judge(time.Minute, proof.None)
+			w.judge(6*time.Minute, proof.None)
 		},
 		"Kubernetes writes of a node that never reported": func(t *testing.T) {
-			w := watch(t, plugged(neverPlugged, madeForIt), nodeOf(uid("2"), inState("")))
-			w.judge(0, noProof)
-			w.report(w.now, inState(corev1.ConditionUnknown))
-			w.judge(6*time.Minute, noProof)
+			w := watch(t, prooftest.Plugged(prooftest.NeverPlugged, prooftest.MadeForIt), prooftest.NodeOf(prooftest.UID("2"), prooftest.InState("")))
+			w.judge(0, proof.None)
+			w.report(w.now, prooftest.InState(corev1.ConditionUnknown))
+			w.judge(6*time.Minute, proof.None)
 		},
 		"a record of a former version, and an older Node": func(t *testing.T) {
-			w := watch(t, plugged(neverPlugged), nodeOf(uid("2")))
-			w.judge(0, noProof)
+			w := watch(t, prooftest.Plugged(prooftest.NeverPlugged), prooftest.NodeOf(prooftest.UID("2")))
+			w.judge(0, proof.None)
 			w.report(w.now.Add(time.Minute))
-			w.judge(10*time.Minute, noProof)
+			w.judge(10*time.Minute, proof.None)
 		},
 		"a record of a former version, and a younger Node": func(t *testing.T) {
-			w := watch(t, plugged(neverPlugged), nodeOf(uid("2"), made(time.Minute)))
-			w.judge(0, noProof)
+			w := watch(t, prooftest.Plugged(prooftest.NeverPlugged), prooftest.NodeOf(prooftest.UID("2"), prooftest.Made(time.Minute)))
+			w.judge(0, proof.None)
 			w.report(w.now.Add(time.Minute))
-			w.judge(time.Minute, noProof)
-			w.judge(5*time.Minute, nodeDeleted)
+			w.judge(time.Minute, proof.None)
+			w.judge(5*time.Minute, proof.ByDeletion)
 		},
 	}
 	for name, judge := range cases {
@@ -185,18 +187,18 @@ func TestClocksOfOthers(t *testing.T) {
 // Of a node that is well the API server is not asked for half a minute: nearly always it
 // speaks by then.
 func TestNodesThatAreWellAreNotLookedAt(t *testing.T) {
-	w := watch(t, plugged(), nodeOf())
-	w.judge(0, noProof)
-	w.judge(nodeAnswer/2, noProof)
+	w := watch(t, prooftest.Plugged(), prooftest.NodeOf())
+	w.judge(0, proof.None)
+	w.judge(nodeAnswer/2, proof.None)
 	if w.live.reads != 0 {
 		t.Errorf("%d reads", w.live.reads)
 	}
-	w.judge(nodeAnswer/2, noProof)
-	w.judge(time.Minute, noProof)
+	w.judge(nodeAnswer/2, proof.None)
+	w.judge(time.Minute, proof.None)
 	if w.live.reads != 1 {
 		t.Errorf("%d reads, want one", w.live.reads)
 	}
-	w.report(w.now, inBoot("boot-2"))
-	w.judge(0, noProof)
-	w.judge(rebootSettle, rebooted)
+	w.report(w.now, prooftest.InBoot("boot-2"))
+	w.judge(0, proof.None)
+	w.judge(proof.RebootSettle, proof.ByReboot)
 }

@@ -7,7 +7,6 @@ import (
 	"slices"
 	"strings"
 	"time"
-	"unicode/utf8"
 
 	corev1 "k8s.io/api/core/v1"
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
@@ -19,8 +18,10 @@ import (
 	"sigs.k8s.io/controller-runtime/pkg/log"
 
 	"fairlead.dev/fairlead/api/v1alpha1"
+	"fairlead.dev/fairlead/internal/controller/proof"
 	"fairlead.dev/fairlead/internal/driver"
 	"fairlead.dev/fairlead/internal/run"
+	"fairlead.dev/fairlead/internal/warn"
 )
 
 // ownerGrace is how long Kubernetes' garbage collector has, after a pod is
@@ -68,7 +69,7 @@ func (r *Attachments) release(ctx context.Context, record *v1alpha1.PodAttachmen
 	if err != nil || record == nil {
 		return ctrl.Result{}, err
 	}
-	if v.proof == noProof {
+	if v.Proof == proof.None {
 		return r.awaitNode(ctx, record, v)
 	}
 	if p != nil && isFor(record, p) && r.serves(ctx, p) {
@@ -95,8 +96,8 @@ func (r *Attachments) release(ctx context.Context, record *v1alpha1.PodAttachmen
 		return ctrl.Result{}, err
 	}
 	r.Metrics.released(nil)
-	r.Metrics.proofs.WithLabelValues(string(v.proof)).Inc()
-	log.FromContext(ctx).V(run.LevelPod).Info("attachment released", "attachment", klog.KObj(record), "addresses", record.Spec.Summary.Addresses, "proof", v.proof)
+	r.Metrics.proofs.WithLabelValues(string(v.Proof)).Inc()
+	log.FromContext(ctx).V(run.LevelPod).Info("attachment released", "attachment", klog.KObj(record), "addresses", record.Spec.Summary.Addresses, "proof", v.Proof)
 	r.announce(record, v)
 	return ctrl.Result{}, nil
 }
@@ -124,10 +125,10 @@ func (r *Attachments) keep(ctx context.Context, record *v1alpha1.PodAttachment, 
 // announce posts what became of the addresses on further networks, each time.
 // On the default network it does so of a release that was not as usual: it had
 // failed or been waited for, or the node had no part in it.
-func (r *Attachments) announce(record *v1alpha1.PodAttachment, v verdict) {
-	asUsual := v.proof == detached && meta.FindStatusCondition(record.Status.Conditions, v1alpha1.ConditionReleased) == nil
+func (r *Attachments) announce(record *v1alpha1.PodAttachment, v proof.Verdict) {
+	asUsual := v.Proof == proof.ByWord && meta.FindStatusCondition(record.Status.Conditions, v1alpha1.ConditionReleased) == nil
 	kind := corev1.EventTypeNormal
-	if v.proof == reclaimed {
+	if v.Proof == proof.ByPolicy {
 		kind = corev1.EventTypeWarning
 	}
 	for _, iface := range record.Spec.Interfaces {
@@ -135,25 +136,19 @@ func (r *Attachments) announce(record *v1alpha1.PodAttachment, v verdict) {
 			continue
 		}
 		r.Events.Eventf(podRef(record), interfaceRef(record, iface.Name), kind, eventCollected, "ReleaseNetwork",
-			"gave back %s of %s: %s", addressesOf(iface), r.networkOf(iface), v.text)
+			"gave back %s of %s: %s", addressesOf(iface), r.networkOf(iface), v.Text)
 	}
 }
 
 // awaitNode shows what a release waits for. A node that is well usually speaks
 // within milliseconds, so of one nothing is written for a while.
-func (r *Attachments) awaitNode(ctx context.Context, record *v1alpha1.PodAttachment, v verdict) (ctrl.Result, error) {
-	result := ctrl.Result{RequeueAfter: v.again}
-	if left := r.left(ctx, record, nodeAnswer); v.well && left > 0 {
+func (r *Attachments) awaitNode(ctx context.Context, record *v1alpha1.PodAttachment, v proof.Verdict) (ctrl.Result, error) {
+	result := ctrl.Result{RequeueAfter: v.Again}
+	if left := r.left(ctx, record, nodeAnswer); v.Well && left > 0 {
 		return sooner(result, ctrl.Result{RequeueAfter: left}), nil
 	}
 	return result, r.showUnreleased(ctx, record, v1alpha1.ReasonWaitingForNode, fmt.Sprintf("node %s has not said that nothing holds %s: %s",
-		record.Spec.NodeName, record.Spec.Summary.Addresses, v.text))
-}
-
-// Detached reports whether the node has said, of a record that is being
-// deleted, that nothing holds its interfaces any more.
-func Detached(record *v1alpha1.PodAttachment) bool {
-	return record.DeletionTimestamp != nil && record.Status.Sandbox != nil && record.Status.Sandbox.State == v1alpha1.SandboxDetached
+		record.Spec.NodeName, record.Spec.Summary.Addresses, v.Text))
 }
 
 // askDeletion deletes the record unless somebody else is about to.
@@ -188,7 +183,7 @@ func (r *Attachments) giveBack(ctx context.Context, record *v1alpha1.PodAttachme
 			errs = append(errs, fmt.Errorf("interface %s: %w", ref.Interface.Name, err))
 			p := podRef(record)
 			of := corev1.ObjectReference{APIVersion: p.APIVersion, Kind: p.Kind, Namespace: p.Namespace, Name: p.Name, UID: p.UID}
-			r.told.tell(of, "release "+ref.Interface.Name, eventFailed, "ReleaseNetwork",
+			r.told.Tell(of, "release "+ref.Interface.Name, eventFailed, "ReleaseNetwork",
 				fmt.Sprintf("could not give back %s of interface %s on %s, trying again: %v", addressesOf(ref.Interface), ref.Interface.Name, r.networkOf(ref.Interface), err))
 		}
 	}
@@ -203,7 +198,7 @@ func (r *Attachments) showUnreleased(ctx context.Context, record *v1alpha1.PodAt
 		Type:    v1alpha1.ConditionReleased,
 		Status:  metav1.ConditionFalse,
 		Reason:  reason,
-		Message: clip(message),
+		Message: warn.Clip(message),
 	})
 	if !changed {
 		return nil
@@ -273,19 +268,4 @@ func (r *Attachments) networkOf(iface v1alpha1.Interface) string {
 		return unknown + ", of " + d.Origin(iface)
 	}
 	return unknown
-}
-
-// clip keeps a message within what a condition or an event may hold, 1024 bytes, and
-// whole in its characters.
-func clip(s string) string {
-	const longest, more = 1024, "..."
-	s = strings.ToValidUTF8(s, "?")
-	if len(s) <= longest {
-		return s
-	}
-	cut := longest - len(more)
-	for !utf8.RuneStart(s[cut]) {
-		cut--
-	}
-	return s[:cut] + more
 }

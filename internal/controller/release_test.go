@@ -17,6 +17,7 @@ import (
 	"sigs.k8s.io/controller-runtime/pkg/client"
 
 	"fairlead.dev/fairlead/api/v1alpha1"
+	"fairlead.dev/fairlead/internal/controller/proof/prooftest"
 	"fairlead.dev/fairlead/internal/driver"
 )
 
@@ -105,7 +106,7 @@ func TestPodThatIsStillCached(t *testing.T) {
 
 // detachedRecord is a record whose node has said that nothing holds its interface.
 func detachedRecord() *v1alpha1.PodAttachment {
-	return plugged(func(a *v1alpha1.PodAttachment) {
+	return prooftest.Plugged(func(a *v1alpha1.PodAttachment) {
 		a.Name, a.UID, a.Finalizers = "record", "record", []string{v1alpha1.ReleaseFinalizer}
 		a.Spec.Interfaces = []v1alpha1.Interface{{Name: "eth0", Driver: "native", Network: v1alpha1.DefaultNetwork}}
 		a.Status.Sandbox.State = v1alpha1.SandboxDetached

@@ -39,10 +39,3 @@ func (w *waiting) size() int {
 	defer w.mu.Unlock()
 	return len(w.m)
 }
-
-// Remembered is how many networks are known.
-func (n *Networks) Remembered() map[string]int {
-	n.mu.Lock()
-	defer n.mu.Unlock()
-	return map[string]int{"networks": len(n.m)}
-}

@@ -61,7 +61,7 @@ func (r *Attachments) awaitItsNode(ctx context.Context, key types.NamespacedName
 		return ctrl.Result{RequeueAfter: left}
 	}
 	of := corev1.ObjectReference{APIVersion: "v1", Kind: "Pod", Namespace: p.Namespace, Name: p.Name, UID: p.UID}
-	r.told.tell(of, "", eventNodeUnknown, "EnsureNetwork", fmt.Sprintf(
+	r.told.Tell(of, "", eventNodeUnknown, "EnsureNetwork", fmt.Sprintf(
 		"no network yet: there is no Node %q: the pod gets its addresses when there is one; delete it when there will be none", p.Spec.NodeName))
 	return ctrl.Result{}
 }

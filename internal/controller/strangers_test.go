@@ -106,7 +106,7 @@ func TestNodeThatHasJustJoined(t *testing.T) {
 				if tc.told {
 					want = 1
 				}
-				if n := len(r.told.due); n != want {
+				if n := r.told.Due(); n != want {
 					t.Errorf("%d events, want %d", n, want)
 				}
 				r.awaitItsNode(t.Context(), key, nil, nil)

@@ -13,6 +13,7 @@ import (
 	"sigs.k8s.io/controller-runtime/pkg/client"
 
 	"fairlead.dev/fairlead/api/v1alpha1"
+	"fairlead.dev/fairlead/internal/controller/proof"
 )
 
 // nothing is an API server that has no object.
@@ -38,23 +39,23 @@ func TestGraceOfAFormerTerm(t *testing.T) {
 	r := New(Config{NodeGrace: time.Minute, Client: cacheOf{}})
 	record := &v1alpha1.PodAttachment{ObjectMeta: metav1.ObjectMeta{Namespace: "ns", Name: "p-1", UID: "1", DeletionTimestamp: new(metav1.Now())}}
 	record.Spec.NodeName = "n"
-	judge := func() verdict {
+	judge := func() proof.Verdict {
 		t.Helper()
 		e, err := r.gather(t.Context(), nothing{}, record)
 		if err != nil {
 			t.Fatal(err)
 		}
-		return weigh(record, e)
+		return proof.Weigh(record, e)
 	}
 	r.marks.update(record.UID, func(m *mark) { m.lostSince, m.freed = time.Now().Add(-time.Hour), true })
-	if v := judge(); v.proof != nodeDeleted {
+	if v := judge(); v.Proof != proof.ByDeletion {
 		t.Fatalf("an hour later in the same term: %+v", v)
 	}
 	r.BeginTerm()
 	if m := r.marks.get(record.UID); m != (mark{}) {
 		t.Errorf("it is remembered that %+v", m)
 	}
-	if v := judge(); v.proof != noProof || v.again == 0 {
+	if v := judge(); v.Proof != proof.None || v.Again == 0 {
 		t.Errorf("in the next term: %+v", v)
 	}
 }

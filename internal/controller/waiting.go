@@ -12,12 +12,13 @@ import (
 
 	"fairlead.dev/fairlead/internal/driver"
 	"fairlead.dev/fairlead/internal/pod"
+	"fairlead.dev/fairlead/internal/warn"
 )
 
 // waiting is the set of pods that could not be given their network.
 type waiting struct {
 	metrics *Metrics
-	told    *teller
+	told    *warn.Teller
 
 	mu sync.Mutex
 	m  map[types.NamespacedName]waiter
@@ -50,7 +51,7 @@ func (w *waiting) remove(key types.NamespacedName) {
 	if _, ok := w.m[key]; !ok {
 		return
 	}
-	w.told.forget(key)
+	w.told.Forget(key)
 	if delete(w.m, key); len(w.m) == 0 {
 		w.m = map[types.NamespacedName]waiter{} // one that was large stays so
 	}

@@ -12,7 +12,7 @@ import (
 	"sigs.k8s.io/controller-runtime/pkg/client"
 
 	"fairlead.dev/fairlead/api/v1alpha1"
-	"fairlead.dev/fairlead/internal/controller"
+	"fairlead.dev/fairlead/internal/controller/proof"
 	"fairlead.dev/fairlead/internal/ipam"
 	"fairlead.dev/fairlead/internal/pod"
 )
@@ -199,7 +199,7 @@ func (w *world) freeing(a netip.Addr, was ipam.Slot, block string) {
 // evident says that a record's node has said its word, or was lost since: it
 // is off, it has booted, or its Node was deleted.
 func (w *world) evident(r *v1alpha1.PodAttachment) bool {
-	if controller.Detached(r) {
+	if proof.Detached(r) {
 		return true
 	}
 	if r.DeletionTimestamp == nil {

@@ -14,7 +14,7 @@ import (
 	"k8s.io/apimachinery/pkg/types"
 
 	"fairlead.dev/fairlead/api/v1alpha1"
-	"fairlead.dev/fairlead/internal/controller"
+	"fairlead.dev/fairlead/internal/controller/proof"
 	"fairlead.dev/fairlead/internal/pod"
 )
 
@@ -259,7 +259,7 @@ func (m *machine) say() {
 		case plugged:
 			at := metav1.NewMicroTime(has.since)
 			word.AttachedAt = &at
-		case r.DeletionTimestamp == nil || controller.Detached(r):
+		case r.DeletionTimestamp == nil || proof.Detached(r):
 			continue
 		default:
 			word.State = v1alpha1.SandboxDetached

@@ -1,4 +1,4 @@
-package controller
+package npwg
 
 import (
 	"fmt"
@@ -80,7 +80,7 @@ func TestReach(t *testing.T) {
 		{"the default network's, opened", []*v1alpha1.IPPool{operators("default", "default", "shop", "10.60.0.0/24")}, "web", lan, []string{"default"}, nil},
 	} {
 		t.Run(tc.name, func(t *testing.T) {
-			n := NewNetworks(NetworksConfig{Namespace: "fairlead-system", DefaultPools: []string{"default"}})
+			n := New(Config{Namespace: "fairlead-system", DefaultPools: []string{"default"}})
 			n.labels = map[string]map[string]string{"web": {"team": "shop"}, "evil": {"team": "evil"}, "fairlead-system": nil}
 			for _, p := range tc.pools {
 				n.observePool(p, true)

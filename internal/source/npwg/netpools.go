@@ -1,4 +1,4 @@
-package controller
+package npwg
 
 import (
 	"context"
@@ -34,7 +34,7 @@ func (n *Networks) observePools(ctx context.Context) (cache.ResourceEventHandler
 			was, is := before.(*v1alpha1.IPPool), o.(*v1alpha1.IPPool)
 			n.observePool(is, was.Generation != is.Generation || !maps.Equal(was.Labels, is.Labels))
 		},
-		DeleteFunc: func(o any) { n.forgetPool(last(o).(*v1alpha1.IPPool)) },
+		DeleteFunc: func(o any) { n.forgetPool(lastShown(o).(*v1alpha1.IPPool)) },
 	})
 }
 
@@ -91,9 +91,17 @@ func (n *Networks) observeNamespaces(ctx context.Context) (cache.ResourceEventHa
 		DeleteFunc: func(o any) {
 			n.mu.Lock()
 			defer n.mu.Unlock()
-			delete(n.labels, last(o).(*corev1.Namespace).Name)
+			delete(n.labels, lastShown(o).(*corev1.Namespace).Name)
 		},
 	})
+}
+
+// lastShown is the object of a delete event, also of one that the watch missed.
+func lastShown(o any) any {
+	if missed, ok := o.(cache.DeletedFinalStateUnknown); ok {
+		return missed.Obj
+	}
+	return o
 }
 
 // Run writes the pools that networks need, and deletes those that are of no use any
@@ -148,9 +156,9 @@ func (r remarks) add(reason, format string, args ...any) {
 func (n *Networks) say(of corev1.ObjectReference, r remarks) {
 	for _, reason := range []string{eventNetworkInvalid, eventNetworkDiffers, eventRangeShared, eventPoolFailed, eventPoolLimit} {
 		if note := r[reason]; note != "" {
-			n.told.tell(of, reason, reason, "ReadNetwork", note)
+			n.told.Tell(of, reason, reason, "ReadNetwork", note)
 		} else {
-			n.told.over(of, reason)
+			n.told.Over(of, reason)
 		}
 	}
 }
@@ -168,7 +176,7 @@ func (n *Networks) provide(ctx context.Context, key types.NamespacedName) (again
 	}
 	again, err = n.tidy(ctx, key.Namespace)
 	if known == nil {
-		n.told.forget(key)
+		n.told.Forget(key)
 		return again, err
 	}
 	r := remarks{}

@@ -1,4 +1,6 @@
-package controller
+// Package warn writes why something waits or fails, as events of which the newest has the
+// present cause.
+package warn
 
 import (
 	"context"
@@ -27,14 +29,17 @@ const (
 	// retell is how long a cause that lasts is not written again. The API server
 	// forgets events after an hour, unless it is told otherwise.
 	retell = 20 * time.Minute
+	// firstPause and lastPause are how long events rest that could not be written.
+	firstPause = 50 * time.Millisecond
+	lastPause  = 30 * time.Second
 )
 
-// teller writes why something waits, as events of which the newest has the present
+// Teller writes why something waits, as events of which the newest has the present
 // cause. client-go's recorder makes one event of all that differ in their text alone,
 // with the text of the first. Here each subject has one event for each distinct
 // cause: the first time it is created, and when the cause comes back its series goes
 // on. A cause that only lasts writes nothing until retell.
-type teller struct {
+type Teller struct {
 	client client.Client
 	// wake tells Start that something is due.
 	wake chan struct{}
@@ -84,8 +89,8 @@ type written struct {
 	at    time.Time
 }
 
-func newTeller(c client.Client) *teller {
-	return &teller{
+func New(c client.Client) *Teller {
+	return &Teller{
 		client: c, wake: make(chan struct{}, 1),
 		m:   map[types.NamespacedName]map[string]*telling{},
 		due: map[subject]bool{},
@@ -95,8 +100,8 @@ func newTeller(c client.Client) *teller {
 // counts are numbers that change while a cause stays the same.
 var counts = regexp.MustCompile(`\b([a-z]+)=\d+\b`)
 
-// tell makes a warning the present cause of a subject. It waits for nothing.
-func (t *teller) tell(of corev1.ObjectReference, about, reason, action, note string) {
+// Tell makes a warning the present cause of a subject. It waits for nothing.
+func (t *Teller) Tell(of corev1.ObjectReference, about, reason, action, note string) {
 	s := subject{types.NamespacedName{Namespace: of.Namespace, Name: of.Name}, about}
 	c := cause{reason, action, counts.ReplaceAllString(note, "$1=")}
 	t.mu.Lock()
@@ -121,8 +126,8 @@ func (t *teller) tell(of corev1.ObjectReference, about, reason, action, note str
 	}
 }
 
-// over says that there is no cause any more. One that comes again is told again.
-func (t *teller) over(of corev1.ObjectReference, about string) {
+// Over says that there is no cause any more. One that comes again is told again.
+func (t *Teller) Over(of corev1.ObjectReference, about string) {
 	t.mu.Lock()
 	defer t.mu.Unlock()
 	if got := t.m[types.NamespacedName{Namespace: of.Namespace, Name: of.Name}][about]; got != nil {
@@ -130,15 +135,22 @@ func (t *teller) over(of corev1.ObjectReference, about string) {
 	}
 }
 
-// clear forgets what was told: another process may have told other things since.
-func (t *teller) clear() {
+// Clear forgets what was told: another process may have told other things since.
+func (t *Teller) Clear() {
 	t.mu.Lock()
 	defer t.mu.Unlock()
 	t.m, t.due = map[types.NamespacedName]map[string]*telling{}, map[subject]bool{}
 }
 
-// forget ends what is told about an object.
-func (t *teller) forget(key types.NamespacedName) {
+// Due is how many subjects have a cause that is still to be written: what tests wait for.
+func (t *Teller) Due() int {
+	t.mu.Lock()
+	defer t.mu.Unlock()
+	return len(t.due)
+}
+
+// Forget ends what is told about an object.
+func (t *Teller) Forget(key types.NamespacedName) {
 	t.mu.Lock()
 	defer t.mu.Unlock()
 	if delete(t.m, key); len(t.m) == 0 {
@@ -147,9 +159,9 @@ func (t *teller) forget(key types.NamespacedName) {
 }
 
 // Start writes what is told until ctx ends.
-func (t *teller) Start(ctx context.Context) error {
+func (t *Teller) Start(ctx context.Context) error {
 	var retry <-chan time.Time
-	pause := firstRetry
+	pause := firstPause
 	for {
 		select {
 		case <-t.wake:
@@ -158,16 +170,16 @@ func (t *teller) Start(ctx context.Context) error {
 			return nil
 		}
 		if t.writeDue(ctx) {
-			retry, pause = nil, firstRetry
+			retry, pause = nil, firstPause
 		} else {
-			retry, pause = time.After(pause), min(2*pause, lastRetry)
+			retry, pause = time.After(pause), min(2*pause, lastPause)
 		}
 	}
 }
 
 // writeDue writes all that is due, and reports whether nothing of it is left. What
 // fails keeps nothing else.
-func (t *teller) writeDue(ctx context.Context) (all bool) {
+func (t *Teller) writeDue(ctx context.Context) (all bool) {
 	t.mu.Lock()
 	due := t.due
 	t.due = map[subject]bool{}
@@ -188,7 +200,7 @@ func (t *teller) writeDue(ctx context.Context) (all bool) {
 }
 
 // write writes the present cause of a subject, if it is due.
-func (t *teller) write(ctx context.Context, s subject) error {
+func (t *Teller) write(ctx context.Context, s subject) error {
 	t.mu.Lock()
 	got := t.m[s.NamespacedName][s.about]
 	if got == nil || !got.due {
@@ -227,7 +239,7 @@ func (t *teller) write(ctx context.Context, s subject) error {
 }
 
 // goOn says of an event that is there that its cause is the present one.
-func (t *teller) goOn(ctx context.Context, o *eventsv1.Event, w written) error {
+func (t *Teller) goOn(ctx context.Context, o *eventsv1.Event, w written) error {
 	patch, err := json.Marshal(map[string]any{"series": eventsv1.EventSeries{Count: w.count, LastObservedTime: metav1.NewMicroTime(w.at)}})
 	if err != nil {
 		return err
@@ -250,7 +262,7 @@ func eventOf(of corev1.ObjectReference, w written, note string) *eventsv1.Event 
 		Action:              w.action,
 		Reason:              w.reason,
 		Regarding:           of,
-		Note:                clip(note),
+		Note:                Clip(note),
 		Type:                corev1.EventTypeWarning,
 	}
 }

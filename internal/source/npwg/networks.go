@@ -1,4 +1,7 @@
-package controller
+// Package npwg finds the interfaces that pods ask for on NetworkAttachmentDefinitions (NPWG
+// multi-network specification 1.3). It also writes the IPPools of networks with the
+// configuration of whereabouts, which name ranges and no pools.
+package npwg
 
 import (
 	"context"
@@ -22,12 +25,19 @@ import (
 	"fairlead.dev/fairlead/internal/driver"
 	"fairlead.dev/fairlead/internal/nad"
 	"fairlead.dev/fairlead/internal/pod"
+	"fairlead.dev/fairlead/internal/warn"
 	"fairlead.dev/fairlead/internal/whereabouts"
 )
 
 // lookAgain is how often it is looked whether there are
 // NetworkAttachmentDefinitions in the cluster, while there are none.
 const lookAgain = 10 * time.Second
+
+// How long a network rests whose pools could not be written, doubling from first to last.
+const (
+	firstPause = 50 * time.Millisecond
+	lastPause  = 30 * time.Second
+)
 
 // Event reasons about a NetworkAttachmentDefinition.
 const (
@@ -38,8 +48,8 @@ const (
 	eventPoolLimit      = "PoolLimit"
 )
 
-// NetworksConfig is what Networks are built from.
-type NetworksConfig struct {
+// Config is what Networks are built from.
+type Config struct {
 	Informers ctrlcache.Informers
 	Client    client.Client
 	// FlatFile is the content of a flat file of whereabouts, and may be empty.
@@ -62,8 +72,8 @@ type NetworksConfig struct {
 // once: the source "npwg". It also writes the IPPools of networks with the
 // configuration of whereabouts, which name ranges and no pools.
 type Networks struct {
-	cfg   NetworksConfig
-	told  *teller
+	cfg   Config
+	told  *warn.Teller
 	queue workqueue.TypedRateLimitingInterface[types.NamespacedName]
 
 	mu sync.Mutex
@@ -88,11 +98,11 @@ type network struct {
 	object corev1.ObjectReference
 }
 
-// NewNetworks returns an empty set.
-func NewNetworks(cfg NetworksConfig) *Networks {
-	limiter := workqueue.NewTypedItemExponentialFailureRateLimiter[types.NamespacedName](firstRetry, lastRetry)
+// New returns an empty set.
+func New(cfg Config) *Networks {
+	limiter := workqueue.NewTypedItemExponentialFailureRateLimiter[types.NamespacedName](firstPause, lastPause)
 	return &Networks{
-		cfg: cfg, told: newTeller(cfg.Client),
+		cfg: cfg, told: warn.New(cfg.Client),
 		queue:  workqueue.NewTypedRateLimitingQueueWithConfig(limiter, workqueue.TypedRateLimitingQueueConfig[types.NamespacedName]{Name: "networks"}),
 		m:      map[types.NamespacedName]*network{},
 		pools:  map[string]knownPool{},
@@ -272,7 +282,7 @@ func (n *Networks) observeAll(ctx context.Context) error {
 	networks, err := informer.AddEventHandler(cache.ResourceEventHandlerFuncs{
 		AddFunc:    func(o any) { n.observe(o.(*unstructured.Unstructured)) },
 		UpdateFunc: func(_, o any) { n.observe(o.(*unstructured.Unstructured)) },
-		DeleteFunc: func(o any) { n.forget(client.ObjectKeyFromObject(last(o).(*unstructured.Unstructured))) },
+		DeleteFunc: func(o any) { n.forget(client.ObjectKeyFromObject(lastShown(o).(*unstructured.Unstructured))) },
 	})
 	if err != nil {
 		return fmt.Errorf("watch NetworkAttachmentDefinitions: %w", err)
@@ -320,7 +330,7 @@ func (n *Networks) forget(key types.NamespacedName) {
 	n.mu.Lock()
 	defer n.mu.Unlock()
 	delete(n.m, key)
-	n.told.forget(key)
+	n.told.Forget(key)
 	n.queue.Add(key)
 }
 
@@ -340,4 +350,11 @@ func (n *Networks) wake() {
 	again := n.again
 	n.mu.Unlock()
 	again()
+}
+
+// Remembered is how many networks are known.
+func (n *Networks) Remembered() map[string]int {
+	n.mu.Lock()
+	defer n.mu.Unlock()
+	return map[string]int{"networks": len(n.m)}
 }

@@ -1,0 +1,174 @@
+package controller
+
+import (
+	"context"
+	"fmt"
+	"slices"
+	"time"
+
+	corev1 "k8s.io/api/core/v1"
+	apierrors "k8s.io/apimachinery/pkg/api/errors"
+	"k8s.io/klog/v2"
+	"sigs.k8s.io/controller-runtime/pkg/client"
+
+	"fairlead.dev/fairlead/api/v1alpha1"
+	"fairlead.dev/fairlead/internal/controller/proof"
+)
+
+// prove looks for proof, first in the caches and then, before any of it is
+// acted on, at the API server. It returns the record that it judged by, nil
+// when that is gone.
+func (r *Attachments) prove(ctx context.Context, record *v1alpha1.PodAttachment) (proof.Verdict, *v1alpha1.PodAttachment, error) {
+	if proof.Detached(record) && !r.givenSince(record) {
+		return proof.Weigh(record, proof.Evidence{}), record, nil // final, whoever tells it
+	}
+	e, err := r.gather(ctx, r.Client, record)
+	if err != nil {
+		return proof.Verdict{}, nil, err
+	}
+	r.overhear(record, &e)
+	known, v := !e.LostSince.IsZero(), proof.Weigh(record, e)
+	if e.MayHear && (v.Listens || e.Now.Sub(e.LeavingSince) >= nodeAnswer) {
+		if e.Heard, err = r.listen(ctx, record, e); err != nil {
+			return proof.Verdict{}, nil, err
+		}
+		v = proof.Weigh(record, e)
+	}
+	if v.Proof == proof.None && v.Lost == known {
+		return v, record, nil
+	}
+	live := &v1alpha1.PodAttachment{}
+	if err := r.Live.Get(ctx, client.ObjectKeyFromObject(record), live); apierrors.IsNotFound(err) || err == nil && live.UID != record.UID {
+		return proof.Verdict{}, nil, nil
+	} else if err != nil {
+		return proof.Verdict{}, nil, fmt.Errorf("read PodAttachment %s: %w", klog.KObj(record), err)
+	}
+	if e, err = r.gather(ctx, r.Live, live); err != nil {
+		return proof.Verdict{}, nil, err
+	}
+	e.Heard = r.hear(ctx, live, e.Node, e.Now)
+	v = proof.Weigh(live, e)
+	if v.Lost != known {
+		r.remember(ctx, record, func(m *mark) {
+			m.lostSince = time.Time{}
+			if v.Lost {
+				m.lostSince = e.Now
+			}
+		})
+	}
+	return v, live, nil
+}
+
+// givenSince reports whether the pod was given something after the deletion of a
+// record was asked for. Then the record may be gone, the word of its node with it,
+// and a later one of the same pod name what this one names: two leaders at once do
+// so, of whom one is behind. Deletions are known to the second.
+func (r *Attachments) givenSince(record *v1alpha1.PodAttachment) bool {
+	return slices.ContainsFunc(record.Spec.Interfaces, func(i v1alpha1.Interface) bool {
+		d := r.Drivers[i.Driver]
+		return d.GivenSince != nil && d.GivenSince(holderOf(record, i.Name), i, record.DeletionTimestamp.Time)
+	})
+}
+
+// gather reads what there is to know of a record's node.
+func (r *Attachments) gather(ctx context.Context, from client.Reader, record *v1alpha1.PodAttachment) (proof.Evidence, error) {
+	e := proof.Evidence{Grace: r.NodeGrace, LostSince: r.marks.get(record.UID).lostSince, Now: r.Now()}
+	if record.DeletionTimestamp != nil {
+		e.LeavingSince = r.leavingSince(ctx, record, e.Now)
+	}
+	node := &corev1.Node{}
+	err := from.Get(ctx, client.ObjectKey{Name: record.Spec.NodeName}, node)
+	switch {
+	case err == nil:
+		e.Node, e.UnreachableSince = node, r.silences.since(node, e.Now)
+	case !apierrors.IsNotFound(err):
+		return proof.Evidence{}, fmt.Errorf("read Node %s: %w", record.Spec.NodeName, err)
+	}
+	if proof.Readiness(e.Node).Status != corev1.ConditionUnknown {
+		return e, nil // the pools' policy is for nodes that are unreachable
+	}
+	if e.ReclaimAfter, err = r.reclaimAfter(ctx, from, record); err != nil {
+		return proof.Evidence{}, err
+	}
+	return e, nil
+}
+
+// reclaimAfter is how long the interfaces of a record wait for a node that is unreachable:
+// as long as the one that waits longest; 0 is for ever.
+func (r *Attachments) reclaimAfter(ctx context.Context, from client.Reader, record *v1alpha1.PodAttachment) (time.Duration, error) {
+	byDriver := map[string][]v1alpha1.Interface{}
+	for _, i := range record.Spec.Interfaces {
+		byDriver[i.Driver] = append(byDriver[i.Driver], i)
+	}
+	var longest time.Duration
+	for name, interfaces := range byDriver {
+		d := r.Drivers[name]
+		if d.ReclaimAfter == nil {
+			return 0, nil
+		}
+		after, err := d.ReclaimAfter(ctx, from, interfaces)
+		if err != nil {
+			return 0, fmt.Errorf("read the policy of driver %s for unreachable nodes: %w", name, err)
+		}
+		if after == 0 {
+			return 0, nil
+		}
+		longest = max(longest, after)
+	}
+	return longest, nil
+}
+
+// givenUp reports whether the record of a pod that terminates on an unreachable
+// node may be deleted before the pod is gone, which it will not be until the
+// node is back: the operator chose to reclaim its addresses. again is when to
+// look once more.
+func (r *Attachments) givenUp(ctx context.Context, record *v1alpha1.PodAttachment, p *corev1.Pod) (yes bool, again time.Duration, err error) {
+	if p.DeletionTimestamp == nil {
+		return false, 0, nil
+	}
+	for _, from := range []client.Reader{r.Client, r.Live} {
+		e, err := r.gather(ctx, from, record)
+		if err != nil || proof.Lost(record, e.Node) {
+			return false, 0, err
+		}
+		if due, wait, _ := proof.Reclaim(e); !due {
+			return false, wait, nil
+		}
+	}
+	return true, 0, nil
+}
+
+// overhear notes in the evidence what this process knows of the kubelet's reports since
+// the record is being deleted, and whether a look at the API server may tell more.
+func (r *Attachments) overhear(record *v1alpha1.PodAttachment, e *proof.Evidence) {
+	if e.Node == nil {
+		return
+	}
+	p := r.marks.get(record.UID).pulse
+	if e.MayHear = p.Next(record, e.Node, e.Now) != p; !e.MayHear {
+		e.Heard = p.Heard
+	}
+}
+
+// hear is a look at the Node of a record that is being deleted, as it is at the API
+// server.
+func (r *Attachments) hear(ctx context.Context, record *v1alpha1.PodAttachment, node *corev1.Node, now time.Time) (heard time.Time) {
+	if node == nil {
+		return time.Time{}
+	}
+	return r.remember(ctx, record, func(m *mark) { m.pulse = m.pulse.Next(record, node, now) }).pulse.Heard
+}
+
+// listen looks at the Node of a record at the API server: a cache may be behind the
+// deletion of the record.
+func (r *Attachments) listen(ctx context.Context, record *v1alpha1.PodAttachment, e proof.Evidence) (heard time.Time, err error) {
+	node := &corev1.Node{}
+	err = r.Live.Get(ctx, client.ObjectKey{Name: record.Spec.NodeName}, node)
+	if apierrors.IsNotFound(err) || err == nil && node.UID != e.Node.UID {
+		return time.Time{}, nil // the cache is behind, and word of it is coming
+	}
+	if err != nil {
+		return time.Time{}, fmt.Errorf("read Node %s: %w", record.Spec.NodeName, err)
+	}
+	return r.hear(ctx, record, node, e.Now), nil
+}
