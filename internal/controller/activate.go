@@ -6,14 +6,14 @@ import (
 	"slices"
 
 	"golang.org/x/sync/errgroup"
-	corev1 "k8s.io/api/core/v1"
 	"k8s.io/apimachinery/pkg/types"
-	"k8s.io/klog/v2"
+	ctrl "sigs.k8s.io/controller-runtime"
 	"sigs.k8s.io/controller-runtime/pkg/client"
 	"sigs.k8s.io/controller-runtime/pkg/reconcile"
 
 	"fairlead.dev/fairlead/api/v1alpha1"
 	"fairlead.dev/fairlead/internal/driver"
+	"fairlead.dev/fairlead/internal/pod"
 	"fairlead.dev/fairlead/internal/warn"
 )
 
@@ -37,27 +37,32 @@ func (r *Attachments) Activations(ctx context.Context) error {
 // activate writes down which of the interfaces that a node waits for carry traffic, as
 // far as their drivers know, and of the others why not: the node says so when it gives
 // up. Most pods have none. A driver calls the pod back when it knows more.
-func (r *Attachments) activate(ctx context.Context, p *corev1.Pod, record *v1alpha1.PodAttachment) error {
+func (r *Attachments) activate(ctx context.Context, s *sight) (ctrl.Result, error) {
+	record := s.current
+	if !s.served || record == nil || record.DeletionTimestamp != nil || !pod.Holds(s.pod) {
+		return ctrl.Result{}, nil
+	}
+	r.waiting.remove(s.key)
 	var now []v1alpha1.InterfaceStatus
 	for _, iface := range record.Spec.Interfaces {
 		if !iface.WaitForActive {
 			continue
 		}
-		s := v1alpha1.InterfaceStatus{Name: iface.Name, Active: active(record, iface.Name)}
-		if !s.Active {
-			s.Active, s.Message = r.isActive(record, iface)
+		status := v1alpha1.InterfaceStatus{Name: iface.Name, Active: active(record, iface.Name)}
+		if !status.Active {
+			status.Active, status.Message = r.isActive(record, iface)
 		}
-		now = append(now, s)
+		now = append(now, status)
 	}
 	if slices.Equal(now, record.Status.Interfaces) {
-		return nil
+		return ctrl.Result{}, nil
 	}
 	after := record.DeepCopy()
 	after.Status.Interfaces = now
 	if err := r.Client.Status().Patch(ctx, after, client.MergeFrom(record)); err != nil {
-		return fmt.Errorf("write active interfaces of pod %s: %w", klog.KObj(p), err)
+		return ctrl.Result{}, fmt.Errorf("write active interfaces of pod %s: %w", s.key, err)
 	}
-	return nil
+	return ctrl.Result{}, nil
 }
 
 // isActive returns what the driver of an interface knows of it, and why it is not active.

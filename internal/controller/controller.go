@@ -1,14 +1,17 @@
+// Package controller turns pods into PodAttachments and back. It is the only writer of
+// PodAttachments. One reconcile function sees one pod's name with everything that belongs
+// to it, whole, each time (reconcile.go); its steps are files: release, waiting, ensure,
+// activate. What brings a pod to it is in events.go. It asks drivers and knows none of
+// them.
 package controller
 
 import (
 	"context"
-	"errors"
 	"fmt"
 	"sync/atomic"
 	"time"
 
 	corev1 "k8s.io/api/core/v1"
-	apierrors "k8s.io/apimachinery/pkg/api/errors"
 	"k8s.io/apimachinery/pkg/labels"
 	"k8s.io/apimachinery/pkg/types"
 	"k8s.io/client-go/tools/events"
@@ -22,7 +25,6 @@ import (
 	"sigs.k8s.io/controller-runtime/pkg/reconcile"
 	"sigs.k8s.io/controller-runtime/pkg/source"
 
-	"fairlead.dev/fairlead/api/v1alpha1"
 	"fairlead.dev/fairlead/internal/driver"
 	"fairlead.dev/fairlead/internal/pod"
 	"fairlead.dev/fairlead/internal/warn"
@@ -70,10 +72,11 @@ type Config struct {
 // Attachments is the reconciler.
 type Attachments struct {
 	Config
-	marks    marks
-	names    names
-	waiting  waiting
-	silences silences
+	marks     marks
+	creations creations
+	names     names
+	waiting   waiting
+	silences  silences
 	// told is why pods wait.
 	told *warn.Teller
 	// strangers are pods whose Node is not known.
@@ -92,19 +95,17 @@ func New(cfg Config) *Attachments {
 		cfg.Now = time.Now
 	}
 	return &Attachments{
-		Config:  cfg,
-		marks:   newMarks(),
-		names:   names{m: map[types.NamespacedName][]string{}},
-		waiting: waiting{m: map[types.NamespacedName]waiter{}, metrics: cfg.Metrics, told: told},
-		told:    told,
+		Config:    cfg,
+		marks:     marks{m: map[types.UID]mark{}},
+		creations: creations{m: map[types.NamespacedName]creation{}},
+		names:     names{m: map[types.NamespacedName][]string{}},
+		waiting:   waiting{m: map[types.NamespacedName]waiter{}, metrics: cfg.Metrics, told: told},
+		told:      told,
 
 		silences:  silences{m: map[string]silence{}},
 		strangers: strangers{m: map[types.NamespacedName]time.Time{}},
 	}
 }
-
-// nodeNameIndex is the cache index of pods by their node.
-const nodeNameIndex = "spec.nodeName"
 
 // How long a failing pod rests between tries, doubling from first to last.
 const (
@@ -160,6 +161,7 @@ func (r *Attachments) counted(next reconcile.Reconciler) reconcile.Reconciler {
 // or waited for anew.
 func (r *Attachments) BeginTerm() {
 	r.marks.clear()
+	r.creations.clear()
 	r.told.Clear()
 }
 
@@ -167,146 +169,4 @@ func (r *Attachments) BeginTerm() {
 func (r *Attachments) Busy() bool {
 	q := r.queue.Load()
 	return r.working.Load() > 0 || q != nil && (*q).Len() > 0
-}
-
-// Reconcile brings one pod's name to where it should be: an attachment for the
-// pod that lives, none for any that does not.
-func (r *Attachments) Reconcile(ctx context.Context, req ctrl.Request) (ctrl.Result, error) {
-	p, records, err := r.observe(ctx, req.NamespacedName)
-	if err != nil {
-		return ctrl.Result{}, err
-	}
-	var (
-		result  ctrl.Result
-		errs    []error
-		current *v1alpha1.PodAttachment
-		uid     types.UID
-	)
-	if p != nil {
-		uid = p.UID
-	}
-	r.marks.onlyOf(req.NamespacedName, uid)
-	for i := range records {
-		record := &records[i]
-		if p != nil && pod.Of(record) == pod.KeyOf(p) {
-			current = record
-			if pod.Holds(p) && record.DeletionTimestamp == nil {
-				gone, again, err := r.givenUp(ctx, record, p)
-				errs = append(errs, err)
-				result = sooner(result, ctrl.Result{RequeueAfter: again})
-				if !gone {
-					continue
-				}
-			}
-		}
-		again, err := r.release(ctx, record, p)
-		errs = append(errs, err)
-		result = sooner(result, again)
-	}
-	// A pod that terminates waits until it is gone: what it has obtained goes with it.
-	errs = append(errs, r.leave(ctx, req.NamespacedName, p))
-	switch {
-	case p == nil || !r.serves(ctx, p):
-		result = sooner(result, r.awaitItsNode(ctx, req.NamespacedName, p, current))
-	case current == nil && pod.Wants(p):
-		r.strangers.remove(req.NamespacedName)
-		again, err := r.ensure(ctx, p)
-		errs = append(errs, err)
-		result = sooner(result, again)
-	case current != nil && current.DeletionTimestamp == nil && pod.Holds(p):
-		r.waiting.remove(req.NamespacedName)
-		errs = append(errs, r.activate(ctx, p, current))
-	}
-	if err := errors.Join(errs...); err != nil {
-		return ctrl.Result{}, err
-	}
-	return result, nil
-}
-
-// observe reads, from the caches, a pod (nil when it is gone) and every
-// attachment that was made for its name. They are the cache's own: whoever
-// changes one copies it first.
-func (r *Attachments) observe(ctx context.Context, key types.NamespacedName) (*corev1.Pod, []v1alpha1.PodAttachment, error) {
-	p := &corev1.Pod{}
-	if err := r.Client.Get(ctx, key, p, client.UnsafeDisableDeepCopy); apierrors.IsNotFound(err) {
-		p = nil
-	} else if err != nil {
-		return nil, nil, fmt.Errorf("read pod from cache: %w", err)
-	}
-	var records []v1alpha1.PodAttachment
-	for _, name := range r.names.of(key) {
-		var record v1alpha1.PodAttachment
-		err := r.Client.Get(ctx, client.ObjectKey{Namespace: key.Namespace, Name: name}, &record, client.UnsafeDisableDeepCopy)
-		if client.IgnoreNotFound(err) != nil {
-			return nil, nil, fmt.Errorf("read attachment from cache: %w", err)
-		}
-		if err == nil {
-			records = append(records, record)
-		}
-	}
-	return p, records, nil
-}
-
-// serves reports whether a pod is on a node that is there and ours. Anybody can bind a
-// pod to a node that does not exist, and every such node would take a whole block.
-func (r *Attachments) serves(ctx context.Context, p *corev1.Pod) bool {
-	known, ours := r.nodeOf(ctx, p)
-	return known && ours
-}
-
-// podsOfNode maps a node whose labels changed to its pods: those that wait may
-// be let into a pool, and others may be ours from now on.
-func (r *Attachments) podsOfNode(ctx context.Context, node client.Object) []reconcile.Request {
-	var pods corev1.PodList
-	if err := r.Client.List(ctx, &pods, client.MatchingFields{nodeNameIndex: node.GetName()}, client.UnsafeDisableDeepCopy); err != nil {
-		return nil // the cache has ended with the program
-	}
-	var out []reconcile.Request
-	for i := range pods.Items {
-		p := &pods.Items[i]
-		mayBeOurs := !r.Nodes.Empty() && pod.Wants(p) && p.Status.Phase == corev1.PodPending
-		if mayBeOurs || r.waiting.has(client.ObjectKeyFromObject(p)) {
-			out = append(out, reconcile.Request{NamespacedName: client.ObjectKeyFromObject(p)})
-		}
-	}
-	return out
-}
-
-// podsThatWait maps any change of a namespace's labels to the pods that got nothing so
-// far.
-func (r *Attachments) podsThatWait(context.Context, client.Object) []reconcile.Request {
-	return r.waiting.all()
-}
-
-// retry enqueues the pods that wait whenever a driver or Config.Retry says so.
-func (r *Attachments) retry(ctx context.Context, q workqueue.TypedRateLimitingInterface[reconcile.Request]) error {
-	add := func(all []reconcile.Request) {
-		for _, req := range all {
-			q.Add(req)
-		}
-	}
-	wake := driver.Wake{
-		Waiting: func() { add(r.waiting.all()) },
-		Leaving: func() { add(r.leaving(ctx, anyNode)) },
-	}
-	for name, d := range r.Drivers {
-		if d.Wake == nil {
-			continue
-		}
-		if err := d.Wake(ctx, wake); err != nil {
-			return fmt.Errorf("have driver %s wake pods: %w", name, err)
-		}
-	}
-	if r.Retry == nil {
-		return nil
-	}
-	return r.Retry(ctx, wake.Waiting)
-}
-
-// sooner is the one of two results that comes back first.
-func sooner(a, b ctrl.Result) ctrl.Result {
-	if a.RequeueAfter == 0 || b.RequeueAfter != 0 && b.RequeueAfter < a.RequeueAfter {
-		return b
-	}
-	return a
 }

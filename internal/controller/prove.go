@@ -4,16 +4,66 @@ import (
 	"context"
 	"fmt"
 	"slices"
+	"sync"
 	"time"
 
 	corev1 "k8s.io/api/core/v1"
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/types"
 	"k8s.io/klog/v2"
 	"sigs.k8s.io/controller-runtime/pkg/client"
 
 	"fairlead.dev/fairlead/api/v1alpha1"
 	"fairlead.dev/fairlead/internal/controller/proof"
 )
+
+// This file has from when durations are measured: from what this process saw, by its own
+// clock. The times in objects are of the clocks of API servers, kubelets and other
+// leaders, which may be wrong and jump.
+
+// leavingSince is when this process first saw that a record is being deleted.
+func (r *Attachments) leavingSince(ctx context.Context, record *v1alpha1.PodAttachment, now time.Time) time.Time {
+	return r.remember(ctx, record, func(m *mark) {
+		if m.leavingSince.IsZero() {
+			m.leavingSince = now
+		}
+	}).leavingSince
+}
+
+// silences are the nodes that this process sees unreachable, by name.
+type silences struct {
+	mu sync.Mutex
+	m  map[string]silence
+}
+
+// silence of a node.
+type silence struct {
+	uid types.UID
+	// began is what the Node says of when it began. It only tells one silence from
+	// another.
+	began metav1.Time
+	// seen is when this process first saw it.
+	seen time.Time
+}
+
+// since is when this process first saw that a node is unreachable, as it is still; zero
+// when it is not.
+func (s *silences) since(node *corev1.Node, now time.Time) time.Time {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	ready := proof.Readiness(node)
+	if ready.Status != corev1.ConditionUnknown {
+		delete(s.m, node.Name)
+		return time.Time{}
+	}
+	have, ok := s.m[node.Name]
+	if !ok || have.uid != node.UID || !have.began.Equal(&ready.LastTransitionTime) {
+		have = silence{node.UID, ready.LastTransitionTime, now}
+		s.m[node.Name] = have
+	}
+	return have.seen
+}
 
 // prove looks for proof, first in the caches and then, before any of it is
 // acted on, at the API server. It returns the record that it judged by, nil
@@ -22,33 +72,47 @@ func (r *Attachments) prove(ctx context.Context, record *v1alpha1.PodAttachment)
 	if proof.Detached(record) && !r.givenSince(record) {
 		return proof.Weigh(record, proof.Evidence{}), record, nil // final, whoever tells it
 	}
+	v, sure, err := r.weighCached(ctx, record)
+	if err != nil || sure {
+		return v, record, err
+	}
+	return r.weighLive(ctx, record)
+}
+
+// weighCached weighs what the caches know. Sure says that it needs no second look: nothing
+// is proved, and it is known already whether the Node is lost.
+func (r *Attachments) weighCached(ctx context.Context, record *v1alpha1.PodAttachment) (v proof.Verdict, sure bool, err error) {
 	e, err := r.gather(ctx, r.Client, record)
 	if err != nil {
-		return proof.Verdict{}, nil, err
+		return proof.Verdict{}, false, err
 	}
 	r.overhear(record, &e)
-	known, v := !e.LostSince.IsZero(), proof.Weigh(record, e)
+	v = proof.Weigh(record, e)
 	if e.MayHear && (v.Listens || e.Now.Sub(e.LeavingSince) >= nodeAnswer) {
 		if e.Heard, err = r.listen(ctx, record, e); err != nil {
-			return proof.Verdict{}, nil, err
+			return proof.Verdict{}, false, err
 		}
 		v = proof.Weigh(record, e)
 	}
-	if v.Proof == proof.None && v.Lost == known {
-		return v, record, nil
-	}
+	return v, v.Proof == proof.None && v.Lost == !e.LostSince.IsZero(), nil
+}
+
+// weighLive weighs what the API server knows. It returns the record as it is there, nil
+// when it is gone.
+func (r *Attachments) weighLive(ctx context.Context, record *v1alpha1.PodAttachment) (proof.Verdict, *v1alpha1.PodAttachment, error) {
 	live := &v1alpha1.PodAttachment{}
 	if err := r.Live.Get(ctx, client.ObjectKeyFromObject(record), live); apierrors.IsNotFound(err) || err == nil && live.UID != record.UID {
 		return proof.Verdict{}, nil, nil
 	} else if err != nil {
 		return proof.Verdict{}, nil, fmt.Errorf("read PodAttachment %s: %w", klog.KObj(record), err)
 	}
-	if e, err = r.gather(ctx, r.Live, live); err != nil {
+	e, err := r.gather(ctx, r.Live, live)
+	if err != nil {
 		return proof.Verdict{}, nil, err
 	}
 	e.Heard = r.hear(ctx, live, e.Node, e.Now)
-	v = proof.Weigh(live, e)
-	if v.Lost != known {
+	v := proof.Weigh(live, e)
+	if v.Lost != !e.LostSince.IsZero() {
 		r.remember(ctx, record, func(m *mark) {
 			m.lostSince = time.Time{}
 			if v.Lost {
@@ -171,4 +235,10 @@ func (r *Attachments) listen(ctx context.Context, record *v1alpha1.PodAttachment
 		return time.Time{}, fmt.Errorf("read Node %s: %w", record.Spec.NodeName, err)
 	}
 	return r.hear(ctx, record, node, e.Now), nil
+}
+
+func (s *silences) size() int {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	return len(s.m)
 }

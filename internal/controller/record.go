@@ -1,24 +1,58 @@
 package controller
 
 import (
+	"fmt"
 	"slices"
+	"strings"
+	"sync"
 
 	corev1 "k8s.io/api/core/v1"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/types"
 
 	"fairlead.dev/fairlead/api/v1alpha1"
 	"fairlead.dev/fairlead/internal/driver"
 	"fairlead.dev/fairlead/internal/pod"
 )
 
-// ownerOf is who an interface of a pod is obtained for.
-func ownerOf(p *corev1.Pod, name string) driver.Owner {
-	return driver.Owner{
-		PodUID:    p.UID,
-		Interface: name,
-		Namespace: p.Namespace,
-		PodName:   p.Name,
-		NodeName:  p.Spec.NodeName,
+// names are those of the records in the cache, by the pod that they were made
+// for. A cache index would take ten times the memory: it has two sets for each
+// pod, and nearly every pod has one record. Unlike an index this is a step behind
+// the cache, but never behind a record's own event.
+type names struct {
+	mu sync.RWMutex
+	m  map[types.NamespacedName][]string
+}
+
+func podOf(record *v1alpha1.PodAttachment) types.NamespacedName {
+	return types.NamespacedName{Namespace: record.Namespace, Name: record.Spec.PodName}
+}
+
+func (n *names) add(record *v1alpha1.PodAttachment) {
+	n.mu.Lock()
+	defer n.mu.Unlock()
+	if key := podOf(record); !slices.Contains(n.m[key], record.Name) {
+		n.m[key] = append(slices.Clip(n.m[key]), record.Name)
 	}
+}
+
+func (n *names) remove(record *v1alpha1.PodAttachment) {
+	n.mu.Lock()
+	defer n.mu.Unlock()
+	key := podOf(record)
+	left := slices.DeleteFunc(slices.Clone(n.m[key]), func(name string) bool { return name == record.Name })
+	if len(left) == 0 {
+		delete(n.m, key)
+		return
+	}
+	n.m[key] = left
+}
+
+// of returns what nobody changes.
+func (n *names) of(pod types.NamespacedName) []string {
+	n.mu.RLock()
+	defer n.mu.RUnlock()
+	return n.m[pod]
 }
 
 // refsOf is what a record says is to be given back, in reverse order.
@@ -34,4 +68,50 @@ func refsOf(record *v1alpha1.PodAttachment) []driver.Ref {
 func holderOf(record *v1alpha1.PodAttachment, iface string) driver.Owner {
 	of := pod.HolderOf(record)
 	return driver.Owner{PodUID: of.UID, Interface: iface, Namespace: of.Namespace, PodName: of.Name, NodeName: record.Spec.NodeName}
+}
+
+// podRef is the pod of a record, for events: it may be gone.
+func podRef(record *v1alpha1.PodAttachment) *corev1.Pod {
+	return &corev1.Pod{
+		TypeMeta:   metav1.TypeMeta{APIVersion: "v1", Kind: "Pod"},
+		ObjectMeta: metav1.ObjectMeta{Namespace: record.Namespace, Name: record.Spec.PodName, UID: record.OwnUID()},
+	}
+}
+
+// interfaceRef names one interface of a record. Events that differ in nothing but
+// their text become one, with the text of the first (client-go's events), so each
+// interface's has to be about something of its own.
+func interfaceRef(record *v1alpha1.PodAttachment, name string) *corev1.ObjectReference {
+	return &corev1.ObjectReference{
+		APIVersion: v1alpha1.GroupVersion.String(), Kind: "PodAttachment", Namespace: record.Namespace, Name: record.Name, UID: record.UID,
+		FieldPath: fmt.Sprintf("spec.interfaces{%s}", name),
+	}
+}
+
+// addressesOf are an interface's addresses without prefix lengths.
+func addressesOf(iface v1alpha1.Interface) string {
+	var out []string
+	for _, cidr := range iface.Addresses {
+		a, _, _ := strings.Cut(cidr, "/")
+		out = append(out, a)
+	}
+	return strings.Join(out, ",")
+}
+
+// networkOf names an interface's network, as far as it is known.
+func (r *Attachments) networkOf(iface v1alpha1.Interface) string {
+	if iface.Network != v1alpha1.UnknownNetwork {
+		return "network " + iface.Network
+	}
+	const unknown = "a further network that is not known any more"
+	if d := r.Drivers[iface.Driver]; d.Origin != nil {
+		return unknown + ", of " + d.Origin(iface)
+	}
+	return unknown
+}
+
+func (n *names) size() int {
+	n.mu.RLock()
+	defer n.mu.RUnlock()
+	return len(n.m)
 }

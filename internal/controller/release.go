@@ -5,7 +5,6 @@ import (
 	"errors"
 	"fmt"
 	"slices"
-	"strings"
 	"time"
 
 	corev1 "k8s.io/api/core/v1"
@@ -20,6 +19,7 @@ import (
 	"fairlead.dev/fairlead/api/v1alpha1"
 	"fairlead.dev/fairlead/internal/controller/proof"
 	"fairlead.dev/fairlead/internal/driver"
+	"fairlead.dev/fairlead/internal/pod"
 	"fairlead.dev/fairlead/internal/run"
 	"fairlead.dev/fairlead/internal/warn"
 )
@@ -43,6 +43,37 @@ const (
 	eventFailed    = "IPAddressGarbageCollectionFailed"
 )
 
+// releaseRecords releases the records that no pod needs any more.
+func (r *Attachments) releaseRecords(ctx context.Context, s *sight) (ctrl.Result, error) {
+	var (
+		result ctrl.Result
+		errs   []error
+	)
+	for i := range s.records {
+		record := &s.records[i]
+		needed, again, err := r.needed(ctx, s, record)
+		errs = append(errs, err)
+		result = sooner(result, ctrl.Result{RequeueAfter: again})
+		if needed {
+			continue
+		}
+		released, err := r.release(ctx, record, s.pod)
+		errs = append(errs, err)
+		result = sooner(result, released)
+	}
+	return result, errors.Join(errs...)
+}
+
+// needed reports whether a record stays: its pod may use it, and the operator has not
+// chosen to reclaim it. Again is when to look once more.
+func (r *Attachments) needed(ctx context.Context, s *sight, record *v1alpha1.PodAttachment) (needed bool, again time.Duration, err error) {
+	if record != s.current || !pod.Holds(s.pod) || record.DeletionTimestamp != nil {
+		return false, 0, nil
+	}
+	gone, again, err := r.givenUp(ctx, record, s.pod)
+	return !gone, again, err
+}
+
 // release takes a record's interfaces back, step by step; each step is found
 // again from the record alone.
 //
@@ -56,7 +87,7 @@ const (
 //
 // p is the pod of the same name, or nil.
 func (r *Attachments) release(ctx context.Context, record *v1alpha1.PodAttachment, p *corev1.Pod) (ctrl.Result, error) {
-	if !slices.Contains(record.Finalizers, v1alpha1.ReleaseFinalizer) || r.marks.get(record.UID).released {
+	if !slices.Contains(record.Finalizers, v1alpha1.ReleaseFinalizer) || r.marks.get(record.UID).stage == finalizerDropped {
 		return ctrl.Result{}, nil // given back already
 	}
 	if record.DeletionTimestamp == nil {
@@ -72,54 +103,69 @@ func (r *Attachments) release(ctx context.Context, record *v1alpha1.PodAttachmen
 	if v.Proof == proof.None {
 		return r.awaitNode(ctx, record, v)
 	}
-	if p != nil && isFor(record, p) && r.serves(ctx, p) {
-		// As a rule it is gone, and the cache of pods behind that of the records.
-		if left := r.left(ctx, record, podWord); left > 0 {
-			return ctrl.Result{RequeueAfter: left}, nil
-		}
-		if kept, err := r.keep(ctx, record, p); err != nil || kept {
-			return ctrl.Result{}, err
-		}
+	if kept, again, err := r.keep(ctx, record, p); err != nil || kept || again > 0 {
+		return ctrl.Result{RequeueAfter: again}, err
 	}
-	// Once is enough: should the reply to the drop of the finalizer be lost, the record
-	// may be gone, and another leader, late, may have written it anew. What its pod's
-	// name has by then is that one's.
-	if !r.marks.get(record.UID).freed {
-		if err := r.giveBack(ctx, record); err != nil {
-			r.Metrics.released(err)
-			return ctrl.Result{}, errors.Join(fmt.Errorf("release PodAttachment %s: %w", klog.KObj(record), err),
-				r.showUnreleased(ctx, record, driver.Result(err), err.Error()))
-		}
-		r.remember(ctx, record, func(m *mark) { m.freed = true })
+	if err := r.giveBackOnce(ctx, record); err != nil {
+		return ctrl.Result{}, err
 	}
 	if err := r.dropFinalizer(ctx, record); err != nil {
 		return ctrl.Result{}, err
 	}
+	r.released(ctx, record, v)
+	return ctrl.Result{}, nil
+}
+
+// keep drops the finalizer of a record whose pod lives on, as when somebody has deleted
+// the record, and reports whether it did; p is the pod of that name, or nil. The pod keeps
+// what it was given, and its next record names that. Giving it back would be wrong: a
+// create of this record that the API server is still at would bring the record back, with
+// what others have by then. Again is when to look once more, 0 when all is known.
+func (r *Attachments) keep(ctx context.Context, record *v1alpha1.PodAttachment, p *corev1.Pod) (kept bool, again time.Duration, err error) {
+	if p == nil || !isFor(record, p) || !r.serves(ctx, p) {
+		return false, 0, nil
+	}
+	// Usually the pod is gone, and the cache of pods behind that of the records.
+	if left := r.left(ctx, record, podWord); left > 0 {
+		return false, left, nil
+	}
+	live := &corev1.Pod{}
+	err = r.Live.Get(ctx, client.ObjectKeyFromObject(p), live)
+	if client.IgnoreNotFound(err) != nil {
+		return false, 0, fmt.Errorf("read pod %s: %w", klog.KObj(p), err)
+	}
+	if !isFor(record, live) {
+		return false, 0, nil
+	}
+	if err := r.dropFinalizer(ctx, record); err != nil {
+		return false, 0, err
+	}
+	log.FromContext(ctx).Info("attachment was deleted while its pod lives, which keeps its addresses", "attachment", klog.KObj(record), "addresses", record.Spec.Summary.Addresses)
+	return true, 0, nil
+}
+
+// giveBackOnce releases every interface, unless this process has done so. If the reply to
+// the drop of the finalizer was lost, another leader may have written the record anew with
+// the same addresses, and releasing them again would take them from the pod.
+func (r *Attachments) giveBackOnce(ctx context.Context, record *v1alpha1.PodAttachment) error {
+	if r.marks.get(record.UID).stage >= givenBack {
+		return nil
+	}
+	if err := r.giveBack(ctx, record); err != nil {
+		r.Metrics.released(err)
+		return errors.Join(fmt.Errorf("release PodAttachment %s: %w", klog.KObj(record), err),
+			r.showUnreleased(ctx, record, driver.Result(err), err.Error()))
+	}
+	r.reached(ctx, record, givenBack)
+	return nil
+}
+
+// released tells of a release that is done.
+func (r *Attachments) released(ctx context.Context, record *v1alpha1.PodAttachment, v proof.Verdict) {
 	r.Metrics.released(nil)
 	r.Metrics.proofs.WithLabelValues(string(v.Proof)).Inc()
 	log.FromContext(ctx).V(run.LevelPod).Info("attachment released", "attachment", klog.KObj(record), "addresses", record.Spec.Summary.Addresses, "proof", v.Proof)
 	r.announce(record, v)
-	return ctrl.Result{}, nil
-}
-
-// keep drops the finalizer of a record whose pod p lives on, as when somebody has
-// deleted the record, and says whether it did. What the pod was given stays its own, and
-// its next record names it: were it given back, a create of this record that the API
-// server is still at would bring back a record of what others have by then.
-func (r *Attachments) keep(ctx context.Context, record *v1alpha1.PodAttachment, p *corev1.Pod) (bool, error) {
-	live := &corev1.Pod{}
-	err := r.Live.Get(ctx, client.ObjectKeyFromObject(p), live)
-	if client.IgnoreNotFound(err) != nil {
-		return false, fmt.Errorf("read pod %s: %w", klog.KObj(p), err)
-	}
-	if !isFor(record, live) {
-		return false, nil
-	}
-	if err := r.dropFinalizer(ctx, record); err != nil {
-		return false, err
-	}
-	log.FromContext(ctx).Info("attachment was deleted while its pod lives, which keeps its addresses", "attachment", klog.KObj(record), "addresses", record.Spec.Summary.Addresses)
-	return true, nil
 }
 
 // announce posts what became of the addresses on further networks, each time.
@@ -154,17 +200,17 @@ func (r *Attachments) awaitNode(ctx context.Context, record *v1alpha1.PodAttachm
 // askDeletion deletes the record unless somebody else is about to.
 func (r *Attachments) askDeletion(ctx context.Context, record *v1alpha1.PodAttachment, p *corev1.Pod) (ctrl.Result, error) {
 	left := r.left(ctx, record, ownerGrace)
-	if r.marks.get(record.UID).deleted {
+	if r.marks.get(record.UID).stage >= deletionAsked {
 		return ctrl.Result{}, nil
 	}
 	ownerGone := p == nil || !slices.ContainsFunc(record.OwnerReferences, func(o metav1.OwnerReference) bool { return o.UID == p.UID })
 	if ownerGone && left > 0 {
 		return ctrl.Result{RequeueAfter: left}, nil
 	}
-	r.remember(ctx, record, func(m *mark) { m.deleted = true })
+	undo := r.reached(ctx, record, deletionAsked)
 	err := r.Client.Delete(ctx, record, client.Preconditions{UID: &record.UID})
 	if client.IgnoreNotFound(err) != nil {
-		r.marks.update(record.UID, func(m *mark) { m.deleted = false })
+		undo()
 		return ctrl.Result{}, fmt.Errorf("delete PodAttachment %s: %w", klog.KObj(record), err)
 	}
 	return ctrl.Result{}, nil
@@ -221,51 +267,11 @@ func (r *Attachments) dropFinalizer(ctx context.Context, record *v1alpha1.PodAtt
 	// is quicker without (block.Kube.Update).
 	after.ManagedFields = []metav1.ManagedFieldsEntry{{}}
 	// The lock keeps the list from overwriting a finalizer of somebody else.
-	r.remember(ctx, record, func(m *mark) { m.released = true })
+	undo := r.reached(ctx, record, finalizerDropped)
 	err := r.Client.Patch(ctx, after, client.MergeFromWithOptions(record, client.MergeFromWithOptimisticLock{}))
 	if client.IgnoreNotFound(err) != nil {
-		r.marks.update(record.UID, func(m *mark) { m.released = false })
+		undo()
 		return fmt.Errorf("drop finalizer of PodAttachment %s: %w", klog.KObj(record), err)
 	}
 	return nil
-}
-
-// podRef is the pod of a record, for events: it may be gone.
-func podRef(record *v1alpha1.PodAttachment) *corev1.Pod {
-	return &corev1.Pod{
-		TypeMeta:   metav1.TypeMeta{APIVersion: "v1", Kind: "Pod"},
-		ObjectMeta: metav1.ObjectMeta{Namespace: record.Namespace, Name: record.Spec.PodName, UID: record.OwnUID()},
-	}
-}
-
-// interfaceRef names one interface of a record. Events that differ in nothing but
-// their text become one, with the text of the first (client-go's events), so each
-// interface's has to be about something of its own.
-func interfaceRef(record *v1alpha1.PodAttachment, name string) *corev1.ObjectReference {
-	return &corev1.ObjectReference{
-		APIVersion: v1alpha1.GroupVersion.String(), Kind: "PodAttachment", Namespace: record.Namespace, Name: record.Name, UID: record.UID,
-		FieldPath: fmt.Sprintf("spec.interfaces{%s}", name),
-	}
-}
-
-// addressesOf are an interface's addresses without prefix lengths.
-func addressesOf(iface v1alpha1.Interface) string {
-	var out []string
-	for _, cidr := range iface.Addresses {
-		a, _, _ := strings.Cut(cidr, "/")
-		out = append(out, a)
-	}
-	return strings.Join(out, ",")
-}
-
-// networkOf names an interface's network, as far as it is known.
-func (r *Attachments) networkOf(iface v1alpha1.Interface) string {
-	if iface.Network != v1alpha1.UnknownNetwork {
-		return "network " + iface.Network
-	}
-	const unknown = "a further network that is not known any more"
-	if d := r.Drivers[iface.Driver]; d.Origin != nil {
-		return unknown + ", of " + d.Origin(iface)
-	}
-	return unknown
 }

@@ -456,7 +456,7 @@ func TestWhatWasShownIsNotRemembered(t *testing.T) {
 				if n := r.Remembered()["creations"]; n != tc.want {
 					t.Errorf("%d creations are remembered, want %d", n, tc.want)
 				}
-				r.remember(t.Context(), mine, func(m *mark) { m.freed = true })
+				r.remember(t.Context(), mine, func(m *mark) { m.stage = givenBack })
 				if n := r.Remembered()["releases"]; n != 0 {
 					t.Errorf("%d releases are remembered of a record that the cache does not have", n)
 				}

@@ -81,10 +81,16 @@ func TestNodeThatHasJustJoined(t *testing.T) {
 					looks++
 				}
 				served := r.serves(t.Context(), p)
-				var result ctrl.Result
-				if !served {
-					result = r.awaitItsNode(t.Context(), key, p, nil)
+				await := func(s sight) ctrl.Result {
+					t.Helper()
+					s.key = key
+					result, err := r.awaitItsNode(t.Context(), &s)
+					if err != nil {
+						t.Error(err)
+					}
+					return result
 				}
+				result := await(sight{pod: p, served: served})
 				if tc.comes == 2 {
 					nodes.look()
 				}
@@ -97,7 +103,7 @@ func TestNodeThatHasJustJoined(t *testing.T) {
 					}
 					<-time.After(nodeWord)
 					for range 3 {
-						if result = r.awaitItsNode(t.Context(), key, p, nil); result.RequeueAfter != 0 {
+						if result = await(sight{pod: p}); result.RequeueAfter != 0 {
 							t.Errorf("%+v: it is polled", result)
 						}
 					}
@@ -109,7 +115,7 @@ func TestNodeThatHasJustJoined(t *testing.T) {
 				if n := r.told.Due(); n != want {
 					t.Errorf("%d events, want %d", n, want)
 				}
-				r.awaitItsNode(t.Context(), key, nil, nil)
+				await(sight{})
 				if len(r.strangers.m) > 0 {
 					t.Errorf("remembered: %v", r.strangers.m)
 				}

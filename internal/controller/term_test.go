@@ -47,7 +47,7 @@ func TestGraceOfAFormerTerm(t *testing.T) {
 		}
 		return proof.Weigh(record, e)
 	}
-	r.marks.update(record.UID, func(m *mark) { m.lostSince, m.freed = time.Now().Add(-time.Hour), true })
+	r.marks.update(record.UID, func(m *mark) { m.lostSince, m.stage = time.Now().Add(-time.Hour), givenBack })
 	if v := judge(); v.Proof != proof.ByDeletion {
 		t.Fatalf("an hour later in the same term: %+v", v)
 	}

@@ -89,6 +89,7 @@ type written struct {
 	at    time.Time
 }
 
+// New returns a Teller that writes by a client when it is started.
 func New(c client.Client) *Teller {
 	return &Teller{
 		client: c, wake: make(chan struct{}, 1),

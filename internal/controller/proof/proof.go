@@ -18,6 +18,7 @@ import (
 type Proof string
 
 const (
+	// None is no proof.
 	None       Proof = ""
 	ByWord     Proof = "detached"       // the node said so
 	ByReboot   Proof = "rebooted"       // no network namespace survives a boot
@@ -238,6 +239,7 @@ func state(node *corev1.Node) string {
 	return text + fmt.Sprintf("; in place of its word count a reboot, the taint %s while it is not ready, and the deletion of the Node", corev1.TaintNodeOutOfService)
 }
 
+// Stamp is a time for people.
 func Stamp(t time.Time) string { return t.UTC().Format(time.RFC3339) }
 
 // Detached reports whether the node has said, of a record that is being
