@@ -74,6 +74,7 @@ type Attachments struct {
 	Config
 	marks     marks
 	creations creations
+	losses    losses
 	names     names
 	waiting   waiting
 	silences  silences
@@ -98,6 +99,7 @@ func New(cfg Config) *Attachments {
 		Config:    cfg,
 		marks:     marks{m: map[types.UID]mark{}},
 		creations: creations{m: map[types.NamespacedName]creation{}},
+		losses:    losses{m: map[types.UID]loss{}},
 		names:     names{m: map[types.NamespacedName][]string{}},
 		waiting:   waiting{m: map[types.NamespacedName]waiter{}, metrics: cfg.Metrics, told: told},
 		told:      told,
@@ -162,6 +164,7 @@ func (r *Attachments) counted(next reconcile.Reconciler) reconcile.Reconciler {
 func (r *Attachments) BeginTerm() {
 	r.marks.clear()
 	r.creations.clear()
+	r.losses.beginTerm()
 	r.told.Clear()
 }
 

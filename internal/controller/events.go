@@ -132,9 +132,9 @@ func indexLeaving(ctx context.Context, indexer client.FieldIndexer) error {
 	return nil
 }
 
-// leavingOfNode maps a change of a node to the pods it may release.
+// leavingOfNode maps a change of a node to the pods it may release. A standby takes note
+// of it too, and goes on measuring when it leads.
 func (r *Attachments) leavingOfNode(ctx context.Context, node client.Object) []reconcile.Request {
-	// A standby notes it too, and goes on measuring when it leads.
 	r.silences.since(node.(*corev1.Node), r.Now())
 	return r.leaving(ctx, node.GetName())
 }
@@ -155,6 +155,7 @@ func (r *Attachments) leaving(ctx context.Context, node string) []reconcile.Requ
 	}
 	for i := range records.Items {
 		a := &records.Items[i]
+		r.noteLoss(ctx, a)
 		out = append(out, reconcile.Request{NamespacedName: types.NamespacedName{Namespace: a.Namespace, Name: a.Spec.PodName}})
 	}
 	for i := range pods.Items {
@@ -214,6 +215,8 @@ func (r *Attachments) records(from cache.Informers) source.Func {
 				return
 			}
 			r.listing.Store(false)
+			r.losses.clear() // events of Nodes were not looked at until now
+			r.leaving(ctx, anyNode)
 			for _, req := range r.waiting.all() {
 				q.Add(req)
 			}
@@ -258,17 +261,20 @@ func (r *Attachments) AttachmentEvents() handler.EventHandler {
 			a := e.Object.(*v1alpha1.PodAttachment)
 			r.names.add(a)
 			r.creations.end(podOf(a), a.OwnUID())
+			r.noteLoss(ctx, a)
 			if !r.asExpected(ctx, a) {
 				enqueue(a, q)
 			}
 		},
-		UpdateFunc: func(_ context.Context, e event.UpdateEvent, q workqueue.TypedRateLimitingInterface[reconcile.Request]) {
+		UpdateFunc: func(ctx context.Context, e event.UpdateEvent, q workqueue.TypedRateLimitingInterface[reconcile.Request]) {
+			r.noteLoss(ctx, e.ObjectNew.(*v1alpha1.PodAttachment))
 			enqueue(e.ObjectNew, q)
 		},
 		DeleteFunc: func(_ context.Context, e event.DeleteEvent, q workqueue.TypedRateLimitingInterface[reconcile.Request]) {
 			a := e.Object.(*v1alpha1.PodAttachment)
 			r.names.remove(a)
 			r.marks.drop(a.UID)
+			r.losses.drop(a.UID)
 			r.creations.end(podOf(a), a.OwnUID())
 			r.told.Forget(podOf(a))
 			enqueue(a, q)

@@ -29,7 +29,6 @@ type marks struct {
 type mark struct {
 	stage      stage
 	waitsSince time.Time // when its release first waited for others
-	lostSince  time.Time // when the record's Node was first seen to be no more
 	// leavingSince is when the record was first seen to be being deleted.
 	leavingSince time.Time
 	pulse        proof.Pulse // of its node since then
@@ -126,6 +125,7 @@ func (r *Attachments) Remembered() map[string]int {
 		"creations": r.creations.size(), "releases": r.marks.size(),
 		"pods_with_records": r.names.size(), "waiting_pods": r.waiting.size(),
 		"pods_without_node": r.strangers.size(), "unreachable_nodes": r.silences.size(),
+		"lost_nodes": r.losses.size(),
 	}
 }
 

@@ -112,14 +112,7 @@ func (r *Attachments) weighLive(ctx context.Context, record *v1alpha1.PodAttachm
 	}
 	e.Heard = r.hear(ctx, live, e.Node, e.Now)
 	v := proof.Weigh(live, e)
-	if v.Lost != !e.LostSince.IsZero() {
-		r.remember(ctx, record, func(m *mark) {
-			m.lostSince = time.Time{}
-			if v.Lost {
-				m.lostSince = e.Now
-			}
-		})
-	}
+	r.judged(ctx, live, v, e)
 	return v, live, nil
 }
 
@@ -136,7 +129,8 @@ func (r *Attachments) givenSince(record *v1alpha1.PodAttachment) bool {
 
 // gather reads what there is to know of a record's node.
 func (r *Attachments) gather(ctx context.Context, from client.Reader, record *v1alpha1.PodAttachment) (proof.Evidence, error) {
-	e := proof.Evidence{Grace: r.NodeGrace, LostSince: r.marks.get(record.UID).lostSince, Now: r.Now()}
+	e := proof.Evidence{Grace: r.NodeGrace, Now: r.Now()}
+	e.LostSince, e.LostSaid = r.losses.of(record)
 	if record.DeletionTimestamp != nil {
 		e.LeavingSince = r.leavingSince(ctx, record, e.Now)
 	}

@@ -187,10 +187,12 @@ func (r *Attachments) announce(record *v1alpha1.PodAttachment, v proof.Verdict) 
 }
 
 // awaitNode shows what a release waits for. A node that is well usually speaks
-// within milliseconds, so of one nothing is written for a while.
+// within milliseconds, so of one nothing is written for a while, unless the record says
+// that it is lost: a standby is to know that it is not (ADR 0018).
 func (r *Attachments) awaitNode(ctx context.Context, record *v1alpha1.PodAttachment, v proof.Verdict) (ctrl.Result, error) {
 	result := ctrl.Result{RequeueAfter: v.Again}
-	if left := r.left(ctx, record, nodeAnswer); v.Well && left > 0 {
+	said, _ := proof.Loss(record)
+	if left := r.left(ctx, record, nodeAnswer); v.Well && left > 0 && (said == "" || v.Lost) {
 		return sooner(result, ctrl.Result{RequeueAfter: left}), nil
 	}
 	return result, r.showUnreleased(ctx, record, v1alpha1.ReasonWaitingForNode, fmt.Sprintf("node %s has not said that nothing holds %s: %s",

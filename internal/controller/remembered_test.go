@@ -482,7 +482,7 @@ func TestNothingIsRememberedOfRealLives(t *testing.T) {
 			return nil
 		})
 	}
-	remembered("every pod to have its record, and nothing more", map[string]int{"creations": 0, "releases": 0, "waiting_pods": 0, "pods_without_node": 0, "unreachable_nodes": 0, "pods_with_records": lives})
+	remembered("every pod to have its record, and nothing more", map[string]int{"creations": 0, "releases": 0, "waiting_pods": 0, "pods_without_node": 0, "unreachable_nodes": 0, "lost_nodes": 0, "pods_with_records": lives})
 	for _, p := range all {
 		h.delete(p)
 	}
@@ -490,5 +490,5 @@ func TestNothingIsRememberedOfRealLives(t *testing.T) {
 		h.waitState(p, "deleting")
 		h.say(p, v1alpha1.SandboxDetached)
 	}
-	remembered("nothing of what is gone", map[string]int{"creations": 0, "releases": 0, "waiting_pods": 0, "pods_without_node": 0, "unreachable_nodes": 0, "pods_with_records": 0})
+	remembered("nothing of what is gone", map[string]int{"creations": 0, "releases": 0, "waiting_pods": 0, "pods_without_node": 0, "unreachable_nodes": 0, "lost_nodes": 0, "pods_with_records": 0})
 }

@@ -47,7 +47,8 @@ func TestGraceOfAFormerTerm(t *testing.T) {
 		}
 		return proof.Weigh(record, e)
 	}
-	r.marks.update(record.UID, func(m *mark) { m.lostSince, m.stage = time.Now().Add(-time.Hour), givenBack })
+	r.marks.update(record.UID, func(m *mark) { m.stage = givenBack })
+	r.losses.found(record.UID, time.Now().Add(-time.Hour))
 	if v := judge(); v.Proof != proof.ByDeletion {
 		t.Fatalf("an hour later in the same term: %+v", v)
 	}

@@ -53,6 +53,7 @@ type Cloud struct {
 
 // New starts a cloud with room for so many ports; it ends with the test.
 func New(tb testing.TB, capacity int) *Cloud {
+	tb.Helper()
 	c := &Cloud{capacity: capacity, ports: map[driver.Owner]*Port{}, calls: map[string]int{}, changed: make(chan struct{})}
 	mux := http.NewServeMux()
 	for call, serve := range map[string]func(context.Context, request) (answer, int){

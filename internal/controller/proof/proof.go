@@ -5,10 +5,12 @@ package proof
 
 import (
 	"fmt"
+	"regexp"
 	"slices"
 	"time"
 
 	corev1 "k8s.io/api/core/v1"
+	"k8s.io/apimachinery/pkg/api/meta"
 
 	"fairlead.dev/fairlead/api/v1alpha1"
 )
@@ -19,18 +21,24 @@ type Proof string
 
 const (
 	// None is no proof.
-	None       Proof = ""
-	ByWord     Proof = "detached"       // the node said so
-	ByReboot   Proof = "rebooted"       // no network namespace survives a boot
-	ByFence    Proof = "out_of_service" // a person or a fencing agent said that the node is off
-	ByDeletion Proof = "node_deleted"   // the Node object is gone, for longer than the grace
-	ByPolicy   Proof = "reclaimed"      // the operator chose not to wait any longer
+	None Proof = ""
+	// ByWord is that the node said so.
+	ByWord Proof = "detached"
+	// ByReboot is that the node has booted: no network namespace survives a boot.
+	ByReboot Proof = "rebooted"
+	// ByFence is that a person or a fencing agent said that the node is off.
+	ByFence Proof = "out_of_service"
+	// ByDeletion is that the Node object is gone, for longer than the grace.
+	ByDeletion Proof = "node_deleted"
+	// ByPolicy is that the operator chose not to wait any longer.
+	ByPolicy Proof = "reclaimed"
 )
 
 const (
 	// RebootSettle is how long this process must have seen a record be deleted, and its
-	// kubelet have reported since, for a changed boot ID to prove anything. A pod outlives a boot and is plugged again after it; a daemon
-	// that did so before it heard of the deletion says so meanwhile.
+	// kubelet have reported since, for a changed boot ID to prove anything. A pod outlives
+	// a boot and is plugged again after it; a daemon that did so before it heard of the
+	// deletion says so meanwhile.
 	RebootSettle = 10 * time.Second
 	// clockSlack is how much younger than a record that does not say which Node it was
 	// made for a Node must be to be another one: creation times are whole seconds, by the
@@ -58,8 +66,10 @@ type Evidence struct {
 	// MayHear says that a look at the Node would tell more of that.
 	MayHear bool
 	// LostSince is when this process first saw that the Node was not there any
-	// more; zero when it did not yet.
+	// more; zero when it did not yet. LostSaid is what the record says of when that was,
+	// by the clock of whoever found it: words for people.
 	LostSince time.Time
+	LostSaid  string
 	// Grace is how long a Node must have been gone.
 	Grace time.Duration
 	Now   time.Time
@@ -120,13 +130,13 @@ func weighReachable(e Evidence) Verdict {
 
 // weighLost judges when the Node is gone, or another has its name.
 func weighLost(record *v1alpha1.PodAttachment, e Evidence) Verdict {
-	since := e.LostSince
+	since, said := e.LostSince, e.LostSaid
 	if since.IsZero() {
-		since = e.Now
+		since, said = e.Now, Stamp(e.Now)
 	}
-	what := fmt.Sprintf("Node %s was found deleted at %s", record.Spec.NodeName, Stamp(since))
+	what := fmt.Sprintf("Node %s was found deleted at %s", record.Spec.NodeName, said)
 	if e.Node != nil {
-		what = fmt.Sprintf("Node %s was found at %s to have been deleted and made again", record.Spec.NodeName, Stamp(since))
+		what = fmt.Sprintf("Node %s was found at %s to have been deleted and made again", record.Spec.NodeName, said)
 	}
 	if left := e.Grace - e.Now.Sub(since); left > 0 {
 		return Verdict{Lost: true, Listens: true, Again: left, Text: fmt.Sprintf("%s; they are given back %v after that", what, e.Grace)}
@@ -135,7 +145,7 @@ func weighLost(record *v1alpha1.PodAttachment, e Evidence) Verdict {
 		// The machine that has the name now may have plugged a pod that outlived the
 		// former one, and have been cut off before it could say so.
 		v := weighReachable(e)
-		v.Lost, v.Listens = true, true
+		v.Lost, v.Listens, v.Text = true, true, what+"; "+v.Text
 		if v.Proof == None && (v.Again == 0 || v.Again > bootRetry) {
 			v.Again = bootRetry
 		}
@@ -168,6 +178,27 @@ func weighBoot(record *v1alpha1.PodAttachment, e Evidence) (v Verdict, ok bool) 
 		return Verdict{Again: left, Well: true, Text: fmt.Sprintf("it has booted since, boot ID %s", now)}, true
 	}
 	return Verdict{Proof: ByReboot, Text: fmt.Sprintf("node %s has booted since they were plugged: its boot ID was %s and is %s", e.Node.Name, s.BootID, now)}, true
+}
+
+// lossText is how the text of a verdict tells when a Node was found lost.
+var lossText = regexp.MustCompile(`was found (?:deleted )?at (\d{4}-\d{2}-\d{2}T\d{2}:\d{2}:\d{2}Z)`)
+
+// Loss returns what the condition Released of a record says of when its Node was found
+// lost; empty if it says nothing of that. It only tells one loss from another. Speaks is
+// false while the condition tells of something else than what is waited for: the giving
+// back has begun then, on proof.
+func Loss(record *v1alpha1.PodAttachment) (said string, speaks bool) {
+	c := meta.FindStatusCondition(record.Status.Conditions, v1alpha1.ConditionReleased)
+	if c == nil {
+		return "", true
+	}
+	if c.Reason != v1alpha1.ReasonWaitingForNode {
+		return "", false
+	}
+	if m := lossText.FindStringSubmatch(c.Message); m != nil {
+		return m[1], true
+	}
+	return "", true
 }
 
 // Lost reports whether the Node that a record was written for is no more. A

@@ -7,6 +7,7 @@ import (
 	"time"
 
 	corev1 "k8s.io/api/core/v1"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 
 	"fairlead.dev/fairlead/api/v1alpha1"
 	"fairlead.dev/fairlead/internal/controller/proof/prooftest"
@@ -130,11 +131,43 @@ func TestWeigh(t *testing.T) {
 			}
 			if tc.lost > 0 {
 				e.LostSince = prooftest.Now.Add(-tc.lost)
+				e.LostSaid = Stamp(e.LostSince)
 			}
 			v := Weigh(tc.record, e)
 			if v.Proof != tc.want || v.Again != tc.again || !strings.Contains(v.Text, tc.text) {
 				t.Errorf("got %+v, want proof %q, again after %v, text with %q", v, tc.want, tc.again, tc.text)
 			}
 		})
+	}
+}
+
+// What a verdict says of a lost Node is read again from the condition that shows it, and
+// nothing else is taken for it.
+func TestLoss(t *testing.T) {
+	lost := Evidence{Grace: time.Minute, Now: prooftest.Now, LeavingSince: prooftest.Now, LostSince: prooftest.Now.Add(-time.Hour), LostSaid: "2020-02-02T02:02:02Z"}
+	again := lost
+	again.Node = prooftest.NodeOf(prooftest.UID("2"))
+	found := Evidence{Grace: time.Minute, Now: prooftest.Now, LeavingSince: prooftest.Now}
+	record := func(reason, message string) *v1alpha1.PodAttachment {
+		return prooftest.Plugged(prooftest.NeverPlugged, prooftest.MadeForIt, func(r *v1alpha1.PodAttachment) {
+			r.Status.Conditions = []metav1.Condition{{Type: v1alpha1.ConditionReleased, Status: metav1.ConditionFalse, Reason: reason, Message: message}}
+		})
+	}
+	for _, tc := range []struct {
+		name, reason, text, said string
+		speaks                   bool
+	}{
+		{"found now", v1alpha1.ReasonWaitingForNode, Weigh(record("", ""), found).Text, Stamp(prooftest.Now), true},
+		{"known before", v1alpha1.ReasonWaitingForNode, Weigh(record("", ""), lost).Text, "2020-02-02T02:02:02Z", true},
+		{"another Node, which is to be heard of", v1alpha1.ReasonWaitingForNode, Weigh(record("", ""), again).Text, "2020-02-02T02:02:02Z", true},
+		{"a node that is there", v1alpha1.ReasonWaitingForNode, Weigh(record("", ""), Evidence{Node: prooftest.NodeOf(prooftest.UID("1")), Now: prooftest.Now}).Text, "", true},
+		{"giving back has begun", "Unavailable", Weigh(record("", ""), lost).Text, "", false},
+	} {
+		if said, speaks := Loss(record(tc.reason, "node n1 has not said that nothing holds 10.0.0.1: "+tc.text)); said != tc.said || speaks != tc.speaks {
+			t.Errorf("%s: %q, %v; want %q, %v, of %q", tc.name, said, speaks, tc.said, tc.speaks, tc.text)
+		}
+	}
+	if said, speaks := Loss(prooftest.Plugged()); said != "" || !speaks {
+		t.Errorf("without a condition: %q, %v", said, speaks)
 	}
 }
