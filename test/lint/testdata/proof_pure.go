@@ -9,6 +9,6 @@ import (
 	_ "net/http" // want: depguard:pod-io
 
 	_ "fairlead.dev/fairlead/api/v1alpha1"
-	_ "fairlead.dev/fairlead/internal/driver"      // want: depguard:proof-pure
+	_ "fairlead.dev/fairlead/internal/driver"     // want: depguard:proof-pure
 	_ "sigs.k8s.io/controller-runtime/pkg/client" // want: depguard:proof-pure
 )
