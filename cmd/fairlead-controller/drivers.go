@@ -16,6 +16,7 @@ import (
 	"fairlead.dev/fairlead/internal/controller"
 	"fairlead.dev/fairlead/internal/driver"
 	"fairlead.dev/fairlead/internal/driver/native"
+	"fairlead.dev/fairlead/internal/driver/native/upkeep"
 )
 
 // drivers is the table of the drivers: how each is made, by the name that networks and
@@ -75,7 +76,7 @@ func newNative(ctx context.Context, h *host) (driver.Parts, error) {
 	if err := errors.Join(wrong, err); err != nil {
 		return driver.Parts{}, err
 	}
-	a, err := native.Assemble(ctx, h.mgr, native.Options{
+	a, err := upkeep.Assemble(ctx, h.mgr, upkeep.Options{
 		Pools: h.cfg.DefaultNetwork.Pools, Bridge: h.cfg.DefaultNetwork.Bridge, Namespace: h.cfg.LeaderElection.Namespace,
 		Nodes: served, DefaultNetwork: whoseDefault(h.cfg), Underlay: underlay, AuditInterval: h.cfg.GCInterval.Duration,
 		Turn: h.turns.Wait, Listed: h.listed, Leads: h.leads, Registry: metrics.Registry,

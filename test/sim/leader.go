@@ -28,6 +28,7 @@ import (
 	"fairlead.dev/fairlead/internal/controller"
 	"fairlead.dev/fairlead/internal/driver"
 	"fairlead.dev/fairlead/internal/driver/native"
+	"fairlead.dev/fairlead/internal/driver/native/upkeep"
 	"fairlead.dev/fairlead/internal/gc"
 	"fairlead.dev/fairlead/internal/ipam"
 	"fairlead.dev/fairlead/internal/ipam/block"
@@ -136,7 +137,7 @@ func (w *world) newLeader() error {
 		Turns: controller.NewTurns(1),
 	})
 	l.pods = pods
-	nodes := &native.Nodes{Client: cached, Store: l.store, Served: labels.Everything()}
+	nodes := &upkeep.Nodes{Client: cached, Store: l.store, Served: labels.Everything()}
 	l.reconcilers = map[string]reconcile.Reconciler{kindPod: pods, kindClaim: claims, kindReserved: reservations, kindNode: nodes}
 	l.events = []mapped{
 		{kindRecord, kindPod, pods.AttachmentEvents()},

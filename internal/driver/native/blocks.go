@@ -92,9 +92,9 @@ func (f *Fed) Synced() bool {
 	return !slices.ContainsFunc(f.informers, func(r cache.ResourceEventHandlerRegistration) bool { return !r.HasSynced() })
 }
 
-// wait returns true when all that existed has been taken in, and false when ctx ends
+// Wait returns true when all that existed has been taken in, and false when ctx ends
 // before.
-func (f *Fed) wait(ctx context.Context) bool {
+func (f *Fed) Wait(ctx context.Context) bool {
 	for _, r := range f.informers {
 		select {
 		case <-r.HasSyncedChecker().Done():

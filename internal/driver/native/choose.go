@@ -19,7 +19,7 @@ func (d *Driver) Ensure(ctx context.Context, asked *driver.Request) (*driver.Att
 	r := newRequest(asked)
 	held, err := d.store.Settled(ctx, HolderOf(r.Owner))
 	if err != nil {
-		return nil, translate(err)
+		return nil, Translate(err)
 	}
 	r = d.byFormerName(r)
 	if r.EachPool {

@@ -79,7 +79,7 @@ func enqueueClaims(before, after client.Object, q queue) {
 		return o.(*v1alpha1.IPBlock).Spec.Slots
 	}
 	for _, key := range changedClaims(slots(before), slots(after)) {
-		q.AddAfter(reconcile.Request{NamespacedName: key}, statusDelay)
+		q.AddAfter(reconcile.Request{NamespacedName: key}, StatusDelay)
 	}
 }
 
@@ -145,7 +145,7 @@ func (r *Claims) Has(key types.NamespacedName) []block.Lease { return r.Store.Cl
 // is given back, and its status says what it has.
 func (r *Claims) Reconcile(ctx context.Context, req ctrl.Request) (ctrl.Result, error) {
 	if !r.Synced() || r.Store.Behind() {
-		return ctrl.Result{RequeueAfter: statusDelay}, nil
+		return ctrl.Result{RequeueAfter: StatusDelay}, nil
 	}
 	has := r.Has(req.NamespacedName)
 	claim := &v1alpha1.IPClaim{}
@@ -202,7 +202,7 @@ func (r *Claims) orphaned(ctx context.Context, key types.NamespacedName, has []b
 		}
 		err := r.Live.Get(ctx, key, &v1alpha1.IPClaim{})
 		if err == nil {
-			return ctrl.Result{RequeueAfter: statusDelay}, nil
+			return ctrl.Result{RequeueAfter: StatusDelay}, nil
 		}
 		if !apierrors.IsNotFound(err) {
 			return ctrl.Result{}, err

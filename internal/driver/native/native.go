@@ -1,8 +1,6 @@
-// Package native is the driver whose addresses come from Fairlead's own pools.
-// It chooses the pool, asks the block store for addresses, and looks after what
-// else the pools need in the cluster: their status, that of reservations and
-// claims, and the NodeNetworks that tell each node which blocks are routed to
-// it.
+// Package native is the driver whose addresses come from Fairlead's own pools. It chooses
+// the pool, asks the block store for addresses, and keeps the status of pools, reservations
+// and claims; upkeep, below it, runs all that in the controller.
 package native
 
 import (
@@ -96,7 +94,7 @@ func (d *Driver) take(ctx context.Context, pool Pool, r *request) (*driver.Attac
 	wish.Now = d.pools.now(pool)
 	leases, err := d.store.Take(ctx, pool.Pool, wish)
 	if err != nil {
-		return nil, calling(r, translate(err))
+		return nil, calling(r, Translate(err))
 	}
 	iface := d.planned(pool, r)
 	for i, lease := range leases { // one for each family, in their order
@@ -175,7 +173,7 @@ func (d *Driver) Release(ctx context.Context, ref driver.Ref) error {
 		return err
 	}
 	if err := d.store.Free(ctx, HolderOf(ref.Owner), ref.Interface.Domain, addrs); err != nil {
-		return fmt.Errorf("domain %s: %w", ref.Interface.Domain, translate(err))
+		return fmt.Errorf("domain %s: %w", ref.Interface.Domain, Translate(err))
 	}
 	return nil
 }
@@ -202,7 +200,7 @@ func (d *Driver) Confirm(ctx context.Context, ref driver.Ref) (v1alpha1.Interfac
 	has, err := d.store.Confirm(ctx, HolderOf(ref.Owner), ref.Interface.Domain, addrs)
 	switch {
 	case err != nil:
-		return v1alpha1.Interface{}, fmt.Errorf("domain %s: %w", ref.Interface.Domain, translate(err))
+		return v1alpha1.Interface{}, fmt.Errorf("domain %s: %w", ref.Interface.Domain, Translate(err))
 	case len(has) == 0:
 		return v1alpha1.Interface{}, fmt.Errorf("%w: pod %s/%s has none of %v any more", driver.ErrNotFound, ref.Namespace, ref.PodName, addrs)
 	}
@@ -308,11 +306,11 @@ func translated(err error) error {
 	if err == nil {
 		return nil
 	}
-	return translate(err)
+	return Translate(err)
 }
 
-// translate turns the store's sentinels into the driver contract's.
-func translate(err error) error {
+// Translate turns the store's sentinels into the driver contract's.
+func Translate(err error) error {
 	for _, t := range []struct{ from, to error }{
 		{block.ErrInvalid, driver.ErrInvalid},
 		{block.ErrExhausted, driver.ErrExhausted},

@@ -1,7 +1,6 @@
 package native
 
 import (
-	"context"
 	"time"
 
 	"fairlead.dev/fairlead/api/v1alpha1"
@@ -49,10 +48,16 @@ func origin(i v1alpha1.Interface) string {
 	return "domain " + i.Domain
 }
 
-// wakeWhenFed calls all that waits when the store and the pools know everything.
-func wakeWhenFed(ctx context.Context, fed *Fed, w driver.Wake) {
-	if fed.wait(ctx) {
-		w.Waiting()
-		w.Leaving()
-	}
+// Remembered is how many tenants have something under way at a pool with a quota.
+func (d *Driver) Remembered() map[string]int {
+	d.quotas.mu.Lock()
+	defer d.quotas.mu.Unlock()
+	return map[string]int{"quota_gates": len(d.quotas.m)}
+}
+
+// Remembered is how many pools and reservations are known.
+func (p *Pools) Remembered() map[string]int {
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	return map[string]int{"pools": len(p.m), "reservations": len(p.reservations)}
 }

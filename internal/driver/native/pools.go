@@ -224,7 +224,7 @@ func (p *Pools) Reserving(domain string, block netip.Prefix) []string {
 // observe takes in a pool as it is now.
 func (p *Pools) observe(o *v1alpha1.IPPool) {
 	got := &parsed{stale: true}
-	got.pool, got.err = parse(o)
+	got.pool, got.err = Parse(o)
 	p.mu.Lock()
 	defer p.mu.Unlock()
 	p.m[o.Name] = got
@@ -284,8 +284,8 @@ func (p *Pools) outdate() {
 	}
 }
 
-// parse checks an IPPool's spec; its error names every field that is wrong.
-func parse(o *v1alpha1.IPPool) (Pool, error) {
+// Parse checks an IPPool's spec; its error names every field that is wrong.
+func Parse(o *v1alpha1.IPPool) (Pool, error) {
 	p, err := objects.Pool(o)
 	errs := []error{err}
 	out := Pool{Pool: p, Routes: o.Spec.Routes, Sticky: o.Spec.Sticky, PerNamespace: int(o.Spec.Quota.PerNamespace)}

@@ -26,9 +26,9 @@ import (
 	"fairlead.dev/fairlead/internal/ipam/block"
 )
 
-// statusDelay gathers changes of blocks into one look at what depends on them,
+// StatusDelay gathers changes of blocks into one look at what depends on them,
 // the status of their pool above all.
-const statusDelay = time.Second
+const StatusDelay = time.Second
 
 // Gauges are told how full pools are.
 type Gauges interface {
@@ -72,8 +72,8 @@ func (r *PoolStatus) SetupWithManager(mgr ctrl.Manager, lead Lead) error {
 		Named("pools").
 		WatchesRawSource(source.Func(r.audits)).
 		Watches(&v1alpha1.IPPool{}, poolEvents()).
-		Watches(&v1alpha1.IPBlock{}, later(func(o client.Object) []string { return r.Pools.InDomain(o.(*v1alpha1.IPBlock).Spec.Domain) })).
-		Watches(&v1alpha1.IPReservation{}, later(func(o client.Object) []string { return r.Pools.InDomain(o.(*v1alpha1.IPReservation).Spec.Domain) }),
+		Watches(&v1alpha1.IPBlock{}, Later(func(o client.Object) []string { return r.Pools.InDomain(o.(*v1alpha1.IPBlock).Spec.Domain) })).
+		Watches(&v1alpha1.IPReservation{}, Later(func(o client.Object) []string { return r.Pools.InDomain(o.(*v1alpha1.IPReservation).Spec.Domain) }),
 			builder.WithPredicates(predicate.GenerationChangedPredicate{})).
 		Complete(lead(r))
 }
@@ -83,7 +83,7 @@ func (r *PoolStatus) SetupWithManager(mgr ctrl.Manager, lead Lead) error {
 // and would cause the next one by writing them.
 func poolEvents() handler.EventHandler {
 	now := &handler.EnqueueRequestForObject{}
-	gathered := later(func(o client.Object) []string { return []string{o.GetName()} })
+	gathered := Later(func(o client.Object) []string { return []string{o.GetName()} })
 	return handler.Funcs{
 		CreateFunc: now.Create,
 		UpdateFunc: func(ctx context.Context, e event.UpdateEvent, q queue) {
@@ -99,13 +99,13 @@ func poolEvents() handler.EventHandler {
 
 type queue = workqueue.TypedRateLimitingInterface[reconcile.Request]
 
-// later looks, a little later, at the objects whose names a changed one maps to.
-func later(names func(client.Object) []string) handler.EventHandler {
-	return enqueueAfter(statusDelay, names)
+// Later looks, a little later, at the objects whose names a changed one maps to.
+func Later(names func(client.Object) []string) handler.EventHandler {
+	return EnqueueAfter(StatusDelay, names)
 }
 
-// enqueueAfter looks so much later; at once when that is 0.
-func enqueueAfter(delay time.Duration, names func(client.Object) []string) handler.EventHandler {
+// EnqueueAfter looks so much later; at once when that is 0.
+func EnqueueAfter(delay time.Duration, names func(client.Object) []string) handler.EventHandler {
 	enqueue := func(o client.Object, q queue) {
 		for _, name := range names(o) {
 			q.AddAfter(reconcile.Request{NamespacedName: client.ObjectKey{Name: name}}, delay)
@@ -124,7 +124,7 @@ func enqueueAfter(delay time.Duration, names func(client.Object) []string) handl
 // Reconcile writes the status of one pool when it differs.
 func (r *PoolStatus) Reconcile(ctx context.Context, req ctrl.Request) (ctrl.Result, error) {
 	if !r.Synced() {
-		return ctrl.Result{RequeueAfter: statusDelay}, nil
+		return ctrl.Result{RequeueAfter: StatusDelay}, nil
 	}
 	o := &v1alpha1.IPPool{}
 	if err := r.Client.Get(ctx, req.NamespacedName, o); err != nil {
@@ -133,7 +133,7 @@ func (r *PoolStatus) Reconcile(ctx context.Context, req ctrl.Request) (ctrl.Resu
 	}
 	after := o.DeepCopy()
 	var again time.Duration
-	pool, err := parse(o)
+	pool, err := Parse(o)
 	if err != nil {
 		invalidStatus(after, err)
 		r.forget(o.Name)
@@ -179,7 +179,7 @@ func (r *PoolStatus) judge(o *v1alpha1.IPPool, pool *ipam.Pool) time.Duration {
 	r.showAudit(o, pool)
 	switch {
 	case r.Store.Behind():
-		return statusDelay
+		return StatusDelay
 	case all.Cooling > 0:
 		return min(forecastStep, pool.Cooldown())
 	default:

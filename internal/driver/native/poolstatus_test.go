@@ -27,9 +27,11 @@ import (
 
 type noGauges struct{}
 
-func (noGauges) Pool(string, string, float64)         {}
+func (noGauges) Pool(string, string, float64) {}
+
 func (noGauges) Exhausts(string, time.Duration, bool) {}
-func (noGauges) NoPool(string)                        {}
+
+func (noGauges) NoPool(string) {}
 
 // behind is a client whose reads, as a cache's may, still show a pool.
 type behind struct {
@@ -136,7 +138,7 @@ func TestCountedAgainWhenAReplyWasLost(t *testing.T) {
 			case 1:
 				return blocktest.Fault{After: blocktest.ErrLost}
 			case 2:
-				return blocktest.Fault{Delay: 10 * statusDelay}
+				return blocktest.Fault{Delay: 10 * StatusDelay}
 			}
 			return blocktest.Fault{}
 		})
@@ -154,7 +156,7 @@ func TestCountedAgainWhenAReplyWasLost(t *testing.T) {
 		go func() { defer close(done); d.get(drivertest.Request(1)) }()
 		synctest.Wait()
 		feed.Deliver(-1)
-		if allocated, again := judge(); allocated != 0 || again != statusDelay {
+		if allocated, again := judge(); allocated != 0 || again != StatusDelay {
 			t.Errorf("while nobody knows: %d allocated, again in %s", allocated, again)
 		}
 		<-done
@@ -165,10 +167,8 @@ func TestCountedAgainWhenAReplyWasLost(t *testing.T) {
 }
 
 // What changes many times a second in a storm is looked at once a second, what a
-// node or a pod waits for at once: else each status that is written causes the next,
-// and a NodeNetwork is written again before the cache shows that it was.
+// pod waits for at once: otherwise each status that is written causes the next.
 func TestGathered(t *testing.T) {
-	block := &v1alpha1.IPBlock{ObjectMeta: metav1.ObjectMeta{Name: "b"}, Spec: v1alpha1.IPBlockSpec{Node: "x"}}
 	pool := &v1alpha1.IPPool{ObjectMeta: metav1.ObjectMeta{Name: "x", Generation: 1}}
 	changed := pool.DeepCopy()
 	changed.Generation++
@@ -181,13 +181,6 @@ func TestGathered(t *testing.T) {
 		{"pool changed", func(ctx context.Context, q queue) { update(ctx, poolEvents(), pool, changed, q) }, true},
 		{"status of a pool written", func(ctx context.Context, q queue) { update(ctx, poolEvents(), pool, pool, q) }, false},
 		{"pool deleted", func(ctx context.Context, q queue) { poolEvents().Delete(ctx, event.DeleteEvent{Object: pool}, q) }, true},
-		{"block created", func(ctx context.Context, q queue) {
-			(&Nodes{}).BlockEvents().Create(ctx, event.CreateEvent{Object: block}, q)
-		}, true},
-		{"block written", func(ctx context.Context, q queue) { update(ctx, (&Nodes{}).BlockEvents(), block, block, q) }, false},
-		{"block deleted", func(ctx context.Context, q queue) {
-			(&Nodes{}).BlockEvents().Delete(ctx, event.DeleteEvent{Object: block}, q)
-		}, true},
 	} {
 		t.Run(tc.name, func(t *testing.T) {
 			synctest.Test(t, func(t *testing.T) {
@@ -202,7 +195,7 @@ func TestGathered(t *testing.T) {
 				if got != want {
 					t.Errorf("%v is looked at, want %v", got, want)
 				}
-				delay := statusDelay
+				delay := StatusDelay
 				if tc.atOnce {
 					delay = 0
 				}

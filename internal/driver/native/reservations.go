@@ -17,8 +17,8 @@ import (
 	"fairlead.dev/fairlead/internal/ipam/block"
 )
 
-// maxSummary is the length of a summary for kubectl, in bytes.
-const maxSummary = 256
+// MaxSummary is the length of a summary for kubectl, in bytes.
+const MaxSummary = 256
 
 // maxInUse is how many addresses the status of a reservation lists.
 const maxInUse = 32
@@ -45,7 +45,7 @@ func (r *Reservations) SetupWithManager(mgr ctrl.Manager, lead Lead) error {
 
 // BlockEvents maps a change of a block, a little later, to the reservations that
 // reach into it.
-func (r *Reservations) BlockEvents() handler.EventHandler { return later(r.ofBlock) }
+func (r *Reservations) BlockEvents() handler.EventHandler { return Later(r.ofBlock) }
 
 // ofBlock names the reservations that reach into a block.
 func (r *Reservations) ofBlock(o client.Object) []string {
@@ -60,7 +60,7 @@ func (r *Reservations) ofBlock(o client.Object) []string {
 // Reconcile writes the status of one reservation when it differs.
 func (r *Reservations) Reconcile(ctx context.Context, req ctrl.Request) (ctrl.Result, error) {
 	if !r.Synced() || r.Store.Behind() {
-		return ctrl.Result{RequeueAfter: statusDelay}, nil
+		return ctrl.Result{RequeueAfter: StatusDelay}, nil
 	}
 	o := &v1alpha1.IPReservation{}
 	if err := r.Client.Get(ctx, req.NamespacedName, o); err != nil {
@@ -69,10 +69,10 @@ func (r *Reservations) Reconcile(ctx context.Context, req ctrl.Request) (ctrl.Re
 	after := o.DeepCopy()
 	reservation, problem := ipam.ParseReservation(o.Spec.Domain, o.Spec.Ranges)
 	if !r.Pools.withholds(o) || r.Store.Taking(reservation) {
-		return ctrl.Result{RequeueAfter: statusDelay}, nil // it is not in force yet
+		return ctrl.Result{RequeueAfter: StatusDelay}, nil // it is not in force yet
 	}
 	held := r.Store.Within(reservation)
-	after.Status.InUse, after.Status.Summary = nil, v1alpha1.OneLine(o.Spec.Ranges, maxSummary)
+	after.Status.InUse, after.Status.Summary = nil, v1alpha1.OneLine(o.Spec.Ranges, MaxSummary)
 	for _, l := range held[:min(len(held), maxInUse)] {
 		after.Status.InUse = append(after.Status.InUse, l.Addr.String())
 	}

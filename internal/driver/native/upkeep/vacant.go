@@ -1,4 +1,4 @@
-package native
+package upkeep
 
 import (
 	"context"
@@ -6,6 +6,7 @@ import (
 	"time"
 
 	"fairlead.dev/fairlead/api/v1alpha1"
+	"fairlead.dev/fairlead/internal/driver/native"
 	"fairlead.dev/fairlead/internal/ipam"
 	"fairlead.dev/fairlead/internal/ipam/block"
 )
@@ -23,9 +24,9 @@ type Vacancy struct {
 // first. It fails with driver.ErrUnavailable.
 func (v *Vacancy) Vacant(ctx context.Context, o *v1alpha1.IPPool) (vacant bool, again time.Duration, err error) {
 	if !v.Synced() || v.Store.Behind() {
-		return false, statusDelay, nil
+		return false, native.StatusDelay, nil
 	}
-	pool, err := parse(o)
+	pool, err := native.Parse(o)
 	if err != nil {
 		return false, 0, nil //nolint:nilerr // nothing can be said of it; its status tells why
 	}
@@ -34,7 +35,7 @@ func (v *Vacancy) Vacant(ctx context.Context, o *v1alpha1.IPPool) (vacant bool, 
 	}
 	rest, err := v.Store.DropVacant(ctx, pool.Pool)
 	if err != nil {
-		return false, 0, fmt.Errorf("pool %s: %w", o.Name, translate(err))
+		return false, 0, fmt.Errorf("pool %s: %w", o.Name, native.Translate(err))
 	}
 	if rest {
 		return false, max(pool.Cooldown(), ipam.DefaultCooldown), nil

@@ -1,4 +1,4 @@
-package native
+package upkeep
 
 import (
 	"context"
@@ -20,6 +20,7 @@ import (
 	"sigs.k8s.io/controller-runtime/pkg/predicate"
 
 	"fairlead.dev/fairlead/api/v1alpha1"
+	"fairlead.dev/fairlead/internal/driver/native"
 	"fairlead.dev/fairlead/internal/ipam/block"
 )
 
@@ -50,7 +51,7 @@ type Nodes struct {
 const blockNodeIndex = "spec.node"
 
 // SetupWithManager registers the reconciler.
-func (r *Nodes) SetupWithManager(ctx context.Context, mgr ctrl.Manager, lead Lead) error {
+func (r *Nodes) SetupWithManager(ctx context.Context, mgr ctrl.Manager, lead native.Lead) error {
 	if err := mgr.GetFieldIndexer().IndexField(ctx, &v1alpha1.IPBlock{}, blockNodeIndex, nodeOf); err != nil {
 		return fmt.Errorf("index blocks by node: %w", err)
 	}
@@ -68,8 +69,8 @@ func (r *Nodes) SetupWithManager(ctx context.Context, mgr ctrl.Manager, lead Lea
 // In a storm that is many times a second, and what is looked at then may not
 // show the last write yet, which would be made again.
 func (*Nodes) BlockEvents() handler.EventHandler {
-	now := enqueueAfter(0, nodeOf)
-	return handler.Funcs{CreateFunc: now.Create, UpdateFunc: later(nodeOf).Update, DeleteFunc: now.Delete}
+	now := native.EnqueueAfter(0, nodeOf)
+	return handler.Funcs{CreateFunc: now.Create, UpdateFunc: native.Later(nodeOf).Update, DeleteFunc: now.Delete}
 }
 
 // nodeOf is the node to which a block is routed, if it is to one.
@@ -104,7 +105,7 @@ func (r *Nodes) Reconcile(ctx context.Context, req ctrl.Request) (ctrl.Result, e
 		return ctrl.Result{}, fmt.Errorf("give back idle blocks of node %s: %w", node.Name, err)
 	}
 	if !sure {
-		again = statusDelay
+		again = native.StatusDelay
 	}
 	return ctrl.Result{RequeueAfter: again}, nil
 }
@@ -112,7 +113,7 @@ func (r *Nodes) Reconcile(ctx context.Context, req ctrl.Request) (ctrl.Result, e
 // write brings a NodeNetwork to where it should be.
 func (r *Nodes) write(ctx context.Context, node *corev1.Node, blocks []string) error {
 	want := v1alpha1.NodeNetworkSpec{
-		Blocks: blocks, Summary: v1alpha1.OneLine(blocks, maxSummary), DefaultNetwork: r.DefaultNetwork, Underlay: confirmed(node.Status.Addresses, r.Underlay),
+		Blocks: blocks, Summary: v1alpha1.OneLine(blocks, native.MaxSummary), DefaultNetwork: r.DefaultNetwork, Underlay: confirmed(node.Status.Addresses, r.Underlay),
 	}
 	have := &v1alpha1.NodeNetwork{}
 	if err := r.Client.Get(ctx, client.ObjectKeyFromObject(node), have); apierrors.IsNotFound(err) {

@@ -1,4 +1,7 @@
-package native
+// Package upkeep runs the native driver in a program: it assembles the driver with all that
+// it needs, tells how full pools are, and keeps the NodeNetworks, which tell each node which
+// blocks are routed to it.
+package upkeep
 
 import (
 	"context"
@@ -17,6 +20,7 @@ import (
 
 	"fairlead.dev/fairlead/api/v1alpha1"
 	"fairlead.dev/fairlead/internal/driver"
+	"fairlead.dev/fairlead/internal/driver/native"
 	"fairlead.dev/fairlead/internal/ipam/audit"
 	"fairlead.dev/fairlead/internal/ipam/block"
 	"fairlead.dev/fairlead/internal/ipam/heal"
@@ -59,12 +63,12 @@ type Assembly struct {
 	Vacancy *Vacancy
 
 	options Options
-	pools   *Pools
+	pools   *native.Pools
 	store   *block.Store
-	claims  *Claims
+	claims  *native.Claims
 	healer  *heal.Healer
 	metrics *Metrics
-	fed     *Fed
+	fed     *native.Fed
 }
 
 // Assemble wires the driver and starts nothing.
@@ -74,18 +78,18 @@ func Assemble(ctx context.Context, mgr manager.Manager, o Options) (*Assembly, e
 		return nil, fmt.Errorf("register the metrics of pools: %w", err)
 	}
 	store := block.New(block.Kube{Writer: mgr.GetClient(), Live: mgr.GetAPIReader()}, block.Config{Turn: o.Turn})
-	pools := NewPools()
-	fed, err := Feed(ctx, mgr.GetCache(), store, pools)
+	pools := native.NewPools()
+	fed, err := native.Feed(ctx, mgr.GetCache(), store, pools)
 	if err != nil {
 		return nil, fmt.Errorf("watch blocks and pools: %w", err)
 	}
 	a := &Assembly{
 		options: o, pools: pools, store: store, metrics: metrics, fed: fed,
 		Vacancy: &Vacancy{Store: store, Synced: fed.Synced},
-		claims:  &Claims{Client: mgr.GetClient(), Live: mgr.GetAPIReader(), Pools: pools, Store: store, Synced: fed.Synced},
+		claims:  &native.Claims{Client: mgr.GetClient(), Live: mgr.GetAPIReader(), Pools: pools, Store: store, Synced: fed.Synced},
 		healer:  heal.New(heal.Config{Client: mgr.GetClient(), Live: mgr.GetAPIReader(), Store: store, Routed: pools.Routed, Synced: fed.Synced}),
 	}
-	d := New(Config{Pools: o.Pools, Bridge: o.Bridge, Claims: a.claims, Namespace: o.Namespace}, pools, store)
+	d := native.New(native.Config{Pools: o.Pools, Bridge: o.Bridge, Claims: a.claims, Namespace: o.Namespace}, pools, store)
 	a.Parts = d.Parts()
 	a.Synced, a.Ready, a.Wake, a.Setup = fed.Synced, a.healer.Healed, a.wake, a.setUp
 	a.Remembered = func() map[string]int {
@@ -110,10 +114,10 @@ func (a *Assembly) setUp(ctx context.Context, mgr manager.Manager, term driver.T
 	auditor := heal.NewAuditor(heal.AuditConfig{Read: readFrom(mgr.GetCache()), Count: a.metrics.Findings, Interval: a.options.AuditInterval, Synced: known})
 	lead := term.Reconciler
 	return errors.Join(
-		(&Reservations{Client: mgr.GetClient(), Pools: a.pools, Store: a.store, Synced: a.fed.Synced}).SetupWithManager(mgr, lead),
+		(&native.Reservations{Client: mgr.GetClient(), Pools: a.pools, Store: a.store, Synced: a.fed.Synced}).SetupWithManager(mgr, lead),
 		a.claims.SetupWithManager(mgr, lead),
 		a.healer.Watch(ctx, mgr.GetCache()),
-		(&PoolStatus{
+		(&native.PoolStatus{
 			Client: mgr.GetClient(), Pools: a.pools, Store: a.store, Gauges: a.metrics, Synced: a.fed.Synced,
 			Audited: auditor.Of, OnAudit: auditor.OnResult, Events: mgr.GetEventRecorder("fairlead-controller"),
 		}).SetupWithManager(mgr, lead),
@@ -143,5 +147,13 @@ func readFrom(c cache.Cache) func(context.Context) (audit.Cluster, error) {
 		out.Attachments, errs[4] = slim.All(ctx, c, &v1alpha1.PodAttachment{}, nil)
 		out.Pods, errs[5] = slim.All(ctx, c, &corev1.Pod{}, pod.Holds)
 		return out, errors.Join(errs[:]...)
+	}
+}
+
+// wakeWhenFed calls all that waits when the store and the pools know everything.
+func wakeWhenFed(ctx context.Context, fed *native.Fed, w driver.Wake) {
+	if fed.Wait(ctx) {
+		w.Waiting()
+		w.Leaving()
 	}
 }
