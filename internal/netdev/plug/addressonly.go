@@ -11,6 +11,9 @@ import (
 // It makes nothing and removes nothing.
 type addressOnly struct{}
 
+// AddressOnly returns the kind KindAddressOnly.
+func AddressOnly() Kind { return addressOnly{} }
+
 func (addressOnly) Validate(i Interface) error {
 	err := i.validateAddresses()
 	if i.Binding.AddressOnly == nil {

@@ -18,6 +18,9 @@ import (
 // a bridge of the host.
 type bridge struct{ kernel *Kernel }
 
+// Bridge returns the kind KindBridge.
+func Bridge(k *Kernel) Kind { return bridge{k} }
+
 func (bridge) Validate(i Interface) error { return validateBridge(i) }
 
 func (bridge) Plan(at link.Place, i Interface) Made {

@@ -29,11 +29,6 @@ func changed(i plug.Interface, change func(*plug.Interface)) plug.Interface {
 	return i
 }
 
-// isKind returns a kind that this build has.
-func isKind(of func(*plug.Kernel) plug.Kind) func(*link.Sockets) plug.Kind {
-	return func(s *link.Sockets) plug.Kind { return of(plug.New(s)) }
-}
-
 // onEnd and onBridgeOf do something with a host end and with its bridge.
 func onEnd(do func(*netlink.Handle, netlink.Link) error) func(*netlink.Handle, plug.Made) error {
 	return func(h *netlink.Handle, m plug.Made) error { return onLink(h, m.HostLink, do) }
@@ -54,7 +49,7 @@ func onLink(h *netlink.Handle, name string, do func(*netlink.Handle, netlink.Lin
 func TestBridge(t *testing.T) {
 	i := podInterface(v1alpha1.Binding{Bridge: &v1alpha1.BridgeBinding{Name: nettest.DefaultBridge}})
 	plugtest.Run(t, plugtest.Case{
-		New: isKind(plug.BridgeKind), Interface: i, HostLink: true,
+		New: func(s *link.Sockets) plug.Kind { return plug.Bridge(plug.New(s)) }, Interface: i, HostLink: true,
 		Invalid: map[string]plug.Interface{
 			"binding must be bridge":             changed(i, func(i *plug.Interface) { i.Binding = v1alpha1.Binding{} }),
 			`bridge name "a/b" must have no`:     changed(i, func(i *plug.Interface) { i.Binding.Bridge = &v1alpha1.BridgeBinding{Name: "a/b"} }),
@@ -91,7 +86,7 @@ func TestBridge(t *testing.T) {
 func TestAddressOnly(t *testing.T) {
 	i := podInterface(v1alpha1.Binding{AddressOnly: &v1alpha1.AddressOnlyBinding{}})
 	plugtest.Run(t, plugtest.Case{
-		New: isKind(plug.AddressOnlyKind), Interface: i, Foreign: true,
+		New: func(*link.Sockets) plug.Kind { return plug.AddressOnly() }, Interface: i, Foreign: true,
 		Invalid: map[string]plug.Interface{
 			"binding must be addressOnly": changed(i, func(i *plug.Interface) { i.Binding = v1alpha1.Binding{} }),
 			"must not be set":             changed(i, func(i *plug.Interface) { i.Bandwidth = &plug.Bandwidth{} }),

@@ -23,23 +23,25 @@ const (
 type Kinds struct {
 	sockets *link.Sockets
 	byName  map[string]Kind
+	nameOf  func(v1alpha1.Binding) string
 }
 
 // Kinds returns the kinds that this build has.
 func (k *Kernel) Kinds() *Kinds {
-	return NewKinds(k.Sockets, map[string]Kind{
-		KindBridge:      bridge{k},
-		KindAddressOnly: addressOnly{},
+	return NewKinds(k.Sockets, memberOf, map[string]Kind{
+		KindBridge:      Bridge(k),
+		KindAddressOnly: AddressOnly(),
 	})
 }
 
-// NewKinds returns kinds by name, over sockets on the host.
-func NewKinds(s *link.Sockets, byName map[string]Kind) *Kinds {
-	return &Kinds{sockets: s, byName: byName}
+// NewKinds returns kinds by name, over sockets on the host. nameOf returns the name of the
+// kind of a binding.
+func NewKinds(s *link.Sockets, nameOf func(v1alpha1.Binding) string, byName map[string]Kind) *Kinds {
+	return &Kinds{sockets: s, byName: byName, nameOf: nameOf}
 }
 
-// kindOf returns the name of the member that is set, empty for none.
-func kindOf(b v1alpha1.Binding) string {
+// memberOf returns the name of the member that is set, empty for none.
+func memberOf(b v1alpha1.Binding) string {
 	switch {
 	case b.Bridge != nil:
 		return KindBridge
@@ -49,19 +51,22 @@ func kindOf(b v1alpha1.Binding) string {
 	return ""
 }
 
+// Names returns the names of the kinds, in order.
+func (k *Kinds) Names() []string { return slices.Sorted(maps.Keys(k.byName)) }
+
 // kind returns a kind by its name. Errors: link.ErrInvalid, with the names that there are.
 func (k *Kinds) kind(field, name string) (Kind, error) {
 	if kind, ok := k.byName[name]; ok {
 		return kind, nil
 	}
-	names := strings.Join(slices.Sorted(maps.Keys(k.byName)), ", ")
+	names := strings.Join(k.Names(), ", ")
 	return nil, invalid(fmt.Sprintf("%s %q", field, name), fmt.Errorf("must be one of %s", names))
 }
 
 // Plan validates an interface and returns what Make makes of it, to be written down
 // before Make is called. Errors: link.ErrInvalid.
 func (k *Kinds) Plan(at link.Place, i Interface) (Made, error) {
-	kind, err := k.kind("binding", kindOf(i.Binding))
+	kind, err := k.kind("binding", k.nameOf(i.Binding))
 	if err != nil {
 		return Made{}, err
 	}
@@ -73,7 +78,7 @@ func (k *Kinds) Plan(at link.Place, i Interface) (Made, error) {
 
 // Make makes an interface in an open namespace, or nothing.
 func (k *Kinds) Make(ctx context.Context, ns *link.Namespace, i Interface) error {
-	kind, err := k.kind("binding", kindOf(i.Binding))
+	kind, err := k.kind("binding", k.nameOf(i.Binding))
 	if err != nil {
 		return err
 	}
@@ -98,7 +103,7 @@ func (k *Kinds) of(m Made) (Kind, error) {
 // record is known. at has no path if the namespace is not known.
 func (k *Kinds) RemoveUnknown(ctx context.Context, at link.Place, containerID, name string) error {
 	var errs []error
-	for _, kind := range slices.Sorted(maps.Keys(k.byName)) {
+	for _, kind := range k.Names() {
 		kind := k.byName[kind]
 		errs = append(errs, kind.Remove(ctx, kind.Plan(at, Interface{ContainerID: containerID, Name: name})))
 	}
@@ -136,6 +141,12 @@ func (k *Kinds) Mend(ctx context.Context, m Made) (bool, error) {
 	return false, nil
 }
 
+// Finds tells whether Found lists the interfaces of a binding.
+func (k *Kinds) Finds(b v1alpha1.Binding) bool {
+	_, ok := k.byName[k.nameOf(b)].(Finder)
+	return ok
+}
+
 // Found lists the interfaces of all kinds that have links on the host, by one look at
 // them.
 func (k *Kinds) Found(ctx context.Context) ([]Found, error) {
@@ -149,7 +160,7 @@ func (k *Kinds) Found(ctx context.Context) ([]Found, error) {
 		return nil, err
 	}
 	var found []Found
-	for _, name := range slices.Sorted(maps.Keys(k.byName)) {
+	for _, name := range k.Names() {
 		if finder, ok := k.byName[name].(Finder); ok {
 			found = append(found, finder.Find(all)...)
 		}
