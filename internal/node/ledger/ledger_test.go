@@ -157,6 +157,18 @@ func TestClaimOfWhatAnotherSandboxHolds(t *testing.T) {
 	}
 }
 
+// The status says what the record said by which it was judged: a DEL that comes meanwhile
+// has taken nothing away yet.
+func TestMissingIsJudgedByOneRecord(t *testing.T) {
+	l, pa := testLedger(t), nodetest.Attachment("p", "u1")
+	l.Adopt(recordOf(pa, "c1", Attached))
+	_, rec := l.Judge(pa)
+	l.Adopt(recordOf(pa, "c1", Deleting))
+	if missing := l.Missing(pa, rec); len(missing) > 0 {
+		t.Errorf("missing are %+v", missing)
+	}
+}
+
 func TestRecordsAreReadAsTheyWereWritten(t *testing.T) {
 	f := files{dir: t.TempDir()}
 	pa := nodetest.Attachment("p", "u1", "eth0", "net1")

@@ -8,26 +8,22 @@ import (
 	"fairlead.dev/fairlead/api/v1alpha1"
 )
 
-// Missing returns the interfaces of a PodAttachment that its sandbox lacks. An interface
-// that Fairlead plugs is missing until it is plugged. An interface of another plugin is
-// missing until that plugin has asked for its addresses. It does not count as missing if
-// an incomplete record may lack it (MayHave).
-func (l *Ledger) Missing(pa *v1alpha1.PodAttachment, containerID string) []v1alpha1.Interface {
+// Missing returns the interfaces of a PodAttachment that its sandbox lacks, by the record
+// that Judge returned. An interface that Fairlead plugs is missing until it is plugged. An
+// interface of another plugin is missing until that plugin has asked for its addresses. It
+// does not count as missing if an incomplete record may lack it (MayHave).
+func (l *Ledger) Missing(pa *v1alpha1.PodAttachment, rec *Record) []v1alpha1.Interface {
 	l.mu.Lock()
 	defer l.mu.Unlock()
-	rec := l.records[containerID]
-	if rec == nil {
-		return pa.Spec.Interfaces
-	}
 	may := l.mayHave(rec, pa)
 	var out []v1alpha1.Interface
 	for _, i := range pa.Spec.Interfaces {
+		if slices.ContainsFunc(may, func(m v1alpha1.Interface) bool { return m.Name == i.Name }) {
+			continue
+		}
 		a := rec.Plug()
 		if i.Binding.AddressOnly != nil {
 			a = rec.addressOnly(i.Name)
-			if slices.ContainsFunc(may, func(m v1alpha1.Interface) bool { return m.Name == i.Name }) {
-				continue
-			}
 		}
 		if a == nil || a.State != Attached {
 			out = append(out, i)

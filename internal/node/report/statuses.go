@@ -134,7 +134,7 @@ func (a *Statuses) acknowledge(ctx context.Context, key types.NamespacedName) er
 func (a *Statuses) writePlugged(ctx context.Context, pa *v1alpha1.PodAttachment, rec *ledger.Record) error {
 	is := metav1.Condition{Status: metav1.ConditionTrue, Reason: "Plugged", Message: "plugged in the sandbox that status.sandbox names"}
 	ready := is
-	if missing := a.ledger.Missing(pa, rec.ContainerID); len(missing) > 0 {
+	if missing := a.ledger.Missing(pa, rec); len(missing) > 0 {
 		ready = metav1.Condition{Status: metav1.ConditionFalse, Reason: v1alpha1.ReasonInterfacesMissing, Message: ledger.TellMissing(missing)}
 	}
 	if isUpToDate(pa, rec, ready) {
