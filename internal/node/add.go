@@ -4,6 +4,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"slices"
 	"time"
 
 	"github.com/go-logr/logr"
@@ -167,6 +168,9 @@ func (pn *podNetwork) add(ctx context.Context, r cniproto.Request, pod ledger.Po
 	if err := pn.markRebooted(idle, rec); err != nil {
 		return nil, err
 	}
+	if err := pn.writeDown(rec, &p.add); err != nil {
+		return nil, err
+	}
 	start = time.Now()
 	if err := pn.plug(ctx, ns, rec, p); err != nil {
 		return nil, err
@@ -202,6 +206,16 @@ func (pn *podNetwork) fits(sandbox *ledger.Record) error {
 		return fault.Errorf(fault.ErrEnvironment, "CNI_ARGS: sandbox %s has interfaces already, of another pod", sandbox.ContainerID)
 	}
 	return nil
+}
+
+// writeDown puts an ADD on disk before its interfaces are made, if it has one that no link
+// of the host tells a later daemon of.
+func (pn *podNetwork) writeDown(rec *ledger.Record, add *ledger.Add) error {
+	hidden := func(i ledger.Interface) bool { return i.Made.HostLink == "" }
+	if add.AddressOnly() || !slices.ContainsFunc(add.Interfaces, hidden) { // as a rule
+		return nil
+	}
+	return pn.ledger.Put(rec)
 }
 
 // plug makes every interface of an ADD, in order, and meanwhile prepares the record

@@ -320,7 +320,7 @@ func TestCheckInEveryVersion(t *testing.T) {
 // The daemon was restarted, and the record was rebuilt from the kernel: what is
 // known is compared.
 func TestCheckOfARebuiltRecord(t *testing.T) {
-	pn := &podNetwork{ledger: ledger.New(t.TempDir(), "boot-1", func(*ledger.Record) {})}
+	pn := &podNetwork{ledger: ledger.New(t.TempDir(), "boot-1", nil, func(*ledger.Record) {})}
 	interfaces := pn.rebuilt("c1", []plug.Found{{Made: plug.Made{HostLink: "h", ContainerID: "c1", Name: "eth0"}}}).Interfaces()
 	prev := &types100.Result{Interfaces: []*types100.Interface{{Name: "eth0", Sandbox: "/run/netns/a"}}}
 	found := differences("c1", interfaces, prev, inspection{inside: map[string]plug.Inspected{"eth0": {Up: true}}})

@@ -43,6 +43,9 @@ func (pn *podNetwork) TearDownPod(ctx context.Context, r cniproto.Request) error
 		at = ns.Place()
 		ns.Close()
 	}
+	if rec != nil { // it is incomplete
+		defer pn.reaper.queue.Add(r.ContainerID)
+	}
 	return pn.kernel.RemoveUnknown(ctx, at, r.ContainerID, r.IfName)
 }
 

@@ -10,6 +10,7 @@ import (
 	"slices"
 	"sync"
 
+	"fairlead.dev/fairlead/api/v1alpha1"
 	"fairlead.dev/fairlead/internal/netdev/link"
 	"fairlead.dev/fairlead/internal/netdev/plug"
 	"fairlead.dev/fairlead/internal/node/ledger"
@@ -115,6 +116,9 @@ func (k *fakeKernel) Enter(path string) (Sandbox, error) {
 	return &fakeSandbox{kernel: k, place: link.Place{Path: path, ID: id}}, nil
 }
 
+// Names are those of the real kinds.
+func (k *fakeKernel) Names() []string { return plug.New(nil).Kinds().Names() }
+
 func (k *fakeKernel) Remove(ctx context.Context, m plug.Made) error {
 	return k.remove(ctx, m.HostLink)
 }
@@ -135,6 +139,9 @@ func (k *fakeKernel) remove(ctx context.Context, hostLink string) error {
 	k.mu.Unlock()
 	return k.step(ctx, "detached", hostLink)
 }
+
+// Finds is that of the real kinds.
+func (k *fakeKernel) Finds(b v1alpha1.Binding) bool { return plug.New(nil).Kinds().Finds(b) }
 
 func (k *fakeKernel) Found(ctx context.Context) ([]plug.Found, error) {
 	if err := k.step(ctx, "links", ""); err != nil {

@@ -45,6 +45,8 @@ func TestMain(m *testing.M) {
 type world struct {
 	t      *testing.T
 	kernel *fakeKernel
+	// real takes the place of kernel, if it is set.
+	real   Kernel
 	host   *fakeHost
 	filter *fakeFilter
 	rules  *fakeRules
@@ -69,10 +71,16 @@ type world struct {
 // default network is there.
 func inWorld(t *testing.T, test func(*world)) {
 	t.Helper()
+	inWorldWith(t, nil, test)
+}
+
+// inWorldWith is inWorld with another kernel than the fake one.
+func inWorldWith(t *testing.T, real Kernel, test func(*world)) {
+	t.Helper()
 	dir := t.TempDir()
 	synctest.Test(t, func(t *testing.T) {
 		w := &world{
-			t: t, kernel: newFakeKernel(), filter: &fakeFilter{}, rules: &fakeRules{}, api: newFakeAPI(), dir: dir, bootID: "boot-1", encapsulation: hostnet.EncapsulationNone,
+			t: t, kernel: newFakeKernel(), real: real, filter: &fakeFilter{}, rules: &fakeRules{}, api: newFakeAPI(), dir: dir, bootID: "boot-1", encapsulation: hostnet.EncapsulationNone,
 			host: &fakeHost{broken: make(chan error), uplink: host.Uplink{
 				Name: "eth0", MTU: 1500, Addresses: []netip.Prefix{netip.MustParsePrefix("192.168.77.11/24")},
 			}},
@@ -97,6 +105,9 @@ func (w *world) start() {
 		AddTimeout: 10 * time.Second, Kernel: w.kernel, HostKernel: w.host, FilterKernel: w.filter, RuleKernel: w.rules, Firewall: nft.New(w.filter.apply),
 		Masquerade: filter.Masquerade{Enabled: true}, API: w.api, Source: w.api,
 		Metrics: w.metrics, ReservedPorts: w.reserved,
+	}
+	if w.real != nil {
+		c.Kernel = w.real
 	}
 	p, err := NewPlugin(c)
 	if err != nil {

@@ -3,6 +3,7 @@ package node
 import (
 	"context"
 
+	"fairlead.dev/fairlead/api/v1alpha1"
 	"fairlead.dev/fairlead/internal/netdev/link"
 	"fairlead.dev/fairlead/internal/netdev/plug"
 )
@@ -18,6 +19,8 @@ type Kernel interface {
 
 // Kinds answers for interfaces by what was written down of them (plug.Kinds).
 type Kinds interface {
+	// Names returns the names of the kinds, in order.
+	Names() []string
 	Remove(ctx context.Context, m plug.Made) error
 	Gone(ctx context.Context, m plug.Made) (bool, error)
 	Differences(ctx context.Context, m plug.Made, inside plug.Inspected) ([]string, error)
@@ -28,6 +31,8 @@ type Kinds interface {
 type Finder interface {
 	// Found lists the interfaces of ours that have links on the host.
 	Found(ctx context.Context) ([]plug.Found, error)
+	// Finds tells whether Found lists the interfaces of a binding.
+	Finds(b v1alpha1.Binding) bool
 	// RemoveUnknown removes what is left of an interface, of any kind.
 	RemoveUnknown(ctx context.Context, at link.Place, containerID, name string) error
 }

@@ -15,7 +15,6 @@ import (
 
 	"fairlead.dev/fairlead/api/v1alpha1"
 	"fairlead.dev/fairlead/internal/cniproto"
-	"fairlead.dev/fairlead/internal/netdev/plug"
 	"fairlead.dev/fairlead/internal/nft"
 	"fairlead.dev/fairlead/internal/node/answer"
 	"fairlead.dev/fairlead/internal/node/apiserver"
@@ -84,7 +83,7 @@ func NewPlugin(c Config) (plugin.Plugin, error) {
 		}),
 	}
 	pn.reaper = &reaper{network: pn, queue: queue.New[string]("reaper")}
-	pn.ledger = ledger.New(filepath.Join(c.StateDir, ledger.RecordsDir), c.BootID, pn.released)
+	pn.ledger = ledger.New(filepath.Join(c.StateDir, ledger.RecordsDir), c.BootID, c.Kernel.Finds, pn.released)
 	pn.registry = apiserver.NewRegistry(pn.changed)
 	pn.firewall = filter.New(c.FilterKernel, c.Firewall, c.Bridge, c.Masquerade, nft.Tunnel{Port: c.VXLANPort, VNI: c.VNI}, pn.host.RulesChanged)
 	pn.host.SetFilter(pn.firewall.SetNode)
@@ -107,9 +106,13 @@ func (pn *podNetwork) Init(ctx context.Context, t *turns.Turns) error {
 
 // Parts are the services beside plugging and unplugging.
 func (pn *podNetwork) Parts() plugin.Parts {
+	checks := map[string]func() error{}
+	for _, kind := range pn.kernel.Names() {
+		checks[kind] = func() error { return pn.bindings.Check(kind) }
+	}
 	return plugin.Parts{
 		Check: pn.check, Collect: pn.collect, Addresses: pn.handleIPAM, Run: pn.run, Leave: pn.leave, Sweep: pn.sweep, Ready: pn.ready, Remembered: pn.remembered,
-		Checks: map[string]func() error{plug.KindBridge: func() error { return pn.bindings.Check(plug.KindBridge) }},
+		Checks: checks,
 	}
 }
 

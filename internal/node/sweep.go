@@ -39,6 +39,7 @@ func (pn *podNetwork) adopt(ctx context.Context) error {
 		}
 		log.Info("record rebuilt from the links in the kernel", "sandbox", b.ContainerID, "interfaces", len(rec.Interfaces()))
 	}
+	pn.undoAttaching(ctx)
 	for _, rec := range pn.ledger.All() {
 		pn.remover.enqueue(rec.ContainerID) // of what was being deleted
 		if add := rec.Plug(); add != nil && add.State == ledger.Attached {
@@ -51,6 +52,18 @@ func (pn *podNetwork) adopt(ctx context.Context) error {
 		log.Error(err, "sweep was not complete, will be tried again")
 	}
 	return nil
+}
+
+// undoAttaching lets go what ADDs have made that were killed before they answered, by
+// their records.
+func (pn *podNetwork) undoAttaching(ctx context.Context) {
+	for _, rec := range pn.ledger.All() {
+		adds := slices.DeleteFunc(slices.Clone(rec.Adds), func(a ledger.Add) bool { return a.State != ledger.Attaching })
+		if len(adds) > 0 {
+			logr.FromContextOrDiscard(ctx).Info("removing what an ADD has made that was not answered", "sandbox", rec.ContainerID, "pod", rec.Pod)
+			pn.ledger.Adopt(deleting(rec, adds)) // the file says enough
+		}
+	}
 }
 
 // undoUnanswered lets go the links that no record speaks of: the ADD that made
@@ -231,10 +244,10 @@ func (pn *podNetwork) reap(ctx context.Context, containerID string) error {
 	})
 }
 
-// complete ends the doubt about an incomplete record when no interface of another
-// plugin can be missing from it: no PodAttachment that it may be of has one, or no
-// namespace has an address that it may be about. A namespace that cannot be looked into
-// is no proof.
+// complete ends the doubt about an incomplete record when no interface can be missing from
+// it: no PodAttachment that it may be of has one that no link of the host tells of, or no
+// namespace has an address of such an interface. A namespace that cannot be looked into is
+// no proof.
 func (pn *podNetwork) complete(ctx context.Context, rec *ledger.Record) error {
 	if !rec.Incomplete || !pn.registry.IsSynced() {
 		return nil // of which PodAttachments it may be is not known yet

@@ -174,8 +174,8 @@ func decodeRecord(raw []byte, containerID string) (*Record, error) {
 		return nil, errors.New("record has no ADD")
 	}
 	for _, a := range r.Adds {
-		if a.State != Attached && a.State != Deleting {
-			return nil, fmt.Errorf("record has state %q: must be %s or %s", a.State, Attached, Deleting)
+		if a.State != Attaching && a.State != Attached && a.State != Deleting {
+			return nil, fmt.Errorf("record has state %q: must be %s, %s or %s", a.State, Attaching, Attached, Deleting)
 		}
 		if a.AddressOnly() && r.Attachment.UID == "" {
 			return nil, fmt.Errorf("record has addresses of interface %s and names no PodAttachment", a.IfName)

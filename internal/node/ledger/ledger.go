@@ -8,6 +8,7 @@ import (
 
 	"k8s.io/apimachinery/pkg/types"
 
+	"fairlead.dev/fairlead/api/v1alpha1"
 	"fairlead.dev/fairlead/internal/nft"
 )
 
@@ -21,6 +22,8 @@ import (
 type Ledger struct {
 	files  files
 	BootID string
+	// finds reports whether interfaces of a binding have links on the host.
+	finds func(v1alpha1.Binding) bool
 	// released is called, outside the lock, after an ADD was removed from a record. It
 	// gets an empty record if the status of every PodAttachment has to be judged anew.
 	released func(*Record)
@@ -41,12 +44,13 @@ type detachment struct {
 	at time.Time
 }
 
-// New returns an empty ledger that keeps its records in dir. released is called, without
-// a lock, after an ADD was removed from a record. It gets an empty record if the status
-// of every PodAttachment has to be judged anew.
-func New(dir, bootID string, released func(*Record)) *Ledger {
+// New returns an empty ledger that keeps its records in dir. finds reports whether
+// interfaces of a binding have links on the host by which they can be found. released is
+// called, without a lock, after an ADD was removed from a record. It gets an empty record
+// if the status of every PodAttachment has to be judged anew.
+func New(dir, bootID string, finds func(v1alpha1.Binding) bool, released func(*Record)) *Ledger {
 	return &Ledger{
-		files: files{dir: dir}, BootID: bootID, released: released,
+		files: files{dir: dir}, BootID: bootID, finds: finds, released: released,
 		records: map[string]*Record{}, detached: map[types.UID]detachment{}, gone: make(chan struct{}),
 	}
 }
@@ -135,7 +139,8 @@ type Claim struct {
 // without ADDs.
 //
 // The ADD is in memory alone. If the daemon is killed before the record is on disk, the
-// next daemon finds the links that were made.
+// next daemon finds the links on the host that were made. An ADD with interfaces that have
+// no link on the host is Put before they are made.
 func (l *Ledger) Claim(sandbox *Record, a Add) Claim {
 	l.mu.Lock()
 	defer l.mu.Unlock()

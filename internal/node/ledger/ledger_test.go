@@ -16,7 +16,7 @@ import (
 
 func testLedger(t *testing.T) *Ledger {
 	t.Helper()
-	l := New(t.TempDir(), "boot-1", func(*Record) {})
+	l := New(t.TempDir(), "boot-1", func(b v1alpha1.Binding) bool { return b.Bridge != nil }, func(*Record) {})
 	if _, err := l.Read(); err != nil {
 		t.Fatal(err)
 	}

@@ -19,7 +19,7 @@ type State string
 
 const (
 	// Attaching means that the interfaces are being made. An ADD in this state is in
-	// memory alone.
+	// memory alone, unless it makes interfaces that have no link on the host.
 	Attaching State = "attaching"
 	// Attached means that the ADD has answered, or is about to.
 	Attached State = "attached"
@@ -48,7 +48,7 @@ type Record struct {
 	Adds []Add `json:"adds"`
 
 	// Incomplete is true if a file of the sandbox could not be read. The sandbox may
-	// have interfaces of other plugins that Adds lacks.
+	// have interfaces that Adds lacks: those that have no link on the host.
 	Incomplete bool `json:"incomplete,omitempty"`
 	// Deleted are the interfaces of other plugins that are gone from an incomplete
 	// record, by CNI_IFNAME.

@@ -96,9 +96,9 @@ func (l *Ledger) uncertain(pa *v1alpha1.PodAttachment) bool {
 }
 
 // MayHave returns the interfaces of a PodAttachment that the sandbox of an incomplete
-// record may have although the record lacks them. These are interfaces of other plugins
-// that are in no record and are not known to be gone. It returns nil if the record is
-// complete or is of another PodAttachment.
+// record may have although the record lacks them. These are interfaces that have no link
+// on the host, are in no record and are not known to be gone. It returns nil if the record
+// is complete or is of another PodAttachment.
 func (l *Ledger) MayHave(r *Record, pa *v1alpha1.PodAttachment) []v1alpha1.Interface {
 	l.mu.Lock()
 	defer l.mu.Unlock()
@@ -114,18 +114,20 @@ func (l *Ledger) mayHave(r *Record, pa *v1alpha1.PodAttachment) (out []v1alpha1.
 		return nil
 	}
 	for _, i := range pa.Spec.Interfaces {
-		if i.Binding.AddressOnly != nil && !slices.Contains(r.Deleted, i.Name) && !l.recorded(pa, i.Name) {
+		if !l.finds(i.Binding) && !slices.Contains(r.Deleted, i.Name) && !l.recorded(pa, i) {
 			out = append(out, i)
 		}
 	}
 	return out
 }
 
-// recorded reports whether a record of the PodAttachment has the named interface of
-// another plugin.
-func (l *Ledger) recorded(pa *v1alpha1.PodAttachment, name string) bool {
+// recorded reports whether a record of the PodAttachment has an interface.
+func (l *Ledger) recorded(pa *v1alpha1.PodAttachment, i v1alpha1.Interface) bool {
+	is := func(o Interface) bool {
+		return o.Name == i.Name && (o.Binding.AddressOnly != nil) == (i.Binding.AddressOnly != nil)
+	}
 	for _, r := range l.records {
-		if r.Attachment.UID == pa.UID && r.addressOnly(name) != nil {
+		if r.Attachment.UID == pa.UID && slices.ContainsFunc(r.Interfaces(), is) {
 			return true
 		}
 	}

@@ -41,7 +41,7 @@ func upgraded(t *testing.T, files map[string]string) (*Record, []string) {
 	}
 	var first *Record
 	for range 2 {
-		l := New(filepath.Join(dir, RecordsDir), "boot-1", func(*Record) {})
+		l := New(filepath.Join(dir, RecordsDir), "boot-1", nil, func(*Record) {})
 		if _, err := l.Read(); err != nil {
 			t.Fatal(err)
 		}

@@ -1,0 +1,372 @@
+package node
+
+import (
+	"context"
+	"errors"
+	"net/netip"
+	"os"
+	"path/filepath"
+	"runtime"
+	"slices"
+	"strings"
+	"sync/atomic"
+	"testing"
+	"time"
+
+	types100 "github.com/containernetworking/cni/pkg/types/100"
+	"github.com/google/go-cmp/cmp"
+	"k8s.io/apimachinery/pkg/types"
+
+	"fairlead.dev/fairlead/api/v1alpha1"
+	"fairlead.dev/fairlead/internal/cniproto"
+	"fairlead.dev/fairlead/internal/netdev/link"
+	"fairlead.dev/fairlead/internal/netdev/nettest"
+	"fairlead.dev/fairlead/internal/netdev/plug"
+	"fairlead.dev/fairlead/internal/netdev/plug/plugtest"
+	"fairlead.dev/fairlead/internal/node/apiserver"
+	"fairlead.dev/fairlead/internal/node/fault"
+	"fairlead.dev/fairlead/internal/node/ledger"
+	"fairlead.dev/fairlead/internal/node/nodetest"
+	"fairlead.dev/fairlead/internal/node/queue"
+)
+
+// kindOf names the kind of a binding for a table that has one kind more than Binding has
+// members: the bridge "nowhere" stands for it.
+func kindOf(b v1alpha1.Binding) string {
+	if b.Bridge != nil && b.Bridge.Name == plugtest.KindNowhere {
+		return plugtest.KindNowhere
+	}
+	return plug.KindBridge
+}
+
+// faulty is a kind whose daemon is killed after Make, or whose Remove fails.
+type faulty struct {
+	plug.Kind
+	killed, stuck atomic.Bool
+}
+
+func (f *faulty) Make(ctx context.Context, ns *link.Namespace, i plug.Interface) error {
+	err := f.Kind.Make(ctx, ns, i)
+	if f.killed.Load() {
+		runtime.Goexit()
+	}
+	return err
+}
+
+func (f *faulty) Remove(ctx context.Context, m plug.Made) error {
+	if f.stuck.Load() {
+		return errors.New("device or resource busy")
+	}
+	return f.Kind.Remove(ctx, m)
+}
+
+// node1 is a node whose pods are network namespaces, with a kind that has no link on the
+// host. It has pod p, whose sandbox is c1.
+type node1 struct {
+	*world
+	nowhere *faulty
+	host    *link.Sockets
+	pod     *link.Namespace
+	key     types.NamespacedName
+	// last is the interface of the kind nowhere, the last of the pod's.
+	last string
+	// hostLinks are the links that the host has without the pod.
+	hostLinks []string
+}
+
+// everyNode runs a test with a pod that has an interface of the kind nowhere alone, and
+// with a pod that has it beside an interface on the bridge.
+func everyNode(t *testing.T, test func(*testing.T, *node1)) {
+	for name, interfaces := range map[string][]string{"alone": {"eth0"}, "beside a bridge": {"eth0", "net1"}} {
+		t.Run(name, func(t *testing.T) {
+			nettest.NeedRoot(t)
+			n := &node1{host: nettest.NewHost(t), pod: nettest.NewNamespace(t), nowhere: &faulty{Kind: plugtest.Nowhere()}, last: interfaces[len(interfaces)-1]}
+			n.hostLinks = nettest.LinkNames(t, n.host.Namespace())
+			kinds := plug.NewKinds(n.host, kindOf, map[string]plug.Kind{
+				plug.KindBridge: plug.Bridge(plug.New(n.host)), plugtest.KindNowhere: n.nowhere,
+			})
+			inWorldWith(t, RealKernel{kinds}, func(w *world) {
+				n.world = w
+				pa := nodetest.Attachment("p", "u1", interfaces...)
+				last := &pa.Spec.Interfaces[len(interfaces)-1]
+				last.Binding.Bridge.Name, last.Gateways = plugtest.KindNowhere, nil
+				w.api.putPod("p", "u1")
+				n.key = apiserver.KeyOf(w.api.put(pa))
+				settle()
+				test(w.t, n)
+			})
+		})
+	}
+}
+
+func (n *node1) request(verb string) cniproto.Request {
+	return request(verb, "c1", n.pod.Path(), "p", "u1")
+}
+
+// plugged sends ADD, which succeeds, and returns its answer.
+func (n *node1) plugged() []byte {
+	n.t.Helper()
+	raw, err := n.handle(n.request(cniproto.VerbAdd))
+	if err != nil {
+		n.t.Fatalf("ADD: %v", err)
+	}
+	settle()
+	return raw
+}
+
+// check sends CHECK with the answer to the ADD.
+func (n *node1) check(result []byte) error {
+	r := n.request(cniproto.VerbCheck)
+	r.Config = withPrevResult(n.t, r.Config, result)
+	_, err := n.handle(r)
+	return err
+}
+
+// sweeps waits for a sweep.
+func sweeps() {
+	time.Sleep(sweepInterval) //nolint:forbidigo // the bubble's clock
+	settle()
+}
+
+// end ends the pod's namespace, as a runtime does.
+func (n *node1) end() {
+	n.t.Helper()
+	if err := n.pod.Close(); err != nil {
+		n.t.Fatal(err)
+	}
+	nettest.DropPath(n.t, n.pod.Path())
+	if err := os.Remove(n.pod.Path()); err != nil {
+		n.t.Fatal(err)
+	}
+}
+
+// wantPlugged checks that the pod has its interface, and that the record says of which
+// kind it is.
+func (n *node1) wantPlugged(when string) {
+	n.t.Helper()
+	if links := nettest.LinkNames(n.t, n.pod); !slices.Contains(links, n.last) {
+		n.t.Errorf("%s: the pod has %v, want %s", when, links, n.last)
+	}
+	n.wantRecords("c1")
+	rec := n.network.ledger.Get("c1")
+	if rec == nil || rec.Plug() == nil {
+		n.t.Fatalf("%s: no record of an ADD", when)
+	}
+	made := rec.Plug().Interfaces[len(rec.Plug().Interfaces)-1].Made
+	want := plug.Made{Kind: plugtest.KindNowhere, ContainerID: "c1", Name: n.last, Namespace: n.pod.Place()}
+	if diff := cmp.Diff(want, made); rec.Plug().State != ledger.Attached || diff != "" {
+		n.t.Errorf("%s: the ADD is %s (-want +made):\n%s", when, rec.Plug().State, diff)
+	}
+}
+
+// wantNothing checks that nothing of the pod is left, in its namespace either if that is
+// there still.
+func (n *node1) wantNothing(when string) {
+	n.t.Helper()
+	n.wantRecords()
+	if diff := cmp.Diff(n.hostLinks, nettest.LinkNames(n.t, n.host.Namespace())); diff != "" {
+		n.t.Errorf("%s: links of the host (-before +after):\n%s", when, diff)
+	}
+	if n.pod.FD() < 0 {
+		return
+	}
+	if links := nettest.LinkNames(n.t, n.pod); !slices.Equal(links, []string{"lo"}) {
+		n.t.Errorf("%s: the pod has %v", when, links)
+	}
+}
+
+// A live sandbox is plugged, looked after and adopted, whatever link its host lacks.
+func TestKindWithoutHostLinkLives(t *testing.T) {
+	everyNode(t, func(t *testing.T, n *node1) {
+		if n.daemon.Checks()[plugtest.KindNowhere] == nil {
+			t.Error("the kind has no check of its health")
+		}
+		raw := n.plugged()
+		res, err := types100.NewResult(raw)
+		if err != nil {
+			t.Fatal(err)
+		}
+		var names []string
+		for _, i := range res.(*types100.Result).Interfaces {
+			names = append(names, i.Name)
+		}
+		want := []string{"eth0"}
+		if n.last != "eth0" {
+			want = []string{plug.HostName("c1", "eth0"), "eth0", n.last}
+		}
+		if !slices.Equal(names, want) {
+			t.Errorf("ADD answers with %v, want %v", names, want)
+		}
+		n.wantPlugged("ADD")
+		nodetest.WantCode(t, n.check(raw), 0)
+		sweeps()
+		n.wantPlugged("a sweep")
+		if _, err := n.handle(gcRequest(`,"cni.dev/valid-attachments":[]`)); err != nil {
+			t.Errorf("GC: %v", err)
+		}
+		settle()
+		n.wantPlugged("a GC that lists nothing")
+		n.restart()
+		n.wantPlugged("a restart")
+		if again := n.plugged(); string(again) != string(raw) {
+			t.Errorf("ADD again: %s, want %s", again, raw)
+		}
+		nodetest.WantCode(t, n.check(raw), 0)
+		n.wantWrites(n.key, "Attached/c1")
+
+		if err := n.pod.With(func(c *link.Conn) error { return c.Do(link.Remove(n.last)) }); err != nil {
+			t.Fatal(err)
+		}
+		err = n.check(raw)
+		nodetest.WantCode(t, err, fault.CodeDiffers)
+		if e := cniproto.AsError(err); !strings.Contains(e.Details, "interface "+n.last+" is missing") {
+			t.Errorf("CHECK without %s: %s", n.last, e.Details)
+		}
+		sweeps()
+		n.wantRecords("c1") // the pod lives
+	})
+}
+
+// A sandbox goes by its DEL, and without one when its namespace has ended.
+func TestKindWithoutHostLinkGoes(t *testing.T) {
+	del := func(n *node1) error { return n.del("c1") }
+	for _, tt := range []struct {
+		name  string
+		ended bool
+		do    func(n *node1) error
+	}{
+		{"DEL", false, del},
+		{"DEL after the namespace", true, del},
+		{"sweep", true, func(*node1) error { sweeps(); return nil }},
+		{"GC", true, func(n *node1) error {
+			_, err := n.handle(gcRequest(`,"cni.dev/valid-attachments":[]`))
+			return err
+		}},
+		{"restart", true, func(n *node1) error { n.restart(); return nil }},
+		{"the PodAttachment is deleted", true, func(*node1) error { return nil }},
+	} {
+		t.Run(tt.name, func(t *testing.T) {
+			everyNode(t, func(t *testing.T, n *node1) {
+				n.plugged()
+				if tt.ended {
+					n.end()
+				}
+				if err := tt.do(n); err != nil {
+					t.Error(err)
+				}
+				n.leave(n.key)
+				settle()
+				n.wantNothing(tt.name)
+				n.wantWrites(n.key, "Attached/c1", "Detached/c1")
+			})
+		})
+	}
+}
+
+// killed has the daemon killed between Make and the answer of an ADD, and starts another.
+func (n *node1) killed() {
+	n.t.Helper()
+	n.nowhere.killed.Store(true)
+	go func() { _, _ = n.handle(n.request(cniproto.VerbAdd)) }()
+	settle()
+	if links := nettest.LinkNames(n.t, n.pod); !slices.Contains(links, n.last) {
+		n.t.Errorf("the ADD that was killed has made no %s: %v", n.last, links)
+	}
+	n.nowhere.killed.Store(false)
+	n.restart()
+}
+
+// Nothing on the host tells of what an ADD has made that was killed: its record does.
+func TestKindWithoutHostLinkKilled(t *testing.T) {
+	t.Run("ADD again", func(t *testing.T) {
+		everyNode(t, func(t *testing.T, n *node1) {
+			n.killed()
+			n.wantNothing("a restart")
+			raw := n.plugged()
+			n.wantPlugged("ADD again")
+			nodetest.WantCode(t, n.check(raw), 0)
+			nodetest.WantCode(t, n.del("c1"), 0)
+			settle()
+			n.wantNothing("DEL")
+		})
+	})
+	t.Run("DEL", func(t *testing.T) {
+		everyNode(t, func(t *testing.T, n *node1) {
+			n.nowhere.stuck.Store(true)
+			n.killed()
+			_, err := n.handle(n.request(cniproto.VerbDel))
+			nodetest.WantCode(t, err, 0)
+			n.leave(n.key)
+			settle()
+			n.wantWrites(n.key) // the interface has its addresses still
+			n.nowhere.stuck.Store(false)
+			time.Sleep(queue.RetryLast) //nolint:forbidigo // the bubble's clock
+			settle()
+			n.wantNothing("DEL")
+			n.wantWrites(n.key, "Detached/")
+		})
+	})
+	t.Run("the namespace ends", func(t *testing.T) {
+		everyNode(t, func(t *testing.T, n *node1) {
+			n.nowhere.stuck.Store(true)
+			n.killed()
+			n.end()
+			n.nowhere.stuck.Store(false)
+			sweeps()
+			n.wantNothing("the namespace has ended")
+		})
+	})
+}
+
+// holding is plug.Holding with no other namespace than the pod's.
+func (n *node1) holding(ctx context.Context, addrs []netip.Addr) (string, error) {
+	ns, err := n.pod.Place().Open()
+	if errors.Is(err, link.ErrNotNamespace) {
+		return "", nil
+	}
+	if err != nil {
+		return "", err
+	}
+	defer ns.Close()
+	inside, err := plug.Inspect(ctx, ns)
+	for _, i := range inside {
+		if slices.ContainsFunc(i.Addresses, func(p netip.Prefix) bool { return slices.Contains(addrs, p.Addr()) }) {
+			return n.pod.Path(), nil
+		}
+	}
+	return "", err
+}
+
+// Nothing on the host tells of a sandbox whose record was damaged: its addresses are free
+// when no namespace has them.
+func TestKindWithoutHostLinkDamaged(t *testing.T) {
+	everyNode(t, func(t *testing.T, n *node1) {
+		n.plugged()
+		n.stop()
+		file := filepath.Join(n.dir, ledger.RecordsDir, "c1"+ledger.RecordSuffix)
+		if err := os.WriteFile(file, []byte("{"), 0o600); err != nil {
+			t.Fatal(err)
+		}
+		n.start()
+		settle()
+		n.network.statuses.Holding = n.holding
+		n.leave(n.key)
+		sweeps()
+		n.wantWrites(n.key, "Attached/c1")
+		if _, err := n.handle(n.request(cniproto.VerbDel)); err != nil {
+			t.Errorf("DEL: %v", err)
+		}
+		settle()
+		if n.last != "eth0" { // nothing says that it is of this sandbox
+			sweeps()
+			n.wantWrites(n.key, "Attached/c1")
+			n.end()
+			sweeps()
+		}
+		if err := os.Remove(file + ledger.DamagedSuffix); err != nil {
+			t.Error(err)
+		}
+		n.wantNothing("all")
+		n.wantWrites(n.key, "Attached/c1", "Detached/c1")
+	})
+}
