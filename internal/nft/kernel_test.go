@@ -209,8 +209,7 @@ func (l *lab) pod(n int, ports ...nft.Port) *sandbox {
 			return err
 		}
 		defer open.Close()
-		_, err = plug.New(l.kernel.Sockets).Attach(l.t.Context(), open, p)
-		return err
+		return plug.New(l.kernel.Sockets).Make(l.t.Context(), open, p)
 	})
 	s.link = nft.Link{Name: plug.HostName(s.id, "eth0"), MAC: p.MAC}
 	for _, a := range p.Addresses {

@@ -385,10 +385,11 @@ func TestHostEndsArePutBackWithoutCheck(t *testing.T) {
 				<-time.After(sweepInterval)
 				settle()
 				for _, name := range []string{"eth0", "net1"} {
-					is, err := w.host.LinkState(plug.HostName("c1", name))
-					if err != nil || !is.Up || is.Master != "fairlead0" {
-						t.Errorf("%s: %+v, %v", name, is, err)
-					}
+					w.changeLink(name, func(l *fakeLink) {
+						if !l.host.Up || l.host.Master != "fairlead0" {
+							t.Errorf("%s: %+v", name, l.host)
+						}
+					})
 				}
 			})
 		})

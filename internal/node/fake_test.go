@@ -70,16 +70,13 @@ func (h *fakeHost) WatchHost(ctx context.Context, notify func()) error {
 	}
 }
 
-// LinkState knows the uplink, the bridges and the host ends.
+// LinkState knows the uplink and the bridges.
 func (h *fakeHost) LinkState(name string) (link.State, error) {
 	h.mu.Lock()
 	uplink := h.uplink.Name
 	h.mu.Unlock()
 	h.kernel.mu.Lock()
 	defer h.kernel.mu.Unlock()
-	if l, ok := h.kernel.links[name]; ok {
-		return l.host, nil
-	}
 	if name == uplink || h.kernel.bridges[name] {
 		return link.State{Index: 1, Up: true}, nil
 	}

@@ -117,7 +117,7 @@ func (k *fakeKernel) Enter(path string) (Sandbox, error) {
 }
 
 // Names are those of the real kinds.
-func (k *fakeKernel) Names() []string { return plug.New(nil).Kinds().Names() }
+func (k *fakeKernel) Names() []string { return plug.New(nil).Names() }
 
 func (k *fakeKernel) Remove(ctx context.Context, m plug.Made) error {
 	return k.remove(ctx, m.HostLink)
@@ -141,7 +141,7 @@ func (k *fakeKernel) remove(ctx context.Context, hostLink string) error {
 }
 
 // Finds is that of the real kinds.
-func (k *fakeKernel) Finds(b v1alpha1.Binding) bool { return plug.New(nil).Kinds().Finds(b) }
+func (k *fakeKernel) Finds(b v1alpha1.Binding) bool { return plug.New(nil).Finds(b) }
 
 func (k *fakeKernel) Found(ctx context.Context) ([]plug.Found, error) {
 	if err := k.step(ctx, "links", ""); err != nil {
@@ -226,7 +226,7 @@ func (s *fakeSandbox) Place() link.Place { return s.place }
 
 // Plan is that of the real kinds, which does not look at the kernel.
 func (s *fakeSandbox) Plan(i plug.Interface) (plug.Made, error) {
-	return plug.New(nil).Kinds().Plan(s.place, i)
+	return plug.New(nil).Plan(s.place, i)
 }
 
 func (s *fakeSandbox) Close() {}

@@ -83,7 +83,7 @@ func everyNode(t *testing.T, test func(*testing.T, *node1)) {
 			n := &node1{host: nettest.NewHost(t), pod: nettest.NewNamespace(t), nowhere: &faulty{Kind: plugtest.Nowhere()}, last: interfaces[len(interfaces)-1]}
 			n.hostLinks = nettest.LinkNames(t, n.host.Namespace())
 			kinds := plug.NewKinds(n.host, kindOf, map[string]plug.Kind{
-				plug.KindBridge: plug.Bridge(plug.New(n.host)), plugtest.KindNowhere: n.nowhere,
+				plug.KindBridge: plug.Bridge(n.host), plugtest.KindNowhere: n.nowhere,
 			})
 			inWorldWith(t, RealKernel{kinds}, func(w *world) {
 				n.world = w

@@ -140,8 +140,8 @@ func (r *hostRun) adoptOrphans(ctx context.Context) {
 		return
 	}
 	for _, dev := range all {
-		l, ok := plug.ToHostLink(dev)
-		if !ok || l.ContainerID == "" || l.Master != 0 {
+		l, ok := plug.FoundEnd(dev)
+		if !ok || l.ContainerID == "" || dev.Attrs().MasterIndex != 0 {
 			continue // without an alias it may be being made just now
 		}
 		err := r.host.LinkSetMasterByIndex(dev, r.bridge)
@@ -151,9 +151,9 @@ func (r *hostRun) adoptOrphans(ctx context.Context) {
 		switch {
 		case link.IsNoLink(err): // it is on its way out
 		case err != nil:
-			r.failed(fmt.Errorf("putting %s back on %s: %w", l.Name, r.want.Bridge, err))
+			r.failed(fmt.Errorf("putting %s back on %s: %w", l.HostLink, r.want.Bridge, err))
 		default:
-			r.changed("put %s of container %s back on %s", l.Name, l.ContainerID, r.want.Bridge)
+			r.changed("put %s of container %s back on %s", l.HostLink, l.ContainerID, r.want.Bridge)
 		}
 	}
 }

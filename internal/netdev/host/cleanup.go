@@ -44,7 +44,7 @@ func (k *Kernel) CleanupHost(ctx context.Context) (removed []string, err error) 
 	}
 	links, err := link.Dump(ctx, "listing links", h.LinkList)
 	errs = append(errs, err)
-	ends, err := plug.New(k.Sockets).DetachAll(ctx)
+	ends, err := plug.New(k.Sockets).RemoveAll(ctx)
 	removed, errs = append(removed, ends...), append(errs, err)
 	for _, dev := range links {
 		a := dev.Attrs()

@@ -45,6 +45,12 @@ func numberedPlug(i int) plug.Interface {
 	return podPlug(fmt.Sprintf("c%d", i), fmt.Sprintf("10.244.0.%d/32", i))
 }
 
+// unplug removes an interface of a pod.
+func unplug(tb testing.TB, k *Kernel, p plug.Interface) error {
+	tb.Helper()
+	return plug.New(k.Sockets).RemoveUnknown(tb.Context(), link.Place{}, p.ContainerID, p.Name)
+}
+
 // newCable makes nodes whose uplinks share a link: node i has 192.0.2.i/24 and
 // fd00:99::i/64, counted from 1.
 func newCable(tb testing.TB, count int) []*Kernel {
@@ -160,7 +166,7 @@ func TestNodesOnOneLink(t *testing.T) {
 			ns := nettest.NewNamespace(t)
 			p := podPlug(strings.Repeat("x", p+1), addresses...)
 			p.MTU = 1450
-			if _, err := plug.New(k.Sockets).Attach(t.Context(), ns, p); err != nil {
+			if err := plug.New(k.Sockets).Make(t.Context(), ns, p); err != nil {
 				t.Fatal(err)
 			}
 			pods = append(pods, pod{n, ns, ips})
@@ -317,8 +323,7 @@ func TestApplyHostMends(t *testing.T) {
 	state := stateOf(0, 2)
 	apply(t, k, state)
 	pod := nettest.NewNamespace(t)
-	plugged, err := plug.New(k.Sockets).Attach(t.Context(), pod, podPlug("c1", "10.244.1.5/32", "fd00:1:1::5/128"))
-	if err != nil {
+	if err := plug.New(k.Sockets).Make(t.Context(), pod, podPlug("c1", "10.244.1.5/32", "fd00:1:1::5/128")); err != nil {
 		t.Fatal(err)
 	}
 	h := nettest.OpenHandle(t, k.Namespace())
@@ -335,7 +340,7 @@ func TestApplyHostMends(t *testing.T) {
 				t.Errorf("changes %q, want one with %q", changes, tt.says)
 			}
 			settled(t, k, state)
-			if port, err := h.LinkGetProtinfo(nettest.LinkNamed(t, k.Namespace(), plugged.HostName)); err != nil || !port.Hairpin {
+			if port, err := h.LinkGetProtinfo(nettest.LinkNamed(t, k.Namespace(), plug.HostName("c1", "eth0"))); err != nil || !port.Hairpin {
 				t.Errorf("port %+v, %v; want it to reflect", port, err)
 			}
 			nettest.Reaches(t, k.Namespace(), pod, nettest.Addr("10.244.1.5"))
@@ -466,8 +471,7 @@ func TestBridgeStaysAsItIs(t *testing.T) {
 		state.MTU = mtu
 		apply(t, k, state)
 		before := nettest.LinkNamed(t, k.Namespace(), nettest.DefaultBridge).Attrs()
-		plugged, err := plug.New(k.Sockets).Attach(t.Context(), nettest.NewNamespace(t), podPlug("c1", "10.244.1.5/32"))
-		if err != nil {
+		if err := plug.New(k.Sockets).Make(t.Context(), nettest.NewNamespace(t), podPlug("c1", "10.244.1.5/32")); err != nil {
 			t.Fatal(err)
 		}
 		for _, after := range []string{"with a port of mtu 1400", "without"} {
@@ -475,7 +479,7 @@ func TestBridgeStaysAsItIs(t *testing.T) {
 			if now.MTU != mtu || now.HardwareAddr.String() != before.HardwareAddr.String() {
 				t.Errorf("bridge %s: mtu %d, mac %s, want %d and %s", after, now.MTU, now.HardwareAddr, mtu, before.HardwareAddr)
 			}
-			if err := plug.New(k.Sockets).Detach(t.Context(), plugged.HostName); err != nil {
+			if err := unplug(t, k, podPlug("c1")); err != nil {
 				t.Fatal(err)
 			}
 		}

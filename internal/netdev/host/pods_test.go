@@ -31,14 +31,13 @@ func TestAddressOfTheLastPod(t *testing.T) {
 			}
 			for _, id := range []string{"first", "second"} {
 				pod := nettest.NewNamespace(t)
-				plugged, err := plug.New(k.Sockets).Attach(t.Context(), pod, podPlug(id, address))
-				if err != nil {
+				if err := plug.New(k.Sockets).Make(t.Context(), pod, podPlug(id, address)); err != nil {
 					t.Fatal(err)
 				}
 				if err := nettest.Talk(t, k.Namespace(), pod, nettest.Prefix(address).Addr(), time.Second); err != nil {
 					t.Errorf("%s pod: %v", id, err)
 				}
-				if err := plug.New(k.Sockets).Detach(t.Context(), plugged.HostName); err != nil {
+				if err := unplug(t, k, podPlug(id)); err != nil {
 					t.Fatal(err)
 				}
 			}
@@ -58,7 +57,7 @@ func BenchmarkApplyHostUnchanged(b *testing.B) {
 	apply(b, k, state)
 	for i := range 100 {
 		p := numberedPlug(i)
-		if _, err := plug.New(k.Sockets).Attach(b.Context(), nettest.NewNamespace(b), p); err != nil {
+		if err := plug.New(k.Sockets).Make(b.Context(), nettest.NewNamespace(b), p); err != nil {
 			b.Fatal(err)
 		}
 	}

@@ -154,7 +154,7 @@ func podOn(tb testing.TB, k *Kernel, node int, mtu int) (*link.Namespace, []neti
 	ns := nettest.NewNamespace(tb)
 	p := podPlug("c1", addresses...)
 	p.MTU = mtu
-	if _, err := plug.New(k.Sockets).Attach(tb.Context(), ns, p); err != nil {
+	if err := plug.New(k.Sockets).Make(tb.Context(), ns, p); err != nil {
 		tb.Fatal(err)
 	}
 	return ns, ips

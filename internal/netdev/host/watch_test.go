@@ -134,11 +134,10 @@ func TestWatchHost(t *testing.T) {
 	// All quiet: pods and what others do tell nobody.
 	quiesce(t, h, events)
 	for i := range 5 {
-		plugged, err := plug.New(k.Sockets).Attach(t.Context(), nettest.NewNamespace(t), numberedPlug(i))
-		if err != nil {
+		if err := plug.New(k.Sockets).Make(t.Context(), nettest.NewNamespace(t), numberedPlug(i)); err != nil {
 			t.Fatal(err)
 		}
-		if err := plug.New(k.Sockets).Detach(t.Context(), plugged.HostName); err != nil {
+		if err := unplug(t, k, numberedPlug(i)); err != nil {
 			t.Fatal(err)
 		}
 	}

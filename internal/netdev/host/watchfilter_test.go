@@ -69,9 +69,9 @@ func TestFilterKeepsPodsBack(t *testing.T) {
 				return err
 			}
 			defer func() { _ = sock.Close() }()
-			plugged, err := plug.New(k.Sockets).Attach(t.Context(), ns, numberedPlug(i))
+			err = plug.New(k.Sockets).Make(t.Context(), ns, numberedPlug(i))
 			if err == nil && i > 0 { // the first stays
-				err = plug.New(k.Sockets).Detach(t.Context(), plugged.HostName)
+				err = unplug(t, k, numberedPlug(i))
 			}
 			if err != nil {
 				return err

@@ -61,7 +61,7 @@ func (b *Bandwidth) validate() error {
 // end, so a queue there delays it (tc-tbf(8)). What comes from the pod is led
 // through a link of its own (ifb), which is the only way to delay it out of the
 // pod's reach.
-func (k *Kernel) shape(plan pair, p Interface) error {
+func (k *bridge) shape(plan pair, p Interface) error {
 	h, err := k.Handle()
 	if err != nil {
 		return err
@@ -105,7 +105,7 @@ func (k *Kernel) shape(plan pair, p Interface) error {
 
 // addShaper makes the link that a pod's packets are led through, and returns its
 // index.
-func (k *Kernel) addShaper(h *netlink.Handle, name, alias string, mtu int) (int, error) {
+func (k *bridge) addShaper(h *netlink.Handle, name, alias string, mtu int) (int, error) {
 	dev := &netlink.Ifb{LinkAttrs: netlink.NewLinkAttrs()}
 	dev.Name, dev.MTU = name, mtu
 	err := h.LinkAdd(dev)
@@ -131,7 +131,7 @@ func (k *Kernel) addShaper(h *netlink.Handle, name, alias string, mtu int) (int,
 }
 
 // removeShaper removes such a link, if it is there.
-func (k *Kernel) removeShaper(name string) error {
+func (k *bridge) removeShaper(name string) error {
 	c, err := k.Conn()
 	if err != nil {
 		return err
@@ -166,12 +166,12 @@ func tbf(link int, rate, burst uint64) *netlink.Tbf {
 
 // shapers lists the names of the host ends whose shaper is left over: the kernel
 // takes the host end away with the pod's namespace, but not that.
-func shapers(links []netlink.Link) []HostLink {
+func shapers(links []netlink.Link) []Found {
 	there := map[string]bool{}
 	for _, l := range links {
 		there[l.Attrs().Name] = true
 	}
-	var left []HostLink
+	var left []Found
 	for _, l := range links {
 		a := l.Attrs()
 		digits, ok := strings.CutPrefix(a.Name, shaperPrefix)
@@ -181,7 +181,7 @@ func shapers(links []netlink.Link) []HostLink {
 		}
 		id, ifname, ours := parseAlias(a.Alias)
 		if ours && HostName(id, ifname) == name {
-			left = append(left, HostLink{Name: name, Index: a.Index, ContainerID: id, Interface: ifname})
+			left = append(left, Found{Made: Made{Kind: KindBridge, ContainerID: id, Name: ifname, HostLink: name}, Index: a.Index})
 		}
 	}
 	return left

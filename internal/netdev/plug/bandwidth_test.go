@@ -6,6 +6,7 @@ import (
 	"math"
 	"net"
 	"net/netip"
+	"slices"
 	"testing"
 	"time"
 
@@ -42,7 +43,7 @@ func TestTBF(t *testing.T) {
 }
 
 // shaped plugs a pod with limits, and one without beside it.
-func shaped(t *testing.T, b *Bandwidth) (k *Kernel, pod, other *link.Namespace, p Interface) {
+func shaped(t *testing.T, b *Bandwidth) (k *bridge, pod, other *link.Namespace, p Interface) {
 	t.Helper()
 	k = newPlugHost(t)
 	plug := func(id, address string, b *Bandwidth) (*link.Namespace, Interface) {
@@ -51,7 +52,7 @@ func shaped(t *testing.T, b *Bandwidth) (k *Kernel, pod, other *link.Namespace, 
 			ContainerID: id, Name: "eth0", Binding: onBridge(nettest.DefaultBridge), MTU: 1500, Bandwidth: b,
 			Addresses: []netip.Prefix{nettest.Prefix(address)},
 		}
-		if _, err := k.Attach(t.Context(), ns, p); err != nil {
+		if err := k.Make(t.Context(), ns, p); err != nil {
 			t.Fatal(err)
 		}
 		return ns, p
@@ -107,7 +108,7 @@ func TestBandwidth(t *testing.T) {
 	if links := nettest.LinkNames(t, k.Namespace()); !cmp.Equal(links, []string{nettest.DefaultBridge, shaperName(host), HostName("free", "eth0"), host, "lo"}, sorted) {
 		t.Errorf("links %v", links)
 	}
-	if err := k.Detach(t.Context(), host); err != nil {
+	if err := k.detach(t.Context(), host); err != nil {
 		t.Fatal(err)
 	}
 	if links := nettest.LinkNames(t, k.Namespace()); !cmp.Equal(links, []string{nettest.DefaultBridge, HostName("free", "eth0"), "lo"}, sorted) {
@@ -129,23 +130,18 @@ func TestShaperLeftOver(t *testing.T) {
 	k, _, _, p := shaped(t, &Bandwidth{EgressRate: 8_000_000})
 	host := HostName(p.ContainerID, p.Name)
 	nettest.Steps(t, k.Sockets, link.Remove(host))
-	links, err := k.Links(t.Context())
-	if err != nil {
-		t.Fatal(err)
-	}
-	found := false
-	for _, l := range links {
-		found = found || l.Name == host && l.ContainerID == p.ContainerID && l.Interface == p.Name
-	}
-	if !found {
-		t.Fatalf("what is left of %s is not listed: %+v", host, links)
+	found := find(t, k)
+	if !slices.ContainsFunc(found, func(f Found) bool {
+		return f.HostLink == host && f.ContainerID == p.ContainerID && f.Name == p.Name
+	}) {
+		t.Fatalf("what is left of %s is not found: %+v", host, found)
 	}
 	// A pod of the same name gets a new one.
 	ns := nettest.NewNamespace(t)
-	if _, err := k.Attach(t.Context(), ns, p); err != nil {
+	if err := k.Make(t.Context(), ns, p); err != nil {
 		t.Fatal(err)
 	}
-	if err := k.Detach(t.Context(), host); err != nil {
+	if err := k.detach(t.Context(), host); err != nil {
 		t.Fatal(err)
 	}
 	if names := nettest.LinkNames(t, k.Namespace()); cmp.Equal(names, []string{shaperName(host)}, sorted) || len(names) != 3 {

@@ -42,8 +42,7 @@ func benchNamespaces(b *testing.B) []*link.Namespace {
 func quiet(b *testing.B) {
 	b.Helper()
 	k, last := newPlugHost(b), nettest.NewNamespace(b)
-	plugged, err := k.Attach(b.Context(), last, benchPlug(0))
-	if err != nil {
+	if err := k.Make(b.Context(), last, benchPlug(0)); err != nil {
 		b.Fatal(err)
 	}
 	events, done := make(chan netlink.LinkUpdate, 64), make(chan struct{})
@@ -57,7 +56,7 @@ func quiet(b *testing.B) {
 	}
 	nettest.DropPath(b, last.Path())
 	for e := range events {
-		if e.Header.Type == unix.RTM_DELLINK && e.Attrs().Name == plugged.HostName {
+		if e.Header.Type == unix.RTM_DELLINK && e.Attrs().Name == HostName("c0", "eth0") {
 			return
 		}
 	}
@@ -145,8 +144,7 @@ func benchmarkAttach(b *testing.B, workers int) {
 	b.Helper()
 	k, pods := newPlugHost(b), benchNamespaces(b)
 	bench(b, workers, func(_, i int) error {
-		_, err := k.Attach(context.Background(), pods[i], benchPlug(i))
-		return err
+		return k.Make(context.Background(), pods[i], benchPlug(i))
 	})
 }
 
@@ -183,11 +181,11 @@ func benchmarkDetach(b *testing.B, workers int) {
 	b.Helper()
 	k, pods := newPlugHost(b), benchNamespaces(b)
 	for i, pod := range pods {
-		if _, err := k.Attach(b.Context(), pod, benchPlug(i)); err != nil {
+		if err := k.Make(b.Context(), pod, benchPlug(i)); err != nil {
 			b.Fatal(err)
 		}
 	}
 	bench(b, workers, func(_, i int) error {
-		return k.Detach(context.Background(), HostName(fmt.Sprintf("c%d", i), "eth0"))
+		return k.detach(context.Background(), HostName(fmt.Sprintf("c%d", i), "eth0"))
 	})
 }

@@ -9,6 +9,7 @@ import (
 
 	"github.com/vishvananda/netlink"
 	"github.com/vishvananda/netlink/nl"
+	"golang.org/x/sync/singleflight"
 	"golang.org/x/sys/unix"
 
 	"fairlead.dev/fairlead/internal/netdev/link"
@@ -16,14 +17,29 @@ import (
 
 // bridge is the kind of interfaces that are one end of a veth, whose other end is a port of
 // a bridge of the host.
-type bridge struct{ kernel *Kernel }
+type bridge struct {
+	*link.Sockets
+	// plugging has an entry for each interface that is being plugged.
+	plugging chan struct{}
+	removals singleflight.Group // by name of the host end
+}
 
-// Bridge returns the kind KindBridge.
-func Bridge(k *Kernel) Kind { return bridge{k} }
+// maxPlugging is how many interfaces are plugged at once. The kernel changes one
+// link after the other (rtnl_mutex), so with one at work and one ready more are not
+// faster: each that waits in the kernel keeps a thread and, for a while, a processor
+// busy, and here only a goroutine.
+const maxPlugging = 2
 
-func (bridge) Validate(i Interface) error { return validateBridge(i) }
+// Bridge returns the kind KindBridge, over sockets on the host.
+func Bridge(s *link.Sockets) Kind { return newBridge(s) }
 
-func (bridge) Plan(at link.Place, i Interface) Made {
+func newBridge(s *link.Sockets) *bridge {
+	return &bridge{Sockets: s, plugging: make(chan struct{}, maxPlugging)}
+}
+
+func (*bridge) Validate(i Interface) error { return validateBridge(i) }
+
+func (*bridge) Plan(at link.Place, i Interface) Made {
 	m := Made{Kind: KindBridge, ContainerID: i.ContainerID, Name: i.Name, Namespace: at, HostLink: HostName(i.ContainerID, i.Name)}
 	if i.Binding.Bridge != nil {
 		m.Bridge = i.Binding.Bridge.Name
@@ -31,21 +47,34 @@ func (bridge) Plan(at link.Place, i Interface) Made {
 	return m
 }
 
-func (b bridge) Make(ctx context.Context, ns *link.Namespace, i Interface) error {
-	_, err := b.kernel.Attach(ctx, ns, i)
-	return err
+// Make takes three exchanges with the kernel, four with addresses of both families: a
+// pod's start waits for this.
+func (b *bridge) Make(ctx context.Context, ns *link.Namespace, i Interface) error {
+	if err := validateBridge(i); err != nil {
+		return err
+	}
+	if host := b.Namespace(); host != nil && host.ID() == ns.ID() {
+		return link.NotNamespace(ns.Path(), "it is the host's")
+	}
+	select {
+	case b.plugging <- struct{}{}:
+	case <-ctx.Done():
+		return fmt.Errorf("waiting to plug %s: %w", i.Name, ctx.Err())
+	}
+	defer func() { <-b.plugging }()
+	return b.attach(ctx, ns, i)
 }
 
-func (b bridge) Remove(ctx context.Context, m Made) error { return b.kernel.Detach(ctx, m.HostLink) }
+func (b *bridge) Remove(ctx context.Context, m Made) error { return b.detach(ctx, m.HostLink) }
 
 // Gone is true if the namespace is, or if neither end is there any more: the kernel takes
 // away both together. A host end under another name, or an interface inside, is evidence
 // of the contrary.
-func (b bridge) Gone(ctx context.Context, m Made) (bool, error) {
+func (b *bridge) Gone(ctx context.Context, m Made) (bool, error) {
 	if m.Namespace.Gone() {
 		return true, nil
 	}
-	index, err := b.kernel.linkIndex(m.HostLink)
+	index, err := b.linkIndex(m.HostLink)
 	if err != nil || index != 0 {
 		return false, err
 	}
@@ -65,8 +94,8 @@ func (b bridge) Gone(ctx context.Context, m Made) (bool, error) {
 }
 
 // renamed tells whether the host end is there under another name.
-func (b bridge) renamed(ctx context.Context, m Made) (bool, error) {
-	h, err := b.kernel.Handle()
+func (b *bridge) renamed(ctx context.Context, m Made) (bool, error) {
+	h, err := b.Handle()
 	if err != nil {
 		return false, err
 	}
@@ -76,9 +105,9 @@ func (b bridge) renamed(ctx context.Context, m Made) (bool, error) {
 	return slices.ContainsFunc(all, func(l netlink.Link) bool { return l.Type() == "veth" && l.Attrs().Alias == alias }), err
 }
 
-func (b bridge) Differences(_ context.Context, m Made, inside Inspected) (diffs []string, err error) {
+func (b *bridge) Differences(_ context.Context, m Made, inside Inspected) (diffs []string, err error) {
 	add := func(format string, args ...any) { diffs = append(diffs, fmt.Sprintf(format, args...)) }
-	end, err := b.kernel.LinkState(m.HostLink)
+	end, err := b.LinkState(m.HostLink)
 	switch {
 	case errors.Is(err, link.ErrNoLink):
 		add("host end %s of %s is missing", m.HostLink, m.Name)
@@ -97,7 +126,7 @@ func (b bridge) Differences(_ context.Context, m Made, inside Inspected) (diffs 
 	if end.Master != m.Bridge {
 		add("host end %s of %s is a port of %q, not of bridge %s", m.HostLink, m.Name, end.Master, m.Bridge)
 	}
-	state, err := b.kernel.LinkState(m.Bridge)
+	state, err := b.LinkState(m.Bridge)
 	switch {
 	case errors.Is(err, link.ErrNoLink) || err == nil && !state.Up:
 		add("bridge %s of %s is missing or down", m.Bridge, m.Name)
@@ -109,16 +138,16 @@ func (b bridge) Differences(_ context.Context, m Made, inside Inspected) (diffs 
 
 // Mend sets the host end up and puts it back on its bridge. A host end that is missing
 // cannot come back: the pod has to.
-func (b bridge) Mend(_ context.Context, m Made) (bool, error) {
+func (b *bridge) Mend(_ context.Context, m Made) (bool, error) {
 	if m.Bridge == "" { // it was found on the host
 		return false, nil
 	}
-	is, err := b.kernel.LinkState(m.HostLink)
+	is, err := b.LinkState(m.HostLink)
 	if errors.Is(err, link.ErrNoLink) || err == nil && is.Up && is.Master == m.Bridge {
 		return false, nil
 	}
 	// What the state could not tell, the attempt does.
-	if err := b.kernel.MendHostEnd(m.HostLink, m.Bridge); err != nil {
+	if err := b.mendHostEnd(m.HostLink, m.Bridge); err != nil {
 		return false, err
 	}
 	return true, nil
@@ -126,57 +155,32 @@ func (b bridge) Mend(_ context.Context, m Made) (bool, error) {
 
 // Find returns the interfaces of the host ends, and of those of which only what limited
 // them is left.
-func (bridge) Find(all []netlink.Link) []Found {
+func (*bridge) Find(all []netlink.Link) []Found {
+	names := make(map[int]string, len(all))
+	for _, l := range all {
+		names[l.Attrs().Index] = l.Attrs().Name
+	}
 	var found []Found
-	for _, l := range hostLinks(all) {
-		found = append(found, Found{
-			Made:  Made{Kind: KindBridge, ContainerID: l.ContainerID, Name: l.Interface, HostLink: l.Name, Bridge: l.Bridge},
-			Index: l.Index, Up: l.Up,
-		})
+	for _, l := range all {
+		if f, ok := FoundEnd(l); ok {
+			f.Bridge = names[l.Attrs().MasterIndex]
+			found = append(found, f)
+		}
 	}
-	return found
+	return append(found, shapers(all)...)
 }
 
-// Plugged is what the kernel made of an Interface.
-type Plugged struct {
-	HostName  string
-	HostIndex int
-	MAC       string
-	MTU       int
-}
-
-// Attach plugs one interface into the namespace and returns what the kernel
-// made of it. It is all or nothing: after an error nothing of the attempt
-// is left. Errors: ErrInvalid, ErrNoBridge, ErrExists, else the kernel's.
-//
-// It takes three exchanges with the kernel, four with addresses of both
-// families: a pod's start waits for this.
-func (k *Kernel) Attach(ctx context.Context, ns *link.Namespace, p Interface) (Plugged, error) {
-	if err := validateBridge(p); err != nil {
-		return Plugged{}, err
-	}
-	if host := k.Namespace(); host != nil && host.ID() == ns.ID() {
-		return Plugged{}, link.NotNamespace(ns.Path(), "it is the host's")
-	}
-	select {
-	case k.plugging <- struct{}{}:
-	case <-ctx.Done():
-		return Plugged{}, fmt.Errorf("waiting to plug %s: %w", p.Name, ctx.Err())
-	}
-	defer func() { <-k.plugging }()
-	return k.attach(ctx, ns, p)
-}
-
-func (k *Kernel) attach(ctx context.Context, ns *link.Namespace, p Interface) (_ Plugged, err error) {
-	host, err := k.Conn()
+// attach makes the pair and both its ends.
+func (b *bridge) attach(ctx context.Context, ns *link.Namespace, p Interface) (err error) {
+	host, err := b.Conn()
 	if err != nil {
-		return Plugged{}, err
+		return err
 	}
-	defer k.Release(host)
+	defer b.Release(host)
 
 	bridge, err := findBridge(host, p)
 	if err != nil {
-		return Plugged{}, err
+		return err
 	}
 	plan := pair{
 		host: HostName(p.ContainerID, p.Name), hostMAC: RandomMAC(), bridge: bridge,
@@ -188,37 +192,37 @@ func (k *Kernel) attach(ctx context.Context, ns *link.Namespace, p Interface) (_
 	created := false
 	defer func() {
 		if err != nil && (created || host.Broken()) { // broken: it may have been created
-			err = errors.Join(err, k.Detach(context.WithoutCancel(ctx), plan.host))
+			err = errors.Join(err, b.detach(context.WithoutCancel(ctx), plan.host))
 		}
 	}()
 	go ns.Prepare() // while the kernel makes the pair
-	if err := k.createPair(ctx, host, ns, plan); err != nil {
-		return Plugged{}, err
+	if err := b.createPair(ctx, host, ns, plan); err != nil {
+		return err
 	}
 	created = true
 	index, err := host.Index(plan.host)
 	if err != nil {
-		return Plugged{}, err
+		return err
 	}
-	if err := host.Do(k.hostSteps(p, plan)...); err != nil {
-		return Plugged{}, err
+	if err := host.Do(b.hostSteps(p, plan)...); err != nil {
+		return err
 	}
 	if err := ctx.Err(); err != nil {
-		return Plugged{}, fmt.Errorf("plugging %s: %w", p.Name, err)
+		return fmt.Errorf("plugging %s: %w", p.Name, err)
 	}
 	if p.Bandwidth != nil {
-		if err := k.shape(plan, p); err != nil {
-			return Plugged{}, err
+		if err := b.shape(plan, p); err != nil {
+			return err
 		}
 	}
 	if err := configure(ns, p); err != nil {
-		return Plugged{}, err
+		return err
 	}
 	now, err := host.Index(plan.host)
 	if err == nil && now != index {
 		err = fmt.Errorf("%w: host end %s was removed while %s was being plugged", link.ErrNoLink, plan.host, p.Name)
 	}
-	return Plugged{HostName: plan.host, HostIndex: index, MAC: plan.peerMAC.String(), MTU: p.MTU}, err
+	return err
 }
 
 // validateBridge returns everything that is wrong with an interface on a bridge.
@@ -252,12 +256,12 @@ func findBridge(host *link.Conn, p Interface) (int, error) {
 
 // createPair makes the veth. When a link of ours is in the way, left by an
 // attempt that never came to be recorded, it is removed first.
-func (k *Kernel) createPair(ctx context.Context, host *link.Conn, ns *link.Namespace, plan pair) error {
+func (b *bridge) createPair(ctx context.Context, host *link.Conn, ns *link.Namespace, plan pair) error {
 	err := host.Do(create(plan))
 	if !errors.Is(err, unix.EEXIST) {
 		return err
 	}
-	cleared, lookErr := k.clearLeftover(ctx, ns, plan.host)
+	cleared, lookErr := b.clearLeftover(ctx, ns, plan.host)
 	if lookErr != nil {
 		return lookErr
 	}
@@ -275,8 +279,8 @@ func (k *Kernel) createPair(ctx context.Context, host *link.Conn, ns *link.Names
 
 // clearLeftover removes the host end of that name if it is ours and belongs to
 // this sandbox or to none; false means that there is none.
-func (k *Kernel) clearLeftover(ctx context.Context, ns *link.Namespace, name string) (bool, error) {
-	h, err := k.Handle()
+func (b *bridge) clearLeftover(ctx context.Context, ns *link.Namespace, name string) (bool, error) {
+	h, err := b.Handle()
 	if err != nil {
 		return false, err
 	}
@@ -302,11 +306,11 @@ func (k *Kernel) clearLeftover(ctx context.Context, ns *link.Namespace, name str
 			return false, fmt.Errorf("%w: host end %s has its other end in another namespace than the one at %q", link.ErrExists, name, ns.Path())
 		}
 	}
-	return true, k.Detach(ctx, name)
+	return true, b.detach(ctx, name)
 }
 
-func (k *Kernel) hostSteps(p Interface, plan pair) []link.Step {
-	steps := []link.Step{ownHost(plan.host, hostAlias(p.ContainerID, p.Name), k.IPv6)}
+func (b *bridge) hostSteps(p Interface, plan pair) []link.Step {
+	steps := []link.Step{ownHost(plan.host, hostAlias(p.ContainerID, p.Name), b.IPv6)}
 	for _, a := range p.Addresses {
 		if a.IsSingleIP() {
 			steps = append(steps, knowNeighbour(plan.bridge, a.Addr(), plan.peerMAC))
@@ -315,18 +319,17 @@ func (k *Kernel) hostSteps(p Interface, plan pair) []link.Step {
 	return steps
 }
 
-// MendHostEnd sets a host end up and makes it a port of the bridge again, as Attach
-// did. Errors:
-// ErrNoBridge, else the kernel's.
-func (k *Kernel) MendHostEnd(hostName, bridge string) error {
+// mendHostEnd sets a host end up and makes it a port of the bridge again, as Make did.
+// Errors: link.ErrNoBridge, otherwise the kernel's.
+func (b *bridge) mendHostEnd(hostName, bridge string) error {
 	if !isHostName(hostName) {
 		return fmt.Errorf("%w: %q must be the name of a host end", link.ErrInvalid, hostName)
 	}
-	c, err := k.Conn()
+	c, err := b.Conn()
 	if err != nil {
 		return err
 	}
-	defer k.Release(c)
+	defer b.Release(c)
 	index, err := c.Index(bridge)
 	if err != nil {
 		return err

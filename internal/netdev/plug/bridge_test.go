@@ -19,10 +19,26 @@ import (
 	"fairlead.dev/fairlead/internal/netdev/nettest"
 )
 
-// newPlugHost is a node with a bridge, and what plugs into it.
-func newPlugHost(tb testing.TB) *Kernel {
+// newPlugHost is a node with a bridge, and the kind that plugs into it.
+func newPlugHost(tb testing.TB) *bridge {
 	tb.Helper()
-	return New(nettest.NewHost(tb))
+	return newBridge(nettest.NewHost(tb))
+}
+
+// hostEnd looks at the host end of an interface.
+func hostEnd(tb testing.TB, k *bridge, p Interface) *netlink.LinkAttrs {
+	tb.Helper()
+	return nettest.LinkNamed(tb, k.Namespace(), HostName(p.ContainerID, p.Name)).Attrs()
+}
+
+// find lists the interfaces that have links on the host.
+func find(tb testing.TB, k *bridge) []Found {
+	tb.Helper()
+	all, err := nettest.OpenHandle(tb, k.Namespace()).LinkList()
+	if err != nil {
+		tb.Fatal(err)
+	}
+	return k.Find(all)
 }
 
 // onBridge is the binding of an interface on a bridge.
@@ -120,8 +136,7 @@ func TestAttach(t *testing.T) {
 				nettest.NeedIPv6(t)
 			}
 			k, pod := newPlugHost(t), nettest.NewNamespace(t)
-			got, err := k.Attach(t.Context(), pod, tt.plug)
-			if err != nil {
+			if err := k.Make(t.Context(), pod, tt.plug); err != nil {
 				t.Fatal(err)
 			}
 			ips, err := nettest.PodIPs(pod, tt.plug.Name)
@@ -134,28 +149,24 @@ func TestAttach(t *testing.T) {
 			if diff := gocmp.Diff(tt.routes, podRoutes(t, pod)); diff != "" {
 				t.Errorf("routes (-want +got):\n%s", diff)
 			}
-			checkEnds(t, k, pod, tt.plug, got)
-			if err := k.Detach(t.Context(), got.HostName); err != nil {
+			checkEnds(t, k, pod, tt.plug)
+			if err := k.detach(t.Context(), HostName(tt.plug.ContainerID, tt.plug.Name)); err != nil {
 				t.Fatal(err)
 			}
 			if diff := gocmp.Diff([]string{nettest.DefaultBridge, "lo"}, nettest.LinkNames(t, k.Namespace())); diff != "" {
-				t.Errorf("links of the host after Detach (-want +got):\n%s", diff)
+				t.Errorf("links of the host after its removal (-want +got):\n%s", diff)
 			}
 			if diff := gocmp.Diff([]string{"lo"}, nettest.LinkNames(t, pod)); diff != "" {
-				t.Errorf("links of the pod after Detach (-want +got):\n%s", diff)
+				t.Errorf("links of the pod after its removal (-want +got):\n%s", diff)
 			}
 		})
 	}
 }
 
 // checkEnds looks at both ends of an interface.
-func checkEnds(t *testing.T, k *Kernel, pod *link.Namespace, p Interface, got Plugged) {
+func checkEnds(t *testing.T, k *bridge, pod *link.Namespace, p Interface) {
 	t.Helper()
-	inside, outside := nettest.LinkNamed(t, pod, p.Name).Attrs(), nettest.LinkNamed(t, k.Namespace(), got.HostName).Attrs()
-	want := Plugged{HostName: HostName(p.ContainerID, p.Name), HostIndex: outside.Index, MAC: inside.HardwareAddr.String(), MTU: p.MTU}
-	if diff := gocmp.Diff(want, got); diff != "" {
-		t.Errorf("result (-want +got):\n%s", diff)
-	}
+	inside, outside := nettest.LinkNamed(t, pod, p.Name).Attrs(), hostEnd(t, k, p)
 	if p.MAC != nil && inside.HardwareAddr.String() != p.MAC.String() {
 		t.Errorf("mac %s, want %s", inside.HardwareAddr, p.MAC)
 	}
@@ -170,18 +181,14 @@ func checkEnds(t *testing.T, k *Kernel, pod *link.Namespace, p Interface, got Pl
 	if bridge := nettest.LinkNamed(t, k.Namespace(), p.Binding.Bridge.Name).Attrs(); outside.MasterIndex != bridge.Index {
 		t.Errorf("host end is on link %d, want %d", outside.MasterIndex, bridge.Index)
 	}
-	links, err := k.Links(t.Context())
-	if err != nil {
-		t.Fatal(err)
-	}
-	ours := []HostLink{{Name: got.HostName, Index: got.HostIndex, ContainerID: p.ContainerID, Interface: p.Name, Master: outside.MasterIndex, Bridge: nettest.DefaultBridge, Up: true}}
-	if diff := gocmp.Diff(ours, links); diff != "" {
-		t.Errorf("Links (-want +got):\n%s", diff)
+	made := Made{Kind: KindBridge, ContainerID: p.ContainerID, Name: p.Name, HostLink: outside.Name, Bridge: nettest.DefaultBridge}
+	if diff := gocmp.Diff([]Found{{Made: made, Index: outside.Index, Up: true}}, find(t, k)); diff != "" {
+		t.Errorf("found (-want +got):\n%s", diff)
 	}
 }
 
-// untouched asserts that a failed Attach left nothing.
-func untouched(t *testing.T, k *Kernel, pod *link.Namespace, host, inside []string) {
+// untouched asserts that a failed Make left nothing.
+func untouched(t *testing.T, k *bridge, pod *link.Namespace, host, inside []string) {
 	t.Helper()
 	if diff := gocmp.Diff(host, nettest.LinkNames(t, k.Namespace())); diff != "" {
 		t.Errorf("links of the host (-before +after):\n%s", diff)
@@ -229,7 +236,7 @@ func TestAttachRefuses(t *testing.T) {
 	}
 	for _, tt := range tests {
 		t.Run(tt.name, func(t *testing.T) {
-			_, err := k.Attach(t.Context(), pod, tt.plug)
+			err := k.Make(t.Context(), pod, tt.plug)
 			if !errors.Is(err, tt.want) || !strings.Contains(err.Error(), tt.says) {
 				t.Fatalf("error %v, want %v with %q", err, tt.want, tt.says)
 			}
@@ -238,7 +245,7 @@ func TestAttachRefuses(t *testing.T) {
 		})
 	}
 	t.Run("the host's own namespace", func(t *testing.T) {
-		if _, err := k.Attach(t.Context(), k.Namespace(), plugFor("10.244.1.5/32")); !errors.Is(err, link.ErrNotNamespace) {
+		if err := k.Make(t.Context(), k.Namespace(), plugFor("10.244.1.5/32")); !errors.Is(err, link.ErrNotNamespace) {
 			t.Errorf("error %v, want ErrNotNamespace", err)
 		}
 		untouched(t, k, pod, host, inside)
@@ -249,23 +256,22 @@ func TestAttachRefuses(t *testing.T) {
 func TestAttachOverLeftover(t *testing.T) {
 	k, pod := newPlugHost(t), nettest.NewNamespace(t)
 	plug := plugFor("10.244.1.5/32")
-	first, err := k.Attach(t.Context(), pod, plug)
-	if err != nil {
+	if err := k.Make(t.Context(), pod, plug); err != nil {
 		t.Fatal(err)
 	}
-	second, err := k.Attach(t.Context(), pod, plug)
-	if err != nil {
+	first := hostEnd(t, k, plug)
+	if err := k.Make(t.Context(), pod, plug); err != nil {
 		t.Fatalf("over a leftover in the same namespace: %v", err)
 	}
-	if second.HostName != first.HostName || second.HostIndex == first.HostIndex {
-		t.Errorf("first %+v, second %+v: want the same name on a new link", first, second)
+	if second := hostEnd(t, k, plug); second.Index == first.Index {
+		t.Errorf("first %+v, second %+v: want a new link", first, second)
 	}
 	other := nettest.NewNamespace(t)
-	if _, err := k.Attach(t.Context(), other, plug); !errors.Is(err, link.ErrExists) || !strings.Contains(err.Error(), "another namespace") {
+	if err := k.Make(t.Context(), other, plug); !errors.Is(err, link.ErrExists) || !strings.Contains(err.Error(), "another namespace") {
 		t.Errorf("while it lives in another namespace: %v, want ErrExists", err)
 	}
-	checkEnds(t, k, pod, plug, second)
-	untouched(t, k, other, []string{nettest.DefaultBridge, first.HostName, "lo"}, []string{"lo"})
+	checkEnds(t, k, pod, plug)
+	untouched(t, k, other, []string{nettest.DefaultBridge, first.Name, "lo"}, []string{"lo"})
 }
 
 // The interface is there, but not by us: ADD fails and leaves it alone.
@@ -273,7 +279,7 @@ func TestAttachSparesOthers(t *testing.T) {
 	k, pod := newPlugHost(t), nettest.NewNamespace(t)
 	nettest.AddBridge(t, pod, "eth0", 1500)
 	host, inside := nettest.LinkNames(t, k.Namespace()), nettest.LinkNames(t, pod)
-	_, err := k.Attach(t.Context(), pod, plugFor("10.244.1.5/32"))
+	err := k.Make(t.Context(), pod, plugFor("10.244.1.5/32"))
 	if !errors.Is(err, link.ErrExists) || !strings.Contains(err.Error(), "eth0 in the namespace at") {
 		t.Errorf("eth0 of another program: %v, want ErrExists", err)
 	}
@@ -282,7 +288,7 @@ func TestAttachSparesOthers(t *testing.T) {
 	pod = nettest.NewNamespace(t)
 	nettest.AddBridge(t, k.Namespace(), HostName("c1", "eth0"), 1500)
 	host = nettest.LinkNames(t, k.Namespace())
-	_, err = k.Attach(t.Context(), pod, plugFor("10.244.1.5/32"))
+	err = k.Make(t.Context(), pod, plugFor("10.244.1.5/32"))
 	if !errors.Is(err, link.ErrExists) || !strings.Contains(err.Error(), "not ours") {
 		t.Errorf("host end of another program: %v, want ErrExists", err)
 	}
@@ -299,7 +305,7 @@ func TestAttachWhereIPv6IsOff(t *testing.T) {
 				_, err := link.SetSysctl("net/ipv6/conf/default/disable_ipv6", "1")
 				return err
 			})
-			if _, err := k.Attach(t.Context(), pod, plugFor(addresses...)); err != nil {
+			if err := k.Make(t.Context(), pod, plugFor(addresses...)); err != nil {
 				t.Fatal(err)
 			}
 			ips, err := nettest.PodIPs(pod, "eth0")
@@ -317,12 +323,12 @@ func TestAttachWhereIPv6IsOff(t *testing.T) {
 	}
 }
 
-// An address is usable when Attach returns: nothing waits for duplicate address
+// An address is usable when Make returns: nothing waits for duplicate address
 // detection (a pod start went from 3 s to 16 s, kubernetes#54651).
 func TestAttachWithoutDAD(t *testing.T) {
 	nettest.NeedIPv6(t)
 	k, pod := newPlugHost(t), nettest.NewNamespace(t)
-	if _, err := k.Attach(t.Context(), pod, plugFor("fd00:1::5/128")); err != nil {
+	if err := k.Make(t.Context(), pod, plugFor("fd00:1::5/128")); err != nil {
 		t.Fatal(err)
 	}
 	nettest.In(t, pod, func() error {
@@ -365,7 +371,7 @@ func TestGatewaysCanBeUsed(t *testing.T) {
 			{Destination: nettest.Prefix("203.0.113.0/24"), Gateway: nettest.Addr("198.51.100.1")},
 		},
 	}
-	if _, err := k.Attach(t.Context(), pod, plug); err != nil {
+	if err := k.Make(t.Context(), pod, plug); err != nil {
 		t.Fatal(err)
 	}
 	want := []string{

@@ -49,7 +49,7 @@ func onLink(h *netlink.Handle, name string, do func(*netlink.Handle, netlink.Lin
 func TestBridge(t *testing.T) {
 	i := podInterface(v1alpha1.Binding{Bridge: &v1alpha1.BridgeBinding{Name: nettest.DefaultBridge}})
 	plugtest.Run(t, plugtest.Case{
-		New: func(s *link.Sockets) plug.Kind { return plug.Bridge(plug.New(s)) }, Interface: i, HostLink: true,
+		New: plug.Bridge, Interface: i, HostLink: true,
 		Invalid: map[string]plug.Interface{
 			"binding must be bridge":             changed(i, func(i *plug.Interface) { i.Binding = v1alpha1.Binding{} }),
 			`bridge name "a/b" must have no`:     changed(i, func(i *plug.Interface) { i.Binding.Bridge = &v1alpha1.BridgeBinding{Name: "a/b"} }),

@@ -39,17 +39,17 @@ func TestHostName(t *testing.T) {
 func TestDetachRefuses(t *testing.T) {
 	k := newPlugHost(t)
 	for _, name := range []string{"", "lo", nettest.DefaultBridge, "eth0", "fl", "flABCDEFGHIJKLM", "flsxmtbrngnmqdn7"} {
-		if err := k.Detach(t.Context(), name); !errors.Is(err, link.ErrInvalid) || !strings.Contains(err.Error(), `"`+name+`"`) {
-			t.Errorf("Detach(%q): %v, want ErrInvalid with the name", name, err)
+		if err := k.detach(t.Context(), name); !errors.Is(err, link.ErrInvalid) || !strings.Contains(err.Error(), `"`+name+`"`) {
+			t.Errorf("detach(%q): %v, want ErrInvalid with the name", name, err)
 		}
 	}
-	if err := k.Detach(t.Context(), HostName("none", "eth0")); err != nil {
-		t.Errorf("Detach of nothing: %v", err)
+	if err := k.detach(t.Context(), HostName("none", "eth0")); err != nil {
+		t.Errorf("detach of nothing: %v", err)
 	}
 	ctx, cancel := context.WithCancel(t.Context())
 	cancel()
-	if err := k.Detach(ctx, HostName("none", "eth0")); !errors.Is(err, context.Canceled) {
-		t.Errorf("Detach after the end: %v", err)
+	if err := k.detach(ctx, HostName("none", "eth0")); !errors.Is(err, context.Canceled) {
+		t.Errorf("detach after the end: %v", err)
 	}
 }
 
@@ -60,16 +60,16 @@ func TestDetachParallel(t *testing.T) {
 	k := newPlugHost(t)
 	var names []string
 	for i := range pods {
-		plugged, err := k.Attach(t.Context(), nettest.NewNamespace(t), benchPlug(i))
-		if err != nil {
+		p := benchPlug(i)
+		if err := k.Make(t.Context(), nettest.NewNamespace(t), p); err != nil {
 			t.Fatal(err)
 		}
-		names = append(names, plugged.HostName)
+		names = append(names, HostName(p.ContainerID, p.Name))
 	}
 	var wg sync.WaitGroup
 	for _, name := range append(names, names...) {
 		wg.Go(func() {
-			if err := k.Detach(t.Context(), name); err != nil {
+			if err := k.detach(t.Context(), name); err != nil {
 				t.Error(err)
 				return
 			}
@@ -80,13 +80,13 @@ func TestDetachParallel(t *testing.T) {
 			}
 			defer k.Release(c)
 			if index, err := c.Index(name); err != nil || index != 0 {
-				t.Errorf("%s is link %d after Detach (%v)", name, index, err)
+				t.Errorf("%s is link %d after detach (%v)", name, index, err)
 			}
 		})
 	}
 	wg.Wait()
-	if links, err := k.Links(t.Context()); err != nil || len(links) != 0 {
-		t.Errorf("links after all: %v, %v", links, err)
+	if found := find(t, k); len(found) != 0 {
+		t.Errorf("found after all: %v", found)
 	}
 }
 
@@ -99,23 +99,23 @@ func TestAttachParallel(t *testing.T) {
 		pod := nettest.NewNamespace(t)
 		wg.Go(func() {
 			for range 3 {
-				plugged, err := k.Attach(t.Context(), pod, benchPlug(i))
-				if err != nil {
+				p := benchPlug(i)
+				if err := k.Make(t.Context(), pod, p); err != nil {
 					t.Error(err)
 					return
 				}
 				if ips, err := nettest.PodIPs(pod, "eth0"); err != nil || len(ips) != 1 {
 					t.Errorf("addresses %v, %v", ips, err)
 				}
-				if err := k.Detach(t.Context(), plugged.HostName); err != nil {
+				if err := k.detach(t.Context(), HostName(p.ContainerID, p.Name)); err != nil {
 					t.Error(err)
 				}
 			}
 		})
 	}
 	wg.Wait()
-	if links, err := k.Links(t.Context()); err != nil || len(links) != 0 {
-		t.Errorf("links after all: %v, %v", links, err)
+	if found := find(t, k); len(found) != 0 {
+		t.Errorf("found after all: %v", found)
 	}
 }
 

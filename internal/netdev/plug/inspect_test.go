@@ -1,7 +1,6 @@
 package plug
 
 import (
-	"context"
 	"errors"
 	"net"
 	"net/netip"
@@ -25,8 +24,7 @@ func TestInspect(t *testing.T) {
 		Gateways:  []netip.Addr{nettest.Addr("169.254.1.1"), nettest.Addr("fe80::1")},
 		Routes:    []Route{{Destination: nettest.Prefix("192.0.2.0/24"), Gateway: nettest.Addr("169.254.1.1")}},
 	}
-	plugged, err := k.Attach(t.Context(), ns, p)
-	if err != nil {
+	if err := k.Make(t.Context(), ns, p); err != nil {
 		t.Fatal(err)
 	}
 	all, err := Inspect(t.Context(), ns)
@@ -37,8 +35,8 @@ func TestInspect(t *testing.T) {
 		t.Errorf("lo is %+v", lo)
 	}
 	eth0 := all["eth0"]
-	if eth0.MAC != mac.String() || eth0.MTU != 1400 || !eth0.Up || eth0.Peer != plugged.HostIndex {
-		t.Errorf("eth0 is %+v, plugged %+v", eth0, plugged)
+	if eth0.MAC != mac.String() || eth0.MTU != 1400 || !eth0.Up || eth0.Peer != hostEnd(t, k, p).Index {
+		t.Errorf("eth0 is %+v", eth0)
 	}
 	for _, a := range p.Addresses {
 		if !slices.Contains(eth0.Addresses, a) {
@@ -57,14 +55,14 @@ func TestInspect(t *testing.T) {
 
 func TestMendHostEnd(t *testing.T) {
 	k := newPlugHost(t)
-	plugged, err := k.Attach(t.Context(), nettest.NewNamespace(t), benchPlug(1))
-	if err != nil {
+	if err := k.Make(t.Context(), nettest.NewNamespace(t), benchPlug(1)); err != nil {
 		t.Fatal(err)
 	}
-	want := link.State{Index: plugged.HostIndex, Up: true, Master: nettest.DefaultBridge}
+	end := hostEnd(t, k, benchPlug(1))
+	want := link.State{Index: end.Index, Up: true, Master: nettest.DefaultBridge}
 	see := func(want link.State) {
 		t.Helper()
-		got, err := k.LinkState(plugged.HostName)
+		got, err := k.LinkState(end.Name)
 		if err != nil {
 			t.Fatal(err)
 		}
@@ -72,24 +70,24 @@ func TestMendHostEnd(t *testing.T) {
 			t.Error(diff)
 		}
 	}
-	links := func(want HostLink) {
+	found := func(up bool, bridge string) {
 		t.Helper()
-		got, err := k.Links(t.Context())
-		if err != nil || len(got) != 1 || got[0].Up != want.Up || got[0].Bridge != want.Bridge {
-			t.Errorf("links %+v, %v; want one, up %v, on %q", got, err, want.Up, want.Bridge)
+		got := find(t, k)
+		if len(got) != 1 || got[0].Up != up || got[0].Bridge != bridge {
+			t.Errorf("found %+v; want one, up %v, on %q", got, up, bridge)
 		}
 	}
 	see(want)
-	links(HostLink{Up: true, Bridge: nettest.DefaultBridge})
+	found(true, nettest.DefaultBridge)
 	h := nettest.OpenHandle(t, k.Namespace())
-	dev := nettest.LinkNamed(t, k.Namespace(), plugged.HostName)
+	dev := nettest.LinkNamed(t, k.Namespace(), end.Name)
 	if err := errors.Join(h.LinkSetNoMaster(dev), h.LinkSetDown(dev)); err != nil {
 		t.Fatal(err)
 	}
-	see(link.State{Index: plugged.HostIndex})
-	links(HostLink{})
+	see(link.State{Index: end.Index})
+	found(false, "")
 	for range 2 {
-		if err := k.MendHostEnd(plugged.HostName, nettest.DefaultBridge); err != nil {
+		if err := k.mendHostEnd(end.Name, nettest.DefaultBridge); err != nil {
 			t.Fatal(err)
 		}
 		see(want)
@@ -98,10 +96,10 @@ func TestMendHostEnd(t *testing.T) {
 		}
 	}
 
-	if err := k.MendHostEnd(plugged.HostName, "br9"); !errors.Is(err, link.ErrNoBridge) {
+	if err := k.mendHostEnd(end.Name, "br9"); !errors.Is(err, link.ErrNoBridge) {
 		t.Errorf("without a bridge: %v", err)
 	}
-	if err := k.MendHostEnd("eth0", nettest.DefaultBridge); !errors.Is(err, link.ErrInvalid) {
+	if err := k.mendHostEnd("eth0", nettest.DefaultBridge); !errors.Is(err, link.ErrInvalid) {
 		t.Errorf("a link that is no host end: %v", err)
 	}
 	if _, err := k.LinkState("none9"); !errors.Is(err, link.ErrNoLink) {
@@ -112,15 +110,15 @@ func TestMendHostEnd(t *testing.T) {
 func BenchmarkInspect(b *testing.B) {
 	k := newPlugHost(b)
 	ns := nettest.NewNamespace(b)
-	plugged, err := k.Attach(context.Background(), ns, benchPlug(1))
-	if err != nil {
+	if err := k.Make(b.Context(), ns, benchPlug(1)); err != nil {
 		b.Fatal(err)
 	}
+	end := hostEnd(b, k, benchPlug(1))
 	for b.Loop() {
 		if _, err := Inspect(b.Context(), ns); err != nil {
 			b.Fatal(err)
 		}
-		if _, err := k.LinkState(plugged.HostName); err != nil {
+		if _, err := k.LinkState(end.Name); err != nil {
 			b.Fatal(err)
 		}
 	}

@@ -1,3 +1,8 @@
+// Package plug makes, inspects and removes the interfaces of sandboxes.
+//
+// All that it puts on a host can be told from what others put there: routes carry
+// link.RouteProtocol, links an alias that begins with link.AliasPrefix. It keeps no state
+// of its own beyond open sockets; the kernel is asked each time.
 package plug
 
 import (

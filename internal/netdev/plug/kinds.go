@@ -7,6 +7,9 @@ import (
 	"maps"
 	"slices"
 	"strings"
+	"sync"
+
+	"golang.org/x/sync/errgroup"
 
 	"fairlead.dev/fairlead/api/v1alpha1"
 	"fairlead.dev/fairlead/internal/netdev/link"
@@ -18,6 +21,9 @@ const (
 	KindAddressOnly = "addressOnly"
 )
 
+// removalsAtOnce bounds the threads that wait in the kernel.
+const removalsAtOnce = 32
+
 // Kinds are kinds of binding by name. Each method finds the kind and does what the kind's
 // method of that name does.
 type Kinds struct {
@@ -26,10 +32,10 @@ type Kinds struct {
 	nameOf  func(v1alpha1.Binding) string
 }
 
-// Kinds returns the kinds that this build has.
-func (k *Kernel) Kinds() *Kinds {
-	return NewKinds(k.Sockets, memberOf, map[string]Kind{
-		KindBridge:      Bridge(k),
+// New returns the kinds that this build has, over sockets on the host.
+func New(s *link.Sockets) *Kinds {
+	return NewKinds(s, memberOf, map[string]Kind{
+		KindBridge:      Bridge(s),
 		KindAddressOnly: AddressOnly(),
 	})
 }
@@ -166,4 +172,35 @@ func (k *Kinds) Found(ctx context.Context) ([]Found, error) {
 		}
 	}
 	return found, nil
+}
+
+// RemoveAll removes the interfaces of all kinds that have links on the host. It returns in
+// words what it removed, and goes on after an error.
+func (k *Kinds) RemoveAll(ctx context.Context) ([]string, error) {
+	found, err := k.Found(ctx)
+	if err != nil {
+		return nil, err
+	}
+	var (
+		mu      sync.Mutex
+		removed []string
+		errs    []error
+		group   errgroup.Group
+	)
+	group.SetLimit(removalsAtOnce)
+	for _, f := range found {
+		group.Go(func() error {
+			err := k.Remove(ctx, f.Made)
+			mu.Lock()
+			defer mu.Unlock()
+			if err != nil {
+				errs = append(errs, err)
+				return nil
+			}
+			removed = append(removed, fmt.Sprintf("%s (%s of container %s)", f.HostLink, f.Name, f.ContainerID))
+			return nil
+		})
+	}
+	_ = group.Wait() // errs has them all
+	return removed, errors.Join(errs...)
 }

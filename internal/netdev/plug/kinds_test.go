@@ -22,7 +22,7 @@ func onBridge() plug.Interface {
 func lab(t *testing.T) (*link.Sockets, *link.Namespace, *plug.Kinds, plug.Made) {
 	t.Helper()
 	host, pod := nettest.NewHost(t), nettest.NewNamespace(t)
-	kinds := plug.New(host).Kinds()
+	kinds := plug.New(host)
 	m, err := kinds.Plan(pod.Place(), onBridge())
 	must(t, err)
 	must(t, kinds.Make(t.Context(), pod, onBridge()))
@@ -32,7 +32,7 @@ func lab(t *testing.T) (*link.Sockets, *link.Namespace, *plug.Kinds, plug.Made) 
 // A kind that this build does not have is told with those that it has, whoever asks.
 func TestUnknownKind(t *testing.T) {
 	host, pod := nettest.NewHost(t), nettest.NewNamespace(t)
-	kinds := plug.New(host).Kinds()
+	kinds := plug.New(host)
 	nothing := podInterface(v1alpha1.Binding{})
 	m := plug.Made{Kind: "macvlan", ContainerID: "c1", Name: "net1"}
 	_, plan := kinds.Plan(pod.Place(), nothing)

@@ -13,8 +13,7 @@ import (
 // namespace, multus#1134).
 func TestNamespaceOutlivesPath(t *testing.T) {
 	k, pod := newPlugHost(t), nettest.NewNamespace(t)
-	plugged, err := k.Attach(t.Context(), pod, plugFor("10.244.1.5/32"))
-	if err != nil {
+	if err := k.Make(t.Context(), pod, plugFor("10.244.1.5/32")); err != nil {
 		t.Fatal(err)
 	}
 	nettest.DropPath(t, pod.Path())
@@ -25,7 +24,7 @@ func TestNamespaceOutlivesPath(t *testing.T) {
 	if err != nil || len(ips) != 1 {
 		t.Errorf("addresses in the dropped namespace: %v, %v", ips, err)
 	}
-	if err := k.Detach(t.Context(), plugged.HostName); err != nil {
+	if err := k.detach(t.Context(), HostName("c1", "eth0")); err != nil {
 		t.Fatal(err)
 	}
 }

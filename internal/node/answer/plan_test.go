@@ -17,7 +17,7 @@ import (
 
 // planKinds plans an interface with the kinds of this build.
 func planKinds(i plug.Interface) (plug.Made, error) {
-	return plug.New(nil).Kinds().Plan(link.Place{Path: "/run/netns/x"}, i)
+	return plug.New(nil).Plan(link.Place{Path: "/run/netns/x"}, i)
 }
 
 func TestPlan(t *testing.T) {

@@ -143,9 +143,6 @@ func (h *Network) SetFilter(f func(own *v1alpha1.NodeNetwork, all []v1alpha1.Nod
 // RulesChanged must be called after each change of the rules of other programs.
 func (h *Network) RulesChanged(c host.RuleChange) { h.passage.changed(c) }
 
-// LinkState returns the state of a link; errors: link.ErrNoLink if there is no such link.
-func (h *Network) LinkState(name string) (link.State, error) { return h.kernel.LinkState(name) }
-
 // Announcement returns the condition that SetAnnounced set last, nil if there is none.
 func (h *Network) Announcement() *metav1.Condition { return h.announced.Load() }
 
