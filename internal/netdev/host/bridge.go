@@ -16,8 +16,8 @@ import (
 	"fairlead.dev/fairlead/internal/netdev/plug"
 )
 
-// bridgeMAC is a local address made from the name. It is set so that it does
-// not follow the ports: pods keep it in their neighbour tables.
+// bridgeMAC returns a local address made from the bridge's name. The MAC is set so that
+// it does not follow the ports, because pods keep it in their neighbour tables.
 func bridgeMAC(name string) net.HardwareAddr {
 	sum := sha256.Sum256([]byte(name))
 	return append(net.HardwareAddr{0x0a, 0x58}, sum[:4]...)
@@ -158,10 +158,10 @@ func (r *hostRun) adoptOrphans(ctx context.Context) {
 	}
 }
 
-// createBridge makes a bridge, down, as ours, with no address but those it is
-// given. An MTU that was set makes the
-// bridge keep it when ports come and go, but not one that it was born with nor
-// one that it had already: hence the detour.
+// createBridge makes a bridge, down, as ours, with no address but those it is given. A
+// bridge keeps its MTU when ports come and go only if the MTU was set after the
+// creation, to another value than it had. So createBridge sets it to another value
+// first.
 func createBridge(name string, mac net.HardwareAddr, mtu int, ipv6 bool) []link.Step {
 	req := nl.NewNetlinkRequest(unix.RTM_NEWLINK, unix.NLM_F_CREATE|unix.NLM_F_EXCL)
 	req.AddData(nl.NewIfInfomsg(unix.AF_UNSPEC))

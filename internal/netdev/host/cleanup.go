@@ -10,10 +10,9 @@ import (
 )
 
 // CleanupHost removes everything of ours from the host: rules and routes, the
-// host ends of all pods (which takes their interfaces away), the bridges and
-// the tunnel. It
-// returns in words what it removed, and goes on after an error. The settings
-// under /proc/sys stay: others may rely on them by now.
+// interfaces of pods that have links on the host, the bridges and the tunnel. It
+// returns in words what it removed, and goes on after an error. The settings under
+// /proc/sys stay, because others may rely on them by now.
 func (k *Kernel) CleanupHost(ctx context.Context) (removed []string, err error) {
 	k.applying.Lock()
 	defer k.applying.Unlock()

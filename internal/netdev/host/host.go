@@ -1,9 +1,10 @@
-// Package host keeps the node's own part of the pod network (one bridge, its gateway
-// addresses, the tunnel, the routes to the blocks of addresses) as it was told, and tells
-// of changes to it.
+// Package host keeps the node's own part of the pod network as it was told, and tells
+// of changes to it: one bridge, its gateway addresses, the tunnel, and the routes to
+// the blocks of addresses.
 //
-// Whatever it puts on a host can be told from what others put there, as package plug has
-// it. It keeps no state of its own beyond open sockets and the links that it watches.
+// All that it puts on a host can be told from what others put there, by the marks of
+// package plug. It keeps no state of its own beyond open sockets and the links that it
+// watches.
 package host
 
 import (
@@ -31,10 +32,10 @@ type Kernel struct {
 	watched watched
 }
 
-// New returns what keeps the host's network, over sockets on the host.
+// New returns a Kernel over sockets on the host.
 func New(s *link.Sockets) *Kernel { return &Kernel{Sockets: s} }
 
-// State is what the pod network needs on this node, whole.
+// State is the whole of the node's own part of the pod network.
 type State struct {
 	// Bridge is the name of the bridge that all pods are plugged into.
 	Bridge string
@@ -58,8 +59,8 @@ type State struct {
 // LocalBlock is a block of this node.
 type LocalBlock struct {
 	Prefix netip.Prefix
-	// Source is the host's address that it talks to its pods from; not valid
-	// leaves the choice to the kernel.
+	// Source is the address from which the host talks to its pods. If it is not valid
+	// the kernel chooses.
 	Source netip.Addr
 }
 
@@ -96,19 +97,18 @@ func (r *hostRun) failed(err error) {
 	}
 }
 
-// ApplyHost makes the node's network be as the state says: it adds what is
-// missing, mends what differs, and removes what is ours and not wanted. It
-// returns in words what it changed, nothing when all was well. What fails does
-// not keep the rest from being done; only without a bridge nothing is. Routes
-// and links of others are never touched, and a route of another program in the
-// place of ours is an error that names it.
+// ApplyHost makes the node's network as the state says: it adds what is missing, mends
+// what differs, and removes what is ours and not wanted. It returns in words what it
+// changed, nothing if all was well. It goes on after an error, unless there is no
+// bridge. It never touches routes and links of others. A route of another program in
+// the place of ours is an error that names it.
 //
-// On the way it turns on forwarding, for IPv4 only on the bridge, the uplink and
-// the tunnel, keeps the uplink listening to router advertisements (accept_ra 2)
-// when IPv6 forwarding would end that, and turns off redirects, which would make
-// pods send past their gateway. Reverse path filters (rp_filter) stay as they
-// are, as every route is symmetric; only the tunnel's is loose: other nodes send
-// through it under addresses that are reached without it.
+// ApplyHost also turns on forwarding, for IPv4 only on the bridge, the uplink and the
+// tunnel. It keeps the uplink listening to router advertisements (accept_ra 2) where
+// IPv6 forwarding would end that. It turns off redirects, which would make pods send
+// past their gateway. Reverse path filters (rp_filter) stay as they are, because every
+// route is symmetric. Only the tunnel's is loose: other nodes send through it under
+// addresses that are reached without it.
 func (k *Kernel) ApplyHost(ctx context.Context, want State) (changes []string, err error) {
 	if err := want.Validate(); err != nil {
 		return nil, fmt.Errorf("%w: %s: %w", link.ErrNoBridge, want.Bridge, err)
@@ -149,7 +149,7 @@ func (k *Kernel) ApplyHost(ctx context.Context, want State) (changes []string, e
 	return r.changes, errors.Join(r.errs...)
 }
 
-// Validate returns everything that is wrong with the state, as ErrInvalid.
+// Validate returns everything that is wrong with the state. Errors: link.ErrInvalid.
 func (s *State) Validate() error {
 	var errs []error
 	bad := func(format string, args ...any) {
@@ -224,8 +224,9 @@ func (s *State) wants(kind func(netip.Addr) bool) bool {
 		})
 }
 
-// findUplink fills in what depends on the uplink. A missing uplink spoils only
-// the routes to peers when the MTU is known without it.
+// findUplink finds the uplink, and the MTU of the bridge if that is the uplink's. If
+// the MTU is known otherwise, a missing uplink is a failure of the routes to peers
+// alone.
 func (r *hostRun) findUplink() error {
 	if r.want.Uplink == "" {
 		return nil
@@ -253,7 +254,7 @@ func (r *hostRun) findUplink() error {
 	return nil
 }
 
-// mend does the step and says so.
+// mend does a step and notes the change.
 func (r *hostRun) mend(s link.Step, format string, args ...any) {
 	if err := r.conn.Do(s); err != nil {
 		r.failed(err)

@@ -21,7 +21,7 @@ const (
 	tunnelPriority = 15800
 )
 
-// hostRoute is what matters of a route of ours on the host.
+// hostRoute is a route of ours on the host.
 type hostRoute struct {
 	place
 	link   int
@@ -148,7 +148,7 @@ func (r *hostRun) addRoute(route hostRoute) error {
 	return fmt.Errorf("adding route %s: %w", r.describe(route), err)
 }
 
-// inTheWay names the route of others in that place, for an error.
+// inTheWay returns in words the route of others that is in a place of ours.
 func (r *hostRun) inTheWay(at place) string {
 	filter := &netlink.Route{Dst: link.ToIPNet(at.destination), Table: at.table}
 	routes, err := r.host.RouteListFiltered(link.Family(at.destination.Addr()), filter, netlink.RT_FILTER_DST|netlink.RT_FILTER_TABLE)
@@ -179,7 +179,7 @@ func (r *hostRun) describe(route hostRoute) string {
 	return s
 }
 
-// describe says what the kernel's route is, for people.
+// describe returns a route of the kernel in words.
 func describe(route netlink.Route) string {
 	s := "to everywhere"
 	if p, ok := link.ToPrefix(route.Dst); ok {

@@ -26,10 +26,11 @@ type Uplink struct {
 	Addresses []netip.Prefix
 }
 
-// Uplink finds the uplink and its addresses. An empty name takes the interface
-// of the default route (IPv4's, else IPv6's; the one with the lowest metric),
-// else the only interface that is up and has a global address, loopback and
-// our own links aside. The error is ErrNoUplink and says what was looked for.
+// Uplink finds the uplink and its addresses. An empty name takes the interface of the
+// default route with the lowest metric, of IPv4 or otherwise of IPv6. Without a default
+// route it takes the only interface that is up and has a global address, loopback and
+// our own links aside. Errors: ErrNoUplink, with what was looked for, otherwise the
+// kernel's.
 func (k *Kernel) Uplink(ctx context.Context, name string) (Uplink, error) {
 	h, err := k.Handle()
 	if err != nil {
@@ -83,8 +84,8 @@ func pickUplink(ctx context.Context, h *netlink.Handle, name string) (netlink.Li
 	return onlyGlobal(ctx, h)
 }
 
-// defaultRouteLink returns the index of the link of the default route with the
-// lowest metric, and 0 when there is no default route.
+// defaultRouteLink returns the index of the link of the default route with the lowest
+// metric, 0 if there is no default route.
 func defaultRouteLink(ctx context.Context, h *netlink.Handle, fam int) (int, error) {
 	routes, err := link.Dump(ctx, "listing routes", func() ([]netlink.Route, error) {
 		return h.RouteListFiltered(fam, &netlink.Route{Table: unix.RT_TABLE_MAIN}, netlink.RT_FILTER_TABLE)

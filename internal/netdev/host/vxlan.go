@@ -28,8 +28,8 @@ const (
 	maxVNI       = 1<<24 - 1 // RFC 7348 section 5
 )
 
-// Tunnel is this node's end of the VXLAN (RFC 7348) to other nodes. It learns
-// nothing and floods nothing: it sends to whom it was told of. The kernel wants
+// Tunnel is this node's end of the VXLAN (RFC 7348) to other nodes. It learns nothing
+// and floods nothing: it sends to the nodes that it was told of alone. The kernel needs
 // an interface for each family of the underlay.
 type Tunnel struct {
 	// VNI is the network's number, 1 to 16777215.
@@ -205,8 +205,8 @@ func (r *hostRun) applyTunnel() {
 	}
 }
 
-// applyTunnelLink makes one interface of the tunnel and returns its index. What
-// the kernel cannot change in place is made anew.
+// applyTunnelLink makes one interface of the tunnel and returns its index. If the
+// kernel cannot change an interface in place, it is made anew.
 func (r *hostRun) applyTunnelLink(t *Tunnel, from netip.Addr) (int, error) {
 	name, mtu := tunnelName(from), t.MTU-TunnelOverhead(from)
 	dev, err := r.host.LinkByName(name)
@@ -254,8 +254,8 @@ func (r *hostRun) createTunnelLink(t *Tunnel, from netip.Addr) (int, error) {
 	return r.conn.Index(name)
 }
 
-// createTunnel makes an interface of the tunnel, down, as ours. It has no
-// default destination, so what it has no entry for goes nowhere.
+// createTunnel makes an interface of the tunnel, down, as ours. It has no default
+// destination: a packet for which there is no entry goes nowhere.
 func createTunnel(t *Tunnel, from netip.Addr, ipv6 bool) []link.Step {
 	name := tunnelName(from)
 	req := nl.NewNetlinkRequest(unix.RTM_NEWLINK, unix.NLM_F_CREATE|unix.NLM_F_EXCL)

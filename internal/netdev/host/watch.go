@@ -54,7 +54,7 @@ func (w watched) has(index int, name string) bool {
 		name != "" && (name == w.bridge || name == w.uplink || isTunnelName(name))
 }
 
-// watch changes what WatchHost takes for the bridge and the uplink.
+// watch changes the links that WatchHost takes for the bridge and the uplink.
 func (k *Kernel) watch(change func(*watched)) {
 	k.mu.Lock()
 	defer k.mu.Unlock()
@@ -67,13 +67,13 @@ func (k *Kernel) watching() watched {
 	return k.watched
 }
 
-// WatchHost calls notify once it listens, and then whenever the kernel tells
-// of a change to the bridge, the uplink or the tunnel that the last ApplyHost or
-// Uplink named, to their addresses or forwarding, to the tunnel's neighbours, to
-// a route of ours, a default route or a routing rule. Pods that come and go cause no call. ApplyHost causes some, after
-// which it finds nothing to do. notify must not block. When the kernel dropped
-// events for want of room, it listens anew and calls notify. It returns nil
-// when ctx ends.
+// WatchHost calls notify once it listens, and then whenever the kernel tells of a
+// change: to the bridge, the uplink or the tunnel that the last ApplyHost or Uplink
+// named, to their addresses or forwarding, to the tunnel's neighbours, to a route of
+// ours, a default route or a routing rule. Pods that come and go cause no call.
+// ApplyHost causes some, after which it finds nothing to do. notify must not block. If
+// the kernel dropped events for want of room, WatchHost listens anew and calls notify.
+// It returns nil when ctx ends.
 func (k *Kernel) WatchHost(ctx context.Context, notify func()) error {
 	for ctx.Err() == nil {
 		err := k.watchOnce(ctx, watchBuffer, notify)
@@ -95,7 +95,7 @@ func (k *Kernel) watchOnce(ctx context.Context, room int, notify func()) error {
 	})
 }
 
-// source is what the kernel is to tell of.
+// source names the events that the kernel is to tell of.
 type source struct {
 	protocol int
 	groups   []int
@@ -103,7 +103,7 @@ type source struct {
 	filter   func(fd int) error // on the socket before it gets any; nil takes all
 }
 
-// hostEvents are what WatchHost hears of.
+// hostEvents are the events for WatchHost.
 func hostEvents(room int) source {
 	return source{protocol: unix.NETLINK_ROUTE, groups: groups[:], room: room, filter: filterPods}
 }
@@ -180,8 +180,8 @@ func receiveEvent(raw syscall.RawConn, buf []byte) (int, error) {
 	return n, errors.Join(readErr, err)
 }
 
-// linkState is what matters of the bridge and of the uplink. Ports that come
-// and go make the kernel tell of the bridge, too, with nothing of this changed.
+// linkState is the state of the bridge or the uplink, as far as it matters. The kernel
+// also tells of the bridge when ports come and go, with nothing of this changed.
 type linkState struct {
 	name, mac string
 	mtu       uint32

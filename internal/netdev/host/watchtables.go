@@ -35,13 +35,13 @@ type RuleChange struct {
 	Base bool
 }
 
-// WatchTables calls notify once for each transaction, of whomever, that changed
-// something in the nftables called table, of any family. revision is the number
-// that it put into the table's set "revision" (type mark), else 0. It calls
-// notify with 0 as well once it listens, and when the kernel dropped events for
-// want of room. It calls others for each change of a table, a chain or a rule under
-// another name, and with nothing when it calls notify with 0 for these reasons. Neither
-// must block. It returns nil when ctx ends.
+// WatchTables calls notify once for each transaction of any program that changed
+// something in the nftables called table, of any family. revision is the number that
+// the transaction put into the table's set "revision" (type mark), otherwise 0.
+// WatchTables calls notify with 0 as well once it listens, and when the kernel dropped
+// events for want of room. It calls others for each change of a table, a chain or a
+// rule under another name, and with nothing when it calls notify with 0 for these
+// reasons. Neither function must block. WatchTables returns nil when ctx ends.
 func (k *Kernel) WatchTables(ctx context.Context, table string, notify func(revision uint32), others func(RuleChange)) error {
 	for ctx.Err() == nil {
 		e := tableEye{table: table, notify: notify, others: others}
@@ -57,8 +57,8 @@ func (k *Kernel) WatchTables(ctx context.Context, table string, notify func(revi
 	return nil
 }
 
-// tableEye puts the messages of one transaction together: that about the new
-// generation of the rules is the last.
+// tableEye puts the messages of one transaction together. The last of them tells of the
+// new generation of the rules.
 type tableEye struct {
 	table    string
 	notify   func(revision uint32)

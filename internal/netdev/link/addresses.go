@@ -10,8 +10,8 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// GlobalAddresses lists the addresses of one family that others may use to
-// reach us: global, not about to expire, not one of the passing ones (RFC 8981).
+// GlobalAddresses lists the addresses of one family by which others may reach a link:
+// of global scope, not deprecated, not temporary (RFC 8981).
 func GlobalAddresses(ctx context.Context, h *netlink.Handle, link netlink.Link, fam int) ([]netip.Prefix, error) {
 	addrs, err := Dump(ctx, "listing the addresses of "+link.Attrs().Name, func() ([]netlink.Addr, error) {
 		return h.AddrList(link, fam)
@@ -33,13 +33,14 @@ func GlobalAddresses(ctx context.Context, h *netlink.Handle, link netlink.Link, 
 	return out, nil
 }
 
-// IsNoLink tells that the library found no such link.
+// IsNoLink tells whether an error of the library says that there is no such link.
 func IsNoLink(err error) bool {
 	var none netlink.LinkNotFoundError
 	return errors.As(err, &none) || errors.Is(err, unix.ENODEV)
 }
 
-// ToPrefix returns an address of the library with its prefix length, false for none.
+// ToPrefix returns an address of the library with its prefix length, false if there is
+// none.
 func ToPrefix(n *net.IPNet) (netip.Prefix, bool) {
 	if n == nil {
 		return netip.Prefix{}, false

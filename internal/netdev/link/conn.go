@@ -10,27 +10,26 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// answerTimeout is how long the kernel may take to answer, in seconds. It
-// answers before the send returns: waiting means that an answer got lost.
+// answerTimeout is how long the kernel may take to answer, in seconds. It answers
+// before the send returns, so a wait means that an answer got lost.
 const answerTimeout = 10
 
-// bufferSize holds any answer to a change, which is all that is read here.
+// bufferSize is enough for any answer to a change. Conn reads no other messages.
 const bufferSize = 4 << 10
 
-// buffers are those of sockets that were closed, as the socket in a sandbox is after
+// buffers keeps the buffers of closed sockets. The socket in a sandbox is closed after
 // one interface.
 var buffers = sync.Pool{New: func() any { return new([bufferSize]byte) }}
 
-// Step is one change, and what it is called in an error.
+// Step is one change to the kernel. What names it in an error.
 type Step struct {
 	What     string
 	Req      *nl.NetlinkRequest
-	Optional bool // all is well without it
+	Optional bool // the kernel may refuse it
 }
 
-// Conn is a netlink socket of one namespace, for one user at a time. The
-// library's sockets make one round trip for each message; here many messages
-// make one.
+// Conn is a netlink socket of one namespace, for one user at a time. It sends many
+// messages in one round trip; a socket of the library takes one for each message.
 type Conn struct {
 	fd     int
 	seq    uint32
@@ -56,8 +55,8 @@ func dial() (*Conn, error) {
 	return &Conn{fd: fd, buf: buffers.Get().(*[bufferSize]byte)}, nil
 }
 
-// Broken tells whether answers may be outstanding: the kernel may have done what was
-// asked, and the socket is not used again.
+// Broken tells whether answers may be outstanding. The kernel may have done what it was
+// asked for, and the socket is not used again.
 func (c *Conn) Broken() bool { return c.broken }
 
 func (c *Conn) close() {
@@ -65,8 +64,8 @@ func (c *Conn) close() {
 	buffers.Put(c.buf)
 }
 
-// Do sends all steps at once. The kernel tries every one of them, in order,
-// even after one that failed; the error is that of the first that did.
+// Do sends all steps at once. The kernel does them in order, and goes on after a step
+// that fails. Do returns the error of the first step that failed and is not optional.
 func (c *Conn) Do(steps ...Step) error {
 	if len(steps) == 0 {
 		return nil
@@ -120,7 +119,7 @@ func (c *Conn) receive() ([]syscall.NetlinkMessage, error) {
 	}
 }
 
-// ackError reads an NLMSG_ERROR: nil for an acknowledgement, else the errno
+// ackError returns nil if an NLMSG_ERROR acknowledges a change, otherwise the errno
 // with the sentence that the kernel adds (NLMSGERR_ATTR_MSG).
 func ackError(m syscall.NetlinkMessage) error {
 	native := nl.NativeEndian()
@@ -153,14 +152,14 @@ func ackError(m syscall.NetlinkMessage) error {
 
 func align4(n int) int { return (n + 3) &^ 3 }
 
-// Index returns the number of the link called name, and 0 when there is none.
-// Unlike a netlink request this ioctl waits for nobody (no RTNL).
+// Index returns the index of the link called name, 0 if there is none. It is an ioctl,
+// which does not wait for the lock of all changes (RTNL) as a netlink request does.
 func (c *Conn) Index(name string) (int, error) {
 	n, err := c.ioctl(name, unix.SIOCGIFINDEX)
 	return int(n), err
 }
 
-// MTU returns the MTU in bytes of the link called name, and 0 when there is none.
+// MTU returns the MTU in bytes of the link called name, 0 if there is none.
 func (c *Conn) MTU(name string) (int, error) {
 	n, err := c.ioctl(name, unix.SIOCGIFMTU)
 	return int(n), err

@@ -5,16 +5,16 @@ import (
 	"net"
 )
 
-// State is what the kernel says of a link of the host.
+// State is the state of a link of the host.
 type State struct {
 	Index int
 	Up    bool
-	// Master is the name of the bridge that it is a port of, or empty.
+	// Master is the name of the bridge that the link is a port of, empty without one.
 	Master string
 }
 
-// LinkState looks at a link of the host. The error is ErrNoLink when there is
-// none of that name.
+// LinkState returns the state of a link of the host. Errors: ErrNoLink if there is no
+// link of that name, otherwise the kernel's.
 func (s *Sockets) LinkState(name string) (State, error) {
 	h, err := s.Handle()
 	if err != nil {

@@ -52,10 +52,10 @@ func Remove(name string) Step {
 	return Step{What: "removing " + name, Req: req}
 }
 
-// AddAddress adds an address without duplicate address detection: who gives
-// out addresses has seen to it, and waiting for it costs seconds. Nor does the
-// kernel make a route of its own to one that is alone in its prefix: of IPv4 it
-// does not either, and of the node's own it would lead into the tunnel.
+// AddAddress adds an address without duplicate address detection, which takes seconds:
+// the controller gives no address out twice. The kernel makes no route of its own to an
+// IPv6 address that is alone in its prefix, as it makes none to such an IPv4 address.
+// The route to an address of the node would lead into the tunnel.
 func AddAddress(link int, a netip.Prefix, scope netlink.Scope) Step {
 	req := nl.NewNetlinkRequest(unix.RTM_NEWADDR, unix.NLM_F_CREATE|unix.NLM_F_EXCL)
 	msg := nl.NewIfAddrmsg(Family(a.Addr()))
@@ -76,7 +76,7 @@ func AddAddress(link int, a netip.Prefix, scope netlink.Scope) Step {
 	return Step{What: "adding address " + a.String(), Req: req}
 }
 
-// Family returns the number that the kernel has for the family of an address.
+// Family returns the kernel's number of the family of an address.
 func Family(a netip.Addr) int {
 	if a.Is4() {
 		return unix.AF_INET

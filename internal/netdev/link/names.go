@@ -18,7 +18,8 @@ const (
 // AliasPrefix begins the alias of every link that is ours.
 const AliasPrefix = "fairlead "
 
-// CheckName follows the kernel's dev_valid_name.
+// CheckName returns what is wrong with the name of an interface by the rules of the
+// kernel's dev_valid_name, nil if it is valid.
 func CheckName(name string) error {
 	switch {
 	case name == "":

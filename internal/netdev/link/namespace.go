@@ -10,13 +10,13 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// ownNamespace is the namespace of the calling thread, which for everyone but
-// Namespace.Do is that of the process. /proc/self would be the first thread's,
-// and Do may have borrowed that one.
+// ownNamespace leads to the namespace of the calling thread, which is that of the
+// process except within Namespace.Do. /proc/self would lead to the namespace of the
+// first thread, which Do may have borrowed.
 const ownNamespace = "/proc/thread-self/ns/net"
 
-// home is the namespace that the process is in, opened once: a walk through /proc
-// costs as much as a change of a link. A process does not leave its namespace.
+// home returns the namespace of the process, which does not change. It is opened once,
+// because a walk through /proc costs as much as a change of a link.
 var home = sync.OnceValues(func() (*Namespace, error) {
 	fd, err := unix.Open(ownNamespace, unix.O_RDONLY|unix.O_CLOEXEC, 0)
 	if err != nil {
@@ -25,8 +25,8 @@ var home = sync.OnceValues(func() (*Namespace, error) {
 	return namespaceAt(fd, ownNamespace)
 })
 
-// NamespaceID tells one namespace from another for as long as it lives. The
-// kernel uses numbers again after that, also within one boot.
+// NamespaceID tells a namespace from all others as long as it lives. Afterwards the
+// kernel may use its numbers again, also within the same boot.
 type NamespaceID struct {
 	Device uint64 `json:"device"`
 	Inode  uint64 `json:"inode"`
@@ -43,30 +43,31 @@ type Namespace struct {
 	conn *Conn // opened by the first user, kept for the next interface
 }
 
-// OpenNamespace opens the network namespace at path, which is a bind mount or
-// a file like /proc/7/ns/net. The error is ErrNotNamespace with the path and
-// what was found there, also when it is the namespace of this process; it is
-// fs.ErrNotExist as well when nothing was there.
+// OpenNamespace opens the network namespace at path, which is a bind mount or a file
+// like /proc/7/ns/net. Errors: ErrNotNamespace, with the path and what was found there,
+// if it is no network namespace or that of this process; fs.ErrNotExist as well if
+// nothing is there; otherwise the kernel's.
 func OpenNamespace(path string) (*Namespace, error) {
 	ns, err := OpenAnyNamespace(path)
 	if err != nil {
 		return nil, err
 	}
-	if own, _ := home(); ns.id == own.id { // openNamespace had it too
+	if own, _ := home(); ns.id == own.id { // OpenAnyNamespace has returned its error
 		_ = ns.Close()
 		return nil, &notNamespaceError{path: path, found: "it is the network namespace of this program itself"}
 	}
 	return ns, nil
 }
 
-// OpenAnyNamespace is OpenNamespace for the namespace of this process, too.
+// OpenAnyNamespace opens a network namespace, also that of this process. Errors: those
+// of OpenNamespace.
 func OpenAnyNamespace(path string) (*Namespace, error) {
 	own, err := home()
 	if err != nil {
 		return nil, err
 	}
-	// It is looked at before it is opened: opening a device may do anything. All
-	// namespaces are on one device.
+	// The file is looked at before it is opened, because opening a device may have any
+	// effect. All namespaces are on one device.
 	var st unix.Stat_t
 	if err := unix.Stat(path, &st); err != nil {
 		return nil, openError(path, err)
@@ -74,7 +75,8 @@ func OpenAnyNamespace(path string) (*Namespace, error) {
 	if st.Dev != own.id.Device {
 		return nil, &notNamespaceError{path: path, found: foundFile(path, st.Mode)}
 	}
-	// Should something else have come in its place: a pipe would wait for its writer.
+	// Another file may have come in its place since, and a pipe would wait for its
+	// writer.
 	fd, err := unix.Open(path, unix.O_RDONLY|unix.O_NONBLOCK|unix.O_NOCTTY|unix.O_CLOEXEC, 0)
 	if err != nil {
 		return nil, openError(path, err)
@@ -82,7 +84,8 @@ func OpenAnyNamespace(path string) (*Namespace, error) {
 	return namespaceAt(fd, path)
 }
 
-// namespaceAt is the namespace that a file descriptor is of, which it takes over.
+// namespaceAt returns the namespace of a file descriptor, and takes the descriptor
+// over.
 func namespaceAt(fd int, path string) (*Namespace, error) {
 	var st unix.Stat_t
 	if err := unix.Fstat(fd, &st); err != nil {
@@ -103,8 +106,8 @@ func (n *Namespace) ID() NamespaceID { return n.id }
 // Path returns the path that the namespace was opened at.
 func (n *Namespace) Path() string { return n.path }
 
-// FD returns its file descriptor, for messages to the kernel. It is open as long as the
-// namespace is.
+// FD returns the namespace's file descriptor, for messages to the kernel. It is open as
+// long as the namespace is.
 func (n *Namespace) FD() int { return n.fd }
 
 // Close lets go of the namespace.
@@ -120,7 +123,8 @@ func (n *Namespace) Close() error {
 	return unix.Close(fd)
 }
 
-// errClosed is for who comes too late, as Prepare may.
+// errClosed says that the namespace was closed before, as it may be when Prepare
+// begins.
 var errClosed = fmt.Errorf("network namespace: %w", fs.ErrClosed)
 
 // With runs fn with a socket in the namespace, one fn at a time.
@@ -147,8 +151,8 @@ func (n *Namespace) With(fn func(*Conn) error) error {
 	return err
 }
 
-// Prepare opens the socket that the next With needs. What hinders it is met
-// there again.
+// Prepare opens the socket for the next With. An error is not lost: With meets it
+// again.
 func (n *Namespace) Prepare() { _ = n.With(func(*Conn) error { return nil }) }
 
 // Do runs fn on a thread that is in the namespace, and only for fn.
@@ -166,8 +170,8 @@ func (n *Namespace) Do(fn func() error) error {
 			return
 		}
 		err := fn()
-		// A thread that does not get home stays locked, so that it ends with
-		// this goroutine and runs no other one in the wrong namespace.
+		// A thread that cannot return to its namespace stays locked. It ends with this
+		// goroutine, and runs no other goroutine in the wrong namespace.
 		if unix.Setns(back.fd, unix.CLONE_NEWNET) == nil {
 			runtime.UnlockOSThread()
 		}
@@ -179,8 +183,8 @@ func (n *Namespace) Do(fn func() error) error {
 // NotNamespace returns an ErrNotNamespace that spells out what was found at a path.
 func NotNamespace(path, found string) error { return &notNamespaceError{path: path, found: found} }
 
-// notNamespaceError spells out what was found, without the kernel's own words
-// for a missing file: runtimes take these for success.
+// notNamespaceError spells out what was found. It avoids the kernel's words for a
+// missing file, which runtimes take for success.
 type notNamespaceError struct {
 	path, found string
 	missing     bool

@@ -31,10 +31,10 @@ func (p Place) Open() (*Namespace, error) {
 	return ns, nil
 }
 
-// Gone tells whether the namespace has ended: nothing is at its path, or a namespace that
-// came after it. It is false as long as that is not clear. Something may hide the
-// namespace, as when the mounts of namespaces do not reach the container of this program,
-// or the whole directory is missing. A place without a path is never gone.
+// Gone tells whether the namespace has ended: nothing is at its path, or a later
+// namespace. It is false as long as that is not clear. The namespace may be hidden,
+// because mounts of namespaces do not reach the container of this program, or because
+// the whole directory is missing. A place without a path is never gone.
 func (p Place) Gone() bool {
 	if p.Path == "" {
 		return false

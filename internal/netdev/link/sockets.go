@@ -1,7 +1,8 @@
-// Package link is what the packages beside it talk to the kernel with: netlink sockets
-// that are kept open, messages, network namespaces and settings under /proc/sys.
+// Package link has the means by which the packages beside it talk to the kernel:
+// netlink sockets that are kept open, messages, network namespaces and settings under
+// /proc/sys.
 //
-// netlink is imported by it and the packages beside it alone.
+// Only link and the packages beside it import netlink.
 package link
 
 import (
@@ -33,8 +34,8 @@ var (
 	ErrInvalid = errors.New("invalid")
 )
 
-// maxIdle is how many sockets are kept open for the next operations. One
-// socket serialises its users, so there are as many as operations at once.
+// maxIdle is how many sockets are kept open for the next operations. A socket has one
+// user at a time, so there are as many sockets as operations at once.
 const maxIdle = 32
 
 // Sockets are open sockets on one network namespace, the host's. Its methods may be
@@ -47,11 +48,11 @@ type Sockets struct {
 	idle chan *Conn
 }
 
-// Open opens sockets on the network namespace that the process is in. It fails when
+// Open opens sockets on the network namespace of the process. Errors: the kernel's, if
 // the process may not open a netlink socket.
 func Open() (*Sockets, error) { return OpenAt(nil) }
 
-// OpenAt opens sockets on a namespace; nil is the one that the process is in.
+// OpenAt opens sockets on a namespace; nil is that of the process.
 func OpenAt(host *Namespace) (*Sockets, error) {
 	_, noIPv6 := os.Stat(sysctlRoot + "net/ipv6")
 	s := &Sockets{host: host, IPv6: noIPv6 == nil, idle: make(chan *Conn, maxIdle)}
@@ -106,7 +107,7 @@ func (s *Sockets) Release(c *Conn) {
 	}
 }
 
-// Handle opens the netlink library's own handle, for what is not on the path of a pod.
+// Handle opens a handle of the netlink library, for work that no pod waits for.
 func (s *Sockets) Handle() (*netlink.Handle, error) {
 	var h *netlink.Handle
 	err := s.In(func() (err error) {

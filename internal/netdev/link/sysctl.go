@@ -22,7 +22,7 @@ type Sysctls struct{}
 // Read reads a setting, named as its file below /proc/sys.
 func (Sysctls) Read(name string) (string, error) { return ReadSysctl(name) }
 
-// Set makes a setting have the value, and writes only when it has another.
+// Set gives a setting a value. It writes only if the setting has another value.
 func (Sysctls) Set(name, value string) error {
 	_, err := SetSysctl(name, value)
 	return err
@@ -40,14 +40,14 @@ func ReadSysctl(name string) (string, error) {
 	return strings.TrimSpace(string(b)), nil
 }
 
-// SetSysctl makes a setting have the value and returns what it had before. It
-// writes only when that differs.
+// SetSysctl gives a setting a value and returns the value before. It writes only if
+// they differ.
 func SetSysctl(name, value string) (before string, err error) {
 	before, err = ReadSysctl(name)
 	if err != nil || before == value {
 		return before, err
 	}
-	// Opened without O_CREATE, as a setting that vanished must not be created.
+	// There is no O_CREATE: a setting that vanished must not be created.
 	f, err := os.OpenFile(sysctlRoot+name, os.O_WRONLY, 0)
 	if errors.Is(err, unix.EROFS) {
 		f, err = openOwn(name)

@@ -7,8 +7,8 @@ import (
 	"fairlead.dev/fairlead/internal/netdev/link"
 )
 
-// addressOnly is the kind of interfaces that another plugin makes, with addresses of ours.
-// It makes nothing and removes nothing.
+// addressOnly is the kind of interfaces that another plugin makes, with addresses from
+// Fairlead. It makes nothing and removes nothing.
 type addressOnly struct{}
 
 // AddressOnly returns the kind KindAddressOnly.
@@ -35,7 +35,8 @@ func (a addressOnly) Make(_ context.Context, _ *link.Namespace, i Interface) err
 
 func (addressOnly) Remove(context.Context, Made) error { return nil }
 
-// Gone is true if the namespace is: what the other plugin made in it is not known.
+// Gone is true if the namespace has ended. What the other plugin made in it is not
+// known.
 func (addressOnly) Gone(_ context.Context, m Made) (bool, error) { return m.Namespace.Gone(), nil }
 
 // Differences is always empty: the plugin that made the interface looks after it.

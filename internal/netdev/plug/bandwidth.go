@@ -20,12 +20,13 @@ type Bandwidth struct {
 }
 
 const (
-	// unsetBurst is what containerd and CRI-O give at least when nobody asked for
-	// a burst (4294967295 and more). Taken at its word, half a gigabyte would pass
-	// before the first limit.
+	// unsetBurst is the least burst that containerd and CRI-O pass if nobody asked for
+	// one (4294967295 and more). Taken literally, it lets half a gigabyte pass before
+	// the first limit.
 	unsetBurst = math.MaxUint32
-	// burstTime is how much of the rate, in seconds, passes at once then, and
-	// minBurst the fewest bytes: a packet that the kernel has not cut yet.
+	// burstTime is the part of the rate, in seconds, that passes at once without a
+	// burst. minBurst is the least burst in bytes: a packet that the kernel has not cut
+	// yet.
 	burstTime = 0.1
 	minBurst  = 64 << 10
 	// tbfLatency is how long a packet may wait for its turn, in seconds.
@@ -34,8 +35,8 @@ const (
 	minRate = 8
 )
 
-// shaperPrefix begins the names of the links through which what a pod sends is
-// delayed; the rest is that of its host end.
+// shaperPrefix begins the name of a shaper, the link that delays the packets from a
+// pod. The rest of the name is that of the pod's host end.
 const shaperPrefix = "fb"
 
 func shaperName(hostName string) string {
@@ -57,10 +58,9 @@ func (b *Bandwidth) validate() error {
 	return nil
 }
 
-// shape limits the host end of an interface. What goes to the pod leaves the host
-// end, so a queue there delays it (tc-tbf(8)). What comes from the pod is led
-// through a link of its own (ifb), which is the only way to delay it out of the
-// pod's reach.
+// shape limits an interface at its host end. Packets to the pod leave the host by the
+// host end, so a queue there delays them (tc-tbf(8)). Packets from the pod are led
+// through a shaper (ifb), which is the only way to delay them out of the pod's reach.
 func (k *bridge) shape(plan pair, p Interface) error {
 	h, err := k.Handle()
 	if err != nil {
@@ -103,8 +103,7 @@ func (k *bridge) shape(plan pair, p Interface) error {
 	return nil
 }
 
-// addShaper makes the link that a pod's packets are led through, and returns its
-// index.
+// addShaper makes a shaper and returns its index.
 func (k *bridge) addShaper(h *netlink.Handle, name, alias string, mtu int) (int, error) {
 	dev := &netlink.Ifb{LinkAttrs: netlink.NewLinkAttrs()}
 	dev.Name, dev.MTU = name, mtu
@@ -130,7 +129,7 @@ func (k *bridge) addShaper(h *netlink.Handle, name, alias string, mtu int) (int,
 	return c.Index(name)
 }
 
-// removeShaper removes such a link, if it is there.
+// removeShaper removes a shaper, if it is there.
 func (k *bridge) removeShaper(name string) error {
 	c, err := k.Conn()
 	if err != nil {
@@ -146,7 +145,7 @@ func (k *bridge) removeShaper(name string) error {
 	return nil
 }
 
-// tbf is the queue that lets so much through, in bit/s and bit.
+// tbf returns the queue for a rate in bit/s and a burst in bit.
 func tbf(link int, rate, burst uint64) *netlink.Tbf {
 	bytes := float64(rate) / 8
 	size := float64(burst) / 8
@@ -164,8 +163,8 @@ func tbf(link int, rate, burst uint64) *netlink.Tbf {
 	}
 }
 
-// shapers lists the names of the host ends whose shaper is left over: the kernel
-// takes the host end away with the pod's namespace, but not that.
+// shapers returns the interfaces of which only the shaper is left. The kernel removes
+// the host end with the pod's namespace, but not the shaper.
 func shapers(links []netlink.Link) []Found {
 	there := map[string]bool{}
 	for _, l := range links {

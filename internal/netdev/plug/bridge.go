@@ -15,8 +15,8 @@ import (
 	"fairlead.dev/fairlead/internal/netdev/link"
 )
 
-// bridge is the kind of interfaces that are one end of a veth, whose other end is a port of
-// a bridge of the host.
+// bridge is the kind of interfaces that are one end of a veth. The other end, the host
+// end, is a port of a bridge of the host.
 type bridge struct {
 	*link.Sockets
 	// plugging has an entry for each interface that is being plugged.
@@ -24,10 +24,10 @@ type bridge struct {
 	removals singleflight.Group // by name of the host end
 }
 
-// maxPlugging is how many interfaces are plugged at once. The kernel changes one
-// link after the other (rtnl_mutex), so with one at work and one ready more are not
-// faster: each that waits in the kernel keeps a thread and, for a while, a processor
-// busy, and here only a goroutine.
+// maxPlugging is how many interfaces are plugged at once. The kernel changes one link
+// after the other (rtnl_mutex), so more than one at work and one ready are not faster.
+// An interface that waits in the kernel keeps a thread and, for a while, a processor
+// busy; here it keeps only a goroutine.
 const maxPlugging = 2
 
 // Bridge returns the kind KindBridge, over sockets on the host.
@@ -47,8 +47,8 @@ func (*bridge) Plan(at link.Place, i Interface) Made {
 	return m
 }
 
-// Make takes three exchanges with the kernel, four with addresses of both families: a
-// pod's start waits for this.
+// Make takes three exchanges with the kernel, four with addresses of both families. The
+// start of a pod waits for them.
 func (b *bridge) Make(ctx context.Context, ns *link.Namespace, i Interface) error {
 	if err := validateBridge(i); err != nil {
 		return err
@@ -67,9 +67,9 @@ func (b *bridge) Make(ctx context.Context, ns *link.Namespace, i Interface) erro
 
 func (b *bridge) Remove(ctx context.Context, m Made) error { return b.detach(ctx, m.HostLink) }
 
-// Gone is true if the namespace is, or if neither end is there any more: the kernel takes
-// away both together. A host end under another name, or an interface inside, is evidence
-// of the contrary.
+// Gone is true if the namespace has ended, or if neither end is there any more: the
+// kernel removes both together. A host end under another name, or an interface inside,
+// is evidence of the contrary.
 func (b *bridge) Gone(ctx context.Context, m Made) (bool, error) {
 	if m.Namespace.Gone() {
 		return true, nil
@@ -82,7 +82,7 @@ func (b *bridge) Gone(ctx context.Context, m Made) (bool, error) {
 		return false, err
 	}
 	ns, err := m.Namespace.Open()
-	if err != nil { // it cannot be looked into, and the host end is proof enough
+	if err != nil { // nobody can look into it, and the missing host end is proof enough
 		return true, nil
 	}
 	defer ns.Close() //nolint:errcheck // it was only looked into
@@ -136,8 +136,8 @@ func (b *bridge) Differences(_ context.Context, m Made, inside Inspected) (diffs
 	return diffs, nil
 }
 
-// Mend sets the host end up and puts it back on its bridge. A host end that is missing
-// cannot come back: the pod has to.
+// Mend sets the host end up and puts it back on its bridge. It cannot make a host end
+// that is missing: the pod has to be made again.
 func (b *bridge) Mend(_ context.Context, m Made) (bool, error) {
 	if m.Bridge == "" { // it was found on the host
 		return false, nil
@@ -146,15 +146,15 @@ func (b *bridge) Mend(_ context.Context, m Made) (bool, error) {
 	if errors.Is(err, link.ErrNoLink) || err == nil && is.Up && is.Master == m.Bridge {
 		return false, nil
 	}
-	// What the state could not tell, the attempt does.
+	// The attempt meets an error of LinkState again.
 	if err := b.mendHostEnd(m.HostLink, m.Bridge); err != nil {
 		return false, err
 	}
 	return true, nil
 }
 
-// Find returns the interfaces of the host ends, and of those of which only what limited
-// them is left.
+// Find returns the interfaces that have a host end, and those of which only the shaper
+// is left.
 func (*bridge) Find(all []netlink.Link) []Found {
 	names := make(map[int]string, len(all))
 	for _, l := range all {
@@ -254,8 +254,9 @@ func findBridge(host *link.Conn, p Interface) (int, error) {
 	return index, nil
 }
 
-// createPair makes the veth. When a link of ours is in the way, left by an
-// attempt that never came to be recorded, it is removed first.
+// createPair makes the veth. It first removes a link of ours that is in the way, which
+// an attempt left that was never recorded. Errors: link.ErrExists if a link of others
+// is in the way, otherwise the kernel's.
 func (b *bridge) createPair(ctx context.Context, host *link.Conn, ns *link.Namespace, plan pair) error {
 	err := host.Do(create(plan))
 	if !errors.Is(err, unix.EEXIST) {
@@ -277,8 +278,9 @@ func (b *bridge) createPair(ctx context.Context, host *link.Conn, ns *link.Names
 	return nil
 }
 
-// clearLeftover removes the host end of that name if it is ours and belongs to
-// this sandbox or to none; false means that there is none.
+// clearLeftover removes the host end of that name, and returns false if there is none.
+// Errors: link.ErrExists if it is not ours or belongs to another sandbox, otherwise the
+// kernel's.
 func (b *bridge) clearLeftover(ctx context.Context, ns *link.Namespace, name string) (bool, error) {
 	h, err := b.Handle()
 	if err != nil {
@@ -293,7 +295,7 @@ func (b *bridge) clearLeftover(ctx context.Context, ns *link.Namespace, name str
 		return false, fmt.Errorf("looking at %s: %w", name, err)
 	}
 	a := dev.Attrs()
-	// The alias follows the creation at once but not in one step.
+	// The alias is set right after the creation, in a second step.
 	if dev.Type() != "veth" || (a.Alias != "" && !strings.HasPrefix(a.Alias, link.AliasPrefix)) {
 		return false, fmt.Errorf("%w: host end %s is taken by a %s that is not ours (alias %q)", link.ErrExists, name, dev.Type(), a.Alias)
 	}
@@ -346,5 +348,5 @@ func (b *bridge) mendHostEnd(hostName, bridge string) error {
 	if err != nil {
 		return err
 	}
-	return c.Do(Reflect(end)) // which went with the bridge
+	return c.Do(Reflect(end)) // the setting went with the bridge
 }

@@ -53,8 +53,8 @@ func configure(ns *link.Namespace, p Interface) error {
 	})
 }
 
-// enableIPv6 switches IPv6 on for this one interface and tries again. Some
-// runtimes switch it off in every namespace they make.
+// enableIPv6 switches IPv6 on for this one interface and does the steps again. Some
+// runtimes switch IPv6 off in every namespace that they make.
 func enableIPv6(ns *link.Namespace, c *link.Conn, p Interface, steps []link.Step) error {
 	setting := "net/ipv6/conf/" + p.Name + "/disable_ipv6"
 	err := ns.Do(func() error {
@@ -91,9 +91,9 @@ func familySteps(p Interface, index int, of func(netip.Addr) bool) []link.Step {
 	return steps
 }
 
-// ways are the gateways that need a route of their own: they are on no address's link.
-// A default route could name such one as on-link instead, but nobody who adds a route
-// later could use it, as the plugin sbr does.
+// ways returns the gateways that need a route of their own, because they are in the
+// subnet of no address. A default route could name such a gateway as on-link instead,
+// but then no later route could use it. The plugin sbr adds later routes.
 func (p *Interface) ways(of func(netip.Addr) bool) (ways []netip.Addr) {
 	add := func(g netip.Addr) {
 		there := func(r Route) bool { return r.Destination == netip.PrefixFrom(g, g.BitLen()) }
@@ -117,7 +117,7 @@ func defaultRoute(gateway netip.Addr) netip.Prefix {
 	return netip.PrefixFrom(netip.IPv6Unspecified(), 0)
 }
 
-// podRoute is a route inside a sandbox.
+// podRoute adds a route inside a sandbox.
 func podRoute(index int, r Route, onLink bool) link.Step {
 	req := nl.NewNetlinkRequest(unix.RTM_NEWROUTE, unix.NLM_F_CREATE|unix.NLM_F_EXCL)
 	msg := nl.NewRtMsg()

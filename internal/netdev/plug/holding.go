@@ -17,10 +17,10 @@ import (
 // sandboxes.
 const namespaceDir = "/run/netns"
 
-// Holding returns the path of a network namespace in which an interface has one
-// of the addresses; empty when there is none. It is for sandboxes that somebody
-// else made, of which neither the namespace nor the links are known. What may
-// hide a namespace is an error: that none is found is then no proof.
+// Holding returns the path of a network namespace in which an interface has one of the
+// addresses, empty if there is none. It is for sandboxes of which neither the namespace
+// nor the links are known. It returns an error if a namespace may be hidden: then it is
+// no proof that none was found.
 func Holding(ctx context.Context, addrs []netip.Addr) (string, error) {
 	return holding(ctx, namespaceDir, addrs)
 }

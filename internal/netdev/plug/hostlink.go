@@ -15,13 +15,13 @@ import (
 	"fairlead.dev/fairlead/internal/netdev/link"
 )
 
-// The name of a host end is hostPrefix and hostDigits letters or digits.
+// The name of a host end is HostPrefix and HostDigits letters or digits.
 const (
 	HostPrefix = "fl"
 	HostDigits = link.MaxNameLength - len(HostPrefix)
 )
 
-// lowerBase32 keeps names in the characters that need quoting nowhere.
+// lowerBase32 has only characters that need no quoting anywhere.
 var lowerBase32 = base32.NewEncoding("abcdefghijklmnopqrstuvwxyz234567").WithPadding(base32.NoPadding)
 
 // HostName returns the name of the host end of an interface: "fl" and 65 bits
@@ -40,8 +40,8 @@ func isHostName(name string) bool {
 	return strings.Trim(digits, "abcdefghijklmnopqrstuvwxyz234567") == ""
 }
 
-// hostAlias is what a host end carries, so that the kernel alone can tell
-// whose it is.
+// hostAlias returns the alias of a host end, by which its owner is known without a
+// record.
 func hostAlias(containerID, ifname string) string {
 	return link.AliasPrefix + containerID + " " + ifname
 }
@@ -54,10 +54,11 @@ func parseAlias(alias string) (containerID, ifname string, ok bool) {
 	return strings.Cut(rest, " ")
 }
 
-// detach removes the host end of that name, and with it the other end. It
-// returns when the link is really gone from the kernel, which waits some 30 ms
-// for that; many may run at once, and the kernel's waits overlap. It is nil
-// when there is no such link. When ctx ends first the removal goes on.
+// detach removes the host end of that name, and with it the other end. It returns when
+// the kernel has removed the link, for which the kernel waits some 30 ms; the waits of
+// several removals overlap. It returns nil if there is no such link. If ctx ends first
+// the removal goes on. Errors: link.ErrInvalid if the name is not that of a host end,
+// otherwise the kernel's.
 func (b *bridge) detach(ctx context.Context, hostName string) error {
 	if !isHostName(hostName) {
 		return fmt.Errorf("%w: %q must be the name of a host end, %q and %d letters or digits", link.ErrInvalid, hostName, HostPrefix, HostDigits)
@@ -73,8 +74,8 @@ func (b *bridge) detach(ctx context.Context, hostName string) error {
 		if err := b.removeShaper(shaperName(hostName)); err != nil {
 			return err
 		}
-		// The removal that was shared may have been that of a predecessor with
-		// the same name.
+		// The removal that was shared may have been that of an earlier link of the same
+		// name.
 		after, err := b.linkIndex(hostName)
 		if err != nil || after == 0 || after != before {
 			return err
@@ -108,7 +109,7 @@ func (b *bridge) removeOnce(ctx context.Context, name string) error {
 	}
 }
 
-// linkIndex returns the index of the host's link of that name, 0 without one.
+// linkIndex returns the index of the host's link of that name, 0 if there is none.
 func (b *bridge) linkIndex(name string) (int, error) {
 	c, err := b.Conn()
 	if err != nil {

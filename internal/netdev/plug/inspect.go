@@ -12,21 +12,21 @@ import (
 	"fairlead.dev/fairlead/internal/netdev/link"
 )
 
-// Inspected is what the kernel has of one interface of a sandbox.
+// Inspected is one interface of a sandbox as the kernel has it.
 type Inspected struct {
 	// MAC in the form 0a:58:0a:f4:00:05, MTU in bytes.
 	MAC string
 	MTU int
 	Up  bool
-	// Peer is the index of its other end, for a veth in the host namespace.
+	// Peer is the index of the other end of a veth.
 	Peer int
 	// Addresses of any scope, each with its prefix length.
 	Addresses []netip.Prefix
 	// Routes of the main table that lead over it. The default routes have a
 	// destination of no bits.
 	Routes []Route
-	// OtherRoutes are those of other tables, without what the kernel keeps of local
-	// addresses: who routes by the source puts routes there.
+	// OtherRoutes are the routes of other tables, but for the kernel's table of local
+	// addresses. Plugins that route by the source address put routes there.
 	OtherRoutes []Route
 }
 

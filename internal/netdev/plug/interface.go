@@ -23,8 +23,8 @@ type Interface struct {
 	Binding v1alpha1.Binding
 	// MAC of the interface inside the sandbox; nil takes a random one.
 	MAC net.HardwareAddr
-	// MTU in bytes, at least 68 (1280 with an IPv6 address), and not above
-	// that of what the interface is plugged into.
+	// MTU in bytes, at least 68 (1280 with an IPv6 address), and at most that of the
+	// link that the interface is plugged into.
 	MTU int
 	// Addresses of the interface, of both families.
 	Addresses []netip.Prefix
@@ -37,15 +37,15 @@ type Interface struct {
 	Bandwidth *Bandwidth
 }
 
-// Route is one route inside a sandbox. A Gateway that is not valid means that
-// the destination is on the link.
+// Route is one route inside a sandbox. Without a valid Gateway the destination is on
+// the link.
 type Route struct {
 	Destination netip.Prefix
 	Gateway     netip.Addr
 }
 
-// invalid returns an ErrInvalid about a field with its value, nil without an error that
-// says what would be accepted.
+// invalid returns a link.ErrInvalid about a field with its value, nil if err is. err
+// says what is accepted.
 func invalid(field string, err error) error {
 	if err == nil {
 		return nil
@@ -53,8 +53,8 @@ func invalid(field string, err error) error {
 	return fmt.Errorf("%w: %s %w", link.ErrInvalid, field, err)
 }
 
-// validate returns everything that is wrong with an interface that a kind makes, but for
-// its binding. Errors: ErrInvalid.
+// validate returns everything that is wrong with an interface that a kind makes, but
+// for its binding. Errors: link.ErrInvalid.
 func (p *Interface) validate() error {
 	errs := []error{
 		p.validateAddresses(),
@@ -67,8 +67,8 @@ func (p *Interface) validate() error {
 	return errors.Join(errs...)
 }
 
-// validateAddresses returns everything that is wrong with what an interface is called and
-// with its addresses and routes. Errors: ErrInvalid.
+// validateAddresses returns everything that is wrong with the names, addresses and
+// routes of an interface. Errors: link.ErrInvalid.
 func (p *Interface) validateAddresses() error {
 	var errs []error
 	check := func(what string, err error) { errs = append(errs, invalid(what, err)) }
@@ -166,9 +166,9 @@ func (p *Interface) onLink(gateway netip.Addr) bool {
 	return false
 }
 
-// RandomMAC is what the kernel would choose (eth_random_addr): a local address
-// of one station. Chosen here it needs no reading back, and no udev rule takes
-// it for one to be replaced.
+// RandomMAC returns a MAC as the kernel chooses it (eth_random_addr): a local address
+// of one station. A MAC that is chosen here need not be read back, and no udev rule
+// replaces it.
 func RandomMAC() net.HardwareAddr {
 	mac := make(net.HardwareAddr, 6)
 	_, _ = rand.Read(mac) // never fails: it ends the program first

@@ -21,10 +21,10 @@ type Kind interface {
 	// Validate returns everything that is wrong with an interface, without a look at the
 	// kernel. Errors: link.ErrInvalid, with the field, its value and what is accepted.
 	Validate(i Interface) error
-	// Plan returns what Make makes of an interface in the namespace at a place, without a
-	// look at the kernel. It is written down before Make is called, so that a crash leaves
-	// nothing unexplained. Of an interface of which no more than ContainerID and Name is
-	// known it returns enough for Remove.
+	// Plan returns what Make makes of an interface in the namespace at a place, without
+	// a look at the kernel. It is written down before Make is called, so that a crash
+	// leaves nothing unexplained. For an interface of which only ContainerID and Name
+	// are known it returns enough for Remove.
 	Plan(at link.Place, i Interface) Made
 	// Make makes an interface in an open namespace, as Plan says. After an error nothing of
 	// the attempt is left. What an earlier attempt for the same interface left, it
@@ -38,8 +38,8 @@ type Kind interface {
 	// Gone tells whether there is evidence that nothing of the interface can be used any
 	// more. As long as that is not clear it is false.
 	Gone(ctx context.Context, m Made) (bool, error)
-	// Differences returns in words what on the host's side is not as it was made, nothing
-	// if all is well. inside is what Inspect has of the interface.
+	// Differences returns in words how the host's side differs from what was made,
+	// nothing if all is well. inside is the interface as Inspect returns it.
 	Differences(ctx context.Context, m Made, inside Inspected) ([]string, error)
 }
 
@@ -52,7 +52,8 @@ type Mender interface {
 
 // Finder is a Kind whose interfaces have links on the host.
 type Finder interface {
-	// Find returns the interfaces of the kind that some of all links of the host belong to.
+	// Find returns the interfaces of the kind whose links are among all links of the
+	// host.
 	Find(all []netlink.Link) []Found
 }
 
@@ -80,7 +81,7 @@ type Found struct {
 	// Made is as far as the link tells, and enough to remove it. Bridge is the one that the
 	// link is a port of now.
 	Made
-	// Index of the link: those of links that were made later are higher.
+	// Index of the link. A link that was made later has a higher index.
 	Index int
 	Up    bool
 }

@@ -125,7 +125,8 @@ func (k *Kinds) Gone(ctx context.Context, m Made) (bool, error) {
 	return kind.Gone(ctx, m)
 }
 
-// Differences returns in words what on the host's side is not as it was made.
+// Differences returns in words how the host's side of an interface differs from what
+// was made.
 func (k *Kinds) Differences(ctx context.Context, m Made, inside Inspected) ([]string, error) {
 	kind, err := k.of(m)
 	if err != nil {

@@ -16,9 +16,9 @@ import (
 // knows them by it, even before it knows whose they are.
 const LinkGroup = 158
 
-// pair is a veth as it is born: one end in the host namespace as a port of the
-// bridge, the other in the sandbox under its last name. Moving the other end
-// there later would cost some 17 ms, in which the kernel changes nothing else.
+// pair is a veth as it is created: one end in the host namespace as a port of the
+// bridge, the other end in the sandbox under its last name. Moving the other end there
+// later would take some 17 ms, in which the kernel changes nothing else.
 type pair struct {
 	host      string
 	hostMAC   net.HardwareAddr
@@ -55,9 +55,10 @@ func create(p pair) link.Step {
 	return link.Step{What: fmt.Sprintf("creating %s with its host end %s", p.peer, p.host), Req: req}
 }
 
-// oneQueue asks for what a veth uses. The kernel would make as many queues as the
-// machine may have processors, and then take all but one out of use, which waits
-// for every processor once for each end (veth_init_queues, from Linux 5.15).
+// oneQueue asks for the one queue that a veth uses. Otherwise the kernel makes as many
+// queues as the machine may have processors, and then takes all but one out of use, for
+// which it waits for every processor once for each end (veth_init_queues, from Linux
+// 5.15).
 func oneQueue() []*nl.RtAttr {
 	return []*nl.RtAttr{
 		nl.NewRtAttr(unix.IFLA_NUM_TX_QUEUES, nl.Uint32Attr(1)),
@@ -65,9 +66,9 @@ func oneQueue() []*nl.RtAttr {
 	}
 }
 
-// nameHost writes down whose host end it is, which cannot be part of the
-// creation. The port of a bridge needs no address of its own, so none is made,
-// tested and announced.
+// nameHost gives a host end its alias, which the creation cannot. It also keeps the
+// kernel from making, testing and announcing a link-local address, which the port of a
+// bridge does not need.
 func nameHost(name, alias string, ipv6 bool) link.Step {
 	req := nl.NewNetlinkRequest(unix.RTM_SETLINK, 0)
 	req.AddData(nl.NewIfInfomsg(unix.AF_UNSPEC))
@@ -100,8 +101,8 @@ func Reflect(index int) link.Step {
 	return link.Step{What: "having the bridge reflect frames", Req: req}
 }
 
-// reflecting is the setting of a bridge's port. Beside other attributes of a link
-// only RTM_NEWLINK takes it.
+// reflecting returns the setting of a bridge's port that Reflect makes. Beside other
+// attributes of a link only RTM_NEWLINK takes it.
 func reflecting() *nl.RtAttr {
 	info := nl.NewRtAttr(unix.IFLA_LINKINFO, nil)
 	info.AddRtAttr(nl.IFLA_INFO_SLAVE_KIND, nl.NonZeroTerminated("bridge"))
@@ -109,10 +110,10 @@ func reflecting() *nl.RtAttr {
 	return info
 }
 
-// knowNeighbour tells the host which MAC an address has now. The last pod with
-// that address had another one, and the host would send there until it doubts
-// it and asks again: seconds. The entry ages like one that was asked for. When
-// the kernel's table is full, pods start nevertheless.
+// knowNeighbour tells the host which MAC an address has now. The last pod with the
+// address had another MAC, to which the host would send for seconds, until it asks
+// again. The entry ages as if the host had asked. Pods start also if the kernel's table
+// is full.
 func knowNeighbour(bridge int, a netip.Addr, mac net.HardwareAddr) link.Step {
 	req := nl.NewNetlinkRequest(unix.RTM_NEWNEIGH, unix.NLM_F_CREATE|unix.NLM_F_REPLACE)
 	req.AddData(&netlink.Ndmsg{Family: uint8(link.Family(a)), Index: uint32(bridge), State: unix.NUD_REACHABLE})
