@@ -17,12 +17,12 @@ import (
 	"fairlead.dev/fairlead/test/cluster"
 )
 
-// slotOf is the record of an address that a pod has since a moment ago.
+// slotOf returns the record of an address that a pod has just taken.
 func slotOf(ordinal int, p *corev1.Pod) string {
 	return fmt.Sprintf("%d A 1 %d %s %s/%s/eth0 %s", ordinal, time.Now().Add(-time.Second).UnixMilli(), p.UID, p.Namespace, p.Name, p.Spec.NodeName)
 }
 
-// attach writes the record of a pod with one address of domain default.
+// attach creates the record of a pod with one address of domain default.
 func attach(t *testing.T, c *cluster.Cluster, p *corev1.Pod, address string) {
 	t.Helper()
 	create(t, c, pod.Record(pod.IdentityOf(p), []v1alpha1.Interface{{
@@ -41,9 +41,9 @@ func change[T client.Object](t *testing.T, c *cluster.Cluster, o T, how func(T))
 	}
 }
 
-// TestAddressesOfACluster plays the controller on a real API server, looks at
-// its addresses through the program, and then damages them by hand. It needs the
-// cluster for itself: an audit is of all of it.
+// TestAddressesOfACluster acts as the controller on a real API server, inspects its
+// addresses through the program, and then damages them by hand. It needs the whole
+// cluster, because an audit covers it all.
 func TestAddressesOfACluster(t *testing.T) {
 	c := cluster.Exclusive(t)
 	node := c.Node("served")
@@ -84,9 +84,9 @@ func TestAddressesOfACluster(t *testing.T) {
 	if kept := askJSON[whoView](t, c, exitOK, "who", "10.0.0.3", "--domain", "default").Domains[0]; kept.State != addressHeld || kept.Until == nil {
 		t.Errorf("who has 10.0.0.3: %+v", kept)
 	}
-	told := askJSON[explainView](t, c, exitOK, "explain", "pod", "web", "-n", c.Namespace)
+	addSteps := askJSON[explainView](t, c, exitOK, "explain", "pod", "web", "-n", c.Namespace)
 	var steps []string
-	for _, s := range told.Steps {
+	for _, s := range addSteps.Steps {
 		steps = append(steps, s.Step+" "+string(s.Mark))
 	}
 	want := []string{"scheduled Done", "node Done", "record Done", "addresses Done", "active NotNeeded", "plugged Waiting"}

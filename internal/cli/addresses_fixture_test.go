@@ -27,12 +27,12 @@ func held(ordinal int, claim string, since time.Duration) string {
 	return fmt.Sprintf("%d H 2 %d %s", ordinal, millis(since), claim)
 }
 
-// after adds the holding of a pod that has ended to a slot.
+// after adds a past holding of a pod to a slot.
 func after(slot string, p corev1.Pod, from, until time.Duration) string {
 	return fmt.Sprintf("%s %.8s %s/%s/eth0 %s %d %d", slot, p.UID, p.Namespace, p.Name, p.Spec.NodeName, millis(from), millis(until))
 }
 
-// blockOf is a block of domain default.
+// blockOf returns a block of domain default.
 func blockOf(cidr, node string, slots ...string) v1alpha1.IPBlock {
 	return v1alpha1.IPBlock{
 		ObjectMeta: metav1.ObjectMeta{Name: ipam.BlockName("default", netip.MustParsePrefix(cidr))},
@@ -44,7 +44,7 @@ func ranges(ranges ...string) func(*v1alpha1.IPPool) {
 	return func(p *v1alpha1.IPPool) { p.Spec.Ranges = ranges }
 }
 
-// addressed is a cluster with an address in every state.
+// addressed returns a cluster with an address in every state.
 func addressed() snapshot {
 	snap := quiet()
 	a, b, old := snap.pods[0], snap.pods[1], podOf("cart-9", "node-2")
@@ -71,7 +71,7 @@ func addressed() snapshot {
 	return snap
 }
 
-// sound is a cluster of which every slot is explained.
+// sound returns a cluster in which every slot is explained.
 func sound() snapshot {
 	snap := addressed()
 	snap.pools, snap.reservations = snap.pools[:1], nil
@@ -84,7 +84,7 @@ func sound() snapshot {
 	return snap
 }
 
-// damaged is a cluster with two slots that nothing explains.
+// damaged returns a cluster with two slots that nothing explains.
 func damaged() snapshot {
 	snap := sound()
 	counts(65536, 3)(&snap.pools[0])
@@ -94,8 +94,8 @@ func damaged() snapshot {
 	return snap
 }
 
-// without is a snapshot of one pod, with the record that change makes of it, if
-// there is one.
+// without returns a snapshot of one pod. If change is not nil, it also has a record with
+// that change.
 func without(p corev1.Pod, change ...func(*v1alpha1.PodAttachment)) snapshot {
 	snap := quiet()
 	snap.pods, snap.attachments = []corev1.Pod{p}, nil
@@ -107,7 +107,7 @@ func without(p corev1.Pod, change ...func(*v1alpha1.PodAttachment)) snapshot {
 	return snap
 }
 
-// gone is a snapshot without its pods.
+// gone returns a snapshot without its pods.
 func gone(snap snapshot) snapshot {
 	snap.pods = nil
 	return snap
@@ -126,7 +126,7 @@ func waitsForNode(a *v1alpha1.PodAttachment) {
 	})
 }
 
-// stories are pods in every state that explain tells apart, by name of the
+// stories returns a snapshot for every state that explain distinguishes, by name of the
 // golden file.
 func stories() map[string]snapshot {
 	at := func(change ...func(*corev1.Pod)) corev1.Pod {

@@ -9,12 +9,13 @@ import (
 	"k8s.io/apimachinery/pkg/util/duration"
 )
 
-// patience is how long something may be on its way before it needs attention.
-const patience = time.Minute
+// overdueAfter is how long a pending state may last before it needs attention.
+const overdueAfter = time.Minute
 
-// overdue says whether something has been on its way for longer than patience.
+// overdue reports whether a state that began at since has lasted longer than
+// overdueAfter; false if since is nil.
 func overdue(since *time.Time, now time.Time) bool {
-	return since != nil && now.Sub(*since) > patience
+	return since != nil && now.Sub(*since) > overdueAfter
 }
 
 func controllerAttention(c controllerView, now time.Time) []string {
@@ -60,8 +61,8 @@ func poolsAttention(pools []poolView, now time.Time) []string {
 	return out
 }
 
-// podsAttention takes failures at once, and the rest when they are overdue: a
-// pod is always without a record or without a sandbox for a moment.
+// podsAttention reports failures at once and other states when they are overdue: every
+// pod is without a record or a sandbox for a moment.
 func podsAttention(pods []podView, now time.Time) []string {
 	bad := map[podState][]string{}
 	for _, p := range pods {
@@ -73,14 +74,14 @@ func podsAttention(pods []podView, now time.Time) []string {
 	var out []string
 	for _, s := range []struct {
 		state podState
-		says  string
+		text  string
 	}{
 		{stateFailing, "failing"},
 		{stateNone, "without a PodAttachment"},
-		{stateWaiting, "waiting for over " + duration.HumanDuration(patience)},
-		{stateReleasing, "releasing for over " + duration.HumanDuration(patience)},
+		{stateWaiting, "waiting for over " + duration.HumanDuration(overdueAfter)},
+		{stateReleasing, "releasing for over " + duration.HumanDuration(overdueAfter)},
 	} {
-		out = append(out, examples(plural(len(bad[s.state]), "pod")+" "+s.says, bad[s.state])...)
+		out = append(out, examples(plural(len(bad[s.state]), "pod")+" "+s.text, bad[s.state])...)
 	}
 	return out
 }
@@ -102,7 +103,8 @@ func explained(name, reason, message string) string {
 	return oneLine(fmt.Sprintf("%s: %s: %s", name, reason, message))
 }
 
-// examples is one sentence about any number of things, naming the first.
+// examples returns one sentence that consists of the problem and the first of the things
+// that have it; nil if there are none.
 func examples(what string, named []string) []string {
 	switch len(named) {
 	case 0:

@@ -11,10 +11,10 @@ import (
 	"fairlead.dev/fairlead/internal/ipam/audit"
 )
 
-// settle is how long an audit gives the cluster between its two looks: the
-// controller gathers changes for a second before it writes a pool's status, and looks
-// at it again a second later.
-const settle = 5 * time.Second
+// auditPause is the time between the two passes of an audit. The controller gathers
+// changes for a second before it writes a pool's status, and reads them again a second
+// later.
+const auditPause = 5 * time.Second
 
 // auditView is what `ipam audit -o json` prints.
 type auditView struct {
@@ -43,7 +43,7 @@ func auditCommand(c *connection) *cobra.Command {
 			"  I1  no address has two holders,\n" +
 			"  I2  every slot that is not free is explained,\n" +
 			"  I7  the counts of the pools add up.\n\n" +
-			"What is found is looked at once more " + settle.String() + " later, and shown when it is still so. The\n" +
+			"What is found is looked at once more " + auditPause.String() + " later, and shown when it is still so. The\n" +
 			"exit code is 0 when there is nothing, 1 when there are findings and 2 when the audit\n" +
 			"could not tell.",
 		Args: cobra.NoArgs,
@@ -66,25 +66,26 @@ func auditCommand(c *connection) *cobra.Command {
 	return cmd
 }
 
-// audit looks once, and when it finds something once more.
+// audit inspects the cluster, and a second time if it finds something. It returns the
+// findings that both passes have.
 func (c *connection) audit(ctx context.Context) (audit.Report, error) {
-	first, err := c.look(ctx)
+	first, err := c.auditOnce(ctx)
 	if err != nil || len(first.Findings) == 0 {
 		return first, err
 	}
 	select {
 	case <-ctx.Done():
 		return audit.Report{}, ctx.Err()
-	case <-time.After(settle):
+	case <-time.After(auditPause):
 	}
-	second, err := c.look(ctx)
+	second, err := c.auditOnce(ctx)
 	if err != nil {
 		return audit.Report{}, err
 	}
 	return audit.Confirm(first, second), nil
 }
 
-func (c *connection) look(ctx context.Context) (audit.Report, error) {
+func (c *connection) auditOnce(ctx context.Context) (audit.Report, error) {
 	snap, err := c.snapshot(ctx, wanted{pools: true, pods: true, addresses: true})
 	if err != nil {
 		return audit.Report{}, err
@@ -107,7 +108,7 @@ func pointers[T any](list []T) []*T {
 	return out
 }
 
-// auditText is a line per finding; the last line is the verdict.
+// auditText returns a line per finding; the last line is the verdict.
 func auditText(v auditView) string {
 	var b strings.Builder
 	looked := fmt.Sprintf("%s in %s against %s", plural(v.Slots, "slot"), plural(v.Blocks, "block"), plural(v.Attachments, "PodAttachment"))

@@ -5,12 +5,12 @@ import (
 	"strings"
 )
 
-// barWidth is how many characters a usage bar has between its brackets.
+// barWidth is the number of characters between the brackets of a usage bar.
 const barWidth = 20
 
-// usageBar shows how full a pool is: "[####~~..............] 25%", with the marks
-// of a map. What is there has one character at least, and 0% and 100% are said
-// of nothing and of all only.
+// usageBar returns a bar of a pool's usage, as "[####~~..............] 25%", with the
+// marks of a map. Every share above zero has at least one character. 0% means that
+// nothing is used, 100% that everything is.
 func usageBar(p poolView) string {
 	if p.Usable <= 0 {
 		return "[" + strings.Repeat(" ", barWidth) + "]"
@@ -30,7 +30,7 @@ func usageBar(p poolView) string {
 			largest = i
 		}
 	}
-	widths[largest] = max(0, widths[largest]+left) // what rounding took or gave
+	widths[largest] = max(0, widths[largest]+left) // the difference left by rounding
 	var b strings.Builder
 	b.WriteByte('[')
 	for i, s := range shares {
@@ -40,7 +40,7 @@ func usageBar(p poolView) string {
 	return b.String()
 }
 
-// percent of a whole that is more than zero.
+// percent returns part as a percentage of whole, which is more than zero.
 func percent(part, whole int64) string {
 	n := int(float64(part) / float64(whole) * 100)
 	switch {

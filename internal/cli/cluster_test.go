@@ -21,7 +21,7 @@ import (
 	"fairlead.dev/fairlead/test/cluster"
 )
 
-// askJSON calls the program against a cluster and decodes what it prints.
+// askJSON calls the program against a cluster and decodes its output.
 func askJSON[T any](t *testing.T, c *cluster.Cluster, code int, args ...string) T {
 	t.Helper()
 	got := call(t, append(args, "--kubeconfig", c.Kubeconfig, "-o", "json")...)
@@ -42,7 +42,7 @@ func create(t *testing.T, c *cluster.Cluster, o client.Object) {
 	}
 }
 
-// setStatus writes the status of an object with change made to it.
+// setStatus applies change to an object and writes its status.
 func setStatus[T client.Object](t *testing.T, c *cluster.Cluster, o T, change func(T)) {
 	t.Helper()
 	change(o)
@@ -55,7 +55,7 @@ func condition(kind string, status metav1.ConditionStatus, reason string) metav1
 	return metav1.Condition{Type: kind, Status: status, Reason: reason, Message: reason + " it is", ObservedGeneration: 1, LastTransitionTime: metav1.Now()}
 }
 
-// warn writes an event as the controller does, about a pod.
+// warn writes an event about a pod, as the controller does.
 func warn(t *testing.T, c *cluster.Cluster, about *corev1.Pod, controller, reason string) {
 	t.Helper()
 	create(t, c, &eventsv1.Event{
@@ -71,7 +71,7 @@ func warn(t *testing.T, c *cluster.Cluster, about *corev1.Pod, controller, reaso
 	})
 }
 
-// installIn makes the objects that run the programs, with no pods of them.
+// installIn creates the objects that run the programs, without pods.
 func installIn(t *testing.T, c *cluster.Cluster) {
 	t.Helper()
 	of := func(name, program string) metav1.ObjectMeta {
@@ -95,8 +95,8 @@ func installIn(t *testing.T, c *cluster.Cluster) {
 	create(t, c, daemons)
 }
 
-// TestAgainstACluster plays controller and node on a real API server, and looks
-// through the program. It needs the cluster for itself: status shows all of it.
+// TestAgainstACluster acts as controller and node on a real API server, and reads the
+// result through the program. It needs the whole cluster, because status shows it all.
 func TestAgainstACluster(t *testing.T) {
 	c := cluster.Exclusive(t)
 	node := c.Node("served")
@@ -116,7 +116,7 @@ func TestAgainstACluster(t *testing.T) {
 			Conditions: []metav1.Condition{condition(v1alpha1.ConditionReady, metav1.ConditionTrue, v1alpha1.ReasonValid)},
 		}
 	})
-	// The Lease is not where it is said to be, and is found all the same.
+	// The Lease is not in the namespace of the flag, and is found nevertheless.
 	create(t, c, &coordinationv1.Lease{
 		ObjectMeta: metav1.ObjectMeta{Namespace: c.Namespace, Name: controllerName},
 		Spec: coordinationv1.LeaseSpec{
@@ -154,7 +154,7 @@ func TestAgainstACluster(t *testing.T) {
 		t.Errorf("times are missing in %+v", status)
 	}
 
-	// The cluster runs programs too, and no daemon on the node.
+	// The cluster also runs the programs, but no daemon on the node.
 	installIn(t, c)
 	status = askJSON[statusView](t, c, exitOK, "status", "--system-namespace", "nowhere")
 	if diff := cmp.Diff([]programView{
@@ -166,7 +166,7 @@ func TestAgainstACluster(t *testing.T) {
 		t.Errorf("node %+v, want it not ready with %s", n, reasonNoDaemon)
 	}
 
-	// Now a pod is refused, and the pool turns out to be wrong.
+	// A pod is refused, and the pool is invalid.
 	refused := c.Pod("refused", node.Name)
 	warn(t, c, refused, "somebody-else", "Unrelated")
 	warn(t, c, refused, controllerName, "NetworkExhausted")

@@ -1,7 +1,6 @@
-// Package cli is the operator's command: it reads a cluster and shows what
-// Fairlead does in it. What is shown is built by pure functions from lists of
-// objects; only fetch.go and connect.go talk to the API server, and nothing
-// here writes but migrate.
+// Package cli is the operator's command: it reads a cluster and shows what Fairlead does
+// in it. Pure functions build the output from lists of objects. Only fetch.go and
+// connect.go talk to the API server; only migrate writes.
 package cli
 
 import (
@@ -27,17 +26,15 @@ const (
 	exitError     = 2 // the question could not be answered
 )
 
-// errAttention is how a command says that it has shown something that needs
-// attention.
+// errAttention is the error of a command that has shown something that needs attention.
 var errAttention = errors.New("something needs attention")
 
 // Program is one call of the command.
 type Program struct{ root *cobra.Command }
 
-// New makes the command under the name it was called by; "kubectl-fairlead"
-// makes its help say "kubectl fairlead". Stdout gets what was asked for, and
-// nothing when there was an error; stderr gets errors and the API server's
-// warnings.
+// New returns the command under the name by which it was called; the help of
+// "kubectl-fairlead" reads "kubectl fairlead". Stdout gets the output, and nothing if
+// there is an error. Stderr gets errors and the API server's warnings.
 func New(name string, stdout, stderr io.Writer) *Program {
 	c := &connection{stderr: stderr}
 	root := &cobra.Command{
@@ -59,9 +56,9 @@ func New(name string, stdout, stderr io.Writer) *Program {
 	return &Program{root: root}
 }
 
-// Run does what the arguments say, without the program's name among them. It
-// returns the exit code: 0 when all is well, 1 when status or an audit found
-// something that needs attention, 2 when the question could not be answered.
+// Run executes the command line args, without the program's name. It returns the exit
+// code: 0 if all is well, 1 if status or an audit found something that needs attention, 2
+// if the question could not be answered.
 func (p *Program) Run(ctx context.Context, args []string) int {
 	p.root.SetArgs(args)
 	err := p.root.ExecuteContext(ctx)
@@ -196,7 +193,7 @@ func (o *output) Set(s string) error {
 	return fmt.Errorf("must be %q or %q", outputTable, outputJSON)
 }
 
-// write writes a view as JSON, or as the text that is made of it, in one piece.
+// write writes a view in one piece: as JSON, or as the text that text returns.
 func (o *output) write(w io.Writer, view any, text func() string) error {
 	var raw []byte
 	if *o == outputJSON {
@@ -214,7 +211,7 @@ func (o *output) write(w io.Writer, view any, text func() string) error {
 	return nil
 }
 
-// timestamp is a time in JSON: UTC, to the second, absent when it is not known.
+// timestamp returns a time for JSON: in UTC, to the second, nil if t is zero.
 func timestamp(t time.Time) *time.Time {
 	if t.IsZero() {
 		return nil
@@ -223,7 +220,7 @@ func timestamp(t time.Time) *time.Time {
 	return &t
 }
 
-// list is a list in JSON: never null.
+// list returns a list for JSON, which is never null.
 func list(items []string) []string {
 	if items == nil {
 		return []string{}

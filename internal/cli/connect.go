@@ -29,13 +29,13 @@ import (
 )
 
 const (
-	// dialTimeout is how long a server that does not answer is waited for.
+	// dialTimeout bounds the wait for a server that does not answer.
 	dialTimeout = 10 * time.Second
 	// requestTimeout bounds one list, which takes seconds in a large cluster.
 	requestTimeout = time.Minute
 )
 
-// connection is the way to the API server that the flags describe.
+// connection describes the API server and context that the flags name.
 type connection struct {
 	kubeconfig string // a path, or empty
 	context    string // or empty
@@ -45,11 +45,11 @@ type connection struct {
 func (c *connection) loader() clientcmd.ClientConfig {
 	rules := clientcmd.NewDefaultClientConfigLoadingRules()
 	rules.ExplicitPath = c.kubeconfig
-	rules.WarnIfAllMissing = false // the error says it
+	rules.WarnIfAllMissing = false // the error reports it
 	return clientcmd.NewNonInteractiveDeferredLoadingClientConfig(rules, &clientcmd.ConfigOverrides{CurrentContext: c.context})
 }
 
-// namespace is the one of the context.
+// namespace returns the namespace of the kubeconfig's context.
 func (c *connection) namespace() (string, error) {
 	namespace, _, err := c.loader().Namespace()
 	if err != nil {
@@ -58,8 +58,8 @@ func (c *connection) namespace() (string, error) {
 	return namespace, nil
 }
 
-// client makes a client of the API server without a cache, and returns the
-// server's address. It asks the server nothing yet.
+// client returns a client of the API server, without a cache, and the server's address.
+// It sends no request.
 func (c *connection) client() (client.Client, string, error) {
 	cfg, err := c.loader().ClientConfig()
 	if err != nil {
@@ -72,7 +72,7 @@ func (c *connection) client() (client.Client, string, error) {
 	cfg.WarningHandler = rest.NewWarningWriter(c.stderr, rest.WarningWriterOptions{Deduplicate: true})
 
 	scheme := runtime.NewScheme()
-	// The kinds are known beforehand, so that nothing has to be discovered.
+	// The kinds are fixed, so no discovery is needed.
 	mapper := meta.NewDefaultRESTMapper(nil)
 	for _, kind := range []struct {
 		gv    schema.GroupVersion
@@ -101,7 +101,7 @@ func (c *connection) client() (client.Client, string, error) {
 		mapper.Add(kind.gv.WithKind(kind.name), kind.scope)
 	}
 	apply.AddKinds(mapper)
-	log.SetLogger(logr.Discard()) // the client would complain that it has none
+	log.SetLogger(logr.Discard()) // without a logger the client prints a warning
 	api, err := client.New(cfg, client.Options{Scheme: scheme, Mapper: mapper})
 	if err != nil {
 		return nil, "", fmt.Errorf("kubeconfig: %w", err)
@@ -109,7 +109,7 @@ func (c *connection) client() (client.Client, string, error) {
 	return api, cfg.Host, nil
 }
 
-// explainConfig says what is wrong with a kubeconfig.
+// explainConfig returns the error of a kubeconfig in terms that the user can act on.
 func explainConfig(err error) error {
 	if clientcmd.IsEmptyConfig(err) {
 		return errors.New("there is no kubeconfig: give --kubeconfig FILE, set KUBECONFIG, or write ~/.kube/config")
@@ -117,7 +117,8 @@ func explainConfig(err error) error {
 	return fmt.Errorf("kubeconfig: %w", err)
 }
 
-// explain says in a person's words what went wrong between us and the server.
+// explain translates an error of the API server at server into terms that the user can
+// act on. resource is the kind that was listed.
 func explain(err error, server, resource string) error {
 	var transport *url.Error
 	switch {
@@ -134,10 +135,11 @@ func explain(err error, server, resource string) error {
 	return fmt.Errorf("list %s: %w", resource, err)
 }
 
-// missing says whether the server does not know a resource.
+// missing reports whether err means that the server does not know the resource.
 func missing(err error) bool { return apierrors.IsNotFound(err) || meta.IsNoMatchError(err) }
 
-// explainMigration says in a person's words what hindered a migration.
+// explainMigration translates an error of a migration into terms that the user can act
+// on.
 func explainMigration(err error, server string) error {
 	var transport *url.Error
 	switch {

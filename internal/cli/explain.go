@@ -16,13 +16,13 @@ import (
 	"fairlead.dev/fairlead/internal/pod"
 )
 
-// stepMark says how a step went.
+// stepMark is the result of a step.
 type stepMark string
 
 const (
 	markDone      stepMark = "Done"
 	markWaiting   stepMark = "Waiting"
-	markFailed    stepMark = "Failed" // and is tried again
+	markFailed    stepMark = "Failed" // and is retried
 	markNotNeeded stepMark = "NotNeeded"
 )
 
@@ -33,12 +33,12 @@ type explainView struct {
 	UID       types.UID `json:"uid"`
 	// Steps in the order in which a pod takes them, as far as they are known.
 	Steps []stepView `json:"steps"`
-	// Summary is the verdict in a sentence. WaitsFor and LookAt are absent when
-	// the pod waits for nothing.
+	// Summary is the verdict in a sentence. WaitsFor and LookAt are absent if the pod
+	// waits for nothing.
 	Summary  string `json:"summary"`
 	WaitsFor string `json:"waitsFor,omitempty"`
 	LookAt   string `json:"lookAt,omitempty"`
-	// Former are the PodAttachments of earlier pods of that name.
+	// Former are the PodAttachments of earlier pods with the same name.
 	Former []podView `json:"former"`
 }
 
@@ -49,11 +49,11 @@ type stepView struct {
 	Text  string     `json:"text"`
 	Since *time.Time `json:"since,omitempty"`
 
-	waitsFor, lookAt string // of a step that is waiting or failed
+	waitsFor, lookAt string // set if the step is waiting or failed
 }
 
-// buildExplain tells one pod's story. It is false when there is neither a pod
-// nor a record of one.
+// buildExplain returns the steps of one pod; false if there is neither a pod nor a record
+// of one.
 func buildExplain(snap snapshot, namespace, name string) (explainView, bool) {
 	s := story{v: explainView{Namespace: namespace, Name: name, Steps: []stepView{}, Former: []podView{}}}
 	for i := range snap.pods {
@@ -79,7 +79,7 @@ func buildExplain(snap snapshot, namespace, name string) (explainView, bool) {
 	if s.pod == nil && s.record == nil {
 		return explainView{}, false
 	}
-	s.tell(snap)
+	s.summarize(snap)
 	return s.v, true
 }
 
@@ -95,11 +95,11 @@ func (s *story) add(mark stepMark, step string, since *time.Time, format string,
 	return &s.v.Steps[len(s.v.Steps)-1]
 }
 
-// pending says what a step that is not done waits for, and where to look.
+// pending sets what an unfinished step waits for, and where to look.
 func (v *stepView) pending(waitsFor, lookAt string) { v.waitsFor, v.lookAt = waitsFor, lookAt }
 
-func (s *story) tell(snap snapshot) {
-	s.v.Summary = "waits for nothing: " + s.told(snap)
+func (s *story) summarize(snap snapshot) {
+	s.v.Summary = "waits for nothing: " + s.addSteps(snap)
 	for _, step := range s.v.Steps {
 		if step.waitsFor != "" {
 			s.v.WaitsFor, s.v.LookAt = step.waitsFor, step.lookAt
@@ -109,9 +109,9 @@ func (s *story) tell(snap snapshot) {
 	}
 }
 
-// told goes through the steps until one decides, and returns what is true of a
-// pod that waits for nothing.
-func (s *story) told(snap snapshot) string {
+// addSteps adds the steps in order until one decides. It returns the summary of a pod
+// that waits for nothing.
+func (s *story) addSteps(snap snapshot) string {
 	if s.pod != nil && !s.scheduled() {
 		return ""
 	}
@@ -138,7 +138,7 @@ func (s *story) told(snap snapshot) string {
 	s.recorded()
 	s.active()
 	s.plugged()
-	if !s.leaving() {
+	if !s.terminating() {
 		return "it has its network"
 	}
 	s.releasing()
@@ -170,7 +170,7 @@ func (s *story) describe() string {
 	return fmt.Sprintf("kubectl -n %s describe pod %s", s.v.Namespace, s.v.Name)
 }
 
-// served says whether the pod's node is one of ours.
+// served reports whether Fairlead serves the pod's node, and adds the step.
 func (s *story) served(snap snapshot) bool {
 	node := s.pod.Spec.NodeName
 	k := slices.IndexFunc(snap.nodes, func(n v1alpha1.NodeNetwork) bool { return n.Name == node })
@@ -189,7 +189,7 @@ func (s *story) served(snap snapshot) bool {
 	return true
 }
 
-// notOurs says so when the pod has no network of Fairlead's.
+// notOurs reports whether the pod has no network of Fairlead, and adds the step if so.
 func (s *story) notOurs(snap snapshot) bool {
 	k := slices.IndexFunc(snap.nodes, func(n v1alpha1.NodeNetwork) bool { return n.Name == s.pod.Spec.NodeName })
 	if k < 0 || s.pod.DeletionTimestamp != nil || !snap.notOurs(s.pod, &snap.nodes[k]) {
@@ -199,7 +199,7 @@ func (s *story) notOurs(snap snapshot) bool {
 	return true
 }
 
-// notRecorded says why a pod on a served node has no record.
+// notRecorded adds the reason why a pod on a served node has no record.
 func (s *story) notRecorded(snap snapshot) {
 	p := s.pod
 	warning := latestWarnings(snap.events)[p.UID]
@@ -245,7 +245,7 @@ func (s *story) active() {
 		s.add(markNotNeeded, "active", nil, "no driver has to say that traffic flows")
 	case len(waiting) == 0:
 		s.add(markDone, "active", nil, "the driver's network carries the traffic")
-	case s.leaving():
+	case s.terminating():
 		s.add(markNotNeeded, "active", nil, "%s never became active", strings.Join(waiting, ", "))
 	default:
 		s.add(markWaiting, "active", timestamp(a.CreationTimestamp.Time), "the driver's network does not carry the traffic of %s yet", strings.Join(waiting, ", ")).
@@ -253,7 +253,7 @@ func (s *story) active() {
 	}
 }
 
-// plugged says what the node did with the record.
+// plugged adds the state of the record on the node.
 func (s *story) plugged() {
 	a := s.record
 	node := a.Spec.NodeName
@@ -264,8 +264,8 @@ func (s *story) plugged() {
 	case attached && !isFalse(ready):
 		s.add(markDone, "plugged", timestamp(sandbox.AttachedAt.Time), "in sandbox %s", sandbox.ID)
 	case attached && lacksInterfaces(ready):
-		s.lacking(sandbox, ready)
-	case s.leaving() && !attached:
+		s.missingInterfaces(sandbox, ready)
+	case s.terminating() && !attached:
 		s.add(markNotNeeded, "plugged", nil, "the pod needs no network any more")
 	case isFalse(ready) && (sandbox == nil || attached):
 		s.add(markFailed, "plugged", timestamp(ready.LastTransitionTime.Time), "%s", explained("node "+node, ready.Reason, ready.Message)).
@@ -280,10 +280,11 @@ func (s *story) plugged() {
 	}
 }
 
-// lacking says which interfaces a sandbox lacks. The node has no part in those that
-// other plugins make: it hears of one when its addresses are asked for.
-func (s *story) lacking(sandbox *v1alpha1.Sandbox, ready *metav1.Condition) {
-	if s.leaving() {
+// missingInterfaces adds the interfaces that a sandbox lacks. The node does not make the
+// interfaces of other plugins: it learns of such an interface when its addresses are
+// requested.
+func (s *story) missingInterfaces(sandbox *v1alpha1.Sandbox, ready *metav1.Condition) {
+	if s.terminating() {
 		s.add(markDone, "plugged", timestamp(sandbox.AttachedAt.Time), "in sandbox %s, without all of its interfaces", sandbox.ID)
 		return
 	}
@@ -293,12 +294,12 @@ func (s *story) lacking(sandbox *v1alpha1.Sandbox, ready *metav1.Condition) {
 			fmt.Sprintf("%s, the CNI configurations on %s, and the log of Multus there", s.describe(), node))
 }
 
-// leaving says whether the record's interfaces are on their way back.
-func (s *story) leaving() bool {
+// terminating reports whether the record's interfaces are being released.
+func (s *story) terminating() bool {
 	return s.record.DeletionTimestamp != nil || s.pod == nil || pod.Finished(s.pod) || s.pod.DeletionTimestamp != nil
 }
 
-// releasing says what is missing until the addresses are free.
+// releasing adds the steps that remain until the addresses are free.
 func (s *story) releasing() {
 	a := s.record
 	node := a.Spec.NodeName
@@ -328,7 +329,7 @@ func (s *story) releasing() {
 	if !detached {
 		text := fmt.Sprintf("node %s has not said that nothing holds %s", node, a.Spec.Summary.Addresses)
 		if isFalse(released) {
-			text = released.Message // it says what else would do
+			text = released.Message // names the other conditions for release
 		}
 		s.add(markWaiting, "node's word", asked, "%s", text).
 			pending(fmt.Sprintf("node %s to say that nothing holds %s, or proof that it cannot", node, a.Spec.Summary.Addresses),
@@ -348,7 +349,7 @@ func (s *story) givenBack(mark stepMark, since *time.Time, text string) {
 		pending("the controller to give "+s.record.Spec.Summary.Addresses+" back", "fairlead status, and the log of fairlead-controller")
 }
 
-// explainText is a line per step, and the verdict.
+// explainText returns a line per step, and the verdict.
 func explainText(v explainView, now time.Time) string {
 	rows := [][]string{{"STEP", "MARK", "SINCE", "WHAT"}}
 	for _, step := range v.Steps {

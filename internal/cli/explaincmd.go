@@ -48,8 +48,8 @@ func explainPodCommand(c *connection) *cobra.Command {
 	return cmd
 }
 
-// podNamed takes "namespace/name" or "name" apart; the namespace of a name alone
-// is the flag's or the context's.
+// podNamed splits "namespace/name" or "name". The namespace of a bare name is the flag's,
+// otherwise the context's.
 func (c *connection) podNamed(arg, flag string) (namespace, name string, err error) {
 	namespace, name, qualified := strings.Cut(arg, "/")
 	switch {

@@ -18,21 +18,21 @@ import (
 	"fairlead.dev/fairlead/api/v1alpha1"
 )
 
-// controllerName is the name of the controller's Lease, and what it signs its
-// events with.
+// controllerName is the name of the controller's Lease, and the reporter of its events.
 const controllerName = "fairlead-controller"
 
-// snapshot is what was read, in no order. What was not asked for is empty.
+// snapshot holds the objects that were read, in no order. Lists that were not requested
+// are empty.
 type snapshot struct {
 	now         time.Time
-	lease       *coordinationv1.Lease // nil when there is none
+	lease       *coordinationv1.Lease // nil if there is none
 	installed   installation
 	nodes       []v1alpha1.NodeNetwork
 	pools       []v1alpha1.IPPool
-	pods        []corev1.Pod // scheduled and not finished, unless all were wanted
+	pods        []corev1.Pod // scheduled and not finished, unless wanted.pod names one
 	attachments []v1alpha1.PodAttachment
 	events      []eventsv1.Event // the controller's warnings
-	// foreign NetworkAttachmentDefinitions have addresses that others give.
+	// foreign are NetworkAttachmentDefinitions whose addresses another plugin gives.
 	foreign map[types.NamespacedName]bool
 
 	blocks       []v1alpha1.IPBlock
@@ -40,20 +40,21 @@ type snapshot struct {
 	claims       []v1alpha1.IPClaim
 }
 
-// wanted says what to read.
+// wanted selects the objects to read.
 type wanted struct {
 	lease     bool   // and the programs beside it
-	system    string // where the Lease should be
+	system    string // namespace to search first for the Lease
 	pools     bool
-	pods      bool   // and all that explains their state
-	records   bool   // PodAttachments, of which pods has them too
+	pods      bool   // and the objects that explain their state
+	records   bool   // PodAttachments; implied by pods
 	namespace string // of pods and PodAttachments; empty for all
-	pod       string // the name of the only pod to read, in whatever phase; empty for all
+	pod       string // the name of the only pod to read, in any phase; empty for all
 	addresses bool   // blocks, reservations and claims
 }
 
-// snapshot reads everything at once. Of several errors it returns the one that
-// says most: a server without pods needs no word about CRDs.
+// snapshot reads the wanted objects concurrently. Of several errors it returns the first
+// in the order of the steps, which is the most useful: if a server has no pods, a hint at
+// missing CRDs would mislead.
 func (c *connection) snapshot(ctx context.Context, w wanted) (snapshot, error) {
 	api, server, err := c.client()
 	if err != nil {
@@ -97,7 +98,7 @@ func (c *connection) snapshot(ctx context.Context, w wanted) (snapshot, error) {
 	return r.snap, nil
 }
 
-// reader fills a snapshot; no two methods that run at once write one field.
+// reader fills a snapshot. Methods that run concurrently write different fields.
 type reader struct {
 	api    client.Reader
 	server string
@@ -115,7 +116,7 @@ func (r *reader) readSystem(ctx context.Context, namespace string) error {
 	return r.readPrograms(ctx, namespace)
 }
 
-// readLease looks where the Lease should be, then everywhere.
+// readLease reads the Lease from the given namespace, otherwise from any namespace.
 func (r *reader) readLease(ctx context.Context, namespace string) error {
 	lease := &coordinationv1.Lease{}
 	err := r.api.Get(ctx, client.ObjectKey{Namespace: namespace, Name: controllerName}, lease)
@@ -135,7 +136,7 @@ func (r *reader) readLease(ctx context.Context, namespace string) error {
 	return nil
 }
 
-// newest returns the Lease that was renewed last, or nil.
+// newest returns the Lease with the latest renewal; nil if there is none.
 func newest(leases []coordinationv1.Lease) *coordinationv1.Lease {
 	var out *coordinationv1.Lease
 	for i := range leases {
@@ -198,8 +199,8 @@ func (r *reader) readNodes(ctx context.Context) error {
 	return nil
 }
 
-// readPods reads one pod by name, or all but those that cannot have a network:
-// they are left with the server.
+// readPods reads one pod by name, otherwise all pods that can have a network. The server
+// filters out unscheduled and finished pods.
 func (r *reader) readPods(ctx context.Context, namespace, name string) error {
 	selected := client.MatchingFieldsSelector{Selector: fields.AndSelectors(
 		fields.OneTermNotEqualSelector("spec.nodeName", ""),
@@ -226,8 +227,8 @@ func (r *reader) readAttachments(ctx context.Context, namespace string) error {
 	return nil
 }
 
-// readEvents reads why pods have no record. Whoever may not read events is
-// shown the pods without the reason.
+// readEvents reads the controller's warnings, which explain why pods have no record. A
+// user without the right to read events sees the pods without the reason.
 func (r *reader) readEvents(ctx context.Context, namespace string) error {
 	ours := client.MatchingFieldsSelector{Selector: fields.AndSelectors(
 		fields.OneTermEqualSelector("reportingController", controllerName),

@@ -14,10 +14,10 @@ import (
 	"fairlead.dev/fairlead/internal/pod"
 )
 
-// now is when every test looks.
+// now is the present time of every test.
 var now = time.Date(2026, 3, 2, 9, 30, 0, 0, time.UTC)
 
-// ago is a time before now.
+// ago returns the time d before now.
 func ago(d time.Duration) metav1.Time { return metav1.NewTime(now.Add(-d)) }
 
 func leaseOf(holder string, renewed time.Duration) *coordinationv1.Lease {
@@ -61,8 +61,8 @@ func poolOf(name string, with ...func(*v1alpha1.IPPool)) v1alpha1.IPPool {
 	return p
 }
 
-// podOf is a pod that was scheduled ten minutes ago. Its UID is its name and a
-// few digits.
+// podOf returns a pod that was scheduled ten minutes ago. Its UID is its name and a few
+// digits.
 func podOf(name, node string, with ...func(*corev1.Pod)) corev1.Pod {
 	p := corev1.Pod{
 		ObjectMeta: metav1.ObjectMeta{Namespace: "shop", Name: name, UID: types.UID("8f14e45f-" + name), CreationTimestamp: ago(10 * time.Minute)},
@@ -75,7 +75,7 @@ func podOf(name, node string, with ...func(*corev1.Pod)) corev1.Pod {
 	return p
 }
 
-// recordOf is the record of a pod, plugged by its node nine minutes ago.
+// recordOf returns the record of a pod, plugged by its node nine minutes ago.
 func recordOf(p corev1.Pod, address string, with ...func(*v1alpha1.PodAttachment)) v1alpha1.PodAttachment {
 	a := pod.Record(pod.IdentityOf(&p), []v1alpha1.Interface{
 		{Name: "eth0", Network: v1alpha1.DefaultNetwork, Driver: "native", Default: true, Addresses: []string{address}},
@@ -122,7 +122,7 @@ func warningAbout(p corev1.Pod, reason, note string, since time.Duration) events
 	}
 }
 
-// quiet is a cluster in which all is well.
+// quiet returns a cluster in which all is well.
 func quiet() snapshot {
 	a, b := podOf("cart-0", "node-1"), podOf("cart-1", "node-2")
 	return snapshot{
@@ -139,7 +139,7 @@ func quiet() snapshot {
 	}
 }
 
-// installedOn is the usual installation, with a daemon on each of the nodes.
+// installedOn returns the usual installation, with a daemon on each of the nodes.
 func installedOn(nodes ...string) installation {
 	template := func(image string) corev1.PodTemplateSpec {
 		return corev1.PodTemplateSpec{Spec: corev1.PodSpec{Containers: []corev1.Container{{Image: image}}}}
@@ -163,7 +163,7 @@ func installedOn(nodes ...string) installation {
 	return in
 }
 
-// programPod is a pod of a program that is ready.
+// programPod returns a ready pod of a program.
 func programPod(program, node string) corev1.Pod {
 	p := podOf(program+"-on-"+node, node)
 	p.Namespace, p.Labels = "fairlead-system", map[string]string{labelProgram: program}
@@ -171,7 +171,7 @@ func programPod(program, node string) corev1.Pod {
 	return p
 }
 
-// crashing makes a pod of a program one that has not been ready for a time.
+// crashing marks a pod of a program as not ready for a time.
 func (in *installation) crashing(program, node string, since time.Duration) {
 	for i := range in.pods {
 		p := &in.pods[i]
@@ -201,7 +201,7 @@ func notRouted(n *v1alpha1.NodeNetwork) {
 	}}
 }
 
-// others is a quiet cluster whose default network is another plugin's.
+// others returns a quiet cluster whose default network is another plugin's.
 func others() snapshot {
 	snap := quiet()
 	otherDefaults(&snap)
@@ -240,7 +240,7 @@ func invalid(p *v1alpha1.IPPool) {
 	}}}
 }
 
-// troubled is a cluster in which a little of everything goes wrong.
+// troubled returns a cluster with every kind of problem.
 func troubled() snapshot {
 	snap := quiet()
 	waiting, releasing, failing, none := podOf("cart-2", "node-1"), podOf("cart-3", "node-2"), podOf("pay-0", "node-1"), podOf("pay-1", "node-2")

@@ -24,7 +24,7 @@ var rewrite = flag.Bool("rewrite", false, "write the golden files anew")
 // manual is the page that shows the outputs.
 const manual = "../../docs/user/cli.md"
 
-// outputs is what commands print in the fixtures' clusters, by name of the
+// outputs returns the output of the commands on the fixtures' clusters, by name of the
 // golden file.
 func outputs(t *testing.T) map[string]string {
 	t.Helper()
@@ -168,7 +168,8 @@ func TestManualShowsRealOutput(t *testing.T) {
 	}
 }
 
-// TestManualNamesEveryField looks up every JSON field, state and reason of ours.
+// TestManualNamesEveryField checks that the manual names every JSON field, state and
+// reason of this package.
 func TestManualNamesEveryField(t *testing.T) {
 	page, err := os.ReadFile(manual)
 	if err != nil {
@@ -192,7 +193,7 @@ func TestManualNamesEveryField(t *testing.T) {
 	}
 }
 
-// fieldNames are the JSON names of a struct and of the structs in it.
+// fieldNames returns the JSON names of a struct and of the structs in it.
 func fieldNames(t reflect.Type) []string {
 	for t.Kind() == reflect.Slice || t.Kind() == reflect.Pointer {
 		t = t.Elem()

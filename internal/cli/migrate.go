@@ -12,20 +12,21 @@ import (
 
 // migrationView is what `migrate whereabouts -o json` prints.
 type migrationView struct {
-	// DryRun is true when nothing was written.
+	// DryRun is true if nothing was written.
 	DryRun bool `json:"dryRun"`
 	// Namespace of whereabouts' objects.
 	Namespace string `json:"namespace"`
-	// Leases that keep whereabouts from writing.
+	// Leases that stop whereabouts from writing.
 	Leases []string `json:"leases"`
-	// Pools that are made.
+	// Pools that are created.
 	Pools []string `json:"pools"`
 	// Addresses of running pods, also those that were imported before.
 	Addresses []importedAddress `json:"addresses"`
-	// New counts those that are not imported yet, NewRecords the PodAttachments.
+	// New counts addresses that are not imported yet, NewRecords PodAttachments that are
+	// not created yet.
 	New        int `json:"new"`
 	NewRecords int `json:"newRecords"`
-	// Withheld counts addresses that nobody gets until a person has looked.
+	// Withheld counts addresses that no pod gets until a person has decided about them.
 	Withheld int               `json:"withheld"`
 	Findings []migrate.Finding `json:"findings"`
 	Warnings []string          `json:"warnings"`
@@ -58,8 +59,7 @@ func buildMigration(c *apply.Cluster, plan *migrate.Plan, dryRun bool) migration
 	return v
 }
 
-// migrationText lists every address, then every finding; the last line says
-// what was done.
+// migrationText lists every address, then every finding; the last line is the outcome.
 func migrationText(v migrationView) string {
 	var b strings.Builder
 	if len(v.Addresses) > 0 {
@@ -106,10 +106,10 @@ func findingsText(findings []migrate.Finding) string {
 type rollbackView struct {
 	DryRun    bool   `json:"dryRun"`
 	Namespace string `json:"namespace"`
-	// Addresses counts those that Fairlead has given to pods.
+	// Addresses counts the addresses that Fairlead has given to pods.
 	Addresses int `json:"addresses"`
-	// Pools and Reservations that are written, and reservations that are
-	// deleted, by name.
+	// Pools and Reservations are the objects that are written, Deleted the reservations
+	// that are deleted, by name.
 	Pools        []string          `json:"pools"`
 	Reservations []string          `json:"reservations"`
 	Deleted      []string          `json:"deleted"`

@@ -26,7 +26,7 @@ import (
 	"fairlead.dev/fairlead/test/cluster"
 )
 
-// everything is the version of each object that a migration may touch.
+// everything returns the version of each object that a migration may change.
 func (r *rival) everything() map[string]string {
 	r.t.Helper()
 	out := map[string]string{}
@@ -73,8 +73,8 @@ func (r *rival) everything() map[string]string {
 	return out
 }
 
-// runStore runs a store that knows what is in the cluster, until the returned
-// function is called.
+// runStore runs a store with the blocks of the cluster, until the returned function is
+// called.
 func runStore(t *testing.T, c *cluster.Cluster) (*block.Store, func()) {
 	t.Helper()
 	var blocks v1alpha1.IPBlockList
@@ -96,7 +96,7 @@ func runStore(t *testing.T, c *cluster.Cluster) (*block.Store, func()) {
 	}
 }
 
-// drain takes every address that a pool still gives, as the controller would.
+// drain takes every free address of a pool, as the controller would.
 func drain(t *testing.T, c *cluster.Cluster, name string) []netip.Addr {
 	t.Helper()
 	var (
@@ -148,7 +148,7 @@ func (r *rival) delete(o client.Object) {
 	})
 }
 
-// findingsOf are the kinds and addresses of a migration's findings.
+// findingsOf returns the kinds and addresses of a migration's findings.
 func findingsOf(v migrationView) []string {
 	var out []string
 	for _, f := range v.Findings {
@@ -157,7 +157,7 @@ func findingsOf(v migrationView) []string {
 	return out
 }
 
-// TestMigrateWhereabouts lets the real whereabouts give addresses, damages its
+// TestMigrateWhereabouts lets the real whereabouts allocate addresses, damages its
 // records as it does itself, and migrates: there, back, and there again.
 func TestMigrateWhereabouts(t *testing.T) {
 	program := buildWhereabouts(t)
@@ -173,8 +173,8 @@ func TestMigrateWhereabouts(t *testing.T) {
 	gone, goners := r.run("gone", node.Name, "lan", lan)
 	_, both := r.run("both", node.Name, "dual", dual)
 	_, blues := r.run("blue-one", node.Name, "blue", blue)
-	// A pod that is gone without a DEL, and a reservation that whereabouts' own
-	// reconciler took from a running pod on a named network.
+	// A pod ended without a DEL, and whereabouts' own reconciler deleted the reservation
+	// of a running pod on a named network.
 	r.delete(gone)
 	lost := &unstructured.Unstructured{}
 	lost.SetGroupVersionKind(whereaboutsKind("OverlappingRangeIPReservation"))
@@ -186,7 +186,7 @@ func TestMigrateWhereabouts(t *testing.T) {
 		"default " + goners[0].String() + " PodGone withheld",
 	}
 
-	// Nothing is changed by looking.
+	// A dry run changes nothing.
 	before := r.everything()
 	view := askJSON[migrationView](t, c, exitAttention, "migrate", "whereabouts", "--dry-run")
 	if diff := cmp.Diff(before, r.everything()); diff != "" {
@@ -204,8 +204,7 @@ func TestMigrateWhereabouts(t *testing.T) {
 	if who.State != addressAllocated || who.Holder.Pod != "one" || len(who.Records) != 1 {
 		t.Errorf("who has %s: %+v", one[0], who)
 	}
-	// Every address is explained. The counts are the controller's, which is not
-	// there.
+	// Every address is explained. The controller, which writes the counts, does not run.
 	found := call(t, "ipam", "audit", "--kubeconfig", c.Kubeconfig)
 	if strings.Contains(found.Stdout, "I1 ") || strings.Contains(found.Stdout, "I2 ") || found.Stderr != "" {
 		t.Errorf("audit after the migration: %+v", found)
@@ -220,7 +219,7 @@ func TestMigrateWhereabouts(t *testing.T) {
 			t.Errorf("PodAttachment %s has sandbox %+v", a.Name, s)
 		}
 	}
-	// What is in use, withheld or the gateway's is given to nobody, the rest is.
+	// Only free addresses are allocated: none that is in use, withheld or the gateway's.
 	used := []netip.Addr{one[0], twos[0], goners[0], netip.MustParseAddr("10.9.0.14")}
 	i := slices.IndexFunc(view.Pools, func(name string) bool { return strings.HasPrefix(name, "wb-10.9.0.0-28") })
 	if i < 0 {
@@ -237,14 +236,14 @@ func TestMigrateWhereabouts(t *testing.T) {
 		}
 	}
 
-	// It can be repeated, and changes nothing then.
+	// A repetition changes nothing.
 	settled := r.everything()
 	if again := askJSON[migrationView](t, c, exitAttention, "migrate", "whereabouts"); again.New != 0 || again.NewRecords != 0 {
 		t.Errorf("migrated again: %+v", again)
 	}
 	after := r.everything()
 	delete(settled, "Lease whereabouts")
-	delete(after, "Lease whereabouts") // it is renewed
+	delete(after, "Lease whereabouts") // its renewal changes it
 	if diff := cmp.Diff(settled, after); diff != "" {
 		t.Errorf("migrating again changed something: %s", diff)
 	}
@@ -260,7 +259,7 @@ func TestMigrateWhereabouts(t *testing.T) {
 		addrs, err := r.cni(t.Context(), "ADD", late.Name, lan)
 		waiting <- answer{addrs, err}
 	}()
-	// A pod goes, and its address is given back, as after the switch of a node.
+	// A pod ends, and its address is released, as after the switch of a node.
 	r.delete(two)
 	for i := range records.Items {
 		if a := &records.Items[i]; a.Spec.PodName == "two" {
@@ -280,7 +279,7 @@ func TestMigrateWhereabouts(t *testing.T) {
 		t.Fatalf("rollback: %+v", code)
 	}
 	a := <-waiting
-	if a.err != nil { // it has given up, and the runtime asks again
+	if a.err != nil { // whereabouts has given up, and the runtime retries
 		a.addrs = r.add(late.Name, lan)
 	}
 	if slices.Contains([]netip.Addr{one[0], goners[0]}, a.addrs[0]) {
@@ -293,7 +292,8 @@ func TestMigrateWhereabouts(t *testing.T) {
 			t.Errorf("%s is left after the rollback", what)
 		}
 	}
-	// whereabouts goes on: it finds what it gave, frees it, and gives the rest.
+	// whereabouts continues: it finds and frees the addresses that it gave, and gives the
+	// rest.
 	if got := r.add("one", lan); got[0] != one[0] {
 		t.Errorf("pod one had %s and has %s after the rollback", one[0], got[0])
 	}
@@ -307,14 +307,14 @@ func TestMigrateWhereabouts(t *testing.T) {
 		t.Errorf("whereabouts gave %s twice", got[0])
 	}
 
-	// Rolled back again, and then migrated again.
+	// A second rollback, and a second migration.
 	if code := call(t, "migrate", "whereabouts", "--rollback", "--kubeconfig", c.Kubeconfig); code.Code != exitOK {
 		t.Fatalf("second rollback: %+v", code)
 	}
 	if _, err := r.cni(t.Context(), "DEL", "next", lan); err != nil {
 		t.Error(err)
 	}
-	// Pod one runs on without a record, which is what a DEL did to it.
+	// Pod one runs without a record, because a DEL removed it.
 	view = askJSON[migrationView](t, c, exitAttention, "migrate", "whereabouts", "--drop-orphans")
 	wantFindings = []string{"default " + one[0].String() + " NotRecorded imported", "default " + goners[0].String() + " PodGone dropped"}
 	if diff := cmp.Diff(wantFindings, findingsOf(view)); diff != "" || view.Withheld != 0 {
@@ -322,7 +322,7 @@ func TestMigrateWhereabouts(t *testing.T) {
 	}
 }
 
-// release plays node and controller for a record whose pod is gone.
+// release acts as node and controller for a record whose pod is gone.
 func release(t *testing.T, c *cluster.Cluster, a *v1alpha1.PodAttachment) {
 	t.Helper()
 	s, stop := runStore(t, c)
@@ -331,7 +331,7 @@ func release(t *testing.T, c *cluster.Cluster, a *v1alpha1.PodAttachment) {
 	if err := s.Free(t.Context(), ipam.Holder{PodUID: string(a.HolderUID()), Interface: iface.Name, Namespace: a.Namespace, Pod: a.Spec.PodName}, iface.Domain, nil); err != nil {
 		t.Fatal(err)
 	}
-	// Kubernetes' garbage collector deletes it as well.
+	// Kubernetes' garbage collector may delete it first.
 	strip := client.RawPatch(types.MergePatchType, []byte(`{"metadata":{"finalizers":null}}`))
 	if err := c.Client.Patch(t.Context(), a, strip); client.IgnoreNotFound(err) != nil {
 		t.Fatal(err)
@@ -341,8 +341,8 @@ func release(t *testing.T, c *cluster.Cluster, a *v1alpha1.PodAttachment) {
 	}
 }
 
-// TestMigrateRefuses shows what has to be stopped first, and what is said of a
-// cluster without whereabouts.
+// TestMigrateRefuses checks the refusal while whereabouts' programs run, and the error in
+// a cluster without whereabouts.
 func TestMigrateRefuses(t *testing.T) {
 	program := buildWhereabouts(t)
 	c := cluster.Exclusive(t)
@@ -379,7 +379,7 @@ func TestMigrateRefuses(t *testing.T) {
 	}
 }
 
-// TestMigrateWhereaboutsSlices is of its "fast IPAM": each node has a slice of
+// TestMigrateWhereaboutsSlices covers whereabouts' "fast IPAM": each node has a slice of
 // the range, with a pool and a Lease of its own.
 func TestMigrateWhereaboutsSlices(t *testing.T) {
 	program := buildWhereabouts(t)
@@ -387,7 +387,7 @@ func TestMigrateWhereaboutsSlices(t *testing.T) {
 	r := newRival(t, c, program)
 	const node = "node-x"
 	c.Node(node)
-	t.Setenv("NODENAME", node) // by which whereabouts finds its slice
+	t.Setenv("NODENAME", node) // whereabouts finds its slice by this name
 	slice := &unstructured.Unstructured{Object: map[string]any{
 		"spec": map[string]any{"range": "10.7.0.0/24", "sliceSize": "/28"},
 		"status": map[string]any{"allocations": []any{
@@ -401,7 +401,7 @@ func TestMigrateWhereaboutsSlices(t *testing.T) {
 	status := slice.DeepCopy()
 	create(t, c, slice)
 	slice.Object["status"] = status.Object["status"]
-	if err := c.Client.Status().Update(t.Context(), slice); client.IgnoreNotFound(err) != nil { // it has no status of its own in every release
+	if err := c.Client.Status().Update(t.Context(), slice); client.IgnoreNotFound(err) != nil { // some releases have no status subresource
 		t.Fatal(err)
 	}
 	blue := r.network("blue", map[string]any{"range": "10.7.0.0/24", "network_name": "blue", "node_slice_size": "/28"})
@@ -431,8 +431,8 @@ func TestMigrateWhereaboutsSlices(t *testing.T) {
 	}
 }
 
-// TestMigrateWhereaboutsFlatFile is of a network whose range stands in the
-// nodes' whereabouts.conf, which a kubeconfig does not reach.
+// TestMigrateWhereaboutsFlatFile covers a network whose range stands in the nodes'
+// whereabouts.conf, which the API server does not have.
 func TestMigrateWhereaboutsFlatFile(t *testing.T) {
 	program := buildWhereabouts(t)
 	c := cluster.Exclusive(t)
@@ -456,7 +456,7 @@ func TestMigrateWhereaboutsFlatFile(t *testing.T) {
 	if len(view.Pools) != 1 || len(view.Warnings) != 0 || len(view.Addresses) != 1 || view.Addresses[0].Domain != "flat" || view.Addresses[0].Network != c.Namespace+"/bare" {
 		t.Fatalf("with the flat file: %+v", view)
 	}
-	// 14 addresses but for three that are excluded and the one in use.
+	// 14 addresses without three excluded ones and the one in use.
 	if given := drain(t, c, view.Pools[0]); len(given) != 10 || slices.Contains(given, addrs[0]) {
 		t.Errorf("pool %s gave %v", view.Pools[0], given)
 	}

@@ -54,8 +54,7 @@ func (d *damage) write(kind, name string, spec map[string]any) {
 	create(d.t, d.Cluster, o)
 }
 
-// recorded is what whereabouts has, as "pod address": its allocations, and its
-// reservations.
+// recorded returns whereabouts' allocations and reservations, as "pod address".
 func (d *damage) recorded() (allocations, reservations []string) {
 	d.t.Helper()
 	pools, err := d.list(d.t.Context(), whereaboutsKind("IPPool"))
@@ -90,7 +89,7 @@ func (d *damage) podOf(entry map[string]any) string {
 	return strings.TrimPrefix(entry["podref"].(string), d.Namespace+"/")
 }
 
-// pod makes one that runs; with an address it shows it.
+// pod creates a running pod; its network-status shows addr if that is not empty.
 func (d *damage) pod(name, node, addr string) *corev1.Pod {
 	d.t.Helper()
 	p := d.Pod(name, node)
@@ -101,10 +100,10 @@ func (d *damage) pod(name, node, addr string) *corev1.Pod {
 	return p
 }
 
-// TestMigrateDamaged migrates a cluster whose records are damaged as whereabouts
-// v0.9.4 damages them (research 1.10): an address on three pods, addresses that
-// one kind of record has only, pods that show nothing, and what a DEL left of the
-// other family. A person mends what can be, migrates again, and goes back.
+// TestMigrateDamaged migrates a cluster whose records are damaged as whereabouts v0.9.4
+// damages them (research 1.10): an address on three pods, addresses with only one kind of
+// record, pods that show no address, and an entry of the other family that a DEL left. A
+// person repairs the entries, migrates again, and rolls back.
 func TestMigrateDamaged(t *testing.T) {
 	program := buildWhereabouts(t)
 	c := cluster.Exclusive(t)
@@ -145,7 +144,7 @@ func TestMigrateDamaged(t *testing.T) {
 	if i < 0 {
 		t.Fatalf("pools %q", view.Pools)
 	}
-	// What is in use or withheld is given to nobody, the rest is.
+	// Only free addresses are allocated: none that is in use or withheld.
 	given := drain(t, c, view.Pools[i])
 	if len(given) != 9 || slices.ContainsFunc(given, func(a netip.Addr) bool { return a.Less(netip.MustParseAddr("10.9.0.6")) }) {
 		t.Errorf("pool %s gave %v, want the 9 addresses from 10.9.0.6 on", view.Pools[i], given)
@@ -154,7 +153,7 @@ func TestMigrateDamaged(t *testing.T) {
 		t.Errorf("migrated again: %+v", again)
 	}
 
-	// What the findings ask for.
+	// The repairs that the findings ask for.
 	d.delete(two)
 	d.delete(three)
 	d.show(starting, "lan", []netip.Addr{netip.MustParseAddr("10.9.0.5")})
@@ -166,7 +165,8 @@ func TestMigrateDamaged(t *testing.T) {
 	}
 	d.explained()
 
-	// Nothing has the sandboxes of two: whereabouts' DEL will not find their entries.
+	// The sandbox IDs of two pods are unknown: whereabouts' DEL will not find their
+	// entries.
 	got := call(t, "migrate", "whereabouts", "--rollback", "--kubeconfig", c.Kubeconfig)
 	if got.Code != exitAttention || strings.Count(got.Stdout, string(migrate.NoContainer)) != 2 {
 		t.Fatalf("rollback: %+v", got)
@@ -176,7 +176,8 @@ func TestMigrateDamaged(t *testing.T) {
 			t.Errorf("%s is left after the rollback", what)
 		}
 	}
-	// Both kinds of record have what is in use, and what was never imported.
+	// Both kinds of record have the addresses in use, and the addresses that were never
+	// imported.
 	allocations, reservations := d.recorded()
 	want := []string{"allocated 10.9.0.4", "gone fd00:9::1", "one 10.9.0.1", "reserved 10.9.0.3", "silent 10.9.0.2", "starting 10.9.0.5"}
 	if diff := cmp.Diff(want, allocations); diff != "" {
@@ -192,8 +193,7 @@ func TestMigrateDamaged(t *testing.T) {
 	}
 }
 
-// explained fails the test when an address has two holders, or none that is
-// known.
+// explained fails the test if an address has two holders or an unknown holder.
 func (d *damage) explained() {
 	d.t.Helper()
 	found := call(d.t, "ipam", "audit", "--kubeconfig", d.Kubeconfig)

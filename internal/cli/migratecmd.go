@@ -24,7 +24,7 @@ func migrateCommand(c *connection) *cobra.Command {
 	return cmd
 }
 
-// migrateFlags are those of `migrate whereabouts`.
+// migrateFlags are the flags of `migrate whereabouts`.
 type migrateFlags struct {
 	out                          output
 	namespace, flatFile          string
@@ -86,7 +86,7 @@ func (c *connection) migrate(cmd *cobra.Command, f migrateFlags) error {
 	return explainMigration(err, server)
 }
 
-// readFlatFile reads a whereabouts.conf; there is nothing in one without a path.
+// readFlatFile returns the contents of a whereabouts.conf; nil if path is empty.
 func readFlatFile(path string) ([]byte, error) {
 	if path == "" {
 		return nil, nil
@@ -139,7 +139,8 @@ func (c *connection) rollback(cmd *cobra.Command, m apply.Migration, f migrateFl
 	return attentionTo(export.Findings)
 }
 
-// attentionTo findings that are more than a remark.
+// attentionTo returns errAttention if a finding needs a person: every kind but
+// NoReservation and NoAllocation.
 func attentionTo(findings []migrate.Finding) error {
 	for _, f := range findings {
 		if f.Kind != migrate.NoReservation && f.Kind != migrate.NoAllocation {

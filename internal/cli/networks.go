@@ -13,15 +13,15 @@ import (
 	"fairlead.dev/fairlead/internal/pod"
 )
 
-// otherDefault says whether the default network of a node's pods is another
-// plugin's.
+// otherDefault reports whether another plugin provides the default network of the node's
+// pods.
 func otherDefault(n *v1alpha1.NodeNetwork) bool {
 	return n.Spec.DefaultNetwork == v1alpha1.DefaultNetworkOther
 }
 
-// asksFurther says whether a pod asks for a further network whose addresses are
-// Fairlead's to give. What cannot be read counts as one: the controller refuses
-// it, and says so.
+// asksFurther reports whether a pod requests a further network whose addresses Fairlead
+// gives. An unparsable annotation counts as such a request: the controller rejects it and
+// reports it.
 func (s *snapshot) asksFurther(p *corev1.Pod) bool {
 	selected, err := pod.Networks(p)
 	if err != nil {
@@ -35,14 +35,13 @@ func (s *snapshot) asksFurther(p *corev1.Pod) bool {
 	return false
 }
 
-// notOurs says whether a pod on a node has no network of Fairlead's.
+// notOurs reports whether a pod on a node has no network of Fairlead.
 func (s *snapshot) notOurs(p *corev1.Pod, n *v1alpha1.NodeNetwork) bool {
 	return otherDefault(n) && !s.asksFurther(p)
 }
 
-// readForeign reads which NetworkAttachmentDefinitions have addresses that are
-// not Fairlead's to give. Whoever may not read them is shown pods that ask for
-// them as if they were.
+// readForeign reads which NetworkAttachmentDefinitions have addresses that another plugin
+// gives. If the user has no right to read them, all count as Fairlead's.
 func (r *reader) readForeign(ctx context.Context) error {
 	list := &unstructured.UnstructuredList{}
 	list.SetGroupVersionKind(nad.Kind)

@@ -18,7 +18,7 @@ import (
 	"fairlead.dev/fairlead/internal/pod"
 )
 
-// podState says how far a pod's network is.
+// podState is the progress of a pod's network.
 type podState string
 
 const (
@@ -26,21 +26,21 @@ const (
 	stateAttached podState = "Attached"
 	// stateWaiting: the record is written, and not every interface is plugged yet.
 	stateWaiting podState = "Waiting"
-	// stateReleasing: the record is being deleted and its interfaces given back.
+	// stateReleasing: the record is being deleted and its interfaces released.
 	stateReleasing podState = "Releasing"
-	// stateFailing: something went wrong and is being tried again.
+	// stateFailing: an operation failed and is retried.
 	stateFailing podState = "Failing"
 	// stateNone: the pod should have a record and has none.
 	stateNone podState = "None"
 )
 
-// Reasons that are ours; the others come from conditions and events.
+// Reasons of this command; the others come from conditions and events.
 const (
 	reasonNotPlugged  = "NotPlugged"        // the runtime has not asked the node yet
 	reasonNotActive   = "NotActive"         // the driver's network does not carry the traffic yet
-	reasonInUse       = "NodeNotDone"       // the node has not said that nothing is plugged
-	reasonControllers = "ControllerNotDone" // the node has; the controller has not given the interfaces back
-	reasonNoRecord    = "NoRecord"          // the controller has written none, and says nothing
+	reasonInUse       = "NodeNotDone"       // the node has not confirmed that nothing is plugged
+	reasonControllers = "ControllerNotDone" // the node has confirmed; the controller has not released the interfaces
+	reasonNoRecord    = "NoRecord"          // the controller has written no record and no warning
 )
 
 // podList is what `pods -o json` prints.
@@ -49,23 +49,23 @@ type podList struct {
 	Pods []podView `json:"pods"`
 }
 
-// podView is one pod that has a network, or should have.
+// podView is one pod that has a network, or wants one.
 type podView struct {
 	Namespace string    `json:"namespace"`
 	Name      string    `json:"name"`
 	UID       types.UID `json:"uid"`
 	Node      string    `json:"node"`
-	// Attachment is the name of its PodAttachment; absent in state None.
+	// Attachment is the name of the pod's PodAttachment; absent in state None.
 	Attachment string          `json:"attachment,omitempty"`
 	Interfaces []interfaceView `json:"interfaces"`
 	State      podState        `json:"state"`
-	// Reason is a word, absent in state Attached; Message explains it where
-	// there is more to say.
+	// Reason is a word; absent in state Attached. Message explains it; absent if there
+	// are no details.
 	Reason  string `json:"reason,omitempty"`
 	Message string `json:"message,omitempty"`
-	// Since is when the state began, as far as that is known.
+	// Since is the time at which the state began; absent if unknown.
 	Since *time.Time `json:"since,omitempty"`
-	// CreatedAt is the pod's time, or the record's when the pod is gone.
+	// CreatedAt is the creation time of the pod, or of the record if the pod is gone.
 	CreatedAt *time.Time `json:"createdAt,omitempty"`
 }
 
@@ -76,8 +76,8 @@ type interfaceView struct {
 	Addresses []string `json:"addresses"` // in CIDR form
 }
 
-// buildPods shows every record, and every pod on a served node that should
-// have a record and has none.
+// buildPods returns a view of every record, and of every pod on a served node that wants
+// a network and has no record.
 func buildPods(snap snapshot) []podView {
 	byID := map[pod.Key]*corev1.Pod{}
 	for i := range snap.pods {
@@ -103,11 +103,11 @@ func buildPods(snap snapshot) []podView {
 type unrecorded struct {
 	here      []*corev1.Pod // on nodes that Fairlead serves
 	elsewhere []*corev1.Pod
-	notOurs   []*corev1.Pod // need none: no network of theirs is Fairlead's
+	notOurs   []*corev1.Pod // need no record: none of their networks is Fairlead's
 }
 
-// withoutRecord goes by the NodeNetworks: the controller writes one for each
-// node that it serves.
+// withoutRecord sorts the pods without a record. A node with a NodeNetwork is served: the
+// controller writes a NodeNetwork for each node that it serves.
 func withoutRecord(snap snapshot) unrecorded {
 	served := map[string]*v1alpha1.NodeNetwork{}
 	for i := range snap.nodes {
@@ -134,7 +134,7 @@ func withoutRecord(snap snapshot) unrecorded {
 	return out
 }
 
-// recordedPod shows a record; p is its pod, or nil.
+// recordedPod returns the view of a record; p is its pod, or nil.
 func recordedPod(a *v1alpha1.PodAttachment, p *corev1.Pod) podView {
 	v := podView{
 		Namespace:  a.Pod().Namespace,
@@ -151,61 +151,61 @@ func recordedPod(a *v1alpha1.PodAttachment, p *corev1.Pod) podView {
 	for _, i := range a.Spec.Interfaces {
 		v.Interfaces = append(v.Interfaces, interfaceView{Name: i.Name, Network: i.Network, Addresses: list(i.Addresses)})
 	}
-	judge(&v, a)
+	setState(&v, a)
 	return v
 }
 
-// judge says the state of a record, and why.
-func judge(v *podView, a *v1alpha1.PodAttachment) {
+// setState sets the state of a record, and the reason.
+func setState(v *podView, a *v1alpha1.PodAttachment) {
 	ready := meta.FindStatusCondition(a.Status.Conditions, v1alpha1.ConditionReady)
 	released := meta.FindStatusCondition(a.Status.Conditions, v1alpha1.ConditionReleased)
 	sandbox := a.Status.Sandbox
 	detached := sandbox != nil && sandbox.State == v1alpha1.SandboxDetached
 	switch {
 	case releaseFails(released):
-		v.because(stateFailing, released)
+		v.setFrom(stateFailing, released)
 	case a.DeletionTimestamp != nil && detached:
 		v.State, v.Reason, v.Since = stateReleasing, reasonControllers, timestamp(a.DeletionTimestamp.Time)
 	case isFalse(released):
-		v.because(stateReleasing, released)
+		v.setFrom(stateReleasing, released)
 	case a.DeletionTimestamp != nil:
 		v.State, v.Reason, v.Since = stateReleasing, reasonInUse, timestamp(a.DeletionTimestamp.Time)
 		v.Message = fmt.Sprintf("node %s has not confirmed that nothing is plugged", a.Spec.NodeName)
 	case sandbox == nil && isFalse(ready):
-		v.because(stateFailing, ready)
+		v.setFrom(stateFailing, ready)
 	case sandbox == nil, detached, sandbox.AttachedAt == nil:
 		v.State, v.Reason, v.Since = stateWaiting, waitingFor(a), timestamp(a.CreationTimestamp.Time)
 		if isFalse(ready) { // between two sandboxes of one pod
 			v.Since = timestamp(ready.LastTransitionTime.Time)
 		}
 	case lacksInterfaces(ready):
-		v.because(stateWaiting, ready)
+		v.setFrom(stateWaiting, ready)
 	case isFalse(ready):
-		v.because(stateFailing, ready)
+		v.setFrom(stateFailing, ready)
 	default:
 		v.State, v.Since = stateAttached, timestamp(sandbox.AttachedAt.Time)
 	}
 }
 
-// releaseFails says whether giving back fails, rather than waits for the node.
+// releaseFails reports whether the release fails, rather than waits for the node.
 func releaseFails(released *metav1.Condition) bool {
 	return isFalse(released) && released.Reason != v1alpha1.ReasonWaitingForNode
 }
 
-// lacksInterfaces says whether a sandbox is plugged, but for interfaces that nobody
-// has asked for.
+// lacksInterfaces reports whether a sandbox is plugged without some interfaces that the
+// runtime has not requested.
 func lacksInterfaces(ready *metav1.Condition) bool {
 	return isFalse(ready) && ready.Reason == v1alpha1.ReasonInterfacesMissing
 }
 
 func isFalse(c *metav1.Condition) bool { return c != nil && c.Status == metav1.ConditionFalse }
 
-// because takes state and explanation from a condition.
-func (v *podView) because(state podState, c *metav1.Condition) {
+// setFrom sets state and explanation from a condition.
+func (v *podView) setFrom(state podState, c *metav1.Condition) {
 	v.State, v.Reason, v.Message, v.Since = state, c.Reason, c.Message, timestamp(c.LastTransitionTime.Time)
 }
 
-// waitingFor says what stands between a record and its plugging.
+// waitingFor returns the reason why a record is not plugged yet.
 func waitingFor(a *v1alpha1.PodAttachment) string {
 	for _, i := range a.Spec.Interfaces {
 		active := slices.ContainsFunc(a.Status.Interfaces, func(s v1alpha1.InterfaceStatus) bool { return s.Name == i.Name && s.Active })
@@ -216,8 +216,8 @@ func waitingFor(a *v1alpha1.PodAttachment) string {
 	return reasonNotPlugged
 }
 
-// podWithoutRecord shows a pod that waits for the controller; warning is the
-// controller's last one about it, or nil.
+// podWithoutRecord returns the view of a pod that waits for the controller; warning is
+// the controller's last event about it, or nil.
 func podWithoutRecord(p *corev1.Pod, warning *eventsv1.Event) podView {
 	v := podView{
 		Namespace:  p.Namespace,
@@ -241,7 +241,7 @@ func podWithoutRecord(p *corev1.Pod, warning *eventsv1.Event) podView {
 	return v
 }
 
-// latestWarnings are the last events about each pod, by its UID in the API.
+// latestWarnings returns the last event about each pod, by its UID in the API.
 func latestWarnings(events []eventsv1.Event) map[types.UID]*eventsv1.Event {
 	out := map[types.UID]*eventsv1.Event{}
 	for i := range events {
@@ -253,7 +253,7 @@ func latestWarnings(events []eventsv1.Event) map[types.UID]*eventsv1.Event {
 	return out
 }
 
-// seen is when an event happened last.
+// seen returns the time at which an event happened last.
 func seen(e *eventsv1.Event) time.Time {
 	if e.Series != nil {
 		return e.Series.LastObservedTime.Time
@@ -261,8 +261,8 @@ func seen(e *eventsv1.Event) time.Time {
 	return e.EventTime.Time
 }
 
-// podsText is the table, and below it what the reasons cannot say in a word.
-// where is the namespace that was asked for, or empty for all.
+// podsText returns the table, and below it the messages of the pods. where is the
+// requested namespace, or empty for all.
 func podsText(v podList, where string, now time.Time) string {
 	if len(v.Pods) == 0 {
 		if where == "" {
@@ -299,7 +299,7 @@ func (v podView) interfaces() string {
 	return strings.Join(names, ",")
 }
 
-// addresses are without prefix lengths.
+// addresses returns the pod's addresses without prefix lengths.
 func (v podView) addresses() string {
 	var out []string
 	for _, i := range v.Interfaces {

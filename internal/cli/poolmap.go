@@ -36,29 +36,30 @@ type mapView struct {
 	Cooling   int64  `json:"cooling"`
 	Held      int64  `json:"held"`
 	Reserved  int64  `json:"reserved"`
-	// Damaged addresses have a record that cannot be read; in the pool's status
-	// they are among the reserved ones.
+	// Damaged addresses have a record that cannot be parsed. The pool's status counts
+	// them as reserved.
 	Damaged int64 `json:"damaged"`
-	// Kept addresses belong to somebody although the pool would not hand them
-	// out any more. They are not among the usable ones.
+	// Kept addresses are allocated or held, although the pool would no longer hand them
+	// out. They do not count as usable.
 	Kept int64 `json:"kept"`
 	// Blocks that exist, by address.
 	Blocks []mapBlock `json:"blocks"`
-	// UntouchedBlocks is how many there are beside them, all free or reserved.
+	// UntouchedBlocks counts the blocks that do not exist yet; all their addresses are
+	// free or reserved.
 	UntouchedBlocks int64 `json:"untouchedBlocks"`
 }
 
 // mapBlock is one block: 64 neighbouring addresses.
 type mapBlock struct {
 	CIDR string `json:"cidr"`
-	// Node to which the block is routed.
+	// Node is the node to which the block is routed.
 	Node string `json:"node,omitempty"`
-	// Slots has one character for each address, the first at the left.
+	// Slots has one character per address, the first at the left.
 	Slots string `json:"slots"`
 }
 
-// buildMap draws a pool. Its error names the fields of the pool's spec that
-// cannot be read.
+// buildMap returns the map of a pool; an error names the fields of the pool's spec that
+// cannot be parsed.
 func buildMap(o *v1alpha1.IPPool, snap snapshot) (mapView, error) {
 	all, err := objects.Pool(o)
 	if err != nil {
@@ -95,8 +96,8 @@ func buildMap(o *v1alpha1.IPPool, snap snapshot) (mapView, error) {
 	return v, nil
 }
 
-// blocksOf are the blocks with an address in the ranges of a pool, by address.
-// A block whose CIDR cannot be read has none.
+// blocksOf returns the blocks with an address in the ranges of a pool, by address. Blocks
+// with an unparsable CIDR are skipped.
 func blocksOf(blocks []v1alpha1.IPBlock, pool *ipam.Pool) []*ipam.Block {
 	var out []*ipam.Block
 	for i := range blocks {
@@ -109,8 +110,7 @@ func blocksOf(blocks []v1alpha1.IPBlock, pool *ipam.Pool) []*ipam.Block {
 	return out
 }
 
-// markOf is the character of one address; all is the pool as if there were no
-// reservations.
+// markOf returns the character of one address. all is the pool without its reservations.
 func markOf(all, pool *ipam.Pool, b *ipam.Block, a netip.Addr, now time.Time) rune {
 	slot, recorded := b.Slot(a)
 	switch {
@@ -138,7 +138,7 @@ func markOf(all, pool *ipam.Pool, b *ipam.Block, a netip.Addr, now time.Time) ru
 
 func signed(n uint64) int64 { return int64(min(n, math.MaxInt64)) }
 
-// mapText is one row per block, and the legend with counts.
+// mapText returns one row per block, and the legend with counts.
 func mapText(v mapView) string {
 	var b strings.Builder
 	fmt.Fprintf(&b, "pool %s, domain %s: %s usable\n\n", v.Pool, v.Domain, count(v.Usable))
@@ -162,7 +162,7 @@ func mapText(v mapView) string {
 	b.WriteByte('\n')
 	for _, l := range []struct {
 		mark rune
-		says string
+		text string
 		n    int64
 	}{
 		{markFree, "free", v.Free},
@@ -172,7 +172,7 @@ func mapText(v mapView) string {
 		{markReserved, "reserved", v.Reserved},
 		{markDamaged, "damaged record", v.Damaged},
 	} {
-		fmt.Fprintf(&b, "%c   %-16s   %s\n", l.mark, l.says, count(l.n))
+		fmt.Fprintf(&b, "%c   %-16s   %s\n", l.mark, l.text, count(l.n))
 	}
 	fmt.Fprintf(&b, "%c   excluded, the gateway, or an edge of a range\n", markWithheld)
 	b.WriteString("blank: not of this pool\n")

@@ -31,8 +31,8 @@ type poolView struct {
 	Cooling   int64              `json:"cooling"`
 	Held      int64              `json:"held"`
 	Reserved  int64              `json:"reserved"`
-	// Ready is True, False, or Unknown until the controller has looked at the
-	// spec as it is now. Reason and Message say why it is not True.
+	// Ready is True, False, or Unknown until the controller has processed the current
+	// spec. Reason and Message explain why it is not True.
 	Ready     metav1.ConditionStatus `json:"ready"`
 	Reason    string                 `json:"reason,omitempty"`
 	Message   string                 `json:"message,omitempty"`
@@ -40,7 +40,7 @@ type poolView struct {
 	CreatedAt *time.Time             `json:"createdAt,omitempty"`
 }
 
-// reasonNotSeen: the controller has not looked at a pool as it is now.
+// reasonNotSeen: the controller has not processed the current spec of a pool.
 const reasonNotSeen = "NotSeen"
 
 func buildPools(pools []v1alpha1.IPPool) []poolView {
@@ -80,8 +80,7 @@ func buildPool(p *v1alpha1.IPPool) poolView {
 	return v
 }
 
-// mark is what a person must know first: Ready, Exhausted, or why a pool is not
-// ready.
+// mark returns Ready, Exhausted, or the reason why a pool is not ready.
 func (p poolView) mark() string {
 	switch {
 	case p.Ready != metav1.ConditionTrue:
@@ -92,8 +91,7 @@ func (p poolView) mark() string {
 	return v1alpha1.ConditionReady
 }
 
-// poolsText is the table, and below it what is wrong with pools that are not
-// ready.
+// poolsText returns the table, and below it the problems of pools that are not ready.
 func poolsText(v poolList, now time.Time) string {
 	if len(v.Pools) == 0 {
 		return "No pools.\n"
@@ -113,7 +111,8 @@ func poolsText(v poolList, now time.Time) string {
 	return tableText(rows) + notesText(notes)
 }
 
-// count prints a count. From 10^15 on, as in IPv6 pools, only its size matters.
+// count formats a count; from 10^15 on, as in IPv6 pools, with two digits and an
+// exponent.
 func count(n int64) string {
 	if n >= 1e15 {
 		return fmt.Sprintf("%.2g", float64(n))

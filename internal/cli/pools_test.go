@@ -34,7 +34,7 @@ func TestUsageBar(t *testing.T) {
 	}
 }
 
-// TestMapOfALargePool: the map of a /64 is as long as what was used of it.
+// TestMapOfALargePool: the map of a /64 shows only the blocks that exist.
 func TestMapOfALargePool(t *testing.T) {
 	pool := poolOf("v6", ranges("fd00::/64"))
 	snap := snapshot{now: now, blocks: []v1alpha1.IPBlock{blockOf("fd00::/122", "", taken(1, podOf("a", "node-1"), 0))}}
@@ -51,8 +51,8 @@ func TestMapOfALargePool(t *testing.T) {
 	}
 }
 
-// TestMapOfALostRecord: a record that names no address withholds all that have
-// none.
+// TestMapOfALostRecord: a record without an address withholds all addresses without a
+// record.
 func TestMapOfALostRecord(t *testing.T) {
 	pool := poolOf("lan", ranges("10.0.0.0-10.0.0.3"))
 	snap := snapshot{now: now, blocks: []v1alpha1.IPBlock{blockOf("10.0.0.0/26", "", taken(1, podOf("a", "node-1"), 0), "nonsense")}}

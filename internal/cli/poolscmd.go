@@ -50,7 +50,7 @@ func poolsCommand(c *connection) *cobra.Command {
 	return cmd
 }
 
-// poolNamed is the one pool of that name.
+// poolNamed returns the pool with the given name; an error lists the pools that exist.
 func poolNamed(pools []v1alpha1.IPPool, name string) ([]v1alpha1.IPPool, error) {
 	var names []string
 	for i := range pools {

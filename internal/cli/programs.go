@@ -23,7 +23,8 @@ const (
 // controllerName.
 const daemonName = "fairlead-node"
 
-// installation is what runs the programs, where the cluster itself does.
+// installation is the set of objects that run the programs; empty if the programs run
+// outside the cluster.
 type installation struct {
 	controllers []appsv1.Deployment
 	daemons     []appsv1.DaemonSet
@@ -34,17 +35,17 @@ type installation struct {
 type programView struct {
 	Name string `json:"name"` // of the object, in the namespace of the Lease
 	Kind string `json:"kind"` // Deployment or DaemonSet
-	// Ready of the Desired pods.
+	// Ready pods out of the Desired.
 	Ready   int32 `json:"ready"`
 	Desired int32 `json:"desired"`
-	// Version by the label app.kubernetes.io/version, else by the image's tag.
+	// Version is the label app.kubernetes.io/version, otherwise the image's tag.
 	Version string `json:"version,omitempty"`
-	// NotReadySince is since when a pod of it has not been ready.
+	// NotReadySince is the time since which a pod of the program has not been ready.
 	NotReadySince *time.Time `json:"notReadySince,omitempty"`
 }
 
-// readPrograms reads them from one namespace. Programs that do not run in the
-// cluster are not shown, and to whoever may not read them none is.
+// readPrograms reads the programs of one namespace. Programs that run outside the cluster
+// are not shown. A user without the right to read the programs sees none.
 func (r *reader) readPrograms(ctx context.Context, namespace string) error {
 	var (
 		deployments appsv1.DeploymentList
@@ -91,7 +92,7 @@ func buildPrograms(in installation) []programView {
 	return out
 }
 
-// versionOf a program; empty when neither label nor image says it.
+// versionOf returns the version of a program; empty if neither label nor image has it.
 func versionOf(labels map[string]string, template corev1.PodTemplateSpec) string {
 	if v := cmp.Or(labels[labelVersion], template.Labels[labelVersion]); v != "" || len(template.Spec.Containers) == 0 {
 		return v
@@ -101,8 +102,8 @@ func versionOf(labels map[string]string, template corev1.PodTemplateSpec) string
 	return tag
 }
 
-// notReady is since when a pod of the program has not been ready; nil when none
-// is so.
+// notReady returns the time since which a pod of the program has not been ready; nil if
+// all are ready.
 func (in installation) notReady(program string) *time.Time {
 	var longest *time.Time
 	for i := range in.pods {
@@ -117,7 +118,7 @@ func (in installation) notReady(program string) *time.Time {
 	return longest
 }
 
-// readiness of a pod, and since when it has not been ready.
+// readiness returns whether a pod is ready, and since when.
 func readiness(p *corev1.Pod) (ready bool, since time.Time) {
 	for _, c := range p.Status.Conditions {
 		if c.Type == corev1.PodReady {
@@ -127,16 +128,16 @@ func readiness(p *corev1.Pod) (ready bool, since time.Time) {
 	return false, p.CreationTimestamp.Time
 }
 
-// Reasons why the word of a node's daemon is not worth much any more.
+// Reasons why the last report of a node's daemon is outdated.
 const (
 	reasonNoDaemon       = "NoDaemon"       // no pod of the DaemonSet is on the node
-	reasonDaemonNotReady = "DaemonNotReady" // there is one, and it is not ready
+	reasonDaemonNotReady = "DaemonNotReady" // there is a pod, and it is not ready
 )
 
-// doubt withdraws what a node's daemon reported last when the daemon is not
-// there to take it back. Where no DaemonSet runs daemons nothing is known of
-// them.
-func (in installation) doubt(v *nodeView) {
+// checkDaemon marks a node as not ready if its daemon does not run: the daemon's last
+// report is then outdated. Without a DaemonSet the state of daemons is unknown, and v
+// stays as it is.
+func (in installation) checkDaemon(v *nodeView) {
 	if len(in.daemons) == 0 || !v.Ready && v.Reason != reasonSilent {
 		return
 	}
@@ -173,7 +174,7 @@ func (in installation) doubt(v *nodeView) {
 func programsAttention(programs []programView, now time.Time) []string {
 	var out []string
 	for _, p := range programs {
-		// What is missing of the daemons is told by node.
+		// nodesAttention reports missing daemons, by node.
 		if p.Kind == "Deployment" && p.Ready < p.Desired && (p.NotReadySince == nil || overdue(p.NotReadySince, now)) {
 			out = append(out, fmt.Sprintf("%d of %d pods of Deployment %s ready", p.Ready, p.Desired, p.Name))
 		}

@@ -18,7 +18,7 @@ import (
 	"fairlead.dev/fairlead/internal/run"
 )
 
-// result is what a call of the program comes to.
+// result is the outcome of a call of the program.
 type result struct {
 	Code   int
 	Stdout string
@@ -32,8 +32,8 @@ func call(t *testing.T, args ...string) result {
 	return result{code, stdout.String(), stderr.String()}
 }
 
-// kubeconfigFor writes a kubeconfig for a server, with the namespace shop, and
-// returns its path.
+// kubeconfigFor writes a kubeconfig for a server, with the namespace shop, and returns
+// its path.
 func kubeconfigFor(t *testing.T, server string) string {
 	t.Helper()
 	path := filepath.Join(t.TempDir(), "kubeconfig")
@@ -84,7 +84,7 @@ func TestBadCalls(t *testing.T) {
 	}
 }
 
-// TestBadServers: none of them speaks for Kubernetes with Fairlead in it.
+// TestBadServers: servers that are not a Kubernetes API server with Fairlead's CRDs.
 func TestBadServers(t *testing.T) {
 	closed, err := net.Listen("tcp", "127.0.0.1:0")
 	if err != nil {

@@ -14,25 +14,25 @@ import (
 	"fairlead.dev/fairlead/api/v1alpha1"
 )
 
-// clockSlack is how much the clocks of the leader and of this machine may
-// differ before a leader counts as stale.
+// clockSlack is the difference between the clocks of the leader and of this machine that
+// is tolerated before a leader counts as stale.
 const clockSlack = 15 * time.Second
 
 // statusView is what `status -o json` prints.
 type statusView struct {
-	// OK is true when nothing needs attention.
+	// OK is true if nothing needs attention.
 	OK bool `json:"ok"`
-	// Attention says what does, one sentence each.
+	// Attention has one sentence per thing that needs attention.
 	Attention  []string       `json:"attention"`
 	Controller controllerView `json:"controller"`
-	// Programs that the cluster runs; empty where they run otherwise.
+	// Programs that the cluster runs; empty if they run outside it.
 	Programs []programView `json:"programs"`
 	Nodes    nodesView     `json:"nodes"`
 	Pools    []poolView    `json:"pools"`
 	Pods     podCounts     `json:"pods"`
 }
 
-// controllerState says whether a controller leads.
+// controllerState is the state of the leader election.
 type controllerState string
 
 const (
@@ -46,13 +46,13 @@ type controllerView struct {
 	State  controllerState `json:"state"`
 	Lease  string          `json:"lease,omitempty"`  // namespace/name
 	Leader string          `json:"leader,omitempty"` // host name and process ID of the leader
-	// LeaderSince is when it took the lead, RenewedAt when it was last seen
-	// alive.
+	// LeaderSince is the time at which the leader acquired the Lease, RenewedAt the time
+	// of its last renewal.
 	LeaderSince *time.Time `json:"leaderSince,omitempty"`
 	RenewedAt   *time.Time `json:"renewedAt,omitempty"`
 }
 
-// nodesView is the nodes that Fairlead serves.
+// nodesView lists the nodes that Fairlead serves.
 type nodesView struct {
 	Ready    int `json:"ready"`
 	NotReady int `json:"notReady"`
@@ -63,34 +63,35 @@ type nodesView struct {
 // nodeView is one NodeNetwork.
 type nodeView struct {
 	Name string `json:"name"`
-	// Ready is true when the node's bridge and its routes to every other node
-	// are in place, other nodes use its addresses, no rule of the host drops what
-	// pods send, and its daemon is there to say so. Reason and Message say why not;
-	// of a node that is ready, what is not sure.
+	// Ready is true if the node's bridge and its routes to every other node are in place,
+	// other nodes use its addresses, no rule of the host drops packets of pods, and its
+	// daemon runs. Reason and Message explain why a node is not ready; for a ready node
+	// they name a doubt.
 	Ready   bool   `json:"ready"`
 	Reason  string `json:"reason,omitempty"`
 	Message string `json:"message,omitempty"`
-	// NotReadySince is since when the daemon has not been ready, for that reason.
+	// NotReadySince is the time since which the daemon has not been ready; set with
+	// reason DaemonNotReady.
 	NotReadySince *time.Time `json:"notReadySince,omitempty"`
 
 	Uplink    string     `json:"uplink,omitempty"`
 	Addresses []string   `json:"addresses"` // of the node, in CIDR form
 	Blocks    []string   `json:"blocks"`    // CIDRs routed to the node
-	MTU       int32      `json:"mtu"`       // of the uplink, in bytes; 0 when not known
+	MTU       int32      `json:"mtu"`       // of the uplink, in bytes; 0 if unknown
 	CreatedAt *time.Time `json:"createdAt,omitempty"`
 }
 
-// podCounts is how many pods are in which state.
+// podCounts counts pods by state.
 type podCounts struct {
 	Attached  int `json:"attached"`
 	Waiting   int `json:"waiting"`
 	Releasing int `json:"releasing"`
 	Failing   int `json:"failing"`
 	None      int `json:"none"`
-	// NotServed pods are on nodes that Fairlead does not serve.
+	// NotServed counts pods on nodes that Fairlead does not serve.
 	NotServed int `json:"notServed"`
-	// NotOurs pods have no network of Fairlead's: the default network is
-	// another plugin's, and they ask for no further one.
+	// NotOurs counts pods without a network of Fairlead: another plugin provides the
+	// default network, and they request no further network of Fairlead.
 	NotOurs int `json:"notOurs"`
 }
 
@@ -142,7 +143,7 @@ func buildNodes(nodes []v1alpha1.NodeNetwork, in installation) nodesView {
 	v := nodesView{Items: []nodeView{}}
 	for i := range nodes {
 		n := buildNode(&nodes[i])
-		in.doubt(&n)
+		in.checkDaemon(&n)
 		if n.Ready {
 			v.Ready++
 		} else {
@@ -176,7 +177,8 @@ func buildNode(n *v1alpha1.NodeNetwork) nodeView {
 	if v.Ready {
 		v.Reason, v.Message = "", ""
 	}
-	// A node that is not confirmed reaches no other: that comes first.
+	// A node that is not confirmed reaches no other node, so that condition takes
+	// precedence.
 	for _, kind := range []string{v1alpha1.ConditionConfirmed, v1alpha1.ConditionForwarded, v1alpha1.ConditionAnnounced} {
 		c := meta.FindStatusCondition(n.Status.Conditions, kind)
 		switch {
@@ -209,7 +211,7 @@ func countPods(pods []podView) podCounts {
 	return c
 }
 
-// statusText is the whole on a page; the last line is the verdict.
+// statusText returns the whole status; the last line is the verdict.
 func statusText(v statusView, now time.Time) string {
 	var b strings.Builder
 	b.WriteString("CONTROLLER\n" + controllerText(v.Controller, now))
@@ -259,7 +261,7 @@ func nodesText(nodes []nodeView, now time.Time) string {
 	return tableText(rows)
 }
 
-// few prints the first of a long list.
+// few formats a list; of a list with more than four items only the first three.
 func few(items []string) string {
 	const most = 4
 	if len(items) <= most {
@@ -276,7 +278,7 @@ func poolSummary(pools []poolView) string {
 	return tableText(rows)
 }
 
-// yesNo prints a bool as conditions are printed.
+// yesNo formats a bool as a condition's status.
 func yesNo(b bool) string {
 	if b {
 		return string(metav1.ConditionTrue)

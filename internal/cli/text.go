@@ -11,8 +11,8 @@ import (
 // gap is the least space between two columns.
 const gap = 3
 
-// tableText lays rows out in columns, the first row being the header. An empty
-// cell is printed as "-", so that every line has as many words.
+// tableText formats rows as columns; the first row is the header. Empty cells become "-",
+// so every line has the same number of words.
 func tableText(rows [][]string) string {
 	var widths []int
 	for _, row := range rows {
@@ -39,7 +39,7 @@ func tableText(rows [][]string) string {
 	return b.String()
 }
 
-// notesText prints remarks below a table, one line each.
+// notesText formats remarks below a table, one line each.
 func notesText(notes []string) string {
 	if len(notes) == 0 {
 		return ""
@@ -58,7 +58,7 @@ func oneLine(s string) string {
 	return strings.Join(strings.FieldsFunc(s, func(r rune) bool { return r == '\n' || r == '\r' }), "; ")
 }
 
-// age is the time since, as kubectl prints it.
+// age formats the time from since to now as kubectl does; "-" if since is nil.
 func age(since *time.Time, now time.Time) string {
 	if since == nil {
 		return "-"

@@ -25,7 +25,7 @@ import (
 	"fairlead.dev/fairlead/test/cluster"
 )
 
-// The modules that the files of a test come from.
+// The modules that contain the test files.
 const (
 	whereaboutsModule = "github.com/k8snetworkplumbingwg/whereabouts"
 	whereaboutsDir    = "../../test/whereabouts"
@@ -41,12 +41,12 @@ type rival struct {
 	flatFile   string
 }
 
-// buildWhereabouts is called before a test waits for the cluster: the first build
-// takes minutes.
+// buildWhereabouts builds whereabouts. Call it before the test waits for the cluster,
+// because the first build takes minutes.
 func buildWhereabouts(t *testing.T) string {
 	t.Helper()
 	program := filepath.Join(t.TempDir(), "whereabouts")
-	// As the benchmark builds it, so that one of them finds it built.
+	// The benchmark builds it with the same flags, so the second build is cached.
 	command(t, "env", "CGO_ENABLED=0", "go", "-C", whereaboutsDir, "build", "-trimpath", "-buildvcs=false", "-o", program, whereaboutsModule+"/cmd")
 	return program
 }
@@ -56,7 +56,7 @@ func newRival(t *testing.T, c *cluster.Cluster, program string) *rival {
 	t.Helper()
 	dir := t.TempDir()
 	r := &rival{Cluster: c, t: t, program: program, kubeconfig: filepath.Join(dir, "kubeconfig"), flatFile: filepath.Join(dir, "whereabouts.conf")}
-	// Its objects are where its kubeconfig says.
+	// Its kubeconfig names the namespace of its objects.
 	cfg, err := clientcmd.LoadFromFile(c.Kubeconfig)
 	if err != nil {
 		t.Fatal(err)
@@ -75,7 +75,7 @@ func newRival(t *testing.T, c *cluster.Cluster, program string) *rival {
 	return r
 }
 
-// command runs a program to its end and returns what it prints.
+// command runs a program to its end and returns its output.
 func command(t *testing.T, name string, args ...string) string {
 	t.Helper()
 	var stdout, stderr bytes.Buffer
@@ -99,7 +99,7 @@ func (r *rival) install(path string) {
 		r.t.Fatalf("%s: %v", path, err)
 	}
 	if err := r.Client.Create(r.t.Context(), crd); apierrors.IsAlreadyExists(err) {
-		return // another test's
+		return // created by another test
 	} else if err != nil {
 		r.t.Fatalf("CRD %s: %v", crd.Name, err)
 	}
@@ -125,8 +125,8 @@ func whereaboutsKind(kind string) schema.GroupVersionKind {
 	return schema.GroupVersionKind{Group: "whereabouts.cni.cncf.io", Version: "v1alpha1", Kind: kind}
 }
 
-// network makes a NetworkAttachmentDefinition whose ipam section has these
-// options, and returns its configuration.
+// network creates a NetworkAttachmentDefinition whose ipam section has these options, and
+// returns its configuration.
 func (r *rival) network(name string, options map[string]any) string {
 	r.t.Helper()
 	options["type"] = "whereabouts"
@@ -171,7 +171,7 @@ func (r *rival) cni(ctx context.Context, verb, pod, config string) ([]netip.Addr
 	return out, nil
 }
 
-// add asks until it is answered, as a runtime does: whereabouts gives up after
+// add repeats the ADD until it succeeds, as a runtime does: whereabouts gives up after
 // ten seconds, or two minutes.
 func (r *rival) add(pod, config string) (addrs []netip.Addr) {
 	r.t.Helper()
@@ -182,8 +182,8 @@ func (r *rival) add(pod, config string) (addrs []netip.Addr) {
 	return addrs
 }
 
-// run makes a pod that runs on a node with net1 of a network, as Multus and the
-// kubelet would.
+// run creates a pod that runs on a node with net1 of a network, as Multus and the kubelet
+// would.
 func (r *rival) run(name, node, network, config string) (*corev1.Pod, []netip.Addr) {
 	r.t.Helper()
 	p := r.Pod(name, node)

@@ -14,7 +14,7 @@ import (
 	"fairlead.dev/fairlead/internal/pod"
 )
 
-// addressState says what is with an address.
+// addressState is the state of an address.
 type addressState string
 
 const (
@@ -24,7 +24,7 @@ const (
 	addressHeld      addressState = "Held"     // kept for a claim
 	addressReserved  addressState = "Reserved" // by an IPReservation
 	addressWithheld  addressState = "Withheld" // excluded, a gateway, or an edge
-	addressDamaged   addressState = "Damaged"  // a record cannot be read
+	addressDamaged   addressState = "Damaged"  // a record cannot be parsed
 	addressOutside   addressState = "Outside"  // of every pool
 	addressUnknown   addressState = "Unknown"  // the history does not reach back that far
 )
@@ -32,46 +32,46 @@ const (
 // whoView is what `who -o json` prints.
 type whoView struct {
 	Address string `json:"address"`
-	// At is the time that was asked about; absent for now.
+	// At is the requested time; absent for now.
 	At *time.Time `json:"at,omitempty"`
 	// Domains that know the address, by name.
 	Domains []whoDomain `json:"domains"`
-	// UnreadPools have a spec that cannot be read, and may have the address.
+	// UnreadPools have an unparsable spec, and may contain the address.
 	UnreadPools []string `json:"unreadPools"`
 }
 
-// whoDomain is an address in one domain.
+// whoDomain is the state of an address in one domain.
 type whoDomain struct {
 	Domain string       `json:"domain"`
 	State  addressState `json:"state"`
-	// Holder has the address, or had it at the time.
+	// Holder has the address, or had it at the requested time.
 	Holder *holderView `json:"holder,omitempty"`
-	// Former holders, the newest first, as far as they are remembered; with a
-	// time that was asked about those before it.
+	// Former holders that the block remembers, the newest first; if a time was requested,
+	// only holders before that time.
 	Former []*holderView `json:"former"`
-	// Claim that the address is, or will be, kept for: namespace/name.
+	// Claim is the claim for which the address is, or will be, kept: namespace/name.
 	Claim string `json:"claim,omitempty"`
-	// Since the state is as it is, and until when it was or will be.
+	// Since and Until are the times at which the state began and ended, or will end.
 	Since *time.Time `json:"since,omitempty"`
 	Until *time.Time `json:"until,omitempty"`
-	// Pools that the address lies in.
+	// Pools whose ranges contain the address.
 	Pools []whoPool `json:"pools"`
 	// Reservations that withhold it, by name.
 	Reservations []string `json:"reservations"`
 	// Records are the PodAttachments that name it, as namespace/name.
 	Records []string `json:"records"`
-	// Note says what else a person should know.
+	// Note is a remark for the user.
 	Note string `json:"note,omitempty"`
 }
 
-// whoPool is a pool with the address in its ranges.
+// whoPool is a pool whose ranges contain the address.
 type whoPool struct {
 	Name string `json:"name"`
-	// Withheld says why the pool never hands the address out.
+	// Withheld is the reason why the pool never hands the address out.
 	Withheld string `json:"withheld,omitempty"`
 }
 
-// holderView is who has, or had, an address.
+// holderView is a pod that has, or had, an address.
 type holderView struct {
 	Namespace string     `json:"namespace"`
 	Pod       string     `json:"pod"`
@@ -79,7 +79,7 @@ type holderView struct {
 	Interface string     `json:"interface"`
 	Node      string     `json:"node"`
 	Since     *time.Time `json:"since,omitempty"`
-	Until     *time.Time `json:"until,omitempty"` // absent while it has it
+	Until     *time.Time `json:"until,omitempty"` // absent for the present holder
 }
 
 func holderOf(h ipam.Holder, since, until time.Time) *holderView {
@@ -89,14 +89,15 @@ func holderOf(h ipam.Holder, since, until time.Time) *holderView {
 	}
 }
 
-// question is what `who` was asked.
+// question is the query of `who`.
 type question struct {
 	addr   netip.Addr
-	domain string    // empty for all that know the address
+	domain string    // empty for every domain that knows the address
 	at     time.Time // zero for now
 }
 
-// buildWho answers from blocks and PodAttachments.
+// buildWho answers a question from pools, reservations, claims, blocks and
+// PodAttachments.
 func buildWho(q question, snap snapshot) whoView {
 	v := whoView{Address: q.addr.String(), At: timestamp(q.at), Domains: []whoDomain{}}
 	domains := findings{}
@@ -123,7 +124,7 @@ func buildWho(q question, snap snapshot) whoView {
 	return v
 }
 
-// findings are what is known of an address by domain.
+// findings is the evidence about an address, by domain.
 type findings map[string]*evidence
 
 func (f findings) about(domain string) *evidence {
@@ -133,8 +134,8 @@ func (f findings) about(domain string) *evidence {
 	return f[domain]
 }
 
-// addPools adds the pools that the address lies in, and returns the names of
-// those that cannot be read.
+// addPools adds the pools whose ranges contain the address. It returns the names of pools
+// that cannot be parsed.
 func (f findings) addPools(addr netip.Addr, pools []v1alpha1.IPPool) []string {
 	var unread []string
 	for i := range pools {
@@ -151,8 +152,8 @@ func (f findings) addPools(addr netip.Addr, pools []v1alpha1.IPPool) []string {
 	return list(unread)
 }
 
-// addBlocks adds the blocks that have a record of the address, or are of a
-// domain that is known to have it.
+// addBlocks adds the blocks that have a record of the address, and the blocks of domains
+// that are known to have it.
 func (f findings) addBlocks(addr netip.Addr, blocks []v1alpha1.IPBlock) {
 	for i := range blocks {
 		b, err := objects.Block(&blocks[i])
@@ -176,16 +177,16 @@ func (f findings) addRecords(addr netip.Addr, attachments []v1alpha1.PodAttachme
 	}
 }
 
-// addressOf a CIDR; invalid when it cannot be read.
+// addressOf returns the address of a CIDR; the zero Addr if it cannot be parsed.
 func addressOf(cidr string) netip.Addr {
 	p, _ := netip.ParsePrefix(cidr)
 	return p.Addr()
 }
 
-// evidence is what is known of an address in one domain.
+// evidence holds the objects that concern an address in one domain.
 type evidence struct {
 	pools        []*ipam.Pool
-	block        *ipam.Block // nil when there is none
+	block        *ipam.Block // nil if there is none
 	reservations []string
 	records      []*v1alpha1.PodAttachment
 	claims       []v1alpha1.IPClaim // all
@@ -223,12 +224,12 @@ func (e *evidence) answer(q question, domain string, now time.Time) whoDomain {
 	case q.at.Before(slot.Since):
 		e.former(&v, q.at, slot, history)
 	default:
-		e.sinceThen(&v, q.at, slot)
+		e.sinceLastChange(&v, q.at, slot)
 	}
 	return v
 }
 
-// present says what is with the address now.
+// present sets the state of the address now.
 func (e *evidence) present(v *whoDomain, addr netip.Addr, slot ipam.Slot, recorded bool, now time.Time) {
 	v.Since = timestamp(slot.Since)
 	handsOut := slices.ContainsFunc(e.pools, func(p *ipam.Pool) bool { return p.Allows(addr) })
@@ -260,8 +261,8 @@ func (e *evidence) present(v *whoDomain, addr netip.Addr, slot ipam.Slot, record
 	}
 }
 
-// heldUntil is when the holding of an address ends; nil when only the end of its
-// claim ends it, and when the claim is not there.
+// heldUntil returns the time at which an address stops being held; nil if its claim has
+// no hold time or does not exist.
 func (e *evidence) heldUntil(slot ipam.Slot) *time.Time {
 	for i := range e.claims {
 		c := &e.claims[i]
@@ -272,8 +273,8 @@ func (e *evidence) heldUntil(slot ipam.Slot) *time.Time {
 	return nil
 }
 
-// cooldown is the longest that a pool lets the address rest, or 0 when it has
-// rested.
+// cooldown returns the longest cooldown of the pools in which the address is cooling; 0
+// if there is none.
 func (e *evidence) cooldown(addr netip.Addr, slot ipam.Slot, now time.Time) time.Duration {
 	var longest time.Duration
 	for _, p := range e.pools {
@@ -284,9 +285,9 @@ func (e *evidence) cooldown(addr netip.Addr, slot ipam.Slot, now time.Time) time
 	return longest
 }
 
-// sinceThen says what was with the address at a time since which the block has
-// not changed it.
-func (e *evidence) sinceThen(v *whoDomain, at time.Time, slot ipam.Slot) {
+// sinceLastChange sets the state of the address at a time after the last change of its
+// slot.
+func (e *evidence) sinceLastChange(v *whoDomain, at time.Time, slot ipam.Slot) {
 	v.Claim, v.Since = slot.Claim, timestamp(slot.Since)
 	switch slot.State {
 	case ipam.Taken:
@@ -294,18 +295,18 @@ func (e *evidence) sinceThen(v *whoDomain, at time.Time, slot ipam.Slot) {
 	case ipam.Held:
 		v.State = addressHeld
 	default:
-		v.State = e.rested(at, slot.Since)
+		v.State = e.freedState(at, slot.Since)
 	}
 }
 
-// former says what was with the address at a time before its slot became what
-// it is, by the holdings that the block remembers.
+// former sets the state of the address at a time before the last change of its slot, from
+// the holdings that the block remembers.
 func (e *evidence) former(v *whoDomain, at time.Time, slot ipam.Slot, history []ipam.Past) {
-	next := slot.Since // when what came after the holding began
+	next := slot.Since // start of the state that followed the holding
 	for _, past := range history {
 		switch {
 		case !at.Before(past.Until):
-			v.State, v.Since, v.Until = e.rested(at, past.Until), timestamp(past.Until), timestamp(next)
+			v.State, v.Since, v.Until = e.freedState(at, past.Until), timestamp(past.Until), timestamp(next)
 			v.Note = "nobody had it then; if it was held for a claim, that is not remembered"
 			return
 		case !at.Before(past.Since):
@@ -319,8 +320,8 @@ func (e *evidence) former(v *whoDomain, at time.Time, slot ipam.Slot, history []
 	v.Note = "the history of the address does not reach back that far: it begins at " + next.UTC().Format(time.RFC3339)
 }
 
-// rested is the state of an address that was freed at a time.
-func (e *evidence) rested(at, freed time.Time) addressState {
+// freedState returns the state at a time of an address that was freed earlier.
+func (e *evidence) freedState(at, freed time.Time) addressState {
 	for _, p := range e.pools {
 		if at.Before(freed.Add(p.Cooldown())) {
 			return addressCooling
@@ -329,7 +330,7 @@ func (e *evidence) rested(at, freed time.Time) addressState {
 	return addressFree
 }
 
-// whoText is a paragraph per domain.
+// whoText returns a paragraph per domain.
 func whoText(v whoView, now time.Time) string {
 	var b strings.Builder
 	if len(v.Domains) == 0 {
@@ -396,7 +397,7 @@ func (h *holderView) String() string {
 	return fmt.Sprintf("pod %s/%s, interface %s, on node %s (uid %s)", h.Namespace, h.Pod, h.Interface, h.Node, h.UID)
 }
 
-// words say a state in a sentence that begins with the address.
+// words returns a state as the end of a sentence that begins with the address.
 func (s addressState) words() string {
 	switch s {
 	case addressHeld:

@@ -104,8 +104,8 @@ func TestWho(t *testing.T) {
 	}
 }
 
-// TestWhoNamesWhatDoesNotAgree: a PodAttachment and the block contradict each
-// other, and a pool that cannot be read is named.
+// TestWhoNamesWhatDoesNotAgree: a PodAttachment and the block contradict each other, and
+// a pool that cannot be parsed is named.
 func TestWhoNamesWhatDoesNotAgree(t *testing.T) {
 	snap := addressed()
 	snap.pools = append(snap.pools, poolOf("broken", ranges("10.0.0.1/8")))
