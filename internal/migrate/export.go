@@ -15,16 +15,16 @@ import (
 	"fairlead.dev/fairlead/internal/pod"
 )
 
-// Export is what has to be written for whereabouts to go on from where
-// Fairlead is. It is empty when everything is there.
+// Export lists the objects to write so that whereabouts continues from the state of
+// Fairlead. It is empty if they are all written.
 type Export struct {
-	// Pools of whereabouts to create or to change, with all their entries.
+	// Pools of whereabouts to create or update, with all their entries.
 	Pools []Pool
-	// Reservations to create or to change.
+	// Reservations to create or update.
 	Reservations []Reservation
-	// Delete are reservations of addresses that were given back since.
+	// Delete lists reservations of addresses that have been released since the migration.
 	Delete []Reservation
-	// Given are the addresses that Fairlead has given to pods.
+	// Given lists the addresses that Fairlead has given to pods.
 	Given    []Given
 	Findings []Finding
 }
@@ -35,44 +35,44 @@ type Given struct {
 	Holder ipam.Holder
 }
 
-// Done says whether nothing is left to write.
+// Done reports whether nothing is left to write.
 func (e *Export) Done() bool {
 	return len(e.Pools) == 0 && len(e.Reservations) == 0 && len(e.Delete) == 0
 }
 
 // Findings of a rollback.
 const (
-	// NoPool: the address lies in no range of whereabouts'. It is reserved where
-	// the network has reservations.
+	// NoPool: no range of whereabouts contains the address. It is reserved if the network
+	// has reservations.
 	NoPool Kind = "NoPool"
-	// NotWritten: whereabouts cannot read an entry for the address. It is
-	// reserved where the network has reservations.
+	// NotWritten: whereabouts could not read an entry for the address. It is reserved if
+	// the network has reservations.
 	NotWritten Kind = "NotWritten"
-	// NoContainer: the container ID is not known, so whereabouts' DEL will not
-	// find the entry. Its reconciler will.
+	// NoContainer: the container ID is unknown, so whereabouts' DEL will not find the
+	// entry. Its reconciler will.
 	NoContainer Kind = "NoContainer"
 )
 
-// exporter has the state by what it is asked for.
+// exporter holds the state, indexed for MakeExport.
 type exporter struct {
 	State
 	spaces  map[string]string                   // network_name by domain
-	records map[pod.Key]*v1alpha1.PodAttachment // by whose their addresses are
-	pools   map[string]*Pool                    // by name, as they are to be
+	records map[pod.Key]*v1alpha1.PodAttachment // by the holder of their addresses
+	pools   map[string]*Pool                    // by name, with the new entries
 	was     map[string]Pool
 	space   map[string]string // network_name by name of pool
-	// namespace of what is made.
+	// namespace of new objects.
 	namespace string
-	// live knows which addresses running pods use.
+	// live has the addresses that running pods use.
 	live *planner
 	out  *Export
 }
 
-// MakeExport plans a rollback. An entry of whereabouts' is changed where
-// Fairlead has given the address to another pod, and removed where it was given
-// back and no running pod uses it, as all of them do once a rollback is done;
-// what was never imported is left as it is. Namespace is where pools and
-// reservations are made.
+// MakeExport plans a rollback. It changes an entry of whereabouts if Fairlead has given
+// the address to another pod. It removes an entry if the address was released and no
+// running pod uses it: all addresses are released once a rollback is done. It leaves
+// entries that were never imported. New pools and reservations are created in namespace.
+// An error means that a block or pool of Fairlead cannot be parsed.
 func MakeExport(s State, namespace string) (*Export, error) {
 	live, err := newPlanner(s, false)
 	if err != nil {
@@ -116,7 +116,7 @@ func MakeExport(s State, namespace string) (*Export, error) {
 	return e.out, nil
 }
 
-// slotsOf are the slots of the domains that whereabouts had.
+// slotsOf returns the slots of the domains that stand for networks of whereabouts.
 func slotsOf(blocks []v1alpha1.IPBlock, domains map[string]string) (map[Address]ipam.Slot, error) {
 	out := map[Address]ipam.Slot{}
 	for i := range blocks {
@@ -134,7 +134,7 @@ func slotsOf(blocks []v1alpha1.IPBlock, domains map[string]string) (map[Address]
 	return out, nil
 }
 
-// exportPools brings the entries of the pools to what the slots say.
+// exportPools updates the entries of the pools from the slots.
 func (e *exporter) exportPools(slots map[Address]ipam.Slot) {
 	for name, pool := range e.pools {
 		r, err := netip.ParsePrefix(pool.Range)
@@ -147,14 +147,14 @@ func (e *exporter) exportPools(slots map[Address]ipam.Slot) {
 			if !ok {
 				continue
 			}
-			if e.over(space, a, pool.Allocations[offset], slots) {
+			if e.outdated(space, a, pool.Allocations[offset], slots) {
 				delete(pool.Allocations, offset)
 			}
 		}
 	}
 	for _, at := range slices.SortedFunc(maps.Keys(slots), compareAddresses) {
 		slot := slots[at]
-		if slot.State != ipam.Taken || !e.ours(at, slot) {
+		if slot.State != ipam.Taken || !e.ofWhereabouts(at, slot) {
 			continue
 		}
 		e.out.Given = append(e.out.Given, Given{at, slot.Holder})
@@ -162,9 +162,9 @@ func (e *exporter) exportPools(slots map[Address]ipam.Slot) {
 	}
 }
 
-// over says whether an entry does not hold any more: its address was given back, or to
-// another pod. Networks may have a space in several domains.
-func (e *exporter) over(space string, a netip.Addr, entry Allocation, slots map[Address]ipam.Slot) bool {
+// outdated reports whether the address of an entry was released or given to another pod.
+// Several domains may stand for one space.
+func (e *exporter) outdated(space string, a netip.Addr, entry Allocation, slots map[Address]ipam.Slot) bool {
 	over := false
 	for domain := range e.domains(space) {
 		at := Address{domain, a}
@@ -179,7 +179,7 @@ func (e *exporter) over(space string, a netip.Addr, entry Allocation, slots map[
 	return over
 }
 
-// domains are those that a space has.
+// domains yields the domains that stand for a space.
 func (e *exporter) domains(space string) iter.Seq[string] {
 	return func(yield func(string) bool) {
 		for domain, of := range e.spaces {
@@ -190,13 +190,13 @@ func (e *exporter) domains(space string) iter.Seq[string] {
 	}
 }
 
-// of says whether an address is of a space.
-func (e *exporter) of(at Address, space string) bool {
+// inSpace reports whether an address is of a space.
+func (e *exporter) inSpace(at Address, space string) bool {
 	s, ok := e.spaces[at.Domain]
 	return ok && s == space
 }
 
-// takenIn says whether somebody has an address in any domain of a space.
+// takenIn reports whether an address is taken in any domain of a space.
 func (e *exporter) takenIn(space string, a netip.Addr, slots map[Address]ipam.Slot) bool {
 	for domain := range e.domains(space) {
 		if slots[Address{domain, a}].State == ipam.Taken {
@@ -206,19 +206,19 @@ func (e *exporter) takenIn(space string, a netip.Addr, slots map[Address]ipam.Sl
 	return false
 }
 
-// free says whether an address was given back.
+// free reports whether an address was released and no running pod uses it.
 func (e *exporter) free(at Address, slot ipam.Slot) bool {
 	return slot.State == ipam.Freed && len(e.live.users(at)) == 0
 }
 
-// recordOf is the record of a taken slot's holder, or nil.
+// recordOf returns the record of a taken slot's holder, or nil.
 func (e *exporter) recordOf(slot ipam.Slot) *v1alpha1.PodAttachment {
 	return e.records[pod.Key{Namespace: slot.Holder.Namespace, Name: slot.Holder.Pod, UID: types.UID(slot.Holder.PodUID)}]
 }
 
-// ours says whether a taken slot is of a network of whereabouts': the domain
-// may have others.
-func (e *exporter) ours(at Address, slot ipam.Slot) bool {
+// ofWhereabouts reports whether a taken slot is of a network of whereabouts. The domain
+// may also have other networks.
+func (e *exporter) ofWhereabouts(at Address, slot ipam.Slot) bool {
 	if record := e.recordOf(slot); record != nil {
 		for _, i := range record.Spec.Interfaces {
 			if i.Name == slot.Holder.Interface && i.Binding.AddressOnly == nil {
@@ -229,11 +229,11 @@ func (e *exporter) ours(at Address, slot ipam.Slot) bool {
 	return e.rangeOf(at, slot) != netip.Prefix{} || e.recorded(at)
 }
 
-// recorded says whether a pool of whereabouts has an entry for the address.
+// recorded reports whether a pool of whereabouts had an entry for the address.
 func (e *exporter) recorded(at Address) bool {
 	for name, pool := range e.was {
 		r, err := netip.ParsePrefix(pool.Range)
-		if space, ok := e.space[name]; err != nil || !ok || !e.of(at, space) {
+		if space, ok := e.space[name]; err != nil || !ok || !e.inSpace(at, space) {
 			continue
 		}
 		if offset, ok := offsetOf(r.Addr(), at.Addr); ok && pool.Allocations[offset] != (Allocation{}) {
@@ -243,13 +243,13 @@ func (e *exporter) recorded(at Address) bool {
 	return false
 }
 
-// same says whether an entry is of the slot's holder.
+// same reports whether an entry is of the slot's holder.
 func (e *exporter) same(slot ipam.Slot, a Allocation) bool {
 	return a == e.entry(slot, a)
 }
 
-// entry is what whereabouts has to know of a taken slot. The container ID that
-// it has stays where the node has told no other.
+// entry returns whereabouts' entry for a taken slot. It keeps the container ID of the
+// previous entry if the node has not reported one.
 func (e *exporter) entry(slot ipam.Slot, was Allocation) Allocation {
 	out := Allocation{PodRef: slot.Holder.Namespace + "/" + slot.Holder.Pod, Interface: slot.Holder.Interface}
 	if record := e.recordOf(slot); record != nil && record.Status.Sandbox != nil {
@@ -261,8 +261,8 @@ func (e *exporter) entry(slot ipam.Slot, was Allocation) Allocation {
 	return out
 }
 
-// rangeOf is the range that whereabouts would give the slot's address from: one
-// of its pod's network, else any of the domain.
+// rangeOf returns the range from which whereabouts would give the slot's address: a range
+// of the pod's network, otherwise any range of the domain, otherwise the zero Prefix.
 func (e *exporter) rangeOf(at Address, slot ipam.Slot) netip.Prefix {
 	network := ""
 	if record := e.recordOf(slot); record != nil {
@@ -283,8 +283,8 @@ func (e *exporter) rangeOf(at Address, slot ipam.Slot) netip.Prefix {
 	return found
 }
 
-// poolFor is the pool that has to have the address: that of a node's slice, of
-// the range, or any other of the space that has it.
+// poolFor returns the pool for the address: the pool of a node's slice, otherwise of the
+// range, otherwise any pool of the space that contains it; nil if there is none.
 func (e *exporter) poolFor(at Address, slot ipam.Slot) *Pool {
 	r := e.rangeOf(at, slot)
 	name := PoolName(e.spaces[at.Domain], "", r)
@@ -308,7 +308,7 @@ func (e *exporter) poolFor(at Address, slot ipam.Slot) *Pool {
 	}
 	for _, name := range slices.Sorted(maps.Keys(e.pools)) {
 		r, err := netip.ParsePrefix(e.pools[name].Range)
-		if space, ok := e.space[name]; ok && err == nil && e.of(at, space) && r.Contains(at.Addr) {
+		if space, ok := e.space[name]; ok && err == nil && e.inSpace(at, space) && r.Contains(at.Addr) {
 			return e.pools[name]
 		}
 	}
@@ -323,9 +323,9 @@ func (e *exporter) note(kind Kind, at Address, format string, args ...any) {
 
 // exportSlot writes the entry of a pod's address.
 func (e *exporter) exportSlot(at Address, slot ipam.Slot) {
-	for name, pool := range e.pools { // it may be there already, in whichever pool
+	for name, pool := range e.pools { // any of the pools may already have it
 		r, err := netip.ParsePrefix(pool.Range)
-		if space, ok := e.space[name]; err != nil || !ok || !e.of(at, space) {
+		if space, ok := e.space[name]; err != nil || !ok || !e.inSpace(at, space) {
 			continue
 		}
 		if offset, ok := offsetOf(r.Addr(), at.Addr); ok && pool.Allocations[offset] != (Allocation{}) {
@@ -340,7 +340,7 @@ func (e *exporter) exportSlot(at Address, slot ipam.Slot) {
 		e.note(NoPool, at, "%s has it, and no range of whereabouts has", slot.Holder)
 		return
 	}
-	r, _ := netip.ParsePrefix(pool.Range) // it was read before
+	r, _ := netip.ParsePrefix(pool.Range) // parsed before
 	offset, ok := offsetOf(r.Addr(), at.Addr)
 	if !ok {
 		e.note(NotWritten, at, "%s has it, and whereabouts cannot read its offset in %s", slot.Holder, pool.Range)
@@ -353,7 +353,7 @@ func (e *exporter) exportSlot(at Address, slot ipam.Slot) {
 	pool.Allocations[offset] = entry
 }
 
-// exportReservations brings the reservations to what the slots say.
+// exportReservations updates the reservations from the slots.
 func (e *exporter) exportReservations(slots map[Address]ipam.Slot) {
 	overlapping := map[string]bool{}
 	for _, n := range e.Networks {
@@ -370,7 +370,7 @@ func (e *exporter) exportReservations(slots map[Address]ipam.Slot) {
 		switch {
 		case ok && e.free(at, slot) && !e.takenIn(e.spaces[at.Domain], at.Addr, slots):
 			e.out.Delete = append(e.out.Delete, has)
-		case slot.State == ipam.Taken && e.ours(at, slot) && (ok || overlapping[at.Domain]):
+		case slot.State == ipam.Taken && e.ofWhereabouts(at, slot) && (ok || overlapping[at.Domain]):
 			want := Reservation{
 				Namespace: cmp.Or(has.Namespace, e.namespace), Name: name,
 				PodRef: slot.Holder.Namespace + "/" + slot.Holder.Pod, Interface: slot.Holder.Interface,

@@ -13,7 +13,7 @@ import (
 	"fairlead.dev/fairlead/internal/ipam"
 )
 
-// recordOf is the PodAttachment of a pod that Fairlead gave an address.
+// recordOf returns the PodAttachment of a pod to which Fairlead gave an address.
 func recordOf(name, address string) v1alpha1.PodAttachment {
 	return v1alpha1.PodAttachment{
 		ObjectMeta: metav1.ObjectMeta{Namespace: "default", Name: name + "-record"},
@@ -33,9 +33,9 @@ func TestMakeExport(t *testing.T) {
 		[]Pool{recorded("1 old", "2 stays", "3 gone", "4 orphan", "x damaged")},
 		[]Reservation{reserved("10.0.0.1", "old"), reserved("10.0.0.2", "stays"), reserved("10.0.0.3", "gone"), reserved("10.0.0.4", "orphan")})
 	s.Blocks = []v1alpha1.IPBlock{blockWith(
-		"1 A 3 1700000000000 new-uid default/new/net1 node1",     // another pod's by now
+		"1 A 3 1700000000000 new-uid default/new/net1 node1",     // now another pod's
 		"2 A 1 1700000000000 stays-uid default/stays/net1 node1", // imported
-		"3 F 2 1700000000000", // given back since
+		"3 F 2 1700000000000", // released since
 		"9 A 1 1700000000000 fresh-uid default/fresh/net1 node1", // given since
 	)}
 	s.Records = []v1alpha1.PodAttachment{recordOf("new", "10.0.0.1/24"), recordOf("stays", "10.0.0.2/24"), recordOf("fresh", "10.0.0.9/24")}
@@ -73,8 +73,8 @@ func TestMakeExport(t *testing.T) {
 	}
 }
 
-// TestMakeExportAgain is of a rollback that was cut off at its end: the slots
-// are free by then, and the pods are there.
+// TestMakeExportAgain covers a rollback that was interrupted at its end: the slots are
+// free and the pods exist.
 func TestMakeExportAgain(t *testing.T) {
 	s := state([]Pool{recorded("1 web")}, []Reservation{reserved("10.0.0.1", "web")}, running("web", lan, "10.0.0.1"))
 	s.Blocks = []v1alpha1.IPBlock{blockWith("1 F 2 1700000000000")}
@@ -83,7 +83,7 @@ func TestMakeExportAgain(t *testing.T) {
 	}
 }
 
-// TestMakeExportNewPool is of a range that whereabouts was never asked for.
+// TestMakeExportNewPool covers a range for which whereabouts has no pool.
 func TestMakeExportNewPool(t *testing.T) {
 	s := state(nil, nil)
 	s.Blocks = []v1alpha1.IPBlock{blockWith("9 A 1 1700000000000 fresh-uid default/fresh/net1 node1")}
@@ -127,7 +127,7 @@ func TestNames(t *testing.T) {
 	}
 }
 
-// FuzzReadings reads any name: what it finds is written the same again.
+// FuzzReadings reads any name: a reading formats as the same name again.
 func FuzzReadings(f *testing.F) {
 	for _, name := range []string{"10.0.0.5", "blue-10.0.0.5", "a-b-fd00--5", "--1", "fd00--0", "-", ""} {
 		f.Add(name)
@@ -141,9 +141,8 @@ func FuzzReadings(f *testing.F) {
 	})
 }
 
-// FuzzMake plans what anybody may have written: no entry makes it fail, every
-// address of an entry is imported, withheld or told of, and what is withheld can
-// be written.
+// FuzzMake plans arbitrary entries: no entry makes it fail, every address of an entry is
+// imported, withheld or reported, and the reservations are valid.
 func FuzzMake(f *testing.F) {
 	f.Add("10.0.0.0-24", "10.0.0.0/24", "1", "default/web", "net1", `[{"name":"default/lan","interface":"net1","ips":["10.0.0.1"]}]`, "10.0.0.1")
 	f.Add("blue-fd00---64", "fd00::/64", "18446744073709551615", "default/gone", "", `x`, "blue-fd00--ffff-ffff-ffff-ffff")

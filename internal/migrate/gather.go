@@ -14,10 +14,10 @@ import (
 	"fairlead.dev/fairlead/internal/pod"
 )
 
-// claim is what one object of whereabouts says of an address.
+// claim is the entry of one object of whereabouts for an address.
 type claim struct {
 	Allocation
-	// where it stands.
+	// where names the object.
 	where string
 	// reserved is true for an OverlappingRangeIPReservation.
 	reserved bool
@@ -38,12 +38,12 @@ func (n *served) poolOf(a netip.Addr) *ipam.Pool {
 	return nil
 }
 
-// covers says whether whereabouts gives the address to pods of the network.
+// covers reports whether whereabouts gives the address to pods of the network.
 func (n *served) covers(a netip.Addr) bool {
 	return slices.ContainsFunc(n.Ranges, func(r netip.Prefix) bool { return r.Contains(a) }) || n.poolOf(a) != nil
 }
 
-// planner has the state by what it is asked for.
+// planner holds the state, indexed for Make.
 type planner struct {
 	State
 	drop     bool
@@ -52,12 +52,12 @@ type planner struct {
 	claims   map[Address][]claim
 	uses     map[Address][]use
 	pods     map[string]*corev1.Pod
-	// overlapping has the domains in which each address has a reservation.
+	// overlapping is true for domains in which every address has a reservation.
 	overlapping map[string]bool
-	// links are the prefix lengths of whereabouts' pools.
+	// links are the ranges of networks and of whereabouts' pools, by domain.
 	links  map[string][]netip.Prefix
 	blocks map[string]*ipam.Block
-	// records by the pod that they are of.
+	// records by pod.
 	records map[pod.Key]*v1alpha1.PodAttachment
 	plan    *Plan
 	held    map[Address]bool
@@ -157,9 +157,9 @@ func (p *planner) gatherAllocations() {
 	}
 }
 
-// gatherReservations reads whereabouts' reservations. A name that can be read
-// in several ways is read as the one that lies in a known range of its network,
-// if that is one only; else every reading is withheld.
+// gatherReservations reads whereabouts' reservations. An ambiguous name is read as the
+// only reading that lies in a known range of its network. If several do, or none, all
+// these readings are withheld.
 func (p *planner) gatherReservations() {
 	for _, r := range p.Reservations {
 		all := readings(r.Name)
@@ -187,9 +187,9 @@ func (p *planner) gatherReservations() {
 	}
 }
 
-// gatherUses reads which addresses running pods show: on networks that
-// whereabouts serves those that it may have given, elsewhere those that it says
-// it has given to this pod.
+// gatherUses collects the addresses that running pods show. On a network of whereabouts
+// it takes the addresses that whereabouts may have given, on others only those that
+// whereabouts has recorded for this pod.
 func (p *planner) gatherUses() {
 	domains := map[netip.Addr][]string{}
 	for at := range p.claims {
@@ -217,8 +217,8 @@ func (p *planner) gatherUses() {
 	}
 }
 
-// claimedBy says whether an address is recorded for an interface of a pod; no
-// name stands for any interface.
+// claimedBy reports whether an address is recorded for an interface of a pod; an empty
+// name matches every interface.
 func (p *planner) claimedBy(at Address, from *corev1.Pod, iface string) bool {
 	return slices.ContainsFunc(p.claims[at], func(c claim) bool {
 		return c.PodRef == podRef(from) && (iface == "" || c.Interface == "" || c.Interface == iface)

@@ -1,12 +1,12 @@
-// Package migrate turns what whereabouts has recorded into what Fairlead
-// records, and back. It is pure: what a cluster holds goes in, and what has to
-// be written comes out; package cluster beside it reads and writes.
+// Package migrate converts the records of whereabouts into records of Fairlead, and back.
+// It is pure: its input is the state of a cluster, its output the objects to write.
+// Package apply below it reads and writes.
 //
-// Whereabouts keeps one address in two objects that often disagree, and knows
-// neither the UID nor the node of a pod. So nothing is believed because one
-// object says it: an address belongs to the pod that shows it, every record of
-// either kind keeps its address from being handed out, and what no living pod
-// explains is reported and withheld until a person has looked.
+// Whereabouts keeps one address in two objects that often disagree, and knows neither the
+// UID nor the node of a pod. So one object is not believed alone: an address belongs to
+// the pod that shows it, every record of either kind keeps its address from being handed
+// out, and addresses that no living pod explains are reported and withheld until a person
+// has decided.
 package migrate
 
 import (
@@ -21,14 +21,14 @@ import (
 	"fairlead.dev/fairlead/internal/ipam"
 )
 
-// System is the value of v1alpha1.LabelMigratedFrom on what the migration made.
+// System is the value of v1alpha1.LabelMigratedFrom on objects that the migration
+// created.
 const System = "whereabouts"
 
 // Pool is an IPPool of whereabouts (whereabouts.cni.cncf.io/v1alpha1).
 type Pool struct {
 	Namespace string
-	// Name is the range in dashes, after the network's name and in slice mode
-	// the node's.
+	// Name is the network's name, in slice mode the node's name, and the range in dashes.
 	Name string
 	// Range is a CIDR.
 	Range string
@@ -48,19 +48,19 @@ type Allocation struct {
 // Reservation is an OverlappingRangeIPReservation.
 type Reservation struct {
 	Namespace string
-	// Name is the address, with dashes for colons, after the network's name.
+	// Name is the network's name and the address with dashes for colons.
 	Name      string
 	PodRef    string
 	Interface string
 }
 
-// SlicePool is a NodeSlicePool: which node has which part of a range.
+// SlicePool is a NodeSlicePool: the parts of a range by node.
 type SlicePool struct {
-	// Name is that of the network, or of the CNI configuration where the
-	// network has none.
+	// Name is the name of the network, or of the CNI configuration if the network has
+	// none.
 	Name  string
 	Range string
-	// Slices by node; those without a node are not listed.
+	// Slices by node; slices without a node are not listed.
 	Slices map[string]string
 }
 
@@ -68,17 +68,16 @@ type SlicePool struct {
 type Network struct {
 	// Name is namespace/name.
 	Name string
-	// Space is whereabouts' network_name; empty for the one without a name.
+	// Space is whereabouts' network_name; empty if it has none.
 	Space string
-	// Domain of Fairlead's that stands for the space, and Own is the one that the
-	// network has the space in while the other is not open to its namespace.
+	// Domain is Fairlead's domain for the space. Own is the domain that the network uses
+	// while Domain is not open to its namespace.
 	Domain, Own string
-	// Ranges are the CIDRs that whereabouts names its pools by.
+	// Ranges are the CIDRs in the names of whereabouts' pools.
 	Ranges []netip.Prefix
-	// Overlapping is enable_overlapping_ranges: each address has a
-	// Reservation too.
+	// Overlapping is enable_overlapping_ranges: each address also has a Reservation.
 	Overlapping bool
-	// Pools that serve the network in Fairlead.
+	// Pools are Fairlead's pools for the network.
 	Pools []v1alpha1.IPPool
 	// Gateways, Routes and DNS that its pods get.
 	Gateways []string
@@ -86,7 +85,7 @@ type Network struct {
 	DNS      *v1alpha1.DNS
 }
 
-// State is what was read of a cluster.
+// State is the state of a cluster.
 type State struct {
 	Pools        []Pool
 	Reservations []Reservation
@@ -100,17 +99,17 @@ type State struct {
 	// NamespaceLabels by the namespace's name.
 	NamespaceLabels map[string]map[string]string
 
-	// What Fairlead has.
+	// Objects of Fairlead.
 	IPPools  []v1alpha1.IPPool
 	Blocks   []v1alpha1.IPBlock
 	Records  []v1alpha1.PodAttachment
 	Withheld []v1alpha1.IPReservation
 
-	// DomainOf is the domain that stands for a network_name.
+	// DomainOf returns the domain that stands for a network_name.
 	DomainOf func(space string) string
 }
 
-// Address is one of a domain.
+// Address is an address of a domain.
 type Address struct {
 	Domain string     `json:"domain"`
 	Addr   netip.Addr `json:"address"`
@@ -126,75 +125,75 @@ type Holding struct {
 	// Prefix is the address with the length of its link.
 	Prefix netip.Prefix
 	Holder ipam.Holder
-	// ContainerID of the sandbox; empty when whereabouts does not know it.
+	// ContainerID of the sandbox; empty if whereabouts does not have it.
 	ContainerID string
 	// Network is namespace/name, or "default" for a pod without Multus.
 	Network string
-	// Pool is the name of the IPPool that has the address; empty for none.
+	// Pool is the name of the IPPool that contains the address; empty if there is none.
 	Pool string
-	// Slot is true when the block still has to be written.
+	// Slot is true if the block still has to be written.
 	Slot bool
 }
 
-// Record is a PodAttachment to write, with the sandbox that its status gets.
+// Record is a PodAttachment to write, with the sandbox of its status.
 type Record struct {
 	Object *v1alpha1.PodAttachment
-	// Written is true when the object is there and only its status is missing.
+	// Written is true if the object exists and only its status is missing.
 	Written bool
 	Sandbox v1alpha1.Sandbox
 }
 
-// Kind of a finding. The values are for programs.
+// Kind is the kind of a finding. The values are stable, for programs.
 type Kind string
 
-// The kinds. Where nothing else is said the address is withheld.
+// The kinds. Unless the comment names another outcome, the address is withheld.
 const (
-	// NotRecorded: a pod uses an address that whereabouts has no record of. It
-	// is imported.
+	// NotRecorded: whereabouts has no record of an address that a pod uses. It is
+	// imported.
 	NotRecorded Kind = "NotRecorded"
 	// RecordedForAnother: a pod uses an address that is recorded for another
 	// pod. It is imported for the pod that uses it.
 	RecordedForAnother Kind = "RecordedForAnother"
-	// NotVerified: a running pod has no network-status, or one that shows the
-	// interface without an address, as of one that is not in the kernel: it is
-	// imported on whereabouts' word. Or the network-status does not list the
+	// NotVerified: a running pod has no network-status, or its network-status shows the
+	// interface without an address (as of an interface outside the kernel). The address
+	// is imported from whereabouts' record. Or the network-status does not list the
 	// interface.
 	NotVerified Kind = "NotVerified"
 	// Duplicate: several running pods use the address.
 	Duplicate Kind = "Duplicate"
-	// PodGone: there is no pod of the name that is recorded.
+	// PodGone: the recorded pod does not exist.
 	PodGone Kind = "PodGone"
-	// PodFinished: that pod has finished.
+	// PodFinished: the recorded pod has finished.
 	PodFinished Kind = "PodFinished"
-	// NotShown: that pod runs, with other addresses.
+	// NotShown: the recorded pod runs with other addresses.
 	NotShown Kind = "NotShown"
-	// NotYetShown: that pod is being started.
+	// NotYetShown: the recorded pod is being started.
 	NotYetShown Kind = "NotYetShown"
-	// HasRecord: the pod has a PodAttachment, which is written once. The
-	// address can be given to nobody until the pod is gone.
+	// HasRecord: the pod has a PodAttachment without the address, and a PodAttachment is
+	// immutable. No pod can get the address until the pod is gone.
 	HasRecord Kind = "HasRecord"
-	// OutOfRange: the record's address lies outside of the pool's range.
+	// OutOfRange: the recorded address lies outside the pool's range.
 	OutOfRange Kind = "OutOfRange"
 	// Undecodable: the record names no address. There is nothing to withhold.
 	Undecodable Kind = "Undecodable"
 	// Ambiguous: the name can be read as several addresses, all withheld.
 	Ambiguous Kind = "Ambiguous"
-	// NoReservation: whereabouts has the allocation and not the reservation.
-	// It changes nothing.
+	// NoReservation: whereabouts has the allocation but not the reservation. This changes
+	// nothing.
 	NoReservation Kind = "NoReservation"
-	// NoAllocation: it has the reservation and not the allocation. It changes
+	// NoAllocation: whereabouts has the reservation but not the allocation. This changes
 	// nothing.
 	NoAllocation Kind = "NoAllocation"
-	// Taken: Fairlead has given the address to somebody else. Nothing is
-	// written while there is one.
+	// Taken: Fairlead has given the address to another pod. With such a finding nothing
+	// is written.
 	Taken Kind = "Taken"
-	// NotOpened: a pool of a network is there and not open to its namespace, so
-	// its next pods would have addresses of another address space. Nothing is
-	// written while there is one.
+	// NotOpened: the pool of a network exists and is not open to the network's namespace,
+	// so the network's next pods would get addresses of another address space. With such
+	// a finding nothing is written.
 	NotOpened Kind = "NotOpened"
 )
 
-// Outcome is what becomes of the address of a finding.
+// Outcome is the treatment of the address of a finding.
 type Outcome string
 
 // The outcomes.
@@ -206,27 +205,27 @@ const (
 	Refused  Outcome = "refused"
 )
 
-// Finding is one thing that whereabouts has recorded wrongly, or that cannot
-// be taken over as it is.
+// Finding is a wrong record of whereabouts, or a record that cannot be imported
+// unchanged.
 type Finding struct {
 	Kind    Kind    `json:"kind"`
 	Outcome Outcome `json:"outcome"`
 	Domain  string  `json:"domain"`
-	// Address, or what stands in its place when it cannot be read.
+	// Address, or the text in its place if it cannot be parsed.
 	Address string `json:"address"`
-	// Text says what was seen, in a sentence.
+	// Text describes the finding in a sentence.
 	Text string `json:"text"`
 }
 
-// Plan is what has to be written. It is empty when everything is there.
+// Plan lists the objects to write. It is empty if they are all written.
 type Plan struct {
 	// Pools to create.
 	Pools []v1alpha1.IPPool
-	// Withhold are IPReservations to create or to change.
+	// Withhold lists IPReservations to create or update.
 	Withhold []v1alpha1.IPReservation
-	// Release names those of an earlier run that are not needed any more.
+	// Release names IPReservations of an earlier run that are no longer needed.
 	Release []string
-	// Holdings of all running pods, also those that are imported already.
+	// Holdings of all running pods, also imported ones.
 	Holdings []Holding
 	// Records to write.
 	Records []Record
@@ -235,7 +234,7 @@ type Plan struct {
 	Findings []Finding
 }
 
-// Done says whether nothing is left to write.
+// Done reports whether nothing is left to write.
 func (p *Plan) Done() bool {
 	return len(p.Pools) == 0 && len(p.Withhold) == 0 && len(p.Release) == 0 && len(p.Records) == 0 && p.Slots() == 0
 }
@@ -251,7 +250,7 @@ func (p *Plan) Slots() int {
 	return n
 }
 
-// Refused returns the findings that forbid to write anything.
+// Refused returns the findings that forbid any write.
 func (p *Plan) Refused() []Finding {
 	var out []Finding
 	for _, f := range p.Findings {
@@ -262,14 +261,14 @@ func (p *Plan) Refused() []Finding {
 	return out
 }
 
-// in says whether a domain has the network's addresses.
+// in reports whether a domain has the network's addresses.
 func (n *Network) in(domain string) bool { return domain == n.Domain || n.Own != "" && domain == n.Own }
 
-// namespace of the network.
+// namespace returns the network's namespace.
 func (n *Network) namespace() string {
 	namespace, _, _ := strings.Cut(n.Name, "/")
 	return namespace
 }
 
-// podRef is namespace/name.
+// podRef returns namespace/name.
 func podRef(p *corev1.Pod) string { return p.Namespace + "/" + p.Name }

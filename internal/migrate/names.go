@@ -10,8 +10,8 @@ import (
 	"strings"
 )
 
-// dashed is an address or a range as whereabouts writes it in names: every
-// character that a name cannot have is a dash, and a name does not end with one.
+// dashed returns an address or a range as whereabouts writes it in names: dashes replace
+// the characters that names cannot have, and a name does not end with a dash.
 func dashed(text string) string {
 	if strings.HasSuffix(text, ":") {
 		text += "0"
@@ -19,13 +19,13 @@ func dashed(text string) string {
 	return strings.NewReplacer(":", "-", "/", "-").Replace(text)
 }
 
-// PoolName is the name of the pool of a range; node is empty but in slice mode.
-// It is that of whereabouts' Lease for the slice of a node too.
+// PoolName returns the name of the pool of a range; node is empty except in slice mode.
+// The Lease for the slice of a node has the same name.
 func PoolName(space, node string, r netip.Prefix) string {
 	return prefixed(prefixed(dashed(r.String()), node), space)
 }
 
-// ReservationName is the name of an address's reservation.
+// ReservationName returns the name of an address's reservation.
 func ReservationName(space string, a netip.Addr) string {
 	return prefixed(dashed(a.String()), space)
 }
@@ -37,9 +37,9 @@ func prefixed(name, prefix string) string {
 	return prefix + "-" + name
 }
 
-// spaceOf returns the network_name in a pool's name. The name of a network or
-// of a node may have dashes, so what stands before the range is compared with
-// the slices first; what is no slice's is a network's.
+// spaceOf returns the network_name in a pool's name; ok is false if the name does not end
+// with the range. The name of a network or of a node may have dashes, so the text before
+// the range is compared with the slices first; otherwise it is a network's name.
 func spaceOf(p Pool, slices []SlicePool) (space string, ok bool) {
 	before, ok := strings.CutSuffix(p.Name, dashed(p.Range))
 	if !ok {
@@ -72,8 +72,8 @@ type place struct {
 	addr  netip.Addr
 }
 
-// readings are the addresses that a reservation's name can mean. There are
-// several when the name of a network ends like an IPv6 address begins.
+// readings returns the addresses that a reservation's name can mean. There are several if
+// the name of a network ends as an IPv6 address begins.
 func readings(name string) []place {
 	var out []place
 	if a, err := netip.ParseAddr(name); err == nil && a.Is4() {
@@ -99,11 +99,10 @@ func readings(name string) []place {
 	return out
 }
 
-// atOffset returns the address of an allocation: the offset is a decimal number
-// that whereabouts writes as 64 bits without a sign and reads with one, so what
-// lies in the upper half of an IPv6 /64 it forgets, and a range longer than
-// that it folds. ok is false for what is no such number, and for an address
-// beyond the last one.
+// atOffset returns the address of an allocation; ok is false if offset is not an unsigned
+// decimal number of 64 bits, or if the address would exceed the last one of the family.
+// whereabouts writes the offset as 64 bits without a sign and reads it with one: it loses
+// the upper half of an IPv6 /64, and folds a longer range.
 func atOffset(base netip.Addr, offset string) (a netip.Addr, ok bool) {
 	n, err := strconv.ParseUint(offset, 10, 64)
 	if err != nil {
@@ -126,8 +125,8 @@ func atOffset(base netip.Addr, offset string) (a netip.Addr, ok bool) {
 	return netip.AddrFrom16(b), carry == 0
 }
 
-// offsetOf is the opposite. ok is false when whereabouts could not read the
-// offset again.
+// offsetOf returns the offset of an address; ok is false if whereabouts could not read
+// the offset again.
 func offsetOf(base, a netip.Addr) (offset string, ok bool) {
 	if base.Is4() != a.Is4() || a.Less(base) {
 		return "", false
@@ -141,9 +140,8 @@ func offsetOf(base, a netip.Addr) (offset string, ok bool) {
 	return strconv.FormatUint(lo, 10), true
 }
 
-// Leases are the names of the Leases under which whereabouts writes: one for
-// the cluster and one for the slice of each node, under both names that it can
-// have.
+// Leases returns the names of the Leases under which whereabouts writes: one for the
+// cluster, and one for the slice of each node, with both names that it can have.
 func Leases(s State) []string {
 	names := []string{"whereabouts"}
 	for _, pool := range s.Slices {

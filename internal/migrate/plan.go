@@ -16,13 +16,12 @@ import (
 	"fairlead.dev/fairlead/internal/pod"
 )
 
-// Make plans the migration of what was read. Made again of what was read
-// afterwards the plan is empty: that is how a migration is verified, and how one
-// that was cut off goes on.
+// Make plans the migration of a state. After a complete migration the plan of the new
+// state is empty: this verifies a migration, and an interrupted migration continues with
+// the rest.
 //
-// Addresses that no running pod explains are withheld, or left to be handed out
-// when drop is set. The error is about objects of Fairlead's that cannot be
-// read.
+// Addresses that no running pod explains are withheld, or left free if drop is set. An
+// error names an object of Fairlead that cannot be parsed.
 func Make(s State, drop bool) (*Plan, error) {
 	p, err := newPlanner(s, drop)
 	if err != nil {
@@ -49,7 +48,7 @@ func Make(s State, drop bool) (*Plan, error) {
 	return p.plan, nil
 }
 
-// orphan is what becomes of an address that no running pod explains.
+// orphan returns the outcome for an address that no running pod explains.
 func (p *planner) orphan() Outcome {
 	if p.drop {
 		return Dropped
@@ -59,7 +58,7 @@ func (p *planner) orphan() Outcome {
 
 func (p *planner) hold(at Address) { p.held[at] = true }
 
-// decide says what becomes of one address.
+// decide plans one address.
 func (p *planner) decide(at Address) {
 	claims, uses := p.claims[at], p.users(at)
 	p.compareKinds(at, claims)
@@ -72,9 +71,9 @@ func (p *planner) decide(at Address) {
 		case len(claims) == 0:
 			p.find(NotRecorded, Imported, at, "pod %s uses it, and whereabouts has no record of it", podRef(u.pod))
 		case !slices.ContainsFunc(claims, func(c claim) bool { return c.PodRef == podRef(u.pod) }):
-			p.find(RecordedForAnother, Imported, at, "pod %s uses it; %s", podRef(u.pod), tell(claims))
+			p.find(RecordedForAnother, Imported, at, "pod %s uses it; %s", podRef(u.pod), describeClaims(claims))
 		case u.silent:
-			p.find(NotVerified, Imported, at, "%s; the pod runs, and its network-status does not show any address of it: it cannot be verified", tell(claims))
+			p.find(NotVerified, Imported, at, "%s; the pod runs, and its network-status does not show any address of it: it cannot be verified", describeClaims(claims))
 		}
 		p.take(at, u, claims)
 	default:
@@ -91,9 +90,9 @@ func (p *planner) decide(at Address) {
 	}
 }
 
-// users are the pods that use an address, each once: those that show it, and
-// running pods that it is recorded for and that show nothing at all, or the
-// interface without an address.
+// users returns the pods that use an address, each once: pods that show it, and running
+// pods for which it is recorded and that show nothing at all, or the interface without an
+// address.
 func (p *planner) users(at Address) []use {
 	var out []use
 	for _, u := range p.uses[at] {
@@ -116,19 +115,19 @@ func (p *planner) users(at Address) []use {
 	return out
 }
 
-// compareKinds notes where the two kinds of record disagree.
+// compareKinds reports a disagreement between the two kinds of record.
 func (p *planner) compareKinds(at Address, claims []claim) {
 	reserved := slices.ContainsFunc(claims, func(c claim) bool { return c.reserved })
 	allocated := slices.ContainsFunc(claims, func(c claim) bool { return !c.reserved })
 	switch {
 	case allocated && !reserved && p.overlapping[at.Domain]:
-		p.find(NoReservation, Reported, at, "%s; there is no OverlappingRangeIPReservation", tell(claims))
+		p.find(NoReservation, Reported, at, "%s; there is no OverlappingRangeIPReservation", describeClaims(claims))
 	case reserved && !allocated:
-		p.find(NoAllocation, Reported, at, "%s; no IPPool has it", tell(claims))
+		p.find(NoAllocation, Reported, at, "%s; no IPPool has it", describeClaims(claims))
 	}
 }
 
-func tell(claims []claim) string {
+func describeClaims(claims []claim) string {
 	texts := make([]string, 0, len(claims))
 	for _, c := range claims {
 		texts = append(texts, fmt.Sprintf("%s is for %s", c.where, cmp.Or(c.PodRef, "nobody")))
@@ -136,7 +135,7 @@ func tell(claims []claim) string {
 	return strings.Join(texts, ", ")
 }
 
-// decideUnused is for an address that is recorded and that no running pod uses.
+// decideUnused plans an address that is recorded and not used by a running pod.
 func (p *planner) decideUnused(at Address, claims []claim) {
 	kind, text := PodGone, "there is no such pod"
 	for _, c := range claims {
@@ -162,13 +161,14 @@ func (p *planner) decideUnused(at Address, claims []claim) {
 	if kind == NotYetShown {
 		outcome = Withheld
 	}
-	p.find(kind, outcome, at, "%s; %s", tell(claims), text)
+	p.find(kind, outcome, at, "%s; %s", describeClaims(claims), text)
 	if outcome == Withheld {
 		p.hold(at)
 	}
 }
 
-// networkOf is the network that an address is of, if that is one only.
+// networkOf returns the network of an address; DefaultNetwork if there is none or
+// several.
 func (p *planner) networkOf(at Address) string {
 	name := v1alpha1.DefaultNetwork
 	for _, n := range p.networks {
@@ -182,7 +182,7 @@ func (p *planner) networkOf(at Address) string {
 	return name
 }
 
-// take plans that a pod gets its address recorded.
+// take plans to record the address of a pod.
 func (p *planner) take(at Address, u use, claims []claim) {
 	h := Holding{
 		Address: at, Prefix: p.prefix(at, u.network), Network: u.network, Slot: true,
@@ -203,7 +203,7 @@ func (p *planner) take(at Address, u use, claims []claim) {
 	}
 	h.Holder.Interface = cmp.Or(h.Holder.Interface, "eth0") // versions before 0.6.2 recorded no interface
 	if !interfaceName.MatchString(h.Holder.Interface) || h.Holder.Validate() != nil {
-		p.find(Undecodable, Withheld, at, "%s: %q is no name of an interface", tell(claims), h.Holder.Interface)
+		p.find(Undecodable, Withheld, at, "%s: %q is no name of an interface", describeClaims(claims), h.Holder.Interface)
 		p.hold(at)
 		return
 	}
@@ -237,7 +237,7 @@ func (p *planner) take(at Address, u use, claims []claim) {
 	p.plan.Holdings = append(p.plan.Holdings, h)
 }
 
-// writable says why a pod cannot have a PodAttachment, whatever its interfaces are.
+// writable returns nil if the pod's identity fits a PodAttachment, otherwise the reason.
 func writable(of *corev1.Pod) error {
 	some := v1alpha1.Interface{
 		Name: v1alpha1.DefaultInterface, Network: v1alpha1.DefaultNetwork, Driver: driverName,
@@ -246,8 +246,8 @@ func writable(of *corev1.Pod) error {
 	return pod.Record(pod.IdentityOf(of), []v1alpha1.Interface{some}).Spec.Validate()
 }
 
-// slot is what Fairlead has recorded of an address: in its domain, or for a network
-// that it has served before in a domain of the network's own.
+// slot returns Fairlead's record of an address: in its domain, or in the own domain of a
+// network that Fairlead has served before.
 func (p *planner) slot(at Address) (ipam.Slot, bool) {
 	found, ok := p.slotIn(at.Domain, at.Addr)
 	for _, n := range p.networks {
@@ -269,8 +269,8 @@ func (p *planner) slotIn(domain string, a netip.Addr) (ipam.Slot, bool) {
 	return b.Slot(a)
 }
 
-// prefix has the length of the pod's link: that of the network's range, which in
-// slice mode is wider than the pool's.
+// prefix returns the address with the length of the pod's link. That is the length of the
+// network's range, which in slice mode is wider than the pool's.
 func (p *planner) prefix(at Address, network string) netip.Prefix {
 	var ranges []netip.Prefix
 	if n := p.byName[network]; n != nil {
@@ -298,7 +298,7 @@ func (p *planner) poolOf(at Address, network string) string {
 	return ""
 }
 
-// names says whether a record has the address on the interface.
+// names reports whether a record has the address on the interface.
 func names(r *v1alpha1.PodAttachment, h Holding) bool {
 	for _, i := range r.Spec.Interfaces {
 		if i.Name == h.Holder.Interface && i.Domain == h.Domain {
@@ -312,9 +312,9 @@ func names(r *v1alpha1.PodAttachment, h Holding) bool {
 	return false
 }
 
-// makeRecords writes a PodAttachment for every pod with addresses. Its sandbox
-// is that of whereabouts' records; it is Attached, so that the node looks
-// whether the sandbox is there before it says that nothing holds the addresses.
+// makeRecords plans a PodAttachment for every pod with addresses. Its sandbox is the
+// sandbox in whereabouts' records, in state Attached, so that the node checks whether the
+// sandbox exists before it confirms that nothing holds the addresses.
 func (p *planner) makeRecords() {
 	byPod := map[string][]Holding{} // by namespace/name
 	for _, h := range p.plan.Holdings {
@@ -348,8 +348,8 @@ func (p *planner) makeRecords() {
 	})
 }
 
-// interfacesOf a pod: the addresses of one interface together, with what the
-// network gives beside them, for a sandbox that is made anew.
+// interfacesOf returns the interfaces of a pod with their addresses. Gateways, routes and
+// DNS of the network are for a later sandbox of the pod.
 func (p *planner) interfacesOf(held []Holding) []v1alpha1.Interface {
 	var out []v1alpha1.Interface
 	for _, h := range held {
@@ -371,5 +371,5 @@ func (p *planner) interfacesOf(held []Holding) []v1alpha1.Interface {
 	return out
 }
 
-// driverName is the driver that gives the addresses back.
+// driverName is the driver that releases the addresses.
 const driverName = "native"

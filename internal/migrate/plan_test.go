@@ -20,7 +20,7 @@ import (
 // lan is the network of most tests: 10.0.0.0/24 without a network_name.
 const lan = "default/lan"
 
-// network makes a Network of one range.
+// network returns a Network of one range.
 func network(name, space, cidr string) Network {
 	r := netip.MustParsePrefix(cidr)
 	section, _ := json.Marshal(map[string]string{"type": whereabouts.Type, "range": cidr, "network_name": space})
@@ -31,8 +31,8 @@ func network(name, space, cidr string) Network {
 	return Network{Name: name, Space: space, Domain: whereabouts.Domain(space), Ranges: []netip.Prefix{r}, Overlapping: true, Pools: whereabouts.Pools(c, whereabouts.Domain(space))}
 }
 
-// running is a pod that runs, and whose network-status shows addresses of a
-// network on net1; without addresses it has no network-status.
+// running returns a running pod whose network-status shows addresses of a network on
+// net1; without addresses it has no network-status.
 func running(name, network string, ips ...string) corev1.Pod {
 	p := corev1.Pod{
 		ObjectMeta: metav1.ObjectMeta{Namespace: "default", Name: name, UID: types.UID(name + "-uid-0001")},
@@ -49,7 +49,7 @@ func running(name, network string, ips ...string) corev1.Pod {
 	return p
 }
 
-// recorded is a pool of 10.0.0.0/24 with entries "offset pod".
+// recorded returns a pool of 10.0.0.0/24 with entries "offset pod".
 func recorded(entries ...string) Pool {
 	p := Pool{Namespace: "kube-system", Name: "10.0.0.0-24", Range: "10.0.0.0/24", Allocations: map[string]Allocation{}}
 	for _, e := range entries {
@@ -70,7 +70,7 @@ func state(pools []Pool, reservations []Reservation, pods ...corev1.Pod) State {
 	}
 }
 
-// outline is a plan in words: what is imported, and what is found.
+// outline describes a plan in words: the imported addresses, and the findings.
 func outline(p *Plan) (imports, findings []string) {
 	for _, h := range p.Holdings {
 		imports = append(imports, fmt.Sprintf("%s %s %s/%s", h.Domain, h.Prefix, h.Holder.Pod, h.Holder.Interface))
@@ -153,15 +153,15 @@ func TestMake(t *testing.T) {
 		},
 		{
 			// Defect 4: the reconciler frees the addresses of a running pod without
-			// network-status, and of one that is being started.
+			// network-status, and of a pod that is being started.
 			name:     "a running pod without network-status",
 			state:    state([]Pool{recorded("1 web")}, []Reservation{reserved("10.0.0.1", "web")}, silent),
 			imports:  []string{"default 10.0.0.1/24 web/net1"},
 			findings: []string{"default 10.0.0.1 NotVerified imported"},
 		},
 		{
-			// An interface that is not in the kernel, as of DPDK: the address is in
-			// use, and nothing of the pod shows it.
+			// An interface outside the kernel, as of DPDK: the address is in use, and the
+			// pod does not show it.
 			name:     "an interface that is shown without an address",
 			state:    state([]Pool{recorded("1 web")}, []Reservation{reserved("10.0.0.1", "web")}, hidden),
 			imports:  []string{"default 10.0.0.1/24 web/net1"},
@@ -242,8 +242,8 @@ func TestMake(t *testing.T) {
 			withheld: []string{"default 10.0.0.1"},
 		},
 		{
-			// whereabouts reads offsets with a sign, and forgets what it has
-			// written beyond: the upper half of a /64.
+			// whereabouts reads offsets with a sign, and loses the entries beyond: the
+			// upper half of a /64.
 			name: "the upper half of a /64",
 			state: with(state(nil, nil, running("web", "default/six", "fd00::ffff:0:0:1")), func(s *State) {
 				s.Networks = []Network{six}
@@ -274,7 +274,7 @@ func TestMake(t *testing.T) {
 			imports: []string{"default 10.0.0.1/24 web/net1"},
 		},
 		{
-			// Anybody may write the annotation of a pod of his own.
+			// Every user may write the annotations of his own pods.
 			name: "a network-status that nothing can come of",
 			state: state([]Pool{recorded("1 web")}, []Reservation{reserved("10.0.0.1", "web")}, func() corev1.Pod {
 				p := running("web", lan)
@@ -310,7 +310,7 @@ func TestMake(t *testing.T) {
 	}
 }
 
-// TestMakeDropped shows what --drop-orphans frees, and what it does not.
+// TestMakeDropped checks which addresses --drop-orphans frees.
 func TestMakeDropped(t *testing.T) {
 	pending := running("starting", lan)
 	pending.Status.Phase = corev1.PodPending
@@ -332,7 +332,7 @@ func TestMakeDropped(t *testing.T) {
 	}
 }
 
-// TestMakeRecord shows the PodAttachment of a pod with two networks.
+// TestMakeRecord checks the PodAttachment of a pod with two networks.
 func TestMakeRecord(t *testing.T) {
 	six := recorded()
 	six.Name, six.Range, six.Allocations = "fd00---64", "fd00::/64", map[string]Allocation{"1": {ContainerID: "c1", PodRef: "default/web", Interface: "net1"}}
@@ -362,8 +362,7 @@ func TestMakeRecord(t *testing.T) {
 	if len(plan.Pools) != 2 {
 		t.Errorf("%d pools, want 2", len(plan.Pools))
 	}
-	// A PodAttachment is written once: one that is there without the address
-	// cannot get it.
+	// A PodAttachment is immutable: an existing one cannot get the address.
 	s.Records = []v1alpha1.PodAttachment{*r.Object}
 	s.Records[0].Spec.Interfaces[0].Addresses = []string{"10.0.0.1/24"}
 	if plan, err = Make(s, false); err != nil {
@@ -374,8 +373,8 @@ func TestMakeRecord(t *testing.T) {
 	}
 }
 
-// TestMakeRefuses shows that nothing is written while Fairlead has given an
-// address to somebody else.
+// TestMakeRefuses checks that nothing is written if Fairlead has given an address to
+// another pod.
 func TestMakeRefuses(t *testing.T) {
 	s := state([]Pool{recorded("1 web")}, nil, running("web", lan, "10.0.0.1"))
 	s.Blocks = []v1alpha1.IPBlock{blockWith("1 A 1 1700000000000 other-uid default/other/net1 node1")}

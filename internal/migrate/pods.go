@@ -12,8 +12,8 @@ import (
 	"fairlead.dev/fairlead/internal/pod"
 )
 
-// statusAnnotation is where Multus writes what a pod got (Kubernetes Network
-// Custom Resource Definition De-facto Standard, section 4.2).
+// statusAnnotation is the annotation in which Multus lists a pod's interfaces (Kubernetes
+// Network Custom Resource Definition De-facto Standard, section 4.2).
 const statusAnnotation = "k8s.v1.cni.cncf.io/network-status"
 
 // attached is one entry of the network-status.
@@ -24,8 +24,8 @@ type attached struct {
 	Default   bool     `json:"default"`
 }
 
-// Whoever may write a pod may write its network-status, so what does not fit a
-// PodAttachment is not believed.
+// Bounds of a PodAttachment. A user who may write a pod may write its network-status, so
+// values beyond these bounds are ignored.
 const (
 	maxInterfaces = 32
 	maxAddresses  = 16
@@ -34,8 +34,8 @@ const (
 
 var interfaceName = regexp.MustCompile(`^[a-zA-Z0-9][a-zA-Z0-9_.-]{0,14}$`)
 
-// statusOf reads a pod's network-status. ok is false when the pod has none, or
-// one that cannot be read: then nothing is known of its interfaces.
+// statusOf returns a pod's network-status; ok is false if the pod has none or it cannot
+// be parsed. The pod's interfaces are unknown then.
 func statusOf(p *corev1.Pod) (entries []attached, ok bool) {
 	raw, ok := p.Annotations[statusAnnotation]
 	if !ok || json.Unmarshal([]byte(raw), &entries) != nil {
@@ -44,19 +44,19 @@ func statusOf(p *corev1.Pod) (entries []attached, ok bool) {
 	return entries, true
 }
 
-// use is an interface of a running pod that has an address.
+// use is an interface of a running pod with an address.
 type use struct {
 	pod *corev1.Pod
-	// iface is empty when only the pod's own addresses are known.
+	// iface is empty if only the pod's own addresses are known.
 	iface   string
 	network string
-	// silent is true when it is only recorded, of a pod that shows nothing of
-	// the interface.
+	// silent is true if the address is only recorded, and the pod does not show the
+	// addresses of the interface.
 	silent bool
 }
 
-// shown yields every address that a pod says it has, with the interface: those
-// of its network-status, else the pod's own.
+// shown yields the addresses that a pod shows, with the interface: those of its
+// network-status, otherwise the pod's own.
 func shown(p *corev1.Pod, yield func(a netip.Addr, iface, network string)) {
 	entries, ok := statusOf(p)
 	if !ok {
@@ -84,12 +84,12 @@ func shown(p *corev1.Pod, yield func(a netip.Addr, iface, network string)) {
 	}
 }
 
-// hidden returns the entry of an interface without any address, as of one that is
-// not in the kernel (DPDK, userspace); its name is that of its network. iface may
-// be empty for any interface.
+// hidden returns the entry of an interface without an address, as an interface outside
+// the kernel (DPDK, userspace) has; Name is its network. An empty iface matches any
+// interface.
 func hidden(entries []attached, iface string) (attached, bool) {
 	for _, e := range entries[:min(len(entries), maxInterfaces)] {
-		if of(e, iface) && len(e.IPs) == 0 && e.Name != "" && len(e.Name) <= maxNetwork {
+		if matches(e, iface) && len(e.IPs) == 0 && e.Name != "" && len(e.Name) <= maxNetwork {
 			if e.Default {
 				e.Name = v1alpha1.DefaultNetwork
 			}
@@ -99,17 +99,17 @@ func hidden(entries []attached, iface string) (attached, bool) {
 	return attached{}, false
 }
 
-// lists says whether a pod's network-status has anything of an interface.
+// lists reports whether a pod's network-status has an entry for an interface.
 func lists(entries []attached, iface string) bool {
-	return slices.ContainsFunc(entries, func(e attached) bool { return of(e, iface) })
+	return slices.ContainsFunc(entries, func(e attached) bool { return matches(e, iface) })
 }
 
-// of says whether an entry is of an interface. Versions of whereabouts before
-// 0.6.2 recorded none: then it is any but that of the default network.
-func of(e attached, iface string) bool {
+// matches reports whether an entry is of an interface. Versions of whereabouts before
+// 0.6.2 recorded no interface: an empty iface matches every entry but the default
+// network's.
+func matches(e attached, iface string) bool {
 	return e.Interface == iface || iface == "" && !e.Default
 }
 
-// started says whether a pod has all that it will have: it runs, so its network
-// is complete.
+// started reports whether a pod runs, so that its network is complete.
 func started(p *corev1.Pod) bool { return p.Status.Phase == corev1.PodRunning && pod.Holds(p) }

@@ -12,9 +12,9 @@ import (
 	"fairlead.dev/fairlead/api/v1alpha1"
 )
 
-// makePools lists the pools that are not there yet. whereabouts has one address space
-// for the networks of all namespaces, and so have they: a pool is open to the
-// namespaces of the networks that it serves, and is the operator's from then on.
+// makePools plans the pools that do not exist yet. whereabouts has one address space for
+// the networks of all namespaces, so a pool is open to the namespaces of all networks
+// that it serves. From then on the operator owns the pool.
 func (p *planner) makePools() {
 	there := map[string]*v1alpha1.IPPool{}
 	for i := range p.IPPools {
@@ -43,7 +43,7 @@ func (p *planner) makePools() {
 	}
 }
 
-// opens says whether networks of a namespace may draw from a pool.
+// opens reports whether networks of a namespace may take addresses from a pool.
 func (p *planner) opens(o *v1alpha1.IPPool, namespace string) bool {
 	if o.Spec.NetworkNamespaceSelector == nil {
 		return false

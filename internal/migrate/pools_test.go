@@ -10,7 +10,7 @@ import (
 	"fairlead.dev/fairlead/internal/whereabouts"
 )
 
-// copies are one network in several namespaces.
+// copies returns one network in several namespaces.
 func copies(space string, namespaces ...string) (out []Network) {
 	for _, namespace := range namespaces {
 		n := network(namespace+"/lan", space, "10.0.0.0/24")
@@ -20,8 +20,8 @@ func copies(space string, namespaces ...string) (out []Network) {
 	return out
 }
 
-// Copies of a network in several namespaces have one address space with whereabouts,
-// and keep it: their pool is open to all of them, and to nobody else.
+// In whereabouts, copies of a network in several namespaces share one address space. They
+// keep it: their pool is open to all of these namespaces, and to no other.
 func TestMakePoolsOpensThem(t *testing.T) {
 	s := state([]Pool{recorded("1 web")}, nil, running("web", lan, "10.0.0.1"))
 	s.Networks = append(copies("", "default", "shop", "default"), copies("blue", "shop")...)
@@ -39,12 +39,13 @@ func TestMakePoolsOpensThem(t *testing.T) {
 			t.Errorf("pool %s has labels %v: it would go with its networks", p.Name, p.Labels)
 		}
 	}
-	// Made again with what it has written.
+	// A second plan, after the writes of the first.
 	s.IPPools = plan.Pools
 	if again, err := Make(s, false); err != nil || len(again.Pools) != 0 || len(again.Refused()) != 0 {
 		t.Errorf("error %v, pools %+v, findings %+v", err, again.Pools, again.Findings)
 	}
-	// A pool that is there and closed to a network would part it from its addresses.
+	// A pool that exists and is closed to a network would separate the network from its
+	// addresses.
 	s.IPPools[0].Spec.NetworkNamespaceSelector = &metav1.LabelSelector{MatchLabels: map[string]string{"kubernetes.io/metadata.name": "default"}}
 	plan, err = Make(s, false)
 	if err != nil {
@@ -55,7 +56,8 @@ func TestMakePoolsOpensThem(t *testing.T) {
 	}
 }
 
-// ownBlock has the addresses of a network in the domain of its namespace.
+// ownBlock returns a block with the addresses of a network in the domain of its
+// namespace.
 func ownBlock(n Network, slots ...string) v1alpha1.IPBlock {
 	return v1alpha1.IPBlock{
 		ObjectMeta: metav1.ObjectMeta{Name: n.Own + ".4-0a000000"},
@@ -63,8 +65,8 @@ func ownBlock(n Network, slots ...string) v1alpha1.IPBlock {
 	}
 }
 
-// An address that Fairlead has given on a network in the domain of its namespace, before
-// the import, is given all the same.
+// An address that Fairlead gave in the domain of the network's namespace before the
+// import counts as given.
 func TestMakeRefusesWhatIsGivenInItsNamespace(t *testing.T) {
 	s := state([]Pool{recorded("1 web")}, nil, running("web", lan, "10.0.0.1"))
 	s.Networks = copies("", "default", "shop")
@@ -75,7 +77,7 @@ func TestMakeRefusesWhatIsGivenInItsNamespace(t *testing.T) {
 	}
 }
 
-// A rollback has the addresses of networks in domains of their namespaces too.
+// A rollback also covers addresses in the domains of networks' namespaces.
 func TestMakeExportOfNamespaces(t *testing.T) {
 	s := state([]Pool{recorded("1 old", "3 gone")}, []Reservation{reserved("10.0.0.1", "old"), reserved("10.0.0.3", "gone")})
 	s.Networks = copies("", "default", "shop")

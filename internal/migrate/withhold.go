@@ -12,12 +12,12 @@ import (
 	"fairlead.dev/fairlead/internal/ipam"
 )
 
-// maxRanges is how many ranges an IPReservation may have.
+// maxRanges is the number of ranges that an IPReservation may have.
 const maxRanges = 64
 
-// makeWithheld puts the addresses to withhold into IPReservations: people see
-// and delete these, and no allocation ever takes from them. Addresses that one
-// of somebody else's withholds, or that a pod of Fairlead's has, need none.
+// makeWithheld plans IPReservations for the addresses to withhold: people can see and
+// delete them, and no allocation takes their addresses. An address needs none if another
+// IPReservation withholds it or Fairlead has allocated it.
 func (p *planner) makeWithheld() {
 	withheld := map[string][]*ipam.Reservation{}
 	there := map[string]v1alpha1.IPReservation{}
@@ -60,7 +60,7 @@ func (p *planner) makeWithheld() {
 	p.plan.Release = slices.Sorted(maps.Keys(there))
 }
 
-// rangesOf writes addresses as single ones and first-last.
+// rangesOf formats addresses as single addresses and first-last ranges.
 func rangesOf(addrs []netip.Addr) []string {
 	slices.SortFunc(addrs, netip.Addr.Compare)
 	var out []string

@@ -23,26 +23,27 @@ import (
 	"fairlead.dev/fairlead/internal/migrate"
 )
 
-// takes is how many addresses are taken at once; those of one block ride on one
-// write.
-const takes = 256
+// concurrentTakes is the number of addresses that are taken concurrently; the addresses of one
+// block share one write.
+const concurrentTakes = 256
 
-// restCheck is the time between two looks at an address that rests.
+// restCheck is the interval of retries for an address that is cooling.
 const restCheck = 500 * time.Millisecond
 
-// Migration is one on a cluster.
+// Migration is a migration of one cluster.
 type Migration struct {
 	API client.Client
-	// Namespace of whereabouts' objects; empty finds it.
+	// Namespace of whereabouts' objects; if empty, it is the namespace that has such
+	// objects.
 	Namespace string
-	// FlatFile is the content of the nodes' whereabouts.conf, a JSON object: what
-	// networks leave open. It may be empty.
+	// FlatFile is the content of the nodes' whereabouts.conf, a JSON object with the
+	// options that networks do not set. It may be empty.
 	FlatFile []byte
-	// Drop leaves addresses free that no running pod explains.
+	// Drop leaves addresses free if no running pod explains them.
 	Drop bool
 }
 
-// Plan reads the cluster and says what is to be done, and changes nothing.
+// Plan reads the cluster and returns its state and the plan. It changes nothing.
 func (m Migration) Plan(ctx context.Context) (*Cluster, *migrate.Plan, error) {
 	c, err := Read(ctx, m.API, m.Namespace, m.FlatFile)
 	if err != nil {
@@ -55,18 +56,16 @@ func (m Migration) Plan(ctx context.Context) (*Cluster, *migrate.Plan, error) {
 	return c, plan, nil
 }
 
-// Barrier is that of a cluster.
+// Barrier returns the barrier of a cluster.
 func (m Migration) Barrier(c *Cluster) Barrier {
 	return Barrier{API: m.API, Namespace: c.Namespace, Names: migrate.Leases(c.State)}
 }
 
-// Import imports everything, and returns the plan that it carried out. From
-// when it has taken the Leases of whereabouts they stay taken, also with an
-// error: only Rollback gives them back.
+// Import imports everything, and returns the plan that it executed. It takes the Leases
+// of whereabouts and keeps them, also on an error: only Rollback releases them.
 //
-// It fails, without having written anything, when something still writes
-// without the Lease, and when Fairlead has given an address away that a pod
-// uses.
+// It fails without a write if a program still writes without the Lease, or if Fairlead
+// has given an address that a pod uses to another pod.
 func (m Migration) Import(ctx context.Context) (*Cluster, *migrate.Plan, error) {
 	c, plan, err := m.Plan(ctx)
 	if err != nil {
@@ -78,7 +77,7 @@ func (m Migration) Import(ctx context.Context) (*Cluster, *migrate.Plan, error) 
 	if err := m.Barrier(c).Take(ctx); err != nil {
 		return c, plan, err
 	}
-	// What was read before may have changed since.
+	// The state may have changed before the Leases were taken.
 	if c, plan, err = m.Plan(ctx); err != nil {
 		return nil, nil, err
 	}
@@ -91,7 +90,7 @@ func (m Migration) Import(ctx context.Context) (*Cluster, *migrate.Plan, error) 
 	return c, plan, m.verify(ctx)
 }
 
-// check says whether a migration is possible.
+// check returns nil if the migration is possible.
 func (m Migration) check(ctx context.Context, c *Cluster, plan *migrate.Plan) error {
 	if err := m.quiet(ctx, c); err != nil {
 		return err
@@ -106,7 +105,7 @@ func (m Migration) check(ctx context.Context, c *Cluster, plan *migrate.Plan) er
 	return nil
 }
 
-// quiet says whether nothing writes without the Lease.
+// quiet returns nil if no program writes without the Lease.
 func (m Migration) quiet(ctx context.Context, c *Cluster) error {
 	writers, err := Writers(ctx, m.API, c.Pods)
 	if err != nil {
@@ -118,7 +117,7 @@ func (m Migration) quiet(ctx context.Context, c *Cluster) error {
 	return nil
 }
 
-// verify reads everything again: nothing may be left to do.
+// verify reads everything again; it returns an error if the new plan is not empty.
 func (m Migration) verify(ctx context.Context) error {
 	_, plan, err := m.Plan(ctx)
 	if err != nil {
@@ -130,8 +129,8 @@ func (m Migration) verify(ctx context.Context) error {
 	return nil
 }
 
-// write writes what is planned: what is withheld and taken before the records
-// that name it.
+// write executes a plan. It withholds and takes addresses before it writes the records
+// that name them.
 func (m Migration) write(ctx context.Context, c *Cluster, plan *migrate.Plan) error {
 	for i := range plan.Withhold {
 		if err := m.withhold(ctx, &plan.Withhold[i]); err != nil {
@@ -141,7 +140,7 @@ func (m Migration) write(ctx context.Context, c *Cluster, plan *migrate.Plan) er
 	if err := m.take(ctx, c.Blocks, plan.Holdings); err != nil {
 		return err
 	}
-	// Now nothing that is in use can be given away, and the pools may be used.
+	// From here on no address in use can be given away, so the pools may exist.
 	for i := range plan.Pools {
 		pool := plan.Pools[i].DeepCopy()
 		if err := m.API.Create(ctx, pool); err != nil && !apierrors.IsAlreadyExists(err) {
@@ -162,7 +161,7 @@ func (m Migration) write(ctx context.Context, c *Cluster, plan *migrate.Plan) er
 	return nil
 }
 
-// withhold creates or changes an IPReservation.
+// withhold creates or updates an IPReservation.
 func (m Migration) withhold(ctx context.Context, want *v1alpha1.IPReservation) error {
 	o := &v1alpha1.IPReservation{}
 	err := m.API.Get(ctx, client.ObjectKeyFromObject(want), o)
@@ -179,7 +178,7 @@ func (m Migration) withhold(ctx context.Context, want *v1alpha1.IPReservation) e
 	return nil
 }
 
-// store runs a block store that knows the blocks, for as long as use takes.
+// store runs a block store with the given blocks until use returns.
 func (m Migration) store(ctx context.Context, blocks []v1alpha1.IPBlock, use func(ctx context.Context, s *block.Store) error) error {
 	s := block.New(block.Kube{Writer: m.API, Live: m.API}, block.Config{})
 	for i := range blocks {
@@ -193,12 +192,12 @@ func (m Migration) store(ctx context.Context, blocks []v1alpha1.IPBlock, use fun
 	return errors.Join(err, <-done)
 }
 
-// take writes the addresses of running pods into the blocks. Whether a pool
-// would hand an address out does not matter: it is in use.
+// take writes the addresses of running pods into the blocks, also addresses that no pool
+// would hand out.
 func (m Migration) take(ctx context.Context, blocks []v1alpha1.IPBlock, holdings []migrate.Holding) error {
 	return m.store(ctx, blocks, func(ctx context.Context, s *block.Store) error {
 		todo, ctx := errgroup.WithContext(ctx)
-		todo.SetLimit(takes)
+		todo.SetLimit(concurrentTakes)
 		for _, h := range holdings {
 			if !h.Slot {
 				continue
@@ -214,8 +213,9 @@ func (m Migration) take(ctx context.Context, blocks []v1alpha1.IPBlock, holdings
 	})
 }
 
-// takeOne takes one address. The plan knows of nobody who has it, so in its way
-// stands only a rollback of a moment ago, after which it rests.
+// takeOne takes one address. By the plan it has no holder, so ErrConflict can only mean
+// that a recent rollback freed it and it is cooling; takeOne then retries until the
+// shortest cooldown has passed.
 func takeOne(ctx context.Context, s *block.Store, h migrate.Holding) error {
 	only, err := ipam.ParsePool(ipam.PoolSpec{Name: "whereabouts", Domain: h.Domain, Ranges: []string{h.Addr.String()}})
 	if err != nil {
@@ -232,8 +232,8 @@ func takeOne(ctx context.Context, s *block.Store, h migrate.Holding) error {
 	return cmp.Or(last, err)
 }
 
-// record writes a PodAttachment, and then its status: until it has that, the
-// node waits for the pod to be plugged.
+// record writes a PodAttachment, and then its status. Without the status the node waits
+// for the pod to be plugged.
 func (m Migration) record(ctx context.Context, r migrate.Record) error {
 	o := r.Object.DeepCopy()
 	if !r.Written {
@@ -242,7 +242,7 @@ func (m Migration) record(ctx context.Context, r migrate.Record) error {
 		case apierrors.IsNotFound(err):
 			return nil // the namespace is gone, and the pod with it
 		case apierrors.IsAlreadyExists(err):
-			return nil // somebody else migrates too; what is missing is found by verify
+			return nil // another migration runs; verify finds missing records
 		case err != nil:
 			return fmt.Errorf("write PodAttachment %s: %w", klog.KObj(o), err)
 		}

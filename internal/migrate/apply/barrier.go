@@ -14,26 +14,26 @@ import (
 )
 
 const (
-	// holder is who holds whereabouts' Leases during a migration.
+	// holder is the holder of whereabouts' Leases during a migration.
 	holder = "fairlead-migrate"
-	// barrierSeconds is for how long a waiting whereabouts believes the Lease,
-	// counted from when it first looks. Each of its ADDs and DELs is a process
-	// of its own that gives up after two minutes, so that one which outlasts
-	// that is never taken away, and nobody has to renew it.
+	// barrierSeconds is the duration of the Lease. A waiting whereabouts counts it from
+	// its first read of the Lease. Each of its ADDs and DELs is a process of its own that
+	// gives up after two minutes, so it never takes a Lease with a longer duration, and
+	// the Lease needs no renewal.
 	barrierSeconds = 3600
-	// renewEvery is how often Hold renews: old releases go by 1.5 seconds of
-	// their own (kubernetes#47671).
+	// renewEvery is the interval in which Hold renews: old releases of whereabouts use
+	// their own duration of 1.5 seconds instead of the Lease's (kubernetes#47671).
 	renewEvery = 500 * time.Millisecond
-	// askEvery is the time between two looks at a Lease that somebody has.
-	askEvery = 200 * time.Millisecond
+	// pollEvery is the interval between two reads of a Lease that another process holds.
+	pollEvery = 200 * time.Millisecond
 )
 
-// errHeld says that somebody else holds a Lease now.
+// errHeld means that another process holds a Lease.
 var errHeld = errors.New("held by another")
 
-// Barrier is the Leases under which whereabouts writes, one for the cluster and
-// one for each node's slice. While we hold them it allocates and frees nothing:
-// an ADD fails after two minutes, and the runtime tries again; a DEL does
+// Barrier is the set of Leases under which whereabouts writes, one for the cluster and
+// one for each node's slice. While the migration holds them, whereabouts allocates and
+// frees nothing: an ADD fails after two minutes, and the runtime retries it; a DEL does
 // nothing and succeeds.
 type Barrier struct {
 	API       client.Client
@@ -41,12 +41,12 @@ type Barrier struct {
 	Names     []string
 }
 
-// Take takes every Lease, from an ADD or DEL that is under way when that is
-// done. A Lease whose holder was killed is taken when it has expired.
+// Take acquires every Lease. It waits for an ADD or DEL in progress, and for the expiry
+// of a Lease whose holder was killed.
 func (b Barrier) Take(ctx context.Context) error {
 	for _, name := range b.Names {
 		seen := expiry{}
-		err := wait.PollUntilContextCancel(ctx, askEvery, true, func(ctx context.Context) (bool, error) {
+		err := wait.PollUntilContextCancel(ctx, pollEvery, true, func(ctx context.Context) (bool, error) {
 			err := b.take(ctx, name, &seen)
 			if errors.Is(err, errHeld) || apierrors.IsConflict(err) || apierrors.IsAlreadyExists(err) {
 				return false, nil
@@ -60,15 +60,15 @@ func (b Barrier) Take(ctx context.Context) error {
 	return nil
 }
 
-// expiry is when a Lease expires, by our own clock: whoever renews it changes
-// it.
+// expiry is the time at which a Lease expires, by the clock of this process. A renewal
+// changes the Lease's version.
 type expiry struct {
 	version string
 	holder  string
 	at      time.Time
 }
 
-// take takes one Lease, or says that it is held.
+// take acquires one Lease; errors: errHeld while another process holds it.
 func (b Barrier) take(ctx context.Context, name string, seen *expiry) error {
 	lease := &coordinationv1.Lease{}
 	err := b.API.Get(ctx, client.ObjectKey{Namespace: b.Namespace, Name: name}, lease)
@@ -107,7 +107,7 @@ func claim(lease *coordinationv1.Lease) {
 	lease.Spec.RenewTime = &now
 }
 
-// Hold renews the Leases until ctx ends, and returns nil then.
+// Hold renews the Leases until ctx ends, then returns nil.
 func (b Barrier) Hold(ctx context.Context) error {
 	tick := time.NewTicker(renewEvery)
 	defer tick.Stop()
@@ -123,7 +123,8 @@ func (b Barrier) Hold(ctx context.Context) error {
 	}
 }
 
-// Release lets whereabouts write again. A Lease that is not ours stays.
+// Release deletes the Leases, so that whereabouts can write again. A Lease of another
+// holder stays.
 func (b Barrier) Release(ctx context.Context) error {
 	for _, name := range b.Names {
 		lease := &coordinationv1.Lease{}

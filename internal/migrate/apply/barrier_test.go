@@ -13,7 +13,7 @@ import (
 	"fairlead.dev/fairlead/test/cluster"
 )
 
-// lease is whereabouts' own, as one of its processes writes it.
+// lease returns a Lease as a process of whereabouts writes it.
 func lease(c *cluster.Cluster, name, of string) *coordinationv1.Lease {
 	now := metav1.NowMicro()
 	return &coordinationv1.Lease{
@@ -22,8 +22,8 @@ func lease(c *cluster.Cluster, name, of string) *coordinationv1.Lease {
 	}
 }
 
-// TestBarrier takes Leases of which one is free, one was given back and one was
-// left by a process that was killed, and holds them.
+// TestBarrier takes and holds three Leases: one is free, one was released, and the
+// process that held the third was killed.
 func TestBarrier(t *testing.T) {
 	c := cluster.New(t)
 	for name, of := range map[string]string{"given-back": "", "killed": "default/web"} {
@@ -65,7 +65,7 @@ func TestBarrier(t *testing.T) {
 		t.Error(err)
 	}
 
-	// Somebody has taken one by force: it is his.
+	// Another process has taken one by force: it keeps it.
 	forced := read("killed")
 	forced.Spec.HolderIdentity = new("default/other")
 	if err := c.Client.Update(t.Context(), forced); err != nil {
@@ -83,7 +83,7 @@ func TestBarrier(t *testing.T) {
 	}
 }
 
-// TestBarrierHeld does not take a Lease that its holder renews.
+// TestBarrierHeld: a Lease that its holder renews is not taken.
 func TestBarrierHeld(t *testing.T) {
 	c := cluster.New(t)
 	o := lease(c, "whereabouts", "default/web")

@@ -1,6 +1,6 @@
-// Package apply carries a migration out on a cluster: it keeps whereabouts from
-// writing, reads, and writes what package migrate has planned. Every step may be
-// cut off, and is found done when it is made again.
+// Package apply executes a migration on a cluster: it stops whereabouts from writing,
+// reads the cluster, and writes the plan of package migrate. Every step may be
+// interrupted and repeated.
 package apply
 
 import (
@@ -28,10 +28,11 @@ import (
 	"fairlead.dev/fairlead/internal/whereabouts"
 )
 
-// ErrNothing says that the cluster has nothing of whereabouts.
+// ErrNothing means that the cluster has neither objects of whereabouts nor networks that
+// use it.
 var ErrNothing = errors.New("nothing of whereabouts is in this cluster")
 
-// Kinds that are read, and partly written, without types: they are not ours.
+// Foreign kinds, which are read, and partly written, without Go types.
 var (
 	poolKind        = kind{schema.GroupVersionKind{Group: "whereabouts.cni.cncf.io", Version: "v1alpha1", Kind: "IPPool"}, "ippools"}
 	reservationKind = kind{schema.GroupVersionKind{Group: "whereabouts.cni.cncf.io", Version: "v1alpha1", Kind: "OverlappingRangeIPReservation"}, "overlappingrangeipreservations"}
@@ -39,7 +40,7 @@ var (
 	networkKind     = kind{nad.Kind, "network-attachment-definitions"}
 )
 
-// AddKinds makes these kinds known to a mapper that does not ask the server.
+// AddKinds adds these kinds to a mapper that does not ask the server.
 func AddKinds(mapper *meta.DefaultRESTMapper) {
 	for _, k := range []kind{poolKind, reservationKind, slicePoolKind, networkKind} {
 		resource := k.gvk.GroupVersion().WithResource(k.resource)
@@ -61,7 +62,7 @@ func (k kind) object(namespace, name string) *unstructured.Unstructured {
 	return o
 }
 
-// list reads all objects of the kind; none when the cluster does not know it.
+// list reads all objects of the kind; none if the cluster does not know the kind.
 func (k kind) list(ctx context.Context, api client.Reader) ([]unstructured.Unstructured, error) {
 	list := &unstructured.UnstructuredList{}
 	list.SetGroupVersionKind(k.gvk)
@@ -75,7 +76,7 @@ func (k kind) list(ctx context.Context, api client.Reader) ([]unstructured.Unstr
 	return list.Items, nil
 }
 
-// decode reads an object's content into a struct of ours.
+// decode converts an object into a struct.
 func decode[T any](o *unstructured.Unstructured) (T, error) {
 	var out T
 	if err := runtime.DefaultUnstructuredConverter.FromUnstructured(o.Object, &out); err != nil {
@@ -116,7 +117,7 @@ type (
 	}
 )
 
-// Cluster is what was read of a cluster, and where.
+// Cluster is the state of a cluster and its origin.
 type Cluster struct {
 	migrate.State
 	// Namespace of whereabouts' objects.
@@ -125,13 +126,14 @@ type Cluster struct {
 	Warnings []string
 }
 
-// Read reads everything that a migration looks at. Namespace is that of
-// whereabouts' objects; empty finds it. flat is the content of the nodes' flat file
-// (whereabouts.conf), which may be empty. It fails with ErrNothing when there is
-// neither an object of whereabouts nor a network that uses it.
+// Read reads the objects that a migration needs. namespace is the namespace of
+// whereabouts' objects; if empty, it is the only namespace that has such objects, or
+// kube-system if none has. flat is the content of the nodes' flat file
+// (whereabouts.conf), which may be empty. Errors: ErrNothing if there is neither an
+// object of whereabouts nor a network that uses it.
 func Read(ctx context.Context, api client.Reader, namespace string, flat []byte) (*Cluster, error) {
 	c := &Cluster{State: migrate.State{DomainOf: whereabouts.Domain, BootIDs: map[string]string{}, NodeUIDs: map[string]types.UID{}, NamespaceLabels: map[string]map[string]string{}}}
-	if err := c.readTheirs(ctx, api, namespace); err != nil {
+	if err := c.readWhereabouts(ctx, api, namespace); err != nil {
 		return nil, err
 	}
 	if err := c.readNetworks(ctx, api, flat); err != nil {
@@ -140,7 +142,7 @@ func Read(ctx context.Context, api client.Reader, namespace string, flat []byte)
 	if len(c.Pools)+len(c.Reservations)+len(c.Networks) == 0 {
 		return nil, ErrNothing
 	}
-	if err := c.readOurs(ctx, api); err != nil {
+	if err := c.readFairlead(ctx, api); err != nil {
 		return nil, err
 	}
 	var pods corev1.PodList
@@ -166,8 +168,8 @@ func Read(ctx context.Context, api client.Reader, namespace string, flat []byte)
 	return c, nil
 }
 
-// readTheirs reads the objects of whereabouts, all of one namespace.
-func (c *Cluster) readTheirs(ctx context.Context, api client.Reader, namespace string) error {
+// readWhereabouts reads the objects of whereabouts, all of one namespace.
+func (c *Cluster) readWhereabouts(ctx context.Context, api client.Reader, namespace string) error {
 	pools, err := poolKind.list(ctx, api)
 	if err != nil {
 		return err
@@ -221,7 +223,8 @@ func each[T any](objects []unstructured.Unstructured, namespace string, take fun
 	return nil
 }
 
-// namespaceOf is the one that all objects are in.
+// namespaceOf returns asked if it is not empty, otherwise the one namespace of all
+// objects, kube-system if there are none.
 func namespaceOf(asked string, objects []unstructured.Unstructured) (string, error) {
 	if asked != "" {
 		return asked, nil
@@ -240,8 +243,8 @@ func namespaceOf(asked string, objects []unstructured.Unstructured) (string, err
 	}
 }
 
-// readOurs reads what Fairlead has.
-func (c *Cluster) readOurs(ctx context.Context, api client.Reader) error {
+// readFairlead reads the objects of Fairlead.
+func (c *Cluster) readFairlead(ctx context.Context, api client.Reader) error {
 	var (
 		pools    v1alpha1.IPPoolList
 		blocks   v1alpha1.IPBlockList
@@ -272,7 +275,7 @@ func (c *Cluster) readNetworks(ctx context.Context, api client.Reader, flat []by
 		for _, section := range sections(o.Spec.Config) {
 			network, warnings, err := networkOf(name, section, flat)
 			if err != nil {
-				// Its pods' addresses are imported as whereabouts recorded them.
+				// The addresses of its pods are imported as whereabouts recorded them.
 				text := fmt.Sprintf("network %s gets no IPPool: %v", name, err)
 				if len(flat) == 0 && reliesOnFlatFile(section) {
 					text += "; it seems to rely on the whereabouts.conf of the nodes: give a copy of that file with --flat-file"
@@ -300,7 +303,7 @@ func sections(config string) []json.RawMessage {
 		Plugins []plugin `json:"plugins"`
 	}
 	if json.Unmarshal([]byte(config), &list) != nil {
-		return nil // no plugin can read it either
+		return nil // no plugin can parse it either
 	}
 	var out []json.RawMessage
 	for _, p := range append(list.Plugins, list.plugin) {
@@ -314,7 +317,7 @@ func sections(config string) []json.RawMessage {
 	return out
 }
 
-// reliesOnFlatFile says whether a section names no range of its own.
+// reliesOnFlatFile reports whether a section names no range of its own.
 func reliesOnFlatFile(section []byte) bool {
 	var o struct {
 		Range  string            `json:"range"`
@@ -323,8 +326,8 @@ func reliesOnFlatFile(section []byte) bool {
 	return json.Unmarshal(section, &o) == nil && o.Range == "" && len(o.Ranges) == 0
 }
 
-// networkOf reads one ipam section. What a flat file says of overlapping ranges
-// has no effect, as in whereabouts.
+// networkOf parses one ipam section. enable_overlapping_ranges of the flat file has no
+// effect, as in whereabouts.
 func networkOf(name string, section, flat []byte) (migrate.Network, []string, error) {
 	c, warnings, err := whereabouts.Parse(section, flat)
 	if err != nil {

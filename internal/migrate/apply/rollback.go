@@ -21,8 +21,8 @@ import (
 	"fairlead.dev/fairlead/internal/pod"
 )
 
-// PlanRollback reads the cluster and says what is to be written for whereabouts
-// to go on, and changes nothing.
+// PlanRollback reads the cluster and returns its state and the objects to write so that
+// whereabouts can continue. It changes nothing.
 func (m Migration) PlanRollback(ctx context.Context) (*Cluster, *migrate.Export, error) {
 	c, err := Read(ctx, m.API, m.Namespace, m.FlatFile)
 	if err != nil {
@@ -35,8 +35,8 @@ func (m Migration) PlanRollback(ctx context.Context) (*Cluster, *migrate.Export,
 	return c, out, nil
 }
 
-// Rollback writes what Fairlead knows into whereabouts' objects, takes it away
-// from Fairlead, and lets whereabouts write again, in this order.
+// Rollback writes Fairlead's state into whereabouts' objects, deletes it from Fairlead,
+// and releases the Leases, in this order.
 func (m Migration) Rollback(ctx context.Context) (*Cluster, *migrate.Export, error) {
 	c, _, err := m.PlanRollback(ctx)
 	if err != nil {
@@ -97,7 +97,7 @@ func (m Migration) export(ctx context.Context, e *migrate.Export) error {
 	return nil
 }
 
-// put creates an object of whereabouts, or changes its spec.
+// put creates an object of whereabouts, or updates its spec.
 func (m Migration) put(ctx context.Context, o *unstructured.Unstructured, spec map[string]any) error {
 	what := fmt.Sprintf("%s %s/%s", o.GetKind(), o.GetNamespace(), o.GetName())
 	err := m.API.Get(ctx, client.ObjectKeyFromObject(o), o)
@@ -114,9 +114,9 @@ func (m Migration) put(ctx context.Context, o *unstructured.Unstructured, spec m
 	return nil
 }
 
-// forget takes away what Fairlead has of whereabouts' networks. Records with
-// interfaces of its own stay as they are: they are written once, and their pods
-// use them.
+// forget deletes Fairlead's reservations, records and allocations of whereabouts'
+// networks. Records with interfaces that Fairlead made stay: they are immutable, and
+// their pods use them.
 func (m Migration) forget(ctx context.Context, c *Cluster, given []migrate.Given) error {
 	for i := range c.Withheld {
 		if r := &c.Withheld[i]; r.Labels[v1alpha1.LabelMigratedFrom] == migrate.System {
@@ -138,14 +138,14 @@ func (m Migration) forget(ctx context.Context, c *Cluster, given []migrate.Given
 	})
 	for _, g := range given {
 		if r := recordOf(g.Holder); r != nil {
-			if err := m.strike(ctx, r); err != nil {
+			if err := m.deleteRecord(ctx, r); err != nil {
 				return err
 			}
 		}
 	}
 	return m.store(ctx, c.Blocks, func(ctx context.Context, s *block.Store) error {
 		todo, ctx := errgroup.WithContext(ctx)
-		todo.SetLimit(takes)
+		todo.SetLimit(concurrentTakes)
 		for _, g := range given {
 			todo.Go(func() error {
 				if err := s.Free(ctx, g.Holder, g.Domain, []netip.Addr{g.Addr}); err != nil {
@@ -158,13 +158,13 @@ func (m Migration) forget(ctx context.Context, c *Cluster, given []migrate.Given
 	})
 }
 
-// foreign says whether other plugins made all interfaces of a record.
+// foreign reports whether other plugins made all interfaces of a record.
 func foreign(r *v1alpha1.PodAttachment) bool {
 	return !slices.ContainsFunc(r.Spec.Interfaces, func(i v1alpha1.Interface) bool { return i.Binding.AddressOnly == nil })
 }
 
-// strike deletes a record at once: whereabouts has its addresses now.
-func (m Migration) strike(ctx context.Context, r *v1alpha1.PodAttachment) error {
+// deleteRecord deletes a record without its release: whereabouts has its addresses now.
+func (m Migration) deleteRecord(ctx context.Context, r *v1alpha1.PodAttachment) error {
 	patch := client.RawPatch(types.MergePatchType, []byte(`{"metadata":{"finalizers":null}}`))
 	err := m.API.Patch(ctx, r.DeepCopy(), patch)
 	if err == nil {

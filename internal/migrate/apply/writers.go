@@ -15,11 +15,11 @@ import (
 	"fairlead.dev/fairlead/internal/pod"
 )
 
-// programs are those of whereabouts that write without its Lease, by their
-// names in a container's command.
+// programs are the programs of whereabouts that write without its Lease, by their names
+// in a container's command.
 var programs = []string{"ip-control-loop", "ip-reconciler", "node-slice-controller"}
 
-// writes says whether a container runs one of them, or an image of whereabouts,
+// writes reports whether a container runs such a program, or an image of whereabouts,
 // which may start one by itself.
 func writes(spec *corev1.PodSpec) bool {
 	return slices.ContainsFunc(spec.Containers, func(c corev1.Container) bool {
@@ -29,9 +29,9 @@ func writes(spec *corev1.PodSpec) bool {
 	})
 }
 
-// Writers returns what runs in the cluster that writes whereabouts' objects
-// without its Lease, each with the command that stops it. While there is one no
-// migration is safe: it frees what is being imported.
+// Writers returns the workloads that write whereabouts' objects without its Lease, each
+// with the command that stops it. While such a workload runs no migration is safe: it
+// frees addresses that are being imported.
 func Writers(ctx context.Context, api client.Reader, pods []corev1.Pod) ([]string, error) {
 	var (
 		deployments appsv1.DeploymentList
@@ -73,6 +73,6 @@ func Writers(ctx context.Context, api client.Reader, pods []corev1.Pod) ([]strin
 	return out, nil
 }
 
-// parked is a label that no node has: it keeps a DaemonSet's pods away, and
-// leaves what they installed on the nodes.
+// parked is a label that no node has. As a node selector it removes a DaemonSet's pods,
+// and leaves the files that they installed on the nodes.
 const parked = "fairlead.dev/whereabouts"
