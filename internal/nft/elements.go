@@ -10,10 +10,10 @@ import (
 	"strconv"
 )
 
-// place is where an element is: its key in a set or map.
+// place locates an element: its family, its set or map, and its key.
 type place struct{ family, set, key string }
 
-// elements are those of one pod, or of the node, with the values of maps.
+// elements are the elements of a pod, or of the node, with their values in maps.
 type elements map[place]string
 
 const (
@@ -21,7 +21,7 @@ const (
 	familyBridge = "bridge"
 )
 
-// nodeElements are those that no pod has.
+// nodeElements returns the elements that belong to the node.
 func nodeElements(n *Node) elements {
 	out := elements{}
 	for _, s := range []struct {
@@ -43,7 +43,7 @@ func nodeElements(n *Node) elements {
 	return out
 }
 
-// podElements are those of one sandbox.
+// podElements returns the elements of one sandbox.
 func podElements(p Pod) elements {
 	out := elements{}
 	for _, l := range p.Links {
@@ -76,7 +76,7 @@ func linkElements(l Link, out elements) {
 	for _, a := range append([]netip.Addr{linkLocal(l.MAC)}, l.Addresses...) {
 		out[place{familyBridge, "sources" + digit(a), station + " . " + a.String()}] = ""
 		if a.Is6() {
-			// The set's key is a piece of the packet, which has no type.
+			// The set's key is raw payload, which has no type.
 			out[place{familyBridge, "targets", station + " . 0x" + hex.EncodeToString(a.AsSlice())}] = ""
 		}
 	}
@@ -89,7 +89,8 @@ func digit(a netip.Addr) string {
 	return "6"
 }
 
-// linkLocal is the address that the kernel makes of a MAC (RFC 4291, appendix A).
+// linkLocal returns the link-local address that the kernel derives from a MAC (RFC 4291,
+// appendix A).
 func linkLocal(mac net.HardwareAddr) netip.Addr {
 	a := [16]byte{0: 0xfe, 1: 0x80, 11: 0xff, 12: 0xfe}
 	if len(mac) == 6 {
@@ -100,8 +101,8 @@ func linkLocal(mac net.HardwareAddr) netip.Addr {
 	return netip.AddrFrom16(a)
 }
 
-// aggregate returns the fewest prefixes with the same addresses, in order: none
-// overlaps another, as the kernel wants it.
+// aggregate returns the smallest list of prefixes that covers the same addresses, in
+// order. The prefixes do not overlap, as the kernel requires.
 func aggregate(prefixes []netip.Prefix) []netip.Prefix {
 	sorted := make([]netip.Prefix, 0, len(prefixes))
 	for _, p := range prefixes {
@@ -127,7 +128,7 @@ func aggregate(prefixes []netip.Prefix) []netip.Prefix {
 	return out
 }
 
-// union returns the prefix that has two as its halves.
+// union returns the prefix whose halves are a and b; false if there is none.
 func union(a, b netip.Prefix) (netip.Prefix, bool) {
 	if a.Bits() != b.Bits() || a.Bits() == 0 || a.Addr().Is4() != b.Addr().Is4() {
 		return netip.Prefix{}, false

@@ -12,66 +12,65 @@ import (
 )
 
 const (
-	// pace is how long a change waits for others before its transaction, when
-	// nobody waits for it: the ADD that made it is to be answered first. As long as
-	// others come it waits on, up to storm: each run of nft takes processor time from
-	// the pods that start. What a pod sends before it is dropped, so both are well
-	// below what a runtime needs, on a node as busy as that, from the ADD to a
-	// container's first process.
-	pace  = 25 * time.Millisecond
-	storm = 100 * time.Millisecond
-	// retryFirst and retryLast bound the wait after a transaction that failed.
+	// batchPause is how long Run waits for further changes before a transaction, if no
+	// caller waits for it: the ADD that made the change is answered first. While changes
+	// keep coming Run waits on, up to batchLimit, because each run of nft takes processor
+	// time from the pods that start. Until the transaction is done the pod's packets are
+	// dropped. Both durations are well below the time that a runtime on such a busy node
+	// needs from the ADD to a container's first process.
+	batchPause = 25 * time.Millisecond
+	batchLimit = 100 * time.Millisecond
+	// retryFirst and retryLast bound the wait after a failed transaction.
 	retryFirst = 100 * time.Millisecond
 	retryLast  = 30 * time.Second
-	// patience is how long a change that was never refused may be on its way into
-	// the kernel before Missing speaks of it. A busy node needs far less.
-	patience = 5 * time.Second
+	// missingAfter is how long a change may be on its way into the kernel, without a
+	// failed transaction, before Missing reports it. A busy node needs far less.
+	missingAfter = 5 * time.Second
 )
 
 var (
-	// errNoNode says that nothing was written yet.
+	// errNoNode means that SetNode has not been called, so nothing is written.
 	errNoNode = errors.New("the node's blocks are not known yet")
-	// errNoTime says that a transaction took longer than somebody waited.
+	// errNoTime means that the caller's wait ended before the transaction.
 	errNoTime = errors.New("nft was not done in time")
 )
 
-// Keeper keeps the tables as they are wanted. While one transaction is under way
-// all other changes queue, and ride on the next together. Its methods may be
-// called from many goroutines at once.
+// Keeper keeps the tables in the wanted state. While a transaction runs, further changes
+// queue and share the next one. Its methods are safe for concurrent use.
 type Keeper struct {
-	apply  func(context.Context, Change) error
-	kicked chan struct{} // something is to be done
-	hurry  chan struct{} // and somebody waits for it
+	apply   func(context.Context, Change) error
+	pending chan struct{} // there are changes to write
+	urgent  chan struct{} // write at once: a caller waits
 
 	mu   sync.Mutex
 	want wanted
 	node *Node
-	// rules is the node whose rules are in the kernel, nil when that is not known.
+	// rules is the node whose rules are in the kernel; nil if unknown.
 	rules *Node
-	have  elements // in the kernel, when rules are
+	have  elements // in the kernel; valid if rules is not nil
 
-	// asked and done count the changes, and those of them that are in the kernel;
-	// lost is the last of them that is to put right what somebody else did.
-	asked, done, lost uint64
-	// since says when each sandbox's elements were changed.
+	// requested counts the changes. done is the last change that is in the kernel. repair
+	// is the last change that repairs tables that another program changed.
+	requested, done, repair uint64
+	// since is the time of the last change of each sandbox's elements.
 	since map[string]time.Time
-	// first and last are the revisions that this Keeper wrote.
+	// first and last bound the revisions that this Keeper wrote.
 	first, last uint32
-	reason      error         // why not everything is in the kernel
+	reason      error         // why changes are not in the kernel
 	changed     chan struct{} // closed after each transaction, then replaced
 }
 
-// New makes a Keeper on top of Kernel.Apply, or of something that takes its place.
+// New returns a Keeper that writes with apply: Kernel.Apply, or a fake of it.
 func New(apply func(context.Context, Change) error) *Keeper {
-	start := rand.Uint32() //nolint:gosec // it only tells one process from the one before
+	start := rand.Uint32() //nolint:gosec // it only distinguishes this process from the previous one
 	return &Keeper{
-		apply: apply, kicked: make(chan struct{}, 1), hurry: make(chan struct{}, 1),
+		apply: apply, pending: make(chan struct{}, 1), urgent: make(chan struct{}, 1),
 		want: newWanted(), since: map[string]time.Time{}, first: start, last: start, reason: errNoNode, changed: make(chan struct{}),
 	}
 }
 
-// SetNode says what the rules need to know of the node. Before that nothing is
-// written: what an earlier daemon wrote stays.
+// SetNode sets the node's part of the rules. Before the first call nothing is written:
+// the tables of an earlier daemon stay.
 func (k *Keeper) SetNode(n Node) {
 	elements := nodeElements(&n)
 	k.mu.Lock()
@@ -79,17 +78,17 @@ func (k *Keeper) SetNode(n Node) {
 	changed := k.want.set("", elements) || k.node == nil || !sameRules(k.node, &n)
 	k.node = &n
 	if changed {
-		k.ask()
-		poke(k.hurry)
+		k.request()
+		signal(k.urgent)
 	}
 }
 
-// SetPod says what the rules need to know of a sandbox.
+// SetPod sets the rules of a sandbox.
 func (k *Keeper) SetPod(containerID string, p Pod) {
 	k.setElements(containerID, podElements(p))
 }
 
-// RemovePod takes away what is there for a sandbox. It needs nothing but its ID.
+// RemovePod removes the rules of a sandbox. It does nothing if there are none.
 func (k *Keeper) RemovePod(containerID string) {
 	k.setElements(containerID, nil)
 }
@@ -105,50 +104,51 @@ func (k *Keeper) setElements(containerID string, e elements) {
 	} else {
 		delete(k.since, containerID)
 	}
-	k.ask()
+	k.request()
 }
 
-// ask has Run look; with the lock held.
-func (k *Keeper) ask() {
-	k.asked++
-	poke(k.kicked)
+// request makes Run write the changes. The caller holds the lock.
+func (k *Keeper) request() {
+	k.requested++
+	signal(k.pending)
 }
 
-func poke(c chan struct{}) {
+func signal(c chan struct{}) {
 	select {
 	case c <- struct{}{}:
 	default:
 	}
 }
 
-// Ready says why not everything that was set is kept in the kernel, or nil.
+// Ready returns nil if all changes are in the kernel, otherwise the reason why they are
+// not.
 func (k *Keeper) Ready() error {
 	k.mu.Lock()
 	defer k.mu.Unlock()
 	return k.reason
 }
 
-// Changes is closed when there may be something new to Ready.
+// Changes returns a channel that is closed when the result of Ready may have changed.
 func (k *Keeper) Changes() <-chan struct{} {
 	k.mu.Lock()
 	defer k.mu.Unlock()
 	return k.changed
 }
 
-// Wait returns when everything that was set before is in the kernel. When ctx
-// ends first, the error says what hinders it.
+// Wait waits until all changes made before the call are in the kernel. If ctx ends first,
+// it returns an error with the reason.
 func (k *Keeper) Wait(ctx context.Context) error {
 	k.mu.Lock()
-	upTo := k.asked
+	upTo := k.requested
 	k.mu.Unlock()
 	for {
 		k.mu.Lock()
-		done, reason, changed := k.done >= max(upTo, k.lost), k.reason, k.changed
+		done, reason, changed := k.done >= max(upTo, k.repair), k.reason, k.changed
 		k.mu.Unlock()
 		if done {
 			return nil
 		}
-		poke(k.hurry)
+		signal(k.urgent)
 		select {
 		case <-changed:
 		case <-ctx.Done():
@@ -160,9 +160,10 @@ func (k *Keeper) Wait(ctx context.Context) error {
 	}
 }
 
-// Missing says, in words, what of a sandbox is not in the kernel, or why that is
-// not known. It asks nobody. Of a change that was never refused it says nothing
-// for a while; nor does it before SetNode: what an earlier daemon wrote stays.
+// Missing describes the elements of a sandbox that are not in the kernel, or the reason
+// why that is unknown; nil if none is missing. It only reads memory. For missingAfter it
+// does not report a change unless a transaction has failed. Before SetNode it reports
+// nothing, because the tables of an earlier daemon stay.
 func (k *Keeper) Missing(containerID string) []string {
 	k.mu.Lock()
 	defer k.mu.Unlock()
@@ -172,9 +173,9 @@ func (k *Keeper) Missing(containerID string) []string {
 		return nil
 	case k.reason != nil:
 		return []string{"what is in the kernel is not known: " + k.reason.Error()}
-	case k.lost > k.done:
+	case k.repair > k.done:
 		return []string{"somebody else changed its tables, and they are not restored yet"}
-	case time.Since(k.since[containerID]) < patience:
+	case time.Since(k.since[containerID]) < missingAfter:
 		return nil
 	}
 	var lacks []Element
@@ -190,20 +191,21 @@ func (k *Keeper) Missing(containerID string) []string {
 	return out
 }
 
-// Noticed is told of the last revision in each change that somebody made to the
-// tables, 0 when there is none. What this Keeper did not do is put right.
+// Noticed reports a change of the tables in the kernel. revision is the last revision in
+// that change, 0 if it has none. Run repairs the tables if the revision is not one of
+// this Keeper.
 func (k *Keeper) Noticed(revision uint32) {
 	k.mu.Lock()
 	defer k.mu.Unlock()
 	if k.node == nil || revision != 0 && revision-k.first <= k.last-k.first {
 		return
 	}
-	k.ask()
-	k.lost = k.asked
-	poke(k.hurry)
+	k.request()
+	k.repair = k.requested
+	signal(k.urgent)
 }
 
-// Run writes until ctx ends. What it wrote stays.
+// Run writes changes until ctx ends, then returns nil. The tables stay.
 func (k *Keeper) Run(ctx context.Context) error {
 	log := logr.FromContextOrDiscard(ctx)
 	wait := retryFirst
@@ -211,14 +213,14 @@ func (k *Keeper) Run(ctx context.Context) error {
 		select {
 		case <-ctx.Done():
 			return nil
-		case <-k.hurry:
-		case <-k.kicked:
+		case <-k.urgent:
+		case <-k.pending:
 			if !k.gather(ctx) {
 				return nil
 			}
 		}
 		select {
-		case <-k.kicked: // what it was about is seen now
+		case <-k.pending: // the next transaction includes these changes
 		default:
 		}
 		c, upTo := k.next()
@@ -235,7 +237,7 @@ func (k *Keeper) Run(ctx context.Context) error {
 				return nil
 			}
 			wait = min(2*wait, retryLast)
-			poke(k.kicked)
+			signal(k.pending)
 			continue
 		}
 		if c.Whole != nil {
@@ -245,40 +247,40 @@ func (k *Keeper) Run(ctx context.Context) error {
 	}
 }
 
-// gather waits for the changes that belong together; false when ctx ended.
+// gather waits for further changes; false if ctx has ended.
 func (k *Keeper) gather(ctx context.Context) bool {
 	for start := time.Now(); ; {
-		if !pause(ctx, pace, k.hurry) {
+		if !pause(ctx, batchPause, k.urgent) {
 			return false
 		}
-		if len(k.hurry) > 0 || time.Since(start) >= storm {
+		if len(k.urgent) > 0 || time.Since(start) >= batchLimit {
 			return true
 		}
 		select {
-		case <-k.kicked:
+		case <-k.pending:
 		default:
 			return true
 		}
 	}
 }
 
-// pause waits, or less when somebody is in a hurry; false when ctx ended.
-func pause(ctx context.Context, d time.Duration, hurry chan struct{}) bool {
+// pause waits for d, or until a caller waits; false if ctx has ended.
+func pause(ctx context.Context, d time.Duration, urgent chan struct{}) bool {
 	t := time.NewTimer(d)
 	defer t.Stop()
 	select {
 	case <-t.C:
 		return true
-	case <-hurry:
-		poke(hurry)
+	case <-urgent:
+		signal(urgent)
 		return true
 	case <-ctx.Done():
 		return false
 	}
 }
 
-// next is the transaction that is due, and the last change that is in it; nil
-// when nothing is.
+// next returns the next transaction and the last change in it; nil if there is nothing to
+// write.
 func (k *Keeper) next() (*Change, uint64) {
 	k.mu.Lock()
 	defer k.mu.Unlock()
@@ -286,28 +288,28 @@ func (k *Keeper) next() (*Change, uint64) {
 		return nil, 0
 	}
 	c := &Change{Revision: k.last + 1}
-	if c.Revision == 0 { // which says that there is none
+	if c.Revision == 0 { // 0 means no revision
 		c.Revision++
 	}
-	if k.rules == nil || k.lost > k.done || !sameRules(k.rules, k.node) {
+	if k.rules == nil || k.repair > k.done || !sameRules(k.rules, k.node) {
 		c.Whole, c.Add = k.node, k.want.all()
 	} else {
 		c.Delete, c.Add = k.want.differences(k.have)
 		if len(c.Delete)+len(c.Add) == 0 {
-			k.succeeded(k.asked)
+			k.succeeded(k.requested)
 			return nil, 0
 		}
 	}
 	k.last = c.Revision
-	return c, k.asked
+	return c, k.requested
 }
 
-// finish notes what came of a transaction.
+// finish records the result of a transaction.
 func (k *Keeper) finish(c *Change, upTo uint64, err error) {
 	k.mu.Lock()
 	defer k.mu.Unlock()
 	if err != nil {
-		// It may have been refused because the tables are not as we left them.
+		// The cause may be that another program changed the tables.
 		k.rules, k.reason = nil, err
 		k.announce()
 		return
@@ -334,7 +336,7 @@ func (k *Keeper) announce() {
 	k.changed = make(chan struct{})
 }
 
-// sameRules tells whether two nodes differ in elements only.
+// sameRules reports whether two nodes differ in elements only.
 func sameRules(a, b *Node) bool {
 	return a.Bridge == b.Bridge && a.LinkGroup == b.LinkGroup && a.Masquerade == b.Masquerade && a.Tunnel == b.Tunnel
 }

@@ -15,14 +15,15 @@ import (
 	"github.com/google/go-cmp/cmp"
 )
 
-// kernel stands in for the real one: it has elements and refuses what nft would.
+// kernel is a fake of the kernel: it has elements, and rejects changes that nft would
+// reject.
 type kernel struct {
 	mu       sync.Mutex
 	there    bool
 	have     elements
 	revision uint32
 	runs     int
-	wholes   int // of the runs, those that wrote both tables anew
+	wholes   int // runs that replaced both tables
 	takes    time.Duration
 	fail     error
 }
@@ -65,7 +66,7 @@ func (k *kernel) apply(ctx context.Context, c Change) error {
 	return nil
 }
 
-// wants checks the maps of ports, which say enough.
+// wants checks the maps of ports, which are enough.
 func (k *kernel) wants(t *testing.T, ports ...string) {
 	t.Helper()
 	k.mu.Lock()
@@ -174,14 +175,14 @@ func TestWaitIsNotPaced(t *testing.T) {
 	})
 }
 
-// One pod is written soon, and in a storm none waits for the last.
+// One pod is written soon, and in a storm no pod waits for the last.
 func TestChangesGather(t *testing.T) {
 	inBubble(t, func(t *testing.T, k *Keeper, real *kernel) {
 		k.SetNode(testNode)
 		waitFor(t, k)
 		before := real.runs
 		k.SetPod("a", pod("10.0.0.1", 80))
-		<-time.After(pace + real.takes)
+		<-time.After(batchPause + real.takes)
 		synctest.Wait()
 		real.wants(t, "tcp . 80 : 10.0.0.1 . 80")
 		k.RemovePod("a")
@@ -192,7 +193,7 @@ func TestChangesGather(t *testing.T) {
 		}
 
 		before = real.runs
-		late := storm + pace + 2*real.takes // its own transaction, and the one before
+		late := batchLimit + batchPause + 2*real.takes // its own and the previous transaction
 		for n := range 500 {
 			k.SetPod(fmt.Sprint(n), pod(fmt.Sprintf("10.0.%d.%d", n/250, n%250)))
 			<-time.After(2 * time.Millisecond)
@@ -221,7 +222,7 @@ func TestElementsFollowThePods(t *testing.T) {
 		k.SetPod("a", pod("10.0.0.1", 81, 82))
 		waitFor(t, k)
 		real.wants(t, "tcp . 81 : 10.0.0.1 . 81", "tcp . 82 : 10.0.0.1 . 82")
-		// The port goes to a successor before its predecessor is told to go.
+		// The successor gets the port before the predecessor is removed.
 		k.SetPod("b", pod("10.0.0.2", 82))
 		k.RemovePod("a")
 		waitFor(t, k)
@@ -284,8 +285,8 @@ func TestNodeChanges(t *testing.T) {
 	})
 }
 
-// TestPutBack: tables that somebody flushed or deleted are written again, and what
-// the Keeper did itself is not taken for that.
+// TestPutBack: the Keeper rewrites tables that another program flushed or deleted, and
+// ignores its own changes.
 func TestPutBack(t *testing.T) {
 	inBubble(t, func(t *testing.T, k *Keeper, real *kernel) {
 		k.SetNode(testNode)
@@ -312,7 +313,7 @@ func TestPutBack(t *testing.T) {
 		if real.runs != runs+2 {
 			t.Errorf("%d transactions after two changes of others", real.runs-runs)
 		}
-		// Before the watch tells of it, the next change finds it out.
+		// The next change detects the loss before the watch reports it.
 		real.mu.Lock()
 		real.there, real.have = false, nil
 		real.mu.Unlock()
@@ -372,14 +373,14 @@ func TestMissing(t *testing.T) {
 				slow(real, time.Hour)
 				k.SetPod("a", pod("10.0.0.1", 81))
 			},
-			after: patience - time.Millisecond,
+			after: missingAfter - time.Millisecond,
 		},
 		{
 			name: "a change that does not come to its end", want: strings.ReplaceAll(element, "80", "81"), spoil: func(k *Keeper, real *kernel) {
 				slow(real, time.Hour)
 				k.SetPod("a", pod("10.0.0.1", 81))
 			},
-			after: patience,
+			after: missingAfter,
 		},
 		{
 			name: "a port that still leads to another", want: element, spoil: func(k *Keeper, _ *kernel) {
@@ -387,7 +388,7 @@ func TestMissing(t *testing.T) {
 				k.SetPod("b", pod("10.0.0.2", 80))
 				k.SetPod("a", pod("10.0.0.1", 80))
 			},
-			after: patience,
+			after: missingAfter,
 		},
 		{
 			name: "refused", want: refused.Error(), spoil: func(k *Keeper, real *kernel) {
@@ -410,7 +411,7 @@ func TestMissing(t *testing.T) {
 			after: time.Minute,
 		},
 		{
-			// The notice of it comes before the Keeper hears of its own success.
+			// The notice arrives before the Keeper's transaction returns.
 			name: "others changed them again while they were restored", want: "somebody else", spoil: func(k *Keeper, real *kernel) {
 				k.Noticed(0)
 				<-time.After(real.takes / 2)

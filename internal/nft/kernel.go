@@ -11,15 +11,16 @@ import (
 
 // Change is one transaction.
 type Change struct {
-	// Whole replaces both tables by those of a node; nil changes elements only.
+	// Whole replaces both tables by the tables of a node; nil changes elements only.
 	Whole *Node
-	// Delete goes before Add.
+	// Delete is executed before Add.
 	Delete, Add []Element
-	// Revision is written with it, so that it can be told from what others do.
+	// Revision is written with the change, to distinguish it from changes by other
+	// programs.
 	Revision uint32
 }
 
-// Element of a set, or of a map when it has a Value.
+// Element is an element of a set, or of a map if it has a Value.
 type Element struct{ Family, Set, Key, Value string }
 
 // Kernel applies changes to the network namespace of the calling thread.
@@ -28,7 +29,7 @@ type Kernel struct {
 	nf knftables.Interface
 }
 
-// open finds nft, and whether it works.
+// open finds nft and checks that it works.
 func (k *Kernel) open() (knftables.Interface, error) {
 	k.mu.Lock()
 	defer k.mu.Unlock()
@@ -42,7 +43,7 @@ func (k *Kernel) open() (knftables.Interface, error) {
 	return k.nf, nil
 }
 
-// Apply makes a change, whole or not at all. It runs the program nft.
+// Apply makes a change, completely or not at all. It runs the program nft.
 func (k *Kernel) Apply(ctx context.Context, c Change) error {
 	nf, err := k.open()
 	if err != nil {
@@ -66,7 +67,7 @@ func (k *Kernel) Apply(ctx context.Context, c Change) error {
 	return nil
 }
 
-// String says it as a person looks for it with nft(8).
+// String formats the element as nft(8) prints it.
 func (e Element) String() string {
 	kind, value := "set", ""
 	if isMap(e.Set) {
@@ -88,8 +89,8 @@ func (e Element) object() *knftables.Element {
 	return o
 }
 
-// replaceTables makes both tables anew, empty. Packets meet the old ones or the
-// new ones, never none.
+// replaceTables creates both tables anew, without elements. Packets meet the old or the
+// new tables, never none.
 func replaceTables(tx *knftables.Transaction, n *Node) {
 	for _, family := range []knftables.Family{familyInet, familyBridge} {
 		table := &knftables.Table{Family: family, Name: Table}
@@ -125,8 +126,8 @@ func replaceTables(tx *knftables.Transaction, n *Node) {
 	}
 }
 
-// Remove takes both tables away, and returns in words what it removed. A node
-// without a working nft is an error.
+// Remove removes both tables, and returns a description of each removed table. It returns
+// an error if nft does not work on the node.
 func (k *Kernel) Remove(ctx context.Context) (removed []string, err error) {
 	nf, err := k.open()
 	if err != nil {

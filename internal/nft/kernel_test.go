@@ -26,8 +26,8 @@ import (
 
 const bridge = "fairlead0"
 
-// lab is a node with pods behind real rules. The switch of the netlab is the
-// world outside: it knows the way to the node, and none to its pods.
+// lab is a node with pods behind real rules. The switch of the netlab is the world
+// outside: it has a route to the node, but none to its pods.
 type lab struct {
 	t       *testing.T
 	blocks  []netip.Prefix
@@ -37,7 +37,7 @@ type lab struct {
 	keeper  *nft.Keeper
 	filter  *nft.Kernel
 	settled nft.Node
-	// refuse is what nft answers to everything, nil while it works.
+	// refuse is the error of every transaction; nil while nft works.
 	refuse atomic.Pointer[error]
 }
 
@@ -55,7 +55,7 @@ func newLab(t *testing.T) *lab {
 	return newLabs(t, 1)[0]
 }
 
-// newLabs makes nodes that share a link.
+// newLabs returns nodes that share a link.
 func newLabs(t *testing.T, count int) []*lab {
 	t.Helper()
 	if os.Geteuid() != 0 {
@@ -80,7 +80,7 @@ func newLabs(t *testing.T, count int) []*lab {
 	return labs
 }
 
-// start makes the node's network and keeps its rules.
+// start creates the node's network and keeps its rules.
 func (l *lab) start() {
 	t := l.t
 	t.Helper()
@@ -99,7 +99,7 @@ func (l *lab) start() {
 	})
 	t.Cleanup(func() { l.kernel.Close() })
 	l.apply(l.hostState())
-	l.inNode(func() error { // the daemon sets it where a pod has host ports
+	l.inNode(func() error { // the daemon sets it if a pod has host ports
 		return os.WriteFile("/proc/sys/net/ipv4/conf/"+bridge+"/route_localnet", []byte("1"), 0)
 	})
 	ctx, cancel := context.WithCancel(context.Background())
@@ -126,7 +126,7 @@ func (l *lab) start() {
 	})
 }
 
-// hostState is the node's network without any other node.
+// hostState returns the node's network without other nodes.
 func (l *lab) hostState() host.State {
 	return host.State{
 		Bridge: bridge, MTU: 1500, Uplink: netlab.Uplink,
@@ -145,7 +145,7 @@ func (l *lab) apply(want host.State) {
 
 func (l *lab) set(n nft.Node) {
 	l.t.Helper()
-	for i, p := range n.Cluster { // of the node itself, not of its link
+	for i, p := range n.Cluster { // the node's own address, not its link's prefix
 		if p == l.node.V4 || p == l.node.V6 {
 			n.Cluster[i] = netip.PrefixFrom(p.Addr(), p.Addr().BitLen())
 		}
@@ -220,7 +220,7 @@ func (l *lab) pod(n int, ports ...nft.Port) *sandbox {
 	return s
 }
 
-// within is the n-th address of a block.
+// within returns the n-th address of a block.
 func within(block netip.Prefix, n int) netip.Prefix {
 	raw := block.Addr().AsSlice()
 	raw[len(raw)-1] = byte(n)
@@ -231,7 +231,7 @@ func within(block netip.Prefix, n int) netip.Prefix {
 func (s *sandbox) v4() netip.Addr { return s.link.Addresses[0] }
 func (s *sandbox) v6() netip.Addr { return s.link.Addresses[1] }
 
-// serve answers on TCP and UDP with the address that it is asked from.
+// serve answers on TCP and UDP with the client's address.
 func serve(t *testing.T, ns *netlab.Namespace, port uint16) {
 	t.Helper()
 	at := fmt.Sprintf("[::]:%d", port)
@@ -273,7 +273,7 @@ func serve(t *testing.T, ns *netlab.Namespace, port uint16) {
 	}()
 }
 
-// ask asks a server from a namespace, and returns as whom it was seen.
+// ask asks a server from a namespace, and returns the client address that the server saw.
 func ask(t *testing.T, from *netlab.Namespace, network string, to netip.Addr, port uint16, within time.Duration) (netip.Addr, error) {
 	t.Helper()
 	var c net.Conn
@@ -293,7 +293,7 @@ func ask(t *testing.T, from *netlab.Namespace, network string, to netip.Addr, po
 		_ = c.SetReadDeadline(time.Now().Add(within / 20))
 		n, err := c.Read(buf)
 		if err != nil && time.Now().Before(deadline) {
-			continue // a datagram may be lost while a neighbour is looked for
+			continue // a datagram may be lost during neighbour discovery
 		}
 		if err != nil {
 			return netip.Addr{}, err
@@ -303,7 +303,7 @@ func ask(t *testing.T, from *netlab.Namespace, network string, to netip.Addr, po
 	}
 }
 
-// wantSeen checks as whom a client is seen, over TCP and UDP.
+// wantSeen checks the client address that a server sees, over TCP and UDP.
 func wantSeen(t *testing.T, from *netlab.Namespace, to netip.Addr, port uint16, want netip.Addr) {
 	t.Helper()
 	for _, network := range []string{"tcp", "udp"} {
@@ -330,7 +330,8 @@ func TestMasquerade(t *testing.T) {
 		wantSeen(t, a.Namespace, v.other, 7000, v.own)  // another pod
 		wantSeen(t, a.Namespace, v.node, 7000, v.own)   // the node
 	}
-	// What the operator excludes keeps the pod's address: the world gets a way back.
+	// To destinations that the operator excludes the pod's address is kept: the world
+	// gets a route back.
 	n := l.settled
 	n.Cluster = append(n.Cluster, netip.MustParsePrefix("192.168.77.0/28"))
 	l.set(n)
@@ -361,7 +362,7 @@ func TestHostPorts(t *testing.T) {
 	wantSeen(t, l.node.Namespace, node4, 8080, node4)
 	wantSeen(t, l.node.Namespace, netip.MustParseAddr("127.0.0.1"), 8080, node4)
 	wantSeen(t, l.node.Namespace, netip.MustParseAddr("127.0.0.1"), 8082, node4)
-	// A pod reaches itself, and hears the answer.
+	// A pod reaches itself, and receives the answer.
 	wantSeen(t, a.Namespace, node4, 8080, node4)
 	wantSeen(t, a.Namespace, node6, 8080, node6)
 	if _, err := ask(t, l.world.Namespace, "tcp", node4, 8082, 5*time.Second); err == nil {
@@ -383,8 +384,8 @@ func TestHostPorts(t *testing.T) {
 	}
 }
 
-// TestServiceHairpin: a pod reaches itself through a Service, whose proxy is played
-// by a rule as kube-proxy writes it, without its own masquerade.
+// TestServiceHairpin: a pod reaches itself through a Service. A rule like kube-proxy's,
+// without its masquerade, is the proxy.
 func TestServiceHairpin(t *testing.T) {
 	l := newLab(t)
 	a := l.pod(5)
@@ -396,8 +397,8 @@ func TestServiceHairpin(t *testing.T) {
 	wantSeen(t, a.Namespace, netip.MustParseAddr("172.30.0.1"), 80, l.node.V4.Addr())
 }
 
-// TestPutBackInTheKernel: what others do to the tables is seen and put right, and
-// nothing else is done.
+// TestPutBackInTheKernel: the Keeper repairs changes of other programs in its tables, and
+// changes nothing else.
 func TestPutBackInTheKernel(t *testing.T) {
 	l := newLab(t)
 	l.pod(5, nft.Port{Protocol: "tcp", HostPort: 8080, ContainerPort: 80})
@@ -425,7 +426,7 @@ func TestPutBackInTheKernel(t *testing.T) {
 		"add element inet fairlead local4 { 192.0.2.0/24 }",
 	} {
 		run(t, l.node.Namespace, "", "nft", harm)
-		// Other tables are none of its business, and its own come back whole.
+		// It leaves other tables alone, and restores its own completely.
 		for deadline := time.Now().Add(limit); ; {
 			tables, err := l.node.State()
 			if err != nil {
@@ -441,8 +442,8 @@ func TestPutBackInTheKernel(t *testing.T) {
 	}
 }
 
-// TestMissingInTheKernel: while what others took away cannot be put back, each pod
-// is known to lack it, with the reason.
+// TestMissingInTheKernel: while removed elements cannot be restored, Missing returns the
+// reason for each pod.
 func TestMissingInTheKernel(t *testing.T) {
 	l := newLab(t)
 	a := l.pod(5, nft.Port{Protocol: "tcp", HostPort: 8080, ContainerPort: 80})

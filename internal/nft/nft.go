@@ -1,11 +1,11 @@
-// Package nft keeps the node's packet filter: the addresses that pods leave the
-// cluster with, the ports of the host that lead to pods, and that no pod sends
-// as another. It is the only importer of knftables, which runs the program nft.
+// Package nft keeps the node's packet filter: it masquerades packets that leave the
+// cluster, forwards ports of the host to pods, and drops packets that a pod sends with
+// another's address. It is the only importer of knftables, which runs the program nft.
 //
-// Everything is in two tables that are Fairlead's alone, "inet fairlead" and
-// "bridge fairlead". Pure functions turn what is wanted into elements of sets
-// and maps; a Keeper brings them into the kernel, many pods with one transaction,
-// and puts them back when somebody takes them away.
+// All rules are in two tables of Fairlead's own, "inet fairlead" and "bridge fairlead".
+// Pure functions convert the wanted state into elements of sets and maps. A Keeper writes
+// them into the kernel, many pods in one transaction, and restores them if another
+// program removes them.
 package nft
 
 import (
@@ -16,71 +16,73 @@ import (
 // Table is the name of both tables, of the families inet and bridge.
 const Table = "fairlead"
 
-// Node is what the rules need to know of the node.
+// Node is the node's part of the rules.
 type Node struct {
-	// Bridge that the pods are plugged into.
+	// Bridge is the name of the bridge of the pods.
 	Bridge string
-	// LinkGroup is the group (ip-link(8)) of the links of pods. A link of this
-	// group sends nothing until its Pod is known.
+	// LinkGroup is the group (ip-link(8)) of the links of pods. Packets from a link of
+	// this group are dropped until its Pod is set.
 	LinkGroup uint32
-	// Masquerade has what pods send out of the cluster carry an address of the
-	// node.
+	// Masquerade gives packets from pods to outside the cluster an address of the node as
+	// their source.
 	Masquerade bool
 	// Local are the blocks of this node's pods.
 	Local []netip.Prefix
-	// Cluster is what pods reach with their own addresses: every node's blocks
-	// and addresses, and what the operator excludes.
+	// Cluster lists the destinations that pods reach with their own addresses: every
+	// node's blocks and addresses, and the destinations that the operator excludes from
+	// masquerading.
 	Cluster []netip.Prefix
-	// Tunnel tells which packets are the tunnel's.
+	// Tunnel identifies the packets of the tunnel.
 	Tunnel Tunnel
-	// Underlay are this node's addresses that the tunnel is at, none where the node
-	// takes nothing encapsulated.
+	// Underlay are the addresses of this node's tunnel endpoint; empty if the node
+	// receives no encapsulated packets.
 	Underlay []netip.Addr
-	// Peers are the addresses of the other nodes: the tunnel's packets come from
-	// these, and no pod sends such a packet to these.
+	// Peers are the addresses of the other nodes. Only they may send tunnel packets to
+	// this node, and no pod may send a tunnel packet to them.
 	Peers []netip.Addr
 }
 
-// Tunnel is what makes a UDP datagram one of the tunnel between nodes (VXLAN, RFC
-// 7348). Datagrams to that port with another number are somebody else's.
+// Tunnel identifies the UDP datagrams of the tunnel between nodes (VXLAN, RFC 7348).
+// Datagrams to the same port with another network number do not belong to it.
 type Tunnel struct {
-	// Port is the UDP port, 1 to 65535, VNI the network's number, 1 to 16777215.
+	// Port is the UDP port, 1 to 65535; VNI is the network's number, 1 to 16777215.
 	Port, VNI int
 }
 
-// Pod is what the rules need to know of one sandbox.
+// Pod is a sandbox's part of the rules.
 type Pod struct {
-	// Links are its links on the host.
+	// Links are the sandbox's links on the host.
 	Links []Link
-	// Addresses are where its ports are reached, one of a family at most.
+	// Addresses are the targets of Ports, at most one per family.
 	Addresses []netip.Addr
-	// Ports of the host that lead to it.
+	// Ports are the ports of the host that lead to the sandbox.
 	Ports []Port
 }
 
-// Link is the host end of an interface, and who may send through it.
+// Link is the host end of an interface, and the source addresses that are allowed on it.
 type Link struct {
 	Name string
-	// MAC and Addresses are what the pod may send as. The link-local IPv6 address
-	// that the kernel makes of the MAC (RFC 4291, appendix A) belongs to them.
+	// MAC and Addresses are the allowed source addresses. The link-local IPv6 address
+	// that the kernel derives from the MAC (RFC 4291, appendix A) is also allowed.
 	MAC       net.HardwareAddr
 	Addresses []netip.Addr
-	// Unchecked links may send as anybody: it is not known any more who they are.
+	// Unchecked allows any source address on the link, because its sandbox is no longer
+	// known.
 	Unchecked bool
 }
 
-// Port is one port of the host.
+// Port is a port of the host that leads to a pod.
 type Port struct {
 	// Protocol is "tcp", "udp" or "sctp".
 	Protocol string `json:"protocol"`
-	// HostIP is the one address of the host that it is at; an unspecified one is
-	// every address of its family, one that is not valid is every address.
+	// HostIP is the address of the host with the port. An unspecified address means every
+	// address of its family; an invalid one means every address of both families.
 	HostIP        netip.Addr `json:"hostIP,omitzero"`
 	HostPort      uint16     `json:"hostPort"`
 	ContainerPort uint16     `json:"containerPort"`
 }
 
-// Overlaps tells whether two ports cannot be there at once.
+// Overlaps reports whether two ports exclude each other.
 func (p Port) Overlaps(q Port) bool {
 	if p.Protocol != q.Protocol || p.HostPort != q.HostPort {
 		return false
@@ -94,5 +96,5 @@ func (p Port) Overlaps(q Port) bool {
 	return p.HostIP.IsUnspecified() || q.HostIP.IsUnspecified() || p.HostIP == q.HostIP
 }
 
-// serves tells whether the port is at addresses of the host of that family.
+// serves reports whether the port applies to addresses of the given family.
 func (p Port) serves(is4 bool) bool { return !p.HostIP.IsValid() || p.HostIP.Is4() == is4 }

@@ -15,8 +15,8 @@ import (
 	"fairlead.dev/fairlead/test/netlab"
 )
 
-// SCTP (RFC 9260) as far as an association with one message in either direction
-// takes it: not every kernel that forwards SCTP can speak it.
+// The part of SCTP (RFC 9260) that an association with one message in each direction
+// needs: a kernel that forwards SCTP need not implement it.
 
 // The types of chunks.
 const (
@@ -55,7 +55,7 @@ func chunk(kind byte, body []byte) []byte {
 // initiation is the body of INIT and INIT ACK.
 func initiation(tag uint32) []byte {
 	b := binary.BigEndian.AppendUint32(nil, tag)
-	b = binary.BigEndian.AppendUint32(b, 65536) // room for so many bytes
+	b = binary.BigEndian.AppendUint32(b, 65536) // receive window in bytes
 	return append(b, 0, 1, 0, 1, 0, 0, 0, 1)    // streams out and in, the first number
 }
 
@@ -68,8 +68,8 @@ func segment(source, dest uint16, tag uint32, chunks ...[]byte) []byte {
 	return b
 }
 
-// sctpSocket opens a socket for whole segments over IPv4. A kernel that speaks
-// SCTP itself would abort what it does not know of.
+// sctpSocket opens a socket for whole segments over IPv4. A kernel that implements SCTP
+// would abort associations that it does not know.
 func sctpSocket(t *testing.T, ns *netlab.Namespace) int {
 	t.Helper()
 	run(t, ns, "table ip quiet { chain out { type filter hook output priority 0; meta l4proto sctp @th,96,8 6 drop; }; }", "nft", "-f", "-")
@@ -87,7 +87,7 @@ func sctpSocket(t *testing.T, ns *netlab.Namespace) int {
 	return fd
 }
 
-// readSegment reads one segment; false when none came for a while.
+// readSegment reads one segment; false if none arrives for a while.
 func readSegment(fd int) (s sctpSegment, ok bool) {
 	buf := make([]byte, 2048)
 	n, err := unix.Read(fd, buf)
@@ -113,8 +113,7 @@ func readSegment(fd int) (s sctpSegment, ok bool) {
 	return s, true
 }
 
-// serveSCTP answers at a port with the address that it is asked from, until
-// stopped is closed.
+// serveSCTP answers at a port with the client's address, until stopped is closed.
 func serveSCTP(fd int, port uint16, stopped <-chan struct{}) error {
 	for {
 		select {
@@ -142,7 +141,7 @@ func serveSCTP(fd int, port uint16, stopped <-chan struct{}) error {
 	}
 }
 
-// TestHostPortOverSCTP: an association with a host port is made, and carries data
+// TestHostPortOverSCTP: an association with a host port is established, and carries data
 // both ways.
 func TestHostPortOverSCTP(t *testing.T) {
 	l := newLab(t)

@@ -16,7 +16,7 @@ import (
 	"fairlead.dev/fairlead/test/netlab"
 )
 
-// Frames, as a pod may make them up. Each ends in its number.
+// Frames that a pod may forge. Each ends in its number.
 
 func ether(from net.HardwareAddr, kind uint16, payload []byte) []byte {
 	frame := append([]byte{0xff, 0xff, 0xff, 0xff, 0xff, 0xff}, from...)
@@ -45,7 +45,7 @@ func ipv4(from netip.Addr) []byte {
 	return append(b, 0, 9, 0, 9, 0, 8, 0, 0)
 }
 
-// ipv6 carries ICMPv6 of a type, about a target.
+// ipv6 returns a packet with ICMPv6 of a type, about a target.
 func ipv6(from netip.Addr, icmp byte, target netip.Addr) []byte {
 	b := []byte{0x60, 0, 0, 0, 0, 24, 58, 255}
 	b = append(b, from.AsSlice()...)
@@ -78,14 +78,14 @@ func packetSocket(t *testing.T, ns *netlab.Namespace) int {
 	return fd
 }
 
-// arrived tells whether that is what was sent: the packet filter cuts off what lies
-// behind the end of an IP packet.
+// arrived reports whether got is the frame sent: the packet filter cuts off the bytes
+// after the end of an IP packet.
 func arrived(got, sent []byte) bool {
 	return len(got) >= 42 && bytes.HasPrefix(sent, got)
 }
 
-// passes tells whether a frame gets from one pod to another. A second one, which
-// is let through, shows when the first would have come.
+// passes reports whether a frame gets from one pod to another. The allowed frame, sent
+// after it, shows when it would have arrived.
 func passes(t *testing.T, from, to int, frame, allowed []byte) bool {
 	t.Helper()
 	buf := make([]byte, 2048)
@@ -99,7 +99,7 @@ func passes(t *testing.T, from, to int, frame, allowed []byte) bool {
 		for {
 			n, err := unix.Read(to, buf)
 			if err != nil {
-				break // nothing came, so the frames are sent again
+				break // nothing arrived, so the frames are sent again
 			}
 			switch {
 			case arrived(buf[:n], frame):
@@ -173,8 +173,8 @@ func TestSourceChecks(t *testing.T) {
 			t.Errorf("%s: passes: %v, want %v", c.name, got, c.want)
 		}
 	}
-	// A sandbox whose record was lost may go on, whoever it is; one that is not
-	// known at all may not.
+	// A sandbox whose record was lost may go on sending from any address; an unknown
+	// sandbox may not send.
 	if !passes(t, packetSocket(t, lost.Namespace), to, ether(own, ip4, ipv4(b.v4())), ether(lost.link.MAC, arpKind, arp(lost.link.MAC, lost.v4()))) {
 		t.Error("a sandbox whose record was lost sends nothing")
 	}

@@ -7,9 +7,9 @@ import (
 	"sigs.k8s.io/knftables"
 )
 
-// sets are all sets and maps, whose elements are the State. A plain type is given
-// by an expression that has it (typeof): nft 1.1.2 and later write down a plain
-// type in a way that earlier ones on the node crash at.
+// sets lists all sets and maps. A plain type is declared by an expression that has the
+// type (typeof): earlier versions of nft on the node crash on a plain type as nft 1.1.2
+// and later write it.
 var sets = []struct {
 	family, name, typ, typeOf string
 	isMap, interval           bool
@@ -36,7 +36,7 @@ var sets = []struct {
 	{family: familyBridge, name: "targets", typeOf: "iifname . ether saddr . @th,64,128"},
 }
 
-// isMap tells whether a name is that of a map.
+// isMap reports whether name is the name of a map.
 func isMap(name string) bool {
 	for _, s := range sets {
 		if s.name == name {
@@ -46,7 +46,7 @@ func isMap(name string) bool {
 	return false
 }
 
-// chain is a chain with its rules, a base chain when it has a hook.
+// chain is a chain with its rules; a base chain if it has a hook.
 type chain struct {
 	family, name string
 	typ          knftables.BaseChainType
@@ -57,8 +57,7 @@ type chain struct {
 
 type rule struct{ text, comment string }
 
-// chains are the rules of a node, in an order in which each is there before it
-// is jumped to.
+// chains returns the chains of a node; a chain precedes the chains that jump to it.
 func chains(n *Node) []chain {
 	return slices.Concat(tunnelChains(n), inetChains(n), bridgeChains(n))
 }
@@ -108,7 +107,8 @@ func inetChains(n *Node) []chain {
 	}
 }
 
-// bridgeChains let through what a pod sends as itself, and nothing else.
+// bridgeChains returns the chains that accept frames with the pod's own addresses and
+// drop all others.
 func bridgeChains(n *Node) []chain {
 	const (
 		known   = "iifname . ether saddr @stations "

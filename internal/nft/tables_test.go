@@ -5,10 +5,9 @@ import (
 	"testing"
 )
 
-// calico#11750, kubernetes#136786: what nft 1.1.2 or later declares as one plain
-// type makes one before 1.1.2 on the same node crash, in whatever table that one
-// was to look at. Several versions share a node: that of our image, of
-// kube-proxy's, and of the host.
+// calico#11750, kubernetes#136786: a plain type that nft 1.1.2 or later declares makes an
+// nft before 1.1.2 on the same node crash, whichever table it reads. Several versions
+// share a node: in our image, in kube-proxy's, and on the host.
 func TestSetsThatOlderNftReads(t *testing.T) {
 	for _, s := range sets {
 		if (s.typ == "") == (s.typeOf == "") {

@@ -6,23 +6,23 @@ import (
 	"sigs.k8s.io/knftables"
 )
 
-// afterServices is behind all that may turn a packet to another address on its way
-// to a socket of the host: IPVS is at 99.
+// afterServices is a priority of the input hook after every program that may redirect a
+// packet to another address: IPVS has 99.
 const afterServices = "110"
 
-// packets matches those of the tunnel. The port comes first: it is all that is
-// looked at of nearly every packet. The number of the network is at bit 96 of the
-// datagram (RFC 7348 section 5).
+// packets returns an expression that matches the packets of the tunnel. It compares the
+// port first, which decides about nearly every packet. The number of the network is at
+// bit 96 of the datagram (RFC 7348 section 5).
 func (t Tunnel) packets() string {
 	return fmt.Sprintf("udp dport %d @th,96,24 %d ", t.Port, t.VNI)
 }
 
-// tunnelChains let nodes alone send into the tunnel. Where a packet enters is the
-// first place, before anything is known of a connection. Translations (a Service or
-// a host port that leads to the tunnel of a node) come after that, so there is a
-// second look where packets reach a socket, are passed on, or leave from the host
-// itself, which is how IPVS passes them on. What a translation hides at the node that
-// packets reach is seen by the node that they leave.
+// tunnelChains returns the chains that allow only nodes to send into the tunnel. The
+// first check is at prerouting, before connection tracking. Address translation (a
+// Service or a host port that leads to a node's tunnel) comes later. So a second check
+// follows where packets reach a socket (input), are forwarded (forward), or leave the
+// host itself (output), which is how IPVS forwards. A translation can hide a packet's
+// origin from the node that receives it; then the node that sends the packet checks it.
 func tunnelChains(n *Node) []chain {
 	fromPods := fmt.Sprintf("iifname %q ", n.Bridge)
 	others := fmt.Sprintf("iifname != %q iifgroup != %d ", n.Bridge, n.LinkGroup)

@@ -25,11 +25,11 @@ const (
 	tunnelMTU = 1430
 )
 
-// remote is a node behind the tunnel that the lab does not have: the test sends as it.
+// remote has the blocks of a node that does not exist: the test sends in its name.
 var remote = []netip.Prefix{netip.MustParsePrefix("10.244.7.0/26"), netip.MustParsePrefix("fd00:17::/64")}
 
-// tunnel makes the node's end of the tunnel, of both families, and has the remote node's
-// pods behind the world's addresses.
+// tunnel creates the node's end of the tunnel, for both families, with the world's
+// addresses as the remote node's underlay.
 func (l *lab) tunnel() {
 	l.t.Helper()
 	want := l.hostState()
@@ -47,7 +47,7 @@ func (l *lab) tunnel() {
 	l.set(n)
 }
 
-// believe has these addresses be those of other nodes.
+// believe sets the addresses of the other nodes.
 func (l *lab) believe(peers ...netip.Addr) {
 	l.t.Helper()
 	n := l.settled
@@ -55,8 +55,8 @@ func (l *lab) believe(peers ...netip.Addr) {
 	l.set(n)
 }
 
-// forgery is what is sent to a tunnel's port so that a pod gets a datagram from an
-// address of the remote node.
+// forgery returns a tunnel payload that delivers a datagram from an address of the remote
+// node to a pod.
 func (l *lab) forgery(to *sandbox, is4 bool, payload string) []byte {
 	source, target := remote[0].Addr().Next(), to.v4()
 	if !is4 {
@@ -68,7 +68,7 @@ func (l *lab) forgery(to *sandbox, is4 bool, payload string) []byte {
 	return append([]byte{8, 0, 0, 0, 0, 0, vni, 0}, inner...)
 }
 
-// datagram is a UDP datagram in IP, after the Ethernet type.
+// datagram returns a UDP datagram in IP, after the Ethernet type.
 func datagram(from, to netip.Addr, port uint16, payload string) []byte {
 	udp := binary.BigEndian.AppendUint16(nil, 1234)
 	udp = binary.BigEndian.AppendUint16(udp, port)
@@ -119,8 +119,9 @@ func listen(t *testing.T, ns *netlab.Namespace, at string) net.PacketConn {
 	return c
 }
 
-// gets tells whether a datagram of that text gets to a socket, sent again and again
-// beside one that is known to: three of those show when the others would have come.
+// gets reports whether a datagram with the given text reaches a socket. It sends the
+// datagram repeatedly, each time followed by a marker that does reach it: after three
+// markers the datagram would have arrived.
 func gets(t *testing.T, at net.PacketConn, text string, send, marker func()) bool {
 	t.Helper()
 	buf := make([]byte, 4096)
@@ -148,8 +149,8 @@ func gets(t *testing.T, at net.PacketConn, text string, send, marker func()) boo
 	return false
 }
 
-// sender sends datagrams from a namespace. A refusal that the kernel tells of is an
-// answer like silence.
+// sender returns a function that sends datagrams from a namespace and ignores errors: a
+// rejected datagram counts as a lost one.
 func sender(t *testing.T, from *netlab.Namespace, source, to string) func(payload []byte) {
 	t.Helper()
 	var c net.Conn
@@ -182,11 +183,11 @@ type attempt struct {
 	name       string
 	from       *netlab.Namespace
 	source, to string
-	pad        int // bytes more, so that it comes in pieces
+	pad        int // extra bytes, so that it is fragmented
 	through    bool
 }
 
-// try sends a forgery of each family inside on each way.
+// try sends a forgery with each inner family by each attempt.
 func (l *lab) try(t *testing.T, target, marking *sandbox, all []attempt) {
 	t.Helper()
 	socket := listen(t, target.Namespace, "[::]:7777")
@@ -195,7 +196,7 @@ func (l *lab) try(t *testing.T, target, marking *sandbox, all []attempt) {
 	for _, a := range all {
 		for _, is4 := range []bool{true, false} {
 			if a.pad > 0 && !is4 {
-				continue // too long for the bridge, and IPv6 is not broken up on the way
+				continue // too long for the bridge, and IPv6 is not fragmented on the way
 			}
 			text := fmt.Sprintf("%s %v", a.name, is4)
 			send := sender(t, a.from, a.source, a.to)
@@ -208,8 +209,8 @@ func (l *lab) try(t *testing.T, target, marking *sandbox, all []attempt) {
 	}
 }
 
-// proxy is a Service, as kube-proxy writes it, that leads from an address or any of
-// the node's to somewhere.
+// proxy returns the rules of a Service, as kube-proxy writes them, that redirect matching
+// packets to an address.
 func proxy(family, match, to string) string {
 	return fmt.Sprintf(`table %s proxy {
 		chain services { type nat hook prerouting priority dstnat; %s dnat to %s; }
@@ -218,14 +219,14 @@ func proxy(family, match, to string) string {
 `, family, match, to)
 }
 
-// A datagram to the tunnel's port is taken out of VXLAN only when it comes from a
-// node, for this node's tunnel. What a pod sends there, or has a Service send there,
-// reaches nobody (own review 5).
+// Only a datagram from a node to this node's tunnel is decapsulated. A datagram that a
+// pod sends to the tunnel's port, directly or through a Service, is dropped (own review
+// 5).
 func TestOnlyNodesSendIntoTheTunnel(t *testing.T) {
 	l := newLab(t)
 	l.tunnel()
-	// A pod that was let have the tunnel's port as its host port does not get what is
-	// sent to the tunnel (own review 6).
+	// A pod with the tunnel's port as its host port does not receive the tunnel's
+	// datagrams (own review 6).
 	evil, target := l.pod(5, nft.Port{Protocol: "udp", HostPort: vxlanPort, ContainerPort: 5555}), l.pod(6)
 	world, node := l.world, l.node
 	run(t, node.Namespace, "", "ip", "address", "add", "192.168.77.99/24", "dev", netlab.Uplink)
@@ -256,15 +257,15 @@ func TestOnlyNodesSendIntoTheTunnel(t *testing.T) {
 		{name: "node through a node port", from: world.Namespace, source: at(world.V4.Addr(), 0), to: "192.168.77.11:30053"},
 		{name: "the node itself", from: node.Namespace, to: node4},
 	})
-	l.believe(world.V6.Addr()) // who leaves is no node any more
+	l.believe(world.V6.Addr()) // a machine that left is no longer a node
 	l.try(t, target, evil, []attempt{
 		{name: "former node", from: world.Namespace, source: at(world.V4.Addr(), 0), to: node4},
 		{name: "node6 yet", from: world.Namespace, to: node6, through: true},
 	})
 }
 
-// What a pod sends to another node's tunnel does not leave its own node: under the
-// node's address it would be believed there (own review 5).
+// A pod's datagram to another node's tunnel does not leave its own node: masqueraded with
+// the node's address the other node would accept it (own review 5).
 func TestPodsDoNotSendIntoAnotherTunnel(t *testing.T) {
 	labs := newLabs(t, 2)
 	first, second := labs[0], labs[1]
@@ -289,7 +290,8 @@ func TestPodsDoNotSendIntoAnotherTunnel(t *testing.T) {
 		{name: "the host as IPVS passes on", from: first.node.Namespace, source: "192.168.77.99:0", to: node4},
 	}
 	run(t, first.node.Namespace, "", "ip", "address", "add", "192.168.77.99/24", "dev", netlab.Uplink)
-	// The first node is not told of the second: this is what the second would believe.
+	// The first node does not know the second, so it drops nothing: the second accepts
+	// every datagram.
 	for i := range attempts {
 		attempts[i].through = true
 	}
@@ -299,7 +301,7 @@ func TestPodsDoNotSendIntoAnotherTunnel(t *testing.T) {
 		attempts[i].through = strings.HasPrefix(attempts[i].name, "node")
 	}
 	second.try(t, target, beside, attempts)
-	// A tunnel of the pods' own is theirs, also with the same number.
+	// Pods may use a tunnel of their own, also with the same number.
 	listener := listen(t, first.pod(6).Namespace, "[::]:4789")
 	send := sender(t, evil.Namespace, "", at(netip.MustParseAddr("10.244.0.6"), vxlanPort))
 	mine := []byte{8, 0, 0, 0, 0, 0, vni, 0, 'm', 'i', 'n', 'e'}

@@ -5,12 +5,12 @@ import (
 	"slices"
 )
 
-// wanted is what is to be in the kernel, and for whom: two sandboxes may want the
-// same element for a while, as when one follows the other.
+// wanted holds the wanted elements and their owners. Two sandboxes may want the same
+// element for a while, as when one succeeds the other.
 type wanted struct {
-	claims map[place][]claim // the first one counts
+	claims map[place][]claim // the first claim applies
 	owners map[string]elements
-	dirty  map[place]struct{} // changed since the last look at the differences
+	dirty  map[place]struct{} // changed since the last call of all or differences
 }
 
 type claim struct{ owner, value string }
@@ -19,8 +19,7 @@ func newWanted() wanted {
 	return wanted{claims: map[place][]claim{}, owners: map[string]elements{}, dirty: map[place]struct{}{}}
 }
 
-// set makes an owner want these elements and no others. It tells whether that
-// changed anything.
+// set replaces the elements of an owner. It reports whether they changed.
 func (w *wanted) set(owner string, now elements) bool {
 	changed := false
 	before := w.owners[owner]
@@ -55,7 +54,7 @@ func (w *wanted) withdraw(owner string, p place) {
 	w.dirty[p] = struct{}{}
 }
 
-// all returns everything that is wanted, in order.
+// all returns all wanted elements, in order.
 func (w *wanted) all() []Element {
 	clear(w.dirty)
 	out := make([]Element, 0, len(w.claims))
@@ -65,8 +64,8 @@ func (w *wanted) all() []Element {
 	return inOrder(out)
 }
 
-// differences returns what to change where something changed since the last
-// time, in order.
+// differences returns the elements to delete and to add, among those that changed since
+// the last call, in order.
 func (w *wanted) differences(have elements) (del, add []Element) {
 	for p := range w.dirty {
 		value, there := have[p]

@@ -11,9 +11,10 @@ import (
 )
 
 const (
-	errorTarget = "ERROR" // which marks the beginning of a chain of one's own
+	errorTarget = "ERROR" // marks the start of a user-defined chain
 
-	// Verdicts of a standard target: -1 minus the kernel's, or an offset to jump to.
+	// Verdicts of a standard target: -1 minus the kernel's verdict, or an offset to jump
+	// to.
 	legacyDrop   = -1
 	legacyAccept = -2
 	legacyQueue  = -4
@@ -27,7 +28,7 @@ const (
 	notIn, notOut, notSource, notTarget, notProtocol = 0x01, 0x02, 0x08, 0x10, 0x40
 )
 
-// layout is where the parts of struct ipt_entry and struct ip6t_entry are.
+// layout has the offsets and sizes of the parts of struct ipt_entry or struct ip6t_entry.
 type layout struct {
 	addressSize                       int
 	in, protocol, flags, inverted     int
@@ -50,7 +51,7 @@ var (
 // entry is one rule of iptables.
 type entry struct {
 	offset  int
-	head    []byte // what it says of every packet
+	head    []byte // struct ipt_entry or ip6t_entry
 	matches []*expr.Match
 	target  string // empty for a verdict or a jump
 	data    []byte // of the target
@@ -62,19 +63,19 @@ func (e entry) verdict() int {
 }
 func (e entry) name() string { return unix.ByteSliceToString(e.data) }
 
-var errCut = errors.New("an entry is cut off")
+var errTruncated = errors.New("an entry is cut off")
 
-// entries takes a table apart.
+// entries parses a table; errors: errTruncated if an entry exceeds its bounds.
 func (l layout) entries(blob []byte) ([]entry, error) {
 	var out []entry
 	for at := 0; at < len(blob); {
 		b := blob[at:]
 		if len(b) < l.matches {
-			return nil, errCut
+			return nil, errTruncated
 		}
 		target, next := int(binary.NativeEndian.Uint16(b[l.targetOffset:])), int(binary.NativeEndian.Uint16(b[l.nextOffset:]))
 		if target < l.matches || next < target+sizeofPart || next > len(b) {
-			return nil, errCut
+			return nil, errTruncated
 		}
 		e := entry{offset: at, head: b[:l.matches]}
 		family := xt.TableFamily(unix.NFPROTO_IPV4)
@@ -84,11 +85,11 @@ func (l layout) entries(blob []byte) ([]entry, error) {
 		for m := l.matches; m < target; {
 			size := int(binary.NativeEndian.Uint16(b[m:]))
 			if size < sizeofPart || m+size > target {
-				return nil, errCut
+				return nil, errTruncated
 			}
 			match := &expr.Match{Name: partNamed(b[m:]), Rev: uint32(b[m+partRev])}
 			info, err := xt.Unmarshal(match.Name, family, match.Rev, b[m+sizeofPart:m+size])
-			if err == nil { // else it is one that is not known
+			if err == nil { // otherwise the extension is unknown
 				match.Info = info
 			}
 			e.matches = append(e.matches, match)
@@ -103,7 +104,7 @@ func (l layout) entries(blob []byte) ([]entry, error) {
 
 func partNamed(b []byte) string { return unix.ByteSliceToString(b[partName:partRev]) }
 
-// chainNames are the chains by the offset of their first rule.
+// chainNames returns the names of the chains by the offset of their first rule.
 func chainNames(all []entry) map[int]string {
 	names := map[int]string{}
 	for i, e := range all[:max(len(all)-1, 0)] {
@@ -114,7 +115,7 @@ func chainNames(all []entry) map[int]string {
 	return names
 }
 
-// exprs are what nftables would have for an entry.
+// exprs returns the expressions that nftables would have for an entry.
 func (l layout) exprs(e entry, names map[int]string) []expr.Any {
 	var out []expr.Any
 	inverted, flags := e.head[l.inverted], e.head[l.flags]
@@ -153,11 +154,11 @@ func (l layout) exprs(e entry, names map[int]string) []expr.Any {
 	for _, m := range e.matches {
 		out = append(out, m)
 	}
-	return append(out, l.does(e, flags&l.gotoFlag != 0, names))
+	return append(out, l.action(e, flags&l.gotoFlag != 0, names))
 }
 
-// does is what is done with a packet that matches.
-func (l layout) does(e entry, goes bool, names map[int]string) expr.Any {
+// action returns the expression for the target of an entry.
+func (l layout) action(e entry, isGoto bool, names map[int]string) expr.Any {
 	if !e.standard() {
 		return &expr.Target{Name: e.target}
 	}
@@ -170,7 +171,7 @@ func (l layout) does(e entry, goes bool, names map[int]string) expr.Any {
 		return &expr.Verdict{Kind: expr.VerdictQueue}
 	case v < 0:
 		return &expr.Verdict{Kind: expr.VerdictReturn}
-	case goes:
+	case isGoto:
 		return &expr.Verdict{Kind: expr.VerdictGoto, Chain: names[v]}
 	default:
 		return &expr.Verdict{Kind: expr.VerdictJump, Chain: names[v]}

@@ -1,13 +1,13 @@
-// Package hostrules tells what the packet filters of other programs on the node do
-// with what pods send. In nftables every chain of a hook has to let a packet through:
-// that one accepts it does not help against another that drops it. So a host firewall
-// that drops what is forwarded (ufw, firewalld, Docker) cuts pods off, whatever our own
-// rules say.
+// Package hostrules finds out whether the packet filters of other programs on the node
+// drop packets of pods. In nftables every base chain of a hook has to accept a packet: an
+// accept in one chain does not help against a drop in another. So a host firewall that
+// drops forwarded packets (ufw, firewalld, Docker) cuts pods off, whatever Fairlead's own
+// rules are.
 //
-// The rules are read from the kernel and followed with packets that stand for many: a
-// first packet of a TCP connection, with no mark. Of what a rule looks at and is not
-// known of these (ports, sets that are too large, extensions of iptables) both answers
-// are taken to be possible.
+// The rules are read from the kernel and evaluated for representative packets: the first
+// packet of a TCP connection, without a mark. A condition on a property that these
+// packets leave open (ports, sets that are too large, extensions of iptables) may match
+// or not.
 package hostrules
 
 import (
@@ -17,35 +17,37 @@ import (
 	"github.com/google/nftables"
 )
 
-// Packet is the first of a TCP connection.
+// Packet is the first packet of a TCP connection.
 type Packet struct {
-	// In and Out are the links that it comes by and leaves by. Without Out it is
-	// looked at where it enters the host (hook prerouting), else where it is passed on
-	// (hook forward).
+	// In and Out are the links by which the packet arrives and leaves. If Out is empty
+	// the packet is evaluated where it enters the host (hook prerouting), otherwise where
+	// it is forwarded (hook forward).
 	In, Out string
 	// Source and Target are of one family.
 	Source, Target netip.Addr
-	// Astray packets come by another link than the way back to their source.
+	// Astray is true if the packet arrives by another link than the route back to its
+	// source.
 	Astray bool
 }
 
-// Verdict is what becomes of a packet.
+// Verdict is the fate of a packet.
 type Verdict int
 
 // Verdicts.
 const (
-	// Passes: no rule that is known drops it.
+	// Passes: no rule certainly drops the packet.
 	Passes Verdict = iota
-	// MayDrop: it is dropped unless a rule that could not be followed lets it through.
+	// MayDrop: the packet is dropped unless a rule that could not be evaluated accepts
+	// it.
 	MayDrop
-	// Drops: it is dropped.
+	// Drops: the packet is dropped.
 	Drops
 )
 
-// Found is what becomes of a packet, and where.
+// Found is the result for a packet.
 type Found struct {
 	Verdict Verdict
-	// By says in words what drops it, empty when it passes.
+	// By describes the rule or policy that drops the packet; empty if it passes.
 	By string
 }
 
@@ -53,7 +55,7 @@ type Found struct {
 type chainRef struct {
 	family      nftables.TableFamily
 	table, name string
-	legacy      bool // of iptables, not of nftables
+	legacy      bool // of iptables-legacy, not of nftables
 }
 
 func (c chainRef) String() string {
@@ -66,15 +68,16 @@ func (c chainRef) String() string {
 	return fmt.Sprintf("chain %s of the nftables %s %s", c.name, familyName(c.family), c.table)
 }
 
-// baseChain is a chain that packets come to by themselves.
+// baseChain is a chain with a hook.
 type baseChain struct {
 	chainRef
 	hook  nftables.ChainHook
-	drops bool // what no rule decides on
+	drops bool // its policy is drop
 }
 
-// Look reads the rules of the calling thread's network namespace but for those of
-// tables with our name, and follows each packet.
+// Look reads the rules of the calling thread's network namespace, except tables with the
+// name own, and evaluates them for each packet. It returns one Found per packet, and the
+// chains on which the results depend.
 func Look(own string, packets []Packet) ([]Found, *Interest, error) {
 	r, err := read(own)
 	if err != nil {
@@ -90,7 +93,7 @@ func Look(own string, packets []Packet) ([]Found, *Interest, error) {
 	return out, r.interest(), nil
 }
 
-// follow sees what becomes of a packet in all base chains that it comes to.
+// follow evaluates all base chains that a packet traverses, and returns the worst result.
 func (r *rules) follow(p Packet) (Found, error) {
 	var worst Found
 	hook := *nftables.ChainHookForward
@@ -98,7 +101,7 @@ func (r *rules) follow(p Packet) (Found, error) {
 		hook = *nftables.ChainHookPrerouting
 	}
 	for _, c := range r.base {
-		if c.hook != hook || !sees(c.family, p) {
+		if c.hook != hook || !appliesTo(c.family, p) {
 			continue
 		}
 		w := walk{rules: r, packet: p}
@@ -126,8 +129,8 @@ func (r *rules) follow(p Packet) (Found, error) {
 	return worst, nil
 }
 
-// sees tells whether chains of tables of a family see packets of the family of this.
-func sees(family nftables.TableFamily, p Packet) bool {
+// appliesTo reports whether tables of a family apply to the packet's family.
+func appliesTo(family nftables.TableFamily, p Packet) bool {
 	switch family {
 	case nftables.TableFamilyINet:
 		return true

@@ -11,7 +11,7 @@ import (
 	"fairlead.dev/fairlead/test/netlab"
 )
 
-// As iptables-nft writes them for Docker, ufw and firewalld, with what matters in them.
+// The relevant rules of Docker, ufw and firewalld, as iptables-nft writes them.
 const (
 	docker = `table ip filter {
 		chain DOCKER { iifname != "docker0" oifname "docker0" counter drop; }

@@ -13,7 +13,7 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// Of linux/netfilter_ipv4/ip_tables.h, and the same for IPv6.
+// From linux/netfilter_ipv4/ip_tables.h; the same for IPv6.
 const (
 	getInfo    = 64 // IPT_SO_GET_INFO
 	getEntries = 65 // IPT_SO_GET_ENTRIES
@@ -27,10 +27,10 @@ const (
 	maxLegacy     = 64 << 20
 )
 
-// legacyFamily is iptables of one IP version.
+// legacyFamily is iptables-legacy of one IP version.
 type legacyFamily struct {
 	family        nftables.TableFamily
-	names         string // of the tables that there are, a file
+	names         string // file with the names of the tables
 	domain, level int
 	entry         layout
 }
@@ -40,7 +40,7 @@ var legacyFamilies = []legacyFamily{
 	{nftables.TableFamilyIPv6, "/proc/thread-self/net/ip6_tables_names", unix.AF_INET6, unix.SOL_IPV6, layout6},
 }
 
-// hooks of iptables that packets are followed through.
+// legacyHooks are the hooks of iptables that are evaluated.
 var legacyHooks = []struct {
 	number int
 	name   string
@@ -50,13 +50,13 @@ var legacyHooks = []struct {
 	{unix.NF_INET_FORWARD, "FORWARD", *nftables.ChainHookForward},
 }
 
-// readLegacy adds what iptables-legacy has. Only tables that are there are asked for:
-// to ask for another makes it.
+// readLegacy adds the tables of iptables-legacy. It requests only tables that exist,
+// because a request creates a missing table.
 func (r *rules) readLegacy() error {
 	for _, f := range legacyFamilies {
 		names, err := os.ReadFile(f.names)
 		if errors.Is(err, fs.ErrNotExist) {
-			continue // this kernel does not have it
+			continue // the kernel does not support it
 		}
 		if err != nil {
 			return fmt.Errorf("read the iptables of others: %w", err)
@@ -77,14 +77,14 @@ func (r *rules) readLegacy() error {
 	return nil
 }
 
-// read returns what the kernel says of a table, and its entries.
+// read returns the kernel's description of a table (struct ipt_getinfo), and its entries.
 func (f legacyFamily) read(table string) (info, entries []byte, err error) {
 	fd, err := unix.Socket(f.domain, unix.SOCK_RAW|unix.SOCK_CLOEXEC, unix.IPPROTO_RAW)
 	if err != nil {
 		return nil, nil, err
 	}
 	defer unix.Close(fd) //nolint:errcheck // nothing was written
-	for range 3 {        // the table may grow between the two
+	for range 3 {        // the table may grow between the two calls
 		info = make([]byte, sizeofInfo)
 		copy(info, table)
 		if err = getsockopt(fd, f.level, getInfo, info); err != nil {
@@ -104,7 +104,7 @@ func (f legacyFamily) read(table string) (info, entries []byte, err error) {
 	return info, entries[sizeofGet:], err
 }
 
-// getsockopt is for options that take as much as they give.
+// getsockopt reads an option whose buffer is both input and output.
 func getsockopt(fd, level, option int, buf []byte) error {
 	size := uint32(len(buf))
 	_, _, errno := unix.Syscall6(unix.SYS_GETSOCKOPT, uintptr(fd), uintptr(level), uintptr(option),
@@ -115,7 +115,7 @@ func getsockopt(fd, level, option int, buf []byte) error {
 	return nil
 }
 
-// addLegacy takes in a table: its chains, with their rules as nftables would have them.
+// addLegacy adds a table: its chains, with their rules as nftables expressions.
 func (r *rules) addLegacy(f legacyFamily, table string, info, blob []byte) error {
 	all, err := f.entry.entries(blob)
 	if err != nil {
@@ -125,7 +125,7 @@ func (r *rules) addLegacy(f legacyFamily, table string, info, blob []byte) error
 	of := &nftables.Table{Family: f.family, Name: table}
 	number := func(at int) int { return int(binary.NativeEndian.Uint32(info[at:])) }
 	names := chainNames(all)
-	// A base chain ends with its policy, which is a rule that always matches.
+	// A base chain ends with its policy, a rule that always matches.
 	for _, h := range legacyHooks {
 		if number(tableNameSize)>>h.number&1 == 0 {
 			continue
@@ -144,7 +144,8 @@ func (r *rules) addLegacy(f legacyFamily, table string, info, blob []byte) error
 		}
 		r.base = append(r.base, base)
 	}
-	// Others begin behind the mark that has their name, and end before the next one.
+	// A user-defined chain begins after the marker with its name, and ends before the
+	// next marker.
 	inside := false
 	for _, e := range all {
 		if e.target == errorTarget {

@@ -15,7 +15,7 @@ import (
 	"fairlead.dev/fairlead/test/netlab"
 )
 
-// legacyRule is a rule that iptables-legacy would write.
+// legacyRule is a rule as iptables-legacy writes it.
 type legacyRule struct {
 	in, out string       // names of links
 	source  netip.Prefix // or not valid
@@ -24,7 +24,7 @@ type legacyRule struct {
 	jump    string
 }
 
-// table is a filter table with these rules in FORWARD and in chains of one's own.
+// table returns a filter table with these rules in FORWARD and in user-defined chains.
 func (l layout) table(policy int, forward []legacyRule, own map[string][]legacyRule) (blob []byte, hooks, unders [5]uint32, count uint32) {
 	starts := map[string]int{}
 	var fix []func()
@@ -94,7 +94,7 @@ func (l layout) table(policy int, forward []legacyRule, own map[string][]legacyR
 	return blob, hooks, unders, count
 }
 
-// replace puts a table into the kernel, as iptables-legacy does.
+// replace writes a table into the kernel, as iptables-legacy does.
 func (f legacyFamily) replace(blob []byte, hooks, unders [5]uint32, count uint32) error {
 	info, _, err := f.read("filter")
 	if err != nil {
@@ -179,7 +179,7 @@ func TestLegacy(t *testing.T) {
 				}
 				defer ns.Close()
 				err = ns.Do(func() error {
-					// Without a table nothing is asked for: that would make one.
+					// Without a table there is no request, which would create one.
 					before, _, err := Look("fairlead", []Packet{among[is4]})
 					if err != nil {
 						return err
@@ -205,7 +205,7 @@ func TestLegacy(t *testing.T) {
 	}
 }
 
-// Whatever the kernel's bytes are, nothing is read behind them.
+// Any bytes from the kernel are parsed without a read past their end.
 func FuzzEntries(f *testing.F) {
 	blob, _, _, _ := layout4.table(legacyDrop, []legacyRule{{in: "fairlead0", jump: "x"}}, map[string][]legacyRule{"x": {{verdict: legacyAccept}}})
 	f.Add(blob, true)

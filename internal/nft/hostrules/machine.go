@@ -14,24 +14,24 @@ import (
 )
 
 const (
-	// stateNew is the bit of a connection's first packet in nftables (ct state) and,
-	// the same, in iptables (xt_conntrack).
+	// stateNew is the bit of the state "new" in nftables (ct state) and in iptables
+	// (xt_conntrack).
 	stateNew           = 8
 	ifNameSize         = 16
 	ipv4Size, ipv6Size = 20, 40
-	// maxElements is how large a set may be that is looked into.
+	// maxElements is the size of the largest set that is searched.
 	maxElements = 4096
 )
 
-// machine evaluates the expressions of one rule, as the kernel does. A register that
-// is not there has a value that is not known.
+// machine evaluates the expressions of one rule, as the kernel does. A missing register
+// has an unknown value.
 type machine struct {
 	walk      *walk
 	table     *nftables.Table
 	registers map[uint32][]byte
 }
 
-// step evaluates an expression. What only loads, counts or tells matches.
+// step evaluates an expression. Expressions that only load, count or log match.
 func (m *machine) step(e expr.Any) answer {
 	switch e := e.(type) {
 	case *expr.Meta:
@@ -103,7 +103,7 @@ func compare(op expr.CmpOp, a, b []byte) answer {
 
 func native32(v uint32) []byte { return binary.NativeEndian.AppendUint32(nil, v) }
 
-// meta returns what is known beside the packet's own bytes, or nil.
+// meta returns a metadatum of the packet; nil if it is unknown.
 func (m *machine) meta(key expr.MetaKey) []byte {
 	p := m.walk.packet
 	switch key {
@@ -134,7 +134,7 @@ func (m *machine) meta(key expr.MetaKey) []byte {
 	}
 }
 
-// ifName is a link's name as in a register. There is none where the packet has none.
+// ifName returns a link's name as a register holds it; nil if name is empty.
 func ifName(name string) []byte {
 	if name == "" {
 		return nil
@@ -144,7 +144,7 @@ func ifName(name string) []byte {
 	return b
 }
 
-// payload returns a part of the packet's IP header, or nil.
+// payload returns a part of the packet's IP header; nil if it is unknown.
 func (m *machine) payload(e *expr.Payload) []byte {
 	if e.Base != expr.PayloadBaseNetworkHeader {
 		return nil
@@ -166,7 +166,7 @@ func (m *machine) payload(e *expr.Payload) []byte {
 	return header[from:to]
 }
 
-// connection returns what is known of the packet's connection, or nil.
+// connection returns a property of the packet's connection; nil if it is unknown.
 func connection(key expr.CtKey) []byte {
 	switch key {
 	case expr.CtKeySTATE:
@@ -180,8 +180,8 @@ func connection(key expr.CtKey) []byte {
 	}
 }
 
-// fib returns the link that leads back to the source; 0 for none, nil when that was
-// not asked.
+// fib returns the result of a lookup of the route back to the source: a link or its
+// presence, 0 if there is none. It returns nil for any other lookup.
 func (m *machine) fib(e *expr.Fib) []byte {
 	if !e.FlagSADDR || !e.FlagIIF || !e.ResultOIF {
 		return nil
@@ -209,7 +209,7 @@ func (m *machine) bitwise(e *expr.Bitwise) []byte {
 	return out
 }
 
-// extension answers for a match of iptables.
+// extension evaluates a match of iptables.
 func (m *machine) extension(e *expr.Match) answer {
 	switch e.Name {
 	case "comment":
@@ -226,36 +226,36 @@ func (m *machine) extension(e *expr.Match) answer {
 	case "rpfilter": // struct xt_rpfilter_info
 		const loose, inverted = 1, 8
 		if b, ok := e.Info.(*xt.Unknown); ok && len(*b) > 0 {
-			return is(!m.walk.packet.Astray || (*b)[0]&loose != 0).but((*b)[0]&inverted != 0)
+			return is(!m.walk.packet.Astray || (*b)[0]&loose != 0).invertIf((*b)[0]&inverted != 0)
 		}
 	case "mark": // struct xt_mark_mtinfo1
 		if b, ok := e.Info.(*xt.Unknown); ok && len(*b) >= 9 {
-			return is(bytes.Equal((*b)[:4], make([]byte, 4))).but((*b)[8] != 0)
+			return is(bytes.Equal((*b)[:4], make([]byte, 4))).invertIf((*b)[8] != 0)
 		}
 	}
 	return maybe
 }
 
-// states answers for a connection's state.
+// states evaluates a match of the connection's state.
 func states(match, invert, mask uint16) answer {
 	const state = uint16(xt.ConntrackState | xt.ConntrackStateAlias)
 	if match&state == 0 {
 		return maybe
 	}
-	a := is(mask&stateNew != 0).but(invert&state != 0)
+	a := is(mask&stateNew != 0).invertIf(invert&state != 0)
 	if a == yes && match&^state != 0 {
-		return maybe // it looks at more than that
+		return maybe // it has further conditions
 	}
 	return a
 }
 
-// lookup answers whether a register's value is in a set; of a map of verdicts it
-// returns that of the value.
+// lookup returns whether a register's value is in a set. For a map of verdicts it also
+// returns the verdict of the value.
 func (m *machine) lookup(e *expr.Lookup) (answer, *expr.Verdict) {
 	set, elements := m.walk.rules.set(m.table, e.SetName)
 	have, ok := m.registers[e.SourceRegister]
 	verdicts := e.IsDestRegSet && e.DestRegister == unix.NFT_REG_VERDICT
-	if !ok || set == nil || len(elements) > maxElements || unlike(elements, have) {
+	if !ok || set == nil || len(elements) > maxElements || keySizesDiffer(elements, have) {
 		if verdicts {
 			return maybe, accepting(elements)
 		}
@@ -266,21 +266,22 @@ func (m *machine) lookup(e *expr.Lookup) (answer, *expr.Verdict) {
 	case e.IsDestRegSet && !verdicts:
 		return maybe, nil
 	case found == nil:
-		return no.but(e.Invert), nil
+		return no.invertIf(e.Invert), nil
 	case verdicts:
 		return yes, verdictOf(found)
 	}
-	return yes.but(e.Invert), nil
+	return yes.invertIf(e.Invert), nil
 }
 
-// unlike tells whether the keys of a set are more than a value, as those of several
-// parts are.
-func unlike(elements []nftables.SetElement, value []byte) bool {
+// keySizesDiffer reports whether a key of a set has another size than the value, as
+// concatenated keys have.
+func keySizesDiffer(elements []nftables.SetElement, value []byte) bool {
 	return slices.ContainsFunc(elements, func(x nftables.SetElement) bool { return len(x.Key) != len(value) })
 }
 
-// accepting returns the verdict of a map that lets a packet through, or may: where it
-// is not known which one is found, that is what matters.
+// accepting returns a verdict of a map that accepts a packet, or may accept it; nil if
+// there is none. It stands for the map if the element is unknown, because only a possible
+// accept changes the result.
 func accepting(elements []nftables.SetElement) *expr.Verdict {
 	var out *expr.Verdict
 	for i := range elements {
@@ -289,13 +290,13 @@ func accepting(elements []nftables.SetElement) *expr.Verdict {
 		case v.Kind == expr.VerdictAccept:
 			return v
 		case v.Kind == expr.VerdictJump || v.Kind == expr.VerdictGoto:
-			out = &expr.Verdict{Kind: expr.VerdictAccept} // what is behind it may accept
+			out = &expr.Verdict{Kind: expr.VerdictAccept} // that chain may accept
 		}
 	}
 	return out
 }
 
-// find returns the element that a value is in.
+// find returns the element that contains a value, or nil.
 func find(interval bool, elements []nftables.SetElement, value []byte) *nftables.SetElement {
 	var last *nftables.SetElement
 	for i := range elements {
@@ -307,7 +308,7 @@ func find(interval bool, elements []nftables.SetElement, value []byte) *nftables
 		if !interval || order > 0 {
 			continue
 		}
-		// Where one interval ends and another begins the beginning counts.
+		// If an interval ends where another begins, the beginning counts.
 		if last == nil || bytes.Compare(x.Key, last.Key) > 0 || bytes.Equal(x.Key, last.Key) && last.IntervalEnd {
 			last = x
 		}
@@ -318,8 +319,8 @@ func find(interval bool, elements []nftables.SetElement, value []byte) *nftables
 	return last
 }
 
-// verdictOf reads the verdict of an element, which the library leaves as it is: a list
-// of attributes. It is nil when there is none.
+// verdictOf returns the verdict of an element, or nil. The library does not decode it: it
+// is a list of attributes.
 func verdictOf(x *nftables.SetElement) *expr.Verdict {
 	attrs, err := netlink.UnmarshalAttributes(x.Val)
 	if err != nil {
@@ -342,8 +343,8 @@ var (
 	world6 = netip.MustParseAddr("2001:db8::1")
 )
 
-// World is an address that is on no node: one of those for documentation (RFC 5737,
-// RFC 3849), of the family of another address.
+// World returns an address that no node has, of the same family as the given address. It
+// is reserved for documentation (RFC 5737, RFC 3849).
 func World(family netip.Addr) netip.Addr {
 	if family.Is4() {
 		return world4

@@ -7,7 +7,7 @@ import (
 	"github.com/google/nftables"
 )
 
-// rules are what the kernel has, read as far as packets come.
+// rules are the kernel's rules. Chains and sets are read when a packet reaches them.
 type rules struct {
 	conn   *nftables.Conn
 	base   []baseChain
@@ -59,8 +59,8 @@ func read(own string) (*rules, error) {
 
 func (r *rules) close() { _ = r.conn.CloseLasting() }
 
-// of returns the rules of a chain.
-func (r *rules) of(ref chainRef) ([]*nftables.Rule, error) {
+// rulesOf returns the rules of a chain.
+func (r *rules) rulesOf(ref chainRef) ([]*nftables.Rule, error) {
 	if all, ok := r.chains[ref]; ok {
 		return all, nil
 	}
@@ -79,7 +79,7 @@ func (r *rules) of(ref chainRef) ([]*nftables.Rule, error) {
 	return all, nil
 }
 
-// set returns a set with its elements, nil when it cannot be read.
+// set returns a set with its elements; nil if it cannot be read.
 func (r *rules) set(table *nftables.Table, name string) (*nftables.Set, []nftables.SetElement) {
 	ref := setRef{table.Family, table.Name, name}
 	if s, ok := r.sets[ref]; ok {
@@ -98,7 +98,7 @@ func (r *rules) set(table *nftables.Table, name string) (*nftables.Set, []nftabl
 	return set, elements
 }
 
-// index is a link's number as in a register, nil when there is no such link.
+// index returns a link's number as a register holds it; nil if there is no such link.
 func (r *rules) index(name string) []byte {
 	b, ok := r.links[name]
 	if !ok {
@@ -110,7 +110,7 @@ func (r *rules) index(name string) []byte {
 	return b
 }
 
-// Interest is which changes may change what was found.
+// Interest is the set of chains on which the results of Look depend.
 type Interest struct{ chains map[chainRef]bool }
 
 func (r *rules) interest() *Interest {
@@ -124,7 +124,8 @@ func (r *rules) interest() *Interest {
 	return i
 }
 
-// Chain tells whether a change of a chain or its rules matters.
+// Chain reports whether a change of a chain or its rules may change the results. Every
+// change may if the Interest is nil.
 func (i *Interest) Chain(family uint8, table, name string) bool {
 	return i == nil || i.chains[chainRef{family: nftables.TableFamily(family), table: table, name: name}]
 }

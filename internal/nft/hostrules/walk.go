@@ -6,22 +6,22 @@ import (
 )
 
 const (
-	// maxDepth is how deep the kernel lets chains jump, NFT_JUMP_STACK_SIZE.
+	// maxDepth is the kernel's limit of nested jumps, NFT_JUMP_STACK_SIZE.
 	maxDepth = 16
-	// maxSteps bounds how many rules are looked at for one packet.
+	// maxSteps bounds the number of rules that are evaluated for one packet.
 	maxSteps = 100_000
 )
 
-// end is how a walk through a chain ends.
+// end is the result of a chain.
 type end int
 
 const (
-	none     end = iota // nothing was decided: it returns
+	none     end = iota // no decision: the chain returns
 	accepted            // by this base chain
 	dropped
 )
 
-// answer is whether a rule matches a packet.
+// answer is the result of matching a packet against a rule.
 type answer int
 
 const (
@@ -37,28 +37,28 @@ func is(b bool) answer {
 	return no
 }
 
-// but turns an answer round, if it is to be.
-func (a answer) but(inverted bool) answer {
+// invertIf inverts an answer if inverted is true. The inverse of maybe is maybe.
+func (a answer) invertIf(inverted bool) answer {
 	if !inverted || a == maybe {
 		return a
 	}
 	return yes - a
 }
 
-// walk is one packet on its way through a base chain.
+// walk evaluates a base chain for one packet.
 type walk struct {
 	rules  *rules
 	packet Packet
 	steps  int
-	// mayAccept says that a rule of which it is not known whether it matches lets the
-	// packet through. One that drops it then is not believed to.
+	// mayAccept is true if a rule that may match accepts the packet. A later drop then
+	// counts as MayDrop.
 	mayAccept bool
-	by        string // what dropped it
+	by        string // the rule that dropped the packet
 }
 
-// chain follows the packet through a chain.
+// chain evaluates a chain.
 func (w *walk) chain(ref chainRef, depth int) (end, error) {
-	all, err := w.rules.of(ref)
+	all, err := w.rules.rulesOf(ref)
 	if err != nil {
 		return none, err
 	}
@@ -71,7 +71,7 @@ func (w *walk) chain(ref chainRef, depth int) (end, error) {
 		if matches == no || verdict == nil {
 			continue
 		}
-		end, stop, err := w.obey(ref, verdict, matches == yes, depth)
+		end, stop, err := w.execute(ref, verdict, matches == yes, depth)
 		if err != nil || stop {
 			return end, err
 		}
@@ -79,9 +79,9 @@ func (w *walk) chain(ref chainRef, depth int) (end, error) {
 	return none, nil
 }
 
-// obey does what a verdict says; surely when it is known that its rule matches. stop
-// is true when the rest of the chain does not matter.
-func (w *walk) obey(at chainRef, v *expr.Verdict, surely bool, depth int) (e end, stop bool, err error) {
+// execute executes the verdict of a rule; surely is true if the rule certainly matches.
+// stop is true if the rest of the chain does not matter.
+func (w *walk) execute(at chainRef, v *expr.Verdict, surely bool, depth int) (e end, stop bool, err error) {
 	switch v.Kind {
 	case expr.VerdictAccept, expr.VerdictQueue, expr.VerdictStolen:
 		w.mayAccept = w.mayAccept || !surely || v.Kind != expr.VerdictAccept
@@ -110,7 +110,7 @@ func (w *walk) obey(at chainRef, v *expr.Verdict, surely bool, depth int) (e end
 	}
 }
 
-// rule tells whether a rule matches, and what is done then; nil is nothing.
+// rule returns whether a rule matches, and its verdict; nil if it has none.
 func (w *walk) rule(r *nftables.Rule) (answer, *expr.Verdict) {
 	m := machine{walk: w, table: r.Table, registers: map[uint32][]byte{}}
 	all := yes
@@ -141,16 +141,16 @@ func (w *walk) rule(r *nftables.Rule) (answer, *expr.Verdict) {
 	return all, nil
 }
 
-// both is the answer to two questions at once.
+// both returns the conjunction of two answers.
 func both(a, b answer) answer {
 	if a == no || b == no {
 		return no
 	}
-	return max(a, b) // maybe, when one is
+	return max(a, b) // maybe if either is
 }
 
-// target is what an extension of iptables does with a packet. Most change or tell
-// something and go on.
+// target returns the verdict of a target extension of iptables. Most change the packet or
+// log it and continue; their verdict is nil.
 func target(t *expr.Target) *expr.Verdict {
 	switch t.Name {
 	case "REJECT":
