@@ -19,85 +19,83 @@ import (
 type Controller struct {
 	// Kubeconfig is a path; empty uses the pod's service account.
 	Kubeconfig string `json:"kubeconfig,omitempty"`
-	// NodeSelector chooses, by label, the nodes whose pods Fairlead serves.
-	// Empty serves all. Moving from another network to Fairlead goes node by
-	// node with it.
+	// NodeSelector selects, by label, the nodes whose pods Fairlead serves; empty selects
+	// all. It allows a migration from another network node by node.
 	NodeSelector *metav1.LabelSelector `json:"nodeSelector,omitempty"`
 	// DefaultNetwork gives every pod its default interface.
 	DefaultNetwork DefaultNetwork `json:"defaultNetwork"`
-	// MultiVIFSources are asked, in order, for further interfaces: "npwg" serves
-	// the pod annotation k8s.v1.cni.cncf.io/networks. Empty asks none.
+	// MultiVIFSources are the sources of further interfaces, in order: "npwg" reads the
+	// pod annotation k8s.v1.cni.cncf.io/networks. Empty means no source.
 	MultiVIFSources []string `json:"multiVIFSources,omitempty"`
-	// NetworkPoolsPerNamespace is how many IPPools are written for the networks of one
-	// namespace that have the configuration of whereabouts, one for each range; 1 to
-	// 4096, default 64.
+	// NetworkPoolsPerNamespace is the largest number of IPPools that are created for the
+	// networks of one namespace with a configuration of whereabouts, one for each range;
+	// 1 to 4096, default 64.
 	NetworkPoolsPerNamespace int `json:"networkPoolsPerNamespace,omitempty"`
-	// WhereaboutsConf is the path of a flat file of whereabouts
-	// (whereabouts.conf): what the networks with its configuration leave open.
-	// Empty leaves it at whereabouts' own defaults.
+	// WhereaboutsConf is the path of a flat file of whereabouts (whereabouts.conf) with
+	// the options that networks do not set. If empty, whereabouts' own defaults apply.
 	WhereaboutsConf string `json:"whereaboutsConf,omitempty"`
-	// Workers is how many writes for pods, of their records and of address blocks,
-	// are under way at once; default 80, for which one connection has room beside
-	// the watches: an API server answers 100 requests at once on it. More pods than
-	// that are worked on, and wait for their addresses or their turn.
+	// Workers is the number of concurrent writes for pods, of records and of address
+	// blocks; 1 to 1024, default 80. That leaves room for the watches on one connection,
+	// on which an API server answers 100 requests concurrently. More pods than that are
+	// in progress, and wait for their addresses or their turn.
 	Workers int `json:"workers,omitempty"`
-	// GCInterval is how long between two passes of garbage collection;
-	// default 5m, at least 10s.
+	// GCInterval is the time between two passes of garbage collection; default 5m, at
+	// least 10s.
 	GCInterval metav1.Duration `json:"gcInterval,omitempty"`
-	// NodeGrace is how long a Node must have been deleted until the addresses
-	// of its pods are given back without its word; default 5m, at least 10s.
+	// NodeGrace is the time after the deletion of a Node until the addresses of its pods
+	// are released without the node's confirmation; default 5m, at least 10s.
 	NodeGrace metav1.Duration `json:"nodeGrace,omitempty"`
-	// LeaderElection among replicas.
+	// LeaderElection configures the election among replicas.
 	LeaderElection LeaderElection `json:"leaderElection"`
-	// UnderlayCIDRs are the networks, in CIDR form, at most 16, in which the nodes'
-	// own addresses are. Empty, the default, takes those of the Node objects
-	// (InternalIP and ExternalIP). Where nodes reach each other by addresses that
-	// their Nodes do not have, as those of a second network card, their networks are
-	// named here. With such a list an address outside of it is not used, whatever a
-	// Node says.
+	// UnderlayCIDRs are the networks of the nodes' own addresses, at most 16, in CIDR
+	// form. If empty, the default, the addresses are those of the Node objects
+	// (InternalIP and ExternalIP). If nodes reach each other by addresses that their
+	// Nodes do not have, as those of a second network card, list the networks of these
+	// addresses here. With such a list an address outside of it is not used, even if a
+	// Node has it.
 	UnderlayCIDRs []string `json:"underlayCIDRs,omitempty"`
-	// MetricsAddress serves /metrics, /healthz and /readyz, to whoever reaches it;
-	// default "127.0.0.1:9470". "0" switches it off.
+	// MetricsAddress is the address that serves /metrics, /healthz and /readyz, without
+	// authentication; default "127.0.0.1:9470". "0" turns it off.
 	MetricsAddress string `json:"metricsAddress,omitempty"`
 }
 
-// DefaultNetwork is where default interfaces come from.
+// DefaultNetwork configures the pods' default interfaces.
 type DefaultNetwork struct {
-	// Driver is "native", or "none" when the default network is somebody else's
-	// and Fairlead serves further networks only.
+	// Driver is "native" (default), or "none" if another plugin provides the default
+	// network and Fairlead serves further networks only.
 	Driver string `json:"driver"`
-	// Binding is "bridge" (default), or "addressOnly" when another CNI plugin
-	// makes the interface and has its addresses from fairlead-ipam.
+	// Binding is "bridge" (default), or "addressOnly" if another CNI plugin makes the
+	// interface and gets its addresses from fairlead-ipam.
 	Binding string `json:"binding,omitempty"`
 	// Pools are the names of the IPPools of the native driver, 1 to 16, default
-	// "default". A pod draws from the first that serves it and has addresses
-	// left. They may be written later than the controller starts.
+	// "default". A pod gets its addresses from the first pool that serves it and has free
+	// addresses. The pools may be created after the controller starts.
 	Pools []string `json:"pools"`
-	// Bridge on each node; default "fairlead0".
+	// Bridge is the name of the bridge on each node; default "fairlead0".
 	Bridge string `json:"bridge,omitempty"`
 }
 
-// LeaderElection is how replicas choose the one that works.
+// LeaderElection configures the election of the replica that works.
 type LeaderElection struct {
 	// Namespace of the Lease; default "fairlead-system".
 	Namespace string `json:"namespace,omitempty"`
-	// LeaseDuration is how long standbys respect a lease that is not renewed, in
-	// whole seconds; default 20s. That of a leader whose process has ended is taken
+	// LeaseDuration is how long standbys respect a Lease that is not renewed, in whole
+	// seconds; default 20s. They take the Lease of a leader whose process has ended
 	// sooner: see Port.
 	LeaseDuration metav1.Duration `json:"leaseDuration,omitempty"`
 	// RenewDeadline is how long a leader tries to renew before it steps down and
 	// stands by; default 15s, less than LeaseDuration.
 	RenewDeadline metav1.Duration `json:"renewDeadline,omitempty"`
-	// RetryPeriod is how often renewal and take-over are tried; default 1s, less
-	// than RenewDeadline.
+	// RetryPeriod is the interval of attempts to renew or acquire the Lease; default 1s;
+	// RenewDeadline must be more than 1.2 times as long.
 	RetryPeriod metav1.Duration `json:"retryPeriod,omitempty"`
-	// Port is where standbys keep a connection to the leader, by whose end they
-	// learn that it was killed; default 9472, 0 to 65535. 0 is any that is free,
-	// as is taken while another process has the port.
+	// Port is the port on which the leader accepts connections of standbys; default 9472,
+	// 0 to 65535. The end of its connection shows a standby that the leader's process has
+	// ended. 0 takes any free port, and so does a leader whose port another process has.
 	Port int `json:"port"`
 }
 
-// What DefaultNetwork and MultiVIFSources choose from.
+// Values of DefaultNetwork and MultiVIFSources.
 const (
 	DriverNative       = "native"
 	DriverNone         = "none"
@@ -125,10 +123,10 @@ func DefaultController() Controller {
 	}
 }
 
-// maxPools is how many pools a network may have.
+// maxPools is the number of pools that a network may have.
 const maxPools = 16
 
-// maxUnderlay is how many networks nodes may have addresses in.
+// maxUnderlay is the number of underlay networks.
 const maxUnderlay = 16
 
 var (
@@ -136,8 +134,8 @@ var (
 	linkName   = regexp.MustCompile(`^[a-zA-Z0-9][a-zA-Z0-9_.-]{0,14}$`)
 )
 
-// Validate returns everything that is wrong, each with its field path. The drivers are
-// those that there are.
+// Validate returns nil if the configuration is valid, otherwise all problems, each with
+// its field path. drivers are the names of the drivers of this build.
 func (c *Controller) Validate(drivers []string) error {
 	v := &invalid{}
 	v.check(c.DefaultNetwork.Driver == DriverNone || slices.Contains(drivers, c.DefaultNetwork.Driver), "defaultNetwork.driver", c.DefaultNetwork.Driver,
@@ -180,8 +178,8 @@ func (c *Controller) Validate(drivers []string) error {
 	return v.err()
 }
 
-// WhereaboutsFlatFile reads the file that WhereaboutsConf names; it is empty when
-// none is named.
+// WhereaboutsFlatFile returns the content of the file that WhereaboutsConf names; nil if
+// it names none.
 func (c *Controller) WhereaboutsFlatFile() ([]byte, error) {
 	if c.WhereaboutsConf == "" {
 		return nil, nil
@@ -196,7 +194,7 @@ func (c *Controller) WhereaboutsFlatFile() ([]byte, error) {
 	return raw, nil
 }
 
-// Underlay is UnderlayCIDRs, parsed.
+// Underlay returns UnderlayCIDRs, parsed.
 func (c *Controller) Underlay() ([]netip.Prefix, error) {
 	networks := make([]netip.Prefix, len(c.UnderlayCIDRs))
 	for i, s := range c.UnderlayCIDRs {

@@ -45,8 +45,8 @@ func TestControllerValidateNamesEveryField(t *testing.T) {
 	}
 }
 
-// whereabouts#303: a lock without a namespace was waited for without end after a
-// reboot. Here the program does not start.
+// whereabouts#303: after a reboot it waited for ever for a lock without a namespace.
+// Fairlead does not start in this case.
 func TestWhereabouts303NoNamespace(t *testing.T) {
 	for _, namespace := range []string{"", "Not One"} {
 		path := filepath.Join(t.TempDir(), "c.yaml")
@@ -139,7 +139,7 @@ func TestLoad(t *testing.T) {
 	}
 }
 
-// Two replicas may be the same process of the same host, as far as they can see.
+// Two replicas may have the same host name and process ID.
 func TestIdentity(t *testing.T) {
 	first, err := Identity()
 	if err != nil {

@@ -1,6 +1,6 @@
-// Package config holds one configuration struct per program: decoded strictly,
-// defaulted, and validated with every error and its field path at once. Nobody
-// else reads files or the environment for configuration.
+// Package config holds one configuration struct per program. It is decoded strictly, gets
+// defaults, and is validated with all errors and their field paths at once. No other
+// package reads files or the environment for configuration.
 package config
 
 import (
@@ -12,9 +12,8 @@ import (
 	"sigs.k8s.io/yaml"
 )
 
-// Load decodes a YAML file into a struct that already holds its defaults. An
-// unknown or repeated field is an error that names it. An empty path leaves
-// the defaults.
+// Load decodes a YAML file into a struct that already holds its defaults. An unknown or
+// repeated field is an error that names it. If path is empty, the defaults stay.
 func Load(path string, into any) error {
 	if path == "" {
 		return nil
@@ -29,11 +28,11 @@ func Load(path string, into any) error {
 	return nil
 }
 
-// Identity makes a name for this process among its replicas, another one with each
-// call: the host's name and the process ID, for people, and a random part. Without it
-// two replicas would hold one Lease, for in a container the process ID is 1, and the
-// host's name is the node's: that of the replica before, or of another node when all
-// are called localhost.
+// Identity returns a name for this process among its replicas, a new one at each call:
+// the host name and the process ID, for people, and a random part. Without the random
+// part two replicas could hold one Lease: in a container the process ID is 1, and the
+// host name is the node's, which is also that of the previous replica, and that of other
+// nodes if all are called localhost.
 func Identity() (string, error) {
 	host, err := os.Hostname()
 	if err != nil {
@@ -42,11 +41,11 @@ func Identity() (string, error) {
 	return fmt.Sprintf("%s_%d_%s", host, os.Getpid(), rand.Text()[:8]), nil
 }
 
-// PodAddress is the address of the pod that this process is in, as the manifest puts
-// it into the environment; empty outside of one.
+// PodAddress returns the address of this process's pod, which the manifest puts into the
+// environment; empty outside a pod.
 func PodAddress() string { return os.Getenv("POD_IP") }
 
-// invalid collects what is wrong with a configuration.
+// invalid collects the problems of a configuration.
 type invalid struct{ errs []error }
 
 func (v *invalid) check(ok bool, field string, value any, want string) {

@@ -5,7 +5,7 @@ import (
 	"testing"
 )
 
-// Nobody is asked who reads metrics, so by default only the node itself reaches them.
+// Metrics need no authentication, so by default only the node itself reaches them.
 func TestMetricsAreForTheNodeAlone(t *testing.T) {
 	for _, address := range []string{DefaultController().MetricsAddress, DefaultNode().MetricsAddress} {
 		a, err := netip.ParseAddrPort(address)

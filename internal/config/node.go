@@ -17,64 +17,65 @@ import (
 
 // Node is the configuration of fairlead-node.
 type Node struct {
-	// NodeName is the name of this machine's Node object; the flag
-	// --node-name comes before it, and the host name is the default.
+	// NodeName is the name of this machine's Node object. The flag --node-name takes
+	// precedence; the default is the host name in lower case.
 	NodeName string `json:"nodeName,omitempty"`
 	// Kubeconfig is a path; empty uses the pod's service account.
 	Kubeconfig string `json:"kubeconfig,omitempty"`
-	// StateDir holds the socket, the records of what is plugged and the
-	// daemon's lock. It must not outlive a boot; default "/run/fairlead".
+	// StateDir is the directory of the socket, the records of plugged sandboxes and the
+	// daemon's lock; default "/run/fairlead". Its content must not outlive a boot.
 	StateDir string `json:"stateDir,omitempty"`
-	// Socket on which the CNI plugin is served; default "cni.sock" in
-	// StateDir. At most 100 bytes: the kernel allows 107, and its successor is
-	// bound beside it under a longer name.
+	// Socket is the path of the socket that serves the CNI plugin; default "cni.sock" in
+	// StateDir. At most 100 bytes: the kernel allows 107, and the successor of the socket
+	// is bound in the same directory under a longer name.
 	Socket string `json:"socket,omitempty"`
-	// Plugin is the network plugin that plugs pods: "fairlead", the default, or
-	// "noop", which plugs nothing and leaves that to the plugins beside it in
-	// the runtime's configuration.
+	// Plugin is the network plugin that plugs pods: "fairlead", the default, or "noop",
+	// which plugs nothing and leaves that to other plugins in the runtime's
+	// configuration.
 	Plugin string `json:"plugin,omitempty"`
 	// KubeletMetrics also counts requests under the names that the kubelet's
 	// metrics of its network plugin had before Kubernetes 1.24; default false.
 	KubeletMetrics bool `json:"kubeletMetrics,omitempty"`
-	// Bridge of the default network, made by the daemon; default "fairlead0".
+	// Bridge is the name of the default network's bridge, which the daemon creates;
+	// default "fairlead0".
 	Bridge string `json:"bridge,omitempty"`
-	// Uplink is the interface that leads to the other nodes; empty takes the
-	// one of the default route.
+	// Uplink is the interface that leads to the other nodes; if empty, it is the
+	// interface of the default route.
 	Uplink string `json:"uplink,omitempty"`
-	// Encapsulation says which packets to pods of other nodes go through a
-	// tunnel: "none"; "vxlan", all; "auto", the default, those to nodes that share
-	// no link with this one. All nodes should say the same.
+	// Encapsulation selects the packets to pods of other nodes that go through a tunnel:
+	// "none"; "vxlan", all; "auto", the default, packets to nodes that share no link with
+	// this node. All nodes are meant to have the same value.
 	Encapsulation string `json:"encapsulation,omitempty"`
-	// VXLAN is the tunnel; all nodes must say the same.
+	// VXLAN configures the tunnel; all nodes must have the same values.
 	VXLAN NodeVXLAN `json:"vxlan"`
-	// Masquerade says as whom pods leave the cluster.
+	// Masquerade configures the source addresses of packets that leave the cluster.
 	Masquerade NodeMasquerade `json:"masquerade"`
-	// HostPorts says which ports of the node pods may have.
+	// HostPorts configures the ports of the node that pods may have.
 	HostPorts NodeHostPorts `json:"hostPorts"`
-	// CNI says what is installed for the container runtime.
+	// CNI configures the files that are installed for the container runtime.
 	CNI NodeCNI `json:"cni"`
-	// AddTimeout bounds how long an ADD waits for the pod's PodAttachment and
-	// for the node's own network; default 10s, between 1s and 80s.
+	// AddTimeout bounds the wait of an ADD for the pod's PodAttachment and for the node's
+	// own network; default 10s, between 1s and 80s.
 	AddTimeout metav1.Duration `json:"addTimeout,omitempty"`
-	// MetricsAddress serves /metrics, /healthz and /readyz, to whoever reaches it;
-	// default "127.0.0.1:9471".
-	// "unix:<path>" serves on a socket, "0" switches it off.
+	// MetricsAddress is the address that serves /metrics, /healthz and /readyz, without
+	// authentication; default "127.0.0.1:9471". "unix:<path>" serves on a socket, "0"
+	// turns it off.
 	MetricsAddress string `json:"metricsAddress,omitempty"`
-	// Tracing sends what requests took to a collector.
+	// Tracing sends traces of requests to a collector.
 	Tracing NodeTracing `json:"tracing"`
 }
 
-// NodeMasquerade says as whom pods leave the cluster.
+// NodeMasquerade configures the source addresses of packets that leave the cluster.
 type NodeMasquerade struct {
-	// Enabled has what pods send out of the cluster carry an address of the node,
-	// so that answers find back; default true.
+	// Enabled gives packets from pods to outside the cluster an address of the node as
+	// their source, so that answers return; default true.
 	Enabled bool `json:"enabled"`
-	// Exclude lists networks outside the cluster, in CIDR form, that pods reach
-	// with their own addresses: routers there know the way back.
+	// Exclude lists networks outside the cluster, in CIDR form, that pods reach with
+	// their own addresses: routers there have a route back.
 	Exclude []string `json:"exclude,omitempty"`
 }
 
-// Prefixes is Exclude, parsed.
+// Prefixes returns Exclude, parsed.
 func (m NodeMasquerade) Prefixes() ([]netip.Prefix, error) {
 	prefixes := make([]netip.Prefix, len(m.Exclude))
 	for i, s := range m.Exclude {
@@ -87,13 +88,13 @@ func (m NodeMasquerade) Prefixes() ([]netip.Prefix, error) {
 	return prefixes, nil
 }
 
-// NodeHostPorts says which ports of the node pods may have (hostPort).
+// NodeHostPorts configures the ports of the node that pods may have (hostPort).
 type NodeHostPorts struct {
-	// Reserved ports are the node's own, each as "port/protocol" with TCP, UDP or
-	// SCTP: a pod that asks for one is refused, whatever its hostIP. A list takes the
-	// place of the default: SSH, the API server, fairlead-controller's metrics and its
-	// leader's port, the kubelet and kube-proxy's health. The tunnel's port (vxlan.port, unless
-	// encapsulation is none) and that of metricsAddress are reserved beside it.
+	// Reserved lists the node's own ports, each as "port/protocol" with TCP, UDP or SCTP.
+	// A pod that requests such a port is refused, whatever its hostIP. A list replaces
+	// the default: SSH, the API server, fairlead-controller's metrics and its leader's
+	// port, the kubelet and kube-proxy's health. The tunnel's port (vxlan.port, unless
+	// encapsulation is none) and the port of metricsAddress are always reserved.
 	Reserved []string `json:"reserved"`
 }
 
@@ -102,11 +103,11 @@ type ReservedPort struct {
 	// Protocol is "tcp", "udp" or "sctp".
 	Protocol string
 	Port     uint16
-	// Option is the field that says so.
+	// Option is the field that reserves the port.
 	Option string
 }
 
-// ReservedPorts are all of them, also those that follow from other fields.
+// ReservedPorts returns all reserved ports, also those that follow from other fields.
 func (n *Node) ReservedPorts() ([]ReservedPort, error) {
 	var out []ReservedPort
 	if n.Encapsulation != "none" {
@@ -129,14 +130,14 @@ func (n *Node) ReservedPorts() ([]ReservedPort, error) {
 	return out, nil
 }
 
-// NodeTracing says where traces are sent.
+// NodeTracing configures the collector of traces.
 type NodeTracing struct {
-	// Endpoint of a collector of OTLP over HTTP, a URL as
-	// "http://127.0.0.1:4318"; empty, the default, traces nothing.
+	// Endpoint is the URL of a collector of OTLP over HTTP, as "http://127.0.0.1:4318";
+	// empty, the default, turns tracing off.
 	Endpoint string `json:"endpoint,omitempty"`
 }
 
-// NodeVXLAN describes the tunnel between nodes (RFC 7348).
+// NodeVXLAN configures the tunnel between nodes (RFC 7348).
 type NodeVXLAN struct {
 	// VNI is the network's number, 1 to 16777215; default 158.
 	VNI int `json:"vni,omitempty"`
@@ -144,27 +145,26 @@ type NodeVXLAN struct {
 	Port int `json:"port,omitempty"`
 }
 
-// NodeCNI says what is installed for the container runtime.
+// NodeCNI configures the files that are installed for the container runtime.
 type NodeCNI struct {
-	// BinDir is the runtime's directory of plugins; default "/opt/cni/bin".
-	// The plugin is installed in it under Names.
+	// BinDir is the runtime's directory of plugins, in which the plugin is installed
+	// under Names; default "/opt/cni/bin".
 	BinDir string `json:"binDir,omitempty"`
-	// Names under which the plugin is installed; default "fairlead" and
+	// Names are the names under which the plugin is installed; default "fairlead" and
 	// "fairlead-ipam". "whereabouts" serves networks with the configuration of
-	// whereabouts, and replaces its program. Without "fairlead" the default
-	// network is somebody else's, and no configuration is written into ConfDir.
+	// whereabouts, and replaces its program. Without "fairlead" another plugin provides
+	// the default network, and no configuration is written into ConfDir.
 	Names []string `json:"names"`
 	// ConfDir is the runtime's directory of network configurations; default
-	// "/etc/cni/net.d". 10-fairlead.conflist is written into it as soon as pods
-	// can be served.
+	// "/etc/cni/net.d". 10-fairlead.conflist is written into it when pods can be served.
 	ConfDir string `json:"confDir,omitempty"`
-	// PluginSource is the plugin to install; default "fairlead-cni" beside the
-	// daemon's own executable.
+	// PluginSource is the path of the plugin to install; default "fairlead-cni" in the
+	// directory of the daemon's executable.
 	PluginSource string `json:"pluginSource,omitempty"`
 }
 
-// DefaultNode returns the defaults. NodeName, Socket and CNI.PluginSource
-// follow from the machine and from other fields: Complete fills them.
+// DefaultNode returns the defaults. Complete sets NodeName, Socket and CNI.PluginSource,
+// which depend on the machine and on other fields.
 func DefaultNode() Node {
 	return Node{
 		StateDir:       "/run/fairlead",
@@ -180,8 +180,8 @@ func DefaultNode() Node {
 	}
 }
 
-// Complete fills what follows from the machine and from other fields. It is
-// called after the file and the flags were read and before Validate.
+// Complete sets the fields that depend on the machine and on other fields, if they are
+// empty. Call it after the file and the flags were read and before Validate.
 func (n *Node) Complete() error {
 	if n.NodeName == "" {
 		host, err := os.Hostname()
@@ -203,7 +203,8 @@ func (n *Node) Complete() error {
 	return nil
 }
 
-// Validate returns everything that is wrong, each with its field path.
+// Validate returns nil if the configuration is valid, otherwise all problems, each with
+// its field path.
 func (n *Node) Validate() error {
 	v := &invalid{}
 	v.check(objectName.MatchString(n.NodeName), "nodeName", n.NodeName, "must be the name of a Node")
