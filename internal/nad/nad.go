@@ -1,7 +1,6 @@
-// Package nad reads NetworkAttachmentDefinitions (NPWG multi-network
-// specification 1.3) as far as Fairlead serves them: those whose plugin gets its
-// addresses from fairlead-ipam, also under the name of whereabouts. Pure
-// functions; no I/O.
+// Package nad parses NetworkAttachmentDefinitions (NPWG multi-network specification 1.3)
+// as far as Fairlead serves them: networks whose plugin gets its addresses from
+// fairlead-ipam, also under the name of whereabouts. Pure functions; no I/O.
 package nad
 
 import (
@@ -17,37 +16,38 @@ import (
 	"fairlead.dev/fairlead/internal/whereabouts"
 )
 
-// Kind is what a NetworkAttachmentDefinition is to the API server.
+// Kind is the kind of NetworkAttachmentDefinitions in the API.
 var Kind = schema.GroupVersionKind{Group: "k8s.cni.cncf.io", Version: "v1", Kind: "NetworkAttachmentDefinition"}
 
 // Type is the ipam.type of Fairlead.
 const Type = "fairlead-ipam"
 
-// maxPools is how many pools a network may name.
+// maxPools is the number of pools that a network may name.
 const maxPools = 16
 
-// Network is what a NetworkAttachmentDefinition asks for.
+// Network is a parsed NetworkAttachmentDefinition.
 type Network struct {
-	// IPAM is the ipam.type: Type, whereabouts.Type, or that of a plugin which
-	// Fairlead leaves alone; empty when none is named.
+	// IPAM is the ipam.type: Type, whereabouts.Type, or the type of another plugin, which
+	// Fairlead leaves alone; empty if there is none.
 	IPAM string
-	// Pools of fairlead-ipam, in order: an interface draws from the first that
-	// serves it. Empty takes those of the default network.
+	// Pools of fairlead-ipam, in order: the first pool that serves an interface gives its
+	// addresses. Empty means the pools of the default network.
 	Pools []string
-	// Whereabouts is the configuration of whereabouts: an interface gets an
-	// address of each of its ranges. Nil for others.
+	// Whereabouts is the configuration of whereabouts, in which an interface gets an
+	// address of each range; nil for other types.
 	Whereabouts *whereabouts.Config
-	// Warnings say what is not done as the configuration says.
+	// Warnings describe the options of the configuration that Fairlead treats
+	// differently.
 	Warnings []string
 }
 
-// Served says whether the network's addresses are Fairlead's to give.
+// Served reports whether Fairlead gives the network's addresses.
 func (n Network) Served() bool { return n.IPAM == Type || n.IPAM == whereabouts.Type }
 
-// Parse reads spec.config. What a configuration of whereabouts leaves open comes
-// from flat, the content of its flat file, which may be empty. Its error names
-// the field, the value and what would be right. A network that leaves its
-// configuration to a file on the nodes has none.
+// Parse parses spec.config. Options that a configuration of whereabouts does not set come
+// from flat, the content of its flat file, which may be empty. An error names the field,
+// the value and the accepted form. Network is empty if spec.config is empty, because the
+// configuration is then a file on the nodes.
 func Parse(config string, flat []byte) (Network, error) {
 	section, err := Section([]byte(config))
 	if err != nil || section == nil {
@@ -72,9 +72,8 @@ func Parse(config string, flat []byte) (Network, error) {
 	return n, nil
 }
 
-// Section returns the ipam section of a network configuration or of a list of
-// them (CNI specification 1.1.0, section 1), where it is that of the first
-// plugin which has one. It is nil when there is none.
+// Section returns the ipam section of a network configuration, or of the first plugin
+// with one in a list (CNI specification 1.1.0, section 1); nil if there is none.
 func Section(config []byte) (json.RawMessage, error) {
 	if len(bytes.TrimSpace(config)) == 0 {
 		return nil, nil
@@ -107,7 +106,7 @@ func typeOf(section json.RawMessage) (string, error) {
 	return o.Type, nil
 }
 
-// pools reads the option of fairlead-ipam.
+// pools parses the option of fairlead-ipam.
 func pools(section json.RawMessage) ([]string, error) {
 	var o struct {
 		Pools []string `json:"pools"`

@@ -28,7 +28,8 @@ func TestParse(t *testing.T) {
 			ipam:   Type, pools: []string{"a"}, served: true,
 		},
 		{name: "whereabouts", config: `{"type":"macvlan","ipam":{"type":"whereabouts","range":"10.0.0.0/24"}}`, ipam: whereabouts.Type, served: true},
-		// The control loop of whereabouts fails at networks of others (whereabouts#704).
+		// The control loop of whereabouts fails on networks of other plugins
+		// (whereabouts#704).
 		{name: "of others", config: `{"type":"macvlan","ipam":{"type":"host-local","ranges":[[{"subnet":"10.0.0.0/24"}]],"pools":7}}`, ipam: "host-local"},
 
 		{name: "no JSON", config: `{`, fails: "network configuration"},

@@ -16,35 +16,35 @@ import (
 // Type is the ipam.type of whereabouts.
 const Type = "whereabouts"
 
-// Config is what an ipam section asks for.
+// Config is a parsed ipam section.
 type Config struct {
-	// NetworkName is the name of the address space, empty for the unnamed one;
-	// Domain makes an address domain of it.
+	// NetworkName is the name of the address space; empty for the unnamed space. Domain
+	// returns the address domain for it.
 	NetworkName string
-	// Ranges of which each interface gets one address each: at least one.
+	// Ranges are at least one range; each interface gets one address of each.
 	Ranges []Range
-	// Gateway of the addresses of its family; zero for none.
+	// Gateway is the gateway of addresses of its family; zero if there is none.
 	Gateway netip.Addr
-	// Routes and DNS of the CNI result; DNS is nil when nothing is set.
+	// Routes and DNS of the CNI result; DNS is nil if nothing is set.
 	Routes []v1alpha1.Route
 	DNS    *v1alpha1.DNS
-	// Addresses are given to every interface beside those of the ranges, and
-	// recorded nowhere.
+	// Addresses are static addresses that every interface gets in addition to those of
+	// the ranges. They are not recorded.
 	Addresses []Address
 }
 
-// Range is a network and the part of it that is handed out.
+// Range is a network and the part of it from which addresses are handed out.
 type Range struct {
 	// Prefix of the network, without host bits.
 	Prefix netip.Prefix
 	// First and Last address that may be handed out, both included.
 	First, Last netip.Addr
-	// Excludes are not handed out. They may overlap, and lie outside.
+	// Excludes are not handed out. They may overlap each other and lie outside the range.
 	Excludes []netip.Prefix
 }
 
-// Address is a static address with the prefix length of its link, and its
-// gateway, which may be zero.
+// Address is a static address with the prefix length of its link. Gateway is zero if
+// there is none.
 type Address struct {
 	Prefix  netip.Prefix
 	Gateway netip.Addr
@@ -84,12 +84,12 @@ type staticOptions struct {
 	Gateway string `json:"gateway"`
 }
 
-// Options that are about how whereabouts works, not about what a pod gets.
+// Options that configure whereabouts itself, not a pod's network, and the effective ones.
 var (
-	// silent are in every installation of it.
+	// silent options are in every installation of whereabouts, so they cause no warning.
 	silent = []string{"kubernetes", "configuration_path", "reconciler_cron_expression", "datastore"}
-	// pointless are named in a warning.
-	pointless = []string{
+	// ineffective options are named in a warning.
+	ineffective = []string{
 		"log_file", "log_level", "sleep_for_race",
 		"leader_lease_duration", "leader_renew_deadline", "leader_retry_period",
 		"etcd_host", "etcd_username", "etcd_password", "etcd_key_file", "etcd_cert_file", "etcd_ca_cert_file",
@@ -100,11 +100,11 @@ var (
 	}
 )
 
-// limits are those of a PodAttachment and of an IPPool: addresses and routes of
-// an interface, excludes of a pool.
+// limits are the limits of a PodAttachment (addresses and routes of an interface) and of
+// an IPPool (excludes).
 var limits = map[string]int{"ipRanges": 16, "routes": 64, "exclude": 256}
 
-// parser collects what it finds.
+// parser collects warnings and errors.
 type parser struct {
 	warnings []string
 	errs     []error
@@ -118,10 +118,10 @@ func (p *parser) bad(field, value, format string, args ...any) {
 	p.errs = append(p.errs, fmt.Errorf("ipam.%s: %q %s", field, value, fmt.Sprintf(format, args...)))
 }
 
-// Parse reads the ipam section of a network configuration. What the section
-// leaves open comes from flat, the content of a flat file (whereabouts.conf),
-// which may be empty. The warnings say what Fairlead does differently. The
-// error joins everything that is wrong, each with its field.
+// Parse parses the ipam section of a network configuration. Options that the section does
+// not set come from flat, the content of a flat file (whereabouts.conf), which may be
+// empty. The warnings describe the differences between whereabouts and Fairlead. The
+// error joins all problems, each with its field.
 func Parse(section, flat []byte) (Config, []string, error) {
 	var p parser
 	o, err := p.decode(section, "network configuration")
@@ -137,7 +137,7 @@ func Parse(section, flat []byte) (Config, []string, error) {
 		if err != nil {
 			return Config{}, nil, err
 		}
-		p.warnings = p.warnings[:before] // it is written once for all networks
+		p.warnings = p.warnings[:before] // the flat file is the same for all networks
 		p.merge(&o, defaults)
 	}
 	c := p.config(o)
@@ -147,7 +147,7 @@ func Parse(section, flat []byte) (Config, []string, error) {
 	return c, p.warnings, nil
 }
 
-// decode reads one section, and warns of keys without effect.
+// decode parses one section, and adds warnings about keys without effect.
 func (p *parser) decode(raw []byte, what string) (options, error) {
 	var o options
 	keys := map[string]json.RawMessage{}
@@ -157,11 +157,11 @@ func (p *parser) decode(raw []byte, what string) (options, error) {
 	known := map[string]json.RawMessage{}
 	var ignored, unknown []string
 	for _, key := range slices.Sorted(maps.Keys(keys)) {
-		lower := strings.ToLower(key) // as encoding/json matches
+		lower := strings.ToLower(key) // encoding/json ignores case
 		switch {
 		case slices.Contains(effective, lower):
 			known[lower] = keys[key]
-		case slices.Contains(pointless, lower):
+		case slices.Contains(ineffective, lower):
 			ignored = append(ignored, key)
 		case !slices.Contains(silent, lower):
 			unknown = append(unknown, key)
@@ -183,9 +183,10 @@ func (p *parser) decode(raw []byte, what string) (options, error) {
 	return o, nil
 }
 
-// merge fills what o leaves open. The network's own word on overlapping ranges
-// always holds, also the default, and static addresses of a file that belongs
-// to all networks would be on every pod of all of them.
+// merge sets the unset options of o from defaults, with two exceptions.
+// enable_overlapping_ranges always has the network's own value, or its default. Static
+// addresses are ignored, because the file belongs to all networks: every pod of all
+// networks would get them.
 func (p *parser) merge(o *options, defaults options) {
 	text := func(into *string, from string) {
 		if *into == "" {
@@ -217,7 +218,7 @@ func orElse[T any](list, otherwise []T) []T {
 	return otherwise
 }
 
-// config reads the options.
+// config converts the options.
 func (p *parser) config(o options) Config {
 	c := Config{NetworkName: o.NetworkName}
 	if o.Gateway != "" {
@@ -258,7 +259,8 @@ func (p *parser) config(o options) Config {
 	return c
 }
 
-// differences warns of what is not as whereabouts does it.
+// differences adds warnings about options that Fairlead treats differently than
+// whereabouts, and errors about ranges without an address or with too many excludes.
 func (p *parser) differences(o options, c *Config) {
 	if o.OverlappingRanges != nil && !*o.OverlappingRanges {
 		p.warn("enable_overlapping_ranges: false: an address is unique in its address space also where ranges overlap; use network_name for separate spaces")
@@ -270,15 +272,15 @@ func (p *parser) differences(o options, c *Config) {
 		r := &c.Ranges[i]
 		for _, a := range c.Addresses {
 			addr := a.Prefix.Addr()
-			if r.hands(addr) {
+			if r.handsOut(addr) {
 				r.Excludes = append(r.Excludes, netip.PrefixFrom(addr, addr.BitLen()))
 				p.warn("addresses: %s lies in range %s: it is not handed out a second time", addr, r.Prefix)
 			}
 		}
-		if c.Gateway.IsValid() && r.hands(c.Gateway) {
+		if c.Gateway.IsValid() && r.handsOut(c.Gateway) {
 			p.warn("gateway: %s is not handed out of range %s; whereabouts would hand it out", c.Gateway, r.Prefix)
 		}
-		if len(r.left(c.Gateway)) == 0 {
+		if len(r.available(c.Gateway)) == 0 {
 			p.bad("exclude", r.Prefix.String(), "has no address left to hand out beside what is excluded")
 		}
 		if holes := len(r.holes()); holes > limits["exclude"] {
@@ -291,7 +293,7 @@ func (p *parser) differences(o options, c *Config) {
 	}
 }
 
-// addresses reads static addresses.
+// addresses parses static addresses.
 func (p *parser) addresses(list []staticOptions) []Address {
 	var out []Address
 	for i, s := range list {
@@ -315,8 +317,8 @@ func (p *parser) addresses(list []staticOptions) []Address {
 	return out
 }
 
-// routes reads routes. Their other properties (CNI 1.1.0) are for the plugin that
-// makes the interface, which has the configuration too.
+// routes parses routes. Their other properties (CNI 1.1.0) are for the plugin that makes
+// the interface, which also has the configuration.
 func (p *parser) routes(list []routeOptions) []v1alpha1.Route {
 	var out []v1alpha1.Route
 	for i, r := range list {

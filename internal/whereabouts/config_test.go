@@ -13,7 +13,7 @@ import (
 	"fairlead.dev/fairlead/internal/ipam/objects"
 )
 
-// shape is a configuration in words: ranges as first-last of prefix, less
+// shape describes a configuration in words: ranges as first-last of prefix, less
 // excludes.
 func shape(c Config) []string {
 	var out []string
@@ -47,7 +47,7 @@ func TestParseRanges(t *testing.T) {
 		{name: "a dash that ends before it starts", section: `"range":"10.0.0.20-10.0.0.10/24"`, want: []string{"10.0.0.20-10.0.0.254 of 10.0.0.0/24"}, warns: []string{`range: "10.0.0.10" is no address for a pod between 10.0.0.20 and 10.0.0.254`}},
 		{name: "start and end", section: `"range":"10.0.0.0/24","range_start":"10.0.0.5","range_end":"10.0.0.9"`, want: []string{"10.0.0.5-10.0.0.9 of 10.0.0.0/24"}},
 		{name: "the edges as start and end", section: `"range":"10.0.0.0/24","range_start":"10.0.0.0","range_end":"10.0.0.255"`, want: []string{"10.0.0.1-10.0.0.254 of 10.0.0.0/24"}},
-		// whereabouts begins at .1 then, and says nothing.
+		// whereabouts begins at .1 then, without a message.
 		{name: "start elsewhere", section: `"range":"10.0.0.0/24","range_start":"10.0.1.5"`, want: []string{"10.0.0.1-10.0.0.254 of 10.0.0.0/24"}, warns: []string{`range_start: "10.0.1.5"`}},
 		{name: "end before start", section: `"range":"10.0.0.0/24","range_start":"10.0.0.9","range_end":"10.0.0.5"`, want: []string{"10.0.0.9-10.0.0.254 of 10.0.0.0/24"}, warns: []string{`range_end: "10.0.0.5"`}},
 		{name: "start is no address", section: `"range":"10.0.0.0/24","range_start":"ten"`, want: []string{"10.0.0.1-10.0.0.254 of 10.0.0.0/24"}, warns: []string{`range_start: "ten"`}},
@@ -101,7 +101,7 @@ func TestParseRanges(t *testing.T) {
 			if diff := cmp.Diff(tc.want, shape(got)); diff != "" {
 				t.Errorf("-want +got:\n%s", diff)
 			}
-			says(t, warnings, tc.warns)
+			checkWarnings(t, warnings, tc.warns)
 			for _, pool := range Pools(got, Domain(got.NetworkName)) {
 				if _, err := objects.Pool(&pool); err != nil {
 					t.Errorf("pool %s cannot be used: %v", pool.Name, err)
@@ -111,8 +111,8 @@ func TestParseRanges(t *testing.T) {
 	}
 }
 
-// says checks that each text is in the warning of its place.
-func says(t *testing.T, warnings, want []string) {
+// checkWarnings checks that each warning contains the text at the same index.
+func checkWarnings(t *testing.T, warnings, want []string) {
 	t.Helper()
 	if !slices.EqualFunc(warnings, want, strings.Contains) {
 		t.Errorf("warnings %q, want ones that say %q", warnings, want)
@@ -144,7 +144,7 @@ func TestParseEverythingElse(t *testing.T) {
 	if diff := cmp.Diff(want, got, compare...); diff != "" {
 		t.Errorf("-want +got:\n%s", diff)
 	}
-	says(t, warnings, []string{
+	checkWarnings(t, warnings, []string{
 		"leader_lease_duration, log_file, sleep_for_race: without effect",
 		`["surprise"]: not an option`,
 		"addresses: given to every interface",
@@ -172,8 +172,8 @@ func TestParseTakesDefaultsFromTheFlatFile(t *testing.T) {
 	if diff := cmp.Diff([]v1alpha1.Route{{Destination: "10.0.0.0/8"}}, got.Routes); diff != "" {
 		t.Errorf("-want +got:\n%s", diff)
 	}
-	// Like whereabouts, not turned off by the file.
-	says(t, warnings, []string{"addresses of the flat file", "gateway: 10.9.0.1 is not handed out", "own family only"})
+	// As in whereabouts, the file does not turn it off.
+	checkWarnings(t, warnings, []string{"addresses of the flat file", "gateway: 10.9.0.1 is not handed out", "own family only"})
 }
 
 func TestParseRefusesOtherTypes(t *testing.T) {
@@ -190,7 +190,7 @@ func TestDomain(t *testing.T) {
 		"":        "default",
 		"blue":    "blue",
 		"net-1":   "net-1",
-		"default": "default-37a8eec1", // it is not the unnamed one
+		"default": "default-37a8eec1", // not the unnamed network
 		"Blue":    "blue-ec7d56a0",
 		"a.b":     "a-b-", "-": "", long: strings.Repeat("a", 54) + "-",
 	}

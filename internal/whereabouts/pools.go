@@ -16,12 +16,12 @@ import (
 // LabelFor is a label of the IPPools that serve a configuration of whereabouts.
 const LabelFor = "fairlead.dev/pool-for"
 
-// maxName is the length of a domain, and of a label.
+// maxName is the longest name of a domain and value of a label.
 const maxName = 63
 
-// Domain is the address domain of a network_name. Names that are no names of
-// domains are made so, and the unnamed network is "default", which a network of
-// that name is not.
+// Domain returns the address domain of a network_name. A name that is not valid for a
+// domain is converted. The unnamed network has the domain "default"; a network with the
+// name "default" has another.
 func Domain(networkName string) string {
 	if networkName == "" {
 		return v1alpha1.DefaultNetwork
@@ -40,9 +40,9 @@ func Domain(networkName string) string {
 	return strings.TrimLeft(name[:min(len(name), maxName-9)]+"-"+short(networkName), "-")
 }
 
-// NamespaceDomain is the domain in which a namespace has a network_name, or the
-// unnamed network, for itself: no name of another namespace makes the same, and
-// none makes it a Domain that is not opened to it.
+// NamespaceDomain returns a namespace's own domain for a network_name, or for the unnamed
+// network. No name in another namespace has the same domain, and no name leads to a
+// Domain that is not open to the namespace.
 func NamespaceDomain(namespace, networkName string) string {
 	sum := sha256.Sum256([]byte(namespace + "/" + networkName))
 	hash := hex.EncodeToString(sum[:8])
@@ -50,9 +50,9 @@ func NamespaceDomain(namespace, networkName string) string {
 	return "nad-" + strings.TrimRight(namespace[:min(len(namespace), room)], "-") + "-" + hash
 }
 
-// Pools are the IPPools of a domain that serve a configuration, one for each range
-// in that order, and one for ranges that are equal. Equal ranges of two
-// configurations have one pool of a domain.
+// Pools returns the IPPools of a domain for a configuration, one per range, in the order
+// of the ranges. Equal ranges, also of two configurations, have the same pool in a
+// domain.
 func Pools(c Config, domain string) []v1alpha1.IPPool {
 	var out []v1alpha1.IPPool
 	for _, r := range c.Ranges {
@@ -64,7 +64,7 @@ func Pools(c Config, domain string) []v1alpha1.IPPool {
 	return out
 }
 
-// PoolOf is the IPPool of a domain that serves a range of a configuration.
+// PoolOf returns the IPPool of a domain for a range of a configuration.
 func PoolOf(c Config, r Range, domain string) v1alpha1.IPPool {
 	spec := v1alpha1.IPPoolSpec{Domain: domain, Ranges: []string{r.Prefix.String()}}
 	first, last := usable(r.Prefix)
@@ -90,8 +90,8 @@ func PoolOf(c Config, r Range, domain string) v1alpha1.IPPool {
 	}
 }
 
-// name of a pool: wb-<network>, as whereabouts writes it, and a hash when there
-// is more to it than the network.
+// name returns the name of a pool: wb-<network>, as whereabouts writes it, followed by a
+// hash if domain, range, excludes or gateways are not the default.
 func name(spec v1alpha1.IPPoolSpec, network netip.Prefix) string {
 	text := strings.NewReplacer(":", "-", "/", "-").Replace(network.String())
 	plain := spec.Domain == v1alpha1.DefaultNetwork && spec.Ranges[0] == network.String() && len(spec.Excludes)+len(spec.Gateways) == 0
@@ -105,7 +105,7 @@ func name(spec v1alpha1.IPPoolSpec, network netip.Prefix) string {
 	return "wb-" + text + "-" + short(of)
 }
 
-// short is a hash of eight characters.
+// short returns a hash of eight characters.
 func short(text string) string {
 	sum := sha256.Sum256([]byte(text))
 	return hex.EncodeToString(sum[:4])

@@ -9,8 +9,8 @@ import (
 	netutils "k8s.io/utils/net"
 )
 
-// parseRange reads one range: "10.0.0.0/24", or "10.0.0.10-10.0.0.20/24", whose
-// ends go before range_start and range_end.
+// parseRange parses one range: "10.0.0.0/24", or "10.0.0.10-10.0.0.20/24", whose ends
+// take precedence over range_start and range_end.
 func (p *parser) parseRange(field string, o rangeOptions) (r Range, ok bool) {
 	of := strings.TrimSuffix(field, "range")
 	start, startField := o.RangeStart, of+"range_start"
@@ -55,7 +55,7 @@ func (p *parser) parseRange(field string, o rangeOptions) (r Range, ok bool) {
 	return r, p.excludes(of+"exclude", o.Exclude, &r)
 }
 
-// excludes reads what is not to be handed out: CIDRs and addresses.
+// excludes parses excludes: CIDRs and addresses.
 func (p *parser) excludes(field string, list []string, r *Range) bool {
 	ok := true
 	for i, text := range list {
@@ -76,20 +76,20 @@ func (p *parser) excludes(field string, list []string, r *Range) bool {
 	return ok
 }
 
-// within says whether an address lies between First and Last.
+// within reports whether an address lies between First and Last.
 func (r Range) within(a netip.Addr) bool {
 	return a.BitLen() == r.First.BitLen() && !a.Less(r.First) && !r.Last.Less(a)
 }
 
-// hands says whether an address may be handed out.
-func (r Range) hands(a netip.Addr) bool {
+// handsOut reports whether an address may be handed out.
+func (r Range) handsOut(a netip.Addr) bool {
 	return r.within(a) && !slices.ContainsFunc(r.Excludes, func(e netip.Prefix) bool { return e.Contains(a) })
 }
 
-// span is a run of addresses of one family, both ends included.
+// span is a sequence of addresses of one family, both ends included.
 type span struct{ first, last netip.Addr }
 
-// holes are the excluded parts of the range: sorted and apart.
+// holes returns the excluded parts of the range, sorted and disjoint.
 func (r Range) holes() []span {
 	var all []span
 	for _, e := range r.Excludes {
@@ -107,7 +107,7 @@ func (r Range) holes() []span {
 	return join(all)
 }
 
-// join sorts spans and makes one of those that touch.
+// join sorts spans and merges adjacent and overlapping ones.
 func join(all []span) []span {
 	slices.SortFunc(all, func(a, b span) int { return a.first.Compare(b.first) })
 	var out []span
@@ -123,8 +123,8 @@ func join(all []span) []span {
 	return out
 }
 
-// left are the runs that may be handed out.
-func (r Range) left(gateway netip.Addr) []span {
+// available returns the spans that may be handed out.
+func (r Range) available(gateway netip.Addr) []span {
 	holes := r.holes()
 	if gateway.IsValid() && r.within(gateway) {
 		holes = join(append(holes, span{gateway, gateway}))
@@ -143,9 +143,9 @@ func (r Range) left(gateway netip.Addr) []span {
 	return out
 }
 
-// usable is what of a network may be handed out without further words: all but
-// the edges, which are those of an IPPool. whereabouts refuses networks of one
-// or two addresses, and keeps the last one of IPv6 networks.
+// usable returns the addresses of a network that are handed out by default: all but the
+// edges, as in an IPPool. In contrast, whereabouts refuses networks of one or two
+// addresses, and withholds the last address of IPv6 networks.
 func usable(p netip.Prefix) (first, last netip.Addr) {
 	first, last = p.Addr(), lastOf(p)
 	if p.Bits() >= first.BitLen()-1 {
@@ -167,7 +167,8 @@ func lastOf(p netip.Prefix) netip.Addr {
 	return a
 }
 
-// special names addresses in a network that no interface may have.
+// special returns a description of addresses in a network that no interface may have;
+// empty if there are none.
 func special(p netip.Prefix) string {
 	for _, s := range []string{"0.0.0.0/32", "127.0.0.0/8", "224.0.0.0/4", "255.255.255.255/32", "::/127", "::ffff:0:0/96", "ff00::/8"} {
 		if netip.MustParsePrefix(s).Overlaps(p) {
@@ -177,14 +178,14 @@ func special(p netip.Prefix) string {
 	return ""
 }
 
-// sloppyAddr reads an address as whereabouts does: its numbers may have any count of
-// leading zeros, and those of an IPv4 address are decimal all the same.
+// sloppyAddr parses an address as whereabouts does: its numbers may have any count of
+// leading zeros, and the numbers of an IPv4 address are decimal nevertheless.
 func sloppyAddr(text string) (netip.Addr, bool) {
 	a, ok := netip.AddrFromSlice(netutils.ParseIPSloppy(text))
 	return a.Unmap(), ok
 }
 
-// sloppyPrefix reads an address with a prefix length.
+// sloppyPrefix parses an address with a prefix length.
 func sloppyPrefix(text string) (netip.Prefix, bool) {
 	addr, length, _ := strings.Cut(text, "/")
 	a, ok := sloppyAddr(addr)

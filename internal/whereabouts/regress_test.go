@@ -1,7 +1,6 @@
 package whereabouts
 
-// Defects of whereabouts with configurations that are valid, which must not come
-// back here.
+// Defects of whereabouts with valid configurations, which Fairlead must not have.
 
 import (
 	"net/netip"
@@ -12,7 +11,7 @@ import (
 	"fairlead.dev/fairlead/internal/ipam/objects"
 )
 
-// poolsOf are the names of the pools of a section, all of them usable.
+// poolsOf returns the names of the pools of a section, after a check that all are usable.
 func poolsOf(t *testing.T, section string) []string {
 	t.Helper()
 	c, _, err := Parse([]byte(section), nil)
@@ -29,8 +28,8 @@ func poolsOf(t *testing.T, section string) []string {
 	return names
 }
 
-// whereabouts#558: networks without network_name counted as one, so a second one
-// with another range or slice size broke both.
+// whereabouts#558: networks without network_name counted as one network, so a second
+// network with another range or slice size broke both.
 func TestWhereabouts558NetworksWithoutAName(t *testing.T) {
 	for section, want := range map[string]string{
 		`{"type":"whereabouts","range":"10.0.0.0/24","node_slice_size":"/28"}`: "default wb-10.0.0.0-24",

@@ -8,15 +8,15 @@ import (
 	"fairlead.dev/fairlead/api/v1alpha1"
 )
 
-// Holds says whether all that a pool's ranges hand out lies in the range: then an
-// interface of the range may have any address of the pool. A pool with a range that
-// cannot be read has nothing in it.
+// Holds reports whether all addresses that a pool's ranges hand out lie in the range:
+// then an interface of the range may have any address of the pool. It is false if a range
+// of the pool cannot be parsed.
 func (r Range) Holds(spec v1alpha1.IPPoolSpec) bool {
 	spans, ok := spansOf(spec)
 	return ok && !slices.ContainsFunc(spans, func(s span) bool { return !r.within(s.first) || !r.within(s.last) })
 }
 
-// Overlaps says whether a pool's ranges have an address of the range's network.
+// Overlaps reports whether a pool's ranges contain an address of the range's network.
 func (r Range) Overlaps(spec v1alpha1.IPPoolSpec) bool {
 	spans, _ := spansOf(spec)
 	return slices.ContainsFunc(spans, func(s span) bool {
@@ -24,8 +24,8 @@ func (r Range) Overlaps(spec v1alpha1.IPPoolSpec) bool {
 	})
 }
 
-// spansOf are a pool's ranges, as far as they can be read; ok is false when one
-// cannot be, or when there is none.
+// spansOf returns the ranges of a pool that can be parsed; ok is false if one cannot be
+// parsed, or if there is none.
 func spansOf(spec v1alpha1.IPPoolSpec) (out []span, ok bool) {
 	ok = len(spec.Ranges) > 0
 	for _, text := range spec.Ranges {
@@ -39,8 +39,8 @@ func spansOf(spec v1alpha1.IPPoolSpec) (out []span, ok bool) {
 	return out, ok
 }
 
-// spanOf reads a range of an IPPool: a CIDR, first-last with or without a prefix
-// length, or an address.
+// spanOf parses a range of an IPPool: a CIDR, first-last with or without a prefix length,
+// or an address.
 func spanOf(text string, edges bool) (span, bool) {
 	if first, last, ok := strings.Cut(text, "-"); ok {
 		last, _, _ = strings.Cut(last, "/")

@@ -46,8 +46,8 @@ func TestPoolsOfARange(t *testing.T) {
 	}
 }
 
-// No two namespaces share a domain that neither was given, whatever they call their
-// networks, and every one is a domain.
+// Two namespaces never share a domain of their own, whatever the names of their networks,
+// and every result is a valid domain.
 func TestNamespaceDomain(t *testing.T) {
 	valid := regexp.MustCompile(`^[a-z0-9]([a-z0-9-]{0,61}[a-z0-9])?$`)
 	seen := map[string]string{}
