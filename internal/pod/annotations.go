@@ -8,8 +8,8 @@ import (
 	"fairlead.dev/fairlead/api/v1alpha1"
 )
 
-// limits are how long the annotations that are read may be, in bytes: no valid one is
-// longer but for blanks and what is not read of a list of networks.
+// limits are the maximum lengths of the annotations that Fairlead reads, in bytes. A
+// valid value can be longer only by blanks, or by ignored keys in a list of networks.
 var limits = map[string]int{
 	corev1.MirrorPodAnnotationKey: 64,
 	v1alpha1.AnnotationAddresses:  256,
@@ -19,8 +19,9 @@ var limits = map[string]int{
 	AnnotationDefaultNetwork:      1 << 10,
 }
 
-// Keeps is how many bytes of an annotation's value a cache has to keep: of one that is
-// too long, one more than may be, by which it is known; none of one that is not read.
+// Keeps returns the number of bytes of an annotation's value that a cache must keep: one
+// more than the limit, so that a longer value is still recognized as too long; 0 for an
+// annotation that Fairlead does not read.
 func Keeps(annotation string) int {
 	limit, ok := limits[annotation]
 	if !ok {
@@ -29,8 +30,8 @@ func Keeps(annotation string) int {
 	return limit + 1
 }
 
-// annotation returns the value of an annotation, and whether the pod has it. Its error
-// names the annotation and how long it may be.
+// annotation returns the value of an annotation, and whether the pod has it. It returns
+// an error with the annotation's name and limit if the value is too long.
 func annotation(p *corev1.Pod, key string) (value string, ok bool, err error) {
 	value, ok = p.Annotations[key]
 	if limit := limits[key]; len(value) > limit {

@@ -9,10 +9,10 @@ import (
 	"fairlead.dev/fairlead/api/v1alpha1"
 )
 
-// MayHold reports whether a record stands for interfaces that a node may have. It
-// does not when they are given back: the node has said that it holds nothing of
-// a record that is being deleted, giving back has begun, on that word or on
-// proof, and did not go through, or the finalizer is gone.
+// MayHold reports whether a node may still have the interfaces of a record. It is false
+// if the record is being deleted and the node has confirmed that it holds nothing, if the
+// release has begun, on that confirmation or on proof, and has failed, or if the
+// finalizer is gone.
 func MayHold(r *v1alpha1.PodAttachment) bool {
 	if !slices.Contains(r.Finalizers, v1alpha1.ReleaseFinalizer) {
 		return false

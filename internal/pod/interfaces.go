@@ -11,48 +11,50 @@ import (
 	"fairlead.dev/fairlead/api/v1alpha1"
 )
 
-// Interface is one interface that a pod asks for.
+// Interface is an interface that a pod requests.
 type Interface struct {
-	// Name inside the pod. A source may leave it empty: then it becomes
-	// net1, net2, ... by its place among the further interfaces.
+	// Name is the name inside the pod. If a source leaves it empty, it becomes net1,
+	// net2, ... by its place among the further interfaces.
 	Name string
 	// Network is "default", or namespace/name of a NetworkAttachmentDefinition.
 	Network string
-	// Driver that the network names; empty for that of the default network.
+	// Driver is the driver that the network names; empty means the driver of the default
+	// network.
 	Driver string
-	// Default is true for the interface whose addresses are the pod's.
+	// Default is true for the interface whose addresses are the pod IPs.
 	Default bool
-	// AddressOnly is true when another CNI plugin makes the interface.
+	// AddressOnly is true if another CNI plugin makes the interface.
 	AddressOnly bool
-	// Pools that it draws from: from the first that serves it, or with EachPool
-	// from all of them. Empty takes those of the default network.
+	// Pools are the pools of its addresses: the first pool that serves it gives them, or
+	// with EachPool every pool gives one. Empty means the pools of the default network.
 	Pools    []string
 	EachPool bool
-	// Addresses and MAC that the pod asks for.
+	// Addresses and MAC that the pod requests.
 	Addresses []netip.Addr
 	MAC       string
-	// Gateways of the network, where it names its own; else those of the pools.
+	// Gateways of the network; if empty, the gateways of the pools apply.
 	Gateways []string
-	// Routes and DNS of the network, beside those of the pools.
+	// Routes and DNS of the network, in addition to those of the pools.
 	Routes []v1alpha1.Route
 	DNS    *v1alpha1.DNS
 }
 
-// Default is the interface on the default network. With addressOnly another CNI
-// plugin makes it. It is named as every runtime names it; the node plugs it under
-// the name that the runtime says (CNI_IFNAME).
+// Default returns the interface on the default network. If addressOnly is true another
+// CNI plugin makes it. It has the name that every runtime uses; the node plugs it under
+// the name in CNI_IFNAME.
 func Default(addressOnly bool) Interface {
 	return Interface{Name: v1alpha1.DefaultInterface, Network: v1alpha1.DefaultNetwork, Default: true, AddressOnly: addressOnly}
 }
 
-// Source finds further interfaces in a pod: one way of asking for them. It
-// returns none for a pod that does not ask in its way.
+// Source returns the further interfaces that a pod requests in one particular way; none
+// if the pod does not use this way.
 type Source func(p *corev1.Pod) ([]Interface, error)
 
 var interfaceName = regexp.MustCompile(`^[a-zA-Z0-9][a-zA-Z0-9_.-]{0,14}$`)
 
-// Interfaces lists what a pod asks for: what every pod gets, then what each
-// source finds, in order.
+// Interfaces returns the interfaces of a pod: the interfaces that every pod gets, then
+// those of each source, in order. It returns an error if a name is invalid or not unique,
+// or if a source fails.
 func Interfaces(p *corev1.Pod, every []Interface, sources []Source) ([]Interface, error) {
 	all := slices.Clone(every)
 	for _, source := range sources {

@@ -17,32 +17,33 @@ import (
 )
 
 const (
-	// machineKind is the kind of the controller of a pod in which KubeVirt runs a virtual
-	// machine; its name is the machine's.
+	// machineKind is the kind of the owner of a pod in which KubeVirt runs a virtual
+	// machine; the owner's name is the machine's.
 	machineKind = "VirtualMachineInstance"
-	// hostNameLabel has the host name of such a machine: machines may share it.
+	// hostNameLabel has the host name of such a machine. Several machines may have the
+	// same.
 	hostNameLabel = "vm.kubevirt.io/name"
 )
 
-// Wishes are what a pod asks of its address on the default network.
+// Wishes are the requests of a pod about its addresses on the default network.
 type Wishes struct {
-	// Addresses that it wants, at most one per family.
+	// Addresses that the pod requests, at most one per family.
 	Addresses []netip.Addr
-	// Claim names the IPClaim, in its namespace, whose addresses it wants.
+	// Claim names the IPClaim, in the pod's namespace, whose addresses it requests.
 	Claim string
-	// ClaimText is what the pod calls that claim, if it is not its name.
+	// ClaimText is the pod's text for that claim, if it is not the claim's name.
 	ClaimText string
-	// Sticky names the claim that a pool which is sticky for pods of this
-	// kind gives it without being asked.
+	// Sticky names, by kind of sticky pool, the claim that such a pool gives the pod
+	// without a request.
 	Sticky map[v1alpha1.Sticky]string
-	// Owners are what those claims are for, and end with.
+	// Owners are the owners of those claims. A claim ends with its owner.
 	Owners map[v1alpha1.Sticky]metav1.OwnerReference
-	// Former are names under which those claims may have been made by an earlier version.
+	// Former are names under which an earlier version may have created those claims.
 	Former map[v1alpha1.Sticky]string
 }
 
-// WishesOf a pod. The error names the annotation, its value and what would be
-// right.
+// WishesOf returns the wishes of a pod. An error names the annotation, its value and the
+// accepted form.
 func WishesOf(p *corev1.Pod) (Wishes, error) {
 	addresses, err := Addresses(p)
 	if err != nil {
@@ -53,7 +54,7 @@ func WishesOf(p *corev1.Pod) (Wishes, error) {
 		return Wishes{}, err
 	}
 	w := Wishes{Addresses: addresses, Claim: claim, Sticky: map[v1alpha1.Sticky]string{}}
-	w.stick(p)
+	w.addSticky(p)
 	switch {
 	case w.Claim == "" || claimName(w.Claim):
 	case claimText(w.Claim):
@@ -99,11 +100,11 @@ func parseAddresses(text string) ([]netip.Addr, error) {
 	return out, nil
 }
 
-// stick names the claims of sticky pools as a person would name them: after the ordinal
-// of the StatefulSet, and after the virtual machine. Both follow from the controller that
-// Kubernetes or KubeVirt has set. Who may create pods can write that too, but only in her
-// own namespace, and claims are of a namespace.
-func (w *Wishes) stick(p *corev1.Pod) {
+// addSticky sets the claims of sticky pools. They have the name of the pod of a
+// StatefulSet, or of the virtual machine. The kind follows from the owner that Kubernetes
+// or KubeVirt has set. A user who may create pods can forge the owner, but only in a
+// namespace of hers, and claims belong to a namespace.
+func (w *Wishes) addSticky(p *corev1.Pod) {
 	owner := metav1.GetControllerOf(p)
 	if owner == nil {
 		return
@@ -127,19 +128,20 @@ func (w *Wishes) stick(p *corev1.Pod) {
 	}
 }
 
-// Launches reports whether a pod is, by its name, one in which KubeVirt runs a certain
-// machine: "virt-launcher-", the machine's name, and five characters that the API server
-// chose. Of a machine whose name is so long that the API server cut it, it is not said.
+// Launches reports whether, by its name, a pod is the launcher of a KubeVirt machine:
+// "virt-launcher-", the machine's name, "-" and five characters that the API server
+// chose. It is false for a machine whose name is so long that the API server truncates
+// it.
 func Launches(podName, machine string) bool {
 	const chosen, longest = 5, 58
 	front := "virt-launcher-" + machine + "-"
 	return len(front) <= longest && len(podName) == len(front)+chosen && strings.HasPrefix(podName, front)
 }
 
-// ClaimOn names the claim of a further interface by that of whose it is, as in
-// "web-0.net1": claims that keep an address on each network are several, because
-// a claim has one address of each family. Interfaces that are not named as
-// Kubernetes names things have a hash for it.
+// ClaimOn returns the name of the claim of a further interface: claim, which names the
+// pod or the machine, and the interface, as in "web-0.net1". Each network needs a claim
+// of its own, because a claim has one address of each family. An interface name that is
+// not valid in Kubernetes is replaced by a hash.
 func ClaimOn(claim, iface string) string {
 	if len(validation.IsDNS1123Label(iface)) > 0 {
 		sum := sha256.Sum256([]byte(iface))
@@ -148,7 +150,7 @@ func ClaimOn(claim, iface string) string {
 	return claim + "." + iface
 }
 
-// maxClaimText is the longest text that a pod may call a claim, in characters.
+// maxClaimText is the length of the longest text for a claim, in characters.
 const maxClaimText = 253
 
 func claimText(s string) bool {
@@ -156,8 +158,8 @@ func claimText(s string) bool {
 		!strings.ContainsFunc(s, func(r rune) bool { return !unicode.IsPrint(r) })
 }
 
-// ClaimFor is the name of the claim that pods call by a text which is no name:
-// "text-" and the first 16 digits of the text's SHA-256.
+// ClaimFor returns the name of the claim for a text that is not a name: "text-" and the
+// first 16 digits of the text's SHA-256.
 func ClaimFor(text string) string {
 	sum := sha256.Sum256([]byte(text))
 	return "text-" + hex.EncodeToString(sum[:8])

@@ -123,7 +123,8 @@ func TestLaunches(t *testing.T) {
 	}
 }
 
-// Every interface of a pod has a claim of its own, of a name that Kubernetes takes.
+// Every interface of a pod has a claim of its own, with a name that is valid in
+// Kubernetes.
 func TestClaimOn(t *testing.T) {
 	cases := []struct{ iface, want string }{
 		{"net1", "web-0.net1"},

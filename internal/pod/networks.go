@@ -13,43 +13,44 @@ import (
 	"fairlead.dev/fairlead/api/v1alpha1"
 )
 
-// AnnotationNetworks lists further networks of a pod (NPWG multi-network
-// specification 1.3, section 4.1).
+// AnnotationNetworks is the annotation that lists further networks of a pod (NPWG
+// multi-network specification 1.3, section 4.1).
 const AnnotationNetworks = "k8s.v1.cni.cncf.io/networks"
 
-// AnnotationDefaultNetwork makes Multus take another network for the pod's
-// default interface than the cluster's.
+// AnnotationDefaultNetwork is the annotation with which Multus uses another network than
+// the cluster's for the pod's default interface.
 const AnnotationDefaultNetwork = "v1.multus-cni.io/default-network"
 
-// defaultNamespace is where Multus looks for a network that this annotation names
-// without a namespace, unless it is told otherwise (its multusNamespace).
+// defaultNamespace is the namespace of a network that this annotation names without a
+// namespace. It is the default of Multus' option multusNamespace.
 const defaultNamespace = "kube-system"
 
-// maxNetworks is how many interfaces a PodAttachment has beside the default.
+// maxNetworks is the number of interfaces that a PodAttachment may have in addition to
+// the default.
 const maxNetworks = 31
 
-// Selection is one element of the annotation: a network, and how the pod wants
-// to be attached to it.
+// Selection is one element of the annotation: a network, and the properties of the pod's
+// interface on it.
 type Selection struct {
 	// Namespace and Name of the NetworkAttachmentDefinition.
 	Namespace, Name string
-	// Interface is what it is called inside the pod: as the pod asks, else net1,
-	// net2, ... by its place, as Multus calls it.
+	// Interface is the name inside the pod: the requested name, otherwise net1, net2, ...
+	// by its place, as in Multus.
 	Interface string
-	// Addresses that the pod asks for.
+	// Addresses that the pod requests.
 	Addresses []netip.Addr
-	// MAC that the pod asks for, in lower case; empty for any.
+	// MAC that the pod requests, in lower case; empty for any.
 	MAC string
-	// ClaimReference names the IPAMClaim whose addresses the pod asks for; empty for
-	// none.
+	// ClaimReference names the IPAMClaim whose addresses the pod requests; empty if it
+	// names none.
 	ClaimReference string
 }
 
-// Network is the network's name: namespace/name.
+// Network returns the network's name: namespace/name.
 func (s Selection) Network() string { return s.Namespace + "/" + s.Name }
 
-// selection is an element in the annotation's JSON form. Its other keys are for
-// who attaches the pod.
+// selection is an element in the annotation's JSON form. Other keys are for the plugin
+// that attaches the pod.
 type selection struct {
 	Name             string   `json:"name"`
 	Namespace        string   `json:"namespace"`
@@ -62,9 +63,9 @@ type selection struct {
 
 var macAddress = regexp.MustCompile(`^[0-9a-f]{2}(:[0-9a-f]{2}){5}$`)
 
-// Networks returns what the annotation k8s.v1.cni.cncf.io/networks asks for, in
-// both of its forms: "[namespace/]name[@interface],...", and a JSON list. Its
-// error names the annotation, the element and what would be right.
+// Networks returns the elements of the annotation k8s.v1.cni.cncf.io/networks, in either
+// form: "[namespace/]name[@interface],...", or a JSON list. An error names the
+// annotation, the element and the accepted form.
 func Networks(p *corev1.Pod) ([]Selection, error) {
 	text, _, err := annotation(p, AnnotationNetworks)
 	if err != nil {
@@ -91,10 +92,10 @@ func Networks(p *corev1.Pod) ([]Selection, error) {
 	return out, nil
 }
 
-// Chosen returns the network that a pod chooses for its default interface by the
-// annotation v1.multus-cni.io/default-network, which has the forms of the one for
-// further networks; ok is false when it leaves that to the cluster. Its error names
-// the annotation, the value and what would be right.
+// Chosen returns the network that a pod selects for its default interface by the
+// annotation v1.multus-cni.io/default-network; ok is false if the pod has no such
+// annotation or it is empty. The annotation has the same forms as the annotation for
+// further networks. An error names the annotation, the value and the accepted form.
 func Chosen(p *corev1.Pod) (s Selection, ok bool, err error) {
 	text, _, err := annotation(p, AnnotationDefaultNetwork)
 	if err != nil {
@@ -113,11 +114,11 @@ func Chosen(p *corev1.Pod) (s Selection, ok bool, err error) {
 	if err != nil {
 		return Selection{}, false, fmt.Errorf("annotation %s: %w", AnnotationDefaultNetwork, err)
 	}
-	s.Interface = v1alpha1.DefaultInterface // whatever it says: there is one
+	s.Interface = v1alpha1.DefaultInterface // the annotation cannot rename it
 	return s, true, nil
 }
 
-// selections takes an annotation apart.
+// selections parses the text of an annotation.
 func selections(text string) ([]selection, error) {
 	if strings.HasPrefix(text, "[") {
 		var out []selection
@@ -147,7 +148,8 @@ func selections(text string) ([]selection, error) {
 	return out, nil
 }
 
-// read checks one element, the one of that index.
+// read validates one element. namespace is the default namespace, index the element's
+// place.
 func (e selection) read(namespace string, index int) (Selection, error) {
 	s := Selection{Namespace: e.Namespace, Name: e.Name, Interface: e.Interface, MAC: strings.ToLower(e.MAC), ClaimReference: e.ClaimReference}
 	if s.Namespace == "" {
@@ -179,8 +181,7 @@ func (e selection) read(namespace string, index int) (Selection, error) {
 	return s, nil
 }
 
-// parseIP reads an address that may have a prefix length, which the network
-// knows better.
+// parseIP parses an address. It ignores a prefix length, because the network defines it.
 func parseIP(text string) (netip.Addr, error) {
 	a, err := netip.ParseAddr(text)
 	if p, e := netip.ParsePrefix(text); e == nil {

@@ -25,7 +25,7 @@ func TestNetworks(t *testing.T) {
 		{name: "nothing", text: " "},
 		{name: "an empty list", text: "[]"},
 		{
-			// Kuryr 7.3: the namespace of net-b was that of the next one too.
+			// Kuryr 7.3: the next network also got the namespace of net-b.
 			name: "short", text: "net-a, blue/net-b@fast ,net-a",
 			want: []Selection{
 				{Namespace: "web", Name: "net-a", Interface: "net1"},

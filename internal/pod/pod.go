@@ -1,6 +1,5 @@
-// Package pod says what a pod asks of Fairlead: whether it is ours to serve,
-// under which identity, and which interfaces it wants. Pure functions of the
-// pod; no I/O.
+// Package pod derives from a pod whether Fairlead serves it, its identity, and the
+// interfaces that it requests. Pure functions; no I/O.
 package pod
 
 import (
@@ -12,16 +11,16 @@ import (
 	"k8s.io/apimachinery/pkg/util/validation"
 )
 
-// Wants reports whether a pod needs a network now: it is scheduled, has a
-// network of its own, and neither has finished nor is being deleted. A pod
-// that is being deleted keeps the network it has but gets no new one: its node
-// starts no sandbox for it any more.
+// Wants reports whether a pod needs a network now: it is scheduled, does not use the
+// host's network, and neither has finished nor is being deleted. A pod that is being
+// deleted keeps its network but gets no new one: its node starts no further sandbox for
+// it.
 func Wants(p *corev1.Pod) bool {
 	return Holds(p) && p.DeletionTimestamp == nil
 }
 
-// Holds reports whether a pod may still be using its network: all of Wants,
-// or being deleted but not yet gone.
+// Holds reports whether a pod may still use its network: as Wants, but also while the pod
+// is being deleted.
 func Holds(p *corev1.Pod) bool {
 	return p.Spec.NodeName != "" && !p.Spec.HostNetwork && !Finished(p)
 }
@@ -31,10 +30,9 @@ func Finished(p *corev1.Pod) bool {
 	return p.Status.Phase == corev1.PodSucceeded || p.Status.Phase == corev1.PodFailed
 }
 
-// CNIUID is the UID under which the runtime will ask for the pod, in CNI_ARGS. For a
-// static pod that is the one of its manifest, which its mirror carries in an
-// annotation. Any user can write that annotation: the UID says only what is asked
-// for, and never whose something is.
+// CNIUID returns the UID in the runtime's CNI_ARGS for the pod. For a static pod that is
+// the UID of its manifest, which its mirror pod has in an annotation. Every user can
+// write that annotation, so the UID only matches requests and never proves ownership.
 func CNIUID(p *corev1.Pod) types.UID {
 	if uid := p.Annotations[corev1.MirrorPodAnnotationKey]; uid != "" {
 		return types.UID(uid)
@@ -42,10 +40,10 @@ func CNIUID(p *corev1.Pod) types.UID {
 	return p.UID
 }
 
-// AttachmentName is the name of the PodAttachment of one incarnation of a pod, by the
-// pod's own UID: a successor of the same name never waits for its predecessor's
-// object. Every name and UID makes a valid name: one that they would not make as they
-// are is made of their hash.
+// AttachmentName returns the name of the PodAttachment of one incarnation of a pod: the
+// pod's name and the start of its own UID, so a successor of the same name never waits
+// for its predecessor's object. The name is always valid: if pod name and UID do not form
+// a valid name, it is a hash of them.
 func AttachmentName(podName string, uid types.UID) string {
 	const suffix = 8
 	short := string(uid)

@@ -37,8 +37,8 @@ func TestWantsAndHolds(t *testing.T) {
 	}
 }
 
-// A static pod's sandbox is made with the UID of its manifest; kuryr waited
-// for ever for the mirror's (its podStatic exception).
+// A static pod's sandbox has the UID of its manifest; kuryr waited for ever for the
+// mirror's UID (its podStatic exception).
 func TestCNIAsksForAStaticPodByItsMirrorAnnotation(t *testing.T) {
 	p := &corev1.Pod{ObjectMeta: metav1.ObjectMeta{UID: "mirror", Annotations: map[string]string{corev1.MirrorPodAnnotationKey: "manifest"}}}
 	if got := CNIUID(p); got != "manifest" {

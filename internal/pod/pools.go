@@ -11,12 +11,11 @@ import (
 	"fairlead.dev/fairlead/api/v1alpha1"
 )
 
-// maxPools is how many pools a pod may name.
+// maxPools is the number of pools that a pod may name.
 const maxPools = 16
 
-// Pools returns the pools that a pod asks for on the default network, in order;
-// none when it leaves that to the network. Its error names the annotation, the
-// value and what would be right.
+// Pools returns the pools that a pod requests on the default network, in order; nil if it
+// has no such annotation. An error names the annotation, the value and the accepted form.
 func Pools(p *corev1.Pod) ([]string, error) {
 	text, ok, err := annotation(p, v1alpha1.AnnotationPools)
 	if err != nil || !ok {

@@ -13,8 +13,8 @@ import (
 	"fairlead.dev/fairlead/api/v1alpha1"
 )
 
-// Key is the identity of one incarnation of a pod. Its UID is the one that the API
-// server gave it; whatever users can write is not part of it.
+// Key is the identity of one incarnation of a pod. UID is the UID that the API server
+// gave it, which no user can write.
 type Key struct {
 	Namespace, Name string
 	UID             types.UID
@@ -23,34 +23,34 @@ type Key struct {
 // Identity is one incarnation of a pod on its node.
 type Identity struct {
 	Key
-	// CNI is the UID under which CNI will ask for it; empty for its own.
+	// CNI is the UID in the runtime's CNI_ARGS; empty if it is the pod's own.
 	CNI  types.UID
 	Node string
 }
 
-// KeyOf a pod.
+// KeyOf returns the key of a pod.
 func KeyOf(p *corev1.Pod) Key { return Key{p.Namespace, p.Name, p.UID} }
 
-// IdentityOf a pod.
+// IdentityOf returns the identity of a pod.
 func IdentityOf(p *corev1.Pod) Identity {
 	return Identity{Key: KeyOf(p), CNI: CNIUID(p), Node: p.Spec.NodeName}
 }
 
-// HolderOf is whose the addresses of a record are, exactly as they were taken.
+// HolderOf returns the holder of a record's addresses, exactly as it took them.
 func HolderOf(record *v1alpha1.PodAttachment) Key {
 	of := record.Pod()
 	return Key{of.Namespace, of.Name, record.HolderUID()}
 }
 
-// Of is the pod that a record is of. It differs from HolderOf for static pods whose
-// record is of a version that knew them by the UID in the annotation.
+// Of returns the pod of a record. It differs from HolderOf for static pods whose record
+// is from a version that identified them by the UID in the annotation.
 func Of(record *v1alpha1.PodAttachment) Key {
 	of := record.Pod()
 	return Key{of.Namespace, of.Name, record.OwnUID()}
 }
 
-// Record is the PodAttachment of a pod with these interfaces. Its finalizer
-// keeps it until they are given back.
+// Record returns the PodAttachment of a pod with the given interfaces. Its finalizer
+// keeps it until they are released.
 func Record(id Identity, interfaces []v1alpha1.Interface) *v1alpha1.PodAttachment {
 	record := &v1alpha1.PodAttachment{
 		ObjectMeta: metav1.ObjectMeta{
@@ -72,9 +72,9 @@ func Record(id Identity, interfaces []v1alpha1.Interface) *v1alpha1.PodAttachmen
 	return record
 }
 
-// Writable says whether the record of a pod can be written with these interfaces,
-// whatever their addresses are. Its error names the field or the annotation, the value
-// and what would be right.
+// Writable returns nil if the record of a pod with the given interfaces is valid,
+// whatever their addresses will be. An error names the field or the annotation, the value
+// and the accepted form.
 func Writable(p *corev1.Pod, interfaces []v1alpha1.Interface) error {
 	err := Record(IdentityOf(p), interfaces).Spec.Validate()
 	if invalid, ok := errors.AsType[v1alpha1.InvalidError](err); ok {
@@ -87,7 +87,8 @@ func Writable(p *corev1.Pod, interfaces []v1alpha1.Interface) error {
 	return err
 }
 
-// Elsewhere has a record written in another namespace than its pod's, which is gone.
+// Elsewhere returns a copy of a record for another namespace, for a pod whose own
+// namespace is gone.
 func Elsewhere(record *v1alpha1.PodAttachment, namespace string) *v1alpha1.PodAttachment {
 	out := record.DeepCopy()
 	out.ObjectMeta = metav1.ObjectMeta{Namespace: namespace, Finalizers: record.Finalizers}
@@ -99,13 +100,13 @@ func Elsewhere(record *v1alpha1.PodAttachment, namespace string) *v1alpha1.PodAt
 	return out
 }
 
-// OwnerOf is the reference with which Kubernetes' garbage collector asks for a
-// record's deletion when its pod is gone.
+// OwnerOf returns the owner reference by which Kubernetes' garbage collector deletes a
+// record after its pod is gone.
 func OwnerOf(p *corev1.Pod) metav1.OwnerReference {
 	return metav1.OwnerReference{APIVersion: "v1", Kind: "Pod", Name: p.Name, UID: p.UID}
 }
 
-// summarize says interfaces and addresses in one line each.
+// summarize returns interfaces and addresses in one line each.
 func summarize(interfaces []v1alpha1.Interface) v1alpha1.AttachmentSummary {
 	var names, addresses []string
 	for _, i := range interfaces {
