@@ -1,6 +1,5 @@
-// fairlead is the operator's command: it shows what Fairlead does in a cluster
-// and needs nothing but a kubeconfig. Installed as kubectl-fairlead it is
-// "kubectl fairlead" too.
+// fairlead is the operator's command: it shows the state of Fairlead in a cluster and
+// needs only a kubeconfig. Installed as kubectl-fairlead it is also "kubectl fairlead".
 package main
 
 import (

@@ -8,7 +8,7 @@ import (
 	"github.com/google/go-cmp/cmp"
 )
 
-// What is logged is what the handler itself would log.
+// The output is the same as that of the wrapped handler.
 func TestLateHandler(t *testing.T) {
 	opts := &slog.HandlerOptions{ReplaceAttr: func(_ []string, a slog.Attr) slog.Attr {
 		if a.Key == slog.TimeKey {

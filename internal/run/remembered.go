@@ -6,13 +6,13 @@ import (
 	"github.com/prometheus/client_golang/prometheus"
 )
 
-// Remembered registers the metric fairlead_remembered: how many things a program
-// remembers, by kind. Each function returns the sizes of what one part of the program
-// remembers; it is called when metrics are read. No two may have a kind in common.
+// Remembered registers the metric fairlead_remembered: the number of objects that a
+// program remembers, by kind. Each function returns the counts of one part of the program
+// by kind; it is called when metrics are read. Kinds must be unique across the functions.
 func Remembered(r prometheus.Registerer, parts ...func() map[string]int) error {
 	return r.Register(&remembered{parts: parts, sizes: prometheus.NewGaugeVec(prometheus.GaugeOpts{
 		Namespace: "fairlead", Name: "remembered",
-		Help: "What the program remembers, by kind: none of what is gone.",
+		Help: "Objects that the program remembers, by kind; it forgets objects that are gone.",
 	}, []string{"kind"})})
 }
 
@@ -23,10 +23,10 @@ type remembered struct {
 	sizes *prometheus.GaugeVec
 }
 
-// Describe is of prometheus.Collector.
+// Describe implements prometheus.Collector.
 func (r *remembered) Describe(to chan<- *prometheus.Desc) { r.sizes.Describe(to) }
 
-// Collect is of prometheus.Collector.
+// Collect implements prometheus.Collector.
 func (r *remembered) Collect(to chan<- prometheus.Metric) {
 	r.mu.Lock()
 	defer r.mu.Unlock()

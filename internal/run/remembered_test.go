@@ -18,7 +18,7 @@ func TestRemembered(t *testing.T) {
 		t.Fatal(err)
 	}
 	n = 2
-	want := `# HELP fairlead_remembered What the program remembers, by kind: none of what is gone.
+	want := `# HELP fairlead_remembered Objects that the program remembers, by kind; it forgets objects that are gone.
 # TYPE fairlead_remembered gauge
 fairlead_remembered{kind="blocks"} 7
 fairlead_remembered{kind="marks"} 2

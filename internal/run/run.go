@@ -1,5 +1,5 @@
-// Package run is what the daemons share at start: signals, logging, the
-// metrics and health server, and the connection to Kubernetes.
+// Package run has the parts that the daemons share: signals, logging, the metrics and
+// health server, and the connection to Kubernetes.
 package run
 
 import (
@@ -19,21 +19,21 @@ import (
 	ctrllog "sigs.k8s.io/controller-runtime/pkg/log"
 )
 
-// Version is set by the linker to the release that was built.
+// Version is the release. The linker sets it.
 var Version = "unreleased"
 
-// SignalContext returns a context that ends at SIGINT and SIGTERM. A second
-// signal ends the process at once.
+// SignalContext returns a context that ends on SIGINT or SIGTERM. A second signal ends
+// the process at once.
 func SignalContext() (context.Context, context.CancelFunc) {
 	ctx, stop := signal.NotifyContext(context.Background(), os.Interrupt, syscall.SIGTERM)
 	context.AfterFunc(ctx, stop)
 	return ctx, stop
 }
 
-// Logging is the flags of a daemon's log.
+// Logging holds the flags of a daemon's log.
 type Logging struct {
-	// Level: 0 what an operator wants to know (default), 1 each pod's steps,
-	// 2 each call. Errors are always printed.
+	// Level is 0 for messages to operators (default), 1 for each pod's steps, 2 for each
+	// call. Errors are always printed.
 	Level int
 	// Format is "text" (default) or "json".
 	Format string
@@ -41,7 +41,7 @@ type Logging struct {
 
 // Log levels with their audience.
 const (
-	// LevelOperator is for what an operator wants to know.
+	// LevelOperator is for messages to operators.
 	LevelOperator = 0
 	// LevelPod is for each step of one pod.
 	LevelPod = 1
@@ -55,8 +55,8 @@ func (l *Logging) AddFlags(fs *pflag.FlagSet) {
 	fs.StringVar(&l.Format, "log-format", "text", "text or json")
 }
 
-// Start installs one handler for this process, also for what client-go and
-// controller-runtime log, and returns a context with the logger.
+// Start installs one log handler for this process, also for client-go and
+// controller-runtime, and returns a context with the logger.
 func (l *Logging) Start(ctx context.Context, w io.Writer, program string) (context.Context, error) {
 	// logr's V(n) is slog's level -n.
 	opts := &slog.HandlerOptions{Level: slog.Level(-l.Level)}
@@ -75,10 +75,10 @@ func (l *Logging) Start(ctx context.Context, w io.Writer, program string) (conte
 	return logr.NewContext(ctx, log), nil
 }
 
-// KubeConfig connects to the API server of a kubeconfig file, or of the pod's
-// service account when path is empty; its token is read again when it is
-// renewed. Requests are not limited here: the server's priority and fairness
-// does that, and knows more.
+// KubeConfig returns the client configuration for the API server of a kubeconfig file, or
+// of the pod's service account if path is empty; client-go reads a renewed token. The
+// client does not limit its requests: the server's priority and fairness does, with more
+// information.
 func KubeConfig(path, program string) (*rest.Config, error) {
 	cfg, err := clientcmd.BuildConfigFromFlags("", path)
 	if err != nil {

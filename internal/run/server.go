@@ -18,31 +18,31 @@ import (
 	"github.com/prometheus/client_golang/prometheus/promhttp"
 )
 
-// Check says what is wrong, or nil. It must not block.
+// Check returns nil, or an error that describes the problem. It must not block.
 type Check func() error
 
 // Server serves /metrics, /healthz and /readyz.
 type Server struct {
-	// Address to listen on, as "127.0.0.1:9470" or "unix:/run/fairlead/metrics.sock";
-	// "0" serves nothing.
+	// Address is the address to listen on, as "127.0.0.1:9470" or
+	// "unix:/run/fairlead/metrics.sock"; "0" serves nothing.
 	Address string
 	// Metrics to serve.
 	Metrics prometheus.Gatherer
-	// Healthy checks fail only when a restart would help: a single object's
-	// error never does.
+	// Healthy checks fail only if a restart would help. An error of a single object never
+	// makes them fail.
 	Healthy map[string]Check
 	// Ready checks fail while the program cannot do its work.
 	Ready map[string]Check
 }
 
-// NeedLeaderElection makes a standby serve too.
+// NeedLeaderElection returns false, so that standbys also serve.
 func (s *Server) NeedLeaderElection() bool { return false }
 
-// Start is Run, for controller-runtime's manager.
+// Start calls Run; it is for controller-runtime's manager.
 func (s *Server) Start(ctx context.Context) error { return s.Run(ctx) }
 
-// Run serves until ctx ends. While another process has the address, as the one
-// before has in an upgrade, it waits for it.
+// Run serves until ctx ends. It waits while another process has the address, as the
+// previous process has during an upgrade.
 func (s *Server) Run(ctx context.Context) error {
 	if s.Address == "0" {
 		<-ctx.Done()
@@ -72,19 +72,20 @@ func (s *Server) Run(ctx context.Context) error {
 	return nil
 }
 
-// listenPause lies between two attempts to listen.
+// listenPause is the time between two attempts to listen.
 const listenPause = 200 * time.Millisecond
 
-// listen listens as soon as nobody else does; it returns nil when ctx ended first.
+// listen listens on an address as soon as no other process does; it returns nil if ctx
+// ends first.
 func listen(ctx context.Context, network, address string) (net.Listener, error) {
-	told := false
+	logged := false
 	for {
 		l, err := (&net.ListenConfig{}).Listen(ctx, network, address)
 		switch {
 		case err == nil:
 			return l, nil
 		case ctx.Err() != nil:
-			return nil, nil //nolint:nilerr // nobody waits for it any more
+			return nil, nil //nolint:nilerr // the caller has stopped
 		case !errors.Is(err, syscall.EADDRINUSE):
 			return nil, err
 		case network == "unix" && abandoned(ctx, address):
@@ -92,8 +93,8 @@ func listen(ctx context.Context, network, address string) (net.Listener, error) 
 				return nil, err
 			}
 			continue
-		case !told:
-			told = true
+		case !logged:
+			logged = true
 			logr.FromContextOrDiscard(ctx).Info("waiting for another process to leave the address of metrics and health", "address", address)
 		}
 		select {
@@ -104,7 +105,8 @@ func listen(ctx context.Context, network, address string) (net.Listener, error) 
 	}
 }
 
-// abandoned tells whether a unix socket is what a process left that was killed.
+// abandoned reports whether no process listens on a unix socket, because its process was
+// killed.
 func abandoned(ctx context.Context, path string) bool {
 	conn, err := (&net.Dialer{}).DialContext(ctx, "unix", path)
 	if err == nil {
@@ -113,7 +115,7 @@ func abandoned(ctx context.Context, path string) bool {
 	return errors.Is(err, syscall.ECONNREFUSED)
 }
 
-// Handler is the server without a listener.
+// Handler returns the handler of the three paths.
 func (s *Server) Handler() http.Handler {
 	mux := http.NewServeMux()
 	mux.Handle("GET /metrics", promhttp.HandlerFor(s.Metrics, promhttp.HandlerOpts{}))

@@ -40,8 +40,8 @@ func TestServerAnswers(t *testing.T) {
 	}
 }
 
-// An upgrade starts the new process while the old one still serves; one that was
-// killed leaves its socket behind.
+// An upgrade starts the new process while the old process still serves; a killed process
+// leaves its socket behind.
 func TestServerWaitsForItsAddress(t *testing.T) {
 	for _, network := range []string{"unix", "tcp"} {
 		t.Run(network, func(t *testing.T) {
@@ -62,7 +62,7 @@ func TestServerWaitsForItsAddress(t *testing.T) {
 			ctx, cancel := context.WithCancel(t.Context())
 			done := make(chan error, 1)
 			go func() { done <- s.Run(ctx) }()
-			if network == "unix" { // it looks whether anybody is there
+			if network == "unix" { // Run checks whether a process listens
 				if conn, err := before.Accept(); err == nil {
 					conn.Close()
 				}

@@ -9,22 +9,22 @@ import (
 )
 
 const (
-	// slack is how late the kernel may wake a thread that sleeps.
+	// slack is the delay with which the kernel may wake a sleeping thread.
 	slack = time.Millisecond
-	// slackGiven in the environment says that this process has it.
+	// slackGiven is set in the environment if this process has the slack.
 	slackGiven = "FAIRLEAD_TIMER_SLACK"
 )
 
 // Slacken lets the threads of a daemon sleep up to a millisecond longer than they
-// ask for. Go's own watch over its threads asks for 20 µs, again and again while
-// anything runs, and each time takes up to 20 µs of a virtual machine's processor:
-// a sixth of it, while a pod is waiting.
+// request. The monitor thread of Go's runtime repeatedly sleeps 20 µs while goroutines
+// run, and each time takes up to 20 µs of a virtual machine's processor: a sixth of it,
+// while a pod is waiting.
 //
-// Go starts that thread before main, and a thread has the slack of the one that
-// made it (PR_SET_TIMERSLACK in prctl(2)), which execve keeps: so the process
-// executes its program once more. Where it cannot, all is as without.
+// Go starts that thread before main, and a thread inherits the slack of the thread that
+// created it (PR_SET_TIMERSLACK in prctl(2)). execve keeps the slack, so the process
+// executes its program once more. If it cannot, it continues without the slack.
 func Slacken() {
-	if os.Getenv(slackGiven) != "" { //nolint:forbidigo // its own word, and nobody's configuration
+	if os.Getenv(slackGiven) != "" { //nolint:forbidigo // a mark of the process itself, not configuration
 		_ = os.Unsetenv(slackGiven)
 		return
 	}
@@ -35,6 +35,6 @@ func Slacken() {
 	runtime.LockOSThread()
 	defer runtime.UnlockOSThread()
 	if unix.Prctl(unix.PR_SET_TIMERSLACK, uintptr(slack.Nanoseconds()), 0, 0, 0) == nil {
-		_ = unix.Exec(program, os.Args, append(os.Environ(), slackGiven+"=1")) //nolint:forbidigo // handed on as it is
+		_ = unix.Exec(program, os.Args, append(os.Environ(), slackGiven+"=1")) //nolint:forbidigo // passed on unchanged
 	}
 }

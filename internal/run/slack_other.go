@@ -2,5 +2,5 @@
 
 package run
 
-// Slacken does nothing: it is for Linux.
+// Slacken does nothing: timer slack exists on Linux only.
 func Slacken() {}

@@ -13,8 +13,8 @@ import (
 	"github.com/google/go-cmp/cmp"
 )
 
-// asDaemon in the environment makes the test's program call Slacken and say what
-// it is then.
+// asDaemon in the environment makes the test's program call Slacken and print its process
+// ID, arguments and slack.
 const asDaemon = "FAIRLEAD_TEST_SLACKEN"
 
 func TestMain(m *testing.M) {
@@ -27,8 +27,8 @@ func TestMain(m *testing.M) {
 	os.Exit(m.Run())
 }
 
-// The process that a supervisor started is the one that runs, with its arguments,
-// and what it starts itself is not told that it has been slackened.
+// Slacken keeps the process ID that a supervisor started, and the arguments. It removes
+// its mark from the environment of child processes.
 func TestSlacken(t *testing.T) {
 	cmd := exec.CommandContext(t.Context(), os.Args[0], "--config", "a file")
 	cmd.Env = append(os.Environ(), asDaemon+"=1")

@@ -13,9 +13,9 @@ const (
 	RetryLast  = 30 * time.Second
 )
 
-// KeepWatching starts a watch again when it fails, until ctx ends. The wait before
-// that grows with each failure, and is short again after a watch that went well
-// for a while.
+// KeepWatching restarts a watch when it ends, until ctx ends. The wait before a restart
+// doubles with each failure from RetryFirst to RetryLast. It is RetryFirst again after a
+// watch that lasted at least RetryLast.
 func KeepWatching(ctx context.Context, what string, watch func(context.Context) error) {
 	wait := RetryFirst
 	for {
@@ -35,7 +35,7 @@ func KeepWatching(ctx context.Context, what string, watch func(context.Context) 
 	}
 }
 
-// Sleep waits, or returns false when ctx ended first.
+// Sleep waits for d; it returns false if ctx ends first.
 func Sleep(ctx context.Context, d time.Duration) bool {
 	t := time.NewTimer(d)
 	defer t.Stop()
