@@ -13,8 +13,8 @@ import (
 	"fairlead.dev/fairlead/api/v1alpha1"
 )
 
-// kubectl get prints plain text: a column that names a list would be shown as JSON, and
-// of a list with [*] the first element alone.
+// kubectl get prints plain text: it would show a list as JSON, and only the first element
+// of a list with [*].
 func TestColumnsArePlainText(t *testing.T) {
 	files, err := filepath.Glob("crd/fairlead.dev_*.yaml")
 	if err != nil || len(files) != 6 {
@@ -41,10 +41,10 @@ func TestColumnsArePlainText(t *testing.T) {
 	}
 }
 
-// step is a field of a path, and whether one element of it is meant.
+// step matches a field of a path, with an optional index.
 var step = regexp.MustCompile(`\.(\w+)(\[[^]*]+\])?`)
 
-// kindAt returns the type of the field at a path, "" if there is no such field.
+// kindAt returns the type of the field at a path; "" if there is no such field.
 func kindAt(schema apiextensionsv1.JSONSchemaProps, path string) string {
 	for _, m := range step.FindAllStringSubmatch(strings.ReplaceAll(path, "@.type", "type"), -1) {
 		var there bool

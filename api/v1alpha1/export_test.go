@@ -2,5 +2,5 @@ package v1alpha1
 
 import "math/rand/v2"
 
-// Generated is the nth attachment that a property is tried on, right or not.
+// Generated returns the nth attachment, valid or not, for a property test.
 func Generated(n uint64) *PodAttachment { return maker{rand.New(rand.NewPCG(n, 1))}.attachment() }

@@ -2,7 +2,7 @@ package v1alpha1
 
 import "k8s.io/apimachinery/pkg/types"
 
-// Pod is the namespace and name of the pod that the attachment is of.
+// Pod returns the namespace and name of the attachment's pod.
 func (a *PodAttachment) Pod() types.NamespacedName {
 	key := types.NamespacedName{Namespace: a.Namespace, Name: a.Spec.PodName}
 	if a.Spec.PodNamespace != "" {
@@ -11,9 +11,9 @@ func (a *PodAttachment) Pod() types.NamespacedName {
 	return key
 }
 
-// HolderUID is the UID under which the pod's addresses were taken: its own UID in
-// the API. Attachments of static pods that were written before there was a field for
-// it were taken under PodUID.
+// HolderUID returns the UID under which the pod's addresses were taken: the pod's own UID
+// in the API. For attachments of static pods from before the field APIUID existed it is
+// PodUID.
 func (a *PodAttachment) HolderUID() types.UID {
 	if a.Spec.APIUID != "" {
 		return a.Spec.APIUID
@@ -21,9 +21,8 @@ func (a *PodAttachment) HolderUID() types.UID {
 	return a.Spec.PodUID
 }
 
-// OwnUID is the pod's own UID in the API. Attachments of static pods that were
-// written before there was a field for it have it in the reference to their owner,
-// which the controller wrote.
+// OwnUID returns the pod's own UID in the API. Attachments of static pods from before the
+// field APIUID existed have it in their owner reference, which the controller wrote.
 func (a *PodAttachment) OwnUID() types.UID {
 	if a.Spec.APIUID != "" {
 		return a.Spec.APIUID

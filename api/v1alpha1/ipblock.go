@@ -4,22 +4,23 @@ import (
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 )
 
-// LabelDomain and LabelNode are the labels of IPBlocks, for people who list them.
+// LabelDomain and LabelNode are labels of IPBlocks, for use in kubectl.
 const (
 	LabelDomain = "fairlead.dev/domain"
 	LabelNode   = "fairlead.dev/node"
 )
 
-// AnnotationAllowDeletion with the value "true" lets an IPBlock be deleted although
-// addresses in it are in use; deploy/rights keeps people from doing so by a slip.
+// AnnotationAllowDeletion with the value "true" allows the deletion of an IPBlock with
+// addresses in use. Without it the policy in deploy/rights denies the deletion, against
+// mistakes.
 const AnnotationAllowDeletion = "fairlead.dev/allow-deletion"
 
-// IPBlockSpec is 64 neighbouring addresses of a domain and who holds them.
+// IPBlockSpec is a block of 64 consecutive addresses of a domain, with their holders.
 //
 // +structType=atomic
 // +kubebuilder:validation:XValidation:rule="has(self.node) == has(oldSelf.node)",message="a block's node cannot be changed: delete the empty block"
 type IPBlockSpec struct {
-	// Domain is the address space that the block is a piece of.
+	// Domain is the address space of the block.
 	// +kubebuilder:validation:Pattern=`^[a-z0-9]([a-z0-9-]{0,61}[a-z0-9])?$`
 	// +kubebuilder:validation:XValidation:rule="self == oldSelf",message="a block's domain cannot be changed"
 	Domain string `json:"domain"`
@@ -30,18 +31,18 @@ type IPBlockSpec struct {
 	// +kubebuilder:validation:XValidation:rule="isCIDR(self) && cidr(self).prefixLength() == (cidr(self).ip().family() == 4 ? 26 : 122) && cidr(self).masked() == cidr(self)",message="a block's CIDR must be an IPv4 /26 or an IPv6 /122 without host bits"
 	CIDR string `json:"cidr"`
 
-	// Node to which the whole block is routed; empty for a shared block.
+	// Node is the node to which the whole block is routed; empty for a shared block.
 	// +optional
 	// +kubebuilder:validation:MaxLength=253
 	// +kubebuilder:validation:XValidation:rule="self == oldSelf",message="a block's node cannot be changed: delete the empty block"
 	Node string `json:"node,omitempty"`
 
-	// Used counts the slots that are not free, for printing.
+	// Used is the number of slots that are not free, for kubectl.
 	// +optional
 	Used int32 `json:"used"`
 
-	// Slots that are or were in use, one string each; see internal/ipam for
-	// the form. A slot that is not listed was never used.
+	// Slots has one string for each slot that is or was in use; see internal/ipam for the
+	// form. A slot that is not listed was never used.
 	// +listType=atomic
 	// +optional
 	// +kubebuilder:validation:MaxItems=64
@@ -49,10 +50,10 @@ type IPBlockSpec struct {
 	Slots []string `json:"slots,omitempty"`
 }
 
-// IPBlock is the truth about 64 addresses of a domain: whoever changes it does
-// so by compare-and-swap on its resourceVersion. Blocks belong to domains, not
-// to pools, so that two pools that overlap meet in the same object. The
-// controller writes it; do not edit it by hand.
+// IPBlock is the authoritative record of 64 addresses of a domain. It is changed only by
+// compare-and-swap on its resourceVersion. Blocks belong to domains, not to pools, so two
+// overlapping pools use the same object. The controller writes it; do not edit it by
+// hand.
 //
 // +kubebuilder:object:root=true
 // +kubebuilder:resource:scope=Cluster,categories=fairlead

@@ -4,30 +4,31 @@ import (
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 )
 
-// Annotations of pods that ask for certain addresses.
+// Annotations by which pods request certain addresses.
 const (
-	// AnnotationAddresses asks for certain addresses on the default network,
-	// at most one per family, separated by commas: "10.0.0.7,fd00::7". It is
-	// refused, by an event that names the holder, while another has one.
+	// AnnotationAddresses requests certain addresses on the default network, at most one
+	// per family, separated by commas: "10.0.0.7,fd00::7". While another pod or claim has
+	// such an address the request is refused with an event, which names the holder if it
+	// is in the pod's namespace.
 	AnnotationAddresses = "fairlead.dev/addresses"
-	// AnnotationClaim names the IPClaim, in the pod's namespace, whose
-	// addresses the pod gets. One that does not exist is made. A text that is
-	// no name stands for the claim "text-" and the first 16 hexadecimal digits
-	// of its SHA-256.
+	// AnnotationClaim names the IPClaim, in the pod's namespace, whose addresses the pod
+	// gets. The controller creates the claim if it does not exist. A text that is not a
+	// valid name stands for the claim "text-" and the first 16 hexadecimal digits of its
+	// SHA-256.
 	AnnotationClaim = "fairlead.dev/claim"
-	// AnnotationPools names the IPPools that the pod draws from on the default
-	// network, in order and separated by commas, instead of those that the
-	// network names: "web,overflow". At most 16.
+	// AnnotationPools names the IPPools of the pod on the default network, at most 16, in
+	// order and separated by commas: "web,overflow". They replace the pools that the
+	// network names.
 	AnnotationPools = "fairlead.dev/pools"
 	// AnnotationDriver names, on a NetworkAttachmentDefinition, the driver that pods have
 	// their interfaces on that network from. Without it the ipam.type names it.
 	AnnotationDriver = "fairlead.dev/driver"
 )
 
-// IPClaimSpec says whose the addresses are and for how long they are kept.
+// IPClaimSpec defines which addresses are kept, and for how long.
 type IPClaimSpec struct {
-	// Addresses that are wanted, at most one per family; the other families
-	// of the pool get any. Empty takes any and keeps what it got.
+	// Addresses are the requested addresses, at most one per family. For other families
+	// of the pool the claim gets any address, and keeps it.
 	// +listType=atomic
 	// +optional
 	// +kubebuilder:validation:MaxItems=2
@@ -35,46 +36,46 @@ type IPClaimSpec struct {
 	// +kubebuilder:validation:XValidation:rule="self.all(a, isIP(a))",message="each address must be an IP address, as 10.0.0.7"
 	Addresses []string `json:"addresses,omitempty"`
 
-	// Text by which pods call the claim, where that is no name: the controller
-	// writes it into the claims that it makes for such pods. For people only.
+	// Text is the pods' text for the claim, if that is not a valid name. The controller
+	// sets it in the claims that it creates for such pods. It is for people only.
 	// +optional
 	// +kubebuilder:validation:MaxLength=253
 	Text string `json:"text,omitempty"`
 
-	// HoldTime is how long the addresses are kept while no pod has them;
-	// default 24h, and 0s keeps them until the claim is deleted.
+	// HoldTime is how long the addresses are kept while no pod has them; default 24h. 0s
+	// keeps them until the claim is deleted.
 	// +optional
 	// +kubebuilder:default="24h"
 	// +kubebuilder:validation:XValidation:rule="duration(self) >= duration('0s')",message="holdTime must not be negative"
 	HoldTime *metav1.Duration `json:"holdTime,omitempty"`
 }
 
-// IPClaimStatus says what the claim has.
+// IPClaimStatus is the state of a claim.
 type IPClaimStatus struct {
-	// Addresses that are the claim's.
+	// Addresses of the claim.
 	// +listType=atomic
 	// +optional
 	// +kubebuilder:validation:MaxItems=2
 	Addresses []string `json:"addresses,omitempty"`
 
-	// Pool and Domain that the addresses are of.
+	// Pool and Domain of the addresses.
 	// +optional
 	Pool string `json:"pool,omitempty"`
 	// +optional
 	Domain string `json:"domain,omitempty"`
 
-	// Pod that has the addresses now; empty while they are held.
+	// Pod is the pod that has the addresses now; empty while they are held.
 	// +optional
 	Pod string `json:"pod,omitempty"`
 
-	// HeldSince is when the last pod gave them back.
+	// HeldSince is the time at which the last pod released the addresses.
 	// +optional
 	HeldSince *metav1.Time `json:"heldSince,omitempty"`
 }
 
-// IPClaim keeps addresses for whoever comes again under one name: an ordinal of
-// a StatefulSet, a virtual machine, any text. People write it, or the controller
-// for the pods of a sticky pool.
+// IPClaim keeps addresses for successive pods with one name: an ordinal of a StatefulSet,
+// a virtual machine, any text. People create it, or the controller for the pods of a
+// sticky pool.
 //
 // +kubebuilder:object:root=true
 // +kubebuilder:subresource:status

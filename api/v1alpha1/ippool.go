@@ -4,68 +4,69 @@ import (
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 )
 
-// LabelNetworkNamespace marks an IPPool that the controller wrote for networks (NetworkAttachmentDefinitions): its value
-// is their namespace. Such a pool serves networks of that namespace only, and goes when none of them needs it and none of
-// its addresses is in use.
+// LabelNetworkNamespace marks an IPPool that the controller created for networks
+// (NetworkAttachmentDefinitions). Its value is their namespace. Such a pool serves only
+// networks of the same namespace. The controller deletes it when no network needs it and
+// none of its addresses is in use.
 const LabelNetworkNamespace = "fairlead.dev/network-namespace"
 
-// Placement says how addresses of a pool are spread over nodes.
+// Placement is the distribution of a pool's addresses over nodes.
 // +kubebuilder:validation:Enum=Shared;PerNode
 type Placement string
 
 const (
-	// PlacementShared lets every node draw from every block: a pool with as
-	// many addresses as pods works. For networks that are one link.
+	// PlacementShared lets every node use every block, so a pool needs no more addresses
+	// than there are pods. It is for networks that are one link.
 	PlacementShared Placement = "Shared"
-	// PlacementPerNode gives each node whole blocks, which are routed to it.
-	// For the routed default network.
+	// PlacementPerNode gives each node whole blocks, which are routed to it. It is for
+	// the routed default network.
 	PlacementPerNode Placement = "PerNode"
 )
 
-// Order says which free address comes next.
+// Order is the order in which free addresses are handed out.
 // +kubebuilder:validation:Enum=Fifo;Lowest
 type Order string
 
 const (
-	// OrderFifo takes, of a block of 64 addresses, those that were never used
-	// first, then the one that has been free longest. Nodes spread over the
-	// blocks, and use one up before they begin another.
+	// OrderFifo first takes the addresses of a block of 64 that were never used, then the
+	// address that has been free longest. Different nodes start with different blocks,
+	// and a node uses up a block before it begins another.
 	OrderFifo Order = "Fifo"
-	// OrderLowest takes the lowest free address of the pool; with placement
-	// PerNode, of the node's blocks.
+	// OrderLowest takes the lowest free address of the pool, or with placement PerNode of
+	// the node's blocks.
 	OrderLowest Order = "Lowest"
 )
 
-// Sticky says which pods get an IPClaim of their own accord.
+// Sticky selects the pods that get an IPClaim without a request.
 // +kubebuilder:validation:Enum=Off;StatefulSet;VirtualMachine
 type Sticky string
 
 const (
-	// StickyOff is for only those pods that name a claim.
+	// StickyOff gives no claim to pods that name none.
 	StickyOff Sticky = "Off"
-	// StickyStatefulSet is for pods of a StatefulSet, one claim per ordinal.
+	// StickyStatefulSet gives pods of a StatefulSet one claim per ordinal.
 	StickyStatefulSet Sticky = "StatefulSet"
-	// StickyVirtualMachine is for launcher pods of KubeVirt, one claim per machine.
+	// StickyVirtualMachine gives launcher pods of KubeVirt one claim per machine.
 	StickyVirtualMachine Sticky = "VirtualMachine"
 )
 
-// UnreachablePolicy says what becomes of addresses on a node that does not
-// answer and of which nothing proves that it is down.
+// UnreachablePolicy is the treatment of addresses on a node that does not answer, while
+// there is no proof that it is down.
 // +kubebuilder:validation:Enum=Hold;ReclaimAfter
 type UnreachablePolicy string
 
 const (
-	// UnreachableHold keeps them until the node answers or there is proof.
+	// UnreachableHold keeps the addresses until the node answers or there is proof.
 	UnreachableHold UnreachablePolicy = "Hold"
-	// UnreachableReclaimAfter gives them back after reclaimAfter. Should the
-	// node be alive, a pod on it and a new one then use one address.
+	// UnreachableReclaimAfter releases the addresses after reclaimAfter. If the node is
+	// alive, a pod on it and a new pod then use the same address.
 	UnreachableReclaimAfter UnreachablePolicy = "ReclaimAfter"
 )
 
-// Quota bounds what others may take from a pool.
+// Quota bounds the use of a pool.
 type Quota struct {
-	// PerNamespace is how many addresses of each family one namespace may
-	// have: its pods, and the claims that keep one; 0 sets no bound.
+	// PerNamespace is the number of addresses of each family that a namespace may have,
+	// counting its pods and the claims that keep an address; 0 means no bound.
 	// +optional
 	// +kubebuilder:validation:Minimum=0
 	PerNamespace int32 `json:"perNamespace,omitempty"`
@@ -74,15 +75,15 @@ type Quota struct {
 // Condition types and reasons of an IPPool.
 const (
 	// ConditionConsistent is false while the controller's audit finds an address of the
-	// pool with two holders, or something that nothing explains.
+	// pool with two holders, or an unexplained slot or count.
 	ConditionConsistent = "Consistent"
-	// ConditionExhausted is true when no address can be taken now.
+	// ConditionExhausted is true while no address can be taken.
 	ConditionExhausted = "Exhausted"
 
-	// ReasonInvalid says that the spec cannot be used; the message names the
-	// field. Nothing is allocated from an invalid pool.
+	// ReasonInvalid means that the spec is invalid; the message names the field. An
+	// invalid pool allocates no addresses.
 	ReasonInvalid = "Invalid"
-	// ReasonValid says that the spec is in use.
+	// ReasonValid means that the spec is in effect.
 	ReasonValid = "Valid"
 )
 
@@ -90,19 +91,18 @@ const (
 //
 // +kubebuilder:validation:XValidation:rule="(has(self.unreachablePolicy) && self.unreachablePolicy == 'ReclaimAfter') == has(self.reclaimAfter)",message="reclaimAfter belongs to unreachablePolicy ReclaimAfter, and is required there"
 type IPPoolSpec struct {
-	// Domain is the address space that the pool is a filter over. Pools of
-	// one domain may overlap and never hand out one address twice; the same
-	// CIDR may be used independently in two domains.
+	// Domain is the address space of the pool. Pools of one domain may overlap: they
+	// never hand out an address twice. Two domains may use the same CIDR independently.
 	// +optional
 	// +kubebuilder:default=default
 	// +kubebuilder:validation:Pattern=`^[a-z0-9]([a-z0-9-]{0,61}[a-z0-9])?$`
 	// +kubebuilder:validation:XValidation:rule="self == oldSelf",message="a pool's domain cannot be changed: make another pool"
 	Domain string `json:"domain,omitempty"`
 
-	// Ranges are CIDRs (10.0.0.0/24), first-last (10.0.0.10-10.0.0.20, with
-	// the prefix length of the link after it: 10.0.0.10-10.0.0.20/24), or
-	// single addresses, of either family. They may not overlap. A pod gets one
-	// address of each family that the pool has.
+	// Ranges are CIDRs (10.0.0.0/24), first-last (10.0.0.10-10.0.0.20, with the prefix
+	// length of the link after it: 10.0.0.10-10.0.0.20/24), or single addresses, of
+	// either family. They must not overlap. A pod gets one address of each family of the
+	// pool.
 	// +listType=atomic
 	// +kubebuilder:validation:MinItems=1
 	// +kubebuilder:validation:MaxItems=64
@@ -110,8 +110,8 @@ type IPPoolSpec struct {
 	// +kubebuilder:validation:items:MaxLength=100
 	Ranges []string `json:"ranges"`
 
-	// Excludes are never handed out: the same forms as ranges. Each must
-	// lie in a range, and none may overlap another.
+	// Excludes are never handed out. They have the same forms as ranges. Each must lie in
+	// a range, and they must not overlap each other.
 	// +listType=atomic
 	// +optional
 	// +kubebuilder:validation:MaxItems=256
@@ -128,16 +128,16 @@ type IPPoolSpec struct {
 	// +kubebuilder:validation:XValidation:rule="self.all(a, isIP(a))",message="each gateway must be an IP address, as 10.0.0.1"
 	Gateways []string `json:"gateways,omitempty"`
 
-	// Routes that each pod gets beside the default route.
+	// Routes that each pod gets in addition to the default route.
 	// +listType=atomic
 	// +optional
 	// +kubebuilder:validation:MaxItems=64
 	Routes []Route `json:"routes,omitempty"`
 
-	// UseEdges hands out the network and the broadcast address of IPv4 CIDRs
-	// and the subnet-router anycast address of IPv6 CIDRs too. In /31, /32,
-	// /127 and /128 they always are. A PerNode pool is routed and has no
-	// edges, so the field changes nothing there.
+	// UseEdges also hands out the network and the broadcast address of IPv4 CIDRs and the
+	// subnet-router anycast address of IPv6 CIDRs. In a /31, /32, /127 or /128 they are
+	// always handed out. A PerNode pool is routed and has no edges, so the field has no
+	// effect.
 	// +optional
 	UseEdges bool `json:"useEdges,omitempty"`
 
@@ -159,18 +159,18 @@ type IPPoolSpec struct {
 	// +kubebuilder:validation:XValidation:rule="self == oldSelf",message="a pool's placement cannot be changed: make another pool"
 	Placement Placement `json:"placement,omitempty"`
 
-	// MaxBlocksPerNode is how many blocks of 64 addresses of each family the pool
-	// routes to one node, with placement PerNode; 0 is the default of 8, enough for 250
-	// pods of which all are replaced at once. A pool with as many blocks for each node
-	// cannot be used up by the pods of a few.
+	// MaxBlocksPerNode is the number of blocks of 64 addresses of each family that the
+	// pool routes to one node, with placement PerNode. 0 means the default of 8, which is
+	// enough for 250 pods that are all replaced at once. If a pool has this number of
+	// blocks for every node, the pods of a few nodes cannot use it up.
 	// +optional
 	// +kubebuilder:validation:Minimum=0
 	// +kubebuilder:validation:Maximum=1024
 	MaxBlocksPerNode int32 `json:"maxBlocksPerNode,omitempty"`
 
-	// NamespaceSelector, PodSelector and NodeSelector choose, by label, the
-	// pods that may draw from the pool; all that are set must match. A pod that
-	// does not match goes on to the next pool of its network.
+	// NamespaceSelector, PodSelector and NodeSelector select, by label, the pods that may
+	// use the pool; every selector that is set must match. A pod that does not match gets
+	// its addresses from the next pool of its network.
 	// +optional
 	NamespaceSelector *metav1.LabelSelector `json:"namespaceSelector,omitempty"`
 	// +optional
@@ -179,18 +179,18 @@ type IPPoolSpec struct {
 	NodeSelector *metav1.LabelSelector `json:"nodeSelector,omitempty"`
 
 	// NetworkNamespaceSelector opens the pool, and with it its domain, to further
-	// networks: to NetworkAttachmentDefinitions of the namespaces with these labels.
-	// Without it only those of the controller's own namespace may draw from the
-	// pool; an empty selector opens it to those of all namespaces.
+	// networks: the NetworkAttachmentDefinitions of the namespaces with these labels. If
+	// it is not set, only NetworkAttachmentDefinitions of the controller's own namespace
+	// may use the pool. An empty selector selects all namespaces.
 	// +optional
 	NetworkNamespaceSelector *metav1.LabelSelector `json:"networkNamespaceSelector,omitempty"`
 
-	// Quota bounds what one namespace may take.
+	// Quota bounds the addresses of one namespace.
 	// +optional
 	Quota Quota `json:"quota,omitzero"`
 
-	// Sticky says which pods get an IPClaim, and with it the same addresses
-	// each time, without asking: Off (default), StatefulSet, VirtualMachine.
+	// Sticky selects the pods that get an IPClaim, and with it the same addresses each
+	// time, without a request: Off (default), StatefulSet or VirtualMachine.
 	// +optional
 	// +kubebuilder:default=Off
 	Sticky Sticky `json:"sticky,omitempty"`
@@ -200,16 +200,15 @@ type IPPoolSpec struct {
 	// +kubebuilder:default=Hold
 	UnreachablePolicy UnreachablePolicy `json:"unreachablePolicy,omitempty"`
 
-	// ReclaimAfter is how long a node must have been unreachable for
+	// ReclaimAfter is the time for which a node must have been unreachable, with
 	// unreachablePolicy ReclaimAfter; at least 1m.
 	// +optional
 	// +kubebuilder:validation:XValidation:rule="duration(self) >= duration('1m')",message="reclaimAfter must be at least 1m"
 	ReclaimAfter *metav1.Duration `json:"reclaimAfter,omitempty"`
 }
 
-// IPPoolStatus says how full a pool is. Usable = free + allocated + cooling +
-// held + reserved, always. Counts stop at 9223372036854775807, which an IPv6
-// pool may exceed.
+// IPPoolStatus is the state of a pool. Usable = free + allocated + cooling + held +
+// reserved, always. Counts stop at 9223372036854775807, which an IPv6 pool may exceed.
 type IPPoolStatus struct {
 	// Usable addresses: the ranges without excludes, gateways and edges.
 	// +optional
@@ -217,7 +216,7 @@ type IPPoolStatus struct {
 	// Free addresses can be taken now.
 	// +optional
 	Free int64 `json:"free"`
-	// Allocated addresses belong to a pod.
+	// Allocated addresses have a pod.
 	// +optional
 	Allocated int64 `json:"allocated"`
 	// Cooling addresses were released less than cooldown ago.
@@ -226,8 +225,8 @@ type IPPoolStatus struct {
 	// Held addresses are kept for a claim.
 	// +optional
 	Held int64 `json:"held"`
-	// Reserved addresses are withheld: by a reservation, or because their
-	// record could not be read and must be looked at.
+	// Reserved addresses are withheld: by a reservation, or because their record cannot
+	// be parsed and a person must inspect it.
 	// +optional
 	Reserved int64 `json:"reserved"`
 
@@ -239,7 +238,7 @@ type IPPoolStatus struct {
 	Conditions []metav1.Condition `json:"conditions,omitempty"`
 }
 
-// IPPool is a set of addresses that pods draw from. People write it.
+// IPPool is a set of addresses for pods. People create it.
 //
 // +kubebuilder:object:root=true
 // +kubebuilder:subresource:status

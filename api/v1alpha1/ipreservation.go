@@ -4,9 +4,9 @@ import (
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 )
 
-// IPReservationSpec names addresses that are handed out to nobody.
+// IPReservationSpec names addresses that are not handed out.
 type IPReservationSpec struct {
-	// Domain that the addresses are of.
+	// Domain of the addresses.
 	// +optional
 	// +kubebuilder:default=default
 	// +kubebuilder:validation:Pattern=`^[a-z0-9]([a-z0-9-]{0,61}[a-z0-9])?$`
@@ -27,10 +27,10 @@ type IPReservationSpec struct {
 	Reason string `json:"reason,omitempty"`
 }
 
-// IPReservationStatus says whether the reservation is in force.
+// IPReservationStatus is the state of a reservation.
 type IPReservationStatus struct {
-	// InUse lists, at most 32, addresses of the reservation that pods had
-	// before. They stay with their pods and are handed out to nobody else.
+	// InUse lists at most 32 addresses of the reservation that pods had before. The pods
+	// keep them. After that they are not handed out again.
 	// +listType=atomic
 	// +optional
 	// +kubebuilder:validation:MaxItems=32
@@ -41,8 +41,7 @@ type IPReservationStatus struct {
 	// +kubebuilder:validation:MaxLength=256
 	Summary string `json:"summary,omitempty"`
 
-	// Conditions: Ready is true when no address of the ranges is handed out
-	// any more.
+	// Conditions: Ready is true when no address of the ranges is handed out any more.
 	// +listType=map
 	// +listMapKey=type
 	// +optional
@@ -50,8 +49,7 @@ type IPReservationStatus struct {
 	Conditions []metav1.Condition `json:"conditions,omitempty"`
 }
 
-// IPReservation withholds addresses of a domain from all its pools. People
-// write it.
+// IPReservation withholds addresses of a domain from all its pools. People create it.
 //
 // +kubebuilder:object:root=true
 // +kubebuilder:subresource:status

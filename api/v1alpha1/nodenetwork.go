@@ -8,22 +8,23 @@ import (
 // routes to every other node's blocks are in place.
 const ConditionRouted = "Routed"
 
-// ConditionAnnounced of a NodeNetwork is true when the node's container runtime was
-// told of the network and finds no other one first. It is absent where the default
-// network is another plugin's.
+// ConditionAnnounced of a NodeNetwork is true when the node's container runtime has
+// Fairlead's network configuration and finds no other configuration before it. It is
+// absent if the default network is another plugin's.
 const ConditionAnnounced = "Announced"
 
 // ConditionConfirmed of a NodeNetwork is true when the controller has confirmed an
-// address that the node has written of itself: other nodes use no other one. It is
-// absent while the controller is of a version that confirms none.
+// address that the node reports of itself: other nodes use confirmed addresses only. It
+// is absent while the controller has a version that confirms no addresses.
 const ConditionConfirmed = "Confirmed"
 
 // ConditionForwarded of a NodeNetwork is true when no rule of another program on the
-// node, as a host firewall's, drops what pods send or get, as far as its rules can be
-// followed; unknown when a rule may. It is absent while no pod is expected on the node.
+// node, as of a host firewall, drops packets to or from pods, as far as the rules can be
+// evaluated. It is unknown if a rule may drop them. It is absent while no pod is expected
+// on the node.
 const ConditionForwarded = "Forwarded"
 
-// DefaultNetworkOther is a default network that is not Fairlead's.
+// DefaultNetworkOther means that another plugin provides the default network.
 const DefaultNetworkOther = "Other"
 
 // NodeNetworkSpec is written by the controller.
@@ -36,11 +37,11 @@ type NodeNetworkSpec struct {
 	// +kubebuilder:validation:XValidation:rule="self.all(c, isCIDR(c))",message="each block must be in CIDR form"
 	Blocks []string `json:"blocks,omitempty"`
 
-	// Underlay are the networks, in CIDR form, sorted, in which the node's own
-	// addresses are: those of its Node object, each as a network of one address, and
-	// what the controller's configuration (underlayCIDRs) says. Other nodes use an
-	// address in status only when it is in one of these. Absent when the controller
-	// is of a version that does not write it: then the status is believed.
+	// Underlay are the networks of the node's own addresses, in CIDR form, sorted: the
+	// addresses of its Node object, each as a network of one address, and the networks of
+	// the controller's configuration (underlayCIDRs). Other nodes use an address in
+	// status only if one of these networks contains it. Absent if the controller has a
+	// version that does not write it: then other nodes use the addresses in status.
 	// +listType=set
 	// +optional
 	// +kubebuilder:validation:MaxItems=64
@@ -53,9 +54,9 @@ type NodeNetworkSpec struct {
 	// +kubebuilder:validation:MaxLength=256
 	Summary string `json:"summary,omitempty"`
 
-	// DefaultNetwork is "Other" when the default network of the node's pods is
-	// another plugin's: only pods that ask for further networks have a
-	// PodAttachment. Empty when every pod has one.
+	// DefaultNetwork is "Other" if the default network of the node's pods is another
+	// plugin's: then only pods that request further networks have a PodAttachment. Empty
+	// if every pod has a PodAttachment.
 	// +optional
 	// +kubebuilder:validation:Enum="";Other
 	DefaultNetwork string `json:"defaultNetwork,omitempty"`
@@ -67,9 +68,9 @@ type NodeNetworkStatus struct {
 	// +optional
 	// +kubebuilder:validation:MaxLength=15
 	Uplink string `json:"uplink,omitempty"`
-	// Addresses of the node on its uplink in CIDR form, at most one per
-	// family; the prefix says which other nodes share the link. Other nodes use
-	// those that spec.underlay confirms.
+	// Addresses of the node on its uplink in CIDR form, at most one per family. The
+	// prefix shows which other nodes share the link. Other nodes use the addresses that
+	// spec.underlay confirms.
 	// +listType=atomic
 	// +optional
 	// +kubebuilder:validation:MaxItems=2
@@ -78,12 +79,12 @@ type NodeNetworkStatus struct {
 	// MTU of the uplink in bytes.
 	// +optional
 	MTU int32 `json:"mtu,omitempty"`
-	// Tunnel is where the node takes encapsulated traffic to its blocks; absent
-	// where it takes none.
+	// Tunnel is the node's endpoint for encapsulated packets to its blocks; absent if the
+	// node receives none.
 	// +optional
 	Tunnel *Tunnel `json:"tunnel,omitempty"`
-	// BootID of the node's kernel (/proc/sys/kernel/random/boot_id). A change
-	// proves that no sandbox of the former boot is left.
+	// BootID of the node's kernel (/proc/sys/kernel/random/boot_id). A change proves that
+	// no sandbox of the previous boot is left.
 	// +optional
 	// +kubebuilder:validation:MaxLength=64
 	BootID string `json:"bootID,omitempty"`
@@ -95,17 +96,18 @@ type NodeNetworkStatus struct {
 	Conditions []metav1.Condition `json:"conditions,omitempty"`
 }
 
-// Tunnel is the VXLAN (RFC 7348) end of a node. Its underlay addresses are those
-// of the node.
+// Tunnel is the VXLAN endpoint (RFC 7348) of a node. Its underlay addresses are the
+// addresses of the node.
 type Tunnel struct {
-	// MAC of the node's tunnel interface: what other nodes put into the
-	// neighbour entries of the node, so that nothing is flooded.
+	// MAC of the node's tunnel interface. Other nodes use it in their neighbour entries
+	// for the node, so that no packet is flooded.
 	// +kubebuilder:validation:Pattern=`^[0-9a-f]{2}(:[0-9a-f]{2}){5}$`
 	MAC string `json:"mac"`
 }
 
-// NodeNetwork is what nodes need to know of each other: named as the node and
-// owned by it. Nodes watch these, never IPBlocks: they change rarely.
+// NodeNetwork has the data of a node that other nodes need. It has the node's name and is
+// owned by the Node. Nodes watch NodeNetworks, never IPBlocks, because they change
+// rarely.
 //
 // +kubebuilder:object:root=true
 // +kubebuilder:subresource:status

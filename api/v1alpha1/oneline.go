@@ -2,8 +2,8 @@ package v1alpha1
 
 import "strings"
 
-// OneLine lists texts, as many as there is room for in so many bytes: what kubectl prints
-// of a list.
+// OneLine joins texts with commas, for a column of kubectl. If the result would exceed
+// most bytes, it omits the last texts and ends with ",...".
 func OneLine(texts []string, most int) string {
 	const more = ",..."
 	all := strings.Join(texts, ",")

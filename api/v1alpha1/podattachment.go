@@ -5,14 +5,13 @@ import (
 	"k8s.io/apimachinery/pkg/types"
 )
 
-// ReleaseFinalizer keeps a PodAttachment until its interfaces are given back.
-// It is the controller's alone: it is dropped when the node has acknowledged
-// that nothing is plugged any more, and every driver has released.
+// ReleaseFinalizer keeps a PodAttachment until its interfaces are released. Only the
+// controller removes it: after the node has confirmed that nothing is plugged any more,
+// or there is proof of it, and every driver has released its interfaces.
 const ReleaseFinalizer = "fairlead.dev/release"
 
-// LabelMigratedFrom marks what a migration made, with the name of the system
-// that it took over from. The sandbox of such a PodAttachment is one that the
-// node has no record of.
+// LabelMigratedFrom marks objects that a migration created. Its value is the name of the
+// previous system. The node has no record of the sandbox of such a PodAttachment.
 const LabelMigratedFrom = "fairlead.dev/migrated-from"
 
 // DefaultNetwork is the name of the network that gives a pod its default
@@ -20,47 +19,46 @@ const LabelMigratedFrom = "fairlead.dev/migrated-from"
 // NetworkAttachmentDefinition.
 const DefaultNetwork = "default"
 
-// DefaultInterface is what the interface on the default network is called in
-// every PodAttachment.
+// DefaultInterface is the name of the interface on the default network in every
+// PodAttachment.
 const DefaultInterface = "eth0"
 
-// UnknownNetwork stands for the network of an interface that was found again by
-// its addresses when its pod and its PodAttachment were gone, and that is not the
-// default one: blocks do not say which network it was.
+// UnknownNetwork is the network of an interface that was recovered from its addresses
+// after its pod and PodAttachment were gone, unless it is the default interface: blocks
+// do not record the network.
 const UnknownNetwork = "unknown"
 
 // Condition types of a PodAttachment.
 const (
-	// ConditionReady of a PodAttachment is true when every interface is there: plugged
-	// by the node, or made by another CNI plugin that has asked for its addresses in
-	// the sandbox that status.sandbox names. Of an IPPool and an IPReservation it is
-	// true when what they say is in effect.
+	// ConditionReady of a PodAttachment is true when every interface exists: plugged by
+	// the node, or made by another CNI plugin that has requested its addresses in the
+	// sandbox of status.sandbox. For an IPPool and an IPReservation it is true when the
+	// spec is in effect.
 	ConditionReady = "Ready"
-	// ConditionAttached is true while a sandbox on the node holds interfaces, be it
-	// all or some.
+	// ConditionAttached is true while a sandbox on the node holds all or some interfaces.
 	ConditionAttached = "Attached"
-	// ConditionReleased is false, with a reason, while giving the interfaces
-	// back fails and is being retried, or waits for the node.
+	// ConditionReleased is false, with a reason, while the release of the interfaces
+	// fails and is retried, or waits for the node.
 	ConditionReleased = "Released"
 )
 
-// ReasonWaitingForNode is the reason of Released while neither the node has
-// said that it holds nothing, nor anything else proves it. The message says what
-// is known of the node.
+// ReasonWaitingForNode is the reason of Released while neither the node has confirmed
+// that it holds nothing, nor there is other proof. The message describes the state of the
+// node.
 const ReasonWaitingForNode = "WaitingForNode"
 
-// ReasonInterfacesMissing is the reason of Ready while a sandbox has some of the
-// interfaces and not all. The message names those that it lacks.
+// ReasonInterfacesMissing is the reason of Ready while a sandbox has some but not all
+// interfaces. The message names the missing ones.
 const ReasonInterfacesMissing = "InterfacesMissing"
 
-// ReasonImported is the reason of Ready and Attached of a sandbox that a migration
-// found.
+// ReasonImported is the reason of Ready and Attached for a sandbox that existed before a
+// migration.
 const ReasonImported = "Imported"
 
-// PodAttachmentSpec is what one pod gets: every interface, complete. It is
-// written once, by the controller. For server-side apply it is one value, as is the
-// status: to keep who wrote which of their fields would cost the API server a
-// third more for each write and list, and there is one writer of each.
+// PodAttachmentSpec is the complete list of one pod's interfaces. The controller writes
+// it once. For server-side apply spec and status are one value each: the API server would
+// need a third more for each write and list to track the writers of their fields, and
+// each has only one writer.
 //
 // +structType=atomic
 // +kubebuilder:validation:XValidation:rule="self == oldSelf",message="a PodAttachment is written once: delete it and let the controller write another"
@@ -71,23 +69,22 @@ type PodAttachmentSpec struct {
 	// +kubebuilder:validation:MaxLength=253
 	PodName string `json:"podName"`
 
-	// PodUID is the UID under which CNI will ask for this pod: for a static pod
-	// the one in its mirror's kubernetes.io/config.mirror annotation. Users can
-	// write that annotation, so this UID says nothing about whose the interfaces
-	// are.
+	// PodUID is the UID in the runtime's CNI_ARGS for this pod. For a static pod it is
+	// the value of its mirror's annotation kubernetes.io/config.mirror. Users can write
+	// that annotation, so this UID does not identify the owner of the interfaces.
 	// +kubebuilder:validation:Type=string
 	// +kubebuilder:validation:Pattern=`^[a-zA-Z0-9-]{1,64}$`
 	PodUID types.UID `json:"podUID"`
 
-	// APIUID is the pod's own UID in the API, which no user can write; absent
-	// where it is PodUID. It identifies, together with the pod's namespace and
-	// name, who has the addresses.
+	// APIUID is the pod's own UID in the API, which no user can write; absent if it is
+	// PodUID. Together with the pod's namespace and name it identifies the holder of the
+	// addresses.
 	// +optional
 	// +kubebuilder:validation:Type=string
 	// +kubebuilder:validation:Pattern=`^[a-zA-Z0-9-]{1,64}$`
 	APIUID types.UID `json:"apiUID,omitempty"`
-	// PodNamespace is the pod's namespace where this object could not be written
-	// there, because the namespace is gone; absent where it is this object's.
+	// PodNamespace is the pod's namespace if it is gone, so that this object is in
+	// another namespace; absent if it is this object's namespace.
 	// +optional
 	// +kubebuilder:validation:Pattern=`^[a-z0-9]([a-z0-9-]{0,61}[a-z0-9])?$`
 	PodNamespace string `json:"podNamespace,omitempty"`
@@ -95,8 +92,8 @@ type PodAttachmentSpec struct {
 	// +kubebuilder:validation:MinLength=1
 	// +kubebuilder:validation:MaxLength=253
 	NodeName string `json:"nodeName"`
-	// NodeUID is the UID of the Node of that name when this was written, by which a
-	// later one of the same name is another; absent where none was known.
+	// NodeUID is the UID of the Node when this object was written. It distinguishes the
+	// Node from a later Node of the same name. Absent if it was not known.
 	// +optional
 	// +kubebuilder:validation:Type=string
 	// +kubebuilder:validation:Pattern=`^[a-zA-Z0-9-]{1,64}$`
@@ -116,7 +113,7 @@ type PodAttachmentSpec struct {
 	Summary AttachmentSummary `json:"summary"`
 }
 
-// AttachmentSummary is what kubectl prints of the interfaces.
+// AttachmentSummary is the text of kubectl's columns for the interfaces.
 type AttachmentSummary struct {
 	// Interfaces are the names, comma separated.
 	// +kubebuilder:validation:MaxLength=1024
@@ -138,16 +135,16 @@ type Interface struct {
 	// +kubebuilder:validation:MaxLength=317
 	Network string `json:"network"`
 
-	// Driver that obtained the interface and takes it back.
+	// Driver that obtained the interface and releases it.
 	// +kubebuilder:validation:MinLength=1
 	// +kubebuilder:validation:MaxLength=63
 	Driver string `json:"driver"`
 
-	// Default is true for the interface whose addresses are the pod's.
+	// Default is true for the interface whose addresses are the pod IPs.
 	// +optional
 	Default bool `json:"default,omitempty"`
 
-	// Addresses in CIDR form, at most a few per family.
+	// Addresses in CIDR form, at most 16.
 	// +listType=atomic
 	// +optional
 	// +kubebuilder:validation:MaxItems=16
@@ -155,20 +152,20 @@ type Interface struct {
 	// +kubebuilder:validation:XValidation:rule="self.all(a, isCIDR(a))",message="each address must be in CIDR form, as 10.0.0.5/24 or fd00::5/64"
 	Addresses []string `json:"addresses,omitempty"`
 
-	// Domain is the address domain that the addresses were taken from; empty
-	// for a driver whose addresses come from elsewhere.
+	// Domain is the address domain of the addresses; empty for a driver whose addresses
+	// come from elsewhere.
 	// +optional
 	// +kubebuilder:validation:Pattern=`^([a-z0-9]([a-z0-9-]{0,61}[a-z0-9])?)?$`
 	Domain string `json:"domain,omitempty"`
 
-	// Pool is the IPPool that the addresses were taken from; empty for a driver
-	// whose addresses come from elsewhere.
+	// Pool is the IPPool of the addresses; empty for a driver whose addresses come from
+	// elsewhere.
 	// +optional
 	// +kubebuilder:validation:MaxLength=253
 	Pool string `json:"pool,omitempty"`
 
-	// Claim is the key under which the addresses are kept when the pod goes:
-	// "<namespace>/<name>" of an IPClaim. Empty gives them back for anybody.
+	// Claim is the "<namespace>/<name>" of the IPClaim that keeps the addresses after the
+	// pod is gone. If empty, they become free for all pods.
 	// +optional
 	// +kubebuilder:validation:MaxLength=317
 	Claim string `json:"claim,omitempty"`
@@ -182,33 +179,33 @@ type Interface struct {
 	// +kubebuilder:validation:XValidation:rule="self.all(a, isIP(a))",message="each gateway must be an IP address"
 	Gateways []string `json:"gateways,omitempty"`
 
-	// Routes beside the default route.
+	// Routes in addition to the default route.
 	// +listType=atomic
 	// +optional
 	// +kubebuilder:validation:MaxItems=64
 	Routes []Route `json:"routes,omitempty"`
 
-	// MAC of the interface inside the pod; empty lets the kernel choose.
+	// MAC of the interface inside the pod; if empty, the kernel chooses one.
 	// +optional
 	// +kubebuilder:validation:Pattern=`^([0-9a-f]{2}(:[0-9a-f]{2}){5})?$`
 	MAC string `json:"mac,omitempty"`
 
-	// MTU in bytes; 0 takes the one that the node's uplink allows.
+	// MTU in bytes; 0 means the MTU that the node's uplink allows.
 	// +optional
 	// +kubebuilder:validation:Minimum=0
 	// +kubebuilder:validation:Maximum=65535
 	MTU int32 `json:"mtu,omitempty"`
 
-	// DNS for the CNI result; the pod's own DNS policy comes before it.
+	// DNS for the CNI result; the pod's own DNS policy takes precedence.
 	// +optional
 	DNS *DNS `json:"dns,omitempty"`
 
-	// WaitForActive makes ADD wait until status says that the driver's
-	// network carries the interface's traffic.
+	// WaitForActive makes ADD wait until the interface is active in status: the driver's
+	// network then carries its traffic.
 	// +optional
 	WaitForActive bool `json:"waitForActive,omitempty"`
 
-	// Binding says how the node plugs the interface.
+	// Binding defines how the node plugs the interface.
 	Binding Binding `json:"binding"`
 }
 
@@ -218,13 +215,13 @@ type Route struct {
 	// +kubebuilder:validation:MaxLength=49
 	// +kubebuilder:validation:XValidation:rule="isCIDR(self)",message="a route's destination must be in CIDR form, as 10.0.0.0/8"
 	Destination string `json:"destination"`
-	// Gateway of the route; empty means that the destination is on the link.
+	// Gateway of the route; if empty, the destination is on the link.
 	// +optional
 	// +kubebuilder:validation:MaxLength=45
 	Gateway string `json:"gateway,omitempty"`
 }
 
-// DNS settings of a network.
+// DNS has the DNS settings of a network.
 type DNS struct {
 	// Nameservers are addresses.
 	// +listType=atomic
@@ -246,8 +243,8 @@ type DNS struct {
 	Options []string `json:"options,omitempty"`
 }
 
-// Binding is a union: exactly one member is set, and says how an interface is
-// plugged. A new kind is one member here and one file in internal/netdev/plug.
+// Binding defines how an interface is plugged. It is a union: exactly one member is set.
+// A new kind is one member here and one file in internal/netdev/plug.
 //
 // +kubebuilder:validation:MinProperties=1
 // +kubebuilder:validation:MaxProperties=1
@@ -255,9 +252,8 @@ type Binding struct {
 	// Bridge plugs a veth whose host end is a port of a Linux bridge.
 	// +optional
 	Bridge *BridgeBinding `json:"bridge,omitempty"`
-	// AddressOnly plugs nothing: another CNI plugin makes the interface and
-	// asks for its addresses through fairlead-ipam. Until it has, the
-	// PodAttachment is not Ready.
+	// AddressOnly plugs nothing: another CNI plugin makes the interface and requests its
+	// addresses through fairlead-ipam. Until then the PodAttachment is not Ready.
 	// +optional
 	AddressOnly *AddressOnlyBinding `json:"addressOnly,omitempty"`
 }
@@ -267,29 +263,28 @@ type AddressOnlyBinding struct{}
 
 // BridgeBinding is a veth on a Linux bridge of the node.
 type BridgeBinding struct {
-	// Name of the bridge: 1 to 15 characters. The node makes the bridge of
-	// the default network itself; any other must exist.
+	// Name of the bridge: 1 to 15 characters. The node creates the bridge of the default
+	// network itself; any other bridge must exist.
 	// +kubebuilder:validation:Pattern=`^[a-zA-Z0-9][a-zA-Z0-9_.-]{0,14}$`
 	Name string `json:"name"`
 }
 
-// SandboxState is what the node last did for a PodAttachment.
+// SandboxState is the last operation of the node on a PodAttachment.
 // +kubebuilder:validation:Enum=Attached;Detached
 type SandboxState string
 
 const (
-	// SandboxAttached says that a live sandbox holds the interfaces.
+	// SandboxAttached means that a live sandbox holds the interfaces.
 	SandboxAttached SandboxState = "Attached"
-	// SandboxDetached says that nothing on the node holds them: they were
+	// SandboxDetached means that nothing on the node holds the interfaces: they were
 	// unplugged and are gone from the kernel, or were never plugged.
 	SandboxDetached SandboxState = "Detached"
 )
 
-// Sandbox is the node's account of the pod's sandbox. It is the evidence on
-// which the controller releases addresses.
+// Sandbox is the node's report about the pod's sandbox. It is the evidence on which the
+// controller releases addresses.
 type Sandbox struct {
-	// ID is the container ID that the runtime gave; empty when the pod was
-	// never plugged here.
+	// ID is the runtime's container ID; empty if the pod was never plugged on the node.
 	// +optional
 	// +kubebuilder:validation:MaxLength=253
 	ID string `json:"id,omitempty"`
@@ -299,44 +294,44 @@ type Sandbox struct {
 	BootID string `json:"bootID,omitempty"`
 	// State is Attached or Detached.
 	State SandboxState `json:"state"`
-	// AttachedAt is when ADD succeeded.
+	// AttachedAt is the time at which ADD succeeded.
 	// +optional
 	AttachedAt *metav1.MicroTime `json:"attachedAt,omitempty"`
-	// DetachedAt is when the last interface was gone from the kernel.
+	// DetachedAt is the time at which the last interface was gone from the kernel.
 	// +optional
 	DetachedAt *metav1.MicroTime `json:"detachedAt,omitempty"`
 }
 
-// InterfaceStatus is what the driver's network says of one interface.
+// InterfaceStatus is the state of one interface in the driver's network.
 type InterfaceStatus struct {
 	// Name of the interface in spec.
 	Name string `json:"name"`
-	// Active is true when the network carries its traffic.
+	// Active is true when the network carries the interface's traffic.
 	Active bool `json:"active"`
-	// Message says why it is not active yet, in the driver's words.
+	// Message is the driver's reason why the interface is not active yet.
 	// +optional
 	// +kubebuilder:validation:MaxLength=1024
 	Message string `json:"message,omitempty"`
 }
 
-// PodAttachmentStatus is what happened to a PodAttachment.
+// PodAttachmentStatus is the state of a PodAttachment.
 //
 // +structType=atomic
 type PodAttachmentStatus struct {
-	// Interfaces, by name; written by the controller for those that wait
-	// to become active.
+	// Interfaces by name. The controller writes an entry for each interface that must
+	// become active.
 	// +listType=map
 	// +listMapKey=name
 	// +optional
 	// +kubebuilder:validation:MaxItems=32
 	Interfaces []InterfaceStatus `json:"interfaces,omitempty"`
 
-	// Sandbox is written by the node alone.
+	// Sandbox is written only by the node.
 	// +optional
 	Sandbox *Sandbox `json:"sandbox,omitempty"`
 
-	// Conditions are Ready, every interface is there; Attached, a sandbox holds
-	// some; and Released, false while giving them back fails or waits for the node.
+	// Conditions are Ready (every interface exists), Attached (a sandbox holds
+	// interfaces), and Released (false while the release fails or waits for the node).
 	// +listType=map
 	// +listMapKey=type
 	// +optional
@@ -344,8 +339,8 @@ type PodAttachmentStatus struct {
 	Conditions []metav1.Condition `json:"conditions,omitempty"`
 }
 
-// PodAttachment is the network of one pod: named <pod>-<first 8 of the pod's
-// UID>, owned by the pod, written by the controller and plugged by the node.
+// PodAttachment is the network of one pod. It is named <pod>-<first 8 of the pod's UID>
+// and owned by the pod. The controller writes it, and the node plugs its interfaces.
 //
 // +kubebuilder:object:root=true
 // +kubebuilder:subresource:status

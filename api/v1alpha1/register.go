@@ -31,8 +31,8 @@ func AddToScheme(s *runtime.Scheme) error {
 //go:embed crd/fairlead.dev_*.yaml
 var crds embed.FS
 
-// CRDs returns the generated CustomResourceDefinitions, so that what tests,
-// the demo and an installation load is what ships.
+// CRDs returns the generated CustomResourceDefinitions. Tests, the demo and an
+// installation load the same ones.
 func CRDs() ([]*apiextensionsv1.CustomResourceDefinition, error) {
 	files, err := crds.ReadDir("crd")
 	if err != nil {

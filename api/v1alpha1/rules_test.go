@@ -17,7 +17,7 @@ import (
 	"fairlead.dev/fairlead/test/cluster"
 )
 
-// attachment is one that the API server takes, unless it is changed.
+// attachment returns a PodAttachment that the API server accepts, with change applied.
 func attachment(change func(s *v1alpha1.PodAttachmentSpec)) *v1alpha1.PodAttachment {
 	o := &v1alpha1.PodAttachment{Spec: v1alpha1.PodAttachmentSpec{
 		PodName: "web", PodUID: "7d0f3a52-0000-4000-8000-000000000001", NodeName: "node-x",
@@ -55,8 +55,8 @@ func block(change func(s *v1alpha1.IPBlockSpec)) *v1alpha1.IPBlock {
 	return o
 }
 
-// TestCreate has the API server judge what is created. An empty text is for what
-// it takes.
+// TestCreate creates objects; want is a part of the API server's error, empty if it
+// accepts the object.
 func TestCreate(t *testing.T) {
 	c := cluster.New(t)
 	cases := []struct {
@@ -112,8 +112,8 @@ func TestCreate(t *testing.T) {
 	}
 }
 
-// TestUpdate has the API server judge changes of what is there. An empty text is
-// for those that it takes.
+// TestUpdate changes existing objects; want is a part of the API server's error, empty if
+// it accepts the change.
 func TestUpdate(t *testing.T) {
 	c := cluster.New(t)
 	shared := func(s *v1alpha1.IPBlockSpec) { s.Node = "" }
@@ -162,7 +162,7 @@ func TestUpdate(t *testing.T) {
 	}
 }
 
-// create makes an object with a name that no other test has; it goes at the end.
+// create creates an object with a unique name, and deletes it at the end of the test.
 func create(t *testing.T, c *cluster.Cluster, o client.Object) error {
 	t.Helper()
 	o.SetGenerateName(c.Namespace + "-")
@@ -193,8 +193,9 @@ func refused(t *testing.T, err error, want string) {
 	}
 }
 
-// TestFieldsAreNotTracked sees that the API server does not keep who wrote each
-// field of what is written for every pod, which is most of what such a write costs.
+// TestFieldsAreNotTracked checks that the API server does not track the writers of the
+// fields of objects that are written for every pod: that is most of the cost of such a
+// write.
 func TestFieldsAreNotTracked(t *testing.T) {
 	c := cluster.New(t)
 	a, b := attachment(nil), block(nil)
@@ -226,7 +227,7 @@ func TestFieldsAreNotTracked(t *testing.T) {
 	}
 }
 
-// TestColumns shows what kubectl prints.
+// TestColumns checks kubectl's columns.
 func TestColumns(t *testing.T) {
 	c := cluster.New(t)
 	a := attachment(nil)
@@ -257,7 +258,7 @@ func TestColumns(t *testing.T) {
 	cases := []struct {
 		kind   string
 		object client.Object
-		want   [2]string // header and row, without the name and the age
+		want   [2]string // header and row, without name and age
 	}{
 		{"podattachments", a, [2]string{"NODE INTERFACES ADDRESSES READY", "node-x eth0,net1 10.1.0.7,fd00::7,10.2.0.7 True"}},
 		{"ippools", p, [2]string{"DOMAIN PLACEMENT USABLE FREE ALLOCATED COOLING READY", "one Shared 254 200 50 4 True"}},
@@ -283,8 +284,8 @@ func TestColumns(t *testing.T) {
 	}
 }
 
-// The API server, with its own CEL, accepts what is valid (TestValidIsAccepted asks the
-// schema of many more).
+// The API server, with its own CEL, accepts valid attachments (TestValidIsAccepted checks
+// many more against the schema).
 func TestValidIsAcceptedByTheServer(t *testing.T) {
 	c := cluster.New(t)
 	accepted := 0

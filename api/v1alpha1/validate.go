@@ -7,38 +7,37 @@ import (
 	"strings"
 )
 
-// This file says of the spec of a PodAttachment what the API server would say of it,
-// by the markers in podattachment.go: whatever is valid here is accepted there
-// (TestValidIsAccepted). So it is known before anything is taken for a pod whether it
-// can be written down.
+// This file validates the spec of a PodAttachment as the API server does by the markers
+// in podattachment.go: the API server accepts every spec that is valid here
+// (TestValidIsAccepted). So the controller validates a record before it takes anything
+// for a pod.
 
 const (
-	// maxDNSText bounds what the markers do not, in bytes: with it no spec is too
-	// large to be stored.
+	// maxDNSText bounds the DNS texts in bytes, which the markers do not: so no spec is
+	// too large to be stored.
 	maxDNSText = 253
-	// maxShown is how much of a value an error shows, in bytes.
+	// maxShown is the number of bytes of a value that an error shows.
 	maxShown = 64
 )
 
-// InvalidError says that a spec cannot be written down, in all the fields in which
-// it cannot.
+// InvalidError lists all invalid fields of a spec.
 //
 // +kubebuilder:object:generate=false
 type InvalidError []FieldError
 
-// FieldError is one field that cannot be written as it is.
+// FieldError is one invalid field.
 //
 // +kubebuilder:object:generate=false
 type FieldError struct {
-	// Field is its path, as spec.interfaces[0].name.
+	// Field is the path of the field, as spec.interfaces[0].name.
 	Field string
-	// Value as it would be written.
+	// Value of the field.
 	Value string
-	// Want says what would be right.
+	// Want describes valid values.
 	Want string
 }
 
-// Error names every field, its value and what would be right.
+// Error returns every field with its value and the valid values.
 func (e InvalidError) Error() string {
 	texts := make([]string, 0, len(e))
 	for _, f := range e {
@@ -65,7 +64,7 @@ var (
 	macPattern       = regexp.MustCompile(`^([0-9a-f]{2}(:[0-9a-f]{2}){5})?$`)
 )
 
-// checker collects what is wrong.
+// checker collects invalid fields.
 //
 // +kubebuilder:object:generate=false
 type checker struct{ errs InvalidError }
@@ -84,8 +83,7 @@ func (c *checker) count(field string, n, least, most int) {
 	c.want(n >= least && n <= most, field, fmt.Sprint(n)+" elements", fmt.Sprintf("must have %d to %d", least, most))
 }
 
-// Validate says whether the API server accepts the spec. Its error is an
-// InvalidError.
+// Validate returns nil if the API server accepts the spec, otherwise an InvalidError.
 func (s *PodAttachmentSpec) Validate() error {
 	var c checker
 	c.length("spec.podName", s.PodName, 1, 253)
@@ -112,8 +110,8 @@ func (s *PodAttachmentSpec) Validate() error {
 	return c.err()
 }
 
-// Validate says whether the API server accepts the interface in a PodAttachment. Its
-// error is an InvalidError.
+// Validate returns nil if the API server accepts the interface in a PodAttachment,
+// otherwise an InvalidError.
 func (i *Interface) Validate() error {
 	var c checker
 	c.iface("interface", i)
@@ -181,7 +179,8 @@ func (c *checker) binding(path string, b Binding) {
 	c.want(members == 1, path, fmt.Sprint(members)+" members", "must have exactly one")
 }
 
-// isCIDR and isIP are the API server's (k8s.io/apiserver/pkg/cel/library).
+// isCIDR and isIP accept the same texts as the API server's functions
+// (k8s.io/apiserver/pkg/cel/library).
 func isCIDR(s string) bool {
 	p, err := netip.ParsePrefix(s)
 	return err == nil && !p.Addr().Is4In6() && len(s) <= 49

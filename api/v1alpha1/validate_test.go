@@ -18,8 +18,8 @@ import (
 	"k8s.io/kube-openapi/pkg/validation/validate"
 )
 
-// server is the API server's judgement of PodAttachments, from the CRD that ships, by
-// the library that the API server has for it.
+// server validates PodAttachments as the API server does: against the embedded CRD, with
+// the API server's library.
 type server struct {
 	validator *validate.SchemaValidator
 }
@@ -33,7 +33,7 @@ func newServer(t *testing.T) server {
 	i := slices.IndexFunc(crds, func(c *apiextensionsv1.CustomResourceDefinition) bool { return c.Spec.Names.Kind == "PodAttachment" })
 	schema := crds[i].Spec.Versions[0].Schema.OpenAPIV3Schema
 	known := map[string]bool{
-		"self == oldSelf":        true, // of updates
+		"self == oldSelf":        true, // concerns updates only
 		"self.all(a, isCIDR(a))": true,
 		"self.all(a, isIP(a))":   true,
 		"isCIDR(self)":           true,
@@ -55,7 +55,7 @@ func newServer(t *testing.T) server {
 	return server{validate.NewSchemaValidator(openapi, nil, "", strfmt.Default)}
 }
 
-// rules are the CEL rules of a schema.
+// rules returns the CEL rules of a schema.
 func rules(s *apiextensionsv1.JSONSchemaProps) map[string]bool {
 	out := map[string]bool{}
 	for _, r := range s.XValidations {
@@ -74,8 +74,7 @@ func rules(s *apiextensionsv1.JSONSchemaProps) map[string]bool {
 	return out
 }
 
-// refuses says what the API server would say against an attachment; empty for
-// nothing.
+// refuses returns the API server's error about an attachment; empty if it accepts it.
 func (s server) refuses(t *testing.T, a *PodAttachment) string {
 	t.Helper()
 	raw, err := json.Marshal(a)
@@ -95,7 +94,7 @@ func (s server) refuses(t *testing.T, a *PodAttachment) string {
 	return s.breaks(a)
 }
 
-// breaks evaluates the CRD's CEL rules, and what a list-map asks for.
+// breaks evaluates the CRD's CEL rules, and the rules of a list-map.
 func (s server) breaks(a *PodAttachment) string {
 	cidr := func(s string) bool { p, err := netip.ParsePrefix(s); return err == nil && !p.Addr().Is4In6() }
 	names, defaults := map[string]bool{}, 0
@@ -129,8 +128,7 @@ func (s server) breaks(a *PodAttachment) string {
 	return ""
 }
 
-// nasty are values that people and attackers write where names, UIDs, addresses and
-// texts are read.
+// nasty lists values that people and attackers write as names, UIDs, addresses and texts.
 var nasty = []string{
 	"", "-", "A_0:", "a", "web-0", "a/b", "a b", "\x00", "é", "a\nb", "..", ".", "-a", "a-", "A", "_", "%s", `"`, "0",
 	"9b2e6f4e-1a2b-4c3d-8e9f-000000000001", "eth0", "net1", "10.0.0.5/24", "10.0.0.5", "010.0.0.5/24", "10.0.0.5/33", "fd00::5/64", "fe80::1%eth0",
@@ -139,7 +137,7 @@ var nasty = []string{
 	strings.Repeat("a", 253), strings.Repeat("a", 254), strings.Repeat("a", 317), strings.Repeat("a", 318), strings.Repeat("é", 200), strings.Repeat("a", 5000),
 }
 
-// maker makes attachments: mostly right, with something nasty here and there.
+// maker makes attachments that are mostly valid, with some nasty values.
 type maker struct{ rng *rand.Rand }
 
 func (m maker) text(right string) string {
@@ -208,7 +206,7 @@ func (m maker) attachment() *PodAttachment {
 	return a
 }
 
-// own review 2: what could not be written down was taken all the same, and stayed
+// Own review 2: addresses were taken for a record that could not be written, and stayed
 // taken for ever.
 func TestValidIsAccepted(t *testing.T) {
 	s := newServer(t)
@@ -236,7 +234,7 @@ func TestValidIsAccepted(t *testing.T) {
 	}
 }
 
-// Each field that may be wrong is named, with its value and what would be right.
+// The error names every field that may be invalid, with its value and the valid values.
 func TestValidateNamesTheField(t *testing.T) {
 	right := func() *PodAttachment {
 		return maker{rand.New(rand.NewPCG(0, 0))}.right()
@@ -286,7 +284,7 @@ func TestValidateNamesTheField(t *testing.T) {
 	}
 }
 
-// right is an attachment with nothing wrong.
+// right returns a valid attachment.
 func (m maker) right() *PodAttachment {
 	return &PodAttachment{
 		TypeMeta:   metav1.TypeMeta{APIVersion: GroupVersion.String(), Kind: "PodAttachment"},
