@@ -125,8 +125,8 @@ type AttachmentSummary struct {
 
 // Interface is one network interface of a pod.
 type Interface struct {
-	// Name of the interface inside the pod: 1 to 15 characters, without
-	// '/', ':' and white space (CNI specification 1.1.0).
+	// Name of the interface inside the pod: 1 to 15 of a-z, A-Z, 0-9, '_', '.' and '-',
+	// beginning with a letter or digit.
 	// +kubebuilder:validation:Pattern=`^[a-zA-Z0-9][a-zA-Z0-9_.-]{0,14}$`
 	Name string `json:"name"`
 
@@ -170,8 +170,8 @@ type Interface struct {
 	// +kubebuilder:validation:MaxLength=317
 	Claim string `json:"claim,omitempty"`
 
-	// Gateways of the default route, at most one per family. A gateway need
-	// not be on the link of an address: it is then reached on-link.
+	// Gateways of the default route, at most one per family. A gateway outside the
+	// prefixes of the addresses is reached on-link.
 	// +listType=atomic
 	// +optional
 	// +kubebuilder:validation:MaxItems=2
