@@ -16,9 +16,9 @@ import (
 // later.
 const auditPause = 5 * time.Second
 
-// auditView is what `ipam audit -o json` prints.
+// auditView is the output of `ipam audit -o json`.
 type auditView struct {
-	// OK is true when there are no findings.
+	// OK is true if there are no findings.
 	OK bool `json:"ok"`
 	audit.Report
 }
@@ -43,9 +43,8 @@ func auditCommand(c *connection) *cobra.Command {
 			"  I1  no address has two holders,\n" +
 			"  I2  every slot that is not free is explained,\n" +
 			"  I7  the counts of the pools add up.\n\n" +
-			"What is found is looked at once more " + auditPause.String() + " later, and shown when it is still so. The\n" +
-			"exit code is 0 when there is nothing, 1 when there are findings and 2 when the audit\n" +
-			"could not tell.",
+			"Each finding is checked again " + auditPause.String() + " later, and shown if it is still there. The exit\n" +
+			"code is 0 if there are no findings, 1 if there are findings and 2 if the audit failed.",
 		Args: cobra.NoArgs,
 		RunE: func(cmd *cobra.Command, _ []string) error {
 			report, err := c.audit(cmd.Context())

@@ -81,8 +81,8 @@ func statusCommand(c *connection) *cobra.Command {
 		Use:   "status",
 		Short: "Show the programs, the nodes, the pools and the pods by state",
 		Long: "Show the programs, the nodes, the pools and the pods by state.\n\n" +
-			"The last line says whether anything needs attention, and what. The exit code is 0\n" +
-			"when all is well, 1 when something needs attention and 2 when status could not tell.",
+			"The last line lists everything that needs attention. The exit code is 0 if all is\n" +
+			"well, 1 if something needs attention and 2 if status failed.",
 		Args: cobra.NoArgs,
 		RunE: func(cmd *cobra.Command, _ []string) error {
 			snap, err := c.snapshot(cmd.Context(), wanted{lease: true, system: system, pools: true, pods: true})
@@ -140,7 +140,7 @@ func podsCommand(c *connection) *cobra.Command {
 	return cmd
 }
 
-// versionView is what `version -o json` prints.
+// versionView is the output of `version -o json`.
 type versionView struct {
 	Version  string `json:"version"`
 	Go       string `json:"go"`

@@ -26,7 +26,7 @@ const (
 	markNotNeeded stepMark = "NotNeeded"
 )
 
-// explainView is what `explain pod -o json` prints.
+// explainView is the output of `explain pod -o json`.
 type explainView struct {
 	Namespace string    `json:"namespace"`
 	Name      string    `json:"name"`
@@ -86,8 +86,8 @@ func buildExplain(snap snapshot, namespace, name string) (explainView, bool) {
 // story collects the steps of one pod.
 type story struct {
 	v      explainView
-	pod    *corev1.Pod             // nil when it is gone
-	record *v1alpha1.PodAttachment // nil when there is none
+	pod    *corev1.Pod             // nil if the pod is gone
+	record *v1alpha1.PodAttachment // nil if there is none
 }
 
 func (s *story) add(mark stepMark, step string, since *time.Time, format string, args ...any) *stepView {
@@ -211,7 +211,7 @@ func (s *story) notRecorded(snap snapshot) {
 		s.add(markFailed, "record", timestamp(seen(warning)), "%s: %s", v.Reason, oneLine(v.Message)).
 			pending("the controller to find it a network ("+v.Reason+")", "fairlead pools, and "+s.describe())
 	default:
-		s.add(markWaiting, "record", v.Since, "the controller has written no PodAttachment, and says nothing").
+		s.add(markWaiting, "record", v.Since, "the controller has written neither a PodAttachment nor a warning").
 			pending("the controller to choose its addresses", "fairlead status, and the log of fairlead-controller")
 	}
 }

@@ -129,8 +129,8 @@ func TestOutputs(t *testing.T) {
 	}
 }
 
-// TestManualShowsRealOutput compares every example in the manual with what the
-// command prints.
+// TestManualShowsRealOutput compares every example in the manual with the command's
+// output.
 func TestManualShowsRealOutput(t *testing.T) {
 	page, err := os.ReadFile(manual)
 	if err != nil {

@@ -10,7 +10,7 @@ import (
 	"fairlead.dev/fairlead/internal/migrate/apply"
 )
 
-// migrationView is what `migrate whereabouts -o json` prints.
+// migrationView is the output of `migrate whereabouts -o json`.
 type migrationView struct {
 	// DryRun is true if nothing was written.
 	DryRun bool `json:"dryRun"`
@@ -102,7 +102,7 @@ func findingsText(findings []migrate.Finding) string {
 	return tableText(rows) + "\n"
 }
 
-// rollbackView is what `migrate whereabouts --rollback -o json` prints.
+// rollbackView is the output of `migrate whereabouts --rollback -o json`.
 type rollbackView struct {
 	DryRun    bool   `json:"dryRun"`
 	Namespace string `json:"namespace"`

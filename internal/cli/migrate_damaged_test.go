@@ -112,7 +112,7 @@ func TestMigrateDamaged(t *testing.T) {
 	lan := d.network("lan", map[string]any{"range": "10.9.0.0/28", "ipRanges": []map[string]any{{"range": "fd00:9::/64"}}})
 	d.allocate("silent 10.9.0.2", "allocated 10.9.0.4", "starting 10.9.0.5", "gone fd00:9::1")
 	d.reserve("silent 10.9.0.2", "reserved 10.9.0.3", "starting 10.9.0.5", "gone fd00:9::1")
-	d.pod("one", node, "10.9.0.1") // defect 2: these three are recorded nowhere
+	d.pod("one", node, "10.9.0.1") // defect 2: no record has these three
 	two, three := d.pod("two", node, "10.9.0.1"), d.pod("three", node, "10.9.0.1")
 	d.pod("silent", node, "")            // defect 4: its address would be freed
 	d.pod("reserved", node, "10.9.0.3")  // defect 1, whereabouts#712

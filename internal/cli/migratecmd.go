@@ -40,9 +40,9 @@ func migrateWhereaboutsCommand(c *connection) *cobra.Command {
 			"It takes whereabouts' own Lease, so that nothing is allocated or freed meanwhile,\n" +
 			"imports the addresses of running pods, withholds those that no running pod explains,\n" +
 			"and reads everything again to verify it. The Lease stays taken until --rollback, which\n" +
-			"writes everything back into whereabouts' objects. It can be repeated, also when it was\n" +
-			"cut off. The exit code is 0 when nothing was found to look after, 1 when there are\n" +
-			"findings and 2 when it failed.",
+			"writes everything back into whereabouts' objects. It can be repeated, also after an\n" +
+			"interruption. The exit code is 0 if no finding needs a person, 1 if one does and 2 if\n" +
+			"the migration failed.",
 		Args: cobra.NoArgs,
 		RunE: func(cmd *cobra.Command, _ []string) error {
 			if f.rollback && (f.drop || f.hold) {
@@ -57,11 +57,11 @@ func migrateWhereaboutsCommand(c *connection) *cobra.Command {
 	f.out.addFlag(cmd)
 	flags := cmd.Flags()
 	flags.StringVar(&f.namespace, "whereabouts-namespace", "", "`namespace` of whereabouts' objects; the default is where they are")
-	flags.StringVar(&f.flatFile, "flat-file", "", "`path` of a copy of the nodes' whereabouts.conf, when networks leave to it what they need")
+	flags.StringVar(&f.flatFile, "flat-file", "", "`path` of a copy of the nodes' whereabouts.conf, for networks that rely on its options")
 	flags.BoolVar(&f.dryRun, "dry-run", false, "show what would be done, and change nothing")
 	flags.BoolVar(&f.drop, "drop-orphans", false, "leave addresses free that no running pod explains, instead of withholding them")
 	flags.BoolVar(&f.rollback, "rollback", false, "give everything back to whereabouts")
-	flags.BoolVar(&f.hold, "hold", false, "go on renewing whereabouts' Lease until interrupted: for old releases of it, which do not heed how long it is held")
+	flags.BoolVar(&f.hold, "hold", false, "go on renewing whereabouts' Lease until interrupted: for old releases of it, which ignore the Lease's duration")
 	return cmd
 }
 

@@ -24,13 +24,13 @@ type podState string
 const (
 	// stateAttached: the node has plugged every interface.
 	stateAttached podState = "Attached"
-	// stateWaiting: the record is written, and not every interface is plugged yet.
+	// stateWaiting: the record is written, but some interfaces are not plugged yet.
 	stateWaiting podState = "Waiting"
 	// stateReleasing: the record is being deleted and its interfaces released.
 	stateReleasing podState = "Releasing"
 	// stateFailing: an operation failed and is retried.
 	stateFailing podState = "Failing"
-	// stateNone: the pod should have a record and has none.
+	// stateNone: the pod wants a network and has no record.
 	stateNone podState = "None"
 )
 
@@ -43,7 +43,7 @@ const (
 	reasonNoRecord    = "NoRecord"          // the controller has written no record and no warning
 )
 
-// podList is what `pods -o json` prints.
+// podList is the output of `pods -o json`.
 type podList struct {
 	// Pods by namespace and name.
 	Pods []podView `json:"pods"`

@@ -25,7 +25,7 @@ const (
 	markOutside  = ' '
 )
 
-// mapView is what `pools NAME --map -o json` prints. Usable = free + allocated +
+// mapView is the output of `pools NAME --map -o json`. Usable = free + allocated +
 // cooling + held + reserved + damaged; counts stop at 2^63-1.
 type mapView struct {
 	Pool      string `json:"pool"`
@@ -131,7 +131,7 @@ func markOf(all, pool *ipam.Pool, b *ipam.Block, a netip.Addr, now time.Time) ru
 	case !recorded && !b.Fresh(a):
 		return markDamaged
 	case pool.PerNode() != (b.Node() != ""):
-		return markReserved // the pool does not draw from this block
+		return markReserved // the pool does not use this block
 	}
 	return markFree
 }

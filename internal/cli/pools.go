@@ -13,7 +13,7 @@ import (
 	"fairlead.dev/fairlead/api/v1alpha1"
 )
 
-// poolList is what `pools -o json` prints.
+// poolList is the output of `pools -o json`.
 type poolList struct {
 	// Pools by name.
 	Pools []poolView `json:"pools"`
@@ -65,7 +65,7 @@ func buildPool(p *v1alpha1.IPPool) poolView {
 		Reserved:  p.Status.Reserved,
 		Ready:     metav1.ConditionUnknown,
 		Reason:    reasonNotSeen,
-		Message:   "the controller has not looked at this spec yet",
+		Message:   "the controller has not processed this spec yet",
 		Exhausted: meta.IsStatusConditionTrue(p.Status.Conditions, v1alpha1.ConditionExhausted),
 		CreatedAt: timestamp(p.CreationTimestamp.Time),
 	}

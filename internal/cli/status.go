@@ -18,7 +18,7 @@ import (
 // is tolerated before a leader counts as stale.
 const clockSlack = 15 * time.Second
 
-// statusView is what `status -o json` prints.
+// statusView is the output of `status -o json`.
 type statusView struct {
 	// OK is true if nothing needs attention.
 	OK bool `json:"ok"`
@@ -41,7 +41,7 @@ const (
 	controllerNoLeader controllerState = "NoLeader" // the Lease has no holder, or there is none
 )
 
-// controllerView is the controller as its Lease shows it.
+// controllerView is the state of the controller according to its Lease.
 type controllerView struct {
 	State  controllerState `json:"state"`
 	Lease  string          `json:"lease,omitempty"`  // namespace/name

@@ -76,7 +76,7 @@ func TestAttention(t *testing.T) {
 		{"node is new", func(s *snapshot) { silent(&s.nodes[0]); s.nodes[0].CreationTimestamp = ago(time.Second) }, []string{}},
 		{"pool invalid", func(s *snapshot) { s.pools = append(s.pools, poolOf("x", invalid)) }, []string{`pool x: Invalid: spec.ranges[0]: "10.9.0.1/16" has host bits set: write 10.9.0.0/16 for the whole network, or 10.9.0.1-10.9.0.1/16 for this address on it`}},
 		{"pool exhausted", func(s *snapshot) { s.pools = append(s.pools, poolOf("x", counts(4, 4), exhausted)) }, []string{"pool x is exhausted: 4 allocated, 0 cooling, 0 held, 0 reserved"}},
-		{"pool changed, not seen", func(s *snapshot) { s.pools[0].Generation = 2 }, []string{"pool default: NotSeen: the controller has not looked at this spec yet"}},
+		{"pool changed, not seen", func(s *snapshot) { s.pools[0].Generation = 2 }, []string{"pool default: NotSeen: the controller has not processed this spec yet"}},
 		{"pool is new", func(s *snapshot) { s.pools = append(s.pools, poolOf("x", youngPool)) }, []string{}},
 		{"pod just scheduled", func(s *snapshot) { addPod(s, podOf("new", "node-1", scheduledAgo(time.Second))) }, []string{}},
 		{"pod forgotten", func(s *snapshot) { addPod(s, podOf("old", "node-1")) }, []string{"1 pod without a PodAttachment (shop/old: NoRecord)"}},

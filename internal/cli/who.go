@@ -29,7 +29,7 @@ const (
 	addressUnknown   addressState = "Unknown"  // the history does not reach back that far
 )
 
-// whoView is what `who -o json` prints.
+// whoView is the output of `who -o json`.
 type whoView struct {
 	Address string `json:"address"`
 	// At is the requested time; absent for now.
@@ -307,7 +307,7 @@ func (e *evidence) former(v *whoDomain, at time.Time, slot ipam.Slot, history []
 		switch {
 		case !at.Before(past.Until):
 			v.State, v.Since, v.Until = e.freedState(at, past.Until), timestamp(past.Until), timestamp(next)
-			v.Note = "nobody had it then; if it was held for a claim, that is not remembered"
+			v.Note = "no pod had it then; whether it was held for a claim is not remembered"
 			return
 		case !at.Before(past.Since):
 			v.State, v.Since, v.Until = addressAllocated, timestamp(past.Since), timestamp(past.Until)

@@ -135,7 +135,7 @@ func (p *planner) gatherAllocations() {
 		r, err := netip.ParsePrefix(pool.Range)
 		if err != nil || !known {
 			for _, offset := range slices.Sorted(maps.Keys(pool.Allocations)) {
-				p.note(Undecodable, Reported, domain, pool.Name, "%s for %s: the pool's range %q and its name do not say which addresses it has",
+				p.note(Undecodable, Reported, domain, pool.Name, "%s for %s: its address cannot be derived from the pool's range %q and name",
 					pool.describe(offset), pool.Allocations[offset].PodRef, pool.Range)
 			}
 			continue

@@ -73,7 +73,7 @@ func (p *planner) decide(at Address) {
 		case !slices.ContainsFunc(claims, func(c claim) bool { return c.PodRef == podRef(u.pod) }):
 			p.find(RecordedForAnother, Imported, at, "pod %s uses it; %s", podRef(u.pod), describeClaims(claims))
 		case u.silent:
-			p.find(NotVerified, Imported, at, "%s; the pod runs, and its network-status does not show any address of it: it cannot be verified", describeClaims(claims))
+			p.find(NotVerified, Imported, at, "%s; the pod runs, and its network-status shows no address of the interface: it cannot be verified", describeClaims(claims))
 		}
 		p.take(at, u, claims)
 	default:
@@ -81,7 +81,7 @@ func (p *planner) decide(at Address) {
 		for _, u := range uses {
 			text := podRef(u.pod)
 			if u.silent {
-				text += " (whose network-status does not show any address of it)"
+				text += " (its network-status shows no address of the interface)"
 			}
 			texts = append(texts, text)
 		}
@@ -130,7 +130,7 @@ func (p *planner) compareKinds(at Address, claims []claim) {
 func describeClaims(claims []claim) string {
 	texts := make([]string, 0, len(claims))
 	for _, c := range claims {
-		texts = append(texts, fmt.Sprintf("%s is for %s", c.where, cmp.Or(c.PodRef, "nobody")))
+		texts = append(texts, fmt.Sprintf("%s is for %s", c.where, cmp.Or(c.PodRef, "no pod")))
 	}
 	return strings.Join(texts, ", ")
 }
@@ -214,7 +214,7 @@ func (p *planner) take(at Address, u use, claims []claim) {
 		return
 	}
 	if record != nil && !names(record, h) {
-		p.find(HasRecord, Withheld, at, "pod %s has PodAttachment %s, which was written without it: it can be given to nobody until that pod is gone", podRef(u.pod), record.Name)
+		p.find(HasRecord, Withheld, at, "pod %s has PodAttachment %s, which was written without it: no pod can get it until that pod is gone", podRef(u.pod), record.Name)
 		p.hold(at)
 		return
 	}

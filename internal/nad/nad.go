@@ -86,7 +86,7 @@ func Section(config []byte) (json.RawMessage, error) {
 		Plugins []plugin `json:"plugins"`
 	}
 	if err := json.Unmarshal(config, &list); err != nil {
-		return nil, fmt.Errorf("network configuration: must be a JSON object as the CNI specification says: %w", err)
+		return nil, fmt.Errorf("network configuration: must be a JSON object as in the CNI specification: %w", err)
 	}
 	for _, p := range append([]plugin{list.plugin}, list.Plugins...) {
 		if empty := bytes.TrimSpace(p.IPAM); len(empty) > 0 && !bytes.Equal(empty, []byte("null")) && !bytes.Equal(empty, []byte("{}")) {

@@ -172,9 +172,9 @@ func (k *Keeper) Missing(containerID string) []string {
 	case len(want) == 0, errors.Is(k.reason, errNoNode):
 		return nil
 	case k.reason != nil:
-		return []string{"what is in the kernel is not known: " + k.reason.Error()}
+		return []string{"the tables in the kernel are unknown: " + k.reason.Error()}
 	case k.repair > k.done:
-		return []string{"somebody else changed its tables, and they are not restored yet"}
+		return []string{"another program changed its tables, and they are not restored yet"}
 	case time.Since(k.since[containerID]) < missingAfter:
 		return nil
 	}
@@ -231,7 +231,7 @@ func (k *Keeper) Run(ctx context.Context) error {
 		k.finish(c, upTo, err)
 		if err != nil {
 			if ctx.Err() == nil {
-				log.Error(err, "packet filter was not written, will be tried again", "after", wait)
+				log.Error(err, "packet filter not written, retrying", "after", wait)
 			}
 			if !pause(ctx, wait, nil) {
 				return nil

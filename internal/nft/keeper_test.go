@@ -398,7 +398,7 @@ func TestMissing(t *testing.T) {
 			after: time.Minute,
 		},
 		{
-			name: "others changed the tables", want: "somebody else", spoil: func(k *Keeper, real *kernel) {
+			name: "others changed the tables", want: "another program", spoil: func(k *Keeper, real *kernel) {
 				slow(real, time.Hour)
 				k.Noticed(0)
 			},
@@ -412,7 +412,7 @@ func TestMissing(t *testing.T) {
 		},
 		{
 			// The notice arrives before the Keeper's transaction returns.
-			name: "others changed them again while they were restored", want: "somebody else", spoil: func(k *Keeper, real *kernel) {
+			name: "others changed them again while they were restored", want: "another program", spoil: func(k *Keeper, real *kernel) {
 				k.Noticed(0)
 				<-time.After(real.takes / 2)
 				k.Noticed(0)

@@ -27,7 +27,7 @@ func KeepWatching(ctx context.Context, what string, watch func(context.Context) 
 		if time.Since(start) >= RetryLast {
 			wait = RetryFirst
 		}
-		logr.FromContextOrDiscard(ctx).Error(err, what+" ended, will be started again", "after", wait)
+		logr.FromContextOrDiscard(ctx).Error(err, what+" ended, restarting", "after", wait)
 		if !Sleep(ctx, wait) {
 			return
 		}

@@ -281,7 +281,7 @@ func (p *parser) differences(o options, c *Config) {
 			p.warn("gateway: %s is not handed out of range %s; whereabouts would hand it out", c.Gateway, r.Prefix)
 		}
 		if len(r.available(c.Gateway)) == 0 {
-			p.bad("exclude", r.Prefix.String(), "has no address left to hand out beside what is excluded")
+			p.bad("exclude", r.Prefix.String(), "has no address left: all are excluded, or the gateway")
 		}
 		if holes := len(r.holes()); holes > limits["exclude"] {
 			p.bad("exclude", strconv.Itoa(holes)+" entries", "are too many: at most %d", limits["exclude"])

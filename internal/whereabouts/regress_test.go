@@ -41,8 +41,8 @@ func TestWhereabouts558NetworksWithoutAName(t *testing.T) {
 	}
 }
 
-// whereabouts#507: a network of both families stopped working when overlapping
-// ranges were looked at, which became the default.
+// whereabouts#507: a network of both families stopped working with the check of
+// overlapping ranges, which became the default.
 func TestWhereabouts507BothFamilies(t *testing.T) {
 	const ranges = `{"type":"whereabouts","ipRanges":[{"range":"10.0.0.0/24"},{"range":"fd00::/64"}]`
 	want := []string{"default wb-10.0.0.0-24", "default wb-fd00---64"}
@@ -53,8 +53,8 @@ func TestWhereabouts507BothFamilies(t *testing.T) {
 	}
 }
 
-// whereabouts v0.9.4, reproduced: with node_slice_size its controller panics on
-// IPv6, sees the first range alone, and drops excludes, range_start and range_end.
+// whereabouts v0.9.4, reproduced: with node_slice_size its controller panics on IPv6,
+// uses only the first range, and ignores excludes, range_start and range_end.
 func TestWhereaboutsSlicesDropTheRest(t *testing.T) {
 	c, _, err := Parse([]byte(`{"type":"whereabouts","node_slice_size":"/120","ipRanges":[
 		{"range":"10.0.0.0/24","range_start":"10.0.0.10","range_end":"10.0.0.20","exclude":["10.0.0.12/32"]},{"range":"fd00::/64","exclude":["fd00::/120"]}]}`), nil)

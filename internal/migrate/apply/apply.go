@@ -112,7 +112,7 @@ func (m Migration) quiet(ctx context.Context, c *Cluster) error {
 		return err
 	}
 	if len(writers) > 0 {
-		return fmt.Errorf("whereabouts' own clean-up runs, and would free what is imported; stop it first:\n  %s", strings.Join(writers, "\n  "))
+		return fmt.Errorf("whereabouts' own clean-up runs, and would free imported addresses; stop it first:\n  %s", strings.Join(writers, "\n  "))
 	}
 	return nil
 }

@@ -208,7 +208,7 @@ func (c *Cluster) readWhereabouts(ctx context.Context, api client.Reader, namesp
 	})
 }
 
-// each decodes the objects of a namespace.
+// each decodes the objects of a namespace and calls take for each of them.
 func each[T any](objects []unstructured.Unstructured, namespace string, take func(name string, o T)) error {
 	for i := range objects {
 		if objects[i].GetNamespace() != namespace {
@@ -253,7 +253,7 @@ func (c *Cluster) readFairlead(ctx context.Context, api client.Reader) error {
 	)
 	for _, list := range []client.ObjectList{&pools, &blocks, &records, &withheld} {
 		if err := api.List(ctx, list); err != nil {
-			return fmt.Errorf("list what Fairlead has: %w", err)
+			return fmt.Errorf("list Fairlead's objects: %w", err)
 		}
 	}
 	c.IPPools, c.Blocks, c.Records, c.Withheld = pools.Items, blocks.Items, records.Items, withheld.Items

@@ -41,7 +41,7 @@ func Writers(ctx context.Context, api client.Reader, pods []corev1.Pod) ([]strin
 	)
 	for _, list := range []client.ObjectList{&deployments, &daemonSets, &cronJobs} {
 		if err := api.List(ctx, list); err != nil {
-			return nil, fmt.Errorf("list what may run whereabouts: %w", err)
+			return nil, fmt.Errorf("list workloads that may run whereabouts: %w", err)
 		}
 	}
 	note := func(what string, o client.Object, how string, args ...any) {
