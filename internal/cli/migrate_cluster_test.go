@@ -27,7 +27,7 @@ import (
 )
 
 // everything returns the version of each object that a migration may change.
-func (r *rival) everything() map[string]string {
+func (r *realWhereabouts) everything() map[string]string {
 	r.t.Helper()
 	out := map[string]string{}
 	note := func(kind string, o metav1.Object) { out[kind+" "+o.GetName()] = o.GetResourceVersion() }
@@ -135,7 +135,7 @@ func drain(t *testing.T, c *cluster.Cluster, name string) []netip.Addr {
 	return nil
 }
 
-func (r *rival) delete(o client.Object) {
+func (r *realWhereabouts) delete(o client.Object) {
 	r.t.Helper()
 	if err := r.Client.Delete(r.t.Context(), o, client.GracePeriodSeconds(0)); err != nil {
 		r.t.Fatal(err)
@@ -162,7 +162,7 @@ func findingsOf(v migrationView) []string {
 func TestMigrateWhereabouts(t *testing.T) {
 	program := buildWhereabouts(t)
 	c := cluster.Exclusive(t)
-	r := newRival(t, c, program)
+	r := newRealWhereabouts(t, c, program)
 	node := c.Node("node-x", func(n *corev1.Node) { n.Status.NodeInfo.BootID = "boot-1" })
 	lan := r.network("lan", map[string]any{"range": "10.9.0.0/28", "gateway": "10.9.0.14"})
 	dual := r.network("dual", map[string]any{"range": "10.8.0.0/24", "ipRanges": []map[string]any{{"range": "fd00:8::/64"}}})
@@ -350,7 +350,7 @@ func TestMigrateRefuses(t *testing.T) {
 	if none.Code != exitError || !strings.Contains(none.Stderr, "nothing of whereabouts") {
 		t.Errorf("without whereabouts: %+v", none)
 	}
-	r := newRival(t, c, program)
+	r := newRealWhereabouts(t, c, program)
 	r.network("lan", map[string]any{"range": "10.9.0.0/28"})
 	labels := map[string]string{"app": "clean-up"}
 	reconciler := &appsv1.Deployment{
@@ -384,7 +384,7 @@ func TestMigrateRefuses(t *testing.T) {
 func TestMigrateWhereaboutsSlices(t *testing.T) {
 	program := buildWhereabouts(t)
 	c := cluster.Exclusive(t)
-	r := newRival(t, c, program)
+	r := newRealWhereabouts(t, c, program)
 	const node = "node-x"
 	c.Node(node)
 	t.Setenv("NODENAME", node) // whereabouts finds its slice by this name
@@ -436,7 +436,7 @@ func TestMigrateWhereaboutsSlices(t *testing.T) {
 func TestMigrateWhereaboutsFlatFile(t *testing.T) {
 	program := buildWhereabouts(t)
 	c := cluster.Exclusive(t)
-	r := newRival(t, c, program)
+	r := newRealWhereabouts(t, c, program)
 	node := c.Node("node-x")
 	if err := os.WriteFile(r.flatFile, []byte(`{"range": "10.6.0.0/28", "exclude": ["10.6.0.0/30"], "network_name": "flat"}`), 0o600); err != nil {
 		t.Fatal(err)

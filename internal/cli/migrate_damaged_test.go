@@ -17,7 +17,7 @@ import (
 
 // damage writes objects of whereabouts by hand.
 type damage struct {
-	*rival
+	*realWhereabouts
 	ranges []netip.Prefix
 }
 
@@ -107,7 +107,7 @@ func (d *damage) pod(name, node, addr string) *corev1.Pod {
 func TestMigrateDamaged(t *testing.T) {
 	program := buildWhereabouts(t)
 	c := cluster.Exclusive(t)
-	d := &damage{newRival(t, c, program), []netip.Prefix{netip.MustParsePrefix("10.9.0.0/28"), netip.MustParsePrefix("fd00:9::/64")}}
+	d := &damage{newRealWhereabouts(t, c, program), []netip.Prefix{netip.MustParsePrefix("10.9.0.0/28"), netip.MustParsePrefix("fd00:9::/64")}}
 	node := c.Node("node-x", func(n *corev1.Node) { n.Status.NodeInfo.BootID = "boot-1" }).Name
 	lan := d.network("lan", map[string]any{"range": "10.9.0.0/28", "ipRanges": []map[string]any{{"range": "fd00:9::/64"}}})
 	d.allocate("silent 10.9.0.2", "allocated 10.9.0.4", "starting 10.9.0.5", "gone fd00:9::1")

@@ -135,8 +135,8 @@ const (
 )
 
 // checkDaemon marks a node as not ready if its daemon does not run: the daemon's last
-// report is then outdated. Without a DaemonSet the state of daemons is unknown, and v
-// stays as it is.
+// report is then outdated. A node that its daemon reported as not ready keeps that
+// reason. Without a DaemonSet the state of daemons is unknown, and v stays as it is.
 func (in installation) checkDaemon(v *nodeView) {
 	if len(in.daemons) == 0 || !v.Ready && v.Reason != reasonSilent {
 		return

@@ -31,9 +31,9 @@ const (
 	whereaboutsDir    = "../../test/whereabouts"
 )
 
-// rival is the real whereabouts on a cluster, with its objects in the test's
+// realWhereabouts is the real whereabouts on a cluster, with its objects in the test's
 // namespace.
-type rival struct {
+type realWhereabouts struct {
 	*cluster.Cluster
 	t          *testing.T
 	program    string
@@ -51,11 +51,11 @@ func buildWhereabouts(t *testing.T) string {
 	return program
 }
 
-// newRival installs the CRDs of whereabouts.
-func newRival(t *testing.T, c *cluster.Cluster, program string) *rival {
+// newRealWhereabouts installs the CRDs of whereabouts.
+func newRealWhereabouts(t *testing.T, c *cluster.Cluster, program string) *realWhereabouts {
 	t.Helper()
 	dir := t.TempDir()
-	r := &rival{Cluster: c, t: t, program: program, kubeconfig: filepath.Join(dir, "kubeconfig"), flatFile: filepath.Join(dir, "whereabouts.conf")}
+	r := &realWhereabouts{Cluster: c, t: t, program: program, kubeconfig: filepath.Join(dir, "kubeconfig"), flatFile: filepath.Join(dir, "whereabouts.conf")}
 	// Its kubeconfig names the namespace of its objects.
 	cfg, err := clientcmd.LoadFromFile(c.Kubeconfig)
 	if err != nil {
@@ -88,7 +88,7 @@ func command(t *testing.T, name string, args ...string) string {
 }
 
 // install installs a CRD for the time of the test.
-func (r *rival) install(path string) {
+func (r *realWhereabouts) install(path string) {
 	r.t.Helper()
 	raw, err := os.ReadFile(path)
 	if err != nil {
@@ -115,7 +115,7 @@ func (r *rival) install(path string) {
 }
 
 // list lists the objects of a kind in the test's namespace.
-func (r *rival) list(ctx context.Context, kind schema.GroupVersionKind) ([]unstructured.Unstructured, error) {
+func (r *realWhereabouts) list(ctx context.Context, kind schema.GroupVersionKind) ([]unstructured.Unstructured, error) {
 	list := &unstructured.UnstructuredList{}
 	list.SetGroupVersionKind(kind)
 	return list.Items, r.Client.List(ctx, list, client.InNamespace(r.Namespace))
@@ -127,7 +127,7 @@ func whereaboutsKind(kind string) schema.GroupVersionKind {
 
 // network creates a NetworkAttachmentDefinition whose ipam section has these options, and
 // returns its configuration.
-func (r *rival) network(name string, options map[string]any) string {
+func (r *realWhereabouts) network(name string, options map[string]any) string {
 	r.t.Helper()
 	options["type"] = "whereabouts"
 	options["kubernetes"] = map[string]any{"kubeconfig": r.kubeconfig}
@@ -141,7 +141,7 @@ func (r *rival) network(name string, options map[string]any) string {
 }
 
 // cni calls whereabouts as a runtime does, for net1 of a pod.
-func (r *rival) cni(ctx context.Context, verb, pod, config string) ([]netip.Addr, error) {
+func (r *realWhereabouts) cni(ctx context.Context, verb, pod, config string) ([]netip.Addr, error) {
 	var stdout, stderr bytes.Buffer
 	cmd := exec.CommandContext(ctx, r.program)
 	cmd.Env = []string{
@@ -173,7 +173,7 @@ func (r *rival) cni(ctx context.Context, verb, pod, config string) ([]netip.Addr
 
 // add repeats the ADD until it succeeds, as a runtime does: whereabouts gives up after
 // ten seconds, or two minutes.
-func (r *rival) add(pod, config string) (addrs []netip.Addr) {
+func (r *realWhereabouts) add(pod, config string) (addrs []netip.Addr) {
 	r.t.Helper()
 	r.Eventually(r.t, "ADD of pod "+pod, func(ctx context.Context) (err error) {
 		addrs, err = r.cni(ctx, "ADD", pod, config)
@@ -184,7 +184,7 @@ func (r *rival) add(pod, config string) (addrs []netip.Addr) {
 
 // run creates a pod that runs on a node with net1 of a network, as Multus and the kubelet
 // would.
-func (r *rival) run(name, node, network, config string) (*corev1.Pod, []netip.Addr) {
+func (r *realWhereabouts) run(name, node, network, config string) (*corev1.Pod, []netip.Addr) {
 	r.t.Helper()
 	p := r.Pod(name, node)
 	addrs := r.add(name, config)
@@ -194,7 +194,7 @@ func (r *rival) run(name, node, network, config string) (*corev1.Pod, []netip.Ad
 }
 
 // show writes the network-status of a pod.
-func (r *rival) show(p *corev1.Pod, network string, addrs []netip.Addr) {
+func (r *realWhereabouts) show(p *corev1.Pod, network string, addrs []netip.Addr) {
 	r.t.Helper()
 	raw, err := json.Marshal([]map[string]any{
 		{"name": "cbr0", "interface": "eth0", "ips": []string{"172.31.0.9"}, "default": true},

@@ -28,7 +28,8 @@ const System = "whereabouts"
 // Pool is an IPPool of whereabouts (whereabouts.cni.cncf.io/v1alpha1).
 type Pool struct {
 	Namespace string
-	// Name is the network's name, in slice mode the node's name, and the range in dashes.
+	// Name consists of the network's name, in slice mode the node's name, and the range
+	// in dashes, joined by dashes.
 	Name string
 	// Range is a CIDR.
 	Range string
@@ -48,7 +49,8 @@ type Allocation struct {
 // Reservation is an OverlappingRangeIPReservation.
 type Reservation struct {
 	Namespace string
-	// Name is the network's name and the address with dashes for colons.
+	// Name consists of the network's name and the address with dashes for colons, joined
+	// by a dash.
 	Name      string
 	PodRef    string
 	Interface string
@@ -143,7 +145,7 @@ type Record struct {
 	Sandbox v1alpha1.Sandbox
 }
 
-// Kind is the kind of a finding. The values are stable, for programs.
+// Kind is the kind of a finding. The values are for programs.
 type Kind string
 
 // The kinds. Unless the comment names another outcome, the address is withheld.

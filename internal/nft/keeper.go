@@ -120,8 +120,8 @@ func signal(c chan struct{}) {
 	}
 }
 
-// Ready returns nil if all changes are in the kernel, otherwise the reason why they are
-// not.
+// Ready returns nil if the last transaction succeeded, otherwise the reason why changes
+// are not in the kernel. Before SetNode it returns an error.
 func (k *Keeper) Ready() error {
 	k.mu.Lock()
 	defer k.mu.Unlock()
@@ -135,8 +135,8 @@ func (k *Keeper) Changes() <-chan struct{} {
 	return k.changed
 }
 
-// Wait waits until all changes made before the call are in the kernel. If ctx ends first,
-// it returns an error with the reason.
+// Wait waits until all changes made before the call are in the kernel and no repair is
+// pending. If ctx ends first, it returns an error with the reason.
 func (k *Keeper) Wait(ctx context.Context) error {
 	k.mu.Lock()
 	upTo := k.requested
@@ -161,9 +161,10 @@ func (k *Keeper) Wait(ctx context.Context) error {
 }
 
 // Missing describes the elements of a sandbox that are not in the kernel, or the reason
-// why that is unknown; nil if none is missing. It only reads memory. For missingAfter it
-// does not report a change unless a transaction has failed. Before SetNode it reports
-// nothing, because the tables of an earlier daemon stay.
+// why that is unknown; nil if none is missing. It only reads memory. It does not report a
+// change within missingAfter, unless a transaction has failed or another program changed
+// the tables. Before SetNode it reports nothing, because the tables of an earlier daemon
+// stay.
 func (k *Keeper) Missing(containerID string) []string {
 	k.mu.Lock()
 	defer k.mu.Unlock()

@@ -66,8 +66,8 @@ type Link struct {
 	// that the kernel derives from the MAC (RFC 4291, appendix A) is also allowed.
 	MAC       net.HardwareAddr
 	Addresses []netip.Addr
-	// Unchecked allows any source address on the link, because its sandbox is no longer
-	// known.
+	// Unchecked allows any source address on the link, because the record of its sandbox
+	// was lost.
 	Unchecked bool
 }
 

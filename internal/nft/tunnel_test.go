@@ -47,8 +47,8 @@ func (l *lab) tunnel() {
 	l.set(n)
 }
 
-// believe sets the addresses of the other nodes.
-func (l *lab) believe(peers ...netip.Addr) {
+// setPeers sets the addresses of the other nodes.
+func (l *lab) setPeers(peers ...netip.Addr) {
 	l.t.Helper()
 	n := l.settled
 	n.Peers = peers
@@ -234,7 +234,7 @@ func TestOnlyNodesSendIntoTheTunnel(t *testing.T) {
 	run(t, node.Namespace, proxy("ip", "ip daddr 172.30.0.1 udp dport 53", at(node.V4.Addr(), vxlanPort))+
 		proxy("ip6", "ip6 daddr fd00:30::1 udp dport 53", at(node.V6.Addr(), vxlanPort))+
 		"add rule ip proxy services ip daddr 192.168.77.11 udp dport 30053 dnat to "+at(node.V4.Addr(), vxlanPort)+"\n", "nft", "-f", "-")
-	l.believe(world.V4.Addr(), world.V6.Addr())
+	l.setPeers(world.V4.Addr(), world.V6.Addr())
 	node4, node6 := at(node.V4.Addr(), vxlanPort), at(node.V6.Addr(), vxlanPort)
 	l.try(t, target, evil, []attempt{
 		{name: "node", from: world.Namespace, source: at(world.V4.Addr(), 0), to: node4, through: true},
@@ -257,7 +257,7 @@ func TestOnlyNodesSendIntoTheTunnel(t *testing.T) {
 		{name: "node through a node port", from: world.Namespace, source: at(world.V4.Addr(), 0), to: "192.168.77.11:30053"},
 		{name: "the node itself", from: node.Namespace, to: node4},
 	})
-	l.believe(world.V6.Addr()) // a machine that left is no longer a node
+	l.setPeers(world.V6.Addr()) // a machine that left is no longer a node
 	l.try(t, target, evil, []attempt{
 		{name: "former node", from: world.Namespace, source: at(world.V4.Addr(), 0), to: node4},
 		{name: "node6 yet", from: world.Namespace, to: node6, through: true},
@@ -278,7 +278,7 @@ func TestPodsDoNotSendIntoAnotherTunnel(t *testing.T) {
 		proxy("ip6", "ip6 daddr fd00:30::1 udp dport 53", node6)+
 		"add rule ip proxy services ip daddr 192.168.77.11 udp dport 30053 dnat to "+node4+"\n"+
 		"add rule ip proxy leaving ip saddr 192.168.77.99 masquerade\n", "nft", "-f", "-")
-	second.believe(first.node.V4.Addr(), first.node.V6.Addr())
+	second.setPeers(first.node.V4.Addr(), first.node.V6.Addr())
 	attempts := []attempt{
 		{name: "node", from: first.node.Namespace, to: node4, through: true},
 		{name: "node6", from: first.node.Namespace, to: node6, through: true},
@@ -296,7 +296,7 @@ func TestPodsDoNotSendIntoAnotherTunnel(t *testing.T) {
 		attempts[i].through = true
 	}
 	second.try(t, target, beside, attempts)
-	first.believe(second.node.V4.Addr(), second.node.V6.Addr())
+	first.setPeers(second.node.V4.Addr(), second.node.V6.Addr())
 	for i := range attempts {
 		attempts[i].through = strings.HasPrefix(attempts[i].name, "node")
 	}

@@ -23,8 +23,8 @@ import (
 	"fairlead.dev/fairlead/internal/migrate"
 )
 
-// concurrentTakes is the number of addresses that are taken concurrently; the addresses of one
-// block share one write.
+// concurrentTakes is the number of addresses that are taken concurrently; the addresses
+// of one block share one write.
 const concurrentTakes = 256
 
 // restCheck is the interval of retries for an address that is cooling.

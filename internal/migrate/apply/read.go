@@ -130,7 +130,8 @@ type Cluster struct {
 // whereabouts' objects; if empty, it is the only namespace that has such objects, or
 // kube-system if none has. flat is the content of the nodes' flat file
 // (whereabouts.conf), which may be empty. Errors: ErrNothing if there is neither an
-// object of whereabouts nor a network that uses it.
+// object of whereabouts nor a network that uses it; another error if namespace is empty
+// and several namespaces have such objects.
 func Read(ctx context.Context, api client.Reader, namespace string, flat []byte) (*Cluster, error) {
 	c := &Cluster{State: migrate.State{DomainOf: whereabouts.Domain, BootIDs: map[string]string{}, NodeUIDs: map[string]types.UID{}, NamespaceLabels: map[string]map[string]string{}}}
 	if err := c.readWhereabouts(ctx, api, namespace); err != nil {
