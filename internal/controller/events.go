@@ -216,8 +216,7 @@ func (r *Attachments) records(from cache.Informers) source.Func {
 			}
 			r.listing.Store(false)
 			r.losses.clear() // events of Nodes were not looked at until now
-			r.leaving(ctx, anyNode)
-			for _, req := range r.waiting.all() {
+			for _, req := range slices.Concat(r.waiting.all(), r.leaving(ctx, anyNode)) {
 				q.Add(req)
 			}
 			r.doubts(ctx, q)
