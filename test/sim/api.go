@@ -69,10 +69,10 @@ func kindOf(o any) string {
 
 func keyOf(o client.Object) key { return key{kindOf(o), client.ObjectKeyFromObject(o)} }
 
-// shelf has objects by kind and name.
-type shelf map[string]map[types.NamespacedName]client.Object
+// objectSet has objects by kind and name.
+type objectSet map[string]map[types.NamespacedName]client.Object
 
-func (s shelf) put(o client.Object) {
+func (s objectSet) put(o client.Object) {
 	k := keyOf(o)
 	if s[k.kind] == nil {
 		s[k.kind] = map[types.NamespacedName]client.Object{}
@@ -80,12 +80,12 @@ func (s shelf) put(o client.Object) {
 	s[k.kind][k.NamespacedName] = o
 }
 
-func (s shelf) get(k key) client.Object { return s[k.kind][k.NamespacedName] }
+func (s objectSet) get(k key) client.Object { return s[k.kind][k.NamespacedName] }
 
-func (s shelf) remove(k key) { delete(s[k.kind], k.NamespacedName) }
+func (s objectSet) remove(k key) { delete(s[k.kind], k.NamespacedName) }
 
-// list returns the objects of a kind by name, those that are wanted.
-func (s shelf) list(kind string, want func(client.Object) bool) []client.Object {
+// list returns the objects of a kind that want accepts, sorted by name.
+func (s objectSet) list(kind string, want func(client.Object) bool) []client.Object {
 	var out []client.Object
 	for _, o := range s[kind] {
 		if want == nil || want(o) {
@@ -98,8 +98,8 @@ func (s shelf) list(kind string, want func(client.Object) bool) []client.Object 
 	return out
 }
 
-func (s shelf) clone() shelf {
-	out := shelf{}
+func (s objectSet) clone() objectSet {
+	out := objectSet{}
 	for kind, m := range s {
 		out[kind] = maps.Clone(m)
 	}
@@ -112,25 +112,24 @@ type event struct {
 	deleted bool
 }
 
-// apiServer keeps objects as an API server does: one resource version that
-// grows over all of them, compare-and-swap, finalizers, a log per kind. What it
-// stores is never changed again, so it is handed out without copying. Only the
-// scheduler calls it.
+// apiServer keeps objects as an API server does: one resource version that grows over all
+// of them, compare-and-swap, finalizers, a log per kind. A stored object never changes
+// again, so it is handed out without a copy. Only the scheduler calls it.
 type apiServer struct {
 	version int64
-	objects shelf
+	objects objectSet
 	log     map[string][]event
-	// now is the world's clock.
+	// now is the API server's clock.
 	now func() time.Time
-	// changed is told of every change; one of both is nil at birth and death.
+	// changed is called for every change; old is nil for a new object, and obj is nil for
+	// a deleted one.
 	changed func(old, obj client.Object)
-	// blind accepts updates of blocks whatever their resourceVersion: one of
-	// the ways to break the world on purpose.
+	// blind accepts updates of blocks whatever their resourceVersion (BlindUpdates).
 	blind bool
 }
 
 func newAPI(now func() time.Time) *apiServer {
-	return &apiServer{objects: shelf{}, log: map[string][]event{}, now: now, changed: func(client.Object, client.Object) {}}
+	return &apiServer{objects: objectSet{}, log: map[string][]event{}, now: now, changed: func(client.Object, client.Object) {}}
 }
 
 func copyOf[T client.Object](o T) T { return o.DeepCopyObject().(T) }
@@ -260,8 +259,8 @@ func (a *apiServer) remove(k key, pre *metav1.Preconditions) error {
 	return nil
 }
 
-// markDeleted sets the deletion timestamp: of what has finalizers, and of pods
-// that are given time.
+// markDeleted sets the deletion timestamp of an object with finalizers, or of a pod with
+// a grace period.
 func (a *apiServer) markDeleted(old client.Object) {
 	o := copyOf(old)
 	o.SetDeletionTimestamp(&metav1.Time{Time: a.now()})
@@ -291,12 +290,12 @@ func (a *apiServer) drop(old client.Object) {
 	a.changed(old, nil)
 }
 
-// snapshot is a backup of etcd. Its revision is not part of it: whoever
-// restores one is told to start with a higher one (etcdutl --bump-revision).
-func (a *apiServer) snapshot() shelf { return a.objects.clone() }
+// snapshot returns a backup of etcd. The revision is not part of it: a restore raises the
+// revision (etcdutl --bump-revision).
+func (a *apiServer) snapshot() objectSet { return a.objects.clone() }
 
-// restore goes back to a snapshot. Watches start anew.
-func (a *apiServer) restore(objects shelf) {
+// restore replaces all objects by a snapshot. Watches start anew.
+func (a *apiServer) restore(objects objectSet) {
 	a.objects = objects.clone()
 	a.version += 1000
 	a.log = map[string][]event{}

@@ -1,56 +1,56 @@
 package sim
 
-// Break names something that is broken on purpose, to see that it is caught.
+// Break names a part that is broken on purpose, to show that the checks detect it.
 type Break string
 
-// The ways to break the world.
+// The parts that can be broken.
 const (
 	// BlindUpdates: the API takes updates of blocks whatever their
 	// resourceVersion.
 	BlindUpdates Break = "updates without resourceVersion"
 	// StaleReads: the live read of a block answers from a cache, as if new.
 	StaleReads Break = "stale reads"
-	// LostReplyIsFailure: a create of a record whose reply is lost is taken
-	// for one that failed, and what was obtained for it is given back.
+	// LostReplyIsFailure: a create of a record whose reply is lost counts as failed, and
+	// the interfaces that were obtained for it are released.
 	LostReplyIsFailure Break = "lost reply is failure"
-	// FreeAnyones: an address is freed whoever has it.
-	FreeAnyones Break = "free without holder check"
-	// UndoneHalves: when one address of several is not left, the others are
-	// given back at once.
-	UndoneHalves Break = "halves are undone"
+	// FreeAnyHolder: an address is freed whatever its holder is.
+	FreeAnyHolder Break = "free without holder check"
+	// UndoParts: if one address of several cannot be taken, the others are released at
+	// once.
+	UndoParts Break = "parts are undone"
 	// NoCooldown: freed addresses are handed out at once.
 	NoCooldown Break = "no cooldown"
-	// NoMask: gateways, excludes and edges are handed out.
-	NoMask Break = "no mask"
-	// NoWordNeeded: records are released without the node's word.
-	NoWordNeeded Break = "no word needed"
-	// Hearsay: what a leader remembers of a pod that is gone is written down
-	// without a look at the blocks.
-	Hearsay Break = "hearsay"
-	// ImpatientHeirs: a pod whose claim another still has takes it from him.
-	ImpatientHeirs Break = "impatient heirs"
-	// BelievedMirrors: a pod whose annotation names another pod's UID is taken for
-	// that one.
-	BelievedMirrors Break = "believed mirrors"
+	// IgnoreExcludes: gateways, excludes and edges are handed out.
+	IgnoreExcludes Break = "excludes ignored"
+	// NoProofNeeded: records are released without the node's Detached.
+	NoProofNeeded Break = "no proof needed"
+	// ConfirmUnread: a record for the addresses of a pod that is gone is written from the
+	// leader's memory, without a read of the blocks.
+	ConfirmUnread Break = "confirm without reading"
+	// TakeFromHolder: a pod takes the addresses of its claim from their present holder.
+	TakeFromHolder Break = "take from the holder"
+	// TrustMirrors: a pod whose annotation is another pod's UID is taken for that pod.
+	TrustMirrors Break = "trust in mirrors"
 	// NoHold: claims keep nothing when their pods are gone.
 	NoHold Break = "no hold"
-	// OneStopsAll: what failed is tried until it succeeds before anything else is.
+	// OneStopsAll: an item that failed is retried until it succeeds, before any other
+	// item.
 	OneStopsAll Break = "one stops all"
-	// BlindStart: a leader begins without a look at what records name.
-	BlindStart Break = "blind start"
+	// StartUncompared: a leader begins without comparing the records with the blocks.
+	StartUncompared Break = "start without comparison"
 	// RunByWallAhead and RunByWallBehind: durations are measured by a wall clock, which
 	// jumps ahead, or back.
 	RunByWallAhead  Break = "a wall clock that jumps ahead"
 	RunByWallBehind Break = "a wall clock that jumps back"
-	// NodesByStamps: records do not say which Node they were made for, so that its age
-	// tells, by the API server's clock, which jumps back.
-	NodesByStamps Break = "nodes by stamps"
-	// BlocksStay: nobody looks whether the blocks of a node that is there are idle.
+	// NodesByAge: records do not name their Node's UID, so that the age of the Node
+	// decides, by the API server's clock, which jumps back.
+	NodesByAge Break = "nodes by age"
+	// BlocksStay: the idle blocks of an existing node are never given back.
 	BlocksStay Break = "blocks stay"
-	// NoBound: a node may have as many blocks as it likes.
+	// NoBound: the number of a node's blocks is not bounded.
 	NoBound Break = "no bound"
 	// AnyNode: pods are served whether or not their Node exists.
 	AnyNode Break = "any node"
-	// NoReservations: reservations are not seen.
+	// NoReservations: reservations are ignored.
 	NoReservations Break = "no reservations"
 )

@@ -17,50 +17,54 @@ import (
 	"fairlead.dev/fairlead/internal/pod"
 )
 
-// truth is what the checks know: it comes from the API's changes and from the
-// machines, never from a leader.
+// truth is the state that the checks compare with. It is derived from the API's changes
+// and from the machines, never from a leader.
 type truth struct {
-	// dirty is set when something has changed since the last check.
+	// dirty is set when anything has changed since the last check.
 	dirty bool
-	// slots are what the blocks say, blocks which of them each has said.
+	// slots are the slots of all blocks; blocks are the addresses that each block has
+	// had.
 	slots  map[netip.Addr]ipam.Slot
 	blocks map[string][]netip.Addr
 	// unplugged is when an address was last in use.
 	unplugged map[netip.Addr]time.Time
-	// freed is when an address was last freed that a pod had.
+	// freed is the step at which an address of a pod was last freed.
 	freed map[had]freed
-	// born are the pods that ever were, with the boot of their node then.
+	// born are all pods that ever existed, with the boot number of their node at the
+	// time.
 	born map[types.UID]int
-	// records by the pod they are of.
+	// records by the UID of their holder.
 	records map[types.UID][]*v1alpha1.PodAttachment
-	// mirrors are the UIDs that the annotations of pods that ever were name.
+	// mirrors are the UIDs by which CNI asks for pods, of all pods that ever existed.
 	mirrors map[types.UID]types.UID
-	// became is when addresses became what the blocks say of them.
+	// became is the time at which the slot of an address last changed.
 	became map[netip.Addr]time.Time
-	// stamps are when slots became what they were, in truth, and made is when objects were.
+	// stamps are the true times at which slots got their state; made are the true times
+	// at which objects were created.
 	stamps map[stamp]time.Time
 	made   map[types.UID]time.Time
-	// asked is what the pods that ever were asked for.
+	// asked are the requests of all pods that ever existed.
 	asked map[types.UID]asked
-	// claims that ever were, by key.
+	// claims are all claims that ever existed, by key.
 	claims map[string]*claim
-	// had says which leader gave an address to a pod.
+	// had is the leader that gave an address to a pod, by the pod's UID.
 	had map[netip.Addr]map[string]int
-	// last is the pod that an address was last freed of.
+	// last is the UID of the pod from which an address was last freed.
 	last map[netip.Addr]types.UID
-	// wounds are the addresses that a block has lost by somebody's hand, with who has them.
-	wounds map[netip.Addr]types.UID
-	// byHand is true while somebody changes a block by hand.
+	// lostByHand are the addresses that were edited out of a block by hand, with the UID
+	// of their holder.
+	lostByHand map[netip.Addr]types.UID
+	// byHand is true while a block is being changed by hand.
 	byHand bool
 }
 
-// had is an address that was a pod's.
+// had is an address that a pod had.
 type had struct {
 	uid  types.UID
 	addr netip.Addr
 }
 
-// freed says in which block and at which step.
+// freed is the block and the step of a free.
 type freed struct {
 	block string
 	step  int
@@ -71,12 +75,12 @@ func newTruth() truth {
 		slots: map[netip.Addr]ipam.Slot{}, blocks: map[string][]netip.Addr{}, unplugged: map[netip.Addr]time.Time{}, freed: map[had]freed{},
 		born: map[types.UID]int{}, mirrors: map[types.UID]types.UID{}, records: map[types.UID][]*v1alpha1.PodAttachment{},
 		became: map[netip.Addr]time.Time{}, stamps: map[stamp]time.Time{}, made: map[types.UID]time.Time{},
-		asked: map[types.UID]asked{}, claims: map[string]*claim{}, had: map[netip.Addr]map[string]int{}, last: map[netip.Addr]types.UID{}, wounds: map[netip.Addr]types.UID{},
+		asked: map[types.UID]asked{}, claims: map[string]*claim{}, had: map[netip.Addr]map[string]int{}, last: map[netip.Addr]types.UID{}, lostByHand: map[netip.Addr]types.UID{},
 	}
 }
 
-// changed looks at every change of the API.
-func (w *world) changed(old, obj client.Object) {
+// changed updates the truth with a change of the API, and checks the change.
+func (w *simulation) changed(old, obj client.Object) {
 	o := obj
 	if o == nil {
 		o = old
@@ -96,7 +100,7 @@ func (w *world) changed(old, obj client.Object) {
 	}
 }
 
-func (w *world) blockChanged(name string, obj client.Object) {
+func (w *simulation) blockChanged(name string, obj client.Object) {
 	fresh := map[netip.Addr]ipam.Slot{}
 	if b, ok := obj.(*v1alpha1.IPBlock); ok && b != nil {
 		for s := range ipam.DecodeBlock(netip.MustParsePrefix(b.Spec.CIDR), b.Spec.Node, b.Spec.Slots).Slots() {
@@ -117,7 +121,7 @@ func (w *world) blockChanged(name string, obj client.Object) {
 		if was != now {
 			w.became[a] = w.now
 		}
-		if w.wounded(a, was, now) {
+		if w.lossChanged(a, was, now) {
 			if w.slots[a] = now; now.State == 0 {
 				delete(w.slots, a)
 			} else {
@@ -131,7 +135,7 @@ func (w *world) blockChanged(name string, obj client.Object) {
 		if now.State == ipam.Taken && (was.State != ipam.Taken || !now.Holder.Same(was.Holder)) {
 			w.taking(a, was, now)
 		}
-		w.keepChanged(a, was, now)
+		w.claimOfSlotChanged(a, was, now)
 		if now.State == ipam.Damaged {
 			w.fail("I2", "the record of %s in block %s cannot be read", a, name)
 		}
@@ -148,8 +152,8 @@ func (w *world) blockChanged(name string, obj client.Object) {
 	w.blocks[name] = left
 }
 
-// taking checks a slot that somebody takes.
-func (w *world) taking(a netip.Addr, was, now ipam.Slot) {
+// taking checks a slot that becomes taken.
+func (w *simulation) taking(a netip.Addr, was, now ipam.Slot) {
 	if !w.pools.allow(a) {
 		w.fail("I6", "%s is handed out, which no pool allows", a)
 	}
@@ -162,13 +166,13 @@ func (w *world) taking(a netip.Addr, was, now ipam.Slot) {
 	if w.machine(now.Holder.Node) == nil {
 		w.fail("I2", "%s is taken by %s, whose node never was", a, now.Holder)
 	}
-	w.knownTo(a, was, now)
+	w.checkKnown(a, was, now)
 	if was.State == ipam.Held && was.Claim == now.Claim {
 		w.stats.Inherited++
-		return // it need not rest: whoever comes is whom its neighbours know
+		return // no cooldown is needed: the claim is the same, so its neighbours know it
 	}
 	if w.last[a] == types.UID(now.Holder.PodUID) {
-		return // nobody else had it: a leader has taken another's release for a loss
+		return // no other pod had it: a leader mistook another leader's release for a loss
 	}
 	rested := w.now.Sub(w.unplugged[a])
 	if was.State == ipam.Freed {
@@ -179,9 +183,9 @@ func (w *world) taking(a netip.Addr, was, now ipam.Slot) {
 	}
 }
 
-// freeing checks that there is evidence: nobody has the address plugged, and
-// the record that names it, if any, has the node's word or a proof.
-func (w *world) freeing(a netip.Addr, was ipam.Slot, block string) {
+// freeing checks that a free is allowed: no machine has the address plugged, and each
+// record that names it has the node's Detached or a proof.
+func (w *simulation) freeing(a netip.Addr, was ipam.Slot, block string) {
 	uid := types.UID(was.Holder.PodUID)
 	w.freed[had{uid, a}], w.last[a] = freed{block, w.stats.Steps}, uid
 	for _, m := range w.machines {
@@ -190,15 +194,15 @@ func (w *world) freeing(a netip.Addr, was ipam.Slot, block string) {
 		}
 	}
 	for _, r := range w.records[uid] {
-		if slices.Contains(addressesOf(r), a) && !w.evident(r) {
-			w.fail("I4", "%s is freed while record %s names it, and neither word nor proof has come", a, r.Name)
+		if slices.Contains(addressesOf(r), a) && !w.proven(r) {
+			w.fail("I4", "%s is freed while record %s names it, and there is neither Detached nor a proof", a, r.Name)
 		}
 	}
 }
 
-// evident says that a record's node has said its word, or was lost since: it
-// is off, it has booted, or its Node was deleted.
-func (w *world) evident(r *v1alpha1.PodAttachment) bool {
+// proven reports whether a record may be released: it is Detached, or its node is off,
+// has booted since, or its Node was deleted.
+func (w *simulation) proven(r *v1alpha1.PodAttachment) bool {
 	if proof.Detached(r) {
 		return true
 	}
@@ -210,7 +214,7 @@ func (w *world) evident(r *v1alpha1.PodAttachment) bool {
 	return !m.up || m.boot > w.born[r.HolderUID()] || err != nil || w.made[n.GetUID()].After(w.made[r.UID])
 }
 
-func (w *world) machine(name string) *machine {
+func (w *simulation) machine(name string) *machine {
 	i := slices.IndexFunc(w.machines, func(m *machine) bool { return m.name == name })
 	if i < 0 {
 		return nil // no machine ever had the name
@@ -218,7 +222,7 @@ func (w *world) machine(name string) *machine {
 	return w.machines[i]
 }
 
-func (w *world) recordChanged(old, obj client.Object) {
+func (w *simulation) recordChanged(old, obj client.Object) {
 	r, _ := obj.(*v1alpha1.PodAttachment)
 	if r == nil {
 		r = old.(*v1alpha1.PodAttachment)
@@ -234,81 +238,81 @@ func (w *world) recordChanged(old, obj client.Object) {
 		return
 	}
 	w.records[r.HolderUID()] = append(list, r)
-	if why := cmp.Or(w.pools.incomplete(r), w.unlike(r)); why != "" && w.lives(r) {
+	if why := cmp.Or(w.pools.incomplete(r), w.differsFromRequest(r)); why != "" && w.podRuns(r) {
 		w.fail("I3", "record %s %s", r.Name, why)
 	}
 	if len(r.OwnerReferences) == 0 {
-		w.writtenDown(r)
+		w.checkOrphanRecord(r)
 	}
 }
 
-// writtenDown checks a record that the collector makes of what a pod left: the
-// pod still has it, or somebody else may get it while the record names it. What is
-// freed while the create is under way, or after the collector has read the block for
-// it, nobody can have seen.
-func (w *world) writtenDown(r *v1alpha1.PodAttachment) {
+// checkOrphanRecord checks a record that the collector writes for the addresses of a pod
+// that is gone: the pod still has them, otherwise another pod may get an address that the
+// record names. It ignores addresses that are freed while the create is in progress, or
+// after the collector has read the block, because the collector cannot see that.
+func (w *simulation) checkOrphanRecord(r *v1alpha1.PodAttachment) {
 	for _, a := range addressesOf(r) {
 		if f, ok := w.freed[had{r.HolderUID(), a}]; ok && w.doing != nil && (f.step >= w.doing.sent || w.doing.readBefore(f)) {
 			continue
 		}
 		if slot := w.slots[a]; !isOf(slot, r.HolderUID()) {
-			w.fail("I2", "record %s of a pod that is gone is written down and names %s, and the block says %c %s", r.Name, a, slot.State, slot.Holder)
+			w.fail("I2", "record %s of a pod that is gone is written and names %s, and the block has %c %s", r.Name, a, slot.State, slot.Holder)
 		}
 	}
 }
 
-// readBefore says that the collector whose call this is, or its leader's store
-// meanwhile, had read a block before an address in it was freed.
+// readBefore reports whether the collector that makes this call, or its leader's store
+// meanwhile, had read the block before the address was freed.
 func (c *call) readBefore(f freed) bool {
 	read, ok := c.read[f.block]
 	return ok && f.step > read
 }
 
-// isOf says that a slot is taken by a pod.
+// isOf reports whether a slot is taken by a pod.
 func isOf(slot ipam.Slot, uid types.UID) bool {
 	return slot.State == ipam.Taken && slot.Holder.PodUID == string(uid)
 }
 
-// lives says that a record's pod is there and may run.
-func (w *world) lives(r *v1alpha1.PodAttachment) bool {
+// podRuns reports whether a record's pod exists and may run.
+func (w *simulation) podRuns(r *v1alpha1.PodAttachment) bool {
 	o := w.api.objects.get(key{kindPod, types.NamespacedName{Namespace: r.Namespace, Name: r.Spec.PodName}})
 	return o != nil && o.GetUID() == r.HolderUID() && pod.Holds(o.(*corev1.Pod))
 }
 
-// check is what must hold after every step.
-func (w *world) check() {
+// check checks the invariants that must hold after every step.
+func (w *simulation) check() {
 	if !w.dirty {
 		return
 	}
 	w.dirty = false
-	// I1: whoever has an address plugged, or may plug it because his record
-	// says so, is the one whom the block names. A block names one.
+	// I1: an address that is plugged, or that the record of a living pod names, has this
+	// pod as its holder in the block. A block has one holder for each address.
 	for _, m := range w.machines {
 		for _, s := range m.plugged {
 			for _, a := range s.addresses {
-				if slot := w.slots[a]; !s.forgotten && w.wounds[a] != s.holder && !isOf(slot, s.holder) {
-					w.fail("I1", "%s has %s plugged for %s, and the block says %c %s", m.name, a, s.pod, slot.State, slot.Holder)
+				if slot := w.slots[a]; !s.forgotten && w.lostByHand[a] != s.holder && !isOf(slot, s.holder) {
+					w.fail("I1", "%s has %s plugged for %s, and the block has %c %s", m.name, a, s.pod, slot.State, slot.Holder)
 				}
 			}
 		}
 	}
 	for uid, list := range w.records {
 		for _, r := range list {
-			if r.DeletionTimestamp != nil || !w.lives(r) {
+			if r.DeletionTimestamp != nil || !w.podRuns(r) {
 				continue
 			}
 			for _, a := range addressesOf(r) {
-				if slot := w.slots[a]; w.wounds[a] != uid && !isOf(slot, uid) {
-					w.fail("I1", "record %s of a pod that lives names %s, and the block says %c %s", r.Name, a, slot.State, slot.Holder)
+				if slot := w.slots[a]; w.lostByHand[a] != uid && !isOf(slot, uid) {
+					w.fail("I1", "record %s of a pod that lives names %s, and the block has %c %s", r.Name, a, slot.State, slot.Holder)
 				}
 			}
 		}
 	}
 }
 
-// checkCounts is I7 as each leader sees it. What a leader knows may be old; it
-// must add up all the same.
-func (w *world) checkCounts() {
+// checkCounts checks I7 for each leader. A leader's knowledge may be old, but its counts
+// must add up.
+func (w *simulation) checkCounts() {
 	for _, l := range w.leaders {
 		for _, p := range w.pools.all {
 			c := l.counts(p)
@@ -319,20 +323,20 @@ func (w *world) checkCounts() {
 	}
 }
 
-// recall takes in the state after a restore: from now on it is the truth. Of
-// sandboxes that the backup knows nothing of nobody claims anything.
-func (w *world) recall() {
+// reload takes the restored state as the truth. A sandbox that the backup does not have
+// is marked as forgotten, and is not checked.
+func (w *simulation) reload() {
 	before := w.truth
 	w.truth = newTruth()
 	w.born, w.mirrors, w.asked, w.claims, w.had, w.dirty = before.born, before.mirrors, before.asked, before.claims, before.had, true
 	w.stamps, w.made = before.stamps, before.made
-	maps.Copy(w.wounds, w.scars)
-	w.recallClaims()
+	maps.Copy(w.lostByHand, w.snapshotLosses)
+	w.reloadClaims()
 	for _, o := range w.api.list(kindBlock) {
 		b := o.(*v1alpha1.IPBlock)
 		for s := range ipam.DecodeBlock(netip.MustParsePrefix(b.Spec.CIDR), b.Spec.Node, b.Spec.Slots).Slots() {
 			w.slots[s.Addr] = s
-			w.keepChanged(s.Addr, ipam.Slot{}, s)
+			w.claimOfSlotChanged(s.Addr, ipam.Slot{}, s)
 			w.blocks[b.Name] = append(w.blocks[b.Name], s.Addr)
 		}
 	}

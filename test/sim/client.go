@@ -20,25 +20,25 @@ import (
 	"fairlead.dev/fairlead/internal/pod"
 )
 
-// fate is what becomes of a call to the API.
-type fate string
+// outcome is the result of a call to the API.
+type outcome string
 
 const (
-	// served: the effect, then the answer.
-	served fate = "served"
-	// lostBefore: a timeout, and nothing happened.
-	lostBefore fate = "lost before"
-	// lostAfter: it happened, and the answer was lost.
-	lostAfter fate = "lost after"
-	// late: a timeout now, and it happens later.
-	late fate = "late"
+	// served: the call has its effect and is answered.
+	served outcome = "served"
+	// lostBefore: a timeout, without an effect.
+	lostBefore outcome = "lost before"
+	// lostAfter: the call has its effect, and the answer is lost.
+	lostAfter outcome = "lost after"
+	// late: a timeout now, and the effect later.
+	late outcome = "late"
 	// throttled: the API server refused it (429), for certain.
-	throttled fate = "throttled"
-	// failed: the API server said 500.
-	failed fate = "failed"
-	// forbidden: the API server refused it (403), for certain: of a poisoned pod
-	// always, and for a moment when it has just begun and knows no roles yet.
-	forbidden fate = "forbidden"
+	throttled outcome = "throttled"
+	// failed: the API server answers 500.
+	failed outcome = "failed"
+	// forbidden: the API server refuses the call (403), for certain: always for a
+	// poisoned pod, and for a moment after its start, until it has read its roles.
+	forbidden outcome = "forbidden"
 )
 
 var errTimeout = fmt.Errorf("request timed out: %w", context.DeadlineExceeded)
@@ -48,24 +48,26 @@ type call struct {
 	by   *leader
 	verb string
 	key  key
-	// task is what the caller reconciles; zero for the store's calls.
+	// task is the object that the caller reconciles; zero for the store's calls.
 	task key
 	// ofTerm is false for the store's calls, which outlive a term.
 	ofTerm bool
-	// effect on the API. It leaves the answer in a place of its own.
+	// effect is the effect on the API. It stores the answer in a variable of the caller.
 	effect func() error
 	reply  chan error
-	// sent is the step at which the call arrived, read those at which the collector's
-	// leader had read blocks since the pass began; nil but for creates of records.
+	// sent is the step at which the call arrived. read are the steps at which the
+	// collector's leader has read blocks since the pass began; nil except for creates of
+	// records.
 	sent int
 	read map[string]int
-	// looks are what the caller's leader knew when it began what is running,
-	// reserved is what it knows now.
+	// looks are the facts that the caller's leader knew when it began the running
+	// reconciles; reserved are the reservations that it knows now.
 	looks    map[key]look
 	reserved map[string]*ipam.Reservation
 }
 
-// taskKey finds in a context what is being reconciled, termKey that it is of a term.
+// taskKey is the context key of the object that is reconciled; termKey marks contexts of
+// a term.
 type (
 	taskKey struct{}
 	termKey struct{}
@@ -80,17 +82,17 @@ func compareCalls(a, b *call) int {
 
 func (c *call) write() bool { return c.verb != "get" }
 
-// conn is a leader's way to the API: reads come from the leader's cache, or
-// live; writes are parked until the scheduler lets them through.
+// conn is a leader's client of the API: reads come from the leader's cache, or live;
+// writes are parked until the scheduler lets them through.
 type conn struct {
-	// What is not simulated is nil in here, and panics.
+	// Methods that are not simulated are nil, and panic.
 	client.Client
 	l *leader
 	// live reads the API instead of the cache.
 	live bool
 }
 
-// do parks a call. A process that has crashed reaches nobody.
+// do parks a call. The calls of a crashed process are cancelled.
 func (c conn) do(ctx context.Context, verb string, k key, effect func() error) error {
 	if c.l.dead.Load() || ctx.Err() != nil && ctx.Value(termKey{}) != nil {
 		return context.Canceled
@@ -102,7 +104,7 @@ func (c conn) do(ctx context.Context, verb string, k key, effect func() error) e
 	return <-p.reply
 }
 
-// assign copies what the API answered into the caller's object.
+// assign copies the API's answer into the caller's object.
 func assign(dst, src client.Object) {
 	reflect.ValueOf(dst).Elem().Set(reflect.ValueOf(src.DeepCopyObject()).Elem())
 }
@@ -144,7 +146,7 @@ func (c conn) cached(k key, o client.Object) error {
 	return nil
 }
 
-// stale is broken on purpose: old content under the newest version.
+// stale answers with old content under the newest version (StaleReads).
 func (c conn) stale(k key, o client.Object) error {
 	if err := c.cached(k, o); err != nil {
 		return err
@@ -157,7 +159,7 @@ func (c conn) stale(k key, o client.Object) error {
 	return err
 }
 
-// List reads the cache, also for a live client: nobody lists the API itself.
+// List reads the cache, also for a live client, because the product lists nothing live.
 func (c conn) List(_ context.Context, list client.ObjectList, opts ...client.ListOption) error {
 	o := client.ListOptions{}
 	o.ApplyOptions(opts)
@@ -179,7 +181,7 @@ func (c conn) List(_ context.Context, list client.ObjectList, opts ...client.Lis
 	return meta.SetList(list, items)
 }
 
-// fieldOf is the value of a cache index: they are all by node.
+// fieldOf returns the value of a cache index; all indices are by node.
 func fieldOf(o client.Object) string {
 	switch o := o.(type) {
 	case *v1alpha1.PodAttachment:
@@ -194,7 +196,7 @@ func fieldOf(o client.Object) string {
 
 func (c conn) Create(ctx context.Context, o client.Object, _ ...client.CreateOption) error {
 	in, out := copyOf(o), client.Object(nil)
-	if record, ok := in.(*v1alpha1.PodAttachment); ok && c.l.w.cfg.Break == NodesByStamps {
+	if record, ok := in.(*v1alpha1.PodAttachment); ok && c.l.w.cfg.Break == NodesByAge {
 		record.Spec.NodeUID = ""
 	}
 	err := c.do(ctx, "create", keyOf(o), func() (err error) {

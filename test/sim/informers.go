@@ -14,9 +14,10 @@ import (
 	"fairlead.dev/fairlead/api/v1alpha1"
 )
 
-// This file has the informers of a leader: what it hears of the API, and who is told.
+// This file has the informers of a leader: the events that it receives from the API, and
+// their handlers.
 
-// informers hand the store's feed its handlers.
+// informers give the store's feed its event handlers.
 type informers struct {
 	ctrlcache.Informers
 	l *leader
@@ -34,22 +35,22 @@ type informer struct {
 	kind string
 }
 
-// AddEventHandler remembers who is fed.
+// AddEventHandler registers the handler of a kind.
 func (i informer) AddEventHandler(h toolscache.ResourceEventHandler) (toolscache.ResourceEventHandlerRegistration, error) {
 	i.l.feeds[i.kind] = h
 	return i, nil
 }
 
-// HasSynced is true: the list is there before anything runs.
+// HasSynced returns true: the list is complete before anything runs.
 func (i informer) HasSynced() bool { return true }
 
 // HasSyncedChecker is not used.
 func (i informer) HasSyncedChecker() toolscache.DoneChecker { return nil }
 
-// list jumps to a place of a kind's log, as an informer whose watch broke:
-// what was deleted meanwhile is only missed.
+// list jumps to a position of a kind's log, like an informer whose watch broke: a
+// deletion meanwhile shows only as a missing object.
 func (l *leader) list(kind string, pos int) {
-	state := shelf{}
+	state := objectSet{}
 	for _, e := range l.w.api.log[kind][:pos] {
 		if e.deleted {
 			state.remove(keyOf(e.obj))
@@ -70,17 +71,17 @@ func (l *leader) list(kind string, pos int) {
 	}
 }
 
-// behind is how many events of a kind a leader has not seen.
+// behind returns the number of events of a kind that a leader has not seen.
 func (l *leader) behind(kind string) int { return len(l.w.api.log[kind]) - l.pos[kind] }
 
-// deliver brings the next event of a kind.
+// deliver shows the next event of a kind.
 func (l *leader) deliver(kind string) {
 	e := l.w.api.log[kind][l.pos[kind]]
 	l.pos[kind]++
 	l.show(e, false)
 }
 
-// show does with an event what informer and event handlers do.
+// show updates the cache with an event and calls the event handlers.
 func (l *leader) show(e event, missed bool) {
 	k := keyOf(e.obj)
 	old, now := l.cache.get(k), l.seen(e.obj)
@@ -90,7 +91,7 @@ func (l *leader) show(e event, missed bool) {
 		l.cache.put(now)
 	}
 	if b, ok := e.obj.(*v1alpha1.IPBlock); ok && !e.deleted {
-		l.sight(old, b)
+		l.noteFreed(old, b)
 	}
 	if feed := l.feeds[k.kind]; feed != nil {
 		switch {
@@ -138,7 +139,7 @@ func (l *leader) show(e event, missed bool) {
 	}
 }
 
-// wakePodsOf brings the pods of a node that has come or gone: some wait for it.
+// wakePodsOf enqueues the pods of a node that was created or deleted: some wait for it.
 func (l *leader) wakePodsOf(node string) {
 	for _, o := range l.cache.list(kindPod, nil) {
 		if o.(*corev1.Pod).Spec.NodeName == node {
@@ -147,17 +148,18 @@ func (l *leader) wakePodsOf(node string) {
 	}
 }
 
-// seen is where what is broken on purpose gets between API and caches.
+// seen returns the object that the cache gets: a changed copy if a part is broken on
+// purpose.
 func (l *leader) seen(o client.Object) client.Object {
 	switch o := o.(type) {
 	case *v1alpha1.PodAttachment:
-		if l.w.cfg.Break == NoWordNeeded && o.DeletionTimestamp != nil {
+		if l.w.cfg.Break == NoProofNeeded && o.DeletionTimestamp != nil {
 			o = o.DeepCopy()
 			o.Status.Sandbox = &v1alpha1.Sandbox{State: v1alpha1.SandboxDetached}
 			return o
 		}
 	case *v1alpha1.IPPool:
-		if l.w.cfg.Break == NoMask {
+		if l.w.cfg.Break == IgnoreExcludes {
 			o = o.DeepCopy()
 			o.Spec.Excludes, o.Spec.Gateways, o.Spec.UseEdges = nil, nil, true
 			return o

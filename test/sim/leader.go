@@ -36,16 +36,16 @@ import (
 	"fairlead.dev/fairlead/internal/pod"
 )
 
-// leader is one controller process that believes it leads, or did and stands by
-// with all that it remembers: the real store, driver, reconciler and collector on
-// simulated caches and a simulated queue.
+// leader is one controller process: the real store, driver, reconciler and collector on
+// simulated caches and a simulated queue. It believes that it leads, or it stands by with
+// the memory of its last term.
 type leader struct {
-	w      *world
+	w      *simulation
 	id     int
 	ctx    context.Context //nolint:containedctx // It is the life of the process.
 	cancel context.CancelFunc
 	dead   atomic.Bool
-	// term lasts while the process believes that it leads; resign ends it.
+	// term is done when the process no longer believes that it leads; resign ends it.
 	term   context.Context //nolint:containedctx // as above
 	resign context.CancelFunc
 
@@ -53,43 +53,43 @@ type leader struct {
 	gc     *gc.Collector
 	healer *heal.Healer
 	pods   *controller.Attachments
-	// pools, with what is reserved, as the driver knows them.
+	// pools are the driver's pools and reservations.
 	pools *native.Pools
-	// reconcilers by the kind of what they reconcile.
+	// reconcilers by the kind of the objects that they reconcile.
 	reconcilers map[string]reconcile.Reconciler
-	// events of a kind bring whom they concern to the reconciler of another.
+	// events map events of one kind to objects of another kind's reconciler.
 	events []mapped
 	feeds  map[string]toolscache.ResourceEventHandler
 
-	// cache is what the informers have shown, pos how far they have read the
-	// log of a kind.
-	cache shelf
+	// cache has the objects that the informers have shown; pos is how far they have read
+	// the log of a kind.
+	cache objectSet
 	pos   map[string]int
 
-	// reserved is what informers have shown of reservations.
+	// reserved are the reservations that the informers have shown.
 	reserved map[string]*ipam.Reservation
 
-	// queue, running and failures are of all reconcilers; kind and name are of
-	// what is reconciled, which for a pod need not exist.
+	// queue, running and failures are shared by all reconcilers. The key is the
+	// reconciled object, which need not exist if it is a pod.
 	queue    map[key]time.Time
 	running  map[key]look
 	failures map[key]int
 	passing  bool
 	nextPass time.Time
 	healing  bool
-	nextHeal time.Time // zero when there is nothing left to heal
-	// wrong is by how much its wall clock is, began when it did in truth. stamps are
-	// what its clock has shown, in milliseconds, with the true time.
+	nextHeal time.Time // zero if there is nothing to heal
+	// wrong is the error of its wall clock, began the true time of its start. stamps are
+	// the times that its clock has shown, in milliseconds, with the true time.
 	wrong  time.Duration
 	began  time.Time
 	stamps map[int64]time.Time
-	// sighted is when its informers first showed it that addresses were free.
-	sighted map[netip.Addr]sighting
-	// read are the steps at which blocks were read live since the last pass began.
+	// freedSeenAt is when its informers first showed it that addresses were free.
+	freedSeenAt map[netip.Addr]freedSeen
+	// read are the steps at which blocks were last read live since the last pass began.
 	read map[string]int
 }
 
-// mapped are the events of one kind that bring objects of another.
+// mapped are the events of one kind that enqueue objects of another.
 type mapped struct {
 	from, to string
 	handler.EventHandler
@@ -98,20 +98,20 @@ type mapped struct {
 // passEvery is how often a leader collects garbage.
 const passEvery = time.Minute
 
-// watched are the kinds of which a leader has informers.
+// watched are the kinds for which a leader has informers.
 var watched = []string{kindBlock, kindClaim, kindNetwork, kindNode, kindPod, kindPool, kindRecord, kindReserved}
 
-func (w *world) newLeader() error {
+func (w *simulation) newLeader() error {
 	w.leaderCount++
 	l := &leader{
 		w: w, id: w.leaderCount,
 		feeds: map[string]toolscache.ResourceEventHandler{},
-		cache: shelf{}, pos: map[string]int{}, pools: native.NewPools(), reserved: map[string]*ipam.Reservation{},
+		cache: objectSet{}, pos: map[string]int{}, pools: native.NewPools(), reserved: map[string]*ipam.Reservation{},
 		queue: map[key]time.Time{}, running: map[key]look{}, failures: map[key]int{}, read: map[string]int{},
-		nextPass: w.now, began: w.now, stamps: map[int64]time.Time{}, sighted: map[netip.Addr]sighting{},
+		nextPass: w.now, began: w.now, stamps: map[int64]time.Time{}, freedSeenAt: map[netip.Addr]freedSeen{},
 	}
 	if w.cfg.Break != RunByWallAhead && w.cfg.Break != RunByWallBehind {
-		l.wrong = w.lie()
+		l.wrong = w.randomClockError()
 	}
 	ctx, cancel := context.WithCancel(log.IntoContext(context.Background(), logr.Discard()))
 	l.ctx, l.cancel = ctx, cancel
@@ -149,11 +149,11 @@ func (w *world) newLeader() error {
 		Client: cached, Live: live, Drivers: drivers, Interval: passEvery,
 		Namespace: namespace, Synced: synced,
 	})
-	// A new process lists, and the list may come from a cache of the API
-	// server that is behind.
+	// A new process lists, and the list may come from a cache of the API server that is
+	// behind.
 	for _, kind := range watched {
 		behind := w.rng.IntN(8)
-		if kind == kindRecord && len(w.wounds) > 0 {
+		if kind == kindRecord && len(w.lostByHand) > 0 {
 			behind = 0 // see the package's comment
 		}
 		l.list(kind, max(0, len(w.api.log[kind])-behind))
@@ -167,14 +167,14 @@ func (w *world) newLeader() error {
 // leads reports whether the process believes that it leads.
 func (l *leader) leads() bool { return l.term.Err() == nil }
 
-// begin begins a term, as internal/leader and the program's main do.
+// begin begins a term, like internal/leader and the program's main.
 func (l *leader) begin() {
 	l.term, l.resign = context.WithCancel(context.WithValue(l.ctx, termKey{}, true))
 	l.pods.BeginTerm()
-	for len(l.w.wounds) > 0 && l.behind(kindRecord) > 0 {
+	for len(l.w.lostByHand) > 0 && l.behind(kindRecord) > 0 {
 		l.deliver(kindRecord) // see the package's comment
 	}
-	if l.w.cfg.Break != BlindStart {
+	if l.w.cfg.Break != StartUncompared {
 		if err := l.healer.Begin(l.term); err != nil {
 			l.w.fail("the model", "%v", err)
 		}
@@ -185,8 +185,8 @@ func (l *leader) begin() {
 	l.nextPass = l.w.now
 }
 
-// stepDown ends a term: what it has under way is given up, but for the store's calls,
-// and may have its effect all the same. Nothing is forgotten.
+// stepDown ends a term. Its calls in progress are given up, except those of the store,
+// and may still have their effect. The process keeps its memory.
 func (l *leader) stepDown() {
 	l.w.note("leader %d steps down", l.id)
 	l.w.stats.StepsDown++
@@ -196,34 +196,34 @@ func (l *leader) stepDown() {
 	l.w.settle()
 }
 
-// healed says whether anything may be handed out.
-func (l *leader) healed() bool { return l.w.cfg.Break == BlindStart || l.healer.Healed() }
+// healed reports whether addresses may be handed out.
+func (l *leader) healed() bool { return l.w.cfg.Break == StartUncompared || l.healer.Healed() }
 
-// driver is where what is broken on purpose gets between driver and store.
+// driver returns the native driver, on a changed store if a part is broken on purpose.
 func (l *leader) driver(claims *native.Claims) *native.Driver {
 	cfg := native.Config{Pools: l.w.pools.fallback, Bridge: "br0", Claims: claims, Namespace: namespace}
-	var s takes = l.store
+	var s allocator = l.store
 	switch l.w.cfg.Break {
-	case FreeAnyones:
-		s = careless{l.store}
-	case UndoneHalves:
-		s = hasty{l.store}
-	case Hearsay:
-		s = hearsay{l.store}
-	case ImpatientHeirs:
-		s = impatient{l.store}
-	case BelievedMirrors:
-		s = believing{l.store, l}
+	case FreeAnyHolder:
+		s = freesAnyHolder{l.store}
+	case UndoParts:
+		s = undoesParts{l.store}
+	case ConfirmUnread:
+		s = confirmsUnread{l.store}
+	case TakeFromHolder:
+		s = takesFromHolder{l.store}
+	case TrustMirrors:
+		s = trustsMirrors{l.store, l}
 	default:
 	}
-	return native.New(cfg, l.pools, orderly{l.store, s, l})
+	return native.New(cfg, l.pools, ordered{l.store, s, l})
 }
 
-// careless frees an address whoever has it.
-type careless struct{ *block.Store }
+// freesAnyHolder frees an address whatever its holder is.
+type freesAnyHolder struct{ *block.Store }
 
 // Free frees in the name of the holder.
-func (c careless) Free(ctx context.Context, h ipam.Holder, domain string, addrs []netip.Addr) error {
+func (c freesAnyHolder) Free(ctx context.Context, h ipam.Holder, domain string, addrs []netip.Addr) error {
 	for l := range c.All() {
 		if slices.Contains(addrs, l.Addr) {
 			h = l.Holder
@@ -232,11 +232,11 @@ func (c careless) Free(ctx context.Context, h ipam.Holder, domain string, addrs 
 	return c.Store.Free(ctx, h, domain, addrs)
 }
 
-// hasty gives back what the pod has when a take fails.
-type hasty struct{ *block.Store }
+// undoesParts releases a pod's addresses if a take fails.
+type undoesParts struct{ *block.Store }
 
-// Take gives back part of what a pod asks for when another part is not left.
-func (h hasty) Take(ctx context.Context, p *ipam.Pool, r block.Request) ([]block.Lease, error) {
+// Take releases the other parts of a pod's request if a part cannot be taken.
+func (h undoesParts) Take(ctx context.Context, p *ipam.Pool, r block.Request) ([]block.Lease, error) {
 	leases, err := h.Store.Take(ctx, p, r)
 	if errors.Is(err, block.ErrExhausted) {
 		for _, i := range []string{"eth0", "net1"} {
@@ -248,19 +248,19 @@ func (h hasty) Take(ctx context.Context, p *ipam.Pool, r block.Request) ([]block
 	return leases, err
 }
 
-// hearsay confirms whatever it is asked.
-type hearsay struct{ *block.Store }
+// confirmsUnread confirms every address.
+type confirmsUnread struct{ *block.Store }
 
 // Confirm reads nothing.
-func (hearsay) Confirm(_ context.Context, _ ipam.Holder, _ string, addrs []netip.Addr) ([]netip.Addr, error) {
+func (confirmsUnread) Confirm(_ context.Context, _ ipam.Holder, _ string, addrs []netip.Addr) ([]netip.Addr, error) {
 	return addrs, nil
 }
 
-// impatient takes a claim's address from whoever has it.
-type impatient struct{ *block.Store }
+// takesFromHolder takes the addresses of a claim from their holder.
+type takesFromHolder struct{ *block.Store }
 
-// Take gives back what another has of the claim, and tries again.
-func (i impatient) Take(ctx context.Context, p *ipam.Pool, r block.Request) ([]block.Lease, error) {
+// Take frees the addresses that another pod has of the claim, and tries again.
+func (i takesFromHolder) Take(ctx context.Context, p *ipam.Pool, r block.Request) ([]block.Lease, error) {
 	leases, err := i.Store.Take(ctx, p, r)
 	if r.Claim == "" || !errors.Is(err, block.ErrConflict) {
 		return leases, err
@@ -271,27 +271,27 @@ func (i impatient) Take(ctx context.Context, p *ipam.Pool, r block.Request) ([]b
 	return i.Store.Take(ctx, p, r)
 }
 
-// believing takes a pod for the one whose UID its annotation names.
-type believing struct {
+// trustsMirrors takes a pod for the pod whose UID its annotation names.
+type trustsMirrors struct {
 	*block.Store
 	l *leader
 }
 
-// Take takes for that one.
-func (b believing) Take(ctx context.Context, p *ipam.Pool, r block.Request) ([]block.Lease, error) {
-	return b.Store.Take(ctx, p, block.Request{Holder: b.believed(r.Holder), Addresses: r.Addresses, Claim: r.Claim, Now: r.Now})
+// Take takes for the named pod.
+func (b trustsMirrors) Take(ctx context.Context, p *ipam.Pool, r block.Request) ([]block.Lease, error) {
+	return b.Store.Take(ctx, p, block.Request{Holder: b.mirrored(r.Holder), Addresses: r.Addresses, Claim: r.Claim, Now: r.Now})
 }
 
-// Free frees for that one.
-func (b believing) Free(ctx context.Context, h ipam.Holder, domain string, addrs []netip.Addr) error {
-	return b.Store.Free(ctx, b.believed(h), domain, addrs)
+// Free frees for the named pod.
+func (b trustsMirrors) Free(ctx context.Context, h ipam.Holder, domain string, addrs []netip.Addr) error {
+	return b.Store.Free(ctx, b.mirrored(h), domain, addrs)
 }
 
-func (b believing) believed(h ipam.Holder) ipam.Holder {
-	says := b.l.w.mirrors[types.UID(h.PodUID)]
+func (b trustsMirrors) mirrored(h ipam.Holder) ipam.Holder {
+	named := b.l.w.mirrors[types.UID(h.PodUID)]
 	for _, o := range b.l.cache.list(kindPod, nil) {
-		if o.GetUID() == says {
-			h.PodUID, h.Pod = string(says), o.GetName()
+		if o.GetUID() == named {
+			h.PodUID, h.Pod = string(named), o.GetName()
 		}
 	}
 	return h
@@ -305,7 +305,7 @@ type silent struct{ events.EventRecorder }
 //nolint:revive // The signature is client-go's.
 func (silent) Eventf(_, _ runtime.Object, _, _, _, _ string, _ ...any) {}
 
-// queue takes what event handlers add.
+// queue receives the requests of event handlers.
 type queue struct {
 	workqueue.TypedRateLimitingInterface[reconcile.Request]
 	l    *leader
@@ -327,9 +327,10 @@ func (l *leader) enqueue(k key, after time.Duration) {
 	}
 }
 
-// ready is what can be reconciled now. Where an allocation has two
-// parts only one is under way at a time: else the second parts of several would
-// follow on one answer of the API, in an order that the seed does not decide.
+// ready returns the objects that can be reconciled now. If an allocation has two parts,
+// only one allocation may be in progress at a time: otherwise the second parts of several
+// allocations would follow on one answer of the API, in an order that the seed does not
+// decide.
 func (l *leader) ready() []key {
 	var out []key
 	if len(l.running) > 0 && l.w.pools.parts() {
@@ -382,7 +383,8 @@ func (l *leader) reconciled(k key, result ctrl.Result, err error, interrupted bo
 	}
 }
 
-// readSoFar is what a create of a record may rest on.
+// readSoFar returns the blocks that a create of a record may be based on, with the step
+// at which each was read.
 func (l *leader) readSoFar(c *call) map[string]int {
 	if !l.passing || c.verb != "create" || c.key.kind != kindRecord {
 		return nil
@@ -390,8 +392,8 @@ func (l *leader) readSoFar(c *call) map[string]int {
 	return maps.Clone(l.read)
 }
 
-// ailing says whether there is something to heal now.
-func (l *leader) ailing() bool {
+// needsHealing reports whether the healer has to run now.
+func (l *leader) needsHealing() bool {
 	select {
 	case <-l.store.Losses():
 		l.nextHeal = l.w.now

@@ -13,41 +13,43 @@ import (
 	"fairlead.dev/fairlead/internal/ipam"
 )
 
-// This file lets a month pass: nodes join and leave, pods come in bursts and go, and a
-// tenant binds pods to nodes that never were and asks for an address in each block. At
-// its end the pool is as free as on the first day.
+// This file simulates a month: nodes join and leave, pods come in bursts and go, and a
+// tenant binds pods to nodes that never existed and asks for an address in each block. At
+// the end the pool is as free as on the first day.
 
-// monthly are the pools of that world: 16 blocks of IPv4, of which a node may have two.
+// monthly are the pools of that simulation: 16 blocks of IPv4, of which a node may have
+// two.
 var monthly = shape{
 	fallback:  []v1alpha1.IPPoolSpec{{Ranges: []string{"10.1.0.0/22", "fd00:1::/64"}, Placement: v1alpha1.PlacementPerNode, MaxBlocksPerNode: 2}},
 	unordered: true,
 }
 
 const (
-	// days that pass, and how many nodes there are at most.
+	// days is the length; maxNodes is how many nodes exist at most.
 	days, maxNodes = 30, 8
-	// idle is how long a node may keep what it does not use, with what is needed to
-	// hear of it.
+	// idle is how long a node may keep an unused block, including the time until the
+	// leader has seen that.
 	idle = 10 * time.Minute
 )
 
-// month lets one pass. Each day has some lives, and hours in which little happens.
-func (w *world) month() {
+// month simulates the month. Each day has a burst of pods, and hours in which little
+// happens.
+func (w *simulation) month() {
 	for day := range days {
-		w.migrate(day)
+		w.replaceMachine(day)
 		lives := w.stats.Lives + w.cfg.Lives/days
 		for steps := 0; w.stats.Lives < lives && steps < 3000 && w.failed == nil; steps++ {
 			w.step()
 		}
-		w.haste(22 * time.Hour)
+		w.passHours(22 * time.Hour)
 		if w.failed != nil {
 			return
 		}
 	}
 }
 
-// migrate takes a machine away for ever, and brings another one.
-func (w *world) migrate(day int) {
+// replaceMachine scraps a random machine at times, and adds a new one.
+func (w *simulation) replaceMachine(day int) {
 	there := slices.DeleteFunc(slices.Clone(w.machines), func(m *machine) bool { return m.scrapped })
 	if len(there) > 2 && w.rng.IntN(2) == 0 {
 		m := there[w.rng.IntN(len(there))]
@@ -63,8 +65,8 @@ func (w *world) migrate(day int) {
 	}
 }
 
-// haste lets hours pass in which little happens.
-func (w *world) haste(d time.Duration) {
+// passHours lets hours pass in which little happens.
+func (w *simulation) passHours(d time.Duration) {
 	for end := w.now.Add(d); w.now.Before(end) && w.failed == nil; {
 		const pause = 20 * time.Minute
 		<-time.After(pause)
@@ -73,9 +75,9 @@ func (w *world) haste(d time.Duration) {
 		w.now = w.now.Add(pause)
 		w.mu.Unlock()
 		for range 12 {
-			w.lead()
+			w.stepLeader()
 			if len(w.parked) > 0 {
-				w.answer(0, w.fate(w.parked[0]))
+				w.answer(0, w.outcome(w.parked[0]))
 			}
 			for _, m := range w.machines {
 				m.tick()
@@ -88,8 +90,8 @@ func (w *world) haste(d time.Duration) {
 	}
 }
 
-// haunt binds a pod to a node that never was, or asks for an address in some block.
-func (w *world) haunt(p *corev1.Pod) {
+// addUnknownNode binds a pod to a node that never existed, or requests a random address.
+func (w *simulation) addUnknownNode(p *corev1.Pod) {
 	if w.rng.IntN(3) == 0 {
 		p.Spec.NodeName = fmt.Sprintf("ghost-%d", w.rng.IntN(1000))
 		return
@@ -98,9 +100,9 @@ func (w *world) haunt(p *corev1.Pod) {
 	p.Annotations = map[string]string{v1alpha1.AnnotationAddresses: netip.AddrFrom4([4]byte{10, 1, byte(n >> 8), byte(n)}).String()}
 }
 
-// checkBound sees that no node has more blocks than it may, as often as two leaders at
-// once, who do not know of each other's, each give it as many.
-func (w *world) checkBound(old, obj client.Object) {
+// checkBound checks that no node has more than twice its allowed blocks: two leaders at
+// once do not know of each other's blocks, and may each give it as many as allowed.
+func (w *simulation) checkBound(old, obj client.Object) {
 	b, ok := obj.(*v1alpha1.IPBlock)
 	if old != nil || !ok || b.Spec.Node == "" {
 		return
@@ -119,9 +121,10 @@ func (w *world) checkBound(old, obj client.Object) {
 	}
 }
 
-// checkAsOnTheFirstDay is for the end of a month, when all pods are gone: each node has
-// a block of each family at most, its NodeNetwork says so, and every address is free.
-func (w *world) checkAsOnTheFirstDay() {
+// checkPoolIsFree checks the end of a month, when all pods are gone: each node has one
+// block of each family at most, its NodeNetwork names the same blocks, and every address
+// is free.
+func (w *simulation) checkPoolIsFree() {
 	for end := w.now.Add(idle); w.now.Before(end) && w.failed == nil; {
 		w.round()
 		w.tick()
@@ -154,8 +157,8 @@ func (w *world) checkAsOnTheFirstDay() {
 	}
 }
 
-// owned says that the owner of an object, if it has one, is there.
-func (w *world) owned(o client.Object) bool {
+// owned reports whether the owner of an object exists, or it has none.
+func (w *simulation) owned(o client.Object) bool {
 	for _, ref := range o.GetOwnerReferences() {
 		n, err := w.api.get(key{kindNode, client.ObjectKey{Name: ref.Name}})
 		return err == nil && n.GetUID() == ref.UID

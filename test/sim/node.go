@@ -18,43 +18,44 @@ import (
 	"fairlead.dev/fairlead/internal/pod"
 )
 
-// machine is a node with its kubelet and its daemon: a model of what matters
-// to addresses. What is plugged is physical, and the truth.
+// machine is a node with its kubelet and its daemon, as far as addresses depend on them.
+// Its plugged sandboxes are the truth about addresses in use.
 type machine struct {
-	w    *world
+	w    *simulation
 	name string
 	boot int
-	// wrong is by how much its wall clock is, beaten when its kubelet reported last, in
-	// truth.
-	wrong  time.Duration
-	beaten time.Time
+	// wrong is the error of its wall clock; heartbeatAt is the true time of its kubelet's
+	// last report.
+	wrong       time.Duration
+	heartbeatAt time.Time
 	// scrapped machines never come back.
 	scrapped bool
 	// up is power, reachable is the network to the API.
 	up, reachable bool
-	// relist is set when the daemons know nothing and have to ask the API.
+	// relist is set if the daemons have no state and have to list from the API.
 	relist bool
-	// seen are the records and pods of this node as its watches showed them.
+	// records and pods of this node, as its watches showed them; pos is how far these
+	// have read each log.
 	records map[types.UID]*v1alpha1.PodAttachment
 	pods    map[types.UID]*corev1.Pod
 	pos     map[string]int
-	// plugged are its sandboxes, by what the kubelet knows their pods by.
+	// plugged are its sandboxes, by the kubelet's identity of their pods.
 	plugged map[known]*sandbox
 }
 
-// known is what a kubelet knows a pod by, and CNI asks for it by: of a static pod the
-// UID in its manifest, which outlives its mirrors.
+// known is the identity by which a kubelet knows a pod and CNI asks for it: for a static
+// pod the UID in its manifest, which outlives its mirrors.
 type known struct {
 	name string
 	uid  types.UID
 }
 
-func knownAs(p *corev1.Pod) known { return known{p.Name, pod.CNIUID(p)} }
+func identityOf(p *corev1.Pod) known { return known{p.Name, pod.CNIUID(p)} }
 
-// static says that a pod is one of a manifest on the node.
+// static reports whether a pod comes from a manifest on the node.
 func (k known) static() bool { return strings.HasPrefix(string(k.uid), staticUID) }
 
-// of is the sandbox with addresses of a pod, by the pod's own UID, or nil.
+// of returns the sandbox with the addresses of a pod, by the pod's own UID, or nil.
 func (m *machine) of(uid types.UID) *sandbox {
 	for _, s := range m.plugged {
 		if s.holder == uid {
@@ -70,19 +71,19 @@ func (m *machine) sandboxes() []known {
 	})
 }
 
-// sandbox is plugged: its addresses are in use.
+// sandbox is a plugged sandbox: its addresses are in use.
 type sandbox struct {
 	pod string
-	// holder is the own UID of the pod whose record it was plugged by.
+	// holder is the own UID of the pod in the record by which it was plugged.
 	holder    types.UID
 	addresses []netip.Addr
-	// forgotten sandboxes are those that a restored backup knows nothing of.
+	// forgotten is true if a restored backup does not have the sandbox.
 	forgotten bool
 	since     time.Time
 }
 
-func (w *world) newMachine(name string) {
-	m := &machine{w: w, name: name, boot: 1, up: true, reachable: true, relist: true, plugged: map[known]*sandbox{}, wrong: w.lie()}
+func (w *simulation) newMachine(name string) {
+	m := &machine{w: w, name: name, boot: 1, up: true, reachable: true, relist: true, plugged: map[known]*sandbox{}, wrong: w.randomClockError()}
 	w.machines = append(w.machines, m)
 	m.register()
 }
@@ -91,16 +92,16 @@ func (m *machine) bootID() string { return fmt.Sprintf("%s-boot-%d", m.name, m.b
 
 func (m *machine) key() key { return key{kindNode, types.NamespacedName{Name: m.name}} }
 
-// register makes the Node object, if there is none.
+// register creates the Node object, if there is none.
 func (m *machine) register() {
 	n := &corev1.Node{}
 	n.Name = m.name
 	n.Status.NodeInfo.BootID = m.bootID()
 	n.Status.Conditions = []corev1.NodeCondition{{Type: corev1.NodeReady, Status: corev1.ConditionUnknown}}
-	_, _ = m.w.api.create(n) // it may be there
+	_, _ = m.w.api.create(n) // it may exist
 }
 
-// tick lets the machine do some of what it has to do, in some order.
+// tick runs some of the machine's tasks.
 func (m *machine) tick() {
 	if !m.up {
 		return
@@ -116,14 +117,14 @@ func (m *machine) tick() {
 	if m.relist {
 		return
 	}
-	for _, f := range []func(){m.add, m.del, m.say, m.end} {
+	for _, f := range []func(){m.add, m.del, m.report, m.reportEnd} {
 		if m.w.rng.IntN(3) > 0 {
 			f()
 		}
 	}
 }
 
-// watch reads some of what happened.
+// watch reads some of the new events.
 func (m *machine) watch() {
 	if m.relist {
 		m.relist = false
@@ -131,7 +132,7 @@ func (m *machine) watch() {
 		m.pos = map[string]int{kindRecord: len(m.w.api.log[kindRecord]), kindPod: len(m.w.api.log[kindPod])}
 		for _, kind := range []string{kindRecord, kindPod} {
 			for _, o := range m.w.api.list(kind) {
-				m.see(event{obj: o})
+				m.observe(event{obj: o})
 			}
 		}
 		return
@@ -142,13 +143,13 @@ func (m *machine) watch() {
 			todo = todo[:m.w.rng.IntN(len(todo)+1)]
 		}
 		for _, e := range todo {
-			m.see(e)
+			m.observe(e)
 		}
 		m.pos[kind] += len(todo)
 	}
 }
 
-func (m *machine) see(e event) {
+func (m *machine) observe(e event) {
 	switch o := e.obj.(type) {
 	case *v1alpha1.PodAttachment:
 		if o.Spec.NodeName != m.name {
@@ -167,11 +168,11 @@ func (m *machine) see(e event) {
 	}
 }
 
-// add is CNI ADD of pods that have their record.
+// add is CNI ADD of the pods that have their record.
 func (m *machine) add() {
 	for _, uid := range slices.Sorted(maps.Keys(m.pods)) {
 		p := m.pods[uid]
-		k := knownAs(p)
+		k := identityOf(p)
 		if m.plugged[k] != nil || !pod.Wants(p) {
 			continue
 		}
@@ -181,13 +182,13 @@ func (m *machine) add() {
 			m.w.stats.Plugged++
 			m.w.note("%s: plug %s %v", m.name, p.Name, m.plugged[k].addresses)
 			if r.Status.Sandbox != nil {
-				m.say()
+				m.report()
 			}
 		}
 	}
 }
 
-// lookup is the newest record by which a pod can be plugged, or nil.
+// lookup returns the newest record by which a pod can be plugged, or nil.
 func (m *machine) lookup(k known) *v1alpha1.PodAttachment {
 	var found *v1alpha1.PodAttachment
 	for _, uid := range slices.Sorted(maps.Keys(m.records)) {
@@ -200,8 +201,9 @@ func (m *machine) lookup(k known) *v1alpha1.PodAttachment {
 	return found
 }
 
-// mayPlug keeps a pod that outlived a boot unplugged while the node cannot say
-// that it is plugged again, as its daemon does (internal/node, vouch).
+// mayPlug reports whether a record may be plugged. A pod that outlived a boot stays
+// unplugged until the node can record that it plugs the pod again, as in the real daemon
+// (internal/node, vouch).
 func (m *machine) mayPlug(r *v1alpha1.PodAttachment) bool {
 	s := r.Status.Sandbox
 	return s == nil || s.BootID == m.bootID() || m.reachable
@@ -217,12 +219,12 @@ func addressesOf(r *v1alpha1.PodAttachment) []netip.Addr {
 	return out
 }
 
-// del is CNI DEL: of pods that are gone, going or finished. The sandbox of a static
-// pod mostly outlives its mirror.
+// del is CNI DEL of pods that are gone, terminating or finished. The sandbox of a static
+// pod usually outlives its mirror.
 func (m *machine) del() {
 	wanted := map[known]bool{}
 	for _, p := range m.pods {
-		wanted[knownAs(p)] = wanted[knownAs(p)] || pod.Wants(p)
+		wanted[identityOf(p)] = wanted[identityOf(p)] || pod.Wants(p)
 	}
 	for _, k := range m.sandboxes() {
 		if !wanted[k] && (m.w.calm || m.w.rng.IntN(3) > 0 && (!k.static() || m.w.rng.IntN(20) == 0)) {
@@ -242,9 +244,9 @@ func (m *machine) unplug(k known) {
 	m.w.dirty = true
 }
 
-// say writes the node's word: Attached of what is plugged, Detached of what is
-// being deleted and is not.
-func (m *machine) say() {
+// report writes the status of the node's records: Attached for a plugged sandbox,
+// Detached for a record that is being deleted and has no sandbox.
+func (m *machine) report() {
 	if !m.reachable {
 		return
 	}
@@ -267,13 +269,12 @@ func (m *machine) say() {
 		said := r.DeepCopy()
 		said.Status.Sandbox = &word
 		if _, err := m.w.api.update(said); err == nil {
-			m.w.note("%s: says %s of %s", m.name, word.State, r.Name)
+			m.w.note("%s: reports %s for %s", m.name, word.State, r.Name)
 		}
 	}
 }
 
-// heartbeat is kubelet's status of the Node. It is the first thing that a
-// kubelet does.
+// heartbeat is the kubelet's status of the Node, which is the first write of a kubelet.
 func (m *machine) heartbeat() {
 	o, err := m.w.api.get(m.key())
 	if err != nil {
@@ -281,35 +282,35 @@ func (m *machine) heartbeat() {
 	}
 	n := o.(*corev1.Node)
 	ready := n.Status.Conditions[0]
-	if !m.relist && ready.Status == corev1.ConditionTrue && m.w.now.Sub(m.beaten) < heartbeatEvery {
+	if !m.relist && ready.Status == corev1.ConditionTrue && m.w.now.Sub(m.heartbeatAt) < heartbeatEvery {
 		return
 	}
 	n = n.DeepCopy()
 	n.Status.NodeInfo.BootID = m.bootID()
 	n.Status.Conditions[0].LastHeartbeatTime = metav1.NewTime(m.clock())
-	m.beaten = m.w.now
+	m.heartbeatAt = m.w.now
 	m.w.setReady(n, corev1.ConditionTrue)
 }
 
 const (
 	// heartbeatEvery is how often a kubelet reports.
 	heartbeatEvery = 10 * time.Second
-	// silence is how long until Kubernetes calls a node unreachable.
+	// silence is after how long without a report Kubernetes marks a node as unreachable.
 	silence = 40 * time.Second
 )
 
-// judge is what Kubernetes' node lifecycle controller says of silent nodes.
-func (w *world) judge() {
+// markSilentNodes models Kubernetes' node lifecycle controller.
+func (w *simulation) markSilentNodes() {
 	for _, o := range w.api.list(kindNode) {
 		n := o.(*corev1.Node)
 		ready := n.Status.Conditions[0]
-		if ready.Status == corev1.ConditionTrue && w.now.Sub(w.machine(n.Name).beaten) > silence {
+		if ready.Status == corev1.ConditionTrue && w.now.Sub(w.machine(n.Name).heartbeatAt) > silence {
 			w.setReady(n.DeepCopy(), corev1.ConditionUnknown)
 		}
 	}
 }
 
-func (w *world) setReady(n *corev1.Node, s corev1.ConditionStatus) {
+func (w *simulation) setReady(n *corev1.Node, s corev1.ConditionStatus) {
 	if n.Status.Conditions[0].Status != s {
 		n.Status.Conditions[0].Status = s
 		n.Status.Conditions[0].LastTransitionTime = metav1.NewTime(w.now)
@@ -317,9 +318,9 @@ func (w *world) setReady(n *corev1.Node, s corev1.ConditionStatus) {
 	w.must(w.api.update(n))
 }
 
-// end is kubelet's last word on a pod whose sandbox is gone, and on one whose
-// containers have ended.
-func (m *machine) end() {
+// reportEnd removes a terminating pod whose sandbox is gone, as the kubelet does, and
+// lets some pods finish.
+func (m *machine) reportEnd() {
 	if !m.reachable {
 		return
 	}
@@ -331,10 +332,10 @@ func (m *machine) end() {
 		}
 		now := o.(*corev1.Pod)
 		switch {
-		case p.DeletionTimestamp != nil && (m.plugged[knownAs(p)] == nil || knownAs(p).static()):
+		case p.DeletionTimestamp != nil && (m.plugged[identityOf(p)] == nil || identityOf(p).static()):
 			m.w.note("%s: pod %s is gone", m.name, p.Name)
 			m.w.must(nil, m.w.api.remove(keyOf(p), nil))
-		case !m.w.calm && m.plugged[knownAs(p)] != nil && pod.Wants(now) && m.w.rng.IntN(200) == 0:
+		case !m.w.calm && m.plugged[identityOf(p)] != nil && pod.Wants(now) && m.w.rng.IntN(200) == 0:
 			now = now.DeepCopy()
 			now.Status.Phase = corev1.PodSucceeded
 			m.w.note("%s: pod %s has finished", m.name, p.Name)
@@ -352,7 +353,7 @@ func (m *machine) off() {
 	m.forget()
 }
 
-// on boots it. Whoever has tainted its Node takes the taint away before.
+// on boots the machine. An operator removes the taint of its Node first.
 func (m *machine) on() {
 	if m.scrapped {
 		return
@@ -363,7 +364,7 @@ func (m *machine) on() {
 	m.forget()
 }
 
-// untaint takes a taint off its Node.
+// untaint removes the taints of the Node.
 func (m *machine) untaint() {
 	if o, err := m.w.api.get(m.key()); err == nil && len(o.(*corev1.Node).Spec.Taints) > 0 {
 		n := o.(*corev1.Node).DeepCopy()
@@ -372,5 +373,5 @@ func (m *machine) untaint() {
 	}
 }
 
-// forget restarts the daemons: they know what is plugged, and nothing else.
+// forget restarts the daemons, which then know only the plugged sandboxes.
 func (m *machine) forget() { m.relist, m.records, m.pods = true, nil, nil }

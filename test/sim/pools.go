@@ -15,20 +15,19 @@ import (
 	"fairlead.dev/fairlead/internal/pod"
 )
 
-// shape is the pools of a world.
+// shape describes the pools of a simulation.
 type shape struct {
-	// fallback are those of the default network, in order: the second serves
-	// whom the first cannot.
+	// fallback are the pools of the default network, in order: the second serves the pods
+	// that the first cannot.
 	fallback []v1alpha1.IPPoolSpec
-	// further is that of a second network, which every third pod has; nil for
-	// none.
+	// further is the pool of a second network, which every third pod has; nil for none.
 	further *v1alpha1.IPPoolSpec
-	// asks: pods have claims and ask for addresses, and people write claims and
+	// asks is true if pods have claims and request addresses, and people write claims and
 	// reservations.
 	asks bool
-	// unordered: pods that one write woke may go on to another block at once, for
-	// the second family or for a lower address, and Go's scheduler decides who is
-	// first. It does so by lot under the race detector.
+	// unordered is true if pods that one write wakes may go on to another block at once,
+	// for the second family or for a lower address. Go's scheduler decides which pod is
+	// first, under the race detector at random.
 	unordered bool
 }
 
@@ -68,20 +67,20 @@ var shapes = []shape{
 	},
 }
 
-// pools are what the checks know of the pools.
+// pools is the checks' knowledge of the pools.
 type pools struct {
 	all []*ipam.Pool
 	// fallback and second are names of pools; second is empty for none.
 	fallback []string
 	second   string
-	// sticky is whose claims a pool keeps without being asked.
+	// sticky is the kind of pods to which a pool gives claims.
 	sticky map[string]v1alpha1.Sticky
-	// asks is the shape's, covered every address in a range if it is set.
+	// asks is that of the shape. covered are all addresses in a range, if asks is set.
 	asks    bool
 	covered []netip.Addr
 }
 
-func (w *world) makePools(s shape) error {
+func (w *simulation) makePools(s shape) error {
 	w.pools.asks, w.pools.sticky = s.asks, map[string]v1alpha1.Sticky{}
 	add := func(name string, spec v1alpha1.IPPoolSpec) error {
 		if _, err := w.api.create(&v1alpha1.IPPool{ObjectMeta: metav1.ObjectMeta{Name: name}, Spec: spec}); err != nil {
@@ -111,7 +110,7 @@ func (w *world) makePools(s shape) error {
 	return nil
 }
 
-// list what the pools cover in some blocks, which begin so.
+// list notes the addresses that the pools cover in the blocks of these first addresses.
 func (p *pools) list(blocks ...string) {
 	for _, first := range blocks {
 		for _, a := range ipam.Addrs(ipam.BlockOf(netip.MustParseAddr(first))) {
@@ -133,7 +132,7 @@ func parse(name string, s v1alpha1.IPPoolSpec) (*ipam.Pool, error) {
 	return ipam.ParsePool(p)
 }
 
-// further is how pods ask for the second network.
+// further returns the second interface that a pod asks for, if any.
 func (p *pools) further(o *corev1.Pod) ([]pod.Interface, error) {
 	if !p.hasSecond(o.Name) {
 		return nil, nil
@@ -141,7 +140,7 @@ func (p *pools) further(o *corev1.Pod) ([]pod.Interface, error) {
 	return []pod.Interface{{Name: "net1", Network: namespace + "/second", Pools: []string{p.second}}}, nil
 }
 
-// hasSecond says whether a pod of this name has the second network.
+// hasSecond reports whether a pod of this name has the second network.
 func (p *pools) hasSecond(name string) bool {
 	return p.second != "" && strings.IndexByte("0369", name[len(name)-1]) >= 0
 }
@@ -154,17 +153,17 @@ func (p *pools) pool(name string) *ipam.Pool {
 	return p.all[i]
 }
 
-// allow says that some pool hands an address out.
+// allow reports whether a pool hands out an address.
 func (p *pools) allow(a netip.Addr) bool {
 	return slices.ContainsFunc(p.all, func(o *ipam.Pool) bool { return o.Allows(a) })
 }
 
-// both says that some pool hands out two addresses.
+// both reports whether one pool hands out two addresses.
 func (p *pools) both(a, b netip.Addr) bool {
 	return slices.ContainsFunc(p.all, func(o *ipam.Pool) bool { return o.Allows(a) && o.Allows(b) })
 }
 
-// usable is how many pods the default network has room for, at least.
+// usable returns how many pods the default network has room for, at least.
 func (p *pools) usable() uint64 {
 	n := uint64(0)
 	for _, name := range p.fallback {
@@ -173,13 +172,13 @@ func (p *pools) usable() uint64 {
 	return n
 }
 
-// parts says that what a pod gets may come in more than one write.
+// parts reports whether the addresses of a pod may need more than one write.
 func (p *pools) parts() bool {
 	return p.second != "" || slices.ContainsFunc(p.all, func(o *ipam.Pool) bool { return len(o.Families()) > 1 })
 }
 
-// incomplete says what a record lacks; empty for nothing. Each interface has an
-// address of each family of one pool that is its own.
+// incomplete describes the part that a record lacks; empty for none. Each interface has
+// an address of each family of one of its pools.
 func (p *pools) incomplete(r *v1alpha1.PodAttachment) string {
 	want := 1
 	if p.hasSecond(r.Spec.PodName) {
@@ -200,9 +199,9 @@ func (p *pools) incomplete(r *v1alpha1.PodAttachment) string {
 	return ""
 }
 
-// room says whether every network has room for any pod, as far as that can be
-// told from counts, and gives these.
-func (w *world) room() (bool, string) {
+// room reports whether every network has room for any pod, as far as the counts show, and
+// returns the counts.
+func (w *simulation) room() (bool, string) {
 	var texts []string
 	free := map[bool]bool{}
 	for _, p := range w.pools.all {

@@ -10,13 +10,13 @@ import (
 	"fairlead.dev/fairlead/internal/pod"
 )
 
-// restEvery is after how many lives nothing fails for a while.
+// restEvery is after how many pods the faults pause.
 const restEvery = 150
 
-// Run lives a world from its seed. It must be called in a synctest bubble. The
-// error is a *Failure, or says that the world could not be made.
+// Run runs a simulation from its seed, in a synctest bubble. It returns a *Failure if an
+// invariant is broken, or another error if the simulation cannot be created.
 func Run(cfg Config) (Stats, error) {
-	w, err := newWorld(cfg)
+	w, err := newSimulation(cfg)
 	if err != nil {
 		return Stats{}, err
 	}
@@ -31,11 +31,11 @@ func Run(cfg Config) (Stats, error) {
 			continue
 		}
 		next += restEvery
-		w.mend()
+		w.healAndRest()
 		w.calm = false
 	}
 	if w.failed == nil {
-		w.end()
+		w.finish()
 	}
 	if w.failed != nil {
 		return w.stats, w.failed
@@ -43,44 +43,44 @@ func Run(cfg Config) (Stats, error) {
 	return w.stats, nil
 }
 
-// step does one thing, and checks.
-func (w *world) step() {
+// step does one random thing, and checks the invariants.
+func (w *simulation) step() {
 	w.stats.Steps++
 	switch n := w.rng.IntN(1000); {
 	case n < 300:
 		if len(w.parked) > 0 {
 			i := w.rng.IntN(len(w.parked))
-			w.answer(i, w.fate(w.parked[i]))
+			w.answer(i, w.outcome(w.parked[i]))
 		}
 	case n < 600:
-		w.lead()
+		w.stepLeader()
 	case n < 740:
 		w.machines[w.rng.IntN(len(w.machines))].tick()
 	case n < 820:
-		w.birth()
+		w.createPod()
 	case n < 880:
-		w.death()
+		w.deletePod()
 	case n < 895:
 		w.collect()
-		w.judge()
+		w.markSilentNodes()
 	case n < 903:
-		w.use()
+		w.changeClaims()
 	case n < 915:
-		w.arrive()
+		w.deliverLate()
 	case n < 992:
 		w.tick()
 		w.checkCounts()
 		w.checkCooling()
 	default:
-		w.chaos()
+		w.injectFault()
 	}
 	w.check()
 }
 
-// lead lets some leader do something: see an event, reconcile, collect.
-func (w *world) lead() {
+// stepLeader lets a random leader handle events, reconcile, heal or collect.
+func (w *simulation) stepLeader() {
 	if len(w.leaders) == 0 {
-		w.begin()
+		w.startLeader()
 		return
 	}
 	l := w.leaders[w.rng.IntN(len(w.leaders))]
@@ -89,7 +89,7 @@ func (w *world) lead() {
 	}
 	switch n := w.rng.IntN(100); {
 	case n < 1:
-		// The watch broke: events were lost, a list makes up for them.
+		// The watch broke and lost events; a list replaces them.
 		kind := watched[w.rng.IntN(len(watched))]
 		w.note("leader %d lists %ss", l.id, kind)
 		l.list(kind, len(w.api.log[kind]))
@@ -101,10 +101,10 @@ func (w *world) lead() {
 		}
 	}
 	if !l.leads() {
-		w.settle() // it hears of everything, and does nothing
+		w.settle() // it receives all events, and does nothing
 		return
 	}
-	if l.ailing() && (!w.pools.parts() || len(l.running) == 0) {
+	if l.needsHealing() && (!w.pools.parts() || len(l.running) == 0) {
 		l.heal()
 	} else if ready := l.ready(); len(ready) > 0 {
 		l.reconcile(ready[w.rng.IntN(len(ready))])
@@ -115,22 +115,22 @@ func (w *world) lead() {
 }
 
 // leadAgain begins the next term of a process that stands by.
-func (w *world) leadAgain(l *leader) {
+func (w *simulation) leadAgain(l *leader) {
 	w.note("leader %d leads again", l.id)
 	w.stats.Terms++
 	l.begin()
 }
 
-// begin starts a leader.
-func (w *world) begin() {
+// startLeader starts a new leader.
+func (w *simulation) startLeader() {
 	if err := w.newLeader(); err != nil {
 		w.fail("the model", "%v", err)
 	}
 	w.settle()
 }
 
-// arrive brings the effect of a call whose caller gave up.
-func (w *world) arrive() {
+// deliverLate applies the effect of a random call whose caller gave up.
+func (w *simulation) deliverLate() {
 	if len(w.late) == 0 {
 		return
 	}
@@ -140,8 +140,8 @@ func (w *world) arrive() {
 	w.note("%s: arrives late, %v", c, w.do(c))
 }
 
-// chaos breaks something, or mends it.
-func (w *world) chaos() {
+// injectFault injects or ends a random fault.
+func (w *simulation) injectFault() {
 	m := w.machines[w.rng.IntN(len(w.machines))]
 	switch w.rng.IntN(24) {
 	case 0, 1:
@@ -152,7 +152,7 @@ func (w *world) chaos() {
 	case 2, 3:
 		if len(w.leaders) < 2 {
 			w.note("another leader")
-			w.begin()
+			w.startLeader()
 		}
 	case 4:
 		if m.up {
@@ -167,7 +167,7 @@ func (w *world) chaos() {
 		m.reachable = !m.reachable
 	case 7:
 		if m.up {
-			w.lose(m)
+			w.loseMachine(m)
 		}
 	case 8, 9:
 		if !m.up {
@@ -175,13 +175,13 @@ func (w *world) chaos() {
 			m.on()
 		}
 	case 10:
-		w.snapshot, w.scars = w.api.snapshot(), maps.Clone(w.wounds)
+		w.snapshot, w.snapshotLosses = w.api.snapshot(), maps.Clone(w.lostByHand)
 	case 11:
 		if w.rng.IntN(4) == 0 {
 			w.restore()
 		}
 	case 12, 13:
-		w.loseRecord()
+		w.deleteRecord()
 	case 14, 15:
 		if len(w.leaders) > 0 {
 			if l := w.leaders[w.rng.IntN(len(w.leaders))]; l.leads() {
@@ -189,11 +189,11 @@ func (w *world) chaos() {
 			}
 		}
 	case 16, 17:
-		w.handEdit()
+		w.editByHand()
 	case 18, 19:
 		n := w.rng.IntN(4)
-		switch w.cfg.Break { // the clock that is looked at
-		case NodesByStamps:
+		switch w.cfg.Break { // the clock that the broken part uses
+		case NodesByAge:
 			n = 0
 		case RunByWallAhead, RunByWallBehind:
 			n = 2
@@ -212,8 +212,8 @@ func (w *world) chaos() {
 	}
 }
 
-// loseRecord is a record that somebody deletes, whether or not its pod lives.
-func (w *world) loseRecord() {
+// deleteRecord deletes a random record by hand, whether or not its pod lives.
+func (w *simulation) deleteRecord() {
 	all := w.api.list(kindRecord)
 	if len(all) == 0 {
 		return
@@ -224,10 +224,10 @@ func (w *world) loseRecord() {
 	w.must(nil, w.api.remove(keyOf(o), nil))
 }
 
-// restartAPI kills the API server and starts it again: nobody learns what became of
-// the calls that were under way, and for a moment it forbids everything, for it has
-// read no roles yet.
-func (w *world) restartAPI() {
+// restartAPI kills the API server and starts it again. The callers of the calls in
+// progress do not learn the outcome, and for a moment the server forbids everything,
+// because it has not read its roles yet.
+func (w *simulation) restartAPI() {
 	w.note("the API server is killed and begins again")
 	w.stats.APIRestarts++
 	for range len(w.parked) {
@@ -237,12 +237,11 @@ func (w *world) restartAPI() {
 		}
 		w.answer(0, f)
 	}
-	w.ignorant = w.stats.Steps + w.rng.IntN(50)
+	w.rolesKnownAt = w.stats.Steps + w.rng.IntN(50)
 }
 
-// lose is a machine that is lost, which its operator says in one of two ways,
-// or not at all.
-func (w *world) lose(m *machine) {
+// loseMachine ends a machine. Its operator deletes the Node, taints it, or does nothing.
+func (w *simulation) loseMachine(m *machine) {
 	w.note("%s is lost", m.name)
 	m.off()
 	o, err := w.api.get(m.key())
@@ -260,18 +259,18 @@ func (w *world) lose(m *machine) {
 	}
 }
 
-// mend heals the world and lets it come to rest.
-func (w *world) mend() {
+// healAndRest ends all faults, lets the cluster come to rest, and checks it.
+func (w *simulation) healAndRest() {
 	w.heal()
 	w.rest()
 	w.checkServed()
-	w.checkWounds()
+	w.checkLosses()
 	w.checkSettled()
 }
 
-// end heals the world, lets it come to rest, and lets all pods go.
-func (w *world) end() {
-	w.mend()
+// finish ends all faults, deletes all pods, and checks that nothing is left.
+func (w *simulation) finish() {
+	w.healAndRest()
 	for _, o := range w.api.list(kindPod) {
 		w.kill(o.(*corev1.Pod), false)
 	}
@@ -282,25 +281,25 @@ func (w *world) end() {
 		w.crash(w.leaders[0])
 	}
 	for len(w.late) > 0 && w.failed == nil {
-		w.arrive()
+		w.deliverLate()
 	}
 	w.poison = ""
 	w.rest()
 	w.checkEmpty()
 	w.checkSettled()
-	w.giveUp()
+	w.deleteClaims()
 	w.rest()
 	w.checkNothingKept()
 	if w.cfg.Month && w.failed == nil {
-		w.checkAsOnTheFirstDay()
+		w.checkPoolIsFree()
 	}
 }
 
-func (w *world) heal() {
-	w.note("everything is mended")
+func (w *simulation) heal() {
+	w.note("all faults end")
 	w.calm = true
 	for len(w.late) > 0 && w.failed == nil {
-		w.arrive()
+		w.deliverLate()
 		w.check()
 	}
 	for _, m := range w.machines {
@@ -310,29 +309,29 @@ func (w *world) heal() {
 		}
 	}
 	if len(w.leaders) == 0 {
-		w.lead()
+		w.stepLeader()
 	}
 }
 
-// led makes sure that somebody leads.
-func (w *world) led() {
+// ensureLeader makes sure that a process leads.
+func (w *simulation) ensureLeader() {
 	if len(w.leaders) > 0 && !slices.ContainsFunc(w.leaders, (*leader).leads) {
 		w.leadAgain(w.leaders[0])
 	}
 }
 
-// rest goes on until nothing happens for longer than any retry waits and any
-// collector rests, or for ten retries of the poisoned pod.
-func (w *world) rest() {
+// rest goes on until nothing has happened for longer than any retry's or collector's
+// pause, or for ten retries of the poisoned pod.
+func (w *simulation) rest() {
 	const longest = 40
-	w.led()
+	w.ensureLeader()
 	seen, quiet := w.written(), 0
 	for round := 0; quiet < longest && w.failed == nil; round++ {
 		if w.poison != "" && round > 3*longest {
 			return // the poisoned pod is tried for ever
 		}
 		if round > 40*longest {
-			w.fail("I8", "the world does not come to rest")
+			w.fail("I8", "the cluster does not come to rest")
 		}
 		w.round()
 		w.tick()
@@ -344,8 +343,8 @@ func (w *world) rest() {
 	}
 }
 
-// written counts what happened to all but Nodes, whose hearts never rest.
-func (w *world) written() int {
+// written counts the events of all kinds but Nodes, whose heartbeats never end.
+func (w *simulation) written() int {
 	n := 0
 	for kind, log := range w.api.log {
 		if kind != kindNode {
@@ -355,10 +354,10 @@ func (w *world) written() int {
 	return n
 }
 
-// round lets everybody do all that there is to do now.
-func (w *world) round() {
+// round lets every part do all its pending work.
+func (w *simulation) round() {
 	w.collect()
-	w.judge()
+	w.markSilentNodes()
 	for _, m := range w.machines {
 		m.tick()
 	}
@@ -375,7 +374,7 @@ func (w *world) round() {
 			l.pass()
 			w.settle()
 		}
-		if l.ailing() {
+		if l.needsHealing() {
 			l.heal()
 			w.settle()
 		}
@@ -391,9 +390,9 @@ func (w *world) round() {
 	}
 }
 
-// checkServed is I8: in a world without faults every pod that can be served is,
-// whatever became of others.
-func (w *world) checkServed() {
+// checkServed checks I8: without faults every pod that can be served is served, whatever
+// happened to others.
+func (w *simulation) checkServed() {
 	room, counts := w.room()
 	for _, o := range w.api.list(kindPod) {
 		p := o.(*corev1.Pod)
@@ -406,15 +405,15 @@ func (w *world) checkServed() {
 		if pod.Wants(p) && len(w.records[p.UID]) == 0 && p.Name != w.poison && room && !w.waits(p) {
 			w.fail("I8", "pod %s has no record, and there is room: %s", p.Name, counts)
 		}
-		if pod.Wants(p) && len(w.records[p.UID]) > 0 && w.machine(p.Spec.NodeName).plugged[knownAs(p)] == nil {
+		if pod.Wants(p) && len(w.records[p.UID]) > 0 && w.machine(p.Spec.NodeName).plugged[identityOf(p)] == nil {
 			w.fail("I8", "pod %s has a record and is not plugged", p.Name)
 		}
 	}
 }
 
-// checkEmpty is I2 at the end: all pods are gone, so nothing is taken, but for
-// what the poisoned pod has.
-func (w *world) checkEmpty() {
+// checkEmpty checks I2 at the end: all pods are gone, so no address is taken, except
+// those of the poisoned pod.
+func (w *simulation) checkEmpty() {
 	for a, s := range w.slots {
 		if s.State == ipam.Taken && (w.poison == "" || s.Holder.Pod != w.poison) {
 			w.fail("I2", "all pods are gone, and %s is still taken by %s", a, s.Holder)

@@ -11,11 +11,10 @@ import (
 	"testing/synctest"
 )
 
-// perRun is how many pods live in one world: few enough that a failure is
-// quickly seen again.
+// perRun is how many pods one simulation has: few enough to reproduce a failure quickly.
 const perRun = 500
 
-// number reads what `make sim` says.
+// number returns a number that `make sim` passes in the environment.
 func number(t *testing.T, name string, otherwise uint64) uint64 {
 	t.Helper()
 	text := os.Getenv(name)
@@ -29,9 +28,9 @@ func number(t *testing.T, name string, otherwise uint64) uint64 {
 	return n
 }
 
-// TestMain keeps the worlds to one processor and one at a time, without garbage
-// collection meanwhile. Which of several pods that one write wakes runs first is
-// then the scheduler's queue, the same each time, and not chance.
+// TestMain runs the simulations on one processor, one at a time and without garbage
+// collection. If one write wakes several pods, the scheduler's queue then decides their
+// order, the same each time, and not chance.
 func TestMain(m *testing.M) {
 	runtime.GOMAXPROCS(1)
 	debug.SetGCPercent(-1)
@@ -45,9 +44,9 @@ func run(t *testing.T, cfg Config) (stats Stats, err error) {
 	return stats, err
 }
 
-// TestLives lives 20,000 pods in 40 worlds, or as many as `make sim` says. Every
-// invariant is checked after every step, and at the end of each world that
-// nothing is left.
+// TestLives runs 20,000 pods in 40 simulations, or as many as `make sim` sets. It checks
+// every invariant after every step, and at the end of each simulation that nothing is
+// left.
 func TestLives(t *testing.T) {
 	lives := uint64(20_000)
 	switch {
@@ -62,15 +61,15 @@ func TestLives(t *testing.T) {
 		t.Run(strconv.FormatUint(seed, 10), func(t *testing.T) {
 			stats, err := run(t, Config{Seed: seed, Lives: perRun})
 			if err != nil {
-				t.Errorf("%v\nsee it again with: make sim LIVES=%d SEED=%d", err, perRun, seed)
+				t.Errorf("%v\nreproduce with: make sim LIVES=%d SEED=%d", err, perRun, seed)
 			}
 			t.Logf("%+v", stats)
 		})
 	}
 }
 
-// TestMonth lets nodes come and go for a month, and sees the pool as free afterwards as
-// on the first day.
+// TestMonth lets nodes come and go for a month, and checks that the pool is as free
+// afterwards as on the first day.
 func TestMonth(t *testing.T) {
 	worlds := 4
 	if testing.Short() || raced {
@@ -85,7 +84,8 @@ func TestMonth(t *testing.T) {
 	}
 }
 
-// TestSeedReproduces is what makes a failure worth anything.
+// TestSeedReproduces checks that a seed gives the same run again, so that failures can be
+// reproduced.
 func TestSeedReproduces(t *testing.T) {
 	for seed := range uint64(len(shapes)) {
 		if raced && shapes[seed].unordered {
@@ -99,28 +99,28 @@ func TestSeedReproduces(t *testing.T) {
 	}
 }
 
-// TestBroken breaks what is simulated on purpose, one way at a time, and sees
-// it caught: a simulation that cannot fail proves nothing.
+// TestBroken breaks one part after the other on purpose, and checks that the invariants
+// detect it: a simulation that cannot fail proves nothing.
 func TestBroken(t *testing.T) {
 	cases := map[Break][]string{
 		BlindUpdates:       {"I1", "I4"},
 		StaleReads:         {"I1", "I4"},
 		LostReplyIsFailure: {"I1", "I4"},
-		FreeAnyones:        {"I1", "I4"},
-		UndoneHalves:       {"I1", "I4"},
+		FreeAnyHolder:      {"I1", "I4"},
+		UndoParts:          {"I1", "I4"},
 		NoCooldown:         {"the cooldown"},
-		NoMask:             {"I6"},
-		NoWordNeeded:       {"I4"},
-		Hearsay:            {"I2"},
-		ImpatientHeirs:     {"I1", "I4"},
-		BelievedMirrors:    {"I1", "I4"},
+		IgnoreExcludes:     {"I6"},
+		NoProofNeeded:      {"I4"},
+		ConfirmUnread:      {"I2"},
+		TakeFromHolder:     {"I1", "I4"},
+		TrustMirrors:       {"I1", "I4"},
 		NoHold:             {"the claim"},
 		NoReservations:     {"I6"},
 		OneStopsAll:        {"I8"},
-		BlindStart:         {"I1", "I4"},
+		StartUncompared:    {"I1", "I4"},
 		RunByWallAhead:     {"the cooldown"},
 		RunByWallBehind:    {"the cooldown's end"},
-		NodesByStamps:      {"I4"},
+		NodesByAge:         {"I4"},
 		BlocksStay:         {"I2"},
 		NoBound:            {"the bound"},
 		AnyNode:            {"I2"},
@@ -139,21 +139,21 @@ func TestBroken(t *testing.T) {
 					t.Logf("seed %d, step %d: %s: %s", f.Seed, f.Step, f.Invariant, f.Detail)
 					return
 				}
-				if broken == UndoneHalves && f.Invariant == "I8" {
-					continue // pods take and undo for ever; it is not what is looked for
+				if broken == UndoParts && f.Invariant == "I8" {
+					continue // pods take and undo for ever: not the expected failure
 				}
-				if broken == UndoneHalves && f.Invariant == "the claim" {
-					continue // the half that was undone is kept for the claim; as above
+				if broken == UndoParts && f.Invariant == "the claim" {
+					continue // the part that was undone is kept for the claim; as above
 				}
 				if broken == RunByWallAhead && f.Invariant == "I2" {
-					continue // what was seen at an hour that is still to come stays until then
+					continue // a block that was seen in the future stays until then
 				}
 				if broken == OneStopsAll && f.Invariant == "the status" {
-					continue // what stopped was not a pod
+					continue // the blocked item is not a pod
 				}
 				t.Fatalf("caught by %s, not by %v: %v", f.Invariant, want, err)
 			}
-			t.Errorf("not seen in %d worlds", worlds)
+			t.Errorf("not detected in %d simulations", worlds)
 		})
 	}
 }

@@ -10,47 +10,47 @@ import (
 	"fairlead.dev/fairlead/internal/ipam/block"
 )
 
-// takes is what a store does, as it is or broken on purpose.
-type takes interface {
+// allocator is the part of the store that can be broken on purpose.
+type allocator interface {
 	Take(ctx context.Context, p *ipam.Pool, r block.Request) ([]block.Lease, error)
 	Free(ctx context.Context, h ipam.Holder, domain string, addrs []netip.Addr) error
 	Confirm(ctx context.Context, h ipam.Holder, domain string, addrs []netip.Addr) ([]netip.Addr, error)
 }
 
-// orderly lets one caller after another into a store. One write wakes several
-// pods; who of them Go's scheduler lets run first would decide who gets the
-// last address of the next network, and a seed would not reproduce.
-type orderly struct {
+// ordered lets one caller after another into a store. One write wakes several pods. If
+// Go's scheduler chose the first of them, it would decide which pod gets the last address
+// of the next network, and a seed would not reproduce.
+type ordered struct {
 	*block.Store
-	takes takes
-	l     *leader
+	allocator allocator
+	l         *leader
 }
 
 // Take waits for the holder's turn.
-func (o orderly) Take(ctx context.Context, p *ipam.Pool, r block.Request) ([]block.Lease, error) {
+func (o ordered) Take(ctx context.Context, p *ipam.Pool, r block.Request) ([]block.Lease, error) {
 	o.l.turn(r.Holder, p.Domain())
-	return o.takes.Take(ctx, p, r)
+	return o.allocator.Take(ctx, p, r)
 }
 
 // Free waits for the holder's turn.
-func (o orderly) Free(ctx context.Context, h ipam.Holder, domain string, addrs []netip.Addr) error {
+func (o ordered) Free(ctx context.Context, h ipam.Holder, domain string, addrs []netip.Addr) error {
 	o.l.turn(h, domain)
-	return o.takes.Free(ctx, h, domain, addrs)
+	return o.allocator.Free(ctx, h, domain, addrs)
 }
 
 // Confirm waits for the holder's turn.
-func (o orderly) Confirm(ctx context.Context, h ipam.Holder, domain string, addrs []netip.Addr) ([]netip.Addr, error) {
+func (o ordered) Confirm(ctx context.Context, h ipam.Holder, domain string, addrs []netip.Addr) ([]netip.Addr, error) {
 	o.l.turn(h, domain)
-	return o.takes.Confirm(ctx, h, domain, addrs)
+	return o.allocator.Confirm(ctx, h, domain, addrs)
 }
 
 // Settled waits for the holder's turn.
-func (o orderly) Settled(ctx context.Context, h ipam.Holder) ([]block.Lease, error) {
+func (o ordered) Settled(ctx context.Context, h ipam.Holder) ([]block.Lease, error) {
 	o.l.turn(h, "")
 	return o.Store.Settled(ctx, h)
 }
 
-// turn of a caller, which begins when it is closed.
+// turn is a caller's turn; it begins when begin is closed.
 type turn struct {
 	leader int
 	holder ipam.Holder
@@ -58,7 +58,7 @@ type turn struct {
 	begin  chan struct{}
 }
 
-// turn returns when it is the holder's.
+// turn blocks until it is the holder's turn.
 func (l *leader) turn(h ipam.Holder, domain string) {
 	t := turn{l.id, h, domain, make(chan struct{})}
 	l.w.mu.Lock()
@@ -67,8 +67,8 @@ func (l *leader) turn(h ipam.Holder, domain string) {
 	<-t.begin
 }
 
-// nextTurn begins the first of the turns, and says whether there was one.
-func (w *world) nextTurn() bool {
+// nextTurn begins the first of the turns, and reports whether there was one.
+func (w *simulation) nextTurn() bool {
 	w.mu.Lock()
 	defer w.mu.Unlock()
 	if len(w.turns) == 0 {

@@ -23,9 +23,9 @@ import (
 
 const (
 	namespace = "default"
-	// quantum is the step of the clock. It is longer than any pause of the
-	// store, so that whatever pauses, for however random a time, is back when
-	// the clock stands again: the order of events depends on the seed alone.
+	// quantum is the step of the clock. It is longer than any pause of the store, so that
+	// every pause, even a random one, is over when the clock stands again: the order of
+	// events depends on the seed alone.
 	quantum = 2500 * time.Millisecond
 )
 
@@ -33,26 +33,26 @@ const (
 type Config struct {
 	// Seed of every decision.
 	Seed uint64
-	// Lives is how many pods are born.
+	// Lives is how many pods are created.
 	Lives int
-	// Break is what is broken on purpose; empty for nothing.
+	// Break is the part that is broken on purpose; empty for none.
 	Break Break
-	// Month lets a month pass in which nodes come and go.
+	// Month simulates a month in which nodes come and go.
 	Month bool
 }
 
-// Stats say what happened in a run, so that a test can see that it was much.
+// Stats counts the events of a run, so that a test can check that many happened.
 type Stats struct {
 	Steps, Lives, Plugged, Errors, Collected                                         int
 	Crashes, StepsDown, Terms, Reboots, Partitions, NodesGone, Restores, APIRestarts int
 	Conflicts, Lost, Late, Refused                                                   int
-	// Jumps of clocks.
+	// Jumps are jumps of clocks.
 	Jumps int
-	// Deleted are records that somebody deleted by hand, Edited blocks that somebody edited,
-	// put back or deleted, Healed addresses that went back to their pods after it.
+	// Deleted are records that were deleted by hand, Edited blocks that were edited, put
+	// back or deleted by hand, Healed addresses that went back to their pods after it.
 	Deleted, Edited, Healed int
-	// Inherited addresses went from pod to pod by a claim, Ended are those that
-	// a claim kept no longer.
+	// Inherited are addresses that went from pod to pod by a claim, Ended those that a
+	// claim kept no longer.
 	Inherited, Ended int
 }
 
@@ -62,53 +62,53 @@ type Failure struct {
 	Step      int
 	Invariant string
 	Detail    string
-	// Last events before it, oldest first.
+	// Last are the last events before it, oldest first.
 	Last []string
 }
 
-// Error says how to see it again.
+// Error returns the failure with the seed that reproduces it.
 func (f *Failure) Error() string {
 	return fmt.Sprintf("seed %d, step %d: %s is broken: %s\nthe last events:\n  %s",
 		f.Seed, f.Step, f.Invariant, f.Detail, strings.Join(f.Last, "\n  "))
 }
 
-// world is everything of one run. The scheduler, which is the goroutine of the
-// test, does one thing at a time; all other goroutines are blocked meanwhile.
-type world struct {
+// simulation is the state of one run. The scheduler, which is the goroutine of the test,
+// does one thing at a time; all other goroutines are blocked meanwhile.
+type simulation struct {
 	cfg Config
 	rng *rand.Rand
 	now time.Time
-	// apiWrong is by how much the API server's clock is wrong.
-	apiWrong time.Duration
-	looks    atomic.Int64
-	calm     bool
-	stats    Stats
+	// apiClockError is the error of the API server's clock.
+	apiClockError time.Duration
+	looks         atomic.Int64
+	calm          bool
+	stats         Stats
 
 	api         *apiServer
 	pools       pools
 	leaders     []*leader
 	leaderCount int
 	machines    []*machine
-	snapshot    shelf
-	// scars are the wounds that the snapshot has.
-	scars map[netip.Addr]types.UID
-	// names that pods may have: more than the pool has addresses, by a little.
+	snapshot    objectSet
+	// snapshotLosses are the losses by hand that the snapshot has.
+	snapshotLosses map[netip.Addr]types.UID
+	// names is how many names pods may have: a few more than the pool has addresses.
 	names int
-	// poison is a pod whose record the API refuses, until it is lifted.
+	// poison is the name of a pod whose record the API refuses, until it is cleared.
 	poison string
 
-	// ignorant is the step before which the API server knows no roles.
-	ignorant int
-	// late are effects that come after their caller was told of a timeout.
+	// rolesKnownAt is the step before which the API server knows no roles.
+	rolesKnownAt int
+	// late are calls that have their effect after their caller got a timeout.
 	late []*call
-	// mu guards what goroutines leave for the scheduler.
+	// mu guards the fields through which goroutines pass work to the scheduler.
 	mu      sync.Mutex
 	arrived []*call
 	reports []report
 	turns   []turn
-	// parked calls wait for an answer.
+	// parked are calls that wait for an answer.
 	parked []*call
-	// doing is the call that has its effect now.
+	// doing is the call that is having its effect now.
 	doing *call
 
 	truth
@@ -116,23 +116,23 @@ type world struct {
 	failed *Failure
 }
 
-// line of the trace; it is formatted when somebody wants to read it.
+// line is a line of the trace; it is formatted only when it is printed.
 type line struct {
 	step   int
 	format string
 	args   []any
 }
 
-// report of a goroutine that is done, for the scheduler.
+// report is the result of a goroutine that is done, for the scheduler.
 type report struct {
 	order string
 	f     func()
 }
 
-func newWorld(cfg Config) (*world, error) {
-	w := &world{cfg: cfg, rng: rand.New(rand.NewPCG(cfg.Seed, 0x5eed)), now: time.Now()}
-	w.apiWrong = w.lie()
-	w.api = newAPI(func() time.Time { return w.now.Add(w.apiWrong) })
+func newSimulation(cfg Config) (*simulation, error) {
+	w := &simulation{cfg: cfg, rng: rand.New(rand.NewPCG(cfg.Seed, 0x5eed)), now: time.Now()}
+	w.apiClockError = w.randomClockError()
+	w.api = newAPI(func() time.Time { return w.now.Add(w.apiClockError) })
 	w.api.blind = cfg.Break == BlindUpdates
 	s := shapes[cfg.Seed%uint64(len(shapes))]
 	if cfg.Month {
@@ -154,14 +154,14 @@ func newWorld(cfg Config) (*world, error) {
 	return w, w.newLeader()
 }
 
-// note is a line of the trace.
-func (w *world) note(format string, args ...any) {
+// note adds a line to the trace.
+func (w *simulation) note(format string, args ...any) {
 	copy(w.trace[:], w.trace[1:])
 	w.trace[len(w.trace)-1] = line{w.stats.Steps, format, args}
 }
 
-// fail notes the first broken invariant.
-func (w *world) fail(invariant, format string, args ...any) {
+// fail records the first broken invariant.
+func (w *simulation) fail(invariant, format string, args ...any) {
 	if w.failed != nil {
 		return
 	}
@@ -173,30 +173,30 @@ func (w *world) fail(invariant, format string, args ...any) {
 	}
 }
 
-// must is for what the model does to the API: it knows that it can.
-func (w *world) must(_ client.Object, err error) {
+// must fails the run if a change by the model itself fails.
+func (w *simulation) must(_ client.Object, err error) {
 	if err != nil {
 		w.fail("the model", "%v", err)
 	}
 }
 
 // park is called by goroutines of leaders.
-func (w *world) park(c *call) {
+func (w *simulation) park(c *call) {
 	w.mu.Lock()
 	defer w.mu.Unlock()
 	w.arrived = append(w.arrived, c)
 }
 
 // report is called by goroutines of leaders.
-func (w *world) report(f func(), order string) {
+func (w *simulation) report(f func(), order string) {
 	w.mu.Lock()
 	defer w.mu.Unlock()
 	w.reports = append(w.reports, report{order, f})
 }
 
-// settle lets every goroutine run until it waits for the scheduler, and takes
-// in what they say in an order that does not depend on who was first.
-func (w *world) settle() {
+// settle lets every goroutine run until it waits for the scheduler, and handles their
+// reports in an order that does not depend on theirs.
+func (w *simulation) settle() {
 	for {
 		synctest.Wait()
 		if w.nextTurn() {
@@ -227,7 +227,7 @@ func (w *world) settle() {
 }
 
 // tick lets time pass.
-func (w *world) tick() {
+func (w *simulation) tick() {
 	<-time.After(quantum)
 	w.settle()
 	w.mu.Lock()
@@ -236,8 +236,8 @@ func (w *world) tick() {
 	w.stats.Steps++
 }
 
-// answer decides about a parked call.
-func (w *world) answer(i int, f fate) {
+// answer gives a parked call its outcome.
+func (w *simulation) answer(i int, f outcome) {
 	c := w.parked[i]
 	w.parked = slices.Delete(w.parked, i, i+1)
 	if w.refuses(c) {
@@ -273,24 +273,24 @@ func (w *world) answer(i int, f fate) {
 	w.settle()
 }
 
-// do lets a call have its effect.
-func (w *world) do(c *call) error {
+// do applies the effect of a call.
+func (w *simulation) do(c *call) error {
 	w.doing = c
 	defer func() { w.doing = nil }()
 	return c.effect()
 }
 
-// refuses keeps one pod poisoned: nothing is ever written of it.
-func (w *world) refuses(c *call) bool {
+// refuses reports whether a call writes the record of the poisoned pod.
+func (w *simulation) refuses(c *call) bool {
 	return w.poison != "" && c.key.kind == kindRecord && c.write() && strings.HasPrefix(c.key.Name, w.poison+"-")
 }
 
-// fate of a call in bad times.
-func (w *world) fate(c *call) fate {
+// outcome returns a random outcome of a call; served if there are no faults.
+func (w *simulation) outcome(c *call) outcome {
 	if w.calm {
 		return served
 	}
-	if w.stats.Steps < w.ignorant {
+	if w.stats.Steps < w.rolesKnownAt {
 		return forbidden
 	}
 	switch n := w.rng.IntN(100); {
@@ -308,8 +308,9 @@ func (w *world) fate(c *call) fate {
 	return served
 }
 
-// crash ends a leader between two steps. What it had sent may still arrive.
-func (w *world) crash(l *leader) {
+// crash ends a leader between two steps. Its calls in progress may still have their
+// effect.
+func (w *simulation) crash(l *leader) {
 	w.note("leader %d crashes", l.id)
 	l.dead.Store(true)
 	l.cancel()
@@ -318,9 +319,9 @@ func (w *world) crash(l *leader) {
 	w.settle()
 }
 
-// giveUpCalls ends calls for which nobody waits any more. Each has its effect, or none,
-// or has it later.
-func (w *world) giveUpCalls(cause error, which func(*call) bool) {
+// giveUpCalls ends calls whose callers no longer wait. Each has its effect now, later, or
+// never.
+func (w *simulation) giveUpCalls(cause error, which func(*call) bool) {
 	for i := 0; i < len(w.parked); {
 		c := w.parked[i]
 		if !which(c) {
@@ -342,14 +343,14 @@ func (w *world) giveUpCalls(cause error, which func(*call) bool) {
 }
 
 // shutdown ends every goroutine.
-func (w *world) shutdown() {
+func (w *simulation) shutdown() {
 	for len(w.leaders) > 0 {
 		w.crash(w.leaders[0])
 	}
 }
 
-// birth makes a pod of a name that is not there, on some node.
-func (w *world) birth() {
+// createPod creates a pod with an unused name on a random node.
+func (w *simulation) createPod() {
 	name := fmt.Sprintf("web-%d", w.rng.IntN(w.names))
 	nodes := slices.DeleteFunc(w.api.list(kindNode), func(o client.Object) bool { return len(o.(*corev1.Node).Spec.Taints) > 0 })
 	if len(nodes) == 0 {
@@ -359,14 +360,14 @@ func (w *world) birth() {
 	p.Namespace, p.Name = namespace, name
 	p.Spec.NodeName = nodes[w.rng.IntN(len(nodes))].GetName()
 	if w.cfg.Month && w.rng.IntN(4) == 0 {
-		w.haunt(p)
+		w.addUnknownNode(p)
 	}
 	p.Status.Phase = corev1.PodRunning
 	if _, err := w.api.get(keyOf(p)); err == nil {
 		return
 	}
-	asked := w.ask(p)
-	w.pretend(p)
+	asked := w.addRequests(p)
+	w.addMirror(p)
 	o, err := w.api.create(p)
 	w.must(o, err)
 	w.asked[o.GetUID()] = asked
@@ -375,13 +376,13 @@ func (w *world) birth() {
 	if m := w.machine(p.Spec.NodeName); m != nil {
 		w.born[o.GetUID()] = m.boot
 	} else {
-		w.born[o.GetUID()] = 0 // a ghost
+		w.born[o.GetUID()] = 0 // its node does not exist
 	}
-	w.note("pod %s is born on %s", name, p.Spec.NodeName)
+	w.note("pod %s is created on %s", name, p.Spec.NodeName)
 }
 
-// death deletes some pod, with or without asking its node.
-func (w *world) death() {
+// deletePod deletes a random pod, with or without asking its node.
+func (w *simulation) deletePod() {
 	pods := w.api.list(kindPod)
 	if len(pods) == 0 {
 		return
@@ -390,7 +391,7 @@ func (w *world) death() {
 	w.kill(p, w.rng.IntN(5) == 0)
 }
 
-func (w *world) kill(p *corev1.Pod, force bool) {
+func (w *simulation) kill(p *corev1.Pod, force bool) {
 	switch {
 	case force:
 		w.note("pod %s is deleted by force", p.Name)
@@ -401,9 +402,9 @@ func (w *world) kill(p *corev1.Pod, force bool) {
 	}
 }
 
-// collect is Kubernetes' own garbage collection: of pods whose node is gone,
-// and of records whose pod is.
-func (w *world) collect() {
+// collect is Kubernetes' own garbage collection: it deletes pods whose node is gone, and
+// records whose pod is gone.
+func (w *simulation) collect() {
 	for _, o := range w.api.list(kindPod) {
 		if _, err := w.api.get(key{kindNode, types.NamespacedName{Name: o.(*corev1.Pod).Spec.NodeName}}); err != nil {
 			w.kill(o.(*corev1.Pod), true)
@@ -426,10 +427,10 @@ func (w *world) collect() {
 	}
 }
 
-// restore is etcd going back to a backup. Whoever does that restarts all that
-// has caches, after taking off the taints that the backup brought back to nodes
-// that run (docs/operator/runbook.md).
-func (w *world) restore() {
+// restore puts etcd back to a backup. The operator first removes the taints that the
+// backup brought back to running nodes, and then restarts all programs with caches
+// (docs/operator/runbook.md).
+func (w *simulation) restore() {
 	w.note("etcd is restored to an older state")
 	w.shutdown()
 	w.late = nil
@@ -439,7 +440,7 @@ func (w *world) restore() {
 			m.untaint()
 		}
 	}
-	w.recall()
+	w.reload()
 	for _, m := range w.machines {
 		m.forget()
 		if _, err := w.api.get(m.key()); m.scrapped && err == nil {

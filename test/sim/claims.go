@@ -21,38 +21,38 @@ import (
 	"fairlead.dev/fairlead/internal/ipam/block"
 )
 
-// This file checks what is kept and what is withheld: claims and reservations.
+// This file checks claims and reservations.
 
 const (
 	// claimGrace is how long an address is kept for a claim that does not exist.
 	claimGrace = 5 * time.Second
-	// defaultHold is how long one is kept for a claim that does not say.
+	// defaultHold is how long an address is kept for a claim without holdTime.
 	defaultHold = 24 * time.Hour
 )
 
-// claim is what became of one.
+// claim is the history of a claim.
 type claim struct {
 	exists bool
-	// born is when it was made last: before there was none.
+	// born is when it was last created.
 	born time.Time
-	// holds and wants are of all specs that it ever had.
+	// holds and wants are the hold times and addresses of all specs that it ever had.
 	holds []time.Duration
 	wants []netip.Addr
-	// slots that the blocks say are its.
+	// slots are the addresses that the blocks record for it.
 	slots map[netip.Addr]bool
-	// doubled is when it last had two addresses of a family.
-	doubled time.Time
+	// doubledAt is when it last had two addresses of a family.
+	doubledAt time.Time
 }
 
-func (w *world) claim(key string) *claim {
+func (w *simulation) claim(key string) *claim {
 	if w.claims[key] == nil {
 		w.claims[key] = &claim{slots: map[netip.Addr]bool{}}
 	}
 	return w.claims[key]
 }
 
-// claimChanged looks at a change of a claim.
-func (w *world) claimChanged(old, obj client.Object) {
+// claimChanged updates the history of a claim.
+func (w *simulation) claimChanged(old, obj client.Object) {
 	if obj == nil {
 		w.claim(client.ObjectKeyFromObject(old).String()).exists = false
 		return
@@ -60,7 +60,7 @@ func (w *world) claimChanged(old, obj client.Object) {
 	w.claimIs(obj.(*v1alpha1.IPClaim))
 }
 
-func (w *world) claimIs(o *v1alpha1.IPClaim) {
+func (w *simulation) claimIs(o *v1alpha1.IPClaim) {
 	c := w.claim(client.ObjectKeyFromObject(o).String())
 	if !c.exists {
 		c.exists, c.born = true, w.now
@@ -79,8 +79,8 @@ func (w *world) claimIs(o *v1alpha1.IPClaim) {
 	}
 }
 
-// recallClaims takes in what claims there are after a restore.
-func (w *world) recallClaims() {
+// reloadClaims updates all claims after a restore.
+func (w *simulation) reloadClaims() {
 	now := map[string]bool{}
 	for _, o := range w.api.list(kindClaim) {
 		now[client.ObjectKeyFromObject(o).String()] = true
@@ -92,15 +92,15 @@ func (w *world) recallClaims() {
 	}
 }
 
-// keepChanged looks at a change of whose an address is kept to be.
-func (w *world) keepChanged(a netip.Addr, was, now ipam.Slot) {
+// claimOfSlotChanged checks a change of the claim for which an address is kept.
+func (w *simulation) claimOfSlotChanged(a netip.Addr, was, now ipam.Slot) {
 	if was.Claim != "" && was.Claim != now.Claim {
 		delete(w.claim(was.Claim).slots, a)
 		switch {
 		case was.State == ipam.Held:
-			w.ending(a, was.Claim, w.since(was))
+			w.checkClaimEnd(a, was.Claim, w.since(was))
 		case now.State == ipam.Freed:
-			w.ending(a, was.Claim, w.since(now))
+			w.checkClaimEnd(a, was.Claim, w.since(now))
 		default:
 			w.fail("the claim", "%s of claim %s becomes %c of %s, claim %q", a, was.Claim, now.State, now.Holder, now.Claim)
 		}
@@ -110,19 +110,19 @@ func (w *world) keepChanged(a netip.Addr, was, now ipam.Slot) {
 		c.slots[a] = true
 		for o := range c.slots {
 			if o != a && o.Is4() == a.Is4() {
-				c.doubled = w.now
+				c.doubledAt = w.now
 			}
 		}
 	}
 }
 
-// ending checks that there is a reason to keep an address no longer: the claim
-// was not there, it was held for as long as the claim said at some time, or the
-// claim had or wanted another one.
-func (w *world) ending(a netip.Addr, key string, since time.Time) {
+// checkClaimEnd checks that there is a reason to keep an address no longer: the claim did
+// not exist, it was held for a hold time of the claim, or the claim had or wanted another
+// address.
+func (w *simulation) checkClaimEnd(a netip.Addr, key string, since time.Time) {
 	w.stats.Ended++
 	c := w.claim(key)
-	if !c.exists || !c.born.Before(since.Add(claimGrace-quantum)) || !c.doubled.Before(since) {
+	if !c.exists || !c.born.Before(since.Add(claimGrace-quantum)) || !c.doubledAt.Before(since) {
 		return
 	}
 	for _, hold := range c.holds {
@@ -138,17 +138,17 @@ func (w *world) ending(a netip.Addr, key string, since time.Time) {
 	w.fail("the claim", "%s has been kept for claim %s since %s, and now it is not, without a reason", a, key, since)
 }
 
-// look is what a leader knew when it began to reconcile something.
+// look is the knowledge of a leader when it began to reconcile an object.
 type look struct {
-	// pod that is reconciled; empty when there was none.
+	// pod is the UID of the reconciled pod; empty if there was none.
 	pod types.UID
-	// reserved is what reservations there were.
+	// reserved are the reservations.
 	reserved map[string]*ipam.Reservation
-	// has is what the pod's claims had.
+	// has are the leases of the pod's claims.
 	has map[string][]block.Lease
 }
 
-// look notes what the leader knows.
+// look returns the leader's present knowledge.
 func (l *leader) look(k key) look {
 	out := look{}
 	if !l.w.pools.asks || k.kind != kindPod {
@@ -164,8 +164,8 @@ func (l *leader) look(k key) look {
 	return out
 }
 
-// learn notes what informers show of reservations: of one with a mistake, what
-// can be read.
+// learn notes a reservation that informers show; of an invalid reservation only the valid
+// ranges.
 func (l *leader) learn(e event) {
 	o, ok := e.obj.(*v1alpha1.IPReservation)
 	switch {
@@ -180,13 +180,13 @@ func (l *leader) learn(e event) {
 	}
 }
 
-// counts of a pool as the leader sees it, reservations and all.
+// counts returns the counts of a pool by the leader's knowledge, including reservations.
 func (l *leader) counts(p *ipam.Pool) ipam.Counts { return l.store.Counts(l.pools.Without(p)) }
 
-// knownTo checks an address that is taken by what the leader knew that wrote
-// it: it is not reserved, it is of a claim of the pod, and the claim had no
-// other one.
-func (w *world) knownTo(a netip.Addr, was, now ipam.Slot) {
+// checkKnown checks a taken address by the knowledge of the leader that wrote it: the
+// address is not reserved, its claim is a claim of the pod, and the claim had no other
+// address.
+func (w *simulation) checkKnown(a netip.Addr, was, now ipam.Slot) {
 	if !w.pools.asks {
 		return
 	}
@@ -202,7 +202,7 @@ func (w *world) knownTo(a netip.Addr, was, now ipam.Slot) {
 	w.had[a][now.Holder.PodUID] = w.doing.by.id
 	knew, ok := w.doing.looks[key{kindPod, types.NamespacedName{Namespace: now.Holder.Namespace, Name: now.Holder.Pod}}]
 	if !ok || knew.pod != types.UID(now.Holder.PodUID) {
-		return // its leader does not wait for it any more
+		return // its leader no longer waits for the call
 	}
 	for name, r := range knew.reserved {
 		if w.doing.reserved[name] == r && r.Contains(a) {
@@ -229,9 +229,9 @@ func (w *world) knownTo(a netip.Addr, was, now ipam.Slot) {
 	}
 }
 
-// unlike says where a record is not what its pod has asked for; empty for
-// nowhere.
-func (w *world) unlike(r *v1alpha1.PodAttachment) string {
+// differsFromRequest describes the first difference between a record and its pod's
+// request; empty for none.
+func (w *simulation) differsFromRequest(r *v1alpha1.PodAttachment) string {
 	a := w.asked[r.HolderUID()]
 	for _, i := range r.Spec.Interfaces {
 		if want := a.claimOn(i.Name, w.pools.sticky[i.Pool]); i.Claim != want {
@@ -241,7 +241,7 @@ func (w *world) unlike(r *v1alpha1.PodAttachment) string {
 		for _, cidr := range i.Addresses {
 			addr := netip.MustParsePrefix(cidr).Addr()
 			if has = append(has, addr); w.slots[addr].Claim != i.Claim {
-				return fmt.Sprintf("has %s for claim %q, and the block says %q", addr, i.Claim, w.slots[addr].Claim)
+				return fmt.Sprintf("has %s for claim %q, and the block has %q", addr, i.Claim, w.slots[addr].Claim)
 			}
 		}
 		for _, want := range a.addresses {
@@ -253,10 +253,9 @@ func (w *world) unlike(r *v1alpha1.PodAttachment) string {
 	return ""
 }
 
-// checkRefusal looks at the conflict over an address that a pod is told of: it
-// names a pod that there was, and this leader has given nothing to the one that
-// is refused.
-func (w *world) checkRefusal(l *leader, k key, err error) {
+// checkRefusal checks a conflict that is reported for a pod: it names a pod that existed,
+// and this leader has given no address to the refused pod.
+func (w *simulation) checkRefusal(l *leader, k key, err error) {
 	var taken *ipam.TakenError
 	if !errors.Is(err, driver.ErrConflict) || !errors.As(err, &taken) {
 		return
@@ -272,10 +271,10 @@ func (w *world) checkRefusal(l *leader, k key, err error) {
 	}
 }
 
-// waits says that a pod has a reason to be without addresses although there is
-// room: somebody has what it requests or what its claim has, or no pool gives
-// that.
-func (w *world) waits(p *corev1.Pod) bool {
+// waits reports whether a pod has a reason to be without addresses although there is
+// room: another pod has the address that it requests or that its claim has, or no pool
+// gives that address.
+func (w *simulation) waits(p *corev1.Pod) bool {
 	a := w.asked[p.UID]
 	wanted := a.addresses
 	for _, key := range w.claimsOf(a) {
@@ -307,8 +306,8 @@ func claimKey(k string) key {
 	return key{kindClaim, types.NamespacedName{Namespace: namespace, Name: k[len(namespace)+1:]}}
 }
 
-// reserved says that some reservation has an address.
-func (w *world) reserved(a netip.Addr) bool {
+// reserved reports whether a reservation has an address.
+func (w *simulation) reserved(a netip.Addr) bool {
 	return slices.ContainsFunc(w.api.list(kindReserved), func(o client.Object) bool { return reservation(o).Contains(a) })
 }
 
@@ -318,9 +317,9 @@ func reservation(o client.Object) *ipam.Reservation {
 	return r
 }
 
-// checkSettled is for a world at rest: what leaders count, and what claims and
-// reservations say of themselves, is so.
-func (w *world) checkSettled() {
+// checkSettled checks at rest that the leaders' counts and the status of claims and
+// reservations are right.
+func (w *simulation) checkSettled() {
 	if !w.pools.asks || w.failed != nil {
 		return
 	}
@@ -341,7 +340,7 @@ func (w *world) checkSettled() {
 		r := o.(*v1alpha1.IPReservation)
 		whole := len(r.Spec.Ranges) == 1
 		if !slices.Equal(in, r.Status.InUse) || meta.IsStatusConditionTrue(r.Status.Conditions, v1alpha1.ConditionReady) != whole {
-			w.fail("the status", "reservation %s says %+v, and pods have %v of it", r.Name, r.Status, in)
+			w.fail("the status", "reservation %s has status %+v, and pods have %v of it", r.Name, r.Status, in)
 		}
 	}
 	for _, o := range w.api.list(kindClaim) {
@@ -353,13 +352,13 @@ func (w *world) checkSettled() {
 				late++
 				continue
 			}
-			// One family may be the pod's while the other is still kept, as when
-			// somebody reserved that address meanwhile.
+			// One family may be the pod's while the other is still kept, for example if
+			// that address was reserved meanwhile.
 			has, of = append(has, a.String()), cmp.Or(of, s.Holder.Pod)
 		}
 		s := o.(*v1alpha1.IPClaim).Status
 		if !slices.Equal(has, s.Addresses) || s.Pod != of || (s.HeldSince != nil) != (len(has) > 0 && of == "") {
-			w.fail("the status", "claim %s says %+v, and has %v, which pod %q has", o.GetName(), s, has, of)
+			w.fail("the status", "claim %s has status %+v, and has %v, which pod %q has", o.GetName(), s, has, of)
 		}
 		if late > 0 && of == "" {
 			w.fail("the claim", "claim %s keeps %d addresses more than it needs", o.GetName(), late)
@@ -367,8 +366,8 @@ func (w *world) checkSettled() {
 	}
 }
 
-// count what a pool has.
-func (w *world) count(p *ipam.Pool) ipam.Counts {
+// count returns the true counts of a pool.
+func (w *simulation) count(p *ipam.Pool) ipam.Counts {
 	var c ipam.Counts
 	for _, a := range w.pools.covered {
 		if !p.Allows(a) {
@@ -391,8 +390,8 @@ func (w *world) count(p *ipam.Pool) ipam.Counts {
 	return c
 }
 
-// checkNothingKept is I2 when all claims and reservations are gone too.
-func (w *world) checkNothingKept() {
+// checkNothingKept checks I2 when all claims and reservations are gone too.
+func (w *simulation) checkNothingKept() {
 	for a, s := range w.slots {
 		if s.State != ipam.Freed {
 			w.fail("I2", "all claims are gone, and %s is still %c, for claim %q", a, s.State, s.Claim)

@@ -14,20 +14,19 @@ import (
 	"fairlead.dev/fairlead/api/v1alpha1"
 )
 
-// asked is what a pod asks for, and what it is.
+// asked are the requests and the kind of a pod.
 type asked struct {
 	name string
-	// stateful pods are those of a StatefulSet, machine is the virtual machine
-	// that a pod runs, claim that of its annotation; empty for none.
+	// stateful is true for a pod of a StatefulSet. machine is the virtual machine that a
+	// pod runs, claim the claim in its annotation; empty for none.
 	stateful       bool
 	machine, claim string
-	// addresses that it requests on the default network.
+	// addresses are those that it requests on the default network.
 	addresses []netip.Addr
 }
 
-// claimOn is the key of the claim that the pod has on an interface in a pool
-// that is sticky for some pods, as docs/user/keeping-an-address.md says; empty
-// for none.
+// claimOn returns the key of the claim that the pod has on an interface in a sticky pool,
+// by the rules of docs/user/keeping-an-address.md; empty for none.
 func (a asked) claimOn(iface string, sticky v1alpha1.Sticky) string {
 	name := ""
 	switch {
@@ -47,8 +46,8 @@ func (a asked) claimOn(iface string, sticky v1alpha1.Sticky) string {
 	return namespace + "/" + name
 }
 
-// claimsOf are the keys of all claims that a pod may have.
-func (w *world) claimsOf(a asked) []string {
+// claimsOf returns the keys of all claims that a pod may have.
+func (w *simulation) claimsOf(a asked) []string {
 	var out []string
 	for pool, sticky := range w.pools.sticky {
 		iface := "eth0"
@@ -63,8 +62,8 @@ func (w *world) claimsOf(a asked) []string {
 	return slices.Compact(out)
 }
 
-// ask lets a pod ask for something.
-func (w *world) ask(p *corev1.Pod) asked {
+// addRequests adds random requests to a pod.
+func (w *simulation) addRequests(p *corev1.Pod) asked {
 	a := asked{name: p.Name}
 	if !w.pools.asks {
 		return a
@@ -82,45 +81,46 @@ func (w *world) ask(p *corev1.Pod) asked {
 		p.Annotations[v1alpha1.AnnotationClaim] = a.claim
 	}
 	if w.rng.IntN(6) == 0 {
-		a.addresses = w.some()
+		a.addresses = w.randomAddresses()
 		p.Annotations[v1alpha1.AnnotationAddresses] = join(a.addresses)
 	}
 	return a
 }
 
-// staticUID is under which CNI asks for the static pods of one name; noUID can be
-// written nowhere.
+// staticUID is the prefix of the UIDs by which CNI asks for static pods. noUID is not a
+// UID, so no record can name it.
 const (
 	staticUID = "static-"
 	noUID     = "A_0:"
 )
 
-// pretend makes some pods mirrors: of a static pod, which the kubelet makes again
-// while its sandbox lives, and of what any user may write: another pod's UID, or
-// what is none.
-func (w *world) pretend(p *corev1.Pod) {
-	says := ""
+// addMirror makes some pods mirrors: of a static pod, which the kubelet creates again
+// while its sandbox lives, or a pod of a user with another pod's UID or an invalid one in
+// its annotation.
+func (w *simulation) addMirror(p *corev1.Pod) {
+	mirrored := ""
 	switch n := w.rng.IntN(100); {
 	case n < 8:
-		says = staticUID + p.Name
+		mirrored = staticUID + p.Name
 	case n < 18:
 		if all := w.api.list(kindPod); len(all) > 0 {
-			says = string(all[w.rng.IntN(len(all))].GetUID())
+			mirrored = string(all[w.rng.IntN(len(all))].GetUID())
 		}
 	case n < 20:
-		says = noUID
+		mirrored = noUID
 	}
-	if says == "" {
+	if mirrored == "" {
 		return
 	}
 	if p.Annotations == nil {
 		p.Annotations = map[string]string{}
 	}
-	p.Annotations[corev1.MirrorPodAnnotationKey] = says
+	p.Annotations[corev1.MirrorPodAnnotationKey] = mirrored
 }
 
-// some address of the default network's pools, or one of each family.
-func (w *world) some() []netip.Addr {
+// randomAddresses returns an address of the default network's pools, or one of each
+// family.
+func (w *simulation) randomAddresses() []netip.Addr {
 	var out []netip.Addr
 	for range 1 + w.rng.IntN(2) {
 		a := w.pools.covered[w.rng.IntN(len(w.pools.covered))]
@@ -140,20 +140,19 @@ func join(addresses []netip.Addr) string {
 	return strings.Join(texts, ",")
 }
 
-// use is what people do with claims and reservations.
-func (w *world) use() {
+// changeClaims changes a claim or a reservation, as people do.
+func (w *simulation) changeClaims() {
 	switch {
 	case !w.pools.asks:
 	case w.rng.IntN(2) == 0:
-		w.useClaim()
+		w.changeClaim()
 	default:
-		w.useReservation()
+		w.changeReservation()
 	}
 }
 
-// useClaim writes a claim, changes or deletes one, also one that was made for a
-// pod.
-func (w *world) useClaim() {
+// changeClaim writes, changes or deletes a claim, also a claim that Fairlead made for a pod.
+func (w *simulation) changeClaim() {
 	names := []string{fmt.Sprintf("web-%d", w.rng.IntN(w.names)), fmt.Sprintf("vm-%d", w.rng.IntN(4)), fmt.Sprintf("db-%d", w.rng.IntN(3))}
 	name := names[w.rng.IntN(len(names))]
 	if w.pools.second != "" && w.rng.IntN(3) == 0 {
@@ -181,10 +180,10 @@ func (w *world) useClaim() {
 	}
 }
 
-func (w *world) claimSpec() v1alpha1.IPClaimSpec {
+func (w *simulation) claimSpec() v1alpha1.IPClaimSpec {
 	var s v1alpha1.IPClaimSpec
 	if w.rng.IntN(3) == 0 {
-		for _, a := range w.some() {
+		for _, a := range w.randomAddresses() {
 			s.Addresses = append(s.Addresses, a.String())
 		}
 	}
@@ -194,8 +193,8 @@ func (w *world) claimSpec() v1alpha1.IPClaimSpec {
 	return s
 }
 
-// useReservation writes a reservation, changes or deletes one.
-func (w *world) useReservation() {
+// changeReservation writes, changes or deletes a reservation.
+func (w *simulation) changeReservation() {
 	k := key{kindReserved, types.NamespacedName{Name: fmt.Sprintf("reserved-%d", w.rng.IntN(3))}}
 	o, err := w.api.get(k)
 	switch {
@@ -215,8 +214,9 @@ func (w *world) useReservation() {
 	}
 }
 
-// reservationSpec names a few neighbours, at times with a mistake beside them.
-func (w *world) reservationSpec() v1alpha1.IPReservationSpec {
+// reservationSpec returns a spec with a few neighbouring addresses, at times with an
+// invalid range beside them.
+func (w *simulation) reservationSpec() v1alpha1.IPReservationSpec {
 	first := w.pools.covered[w.rng.IntN(len(w.pools.covered))]
 	last := first
 	for range w.rng.IntN(4) {
@@ -234,8 +234,8 @@ func (w *world) reservationSpec() v1alpha1.IPReservationSpec {
 	return s
 }
 
-// giveUp deletes all claims and reservations.
-func (w *world) giveUp() {
+// deleteClaims deletes all claims and reservations.
+func (w *simulation) deleteClaims() {
 	for _, kind := range []string{kindClaim, kindReserved} {
 		for _, o := range w.api.list(kind) {
 			w.note("%s is deleted", keyOf(o))

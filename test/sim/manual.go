@@ -12,14 +12,15 @@ import (
 	"fairlead.dev/fairlead/internal/ipam"
 )
 
-// This file is about people who change blocks by hand, and what must come of it.
+// This file simulates changes of blocks by hand, and checks their consequences.
 
-// handEdit deletes a block in use, edits some of its slots away, or puts it back to an
-// older state; every other time the leaders crash with it. Whatever it changes is named by
-// a record: of a pod that is still obtaining its network nobody knows what the block knew.
-func (w *world) handEdit() {
+// editByHand deletes a block in use, edits some of its slots away, or puts it back to an
+// older state; every other time all leaders crash first. A record names every removed
+// address, because for a pod that is still obtaining its network only the block knows the
+// address.
+func (w *simulation) editByHand() {
 	if w.pools.asks {
-		return // what claims keep is known to the blocks alone
+		return // only the blocks know the addresses that claims keep
 	}
 	blocks := slices.DeleteFunc(w.api.list(kindBlock), func(o client.Object) bool { return !w.allRecorded(o.(*v1alpha1.IPBlock)) })
 	if len(blocks) == 0 {
@@ -29,7 +30,7 @@ func (w *world) handEdit() {
 	if w.rng.IntN(2) == 0 {
 		w.shutdown()
 		for len(w.late) > 0 {
-			w.arrive()
+			w.deliverLate()
 		}
 		if o, err := w.api.get(keyOf(b)); err != nil || !w.allRecorded(o.(*v1alpha1.IPBlock)) {
 			return
@@ -58,9 +59,9 @@ func (w *world) handEdit() {
 	w.must(w.api.update(edited))
 }
 
-// allRecorded says whether every taken slot of a block is named by a record of its holder
-// that nobody is giving back, and there is one.
-func (w *world) allRecorded(b *v1alpha1.IPBlock) bool {
+// allRecorded reports whether a block has taken slots, and a record of the holder that is
+// not being released names each of them.
+func (w *simulation) allRecorded(b *v1alpha1.IPBlock) bool {
 	n := 0
 	for s := range ipam.DecodeBlock(netip.MustParsePrefix(b.Spec.CIDR), b.Spec.Node, b.Spec.Slots).Slots() {
 		if s.State != ipam.Taken {
@@ -73,16 +74,16 @@ func (w *world) allRecorded(b *v1alpha1.IPBlock) bool {
 	return n > 0
 }
 
-// holdsByRecord says whether a record of a pod names an address, and nothing has shown
-// that it may be given back.
-func (w *world) holdsByRecord(uid types.UID, a netip.Addr) bool {
+// holdsByRecord reports whether a record of a pod names an address and may not be
+// released.
+func (w *simulation) holdsByRecord(uid types.UID, a netip.Addr) bool {
 	return slices.ContainsFunc(w.records[uid], func(r *v1alpha1.PodAttachment) bool {
-		return slices.Contains(addressesOf(r), a) && !w.evident(r)
+		return slices.Contains(addressesOf(r), a) && !w.proven(r)
 	})
 }
 
-// olderState is some state that the block had before; nil for none.
-func (w *world) olderState(b *v1alpha1.IPBlock) *v1alpha1.IPBlock {
+// olderState returns a random earlier state of a block; nil if there is none.
+func (w *simulation) olderState(b *v1alpha1.IPBlock) *v1alpha1.IPBlock {
 	var all []*v1alpha1.IPBlock
 	for _, e := range w.api.log[kindBlock] {
 		if o := e.obj.(*v1alpha1.IPBlock); o.UID == b.UID && o.ResourceVersion != b.ResourceVersion && !e.deleted {
@@ -95,24 +96,25 @@ func (w *world) olderState(b *v1alpha1.IPBlock) *v1alpha1.IPBlock {
 	return all[max(0, len(all)-1-w.rng.IntN(12))]
 }
 
-// wounded notes what a hand does to an address, and what becomes of it until its pod has it
-// again: nobody else may get it. It says whether the usual checks do not apply.
-func (w *world) wounded(a netip.Addr, was, now ipam.Slot) bool {
+// lossChanged notes the loss of an address by hand, and follows the address until its pod
+// has it again: no other pod may get it. It reports whether the usual checks do not
+// apply.
+func (w *simulation) lossChanged(a netip.Addr, was, now ipam.Slot) bool {
 	if w.byHand {
-		if uid := types.UID(was.Holder.PodUID); was.State == ipam.Taken && !isOf(now, uid) && w.wounds[a] == "" {
-			w.wounds[a] = uid
+		if uid := types.UID(was.Holder.PodUID); was.State == ipam.Taken && !isOf(now, uid) && w.lostByHand[a] == "" {
+			w.lostByHand[a] = uid
 		}
 		return true
 	}
-	uid, ok := w.wounds[a]
+	uid, ok := w.lostByHand[a]
 	switch {
 	case !ok:
 		return false
 	case isOf(now, uid):
 		w.stats.Healed++
-		delete(w.wounds, a)
+		delete(w.lostByHand, a)
 	case !w.holdsByRecord(uid, a) && !w.plugs(uid, a):
-		delete(w.wounds, a) // its pod has given it back, or is gone
+		delete(w.lostByHand, a) // its pod has released it, or is gone
 		return false
 	case now.State == ipam.Taken && !isOf(was, types.UID(now.Holder.PodUID)) && w.mayUse(types.UID(now.Holder.PodUID), a):
 		w.fail("I1", "%s is handed out to %s, and pod %s has it: a block was changed by hand", a, now.Holder, uid)
@@ -120,15 +122,16 @@ func (w *world) wounded(a netip.Addr, was, now ipam.Slot) bool {
 	return true
 }
 
-// mayUse says whether a pod that an address is taken for may ever use it: it is there, or
-// some machine has the address plugged for it. A leader that has not heard yet that a pod
-// is gone may take for it what the other leader has freed; nobody else gets it then.
-func (w *world) mayUse(uid types.UID, a netip.Addr) bool {
+// mayUse reports whether a pod that takes an address may ever use it: the pod exists, or
+// a machine has the address plugged for it. A leader that has not seen yet that a pod is
+// gone may take for it an address that the other leader has freed; no other pod gets that
+// address then.
+func (w *simulation) mayUse(uid types.UID, a netip.Addr) bool {
 	return w.plugs(uid, a) || slices.ContainsFunc(w.api.list(kindPod), func(o client.Object) bool { return o.GetUID() == uid })
 }
 
-// plugs says whether some machine has an address plugged for a pod.
-func (w *world) plugs(uid types.UID, a netip.Addr) bool {
+// plugs reports whether a machine has an address plugged for a pod.
+func (w *simulation) plugs(uid types.UID, a netip.Addr) bool {
 	for _, m := range w.machines {
 		for _, s := range m.plugged {
 			if s.holder == uid && !s.forgotten && slices.Contains(s.addresses, a) {
@@ -139,12 +142,12 @@ func (w *world) plugs(uid types.UID, a netip.Addr) bool {
 	return false
 }
 
-// checkWounds is for a world at rest: what living records name is their pods' again.
-func (w *world) checkWounds() {
-	for a, uid := range w.wounds {
+// checkLosses checks at rest that each address that a record names is its pod's again.
+func (w *simulation) checkLosses() {
+	for a, uid := range w.lostByHand {
 		if w.holdsByRecord(uid, a) {
-			w.fail("I2", "%s was lost by hand, pod %s has it, and the block says %c %s", a, uid, w.slots[a].State, w.slots[a].Holder)
+			w.fail("I2", "%s was lost by hand, pod %s has it, and the block has %c %s", a, uid, w.slots[a].State, w.slots[a].Holder)
 		}
 	}
-	clear(w.wounds)
+	clear(w.lostByHand)
 }
