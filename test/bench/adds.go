@@ -17,7 +17,7 @@ import (
 )
 
 // boundPods creates pods on the real node and waits for their records.
-func (w *world) boundPods(ctx context.Context, prefix string, n int) ([]*corev1.Pod, *board, error) {
+func (w *testbed) boundPods(ctx context.Context, prefix string, n int) ([]*corev1.Pod, *board, error) {
 	b, err := w.kube.watchNodes(ctx, false, realNode)
 	if err != nil {
 		return nil, nil, err
@@ -40,7 +40,7 @@ func (w *world) boundPods(ctx context.Context, prefix string, n int) ([]*corev1.
 
 // contest is what takes part in the comparison of ADD and DEL.
 type contest struct {
-	w      *world
+	w      *testbed
 	pods   []*corev1.Pod
 	board  *board
 	config []byte
@@ -62,7 +62,7 @@ type durations struct {
 }
 
 // addAndDel measures ADD and DEL, one at a time.
-func addAndDel(ctx context.Context, w *world) (map[string]figure, error) {
+func addAndDel(ctx context.Context, w *testbed) (map[string]figure, error) {
 	ctx, cancel := context.WithCancel(ctx)
 	defer cancel()
 	if err := w.serving(ctx); err != nil {
@@ -112,7 +112,7 @@ func (d *durations) afterWarmUp(warmUp, rounds int, round func(n int) error) err
 }
 
 // serving has everything run that serves an ADD.
-func (w *world) serving(ctx context.Context) error {
+func (w *testbed) serving(ctx context.Context) error {
 	if err := w.cluster(ctx); err != nil {
 		return err
 	}
@@ -154,7 +154,7 @@ func (c *contest) prepare(ctx context.Context, rounds int) (err error) {
 }
 
 // refConfig is a configuration of the reference plugins.
-func (w *world) refConfig(name string, masquerade bool) ([]byte, error) {
+func (w *testbed) refConfig(name string, masquerade bool) ([]byte, error) {
 	config := map[string]any{
 		"cniVersion": "1.0.0", "name": name, "type": "bridge", "bridge": "cni0", "isGateway": true,
 		"ipam": map[string]any{
@@ -271,7 +271,7 @@ func (p plugging) exec(ctx context.Context, verb string, into *samples) error {
 
 // recordsGone waits until the daemon has dropped the records of sandboxes,
 // which it does when the kernel has removed their links.
-func (w *world) recordsGone(ctx context.Context, containerIDs ...string) error {
+func (w *testbed) recordsGone(ctx context.Context, containerIDs ...string) error {
 	for _, id := range containerIDs {
 		path := filepath.Join(w.stateDir(), "attachments", id+".json")
 		err := await(ctx, "the record of a sandbox to go", func(context.Context) error {

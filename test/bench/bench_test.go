@@ -198,7 +198,7 @@ func TestBadCommandLines(t *testing.T) {
 	} {
 		t.Run(tt.name, func(t *testing.T) {
 			var said bytes.Buffer
-			if code := outer(tt.args, &said, &said); code != 2 || !strings.Contains(said.String(), tt.want) {
+			if code := launch(tt.args, &said, &said); code != 2 || !strings.Contains(said.String(), tt.want) {
 				t.Errorf("exit code %d, %q; want 2 and %q", code, said.String(), tt.want)
 			}
 		})

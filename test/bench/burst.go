@@ -29,7 +29,7 @@ const (
 )
 
 // burst measures 1,000 pods at once.
-func burst(ctx context.Context, w *world) (map[string]figure, error) {
+func burst(ctx context.Context, w *testbed) (map[string]figure, error) {
 	ctx, cancel := context.WithCancel(ctx)
 	defer cancel()
 	model, err := w.allocating(ctx, "burst-model")
@@ -63,7 +63,7 @@ func burst(ctx context.Context, w *world) (map[string]figure, error) {
 
 // burstOfPods returns how many pods per second a controller served of 1,000
 // that waited for it.
-func (w *world) burstOfPods(ctx context.Context, round int) (float64, error) {
+func (w *testbed) burstOfPods(ctx context.Context, round int) (float64, error) {
 	ctx, cancel := context.WithCancel(ctx)
 	defer cancel()
 	if err := w.standby(ctx); err != nil {
@@ -114,7 +114,7 @@ func (w *world) burstOfPods(ctx context.Context, round int) (float64, error) {
 
 // burstOfCreates returns how many objects per second the same number of clients
 // create, beside a controller on standby.
-func (w *world) burstOfCreates(ctx context.Context, model *v1alpha1.PodAttachment, round int) (float64, error) {
+func (w *testbed) burstOfCreates(ctx context.Context, model *v1alpha1.PodAttachment, round int) (float64, error) {
 	ctx, cancel := context.WithCancel(ctx)
 	defer cancel()
 	if err := w.standby(ctx); err != nil {
@@ -151,7 +151,7 @@ func (w *world) burstOfCreates(ctx context.Context, model *v1alpha1.PodAttachmen
 }
 
 // abreast does n things with as many clients as the controller makes writes at once.
-func (w *world) abreast(n int, do func(i int) error) error { return atOnce(workers(), n, do) }
+func (w *testbed) abreast(n int, do func(i int) error) error { return atOnce(workers(), n, do) }
 
 // atOnce does n things with so many clients.
 func atOnce(clients, n int, do func(i int) error) error {
@@ -174,7 +174,7 @@ func atOnce(clients, n int, do func(i int) error) error {
 }
 
 // records is how many there are on the watched nodes.
-func (w *world) records(ctx context.Context) (int, error) {
+func (w *testbed) records(ctx context.Context) (int, error) {
 	n := 0
 	for _, node := range watchedNodes() {
 		list := &v1alpha1.PodAttachmentList{}
@@ -186,14 +186,14 @@ func (w *world) records(ctx context.Context) (int, error) {
 	return n, nil
 }
 
-func (w *world) rawRecords(ctx context.Context) (int, error) {
+func (w *testbed) rawRecords(ctx context.Context) (int, error) {
 	list := &rawAttachmentList{}
 	err := w.kube.List(ctx, list)
 	return len(list.Items), err
 }
 
 // standby starts a controller that may not lead: the bench holds the Lease.
-func (w *world) standby(ctx context.Context) error {
+func (w *testbed) standby(ctx context.Context) error {
 	if err := w.stopController(); err != nil { // it gives the Lease back
 		return err
 	}
@@ -204,7 +204,7 @@ func (w *world) standby(ctx context.Context) error {
 }
 
 // hold writes who holds the Lease, and for how many seconds.
-func (w *world) hold(ctx context.Context, who string, seconds int32) error {
+func (w *testbed) hold(ctx context.Context, who string, seconds int32) error {
 	lease, err := w.kube.lease(ctx)
 	missing := apierrors.IsNotFound(err)
 	if err != nil && !missing {
@@ -221,7 +221,7 @@ func (w *world) hold(ctx context.Context, who string, seconds int32) error {
 
 // letLead gives the Lease up and returns when it was seen to name the
 // controller.
-func (w *world) letLead(ctx context.Context) (time.Time, error) {
+func (w *testbed) letLead(ctx context.Context) (time.Time, error) {
 	watch, err := w.kube.Watch(ctx, &coordinationv1.LeaseList{}, client.InNamespace(namespace), client.MatchingFields{"metadata.name": leaseName})
 	if err != nil {
 		return time.Time{}, err
@@ -240,7 +240,7 @@ func (w *world) letLead(ctx context.Context) (time.Time, error) {
 }
 
 // queueDepth is how many pods wait in the controller's queue, by its metrics.
-func (w *world) queueDepth(ctx context.Context) (int, error) {
+func (w *testbed) queueDepth(ctx context.Context) (int, error) {
 	return w.sum(ctx, isQueued)
 }
 
@@ -250,7 +250,7 @@ func isQueued(line string) bool {
 }
 
 // sum adds up those of the controller's metrics whose line is wanted.
-func (w *world) sum(ctx context.Context, wanted func(line string) bool) (int, error) {
+func (w *testbed) sum(ctx context.Context, wanted func(line string) bool) (int, error) {
 	text, err := w.health.get(ctx, "/metrics")
 	if err != nil {
 		return 0, err

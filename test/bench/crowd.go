@@ -26,7 +26,7 @@ const (
 
 // crowdRun is a node with many pods.
 type crowdRun struct {
-	w      *world
+	w      *testbed
 	pods   []*corev1.Pod
 	board  *board
 	config []byte
@@ -37,7 +37,7 @@ type crowdRun struct {
 }
 
 // crowd measures a node that has many pods.
-func crowd(ctx context.Context, w *world) (map[string]figure, error) {
+func crowd(ctx context.Context, w *testbed) (map[string]figure, error) {
 	ctx, cancel := context.WithCancel(ctx)
 	defer cancel()
 	if err := w.serving(ctx); err != nil {

@@ -31,13 +31,13 @@ const (
 )
 
 // large measures a controller in a large cluster.
-func large(ctx context.Context, w *world) (map[string]figure, error) {
+func large(ctx context.Context, w *testbed) (map[string]figure, error) {
 	ctx, cancel := context.WithCancel(ctx)
 	defer cancel()
 	if err := errors.Join(w.machines(ctx), w.stop()); err != nil {
 		return nil, err
 	}
-	l := &largeRun{world: &world{plan: w.plan, Reporter: w.Reporter, crew: w.crew, lab: w.lab, patient: true}}
+	l := &largeRun{testbed: &testbed{plan: w.plan, Reporter: w.Reporter, processes: w.processes, lab: w.lab, patient: true}}
 	if err := l.prepare(ctx, largeSize); err != nil {
 		return nil, err
 	}
@@ -74,7 +74,7 @@ func large(ctx context.Context, w *world) (map[string]figure, error) {
 
 // largeRun is a world with a cluster of its own, which is not slowed down by a
 // disk.
-type largeRun struct{ *world }
+type largeRun struct{ *testbed }
 
 // prepare fills the cluster: pods, which the controller gives addresses, and
 // what their nodes write when they are plugged.

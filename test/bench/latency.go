@@ -25,7 +25,7 @@ const (
 // latencyRun is pods that are bound at a steady rate, and objects of the
 // baseline.
 type latencyRun struct {
-	w           *world
+	w           *testbed
 	board, raw  *board
 	model       *v1alpha1.PodAttachment // what objects of the baseline equal
 	turn        int
@@ -33,7 +33,7 @@ type latencyRun struct {
 }
 
 // boundToRecord measures how soon the node hears of a pod's record.
-func boundToRecord(ctx context.Context, w *world) (map[string]figure, error) {
+func boundToRecord(ctx context.Context, w *testbed) (map[string]figure, error) {
 	ctx, cancel := context.WithCancel(ctx)
 	defer cancel()
 	l := &latencyRun{w: w}
@@ -85,7 +85,7 @@ func (l *latencyRun) at(ctx context.Context, rate, turns, seconds int, name stri
 
 // allocating has a controller lead, no daemon take part, and every watched node
 // have a pod and a block. It returns the record of one of these pods.
-func (w *world) allocating(ctx context.Context, prefix string) (*v1alpha1.PodAttachment, error) {
+func (w *testbed) allocating(ctx context.Context, prefix string) (*v1alpha1.PodAttachment, error) {
 	if err := w.cluster(ctx); err != nil {
 		return nil, err
 	}
@@ -100,7 +100,7 @@ func (w *world) allocating(ctx context.Context, prefix string) (*v1alpha1.PodAtt
 
 // modelRecord is the record of a new pod on the first of the watched nodes.
 // Every node has a pod by then, and a block.
-func (w *world) modelRecord(ctx context.Context, prefix string) (*v1alpha1.PodAttachment, error) {
+func (w *testbed) modelRecord(ctx context.Context, prefix string) (*v1alpha1.PodAttachment, error) {
 	var model *v1alpha1.PodAttachment
 	for i, node := range watchedNodes() {
 		ctx, cancel := context.WithCancel(ctx)

@@ -19,7 +19,7 @@ import (
 const lonely = 10
 
 // lives counts the API calls in the lives of pods.
-func lives(ctx context.Context, w *world) (map[string]figure, error) {
+func lives(ctx context.Context, w *testbed) (map[string]figure, error) {
 	ctx, cancel := context.WithCancel(ctx)
 	defer cancel()
 	if err := w.cluster(ctx); err != nil {
@@ -83,14 +83,14 @@ func (l *livesRun) warmUp(ctx context.Context) error {
 
 // livesRun is what pods live in.
 type livesRun struct {
-	w      *world
+	w      *testbed
 	board  *board
 	config []byte
 	boxes  chan sandbox // those that are not plugged
 	close  func()
 }
 
-func newLivesRun(ctx context.Context, w *world, n int) (*livesRun, error) {
+func newLivesRun(ctx context.Context, w *testbed, n int) (*livesRun, error) {
 	l := &livesRun{w: w}
 	var err error
 	if l.config, err = w.pluginConfig(); err != nil {

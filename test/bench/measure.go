@@ -33,7 +33,7 @@ type measurement struct {
 	objects []object
 	// what is measured, and against what.
 	what string
-	run  func(ctx context.Context, w *world) (map[string]figure, error)
+	run  func(ctx context.Context, w *testbed) (map[string]figure, error)
 	// full: the short form of the bench does without it, for it takes long.
 	full bool
 }

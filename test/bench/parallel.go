@@ -23,7 +23,7 @@ const (
 
 // parallelRun is what batches need.
 type parallelRun struct {
-	w       *world
+	w       *testbed
 	pods    []*corev1.Pod
 	board   *board
 	config  []byte
@@ -35,7 +35,7 @@ type parallelRun struct {
 }
 
 // parallel measures 16 ADDs at once.
-func parallel(ctx context.Context, w *world) (map[string]figure, error) {
+func parallel(ctx context.Context, w *testbed) (map[string]figure, error) {
 	ctx, cancel := context.WithCancel(ctx)
 	defer cancel()
 	if err := w.serving(ctx); err != nil {

@@ -24,12 +24,12 @@ const (
 
 // crew is the programs that run; one that ends unasked ends the bench. It
 // numbers their logs: many programs of one name run one after the other.
-type crew struct {
-	harness.Crew
+type processes struct {
+	harness.Processes
 	count int
 }
 
-func (c *crew) command(name, path string, args ...string) (*harness.Process, error) {
+func (c *processes) command(name, path string, args ...string) (*harness.Process, error) {
 	c.count++
 	return c.Command(fmt.Sprintf("%02d-%s", c.count, name), path, args...)
 }
@@ -88,7 +88,7 @@ func await(ctx context.Context, what string, look func(ctx context.Context) erro
 // post sends a request to fairlead-node as the plugin does. Where the plugin's own
 // client keeps a thread for each that waits, 16 at once would cost this process, on
 // the processors that are measured, a fifth of an ADD.
-func (w *world) post(ctx context.Context, r cniproto.Request) error {
+func (w *testbed) post(ctx context.Context, r cniproto.Request) error {
 	conn, err := (&net.Dialer{}).DialContext(ctx, "unix", w.cniSocket())
 	if err != nil {
 		return err

@@ -26,7 +26,7 @@ const usualResult = `{"cniVersion":"1.0.0","interfaces":[{"name":"flaaaaaaaaaaaa
 	`"gateway":"169.254.1.1"}],"routes":[{"dst":"0.0.0.0/0","gw":"169.254.1.1"}],"dns":{}}`
 
 // roundTrip measures the plugin without what the daemon does.
-func roundTrip(ctx context.Context, w *world) (map[string]figure, error) {
+func roundTrip(ctx context.Context, w *testbed) (map[string]figure, error) {
 	if err := w.machines(ctx); err != nil {
 		return nil, err
 	}
@@ -86,7 +86,7 @@ func roundTrip(ctx context.Context, w *world) (map[string]figure, error) {
 
 // nothing is the execution of the program that does nothing, under the same
 // conditions as another.
-func (w *world) nothing(like execution) execution {
+func (w *testbed) nothing(like execution) execution {
 	like.path = w.tool("noop")
 	return like
 }

@@ -58,7 +58,7 @@ func (m *meter) Update(ctx context.Context, b *v1alpha1.IPBlock) (*v1alpha1.IPBl
 // allocator is the controller's block store with a pool in a domain of its own,
 // and the blocks fed back to it by a watch, as in the controller.
 type allocator struct {
-	w     *world
+	w     *testbed
 	pool  *ipam.Pool
 	api   *meter
 	store *block.Store
@@ -69,7 +69,7 @@ type allocator struct {
 
 // newAllocator makes an allocator whose pool has the range. No controller may
 // run: it would find addresses that no pod explains.
-func (w *world) newAllocator(ctx context.Context, domain, addresses string) (*allocator, error) {
+func (w *testbed) newAllocator(ctx context.Context, domain, addresses string) (*allocator, error) {
 	pool, err := ipam.ParsePool(ipam.PoolSpec{Name: domain, Domain: domain, Ranges: []string{addresses}})
 	if err != nil {
 		return nil, err
@@ -146,7 +146,7 @@ func (a *allocator) take(ctx context.Context, n int) (time.Duration, error) {
 }
 
 // storm measures many allocations at once.
-func storm(ctx context.Context, w *world) (map[string]figure, error) {
+func storm(ctx context.Context, w *testbed) (map[string]figure, error) {
 	if err := w.cluster(ctx); err != nil {
 		return nil, err
 	}
@@ -191,7 +191,7 @@ func storm(ctx context.Context, w *world) (map[string]figure, error) {
 
 // stormOf returns how many allocations per second a storm of n had, and does
 // something with what it left.
-func (w *world) stormOf(ctx context.Context, n int, then func(*allocator) error) (perSecond float64, api *meter, err error) {
+func (w *testbed) stormOf(ctx context.Context, n int, then func(*allocator) error) (perSecond float64, api *meter, err error) {
 	a, err := w.newAllocator(ctx, "bench-storm", "10.0.0.0-10.0.255.255")
 	if err != nil {
 		return 0, nil, err
@@ -239,7 +239,7 @@ func (a *allocator) blocks(ctx context.Context) ([]v1alpha1.IPBlock, error) {
 
 // fullPool measures whether the last addresses of a large pool cost more than
 // the first.
-func fullPool(ctx context.Context, w *world) (_ map[string]figure, err error) {
+func fullPool(ctx context.Context, w *testbed) (_ map[string]figure, err error) {
 	if err := w.cluster(ctx); err != nil {
 		return nil, err
 	}

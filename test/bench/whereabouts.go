@@ -63,7 +63,7 @@ func buildRival(ctx context.Context, p plan, source string) error {
 
 // rival is whereabouts, with its objects in the bench's cluster.
 type rival struct {
-	w      *world
+	w      *testbed
 	config []byte
 
 	mu sync.Mutex
@@ -74,7 +74,7 @@ type rival struct {
 }
 
 // allocVsWhereabouts measures how many pods per second get an address.
-func allocVsWhereabouts(ctx context.Context, w *world) (_ map[string]figure, err error) {
+func allocVsWhereabouts(ctx context.Context, w *testbed) (_ map[string]figure, err error) {
 	ctx, cancel := context.WithCancel(ctx)
 	defer cancel()
 	if _, err := w.allocating(ctx, "rival-model"); err != nil {

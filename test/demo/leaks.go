@@ -22,7 +22,7 @@ var (
 
 // cleanNodes makes sure that nothing of the pods is left on the nodes, takes
 // Fairlead off them, and makes sure that nothing at all is left.
-func (w *world) cleanNodes(ctx context.Context) error {
+func (w *testbed) cleanNodes(ctx context.Context) error {
 	left, err := w.leftOfPods()
 	if err != nil {
 		return err
@@ -55,7 +55,7 @@ func leaked(of string, items []string) error {
 }
 
 // leftOfPods lists what is left on the nodes while Fairlead runs there.
-func (w *world) leftOfPods() ([]string, error) {
+func (w *testbed) leftOfPods() ([]string, error) {
 	var left []string
 	for _, node := range w.nodes {
 		state, err := node.State()
@@ -79,7 +79,7 @@ func (w *world) leftOfPods() ([]string, error) {
 }
 
 // leftOfFairlead lists what is left on the nodes after all.
-func (w *world) leftOfFairlead() ([]string, error) {
+func (w *testbed) leftOfFairlead() ([]string, error) {
 	var left []string
 	for _, node := range w.nodes {
 		state, err := node.State()
@@ -115,7 +115,7 @@ func gone(before, after netlab.State) []string {
 
 // stopNodes stops what runs on the nodes; what does not run is stopped
 // already.
-func (w *world) stopNodes() error {
+func (w *testbed) stopNodes() error {
 	var running []*harness.Process
 	for _, node := range w.nodes {
 		for _, p := range []*harness.Process{node.daemon, node.runner} {
@@ -128,7 +128,7 @@ func (w *world) stopNodes() error {
 	return harness.StopAll(running...)
 }
 
-func (w *world) stopController() error {
+func (w *testbed) stopController() error {
 	if w.control == nil {
 		return nil
 	}
@@ -137,8 +137,8 @@ func (w *world) stopController() error {
 }
 
 // cleanNode takes Fairlead off a node, as its operator would.
-func (w *world) cleanNode(ctx context.Context, node *labNode) error {
-	_, err := w.crew.Run(ctx, node.Do, filepath.Join(w.Bin, "fairlead-node"), "cleanup", "--cni", "--config", node.configFile())
+func (w *testbed) cleanNode(ctx context.Context, node *labNode) error {
+	_, err := w.processes.Run(ctx, node.Do, filepath.Join(w.Bin, "fairlead-node"), "cleanup", "--cni", "--config", node.configFile())
 	if err != nil {
 		return fmt.Errorf("clean %s: %w", node.kubeName, err)
 	}

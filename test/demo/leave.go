@@ -24,7 +24,7 @@ import (
 const leaveTimeout = 45 * time.Second
 
 // leaveCluster removes from the user's cluster what this run made.
-func (w *world) leaveCluster(ctx context.Context) error {
+func (w *testbed) leaveCluster(ctx context.Context) error {
 	if !w.joined {
 		return nil
 	}
@@ -54,7 +54,7 @@ func leaveStep(ctx context.Context, step func(context.Context) error) error {
 
 // retireNodes takes the run's nodes out of the user's cluster while Fairlead
 // still runs on them, with all pods.
-func (w *world) retireNodes(ctx context.Context) error {
+func (w *testbed) retireNodes(ctx context.Context) error {
 	if err := w.removeNodes(ctx); err != nil {
 		return err
 	}
@@ -63,7 +63,7 @@ func (w *world) retireNodes(ctx context.Context) error {
 
 // endNodes retires the nodes if Fairlead still can. Without it the attachments
 // wait for dropFinalizers.
-func (w *world) endNodes(ctx context.Context) error {
+func (w *testbed) endNodes(ctx context.Context) error {
 	if err := w.removeNodes(ctx); err != nil {
 		return err
 	}
@@ -81,7 +81,7 @@ func (w *world) endNodes(ctx context.Context) error {
 }
 
 // programsRun says whether all run that an attachment needs to end in order.
-func (w *world) programsRun() bool {
+func (w *testbed) programsRun() bool {
 	programs := []*harness.Process{w.control}
 	for _, node := range w.nodes {
 		programs = append(programs, node.daemon, node.runner)
@@ -101,7 +101,7 @@ func (w *world) programsRun() bool {
 
 // removeNodes removes the run's Nodes and all pods there: DaemonSets put theirs
 // on every node.
-func (w *world) removeNodes(ctx context.Context) error {
+func (w *testbed) removeNodes(ctx context.Context) error {
 	var errs []error
 	for _, node := range w.nodes {
 		errs = append(errs, w.remove(ctx, &corev1.Node{ObjectMeta: metav1.ObjectMeta{Name: node.kubeName}}))
@@ -121,7 +121,7 @@ func (w *world) removeNodes(ctx context.Context) error {
 
 // attachments are those of the run's nodes, in all namespaces: pods of others
 // may have been there.
-func (w *world) attachments(ctx context.Context) ([]v1alpha1.PodAttachment, error) {
+func (w *testbed) attachments(ctx context.Context) ([]v1alpha1.PodAttachment, error) {
 	var out []v1alpha1.PodAttachment
 	for _, node := range w.nodes {
 		list := &v1alpha1.PodAttachmentList{}
@@ -133,14 +133,14 @@ func (w *world) attachments(ctx context.Context) ([]v1alpha1.PodAttachment, erro
 	return out, nil
 }
 
-func (w *world) attachmentsGone(ctx context.Context) (string, bool, error) {
+func (w *testbed) attachmentsGone(ctx context.Context) (string, bool, error) {
 	left, err := w.attachments(ctx)
 	return fmt.Sprintf("%d are left", len(left)), err == nil && len(left) == 0, err
 }
 
 // dropFinalizers ends attachments that Fairlead did not: their nodes are network
 // namespaces that go with this demo, and nothing runs there any more.
-func (w *world) dropFinalizers(ctx context.Context) error {
+func (w *testbed) dropFinalizers(ctx context.Context) error {
 	left, err := w.attachments(ctx)
 	if err != nil || len(left) == 0 {
 		return err
@@ -160,7 +160,7 @@ func (w *world) dropFinalizers(ctx context.Context) error {
 }
 
 // removeAddresses removes what the controller made for the nodes, and the pool.
-func (w *world) removeAddresses(ctx context.Context) error {
+func (w *testbed) removeAddresses(ctx context.Context) error {
 	var errs []error
 	for _, node := range w.nodes {
 		errs = append(errs,
@@ -178,7 +178,7 @@ func (w *world) removeAddresses(ctx context.Context) error {
 	return errors.Join(append(errs, w.remove(ctx, &v1alpha1.IPPool{ObjectMeta: metav1.ObjectMeta{Name: w.poolName()}}))...)
 }
 
-func (w *world) removeNamespace(ctx context.Context) error {
+func (w *testbed) removeNamespace(ctx context.Context) error {
 	namespace := &corev1.Namespace{ObjectMeta: metav1.ObjectMeta{Name: w.namespace()}}
 	if err := w.remove(ctx, namespace); err != nil {
 		return err
@@ -191,7 +191,7 @@ func (w *world) removeNamespace(ctx context.Context) error {
 
 // removeCRDs removes the CRDs that this run installed. Their label finds also
 // one whose creation was interrupted before it was answered.
-func (w *world) removeCRDs(ctx context.Context) error {
+func (w *testbed) removeCRDs(ctx context.Context) error {
 	return w.kube.await(ctx, "the CRDs to go", w.Reporter, func(ctx context.Context) (string, bool, error) {
 		crds := &apiextensionsv1.CustomResourceDefinitionList{}
 		if err := w.kube.List(ctx, crds, client.MatchingLabels{demoLabel: w.ID}); err != nil {
@@ -211,7 +211,7 @@ func isAbsent(err error) bool {
 	return err == nil || apierrors.IsNotFound(err) || meta.IsNoMatchError(err)
 }
 
-func (w *world) remove(ctx context.Context, object client.Object, opts ...client.DeleteOption) error {
+func (w *testbed) remove(ctx context.Context, object client.Object, opts ...client.DeleteOption) error {
 	// A conflict says that it was replaced by another of the same name.
 	if err := w.kube.Delete(ctx, object, opts...); !isAbsent(err) && !apierrors.IsConflict(err) {
 		return fmt.Errorf("remove %T %s from the cluster: %w", object, object.GetName(), err)

@@ -24,10 +24,10 @@ import (
 )
 
 func main() {
-	if code, inside := harness.Inside(inner); inside {
+	if code, inside := harness.Inside(runInside); inside {
 		os.Exit(code)
 	}
-	os.Exit(outer(os.Args[1:], os.Stdout, os.Stderr))
+	os.Exit(launch(os.Args[1:], os.Stdout, os.Stderr))
 }
 
 // settings are what the user asked for.

@@ -20,17 +20,17 @@ import (
 // demoLabel marks what belongs to one run: its value is the run's ID.
 const demoLabel = "fairlead.dev/demo"
 
-func (w *world) namespace() string { return "fairlead-demo-" + w.ID }
+func (w *testbed) namespace() string { return "fairlead-demo-" + w.ID }
 
 // poolName and domain are the run's own in a cluster that has others.
-func (w *world) poolName() string {
+func (w *testbed) poolName() string {
 	if w.Kubeconfig != "" {
 		return "demo-" + w.ID
 	}
 	return "default"
 }
 
-func (w *world) ranges() []string {
+func (w *testbed) ranges() []string {
 	if w.IPv4Only {
 		return []string{"10.244.0.0/16"}
 	}
@@ -38,7 +38,7 @@ func (w *world) ranges() []string {
 }
 
 // install writes what Fairlead needs into the cluster.
-func (w *world) install(ctx context.Context) error {
+func (w *testbed) install(ctx context.Context) error {
 	w.joined = true
 	crds, err := v1alpha1.CRDs()
 	if err != nil {
@@ -103,7 +103,7 @@ func served(k *kube, crds []*apiextensionsv1.CustomResourceDefinition) progress 
 }
 
 // serviceAccountThere waits for what every pod needs to be admitted.
-func (w *world) serviceAccountThere(ctx context.Context) (string, bool, error) {
+func (w *testbed) serviceAccountThere(ctx context.Context) (string, bool, error) {
 	err := w.kube.cached.Get(ctx, client.ObjectKey{Namespace: w.namespace(), Name: "default"}, &corev1.ServiceAccount{})
 	return "none yet", err == nil, client.IgnoreNotFound(err)
 }
@@ -131,7 +131,7 @@ func nodeRights() []client.Object {
 
 // nodesReady waits until each node can give pods their network: the plugin is
 // installed and says so, and pods may be scheduled there.
-func (w *world) nodesReady(ctx context.Context) (string, bool, error) {
+func (w *testbed) nodesReady(ctx context.Context) (string, bool, error) {
 	var not []string
 	for _, node := range w.nodes {
 		object := &corev1.Node{}

@@ -31,7 +31,7 @@ const (
 
 // pingAll lets every pod ping every pod, itself too. A pair counts when the
 // one had an answer from each address of the other.
-func (w *world) pingAll(ctx context.Context, pods []podRow) (outcome, error) {
+func (w *testbed) pingAll(ctx context.Context, pods []podRow) (outcome, error) {
 	families := "IPv4 and IPv6"
 	if w.IPv4Only {
 		families = "IPv4"

@@ -35,7 +35,7 @@ type podRow struct {
 }
 
 // runPods creates the pods, waits until all run, and prints them.
-func (w *world) runPods(ctx context.Context) ([]podRow, error) {
+func (w *testbed) runPods(ctx context.Context) ([]podRow, error) {
 	var creating errgroup.Group
 	creating.SetLimit(createAtOnce)
 	for i := range w.Pods {
@@ -62,7 +62,7 @@ func (w *world) runPods(ctx context.Context) ([]podRow, error) {
 	return rows, w.printRunning(rows)
 }
 
-func (w *world) newPod(number int) *corev1.Pod {
+func (w *testbed) newPod(number int) *corev1.Pod {
 	no := false
 	labels := map[string]string{demoLabel: w.ID}
 	pod := &corev1.Pod{
@@ -90,7 +90,7 @@ func (w *world) newPod(number int) *corev1.Pod {
 	return pod
 }
 
-func (w *world) podsRunning(ctx context.Context) (string, bool, error) {
+func (w *testbed) podsRunning(ctx context.Context) (string, bool, error) {
 	pods := &corev1.PodList{}
 	if err := w.kube.cached.List(ctx, pods); err != nil {
 		return "", false, err
@@ -111,7 +111,7 @@ func (w *world) podsRunning(ctx context.Context) (string, bool, error) {
 const maxWarnings = 5
 
 // warnings are what others said of the pods, for the reason of a failure.
-func (w *world) warnings(ctx context.Context) error {
+func (w *testbed) warnings(ctx context.Context) error {
 	ctx, cancel := context.WithTimeout(context.WithoutCancel(ctx), progressInterval*5)
 	defer cancel()
 	events := &corev1.EventList{}
@@ -128,7 +128,7 @@ func (w *world) warnings(ctx context.Context) error {
 }
 
 // rows gathers what the tables and the pings need to know.
-func (w *world) rows(ctx context.Context) ([]podRow, error) {
+func (w *testbed) rows(ctx context.Context) ([]podRow, error) {
 	boxes := map[types.UID]sandbox.Record{}
 	adds := map[types.UID]float64{}
 	nodes := map[string]*labNode{}
@@ -177,7 +177,7 @@ func (w *world) rows(ctx context.Context) ([]podRow, error) {
 	return rows, nil
 }
 
-func (w *world) printRunning(rows []podRow) error {
+func (w *testbed) printRunning(rows []podRow) error {
 	table := tabwriter.NewWriter(w.Out, 0, 8, 3, ' ', 0)
 	_, _ = fmt.Fprintf(table, "\nPOD\tNODE\tADDRESSES\tADD (ms)\n")
 	for _, row := range rows {
@@ -197,7 +197,7 @@ func words(addresses []netip.Addr) string {
 
 // removePods deletes the pods and waits until everything they had is given
 // back: records, finalizers, addresses.
-func (w *world) removePods(ctx context.Context, rows []podRow) error {
+func (w *testbed) removePods(ctx context.Context, rows []podRow) error {
 	err := w.kube.DeleteAllOf(ctx, &corev1.Pod{}, client.InNamespace(w.namespace()), client.MatchingLabels{demoLabel: w.ID})
 	if err != nil {
 		return fmt.Errorf("delete the pods: %w", err)
@@ -222,7 +222,7 @@ func (w *world) removePods(ctx context.Context, rows []podRow) error {
 
 // allReturned waits for what the pods had, and with a control plane of our own
 // for everything: a user's cluster may have pods of its own on our nodes.
-func (w *world) allReturned(rows []podRow) progress {
+func (w *testbed) allReturned(rows []podRow) progress {
 	return func(ctx context.Context) (string, bool, error) {
 		pods, attachments := &corev1.PodList{}, &v1alpha1.PodAttachmentList{}
 		if err := errors.Join(w.kube.cached.List(ctx, pods), w.kube.cached.List(ctx, attachments)); err != nil {
@@ -250,7 +250,7 @@ func (w *world) allReturned(rows []podRow) progress {
 
 // poolEmpty waits until no address of the pool is in use, by its blocks and by
 // its own count.
-func (w *world) poolEmpty(ctx context.Context) (string, bool, error) {
+func (w *testbed) poolEmpty(ctx context.Context) (string, bool, error) {
 	pool := &v1alpha1.IPPool{}
 	if err := w.kube.cached.Get(ctx, client.ObjectKey{Name: w.poolName()}, pool); err != nil {
 		return "", false, err
@@ -268,7 +268,7 @@ func (w *world) poolEmpty(ctx context.Context) (string, bool, error) {
 }
 
 // blocks are those of the run's address domain.
-func (w *world) blocks(ctx context.Context) ([]*ipam.Block, error) {
+func (w *testbed) blocks(ctx context.Context) ([]*ipam.Block, error) {
 	list := &v1alpha1.IPBlockList{}
 	if err := w.kube.cached.List(ctx, list, client.MatchingLabels{v1alpha1.LabelDomain: w.poolName()}); err != nil {
 		return nil, fmt.Errorf("list the blocks: %w", err)
@@ -284,7 +284,7 @@ func (w *world) blocks(ctx context.Context) ([]*ipam.Block, error) {
 	return out, nil
 }
 
-func (w *world) printReturned(ctx context.Context, rows []podRow) error {
+func (w *testbed) printReturned(ctx context.Context, rows []podRow) error {
 	blocks, err := w.blocks(ctx)
 	if err != nil {
 		return err

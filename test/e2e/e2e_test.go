@@ -224,7 +224,7 @@ func TestProcessInAPlace(t *testing.T) {
 		t.Fatal(err)
 	}
 	defer at.mnt.Close()
-	c := &harness.Crew{Logs: t.TempDir(), Env: []string{"PATH=/usr/bin:/bin"}, Failed: func(err error) { t.Error(err) }}
+	c := &harness.Processes{Logs: t.TempDir(), Env: []string{"PATH=/usr/bin:/bin"}, Failed: func(err error) { t.Error(err) }}
 	ls, err := exec.LookPath("ls")
 	if err != nil {
 		t.Fatal(err)
@@ -250,7 +250,7 @@ func TestProcessThatEndsUnaskedFailsTheTest(t *testing.T) {
 	}
 	defer ns.Close()
 	ctx, cancel := context.WithCancelCause(t.Context())
-	c := &harness.Crew{Logs: t.TempDir(), Failed: cancel}
+	c := &harness.Processes{Logs: t.TempDir(), Failed: cancel}
 	tail, err := exec.LookPath("tail")
 	if err != nil {
 		t.Fatal(err)

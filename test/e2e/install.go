@@ -30,7 +30,7 @@ var patientElection = map[string]string{"leaseDuration": "60s", "renewDeadline":
 
 // install writes into the cluster what an operator installs, but for the
 // workloads: the programs run as processes, with the accounts' credentials.
-func (w *world) install(ctx context.Context) error {
+func (w *testbed) install(ctx context.Context) error {
 	for _, part := range []string{"api/v1alpha1/crd", "deploy/rights"} {
 		if err := w.kubectl(ctx, "apply", "--server-side", "-k", filepath.Join(w.Source, part)); err != nil {
 			return err
@@ -59,14 +59,14 @@ func (w *world) install(ctx context.Context) error {
 	return w.startControllers(ctx)
 }
 
-func (w *world) kubectl(ctx context.Context, args ...string) error {
+func (w *testbed) kubectl(ctx context.Context, args ...string) error {
 	args = append([]string{"kubectl", "--kubeconfig", w.admin}, args...)
-	_, err := w.crew.Run(ctx, w.lab.Switch.Do, filepath.Join(w.programs(), "kubelab"), args...)
+	_, err := w.processes.Run(ctx, w.lab.Switch.Do, filepath.Join(w.programs(), "kubelab"), args...)
 	return err
 }
 
 // startControllers starts two; one leads.
-func (w *world) startControllers(ctx context.Context) error {
+func (w *testbed) startControllers(ctx context.Context) error {
 	account := filepath.Join(w.Tmpfs(), "controller.kubeconfig")
 	if err := cluster.WriteAccount(ctx, w.Client, w.rest, account, controllerAccount, nil); err != nil {
 		return err
@@ -80,11 +80,11 @@ func (w *world) startControllers(ctx context.Context) error {
 		if err != nil {
 			return err
 		}
-		p, err := w.crew.Command(fmt.Sprintf("fairlead-controller-%d", i), filepath.Join(w.programs(), "fairlead-controller"), "--config", config, "-v", "1")
+		p, err := w.processes.Command(fmt.Sprintf("fairlead-controller-%d", i), filepath.Join(w.programs(), "fairlead-controller"), "--config", config, "-v", "1")
 		if err != nil {
 			return err
 		}
-		if err := w.crew.Start(w.lab.Switch.Do, p); err != nil {
+		if err := w.processes.Start(w.lab.Switch.Do, p); err != nil {
 			return err
 		}
 		w.controllers = append(w.controllers, p)
@@ -95,7 +95,7 @@ func (w *world) startControllers(ctx context.Context) error {
 // giveAccount gives a node's daemon the credentials that a DaemonSet's pod has
 // on that node: a token that is bound to a pod there, and so to the node. The
 // pod does nothing else.
-func (w *world) giveAccount(ctx context.Context, n *node) error {
+func (w *testbed) giveAccount(ctx context.Context, n *node) error {
 	holder := &corev1.Pod{
 		ObjectMeta: metav1.ObjectMeta{Namespace: system, Name: nodeAccount + "-" + n.name},
 		Spec: corev1.PodSpec{

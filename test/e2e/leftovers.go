@@ -17,7 +17,7 @@ import (
 
 // nothingLeft waits until all pods of ours are gone, from the cluster and from
 // the nodes, and audits the addresses.
-func (w *world) nothingLeft(ctx context.Context) error {
+func (w *testbed) nothingLeft(ctx context.Context) error {
 	err := w.await(ctx, "the pods to go", func(ctx context.Context) (string, error) {
 		pods, err := w.pods(ctx)
 		if len(pods) == 0 {
@@ -53,7 +53,7 @@ func (w *world) nothingLeft(ctx context.Context) error {
 }
 
 // leftOnNodes lists what pods left on the nodes.
-func (w *world) leftOnNodes(ctx context.Context) ([]string, error) {
+func (w *testbed) leftOnNodes(ctx context.Context) ([]string, error) {
 	system, err := w.systemGroups(ctx)
 	if err != nil {
 		return nil, err
@@ -84,8 +84,8 @@ func summary(items []string) string {
 }
 
 // audit has the operator's command prove that every address is explained.
-func (w *world) audit(ctx context.Context) error {
-	out, err := w.crew.Run(ctx, w.lab.Switch.Do, filepath.Join(w.programs(), "fairlead"), "--kubeconfig", w.admin, "ipam", "audit")
+func (w *testbed) audit(ctx context.Context) error {
+	out, err := w.processes.Run(ctx, w.lab.Switch.Do, filepath.Join(w.programs(), "fairlead"), "--kubeconfig", w.admin, "ipam", "audit")
 	if err != nil {
 		return err
 	}
@@ -205,7 +205,7 @@ func (n *node) podGroups(but map[string]bool) ([]string, error) {
 
 // uninstallation takes Fairlead off the nodes as the operator's guide says: pods
 // first, then the daemon, then what it installed. The nodes end as they began.
-func (w *world) uninstallation(ctx context.Context) error {
+func (w *testbed) uninstallation(ctx context.Context) error {
 	for _, n := range w.nodes {
 		if err := n.running[fairleadNode].Stop(); err != nil {
 			return err
@@ -218,9 +218,9 @@ func (w *world) uninstallation(ctx context.Context) error {
 }
 
 // cleanUp removes what the daemon, which has ended, and kube-proxy made on a node.
-func (w *world) cleanUp(ctx context.Context, n *node) error {
+func (w *testbed) cleanUp(ctx context.Context, n *node) error {
 	n.running[kubeProxy].Kill() // it does not end in order
-	_, err := w.crew.Run(ctx, n.place().do, filepath.Join(n.programs, "kubelab"), "kube-proxy", "--config", n.file("kube-proxy.yaml"), "--cleanup")
+	_, err := w.processes.Run(ctx, n.place().do, filepath.Join(n.programs, "kubelab"), "kube-proxy", "--config", n.file("kube-proxy.yaml"), "--cleanup")
 	if err != nil {
 		return err
 	}
@@ -235,14 +235,14 @@ func (w *world) cleanUp(ctx context.Context, n *node) error {
 	return w.removeDaemon(ctx, n)
 }
 
-func (w *world) removeDaemon(ctx context.Context, n *node) error {
-	_, err := w.crew.Run(ctx, n.place().do, filepath.Join(n.programs, "fairlead-node"), "cleanup", "--cni", "--config", n.file("fairlead.yaml"))
+func (w *testbed) removeDaemon(ctx context.Context, n *node) error {
+	_, err := w.processes.Run(ctx, n.place().do, filepath.Join(n.programs, "fairlead-node"), "cleanup", "--cni", "--config", n.file("fairlead.yaml"))
 	return err
 }
 
 // pluginRuns says which process on the node is the CNI plugin, or "".
 func (n *node) pluginRuns() (string, error) {
-	pids, err := n.processes()
+	pids, err := n.pids()
 	if err != nil {
 		return "", err
 	}
@@ -256,7 +256,7 @@ func (n *node) pluginRuns() (string, error) {
 }
 
 // asBefore compares the nodes with what they were before anything was installed.
-func (w *world) asBefore(ctx context.Context) error {
+func (w *testbed) asBefore(ctx context.Context) error {
 	if err := w.await(ctx, "the nodes to lose their network", w.nodesAre(corev1.ConditionFalse)); err != nil {
 		return err
 	}

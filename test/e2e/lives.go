@@ -34,7 +34,7 @@ const (
 
 // lives has pods come and go while the programs of their nodes are killed with
 // SIGKILL at random moments, and looks for what is left of them.
-func (w *world) lives(ctx context.Context) error {
+func (w *testbed) lives(ctx context.Context) error {
 	killing, stopKilling := context.WithCancel(ctx)
 	supervising, stopSupervising := context.WithCancel(ctx)
 	defer stopKilling()
@@ -160,7 +160,7 @@ func newLife(i int) *corev1.Pod {
 
 // live is the life of one pod. Of four one is deleted before it can be ready,
 // at whatever step its start is.
-func (w *world) live(ctx context.Context, pod *corev1.Pod, random *rand.Rand) error {
+func (w *testbed) live(ctx context.Context, pod *corev1.Pod, random *rand.Rand) error {
 	if err := w.Create(ctx, pod); err != nil {
 		return err
 	}
@@ -186,7 +186,7 @@ func isReady(pod *corev1.Pod) bool {
 }
 
 // podIs waits until a pod is in a state; with no state until it is gone.
-func (w *world) podIs(ctx context.Context, pod *corev1.Pod, what string, state func(*corev1.Pod) bool) error {
+func (w *testbed) podIs(ctx context.Context, pod *corev1.Pod, what string, state func(*corev1.Pod) bool) error {
 	err := wait.PollUntilContextTimeout(ctx, 5*lookInterval, stepTimeout, true, func(ctx context.Context) (bool, error) {
 		err := w.Get(ctx, client.ObjectKeyFromObject(pod), pod)
 		if apierrors.IsNotFound(err) && state == nil {

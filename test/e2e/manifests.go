@@ -13,7 +13,7 @@ import (
 
 // manifests installs Fairlead as docs/operator/install.md says: what is in
 // deploy/, as it is, but for the image and a setting. The programs are pods.
-func (w *world) manifests(ctx context.Context) error {
+func (w *testbed) manifests(ctx context.Context) error {
 	if err := w.writeOverlay(); err != nil {
 		return err
 	}
@@ -42,7 +42,7 @@ func (w *world) manifests(ctx context.Context) error {
 
 // oneLeads looks whether exactly one of the controllers takes itself for the leader:
 // both are process 1 on a host of the same name.
-func (w *world) oneLeads(ctx context.Context) (string, error) {
+func (w *testbed) oneLeads(ctx context.Context) (string, error) {
 	leaders := 0.0
 	for _, n := range w.nodes {
 		leads, err := n.metric(ctx, controllerPort, "leader_election_master_status", `name="fairlead-controller"`)
@@ -62,12 +62,12 @@ func (w *world) oneLeads(ctx context.Context) (string, error) {
 }
 
 // overlay is the directory of an operator's own kustomization.
-func (w *world) overlay() string     { return filepath.Join(w.Tmpfs(), "overlay") }
-func (w *world) defaultPool() string { return filepath.Join(w.overlay(), "default-pool.yaml") }
+func (w *testbed) overlay() string     { return filepath.Join(w.Tmpfs(), "overlay") }
+func (w *testbed) defaultPool() string { return filepath.Join(w.overlay(), "default-pool.yaml") }
 
 // writePool writes the example of a pool with a range of the nodes' first family,
 // which where they have IPv4 is the example as it is.
-func (w *world) writePool() error {
+func (w *testbed) writePool() error {
 	w.ranges = w.Families.ranges()[:1]
 	example := filepath.Join(w.Source, "deploy/default-pool.yaml")
 	raw, err := os.ReadFile(example)
@@ -81,7 +81,7 @@ func (w *world) writePool() error {
 	return os.WriteFile(w.defaultPool(), []byte(before+w.ranges[0].String()+after), 0o600)
 }
 
-func (w *world) writeOverlay() error {
+func (w *testbed) writeOverlay() error {
 	if err := os.Mkdir(w.overlay(), 0o755); err != nil {
 		return err
 	}
@@ -110,7 +110,7 @@ func (w *world) writeOverlay() error {
 
 // rollout has the DaemonSet and the Deployment exchange all pods of Fairlead's
 // while other pods come and go.
-func (w *world) rollout(ctx context.Context) error {
+func (w *testbed) rollout(ctx context.Context) error {
 	if err := w.restart(ctx); err != nil {
 		return err
 	}
@@ -134,7 +134,7 @@ func (w *world) rollout(ctx context.Context) error {
 
 // manifestsRemoved takes off what manifests installed, as the operator's guide
 // says.
-func (w *world) manifestsRemoved(ctx context.Context) error {
+func (w *testbed) manifestsRemoved(ctx context.Context) error {
 	for _, args := range [][]string{
 		{"-n", system, "delete", "ds/fairlead-node"},
 		{"-n", system, "wait", "--for=delete", "--timeout", stepTimeout.String(), "pod", "-l", "app.kubernetes.io/name=fairlead-node"},
@@ -158,7 +158,7 @@ func (w *world) manifestsRemoved(ctx context.Context) error {
 
 // systemGroups are the names of the control groups of the pods in Fairlead's
 // namespace.
-func (w *world) systemGroups(ctx context.Context) (map[string]bool, error) {
+func (w *testbed) systemGroups(ctx context.Context) (map[string]bool, error) {
 	list := &corev1.PodList{}
 	if err := w.List(ctx, list, client.InNamespace(system)); err != nil {
 		return nil, err
@@ -172,7 +172,7 @@ func (w *world) systemGroups(ctx context.Context) (map[string]bool, error) {
 
 // keepPodLogs copies what Fairlead's pods logged to the other logs: the nodes'
 // disks go with the test.
-func (w *world) keepPodLogs() error {
+func (w *testbed) keepPodLogs() error {
 	for _, n := range w.nodes {
 		files, err := filepath.Glob(n.file("log/pods/" + system + "_*/*/*.log"))
 		if err != nil {

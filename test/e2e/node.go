@@ -37,12 +37,12 @@ type node struct {
 	// The kubeconfigs of its programs.
 	kubeletConfig, proxyConfig string
 
-	crew     *harness.Crew
-	machine  *netlab.Machine
-	mnt      *os.File // of this boot
-	bootID   string
-	baseline netlab.State
-	running  map[string]*harness.Process
+	processes *harness.Processes
+	machine   *netlab.Machine
+	mnt       *os.File // of this boot
+	bootID    string
+	baseline  netlab.State
+	running   map[string]*harness.Process
 	// killed says that containerd was killed. It forgets a namespace that it
 	// was about to give to a sandbox, or a file that it was about to mount it at.
 	killed bool
@@ -173,11 +173,11 @@ func (n *node) start(name string) error {
 	case fairleadNode:
 		args = []string{"fairlead-node", "run", "--config", n.file("fairlead.yaml"), "-v", "1"}
 	}
-	p, err := n.crew.Command(n.name+"-"+name, filepath.Join(n.programs, args[0]), args[1:]...)
+	p, err := n.processes.Command(n.name+"-"+name, filepath.Join(n.programs, args[0]), args[1:]...)
 	if err != nil {
 		return err
 	}
-	if err := n.crew.Start(n.place().do, p); err != nil {
+	if err := n.processes.Start(n.place().do, p); err != nil {
 		return err
 	}
 	n.running[name] = p
@@ -192,13 +192,13 @@ func (n *node) startRuntime(ctx context.Context) error {
 	ctr := filepath.Join(n.programs, "containerd/ctr")
 	var last error
 	err := wait.PollUntilContextTimeout(ctx, lookInterval, stepTimeout, true, func(ctx context.Context) (bool, error) {
-		_, last = n.crew.Run(ctx, n.place().do, ctr, "version")
+		_, last = n.processes.Run(ctx, n.place().do, ctr, "version")
 		return last == nil, nil
 	})
 	if err != nil {
 		return fmt.Errorf("%s: wait for containerd: %w", n.name, errors.Join(context.Cause(ctx), last))
 	}
-	_, err = n.crew.Run(ctx, n.place().do, ctr, "-n", "k8s.io", "images", "import", n.images)
+	_, err = n.processes.Run(ctx, n.place().do, ctr, "-n", "k8s.io", "images", "import", n.images)
 	return err
 }
 
@@ -211,7 +211,7 @@ func (n *node) powerOff(ctx context.Context) error {
 	var left []int
 	err := wait.PollUntilContextTimeout(ctx, lookInterval/10, stepTimeout, true, func(context.Context) (bool, error) {
 		var err error
-		left, err = n.processes()
+		left, err = n.pids()
 		for _, pid := range left {
 			_ = unix.Kill(pid, unix.SIGKILL) // it may have ended
 		}
@@ -229,7 +229,7 @@ func (n *node) powerOff(ctx context.Context) error {
 
 // processes are those in the node's control group and its mount namespace:
 // pods, and what runs them.
-func (n *node) processes() ([]int, error) {
+func (n *node) pids() ([]int, error) {
 	pids, err := groupProcesses(n.cgroup)
 	if err != nil {
 		return nil, err

@@ -91,7 +91,7 @@ func newDeployment() *appsv1.Deployment {
 }
 
 // deployment is the first pods.
-func (w *world) deployment(ctx context.Context) error {
+func (w *testbed) deployment(ctx context.Context) error {
 	if err := w.Create(ctx, newDeployment()); err != nil {
 		return err
 	}
@@ -103,7 +103,7 @@ func (w *world) deployment(ctx context.Context) error {
 
 // rolledOut waits until all pods of the Deployment are those of its template, and
 // ready, and no other is left.
-func (w *world) rolledOut(ctx context.Context) error {
+func (w *testbed) rolledOut(ctx context.Context) error {
 	err := w.await(ctx, "the Deployment", func(ctx context.Context) (string, error) {
 		d := &appsv1.Deployment{}
 		if err := w.Get(ctx, client.ObjectKey{Namespace: namespace, Name: deployment}, d); err != nil {
@@ -127,7 +127,7 @@ func (w *world) rolledOut(ctx context.Context) error {
 }
 
 // pods are those of ours, by name.
-func (w *world) pods(ctx context.Context) ([]corev1.Pod, error) {
+func (w *testbed) pods(ctx context.Context) ([]corev1.Pod, error) {
 	list := &corev1.PodList{}
 	if err := w.List(ctx, list, client.InNamespace(namespace)); err != nil {
 		return nil, err
@@ -137,7 +137,7 @@ func (w *world) pods(ctx context.Context) ([]corev1.Pod, error) {
 }
 
 // allReachAll has every pod ask every pod, itself too, at each of its addresses.
-func (w *world) allReachAll(ctx context.Context) error {
+func (w *testbed) allReachAll(ctx context.Context) error {
 	pods, err := w.pods(ctx)
 	if err != nil {
 		return err
@@ -172,7 +172,7 @@ func (w *world) allReachAll(ctx context.Context) error {
 
 // targets are the names of pods by where they serve: one address of every family,
 // and none that another has.
-func (w *world) targets(pods []corev1.Pod) (map[string]string, error) {
+func (w *testbed) targets(pods []corev1.Pod) (map[string]string, error) {
 	names := map[string]string{}
 	for _, pod := range pods {
 		if len(pod.Status.PodIPs) != len(w.ranges) {
@@ -195,7 +195,7 @@ func (w *world) targets(pods []corev1.Pod) (map[string]string, error) {
 
 // reach has a pod ask others and returns what they answered. The pod is asked
 // from its node.
-func (w *world) reach(ctx context.Context, pod corev1.Pod, targets []string) (map[string]string, error) {
+func (w *testbed) reach(ctx context.Context, pod corev1.Pod, targets []string) (map[string]string, error) {
 	n := w.nodeOf(pod)
 	if n == nil {
 		return nil, fmt.Errorf("pod %s is on %q; want one of ours", pod.Name, pod.Spec.NodeName)
@@ -212,7 +212,7 @@ func (w *world) reach(ctx context.Context, pod corev1.Pod, targets []string) (ma
 	return answers, nil
 }
 
-func (w *world) nodeOf(pod corev1.Pod) *node {
+func (w *testbed) nodeOf(pod corev1.Pod) *node {
 	for _, n := range w.nodes {
 		if n.name == pod.Spec.NodeName {
 			return n

@@ -16,7 +16,7 @@ import (
 // upgrade exchanges fairlead-node on both nodes, as the DaemonSet does, while
 // pods come and go: the old one ends, then the new one starts. No ADD may fail
 // of it.
-func (w *world) upgrade(ctx context.Context) error {
+func (w *testbed) upgrade(ctx context.Context) error {
 	before, err := w.failedSandboxes(ctx)
 	if err != nil {
 		return err
@@ -58,7 +58,7 @@ func (w *world) upgrade(ctx context.Context) error {
 
 // failedSandboxes are the kubelets' events of pods whose network could not be
 // set up.
-func (w *world) failedSandboxes(ctx context.Context) ([]string, error) {
+func (w *testbed) failedSandboxes(ctx context.Context) ([]string, error) {
 	list := &corev1.EventList{}
 	if err := w.List(ctx, list, client.InNamespace(namespace)); err != nil {
 		return nil, err
@@ -74,7 +74,7 @@ func (w *world) failedSandboxes(ctx context.Context) ([]string, error) {
 
 // reboot takes both nodes the power and starts them again. Every pod comes back
 // with a network of the new boot.
-func (w *world) reboot(ctx context.Context) error {
+func (w *testbed) reboot(ctx context.Context) error {
 	g, poweringOff := errgroup.WithContext(ctx)
 	for _, n := range w.nodes {
 		g.Go(func() error { return n.powerOff(poweringOff) })
@@ -114,7 +114,7 @@ func (w *world) reboot(ctx context.Context) error {
 
 // attachedInThisBoot looks whether every pod has the addresses of its
 // PodAttachment and is plugged since its node booted.
-func (w *world) attachedInThisBoot(ctx context.Context) (string, error) {
+func (w *testbed) attachedInThisBoot(ctx context.Context) (string, error) {
 	attachments := &v1alpha1.PodAttachmentList{}
 	if err := w.List(ctx, attachments, client.InNamespace(namespace)); err != nil {
 		return "", err
@@ -132,7 +132,7 @@ func (w *world) attachedInThisBoot(ctx context.Context) (string, error) {
 	return summary(not), nil
 }
 
-func (w *world) notAttached(pod corev1.Pod, attachments []v1alpha1.PodAttachment) string {
+func (w *testbed) notAttached(pod corev1.Pod, attachments []v1alpha1.PodAttachment) string {
 	n := w.nodeOf(pod)
 	if n == nil {
 		return "is not scheduled"

@@ -48,7 +48,7 @@ func podElements(printed []byte) ([]string, error) {
 func (n *node) elements(ctx context.Context) ([]string, error) {
 	var out []string
 	for _, what := range []string{"sets", "maps"} {
-		printed, err := n.crew.Run(ctx, n.place().do, "nft", "--json", "list", what)
+		printed, err := n.processes.Run(ctx, n.place().do, "nft", "--json", "list", what)
 		if err != nil {
 			return nil, err
 		}
@@ -71,7 +71,7 @@ func withoutBlocks(routes []string, blocks map[string]bool) []string {
 }
 
 // blocks are those that are routed to the nodes.
-func (w *world) blocks(ctx context.Context) (map[string]bool, error) {
+func (w *testbed) blocks(ctx context.Context) (map[string]bool, error) {
 	list := &v1alpha1.NodeNetworkList{}
 	if err := w.List(ctx, list); err != nil {
 		return nil, err

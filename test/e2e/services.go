@@ -22,7 +22,7 @@ import (
 
 // services shows that kube-proxy's rules and ours get on: a Service with all
 // pods behind it, and one with a single pod, which reaches itself through it.
-func (w *world) services(ctx context.Context) error {
+func (w *testbed) services(ctx context.Context) error {
 	pods, err := w.pods(ctx)
 	if err != nil {
 		return err
@@ -71,7 +71,7 @@ func (w *world) services(ctx context.Context) error {
 
 // newService makes a Service of all families and returns where it serves, IPv4
 // first.
-func (w *world) newService(ctx context.Context, name string, selector map[string]string) ([]string, error) {
+func (w *testbed) newService(ctx context.Context, name string, selector map[string]string) ([]string, error) {
 	service := &corev1.Service{
 		ObjectMeta: metav1.ObjectMeta{Namespace: namespace, Name: name},
 		Spec: corev1.ServiceSpec{
@@ -93,7 +93,7 @@ func (w *world) newService(ctx context.Context, name string, selector map[string
 }
 
 // hostPorts gives a pod a port of its node, and asks there from everywhere.
-func (w *world) hostPorts(ctx context.Context) error {
+func (w *testbed) hostPorts(ctx context.Context) error {
 	const hostPort = 31080
 	n := w.nodes[0]
 	pod := &corev1.Pod{ObjectMeta: metav1.ObjectMeta{Namespace: namespace, Name: "host-port"}, Spec: podSpec()}
@@ -166,7 +166,7 @@ func (n *node) at(port uint16) []string {
 
 // outside has every pod ask a machine that knows no route to pods: it can
 // answer only because pods leave under the address of their node.
-func (w *world) outside(ctx context.Context) error {
+func (w *testbed) outside(ctx context.Context) error {
 	server := &http.Server{
 		ReadHeaderTimeout: stepTimeout,
 		Handler: http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
@@ -204,7 +204,7 @@ func (w *world) outside(ctx context.Context) error {
 }
 
 // rollingRestart replaces all pods while they serve.
-func (w *world) rollingRestart(ctx context.Context) error {
+func (w *testbed) rollingRestart(ctx context.Context) error {
 	if err := w.restart(ctx); err != nil {
 		return err
 	}
@@ -215,7 +215,7 @@ func (w *world) rollingRestart(ctx context.Context) error {
 }
 
 // restart does what `kubectl rollout restart` does.
-func (w *world) restart(ctx context.Context) error {
+func (w *testbed) restart(ctx context.Context) error {
 	d := &appsv1.Deployment{}
 	if err := w.Get(ctx, client.ObjectKey{Namespace: namespace, Name: deployment}, d); err != nil {
 		return err
@@ -227,7 +227,7 @@ func (w *world) restart(ctx context.Context) error {
 }
 
 // deletion removes Services and all pods and looks for what they left.
-func (w *world) deletion(ctx context.Context) error {
+func (w *testbed) deletion(ctx context.Context) error {
 	var err error
 	for _, name := range []string{"all", "one"} {
 		err = errors.Join(err, w.Delete(ctx, &corev1.Service{ObjectMeta: metav1.ObjectMeta{Namespace: namespace, Name: name}}))
@@ -238,7 +238,7 @@ func (w *world) deletion(ctx context.Context) error {
 	return w.podsDeleted(ctx)
 }
 
-func (w *world) podsDeleted(ctx context.Context) error {
+func (w *testbed) podsDeleted(ctx context.Context) error {
 	if err := w.Delete(ctx, newDeployment(), client.PropagationPolicy(metav1.DeletePropagationBackground)); err != nil {
 		return err
 	}

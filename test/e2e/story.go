@@ -19,7 +19,7 @@ import (
 )
 
 // story is the scenarios in their order; each starts where the one before ends.
-func (w *world) story(ctx context.Context) error {
+func (w *testbed) story(ctx context.Context) error {
 	// What other families would not change is shown with one choice of them.
 	const each families = ""
 	for _, scenario := range []struct {
@@ -63,7 +63,7 @@ const noNetwork = "cni plugin not initialized"
 
 // nodesBoot starts the nodes without Fairlead first: they must not be Ready
 // before the network can be served.
-func (w *world) nodesBoot(ctx context.Context) error {
+func (w *testbed) nodesBoot(ctx context.Context) error {
 	for _, n := range w.nodes {
 		if err := n.boot(); err != nil {
 			return err
@@ -89,7 +89,7 @@ func (w *world) nodesBoot(ctx context.Context) error {
 }
 
 // installation makes the nodes Ready, which they stay from then on.
-func (w *world) installation(ctx context.Context) error {
+func (w *testbed) installation(ctx context.Context) error {
 	if err := w.install(ctx); err != nil {
 		return err
 	}
@@ -107,7 +107,7 @@ func (w *world) installation(ctx context.Context) error {
 
 // restartDaemons kills and restarts fairlead-node: neither may containerd be
 // made to read its configuration again nor a node stop being Ready.
-func (w *world) restartDaemons(ctx context.Context) error {
+func (w *testbed) restartDaemons(ctx context.Context) error {
 	type facts struct {
 		Conflist os.FileInfo
 		Since    time.Time
@@ -213,7 +213,7 @@ func checkConflist(n *node) error {
 }
 
 // ready is the Ready condition of a node; the zero value when it has none yet.
-func (w *world) ready(ctx context.Context, n *node) (corev1.NodeCondition, error) {
+func (w *testbed) ready(ctx context.Context, n *node) (corev1.NodeCondition, error) {
 	object := &corev1.Node{}
 	if err := w.Get(ctx, client.ObjectKey{Name: n.name}, object); err != nil {
 		return corev1.NodeCondition{}, err
@@ -228,7 +228,7 @@ func (w *world) ready(ctx context.Context, n *node) (corev1.NodeCondition, error
 
 // nodesAre looks whether the Ready condition of all nodes is such, and, of those
 // that are to be Ready, whether pods may be scheduled there.
-func (w *world) nodesAre(want corev1.ConditionStatus) func(context.Context) (string, error) {
+func (w *testbed) nodesAre(want corev1.ConditionStatus) func(context.Context) (string, error) {
 	return func(ctx context.Context) (string, error) {
 		for _, n := range w.nodes {
 			object := &corev1.Node{}
@@ -256,7 +256,7 @@ func (w *world) nodesAre(want corev1.ConditionStatus) func(context.Context) (str
 
 // asked waits until the kubelet of a node has looked at the runtime, and so
 // containerd at the plugin, some times.
-func (w *world) asked(ctx context.Context, n *node, times int) error {
+func (w *testbed) asked(ctx context.Context, n *node, times int) error {
 	count := func() (float64, error) {
 		return n.metric(ctx, daemonPort, "fairlead_cni_requests_total", `verb="STATUS"`)
 	}

@@ -323,15 +323,15 @@ func TestClose(t *testing.T) {
 // here is a place like any other.
 func here(fn func() error) error { return fn() }
 
-// newCrew is a crew whose failure ends the context.
-func newCrew(t *testing.T) (*Crew, context.Context) {
+// newProcesses is a crew whose failure ends the context.
+func newProcesses(t *testing.T) (*Processes, context.Context) {
 	t.Helper()
 	ctx, cancel := context.WithCancelCause(t.Context())
-	return &Crew{Logs: t.TempDir(), Failed: cancel}, ctx
+	return &Processes{Logs: t.TempDir(), Failed: cancel}, ctx
 }
 
 // start starts a shell script that prints a line, and returns after that.
-func start(t *testing.T, c *Crew, name, script string) *Process {
+func start(t *testing.T, c *Processes, name, script string) *Process {
 	t.Helper()
 	p, err := c.Command(name, "/bin/sh", "-c", script)
 	if err != nil {
@@ -352,7 +352,7 @@ func start(t *testing.T, c *Crew, name, script string) *Process {
 }
 
 func TestProgramThatEndsUnasked(t *testing.T) {
-	c, ctx := newCrew(t)
+	c, ctx := newProcesses(t)
 	p, err := c.Command("failing", "/bin/sh", "-c", "echo first; echo >&2 the reason; exit 3")
 	if err != nil {
 		t.Fatal(err)
@@ -382,7 +382,7 @@ func TestStop(t *testing.T) {
 	}
 	for _, tt := range tests {
 		t.Run(tt.name, func(t *testing.T) {
-			c, ctx := newCrew(t)
+			c, ctx := newProcesses(t)
 			p := start(t, c, "program", tt.script)
 			err := p.stop(tt.timeout)
 			if got := fmt.Sprint(err); tt.want == "" && err != nil || !strings.HasPrefix(got, tt.want) {
@@ -401,7 +401,7 @@ func TestStop(t *testing.T) {
 }
 
 func TestStopAllTellsOfEach(t *testing.T) {
-	c, _ := newCrew(t)
+	c, _ := newProcesses(t)
 	script := `trap "exit 5" TERM; echo; while :; do :; done`
 	err := StopAll(start(t, c, "one", script), start(t, c, "two", script))
 	if err == nil || !strings.Contains(err.Error(), "one ended: exit status 5") || !strings.Contains(err.Error(), "two ended: exit status 5") {
@@ -410,7 +410,7 @@ func TestStopAllTellsOfEach(t *testing.T) {
 }
 
 func TestKill(t *testing.T) {
-	c, ctx := newCrew(t)
+	c, ctx := newProcesses(t)
 	start(t, c, "killed", "echo; exec tail -f /dev/null").Kill()
 	if err := ctx.Err(); err != nil {
 		t.Errorf("Failed was told %v; want nothing", context.Cause(ctx))
@@ -418,7 +418,7 @@ func TestKill(t *testing.T) {
 }
 
 func TestRunTellsWhatWasPrinted(t *testing.T) {
-	c, _ := newCrew(t)
+	c, _ := newProcesses(t)
 	c.Env = []string{"WORD=yes"}
 	if out, err := c.Run(t.Context(), here, "/bin/sh", "-c", "echo $WORD"); err != nil || out != "yes\n" {
 		t.Errorf("printed %q, %v; want yes", out, err)
@@ -429,7 +429,7 @@ func TestRunTellsWhatWasPrinted(t *testing.T) {
 }
 
 func TestStartKubernetes(t *testing.T) {
-	c, ctx := newCrew(t)
+	c, ctx := newProcesses(t)
 	program := filepath.Join(t.TempDir(), "kubelab")
 	write := func(script string) {
 		if err := os.WriteFile(program, []byte("#!/bin/sh\n"+script+"\n"), 0o700); err != nil {

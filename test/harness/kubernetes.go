@@ -15,7 +15,7 @@ type Kubernetes struct {
 
 // StartKubernetes starts a control plane in a place, by the program kubelab with
 // these arguments, and returns when it is ready. Failed of the crew ends ctx.
-func (c *Crew) StartKubernetes(ctx context.Context, in Place, kubelab string, args ...string) (k Kubernetes, err error) {
+func (c *Processes) StartKubernetes(ctx context.Context, in Place, kubelab string, args ...string) (k Kubernetes, err error) {
 	p, err := c.Command("kubelab", kubelab, append([]string{"up"}, args...)...)
 	if err != nil {
 		return k, err

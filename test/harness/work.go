@@ -4,7 +4,7 @@
 // The program that the user starts, the outer one, makes a work directory and
 // executes itself again in a PID, a mount and a network namespace of its own:
 // as process 1 there, and as its child, which does the work and starts others
-// (Crew). With process 1 all of it is gone, however it ends.
+// (Processes). With process 1 all of it is gone, however it ends.
 package harness
 
 import (

@@ -13,24 +13,24 @@ import (
 	"sigs.k8s.io/controller-runtime/pkg/client"
 )
 
-// attack is something that somebody tries.
+// attack is one attempt of an attacker.
 type attack struct {
 	id string // unique, for --only
-	// by is who tries it: a tenant, an author of networks, a node, a runtime, an operator.
+	// by is the attacker: a tenant, an author of networks, a node, a runtime, an operator.
 	by    string
-	tries string // what, in words of the table
-	// node is the name of the node that is the attacker's own, if one is: what
-	// happens to that node's pods is hers.
+	tries string // the attempt, as the table shows it
+	// node is the name of the attacker's own node, if any: harm to that node's pods is
+	// the attacker's own.
 	node string
-	// heals says that the victim may notice it, and must have everything back when do
-	// returns: a slip that nobody can keep an operator from.
+	// heals is true if the victim may notice it, and must have everything back when do
+	// returns: a mistake of an operator, which nothing can prevent.
 	heals bool
-	// do tries it and says what it had for an effect. An error says that it could
-	// not be tried.
-	do func(ctx context.Context, w *world) (effect, error)
+	// do tries it and returns its effect. An error means that the attack could not be
+	// tried.
+	do func(ctx context.Context, w *testbed) (effect, error)
 }
 
-// effect is what an attack led to.
+// effect is the effect of an attack.
 type effect struct {
 	succeeded bool
 	got       string
@@ -40,7 +40,7 @@ type effect struct {
 type row struct {
 	attack
 	effect
-	noticed string // by the victim; empty is nothing
+	noticed string // the harm that the victim noticed; empty for none
 	took    time.Duration
 }
 
@@ -48,11 +48,11 @@ func (r row) succeededAtAll() bool { return r.succeeded || r.noticed != "" }
 
 func attacks() []attack { return append(attacksWithoutOperator(), operatorAttacks()...) }
 
-// attacksWithoutOperator are those that change nothing of what runs.
+// attacksWithoutOperator returns the attacks that do not change the running programs.
 func attacksWithoutOperator() []attack {
 	var all []attack
 	for _, some := range [][]attack{
-		addressAttacks(), claimAttacks(), lookAttacks(), writeAttacks(), portAttacks(), packetAttacks(), tunnelAttacks(),
+		addressAttacks(), claimAttacks(), readAttacks(), writeAttacks(), portAttacks(), packetAttacks(), tunnelAttacks(),
 		authorAttacks(), pathAttacks(), nodeAttacks(), underlayAttacks(), runtimeAttacks(),
 	} {
 		all = append(all, some...)
@@ -60,8 +60,8 @@ func attacksWithoutOperator() []attack {
 	return all
 }
 
-// tryAll tries all that the user wants, one after the other.
-func (w *world) tryAll(ctx context.Context) ([]row, error) {
+// tryAll tries all attacks that --only selects, one after the other.
+func (w *testbed) tryAll(ctx context.Context) ([]row, error) {
 	wanted, err := regexp.Compile(w.Only)
 	if err != nil {
 		return nil, err
@@ -80,7 +80,7 @@ func (w *world) tryAll(ctx context.Context) ([]row, error) {
 	return rows, nil
 }
 
-func (w *world) tryOne(ctx context.Context, a attack) (r row, err error) {
+func (w *testbed) tryOne(ctx context.Context, a attack) (r row, err error) {
 	r = row{attack: a}
 	start := time.Now()
 	if r.effect, err = a.do(ctx, w); err != nil {
@@ -111,9 +111,9 @@ func (w *world) tryOne(ctx context.Context, a attack) (r row, err error) {
 	return r, err
 }
 
-// trafficFlows waits, for as long as healing may take, until all of the victim's
-// traffic has answers. What does not come back by then is noticed.
-func (w *world) trafficFlows(ctx context.Context) error {
+// trafficFlows waits, for as long as healing may take, until all of the victim's traffic
+// has answers. Traffic that is still missing then counts as noticed.
+func (w *testbed) trafficFlows(ctx context.Context) error {
 	_, err := within(ctx, healTime, func(ctx context.Context) (bool, error) {
 		for _, f := range w.victims.flows {
 			if wrong, err := f.probe(ctx); wrong != "" || err != nil {
@@ -125,8 +125,8 @@ func (w *world) trafficFlows(ctx context.Context) error {
 	return err
 }
 
-// pause lets the victim send for a while: an attack may take no time at all.
-func (w *world) pause(ctx context.Context) error {
+// pause lets the victim send for a while, because an attack may take no time at all.
+func (w *testbed) pause(ctx context.Context) error {
 	start := time.Now()
 	return await(ctx, "the victim's packets", func(context.Context) (string, error) {
 		for _, f := range w.victims.flows {
@@ -145,9 +145,9 @@ func noticedWords(noticed string) string {
 	return "; the victim: " + noticed
 }
 
-// printTable prints what was tried.
-func (w *world) printTable(rows []row) {
-	_, _ = fmt.Fprintf(w.Out, "\n%-24s %-9s %s\n%-34s -> %s | %s\n\n", "ATTACK", "BY", "WHAT WAS TRIED", "", "WHAT CAME OF IT", "WHAT THE VICTIM NOTICED")
+// printTable prints all attacks with their effects.
+func (w *testbed) printTable(rows []row) {
+	_, _ = fmt.Fprintf(w.Out, "\n%-24s %-9s %s\n%-34s -> %s | %s\n\n", "ATTACK", "BY", "ATTEMPT", "", "EFFECT", "NOTICED BY THE VICTIM")
 	for _, r := range rows {
 		noticed := "nothing"
 		if r.noticed != "" {
@@ -158,31 +158,31 @@ func (w *world) printTable(rows []row) {
 	_, _ = fmt.Fprintln(w.Out)
 }
 
-// judge is the verdict: an error unless every attack failed, and every one whose
-// lock was open succeeded.
+// judge returns the verdict, and an error unless every attack failed, and every attack
+// with an open lock succeeded.
 func judge(rows []row, opened []opening) (verdict, error) {
 	result := verdict{Attacks: len(rows)}
-	var errs []error
+	var runtimeCall []error
 	for _, r := range rows {
 		if r.succeededAtAll() {
 			result.Succeeded++
-			errs = append(errs, fmt.Errorf("  %s (%s): %s%s", r.id, r.tries, oneLine(r.got), noticedWords(oneLine(r.noticed))))
+			runtimeCall = append(runtimeCall, fmt.Errorf("  %s (%s): %s%s", r.id, r.tries, oneLine(r.got), noticedWords(oneLine(r.noticed))))
 		}
 	}
 	for _, o := range opened {
 		if !o.succeededAtAll() {
-			errs = append(errs, fmt.Errorf("  %s did not succeed although %s: it would not notice a lock that fails", o.id, o.how))
+			runtimeCall = append(runtimeCall, fmt.Errorf("  %s did not succeed although %s: the suite would not notice a broken lock", o.id, o.how))
 		}
 	}
-	if len(errs) > 0 {
-		return result, fmt.Errorf("attacks=%d succeeded=%d:\n%w", result.Attacks, result.Succeeded, errors.Join(errs...))
+	if len(runtimeCall) > 0 {
+		return result, fmt.Errorf("attacks=%d succeeded=%d:\n%w", result.Attacks, result.Succeeded, errors.Join(runtimeCall...))
 	}
 	return result, nil
 }
 
-// asUser is an attack by somebody with rights in her namespace.
-func asUser(user string, do func(ctx context.Context, w *world, api client.Client) (effect, error)) func(ctx context.Context, w *world) (effect, error) {
-	return func(ctx context.Context, w *world) (effect, error) {
+// asUser returns an attack by a user with rights in her namespace.
+func asUser(user string, do func(ctx context.Context, w *testbed, api client.Client) (effect, error)) func(ctx context.Context, w *testbed) (effect, error) {
+	return func(ctx context.Context, w *testbed) (effect, error) {
 		api, err := w.user(user)
 		if err != nil {
 			return effect{}, err
@@ -191,9 +191,10 @@ func asUser(user string, do func(ctx context.Context, w *world, api client.Clien
 	}
 }
 
-// podTries has the tenant create a pod and judges by what became of it. It removes it again.
-func podTries(pod func(w *world) *corev1.Pod, got func(w *world, f fate) bool) func(ctx context.Context, w *world) (effect, error) {
-	return asUser(tenant, func(ctx context.Context, w *world, api client.Client) (effect, error) {
+// podTries returns an attack in which the tenant creates a pod. got judges the result.
+// The pod is removed again.
+func podTries(pod func(w *testbed) *corev1.Pod, got func(w *testbed, f podResult) bool) func(ctx context.Context, w *testbed) (effect, error) {
+	return asUser(tenant, func(ctx context.Context, w *testbed, api client.Client) (effect, error) {
 		p := pod(w)
 		f, err := w.try(ctx, api, p)
 		if err != nil {
@@ -203,7 +204,7 @@ func podTries(pod func(w *world) *corev1.Pod, got func(w *world, f fate) bool) f
 	})
 }
 
-// mustBeRefused is an attack by a request that the API server has to refuse.
+// mustBeRefused returns the effect of a request that the API server has to refuse.
 func mustBeRefused(err error) (effect, error) {
 	switch {
 	case err == nil:

@@ -20,7 +20,7 @@ import (
 
 const byAuthor = "author"
 
-// network is a NetworkAttachmentDefinition of the author's.
+// network returns a NetworkAttachmentDefinition of the author.
 func network(name string, ipam map[string]any) *unstructured.Unstructured {
 	raw, err := json.Marshal(map[string]any{"cniVersion": "1.0.0", "name": name, "type": "macvlan", "master": "eth0", "ipam": ipam})
 	if err != nil {
@@ -42,7 +42,7 @@ func whereabouts(ipRange, name string) map[string]any {
 	return ipam
 }
 
-// authorAttacks reach for pools by networks.
+// authorAttacks try to use pools through networks.
 func authorAttacks() []attack {
 	var out []attack
 	for _, a := range []struct {
@@ -67,10 +67,10 @@ func authorAttacks() []attack {
 	)
 }
 
-// drawsFrom makes a network and a pod of it. It is a success when the pod has an
-// address on the network that is of an operator's domain or range.
-func drawsFrom(name string, ipam map[string]any) func(ctx context.Context, w *world) (effect, error) {
-	return asUser(author, func(ctx context.Context, w *world, api client.Client) (effect, error) {
+// drawsFrom creates a network and a pod of it. The attack succeeds if the pod has an
+// address of an operator's domain or range on the network.
+func drawsFrom(name string, ipam map[string]any) func(ctx context.Context, w *testbed) (effect, error) {
+	return asUser(author, func(ctx context.Context, w *testbed, api client.Client) (effect, error) {
 		nad := network(name, ipam)
 		if err := api.Create(ctx, nad); err != nil {
 			return effect{}, err
@@ -91,7 +91,8 @@ func drawsFrom(name string, ipam map[string]any) func(ctx context.Context, w *wo
 	})
 }
 
-// ofOperator says whether an interface has what the operator did not open.
+// ofOperator reports whether an interface has a domain or an address that the operator
+// did not open.
 func ofOperator(i v1alpha1.Interface) bool {
 	if slices.Contains([]string{"default", "private", "shop", "tiny", "common"}, i.Domain) {
 		return true
@@ -105,20 +106,20 @@ func ofOperator(i v1alpha1.Interface) bool {
 	return false
 }
 
-// boundOfPools is how many may be written for the networks of one namespace.
+// boundOfPools is how many pools may be written for the networks of one namespace.
 const boundOfPools = 64
 
-// othersPools counts the pools that no operator wrote.
-func (w *world) othersPools(ctx context.Context) (int, error) {
+// othersPools counts the pools that were written for networks.
+func (w *testbed) othersPools(ctx context.Context) (int, error) {
 	var list v1alpha1.IPPoolList
 	err := w.List(ctx, &list)
 	return len(list.Items) - len(pools()), err
 }
 
-// edits is how often a network is changed.
+// edits is how often the network is changed.
 const edits = 300
 
-func editNetwork(ctx context.Context, w *world, api client.Client) (effect, error) {
+func editNetwork(ctx context.Context, w *testbed, api client.Client) (effect, error) {
 	nad := network("changing", whereabouts("10.110.0.0/24", "changing"))
 	if err := api.Create(ctx, nad); err != nil {
 		return effect{}, err
@@ -145,9 +146,9 @@ func editNetwork(ctx context.Context, w *world, api client.Client) (effect, erro
 	return out, api.Delete(ctx, nad)
 }
 
-// measuredPools are those that the leader's metrics tell of. The operator's are among
-// them, or it is not seen how many others are.
-func (w *world) measuredPools(ctx context.Context) (map[string]bool, error) {
+// measuredPools returns the pools in the leader's metrics. It fails if an operator's pool
+// is missing there, because the number of other pools would then prove nothing.
+func (w *testbed) measuredPools(ctx context.Context) (map[string]bool, error) {
 	text, err := w.controllersMetrics(ctx)
 	if err != nil {
 		return nil, err
@@ -158,13 +159,13 @@ func (w *world) measuredPools(ctx context.Context) (map[string]bool, error) {
 	}
 	for _, p := range pools() {
 		if !out[p.Name] {
-			return nil, fmt.Errorf("the controller's metrics tell of the pools %q, and not of %s", slices.Sorted(maps.Keys(out)), p.Name)
+			return nil, fmt.Errorf("the controller's metrics have the pools %q, and not %s", slices.Sorted(maps.Keys(out)), p.Name)
 		}
 	}
 	return out, nil
 }
 
-func deleteNetwork(ctx context.Context, w *world, api client.Client) (effect, error) {
+func deleteNetwork(ctx context.Context, w *testbed, api client.Client) (effect, error) {
 	nad := network("brief", whereabouts("10.101.0.0/24", "brief"))
 	if err := api.Create(ctx, nad); err != nil {
 		return effect{}, err

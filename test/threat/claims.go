@@ -15,12 +15,12 @@ import (
 	"fairlead.dev/fairlead/internal/ipam"
 )
 
-// claimAttacks go for addresses by claims.
+// claimAttacks try to get addresses through claims.
 func claimAttacks() []attack {
 	return []attack{
 		{
 			id: "quota-claims", by: byTenant, tries: "pods with four claims draw from a pool with a quota of two",
-			do: asUser(tenant, func(ctx context.Context, w *world, api client.Client) (effect, error) {
+			do: asUser(tenant, func(ctx context.Context, w *testbed, api client.Client) (effect, error) {
 				var pods []*corev1.Pod
 				for i := range 4 {
 					pods = append(pods, newPod(tenant, fmt.Sprintf("claims-%d", i), w.nodes[0].Name, map[string]string{
@@ -38,8 +38,8 @@ func claimAttacks() []attack {
 		{id: "claim-of-another", by: byTenant, tries: "a pod names the claim carol/kept in every way that there is", do: asUser(tenant, foreignClaim)},
 		{id: "claim-by-address", by: byTenant, tries: "an IPClaim asks for the address of carol's pod, and a pod for the claim", do: asUser(tenant, claimByAddress)},
 		{
-			id: "long-claim", by: byTenant, tries: "a claim of 3,000 characters of UTF-8 hides why another of her pods waits",
-			do: asUser(tenant, func(ctx context.Context, w *world, api client.Client) (effect, error) {
+			id: "long-claim", by: byTenant, tries: "a claim of 3,000 characters of UTF-8 hides the reason why another of her pods waits",
+			do: asUser(tenant, func(ctx context.Context, w *testbed, api client.Client) (effect, error) {
 				pod := newPod(tenant, "long", w.nodes[0].Name, map[string]string{
 					v1alpha1.AnnotationClaim: strings.Repeat("地址", 1500), v1alpha1.AnnotationPools: "private",
 				})
@@ -47,7 +47,7 @@ func claimAttacks() []attack {
 				if err != nil {
 					return effect{}, err
 				}
-				silent := f.record == nil && strings.HasPrefix(f.note, "nothing was said")
+				silent := f.record == nil && strings.HasPrefix(f.note, "no event")
 				if err := w.remove(ctx, pod); err != nil {
 					return effect{}, err
 				}
@@ -57,9 +57,9 @@ func claimAttacks() []attack {
 	}
 }
 
-// quotaOfHeld keeps addresses without pods.
-func quotaOfHeld(ctx context.Context, w *world, api client.Client) (effect, error) {
-	var last fate
+// quotaOfHeld makes claims hold addresses without pods.
+func quotaOfHeld(ctx context.Context, w *testbed, api client.Client) (effect, error) {
+	var last podResult
 	for i := range 4 {
 		pod := newPod(tenant, fmt.Sprintf("holds-%d", i), w.nodes[0].Name, map[string]string{
 			v1alpha1.AnnotationPools: "shop", v1alpha1.AnnotationClaim: fmt.Sprintf("held-%d", i),
@@ -80,7 +80,7 @@ func quotaOfHeld(ctx context.Context, w *world, api client.Client) (effect, erro
 }
 
 // dropClaims deletes the claims of a namespace, and waits until they hold nothing.
-func (w *world) dropClaims(ctx context.Context, namespace string) error {
+func (w *testbed) dropClaims(ctx context.Context, namespace string) error {
 	if err := w.DeleteAllOf(ctx, &v1alpha1.IPClaim{}, client.InNamespace(namespace)); err != nil {
 		return err
 	}
@@ -100,8 +100,8 @@ func (w *world) dropClaims(ctx context.Context, namespace string) error {
 	})
 }
 
-// claimByAddress claims what another tenant has of a pool that both may use.
-func claimByAddress(ctx context.Context, w *world, api client.Client) (effect, error) {
+// claimByAddress claims another tenant's address of a pool that both may use.
+func claimByAddress(ctx context.Context, w *testbed, api client.Client) (effect, error) {
 	theirs := newPod(other, "has", w.nodes[0].Name, map[string]string{v1alpha1.AnnotationPools: "common"})
 	f, err := w.try(ctx, w.Client, theirs)
 	if err != nil {
@@ -130,9 +130,9 @@ func claimByAddress(ctx context.Context, w *world, api client.Client) (effect, e
 	return effect{f.has(addr), f.String()}, w.dropClaims(ctx, tenant)
 }
 
-// foreignClaim has another tenant keep an address by a claim, of a pool that both
-// may use, and goes for it by every way of writing the claim's name.
-func foreignClaim(ctx context.Context, w *world, api client.Client) (effect, error) {
+// foreignClaim has another tenant keep an address by a claim, of a pool that both may
+// use, and tries to get it by every form of the claim's name.
+func foreignClaim(ctx context.Context, w *testbed, api client.Client) (effect, error) {
 	kept := newPod(other, "kept", w.nodes[0].Name, map[string]string{v1alpha1.AnnotationClaim: "kept", v1alpha1.AnnotationPools: "common"})
 	f, err := w.try(ctx, w.Client, kept)
 	if err != nil {

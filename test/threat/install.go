@@ -22,15 +22,15 @@ import (
 	"fairlead.dev/fairlead/test/harness"
 )
 
-// The namespaces, which are also the names of those who have rights in each.
+// The namespaces, which are also the names of the users with rights in each.
 const (
-	victim = "victim"  // has what others want
-	tenant = "mallory" // may do in her namespace what the role "edit" allows, and write IPClaims
+	victim = "victim"  // owns the attacked pods
+	tenant = "mallory" // has the role "edit" in her namespace, and may write IPClaims
 	author = "nadia"   // may write NetworkAttachmentDefinitions too
-	other  = "carol"   // wants nothing but to be served
+	other  = "carol"   // a user without bad intent
 )
 
-// pools are those that the operator wrote.
+// pools returns the pools of the operator.
 func pools() []*v1alpha1.IPPool {
 	of := func(names ...string) *metav1.LabelSelector {
 		return &metav1.LabelSelector{MatchExpressions: []metav1.LabelSelectorRequirement{
@@ -51,9 +51,9 @@ func pools() []*v1alpha1.IPPool {
 	}
 }
 
-// install writes into the cluster what an operator installs and the users' rights,
-// and starts the programs with the accounts of deploy/.
-func (w *world) install(ctx context.Context) error {
+// install applies the manifests of an installation and the users' rights, and starts the
+// programs with the accounts of deploy/.
+func (w *testbed) install(ctx context.Context) error {
 	for _, part := range []string{"api/v1alpha1/crd", "deploy/rights"} {
 		if err := w.kubectl(ctx, "apply", "--server-side", "-k", filepath.Join(w.Source, part)); err != nil {
 			return err
@@ -66,7 +66,7 @@ func (w *world) install(ctx context.Context) error {
 		return err
 	}
 	for _, pool := range pools() {
-		// Established comes a moment before the kind is served.
+		// Established is set a moment before the kind is served.
 		err := await(ctx, "the kinds of the CRDs", func(ctx context.Context) (string, error) {
 			err := w.Create(ctx, pool)
 			if apierrors.IsNotFound(err) || meta.IsNoMatchError(err) {
@@ -105,13 +105,13 @@ func (w *world) install(ctx context.Context) error {
 }
 
 // patchPool changes a pool as an operator does.
-func (w *world) patchPool(ctx context.Context, name, patch string) error {
+func (w *testbed) patchPool(ctx context.Context, name, patch string) error {
 	pool := &v1alpha1.IPPool{ObjectMeta: metav1.ObjectMeta{Name: name}}
 	return w.Patch(ctx, pool, client.RawPatch(types.MergePatchType, []byte(patch)))
 }
 
-// addUser makes a namespace and somebody with rights there.
-func (w *world) addUser(ctx context.Context, name string) error {
+// addUser creates a namespace and a user with rights there.
+func (w *testbed) addUser(ctx context.Context, name string) error {
 	rules := []rbacv1.PolicyRule{
 		{APIGroups: []string{v1alpha1.GroupVersion.Group}, Resources: []string{"ipclaims"}, Verbs: []string{"create", "get", "list", "delete", "update"}},
 		{APIGroups: []string{"events.k8s.io"}, Resources: []string{"events"}, Verbs: []string{"get", "list"}},
@@ -145,9 +145,9 @@ func (w *world) addUser(ctx context.Context, name string) error {
 	})
 }
 
-// startControllers starts two with the configuration of deploy/, and what is not
-// its default where another one is to be tried. The first one leads.
-func (w *world) startControllers(ctx context.Context) (err error) {
+// startControllers starts two controllers with the configuration of deploy/ and the
+// settings of the test. The first one leads.
+func (w *testbed) startControllers(ctx context.Context) (err error) {
 	account := filepath.Join(w.Tmpfs(), "controller.kubeconfig")
 	if err := cluster.WriteAccount(ctx, w.Client, w.rest, account, cluster.ControllerAccount, nil); err != nil {
 		return err
@@ -158,16 +158,16 @@ func (w *world) startControllers(ctx context.Context) (err error) {
 	if err := w.awaitLeader(ctx, ""); err != nil {
 		return err
 	}
-	// Both are on one machine here.
+	// Both run on one machine here, so the ports would conflict.
 	w.standby, err = w.startController("controller-2", map[string]any{"metricsAddress": "0"})
 	return err
 }
 
-func (w *world) startController(name string, more map[string]any) (*harness.Process, error) {
+func (w *testbed) startController(name string, more map[string]any) (*harness.Process, error) {
 	settings := map[string]any{
 		"kubeconfig":      filepath.Join(w.Tmpfs(), "controller.kubeconfig"),
 		"multiVIFSources": []string{"npwg"},
-		// What stays after an attack stays after a pass of the collector.
+		// A short interval, so that the attacks can wait for the collector.
 		"gcInterval": "10s",
 	}
 	maps.Copy(settings, w.settings)
@@ -176,7 +176,7 @@ func (w *world) startController(name string, more map[string]any) (*harness.Proc
 }
 
 // start starts one of the two daemons with a configuration.
-func (w *world) start(in harness.Place, name, program string, settings map[string]any, args ...string) (*harness.Process, error) {
+func (w *testbed) start(in harness.Place, name, program string, settings map[string]any, args ...string) (*harness.Process, error) {
 	raw, err := yaml.Marshal(settings)
 	if err != nil {
 		return nil, fmt.Errorf("configuration of %s: %w", name, err)
@@ -185,14 +185,14 @@ func (w *world) start(in harness.Place, name, program string, settings map[strin
 	if err := os.WriteFile(file, raw, 0o600); err != nil {
 		return nil, err
 	}
-	p, err := w.crew.Command(name, filepath.Join(w.Bin, program), append(args, "--config", file, "-v", "1")...)
+	p, err := w.processes.Command(name, filepath.Join(w.Bin, program), append(args, "--config", file, "-v", "1")...)
 	if err != nil {
 		return nil, err
 	}
-	return p, w.crew.Start(in, p)
+	return p, w.processes.Start(in, p)
 }
 
-func (w *world) startDaemon(n *node, more map[string]any) (err error) {
+func (w *testbed) startDaemon(n *node, more map[string]any) (err error) {
 	settings := map[string]any{
 		"nodeName": n.Name, "kubeconfig": n.account, "stateDir": n.stateDir(),
 		"cni": map[string]any{
@@ -205,8 +205,8 @@ func (w *world) startDaemon(n *node, more map[string]any) (err error) {
 	return err
 }
 
-func (w *world) startRunner(n *node) error {
-	p, err := w.crew.Command("podrunner-"+n.Name, filepath.Join(w.Bin, "podrunner"),
+func (w *testbed) startRunner(n *node) error {
+	p, err := w.processes.Command("podrunner-"+n.Name, filepath.Join(w.Bin, "podrunner"),
 		"--kubeconfig", filepath.Join(w.Kubelab(), n.Name+".kubeconfig"), "--node", n.Name,
 		"--cni-bin-dir", n.binDir(), "--cni-conf-dir", n.confDir(), "--netns-dir", n.netnsDir(), "--state-dir", n.runnerDir(),
 		"--max-pods", "1000", "--backoff", "2s")
@@ -214,12 +214,12 @@ func (w *world) startRunner(n *node) error {
 		return err
 	}
 	n.runner = p
-	return w.crew.Start(n.Do, p)
+	return w.processes.Start(n.Do, p)
 }
 
 // giveAccount gives a node's daemon the credentials that a DaemonSet's pod has
 // there: a token that is bound to the pod, and so to the node.
-func (w *world) giveAccount(ctx context.Context, n *node) error {
+func (w *testbed) giveAccount(ctx context.Context, n *node) error {
 	holder := newPod(cluster.AccountNamespace, "fairlead-node-"+n.Name, n.Name, nil)
 	holder.Spec.ServiceAccountName, holder.Spec.HostNetwork = cluster.NodeAccount, true
 	if err := w.Create(ctx, holder); err != nil {
@@ -231,7 +231,7 @@ func (w *world) giveAccount(ctx context.Context, n *node) error {
 }
 
 // nodesReady waits until the plugin is installed on each node and serves.
-func (w *world) nodesReady(ctx context.Context) (string, error) {
+func (w *testbed) nodesReady(ctx context.Context) (string, error) {
 	for _, n := range w.nodes {
 		object := &corev1.Node{}
 		if err := w.Get(ctx, client.ObjectKey{Name: n.Name}, object); err != nil {
@@ -239,7 +239,7 @@ func (w *world) nodesReady(ctx context.Context) (string, error) {
 		}
 		ready := false
 		for _, c := range object.Status.Conditions {
-			// A stand-in that the control plane made for the node does not count.
+			// A condition that the control plane made up for the node does not count.
 			ready = ready || c.Type == corev1.NodeReady && c.Status == corev1.ConditionTrue && c.Reason == "KubeletReady"
 		}
 		if !ready {

@@ -15,16 +15,16 @@ import (
 	"fairlead.dev/fairlead/api/v1alpha1"
 )
 
-// lock is something that keeps an attack from success, and can be opened by
-// configuration, by an object that is changed or left out, or by hand.
+// lock prevents the success of an attack. It can be opened by configuration, by an object
+// that is changed or left out, or by hand.
 type lock struct {
 	attack string
-	how    string // it is opened
-	open   func(ctx context.Context, w *world) error
-	close  func(ctx context.Context, w *world) error
+	how    string // how it is opened
+	open   func(ctx context.Context, w *testbed) error
+	close  func(ctx context.Context, w *testbed) error
 }
 
-// opening is an attack that was tried while its lock was open.
+// opening is the result of an attack that was tried while its lock was open.
 type opening struct {
 	row
 	how string
@@ -34,10 +34,10 @@ func locks() []lock {
 	return []lock{
 		{
 			"node-says-detached", "the admission policy for nodes is not bound",
-			func(ctx context.Context, w *world) error {
+			func(ctx context.Context, w *testbed) error {
 				return w.dropPolicies(ctx, func(name string) bool { return name == "fairlead-node" })
 			},
-			func(ctx context.Context, w *world) error { return w.applyRights(ctx) },
+			func(ctx context.Context, w *testbed) error { return w.applyRights(ctx) },
 		},
 		poolLock("foreign-pool", "private", "the pool has no namespaceSelector", `{"spec":{"namespaceSelector":null}}`,
 			`{"spec":{"namespaceSelector":`+jsonOf(pools()[1].Spec.NamespaceSelector)+`}}`),
@@ -49,35 +49,36 @@ func locks() []lock {
 			`{"spec":{"namespaceSelector":`+jsonOf(pools()[1].Spec.NamespaceSelector)+`,"networkNamespaceSelector":null}}`),
 		{
 			"write-record", "a role lets the tenant write PodAttachments",
-			func(ctx context.Context, w *world) error { return w.grant(ctx) },
-			func(ctx context.Context, w *world) error {
+			func(ctx context.Context, w *testbed) error { return w.grant(ctx) },
+			func(ctx context.Context, w *testbed) error {
 				return errors.Join(
-					w.Delete(ctx, &rbacv1.RoleBinding{ObjectMeta: tooMuch}), w.Delete(ctx, &rbacv1.Role{ObjectMeta: tooMuch}),
-					// The controller's collector may have been faster: no pod explains the record.
+					w.Delete(ctx, &rbacv1.RoleBinding{ObjectMeta: excessiveRole}), w.Delete(ctx, &rbacv1.Role{ObjectMeta: excessiveRole}),
+					// The controller's collector may have deleted it already, because no
+					// pod explains the record.
 					client.IgnoreNotFound(w.Delete(ctx, &v1alpha1.PodAttachment{ObjectMeta: metav1.ObjectMeta{Namespace: tenant, Name: "forged"}})),
 				)
 			},
 		},
 		{
 			"metrics-from-a-pod", "metricsAddress of fairlead-node is :9471",
-			func(ctx context.Context, w *world) error {
+			func(ctx context.Context, w *testbed) error {
 				return w.restartDaemon(ctx, map[string]any{"metricsAddress": ":9471"})
 			},
-			func(ctx context.Context, w *world) error { return w.restartDaemon(ctx, nil) },
+			func(ctx context.Context, w *testbed) error { return w.restartDaemon(ctx, nil) },
 		},
 		{
 			"hostport-10250", "hostPorts.reserved of fairlead-node is empty",
-			func(ctx context.Context, w *world) error {
+			func(ctx context.Context, w *testbed) error {
 				return w.restartDaemon(ctx, map[string]any{"hostPorts": map[string]any{"reserved": []string{}}})
 			},
-			func(ctx context.Context, w *world) error { return w.restartDaemon(ctx, nil) },
+			func(ctx context.Context, w *testbed) error { return w.restartDaemon(ctx, nil) },
 		},
 		{
 			"underlay-anywhere", "underlayCIDRs of fairlead-controller is everything",
-			func(ctx context.Context, w *world) error {
+			func(ctx context.Context, w *testbed) error {
 				return w.restartControllers(ctx, map[string]any{"underlayCIDRs": []string{"0.0.0.0/0", "::/0"}})
 			},
-			func(ctx context.Context, w *world) error { return w.restartControllers(ctx, nil) },
+			func(ctx context.Context, w *testbed) error { return w.restartControllers(ctx, nil) },
 		},
 		rulesLock("spoof-ipv4", "bridge"),
 		rulesLock("spoof-mac", "bridge"),
@@ -86,18 +87,18 @@ func locks() []lock {
 }
 
 func poolLock(attack, pool, how, open, shut string) lock {
-	patch := func(text string) func(ctx context.Context, w *world) error {
-		return func(ctx context.Context, w *world) error { return w.patchPool(ctx, pool, text) }
+	patch := func(text string) func(ctx context.Context, w *testbed) error {
+		return func(ctx context.Context, w *testbed) error { return w.patchPool(ctx, pool, text) }
 	}
 	return lock{attack, how, patch(open), patch(shut)}
 }
 
-// rulesLock deletes a table of the first node, while its daemon cannot put it back,
-// as soon as the attacker's pod runs.
+// rulesLock deletes a table of the first node as soon as the attacker's pod runs, while
+// the daemon is stopped and cannot restore it.
 func rulesLock(attack, family string) lock {
 	return lock{
 		attack, "the table " + family + " fairlead is deleted by hand while the daemon hangs",
-		func(_ context.Context, w *world) error {
+		func(_ context.Context, w *testbed) error {
 			w.forging = forging{
 				before: func(ctx context.Context) error {
 					if err := w.nodes[0].daemon.Cmd.Process.Signal(syscall.SIGSTOP); err != nil {
@@ -110,35 +111,35 @@ func rulesLock(attack, family string) lock {
 			}
 			return nil
 		},
-		func(_ context.Context, w *world) error {
+		func(_ context.Context, w *testbed) error {
 			w.forging = forging{}
 			return nil
 		},
 	}
 }
 
-// forging is what happens on the node right before packets are forged and after.
+// forging has the steps on the node right before packets are forged and after.
 type forging struct {
 	before, after func(ctx context.Context) error
 }
 
-var tooMuch = metav1.ObjectMeta{Namespace: tenant, Name: "too-much"}
+var excessiveRole = metav1.ObjectMeta{Namespace: tenant, Name: "too-much"}
 
-// grant gives the tenant what no role of deploy/ or of Kubernetes does.
-func (w *world) grant(ctx context.Context) error {
+// grant gives the tenant a right that no role of deploy/ or of Kubernetes gives.
+func (w *testbed) grant(ctx context.Context) error {
 	return errors.Join(
-		w.Create(ctx, &rbacv1.Role{ObjectMeta: tooMuch, Rules: []rbacv1.PolicyRule{
+		w.Create(ctx, &rbacv1.Role{ObjectMeta: excessiveRole, Rules: []rbacv1.PolicyRule{
 			{APIGroups: []string{v1alpha1.GroupVersion.Group}, Resources: []string{"podattachments"}, Verbs: []string{"create"}},
 		}}),
 		w.Create(ctx, &rbacv1.RoleBinding{
-			ObjectMeta: tooMuch, RoleRef: rbacv1.RoleRef{APIGroup: rbacv1.GroupName, Kind: "Role", Name: tooMuch.Name},
+			ObjectMeta: excessiveRole, RoleRef: rbacv1.RoleRef{APIGroup: rbacv1.GroupName, Kind: "Role", Name: excessiveRole.Name},
 			Subjects: []rbacv1.Subject{{Kind: rbacv1.UserKind, APIGroup: rbacv1.GroupName, Name: tenant}},
 		}),
 	)
 }
 
 // restartDaemon starts the first node's daemon anew with other settings.
-func (w *world) restartDaemon(ctx context.Context, more map[string]any) error {
+func (w *testbed) restartDaemon(ctx context.Context, more map[string]any) error {
 	w.nodes[0].daemon.Kill()
 	if err := w.startDaemon(w.nodes[0], more); err != nil {
 		return err
@@ -147,18 +148,18 @@ func (w *world) restartDaemon(ctx context.Context, more map[string]any) error {
 }
 
 // restartControllers starts both controllers anew with other settings.
-func (w *world) restartControllers(ctx context.Context, more map[string]any) error {
+func (w *testbed) restartControllers(ctx context.Context, more map[string]any) error {
 	w.standby.Kill()
 	w.settings = more
 	return w.changeLeader(ctx)
 }
 
-// learnt is how long the API server and the controller may take until they know of
-// a lock that was opened.
-const learnt = 15 * time.Second
+// lockDelay is how long the API server and the controller may take until an opened lock
+// has its effect.
+const lockDelay = 15 * time.Second
 
 // openLocks opens one lock after the other and tries its attack.
-func (w *world) openLocks(ctx context.Context) ([]opening, error) {
+func (w *testbed) openLocks(ctx context.Context) ([]opening, error) {
 	wanted, err := regexp.Compile(w.Only)
 	if err != nil {
 		return nil, err
@@ -176,7 +177,7 @@ func (w *world) openLocks(ctx context.Context) ([]opening, error) {
 			if o.row, err = w.tryOne(ctx, attackNamed(l.attack)); err != nil {
 				return nil, err
 			}
-			if o.succeededAtAll() || time.Since(start) > learnt {
+			if o.succeededAtAll() || time.Since(start) > lockDelay {
 				break
 			}
 		}
@@ -188,9 +189,9 @@ func (w *world) openLocks(ctx context.Context) ([]opening, error) {
 	return out, nil
 }
 
-// printLocks prints what succeeded without its lock.
-func (w *world) printLocks(opened []opening) {
-	_, _ = fmt.Fprintln(w.Out, "SEEN WITHOUT THE LOCK")
+// printLocks prints the attacks that were tried with an open lock.
+func (w *testbed) printLocks(opened []opening) {
+	_, _ = fmt.Fprintln(w.Out, "ATTACKS WITH AN OPEN LOCK")
 	for _, o := range opened {
 		seen := "did NOT succeed"
 		if o.succeededAtAll() {

@@ -1,16 +1,16 @@
-// Command threat attacks Fairlead: a tenant, the author of a network, a node gone
-// bad, a runtime that errs and an operator whose hand slips each try to take, free,
-// exhaust or learn what is not theirs. The controllers, the API server, the nodes'
-// daemons, the plugin and the kernel are real, and so is the traffic of the victim's
-// pods all the while. `make threat` builds and runs it.
+// Command threat attacks Fairlead: a tenant, the author of a network, a compromised node,
+// a faulty runtime and an operator by mistake each try to take, free, exhaust or learn
+// things beyond their rights. The controllers, the API server, the nodes' daemons, the
+// plugin and the kernel are real, and the victim's pods send traffic all the while. `make
+// threat` builds and runs it.
 //
-// An attack is judged by its effect: an address that was got, a packet that arrived,
-// a file that was written, traffic that was lost. Last, each lock that can be opened
-// by configuration or by leaving out a manifest is opened, and its attack has to be
-// seen to succeed: that is how the attacks above are known to be able to.
+// An attack is judged by its effect: an address that was obtained, a packet that arrived,
+// a file that was written, traffic that was lost. At the end, each lock that can be
+// opened by configuration or by leaving out a manifest is opened, and its attack has to
+// succeed: this proves that the suite would detect a missing lock.
 //
-// The program that the user starts, the outer one, executes itself again in
-// namespaces of its own, where everything happens (test/harness).
+// The program that the user starts executes itself again in namespaces of its own, where
+// everything runs (test/harness).
 package main
 
 import (
@@ -27,13 +27,13 @@ import (
 )
 
 func main() {
-	if code, inside := harness.Inside(inner); inside {
+	if code, inside := harness.Inside(runInside); inside {
 		os.Exit(code)
 	}
-	os.Exit(outer(os.Args[1:], os.Stdout, os.Stderr))
+	os.Exit(launch(os.Args[1:], os.Stdout, os.Stderr))
 }
 
-// settings are what the user asked for.
+// settings are the user's flags.
 type settings struct {
 	Only     string // a regular expression of the attacks to try; empty: all
 	Bin      string // directory of the programs
@@ -56,30 +56,30 @@ func parseFlags(args []string, stderr io.Writer) (settings, error) {
 	if err := flags.Parse(args); err != nil {
 		return s, err
 	}
-	var errs []error
+	var runtimeCall []error
 	if _, err := regexp.Compile(s.Only); err != nil {
-		errs = append(errs, fmt.Errorf("--only: %w", err))
+		runtimeCall = append(runtimeCall, fmt.Errorf("--only: %w", err))
 	}
 	if flags.NArg() > 0 {
-		errs = append(errs, fmt.Errorf("unexpected argument %q", flags.Arg(0)))
+		runtimeCall = append(runtimeCall, fmt.Errorf("unexpected argument %q", flags.Arg(0)))
 	}
 	if s.Bin, err = filepath.Abs(s.Bin); err != nil {
-		errs = append(errs, fmt.Errorf("--bin: %w", err))
+		runtimeCall = append(runtimeCall, fmt.Errorf("--bin: %w", err))
 	}
 	if s.Source, err = filepath.Abs(s.Source); err != nil {
-		errs = append(errs, fmt.Errorf("--source: %w", err))
+		runtimeCall = append(runtimeCall, fmt.Errorf("--source: %w", err))
 	}
-	return s, errors.Join(errs...)
+	return s, errors.Join(runtimeCall...)
 }
 
-// plan is what the outer program tells the inner one.
+// plan is the input of the program inside of the namespaces.
 type plan struct {
 	settings
 	Start time.Time
 	harness.Work
 }
 
-// verdict is what the inner program found out.
+// verdict is the result of the program inside of the namespaces.
 type verdict struct {
 	Attacks, Succeeded int
 }

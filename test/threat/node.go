@@ -22,17 +22,17 @@ import (
 
 const (
 	byNode = "node"
-	// badNode is the node that has gone bad; its own pods are its own harm.
+	// badNode is the compromised node; harm to its own pods does not count.
 	badNode = "node-2"
 )
 
-// asNode is a request with the credentials of the bad node's daemon, which has to
-// be refused.
-func asNode(id, tries string, do func(ctx context.Context, w *world, api client.Client) error) attack {
+// asNode returns an attack by a request with the credentials of the bad node's daemon,
+// which has to be refused.
+func asNode(id, tries string, do func(ctx context.Context, w *testbed, api client.Client) error) attack {
 	return attack{
 		id: id, by: byNode, tries: tries, node: badNode,
-		do: func(ctx context.Context, w *world) (effect, error) {
-			api, err := w.holding(w.nodes[1].account)
+		do: func(ctx context.Context, w *testbed) (effect, error) {
+			api, err := w.clientOf(w.nodes[1].account)
 			if err != nil {
 				return effect{}, err
 			}
@@ -47,19 +47,19 @@ func networkOf(name string) *v1alpha1.NodeNetwork {
 	return &v1alpha1.NodeNetwork{ObjectMeta: metav1.ObjectMeta{Name: name}}
 }
 
-// nodeAttacks are requests of a node's credential that concern others.
+// nodeAttacks are requests with a node's credential that affect other nodes.
 func nodeAttacks() []attack {
 	return []attack{
-		asNode("node-says-detached", "says of the victim's pod on the other node that it is Detached", func(ctx context.Context, w *world, api client.Client) error {
-			return w.sayDetached(ctx, api, w.victims.db)
+		asNode("node-says-detached", "writes Detached into the PodAttachment of the victim's pod on the other node", func(ctx context.Context, w *testbed, api client.Client) error {
+			return w.writeDetached(ctx, api, w.victims.db)
 		}),
-		asNode("node-other-network", "writes the status of the other node's NodeNetwork", func(ctx context.Context, w *world, api client.Client) error {
+		asNode("node-other-network", "writes the status of the other node's NodeNetwork", func(ctx context.Context, w *testbed, api client.Client) error {
 			return api.SubResource("status").Patch(ctx, networkOf(w.nodes[0].Name), patchOf(`{"status":{"addresses":["192.168.77.12/24"]}}`))
 		}),
-		asNode("node-own-blocks", "gives itself a block of the other node's", func(ctx context.Context, w *world, api client.Client) error {
+		asNode("node-own-blocks", "gives itself a block of the other node's", func(ctx context.Context, w *testbed, api client.Client) error {
 			return api.Patch(ctx, networkOf(badNode), patchOf(fmt.Sprintf(`{"spec":{"blocks":["%s/32"]}}`, dbAddress(w))))
 		}),
-		asNode("node-own-blocks-status", "the same, beside the status that it may write", func(ctx context.Context, w *world, api client.Client) error {
+		asNode("node-own-blocks-status", "the same, beside the status that it may write", func(ctx context.Context, w *testbed, api client.Client) error {
 			block := dbAddress(w) + "/32"
 			if err := api.SubResource("status").Patch(ctx, networkOf(badNode), patchOf(`{"spec":{"blocks":["`+block+`"]}}`)); err != nil {
 				return err
@@ -73,64 +73,64 @@ func nodeAttacks() []attack {
 			}
 			return forbidden("the status alone was written")
 		}),
-		asNode("node-deletes-blocks", "deletes all IPBlocks", func(ctx context.Context, _ *world, api client.Client) error {
+		asNode("node-deletes-blocks", "deletes all IPBlocks", func(ctx context.Context, _ *testbed, api client.Client) error {
 			return api.DeleteAllOf(ctx, &v1alpha1.IPBlock{})
 		}),
 		asNode("node-takes-address", "creates a PodAttachment with the victim's address", writeRecord),
-		asNode("node-deletes-record", "deletes the victim's PodAttachment", func(ctx context.Context, w *world, api client.Client) error {
+		asNode("node-deletes-record", "deletes the victim's PodAttachment", func(ctx context.Context, w *testbed, api client.Client) error {
 			record, err := w.recordOf(ctx, w.victims.db.Pod)
 			if err != nil {
 				return err
 			}
 			return api.Delete(ctx, record)
 		}),
-		asNode("node-releases", "takes the finalizer off the victim's PodAttachment", func(ctx context.Context, w *world, api client.Client) error {
+		asNode("node-releases", "takes the finalizer off the victim's PodAttachment", func(ctx context.Context, w *testbed, api client.Client) error {
 			record, err := w.recordOf(ctx, w.victims.db.Pod)
 			if err != nil {
 				return err
 			}
 			return api.Patch(ctx, record, patchOf(`{"metadata":{"finalizers":null}}`))
 		}),
-		asNode("node-others-word", "writes an event on the victim's pod in the controller's name", func(ctx context.Context, w *world, api client.Client) error {
+		asNode("node-others-word", "writes an event on the victim's pod in the controller's name", func(ctx context.Context, w *testbed, api client.Client) error {
 			return api.Create(ctx, &eventsv1.Event{
 				ObjectMeta: metav1.ObjectMeta{Namespace: victim, GenerateName: "forged-"}, EventTime: metav1.NowMicro(), Type: corev1.EventTypeWarning,
 				ReportingController: "fairlead.dev/controller", ReportingInstance: "controller", Action: "Release", Reason: "Forged", Note: "forged",
 				Regarding: corev1.ObjectReference{APIVersion: "v1", Kind: "Pod", Namespace: victim, Name: "db", UID: w.victims.db.UID},
 			})
 		}),
-		asNode("node-reads-secrets", "reads secrets and lists pods", func(ctx context.Context, _ *world, api client.Client) error {
+		asNode("node-reads-secrets", "reads secrets and lists pods", func(ctx context.Context, _ *testbed, api client.Client) error {
 			if err := api.List(ctx, &corev1.SecretList{}); !refused(err) {
 				return err
 			}
 			return api.List(ctx, &corev1.PodList{})
 		}),
 		{
-			id: "token-of-no-node", by: byNode, tries: "a token of the daemon's account that is bound to no node says Detached", node: badNode,
-			do: func(ctx context.Context, w *world) (effect, error) {
+			id: "token-of-no-node", by: byNode, tries: "a token of the daemon's account that is bound to no node writes Detached", node: badNode,
+			do: func(ctx context.Context, w *testbed) (effect, error) {
 				path := w.Path("run/unbound.kubeconfig")
 				if err := cluster.WriteAccount(ctx, w.Client, w.rest, path, cluster.NodeAccount, nil); err != nil {
 					return effect{}, err
 				}
-				api, err := w.holding(path)
+				api, err := w.clientOf(path)
 				if err != nil {
 					return effect{}, err
 				}
-				return mustBeRefused(w.sayDetached(ctx, api, w.victims.db))
+				return mustBeRefused(w.writeDetached(ctx, api, w.victims.db))
 			},
 		},
 	}
 }
 
-// underlayAttacks are lies of a node about its own addresses.
+// underlayAttacks are false reports of a node about its own addresses.
 func underlayAttacks() []attack {
-	lie := func(id, tries, status string, look func(ctx context.Context, w *world) (bool, error)) attack {
+	falseStatus := func(id, tries, status string, look func(ctx context.Context, w *testbed) (bool, error)) attack {
 		return attack{
 			id: id, by: byNode, tries: tries, node: badNode,
-			do: func(ctx context.Context, w *world) (effect, error) { return w.lie(ctx, status, look) },
+			do: func(ctx context.Context, w *testbed) (effect, error) { return w.falseStatus(ctx, status, look) },
 		}
 	}
-	// A new connection, as one that lives keeps what was decided for it.
-	broken := func(ctx context.Context, w *world) (bool, error) {
+	// A new connection is needed, because an established one keeps its routing.
+	broken := func(ctx context.Context, w *testbed) (bool, error) {
 		for _, f := range w.victims.flows {
 			if slices.Contains(f.nodes, badNode) {
 				continue
@@ -141,29 +141,29 @@ func underlayAttacks() []attack {
 		}
 		return false, nil
 	}
-	knows := func(text string) func(ctx context.Context, w *world) (bool, error) {
-		return func(ctx context.Context, w *world) (bool, error) {
+	knows := func(text string) func(ctx context.Context, w *testbed) (bool, error) {
+		return func(ctx context.Context, w *testbed) (bool, error) {
 			return w.knows(ctx, w.nodes[0], netip.MustParseAddr(text))
 		}
 	}
 	return []attack{
-		lie("underlay-anywhere", "a node says that 8.8.8.8 is its address", `{"addresses":["8.8.8.8/32"]}`, knows("8.8.8.8")),
-		lie("underlay-anywhere-ipv6", "a node says that 2001:4860::8888 is its address", `{"addresses":["2001:4860::8888/128"]}`, knows("2001:4860::8888")),
-		lie("underlay-other-node", "a node says that the other node's address is its own", `{"addresses":["192.168.77.11/24"]}`, broken),
-		lie("underlay-outside", "a node says that a machine outside, which the victim talks to, is itself", `{"addresses":["192.168.77.1/24","fd00:77::1/64"]}`, broken),
-		lie("underlay-tunnel", "a node says that the other node's end of the tunnel is its own",
+		falseStatus("underlay-anywhere", "a node reports 8.8.8.8 as its address", `{"addresses":["8.8.8.8/32"]}`, knows("8.8.8.8")),
+		falseStatus("underlay-anywhere-ipv6", "a node reports 2001:4860::8888 as its address", `{"addresses":["2001:4860::8888/128"]}`, knows("2001:4860::8888")),
+		falseStatus("underlay-other-node", "a node reports the other node's address as its own", `{"addresses":["192.168.77.11/24"]}`, broken),
+		falseStatus("underlay-outside", "a node reports the address of a machine outside, which the victim talks to, as its own", `{"addresses":["192.168.77.1/24","fd00:77::1/64"]}`, broken),
+		falseStatus("underlay-tunnel", "a node reports the other node's end of the tunnel as its own",
 			`{"tunnel":{"mac":"`+tunnelMAC("node-1")+`"}}`, broken),
 	}
 }
 
-// lieTime is how long a lie is looked for in what the other node does.
-const lieTime = 2 * time.Second
+// falseStatusTime is how long the other node is watched for an effect of a false status.
+const falseStatusTime = 2 * time.Second
 
-// lie writes a part of the status of the bad node's NodeNetwork with its own
-// credentials, while its daemon says nothing, and takes it back.
-func (w *world) lie(ctx context.Context, status string, look func(ctx context.Context, w *world) (bool, error)) (out effect, err error) {
+// falseStatus writes a part of the status of the bad node's NodeNetwork with the node's
+// own credentials, while its daemon is stopped, and restores it.
+func (w *testbed) falseStatus(ctx context.Context, status string, look func(ctx context.Context, w *testbed) (bool, error)) (out effect, err error) {
 	bad := w.nodes[1]
-	api, err := w.holding(bad.account)
+	api, err := w.clientOf(bad.account)
 	if err != nil {
 		return out, err
 	}
@@ -180,10 +180,10 @@ func (w *world) lie(ctx context.Context, status string, look func(ctx context.Co
 		if err != nil {
 			return err
 		}
-		if out.succeeded, err = within(ctx, lieTime, func(ctx context.Context) (bool, error) { return look(ctx, w) }); err != nil {
+		if out.succeeded, err = within(ctx, falseStatusTime, func(ctx context.Context) (bool, error) { return look(ctx, w) }); err != nil {
 			return err
 		}
-		out.got = "the other node heeds it not"
+		out.got = "the other node ignores it"
 		if out.succeeded {
 			out.got = "the other node acts on it"
 		}
@@ -194,8 +194,8 @@ func (w *world) lie(ctx context.Context, status string, look func(ctx context.Co
 	return out, err
 }
 
-// knows says whether a node's routes, neighbours or rules have an address in them.
-func (w *world) knows(ctx context.Context, n *node, addr netip.Addr) (bool, error) {
+// knows reports whether a node's routes, neighbours or rules contain an address.
+func (w *testbed) knows(ctx context.Context, n *node, addr netip.Addr) (bool, error) {
 	rules, err := w.nft(ctx, n, "list", "ruleset")
 	if err != nil {
 		return false, err

@@ -23,19 +23,19 @@ import (
 
 const byOperator = "operator"
 
-// healTime is how long what was deleted or edited by hand may take to be healed.
+// healTime is how long it may take to heal a deletion or an edit by hand.
 const healTime = time.Minute
 
-// operatorAttacks are slips of somebody who may do everything.
+// operatorAttacks are mistakes of an operator, who has all rights.
 func operatorAttacks() []attack {
-	slip := func(id, tries string, do func(ctx context.Context, w *world) (effect, error)) attack {
+	slip := func(id, tries string, do func(ctx context.Context, w *testbed) (effect, error)) attack {
 		return attack{id: id, by: byOperator, tries: tries, heals: true, do: do}
 	}
 	return []attack{
-		slip("blocks-deleted", "kubectl delete ipblocks --all, and the leader dies", func(ctx context.Context, w *world) (effect, error) {
+		slip("blocks-deleted", "kubectl delete ipblocks --all, and the leader dies", func(ctx context.Context, w *testbed) (effect, error) {
 			return w.blocksDeleted(ctx)
 		}),
-		slip("blocks-deleted-anyway", "the same, without the policy against it and while no controller runs", func(ctx context.Context, w *world) (effect, error) {
+		slip("blocks-deleted-anyway", "the same, without the policy against it and while no controller runs", func(ctx context.Context, w *testbed) (effect, error) {
 			if err := w.dropPolicies(ctx, func(name string) bool { return name != "fairlead-node" }); err != nil {
 				return effect{}, err
 			}
@@ -44,11 +44,11 @@ func operatorAttacks() []attack {
 			out, err := w.blocksDeleted(ctx)
 			return out, errors.Join(err, w.applyRights(ctx))
 		}),
-		slip("block-emptied", "an IPBlock in use is edited to be empty, and a pod asks for an address of it", func(ctx context.Context, w *world) (effect, error) {
+		slip("block-emptied", "an IPBlock in use is edited to be empty, and a pod asks for an address of it", func(ctx context.Context, w *testbed) (effect, error) {
 			return w.blockEmptied(ctx)
 		}),
-		slip("record-deleted", "the victim's PodAttachment is deleted by hand", func(ctx context.Context, w *world) (effect, error) { return w.recordDeleted(ctx) }),
-		slip("nodenetwork-deleted", "a NodeNetwork is deleted by hand", func(ctx context.Context, w *world) (effect, error) {
+		slip("record-deleted", "the victim's PodAttachment is deleted by hand", func(ctx context.Context, w *testbed) (effect, error) { return w.recordDeleted(ctx) }),
+		slip("nodenetwork-deleted", "a NodeNetwork is deleted by hand", func(ctx context.Context, w *testbed) (effect, error) {
 			if err := w.Delete(ctx, networkOf(w.nodes[0].Name)); err != nil {
 				return mustBeRefused(err)
 			}
@@ -59,7 +59,7 @@ func operatorAttacks() []attack {
 			})
 			return effect{!seen, "it is there again with blocks and addresses: " + fmt.Sprint(seen)}, err
 		}),
-		slip("pool-deleted", "the default network's pool is deleted by hand and made again", func(ctx context.Context, w *world) (effect, error) {
+		slip("pool-deleted", "the default network's pool is deleted by hand and made again", func(ctx context.Context, w *testbed) (effect, error) {
 			if err := w.Delete(ctx, &v1alpha1.IPPool{ObjectMeta: metav1.ObjectMeta{Name: "default"}}); err != nil {
 				return mustBeRefused(err)
 			}
@@ -71,7 +71,7 @@ func operatorAttacks() []attack {
 			}
 			return w.othersServed(ctx)
 		}),
-		slip("rules-deleted", "the node's nftables are deleted by hand, and a pod sends as another", func(ctx context.Context, w *world) (effect, error) {
+		slip("rules-deleted", "the node's nftables are deleted by hand, and a pod sends as another", func(ctx context.Context, w *testbed) (effect, error) {
 			for _, family := range []string{"bridge", "inet"} {
 				if _, err := w.nft(ctx, w.nodes[0], "delete", "table", family, "fairlead"); err != nil {
 					return effect{}, err
@@ -79,7 +79,7 @@ func operatorAttacks() []attack {
 			}
 			return attackNamed("spoof-ipv4").do(ctx, w)
 		}),
-		slip("leader-stalls", "the leader hangs while another takes over, and goes on", func(ctx context.Context, w *world) (effect, error) { return w.leaderStalls(ctx) }),
+		slip("leader-stalls", "the leader hangs while another takes over, and goes on", func(ctx context.Context, w *testbed) (effect, error) { return w.leaderStalls(ctx) }),
 	}
 }
 
@@ -88,9 +88,9 @@ func attackNamed(id string) attack {
 	return all[slices.IndexFunc(all, func(a attack) bool { return a.id == id })]
 }
 
-// othersServed creates pods on both nodes and waits until each has an address. They
-// go again; that no address has two holders is looked at before.
-func (w *world) othersServed(ctx context.Context) (effect, error) {
+// othersServed creates pods on both nodes, waits until each has an address, checks that
+// no address has two holders, and removes the pods.
+func (w *testbed) othersServed(ctx context.Context) (effect, error) {
 	var pods []*corev1.Pod
 	for i := range 6 {
 		pod := newPod(other, fmt.Sprintf("next-%d", i), w.nodes[i%2].Name, nil)
@@ -120,8 +120,8 @@ func (w *world) othersServed(ctx context.Context) (effect, error) {
 	return out, w.remove(ctx, pods...)
 }
 
-// blocksDeleted deletes all blocks, and has another controller lead.
-func (w *world) blocksDeleted(ctx context.Context) (effect, error) {
+// blocksDeleted deletes all blocks and changes the leader.
+func (w *testbed) blocksDeleted(ctx context.Context) (effect, error) {
 	deleteErr := w.DeleteAllOf(ctx, &v1alpha1.IPBlock{})
 	if err := w.changeLeader(ctx); err != nil {
 		return effect{}, err
@@ -136,7 +136,7 @@ func (w *world) blocksDeleted(ctx context.Context) (effect, error) {
 	return w.healed(ctx)
 }
 
-func (w *world) blockEmptied(ctx context.Context) (effect, error) {
+func (w *testbed) blockEmptied(ctx context.Context) (effect, error) {
 	blocks, err := w.blocks(ctx)
 	if err != nil {
 		return effect{}, err
@@ -166,7 +166,7 @@ func (w *world) blockEmptied(ctx context.Context) (effect, error) {
 }
 
 // healed waits until nothing is wrong with the victims' objects.
-func (w *world) healed(ctx context.Context) (effect, error) {
+func (w *testbed) healed(ctx context.Context) (effect, error) {
 	var wrong []string
 	start := time.Now()
 	seen, err := within(ctx, healTime, func(ctx context.Context) (bool, error) {
@@ -183,9 +183,9 @@ func (w *world) healed(ctx context.Context) (effect, error) {
 // recordTime is how long a record that was deleted by hand is watched.
 const recordTime = 6 * time.Second
 
-// recordDeleted deletes the record of a pod that lives. The API server cannot take
-// that back: the record has to stay, with all that it explains, until the pod ends.
-func (w *world) recordDeleted(ctx context.Context) (effect, error) {
+// recordDeleted deletes the record of a live pod. The API server cannot undo that: the
+// record has to stay until the pod ends, because it explains the pod's addresses.
+func (w *testbed) recordDeleted(ctx context.Context) (effect, error) {
 	record, err := w.recordOf(ctx, w.victims.db.Pod)
 	if err != nil {
 		return effect{}, err
@@ -214,9 +214,9 @@ func (w *world) recordDeleted(ctx context.Context) (effect, error) {
 	return out, w.repair(ctx)
 }
 
-// changeLeader ends the leader. The other one leads, or a new one where that has
-// ended too, and then a new one stands by.
-func (w *world) changeLeader(ctx context.Context) (err error) {
+// changeLeader kills the leader. The standby leads, or a new controller if the standby
+// was killed too. Then a new standby is started.
+func (w *testbed) changeLeader(ctx context.Context) (err error) {
 	before, err := w.leaderName(ctx)
 	if err != nil {
 		return err
@@ -237,8 +237,8 @@ func (w *world) changeLeader(ctx context.Context) (err error) {
 	return err
 }
 
-// leaderName is whom the Lease names; empty when there is none.
-func (w *world) leaderName(ctx context.Context) (string, error) {
+// leaderName returns the holder of the Lease; empty if there is none.
+func (w *testbed) leaderName(ctx context.Context) (string, error) {
 	lease := &coordinationv1.Lease{}
 	err := w.Get(ctx, client.ObjectKey{Namespace: cluster.AccountNamespace, Name: cluster.ControllerAccount}, lease)
 	if err != nil || lease.Spec.HolderIdentity == nil {
@@ -247,8 +247,8 @@ func (w *world) leaderName(ctx context.Context) (string, error) {
 	return *lease.Spec.HolderIdentity, nil
 }
 
-// awaitLeader waits until another one leads.
-func (w *world) awaitLeader(ctx context.Context, before string) error {
+// awaitLeader waits until another controller leads.
+func (w *testbed) awaitLeader(ctx context.Context, before string) error {
 	return await(ctx, "a leader", func(ctx context.Context) (string, error) {
 		name, err := w.leaderName(ctx)
 		if name == "" || name == before {
@@ -258,13 +258,13 @@ func (w *world) awaitLeader(ctx context.Context, before string) error {
 	})
 }
 
-func (w *world) nextController() (*harness.Process, error) {
+func (w *testbed) nextController() (*harness.Process, error) {
 	w.changes++
 	return w.startController(fmt.Sprintf("controller-%d", 2+w.changes), map[string]any{"metricsAddress": "0"})
 }
 
-// leaderStalls stops the leader until the other one serves, and lets it go on.
-func (w *world) leaderStalls(ctx context.Context) (effect, error) {
+// leaderStalls stops the leader until the standby serves, and then continues it.
+func (w *testbed) leaderStalls(ctx context.Context) (effect, error) {
 	before, err := w.leaderName(ctx)
 	if err != nil {
 		return effect{}, err
@@ -284,8 +284,8 @@ func (w *world) leaderStalls(ctx context.Context) (effect, error) {
 	return w.othersServed(ctx)
 }
 
-// dropPolicies removes the bindings of admission policies of Fairlead's.
-func (w *world) dropPolicies(ctx context.Context, which func(name string) bool) error {
+// dropPolicies removes bindings of Fairlead's admission policies.
+func (w *testbed) dropPolicies(ctx context.Context, which func(name string) bool) error {
 	var list admissionv1.ValidatingAdmissionPolicyBindingList
 	if err := w.List(ctx, &list); err != nil {
 		return err
@@ -300,8 +300,8 @@ func (w *world) dropPolicies(ctx context.Context, which func(name string) bool) 
 	return nil
 }
 
-// applyRights brings back what deploy/rights has.
-func (w *world) applyRights(ctx context.Context) error {
+// applyRights applies deploy/rights again.
+func (w *testbed) applyRights(ctx context.Context) error {
 	return w.kubectl(ctx, "apply", "--server-side", "--force-conflicts", "-k", filepath.Join(w.Source, "deploy/rights"))
 }
 

@@ -17,23 +17,24 @@ import (
 	"fairlead.dev/fairlead/test/netlab"
 )
 
-// sniffTime is how long a forged packet is looked for; it is sent again and again.
+// sniffTime is how long the receiver listens for a forged packet, which is sent again and
+// again.
 const sniffTime = 700 * time.Millisecond
 
-// marker tells forged packets from all others.
+// marker returns a random text that identifies forged packets.
 func marker() []byte {
 	var raw [8]byte
 	_, _ = rand.Read(raw[:]) // never fails, see crypto/rand
 	return []byte("forged-" + hex.EncodeToString(raw[:]))
 }
 
-// arrives sends something that bears a marker and says whether it arrives on a link
-// within a network namespace. Frames of the victim's own traffic have to be seen
-// there meanwhile: else nothing would be proved by seeing none of the marker.
+// arrives sends packets with a marker and reports whether one arrives on a link in a
+// network namespace. It fails if no frames of the victim's own traffic are seen there
+// meanwhile, because then the absence of the marker would prove nothing.
 func arrives(to *netlab.Namespace, link string, mark []byte, send func() error) (bool, error) {
 	fd := -1
 	err := to.Do(func() (err error) {
-		// A protocol of network byte order: everything.
+		// All protocols, in network byte order.
 		fd, err = unix.Socket(unix.AF_PACKET, unix.SOCK_RAW|unix.SOCK_CLOEXEC, int(htons(unix.ETH_P_ALL)))
 		if err != nil {
 			return err
@@ -64,7 +65,7 @@ func arrives(to *netlab.Namespace, link string, mark []byte, send func() error) 
 		for range 20 {
 			n, from, err := unix.Recvfrom(fd, buffer, 0)
 			if err != nil {
-				break // nothing more for now
+				break // no more frames for now
 			}
 			if l, ok := from.(*unix.SockaddrLinklayer); ok && l.Pkttype == unix.PACKET_OUTGOING {
 				continue
@@ -113,13 +114,13 @@ func datagram(from *netlab.Namespace, to netip.AddrPort, payload []byte) error {
 		defer conn.Close()
 		_, err = conn.Write(payload)
 		if errors.Is(err, unix.ECONNREFUSED) || errors.Is(err, unix.EPERM) {
-			err = nil // the kernel's answer to one before
+			err = nil // the kernel's answer to an earlier datagram
 		}
 		return err
 	})
 }
 
-// linkOf is the MAC of a link within a namespace.
+// linkOf returns the MAC of a link in a namespace.
 func linkOf(ns *netlab.Namespace, name string) (mac net.HardwareAddr, err error) {
 	err = ns.Do(func() error {
 		i, err := net.InterfaceByName(name)
@@ -136,7 +137,7 @@ func ethernet(to, from net.HardwareAddr, kind uint16, payload []byte) []byte {
 	return append(binary.BigEndian.AppendUint16(frame, kind), payload...)
 }
 
-// udp is an IP packet with a UDP datagram in it, of the family of its addresses.
+// udp returns an IP packet with a UDP datagram in it, of the family of its addresses.
 func udp(from, to netip.Addr, payload []byte) []byte {
 	segment := binary.BigEndian.AppendUint16(nil, 4321)
 	segment = binary.BigEndian.AppendUint16(segment, 9) // discard (RFC 863)
@@ -159,7 +160,7 @@ func ip(from, to netip.Addr, protocol, hops byte, payload []byte) []byte {
 	return append(packet, payload...)
 }
 
-// icmp6 is an ICMPv6 message in its packet; it ends with the payload.
+// icmp6 returns a packet with an ICMPv6 message, which ends with the payload.
 func icmp6(from, to netip.Addr, kind byte, body []byte) []byte {
 	message := append([]byte{kind, 0, 0, 0}, body...)
 	binary.BigEndian.PutUint16(message[2:], checksum(pseudo(from, to, unix.IPPROTO_ICMPV6, len(message)), message))
@@ -174,7 +175,8 @@ func pseudo(from, to netip.Addr, protocol byte, length int) []byte {
 	return append(header, 0, 0, byte(length>>8), byte(length), 0, 0, 0, protocol)
 }
 
-// checksum is that of RFC 1071; every part but the last has an even length.
+// checksum returns the checksum of RFC 1071; every part but the last must have an even
+// length.
 func checksum(parts ...[]byte) uint16 {
 	var sum uint32
 	for _, part := range parts {
@@ -192,7 +194,7 @@ func checksum(parts ...[]byte) uint16 {
 	return ^uint16(sum)
 }
 
-// forger is a pod of the tenant's on the first node, beside the victim's.
+// forger is a pod of the tenant on the first node, the victim's node.
 type forger struct {
 	ns           *netlab.Namespace
 	mac          net.HardwareAddr
@@ -206,17 +208,17 @@ type forger struct {
 	outside      netip.Addr
 }
 
-// forges lets the forger send frames from its own interface, and judges by whether
-// one arrives at the victim's pod cache.
-func forges(frame func(f *forger) []byte) func(ctx context.Context, w *world) (effect, error) {
-	return func(ctx context.Context, w *world) (effect, error) {
+// forges returns an attack that sends frames from the forger's own interface. It succeeds
+// if a frame arrives at the victim's pod cache.
+func forges(frame func(f *forger) []byte) func(ctx context.Context, w *testbed) (effect, error) {
+	return func(ctx context.Context, w *testbed) (effect, error) {
 		return w.withForger(ctx, func(f *forger) (bool, error) {
 			return arrives(f.cache.ns, "eth0", f.mark, func() error { return raw(f.ns, "eth0", frame(f)) })
 		})
 	}
 }
 
-func (w *world) withForger(ctx context.Context, do func(f *forger) (bool, error)) (effect, error) {
+func (w *testbed) withForger(ctx context.Context, do func(f *forger) (bool, error)) (effect, error) {
 	pod, ns, err := w.attackersPod(ctx, 0)
 	if err != nil {
 		return effect{}, err
@@ -263,7 +265,7 @@ func (w *world) withForger(ctx context.Context, do func(f *forger) (bool, error)
 	return out, errors.Join(ns.Close(), w.remove(ctx, pod))
 }
 
-// packetAttacks send as somebody else.
+// packetAttacks send under another's identity.
 func packetAttacks() []attack {
 	attacks := map[string]struct {
 		tries string
@@ -320,7 +322,7 @@ var (
 	allNodes  = net.HardwareAddr{0x33, 0x33, 0, 0, 0, 1}
 )
 
-// arp is an answer that says where an address is, with the marker behind it.
+// arp returns an ARP answer for an address, with the marker at its end.
 func arp(mac net.HardwareAddr, is netip.Addr, toMAC net.HardwareAddr, to netip.Addr, mark []byte) []byte {
 	body := []byte{0, 1, 8, 0, 6, 4, 0, 2}
 	body = append(append(body, mac...), is.AsSlice()...)
@@ -328,14 +330,14 @@ func arp(mac net.HardwareAddr, is netip.Addr, toMAC net.HardwareAddr, to netip.A
 	return append(body, mark...)
 }
 
-// option puts the marker into an option of neighbour discovery that nobody knows.
+// option puts the marker into an unknown option of neighbour discovery.
 func option(body, mark []byte) []byte {
 	units := (len(mark) + 2 + 7) / 8
 	text := append([]byte{253, byte(units)}, mark...)
 	return append(body, append(text, make([]byte, units*8-len(text))...)...)
 }
 
-// linkLocal is the address that belongs to a MAC.
+// linkLocal returns the link-local address of a MAC.
 func linkLocal(mac net.HardwareAddr) netip.Addr {
 	return netip.AddrFrom16([16]byte{0xfe, 0x80, 8: mac[0] ^ 2, mac[1], mac[2], 0xff, 0xfe, mac[3], mac[4], mac[5]})
 }

@@ -31,27 +31,27 @@ func newPod(namespace, name, nodeName string, annotations map[string]string) *co
 		},
 	}
 	if _, mirror := annotations[corev1.MirrorPodAnnotationKey]; mirror {
-		pod.Spec.AutomountServiceAccountToken = nil // the API server allows no other
+		pod.Spec.AutomountServiceAccountToken = nil // the API server accepts no other value
 	}
 	return pod
 }
 
-// fate is what became of a pod: the record that it has, or what the controller or
-// the runtime says why it has none.
-type fate struct {
+// podResult is the result of creating a pod: its record, or the reason of the controller
+// or the runtime why it has none.
+type podResult struct {
 	record *v1alpha1.PodAttachment
 	note   string
 }
 
-func (f fate) String() string {
+func (f podResult) String() string {
 	if f.record != nil {
 		return "a record with " + f.record.Spec.Summary.Addresses
 	}
 	return "no address: " + oneLine(f.note)
 }
 
-// has says whether the pod has an address.
-func (f fate) has(addr netip.Addr) bool {
+// has reports whether the pod has an address.
+func (f podResult) has(addr netip.Addr) bool {
 	return f.record != nil && hasAddress(f.record, addr)
 }
 
@@ -66,11 +66,12 @@ func hasAddress(record *v1alpha1.PodAttachment, addr netip.Addr) bool {
 	return false
 }
 
-// patience is how long something may take that is refused without a word.
+// patience is how long a test waits for a refusal that is not reported.
 const patience = 4 * time.Second
 
-// fateOf waits until a pod has a record or an event of Fairlead's says why not.
-func (w *world) fateOf(ctx context.Context, pod *corev1.Pod) (f fate, err error) {
+// resultOf waits until a pod has a record or an event of Fairlead gives the reason why
+// not.
+func (w *testbed) resultOf(ctx context.Context, pod *corev1.Pod) (f podResult, err error) {
 	_, err = within(ctx, patience, func(ctx context.Context) (bool, error) {
 		if f.record, err = w.recordOf(ctx, pod); err != nil || f.record != nil {
 			return true, err
@@ -79,12 +80,12 @@ func (w *world) fateOf(ctx context.Context, pod *corev1.Pod) (f fate, err error)
 		return f.note != "", err
 	})
 	if f.record == nil && f.note == "" {
-		f.note = fmt.Sprintf("nothing was said within %v", patience)
+		f.note = fmt.Sprintf("no event within %v", patience)
 	}
 	return f, err
 }
 
-func (w *world) recordOf(ctx context.Context, pod *corev1.Pod) (*v1alpha1.PodAttachment, error) {
+func (w *testbed) recordOf(ctx context.Context, pod *corev1.Pod) (*v1alpha1.PodAttachment, error) {
 	var list v1alpha1.PodAttachmentList
 	if err := w.List(ctx, &list, client.InNamespace(pod.Namespace)); err != nil {
 		return nil, err
@@ -99,8 +100,8 @@ func (w *world) recordOf(ctx context.Context, pod *corev1.Pod) (*v1alpha1.PodAtt
 	return nil, nil
 }
 
-// noteOn is the last that was said of a pod in events.
-func (w *world) noteOn(ctx context.Context, pod *corev1.Pod) (string, error) {
+// noteOn returns the warnings in the events of a pod.
+func (w *testbed) noteOn(ctx context.Context, pod *corev1.Pod) (string, error) {
 	var list eventsv1.EventList
 	if err := w.List(ctx, &list, client.InNamespace(pod.Namespace)); err != nil {
 		return "", err
@@ -114,25 +115,25 @@ func (w *world) noteOn(ctx context.Context, pod *corev1.Pod) (string, error) {
 	return strings.Join(notes, "; "), nil
 }
 
-// try creates a pod as somebody and waits for its fate.
-func (w *world) try(ctx context.Context, api client.Client, pod *corev1.Pod) (fate, error) {
+// try creates a pod as a user and waits for the result.
+func (w *testbed) try(ctx context.Context, api client.Client, pod *corev1.Pod) (podResult, error) {
 	if err := api.Create(ctx, pod); err != nil {
 		if refused(err) {
-			return fate{note: err.Error()}, nil
+			return podResult{note: err.Error()}, nil
 		}
-		return fate{}, fmt.Errorf("create pod %s/%s: %w", pod.Namespace, pod.Name, err)
+		return podResult{}, fmt.Errorf("create pod %s/%s: %w", pod.Namespace, pod.Name, err)
 	}
-	return w.fateOf(ctx, pod)
+	return w.resultOf(ctx, pod)
 }
 
-// refused says whether an API server answered that this must not be.
+// refused reports whether an error is a refusal by the API server.
 func refused(err error) bool { return apierrors.IsForbidden(err) || apierrors.IsInvalid(err) }
 
 // remove deletes pods and waits until neither they nor their records are left.
-func (w *world) remove(ctx context.Context, pods ...*corev1.Pod) error {
+func (w *testbed) remove(ctx context.Context, pods ...*corev1.Pod) error {
 	for _, pod := range pods {
 		if pod.UID == "" {
-			continue // it was never made
+			continue // it was never created
 		}
 		if err := w.Delete(ctx, pod, client.GracePeriodSeconds(0)); client.IgnoreNotFound(err) != nil {
 			return fmt.Errorf("delete pod %s/%s: %w", pod.Namespace, pod.Name, err)
@@ -160,8 +161,9 @@ func (w *world) remove(ctx context.Context, pods ...*corev1.Pod) error {
 	return nil
 }
 
-// clear removes pods of nodes that do not exist, and the records that nobody ends.
-func (w *world) clear(ctx context.Context, pods ...*corev1.Pod) error {
+// clear removes pods of nodes that do not exist, and their records, which no node would
+// confirm.
+func (w *testbed) clear(ctx context.Context, pods ...*corev1.Pod) error {
 	for _, pod := range pods {
 		record, err := w.recordOf(ctx, pod)
 		if err != nil {
@@ -181,8 +183,8 @@ func (w *world) clear(ctx context.Context, pods ...*corev1.Pod) error {
 	return w.remove(ctx, pods...)
 }
 
-// running waits until a pod has its network, and opens that.
-func (w *world) running(ctx context.Context, pod *corev1.Pod, n *node) (*netlab.Namespace, error) {
+// running waits until a pod has its network, and opens its network namespace.
+func (w *testbed) running(ctx context.Context, pod *corev1.Pod, n *node) (*netlab.Namespace, error) {
 	var ns *netlab.Namespace
 	err := await(ctx, "pod "+pod.Namespace+"/"+pod.Name+" to run", func(ctx context.Context) (string, error) {
 		path, err := n.sandboxOf(pod.UID)
@@ -199,8 +201,8 @@ func (w *world) running(ctx context.Context, pod *corev1.Pod, n *node) (*netlab.
 	return ns, err
 }
 
-// sandboxOf is the network namespace of a pod's ready sandbox on the node, empty
-// when there is none.
+// sandboxOf returns the path of the network namespace of a pod's ready sandbox on the
+// node, empty if there is none.
 func (n *node) sandboxOf(uid types.UID) (string, error) {
 	box, err := n.boxOf(uid)
 	return box.NetnsPath, err
@@ -219,8 +221,8 @@ func (n *node) boxOf(uid types.UID) (sandbox.Record, error) {
 	return sandbox.Record{}, nil
 }
 
-// slots are those in use of a domain.
-func (w *world) slots(ctx context.Context, domain string) ([]ipam.Slot, error) {
+// slots returns the slots of a domain that are not free.
+func (w *testbed) slots(ctx context.Context, domain string) ([]ipam.Slot, error) {
 	blocks, err := w.blocks(ctx)
 	var out []ipam.Slot
 	for _, item := range blocks {
@@ -241,7 +243,7 @@ func (w *world) slots(ctx context.Context, domain string) ([]ipam.Slot, error) {
 	return out, err
 }
 
-func (w *world) blocks(ctx context.Context) ([]v1alpha1.IPBlock, error) {
+func (w *testbed) blocks(ctx context.Context) ([]v1alpha1.IPBlock, error) {
 	var list v1alpha1.IPBlockList
 	if err := w.List(ctx, &list); err != nil {
 		return nil, fmt.Errorf("list the blocks: %w", err)

@@ -21,7 +21,7 @@ import (
 
 const byRuntime = "runtime"
 
-// tunnelMAC is the MAC of a node's end of the tunnel.
+// tunnelMAC returns the MAC of a node's end of the tunnel.
 func tunnelMAC(name string) string { return host.TunnelMAC(name).String() }
 
 // call is one execution of the plugin on the first node.
@@ -35,8 +35,8 @@ type call struct {
 	config  map[string]any
 }
 
-// execute runs the plugin and returns what it printed, and whether it succeeded.
-func (w *world) execute(ctx context.Context, c call) (string, bool, error) {
+// execute runs the plugin and returns its output, and whether it succeeded.
+func (w *testbed) execute(ctx context.Context, c call) (string, bool, error) {
 	n := w.nodes[0]
 	stdin, err := json.Marshal(c.config)
 	if err != nil {
@@ -67,9 +67,9 @@ func (w *world) execute(ctx context.Context, c call) (string, bool, error) {
 	return text, err == nil, nil
 }
 
-// config is what the runtime gives the plugin: the installed configuration, with
-// what an attack changes in it.
-func (w *world) config(more map[string]any) (map[string]any, error) {
+// config returns the configuration that the runtime passes to the plugin: the installed
+// one, with the changes of an attack.
+func (w *testbed) config(more map[string]any) (map[string]any, error) {
 	raw, err := os.ReadFile(filepath.Join(w.nodes[0].confDir(), "10-fairlead.conflist"))
 	if err != nil {
 		return nil, err
@@ -87,12 +87,12 @@ func (w *world) config(more map[string]any) (map[string]any, error) {
 	return config, nil
 }
 
-// errs is an attack by a call that a runtime or somebody's configuration makes on
-// the victim db's sandbox. What the victim notices is what it leads to.
-func errs(id, tries string, change map[string]any, prepare func(w *world, box sandbox.Record) call) attack {
+// runtimeCall returns an attack by a call on the victim db's sandbox, made by a runtime
+// or caused by a configuration. Its effect is the harm that the victim notices.
+func runtimeCall(id, tries string, change map[string]any, prepare func(w *testbed, box sandbox.Record) call) attack {
 	return attack{
 		id: id, by: byRuntime, tries: tries,
-		do: func(ctx context.Context, w *world) (effect, error) {
+		do: func(ctx context.Context, w *testbed) (effect, error) {
 			box, err := w.nodes[0].boxOf(w.victims.db.UID)
 			if err != nil {
 				return effect{}, err
@@ -111,21 +111,21 @@ func argsOf(uid string) string {
 	return "IgnoreUnknown=1;K8S_POD_NAMESPACE=" + victim + ";K8S_POD_NAME=db;K8S_POD_UID=" + uid
 }
 
-func gc(*world, sandbox.Record) call { return call{verb: "GC"} }
+func gc(*testbed, sandbox.Record) call { return call{verb: "GC"} }
 
-// runtimeAttacks are calls that take the living for dead, or one for the other.
+// runtimeAttacks are calls that treat live sandboxes as dead, or confuse sandboxes.
 func runtimeAttacks() []attack {
 	return []attack{
-		errs("gc-null", "GC of another network, with null for the living", map[string]any{"name": "another", "cni.dev/valid-attachments": nil}, gc),
-		errs("gc-empty", "GC of our network, with an empty list of the living", map[string]any{"cni.dev/valid-attachments": []any{}}, gc),
-		errs("gc-without-list", "GC of our network, without a list", nil, gc),
-		errs("del-other-name", "DEL of an interface of the victim's sandbox that does not exist", nil, func(_ *world, box sandbox.Record) call {
+		runtimeCall("gc-null", "GC of another network, with null for the living", map[string]any{"name": "another", "cni.dev/valid-attachments": nil}, gc),
+		runtimeCall("gc-empty", "GC of our network, with an empty list of the living", map[string]any{"cni.dev/valid-attachments": []any{}}, gc),
+		runtimeCall("gc-without-list", "GC of our network, without a list", nil, gc),
+		runtimeCall("del-other-name", "DEL of an interface of the victim's sandbox that does not exist", nil, func(_ *testbed, box sandbox.Record) call {
 			return call{verb: "DEL", id: box.ID, netns: box.NetnsPath, ifname: "other0"}
 		}),
-		errs("del-other-container", "DEL of another container, with the victim's namespace", nil, func(w *world, box sandbox.Record) call {
+		runtimeCall("del-other-container", "DEL of another container, with the victim's namespace", nil, func(w *testbed, box sandbox.Record) call {
 			return call{verb: "DEL", id: "0123456789abcdef", netns: box.NetnsPath, ifname: "eth0", args: argsOf(string(w.victims.db.UID))}
 		}),
-		errs("add-refused-then-del", "DEL of a second interface, whose ADD was refused", nil, func(_ *world, box sandbox.Record) call {
+		runtimeCall("add-refused-then-del", "DEL of a second interface, whose ADD was refused", nil, func(_ *testbed, box sandbox.Record) call {
 			return call{verb: "DEL", id: box.ID, netns: box.NetnsPath, ifname: "net1"}
 		}),
 		{id: "check-other-name", by: byRuntime, tries: "CHECK of an interface that the sandbox does not have", do: checkOther},
@@ -135,7 +135,7 @@ func runtimeAttacks() []attack {
 	}
 }
 
-func checkOther(ctx context.Context, w *world) (effect, error) {
+func checkOther(ctx context.Context, w *testbed) (effect, error) {
 	box, err := w.nodes[0].boxOf(w.victims.db.UID)
 	if err != nil {
 		return effect{}, err
@@ -148,10 +148,10 @@ func checkOther(ctx context.Context, w *world) (effect, error) {
 	return effect{fine, text}, err
 }
 
-// addAgain executes ADD for the victim's pod in a new namespace, with its UID or
-// another one. It is a success when the namespace has the victim's address.
-func addAgain(uid string) func(ctx context.Context, w *world) (effect, error) {
-	return func(ctx context.Context, w *world) (out effect, err error) {
+// addAgain returns an attack that executes ADD for the victim's pod in a new namespace,
+// with its UID or another one. It succeeds if the namespace has the victim's address.
+func addAgain(uid string) func(ctx context.Context, w *testbed) (effect, error) {
+	return func(ctx context.Context, w *testbed) (out effect, err error) {
 		ns, err := netlab.NewNamespace()
 		if err != nil {
 			return out, err
@@ -189,7 +189,7 @@ func addAgain(uid string) func(ctx context.Context, w *world) (effect, error) {
 	}
 }
 
-func containerPath(ctx context.Context, w *world) (effect, error) {
+func containerPath(ctx context.Context, w *testbed) (effect, error) {
 	config, err := w.config(map[string]any{"socket": filepath.Join(w.Tmpfs(), "nobody.sock")})
 	if err != nil {
 		return effect{}, err
@@ -203,13 +203,13 @@ func containerPath(ctx context.Context, w *world) (effect, error) {
 	return effect{len(found)+len(more) > 0, text}, errors.Join(err, err2)
 }
 
-// pathAttacks are paths in a configuration that somebody wrote, which the runtime
-// hands to the plugin, which is root.
+// pathAttacks use paths in an author's configuration, which the runtime passes to the
+// plugin, which is root.
 func pathAttacks() []attack {
 	makes := func(id, tries, root string, config func(dir string) map[string]any) attack {
 		return attack{
 			id: id, by: byAuthor, tries: tries,
-			do: func(ctx context.Context, w *world) (effect, error) {
+			do: func(ctx context.Context, w *testbed) (effect, error) {
 				base := filepath.Join(root, id)
 				if root == "" {
 					base = filepath.Join(w.Tmpfs(), id)
@@ -229,7 +229,7 @@ func pathAttacks() []attack {
 	fills := func(id, tries, root string, mode os.FileMode, owner int) attack {
 		return attack{
 			id: id, by: byAuthor, tries: tries,
-			do: func(ctx context.Context, w *world) (effect, error) {
+			do: func(ctx context.Context, w *testbed) (effect, error) {
 				dir := filepath.Join(root, id)
 				if root == "" {
 					dir = filepath.Join(w.Tmpfs(), id)
@@ -237,7 +237,7 @@ func pathAttacks() []attack {
 				if err := errors.Join(os.Mkdir(dir, 0o700), os.Chmod(dir, mode), os.Chown(dir, owner, owner)); err != nil {
 					return effect{}, err
 				}
-				text, err := w.delWith(ctx, spooling(dir))
+				text, err := w.delWith(ctx, spoolConfig(dir))
 				if err != nil {
 					return effect{}, err
 				}
@@ -247,26 +247,26 @@ func pathAttacks() []attack {
 		}
 	}
 	return []attack{
-		makes("spool-path", "a network's spool is where there is no directory", "", spooling),
-		makes("spool-path-in-run", "the same, below /run", "/run", spooling),
+		makes("spool-path", "a network's spool is where there is no directory", "", spoolConfig),
+		makes("spool-path-in-run", "the same, below /run", "/run", spoolConfig),
 		makes("ipam-socket-path", "a network's ipam has a socket where there is no directory", "/run", func(dir string) map[string]any {
 			return map[string]any{"cniVersion": "1.0.0", "name": "x", "type": "macvlan", "ipam": map[string]any{"type": "fairlead-ipam", "socket": filepath.Join(dir, "none.sock")}}
 		}),
-		fills("spool-of-root", "a network's spool is a directory of root's that is none of the daemon's", "", 0o700, 0),
+		fills("spool-of-root", "a network's spool is a directory of root that is not the daemon's", "", 0o700, 0),
 		fills("spool-of-another", "a network's spool is a directory below /run that is not root's", "/run", 0o700, nobody),
-		fills("spool-of-all", "a network's spool is a directory below /run that everybody writes to", "/run", 0o777, 0),
-		{id: "socket-of-another", by: byAuthor, tries: "a network's socket is served by somebody who is not root", do: foreignSocket},
+		fills("spool-of-all", "a network's spool is a directory below /run that all users may write to", "/run", 0o777, 0),
+		{id: "socket-of-another", by: byAuthor, tries: "a network's socket is served by a user who is not root", do: foreignSocket},
 	}
 }
 
-// spooling is a configuration whose daemon is away, with a spool.
-func spooling(dir string) map[string]any {
+// spoolConfig returns a configuration with a spool whose daemon is away.
+func spoolConfig(dir string) map[string]any {
 	return map[string]any{"cniVersion": "1.0.0", "name": "x", "type": "fairlead", "socket": filepath.Join(dir, "none.sock"), "spool": dir}
 }
 
-// delWith executes a DEL with a configuration that somebody wrote, by the plugin of
-// its ipam when it has one.
-func (w *world) delWith(ctx context.Context, config map[string]any) (string, error) {
+// delWith executes a DEL with an author's configuration, by the plugin of its ipam if it
+// has one.
+func (w *testbed) delWith(ctx context.Context, config map[string]any) (string, error) {
 	c := call{verb: "DEL", id: sandbox.NewID(), ifname: "net1", config: config}
 	if config["ipam"] != nil {
 		c.program = "fairlead-ipam"
@@ -275,10 +275,10 @@ func (w *world) delWith(ctx context.Context, config map[string]any) (string, err
 	return text, err
 }
 
-// nobody is the user that has nothing.
+// nobody is a user without rights.
 const nobody = 65534
 
-func foreignSocket(ctx context.Context, w *world) (effect, error) {
+func foreignSocket(ctx context.Context, w *testbed) (effect, error) {
 	path := filepath.Join(w.Tmpfs(), "foreign.sock")
 	listener, err := (&net.ListenConfig{}).Listen(ctx, "unix", path)
 	if err != nil {
@@ -311,7 +311,7 @@ func foreignSocket(ctx context.Context, w *world) (effect, error) {
 	}
 	select {
 	case got := <-read:
-		return effect{true, "root's plugin told it " + oneLine(got)}, nil
+		return effect{true, "root's plugin sent it " + oneLine(got)}, nil
 	default:
 		return effect{false, text}, nil
 	}

@@ -16,20 +16,20 @@ import (
 
 const byTenant = "tenant"
 
-// asking is a pod of the tenant's with an annotation, on the first node.
-func asking(name, annotation string, value func(w *world) string) func(w *world) *corev1.Pod {
-	return func(w *world) *corev1.Pod {
+// asking returns a pod of the tenant with an annotation, on the first node.
+func asking(name, annotation string, value func(w *testbed) string) func(w *testbed) *corev1.Pod {
+	return func(w *testbed) *corev1.Pod {
 		return newPod(tenant, name, w.nodes[0].Name, map[string]string{annotation: value(w)})
 	}
 }
 
-func dbAddress(w *world) string { return w.victims.db.addresses[0].String() }
+func dbAddress(w *testbed) string { return w.victims.db.addresses[0].String() }
 
-func hasDB(w *world, f fate) bool { return f.has(w.victims.db.addresses[0]) }
+func hasDB(w *testbed, f podResult) bool { return f.has(w.victims.db.addresses[0]) }
 
-func inRange(prefix string) func(*world, fate) bool {
+func inRange(prefix string) func(*testbed, podResult) bool {
 	p := netip.MustParsePrefix(prefix)
-	return func(_ *world, f fate) bool {
+	return func(_ *testbed, f podResult) bool {
 		if f.record == nil {
 			return false
 		}
@@ -44,7 +44,7 @@ func inRange(prefix string) func(*world, fate) bool {
 	}
 }
 
-// addressAttacks go for addresses that are another's or too many.
+// addressAttacks try to get addresses of others, or too many.
 func addressAttacks() []attack {
 	return []attack{
 		{
@@ -57,35 +57,35 @@ func addressAttacks() []attack {
 		},
 		{
 			id: "mirror-same-name", by: byTenant, tries: "the same, with a pod of the victim's name",
-			do: podTries(func(w *world) *corev1.Pod {
+			do: podTries(func(w *testbed) *corev1.Pod {
 				return newPod(tenant, "db", w.nodes[0].Name, map[string]string{corev1.MirrorPodAnnotationKey: string(w.victims.db.UID)})
 			}, hasDB),
 		},
 		{
 			id: "mirror-other-node", by: byTenant, tries: "the same, on another node than the victim's",
-			do: podTries(func(w *world) *corev1.Pod {
+			do: podTries(func(w *testbed) *corev1.Pod {
 				return newPod(tenant, "db", w.nodes[1].Name, map[string]string{corev1.MirrorPodAnnotationKey: string(w.victims.db.UID)})
 			}, hasDB),
 		},
 		{id: "unwritable-uids", by: byTenant, tries: "pods with UIDs that no record can have use up a pool", do: asUser(tenant, leakByUIDs)},
-		{id: "ghost-nodes", by: byTenant, tries: "pods on 12 nodes that do not exist take a block each", do: asUser(tenant, ghosts)},
+		{id: "ghost-nodes", by: byTenant, tries: "pods on 12 nodes that do not exist take a block each", do: asUser(tenant, podsOnGhostNodes)},
 		{id: "route-blocks", by: byTenant, tries: "one pod after the other asks for an address of another vacant block", do: asUser(tenant, routeBlocks)},
 		{
 			id: "block-of-another-node", by: byTenant, tries: "a pod on node-2 asks for a free address of a block of node-1",
-			do: podTries(func(w *world) *corev1.Pod {
-				return newPod(tenant, "neighbour", w.nodes[1].Name, map[string]string{v1alpha1.AnnotationAddresses: besideDB(w)})
-			}, func(w *world, f fate) bool { return f.record != nil }),
+			do: podTries(func(w *testbed) *corev1.Pod {
+				return newPod(tenant, "neighbour", w.nodes[1].Name, map[string]string{v1alpha1.AnnotationAddresses: lastOfDBBlock(w)})
+			}, func(w *testbed, f podResult) bool { return f.record != nil }),
 		},
 		{
 			id: "foreign-pool", by: byTenant, tries: "a pod names a pool that is another namespace's",
-			do: podTries(asking("rich", v1alpha1.AnnotationPools, func(*world) string { return "private" }), inRange("10.90.0.0/26")),
+			do: podTries(asking("rich", v1alpha1.AnnotationPools, func(*testbed) string { return "private" }), inRange("10.90.0.0/26")),
 		},
 		{id: "quota-pods", by: byTenant, tries: "four pods draw from a pool with a quota of two", do: asUser(tenant, quotaOfPods)},
 	}
 }
 
-// besideDB is an address of the victim's block that nobody has.
-func besideDB(w *world) string {
+// lastOfDBBlock returns the last address of the victim's block, which no pod has.
+func lastOfDBBlock(w *testbed) string {
 	block := ipam.BlockOf(w.victims.db.addresses[0])
 	last := block.Addr()
 	for addr := last; block.Contains(addr); addr = addr.Next() {
@@ -94,7 +94,7 @@ func besideDB(w *world) string {
 	return last.String()
 }
 
-func stealByMirror(ctx context.Context, w *world, api client.Client) (effect, error) {
+func stealByMirror(ctx context.Context, w *testbed, api client.Client) (effect, error) {
 	wants := newPod(tenant, "wants", w.nodes[0].Name, map[string]string{v1alpha1.AnnotationAddresses: dbAddress(w)})
 	if err := api.Create(ctx, wants); err != nil {
 		return effect{}, err
@@ -110,7 +110,7 @@ func stealByMirror(ctx context.Context, w *world, api client.Client) (effect, er
 	if err := w.remove(ctx, mirror); err != nil {
 		return effect{}, err
 	}
-	// Longer than any address cools.
+	// This is longer than any cooldown.
 	got, err := within(ctx, 8*time.Second, func(ctx context.Context) (bool, error) {
 		record, err := w.recordOf(ctx, wants)
 		return record != nil && hasAddress(record, w.victims.db.addresses[0]), err
@@ -121,11 +121,11 @@ func stealByMirror(ctx context.Context, w *world, api client.Client) (effect, er
 	return effect{got, "the mirror pod: " + f.String()}, w.remove(ctx, wants)
 }
 
-// leakByUIDs makes pods whose records the API server cannot take, in a pool of
-// eight. Addresses that stay taken when they are gone are leaked.
-func leakByUIDs(ctx context.Context, w *world, api client.Client) (effect, error) {
+// leakByUIDs creates pods whose records the API server cannot store, in a pool of eight.
+// Addresses that stay taken when the pods are gone are leaked.
+func leakByUIDs(ctx context.Context, w *testbed, api client.Client) (effect, error) {
 	var pods []*corev1.Pod
-	var last fate
+	var last podResult
 	for i := range 8 {
 		pod := newPod(tenant, fmt.Sprintf("unwritable-%d", i), w.nodes[0].Name, map[string]string{
 			corev1.MirrorPodAnnotationKey: fmt.Sprintf("A_%d:", i), v1alpha1.AnnotationPools: "tiny",
@@ -136,13 +136,13 @@ func leakByUIDs(ctx context.Context, w *world, api client.Client) (effect, error
 		pods = append(pods, pod)
 	}
 	var err error
-	if last, err = w.fateOf(ctx, pods[len(pods)-1]); err != nil {
+	if last, err = w.resultOf(ctx, pods[len(pods)-1]); err != nil {
 		return effect{}, err
 	}
 	if err := w.remove(ctx, pods...); err != nil {
 		return effect{}, err
 	}
-	// Two passes of the collector.
+	// This is the time of two passes of the collector.
 	_, err = within(ctx, 22*time.Second, func(ctx context.Context) (bool, error) {
 		left, err := w.slots(ctx, "tiny")
 		return len(left) == 0, err
@@ -154,7 +154,7 @@ func leakByUIDs(ctx context.Context, w *world, api client.Client) (effect, error
 	return effect{len(left) > 0, fmt.Sprintf("%d addresses stay taken; %v", len(left), last)}, err
 }
 
-func ghosts(ctx context.Context, w *world, api client.Client) (effect, error) {
+func podsOnGhostNodes(ctx context.Context, w *testbed, api client.Client) (effect, error) {
 	var pods []*corev1.Pod
 	for i := range 12 {
 		pod := newPod(tenant, fmt.Sprintf("ghost-%d", i), fmt.Sprintf("ghost-%d", i), nil)
@@ -180,13 +180,13 @@ func ghosts(ctx context.Context, w *world, api client.Client) (effect, error) {
 	return effect{count > 0, fmt.Sprintf("%d blocks are of nodes that do not exist", count)}, w.clear(ctx, pods...)
 }
 
-// boundOfBlocks is how many a node may have of the default pool.
+// boundOfBlocks is how many blocks of the default pool a node may have.
 const boundOfBlocks = 4
 
 // routeBlocks asks for an address of one vacant block after the other.
-func routeBlocks(ctx context.Context, w *world, api client.Client) (effect, error) {
+func routeBlocks(ctx context.Context, w *testbed, api client.Client) (effect, error) {
 	addr := netip.MustParseAddr("10.244.128.1")
-	var last fate
+	var last podResult
 	for i := range boundOfBlocks + 3 {
 		pod := newPod(tenant, fmt.Sprintf("route-%d", i), w.nodes[0].Name, map[string]string{v1alpha1.AnnotationAddresses: addr.String()})
 		var err error
@@ -205,8 +205,8 @@ func routeBlocks(ctx context.Context, w *world, api client.Client) (effect, erro
 	return effect{n > boundOfBlocks, fmt.Sprintf("node-1 has %d blocks of IPv4; the last pod: %v", n, last)}, err
 }
 
-// blocksOf counts those of a node within a range.
-func (w *world) blocksOf(ctx context.Context, name string, within netip.Prefix) (int, error) {
+// blocksOf counts the blocks of a node in a range.
+func (w *testbed) blocksOf(ctx context.Context, name string, within netip.Prefix) (int, error) {
 	blocks, err := w.blocks(ctx)
 	n := 0
 	for _, b := range blocks {
@@ -217,7 +217,7 @@ func (w *world) blocksOf(ctx context.Context, name string, within netip.Prefix) 
 	return n, err
 }
 
-func quotaOfPods(ctx context.Context, w *world, api client.Client) (effect, error) {
+func quotaOfPods(ctx context.Context, w *testbed, api client.Client) (effect, error) {
 	var pods []*corev1.Pod
 	for i := range 4 {
 		pods = append(pods, newPod(tenant, fmt.Sprintf("many-%d", i), w.nodes[0].Name, map[string]string{v1alpha1.AnnotationPools: "shop"}))
@@ -225,9 +225,9 @@ func quotaOfPods(ctx context.Context, w *world, api client.Client) (effect, erro
 	return w.countOfShop(ctx, api, pods)
 }
 
-// countOfShop makes pods of the pool with a quota of two and counts what they get.
-func (w *world) countOfShop(ctx context.Context, api client.Client, pods []*corev1.Pod) (effect, error) {
-	var last fate
+// countOfShop creates pods of the pool with a quota of two, and counts their addresses.
+func (w *testbed) countOfShop(ctx context.Context, api client.Client, pods []*corev1.Pod) (effect, error) {
+	var last podResult
 	for _, pod := range pods {
 		var err error
 		if last, err = w.try(ctx, api, pod); err != nil {

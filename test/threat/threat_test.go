@@ -4,8 +4,8 @@ import (
 	"testing"
 )
 
-// TestTables looks at what the suite will try: an attack that is left out by a slip, or
-// a lock that opens another attack than it names, is seen here and not by a run.
+// TestTables checks the tables of the suite: an attack that is left out by accident, or a
+// lock with the ID of another attack, fails here.
 func TestTables(t *testing.T) {
 	const fewest = 40
 	all := attacks()
@@ -15,17 +15,17 @@ func TestTables(t *testing.T) {
 	seen := map[string]bool{}
 	for _, a := range all {
 		if a.id == "" || a.by == "" || a.tries == "" || a.do == nil {
-			t.Errorf("attack %+v lacks something: it must have an ID, somebody who tries it, words for it, and something to do", a)
+			t.Errorf("attack %+v lacks something: it must have an ID, an attacker, a description and a function", a)
 		}
 		if seen[a.id] {
 			t.Errorf("two attacks have the ID %s", a.id)
 		}
 		seen[a.id] = true
 		if a.heals != (a.by == byOperator) {
-			t.Errorf("attack %s by %s has heals %v; only an operator's slip may be noticed before it heals", a.id, a.by, a.heals)
+			t.Errorf("attack %s by %s has heals %v; only an operator's mistake may be noticed before it heals", a.id, a.by, a.heals)
 		}
 	}
-	// What an operator's slip breaks is not what a lock keeps.
+	// A lock does not protect against an operator's mistakes.
 	lockable := map[string]bool{}
 	for _, a := range attacksWithoutOperator() {
 		lockable[a.id] = true
@@ -36,7 +36,7 @@ func TestTables(t *testing.T) {
 			t.Errorf("the lock that opens when %s names the attack %q, which is none", l.how, l.attack)
 		}
 		if l.how == "" || l.open == nil || l.close == nil {
-			t.Errorf("the lock of %s lacks something: it must say how it is opened, and do that and the opposite", l.attack)
+			t.Errorf("the lock of %s lacks something: it must have a description, and functions that open and close it", l.attack)
 		}
 		if opened[l.attack] {
 			t.Errorf("attack %s has two locks", l.attack)

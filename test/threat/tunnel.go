@@ -21,8 +21,8 @@ const (
 	vni        = 158
 )
 
-// forged is what a node would find in its tunnel: a packet of the victim db to
-// cache, or of somebody outside to web, which it would deliver.
+// forged returns a packet in VXLAN, as another node would send it to this node: a UDP
+// datagram from one address to another.
 func forged(n *node, from, to netip.Addr, mark []byte) []byte {
 	header := binary.BigEndian.AppendUint32([]byte{8, 0, 0, 0}, vni<<8)
 	kind := uint16(0x0800)
@@ -43,19 +43,19 @@ func tunnelAttacks() []attack {
 		out = append(out,
 			attack{
 				id: "tunnel-own-node-" + family.name, by: byTenant, tries: "a pod sends a packet in VXLAN to its own node, as db to cache",
-				do: func(ctx context.Context, w *world) (effect, error) {
+				do: func(ctx context.Context, w *testbed) (effect, error) {
 					return w.withForger(ctx, func(f *forger) (bool, error) { return w.tunnelTo(f.ns, f.node1, at, w.victims.cache) })
 				},
 			},
 			attack{
 				id: "tunnel-other-node-" + family.name, by: byTenant, tries: "a pod sends a packet in VXLAN to the other node, as db to web",
-				do: func(ctx context.Context, w *world) (effect, error) {
+				do: func(ctx context.Context, w *testbed) (effect, error) {
 					return w.withForger(ctx, func(f *forger) (bool, error) { return w.tunnelTo(f.ns, f.node2, at, w.victims.web) })
 				},
 			},
 			attack{
 				id: "tunnel-outsider-" + family.name, by: "outsider", tries: "a machine on the nodes' link that is no node sends a packet in VXLAN, as db to cache",
-				do: func(_ context.Context, w *world) (effect, error) {
+				do: func(_ context.Context, w *testbed) (effect, error) {
 					arrived, err := w.tunnelTo(w.outsider, w.nodes[0], at, w.victims.cache)
 					return delivered(arrived), err
 				},
@@ -65,9 +65,9 @@ func tunnelAttacks() []attack {
 	return out
 }
 
-// tunnelTo sends from a namespace to a node's end of the tunnel, over one family,
-// and says whether it comes out at the victim's pod.
-func (w *world) tunnelTo(from *netlab.Namespace, n *node, family int, to *victimPod) (bool, error) {
+// tunnelTo sends from a namespace to a node's end of the tunnel, over one family, and
+// reports whether the inner packet arrives at the victim's pod.
+func (w *testbed) tunnelTo(from *netlab.Namespace, n *node, family int, to *victimPod) (bool, error) {
 	mark := marker()
 	packet := forged(n, w.victims.db.addresses[0], to.addresses[0], mark)
 	target := netip.AddrPortFrom(n.Addresses()[family].Addr(), tunnelPort)
@@ -81,7 +81,7 @@ func delivered(arrived bool) effect {
 	return effect{false, "dropped"}
 }
 
-// nodesPort is a port of the machine, and what it is for.
+// nodesPort is a port of the machine, and its user.
 type nodesPort struct {
 	protocol corev1.Protocol
 	port     int32
@@ -101,14 +101,16 @@ func portAttacks() []attack {
 	} {
 		out = append(out, attack{
 			id: fmt.Sprintf("hostport-%d", p.port), by: byTenant, tries: fmt.Sprintf("a pod asks for the host port %d/%s, which is that of %s", p.port, p.protocol, p.of),
-			do: asUser(tenant, func(ctx context.Context, w *world, api client.Client) (effect, error) { return w.takePort(ctx, api, p) }),
+			do: asUser(tenant, func(ctx context.Context, w *testbed, api client.Client) (effect, error) {
+				return w.takePort(ctx, api, p)
+			}),
 		})
 	}
 	return out
 }
 
-// takePort makes a pod with a host port and sends there from outside.
-func (w *world) takePort(ctx context.Context, api client.Client, p nodesPort) (out effect, err error) {
+// takePort creates a pod with a host port and sends to the port from outside.
+func (w *testbed) takePort(ctx context.Context, api client.Client, p nodesPort) (out effect, err error) {
 	n := w.nodes[0]
 	pod := newPod(tenant, fmt.Sprintf("port-%d", p.port), n.Name, nil)
 	pod.Spec.Containers[0].Ports = []corev1.ContainerPort{{HostPort: p.port, ContainerPort: 5555, Protocol: p.protocol}}
@@ -139,16 +141,16 @@ func (w *world) takePort(ctx context.Context, api client.Client, p nodesPort) (o
 	}
 	out = effect{got, "it runs, and gets nothing"}
 	if got {
-		out.got = "what is sent to the node's port comes to the pod"
+		out.got = "packets to the node's port arrive at the pod"
 	}
 	return out, errors.Join(ns.Close(), w.remove(ctx, pod))
 }
 
-// portLeadsTo says whether what the outsider sends to a node's port comes to the
-// port 5555 of a pod.
-func (w *world) portLeadsTo(pod *netlab.Namespace, target netip.AddrPort, protocol corev1.Protocol) (bool, error) {
+// portLeadsTo reports whether packets from the outsider to a node's port arrive at port
+// 5555 of a pod.
+func (w *testbed) portLeadsTo(pod *netlab.Namespace, target netip.AddrPort, protocol corev1.Protocol) (bool, error) {
 	came := make(chan struct{}, 1)
-	tell := func() {
+	report := func() {
 		select {
 		case came <- struct{}{}:
 		default:
@@ -163,7 +165,7 @@ func (w *world) portLeadsTo(pod *netlab.Namespace, target netip.AddrPort, protoc
 		defer server.Close()
 		go func() {
 			if _, _, err := server.ReadFrom(make([]byte, 100)); err == nil {
-				tell()
+				report()
 			}
 		}()
 	} else {
@@ -175,7 +177,7 @@ func (w *world) portLeadsTo(pod *netlab.Namespace, target netip.AddrPort, protoc
 		go func() {
 			if conn, err := listener.Accept(); err == nil {
 				conn.Close()
-				tell()
+				report()
 			}
 		}()
 	}
@@ -184,10 +186,10 @@ func (w *world) portLeadsTo(pod *netlab.Namespace, target netip.AddrPort, protoc
 			network := map[corev1.Protocol]string{corev1.ProtocolUDP: "udp", corev1.ProtocolTCP: "tcp"}[protocol]
 			conn, err := net.DialTimeout(network, target.String(), 200*time.Millisecond)
 			if err != nil {
-				return nil // nobody answers there
+				return nil // no answer
 			}
 			defer conn.Close()
-			_, _ = conn.Write([]byte("for the node")) // whether it comes is seen there
+			_, _ = conn.Write([]byte("for the node")) // the server shows whether it arrives
 			return nil
 		})
 		if err != nil {

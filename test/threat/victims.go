@@ -23,11 +23,12 @@ import (
 const (
 	echoPort = 7000
 	pace     = 50 * time.Millisecond // between two packets of a flow
-	// late is when a packet without an answer is lost: long, as machines may be slow.
-	late = 3 * time.Second
+	// lostAfter is when a packet without an answer counts as lost: long, because machines
+	// may be slow.
+	lostAfter = 3 * time.Second
 )
 
-// victimPod is a pod that others are after.
+// victimPod is an attacked pod.
 type victimPod struct {
 	*corev1.Pod
 	node      *node
@@ -54,8 +55,8 @@ func (v *victims) String() string {
 
 func (v *victims) all() []*victimPod { return []*victimPod{v.db, v.cache, v.web} }
 
-// startVictims makes the pods and their traffic.
-func (w *world) startVictims(ctx context.Context) error {
+// startVictims creates the pods and starts their traffic.
+func (w *testbed) startVictims(ctx context.Context) error {
 	v := &victims{}
 	for _, p := range []struct {
 		into **victimPod
@@ -86,11 +87,11 @@ func (w *world) startVictims(ctx context.Context) error {
 		}
 	}
 	w.victims = v
-	return v.talk(ctx, w)
+	return v.startTraffic(ctx, w)
 }
 
-// talk begins the traffic and returns when every flow has had an answer.
-func (v *victims) talk(ctx context.Context, w *world) error {
+// startTraffic starts the traffic and returns when every flow has had an answer.
+func (v *victims) startTraffic(ctx context.Context, w *testbed) error {
 	outside := w.lab.Switch
 	first, both := []string{w.nodes[0].Name}, []string{w.nodes[0].Name, w.nodes[1].Name}
 	for i, family := range []string{"IPv4", "IPv6"} {
@@ -99,7 +100,7 @@ func (v *victims) talk(ctx context.Context, w *world) error {
 			&flow{name: "db to web, " + family, nodes: both, from: v.db.ns, to: v.web.ns, source: v.db.addresses[i], target: v.web.addresses[i]},
 			&flow{name: "web to cache, " + family, nodes: both, from: v.web.ns, to: v.cache.ns, source: v.web.addresses[i], target: v.cache.addresses[i]},
 			&flow{name: "cache to db, " + family, nodes: first, from: v.cache.ns, to: v.db.ns, source: v.cache.addresses[i], target: v.db.addresses[i]},
-			// Outside it is seen with the address of its node.
+			// The outside sees the address of the pod's node.
 			&flow{name: "db to the outside, " + family, nodes: first, from: v.db.ns, to: outside.Namespace, source: w.nodes[0].Addresses()[i].Addr(), target: own},
 		)
 	}
@@ -132,20 +133,20 @@ func (v *victims) stop() {
 // flow is a stream of packets that are answered.
 type flow struct {
 	name           string
-	nodes          []string // that it needs
+	nodes          []string // that it passes
 	from, to       *netlab.Namespace
-	source, target netip.Addr // source is what the other side has to see
+	source, target netip.Addr // source is the address that the other side has to see
 	port           uint16
 
 	mu       sync.Mutex
 	sent     []time.Time
 	answered []bool
-	wrong    string // a source that was seen and should not have been
+	wrong    string // a wrong source address that was seen
 }
 
-// start answers on one side, waits until the other side is seen as who it is, and
-// has it send from then on. A flow that began before the nodes knew of each other's
-// blocks would be seen as its node for a moment.
+// start starts the server, waits until it sees the right source address, and then sends
+// all the time. A flow that began before the nodes knew each other's blocks would have
+// its node's address for a moment.
 func (f *flow) start(ctx context.Context, running *sync.WaitGroup) error {
 	var server net.PacketConn
 	err := f.to.Do(func() (err error) {
@@ -180,7 +181,8 @@ func (f *flow) dial() (conn net.Conn, err error) {
 	return conn, err
 }
 
-// probe says what is not yet as it should be, from a socket of its own.
+// probe sends one packet from a new socket, and returns the error in its answer; empty
+// for none.
 func (f *flow) probe(context.Context) (string, error) {
 	conn, err := f.dial()
 	if err != nil {
@@ -199,7 +201,7 @@ func (f *flow) probe(context.Context) (string, error) {
 	return f.check(answer[:n]), nil
 }
 
-// check says what is wrong with the source that the other side saw.
+// check returns the error in the source address that the other side saw; empty for none.
 func (f *flow) check(answer []byte) string {
 	seen, err := netip.ParseAddrPort(string(answer[8:]))
 	if err != nil || seen.Addr().Unmap() != f.source {
@@ -208,7 +210,7 @@ func (f *flow) check(answer []byte) string {
 	return ""
 }
 
-// serve answers each packet with its first 8 bytes and whom it came from.
+// serve answers each packet with its first 8 bytes and its source address.
 func serve(server net.PacketConn) {
 	buffer := make([]byte, 100)
 	for {
@@ -219,7 +221,7 @@ func serve(server net.PacketConn) {
 		if err != nil || n < 8 {
 			continue // as an ICMP error
 		}
-		_, _ = server.WriteTo(append(buffer[:8:8], from.String()...), from) // what is lost is counted where it is missed
+		_, _ = server.WriteTo(append(buffer[:8:8], from.String()...), from) // the sender counts lost answers
 	}
 }
 
@@ -267,8 +269,8 @@ func (f *flow) answers() int {
 	return len(slices.DeleteFunc(slices.Clone(f.answered), func(yes bool) bool { return !yes }))
 }
 
-// count says how many packets were sent from one moment to another, how many of
-// these are lost, and whether some may still be answered.
+// count returns how many packets were sent between two times, how many of these are lost,
+// and whether some may still be answered.
 func (f *flow) count(from, until time.Time) (sent, lost int, open bool) {
 	f.mu.Lock()
 	defer f.mu.Unlock()
@@ -279,7 +281,7 @@ func (f *flow) count(from, until time.Time) (sent, lost int, open bool) {
 		sent++
 		switch {
 		case f.answered[i]:
-		case time.Since(at) > late:
+		case time.Since(at) > lostAfter:
 			lost++
 		default:
 			open = true
@@ -288,9 +290,9 @@ func (f *flow) count(from, until time.Time) (sent, lost int, open bool) {
 	return sent, lost, open
 }
 
-// noticed is what the victim noticed of an attack that began at a moment, but for
-// the traffic of a node that is the attacker's own. Empty is nothing.
-func (w *world) noticed(ctx context.Context, since time.Time, attackers string) (string, error) {
+// noticed describes the harm to the victim since a time, except to flows that pass the
+// attacker's own node. Empty means none.
+func (w *testbed) noticed(ctx context.Context, since time.Time, attackers string) (string, error) {
 	until := time.Now()
 	var out []string
 	sent := 0
@@ -323,8 +325,8 @@ func (w *world) noticed(ctx context.Context, since time.Time, attackers string) 
 	return strings.Join(append(out, objects...), "; "), err
 }
 
-// victimsObjects says what is wrong with the victims' records and addresses.
-func (w *world) victimsObjects(ctx context.Context, attackers string) (out []string, err error) {
+// victimsObjects describes the errors in the victims' records and addresses.
+func (w *testbed) victimsObjects(ctx context.Context, attackers string) (out []string, err error) {
 	slots, err := w.slots(ctx, "default")
 	if err != nil {
 		return nil, err
@@ -342,7 +344,7 @@ func (w *world) victimsObjects(ctx context.Context, attackers string) (out []str
 			continue
 		}
 		if s := record.Status.Sandbox; s == nil || s.State != v1alpha1.SandboxAttached {
-			out = append(out, p.Name+" is said to be unplugged")
+			out = append(out, p.Name+" is reported as unplugged")
 		}
 		for _, addr := range p.addresses {
 			if !hasAddress(record, addr) {
@@ -360,8 +362,8 @@ func (w *world) victimsObjects(ctx context.Context, attackers string) (out []str
 	return append(out, twice...), err
 }
 
-// twice names the addresses that two pods have.
-func (w *world) twice(ctx context.Context) (out []string, err error) {
+// twice returns the addresses that two pods have.
+func (w *testbed) twice(ctx context.Context) (out []string, err error) {
 	var list v1alpha1.PodAttachmentList
 	if err := w.List(ctx, &list); err != nil {
 		return nil, err
@@ -382,8 +384,8 @@ func (w *world) twice(ctx context.Context) (out []string, err error) {
 	return out, nil
 }
 
-// repair gives the victim new pods, after an attack that harmed the old ones.
-func (w *world) repair(ctx context.Context) error {
+// repair gives the victim new pods after an attack that harmed the old ones.
+func (w *testbed) repair(ctx context.Context) error {
 	w.victims.stop()
 	var pods []*corev1.Pod
 	for _, p := range w.victims.all() {
@@ -395,7 +397,7 @@ func (w *world) repair(ctx context.Context) error {
 	return w.startVictims(ctx)
 }
 
-// fresh reads an object of the victim's anew.
-func (w *world) fresh(ctx context.Context, object client.Object) error {
+// fresh reads an object again.
+func (w *testbed) fresh(ctx context.Context, object client.Object) error {
 	return w.Get(ctx, client.ObjectKeyFromObject(object), object)
 }

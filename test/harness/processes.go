@@ -20,8 +20,8 @@ const stopTimeout = 30 * time.Second
 // netlab.Namespace.Do does.
 type Place = func(fn func() error) error
 
-// Crew starts programs, each with a log of its own.
-type Crew struct {
+// Processes starts programs, each with a log of its own.
+type Processes struct {
 	// Logs is the directory of the logs.
 	Logs string
 	// Env is the programs' environment; nil is that of this process.
@@ -45,7 +45,7 @@ type Process struct {
 }
 
 // Command prepares a program. Its output is added to the log of this name.
-func (c *Crew) Command(name, path string, args ...string) (*Process, error) {
+func (c *Processes) Command(name, path string, args ...string) (*Process, error) {
 	p := &Process{name: name, Log: filepath.Join(c.Logs, name+".log"), Cmd: exec.Command(path, args...), done: make(chan struct{})}
 	log, err := os.OpenFile(p.Log, os.O_CREATE|os.O_APPEND|os.O_WRONLY, 0o600)
 	if err != nil {
@@ -56,7 +56,7 @@ func (c *Crew) Command(name, path string, args ...string) (*Process, error) {
 }
 
 // Start starts a program that runs until it is stopped.
-func (c *Crew) Start(in Place, p *Process) error {
+func (c *Processes) Start(in Place, p *Process) error {
 	if err := p.start(in); err != nil {
 		return err
 	}
@@ -84,7 +84,7 @@ func (p *Process) start(in Place) error {
 
 // Run runs a program to its end and returns what it printed; so does the error
 // of one that fails. With the context it is killed.
-func (c *Crew) Run(ctx context.Context, in Place, path string, args ...string) (string, error) {
+func (c *Processes) Run(ctx context.Context, in Place, path string, args ...string) (string, error) {
 	var out bytes.Buffer
 	cmd := exec.Command(path, args...)
 	cmd.Stdout, cmd.Stderr, cmd.Env = &out, &out, c.Env

@@ -31,13 +31,13 @@ const (
 	stepTimeout = 10 * time.Minute
 )
 
-// world is all that exists while the test runs.
-type world struct {
+// testbed is all that exists while the test runs.
+type testbed struct {
 	plan
 	harness.Reporter
-	crew  *harness.Crew
-	lab   *netlab.Lab
-	nodes []*node
+	processes *harness.Processes
+	lab       *netlab.Lab
+	nodes     []*node
 	// Client is the administrator's; it reads from the API server.
 	client.Client
 	rest        *rest.Config
@@ -47,8 +47,8 @@ type world struct {
 	ranges []netip.Prefix
 }
 
-// inner is the work inside of the namespaces that the outer program made.
-func inner(ctx context.Context, work harness.Work) error {
+// runInside is the work inside of the namespaces that the outer program made.
+func runInside(ctx context.Context, work harness.Work) error {
 	var p plan
 	if err := work.ReadPlan(&p); err != nil {
 		return err
@@ -59,9 +59,9 @@ func inner(ctx context.Context, work harness.Work) error {
 	ctrl.SetLogger(logr.Discard())
 	ctx, cancel := context.WithCancelCause(ctx)
 	defer cancel(nil)
-	w := &world{plan: p, Reporter: harness.Reporter{Out: os.Stdout, Start: p.Start}}
+	w := &testbed{plan: p, Reporter: harness.Reporter{Out: os.Stdout, Start: p.Start}}
 	path := strings.Join([]string{filepath.Join(p.programs(), "containerd"), os.Getenv("PATH"), "/usr/sbin", "/sbin"}, ":")
-	w.crew = &harness.Crew{Logs: p.Logs(), Env: []string{"PATH=" + path, "TMPDIR=" + p.Tmpfs(), "HOME=/"}, Failed: cancel}
+	w.processes = &harness.Processes{Logs: p.Logs(), Env: []string{"PATH=" + path, "TMPDIR=" + p.Tmpfs(), "HOME=/"}, Failed: cancel}
 	err := w.build(ctx)
 	if err == nil {
 		err = w.story(ctx)
@@ -76,7 +76,7 @@ func inner(ctx context.Context, work harness.Work) error {
 }
 
 // build makes the nodes and the control plane. Nothing runs on the nodes yet.
-func (w *world) build(ctx context.Context) error {
+func (w *testbed) build(ctx context.Context) error {
 	var err error
 	if w.lab, err = netlab.New(ctx, netlab.Config{Nodes: nodeCount, Here: true, IPv6Only: w.Families == ipv6}); err != nil {
 		return err
@@ -95,7 +95,7 @@ func (w *world) build(ctx context.Context) error {
 	for _, machine := range w.lab.Nodes {
 		n := &node{
 			name: machine.Name, dir: filepath.Join(w.Tmpfs(), machine.Name), programs: w.programs(), images: archive, podRanges: w.Families.ranges(),
-			cgroup: w.cgroup() + "/" + machine.Name, crew: w.crew, machine: machine,
+			cgroup: w.cgroup() + "/" + machine.Name, processes: w.processes, machine: machine,
 			kubeletConfig: filepath.Join(w.Kubelab(), machine.Name+".kubeconfig"),
 			proxyConfig:   filepath.Join(w.Kubelab(), "kube-proxy.kubeconfig"),
 		}
@@ -108,8 +108,8 @@ func (w *world) build(ctx context.Context) error {
 }
 
 // startControlPlane runs Kubernetes on the switch.
-func (w *world) startControlPlane(ctx context.Context) error {
-	k, err := w.crew.StartKubernetes(ctx, w.lab.Switch.Do, filepath.Join(w.programs(), "kubelab"), "--dir", w.Kubelab(),
+func (w *testbed) startControlPlane(ctx context.Context) error {
+	k, err := w.processes.StartKubernetes(ctx, w.lab.Switch.Do, filepath.Join(w.programs(), "kubelab"), "--dir", w.Kubelab(),
 		"--nodes", fmt.Sprint(nodeCount), "--node-lifecycle", "--bind", w.lab.Switch.Addresses()[0].Addr().String())
 	if err != nil {
 		return err
@@ -124,7 +124,7 @@ func (w *world) startControlPlane(ctx context.Context) error {
 
 // await looks until there is nothing that is not as it should be. look returns
 // what is not.
-func (w *world) await(ctx context.Context, what string, look func(ctx context.Context) (string, error)) error {
+func (w *testbed) await(ctx context.Context, what string, look func(ctx context.Context) (string, error)) error {
 	ctx, cancel := context.WithTimeoutCause(ctx, stepTimeout, fmt.Errorf("not within %v", stepTimeout))
 	defer cancel()
 	last, said := "", time.Now()

@@ -15,10 +15,10 @@ import (
 	"fairlead.dev/fairlead/test/harness"
 )
 
-// outer is the program that the user starts. It returns the exit code: 0 when
+// launch is the program that the user starts. It returns the exit code: 0 when
 // all was measured, 1 when something failed, 2 for a wrong command line, 3 when
 // the machine lacks something.
-func outer(args []string, stdout, stderr io.Writer) int {
+func launch(args []string, stdout, stderr io.Writer) int {
 	p, err := parseFlags(args, stderr)
 	if errors.Is(err, flag.ErrHelp) {
 		return 0

@@ -29,12 +29,12 @@ const (
 // watchedNodes are those that have no daemon.
 func watchedNodes() []string { return []string{"node-2", "node-3", "node-4", "node-5"} }
 
-// world is all that exists while the bench runs. Its parts are made when a
+// testbed is all that exists while the bench runs. Its parts are made when a
 // measurement first asks for them.
-type world struct {
+type testbed struct {
 	plan
 	harness.Reporter
-	crew *crew
+	processes *processes
 
 	lab        *netlab.Lab
 	kube       *kube
@@ -49,17 +49,17 @@ type world struct {
 }
 
 // machines makes the network namespaces: the switch is the one of the bench.
-func (w *world) machines(ctx context.Context) (err error) {
+func (w *testbed) machines(ctx context.Context) (err error) {
 	if w.lab == nil {
 		w.lab, err = netlab.New(ctx, netlab.Config{Nodes: 1, Here: true, IPv4Only: true})
 	}
 	return err
 }
 
-func (w *world) node() *netlab.Machine { return w.lab.Nodes[0] }
+func (w *testbed) node() *netlab.Machine { return w.lab.Nodes[0] }
 
 // cluster starts Kubernetes, with our kinds and a pool, and the proxy.
-func (w *world) cluster(ctx context.Context) error {
+func (w *testbed) cluster(ctx context.Context) error {
 	if w.kube != nil {
 		return nil
 	}
@@ -82,7 +82,7 @@ func (w *world) cluster(ctx context.Context) error {
 
 // settle has the control plane's garbage collected and room made on its heap, so
 // that what is measured next is not what happens to pay for that.
-func (w *world) settle(ctx context.Context) error {
+func (w *testbed) settle(ctx context.Context) error {
 	var d net.Dialer
 	conn, err := d.DialContext(ctx, "unix", w.Path(filepath.Join(kubelabDir, "settle.sock")))
 	if err == nil {
@@ -98,9 +98,9 @@ func (w *world) settle(ctx context.Context) error {
 
 // startKubernetes starts a control plane that keeps its data in a directory of
 // this name.
-func (w *world) startKubernetes(ctx context.Context, dir string, nodes int, more ...string) (kubeconfig string, err error) {
+func (w *testbed) startKubernetes(ctx context.Context, dir string, nodes int, more ...string) (kubeconfig string, err error) {
 	w.Say("  starting Kubernetes")
-	plane, err := w.crew.StartKubernetes(ctx, w.lab.Switch.Do, w.program("kubelab"), append([]string{
+	plane, err := w.processes.StartKubernetes(ctx, w.lab.Switch.Do, w.program("kubelab"), append([]string{
 		"--dir", w.Path(dir), "--nodes", fmt.Sprint(nodes), "--bind", w.lab.Switch.V4.Addr().String(),
 	}, more...)...)
 	return plane.Kubeconfig, err
@@ -108,7 +108,7 @@ func (w *world) startKubernetes(ctx context.Context, dir string, nodes int, more
 
 // controller has a controller lead that talks to the API server directly, or
 // through the proxy.
-func (w *world) controller(ctx context.Context, proxied bool) error {
+func (w *testbed) controller(ctx context.Context, proxied bool) error {
 	kubeconfig := w.kube.path
 	if proxied {
 		kubeconfig = w.proxy.kubeconfig
@@ -130,11 +130,11 @@ func (w *world) controller(ctx context.Context, proxied bool) error {
 
 // startController starts a controller, in place of the one that runs, and
 // returns when its caches are filled. It may be on standby.
-func (w *world) startController(ctx context.Context, kubeconfig string) error {
+func (w *testbed) startController(ctx context.Context, kubeconfig string) error {
 	if err := w.stopController(); err != nil {
 		return err
 	}
-	socket := filepath.Join(w.Tmpfs(), fmt.Sprintf("controller-%d.sock", w.crew.count))
+	socket := filepath.Join(w.Tmpfs(), fmt.Sprintf("controller-%d.sock", w.processes.count))
 	file := filepath.Join(w.Tmpfs(), "controller.yaml")
 	election := map[string]any{"namespace": namespace}
 	if w.patient {
@@ -149,11 +149,11 @@ func (w *world) startController(ctx context.Context, kubeconfig string) error {
 	if err != nil {
 		return err
 	}
-	p, err := w.crew.command("fairlead-controller", w.program("fairlead-controller"), "--config", file)
+	p, err := w.processes.command("fairlead-controller", w.program("fairlead-controller"), "--config", file)
 	if err != nil {
 		return err
 	}
-	if err := w.crew.Start(w.lab.Switch.Do, p); err != nil {
+	if err := w.processes.Start(w.lab.Switch.Do, p); err != nil {
 		return err
 	}
 	w.controlled, w.through, w.health = p, kubeconfig, newDaemonHTTP(socket)
@@ -163,7 +163,7 @@ func (w *world) startController(ctx context.Context, kubeconfig string) error {
 	})
 }
 
-func (w *world) stopController() error {
+func (w *testbed) stopController() error {
 	if w.controlled == nil {
 		return nil
 	}
@@ -171,16 +171,16 @@ func (w *world) stopController() error {
 	return w.controlled.Stop()
 }
 
-func (w *world) nodeDir() string   { return filepath.Join(w.Tmpfs(), realNode) }
-func (w *world) stateDir() string  { return "/run/fairlead-" + realNode }
-func (w *world) cniSocket() string { return filepath.Join(w.stateDir(), "cni.sock") }
-func (w *world) confDir() string   { return filepath.Join(w.nodeDir(), "net.d") }
-func (w *world) binDir() string    { return w.Path(pluginDir) }
-func (w *world) conflist() string  { return filepath.Join(w.confDir(), "10-fairlead.conflist") }
+func (w *testbed) nodeDir() string   { return filepath.Join(w.Tmpfs(), realNode) }
+func (w *testbed) stateDir() string  { return "/run/fairlead-" + realNode }
+func (w *testbed) cniSocket() string { return filepath.Join(w.stateDir(), "cni.sock") }
+func (w *testbed) confDir() string   { return filepath.Join(w.nodeDir(), "net.d") }
+func (w *testbed) binDir() string    { return w.Path(pluginDir) }
+func (w *testbed) conflist() string  { return filepath.Join(w.confDir(), "10-fairlead.conflist") }
 
 // nodeDaemon has fairlead-node run on the real node, connected to the API
 // server through the proxy, and ready to serve. A controller runs.
-func (w *world) nodeDaemon(ctx context.Context) error {
+func (w *testbed) nodeDaemon(ctx context.Context) error {
 	if w.daemon != nil {
 		return nil
 	}
@@ -196,11 +196,11 @@ func (w *world) nodeDaemon(ctx context.Context) error {
 	if err != nil {
 		return err
 	}
-	p, err := w.crew.command("fairlead-node", w.program("fairlead-node"), "run", "--config", file)
+	p, err := w.processes.command("fairlead-node", w.program("fairlead-node"), "run", "--config", file)
 	if err != nil {
 		return err
 	}
-	if err := w.crew.Start(w.node().Do, p); err != nil {
+	if err := w.processes.Start(w.node().Do, p); err != nil {
 		return err
 	}
 	w.daemon = p
@@ -216,7 +216,7 @@ func (w *world) nodeDaemon(ctx context.Context) error {
 
 // stopNode ends the daemon, so that it does not take part in what is measured
 // without it.
-func (w *world) stopNode() error {
+func (w *testbed) stopNode() error {
 	if w.daemon == nil {
 		return nil
 	}
@@ -229,13 +229,13 @@ func (w *world) stopNode() error {
 }
 
 // stop ends what was started. What it leaves goes with the process.
-func (w *world) stop() error {
+func (w *testbed) stop() error {
 	return errors.Join(w.stopNode(), w.stopController())
 }
 
 // pluginConfig is the network configuration that a runtime gives the plugin:
 // what libcni makes of the conflist.
-func (w *world) pluginConfig() ([]byte, error) {
+func (w *testbed) pluginConfig() ([]byte, error) {
 	raw, err := os.ReadFile(w.conflist())
 	if err != nil {
 		return nil, err

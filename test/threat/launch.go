@@ -15,10 +15,10 @@ import (
 	"fairlead.dev/fairlead/test/netlab"
 )
 
-// outer is the program that the user starts. It returns the exit code: 0 when no
-// attack succeeded, 1 otherwise, 2 for a wrong command line, 3 when the machine lacks
-// something, 130 after Ctrl-C.
-func outer(args []string, stdout, stderr io.Writer) int {
+// launch is the program that the user starts. It returns the exit code: 0 if no attack
+// succeeded, 1 otherwise, 2 for a wrong command line, 3 if the machine lacks something,
+// 130 after Ctrl-C.
+func launch(args []string, stdout, stderr io.Writer) int {
 	s, err := parseFlags(args, stderr)
 	if errors.Is(err, flag.ErrHelp) {
 		return 0
@@ -57,7 +57,8 @@ func preflight(s settings) []string {
 	return append(lacks, harness.MissingPrograms(s.Bin, "fairlead-controller", "fairlead-node", "fairlead-cni", "kubelab", "podrunner")...)
 }
 
-// runAll runs the inner program and sees that the machine is as it was.
+// runAll runs the program inside of the namespaces, and checks that it left nothing on
+// the machine.
 func runAll(s settings, stdout io.Writer) (result verdict, err error) {
 	before, err := links()
 	if err != nil {
@@ -78,7 +79,7 @@ func runAll(s settings, stdout io.Writer) (result verdict, err error) {
 	}
 	raw, err := os.ReadFile(p.verdictFile())
 	if err != nil {
-		return result, fmt.Errorf("the inner program ended without a verdict: %w", err)
+		return result, fmt.Errorf("the program inside of the namespaces ended without a verdict: %w", err)
 	}
 	return result, json.Unmarshal(raw, &result)
 }
@@ -92,7 +93,7 @@ func links() (netlab.State, error) {
 	return ns.State()
 }
 
-// checkMachine fails when something of the run is left: a process, a mount, or a
+// checkMachine returns an error if anything of the run is left: a process, a mount, or a
 // link, route or table of a name that Fairlead or the laboratory gives.
 func checkMachine(before netlab.State, p plan) error {
 	after, err := links()

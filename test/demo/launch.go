@@ -14,10 +14,10 @@ import (
 	"fairlead.dev/fairlead/test/netlab"
 )
 
-// outer is the program that the user starts. It returns the exit code: 0 for
+// launch is the program that the user starts. It returns the exit code: 0 for
 // success, 1 for a failure, 2 for a wrong command line, 3 when the machine
 // lacks something, 130 after Ctrl-C.
-func outer(args []string, stdout, stderr io.Writer) int {
+func launch(args []string, stdout, stderr io.Writer) int {
 	s, err := parseFlags(args, stderr)
 	if errors.Is(err, flag.ErrHelp) {
 		return 0

@@ -17,11 +17,11 @@ import (
 	"fairlead.dev/fairlead/test/netlab"
 )
 
-// world is all that exists while the demo runs.
-type world struct {
+// testbed is all that exists while the demo runs.
+type testbed struct {
 	plan
 	harness.Reporter
-	crew *harness.Crew
+	processes *harness.Processes
 
 	lab     *netlab.Lab
 	nodes   []*labNode
@@ -51,7 +51,7 @@ func (n *labNode) confDir() string    { return filepath.Join(n.dir, "net.d") }
 func (n *labNode) configFile() string { return filepath.Join(n.dir, "node.yaml") }
 
 // build makes the nodes and the way to the API server.
-func (w *world) build(ctx context.Context) error {
+func (w *testbed) build(ctx context.Context) error {
 	var err error
 	w.lab, err = netlab.New(ctx, netlab.Config{Nodes: w.Nodes, Here: true, IPv4Only: w.IPv4Only})
 	if err != nil {
@@ -88,9 +88,9 @@ func nodeWords(machines []*netlab.Machine) []string {
 }
 
 // startControlPlane runs a Kubernetes of our own on the switch.
-func (w *world) startControlPlane(ctx context.Context) error {
+func (w *testbed) startControlPlane(ctx context.Context) error {
 	w.Say("Kubernetes is starting: etcd, API server, scheduler, controller manager")
-	plane, err := w.crew.StartKubernetes(ctx, w.lab.Switch.Do, filepath.Join(w.Bin, "kubelab"),
+	plane, err := w.processes.StartKubernetes(ctx, w.lab.Switch.Do, filepath.Join(w.Bin, "kubelab"),
 		"--dir", w.Kubelab(), "--nodes", fmt.Sprint(w.Nodes), "--bind", w.lab.Switch.V4.Addr().String())
 	if err != nil {
 		return err
@@ -105,7 +105,7 @@ func (w *world) startControlPlane(ctx context.Context) error {
 
 // reachCluster makes the user's cluster reachable from the switch and the
 // nodes, through the outer program.
-func (w *world) reachCluster(ctx context.Context) error {
+func (w *testbed) reachCluster(ctx context.Context) error {
 	listener, err := w.lab.Switch.Listen(ctx, netip.AddrPortFrom(w.lab.Switch.V4.Addr(), 0).String())
 	if err != nil {
 		return err
@@ -116,7 +116,7 @@ func (w *world) reachCluster(ctx context.Context) error {
 		err := netlab.Forward(forward, listener, func(ctx context.Context) (net.Conn, error) {
 			return (&net.Dialer{}).DialContext(ctx, "unix", w.apiSocket())
 		})
-		w.crew.Failed(err)
+		w.processes.Failed(err)
 	}()
 	const name = "demo"
 	cfg := clientcmdapi.NewConfig()
@@ -138,7 +138,7 @@ func (w *world) reachCluster(ctx context.Context) error {
 
 // startFairlead runs the controller, and on each node the daemon and what
 // stands in for kubelet and containerd, and waits until the nodes are ready.
-func (w *world) startFairlead(ctx context.Context) error {
+func (w *testbed) startFairlead(ctx context.Context) error {
 	if err := w.startController(); err != nil {
 		return err
 	}
@@ -155,7 +155,7 @@ func (w *world) startFairlead(ctx context.Context) error {
 	return nil
 }
 
-func (w *world) startController() error {
+func (w *testbed) startController() error {
 	cfg := map[string]any{
 		"kubeconfig":     w.kube.path,
 		"defaultNetwork": map[string]any{"driver": "native", "pools": []string{w.poolName()}},
@@ -168,18 +168,18 @@ func (w *world) startController() error {
 	if err := writeYAML(file, cfg); err != nil {
 		return err
 	}
-	controller, err := w.crew.Command("fairlead-controller", filepath.Join(w.Bin, "fairlead-controller"), "--config", file, "-v", "1")
+	controller, err := w.processes.Command("fairlead-controller", filepath.Join(w.Bin, "fairlead-controller"), "--config", file, "-v", "1")
 	if err != nil {
 		return err
 	}
-	if err := w.crew.Start(w.lab.Switch.Do, controller); err != nil {
+	if err := w.processes.Start(w.lab.Switch.Do, controller); err != nil {
 		return err
 	}
 	w.control = controller
 	return nil
 }
 
-func (w *world) startNode(node *labNode) error {
+func (w *testbed) startNode(node *labNode) error {
 	err := writeYAML(node.configFile(), map[string]any{
 		"nodeName":   node.kubeName,
 		"kubeconfig": node.kubeconfig,
@@ -191,11 +191,11 @@ func (w *world) startNode(node *labNode) error {
 	if err != nil {
 		return err
 	}
-	daemon, err := w.crew.Command("fairlead-node-"+node.Name, filepath.Join(w.Bin, "fairlead-node"), "run", "--config", node.configFile(), "-v", "1")
+	daemon, err := w.processes.Command("fairlead-node-"+node.Name, filepath.Join(w.Bin, "fairlead-node"), "run", "--config", node.configFile(), "-v", "1")
 	if err != nil {
 		return err
 	}
-	if err := w.crew.Start(node.Do, daemon); err != nil {
+	if err := w.processes.Start(node.Do, daemon); err != nil {
 		return err
 	}
 	node.daemon = daemon
@@ -208,11 +208,11 @@ func (w *world) startNode(node *labNode) error {
 	if w.Kubeconfig != "" {
 		args = append(args, "--node-labels", demoLabel+"="+w.ID, "--register-with-taints", demoLabel+"="+w.ID+":NoSchedule")
 	}
-	runner, err := w.crew.Command("podrunner-"+node.Name, filepath.Join(w.Bin, "podrunner"), args...)
+	runner, err := w.processes.Command("podrunner-"+node.Name, filepath.Join(w.Bin, "podrunner"), args...)
 	if err != nil {
 		return err
 	}
-	if err := w.crew.Start(node.Do, runner); err != nil {
+	if err := w.processes.Start(node.Do, runner); err != nil {
 		return err
 	}
 	node.runner = runner

@@ -12,8 +12,8 @@ import (
 	"fairlead.dev/fairlead/test/harness"
 )
 
-// inner is the work inside of the namespaces that the outer program made.
-func inner(ctx context.Context, work harness.Work) error {
+// runInside is the work inside of the namespaces that the outer program made.
+func runInside(ctx context.Context, work harness.Work) error {
 	var p plan
 	if err := work.ReadPlan(&p); err != nil {
 		return err
@@ -27,7 +27,7 @@ func inner(ctx context.Context, work harness.Work) error {
 func perform(interrupted context.Context, p plan, report harness.Reporter) error {
 	ctx, cancel := context.WithCancelCause(interrupted)
 	defer cancel(nil)
-	w := &world{plan: p, Reporter: report, crew: &crew{Crew: harness.Crew{Logs: p.Logs(), Failed: cancel}}}
+	w := &testbed{plan: p, Reporter: report, processes: &processes{Processes: harness.Processes{Logs: p.Logs(), Failed: cancel}}}
 	var (
 		results []result
 		failed  int

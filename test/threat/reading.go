@@ -22,13 +22,13 @@ import (
 	"fairlead.dev/fairlead/test/netlab"
 )
 
-// lookAttacks try to learn what is not the attacker's.
-func lookAttacks() []attack {
+// readAttacks try to read data of others.
+func readAttacks() []attack {
 	out := []attack{
-		{id: "learn-holder", by: byTenant, tries: "events of a pod that asks for the victim's address tell who has it", do: asUser(tenant, learnHolder)},
+		{id: "learn-holder", by: byTenant, tries: "events of a pod that asks for the victim's address name its holder", do: asUser(tenant, learnHolder)},
 		{
 			id: "metrics-from-a-pod", by: byTenant, tries: "a pod reads the metrics of its node, of the other node and of the controller",
-			do: func(ctx context.Context, w *world) (effect, error) {
+			do: func(ctx context.Context, w *testbed) (effect, error) {
 				pod, ns, err := w.attackersPod(ctx, 0)
 				if err != nil {
 					return effect{}, err
@@ -39,7 +39,7 @@ func lookAttacks() []attack {
 		},
 		{
 			id: "metrics-from-outside", by: "outsider", tries: "a machine on the nodes' link reads the metrics of nodes and controller",
-			do: func(ctx context.Context, w *world) (effect, error) { return w.readMetrics(ctx, w.outsider), nil },
+			do: func(ctx context.Context, w *testbed) (effect, error) { return w.readMetrics(ctx, w.outsider), nil },
 		},
 		{id: "memory", by: byTenant, tries: "150 pods with 250 kB of annotations each fill the controller's memory", do: asUser(tenant, fillMemory)},
 	}
@@ -47,7 +47,7 @@ func lookAttacks() []attack {
 		list := kinds()[what]
 		out = append(out, attack{
 			id: "read-" + what, by: byTenant, tries: "reads the " + what + " of the cluster",
-			do: asUser(tenant, func(ctx context.Context, _ *world, api client.Client) (effect, error) {
+			do: asUser(tenant, func(ctx context.Context, _ *testbed, api client.Client) (effect, error) {
 				return mustBeRefused(api.List(ctx, list))
 			}),
 		})
@@ -55,26 +55,26 @@ func lookAttacks() []attack {
 	return out
 }
 
-// kinds are those that no tenant may read or write.
+// kinds returns the kinds that no tenant may read or write.
 func kinds() map[string]client.ObjectList {
 	return map[string]client.ObjectList{
 		"records": &v1alpha1.PodAttachmentList{}, "blocks": &v1alpha1.IPBlockList{}, "pools": &v1alpha1.IPPoolList{}, "nodes": &v1alpha1.NodeNetworkList{},
 	}
 }
 
-func learnHolder(ctx context.Context, w *world, api client.Client) (effect, error) {
+func learnHolder(ctx context.Context, w *testbed, api client.Client) (effect, error) {
 	pod := newPod(tenant, "curious", w.nodes[0].Name, map[string]string{v1alpha1.AnnotationAddresses: dbAddress(w)})
 	f, err := w.try(ctx, api, pod)
 	if err != nil {
 		return effect{}, err
 	}
 	db := w.victims.db
-	learnt := contains(f.note, string(db.UID), victim+"/", "node "+db.node.Name)
-	return effect{learnt, f.String()}, w.remove(ctx, pod)
+	lockDelay := contains(f.note, string(db.UID), victim+"/", "node "+db.node.Name)
+	return effect{lockDelay, f.String()}, w.remove(ctx, pod)
 }
 
-// attackersPod is a pod of the tenant's that runs on a node.
-func (w *world) attackersPod(ctx context.Context, nodeNumber int) (*corev1.Pod, *netlab.Namespace, error) {
+// attackersPod starts a pod of the tenant on a node.
+func (w *testbed) attackersPod(ctx context.Context, nodeNumber int) (*corev1.Pod, *netlab.Namespace, error) {
 	n := w.nodes[nodeNumber]
 	pod := newPod(tenant, "evil", n.Name, nil)
 	if err := w.Create(ctx, pod); err != nil {
@@ -85,7 +85,7 @@ func (w *world) attackersPod(ctx context.Context, nodeNumber int) (*corev1.Pod, 
 }
 
 // readMetrics asks for the metrics of both programs from a network namespace.
-func (w *world) readMetrics(ctx context.Context, ns *netlab.Namespace) effect {
+func (w *testbed) readMetrics(ctx context.Context, ns *netlab.Namespace) effect {
 	var got []string
 	for _, target := range []string{
 		net.JoinHostPort(w.nodes[0].V4.Addr().String(), "9471"), net.JoinHostPort(w.nodes[1].V4.Addr().String(), "9471"),
@@ -127,8 +127,9 @@ func scrape(ctx context.Context, ns *netlab.Namespace, target string) (string, e
 	return string(raw), err
 }
 
-// controllersMetrics reads them as an operator can, on the controller's machine.
-func (w *world) controllersMetrics(ctx context.Context) (string, error) {
+// controllersMetrics reads the controller's metrics as an operator can, on the
+// controller's machine.
+func (w *testbed) controllersMetrics(ctx context.Context) (string, error) {
 	text, err := scrape(ctx, w.lab.Switch.Namespace, "127.0.0.1:9470")
 	if err != nil {
 		return "", fmt.Errorf("the controller's metrics: %w", err)
@@ -145,9 +146,9 @@ func gauge(metrics, name string) (float64, error) {
 	return 0, fmt.Errorf("no metric %s", name)
 }
 
-// fillMemory makes pods that nobody will ever run. What is on the heap of the
-// controller at its lowest, while more pods make it collect its garbage, is kept.
-func fillMemory(ctx context.Context, w *world, api client.Client) (effect, error) {
+// fillMemory creates pods that are never run. It measures the memory that the controller
+// keeps: the lowest heap while more pods make it collect its garbage.
+func fillMemory(ctx context.Context, w *testbed, api client.Client) (effect, error) {
 	const count, size, half = 150, 250 << 10, 150 * 250 << 10 / 2
 	low := func() (float64, error) {
 		lowest := 0.0
@@ -194,30 +195,30 @@ func fillMemory(ctx context.Context, w *world, api client.Client) (effect, error
 	return effect{grown > half, fmt.Sprintf("the controller's heap grew by %.0f MB of %d", grown/1e6, count*size/1000/1000)}, nil
 }
 
-// writeAttacks are requests that are not the tenant's to make.
+// writeAttacks are writes that the tenant has no right to make.
 func writeAttacks() []attack {
-	in := func(do func(ctx context.Context, w *world, api client.Client) error) func(ctx context.Context, w *world) (effect, error) {
-		return asUser(tenant, func(ctx context.Context, w *world, api client.Client) (effect, error) {
+	in := func(do func(ctx context.Context, w *testbed, api client.Client) error) func(ctx context.Context, w *testbed) (effect, error) {
+		return asUser(tenant, func(ctx context.Context, w *testbed, api client.Client) (effect, error) {
 			return mustBeRefused(do(ctx, w, api))
 		})
 	}
 	return []attack{
-		{id: "write-record", by: byTenant, tries: "creates a PodAttachment with the victim's address for a pod of hers", do: in(writeRecord)},
+		{id: "write-record", by: byTenant, tries: "creates a PodAttachment with the victim's address for her own pod", do: in(writeRecord)},
 		{
-			id: "write-status", by: byTenant, tries: "says of the victim's pod that it is Detached",
-			do: in(func(ctx context.Context, w *world, api client.Client) error {
-				return w.sayDetached(ctx, api, w.victims.db)
+			id: "write-status", by: byTenant, tries: "writes Detached into the victim's PodAttachment",
+			do: in(func(ctx context.Context, w *testbed, api client.Client) error {
+				return w.writeDetached(ctx, api, w.victims.db)
 			}),
 		},
 		{
 			id: "write-pool", by: byTenant, tries: "creates a pool of the victim's addresses",
-			do: in(func(ctx context.Context, _ *world, api client.Client) error {
+			do: in(func(ctx context.Context, _ *testbed, api client.Client) error {
 				return api.Create(ctx, &v1alpha1.IPPool{ObjectMeta: metav1.ObjectMeta{Name: "hers"}, Spec: v1alpha1.IPPoolSpec{Ranges: []string{"10.244.0.0/16"}}})
 			}),
 		},
 		{
 			id: "delete-block", by: byTenant, tries: "deletes the victim's IPBlock",
-			do: in(func(ctx context.Context, w *world, api client.Client) error {
+			do: in(func(ctx context.Context, w *testbed, api client.Client) error {
 				blocks, err := w.blocks(ctx)
 				if err != nil {
 					return err
@@ -227,7 +228,7 @@ func writeAttacks() []attack {
 		},
 		{
 			id: "write-node", by: byTenant, tries: "adds a block to a node's NodeNetwork",
-			do: in(func(ctx context.Context, w *world, api client.Client) error {
+			do: in(func(ctx context.Context, w *testbed, api client.Client) error {
 				return api.Patch(ctx, &v1alpha1.NodeNetwork{ObjectMeta: metav1.ObjectMeta{Name: w.nodes[0].Name}},
 					client.RawPatch(types.MergePatchType, []byte(`{"spec":{"blocks":["10.244.0.0/26"]}}`)))
 			}),
@@ -235,7 +236,7 @@ func writeAttacks() []attack {
 	}
 }
 
-func writeRecord(ctx context.Context, w *world, api client.Client) error {
+func writeRecord(ctx context.Context, w *testbed, api client.Client) error {
 	record, err := w.recordOf(ctx, w.victims.db.Pod)
 	if err != nil {
 		return err
@@ -245,8 +246,8 @@ func writeRecord(ctx context.Context, w *world, api client.Client) error {
 	return api.Create(ctx, hers)
 }
 
-// sayDetached says of a victim's pod that its sandbox is gone.
-func (w *world) sayDetached(ctx context.Context, api client.Client, p *victimPod) error {
+// writeDetached writes into the record of a victim's pod that its sandbox is Detached.
+func (w *testbed) writeDetached(ctx context.Context, api client.Client, p *victimPod) error {
 	record, err := w.recordOf(ctx, p.Pod)
 	if err != nil {
 		return err

@@ -14,8 +14,8 @@ import (
 	"fairlead.dev/fairlead/test/harness"
 )
 
-// inner is the work inside of the namespaces that the outer program made.
-func inner(ctx context.Context, work harness.Work) error {
+// runInside is the work inside of the namespaces that the outer program made.
+func runInside(ctx context.Context, work harness.Work) error {
 	var p plan
 	if err := work.ReadPlan(&p); err != nil {
 		return err
@@ -44,7 +44,7 @@ func writeJSON(path string, value any) error {
 func perform(ctx context.Context, p plan, report harness.Reporter) (result outcome, err, leaveErr error) {
 	ctx, cancel := context.WithCancelCause(ctx)
 	defer cancel(nil)
-	w := &world{plan: p, Reporter: report, crew: &harness.Crew{Logs: p.Logs(), Failed: cancel}}
+	w := &testbed{plan: p, Reporter: report, processes: &harness.Processes{Logs: p.Logs(), Failed: cancel}}
 	if err := w.build(ctx); err != nil {
 		return result, err, nil
 	}
@@ -57,7 +57,7 @@ func perform(ctx context.Context, p plan, report harness.Reporter) (result outco
 }
 
 // story is what happens in the cluster.
-func (w *world) story(ctx context.Context) (result outcome, err error) {
+func (w *testbed) story(ctx context.Context) (result outcome, err error) {
 	if err := w.install(ctx); err != nil {
 		return result, err
 	}

@@ -23,24 +23,24 @@ import (
 	"fairlead.dev/fairlead/test/netlab"
 )
 
-// world is all that exists while the attacks are tried.
-type world struct {
+// testbed is the cluster in which the attacks are tried.
+type testbed struct {
 	plan
 	harness.Reporter
-	crew *harness.Crew
-	lab  *netlab.Lab
-	// outsider is a machine on the nodes' link that is no node.
+	processes *harness.Processes
+	lab       *netlab.Lab
+	// outsider is a machine on the nodes' link that is not a node.
 	outsider *netlab.Namespace
 	nodes    []*node
 	// Client is the administrator's; it reads from the API server.
 	client.Client
 	rest  *rest.Config
 	admin string // the administrator's kubeconfig
-	// leading began first and leads, unless an attack changed that.
+	// leading was started first and leads, unless an attack changed that.
 	leading, standby *harness.Process
 	changes          int // of the leader
 	forging          forging
-	settings         map[string]any // of controllers, beside the usual ones
+	settings         map[string]any // further settings of controllers
 	byHand           types.UID      // of a pod whose record an operator deleted
 	victims          *victims
 }
@@ -60,8 +60,8 @@ func (n *node) netnsDir() string  { return filepath.Join(n.dir, "netns") }
 func (n *node) binDir() string    { return filepath.Join(n.dir, "bin") }
 func (n *node) confDir() string   { return filepath.Join(n.dir, "net.d") }
 
-// inner is the work inside of the namespaces that the outer program made.
-func inner(ctx context.Context, work harness.Work) error {
+// runInside is the work inside of the namespaces.
+func runInside(ctx context.Context, work harness.Work) error {
 	var p plan
 	if err := work.ReadPlan(&p); err != nil {
 		return err
@@ -69,8 +69,8 @@ func inner(ctx context.Context, work harness.Work) error {
 	ctrl.SetLogger(logr.Discard())
 	ctx, cancel := context.WithCancelCause(ctx)
 	defer cancel(nil)
-	w := &world{plan: p, Reporter: harness.Reporter{Out: os.Stdout, Start: p.Start}, crew: &harness.Crew{Logs: p.Logs(), Failed: cancel}}
-	result, err := w.story(ctx)
+	w := &testbed{plan: p, Reporter: harness.Reporter{Out: os.Stdout, Start: p.Start}, processes: &harness.Processes{Logs: p.Logs(), Failed: cancel}}
+	result, err := w.runSuite(ctx)
 	if cause := context.Cause(ctx); err != nil && cause != nil && !errors.Is(err, cause) {
 		err = errors.Join(cause, err)
 	}
@@ -84,8 +84,8 @@ func inner(ctx context.Context, work harness.Work) error {
 	return os.WriteFile(p.verdictFile(), raw, 0o600)
 }
 
-// story builds the cluster, tries the attacks, and then those whose lock is open.
-func (w *world) story(ctx context.Context) (result verdict, err error) {
+// runSuite builds the cluster, tries the attacks, and then those with an open lock.
+func (w *testbed) runSuite(ctx context.Context) (result verdict, err error) {
 	if err := w.build(ctx); err != nil {
 		return result, err
 	}
@@ -111,8 +111,8 @@ func (w *world) story(ctx context.Context) (result verdict, err error) {
 	return judge(rows, opened)
 }
 
-// build makes the nodes, the outsider and the control plane.
-func (w *world) build(ctx context.Context) (err error) {
+// build creates the nodes, the outsider and the control plane.
+func (w *testbed) build(ctx context.Context) (err error) {
 	if w.lab, err = netlab.New(ctx, netlab.Config{Nodes: 3, Here: true}); err != nil {
 		return err
 	}
@@ -127,7 +127,7 @@ func (w *world) build(ctx context.Context) (err error) {
 		}
 		w.nodes = append(w.nodes, n)
 	}
-	k, err := w.crew.StartKubernetes(ctx, w.lab.Switch.Do, filepath.Join(w.Bin, "kubelab"),
+	k, err := w.processes.StartKubernetes(ctx, w.lab.Switch.Do, filepath.Join(w.Bin, "kubelab"),
 		"--dir", w.Kubelab(), "--nodes", fmt.Sprint(len(w.nodes)), "--bind", w.lab.Switch.V4.Addr().String())
 	if err != nil {
 		return err
@@ -140,15 +140,15 @@ func (w *world) build(ctx context.Context) (err error) {
 	return nil
 }
 
-// user is a client with the rights of a user and no others.
-func (w *world) user(name string, groups ...string) (client.Client, error) {
+// user returns a client with only the rights of a user.
+func (w *testbed) user(name string, groups ...string) (client.Client, error) {
 	cfg := rest.CopyConfig(w.rest)
 	cfg.Impersonate = rest.ImpersonationConfig{UserName: name, Groups: append(groups, "system:authenticated")}
 	return kubeclient.New(cfg)
 }
 
-// holding is a client with the credentials of a node's daemon.
-func (w *world) holding(kubeconfig string) (client.Client, error) {
+// clientOf returns a client with the credentials of a node's daemon.
+func (w *testbed) clientOf(kubeconfig string) (client.Client, error) {
 	_, c, err := kubeclient.Connect(kubeconfig)
 	if err != nil {
 		return nil, fmt.Errorf("credentials of a node: %w", err)
@@ -157,23 +157,22 @@ func (w *world) holding(kubeconfig string) (client.Client, error) {
 }
 
 const (
-	// stepTimeout bounds what has to come.
+	// stepTimeout bounds each wait.
 	stepTimeout = 90 * time.Second
-	// lookInterval is the time between two looks at something that tells nobody
-	// when it changes.
-	lookInterval = 50 * time.Millisecond
+	// pollInterval is the time between two checks of a state that has no events.
+	pollInterval = 50 * time.Millisecond
 )
 
-// await looks until there is nothing that is not as it should be. look returns what
-// is not.
+// await calls look until it returns no problem. look returns the present problem, or
+// empty for none.
 func await(ctx context.Context, what string, look func(ctx context.Context) (string, error)) error {
 	ctx, cancel := context.WithTimeoutCause(ctx, stepTimeout, fmt.Errorf("not within %v", stepTimeout))
 	defer cancel()
 	last := ""
-	err := wait.PollUntilContextCancel(ctx, lookInterval, true, func(ctx context.Context) (bool, error) {
+	err := wait.PollUntilContextCancel(ctx, pollInterval, true, func(ctx context.Context) (bool, error) {
 		not, err := look(ctx)
 		if ctx.Err() != nil {
-			return false, nil //nolint:nilerr // it says so itself
+			return false, nil //nolint:nilerr // the context has the cause
 		}
 		last = not
 		return not == "" && err == nil, err
@@ -184,19 +183,19 @@ func await(ctx context.Context, what string, look func(ctx context.Context) (str
 	return nil
 }
 
-// within looks for the effect of an attack for a time, and says whether it came. The
-// last look is when the time is up.
+// within watches for the effect of an attack for a time, and reports whether it occurred.
+// The last check is when the time is up.
 func within(ctx context.Context, limit time.Duration, look func(ctx context.Context) (bool, error)) (seen bool, err error) {
 	deadline := time.Now().Add(limit)
-	err = wait.PollUntilContextCancel(ctx, lookInterval, true, func(ctx context.Context) (bool, error) {
-		late := time.Now().After(deadline)
+	err = wait.PollUntilContextCancel(ctx, pollInterval, true, func(ctx context.Context) (bool, error) {
+		over := time.Now().After(deadline)
 		seen, err = look(ctx)
-		return seen || late, err
+		return seen || over, err
 	})
 	return seen, err
 }
 
-// stopped runs fn while a program is stopped, as one that hangs.
+// stopped runs fn while a program is stopped, like a program that hangs.
 func stopped(p *harness.Process, fn func() error) error {
 	if err := p.Cmd.Process.Signal(syscall.SIGSTOP); err != nil {
 		return err
@@ -204,15 +203,15 @@ func stopped(p *harness.Process, fn func() error) error {
 	return errors.Join(fn(), p.Cmd.Process.Signal(syscall.SIGCONT))
 }
 
-func (w *world) kubectl(ctx context.Context, args ...string) error {
+func (w *testbed) kubectl(ctx context.Context, args ...string) error {
 	args = append([]string{"kubectl", "--kubeconfig", w.admin}, args...)
-	_, err := w.crew.Run(ctx, w.lab.Switch.Do, filepath.Join(w.Bin, "kubelab"), args...)
+	_, err := w.processes.Run(ctx, w.lab.Switch.Do, filepath.Join(w.Bin, "kubelab"), args...)
 	return err
 }
 
 // nft runs nft on a node and returns what it prints.
-func (w *world) nft(ctx context.Context, n *node, args ...string) (string, error) {
-	return w.crew.Run(ctx, n.Do, "/usr/sbin/nft", args...)
+func (w *testbed) nft(ctx context.Context, n *node, args ...string) (string, error) {
+	return w.processes.Run(ctx, n.Do, "/usr/sbin/nft", args...)
 }
 
 func oneLine(text string) string {
