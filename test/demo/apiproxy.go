@@ -18,8 +18,7 @@ import (
 	"k8s.io/client-go/tools/clientcmd"
 )
 
-// clusterTimeout bounds the questions that are asked of the user's cluster
-// before anything is done.
+// clusterTimeout bounds the checks of the user's cluster before the demo does anything.
 const clusterTimeout = 20 * time.Second
 
 func loadCluster(kubeconfig string) (*rest.Config, error) {
@@ -31,9 +30,9 @@ func loadCluster(kubeconfig string) (*rest.Config, error) {
 	return cfg, nil
 }
 
-// serveAPI passes what comes to a unix socket on to the user's cluster with
-// the user's credentials, whatever they are: the demo's network namespaces
-// have no way to the cluster, and no need of the credentials.
+// serveAPI passes requests from a unix socket on to the user's cluster with the user's
+// credentials. The demo's network namespaces cannot reach the cluster, and do not need
+// the credentials.
 func serveAPI(ctx context.Context, kubeconfig, socket string) (*http.Server, error) {
 	cfg, err := loadCluster(kubeconfig)
 	if err != nil {
@@ -67,7 +66,7 @@ func serveAPI(ctx context.Context, kubeconfig, socket string) (*http.Server, err
 	return server, nil
 }
 
-// right is what the demo does with objects of a kind in the user's cluster.
+// right is a kind of objects that the demo uses in the user's cluster.
 type right struct{ group, resource string }
 
 func rights() []right {
@@ -84,8 +83,8 @@ func rights() []right {
 	}
 }
 
-// clusterLacks asks the user's cluster whether it can be reached and would
-// let the demo do what it does.
+// clusterLacks checks that the user's cluster can be reached and grants the rights that
+// the demo needs.
 func clusterLacks(ctx context.Context, kubeconfig string) []string {
 	ctx, cancel := context.WithTimeout(ctx, clusterTimeout)
 	defer cancel()
@@ -117,15 +116,15 @@ func clusterLacks(ctx context.Context, kubeconfig string) []string {
 			lacks = append(lacks, fmt.Sprintf("the right to %s %s in the cluster (%s): use an administrator's kubeconfig", strings.Join(refused, ", "), need.resource, cfg.Host))
 		}
 	}
-	return append(lacks, othersFairlead(ctx, client)...)
+	return append(lacks, otherFairlead(ctx, client)...)
 }
 
-// leaseMaxAge tells a controller that runs from one that was killed.
+// leaseMaxAge distinguishes a running controller from a killed one.
 const leaseMaxAge = time.Minute
 
-// othersFairlead finds a Fairlead that runs in the cluster: it would serve the
-// demo's nodes too.
-func othersFairlead(ctx context.Context, client kubernetes.Interface) []string {
+// otherFairlead finds a Fairlead that runs in the cluster: it would serve the demo's
+// nodes too.
+func otherFairlead(ctx context.Context, client kubernetes.Interface) []string {
 	leases, err := client.CoordinationV1().Leases("").List(ctx, metav1.ListOptions{FieldSelector: "metadata.name=fairlead-controller"})
 	if err != nil {
 		return []string{fmt.Sprintf("the right to look for a running Fairlead in the cluster (%v)", err)}

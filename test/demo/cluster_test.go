@@ -23,7 +23,7 @@ import (
 	"fairlead.dev/fairlead/test/cluster"
 )
 
-// asProgram makes the test binary be the program.
+// asProgram is the variable that makes the test binary run as the program.
 const asProgram = "FAIRLEAD_TEST_AS_DEMO"
 
 func TestMain(m *testing.M) {
@@ -34,8 +34,8 @@ func TestMain(m *testing.M) {
 	os.Exit(m.Run())
 }
 
-// TestLeavesTheUsersCluster runs the demo in a cluster that was there before it
-// and stays after it.
+// TestLeavesTheUsersCluster runs the demo in an existing cluster, and checks that it
+// leaves the cluster as it was.
 func TestLeavesTheUsersCluster(t *testing.T) {
 	if os.Geteuid() != 0 {
 		t.Skip("making network namespaces needs root")
@@ -67,7 +67,7 @@ func TestLeavesTheUsersCluster(t *testing.T) {
 	before := clusterState(t, c)
 	for _, tt := range tests {
 		t.Run(tt.name, func(t *testing.T) {
-			t.Setenv("TMPDIR", "/tmp") // it refuses a long one, and keeps logs of a failure there
+			t.Setenv("TMPDIR", "/tmp") // the demo refuses a long path, and keeps the logs of a failure there
 			out, code := runDemo(t, func(line string, demo *os.Process) bool {
 				if tt.do == nil || !strings.Contains(line, tt.at) {
 					return false
@@ -97,8 +97,8 @@ func TestLeavesTheUsersCluster(t *testing.T) {
 	}
 }
 
-// runDemo runs the demo and gives each line to see until that returns true. It
-// returns all that was printed, and the exit status.
+// runDemo runs the demo and passes each line to see until that returns true. It returns
+// the whole output and the exit status.
 func runDemo(t *testing.T, see func(line string, demo *os.Process) bool, args ...string) (string, int) {
 	t.Helper()
 	cmd := exec.CommandContext(t.Context(), os.Args[0], args...)
@@ -132,7 +132,7 @@ func interrupt(t *testing.T, demo *os.Process) {
 	}
 }
 
-// kill kills the one process that runs a program.
+// kill kills the process of a program; there must be one.
 func kill(t *testing.T, program string) {
 	t.Helper()
 	links, err := filepath.Glob("/proc/[0-9]*/exe")
@@ -155,7 +155,7 @@ func kill(t *testing.T, program string) {
 	t.Errorf("no process runs %s", program)
 }
 
-// clusterState names what the demo makes, and what it could have left.
+// clusterState returns the names of all objects that the demo makes, or could leave.
 func clusterState(t *testing.T, c *cluster.Cluster) []string {
 	t.Helper()
 	var out []string

@@ -12,7 +12,7 @@ import (
 	"fairlead.dev/fairlead/test/netlab"
 )
 
-// host is what the demo could leave on the machine.
+// host is the part of the machine's state that the demo could change.
 type host struct {
 	netlab.State
 	Namespaces []string // the names in /run/netns
@@ -38,8 +38,8 @@ func readHost() (host, error) {
 	return h, nil
 }
 
-// checkHost fails when the demo left something on the machine. What others
-// changed meanwhile is only mentioned.
+// checkHost returns an error if the demo left anything on the machine. It only mentions
+// changes by others.
 func checkHost(before host, p plan, stdout io.Writer) error {
 	after, err := readHost()
 	if err != nil {
@@ -76,8 +76,7 @@ func checkHost(before host, p plan, stdout io.Writer) error {
 	return nil
 }
 
-// isOurs says whether the name of something is one that Fairlead or the lab
-// gives.
+// isOurs reports whether a name is one that Fairlead or the laboratory gives.
 func isOurs(item string) bool {
 	_, name, _ := strings.Cut(item, " ")
 	for _, prefix := range []string{netlab.BridgeName, netlab.PortPrefix, "fairlead", "fl", "namespace podrunner-"} {

@@ -14,7 +14,7 @@ import (
 	"fairlead.dev/fairlead/test/harness"
 )
 
-// runInside is the work inside of the namespaces that the outer program made.
+// runInside is the work inside of the namespaces.
 func runInside(ctx context.Context, work harness.Work) error {
 	var p plan
 	if err := work.ReadPlan(&p); err != nil {
@@ -23,7 +23,7 @@ func runInside(ctx context.Context, work harness.Work) error {
 	ctrl.SetLogger(logr.Discard())
 	result, err, leaveErr := perform(ctx, p, harness.Reporter{Out: os.Stdout, Start: p.Start})
 	if ctx.Err() != nil {
-		err = harness.ErrInterrupted // whatever failed, failed of that
+		err = harness.ErrInterrupted // the interruption caused the failure
 	}
 	if err := errors.Join(err, leaveErr); err != nil {
 		return err
@@ -39,8 +39,8 @@ func writeJSON(path string, value any) error {
 	return os.WriteFile(path, raw, 0o600)
 }
 
-// perform is the whole story. What goes wrong when it leaves the user's cluster
-// is told apart: it is news even to one who has interrupted the demo.
+// perform runs the demo. leaveErr is an error of leaving the user's cluster. It is
+// returned separately, because it matters even if the user has interrupted the demo.
 func perform(ctx context.Context, p plan, report harness.Reporter) (result outcome, err, leaveErr error) {
 	ctx, cancel := context.WithCancelCause(ctx)
 	defer cancel(nil)
@@ -48,7 +48,7 @@ func perform(ctx context.Context, p plan, report harness.Reporter) (result outco
 	if err := w.build(ctx); err != nil {
 		return result, err, nil
 	}
-	result, err = w.story(ctx)
+	result, err = w.runSteps(ctx)
 	// A control plane of our own ends with this process; a user's stays.
 	if p.Kubeconfig != "" {
 		leaveErr = w.leaveCluster(context.WithoutCancel(ctx))
@@ -56,8 +56,8 @@ func perform(ctx context.Context, p plan, report harness.Reporter) (result outco
 	return result, err, leaveErr
 }
 
-// story is what happens in the cluster.
-func (w *testbed) story(ctx context.Context) (result outcome, err error) {
+// runSteps runs the steps in the cluster.
+func (w *testbed) runSteps(ctx context.Context) (result outcome, err error) {
 	if err := w.install(ctx); err != nil {
 		return result, err
 	}
@@ -77,5 +77,5 @@ func (w *testbed) story(ctx context.Context) (result outcome, err error) {
 	return result, w.cleanNodes(ctx)
 }
 
-// stepTimeout bounds each step of the story; all together take a fraction.
+// stepTimeout bounds each step; all steps together take a fraction of it.
 const stepTimeout = 2 * time.Minute

@@ -14,14 +14,14 @@ import (
 	"fairlead.dev/fairlead/test/kubeclient"
 )
 
-// kube is the demo's view of the cluster.
+// kube is the demo's client of the cluster.
 type kube struct {
 	path string // the kubeconfig
 	rest *rest.Config
 	// Client reads from the API server, not from a cache.
 	client.Client
 	cached cache.Cache
-	// changed has a token when something may have changed.
+	// changed has a token if an object may have changed.
 	changed chan struct{}
 }
 
@@ -33,8 +33,8 @@ func connect(kubeconfig string) (*kube, error) {
 	return &kube{path: kubeconfig, rest: cfg, Client: c, changed: make(chan struct{}, 1)}, nil
 }
 
-// startCache makes a cache for watch and for what is read often. Of the kinds
-// in own it holds the objects of one namespace. The kinds must be there.
+// startCache starts a cache for watch and for frequent reads. For the kinds in own it
+// holds only the objects of one namespace. The kinds must exist.
 func (k *kube) startCache(ctx context.Context, namespace string, own ...client.Object) error {
 	opts := cache.Options{Scheme: k.Scheme(), ByObject: map[client.Object]cache.ByObject{}}
 	for _, kind := range own {
@@ -44,18 +44,18 @@ func (k *kube) startCache(ctx context.Context, namespace string, own ...client.O
 	if k.cached, err = cache.New(k.rest, opts); err != nil {
 		return fmt.Errorf("connect to Kubernetes: %w", err)
 	}
-	// It goes on when ctx ends: leaving the cluster needs it.
+	// It runs on when ctx ends: leaving the cluster needs it.
 	cached := k.cached
 	go func() { _ = cached.Start(context.WithoutCancel(ctx)) }()
 	return nil
 }
 
-// watch makes await look whenever an object of these kinds changes.
+// watch makes await check whenever an object of these kinds changes.
 func (k *kube) watch(ctx context.Context, kinds ...client.Object) error {
 	handler := toolscache.ResourceEventHandlerFuncs{
-		AddFunc:    func(any) { k.poke() },
-		UpdateFunc: func(any, any) { k.poke() },
-		DeleteFunc: func(any) { k.poke() },
+		AddFunc:    func(any) { k.signalChange() },
+		UpdateFunc: func(any, any) { k.signalChange() },
+		DeleteFunc: func(any) { k.signalChange() },
 	}
 	for _, kind := range kinds {
 		informer, err := k.cached.GetInformer(ctx, kind)
@@ -74,32 +74,32 @@ func (k *kube) watch(ctx context.Context, kinds ...client.Object) error {
 	return nil
 }
 
-func (k *kube) poke() {
+func (k *kube) signalChange() {
 	select {
 	case k.changed <- struct{}{}:
 	default: // one token is enough
 	}
 }
 
-// progress is a look at something that is awaited: it says how far it is, in
-// words, and whether it is there.
+// progress checks a condition: it returns the progress in words, and whether the
+// condition is met.
 type progress func(ctx context.Context) (how string, done bool, err error)
 
 const (
 	// progressInterval is the least time between two lines of progress.
 	progressInterval = time.Second
-	// lookInterval is for what changes without an event.
-	lookInterval = 100 * time.Millisecond
+	// pollInterval is for changes without an event.
+	pollInterval = 100 * time.Millisecond
 )
 
-// await looks at every change until look is content. It fails when the step
-// takes too long, when a program ends, and when the user wants no more.
+// await calls look at every change until it returns done. It fails if the step takes too
+// long, a program ends, or the user interrupts.
 func (k *kube) await(ctx context.Context, what string, report harness.Reporter, look progress) error {
 	ctx, cancel := context.WithTimeoutCause(ctx, stepTimeout, fmt.Errorf("not within %v", stepTimeout))
 	defer cancel()
-	tick := time.NewTicker(lookInterval)
+	tick := time.NewTicker(pollInterval)
 	defer tick.Stop()
-	said, saidAt := "", time.Now()
+	lastLine, lastLineAt := "", time.Now()
 	for {
 		how, done, err := look(ctx)
 		if ctx.Err() != nil {
@@ -111,9 +111,9 @@ func (k *kube) await(ctx context.Context, what string, report harness.Reporter, 
 		if done {
 			return nil
 		}
-		if how != said && time.Since(saidAt) >= progressInterval {
+		if how != lastLine && time.Since(lastLineAt) >= progressInterval {
 			report.Say("  %s: %s", what, how)
-			said, saidAt = how, time.Now()
+			lastLine, lastLineAt = how, time.Now()
 		}
 		select {
 		case <-ctx.Done():

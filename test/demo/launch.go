@@ -14,9 +14,9 @@ import (
 	"fairlead.dev/fairlead/test/netlab"
 )
 
-// launch is the program that the user starts. It returns the exit code: 0 for
-// success, 1 for a failure, 2 for a wrong command line, 3 when the machine
-// lacks something, 130 after Ctrl-C.
+// launch is the program that the user starts. It returns the exit code: 0 for success, 1
+// for a failure, 2 for a wrong command line, 3 if the machine lacks something, 130 after
+// Ctrl-C.
 func launch(args []string, stdout, stderr io.Writer) int {
 	s, err := parseFlags(args, stderr)
 	if errors.Is(err, flag.ErrHelp) {

@@ -12,7 +12,8 @@ import (
 	"fairlead.dev/fairlead/test/netlab"
 )
 
-// bridge, tunnels and tables are what fairlead-node keeps on a node without pods.
+// bridge, tunnels and tables are the things that fairlead-node keeps on a node without
+// pods.
 const bridge = "fairlead0"
 
 var (
@@ -20,8 +21,8 @@ var (
 	tables  = []string{"bridge fairlead", "inet fairlead"}
 )
 
-// cleanNodes makes sure that nothing of the pods is left on the nodes, takes
-// Fairlead off them, and makes sure that nothing at all is left.
+// cleanNodes checks that nothing of the pods is left on the nodes, removes Fairlead from
+// them, and checks that nothing at all is left.
 func (w *testbed) cleanNodes(ctx context.Context) error {
 	left, err := w.leftOfPods()
 	if err != nil {
@@ -54,7 +55,7 @@ func leaked(of string, items []string) error {
 	return fmt.Errorf("leaked=%d: left of %s:\n  %s", len(items), of, strings.Join(items, "\n  "))
 }
 
-// leftOfPods lists what is left on the nodes while Fairlead runs there.
+// leftOfPods lists the remains of pods on the nodes while Fairlead runs there.
 func (w *testbed) leftOfPods() ([]string, error) {
 	var left []string
 	for _, node := range w.nodes {
@@ -78,7 +79,7 @@ func (w *testbed) leftOfPods() ([]string, error) {
 	return left, nil
 }
 
-// leftOfFairlead lists what is left on the nodes after all.
+// leftOfFairlead lists all remains on the nodes after the cleanup.
 func (w *testbed) leftOfFairlead() ([]string, error) {
 	var left []string
 	for _, node := range w.nodes {
@@ -104,7 +105,7 @@ func (w *testbed) leftOfFairlead() ([]string, error) {
 	return left, nil
 }
 
-// gone lists what was there and is not any more.
+// gone lists the things that were there before and are missing now.
 func gone(before, after netlab.State) []string {
 	var out []string
 	for _, item := range before.Since(after).All() {
@@ -113,8 +114,7 @@ func gone(before, after netlab.State) []string {
 	return out
 }
 
-// stopNodes stops what runs on the nodes; what does not run is stopped
-// already.
+// stopNodes stops the programs on the nodes that still run.
 func (w *testbed) stopNodes() error {
 	var running []*harness.Process
 	for _, node := range w.nodes {
@@ -136,7 +136,7 @@ func (w *testbed) stopController() error {
 	return w.control.Stop()
 }
 
-// cleanNode takes Fairlead off a node, as its operator would.
+// cleanNode removes Fairlead from a node, as an operator would.
 func (w *testbed) cleanNode(ctx context.Context, node *labNode) error {
 	_, err := w.processes.Run(ctx, node.Do, filepath.Join(w.Bin, "fairlead-node"), "cleanup", "--cni", "--config", node.configFile())
 	if err != nil {

@@ -19,11 +19,11 @@ import (
 	"fairlead.dev/fairlead/test/harness"
 )
 
-// leaveTimeout bounds each step of leaving the user's cluster. Every step has
-// its own: one that fails takes no time from those after it.
+// leaveTimeout bounds each step of leaving the user's cluster. Each step has its own
+// timeout, so that a failed step takes no time from those after it.
 const leaveTimeout = 45 * time.Second
 
-// leaveCluster removes from the user's cluster what this run made.
+// leaveCluster removes the objects of this run from the user's cluster.
 func (w *testbed) leaveCluster(ctx context.Context) error {
 	if !w.joined {
 		return nil
@@ -33,7 +33,7 @@ func (w *testbed) leaveCluster(ctx context.Context) error {
 		leaveStep(ctx, w.endNodes),
 		w.stopNodes(),
 		w.stopController(),
-		// A node may have been making its Node when it was to go.
+		// A node may have registered its Node again meanwhile.
 		leaveStep(ctx, w.removeNodes),
 		leaveStep(ctx, w.dropFinalizers),
 		leaveStep(ctx, w.removeAddresses),
@@ -52,8 +52,8 @@ func leaveStep(ctx context.Context, step func(context.Context) error) error {
 	return step(ctx)
 }
 
-// retireNodes takes the run's nodes out of the user's cluster while Fairlead
-// still runs on them, with all pods.
+// retireNodes removes the run's nodes and all pods there from the user's cluster while
+// Fairlead still runs on them.
 func (w *testbed) retireNodes(ctx context.Context) error {
 	if err := w.removeNodes(ctx); err != nil {
 		return err
@@ -61,8 +61,8 @@ func (w *testbed) retireNodes(ctx context.Context) error {
 	return w.kube.await(ctx, "the attachments to go", w.Reporter, w.attachmentsGone)
 }
 
-// endNodes retires the nodes if Fairlead still can. Without it the attachments
-// wait for dropFinalizers.
+// endNodes removes the nodes, if Fairlead can still release their attachments. Otherwise
+// dropFinalizers removes the attachments.
 func (w *testbed) endNodes(ctx context.Context) error {
 	if err := w.removeNodes(ctx); err != nil {
 		return err
@@ -80,7 +80,7 @@ func (w *testbed) endNodes(ctx context.Context) error {
 	return nil
 }
 
-// programsRun says whether all run that an attachment needs to end in order.
+// programsRun reports whether all programs run that an attachment needs to end in order.
 func (w *testbed) programsRun() bool {
 	programs := []*harness.Process{w.control}
 	for _, node := range w.nodes {
@@ -99,8 +99,8 @@ func (w *testbed) programsRun() bool {
 	})
 }
 
-// removeNodes removes the run's Nodes and all pods there: DaemonSets put theirs
-// on every node.
+// removeNodes removes the run's Nodes and all pods there, also those that DaemonSets put
+// there.
 func (w *testbed) removeNodes(ctx context.Context) error {
 	var errs []error
 	for _, node := range w.nodes {
@@ -119,8 +119,8 @@ func (w *testbed) removeNodes(ctx context.Context) error {
 	return errors.Join(errs...)
 }
 
-// attachments are those of the run's nodes, in all namespaces: pods of others
-// may have been there.
+// attachments returns the attachments of the run's nodes, in all namespaces, because
+// other pods may have been there.
 func (w *testbed) attachments(ctx context.Context) ([]v1alpha1.PodAttachment, error) {
 	var out []v1alpha1.PodAttachment
 	for _, node := range w.nodes {
@@ -138,8 +138,8 @@ func (w *testbed) attachmentsGone(ctx context.Context) (string, bool, error) {
 	return fmt.Sprintf("%d are left", len(left)), err == nil && len(left) == 0, err
 }
 
-// dropFinalizers ends attachments that Fairlead did not: their nodes are network
-// namespaces that go with this demo, and nothing runs there any more.
+// dropFinalizers ends the attachments that Fairlead did not release. Their nodes are
+// network namespaces of this demo, and nothing runs there any more.
 func (w *testbed) dropFinalizers(ctx context.Context) error {
 	left, err := w.attachments(ctx)
 	if err != nil || len(left) == 0 {
@@ -159,7 +159,8 @@ func (w *testbed) dropFinalizers(ctx context.Context) error {
 	return errors.Join(errs...)
 }
 
-// removeAddresses removes what the controller made for the nodes, and the pool.
+// removeAddresses removes the objects that the controller made for the nodes, and the
+// pool.
 func (w *testbed) removeAddresses(ctx context.Context) error {
 	var errs []error
 	for _, node := range w.nodes {
@@ -189,8 +190,8 @@ func (w *testbed) removeNamespace(ctx context.Context) error {
 	})
 }
 
-// removeCRDs removes the CRDs that this run installed. Their label finds also
-// one whose creation was interrupted before it was answered.
+// removeCRDs removes the CRDs that this run installed. It finds them by label, also a CRD
+// whose creation was interrupted.
 func (w *testbed) removeCRDs(ctx context.Context) error {
 	return w.kube.await(ctx, "the CRDs to go", w.Reporter, func(ctx context.Context) (string, bool, error) {
 		crds := &apiextensionsv1.CustomResourceDefinitionList{}
@@ -205,14 +206,13 @@ func (w *testbed) removeCRDs(ctx context.Context) error {
 	})
 }
 
-// isAbsent says that there is no such object, or that its kind is not there
-// (any more), or that there was no error.
+// isAbsent reports whether the object or its kind does not exist, or there was no error.
 func isAbsent(err error) bool {
 	return err == nil || apierrors.IsNotFound(err) || meta.IsNoMatchError(err)
 }
 
 func (w *testbed) remove(ctx context.Context, object client.Object, opts ...client.DeleteOption) error {
-	// A conflict says that it was replaced by another of the same name.
+	// A conflict means that another object of the same name has replaced it.
 	if err := w.kube.Delete(ctx, object, opts...); !isAbsent(err) && !apierrors.IsConflict(err) {
 		return fmt.Errorf("remove %T %s from the cluster: %w", object, object.GetName(), err)
 	}

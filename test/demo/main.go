@@ -1,12 +1,11 @@
-// Command demo shows Fairlead's whole story on one machine: a Kubernetes
-// control plane, nodes that are network namespaces on one link, pods that the
-// real scheduler places, each with its address, all pinging each other, and in
-// the end nothing left. `make demo` builds and runs it.
+// Command demo shows the whole work of Fairlead on one machine: a Kubernetes control
+// plane, nodes that are network namespaces on one link, and pods that the real scheduler
+// places. Each pod has its address, all pods ping each other, and in the end nothing is
+// left. `make demo` builds and runs it.
 //
-// The program that the user starts, the outer one, checks what the machine
-// lacks and then executes itself again in namespaces of its own, where
-// everything happens (test/harness). Last it makes sure that the machine is as
-// it was.
+// The program that the user starts checks the requirements of the machine and then
+// executes itself again in namespaces of its own, where everything runs (test/harness).
+// At the end it checks that the machine is as it was before.
 package main
 
 import (
@@ -30,14 +29,14 @@ func main() {
 	os.Exit(launch(os.Args[1:], os.Stdout, os.Stderr))
 }
 
-// settings are what the user asked for.
+// settings are the user's flags.
 type settings struct {
 	Nodes      int
 	Pods       int
 	Kubeconfig string // empty: a control plane of our own
 	Bin        string // directory of the programs
 	KeepLogs   bool
-	Check      bool // say what the machine lacks, but for the programs, and no more
+	Check      bool // only print the missing requirements, without Fairlead's programs
 }
 
 const (
@@ -58,7 +57,7 @@ func parseFlags(args []string, stderr io.Writer) (settings, error) {
 	flags.StringVar(&s.Kubeconfig, "kubeconfig", "", "kubeconfig `file` of a cluster to use instead of a control plane of our own")
 	flags.StringVar(&s.Bin, "bin", filepath.Dir(self), "`directory` of Fairlead's programs")
 	flags.BoolVar(&s.KeepLogs, "keep-logs", false, "keep the logs after a success too")
-	flags.BoolVar(&s.Check, "check", false, "say what this machine lacks, and do nothing; Fairlead's programs need not be built yet")
+	flags.BoolVar(&s.Check, "check", false, "print the missing requirements of this machine, and do nothing; Fairlead's programs need not be built yet")
 	if err := flags.Parse(args); err != nil {
 		return s, err
 	}
@@ -78,26 +77,26 @@ func parseFlags(args []string, stderr io.Writer) (settings, error) {
 	return s, errors.Join(errs...)
 }
 
-// plan is what the outer program tells the inner one.
+// plan is the input of the program inside of the namespaces.
 type plan struct {
 	settings
-	// ID tells the objects of this run from those of others.
+	// ID distinguishes the objects of this run from others.
 	ID string
 	// Start is when the user started the demo.
 	Start time.Time
 	harness.Work
-	// IPv4Only says that this kernel has no IPv6.
+	// IPv4Only is true if this kernel has no IPv6.
 	IPv4Only bool
 }
 
-// doneFile has the outcome.
+// doneFile is the file of the outcome.
 func (p plan) doneFile() string { return p.Path("done.json") }
 
-// apiSocket is where the outer program passes requests on to the user's
-// cluster, with the user's credentials: the inner one has no way there.
+// apiSocket is the socket where the outer program passes requests on to the user's
+// cluster, with the user's credentials: the inner program cannot reach the cluster.
 func (p plan) apiSocket() string { return p.Path("api.sock") }
 
-// outcome is what the inner program achieved, on success only.
+// outcome is the result of the inner program, on success only.
 type outcome struct {
 	Pings, Pairs int
 }

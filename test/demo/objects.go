@@ -17,12 +17,13 @@ import (
 	"fairlead.dev/fairlead/api/v1alpha1"
 )
 
-// demoLabel marks what belongs to one run: its value is the run's ID.
+// demoLabel marks the objects of one run; its value is the run's ID.
 const demoLabel = "fairlead.dev/demo"
 
 func (w *testbed) namespace() string { return "fairlead-demo-" + w.ID }
 
-// poolName and domain are the run's own in a cluster that has others.
+// poolName returns the name of the run's pool and domain, which are its own in a user's
+// cluster.
 func (w *testbed) poolName() string {
 	if w.Kubeconfig != "" {
 		return "demo-" + w.ID
@@ -37,7 +38,7 @@ func (w *testbed) ranges() []string {
 	return []string{"10.244.0.0/16", "fd00:10:244::/64"}
 }
 
-// install writes what Fairlead needs into the cluster.
+// install creates the objects in the cluster that Fairlead needs.
 func (w *testbed) install(ctx context.Context) error {
 	w.joined = true
 	crds, err := v1alpha1.CRDs()
@@ -82,8 +83,8 @@ func (w *testbed) install(ctx context.Context) error {
 	return w.kube.await(ctx, "the namespace's service account", w.Reporter, w.serviceAccountThere)
 }
 
-// served waits until the API server knows the kinds and answers for them: the
-// condition Established comes a moment too early.
+// served waits until the API server answers for the kinds: the condition Established is
+// set a moment too early.
 func served(k *kube, crds []*apiextensionsv1.CustomResourceDefinition) progress {
 	return func(ctx context.Context) (string, bool, error) {
 		ready := 0
@@ -102,13 +103,13 @@ func served(k *kube, crds []*apiextensionsv1.CustomResourceDefinition) progress 
 	}
 }
 
-// serviceAccountThere waits for what every pod needs to be admitted.
+// serviceAccountThere waits for the service account that every pod needs to be admitted.
 func (w *testbed) serviceAccountThere(ctx context.Context) (string, bool, error) {
 	err := w.kube.cached.Get(ctx, client.ObjectKey{Namespace: w.namespace(), Name: "default"}, &corev1.ServiceAccount{})
 	return "none yet", err == nil, client.IgnoreNotFound(err)
 }
 
-// nodeRights are the least that the daemons need; their users are the nodes'.
+// nodeRights returns the least rights that the daemons need; their users are the nodes'.
 func nodeRights() []client.Object {
 	const name = "fairlead-node"
 	read := []string{"get", "list", "watch"}
@@ -129,8 +130,8 @@ func nodeRights() []client.Object {
 	}
 }
 
-// nodesReady waits until each node can give pods their network: the plugin is
-// installed and says so, and pods may be scheduled there.
+// nodesReady waits until each node can serve pods: the plugin is installed and reports
+// it, and pods may be scheduled there.
 func (w *testbed) nodesReady(ctx context.Context) (string, bool, error) {
 	var not []string
 	for _, node := range w.nodes {
@@ -144,7 +145,7 @@ func (w *testbed) nodesReady(ctx context.Context) (string, bool, error) {
 				continue
 			}
 			reason = condition.Message
-			// A stand-in that someone else made for the node does not count.
+			// A condition that the control plane made up for the node does not count.
 			if condition.Status == corev1.ConditionTrue && condition.Reason == "KubeletReady" {
 				reason = ""
 			}

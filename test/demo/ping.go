@@ -19,7 +19,7 @@ import (
 
 const (
 	pingTimeout = 5 * time.Second        // for all pings of one pod in one family
-	pingAgain   = 500 * time.Millisecond // after which what was not answered is sent again
+	pingAgain   = 500 * time.Millisecond // until unanswered pings are sent again
 	pingersMost = 16                     // pods that ping at once
 )
 
@@ -29,8 +29,8 @@ const (
 	echoRequestV6, echoReplyV6 = 128, 129
 )
 
-// pingAll lets every pod ping every pod, itself too. A pair counts when the
-// one had an answer from each address of the other.
+// pingAll lets every pod ping every pod, including itself. A pair counts if the first pod
+// had an answer from each address of the second.
 func (w *testbed) pingAll(ctx context.Context, pods []podRow) (outcome, error) {
 	families := "IPv4 and IPv6"
 	if w.IPv4Only {
@@ -72,8 +72,8 @@ type pingResult struct {
 	failures []string
 }
 
-// pingFrom pings all pods from one, each family on a socket in the pod's
-// network namespace.
+// pingFrom pings all pods from one pod, each family on a socket in the pod's network
+// namespace.
 func pingFrom(ctx context.Context, from podRow, pods []podRow) pingResult {
 	var v4, v6 []netip.Addr
 	for _, to := range pods {
@@ -86,7 +86,7 @@ func pingFrom(ctx context.Context, from podRow, pods []podRow) pingResult {
 		}
 	}
 	reached := map[netip.Addr]bool{}
-	reasons := map[bool]string{} // by "is IPv4"
+	reasons := map[bool]string{} // by whether the family is IPv4
 	for _, addrs := range [][]netip.Addr{v4, v6} {
 		if len(addrs) == 0 {
 			continue
@@ -150,7 +150,7 @@ func ping(ctx context.Context, netns string, addrs []netip.Addr, limit time.Dura
 				break
 			}
 			i, ok := echoReply(buffer[:n], addrs[0].Is4())
-			// The answer must come from who was asked: nothing may translate it.
+			// The answer must come from the pinged address: nothing may translate it.
 			if ok && i < len(addrs) && from.String() == addrs[i].String() {
 				answered[addrs[i]] = true
 			}
@@ -184,8 +184,8 @@ func icmpSocket(netns string, v4 bool) (net.PacketConn, error) {
 	return conn, err
 }
 
-// echoID tells our echoes from others'. A raw socket sees only those of its
-// own namespace, and nobody else pings there.
+// echoID identifies our echoes. A raw socket sees only those of its own namespace, and no
+// other program pings there.
 const echoID = 0xfa1d
 
 func echoRequest(v4 bool, sequence uint16) []byte {
@@ -196,13 +196,13 @@ func echoRequest(v4 bool, sequence uint16) []byte {
 	}
 	binary.BigEndian.PutUint16(message[4:], echoID)
 	binary.BigEndian.PutUint16(message[6:], sequence)
-	if v4 { // of ICMPv6 the kernel makes the checksum
+	if v4 { // the kernel computes the checksum of ICMPv6
 		binary.BigEndian.PutUint16(message[2:], checksum(message))
 	}
 	return message
 }
 
-// echoReply returns the sequence number of an answer to us.
+// echoReply returns the sequence number of an answer to our echo.
 func echoReply(message []byte, v4 bool) (int, bool) {
 	kind := byte(echoReplyV6)
 	if v4 {
@@ -214,7 +214,7 @@ func echoReply(message []byte, v4 bool) (int, bool) {
 	return int(binary.BigEndian.Uint16(message[6:])), true
 }
 
-// checksum is the one of RFC 1071, of an even number of bytes.
+// checksum returns the checksum of RFC 1071 of an even number of bytes.
 func checksum(message []byte) uint16 {
 	var sum uint32
 	for i := 0; i < len(message); i += 2 {

@@ -82,8 +82,8 @@ func (w *testbed) newPod(number int) *corev1.Pod {
 		pod.Spec.NodeSelector = labels
 		pod.Spec.Tolerations = []corev1.Toleration{
 			{Key: demoLabel, Value: w.ID, Effect: corev1.TaintEffectNoSchedule},
-			// Every Node is born with it, and in a cluster without the
-			// node-lifecycle controller it stays. The demo waits for Ready.
+			// Every new Node has this taint, and it stays in a cluster without the node
+			// lifecycle controller. The demo waits for Ready.
 			{Key: corev1.TaintNodeNotReady, Operator: corev1.TolerationOpExists, Effect: corev1.TaintEffectNoSchedule},
 		}
 	}
@@ -107,16 +107,16 @@ func (w *testbed) podsRunning(ctx context.Context) (string, bool, error) {
 	return fmt.Sprintf("%d of %d scheduled, %d running", scheduled, w.Pods, running), running == w.Pods, nil
 }
 
-// maxWarnings is how many events are shown of a step that failed.
+// maxWarnings is how many events of a failed step are shown.
 const maxWarnings = 5
 
-// warnings are what others said of the pods, for the reason of a failure.
+// warnings returns the warning events of the pods, to explain a failure.
 func (w *testbed) warnings(ctx context.Context) error {
 	ctx, cancel := context.WithTimeout(context.WithoutCancel(ctx), progressInterval*5)
 	defer cancel()
 	events := &corev1.EventList{}
 	if err := w.kube.List(ctx, events, client.InNamespace(w.namespace())); err != nil {
-		return nil // there is a better reason already
+		return nil // the caller has a better error already
 	}
 	var errs []error
 	for _, event := range events.Items {
@@ -127,7 +127,7 @@ func (w *testbed) warnings(ctx context.Context) error {
 	return errors.Join(errs...)
 }
 
-// rows gathers what the tables and the pings need to know.
+// rows collects the data for the tables and the pings.
 func (w *testbed) rows(ctx context.Context) ([]podRow, error) {
 	boxes := map[types.UID]sandbox.Record{}
 	adds := map[types.UID]float64{}
@@ -195,8 +195,8 @@ func words(addresses []netip.Addr) string {
 	return strings.Join(out, ", ")
 }
 
-// removePods deletes the pods and waits until everything they had is given
-// back: records, finalizers, addresses.
+// removePods deletes the pods and waits until everything is released: records,
+// finalizers, addresses.
 func (w *testbed) removePods(ctx context.Context, rows []podRow) error {
 	err := w.kube.DeleteAllOf(ctx, &corev1.Pod{}, client.InNamespace(w.namespace()), client.MatchingLabels{demoLabel: w.ID})
 	if err != nil {
@@ -220,8 +220,9 @@ func (w *testbed) removePods(ctx context.Context, rows []podRow) error {
 	return w.kube.await(ctx, "all addresses", w.Reporter, w.poolEmpty)
 }
 
-// allReturned waits for what the pods had, and with a control plane of our own
-// for everything: a user's cluster may have pods of its own on our nodes.
+// allReturned waits until the addresses of the pods are released. With our own control
+// plane it waits for all addresses; a user's cluster may have pods of its own on our
+// nodes.
 func (w *testbed) allReturned(rows []podRow) progress {
 	return func(ctx context.Context) (string, bool, error) {
 		pods, attachments := &corev1.PodList{}, &v1alpha1.PodAttachmentList{}
@@ -248,8 +249,8 @@ func (w *testbed) allReturned(rows []podRow) progress {
 	}
 }
 
-// poolEmpty waits until no address of the pool is in use, by its blocks and by
-// its own count.
+// poolEmpty waits until no address of the pool is in use, by its blocks and by its
+// counts.
 func (w *testbed) poolEmpty(ctx context.Context) (string, bool, error) {
 	pool := &v1alpha1.IPPool{}
 	if err := w.kube.cached.Get(ctx, client.ObjectKey{Name: w.poolName()}, pool); err != nil {
@@ -267,7 +268,7 @@ func (w *testbed) poolEmpty(ctx context.Context) (string, bool, error) {
 	return fmt.Sprintf("%d addresses in use, %d by the pool's count", used, counted), used+counted == 0, nil
 }
 
-// blocks are those of the run's address domain.
+// blocks returns the blocks of the run's address domain.
 func (w *testbed) blocks(ctx context.Context) ([]*ipam.Block, error) {
 	list := &v1alpha1.IPBlockList{}
 	if err := w.kube.cached.List(ctx, list, client.MatchingLabels{v1alpha1.LabelDomain: w.poolName()}); err != nil {
@@ -314,10 +315,10 @@ func (w *testbed) printReturned(ctx context.Context, rows []podRow) error {
 	return table.Flush()
 }
 
-// inUse is the state of an address that was not given back.
+// inUse is the state of an address that was not released.
 const inUse = "IN USE"
 
-// slotState says where an address is that a pod had.
+// slotState returns the state of an address that a pod had.
 func slotState(blocks []*ipam.Block, addr netip.Addr) string {
 	for _, block := range blocks {
 		slot, ok := block.Slot(addr)
@@ -331,7 +332,7 @@ func slotState(blocks []*ipam.Block, addr netip.Addr) string {
 	return "free"
 }
 
-// leftInNode lists what of pods is left on a node, as far as files tell.
+// leftInNode lists the files of pods that are left on a node.
 func leftInNode(node *labNode) ([]string, error) {
 	var left []string
 	for what, pattern := range map[string]string{

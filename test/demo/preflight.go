@@ -16,7 +16,7 @@ import (
 )
 
 const (
-	// What the programs took when it was measured, and a third more.
+	// The measured memory of the programs, and a third more.
 	controlPlaneMemory = 600 << 20
 	controllerMemory   = 150 << 20 // and the demo's own two programs
 	nodeMemory         = 110 << 20
@@ -27,8 +27,8 @@ const (
 	maxTemp = 45
 )
 
-// preflight returns what the machine lacks, and how to get it. It changes
-// nothing.
+// preflight returns the missing requirements of the machine, each with its remedy. It
+// changes nothing.
 func preflight(ctx context.Context, s settings, ipv4Only bool) []string {
 	var lacks []string
 	if os.Geteuid() != 0 {
@@ -46,8 +46,7 @@ func preflight(ctx context.Context, s settings, ipv4Only bool) []string {
 	return lacks
 }
 
-// kernelLacks tries what the demo does with links, in a namespace to throw
-// away.
+// kernelLacks tries the demo's operations on links in a temporary namespace.
 func kernelLacks(ctx context.Context, ipv4Only bool) []string {
 	lab, err := netlab.New(ctx, netlab.Config{Nodes: 1, IPv4Only: ipv4Only})
 	if err == nil {
@@ -95,7 +94,8 @@ func resourceLacks(s settings) []string {
 	return lacks
 }
 
-// freeMemory is the kernel's estimate of what can be had without swapping.
+// freeMemory returns the kernel's estimate of the memory that is available without
+// swapping.
 func freeMemory() (uint64, error) {
 	raw, err := os.ReadFile("/proc/meminfo")
 	if err != nil {

@@ -17,7 +17,7 @@ import (
 	"fairlead.dev/fairlead/test/netlab"
 )
 
-// testbed is all that exists while the demo runs.
+// testbed is the laboratory in which the demo runs.
 type testbed struct {
 	plan
 	harness.Reporter
@@ -27,7 +27,7 @@ type testbed struct {
 	nodes   []*labNode
 	kube    *kube
 	control *harness.Process // the controller
-	joined  bool             // something of ours may be in the cluster
+	joined  bool             // objects of this run may be in the cluster
 }
 
 // labNode is one node.
@@ -50,7 +50,7 @@ func (n *labNode) binDir() string     { return filepath.Join(n.dir, "bin") }
 func (n *labNode) confDir() string    { return filepath.Join(n.dir, "net.d") }
 func (n *labNode) configFile() string { return filepath.Join(n.dir, "node.yaml") }
 
-// build makes the nodes and the way to the API server.
+// build creates the nodes and the connection to the API server.
 func (w *testbed) build(ctx context.Context) error {
 	var err error
 	w.lab, err = netlab.New(ctx, netlab.Config{Nodes: w.Nodes, Here: true, IPv4Only: w.IPv4Only})
@@ -87,7 +87,7 @@ func nodeWords(machines []*netlab.Machine) []string {
 	return out
 }
 
-// startControlPlane runs a Kubernetes of our own on the switch.
+// startControlPlane starts our own Kubernetes on the switch.
 func (w *testbed) startControlPlane(ctx context.Context) error {
 	w.Say("Kubernetes is starting: etcd, API server, scheduler, controller manager")
 	plane, err := w.processes.StartKubernetes(ctx, w.lab.Switch.Do, filepath.Join(w.Bin, "kubelab"),
@@ -110,7 +110,7 @@ func (w *testbed) reachCluster(ctx context.Context) error {
 	if err != nil {
 		return err
 	}
-	// It lives as long as the process: leaving the cluster needs it after ctx.
+	// It runs as long as the process: leaving the cluster needs it after ctx has ended.
 	forward := context.WithoutCancel(ctx)
 	go func() {
 		err := netlab.Forward(forward, listener, func(ctx context.Context) (net.Conn, error) {
@@ -136,8 +136,8 @@ func (w *testbed) reachCluster(ctx context.Context) error {
 	return err
 }
 
-// startFairlead runs the controller, and on each node the daemon and what
-// stands in for kubelet and containerd, and waits until the nodes are ready.
+// startFairlead starts the controller, and on each node the daemon and podrunner, and
+// waits until the nodes are ready.
 func (w *testbed) startFairlead(ctx context.Context) error {
 	if err := w.startController(); err != nil {
 		return err

@@ -12,13 +12,16 @@ import (
 	"syscall"
 )
 
-// ErrInterrupted says that the user wanted no more, and that nothing else went
-// wrong.
+// ErrInterrupted means that the user interrupted the run, and that there was no other
+// error.
 var ErrInterrupted = errors.New("interrupted; everything is removed")
 
-// Enter executes this program again in namespaces of its own, for which its main
-// calls Inside, and waits for its end. plan goes there as JSON, and what is
-// printed there comes to out. It returns why the work failed there.
+// Enter executes this program again in namespaces of its own, where its main calls
+// Inside, and waits for its end. It passes plan as JSON, and writes the output of the
+// inner program to out. It returns the error of the work inside.
+//
+// The first signal asks the inner program to end in order. The second ends it at once,
+// with all programs that it started.
 //
 // A signal asks it to end in order, a second one ends it at once, with all that
 // it started.
@@ -46,7 +49,7 @@ func (w Work) Enter(plan any, out io.Writer) error {
 	cmd.SysProcAttr = &syscall.SysProcAttr{
 		Cloneflags: syscall.CLONE_NEWPID | syscall.CLONE_NEWNS | syscall.CLONE_NEWNET,
 		Pdeathsig:  syscall.SIGKILL,
-		Setsid:     true, // Ctrl-C reaches the outer program alone, which passes it on
+		Setsid:     true, // Ctrl-C reaches only the outer program, which passes it on
 	}
 	if err := cmd.Start(); err != nil {
 		return fmt.Errorf("start the inner program: %w", err)
@@ -69,8 +72,8 @@ func (w Work) Enter(plan any, out io.Writer) error {
 	}
 }
 
-// reason is why the work failed, or else how the inner program ended. One that
-// was asked to end has no other reason to give.
+// reason returns the error of the work, or the way in which the inner program ended. If
+// it was asked to end and has no other error, it returns ErrInterrupted.
 func (w Work) reason(err error, asked bool) error {
 	if err == nil {
 		return nil

@@ -29,11 +29,11 @@ func TestMain(m *testing.M) {
 	os.Exit(m.Run())
 }
 
-// testPlan says what the program inside of the tests does.
+// testPlan is the plan of the program inside of the tests.
 type testPlan struct {
 	Print, Fail string
-	// Wait has it make what could be left, print "ready" and wait until it is
-	// asked to end; Stubborn, for ever.
+	// Wait makes it create remains, print "ready" and wait until it is asked to end;
+	// Stubborn, for ever.
 	Wait, Stubborn bool
 }
 
@@ -61,8 +61,8 @@ func inside(ctx context.Context, w Work) error {
 	return context.Cause(ctx)
 }
 
-// litter makes a process that ignores what asks it to end and whose parent is
-// gone, a pinned network namespace, and a mount.
+// litter creates a process that ignores SIGTERM and whose parent is gone, a pinned
+// network namespace, and a mount.
 func litter(w Work) error {
 	orphan := exec.Command("sh", "-c", `trap "" TERM HUP; tail -f /dev/null `+w.Path("orphan")+` 2>/dev/null &`)
 	if err := orphan.Run(); err != nil {
@@ -78,7 +78,7 @@ func litter(w Work) error {
 	return unix.Mount("tmpfs", w.Logs(), "tmpfs", 0, "")
 }
 
-// entered is a program inside that waits.
+// entered is a waiting program inside of the namespaces.
 type entered struct {
 	work   Work
 	lines  *bufio.Scanner
@@ -94,7 +94,7 @@ func enter(t *testing.T, p testPlan) *entered {
 	if err != nil {
 		t.Fatal(err)
 	}
-	// It marks all that is started inside.
+	// The variable marks all processes that are started inside.
 	t.Setenv("HARNESS_TEST", string(work))
 	reader, writer := io.Pipe()
 	e := &entered{work: work, lines: bufio.NewScanner(reader), result: make(chan error, 1)}
@@ -107,7 +107,7 @@ func enter(t *testing.T, p testPlan) *entered {
 	return e
 }
 
-// await reads the program's output up to a line that begins like this.
+// await reads the program's output up to a line with this prefix.
 func (e *entered) await(t *testing.T, prefix string) {
 	t.Helper()
 	for e.lines.Scan() {
@@ -125,7 +125,7 @@ func (e *entered) end() error {
 	return <-e.result
 }
 
-// processes are the pids of those that have all words in a file of /proc.
+// processes returns the PIDs of the processes whose file in /proc contains all words.
 func processes(t *testing.T, file string, words ...string) []int {
 	t.Helper()
 	paths, err := filepath.Glob("/proc/[0-9]*/" + file)
@@ -135,7 +135,7 @@ func processes(t *testing.T, file string, words ...string) []int {
 	var pids []int
 	for _, path := range paths {
 		raw, err := os.ReadFile(path)
-		found := err == nil // or else it ended in this moment
+		found := err == nil // otherwise the process has just ended
 		for _, word := range words {
 			found = found && bytes.Contains(raw, []byte(word))
 		}
@@ -146,9 +146,9 @@ func processes(t *testing.T, file string, words ...string) []int {
 	return pids
 }
 
-// checkNothingLeft fails the test for a mount or a process that is left, and
-// removes the work directory. Without a process a namespace has nothing that
-// holds it. (Its number tells nothing: the next one has it again.)
+// checkNothingLeft fails the test if a mount or a process is left, and removes the work
+// directory. A namespace without a process ends by itself. (Its number proves nothing,
+// because the kernel uses it again.)
 func (e *entered) checkNothingLeft(t *testing.T) {
 	t.Helper()
 	left, err := e.work.Left()
@@ -320,17 +320,17 @@ func TestClose(t *testing.T) {
 	}
 }
 
-// here is a place like any other.
+// here is the place of this process.
 func here(fn func() error) error { return fn() }
 
-// newProcesses is a crew whose failure ends the context.
+// newProcesses returns Processes whose failure ends the context.
 func newProcesses(t *testing.T) (*Processes, context.Context) {
 	t.Helper()
 	ctx, cancel := context.WithCancelCause(t.Context())
 	return &Processes{Logs: t.TempDir(), Failed: cancel}, ctx
 }
 
-// start starts a shell script that prints a line, and returns after that.
+// start starts a shell script and returns when it has printed a line.
 func start(t *testing.T, c *Processes, name, script string) *Process {
 	t.Helper()
 	p, err := c.Command(name, "/bin/sh", "-c", script)

@@ -11,16 +11,16 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// The first arguments of the two programs inside.
+// The first arguments of the two programs inside of the namespaces.
 const (
 	initCommand = "process-1-inside-of-the-namespaces"
 	workCommand = "work-inside-of-the-namespaces"
 )
 
-// Inside is for the first line of main. In a program that Enter has executed it
-// has do do the work and returns true with the exit code. The context of do ends
-// when the user wants no more; an error that do returns then is ErrInterrupted,
-// unless it wraps that beside another one.
+// Inside is called in the first line of main. In a program that Enter has executed, it
+// runs do and returns true with the exit code. The context of do ends when the user
+// interrupts the run. An error that do returns after that becomes ErrInterrupted, unless
+// it wraps ErrInterrupted beside another error.
 func Inside(do func(ctx context.Context, w Work) error) (code int, inside bool) {
 	if len(os.Args) != 3 {
 		return 0, false
@@ -41,15 +41,16 @@ func Inside(do func(ctx context.Context, w Work) error) (code int, inside bool) 
 	return 0, false
 }
 
-// errTold is an error that the outer program knows of.
-var errTold = errors.New("the reason is written")
+// errReported is the error of a run whose reason the outer program knows already.
+var errReported = errors.New("the reason is written")
 
-// exitCode tells the outer program why something failed.
+// exitCode writes the reason of a failure for the outer program, and returns the exit
+// code.
 func (w Work) exitCode(err error) int {
 	if err == nil {
 		return 0
 	}
-	if err != errTold { //nolint:errorlint // nobody wraps it
+	if err != errReported { //nolint:errorlint // it is never wrapped
 		if err := os.WriteFile(w.reasonFile(), []byte(err.Error()), 0o600); err != nil {
 			_, _ = fmt.Fprintln(os.Stderr, err)
 		}
@@ -57,13 +58,13 @@ func (w Work) exitCode(err error) int {
 	return 1
 }
 
-// asInit is process 1 of the PID namespace. What programs leave to themselves
-// become its children, and only it may wait for them: the worker waits for its
-// own. Its end is the end of all.
+// asInit is process 1 of the PID namespace. Orphaned processes become its children, and
+// only it may wait for them; the worker waits for its own children. When it ends, the
+// kernel kills all processes of the namespace.
 func (w Work) asInit() error {
 	signals := make(chan os.Signal, 2)
 	signal.Notify(signals, syscall.SIGTERM)
-	if err := w.settleIn(); err != nil {
+	if err := w.mountAll(); err != nil {
 		return err
 	}
 	self, err := os.Executable()
@@ -94,14 +95,14 @@ func (w Work) asInit() error {
 		case status.ExitStatus() == 0:
 			return nil
 		default:
-			return errTold
+			return errReported
 		}
 	}
 }
 
-// settleIn makes the mount namespace private, with the processes of our own PID
-// namespace in /proc, and two tmpfs: one is a /run, where the plugin puts DELs aside.
-func (w Work) settleIn() error {
+// mountAll makes the mount namespace private, with the processes of our own PID namespace
+// in /proc, and two tmpfs. One of them is /run, where the plugin stores DELs.
+func (w Work) mountAll() error {
 	if err := unix.Mount("", "/", "", unix.MS_REC|unix.MS_PRIVATE, ""); err != nil {
 		return fmt.Errorf("make the mounts private: %w", err)
 	}
@@ -111,7 +112,7 @@ func (w Work) settleIn() error {
 	if err := unix.Mount("tmpfs", "/run", "tmpfs", 0, "mode=0755"); err != nil {
 		return fmt.Errorf("mount a tmpfs at /run: %w", err)
 	}
-	// Whoever cannot enter the work directory cannot reach it either.
+	// A user who cannot enter the work directory cannot reach it either.
 	if err := unix.Mount("tmpfs", w.Tmpfs(), "tmpfs", 0, "mode=0755"); err != nil {
 		return fmt.Errorf("mount a tmpfs at %s: %w", w.Tmpfs(), err)
 	}

@@ -7,14 +7,14 @@ import (
 	"strings"
 )
 
-// Kubernetes is a control plane that runs.
+// Kubernetes is a running control plane.
 type Kubernetes struct {
 	Server     string // its URL
 	Kubeconfig string // the file of its administrator
 }
 
-// StartKubernetes starts a control plane in a place, by the program kubelab with
-// these arguments, and returns when it is ready. Failed of the crew ends ctx.
+// StartKubernetes starts a control plane in a place, by the program kubelab with these
+// arguments, and returns when it is ready. Failed must end ctx.
 func (c *Processes) StartKubernetes(ctx context.Context, in Place, kubelab string, args ...string) (k Kubernetes, err error) {
 	p, err := c.Command("kubelab", kubelab, append([]string{"up"}, args...)...)
 	if err != nil {
@@ -28,7 +28,7 @@ func (c *Processes) StartKubernetes(ctx context.Context, in Place, kubelab strin
 	if err := c.Start(in, p); err != nil {
 		return k, err
 	}
-	// It prints one line, when it is ready.
+	// kubelab prints one line when it is ready.
 	lines := make(chan string, 1)
 	go func() {
 		line, _ := bufio.NewReader(stdout).ReadString('\n')
@@ -48,7 +48,7 @@ func (c *Processes) StartKubernetes(ctx context.Context, in Place, kubelab strin
 		}
 	}
 	if k.Server == "" || k.Kubeconfig == "" {
-		<-ctx.Done() // it ended, and its end says why
+		<-ctx.Done() // kubelab has ended, and Failed has the reason
 		return k, context.Cause(ctx)
 	}
 	return k, nil

@@ -16,35 +16,35 @@ import (
 // stopTimeout is how long a program may take to end when it is asked to.
 const stopTimeout = 30 * time.Second
 
-// Place runs a function on a thread that is in the namespaces of the place, as
-// netlab.Namespace.Do does.
+// Place runs a function on a thread in the namespaces of the place, like
+// netlab.Namespace.Do.
 type Place = func(fn func() error) error
 
 // Processes starts programs, each with a log of its own.
 type Processes struct {
 	// Logs is the directory of the logs.
 	Logs string
-	// Env is the programs' environment; nil is that of this process.
+	// Env is the programs' environment; nil means that of this process.
 	Env []string
-	// Failed is told at once of a program that ends and was neither asked to nor
-	// killed. It is called from many goroutines.
+	// Failed is called at once when a program ends that was neither stopped nor killed.
+	// It is called from many goroutines.
 	Failed func(error)
 }
 
-// Process is a program of a crew.
+// Process is one program of Processes.
 type Process struct {
 	// Cmd may be changed before the program is started.
 	Cmd *exec.Cmd
-	// Log is the file of what it prints.
+	// Log is the file of its output.
 	Log string
 
 	name     string
-	expected atomic.Bool // its end
+	expected atomic.Bool // its end is expected
 	done     chan struct{}
 	err      error // set when done is closed
 }
 
-// Command prepares a program. Its output is added to the log of this name.
+// Command prepares a program. Its output is appended to the log of this name.
 func (c *Processes) Command(name, path string, args ...string) (*Process, error) {
 	p := &Process{name: name, Log: filepath.Join(c.Logs, name+".log"), Cmd: exec.Command(path, args...), done: make(chan struct{})}
 	log, err := os.OpenFile(p.Log, os.O_CREATE|os.O_APPEND|os.O_WRONLY, 0o600)
@@ -70,7 +70,7 @@ func (c *Processes) Start(in Place, p *Process) error {
 	return nil
 }
 
-// start starts the program; its log is then the program's alone.
+// start starts the program. Only the program has its log open then.
 func (p *Process) start(in Place) error {
 	err := in(p.Cmd.Start)
 	if log, ok := p.Cmd.Stderr.(*os.File); ok {
@@ -82,8 +82,8 @@ func (p *Process) start(in Place) error {
 	return nil
 }
 
-// Run runs a program to its end and returns what it printed; so does the error
-// of one that fails. With the context it is killed.
+// Run runs a program to its end and returns its output, also in the error if it fails.
+// When the context ends the program is killed.
 func (c *Processes) Run(ctx context.Context, in Place, path string, args ...string) (string, error) {
 	var out bytes.Buffer
 	cmd := exec.Command(path, args...)
@@ -101,7 +101,7 @@ func (c *Processes) Run(ctx context.Context, in Place, path string, args ...stri
 // Done is closed when the program has ended.
 func (p *Process) Done() <-chan struct{} { return p.done }
 
-// Expect says that the program will end, and that Failed need not know.
+// Expect marks the end of the program as expected: Failed is not called for it.
 func (p *Process) Expect() { p.expected.Store(true) }
 
 // Kill ends a program with SIGKILL and waits until it is gone.
@@ -111,8 +111,9 @@ func (p *Process) Kill() {
 	<-p.done
 }
 
-// Stop asks a program to end, by SIGTERM, and waits until it has. One that does
-// not end is killed. Of one that ended by itself Failed knows.
+// Stop sends SIGTERM to a program and waits until it has ended. It kills a program that
+// does not end in time. It returns nil for a program that ended by itself, because Failed
+// was called for that.
 func (p *Process) Stop() error { return p.stop(stopTimeout) }
 
 func (p *Process) stop(timeout time.Duration) error {
@@ -137,7 +138,7 @@ func (p *Process) stop(timeout time.Duration) error {
 	}
 }
 
-// StopAll stops programs side by side.
+// StopAll stops programs in parallel.
 func StopAll(processes ...*Process) error {
 	results := make(chan error, len(processes))
 	for _, p := range processes {
@@ -150,7 +151,7 @@ func StopAll(processes ...*Process) error {
 	return errors.Join(errs...)
 }
 
-// ended says how a program ended, with the end of its log.
+// ended returns an error with the way in which a program ended and the end of its log.
 func (p *Process) ended() error {
 	how := "exit status 0"
 	if p.err != nil {
@@ -159,7 +160,7 @@ func (p *Process) ended() error {
 	return fmt.Errorf("%s ended: %s; the end of its log:\n%s", p.name, how, tail(p.Log, 10))
 }
 
-// tail is the last lines of a file.
+// tail returns the last lines of a file.
 func tail(path string, lines int) string {
 	raw, err := os.ReadFile(path)
 	if err != nil {

@@ -19,8 +19,9 @@ func (r Reporter) Say(format string, args ...any) {
 	_, _ = fmt.Fprintf(r.Out, "[%5.1fs] %s\n", time.Since(r.Start).Seconds(), fmt.Sprintf(format, args...))
 }
 
-// Refuse tells what the machine lacks for a program, and how to get each, and
-// returns the exit code. what the program is called in a sentence: "the demo".
+// Refuse prints the missing requirements of a program, each with its remedy, and returns
+// the exit code 3. The argument what names the program in a sentence, for example "the
+// demo".
 func Refuse(program, what string, lacks []string, out io.Writer) int {
 	_, _ = fmt.Fprintf(out, "%s: this machine lacks what %s needs; nothing was done:\n", program, what)
 	for _, lack := range lacks {
@@ -29,8 +30,8 @@ func Refuse(program, what string, lacks []string, out io.Writer) int {
 	return 3
 }
 
-// MissingPrograms says of each of the names that is no program in a directory
-// how to make it.
+// MissingPrograms returns, for each name that is not a program in the directory, a text
+// with the way to make it.
 func MissingPrograms(dir string, names ...string) []string {
 	var lacks []string
 	for _, name := range names {

@@ -1,10 +1,10 @@
-// Package harness runs a program that needs a machine to itself, and leaves the
-// machine as it was. The demo, the bench and the end-to-end test share it.
+// Package harness runs a program that needs a machine to itself, and leaves the machine
+// as it was. The demo, the bench, the end-to-end test and the attacks share it.
 //
-// The program that the user starts, the outer one, makes a work directory and
-// executes itself again in a PID, a mount and a network namespace of its own:
-// as process 1 there, and as its child, which does the work and starts others
-// (Processes). With process 1 all of it is gone, however it ends.
+// The program that the user starts is the outer program. It makes a work directory and
+// executes itself again in a PID, a mount and a network namespace of its own: as process
+// 1 there, and as its child, the inner program, which does the work and starts other
+// programs (Processes). When process 1 ends, in any way, the kernel ends all of them.
 package harness
 
 import (
@@ -17,12 +17,12 @@ import (
 	"strings"
 )
 
-// Work is the directory of a run, as an absolute path. Everything that the run
-// writes is in it; it goes at the end, but for logs that are kept.
+// Work is the directory of a run, as an absolute path. The run writes only into it. It is
+// removed at the end, except for logs that are kept.
 type Work string
 
-// NewWork makes the work directory of a program, with its directories for logs
-// and for the tmpfs, and with more of the names in dirs.
+// NewWork creates the work directory of a program, with its directories for logs and for
+// the tmpfs, and with the further directories in dirs.
 func NewWork(program string, dirs ...string) (Work, error) {
 	dir, err := os.MkdirTemp("", "fairlead-"+program+"-")
 	if err != nil {
@@ -37,7 +37,7 @@ func NewWork(program string, dirs ...string) (Work, error) {
 	return w, nil
 }
 
-// Path is where something in the work directory is.
+// Path returns the path of a name in the work directory.
 func (w Work) Path(name string) string { return filepath.Join(string(w), name) }
 
 func (w Work) paths(names []string) []string {
@@ -51,16 +51,17 @@ func (w Work) paths(names []string) []string {
 // Logs is the directory of the logs.
 func (w Work) Logs() string { return w.Path("logs") }
 
-// Tmpfs is where a tmpfs is mounted inside: for what must not outlive a boot.
+// Tmpfs is the directory where a tmpfs is mounted inside: for files that must not outlive
+// a boot.
 func (w Work) Tmpfs() string { return w.Path("run") }
 
-// Kubelab is where the control plane keeps what it has.
+// Kubelab is the data directory of the control plane.
 func (w Work) Kubelab() string { return w.Path("kubelab") }
 
 func (w Work) planFile() string   { return w.Path("plan.json") }
 func (w Work) reasonFile() string { return w.Path("reason") }
 
-// ReadPlan decodes into plan, which is a pointer, what the outer program handed
+// ReadPlan decodes into plan, which is a pointer, the plan that the outer program passed
 // to Enter.
 func (w Work) ReadPlan(plan any) error {
 	raw, err := os.ReadFile(w.planFile())
@@ -73,10 +74,10 @@ func (w Work) ReadPlan(plan any) error {
 	return nil
 }
 
-// Close removes the directory. Of a run that failed, or when keepLogs asks for
-// it, the logs stay, and their place is named: in the error, or else on out.
-// runErr is how the run ended, and is part of what Close returns; the
-// ErrInterrupted of a run of which nothing is left stays just that.
+// Close removes the directory. After a failed run, or if keepLogs is set, the logs stay,
+// and their path is in the error, or printed to out. runErr is the error of the run, and
+// is part of Close's error. ErrInterrupted is returned unchanged if nothing of the run is
+// left.
 func (w Work) Close(runErr error, keepLogs bool, out io.Writer) error {
 	failed := runErr != nil && runErr != ErrInterrupted //nolint:errorlint // joined with another error it is a failure
 	if err := w.remove(keepLogs || failed); err != nil {
@@ -91,7 +92,7 @@ func (w Work) Close(runErr error, keepLogs bool, out io.Writer) error {
 	return runErr
 }
 
-// remove removes the directory, all of it or all but the logs.
+// remove removes the directory, or all of it but the logs.
 func (w Work) remove(keepLogs bool) error {
 	if !keepLogs {
 		return os.RemoveAll(string(w))
@@ -111,8 +112,8 @@ func (w Work) remove(keepLogs bool) error {
 	return errors.Join(errs...)
 }
 
-// Left lists what of the run is on this machine outside of its namespaces:
-// mounts in the work directory, and processes whose command line names it.
+// Left lists the remains of the run on this machine outside of its namespaces: mounts in
+// the work directory, and processes whose command line names it.
 func (w Work) Left() ([]string, error) {
 	mounts, err := os.ReadFile("/proc/self/mountinfo")
 	if err != nil {
@@ -131,7 +132,7 @@ func (w Work) Left() ([]string, error) {
 	for _, file := range files {
 		raw, err := os.ReadFile(file)
 		if err != nil {
-			continue // it ended in this moment
+			continue // the process has just ended
 		}
 		if line := strings.ReplaceAll(string(raw), "\x00", " "); strings.Contains(line, string(w)) {
 			left = append(left, "process "+filepath.Base(filepath.Dir(file))+" "+strings.TrimSpace(line))
