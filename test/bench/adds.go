@@ -38,8 +38,8 @@ func (w *testbed) boundPods(ctx context.Context, prefix string, n int) ([]*corev
 	return pods, b, nil
 }
 
-// contest is what takes part in the comparison of ADD and DEL.
-type contest struct {
+// comparison has the participants of the comparison of ADD and DEL.
+type comparison struct {
 	w      *testbed
 	pods   []*corev1.Pod
 	board  *board
@@ -47,7 +47,7 @@ type contest struct {
 
 	raw       *rawHost
 	rawHandle *netlink.Handle
-	// The reference plugins as they are, and with what else ours does for a pod:
+	// The reference plugins without options, and with the options that ours always has:
 	// masquerade and hairpin.
 	ref, masqRef             *netlab.Namespace
 	refConfig, masqRefConfig []byte
@@ -56,7 +56,7 @@ type contest struct {
 	durations
 }
 
-// durations are what the rounds took.
+// durations are the times of the rounds.
 type durations struct {
 	nothing, rawAttach, ourAdd, refAdd, masqRefAdd, ourDel, refDel, ourGone samples
 }
@@ -70,7 +70,7 @@ func addAndDel(ctx context.Context, w *testbed) (map[string]figure, error) {
 	}
 	const warmUp = 4
 	rounds := w.samples(240, 28)
-	c := &contest{w: w}
+	c := &comparison{w: w}
 	defer c.close()
 	if err := c.prepare(ctx, warmUp+rounds); err != nil {
 		return nil, err
@@ -97,8 +97,7 @@ func addAndDel(ctx context.Context, w *testbed) (map[string]figure, error) {
 	}, nil
 }
 
-// afterWarmUp runs rounds, which add to d, and forgets all that the first ones
-// took, whatever they measured.
+// afterWarmUp runs rounds, which add to d, and discards the times of the first rounds.
 func (d *durations) afterWarmUp(warmUp, rounds int, round func(n int) error) error {
 	for n := range warmUp + rounds {
 		if n == warmUp {
@@ -111,7 +110,7 @@ func (d *durations) afterWarmUp(warmUp, rounds int, round func(n int) error) err
 	return nil
 }
 
-// serving has everything run that serves an ADD.
+// serving starts everything that is needed for an ADD.
 func (w *testbed) serving(ctx context.Context) error {
 	if err := w.cluster(ctx); err != nil {
 		return err
@@ -122,7 +121,7 @@ func (w *testbed) serving(ctx context.Context) error {
 	return w.nodeDaemon(ctx)
 }
 
-func (c *contest) prepare(ctx context.Context, rounds int) (err error) {
+func (c *comparison) prepare(ctx context.Context, rounds int) (err error) {
 	w := c.w
 	if c.pods, c.board, err = w.boundPods(ctx, "add", rounds); err != nil {
 		return err
@@ -153,12 +152,12 @@ func (c *contest) prepare(ctx context.Context, rounds int) (err error) {
 	return err
 }
 
-// refConfig is a configuration of the reference plugins.
+// refConfig returns a configuration of the reference plugins.
 func (w *testbed) refConfig(name string, masquerade bool) ([]byte, error) {
 	config := map[string]any{
 		"cniVersion": "1.0.0", "name": name, "type": "bridge", "bridge": "cni0", "isGateway": true,
 		"ipam": map[string]any{
-			"type": "host-local", "dataDir": filepath.Join(w.Tmpfs(), "host-local"), // on tmpfs, as our records are
+			"type": "host-local", "dataDir": filepath.Join(w.Tmpfs(), "host-local"), // on tmpfs, like our records
 			"ranges": []any{[]any{map[string]any{"subnet": "10.250.0.0/16"}}},
 			"routes": []any{map[string]any{"dst": "0.0.0.0/0"}},
 		},
@@ -169,7 +168,7 @@ func (w *testbed) refConfig(name string, masquerade bool) ([]byte, error) {
 	return json.Marshal(config)
 }
 
-func (c *contest) close() {
+func (c *comparison) close() {
 	if c.rawHandle != nil {
 		c.rawHandle.Close()
 	}
@@ -187,7 +186,7 @@ func (c *contest) close() {
 }
 
 // round plugs each sandbox once and unplugs it again.
-func (c *contest) round(ctx context.Context, round int) error {
+func (c *comparison) round(ctx context.Context, round int) error {
 	pod := c.pods[round]
 	ours := c.ourExecution(cniCall{containerID: containerID("ours", round), sandbox: c.boxes[0], pod: pod})
 	theirs := c.refExecution(c.ref, c.refConfig, cniCall{containerID: containerID("theirs", round), sandbox: c.boxes[2]})
@@ -204,7 +203,7 @@ func (c *contest) round(ctx context.Context, round int) error {
 			return err
 		},
 		func() error {
-			// Its status is written a while after the answer.
+			// The status is written a while after the answer.
 			if err := ours.exec(ctx, "ADD", &c.ourAdd); err != nil {
 				return err
 			}
@@ -235,8 +234,8 @@ func (c *contest) round(ctx context.Context, round int) error {
 		func() error { return c.raw.detach(round) })
 }
 
-// masquerading measures the reference's ADD with all that ours does.
-func (c *contest) masquerading(ctx context.Context, round int) error {
+// masquerading measures the reference's ADD with the options that ours always has.
+func (c *comparison) masquerading(ctx context.Context, round int) error {
 	theirs := c.refExecution(c.masqRef, c.masqRefConfig, cniCall{containerID: containerID("masq", round), sandbox: c.boxes[3]})
 	if err := theirs.exec(ctx, "ADD", &c.masqRefAdd); err != nil {
 		return err
@@ -251,12 +250,12 @@ type plugging struct {
 	cniCall
 }
 
-func (c *contest) ourExecution(call cniCall) plugging {
+func (c *comparison) ourExecution(call cniCall) plugging {
 	call.path = c.w.binDir()
 	return plugging{execution{ns: c.w.node().Namespace, path: filepath.Join(c.w.binDir(), "fairlead"), stdin: c.config}, call}
 }
 
-func (c *contest) refExecution(host *netlab.Namespace, config []byte, call cniCall) plugging {
+func (c *comparison) refExecution(host *netlab.Namespace, config []byte, call cniCall) plugging {
 	call.path = c.w.tools()
 	return plugging{execution{ns: host, path: c.w.tool("bridge"), stdin: config}, call}
 }
@@ -269,8 +268,8 @@ func (p plugging) exec(ctx context.Context, verb string, into *samples) error {
 	return err
 }
 
-// recordsGone waits until the daemon has dropped the records of sandboxes,
-// which it does when the kernel has removed their links.
+// recordsGone waits until the daemon has dropped the records of sandboxes, which it does
+// when the kernel has removed their links.
 func (w *testbed) recordsGone(ctx context.Context, containerIDs ...string) error {
 	for _, id := range containerIDs {
 		path := filepath.Join(w.stateDir(), "attachments", id+".json")

@@ -13,13 +13,13 @@ import (
 
 const (
 	rawBridge = "raw0"
-	// rawMTU leaves the veth at a size that is not the kernel's default, as a
-	// node's uplink does.
+	// rawMTU sets the veth to a size that is not the kernel's default, as a node's uplink
+	// does.
 	rawMTU = 1500
 )
 
-// rawHost is a host whose pods are plugged with the netlink library alone:
-// what plugging costs at least.
+// rawHost is a host whose pods are plugged with the netlink library alone: the least cost
+// of plugging.
 type rawHost struct {
 	*netlab.Namespace
 	bridge int
@@ -50,10 +50,10 @@ func newRawHost() (*rawHost, error) {
 
 func rawName(i int) string { return fmt.Sprintf("raw%d", i+1) }
 
-// attach makes what our Attach makes, each object with one message, and looks
-// at nothing twice: a veth whose peer is born in the sandbox under its last name
-// and whose host end is born on the bridge; one address; the default route; all
-// up. The host's handle is open already, as the daemon's is.
+// attach makes the same objects as our Attach, each with one message, and checks nothing
+// twice: a veth whose peer is created in the sandbox under its final name and whose host
+// end is created on the bridge; one address; the default route; all up. The host's handle
+// is open already, as in the daemon.
 func (r *rawHost) attach(host *netlink.Handle, s sandbox, i int) error {
 	guest, err := s.Netlink()
 	if err != nil {
@@ -97,10 +97,10 @@ func (r *rawHost) attach(host *netlink.Handle, s sandbox, i int) error {
 	return nil
 }
 
-// open opens the sandbox's namespace as a plugin must, which knows its path.
+// open opens the sandbox's namespace by its path, as a plugin must.
 func (s sandbox) open() (netns.NsHandle, error) { return netns.GetFromPath(s.Path()) }
 
-// detach removes some links, side by side: each makes its caller wait.
+// detach removes links in parallel, because each makes its caller wait.
 func (r *rawHost) detach(all ...int) error {
 	results := make(chan error, len(all))
 	for _, i := range all {

@@ -41,7 +41,7 @@ func TestOverall(t *testing.T) {
 	}
 }
 
-// What is measured in some of the rounds only is warmed up, too.
+// Figures that are measured only in some rounds are warmed up, too.
 func TestWarmUpIsForgotten(t *testing.T) {
 	var d durations
 	err := d.afterWarmUp(4, 8, func(round int) error {

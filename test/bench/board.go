@@ -15,26 +15,26 @@ import (
 	"fairlead.dev/fairlead/api/v1alpha1"
 )
 
-// sighting is what watches have shown of one record.
-type sighting struct {
+// shownRecord is the state of one record that the watches have shown.
+type shownRecord struct {
 	at     time.Time // when it was first shown
 	record *v1alpha1.PodAttachment
 	gone   bool
 }
 
-// board is what the watches of some nodes have shown, by the UID of the pod in
-// the record.
+// board has the records that the watches of some nodes have shown, by the UID of the pod
+// in the record.
 type board struct {
 	mu      sync.Mutex
-	records map[types.UID]*sighting
+	records map[types.UID]*shownRecord
 	changed chan struct{} // closed and replaced at each change
 	failure error
 }
 
-// watchNodes watches the records of some nodes, each as its daemon would, until
-// ctx ends. raw watches those of the baseline.
+// watchNodes watches the records of some nodes, each as its daemon would, until ctx ends.
+// raw watches the objects of the baseline.
 func (k *kube) watchNodes(ctx context.Context, raw bool, nodes ...string) (*board, error) {
-	b := &board{records: map[types.UID]*sighting{}, changed: make(chan struct{})}
+	b := &board{records: map[types.UID]*shownRecord{}, changed: make(chan struct{})}
 	for _, node := range nodes {
 		f := &follower{kube: k, board: b, node: node, raw: raw}
 		w, err := f.watch(ctx)
@@ -55,7 +55,7 @@ type follower struct {
 	seen  string // the resource version of the last event
 }
 
-// watch begins, or goes on after the last event.
+// watch begins a watch, or continues after the last event.
 func (f *follower) watch(ctx context.Context) (watch.Interface, error) {
 	var list client.ObjectList = &v1alpha1.PodAttachmentList{}
 	if f.raw {
@@ -71,8 +71,8 @@ func (f *follower) watch(ctx context.Context) (watch.Interface, error) {
 	return w, nil
 }
 
-// follow watches until ctx ends. The API server ends a watch that cannot follow
-// it for a moment; it is taken up again, as informers do.
+// follow watches until ctx ends. The API server ends a watch that falls behind; it is
+// continued, as in informers.
 func (f *follower) follow(ctx context.Context, w watch.Interface) {
 	for {
 		for event := range w.ResultChan() {
@@ -123,16 +123,16 @@ func (b *board) note(event watch.Event, at time.Time) {
 	defer b.mu.Unlock()
 	s := b.records[record.Spec.PodUID]
 	if s == nil {
-		s = &sighting{at: at}
+		s = &shownRecord{at: at}
 		b.records[record.Spec.PodUID] = s
 	}
 	s.record, s.gone = record, event.Type == watch.Deleted
 	b.tell()
 }
 
-// until waits until look is content with what was shown. look is called with
-// the lock held and must be quick: it runs beside what is measured.
-func (b *board) until(ctx context.Context, what string, look func(records map[types.UID]*sighting) bool) error {
+// until waits until look accepts the shown records. look is called with the lock held and
+// must be quick, because it runs beside the measured programs.
+func (b *board) until(ctx context.Context, what string, look func(records map[types.UID]*shownRecord) bool) error {
 	ctx, cancel := context.WithTimeoutCause(ctx, stepTimeout, fmt.Errorf("not within %v", stepTimeout))
 	defer cancel()
 	for {
@@ -153,7 +153,7 @@ func (b *board) until(ctx context.Context, what string, look func(records map[ty
 // record waits for the record of a pod.
 func (b *board) record(ctx context.Context, uid types.UID) (*v1alpha1.PodAttachment, error) {
 	var record *v1alpha1.PodAttachment
-	err := b.until(ctx, "a pod's record", func(records map[types.UID]*sighting) bool {
+	err := b.until(ctx, "a pod's record", func(records map[types.UID]*shownRecord) bool {
 		s := records[uid]
 		if s != nil && !s.gone {
 			record = s.record
@@ -166,7 +166,7 @@ func (b *board) record(ctx context.Context, uid types.UID) (*v1alpha1.PodAttachm
 // attached waits until the node has written that a sandbox holds the pod's
 // interfaces.
 func (b *board) attached(ctx context.Context, uid types.UID, containerID string) error {
-	return b.until(ctx, "a pod's record to name its sandbox", func(records map[types.UID]*sighting) bool {
+	return b.until(ctx, "a pod's record to name its sandbox", func(records map[types.UID]*shownRecord) bool {
 		s := records[uid]
 		return s != nil && s.record.Status.Sandbox != nil && s.record.Status.Sandbox.ID == containerID
 	})
@@ -174,13 +174,13 @@ func (b *board) attached(ctx context.Context, uid types.UID, containerID string)
 
 // gone waits until the record of a pod is gone.
 func (b *board) gone(ctx context.Context, uid types.UID) error {
-	return b.until(ctx, "a pod's record to go", func(records map[types.UID]*sighting) bool {
+	return b.until(ctx, "a pod's record to go", func(records map[types.UID]*shownRecord) bool {
 		s := records[uid]
 		return s != nil && s.gone
 	})
 }
 
-// firstSeen is when each record was first shown.
+// firstSeen returns when each record was first shown.
 func (b *board) firstSeen() map[types.UID]time.Time {
 	b.mu.Lock()
 	defer b.mu.Unlock()

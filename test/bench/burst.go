@@ -24,7 +24,7 @@ const (
 	burstSize = 1000
 	// benchHolds is the holder of the Lease while no controller may lead.
 	benchHolds = "bench"
-	// holdFor is for how long, in seconds, controllers respect it.
+	// holdFor is how long controllers respect the bench's Lease, in seconds.
 	holdFor = 3600
 )
 
@@ -136,7 +136,7 @@ func (w *testbed) burstOfCreates(ctx context.Context, model *v1alpha1.PodAttachm
 	}
 	start := time.Now()
 	err = w.abreast(burstSize, func(i int) error {
-		// Beyond the numbers of the other measurement's objects.
+		// The numbers are higher than those of the other measurement's objects.
 		return w.kube.Create(ctx, rawLike(model, 10_000_000+round*burstSize+i))
 	})
 	if err != nil {
@@ -150,10 +150,11 @@ func (w *testbed) burstOfCreates(ctx context.Context, model *v1alpha1.PodAttachm
 	return burstSize / last.Sub(start).Seconds(), nil
 }
 
-// abreast does n things with as many clients as the controller makes writes at once.
+// abreast does n things with as many clients as the controller has writes in progress at
+// once.
 func (w *testbed) abreast(n int, do func(i int) error) error { return atOnce(workers(), n, do) }
 
-// atOnce does n things with so many clients.
+// atOnce does n things with the given number of clients.
 func atOnce(clients, n int, do func(i int) error) error {
 	next := make(chan int, n)
 	for i := range n {
@@ -173,7 +174,7 @@ func atOnce(clients, n int, do func(i int) error) error {
 	return firstOf(errs)
 }
 
-// records is how many there are on the watched nodes.
+// records returns how many records there are on the watched nodes.
 func (w *testbed) records(ctx context.Context) (int, error) {
 	n := 0
 	for _, node := range watchedNodes() {
@@ -203,7 +204,7 @@ func (w *testbed) standby(ctx context.Context) error {
 	return w.startController(ctx, w.kube.path)
 }
 
-// hold writes who holds the Lease, and for how many seconds.
+// hold writes the holder of the Lease, and for how many seconds.
 func (w *testbed) hold(ctx context.Context, who string, seconds int32) error {
 	lease, err := w.kube.lease(ctx)
 	missing := apierrors.IsNotFound(err)
@@ -219,8 +220,8 @@ func (w *testbed) hold(ctx context.Context, who string, seconds int32) error {
 	return w.kube.Update(ctx, lease)
 }
 
-// letLead gives the Lease up and returns when it was seen to name the
-// controller.
+// letLead gives the Lease up, and returns the time at which a watch showed the controller
+// as its holder.
 func (w *testbed) letLead(ctx context.Context) (time.Time, error) {
 	watch, err := w.kube.Watch(ctx, &coordinationv1.LeaseList{}, client.InNamespace(namespace), client.MatchingFields{"metadata.name": leaseName})
 	if err != nil {
@@ -239,17 +240,17 @@ func (w *testbed) letLead(ctx context.Context) (time.Time, error) {
 	return time.Time{}, errors.New("the watch of the Lease ended")
 }
 
-// queueDepth is how many pods wait in the controller's queue, by its metrics.
+// queueDepth returns how many pods wait in the controller's queue, by its metrics.
 func (w *testbed) queueDepth(ctx context.Context) (int, error) {
 	return w.sum(ctx, isQueued)
 }
 
-// isQueued says whether a line of the metrics counts pods in the queue.
+// isQueued reports whether a line of the metrics counts pods in the queue.
 func isQueued(line string) bool {
 	return strings.HasPrefix(line, "workqueue_depth{") && strings.Contains(line, `name="attachments"`)
 }
 
-// sum adds up those of the controller's metrics whose line is wanted.
+// sum adds up the lines of the controller's metrics that wanted accepts.
 func (w *testbed) sum(ctx context.Context, wanted func(line string) bool) (int, error) {
 	text, err := w.health.get(ctx, "/metrics")
 	if err != nil {

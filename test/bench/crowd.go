@@ -14,13 +14,13 @@ import (
 )
 
 const (
-	// others is how many pods are plugged and unplugged without end while one
-	// more ADD is timed.
+	// others is how many pods are plugged and unplugged all the time while one more ADD
+	// is timed.
 	others = 200
-	// crowdSize is how many are plugged when the daemon's memory is read.
+	// crowdSize is how many pods are plugged when the daemon's memory is read.
 	crowdSize = 250
-	// settling is how long the daemon has nothing to do before that: it gives
-	// memory back within 10 seconds.
+	// settling is how long the daemon is idle before that: it gives memory back within 10
+	// seconds.
 	settling = 12 * time.Second
 )
 
@@ -31,12 +31,12 @@ type crowdRun struct {
 	board  *board
 	config []byte
 	boxes  []sandbox
-	lives  []atomic.Int64 // of each pod's sandboxes
+	lives  []atomic.Int64 // number of each pod's sandboxes so far
 
 	alone, beside, check, status samples
 }
 
-// crowd measures a node that has many pods.
+// crowd measures a node with many pods.
 func crowd(ctx context.Context, w *testbed) (map[string]figure, error) {
 	ctx, cancel := context.WithCancel(ctx)
 	defer cancel()
@@ -51,7 +51,7 @@ func crowd(ctx context.Context, w *testbed) (map[string]figure, error) {
 	if c.config, err = w.pluginConfig(); err != nil {
 		return nil, err
 	}
-	if c.config, err = with(c.config, "cniVersion", json.RawMessage(`"1.1.0"`)); err != nil { // that has STATUS
+	if c.config, err = with(c.config, "cniVersion", json.RawMessage(`"1.1.0"`)); err != nil { // the version with STATUS
 		return nil, err
 	}
 	boxes, closeBoxes, err := newSandboxes(crowdSize)
@@ -98,8 +98,8 @@ func crowd(ctx context.Context, w *testbed) (map[string]figure, error) {
 	}, w.recordsGone(ctx, ids...)
 }
 
-// besideOthers times ADDs one after the other, alone and while 200 other pods come
-// and go. At its end every pod is plugged.
+// besideOthers times ADDs one after the other, alone and while 200 other pods are plugged
+// and unplugged. At the end every pod is plugged.
 func (c *crowdRun) besideOthers(ctx context.Context) error {
 	rounds := c.w.samples(6, 1)
 	last := others + c.w.samples(crowdSize-others, 4)
@@ -146,8 +146,8 @@ func (c *crowdRun) besideOthers(ctx context.Context) error {
 	return ctx.Err()
 }
 
-// live plugs a pod and unplugs it again, until stop; then it stays plugged. begun
-// is told when the first ADD is under way.
+// live plugs and unplugs a pod until stop is closed; then the pod stays plugged. It sends
+// to begun when the first ADD is in progress.
 func (c *crowdRun) live(i int, begun chan<- struct{}, stop <-chan struct{}) error {
 	begun <- struct{}{}
 	for {
@@ -216,7 +216,7 @@ func (c *crowdRun) answer(verb string, i int, prevResult json.RawMessage) ([]byt
 	return answer, nil
 }
 
-// with is a configuration with one more field.
+// with returns a configuration with one more field.
 func with(config []byte, key string, value json.RawMessage) ([]byte, error) {
 	var fields map[string]json.RawMessage
 	if err := json.Unmarshal(config, &fields); err != nil {

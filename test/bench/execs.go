@@ -14,17 +14,17 @@ import (
 	"fairlead.dev/fairlead/test/netlab"
 )
 
-// execution is a program to execute as a runtime executes a plugin: with a
-// pipe at either end.
+// execution is a program to execute as a runtime executes a plugin: with a pipe for input
+// and one for output.
 type execution struct {
-	ns    *netlab.Namespace // that it is started in
+	ns    *netlab.Namespace // the namespace in which it is started
 	path  string
-	env   []string // beside the bench's own
+	env   []string // in addition to the bench's own
 	stdin []byte
 }
 
-// run executes it and returns what it printed and how long it took from before
-// its start to after its end.
+// run executes it and returns its output and the time from before its start to after its
+// end.
 func (e execution) run(ctx context.Context) (stdout []byte, took time.Duration, err error) {
 	var out, said bytes.Buffer
 	cmd := exec.CommandContext(ctx, e.path)
@@ -45,7 +45,7 @@ func (e execution) run(ctx context.Context) (stdout []byte, took time.Duration, 
 // sandbox is a pod's network namespace, which the bench plugs and unplugs.
 type sandbox struct{ *netlab.Namespace }
 
-// newSandboxes makes some, and a function that lets go of them.
+// newSandboxes creates sandboxes, and a function that closes them.
 func newSandboxes(n int) (all []sandbox, done func(), err error) {
 	done = func() {
 		for _, s := range all {
@@ -67,7 +67,7 @@ func newSandboxes(n int) (all []sandbox, done func(), err error) {
 type cniCall struct {
 	verb, containerID, path string
 	sandbox                 sandbox
-	pod                     *corev1.Pod // nil: the plugin is told nothing of Kubernetes
+	pod                     *corev1.Pod // nil: the call has no arguments of Kubernetes
 }
 
 func (c cniCall) args() string {
@@ -78,7 +78,7 @@ func (c cniCall) args() string {
 		c.pod.Namespace, c.pod.Name, c.containerID, c.pod.UID)
 }
 
-// request is the call as the plugin sends it to fairlead-node.
+// request returns the call as the plugin sends it to fairlead-node.
 func (c cniCall) request(config []byte) cniproto.Request {
 	return cniproto.Request{
 		RequestID: c.containerID, Verb: c.verb, ContainerID: c.containerID, Netns: c.sandbox.Path(), IfName: "eth0",

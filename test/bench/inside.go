@@ -12,7 +12,7 @@ import (
 	"fairlead.dev/fairlead/test/harness"
 )
 
-// runInside is the work inside of the namespaces that the outer program made.
+// runInside is the work inside of the namespaces.
 func runInside(ctx context.Context, work harness.Work) error {
 	var p plan
 	if err := work.ReadPlan(&p); err != nil {
@@ -22,8 +22,7 @@ func runInside(ctx context.Context, work harness.Work) error {
 	return perform(ctx, p, harness.Reporter{Out: os.Stdout, Start: p.Start})
 }
 
-// perform measures everything that was asked for. A measurement that fails
-// does not keep the others from being made.
+// perform makes all wanted measurements. A failed measurement does not stop the others.
 func perform(interrupted context.Context, p plan, report harness.Reporter) error {
 	ctx, cancel := context.WithCancelCause(interrupted)
 	defer cancel(nil)

@@ -21,17 +21,17 @@ import (
 )
 
 const (
-	// namespace of everything in the cluster that has one.
+	// namespace is the namespace of all objects that have one.
 	namespace = "bench"
-	// leaseName is the Lease that controllers elect their leader by.
+	// leaseName is the Lease by which controllers elect their leader.
 	leaseName = "fairlead-controller"
-	// rawGroup has the kind that equals PodAttachment, which no controller of
-	// ours looks at: what a baseline creates.
+	// rawGroup is the group of a kind that equals PodAttachment, and that no controller
+	// of ours uses: the baseline creates its objects.
 	rawGroup = "bench.fairlead.dev"
 )
 
-// workers is how many writes the controller has under way at once by default. As many
-// clients make the baseline.
+// workers returns how many writes the controller has in progress at once by default. The
+// baseline has as many clients.
 func workers() int { return config.DefaultController().Workers }
 
 // rawAttachment is an object that costs the API server what a PodAttachment
@@ -59,7 +59,7 @@ func (r *rawAttachmentList) DeepCopyObject() runtime.Object {
 	return out
 }
 
-// kube is the bench's view of the cluster.
+// kube is the bench's client of the cluster.
 type kube struct {
 	path string // the kubeconfig
 	rest *rest.Config
@@ -79,7 +79,7 @@ func connect(kubeconfig string) (*kube, error) {
 	return &kube{path: kubeconfig, rest: cfg, WithWatch: c}, nil
 }
 
-// install writes what the measurements need into the cluster.
+// install creates the objects that the measurements need.
 func (k *kube) install(ctx context.Context) error {
 	crds, err := v1alpha1.CRDs()
 	if err != nil {
@@ -113,7 +113,7 @@ func (k *kube) install(ctx context.Context) error {
 			},
 		},
 	} {
-		// Kubernetes makes the service account as well, in its own time.
+		// Kubernetes creates the service account as well, but later.
 		if err := k.Create(ctx, object); err != nil && !apierrors.IsAlreadyExists(err) {
 			return fmt.Errorf("create %T %s: %w", object, object.GetName(), err)
 		}
@@ -121,7 +121,7 @@ func (k *kube) install(ctx context.Context) error {
 	return nil
 }
 
-// rawCRD is the definition of the kind that equals PodAttachment.
+// rawCRD returns the definition of the kind that equals PodAttachment.
 func rawCRD(crd *apiextensionsv1.CustomResourceDefinition) *apiextensionsv1.CustomResourceDefinition {
 	raw := crd.DeepCopy()
 	raw.Spec.Group = rawGroup
@@ -130,7 +130,7 @@ func rawCRD(crd *apiextensionsv1.CustomResourceDefinition) *apiextensionsv1.Cust
 	return raw
 }
 
-// pod creates a pod that is bound to a node. Nothing will run in it.
+// pod creates a pod that is bound to a node. Nothing runs in it.
 func (k *kube) pod(ctx context.Context, name, node string) (*corev1.Pod, error) {
 	pod := &corev1.Pod{
 		ObjectMeta: metav1.ObjectMeta{Namespace: namespace, Name: name},

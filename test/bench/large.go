@@ -21,7 +21,7 @@ import (
 const (
 	// largeSize is how many pods the large cluster has.
 	largeSize = 50_000
-	// podsPerNode of the large cluster.
+	// podsPerNode is how many pods each node of the large cluster has.
 	podsPerNode = 100
 	// fillers are the clients that fill the cluster: few enough for the
 	// controller to keep its Lease meanwhile.
@@ -37,7 +37,7 @@ func large(ctx context.Context, w *testbed) (map[string]figure, error) {
 	if err := errors.Join(w.machines(ctx), w.stop()); err != nil {
 		return nil, err
 	}
-	l := &largeRun{testbed: &testbed{plan: w.plan, Reporter: w.Reporter, processes: w.processes, lab: w.lab, patient: true}}
+	l := &largeRun{testbed: &testbed{plan: w.plan, Reporter: w.Reporter, processes: w.processes, lab: w.lab, keepsLease: true}}
 	if err := l.prepare(ctx, largeSize); err != nil {
 		return nil, err
 	}
@@ -58,7 +58,8 @@ func large(ctx context.Context, w *testbed) (map[string]figure, error) {
 			return nil, fmt.Errorf("round %d: %w", round, err)
 		}
 	}
-	// The last round may have ended with a list, beside which nothing is idle.
+	// The last round may have ended with a list, and the controller is not idle after
+	// that.
 	if _, err := l.start(ctx, "last"); err != nil {
 		return nil, err
 	}
@@ -72,12 +73,11 @@ func large(ctx context.Context, w *testbed) (map[string]figure, error) {
 	}, l.stop()
 }
 
-// largeRun is a world with a cluster of its own, which is not slowed down by a
-// disk.
+// largeRun is a testbed with a cluster of its own, which is not slowed down by a disk.
 type largeRun struct{ *testbed }
 
-// prepare fills the cluster: pods, which the controller gives addresses, and
-// what their nodes write when they are plugged.
+// prepare fills the cluster: with pods, which the controller gives addresses, and with
+// the status that their nodes write after plugging.
 func (l *largeRun) prepare(ctx context.Context, n int) error {
 	nodes := n / podsPerNode
 	kubeconfig, err := l.startKubernetes(ctx, "kubelab-large", nodes)
@@ -108,11 +108,11 @@ func (l *largeRun) prepare(ctx context.Context, n int) error {
 	return l.plug(ctx)
 }
 
-// until waits until look says so.
+// until waits until look returns true.
 func (l *largeRun) until(ctx context.Context, limit time.Duration, look func() (bool, error)) error {
 	ctx, cancel := context.WithTimeoutCause(ctx, limit, fmt.Errorf("the controller is not done within %v", limit))
 	defer cancel()
-	// Not more often: the machine has better things to do than to count.
+	// The interval is long, because counting takes the machine's time.
 	ticker := time.NewTicker(100 * time.Millisecond)
 	defer ticker.Stop()
 	for {
@@ -127,17 +127,17 @@ func (l *largeRun) until(ctx context.Context, limit time.Duration, look func() (
 	}
 }
 
-// drained says whether the controller has looked at all pods.
-func (l *largeRun) drained(ctx context.Context) (bool, error) {
+// allSeen reports whether the controller has processed all pods.
+func (l *largeRun) allSeen(ctx context.Context) (bool, error) {
 	left, err := l.sum(ctx, func(line string) bool {
 		return isQueued(line) || strings.HasPrefix(line, "fairlead_controller_waiting_pods ")
 	})
 	return left == 0, err
 }
 
-// recorded says whether there are n records.
+// recorded reports whether there are n records.
 func (l *largeRun) recorded(ctx context.Context, n int) (bool, error) {
-	if done, err := l.drained(ctx); !done || err != nil {
+	if done, err := l.allSeen(ctx); !done || err != nil {
 		return false, err
 	}
 	list := &metav1.PartialObjectMetadataList{}
@@ -152,7 +152,7 @@ func (l *largeRun) recorded(ctx context.Context, n int) (bool, error) {
 	return count == n, nil
 }
 
-// plug writes into each record what its node does after an ADD.
+// plug writes the status into each record that its node writes after an ADD.
 func (l *largeRun) plug(ctx context.Context) error {
 	list, next := &v1alpha1.PodAttachmentList{}, ""
 	for first := true; first || next != ""; first = false {
@@ -179,9 +179,9 @@ func (l *largeRun) plug(ctx context.Context) error {
 	return nil
 }
 
-// start starts a controller, in place of the one that runs, and returns how
-// long it took until a pod that waited had its record. It says how long it took
-// to lead and to look at all others. The former one has given up the Lease.
+// start replaces the running controller, which has given up the Lease, by a new one. It
+// returns the time until a waiting pod had its record. It prints the time until the
+// controller led and until it had processed all other pods.
 func (l *largeRun) start(ctx context.Context, pod string) (time.Duration, error) {
 	if err := l.stopController(); err != nil {
 		return 0, err
@@ -206,15 +206,15 @@ func (l *largeRun) start(ctx context.Context, pod string) (time.Duration, error)
 		return 0, err
 	}
 	served := time.Since(start)
-	err = l.until(ctx, stepTimeout, func() (bool, error) { return l.drained(ctx) })
+	err = l.until(ctx, stepTimeout, func() (bool, error) { return l.allSeen(ctx) })
 	l.Say("  leads after %.2f s, a pod that waited has its record after %.2f, all pods are looked at after %.2f",
 		leads.Seconds(), served.Seconds(), time.Since(start).Seconds())
 	return served, err
 }
 
-// page lists records from where the last page ended. A slow machine is longer at
-// a page than the API server remembers the whole list; it says then how to go on
-// with what is there now, which is the same here.
+// page lists records from the end of the last page. On a slow machine a page may take
+// longer than the API server keeps the whole list. The server then returns a token for
+// the present objects, which are the same here.
 func (l *largeRun) page(ctx context.Context, list *v1alpha1.PodAttachmentList, next string) error {
 	err := l.kube.List(ctx, list, client.Limit(page), client.Continue(next))
 	if status := apierrors.APIStatus(nil); apierrors.IsResourceExpired(err) && errors.As(err, &status) && status.Status().Continue != "" {
@@ -223,8 +223,8 @@ func (l *largeRun) page(ctx context.Context, list *v1alpha1.PodAttachmentList, n
 	return err
 }
 
-// list returns how long it takes to list what the controller keeps, without
-// keeping it.
+// list returns how long it takes to list the objects that the controller keeps, without
+// keeping them.
 func (l *largeRun) list(ctx context.Context) (time.Duration, error) {
 	lists := []client.ObjectList{&corev1.PodList{}, &v1alpha1.PodAttachmentList{}, &v1alpha1.IPBlockList{}}
 	start := time.Now()
@@ -239,15 +239,15 @@ func (l *largeRun) list(ctx context.Context) (time.Duration, error) {
 	return time.Since(start), errors.Join(all...)
 }
 
-// idle waits until the controller's memory shrinks no more, and returns how
-// much it is, in MB.
+// idle waits until the controller's memory shrinks no more, and returns its size in MB.
 func (l *largeRun) idle(ctx context.Context) (float64, error) {
 	ctx, cancel := context.WithTimeoutCause(ctx, 10*stepTimeout, errors.New("its memory keeps shrinking"))
 	defer cancel()
 	ticker := time.NewTicker(time.Second)
 	defer ticker.Stop()
 	var rss, peak float64
-	// Seconds: it gives memory back every two minutes, and before it led.
+	// The wait is 130 seconds, because the controller gives memory back every two
+	// minutes.
 	for quiet := 0; quiet < 130; quiet++ {
 		now, most, err := memory(l.controlled.Cmd.Process.Pid)
 		if err != nil {
@@ -267,7 +267,7 @@ func (l *largeRun) idle(ctx context.Context) (float64, error) {
 	return rss, nil
 }
 
-// memory is what a process has resident, and the most that it had, in MB.
+// memory returns the resident memory of a process and its peak, in MB.
 func memory(pid int) (now, most float64, err error) {
 	file, err := os.Open(fmt.Sprintf("/proc/%d/status", pid))
 	if err != nil {

@@ -14,25 +14,23 @@ import (
 	"fairlead.dev/fairlead/api/v1alpha1"
 )
 
-// podRate is how many pods are bound in a second, and quietRate how many where the
-// API server has time: on a machine with few processors podRate is near to all
-// that it can do.
+// podRate is how many pods are bound in a second. quietRate is a rate at which the API
+// server is not busy: on a machine with few processors podRate is near to its limit.
 const (
 	podRate   = 100
 	quietRate = 25
 )
 
-// latencyRun is pods that are bound at a steady rate, and objects of the
-// baseline.
+// latencyRun creates bound pods, and objects of the baseline, at a steady rate.
 type latencyRun struct {
 	w           *testbed
 	board, raw  *board
-	model       *v1alpha1.PodAttachment // what objects of the baseline equal
+	model       *v1alpha1.PodAttachment // the record that objects of the baseline equal
 	turn        int
 	ours, floor samples // of this turn, in milliseconds
 }
 
-// boundToRecord measures how soon the node hears of a pod's record.
+// boundToRecord measures the time until the node sees a pod's record.
 func boundToRecord(ctx context.Context, w *testbed) (map[string]figure, error) {
 	ctx, cancel := context.WithCancel(ctx)
 	defer cancel()
@@ -47,7 +45,7 @@ func boundToRecord(ctx context.Context, w *testbed) (map[string]figure, error) {
 	if l.raw, err = w.kube.watchNodes(ctx, true, watchedNodes()...); err != nil {
 		return nil, err
 	}
-	// A second to warm up.
+	// One second of warm-up.
 	if err := errors.Join(l.bind(ctx, podRate, podRate), l.create(ctx, podRate, podRate)); err != nil {
 		return nil, err
 	}
@@ -83,8 +81,8 @@ func (l *latencyRun) at(ctx context.Context, rate, turns, seconds int, name stri
 	return nil
 }
 
-// allocating has a controller lead, no daemon take part, and every watched node
-// have a pod and a block. It returns the record of one of these pods.
+// allocating makes a controller lead, stops the daemon, and gives every watched node a
+// pod and a block. It returns the record of one of these pods.
 func (w *testbed) allocating(ctx context.Context, prefix string) (*v1alpha1.PodAttachment, error) {
 	if err := w.cluster(ctx); err != nil {
 		return nil, err
@@ -98,8 +96,8 @@ func (w *testbed) allocating(ctx context.Context, prefix string) (*v1alpha1.PodA
 	return w.modelRecord(ctx, prefix)
 }
 
-// modelRecord is the record of a new pod on the first of the watched nodes.
-// Every node has a pod by then, and a block.
+// modelRecord returns the record of a new pod on the first of the watched nodes. Every
+// node has a pod and a block by then.
 func (w *testbed) modelRecord(ctx context.Context, prefix string) (*v1alpha1.PodAttachment, error) {
 	var model *v1alpha1.PodAttachment
 	for i, node := range watchedNodes() {
@@ -120,7 +118,7 @@ func (w *testbed) modelRecord(ctx context.Context, prefix string) (*v1alpha1.Pod
 	return model, nil
 }
 
-// rawLike is an object that equals a record, of a pod that there is not.
+// rawLike returns an object that equals a record, of a pod that does not exist.
 func rawLike(model *v1alpha1.PodAttachment, i int) *rawAttachment {
 	raw := &rawAttachment{v1alpha1.PodAttachment{
 		ObjectMeta: metav1.ObjectMeta{
@@ -135,7 +133,7 @@ func rawLike(model *v1alpha1.PodAttachment, i int) *rawAttachment {
 	return raw
 }
 
-// steadily does n things at a rate per second, without waiting for one before the
+// steadily does n things at a rate per second, without waiting for one thing before the
 // next.
 func steadily(rate, n int, do func(i int) error) error {
 	var (
@@ -192,8 +190,8 @@ func (l *latencyRun) create(ctx context.Context, rate, n int) error {
 	return err
 }
 
-// shown waits until so many records were shown, and returns when each was.
+// shown waits until n records were shown, and returns when each was.
 func (b *board) shown(ctx context.Context, n int) (map[types.UID]time.Time, error) {
-	err := b.until(ctx, fmt.Sprintf("%d records", n), func(records map[types.UID]*sighting) bool { return len(records) >= n })
+	err := b.until(ctx, fmt.Sprintf("%d records", n), func(records map[types.UID]*shownRecord) bool { return len(records) >= n })
 	return b.firstSeen(), err
 }

@@ -15,9 +15,9 @@ import (
 	"fairlead.dev/fairlead/test/harness"
 )
 
-// launch is the program that the user starts. It returns the exit code: 0 when
-// all was measured, 1 when something failed, 2 for a wrong command line, 3 when
-// the machine lacks something.
+// launch is the program that the user starts. It returns the exit code: 0 if all was
+// measured, 1 if anything failed, 2 for a wrong command line, 3 if the machine lacks
+// something.
 func launch(args []string, stdout, stderr io.Writer) int {
 	p, err := parseFlags(args, stderr)
 	if errors.Is(err, flag.ErrHelp) {
@@ -37,7 +37,7 @@ func launch(args []string, stdout, stderr io.Writer) int {
 	return 0
 }
 
-// preflight returns what the machine lacks, and how to get it.
+// preflight returns the missing requirements of the machine, each with its remedy.
 func preflight(p plan) []string {
 	var lacks []string
 	if os.Geteuid() != 0 {
@@ -89,15 +89,15 @@ func measureAll(p plan, stdout io.Writer) (err error) {
 	return p.Enter(p, stdout)
 }
 
-// What is compared with: the reference plugins, as their authors release them
-// but for the flags of the build, which are those of our own programs.
+// The reference plugins to compare with, as their authors release them, but built with
+// the flags of our own programs.
 var referencePlugins = []string{
 	"github.com/containernetworking/plugins/plugins/main/bridge",
 	"github.com/containernetworking/plugins/plugins/ipam/host-local",
 }
 
-// buildTools builds the program that does nothing and the reference plugins.
-// It is done here because the inner program has no way to the module proxy.
+// buildTools builds the program that does nothing and the reference plugins. The outer
+// program does it, because the inner program cannot reach the module proxy.
 func buildTools(ctx context.Context, p plan) error {
 	nothing := p.Path("noop.go")
 	if err := os.WriteFile(nothing, []byte("package main\n\nfunc main() {}\n"), 0o600); err != nil {
@@ -113,7 +113,7 @@ func buildTools(ctx context.Context, p plan) error {
 	if err := goBuild(ctx, source, p.tools()+string(filepath.Separator), referencePlugins...); err != nil {
 		return err
 	}
-	if err := buildRival(ctx, p, filepath.Join(source, "..", "..", "whereabouts")); err != nil {
+	if err := buildWhereabouts(ctx, p, filepath.Join(source, "..", "..", "whereabouts")); err != nil {
 		return err
 	}
 	for from, to := range map[string]string{
@@ -127,9 +127,9 @@ func buildTools(ctx context.Context, p plan) error {
 	return nil
 }
 
-// install writes a program in one piece, as fairlead-node installs its plugin.
-// A file as the linker leaves it lies in the page cache in small pieces, and its
-// start costs a tenth more.
+// install writes a program in one piece, as fairlead-node installs its plugin. A file as
+// the linker leaves it is in the page cache in small pieces, and its start costs a tenth
+// more.
 func install(from, to string) error {
 	content, err := os.ReadFile(from)
 	if err != nil {

@@ -15,10 +15,10 @@ import (
 	"sigs.k8s.io/controller-runtime/pkg/client"
 )
 
-// lonely is how many live one after the other.
-const lonely = 10
+// livesAlone is how many pods run one after the other.
+const livesAlone = 10
 
-// lives counts the API calls in the lives of pods.
+// lives counts the API calls in the life of a pod.
 func lives(ctx context.Context, w *testbed) (map[string]figure, error) {
 	ctx, cancel := context.WithCancel(ctx)
 	defer cancel()
@@ -46,12 +46,12 @@ func lives(ctx context.Context, w *testbed) (map[string]figure, error) {
 	}
 	writes, reads := l.count(w.proxy.calls(), n, fmt.Sprintf("%d begun per second", podRate))
 	w.proxy.reset()
-	for i := range lonely {
+	for i := range livesAlone {
 		if err := l.life(ctx, fmt.Sprintf("lonely-%d", i)); err != nil {
 			return nil, err
 		}
 	}
-	alone, _ := l.count(w.proxy.calls(), lonely, "one after the other")
+	alone, _ := l.count(w.proxy.calls(), livesAlone, "one after the other")
 	return map[string]figure{
 		"api_writes_per_pod":       {writes, 5},
 		"api_writes_per_pod_alone": {alone, 5},
@@ -59,9 +59,9 @@ func lives(ctx context.Context, w *testbed) (map[string]figure, error) {
 	}, nil
 }
 
-// warmUp lets pods live until Kubernetes' garbage collector knows of records,
-// which takes it up to half a minute: it looks for new kinds now and then. The
-// controller does its work until then.
+// warmUp runs pods until Kubernetes' garbage collector knows the kind of the records,
+// which takes up to half a minute: it looks for new kinds now and then. Until then the
+// controller does its work.
 func (l *livesRun) warmUp(ctx context.Context) error {
 	const few = 4
 	for i := 0; ; i++ {
@@ -81,7 +81,7 @@ func (l *livesRun) warmUp(ctx context.Context) error {
 	}
 }
 
-// livesRun is what pods live in.
+// livesRun has the resources for the lives of pods.
 type livesRun struct {
 	w      *testbed
 	board  *board
@@ -110,8 +110,7 @@ func newLivesRun(ctx context.Context, w *testbed, n int) (*livesRun, error) {
 	return l, nil
 }
 
-// live lets pods live, one beginning every so often, and returns when nothing
-// of them is left.
+// live starts n lives, one at each interval, and returns when nothing of them is left.
 func (l *livesRun) live(ctx context.Context, prefix string, n int, every time.Duration) error {
 	var (
 		running sync.WaitGroup
@@ -131,7 +130,7 @@ func (l *livesRun) live(ctx context.Context, prefix string, n int, every time.Du
 	return firstOf(errs)
 }
 
-// life is one pod's: bound, recorded, ADD, its status seen, DEL, deleted, its
+// life runs the life of one pod: bound, recorded, ADD, its status seen, DEL, deleted, its
 // record gone.
 func (l *livesRun) life(ctx context.Context, name string) error {
 	pod, err := l.w.kube.pod(ctx, name, realNode)
@@ -170,8 +169,8 @@ func (l *livesRun) exec(ctx context.Context, c cniCall) error {
 	return err
 }
 
-// notPerPod are calls whose number follows from the time or from the number of
-// nodes and pools, not of pods.
+// notPerPod reports whether the number of a call depends on the time or on the number of
+// nodes and pools, and not on pods.
 func notPerPod(c call) bool {
 	switch c.resource {
 	case "leases", "ippools/status", "nodenetworks/status":
@@ -180,7 +179,7 @@ func notPerPod(c call) bool {
 	return c.verb == "WATCH"
 }
 
-// count sums up what the proxy saw, for each of n lives.
+// count adds up the calls that the proxy saw, for each of n lives.
 func (l *livesRun) count(calls map[call]int, n int, how string) (writes, reads float64) {
 	var counted, left []string
 	for _, c := range slices.SortedFunc(maps.Keys(calls), func(a, b call) int { return strings.Compare(a.String(), b.String()) }) {

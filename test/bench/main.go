@@ -1,10 +1,10 @@
-// Command bench measures Fairlead on one machine, each figure against a
-// baseline that is measured beside it in the same run. `make bench` builds and
-// runs it; docs/dev/benchmarks.md says how to read what it prints.
+// Command bench measures Fairlead on one machine, each figure against a baseline that is
+// measured in the same run. `make bench` builds and runs it; docs/dev/benchmarks.md
+// explains its output.
 //
-// The program that the user starts, the outer one, checks what the machine
-// lacks, builds what is compared with, and then executes itself again in
-// namespaces of its own, where everything is measured (test/harness).
+// The program that the user starts checks the requirements of the machine, builds the
+// programs to compare with, and then executes itself again in namespaces of its own,
+// where everything is measured (test/harness).
 package main
 
 import (
@@ -28,12 +28,11 @@ func main() {
 	os.Exit(launch(os.Args[1:], os.Stdout, os.Stderr))
 }
 
-// plan is what the user asked for, and what the outer program tells the inner
-// one.
+// plan has the user's flags, and is the input of the program inside of the namespaces.
 type plan struct {
 	// Out is the file of results; empty writes none.
 	Out string
-	// Short takes fewer samples: all in less than two minutes.
+	// Short takes fewer samples, so that everything takes less than two minutes.
 	Short bool
 	// Only has the names of the figures to measure; empty measures all.
 	Only []string
@@ -51,18 +50,18 @@ func (p plan) tools() string { return p.Path(toolsDir) }
 
 const (
 	toolsDir = "tools"
-	// pluginDir is what the runtime's directory of plugins is on a node: on a disk,
-	// as the reference's are.
+	// pluginDir is the runtime's directory of plugins on a node: on a disk, like the
+	// reference plugins'.
 	pluginDir = "plugins"
 )
 
-// program is the path of one of Fairlead's programs, or of one of the lab's.
+// program returns the path of one of Fairlead's programs, or of the laboratory's.
 func (p plan) program(name string) string { return filepath.Join(p.Bin, name) }
 
-// tool is the path of a program that the outer program built to compare with.
+// tool returns the path of a program to compare with.
 func (p plan) tool(name string) string { return filepath.Join(p.tools(), name) }
 
-// samples is how many to take: full, or short.
+// samples returns how many samples to take: full, or short.
 func (p plan) samples(full, short int) int {
 	if p.Short {
 		return short
@@ -70,12 +69,12 @@ func (p plan) samples(full, short int) int {
 	return full
 }
 
-// wants says whether one of the names is to be measured.
+// wants reports whether one of the names is to be measured.
 func (p plan) wants(names ...string) bool {
 	return len(p.Only) == 0 || slices.ContainsFunc(names, func(name string) bool { return slices.Contains(p.Only, name) })
 }
 
-// makes says whether a measurement is to be made.
+// makes reports whether a measurement is to be made.
 func (p plan) makes(m measurement) bool { return p.wants(m.names()...) && (!m.full || !p.Short) }
 
 func parseFlags(args []string, stderr io.Writer) (plan, error) {

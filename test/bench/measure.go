@@ -13,17 +13,15 @@ import (
 	"text/tabwriter"
 )
 
-// figure is a measured value and what it is compared with, in the same unit.
+// figure is a measured value and its baseline, in the same unit.
 type figure struct{ value, baseline float64 }
 
 // object is one line of the results.
 type object struct {
 	name, unit string
-	// inverse: the ratio is baseline/value, so that it says how many times
-	// faster a time is.
+	// inverse: the ratio is baseline/value, which is how many times faster a time is.
 	inverse bool
-	// target in words, and whether a result meets it; nil for what is told
-	// beside a figure.
+	// target in words, and whether a result meets it; nil for figures without a target.
 	target string
 	met    func(r result) bool
 }
@@ -31,10 +29,10 @@ type object struct {
 // measurement makes one or several objects.
 type measurement struct {
 	objects []object
-	// what is measured, and against what.
+	// what describes the measurement and its baseline.
 	what string
 	run  func(ctx context.Context, w *testbed) (map[string]figure, error)
-	// full: the short form of the bench does without it, for it takes long.
+	// full: the short form of the bench omits it, because it takes long.
 	full bool
 }
 
@@ -65,16 +63,16 @@ func valueAtLeast(limit float64) func(result) bool {
 	return func(r result) bool { return r.Value >= limit }
 }
 
-// measurements is everything that is measured, in order.
+// measurements returns all measurements, in order.
 func measurements() []measurement {
 	return slices.Concat(podMeasurements(), addressMeasurements())
 }
 
-// addressMeasurements are of addresses by the ten thousand. The last fills a
-// cluster, and comes last.
+// addressMeasurements are of tens of thousands of addresses. The last one fills a
+// cluster, so it comes last.
 func addressMeasurements() []measurement {
 	return []measurement{
-		besideRival(),
+		whereaboutsMeasurement(),
 		{
 			objects: []object{
 				{name: "alloc_storm_per_s", unit: "allocations/s", target: "value >= 5000", met: valueAtLeast(5000)},
@@ -108,8 +106,8 @@ func addressMeasurements() []measurement {
 	}
 }
 
-// besideRival is the measurement that needs whereabouts.
-func besideRival() measurement {
+// whereaboutsMeasurement is the measurement that needs whereabouts.
+func whereaboutsMeasurement() measurement {
 	return measurement{
 		objects: []object{{name: rivalFigure, unit: "pods/s"}},
 		what: "pods that get an address, 16 at once: from the call to create the bound pod until a watch of its node's PodAttachments\n" +
@@ -119,7 +117,7 @@ func besideRival() measurement {
 	}
 }
 
-// podMeasurements are of the way of a pod to its network.
+// podMeasurements are of the steps until a pod has its network.
 func podMeasurements() []measurement {
 	return []measurement{
 		{
@@ -221,7 +219,7 @@ func (m measurement) names() []string {
 	return out
 }
 
-// results are the objects that are wanted with their figures.
+// results returns the wanted objects with their figures.
 func (m measurement) results(p plan, figures map[string]figure) ([]result, error) {
 	var out []result
 	for _, o := range m.objects {
@@ -249,7 +247,7 @@ func (o object) result(f figure) result {
 	return r
 }
 
-// round leaves four significant digits.
+// round rounds to four significant digits.
 func round(v float64) float64 {
 	short, err := strconv.ParseFloat(strconv.FormatFloat(v, 'g', 4, 64), 64)
 	if err != nil || math.IsNaN(v) || math.IsInf(v, 0) {
@@ -263,7 +261,7 @@ func (r result) String() string {
 	return fmt.Sprintf("%s %v %s, baseline %v, ratio %v%s", r.Name, r.Value, r.Unit, r.Baseline, r.Ratio, r.verdict(" (target: ", ")"))
 }
 
-// verdict is the target and whether it is met, between two words, or nothing.
+// verdict returns the target and whether it is met, between two words, or nothing.
 func (r result) verdict(before, after string) string {
 	if r.object.met == nil {
 		return ""
@@ -285,7 +283,7 @@ func printTable(out io.Writer, results []result) {
 	_ = table.Flush() // the terminal
 }
 
-// writeResults writes the list, whole or not at all.
+// writeResults writes the list of results atomically.
 func writeResults(path string, results []result) error {
 	if results == nil {
 		results = []result{}

@@ -11,17 +11,17 @@ import (
 )
 
 const (
-	// abreast is how many ADDs are under way at once.
+	// abreast is how many ADDs are in progress at once.
 	abreast = 16
-	// batch is how many are made before everything is unplugged again.
+	// batch is how many ADDs are made before everything is unplugged again.
 	batch = 64
-	// asideEvery is for how many batches there is one of what has no target: with exec,
-	// which takes ten times as long, and unheld. It is odd, so that those with exec too
-	// begin now with ours, now with the baseline.
+	// asideEvery is after how many batches there is one of the measurements without a
+	// target: with exec, which takes ten times as long, and unheld. It is odd, so that
+	// those with exec, too, begin alternately with ours and with the baseline.
 	asideEvery = 3
 )
 
-// parallelRun is what batches need.
+// parallelRun has the resources for the batches.
 type parallelRun struct {
 	w       *testbed
 	pods    []*corev1.Pod
@@ -71,7 +71,7 @@ func parallel(ctx context.Context, w *testbed) (map[string]figure, error) {
 		*s = (*s)[warmUp:]
 	}
 	for _, s := range []*samples{&p.unheld, &p.exec, &p.rawExec} {
-		*s = (*s)[1:] // one was among those to warm up
+		*s = (*s)[1:] // the first one was warm-up
 	}
 	w.Say("  medians of %d batches of %d, per second: through the socket %.0f (%.0f unheld), raw %.0f; with exec %.0f, raw with exec %.0f",
 		batches, batch, p.socket.median(), p.unheld.median(), p.rawSocket.median(), p.exec.median(), p.rawExec.median())
@@ -117,8 +117,7 @@ func (p *parallelRun) close() {
 	}
 }
 
-// rate does a batch with so many workers and returns how many it did per
-// second.
+// rate runs a batch with the workers and returns the number per second.
 func rate(do func(worker, i int) error) (float64, error) {
 	next := make(chan int, batch)
 	for i := range batch {
@@ -139,8 +138,8 @@ func rate(do func(worker, i int) error) (float64, error) {
 	return batch / time.Since(start).Seconds(), firstOf(errs)
 }
 
-// ours plugs a batch through the daemon, and unplugs it again. held keeps the
-// API server from working for it meanwhile.
+// ours plugs a batch through the daemon, and unplugs it again. With held the API server
+// does no work for it meanwhile.
 func (p *parallelRun) ours(ctx context.Context, exec, held bool) error {
 	calls, ids := make([]cniCall, batch), make([]string, batch)
 	for i := range calls {
@@ -185,7 +184,7 @@ func (p *parallelRun) ours(ctx context.Context, exec, held bool) error {
 	return p.w.recordsGone(ctx, ids...)
 }
 
-// call makes one, with the plugin or without it.
+// call makes one call, with the plugin or without it.
 func (p *parallelRun) call(ctx context.Context, c cniCall, exec bool) error {
 	if exec {
 		_, _, err := execution{ns: p.w.node().Namespace, path: p.w.program("fairlead-cni"), env: c.env(), stdin: p.config}.run(ctx)

@@ -16,14 +16,14 @@ import (
 )
 
 const (
-	// stepTimeout bounds each thing that is waited for.
+	// stepTimeout bounds each wait.
 	stepTimeout = time.Minute
-	// tick is the time between two looks at what tells nobody of its changes.
+	// tick is the time between two checks of a state that has no events.
 	tick = time.Millisecond
 )
 
-// crew is the programs that run; one that ends unasked ends the bench. It
-// numbers their logs: many programs of one name run one after the other.
+// processes are the running programs; if one ends unexpectedly, the bench ends. It
+// numbers their logs, because many programs of one name run one after the other.
 type processes struct {
 	harness.Processes
 	count int
@@ -45,7 +45,7 @@ func newDaemonHTTP(socket string) *daemonHTTP {
 	}}}
 }
 
-// get returns the body of a path, or an error when the status is not 200.
+// get returns the body of a path, or an error if the status is not 200.
 func (d *daemonHTTP) get(ctx context.Context, path string) (string, error) {
 	r, err := http.NewRequestWithContext(ctx, http.MethodGet, "http://daemon"+path, nil)
 	if err != nil {
@@ -66,7 +66,8 @@ func (d *daemonHTTP) get(ctx context.Context, path string) (string, error) {
 	return body.String(), nil
 }
 
-// await looks until look is content: it returns nil, or says what is missing.
+// await calls look until it returns nil. look returns an error that describes what is
+// missing.
 func await(ctx context.Context, what string, look func(ctx context.Context) error) error {
 	ctx, cancel := context.WithTimeoutCause(ctx, stepTimeout, fmt.Errorf("not within %v", stepTimeout))
 	defer cancel()
@@ -85,9 +86,9 @@ func await(ctx context.Context, what string, look func(ctx context.Context) erro
 	}
 }
 
-// post sends a request to fairlead-node as the plugin does. Where the plugin's own
-// client keeps a thread for each that waits, 16 at once would cost this process, on
-// the processors that are measured, a fifth of an ADD.
+// post sends a request to fairlead-node as the plugin does. The plugin's own client keeps
+// a thread for each waiting call; 16 of them at once would cost this process a fifth of
+// an ADD, on the measured processors.
 func (w *testbed) post(ctx context.Context, r cniproto.Request) error {
 	conn, err := (&net.Dialer{}).DialContext(ctx, "unix", w.cniSocket())
 	if err != nil {

@@ -24,13 +24,13 @@ import (
 // proxy stands between programs and the API server: it counts their requests,
 // and can hold back the writes of a PodAttachment's status.
 type proxy struct {
-	// kubeconfig is the path of one that leads here.
+	// kubeconfig is the path of a kubeconfig that leads to the proxy.
 	kubeconfig string
 	forward    *httputil.ReverseProxy
 
 	mu     sync.Mutex
 	counts map[call]int
-	held   chan struct{} // closed when writes may pass; nil: they may
+	held   chan struct{} // closed when writes may pass; nil: they may pass
 }
 
 // call is a kind of request.
@@ -64,10 +64,10 @@ func serveProxy(ctx context.Context, at *netlab.Machine, k *kube, kubeconfig str
 			Rewrite:       func(r *httputil.ProxyRequest) { r.SetURL(target) },
 			Transport:     transport,
 			FlushInterval: -1,                                                 // watches
-			ErrorHandler:  func(http.ResponseWriter, *http.Request, error) {}, // programs end, and with them their watches
+			ErrorHandler:  func(http.ResponseWriter, *http.Request, error) {}, // watches end with their programs
 		},
 	}
-	// As the API server does: TLS, and with it one connection for many requests at once.
+	// Like the API server: TLS, and with it one connection for many requests at once.
 	host := at.V4.Addr().String()
 	certificate, key, err := cert.GenerateSelfSignedCertKey(host, nil, nil)
 	if err != nil {
@@ -85,7 +85,8 @@ func serveProxy(ctx context.Context, at *netlab.Machine, k *kube, kubeconfig str
 	return p, p.writeKubeconfig("https://"+listener.Addr().String(), certificate)
 }
 
-// writeKubeconfig writes one that leads to a server and trusts a certificate, in PEM.
+// writeKubeconfig writes a kubeconfig that leads to a server and trusts a certificate, in
+// PEM.
 func (p *proxy) writeKubeconfig(server string, certificate []byte) error {
 	const name = "bench"
 	cfg := clientcmdapi.NewConfig()
@@ -129,14 +130,14 @@ func (p *proxy) hold() (release func()) {
 	}
 }
 
-// reset begins to count anew.
+// reset sets all counts to zero.
 func (p *proxy) reset() {
 	p.mu.Lock()
 	defer p.mu.Unlock()
 	clear(p.counts)
 }
 
-// calls is how many there were.
+// calls returns the counts.
 func (p *proxy) calls() map[call]int {
 	p.mu.Lock()
 	defer p.mu.Unlock()

@@ -8,16 +8,16 @@ import (
 )
 
 const (
-	// quietLook is for how long the processors have to idle.
+	// quietLook is how long the processors have to idle.
 	quietLook = 50 * time.Millisecond
-	// quietShare of that time is idle when the machine is quiet.
+	// quietShare is the part of that time that must be idle.
 	quietShare = 0.75
-	// quietTime bounds the wait: a machine that has other work is never quiet.
+	// quietTime bounds the wait, because a machine with other work is never quiet.
 	quietTime = 2 * time.Second
 )
 
-// quiet waits until the machine has next to nothing to do. A batch leaves work
-// behind, in the packet filter and the kernel, that the next one is not to pay for.
+// quiet waits until the machine is nearly idle. A batch leaves work behind, in the packet
+// filter and the kernel, which must not slow the next one.
 func quiet(ctx context.Context) error {
 	ctx, cancel := context.WithTimeout(ctx, quietTime)
 	defer cancel()
@@ -28,7 +28,7 @@ func quiet(ctx context.Context) error {
 		select {
 		case <-look.C:
 		case <-ctx.Done():
-			return nil // cancelled, the next step says so
+			return nil // the next step reports the cancellation
 		}
 		idleThen, allThen := idle, all
 		idle, all, err = processorTime()
@@ -39,7 +39,7 @@ func quiet(ctx context.Context) error {
 	return err
 }
 
-// processorTime is for how long the processors have been idle, and have been there, in
+// processorTime returns how long the processors have been idle, and their total time, in
 // seconds.
 func processorTime() (idle, all float64, err error) {
 	proc, err := procfs.NewDefaultFS()
@@ -54,7 +54,8 @@ func processorTime() (idle, all float64, err error) {
 	return idle, all, nil
 }
 
-// sumUp adds up what the processors did; guests are in user and nice already.
+// sumUp adds up the time of the processors; the time of guests is included in user and
+// nice.
 func sumUp(t procfs.CPUStat) (idle, all float64) {
 	idle = t.Idle + t.Iowait
 	return idle, idle + t.User + t.Nice + t.System + t.IRQ + t.SoftIRQ + t.Steal

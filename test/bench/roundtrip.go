@@ -25,7 +25,7 @@ const usualResult = `{"cniVersion":"1.0.0","interfaces":[{"name":"flaaaaaaaaaaaa
 	`"sandbox":"/var/run/netns/cni-6f8e2cf0-5d2a-4c5e-9a51-2f4d2f3ea1c1"}],"ips":[{"interface":1,"address":"10.244.0.2/32",` +
 	`"gateway":"169.254.1.1"}],"routes":[{"dst":"0.0.0.0/0","gw":"169.254.1.1"}],"dns":{}}`
 
-// roundTrip measures the plugin without what the daemon does.
+// roundTrip measures the plugin without the daemon's work.
 func roundTrip(ctx context.Context, w *testbed) (map[string]figure, error) {
 	if err := w.machines(ctx); err != nil {
 		return nil, err
@@ -40,7 +40,7 @@ func roundTrip(ctx context.Context, w *testbed) (map[string]figure, error) {
 	go func() { served <- server.Serve(ctx, listener, readyAnswer{[]byte(usualResult)}, server.Config{}) }()
 	defer func() {
 		stop()
-		<-served //nolint:errcheck // it ends because it is told to
+		<-served //nolint:errcheck // it ends because the context is cancelled
 	}()
 	config, err := json.Marshal(map[string]any{"cniVersion": "1.0.0", "name": "fairlead", "type": "fairlead", "socket": socket})
 	if err != nil {
@@ -84,14 +84,14 @@ func roundTrip(ctx context.Context, w *testbed) (map[string]figure, error) {
 	return map[string]figure{"plugin_roundtrip": {ours[warmUp:].median(), floor[warmUp:].median()}}, nil
 }
 
-// nothing is the execution of the program that does nothing, under the same
+// nothing returns the execution of the program that does nothing, under the same
 // conditions as another.
 func (w *testbed) nothing(like execution) execution {
 	like.path = w.tool("noop")
 	return like
 }
 
-// containerID makes one as long as those of runtimes.
+// containerID returns an ID as long as those of runtimes.
 func containerID(what string, i int) string {
 	return fmt.Sprintf("%s%d%058d", what, i%10, time.Now().UnixNano())
 }

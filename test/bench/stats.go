@@ -6,7 +6,7 @@ import (
 	"time"
 )
 
-// samples are times or rates of one thing.
+// samples are times or rates of one measurement.
 type samples []float64
 
 // addTime adds a time, in milliseconds.
@@ -14,7 +14,7 @@ func (s *samples) addTime(d time.Duration) { *s = append(*s, ms(d)) }
 
 func ms(d time.Duration) float64 { return float64(d) / float64(time.Millisecond) }
 
-// percentile p, 0 to 100; 0 of no samples.
+// percentile returns the percentile p, 0 to 100; 0 if there are no samples.
 func (s samples) percentile(p float64) float64 {
 	if len(s) == 0 {
 		return 0
@@ -25,8 +25,8 @@ func (s samples) percentile(p float64) float64 {
 
 func (s samples) median() float64 { return s.percentile(50) }
 
-// overall is the rate of several batches of one size, of which s has the rates:
-// what all did divided by the time of all.
+// overall returns the rate of several batches of one size with the rates in s: their
+// total number divided by their total time.
 func (s samples) overall() float64 {
 	var seconds float64
 	for _, rate := range s {
@@ -35,8 +35,8 @@ func (s samples) overall() float64 {
 	return float64(len(s)) / seconds
 }
 
-// inTurns runs all once, beginning with another one each round: none is always
-// the one that finds the machine as its neighbour left it.
+// inTurns runs all once, beginning with another one each round, so that none always runs
+// in the state that the same neighbour left.
 func inTurns(round int, all ...func() error) error {
 	for i := range all {
 		if err := all[(round+i)%len(all)](); err != nil {
@@ -46,8 +46,8 @@ func inTurns(round int, all ...func() error) error {
 	return nil
 }
 
-// firstOf is the first error and how many there are: all of a batch usually
-// fail alike.
+// firstOf returns the first error and the number of errors: all of a batch usually fail
+// alike.
 func firstOf(errs []error) error {
 	var first error
 	n := 0

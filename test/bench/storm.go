@@ -19,11 +19,11 @@ import (
 
 const (
 	stormSize, smallStormSize = 10_000, 1000
-	// stormNodes is on how many nodes the pods of a storm are.
+	// stormNodes is how many nodes the pods of a storm are on.
 	stormNodes = 100
 )
 
-// meter counts the writes of a block store and how many it has under way.
+// meter counts the writes of a block store and how many are in progress.
 type meter struct {
 	block.Client
 
@@ -67,8 +67,8 @@ type allocator struct {
 	given map[netip.Addr]bool
 }
 
-// newAllocator makes an allocator whose pool has the range. No controller may
-// run: it would find addresses that no pod explains.
+// newAllocator creates an allocator whose pool has the range. No controller may run,
+// because it would find addresses that no pod explains.
 func (w *testbed) newAllocator(ctx context.Context, domain, addresses string) (*allocator, error) {
 	pool, err := ipam.ParsePool(ipam.PoolSpec{Name: domain, Domain: domain, Ranges: []string{addresses}})
 	if err != nil {
@@ -84,8 +84,8 @@ func (w *testbed) newAllocator(ctx context.Context, domain, addresses string) (*
 	a.store = block.New(a.api, block.Config{})
 	done := make(chan error, 1)
 	go func() { done <- a.store.Run(ctx) }()
-	// Nobody else writes these blocks: should the API server end the watch, the
-	// store still knows all.
+	// No other program writes these blocks: if the API server ends the watch, the store
+	// still has their state.
 	go func() {
 		for event := range blocks.ResultChan() {
 			if b, ok := event.Object.(*v1alpha1.IPBlock); ok && event.Type != watch.Deleted {
@@ -105,7 +105,7 @@ func (a *allocator) remove(ctx context.Context) error {
 	return errors.Join(a.end(), a.w.kube.DeleteAllOf(ctx, &v1alpha1.IPBlock{}, client.MatchingLabels{v1alpha1.LabelDomain: a.pool.Domain()}))
 }
 
-// stormHolder is the i-th pod.
+// stormHolder returns the i-th pod as a holder.
 func stormHolder(i int) ipam.Holder {
 	return ipam.Holder{
 		PodUID: fmt.Sprintf("9b2e6f4e-1a2b-4c3d-8e9f-%012d", i), Interface: "eth0",
@@ -113,8 +113,8 @@ func stormHolder(i int) ipam.Holder {
 	}
 }
 
-// take asks for an address for each of n more pods, all at once, and returns
-// how long it took until the last had one.
+// take requests an address for each of n more pods, all at once, and returns the time
+// until the last had one.
 func (a *allocator) take(ctx context.Context, n int) (time.Duration, error) {
 	var (
 		first  = len(a.given)
@@ -189,8 +189,8 @@ func storm(ctx context.Context, w *testbed) (map[string]figure, error) {
 	}, nil
 }
 
-// stormOf returns how many allocations per second a storm of n had, and does
-// something with what it left.
+// stormOf returns how many allocations per second a storm of n had, and calls then with
+// the allocator.
 func (w *testbed) stormOf(ctx context.Context, n int, then func(*allocator) error) (perSecond float64, api *meter, err error) {
 	a, err := w.newAllocator(ctx, "bench-storm", "10.0.0.0-10.0.255.255")
 	if err != nil {
@@ -207,8 +207,8 @@ func (w *testbed) stormOf(ctx context.Context, n int, then func(*allocator) erro
 	return float64(n) / took.Seconds(), a.api, err
 }
 
-// rawWrites returns how many updates per second as many clients make of the
-// blocks that a storm left, each of its own ones.
+// rawWrites returns how many updates per second as many clients make of the blocks that a
+// storm left; each client has blocks of its own.
 func (a *allocator) rawWrites(ctx context.Context, n, clients int) (float64, error) {
 	list, err := a.blocks(ctx)
 	if err != nil {
@@ -222,7 +222,7 @@ func (a *allocator) rawWrites(ctx context.Context, n, clients int) (float64, err
 		running.Go(func() {
 			for k := i; k < n && errs[i] == nil; k += clients {
 				b := &list[i]
-				b.Annotations = map[string]string{"bench": fmt.Sprintf("%08d", k)} // else nothing is written
+				b.Annotations = map[string]string{"bench": fmt.Sprintf("%08d", k)} // without a change nothing is written
 				errs[i] = a.w.kube.Update(ctx, b)
 			}
 		})
@@ -306,7 +306,7 @@ func (a *allocator) filled(ctx context.Context, n, more int) (samples, error) {
 	return times, nil
 }
 
-// exhaust takes all that is left, to the last address, and no more.
+// exhaust takes all remaining addresses, and checks that there are no more.
 func (a *allocator) exhaust(ctx context.Context, total int) error {
 	if _, err := a.filled(ctx, total, 0); err != nil {
 		return err

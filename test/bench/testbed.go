@@ -17,20 +17,20 @@ import (
 )
 
 const (
-	// realNode is the one node that fairlead-node runs on.
+	// realNode is the only node on which fairlead-node runs.
 	realNode = "node-1"
-	// nodes is how many the cluster has. Of those without a daemon the bench
-	// watches what is written for them.
+	// nodes is how many nodes the cluster has. For those without a daemon the bench
+	// watches the records.
 	nodes = 5
 	// kubelabDir is where the cluster keeps its data.
 	kubelabDir = "kubelab"
 )
 
-// watchedNodes are those that have no daemon.
+// watchedNodes returns the nodes without a daemon.
 func watchedNodes() []string { return []string{"node-2", "node-3", "node-4", "node-5"} }
 
-// testbed is all that exists while the bench runs. Its parts are made when a
-// measurement first asks for them.
+// testbed is the laboratory of the bench. Its parts are created when a measurement first
+// needs them.
 type testbed struct {
 	plan
 	harness.Reporter
@@ -43,12 +43,12 @@ type testbed struct {
 	health     *daemonHTTP      // its metrics and health
 	through    string           // its kubeconfig
 	daemon     *harness.Process // the node's
-	// patient controllers keep the Lease when the machine is busy with
-	// something else for long. One that ends in order gives it back at once.
-	patient bool
+	// keepsLease makes controllers keep the Lease while the machine is busy with other
+	// work for long. A controller that ends in order gives it back at once.
+	keepsLease bool
 }
 
-// machines makes the network namespaces: the switch is the one of the bench.
+// machines creates the network namespaces; the switch is the bench's own namespace.
 func (w *testbed) machines(ctx context.Context) (err error) {
 	if w.lab == nil {
 		w.lab, err = netlab.New(ctx, netlab.Config{Nodes: 1, Here: true, IPv4Only: true})
@@ -80,8 +80,8 @@ func (w *testbed) cluster(ctx context.Context) error {
 	return err
 }
 
-// settle has the control plane's garbage collected and room made on its heap, so
-// that what is measured next is not what happens to pay for that.
+// settle collects the control plane's garbage and makes room on its heap, so that the
+// next measurement does not pay for that.
 func (w *testbed) settle(ctx context.Context) error {
 	var d net.Dialer
 	conn, err := d.DialContext(ctx, "unix", w.Path(filepath.Join(kubelabDir, "settle.sock")))
@@ -96,8 +96,7 @@ func (w *testbed) settle(ctx context.Context) error {
 	return ctx.Err()
 }
 
-// startKubernetes starts a control plane that keeps its data in a directory of
-// this name.
+// startKubernetes starts a control plane with a data directory of this name.
 func (w *testbed) startKubernetes(ctx context.Context, dir string, nodes int, more ...string) (kubeconfig string, err error) {
 	w.Say("  starting Kubernetes")
 	plane, err := w.processes.StartKubernetes(ctx, w.lab.Switch.Do, w.program("kubelab"), append([]string{
@@ -106,8 +105,8 @@ func (w *testbed) startKubernetes(ctx context.Context, dir string, nodes int, mo
 	return plane.Kubeconfig, err
 }
 
-// controller has a controller lead that talks to the API server directly, or
-// through the proxy.
+// controller makes a controller lead that talks to the API server directly, or through
+// the proxy.
 func (w *testbed) controller(ctx context.Context, proxied bool) error {
 	kubeconfig := w.kube.path
 	if proxied {
@@ -128,8 +127,8 @@ func (w *testbed) controller(ctx context.Context, proxied bool) error {
 	})
 }
 
-// startController starts a controller, in place of the one that runs, and
-// returns when its caches are filled. It may be on standby.
+// startController replaces the running controller by a new one, and returns when its
+// caches are filled. It may be on standby.
 func (w *testbed) startController(ctx context.Context, kubeconfig string) error {
 	if err := w.stopController(); err != nil {
 		return err
@@ -137,7 +136,7 @@ func (w *testbed) startController(ctx context.Context, kubeconfig string) error 
 	socket := filepath.Join(w.Tmpfs(), fmt.Sprintf("controller-%d.sock", w.processes.count))
 	file := filepath.Join(w.Tmpfs(), "controller.yaml")
 	election := map[string]any{"namespace": namespace}
-	if w.patient {
+	if w.keepsLease {
 		election["leaseDuration"], election["renewDeadline"] = "60s", "50s"
 	}
 	err := writeYAML(file, map[string]any{
@@ -178,8 +177,8 @@ func (w *testbed) confDir() string   { return filepath.Join(w.nodeDir(), "net.d"
 func (w *testbed) binDir() string    { return w.Path(pluginDir) }
 func (w *testbed) conflist() string  { return filepath.Join(w.confDir(), "10-fairlead.conflist") }
 
-// nodeDaemon has fairlead-node run on the real node, connected to the API
-// server through the proxy, and ready to serve. A controller runs.
+// nodeDaemon starts fairlead-node on the real node, connected to the API server through
+// the proxy, and waits until it is ready. A controller runs too.
 func (w *testbed) nodeDaemon(ctx context.Context) error {
 	if w.daemon != nil {
 		return nil
@@ -214,8 +213,7 @@ func (w *testbed) nodeDaemon(ctx context.Context) error {
 	})
 }
 
-// stopNode ends the daemon, so that it does not take part in what is measured
-// without it.
+// stopNode ends the daemon, so that it does not affect measurements without it.
 func (w *testbed) stopNode() error {
 	if w.daemon == nil {
 		return nil
@@ -228,13 +226,13 @@ func (w *testbed) stopNode() error {
 	return err
 }
 
-// stop ends what was started. What it leaves goes with the process.
+// stop ends all programs. Their remains go with the process.
 func (w *testbed) stop() error {
 	return errors.Join(w.stopNode(), w.stopController())
 }
 
-// pluginConfig is the network configuration that a runtime gives the plugin:
-// what libcni makes of the conflist.
+// pluginConfig returns the network configuration that a runtime passes to the plugin: the
+// conflist as libcni converts it.
 func (w *testbed) pluginConfig() ([]byte, error) {
 	raw, err := os.ReadFile(w.conflist())
 	if err != nil {

@@ -30,13 +30,13 @@ const (
 	atATime = 16
 )
 
-// rivalKinds are the kinds that whereabouts writes.
-var rivalKinds = []string{"ippools", "overlappingrangeipreservations"}
+// whereaboutsKinds are the kinds that whereabouts writes.
+var whereaboutsKinds = []string{"ippools", "overlappingrangeipreservations"}
 
-// buildRival builds whereabouts of the module in a directory, and copies the
+// buildWhereabouts builds whereabouts from the module in a directory, and copies the
 // definitions of its kinds.
-func buildRival(ctx context.Context, p plan, source string) error {
-	if !p.makes(besideRival()) {
+func buildWhereabouts(ctx context.Context, p plan, source string) error {
+	if !p.makes(whereaboutsMeasurement()) {
 		return nil
 	}
 	if err := goBuild(ctx, source, p.tool("whereabouts"), rivalModule+"/cmd"); err != nil {
@@ -48,7 +48,7 @@ func buildRival(ctx context.Context, p plan, source string) error {
 	if err != nil {
 		return fmt.Errorf("find the sources of %s: %w", rivalModule, err)
 	}
-	for _, kind := range rivalKinds {
+	for _, kind := range whereaboutsKinds {
 		name := "whereabouts.cni.cncf.io_" + kind + ".yaml"
 		raw, err := os.ReadFile(filepath.Join(strings.TrimSpace(string(dir)), "doc", "crds", name))
 		if err != nil {
@@ -61,14 +61,14 @@ func buildRival(ctx context.Context, p plan, source string) error {
 	return nil
 }
 
-// rival is whereabouts, with its objects in the bench's cluster.
-type rival struct {
+// whereaboutsTool is whereabouts, with its objects in the bench's cluster.
+type whereaboutsTool struct {
 	w      *testbed
 	config []byte
 
 	mu sync.Mutex
-	// given are the addresses that were handed out, and retried the calls that
-	// were refused before.
+	// given are the addresses that were handed out. retried counts the calls that were
+	// refused and repeated.
 	given   map[netip.Addr]bool
 	retried int
 }
@@ -84,7 +84,7 @@ func allocVsWhereabouts(ctx context.Context, w *testbed) (_ map[string]figure, e
 	if err != nil {
 		return nil, err
 	}
-	r := &rival{w: w, given: map[netip.Addr]bool{}}
+	r := &whereaboutsTool{w: w, given: map[netip.Addr]bool{}}
 	defer func() { err = errors.Join(err, r.remove(ctx)) }()
 	if err := r.install(ctx); err != nil {
 		return nil, err
@@ -119,17 +119,16 @@ func allocVsWhereabouts(ctx context.Context, w *testbed) (_ map[string]figure, e
 	return map[string]figure{rivalFigure: {ours.median(), theirs.median()}}, nil
 }
 
-// perSecond does something for n pods, so many at a time.
+// perSecond calls do for n pods, at most atATime at once, and returns the rate.
 func perSecond(n int, do func(i int) error) (float64, error) {
 	start := time.Now()
 	err := atOnce(atATime, n, do)
 	return float64(n) / time.Since(start).Seconds(), err
 }
 
-// install makes whereabouts' kinds known, and its configuration: with all the
-// defaults that it has.
-func (r *rival) install(ctx context.Context) error {
-	for _, kind := range rivalKinds {
+// install creates whereabouts' kinds and its configuration, with all its defaults.
+func (r *whereaboutsTool) install(ctx context.Context) error {
+	for _, kind := range whereaboutsKinds {
 		crd, err := r.definition(kind)
 		if err != nil {
 			return err
@@ -143,7 +142,7 @@ func (r *rival) install(ctx context.Context) error {
 			return err
 		}
 	}
-	// Its objects are where its kubeconfig says.
+	// Its objects are in the namespace of its kubeconfig.
 	cfg, err := clientcmd.LoadFromFile(r.w.kube.path)
 	if err != nil {
 		return fmt.Errorf("kubeconfig of whereabouts: %w", err)
@@ -153,7 +152,7 @@ func (r *rival) install(ctx context.Context) error {
 	if err := clientcmd.WriteToFile(*cfg, kubeconfig); err != nil {
 		return fmt.Errorf("kubeconfig of whereabouts: %w", err)
 	}
-	if err := os.WriteFile(flatFile, []byte("{}"), 0o600); err != nil { // it wants one
+	if err := os.WriteFile(flatFile, []byte("{}"), 0o600); err != nil { // it needs a file
 		return err
 	}
 	r.config, err = json.Marshal(map[string]any{
@@ -166,8 +165,8 @@ func (r *rival) install(ctx context.Context) error {
 	return err
 }
 
-// definition of one of whereabouts' kinds.
-func (r *rival) definition(kind string) (*apiextensionsv1.CustomResourceDefinition, error) {
+// definition returns the definition of one of whereabouts' kinds.
+func (r *whereaboutsTool) definition(kind string) (*apiextensionsv1.CustomResourceDefinition, error) {
 	raw, err := os.ReadFile(r.w.tool(kind + ".yaml"))
 	if err != nil {
 		return nil, err
@@ -179,12 +178,12 @@ func (r *rival) definition(kind string) (*apiextensionsv1.CustomResourceDefiniti
 	return crd, nil
 }
 
-// remove removes what whereabouts left: its objects go with their kinds.
-func (r *rival) remove(ctx context.Context) error {
+// remove removes whereabouts' kinds, and with them its objects.
+func (r *whereaboutsTool) remove(ctx context.Context) error {
 	errs := []error{client.IgnoreNotFound(r.w.kube.Delete(ctx, &coordinationv1.Lease{
 		ObjectMeta: metav1.ObjectMeta{Namespace: namespace, Name: "whereabouts"},
 	}))}
-	for _, kind := range rivalKinds {
+	for _, kind := range whereaboutsKinds {
 		crd, err := r.definition(kind)
 		if err == nil {
 			err = client.IgnoreNotFound(r.w.kube.Delete(ctx, crd))
@@ -194,11 +193,11 @@ func (r *rival) remove(ctx context.Context) error {
 	return errors.Join(errs...)
 }
 
-// add has whereabouts give an address to the i-th pod. It asks until it is
-// answered, as a kubelet does.
-func (r *rival) add(ctx context.Context, i int) error {
+// add makes whereabouts give an address to the i-th pod. It repeats a refused call, as a
+// kubelet does.
+func (r *whereaboutsTool) add(ctx context.Context, i int) error {
 	call := cniCall{
-		// It goes into no namespace, but refuses to be told of the one it is in.
+		// The plugin enters no namespace, but refuses the namespace that it runs in.
 		verb: "ADD", containerID: containerID("rival", i), path: r.w.tools(), sandbox: sandbox{r.w.lab.Switch.Namespace},
 		pod: &corev1.Pod{ObjectMeta: metav1.ObjectMeta{Namespace: namespace, Name: fmt.Sprintf("theirs-%d", i)}},
 	}
