@@ -17,8 +17,7 @@ import (
 	"k8s.io/apimachinery/pkg/util/wait"
 )
 
-// hierarchies are the mount points of all control group hierarchies, of v1 and
-// v2.
+// hierarchies returns the mount points of all control group hierarchies, of v1 and v2.
 func hierarchies() ([]string, error) {
 	raw, err := os.ReadFile("/proc/self/mounts")
 	if err != nil {
@@ -38,8 +37,8 @@ func hierarchies() ([]string, error) {
 	return out, nil
 }
 
-// makeGroups makes a control group in every hierarchy, with what a group needs
-// before a process can enter it.
+// makeGroups creates a control group in every hierarchy, with the settings that a group
+// needs before a process can enter it.
 func makeGroups(group string) error {
 	roots, err := hierarchies()
 	if err != nil {
@@ -83,7 +82,7 @@ func enterable(parent, dir string) error {
 	return nil
 }
 
-// groupProcesses are the processes in a control group and those below it.
+// groupProcesses returns the processes in a control group and those below it.
 func groupProcesses(group string) ([]int, error) {
 	var pids []int
 	err := walkGroups(group, func(dir string) error {
@@ -133,8 +132,8 @@ func ignoreGone(err error) error {
 	return err
 }
 
-// removeGroups removes a control group and those below it, when the last of
-// their processes, all of which were killed, is gone.
+// removeGroups removes a control group and those below it, when the last of their killed
+// processes is gone.
 func removeGroups(ctx context.Context, group string) error {
 	var last error
 	err := wait.PollUntilContextTimeout(ctx, 50*time.Millisecond, 20*time.Second, true, func(context.Context) (bool, error) {

@@ -13,8 +13,8 @@ const (
 	kubeletState = "/var/lib/kubelet"
 )
 
-// containerdConfig leaves the paths of state and of CNI at their defaults: the
-// node has a /run, a /var/lib, a /opt/cni and an /etc/cni of its own.
+// containerdConfig keeps the default paths of state and of CNI: the node has a /run, a
+// /var/lib, a /opt/cni and an /etc/cni of its own.
 const containerdConfig = `version = 3
 disabled_plugins = ["io.containerd.snapshotter.v1.btrfs", "io.containerd.snapshotter.v1.zfs", "io.containerd.snapshotter.v1.devmapper", "io.containerd.internal.v1.tracing", "io.containerd.nri.v1.nri"]
 [plugins.'io.containerd.cri.v1.images'.pinned_images]
@@ -52,7 +52,7 @@ func (n *node) kubelet() map[string]any {
 		"authorization":               map[string]any{"mode": "AlwaysAllow"},
 		"cgroupDriver":                "cgroupfs",
 		"cgroupRoot":                  "/" + n.cgroup,
-		"failCgroupV1":                false, // it is all that some kernels have
+		"failCgroupV1":                false, // some kernels have nothing newer
 		"failSwapOn":                  false,
 		"containerRuntimeEndpoint":    "unix://" + containerd,
 		"healthzBindAddress":          "127.0.0.1",

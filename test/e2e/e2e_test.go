@@ -27,7 +27,7 @@ func TestParseFlags(t *testing.T) {
 		"--lives 100001": "--lives is 100001",
 		"--seed -1":      "seed",
 		"more":           `"more"`,
-		// Others would run for minutes and show something else than was asked for.
+		// Other values would run for minutes and test something different.
 		"--families ipv4": `--families is "ipv4"; must be dual or ipv6`,
 		"--families=":     `--families is ""; must be dual or ipv6`,
 	} {
@@ -113,7 +113,7 @@ func TestSharedObjects(t *testing.T) {
 }
 
 func TestPodElements(t *testing.T) {
-	// What nft 1.0.6 prints.
+	// The output of nft 1.0.6.
 	for printed, want := range map[string][]string{
 		`{"nftables": [{"metainfo": {"version": "1.0.6", "json_schema_version": 1}},
 			{"set": {"family": "inet", "name": "self4", "table": "fairlead", "type": ["ipv4_addr", "ipv4_addr"], "handle": 1, "elem": [{"concat": ["10.0.0.1", "10.0.0.1"]}]}},

@@ -6,16 +6,16 @@ import (
 	"strings"
 )
 
-// families says of which families the addresses of nodes, Services and pods are.
+// families are the families of the addresses of nodes, Services and pods.
 type families string
 
 const (
 	dual families = "dual"
-	ipv6 families = "ipv6" // there is no IPv4 but on the loopback links
+	ipv6 families = "ipv6" // IPv4 exists only on the loopback links
 )
 
 const (
-	podRange  = "10.244.0.0/16" // that of deploy/default-pool.yaml
+	podRange  = "10.244.0.0/16" // as in deploy/default-pool.yaml
 	podRange6 = "fd00:244::/112"
 )
 
@@ -28,7 +28,7 @@ func (f families) check() error {
 	}
 }
 
-// ranges are the pool's, IPv4 first: a pod has an address of each.
+// ranges returns the ranges of the pool, IPv4 first: a pod has an address of each.
 func (f families) ranges() []netip.Prefix {
 	v6 := netip.MustParsePrefix(podRange6)
 	if f == ipv6 {
@@ -37,7 +37,7 @@ func (f families) ranges() []netip.Prefix {
 	return []netip.Prefix{netip.MustParsePrefix(podRange), v6}
 }
 
-// join lists values as programs take them.
+// join joins values with commas, as programs take them.
 func join[T fmt.Stringer](values []T) string { return strings.Join(words(values), ",") }
 
 func words[T fmt.Stringer](values []T) []string {

@@ -9,11 +9,11 @@ import (
 	"fairlead.dev/fairlead/test/netlab"
 )
 
-// host is what the test could leave on the machine.
+// host is the part of the machine's state that the test could change.
 type host struct {
 	netlab.State
-	// Files are the entries of the directories that kubelet, containerd, CNI
-	// and Fairlead write to where they have a machine for themselves.
+	// Files are the entries of the directories to which kubelet, containerd, CNI and
+	// Fairlead write on a machine of their own.
 	Files []string
 }
 
@@ -40,9 +40,8 @@ func readHost() (host, error) {
 	return h, nil
 }
 
-// checkHost fails when the test left something on the machine. All of it
-// happens in namespaces, so links and routes of others that came meanwhile
-// would have to bear names of ours to be taken for it.
+// checkHost returns an error if the test left anything on the machine. Everything runs in
+// namespaces, so it ignores new links and routes unless they have names of ours.
 func checkHost(before host, p plan) error {
 	after, err := readHost()
 	if err != nil {

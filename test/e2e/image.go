@@ -17,16 +17,17 @@ import (
 	"strings"
 )
 
-// The images exist nowhere but here; no registry knows the domain (RFC 2606).
+// The images exist only here; no registry has the domain (RFC 2606).
 const (
 	pauseImage  = "e2e.invalid/pause:1"
 	serverImage = "e2e.invalid/server:1"
-	// fairleadImage without its tag, as the operator's kustomization has it.
+	// fairleadImage is the image's name without its tag, as in the operator's
+	// kustomization.
 	fairleadImage    = "e2e.invalid/fairlead"
 	fairleadImageTag = "1"
 )
 
-// image is one layer of files, and what it runs.
+// image is one layer of files and a command.
 type image struct {
 	name       string
 	entrypoint []string
@@ -34,8 +35,8 @@ type image struct {
 	files      []member
 }
 
-// images are those of pods, both the one program under another command, and that
-// of Fairlead.
+// images returns the images: two of pods, with the same program under different commands,
+// and Fairlead's.
 func images(programs string) ([]image, error) {
 	server, err := os.ReadFile(filepath.Join(programs, "e2e-server"))
 	if err != nil {
@@ -56,9 +57,9 @@ func images(programs string) ([]image, error) {
 	}, nil
 }
 
-// fairleadFiles are what deploy/Containerfile puts into the image, and of the
-// distribution below nothing but /var/run, by which runtimes name namespaces, and
-// nft with its libraries, which are this machine's.
+// fairleadFiles returns the files that deploy/Containerfile puts into the image. Of the
+// distribution it has only /var/run, by which runtimes name namespaces, and nft with its
+// libraries, which are this machine's.
 func fairleadFiles(programs string) ([]member, error) {
 	paths := map[string]string{}
 	for _, name := range []string{"fairlead-controller", "fairlead-node", "fairlead-cni", "fairlead"} {
@@ -87,7 +88,8 @@ func fairleadFiles(programs string) ([]member, error) {
 	return files, nil
 }
 
-// sharedObjects are the files that ldd(1) prints, the program's interpreter too.
+// sharedObjects returns the files in the output of ldd(1), including the program's
+// interpreter.
 func sharedObjects(ldd string) []string {
 	var out []string
 	for _, match := range regexp.MustCompile(`(?m)(?:^\s*|=> )(/\S+) \(0x`).FindAllStringSubmatch(ldd, -1) {
@@ -96,7 +98,7 @@ func sharedObjects(ldd string) []string {
 	return out
 }
 
-// writeImages writes images into an archive, as `docker save` does.
+// writeImages writes images into an archive, like `docker save`.
 func writeImages(path string, images []image) error {
 	type manifest struct {
 		Config   string
@@ -154,7 +156,7 @@ type member struct {
 	name    string
 	mode    int64
 	content []byte
-	link    string // where it leads; empty for a file
+	link    string // target of a symbolic link; empty for a file
 }
 
 func archive(members ...member) ([]byte, error) {

@@ -17,19 +17,18 @@ import (
 
 const (
 	system = "fairlead-system"
-	// The ServiceAccounts that deploy/rights makes, and the names of the
-	// programs.
+	// The ServiceAccounts of deploy/rights, which are also the names of the programs.
 	controllerAccount = "fairlead-controller"
 	nodeAccount       = "fairlead-node"
 )
 
-// patientElection is for machines that are slow although they do nothing but this
-// test: a controller that is late for its lease ends, and the processes among them
-// are not started again.
-var patientElection = map[string]string{"leaseDuration": "60s", "renewDeadline": "50s", "retryPeriod": "2s"}
+// slowElection is for machines that are slow under this test alone: a controller that
+// renews its Lease late ends, and controllers that run as processes are not started
+// again.
+var slowElection = map[string]string{"leaseDuration": "60s", "renewDeadline": "50s", "retryPeriod": "2s"}
 
-// install writes into the cluster what an operator installs, but for the
-// workloads: the programs run as processes, with the accounts' credentials.
+// install applies the manifests of an installation except the workloads: the programs run
+// as processes, with the accounts' credentials.
 func (w *testbed) install(ctx context.Context) error {
 	for _, part := range []string{"api/v1alpha1/crd", "deploy/rights"} {
 		if err := w.kubectl(ctx, "apply", "--server-side", "-k", filepath.Join(w.Source, part)); err != nil {
@@ -44,7 +43,7 @@ func (w *testbed) install(ctx context.Context) error {
 		ObjectMeta: metav1.ObjectMeta{Name: "default"},
 		Spec:       v1alpha1.IPPoolSpec{Ranges: words(w.ranges), Placement: v1alpha1.PlacementPerNode},
 	}
-	// Established comes a moment before the kind is served.
+	// Established is set a moment before the kind is served.
 	err := w.await(ctx, "the kinds of the CRDs", func(ctx context.Context) (string, error) {
 		err := w.Create(ctx, pool)
 		if apierrors.IsNotFound(err) || meta.IsNoMatchError(err) {
@@ -65,7 +64,7 @@ func (w *testbed) kubectl(ctx context.Context, args ...string) error {
 	return err
 }
 
-// startControllers starts two; one leads.
+// startControllers starts two controllers; one of them leads.
 func (w *testbed) startControllers(ctx context.Context) error {
 	account := filepath.Join(w.Tmpfs(), "controller.kubeconfig")
 	if err := cluster.WriteAccount(ctx, w.Client, w.rest, account, controllerAccount, nil); err != nil {
@@ -75,7 +74,7 @@ func (w *testbed) startControllers(ctx context.Context) error {
 		config := filepath.Join(w.Tmpfs(), fmt.Sprintf("controller-%d.yaml", i))
 		err := writeYAML(config, map[string]any{
 			"kubeconfig": account, "metricsAddress": fmt.Sprintf("127.0.0.1:%d", 9470+i),
-			"leaderElection": patientElection,
+			"leaderElection": slowElection,
 		})
 		if err != nil {
 			return err
@@ -92,9 +91,9 @@ func (w *testbed) startControllers(ctx context.Context) error {
 	return nil
 }
 
-// giveAccount gives a node's daemon the credentials that a DaemonSet's pod has
-// on that node: a token that is bound to a pod there, and so to the node. The
-// pod does nothing else.
+// giveAccount gives a node's daemon the credentials that a DaemonSet's pod has on that
+// node: a token that is bound to a pod there, and so to the node. The pod has no other
+// purpose.
 func (w *testbed) giveAccount(ctx context.Context, n *node) error {
 	holder := &corev1.Pod{
 		ObjectMeta: metav1.ObjectMeta{Namespace: system, Name: nodeAccount + "-" + n.name},

@@ -11,9 +11,9 @@ import (
 	"fairlead.dev/fairlead/test/harness"
 )
 
-// launch is the program that the user starts. It returns the exit code: 0 for
-// success, 1 for a failure, 2 for a wrong command line, 3 when the machine
-// lacks something, 130 after Ctrl-C.
+// launch is the program that the user starts. It returns the exit code: 0 for success, 1
+// for a failure, 2 for a wrong command line, 3 if the machine lacks something, 130 after
+// Ctrl-C.
 func launch(args []string, stdout, stderr io.Writer) int {
 	s, err := parseFlags(args, stderr)
 	if errors.Is(err, flag.ErrHelp) {
@@ -40,7 +40,7 @@ func launch(args []string, stdout, stderr io.Writer) int {
 	return 0
 }
 
-// runAll runs the inner programs and cleans up after them.
+// runAll runs the program inside of the namespaces and cleans up after it.
 func runAll(p plan, stdout io.Writer) (err error) {
 	before, err := readHost()
 	if err != nil {

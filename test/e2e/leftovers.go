@@ -73,7 +73,7 @@ func (w *testbed) leftOnNodes(ctx context.Context) ([]string, error) {
 	return left, nil
 }
 
-// summary is the first of many.
+// summary returns the first few items and the number of the others.
 func summary(items []string) string {
 	const most = 8
 	text := strings.Join(items[:min(most, len(items))], "; ")
@@ -83,7 +83,7 @@ func summary(items []string) string {
 	return text
 }
 
-// audit has the operator's command prove that every address is explained.
+// audit runs the operator's command that proves that every address is explained.
 func (w *testbed) audit(ctx context.Context) error {
 	out, err := w.processes.Run(ctx, w.lab.Switch.Do, filepath.Join(w.programs(), "fairlead"), "--kubeconfig", w.admin, "ipam", "audit")
 	if err != nil {
@@ -93,7 +93,7 @@ func (w *testbed) audit(ctx context.Context) error {
 	return nil
 }
 
-// ofNode are the links and tables that stay on a node as long as Fairlead and
+// ofNode reports whether a link or table stays on a node as long as Fairlead and
 // kube-proxy run there.
 func ofNode(item string) bool {
 	for _, prefix := range []string{"link fairlead", "nft table inet fairlead", "nft table ip fairlead", "nft table ip6 fairlead", "nft table bridge fairlead", "nft table ip kube-proxy", "nft table ip6 kube-proxy"} {
@@ -104,8 +104,8 @@ func ofNode(item string) bool {
 	return false
 }
 
-// leftovers lists what is on a node although no pod with a network is. The
-// control groups of Fairlead's own pods are not, nor the routes to blocks.
+// leftovers lists the things on a node that must not exist without pods. It ignores the
+// control groups of Fairlead's own pods and the routes to blocks.
 func (n *node) leftovers(ctx context.Context, system, blocks map[string]bool) ([]string, error) {
 	state, err := n.machine.State()
 	if err != nil {
@@ -149,8 +149,9 @@ func (n *node) leftovers(ctx context.Context, system, blocks map[string]bool) ([
 	return left, nil
 }
 
-// namespaces are those of sandboxes. What a killed containerd forgets was never
-// given to a plugin, so it has no eth0; n.forgotten has these.
+// namespaces returns the network namespaces of sandboxes. A namespace that a killed
+// containerd forgets was never given to a plugin, so it has no eth0; n.forgotten has
+// these.
 func (n *node) namespaces() ([]string, error) {
 	files, err := n.glob("/run/netns/*")
 	if err != nil {
@@ -186,7 +187,7 @@ func (n *node) glob(pattern string) (files []string, err error) {
 	return files, err
 }
 
-// podGroups are the control groups of pods, but for some.
+// podGroups returns the control groups of pods, except some.
 func (n *node) podGroups(but map[string]bool) ([]string, error) {
 	seen := map[string]bool{}
 	err := walkGroups(n.cgroup, func(dir string) error {
@@ -203,8 +204,8 @@ func (n *node) podGroups(but map[string]bool) ([]string, error) {
 	return out, err
 }
 
-// uninstallation takes Fairlead off the nodes as the operator's guide says: pods
-// first, then the daemon, then what it installed. The nodes end as they began.
+// uninstallation removes Fairlead from the nodes by the operator's guide: pods first,
+// then the daemon, then the installed files. In the end the nodes are as they were.
 func (w *testbed) uninstallation(ctx context.Context) error {
 	for _, n := range w.nodes {
 		if err := n.running[fairleadNode].Stop(); err != nil {
@@ -217,7 +218,8 @@ func (w *testbed) uninstallation(ctx context.Context) error {
 	return w.asBefore(ctx)
 }
 
-// cleanUp removes what the daemon, which has ended, and kube-proxy made on a node.
+// cleanUp removes the things that the daemon, which has ended, and kube-proxy made on a
+// node.
 func (w *testbed) cleanUp(ctx context.Context, n *node) error {
 	n.running[kubeProxy].Kill() // it does not end in order
 	_, err := w.processes.Run(ctx, n.place().do, filepath.Join(n.programs, "kubelab"), "kube-proxy", "--config", n.file("kube-proxy.yaml"), "--cleanup")
@@ -227,7 +229,7 @@ func (w *testbed) cleanUp(ctx context.Context, n *node) error {
 	if err := w.removeDaemon(ctx, n); err != nil {
 		return err
 	}
-	// A DEL that the runtime began before is put aside a moment later.
+	// The plugin stores a DEL that the runtime has begun a moment later.
 	err = w.await(ctx, "the plugin to end", func(context.Context) (string, error) { return n.pluginRuns() })
 	if err != nil {
 		return err
@@ -240,7 +242,7 @@ func (w *testbed) removeDaemon(ctx context.Context, n *node) error {
 	return err
 }
 
-// pluginRuns says which process on the node is the CNI plugin, or "".
+// pluginRuns returns the process on the node that is the CNI plugin, or "".
 func (n *node) pluginRuns() (string, error) {
 	pids, err := n.pids()
 	if err != nil {
@@ -255,7 +257,7 @@ func (n *node) pluginRuns() (string, error) {
 	return "", nil
 }
 
-// asBefore compares the nodes with what they were before anything was installed.
+// asBefore compares the nodes with their state before anything was installed.
 func (w *testbed) asBefore(ctx context.Context) error {
 	if err := w.await(ctx, "the nodes to lose their network", w.nodesAre(corev1.ConditionFalse)); err != nil {
 		return err

@@ -19,21 +19,21 @@ import (
 )
 
 const (
-	// atOnce is how many pods live at a time.
+	// atOnce is how many pods exist at a time.
 	atOnce = 20
-	// Between two kills on a node at most livesApart pods end and a bit more than
-	// maxPause passes; by time alone a slow machine would do nothing but start
-	// programs. A killed program stays away for at most maxAway: longer than a
-	// DEL waits for the daemon, which is 2 s, so that some are put aside.
-	livesApart = 6
-	maxPause   = 2 * time.Second
-	maxAway    = 3 * time.Second
-	// maxLife is how long a pod lives that gets ready.
+	// Between two kills on a node at most podsBetweenKills pods end and a bit more than
+	// maxPause passes; by time alone a slow machine would only start programs. A killed
+	// program stays away for at most maxAway: longer than a DEL waits for the daemon,
+	// which is 2 s, so that the plugin stores some DELs.
+	podsBetweenKills = 6
+	maxPause         = 2 * time.Second
+	maxAway          = 3 * time.Second
+	// maxLife is how long a pod that gets ready exists.
 	maxLife = 3 * time.Second
 )
 
-// lives has pods come and go while the programs of their nodes are killed with
-// SIGKILL at random moments, and looks for what is left of them.
+// lives creates and deletes pods while the programs of their nodes are killed with
+// SIGKILL at random moments, and checks that nothing of the pods is left.
 func (w *testbed) lives(ctx context.Context) error {
 	killing, stopKilling := context.WithCancel(ctx)
 	supervising, stopSupervising := context.WithCancel(ctx)
@@ -47,7 +47,7 @@ func (w *testbed) lives(ctx context.Context) error {
 	for i, n := range w.nodes {
 		n.killed = true
 		random := rand.New(rand.NewPCG(w.Seed, uint64(i)))
-		// Each node begins with another program, so that all are killed soon.
+		// Each node begins with a different program, so that all are killed soon.
 		first := slices.Concat(victims[i%len(victims):], victims[:i%len(victims)])
 		nodes.Go(func() error { return n.disturb(killing, supervising, random, first, &done, &kills) })
 	}
@@ -78,7 +78,7 @@ func (w *testbed) lives(ctx context.Context) error {
 // victims are the programs that are killed.
 var victims = []string{kubelet, containerRuntime, fairleadNode}
 
-// kills counts them, in the order of victims.
+// kills counts the kills, in the order of victims.
 type kills [3]atomic.Int64
 
 func (k *kills) add(victim string) { k[slices.Index(victims, victim)].Add(1) }
@@ -91,7 +91,8 @@ func (k *kills) String() string {
 	return strings.Join(out, ", ")
 }
 
-// enough fails when a program was never killed: then nothing was shown of it.
+// enough returns an error if a program was never killed, because then the test proves
+// nothing about it.
 func (k *kills) enough() error {
 	for i := range victims {
 		if k[i].Load() == 0 {
@@ -101,10 +102,10 @@ func (k *kills) enough() error {
 	return nil
 }
 
-// disturb kills one of the node's programs after the other, those in first and
-// then at random, and starts it again, until killing ends. Until supervising
-// ends it does for the kubelet what the machine's init does: a kubelet that
-// starts while containerd is away ends.
+// disturb kills one of the node's programs after the other, first those in first and then
+// at random, and starts it again, until killing ends. Until supervising ends it also
+// restarts the kubelet as the machine's init would: a kubelet that starts while
+// containerd is away ends.
 func (n *node) disturb(killing, supervising context.Context, random *rand.Rand, first []string, lived *atomic.Int64, kills *kills) error {
 	next := int64(0)
 	n.running[kubelet].Expect()
@@ -125,7 +126,7 @@ func (n *node) disturb(killing, supervising context.Context, random *rand.Rand, 
 			if len(first) > 0 {
 				victim, first = first[0], first[1:]
 			} else {
-				next = lived.Load() + 1 + random.Int64N(livesApart)
+				next = lived.Load() + 1 + random.Int64N(podsBetweenKills)
 			}
 			n.running[victim].Kill()
 			kills.add(victim)
@@ -146,20 +147,20 @@ func pause(ctx context.Context, random *rand.Rand, most time.Duration) {
 	}
 }
 
-// newLife is the pod of one life. Every fourth has a port of its node and a
-// limited bandwidth, which put more on the node than an address.
+// newLife returns the pod of one life. Every fourth has a port of its node and a limited
+// bandwidth, which need more on the node than an address.
 func newLife(i int) *corev1.Pod {
 	pod := &corev1.Pod{ObjectMeta: metav1.ObjectMeta{Namespace: namespace, Name: fmt.Sprintf("life-%d", i)}, Spec: podSpec()}
 	if i%4 == 0 {
-		// No two that live at a time have the same.
+		// No two pods at a time have the same port.
 		pod.Spec.Containers[0].Ports[0].HostPort = 31000 + int32(i/4%1000)
 		pod.Annotations = map[string]string{"kubernetes.io/ingress-bandwidth": "100M", "kubernetes.io/egress-bandwidth": "100M"}
 	}
 	return pod
 }
 
-// live is the life of one pod. Of four one is deleted before it can be ready,
-// at whatever step its start is.
+// live runs the life of one pod. One of four pods is deleted before it can be ready, at
+// any step of its start.
 func (w *testbed) live(ctx context.Context, pod *corev1.Pod, random *rand.Rand) error {
 	if err := w.Create(ctx, pod); err != nil {
 		return err
@@ -185,9 +186,9 @@ func isReady(pod *corev1.Pod) bool {
 	return false
 }
 
-// podIs waits until a pod is in a state; with no state until it is gone.
+// podIs waits until a pod is in a state; without a state until it is gone.
 func (w *testbed) podIs(ctx context.Context, pod *corev1.Pod, what string, state func(*corev1.Pod) bool) error {
-	err := wait.PollUntilContextTimeout(ctx, 5*lookInterval, stepTimeout, true, func(ctx context.Context) (bool, error) {
+	err := wait.PollUntilContextTimeout(ctx, 5*pollInterval, stepTimeout, true, func(ctx context.Context) (bool, error) {
 		err := w.Get(ctx, client.ObjectKeyFromObject(pod), pod)
 		if apierrors.IsNotFound(err) && state == nil {
 			return true, nil

@@ -2,9 +2,9 @@
 // and kube-proxy on two nodes that are network and mount namespaces of this
 // machine, under a real control plane. `make e2e` builds everything and runs it.
 //
-// The program that the user starts, the outer one, checks what the machine
-// lacks and executes itself again in namespaces of its own, where everything
-// happens (test/harness). Last it makes sure that the machine is as it was.
+// The program that the user starts checks the requirements of the machine and executes
+// itself again in namespaces of its own, where everything runs (test/harness). At the end
+// it checks that the machine is as it was before.
 package main
 
 import (
@@ -29,10 +29,10 @@ func main() {
 	os.Exit(launch(os.Args[1:], os.Stdout, os.Stderr))
 }
 
-// settings are what the user asked for.
+// settings are the user's flags.
 type settings struct {
 	Lives    int    // pods that live while programs are killed
-	Seed     uint64 // of what is killed when
+	Seed     uint64 // of the random choices of kills
 	Families families
 	Bin      string // directory of the programs
 	Source   string // directory of the checkout, for deploy/
@@ -77,24 +77,24 @@ func parseFlags(args []string, stderr io.Writer) (settings, error) {
 	return s, errors.Join(errs...)
 }
 
-// plan is what the outer program tells the inner ones.
+// plan is the input of the program inside of the namespaces.
 type plan struct {
 	settings
-	// ID tells what belongs to this run.
+	// ID marks everything that belongs to this run.
 	ID    string
 	Start time.Time
 	harness.Work
 }
 
-// programsDir is where programs are, in the work directory.
+// programsDir is the directory of the programs in the work directory.
 const programsDir = "bin"
 
-// programs is where the directory of the programs is mounted: the nodes see
-// another /var/lib and another /run, and the programs may lie in one of them.
+// programs returns where the directory of the programs is mounted: the nodes have another
+// /var/lib and another /run, and the programs may be in one of them.
 func (p plan) programs() string { return p.Path(programsDir) }
 
-// cgroup is the control group of everything that the nodes run, relative to
-// the root of each hierarchy.
+// cgroup returns the control group of everything that the nodes run, relative to the root
+// of each hierarchy.
 func (p plan) cgroup() string { return "fairlead-e2e-" + p.ID }
 
 func newID() string {

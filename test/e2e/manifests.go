@@ -11,8 +11,8 @@ import (
 	"sigs.k8s.io/controller-runtime/pkg/client"
 )
 
-// manifests installs Fairlead as docs/operator/install.md says: what is in
-// deploy/, as it is, but for the image and a setting. The programs are pods.
+// manifests installs Fairlead by docs/operator/install.md: the unchanged deploy/ with an
+// image and one setting. The programs are pods.
 func (w *testbed) manifests(ctx context.Context) error {
 	if err := w.writeOverlay(); err != nil {
 		return err
@@ -40,8 +40,8 @@ func (w *testbed) manifests(ctx context.Context) error {
 	return w.await(ctx, "the nodes to be Ready", w.nodesAre(corev1.ConditionTrue))
 }
 
-// oneLeads looks whether exactly one of the controllers takes itself for the leader:
-// both are process 1 on a host of the same name.
+// oneLeads checks that exactly one of the controllers takes itself for the leader: both
+// are process 1 on a host of the same name.
 func (w *testbed) oneLeads(ctx context.Context) (string, error) {
 	leaders := 0.0
 	for _, n := range w.nodes {
@@ -61,12 +61,12 @@ func (w *testbed) oneLeads(ctx context.Context) (string, error) {
 	}
 }
 
-// overlay is the directory of an operator's own kustomization.
+// overlay returns the directory of an operator's own kustomization.
 func (w *testbed) overlay() string     { return filepath.Join(w.Tmpfs(), "overlay") }
 func (w *testbed) defaultPool() string { return filepath.Join(w.overlay(), "default-pool.yaml") }
 
-// writePool writes the example of a pool with a range of the nodes' first family,
-// which where they have IPv4 is the example as it is.
+// writePool writes the example of a pool with a range of the nodes' first family. On
+// nodes with IPv4 this is the unchanged example.
 func (w *testbed) writePool() error {
 	w.ranges = w.Families.ranges()[:1]
 	example := filepath.Join(w.Source, "deploy/default-pool.yaml")
@@ -93,7 +93,7 @@ func (w *testbed) writeOverlay() error {
 		return err
 	}
 	err = writeYAML(filepath.Join(w.overlay(), "controller.yaml"), map[string]any{
-		"defaultNetwork": map[string]any{"pools": []string{"default"}}, "leaderElection": patientElection,
+		"defaultNetwork": map[string]any{"pools": []string{"default"}}, "leaderElection": slowElection,
 	})
 	if err != nil {
 		return err
@@ -108,8 +108,8 @@ func (w *testbed) writeOverlay() error {
 	})
 }
 
-// rollout has the DaemonSet and the Deployment exchange all pods of Fairlead's
-// while other pods come and go.
+// rollout makes the DaemonSet and the Deployment replace all of Fairlead's pods while
+// other pods are created and deleted.
 func (w *testbed) rollout(ctx context.Context) error {
 	if err := w.restart(ctx); err != nil {
 		return err
@@ -132,8 +132,7 @@ func (w *testbed) rollout(ctx context.Context) error {
 	return w.allReachAll(ctx)
 }
 
-// manifestsRemoved takes off what manifests installed, as the operator's guide
-// says.
+// manifestsRemoved removes the installation of manifests by the operator's guide.
 func (w *testbed) manifestsRemoved(ctx context.Context) error {
 	for _, args := range [][]string{
 		{"-n", system, "delete", "ds/fairlead-node"},
@@ -156,7 +155,7 @@ func (w *testbed) manifestsRemoved(ctx context.Context) error {
 	return w.asBefore(ctx)
 }
 
-// systemGroups are the names of the control groups of the pods in Fairlead's
+// systemGroups returns the names of the control groups of the pods in Fairlead's
 // namespace.
 func (w *testbed) systemGroups(ctx context.Context) (map[string]bool, error) {
 	list := &corev1.PodList{}
@@ -170,8 +169,8 @@ func (w *testbed) systemGroups(ctx context.Context) (map[string]bool, error) {
 	return out, nil
 }
 
-// keepPodLogs copies what Fairlead's pods logged to the other logs: the nodes'
-// disks go with the test.
+// keepPodLogs copies the logs of Fairlead's pods to the other logs, because the nodes'
+// disks are removed with the test.
 func (w *testbed) keepPodLogs() error {
 	for _, n := range w.nodes {
 		files, err := filepath.Glob(n.file("log/pods/" + system + "_*/*/*.log"))

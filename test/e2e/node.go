@@ -34,7 +34,7 @@ type node struct {
 	// images is the archive to import at the first boot.
 	images    string
 	podRanges []netip.Prefix
-	// The kubeconfigs of its programs.
+	// kubeletConfig and proxyConfig are the kubeconfigs of its programs.
 	kubeletConfig, proxyConfig string
 
 	processes *harness.Processes
@@ -43,8 +43,8 @@ type node struct {
 	bootID    string
 	baseline  netlab.State
 	running   map[string]*harness.Process
-	// killed says that containerd was killed. It forgets a namespace that it
-	// was about to give to a sandbox, or a file that it was about to mount it at.
+	// killed is true if containerd was killed. It then forgets a namespace that it was
+	// about to give to a sandbox, or a file at which it was about to mount one.
 	killed bool
 	// forgotten are the namespaces without a network that it forgot.
 	forgotten []string
@@ -66,7 +66,7 @@ func (n *node) addresses() []netip.Addr {
 	return out
 }
 
-// prepare makes what outlives a boot: the node's disk.
+// prepare creates the node's disk, which outlives a boot.
 func (n *node) prepare() error {
 	for _, dir := range []string{"lib/kubelet", "log", "tmp", "cni/bin", "cni/net.d", "opt/cni/bin", "etc/cni/net.d"} {
 		if err := os.MkdirAll(n.file(dir), 0o755); err != nil {
@@ -90,7 +90,7 @@ func (n *node) boot() error {
 	if n.baseline, err = n.machine.State(); err != nil {
 		return fmt.Errorf("look at %s: %w", n.name, err)
 	}
-	// The namespace lives as long as the file is open or a process is in it.
+	// The namespace exists as long as the file is open or a process is in it.
 	return n.machine.Do(func() error {
 		if err := unix.Unshare(unix.CLONE_NEWNS); err != nil {
 			return fmt.Errorf("make a mount namespace: %w", err)
@@ -98,8 +98,8 @@ func (n *node) boot() error {
 		if err := unix.Mount("", "/", "", unix.MS_REC|unix.MS_PRIVATE, ""); err != nil {
 			return fmt.Errorf("part the mounts of %s from the machine's: %w", n.name, err)
 		}
-		// `ip netns add` mounts the one for good, the laboratory the other. containerd
-		// finds them in the table of mounts even below another /run.
+		// `ip netns add` mounts /run/netns for good, the laboratory mounts /run.
+		// containerd finds them in the table of mounts even below another /run.
 		for _, dir := range []string{"/run/netns", "/run"} {
 			if err := unix.Unmount(dir, unix.MNT_DETACH); err != nil && !errors.Is(err, unix.EINVAL) && !errors.Is(err, unix.ENOENT) {
 				return fmt.Errorf("unmount %s of %s: %w", dir, n.name, err)
@@ -110,18 +110,19 @@ func (n *node) boot() error {
 			flags          uintptr
 			data           string
 		}{
-			// Namespaces of pods pass from containerd to the daemon's container.
+			// The mounts of pods' namespaces propagate from containerd to the daemon's
+			// container.
 			{"tmpfs", "/run", "tmpfs", 0, ""},
 			{"", "/run", "", unix.MS_SHARED, ""},
 			{n.file("lib"), "/var/lib", "", unix.MS_BIND, ""},
 			{n.file("log"), "/var/log", "", unix.MS_BIND, ""},
 			{n.file("boot_id"), bootIDFile, "", unix.MS_BIND, ""},
-			// The machine's, with directories to mount at that it may not have.
+			// The machine's /opt, with directories to mount at that it may lack.
 			{"overlay", "/opt", "overlay", 0, "lowerdir=" + n.file("opt") + ":/opt"},
 			{"overlay", "/etc", "overlay", 0, "lowerdir=" + n.file("etc") + ":/etc"},
 			{n.binDir(), "/opt/cni/bin", "", unix.MS_BIND, ""},
 			{n.confDir(), "/etc/cni/net.d", "", unix.MS_BIND, ""},
-			// The volumes of pods pass from kubelet to containers.
+			// The mounts of pods' volumes propagate from kubelet to containers.
 			{kubeletState, kubeletState, "", unix.MS_BIND, ""},
 			{"", kubeletState, "", unix.MS_SHARED, ""},
 		}
@@ -136,11 +137,11 @@ func (n *node) boot() error {
 	})
 }
 
-// bootIDFile has what is different after each boot (random(4)).
+// bootIDFile has a value that is different after each boot (random(4)).
 const bootIDFile = "/proc/sys/kernel/random/boot_id"
 
-// newBootID chooses the ID of a boot. The first is this machine's, as containers
-// have a /proc without the node's mounts: what runs in one cannot see another.
+// newBootID chooses the ID of a boot. The first is this machine's, because containers
+// have a /proc without the node's mounts: a program in a container cannot see another ID.
 func (n *node) newBootID() error {
 	if n.bootID == "" {
 		raw, err := os.ReadFile(bootIDFile)
@@ -191,7 +192,7 @@ func (n *node) startRuntime(ctx context.Context) error {
 	}
 	ctr := filepath.Join(n.programs, "containerd/ctr")
 	var last error
-	err := wait.PollUntilContextTimeout(ctx, lookInterval, stepTimeout, true, func(ctx context.Context) (bool, error) {
+	err := wait.PollUntilContextTimeout(ctx, pollInterval, stepTimeout, true, func(ctx context.Context) (bool, error) {
 		_, last = n.processes.Run(ctx, n.place().do, ctr, "version")
 		return last == nil, nil
 	})
@@ -202,14 +203,14 @@ func (n *node) startRuntime(ctx context.Context) error {
 	return err
 }
 
-// powerOff ends everything that runs on the node at once, as a power cut does:
-// what is in memory is lost, what is on its disk stays.
+// powerOff ends everything on the node at once, like a power cut: memory is lost, and the
+// disk stays.
 func (n *node) powerOff(ctx context.Context) error {
 	for _, p := range n.running {
 		p.Expect()
 	}
 	var left []int
-	err := wait.PollUntilContextTimeout(ctx, lookInterval/10, stepTimeout, true, func(context.Context) (bool, error) {
+	err := wait.PollUntilContextTimeout(ctx, pollInterval/10, stepTimeout, true, func(context.Context) (bool, error) {
 		var err error
 		left, err = n.pids()
 		for _, pid := range left {
@@ -245,7 +246,7 @@ func (n *node) pids() ([]int, error) {
 	for _, file := range files {
 		var ns unix.Stat_t
 		if unix.Stat(file, &ns) != nil || ns.Ino != own.Ino {
-			continue // it ended, or is none of ours
+			continue // it has ended, or is not ours
 		}
 		pid, err := strconv.Atoi(filepath.Base(filepath.Dir(filepath.Dir(file))))
 		if err != nil {

@@ -9,7 +9,7 @@ import (
 	"fairlead.dev/fairlead/test/netlab"
 )
 
-// place is where processes run.
+// place is a set of namespaces in which processes run.
 type place struct {
 	net *netlab.Namespace
 	mnt *os.File // mount namespace; nil: the test's own
@@ -21,7 +21,8 @@ func (p place) do(fn func() error) error {
 		if p.mnt == nil {
 			return fn()
 		}
-		// A thread that shares its root directory with others may not enter.
+		// A thread that shares its root directory with others may not enter a mount
+		// namespace.
 		if err := unix.Unshare(unix.CLONE_FS); err != nil {
 			return fmt.Errorf("leave the other threads: %w", err)
 		}

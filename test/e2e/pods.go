@@ -30,14 +30,14 @@ const (
 	appLabel   = "app"
 )
 
-// Where the programs serve their metrics, unless they are configured otherwise.
+// The default ports of the programs' metrics.
 const (
 	controllerPort = 9470
 	daemonPort     = 9471
 )
 
-// metric is the sum of the series that have a label, of what a program on the node
-// serves at a port.
+// metric returns the sum of the series with a label that a program on the node serves at
+// a port.
 func (n *node) metric(ctx context.Context, port int, name, label string) (float64, error) {
 	text, err := get(ctx, n.machine.Namespace, fmt.Sprintf("http://127.0.0.1:%d/metrics", port))
 	if err != nil {
@@ -56,7 +56,7 @@ func (n *node) metric(ctx context.Context, port int, name, label string) (float6
 	return sum, nil
 }
 
-// podSpec is that of every pod of ours.
+// podSpec returns the spec of all test pods.
 func podSpec() corev1.PodSpec {
 	return corev1.PodSpec{
 		TerminationGracePeriodSeconds: new(int64(1)),
@@ -90,7 +90,7 @@ func newDeployment() *appsv1.Deployment {
 	}
 }
 
-// deployment is the first pods.
+// deployment creates the first pods.
 func (w *testbed) deployment(ctx context.Context) error {
 	if err := w.Create(ctx, newDeployment()); err != nil {
 		return err
@@ -101,8 +101,8 @@ func (w *testbed) deployment(ctx context.Context) error {
 	return w.allReachAll(ctx)
 }
 
-// rolledOut waits until all pods of the Deployment are those of its template, and
-// ready, and no other is left.
+// rolledOut waits until all pods of the Deployment are of its present template and ready,
+// and no other pod is left.
 func (w *testbed) rolledOut(ctx context.Context) error {
 	err := w.await(ctx, "the Deployment", func(ctx context.Context) (string, error) {
 		d := &appsv1.Deployment{}
@@ -126,7 +126,7 @@ func (w *testbed) rolledOut(ctx context.Context) error {
 	return nil
 }
 
-// pods are those of ours, by name.
+// pods returns the test pods, by name.
 func (w *testbed) pods(ctx context.Context) ([]corev1.Pod, error) {
 	list := &corev1.PodList{}
 	if err := w.List(ctx, list, client.InNamespace(namespace)); err != nil {
@@ -136,7 +136,8 @@ func (w *testbed) pods(ctx context.Context) ([]corev1.Pod, error) {
 	return list.Items, nil
 }
 
-// allReachAll has every pod ask every pod, itself too, at each of its addresses.
+// allReachAll makes every pod send a request to every pod, including itself, at each of
+// its addresses.
 func (w *testbed) allReachAll(ctx context.Context) error {
 	pods, err := w.pods(ctx)
 	if err != nil {
@@ -170,8 +171,8 @@ func (w *testbed) allReachAll(ctx context.Context) error {
 	return nil
 }
 
-// targets are the names of pods by where they serve: one address of every family,
-// and none that another has.
+// targets returns the names of pods by their addresses: one address of every family, all
+// different.
 func (w *testbed) targets(pods []corev1.Pod) (map[string]string, error) {
 	names := map[string]string{}
 	for _, pod := range pods {
@@ -193,8 +194,8 @@ func (w *testbed) targets(pods []corev1.Pod) (map[string]string, error) {
 	return names, nil
 }
 
-// reach has a pod ask others and returns what they answered. The pod is asked
-// from its node.
+// reach makes a pod send requests to others and returns their answers. The request to the
+// pod comes from its node.
 func (w *testbed) reach(ctx context.Context, pod corev1.Pod, targets []string) (map[string]string, error) {
 	n := w.nodeOf(pod)
 	if n == nil {

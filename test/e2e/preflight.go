@@ -15,7 +15,7 @@ import (
 )
 
 const (
-	// needMemory is what was measured with 30 pods, and a third more.
+	// needMemory is the measured memory with 30 pods, and a third more.
 	needMemory = 3 << 30
 	needDisk   = 512 << 20
 	// maxTemp leaves room for a socket's path in the work directory: the kernel
@@ -23,8 +23,8 @@ const (
 	maxTemp = 45
 )
 
-// preflight returns what the machine lacks, and how to get it. It changes
-// nothing.
+// preflight returns the missing requirements of the machine, each with its remedy. It
+// changes nothing.
 func preflight(s settings) []string {
 	var lacks []string
 	if os.Geteuid() != 0 {
@@ -48,7 +48,7 @@ func preflight(s settings) []string {
 	return append(lacks, resourceLacks()...)
 }
 
-// kernelLacks tries what the test does, in a namespace to throw away.
+// kernelLacks tries the test's operations in a temporary namespace.
 func kernelLacks() []string {
 	var lacks []string
 	lab, err := netlab.New(context.Background(), netlab.Config{Nodes: 1})

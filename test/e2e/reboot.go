@@ -13,9 +13,9 @@ import (
 	"fairlead.dev/fairlead/api/v1alpha1"
 )
 
-// upgrade exchanges fairlead-node on both nodes, as the DaemonSet does, while
-// pods come and go: the old one ends, then the new one starts. No ADD may fail
-// of it.
+// upgrade replaces fairlead-node on both nodes, like the DaemonSet, while pods are
+// created and deleted: the old program ends, then the new one starts. No ADD may fail
+// because of that.
 func (w *testbed) upgrade(ctx context.Context) error {
 	before, err := w.failedSandboxes(ctx)
 	if err != nil {
@@ -26,7 +26,7 @@ func (w *testbed) upgrade(ctx context.Context) error {
 	}
 	for range 3 {
 		for _, n := range w.nodes {
-			// Let pods come under the one that runs.
+			// Let pods start under the running daemon.
 			if err := w.asked(ctx, n, 1); err != nil {
 				return err
 			}
@@ -56,8 +56,7 @@ func (w *testbed) upgrade(ctx context.Context) error {
 	return w.allReachAll(ctx)
 }
 
-// failedSandboxes are the kubelets' events of pods whose network could not be
-// set up.
+// failedSandboxes returns the kubelets' events of pods whose network could not be set up.
 func (w *testbed) failedSandboxes(ctx context.Context) ([]string, error) {
 	list := &corev1.EventList{}
 	if err := w.List(ctx, list, client.InNamespace(namespace)); err != nil {
@@ -72,8 +71,8 @@ func (w *testbed) failedSandboxes(ctx context.Context) ([]string, error) {
 	return out, nil
 }
 
-// reboot takes both nodes the power and starts them again. Every pod comes back
-// with a network of the new boot.
+// reboot cuts the power of both nodes and starts them again. Every pod comes back with a
+// network of the new boot.
 func (w *testbed) reboot(ctx context.Context) error {
 	g, poweringOff := errgroup.WithContext(ctx)
 	for _, n := range w.nodes {
@@ -112,8 +111,8 @@ func (w *testbed) reboot(ctx context.Context) error {
 	return w.allReachAll(ctx)
 }
 
-// attachedInThisBoot looks whether every pod has the addresses of its
-// PodAttachment and is plugged since its node booted.
+// attachedInThisBoot checks that every pod has the addresses of its PodAttachment and was
+// plugged after its node booted.
 func (w *testbed) attachedInThisBoot(ctx context.Context) (string, error) {
 	attachments := &v1alpha1.PodAttachmentList{}
 	if err := w.List(ctx, attachments, client.InNamespace(namespace)); err != nil {

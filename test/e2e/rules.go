@@ -13,12 +13,12 @@ import (
 
 const nftTable = "fairlead"
 
-// nodeSets are the sets of our tables that have elements without any pod; what
-// is in all others is a pod's.
+// nodeSets are the sets of our tables that have elements without any pod; the elements of
+// all other sets belong to pods.
 var nodeSets = []string{"revision", "local4", "local6", "cluster4", "cluster6", "tunnel4", "tunnel6", "peers4", "peers6"}
 
-// podElements are the elements in our packet filter that belong to pods, of what
-// `nft --json list sets` or `list maps` prints.
+// podElements returns the elements of pods in our packet filter, from the output of `nft
+// --json list sets` or `list maps`.
 func podElements(printed []byte) ([]string, error) {
 	type set struct {
 		Family, Name, Table string
@@ -44,7 +44,7 @@ func podElements(printed []byte) ([]string, error) {
 	return out, nil
 }
 
-// elements are those of pods in the node's packet filter.
+// elements returns the elements of pods in the node's packet filter.
 func (n *node) elements(ctx context.Context) ([]string, error) {
 	var out []string
 	for _, what := range []string{"sets", "maps"} {
@@ -61,8 +61,8 @@ func (n *node) elements(ctx context.Context) ([]string, error) {
 	return out, nil
 }
 
-// withoutBlocks are the routes, as netlab.State has them, that are not to one of
-// the blocks that nodes have.
+// withoutBlocks returns the routes, in the form of netlab.State, that do not lead to a
+// block of a node.
 func withoutBlocks(routes []string, blocks map[string]bool) []string {
 	return slices.DeleteFunc(slices.Clone(routes), func(route string) bool {
 		destination, _, _ := strings.Cut(route, " ")
@@ -70,7 +70,7 @@ func withoutBlocks(routes []string, blocks map[string]bool) []string {
 	})
 }
 
-// blocks are those that are routed to the nodes.
+// blocks returns the blocks that are routed to the nodes.
 func (w *testbed) blocks(ctx context.Context) (map[string]bool, error) {
 	list := &v1alpha1.NodeNetworkList{}
 	if err := w.List(ctx, list); err != nil {

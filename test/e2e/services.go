@@ -20,8 +20,8 @@ import (
 	"fairlead.dev/fairlead/test/netlab"
 )
 
-// services shows that kube-proxy's rules and ours get on: a Service with all
-// pods behind it, and one with a single pod, which reaches itself through it.
+// services checks that kube-proxy's rules and ours work together: with a Service for all
+// pods, and a Service for a single pod, which reaches itself through it.
 func (w *testbed) services(ctx context.Context) error {
 	pods, err := w.pods(ctx)
 	if err != nil {
@@ -69,7 +69,7 @@ func (w *testbed) services(ctx context.Context) error {
 	return nil
 }
 
-// newService makes a Service of all families and returns where it serves, IPv4
+// newService creates a Service of all families and returns its endpoints' URLs, IPv4
 // first.
 func (w *testbed) newService(ctx context.Context, name string, selector map[string]string) ([]string, error) {
 	service := &corev1.Service{
@@ -92,7 +92,8 @@ func (w *testbed) newService(ctx context.Context, name string, selector map[stri
 	return out, nil
 }
 
-// hostPorts gives a pod a port of its node, and asks there from everywhere.
+// hostPorts gives a pod a port of its node, and sends requests to the port from
+// everywhere.
 func (w *testbed) hostPorts(ctx context.Context) error {
 	const hostPort = 31080
 	n := w.nodes[0]
@@ -107,7 +108,7 @@ func (w *testbed) hostPorts(ctx context.Context) error {
 	}
 	at := n.at(hostPort)
 	var local []string
-	if n.machine.V4.IsValid() { // there is no such in IPv6: what is from ::1 stays on the loopback link
+	if n.machine.V4.IsValid() { // not in IPv6: packets from ::1 stay on the loopback link
 		local = append(local, netip.AddrPortFrom(netip.AddrFrom4([4]byte{127, 0, 0, 1}), hostPort).String())
 	}
 	for _, asker := range []struct {
@@ -155,7 +156,7 @@ func (w *testbed) hostPorts(ctx context.Context) error {
 	return nil
 }
 
-// at is where a port of the node is, IPv4 first.
+// at returns the addresses of a port of the node, IPv4 first.
 func (n *node) at(port uint16) []string {
 	var out []string
 	for _, own := range n.addresses() {
@@ -164,8 +165,8 @@ func (n *node) at(port uint16) []string {
 	return out
 }
 
-// outside has every pod ask a machine that knows no route to pods: it can
-// answer only because pods leave under the address of their node.
+// outside makes every pod send a request to a machine without a route to pods: it can
+// answer only because packets from pods have the address of their node.
 func (w *testbed) outside(ctx context.Context) error {
 	server := &http.Server{
 		ReadHeaderTimeout: stepTimeout,
@@ -214,7 +215,7 @@ func (w *testbed) rollingRestart(ctx context.Context) error {
 	return w.allReachAll(ctx)
 }
 
-// restart does what `kubectl rollout restart` does.
+// restart has the effect of `kubectl rollout restart`.
 func (w *testbed) restart(ctx context.Context) error {
 	d := &appsv1.Deployment{}
 	if err := w.Get(ctx, client.ObjectKey{Namespace: namespace, Name: deployment}, d); err != nil {
@@ -226,7 +227,7 @@ func (w *testbed) restart(ctx context.Context) error {
 	return w.Patch(ctx, d, client.MergeFrom(before))
 }
 
-// deletion removes Services and all pods and looks for what they left.
+// deletion removes Services and all pods, and checks that nothing is left.
 func (w *testbed) deletion(ctx context.Context) error {
 	var err error
 	for _, name := range []string{"all", "one"} {

@@ -18,9 +18,10 @@ import (
 	"sigs.k8s.io/controller-runtime/pkg/client"
 )
 
-// story is the scenarios in their order; each starts where the one before ends.
-func (w *testbed) story(ctx context.Context) error {
-	// What other families would not change is shown with one choice of them.
+// runScenarios runs the scenarios in order; each starts in the final state of the
+// previous one.
+func (w *testbed) runScenarios(ctx context.Context) error {
+	// Scenarios that the families do not affect run with one choice of them.
 	const each families = ""
 	for _, scenario := range []struct {
 		name string
@@ -58,11 +59,11 @@ func (w *testbed) story(ctx context.Context) error {
 	return nil
 }
 
-// noNetwork is what containerd says when it has no network configuration.
+// noNetwork is containerd's message if it has no network configuration.
 const noNetwork = "cni plugin not initialized"
 
-// nodesBoot starts the nodes without Fairlead first: they must not be Ready
-// before the network can be served.
+// nodesBoot starts the nodes without Fairlead first: they must not be Ready before
+// Fairlead can serve pods.
 func (w *testbed) nodesBoot(ctx context.Context) error {
 	for _, n := range w.nodes {
 		if err := n.boot(); err != nil {
@@ -88,7 +89,7 @@ func (w *testbed) nodesBoot(ctx context.Context) error {
 	return nil
 }
 
-// installation makes the nodes Ready, which they stay from then on.
+// installation makes the nodes Ready. They stay Ready from then on.
 func (w *testbed) installation(ctx context.Context) error {
 	if err := w.install(ctx); err != nil {
 		return err
@@ -105,8 +106,8 @@ func (w *testbed) installation(ctx context.Context) error {
 	return w.restartDaemons(ctx)
 }
 
-// restartDaemons kills and restarts fairlead-node: neither may containerd be
-// made to read its configuration again nor a node stop being Ready.
+// restartDaemons kills and restarts fairlead-node: containerd must not read its
+// configuration again, and no node may stop being Ready.
 func (w *testbed) restartDaemons(ctx context.Context) error {
 	type facts struct {
 		Conflist os.FileInfo
@@ -137,8 +138,7 @@ func (w *testbed) restartDaemons(ctx context.Context) error {
 		if err != nil {
 			return err
 		}
-		// The kubelet asks containerd, and containerd the plugin, every five
-		// seconds.
+		// The kubelet asks containerd, and containerd the plugin, every five seconds.
 		if err := w.asked(ctx, n, 2); err != nil {
 			return err
 		}
@@ -164,7 +164,7 @@ func (w *testbed) restartDaemons(ctx context.Context) error {
 	return nil
 }
 
-// daemonReady says why fairlead-node does not serve, or "".
+// daemonReady returns the reason why fairlead-node does not serve, or "".
 func (n *node) daemonReady(ctx context.Context) string {
 	if _, err := get(ctx, n.machine.Namespace, "http://127.0.0.1:9471/readyz"); err != nil {
 		return fmt.Sprintf("%s: %v", n.name, err)
@@ -172,8 +172,8 @@ func (n *node) daemonReady(ctx context.Context) string {
 	return ""
 }
 
-// checkConflist compares the network configuration with what runtimes take:
-// cniVersion 1.0.0 for those before CNI 1.1, and nothing that changes.
+// checkConflist checks that runtimes accept the network configuration: cniVersion 1.0.0
+// for those before CNI 1.1, and static content.
 func checkConflist(n *node) error {
 	raw, err := os.ReadFile(n.conflist())
 	if err != nil {
@@ -204,7 +204,7 @@ func checkConflist(n *node) error {
 	if diff := cmp.Diff([]string{"0.4.0", "1.0.0", "1.1.0"}, got.CNIVersions); diff != "" {
 		return fmt.Errorf("cniVersions of %s (-want +got):\n%s", n.conflist(), diff)
 	}
-	// Runtimes read every file: one that is half written fails them all.
+	// Runtimes read every file: a half-written file makes all fail.
 	files, err := filepath.Glob(filepath.Join(n.confDir(), "*"))
 	if err == nil && len(files) != 1 {
 		err = fmt.Errorf("%s holds %v; want the conflist alone", n.confDir(), files)
@@ -212,7 +212,7 @@ func checkConflist(n *node) error {
 	return err
 }
 
-// ready is the Ready condition of a node; the zero value when it has none yet.
+// ready returns the Ready condition of a node; the zero value if it has none yet.
 func (w *testbed) ready(ctx context.Context, n *node) (corev1.NodeCondition, error) {
 	object := &corev1.Node{}
 	if err := w.Get(ctx, client.ObjectKey{Name: n.name}, object); err != nil {
@@ -226,8 +226,8 @@ func (w *testbed) ready(ctx context.Context, n *node) (corev1.NodeCondition, err
 	return corev1.NodeCondition{}, nil
 }
 
-// nodesAre looks whether the Ready condition of all nodes is such, and, of those
-// that are to be Ready, whether pods may be scheduled there.
+// nodesAre checks that the Ready condition of all nodes has a status and, if they are
+// Ready, that pods may be scheduled there.
 func (w *testbed) nodesAre(want corev1.ConditionStatus) func(context.Context) (string, error) {
 	return func(ctx context.Context) (string, error) {
 		for _, n := range w.nodes {
@@ -254,8 +254,8 @@ func (w *testbed) nodesAre(want corev1.ConditionStatus) func(context.Context) (s
 	}
 }
 
-// asked waits until the kubelet of a node has looked at the runtime, and so
-// containerd at the plugin, some times.
+// asked waits until the kubelet of a node has asked the runtime, and so containerd the
+// plugin, a number of times.
 func (w *testbed) asked(ctx context.Context, n *node, times int) error {
 	count := func() (float64, error) {
 		return n.metric(ctx, daemonPort, "fairlead_cni_requests_total", `verb="STATUS"`)

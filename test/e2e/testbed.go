@@ -27,11 +27,11 @@ import (
 
 const (
 	nodeCount = 2
-	// stepTimeout bounds every wait; calm machines need a fraction.
+	// stepTimeout bounds every wait; idle machines need a fraction.
 	stepTimeout = 10 * time.Minute
 )
 
-// testbed is all that exists while the test runs.
+// testbed is the cluster of the test.
 type testbed struct {
 	plan
 	harness.Reporter
@@ -43,11 +43,11 @@ type testbed struct {
 	rest        *rest.Config
 	admin       string // the administrator's kubeconfig
 	controllers []*harness.Process
-	// ranges are those of the pool, IPv4 first: a pod has an address of each.
+	// ranges are the ranges of the pool, IPv4 first: a pod has an address of each.
 	ranges []netip.Prefix
 }
 
-// runInside is the work inside of the namespaces that the outer program made.
+// runInside is the work inside of the namespaces.
 func runInside(ctx context.Context, work harness.Work) error {
 	var p plan
 	if err := work.ReadPlan(&p); err != nil {
@@ -64,7 +64,7 @@ func runInside(ctx context.Context, work harness.Work) error {
 	w.processes = &harness.Processes{Logs: p.Logs(), Env: []string{"PATH=" + path, "TMPDIR=" + p.Tmpfs(), "HOME=/"}, Failed: cancel}
 	err := w.build(ctx)
 	if err == nil {
-		err = w.story(ctx)
+		err = w.runScenarios(ctx)
 	}
 	if err == nil {
 		return nil
@@ -75,7 +75,7 @@ func runInside(ctx context.Context, work harness.Work) error {
 	return errors.Join(err, w.keepPodLogs())
 }
 
-// build makes the nodes and the control plane. Nothing runs on the nodes yet.
+// build creates the nodes and the control plane. Nothing runs on the nodes yet.
 func (w *testbed) build(ctx context.Context) error {
 	var err error
 	if w.lab, err = netlab.New(ctx, netlab.Config{Nodes: nodeCount, Here: true, IPv6Only: w.Families == ipv6}); err != nil {
@@ -122,16 +122,16 @@ func (w *testbed) startControlPlane(ctx context.Context) error {
 	return nil
 }
 
-// await looks until there is nothing that is not as it should be. look returns
-// what is not.
+// await calls look until it returns no problem. look returns the present problem, or
+// empty for none.
 func (w *testbed) await(ctx context.Context, what string, look func(ctx context.Context) (string, error)) error {
 	ctx, cancel := context.WithTimeoutCause(ctx, stepTimeout, fmt.Errorf("not within %v", stepTimeout))
 	defer cancel()
 	last, said := "", time.Now()
-	err := wait.PollUntilContextCancel(ctx, lookInterval, true, func(ctx context.Context) (bool, error) {
+	err := wait.PollUntilContextCancel(ctx, pollInterval, true, func(ctx context.Context) (bool, error) {
 		not, err := look(ctx)
 		if ctx.Err() != nil {
-			return false, nil //nolint:nilerr // it says so itself
+			return false, nil //nolint:nilerr // the context has the cause
 		}
 		last = not
 		if not != "" && time.Since(said) > progressInterval {
@@ -147,21 +147,20 @@ func (w *testbed) await(ctx context.Context, what string, look func(ctx context.
 }
 
 const (
-	// lookInterval is the time between two looks at something that tells nobody
-	// when it changes.
-	lookInterval     = 100 * time.Millisecond
+	// pollInterval is the time between two checks of a state that has no events.
+	pollInterval     = 100 * time.Millisecond
 	progressInterval = 5 * time.Second
 )
 
-// from makes a client that asks from within a network namespace.
+// from returns an HTTP client in a network namespace.
 func from(ns *netlab.Namespace) *http.Client {
 	return &http.Client{
-		Timeout: 2 * time.Minute, // longer than a pod asks others
+		Timeout: 2 * time.Minute, // longer than a pod's requests to others take
 		Transport: &http.Transport{
 			DisableKeepAlives: true,
 			DialContext: func(ctx context.Context, network, addr string) (conn net.Conn, err error) {
-				// An address, no name: the dialer starts no goroutine, which would be
-				// outside.
+				// The target is an address and not a name, so that the dialer starts no
+				// goroutine, which would be outside of the namespace.
 				if _, err := netip.ParseAddrPort(addr); err != nil {
 					return nil, err
 				}
@@ -175,7 +174,7 @@ func from(ns *netlab.Namespace) *http.Client {
 	}
 }
 
-// get asks from within a network namespace.
+// get sends a request from within a network namespace.
 func get(ctx context.Context, ns *netlab.Namespace, url string) (string, error) {
 	request, err := http.NewRequestWithContext(ctx, http.MethodGet, url, nil)
 	if err != nil {
