@@ -24,16 +24,17 @@ const (
 	ControllerAccount = "fairlead-controller"
 	NodeAccount       = "fairlead-node"
 
-	// AccountNamespace is where they are.
+	// AccountNamespace is their namespace.
 	AccountNamespace = "fairlead-system"
 )
 
 // tokenSeconds is the life of a token, longer than any run.
 const tokenSeconds = 24 * 3600
 
-// Account returns the path of a kubeconfig with the credentials of a ServiceAccount of Fairlead's, as an installation
-// gives them to its program: with the rights of deploy/rights, which it installs, and no others. With the name of a
-// node the token is bound to a pod on it, as a kubelet's is; the Node has to exist, else Kubernetes soon removes the pod.
+// Account returns the path of a kubeconfig with the credentials of a ServiceAccount of
+// Fairlead, as in an installation: with the rights of deploy/rights, which it installs,
+// and no others. If node is set, the token is bound to a pod on that node, like the token
+// of a daemon. The Node has to exist; otherwise Kubernetes soon removes the pod.
 func (c *Cluster) Account(name, node string) string {
 	c.tb.Helper()
 	if err := c.rights(); err != nil {
@@ -52,7 +53,7 @@ func (c *Cluster) Account(name, node string) string {
 	return path
 }
 
-// installRights brings the accounts and their rights to those of this build.
+// installRights applies deploy/rights of this build.
 func installRights(kubeconfig string) error {
 	rights, err := Deploy("rights")
 	if err != nil {
@@ -62,7 +63,8 @@ func installRights(kubeconfig string) error {
 	return err
 }
 
-// holder creates the pod that a token is bound to. It uses its node's network, so it asks for none.
+// holder creates the pod to which a token is bound. It uses its node's network, so it
+// needs none from Fairlead.
 func (c *Cluster) holder(account, node string) *corev1.Pod {
 	c.tb.Helper()
 	pod := &corev1.Pod{
@@ -84,8 +86,9 @@ func (c *Cluster) holder(account, node string) *corev1.Pod {
 	return pod
 }
 
-// WriteAccount writes a kubeconfig with a token of a ServiceAccount of Fairlead's, which exists; with bound, of a pod on
-// a node, the token is that node's. api and cfg are the administrator's.
+// WriteAccount writes a kubeconfig with a token of an existing ServiceAccount of
+// Fairlead. If bound is a pod on a node, the token is bound to the pod and so to the
+// node. api and cfg are the administrator's.
 func WriteAccount(ctx context.Context, api client.Client, cfg *rest.Config, path, name string, bound *authenticationv1.BoundObjectReference) error {
 	account := &corev1.ServiceAccount{ObjectMeta: metav1.ObjectMeta{Namespace: AccountNamespace, Name: name}}
 	request := &authenticationv1.TokenRequest{Spec: authenticationv1.TokenRequestSpec{BoundObjectRef: bound, ExpirationSeconds: new(int64(tokenSeconds))}}
@@ -103,7 +106,8 @@ func WriteAccount(ctx context.Context, api client.Client, cfg *rest.Config, path
 	return nil
 }
 
-// awaitRights waits until the API server knows roles that were just made: it reads them by a watch of its own.
+// awaitRights waits until the API server, which reads roles by a watch, knows the new
+// roles.
 func (c *Cluster) awaitRights(kubeconfig string) {
 	c.tb.Helper()
 	cfg, err := kubeclient.Config(kubeconfig)

@@ -1,19 +1,22 @@
 // Package cluster gives integration tests a real Kubernetes API.
 //
-// All test binaries of one `go test` run share one control plane, bin/kubelab; the first to come starts it, and it ends
-// by itself with the go command. Every test works in a namespace of its own. There are no kubelets: tests make their
-// nodes and play their part.
+// All test binaries of one `go test` run share one control plane, bin/kubelab. The first
+// binary starts it, and it ends by itself with the go command. Every test works in a
+// namespace of its own. There are no kubelets: tests create their nodes and do the
+// kubelets' work.
 //
 //	c := cluster.New(t)                        // beside other tests
 //	node := c.Node(c.Namespace)                // cluster-wide names must be the test's own
 //	pod := c.Pod("web", node.Name)
 //	c.Eventually(t, "an attachment", func(ctx context.Context) error { ... })
 //
-// A test that runs something which acts on the whole cluster, as the controller does, takes Exclusive instead: another
-// control plane, one for each test binary, which it has for itself and may kill.
+// A test of a program that acts on the whole cluster, such as the controller, uses
+// Exclusive instead: another control plane, one for each test binary, which the test has
+// for itself and may kill.
 //
-// FAIRLEAD_KUBELAB names another kubelab program. FAIRLEAD_TEST_KUBECONFIG names the kubeconfig of a cluster to use
-// instead; it has to be one to throw away, because Exclusive removes every object of Fairlead's in it.
+// FAIRLEAD_KUBELAB names another kubelab program. FAIRLEAD_TEST_KUBECONFIG names the
+// kubeconfig of a cluster to use instead. Use a cluster without data, because Exclusive
+// removes all of Fairlead's objects in it.
 package cluster
 
 import (
@@ -33,10 +36,11 @@ import (
 	"fairlead.dev/fairlead/test/kubeclient"
 )
 
-// ownedLabel marks the namespaces and nodes that tests made, and nothing else is ever removed by a sweep.
+// ownedLabel marks the namespaces and nodes that tests created. A sweep removes no
+// others.
 const ownedLabel = "fairlead.dev/test"
 
-// cleanupTimeout bounds what is removed after a test.
+// cleanupTimeout bounds the cleanup after a test.
 const cleanupTimeout = time.Minute
 
 // Cluster is a test's view of the shared control plane.
@@ -47,28 +51,33 @@ type Cluster struct {
 	Kubeconfig string
 	// Client reads from the API server, not from a cache. It knows Kubernetes' kinds, ours and CRDs.
 	Client client.Client
-	// Namespace is the test's own. It goes at the end of the test with all that is in it.
+	// Namespace is the test's own. It is removed at the end of the test with everything
+	// in it.
 	Namespace string
 
 	tb testing.TB
-	// rights installs what Account needs, once in a test binary.
+	// rights installs the rights for Account, once in a test binary.
 	rights func() error
-	// lab is where its control plane comes from; without a program it is somebody else's.
+	// lab is the kubelab of the control plane; without a program the control plane is not
+	// a kubelab.
 	lab lab
 }
 
-// New gives a test the control plane beside other tests of this and other packages. What the test makes outside its
-// namespace needs a name that no other test uses, and the test removes it; Node does. The test fails when there is no
-// control plane to be had, and is skipped in short mode.
+// New gives a test the shared control plane, beside other tests of this and other
+// packages. Objects outside of the test's namespace need a name that no other test uses,
+// and the test removes them; Node does both. The test fails if there is no control plane,
+// and is skipped in short mode.
 //
-// A test must not call New and Exclusive both: with FAIRLEAD_TEST_KUBECONFIG each waits for the other.
+// A test must not call both New and Exclusive: with FAIRLEAD_TEST_KUBECONFIG each waits
+// for the other.
 func New(tb testing.TB) *Cluster {
 	tb.Helper()
 	return use(tb, connectShared, shared)
 }
 
-// Exclusive gives a test a control plane for itself. Those of one test binary have one, one after the other. Objects of
-// Fairlead's, and test nodes and pods that are left over are removed before and after.
+// Exclusive gives a test a control plane for itself. The tests of one test binary use one
+// control plane, one after the other. Left-over objects of Fairlead, and left-over test
+// nodes and pods, are removed before and after.
 func Exclusive(tb testing.TB) *Cluster {
 	tb.Helper()
 	c := use(tb, connectExclusive, exclusive)
@@ -82,7 +91,7 @@ func Exclusive(tb testing.TB) *Cluster {
 	return c
 }
 
-// connection is what a test binary keeps of the control plane.
+// connection is a test binary's connection to the control plane.
 type connection struct {
 	kubeconfig string
 	rest       *rest.Config
@@ -91,12 +100,13 @@ type connection struct {
 	lab        lab
 }
 
-// Each finds or starts a control plane once in a test binary: a second try would fail as the first did.
+// Each function finds or starts a control plane once in a test binary: a second try would
+// fail like the first.
 var (
 	connectShared = sync.OnceValues(func() (*connection, error) {
 		pid := os.Getppid()
 		if pid == 1 {
-			pid = os.Getpid() // an orphan; what belonged to process 1 would never end
+			pid = os.Getpid() // an orphan; a control plane of process 1 would never end
 		}
 		return connect(pid)
 	})
@@ -159,7 +169,7 @@ func use(tb testing.TB, connect func() (*connection, error), mode lockMode) *Clu
 	return c
 }
 
-// view is a test's, without a namespace.
+// view returns a test's view, without a namespace.
 func (conn *connection) view(tb testing.TB) *Cluster {
 	tb.Helper()
 	return &Cluster{
@@ -185,14 +195,14 @@ func (c *Cluster) makeNamespace() {
 			c.tb.Errorf("removing namespace %s: %v", c.Namespace, err)
 		}
 	})
-	// Kubernetes makes the account as well, in its own time.
+	// Kubernetes creates the account as well, but later.
 	account := &corev1.ServiceAccount{ObjectMeta: metav1.ObjectMeta{Namespace: c.Namespace, Name: "default"}}
 	if err := c.Client.Create(ctx, account); err != nil && !apierrors.IsAlreadyExists(err) {
 		c.tb.Fatalf("creating the service account of %s: %v", c.Namespace, err)
 	}
 }
 
-// cleanup does something after the test, when its own context has ended.
+// cleanup calls do after the test, when the test's own context has ended.
 func (c *Cluster) cleanup(do func(ctx context.Context)) {
 	c.tb.Cleanup(func() {
 		ctx, cancel := context.WithTimeout(context.WithoutCancel(c.tb.Context()), cleanupTimeout)

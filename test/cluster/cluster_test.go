@@ -25,11 +25,11 @@ import (
 	"fairlead.dev/fairlead/test/cluster"
 )
 
-// asChild says to TestChild that it is a test binary which another test runs.
+// asChild is the variable that makes TestChild run as the child of another test.
 const asChild = "FAIRLEAD_CLUSTER_TEST_CHILD"
 
-// TestChild is what TestOneControlPlaneForARun runs in test binaries of its own: it names the control plane it got, and
-// ends when it is told to.
+// TestChild runs in the test binaries that TestOneControlPlaneForARun starts: it prints
+// the control plane that it got, and ends on request.
 func TestChild(t *testing.T) {
 	if os.Getenv(asChild) == "" {
 		t.Skip("runs in other tests only")
@@ -93,7 +93,7 @@ func TestOneControlPlaneForARun(t *testing.T) {
 	}
 }
 
-// child is what TestChild says.
+// child is the output of TestChild.
 type child struct {
 	host, kubeconfig, namespace string
 }
@@ -200,7 +200,7 @@ func TestExclusiveLeavesNothing(t *testing.T) {
 		}
 	})
 	if c == nil {
-		return // it was skipped, or has failed
+		return // the test was skipped, or has failed
 	}
 	counts := map[string]int{}
 	lists := map[string]client.ObjectList{

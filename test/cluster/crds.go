@@ -12,7 +12,7 @@ import (
 	"fairlead.dev/fairlead/api/v1alpha1"
 )
 
-// installCRDs brings the cluster's definitions of our kinds to the ones in this build and returns when they are served.
+// installCRDs applies the CRDs of this build and returns when they are served.
 func installCRDs(ctx context.Context, api client.Client) error {
 	crds, err := v1alpha1.CRDs()
 	if err != nil {
@@ -41,10 +41,11 @@ func installCRD(ctx context.Context, api client.Client, crd *apiextensionsv1.Cus
 		return err
 	}
 	crd.ResourceVersion = present.ResourceVersion
-	return api.Update(ctx, crd) // changes nothing when it is equal
+	return api.Update(ctx, crd) // no change if it is equal
 }
 
-// awaitServed returns when objects of a kind can be listed: the condition Established alone comes a moment too early.
+// awaitServed returns when objects of a kind can be listed: the condition Established is
+// set a moment too early.
 func awaitServed(ctx context.Context, api client.Client, crd *apiextensionsv1.CustomResourceDefinition) error {
 	list := newList(crd)
 	var last error

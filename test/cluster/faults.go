@@ -21,54 +21,60 @@ import (
 // ErrInjected is in every error that a fault causes. Clients see it as they see a broken connection.
 var ErrInjected = errors.New("injected fault")
 
-// Kind is what goes wrong with a request.
+// Kind is the kind of a fault.
 type Kind int
 
-// What can go wrong.
+// The kinds of faults.
 const (
 	// None lets the request pass.
 	None Kind = iota
 	// Refuse fails the request before it is sent: nothing has happened.
 	Refuse
-	// LoseReply sends the request and loses the reply: it has happened, and the client cannot know.
+	// LoseReply sends the request and loses the reply: the request has its effect, and
+	// the client cannot know.
 	LoseReply
-	// Conflict answers 409 without sending the request, as to a writer whose object has changed meanwhile.
+	// Conflict answers 409 without sending the request, as if the object had changed
+	// meanwhile.
 	Conflict
 )
 
-// Fault is what happens to one request.
+// Fault is the treatment of one request.
 type Fault struct {
 	Kind  Kind
-	Delay time.Duration // before anything else happens
+	Delay time.Duration // before the fault or the request
 }
 
-// Chooser chooses the fault of a request. The verb is as in RBAC: get, list, watch, create, update, patch, delete or
-// deletecollection. resource is plural, as in "podattachments"; subresource is empty for the object itself; name is
-// empty for list, watch and create. A request for something else, as discovery, has its path as resource and the HTTP
-// method in lower case as verb. Calls come one at a time, so that a chooser may count without a lock.
+// Chooser chooses the fault of a request. The verb is as in RBAC: get, list, watch,
+// create, update, patch, delete or deletecollection. resource is plural, such as
+// "podattachments"; subresource is empty for the object itself; name is empty for list,
+// watch and create. For a request without a resource, such as discovery, resource is the
+// path, and verb the HTTP method in lower case. Calls come one at a time, so that a
+// chooser may count without a lock.
 type Chooser func(verb, resource, subresource, name string) Fault
 
-// Faults counts the requests of clients and makes some go wrong. It may be used by many at once.
+// Faults counts the requests of clients and injects faults. Several goroutines may use it
+// at once.
 type Faults struct {
 	mu     sync.Mutex
 	choose Chooser
 	counts map[string]int
 }
 
-// NewFaults returns Faults with a chooser; nil lets everything pass.
+// NewFaults returns Faults with a chooser; nil injects no faults.
 func NewFaults(choose Chooser) *Faults {
 	return &Faults{choose: choose, counts: map[string]int{}}
 }
 
-// Set replaces the chooser; nil lets everything pass. Requests on their way keep what was chosen for them.
+// Set replaces the chooser; nil injects no faults. Requests in progress keep their chosen
+// fault.
 func (f *Faults) Set(choose Chooser) {
 	f.mu.Lock()
 	defer f.mu.Unlock()
 	f.choose = choose
 }
 
-// Count returns how many requests there were of a verb for a resource, the failed ones included. A subresource is named
-// as in RBAC: "podattachments/status".
+// Count returns how many requests of a verb for a resource there were, including failed
+// ones. A subresource is named as in RBAC: "podattachments/status".
 func (f *Faults) Count(verb, resource string) int {
 	f.mu.Lock()
 	defer f.mu.Unlock()
@@ -89,7 +95,7 @@ func (f *Faults) Reset() {
 	clear(f.counts)
 }
 
-// next counts a request and returns what shall happen to it.
+// next counts a request and returns its fault.
 func (f *Faults) next(r request) Fault {
 	f.mu.Lock()
 	defer f.mu.Unlock()
@@ -111,7 +117,7 @@ func (c *Cluster) WithFaults(faults *Faults) *rest.Config {
 	return cfg
 }
 
-// faultyTransport is the place where requests go wrong.
+// faultyTransport injects the faults.
 type faultyTransport struct {
 	faults *Faults
 	next   http.RoundTripper
@@ -137,7 +143,7 @@ func (t *faultyTransport) RoundTrip(r *http.Request) (*http.Response, error) {
 		if err != nil {
 			return nil, err
 		}
-		// The status line comes after the server has done the work.
+		// The server has done the work when the status line arrives.
 		if err := reply.Body.Close(); err != nil {
 			return nil, err
 		}
@@ -161,7 +167,7 @@ func delay(r *http.Request, length time.Duration) error {
 	}
 }
 
-// closeBody does what a RoundTripper owes a request that it does not send.
+// closeBody closes the body of a request that is not sent, as a RoundTripper must.
 func closeBody(r *http.Request) {
 	if r.Body != nil {
 		_ = r.Body.Close()
@@ -190,12 +196,12 @@ func conflict(r *http.Request, parsed request) (*http.Response, error) {
 	}, nil
 }
 
-// request is what a request to the API server is about.
+// request describes the target of a request to the API server.
 type request struct {
 	verb, group, resource, subresource, name string
 }
 
-// parseRequest understands the paths of the API:
+// parseRequest parses the paths of the API:
 //
 //	/api/v1/[namespaces/NAMESPACE/]RESOURCE[/NAME[/SUBRESOURCE]]
 //	/apis/GROUP/VERSION/[namespaces/NAMESPACE/]RESOURCE[/NAME[/SUBRESOURCE]]
@@ -225,7 +231,8 @@ func parseRequest(r *http.Request) request {
 	return parsed
 }
 
-// verbOf returns the verb that RBAC would see. A list or watch of one object by its path does not exist any more.
+// verbOf returns the verb of a request as in RBAC. A list or watch of one object by its
+// path does not exist any more.
 func verbOf(r *http.Request, named bool) string {
 	switch {
 	case r.Method == http.MethodPost:

@@ -73,7 +73,8 @@ func TestFaultsOfACreate(t *testing.T) {
 
 func injected(err error) bool { return errors.Is(err, cluster.ErrInjected) }
 
-// TestFaultsWithProtobuf makes sure that a client which speaks another format than the injected answer understands it.
+// TestFaultsWithProtobuf checks that a client which uses another format than the injected
+// answer understands it.
 func TestFaultsWithProtobuf(t *testing.T) {
 	c := cluster.New(t)
 	faults := cluster.NewFaults(func(verb, _, _, _ string) cluster.Fault {
@@ -184,7 +185,7 @@ func TestFaultsDelay(t *testing.T) {
 	}
 }
 
-// TestFaultsAtOnce lets many clients run into every third request failing.
+// TestFaultsAtOnce makes every third request of many clients fail.
 func TestFaultsAtOnce(t *testing.T) {
 	c := cluster.New(t)
 	calls := 0 // the chooser needs no lock

@@ -8,7 +8,8 @@ import (
 	"strings"
 )
 
-// Kubectl runs kubectl as the administrator and returns what it prints. The test fails when it fails.
+// Kubectl runs kubectl as the administrator and returns its output. The test fails if
+// kubectl fails.
 func (c *Cluster) Kubectl(args ...string) string {
 	c.tb.Helper()
 	out, err := kubectl(c.Kubeconfig, args...)
@@ -32,7 +33,7 @@ func kubectl(kubeconfig string, args ...string) (string, error) {
 	return stdout.String(), nil
 }
 
-// Deploy returns the path of something in deploy/.
+// Deploy returns the path of a file or folder in deploy/.
 func Deploy(elem ...string) (string, error) {
 	root, err := moduleRoot()
 	if err != nil {

@@ -8,7 +8,7 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// lockMode says whether others may hold a lock at the same time.
+// lockMode is whether others may hold a lock at the same time.
 type lockMode int
 
 const (
@@ -16,8 +16,9 @@ const (
 	exclusive lockMode = unix.LOCK_EX
 )
 
-// lockFile waits for a lock on an existing file, which it neither writes nor changes. Each call has a lock of its own,
-// also in one process. unlock gives it back; so does the end of the process.
+// lockFile waits for a lock on an existing file, which it neither writes nor changes.
+// Each call has a lock of its own, also in one process. unlock releases the lock; the end
+// of the process does too.
 func lockFile(path string, mode lockMode) (unlock func(), err error) {
 	file, err := os.Open(path)
 	if err != nil {

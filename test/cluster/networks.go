@@ -9,8 +9,8 @@ import (
 	"sigs.k8s.io/controller-runtime/pkg/client"
 )
 
-// NetworkDefinition is the CRD of NetworkAttachmentDefinitions (NPWG multi-network specification 1.3). It stays in the
-// cluster.
+// NetworkDefinition returns the CRD of NetworkAttachmentDefinitions (NPWG multi-network
+// specification 1.3). It stays in the cluster.
 func NetworkDefinition() *apiextensionsv1.CustomResourceDefinition {
 	const group, plural = "k8s.cni.cncf.io", "network-attachment-definitions"
 	text := apiextensionsv1.JSONSchemaProps{Type: "string"}
@@ -33,7 +33,7 @@ func NetworkDefinition() *apiextensionsv1.CustomResourceDefinition {
 	}
 }
 
-// Networks makes sure that there can be NetworkAttachmentDefinitions.
+// Networks installs the CRD of NetworkAttachmentDefinitions.
 func (c *Cluster) Networks() {
 	c.tb.Helper()
 	crd := NetworkDefinition()
@@ -47,7 +47,8 @@ func (c *Cluster) Networks() {
 	}
 }
 
-// Network makes a NetworkAttachmentDefinition with a network configuration. It goes at the end of the test.
+// Network creates a NetworkAttachmentDefinition with a network configuration. It is
+// removed at the end of the test.
 func (c *Cluster) Network(name, config string) *unstructured.Unstructured {
 	c.tb.Helper()
 	c.Networks()

@@ -14,14 +14,15 @@ import (
 )
 
 const (
-	// patience is what Eventually gives a condition.
+	// patience is how long Eventually waits for a condition.
 	patience = time.Minute
-	// tick is the time between two looks at a condition.
+	// tick is the time between two checks of a condition.
 	tick = 10 * time.Millisecond
 )
 
-// Node creates a Node that is ready and takes pods; with changes it before. Its name is as given, so under New it has to
-// be one that no other test uses, such as the test's namespace. It is removed after the test.
+// Node creates a Node that is ready and takes pods; with changes it before. Under New the
+// name must be unique among all tests, for example the test's namespace. The Node is
+// removed after the test.
 func (c *Cluster) Node(name string, with ...func(*corev1.Node)) *corev1.Node {
 	c.tb.Helper()
 	capacity := corev1.ResourceList{
@@ -55,7 +56,8 @@ func (c *Cluster) Node(name string, with ...func(*corev1.Node)) *corev1.Node {
 			c.tb.Errorf("removing node %s: %v", name, err)
 		}
 	})
-	// Admission gives every new node the not-ready taint, and nobody is there to take it away.
+	// Admission gives every new node the not-ready taint, and no controller removes it
+	// here.
 	untaint := client.RawPatch(types.MergePatchType, []byte(`{"spec":{"taints":null}}`))
 	if err := c.Client.Patch(c.tb.Context(), node, untaint); err != nil {
 		c.tb.Fatalf("removing the taints of node %s: %v", name, err)
@@ -63,8 +65,9 @@ func (c *Cluster) Node(name string, with ...func(*corev1.Node)) *corev1.Node {
 	return node
 }
 
-// Pod creates a pod in the test's namespace, bound to a node, or left to the scheduler when node is empty; with changes
-// it before. It has one container that will never run, and deleting it takes no grace period.
+// Pod creates a pod in the test's namespace, bound to a node, or left to the scheduler if
+// node is empty; with changes it before. It has one container, which never runs, and
+// deleting it takes no grace period.
 func (c *Cluster) Pod(name, node string, with ...func(*corev1.Pod)) *corev1.Pod {
 	c.tb.Helper()
 	pod := &corev1.Pod{
@@ -85,8 +88,8 @@ func (c *Cluster) Pod(name, node string, with ...func(*corev1.Pod)) *corev1.Pod 
 	return pod
 }
 
-// Eventually waits until check returns nil, for 30 s at most, and fails the test with its last error after that. what
-// says what is waited for: "an attachment for pod web".
+// Eventually waits until check returns nil, for a minute at most, and then fails the test
+// with the last error. what names the awaited condition: "an attachment for pod web".
 func (c *Cluster) Eventually(tb testing.TB, what string, check func(ctx context.Context) error) {
 	tb.Helper()
 	ctx, cancel := context.WithTimeout(tb.Context(), patience)

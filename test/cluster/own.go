@@ -8,9 +8,9 @@ import (
 	"testing"
 )
 
-// Own gives a test a control plane that nobody else has and that ends with the test. Nothing is installed in it, not
-// even our CRDs, and Namespace is empty: it is for tests of an installation. It takes the memory of a second control
-// plane and seconds to start.
+// Own gives a test a separate control plane that ends with the test. Nothing is installed
+// in it, not even our CRDs, and Namespace is empty: it is for tests of an installation.
+// It takes the memory of a second control plane and seconds to start.
 func Own(tb testing.TB) *Cluster {
 	tb.Helper()
 	if testing.Short() {
@@ -36,9 +36,10 @@ func Own(tb testing.TB) *Cluster {
 	return conn.view(tb)
 }
 
-// Restart kills the control plane, etcd, API server, scheduler and controller manager at once, and returns when it is
-// ready again, at the same address and with all that it had acknowledged. Only the control plane of Exclusive or Own may
-// be restarted: others use that of New.
+// Restart kills the control plane (etcd, API server, scheduler and controller manager) at
+// once, and returns when it is ready again, at the same address and with all acknowledged
+// state. It is only for the control plane of Exclusive or Own: other tests use that of
+// New.
 func (c *Cluster) Restart() error {
 	if c.lab.owner != os.Getpid() {
 		return errors.New("this control plane is not the test's alone to restart; take Exclusive, without FAIRLEAD_TEST_KUBECONFIG")

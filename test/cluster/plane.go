@@ -19,14 +19,15 @@ import (
 	"fairlead.dev/fairlead/test/kubeclient"
 )
 
-// probeTimeout bounds the question whether a control plane that left its kubeconfig still runs.
+// probeTimeout bounds the check whether a control plane that left its kubeconfig still
+// runs.
 const probeTimeout = 5 * time.Second
 
 // lab is a control plane that kubelab runs.
 type lab struct {
 	program string
 	dir     string
-	owner   int // it ends with this process
+	owner   int // the control plane ends with this process
 }
 
 // findControlPlane returns the kubeconfig of the control plane of a process and starts one if there is none. It holds a
@@ -46,7 +47,8 @@ func findControlPlane(owner int) (kubeconfig string, l lab, unlock func(), err e
 	if l.dir, err = dirOf(owner); err != nil {
 		return "", lab{}, nil, err
 	}
-	// The lock is on the program because that is there before the control plane and has not to be removed after it.
+	// The lock is on the program, because that exists before the control plane and need
+	// not be removed after it.
 	unlock, err = lockFile(l.program, exclusive)
 	if err != nil {
 		return "", lab{}, nil, err
@@ -62,8 +64,8 @@ func findControlPlane(owner int) (kubeconfig string, l lab, unlock func(), err e
 	return kubeconfig, l, unlock, nil
 }
 
-// dirOf returns the directory of the control plane that belongs to a process. Its start time tells it from an earlier
-// process with its ID.
+// dirOf returns the directory of the control plane that belongs to a process. The
+// process's start time distinguishes it from an earlier process with the same ID.
 func dirOf(pid int) (string, error) {
 	stat, err := os.ReadFile(fmt.Sprintf("/proc/%d/stat", pid))
 	if err != nil {
@@ -118,7 +120,8 @@ func moduleRoot() (string, error) {
 func (l lab) start(more ...string) error {
 	args := append([]string{"up", "--dir", l.dir, "--owner-pid", strconv.Itoa(l.owner)}, more...)
 	cmd := exec.Command(l.program, args...)
-	// A session of its own: an interrupt from the terminal is for the tests, which may still need it to clean up.
+	// It gets a session of its own: an interrupt from the terminal is for the tests,
+	// which may still need the control plane for their cleanup.
 	cmd.SysProcAttr = &syscall.SysProcAttr{Setsid: true}
 	stdout, err := cmd.StdoutPipe()
 	if err != nil {
@@ -131,17 +134,17 @@ func (l lab) start(more ...string) error {
 	if err := cmd.Start(); err != nil {
 		return fmt.Errorf("starting kubelab: %w", err)
 	}
-	said, err := io.ReadAll(stdout) // it closes its standard output when it is ready
-	if err != nil || !bytes.HasPrefix(said, []byte("kubelab: ready ")) {
+	output, err := io.ReadAll(stdout) // it closes its standard output when it is ready
+	if err != nil || !bytes.HasPrefix(output, []byte("kubelab: ready ")) {
 		reason, readErr := io.ReadAll(stderr)
-		return fmt.Errorf("%s did not become ready: %w\n%s%s", l.program, errors.Join(err, readErr, cmd.Wait()), said, reason)
+		return fmt.Errorf("%s did not become ready: %w\n%s%s", l.program, errors.Join(err, readErr, cmd.Wait()), output, reason)
 	}
-	// It stays, also for other test binaries. What it may have to say later is in its log.
-	go func() { _ = cmd.Wait() }() // reaps it, should it end first
+	// The process stays, also for other test binaries. Its later messages are in its log.
+	go func() { _ = cmd.Wait() }() // reaps it if it ends first
 	return errors.Join(stdout.Close(), stderr.Close())
 }
 
-// answers says whether there is a control plane behind a kubeconfig.
+// answers reports whether a control plane answers behind a kubeconfig.
 func answers(kubeconfig string) bool {
 	cfg, err := kubeclient.Config(kubeconfig)
 	if err != nil {

@@ -15,8 +15,9 @@ import (
 	"fairlead.dev/fairlead/api/v1alpha1"
 )
 
-// sweep removes what any test may have left: in the namespaces of tests everything, in the cluster all objects of our
-// kinds and the nodes that tests made. The namespace of c stays.
+// sweep removes the remains of tests: everything in the namespaces of tests, all objects
+// of our kinds in the cluster, and the nodes that tests created. The namespace of c
+// stays.
 func (c *Cluster) sweep(ctx context.Context) error {
 	owned := client.MatchingLabels{ownedLabel: "true"}
 	var namespaces corev1.NamespaceList
@@ -39,7 +40,8 @@ func (c *Cluster) sweep(ctx context.Context) error {
 	return errors.Join(errs...)
 }
 
-// removeNamespace removes a namespace, and what nobody else would remove from it. Kubernetes does the rest later.
+// removeNamespace removes a namespace, and the objects in it that Kubernetes cannot
+// remove. Kubernetes removes the others later.
 func (c *Cluster) removeNamespace(ctx context.Context, name string) error {
 	namespace := &corev1.Namespace{ObjectMeta: metav1.ObjectMeta{Name: name}}
 	return errors.Join(
@@ -48,8 +50,8 @@ func (c *Cluster) removeNamespace(ctx context.Context, name string) error {
 	)
 }
 
-// emptyNamespace removes pods, which have no kubelet that would end them, and objects of our kinds, which may have
-// finalizers and no controller.
+// emptyNamespace removes pods, which no kubelet ends, and objects of our kinds, which may
+// have finalizers and no controller.
 func (c *Cluster) emptyNamespace(ctx context.Context, name string) error {
 	return errors.Join(
 		c.Client.DeleteAllOf(ctx, &corev1.Pod{}, client.InNamespace(name), client.GracePeriodSeconds(0)),
@@ -77,7 +79,8 @@ func (c *Cluster) removeOurs(ctx context.Context, scope apiextensionsv1.Resource
 	return errors.Join(errs...)
 }
 
-// removeObject removes an object whatever its finalizers say, and a block although it is in use.
+// removeObject removes an object despite its finalizers, and a block although it is in
+// use.
 func (c *Cluster) removeObject(ctx context.Context, object *metav1.PartialObjectMetadata) error {
 	if object.Kind == "IPBlock" {
 		allow := client.RawPatch(types.MergePatchType, fmt.Appendf(nil, `{"metadata":{"annotations":{%q:"true"}}}`, v1alpha1.AnnotationAllowDeletion))

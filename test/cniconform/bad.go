@@ -7,7 +7,7 @@ import (
 	"strings"
 )
 
-// environment tries environments that are wrong.
+// environment tries wrong environments.
 func (s *session) environment() error {
 	b, err := s.sandbox()
 	if err != nil {
@@ -40,18 +40,18 @@ func (s *session) environment() error {
 		s.note(c.verb, c.what+" fails", must, "2 Parameters", a.refused())
 		s.note(c.verb, c.what+": code 4 and the variable's name", should, "5 Error", a.refusedWith([]int{4}, c.variable))
 	}
-	// It is required of the runtime, but a DEL has to go as far as it can.
+	// The runtime must set it, but a DEL has to go as far as it can.
 	a := b.with("DEL", s.newest(), without("CNI_IFNAME"))
 	s.note("DEL", "without CNI_IFNAME: code 4 and the variable's name", should, "5 Error", a.refusedWith([]int{4}, "CNI_IFNAME"))
 	s.note("ADD", "that failed leaves nothing in the sandbox", must, "2 ADD", b.gone())
 	return nil
 }
 
-// input tries configurations that are wrong.
+// input tries wrong configurations.
 func (s *session) input() error {
 	for _, c := range []struct {
 		what  string
-		level level // of failing at all
+		level level // of the demand that it fails
 		stdin []byte
 		codes []int
 	}{
@@ -71,7 +71,7 @@ func (s *session) input() error {
 		a := s.run(b.env("ADD"), c.stdin)
 		err = a.refused()
 		if err == nil {
-			err = b.gone() // never there
+			err = b.gone() // it never existed
 		}
 		s.note("ADD", c.what+" fails and does nothing", c.level, "1, 2 ADD", err)
 		s.note("ADD", fmt.Sprintf("%s: code %v", c.what, c.codes), should, "5 Error", a.refusedWith(c.codes))
@@ -80,7 +80,7 @@ func (s *session) input() error {
 	return nil
 }
 
-// collection lets GC choose between a sandbox that lives and one that has vanished.
+// collection checks that GC removes the vanished sandbox and keeps the live one.
 func (s *session) collection() error {
 	const version = "1.1.0"
 	if !s.supports(version) {

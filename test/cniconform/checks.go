@@ -9,19 +9,19 @@ import (
 	"github.com/vishvananda/netlink"
 )
 
-// known are the versions that can be judged, ascending.
+// known are the versions that can be checked, ascending.
 var known = []string{"0.3.1", "0.4.0", "1.0.0", "1.1.0"}
 
 func (s *session) newest() string { return s.versions[len(s.versions)-1] }
 
 func (s *session) supports(version string) bool { return slices.Contains(s.versions, version) }
 
-// all tries everything. The error is what keeps it from trying.
+// all runs all checks. It returns an error if they cannot be run.
 func (s *session) all() error {
 	if err := s.version(); err != nil {
 		return err
 	}
-	steps := []func() error{s.lives, s.deletions, s.additions, s.checks, s.status, s.environment, s.input, s.collection}
+	steps := []func() error{s.versionCycles, s.deletions, s.additions, s.checks, s.status, s.environment, s.input, s.collection}
 	for _, step := range steps {
 		if err := step(); err != nil {
 			return err
@@ -30,7 +30,7 @@ func (s *session) all() error {
 	return nil
 }
 
-// version asks what is supported.
+// version checks the verb VERSION and reads the supported versions.
 func (s *session) version() error {
 	const asked = "1.0.0"
 	a := s.run(map[string]string{"CNI_COMMAND": "VERSION"}, []byte(`{"cniVersion":"`+asked+`"}`))
@@ -62,8 +62,8 @@ func (s *session) version() error {
 	return nil
 }
 
-// lives lets a sandbox live in each version.
-func (s *session) lives() error {
+// versionCycles adds, checks and deletes a sandbox in each version.
+func (s *session) versionCycles() error {
 	for _, version := range s.versions {
 		b, err := s.sandbox()
 		if err != nil {
@@ -98,7 +98,7 @@ func (s *session) life(b *sandbox, version string) {
 	s.note("DEL", "prints nothing, in "+version, should, "2 DEL", err)
 }
 
-// compare looks at a result and at the sandbox.
+// compare compares a result with the sandbox.
 func (b *sandbox) compare(stdout []byte, version string) error {
 	var result struct {
 		CNIVersion string
@@ -126,7 +126,7 @@ func (b *sandbox) compare(stdout []byte, version string) error {
 	}
 	for _, ip := range result.IPs {
 		if ip.Interface == nil || *ip.Interface != inside {
-			continue // of another interface
+			continue // an address of another interface
 		}
 		if !slices.Contains(addresses, ip.Address) {
 			return fmt.Errorf("%s is not among the interface's addresses %v", ip.Address, addresses)
@@ -135,7 +135,7 @@ func (b *sandbox) compare(stdout []byte, version string) error {
 	return nil
 }
 
-// deletions tries DEL with less and less.
+// deletions tries DEL with less and less information.
 func (s *session) deletions() error {
 	version := s.newest()
 	for _, c := range []struct {
@@ -188,7 +188,8 @@ func (s *session) deletion(what string, l level, del func(b *sandbox, result []b
 	return nil
 }
 
-// additions tries ADD where something is in the way.
+// additions tries ADD if the interface exists already: another program's, or that of a
+// first ADD. It also tries ADD after a DEL.
 func (s *session) additions() error {
 	version := s.newest()
 	b, err := s.sandbox()
@@ -201,8 +202,8 @@ func (s *session) additions() error {
 		return err
 	}
 	defer handle.Close()
-	stranger := &netlink.Veth{LinkAttrs: netlink.LinkAttrs{Name: s.ifname}, PeerName: "conform"}
-	if err := handle.LinkAdd(stranger); err != nil {
+	existing := &netlink.Veth{LinkAttrs: netlink.LinkAttrs{Name: s.ifname}, PeerName: "conform"}
+	if err := handle.LinkAdd(existing); err != nil {
 		return fmt.Errorf("a link that is in the way: %w", err)
 	}
 	before, err := handle.LinkByName(s.ifname)
@@ -237,7 +238,7 @@ func (s *session) additions() error {
 	return nil
 }
 
-// checks breaks what ADD made.
+// checks damages the result of an ADD and calls CHECK.
 func (s *session) checks() error {
 	version := s.newest()
 	if version < "0.4.0" {
@@ -287,7 +288,7 @@ func (s *session) status() error {
 	if !s.supports("1.1.0") {
 		return nil
 	}
-	// Nothing but the command is required.
+	// Only the command is required.
 	a := s.run(map[string]string{"CNI_COMMAND": "STATUS", "CNI_PATH": s.cniPath}, s.stdin("1.1.0", nil))
 	err := a.ok()
 	if err != nil {

@@ -14,7 +14,7 @@ import (
 	"fairlead.dev/fairlead/test/netlab"
 )
 
-// asProgram makes the test binary be the program.
+// asProgram is the variable that makes the test binary run as the program.
 const asProgram = "FAIRLEAD_TEST_AS_CNICONFORM"
 
 func TestMain(m *testing.M) {
@@ -25,7 +25,8 @@ func TestMain(m *testing.M) {
 	os.Exit(m.Run())
 }
 
-// conform runs the program in a host of its own and returns what it prints and its exit status.
+// conform runs the program in a host namespace of its own and returns its output and its
+// exit status.
 func conform(t *testing.T, args ...string) (string, int) {
 	t.Helper()
 	host, err := netlab.NewNamespace()
@@ -55,7 +56,8 @@ func needRoot(t *testing.T) {
 	}
 }
 
-// The reference plugins are what everybody else is compared with: a finding that is new here is a mistake of ours.
+// The reference plugins are the standard of comparison: a new finding here is a mistake
+// of ours.
 func TestBridge(t *testing.T) {
 	needRoot(t)
 	if testing.Short() {
@@ -79,7 +81,8 @@ func TestBridge(t *testing.T) {
 		t.Errorf("exit status %d", exit)
 	}
 	want := []string{
-		// Its library answers with the newest version that it knows, and says who it is when nobody gives a command.
+		// Its library answers with the newest version that it knows, and prints its name
+		// if there is no command.
 		"VERSION  must    FAILED  answers in the version that it is asked in (5 VERSION Success)",
 		"ADD      must    FAILED  without CNI_COMMAND fails (2 Parameters)",
 		"ADD      should  FAILED  without CNI_COMMAND: code 4 and the variable's name (5 Error)",
@@ -94,7 +97,7 @@ func TestBridge(t *testing.T) {
 	}
 }
 
-// A plugin that says yes to everything does nothing.
+// This plugin succeeds always and does nothing.
 func TestYes(t *testing.T) {
 	needRoot(t)
 	dir := t.TempDir()
@@ -127,7 +130,7 @@ func TestNothingToTry(t *testing.T) {
 	}
 }
 
-// failures are the lines about what failed, as they are printed.
+// failures returns the lines about failed checks.
 func failures(out string) []string {
 	var lines []string
 	for line := range strings.Lines(out) {

@@ -1,12 +1,14 @@
-// The cniconform program drives any CNI plugin as a container runtime does, by its environment and standard input, and
-// reports verb by verb what it does of what the CNI specification 1.1.0 says.
+// The cniconform program calls any CNI plugin as a container runtime does, by its
+// environment and standard input. It reports, verb by verb, whether the plugin does what
+// the CNI specification 1.1.0 demands.
 //
 //	cniconform --plugin /opt/cni/bin/bridge --config bridge.json --netns-dir /run/netns
 //
-// The configuration is what a plugin gets on its standard input, without cniVersion and prevResult. The plugin works in
-// the network namespace that cniconform is started in, and the sandboxes are network namespaces that it makes: it needs
-// root. What the specification says with MUST, or cannot be done without, is told from what it recommends; the exit
-// status is 1 when something of the former is not done, and 2 when nothing could be tried.
+// The configuration is the plugin's standard input, without cniVersion and prevResult.
+// The plugin works in the network namespace in which cniconform is started, and the
+// sandboxes are network namespaces that cniconform makes: it needs root. Demands (MUST,
+// and everything that is needed for them) are distinguished from recommendations. The
+// exit status is 1 if a demand is not met, and 2 if nothing could be tried.
 package main
 
 import (
@@ -38,7 +40,7 @@ func main() {
 	}
 }
 
-// parse reads the command line.
+// parse parses the command line.
 func parse(args []string) (*session, error) {
 	var s session
 	var config string
@@ -68,7 +70,7 @@ func parse(args []string) (*session, error) {
 	return &s, nil
 }
 
-// level is how much the specification asks for something.
+// level is how strongly the specification asks for something.
 type level string
 
 const (
@@ -76,15 +78,15 @@ const (
 	should level = "should"
 )
 
-// finding is one thing that was looked at.
+// finding is the result of one check.
 type finding struct {
 	verb, what string
 	level      level
 	section    string // of the specification
-	err        error  // nil when it is as it has to be
+	err        error  // nil if the check passed
 }
 
-// print writes the findings and returns how many of level must are bad.
+// print writes the findings and returns how many of level must failed.
 func (s *session) print(out io.Writer) (failed int, err error) {
 	var rows, sums bytes.Buffer
 	good, all := map[level]int{}, map[level]int{}

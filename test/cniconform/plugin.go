@@ -26,12 +26,12 @@ const callTimeout = 2 * time.Minute
 // goneTimeout is how long an interface may take to go after DEL has answered.
 const goneTimeout = 10 * time.Second
 
-// session is a plugin and what was found out about it.
+// session is a plugin and the findings about it.
 type session struct {
 	plugin, args, ifname, cniPath, netnsDir string
 	config                                  map[string]any
 
-	versions []string // that the plugin supports and that are known here, ascending
+	versions []string // supported by the plugin and known here, ascending
 	findings []finding
 }
 
@@ -39,18 +39,18 @@ func (s *session) note(verb, what string, l level, section string, err error) {
 	s.findings = append(s.findings, finding{verb: verb, what: what, level: l, section: section, err: err})
 }
 
-// answer is what a run of the plugin said.
+// answer is the output of one run of the plugin.
 type answer struct {
 	stdout []byte
 	failed bool
 	// code and msg of the error object, if there is one.
 	code int
 	msg  string
-	// form is what is wrong with the form of a failure.
+	// form is the error in the form of a failure; nil for none.
 	form error
 }
 
-// ok is an error unless the run succeeded.
+// ok returns an error unless the run succeeded.
 func (a answer) ok() error {
 	if a.failed {
 		return fmt.Errorf("failed: %s", bytes.TrimSpace(a.stdout))
@@ -58,7 +58,7 @@ func (a answer) ok() error {
 	return nil
 }
 
-// refused is an error unless the run failed.
+// refused returns an error unless the run failed.
 func (a answer) refused() error {
 	if !a.failed {
 		return errors.New("it succeeded")
@@ -66,7 +66,8 @@ func (a answer) refused() error {
 	return nil
 }
 
-// refusedWith is an error unless the run failed in the right form, with one of these codes and these words.
+// refusedWith returns an error unless the run failed in the right form, with one of these
+// codes and these words.
 func (a answer) refusedWith(codes []int, words ...string) error {
 	if err := errors.Join(a.refused(), a.form); err != nil {
 		return err
@@ -110,8 +111,8 @@ func (s *session) run(env map[string]string, stdin []byte) answer {
 	return a
 }
 
-// stdin is the configuration in a version, with further fields, and without those
-// that are nil.
+// stdin returns the configuration in a version, with further fields, and without the
+// fields that are nil.
 func (s *session) stdin(version string, fields map[string]any) []byte {
 	config := maps.Clone(s.config)
 	config["cniVersion"] = version
@@ -124,7 +125,7 @@ func (s *session) stdin(version string, fields map[string]any) []byte {
 	return raw
 }
 
-// sandbox is a container as far as CNI knows it.
+// sandbox is a container from the view of CNI.
 type sandbox struct {
 	s     *session
 	id    string
@@ -144,7 +145,7 @@ func (s *session) sandbox() (*sandbox, error) {
 	return &sandbox{s: s, id: id, netns: netns}, nil
 }
 
-// env is the environment of a verb.
+// env returns the environment of a verb.
 func (b *sandbox) env(verb string) map[string]string {
 	return map[string]string{
 		"CNI_COMMAND": verb, "CNI_CONTAINERID": b.id, "CNI_NETNS": b.netns.Path(), "CNI_IFNAME": b.s.ifname,
@@ -152,7 +153,7 @@ func (b *sandbox) env(verb string) map[string]string {
 	}
 }
 
-// call does a verb; prev is the result of the ADD, or nil.
+// call runs a verb; prev is the result of the ADD, or nil.
 func (b *sandbox) call(verb, version string, prev []byte) answer {
 	fields := map[string]any{}
 	if prev != nil {
@@ -161,20 +162,21 @@ func (b *sandbox) call(verb, version string, prev []byte) answer {
 	return b.s.run(b.env(verb), b.s.stdin(version, fields))
 }
 
-// with does a verb with a changed environment.
+// with runs a verb with a changed environment.
 func (b *sandbox) with(verb, version string, change func(env map[string]string)) answer {
 	env := b.env(verb)
 	change(env)
 	return b.s.run(env, b.s.stdin(version, nil))
 }
 
-// close takes the sandbox away, as runtimes do: DEL, then the namespace.
+// close removes the sandbox like a runtime: DEL, then the namespace.
 func (b *sandbox) close() {
 	_ = b.call("DEL", b.s.newest(), nil)
 	_ = b.netns.Close()
 }
 
-// addresses are those of the interface in the sandbox; an error says that there is none.
+// addresses returns the addresses of the interface in the sandbox; an error if there is
+// no interface.
 func (b *sandbox) addresses() ([]string, error) {
 	handle, err := b.netns.Netlink()
 	if err != nil {
@@ -193,15 +195,16 @@ func (b *sandbox) addresses() ([]string, error) {
 	return out, err
 }
 
-// gone waits until the interface is not in the sandbox any more: the specification does not say that DEL waits for the
-// kernel. It is an error when that takes long.
+// gone waits until the interface is no longer in the sandbox, because the specification
+// does not demand that DEL waits for the kernel. It returns an error if that takes too
+// long.
 func (b *sandbox) gone() error {
 	deadline := time.After(goneTimeout)
 	tick := time.NewTicker(time.Millisecond)
 	defer tick.Stop()
 	for {
 		if _, err := b.addresses(); err != nil {
-			return nil // as it is wanted
+			return nil // the interface is gone
 		}
 		select {
 		case <-deadline:
@@ -211,7 +214,7 @@ func (b *sandbox) gone() error {
 	}
 }
 
-// there is an error when the interface is not in the sandbox.
+// there returns an error if the interface is not in the sandbox.
 func (b *sandbox) there() error {
 	if _, err := b.addresses(); err != nil {
 		return fmt.Errorf("%s in the sandbox: %w", b.s.ifname, err)

@@ -14,8 +14,8 @@ import (
 	"fairlead.dev/fairlead/test/cluster"
 )
 
-// testBlockDeletion tries, as an administrator, to delete blocks: one in use only with the annotation, alone and with
-// all others at once.
+// testBlockDeletion tries, as an administrator, to delete blocks. A block in use can be
+// deleted only with the annotation, alone or together with all others.
 func testBlockDeletion(t *testing.T, c *cluster.Cluster) {
 	block := func(third, used int) *v1alpha1.IPBlock {
 		b := &v1alpha1.IPBlock{ObjectMeta: metav1.ObjectMeta{Name: fmt.Sprintf("by-hand.4-0a63%02x00", third), Labels: map[string]string{"test": "by-hand"}}}
@@ -36,7 +36,7 @@ func testBlockDeletion(t *testing.T, c *cluster.Cluster) {
 		}
 		return nil
 	}
-	// The API server takes a moment to learn of a new policy.
+	// The API server takes a moment until a new policy is in force.
 	c.Eventually(t, "the policy to be in force", func(ctx context.Context) error {
 		return refused(c.Client.Delete(ctx, used, client.DryRunAll))
 	})

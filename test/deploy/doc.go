@@ -1,2 +1,3 @@
-// Package deploy tests the manifests in deploy/ as a user applies them, against a real API server.
+// Package deploy tests the manifests in deploy/ against a real API server, applied as a
+// user applies them.
 package deploy

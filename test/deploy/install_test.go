@@ -28,13 +28,13 @@ func TestMain(m *testing.M) {
 	os.Exit(m.Run())
 }
 
-// TestInstallation installs Fairlead as docs/operator/install.md says, looks at what Kubernetes makes of it, tries what
-// the accounts of its programs may do, and takes it out again.
+// TestInstallation installs Fairlead by docs/operator/install.md, checks the resulting
+// objects and pods, tries the rights of the programs' accounts, and removes everything.
 func TestInstallation(t *testing.T) {
 	c := cluster.Own(t)
 	names := []string{"node-a", "node-b", "node-c"}
 	for _, name := range names {
-		// A node has these until pods on it have a network.
+		// A node has these taints until pods on it have a network.
 		c.Node(name)
 		taint(t, c, name, corev1.TaintNodeNotReady, corev1.TaintNodeNetworkUnavailable)
 	}
@@ -60,18 +60,19 @@ func TestInstallation(t *testing.T) {
 		c.Kubectl("apply", "--server-side", "-k", all)
 	})
 	t.Run("blocks in use", func(t *testing.T) { testBlockDeletion(t, c) })
-	// Last: it makes objects.
+	// This comes last, because it creates objects.
 	t.Run("controller", func(t *testing.T) { testController(t, c) })
 
 	c.Kubectl("delete", "-f", pool)
 	c.Kubectl("delete", "--namespace", cluster.AccountNamespace, "deployment,daemonset", "--all")
-	// In place of kubelets, without which no pod ends.
+	// There are no kubelets, without which no pod ends.
 	c.Kubectl("delete", "--namespace", cluster.AccountNamespace, "pod", "--all", "--force", "--grace-period=0")
 	c.Kubectl("delete", "-k", all, "--ignore-not-found")
 	wantNothing(t, c)
 }
 
-// generations counts the changes of what was asked for, by object.
+// generations returns the generation of each object, which counts the changes of its
+// spec.
 func generations(t *testing.T, c *cluster.Cluster) map[string]int64 {
 	t.Helper()
 	var deployments appsv1.DeploymentList
@@ -96,7 +97,7 @@ func generations(t *testing.T, c *cluster.Cluster) map[string]int64 {
 	return out
 }
 
-// path is that of something in deploy/.
+// path returns the path of a file or folder in deploy/.
 func path(t *testing.T, elem ...string) string {
 	t.Helper()
 	p, err := cluster.Deploy(elem...)
@@ -121,8 +122,8 @@ func taint(t *testing.T, c *cluster.Cluster, node string, keys ...string) {
 	}
 }
 
-// wantPods waits until the pods are admitted and bound, although no node has a network: the daemon on every node, the
-// controller on two.
+// wantPods waits until the pods are admitted and bound, although no node has a network:
+// the daemon on every node, the controller on two.
 func wantPods(t *testing.T, c *cluster.Cluster, nodes []string) {
 	c.Eventually(t, "the pods to be bound", func(ctx context.Context) error {
 		var pods corev1.PodList
@@ -153,7 +154,7 @@ func wantPods(t *testing.T, c *cluster.Cluster, nodes []string) {
 	})
 }
 
-// wantNothing checks that nothing of Fairlead's is left in the cluster.
+// wantNothing checks that no object of Fairlead is left in the cluster.
 func wantNothing(t *testing.T, c *cluster.Cluster) {
 	t.Helper()
 	var roles rbacv1.ClusterRoleList

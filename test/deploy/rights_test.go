@@ -22,7 +22,8 @@ import (
 	"fairlead.dev/fairlead/test/cluster"
 )
 
-// kind is what a right is about: a resource, with the path of its collection and the name of an object in it.
+// kind is the object of a right: a resource, with the path of its collection and the name
+// of an object in it.
 type kind struct{ resource, collection, object string }
 
 const (
@@ -30,7 +31,8 @@ const (
 	core = "/api/v1/"
 )
 
-// kinds are all of ours, and those of Kubernetes that somebody who took over a node would like to have.
+// kinds are all of our kinds, and the kinds of Kubernetes that an attacker on a node
+// would want.
 var kinds = []kind{
 	{"podattachments", ours + "namespaces/default/podattachments", "mine"},
 	{"podattachments/status", ours + "namespaces/default/podattachments", "mine/status"},
@@ -73,7 +75,7 @@ var kinds = []kind{
 
 var verbs = []string{"get", "list", "watch", "create", "update", "patch", "delete", "deletecollection"}
 
-// account is a program's credentials, used without a client that knows better.
+// account has a program's credentials, used without a client library.
 type account struct {
 	server string
 	http   *http.Client
@@ -97,7 +99,8 @@ func accountOf(t *testing.T, cfg *rest.Config) *account {
 	return &account{server: cfg.Host, http: web}
 }
 
-// try does a verb to a kind, without an effect, and reports whether it was not forbidden.
+// try tries a verb on a kind, without an effect, and reports whether it was not
+// forbidden.
 func (a *account) try(t *testing.T, k kind, verb string) bool {
 	t.Helper()
 	one := k.collection + "/" + k.object
@@ -126,7 +129,7 @@ func (a *account) try(t *testing.T, k kind, verb string) bool {
 	return code != http.StatusForbidden
 }
 
-// call returns the code of an answer and, of an error, its message.
+// call returns the code of an answer and, if it is an error, its message.
 func (a *account) call(ctx context.Context, t *testing.T, method, path, body string) (code int, message string) {
 	t.Helper()
 	r, err := http.NewRequestWithContext(ctx, method, a.server+path, strings.NewReader(body))
@@ -154,7 +157,7 @@ func (a *account) call(ctx context.Context, t *testing.T, method, path, body str
 	return reply.StatusCode, status.Message
 }
 
-// testRights tries every verb on every kind; want has the verbs that are allowed by the resource.
+// testRights tries every verb on every kind; want has the allowed verbs by the resource.
 func testRights(t *testing.T, a *account, want map[string]string) {
 	for resource := range want {
 		if !slices.ContainsFunc(kinds, func(k kind) bool { return k.resource == resource }) {
@@ -163,7 +166,8 @@ func testRights(t *testing.T, a *account, want map[string]string) {
 	}
 	for _, k := range kinds {
 		for _, verb := range verbs {
-			// What has no objects with names has one verb, and a subresource no collection.
+			// A kind without named objects has one verb, and a subresource has no
+			// collection.
 			if k.object == "" && verb != "create" || strings.Contains(k.resource, "/") && !slices.Contains([]string{"get", "update", "patch"}, verb) {
 				continue
 			}
@@ -195,11 +199,12 @@ func testControllerRights(t *testing.T, c *cluster.Cluster) {
 		"virtualmachines":              "get",
 		"events":                       "create patch",
 		"leases of ours":               "create get update",
-		"other leases of ours":         "create", // RBAC cannot tell the name of what is created
+		"other leases of ours":         "create", // RBAC cannot restrict the name of a created object
 	})
 }
 
-// testNodeRights tries what a daemon's token is good for: RBAC says what all nodes may do, the policy whose objects.
+// testNodeRights tries the rights of a daemon's token: RBAC decides the kinds and verbs
+// of all nodes, the policy decides the objects.
 func testNodeRights(t *testing.T, c *cluster.Cluster) {
 	makeObjects(t, c)
 	a := newAccount(t, c.Account(cluster.NodeAccount, "node-a"))
@@ -219,11 +224,11 @@ func testNodeRights(t *testing.T, c *cluster.Cluster) {
 		"events":                "create",
 	})
 	t.Run("whose objects", func(t *testing.T) { testWhose(t, c, a) })
-	t.Run("what of them", func(t *testing.T) { testWhat(t, c, a) })
+	t.Run("what of them", func(t *testing.T) { testOtherFields(t, c, a) })
 	t.Run("what it says", func(t *testing.T) { testEvents(t, c, a) })
 }
 
-// testEvents writes events as a daemon does, and as one would that wants to be taken for somebody else.
+// testEvents writes events as a daemon does, and events under another name.
 func testEvents(t *testing.T, c *cluster.Cluster, a *account) {
 	const events, coreEvents = "/apis/events.k8s.io/v1/namespaces/default/events?dryRun=All", core + "namespaces/default/events?dryRun=All"
 	event := func(change ...string) string {
@@ -275,7 +280,7 @@ func testEvents(t *testing.T, c *cluster.Cluster, a *account) {
 	}
 }
 
-// makeObjects makes a PodAttachment and a NodeNetwork of node-a and of node-b each.
+// makeObjects creates a PodAttachment and a NodeNetwork for node-a and for node-b.
 func makeObjects(t *testing.T, c *cluster.Cluster) {
 	t.Helper()
 	for name, node := range map[string]string{"mine": "node-a", "theirs": "node-b"} {
@@ -324,7 +329,7 @@ func testWhose(t *testing.T, c *cluster.Cluster, a *account) {
 		{"that of node-a by node-b", own, attachment + "mine/status", `{"status":{"sandbox":{"state":"Detached"}}}`, http.StatusForbidden, "this one is of node node-a"},
 		{"by a token without a node", unbound, attachment + "mine/status", `{"status":{"sandbox":{"state":"Detached"}}}`, http.StatusForbidden, "must be bound to a pod on a node"},
 		{"the same of a NodeNetwork", unbound, network + "node-a/status", `{"status":{"bootID":"lie"}}`, http.StatusForbidden, "must be bound to a pod on a node"},
-		// RBAC, and nothing that the policy has to know.
+		// RBAC refuses these, so the policy need not.
 		{"the spec", a, attachment + "mine", `{"spec":{"nodeName":"node-b"}}`, http.StatusForbidden, "cannot patch resource"},
 		{"a finalizer", a, attachment + "mine", `{"metadata":{"finalizers":null}}`, http.StatusForbidden, "cannot patch resource"},
 		{"a label", a, attachment + "mine", `{"metadata":{"labels":{"a":"b"}}}`, http.StatusForbidden, "cannot patch resource"},
@@ -338,8 +343,9 @@ func testWhose(t *testing.T, c *cluster.Cluster, a *account) {
 	}
 }
 
-// testOtherNamespace puts the accounts into another namespace under other names, by an overlay, and holds a node to its
-// own there too: an expression that named the account let such a node write everything.
+// testOtherNamespace puts the accounts into another namespace under other names, by an
+// overlay, and checks that a node is limited to its own objects there too: an expression
+// that named the account let such a node write everything.
 func testOtherNamespace(t *testing.T, c *cluster.Cluster) {
 	const namespace, account = "other", cluster.NodeAccount + "-too"
 	dir := t.TempDir()
@@ -351,7 +357,8 @@ func testOtherNamespace(t *testing.T, c *cluster.Cluster) {
 	if err := os.WriteFile(filepath.Join(dir, "kustomization.yaml"), []byte(overlay), 0o600); err != nil {
 		t.Fatal(err)
 	}
-	// The policy of the installation holds every account; here it is the overlay's turn.
+	// The policy of the installation limits every account; here only the overlay's policy
+	// must be in force.
 	c.Kubectl("delete", "validatingadmissionpolicy,validatingadmissionpolicybinding", cluster.NodeAccount)
 	c.Kubectl("apply", "--server-side", "-k", dir)
 	defer c.Kubectl("delete", "-k", dir)
@@ -377,7 +384,7 @@ func testOtherNamespace(t *testing.T, c *cluster.Cluster) {
 		"namespaces/default/podattachments/mine/status":   "",
 		"namespaces/default/podattachments/theirs/status": "this one is of node node-b",
 	} {
-		// It takes the API server a moment to learn of new rights and a new policy.
+		// The API server takes a moment until new rights and a new policy are in force.
 		c.Eventually(t, "the rights to be in force", func(ctx context.Context) error {
 			code, message := a.call(ctx, t, http.MethodPatch, ours+path, "{}")
 			if want == "" && code != http.StatusOK || want != "" && (code != http.StatusForbidden || !strings.Contains(message, want)) {
@@ -388,8 +395,9 @@ func testOtherNamespace(t *testing.T, c *cluster.Cluster) {
 	}
 }
 
-// testWhat smuggles what is not status into a change of the status: the API server drops it.
-func testWhat(t *testing.T, c *cluster.Cluster, a *account) {
+// testOtherFields tries to change other fields in a change of the status: the API server drops
+// them.
+func testOtherFields(t *testing.T, c *cluster.Cluster, a *account) {
 	key := client.ObjectKey{Namespace: "default", Name: "mine"}
 	before, after := &v1alpha1.PodAttachment{}, &v1alpha1.PodAttachment{}
 	if err := c.Client.Get(t.Context(), key, before); err != nil {

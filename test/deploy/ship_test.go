@@ -59,7 +59,8 @@ func testOverlay(t *testing.T, c *cluster.Cluster) {
 	}
 }
 
-// testPrograms checks that the image has what the manifests run, and the daemon beside itself what it installs.
+// testPrograms checks that the image has the programs of the manifests and, beside the
+// daemon, the plugin that it installs.
 func testPrograms(t *testing.T, c *cluster.Cluster) {
 	file, err := os.ReadFile(path(t, "Containerfile"))
 	if err != nil {
@@ -101,7 +102,7 @@ func testPrograms(t *testing.T, c *cluster.Cluster) {
 	}
 }
 
-// controllerPod is the pod of the Deployment and its container.
+// controllerPod returns the pod of the Deployment and its container.
 func controllerPod(t *testing.T, c *cluster.Cluster) (corev1.PodSpec, corev1.Container) {
 	t.Helper()
 	d := &appsv1.Deployment{}
@@ -111,7 +112,8 @@ func controllerPod(t *testing.T, c *cluster.Cluster) (corev1.PodSpec, corev1.Con
 	return d.Spec.Template.Spec, d.Spec.Template.Spec.Containers[0]
 }
 
-// testController runs the controller as the Deployment does: as its user, with its configuration and its rights.
+// testController runs the controller like the Deployment: with its user, its
+// configuration and its rights.
 func testController(t *testing.T, c *cluster.Cluster) {
 	if os.Geteuid() != 0 {
 		t.Skip("needs root: runs a program as another user")
@@ -122,7 +124,7 @@ func testController(t *testing.T, c *cluster.Cluster) {
 		t.Fatal("the controller runs as root")
 	}
 	dir := t.TempDir()
-	if err := os.Chmod(filepath.Dir(dir), 0o755); err != nil { // it is closed to other users
+	if err := os.Chmod(filepath.Dir(dir), 0o755); err != nil { // other users cannot enter it
 		t.Fatal(err)
 	}
 	shipped, err := os.ReadFile(path(t, "config", "controller.yaml"))
@@ -160,7 +162,7 @@ func testController(t *testing.T, c *cluster.Cluster) {
 	}
 	ended := make(chan error, 1)
 	go func() { ended <- cmd.Wait() }()
-	// Creating the Lease is another right than keeping it.
+	// Creating the Lease needs another right than updating it.
 	c.Eventually(t, "the controller to lead", func(ctx context.Context) error {
 		lease := &coordinationv1.Lease{}
 		err := c.Client.Get(ctx, client.ObjectKey{Namespace: cluster.AccountNamespace, Name: "fairlead-controller"}, lease)

@@ -36,8 +36,8 @@ func Connect(kubeconfig string) (*rest.Config, client.WithWatch, error) {
 	return cfg, c, err
 }
 
-// New returns a client with a configuration. Its scheme has Kubernetes' kinds, the
-// CustomResourceDefinitions and Fairlead's kinds, and may be given more.
+// New returns a client with a configuration. Its scheme has Kubernetes' kinds,
+// CustomResourceDefinitions and Fairlead's kinds; more can be added.
 func New(cfg *rest.Config) (client.WithWatch, error) {
 	scheme := runtime.NewScheme()
 	err := errors.Join(clientgoscheme.AddToScheme(scheme), apiextensionsv1.AddToScheme(scheme), v1alpha1.AddToScheme(scheme))

@@ -14,7 +14,8 @@ import (
 	"k8s.io/client-go/tools/clientcmd"
 )
 
-// pollInterval is the time between two looks at something that is starting and tells nobody when it is done.
+// pollInterval is the time between two checks of a component that is starting and has no
+// event for that.
 const pollInterval = 10 * time.Millisecond
 
 // adminClient talks to the new API server as its administrator.
@@ -35,7 +36,8 @@ func (p *controlPlane) adminClient() (*adminClient, error) {
 	return &adminClient{api: api}, nil
 }
 
-// await looks until check succeeds. It fails when a component does, and when ctx ends, with the check's last error.
+// await calls check until it succeeds. It fails when a component fails, and when ctx
+// ends, with the check's last error.
 func (p *controlPlane) await(ctx context.Context, what string, check func(context.Context) error) error {
 	var last error
 	err := wait.PollUntilContextCancel(ctx, pollInterval, true, func(ctx context.Context) (bool, error) {
@@ -53,23 +55,24 @@ func (p *controlPlane) await(ctx context.Context, what string, check func(contex
 	return err
 }
 
-// ready says whether the API server has finished its start, default roles included.
+// ready returns nil when the API server has finished its start, including the default
+// roles.
 func (c *adminClient) ready(ctx context.Context) error {
 	return c.api.CoreV1().RESTClient().Get().AbsPath("/readyz").Do(ctx).Error()
 }
 
-// controllersWork says whether the controllers do their work. The first thing others need from them is the service
-// account of a namespace: no pod is admitted without it.
+// controllersWork returns nil when the controllers work. Other programs first need the
+// service account of a namespace from them: no pod is admitted without it.
 func (c *adminClient) controllersWork(ctx context.Context) error {
 	_, err := c.api.CoreV1().ServiceAccounts(metav1.NamespaceDefault).Get(ctx, "default", metav1.GetOptions{})
 	return err
 }
 
-// nodeName is the name of the i-th node, counted from 0: node-1, node-2, ...
+// nodeName returns the name of the i-th node, counted from 0: node-1, node-2, ...
 func nodeName(i int) string { return fmt.Sprintf("node-%d", i+1) }
 
-// makeNodes creates the Node objects node-1 to node-count, ready for the scheduler. Their addresses are for others to
-// write.
+// makeNodes creates the Node objects node-1 to node-count, ready for the scheduler.
+// Others write their addresses.
 func (c *adminClient) makeNodes(ctx context.Context, count int) error {
 	for i := range count {
 		name := nodeName(i)
@@ -77,8 +80,9 @@ func (c *adminClient) makeNodes(ctx context.Context, count int) error {
 		if _, err := nodes.Create(ctx, newNode(name), metav1.CreateOptions{}); err != nil {
 			return fmt.Errorf("node %s: %w", name, err)
 		}
-		// Admission gives every new node the not-ready taint, which the node-lifecycle controller takes away. A patch,
-		// because the controllers write to a new node as well.
+		// Admission gives every new node the not-ready taint, which the node-lifecycle
+		// controller removes. This is a patch, because the controllers write to a new
+		// node as well.
 		untaint := []byte(`{"spec":{"taints":null}}`)
 		if _, err := nodes.Patch(ctx, name, types.MergePatchType, untaint, metav1.PatchOptions{}); err != nil {
 			return fmt.Errorf("node %s: %w", name, err)

@@ -17,9 +17,10 @@ import (
 	"k8s.io/kubernetes/cmd/kube-apiserver/app/options"
 )
 
-// serviceRanges are where Services get their addresses from: of the first alone, unless they ask for both
-// (ipFamilyPolicy). The first must be of the API server's own family, and one at an IPv6 address has no other: its
-// cluster is one of IPv6 alone.
+// serviceRanges returns the ranges of Services' addresses. A Service has an address of
+// the first range only, unless it asks for both (ipFamilyPolicy). The first must be of
+// the API server's own family. An API server at an IPv6 address has only this range, so
+// its cluster has only IPv6.
 func serviceRanges(bind netip.Addr) []string {
 	const v4, v6 = "10.96.0.0/16", "fd00:96::/108"
 	if bind.Unmap().Is6() {
@@ -28,7 +29,8 @@ func serviceRanges(bind netip.Addr) []string {
 	return []string{v4, v6}
 }
 
-// kubernetesService is the address that the Service `kubernetes` gets, the first one.
+// kubernetesService returns the address of the Service `kubernetes`, which is the first
+// one.
 func kubernetesService(bind netip.Addr) netip.Addr {
 	return netip.MustParsePrefix(serviceRanges(bind)[0]).Addr().Next()
 }
@@ -59,13 +61,14 @@ func runAPIServer(ctx context.Context, p *controlPlane, listener net.Listener) e
 	if err := parseFlags("kube-apiserver", opts.Flags(), args); err != nil {
 		return err
 	}
-	// The port is taken before its number is told to anyone; a free port looked up first could be gone by now.
+	// The port is open before its number is published; a free port that is looked up
+	// first could be taken by then.
 	opts.SecureServing.Listener = listener
 	opts.SecureServing.BindPort = listener.Addr().(*net.TCPAddr).Port
 	if err := opts.GenericServerRunOptions.ComponentGlobalsRegistry.Set(); err != nil {
 		return err
 	}
-	rest.SetDefaultWarningHandler(rest.NoWarnings{}) // as its main does for its loopback clients
+	rest.SetDefaultWarningHandler(rest.NoWarnings{}) // like its main, for its loopback clients
 	completed, err := opts.Complete(ctx)
 	if err != nil {
 		return err

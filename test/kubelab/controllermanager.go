@@ -7,8 +7,8 @@ import (
 	"k8s.io/kubernetes/cmd/kube-controller-manager/app/options"
 )
 
-// runControllerManager runs kube-controller-manager until it fails. It allocates no pod CIDRs to nodes: addresses are
-// Fairlead's business.
+// runControllerManager runs kube-controller-manager until it fails. It allocates no pod
+// CIDRs to nodes, because Fairlead gives the addresses.
 func runControllerManager(ctx context.Context, p *controlPlane) error {
 	controllers := "*"
 	if !p.opts.nodeLifecycle {

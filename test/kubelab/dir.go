@@ -10,18 +10,20 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// lockFile marks a data directory. Its process holds a record lock on it, and the kernel tells who that is: unlike a
-// number in a file, this cannot name a later process that was given the same ID.
+// lockFile marks a data directory. Its process holds a record lock on it, and the kernel
+// returns the holder's ID. Unlike a number in a file, this cannot be a later process with
+// the same ID.
 const lockFile = "kubelab.lock"
 
 // dataDir is a data directory that this process holds.
 type dataDir struct {
 	path string // absolute
 	lock *os.File
-	ours bool // kubelab made the directory, so it goes at the end
+	ours bool // kubelab made the directory, and removes it at the end
 }
 
-// resumeDir takes the directory of a kubelab, as it is, from the process that holds it, if there is one, which it kills.
+// resumeDir takes over the unchanged directory of a kubelab. It kills the process that
+// holds the directory, if there is one.
 func resumeDir(path string) (*dataDir, error) {
 	path, err := filepath.Abs(path)
 	if err != nil {
@@ -37,8 +39,9 @@ func resumeDir(path string) (*dataDir, error) {
 	return dir, nil
 }
 
-// seize takes the directory of a kubelab from the process that holds it, if there is one, which it ends by the first of
-// some signals that helps. It fails with errVanished when there is no lock file, or no more when it is to be locked.
+// seize takes over the directory of a kubelab. It ends the process that holds the
+// directory, if there is one, by the first of the signals that works. It fails with
+// errVanished if the lock file does not exist, or is removed before it can be locked.
 func seize(path string, signals ...unix.Signal) (*dataDir, error) {
 	lock, err := os.OpenFile(filepath.Join(path, lockFile), os.O_RDWR, 0)
 	if errors.Is(err, fs.ErrNotExist) {
@@ -59,8 +62,8 @@ func seize(path string, signals ...unix.Signal) (*dataDir, error) {
 	return dir, nil
 }
 
-// claimDir takes a directory for this process: a new one, an empty one, or what a kubelab that was killed left, which
-// it empties. Whatever else the path holds is left alone.
+// claimDir takes a directory for this process: a new one, an empty one, or the remains of
+// a killed kubelab, which it empties. It leaves any other path alone.
 func claimDir(path string) (*dataDir, error) {
 	path, err := filepath.Abs(path)
 	if err != nil {
@@ -69,7 +72,7 @@ func claimDir(path string) (*dataDir, error) {
 	for {
 		dir, err := tryClaim(path)
 		if errors.Is(err, errVanished) {
-			continue // its last holder removed it in this moment
+			continue // its last holder has just removed it
 		}
 		if err != nil {
 			return nil, fmt.Errorf("--dir: %w", err)
@@ -78,7 +81,7 @@ func claimDir(path string) (*dataDir, error) {
 	}
 }
 
-// errVanished says that the lock file was removed before it could be locked.
+// errVanished means that the lock file was removed before it could be locked.
 var errVanished = errors.New("the directory was removed meanwhile")
 
 func tryClaim(path string) (*dataDir, error) {
@@ -115,8 +118,9 @@ func tryClaim(path string) (*dataDir, error) {
 	return dir, nil
 }
 
-// isLabDir says whether an existing directory belongs to a kubelab, running or not. An empty directory does not; any
-// other is an error, because kubelab removes what it finds in its directory.
+// isLabDir reports whether an existing directory belongs to a kubelab, running or not. An
+// empty directory does not. Any other directory is an error, because kubelab removes the
+// contents of its directory.
 func isLabDir(path string) (bool, error) {
 	entries, err := os.ReadDir(path)
 	if err != nil {
@@ -135,7 +139,8 @@ func isLabDir(path string) (bool, error) {
 
 func (d *dataDir) file(name string) string { return filepath.Join(d.path, name) }
 
-// acquire locks the directory for this process and makes sure that the lock is on the file that is there now.
+// acquire locks the directory for this process and checks that the locked file is the
+// present lock file.
 func (d *dataDir) acquire() error {
 	whole := unix.Flock_t{Type: unix.F_WRLCK}
 	err := unix.FcntlFlock(d.lock.Fd(), unix.F_SETLK, &whole)
@@ -160,7 +165,7 @@ func (d *dataDir) acquire() error {
 	return err
 }
 
-// holder returns the ID of the process that holds the lock, or 0 when nobody does.
+// holder returns the ID of the process that holds the lock, or 0 if there is none.
 func holder(lock *os.File) (int, error) {
 	whole := unix.Flock_t{Type: unix.F_WRLCK}
 	if err := unix.FcntlFlock(lock.Fd(), unix.F_GETLK, &whole); err != nil {
@@ -190,8 +195,9 @@ func (d *dataDir) empty() error {
 	return errors.Join(errs...)
 }
 
-// remove removes what kubelab made and gives the directory up. The lock file goes last, so that a removal that was cut
-// short leaves a directory that is still recognised.
+// remove removes the files of kubelab and gives the directory up. The lock file is
+// removed last, so that an interrupted removal leaves a directory that is still
+// recognised.
 func (d *dataDir) remove() error {
 	defer d.lock.Close()
 	if err := d.empty(); err != nil {
@@ -203,7 +209,7 @@ func (d *dataDir) remove() error {
 	if !d.ours {
 		return nil
 	}
-	// Another kubelab may have taken the directory just now; then it is no longer empty, and its own.
+	// Another kubelab may have just taken the directory; then it is no longer empty.
 	if err := os.Remove(d.path); err != nil && !errors.Is(err, unix.ENOTEMPTY) && !errors.Is(err, fs.ErrNotExist) {
 		return err
 	}

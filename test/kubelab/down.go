@@ -12,7 +12,8 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// termTimeout is what a kubelab gets to end by itself; it needs less than a second.
+// termTimeout is how long a kubelab may take to end by itself; it needs less than a
+// second.
 const termTimeout = 10 * time.Second
 
 func parseDown(args []string) (string, error) {
@@ -27,8 +28,8 @@ func parseDown(args []string) (string, error) {
 	return *dir, nil
 }
 
-// down ends the kubelab of a directory, if one runs, and removes the directory. A directory that is not there is
-// success; one that is no kubelab's is an error and stays as it is.
+// down ends the kubelab of a directory, if one runs, and removes the directory. A missing
+// directory is success. A directory of another program is an error and stays as it is.
 func down(ctx context.Context, path string) error {
 	path, err := filepath.Abs(path)
 	if err != nil {
@@ -50,8 +51,8 @@ func down(ctx context.Context, path string) error {
 	return ctx.Err()
 }
 
-// endAndRemove ends the holder of a data directory and removes the directory. It reports that it has to be done again
-// when someone else came in between.
+// endAndRemove ends the holder of a data directory and removes the directory. again is
+// true if another process interfered, and it has to be called again.
 func endAndRemove(path string) (again bool, err error) {
 	dir, err := seize(path, unix.SIGTERM, unix.SIGKILL)
 	if errors.Is(err, errVanished) {
@@ -63,7 +64,7 @@ func endAndRemove(path string) (again bool, err error) {
 	return false, dir.remove()
 }
 
-// endHolder ends the process that holds the lock, by the first of some signals that helps.
+// endHolder ends the process that holds the lock, by the first of the signals that works.
 func endHolder(lock *os.File, signals ...unix.Signal) error {
 	pid, err := holder(lock)
 	if err != nil || pid == 0 {
@@ -77,7 +78,8 @@ func endHolder(lock *os.File, signals ...unix.Signal) error {
 		return err
 	}
 	defer proc.close()
-	// If it still holds the lock now, the handle is of the holder and of no process that got its ID later.
+	// If it still holds the lock now, the handle is the holder's and not that of a later
+	// process with its ID.
 	if still, err := holder(lock); err != nil || still != pid {
 		return err
 	}

@@ -30,7 +30,7 @@ func startEtcd(ctx context.Context, dir string, fsync bool) (*etcdServer, error)
 	cfg.WarningUnaryRequestDuration = time.Second // zero, the default here, logs every request
 	cfg.QuotaBackendBytes = 8 << 30               // bytes; the default of 2 GiB is little for a benchmark
 	cfg.UnsafeNoFsync = !fsync
-	cfg.TickMs, cfg.ElectionMs = 10, 100 // there is nobody to wait for in its election
+	cfg.TickMs, cfg.ElectionMs = 10, 100 // its election has no other members to wait for
 	member, err := embed.StartEtcd(cfg)
 	if err != nil {
 		return nil, fmt.Errorf("etcd: %w", err)
@@ -46,12 +46,13 @@ func startEtcd(ctx context.Context, dir string, fsync bool) (*etcdServer, error)
 	}
 }
 
-// endpoint is the address clients connect to.
+// endpoint returns the address for clients.
 func (s *etcdServer) endpoint() string {
 	return "http://" + s.member.Clients[0].Addr().String()
 }
 
-// stop closes the data files. Connections stay open: waiting for clients to leave takes seconds.
+// stop closes the data files. Connections stay open, because waiting for clients takes
+// seconds.
 func (s *etcdServer) stop() {
 	stopped := make(chan struct{})
 	go func() {

@@ -8,9 +8,9 @@ import (
 	"k8s.io/kubectl/pkg/cmd/util"
 )
 
-// runKubectl is kubectl of the same release, for machines that have none. It prints its errors and sets the exit code
-// itself.
+// runKubectl runs kubectl of the same release, for machines that have none. It prints its
+// errors and sets the exit code itself.
 func runKubectl(args []string) {
-	os.Args = append([]string{"kubectl"}, args...) // it looks for its plugins' names there
+	os.Args = append([]string{"kubectl"}, args...) // kubectl derives its plugins' names from it
 	util.CheckErr(cli.RunNoErrOutput(cmd.NewDefaultKubectlCommand()))
 }

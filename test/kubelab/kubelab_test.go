@@ -45,7 +45,7 @@ func TestMain(m *testing.M) {
 type lab struct {
 	cmd        *exec.Cmd
 	kubeconfig string
-	stdout     string // all of it: up closes it when it is ready
+	stdout     string // complete: up closes it when it is ready
 	stderr     bytes.Buffer
 	exited     chan error
 }
@@ -113,7 +113,7 @@ func absent(path string) bool {
 	return errors.Is(err, fs.ErrNotExist)
 }
 
-// awaitPod watches a pod until done says so.
+// awaitPod watches a pod until done returns true.
 func awaitPod(ctx context.Context, t *testing.T, api kubernetes.Interface, name, what string, done watchtools.ConditionFunc) *corev1.Pod {
 	t.Helper()
 	pods := api.CoreV1().Pods("lab-test")
@@ -292,8 +292,8 @@ func TestDirectoryLeftByKilledLab(t *testing.T) {
 	}
 }
 
-// TestResume kills a control plane and goes on with what it left, for clients that
-// know the first only.
+// TestResume kills a control plane and continues with its state, for clients that know
+// only the first control plane.
 func TestResume(t *testing.T) {
 	dir := filepath.Join(t.TempDir(), "lab")
 	first := startLab(t, "--dir", dir, "--nodes", "1")

@@ -10,13 +10,14 @@ import (
 	kubelet "k8s.io/kubernetes/cmd/kubelet/app"
 )
 
-// runKubelet is the kubelet of the same release, for nodes that run real pods. It ends with the process.
+// runKubelet runs the kubelet of the same release, for nodes with real pods. It ends with
+// the process.
 func runKubelet(args []string) {
 	os.Args = append([]string{"kubelet"}, args...)
 	os.Exit(cli.Run(kubelet.NewKubeletCommand(context.Background())))
 }
 
-// runKubeProxy is kube-proxy of the same release. It ends with the process.
+// runKubeProxy runs kube-proxy of the same release. It ends with the process.
 func runKubeProxy(args []string) {
 	os.Args = append([]string{"kube-proxy"}, args...)
 	os.Exit(cli.Run(app.NewProxyCommand()))

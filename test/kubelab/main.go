@@ -1,6 +1,8 @@
-// Command kubelab is a throw-away Kubernetes control plane in one process: etcd, kube-apiserver, kube-scheduler and
-// kube-controller-manager, the real ones, as goroutines. It serves Fairlead's demo and integration tests; it is no way
-// to run a cluster. Nothing is kept: etcd does not sync to disk (unless told to) and the directory goes when it ends.
+// Command kubelab is a temporary Kubernetes control plane in one process: the real etcd,
+// kube-apiserver, kube-scheduler and kube-controller-manager, as goroutines. It serves
+// Fairlead's demo and integration tests, and is not for real clusters. No data is kept:
+// etcd does not sync to disk (unless --fsync is set) and the directory is removed at the
+// end.
 //
 //	kubelab up --dir DIR [--nodes N] [--bind ADDR] [--owner-pid PID] [--fsync] [--settle] [--node-lifecycle] [--resume]
 //	kubelab down --dir DIR
@@ -8,11 +10,12 @@
 //	kubelab kubelet ...
 //	kubelab kube-proxy ...
 //
-// The control plane has no kubelets. The Node objects that --nodes makes are stand-ins, as are those that tests make,
-// and nobody sends heartbeats for them; so the node-lifecycle controller, which would taint them as unreachable after
-// its grace period, stays off unless --node-lifecycle asks for it. A node with a real kubelet wants it on: it is what
-// removes the not-ready taint that every Node is born with. Such a kubelet registers its Node itself, so --nodes makes
-// nothing but credentials then.
+// The control plane has no kubelets. The Node objects of --nodes, and those that tests
+// create, are only objects without heartbeats. The node-lifecycle controller would taint
+// them as unreachable after its grace period, so it is off unless --node-lifecycle is
+// set. Nodes with a real kubelet need it: it removes the not-ready taint that every new
+// Node has. Such a kubelet registers its Node itself, so --nodes makes only credentials
+// then.
 package main
 
 import (
@@ -50,10 +53,10 @@ down ends the kubelab of a directory, if one runs, and removes the directory.
 kubectl, kubelet and kube-proxy are Kubernetes' own.
 `
 
-// errUsage marks a command line that asks for nothing kubelab knows.
+// errUsage marks a wrong command line.
 var errUsage = errors.New("wrong command line")
 
-// stdio is where the user reads. The components' output goes elsewhere, see redirectOutput.
+// stdio is the user's output. The components' output goes elsewhere, see redirectOutput.
 type stdio struct {
 	stdout, stderr *os.File
 }
@@ -119,7 +122,7 @@ func dispatch(ctx context.Context, args []string, out stdio) error {
 	}
 }
 
-// newFlags returns an empty flag set. It prints nothing by itself; run does.
+// newFlags returns an empty flag set. It prints nothing itself; run prints its errors.
 func newFlags(command string) *flag.FlagSet {
 	flags := flag.NewFlagSet(command, flag.ContinueOnError)
 	flags.SetOutput(io.Discard)

@@ -9,7 +9,8 @@ import (
 	"k8s.io/klog/v2"
 )
 
-// saveStdio returns the program's standard output and error in file descriptors that a redirection leaves alone.
+// saveStdio returns the program's standard output and error in file descriptors that a
+// redirection does not change.
 func saveStdio() (stdio, error) {
 	var saved [2]*os.File
 	for i, file := range []*os.File{os.Stdout, os.Stderr} {
@@ -22,10 +23,10 @@ func saveStdio() (stdio, error) {
 	return stdio{stdout: saved[0], stderr: saved[1]}, nil
 }
 
-// redirectOutput sends the standard output and error of the process to a log file, behind what a kubelab that is resumed
-// wrote. The components log through
-// several libraries and some print, so it is the file descriptors that change. What the user has to know goes to stderr
-// all the same: a crash, and a component that exits on its own.
+// redirectOutput sends the standard output and error of the process to a log file, after
+// the log of a resumed kubelab. The components log through several libraries and some
+// print, so the file descriptors are changed. Messages for the user still go to stderr: a
+// crash, and a component that exits on its own.
 func redirectOutput(path string, stderr *os.File) error {
 	log, err := os.OpenFile(path, os.O_CREATE|os.O_WRONLY|os.O_APPEND, 0o600)
 	if err != nil {

@@ -19,10 +19,12 @@ import (
 	clientcmdapi "k8s.io/client-go/tools/clientcmd/api"
 )
 
-// validity is the life of every certificate; no control plane of this kind lives that long.
+// validity is the validity of every certificate; no temporary control plane runs that
+// long.
 const validity = 365 * 24 * time.Hour
 
-// pki is the certificate authority of one control plane. It lives in memory and goes with the process.
+// pki is the certificate authority of one control plane. It exists only in the memory of
+// the process.
 type pki struct {
 	key  *ecdsa.PrivateKey
 	cert *x509.Certificate
@@ -87,8 +89,8 @@ func (ca *pki) issue(template *x509.Certificate) (certPEM, keyPEM []byte, err er
 	return encodeCert(der), keyPEM, err
 }
 
-// writeServerFiles writes what the components read from files: the authority's certificate, the API server's
-// certificate and key, and the key that signs service account tokens.
+// writeServerFiles writes the files of the components: the authority's certificate, the
+// API server's certificate and key, and the key that signs service account tokens.
 func (ca *pki) writeServerFiles(dir string, bind netip.Addr) error {
 	certPEM, keyPEM, err := ca.issue(&x509.Certificate{
 		Subject:     pkix.Name{CommonName: "kube-apiserver"},
@@ -121,7 +123,7 @@ func (ca *pki) writeServerFiles(dir string, bind netip.Addr) error {
 	return nil
 }
 
-// writeKubeconfig writes a kubeconfig that holds all it needs, so that it can be copied elsewhere.
+// writeKubeconfig writes a self-contained kubeconfig, which can be copied elsewhere.
 func (ca *pki) writeKubeconfig(path, server string, user identity) error {
 	subject := pkix.Name{CommonName: user.name}
 	if user.group != "" {

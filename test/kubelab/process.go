@@ -8,15 +8,17 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// errOwnerEnded is why a control plane with an owner ends.
+// errOwnerEnded is the reason of the end of a control plane whose owner has ended.
 var errOwnerEnded = errors.New("the owner ended")
 
-// process is a handle of one process, which no later process with the same ID can take over.
+// process is a handle of one process. It never refers to a later process with the same
+// ID.
 type process struct {
 	fd int
 }
 
-// watchProcess opens a handle of a process. The error is unix.ESRCH when there is none with that ID.
+// watchProcess opens a handle of a process. The error is unix.ESRCH if there is no
+// process with that ID.
 func watchProcess(pid int) (*process, error) {
 	fd, err := unix.PidfdOpen(pid, 0)
 	if err != nil {
@@ -25,7 +27,8 @@ func watchProcess(pid int) (*process, error) {
 	return &process{fd: fd}, nil
 }
 
-// wait returns when the process has ended: errOwnerEnded, or why it cannot be watched.
+// wait returns when the process has ended, with errOwnerEnded, or with the error that
+// prevents watching it.
 func (p *process) wait() error {
 	if _, err := p.ended(-1); err != nil {
 		return err
@@ -33,7 +36,8 @@ func (p *process) wait() error {
 	return errOwnerEnded
 }
 
-// ended waits for the end of the process, at most for timeout (for ever when negative), and says whether it came.
+// ended waits for the end of the process, at most for timeout (for ever if negative), and
+// reports whether it has ended.
 func (p *process) ended(timeout time.Duration) (bool, error) {
 	deadline := time.Now().Add(timeout)
 	for {
@@ -52,7 +56,7 @@ func (p *process) ended(timeout time.Duration) (bool, error) {
 	}
 }
 
-// signal sends a signal to the process. One that has ended already is no error.
+// signal sends a signal to the process. A process that has ended already is no error.
 func (p *process) signal(sig unix.Signal) error {
 	if err := unix.PidfdSendSignal(p.fd, sig, nil, 0); err != nil && !errors.Is(err, unix.ESRCH) {
 		return fmt.Errorf("sending %v: %w", sig, err)

@@ -11,11 +11,12 @@ import (
 // settleSocket is the socket in the data directory of a kubelab with --settle.
 const settleSocket = "settle.sock"
 
-// settleRoom is how much may be allocated after a settle until garbage is collected, in bytes: what creating 1,000
-// objects and being watched at it takes, and as much again.
+// settleRoom is how many bytes may be allocated after a settle until garbage is
+// collected: enough to create 1,000 objects and serve watches of them, and as much again.
 const settleRoom = 1 << 30
 
-// serveSettle settles the process for whoever connects, and closes the connection when that is done.
+// serveSettle settles the process for each connection, and closes the connection when
+// that is done.
 func serveSettle(l net.Listener) {
 	for {
 		conn, err := l.Accept()
@@ -27,9 +28,10 @@ func serveSettle(l net.Listener) {
 	}
 }
 
-// settle makes the process what a control plane is that has run for long: its heap has room, of memory that was in use
-// before. Garbage is collected now and not in what is measured next. Otherwise one of two measurements would pay for
-// that, or for memory that the system has to find first, as chance has it.
+// settle brings the process into the state of a control plane that has run for long: its
+// heap has room, of memory that was in use before. Garbage is collected now, and not in
+// the next measurement. Otherwise one of two measurements would by chance pay for that,
+// or for memory that the system has to provide first.
 func settle(room uint64) {
 	runtime.GC()
 	live := []metrics.Sample{{Name: "/gc/heap/live:bytes"}}

@@ -20,9 +20,10 @@ import (
 // readyTimeout bounds the start: it takes 2.5 s on an idle machine with two cores.
 const readyTimeout = 2 * time.Minute
 
-// heapGrowth is how much, in percent, the heap may grow until garbage is collected, unless GOGC is set or there are more
-// than fewNodes, with which the heap is large. What is tested and measured has to share the processors with the control
-// plane, which works a fifth less this way, and memory is cheaper.
+// heapGrowth is how much, in percent, the heap may grow until garbage is collected,
+// unless GOGC is set or there are more than fewNodes, with which the heap is large. The
+// tested and measured programs share the processors with the control plane, which works a
+// fifth less this way, and memory is cheaper.
 const heapGrowth, fewNodes = 300, 100
 
 // defaultBind is the address of the API server unless --bind is given.
@@ -33,11 +34,11 @@ type upOptions struct {
 	dir           string     // data directory: new, empty, or left by a kubelab that ended
 	nodes         int        // number of node kubeconfigs and, without nodeLifecycle, of stand-in Node objects
 	bind          netip.Addr // address of the API server, one of this machine's
-	ownerPID      int        // end when this process does; 0 means there is none
+	ownerPID      int        // end when this process ends; 0 means none
 	fsync         bool       // make etcd sync to disk
 	settle        bool       // serve the socket that settles the process
 	nodeLifecycle bool       // run the node-lifecycle controller
-	resume        bool       // go on with what the kubelab of dir leaves when it is killed
+	resume        bool       // kill the kubelab of dir and continue with its state
 }
 
 func parseUp(args []string) (upOptions, error) {
@@ -111,7 +112,7 @@ func up(ctx context.Context, opts upOptions, out stdio) (err error) {
 	defer func() {
 		plane.stop()
 		if err != nil {
-			err = fmt.Errorf("%w\nlog: %s", err, logPath) // kept, with the directory, to be read
+			err = fmt.Errorf("%w\nlog: %s", err, logPath) // the log and the directory stay
 			return
 		}
 		err = dir.remove()
@@ -129,7 +130,7 @@ func up(ctx context.Context, opts upOptions, out stdio) (err error) {
 		}
 		go serveSettle(l)
 	}
-	// The line is all that standard output gets; closing it shows the reader its end.
+	// Standard output gets only this line; closing it shows the reader its end.
 	_, printErr := fmt.Fprintf(out.stdout, "kubelab: ready server=%s kubeconfig=%s\n", plane.server, plane.adminConfig())
 	if err := errors.Join(printErr, out.stdout.Close()); err != nil {
 		return fmt.Errorf("standard output: %w", err)
@@ -142,19 +143,20 @@ func up(ctx context.Context, opts upOptions, out stdio) (err error) {
 	}
 }
 
-// controlPlane is what `up` runs.
+// controlPlane is the control plane that `up` runs.
 type controlPlane struct {
 	opts   upOptions
 	dir    *dataDir
 	server string // URL of the API server
 	etcd   *etcdServer
-	failed chan error // the first component that ended, and why
+	failed chan error // the error of the first component that ended
 }
 
-// adminConfig is the path of the kubeconfig of a cluster administrator.
+// adminConfig returns the path of the kubeconfig of a cluster administrator.
 func (p *controlPlane) adminConfig() string { return p.dir.file("kubeconfig") }
 
-// start brings everything up and returns when the API server is ready, the controllers work and the nodes exist.
+// start starts everything and returns when the API server is ready, the controllers work
+// and the nodes exist.
 func (p *controlPlane) start(ctx context.Context) error {
 	ctx, cancel := context.WithTimeoutCause(ctx, readyTimeout, fmt.Errorf("not ready within %v", readyTimeout))
 	defer cancel()
@@ -167,7 +169,7 @@ func (p *controlPlane) start(ctx context.Context) error {
 		return err
 	}
 
-	// The components outlive start; nothing stops them but the end of the process, see stop.
+	// The components outlive start; only the end of the process stops them, see stop.
 	components := context.WithoutCancel(ctx)
 	p.run("kube-apiserver", func() error { return runAPIServer(components, p, listener) })
 	admin, err := p.adminClient()
@@ -187,8 +189,8 @@ func (p *controlPlane) start(ctx context.Context) error {
 	return p.await(ctx, "controllers", admin.controllersWork)
 }
 
-// listen takes the address of the API server, the former one of a control plane that is resumed, and writes the
-// credentials for it, which one that is resumed has.
+// listen opens the API server's port, and writes the credentials for its address. A
+// resumed control plane has its former address and credentials.
 func (p *controlPlane) listen() (net.Listener, error) {
 	if p.opts.resume {
 		former, err := formerAddress(p.adminConfig())
@@ -210,7 +212,7 @@ func (p *controlPlane) listen() (net.Listener, error) {
 	return listener, p.writeCredentials()
 }
 
-// formerAddress is the API server's in a kubeconfig of kubelab's.
+// formerAddress returns the API server's address in a kubeconfig of kubelab.
 func formerAddress(kubeconfig string) (netip.AddrPort, error) {
 	cfg, err := clientcmd.BuildConfigFromFlags("", kubeconfig)
 	if err != nil {
@@ -233,8 +235,9 @@ func (p *controlPlane) run(name string, component func() error) {
 	}()
 }
 
-// stop ends what would write to the data directory. The components are not asked to stop: an orderly end takes more
-// than 5 s, because each waits for the clients of the next, and it would save nothing that is kept.
+// stop ends the programs that write to the data directory. The components are not asked
+// to stop: an orderly end takes more than 5 s, because each waits for the clients of the
+// next, and it would save no data that is kept.
 func (p *controlPlane) stop() {
 	if p.etcd != nil {
 		p.etcd.stop()
@@ -253,8 +256,9 @@ func (p *controlPlane) writeCredentials() error {
 	users := map[string]identity{
 		p.adminConfig():                    {name: "kubelab-admin", group: "system:masters"},
 		p.dir.file("scheduler.kubeconfig"): {name: "system:kube-scheduler"},
-		// One identity for all controllers needs the rights of all of them; the alternative, a service account for
-		// each, is the real thing but makes the start slower.
+		// One identity for all controllers needs the rights of all of them. The
+		// alternative, a service account for each, is used in real clusters but makes the
+		// start slower.
 		p.dir.file("controller-manager.kubeconfig"): {name: "system:kube-controller-manager", group: "system:masters"},
 	}
 	for i := range p.opts.nodes {

@@ -1,6 +1,6 @@
-// Command multus stands for Multus in tests: it hands what it is asked on to the
-// cluster's network, by libcni with a cache of its own. Its GC is of what is in this cache,
-// whatever the runtime lists.
+// Command multus replaces Multus in tests: it passes requests on to the cluster's
+// network, by libcni with a cache of its own. Its GC uses the contents of this cache as
+// the list of valid attachments, whatever the runtime lists.
 //
 // Its configuration names the file of the cluster's network and the directory of the
 // cache, by Multus' names for them.
@@ -76,7 +76,7 @@ func run(ctx context.Context, env func(string) string, stdin io.Reader, stdout i
 	}
 }
 
-// collect lists what is in the cache as valid.
+// collect calls GC with the contents of the cache as the valid attachments.
 func collect(ctx context.Context, cni *libcni.CNIConfig, list *libcni.NetworkConfigList) error {
 	cached, err := cni.GetCachedAttachments("")
 	if err != nil {

@@ -15,7 +15,8 @@ func (n *Namespace) Listen(ctx context.Context, address string) (net.Listener, e
 	var listener net.Listener
 	err := n.Do(func() error {
 		var err error
-		// Numbers only: names would be looked up on another thread.
+		// The address has numbers only, because names would be looked up on another
+		// thread.
 		listener, err = (&net.ListenConfig{}).Listen(ctx, "tcp", address)
 		return err
 	})
@@ -25,10 +26,10 @@ func (n *Namespace) Listen(ctx context.Context, address string) (net.Listener, e
 	return listener, nil
 }
 
-// Forward carries each connection of a listener to one that dial opens, and
-// returns when ctx ends or the listener fails, with every connection closed.
-// It is how nodes reach something outside the lab, an API server on the host's
-// loopback for one. A failing dial closes its connection and no other.
+// Forward connects each connection of a listener with a new one from dial, and returns
+// when ctx ends or the listener fails, with every connection closed. Nodes reach targets
+// outside of the laboratory by it, such as an API server on the host's loopback. If dial
+// fails, only that connection is closed.
 func Forward(ctx context.Context, listener net.Listener, dial func(context.Context) (net.Conn, error)) error {
 	ctx, cancel := context.WithCancel(ctx)
 	var running sync.WaitGroup
@@ -67,7 +68,7 @@ func splice(ctx context.Context, a, b net.Conn) {
 	ways.Wait()
 }
 
-// copyWay copies until from ends, and passes the end on.
+// copyWay copies until from ends, and then half-closes to.
 func copyWay(to, from net.Conn) {
 	_, err := io.Copy(to, from)
 	half, ok := to.(interface{ CloseWrite() error })

@@ -12,9 +12,9 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// Namespace is an open network namespace. Unless it is pinned it has no name in
-// the file system: it is gone when it is closed and the last process in it has
-// ended, however the process that made it ends.
+// Namespace is an open network namespace. Unless it is pinned it has no name in the file
+// system: it ends when it is closed and the last process in it has ended, in whatever way
+// its creator ends.
 type Namespace struct {
 	file   *os.File
 	pinned string // path, or empty
@@ -56,8 +56,8 @@ func OpenNamespace(path string) (*Namespace, error) {
 	return &Namespace{file: file}, nil
 }
 
-// Path names the namespace to other processes as long as this one lives and
-// the namespace is open.
+// Path returns a path of the namespace for other processes, valid while this process runs
+// and the namespace is open.
 func (n *Namespace) Path() string {
 	if n.pinned != "" {
 		return n.pinned
@@ -65,9 +65,9 @@ func (n *Namespace) Path() string {
 	return fmt.Sprintf("/proc/%d/fd/%d", os.Getpid(), n.file.Fd())
 }
 
-// Pin makes the path, at which there is no file yet, a name of the namespace, as
-// container runtimes do. A process with fewer capabilities than this one can open
-// that, and not what Path is otherwise. Close takes the name away.
+// Pin mounts the namespace at a path without a file, as container runtimes do. A process
+// with fewer capabilities than this one can open that path, but not Path of an unpinned
+// namespace. Close unmounts it.
 func (n *Namespace) Pin(path string) error {
 	if err := os.WriteFile(path, nil, 0o444); err != nil {
 		return fmt.Errorf("pin a network namespace: %w", err)
@@ -79,21 +79,20 @@ func (n *Namespace) Pin(path string) error {
 	return nil
 }
 
-// Close lets go of the namespace.
+// Close closes the namespace.
 func (n *Namespace) Close() error {
 	err := n.file.Close()
 	if n.pinned != "" {
-		// Detached: others may have it open.
+		// The mount is detached, because others may have it open.
 		err = errors.Join(err, unix.Unmount(n.pinned, unix.MNT_DETACH), os.Remove(n.pinned))
 		n.pinned = ""
 	}
 	return err
 }
 
-// Do runs fn inside the namespace, on a thread of its own: sockets and files
-// under /proc/sys/net that fn opens are the namespace's. Goroutines that fn
-// starts are not inside. In a test fn must return an error rather than fail
-// the test itself.
+// Do runs fn inside the namespace, on a thread of its own: sockets and files under
+// /proc/sys/net that fn opens belong to the namespace. Goroutines that fn starts are not
+// inside. In a test fn must return an error and not fail the test itself.
 func (n *Namespace) Do(fn func() error) error {
 	return onOwnThread(func() error {
 		if err := unix.Setns(int(n.file.Fd()), unix.CLONE_NEWNET); err != nil {
@@ -103,9 +102,8 @@ func (n *Namespace) Do(fn func() error) error {
 	})
 }
 
-// Start starts a process inside the namespace. The command must not ask for a
-// signal at its parent's death (Pdeathsig): the kernel takes the end of the
-// thread for it.
+// Start starts a process inside the namespace. The command must not set Pdeathsig: the
+// kernel would send the signal when the starting thread ends.
 func (n *Namespace) Start(cmd *exec.Cmd) error {
 	if cmd.SysProcAttr != nil && cmd.SysProcAttr.Pdeathsig != 0 {
 		return errors.New("start in a network namespace: Pdeathsig is set; it must be 0")
@@ -113,8 +111,8 @@ func (n *Namespace) Start(cmd *exec.Cmd) error {
 	return n.Do(cmd.Start)
 }
 
-// Netlink opens a handle that speaks for the namespace from any thread. The
-// caller closes it.
+// Netlink opens a netlink handle of the namespace that any thread may use. The caller
+// closes it.
 func (n *Namespace) Netlink() (*netlink.Handle, error) {
 	handle, err := netlink.NewHandleAt(netns.NsHandle(n.file.Fd()), unix.NETLINK_ROUTE)
 	if err != nil {
@@ -129,7 +127,7 @@ func (n *Namespace) loopbackUp() error {
 		return err
 	}
 	defer handle.Close()
-	// Every namespace is born with its loopback link as number 1.
+	// Every new namespace has its loopback link as number 1.
 	lo, err := handle.LinkByIndex(1)
 	if err != nil {
 		return fmt.Errorf("find the loopback link: %w", err)
@@ -140,8 +138,8 @@ func (n *Namespace) loopbackUp() error {
 	return nil
 }
 
-// onOwnThread runs fn on a thread that ends with it, so that whatever fn does
-// to the thread cannot reach another goroutine.
+// onOwnThread runs fn on a thread that ends with it, so that changes of the thread by fn
+// cannot affect another goroutine.
 func onOwnThread(fn func() error) error {
 	done := make(chan error, 1)
 	go func() {

@@ -1,7 +1,7 @@
-// Package netlab makes nodes out of network namespaces: a switch, which is a
-// namespace with a bridge, and nodes, each a namespace with one link to it.
-// The demo, the benchmarks and the end-to-end tests run the real programs on
-// such nodes. It needs root and leaves nothing behind.
+// Package netlab makes nodes out of network namespaces: a switch, which is a namespace
+// with a bridge, and nodes, each a namespace with one link to it. The demo, the
+// benchmarks and the end-to-end tests run the real programs on such nodes. It needs root
+// and removes everything at the end.
 package netlab
 
 import (
@@ -22,34 +22,35 @@ const (
 	BridgeName = "lab0"
 	// Uplink is the link of a node to the switch.
 	Uplink = "eth0"
-	// PortPrefix begins the names of the switch's ports: lab-1 leads to the
+	// PortPrefix is the prefix of the names of the switch's ports: lab-1 leads to the
 	// first node.
 	PortPrefix = "lab-"
 
-	// MaxNodes fit between the first node's address and the end of a /24.
+	// MaxNodes is how many nodes fit between the first node's address and the end of a
+	// /24.
 	MaxNodes = 200
 
 	switchHost    = 1  // 192.168.77.1
 	firstNodeHost = 11 // 192.168.77.11
 )
 
-// Config of a lab. Its zero value, but for Nodes, is a good lab.
+// Config is the configuration of a laboratory. All fields but Nodes may be zero.
 type Config struct {
-	// Nodes is how many to make, 0 to MaxNodes.
+	// Nodes is how many nodes to make, 0 to MaxNodes.
 	Nodes int
-	// V4 and V6 are the prefixes of the link; 192.168.77.0/24 and
-	// fd00:77::/64 when they are not set. The switch has host number 1, the
-	// nodes 11, 12, ..., in IPv6 with the same digits.
+	// V4 and V6 are the prefixes of the link, by default 192.168.77.0/24 and
+	// fd00:77::/64. The switch has host number 1, the nodes 11, 12, ..., in IPv6 with the
+	// same digits.
 	V4, V6 netip.Prefix
-	// IPv4Only leaves IPv6 out, for kernels without it, IPv6Only leaves IPv4 out.
+	// IPv4Only omits IPv6, for kernels without it. IPv6Only omits IPv4.
 	IPv4Only, IPv6Only bool
-	// Here makes the network namespace of the caller the switch, so that the
-	// process can talk to its nodes; otherwise the switch is a new one.
+	// Here makes the caller's network namespace the switch, so that the process can talk
+	// to its nodes; otherwise the switch is a new namespace.
 	Here bool
 }
 
-// HasIPv6 tells whether this kernel has IPv6; booted with ipv6.disable=1 it
-// makes only labs of IPv4.
+// HasIPv6 reports whether this kernel has IPv6. Without it (ipv6.disable=1) only
+// laboratories with IPv4Only work.
 func HasIPv6() bool {
 	_, err := os.Stat("/proc/sys/net/ipv6")
 	return err == nil
@@ -60,8 +61,8 @@ type Machine struct {
 	*Namespace
 	// Name is "switch", or "node-1", "node-2", ...
 	Name string
-	// V4 and V6 are its addresses on the link, with the link's prefix length.
-	// One is the zero prefix in a lab of the other family only.
+	// V4 and V6 are its addresses on the link, with the link's prefix length. The address
+	// of an omitted family is the zero prefix.
 	V4, V6 netip.Prefix
 }
 
@@ -71,7 +72,7 @@ type Lab struct {
 	Nodes  []*Machine
 }
 
-// New makes a lab. On an error nothing is left.
+// New makes a laboratory. On an error nothing is left.
 func New(ctx context.Context, cfg Config) (lab *Lab, err error) {
 	if cfg.Nodes < 0 || cfg.Nodes > MaxNodes {
 		return nil, fmt.Errorf("lab: %d nodes; must be 0 to %d", cfg.Nodes, MaxNodes)
@@ -109,8 +110,8 @@ func New(ctx context.Context, cfg Config) (lab *Lab, err error) {
 	return lab, nil
 }
 
-// Close takes the lab down. Processes in it should have ended: a node whose
-// processes live on lives on with them, without its link.
+// Close removes the laboratory. Its processes should have ended: a node with running
+// processes stays with them, without its link.
 func (l *Lab) Close() error {
 	var errs []error
 	if l.Switch != nil {
@@ -194,8 +195,8 @@ func (l *Lab) plugNode(node *Machine, i int) error {
 	return addDefaultRoutes(handle, l.Switch)
 }
 
-// removeLinks removes what the lab put into the namespace of the switch: it
-// may be the caller's, which stays.
+// removeLinks removes the laboratory's links from the namespace of the switch, which may
+// be the caller's and then stays.
 func (l *Lab) removeLinks() error {
 	handle, err := l.Switch.Netlink()
 	if err != nil {
@@ -206,7 +207,7 @@ func (l *Lab) removeLinks() error {
 	for i := range l.Nodes {
 		names = append(names, portName(i))
 	}
-	// The kernel makes each deletion wait, but not one for the other.
+	// Each deletion waits in the kernel, but several can wait at the same time.
 	results := make(chan error, len(names))
 	for _, name := range names {
 		go func() { results <- removeLink(handle, name) }()
@@ -243,7 +244,7 @@ func machine(ns *Namespace, name string, cfg Config, host int) *Machine {
 	return m
 }
 
-// Addresses on the link, IPv4 first.
+// Addresses returns the addresses on the link, IPv4 first.
 func (m *Machine) Addresses() []netip.Prefix {
 	return slices.DeleteFunc([]netip.Prefix{m.V4, m.V6}, func(p netip.Prefix) bool { return !p.IsValid() })
 }
@@ -257,7 +258,8 @@ func (m *Machine) configure(handle *netlink.Handle, name string) error {
 	for _, prefix := range m.Addresses() {
 		addr := &netlink.Addr{IPNet: ipNet(prefix)}
 		if prefix.Addr().Is6() {
-			// Nobody else is on this link; detection would cost a second.
+			// There is no other machine on this link, and duplicate address detection
+			// would cost a second.
 			addr.Flags = unix.IFA_F_NODAD
 		}
 		if err := handle.AddrAdd(link, addr); err != nil {
@@ -292,8 +294,8 @@ func hostV4(prefix netip.Prefix, host int) netip.Addr {
 	return netip.AddrFrom4(raw)
 }
 
-// hostV6 writes the decimal digits of host as hexadecimal ones, so that the
-// two addresses of a machine look alike: 192.168.77.11 and fd00:77::11.
+// hostV6 writes the decimal digits of host as hexadecimal digits, so that the two
+// addresses of a machine look alike: 192.168.77.11 and fd00:77::11.
 func hostV6(prefix netip.Prefix, host int) netip.Addr {
 	raw := prefix.Masked().Addr().As16()
 	digits := host/100<<8 | host/10%10<<4 | host%10

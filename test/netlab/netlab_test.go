@@ -124,7 +124,7 @@ func TestNodesReachEachOther(t *testing.T) {
 
 func TestHereLeavesNothing(t *testing.T) {
 	needRoot(t)
-	// The test's own network stays out of it: "here" is a namespace too.
+	// The test does not use its own network: "here" is a namespace too.
 	here, err := netlab.NewNamespace()
 	if err != nil {
 		t.Fatal(err)
@@ -289,7 +289,7 @@ func TestForward(t *testing.T) {
 			if err != nil {
 				return
 			}
-			// The answer needs the end of the question: half-closing must pass.
+			// The answer needs the end of the question, so half-closing must work.
 			question, _ := io.ReadAll(conn)
 			_, _ = conn.Write([]byte(strings.ToUpper(string(question))))
 			conn.Close()

@@ -2,10 +2,10 @@ package netlab
 
 import "fmt"
 
-// Reboot gives the i-th node, counted from 0, a new network namespace with a new
-// link to the switch and the same addresses, as a machine has after a reboot.
-// The node's Machine stays the same, so whoever has it sees the new namespace.
-// Its processes should have ended.
+// Reboot gives the i-th node, counted from 0, a new network namespace with a new link to
+// the switch and the same addresses, as after a reboot of a machine. The node's Machine
+// stays the same, so all its users get the new namespace. Its processes should have
+// ended.
 func (l *Lab) Reboot(i int) error {
 	handle, err := l.Switch.Netlink()
 	if err != nil {

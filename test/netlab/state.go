@@ -11,19 +11,19 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// State is what people and programs put into a network namespace, in words
-// that can be compared. It is how leaks are found.
+// State is the configuration of a network namespace, in words that can be compared. Tests
+// find leaks by it.
 type State struct {
 	// Links are the interfaces by name.
 	Links []string
-	// Routes are those of the main table, without the ones that the kernel
-	// adds for link-local and multicast addresses.
+	// Routes are the routes of the main table, without those that the kernel adds for
+	// link-local and multicast addresses.
 	Routes []string
 	// Tables are the nftables by family and name.
 	Tables []string
 }
 
-// Since returns what the state has and an earlier one had not.
+// Since returns the things in the state that an earlier state did not have.
 func (s State) Since(earlier State) State {
 	return State{
 		Links:  without(s.Links, earlier.Links),
@@ -50,7 +50,7 @@ func without(all, these []string) []string {
 	return slices.DeleteFunc(slices.Clone(all), func(s string) bool { return slices.Contains(these, s) })
 }
 
-// readings is how often a state is read anew because it changed meanwhile.
+// readings is how often a state is read again if it changes meanwhile.
 const readings = 100
 
 // State reads the state of the namespace.

@@ -64,7 +64,7 @@ func addLinkAndRoute(ns *netlab.Namespace) error {
 	)
 }
 
-// addTable makes an nftable of the family inet; such changes come in batches.
+// addTable creates an nftable of the family inet; such changes are sent in batches.
 func addTable(ns *netlab.Namespace, name string) error {
 	const inet, batchBegin, batchEnd = unix.NFPROTO_INET, unix.NFNL_MSG_BATCH_BEGIN, unix.NFNL_MSG_BATCH_END
 	begin := nl.NewNetlinkRequest(batchBegin, 0)
