@@ -12,8 +12,8 @@ import (
 	"k8s.io/apimachinery/pkg/api/resource"
 )
 
-// The shapes in which containerd passes capability arguments: its structs have
-// no JSON tags, so the keys arrive in CamelCase.
+// The forms in which containerd passes capability arguments: its structs have no JSON
+// tags, so the keys are in CamelCase.
 type (
 	portMapping struct {
 		HostPort      int32
@@ -34,17 +34,17 @@ type (
 	}
 )
 
-// Annotations that shape a pod's traffic, and the rates that kubelet accepts.
+// Annotations that limit a pod's traffic, and the rates that kubelet accepts.
 const (
 	ingressBandwidth = "kubernetes.io/ingress-bandwidth"
 	egressBandwidth  = "kubernetes.io/egress-bandwidth"
 )
 
-// capabilityArgs are the arguments that kubelet and containerd make of a pod.
-// Like there, what a plugin's configuration does not ask for is left out later.
+// capabilityArgs returns the arguments that kubelet and containerd derive from a pod. As
+// in containerd, arguments that the plugin has no capability for are removed later.
 func capabilityArgs(pod *corev1.Pod, node dnsConfig, now time.Time) (map[string]any, error) {
 	annotations := map[string]string{
-		// Kubelet marks where it has a pod from, and since when.
+		// Kubelet marks the source of a pod, and since when it has the pod.
 		"kubernetes.io/config.source": "api",
 		"kubernetes.io/config.seen":   now.Format(time.RFC3339Nano),
 	}
@@ -95,8 +95,8 @@ func portMappings(pod *corev1.Pod) []portMapping {
 	return out
 }
 
-// podBandwidth reads the annotations; nil when there are none. Containerd does
-// not limit bursts and says so with the largest 32-bit number.
+// podBandwidth reads the annotations; nil if there are none. Containerd does not limit
+// bursts, which it expresses by the largest 32-bit number.
 func podBandwidth(pod *corev1.Pod) (*bandwidth, error) {
 	ingress, err := rate(pod, ingressBandwidth)
 	if err != nil {
@@ -119,7 +119,7 @@ func podBandwidth(pod *corev1.Pod) (*bandwidth, error) {
 	return out, nil
 }
 
-// rate is an annotation in bits per second, 0 when it is not there.
+// rate returns an annotation in bits per second, 0 if it is missing.
 func rate(pod *corev1.Pod, annotation string) (uint64, error) {
 	text, ok := pod.Annotations[annotation]
 	if !ok {
@@ -135,8 +135,8 @@ func rate(pod *corev1.Pod, annotation string) (uint64, error) {
 	return uint64(quantity.Value()), nil
 }
 
-// podDNS is what kubelet makes of a pod's DNS policy when no cluster DNS is
-// configured: the node's settings, then the pod's own.
+// podDNS returns the settings that kubelet derives from a pod's DNS policy if no cluster
+// DNS is configured: the node's settings, then the pod's own.
 func podDNS(pod *corev1.Pod, node dnsConfig) dnsConfig {
 	out := dnsConfig{}
 	if pod.Spec.DNSPolicy != corev1.DNSNone {
@@ -180,7 +180,7 @@ func parseResolvConf(text string) dnsConfig {
 	return out
 }
 
-// cgroupParent is where kubelet puts a pod's processes with the cgroupfs driver.
+// cgroupParent returns the control group of a pod's processes with the cgroupfs driver.
 func cgroupParent(pod *corev1.Pod) string {
 	class := strings.ToLower(string(pod.Status.QOSClass)) + "/"
 	if pod.Status.QOSClass == corev1.PodQOSGuaranteed || pod.Status.QOSClass == "" {

@@ -14,12 +14,11 @@ import (
 	"github.com/go-logr/logr"
 )
 
-// errNotInitialized is containerd's word for a node without a configuration.
+// errNotInitialized is containerd's error on a node without a configuration.
 var errNotInitialized = errors.New("cni plugin not initialized")
 
-// loadConf loads the network of a node as containerd does: of the files that
-// end in .conf, .conflist and .json the first in lexical order, and when that
-// one is broken there is no second choice.
+// loadConf loads the network of a node as containerd does: the first file in lexical
+// order that ends in .conf, .conflist or .json. If it is broken, no other file is tried.
 func loadConf(dir string) (*libcni.NetworkConfigList, error) {
 	files, err := libcni.ConfFiles(dir, []string{".conf", ".conflist", ".json"})
 	if err != nil {
@@ -52,12 +51,11 @@ func loadFile(path string) (*libcni.NetworkConfigList, error) {
 	if err != nil {
 		return nil, err
 	}
-	return libcni.ConfListFromConf(conf) //nolint:staticcheck // containerd still takes such files
+	return libcni.ConfListFromConf(conf) //nolint:staticcheck // containerd still accepts such files
 }
 
-// conf is the network configuration that is in force. Like containerd's it is
-// locked while a plugin runs: a reload waits for the plugins, and what comes
-// after waits for the reload.
+// conf is the present network configuration. As in containerd it is locked while a plugin
+// runs: a reload waits for running plugins, and later calls wait for the reload.
 type conf struct {
 	dir string
 
@@ -66,7 +64,7 @@ type conf struct {
 	err  error
 }
 
-// use calls fn with the configuration, which does not change meanwhile.
+// use calls fn with the configuration, which does not change during the call.
 func (c *conf) use(fn func(*libcni.NetworkConfigList) error) error {
 	c.lock.RLock()
 	defer c.lock.RUnlock()
@@ -83,9 +81,9 @@ func (c *conf) load() error {
 	return c.err
 }
 
-// watch keeps the configuration up to date until ctx ends. It is containerd's
-// watch with its blind spot: a file that is written, renamed within the
-// directory or removed is seen, one that is moved in from elsewhere is not.
+// watch reloads the configuration until ctx ends. Like containerd it sees a file that is
+// written, renamed within the directory or removed, but not a file that is moved in from
+// elsewhere.
 func (c *conf) watch(ctx context.Context) error {
 	log := logr.FromContextOrDiscard(ctx)
 	watcher, err := fsnotify.NewWatcher()

@@ -38,8 +38,8 @@ const dualStackResult = `{
 }`
 
 // bench is a pod runner with a fake API server and a fake plugin.
-type bench struct {
-	dir     string // the fake plugin's
+type testRunner struct {
+	dir     string // directory of the fake plugin
 	opts    options
 	client  *fake.Clientset
 	events  *record.FakeRecorder
@@ -47,13 +47,13 @@ type bench struct {
 	stopped chan error
 }
 
-func newBench(t *testing.T) *bench {
+func newBench(t *testing.T) *testRunner {
 	t.Helper()
 	if os.Geteuid() != 0 {
 		t.Skip("making network namespaces needs root")
 	}
 	root := t.TempDir()
-	b := &bench{
+	b := &testRunner{
 		dir: filepath.Join(root, "plugin"),
 		opts: options{
 			node: "node-1", maxPods: 10, backoff: 10 * time.Millisecond,
@@ -75,7 +75,7 @@ func newBench(t *testing.T) *bench {
 	b.install(t)
 	t.Cleanup(func() {
 		b.halt(t)
-		// Whatever a test left mounted would outlive it.
+		// A mount that a test leaves would outlive it.
 		mounts, _ := filepath.Glob(filepath.Join(b.opts.netnsDir, "*"))
 		for _, path := range mounts {
 			if err := removeNetns(path); err != nil {
@@ -86,8 +86,8 @@ func newBench(t *testing.T) *bench {
 	return b
 }
 
-// install writes the network configuration as an installer should.
-func (b *bench) install(t *testing.T) {
+// install writes the network configuration as an installer does.
+func (b *testRunner) install(t *testing.T) {
 	t.Helper()
 	path := filepath.Join(b.opts.cniConfDir, "10-lab.conflist")
 	if err := os.WriteFile(path+".tmp", fmt.Appendf(nil, conflist, b.dir), 0o600); err != nil {
@@ -98,14 +98,14 @@ func (b *bench) install(t *testing.T) {
 	}
 }
 
-func (b *bench) write(t *testing.T, name, text string) {
+func (b *testRunner) write(t *testing.T, name, text string) {
 	t.Helper()
 	if err := os.WriteFile(filepath.Join(b.dir, name), []byte(text), 0o600); err != nil {
 		t.Fatal(err)
 	}
 }
 
-func (b *bench) start(t *testing.T) {
+func (b *testRunner) start(t *testing.T) {
 	t.Helper()
 	program, err := assemble(b.opts, b.client, b.events)
 	if err != nil {
@@ -116,7 +116,7 @@ func (b *bench) start(t *testing.T) {
 	go func() { b.stopped <- program.run(ctx) }()
 }
 
-func (b *bench) halt(t *testing.T) {
+func (b *testRunner) halt(t *testing.T) {
 	t.Helper()
 	if b.stop == nil {
 		return
@@ -136,7 +136,7 @@ func newPod(name string) *corev1.Pod {
 	}
 }
 
-func (b *bench) create(t *testing.T, pod *corev1.Pod) {
+func (b *testRunner) create(t *testing.T, pod *corev1.Pod) {
 	t.Helper()
 	if _, err := b.client.CoreV1().Pods(pod.Namespace).Create(t.Context(), pod, metav1.CreateOptions{}); err != nil {
 		t.Fatal(err)
@@ -144,7 +144,7 @@ func (b *bench) create(t *testing.T, pod *corev1.Pod) {
 }
 
 // markDeleted does what the API server does with a graceful deletion.
-func (b *bench) markDeleted(t *testing.T, name string) {
+func (b *testRunner) markDeleted(t *testing.T, name string) {
 	t.Helper()
 	pod := b.pod(t, name)
 	now := metav1.Now()
@@ -154,7 +154,7 @@ func (b *bench) markDeleted(t *testing.T, name string) {
 	}
 }
 
-func (b *bench) pod(t *testing.T, name string) *corev1.Pod {
+func (b *testRunner) pod(t *testing.T, name string) *corev1.Pod {
 	t.Helper()
 	pod, err := b.client.CoreV1().Pods("default").Get(t.Context(), name, metav1.GetOptions{})
 	if apierrors.IsNotFound(err) {
@@ -166,11 +166,11 @@ func (b *bench) pod(t *testing.T, name string) *corev1.Pod {
 	return pod
 }
 
-func (b *bench) running(t *testing.T, name string) func() bool {
+func (b *testRunner) running(t *testing.T, name string) func() bool {
 	return func() bool { pod := b.pod(t, name); return pod != nil && pod.Status.Phase == corev1.PodRunning }
 }
 
-func (b *bench) gone(t *testing.T, name string) func() bool {
+func (b *testRunner) gone(t *testing.T, name string) func() bool {
 	return func() bool { return b.pod(t, name) == nil }
 }
 
@@ -184,7 +184,7 @@ func eventually(t *testing.T, what string, condition func() bool) {
 	}
 }
 
-func (b *bench) assertNothingLeft(t *testing.T) {
+func (b *testRunner) assertNothingLeft(t *testing.T) {
 	t.Helper()
 	records, err := sandbox.Read(b.opts.stateDir)
 	if err != nil || len(records) > 0 {
@@ -198,7 +198,7 @@ func (b *bench) assertNothingLeft(t *testing.T) {
 	}
 }
 
-// verbs are the calls in short: the verb, and "-" where CNI_NETNS was empty.
+// verbs returns the calls in short form: the verb, and "-" if CNI_NETNS was empty.
 func verbs(calls []call) []string {
 	var out []string
 	for _, c := range calls {

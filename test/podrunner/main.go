@@ -1,13 +1,12 @@
-// Command podrunner does what kubelet and containerd do around CNI, on nodes
-// that have neither: it is a stand-in for the demo, the benchmarks and the
-// end-to-end tests, and no way to run containers. It runs none.
+// Command podrunner does the work of kubelet and containerd around CNI, on nodes that
+// have neither. It serves the demo, the benchmarks and the end-to-end tests. It runs no
+// containers.
 //
-// It keeps a Node and its Lease fresh, watches the pods that the scheduler put
-// there, and for each makes a network namespace, executes the CNI plugin as
-// containerd does, and reports the pod as running with the addresses of the
-// result. When the pod goes it sends the two DELs that containerd sends, and
-// then takes kubelet's last step, the deletion for good. README.md says what
-// is faithful and what is not.
+// It keeps a Node and its Lease up to date and watches the pods that the scheduler put
+// there. For each pod it makes a network namespace, executes the CNI plugin as containerd
+// does, and reports the pod as running with the addresses of the result. When the pod is
+// deleted it sends the two DELs that containerd sends, and then deletes the pod for good,
+// which is kubelet's last step. README.md lists the differences from the real programs.
 //
 // It must run as root in the network namespace of its node.
 package main
@@ -128,7 +127,7 @@ func podRunner(ctx context.Context, opts options, stderr io.Writer) error {
 	return program.run(ctx)
 }
 
-// program is everything that runs.
+// program has all parts of the running program.
 type program struct {
 	conf   *conf
 	node   *node

@@ -12,8 +12,8 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// makeNetns makes a network namespace with its loopback link up and mounts it
-// at a path, as containerd does.
+// makeNetns creates a network namespace with its loopback link up and mounts it at a
+// path, as containerd does.
 func makeNetns(path string) error {
 	if err := os.MkdirAll(filepath.Dir(path), 0o755); err != nil {
 		return fmt.Errorf("make the directory of network namespaces: %w", err)
@@ -27,8 +27,8 @@ func makeNetns(path string) error {
 	}
 	done := make(chan error, 1)
 	go func() {
-		// The thread is in the new namespace and stays there: it is not
-		// unlocked, so it ends with the goroutine.
+		// The thread stays in the new namespace: it is not unlocked, so it ends with the
+		// goroutine.
 		runtime.LockOSThread()
 		done <- unshareAndMount(path)
 	}()
@@ -47,7 +47,7 @@ func unshareAndMount(path string) error {
 		return fmt.Errorf("open netlink in the new namespace: %w", err)
 	}
 	defer handle.Close()
-	lo, err := handle.LinkByIndex(1) // every namespace is born with it
+	lo, err := handle.LinkByIndex(1) // every new namespace has it
 	if err != nil {
 		return fmt.Errorf("find the loopback link: %w", err)
 	}
@@ -60,10 +60,10 @@ func unshareAndMount(path string) error {
 	return nil
 }
 
-// removeNetns removes a network namespace; one that is not there is no error.
+// removeNetns removes a network namespace; a missing namespace is no error.
 func removeNetns(path string) error {
 	err := unix.Unmount(path, unix.MNT_DETACH|unix.UMOUNT_NOFOLLOW)
-	// EINVAL says that the path is no mount point, as after a reboot.
+	// EINVAL means that the path is not a mount point, as after a reboot.
 	if err != nil && !errors.Is(err, unix.EINVAL) && !errors.Is(err, unix.ENOENT) {
 		return fmt.Errorf("unmount the network namespace %s: %w", path, err)
 	}
@@ -73,7 +73,7 @@ func removeNetns(path string) error {
 	return nil
 }
 
-// isNetns says whether a network namespace is mounted at a path.
+// isNetns reports whether a network namespace is mounted at a path.
 func isNetns(path string) bool {
 	var stat unix.Statfs_t
 	return unix.Statfs(path, &stat) == nil && stat.Type == unix.NSFS_MAGIC

@@ -25,14 +25,14 @@ import (
 const (
 	leaseSeconds   = 40
 	leaseInterval  = 10 * time.Second
-	statusInterval = 5 * time.Minute // when nothing changed
-	readyInterval  = 5 * time.Second // between two looks at the network
-	// A network that is not ready is looked at more often than by kubelet, so
-	// that nobody waits for a demonstration.
+	statusInterval = 5 * time.Minute // if nothing has changed
+	readyInterval  = 5 * time.Second // between two checks of the network
+	// A network that is not ready is checked more often than by kubelet, so that
+	// demonstrations take less time.
 	unreadyInterval = 500 * time.Millisecond
 )
 
-// node speaks for one Node object.
+// node maintains one Node object.
 type node struct {
 	name    string
 	labels  map[string]string
@@ -41,21 +41,21 @@ type node struct {
 	maxPods int64
 	bootID  string
 	client  kubernetes.Interface
-	// status asks the network plugins; nil when they could serve an ADD.
+	// status asks the network plugins; it returns nil if they could serve an ADD.
 	status func(context.Context) error
 
 	lock       sync.Mutex
 	networkErr error
 }
 
-// networkReady is the last word of the network plugins.
+// networkReady returns the last status of the network plugins.
 func (n *node) networkReady() error {
 	n.lock.Lock()
 	defer n.lock.Unlock()
 	return n.networkErr
 }
 
-// run keeps the Node and its Lease fresh until ctx ends. The Node stays.
+// run keeps the Node and its Lease up to date until ctx ends. The Node stays.
 func (n *node) run(ctx context.Context) error {
 	log := logr.FromContextOrDiscard(ctx)
 	registered := false
@@ -99,7 +99,7 @@ func (n *node) run(ctx context.Context) error {
 	}
 }
 
-// register makes the Node unless it is there.
+// register creates the Node if it does not exist.
 func (n *node) register(ctx context.Context) error {
 	_, err := n.client.CoreV1().Nodes().Get(ctx, n.name, metav1.GetOptions{})
 	if !apierrors.IsNotFound(err) {
@@ -135,8 +135,8 @@ func (n *node) readyCondition(networkErr error) corev1.NodeCondition {
 	return condition
 }
 
-// writeStatus writes everything that kubelet says of a node, as far as it is
-// true here.
+// writeStatus writes the fields of a node's status that kubelet writes, as far as they
+// apply here.
 func (n *node) writeStatus(ctx context.Context, ready corev1.NodeCondition) error {
 	now := metav1.Now()
 	ready.LastHeartbeatTime, ready.LastTransitionTime = now, now
@@ -178,7 +178,7 @@ func (n *node) writeStatus(ctx context.Context, ready corev1.NodeCondition) erro
 	return wrapNode("report", n.name, err)
 }
 
-// renew says that the node is alive.
+// renew renews the Lease of the node.
 func (n *node) renew(ctx context.Context) error {
 	leases := n.client.CoordinationV1().Leases(corev1.NamespaceNodeLease)
 	now, seconds := metav1.NowMicro(), int32(leaseSeconds)
@@ -202,7 +202,7 @@ func wrapNode(what, name string, err error) error {
 	return nil
 }
 
-// nodeAddresses are the first IPv4 and the first IPv6 address of this network
+// nodeAddresses returns the first IPv4 and the first IPv6 address of this network
 // namespace that others can reach, IPv4 first.
 func nodeAddresses() ([]string, error) {
 	addrs, err := net.InterfaceAddrs()
@@ -241,14 +241,14 @@ func kernelRelease() string {
 	return unix.ByteSliceToString(name.Release[:])
 }
 
-// firstLine of a file, empty when it cannot be read.
+// firstLine returns the first line of a file, empty if it cannot be read.
 func firstLine(path string) string {
 	raw, _ := os.ReadFile(path)
 	line, _, _ := strings.Cut(string(raw), "\n")
 	return line
 }
 
-// parseTaints reads key=value:Effect, comma separated, as kubelet's
+// parseTaints parses key=value:Effect, comma separated, as in kubelet's
 // --register-with-taints.
 func parseTaints(text string) ([]corev1.Taint, error) {
 	var out []corev1.Taint
@@ -266,7 +266,7 @@ func parseTaints(text string) ([]corev1.Taint, error) {
 	return out, nil
 }
 
-// parseLabels reads key=value, comma separated, as kubelet's --node-labels.
+// parseLabels parses key=value, comma separated, as in kubelet's --node-labels.
 func parseLabels(text string) (map[string]string, error) {
 	out := map[string]string{}
 	for item := range strings.SplitSeq(text, ",") {

@@ -17,10 +17,10 @@ import (
 )
 
 const (
-	// defaultInterface is the one whose addresses are the pod's.
+	// defaultInterface is the interface whose addresses are the pod's.
 	defaultInterface = "eth0"
 
-	// Limits of the calls that kubelet makes of containerd.
+	// The limits of kubelet's calls to containerd.
 	addTimeout = 4 * time.Minute
 	delTimeout = 2 * time.Minute
 )
@@ -40,7 +40,7 @@ func (n *network) add(ctx context.Context, box sandbox.Record) ([]string, error)
 	defer cancel()
 	var ips []string
 	err := n.conf.use(func(list *libcni.NetworkConfigList) error {
-		cni, watch := n.cni()
+		cni, watch := n.newCNI()
 		result, err := cni.AddNetworkList(ctx, list, runtimeConf(box, box.NetnsPath))
 		err = errors.Join(err, n.log(box, "ADD", box.NetnsPath, watch, err))
 		if err != nil {
@@ -59,13 +59,13 @@ func (n *network) add(ctx context.Context, box sandbox.Record) ([]string, error)
 	return ips, nil
 }
 
-// del takes a sandbox's network away; netns is empty when it is gone. Unlike
-// containerd it takes no error for a success, whatever its text.
+// del removes a sandbox's network; netns is empty if the namespace is gone. Unlike
+// containerd it never takes an error for success, whatever its text.
 func (n *network) del(ctx context.Context, box sandbox.Record, netns string) error {
 	ctx, cancel := context.WithTimeout(ctx, delTimeout)
 	defer cancel()
 	err := n.conf.use(func(list *libcni.NetworkConfigList) error {
-		cni, watch := n.cni()
+		cni, watch := n.newCNI()
 		err := cni.DelNetworkList(ctx, list, runtimeConf(box, netns))
 		return errors.Join(err, n.log(box, "DEL", netns, watch, err))
 	})
@@ -75,16 +75,16 @@ func (n *network) del(ctx context.Context, box sandbox.Record, netns string) err
 	return nil
 }
 
-// status asks the plugins whether they could serve an ADD.
+// status returns nil if the plugins could serve an ADD.
 func (n *network) status(ctx context.Context) error {
 	return n.conf.use(func(list *libcni.NetworkConfigList) error {
-		cni, _ := n.cni()
+		cni, _ := n.newCNI()
 		return cni.GetStatusNetworkList(ctx, list)
 	})
 }
 
-// cni is a libcni for one call, with a watch that says how long its plugins ran.
-func (n *network) cni() (*libcni.CNIConfig, *stopwatch) {
+// newCNI returns a libcni for one call, with a stopwatch for its plugins.
+func (n *network) newCNI() (*libcni.CNIConfig, *stopwatch) {
 	watch := &stopwatch{RawExec: invoke.RawExec{Stderr: os.Stderr}}
 	return libcni.NewCNIConfigWithCacheDir([]string{n.binDir}, n.cacheDir, watch), watch
 }
@@ -104,8 +104,8 @@ func (n *network) log(box sandbox.Record, verb, netns string, watch *stopwatch, 
 	return n.store.Log(op)
 }
 
-// stopwatch executes plugins and measures how long they take from the start of
-// the process to its result.
+// stopwatch executes plugins and measures the time from the start of the process to its
+// result.
 type stopwatch struct {
 	invoke.RawExec
 	version.PluginDecoder
@@ -135,9 +135,8 @@ func runtimeConf(box sandbox.Record, netns string) *libcni.RuntimeConf {
 	}
 }
 
-// podIPs are the addresses of eth0: those that name it and those that name no
-// interface. An IPv4 address comes first if there is one; the others stay in
-// their order.
+// podIPs returns the addresses of eth0: those that name it and those that name no
+// interface. An IPv4 address comes first if there is one; the others keep their order.
 func podIPs(result *types100.Result) ([]string, error) {
 	var ips []string
 	primary := -1

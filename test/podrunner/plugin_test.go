@@ -11,8 +11,8 @@ import (
 	"testing"
 )
 
-// pluginPath is the fake plugin that TestMain builds: without the race
-// detector, whose start takes longer than the rest of a test.
+// pluginPath is the fake plugin that TestMain builds, without the race detector, whose
+// start takes longer than the rest of a test.
 var pluginPath string
 
 func TestMain(m *testing.M) {
@@ -41,12 +41,11 @@ type call struct {
 		RuntimeConfig json.RawMessage `json:"runtimeConfig"`
 		PrevResult    json.RawMessage `json:"prevResult"`
 	}
-	// LoopbackUp says that CNI_NETNS is a network namespace whose loopback
-	// link is up.
+	// LoopbackUp is true if CNI_NETNS is a network namespace whose loopback link is up.
 	LoopbackUp bool
 }
 
-// calls reads what the fake plugin noted.
+// calls returns the calls that the fake plugin recorded.
 func calls(t *testing.T, dir string) []call {
 	t.Helper()
 	file, err := os.Open(filepath.Join(dir, "calls.jsonl"))
@@ -62,7 +61,7 @@ func calls(t *testing.T, dir string) []call {
 	lines.Buffer(nil, 1<<20)
 	for lines.Scan() {
 		if !strings.HasSuffix(lines.Text(), "}") {
-			break // being written
+			break // it is being written
 		}
 		var one call
 		if err := json.Unmarshal(lines.Bytes(), &one); err != nil {

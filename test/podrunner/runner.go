@@ -26,17 +26,17 @@ import (
 )
 
 const (
-	// parallelPods is how many pods are worked on at once.
+	// parallelPods is how many pods are processed at once.
 	parallelPods = 16
 
-	// notReadyRetry is when kubelet looks again at a pod that waits for the
-	// node's network.
+	// notReadyRetry is after how long kubelet retries a pod that waits for the node's
+	// network.
 	notReadyRetry = time.Second
 
 	byUID = "uid"
 )
 
-// errNetworkNotReady holds pods back; it is not a failure of theirs.
+// errNetworkNotReady holds pods back; it does not count as a failure of the pod.
 var errNetworkNotReady = errors.New("network is not ready")
 
 // runner brings the sandboxes of one node in line with its pods.
@@ -46,14 +46,14 @@ type runner struct {
 	network *network
 	store   *sandbox.Store
 	events  record.EventRecorder
-	// networkReady is the node's word on its network; nil when it is ready.
+	// networkReady returns nil if the node's network is ready.
 	networkReady func() error
 	nodeIPs      []string
 	dns          dnsConfig
 	netnsDir     string
 	bootID       string
-	// backoff is how long a pod waits after a failed sandbox, and half as
-	// long again at most; kubelet's is 10 s.
+	// backoff is the least time that a pod waits after a failed sandbox; at most it waits
+	// half as long again. Kubelet's is 10 s.
 	backoff time.Duration
 
 	queue workqueue.TypedDelayingInterface[types.UID]
@@ -61,10 +61,10 @@ type runner struct {
 
 	lock    sync.Mutex
 	adding  map[types.UID]context.CancelFunc // running ADDs
-	retryAt map[types.UID]time.Time          // when a failed pod may try again
+	retryAt map[types.UID]time.Time          // when a failed pod may be retried
 }
 
-// run works until ctx ends. The sandboxes stay.
+// run processes pods until ctx ends. The sandboxes stay.
 func (r *runner) run(ctx context.Context) error {
 	r.adding = map[types.UID]context.CancelFunc{}
 	r.retryAt = map[types.UID]time.Time{}
@@ -82,9 +82,9 @@ func (r *runner) run(ctx context.Context) error {
 	}
 	r.pods = informer.GetIndexer()
 	if _, err := informer.AddEventHandler(cache.ResourceEventHandlerFuncs{
-		AddFunc:    func(pod any) { r.see(pod, false) },
-		UpdateFunc: func(_, pod any) { r.see(pod, false) },
-		DeleteFunc: func(pod any) { r.see(pod, true) },
+		AddFunc:    func(pod any) { r.observe(pod, false) },
+		UpdateFunc: func(_, pod any) { r.observe(pod, false) },
+		DeleteFunc: func(pod any) { r.observe(pod, true) },
 	}); err != nil {
 		return fmt.Errorf("watch pods: %w", err)
 	}
@@ -93,10 +93,10 @@ func (r *runner) run(ctx context.Context) error {
 	defer running.Wait()
 	running.Go(func() { informer.RunWithContext(ctx) })
 	if !cache.WaitForCacheSync(ctx.Done(), informer.HasSynced) {
-		return nil // asked to end
+		return nil // the context has ended
 	}
 	for _, uid := range r.store.Pods() {
-		r.queue.Add(uid) // pods that were deleted while nobody looked
+		r.queue.Add(uid) // the pod may have been deleted while this program was down
 	}
 	for range parallelPods {
 		running.Go(func() { r.work(ctx) })
@@ -121,9 +121,9 @@ func uidOf(obj any) ([]string, error) {
 	return []string{string(pod.UID)}, nil
 }
 
-// see queues a pod that changed. One that is to end does not wait for its
-// network: the runtime kills the plugin, and DEL follows at once.
-func (r *runner) see(obj any, gone bool) {
+// observe queues a changed pod. If the pod is to end, it does not wait for its network:
+// the runtime kills the plugin, and DEL follows at once.
+func (r *runner) observe(obj any, gone bool) {
 	if last, ok := obj.(cache.DeletedFinalStateUnknown); ok {
 		obj = last.Obj
 	}
@@ -159,8 +159,8 @@ func (r *runner) work(ctx context.Context) {
 	}
 }
 
-// reconcile brings one pod to where it should be, and says when to come back;
-// 0 when something will happen first.
+// reconcile brings one pod to its desired state, and returns when to retry; 0 if an event
+// will come first.
 func (r *runner) reconcile(ctx context.Context, uid types.UID) (retry time.Duration, err error) {
 	pod, err := r.pod(uid)
 	if err != nil {
@@ -194,7 +194,7 @@ func (r *runner) reconcile(ctx context.Context, uid types.UID) (retry time.Durat
 	return r.report(ctx, pod, box.IPs, box.StartedAt)
 }
 
-// pod returns the pod with a UID, nil when there is none.
+// pod returns the pod with a UID, nil if there is none.
 func (r *runner) pod(uid types.UID) (*corev1.Pod, error) {
 	found, err := r.pods.ByIndex(byUID, string(uid))
 	if err != nil {
@@ -214,8 +214,8 @@ func finished(pod *corev1.Pod) bool {
 	return pod.Status.Phase == corev1.PodSucceeded || pod.Status.Phase == corev1.PodFailed
 }
 
-// ensure returns the pod's ready sandbox. Those that are not, after a failure,
-// a restart or a reboot, go first; a new one has a new ID.
+// ensure returns the pod's ready sandbox. Sandboxes that are not ready, after a failure,
+// a restart or a reboot, are removed first; a new sandbox has a new ID.
 func (r *runner) ensure(ctx context.Context, pod *corev1.Pod) (sandbox.Record, error) {
 	var ready []sandbox.Record
 	var others []sandbox.Record
@@ -238,8 +238,8 @@ func (r *runner) ensure(ctx context.Context, pod *corev1.Pod) (sandbox.Record, e
 	return r.create(ctx, pod)
 }
 
-// create makes a sandbox with its network, or leaves nothing but, when even
-// DEL fails, a record of what is owed.
+// create makes a sandbox with its network. On an error it leaves nothing, or, if even DEL
+// fails, a record of the pending DEL.
 func (r *runner) create(ctx context.Context, pod *corev1.Pod) (sandbox.Record, error) {
 	args, err := capabilityArgs(pod, r.dns, time.Now())
 	if err != nil {
@@ -273,7 +273,7 @@ func (r *runner) create(ctx context.Context, pod *corev1.Pod) (sandbox.Record, e
 	return box, r.store.Put(box)
 }
 
-// add runs ADD such that see can end it.
+// add runs ADD so that observe can cancel it.
 func (r *runner) add(ctx context.Context, box sandbox.Record) ([]string, error) {
 	ctx, cancel := context.WithCancel(ctx)
 	defer cancel()
@@ -285,15 +285,15 @@ func (r *runner) add(ctx context.Context, box sandbox.Record) ([]string, error) 
 		delete(r.adding, box.UID)
 		r.lock.Unlock()
 	}()
-	// The pod may have been deleted before see could know of this ADD.
+	// The pod may have been deleted before observe could cancel this ADD.
 	if pod, err := r.pod(box.UID); err != nil || pod == nil || pod.DeletionTimestamp != nil {
 		return nil, errors.Join(errors.New("the pod was deleted"), err)
 	}
 	return r.network.add(ctx, box)
 }
 
-// undo is what the runtime does after a failed ADD: one DEL, and when it
-// succeeds the sandbox never was.
+// undo does the runtime's steps after a failed ADD: one DEL and, if it succeeds, the
+// removal of the sandbox.
 func (r *runner) undo(ctx context.Context, box sandbox.Record) error {
 	if err := r.network.del(ctx, box, box.NetnsPath); err != nil {
 		return err
@@ -304,8 +304,7 @@ func (r *runner) undo(ctx context.Context, box sandbox.Record) error {
 	return r.store.Remove(box.ID)
 }
 
-// tearDown stops and removes sandboxes. A failure of one leaves the others
-// alone.
+// tearDown stops and removes sandboxes. A failure of one does not affect the others.
 func (r *runner) tearDown(ctx context.Context, boxes []sandbox.Record) error {
 	var errs []error
 	for _, box := range boxes {
@@ -314,8 +313,8 @@ func (r *runner) tearDown(ctx context.Context, boxes []sandbox.Record) error {
 	return errors.Join(errs...)
 }
 
-// stopAndRemove sends DEL twice: kubelet stops a sandbox, and later removes
-// it, and containerd sends a DEL each time, the second without the namespace.
+// stopAndRemove sends DEL twice: kubelet stops a sandbox and removes it later, and
+// containerd sends a DEL each time, the second without the namespace.
 func (r *runner) stopAndRemove(ctx context.Context, box sandbox.Record) error {
 	if box.State != sandbox.Stopped {
 		netns := box.NetnsPath
@@ -339,15 +338,15 @@ func (r *runner) stopAndRemove(ctx context.Context, box sandbox.Record) error {
 	return r.store.Remove(box.ID)
 }
 
-// finalDelete is kubelet's last step: the pod's processes are gone, so the API
-// server may forget it.
+// finalDelete is kubelet's last step: the pod's processes are gone, so the API server may
+// delete it.
 func (r *runner) finalDelete(ctx context.Context, pod *corev1.Pod) (time.Duration, error) {
 	now := int64(0)
 	err := r.client.CoreV1().Pods(pod.Namespace).Delete(ctx, pod.Name, metav1.DeleteOptions{
 		GracePeriodSeconds: &now,
 		Preconditions:      &metav1.Preconditions{UID: &pod.UID},
 	})
-	// A conflict says that the name belongs to another pod by now.
+	// A conflict means that the name belongs to another pod by now.
 	if err != nil && !apierrors.IsNotFound(err) && !apierrors.IsConflict(err) {
 		return notReadyRetry, fmt.Errorf("delete pod %s for good: %w", klog.KObj(pod), err)
 	}
@@ -356,7 +355,7 @@ func (r *runner) finalDelete(ctx context.Context, pod *corev1.Pod) (time.Duratio
 
 func (r *runner) jittered() time.Duration { return wait.Jitter(r.backoff, 0.5) }
 
-// failed notes a failure and returns when the pod may try again.
+// failed records a failure and returns when the pod may be retried.
 func (r *runner) failed(uid types.UID) time.Duration {
 	after := r.jittered()
 	r.lock.Lock()

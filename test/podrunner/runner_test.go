@@ -126,7 +126,7 @@ func TestLifeOfAPod(t *testing.T) {
 	}
 }
 
-func (b *bench) assertFinalDelete(t *testing.T, uid types.UID) {
+func (b *testRunner) assertFinalDelete(t *testing.T, uid types.UID) {
 	t.Helper()
 	for _, action := range b.client.Actions() {
 		if deletion, ok := action.(clienttesting.DeleteActionImpl); ok && action.GetResource().Resource == "pods" {

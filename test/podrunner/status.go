@@ -14,7 +14,7 @@ import (
 	"k8s.io/klog/v2"
 )
 
-// report writes a running pod's status, when it does not say so yet.
+// report writes a running pod's status if it differs.
 func (r *runner) report(ctx context.Context, pod *corev1.Pod, ips []string, since time.Time) (time.Duration, error) {
 	if pod.Status.Phase == corev1.PodRunning && slices.EqualFunc(pod.Status.PodIPs, ips, func(a corev1.PodIP, b string) bool { return a.IP == b }) {
 		return 0, nil
@@ -30,9 +30,9 @@ func (r *runner) report(ctx context.Context, pod *corev1.Pod, ips []string, sinc
 	return 0, nil
 }
 
-// statusPatch is a strategic merge patch that writes a status, of the object
-// with a UID and of no other with its name. Of the lists that are named the old
-// elements do not stay beside the new ones: they would, for want of a good key.
+// statusPatch returns a strategic merge patch that writes a status, only into the object
+// with the UID. The named lists are replaced: without a good merge key the old elements
+// would stay beside the new ones.
 func statusPatch(uid types.UID, status any, lists ...string) ([]byte, error) {
 	raw, err := json.Marshal(status)
 	if err != nil {
@@ -54,8 +54,8 @@ func statusPatch(uid types.UID, status any, lists ...string) ([]byte, error) {
 	return json.Marshal(patch)
 }
 
-// runningStatus is what kubelet reports of a pod whose containers all run.
-// Nothing does, here.
+// runningStatus returns kubelet's status of a pod whose containers all run. No container
+// runs here.
 func runningStatus(pod *corev1.Pod, ips, nodeIPs []string, since metav1.Time) corev1.PodStatus {
 	status := corev1.PodStatus{Phase: corev1.PodRunning, StartTime: &since, QOSClass: pod.Status.QOSClass}
 	for _, ip := range ips {

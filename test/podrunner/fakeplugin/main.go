@@ -1,5 +1,5 @@
-// Command fakeplugin is a CNI plugin that does nothing but note how it was
-// called. It serves the pod runner's tests.
+// Command fakeplugin is a CNI plugin that only records its calls. It serves the pod
+// runner's tests.
 package main
 
 import (
@@ -26,14 +26,13 @@ type call struct {
 		RuntimeConfig json.RawMessage `json:"runtimeConfig"`
 		PrevResult    json.RawMessage `json:"prevResult"`
 	}
-	// LoopbackUp says that CNI_NETNS is a network namespace whose loopback
-	// link is up.
+	// LoopbackUp is true if CNI_NETNS is a network namespace whose loopback link is up.
 	LoopbackUp bool
 }
 
-// fakePlugin notes how it was called in a file beside the configuration's
-// "dir". A file fail-ADD there makes ADD fail as often as it has letters,
-// fail-DEL does for DEL, block-ADD makes ADD hang, result replaces the answer.
+// fakePlugin records its call in a file beside the configuration's "dir". A file fail-ADD
+// there makes ADD fail as often as it has letters, fail-DEL does the same for DEL,
+// block-ADD makes ADD hang, result replaces the answer.
 func fakePlugin() int {
 	stdin, err := io.ReadAll(os.Stdin)
 	if err != nil {
@@ -51,7 +50,7 @@ func fakePlugin() int {
 	if this.Netns != "" {
 		this.LoopbackUp = loopbackUp(this.Netns)
 	}
-	if this.Verb != "STATUS" { // that comes every second or so
+	if this.Verb != "STATUS" { // STATUS comes about every second
 		note(filepath.Join(where.Dir, "calls.jsonl"), this)
 	}
 	if this.Verb == "ADD" && exists(filepath.Join(where.Dir, "block-ADD")) {
@@ -90,7 +89,7 @@ func exists(path string) bool {
 	return err == nil
 }
 
-// spend takes a letter from a file and says whether there was one.
+// spend removes a letter from a file and reports whether there was one.
 func spend(path string) bool {
 	letters, err := os.ReadFile(path)
 	if err != nil || len(letters) == 0 {

@@ -1,6 +1,5 @@
-// Package sandbox is what the pod runner writes down: one record for each
-// sandbox, so that a restart forgets none, and one line for each execution of
-// the plugin, for those who measure.
+// Package sandbox stores the pod runner's state: one record for each sandbox, so that a
+// restart forgets none, and one line for each execution of the plugin, for measurements.
 package sandbox
 
 import (
@@ -24,13 +23,13 @@ import (
 type State string
 
 const (
-	// Creating sandboxes have a network namespace and no network: ADD has not
-	// succeeded, and DEL is owed.
+	// Creating sandboxes have a network namespace and no network: ADD has not succeeded,
+	// and DEL is pending.
 	Creating State = "creating"
 	// Ready sandboxes have a network.
 	Ready State = "ready"
-	// Stopped sandboxes had their first DEL and lost their namespace; the
-	// second DEL is owed.
+	// Stopped sandboxes had their first DEL and lost their namespace; the second DEL is
+	// pending.
 	Stopped State = "stopped"
 )
 
@@ -42,20 +41,20 @@ type Record struct {
 	Namespace string    `json:"namespace"`
 	Pod       string    `json:"pod"`
 	UID       types.UID `json:"uid"`
-	// NetnsPath is where the network namespace is mounted.
+	// NetnsPath is the path at which the network namespace is mounted.
 	NetnsPath string `json:"netnsPath"`
 	// BootID of the kernel that has the namespace.
 	BootID string `json:"bootID"`
 	State  State  `json:"state"`
 	// IPs are the addresses of eth0, the primary one first.
 	IPs []string `json:"ips,omitempty"`
-	// Capabilities are given to ADD and again to DEL, when the pod may be gone.
+	// Capabilities are passed to ADD and again to DEL, when the pod may be gone.
 	Capabilities map[string]any `json:"capabilities,omitempty"`
 	// StartedAt is when the sandbox became ready.
 	StartedAt time.Time `json:"startedAt,omitzero"`
 }
 
-// NewID makes a sandbox ID as containerd does.
+// NewID returns a new sandbox ID as containerd does.
 func NewID() string {
 	var raw [32]byte
 	_, _ = rand.Read(raw[:]) // never fails, see crypto/rand
@@ -80,7 +79,7 @@ type Op struct {
 
 const opsFile = "adds.jsonl"
 
-// Store is a directory of records. Its methods may be called at once.
+// Store is a directory of records. Several goroutines may use it at once.
 type Store struct {
 	dir string // <state-dir>
 
@@ -88,8 +87,8 @@ type Store struct {
 	records map[string]Record
 }
 
-// Open reads the records of a state directory, which it makes when there is
-// none. Damaged records are an error: they may stand for a sandbox that lives.
+// Open reads the records of a state directory, which it creates if there is none. Damaged
+// records are an error, because they may stand for a live sandbox.
 func Open(stateDir string) (*Store, error) {
 	s := &Store{dir: stateDir, records: map[string]Record{}}
 	if err := os.MkdirAll(s.boxes(), 0o700); err != nil {
@@ -105,8 +104,8 @@ func Open(stateDir string) (*Store, error) {
 	return s, nil
 }
 
-// Read returns the records of a state directory, by ID. It is for onlookers;
-// a directory that is not there has none.
+// Read returns the records of a state directory, by ID. It is for other programs; a
+// missing directory has no records.
 func Read(stateDir string) ([]Record, error) {
 	entries, err := os.ReadDir(boxes(stateDir))
 	if err != nil && !errors.Is(err, fs.ErrNotExist) {
@@ -119,7 +118,7 @@ func Read(stateDir string) ([]Record, error) {
 		}
 		raw, err := os.ReadFile(filepath.Join(boxes(stateDir), entry.Name()))
 		if errors.Is(err, fs.ErrNotExist) {
-			continue // removed in this moment
+			continue // it has just been removed
 		}
 		if err != nil {
 			return nil, fmt.Errorf("read a sandbox record: %w", err)
@@ -137,7 +136,7 @@ func boxes(stateDir string) string     { return filepath.Join(stateDir, "sandbox
 func (s *Store) boxes() string         { return boxes(s.dir) }
 func (s *Store) path(id string) string { return filepath.Join(s.boxes(), id+".json") }
 
-// Put writes a record, whole or not at all.
+// Put writes a record atomically.
 func (s *Store) Put(record Record) error {
 	raw, err := json.Marshal(record)
 	if err != nil {
@@ -156,7 +155,7 @@ func (s *Store) Put(record Record) error {
 	return nil
 }
 
-// Remove removes a record; one that is not there is no error.
+// Remove removes a record; a missing record is no error.
 func (s *Store) Remove(id string) error {
 	s.mu.Lock()
 	defer s.mu.Unlock()
@@ -204,14 +203,14 @@ func (s *Store) Log(op Op) error {
 	if err != nil {
 		return fmt.Errorf("log an execution: %w", err)
 	}
-	// One write each, so that lines of several writers do not mix.
+	// Each line is one write, so that lines of several writers do not mix.
 	if _, err := file.Write(append(line, '\n')); err != nil {
 		return errors.Join(fmt.Errorf("log an execution: %w", err), file.Close())
 	}
 	return file.Close()
 }
 
-// ReadOps returns what Log wrote into a state directory, in that order.
+// ReadOps returns the lines that Log wrote into a state directory, in order.
 func ReadOps(stateDir string) ([]Op, error) {
 	raw, err := os.ReadFile(filepath.Join(stateDir, opsFile))
 	if err != nil && !errors.Is(err, fs.ErrNotExist) {
