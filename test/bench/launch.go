@@ -44,7 +44,7 @@ func preflight(p plan) []string {
 		lacks = append(lacks, "root, to make network namespaces and links: run it with sudo (sudo -E make bench)")
 	}
 	if _, err := exec.LookPath("go"); err != nil {
-		lacks = append(lacks, "Go in PATH, to build what is compared with: https://go.dev/dl/")
+		lacks = append(lacks, "Go in PATH, to build the programs to compare with: https://go.dev/dl/")
 	}
 	lacks = append(lacks, harness.MissingPrograms(p.Bin, "fairlead-controller", "fairlead-node", "fairlead-cni", "kubelab")...)
 	if _, err := sourceDir(p); err != nil {
@@ -76,7 +76,7 @@ func measureAll(p plan, stdout io.Writer) (err error) {
 		return err
 	}
 	defer func() { err = p.Close(err, p.KeepLogs, stdout) }()
-	harness.Reporter{Out: stdout, Start: p.Start}.Say("building what is compared with")
+	harness.Reporter{Out: stdout, Start: p.Start}.Say("building the programs to compare with")
 	ctx, stop := signal.NotifyContext(context.Background(), os.Interrupt, syscall.SIGTERM)
 	defer stop()
 	if err := buildTools(ctx, p); err != nil {

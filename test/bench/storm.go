@@ -138,7 +138,7 @@ func (a *allocator) take(ctx context.Context, n int) (time.Duration, error) {
 	}
 	for _, l := range leases {
 		if len(l) != 1 || a.given[l[0].Addr] {
-			return took, fmt.Errorf("%v was handed out, to a pod that needs one address that nobody has", l)
+			return took, fmt.Errorf("%v was handed out; want one address that was not handed out before", l)
 		}
 		a.given[l[0].Addr] = true
 	}

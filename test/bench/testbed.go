@@ -121,7 +121,7 @@ func (w *testbed) controller(ctx context.Context, proxied bool) error {
 	return await(ctx, "the controller to lead", func(ctx context.Context) error {
 		lease, err := w.kube.lease(ctx)
 		if err == nil && holder(lease) == "" {
-			err = errors.New("nobody holds the lease")
+			err = errors.New("the lease has no holder")
 		}
 		return err
 	})

@@ -121,7 +121,7 @@ func holderOf(t *testing.T, path string) (pidfd int) {
 	defer file.Close()
 	lock := unix.Flock_t{Type: unix.F_WRLCK}
 	if err := unix.FcntlFlock(file.Fd(), unix.F_GETLK, &lock); err != nil || lock.Type == unix.F_UNLCK {
-		t.Fatalf("nobody holds %s (%v); want the running kubelab", path, err)
+		t.Fatalf("no process holds %s (%v); want the running kubelab", path, err)
 	}
 	pidfd, err = unix.PidfdOpen(int(lock.Pid), 0)
 	if err != nil {
@@ -237,7 +237,7 @@ func TestRestart(t *testing.T) {
 		}
 	})
 	if os.Getenv("FAIRLEAD_TEST_KUBECONFIG") != "" {
-		t.Skip("restarts the control plane, and FAIRLEAD_TEST_KUBECONFIG names somebody's")
+		t.Skip("restarts the control plane, and FAIRLEAD_TEST_KUBECONFIG names another cluster")
 	}
 	c := cluster.Exclusive(t)
 	pod := c.Pod("pod", c.Node("node-a").Name)

@@ -56,10 +56,10 @@ func (s *session) input() error {
 		codes []int
 	}{
 		{"nothing on standard input", must, nil, []int{5, 6}},
-		{"what is no JSON", must, []byte("cniVersion: 1.0.0"), []int{6}},
+		{"invalid JSON", must, []byte("cniVersion: 1.0.0"), []int{6}},
 		{"JSON that is cut off", must, s.stdin(s.newest(), nil)[:20], []int{6}},
 		{"a cniVersion that is a number", must, s.stdin("", map[string]any{"cniVersion": 1}), []int{6}},
-		{"a cniVersion that nobody has", must, s.stdin("9.9.9", nil), []int{1}},
+		{"an unknown cniVersion", must, s.stdin("9.9.9", nil), []int{1}},
 		{"no name of the network", should, s.stdin(s.newest(), map[string]any{"name": nil}), []int{7}},
 		{"an empty name of the network", should, s.stdin(s.newest(), map[string]any{"name": ""}), []int{7}},
 		{"a name of the network that is a path", should, s.stdin(s.newest(), map[string]any{"name": "../net"}), []int{7}},
@@ -93,14 +93,14 @@ func (s *session) collection() error {
 	defer b.close()
 	added := b.call("ADD", version, nil)
 	if err := added.ok(); err != nil {
-		s.note("GC", "leaves what is valid", must, "2 GC", fmt.Errorf("the ADD before it: %w", err))
+		s.note("GC", "keeps valid attachments", must, "2 GC", fmt.Errorf("the ADD before it: %w", err))
 		return nil
 	}
 	env := map[string]string{"CNI_COMMAND": "GC", "CNI_PATH": s.cniPath}
 	valid := []map[string]string{{"containerID": b.id, "ifname": s.ifname}}
 	a := s.run(env, s.stdin(version, map[string]any{"cni.dev/valid-attachments": valid}))
 	s.note("GC", "succeeds", should, "2 GC", a.ok())
-	s.note("GC", "leaves what is valid", must, "2 GC", firstOf(b.there(), b.call("CHECK", version, added.stdout).ok()))
+	s.note("GC", "keeps valid attachments", must, "2 GC", firstOf(b.there(), b.call("CHECK", version, added.stdout).ok()))
 
 	a = s.run(env, s.stdin(version, map[string]any{"cni.dev/valid-attachments": []string{}}))
 	s.note("GC", "with nothing valid succeeds", should, "2 GC", a.ok())

@@ -50,7 +50,7 @@ func (s *session) version() error {
 	if err == nil && len(s.versions) == 0 {
 		err = fmt.Errorf("supports %v, and none of %v", got.SupportedVersions, known)
 	}
-	s.note("VERSION", "lists what it supports", must, "5 VERSION Success", err)
+	s.note("VERSION", "lists the supported versions", must, "5 VERSION Success", err)
 	if err != nil {
 		return fmt.Errorf("VERSION: %w", err)
 	}
@@ -85,7 +85,7 @@ func (s *session) life(b *sandbox, version string) {
 	if err != nil {
 		return
 	}
-	s.note("ADD", "says what it made, in "+version, must, "5 ADD Success", b.compare(added.stdout, version))
+	s.note("ADD", "reports its result, in "+version, must, "5 ADD Success", b.compare(added.stdout, version))
 	if version >= "0.4.0" {
 		s.note("CHECK", "finds nothing wrong after ADD, in "+version, must, "2 CHECK", b.call("CHECK", version, added.stdout).ok())
 	}
@@ -169,7 +169,7 @@ func (s *session) deletions() error {
 		return err
 	}
 	defer b.close()
-	s.note("DEL", "of what was never added succeeds", must, "2 DEL", b.call("DEL", version, nil).ok())
+	s.note("DEL", "of an interface that was never added succeeds", must, "2 DEL", b.call("DEL", version, nil).ok())
 	return nil
 }
 
@@ -251,7 +251,7 @@ func (s *session) checks() error {
 	defer b.close()
 	added := b.call("ADD", version, nil)
 	if err := added.ok(); err != nil {
-		s.note("CHECK", "sees what is broken", should, "2 CHECK", fmt.Errorf("the ADD before it: %w", err))
+		s.note("CHECK", "detects damage", should, "2 CHECK", fmt.Errorf("the ADD before it: %w", err))
 		return nil
 	}
 	s.note("CHECK", "fails without prevResult", should, "2 CHECK", b.call("CHECK", version, nil).refused())
@@ -262,7 +262,7 @@ func (s *session) checks() error {
 	defer handle.Close()
 	link, err := handle.LinkByName(s.ifname)
 	if err != nil {
-		s.note("CHECK", "sees what is broken", should, "2 CHECK", fmt.Errorf("after ADD: %w", err))
+		s.note("CHECK", "detects damage", should, "2 CHECK", fmt.Errorf("after ADD: %w", err))
 		return nil
 	}
 	addresses, err := handle.AddrList(link, netlink.FAMILY_V4)

@@ -84,7 +84,7 @@ func TestLeavesTheUsersCluster(t *testing.T) {
 				}
 			}
 			if diff := cmp.Diff(before, clusterState(t, c)); diff != "" {
-				t.Errorf("what is in the cluster (-before +after):\n%s", diff)
+				t.Errorf("objects in the cluster (-before +after):\n%s", diff)
 			}
 			if t.Failed() {
 				t.Log(out)

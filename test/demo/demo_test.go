@@ -86,7 +86,7 @@ func TestEchoReply(t *testing.T) {
 		{"a reply", reply, true, 7, true},
 		{"our own request", echoRequest(true, 7), true, 0, false},
 		{"of the other family", reply, false, 0, false},
-		{"somebody else's", foreign, true, 0, false},
+		{"another's", foreign, true, 0, false},
 		{"too short", reply[:7], true, 0, false},
 	}
 	for _, tt := range tests {
@@ -158,7 +158,7 @@ func TestParseFlags(t *testing.T) {
 		"--nodes two": "two",
 	} {
 		if _, err := parseFlags(strings.Fields(args), io.Discard); err == nil || !strings.Contains(err.Error(), want) {
-			t.Errorf("parseFlags(%s): %v; want an error that says %q", args, err, want)
+			t.Errorf("parseFlags(%s): %v; want an error with %q", args, err, want)
 		}
 	}
 }
@@ -168,7 +168,7 @@ func TestPreflightNamesWhatIsMissing(t *testing.T) {
 	lacks := strings.Join(preflight(t.Context(), s, true), "\n")
 	for _, want := range []string{"fairlead-controller", "fairlead-node", "fairlead-cni", "podrunner", s.Kubeconfig} {
 		if !strings.Contains(lacks, want) {
-			t.Errorf("what is missing does not name %s:\n%s", want, lacks)
+			t.Errorf("the missing things do not include %s:\n%s", want, lacks)
 		}
 	}
 	if strings.Contains(lacks, "kubelab") {

@@ -69,7 +69,7 @@ func (k *kube) watch(ctx context.Context, kinds ...client.Object) error {
 	ctx, cancel := context.WithTimeout(ctx, stepTimeout)
 	defer cancel()
 	if !k.cached.WaitForCacheSync(ctx) {
-		return fmt.Errorf("list what is in the cluster: %w", context.Cause(ctx))
+		return fmt.Errorf("list the objects in the cluster: %w", context.Cause(ctx))
 	}
 	return nil
 }

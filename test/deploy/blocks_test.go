@@ -32,7 +32,7 @@ func testBlockDeletion(t *testing.T, c *cluster.Cluster) {
 	refused := func(err error) error {
 		if !apierrors.IsForbidden(err) || !strings.Contains(err.Error(), "addresses of this block are in use: 1 of 10.99.1.0/26") ||
 			!strings.Contains(err.Error(), "fairlead.dev/allow-deletion=true") {
-			return fmt.Errorf("error %w; want a refusal that says what to do", err)
+			return fmt.Errorf("error %w; want a refusal with the remedy", err)
 		}
 		return nil
 	}

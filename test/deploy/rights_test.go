@@ -225,7 +225,7 @@ func testNodeRights(t *testing.T, c *cluster.Cluster) {
 	})
 	t.Run("whose objects", func(t *testing.T) { testWhose(t, c, a) })
 	t.Run("what of them", func(t *testing.T) { testOtherFields(t, c, a) })
-	t.Run("what it says", func(t *testing.T) { testEvents(t, c, a) })
+	t.Run("its events", func(t *testing.T) { testEvents(t, c, a) })
 }
 
 // testEvents writes events as a daemon does, and events under another name.

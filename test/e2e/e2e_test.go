@@ -32,7 +32,7 @@ func TestParseFlags(t *testing.T) {
 		"--families=":     `--families is ""; must be dual or ipv6`,
 	} {
 		if _, err := parseFlags(strings.Fields(args), io.Discard); err == nil || !strings.Contains(err.Error(), want) {
-			t.Errorf("parseFlags(%s): %v; want an error that says %q", args, err, want)
+			t.Errorf("parseFlags(%s): %v; want an error with %q", args, err, want)
 		}
 	}
 	if s, err := parseFlags(nil, io.Discard); err != nil || s.Seed == 0 {
@@ -136,7 +136,7 @@ func TestPodElements(t *testing.T) {
 		}
 	}
 	if _, err := podElements([]byte("Error: Could not process rule")); err == nil {
-		t.Error("what is not JSON gives no error")
+		t.Error("invalid JSON gives no error")
 	}
 }
 
@@ -157,7 +157,7 @@ func TestKills(t *testing.T) {
 	k.add(kubelet)
 	k.add(containerRuntime)
 	if err := k.enough(); err == nil || !strings.Contains(err.Error(), "kubelet 2 times, containerd 1 times, fairlead-node 0 times") {
-		t.Errorf("fairlead-node was never killed: %v; want an error that says so", err)
+		t.Errorf("fairlead-node was never killed: %v; want an error", err)
 	}
 	k.add(fairleadNode)
 	if err := k.enough(); err != nil {
@@ -188,7 +188,7 @@ func TestPreflightNamesWhatIsMissing(t *testing.T) {
 	lacks := strings.Join(preflight(settings{Bin: t.TempDir()}), "\n")
 	for _, want := range []string{"runc", "nftables", "kubelab", "containerd-shim-runc-v2", "e2e-server"} {
 		if !strings.Contains(lacks, want) {
-			t.Errorf("what is missing does not name %s:\n%s", want, lacks)
+			t.Errorf("the missing things do not include %s:\n%s", want, lacks)
 		}
 	}
 }
@@ -236,7 +236,7 @@ func TestProcessInAPlace(t *testing.T) {
 		t.Errorf("outside %s holds %v, %v; want nothing", dir, entries, err)
 	}
 	if _, err := c.Run(t.Context(), at.do, ls, dir+"/absent"); err == nil || !strings.Contains(err.Error(), "absent") {
-		t.Errorf("a program that fails: %v; want an error with what it said", err)
+		t.Errorf("a program that fails: %v; want an error with its output", err)
 	}
 }
 

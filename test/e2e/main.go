@@ -50,7 +50,7 @@ func parseFlags(args []string, stderr io.Writer) (settings, error) {
 	flags := flag.NewFlagSet("e2e", flag.ContinueOnError)
 	flags.SetOutput(stderr)
 	flags.IntVar(&s.Lives, "lives", 100, "how many pods live while kubelet, containerd and fairlead-node are killed")
-	flags.Uint64Var(&s.Seed, "seed", 0, "`number` that decides what is killed when; 0 chooses one")
+	flags.Uint64Var(&s.Seed, "seed", 0, "`number` of the random choices of kills; 0 chooses one")
 	flags.StringVar((*string)(&s.Families), "families", string(dual), "`families` of all addresses, dual or ipv6")
 	flags.StringVar(&s.Bin, "bin", filepath.Dir(self), "`directory` of the programs")
 	flags.StringVar(&s.Source, "source", filepath.Dir(filepath.Dir(self)), "`directory` of the checkout, whose deploy/ is installed")

@@ -155,7 +155,7 @@ func (w *testbed) notAttached(pod corev1.Pod, attachments []v1alpha1.PodAttachme
 		slices.Sort(want)
 		slices.Sort(got)
 		if !slices.Equal(want, got) {
-			return fmt.Sprintf("has the addresses %v; its PodAttachment says %v", got, want)
+			return fmt.Sprintf("has the addresses %v; its PodAttachment has %v", got, want)
 		}
 		return ""
 	}

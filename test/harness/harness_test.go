@@ -314,7 +314,7 @@ func TestClose(t *testing.T) {
 				}
 			}
 			if diff := cmp.Diff(tt.want, got); diff != "" {
-				t.Errorf("what is left (-want +got):\n%s", diff)
+				t.Errorf("remains (-want +got):\n%s", diff)
 			}
 		})
 	}
@@ -363,7 +363,7 @@ func TestProgramThatEndsUnasked(t *testing.T) {
 	<-ctx.Done()
 	<-p.Done()
 	if got, want := context.Cause(ctx).Error(), "failing ended: exit status 3; the end of its log:\nfirst\nthe reason"; got != want {
-		t.Errorf("Failed was told %q; want %q", got, want)
+		t.Errorf("Failed got %q; want %q", got, want)
 	}
 	if err := p.Stop(); err != nil {
 		t.Errorf("stopped after that: %v; want nil, Failed knows", err)
@@ -394,7 +394,7 @@ func TestStop(t *testing.T) {
 				t.Error("it has not ended")
 			}
 			if err := ctx.Err(); err != nil {
-				t.Errorf("Failed was told %v; want nothing", context.Cause(ctx))
+				t.Errorf("Failed got %v; want nothing", context.Cause(ctx))
 			}
 		})
 	}
@@ -413,7 +413,7 @@ func TestKill(t *testing.T) {
 	c, ctx := newProcesses(t)
 	start(t, c, "killed", "echo; exec tail -f /dev/null").Kill()
 	if err := ctx.Err(); err != nil {
-		t.Errorf("Failed was told %v; want nothing", context.Cause(ctx))
+		t.Errorf("Failed got %v; want nothing", context.Cause(ctx))
 	}
 }
 
@@ -424,7 +424,7 @@ func TestRunTellsWhatWasPrinted(t *testing.T) {
 		t.Errorf("printed %q, %v; want yes", out, err)
 	}
 	if _, err := c.Run(t.Context(), here, "/bin/sh", "-c", "echo >&2 the reason; exit 6"); err == nil || !strings.Contains(err.Error(), "exit status 6: the reason") {
-		t.Errorf("one that fails: %v; want its status and what it printed", err)
+		t.Errorf("a failing program: %v; want its status and its output", err)
 	}
 }
 

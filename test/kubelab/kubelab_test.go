@@ -77,7 +77,7 @@ func startLab(t *testing.T, args ...string) *lab {
 	l.stdout = string(all)
 	match := regexp.MustCompile(`^kubelab: ready server=https://\S+ kubeconfig=(\S+)\n$`).FindStringSubmatch(l.stdout)
 	if match == nil {
-		t.Fatalf("stdout is %q; want one line that says ready; exit: %v, stderr: %s", l.stdout, l.wait(t), &l.stderr)
+		t.Fatalf("stdout is %q; want the line of a ready control plane; exit: %v, stderr: %s", l.stdout, l.wait(t), &l.stderr)
 	}
 	l.kubeconfig = match[1]
 	return l
@@ -165,7 +165,7 @@ func TestUpAndDown(t *testing.T) {
 			t.Errorf("got %v: %s; want an error that names the node", err, out)
 		}
 	})
-	t.Run("a second up says that the directory is in use", func(t *testing.T) {
+	t.Run("a second up reports that the directory is in use", func(t *testing.T) {
 		out, err := kubelab("up", "--dir", dir).CombinedOutput()
 		if err == nil || !strings.Contains(string(out), "in use by a running kubelab (process "+strconv.Itoa(lab.cmd.Process.Pid)+")") {
 			t.Errorf("got %v: %s", err, out)
@@ -342,7 +342,7 @@ func TestForeignDirectoryIsLeftAlone(t *testing.T) {
 	}
 	entries, err := os.ReadDir(dir)
 	if err != nil || len(entries) != 1 {
-		t.Errorf("the directory holds %v (%v); want what was there before", entries, err)
+		t.Errorf("the directory holds %v (%v); want the former files", entries, err)
 	}
 }
 

@@ -269,7 +269,7 @@ func TestBadInput(t *testing.T) {
 	for _, tt := range tests {
 		t.Run(tt.name, func(t *testing.T) {
 			if err := tt.call(); err == nil || !strings.Contains(err.Error(), tt.want) {
-				t.Errorf("error %v; want one that says %q", err, tt.want)
+				t.Errorf("error %v; want an error with %q", err, tt.want)
 			}
 		})
 	}

@@ -44,10 +44,10 @@ func TestState(t *testing.T) {
 		t.Fatal(err)
 	}
 	if diff := cmp.Diff(want, after.Since(before).All()); diff != "" {
-		t.Errorf("what is new (-want +got):\n%s", diff)
+		t.Errorf("new (-want +got):\n%s", diff)
 	}
 	if again := before.Since(after).All(); len(again) > 0 {
-		t.Errorf("what is gone: %v; want nothing", again)
+		t.Errorf("gone: %v; want nothing", again)
 	}
 }
 

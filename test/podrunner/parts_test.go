@@ -61,7 +61,7 @@ func TestLoadConf(t *testing.T) {
 			got, err := loadConf(dir)
 			if tt.wantErr != "" {
 				if !errors.Is(err, errNotInitialized) || !strings.Contains(err.Error(), tt.wantErr) {
-					t.Errorf("error %v; want %v that says %q", err, errNotInitialized, tt.wantErr)
+					t.Errorf("error %v; want %v with %q", err, errNotInitialized, tt.wantErr)
 				}
 				return
 			}
@@ -106,7 +106,7 @@ func TestPodIPs(t *testing.T) {
 			})
 			if tt.wantErr != "" {
 				if err == nil || !strings.Contains(err.Error(), tt.wantErr) {
-					t.Errorf("error %v; want one that says %q", err, tt.wantErr)
+					t.Errorf("error %v; want an error with %q", err, tt.wantErr)
 				}
 				return
 			}
@@ -151,7 +151,7 @@ func TestParseFlags(t *testing.T) {
 	for _, tt := range tests {
 		t.Run(tt.name, func(t *testing.T) {
 			if _, err := parseFlags(strings.Fields(tt.args), io.Discard); err == nil || !strings.Contains(err.Error(), tt.want) {
-				t.Errorf("error %v; want one that says %q", err, tt.want)
+				t.Errorf("error %v; want an error with %q", err, tt.want)
 			}
 		})
 	}

@@ -220,7 +220,7 @@ func TestRestart(t *testing.T) {
 	}
 	before := len(calls(t, b.dir))
 	b.start(t)
-	eventually(t, "the pod that went while nobody looked gets its DELs", func() bool {
+	eventually(t, "a pod that was deleted while the runner was down gets its DELs", func() bool {
 		return cmp.Diff([]string{"DEL", "DEL-"}, verbs(calls(t, b.dir)[before:])) == ""
 	})
 	if !strings.Contains(calls(t, b.dir)[before].Args, "K8S_POD_NAME=goes") {

@@ -262,7 +262,7 @@ func (w *simulation) checkRefusal(l *leader, k key, err error) {
 	}
 	uid := string(l.running[k].pod)
 	if h := taken.Holder; h != (ipam.Holder{}) && (h.PodUID == uid || w.born[types.UID(h.PodUID)] == 0) {
-		w.fail("I1", "pod %s (uid %s) is told that %s has %s", k, uid, h, taken.Addr)
+		w.fail("I1", "pod %s (uid %s) is refused because %s has %s", k, uid, h, taken.Addr)
 	}
 	for a, s := range w.slots {
 		if s.State == ipam.Taken && s.Holder.PodUID == uid && w.had[a][uid] == l.id && !w.pools.parts() {
