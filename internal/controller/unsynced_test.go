@@ -23,7 +23,7 @@ type late struct {
 }
 
 func (l *late) parts() driver.Parts {
-	d := l.Memory.Parts()
+	d := l.Parts()
 	d.Synced, d.Ready = l.synced.Load, l.ready.Load
 	d.Wake = func(_ context.Context, w driver.Wake) error { l.wake.Store(&w); return nil }
 	return d

@@ -1,0 +1,95 @@
+package gc
+
+import (
+	"fmt"
+	"testing"
+
+	corev1 "k8s.io/api/core/v1"
+	"sigs.k8s.io/controller-runtime/pkg/client"
+
+	"fairlead.dev/fairlead/api/v1alpha1"
+	"fairlead.dev/fairlead/internal/driver"
+	"fairlead.dev/fairlead/internal/driver/drivertest"
+	"fairlead.dev/fairlead/test/cluster"
+)
+
+// What several drivers hold for a pod that is gone is written down in one record. A driver
+// whose backend does not answer, or that does not know yet what it holds, keeps nothing of
+// the others: its own part is found when that record is gone.
+func TestOrphanOfTwoDrivers(t *testing.T) {
+	c := cluster.Exclusive(t)
+	a, b := drivertest.NewMemory("a", 4), drivertest.NewMemory("b", 4)
+	known := true
+	collector := New(Config{
+		Client: c.Client, Live: c.Client, Namespace: "default", Synced: func() bool { return true },
+		Drivers: driver.Table{"a": {Driver: a}, "b": {Driver: b, Synced: func() bool { return known }}},
+	})
+	orphan := func(name string) *corev1.Pod {
+		t.Helper()
+		p := c.Pod(name, "node-x")
+		take(t, a, p)
+		owner := driver.Owner{PodUID: p.UID, Interface: "net1", Namespace: p.Namespace, PodName: p.Name, NodeName: p.Spec.NodeName}
+		if _, err := b.Ensure(t.Context(), &driver.Request{Owner: owner, Network: "blue/lab"}); err != nil {
+			t.Fatal(err)
+		}
+		if err := c.Client.Delete(t.Context(), p, client.GracePeriodSeconds(0)); err != nil {
+			t.Fatal(err)
+		}
+		return p
+	}
+	// written is the drivers that the record of a pod names; the controller's part follows.
+	written := func(p *corev1.Pod) string {
+		t.Helper()
+		r := record(t, c, c.Namespace, p)
+		if r == nil {
+			return "no record"
+		}
+		names := ""
+		for _, i := range r.Spec.Interfaces {
+			names += i.Driver
+			d := map[string]*drivertest.Memory{"a": a, "b": b}[i.Driver]
+			owner := driver.Owner{PodUID: p.UID, Interface: i.Name, Namespace: p.Namespace, PodName: p.Name}
+			if err := d.Release(t.Context(), driver.Ref{Owner: owner, Interface: i}); err != nil {
+				t.Fatal(err)
+			}
+		}
+		strip(t, c, r)
+		return names
+	}
+	p := orphan("both")
+	if n := pass(t, collector); n != 1 {
+		t.Errorf("%d collected, want one record", n)
+	}
+	if got := written(p); got != "ab" {
+		t.Errorf("the record names drivers %q", got)
+	}
+	p = orphan("silent")
+	b.FailWith(func(method string, _ driver.Owner) error {
+		if method == "confirm" {
+			return fmt.Errorf("%w: away", driver.ErrUnavailable)
+		}
+		return nil
+	})
+	if n, err := collector.Pass(t.Context()); n != 1 || driver.Result(err) != "Unavailable" {
+		t.Errorf("%d collected, %v", n, err)
+	}
+	if got := written(p); got != "a" {
+		t.Errorf("the record names drivers %q", got)
+	}
+	b.FailWith(nil)
+	known = false
+	if n := pass(t, collector); n != 0 {
+		t.Errorf("%d collected of a driver that knows nothing yet", n)
+	}
+	known = true
+	if n := pass(t, collector); n != 1 {
+		t.Errorf("%d collected, want what was left", n)
+	}
+	if got := written(p); got != "b" {
+		t.Errorf("the record names drivers %q", got)
+	}
+	var list v1alpha1.PodAttachmentList
+	if err := c.Client.List(t.Context(), &list, client.InNamespace(c.Namespace)); err != nil || len(list.Items) != 0 {
+		t.Errorf("%d records are left, %v", len(list.Items), err)
+	}
+}
