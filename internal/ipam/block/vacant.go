@@ -8,8 +8,8 @@ import (
 )
 
 // DropVacant deletes the shared blocks of a pool in which no address is taken, held or
-// cooling. rest is true if some block stays only because addresses are cooling down:
-// call DropVacant again later.
+// cooling. rest is true if some block stays only because addresses are cooling down or in
+// doubt: call DropVacant again later.
 //
 // Errors: ErrUnavailable.
 func (s *Store) DropVacant(ctx context.Context, p *ipam.Pool) (rest bool, err error) {
@@ -24,10 +24,10 @@ func (s *Store) DropVacant(ctx context.Context, p *ipam.Pool) (rest bool, err er
 		s.noteCooldown(p)
 		now := s.now()
 		for _, e := range s.blocks {
-			if e.domain != p.Domain() || e.node != "" || e.obj == nil || !p.HandsOut(e.prefix) || e.next.Used() > 0 {
+			if e.domain != p.Domain() || e.node != "" || e.obj == nil || e.foreign || !p.HandsOut(e.prefix) || e.next.Used() > 0 {
 				continue
 			}
-			if !e.next.Idle(now, s.cooldown(e.domain)) {
+			if !s.droppable(e) || !e.next.Idle(now, s.cooldown(e.domain)) {
 				resting.Store(true)
 				continue
 			}

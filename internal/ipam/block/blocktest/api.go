@@ -258,8 +258,8 @@ func check(b, old *v1alpha1.IPBlock) error {
 		problem = fmt.Sprintf("spec.slots has %d items, at most 64", len(b.Spec.Slots))
 	}
 	for _, s := range b.Spec.Slots {
-		if len(s) > 512 {
-			problem = "a slot is longer than 512"
+		if len(s) > 1024 {
+			problem = "a slot is longer than 1024"
 		}
 	}
 	if old != nil && (b.Spec.Domain != old.Spec.Domain || b.Spec.CIDR != old.Spec.CIDR || b.Spec.Node != old.Spec.Node) {
