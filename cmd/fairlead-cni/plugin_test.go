@@ -107,7 +107,7 @@ func (c *call) succeeds(t *testing.T, stdout string) {
 }
 
 // fails demands a CNI error object on stdout, nothing else, and status 1.
-func (c *call) fails(t *testing.T, version string, code int, says ...string) {
+func (c *call) fails(t *testing.T, version string, code int, wantText ...string) {
 	t.Helper()
 	var e cniproto.Error
 	d := json.NewDecoder(&c.stdout)
@@ -118,7 +118,7 @@ func (c *call) fails(t *testing.T, version string, code int, says ...string) {
 	if c.status != 1 || e.Code != code || e.CNIVersion != version || c.stderr.Len() > 0 {
 		t.Errorf("status %d, error %+v, stderr %q: want 1, code %d and version %s", c.status, e, c.stderr.String(), code, version)
 	}
-	for _, part := range says {
+	for _, part := range wantText {
 		if !strings.Contains(e.Error(), part) {
 			t.Errorf("error %q lacks %q", e.Error(), part)
 		}
@@ -225,47 +225,47 @@ func TestBadInput(t *testing.T) {
 		return begun + `,"socket":` + socket
 	}
 	for _, tc := range []struct {
-		name   string
-		change func(c *call)
-		code   int
-		says   []string
+		name     string
+		change   func(c *call)
+		code     int
+		wantText []string
 		// version of the error: the configuration's, or the newest when that is unknown.
 		version string
 	}{
-		{name: "no environment", change: func(c *call) { c.env = nil }, code: 4, says: []string{"CNI_COMMAND: missing"}},
-		{name: "unknown verb", change: func(c *call) { c.env["CNI_COMMAND"] = "FROB" }, code: 4, says: []string{`CNI_COMMAND: "FROB"`, "VERSION"}},
-		{name: "missing namespace", change: func(c *call) { delete(c.env, "CNI_NETNS") }, code: 4, says: []string{"CNI_NETNS: missing"}},
-		{name: "container ID with a slash", change: func(c *call) { c.env["CNI_CONTAINERID"] = "a/b" }, code: 4, says: []string{`CNI_CONTAINERID: "a/b"`}},
+		{name: "no environment", change: func(c *call) { c.env = nil }, code: 4, wantText: []string{"CNI_COMMAND: missing"}},
+		{name: "unknown verb", change: func(c *call) { c.env["CNI_COMMAND"] = "FROB" }, code: 4, wantText: []string{`CNI_COMMAND: "FROB"`, "VERSION"}},
+		{name: "missing namespace", change: func(c *call) { delete(c.env, "CNI_NETNS") }, code: 4, wantText: []string{"CNI_NETNS: missing"}},
+		{name: "container ID with a slash", change: func(c *call) { c.env["CNI_CONTAINERID"] = "a/b" }, code: 4, wantText: []string{`CNI_CONTAINERID: "a/b"`}},
 		{
 			name: "CHECK before it was there",
 			change: func(c *call) {
 				c.env["CNI_COMMAND"], c.stdin = "CHECK", at(c, `{"cniVersion":"0.3.1"`)
-			}, code: 1, says: []string{`cniVersion: "0.3.1"`, "CHECK", "0.4.0"}, version: "0.3.1",
+			}, code: 1, wantText: []string{`cniVersion: "0.3.1"`, "CHECK", "0.4.0"}, version: "0.3.1",
 		},
 		{
 			name: "STATUS before it was there",
 			change: func(c *call) {
 				c.env["CNI_COMMAND"], c.stdin = "STATUS", at(c, `{"cniVersion":"1.0.0"`)
-			}, code: 1, says: []string{`cniVersion: "1.0.0"`, "STATUS", "1.1.0"}, version: "1.0.0",
+			}, code: 1, wantText: []string{`cniVersion: "1.0.0"`, "STATUS", "1.1.0"}, version: "1.0.0",
 		},
 		{
 			name: "GC before it was there",
 			change: func(c *call) {
 				c.env["CNI_COMMAND"], c.stdin = "GC", at(c, `{"cniVersion":"1.0.0"`)
-			}, code: 1, says: []string{`cniVersion: "1.0.0"`, "GC", "1.1.0"}, version: "1.0.0",
+			}, code: 1, wantText: []string{`cniVersion: "1.0.0"`, "GC", "1.1.0"}, version: "1.0.0",
 		},
 		{
 			name: "DEL of a container ID with a slash",
 			change: func(c *call) {
 				c.env["CNI_COMMAND"], c.env["CNI_CONTAINERID"] = "DEL", "../../a"
-			}, code: 4, says: []string{`CNI_CONTAINERID: "../../a"`},
+			}, code: 4, wantText: []string{`CNI_CONTAINERID: "../../a"`},
 		},
-		{name: "bad JSON", change: func(c *call) { c.stdin = at(c, "{socket") }, code: 6, says: []string{"network configuration: wrong JSON at byte 2"}},
-		{name: "truncated", change: func(c *call) { c.stdin = c.stdin[:30] }, code: 6, says: []string{"network configuration: ends after 30 bytes"}},
-		{name: "1 MB", change: func(c *call) { c.stdin += strings.Repeat(" ", 1_000_000) }, code: 6, says: []string{"limit of 1000000 bytes"}},
-		{name: "no socket", change: func(c *call) { c.stdin = `{"cniVersion":"1.0.0","name":"n"}` }, code: 7, says: []string{"socket: missing", `for example "socket": "` + cniproto.DefaultSocket() + `"`}, version: "1.0.0"},
-		{name: "no name", change: func(c *call) { c.stdin = at(c, `{"cniVersion":"1.0.0"`) }, code: 7, says: []string{`name: ""`, "required"}, version: "1.0.0"},
-		{name: "another version", change: func(c *call) { c.stdin = at(c, `{"cniVersion":"2.0.0"`) }, code: 1, says: []string{`cniVersion: "2.0.0"`, "1.1.0"}},
+		{name: "bad JSON", change: func(c *call) { c.stdin = at(c, "{socket") }, code: 6, wantText: []string{"network configuration: wrong JSON at byte 2"}},
+		{name: "truncated", change: func(c *call) { c.stdin = c.stdin[:30] }, code: 6, wantText: []string{"network configuration: ends after 30 bytes"}},
+		{name: "1 MB", change: func(c *call) { c.stdin += strings.Repeat(" ", 1_000_000) }, code: 6, wantText: []string{"limit of 1000000 bytes"}},
+		{name: "no socket", change: func(c *call) { c.stdin = `{"cniVersion":"1.0.0","name":"n"}` }, code: 7, wantText: []string{"socket: missing", `for example "socket": "` + cniproto.DefaultSocket() + `"`}, version: "1.0.0"},
+		{name: "no name", change: func(c *call) { c.stdin = at(c, `{"cniVersion":"1.0.0"`) }, code: 7, wantText: []string{`name: ""`, "required"}, version: "1.0.0"},
+		{name: "another version", change: func(c *call) { c.stdin = at(c, `{"cniVersion":"2.0.0"`) }, code: 1, wantText: []string{`cniVersion: "2.0.0"`, "1.1.0"}},
 	} {
 		t.Run(tc.name, func(t *testing.T) {
 			dir := t.TempDir()
@@ -278,7 +278,7 @@ func TestBadInput(t *testing.T) {
 			if tc.version == "" {
 				tc.version = "1.1.0"
 			}
-			c.run().fails(t, tc.version, tc.code, tc.says...)
+			c.run().fails(t, tc.version, tc.code, tc.wantText...)
 			if entries, err := os.ReadDir(dir); err != nil || len(entries) != 1 {
 				t.Errorf("directory holds %v, %v: want the socket", entries, err)
 			}
@@ -367,7 +367,7 @@ func TestAddUpgrades(t *testing.T) {
 		t.Errorf("requests with IDs %q: want six of the same", ids)
 	}
 	ids = nil
-	newCall("CHECK", dir).run().fails(t, "1.0.0", cniproto.CodeTryAgainLater, "the daemon is away: it ends")
+	newCall("CHECK", dir).run().fails(t, "1.0.0", cniproto.CodeTryAgainLater, "the daemon is away: it is stopping")
 }
 
 func spooled(t *testing.T, dir string) []cniproto.Request {
@@ -471,12 +471,12 @@ func TestDelSpoolUnwritable(t *testing.T) {
 	if err := os.WriteFile(filepath.Join(dir, "del"), nil, 0o600); err != nil {
 		t.Fatal(err)
 	}
-	says := []string{"the daemon is away", "cannot be put aside in " + filepath.Join(dir, "del")}
-	newCall("DEL", dir).run().fails(t, "1.0.0", cniproto.CodeTryAgainLater, says...)
+	wantText := []string{"the daemon is away", "cannot be put aside in " + filepath.Join(dir, "del")}
+	newCall("DEL", dir).run().fails(t, "1.0.0", cniproto.CodeTryAgainLater, wantText...)
 	if err := errors.Join(os.Remove(filepath.Join(dir, "del")), os.Mkdir(filepath.Join(dir, "del"), 0o755), os.Chmod(filepath.Join(dir, "del"), 0o755)); err != nil {
 		t.Fatal(err)
 	}
-	newCall("DEL", dir).run().fails(t, "1.0.0", cniproto.CodeTryAgainLater, append(says, "mode 0700")...)
+	newCall("DEL", dir).run().fails(t, "1.0.0", cniproto.CodeTryAgainLater, append(wantText, "mode 0700")...)
 }
 
 // A daemon that is back when the DEL has been put aside gets it all the same.

@@ -27,14 +27,14 @@ func TestStatusAway(t *testing.T) {
 		heartbeat string
 		age       time.Duration
 		daemon    handlerFunc
-		says      []string
+		wantText  []string
 	}{
-		{name: "no heartbeat", says: []string{"the daemon is away", "heartbeat", "cannot be read"}},
+		{name: "no heartbeat", wantText: []string{"the daemon is away", "heartbeat", "cannot be read"}},
 		{name: "young", heartbeat: strings.TrimSpace(string(bootID)), age: 50 * time.Second},
-		{name: "old", heartbeat: string(bootID), age: 70 * time.Second, says: []string{"is 70s old, more than 60s"}},
-		{name: "of another boot", heartbeat: "another", says: []string{"is of another boot"}},
+		{name: "old", heartbeat: string(bootID), age: 70 * time.Second, wantText: []string{"is 70s old, more than 60s"}},
+		{name: "of another boot", heartbeat: "another", wantText: []string{"is of another boot"}},
 		{name: "daemon hangs", heartbeat: string(bootID), daemon: hang},
-		{name: "daemon hangs without heartbeat", daemon: hang, says: []string{"did not answer in time"}},
+		{name: "daemon hangs without heartbeat", daemon: hang, wantText: []string{"did not answer in time"}},
 	} {
 		t.Run(tc.name, func(t *testing.T) {
 			dir := t.TempDir()
@@ -52,10 +52,10 @@ func TestStatusAway(t *testing.T) {
 				}
 			}
 			c := newCall("STATUS", dir).run()
-			if len(tc.says) == 0 {
+			if len(tc.wantText) == 0 {
 				c.succeeds(t, "")
 			} else {
-				c.fails(t, "1.1.0", cniproto.CodeUnavailable, tc.says...)
+				c.fails(t, "1.1.0", cniproto.CodeUnavailable, tc.wantText...)
 			}
 			if c.waits > 0 {
 				t.Errorf("waited %d times", c.waits)

@@ -10,20 +10,20 @@ import (
 )
 
 var (
-	// ErrAway says that no daemon listens on the socket, or that it ends: it has
-	// done nothing of the request.
+	// ErrAway means that no daemon listens on the socket, or that the daemon is
+	// stopping. No part of the request has been carried out.
 	ErrAway = errors.New("the daemon is away")
-	// ErrLost says that the daemon went away after the connection was made and
-	// before the answer was complete: it may have served the request.
+	// ErrLost means that the daemon went away after the connection was made and before
+	// the answer was complete. It may have served the request.
 	ErrLost = errors.New("the daemon went away before it answered")
-	// ErrNoAnswer says that the daemon did not answer before the deadline.
+	// ErrNoAnswer means that the daemon did not answer before the deadline.
 	ErrNoAnswer = errors.New("the daemon did not answer in time")
 
-	// ErrForeign says that the socket is not that of a daemon which runs as this user,
-	// which is root: nothing was sent.
+	// ErrForeign means that the socket is not that of a daemon which runs as the
+	// plugin's user, which is root. Nothing was sent.
 	ErrForeign = errors.New("socket is not the node daemon's")
 
-	errEnds = errors.New("it ends, and the next one does not serve yet")
+	errStopping = errors.New("it is stopping, and the next daemon does not serve yet")
 )
 
 // Client sends requests to the daemon.
@@ -32,10 +32,11 @@ type Client struct {
 	Socket string
 }
 
-// Do sends one request and returns the body of its answer. The daemon is told
-// the deadline, and the wait ends there. An error that the daemon answered is an
-// *Error; ErrAway, ErrLost and ErrNoAnswer are what else can happen to be tried
-// again, ErrForeign is not.
+// Do sends one request and returns the body of the answer. The request carries the time
+// that is left until deadline, and no single write or read waits longer than that. Errors:
+// *Error if the daemon answered with an error, the request is too large or the answer
+// cannot be parsed; ErrAway, ErrLost and ErrNoAnswer, after which another attempt may
+// succeed; ErrForeign, after which it cannot.
 func (c *Client) Do(deadline time.Time, r *Request) ([]byte, error) {
 	left := time.Until(deadline)
 	if left <= 0 {
@@ -50,8 +51,8 @@ func (c *Client) Do(deadline time.Time, r *Request) ([]byte, error) {
 		return nil, err
 	}
 	defer conn.Close() //nolint:errcheck // the answer is complete or void
-	// A daemon may answer and close before it has read everything, so the
-	// answer matters more than what became of the request.
+	// A daemon may answer and close before it has read everything, so an answer counts
+	// even if the write failed.
 	_, sent := conn.Write(message)
 	status, body, err := readAnswer(conn)
 	if err != nil {
@@ -61,53 +62,54 @@ func (c *Client) Do(deadline time.Time, r *Request) ([]byte, error) {
 	case 200:
 		return body, nil
 	case StatusAskNext:
-		return nil, because{ErrAway, errEnds}
+		return nil, causedError{ErrAway, errStopping}
 	default:
 		return nil, answeredError(status, body)
 	}
 }
 
-// foreign is the error for a socket that is not the daemon's.
-func (c *Client) foreign(is string) error {
-	return because{ErrForeign, errors.New(quoted(c.Socket) + " " + is + ": must be a socket of root on which root serves, as " + DefaultSocket())}
+// foreignError returns the ErrForeign for a socket that is not the daemon's; reason
+// describes the socket.
+func (c *Client) foreignError(reason string) error {
+	return causedError{ErrForeign, errors.New(quoted(c.Socket) + " " + reason + ": must be a socket of root on which root serves, as " + DefaultSocket())}
 }
 
-// dial connects without package net, whose initialization and size the plugin
-// would pay for on every call. It connects to no socket but one of this user, at which
-// this user listens: who wrote the configuration need not be root. A read or a write
-// waits for at most so long, in the kernel: Go's poller would have to be set up for it.
+// dial connects without package net, whose initialization and size would cost time in
+// every call. It only connects to a socket that this user owns and listens on, because the
+// author of the configuration need not be root. Each read and each write waits at most for
+// wait. The kernel enforces this, because Go's poller would have to be set up first.
 func (c *Client) dial(wait time.Duration) (*os.File, error) {
 	if info, err := os.Lstat(c.Socket); err == nil && (info.Mode().Type() != fs.ModeSocket || !isOwn(info)) {
-		return nil, c.foreign("is something else")
+		return nil, c.foreignError("is not a socket of this user")
 	}
 	fd, err := syscall.Socket(syscall.AF_UNIX, syscall.SOCK_STREAM|syscall.SOCK_CLOEXEC|syscall.SOCK_NONBLOCK, 0)
 	if err != nil {
 		return nil, &Error{Code: CodeIO, Msg: "make a unix socket: " + err.Error()}
 	}
-	// Connecting to a unix socket never waits without blocking: it is done, or
-	// refused, or the queue is full (EAGAIN), which is as good as away.
+	// A non-blocking connect to a unix socket never waits: it succeeds, is refused, or
+	// fails with EAGAIN because the queue is full, which is treated as away.
 	if err := syscall.Connect(fd, &syscall.SockaddrUnix{Name: c.Socket}); err != nil {
 		_ = syscall.Close(fd)
 		at := "socket " + c.Socket
 		if c.Socket != DefaultSocket() {
 			at += " (" + DefaultSocket() + " by default)"
 		}
-		return nil, because{ErrAway, doing(at, err)}
+		return nil, causedError{ErrAway, wrapError(at, err)}
 	}
-	own, err := connected(fd, wait)
+	own, err := setUpConn(fd, wait)
 	if err == nil && own {
 		return os.NewFile(uintptr(fd), c.Socket), nil
 	}
 	_ = syscall.Close(fd)
 	if err != nil {
-		return nil, &Error{Code: CodeIO, Msg: "make a connection wait: " + err.Error()}
+		return nil, &Error{Code: CodeIO, Msg: "set up the connection: " + err.Error()}
 	}
-	return nil, c.foreign("is served by somebody else")
+	return nil, c.foreignError("is served by another user")
 }
 
-// connected has a connection wait in the kernel, and tells whether the process at its
-// other end is this user's.
-func connected(fd int, wait time.Duration) (own bool, err error) {
+// setUpConn makes reads and writes of a connection block in the kernel for at most wait.
+// own reports whether the process at the other end runs as this user.
+func setUpConn(fd int, wait time.Duration) (own bool, err error) {
 	if err := syscall.SetNonblock(fd, false); err != nil {
 		return false, err
 	}
@@ -121,14 +123,15 @@ func connected(fd int, wait time.Duration) (own bool, err error) {
 	return err == nil && int(peer.Uid) == os.Geteuid(), err
 }
 
-// isOwn tells whether a file is this user's.
+// isOwn reports whether this user owns a file.
 func isOwn(info fs.FileInfo) bool {
 	stat, ok := info.Sys().(*syscall.Stat_t)
 	return ok && int(stat.Uid) == os.Geteuid()
 }
 
-// encodeMessage puts head and body into one buffer: the length of the body is filled
-// in when it is known, behind the spaces that may precede it.
+// encodeMessage puts head and body into one buffer. It reserves spaces for the length of
+// the body and replaces the last of them when the length is known; HTTP allows spaces in
+// front of the value.
 func encodeMessage(r Request, left time.Duration) ([]byte, error) {
 	r.DeadlineMS = max(left.Milliseconds(), 1)
 	const beforeLength = "\r\nContent-Type: application/octet-stream\r\nConnection: close\r\nContent-Length:"
@@ -148,20 +151,23 @@ func encodeMessage(r Request, left time.Duration) ([]byte, error) {
 	return message, nil
 }
 
-// failure tells a deadline from a connection that broke.
+// failure returns the error of a request whose write returned sent and whose answer
+// failed with received: the *Error of a malformed answer, ErrNoAnswer after a timeout,
+// otherwise ErrLost.
 func failure(sent, received error) error {
-	var wrong *Error
+	var malformedAnswer *Error
 	switch {
-	case errors.As(received, &wrong):
-		return wrong
+	case errors.As(received, &malformedAnswer):
+		return malformedAnswer
 	case errors.Is(sent, syscall.EAGAIN), errors.Is(received, syscall.EAGAIN):
 		return ErrNoAnswer
 	default:
-		return because{ErrLost, received}
+		return causedError{ErrLost, received}
 	}
 }
 
-// answeredError is the error in the body of an answer that is no success.
+// answeredError returns the error in the body of an answer, or an Error with CodeInternal
+// if the body has none.
 func answeredError(status int, body []byte) *Error {
 	e, err := decodeError(string(body))
 	if err != nil || e.Code == 0 {

@@ -20,7 +20,7 @@ import (
 	"github.com/google/go-cmp/cmp"
 )
 
-// listen serves each connection on a new socket with f.
+// listen passes each connection on a new socket to f.
 func listen(t *testing.T, f func(net.Conn)) (socket string) {
 	t.Helper()
 	socket = filepath.Join(t.TempDir(), "s")
@@ -47,7 +47,7 @@ func listen(t *testing.T, f func(net.Conn)) (socket string) {
 	return socket
 }
 
-// receive reads a request the way net/http does.
+// receive reads a request with net/http.
 func receive(conn net.Conn) (*http.Request, []byte, error) {
 	r, err := http.ReadRequest(bufio.NewReader(conn))
 	if err != nil {
@@ -66,17 +66,17 @@ func TestClientDo(t *testing.T) {
 		body         string
 		err          error
 		code         int
-		says         string
+		wantText     string
 	}{
 		{name: "result", answer: "HTTP/1.1 200 OK\r\nContent-Length: 4\r\n\r\n{  }", body: "{  }"},
 		{name: "no body", answer: "HTTP/1.1 200 OK\r\nContent-Length: 0\r\n\r\n"},
 		{
 			name: "CNI error", answer: "HTTP/1.1 503 Service Unavailable\r\nContent-Length: 39\r\n\r\n" + `{"code":11,"msg":"later","details":"x"}`,
-			code: CodeTryAgainLater, says: "later; x",
+			code: CodeTryAgainLater, wantText: "later; x",
 		},
-		{name: "another error", answer: "HTTP/1.1 404 Not Found\r\nContent-Length: 4\r\n\r\nwhat", code: CodeInternal, says: `status 404 and no CNI error: "what"`},
+		{name: "another error", answer: "HTTP/1.1 404 Not Found\r\nContent-Length: 4\r\n\r\nwhat", code: CodeInternal, wantText: `status 404 and no CNI error: "what"`},
 		{name: "a daemon that ends", answer: "HTTP/1.1 421 Misdirected Request\r\nContent-Length: 11\r\n\r\n" + `{"code":11}`, err: ErrAway},
-		{name: "not HTTP", answer: "SSH-2.0-OpenSSH\r\n", code: CodeDecode, says: `status line "SSH-2.0-OpenSSH"`},
+		{name: "not HTTP", answer: "SSH-2.0-OpenSSH\r\n", code: CodeDecode, wantText: `status line "SSH-2.0-OpenSSH"`},
 		{name: "nothing", err: ErrLost},
 		{name: "half an answer", answer: "HTTP/1.1 200 OK\r\nContent-Length: 400\r\n\r\n{", err: ErrLost},
 	} {
@@ -108,8 +108,8 @@ func TestClientDo(t *testing.T) {
 				}
 			case tc.code != 0:
 				expectError(t, err, tc.code)
-				if !strings.Contains(err.Error(), tc.says) {
-					t.Errorf("error %q lacks %q", err, tc.says)
+				if !strings.Contains(err.Error(), tc.wantText) {
+					t.Errorf("error %q lacks %q", err, tc.wantText)
 				}
 			case err != nil || string(body) != tc.body:
 				t.Errorf("body %q, %v: want %q", body, err, tc.body)
@@ -118,7 +118,8 @@ func TestClientDo(t *testing.T) {
 	}
 }
 
-// A daemon that refuses a request before it has read all of it is heard.
+// The client reads the answer of a daemon that refuses a request before it has read all
+// of it.
 func TestClientHearsEarlyAnswer(t *testing.T) {
 	socket := listen(t, func(conn net.Conn) {
 		_, _ = io.WriteString(conn, "HTTP/1.1 403 Forbidden\r\nContent-Length: 24\r\n\r\n{\"code\":999,\"msg\":\"who\"}")
@@ -154,7 +155,8 @@ func TestClientAway(t *testing.T) {
 	}
 }
 
-// Nothing is sent to what is not a socket of this user, or on which another listens.
+// The client sends nothing if the path is not a socket of this user, or if another user
+// listens on it.
 func TestClientForeign(t *testing.T) {
 	if os.Geteuid() != 0 {
 		t.Skip("needs root: gives a socket away")
@@ -180,7 +182,8 @@ func TestClientForeign(t *testing.T) {
 	}
 	refused(socket)
 
-	// Its file is root's, who listens is not: that is set when listening begins.
+	// Root owns the file of the socket, but another user listens: the kernel records the
+	// peer's credentials at listen(2).
 	other := filepath.Join(dir, "other")
 	listenAs(t, 65534, other)
 	refused(other)
@@ -191,12 +194,12 @@ func TestClientForeign(t *testing.T) {
 	}
 }
 
-// listenAs has another user listen on a socket, whose file is given to root.
+// listenAs listens on a socket as user uid. The socket's file belongs to root.
 func listenAs(t *testing.T, uid int, path string) {
 	t.Helper()
 	done := make(chan error, 1)
 	go func() {
-		runtime.LockOSThread() // and never unlocked: the thread ends with this goroutine
+		runtime.LockOSThread() // never unlocked: the thread ends with this goroutine
 		fd, err := syscall.Socket(syscall.AF_UNIX, syscall.SOCK_STREAM|syscall.SOCK_CLOEXEC, 0)
 		if err == nil {
 			err = syscall.Bind(fd, &syscall.SockaddrUnix{Name: path})
@@ -240,19 +243,19 @@ func TestClientTooLarge(t *testing.T) {
 	expectError(t, err, CodeDecode, "request: larger than the limit of 1000000 bytes")
 }
 
-// expectUnread checks the error of a message that ends too early, or of which says
-// names what is wrong. It reports whether the message is one of these.
-func expectUnread(t *testing.T, err error, early bool, says string) bool {
+// expectUnread checks the error of an answer that ends too early, if early is set, or is
+// malformed, if wantText is set. It reports whether one of them is set.
+func expectUnread(t *testing.T, err error, early bool, wantText string) bool {
 	t.Helper()
 	switch {
 	case early:
 		if !errors.Is(err, io.ErrUnexpectedEOF) {
 			t.Errorf("error %v, want %v", err, io.ErrUnexpectedEOF)
 		}
-	case says != "":
-		expectError(t, err, CodeDecode, says)
+	case wantText != "":
+		expectError(t, err, CodeDecode, wantText)
 	}
-	return early || says != ""
+	return early || wantText != ""
 }
 
 func TestReadAnswer(t *testing.T) {
@@ -261,7 +264,7 @@ func TestReadAnswer(t *testing.T) {
 		status       int
 		body         string
 		early        bool
-		says         string
+		wantText     string
 	}{
 		{name: "plain", answer: "HTTP/1.1 200 OK\r\nA: b\r\ncontent-length:  2 \r\n\r\nhi and more", status: 200, body: "hi"},
 		{name: "no reason, bare line ends", answer: "HTTP/1.0 503\nContent-Length: 0\n\n", status: 503},
@@ -269,21 +272,21 @@ func TestReadAnswer(t *testing.T) {
 		{name: "half a status line", answer: "HTTP/1.1 2", early: true},
 		{name: "half the headers", answer: "HTTP/1.1 200 OK\r\nContent-Le", early: true},
 		{name: "half a body", answer: "HTTP/1.1 200 OK\r\nContent-Length: 2\r\n\r\nh", early: true},
-		{name: "no length", answer: "HTTP/1.1 200 OK\r\n\r\n", says: "no Content-Length"},
-		{name: "chunked", answer: "HTTP/1.1 200 OK\r\nTransfer-Encoding: chunked\r\n\r\n", says: "Transfer-Encoding: chunked"},
-		{name: "two lengths", answer: "HTTP/1.1 200 OK\r\nContent-Length: 2\r\nContent-Length: 3\r\n\r\nhi!", says: `"Content-Length: 3"`},
-		{name: "negative length", answer: "HTTP/1.1 200 OK\r\nContent-Length: -1\r\n\r\n", says: `"Content-Length: -1"`},
-		{name: "large length", answer: "HTTP/1.1 200 OK\r\nContent-Length: 1048577\r\n\r\n", says: "at most 1048576"},
-		{name: "no header", answer: "HTTP/1.1 200 OK\r\nwhat\r\n\r\n", says: `header "what"`},
-		{name: "another protocol", answer: "HTTP/2 200\r\n\r\n", says: `status line "HTTP/2 200"`},
-		{name: "no status", answer: "HTTP/1.1 2x0 OK\r\n\r\n", says: "status line"},
-		{name: "interim answer", answer: "HTTP/1.1 100 Continue\r\n\r\n", says: "status line"},
-		{name: "long line", answer: "HTTP/1.1 200 OK\r\nA: " + strings.Repeat("b", 5000), says: "a line of more than 4096 bytes"},
-		{name: "many headers", answer: "HTTP/1.1 200 OK\r\n" + strings.Repeat("A: b\r\n", 70), says: "more than 64 headers"},
+		{name: "no length", answer: "HTTP/1.1 200 OK\r\n\r\n", wantText: "no Content-Length"},
+		{name: "chunked", answer: "HTTP/1.1 200 OK\r\nTransfer-Encoding: chunked\r\n\r\n", wantText: "Transfer-Encoding: chunked"},
+		{name: "two lengths", answer: "HTTP/1.1 200 OK\r\nContent-Length: 2\r\nContent-Length: 3\r\n\r\nhi!", wantText: `"Content-Length: 3"`},
+		{name: "negative length", answer: "HTTP/1.1 200 OK\r\nContent-Length: -1\r\n\r\n", wantText: `"Content-Length: -1"`},
+		{name: "large length", answer: "HTTP/1.1 200 OK\r\nContent-Length: 1048577\r\n\r\n", wantText: "at most 1048576"},
+		{name: "no header", answer: "HTTP/1.1 200 OK\r\nwhat\r\n\r\n", wantText: `header "what"`},
+		{name: "another protocol", answer: "HTTP/2 200\r\n\r\n", wantText: `status line "HTTP/2 200"`},
+		{name: "no status", answer: "HTTP/1.1 2x0 OK\r\n\r\n", wantText: "status line"},
+		{name: "interim answer", answer: "HTTP/1.1 100 Continue\r\n\r\n", wantText: "status line"},
+		{name: "long line", answer: "HTTP/1.1 200 OK\r\nA: " + strings.Repeat("b", 5000), wantText: "a line of more than 4096 bytes"},
+		{name: "many headers", answer: "HTTP/1.1 200 OK\r\n" + strings.Repeat("A: b\r\n", 70), wantText: "more than 64 headers"},
 	} {
 		t.Run(tc.name, func(t *testing.T) {
 			status, body, err := readAnswer(iotest.OneByteReader(strings.NewReader(tc.answer)))
-			if expectUnread(t, err, tc.early, tc.says) {
+			if expectUnread(t, err, tc.early, tc.wantText) {
 				return
 			}
 			if err != nil || status != tc.status || string(body) != tc.body {
@@ -293,8 +296,9 @@ func TestReadAnswer(t *testing.T) {
 	}
 }
 
-// Whatever net/http understands of an answer as the daemon writes them, the
-// plugin understands in the same way, and it never takes more than it should.
+// If the plugin accepts an answer, its status is from 200 to 599 and its body is not
+// larger than MaxAnswer. net/http reads the same body from an answer with that status and
+// body.
 func FuzzReadAnswer(f *testing.F) {
 	f.Add([]byte("HTTP/1.1 200 OK\r\nContent-Length: 2\r\n\r\nhi"))
 	f.Add([]byte("HTTP/1.1 400 Bad Request\r\nContent-Type: application/json\r\nContent-Length: 2\r\nConnection: close\r\n\r\n{}"))

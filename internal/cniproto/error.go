@@ -6,8 +6,8 @@ import (
 	"strings"
 )
 
-// Error codes of the CNI specification 1.1.0, and two of its Go library (8 and
-// 999). 100 and above are a plugin's own.
+// Error codes of the CNI specification 1.1.0, and two of its Go library (8 and 999).
+// Codes of 100 and above are specific to a plugin.
 const (
 	CodeIncompatibleVersion = 1   // incompatible CNI version
 	CodeUnsupportedField    = 2   // unsupported field in the configuration
@@ -20,22 +20,22 @@ const (
 	CodeTryAgainLater       = 11  // transient; the runtime should try again
 	CodeUnavailable         = 50  // STATUS: ADD cannot be served
 	CodeLimited             = 51  // STATUS: the same, and existing pods are impaired
-	CodeInternal            = 999 // anything else
+	CodeInternal            = 999 // any other error
 )
 
 // Error is a CNI error object (CNI specification, section 5, "Error").
 type Error struct {
 	// CNIVersion is the version of the configuration; empty means the newest.
 	CNIVersion string `json:"cniVersion"`
-	// Code is one of the constants above, or 100 and above.
+	// Code is one of the constants above, or at least 100.
 	Code int `json:"code"`
-	// Msg says what was wrong, with which value, and what would be right.
+	// Msg names the wrong field, its value, and the accepted values.
 	Msg string `json:"msg"`
 	// Details are optional.
 	Details string `json:"details,omitempty"`
 }
 
-// Error returns message and details.
+// Error returns the message and, if there are any, the details.
 func (e *Error) Error() string {
 	if e.Details == "" {
 		return e.Msg
@@ -43,15 +43,15 @@ func (e *Error) Error() string {
 	return e.Msg + "; " + e.Details
 }
 
-// Encode returns the error object as a runtime may be given it. Runtimes take a
-// text with "not found" for the statement that nothing is there and a failed DEL
-// for a success, so those words are replaced, whoever wrote them.
+// Encode returns the error object as JSON for a runtime. If a text contains "not found",
+// a runtime concludes that nothing is there and treats a failed DEL as a success. Encode
+// therefore replaces such words in every message, whatever its origin.
 func (e *Error) Encode() []byte {
 	out := *e
 	if out.CNIVersion == "" {
 		out.CNIVersion = Versions[len(Versions)-1]
 	}
-	out.Msg, out.Details = defuse(out.Msg), defuse(out.Details)
+	out.Msg, out.Details = replaceReserved(out.Msg), replaceReserved(out.Details)
 	raw := appendQuoted([]byte(`{"cniVersion":`), out.CNIVersion)
 	raw = strconv.AppendInt(append(raw, `,"code":`...), int64(out.Code), 10)
 	raw = appendQuoted(append(raw, `,"msg":`...), out.Msg)
@@ -61,7 +61,7 @@ func (e *Error) Encode() []byte {
 	return append(raw, '}')
 }
 
-// decodeError reads an error object; one without a code is none.
+// decodeError reads an error object. It returns an error if the body has no numeric code.
 func decodeError(body string) (*Error, error) {
 	code, _ := lookup(body, "code")
 	n, err := strconv.Atoi(code)
@@ -69,8 +69,8 @@ func decodeError(body string) (*Error, error) {
 	return e, err
 }
 
-// AsError returns the CNI error in err's chain, or one of CodeInternal with
-// err's text.
+// AsError returns the CNI error in err's chain, or an Error with CodeInternal and err's
+// text.
 func AsError(err error) *Error {
 	if e, ok := errors.AsType[*Error](err); ok {
 		return e
@@ -78,28 +78,28 @@ func AsError(err error) *Error {
 	return &Error{Code: CodeInternal, Msg: err.Error()}
 }
 
-// because is an error and its cause, both for errors.Is, as fmt.Errorf makes them of
-// two %w.
-type because struct{ what, cause error }
+// causedError is an error and its cause. errors.Is finds both, as with an fmt.Errorf that
+// has two %w.
+type causedError struct{ err, cause error }
 
 // Error returns both texts.
-func (b because) Error() string { return b.what.Error() + ": " + b.cause.Error() }
+func (c causedError) Error() string { return c.err.Error() + ": " + c.cause.Error() }
 
-// Unwrap is what errors.Is looks for.
-func (b because) Unwrap() []error { return []error{b.what, b.cause} }
+// Unwrap returns both errors.
+func (c causedError) Unwrap() []error { return []error{c.err, c.cause} }
 
-// doing is err with what was being done.
-func doing(what string, err error) error { return because{errors.New(what), err} }
+// wrapError puts the action that failed in front of err.
+func wrapError(action string, err error) error { return causedError{errors.New(action), err} }
 
-// fused are the texts that runtimes act on, in lower case, each with one that
-// means the same and holds none of them.
-var fused = [][2]string{
+// reserved are the texts that runtimes act on, in lower case. Each has a substitute of the
+// same meaning that contains none of them.
+var reserved = [][2]string{
 	{"no such file", "missing file"},
 	{"not found", "absent"},
 }
 
-func defuse(s string) string {
-	for _, f := range fused {
+func replaceReserved(s string) string {
+	for _, f := range reserved {
 		// Lower-casing may change the length of other than ASCII letters.
 		for i := 0; i+len(f[0]) <= len(s); i++ {
 			if strings.EqualFold(s[i:i+len(f[0])], f[0]) {

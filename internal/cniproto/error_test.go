@@ -45,7 +45,7 @@ func FuzzErrorEncode(f *testing.F) {
 			t.Fatal(err)
 		}
 		text := strings.ToLower(e.Error())
-		for _, f := range fused {
+		for _, f := range reserved {
 			if strings.Contains(strings.ToLower(e.Msg), f[0]) || strings.Contains(strings.ToLower(e.Details), f[0]) {
 				t.Errorf("%q has %q", text, f[0])
 			}

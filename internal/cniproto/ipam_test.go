@@ -30,8 +30,8 @@ func TestEndpointOfAnIPAMPlugin(t *testing.T) {
 	expectError(t, err, CodeInvalidConfig, `socket: "x"`, "absolute")
 }
 
-// A field that is not sent changes what the daemon does: fairlead-ipam was once
-// taken for the runtime.
+// A field that is not sent changes the daemon's behaviour: requests of fairlead-ipam were
+// once served like those of the runtime.
 func TestEveryFieldOfARequestIsSent(t *testing.T) {
 	want := Request{DeadlineMS: 7, Config: []byte(`{"cniVersion":"1.0.0"}`)}
 	fields := reflect.ValueOf(&want).Elem()

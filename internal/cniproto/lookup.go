@@ -10,13 +10,14 @@ const (
 	jsonMarks = jsonSpace + `,:{}[]"`
 )
 
-// lookup returns the value of a key in a JSON object, as it is written there: way has
-// the keys of the objects around it and its own. It is empty if there is none. Keys
-// match as in encoding/json: in any case, and of two of the same the last one counts.
-// Brackets that are open at the end are those of a text that was cut off. What else may
-// be wrong with it is for the daemon to say, which reads all of it.
-func lookup(text string, way ...string) (value string, open int) {
-	depth, found := 0, 0 // brackets that are open, and how many keys of the way lead here
+// lookup returns a value of a JSON object as it is written there, or an empty string if
+// there is none or it is null, an object or an array. keys leads to the value: the keys of
+// the objects around it, then its own. Keys match as in encoding/json: regardless of case,
+// and the last of several equal keys counts. open is the number of brackets that are not
+// closed at the end; it is positive if the text was cut off. lookup reports no other
+// defects: the daemon parses the whole text and reports them.
+func lookup(text string, keys ...string) (value string, open int) {
+	depth, found := 0, 0 // open brackets; leading elements of keys that match here
 	for i := 0; i < len(text); {
 		start := i
 		switch c := text[i]; {
@@ -43,17 +44,17 @@ func lookup(text string, way ...string) (value string, open int) {
 		switch {
 		case isKey && depth > 0 && found >= depth-1:
 			found = depth - 1
-			if depth <= len(way) && strings.EqualFold(unquote(token), way[depth-1]) {
+			if depth <= len(keys) && strings.EqualFold(unquote(token), keys[depth-1]) {
 				found = depth
 			}
-		case !isKey && found == depth && depth == len(way) && token != "null":
+		case !isKey && found == depth && depth == len(keys) && token != "null":
 			value = token
 		}
 	}
 	return value, depth
 }
 
-// stringEnd is the position behind the string that begins at start.
+// stringEnd returns the position behind the string that begins at start.
 func stringEnd(text string, start int) int {
 	for i := start + 1; i < len(text); i++ {
 		switch text[i] {
@@ -66,14 +67,16 @@ func stringEnd(text string, start int) int {
 	return len(text)
 }
 
-// lookupString is lookup of a string: what it says, empty if the value is something else.
-func lookupString(text string, way ...string) string {
-	value, _ := lookup(text, way...)
+// lookupString is lookup for a string. It returns the string without quotes and escapes,
+// empty if the value is not a string.
+func lookupString(text string, keys ...string) string {
+	value, _ := lookup(text, keys...)
 	return unquote(value)
 }
 
-// unquote returns what a JSON string says, empty if the literal is none, or has a
-// character beyond U+FFFF escaped as two. JSON's escapes are Go's, and one more.
+// unquote returns the text of a JSON string. It is empty if the literal is not a string,
+// or if it has a character above U+FFFF that is escaped as two. The escapes of JSON are
+// those of Go and \/.
 func unquote(literal string) string {
 	if strings.Contains(literal, `\/`) {
 		literal = strings.NewReplacer(`\\`, `\\`, `\/`, `/`).Replace(literal)
@@ -82,8 +85,7 @@ func unquote(literal string) string {
 	return s
 }
 
-// appendQuoted appends the JSON string that says s. Bytes that are not UTF-8 are
-// each replaced by U+FFFD.
+// appendQuoted appends s as a JSON string. U+FFFD replaces each byte that is not UTF-8.
 func appendQuoted(out []byte, s string) []byte {
 	out = append(out, '"')
 	for _, r := range s {

@@ -13,7 +13,7 @@ import (
 	"unicode/utf8"
 )
 
-// The verbs of CNI. VERSION is answered by the plugin itself and never sent.
+// The verbs of CNI. The plugin answers VERSION itself and never sends it.
 const (
 	VerbAdd     = "ADD"
 	VerbDel     = "DEL"
@@ -23,31 +23,31 @@ const (
 	VerbVersion = "VERSION"
 )
 
-// Verbs are those that are sent to the daemon.
+// Verbs are the verbs that the plugin sends to the daemon.
 var Verbs = []string{VerbAdd, VerbCheck, VerbDel, VerbGC, VerbStatus}
 
-// IPAMPrograms are the names under which the plugin gives addresses to
-// interfaces of other plugins.
+// IPAMPrograms are the program names under which the plugin acts as an IPAM plugin: it
+// gives addresses to interfaces of other plugins.
 var IPAMPrograms = []string{"fairlead-ipam", "whereabouts"}
 
-// Versions are the CNI versions that are spoken, the newest last.
+// Versions are the supported CNI versions, the newest last.
 var Versions = []string{"0.3.1", "0.4.0", "1.0.0", "1.1.0"}
 
-// maxContainerID bounds the container ID, which is part of file names; idRule says so.
-// Runtimes use 64 bytes.
+// maxContainerID is the largest length of a container ID, in bytes. The ID is part of file
+// names. Runtimes use 64 bytes. The text of idRule repeats the limit.
 const maxContainerID = 200
 
-// idRule is what validContainerID demands.
+// idRule describes the IDs that validContainerID accepts.
 const idRule = "must start with a letter or a digit, go on with those and the characters _ . - and have at most 200"
 
 // Request is one call of the plugin.
 type Request struct {
-	// RequestID is the same when a request is sent a second time.
+	// RequestID identifies the call. It stays the same if the request is sent again.
 	RequestID string
 	// Verb is CNI_COMMAND, one of Verbs.
 	Verb string
-	// IPAM is the name under which the plugin was executed, one of
-	// IPAMPrograms, when it is asked for addresses alone; else empty.
+	// IPAM is the program name, one of IPAMPrograms, if the plugin acts as an IPAM
+	// plugin; otherwise it is empty.
 	IPAM string
 	// ContainerID, Netns, IfName, Args and Path are the variables CNI_CONTAINERID,
 	// CNI_NETNS, CNI_IFNAME, CNI_ARGS and CNI_PATH.
@@ -61,32 +61,32 @@ type Request struct {
 	Traceparent string
 	Tracestate  string
 	Baggage     string
-	// DeadlineMS is in how many milliseconds the plugin gives up. Zero or less
-	// leaves it to Timeout.
+	// DeadlineMS is the time after which the plugin gives up, in milliseconds. If it is
+	// zero or less, or larger than Timeout of the verb, Timeout applies.
 	DeadlineMS int64
-	// Config is the network configuration that the runtime gave on standard
-	// input, unchanged. A DEL may have none.
+	// Config is the network configuration from standard input, unchanged. A DEL may
+	// have none.
 	Config []byte
 }
 
 const (
 	deadlineVariable = "FAIRLEAD_DEADLINE_MS"
-	// ours is how the variables begin that the plugin adds to the runtime's.
-	ours = "FAIRLEAD_"
+	// ownPrefix is the prefix of the variables that the plugin adds to the runtime's.
+	ownPrefix = "FAIRLEAD_"
 )
 
-// variable of the environment and its value in a request.
+// variable is an environment variable, with its value in a request.
 type variable struct {
 	name  string
 	value *string
 }
 
-// variables are all that a request has but its deadline and the configuration. Those
-// that the plugin sets come first.
+// variables returns all variables of a request except its deadline. Variables that the
+// plugin sets come first.
 func (r *Request) variables() [11]variable {
 	return [...]variable{
-		{ours + "REQUEST_ID", &r.RequestID},
-		{ours + "IPAM", &r.IPAM},
+		{ownPrefix + "REQUEST_ID", &r.RequestID},
+		{ownPrefix + "IPAM", &r.IPAM},
 		{"CNI_COMMAND", &r.Verb},
 		{"CNI_CONTAINERID", &r.ContainerID},
 		{"CNI_NETNS", &r.Netns},
@@ -99,16 +99,16 @@ func (r *Request) variables() [11]variable {
 	}
 }
 
-// Encode returns a request as it is sent and spooled, without variables that are empty.
-// A NUL ends a variable, as in an environment.
+// Encode returns the form of a request that is sent and spooled. Empty variables are left
+// out. A value ends at its first NUL, as in an environment.
 func (r Request) Encode() []byte {
 	return r.append(make([]byte, 0, len(r.Config)+usualRest))
 }
 
-// usualRest is more than a request has beside its configuration as a rule, in bytes.
+// usualRest is larger than the variables of most requests, in bytes.
 const usualRest = 2 << 10
 
-// append is Encode to the end of out.
+// append appends the encoded request to out.
 func (r *Request) append(out []byte) []byte {
 	for _, v := range r.variables() {
 		if value, _, _ := strings.Cut(*v.value, "\x00"); value != "" {
@@ -121,9 +121,8 @@ func (r *Request) append(out []byte) []byte {
 	return append(append(out, 0), r.Config...)
 }
 
-// DecodeRequest is the inverse of Encode. Errors are *Error of CodeDecode. Variables
-// that it does not know are those of a newer plugin and left out. What it returns is
-// not validated.
+// DecodeRequest is the inverse of Encode. It ignores unknown variables, which a newer
+// plugin may send. It does not validate the request. Errors are *Error with CodeDecode.
 func DecodeRequest(body []byte) (r Request, err error) {
 	if len(body) > MaxRequest {
 		return r, TooLarge("request")
@@ -135,12 +134,12 @@ func DecodeRequest(body []byte) (r Request, err error) {
 		case !whole:
 			return Request{}, &Error{Code: CodeDecode, Msg: "request: ends after " + strconv.Itoa(len(body)) + " bytes, before the end of its variables"}
 		case len(pair) == 0:
-			r.Config = bytes.Clone(after) // not a part of what came, which would be kept with it
+			r.Config = bytes.Clone(after) // a slice of body would keep all of body in memory
 			return r, nil
 		}
 		name, value, _ := strings.Cut(string(pair), "=")
 		if !utf8.ValidString(value) {
-			value = string([]rune(value)) // each byte that is not UTF-8 is U+FFFD
+			value = string([]rune(value)) // U+FFFD replaces each byte that is not UTF-8
 		}
 		if name == deadlineVariable {
 			if r.DeadlineMS, err = strconv.ParseInt(value, 10, 64); err != nil {
@@ -156,25 +155,25 @@ func DecodeRequest(body []byte) (r Request, err error) {
 	}
 }
 
-// Call is what a runtime hands a plugin.
+// Call is the input of the plugin from a runtime.
 type Call struct {
-	// Program is the name under which the plugin was executed, without a directory.
+	// Program is the name under which the plugin was executed, without directory.
 	Program string
-	// Getenv returns a variable of the environment, empty if there is none.
+	// Getenv returns an environment variable, empty if it is not set.
 	Getenv func(name string) string
-	// Stdin has the network configuration.
+	// Stdin is the network configuration.
 	Stdin io.Reader
 }
 
-// Parse makes r the request of a call, and says where the daemon is that serves it.
-// Of the configuration it reads no more than that. Errors are *Error and name what is
-// missing or wrong; r is then what was read until there. A DEL is taken with any
-// configuration or none, as long as the container ID is right: the daemon is where it
-// is by default when the configuration does not say.
+// Parse fills r from a call and returns the endpoint of the daemon, the only part of the
+// configuration that it interprets. Errors are *Error and name the missing or wrong field;
+// r then has the values that were read before the error. A DEL with a valid environment is
+// accepted with any configuration or none: if the configuration names no valid socket,
+// Parse returns DefaultEndpoint.
 func (r *Request) Parse(c Call) (at Endpoint, err error) {
 	r.RequestID = strconv.FormatUint(rand.Uint64(), 16)
 	for _, v := range r.variables() {
-		if !strings.HasPrefix(v.name, ours) {
+		if !strings.HasPrefix(v.name, ownPrefix) {
 			*v.value = c.Getenv(v.name)
 		}
 	}
@@ -194,7 +193,7 @@ func (r *Request) Parse(c Call) (at Endpoint, err error) {
 	return at, err
 }
 
-// readConfig reads the network configuration, nil after an error.
+// readConfig reads the network configuration. It returns nil with an error.
 func readConfig(stdin io.Reader) ([]byte, error) {
 	config, err := readAll(stdin)
 	if err != nil {
@@ -209,8 +208,9 @@ func readConfig(stdin io.Reader) ([]byte, error) {
 // usualConfig is larger than most configurations, in bytes.
 const usualConfig = 16 << 10
 
-// readAll reads to the end, or one byte more than MaxRequest. What a new process
-// touches of its memory it waits for, so the buffer does not grow as a rule.
+// readAll reads to the end, but at most one byte more than MaxRequest. The first buffer is
+// large enough for most configurations, because each page of memory that a new process
+// touches costs time.
 func readAll(in io.Reader) ([]byte, error) {
 	config := make([]byte, usualConfig)
 	n, err := io.ReadFull(in, config)
@@ -224,9 +224,9 @@ func readAll(in io.Reader) ([]byte, error) {
 	return append(config, rest...), err
 }
 
-// AnswerVersion makes the result of a VERSION of what a runtime gives it on standard
-// input: a configuration with a cniVersion, which may be missing, as may everything.
-// Errors are *Error.
+// AnswerVersion returns the result of a VERSION. It repeats the cniVersion of the
+// configuration on standard input. If there is no cniVersion or no configuration, it
+// returns the newest version instead. Errors are *Error.
 func AnswerVersion(stdin io.Reader) ([]byte, error) {
 	config, err := readConfig(stdin)
 	if err != nil {
@@ -248,51 +248,53 @@ func AnswerVersion(stdin io.Reader) ([]byte, error) {
 	return append(out, `"]}`...), nil
 }
 
-// TooLarge is the error for something that is larger than MaxRequest.
+// TooLarge returns the error for a text that is larger than MaxRequest; what names it.
 func TooLarge(what string) *Error {
 	return &Error{Code: CodeDecode, Msg: what + ": larger than the limit of " + strconv.Itoa(MaxRequest) + " bytes"}
 }
 
-// CheckEnvironment says what is missing or wrong in the variables of a request, as an
-// *Error. It follows the CNI specification 1.1.0, section 2, and for DEL demands
-// nothing but the container ID. Both sides of the socket do: the plugin names files.
+// CheckEnvironment returns an *Error if a variable of the request is missing or wrong. It
+// follows the CNI specification 1.1.0, section 2. For DEL it requires only the container
+// ID. Both sides of the socket call it; the plugin does because it names spool files after
+// the variables.
 func (r *Request) CheckEnvironment() error {
 	switch {
 	case r.Verb == "":
-		return environment("CNI_COMMAND: missing: must be one of " + strings.Join(Verbs, ", ") + " or " + VerbVersion)
+		return environmentError("CNI_COMMAND: missing: must be one of " + strings.Join(Verbs, ", ") + " or " + VerbVersion)
 	case !slices.Contains(Verbs, r.Verb):
-		return environment("CNI_COMMAND: " + quoted(r.Verb) + ": must be one of " + strings.Join(Verbs, ", ") + " or " + VerbVersion)
+		return environmentError("CNI_COMMAND: " + quoted(r.Verb) + ": must be one of " + strings.Join(Verbs, ", ") + " or " + VerbVersion)
 	}
 	var missing []string
-	demand := func(name, value string) {
+	require := func(name, value string) {
 		if value == "" {
 			missing = append(missing, name)
 		}
 	}
 	switch r.Verb {
 	case VerbAdd, VerbCheck:
-		demand("CNI_CONTAINERID", r.ContainerID)
-		demand("CNI_NETNS", r.Netns)
-		demand("CNI_IFNAME", r.IfName)
+		require("CNI_CONTAINERID", r.ContainerID)
+		require("CNI_NETNS", r.Netns)
+		require("CNI_IFNAME", r.IfName)
 	case VerbDel:
-		demand("CNI_CONTAINERID", r.ContainerID)
+		require("CNI_CONTAINERID", r.ContainerID)
 	}
 	if len(missing) > 0 {
-		return environment(strings.Join(missing, ", ") + ": missing: " + r.Verb + " needs it")
+		return environmentError(strings.Join(missing, ", ") + ": missing: " + r.Verb + " needs it")
 	}
 	if !validContainerID(r.ContainerID) {
-		return environment("CNI_CONTAINERID: " + quoted(r.ContainerID) + ": " + idRule)
+		return environmentError("CNI_CONTAINERID: " + quoted(r.ContainerID) + ": " + idRule)
 	}
 	if !validIfName(r.IfName) {
-		return environment("CNI_IFNAME: " + quoted(r.IfName) + ": must have 1 to 15 characters, not be . or .. " +
+		return environmentError("CNI_IFNAME: " + quoted(r.IfName) + ": must have 1 to 15 characters, not be . or .. " +
 			"and contain neither / nor : nor white space")
 	}
 	return nil
 }
 
-func environment(msg string) error { return &Error{Code: CodeInvalidEnvironment, Msg: msg} }
+// environmentError returns the error for a wrong variable.
+func environmentError(msg string) error { return &Error{Code: CodeInvalidEnvironment, Msg: msg} }
 
-// clip keeps a wrong value from making a message of any length.
+// clip limits the length of a wrong value in a message.
 func clip(s string) string {
 	const most = 256
 	if len(s) <= most {
@@ -301,11 +303,12 @@ func clip(s string) string {
 	return s[:most] + "..."
 }
 
-// quoted is a wrong value in a message.
+// quoted returns a wrong value as it appears in a message.
 func quoted(s string) string { return strconv.Quote(clip(s)) }
 
-// validContainerID reports whether id is empty or matches the specification's
-// [a-zA-Z0-9][a-zA-Z0-9_.-]*, which a network's name does too.
+// validContainerID reports whether id is empty, or has at most maxContainerID bytes and
+// matches [a-zA-Z0-9][a-zA-Z0-9_.-]*. The CNI specification has this pattern for container
+// IDs and for names of networks.
 func validContainerID(id string) bool {
 	for i := range len(id) {
 		c := id[i]
@@ -319,7 +322,7 @@ func validContainerID(id string) bool {
 	return len(id) <= maxContainerID
 }
 
-// CheckNetworkName says what is wrong with the name of a network, as an *Error.
+// CheckNetworkName returns an *Error if the name of a network is missing or wrong.
 func CheckNetworkName(name string) error {
 	if name == "" || !validContainerID(name) {
 		return &Error{Code: CodeInvalidConfig, Msg: "name: " + quoted(name) + ": the network's name is required, " + idRule}
@@ -327,15 +330,14 @@ func CheckNetworkName(name string) error {
 	return nil
 }
 
-// validIfName reports whether name is empty or one that Linux takes for an
-// interface.
+// validIfName reports whether name is empty or a name that Linux accepts for an interface.
 func validIfName(name string) bool {
 	wrong := func(r rune) bool { return r == '/' || r == ':' || r == 0 || unicode.IsSpace(r) }
 	return len(name) <= 15 && name != "." && name != ".." && utf8.ValidString(name) && !strings.ContainsFunc(name, wrong)
 }
 
-// CNIVersion returns the version of the configuration if it is one of Versions,
-// else an empty string.
+// CNIVersion returns the version of the configuration if it is one of Versions, otherwise
+// an empty string.
 func (r *Request) CNIVersion() string {
 	value, open := lookup(string(r.Config), "cniVersion")
 	if version := unquote(value); open == 0 && slices.Contains(Versions, version) {
@@ -344,14 +346,14 @@ func (r *Request) CNIVersion() string {
 	return ""
 }
 
-// Endpoint is where the daemon is, and what is used in its absence.
+// Endpoint has the paths by which the plugin reaches the daemon, or acts in its absence.
 type Endpoint struct {
-	// Socket of the daemon, and beside it Spool (a directory) and Heartbeat (a file),
-	// are absolute paths.
+	// Socket is the absolute path of the daemon's socket. Spool (a directory) and
+	// Heartbeat (a file) are the absolute paths of its neighbours.
 	Socket, Spool, Heartbeat string
 }
 
-// DefaultEndpoint is where the daemon is unless a configuration says otherwise.
+// DefaultEndpoint returns the endpoint that applies if the configuration names no socket.
 func DefaultEndpoint() Endpoint { return endpointAt(DefaultSocket()) }
 
 func endpointAt(socket string) Endpoint {
@@ -359,8 +361,9 @@ func endpointAt(socket string) Endpoint {
 	return Endpoint{Socket: socket, Spool: path.Join(dir, SpoolDir), Heartbeat: path.Join(dir, HeartbeatFile)}
 }
 
-// endpoint reads from the configuration where the daemon is. Of another plugin's only
-// the ipam section is ours, which need not say it. Errors are *Error.
+// endpoint returns the endpoint that the configuration names. In another plugin's
+// configuration only the ipam section belongs to Fairlead; the socket is optional there.
+// Errors are *Error.
 func (r *Request) endpoint() (Endpoint, error) {
 	text := string(r.Config)
 	if err := checkObject(text); err != nil {
@@ -376,13 +379,13 @@ func (r *Request) endpoint() (Endpoint, error) {
 	}
 	at := endpointAt(socket)
 	if r.Verb == VerbDel {
-		spool = "" // there is one, whatever a DEL says
+		spool = "" // a wrong spool in the configuration must not fail a DEL
 	}
 	return at, at.check(spool)
 }
 
-// checkObject says what is wrong with a configuration of which nothing can be looked up,
-// as an *Error.
+// checkObject returns an *Error if lookup cannot search the configuration: it is empty, no
+// JSON object, or cut off.
 func checkObject(text string) error {
 	wrong := func(what string) error {
 		return &Error{Code: CodeDecode, Msg: "network configuration: " + what}
@@ -399,10 +402,10 @@ func checkObject(text string) error {
 	return nil
 }
 
-// maxSocket is what fits into a sockaddr_un.
+// maxSocket is the longest path that fits into a sockaddr_un, in bytes.
 const maxSocket = 107
 
-// check says what is wrong with the paths of a configuration, as an *Error.
+// check returns an *Error if the socket of the endpoint, or the configured spool, is wrong.
 func (at Endpoint) check(spool string) error {
 	example := `for example "socket": "` + DefaultSocket() + `"`
 	wrong := func(msg string) error { return &Error{Code: CodeInvalidConfig, Msg: msg} }

@@ -14,8 +14,8 @@ import (
 
 const goodConfig = `{"cniVersion":"1.0.0","name":"fairlead","type":"fairlead","socket":"/run/fairlead/cni.sock"}`
 
-// environ is a good environment of a call with some variables changed; an empty
-// value is a missing variable.
+// environ returns a valid environment with some variables changed. An empty value is a
+// missing variable.
 func environ(changes map[string]string) func(string) string {
 	vars := map[string]string{
 		"CNI_CONTAINERID": "0123456789abcdef", "CNI_NETNS": "/run/netns/a", "CNI_IFNAME": "eth0",
@@ -26,7 +26,7 @@ func environ(changes map[string]string) func(string) string {
 	return func(name string) string { return vars[name] }
 }
 
-// parse makes a request of a call of the plugin under its own name.
+// parse parses a call of the plugin under the name fairlead.
 func parse(verb string, getenv func(string) string, stdin io.Reader) (r Request, at Endpoint, err error) {
 	at, err = r.Parse(Call{Program: "fairlead", Stdin: stdin, Getenv: func(name string) string {
 		if name == "CNI_COMMAND" {
@@ -56,74 +56,74 @@ func TestParse(t *testing.T) {
 	}
 }
 
-// Each bad input has a code and a message that names the field, the value and
-// what would be right.
+// The error for wrong input has a code and a message with the field, the value and the
+// accepted values.
 func TestParseRefuses(t *testing.T) {
 	for _, tc := range []struct {
 		name, verb string
 		environ    map[string]string
 		config     string
 		code       int
-		says       []string
+		wantText   []string
 	}{
-		{name: "no verb", code: CodeInvalidEnvironment, says: []string{"CNI_COMMAND: missing", "ADD, CHECK, DEL, GC, STATUS or VERSION"}},
-		{name: "unknown verb", verb: "FROB", code: CodeInvalidEnvironment, says: []string{`CNI_COMMAND: "FROB"`, "ADD, CHECK, DEL, GC, STATUS or VERSION"}},
+		{name: "no verb", code: CodeInvalidEnvironment, wantText: []string{"CNI_COMMAND: missing", "ADD, CHECK, DEL, GC, STATUS or VERSION"}},
+		{name: "unknown verb", verb: "FROB", code: CodeInvalidEnvironment, wantText: []string{`CNI_COMMAND: "FROB"`, "ADD, CHECK, DEL, GC, STATUS or VERSION"}},
 		{
 			name: "missing variables", verb: VerbAdd, environ: map[string]string{"CNI_CONTAINERID": "", "CNI_IFNAME": ""}, config: goodConfig,
-			code: CodeInvalidEnvironment, says: []string{"CNI_CONTAINERID, CNI_IFNAME: missing", "ADD"},
+			code: CodeInvalidEnvironment, wantText: []string{"CNI_CONTAINERID, CNI_IFNAME: missing", "ADD"},
 		},
 		{
 			name: "CHECK without namespace", verb: VerbCheck, environ: map[string]string{"CNI_NETNS": ""}, config: goodConfig,
-			code: CodeInvalidEnvironment, says: []string{"CNI_NETNS: missing", "CHECK"},
+			code: CodeInvalidEnvironment, wantText: []string{"CNI_NETNS: missing", "CHECK"},
 		},
 		{
 			name: "DEL without container ID", verb: VerbDel, environ: map[string]string{"CNI_CONTAINERID": ""}, config: goodConfig,
-			code: CodeInvalidEnvironment, says: []string{"CNI_CONTAINERID: missing", "DEL"},
+			code: CodeInvalidEnvironment, wantText: []string{"CNI_CONTAINERID: missing", "DEL"},
 		},
 		{
 			name: "container ID with a slash", verb: VerbAdd, environ: map[string]string{"CNI_CONTAINERID": "../etc/passwd"}, config: goodConfig,
-			code: CodeInvalidEnvironment, says: []string{`CNI_CONTAINERID: "../etc/passwd"`, "letter or a digit", "_ . -"},
+			code: CodeInvalidEnvironment, wantText: []string{`CNI_CONTAINERID: "../etc/passwd"`, "letter or a digit", "_ . -"},
 		},
 		{
 			name: "container ID with a slash in DEL", verb: VerbDel, environ: map[string]string{"CNI_CONTAINERID": "a/b"}, config: goodConfig,
-			code: CodeInvalidEnvironment, says: []string{`CNI_CONTAINERID: "a/b"`},
+			code: CodeInvalidEnvironment, wantText: []string{`CNI_CONTAINERID: "a/b"`},
 		},
 		{
 			name: "container ID that is too long", verb: VerbAdd, environ: map[string]string{"CNI_CONTAINERID": strings.Repeat("a", 201)}, config: goodConfig,
-			code: CodeInvalidEnvironment, says: []string{"CNI_CONTAINERID", "at most 200"},
+			code: CodeInvalidEnvironment, wantText: []string{"CNI_CONTAINERID", "at most 200"},
 		},
 		{
 			name: "interface name too long", verb: VerbAdd, environ: map[string]string{"CNI_IFNAME": "sixteen-letters0"}, config: goodConfig,
-			code: CodeInvalidEnvironment, says: []string{`CNI_IFNAME: "sixteen-letters0"`, "1 to 15"},
+			code: CodeInvalidEnvironment, wantText: []string{`CNI_IFNAME: "sixteen-letters0"`, "1 to 15"},
 		},
 		{
 			name: "interface name with a slash", verb: VerbDel, environ: map[string]string{"CNI_IFNAME": "a/b"}, config: goodConfig,
-			code: CodeInvalidEnvironment, says: []string{`CNI_IFNAME: "a/b"`, "neither / nor :"},
+			code: CodeInvalidEnvironment, wantText: []string{`CNI_IFNAME: "a/b"`, "neither / nor :"},
 		},
 		{
 			name: "interface name with a space", verb: VerbAdd, environ: map[string]string{"CNI_IFNAME": "a\u00a0b"}, config: goodConfig,
-			code: CodeInvalidEnvironment, says: []string{"CNI_IFNAME", "white space"},
+			code: CodeInvalidEnvironment, wantText: []string{"CNI_IFNAME", "white space"},
 		},
-		{name: "no configuration", verb: VerbAdd, code: CodeDecode, says: []string{"network configuration: empty", "JSON object"}},
-		{name: "truncated configuration", verb: VerbAdd, config: goodConfig[:40], code: CodeDecode, says: []string{"network configuration: ends after 40 bytes"}},
-		{name: "not JSON", verb: VerbAdd, config: "socket: /run", code: CodeDecode, says: []string{`network configuration: "socket: /run": must be a JSON object`}},
-		{name: "a list", verb: VerbAdd, config: "[1]", code: CodeDecode, says: []string{`network configuration: "[1]"`, "JSON object"}},
-		{name: "null", verb: VerbAdd, config: "null", code: CodeDecode, says: []string{"must be a JSON object"}},
+		{name: "no configuration", verb: VerbAdd, code: CodeDecode, wantText: []string{"network configuration: empty", "JSON object"}},
+		{name: "truncated configuration", verb: VerbAdd, config: goodConfig[:40], code: CodeDecode, wantText: []string{"network configuration: ends after 40 bytes"}},
+		{name: "not JSON", verb: VerbAdd, config: "socket: /run", code: CodeDecode, wantText: []string{`network configuration: "socket: /run": must be a JSON object`}},
+		{name: "a list", verb: VerbAdd, config: "[1]", code: CodeDecode, wantText: []string{`network configuration: "[1]"`, "JSON object"}},
+		{name: "null", verb: VerbAdd, config: "null", code: CodeDecode, wantText: []string{"must be a JSON object"}},
 		{
 			name: "1 MB", verb: VerbAdd, config: `{"cniVersion":"1.0.0","x":"` + strings.Repeat("y", 1_000_000) + `"}`,
-			code: CodeDecode, says: []string{"network configuration: larger than the limit of 1000000 bytes"},
+			code: CodeDecode, wantText: []string{"network configuration: larger than the limit of 1000000 bytes"},
 		},
 	} {
 		t.Run(tc.name, func(t *testing.T) {
 			_, _, err := parse(tc.verb, environ(tc.environ), strings.NewReader(tc.config))
-			expectError(t, err, tc.code, tc.says...)
+			expectError(t, err, tc.code, tc.wantText...)
 		})
 	}
 }
 
-// expectError demands a *Error with that code and a message with those parts,
-// which is short and fit to be given to a runtime.
-func expectError(t *testing.T, err error, code int, says ...string) {
+// expectError demands an *Error with that code and a short message that contains each of
+// the texts.
+func expectError(t *testing.T, err error, code int, wantText ...string) {
 	t.Helper()
 	var e *Error
 	if !errors.As(err, &e) {
@@ -132,7 +132,7 @@ func expectError(t *testing.T, err error, code int, says ...string) {
 	if e.Code != code {
 		t.Errorf("code %d, want %d: %s", e.Code, code, e.Msg)
 	}
-	for _, part := range says {
+	for _, part := range wantText {
 		if !strings.Contains(e.Msg, part) {
 			t.Errorf("message %q lacks %q", e.Msg, part)
 		}
@@ -151,7 +151,8 @@ type brokenReader struct{}
 
 func (brokenReader) Read([]byte) (int, error) { return 0, errors.New("broken") }
 
-// A DEL is taken with whatever a runtime still has.
+// A DEL is accepted with any configuration, and with the variables that a runtime still
+// has.
 func TestDelIsLenient(t *testing.T) {
 	defaults := Endpoint{Socket: DefaultSocket(), Spool: "/run/fairlead/del", Heartbeat: "/run/fairlead/heartbeat"}
 	elsewhere := Endpoint{Socket: "/s/sock", Spool: "/s/del", Heartbeat: "/s/heartbeat"}
@@ -190,20 +191,20 @@ func TestEndpoint(t *testing.T) {
 	for _, tc := range []struct {
 		name, config string
 		want         Endpoint
-		says         []string
+		wantText     []string
 	}{
 		{name: "socket", config: goodConfig, want: Endpoint{Socket: "/run/fairlead/cni.sock", Spool: "/run/fairlead/del", Heartbeat: "/run/fairlead/heartbeat"}},
 		{name: "elsewhere", config: named("/a/b") + `,"spool":"/a/del"}`, want: Endpoint{Socket: "/a/b", Spool: "/a/del", Heartbeat: "/a/heartbeat"}},
-		{name: "spool elsewhere", config: named("/a/b") + `,"spool":"/c"}`, says: []string{`spool: "/c"`, `"/a/del"`}},
-		{name: "no socket", config: `{"cniVersion":"1.0.0","name":"n"}`, says: []string{"socket: missing", `"socket": "/run/fairlead/cni.sock"`}},
-		{name: "relative", config: named("cni.sock") + "}", says: []string{`socket: "cni.sock"`, "absolute"}},
-		{name: "too long", config: named("/"+strings.Repeat("s", 107)) + "}", says: []string{"socket: ", "at most 107 bytes"}},
-		{name: "relative spool", config: named("/s") + `,"spool":"del"}`, says: []string{`spool: "del"`, `"/del"`}},
+		{name: "spool elsewhere", config: named("/a/b") + `,"spool":"/c"}`, wantText: []string{`spool: "/c"`, `"/a/del"`}},
+		{name: "no socket", config: `{"cniVersion":"1.0.0","name":"n"}`, wantText: []string{"socket: missing", `"socket": "/run/fairlead/cni.sock"`}},
+		{name: "relative", config: named("cni.sock") + "}", wantText: []string{`socket: "cni.sock"`, "absolute"}},
+		{name: "too long", config: named("/"+strings.Repeat("s", 107)) + "}", wantText: []string{"socket: ", "at most 107 bytes"}},
+		{name: "relative spool", config: named("/s") + `,"spool":"del"}`, wantText: []string{`spool: "del"`, `"/del"`}},
 	} {
 		t.Run(tc.name, func(t *testing.T) {
 			_, got, err := parse(VerbAdd, environ(nil), strings.NewReader(tc.config))
-			if len(tc.says) > 0 {
-				expectError(t, err, CodeInvalidConfig, tc.says...)
+			if len(tc.wantText) > 0 {
+				expectError(t, err, CodeInvalidConfig, tc.wantText...)
 				return
 			}
 			if err != nil {
@@ -219,22 +220,22 @@ func TestEndpoint(t *testing.T) {
 func TestDecodeRequestRefuses(t *testing.T) {
 	for _, tc := range []struct {
 		name, body string
-		says       []string
+		wantText   []string
 	}{
-		{name: "empty", says: []string{"request: ends after 0 bytes"}},
-		{name: "truncated in a variable", body: "CNI_COMMAND=ADD\x00CNI_CONTAI", says: []string{"request: ends after 26 bytes, before the end of its variables"}},
-		{name: "truncated behind one", body: "CNI_COMMAND=ADD\x00", says: []string{"request: ends after 16 bytes"}},
-		{name: "a deadline that is none", body: "FAIRLEAD_DEADLINE_MS=soon\x00\x00", says: []string{`request: FAIRLEAD_DEADLINE_MS: "soon"`, "milliseconds"}},
-		{name: "too large", body: "CNI_ARGS=" + strings.Repeat("a", MaxRequest) + "\x00\x00", says: []string{"request: larger than the limit of 1000000 bytes"}},
+		{name: "empty", wantText: []string{"request: ends after 0 bytes"}},
+		{name: "truncated in a variable", body: "CNI_COMMAND=ADD\x00CNI_CONTAI", wantText: []string{"request: ends after 26 bytes, before the end of its variables"}},
+		{name: "truncated behind one", body: "CNI_COMMAND=ADD\x00", wantText: []string{"request: ends after 16 bytes"}},
+		{name: "a deadline that is none", body: "FAIRLEAD_DEADLINE_MS=soon\x00\x00", wantText: []string{`request: FAIRLEAD_DEADLINE_MS: "soon"`, "milliseconds"}},
+		{name: "too large", body: "CNI_ARGS=" + strings.Repeat("a", MaxRequest) + "\x00\x00", wantText: []string{"request: larger than the limit of 1000000 bytes"}},
 	} {
 		t.Run(tc.name, func(t *testing.T) {
 			_, err := DecodeRequest([]byte(tc.body))
-			expectError(t, err, CodeDecode, tc.says...)
+			expectError(t, err, CodeDecode, tc.wantText...)
 		})
 	}
 }
 
-// A newer plugin may say more than an older daemon knows.
+// A newer plugin may send variables that an older daemon does not know.
 func TestDecodeRequestUnknownVariable(t *testing.T) {
 	r, err := DecodeRequest([]byte("CNI_COMMAND=DEL\x00CNI_CONTAINERID=a\x00CNI_SINCE=tomorrow\x00flag\x00\x00"))
 	if err != nil {
@@ -245,8 +246,8 @@ func TestDecodeRequestUnknownVariable(t *testing.T) {
 	}
 }
 
-// Of the runtime's environment only what CNI knows is sent: whatever else is in it says
-// nothing to the daemon.
+// The plugin takes only CNI's variables from the runtime's environment, not its own ones
+// that begin with FAIRLEAD_.
 func TestParseTakesNothingOfOurs(t *testing.T) {
 	r, _, err := parse(VerbAdd, environ(map[string]string{"FAIRLEAD_IPAM": "whereabouts", "FAIRLEAD_REQUEST_ID": "1", "FAIRLEAD_DEADLINE_MS": "1"}), strings.NewReader(goodConfig))
 	if err != nil || r.IPAM != "" || r.RequestID == "1" || r.DeadlineMS != 0 {
@@ -254,8 +255,8 @@ func TestParseTakesNothingOfOurs(t *testing.T) {
 	}
 }
 
-// A daemon that had served some ten thousand requests kept the text of each,
-// for its container ID.
+// The daemon once kept the text of some ten thousand served requests in memory, because it
+// kept their container IDs.
 func TestDecodedKeepsNoText(t *testing.T) {
 	body := Request{ContainerID: "c1", Config: []byte(goodConfig)}.Encode()
 	r, err := DecodeRequest(body)
@@ -281,8 +282,8 @@ func TestAnswerVersion(t *testing.T) {
 	expectError(t, err, CodeDecode, "network configuration: ends after 13 bytes")
 }
 
-// What is decoded and valid is the same after it was sent, and safe to name
-// files after.
+// A decoded request is the same after another round trip. If it is valid, its container ID
+// and interface are safe in file names.
 func FuzzDecodeRequest(f *testing.F) {
 	f.Add([]byte("CNI_COMMAND=ADD\x00CNI_CONTAINERID=a\x00CNI_NETNS=/n\x00CNI_IFNAME=eth0\x00\x00" + goodConfig))
 	f.Add([]byte("CNI_COMMAND=DEL\x00CNI_CONTAINERID=a\x00CNI_IFNAME=a@b\x00\x00"))
@@ -311,7 +312,8 @@ func FuzzDecodeRequest(f *testing.F) {
 	})
 }
 
-// A request arrives as it was sent, as UTF-8, and no value becomes another variable.
+// A request is decoded as it was encoded, with all values in UTF-8. No value can become
+// another variable.
 func FuzzEncodeRequest(f *testing.F) {
 	f.Add("ADD", "c0ffee", "K8S_POD_NAME=a;K8S_POD_NAMESPACE=b", "a\"b\\\x7fé\xff", `{"cniVersion":"1.0.0"}`)
 	f.Add("DEL", "", "", "", "")
@@ -328,8 +330,8 @@ func FuzzEncodeRequest(f *testing.F) {
 		}
 		want := r
 		for _, s := range []*string{&want.Verb, &want.ContainerID, &want.Args, &want.Baggage} {
-			*s, _, _ = strings.Cut(*s, "\x00") // a variable cannot have one
-			*s = string([]rune(*s))            // each byte that is not UTF-8 is U+FFFD
+			*s, _, _ = strings.Cut(*s, "\x00") // a value ends at its first NUL
+			*s = string([]rune(*s))            // U+FFFD replaces each byte that is not UTF-8
 		}
 		if diff := cmp.Diff(want, got); diff != "" {
 			t.Errorf("request (-want +got):\n%s", diff)

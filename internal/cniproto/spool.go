@@ -11,30 +11,32 @@ import (
 )
 
 const (
-	// SpoolSuffix is how the name of a DEL's file ends.
+	// SpoolSuffix is the suffix of the names of spooled DELs.
 	SpoolSuffix = ".json"
-	// SpoolTemp is how the names of files begin that are being written.
+	// SpoolTemp is the prefix of the names of files that are being written.
 	SpoolTemp = ".del-"
-	// spoolSeparator stands between container ID and interface. It can be in no
-	// container ID, so that two sandboxes never share a file.
+	// spoolSeparator separates container ID and interface in a file's name. No container
+	// ID contains it, so that two sandboxes never share a file.
 	spoolSeparator = "@"
 )
 
-// varRun is what RunDir is called too, a symbolic link.
+// varRun is the directory of another path to RunDir: /var/run is a symbolic link to /run.
 const varRun = "/var"
 
-// ErrNoSpool says that a spool is not there. The daemon makes it before it plugs
-// anything.
+// ErrNoSpool means that a spool does not exist. The daemon creates it before it plugs any
+// interface.
 var ErrNoSpool = errors.New("there is no spool")
 
-// errNotOwn says that a directory may be somebody else's: it is not this user's, or
-// others may change what is in it.
+// errNotOwn means that the path is no directory, or that another user owns it or has
+// access to it.
 var errNotOwn = errors.New("must be a directory of this user alone, with mode 0700")
 
-// SpoolDel writes a DEL to the spool, whole and durable or not at all. The same
-// sandbox and interface again replace what is there. Nothing is written but into a
-// directory as the daemon makes it: below RunDir, this user's, which is root, with mode
-// 0700. Errors: ErrNoSpool, else what is wrong with it.
+// SpoolDel writes a DEL to the spool. The file replaces an earlier DEL of the same sandbox
+// and interface. It is complete and durable once SpoolDel returns nil; an error leaves no
+// incomplete file. SpoolDel only writes into a directory as the daemon creates it: below
+// RunDir, owned by this user, which is root, with mode 0700. Errors: ErrNoSpool if there
+// is no spool; *Error if the environment of r is wrong; otherwise the reason why the DEL
+// cannot be written.
 func SpoolDel(dir string, r Request) error {
 	if r.Verb != VerbDel {
 		return errors.New("spool " + r.Verb + ": only DEL can be carried out later")
@@ -48,13 +50,13 @@ func SpoolDel(dir string, r Request) error {
 	}
 	defer spool.Close() //nolint:errcheck // what was written is synced
 	if err := replaceFile(spool, SpoolName(r), r.Encode()); err != nil {
-		return doing("write to the spool", err)
+		return wrapError("write to the spool", err)
 	}
 	return nil
 }
 
-// Unspool takes a DEL that has been carried out from the spool. It is no error
-// when it is not there.
+// Unspool removes a DEL from the spool after it has been carried out. It returns nil if the
+// spool does not hold the DEL. Errors: ErrNoSpool if there is no spool.
 func Unspool(dir string, r Request) error {
 	spool, err := openSpool(dir)
 	if err != nil {
@@ -62,24 +64,25 @@ func Unspool(dir string, r Request) error {
 	}
 	defer spool.Close() //nolint:errcheck // nothing was written
 	if err := spool.Remove(SpoolName(r)); err != nil && !errors.Is(err, fs.ErrNotExist) {
-		return doing("take a DEL from the spool", err)
+		return wrapError("take a DEL from the spool", err)
 	}
 	return nil
 }
 
-// Spoolable tells whether the plugin would write into a directory of that name, made as
-// the daemon makes it.
+// Spoolable reports whether dir can be a spool: the plugin only writes below RunDir.
 func Spoolable(dir string) bool {
 	_, ok := belowRun(dir)
 	return ok
 }
 
+// belowRun returns dir relative to RunDir; ok reports whether dir is below RunDir.
 func belowRun(dir string) (below string, ok bool) {
 	return strings.CutPrefix(strings.TrimPrefix(path.Clean(dir), varRun), RunDir+"/")
 }
 
-// openSpool opens a spool. No part of the way below RunDir, which is trusted, may be a
-// symbolic link, all of it has to be this user's, and nobody else may write there.
+// openSpool opens a spool. It trusts RunDir itself. Below RunDir, each directory of the
+// path must be owned by this user and writable by no other user, and none may be a
+// symbolic link. The last one must have mode 0700.
 func openSpool(dir string) (*os.Root, error) {
 	below, ok := belowRun(dir)
 	if !ok {
@@ -102,15 +105,16 @@ func openSpool(dir string) (*os.Root, error) {
 	}
 	switch {
 	case errors.Is(err, fs.ErrNotExist):
-		return nil, because{ErrNoSpool, err}
+		return nil, causedError{ErrNoSpool, err}
 	case err != nil:
-		return nil, doing("open the spool: "+whole, err)
+		return nil, wrapError("open the spool: "+whole, err)
 	}
 	return at, nil
 }
 
-// openOwn opens a directory in another, in which only this user writes, so that it stays
-// what it is. It has to be this user's, and of its mode the bits of mask those wanted.
+// openOwn opens the directory name in the directory in. It must be owned by this user, and
+// its mode must be want in the bits of mask. Only this user may write to in, so that no
+// other user can replace the directory after the check.
 func openOwn(in *os.Root, name string, mask, want fs.FileMode) (*os.Root, error) {
 	info, err := in.Lstat(name)
 	if err != nil {
@@ -122,16 +126,16 @@ func openOwn(in *os.Root, name string, mask, want fs.FileMode) (*os.Root, error)
 	return in.OpenRoot(name)
 }
 
-// replaceFile writes a file with mode 0600, whole and durable or not at all, by way of
-// one whose name begins with SpoolTemp.
+// replaceFile writes a file with mode 0600 under a name that begins with SpoolTemp, syncs
+// it and renames it, so that no reader sees an incomplete file.
 func replaceFile(dir *os.Root, name string, content []byte) error {
-	half := SpoolTemp + strconv.FormatUint(rand.Uint64(), 16)
-	err := writeFile(dir, half, content)
+	temp := SpoolTemp + strconv.FormatUint(rand.Uint64(), 16)
+	err := writeFile(dir, temp, content)
 	if err == nil {
-		err = dir.Rename(half, name)
+		err = dir.Rename(temp, name)
 	}
 	if err != nil {
-		_ = dir.Remove(half)
+		_ = dir.Remove(temp)
 		return err
 	}
 	self, err := dir.Open(".")
@@ -150,8 +154,9 @@ func writeFile(dir *os.Root, name string, content []byte) error {
 	return errors.Join(err, file.Sync(), file.Close())
 }
 
-// SpoolName is the name of a DEL's file. It begins with the separator, where a
-// container ID would, for addresses of another plugin's interface.
+// SpoolName returns the name of a DEL's file: container ID, separator, interface, suffix.
+// If the DEL is for addresses of another plugin's interface, a further separator precedes
+// the container ID.
 func SpoolName(r Request) string {
 	if r.IPAM != "" {
 		return spoolSeparator + r.ContainerID + spoolSeparator + r.IfName + SpoolSuffix
@@ -159,14 +164,14 @@ func SpoolName(r Request) string {
 	return r.ContainerID + spoolSeparator + r.IfName + SpoolSuffix
 }
 
-// SpoolNamed makes a DEL of a file's name.
-func SpoolNamed(name string) (Request, bool) {
-	r := Request{Verb: VerbDel}
+// SpoolNamed returns the DEL that the name of a file describes. ok is false if the name
+// does not have the form of SpoolName.
+func SpoolNamed(name string) (r Request, ok bool) {
+	r = Request{Verb: VerbDel}
 	name = strings.TrimSuffix(name, SpoolSuffix)
 	if rest, ipam := strings.CutPrefix(name, spoolSeparator); ipam {
 		r.IPAM, name = IPAMPrograms[0], rest
 	}
-	var ok bool
 	r.ContainerID, r.IfName, ok = strings.Cut(name, spoolSeparator)
 	return r, ok && r.CheckEnvironment() == nil
 }
