@@ -52,7 +52,6 @@ var unread = map[string]int{
 	"docs/adr/0018-graces-outlive-a-leader.md": 15,
 	"docs/adr/0019-kinds-and-one-record.md":    8,
 	"docs/drivers/README.md":                   4,
-	"internal/cniproto/server":                 55,
 	"internal/controller":                      174,
 	"internal/controller/proof":                46,
 	"internal/driver":                          30,

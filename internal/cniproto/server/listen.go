@@ -11,19 +11,20 @@ import (
 )
 
 const (
-	// drainPause is how long nobody must have connected for the queue of a
-	// listener that is going away to be taken for empty.
+	// drainPause is the time without a new connection after which the queue of a listener
+	// that is going away counts as empty.
 	drainPause = 50 * time.Millisecond
-	// drainTime bounds that where no other listener took over and plugins go on
-	// connecting. Whoever is in the queue then sends its request again.
+	// drainTime is the longest time for which the queue is drained. It matters if no
+	// other listener has taken over and plugins go on connecting. A plugin whose
+	// connection is still in the queue then sends its request again.
 	drainTime = 250 * time.Millisecond
 )
 
-// Listen listens on a unix socket at that path, of mode 0600, in a directory
-// that it makes with mode 0700 if need be. The socket is made under another name
-// and renamed, so that a daemon that takes over from another leaves no moment in
-// which a connection is refused: who connected to the old one is served by it.
-// The socket stays where it is when the listener is closed.
+// Listen listens on a unix socket at path, with mode 0600. If its directory does not exist,
+// Listen creates it with mode 0700. The socket is created under another name and renamed,
+// so that no connection is refused while one daemon takes over from another: the old
+// daemon serves the connections to the old socket. Closing the listener does not remove
+// the socket.
 func Listen(path string) (net.Listener, error) {
 	if err := os.MkdirAll(filepath.Dir(path), 0o700); err != nil {
 		return nil, fmt.Errorf("listen on %s: %w", path, err)
@@ -47,27 +48,27 @@ func Listen(path string) (net.Listener, error) {
 	return l, nil
 }
 
-// errDrained is what a drainer's Accept ends with.
+// errDrained is the error of a drainer's Accept if the queue is empty.
 var errDrained = errors.New("no connection is waiting any more")
 
-// drainer is a listener that can be left: those who wait in its queue are
-// accepted, then nobody.
+// drainer is a listener that can be drained: it accepts the connections in its queue, then
+// no more.
 type drainer struct {
 	net.Listener
-	// until is when accepting ends, in Unix nanoseconds; 0 before leave.
+	// until is the time at which accepting ends, in Unix nanoseconds; 0 before drain.
 	until atomic.Int64
 }
 
-// leave makes Accept end as soon as the queue is empty, also one that is waiting
-// already.
-func (d *drainer) leave() {
+// drain makes Accept end as soon as the queue is empty. It also ends an Accept that is
+// already waiting.
+func (d *drainer) drain() {
 	until := time.Now().Add(drainTime)
 	d.until.Store(until.UnixNano())
-	d.pause(until)
+	d.limitAccept(until)
 }
 
-// pause lets an Accept end in a moment.
-func (d *drainer) pause(until time.Time) {
+// limitAccept makes Accept end after drainPause without a connection, but not after until.
+func (d *drainer) limitAccept(until time.Time) {
 	if end := time.Now().Add(drainPause); end.Before(until) {
 		until = end
 	}
@@ -76,10 +77,10 @@ func (d *drainer) pause(until time.Time) {
 	}
 }
 
-// Accept is part of net.Listener.
+// Accept implements net.Listener.
 func (d *drainer) Accept() (net.Conn, error) {
 	if until := d.until.Load(); until != 0 {
-		d.pause(time.Unix(0, until))
+		d.limitAccept(time.Unix(0, until))
 	}
 	conn, err := d.Listener.Accept()
 	if err != nil && d.until.Load() != 0 {

@@ -18,7 +18,7 @@ import (
 func TestListen(t *testing.T) {
 	dir := filepath.Join(t.TempDir(), "run")
 	path := filepath.Join(dir, "cni.sock")
-	for range 2 { // over the socket of one before
+	for range 2 { // the second one replaces the socket of the first
 		l, err := Listen(path)
 		if err != nil {
 			t.Fatal(err)
@@ -43,7 +43,7 @@ func TestListen(t *testing.T) {
 	}
 }
 
-// What a daemon left that was killed while it started is no hindrance.
+// Listen replaces the temporary socket of a daemon that was killed during its start.
 func TestListenAfterCrash(t *testing.T) {
 	path := filepath.Join(t.TempDir(), "cni.sock")
 	if err := os.WriteFile(path+".new", nil, 0o600); err != nil {
@@ -72,8 +72,8 @@ func TestListenFails(t *testing.T) {
 	}
 }
 
-// Servers take over from each other while requests run; each request is served,
-// at the first attempt.
+// Servers take over from each other while requests arrive. Each request is served at the
+// first attempt.
 func TestUpgrade(t *testing.T) {
 	const upgrades, clients, each = 8, 8, 60
 	var served atomic.Int64

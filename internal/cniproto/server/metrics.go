@@ -11,7 +11,7 @@ import (
 	"fairlead.dev/fairlead/internal/cniproto"
 )
 
-// metrics of the socket. A verb that is none counts as "unknown".
+// metrics are the metrics of the socket. An unknown verb is counted as "unknown".
 type metrics struct {
 	requests *prometheus.CounterVec
 	duration *prometheus.HistogramVec
@@ -41,8 +41,7 @@ func newMetrics(r prometheus.Registerer) (*metrics, error) {
 	return m, errors.Join(r.Register(m.requests), r.Register(m.duration), r.Register(m.inflight))
 }
 
-// start counts a request as being served until the returned function is told
-// its outcome.
+// start counts a request as being served until finish is called with its outcome.
 func (m *metrics) start(verb string) (finish func(err error)) {
 	begin := time.Now()
 	m.inflight.WithLabelValues(verb).Inc()
@@ -53,7 +52,7 @@ func (m *metrics) start(verb string) (finish func(err error)) {
 	}
 }
 
-// count counts an answer.
+// count counts an answer to verb by the CNI error code of err.
 func (m *metrics) count(verb string, err error) {
 	if !slices.Contains(cniproto.Verbs, verb) {
 		verb = "unknown"

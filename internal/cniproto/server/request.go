@@ -12,18 +12,17 @@ import (
 	"fairlead.dev/fairlead/internal/cniproto"
 )
 
-// decode reads a request as the plugin sends and spools it. Errors are
-// *cniproto.Error of CodeDecode. What it returns is not validated.
+// decode reads a request that the plugin has sent or spooled. It does not validate the
+// request. Errors are *cniproto.Error with CodeDecode.
 func decode(body []byte) (cniproto.Request, error) {
-	if bytes.IndexByte(body, 0) < 0 { // as in all JSON
+	if bytes.IndexByte(body, 0) < 0 { // JSON contains no NUL
 		return decodeOld(body)
 	}
 	return cniproto.DecodeRequest(body)
 }
 
-// decodeOld reads a request as the plugin wrote it before it copied what the runtime
-// gives it. While a node is upgraded there may be such a one that waits for the daemon,
-// or a DEL of its in the spool.
+// decodeOld reads a request in the JSON form of older plugins. During the upgrade of a node
+// such a plugin may wait for the daemon, or its DEL may be in the spool.
 func decodeOld(body []byte) (cniproto.Request, error) {
 	if len(body) > cniproto.MaxRequest {
 		return cniproto.Request{}, cniproto.TooLarge("request")
@@ -53,8 +52,9 @@ func decodeOld(body []byte) (cniproto.Request, error) {
 	}, nil
 }
 
-// validate says what is missing or wrong in a request, as a *cniproto.Error. A DEL is
-// served with any configuration, and what is no JSON object is left out of it.
+// validate returns a *cniproto.Error if a field of the request is missing or wrong. A DEL
+// is valid with any configuration; validate drops its configuration if it is not a JSON
+// object.
 func validate(r *cniproto.Request) error {
 	if err := r.CheckEnvironment(); err != nil {
 		return err
@@ -68,7 +68,7 @@ func validate(r *cniproto.Request) error {
 	return nil
 }
 
-// checkConfig says what of the configuration the verb cannot be served with.
+// checkConfig returns an error if the verb cannot be served with the configuration.
 func checkConfig(r *cniproto.Request) error {
 	const what = "network configuration: "
 	if len(bytes.TrimSpace(r.Config)) == 0 {
@@ -87,17 +87,17 @@ func checkConfig(r *cniproto.Request) error {
 			Msg:  fmt.Sprintf("cniVersion: %.256q: must be one of %s", n.CNIVersion, strings.Join(cniproto.Versions, ", ")),
 		}
 	}
-	// The versions are of one form, so their order is that of their text.
+	// All versions have the same form, so that their texts sort like the versions.
 	if first := since(r.Verb); n.CNIVersion < first {
 		return &cniproto.Error{
 			Code: cniproto.CodeIncompatibleVersion,
-			Msg:  fmt.Sprintf("cniVersion: %q: does not have %s, which came with %s", n.CNIVersion, r.Verb, first),
+			Msg:  fmt.Sprintf("cniVersion: %q: has no %s, which needs at least %s", n.CNIVersion, r.Verb, first),
 		}
 	}
 	return cniproto.CheckNetworkName(n.Name)
 }
 
-// since is the version of CNI that a verb came with, empty if all Versions have it.
+// since returns the first version of CNI that has the verb, empty if all Versions have it.
 func since(verb string) string {
 	switch verb {
 	case cniproto.VerbCheck:
@@ -109,8 +109,8 @@ func since(verb string) string {
 	}
 }
 
-// unmarshal reads a JSON object. An error says where the text is wrong, or which field
-// must be what.
+// unmarshal reads a JSON object. An error has the place of the syntax error, or the wrong
+// field with its expected type.
 func unmarshal(text []byte, into any) error {
 	err := json.Unmarshal(text, into)
 	if syntax, ok := errors.AsType[*json.SyntaxError](err); ok {
@@ -128,7 +128,8 @@ func unmarshal(text []byte, into any) error {
 	return nil
 }
 
-// endsEarly tells whether nothing is wrong with a text but that it ends.
+// endsEarly reports whether a text is the beginning of valid JSON and only its end is
+// missing.
 func endsEarly(text []byte) bool {
 	err := json.NewDecoder(bytes.NewReader(text)).Decode(new(json.RawMessage))
 	return errors.Is(err, io.EOF) || errors.Is(err, io.ErrUnexpectedEOF)

@@ -16,11 +16,11 @@ import (
 	"fairlead.dev/fairlead/internal/cniproto"
 )
 
-// old is a request as plugins wrote it before they copied what the runtime gives them.
+// old is a request in the JSON form of older plugins.
 const old = `{"requestID":"1","verb":"ADD","ipam":"whereabouts","containerID":"a","netns":"/n","ifname":"eth0","args":"K=v","path":"/opt/cni/bin",` +
 	`"traceparent":"t","tracestate":"s","baggage":"b","deadlineMS":7,"config":{"cniVersion":"1.0.0","name":"n"}}`
 
-// A plugin of the version before may wait for the daemon while both are upgraded.
+// An older plugin may wait for the daemon while both are upgraded.
 func TestDecodeOld(t *testing.T) {
 	got, err := decode([]byte(old))
 	if err != nil {
@@ -33,7 +33,7 @@ func TestDecodeOld(t *testing.T) {
 	if diff := cmp.Diff(want, got); diff != "" {
 		t.Errorf("request (-want +got):\n%s", diff)
 	}
-	// Fields that are not known are those of another version.
+	// Unknown fields come from another version and are ignored.
 	if r, err := decode([]byte(`{"verb":"DEL","containerID":"a","since":"tomorrow"}`)); err != nil || r.ContainerID != "a" {
 		t.Errorf("request %+v, %v", r, err)
 	}
@@ -42,7 +42,8 @@ func TestDecodeOld(t *testing.T) {
 	}
 }
 
-// A DEL is served with whatever a runtime still has, as far as it can be read.
+// A DEL is valid with any configuration. A configuration that is not a JSON object is
+// dropped.
 func TestDelIsLenient(t *testing.T) {
 	for _, tc := range []struct {
 		name, config string
@@ -69,8 +70,9 @@ func TestDelIsLenient(t *testing.T) {
 	}
 }
 
-// What is decoded and valid is safe to name files after, and has a configuration that is
-// JSON or none; all else is an error that a runtime can be given.
+// A valid request has a container ID and an interface that are safe in file names, and a
+// configuration that is valid JSON or missing. Each other text yields a CNI error with
+// code and message.
 func FuzzDecode(f *testing.F) {
 	f.Add([]byte(old))
 	f.Add([]byte(`{"verb":"DEL","containerID":"a","ifname":"a@b","config":[1]}`))
@@ -98,7 +100,7 @@ func FuzzDecode(f *testing.F) {
 	})
 }
 
-// Requests and spooled DELs of a plugin of the version before are served as its own were.
+// The daemon serves the requests and the spooled DELs of older plugins.
 func TestOldPluginIsServed(t *testing.T) {
 	s := start(t, handlerFunc(func(_ context.Context, r cniproto.Request) ([]byte, error) {
 		return []byte(r.IPAM + " " + r.ContainerID + " " + string(r.Config)), nil

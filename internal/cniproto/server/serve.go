@@ -19,17 +19,17 @@ import (
 var (
 	// errTooLarge is a request that is larger than cniproto.MaxRequest.
 	errTooLarge = errors.New("request is too large")
-	// errNoRoute is a request for something that is not here.
+	// errNoRoute is a request with an unknown method or path.
 	errNoRoute = errors.New("not here")
 )
 
-// converse reads the one request of a connection by way of in, has it served and
-// answers it.
-func (s *server) converse(ctx context.Context, conn net.Conn, in *bufio.Reader) {
+// serveConn serves and answers the one request of a connection. It reads through the buffer
+// in.
+func (s *server) serveConn(ctx context.Context, conn net.Conn, in *bufio.Reader) {
 	ctx, cancel := context.WithCancel(ctx)
 	defer cancel()
-	defer conn.Close() //nolint:errcheck // what could be said has been said
-	// The deadline is for the request alone.
+	defer conn.Close() //nolint:errcheck // the answer has been written
+	// The deadline only limits the arrival of the request.
 	err := conn.SetReadDeadline(time.Now().Add(s.readTimeout))
 	if err == nil {
 		err = s.checkPeer(conn)
@@ -37,7 +37,7 @@ func (s *server) converse(ctx context.Context, conn net.Conn, in *bufio.Reader) 
 	in.Reset(io.LimitReader(conn, maxHead+cniproto.MaxRequest+1))
 	h, headErr := http.ReadRequest(in)
 	switch {
-	case headErr != nil && unread(headErr):
+	case headErr != nil && incomplete(headErr):
 		logr.FromContextOrDiscard(ctx).V(levelCall).Info("connection failed", "reason", headErr.Error())
 	case err != nil:
 		answer(conn, nil, err, "")
@@ -53,16 +53,17 @@ func (s *server) converse(ctx context.Context, conn net.Conn, in *bufio.Reader) 
 	}
 }
 
-// maxHead is more than a request has before its body, in bytes.
+// maxHead is the limit for the head of a request, in bytes.
 const maxHead = 64 << 10
 
-// unread is the error of a head that did not come, and not that of one which is wrong.
-func unread(err error) bool {
+// incomplete reports whether a head did not arrive completely, as opposed to a malformed
+// head.
+func incomplete(err error) bool {
 	_, failed := errors.AsType[net.Error](err)
 	return failed || errors.Is(err, io.EOF) || errors.Is(err, io.ErrUnexpectedEOF)
 }
 
-// post reads what was posted, has it served and answers it.
+// post reads, serves and answers a posted request.
 func (s *server) post(ctx context.Context, cancel context.CancelFunc, conn net.Conn, h *http.Request) {
 	request, err := read(h.Body, h.ContentLength)
 	if err == nil {
@@ -76,7 +77,8 @@ func (s *server) post(ctx context.Context, cancel context.CancelFunc, conn net.C
 		answer(conn, nil, err, request.CNIVersion())
 		return
 	}
-	// Nothing more is sent: this ends when the plugin is gone, or we are.
+	// The plugin sends no more data: this read ends when either side closes the
+	// connection.
 	go func() {
 		_, _ = conn.Read(make([]byte, 1))
 		cancel()
@@ -85,11 +87,11 @@ func (s *server) post(ctx context.Context, cancel context.CancelFunc, conn net.C
 	answer(conn, result, err, request.CNIVersion())
 }
 
-// read reads the body of a request, which said how long it is; errors say what is
-// wrong with it.
+// read reads and decodes the body of a request; length is its Content-Length. It does not
+// validate the request. Errors name the defect.
 func read(in io.Reader, length int64) (cniproto.Request, error) {
 	if length < 0 {
-		return cniproto.Request{}, &cniproto.Error{Code: cniproto.CodeDecode, Msg: "request: its length is not told: only Content-Length is expected"}
+		return cniproto.Request{}, &cniproto.Error{Code: cniproto.CodeDecode, Msg: "request: Content-Length is missing"}
 	}
 	body := make([]byte, min(length, cniproto.MaxRequest+1))
 	n, err := io.ReadFull(in, body)
@@ -105,7 +107,8 @@ func read(in io.Reader, length int64) (cniproto.Request, error) {
 	return decode(body)
 }
 
-// serve has a valid request served, within the time that is left for it.
+// serve passes a valid request to the handler, within the time that is left for it. It logs
+// and counts the outcome.
 func (s *server) serve(ctx context.Context, r cniproto.Request) (result []byte, err error) {
 	ctx, cancel := context.WithTimeout(ctx, timeLeft(r))
 	defer cancel()
@@ -116,11 +119,11 @@ func (s *server) serve(ctx context.Context, r cniproto.Request) (result []byte, 
 		logr.FromContextOrDiscard(ctx).V(levelCall).Info("request served", "requestID", r.RequestID,
 			"verb", r.Verb, "sandbox", r.ContainerID, "code", code(err), "duration", time.Since(start))
 	}()
-	return s.guarded(ctx, r)
+	return s.handle(ctx, r)
 }
 
-// guarded turns a handler's panic into an error of its request.
-func (s *server) guarded(ctx context.Context, r cniproto.Request) (result []byte, err error) {
+// handle calls the handler and returns a panic of the handler as an error.
+func (s *server) handle(ctx context.Context, r cniproto.Request) (result []byte, err error) {
 	defer func() {
 		if p := recover(); p != nil {
 			err = fmt.Errorf("%s failed inside the daemon: panic: %v", r.Verb, p)
@@ -130,7 +133,7 @@ func (s *server) guarded(ctx context.Context, r cniproto.Request) (result []byte
 	return s.handler.Handle(ctx, r)
 }
 
-// timeLeft is what the plugin says it waits, at most the verb's own limit.
+// timeLeft returns the time that the plugin still waits, at most the verb's Timeout.
 func timeLeft(r cniproto.Request) time.Duration {
 	left := cniproto.Timeout(r.Verb)
 	if r.DeadlineMS > 0 && r.DeadlineMS < left.Milliseconds() {
@@ -139,7 +142,7 @@ func timeLeft(r cniproto.Request) time.Duration {
 	return left
 }
 
-// code is the CNI error code of an outcome, 0 for success.
+// code returns the CNI error code of an outcome, 0 for success.
 func code(err error) int {
 	if err == nil {
 		return 0
@@ -147,8 +150,8 @@ func code(err error) int {
 	return cniproto.AsError(err).Code
 }
 
-// answer writes a result or an error, in the version of CNI that the request
-// asked for. The length is always told: the plugin expects it.
+// answer writes a result, or an error in the CNI version of the request. It always writes a
+// Content-Length, because the plugin needs it.
 func answer(conn net.Conn, result []byte, err error, version string) {
 	status := http.StatusOK
 	if err != nil {
@@ -157,10 +160,10 @@ func answer(conn net.Conn, result []byte, err error, version string) {
 	out := make([]byte, 0, len(result)+128)
 	out = fmt.Appendf(out, "HTTP/1.1 %d %s\r\nContent-Type: application/json\r\nContent-Length: %d\r\nConnection: close\r\n\r\n",
 		status, http.StatusText(status), len(result))
-	_, _ = conn.Write(append(out, result...)) // a plugin that is gone needs no answer
+	_, _ = conn.Write(append(out, result...)) // if this fails, the plugin is gone
 }
 
-// errorAnswer encodes an error in the runtime's version of CNI.
+// errorAnswer encodes an error in the CNI version of the request.
 func errorAnswer(err error, version string) (status int, body []byte) {
 	e := *cniproto.AsError(err)
 	if e.CNIVersion == "" {
@@ -169,8 +172,9 @@ func errorAnswer(err error, version string) (status int, body []byte) {
 	return httpStatus(err, e.Code), e.Encode()
 }
 
-// httpStatus is the one table of statuses. But for StatusAskNext they are for people
-// with curl: the plugin goes by the code in the body.
+// httpStatus returns the HTTP status of an error with a CNI code. Only StatusAskNext matters
+// to the plugin, which otherwise reads the code in the body. The other statuses are for
+// people who use curl.
 func httpStatus(err error, code int) int {
 	switch {
 	case errors.Is(err, errPeer):

@@ -18,47 +18,47 @@ import (
 )
 
 const (
-	// readTimeout bounds how long a request may take to arrive.
+	// readTimeout is the limit for the arrival of a request.
 	readTimeout = 5 * time.Second
-	// leaveAfter is how long after the stop requests are expected to be served
-	// as always; those that take longer wait for others.
+	// leaveAfter is the time after the stop in which ordinary requests are expected to
+	// end. Requests that take longer are assumed to wait for others.
 	leaveAfter = time.Second
-	// stopTimeout bounds how long requests that are being served may take when
-	// the daemon is told to stop; Kubernetes kills it after 30 seconds.
+	// stopTimeout is the limit for requests that are being served when the daemon stops.
+	// Kubernetes kills the daemon after 30 seconds.
 	stopTimeout = 25 * time.Second
 	// levelCall is the log level of each call.
 	levelCall = 2
 )
 
-// ErrResend is what a Handler returns for a request that it has not carried out, or
-// has undone, and that the plugin is to send to the next daemon.
-var ErrResend error = &cniproto.Error{Code: cniproto.CodeTryAgainLater, Msg: "the daemon ends: the next one is to be asked"}
+// ErrResend is the error of a request that a Handler has not carried out, or has undone,
+// because the daemon is stopping. The plugin sends the request again, to the next daemon.
+var ErrResend error = &cniproto.Error{Code: cniproto.CodeTryAgainLater, Msg: "the daemon is stopping: send the request to the next daemon"}
 
 // Handler serves requests.
 type Handler interface {
-	// Handle serves one request, which is valid as CNI demands, and
-	// returns what the plugin prints, nil for nothing. ctx ends when the plugin
-	// is gone or gives up. An error that is not a *cniproto.Error is answered as
-	// one of CodeInternal. It is called by many goroutines at once.
+	// Handle serves one request and returns the output of the plugin, nil for none. The
+	// request is valid by the rules of CNI. ctx ends when the plugin is gone or gives
+	// up. An error that is not a *cniproto.Error is answered with CodeInternal. Many
+	// goroutines call Handle concurrently.
 	Handle(ctx context.Context, r cniproto.Request) (result []byte, err error)
 }
 
-// Config is what can be set.
+// Config has the options of Serve.
 type Config struct {
-	// Metrics takes the server's metrics; nil keeps none.
+	// Metrics registers the server's metrics; if nil, they are not registered.
 	Metrics prometheus.Registerer
-	// UID is the user whose processes are served, root if it is not set.
+	// UID is the user whose processes are served. The zero value is root.
 	UID uint32
-	// Leave is called a second after the stop when requests are still being served.
-	// The handler is then to end those that only wait for others, with ErrResend:
-	// until they have ended there is no next daemon. nil calls nothing.
+	// Leave, if not nil, is called one second after the server has stopped accepting, if
+	// requests are still being served. The handler then ends the requests that only wait
+	// for others, with ErrResend: the next daemon starts only after they have ended.
 	Leave func()
 }
 
-// Serve serves the listener until ctx ends. Then those who wait in its queue are
-// still accepted and nobody else, and it returns when all that are being served
-// have their answers, or after 25 seconds, when they are cancelled. What is
-// logged goes to ctx's logger, which handlers find in their context.
+// Serve serves the listener until ctx ends. Then it accepts only the connections that are
+// already in the queue, and returns when all requests are answered. After 25 seconds it
+// cancels the remaining requests and returns an error. It logs to ctx's logger, which
+// handlers find in their context.
 func Serve(ctx context.Context, l net.Listener, h Handler, c Config) error {
 	m, err := newMetrics(c.Metrics)
 	if err != nil {
@@ -84,7 +84,7 @@ func (s *server) run(ctx context.Context, l net.Listener) error {
 	serving, cancel := context.WithCancel(context.WithoutCancel(ctx))
 	defer cancel()
 	queue := &drainer{Listener: l}
-	defer context.AfterFunc(ctx, queue.leave)()
+	defer context.AfterFunc(ctx, queue.drain)()
 	var open sync.WaitGroup
 	if err := s.accept(serving, queue, &open); !errors.Is(err, errDrained) {
 		return fmt.Errorf("serve CNI: %w", errors.Join(err, l.Close()))
@@ -99,7 +99,7 @@ func (s *server) run(ctx context.Context, l net.Listener) error {
 	}()
 	patience, giveUp := context.WithTimeout(serving, s.stopTimeout)
 	defer giveUp()
-	if s.leave != nil { // nobody comes back to this daemon: it does not listen any more
+	if s.leave != nil { // no request comes back to this daemon: it no longer listens
 		defer time.AfterFunc(s.leaveAfter, s.leave).Stop()
 	}
 	select {
@@ -111,18 +111,18 @@ func (s *server) run(ctx context.Context, l net.Listener) error {
 }
 
 const (
-	// firstPause and longestPause lie between two attempts to accept when the
-	// process is out of files or memory.
+	// firstPause and longestPause are the shortest and the longest pause between two
+	// attempts to accept while the process is out of files or memory.
 	firstPause   = 5 * time.Millisecond
 	longestPause = time.Second
 )
 
-// idleTime is for how long a goroutine that has served waits for the next connection.
+// idleTime is the time for which a goroutine waits for its next connection.
 const idleTime = time.Second
 
-// accept serves each connection until there are no more, and returns why. A
-// goroutine that has served takes the next one: it has the stack already, which
-// costs more to grow than a request to read.
+// accept serves each connection until Accept fails, and returns its error. It hands a
+// connection to an idle goroutine if there is one, because growing a new goroutine's stack
+// costs more than reading a request.
 func (s *server) accept(ctx context.Context, l net.Listener, open *sync.WaitGroup) error {
 	next := make(chan net.Conn)
 	defer close(next)
@@ -135,7 +135,7 @@ func (s *server) accept(ctx context.Context, l net.Listener, open *sync.WaitGrou
 			select {
 			case next <- conn:
 			default:
-				open.Go(func() { s.attend(ctx, conn, next) })
+				open.Go(func() { s.serveConns(ctx, conn, next) })
 			}
 		case outOfResources(err):
 			logr.FromContextOrDiscard(ctx).Error(err, "connection not accepted, trying again", "after", pause)
@@ -150,40 +150,42 @@ func (s *server) accept(ctx context.Context, l net.Listener, open *sync.WaitGrou
 	}
 }
 
-// attend serves a connection, and the next ones until there is none for a while.
-func (s *server) attend(ctx context.Context, conn net.Conn, next <-chan net.Conn) {
+// serveConns serves conn and then connections from next. It returns if none comes for
+// idleTime, or if next is closed.
+func (s *server) serveConns(ctx context.Context, conn net.Conn, next <-chan net.Conn) {
 	in := bufio.NewReader(nil)
 	idle := time.NewTimer(idleTime)
 	defer idle.Stop()
 	for conn != nil {
-		s.converse(ctx, conn, in)
+		s.serveConn(ctx, conn, in)
 		idle.Reset(idleTime)
 		select {
-		case conn = <-next: // nil when there are no more
+		case conn = <-next: // nil if next is closed
 		case <-idle.C:
 			conn = nil
 		}
 	}
 }
 
-// outOfResources is an error of accept(2) that passes.
+// outOfResources reports whether an error of accept(2) is temporary.
 func outOfResources(err error) bool {
-	for _, passing := range []syscall.Errno{syscall.EMFILE, syscall.ENFILE, syscall.ENOBUFS, syscall.ENOMEM, syscall.ECONNABORTED} {
-		if errors.Is(err, passing) {
+	for _, temporary := range []syscall.Errno{syscall.EMFILE, syscall.ENFILE, syscall.ENOBUFS, syscall.ENOMEM, syscall.ECONNABORTED} {
+		if errors.Is(err, temporary) {
 			return true
 		}
 	}
 	return false
 }
 
-// errPeer says that a caller is not one that is served.
+// errPeer means that the caller runs as a user that is not served.
 var errPeer = errors.New("caller is not served")
 
-// checkPeer asks the kernel who connected.
+// checkPeer returns an error unless the process at the other end of conn runs as the served
+// user. The user ID comes from the kernel.
 func (s *server) checkPeer(conn net.Conn) error {
 	uid, err := peerOf(conn)
 	if err != nil {
-		return fmt.Errorf("%w: who it is cannot be known: %w", errPeer, err)
+		return fmt.Errorf("%w: its user ID cannot be read: %w", errPeer, err)
 	}
 	if uid != s.uid {
 		return fmt.Errorf("%w: it has user ID %d, must have %d", errPeer, uid, s.uid)
@@ -191,6 +193,7 @@ func (s *server) checkPeer(conn net.Conn) error {
 	return nil
 }
 
+// peerOf returns the user ID of the process at the other end of conn.
 func peerOf(conn net.Conn) (uid uint32, err error) {
 	c, ok := conn.(syscall.Conn)
 	if !ok {

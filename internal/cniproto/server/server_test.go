@@ -26,7 +26,7 @@ import (
 
 const config = `{"cniVersion":"1.0.0","name":"fairlead","type":"fairlead","socket":"/run/fairlead/cni.sock"}`
 
-// handlerFunc is a Handler.
+// handlerFunc implements Handler.
 type handlerFunc func(ctx context.Context, r cniproto.Request) ([]byte, error)
 
 func (f handlerFunc) Handle(ctx context.Context, r cniproto.Request) ([]byte, error) {
@@ -41,16 +41,16 @@ func refuseAll(t *testing.T) handlerFunc {
 	}
 }
 
-// running is a server of a test.
+// running is a server that runs in a test.
 type running struct {
 	socket string
 	stop   context.CancelFunc
-	// ended has what it returned.
+	// ended receives the error that run returned.
 	ended chan error
 }
 
-// start serves h on a new socket until the test ends. The owner of the test is
-// who it serves.
+// start serves h on a new socket until the test ends. It serves the user that runs the
+// test.
 func start(t *testing.T, h Handler, change func(*server)) running {
 	t.Helper()
 	return startAt(t, filepath.Join(t.TempDir(), "cni.sock"), h, change)
@@ -191,7 +191,7 @@ func TestMetricsTwice(t *testing.T) {
 	}
 }
 
-// raw sends bytes, ends the sending side, and reads the answer with net/http.
+// raw sends message, closes the sending side, and reads the answer with net/http.
 func raw(t *testing.T, socket, message string) (status int, e cniproto.Error) {
 	t.Helper()
 	conn, err := net.Dial("unix", socket)
@@ -221,8 +221,8 @@ func post(length int, body string) string {
 	return fmt.Sprintf("POST /v1/cni HTTP/1.1\r\nHost: x\r\nContent-Length: %d\r\n\r\n%s", length, body)
 }
 
-// Each bad request has a status, a code, and a message that names the field, the
-// value and what would be right; no handler sees it.
+// The answer to a wrong request has a status, a code, and a message with the field, the
+// value and the accepted values. No handler gets the request.
 func TestServerRefuses(t *testing.T) {
 	s := start(t, refuseAll(t), nil)
 	encode := func(r cniproto.Request) string { return string(r.Encode()) }
@@ -237,62 +237,62 @@ func TestServerRefuses(t *testing.T) {
 	}
 	for _, tc := range []struct {
 		name, body string
-		length     int // of the body if 0
+		length     int // 0 stands for the length of body
 		status     int
 		code       int
 		version    string
-		says       []string
+		wantText   []string
 	}{
-		{name: "truncated request", body: good[:50], length: len(good), status: 400, code: cniproto.CodeDecode, says: []string{"request: ends after 50 of " + fmt.Sprint(len(good)) + " bytes"}},
-		{name: "truncated within a variable", body: good[:50], status: 400, code: cniproto.CodeDecode, says: []string{"request: ends after 50 bytes, before the end of its variables"}},
-		{name: "truncated JSON", body: `{"verb":"ADD","containerID":"0123456789abcdef","ne`, status: 400, code: cniproto.CodeDecode, says: []string{"request: ends after 50 bytes, before its JSON is complete"}},
-		{name: "two values", body: "{} {}", status: 400, code: cniproto.CodeDecode, says: []string{"request: wrong JSON at byte 4"}},
-		{name: "a number", body: "4", status: 400, code: cniproto.CodeDecode, says: []string{"request: must be a JSON object, not"}},
-		{name: "another type", body: `{"containerID":7}`, status: 400, code: cniproto.CodeDecode, says: []string{"request: containerID: must be string, not number"}},
-		{name: "empty", status: 400, code: cniproto.CodeDecode, says: []string{"request: ends after 0 bytes"}},
-		{name: "not JSON", body: "verb=ADD", status: 400, code: cniproto.CodeDecode, says: []string{"wrong JSON at byte 1"}},
+		{name: "truncated request", body: good[:50], length: len(good), status: 400, code: cniproto.CodeDecode, wantText: []string{"request: ends after 50 of " + fmt.Sprint(len(good)) + " bytes"}},
+		{name: "truncated within a variable", body: good[:50], status: 400, code: cniproto.CodeDecode, wantText: []string{"request: ends after 50 bytes, before the end of its variables"}},
+		{name: "truncated JSON", body: `{"verb":"ADD","containerID":"0123456789abcdef","ne`, status: 400, code: cniproto.CodeDecode, wantText: []string{"request: ends after 50 bytes, before its JSON is complete"}},
+		{name: "two values", body: "{} {}", status: 400, code: cniproto.CodeDecode, wantText: []string{"request: wrong JSON at byte 4"}},
+		{name: "a number", body: "4", status: 400, code: cniproto.CodeDecode, wantText: []string{"request: must be a JSON object, not"}},
+		{name: "another type", body: `{"containerID":7}`, status: 400, code: cniproto.CodeDecode, wantText: []string{"request: containerID: must be string, not number"}},
+		{name: "empty", status: 400, code: cniproto.CodeDecode, wantText: []string{"request: ends after 0 bytes"}},
+		{name: "not JSON", body: "verb=ADD", status: 400, code: cniproto.CodeDecode, wantText: []string{"wrong JSON at byte 1"}},
 		{
 			name: "1 MB", body: `{"args":"` + strings.Repeat("a", 1_000_000) + `"}`, status: 413, code: cniproto.CodeDecode,
-			says: []string{"request: larger than the limit of 1000000 bytes"},
+			wantText: []string{"request: larger than the limit of 1000000 bytes"},
 		},
 		{
 			name: "1 MB announced", body: "{", length: 1 << 20, status: 400, code: cniproto.CodeDecode,
-			says: []string{"request: ends after 1 of 1048576 bytes"},
+			wantText: []string{"request: ends after 1 of 1048576 bytes"},
 		},
 		{
 			name: "unknown verb", body: changed(func(r *cniproto.Request) { r.Verb = "FROB" }), status: 400, code: cniproto.CodeInvalidEnvironment, version: "1.0.0",
-			says: []string{`CNI_COMMAND: "FROB"`, "ADD, CHECK, DEL, GC, STATUS"},
+			wantText: []string{`CNI_COMMAND: "FROB"`, "ADD, CHECK, DEL, GC, STATUS"},
 		},
 		{
 			name: "VERSION", body: changed(func(r *cniproto.Request) { r.Verb = "VERSION" }), status: 400, code: cniproto.CodeInvalidEnvironment, version: "1.0.0",
-			says: []string{`CNI_COMMAND: "VERSION"`},
+			wantText: []string{`CNI_COMMAND: "VERSION"`},
 		},
 		{
 			name: "container ID with a slash", body: changed(func(r *cniproto.Request) { r.ContainerID = "a/../b" }), status: 400, code: cniproto.CodeInvalidEnvironment, version: "1.0.0",
-			says: []string{`CNI_CONTAINERID: "a/../b"`, "letter or a digit"},
+			wantText: []string{`CNI_CONTAINERID: "a/../b"`, "letter or a digit"},
 		},
 		{
 			name: "missing namespace", body: changed(func(r *cniproto.Request) { r.Netns = "" }), status: 400, code: cniproto.CodeInvalidEnvironment, version: "1.0.0",
-			says: []string{"CNI_NETNS: missing"},
+			wantText: []string{"CNI_NETNS: missing"},
 		},
 		{
 			name: "no configuration", body: changed(func(r *cniproto.Request) { r.Config = nil }), status: 400, code: cniproto.CodeDecode,
-			says: []string{"network configuration: empty"},
+			wantText: []string{"network configuration: empty"},
 		},
-		{name: "truncated configuration", body: with("ADD", config[:40]), status: 400, code: cniproto.CodeDecode, says: []string{"network configuration: ends after 40 bytes, before its JSON is complete"}},
-		{name: "a configuration that is not JSON", body: with("ADD", "socket: /run"), status: 400, code: cniproto.CodeDecode, says: []string{"network configuration: wrong JSON at byte 1"}},
-		{name: "a list", body: with("ADD", "[1]"), status: 400, code: cniproto.CodeDecode, says: []string{"network configuration: must be a JSON object", `"[1]"`}},
-		{name: "null", body: with("ADD", "null"), status: 400, code: cniproto.CodeDecode, says: []string{"network configuration: must be a JSON object"}},
-		{name: "a field of another type", body: with("ADD", `{"cniVersion":1}`), status: 400, code: cniproto.CodeDecode, says: []string{"cniVersion: must be string, not number"}},
-		{name: "no version", body: with("ADD", `{"socket":"/s"}`), status: 400, code: cniproto.CodeIncompatibleVersion, says: []string{`cniVersion: ""`, "0.3.1, 0.4.0, 1.0.0, 1.1.0"}},
-		{name: "a version before the verb", body: with("STATUS", `{"cniVersion":"1.0.0","name":"n"}`), status: 400, code: cniproto.CodeIncompatibleVersion, version: "1.0.0", says: []string{`cniVersion: "1.0.0"`, "STATUS", "1.1.0"}},
-		{name: "no name of the network", body: with("ADD", `{"cniVersion":"1.1.0","socket":"/s"}`), status: 400, code: cniproto.CodeInvalidConfig, says: []string{`name: ""`, "required"}},
-		{name: "a name that is a path", body: with("CHECK", `{"cniVersion":"1.1.0","name":"../n"}`), status: 400, code: cniproto.CodeInvalidConfig, says: []string{`name: "../n"`}},
-		{name: "GC without a name", body: with("GC", `{"cniVersion":"1.1.0"}`), status: 400, code: cniproto.CodeInvalidConfig, says: []string{`name: ""`}},
-		{name: "STATUS without a name", body: with("STATUS", `{"cniVersion":"1.1.0"}`), status: 400, code: cniproto.CodeInvalidConfig, says: []string{`name: ""`}},
+		{name: "truncated configuration", body: with("ADD", config[:40]), status: 400, code: cniproto.CodeDecode, wantText: []string{"network configuration: ends after 40 bytes, before its JSON is complete"}},
+		{name: "a configuration that is not JSON", body: with("ADD", "socket: /run"), status: 400, code: cniproto.CodeDecode, wantText: []string{"network configuration: wrong JSON at byte 1"}},
+		{name: "a list", body: with("ADD", "[1]"), status: 400, code: cniproto.CodeDecode, wantText: []string{"network configuration: must be a JSON object", `"[1]"`}},
+		{name: "null", body: with("ADD", "null"), status: 400, code: cniproto.CodeDecode, wantText: []string{"network configuration: must be a JSON object"}},
+		{name: "a field of another type", body: with("ADD", `{"cniVersion":1}`), status: 400, code: cniproto.CodeDecode, wantText: []string{"cniVersion: must be string, not number"}},
+		{name: "no version", body: with("ADD", `{"socket":"/s"}`), status: 400, code: cniproto.CodeIncompatibleVersion, wantText: []string{`cniVersion: ""`, "0.3.1, 0.4.0, 1.0.0, 1.1.0"}},
+		{name: "a version before the verb", body: with("STATUS", `{"cniVersion":"1.0.0","name":"n"}`), status: 400, code: cniproto.CodeIncompatibleVersion, version: "1.0.0", wantText: []string{`cniVersion: "1.0.0"`, "STATUS", "1.1.0"}},
+		{name: "no name of the network", body: with("ADD", `{"cniVersion":"1.1.0","socket":"/s"}`), status: 400, code: cniproto.CodeInvalidConfig, wantText: []string{`name: ""`, "required"}},
+		{name: "a name that is a path", body: with("CHECK", `{"cniVersion":"1.1.0","name":"../n"}`), status: 400, code: cniproto.CodeInvalidConfig, wantText: []string{`name: "../n"`}},
+		{name: "GC without a name", body: with("GC", `{"cniVersion":"1.1.0"}`), status: 400, code: cniproto.CodeInvalidConfig, wantText: []string{`name: ""`}},
+		{name: "STATUS without a name", body: with("STATUS", `{"cniVersion":"1.1.0"}`), status: 400, code: cniproto.CodeInvalidConfig, wantText: []string{`name: ""`}},
 		{
 			name: "unsupported version", body: changed(func(r *cniproto.Request) { r.Config = []byte(`{"cniVersion":"0.2.0"}`) }), status: 400, code: cniproto.CodeIncompatibleVersion,
-			says: []string{`cniVersion: "0.2.0"`},
+			wantText: []string{`cniVersion: "0.2.0"`},
 		},
 	} {
 		t.Run(tc.name, func(t *testing.T) {
@@ -306,7 +306,7 @@ func TestServerRefuses(t *testing.T) {
 			if status != tc.status || e.Code != tc.code || e.CNIVersion != tc.version {
 				t.Errorf("status %d, code %d, version %s: want %d, %d, %s: %s", status, e.Code, e.CNIVersion, tc.status, tc.code, tc.version, e.Msg)
 			}
-			for _, part := range tc.says {
+			for _, part := range tc.wantText {
 				if !strings.Contains(e.Msg, part) {
 					t.Errorf("message %q lacks %q", e.Msg, part)
 				}
@@ -315,27 +315,27 @@ func TestServerRefuses(t *testing.T) {
 	}
 }
 
-// What is no request, or one of a kind that is not served, is answered.
+// Malformed heads and unknown methods and paths get an answer.
 func TestServerRefusesHeads(t *testing.T) {
 	s := start(t, refuseAll(t), nil)
 	for message, want := range map[string]struct {
-		status int
-		says   string
+		status   int
+		wantText string
 	}{
 		"POST HTTP/1.1\r\n\r\n":  {http.StatusBadRequest, "request: malformed HTTP"},
 		"PRI * HTTP/2.0\r\n\r\n": {http.StatusNotFound, `PRI "*" is not here`},
-		"POST /v1/cni HTTP/1.1\r\nHost: x\r\nTransfer-Encoding: chunked\r\n\r\n0\r\n\r\n": {http.StatusBadRequest, "only Content-Length is expected"},
+		"POST /v1/cni HTTP/1.1\r\nHost: x\r\nTransfer-Encoding: chunked\r\n\r\n0\r\n\r\n": {http.StatusBadRequest, "request: Content-Length is missing"},
 		"PUT /v1/cni HTTP/1.1\r\nHost: x\r\n\r\n":                                         {http.StatusNotFound, `PUT "/v1/cni" is not here`},
 		"GET /v1/cni HTTP/1.1\r\nHost: x\r\n\r\n":                                         {http.StatusNotFound, "POST /v1/cni and GET /v1/status are"},
 		"POST /v1/cni HTTP/1.1\r\nHost: x\r\n\r\n":                                        {http.StatusBadRequest, "request: ends after 0 bytes"},
 	} {
-		if status, e := raw(t, s.socket, message); status != want.status || !strings.Contains(e.Msg, want.says) {
-			t.Errorf("%q: status %d, %q: want %d and %q", message, status, e.Msg, want.status, want.says)
+		if status, e := raw(t, s.socket, message); status != want.status || !strings.Contains(e.Msg, want.wantText) {
+			t.Errorf("%q: status %d, %q: want %d and %q", message, status, e.Msg, want.status, want.wantText)
 		}
 	}
 }
 
-// One that sends nothing, or half a request, does not hold anything for ever.
+// The server ends a connection on which no request, or only half a request, arrives.
 func TestServerSlowRequest(t *testing.T) {
 	s := start(t, refuseAll(t), func(s *server) { s.readTimeout = 50 * time.Millisecond })
 	for name, message := range map[string]string{"nothing": "", "half a header": "POST /v1/cni HTTP/1.1\r\nHo", "half a body": post(100, "{")} {
@@ -359,7 +359,7 @@ func TestServerSlowRequest(t *testing.T) {
 	}
 }
 
-// A handler may take longer than a request may take to arrive.
+// The limit for the arrival of a request does not limit the handler.
 func TestServerSlowHandler(t *testing.T) {
 	const arrival = 20 * time.Millisecond
 	s := start(t, handlerFunc(func(ctx context.Context, _ cniproto.Request) ([]byte, error) {
@@ -474,8 +474,8 @@ func TestTimeLeft(t *testing.T) {
 	}
 }
 
-// A goroutine that has served takes the next connection, with nothing left of the one
-// before: neither of its bytes nor of its end.
+// A goroutine that serves a further connection uses no bytes of the previous one, and is
+// not affected by its end.
 func TestGoroutinesServeMoreThanOnce(t *testing.T) {
 	gone := make(chan error, 1)
 	r := start(t, handlerFunc(func(ctx context.Context, r cniproto.Request) ([]byte, error) {
@@ -508,23 +508,23 @@ func TestGoroutinesServeMoreThanOnce(t *testing.T) {
 	}
 }
 
-// Goroutines that have served end when nobody comes.
+// A goroutine ends if no further connection comes, or if the listener is closed.
 func TestIdleGoroutinesEnd(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		s := &server{handler: refuseAll(t), readTimeout: readTimeout}
 		next := make(chan net.Conn)
-		ours, theirs := net.Pipe()
-		_ = theirs.Close()
+		conn, peer := net.Pipe()
+		_ = peer.Close()
 		start := time.Now()
-		s.attend(t.Context(), ours, next)
+		s.serveConns(t.Context(), conn, next)
 		if idle := time.Since(start); idle != idleTime {
 			t.Errorf("ended after %v, want %v", idle, idleTime)
 		}
-		ours, theirs = net.Pipe()
-		_ = theirs.Close()
+		conn, peer = net.Pipe()
+		_ = peer.Close()
 		close(next)
 		start = time.Now()
-		s.attend(t.Context(), ours, next)
+		s.serveConns(t.Context(), conn, next)
 		if idle := time.Since(start); idle != 0 {
 			t.Errorf("ended %v after the listener", idle)
 		}

@@ -14,26 +14,28 @@ import (
 
 const (
 	badSuffix = ".bad"
-	// tempAge is how old an unfinished file must be to be the remains of a
+	// tempAge is the age from which an unfinished file is taken for the remains of a
 	// plugin that was killed.
 	tempAge = time.Minute
-	// longestName leaves room for badSuffix; names of the spool's own are shorter.
+	// longestName is the longest name of a file that ReadSpool reads, in bytes. It leaves
+	// room for badSuffix. The names that the plugin writes are shorter.
 	longestName = 255 - len(badSuffix)
 )
 
 // Spooled is a DEL of the spool.
 type Spooled struct {
-	// Request is the DEL that was asked for.
+	// Request is the DEL.
 	Request cniproto.Request
-	// Damaged says what is wrong with the file, if anything is. The request has
-	// then what the file's name says, which a DEL can do with.
+	// Damaged describes the damage of the file, nil if there is none. If the file is
+	// damaged, Request has only the values that its name contains: container ID and
+	// interface, which are enough for a DEL.
 	Damaged error
 
 	file string
 }
 
-// Remove takes the DEL, when it has been carried out, from the spool. A damaged
-// file is set aside for a person to look at, with the suffix ".bad".
+// Remove removes the DEL from the spool after it has been carried out. It keeps a damaged
+// file for inspection and adds the suffix ".bad" to its name.
 func (s Spooled) Remove() error {
 	if s.Damaged != nil {
 		return setAside(s.file)
@@ -41,9 +43,9 @@ func (s Spooled) Remove() error {
 	return remove(s.file)
 }
 
-// MakeSpool makes the directory of a spool as the plugin wants it, this user's with
-// mode 0700. One that is there is made so; a symbolic link or a file in its place is an
-// error.
+// MakeSpool creates the directory of a spool as the plugin requires it, owned by this user
+// with mode 0700. It changes owner and mode of an existing directory. It returns an error
+// if the path is a symbolic link or a file.
 func MakeSpool(dir string) error {
 	if err := os.MkdirAll(dir, 0o700); err != nil {
 		return fmt.Errorf("make the spool: %w", err)
@@ -61,9 +63,10 @@ func MakeSpool(dir string) error {
 	return nil
 }
 
-// ReadSpool returns the DELs in a spool. A file that is damaged beyond its name
-// is set aside; should that fail, it is part of the error and stops no other. A
-// directory that does not exist is an empty spool.
+// ReadSpool returns the DELs in a spool. It sets a damaged file aside, with the suffix
+// ".bad", if the file's name names no sandbox either. If that fails for a file, the error
+// includes it and ReadSpool still returns the other DELs. A directory that does not exist
+// is an empty spool.
 func ReadSpool(dir string) ([]Spooled, error) {
 	entries, err := os.ReadDir(dir)
 	if errors.Is(err, fs.ErrNotExist) {
@@ -90,11 +93,12 @@ func ReadSpool(dir string) ([]Spooled, error) {
 	return spooled, errors.Join(errs...)
 }
 
-// readSpooled reads one file; not ok is one that was taken or set aside.
+// readSpooled reads one file. ok is false if the file no longer exists, or if it is damaged
+// and its name describes no DEL: readSpooled then sets it aside.
 func readSpooled(file string) (s Spooled, ok bool, err error) {
 	raw, err := readFile(file)
 	if errors.Is(err, fs.ErrNotExist) {
-		return s, false, nil // the plugin reached the daemon after all
+		return s, false, nil // the plugin reached the daemon and removed the file
 	}
 	if err == nil {
 		s.Request, err = decodeSpooled(filepath.Base(file), raw)
@@ -111,7 +115,7 @@ func readSpooled(file string) (s Spooled, ok bool, err error) {
 	return s, true, nil
 }
 
-// readFile reads a regular file that is no larger than a request may be.
+// readFile reads a regular file of at most cniproto.MaxRequest bytes.
 func readFile(file string) ([]byte, error) {
 	info, err := os.Lstat(file)
 	switch {
@@ -125,8 +129,8 @@ func readFile(file string) ([]byte, error) {
 	return os.ReadFile(file)
 }
 
-// decodeSpooled checks that the content of a file is a DEL, and the one that the
-// file's name says.
+// decodeSpooled decodes the content of a file. It returns an error unless the content is a
+// valid DEL that belongs to the file's name.
 func decodeSpooled(name string, raw []byte) (cniproto.Request, error) {
 	r, err := decode(raw)
 	switch {
@@ -140,6 +144,7 @@ func decodeSpooled(name string, raw []byte) (cniproto.Request, error) {
 	return r, validate(&r)
 }
 
+// setAside adds badSuffix to the name of a file.
 func setAside(file string) error {
 	if err := os.Rename(file, file+badSuffix); err != nil && !errors.Is(err, fs.ErrNotExist) {
 		return fmt.Errorf("set aside a damaged file of the spool: %w", err)
@@ -154,10 +159,11 @@ func remove(file string) error {
 	return nil
 }
 
+// removeOld removes an unfinished file that is older than tempAge.
 func removeOld(file string, e fs.DirEntry) error {
 	info, err := e.Info()
 	if err != nil || time.Since(info.ModTime()) < tempAge {
-		return nil //nolint:nilerr // its plugin has just finished it
+		return nil //nolint:nilerr // after an error: the plugin has just renamed the file
 	}
 	return remove(file)
 }

@@ -17,7 +17,7 @@ import (
 	"fairlead.dev/fairlead/internal/cniproto"
 )
 
-// TestMain has the spools of tests where tests may write.
+// TestMain places the spools of the tests in a directory that tests may write to.
 func TestMain(m *testing.M) {
 	dir, err := os.MkdirTemp("", "run")
 	if err == nil {
@@ -32,7 +32,7 @@ func TestMain(m *testing.M) {
 	os.Exit(code)
 }
 
-// newSpool makes a spool as the daemon does.
+// newSpool creates a spool as the daemon does.
 func newSpool(t *testing.T) string {
 	t.Helper()
 	dir := filepath.Join(t.TempDir(), "run", "del")
@@ -46,7 +46,7 @@ func del(id, ifName string) cniproto.Request {
 	return cniproto.Request{RequestID: "1", Verb: cniproto.VerbDel, ContainerID: id, IfName: ifName, Config: []byte(`{"cniVersion":"1.0.0"}`)}
 }
 
-// names are the files in a directory.
+// names returns the names of the files in a directory.
 func names(t *testing.T, dir string) []string {
 	t.Helper()
 	entries, err := os.ReadDir(dir)
@@ -82,7 +82,7 @@ func TestSpool(t *testing.T) {
 	if err := MakeSpool(dir); err != nil {
 		t.Fatal(err)
 	}
-	// The third has a name that a separator of dots would give to two.
+	// With a dot as separator, the first and the third would have the same file name.
 	want := []cniproto.Request{del("a", "b.c"), del("a", "eth0"), del("a.b", "c"), del("b", "")}
 	for _, r := range append([]cniproto.Request{{Verb: cniproto.VerbDel, ContainerID: "a", IfName: "eth0"}}, want...) {
 		if err := cniproto.SpoolDel(dir, r); err != nil {
@@ -125,7 +125,7 @@ func TestSpool(t *testing.T) {
 	}
 }
 
-// Damage costs nothing but what cannot be known any more.
+// A damaged file yields the DEL that its name describes. The other DELs stay complete.
 func TestSpoolDamage(t *testing.T) {
 	dir := newSpool(t)
 	write := func(name, content string) {
@@ -189,7 +189,7 @@ func TestSpoolDamage(t *testing.T) {
 	}
 }
 
-// What cannot even be set aside is told of, and keeps no DEL from being done.
+// A damaged file that cannot be set aside is reported and does not hide the other DELs.
 func TestSpoolDamageThatStays(t *testing.T) {
 	dir := newSpool(t)
 	for _, err := range []error{
@@ -237,8 +237,8 @@ func TestSpoolRefuses(t *testing.T) {
 	}
 }
 
-// Whoever wrote the configuration, the plugin writes only where the daemon made a
-// spool, and makes no directory.
+// The plugin only writes into a spool that the daemon created, and creates no directory,
+// even if a configuration names another path.
 func TestSpoolIsTheDaemons(t *testing.T) {
 	root := t.TempDir()
 	made := func(name string, mode fs.FileMode) string {
@@ -256,7 +256,7 @@ func TestSpoolIsTheDaemons(t *testing.T) {
 		t.Fatal(err)
 	}
 	others := made("others", 0o700)
-	for _, tc := range []struct{ name, dir, says string }{
+	for _, tc := range []struct{ name, dir, wantText string }{
 		{"readable by others", made("readable", 0o755), "mode 0700"},
 		{"writable by others", made("writable", 0o777), "mode 0700"},
 		{"sticky", made("sticky", 0o700|fs.ModeSticky), "mode 0700"},
@@ -279,8 +279,8 @@ func TestSpoolIsTheDaemons(t *testing.T) {
 				}
 			}
 			err := cniproto.SpoolDel(tc.dir, del("a", "eth0"))
-			if err == nil || errors.Is(err, cniproto.ErrNoSpool) || !strings.Contains(err.Error(), tc.says) {
-				t.Errorf("error %v, want one that says %q", err, tc.says)
+			if err == nil || errors.Is(err, cniproto.ErrNoSpool) || !strings.Contains(err.Error(), tc.wantText) {
+				t.Errorf("error %v, want one with %q", err, tc.wantText)
 			}
 		})
 	}
@@ -294,8 +294,8 @@ func TestSpoolIsTheDaemons(t *testing.T) {
 	}
 }
 
-// What an earlier daemon, or a person, left in the place of a spool is put in order, or
-// said.
+// MakeSpool corrects the mode of an existing directory. A symbolic link or a file in its
+// place is an error.
 func TestMakeSpool(t *testing.T) {
 	dir := filepath.Join(t.TempDir(), "run", "del")
 	for range 2 {
@@ -324,8 +324,8 @@ func TestMakeSpool(t *testing.T) {
 	}
 }
 
-// A DEL for addresses and one for the pod itself are apart in the spool, also
-// when their files are damaged: the one must not become the other.
+// The spool separates the DEL of an IPAM plugin from the pod's own DEL, even if their files
+// are damaged: one must not be carried out as the other.
 func TestSpoolKeepsIPAMApart(t *testing.T) {
 	dir := newSpool(t)
 	for _, ipam := range []string{"", "whereabouts"} {
@@ -360,8 +360,7 @@ func TestSpoolKeepsIPAMApart(t *testing.T) {
 	}
 }
 
-// Plugins write while the daemon reads; every DEL is read whole, once removed it
-// is gone.
+// Plugins write while the daemon reads. Every DEL is read complete, and exactly once.
 func TestSpoolConcurrent(t *testing.T) {
 	const writers, each = 8, 20
 	dir := newSpool(t)
@@ -414,8 +413,8 @@ func TestSpoolConcurrent(t *testing.T) {
 	}
 }
 
-// Whatever lies in a spool, reading it fails for no reason of one file's, gives
-// only DELs of container IDs that can be, and nothing a second time.
+// No name and no content of a file makes ReadSpool fail or hides another DEL. ReadSpool
+// only returns valid DELs, and no DEL after its Remove.
 func FuzzReadSpool(f *testing.F) {
 	f.Add("a@eth0.json", []byte(`{"verb":"DEL","containerID":"a","ifname":"eth0"}`))
 	f.Add("a@eth0.json", []byte(`{"verb":"DEL","containerID":"b"}`))

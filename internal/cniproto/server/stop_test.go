@@ -14,7 +14,7 @@ import (
 	"fairlead.dev/fairlead/internal/cniproto"
 )
 
-// A stop lets those finish that have begun.
+// A stop lets the requests finish that have begun.
 func TestServerStop(t *testing.T) {
 	begun, finish := make(chan struct{}), make(chan struct{})
 	h := handlerFunc(func(ctx context.Context, _ cniproto.Request) ([]byte, error) {
@@ -68,8 +68,8 @@ func TestServerStop(t *testing.T) {
 			t.Errorf("stopped with %v", err)
 		}
 	})
-	// So that one request that waits for others does not keep the next daemon, and
-	// everybody else, waiting.
+	// A request that waits for others must not delay the next daemon, and so all other
+	// requests.
 	t.Run("ended by Leave", func(t *testing.T) {
 		begun := make(chan struct{})
 		left := make(chan struct{})
@@ -110,7 +110,7 @@ func TestServerStop(t *testing.T) {
 	})
 }
 
-// awaitAway returns when nobody is accepted any more.
+// awaitAway returns when the server accepts no more connections.
 func awaitAway(t *testing.T, s running) {
 	t.Helper()
 	for range time.Tick(time.Millisecond) {
