@@ -15,13 +15,14 @@ import (
 )
 
 const (
-	// sizeLimit and costLimit are what the plugin may weigh, in bytes, and cost,
-	// as a multiple of what a Go program costs that does nothing.
+	// sizeLimit is the largest size of the plugin, in bytes. costLimit is the largest
+	// ratio of the duration of a call to that of a Go program that does nothing.
 	sizeLimit = 2 << 20
 	costLimit = 2.0
 )
 
-// What is linked is paid for on every call; these are the dear ones.
+// The plugin links no package that makes its start slow, because every call would take
+// longer.
 func TestDependencies(t *testing.T) {
 	out, err := exec.Command("go", "list", "-deps", ".").Output()
 	if err != nil {
@@ -40,7 +41,7 @@ func TestDependencies(t *testing.T) {
 	}
 }
 
-// build builds a program as it is shipped and returns its path.
+// build builds a program with the flags of a release and returns its path.
 func build(t *testing.T, name string, args ...string) string {
 	t.Helper()
 	path := filepath.Join(t.TempDir(), name)
@@ -63,9 +64,9 @@ func TestSize(t *testing.T) {
 	}
 }
 
-// An ADD, from the start of the process to its end with a daemon that answers at
-// once, costs a small multiple of starting a process. The two take turns, so
-// that a busy machine is busy for both.
+// An ADD takes at most costLimit times as long as a program that does nothing, measured
+// from the start of the process to its end, with a daemon that answers at once. The two
+// programs take turns, so that a busy machine slows down both.
 func TestCost(t *testing.T) {
 	if testing.Short() {
 		t.Skip("measures processes")
@@ -91,7 +92,8 @@ func TestCost(t *testing.T) {
 	t.Errorf("the plugin takes %.2f times as long as a program that does nothing, more than %.1f", ratio, costLimit)
 }
 
-// measure returns the medians of 300 runs each.
+// measure returns the median durations of 300 runs of each program: floor of nothing, cost
+// of plugin.
 func measure(t *testing.T, dir, nothing, plugin string) (floor, cost time.Duration) {
 	t.Helper()
 	const runs, warm = 300, 10

@@ -18,7 +18,7 @@ import (
 	"fairlead.dev/fairlead/internal/cniproto"
 )
 
-// The plugin as runtimes execute it, through the library of CNI.
+// The plugin works with libcni, the library through which runtimes execute it.
 func TestLibcni(t *testing.T) {
 	dir, plugin := t.TempDir(), build(t, "fairlead", ".")
 	list, err := libcni.ConfListFromBytes(fmt.Appendf(nil,
@@ -81,7 +81,8 @@ func TestLibcni(t *testing.T) {
 	}
 }
 
-// The name under which the plugin is executed says what it is asked for.
+// The request carries the name under which the plugin is executed, if it is an IPAM
+// plugin's.
 func TestName(t *testing.T) {
 	dir, plugin := t.TempDir(), build(t, "fairlead", ".")
 	serve(t, dir, func(_ context.Context, r cniproto.Request) ([]byte, error) {

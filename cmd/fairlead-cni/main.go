@@ -1,8 +1,8 @@
-// Command fairlead-cni is the CNI plugin that a container runtime executes. It
-// copies one request to the node daemon's socket and one answer back, and puts
-// a DEL aside when there is no daemon.
+// Command fairlead-cni is the CNI plugin that a container runtime executes. It copies one
+// request to the node daemon's socket and one answer back. If no daemon answers a DEL, it
+// writes the DEL to a spool.
 //
-// What it links is bounded by a test: a runtime waits for its start.
+// A test limits the packages that it links, because a runtime waits for its start.
 package main
 
 import (
@@ -18,25 +18,25 @@ func main() {
 	p := plugin{
 		name: path.Base(os.Args[0]), getenv: os.Getenv,
 		stdin: os.Stdin, stdout: os.Stdout, stderr: os.Stderr,
-		wait: time.Sleep, //nolint:forbidigo // nothing tells a plugin that the daemon is back
+		wait: time.Sleep, //nolint:forbidigo // the plugin has no event for the return of the daemon
 	}
 	os.Exit(p.run())
 }
 
-// plugin is one call of the plugin and its surroundings.
+// plugin is one call of the plugin, with its environment.
 type plugin struct {
-	// name under which it was executed.
+	// name is the program name under which the plugin was executed.
 	name           string
 	getenv         func(string) string
 	stdin          io.Reader
 	stdout, stderr io.Writer
-	// wait passes the time between two attempts to reach the daemon.
+	// wait sleeps between two attempts to reach the daemon.
 	wait func(time.Duration)
 }
 
-// run serves the call and returns the exit status: 0, or 1 for an error. On
-// stdout is the result or a CNI error object and never anything else. Nothing
-// is written to stderr unless stdout cannot be written.
+// run serves the call and returns the exit status: 0, or 1 for an error. It writes only the
+// result or a CNI error object to stdout. It writes to stderr only if stdout cannot be
+// written.
 func (p *plugin) run() int {
 	out, status := p.answer(), 0
 	if out.err != nil {
@@ -52,13 +52,14 @@ func (p *plugin) run() int {
 	return status
 }
 
-// outcome of a call: a result, which is empty for all verbs but ADD and VERSION,
-// or an error.
+// outcome of a call is a result or an error. Only ADD and VERSION have a result that is not
+// empty.
 type outcome struct {
 	result []byte
 	err    *cniproto.Error
 }
 
+// answer parses and serves the call.
 func (p *plugin) answer() outcome {
 	if p.getenv("CNI_COMMAND") == cniproto.VerbVersion {
 		result, err := cniproto.AnswerVersion(p.stdin) // needs no daemon

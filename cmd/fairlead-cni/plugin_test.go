@@ -24,7 +24,7 @@ import (
 	"fairlead.dev/fairlead/internal/cniproto/server"
 )
 
-// TestMain has the spools of tests where tests may write.
+// TestMain places the spools of the tests in a directory that tests may write to.
 func TestMain(m *testing.M) {
 	dir, err := os.MkdirTemp("", "run")
 	if err == nil {
@@ -39,7 +39,7 @@ func TestMain(m *testing.M) {
 	os.Exit(code)
 }
 
-// newSpool makes the spool beside the socket in dir, as the daemon does.
+// newSpool creates the spool beside the socket in dir, as the daemon does.
 func newSpool(t *testing.T, dir string) {
 	t.Helper()
 	if err := server.MakeSpool(filepath.Join(dir, cniproto.SpoolDir)); err != nil {
@@ -49,12 +49,12 @@ func newSpool(t *testing.T, dir string) {
 
 // call is one call of the plugin, in memory.
 type call struct {
-	// name under which the plugin is executed.
+	// name is the program name under which the plugin is executed.
 	name  string
 	env   map[string]string
 	stdin string
-	// onWait is called before each wait for the daemon, which takes no time, with
-	// how often there was one before.
+	// onWait is called before each wait for the daemon, with the number of previous
+	// waits. The waits take no time.
 	onWait func(n int)
 
 	status         int
@@ -79,7 +79,7 @@ func (c *call) run() *call {
 	return c
 }
 
-// newCall is a call of a verb with all that a runtime gives, for a daemon in dir.
+// newCall returns a call with the complete input of a runtime, for a daemon in dir.
 func newCall(verb, dir string) *call {
 	return &call{
 		env: map[string]string{
@@ -90,7 +90,7 @@ func newCall(verb, dir string) *call {
 	}
 }
 
-// versionFor is a version of CNI that has the verb, 1.0.0 if it is there already.
+// versionFor returns a version of CNI that has the verb: 1.0.0 if possible, otherwise 1.1.0.
 func versionFor(verb string) string {
 	if verb == cniproto.VerbStatus || verb == cniproto.VerbGC {
 		return "1.1.0"
@@ -98,7 +98,7 @@ func versionFor(verb string) string {
 	return "1.0.0"
 }
 
-// succeeds demands success with that output and no other.
+// succeeds demands status 0, that stdout and an empty stderr.
 func (c *call) succeeds(t *testing.T, stdout string) {
 	t.Helper()
 	if c.status != 0 || c.stdout.String() != stdout || c.stderr.Len() > 0 {
@@ -106,7 +106,8 @@ func (c *call) succeeds(t *testing.T, stdout string) {
 	}
 }
 
-// fails demands a CNI error object on stdout, nothing else, and status 1.
+// fails demands status 1, only a CNI error object on stdout, and an empty stderr. The error
+// has the version, the code and each of the texts.
 func (c *call) fails(t *testing.T, version string, code int, wantText ...string) {
 	t.Helper()
 	var e cniproto.Error
@@ -123,9 +124,9 @@ func (c *call) fails(t *testing.T, version string, code int, wantText ...string)
 			t.Errorf("error %q lacks %q", e.Error(), part)
 		}
 	}
-	for _, fused := range []string{"not found", "no such file"} {
-		if strings.Contains(strings.ToLower(e.Error()), fused) {
-			t.Errorf("error %q: a runtime takes %q for success", e.Error(), fused)
+	for _, reserved := range []string{"not found", "no such file"} {
+		if strings.Contains(strings.ToLower(e.Error()), reserved) {
+			t.Errorf("error %q: a runtime takes %q for success", e.Error(), reserved)
 		}
 	}
 }
@@ -156,10 +157,10 @@ func serve(t *testing.T, dir string, h handlerFunc) {
 	})
 }
 
-// dropping listens in dir and ends each of the first connections after it has
-// read the request; later ones get an empty answer. It returns the IDs of the
-// requests, when the test is over.
-func dropping(t *testing.T, dir string, first int) (ids func() []string) {
+// listenAndDrop listens in dir. It closes the first connections after it has read their
+// requests, without an answer; later ones get an empty answer. ids stops the listener and
+// returns the IDs of all requests.
+func listenAndDrop(t *testing.T, dir string, first int) (ids func() []string) {
 	t.Helper()
 	l, err := net.Listen("unix", filepath.Join(dir, "cni.sock"))
 	if err != nil {
@@ -216,20 +217,21 @@ func TestVersion(t *testing.T) {
 	c.run().fails(t, "1.1.0", cniproto.CodeDecode, "network configuration")
 }
 
-// Bad input is an error that names what is wrong, and changes nothing: neither
-// is a daemon asked nor anything put aside.
+// Wrong input yields an error that names the wrong field. No handler gets the request, and
+// no file is written.
 func TestBadInput(t *testing.T) {
-	// at is a configuration that has begun, with the daemon's socket.
-	at := func(c *call, begun string) string {
+	// at completes the beginning of a configuration with the daemon's socket.
+	at := func(c *call, beginning string) string {
 		_, socket, _ := strings.Cut(c.stdin, `"socket":`)
-		return begun + `,"socket":` + socket
+		return beginning + `,"socket":` + socket
 	}
 	for _, tc := range []struct {
 		name     string
 		change   func(c *call)
 		code     int
 		wantText []string
-		// version of the error: the configuration's, or the newest when that is unknown.
+		// version is that of the error: the configuration's, or the newest, if it is
+		// empty, because the configuration's is unknown.
 		version string
 	}{
 		{name: "no environment", change: func(c *call) { c.env = nil }, code: 4, wantText: []string{"CNI_COMMAND: missing"}},
@@ -308,7 +310,7 @@ func TestForward(t *testing.T) {
 	}
 }
 
-// An ADD waits for a daemon that is away, for so long.
+// An ADD waits up to addPatience for a daemon that is away.
 func TestAddAway(t *testing.T) {
 	dir := t.TempDir()
 	c := newCall("ADD", dir).run()
@@ -329,7 +331,7 @@ func TestAddAway(t *testing.T) {
 	}
 }
 
-// A request that the daemon may have seen is sent a second time, not a third.
+// A request that the daemon may have received is sent a second time, but not a third time.
 func TestAddLost(t *testing.T) {
 	for _, tc := range []struct {
 		name        string
@@ -337,7 +339,7 @@ func TestAddLost(t *testing.T) {
 	}{{"once", 1, 2}, {"always", 99, 2}} {
 		t.Run(tc.name, func(t *testing.T) {
 			dir := t.TempDir()
-			ids := dropping(t, dir, tc.drops)
+			ids := listenAndDrop(t, dir, tc.drops)
 			c := newCall("ADD", dir).run()
 			if tc.drops == 1 {
 				c.succeeds(t, "")
@@ -351,8 +353,8 @@ func TestAddLost(t *testing.T) {
 	}
 }
 
-// An ADD that waits goes on to the next daemon as often as one ends: upgrades may
-// follow each other faster than what it waits for.
+// An ADD that waits moves on to the next daemon each time that a daemon stops: several
+// upgrades may follow each other during the wait.
 func TestAddUpgrades(t *testing.T) {
 	dir := t.TempDir()
 	var ids []string
@@ -387,8 +389,7 @@ func spooled(t *testing.T, dir string) []cniproto.Request {
 	return got
 }
 
-// A DEL for which there is no daemon is put aside, once however often it comes,
-// and succeeds.
+// A DEL that no daemon answers is spooled and succeeds. Repeated DELs share one file.
 func TestDelAway(t *testing.T) {
 	dir := t.TempDir()
 	newSpool(t, dir)
@@ -409,16 +410,16 @@ func TestDelAway(t *testing.T) {
 	}
 }
 
-// Whoever wrote the configuration decides neither where the plugin writes nor that it
-// makes a directory. An ADD says what is wrong; a DEL is served or put aside all the
-// same, so that the pod can end.
+// A configuration can make the plugin neither write to another place nor create a
+// directory. An ADD returns an error that names the wrong path. A DEL is still served or
+// spooled, so that the pod can end.
 func TestPathsOfAConfiguration(t *testing.T) {
 	dir := t.TempDir()
 	private := filepath.Join(dir, "private")
 	if err := os.Mkdir(private, 0o700); err != nil {
 		t.Fatal(err)
 	}
-	for name, spool := range map[string]string{"new": filepath.Join(dir, "a", "b"), "somebody's": private} {
+	for name, spool := range map[string]string{"new": filepath.Join(dir, "a", "b"), "another directory": private} {
 		t.Run("spool, "+name, func(t *testing.T) {
 			with := func(verb string) *call {
 				c := newCall(verb, dir)
@@ -431,7 +432,7 @@ func TestPathsOfAConfiguration(t *testing.T) {
 				t.Errorf("directory holds %v, %v: want what was there", entries, err)
 			}
 			if entries, err := os.ReadDir(private); err != nil || len(entries) > 0 {
-				t.Errorf("somebody's directory holds %v, %v", entries, err)
+				t.Errorf("the other directory holds %v, %v", entries, err)
 			}
 		})
 	}
@@ -456,7 +457,8 @@ func TestPathsOfAConfiguration(t *testing.T) {
 	}
 }
 
-// Without a spool there was no daemon in this boot, or its cleanup: nothing is plugged.
+// A DEL succeeds without a spool: then no daemon has run in this boot, or its cleanup has
+// removed the spool, and no interface is plugged.
 func TestDelWithoutASpool(t *testing.T) {
 	dir := t.TempDir()
 	newCall("DEL", dir).run().succeeds(t, "")
@@ -465,7 +467,7 @@ func TestDelWithoutASpool(t *testing.T) {
 	}
 }
 
-// Success is never claimed for a DEL of which nothing remains.
+// A DEL fails if neither the daemon nor the spool takes it.
 func TestDelSpoolUnwritable(t *testing.T) {
 	dir := t.TempDir()
 	if err := os.WriteFile(filepath.Join(dir, "del"), nil, 0o600); err != nil {
@@ -479,11 +481,12 @@ func TestDelSpoolUnwritable(t *testing.T) {
 	newCall("DEL", dir).run().fails(t, "1.0.0", cniproto.CodeTryAgainLater, append(wantText, "mode 0700")...)
 }
 
-// A daemon that is back when the DEL has been put aside gets it all the same.
+// After a DEL is spooled, the plugin sends it once more. If the daemon is back and serves
+// it, the plugin removes it from the spool.
 func TestDelDaemonComesBack(t *testing.T) {
 	dir := t.TempDir()
 	newSpool(t, dir)
-	ids := dropping(t, dir, 2)
+	ids := listenAndDrop(t, dir, 2)
 	newCall("DEL", dir).run().succeeds(t, "")
 	if got := ids(); len(got) != 3 {
 		t.Errorf("%d requests, want 3", len(got))

@@ -13,37 +13,39 @@ import (
 )
 
 const (
-	// addPatience and delPatience are how long a daemon that is away is waited for: a
-	// restart takes a second or two. A DEL can be put aside instead.
+	// addPatience and delPatience are the longest waits for a daemon that is away. A
+	// restart takes a second or two. The wait of a DEL is shorter, because a DEL can be
+	// spooled instead.
 	addPatience = 10 * time.Second
 	delPatience = 2 * time.Second
 
-	// Between two attempts lies firstPause and then twice as much each time, up to
-	// longestPause; jitter takes up to half of it off.
+	// The pause between two attempts is firstPause, then doubles each time up to
+	// longestPause. Jitter reduces each pause by up to half.
 	firstPause   = 10 * time.Millisecond
 	longestPause = 250 * time.Millisecond
 
-	// bootIDFile has what is different after each boot (Linux, random(4)).
+	// bootIDFile has an ID that is different after each boot (Linux, random(4)).
 	bootIDFile = "/proc/sys/kernel/random/boot_id"
-	// longestBootID is more than its length, in bytes.
+	// longestBootID is more than the length of a boot ID, in bytes.
 	longestBootID = 256
 )
 
-// serve has a request served by the daemon, and knows what to do without one.
+// serve sends a request to the daemon. If no daemon answers, the verb decides: ADD, CHECK
+// and GC fail with CodeTryAgainLater, DEL is spooled, and STATUS depends on the heartbeat.
 func (p *plugin) serve(r *cniproto.Request, at cniproto.Endpoint) ([]byte, error) {
 	daemon := &cniproto.Client{Socket: at.Socket}
 	var result []byte
 	var err error
 	switch r.Verb {
 	case cniproto.VerbAdd:
-		result, err = p.persist(daemon, r, addPatience)
+		result, err = p.retry(daemon, r, addPatience)
 		err = tryLater(err)
 	case cniproto.VerbDel:
 		result, err = p.del(r, at)
 	case cniproto.VerbStatus:
 		result, err = daemon.Do(time.Now().Add(cniproto.Timeout(r.Verb)), r)
 		if unanswered(err) {
-			err = wasServing(at.Heartbeat, err)
+			err = checkHeartbeat(at.Heartbeat, err)
 		}
 	default:
 		result, err = daemon.Do(time.Now().Add(cniproto.Timeout(r.Verb)), r)
@@ -55,10 +57,10 @@ func (p *plugin) serve(r *cniproto.Request, at cniproto.Endpoint) ([]byte, error
 	return result, err
 }
 
-// persist sends a request until it is answered, as long as the daemon is away and
-// at most for patience. A request that was lost on its way is sent once more
-// with the same ID: should it be what brings the daemon down, then not for ever.
-func (p *plugin) persist(daemon *cniproto.Client, r *cniproto.Request, patience time.Duration) ([]byte, error) {
+// retry sends a request and repeats it while the daemon is away, with pauses of at most
+// patience in total. After ErrLost it sends the request once more, with the same ID, and
+// only once: the request itself may be the reason why the daemon fails.
+func (p *plugin) retry(daemon *cniproto.Client, r *cniproto.Request, patience time.Duration) ([]byte, error) {
 	deadline := time.Now().Add(cniproto.Timeout(r.Verb))
 	var waited time.Duration
 	lost := false
@@ -70,7 +72,7 @@ func (p *plugin) persist(daemon *cniproto.Client, r *cniproto.Request, patience 
 		case !errors.Is(err, cniproto.ErrAway):
 			return result, err
 		case waited >= patience:
-			return nil, outwaited{err, patience}
+			return nil, awayError{err, patience}
 		}
 		d := min(pause-rand.N(pause/2), max(patience-waited, time.Millisecond))
 		p.wait(d)
@@ -78,39 +80,43 @@ func (p *plugin) persist(daemon *cniproto.Client, r *cniproto.Request, patience 
 	}
 }
 
-// outwaited is the error of a daemon that was away for all of a call's patience.
-type outwaited struct {
+// awayError is the error of a daemon that stayed away for the whole patience of a call.
+type awayError struct {
 	error
 
 	patience time.Duration
 }
 
-// Error is part of error.
-func (o outwaited) Error() string { return o.error.Error() + ", for " + seconds(o.patience) }
+// Error returns the text of the error with the duration.
+func (a awayError) Error() string { return a.error.Error() + ", for " + seconds(a.patience) }
 
-// Unwrap lets errors.Is find why the daemon is not there.
-func (o outwaited) Unwrap() error { return o.error }
+// Unwrap returns the error of the last attempt.
+func (a awayError) Unwrap() error { return a.error }
 
-// del has a DEL served, or puts it aside for a daemon that is away: a runtime
-// must be able to stop a pod while the daemon restarts, and whatever a configuration
-// says of where the daemon is.
+// del sends a DEL to the daemon, or spools it if the daemon is away: a runtime must be able
+// to stop a pod while the daemon restarts. If the configured socket is not a daemon's or
+// has no spool beside it, del uses the default endpoint, because a wrong configuration must
+// not prevent the end of a pod.
 func (p *plugin) del(r *cniproto.Request, at cniproto.Endpoint) ([]byte, error) {
 	result, err := p.delAt(r, at)
-	elsewhere := errors.Is(err, cniproto.ErrForeign) || errors.Is(err, cniproto.ErrNoSpool)
-	if usual := cniproto.DefaultEndpoint(); elsewhere && at.Socket != usual.Socket {
-		result, err = p.delAt(r, usual)
+	noDaemon := errors.Is(err, cniproto.ErrForeign) || errors.Is(err, cniproto.ErrNoSpool)
+	if byDefault := cniproto.DefaultEndpoint(); noDaemon && at.Socket != byDefault.Socket {
+		result, err = p.delAt(r, byDefault)
 	}
 	if errors.Is(err, cniproto.ErrNoSpool) {
-		// The daemon makes the spool before it plugs anything: in this boot it did not.
+		// The daemon creates the spool before it plugs any interface. Without a spool, no
+		// interface has been plugged in this boot.
 		return nil, nil
 	}
 	return result, err
 }
 
-// delAt is del of a daemon at one place. The error is ErrNoSpool where none ever was.
+// delAt sends a DEL to the daemon of one endpoint, or spools it there. Errors: ErrNoSpool if
+// the endpoint has no spool, because it never had a daemon in this boot; ErrForeign;
+// otherwise *Error.
 func (p *plugin) delAt(r *cniproto.Request, at cniproto.Endpoint) ([]byte, error) {
 	daemon := &cniproto.Client{Socket: at.Socket}
-	result, err := p.persist(daemon, r, delPatience)
+	result, err := p.retry(daemon, r, delPatience)
 	if !errors.Is(err, cniproto.ErrAway) && !errors.Is(err, cniproto.ErrLost) {
 		return result, tryLater(err)
 	}
@@ -122,8 +128,9 @@ func (p *plugin) delAt(r *cniproto.Request, at cniproto.Endpoint) ([]byte, error
 			Msg:  err.Error() + ", and the DEL cannot be put aside in " + at.Spool + ": " + e.Error(),
 		}
 	}
-	// A daemon that has started meanwhile may have read the spool before this
-	// was in it. Once is enough: it reads the spool again when it listens.
+	// A daemon that has started meanwhile may have read the spool before this DEL was in
+	// it. One more attempt is enough: once it listens, the daemon reads the spool again
+	// every minute.
 	if result, err := daemon.Do(time.Now().Add(delPatience), r); err == nil {
 		_ = cniproto.Unspool(at.Spool, *r) // a second DEL does no harm
 		return result, nil
@@ -131,13 +138,13 @@ func (p *plugin) delAt(r *cniproto.Request, at cniproto.Endpoint) ([]byte, error
 	return nil, nil
 }
 
-// unanswered reports whether err says that no daemon answered.
+// unanswered reports whether err means that no daemon answered.
 func unanswered(err error) bool {
 	return errors.Is(err, cniproto.ErrAway) || errors.Is(err, cniproto.ErrLost) || errors.Is(err, cniproto.ErrNoAnswer)
 }
 
-// tryLater makes an error of a daemon that did not answer one that tells the
-// runtime to come again.
+// tryLater returns an *Error with CodeTryAgainLater if err means that no daemon answered,
+// otherwise err.
 func tryLater(err error) error {
 	if !unanswered(err) {
 		return err
@@ -145,13 +152,14 @@ func tryLater(err error) error {
 	return &cniproto.Error{Code: cniproto.CodeTryAgainLater, Msg: err.Error()}
 }
 
-// wasServing decides on a STATUS that no daemon answered, because of the error
-// away: nil if the daemon could serve pods a short while ago, in this boot.
-func wasServing(heartbeat string, away error) error {
-	unavailable := func(why string) error {
+// checkHeartbeat returns the outcome of a STATUS that no daemon answered: nil if the
+// heartbeat is from this boot and not older than HeartbeatGrace, otherwise an *Error with
+// CodeUnavailable. away is the error of the attempt to reach the daemon.
+func checkHeartbeat(heartbeat string, away error) error {
+	unavailable := func(reason string) error {
 		return &cniproto.Error{
 			Code: cniproto.CodeUnavailable,
-			Msg:  away.Error() + ", and heartbeat " + heartbeat + " " + why,
+			Msg:  away.Error() + ", and heartbeat " + heartbeat + " " + reason,
 		}
 	}
 	info, err := os.Stat(heartbeat)
@@ -175,7 +183,7 @@ func wasServing(heartbeat string, away error) error {
 	return nil
 }
 
-// readShort reads a file, and of a longer one than a boot ID only the beginning.
+// readShort reads the first longestBootID bytes of a file.
 func readShort(path string) ([]byte, error) {
 	file, err := os.Open(path)
 	if err != nil {
@@ -185,5 +193,5 @@ func readShort(path string) ([]byte, error) {
 	return io.ReadAll(io.LimitReader(file, longestBootID))
 }
 
-// seconds are how the messages tell a duration.
+// seconds formats a duration for a message, in whole seconds.
 func seconds(d time.Duration) string { return strconv.Itoa(int(d/time.Second)) + "s" }

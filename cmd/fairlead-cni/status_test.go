@@ -64,7 +64,7 @@ func TestStatusAway(t *testing.T) {
 	}
 }
 
-// A daemon that says it cannot serve is believed, whatever the heartbeat says.
+// If the daemon answers that it cannot serve, STATUS fails; the heartbeat does not matter.
 func TestStatusUnavailable(t *testing.T) {
 	dir := t.TempDir()
 	serve(t, dir, func(context.Context, cniproto.Request) ([]byte, error) {
