@@ -7,9 +7,9 @@
 // it as POST /v1/cni over HTTP/1.1. If the request was served, the answer has status 200
 // and the bytes that the plugin prints. Otherwise it has a status of 400 or above and a
 // CNI error object. Status 421 (RFC 9110 section 15.5.20) means that the daemon is
-// stopping and that the plugin sends the request again, to the next daemon. If the
-// plugin's end of the connection closes, because the runtime killed the plugin, the
-// daemon cancels the request.
+// stopping; the plugin then sends an ADD or DEL again, to the next daemon. If the plugin's
+// end of the connection closes, because the runtime killed the plugin, the daemon cancels
+// the request.
 //
 // If no daemon answers a DEL, the plugin writes it to a spool. The daemon reads the spool
 // when it is back.

@@ -16,7 +16,7 @@ const (
 	drainPause = 50 * time.Millisecond
 	// drainTime is the longest time for which the queue is drained. It matters if no
 	// other listener has taken over and plugins go on connecting. A plugin whose
-	// connection is still in the queue then sends its request again.
+	// connection is still in the queue then sends its ADD or DEL again.
 	drainTime = 250 * time.Millisecond
 )
 

@@ -31,7 +31,7 @@ const (
 )
 
 // ErrResend is the error of a request that a Handler has not carried out, or has undone,
-// because the daemon is stopping. The plugin sends the request again, to the next daemon.
+// because the daemon is stopping. The plugin sends an ADD or DEL again, to the next daemon.
 var ErrResend error = &cniproto.Error{Code: cniproto.CodeTryAgainLater, Msg: "the daemon is stopping: send the request to the next daemon"}
 
 // Handler serves requests.
