@@ -17,12 +17,12 @@ import (
 )
 
 func TestNeverPluggedIsAcknowledgedWhenItIsDeleted(t *testing.T) {
-	inWorld(t, func(w *world) {
+	onTestNode(t, func(w *testNode) {
 		t := w.t
 		key := w.pod("p", "u1")
 		settle()
 		w.wantWrites(key)
-		w.leave(key)
+		w.deleteAttachment(key)
 		settle()
 		w.wantWrites(key, "Detached/")
 		if _, err := w.add("c1", "p", "u1"); err == nil {
@@ -35,11 +35,11 @@ func TestNeverPluggedIsAcknowledgedWhenItIsDeleted(t *testing.T) {
 }
 
 func TestDeletedWhilePluggedIsAcknowledgedAfterDel(t *testing.T) {
-	inWorld(t, func(w *world) {
+	onTestNode(t, func(w *testNode) {
 		t := w.t
 		key := w.pod("p", "u1")
 		w.mustAdd("c1", "p", "u1")
-		w.leave(key)
+		w.deleteAttachment(key)
 		settle()
 		w.wantWrites(key, "Attached/c1")
 		if err := w.del("c1"); err != nil {
@@ -55,9 +55,9 @@ func TestDeletedWhilePluggedIsAcknowledgedAfterDel(t *testing.T) {
 	})
 }
 
-// The kernel has no link any more before anybody reads Detached.
+// The kernel has no link left when Detached is written.
 func TestDetachedIsNeverSaidTooEarly(t *testing.T) {
-	inWorld(t, func(w *world) {
+	onTestNode(t, func(w *testNode) {
 		t := w.t
 		key := w.pod("p", "u1", "eth0", "net1")
 		w.mustAdd("c1", "p", "u1")
@@ -67,7 +67,7 @@ func TestDetachedIsNeverSaidTooEarly(t *testing.T) {
 			}
 			return nil
 		})
-		w.leave(key)
+		w.deleteAttachment(key)
 		if err := w.del("c1"); err != nil {
 			t.Fatal(err)
 		}
@@ -77,7 +77,7 @@ func TestDetachedIsNeverSaidTooEarly(t *testing.T) {
 }
 
 func TestAcknowledgementIsRetriedForEver(t *testing.T) {
-	inWorld(t, func(w *world) {
+	onTestNode(t, func(w *testNode) {
 		key := w.pod("p", "u1")
 		w.api.setDown(errors.New("connection refused"))
 		w.mustAdd("c1", "p", "u1")
@@ -90,10 +90,10 @@ func TestAcknowledgementIsRetriedForEver(t *testing.T) {
 	})
 }
 
-// The controller's write crosses ours: nothing of it is lost, and ours follows
-// on the newer copy.
+// The controller writes at the same time as the node. The controller's write is kept, and
+// the node's write follows on the newer copy.
 func TestAcknowledgementAfterConflict(t *testing.T) {
-	inWorld(t, func(w *world) {
+	onTestNode(t, func(w *testNode) {
 		t := w.t
 		key := w.pod("p", "u1")
 		crossed := false
@@ -116,11 +116,11 @@ func TestAcknowledgementAfterConflict(t *testing.T) {
 	})
 }
 
-// A sandbox that is restarted has the same pod and the same PodAttachment: the
-// kubelet takes the old one down and makes another. Detached is not said in
-// between, and the API server is not needed.
+// A restarted sandbox has the same pod and the same PodAttachment: the kubelet removes
+// the old sandbox and makes another. Detached is not written in between, and the API
+// server is not needed.
 func TestSandboxIsRestarted(t *testing.T) {
-	inWorld(t, func(w *world) {
+	onTestNode(t, func(w *testNode) {
 		t := w.t
 		key := w.pod("p", "u1")
 		w.mustAdd("c1", "p", "u1")
@@ -139,18 +139,18 @@ func TestSandboxIsRestarted(t *testing.T) {
 	})
 }
 
-// A restarted sandbox asks for a PodAttachment of which it was said that nothing
-// is plugged: its addresses may be another's by now. The daemon knows by its own
-// word, whatever the watch shows.
+// A sandbox is restarted after Detached was written of its PodAttachment: the addresses
+// may belong to another pod by now. The daemon remembers its write, even if the watch
+// does not show it.
 func TestSandboxIsRestartedTooLate(t *testing.T) {
-	inWorld(t, func(w *world) {
+	onTestNode(t, func(w *testNode) {
 		t := w.t
 		key := w.pod("p", "u1")
 		w.mustAdd("c1", "p", "u1")
 		if err := w.del("c1"); err != nil {
 			t.Fatal(err)
 		}
-		w.leave(key)
+		w.deleteAttachment(key)
 		settle()
 		w.wantWrites(key, "Attached/c1", "Detached/c1")
 		_, err := w.add("c2", "p", "u1") // the pod is still there
@@ -164,9 +164,9 @@ func TestSandboxIsRestartedTooLate(t *testing.T) {
 	})
 }
 
-// After a reboot the status speaks of the former boot until ADD comes.
+// After a reboot the status names the former boot until an ADD comes.
 func TestAddAfterReboot(t *testing.T) {
-	inWorld(t, func(w *world) {
+	onTestNode(t, func(w *testNode) {
 		t := w.t
 		key := w.outlivesBoot()
 		w.wantWrites(key, "Attached/c1")
@@ -179,10 +179,10 @@ func TestAddAfterReboot(t *testing.T) {
 	})
 }
 
-// Two sandboxes of one pod have the same addresses: the second waits until the
-// first is gone.
+// Two sandboxes of one pod have the same addresses: the second waits until the first is
+// gone.
 func TestSuccessorWaitsForItsPredecessor(t *testing.T) {
-	inWorld(t, func(w *world) {
+	onTestNode(t, func(w *testNode) {
 		t := w.t
 		key := w.pod("p", "u1")
 		w.mustAdd("c1", "p", "u1")
@@ -197,9 +197,9 @@ func TestSuccessorWaitsForItsPredecessor(t *testing.T) {
 	})
 }
 
-// The namespace of the first is gone, and no DEL will come.
+// The namespace of the first sandbox is gone, and no DEL will come.
 func TestSuccessorOfADeadSandbox(t *testing.T) {
-	inWorld(t, func(w *world) {
+	onTestNode(t, func(w *testNode) {
 		t := w.t
 		w.pod("p", "u1")
 		w.mustAdd("c1", "p", "u1")
@@ -214,10 +214,10 @@ func TestSuccessorOfADeadSandbox(t *testing.T) {
 	})
 }
 
-// The same name again and again, as a StatefulSet makes it: every pod gets its
-// own PodAttachment, however late the one before it goes.
+// A StatefulSet makes pods of the same name one after the other. Each pod gets its own
+// PodAttachment, however late the earlier one goes.
 func TestStatefulSetRecreation(t *testing.T) {
-	inWorld(t, func(w *world) {
+	onTestNode(t, func(w *testNode) {
 		t := w.t
 		var before types.NamespacedName
 		for n := range 200 {
@@ -233,7 +233,7 @@ func TestStatefulSetRecreation(t *testing.T) {
 				t.Fatal(err)
 			}
 			before = types.NamespacedName{Namespace: "ns", Name: "web-0-" + uid}
-			w.leave(before)
+			w.deleteAttachment(before)
 			settle()
 			w.wantWrites(before, "Attached/"+id, "Detached/"+id)
 		}
@@ -243,8 +243,8 @@ func TestStatefulSetRecreation(t *testing.T) {
 	})
 }
 
-// wipe takes the state directory's content away, as a reboot does.
-func (w *world) wipe() {
+// wipe empties the state directory, as a reboot does.
+func (w *testNode) wipe() {
 	w.t.Helper()
 	if err := os.RemoveAll(w.dir); err != nil {
 		w.t.Fatal(err)

@@ -17,20 +17,20 @@ import (
 )
 
 // waiting makes pod p, with UID u1, whose second interface has to become active.
-func (w *world) waiting() types.NamespacedName {
+func (w *testNode) waiting() types.NamespacedName {
 	key := w.pod("p", "u1", "eth0", "net1")
 	w.api.change(key, func(pa *v1alpha1.PodAttachment) { pa.Spec.Interfaces[1].WaitForActive = true })
 	return key
 }
 
-func (w *world) says(key types.NamespacedName, s v1alpha1.InterfaceStatus) {
+func (w *testNode) says(key types.NamespacedName, s v1alpha1.InterfaceStatus) {
 	w.api.change(key, func(pa *v1alpha1.PodAttachment) { pa.Status.Interfaces = []v1alpha1.InterfaceStatus{s} })
 }
 
-// kuryr 1.3, step 5: the kernel's part comes first, beside the driver's: a port
-// often becomes active only because it is plugged.
+// The interfaces are plugged before ADD waits for the driver: a port often becomes active
+// only because it is plugged (kuryr 1.3, step 5).
 func TestAddPlugsBeforeItWaitsForActive(t *testing.T) {
-	inWorld(t, func(w *world) {
+	onTestNode(t, func(w *testNode) {
 		t := w.t
 		key := w.waiting()
 		time.AfterFunc(3*time.Second, func() {
@@ -55,10 +55,11 @@ func TestAddPlugsBeforeItWaitsForActive(t *testing.T) {
 	})
 }
 
-// Kuryr's CNITimedOutWaitingForActiveVIFs; OVN-Kubernetes#3859: "timed out waiting
-// for annotations" did not say what the controller had to say.
+// The error and the event contain the reason that the controller wrote. Kuryr's
+// CNITimedOutWaitingForActiveVIFs; OVN-Kubernetes#3859: "timed out waiting for
+// annotations" did not contain it.
 func TestAddGivesUpWaitingForActive(t *testing.T) {
-	inWorld(t, func(w *world) {
+	onTestNode(t, func(w *testNode) {
 		t := w.t
 		key := w.waiting()
 		w.says(key, v1alpha1.InterfaceStatus{Name: "net1", Message: "port 17 is DOWN: no agent on this host"})
@@ -72,7 +73,7 @@ func TestAddGivesUpWaitingForActive(t *testing.T) {
 		w.wantLinks()
 		w.wantRecords()
 		w.wantWrites(key)
-		// The runtime tries again and again: that is one event.
+		// The retries of the runtime cause no further event.
 		_, err = w.add("c2", "p", "u1")
 		nodetest.WantCode(t, err, cniproto.CodeTryAgainLater)
 		settle()
@@ -93,35 +94,35 @@ func TestAddGivesUpWaitingForActive(t *testing.T) {
 	})
 }
 
-// What ends the wait for active interfaces, and that nothing is left then.
+// Several events end the wait for active interfaces; nothing is left afterwards.
 func TestAddEndsWhileItWaitsForActive(t *testing.T) {
 	cases := []struct {
 		name  string
-		end   func(w *world, key types.NamespacedName)
+		end   func(w *testNode, key types.NamespacedName)
 		code  int
 		words []string
 	}{
-		{name: "DEL", code: cniproto.CodeUnknownContainer, words: []string{"deleted"}, end: func(w *world, _ types.NamespacedName) {
+		{name: "DEL", code: cniproto.CodeUnknownContainer, words: []string{"deleted"}, end: func(w *testNode, _ types.NamespacedName) {
 			if err := w.del("c1"); err != nil {
 				w.t.Error(err)
 			}
 		}},
-		{name: "the pod is gone", code: cniproto.CodeUnknownContainer, words: []string{"gone"}, end: func(w *world, key types.NamespacedName) {
+		{name: "the pod is gone", code: cniproto.CodeUnknownContainer, words: []string{"gone"}, end: func(w *testNode, key types.NamespacedName) {
 			w.api.mu.Lock()
 			clear(w.api.pods)
 			w.api.mu.Unlock()
-			w.leave(key)
+			w.deleteAttachment(key)
 		}},
-		{name: "the record is given back, the pod stays", code: cniproto.CodeTryAgainLater, words: []string{"p-u1", "deleted"}, end: func(w *world, key types.NamespacedName) {
-			w.leave(key)
+		{name: "the record is given back, the pod stays", code: cniproto.CodeTryAgainLater, words: []string{"p-u1", "deleted"}, end: func(w *testNode, key types.NamespacedName) {
+			w.deleteAttachment(key)
 		}},
-		{name: "the record vanished", code: cniproto.CodeTryAgainLater, words: []string{"p-u1", "deleted"}, end: func(w *world, key types.NamespacedName) {
+		{name: "the record vanished", code: cniproto.CodeTryAgainLater, words: []string{"p-u1", "deleted"}, end: func(w *testNode, key types.NamespacedName) {
 			w.api.remove(key)
 		}},
 	}
 	for _, tc := range cases {
 		t.Run(tc.name, func(t *testing.T) {
-			inWorld(t, func(w *world) {
+			onTestNode(t, func(w *testNode) {
 				t := w.t
 				key := w.waiting()
 				time.AfterFunc(time.Second, func() { tc.end(w, key) })
@@ -143,8 +144,8 @@ func TestAddEndsWhileItWaitsForActive(t *testing.T) {
 	}
 }
 
-// wantLedgerEmpty checks that no sandbox is remembered.
-func (w *world) wantLedgerEmpty() {
+// wantLedgerEmpty checks that the ledger holds no sandbox.
+func (w *testNode) wantLedgerEmpty() {
 	w.t.Helper()
 	if records := w.network.ledger.All(); len(records) != 0 {
 		w.t.Errorf("records %v", records)
@@ -152,7 +153,7 @@ func (w *world) wantLedgerEmpty() {
 }
 
 func TestRecordWithoutInterfacesWaits(t *testing.T) {
-	inWorld(t, func(w *world) {
+	onTestNode(t, func(w *testNode) {
 		t := w.t
 		key := w.pod("p", "u1")
 		full := w.api.get(key).Spec.Interfaces
@@ -167,10 +168,10 @@ func TestRecordWithoutInterfacesWaits(t *testing.T) {
 	})
 }
 
-// The pod goes while its ADD waits for something else: with its record, the API
-// server is asked at that moment, not when the wait is over.
+// The pod is deleted with its record while its ADD waits for something different. The API
+// server is asked at once, not at the end of the wait.
 func TestPodGoneDuringAdd(t *testing.T) {
-	inWorld(t, func(w *world) {
+	onTestNode(t, func(w *testNode) {
 		t := w.t
 		key := w.pod("p", "u1")
 		w.api.change(key, func(pa *v1alpha1.PodAttachment) { pa.Spec.Interfaces = nil })
@@ -190,9 +191,9 @@ func TestPodGoneDuringAdd(t *testing.T) {
 	})
 }
 
-// Events are for people: that one cannot be written stops nothing.
+// An event that cannot be written stops nothing: events only inform people.
 func TestEventThatCannotBeWritten(t *testing.T) {
-	inWorld(t, func(w *world) {
+	onTestNode(t, func(w *testNode) {
 		t := w.t
 		w.waiting()
 		w.api.setHook(func(_ context.Context, s, _ string) error {

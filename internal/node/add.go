@@ -19,11 +19,11 @@ import (
 	"fairlead.dev/fairlead/internal/tracing"
 )
 
-// undoTimeout bounds the undo of an ADD that failed or was cancelled. What is
-// left then is removed in the background.
+// undoTimeout bounds the undo of an ADD that failed or was cancelled. The rest is removed
+// in the background.
 const undoTimeout = 10 * time.Second
 
-// SetUpPod plugs a sandbox, once: the same request again has the same answer.
+// SetUpPod plugs a sandbox once. A repeated request gets the same answer.
 func (pn *podNetwork) SetUpPod(ctx context.Context, r cniproto.Request) ([]byte, error) {
 	pod, err := answer.ParseArgs(r.Args)
 	if err != nil {
@@ -33,7 +33,7 @@ func (pn *podNetwork) SetUpPod(ctx context.Context, r cniproto.Request) ([]byte,
 		return pn.answerRepeat(ctx, rec, r)
 	}
 	if pod.UID == "" {
-		wait, cancel := pn.patience(ctx)
+		wait, cancel := pn.withAddTimeout(ctx)
 		defer cancel()
 		if pod, err = pn.identify(wait, pod); err != nil {
 			if cause := context.Cause(wait); errors.Is(cause, fault.ErrLeaving) {
@@ -47,16 +47,16 @@ func (pn *podNetwork) SetUpPod(ctx context.Context, r cniproto.Request) ([]byte,
 		return nil, err
 	}
 	var mtu int
-	return pn.add(ctx, r, pod, wish{
+	return pn.add(ctx, r, pod, addRequest{
 		await: func(ctx context.Context) (err error) {
 			mtu, err = pn.host.Await(ctx)
 			return err
 		},
-		plan: func(pa *v1alpha1.PodAttachment) (*planned, error) { return pn.planPlug(pa, r, pod, c, mtu) },
+		plan: func(pa *v1alpha1.PodAttachment) (*plannedAdd, error) { return pn.planPlug(pa, r, pod, c, mtu) },
 	})
 }
 
-// answerRepeat answers an ADD of a sandbox that has had one.
+// answerRepeat answers an ADD of a sandbox that already has one.
 func (pn *podNetwork) answerRepeat(ctx context.Context, rec *ledger.Record, r cniproto.Request) ([]byte, error) {
 	add := rec.Plug()
 	if add.State != ledger.Attached {
@@ -73,51 +73,51 @@ func (pn *podNetwork) answerRepeat(ctx context.Context, rec *ledger.Record, r cn
 	if ns.Place().ID != rec.NetnsID {
 		return nil, fault.Errorf(fault.ErrEnvironment, "CNI_NETNS: %q: sandbox %s is plugged already, in another namespace, which was at %q", r.Netns, r.ContainerID, rec.Netns)
 	}
-	if err := stillThere(ctx, r.ContainerID, add, ns, r.Netns); err != nil {
+	if err := verifyAddresses(ctx, r.ContainerID, add, ns, r.Netns); err != nil {
 		return nil, err
 	}
 	return answer.InVersion(add.Result, r.CNIVersion())
 }
 
-// stillThere makes sure that a pod has the addresses that the answer to its ADD
-// says, before it is given again.
-func stillThere(ctx context.Context, containerID string, add *ledger.Add, ns Sandbox, netns string) error {
+// verifyAddresses returns an error unless a pod still has the addresses in the answer to
+// its first ADD. Errors: fault.ErrDiffers.
+func verifyAddresses(ctx context.Context, containerID string, add *ledger.Add, ns Sandbox, netns string) error {
 	have, err := podIPs(ctx, ns, netns, add.IfName)
 	if err != nil {
 		return fault.Errorf(fault.ErrDiffers, "sandbox %s was plugged already, and is no longer: %w", containerID, err)
 	}
-	if lost := lacks(add, have); lost != "" {
+	if lost := missingAddress(add, have); lost != "" {
 		return fault.Errorf(fault.ErrDiffers, "sandbox %s was plugged already, and its %s", containerID, lost)
 	}
 	return nil
 }
 
-// wish is what one ADD asks for: all interfaces that Fairlead plugs, or the addresses
-// of an interface that another plugin makes.
-type wish struct {
-	// await waits for what the node must have before it; nil waits for nothing.
+// addRequest describes one ADD: of all interfaces that Fairlead plugs, or of the
+// addresses of an interface that another plugin makes.
+type addRequest struct {
+	// await waits until the node is able to serve the ADD; nil waits for nothing.
 	await func(context.Context) error
-	// plan resolves what a PodAttachment says of it. Nothing is taken yet.
-	plan func(*v1alpha1.PodAttachment) (*planned, error)
+	// plan resolves the interfaces of a PodAttachment. It takes nothing yet.
+	plan func(*v1alpha1.PodAttachment) (*plannedAdd, error)
 }
 
-// planned is an ADD as it is to be recorded and made.
-type planned struct {
+// plannedAdd is an ADD that is resolved, to be recorded and made.
+type plannedAdd struct {
 	add ledger.Add
-	// parsed are the interfaces of add as their kinds are asked for them.
+	// parsed are the interfaces of add, in the form that their kinds take.
 	parsed []plug.Interface
 	// result encodes the answer.
 	result func() ([]byte, error)
 }
 
-// planPlug plans all interfaces of a pod that Fairlead plugs. mtu is in bytes, of an
-// interface that has none of its own.
-func (pn *podNetwork) planPlug(pa *v1alpha1.PodAttachment, r cniproto.Request, pod ledger.Pod, c answer.Capabilities, mtu int) (*planned, error) {
+// planPlug plans all interfaces of a pod that Fairlead plugs. mtu, in bytes, is for the
+// interfaces that specify none.
+func (pn *podNetwork) planPlug(pa *v1alpha1.PodAttachment, r cniproto.Request, pod ledger.Pod, c answer.Capabilities, mtu int) (*plannedAdd, error) {
 	interfaces, err := answer.Plan(pa, r.IfName, mtu)
 	if err != nil {
 		return nil, err
 	}
-	p := &planned{add: ledger.Add{Interfaces: interfaces}}
+	p := &plannedAdd{add: ledger.Add{Interfaces: interfaces}}
 	if err := c.Apply(&p.add, pod, pa); err != nil {
 		return nil, err
 	}
@@ -130,9 +130,9 @@ func (pn *podNetwork) planPlug(pa *v1alpha1.PodAttachment, r cniproto.Request, p
 	return p, nil
 }
 
-// add waits for what an ADD needs, makes its interfaces and answers. Only the waiting
-// is bounded by addTimeout: what was waited for in time is made.
-func (pn *podNetwork) add(ctx context.Context, r cniproto.Request, pod ledger.Pod, w wish) (result []byte, err error) {
+// add waits for the PodAttachment, makes the interfaces of an ADD and answers. addTimeout
+// bounds only the waiting: an ADD that got its PodAttachment in time is made.
+func (pn *podNetwork) add(ctx context.Context, r cniproto.Request, pod ledger.Pod, w addRequest) (result []byte, err error) {
 	ns, err := pn.kernel.Enter(r.Netns)
 	if err != nil {
 		return nil, fmt.Errorf("CNI_NETNS: %w", err)
@@ -141,10 +141,10 @@ func (pn *podNetwork) add(ctx context.Context, r cniproto.Request, pod ledger.Po
 	sandbox := &ledger.Record{
 		Version: ledger.Version, ContainerID: r.ContainerID, BootID: pn.ledger.BootID, Netns: r.Netns, NetnsID: ns.Place().ID, Pod: pod,
 	}
-	if err := pn.fits(sandbox); err != nil {
+	if err := pn.checkRecord(sandbox); err != nil {
 		return nil, err
 	}
-	wait, cancel := pn.patience(ctx)
+	wait, cancel := pn.withAddTimeout(ctx)
 	defer cancel()
 	idle, busy := pn.turns.Idle(wait)
 	defer busy()
@@ -168,7 +168,7 @@ func (pn *podNetwork) add(ctx context.Context, r cniproto.Request, pod ledger.Po
 	if err := pn.markRebooted(idle, rec); err != nil {
 		return nil, err
 	}
-	if err := pn.writeDown(rec, &p.add); err != nil {
+	if err := pn.putUnfindable(rec, &p.add); err != nil {
 		return nil, err
 	}
 	start = time.Now()
@@ -179,7 +179,7 @@ func (pn *podNetwork) add(ctx context.Context, r cniproto.Request, pod ledger.Po
 	if err := pn.awaitActive(wait, rec, &p.add); err != nil {
 		return nil, err
 	}
-	// From here on the sandbox is the runtime's: only its DEL takes it back.
+	// From here on the sandbox belongs to the runtime: only its DEL removes it.
 	p.add.AttachedAt = time.Now()
 	if err := pn.ledger.Publish(rec.WithAdd(p.add)); err != nil {
 		return nil, err
@@ -193,9 +193,10 @@ func (pn *podNetwork) step(ctx context.Context, name string, start time.Time) {
 	tracing.Step(ctx, name, start)
 }
 
-// fits returns an error if a sandbox has a record that names another pod or another
-// namespace. A record that was rebuilt from the kernel names none.
-func (pn *podNetwork) fits(sandbox *ledger.Record) error {
+// checkRecord returns an error if a sandbox has a record that names another pod or
+// another namespace. A record that was rebuilt from the kernel names none. Errors:
+// fault.ErrEnvironment.
+func (pn *podNetwork) checkRecord(sandbox *ledger.Record) error {
 	rec := pn.ledger.Get(sandbox.ContainerID)
 	switch {
 	case rec == nil:
@@ -208,9 +209,9 @@ func (pn *podNetwork) fits(sandbox *ledger.Record) error {
 	return nil
 }
 
-// writeDown puts an ADD on disk before its interfaces are made, if it has one that no link
-// of the host tells a later daemon of.
-func (pn *podNetwork) writeDown(rec *ledger.Record, add *ledger.Add) error {
+// putUnfindable puts an ADD on disk before its interfaces are made, if one of them has no
+// link on the host by which a later daemon finds it.
+func (pn *podNetwork) putUnfindable(rec *ledger.Record, add *ledger.Add) error {
 	hidden := func(i ledger.Interface) bool { return i.Made.HostLink == "" }
 	if add.AddressOnly() || !slices.ContainsFunc(add.Interfaces, hidden) { // as a rule
 		return nil
@@ -218,9 +219,9 @@ func (pn *podNetwork) writeDown(rec *ledger.Record, add *ledger.Add) error {
 	return pn.ledger.Put(rec)
 }
 
-// plug makes every interface of an ADD, in order, and meanwhile prepares the record
-// with the answer. The ADD is Attached when plug returns nil, and its file prepared.
-func (pn *podNetwork) plug(ctx context.Context, ns Sandbox, rec *ledger.Record, p *planned) error {
+// plug makes every interface of an ADD, in order, and prepares the record with the answer
+// at the same time. If plug returns nil, the ADD is Attached and its file is prepared.
+func (pn *podNetwork) plug(ctx context.Context, ns Sandbox, rec *ledger.Record, p *plannedAdd) error {
 	done := p.add
 	prepared := make(chan error, 1)
 	go func() { prepared <- pn.prepare(rec, &done, p.result) }()
@@ -232,7 +233,7 @@ func (pn *podNetwork) plug(ctx context.Context, ns Sandbox, rec *ledger.Record, 
 		return err
 	}
 	if !p.add.AddressOnly() {
-		wait, cancel := pn.patience(ctx)
+		wait, cancel := pn.withAddTimeout(ctx)
 		defer cancel()
 		if err := pn.firewall.Opened(wait, rec.Pod, &p.add); err != nil {
 			return err
@@ -242,8 +243,8 @@ func (pn *podNetwork) plug(ctx context.Context, ns Sandbox, rec *ledger.Record, 
 	return context.Cause(ctx)
 }
 
-// prepare makes an ADD as it is when its interfaces are there, with the answer, and has
-// the file of its record ready.
+// prepare sets an ADD to the state that it has when its interfaces are made, with the
+// answer, and prepares the file of its record.
 func (pn *podNetwork) prepare(rec *ledger.Record, add *ledger.Add, result func() ([]byte, error)) (err error) {
 	if add.Result, err = result(); err != nil {
 		return err
@@ -253,7 +254,7 @@ func (pn *podNetwork) prepare(rec *ledger.Record, add *ledger.Add, result func()
 }
 
 // makeAll makes the interfaces, in order.
-func (pn *podNetwork) makeAll(ctx context.Context, ns Sandbox, pod ledger.Pod, p *planned) error {
+func (pn *podNetwork) makeAll(ctx context.Context, ns Sandbox, pod ledger.Pod, p *plannedAdd) error {
 	for n, i := range p.parsed {
 		if err := context.Cause(ctx); err != nil {
 			return err
@@ -270,22 +271,22 @@ func (pn *podNetwork) makeAll(ctx context.Context, ns Sandbox, pod ledger.Pod, p
 	return nil
 }
 
-// undo takes an ADD back, with all that may have been made under it. It does its work
-// also when ctx has ended.
+// undo removes an ADD and everything that was made for it. It also works if ctx has
+// ended.
 func (pn *podNetwork) undo(ctx context.Context, rec *ledger.Record, add ledger.Add) {
 	ctx, cancel := context.WithTimeout(context.WithoutCancel(ctx), undoTimeout)
 	defer cancel()
 	pn.ledger.Discard(rec.ContainerID)
 	if err := pn.remover.remove(ctx, rec.ContainerID, add); err != nil {
 		logr.FromContextOrDiscard(ctx).Error(err, "undo of an ADD failed, continuing in the background", "pod", rec.Pod)
-		pn.remover.later(rec, add)
+		pn.remover.removeLater(rec, add)
 	}
 }
 
 // reserve waits for the pod's PodAttachment and claims it for an ADD of a sandbox: from
-// then on its status does not become Detached behind the ADD's back. The plan is made
-// before anything is taken. It returns the record with the ADD.
-func (pn *podNetwork) reserve(ctx context.Context, ns Sandbox, draft *ledger.Record, ifName string, w wish) (*ledger.Record, *planned, error) {
+// then on its status cannot become Detached while the ADD runs. The plan is made before
+// anything is taken. reserve returns the record with the ADD.
+func (pn *podNetwork) reserve(ctx context.Context, ns Sandbox, draft *ledger.Record, ifName string, w addRequest) (*ledger.Record, *plannedAdd, error) {
 	start := time.Now()
 	for {
 		pa, err := pn.await(ctx, draft.Pod)
@@ -309,17 +310,17 @@ func (pn *podNetwork) reserve(ctx context.Context, ns Sandbox, draft *ledger.Rec
 			return nil, nil, err
 		case got.Taken != nil:
 			return nil, nil, fault.Errorf(fault.ErrNotReady, "pod %s: host port %d/%s is taken on node %s by %s",
-				draft.Pod, got.Taken.HostPort, got.Taken.Protocol, pn.node, told(draft.Pod, got.By))
+				draft.Pod, got.Taken.HostPort, got.Taken.Protocol, pn.node, podNameFor(draft.Pod, got.By))
 		case got.Record != nil:
 			return got.Record, p, nil
 		}
-		// The PodAttachment is being deleted, and await sees that; or the sandbox before
-		// is gone, and so is what was waited with.
+		// Either the PodAttachment is being deleted, which await notices, or it went
+		// while claim waited for an earlier sandbox.
 	}
 }
 
-// claim puts an ADD down when no sandbox before has its addresses. Pods that inherit
-// the same addresses come one after the other.
+// claim adds an ADD to the ledger as soon as no earlier sandbox has its addresses. Pods
+// that inherit the same addresses take turns.
 func (pn *podNetwork) claim(ctx context.Context, pa *v1alpha1.PodAttachment, sandbox *ledger.Record, add ledger.Add) (got ledger.Claim, err error) {
 	err = pn.turns.Identity(ctx, add.Identity(), func(ctx context.Context) error {
 		for {
@@ -337,9 +338,10 @@ func (pn *podNetwork) claim(ctx context.Context, pa *v1alpha1.PodAttachment, san
 	return got, err
 }
 
-// awaitPredecessor waits until the sandbox before is gone: two with the same addresses
-// on one bridge would take each other's traffic. When its namespace is gone its
-// DEL is not waited for.
+// awaitPredecessor waits until the earlier sandbox is gone: two sandboxes with the same
+// addresses on one bridge would take each other's traffic. If the namespace of the
+// earlier sandbox is gone, awaitPredecessor does not wait for its DEL. Errors:
+// fault.ErrNotReady if addTimeout passed.
 func (pn *podNetwork) awaitPredecessor(ctx context.Context, pod ledger.Pod, c ledger.Claim) error {
 	if err := pn.reap(ctx, c.Before.ContainerID); err != nil {
 		return err
@@ -352,13 +354,14 @@ func (pn *podNetwork) awaitPredecessor(ctx context.Context, pod ledger.Pod, c le
 			return fmt.Errorf("pod %s: ADD ended while it waited for sandbox %s to go: %w", pod, c.Before.ContainerID, err)
 		}
 		return fault.Errorf(fault.ErrNotReady, "pod %s: its addresses are still those of %s, which was not removed within %s",
-			pod, told(pod, c.Before), pn.addTimeout)
+			pod, podNameFor(pod, c.Before), pn.addTimeout)
 	}
 }
 
-// told names a pod to another, whose owner reads it in an event of the kubelet: one of
-// her namespace by its name, any other by its sandbox alone.
-func told(to ledger.Pod, of *ledger.Record) string {
+// podNameFor describes a pod in a message to another pod, which that pod's owner reads in
+// an event of the kubelet. A pod of the same namespace is described by its name, any
+// other pod by its sandbox alone.
+func podNameFor(to ledger.Pod, of *ledger.Record) string {
 	if of.Pod.Namespace != to.Namespace {
 		return "a pod of another namespace (sandbox " + of.ContainerID + ")"
 	}

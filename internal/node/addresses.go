@@ -17,8 +17,8 @@ import (
 	"fairlead.dev/fairlead/internal/node/report"
 )
 
-// handleIPAM serves a plugin that makes an interface and asks for its addresses
-// (CNI specification 1.1.0, section 4, and the conventions for IPAM plugins).
+// handleIPAM serves a plugin that makes an interface and asks for its addresses (CNI
+// specification 1.1.0, section 4, and the conventions for IPAM plugins).
 func (pn *podNetwork) handleIPAM(ctx context.Context, r cniproto.Request) (result []byte, err error) {
 	switch r.Verb {
 	case cniproto.VerbAdd:
@@ -42,12 +42,13 @@ func (pn *podNetwork) handleIPAM(ctx context.Context, r cniproto.Request) (resul
 	}
 }
 
-// reasonNetworkDiffers is the reason of the event on a pod for which something is not
-// done as whereabouts does it; the controller has the same one for networks.
+// reasonNetworkDiffers is the reason of an event on a pod: a request of the pod is served
+// in another way than whereabouts serves it. The controller uses the same reason for
+// networks.
 const reasonNetworkDiffers = "NetworkDiffers"
 
 // addAddresses answers with the addresses that the controller has taken for the
-// interface: the same ones however often it is asked.
+// interface. Repeated requests get the same addresses.
 func (pn *podNetwork) addAddresses(ctx context.Context, r cniproto.Request) ([]byte, error) {
 	pod, err := answer.ParseArgs(r.Args)
 	if err != nil {
@@ -62,12 +63,12 @@ func (pn *podNetwork) addAddresses(ctx context.Context, r cniproto.Request) ([]b
 			return pn.repeatAddresses(rec, add, r, pod)
 		}
 	}
-	result, err := pn.add(ctx, r, pod, wish{plan: func(pa *v1alpha1.PodAttachment) (*planned, error) {
+	result, err := pn.add(ctx, r, pod, addRequest{plan: func(pa *v1alpha1.PodAttachment) (*plannedAdd, error) {
 		iface, err := answer.AddressesFor(pa, r.IfName, config, heldBy(pn.ledger.Get(r.ContainerID)))
 		if err != nil {
 			return nil, err
 		}
-		return &planned{
+		return &plannedAdd{
 			add:    ledger.Add{Interfaces: []ledger.Interface{{Interface: *iface}}},
 			result: func() ([]byte, error) { return answer.IpamResult(iface, config, r.CNIVersion()) },
 		}, nil
@@ -96,8 +97,8 @@ func (pn *podNetwork) repeatAddresses(rec *ledger.Record, add *ledger.Add, r cni
 	return answer.InVersion(add.Result, r.CNIVersion())
 }
 
-// heldBy returns the interfaces of a PodAttachment that other plugins have asked for in
-// a sandbox, with their CNI_IFNAMEs.
+// heldBy returns the CNI_IFNAMEs of the interfaces of a sandbox that other plugins have
+// asked addresses for, by the names of the interfaces in the PodAttachment.
 func heldBy(rec *ledger.Record) map[string]string {
 	out := map[string]string{}
 	if rec == nil {
@@ -111,8 +112,8 @@ func heldBy(rec *ledger.Record) map[string]string {
 	return out
 }
 
-// delAddresses gives the addresses of an interface back, and has the controller told
-// when they were the pod's last.
+// delAddresses removes the addresses of an interface from the record. The controller
+// learns it from the status.
 func (pn *podNetwork) delAddresses(ctx context.Context, r cniproto.Request) error {
 	rec := pn.ledger.Get(r.ContainerID)
 	if rec == nil {
@@ -128,8 +129,9 @@ func (pn *podNetwork) delAddresses(ctx context.Context, r cniproto.Request) erro
 	return pn.ledger.NoteDeleted(rec, r.IfName)
 }
 
-// checkAddresses makes sure that the interface has its addresses still, as far as
-// the result says: the plugin that made it looks at the kernel.
+// checkAddresses returns an error unless prevResult still has the addresses of the
+// interface. The plugin that made the interface checks the kernel. Errors: fault.ErrGone
+// if the interface has no addresses, fault.ErrDiffers if prevResult lacks one.
 func (pn *podNetwork) checkAddresses(r cniproto.Request) error {
 	var add *ledger.Add
 	if rec := pn.ledger.Get(r.ContainerID); rec != nil {

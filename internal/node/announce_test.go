@@ -19,8 +19,8 @@ import (
 	"fairlead.dev/fairlead/internal/node/plugin"
 )
 
-// installs has the next daemon install something for a runtime.
-func (w *world) installs() {
+// installs makes the next daemon install a plugin for a runtime.
+func (w *testNode) installs() {
 	w.t.Helper()
 	dir := filepath.Join(w.dir, "runtime")
 	w.install = &install.Options{
@@ -35,8 +35,8 @@ func (w *world) installs() {
 	}
 }
 
-// wantAnnounced checks whether the runtime is told of the network.
-func (w *world) wantAnnounced(want bool) {
+// wantAnnounced checks whether the network is announced to the runtime.
+func (w *testNode) wantAnnounced(want bool) {
 	w.t.Helper()
 	raw, err := os.ReadFile(filepath.Join(w.install.ConfDir, install.ConflistName))
 	if (err == nil) != want || want && !install.LeadsHere(raw) {
@@ -44,8 +44,8 @@ func (w *world) wantAnnounced(want bool) {
 	}
 }
 
-// announced is what the NodeNetwork says of the runtime.
-func (w *world) announced() (reason, message string) {
+// announced returns the condition of the NodeNetwork about the runtime.
+func (w *testNode) announced() (reason, message string) {
 	w.t.Helper()
 	w.pass(hostnet.PaceLast)
 	all, err := w.api.Networks(w.t.Context())
@@ -62,10 +62,10 @@ func (w *world) announced() (reason, message string) {
 	return c.Reason, c.Message
 }
 
-// What somebody removes is put back, but nobody is told of a network that does not
-// work (multus#972: another plugin renamed the configuration, and networks vanished).
+// Removed files are reinstalled, but a network that does not work is not announced
+// (multus#972: another plugin renamed the configuration, and networks vanished).
 func TestWhatIsInstalledStays(t *testing.T) {
-	inWorld(t, func(w *world) {
+	onTestNode(t, func(w *testNode) {
 		w.installs()
 		w.restart()
 		w.wantAnnounced(true)
@@ -98,13 +98,13 @@ func TestWhatIsInstalledStays(t *testing.T) {
 	})
 }
 
-// A configuration that a runtime finds before ours takes our pods from us; one that
-// leads to us does not.
+// A configuration that a runtime finds before Fairlead's takes Fairlead's pods, unless it
+// leads to Fairlead too.
 func TestConfigurationsBeforeOurs(t *testing.T) {
 	const foreign = `{"cniVersion":"1.0.0","name":"other","plugins":[{"type":"bridge"}]}`
 	cases := []struct {
 		name, file, content string
-		words               []string // of the message, none when all is well
+		words               []string // of the message, none if no other configuration is used
 	}{
 		{name: "another network", file: "05-other.conflist", content: foreign, words: []string{"05-other.conflist", "uses it instead"}},
 		{name: "of a single plugin", file: "05-other.conf", content: `{"type":"bridge"}`, words: []string{"05-other.conf", "uses it instead"}},
@@ -124,7 +124,7 @@ func TestConfigurationsBeforeOurs(t *testing.T) {
 	}
 	for _, tc := range cases {
 		t.Run(tc.name, func(t *testing.T) {
-			inWorld(t, func(w *world) {
+			onTestNode(t, func(w *testNode) {
 				w.installs()
 				path := filepath.Join(w.install.ConfDir, tc.file)
 				if err := os.MkdirAll(filepath.Join(w.install.ConfDir, "00-directory.conf"), 0o700); err != nil {
@@ -155,10 +155,10 @@ func TestConfigurationsBeforeOurs(t *testing.T) {
 	}
 }
 
-// A directory that cannot be written ends no daemon: there are pods to serve. It is
-// not ready, and says why.
+// The daemon goes on if it cannot write the configuration, since it has pods to serve. It
+// is not ready and reports the reason.
 func TestConflistThatCannotBeWritten(t *testing.T) {
-	inWorld(t, func(w *world) {
+	onTestNode(t, func(w *testNode) {
 		w.installs()
 		if err := os.WriteFile(w.install.ConfDir, nil, 0o600); err != nil {
 			t.Fatal(err)
@@ -193,8 +193,8 @@ func FuzzForeign(f *testing.F) {
 	})
 }
 
-// The plugin that plugs nothing does not become the node's network: its
-// configuration would sort before that of flannel, which every sandbox needs.
+// The no-op plugin does not become the node's network: its configuration would sort
+// before that of flannel, which every sandbox needs.
 func TestNoopIsNotAnnounced(t *testing.T) {
 	conf, state := t.TempDir(), t.TempDir()
 	synctest.Test(t, func(t *testing.T) {

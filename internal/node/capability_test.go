@@ -10,10 +10,10 @@ import (
 	"fairlead.dev/fairlead/internal/node/nodetest"
 )
 
-// TestCapabilitiesOfAnAdd: what a runtime asks for is done, and is in the record and
-// the result.
+// TestCapabilitiesOfAnAdd: the capabilities that a runtime passes are applied, recorded
+// and in the result.
 func TestCapabilitiesOfAnAdd(t *testing.T) {
-	inWorld(t, func(w *world) {
+	onTestNode(t, func(w *testNode) {
 		pa := nodetest.Attachment("web", "u1")
 		pa.Spec.Interfaces[0].MAC = ""
 		w.api.put(pa)
@@ -41,7 +41,7 @@ func TestCapabilitiesOfAnAdd(t *testing.T) {
 }
 
 func TestCapabilitiesThatCannotBe(t *testing.T) {
-	inWorld(t, func(w *world) {
+	onTestNode(t, func(w *testNode) {
 		w.pod("web", "u1")
 		for _, c := range []struct {
 			runtimeConfig string
@@ -69,14 +69,14 @@ func TestCapabilitiesThatCannotBe(t *testing.T) {
 			w.wantLinks()
 			w.wantRecords()
 		}
-		w.mustAdd("c2", "web", "u1") // nothing was kept
+		w.mustAdd("c2", "web", "u1") // no address is held any more
 	})
 }
 
-// Host ports that belong to the node are refused, whatever the address that they are
-// asked for at: the tunnel's would take what other nodes send (own review 6).
+// Host ports that belong to the node are refused at every address: the tunnel's port
+// would take the packets of other nodes (own review 6).
 func TestReservedHostPorts(t *testing.T) {
-	inWorld(t, func(w *world) {
+	onTestNode(t, func(w *testNode) {
 		w.reserved = []answer.ReservedPort{{Protocol: "udp", Port: 4789, Option: "vxlan.port"}, {Protocol: "tcp", Port: 6443, Option: "hostPorts.reserved"}}
 		w.restart()
 		w.pod("web", "u1")

@@ -18,9 +18,9 @@ import (
 	"fairlead.dev/fairlead/internal/run"
 )
 
-// check compares the kernel with the record and with the result that the runtime
-// has of the ADD, in what is ours. It changes nothing: what of the host's side
-// can be put in order is left to the repairer, and everything else to people.
+// check compares Fairlead's part of the kernel with the record and with the result of the
+// ADD, which the runtime passes. It changes nothing itself: it leaves repairable
+// differences on the host's side to the repairer, and all others to people.
 func (pn *podNetwork) check(ctx context.Context, r cniproto.Request) error {
 	prev, err := answer.ParsePrevResult(r)
 	if err != nil {
@@ -46,7 +46,7 @@ func (pn *podNetwork) check(ctx context.Context, r cniproto.Request) error {
 		if len(diffs) == 0 {
 			return nil
 		}
-		if found.mend {
+		if found.repairable {
 			pn.repairer.queue.Add(r.ContainerID)
 		}
 		return &cniproto.Error{
@@ -57,17 +57,17 @@ func (pn *podNetwork) check(ctx context.Context, r cniproto.Request) error {
 	})
 }
 
-// inspection is what CHECK sees of a sandbox.
+// inspection is the state of a sandbox in the kernel.
 type inspection struct {
 	inside map[string]plug.Inspected
-	// host has what differs on the host's side, by interface.
+	// host holds the differences on the host's side, by interface.
 	host map[string][]string
-	// filter is what the packet filter lacks, in words.
+	// filter describes the missing parts of the packet filter.
 	filter []string
 }
 
-// inspect looks at the namespace, which must be the one of the record, at the host's
-// side, and at what is known of the packet filter.
+// inspect reads the state of the namespace, of the host's side and of the packet filter.
+// Errors: fault.ErrDiffers if the namespace is not the recorded one.
 func (pn *podNetwork) inspect(ctx context.Context, netns string, rec *ledger.Record) (s inspection, err error) {
 	ns, err := pn.kernel.Enter(netns)
 	if err != nil {
@@ -90,14 +90,14 @@ func (pn *podNetwork) inspect(ctx context.Context, netns string, rec *ledger.Rec
 	return s, nil
 }
 
-// findings are what CHECK says of a sandbox, in words.
+// findings are the results of a CHECK, in words.
 type findings struct {
-	// diffs are in what it is not as it was plugged.
+	// diffs are differences from the sandbox that was plugged.
 	diffs []string
-	// others are what plugins that come after ours have changed, as is theirs to do.
+	// others are changes that later plugins of the chain may make.
 	others []string
-	// mend says that some of diffs is on the host's side, where it can be mended.
-	mend bool
+	// repairable is true if one of diffs is on the host's side, where it can be repaired.
+	repairable bool
 }
 
 func (f *findings) differs(format string, args ...any) {
@@ -110,18 +110,18 @@ func (f *findings) changed(format string, args ...any) {
 
 // differences compares a sandbox with the interfaces of its record.
 //
-// Plugins that come after ours may have changed things (CNI specification 1.1.0,
-// section 2, "CHECK"), and need not have said so in the result: an MTU may be smaller
-// than the network's, a route may be in another table, and of the routes that our
-// result had only those are demanded that it still has. What others added is theirs. A
-// MAC that another gave is a difference all the same: the node lets a pod send with its
-// own alone, and must not believe it of another.
+// Later plugins of the chain may change the sandbox (CNI specification 1.1.0, section 2,
+// "CHECK"), and need not change the result with it. The MTU may therefore be smaller than
+// the network's, a route may be in another table, and a route of the ADD is required only
+// if prevResult still has it. Additions of other plugins are ignored. A changed MAC is a
+// difference all the same: the node lets a pod send with its own MAC alone, and must not
+// accept another from a plugin.
 func differences(containerID string, interfaces []ledger.Interface, prev *types100.Result, s inspection) (f findings) {
 	for n, i := range interfaces {
-		told := answer.PrevInterface(prev, i.Name)
-		if told == nil {
+		fromPrev := answer.PrevInterface(prev, i.Name)
+		if fromPrev == nil {
 			f.differs("prevResult: lacks interface %s of the sandbox", i.Name)
-			told = &types100.Interface{}
+			fromPrev = &types100.Interface{}
 		}
 		have, ok := s.inside[i.Name]
 		if !ok {
@@ -132,31 +132,31 @@ func differences(containerID string, interfaces []ledger.Interface, prev *types1
 			f.differs("interface %s is down", i.Name)
 		}
 		if d := s.host[i.Name]; len(d) > 0 {
-			f.diffs, f.mend = append(f.diffs, d...), true
+			f.diffs, f.repairable = append(f.diffs, d...), true
 		}
 		p, err := i.Parse(containerID)
 		if err != nil || i.Binding == (v1alpha1.Binding{}) {
-			continue // rebuilt from the kernel: no more is known of it
+			continue // rebuilt from the kernel: the record has no more to compare
 		}
-		f.link(i.Name, p, have, told)
+		f.link(i.Name, p, have, fromPrev)
 		f.network(i.Name, n == 0, p, have, prev)
 	}
-	for _, lacks := range s.filter { // which puts itself in order
+	for _, lacks := range s.filter { // the filter repairs itself
 		f.differs("packet filter: %s", lacks)
 	}
 	return f
 }
 
 // link compares MAC and MTU of an interface inside the sandbox.
-func (f *findings) link(name string, p plug.Interface, have plug.Inspected, told *types100.Interface) {
+func (f *findings) link(name string, p plug.Interface, have plug.Inspected, fromPrev *types100.Interface) {
 	own := p.MAC.String()
-	switch want := orElse(told.Mac, own); {
+	switch want := orElse(fromPrev.Mac, own); {
 	case !strings.EqualFold(want, have.MAC):
 		f.differs("interface %s has MAC %s, not %s", name, have.MAC, want)
 	case !strings.EqualFold(want, own):
 		f.differs("interface %s has MAC %s, which a plugin after this one gave it: the node drops what it sends, because it was plugged with %s: have this plugin give it, by its capability mac", name, have.MAC, own)
 	}
-	switch want := orElse(told.Mtu, p.MTU); {
+	switch want := orElse(fromPrev.Mtu, p.MTU); {
 	case have.MTU > want:
 		f.differs("interface %s has an MTU of %d bytes, not %d", name, have.MTU, want)
 	case have.MTU < p.MTU:
@@ -164,8 +164,8 @@ func (f *findings) link(name string, p plug.Interface, have plug.Inspected, told
 	}
 }
 
-// network compares addresses and routes of an interface inside the sandbox. Of others
-// than the default one the result has none.
+// network compares addresses and routes of an interface inside the sandbox. The result of
+// the ADD has addresses and routes of the default interface only.
 func (f *findings) network(name string, isDefault bool, p plug.Interface, have plug.Inspected, prev *types100.Result) {
 	for _, a := range p.Addresses {
 		if !slices.Contains(have.Addresses, a) {

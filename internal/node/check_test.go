@@ -25,17 +25,17 @@ import (
 	"fairlead.dev/fairlead/internal/run"
 )
 
-// checked plugs a pod with two interfaces and returns the CHECK that a runtime
-// sends of it.
-func (w *world) checked() cniproto.Request {
+// checked plugs a pod with two interfaces and returns the CHECK that a runtime sends for
+// it.
+func (w *testNode) checked() cniproto.Request {
 	w.t.Helper()
 	w.pod("p", "u1", "eth0", "net1")
 	w.mustAdd("c1", "p", "u1")
 	return w.checkOf("1.1.0")
 }
 
-// checkOf is the CHECK of sandbox c1, of pod p, with the answer to its ADD.
-func (w *world) checkOf(version string) cniproto.Request {
+// checkOf returns the CHECK of sandbox c1, of pod p, with the answer to its ADD.
+func (w *testNode) checkOf(version string) cniproto.Request {
 	w.t.Helper()
 	r := request(cniproto.VerbAdd, "c1", w.netns("c1"), "p", "u1")
 	r.Config = json.RawMessage(`{"cniVersion":"` + version + `","name":"fairlead","type":"fairlead"}`)
@@ -61,8 +61,8 @@ func withPrevResult(t *testing.T, config, prev json.RawMessage) json.RawMessage 
 	return raw
 }
 
-// changeLink changes a link behind the daemon's back.
-func (w *world) changeLink(ifName string, f func(*fakeLink)) {
+// changeLink changes a link without the daemon's knowledge.
+func (w *testNode) changeLink(ifName string, f func(*fakeLink)) {
 	name := plug.HostName("c1", ifName)
 	w.kernel.change(func(links map[string]fakeLink) {
 		l := links[name]
@@ -71,7 +71,7 @@ func (w *world) changeLink(ifName string, f func(*fakeLink)) {
 	})
 }
 
-// changePrev changes the result that the runtime brings.
+// changePrev changes the prevResult of a request.
 func changePrev(t *testing.T, r *cniproto.Request, f func(*types100.Result)) {
 	t.Helper()
 	var config struct{ PrevResult types100.Result }
@@ -90,15 +90,15 @@ func TestCheck(t *testing.T) {
 	host := plug.HostName("c1", "eth0")
 	cases := []struct {
 		name  string
-		spoil func(w *world, r *cniproto.Request)
+		spoil func(w *testNode, r *cniproto.Request)
 		code  int
 		words []string
 		diffs []string // all of them
 	}{
-		{name: "as it was", spoil: func(*world, *cniproto.Request) {}},
+		{name: "as it was", spoil: func(*testNode, *cniproto.Request) {}},
 		{
 			name: "an interface is gone", code: fault.CodeDiffers, diffs: []string{"interface eth0 is missing"},
-			spoil: func(w *world, _ *cniproto.Request) {
+			spoil: func(w *testNode, _ *cniproto.Request) {
 				w.kernel.change(func(links map[string]fakeLink) { delete(links, host) })
 			},
 		},
@@ -109,7 +109,7 @@ func TestCheck(t *testing.T) {
 				"interface eth0 lacks address 10.244.1.5/32", "interface eth0 lacks the route to 0.0.0.0/0 via 169.254.1.1",
 				"interface net1 lacks address 10.244.1.6/32",
 			},
-			spoil: func(w *world, _ *cniproto.Request) {
+			spoil: func(w *testNode, _ *cniproto.Request) {
 				w.changeLink("eth0", func(l *fakeLink) {
 					l.plug.MAC, _ = net.ParseMAC("0a:58:0a:f4:00:99")
 					l.plug.MTU, l.plug.Addresses, l.plug.Gateways = 1600, nil, nil
@@ -120,24 +120,24 @@ func TestCheck(t *testing.T) {
 		{
 			name: "the host's side", code: fault.CodeDiffers,
 			diffs: []string{"host end " + host + " of eth0 is down", "host end " + host + ` of eth0 is a port of "", not of bridge fairlead0`},
-			spoil: func(w *world, _ *cniproto.Request) {
+			spoil: func(w *testNode, _ *cniproto.Request) {
 				w.changeLink("eth0", func(l *fakeLink) { l.host.Up, l.host.Master = false, "" })
 			},
 		},
 		{
 			name: "another pair under the same name", code: fault.CodeDiffers, diffs: []string{"interface eth0 does not lead to its host end " + host},
-			spoil: func(w *world, r *cniproto.Request) {
+			spoil: func(w *testNode, r *cniproto.Request) {
 				w.kernel.wrongPeer = host
 			},
 		},
 		{
 			name: "the bridge is gone", code: fault.CodeDiffers,
 			diffs: []string{"bridge fairlead0 of eth0 is missing or down", "bridge fairlead0 of net1 is missing or down"},
-			spoil: func(w *world, _ *cniproto.Request) { w.kernel.bridges["fairlead0"] = false },
+			spoil: func(w *testNode, _ *cniproto.Request) { w.kernel.bridges["fairlead0"] = false },
 		},
 		{
 			name: "what others added is theirs",
-			spoil: func(w *world, _ *cniproto.Request) {
+			spoil: func(w *testNode, _ *cniproto.Request) {
 				w.changeLink("eth0", func(l *fakeLink) {
 					l.plug.Addresses = append(l.plug.Addresses, netip.MustParsePrefix("192.0.2.9/32"))
 					l.plug.Routes = append(l.plug.Routes, plug.Route{Destination: netip.MustParsePrefix("192.0.2.0/24")})
@@ -146,14 +146,14 @@ func TestCheck(t *testing.T) {
 		},
 		{
 			name: "a plugin after ours changed MTU and routes, and said so",
-			spoil: func(w *world, r *cniproto.Request) {
+			spoil: func(w *testNode, r *cniproto.Request) {
 				w.changeLink("eth0", func(l *fakeLink) { l.plug.MTU, l.plug.Gateways = 1400, nil })
 				changePrev(w.t, r, func(p *types100.Result) { p.Interfaces[1].Mtu, p.Routes = 1400, nil })
 			},
 		},
 		{
 			name: "a plugin after ours changed MTU and the tables of routes, and said nothing, as tuning and sbr do",
-			spoil: func(w *world, _ *cniproto.Request) {
+			spoil: func(w *testNode, _ *cniproto.Request) {
 				w.changeLink("eth0", func(l *fakeLink) {
 					l.plug.MTU, l.plug.Gateways = 1400, nil
 					l.others = []plug.Route{{Destination: netip.MustParsePrefix("0.0.0.0/0"), Gateway: netip.MustParseAddr("169.254.1.1")}}
@@ -163,7 +163,7 @@ func TestCheck(t *testing.T) {
 		{
 			name: "a route of another table by another gateway is another route", code: fault.CodeDiffers,
 			diffs: []string{"interface eth0 lacks the route to 0.0.0.0/0 via 169.254.1.1"},
-			spoil: func(w *world, _ *cniproto.Request) {
+			spoil: func(w *testNode, _ *cniproto.Request) {
 				w.changeLink("eth0", func(l *fakeLink) {
 					l.plug.Gateways = nil
 					l.others = []plug.Route{{Destination: netip.MustParsePrefix("0.0.0.0/0"), Gateway: netip.MustParseAddr("169.254.1.2")}}
@@ -172,7 +172,7 @@ func TestCheck(t *testing.T) {
 		},
 		{
 			name: "a larger MTU than was said", code: fault.CodeDiffers, diffs: []string{"interface eth0 has an MTU of 1450 bytes, not 1400"},
-			spoil: func(w *world, r *cniproto.Request) {
+			spoil: func(w *testNode, r *cniproto.Request) {
 				w.changeLink("eth0", func(l *fakeLink) { l.plug.MTU = 1450 })
 				changePrev(w.t, r, func(p *types100.Result) { p.Interfaces[1].Mtu = 1400 })
 			},
@@ -181,7 +181,7 @@ func TestCheck(t *testing.T) {
 			name: "a plugin after ours changed the MAC, and said so", code: fault.CodeDiffers,
 			diffs: []string{"interface eth0 has MAC 0a:58:0a:f4:00:99, which a plugin after this one gave it: the node drops what it sends, " +
 				"because it was plugged with 0a:58:0a:f4:00:05: have this plugin give it, by its capability mac"},
-			spoil: func(w *world, r *cniproto.Request) {
+			spoil: func(w *testNode, r *cniproto.Request) {
 				w.changeLink("eth0", func(l *fakeLink) { l.plug.MAC, _ = net.ParseMAC("0a:58:0a:f4:00:99") })
 				changePrev(w.t, r, func(p *types100.Result) { p.Interfaces[1].Mac = "0A:58:0A:F4:00:99" })
 			},
@@ -189,7 +189,7 @@ func TestCheck(t *testing.T) {
 		{
 			name: "the result of another sandbox", code: fault.CodeDiffers,
 			diffs: []string{"prevResult: lacks address 10.244.1.5/32 of interface eth0", "prevResult: lacks interface net1 of the sandbox"},
-			spoil: func(w *world, r *cniproto.Request) {
+			spoil: func(w *testNode, r *cniproto.Request) {
 				changePrev(w.t, r, func(p *types100.Result) {
 					p.IPs[0].Address.IP = net.IPv4(10, 244, 1, 77)
 					p.Interfaces = p.Interfaces[:2]
@@ -198,34 +198,36 @@ func TestCheck(t *testing.T) {
 		},
 		{
 			name: "no prevResult", code: cniproto.CodeInvalidConfig, words: []string{"prevResult", "missing"},
-			spoil: func(_ *world, r *cniproto.Request) { r.Config = json.RawMessage(config110) },
+			spoil: func(_ *testNode, r *cniproto.Request) { r.Config = json.RawMessage(config110) },
 		},
 		{
 			name: "a prevResult that is null", code: cniproto.CodeInvalidConfig, words: []string{"prevResult", "missing"},
-			spoil: func(w *world, r *cniproto.Request) { r.Config = withPrevResult(w.t, r.Config, json.RawMessage("null")) },
+			spoil: func(w *testNode, r *cniproto.Request) {
+				r.Config = withPrevResult(w.t, r.Config, json.RawMessage("null"))
+			},
 		},
 		{
 			name: "a prevResult that is none", code: cniproto.CodeDecode, words: []string{"prevResult"},
-			spoil: func(w *world, r *cniproto.Request) {
+			spoil: func(w *testNode, r *cniproto.Request) {
 				r.Config = withPrevResult(w.t, r.Config, json.RawMessage(`{"cniVersion":"1.1.0","ips":[{"address":"x"}]}`))
 			},
 		},
 		{
 			name: "another namespace", code: fault.CodeDiffers, words: []string{"CNI_NETNS", "namespace"},
-			spoil: func(w *world, _ *cniproto.Request) { w.kernel.namespace(w.netns("c1")) },
+			spoil: func(w *testNode, _ *cniproto.Request) { w.kernel.namespace(w.netns("c1")) },
 		},
 		{
 			name: "another interface name", code: cniproto.CodeInvalidEnvironment, words: []string{"CNI_IFNAME", "eth9", "eth0"},
-			spoil: func(_ *world, r *cniproto.Request) { r.IfName = "eth9" },
+			spoil: func(_ *testNode, r *cniproto.Request) { r.IfName = "eth9" },
 		},
 		{
 			name: "no sandbox", code: cniproto.CodeUnknownContainer, words: []string{"c1", "n1"},
-			spoil: func(w *world, _ *cniproto.Request) { _ = w.del("c1") },
+			spoil: func(w *testNode, _ *cniproto.Request) { _ = w.del("c1") },
 		},
 	}
 	for _, tc := range cases {
 		t.Run(tc.name, func(t *testing.T) {
-			inWorld(t, func(w *world) {
+			onTestNode(t, func(w *testNode) {
 				t := w.t
 				r := w.checked()
 				tc.spoil(w, &r)
@@ -240,9 +242,10 @@ func TestCheck(t *testing.T) {
 	}
 }
 
-// What plugins after ours changed is told to who looks for it, and is no error.
+// Changes by later plugins of the chain are logged at the level of a pod, and are no
+// error.
 func TestCheckTellsWhatOthersChanged(t *testing.T) {
-	inWorld(t, func(w *world) {
+	onTestNode(t, func(w *testNode) {
 		r := w.checked()
 		w.changeLink("eth0", func(l *fakeLink) { l.plug.MTU = 1400 })
 		var lines []string
@@ -255,10 +258,10 @@ func TestCheckTellsWhatOthersChanged(t *testing.T) {
 	})
 }
 
-// The packet filter is compared too, by what its keeper knows: it is told of each
-// change of others, and puts itself in order.
+// CHECK compares the packet filter with its keeper's knowledge. The keeper notices each
+// change by others and repairs it.
 func TestCheckOfThePacketFilter(t *testing.T) {
-	inWorld(t, func(w *world) {
+	onTestNode(t, func(w *testNode) {
 		t := w.t
 		r := w.checked() // the filter is still to be written
 		_, err := w.handle(r)
@@ -266,7 +269,7 @@ func TestCheckOfThePacketFilter(t *testing.T) {
 		filtered()
 
 		w.filter.setFail(errors.New("nft: operation not permitted"))
-		w.daemon.config.Firewall.Noticed(0) // somebody flushed the tables
+		w.daemon.config.Firewall.Noticed(0) // another program flushed the tables
 		settle()
 		_, err = w.handle(r)
 		nodetest.WantCode(t, err, fault.CodeDiffers, "1 difference")
@@ -282,9 +285,9 @@ func TestCheckOfThePacketFilter(t *testing.T) {
 	})
 }
 
-// CHECK itself changes nothing, but the host's side is in order soon after it.
+// CHECK itself changes nothing, but the host's side is repaired soon after it.
 func TestCheckLeavesTheRepairToTheBackground(t *testing.T) {
-	inWorld(t, func(w *world) {
+	onTestNode(t, func(w *testNode) {
 		t := w.t
 		r := w.checked()
 		w.changeLink("net1", func(l *fakeLink) { l.host.Up, l.host.Master = false, "br9" })
@@ -294,7 +297,7 @@ func TestCheckLeavesTheRepairToTheBackground(t *testing.T) {
 		_, err = w.handle(r)
 		nodetest.WantCode(t, err, 0)
 
-		// What is inside belongs to the pod, and is left to people.
+		// The inside belongs to the pod, and is left to people.
 		w.changeLink("net1", func(l *fakeLink) { l.plug.Addresses = nil })
 		for range 2 {
 			_, err = w.handle(r)
@@ -304,11 +307,11 @@ func TestCheckLeavesTheRepairToTheBackground(t *testing.T) {
 	})
 }
 
-// The result that a runtime brings has the form of the version that it asks in.
+// The result that a runtime passes has the form of the request's version.
 func TestCheckInEveryVersion(t *testing.T) {
 	for _, version := range []string{"0.4.0", "1.0.0", "1.1.0"} {
 		t.Run(version, func(t *testing.T) {
-			inWorld(t, func(w *world) {
+			onTestNode(t, func(w *testNode) {
 				w.checked()
 				_, err := w.handle(w.checkOf(version))
 				nodetest.WantCode(w.t, err, 0)
@@ -317,14 +320,14 @@ func TestCheckInEveryVersion(t *testing.T) {
 	}
 }
 
-// The daemon was restarted, and the record was rebuilt from the kernel: what is
-// known is compared.
+// The daemon was restarted, and the record was rebuilt from the kernel: CHECK compares
+// its known parts.
 func TestCheckOfARebuiltRecord(t *testing.T) {
 	pn := &podNetwork{ledger: ledger.New(t.TempDir(), "boot-1", nil, func(*ledger.Record) {})}
-	interfaces := pn.rebuilt("c1", []plug.Found{{Made: plug.Made{HostLink: "h", ContainerID: "c1", Name: "eth0"}}}).Interfaces()
+	interfaces := pn.rebuildRecord("c1", []plug.Found{{Made: plug.Made{HostLink: "h", ContainerID: "c1", Name: "eth0"}}}).Interfaces()
 	prev := &types100.Result{Interfaces: []*types100.Interface{{Name: "eth0", Sandbox: "/run/netns/a"}}}
 	found := differences("c1", interfaces, prev, inspection{inside: map[string]plug.Inspected{"eth0": {Up: true}}})
-	if len(found.diffs) > 0 || found.mend {
+	if len(found.diffs) > 0 || found.repairable {
 		t.Errorf("%+v", found)
 	}
 	found = differences("c1", interfaces, prev, inspection{})
@@ -333,7 +336,7 @@ func TestCheckOfARebuiltRecord(t *testing.T) {
 	}
 }
 
-// A prevResult comes from a runtime's cache on disk, which may have anything in it.
+// A prevResult comes from a runtime's cache on disk, which may hold anything.
 func FuzzPrevResult(f *testing.F) {
 	for _, version := range cniproto.Versions {
 		f.Add(version, []byte(`{"cniVersion":"`+version+`","interfaces":[{"name":"eth0","sandbox":"/run/netns/a"}],`+
@@ -367,8 +370,8 @@ func wantCoded(t *testing.T, err error) {
 	}
 }
 
-// containerd sends no CHECK: the sweep has host ends put back that somebody set
-// down or took off their bridge, and says nothing of those that are in order.
+// containerd sends no CHECK. The sweep repairs host ends that were set down or taken off
+// their bridge, and logs nothing about intact ones.
 func TestHostEndsArePutBackWithoutCheck(t *testing.T) {
 	for _, tt := range []struct {
 		name  string
@@ -379,7 +382,7 @@ func TestHostEndsArePutBackWithoutCheck(t *testing.T) {
 		{"on another bridge", func(s *link.State) { s.Master = "br9" }},
 	} {
 		t.Run(tt.name, func(t *testing.T) {
-			inWorld(t, func(w *world) {
+			onTestNode(t, func(w *testNode) {
 				w.checked()
 				w.changeLink("net1", func(l *fakeLink) { tt.spoil(&l.host) })
 				<-time.After(sweepInterval)

@@ -11,16 +11,17 @@ import (
 	"fairlead.dev/fairlead/internal/node/fault"
 )
 
-// collect lets go what the runtime does not list and what is not alive any more, while no
-// ADD and no DEL runs. It goes on over errors and returns all of them as one.
+// collect removes the sandboxes that the runtime does not list and that are dead, while
+// no ADD and no DEL runs. An error with one sandbox stops no other; collect returns all
+// errors as one.
 //
-// What lives stays, whatever the list says: a runtime sends a GC for every network
-// configuration that it finds, with an empty list for one that no pod uses, and the
-// name in it may be that of ours. Container IDs alone are compared: the runtime knows
-// of one interface, and a sandbox may have more.
+// A live sandbox stays even if it is not listed: a runtime sends a GC for every network
+// configuration that it finds, with an empty list for a configuration that no pod uses,
+// and that configuration may have the name of Fairlead's. collect compares container IDs
+// alone, since the runtime knows of one interface and a sandbox may have more.
 func (pn *podNetwork) collect(ctx context.Context, r cniproto.Request) error {
-	listed, told, err := answer.ValidSandboxes(r.Config)
-	if err != nil || !told {
+	listed, given, err := answer.ValidSandboxes(r.Config)
+	if err != nil || !given {
 		return err
 	}
 	return pn.turns.Alone(ctx, func(ctx context.Context) error {
@@ -28,8 +29,8 @@ func (pn *podNetwork) collect(ctx context.Context, r cniproto.Request) error {
 	})
 }
 
-// aggregate makes one error for the runtime of what went wrong with several
-// sandboxes.
+// aggregate returns one error for the runtime that holds the errors of several sandboxes,
+// nil if there is none.
 func aggregate(errs []error) error {
 	if len(errs) == 0 {
 		return nil

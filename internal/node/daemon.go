@@ -33,42 +33,42 @@ import (
 )
 
 const (
-	// sweepInterval is how long what nobody tells the daemon of may stay: a
-	// sandbox whose namespace went without a DEL, a link without a record.
+	// sweepInterval is the time between sweeps. A sweep finds changes that are not
+	// announced to the daemon: a sandbox whose namespace went without a DEL, a link
+	// without a record.
 	sweepInterval = time.Minute
 
-	// replayTimeout bounds how long the DELs that were put aside keep the socket
-	// closed. One takes less than a millisecond, unless something is wrong.
+	// replayTimeout bounds how long the replay of spooled DELs keeps the socket closed.
+	// One DEL normally takes less than a millisecond.
 	replayTimeout = 10 * time.Second
 )
 
-// Config is what a Daemon works with.
+// Config is the configuration of a Daemon and the parts that it works with.
 type Config struct {
 	// NodeName is the name of this node.
 	NodeName string
-	// Bridge and Uplink of the default network; no uplink takes the one of the
-	// default route.
+	// Bridge and Uplink are interfaces of the default network. An empty Uplink means the
+	// interface of the default route.
 	Bridge, Uplink string
-	// Encapsulation of the default network, and the number and UDP port of its
-	// tunnel.
+	// Encapsulation of the default network, and the VNI and UDP port of its tunnel.
 	Encapsulation  hostnet.Encapsulation
 	VNI, VXLANPort int
-	// BootID of the kernel.
+	// BootID identifies the current boot of the kernel.
 	BootID string
-	// StateDir holds the records, Socket is where the plugin is served; the
-	// plugin's spool and the heartbeat lie beside it.
+	// StateDir is the folder of the records. Socket is the path of the CNI socket; the
+	// plugin's spool and the heartbeat file are in the folder of Socket.
 	StateDir, Socket string
-	// AddTimeout bounds how long an ADD waits for others.
+	// AddTimeout bounds how long an ADD waits for the controller and for other sandboxes.
 	AddTimeout time.Duration
-	// Install says what is installed for the runtime; nil installs nothing.
+	// Install lists the files to install for the runtime; nil installs nothing.
 	Install *install.Options
-	// KubeletMetrics has the requests counted under the names that the kubelet
-	// had for them too.
+	// KubeletMetrics also counts requests under the names of the kubelet's former
+	// metrics.
 	KubeletMetrics bool
 
-	// Masquerade says as whom pods leave the cluster.
+	// Masquerade is the source address of pod traffic that leaves the cluster.
 	Masquerade filter.Masquerade
-	// ReservedPorts are the node's own, which no pod gets as host ports.
+	// ReservedPorts are the node's own ports, which no pod gets as host ports.
 	ReservedPorts []answer.ReservedPort
 
 	// Tracer takes the spans of requests; nil for none.
@@ -85,7 +85,7 @@ type Config struct {
 	Metrics  prometheus.Registerer
 }
 
-// API is what the daemon asks of the API server, beside what it watches.
+// API is the part of the API server that the daemon calls, beside its watches.
 type API interface {
 	report.API
 	hostnet.API
@@ -93,16 +93,15 @@ type API interface {
 	Pod(ctx context.Context, key types.NamespacedName) (*metav1.PartialObjectMetadata, error)
 }
 
-// Source tells of what the API server has.
+// Source watches and lists objects of the API server.
 type Source interface {
-	// Watch tells of it until ctx ends.
+	// Watch passes changes to e until ctx ends.
 	Watch(ctx context.Context, e apiserver.Events) error
 	// Networks lists every NodeNetwork, from memory.
 	Networks(ctx context.Context) ([]v1alpha1.NodeNetwork, error)
 }
 
-// Daemon is the daemon of one node: it has the runtime served by a network
-// plugin.
+// Daemon is the daemon of one node. It serves the runtime by a network plugin.
 type Daemon struct {
 	config  Config
 	manager *plugin.Manager
@@ -121,12 +120,12 @@ func New(c Config, p plugin.Plugin) (*Daemon, error) {
 		d.parts.Ready = m.Status
 	}
 	if d.parts.Run == nil {
-		d.parts.Run = d.beat
+		d.parts.Run = d.runHeartbeat
 	}
 	return d, nil
 }
 
-// Ready says why pods cannot be served, or nil.
+// Ready returns nil if pods can be served, otherwise an error with the reason.
 func (d *Daemon) Ready() error {
 	if !d.serving.Load() {
 		return errors.New("the CNI socket is not open yet")
@@ -134,10 +133,11 @@ func (d *Daemon) Ready() error {
 	return d.parts.Ready()
 }
 
-// Checks fail, by name, when a restart of the daemon may help.
+// Checks returns functions by name. A function returns an error if a restart of the
+// daemon may help.
 func (d *Daemon) Checks() map[string]func() error { return d.parts.Checks }
 
-// Remembered is how many things the daemon remembers, by kind.
+// Remembered returns how many entries the daemon holds in memory, by kind.
 func (d *Daemon) Remembered() map[string]int {
 	all := d.manager.Remembered()
 	if d.parts.Remembered != nil {
@@ -146,8 +146,8 @@ func (d *Daemon) Remembered() map[string]int {
 	return all
 }
 
-// Run adopts what the daemon before left, replays the DELs that came while there
-// was none, and serves until ctx ends. Nothing of a pod is touched at the end.
+// Run adopts the state of the previous daemon, replays the DELs that came while no daemon
+// ran, and serves until ctx ends. It leaves all pods as they are at the end.
 func (d *Daemon) Run(ctx context.Context) error {
 	log := logr.FromContextOrDiscard(ctx)
 	lock, err := lockState(ctx, d.config.StateDir)
@@ -165,7 +165,8 @@ func (d *Daemon) Run(ctx context.Context) error {
 	log.Info("serving", "socket", d.config.Socket, "node", d.config.NodeName)
 	d.serving.Store(true)
 
-	// What requests need goes on until the last one is answered.
+	// The background tasks run until the last request is answered, because requests need
+	// them.
 	behind, stop := context.WithCancel(context.WithoutCancel(ctx))
 	defer stop()
 	g, behind := errgroup.WithContext(behind)
@@ -182,7 +183,7 @@ func (d *Daemon) Run(ctx context.Context) error {
 	return g.Wait()
 }
 
-// handler serves what the CNI plugin forwards.
+// handler returns the handler of the requests of the CNI plugin.
 func (d *Daemon) handler() server.Handler {
 	if t := d.config.Tracer; t != nil {
 		return traced{next: d, tracer: t}
@@ -190,8 +191,7 @@ func (d *Daemon) handler() server.Handler {
 	return d
 }
 
-// Handle serves one request, which is valid as CNI demands. Errors are
-// *cniproto.Error.
+// Handle serves one request, which is valid CNI. Errors are *cniproto.Error.
 func (d *Daemon) Handle(ctx context.Context, r cniproto.Request) (result []byte, err error) {
 	log := logr.FromContextOrDiscard(ctx).WithValues("verb", r.Verb, "sandbox", r.ContainerID)
 	ctx = logr.NewContext(ctx, log)
@@ -209,7 +209,7 @@ func (d *Daemon) Handle(ctx context.Context, r cniproto.Request) (result []byte,
 	return result, fault.CNI(err)
 }
 
-// sandbox serves the runtime, or a program that plugs pods in its place.
+// sandbox serves a request of the runtime, or of another program that plugs pods.
 func (d *Daemon) sandbox(ctx context.Context, r cniproto.Request) (result []byte, err error) {
 	switch r.Verb {
 	case cniproto.VerbAdd:
@@ -243,20 +243,21 @@ func (d *Daemon) addresses(ctx context.Context, r cniproto.Request) ([]byte, err
 	return nil, fault.Errorf(fault.ErrUnserved, "%s: addresses are not served by the network plugin of this node", r.IPAM)
 }
 
-// background is what runs behind the socket.
+// background returns the tasks that run beside the socket.
 func (d *Daemon) background() []func(context.Context) error {
-	return []func(context.Context) error{d.sweep, giveBack, d.parts.Run}
+	return []func(context.Context) error{d.sweep, releaseMemory, d.parts.Run}
 }
 
-// beat keeps the heartbeat of a plugin that knows at any time whether it can
-// serve.
-func (d *Daemon) beat(ctx context.Context) error {
+// runHeartbeat keeps the heartbeat file of a plugin without Parts.Run, whose Status is
+// current at any time.
+func (d *Daemon) runHeartbeat(ctx context.Context) error {
 	path := filepath.Join(filepath.Dir(d.config.Socket), cniproto.HeartbeatFile)
 	health.New(d.manager.Status, path, d.config.BootID).Run(ctx, func() <-chan struct{} { return nil })
 	return nil
 }
 
-// lockState waits for the daemon before, if there is one, to end.
+// lockState takes the lock on the records, and waits for the previous daemon to end if it
+// still runs.
 func lockState(ctx context.Context, dir string) (*install.Lock, error) {
 	lock, err := install.TryLock(dir)
 	if !errors.Is(err, install.ErrLocked) {
@@ -280,14 +281,14 @@ func lockState(ctx context.Context, dir string) (*install.Lock, error) {
 	}
 }
 
-// begin does what comes before the first request. A DEL that fails keeps nobody
-// else waiting: the sweep tries it again.
+// begin prepares the daemon for its first request. A DEL that fails delays no other
+// request: the sweep retries it.
 func (d *Daemon) begin(ctx context.Context) error {
 	if err := server.MakeSpool(d.spool()); err != nil {
 		return err
 	}
 	if !cniproto.Spoolable(d.spool()) {
-		logr.FromContextOrDiscard(ctx).Info("the plugin puts no DEL aside while this daemon is away: its socket is not in a run directory", "socket", d.config.Socket, "runDirectory", cniproto.RunDir)
+		logr.FromContextOrDiscard(ctx).Info("the plugin cannot spool a DEL while this daemon is away: its socket is not in a run directory", "socket", d.config.Socket, "runDirectory", cniproto.RunDir)
 	}
 	if i := d.config.Install; i != nil {
 		if err := install.Plugin(i.PluginSource, i.BinDir, i.Names); err != nil {
@@ -305,13 +306,13 @@ func (d *Daemon) begin(ctx context.Context) error {
 	return nil
 }
 
-// spool is where the plugin puts DELs aside.
+// spool returns the folder in which the plugin spools DELs.
 func (d *Daemon) spool() string {
 	return filepath.Join(filepath.Dir(d.config.Socket), cniproto.SpoolDir)
 }
 
-// replay serves the DELs that the plugin put aside while no daemon was there. One
-// that fails stays where it is and stops no other; the error is of all that did.
+// replay serves the DELs that the plugin spooled while no daemon ran. A DEL that fails
+// stays in the spool and stops no other. The error holds those of all failed DELs.
 func (d *Daemon) replay(ctx context.Context) error {
 	log := logr.FromContextOrDiscard(ctx)
 	spooled, err := server.ReadSpool(d.spool())
@@ -321,7 +322,7 @@ func (d *Daemon) replay(ctx context.Context) error {
 	for i, s := range spooled {
 		todo.Go(func() error {
 			if s.Damaged != nil {
-				log.Error(s.Damaged, "spooled DEL was damaged, its name says enough", "sandbox", s.Request.ContainerID)
+				log.Error(s.Damaged, "spooled DEL was damaged, its file name suffices", "sandbox", s.Request.ContainerID)
 			}
 			if errs[i] = d.tearDown(ctx, s.Request); errs[i] == nil {
 				errs[i] = s.Remove()
@@ -339,7 +340,7 @@ func (d *Daemon) replay(ctx context.Context) error {
 		errs[i] = fmt.Errorf("replay the DEL of sandbox %s: %w", spooled[i].Request.ContainerID, err)
 	}
 	if done > 0 {
-		log.Info("DELs replayed that came while no daemon was there", "count", done)
+		log.Info("replayed DELs that came while no daemon ran", "count", done)
 	}
 	return errors.Join(append(errs, err)...)
 }
@@ -353,9 +354,9 @@ func (d *Daemon) tearDown(ctx context.Context, r cniproto.Request) error {
 	return err
 }
 
-// sweep removes, every minute, what nobody tells the daemon of, and puts back a
-// plugin that somebody removed. A DEL may have been put aside in the moment in
-// which the socket opened.
+// sweep does three things each sweepInterval: it replays spooled DELs, since a plugin may
+// have spooled one while the socket opened; it reinstalls the CNI plugin if it was
+// removed; and it calls the sweep of the network plugin.
 func (d *Daemon) sweep(ctx context.Context) error {
 	tick := time.NewTicker(sweepInterval)
 	defer tick.Stop()

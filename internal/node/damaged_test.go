@@ -20,10 +20,10 @@ import (
 	"fairlead.dev/fairlead/internal/node/nodetest"
 )
 
-// damaged gives a pod an address in sandbox c1, and has the daemon start again with
-// a record of it that cannot be read. It returns the pod's PodAttachment, whose status
-// names the sandbox if written is true.
-func (w *world) damaged(written bool) types.NamespacedName {
+// damaged gives a pod an address in sandbox c1, damages its record and restarts the
+// daemon. It returns the pod's PodAttachment, whose status names the sandbox if written
+// is true.
+func (w *testNode) damaged(written bool) types.NamespacedName {
 	w.t.Helper()
 	key := w.pod("web", "uid-1")
 	w.further(key, "net1")
@@ -43,14 +43,14 @@ func (w *world) damaged(written bool) types.NamespacedName {
 	return key
 }
 
-// A record that cannot be read keeps the node from saying that nothing is
-// plugged, until the DEL.
+// While a record cannot be read, the node reports no PodAttachment as never plugged,
+// until the DEL.
 func TestDamagedAddressRecord(t *testing.T) {
-	inWorld(t, func(w *world) {
+	onTestNode(t, func(w *testNode) {
 		key := w.damaged(true)
 		settle()
 		w.restart() // it is still remembered
-		w.leave(key)
+		w.deleteAttachment(key)
 		settle()
 		if got := w.state(key); got != v1alpha1.SandboxAttached {
 			t.Errorf("it is %q although nobody knows", got)
@@ -68,18 +68,18 @@ func TestDamagedAddressRecord(t *testing.T) {
 	})
 }
 
-// A damaged record whose DEL never comes (multus#323) keeps the addresses that it may be
-// about until the sweep sees that no namespace has one; what hides a namespace is no
-// proof. Where no status names the sandbox, it may be of any pod that has none.
+// The DEL of a damaged record never comes (multus#323). The record holds its possible
+// addresses until the sweep finds that no namespace has one; a hidden namespace is no
+// proof. If no status names the sandbox, it may be of any pod that has none.
 func TestDamagedAddressRecordWithoutADel(t *testing.T) {
 	for _, written := range []bool{true, false} {
 		t.Run(fmt.Sprintf("the status names the sandbox: %v", written), func(t *testing.T) {
-			inWorld(t, func(w *world) { w.damagedWithoutADel(written) })
+			onTestNode(t, func(w *testNode) { w.damagedWithoutADel(written) })
 		})
 	}
 }
 
-func (w *world) damagedWithoutADel(written bool) {
+func (w *testNode) damagedWithoutADel(written bool) {
 	t := w.t
 	other := w.pod("other", "uid-2") // never plugged
 	w.further(other, "net1")
@@ -95,11 +95,11 @@ func (w *world) damagedWithoutADel(written bool) {
 		a := says.Load()
 		return a.path, a.err
 	}
-	w.leave(key)
-	w.leave(other)
+	w.deleteAttachment(key)
+	w.deleteAttachment(other)
 	wantKey, wantOther := v1alpha1.SandboxState(""), v1alpha1.SandboxState("")
-	// Both have the same two addresses in this test: what may be the record's is asked
-	// for, of each.
+	// Both pods have the same two addresses in this test. The sweep looks for the
+	// addresses of each pod that the record may belong to.
 	want := []netip.Addr{netip.MustParseAddr("10.9.0.5"), netip.MustParseAddr("10.9.0.5"), netip.MustParseAddr("fd09::5"), netip.MustParseAddr("fd09::5")}
 	if written {
 		wantKey, wantOther = v1alpha1.SandboxAttached, v1alpha1.SandboxDetached
@@ -128,9 +128,9 @@ func (w *world) damagedWithoutADel(written bool) {
 	}
 }
 
-// An incomplete record stays while the sandbox has an interface that it knows.
+// An incomplete record stays while the sandbox has a known interface.
 func TestIncompleteRecordWithAnotherInterface(t *testing.T) {
-	inWorld(t, func(w *world) {
+	onTestNode(t, func(w *testNode) {
 		t := w.t
 		w.damaged(true)
 		w.network.statuses.Holding = func(context.Context, []netip.Addr) (string, error) { return "", nil }

@@ -16,13 +16,12 @@ import (
 	"fairlead.dev/fairlead/internal/node/turns"
 )
 
-// TearDownPod lets a sandbox go, by its container ID and the interface of its ADD,
-// with all that this ADD made. A DEL of any other interface changes nothing: it may
-// be that of an ADD which was refused because the sandbox had its interface already.
+// TearDownPod removes everything that an ADD made for a sandbox, by the container ID and
+// the interface of this ADD. A DEL of any other interface changes nothing: it may belong
+// to an ADD which was refused because the sandbox had its interface already.
 //
-// It answers as soon as it is written down that the links have to go: deleting one
-// waits some 30 ms in the kernel, and nobody but the acknowledgement has to wait for
-// that.
+// TearDownPod returns as soon as the record of the deletion is written. The kernel takes
+// some 30 ms to delete a link, and only the acknowledgement has to wait for it.
 func (pn *podNetwork) TearDownPod(ctx context.Context, r cniproto.Request) error {
 	rec := pn.ledger.Get(r.ContainerID)
 	var add *ledger.Add
@@ -49,8 +48,9 @@ func (pn *podNetwork) TearDownPod(ctx context.Context, r cniproto.Request) error
 	return pn.kernel.RemoveUnknown(ctx, at, r.ContainerID, r.IfName)
 }
 
-// release lets ADDs of a sandbox go. Links go in the background, after it is written
-// down that they have to go; where that cannot be written they go at once.
+// release removes ADDs of a sandbox. The remover deletes the links in the background
+// after the deletion is recorded; if it cannot be recorded, release deletes the links at
+// once.
 func (pn *podNetwork) release(ctx context.Context, rec *ledger.Record, adds ...ledger.Add) error {
 	if !slices.ContainsFunc(adds, func(a ledger.Add) bool { return !a.AddressOnly() }) {
 		return pn.remover.remove(ctx, rec.ContainerID, adds...)
@@ -64,7 +64,7 @@ func (pn *podNetwork) release(ctx context.Context, rec *ledger.Record, adds ...l
 	return nil
 }
 
-// deleting returns a record in which ADDs are being deleted.
+// deleting returns the record with some ADDs in the state Deleting.
 func deleting(rec *ledger.Record, adds []ledger.Add) *ledger.Record {
 	for _, a := range adds {
 		a.State = ledger.Deleting
@@ -73,11 +73,11 @@ func deleting(rec *ledger.Record, adds []ledger.Add) *ledger.Record {
 	return rec
 }
 
-// removers is how many sandboxes go at once. A deletion waits some 30 ms for
-// the kernel, and the waits overlap: 32 at once make 400 a second.
+// removers is how many sandboxes are removed at once. A deletion waits some 30 ms for the
+// kernel, and the waits overlap: 32 at once make 400 a second.
 const removers = 32
 
-// remover unplugs what was let go, in the background, for ever until it is done.
+// remover unplugs released sandboxes in the background, and retries until it is done.
 type remover struct {
 	kernel   Kernel
 	ledger   *ledger.Ledger
@@ -102,14 +102,14 @@ func (r *remover) Run(ctx context.Context) error {
 	return nil
 }
 
-// enqueue has the ADDs of a sandbox removed that are being deleted.
+// enqueue schedules the removal of the ADDs of a sandbox that are in the state Deleting.
 func (r *remover) enqueue(containerID string) { r.queue.Add(containerID) }
 
-// later has an ADD removed whose removal failed.
-func (r *remover) later(rec *ledger.Record, add ledger.Add) {
+// removeLater schedules the removal of an ADD whose removal failed.
+func (r *remover) removeLater(rec *ledger.Record, add ledger.Add) {
 	rec = deleting(rec, []ledger.Add{add})
 	if err := r.ledger.Put(rec); err != nil {
-		// The file keeps its state: a daemon that starts undoes an ADD too.
+		// The file keeps the former state, from which a later daemon undoes the ADD too.
 		r.ledger.Adopt(rec)
 	}
 	r.queue.AddRateLimited(rec.ContainerID)
@@ -127,9 +127,9 @@ func (r *remover) removeDeleting(ctx context.Context, containerID string) error 
 	return r.remove(ctx, containerID, adds...)
 }
 
-// remove unplugs what ADDs of a sandbox have made, the last interface first, and
-// forgets these ADDs when the kernel says that every link is gone, and no host port
-// leads to one.
+// remove unplugs the interfaces of ADDs of a sandbox, the last one first. It deletes
+// these ADDs from the ledger when the kernel has no link of theirs, and no host port
+// leads to them.
 func (r *remover) remove(ctx context.Context, containerID string, adds ...ledger.Add) error {
 	var errs []error
 	for _, a := range adds {

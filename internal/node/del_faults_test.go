@@ -28,38 +28,38 @@ import (
 // host port.
 type addStep struct {
 	name string
-	// at is the hook that the ADD comes by there.
+	// at is the hook that the ADD calls in this step.
 	at string
-	// hold has the ADD wait there, where it waits for others, until release.
-	hold func(w *world, key types.NamespacedName) (release func())
-	// fail lets the step fail; nil leaves it to the hook, or to the wait that ends.
-	fail func(w *world) (mend func())
-	// code is what ADD answers when the step fails.
+	// hold blocks the ADD in this step, where it waits for others, until release.
+	hold func(w *testNode, key types.NamespacedName) (release func())
+	// fail makes the step fail; nil leaves it to the hook, or to the end of the wait.
+	fail func(w *testNode) (repair func())
+	// code is the CNI code of the ADD if the step fails.
 	code int
 }
 
 var addSteps = []addStep{
 	{name: "enter the namespace", at: "enter", code: cniproto.CodeInternal},
-	{name: "wait for the node's network", code: cniproto.CodeTryAgainLater, hold: (*world).holdNetwork},
-	{name: "wait for the PodAttachment", code: cniproto.CodeTryAgainLater, hold: (*world).holdAttachment},
-	{name: "claim it", code: cniproto.CodeTryAgainLater, hold: (*world).holdClaim},
+	{name: "wait for the node's network", code: cniproto.CodeTryAgainLater, hold: (*testNode).holdNetwork},
+	{name: "wait for the PodAttachment", code: cniproto.CodeTryAgainLater, hold: (*testNode).holdAttachment},
+	{name: "claim it", code: cniproto.CodeTryAgainLater, hold: (*testNode).holdClaim},
 	{name: "before the first pair", at: "attach eth0", code: cniproto.CodeInternal},
 	{name: "after the first pair", at: "attached eth0", code: cniproto.CodeInternal},
 	{name: "before the second pair", at: "attach net1", code: cniproto.CodeInternal},
 	{name: "after the second pair", at: "attached net1", code: cniproto.CodeInternal},
 	{
 		name: "write the packet filter", at: "filter", code: cniproto.CodeTryAgainLater,
-		fail: func(w *world) (mend func()) {
+		fail: func(w *testNode) (repair func()) {
 			w.filter.setFail(errors.New("nft: operation not permitted"))
 			return func() { w.filter.setFail(nil) }
 		},
 	},
 	{name: "forget the flows before", at: "forget", code: cniproto.CodeInternal},
-	{name: "wait for the driver", code: cniproto.CodeTryAgainLater, hold: (*world).holdActive},
+	{name: "wait for the driver", code: cniproto.CodeTryAgainLater, hold: (*testNode).holdActive},
 	{
 		name: "prepare the record", at: "enter", code: cniproto.CodeInternal,
-		fail: func(w *world) (mend func()) {
-			// Files cannot be made in a directory that is not there.
+		fail: func(w *testNode) (repair func()) {
+			// Files cannot be created in a missing directory.
 			dir := filepath.Join(w.dir, ledger.RecordsDir)
 			if err := os.Rename(dir, dir+".away"); err != nil {
 				w.t.Error(err)
@@ -73,8 +73,8 @@ var addSteps = []addStep{
 	},
 	{
 		name: "write the record", at: "forget", code: cniproto.CodeInternal,
-		fail: func(w *world) (mend func()) {
-			// A file cannot take the place of a directory.
+		fail: func(w *testNode) (repair func()) {
+			// A file cannot replace a directory.
 			if err := os.Mkdir(filepath.Join(w.dir, ledger.RecordsDir, "c1"+ledger.RecordSuffix), 0o700); err != nil {
 				w.t.Error(err)
 			}
@@ -83,7 +83,7 @@ var addSteps = []addStep{
 	},
 }
 
-func (w *world) holdNetwork(types.NamespacedName) (release func()) {
+func (w *testNode) holdNetwork(types.NamespacedName) (release func()) {
 	set := func(err error) {
 		w.host.mu.Lock()
 		defer w.host.mu.Unlock()
@@ -98,13 +98,13 @@ func (w *world) holdNetwork(types.NamespacedName) (release func()) {
 	}
 }
 
-func (w *world) holdAttachment(key types.NamespacedName) (release func()) {
+func (w *testNode) holdAttachment(key types.NamespacedName) (release func()) {
 	pa := w.api.get(key)
 	w.api.remove(key)
 	return func() { w.api.put(pa) }
 }
 
-func (w *world) holdClaim(types.NamespacedName) (release func()) {
+func (w *testNode) holdClaim(types.NamespacedName) (release func()) {
 	w.mustAdd("c0", "p", "u1")
 	return func() {
 		if err := w.del("c0"); err != nil {
@@ -113,22 +113,23 @@ func (w *world) holdClaim(types.NamespacedName) (release func()) {
 	}
 }
 
-func (w *world) holdActive(key types.NamespacedName) (release func()) {
+func (w *testNode) holdActive(key types.NamespacedName) (release func()) {
 	w.api.change(key, func(pa *v1alpha1.PodAttachment) { pa.Spec.Interfaces[1].WaitForActive = true })
 	return func() { w.says(key, v1alpha1.InterfaceStatus{Name: "net1", Active: true}) }
 }
 
-// stand keeps the ADD at a step.
-type stand struct {
+// blocker blocks the ADD at a step.
+type blocker struct {
 	at   string
 	here atomic.Bool
-	on   chan struct{} // closed to let it go on
-	// dead is set when the daemon was killed: whatever it does ends there.
+	on   chan struct{} // closed to unblock it
+	// dead is set when the daemon is killed: each of its goroutines ends at the next
+	// hook.
 	dead atomic.Bool
 	err  error
 }
 
-func (s *stand) hook(ctx context.Context, step, what string) error {
+func (s *blocker) hook(ctx context.Context, step, what string) error {
 	if s.dead.Load() {
 		runtime.Goexit()
 	}
@@ -145,20 +146,20 @@ func (s *stand) hook(ctx context.Context, step, what string) error {
 	return s.err
 }
 
-// faulted is an ADD of c1 that stands at a step.
-type faulted struct {
-	*world
+// blockedAdd is an ADD of c1 that is blocked at a step.
+type blockedAdd struct {
+	*testNode
 	step    addStep
 	key     types.NamespacedName
-	stand   *stand
-	release func() // what the step waited for is there
+	blocker *blocker
+	release func() // ends the wait of the step
 	giveUp  context.CancelFunc
 	added   chan error
 }
 
-func (w *world) faulted(step addStep) *faulted {
-	f := &faulted{
-		world: w, step: step, key: w.pod("p", "u1", "eth0", "net1"), stand: &stand{at: step.at, on: make(chan struct{})},
+func (w *testNode) blockedAdd(step addStep) *blockedAdd {
+	f := &blockedAdd{
+		testNode: w, step: step, key: w.pod("p", "u1", "eth0", "net1"), blocker: &blocker{at: step.at, on: make(chan struct{})},
 		release: func() {}, added: make(chan error, 1),
 	}
 	settle()
@@ -166,7 +167,7 @@ func (w *world) faulted(step addStep) *faulted {
 		f.release = step.hold(w, f.key)
 		settle()
 	}
-	w.setHooks(f.stand.hook)
+	w.setHooks(f.blocker.hook)
 	ctx, cancel := context.WithCancel(context.Background())
 	f.giveUp = cancel
 	daemon := w.daemon
@@ -178,23 +179,23 @@ func (w *world) faulted(step addStep) *faulted {
 	settle()
 	select {
 	case err := <-f.added:
-		w.t.Fatalf("ADD did not stand at the step: %v", err)
+		w.t.Fatalf("ADD did not reach the step: %v", err)
 	default:
 	}
-	if step.at != "" && !f.stand.here.Load() {
+	if step.at != "" && !f.blocker.here.Load() {
 		w.t.Fatalf("ADD did not come by %q", step.at)
 	}
 	return f
 }
 
-func (w *world) setHooks(h hook) {
+func (w *testNode) setHooks(h hook) {
 	w.kernel.setHook(h)
 	w.api.setHook(h)
 	w.filter.setHook(h)
 }
 
-// request is the ADD of a sandbox with a host port.
-func (f *faulted) request(containerID string) cniproto.Request {
+// request returns the ADD of a sandbox with a host port.
+func (f *blockedAdd) request(containerID string) cniproto.Request {
 	netns := f.netns(containerID)
 	f.kernel.namespace(netns)
 	r := request(cniproto.VerbAdd, containerID, netns, "p", "u1")
@@ -202,53 +203,53 @@ func (f *faulted) request(containerID string) cniproto.Request {
 	return r
 }
 
-// faults are what goes wrong while the ADD stands, up to the answer of its DEL.
+// faults are the failures while the ADD is blocked, up to the answer of its DEL.
 var faults = []struct {
 	name string
-	do   func(f *faulted)
+	do   func(f *blockedAdd)
 }{
-	{"DEL comes", func(f *faulted) {
+	{"DEL comes", func(f *blockedAdd) {
 		deleted := make(chan error, 1)
 		go func() { deleted <- f.del("c1") }()
 		synctest.Wait()
-		close(f.stand.on)
+		close(f.blocker.on)
 		f.release()
 		nodetest.WantCode(f.t, <-f.added, cniproto.CodeUnknownContainer, "deleted")
 		nodetest.WantCode(f.t, <-deleted, 0)
 	}},
-	{"the runtime gives up, then DEL", func(f *faulted) {
+	{"the runtime gives up, then DEL", func(f *blockedAdd) {
 		f.giveUp()
 		synctest.Wait()
-		close(f.stand.on)
+		close(f.blocker.on)
 		f.release()
 		if err := <-f.added; err == nil {
 			f.t.Error("ADD succeeded for nobody")
 		}
 		nodetest.WantCode(f.t, f.del("c1"), 0)
 	}},
-	{"it fails, then DEL", func(f *faulted) {
-		mend := func() {}
+	{"it fails, then DEL", func(f *blockedAdd) {
+		repair := func() {}
 		switch {
 		case f.step.fail != nil:
-			mend = f.step.fail(f.world)
+			repair = f.step.fail(f.testNode)
 		case f.step.hold == nil:
-			f.stand.err = errors.New("no buffer space")
+			f.blocker.err = errors.New("no buffer space")
 		}
-		close(f.stand.on)
+		close(f.blocker.on)
 		nodetest.WantCode(f.t, <-f.added, f.step.code)
-		mend()
+		repair()
 		f.release()
 		nodetest.WantCode(f.t, f.del("c1"), 0)
-		<-time.After(queue.RetryLast) // an undo that failed goes on
+		<-time.After(queue.RetryLast) // a failed undo is retried
 	}},
-	{"the daemon is killed, DEL comes to the next", func(f *faulted) {
+	{"the daemon is killed, DEL comes to the next", func(f *blockedAdd) {
 		f.kill()
 		f.start()
 		settle()
 		f.release()
 		nodetest.WantCode(f.t, f.del("c1"), 0)
 	}},
-	{"the daemon is killed, DEL is spooled", func(f *faulted) {
+	{"the daemon is killed, DEL is spooled", func(f *blockedAdd) {
 		f.kill()
 		f.spool("c1")
 		f.start()
@@ -258,9 +259,9 @@ var faults = []struct {
 }
 
 // kill ends the daemon without an undo.
-func (f *faulted) kill() {
-	f.stand.dead.Store(true)
-	close(f.stand.on)
+func (f *blockedAdd) kill() {
+	f.blocker.dead.Store(true)
+	close(f.blocker.on)
 	if f.step.name == "write the record" {
 		half := filepath.Join(f.dir, ledger.RecordsDir, ledger.TempPrefix+"c1")
 		if err := os.WriteFile(half, []byte(`{"version":1,`), 0o600); err != nil {
@@ -268,12 +269,12 @@ func (f *faulted) kill() {
 		}
 	}
 	f.stop()
-	<-time.After(2 * undoTimeout) // whoever still waits in it comes to a hook
+	<-time.After(2 * undoTimeout) // its waiting goroutines reach a hook
 	synctest.Wait()
 	f.setHooks(nil)
 }
 
-func (w *world) spool(containerID string) {
+func (w *testNode) spool(containerID string) {
 	r := cniproto.Request{Verb: cniproto.VerbDel, ContainerID: containerID, IfName: "eth0"}
 	if err := cniproto.SpoolDel(filepath.Join(w.dir, cniproto.SpoolDir), r); err != nil {
 		w.t.Fatal(err)
@@ -281,7 +282,7 @@ func (w *world) spool(containerID string) {
 }
 
 // wantNothing checks that nothing of any sandbox is left.
-func (w *world) wantNothing() {
+func (w *testNode) wantNothing() {
 	w.t.Helper()
 	filtered()
 	w.wantLinks()
@@ -292,12 +293,12 @@ func (w *world) wantNothing() {
 	}
 }
 
-// endings are what has to be true after the DEL, whatever went wrong before it.
+// endings are conditions that hold after the DEL, whatever failed before it.
 var endings = []struct {
 	name string
-	do   func(f *faulted)
+	do   func(f *blockedAdd)
 }{
-	{"the pod lives on", func(f *faulted) {
+	{"the pod lives on", func(f *blockedAdd) {
 		f.wantNothing()
 		_, err := f.handle(f.request("c1"))
 		nodetest.WantCode(f.t, err, cniproto.CodeUnknownContainer, "deleted") // a late one
@@ -313,8 +314,8 @@ var endings = []struct {
 			f.t.Errorf("writes %v: it lives, in c2", writes)
 		}
 	}},
-	{"the pod goes", func(f *faulted) {
-		f.leave(f.key)
+	{"the pod goes", func(f *blockedAdd) {
+		f.deleteAttachment(f.key)
 		f.wantNothing()
 		writes := f.api.written(f.key)
 		said := func(s string) bool { return strings.HasPrefix(s, "Detached/") }
@@ -324,17 +325,17 @@ var endings = []struct {
 	}},
 }
 
-// A DEL at every step of an ADD: it comes while the ADD is there, after the ADD
-// failed there, or after the daemon was killed there. Each time nothing is left,
-// that is acknowledged, the sandbox is never plugged again and the pod can be.
-// kuryr 1.4; containerd sends the DEL of an ADD that it gave up at once.
+// A DEL comes at every step of an ADD: while the ADD runs, after it failed there, or
+// after the daemon was killed there. Each time nothing is left, the DEL is acknowledged,
+// the sandbox is never plugged again, and the pod can be. kuryr 1.4; containerd sends the
+// DEL of an ADD at once after it gave the ADD up.
 func TestDelAtEveryStepOfAnAdd(t *testing.T) {
 	for _, step := range addSteps {
 		for _, fault := range faults {
 			for _, ending := range endings {
 				t.Run(step.name+"/"+fault.name+"/"+ending.name, func(t *testing.T) {
-					inWorld(t, func(w *world) {
-						f := w.faulted(step)
+					onTestNode(t, func(w *testNode) {
+						f := w.blockedAdd(step)
 						defer f.giveUp()
 						fault.do(f)
 						ending.do(f)

@@ -19,7 +19,7 @@ import (
 )
 
 func TestDelAnswersFirstAndAcknowledgesWhenTheLinksAreGone(t *testing.T) {
-	inWorld(t, func(w *world) {
+	onTestNode(t, func(w *testNode) {
 		t := w.t
 		key := w.pod("p", "u1", "eth0", "net1")
 		w.mustAdd("c1", "p", "u1")
@@ -47,7 +47,7 @@ func TestDelAnswersFirstAndAcknowledgesWhenTheLinksAreGone(t *testing.T) {
 		w.wantWrites(key, "Attached/c1")
 		gone := time.Now()
 		time.Sleep(time.Second) //nolint:forbidigo // the bubble's clock
-		w.leave(key)
+		w.deleteAttachment(key)
 		settle()
 		w.wantWrites(key, "Attached/c1", "Detached/c1")
 		pa := w.api.get(key)
@@ -59,7 +59,7 @@ func TestDelAnswersFirstAndAcknowledgesWhenTheLinksAreGone(t *testing.T) {
 				t.Errorf("condition %s is not false: %+v", c, pa.Status.Conditions)
 			}
 		}
-		// More events say nothing new.
+		// Further events cause no write.
 		w.api.change(key, func(pa *v1alpha1.PodAttachment) { pa.Labels = map[string]string{"a": "b"} })
 		settle()
 		w.wantWrites(key, "Attached/c1", "Detached/c1")
@@ -67,12 +67,12 @@ func TestDelAnswersFirstAndAcknowledgesWhenTheLinksAreGone(t *testing.T) {
 }
 
 func TestDelOfWhatIsUnknown(t *testing.T) {
-	inWorld(t, func(w *world) {
+	onTestNode(t, func(w *testNode) {
 		t := w.t
 		key := w.pod("p", "u1")
 		w.mustAdd("c1", "p", "u1")
-		// A sandbox of the same pod whose ADD failed is taken down after the
-		// next one came up: it must not touch it.
+		// The runtime removes a sandbox of the same pod whose ADD failed after the next
+		// sandbox came up. The DEL must not touch the next sandbox.
 		if err := w.del("c0"); err != nil {
 			t.Fatal(err)
 		}
@@ -88,7 +88,7 @@ func TestDelOfWhatIsUnknown(t *testing.T) {
 }
 
 func TestDelNeedsNothing(t *testing.T) {
-	inWorld(t, func(w *world) {
+	onTestNode(t, func(w *testNode) {
 		t := w.t
 		key := w.pod("p", "u1")
 		w.mustAdd("c1", "p", "u1")
@@ -106,7 +106,7 @@ func TestDelNeedsNothing(t *testing.T) {
 }
 
 func TestDelRemovesWhatALostRecordLeft(t *testing.T) {
-	inWorld(t, func(w *world) {
+	onTestNode(t, func(w *testNode) {
 		t := w.t
 		w.kernel.change(func(links map[string]fakeLink) {
 			links[plug.HostName("c1", "eth0")] = fakeLink{containerID: "c1", ifName: "eth0"}
@@ -119,11 +119,11 @@ func TestDelRemovesWhatALostRecordLeft(t *testing.T) {
 }
 
 func TestDelWithoutRoomForItsRecord(t *testing.T) {
-	inWorld(t, func(w *world) {
+	onTestNode(t, func(w *testNode) {
 		t := w.t
 		key := w.pod("p", "u1")
 		w.mustAdd("c1", "p", "u1")
-		// Files cannot be made in a directory that is not there.
+		// Files cannot be created in a missing directory.
 		dir := filepath.Join(w.dir, ledger.RecordsDir)
 		if err := os.Rename(dir, dir+".away"); err != nil {
 			t.Fatal(err)
@@ -131,7 +131,7 @@ func TestDelWithoutRoomForItsRecord(t *testing.T) {
 		if err := w.del("c1"); err != nil {
 			t.Fatal(err)
 		}
-		w.leave(key)
+		w.deleteAttachment(key)
 		settle()
 		w.wantLinks()
 		w.wantWrites(key, "Attached/c1", "Detached/c1")
@@ -139,7 +139,7 @@ func TestDelWithoutRoomForItsRecord(t *testing.T) {
 }
 
 func TestDelBeforeAdd(t *testing.T) {
-	inWorld(t, func(w *world) {
+	onTestNode(t, func(w *testNode) {
 		t := w.t
 		key := w.pod("p", "u1")
 		if err := w.del("c1"); err != nil {
@@ -153,11 +153,11 @@ func TestDelBeforeAdd(t *testing.T) {
 	})
 }
 
-// An attachment is a container with the interface of its ADD. A DEL for any other
-// name changes nothing, whether that is one of the further interfaces, one that the
-// pod does not have, or that of a second ADD, which was refused.
+// An attachment is a container with the interface of its ADD. A DEL of any other name
+// changes nothing, for a further interface of the pod, for an unknown one, and for that
+// of a second ADD, which was refused.
 func TestDelOfAnotherInterface(t *testing.T) {
-	inWorld(t, func(w *world) {
+	onTestNode(t, func(w *testNode) {
 		t := w.t
 		key := w.pod("p", "u1", "eth0", "net1")
 		w.mustAdd("c1", "p", "u1")
@@ -178,7 +178,7 @@ func TestDelOfAnotherInterface(t *testing.T) {
 		if _, err := w.handle(w.checkOf("1.1.0")); err != nil {
 			t.Errorf("CHECK: %v", err)
 		}
-		// Addresses for another plugin can still be had.
+		// Another plugin can still get addresses.
 		w.further(key, "net9")
 		if _, err := w.ipam("ADD", "c1", "net9", "p", "u1", macvlan); err != nil {
 			t.Errorf("addresses after a DEL of another interface: %v", err)
@@ -197,9 +197,9 @@ func TestDelOfAnotherInterface(t *testing.T) {
 	})
 }
 
-// The DEL of another interface ends no ADD that runs.
+// The DEL of another interface does not end a running ADD.
 func TestDelOfAnotherInterfaceDuringAnAdd(t *testing.T) {
-	inWorld(t, func(w *world) {
+	onTestNode(t, func(w *testNode) {
 		added := make(chan error, 1)
 		go func() {
 			_, err := w.add("c1", "p", "u1")
@@ -222,9 +222,9 @@ func TestDelOfAnotherInterfaceDuringAnAdd(t *testing.T) {
 	})
 }
 
-// A record that was rebuilt from the kernel knows which interface was made first.
+// A record that was rebuilt from the kernel contains the interface that was made first.
 func TestDelOfAnotherInterfaceAfterDamage(t *testing.T) {
-	inWorld(t, func(w *world) {
+	onTestNode(t, func(w *testNode) {
 		t := w.t
 		w.pod("p", "u1", "eth0", "net1")
 		w.mustAdd("c1", "p", "u1")

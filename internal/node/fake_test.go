@@ -23,10 +23,10 @@ import (
 	"fairlead.dev/fairlead/internal/node/apiserver"
 )
 
-// hook is called at each step of a fake, named "attach", "attached" (after it),
-// "detach", "detached", "enter", "links", "patch", "patched", "filter", "forget",
-// with what it is about. An error fails the step; it may block, or end the goroutine as a kill
-// of the daemon would.
+// hook is called at each step of a fake: "attach", "attached" (after it), "detach",
+// "detached", "enter", "links", "patch", "patched", "filter", "forget". what names the
+// object of the step. An error fails the step; the hook may block, or end the goroutine
+// as a kill of the daemon would.
 type hook func(ctx context.Context, step, what string) error
 
 // fakeHost is the host part of a kernel.
@@ -70,7 +70,7 @@ func (h *fakeHost) WatchHost(ctx context.Context, notify func()) error {
 	}
 }
 
-// LinkState knows the uplink and the bridges.
+// LinkState returns the state of the uplink or a bridge.
 func (h *fakeHost) LinkState(name string) (link.State, error) {
 	h.mu.Lock()
 	uplink := h.uplink.Name
@@ -90,13 +90,13 @@ type fakeAPI struct {
 	attachments map[types.NamespacedName]*v1alpha1.PodAttachment
 	networks    map[string]*v1alpha1.NodeNetwork
 	pods        map[types.NamespacedName]*metav1.PartialObjectMetadata
-	writes      map[types.NamespacedName][]string // what was written: state/sandbox
+	writes      map[types.NamespacedName][]string // each as state/sandbox
 	reads       int
 	netWrites   int
 	reports     []*eventsv1.Event
 	down        error
 	hook        hook
-	events      *apiserver.Events // nil while nobody watches
+	events      *apiserver.Events // nil without a watch
 }
 
 func newFakeAPI() *fakeAPI {
@@ -114,14 +114,14 @@ func (a *fakeAPI) setHook(h hook) {
 	a.hook = h
 }
 
-// setDown lets every call fail, or none.
+// setDown makes every call fail with err; nil ends this.
 func (a *fakeAPI) setDown(err error) {
 	a.mu.Lock()
 	defer a.mu.Unlock()
 	a.down = err
 }
 
-// mute has the watch say nothing until the function it returns is called.
+// mute silences the watch until unmute is called.
 func (a *fakeAPI) mute() (unmute func()) {
 	a.mu.Lock()
 	defer a.mu.Unlock()
@@ -139,7 +139,7 @@ func (a *fakeAPI) bump() string {
 	return strconv.Itoa(a.version)
 }
 
-// putPod makes a pod, in the place of one of the same name.
+// putPod makes a pod, in place of an earlier pod of the same name.
 func (a *fakeAPI) putPod(name, uid string) {
 	a.mu.Lock()
 	defer a.mu.Unlock()
@@ -148,7 +148,7 @@ func (a *fakeAPI) putPod(name, uid string) {
 	}
 }
 
-// put writes a PodAttachment as the controller does, and tells the watcher.
+// put writes a PodAttachment as the controller does, and notifies the watch.
 func (a *fakeAPI) put(pa *v1alpha1.PodAttachment) *v1alpha1.PodAttachment {
 	a.mu.Lock()
 	pa = pa.DeepCopy()
@@ -170,8 +170,9 @@ func (a *fakeAPI) change(key types.NamespacedName, f func(*v1alpha1.PodAttachmen
 	a.tell(pa)
 }
 
-// restore is etcd going back to a backup: the versions begin again where they were.
-// A watch that has seen no more than that says nothing of it.
+// restore sets a PodAttachment back, as a restore of etcd from a backup does: the
+// versions begin again where they were. A watch that has seen no newer version does not
+// report it.
 func (a *fakeAPI) restore(pa *v1alpha1.PodAttachment) {
 	a.mu.Lock()
 	defer a.mu.Unlock()
@@ -179,7 +180,7 @@ func (a *fakeAPI) restore(pa *v1alpha1.PodAttachment) {
 	a.attachments[apiserver.KeyOf(pa)] = pa
 }
 
-// remove lets the last finalizer go.
+// remove removes the last finalizer.
 func (a *fakeAPI) remove(key types.NamespacedName) {
 	a.mu.Lock()
 	pa := a.attachments[key]
@@ -314,7 +315,7 @@ func (a *fakeAPI) CreateEvent(ctx context.Context, e *eventsv1.Event) error {
 	return nil
 }
 
-// Watch tells of everything there is, then of each change.
+// Watch reports every existing object, then each change.
 func (a *fakeAPI) Watch(ctx context.Context, e apiserver.Events) error {
 	a.mu.Lock()
 	a.events = &e

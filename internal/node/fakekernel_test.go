@@ -24,7 +24,8 @@ type fakeKernel struct {
 	next       uint64
 	bridges    map[string]bool
 	hook       hook
-	// wrongPeer is a host end that shows another index than its other end tells.
+	// wrongPeer names a host end whose index differs from the peer index of its other
+	// end.
 	wrongPeer string
 }
 
@@ -67,7 +68,7 @@ func (k *fakeKernel) namespace(path string) {
 	k.namespaces[path] = link.NamespaceID{Device: 4, Inode: k.next}
 }
 
-// drop ends the namespace at a path: the links into it go too.
+// drop ends the namespace at a path and its links.
 func (k *fakeKernel) drop(path string) {
 	k.mu.Lock()
 	defer k.mu.Unlock()
@@ -76,14 +77,14 @@ func (k *fakeKernel) drop(path string) {
 	maps.DeleteFunc(k.links, func(_ string, l fakeLink) bool { return l.ns == id })
 }
 
-// change changes the links behind everybody's back.
+// change changes the links without the daemon's knowledge.
 func (k *fakeKernel) change(f func(links map[string]fakeLink)) {
 	k.mu.Lock()
 	defer k.mu.Unlock()
 	f(k.links)
 }
 
-// reboot leaves nothing.
+// reboot removes everything.
 func (k *fakeKernel) reboot() {
 	k.mu.Lock()
 	defer k.mu.Unlock()
@@ -116,7 +117,7 @@ func (k *fakeKernel) Enter(path string) (Sandbox, error) {
 	return &fakeSandbox{kernel: k, place: link.Place{Path: path, ID: id}}, nil
 }
 
-// Names are those of the real kinds.
+// Names returns the names of the real kinds.
 func (k *fakeKernel) Names() []string { return plug.New(nil).Names() }
 
 func (k *fakeKernel) Remove(ctx context.Context, m plug.Made) error {
@@ -140,7 +141,7 @@ func (k *fakeKernel) remove(ctx context.Context, hostLink string) error {
 	return k.step(ctx, "detached", hostLink)
 }
 
-// Finds is that of the real kinds.
+// Finds answers as the real kinds do.
 func (k *fakeKernel) Finds(b v1alpha1.Binding) bool { return plug.New(nil).Finds(b) }
 
 func (k *fakeKernel) Found(ctx context.Context) ([]plug.Found, error) {
@@ -159,8 +160,8 @@ func (k *fakeKernel) Found(ctx context.Context) ([]plug.Found, error) {
 	return out, nil
 }
 
-// Gone is what the real kinds say: the namespace is, and it is clear that nothing hides
-// it, or the link.
+// Gone answers as the real kinds do: true if the namespace is gone and cannot merely be
+// hidden, or if the link is gone.
 func (k *fakeKernel) Gone(ctx context.Context, m plug.Made) (bool, error) {
 	if err := k.step(ctx, "gone", m.HostLink); err != nil {
 		return false, err
@@ -224,7 +225,7 @@ type fakeSandbox struct {
 
 func (s *fakeSandbox) Place() link.Place { return s.place }
 
-// Plan is that of the real kinds, which does not look at the kernel.
+// Plan is the Plan of the real kinds, which does not read the kernel.
 func (s *fakeSandbox) Plan(i plug.Interface) (plug.Made, error) {
 	return plug.New(nil).Plan(s.place, i)
 }

@@ -112,7 +112,7 @@ func (f *fakeFilter) AllowLocalhost(string) error {
 	return nil
 }
 
-// in lists the elements of sets whose names begin so.
+// in lists the elements of the sets whose names begin with prefix.
 func (f *fakeFilter) in(prefix string) []string {
 	f.mu.Lock()
 	defer f.mu.Unlock()
@@ -127,7 +127,7 @@ func (f *fakeFilter) in(prefix string) []string {
 }
 
 // addAsking sends an ADD with a runtimeConfig.
-func (w *world) addAsking(containerID, pod, uid, runtimeConfig string) ([]byte, error) {
+func (w *testNode) addAsking(containerID, pod, uid, runtimeConfig string) ([]byte, error) {
 	netns := w.netns(containerID)
 	w.kernel.namespace(netns)
 	r := request(cniproto.VerbAdd, containerID, netns, pod, uid)
@@ -142,8 +142,8 @@ func (f *fakeFilter) want(t *testing.T, set string, want ...string) {
 	}
 }
 
-// filtered lets the time pass in which the packet filter comes to be as it was
-// asked for, without anybody who waits for it.
+// filtered lets the time pass in which the packet filter is written if no request waits
+// for it.
 func filtered() {
 	settle()
 	<-time.After(time.Second)
@@ -151,7 +151,7 @@ func filtered() {
 }
 
 func TestFilterFollowsTheSandbox(t *testing.T) {
-	inWorld(t, func(w *world) {
+	onTestNode(t, func(w *testNode) {
 		w.pod("web", "u1")
 		w.mustAdd("c1", "web", "u1")
 		filtered()
@@ -169,11 +169,10 @@ func TestFilterFollowsTheSandbox(t *testing.T) {
 	})
 }
 
-// TestHostPortsOfASandbox: they are there when ADD answers, outlive the daemon, and
-// are gone before the sandbox's addresses are another's, without anybody who knows
-// the pod's address.
+// TestHostPortsOfASandbox: host ports exist when ADD answers, outlive the daemon, and are
+// gone before another sandbox gets the addresses, even if the pod's address is unknown.
 func TestHostPortsOfASandbox(t *testing.T) {
-	inWorld(t, func(w *world) {
+	onTestNode(t, func(w *testNode) {
 		key := w.pod("web", "u1")
 		// As containerd sends them: the keys are those of a Go struct.
 		_, err := w.addAsking("c1", "web", "u1", `{"portMappings":[
@@ -196,7 +195,7 @@ func TestHostPortsOfASandbox(t *testing.T) {
 		if !w.filter.localhost {
 			t.Error("after a restart 127.0.0.1 does not lead to the port")
 		}
-		w.leave(key)
+		w.deleteAttachment(key)
 		if err := w.del("c1"); err != nil {
 			t.Fatal(err)
 		}
@@ -210,10 +209,11 @@ func TestHostPortsOfASandbox(t *testing.T) {
 	})
 }
 
-// TestHostPortConflict: the second pod is told who has the port, before anything is
-// done, and gets it as soon as the DEL of the first was answered.
+// TestHostPortConflict: the second pod is refused before anything is made, with the name
+// of the holder of the port. It gets the port as soon as the DEL of the first is
+// answered.
 func TestHostPortConflict(t *testing.T) {
-	inWorld(t, func(w *world) {
+	onTestNode(t, func(w *testNode) {
 		w.pod("one", "u1")
 		w.pod("two", "u2")
 		if _, err := w.addAsking("c1", "one", "u1", `{"portMappings":[{"hostPort":8080,"containerPort":80,"protocol":"tcp"}]}`); err != nil {
@@ -235,13 +235,13 @@ func TestHostPortConflict(t *testing.T) {
 }
 
 func TestHostPortsThatCannotBeOpened(t *testing.T) {
-	inWorld(t, func(w *world) {
+	onTestNode(t, func(w *testNode) {
 		key := w.pod("web", "u1")
 		w.filter.setFail(errors.New("nft: operation not permitted"))
 		_, err := w.addAsking("c1", "web", "u1", `{"portMappings":[{"hostPort":8080,"containerPort":80}]}`)
 		nodetest.WantCode(t, err, cniproto.CodeTryAgainLater, "pod ns/web", "packet filter", "operation not permitted")
 		w.filter.setFail(nil)
-		<-time.After(2 * time.Minute) // it was tried less and less often
+		<-time.After(2 * time.Minute) // the retries became rarer
 		settle()
 		w.wantLinks()
 		w.filter.want(t, "ports")
@@ -250,10 +250,10 @@ func TestHostPortsThatCannotBeOpened(t *testing.T) {
 	})
 }
 
-// TestNoFilterIsSaid: a node whose packet filter cannot be written does not take
-// pods as if nothing were wrong. Not every runtime asks for STATUS.
+// TestNoFilterIsSaid: a node whose packet filter cannot be written refuses pods: not
+// every runtime asks for STATUS.
 func TestNoFilterIsSaid(t *testing.T) {
-	inWorld(t, func(w *world) {
+	onTestNode(t, func(w *testNode) {
 		key := w.pod("web", "u1")
 		w.filter.setFail(errors.New("nftables cannot be used on this node"))
 		w.installs()
@@ -270,7 +270,7 @@ func TestNoFilterIsSaid(t *testing.T) {
 			t.Errorf("look: %v", err)
 		}
 		w.filter.setFail(nil)
-		w.pass(time.Minute) // it was tried less and less often
+		w.pass(time.Minute) // the retries became rarer
 		w.mustAdd("c2", "web", "u1")
 		w.wantWrites(key, "Attached/c2")
 		w.wantAnnounced(true)

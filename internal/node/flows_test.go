@@ -10,11 +10,11 @@ import (
 	"fairlead.dev/fairlead/internal/node/nodetest"
 )
 
-// TestFlowsThatBeganTooEarly: what pods sent to a block or a node before this node knew
-// it is looked at when the packet filter has it, again when that failed, and never for
-// what was there when the daemon began.
+// TestFlowsThatBeganTooEarly: pods may send to a block or a node before this node knows
+// it. Such flows are looked for when the packet filter has the block or node, again after
+// a failure, and never for the blocks and nodes that were known when the daemon began.
 func TestFlowsThatBeganTooEarly(t *testing.T) {
-	inWorld(t, func(w *world) {
+	onTestNode(t, func(w *testNode) {
 		w.api.putNetwork(nodetest.NodeNetwork("n2", []string{"10.244.2.0/26"}, []string{"192.168.77.12/24"}))
 		filtered()
 		w.restart()
@@ -52,7 +52,7 @@ func TestFlowsThatBeganTooEarly(t *testing.T) {
 		}
 		want("[10.244.1.0/26] to [10.244.2.64/26]")
 
-		// A block that was gone for a while was outside of the cluster.
+		// A block is outside of the cluster while it is gone.
 		w.api.putNetwork(nodetest.NodeNetwork("n2", []string{"10.244.2.0/26"}, []string{"192.168.77.12/24"}))
 		filtered()
 		w.api.putNetwork(nodetest.NodeNetwork("n3", []string{"10.244.2.64/26"}, []string{"192.168.77.13/24"}))

@@ -25,15 +25,15 @@ func gcRequest(fields string) cniproto.Request {
 	}
 }
 
-// unpin takes the path of a namespace away, as a runtime does that ends a sandbox.
-// The links into it stay until the kernel ends it.
-func (w *world) unpin(containerID string) {
+// unpin removes the path of a namespace, as a runtime does when it ends a sandbox. The
+// links into the namespace stay until the kernel ends it.
+func (w *testNode) unpin(containerID string) {
 	w.kernel.mu.Lock()
 	defer w.kernel.mu.Unlock()
 	delete(w.kernel.namespaces, w.netns(containerID))
 }
 
-// c1 and c2 live, the namespace of c3 and c4 is gone.
+// c1 and c2 are alive, the namespace of c3 and c4 is gone.
 func TestGC(t *testing.T) {
 	living := []string{"c1/eth0", "c1/net1", "c2/eth0"}
 	all := append([]string{"c3/eth0", "c4/eth0"}, living...)
@@ -70,7 +70,7 @@ func TestGC(t *testing.T) {
 	}
 	for _, tc := range cases {
 		t.Run(tc.name, func(t *testing.T) {
-			inWorld(t, func(w *world) {
+			onTestNode(t, func(w *testNode) {
 				w.pod("p1", "u1", "eth0", "net1")
 				w.mustAdd("c1", "p1", "u1")
 				for _, n := range []string{"2", "3", "4"} {
@@ -88,10 +88,10 @@ func TestGC(t *testing.T) {
 	}
 }
 
-// A GC for a network that is not ours but has our plugin, and one for a network of
-// ours under another name, take nothing of the living either.
+// A GC for another network that uses Fairlead's plugin, and a GC for a network of
+// Fairlead under another name, remove no live sandbox either.
 func TestGCOfAnotherNetwork(t *testing.T) {
-	inWorld(t, func(w *world) {
+	onTestNode(t, func(w *testNode) {
 		w.pod("p1", "u1")
 		w.mustAdd("c1", "p1", "u1")
 		for _, name := range []string{"fairlead", "multus-cni-network", "operators-own"} {
@@ -105,16 +105,16 @@ func TestGCOfAnotherNetwork(t *testing.T) {
 	})
 }
 
-// One sandbox that cannot be let go stops no other, and all errors are told at
-// once.
+// One sandbox that cannot be removed stops no other, and the answer has all errors.
 func TestGCGoesOnOverErrors(t *testing.T) {
-	inWorld(t, func(w *world) {
+	onTestNode(t, func(w *testNode) {
 		t := w.t
 		for _, n := range []string{"1", "2", "3"} {
 			w.pod("p"+n, "u"+n)
 			w.mustAdd("c"+n, "p"+n, "u"+n)
 		}
-		// What cannot be written down has to go at once, and cannot for two.
+		// A deletion that cannot be recorded is done at once, and fails for two
+		// sandboxes.
 		records := filepath.Join(w.dir, ledger.RecordsDir)
 		if err := errors.Join(os.Rename(records, records+".away"), os.WriteFile(records, nil, 0o600)); err != nil {
 			t.Fatal(err)
@@ -139,10 +139,9 @@ func TestGCGoesOnOverErrors(t *testing.T) {
 	})
 }
 
-// A sandbox whose ADD was still running when the runtime made its list is not in
-// it, and stays.
+// A sandbox whose ADD ran while the runtime made its list is not in the list, and stays.
 func TestGCLeavesWhatCameAfterIt(t *testing.T) {
-	inWorld(t, func(w *world) {
+	onTestNode(t, func(w *testNode) {
 		t := w.t
 		w.pod("p", "u1")
 		hold, held := make(chan struct{}), make(chan struct{})
@@ -194,10 +193,10 @@ func FuzzGCConfig(f *testing.F) {
 	})
 }
 
-// An ADD that waits for its record keeps neither a GC nor those behind it waiting,
-// of a pod's own interface and of another plugin's alike.
+// An ADD that waits for its record delays neither a GC nor the requests behind it. This
+// holds for the ADD of a pod's own interface and for that of another plugin.
 func TestGCWhileAddsWait(t *testing.T) {
-	inWorld(t, func(w *world) {
+	onTestNode(t, func(w *testNode) {
 		w.pod("there", "u1")
 		w.mustAdd("c1", "there", "u1")
 		added := make(chan error, 2)

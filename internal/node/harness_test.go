@@ -34,18 +34,18 @@ const (
 	link1 = "0a:58:0a:f4:00:05"
 )
 
-// TestMain has the spools of tests where tests may write.
+// TestMain puts the spools of tests into a directory that tests may write.
 func TestMain(m *testing.M) {
 	cniproto.RunDir = os.TempDir()
 	os.Exit(m.Run())
 }
 
-// world is a node with a fake kernel and a fake API server. Its daemon can be
-// killed and started again; everything else stays.
-type world struct {
+// testNode is a node with a fake kernel and a fake API server. Its daemon can be killed and
+// started again; the rest stays.
+type testNode struct {
 	t      *testing.T
 	kernel *fakeKernel
-	// real takes the place of kernel, if it is set.
+	// real is used in place of kernel if it is set.
 	real   Kernel
 	host   *fakeHost
 	filter *fakeFilter
@@ -63,23 +63,23 @@ type world struct {
 	daemon  *Daemon
 	network *podNetwork
 	stop    func()
-	// metrics of the daemon that runs.
+	// metrics of the running daemon.
 	metrics *prometheus.Registry
 }
 
-// inWorld runs a test in a bubble with its own clock. The daemon runs, and the
-// default network is there.
-func inWorld(t *testing.T, test func(*world)) {
+// onTestNode runs a test in a bubble with its own clock, with a running daemon and the
+// default network.
+func onTestNode(t *testing.T, test func(*testNode)) {
 	t.Helper()
-	inWorldWith(t, nil, test)
+	onTestNodeWith(t, nil, test)
 }
 
-// inWorldWith is inWorld with another kernel than the fake one.
-func inWorldWith(t *testing.T, real Kernel, test func(*world)) {
+// onTestNodeWith is onTestNode with a kernel other than the fake one.
+func onTestNodeWith(t *testing.T, real Kernel, test func(*testNode)) {
 	t.Helper()
 	dir := t.TempDir()
 	synctest.Test(t, func(t *testing.T) {
-		w := &world{
+		w := &testNode{
 			t: t, kernel: newFakeKernel(), real: real, filter: &fakeFilter{}, rules: &fakeRules{}, api: newFakeAPI(), dir: dir, bootID: "boot-1", encapsulation: hostnet.EncapsulationNone,
 			host: &fakeHost{broken: make(chan error), uplink: host.Uplink{
 				Name: "eth0", MTU: 1500, Addresses: []netip.Prefix{netip.MustParsePrefix("192.168.77.11/24")},
@@ -97,7 +97,7 @@ func inWorldWith(t *testing.T, real Kernel, test func(*world)) {
 }
 
 // start starts a daemon as Run does, without its socket.
-func (w *world) start() {
+func (w *testNode) start() {
 	w.t.Helper()
 	w.metrics = prometheus.NewRegistry()
 	c := Config{
@@ -137,7 +137,7 @@ func (w *world) start() {
 }
 
 // restart ends the daemon and starts another.
-func (w *world) restart() {
+func (w *testNode) restart() {
 	w.t.Helper()
 	w.stop()
 	w.kernel.setHook(nil)
@@ -147,16 +147,16 @@ func (w *world) restart() {
 	settle()
 }
 
-// pod makes a pod and its PodAttachment with these interfaces, the first is the
-// default one.
-func (w *world) pod(name, uid string, ifNames ...string) types.NamespacedName {
+// pod makes a pod and its PodAttachment with these interfaces. The first is the default
+// interface.
+func (w *testNode) pod(name, uid string, ifNames ...string) types.NamespacedName {
 	pa := nodetest.Attachment(name, uid, ifNames...)
 	w.api.putPod(name, uid)
 	return apiserver.KeyOf(w.api.put(pa))
 }
 
-// leave deletes a PodAttachment as the controller does: the finalizer holds it.
-func (w *world) leave(key types.NamespacedName) {
+// deleteAttachment deletes a PodAttachment as the controller does: its finalizer keeps it.
+func (w *testNode) deleteAttachment(key types.NamespacedName) {
 	w.api.change(key, func(pa *v1alpha1.PodAttachment) {
 		now := metav1.Now()
 		pa.DeletionTimestamp = &now
@@ -176,7 +176,7 @@ func request(verb, containerID, netns, pod, uid string) cniproto.Request {
 }
 
 // add makes the namespace and sends ADD.
-func (w *world) add(containerID, pod, uid string) ([]byte, error) {
+func (w *testNode) add(containerID, pod, uid string) ([]byte, error) {
 	netns := w.netns(containerID)
 	w.kernel.mu.Lock()
 	_, there := w.kernel.namespaces[netns]
@@ -187,20 +187,20 @@ func (w *world) add(containerID, pod, uid string) ([]byte, error) {
 	return w.handle(request(cniproto.VerbAdd, containerID, netns, pod, uid))
 }
 
-// netns is where a sandbox's namespace would be: in a directory that exists.
-func (w *world) netns(containerID string) string { return filepath.Join(w.dir, "ns-"+containerID) }
+// netns returns the path of a sandbox's namespace, in a directory that exists.
+func (w *testNode) netns(containerID string) string { return filepath.Join(w.dir, "ns-"+containerID) }
 
-func (w *world) del(containerID string) error {
+func (w *testNode) del(containerID string) error {
 	_, err := w.handle(request(cniproto.VerbDel, containerID, "", "", ""))
 	return err
 }
 
-func (w *world) handle(r cniproto.Request) ([]byte, error) {
+func (w *testNode) handle(r cniproto.Request) ([]byte, error) {
 	return w.daemon.Handle(context.Background(), r)
 }
 
-// mustAdd is add that succeeds, and waits until everything behind it is done.
-func (w *world) mustAdd(containerID, pod, uid string) {
+// mustAdd sends an ADD that must succeed, and waits until all background work is done.
+func (w *testNode) mustAdd(containerID, pod, uid string) {
 	w.t.Helper()
 	if _, err := w.add(containerID, pod, uid); err != nil {
 		w.t.Fatalf("ADD %s: %v", containerID, err)
@@ -208,8 +208,8 @@ func (w *world) mustAdd(containerID, pod, uid string) {
 	settle()
 }
 
-// wantLinks checks what is plugged, as container/interface.
-func (w *world) wantLinks(want ...string) {
+// wantLinks checks the plugged interfaces, as container/interface.
+func (w *testNode) wantLinks(want ...string) {
 	w.t.Helper()
 	got := w.kernel.names()
 	slices.Sort(want)
@@ -218,8 +218,8 @@ func (w *world) wantLinks(want ...string) {
 	}
 }
 
-// wantRecords checks whose records are on disk, and that nothing else is.
-func (w *world) wantRecords(want ...string) {
+// wantRecords checks that exactly these sandboxes have records on disk.
+func (w *testNode) wantRecords(want ...string) {
 	w.t.Helper()
 	for i := range want {
 		want[i] += ledger.RecordSuffix
@@ -227,8 +227,8 @@ func (w *world) wantRecords(want ...string) {
 	w.wantRecordFiles(want...)
 }
 
-// wantRecordFiles checks what is in the directory of records.
-func (w *world) wantRecordFiles(want ...string) {
+// wantRecordFiles checks the files in the directory of records.
+func (w *testNode) wantRecordFiles(want ...string) {
 	w.t.Helper()
 	entries, err := os.ReadDir(filepath.Join(w.dir, ledger.RecordsDir))
 	if err != nil {
@@ -244,16 +244,16 @@ func (w *world) wantRecordFiles(want ...string) {
 	}
 }
 
-// wantWrites checks every status that was ever written of a PodAttachment.
-func (w *world) wantWrites(key types.NamespacedName, want ...string) {
+// wantWrites checks all writes of the status of a PodAttachment.
+func (w *testNode) wantWrites(key types.NamespacedName, want ...string) {
 	w.t.Helper()
 	if got := w.api.written(key); !slices.Equal(got, want) {
 		w.t.Errorf("writes of %s: %v, want %v", key, got, want)
 	}
 }
 
-// settle waits until nothing is left to do at once, nor for the status that an
-// ADD leaves for a moment later.
+// settle waits until no work is left, also for the status write that an ADD delays for a
+// moment.
 func settle() {
 	synctest.Wait()
 	<-time.After(report.AckDelay)

@@ -25,7 +25,7 @@ import (
 )
 
 // own returns the daemon's NodeNetwork and how often it was written.
-func (w *world) own() (*v1alpha1.NodeNetwork, int) {
+func (w *testNode) own() (*v1alpha1.NodeNetwork, int) {
 	w.api.mu.Lock()
 	defer w.api.mu.Unlock()
 	return w.api.networks["n1"], w.api.netWrites
@@ -43,7 +43,7 @@ func (h *fakeHost) looked() int {
 	return h.looks
 }
 
-// set changes the fake and tells whoever watches the kernel.
+// set changes the fake and notifies the watch of the kernel.
 func (h *fakeHost) set(f func(*fakeHost)) {
 	h.mu.Lock()
 	f(h)
@@ -55,7 +55,7 @@ func (h *fakeHost) set(f func(*fakeHost)) {
 }
 
 func TestNodeNetworkStatusIsWrittenOnce(t *testing.T) {
-	inWorld(t, func(w *world) {
+	onTestNode(t, func(w *testNode) {
 		t := w.t
 		time.Sleep(time.Minute) //nolint:forbidigo // the bubble's clock
 		nn, writes := w.own()
@@ -89,20 +89,20 @@ func TestNodeNetworkStatusIsWrittenOnce(t *testing.T) {
 }
 
 func TestNodeNetworkIsPutBack(t *testing.T) {
-	inWorld(t, func(w *world) {
+	onTestNode(t, func(w *testNode) {
 		t := w.t
 		time.Sleep(time.Second) //nolint:forbidigo // the bubble's clock
 		before := w.host.count()
-		for range 100 { // a storm is a few looks
+		for range 100 { // a storm of changes is applied a few times
 			w.host.set(func(*fakeHost) {})
 		}
 		time.Sleep(time.Second) //nolint:forbidigo // the bubble's clock
 		if n := w.host.count() - before; n < 1 || n > 3 {
 			t.Errorf("applied %d times", n)
 		}
-		// Most settings can be changed without a word from the kernel, as by
-		// "sysctl --system": those are looked at every minute. The API server
-		// hears nothing of it.
+		// The kernel does not report changes of most settings, as by "sysctl --system":
+		// the daemon compares them every minute. It writes nothing to the API server for
+		// that.
 		before = w.host.count()
 		_, writes := w.own()
 		time.Sleep(time.Hour) //nolint:forbidigo // the bubble's clock
@@ -115,10 +115,10 @@ func TestNodeNetworkIsPutBack(t *testing.T) {
 	})
 }
 
-// A watch that fails is started again, after a wait that grows; one that went
-// well for a while was not the failure of the one before.
+// A watch that fails is started again after a growing wait. The wait starts anew after a
+// watch that worked for a while.
 func TestHostIsWatchedAgain(t *testing.T) {
-	inWorld(t, func(w *world) {
+	onTestNode(t, func(w *testNode) {
 		fail := func(after time.Duration) time.Duration {
 			<-time.After(after)
 			failed := time.Now()
@@ -146,7 +146,7 @@ func TestHostIsWatchedAgain(t *testing.T) {
 }
 
 func TestNodeNetworkFailureIsToldAndTriedAgain(t *testing.T) {
-	inWorld(t, func(w *world) {
+	onTestNode(t, func(w *testNode) {
 		t := w.t
 		w.host.set(func(h *fakeHost) { h.fail = errors.New("route 10.244.2.0/26: network is unreachable") })
 		time.Sleep(time.Second) //nolint:forbidigo // the bubble's clock
@@ -156,7 +156,7 @@ func TestNodeNetworkFailureIsToldAndTriedAgain(t *testing.T) {
 			t.Errorf("condition %+v", c)
 		}
 		w.pod("p", "u1")
-		w.mustAdd("c1", "p", "u1") // one route that fails stops no pod
+		w.mustAdd("c1", "p", "u1") // a failed route stops no pod
 		w.host.set(func(h *fakeHost) { h.fail = nil; h.notify = nil })
 		time.Sleep(run.RetryLast) //nolint:forbidigo // the bubble's clock
 		nn, _ = w.own()
@@ -166,9 +166,10 @@ func TestNodeNetworkFailureIsToldAndTriedAgain(t *testing.T) {
 	})
 }
 
-// The uplink flaps: the other nodes are not told to take their routes away.
+// The uplink flaps. The NodeNetwork keeps its addresses, so the other nodes keep their
+// routes.
 func TestNodeNetworkWithoutUplinkKeepsItsAddresses(t *testing.T) {
-	inWorld(t, func(w *world) {
+	onTestNode(t, func(w *testNode) {
 		t := w.t
 		w.host.set(func(h *fakeHost) { h.err = fmt.Errorf("%w: looked for a default route", host.ErrNoUplink) })
 		time.Sleep(time.Second) //nolint:forbidigo // the bubble's clock
@@ -181,7 +182,7 @@ func TestNodeNetworkWithoutUplinkKeepsItsAddresses(t *testing.T) {
 }
 
 func TestAddWaitsForTheBridge(t *testing.T) {
-	inWorld(t, func(w *world) {
+	onTestNode(t, func(w *testNode) {
 		t := w.t
 		w.stop()
 		w.api.mu.Lock()
@@ -228,7 +229,7 @@ func TestLock(t *testing.T) {
 }
 
 func TestSpooledDelsAreReplayedAtStart(t *testing.T) {
-	inWorld(t, func(w *world) {
+	onTestNode(t, func(w *testNode) {
 		t := w.t
 		key := w.pod("p", "u1")
 		w.mustAdd("c1", "p", "u1")
@@ -242,7 +243,7 @@ func TestSpooledDelsAreReplayedAtStart(t *testing.T) {
 		if err := os.WriteFile(filepath.Join(dir, "c9@eth0.json"), []byte("{"), 0o600); err != nil {
 			t.Fatal(err)
 		}
-		w.leave(key)
+		w.deleteAttachment(key)
 		w.start()
 		settle()
 		w.wantLinks()
@@ -255,7 +256,7 @@ func TestSpooledDelsAreReplayedAtStart(t *testing.T) {
 }
 
 func TestHeartbeat(t *testing.T) {
-	inWorld(t, func(w *world) {
+	onTestNode(t, func(w *testNode) {
 		t := w.t
 		time.Sleep(health.HeartbeatEvery) //nolint:forbidigo // the bubble's clock
 		settle()

@@ -15,7 +15,7 @@ import (
 )
 
 func TestNodeNetworkTellsOfTheTunnel(t *testing.T) {
-	inWorld(t, func(w *world) {
+	onTestNode(t, func(w *testNode) {
 		t := w.t
 		w.encapsulation = hostnet.EncapsulationAuto
 		w.restart()
@@ -30,21 +30,20 @@ func TestNodeNetworkTellsOfTheTunnel(t *testing.T) {
 			t.Errorf("a tunnel that is not there: %+v", nn.Status.Tunnel)
 		}
 		w.pod("p", "u1")
-		w.mustAdd("c1", "p", "u1") // pods here reach each other
+		w.mustAdd("c1", "p", "u1") // pods of this node reach each other without the tunnel
 		w.host.set(func(h *fakeHost) { h.fail = nil; h.err = errors.New("no uplink") })
 		time.Sleep(time.Minute) //nolint:forbidigo // the bubble's clock
 		w.host.set(func(h *fakeHost) { h.err = nil })
 		time.Sleep(time.Minute) //nolint:forbidigo // the bubble's clock
 		if nn, _ = w.own(); nn.Status.Tunnel == nil {
-			t.Error("the tunnel is not told of any more")
+			t.Error("the status has no tunnel any more")
 		}
 	})
 }
 
-// A change to a NodeNetwork costs a look at the kernel only where it leads to
-// another plan.
+// A change to a NodeNetwork makes the daemon read the kernel only if it changes the plan.
 func TestNodeNetworkThatChangesNothing(t *testing.T) {
-	inWorld(t, func(w *world) {
+	onTestNode(t, func(w *testNode) {
 		t := w.t
 		w.api.putNetwork(nodetest.NodeNetwork("n2", []string{"10.244.2.0/26"}, []string{"192.168.77.12/24"}))
 		time.Sleep(time.Second) //nolint:forbidigo // the bubble's clock

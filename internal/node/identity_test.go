@@ -11,8 +11,8 @@ import (
 	"fairlead.dev/fairlead/internal/node/nodetest"
 )
 
-// own review 1: any user can have a PodAttachment written that names another pod's UID.
-// It is never used for that pod, whether or not the pod has its own.
+// own review 1: any user can cause a PodAttachment that names another pod's UID. It is
+// never used for that other pod, with or without a PodAttachment of its own.
 func TestBorrowedUIDIsNotFound(t *testing.T) {
 	r := apiserver.NewRegistry(func(*v1alpha1.PodAttachment, bool) {})
 	add := func(namespace, name, uid, version string, change func(*v1alpha1.PodAttachment)) {
@@ -27,7 +27,8 @@ func TestBorrowedUIDIsNotFound(t *testing.T) {
 	victim := ledger.Pod{Namespace: "ns", Name: "db-0", UID: "u1"}
 	add("evil", "db-0", "u1", "1", nil)
 	add("ns", "x", "u1", "2", nil)
-	// One that the collector wrote in the victim's namespace, of a pod that was elsewhere.
+	// This PodAttachment was written by the collector in the victim's namespace, for a
+	// pod of another namespace.
 	add("ns", "db-0", "u1", "3", func(pa *v1alpha1.PodAttachment) { pa.Spec.PodNamespace = "evil" })
 	for _, uid := range []types.UID{"u1", ""} {
 		victim.UID = uid
@@ -40,7 +41,7 @@ func TestBorrowedUIDIsNotFound(t *testing.T) {
 	if found, _ := r.Lookup(victim); found == nil || found.ResourceVersion != "4" {
 		t.Errorf("found %v, want the victim's own", found)
 	}
-	// A mirror has two UIDs: CNI asks by the one in the annotation.
+	// A mirror has two UIDs: CNI passes the one in the annotation.
 	add("ns", "static", "manifest", "5", func(pa *v1alpha1.PodAttachment) { pa.Spec.APIUID = "mirror" })
 	if found, _ := r.Lookup(ledger.Pod{Namespace: "ns", Name: "static", UID: "manifest"}); found == nil {
 		t.Error("the record of a static pod is not found by the UID in its manifest")
@@ -50,10 +51,10 @@ func TestBorrowedUIDIsNotFound(t *testing.T) {
 	}
 }
 
-// own review 1: what becomes of an attacker's PodAttachment that names a victim's UID
-// changes nothing of the victim's sandbox, nor of what is said of it.
+// own review 1: an attacker's PodAttachment names a victim's UID. Its changes affect
+// neither the victim's sandbox nor the victim's status.
 func TestBorrowedUIDDisturbsNobody(t *testing.T) {
-	inWorld(t, func(w *world) {
+	onTestNode(t, func(w *testNode) {
 		key := w.pod("db-0", "u1")
 		w.mustAdd("c1", "db-0", "u1")
 		evil := nodetest.Attachment("x", "u1")
@@ -61,7 +62,7 @@ func TestBorrowedUIDDisturbsNobody(t *testing.T) {
 		evil.Spec.Interfaces[0].Addresses = []string{"10.244.1.99/32"}
 		borrowed := apiserver.KeyOf(w.api.put(evil))
 		settle()
-		w.leave(borrowed)
+		w.deleteAttachment(borrowed)
 		settle()
 		w.wantWrites(borrowed, "Detached/")
 		w.api.remove(borrowed)
@@ -76,10 +77,10 @@ func TestBorrowedUIDDisturbsNobody(t *testing.T) {
 }
 
 // A static pod's mirror is deleted by hand, and the kubelet makes it again while the
-// sandbox lives: what the first was given is given back when the sandbox is gone, and
-// the next sandbox has what the second was given.
+// sandbox lives. The addresses of the first mirror are returned when the sandbox is gone.
+// The next sandbox gets those of the second.
 func TestMirrorIsMadeAgain(t *testing.T) {
-	inWorld(t, func(w *world) {
+	onTestNode(t, func(w *testNode) {
 		mirror := func(own, address string) types.NamespacedName {
 			pa := nodetest.Attachment("static", own)
 			pa.Spec.PodUID, pa.Spec.APIUID, pa.Spec.Interfaces[0].Addresses = "manifest", types.UID(own), []string{address}
@@ -88,7 +89,7 @@ func TestMirrorIsMadeAgain(t *testing.T) {
 		w.api.putPod("static", "manifest")
 		first := mirror("m1", "10.244.1.5/32")
 		w.mustAdd("c1", "static", "manifest")
-		w.leave(first)
+		w.deleteAttachment(first)
 		second := mirror("m2", "10.244.1.6/32")
 		settle()
 		w.wantWrites(first, "Attached/c1")

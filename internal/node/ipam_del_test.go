@@ -14,10 +14,10 @@ import (
 	"fairlead.dev/fairlead/internal/node/nodetest"
 )
 
-// whereabouts#176, #182, ipam.md 1.8: a pod's next sandbox has the same
-// addresses, and a late DEL of the one before does not take them.
+// whereabouts#176, #182, ipam.md 1.8: a pod's next sandbox has the same addresses, and a
+// late DEL of the earlier sandbox does not take them.
 func TestAddressesOfTheNextSandbox(t *testing.T) {
-	inWorld(t, func(w *world) {
+	onTestNode(t, func(w *testNode) {
 		key := w.pod("web", "uid-1")
 		w.further(key, "net1")
 		if _, err := w.ipam("ADD", "c1", "net1", "web", "uid-1", macvlan); err != nil {
@@ -32,7 +32,7 @@ func TestAddressesOfTheNextSandbox(t *testing.T) {
 		if _, err := w.ipam("DEL", "c1", "net1", "", "", macvlan); err != nil {
 			t.Fatal(err)
 		}
-		w.leave(key)
+		w.deleteAttachment(key)
 		settle()
 		if got := w.state(key); got != v1alpha1.SandboxAttached {
 			t.Errorf("the late DEL made it %s", got)
@@ -40,10 +40,10 @@ func TestAddressesOfTheNextSandbox(t *testing.T) {
 	})
 }
 
-// whereabouts#483, #553: a DEL that came while no daemon was there is replayed, and
-// the pod's own interface is not touched by it.
+// whereabouts#483, #553: a DEL that came while no daemon ran is replayed, and does not
+// touch the pod's own interface.
 func TestSpooledDelOfAddresses(t *testing.T) {
-	inWorld(t, func(w *world) {
+	onTestNode(t, func(w *testNode) {
 		key := w.pod("web", "uid-1")
 		w.further(key, "net1")
 		w.mustAdd("c1", "web", "uid-1")
@@ -65,11 +65,11 @@ func TestSpooledDelOfAddresses(t *testing.T) {
 	})
 }
 
-// A DEL does not wait behind the ADD that it ends, which waits for a PodAttachment
-// that nobody writes, nor behind one that came meanwhile, as from the orphan of a
-// plugin that was killed. Later the interface may be plugged again.
+// A DEL ends an ADD of the same interface that waits for a PodAttachment, and does not
+// wait for it. Nor does it wait for a second ADD that came meanwhile, as from the orphan
+// of a killed plugin. Later the interface may be plugged again.
 func TestDelEndsTheAddOfAddresses(t *testing.T) {
-	inWorld(t, func(w *world) {
+	onTestNode(t, func(w *testNode) {
 		t := w.t
 		w.kernel.namespace(w.netns("c1"))
 		added := make(chan error, 2)
@@ -94,7 +94,7 @@ func TestDelEndsTheAddOfAddresses(t *testing.T) {
 		if _, err := w.ipam("ADD", "c1", "net1", "web", "uid-1", macvlan); err != nil {
 			t.Errorf("ADD after the DEL: %v", err)
 		}
-		// The sandbox's own DEL is the end of its interfaces.
+		// The sandbox's own DEL ends all its interfaces.
 		w.mustAdd("c1", "web", "uid-1")
 		if err := w.del("c1"); err != nil {
 			t.Fatal(err)
@@ -104,10 +104,10 @@ func TestDelEndsTheAddOfAddresses(t *testing.T) {
 	})
 }
 
-// whereabouts#176: the next sandbox waits for the addresses of the one before, and
-// its DEL ends that wait.
+// whereabouts#176: the next sandbox waits for the addresses of the earlier one, and its
+// DEL ends that wait.
 func TestDelEndsTheWaitForAddresses(t *testing.T) {
-	inWorld(t, func(w *world) {
+	onTestNode(t, func(w *testNode) {
 		w.further(w.pod("web", "uid-1"), "net1")
 		if _, err := w.ipam("ADD", "c1", "net1", "web", "uid-1", macvlan); err != nil {
 			w.t.Fatal(err)
@@ -125,9 +125,9 @@ func TestDelEndsTheWaitForAddresses(t *testing.T) {
 	})
 }
 
-// CNI specification 1.1.0, "GC": no ADD and no DEL at the same time.
+// CNI specification 1.1.0, "GC": it excludes ADD and DEL at the same time.
 func TestGCOfAddressesIsAlone(t *testing.T) {
-	inWorld(t, func(w *world) {
+	onTestNode(t, func(w *testNode) {
 		t := w.t
 		key := w.pod("web", "uid-1")
 		w.further(key, "net1")

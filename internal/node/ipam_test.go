@@ -25,7 +25,7 @@ import (
 const macvlan = `{"cniVersion":"1.1.0","name":"blue","type":"macvlan","ipam":{"type":"fairlead-ipam"}}`
 
 // further adds interfaces of another plugin to a pod's PodAttachment.
-func (w *world) further(key types.NamespacedName, ifNames ...string) {
+func (w *testNode) further(key types.NamespacedName, ifNames ...string) {
 	w.api.change(key, func(pa *v1alpha1.PodAttachment) {
 		for n, ifName := range ifNames {
 			pa.Spec.Interfaces = append(pa.Spec.Interfaces, v1alpha1.Interface{
@@ -39,8 +39,8 @@ func (w *world) further(key types.NamespacedName, ifNames ...string) {
 	settle()
 }
 
-// ipam is a request of a plugin that asks for addresses.
-func (w *world) ipam(verb, containerID, ifName, pod, uid, config string) ([]byte, error) {
+// ipam sends the request of a plugin that asks for addresses.
+func (w *testNode) ipam(verb, containerID, ifName, pod, uid, config string) ([]byte, error) {
 	w.kernel.mu.Lock()
 	_, there := w.kernel.namespaces[w.netns(containerID)]
 	w.kernel.mu.Unlock()
@@ -55,7 +55,7 @@ func (w *world) ipam(verb, containerID, ifName, pod, uid, config string) ([]byte
 	return w.handle(r)
 }
 
-// ipsOf are the addresses of an answer with their gateways, and its routes.
+// ipsOf returns the addresses of an answer with their gateways, and its routes.
 func ipsOf(t *testing.T, raw []byte) (ips, routes []string) {
 	t.Helper()
 	res, err := create.CreateFromBytes(raw)
@@ -89,9 +89,9 @@ func ipsOf(t *testing.T, raw []byte) (ips, routes []string) {
 	return ips, routes
 }
 
-// addressFiles returns the interfaces of other plugins that the records on disk have, as
-// container@interface, and the containers whose records are incomplete.
-func (w *world) addressFiles() []string {
+// addressFiles returns the interfaces of other plugins in the records on disk, as
+// container@interface, and the containers with incomplete records.
+func (w *testNode) addressFiles() []string {
 	w.t.Helper()
 	entries, err := os.ReadDir(filepath.Join(w.dir, ledger.RecordsDir))
 	if err != nil {
@@ -122,20 +122,20 @@ func (w *world) addressFiles() []string {
 	return out
 }
 
-// state is what the status of a PodAttachment says.
-func (w *world) state(key types.NamespacedName) v1alpha1.SandboxState {
+// state returns the state of the sandbox in the status of a PodAttachment.
+func (w *testNode) state(key types.NamespacedName) v1alpha1.SandboxState {
 	if s := w.api.get(key).Status.Sandbox; s != nil {
 		return s.State
 	}
 	return ""
 }
 
-// A pod as under Multus: eth0 is ours, net1 another plugin's. Detached is said
+// Under Multus, eth0 belongs to Fairlead and net1 to another plugin. Detached is written
 // when both are gone, in either order.
 func TestAddressesBesideASandbox(t *testing.T) {
 	for _, order := range []string{"the sandbox first", "the addresses first"} {
 		t.Run(order, func(t *testing.T) {
-			inWorld(t, func(w *world) {
+			onTestNode(t, func(w *testNode) {
 				key := w.pod("web", "uid-1")
 				w.further(key, "net1")
 				w.mustAdd("c1", "web", "uid-1")
@@ -156,7 +156,7 @@ func TestAddressesBesideASandbox(t *testing.T) {
 				if diff := cmp.Diff([]string{"c1@net1"}, w.addressFiles()); diff != "" {
 					t.Errorf("-want +got:\n%s", diff)
 				}
-				w.leave(key)
+				w.deleteAttachment(key)
 				settle()
 				steps := []func() error{
 					func() error { return w.del("c1") },
@@ -177,11 +177,11 @@ func TestAddressesBesideASandbox(t *testing.T) {
 				if got := w.state(key); got != v1alpha1.SandboxDetached {
 					t.Errorf("with everything gone it is %s", got)
 				}
-				// Again, and unknown, is success (whereabouts#70, multus#578).
+				// A repeated or unknown DEL succeeds (whereabouts#70, multus#578).
 				if _, err := w.ipam("DEL", "c1", "net1", "", "", macvlan); err != nil {
 					t.Error(err)
 				}
-				// After the last word nothing is given any more.
+				// After Detached an ADD gets no addresses.
 				_, err := w.ipam("ADD", "c2", "net1", "web", "uid-1", macvlan)
 				nodetest.WantCode(t, err, cniproto.CodeTryAgainLater)
 			})
@@ -189,10 +189,10 @@ func TestAddressesBesideASandbox(t *testing.T) {
 	}
 }
 
-// Where the default network is somebody else's, the addresses alone are the
-// evidence, over a restart of the daemon too.
+// If the default network belongs to another plugin, the addresses alone are the evidence,
+// also over a restart of the daemon.
 func TestAddressesAlone(t *testing.T) {
-	inWorld(t, func(w *world) {
+	onTestNode(t, func(w *testNode) {
 		key := w.pod("web", "uid-1")
 		w.further(key, "net1", "net2")
 		for _, name := range []string{"net1", "net2"} {
@@ -205,7 +205,7 @@ func TestAddressesAlone(t *testing.T) {
 			t.Errorf("after ADD it is %q", got)
 		}
 		w.restart()
-		w.leave(key)
+		w.deleteAttachment(key)
 		settle()
 		if _, err := w.ipam("DEL", "c1", "net1", "", "", macvlan); err != nil {
 			t.Fatal(err)
@@ -214,8 +214,8 @@ func TestAddressesAlone(t *testing.T) {
 		if got := w.state(key); got != v1alpha1.SandboxAttached {
 			t.Errorf("with net2 left it is %q", got)
 		}
-		// multus#323, #1239, whereabouts#291: the DEL for net2 never comes. The
-		// namespace goes, and with it all that could use the address.
+		// multus#323, #1239, whereabouts#291: the DEL for net2 never comes. The namespace
+		// goes, and with it every user of the address.
 		w.kernel.drop(w.netns("c1"))
 		<-time.After(2 * sweepInterval)
 		settle()
@@ -228,10 +228,10 @@ func TestAddressesAlone(t *testing.T) {
 	})
 }
 
-// whereabouts#162, #207, #176: a pod of the same name with another UID is another
-// pod, and one whose record is not there yet waits.
+// whereabouts#162, #207, #176: a pod of the same name with another UID is another pod,
+// and an ADD waits if the record of its pod is not there yet.
 func TestAddressesWaitForTheirPod(t *testing.T) {
-	inWorld(t, func(w *world) {
+	onTestNode(t, func(w *testNode) {
 		w.further(w.pod("web", "uid-old"), "net1")
 		_, err := w.ipam("ADD", "c1", "net1", "web", "uid-new", macvlan)
 		nodetest.WantCode(t, err, cniproto.CodeUnknownContainer, "uid-old")
@@ -273,8 +273,8 @@ func TestAddressesOfWhichInterface(t *testing.T) {
 			t.Errorf("%s of %s: %+v, %v", tc.ifName, tc.config, got, err)
 		}
 	}
-	// The default interface is no guess for a network that names pools, nor one for
-	// what this sandbox has already.
+	// The default interface does not stand in for a network that names pools, nor for an
+	// interface that this sandbox already has.
 	for _, tc := range []struct {
 		ifName string
 		config answer.IpamConfig
@@ -296,13 +296,14 @@ func TestAddressesOfWhichInterface(t *testing.T) {
 	nodetest.WantCode(t, fault.CNI(err), cniproto.CodeInvalidConfig, "multiVIFSources: [npwg]", answer.AnnotationNetworks)
 }
 
-// kube-ovn#2520: what the record does not have is refused at once, with the cause, and
-// nothing of what it has is given in its place, whoever asks first.
+// kube-ovn#2520: an ADD of an interface that is not in the record is refused at once,
+// with the cause. It does not get another interface of the record in its place, in any
+// order of requests.
 func TestAddressesAreNoGuess(t *testing.T) {
 	const pooled = `{"cniVersion":"1.1.0","name":"late","type":"macvlan","ipam":{"type":"fairlead-ipam","pools":["late"]}}`
 	const ranged = `{"cniVersion":"1.1.0","name":"late","type":"macvlan","ipam":{"type":"whereabouts","range":"10.7.0.0/24"}}`
 	const cluster = `{"cniVersion":"1.1.0","name":"cluster","type":"bridge","ipam":{"type":"fairlead-ipam"}}`
-	inWorld(t, func(w *world) {
+	onTestNode(t, func(w *testNode) {
 		t := w.t
 		key := w.pod("web", "uid-1")
 		w.api.change(key, func(pa *v1alpha1.PodAttachment) {
@@ -343,7 +344,7 @@ func TestAddressesAreNoGuess(t *testing.T) {
 }
 
 func TestAddressesInEveryVersion(t *testing.T) {
-	inWorld(t, func(w *world) {
+	onTestNode(t, func(w *testNode) {
 		key := w.pod("web", "uid-1")
 		w.further(key, "net1")
 		for _, version := range cniproto.Versions {
@@ -358,10 +359,10 @@ func TestAddressesInEveryVersion(t *testing.T) {
 	})
 }
 
-// The network's own routes and DNS, and static addresses of whereabouts, are in
-// the answer.
+// The network's own routes and DNS, and static addresses of whereabouts, are in the
+// answer.
 func TestAddressesWithWhatTheNetworkSays(t *testing.T) {
-	inWorld(t, func(w *world) {
+	onTestNode(t, func(w *testNode) {
 		w.further(w.pod("web", "uid-1"), "net1")
 		config := `{"cniVersion":"1.0.0","name":"x","ipam":{"type":"whereabouts","range":"10.9.0.0/24","routes":[{"dst":"10.8.0.0/16"},{"dst":"0.0.0.0/0","gw":"10.9.0.1"}],
 			"dns":{"nameservers":["10.9.0.53"]},"addresses":[{"address":"10.9.1.7/24","gateway":"10.9.1.1"}]},"runtimeConfig":{"ips":["10.9.0.5/24"]}}`
@@ -382,7 +383,8 @@ func TestAddressesWithWhatTheNetworkSays(t *testing.T) {
 	})
 }
 
-// whereabouts#15: what is asked for beside the annotation is not given unrecorded.
+// whereabouts#15: addresses that are requested outside of the annotation are not given
+// without a record.
 func TestAddressesRefuseBadInputAndChangeNothing(t *testing.T) {
 	cases := []struct {
 		name, ifName, config string
@@ -395,7 +397,7 @@ func TestAddressesRefuseBadInputAndChangeNothing(t *testing.T) {
 		{"a bad route", "net1", `{"cniVersion":"1.1.0","name":"blue","ipam":{"routes":[{"dst":"x"}]}}`, cniproto.CodeDecode, []string{"x"}},
 		{"another interface", "net7", `{"cniVersion":"1.1.0","name":"green"}`, cniproto.CodeInvalidConfig, []string{"net7", "green", "net1 on ns/blue"}},
 	}
-	inWorld(t, func(w *world) {
+	onTestNode(t, func(w *testNode) {
 		key := w.pod("web", "uid-1")
 		w.further(key, "net1")
 		for _, tc := range cases {
@@ -405,7 +407,7 @@ func TestAddressesRefuseBadInputAndChangeNothing(t *testing.T) {
 		if files := w.addressFiles(); len(files) > 0 {
 			t.Errorf("records left: %v", files)
 		}
-		w.leave(key)
+		w.deleteAttachment(key)
 		settle()
 		if got := w.state(key); got != v1alpha1.SandboxDetached {
 			t.Errorf("nothing was given, and it is %q", got)
@@ -414,7 +416,7 @@ func TestAddressesRefuseBadInputAndChangeNothing(t *testing.T) {
 }
 
 func TestAddressesCheckStatusAndGC(t *testing.T) {
-	inWorld(t, func(w *world) {
+	onTestNode(t, func(w *testNode) {
 		key := w.pod("web", "uid-1")
 		w.further(key, "net1")
 		raw, err := w.ipam("ADD", "c1", "net1", "web", "uid-1", macvlan)
@@ -440,9 +442,9 @@ func TestAddressesCheckStatusAndGC(t *testing.T) {
 			config string
 			kept   int
 		}{
-			{macvlan, 1}, // does not say
+			{macvlan, 1}, // without a list
 			{with(`"cni.dev/valid-attachments":[{"containerID":"c1","ifname":"net1"}]`), 1},
-			// What lives stays: another network may have the same name.
+			// Live interfaces stay: another network may have the same name.
 			{strings.Replace(with(`"cni.dev/valid-attachments":[]`), "blue", "red", 1), 1},
 			{with(`"cni.dev/valid-attachments":null`), 1},
 			{with(`"cni.dev/valid-attachments":[]`), 1},
@@ -470,9 +472,9 @@ func TestAddressesCheckStatusAndGC(t *testing.T) {
 	})
 }
 
-// What whereabouts takes from CNI_ARGS and Fairlead does not is told of, once.
+// A value of CNI_ARGS that whereabouts uses and Fairlead ignores is reported once.
 func TestGatewayInCNIArgs(t *testing.T) {
-	inWorld(t, func(w *world) {
+	onTestNode(t, func(w *testNode) {
 		t := w.t
 		w.further(w.pod("web", "uid-1"), "net1")
 		w.kernel.namespace(w.netns("c1"))
@@ -497,10 +499,9 @@ func TestGatewayInCNIArgs(t *testing.T) {
 	})
 }
 
-// A node's boot ends every interface of the one before (plugins#252,
-// calico#4190).
+// A boot of the node ends every interface of the earlier boot (plugins#252, calico#4190).
 func TestAddressesOfAnEarlierBoot(t *testing.T) {
-	inWorld(t, func(w *world) {
+	onTestNode(t, func(w *testNode) {
 		key := w.pod("web", "uid-1")
 		w.further(key, "net1")
 		if _, err := w.ipam("ADD", "c1", "net1", "web", "uid-1", macvlan); err != nil {
@@ -511,7 +512,7 @@ func TestAddressesOfAnEarlierBoot(t *testing.T) {
 		if files := w.addressFiles(); len(files) > 0 {
 			t.Errorf("records left: %v", files)
 		}
-		w.leave(key)
+		w.deleteAttachment(key)
 		settle()
 		if got := w.state(key); got != v1alpha1.SandboxDetached {
 			t.Errorf("it is %q", got)

@@ -8,16 +8,16 @@ import (
 	"fairlead.dev/fairlead/internal/netdev/plug"
 )
 
-// Kernel is what plugging asks of the kernel.
+// Kernel makes and removes interfaces in the kernel.
 type Kernel interface {
-	// Enter opens the network namespace at a path. The error is
-	// link.ErrNotNamespace when there is none.
+	// Enter opens the network namespace at a path. Errors: link.ErrNotNamespace if there
+	// is none.
 	Enter(path string) (Sandbox, error)
 	Kinds
 	Finder
 }
 
-// Kinds answers for interfaces by what was written down of them (plug.Kinds).
+// Kinds handles recorded interfaces (plug.Kinds).
 type Kinds interface {
 	// Names returns the names of the kinds, in order.
 	Names() []string
@@ -27,24 +27,24 @@ type Kinds interface {
 	Mend(ctx context.Context, m plug.Made) (bool, error)
 }
 
-// Finder knows of interfaces of which nothing is written down (plug.Kinds).
+// Finder handles interfaces that have no record (plug.Kinds).
 type Finder interface {
-	// Found lists the interfaces of ours that have links on the host.
+	// Found lists the interfaces of Fairlead that have links on the host.
 	Found(ctx context.Context) ([]plug.Found, error)
-	// Finds tells whether Found lists the interfaces of a binding.
+	// Finds reports whether Found lists the interfaces of a binding.
 	Finds(b v1alpha1.Binding) bool
-	// RemoveUnknown removes what is left of an interface, of any kind.
+	// RemoveUnknown removes the rest of an interface of any kind.
 	RemoveUnknown(ctx context.Context, at link.Place, containerID, name string) error
 }
 
 // Sandbox is an open network namespace.
 type Sandbox interface {
-	// Place is where the namespace is.
+	// Place returns the place of the namespace.
 	Place() link.Place
-	// Plan validates an interface and returns what Make makes of it. Errors:
+	// Plan validates an interface and returns the result that Make will have. Errors:
 	// link.ErrInvalid.
 	Plan(i plug.Interface) (plug.Made, error)
-	// Make makes one interface, or changes nothing.
+	// Make makes one interface; on an error it changes nothing.
 	Make(ctx context.Context, i plug.Interface) error
 	// Inspect reads all interfaces, by name.
 	Inspect(ctx context.Context) (map[string]plug.Inspected, error)

@@ -30,8 +30,8 @@ import (
 	"fairlead.dev/fairlead/internal/node/queue"
 )
 
-// kindOf names the kind of a binding for a table that has one kind more than Binding has
-// members: the bridge "nowhere" stands for it.
+// kindOf returns the kind of a binding for a table that has one kind more than Binding
+// has members. The bridge "nowhere" stands for the additional kind.
 func kindOf(b v1alpha1.Binding) string {
 	if b.Bridge != nil && b.Bridge.Name == plugtest.KindNowhere {
 		return plugtest.KindNowhere
@@ -39,7 +39,7 @@ func kindOf(b v1alpha1.Binding) string {
 	return plug.KindBridge
 }
 
-// faulty is a kind whose daemon is killed after Make, or whose Remove fails.
+// faulty is a kind whose Remove fails, or after whose Make the daemon is killed.
 type faulty struct {
 	plug.Kind
 	killed, stuck atomic.Bool
@@ -61,21 +61,21 @@ func (f *faulty) Remove(ctx context.Context, m plug.Made) error {
 }
 
 // node1 is a node whose pods are network namespaces, with a kind that has no link on the
-// host. It has pod p, whose sandbox is c1.
+// host. It has pod p with sandbox c1.
 type node1 struct {
-	*world
+	*testNode
 	nowhere *faulty
 	host    *link.Sockets
 	pod     *link.Namespace
 	key     types.NamespacedName
-	// last is the interface of the kind nowhere, the last of the pod's.
+	// last is the name of the pod's last interface, which is of the kind nowhere.
 	last string
-	// hostLinks are the links that the host has without the pod.
+	// hostLinks are the links of the host without the pod.
 	hostLinks []string
 }
 
-// everyNode runs a test with a pod that has an interface of the kind nowhere alone, and
-// with a pod that has it beside an interface on the bridge.
+// everyNode runs a test twice: with a pod that has only an interface of the kind nowhere,
+// and with a pod that has a bridge interface too.
 func everyNode(t *testing.T, test func(*testing.T, *node1)) {
 	for name, interfaces := range map[string][]string{"alone": {"eth0"}, "beside a bridge": {"eth0", "net1"}} {
 		t.Run(name, func(t *testing.T) {
@@ -85,8 +85,8 @@ func everyNode(t *testing.T, test func(*testing.T, *node1)) {
 			kinds := plug.NewKinds(n.host, kindOf, map[string]plug.Kind{
 				plug.KindBridge: plug.Bridge(n.host), plugtest.KindNowhere: n.nowhere,
 			})
-			inWorldWith(t, RealKernel{kinds}, func(w *world) {
-				n.world = w
+			onTestNodeWith(t, RealKernel{kinds}, func(w *testNode) {
+				n.testNode = w
 				pa := nodetest.Attachment("p", "u1", interfaces...)
 				last := &pa.Spec.Interfaces[len(interfaces)-1]
 				last.Binding.Bridge.Name, last.Gateways = plugtest.KindNowhere, nil
@@ -103,7 +103,7 @@ func (n *node1) request(verb string) cniproto.Request {
 	return request(verb, "c1", n.pod.Path(), "p", "u1")
 }
 
-// plugged sends ADD, which succeeds, and returns its answer.
+// plugged sends an ADD that must succeed, and returns its answer.
 func (n *node1) plugged() []byte {
 	n.t.Helper()
 	raw, err := n.handle(n.request(cniproto.VerbAdd))
@@ -140,8 +140,7 @@ func (n *node1) end() {
 	}
 }
 
-// wantPlugged checks that the pod has its interface, and that the record says of which
-// kind it is.
+// wantPlugged checks that the pod has its interface and that the record names its kind.
 func (n *node1) wantPlugged(when string) {
 	n.t.Helper()
 	if links := nettest.LinkNames(n.t, n.pod); !slices.Contains(links, n.last) {
@@ -159,8 +158,8 @@ func (n *node1) wantPlugged(when string) {
 	}
 }
 
-// wantNothing checks that nothing of the pod is left, in its namespace either if that is
-// there still.
+// wantNothing checks that nothing of the pod is left, on the host and in its namespace if
+// that exists.
 func (n *node1) wantNothing(when string) {
 	n.t.Helper()
 	n.wantRecords()
@@ -175,7 +174,7 @@ func (n *node1) wantNothing(when string) {
 	}
 }
 
-// A live sandbox is plugged, looked after and adopted, whatever link its host lacks.
+// A live sandbox without a link on the host is plugged, checked and adopted.
 func TestKindWithoutHostLinkLives(t *testing.T) {
 	everyNode(t, func(t *testing.T, n *node1) {
 		if n.daemon.Checks()[plugtest.KindNowhere] == nil {
@@ -227,7 +226,7 @@ func TestKindWithoutHostLinkLives(t *testing.T) {
 	})
 }
 
-// A sandbox goes by its DEL, and without one when its namespace has ended.
+// A sandbox is removed by its DEL, or without a DEL when its namespace has ended.
 func TestKindWithoutHostLinkGoes(t *testing.T) {
 	del := func(n *node1) error { return n.del("c1") }
 	for _, tt := range []struct {
@@ -254,7 +253,7 @@ func TestKindWithoutHostLinkGoes(t *testing.T) {
 				if err := tt.do(n); err != nil {
 					t.Error(err)
 				}
-				n.leave(n.key)
+				n.deleteAttachment(n.key)
 				settle()
 				n.wantNothing(tt.name)
 				n.wantWrites(n.key, "Attached/c1", "Detached/c1")
@@ -263,7 +262,7 @@ func TestKindWithoutHostLinkGoes(t *testing.T) {
 	}
 }
 
-// killed has the daemon killed between Make and the answer of an ADD, and starts another.
+// killed kills the daemon between Make and the answer of an ADD, and starts another.
 func (n *node1) killed() {
 	n.t.Helper()
 	n.nowhere.killed.Store(true)
@@ -276,7 +275,8 @@ func (n *node1) killed() {
 	n.restart()
 }
 
-// Nothing on the host tells of what an ADD has made that was killed: its record does.
+// The interfaces of a killed ADD have no link on the host: the next daemon finds them in
+// the record.
 func TestKindWithoutHostLinkKilled(t *testing.T) {
 	t.Run("ADD again", func(t *testing.T) {
 		everyNode(t, func(t *testing.T, n *node1) {
@@ -296,9 +296,9 @@ func TestKindWithoutHostLinkKilled(t *testing.T) {
 			n.killed()
 			_, err := n.handle(n.request(cniproto.VerbDel))
 			nodetest.WantCode(t, err, 0)
-			n.leave(n.key)
+			n.deleteAttachment(n.key)
 			settle()
-			n.wantWrites(n.key) // the interface has its addresses still
+			n.wantWrites(n.key) // the interface still has its addresses
 			n.nowhere.stuck.Store(false)
 			time.Sleep(queue.RetryLast) //nolint:forbidigo // the bubble's clock
 			settle()
@@ -318,7 +318,7 @@ func TestKindWithoutHostLinkKilled(t *testing.T) {
 	})
 }
 
-// holding is plug.Holding with no other namespace than the pod's.
+// holding is plug.Holding for the namespace of the pod alone.
 func (n *node1) holding(ctx context.Context, addrs []netip.Addr) (string, error) {
 	ns, err := n.pod.Place().Open()
 	if errors.Is(err, link.ErrNotNamespace) {
@@ -337,8 +337,8 @@ func (n *node1) holding(ctx context.Context, addrs []netip.Addr) (string, error)
 	return "", err
 }
 
-// Nothing on the host tells of a sandbox whose record was damaged: its addresses are free
-// when no namespace has them.
+// No link on the host belongs to a sandbox whose record was damaged. Its addresses are
+// free when no namespace has them.
 func TestKindWithoutHostLinkDamaged(t *testing.T) {
 	everyNode(t, func(t *testing.T, n *node1) {
 		n.plugged()
@@ -350,14 +350,14 @@ func TestKindWithoutHostLinkDamaged(t *testing.T) {
 		n.start()
 		settle()
 		n.network.statuses.Holding = n.holding
-		n.leave(n.key)
+		n.deleteAttachment(n.key)
 		sweeps()
 		n.wantWrites(n.key, "Attached/c1")
 		if _, err := n.handle(n.request(cniproto.VerbDel)); err != nil {
 			t.Errorf("DEL: %v", err)
 		}
 		settle()
-		if n.last != "eth0" { // nothing says that it is of this sandbox
+		if n.last != "eth0" { // no link names this sandbox
 			sweeps()
 			n.wantWrites(n.key, "Attached/c1")
 			n.end()

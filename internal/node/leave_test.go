@@ -11,16 +11,16 @@ import (
 	"fairlead.dev/fairlead/internal/node/nodetest"
 )
 
-// An ADD that waits for others when the daemon is to end keeps nobody waiting for
-// the next daemon: nothing is left of it, and the next one gets it again.
+// A waiting ADD does not delay the end of the daemon: it leaves nothing behind, and the
+// next daemon gets it again.
 func TestLeaveEndsAnAddThatWaits(t *testing.T) {
 	for _, step := range addSteps {
 		if step.hold == nil {
 			continue
 		}
 		t.Run(step.name, func(t *testing.T) {
-			inWorld(t, func(w *world) {
-				f := w.faulted(step)
+			onTestNode(t, func(w *testNode) {
+				f := w.blockedAdd(step)
 				defer f.giveUp()
 				start := time.Now()
 				w.network.leave()
@@ -43,9 +43,9 @@ func TestLeaveEndsAnAddThatWaits(t *testing.T) {
 	}
 }
 
-// The ADD of a runtime that does not say which pod it is of waits for the API server.
+// An ADD without the pod's UID waits for the API server.
 func TestLeaveEndsAnAddThatAsks(t *testing.T) {
-	inWorld(t, func(w *world) {
+	onTestNode(t, func(w *testNode) {
 		w.pod("p", "u1")
 		w.api.setHook(func(ctx context.Context, step, _ string) error {
 			if step == "pod" {
@@ -67,9 +67,9 @@ func TestLeaveEndsAnAddThatAsks(t *testing.T) {
 	})
 }
 
-// What waits for nothing is served also then: its request was in the queue.
+// A request that does not have to wait is served even then: it was in the queue.
 func TestLeaveLetsOthersEnd(t *testing.T) {
-	inWorld(t, func(w *world) {
+	onTestNode(t, func(w *testNode) {
 		w.pod("p", "u1")
 		w.mustAdd("c1", "p", "u1")
 		w.network.leave()

@@ -26,20 +26,20 @@ import (
 	"fairlead.dev/fairlead/internal/node/queue"
 )
 
-// longestDel is how long a DEL may take in the bubble: nobody outside of the node is
-// waited for.
+// longestDel is how long a DEL may take in the bubble: it waits for nothing outside of
+// the node.
 const longestDel = 5 * time.Second
 
-// lives is a node on which pods come and go while the API server answers late, not
-// at all, or does what it says it did not, while a link now and then cannot be made or
-// removed, and while the daemon is stopped, killed and started and the node reboots.
-type lives struct {
-	*world
+// lifecycle is a node on which pods come and go. Meanwhile the API server answers late, or
+// not at all, or reports failures of calls that it executed; a link at times cannot be
+// made or removed; the daemon is stopped, killed and started; and the node reboots.
+type lifecycle struct {
+	*testNode
 	rng  *rand.Rand
-	pods map[types.NamespacedName]*life // by the PodAttachment
+	pods map[types.NamespacedName]*podLife // by the PodAttachment
 	free []netip.Addr
 	born int
-	// cut is that the API server is away, shaky that the kernel fails at times.
+	// cut: the API server is away. shaky: the kernel fails at times.
 	cut, shaky bool
 
 	mu    sync.Mutex
@@ -48,18 +48,18 @@ type lives struct {
 	trace []string
 }
 
-// life is one pod.
-type life struct {
-	name, uid string
-	address   netip.Addr
-	sandboxes []string
-	answers   map[string]string // of ADD, by sandbox
-	leaving   bool
+// podLife is one pod.
+type podLife struct {
+	name, uid   string
+	address     netip.Addr
+	sandboxes   []string
+	answers     map[string]string // of ADD, by sandbox
+	terminating bool
 }
 
-// A daemon of which I3 and I5 hold after every step, and its part of I1 and I4: no two
-// sandboxes have one address, and none has one of which the node has said that it is
-// Detached.
+// I3 and I5 hold after every step, and the node's part of I1 and I4: no two sandboxes
+// have the same address, and none has an address of a PodAttachment that the node
+// reported as Detached.
 func TestLives(t *testing.T) {
 	seeds := uint64(60)
 	if testing.Short() {
@@ -67,8 +67,8 @@ func TestLives(t *testing.T) {
 	}
 	for seed := range seeds {
 		t.Run(strconv.FormatUint(seed, 10), func(t *testing.T) {
-			inWorld(t, func(w *world) {
-				l := &lives{world: w, rng: rand.New(rand.NewPCG(seed, 0)), pods: map[types.NamespacedName]*life{}}
+			onTestNode(t, func(w *testNode) {
+				l := &lifecycle{testNode: w, rng: rand.New(rand.NewPCG(seed, 0)), pods: map[types.NamespacedName]*podLife{}}
 				for n := range byte(8) {
 					l.free = append(l.free, netip.AddrFrom4([4]byte{10, 244, 1, 5 + n}))
 				}
@@ -85,14 +85,14 @@ func TestLives(t *testing.T) {
 	}
 }
 
-func (l *lives) note(format string, args ...any) {
+func (l *lifecycle) note(format string, args ...any) {
 	l.mu.Lock()
 	defer l.mu.Unlock()
 	l.trace = append(l.trace, fmt.Sprintf(format, args...)+"\n")
 }
 
-// hook lets calls of the API and of the kernel go wrong.
-func (l *lives) hook() {
+// hook makes calls of the API and of the kernel fail.
+func (l *lifecycle) hook() {
 	l.api.setHook(func(ctx context.Context, step, _ string) error {
 		l.mu.Lock()
 		n, cut := l.rng.IntN(100), l.cut
@@ -119,8 +119,8 @@ func (l *lives) hook() {
 	})
 }
 
-// step does one thing, lets some time pass, and checks.
-func (l *lives) step() {
+// step takes one action, lets some time pass, and checks the node.
+func (l *lifecycle) step() {
 	switch n := l.roll(100); {
 	case n < 20:
 		l.birth()
@@ -148,25 +148,25 @@ func (l *lives) step() {
 	l.check()
 }
 
-func (l *lives) roll(n int) int {
+func (l *lifecycle) roll(n int) int {
 	l.mu.Lock()
 	defer l.mu.Unlock()
 	return l.rng.IntN(n)
 }
 
-func (l *lives) set(flag *bool, to bool) {
+func (l *lifecycle) set(flag *bool, to bool) {
 	l.mu.Lock()
 	defer l.mu.Unlock()
 	*flag = to
 }
 
-// birth is a new pod with a record.
-func (l *lives) birth() {
+// birth makes a new pod with a record.
+func (l *lifecycle) birth() {
 	if len(l.free) == 0 {
 		return
 	}
 	l.born++
-	p := &life{name: fmt.Sprintf("p%d", l.born%5), uid: fmt.Sprintf("u%d", l.born), address: l.free[0], answers: map[string]string{}}
+	p := &podLife{name: fmt.Sprintf("p%d", l.born%5), uid: fmt.Sprintf("u%d", l.born), address: l.free[0], answers: map[string]string{}}
 	l.free = l.free[1:]
 	pa := nodetest.Attachment(p.name, p.uid, []string{"eth0", "net1"}[:1+l.born%2]...)
 	for i := range pa.Spec.Interfaces {
@@ -180,13 +180,13 @@ func (l *lives) birth() {
 	l.note("%s is there, with %s", key.Name, p.address)
 }
 
-// keys are of all pods, in an order that the seed decides.
-func (l *lives) keys() []types.NamespacedName {
+// keys returns the keys of all pods in an order that depends on the seed alone.
+func (l *lifecycle) keys() []types.NamespacedName {
 	return slices.SortedFunc(maps.Keys(l.pods), func(a, b types.NamespacedName) int { return strings.Compare(a.Name, b.Name) })
 }
 
-// any is one of the pods that are wanted, or nil.
-func (l *lives) any(wanted func(*life) bool) (types.NamespacedName, *life) {
+// any returns one of the pods for which wanted is true, nil if there is none.
+func (l *lifecycle) any(wanted func(*podLife) bool) (types.NamespacedName, *podLife) {
 	keys := slices.DeleteFunc(l.keys(), func(k types.NamespacedName) bool { return !wanted(l.pods[k]) })
 	if len(keys) == 0 {
 		return types.NamespacedName{}, nil
@@ -195,9 +195,9 @@ func (l *lives) any(wanted func(*life) bool) (types.NamespacedName, *life) {
 	return key, l.pods[key]
 }
 
-// plug sends an ADD: of a new sandbox, or again of one before.
-func (l *lives) plug() {
-	_, p := l.any(func(*life) bool { return true })
+// plug sends an ADD of a new sandbox, or repeats an earlier one.
+func (l *lifecycle) plug() {
+	_, p := l.any(func(*podLife) bool { return true })
 	if p == nil {
 		return
 	}
@@ -218,16 +218,16 @@ func (l *lives) plug() {
 	})
 }
 
-// unplug sends a DEL, of the last sandbox of a pod or of one before.
-func (l *lives) unplug() {
-	_, p := l.any(func(p *life) bool { return len(p.sandboxes) > 0 })
+// unplug sends a DEL of the last sandbox of a pod or of an earlier one.
+func (l *lifecycle) unplug() {
+	_, p := l.any(func(p *podLife) bool { return len(p.sandboxes) > 0 })
 	if p == nil {
 		return
 	}
 	l.del(p, p.sandboxes[l.roll(len(p.sandboxes))])
 }
 
-func (l *lives) del(p *life, id string) {
+func (l *lifecycle) del(p *podLife, id string) {
 	l.call("DEL "+id, request(cniproto.VerbDel, id, "", p.name, p.uid), func(_ []byte, err error, took time.Duration) {
 		l.dels++
 		delete(p.answers, id)
@@ -237,8 +237,8 @@ func (l *lives) del(p *life, id string) {
 	})
 }
 
-// call sends a request to the daemon as it is now, beside all others.
-func (l *lives) call(what string, r cniproto.Request, done func(answer []byte, err error, took time.Duration)) {
+// call sends a request to the current daemon, concurrently with all others.
+func (l *lifecycle) call(what string, r cniproto.Request, done func(answer []byte, err error, took time.Duration)) {
 	l.note("%s", what)
 	l.mu.Lock()
 	l.calls++
@@ -254,9 +254,9 @@ func (l *lives) call(what string, r cniproto.Request, done func(answer []byte, e
 	}()
 }
 
-// answered waits until no call is under way: what a runtime asks of a daemon that
-// stops, TestUpgrade and the end-to-end test show.
-func (l *lives) answered() {
+// answered waits until no call is under way. Requests to a daemon that is stopping are
+// the subject of TestUpgrade and of the end-to-end test.
+func (l *lifecycle) answered() {
 	for {
 		l.mu.Lock()
 		n := l.calls
@@ -269,14 +269,14 @@ func (l *lives) answered() {
 }
 
 // death deletes a pod; its runtime may unplug it before or after.
-func (l *lives) death() {
-	key, p := l.any(func(p *life) bool { return !p.leaving })
+func (l *lifecycle) death() {
+	key, p := l.any(func(p *podLife) bool { return !p.terminating })
 	if p == nil {
 		return
 	}
 	l.note("%s is deleted", key.Name)
-	p.leaving = true
-	l.leave(key)
+	p.terminating = true
+	l.deleteAttachment(key)
 	pod := types.NamespacedName{Namespace: "ns", Name: p.name}
 	l.api.mu.Lock()
 	if now := l.api.pods[pod]; now != nil && string(now.UID) == p.uid {
@@ -285,11 +285,11 @@ func (l *lives) death() {
 	l.api.mu.Unlock()
 }
 
-// release is the controller's part: it takes back what the node has let go.
-func (l *lives) release() {
+// release does the controller's part: it releases the addresses of Detached pods.
+func (l *lifecycle) release() {
 	for _, key := range l.keys() {
 		p := l.pods[key]
-		if s := l.api.get(key).Status.Sandbox; !p.leaving || s == nil || s.State != v1alpha1.SandboxDetached {
+		if s := l.api.get(key).Status.Sandbox; !p.terminating || s == nil || s.State != v1alpha1.SandboxDetached {
 			continue
 		}
 		l.note("%s is released", key.Name)
@@ -299,8 +299,8 @@ func (l *lives) release() {
 	}
 }
 
-// again stops the daemon, or kills it, and starts the next.
-func (l *lives) again(kill bool) {
+// again stops or kills the daemon and starts the next one.
+func (l *lifecycle) again(kill bool) {
 	l.answered()
 	l.note("the daemon begins again, killed: %v", kill)
 	if kill {
@@ -311,8 +311,8 @@ func (l *lives) again(kill bool) {
 	l.hook()
 }
 
-// powerCycle reboots the node, of whose sandboxes the runtime knows nothing then.
-func (l *lives) powerCycle() {
+// powerCycle reboots the node; the runtime then has no sandboxes.
+func (l *lifecycle) powerCycle() {
 	l.answered()
 	l.note("the node reboots")
 	for _, p := range l.pods {
@@ -321,8 +321,8 @@ func (l *lives) powerCycle() {
 	l.reboot(fmt.Sprintf("boot-%d", len(l.trace)))
 }
 
-// check is what holds after every step.
-func (l *lives) check() {
+// check verifies the conditions that hold after every step.
+func (l *lifecycle) check() {
 	l.mu.Lock()
 	defer l.mu.Unlock()
 	l.kernel.mu.Lock()
@@ -357,8 +357,8 @@ func (l *lives) check() {
 	}
 }
 
-// end mends everything, unplugs and deletes all pods, and sees that nothing is left.
-func (l *lives) end() {
+// end repairs all faults, unplugs and deletes all pods, and checks that nothing is left.
+func (l *lifecycle) end() {
 	l.set(&l.cut, false)
 	l.set(&l.shaky, false)
 	l.answered()
@@ -369,9 +369,9 @@ func (l *lives) end() {
 	}
 	l.answered()
 	for _, key := range l.keys() {
-		if p := l.pods[key]; !p.leaving {
-			p.leaving = true
-			l.leave(key)
+		if p := l.pods[key]; !p.terminating {
+			p.terminating = true
+			l.deleteAttachment(key)
 		}
 	}
 	<-time.After(10 * queue.RetryLast)
@@ -382,6 +382,6 @@ func (l *lives) end() {
 		l.t.Errorf("%d pods are not Detached:\n%v", len(l.pods), l.trace[max(0, len(l.trace)-60):])
 	}
 	if l.dels < 20 || l.born < 20 {
-		l.t.Errorf("%d DELs of %d pods: the world is too quiet", l.dels, l.born)
+		l.t.Errorf("%d DELs of %d pods: too few DELs", l.dels, l.born)
 	}
 }

@@ -8,28 +8,28 @@ import (
 )
 
 const (
-	// heapGrowth is how much, in percent, the heap may grow until garbage is collected:
-	// half of Go's default. What hundreds of pods at once need for a moment lies among
-	// the little that is kept of each, and most of that room cannot be given back: beside
-	// 250 pods 7 MB, where 25,000 had come and gone, 200 at a time.
+	// heapGrowth is how far, in percent, the heap may grow until garbage is collected:
+	// half of Go's default. Hundreds of simultaneous pods need memory for a moment, which
+	// lies among the little that is kept of each pod. Most of this room cannot be
+	// returned: 7 MB beside 250 pods after 25,000 had come and gone, 200 at a time.
 	heapGrowth = 50
-	// memoryLook lies between two looks at what was allocated.
-	memoryLook = 5 * time.Second
-	// memoryBurst is how much has to be allocated for memory to be given back, in
-	// bytes: a few pods, and not what an idle daemon needs for its ticks. While as
-	// much is allocated between two looks, a burst goes on.
+	// memoryInterval is the time between two readings of the allocation counter.
+	memoryInterval = 5 * time.Second
+	// memoryBurst is the allocation, in bytes, from which on memory is returned to the
+	// system: that of a few pods, and more than the ticks of an idle daemon need. A burst
+	// goes on while as much is allocated between two readings.
 	memoryBurst = 2 << 20
-	// memoryAllocated counts what was ever allocated (runtime/metrics).
+	// memoryAllocated counts all bytes that were ever allocated (runtime/metrics).
 	memoryAllocated = "/gc/heap/allocs:bytes"
 )
 
-// giveBack keeps the daemon small, which is on every node, and gives the system back
-// what a burst of pods took, when it is over: Go alone keeps up to twice of what is in
-// use, for good in a daemon that is idle then. It looks at the whole heap, which the
-// pods of the burst are not to wait for.
-func giveBack(ctx context.Context) error {
+// releaseMemory keeps the daemon small, since it runs on every node. It returns memory to
+// the system after a burst of pods: Go alone keeps up to twice the memory in use, and an
+// idle daemon would keep it forever. Returning memory scans the whole heap, so it is done
+// after the burst and delays none of its pods.
+func releaseMemory(ctx context.Context) error {
 	debug.SetGCPercent(heapGrowth)
-	tick := time.NewTicker(memoryLook)
+	tick := time.NewTicker(memoryInterval)
 	defer tick.Stop()
 	sample := []runtimemetrics.Sample{{Name: memoryAllocated}}
 	var a allocations
@@ -46,12 +46,12 @@ func giveBack(ctx context.Context) error {
 	}
 }
 
-// allocations are what had ever been allocated at the last look, and when memory was
-// given back last, in bytes.
+// allocations holds two values of the allocation counter, in bytes: seen at the last
+// reading, given when memory was last returned.
 type allocations struct{ seen, given uint64 }
 
-// over takes in what has been allocated by now, and reports whether a burst was since
-// memory was given back, and is over.
+// over takes the current value of the counter. It reports whether a burst has come and
+// ended since memory was last returned.
 func (a *allocations) over(now uint64) bool {
 	goesOn := now-a.seen >= memoryBurst
 	a.seen = now

@@ -6,14 +6,14 @@ import (
 	"github.com/google/go-cmp/cmp"
 )
 
-// Memory is given back once after each burst, not in it, and not for what an idle
-// daemon allocates.
+// Memory is returned once after each burst, not during it, and not for the allocations of
+// an idle daemon.
 func TestMemoryIsGivenBackAfterABurst(t *testing.T) {
 	const some, much = memoryBurst / 8, 3 * memoryBurst
 	for _, tt := range []struct {
 		name      string
-		allocated []uint64 // between two looks
-		want      []int    // the looks at which memory is given back
+		allocated []uint64 // between two readings
+		want      []int    // the readings at which memory is returned
 	}{
 		{"idle", []uint64{some, some, some}, nil},
 		{"idle for long", []uint64{some, some, some, some, some, some, some, some, some}, []int{7}},

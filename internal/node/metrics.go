@@ -7,7 +7,7 @@ import (
 	"github.com/prometheus/client_golang/prometheus"
 )
 
-// metrics of the plugin beside those of its CNI server and of its manager.
+// metrics are those of the plugin, beside those of its CNI server and its manager.
 type metrics struct {
 	steps       *prometheus.HistogramVec
 	swept       *prometheus.CounterVec

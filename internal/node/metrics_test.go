@@ -8,7 +8,7 @@ import (
 	"github.com/prometheus/client_golang/prometheus/testutil"
 )
 
-// TestMetricsLint lets promlint judge every metric.
+// TestMetricsLint runs promlint on every metric.
 func TestMetricsLint(t *testing.T) {
 	registry := prometheus.NewRegistry()
 	m, err := newMetrics(registry)

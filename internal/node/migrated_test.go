@@ -14,11 +14,11 @@ import (
 	"fairlead.dev/fairlead/internal/node/queue"
 )
 
-// A sandbox from before a migration has no record here. It is not said to be
-// gone while its namespace has the addresses, as after kubectl delete --force,
-// nor while nobody can tell.
+// A sandbox from before a migration has no record here. It is not reported as gone while
+// its namespace has the addresses, as after kubectl delete --force, nor while that is
+// unknown.
 func TestMigratedIsAcknowledgedWhenItsNamespaceIsGone(t *testing.T) {
-	inWorld(t, func(w *world) {
+	onTestNode(t, func(w *testNode) {
 		t := w.t
 		type answer struct {
 			path string
@@ -35,7 +35,7 @@ func TestMigratedIsAcknowledgedWhenItsNamespaceIsGone(t *testing.T) {
 		pa.Status.Sandbox = &v1alpha1.Sandbox{ID: "before", BootID: w.network.ledger.BootID, State: v1alpha1.SandboxAttached}
 		key := apiserver.KeyOf(w.api.put(pa))
 		settle()
-		w.leave(key)
+		w.deleteAttachment(key)
 		time.Sleep(time.Minute) //nolint:forbidigo // the bubble's clock
 		w.wantWrites(key)
 		says.Store(&answer{err: errors.New("mount is hidden")})
@@ -51,9 +51,9 @@ func TestMigratedIsAcknowledgedWhenItsNamespaceIsGone(t *testing.T) {
 	})
 }
 
-// A migrated pod whose sandbox is made anew is judged by its record.
+// After its sandbox is made anew, a migrated pod is judged by its record.
 func TestMigratedSandboxIsRestarted(t *testing.T) {
-	inWorld(t, func(w *world) {
+	onTestNode(t, func(w *testNode) {
 		t := w.t
 		w.network.statuses.Holding = func(context.Context, []netip.Addr) (string, error) {
 			if len(w.kernel.names()) > 0 {
@@ -66,7 +66,7 @@ func TestMigratedSandboxIsRestarted(t *testing.T) {
 		pa.Status.Sandbox = &v1alpha1.Sandbox{ID: "before", State: v1alpha1.SandboxAttached}
 		key := apiserver.KeyOf(w.api.put(pa))
 		w.mustAdd("c1", "p", "u1")
-		w.leave(key)
+		w.deleteAttachment(key)
 		settle()
 		w.wantWrites(key, "Attached/c1")
 		if err := w.del("c1"); err != nil {

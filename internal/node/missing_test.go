@@ -18,9 +18,9 @@ import (
 	"fairlead.dev/fairlead/internal/node/ledger"
 )
 
-// wantReady checks that a PodAttachment is Attached in a sandbox, and that Ready
-// names exactly these interfaces as missing; without any it is true.
-func (w *world) wantReady(key types.NamespacedName, containerID string, missing ...string) {
+// wantReady checks that a PodAttachment is Attached in a sandbox, and that its condition
+// Ready names exactly these interfaces as missing, or is true if there are none.
+func (w *testNode) wantReady(key types.NamespacedName, containerID string, missing ...string) {
 	w.t.Helper()
 	pa := w.api.get(key)
 	s := pa.Status.Sandbox
@@ -47,9 +47,9 @@ func (w *world) wantReady(key types.NamespacedName, containerID string, missing 
 	}
 }
 
-// mustIPAM is ipam for a pod "web" that succeeds, and waits until everything behind
-// it is done.
-func (w *world) mustIPAM(verb, containerID, ifName string) {
+// mustIPAM sends an IPAM request for pod "web" that must succeed, and waits until all
+// background work is done.
+func (w *testNode) mustIPAM(verb, containerID, ifName string) {
 	w.t.Helper()
 	if _, err := w.ipam(verb, containerID, ifName, "web", "uid-1", macvlan); err != nil {
 		w.t.Fatalf("%s of %s in %s: %v", verb, ifName, containerID, err)
@@ -58,10 +58,10 @@ func (w *world) mustIPAM(verb, containerID, ifName string) {
 }
 
 // A pod is not ready before the plugins of its further networks have asked for their
-// addresses, in whatever order, and not after one has given them back. What the daemon
-// before knew the next one knows.
+// addresses, in any order, and not after a plugin has returned them. A restarted daemon
+// knows it too.
 func TestReadyMeansEveryInterface(t *testing.T) {
-	inWorld(t, func(w *world) {
+	onTestNode(t, func(w *testNode) {
 		key := w.pod("web", "uid-1")
 		w.further(key, "net1", "net2")
 		w.mustAdd("c1", "web", "uid-1")
@@ -83,9 +83,9 @@ func TestReadyMeansEveryInterface(t *testing.T) {
 	})
 }
 
-// A pod is ready when its addresses were seen on it, not when they were asked for.
+// A pod is ready when its addresses were seen on it, not when they were requested.
 func TestReadyRestsOnWhatWasSeen(t *testing.T) {
-	inWorld(t, func(w *world) {
+	onTestNode(t, func(w *testNode) {
 		key := w.pod("web", "uid-1")
 		ready := func() metav1.Condition {
 			return *meta.FindStatusCondition(w.api.get(key).Status.Conditions, v1alpha1.ConditionReady)
@@ -102,7 +102,7 @@ func TestReadyRestsOnWhatWasSeen(t *testing.T) {
 		if _, err := w.add("c1", "web", "uid-1"); err != nil {
 			w.t.Fatal(err)
 		}
-		had := addresses(nil) // somebody was quick
+		had := addresses(nil) // another program removed it at once
 		settle()
 		if c := ready(); c.Status != metav1.ConditionFalse || c.Reason != v1alpha1.ReasonInterfacesMissing || !strings.Contains(c.Message, "10.244.1.5") {
 			w.t.Errorf("%+v", c)
@@ -119,7 +119,7 @@ func TestReadyRestsOnWhatWasSeen(t *testing.T) {
 }
 
 func TestReadyWhenTheAddressesCameFirst(t *testing.T) {
-	inWorld(t, func(w *world) {
+	onTestNode(t, func(w *testNode) {
 		key := w.pod("web", "uid-1")
 		w.further(key, "net1")
 		w.mustIPAM("ADD", "c1", "net1")
@@ -129,9 +129,9 @@ func TestReadyWhenTheAddressesCameFirst(t *testing.T) {
 	})
 }
 
-// Another sandbox's addresses are none of this one's.
+// The addresses of another sandbox do not count for this one.
 func TestReadyIsOfOneSandbox(t *testing.T) {
-	inWorld(t, func(w *world) {
+	onTestNode(t, func(w *testNode) {
 		t := w.t
 		key := w.pod("web", "uid-1")
 		w.further(key, "net1")
@@ -149,10 +149,10 @@ func TestReadyIsOfOneSandbox(t *testing.T) {
 	})
 }
 
-// Of two sandboxes that have addresses of a pod the status is that of the newer one,
-// however often it is looked at.
+// Two sandboxes have addresses of one pod: the status is that of the newer one, however
+// often it is computed.
 func TestReadyIsOfTheNewestSandbox(t *testing.T) {
-	inWorld(t, func(w *world) {
+	onTestNode(t, func(w *testNode) {
 		key := w.pod("web", "uid-1")
 		w.further(key, "net1", "net2")
 		w.mustIPAM("ADD", "c0", "net1")
@@ -170,9 +170,9 @@ func TestReadyIsOfTheNewestSandbox(t *testing.T) {
 	})
 }
 
-// A pod that ends, as Multus has it end, costs no write for each of its interfaces.
+// The end of a pod under Multus does not cost a write for each of its interfaces.
 func TestEndOfSeveralInterfacesIsOneWrite(t *testing.T) {
-	inWorld(t, func(w *world) {
+	onTestNode(t, func(w *testNode) {
 		t := w.t
 		key := w.pod("web", "uid-1")
 		w.further(key, "net1", "net2")
@@ -189,15 +189,15 @@ func TestEndOfSeveralInterfacesIsOneWrite(t *testing.T) {
 			t.Fatal(err)
 		}
 		settle()
-		w.leave(key)
+		w.deleteAttachment(key)
 		settle()
 		w.wantWrites(key, append(before, "Detached/c1")...)
 	})
 }
 
-// Where another plugin makes the default interface it asks for it under any name.
+// Another plugin that makes the default interface may ask for it under any name.
 func TestReadyWithTheDefaultInterfaceOfAnotherPlugin(t *testing.T) {
-	inWorld(t, func(w *world) {
+	onTestNode(t, func(w *testNode) {
 		key := w.pod("web", "uid-1")
 		w.further(key, "net1")
 		w.api.change(key, func(pa *v1alpha1.PodAttachment) {
@@ -211,10 +211,10 @@ func TestReadyWithTheDefaultInterfaceOfAnotherPlugin(t *testing.T) {
 	})
 }
 
-// A record that was damaged says that the plugin had asked, and a daemon from before
-// said of every plugged pod that it is ready.
+// A damaged record proves that the plugin had asked. A daemon of an earlier version
+// reported every plugged pod as ready.
 func TestReadyAfterDamageAndUpdate(t *testing.T) {
-	inWorld(t, func(w *world) {
+	onTestNode(t, func(w *testNode) {
 		t := w.t
 		key := w.pod("web", "uid-1")
 		w.further(key, "net1")
@@ -236,10 +236,11 @@ func TestReadyAfterDamageAndUpdate(t *testing.T) {
 	})
 }
 
-// The ledger knows of a sandbox that was migrated only what is plugged again in it:
-// what the migration said of all stays. A sandbox that is made anew is judged as any.
+// The ledger contains of a migrated sandbox only the interfaces that were plugged again:
+// the migration's report about all interfaces stays. A sandbox that is made anew is
+// judged like any other.
 func TestReadyOfAMigratedSandbox(t *testing.T) {
-	inWorld(t, func(w *world) {
+	onTestNode(t, func(w *testNode) {
 		key := w.pod("web", "uid-1")
 		w.further(key, "net1", "net2")
 		w.api.change(key, func(pa *v1alpha1.PodAttachment) {

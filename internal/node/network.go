@@ -29,11 +29,11 @@ import (
 	"fairlead.dev/fairlead/internal/node/turns"
 )
 
-// RegistryPlugin is the name of the network plugin that plugs what the
-// PodAttachments of this node say.
+// RegistryPlugin is the name of the network plugin that plugs the interfaces of this
+// node's PodAttachments.
 const RegistryPlugin = "fairlead"
 
-// podNetwork is the network plugin "fairlead": it serves what the CNI plugin forwards,
+// podNetwork is the network plugin "fairlead": it serves the requests of the CNI plugin
 // by the PodAttachments of this node.
 type podNetwork struct {
 	kernel   Kernel
@@ -53,21 +53,21 @@ type podNetwork struct {
 	bindings health.Bindings
 	metrics  *metrics
 
-	// addTimeout bounds how long an ADD waits for others.
+	// addTimeout bounds how long an ADD waits for the controller and for other sandboxes.
 	addTimeout time.Duration
-	// leaving is closed when the next daemon is to serve what waits.
-	leaving chan struct{}
-	left    sync.Once
-	// install and socket are what the runtime is told of; nil tells it of nothing.
+	// stopping is closed when this daemon hands waiting requests to the next one.
+	stopping chan struct{}
+	stopOnce sync.Once
+	// install and socket are announced to the runtime; with a nil install nothing is.
 	install *install.Options
 	socket  string
-	// node is named in messages.
+	// node is the name of the node, for messages.
 	node string
 	// reserved are the node's own ports.
 	reserved []answer.ReservedPort
 }
 
-// NewPlugin returns that plugin.
+// NewPlugin returns the network plugin "fairlead".
 func NewPlugin(c Config) (plugin.Plugin, error) {
 	m, err := newMetrics(c.Metrics)
 	if err != nil {
@@ -75,7 +75,7 @@ func NewPlugin(c Config) (plugin.Plugin, error) {
 	}
 	pn := &podNetwork{
 		kernel: c.Kernel, api: c.API, source: c.Source, metrics: m, addTimeout: c.AddTimeout, node: c.NodeName, reserved: c.ReservedPorts,
-		leaving: make(chan struct{}), install: c.Install, socket: c.Socket,
+		stopping: make(chan struct{}), install: c.Install, socket: c.Socket,
 		host: hostnet.New(hostnet.Config{
 			NodeName: c.NodeName, BootID: c.BootID, Bridge: c.Bridge, Uplink: c.Uplink,
 			Encapsulation: c.Encapsulation, VNI: c.VNI, VXLANPort: c.VXLANPort,
@@ -90,7 +90,7 @@ func NewPlugin(c Config) (plugin.Plugin, error) {
 	pn.remover = newRemover(c.Kernel, pn.ledger, pn.firewall)
 	pn.health = health.New(pn.canServe, filepath.Join(filepath.Dir(c.Socket), cniproto.HeartbeatFile), c.BootID)
 	pn.repairer = &repairer{network: pn, queue: queue.New[string]("repairer")}
-	pn.statuses = report.NewStatuses(c.API, pn.registry, pn.ledger, func(since time.Time) { m.step("acknowledge", since) }, m.ackFailures, pn.unseen)
+	pn.statuses = report.NewStatuses(c.API, pn.registry, pn.ledger, func(since time.Time) { m.step("acknowledge", since) }, m.ackFailures, pn.lostAddress)
 	pn.events = report.NewEvents(c.API, c.NodeName)
 	return pn, nil
 }
@@ -98,13 +98,13 @@ func NewPlugin(c Config) (plugin.Plugin, error) {
 // Name is RegistryPlugin.
 func (pn *podNetwork) Name() string { return RegistryPlugin }
 
-// Init adopts what the daemon before left, without the API server.
+// Init adopts the state of the previous daemon, without the API server.
 func (pn *podNetwork) Init(ctx context.Context, t *turns.Turns) error {
 	pn.turns, pn.remover.turns = t, t
 	return pn.adopt(ctx)
 }
 
-// Parts are the services beside plugging and unplugging.
+// Parts returns the services beside plugging and unplugging.
 func (pn *podNetwork) Parts() plugin.Parts {
 	checks := map[string]func() error{}
 	for _, kind := range pn.kernel.Names() {
@@ -116,7 +116,7 @@ func (pn *podNetwork) Parts() plugin.Parts {
 	}
 }
 
-// run keeps everything behind the requests until ctx ends.
+// run runs all background tasks until ctx ends.
 func (pn *podNetwork) run(ctx context.Context) error {
 	g, ctx := errgroup.WithContext(ctx)
 	for _, run := range []func(context.Context) error{
@@ -127,10 +127,10 @@ func (pn *podNetwork) run(ctx context.Context) error {
 	return g.Wait()
 }
 
-// leave has the next daemon serve what waits.
-func (pn *podNetwork) leave() { pn.left.Do(func() { close(pn.leaving) }) }
+// leave ends the waiting of requests, which the next daemon then serves.
+func (pn *podNetwork) leave() { pn.stopOnce.Do(func() { close(pn.stopping) }) }
 
-// ready says why pods cannot be served, or nil.
+// ready returns nil if pods can be served, otherwise an error with the reason.
 func (pn *podNetwork) ready() error {
 	if a := pn.host.Announcement(); a != nil && a.Reason == install.ReasonNotInstalled {
 		return errors.New(a.Message)
@@ -138,8 +138,8 @@ func (pn *podNetwork) ready() error {
 	return pn.health.Seen()
 }
 
-// remembered is how many things are remembered, by kind. What was said in events is
-// remembered until later ones are.
+// remembered returns how many entries are in memory, by kind. Reported events are among
+// them until later ones replace them.
 func (pn *podNetwork) remembered() map[string]int {
 	all := pn.registry.Remembered()
 	maps.Copy(all, pn.ledger.Remembered())
@@ -147,18 +147,17 @@ func (pn *podNetwork) remembered() map[string]int {
 	return all
 }
 
-// Status says why an ADD cannot be served, or nil.
+// Status returns nil if an ADD can be served, otherwise an error with the reason.
 func (pn *podNetwork) Status() error { return pn.health.Answer() }
 
-// Event has the node's own network looked at.
+// Event makes the node's own network follow a change.
 func (pn *podNetwork) Event(e plugin.Event) {
 	if e == plugin.PodCIDRChanged {
 		pn.host.NetworksChanged()
 	}
 }
 
-// PodIPs are the addresses of an interface, IPv4 first, without those that are
-// good on the link alone.
+// PodIPs returns the addresses of an interface, IPv4 first, without link-local ones.
 func (pn *podNetwork) PodIPs(netns, ifName string) ([]netip.Addr, error) {
 	ns, err := pn.kernel.Enter(netns)
 	if err != nil {
@@ -187,10 +186,10 @@ func podIPs(ctx context.Context, ns Sandbox, netns, ifName string) ([]netip.Addr
 	return ips, nil
 }
 
-// unseen says which of its addresses the default interface of a sandbox does not have,
-// or nothing. A namespace that cannot be looked into says nothing: the sweep finds out
-// whether it is gone.
-func (pn *podNetwork) unseen(rec *ledger.Record) string {
+// lostAddress returns a message about an address of the record that the default interface
+// of a sandbox has lost, "" if it has all. It also returns "" if the namespace cannot be
+// read: the sweep detects whether the namespace is gone.
+func (pn *podNetwork) lostAddress(rec *ledger.Record) string {
 	add := rec.Plug()
 	if add == nil {
 		return ""
@@ -199,12 +198,12 @@ func (pn *podNetwork) unseen(rec *ledger.Record) string {
 	if err != nil {
 		return ""
 	}
-	return lacks(add, have)
+	return missingAddress(add, have)
 }
 
-// lacks says which address of the default interface of an ADD is not among those that
-// were seen, or nothing.
-func lacks(add *ledger.Add, have []netip.Addr) string {
+// missingAddress returns a message about an address of the default interface of an ADD
+// that is not in have, "" if have has them all.
+func missingAddress(add *ledger.Add, have []netip.Addr) string {
 	for _, i := range add.Interfaces {
 		if i.Name != add.IfName {
 			continue
@@ -218,9 +217,10 @@ func lacks(add *ledger.Add, have []netip.Addr) string {
 	return ""
 }
 
-// released has the status written of the PodAttachment that a sandbox held, after some
-// of it or all of it is gone. One whose record was damaged may have held any. When other interfaces are there still,
-// theirs go as a rule in the next moment, and one write says it.
+// released writes the status of a PodAttachment after its sandbox, or a part of it, is
+// gone. A sandbox whose record was damaged may have held any PodAttachment of the node,
+// so released writes the status of all. If the sandbox still has other interfaces, they
+// usually go in the next moment; the write waits so that it covers them too.
 func (pn *podNetwork) released(r *ledger.Record) {
 	if r.Attachment.UID == "" {
 		for _, key := range pn.registry.Keys() {
@@ -238,7 +238,7 @@ func (pn *podNetwork) released(r *ledger.Record) {
 	pn.ledger.Drop(r.Attachment.UID)
 }
 
-// changed looks after a PodAttachment that the API server told of.
+// changed handles a change of a PodAttachment at the API server.
 func (pn *podNetwork) changed(pa *v1alpha1.PodAttachment, gone bool) {
 	if gone {
 		pn.ledger.Drop(pa.UID)
@@ -252,7 +252,7 @@ func (pn *podNetwork) changed(pa *v1alpha1.PodAttachment, gone bool) {
 	}
 }
 
-// watch keeps the registry.
+// watch feeds the registry from the API server until ctx ends.
 func (pn *podNetwork) watch(ctx context.Context) error {
 	return pn.source.Watch(ctx, apiserver.Events{
 		Updated: pn.registry.Update, Deleted: pn.registry.Delete, Synced: pn.registry.SetSynced,

@@ -51,8 +51,8 @@ func (f *fakeRules) set(change func(*fakeRules)) {
 	change(f)
 }
 
-// forwarded is the condition as the API server has it.
-func (w *world) forwarded() *metav1.Condition {
+// forwarded returns the condition that the API server has.
+func (w *testNode) forwarded() *metav1.Condition {
 	filtered()
 	filtered()
 	nn, _ := w.own()
@@ -65,7 +65,7 @@ func (w *world) forwarded() *metav1.Condition {
 }
 
 func TestForwarded(t *testing.T) {
-	inWorld(t, func(w *world) {
+	onTestNode(t, func(w *testNode) {
 		t := w.t
 		want := func(status metav1.ConditionStatus, reason, message string) {
 			t.Helper()
@@ -76,7 +76,8 @@ func TestForwarded(t *testing.T) {
 		}
 		const all = "no rule of the host drops what pods send or get"
 		want(metav1.ConditionTrue, "Forwarded", all)
-		// Somebody's rule drops, and is taken away again. Each is told of by the kernel.
+		// A rule of another program drops packets and is removed again. The kernel
+		// reports each change.
 		change := func(c host.RuleChange, f func(*fakeRules)) {
 			w.rules.set(f)
 			w.filter.mu.Lock()
@@ -98,7 +99,7 @@ func TestForwarded(t *testing.T) {
 		change(base, verdict(hostrules.Drops))
 		want(metav1.ConditionFalse, "Dropped", "the policy of chain FORWARD of the nftables ip filter drops what is sent "+
 			"from pod to pod here (IPv4), from pods here to the outside (IPv4); "+hostnet.SeeNetwork)
-		// STATUS is not touched by it.
+		// It does not affect STATUS.
 		if err := w.network.canServe(); err != nil {
 			t.Errorf("STATUS: %v", err)
 		}
@@ -113,7 +114,8 @@ func TestForwarded(t *testing.T) {
 		change(base, func(f *fakeRules) { f.fail = nil })
 		want(metav1.ConditionTrue, "Forwarded", all)
 
-		// What nobody comes by, and a storm, are not looked at each.
+		// Neither changes of a chain that no packet reaches nor a storm of changes cause
+		// an inspection each.
 		looks := func() int {
 			w.rules.mu.Lock()
 			defer w.rules.mu.Unlock()
@@ -126,7 +128,7 @@ func TestForwarded(t *testing.T) {
 		<-time.After(2 * hostnet.RulesPace)
 		settle()
 		if n := looks() - before; n > 1 { // the minute's may come between
-			t.Errorf("%d looks for a chain that no packet comes to", n)
+			t.Errorf("%d inspections for a chain that no packet reaches", n)
 		}
 		before = looks()
 		for range 100 {

@@ -21,7 +21,7 @@ import (
 )
 
 func TestPodIPs(t *testing.T) {
-	inWorld(t, func(w *world) {
+	onTestNode(t, func(w *testNode) {
 		t := w.t
 		w.pod("p", "u1")
 		w.mustAdd("c1", "p", "u1")
@@ -54,8 +54,8 @@ func (noSysctls) Read(name string) (string, error) { return "", errors.New(name 
 
 func (noSysctls) Set(name, _ string) error { return errors.New(name + " is not there") }
 
-// The no-op plugin is served by the same daemon, without an API server: every
-// verb through the socket, a DEL from the spool, and the heartbeat.
+// The same daemon serves the no-op plugin, without an API server: every verb through the
+// socket, a DEL from the spool, and the heartbeat.
 func TestDaemonOfTheNoopPlugin(t *testing.T) {
 	dir := t.TempDir()
 	c := Config{

@@ -13,8 +13,9 @@ import (
 	"fairlead.dev/fairlead/internal/node/queue"
 )
 
-// repairer puts the host's side of sandboxes in order, of which a CHECK or the sweep
-// found that it was not: runtimes need not send a CHECK, and containerd does not.
+// repairer repairs the host's side of sandboxes after a CHECK or the sweep has found a
+// difference. The sweep looks for differences because runtimes need not send a CHECK, and
+// containerd does not.
 type repairer struct {
 	network *podNetwork
 	queue   workqueue.TypedRateLimitingInterface[string]
@@ -25,15 +26,15 @@ func (m *repairer) Run(ctx context.Context) error {
 	queue.Run(ctx, m.queue, 1, func(ctx context.Context, containerID string) error {
 		err := m.network.repair(ctx, containerID)
 		if err != nil && ctx.Err() == nil {
-			logr.FromContextOrDiscard(ctx).Error(err, "host's side of a sandbox is not in order, will be tried again", "sandbox", containerID)
+			logr.FromContextOrDiscard(ctx).Error(err, "cannot repair the host's side of a sandbox, will be tried again", "sandbox", containerID)
 		}
 		return err
 	})
 	return nil
 }
 
-// astray reports whether a link of a sandbox on the host is not as it was made. A link
-// that is missing cannot be mended.
+// astray reports whether a link of a sandbox on the host differs from the link that was
+// made. A missing link cannot be repaired and does not count.
 func astray(rec *ledger.Record, found map[string]plug.Found) bool {
 	return slices.ContainsFunc(rec.Interfaces(), func(i ledger.Interface) bool {
 		f, ok := found[i.Made.HostLink]
@@ -41,8 +42,8 @@ func astray(rec *ledger.Record, found map[string]plug.Found) bool {
 	})
 }
 
-// repair puts the host's side of a sandbox's interfaces in order. An interface that is
-// missing cannot come back: the pod has to.
+// repair repairs the host's side of a sandbox's interfaces. A missing interface cannot be
+// repaired: its pod has to be replaced.
 func (pn *podNetwork) repair(ctx context.Context, containerID string) error {
 	return pn.turns.Do(ctx, containerID, func(ctx context.Context) error {
 		rec := pn.ledger.Get(containerID)
@@ -59,7 +60,7 @@ func (pn *podNetwork) repair(ctx context.Context, containerID string) error {
 			errs = append(errs, err)
 		}
 		if len(mended) > 0 {
-			logr.FromContextOrDiscard(ctx).Info("host's side of a sandbox was put in order", "sandbox", containerID, "pod", rec.Pod, "interfaces", mended)
+			logr.FromContextOrDiscard(ctx).Info("repaired the host's side of a sandbox", "sandbox", containerID, "pod", rec.Pod, "interfaces", mended)
 		}
 		return errors.Join(errs...)
 	})

@@ -14,8 +14,8 @@ import (
 	"fairlead.dev/fairlead/internal/node/ledger"
 )
 
-// wantSpooled checks whose DELs are put aside.
-func (w *world) wantSpooled(want ...string) {
+// wantSpooled checks the containers whose DELs are in the spool.
+func (w *testNode) wantSpooled(want ...string) {
 	w.t.Helper()
 	left, err := server.ReadSpool(filepath.Join(w.dir, cniproto.SpoolDir))
 	if err != nil || len(left) != len(want) {
@@ -28,14 +28,14 @@ func (w *world) wantSpooled(want ...string) {
 	}
 }
 
-// A spooled DEL that fails neither keeps the daemon from serving nor those that
-// come after it from being done (I8: one object's error stops no other).
+// A spooled DEL that fails stops neither the daemon from serving nor the later DELs (I8:
+// one object's error stops no other).
 func TestSpooledDelThatFailsStopsNothing(t *testing.T) {
-	inWorld(t, func(w *world) {
+	onTestNode(t, func(w *testNode) {
 		w.pod("p", "u1")
 		w.mustAdd("c2", "p", "u1")
 		w.stop()
-		w.spool("c1") // of which nothing is known
+		w.spool("c1") // unknown to the daemon
 		w.spool("c2")
 		w.kernel.setHook(func(_ context.Context, step, what string) error {
 			if step == "detach" && what == plug.HostName("c1", "eth0") {
@@ -55,14 +55,14 @@ func TestSpooledDelThatFailsStopsNothing(t *testing.T) {
 	})
 }
 
-// The file system of the records is full: a DEL is done without it. That of a pod
-// with host ports waits for the packet filter, which is not served before the
-// socket is, and not for ever.
+// The file system of the records is full: a DEL works without it. The DEL of a pod with
+// host ports waits for the packet filter, which does not run before the socket is open;
+// the wait is bounded.
 func TestSpooledDelsWithAFullFileSystem(t *testing.T) {
 	if os.Geteuid() != 0 {
 		t.Skip("needs root: mounts a file system")
 	}
-	inWorld(t, func(w *world) {
+	onTestNode(t, func(w *testNode) {
 		const ports = `{"portMappings":[{"hostPort":8080,"containerPort":80,"protocol":"udp"}]}`
 		w.stop()
 		dir := filepath.Join(w.dir, ledger.RecordsDir)
@@ -88,7 +88,7 @@ func TestSpooledDelsWithAFullFileSystem(t *testing.T) {
 		if err := os.WriteFile(filepath.Join(dir, "full"), make([]byte, 64<<10), 0o600); !errors.Is(err, syscall.ENOSPC) {
 			t.Fatalf("the file system is not full: %v", err)
 		}
-		w.kernel.change(func(links map[string]fakeLink) { // of the record that was torn
+		w.kernel.change(func(links map[string]fakeLink) { // the link of the torn record
 			links[plug.HostName("c3", "eth0")] = fakeLink{containerID: "c3", ifName: "eth0"}
 		})
 		w.spool("c1")

@@ -22,7 +22,7 @@ import (
 )
 
 func TestRestartAdoptsWithoutTheAPI(t *testing.T) {
-	inWorld(t, func(w *world) {
+	onTestNode(t, func(w *testNode) {
 		t := w.t
 		key := w.pod("p", "u1", "eth0", "net1")
 		first, err := w.add("c1", "p", "u1")
@@ -43,7 +43,7 @@ func TestRestartAdoptsWithoutTheAPI(t *testing.T) {
 		if err := w.del("c1"); err != nil {
 			t.Fatal(err)
 		}
-		w.leave(key)
+		w.deleteAttachment(key)
 		settle()
 		w.wantLinks()
 		w.wantRecords()
@@ -54,8 +54,8 @@ func TestRestartAdoptsWithoutTheAPI(t *testing.T) {
 	})
 }
 
-// The daemon is killed at each step of ADD. The next one undoes what was not
-// answered and keeps what was, and the pod is plugged in the end.
+// The daemon is killed at each step of ADD. The next daemon undoes an unanswered ADD and
+// keeps an answered one, and the pod is plugged in the end.
 func TestKilledDuringAdd(t *testing.T) {
 	cases := []struct {
 		step   string
@@ -71,7 +71,7 @@ func TestKilledDuringAdd(t *testing.T) {
 	}
 	for _, tc := range cases {
 		t.Run(tc.step, func(t *testing.T) {
-			inWorld(t, func(w *world) {
+			onTestNode(t, func(w *testNode) {
 				key := w.pod("p", "u1", "eth0", "net1")
 				settle()
 				w.killAt(tc.step)
@@ -93,16 +93,16 @@ func TestKilledDuringAdd(t *testing.T) {
 	}
 }
 
-// The links of an ADD that was killed may be those of any PodAttachment: none is
-// said to have never been plugged before they are gone.
+// The links of a killed ADD may belong to any PodAttachment. Until they are gone, no
+// PodAttachment is reported as never plugged.
 func TestKilledDuringAddHoldsTheNeverPlugged(t *testing.T) {
-	inWorld(t, func(w *world) {
+	onTestNode(t, func(w *testNode) {
 		key := w.pod("p", "u1")
 		settle()
 		w.killAt("attached eth0")
 		go func() { _, _ = w.add("c1", "p", "u1") }()
 		settle()
-		w.leave(key)
+		w.deleteAttachment(key)
 		w.stop()
 		w.api.setHook(nil)
 		w.kernel.setHook(func(_ context.Context, step, _ string) error {
@@ -123,8 +123,8 @@ func TestKilledDuringAddHoldsTheNeverPlugged(t *testing.T) {
 	})
 }
 
-// The daemon is killed at each step of DEL. The next one ends it, and says so
-// once.
+// The daemon is killed at each step of DEL. The next daemon completes the DEL and reports
+// it once.
 func TestKilledDuringDel(t *testing.T) {
 	host := func(ifName string) string { return plug.HostName("c1", ifName) }
 	for _, step := range []string{
@@ -132,11 +132,11 @@ func TestKilledDuringDel(t *testing.T) {
 		"patch ns/p-u1", "patched ns/p-u1",
 	} {
 		t.Run(step, func(t *testing.T) {
-			inWorld(t, func(w *world) {
+			onTestNode(t, func(w *testNode) {
 				t := w.t
 				key := w.pod("p", "u1", "eth0", "net1")
 				w.mustAdd("c1", "p", "u1")
-				w.leave(key)
+				w.deleteAttachment(key)
 				w.killAt(step)
 				if err := w.del("c1"); err != nil {
 					t.Fatal(err)
@@ -151,9 +151,9 @@ func TestKilledDuringDel(t *testing.T) {
 	}
 }
 
-// killAt ends the goroutine that comes to a step, as a kill of the daemon would:
-// nothing is undone.
-func (w *world) killAt(step string) {
+// killAt ends the goroutine that reaches a step, as a kill of the daemon would, without
+// an undo.
+func (w *testNode) killAt(step string) {
 	kill := func(_ context.Context, s, what string) error {
 		if strings.TrimSpace(s+" "+what) == step {
 			runtime.Goexit()
@@ -171,7 +171,7 @@ func TestStartAfterReboot(t *testing.T) {
 			name = "the records did not"
 		}
 		t.Run(name, func(t *testing.T) {
-			inWorld(t, func(w *world) {
+			onTestNode(t, func(w *testNode) {
 				t := w.t
 				key := w.pod("p", "u1")
 				w.mustAdd("c1", "p", "u1")
@@ -181,7 +181,7 @@ func TestStartAfterReboot(t *testing.T) {
 				if !kept {
 					w.wipe()
 				}
-				w.leave(key)
+				w.deleteAttachment(key)
 				w.start()
 				settle()
 				w.wantRecords()
@@ -197,20 +197,20 @@ func TestStartAfterReboot(t *testing.T) {
 func TestSweep(t *testing.T) {
 	cases := []struct {
 		name  string
-		spoil func(w *world)
+		spoil func(w *testNode)
 		gone  bool
 	}{
-		{name: "a live sandbox stays", spoil: func(*world) {}},
-		{name: "its namespace is gone", gone: true, spoil: func(w *world) { w.kernel.drop(w.netns("c1")) }},
+		{name: "a live sandbox stays", spoil: func(*testNode) {}},
+		{name: "its namespace is gone", gone: true, spoil: func(w *testNode) { w.kernel.drop(w.netns("c1")) }},
 		{
 			name: "its path leads to another namespace", gone: true,
-			spoil: func(w *world) { w.kernel.namespace(w.netns("c1")) },
+			spoil: func(w *testNode) { w.kernel.namespace(w.netns("c1")) },
 		},
 		{
 			// The mounts of namespaces do not reach the daemon's container: every
 			// sandbox of the node would look dead.
 			name: "the directory of namespaces is not there",
-			spoil: func(w *world) {
+			spoil: func(w *testNode) {
 				rec := w.network.ledger.Get("c1")
 				if err := w.network.ledger.Put(rec.With(func(r *ledger.Record) { r.Netns = "/run/no-such-dir/c1" })); err != nil {
 					w.t.Fatal(err)
@@ -219,7 +219,7 @@ func TestSweep(t *testing.T) {
 		},
 		{
 			name: "a link of ours belongs to no sandbox",
-			spoil: func(w *world) {
+			spoil: func(w *testNode) {
 				w.kernel.change(func(links map[string]fakeLink) {
 					links["flstray"] = fakeLink{containerID: "c7", ifName: "eth0"}
 					links["flnoalias"] = fakeLink{}
@@ -230,7 +230,7 @@ func TestSweep(t *testing.T) {
 	for _, tc := range cases {
 		for _, when := range []string{"every minute", "at start"} {
 			t.Run(tc.name+", "+when, func(t *testing.T) {
-				inWorld(t, func(w *world) {
+				onTestNode(t, func(w *testNode) {
 					key := w.pod("p", "u1")
 					w.mustAdd("c1", "p", "u1")
 					tc.spoil(w)
@@ -243,7 +243,7 @@ func TestSweep(t *testing.T) {
 					if tc.gone {
 						w.wantLinks()
 						w.wantRecords()
-						w.leave(key)
+						w.deleteAttachment(key)
 						settle()
 						w.wantWrites(key, "Attached/c1", "Detached/c1")
 						return
@@ -257,9 +257,9 @@ func TestSweep(t *testing.T) {
 	}
 }
 
-// The sweep comes while an ADD has made a link: it is not its business.
+// A sweep leaves the links of a running ADD alone.
 func TestSweepDuringAdd(t *testing.T) {
-	inWorld(t, func(w *world) {
+	onTestNode(t, func(w *testNode) {
 		t := w.t
 		w.pod("p", "u1", "eth0", "net1")
 		w.kernel.setHook(func(ctx context.Context, s, what string) error {
@@ -275,14 +275,14 @@ func TestSweepDuringAdd(t *testing.T) {
 	})
 }
 
-// The pod was force-deleted and its namespace went without a DEL: its addresses
-// do not wait for the next sweep.
+// The pod was force-deleted and its namespace went without a DEL. Its addresses do not
+// wait for the next sweep.
 func TestDeletionOfThePodAttachmentSweeps(t *testing.T) {
-	inWorld(t, func(w *world) {
+	onTestNode(t, func(w *testNode) {
 		key := w.pod("p", "u1")
 		w.mustAdd("c1", "p", "u1")
 		w.kernel.drop(w.netns("c1"))
-		w.leave(key)
+		w.deleteAttachment(key)
 		settle()
 		w.wantRecords()
 		w.wantWrites(key, "Attached/c1", "Detached/c1")
@@ -302,7 +302,7 @@ func TestDamagedRecord(t *testing.T) {
 	}
 	for _, tc := range cases {
 		t.Run(tc.name, func(t *testing.T) {
-			inWorld(t, func(w *world) {
+			onTestNode(t, func(w *testNode) {
 				t := w.t
 				key := w.pod("p", "u1", "eth0", "net1")
 				w.mustAdd("c1", "p", "u1")
@@ -314,7 +314,7 @@ func TestDamagedRecord(t *testing.T) {
 				// The pod lives on, with a record rebuilt from the kernel.
 				w.wantLinks("c1/eth0", "c1/net1")
 				w.wantWrites(key, "Attached/c1")
-				w.leave(key)
+				w.deleteAttachment(key)
 				if err := w.del("c1"); err != nil {
 					t.Fatal(err)
 				}
@@ -329,10 +329,10 @@ func TestDamagedRecord(t *testing.T) {
 	}
 }
 
-// A damaged record may be that of a PodAttachment whose status was not written
-// yet: nobody says of that one that it was never plugged.
+// A damaged record may belong to a PodAttachment whose status was not written yet. Such a
+// PodAttachment is not reported as never plugged.
 func TestDamagedRecordHoldsTheNeverPlugged(t *testing.T) {
-	inWorld(t, func(w *world) {
+	onTestNode(t, func(w *testNode) {
 		t := w.t
 		key := w.pod("p", "u1")
 		w.api.setHook(func(context.Context, string, string) error { return errors.New("connection refused") })
@@ -341,7 +341,7 @@ func TestDamagedRecordHoldsTheNeverPlugged(t *testing.T) {
 			t.Fatal(err)
 		}
 		w.restart()
-		w.leave(key)
+		w.deleteAttachment(key)
 		settle()
 		w.wantWrites(key)
 		w.kernel.drop(w.netns("c1"))
@@ -351,9 +351,9 @@ func TestDamagedRecordHoldsTheNeverPlugged(t *testing.T) {
 	})
 }
 
-// A record that was rebuilt, and found to lack nothing, is swept as any other.
+// A rebuilt record that turned out to be complete is swept like any other.
 func TestRebuiltRecordIsSwept(t *testing.T) {
-	inWorld(t, func(w *world) {
+	onTestNode(t, func(w *testNode) {
 		w.pod("p", "u1")
 		w.mustAdd("c1", "p", "u1")
 		w.stop()
@@ -376,7 +376,7 @@ func TestRebuiltRecordIsSwept(t *testing.T) {
 }
 
 func TestHalfWrittenRecordIsRemoved(t *testing.T) {
-	inWorld(t, func(w *world) {
+	onTestNode(t, func(w *testNode) {
 		t := w.t
 		if err := os.WriteFile(filepath.Join(w.dir, ledger.RecordsDir, ".new-123"), []byte("{"), 0o600); err != nil {
 			t.Fatal(err)
@@ -386,9 +386,9 @@ func TestHalfWrittenRecordIsRemoved(t *testing.T) {
 	})
 }
 
-// The PodAttachment was deleted and went while the daemon was away.
+// The PodAttachment was deleted and removed while the daemon was away.
 func TestRestartWhenThePodAttachmentIsGone(t *testing.T) {
-	inWorld(t, func(w *world) {
+	onTestNode(t, func(w *testNode) {
 		t := w.t
 		key := w.pod("p", "u1")
 		w.mustAdd("c1", "p", "u1")
@@ -407,8 +407,8 @@ func TestRestartWhenThePodAttachmentIsGone(t *testing.T) {
 	})
 }
 
-// outlivesBoot makes a pod that was plugged in the boot before as c1.
-func (w *world) outlivesBoot() types.NamespacedName {
+// outlivesBoot makes a pod that was plugged as c1 in the earlier boot.
+func (w *testNode) outlivesBoot() types.NamespacedName {
 	w.t.Helper()
 	key := w.pod("p", "u1")
 	w.mustAdd("c1", "p", "u1")
@@ -417,8 +417,8 @@ func (w *world) outlivesBoot() types.NamespacedName {
 	return key
 }
 
-// reboot leaves nothing of any sandbox, and starts a daemon in a boot of that ID.
-func (w *world) reboot(bootID string) {
+// reboot removes every sandbox, and starts a daemon in a boot with this ID.
+func (w *testNode) reboot(bootID string) {
 	w.t.Helper()
 	w.stop()
 	w.kernel.reboot()
@@ -427,8 +427,8 @@ func (w *world) reboot(bootID string) {
 	w.start()
 }
 
-// timed is how often a step was.
-func (w *world) timed(step string) uint64 {
+// timed returns how often a step was measured.
+func (w *testNode) timed(step string) uint64 {
 	families, err := w.metrics.Gather()
 	if err != nil {
 		w.t.Fatal(err)
@@ -443,11 +443,11 @@ func (w *world) timed(step string) uint64 {
 	return 0
 }
 
-// A node that is cut off after it has plugged a pod again must not have its old
-// boot ID stand for the end of that sandbox.
+// A node is cut off after it has plugged a pod again. Its old boot ID must not stand for
+// the end of the new sandbox.
 func TestPluggedAgainAfterReboot(t *testing.T) {
-	t.Run("said first", func(t *testing.T) {
-		inWorld(t, func(w *world) {
+	t.Run("written first", func(t *testing.T) {
+		onTestNode(t, func(w *testNode) {
 			key := w.outlivesBoot()
 			w.kernel.setHook(func(_ context.Context, step, _ string) error {
 				if pa := w.api.get(key); step == "attach" && (pa.Status.Sandbox.BootID != "boot-2" ||
@@ -467,7 +467,7 @@ func TestPluggedAgainAfterReboot(t *testing.T) {
 		})
 	})
 	t.Run("cannot be said", func(t *testing.T) {
-		inWorld(t, func(w *world) {
+		onTestNode(t, func(w *testNode) {
 			key := w.outlivesBoot()
 			w.api.setHook(func(_ context.Context, step, _ string) error {
 				if step == "patch" {
@@ -485,7 +485,7 @@ func TestPluggedAgainAfterReboot(t *testing.T) {
 		})
 	})
 	t.Run("somebody else writes", func(t *testing.T) {
-		inWorld(t, func(w *world) {
+		onTestNode(t, func(w *testNode) {
 			key := w.outlivesBoot()
 			wrote := false
 			w.api.setHook(func(_ context.Context, step, _ string) error {
@@ -501,11 +501,11 @@ func TestPluggedAgainAfterReboot(t *testing.T) {
 		})
 	})
 	t.Run("it is being deleted meanwhile", func(t *testing.T) {
-		inWorld(t, func(w *world) {
+		onTestNode(t, func(w *testNode) {
 			key := w.outlivesBoot()
 			w.api.setHook(func(_ context.Context, step, _ string) error {
 				if step == "patch" && w.api.get(key).DeletionTimestamp == nil {
-					w.leave(key)
+					w.deleteAttachment(key)
 				}
 				return nil
 			})

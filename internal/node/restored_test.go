@@ -7,11 +7,11 @@ import (
 	"fairlead.dev/fairlead/internal/node/report"
 )
 
-// After etcd went back to a backup what a node has said is lost. It says it again,
-// whether the watch shows the older state or had never shown a newer one.
+// After a restore of etcd from a backup the node's writes are lost. The node writes its
+// status again, whether the watch shows the older state or had never shown a newer one.
 func TestRestoredFromABackup(t *testing.T) {
 	for _, shown := range []bool{true, false} {
-		inWorld(t, func(w *world) {
+		onTestNode(t, func(w *testNode) {
 			key := w.pod("p", "u1")
 			settle()
 			backup := w.api.get(key)
@@ -40,14 +40,14 @@ func TestRestoredFromABackup(t *testing.T) {
 	}
 }
 
-// A pod that lives again after etcd went back is plugged again, although it was said
-// that it never will be.
+// A pod that exists again after a restore of etcd is plugged again, although Detached was
+// written of it.
 func TestRestoredToBeforeItsEnd(t *testing.T) {
-	inWorld(t, func(w *world) {
+	onTestNode(t, func(w *testNode) {
 		key := w.pod("p", "u1")
 		settle()
 		backup := w.api.get(key)
-		w.leave(key)
+		w.deleteAttachment(key)
 		settle()
 		w.wantWrites(key, "Detached/")
 		w.api.restore(backup)

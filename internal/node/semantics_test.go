@@ -20,17 +20,17 @@ import (
 	"fairlead.dev/fairlead/internal/node/nodetest"
 )
 
-// kuryr 1.5, bug 1854928: the record of a deleted pod is still in memory when the
-// pod of the same name asks. It is confirmed once with the API server, never
-// used, and waited out.
+// kuryr 1.5, bug 1854928: the record of a deleted pod is still in memory when an ADD
+// comes for a new pod of the same name. The daemon asks the API server once, never uses
+// the stale record, and waits for the new one.
 func TestStaleRecordIsWaitedOut(t *testing.T) {
 	for _, uid := range []string{"u2", ""} {
 		t.Run("UID in CNI_ARGS: "+uid, func(t *testing.T) {
-			inWorld(t, func(w *world) {
+			onTestNode(t, func(w *testNode) {
 				t := w.t
 				stale := w.pod("web-0", "u1")
 				unmute := w.api.mute()
-				w.api.remove(stale) // which nobody hears of
+				w.api.remove(stale) // the watch does not report it
 				unmute()
 				w.api.mu.Lock()
 				w.api.pods[types.NamespacedName{Namespace: "ns", Name: "web-0"}] = &metav1.PartialObjectMetadata{
@@ -46,7 +46,7 @@ func TestStaleRecordIsWaitedOut(t *testing.T) {
 				w.wantWrites(types.NamespacedName{Namespace: "ns", Name: "web-0-u2"}, "Attached/c1")
 				want := 1
 				if uid == "" {
-					want = 2 // which pod it is, and whether it is still there
+					want = 2 // for the UID, and whether the pod still exists
 				}
 				if got := w.api.reads - before; got != want {
 					t.Errorf("%d reads of the API, want %d", got, want)
@@ -57,7 +57,7 @@ func TestStaleRecordIsWaitedOut(t *testing.T) {
 }
 
 func TestAddWithoutUID(t *testing.T) {
-	inWorld(t, func(w *world) {
+	onTestNode(t, func(w *testNode) {
 		t := w.t
 		_, err := w.add("c1", "p", "")
 		nodetest.WantCode(t, err, cniproto.CodeUnknownContainer, "pod ns/p is gone")
@@ -75,10 +75,10 @@ func TestAddWithoutUID(t *testing.T) {
 	})
 }
 
-// kuryr 1.4: the DEL of an earlier sandbox of the pod must not unplug the live
-// one, and still takes away what its own left.
+// kuryr 1.4: the DEL of an earlier sandbox of the pod must not unplug the live sandbox,
+// and still removes the rest of its own.
 func TestDelOfAnOlderSandboxCleansUpItsOwn(t *testing.T) {
-	inWorld(t, func(w *world) {
+	onTestNode(t, func(w *testNode) {
 		t := w.t
 		key := w.pod("p", "u1")
 		w.mustAdd("c1", "p", "u1")
@@ -96,30 +96,30 @@ func TestDelOfAnOlderSandboxCleansUpItsOwn(t *testing.T) {
 	})
 }
 
-// kuryr 1.4: the entry of a pod goes when it was unplugged and its record was
-// deleted, whichever is first, and it goes once.
+// kuryr 1.4: the entry of a pod is removed once, after the pod was unplugged and its
+// record was deleted, in either order.
 func TestRecordDeletedAndUnpluggedInEitherOrder(t *testing.T) {
-	del := func(w *world, _ types.NamespacedName) {
+	del := func(w *testNode, _ types.NamespacedName) {
 		if err := w.del("c1"); err != nil {
 			w.t.Error(err)
 		}
 	}
-	leave := func(w *world, key types.NamespacedName) { w.leave(key) }
-	remove := func(w *world, key types.NamespacedName) { w.api.remove(key) }
+	leave := func(w *testNode, key types.NamespacedName) { w.deleteAttachment(key) }
+	remove := func(w *testNode, key types.NamespacedName) { w.api.remove(key) }
 	cases := []struct {
 		name  string
-		steps []func(*world, types.NamespacedName)
+		steps []func(*testNode, types.NamespacedName)
 		want  []string
 	}{
-		{"deleted, unplugged, gone", []func(*world, types.NamespacedName){leave, del, remove}, []string{"Attached/c1", "Detached/c1"}},
-		{"unplugged, deleted, gone", []func(*world, types.NamespacedName){del, leave, remove}, []string{"Attached/c1", "Detached/c1"}},
-		{"gone by force, unplugged", []func(*world, types.NamespacedName){remove, del}, []string{"Attached/c1"}},
-		{"unplugged, gone by force", []func(*world, types.NamespacedName){del, remove}, []string{"Attached/c1"}},
-		{"deleted, gone by force, unplugged", []func(*world, types.NamespacedName){leave, remove, del, del}, []string{"Attached/c1"}},
+		{"deleted, unplugged, gone", []func(*testNode, types.NamespacedName){leave, del, remove}, []string{"Attached/c1", "Detached/c1"}},
+		{"unplugged, deleted, gone", []func(*testNode, types.NamespacedName){del, leave, remove}, []string{"Attached/c1", "Detached/c1"}},
+		{"gone by force, unplugged", []func(*testNode, types.NamespacedName){remove, del}, []string{"Attached/c1"}},
+		{"unplugged, gone by force", []func(*testNode, types.NamespacedName){del, remove}, []string{"Attached/c1"}},
+		{"deleted, gone by force, unplugged", []func(*testNode, types.NamespacedName){leave, remove, del, del}, []string{"Attached/c1"}},
 	}
 	for _, tc := range cases {
 		t.Run(tc.name, func(t *testing.T) {
-			inWorld(t, func(w *world) {
+			onTestNode(t, func(w *testNode) {
 				key := w.pod("p", "u1")
 				w.mustAdd("c1", "p", "u1")
 				for _, step := range tc.steps {
@@ -138,9 +138,10 @@ func TestRecordDeletedAndUnpluggedInEitherOrder(t *testing.T) {
 	}
 }
 
-// The default interface has the runtime's name, whatever the record calls it.
+// The default interface has the name that the runtime asks for, whatever the record calls
+// it.
 func TestDefaultInterfaceTakesTheRuntimesName(t *testing.T) {
-	inWorld(t, func(w *world) {
+	onTestNode(t, func(w *testNode) {
 		t := w.t
 		w.pod("p", "u1", "eth0", "net1")
 		w.kernel.namespace(w.netns("c1"))
@@ -160,20 +161,20 @@ func TestDefaultInterfaceTakesTheRuntimesName(t *testing.T) {
 	})
 }
 
-// heir makes a pod whose addresses are kept under a claim.
-func (w *world) heir(name, uid, claim string) {
+// claimPod makes a pod whose addresses are kept under a claim.
+func (w *testNode) claimPod(name, uid, claim string) {
 	key := w.pod(name, uid)
 	w.api.change(key, func(pa *v1alpha1.PodAttachment) { pa.Spec.Interfaces[0].Claim = claim })
 }
 
-// A successor with kept addresses has a record of its own; the links of the pod
-// before may still be here. It waits for them to go; a pod without a claim waits
-// for nobody.
+// A successor with kept addresses has a record of its own, while the links of its
+// predecessor may still exist. It waits until they are gone; a pod without a claim does
+// not wait.
 func TestHeirWaitsForItsPredecessor(t *testing.T) {
-	inWorld(t, func(w *world) {
+	onTestNode(t, func(w *testNode) {
 		t := w.t
-		w.heir("web-0", "u1", "ns/web-0")
-		w.heir("web-0", "u2", "ns/web-0")
+		w.claimPod("web-0", "u1", "ns/web-0")
+		w.claimPod("web-0", "u2", "ns/web-0")
 		w.pod("web-0", "u3")
 		w.mustAdd("c1", "web-0", "u1")
 		w.mustAdd("c3", "web-0", "u3")
@@ -197,13 +198,13 @@ func TestHeirWaitsForItsPredecessor(t *testing.T) {
 	})
 }
 
-// Several that wait get their turn in the order in which they came, one at a
-// time; a DEL of one that waits ends its wait.
+// Several waiting pods get their turn in their order of arrival, one at a time. A DEL of
+// a waiting pod ends its wait.
 func TestHeirsTakeTurns(t *testing.T) {
-	inWorld(t, func(w *world) {
+	onTestNode(t, func(w *testNode) {
 		t := w.t
 		for n := range 4 {
-			w.heir("vm", fmt.Sprint("u", n), "ns/vm")
+			w.claimPod("vm", fmt.Sprint("u", n), "ns/vm")
 		}
 		w.mustAdd("c0", "vm", "u0")
 		errs := map[string]chan error{}
@@ -233,9 +234,9 @@ func TestHeirsTakeTurns(t *testing.T) {
 	})
 }
 
-// What plugging says reaches the check, and a pod that is plugged takes it back.
+// An error of plugging reaches the check, and a plugged pod clears it.
 func TestBindingsOfTheDaemon(t *testing.T) {
-	inWorld(t, func(w *world) {
+	onTestNode(t, func(w *testNode) {
 		t := w.t
 		check := w.daemon.Checks()[plug.KindBridge]
 		w.kernel.mu.Lock()

@@ -12,17 +12,18 @@ import (
 	"fairlead.dev/fairlead/internal/node/install"
 )
 
-// announce tells the runtime of the network when the first ADD can be served, and
-// looks every minute whether it still knows. The configuration stays when the
-// daemon ends: without it a runtime cannot stop pods. The plugin that plugs nothing
-// is no network: it would take the place of the one that is.
+// announce writes the network configuration for the runtime as soon as an ADD can be
+// served, and verifies it every sweepInterval. The configuration stays when the daemon
+// ends: without it a runtime cannot stop pods. If only plugins for addresses are
+// installed, announce writes none: Fairlead would take the place of the network that
+// plugs the pods.
 func (pn *podNetwork) announce(ctx context.Context) error {
 	i := pn.install
 	if i == nil {
 		return nil
 	}
 	if !slices.Contains(i.Names, install.PluginName) {
-		pn.host.SetAnnounced(metav1.Condition{}) // it was, in another configuration
+		pn.host.SetAnnounced(metav1.Condition{}) // an earlier configuration may have announced it
 		return nil
 	}
 	select {
@@ -32,7 +33,7 @@ func (pn *podNetwork) announce(ctx context.Context) error {
 	}
 	_, err := pn.host.Await(ctx)
 	if err = errors.Join(err, pn.firewall.AwaitReady(ctx)); err != nil {
-		return nil // they wait until ctx ends
+		return nil // ctx has ended
 	}
 	tick := time.NewTicker(sweepInterval)
 	defer tick.Stop()
@@ -48,8 +49,8 @@ func (pn *podNetwork) announce(ctx context.Context) error {
 	}
 }
 
-// canServe returns nil if an ADD can be served; errors: fault.ErrUnavailable, or
-// fault.ErrImpaired when the pods on the node have lost their network.
+// canServe returns nil if an ADD can be served. Errors: fault.ErrUnavailable, or
+// fault.ErrImpaired if the pods on the node have lost their network.
 func (pn *podNetwork) canServe() error {
 	if !pn.registry.IsSynced() {
 		return fault.Errorf(fault.ErrUnavailable, "node %s has not read its PodAttachments from the API server yet", pn.node)
@@ -70,7 +71,7 @@ func (pn *podNetwork) canServe() error {
 	return nil
 }
 
-// keepHealth keeps what STATUS answers.
+// keepHealth keeps the answer to STATUS current.
 func (pn *podNetwork) keepHealth(ctx context.Context) error {
 	synced := pn.registry.WhenSynced()
 	pn.health.Run(ctx, func() <-chan struct{} {

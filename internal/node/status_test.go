@@ -15,25 +15,25 @@ import (
 	"fairlead.dev/fairlead/internal/node/nodetest"
 )
 
-func (w *world) wantStatus(code int, words ...string) {
+func (w *testNode) wantStatus(code int, words ...string) {
 	w.t.Helper()
 	_, err := w.handle(cniproto.Request{Verb: cniproto.VerbStatus})
 	nodetest.WantCode(w.t, err, code, words...)
 }
 
 // pass lets the bubble's clock go on.
-func (w *world) pass(d time.Duration) {
+func (w *testNode) pass(d time.Duration) {
 	time.Sleep(d) //nolint:forbidigo // the bubble's clock
 	settle()
 }
 
-func (w *world) setBridge(there bool) {
+func (w *testNode) setBridge(there bool) {
 	w.kernel.mu.Lock()
 	defer w.kernel.mu.Unlock()
 	w.kernel.bridges["fairlead0"] = there
 }
 
-func (w *world) setUplink(name string) {
+func (w *testNode) setUplink(name string) {
 	w.host.mu.Lock()
 	defer w.host.mu.Unlock()
 	w.host.uplink.Name = name
@@ -54,10 +54,10 @@ func TestStatusBeforeAnythingIsKnown(t *testing.T) {
 	status("n1", "default network")
 }
 
-// containerd makes a node unready for one bad STATUS, so one bad look says
+// containerd makes a node unready after one bad STATUS, so a single bad result changes
 // nothing yet; a good one counts at once.
 func TestStatusHasHysteresis(t *testing.T) {
-	inWorld(t, func(w *world) {
+	onTestNode(t, func(w *testNode) {
 		w.wantStatus(0)
 		w.setBridge(false)
 		w.pass(health.LookEvery)
@@ -76,7 +76,7 @@ func TestStatusHasHysteresis(t *testing.T) {
 }
 
 func TestStatusOfPodsThatAreCutOff(t *testing.T) {
-	inWorld(t, func(w *world) {
+	onTestNode(t, func(w *testNode) {
 		w.pod("p", "u1")
 		w.mustAdd("c1", "p", "u1")
 		w.setBridge(false)
@@ -97,24 +97,24 @@ func TestStatusOfPodsThatAreCutOff(t *testing.T) {
 	})
 }
 
-// An upgrade of the daemon does not make the node unready: what the daemon before
-// said a short while ago is believed, for so long and in this boot only.
+// An upgrade of the daemon does not make the node unready: the last answer of the
+// previous daemon is used for a short time and in this boot only.
 func TestStatusAfterARestart(t *testing.T) {
 	for _, tc := range []struct {
 		name   string
-		change func(w *world)
+		change func(w *testNode)
 		code   int
 	}{
-		{name: "it could serve", change: func(*world) {}},
-		{name: "a while ago", code: cniproto.CodeUnavailable, change: func(w *world) { w.pass(health.HeartbeatGrace + time.Second) }},
-		{name: "in another boot", code: cniproto.CodeUnavailable, change: func(w *world) { w.bootID = "boot-2" }},
+		{name: "it could serve", change: func(*testNode) {}},
+		{name: "a while ago", code: cniproto.CodeUnavailable, change: func(w *testNode) { w.pass(health.HeartbeatGrace + time.Second) }},
+		{name: "in another boot", code: cniproto.CodeUnavailable, change: func(w *testNode) { w.bootID = "boot-2" }},
 		{
 			name: "nobody knows", code: cniproto.CodeUnavailable,
-			change: func(w *world) { _ = os.Remove(filepath.Join(w.dir, cniproto.HeartbeatFile)) },
+			change: func(w *testNode) { _ = os.Remove(filepath.Join(w.dir, cniproto.HeartbeatFile)) },
 		},
 	} {
 		t.Run(tc.name, func(t *testing.T) {
-			inWorld(t, func(w *world) {
+			onTestNode(t, func(w *testNode) {
 				w.stop()
 				beat := filepath.Join(w.dir, cniproto.HeartbeatFile)
 				if err := os.Chtimes(beat, time.Now(), time.Now()); err != nil { // by the bubble's clock

@@ -17,9 +17,9 @@ import (
 	"fairlead.dev/fairlead/internal/node/queue"
 )
 
-// adopt takes over what the daemon before left, without the API server: the
-// records, and from the kernel what damaged records can no longer say. Nothing
-// is served and nothing acknowledged until it returns.
+// adopt takes over the state of the previous daemon, without the API server: the records,
+// and from the kernel the contents of damaged records. Nothing is served and nothing
+// acknowledged until it returns.
 func (pn *podNetwork) adopt(ctx context.Context) error {
 	log := logr.FromContextOrDiscard(ctx)
 	bad, err := pn.ledger.Read()
@@ -32,7 +32,7 @@ func (pn *podNetwork) adopt(ctx context.Context) error {
 	}
 	for _, b := range bad {
 		log.Error(b.Err, "record was damaged and set aside", "sandbox", b.ContainerID)
-		rec := pn.rebuilt(b.ContainerID, found)
+		rec := pn.rebuildRecord(b.ContainerID, found)
 		if err := pn.ledger.Put(rec); err != nil {
 			log.Error(err, "rebuilt record is kept in memory alone", "sandbox", b.ContainerID)
 			pn.ledger.Adopt(rec)
@@ -41,7 +41,7 @@ func (pn *podNetwork) adopt(ctx context.Context) error {
 	}
 	pn.undoAttaching(ctx)
 	for _, rec := range pn.ledger.All() {
-		pn.remover.enqueue(rec.ContainerID) // of what was being deleted
+		pn.remover.enqueue(rec.ContainerID) // does nothing if no ADD is being deleted
 		if add := rec.Plug(); add != nil && add.State == ledger.Attached {
 			pn.firewall.Add(rec.ContainerID, add)
 		}
@@ -54,22 +54,22 @@ func (pn *podNetwork) adopt(ctx context.Context) error {
 	return nil
 }
 
-// undoAttaching lets go what ADDs have made that were killed before they answered, by
-// their records.
+// undoAttaching removes, by their records, the ADDs that were killed before they
+// answered.
 func (pn *podNetwork) undoAttaching(ctx context.Context) {
 	for _, rec := range pn.ledger.All() {
 		adds := slices.DeleteFunc(slices.Clone(rec.Adds), func(a ledger.Add) bool { return a.State != ledger.Attaching })
 		if len(adds) > 0 {
-			logr.FromContextOrDiscard(ctx).Info("removing what an ADD has made that was not answered", "sandbox", rec.ContainerID, "pod", rec.Pod)
-			pn.ledger.Adopt(deleting(rec, adds)) // the file says enough
+			logr.FromContextOrDiscard(ctx).Info("removing the interfaces of an unanswered ADD", "sandbox", rec.ContainerID, "pod", rec.Pod)
+			pn.ledger.Adopt(deleting(rec, adds)) // in memory: from the file a later daemon does the same
 		}
 	}
 }
 
-// undoUnanswered lets go the links that no record speaks of: the ADD that made
-// them was killed before it answered. The plugin asks again, or the runtime makes
-// another sandbox. Until they are gone nobody knows which PodAttachment they are
-// of, so none is said to have never been plugged.
+// undoUnanswered removes the links that no record names: the ADD that made them was
+// killed before it answered. The plugin repeats its ADD, or the runtime makes another
+// sandbox. Until the links are gone it is unknown which PodAttachment they belong to, so
+// no PodAttachment is reported as never plugged.
 func (pn *podNetwork) undoUnanswered(ctx context.Context, found []plug.Found) {
 	known := pn.recordedLinks()
 	for _, f := range found {
@@ -80,7 +80,7 @@ func (pn *podNetwork) undoUnanswered(ctx context.Context, found []plug.Found) {
 		rec := pn.ledger.Get(key)
 		if rec == nil {
 			rec = &ledger.Record{Version: ledger.Version, ContainerID: key, BootID: pn.ledger.BootID}
-			logr.FromContextOrDiscard(ctx).Info("removing what an ADD left that was not answered", "sandbox", f.ContainerID, "link", f.HostLink)
+			logr.FromContextOrDiscard(ctx).Info("removing a link of an unanswered ADD", "sandbox", f.ContainerID, "link", f.HostLink)
 			pn.metrics.swept.WithLabelValues("link").Inc()
 		}
 		pn.ledger.Adopt(rec.With(func(r *ledger.Record) {
@@ -90,7 +90,7 @@ func (pn *podNetwork) undoUnanswered(ctx context.Context, found []plug.Found) {
 	}
 }
 
-// recordedLinks returns the links on the host of which a record speaks.
+// recordedLinks returns the links on the host that the records name.
 func (pn *podNetwork) recordedLinks() map[string]bool {
 	known := map[string]bool{}
 	for _, rec := range pn.ledger.All() {
@@ -101,14 +101,15 @@ func (pn *podNetwork) recordedLinks() map[string]bool {
 	return known
 }
 
-// foundInterface is what a record says of an interface that was found by its link.
+// foundInterface returns the recorded form of an interface that was found by its link.
 func foundInterface(f plug.Found) ledger.Interface {
 	i := ledger.Interface{Made: f.Made}
 	i.Name = f.Name
 	return i
 }
 
-// strayKey stands for the container ID of a link that may not say its own.
+// strayKey returns a replacement for the container ID of a link that does not name its
+// sandbox.
 func strayKey(f plug.Found) string {
 	if f.ContainerID == "" {
 		return "link:" + f.HostLink // no container ID has a colon
@@ -116,11 +117,11 @@ func strayKey(f plug.Found) string {
 	return f.ContainerID
 }
 
-// rebuilt returns the record of a sandbox whose record was damaged, with no more than a
-// DEL needs. Its pod is known again when the status of a PodAttachment names the sandbox
-// (ledger.Judge). The interface that was made first, which has the smallest index, is
-// that of the ADD.
-func (pn *podNetwork) rebuilt(containerID string, found []plug.Found) *ledger.Record {
+// rebuildRecord returns a record for a sandbox whose record was damaged, with no more
+// than a DEL needs. Its pod becomes known when the status of a PodAttachment names the
+// sandbox (ledger.Judge). The interface with the smallest index was made first and is the
+// one of the ADD.
+func (pn *podNetwork) rebuildRecord(containerID string, found []plug.Found) *ledger.Record {
 	rec := pn.ledger.Get(containerID)
 	if rec == nil {
 		rec = &ledger.Record{Version: ledger.Version, ContainerID: containerID, BootID: pn.ledger.BootID, Incomplete: true}
@@ -142,21 +143,21 @@ func (pn *podNetwork) rebuilt(containerID string, found []plug.Found) *ledger.Re
 	return rec.WithAdd(add)
 }
 
-// sweep lets go every sandbox that is no more, removes links of ours that belong to
-// none, and has put in order what somebody changed on the host's side. One
-// sandbox's error stops no other.
+// sweep removes every dead sandbox and all links of Fairlead that belong to no sandbox,
+// and starts the repair of changes on the host's side. An error with one sandbox stops no
+// other.
 func (pn *podNetwork) sweep(ctx context.Context) error {
 	return errors.Join(pn.sweepUnlisted(ctx, nil)...)
 }
 
-// sweepUnlisted is sweep without the containers that are listed.
+// sweepUnlisted is a sweep that leaves the listed containers alone.
 func (pn *podNetwork) sweepUnlisted(ctx context.Context, listed map[string]bool) (errs []error) {
 	pn.registry.Settle()
 	found, err := pn.kernel.Found(ctx)
 	if err != nil {
 		return []error{fmt.Errorf("list the links of sandboxes: %w", err)}
 	}
-	// A link is made after its record, so the records are looked at second.
+	// A link is made after its record, so the records are read after the links.
 	records, ours := pn.ledger.All(), pn.recordedLinks()
 	there := make(map[string]plug.Found, len(found))
 	var todo errgroup.Group
@@ -188,7 +189,7 @@ func (pn *podNetwork) sweepUnlisted(ctx context.Context, listed map[string]bool)
 	return errs
 }
 
-// dead returns the ADDs of a sandbox that nothing can use any more: the sandbox is of
+// dead returns the ADDs of a sandbox that no process can use any more: the sandbox is of
 // an earlier boot, or every interface of the ADD is gone.
 func (pn *podNetwork) dead(ctx context.Context, rec *ledger.Record) (dead []ledger.Add, err error) {
 	for _, a := range rec.Adds {
@@ -217,8 +218,8 @@ func (pn *podNetwork) gone(ctx context.Context, interfaces []ledger.Interface) (
 	return true, nil
 }
 
-// reap lets the ADDs of a sandbox go that are dead, when no operation on it is under
-// way that changes the picture.
+// reap releases the dead ADDs of a sandbox. It waits for running operations on the
+// sandbox first, since they may change the result.
 func (pn *podNetwork) reap(ctx context.Context, containerID string) error {
 	return pn.turns.Do(ctx, containerID, func(ctx context.Context) error {
 		rec := pn.ledger.Get(containerID)
@@ -244,13 +245,13 @@ func (pn *podNetwork) reap(ctx context.Context, containerID string) error {
 	})
 }
 
-// complete ends the doubt about an incomplete record when no interface can be missing from
-// it: no PodAttachment that it may be of has one that no link of the host tells of, or no
-// namespace has an address of such an interface. A namespace that cannot be looked into is
-// no proof.
+// complete clears the mark Incomplete of a record when no interface can be missing from
+// it. That is so if none of the PodAttachments that it may belong to has an interface
+// without a link on the host, or if no namespace has an address of such an interface. A
+// namespace that cannot be read is no proof.
 func (pn *podNetwork) complete(ctx context.Context, rec *ledger.Record) error {
 	if !rec.Incomplete || !pn.registry.IsSynced() {
-		return nil // of which PodAttachments it may be is not known yet
+		return nil // the PodAttachments that it may belong to are not known yet
 	}
 	var addrs []netip.Addr
 	for _, key := range pn.registry.Keys() {
@@ -280,8 +281,8 @@ func (pn *podNetwork) complete(ctx context.Context, rec *ledger.Record) error {
 	return pn.ledger.Complete(rec)
 }
 
-// removeStray removes a link that no record speaks of. No ADD makes one without
-// a record, so it is what a lost record left.
+// removeStray removes a link that no record names. No ADD makes a link without a record,
+// so its record was lost.
 func (pn *podNetwork) removeStray(ctx context.Context, f plug.Found) error {
 	return pn.turns.Do(ctx, strayKey(f), func(ctx context.Context) error {
 		if pn.recordedLinks()[f.HostLink] {
@@ -293,8 +294,8 @@ func (pn *podNetwork) removeStray(ctx context.Context, f plug.Found) error {
 	})
 }
 
-// reaper looks after the sandboxes whose PodAttachments are being deleted: if
-// one is dead, its addresses need not wait for the next sweep.
+// reaper reaps the sandboxes of PodAttachments that are being deleted, so that the
+// addresses of a dead one need not wait for the next sweep.
 type reaper struct {
 	network *podNetwork
 	queue   workqueue.TypedRateLimitingInterface[string]
@@ -305,7 +306,7 @@ func (r *reaper) Run(ctx context.Context) error {
 	queue.Run(ctx, r.queue, 4, func(ctx context.Context, containerID string) error {
 		err := r.network.reap(ctx, containerID)
 		if err != nil && ctx.Err() == nil {
-			logr.FromContextOrDiscard(ctx).Error(err, "looking after a sandbox failed, will be tried again", "sandbox", containerID)
+			logr.FromContextOrDiscard(ctx).Error(err, "reaping a sandbox failed, will be tried again", "sandbox", containerID)
 		}
 		return err
 	})

@@ -8,8 +8,8 @@ import (
 	"fairlead.dev/fairlead/internal/tracing"
 )
 
-// traced makes each request a part of the trace that the runtime began. libcni
-// hands it on to plugins from version 1.3.1.
+// traced makes each request a part of the trace that the runtime began. libcni passes the
+// trace to plugins from version 1.3.1.
 type traced struct {
 	next   server.Handler
 	tracer *tracing.Tracer

@@ -13,10 +13,10 @@ import (
 	"fairlead.dev/fairlead/internal/node/nodetest"
 )
 
-// A node that the others do not believe says so, and sends nothing that would have
-// no answer.
+// A node whose addresses the other nodes do not accept reports it, and sends no packets
+// that would get no answer.
 func TestUnconfirmedNodeSaysSo(t *testing.T) {
-	inWorld(t, func(w *world) {
+	onTestNode(t, func(w *testNode) {
 		t := w.t
 		w.encapsulation = hostnet.EncapsulationAuto
 		w.restart()

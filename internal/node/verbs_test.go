@@ -21,7 +21,7 @@ import (
 )
 
 func TestAddPlugsAnswersAndAcknowledgesOnce(t *testing.T) {
-	inWorld(t, func(w *world) {
+	onTestNode(t, func(w *testNode) {
 		t := w.t
 		key := w.pod("p", "u1", "eth0", "net1")
 		answer, err := w.add("c1", "p", "u1")
@@ -70,18 +70,18 @@ func TestAddPlugsAnswersAndAcknowledgesOnce(t *testing.T) {
 func TestAddAgain(t *testing.T) {
 	cases := []struct {
 		name   string
-		change func(w *world, r *cniproto.Request)
+		change func(w *testNode, r *cniproto.Request)
 		code   int
 		word   string
 	}{
-		{name: "the same request has the same answer", change: func(*world, *cniproto.Request) {}},
+		{name: "the same request has the same answer", change: func(*testNode, *cniproto.Request) {}},
 		{
 			name: "another namespace", code: cniproto.CodeInvalidEnvironment, word: "CNI_NETNS",
-			change: func(w *world, r *cniproto.Request) { r.Netns = w.netns("c2"); w.kernel.namespace(r.Netns) },
+			change: func(w *testNode, r *cniproto.Request) { r.Netns = w.netns("c2"); w.kernel.namespace(r.Netns) },
 		},
 		{
 			name: "its address is gone meanwhile", code: fault.CodeDiffers, word: "10.244.1.5/32",
-			change: func(w *world, _ *cniproto.Request) {
+			change: func(w *testNode, _ *cniproto.Request) {
 				w.kernel.change(func(links map[string]fakeLink) {
 					l := links[plug.HostName("c1", "eth0")]
 					l.plug.Addresses = nil
@@ -91,12 +91,12 @@ func TestAddAgain(t *testing.T) {
 		},
 		{
 			name: "another interface name", code: cniproto.CodeInvalidEnvironment, word: "CNI_IFNAME",
-			change: func(_ *world, r *cniproto.Request) { r.IfName = "eth9" },
+			change: func(_ *testNode, r *cniproto.Request) { r.IfName = "eth9" },
 		},
 	}
 	for _, tc := range cases {
 		t.Run(tc.name, func(t *testing.T) {
-			inWorld(t, func(w *world) {
+			onTestNode(t, func(w *testNode) {
 				t := w.t
 				key := w.pod("p", "u1")
 				first, err := w.add("c1", "p", "u1")
@@ -124,21 +124,21 @@ func TestAddAgain(t *testing.T) {
 func TestAddRefusesBadInputAndChangesNothing(t *testing.T) {
 	cases := []struct {
 		name   string
-		change func(w *world, r *cniproto.Request)
+		change func(w *testNode, r *cniproto.Request)
 		code   int
 		words  []string
 	}{
 		{
 			name: "a namespace path that is none", code: cniproto.CodeInvalidEnvironment, words: []string{"CNI_NETNS", "/no/such/netns"},
-			change: func(_ *world, r *cniproto.Request) { r.Netns = "/no/such/netns" },
+			change: func(_ *testNode, r *cniproto.Request) { r.Netns = "/no/such/netns" },
 		},
 		{
 			name: "no pod in CNI_ARGS", code: cniproto.CodeInvalidEnvironment, words: []string{"CNI_ARGS", "K8S_POD_NAMESPACE and K8S_POD_NAME"},
-			change: func(_ *world, r *cniproto.Request) { r.Args = "IgnoreUnknown=1" },
+			change: func(_ *testNode, r *cniproto.Request) { r.Args = "IgnoreUnknown=1" },
 		},
 		{
 			name: "an interface without a binding", code: cniproto.CodeInvalidConfig, words: []string{"ns/p-u1", "eth0", "binding"},
-			change: func(w *world, _ *cniproto.Request) {
+			change: func(w *testNode, _ *cniproto.Request) {
 				w.api.change(types.NamespacedName{Namespace: "ns", Name: "p-u1"}, func(pa *v1alpha1.PodAttachment) {
 					pa.Spec.Interfaces[0].Binding = v1alpha1.Binding{}
 				})
@@ -146,12 +146,12 @@ func TestAddRefusesBadInputAndChangesNothing(t *testing.T) {
 		},
 		{
 			name: "no bridge", code: cniproto.CodeTryAgainLater, words: []string{"fairlead0"},
-			change: func(w *world, _ *cniproto.Request) { w.kernel.bridges["fairlead0"] = false },
+			change: func(w *testNode, _ *cniproto.Request) { w.kernel.bridges["fairlead0"] = false },
 		},
 	}
 	for _, tc := range cases {
 		t.Run(tc.name, func(t *testing.T) {
-			inWorld(t, func(w *world) {
+			onTestNode(t, func(w *testNode) {
 				t := w.t
 				key := w.pod("p", "u1")
 				w.kernel.namespace(w.netns("c1"))
@@ -171,7 +171,7 @@ func TestAddRefusesBadInputAndChangesNothing(t *testing.T) {
 func TestAddVersions(t *testing.T) {
 	for _, version := range cniproto.Versions {
 		t.Run(version, func(t *testing.T) {
-			inWorld(t, func(w *world) {
+			onTestNode(t, func(w *testNode) {
 				t := w.t
 				w.pod("p", "u1")
 				w.kernel.namespace(w.netns("c1"))
@@ -205,7 +205,7 @@ func TestAddVersions(t *testing.T) {
 }
 
 func TestAddWaitsForItsPodAttachment(t *testing.T) {
-	inWorld(t, func(w *world) {
+	onTestNode(t, func(w *testNode) {
 		t := w.t
 		start := time.Now()
 		time.AfterFunc(300*time.Millisecond, func() { w.pod("p", "u1") })
@@ -220,7 +220,7 @@ func TestAddWaitsForItsPodAttachment(t *testing.T) {
 }
 
 func TestAddOfAPodWithoutRecordAsksTheAPITwiceThenTriesLater(t *testing.T) {
-	inWorld(t, func(w *world) {
+	onTestNode(t, func(w *testNode) {
 		t := w.t
 		w.pod("p", "u1")
 		w.api.remove(types.NamespacedName{Namespace: "ns", Name: "p-u1"})
@@ -230,34 +230,34 @@ func TestAddOfAPodWithoutRecordAsksTheAPITwiceThenTriesLater(t *testing.T) {
 		if waited := time.Since(start); waited != 10*time.Second {
 			t.Errorf("waited %s", waited)
 		}
-		if w.api.reads != 2 { // in doubt, and before it gives up
+		if w.api.reads != 2 { // when the record is late, and at the end of the wait
 			t.Errorf("%d reads of the API, want 2", w.api.reads)
 		}
 		w.wantRecords()
 	})
 }
 
-// A pod that goes after the API server was asked, or could not be, is gone when
-// the wait is over: a runtime that is told to try again does so in vain.
+// A pod goes after the API server was asked, or while it cannot be reached. ADD reports
+// the pod as gone when the wait is over, since a retry by the runtime would be in vain.
 func TestAddOfAPodThatGoesWhileItIsWaitedFor(t *testing.T) {
-	gone := func(w *world) {
+	gone := func(w *testNode) {
 		w.api.mu.Lock()
 		defer w.api.mu.Unlock()
 		clear(w.api.pods)
 	}
 	for _, tt := range []struct {
 		name   string
-		during func(w *world)
+		during func(w *testNode)
 	}{
-		{"asked before", func(w *world) { time.AfterFunc(5*time.Second, func() { gone(w) }) }},
-		{"the API server was away", func(w *world) {
+		{"asked before", func(w *testNode) { time.AfterFunc(5*time.Second, func() { gone(w) }) }},
+		{"the API server was away", func(w *testNode) {
 			gone(w)
 			w.api.setDown(errors.New("connection refused"))
 			time.AfterFunc(5*time.Second, func() { w.api.setDown(nil) })
 		}},
 	} {
 		t.Run(tt.name, func(t *testing.T) {
-			inWorld(t, func(w *world) {
+			onTestNode(t, func(w *testNode) {
 				w.pod("p", "u1")
 				w.api.remove(types.NamespacedName{Namespace: "ns", Name: "p-u1"})
 				tt.during(w)
@@ -269,9 +269,10 @@ func TestAddOfAPodThatGoesWhileItIsWaitedFor(t *testing.T) {
 	}
 }
 
-// An API server that does not answer for as long as the wait is no proof.
+// An API server that does not answer during the whole wait is no proof that the pod is
+// gone.
 func TestAddWhileTheAPIServerIsAway(t *testing.T) {
-	inWorld(t, func(w *world) {
+	onTestNode(t, func(w *testNode) {
 		w.api.setHook(func(ctx context.Context, step, _ string) error {
 			if step == "pod" {
 				<-ctx.Done()
@@ -281,7 +282,7 @@ func TestAddWhileTheAPIServerIsAway(t *testing.T) {
 		start := time.Now()
 		_, err := w.add("c1", "p", "u1")
 		nodetest.WantCode(w.t, err, cniproto.CodeTryAgainLater, "controller")
-		if waited := time.Since(start); waited != 10*time.Second+lastAsk {
+		if waited := time.Since(start); waited != 10*time.Second+lastConfirmTimeout {
 			w.t.Errorf("waited %s", waited)
 		}
 	})
@@ -290,21 +291,21 @@ func TestAddWhileTheAPIServerIsAway(t *testing.T) {
 func TestAddOfAPodThatIsGone(t *testing.T) {
 	cases := []struct {
 		name  string
-		setup func(w *world)
+		setup func(w *testNode)
 		after time.Duration
 		words []string
 	}{
-		{name: "never heard of", setup: func(*world) {}, after: time.Second, words: []string{"pod ns/p is gone"}},
+		{name: "never heard of", setup: func(*testNode) {}, after: time.Second, words: []string{"pod ns/p is gone"}},
 		{
-			// Kuryr's bug 1854928: the record of the pod before, under the same
-			// name, was plugged into the new one.
+			// Kuryr's bug 1854928: the record of an earlier pod of the same name was
+			// plugged into the new pod.
 			name: "another pod has its name", after: time.Second,
-			setup: func(w *world) { w.pod("p", "u2") }, words: []string{"u1", "u2"},
+			setup: func(w *testNode) { w.pod("p", "u2") }, words: []string{"u1", "u2"},
 		},
 		{
 			name: "its record is being deleted, the pod is gone",
-			setup: func(w *world) {
-				w.leave(w.pod("p", "u1"))
+			setup: func(w *testNode) {
+				w.deleteAttachment(w.pod("p", "u1"))
 				w.api.mu.Lock()
 				clear(w.api.pods)
 				w.api.mu.Unlock()
@@ -313,8 +314,8 @@ func TestAddOfAPodThatIsGone(t *testing.T) {
 		},
 		{
 			name: "its record is being deleted, the pod too",
-			setup: func(w *world) {
-				w.leave(w.pod("p", "u1"))
+			setup: func(w *testNode) {
+				w.deleteAttachment(w.pod("p", "u1"))
 				w.api.mu.Lock()
 				now := w.api.attachments[types.NamespacedName{Namespace: "ns", Name: "p-u1"}].DeletionTimestamp
 				w.api.pods[types.NamespacedName{Namespace: "ns", Name: "p"}].DeletionTimestamp = now
@@ -325,7 +326,7 @@ func TestAddOfAPodThatIsGone(t *testing.T) {
 	}
 	for _, tc := range cases {
 		t.Run(tc.name, func(t *testing.T) {
-			inWorld(t, func(w *world) {
+			onTestNode(t, func(w *testNode) {
 				t := w.t
 				tc.setup(w)
 				start := time.Now()
@@ -342,19 +343,19 @@ func TestAddOfAPodThatIsGone(t *testing.T) {
 }
 
 func TestAddWhileTheAPIIsAway(t *testing.T) {
-	inWorld(t, func(w *world) {
+	onTestNode(t, func(w *testNode) {
 		t := w.t
 		w.api.setDown(errors.New("connection refused"))
 		_, err := w.add("c1", "p", "u1")
 		nodetest.WantCode(t, err, cniproto.CodeTryAgainLater)
 		w.pod("q", "u2")
-		w.mustAdd("c2", "q", "u2") // the record is here, so nothing else is needed
+		w.mustAdd("c2", "q", "u2") // the record is here, so the API server is not needed
 		w.wantLinks("c2/eth0")
 	})
 }
 
 func TestStaticPodIsKnownByItsMirror(t *testing.T) {
-	inWorld(t, func(w *world) {
+	onTestNode(t, func(w *testNode) {
 		t := w.t
 		w.pod("p", "hash")
 		w.api.mu.Lock()
@@ -376,7 +377,7 @@ func TestStaticPodIsKnownByItsMirror(t *testing.T) {
 func TestAddIsAllOrNothing(t *testing.T) {
 	for _, step := range []string{"attach eth0", "attached eth0", "attach net1", "attached net1"} {
 		t.Run(step, func(t *testing.T) {
-			inWorld(t, func(w *world) {
+			onTestNode(t, func(w *testNode) {
 				t := w.t
 				key := w.pod("p", "u1", "eth0", "net1")
 				w.kernel.setHook(func(_ context.Context, s, what string) error {
@@ -399,9 +400,9 @@ func TestAddIsAllOrNothing(t *testing.T) {
 	}
 }
 
-// An undo that fails goes on in the background until it is done.
+// An undo that fails is retried in the background until it is done.
 func TestUndoGoesOn(t *testing.T) {
-	inWorld(t, func(w *world) {
+	onTestNode(t, func(w *testNode) {
 		t := w.t
 		w.pod("p", "u1", "eth0", "net1")
 		fails := 3

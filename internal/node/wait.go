@@ -20,15 +20,16 @@ import (
 	"fairlead.dev/fairlead/internal/node/report"
 )
 
-// patience is for how long an ADD waits for others: addTimeout, and no longer than
-// this daemon serves. The next one waits in its stead; until this one has ended
-// there is none, and nobody else is served either.
-func (pn *podNetwork) patience(ctx context.Context) (context.Context, context.CancelFunc) {
+// withAddTimeout returns a context for the waiting of an ADD. It ends after addTimeout,
+// and with fault.ErrLeaving when this daemon is to end. The next daemon serves the
+// request then; it cannot start, and no other request is served, until this one has
+// ended.
+func (pn *podNetwork) withAddTimeout(ctx context.Context) (context.Context, context.CancelFunc) {
 	ctx, cancel := context.WithTimeout(ctx, pn.addTimeout)
 	ctx, end := context.WithCancelCause(ctx)
 	go func() {
 		select {
-		case <-pn.leaving:
+		case <-pn.stopping:
 			end(fault.ErrLeaving)
 		case <-ctx.Done():
 		}
@@ -39,45 +40,45 @@ func (pn *podNetwork) patience(ctx context.Context) (context.Context, context.Ca
 	}
 }
 
-// doubtAfter is for how long an ADD waits before it asks the API server
-// whether the pod is still there. The controller is faster than that.
-const doubtAfter = time.Second
+// confirmAfter is how long an ADD waits before it asks the API server whether the pod
+// still exists. The controller normally is faster.
+const confirmAfter = time.Second
 
-// lastAsk bounds the question with which a wait ends.
-const lastAsk = time.Second
+// lastConfirmTimeout bounds the last question to the API server before a wait fails.
+const lastConfirmTimeout = time.Second
 
-// await returns the pod's PodAttachment when it can be plugged. The errors are
-// fault.ErrGone when the pod is, fault.ErrNotReady when ctx ended first.
+// await returns the pod's PodAttachment when it can be plugged. Errors: fault.ErrGone if
+// the pod is gone, fault.ErrNotReady if ctx ended first.
 func (pn *podNetwork) await(ctx context.Context, pod ledger.Pod) (*v1alpha1.PodAttachment, error) {
 	if pa, _ := pn.registry.Lookup(pod); ready(pa) { // as a rule
 		return pa, nil
 	}
 	changed, done := pn.registry.Subscribe(pod)
 	defer done()
-	doubt := time.NewTimer(doubtAfter)
-	defer doubt.Stop()
+	late := time.NewTimer(confirmAfter)
+	defer late.Stop()
 	asked := map[types.UID]bool{} // by UID of the PodAttachment, "" for none
-	doubtful := false             // it takes long, or what was there is gone
+	suspect := false              // the PodAttachment is late, or it is gone
 	seen := false
 	for {
 		pa, stale := pn.registry.Lookup(pod)
 		if ready(pa) {
 			return pa, nil
 		}
-		doubtful = doubtful || seen && pa == nil
+		suspect = suspect || seen && pa == nil
 		seen = pa != nil
-		if err := pn.doubt(ctx, pod, pa, doubtful, asked); err != nil {
+		if err := pn.confirmPod(ctx, pod, pa, suspect, asked); err != nil {
 			return nil, err
 		}
 		select {
 		case <-changed:
-		case <-doubt.C:
-			doubtful = true
+		case <-late.C:
+			suspect = true
 		case <-ctx.Done():
 			if err := context.Cause(ctx); !errors.Is(err, context.DeadlineExceeded) {
 				return nil, fmt.Errorf("pod %s: ADD ended while it waited: %w", pod, err)
 			}
-			if err := pn.lastDoubt(ctx, pod, pa); err != nil {
+			if err := pn.confirmLast(ctx, pod, pa); err != nil {
 				return nil, err
 			}
 			return nil, fault.Errorf(fault.ErrNotReady, "pod %s: %s", pod, pn.missing(pod, pa, stale))
@@ -85,19 +86,19 @@ func (pn *podNetwork) await(ctx context.Context, pod ledger.Pod) (*v1alpha1.PodA
 	}
 }
 
-// ready reports whether a PodAttachment can be plugged: it says what, is not being
+// ready reports whether a PodAttachment can be plugged: it has interfaces, is not being
 // deleted, and is not of a pod whose namespace is gone.
 func ready(pa *v1alpha1.PodAttachment) bool {
 	return pa != nil && pa.DeletionTimestamp == nil && pa.Spec.PodNamespace == "" && len(pa.Spec.Interfaces) > 0
 }
 
-// doubt asks the API server about the pod until it answers once, when its
-// PodAttachment is late or went while it was waited for, and once for each that is
-// being deleted.
-func (pn *podNetwork) doubt(ctx context.Context, pod ledger.Pod, pa *v1alpha1.PodAttachment, doubtful bool, asked map[types.UID]bool) error {
+// confirmPod asks the API server about the pod in two cases, in each until it has
+// answered once: when the PodAttachment is late or has gone during the wait, and for each
+// PodAttachment that is being deleted. Errors: fault.ErrGone.
+func (pn *podNetwork) confirmPod(ctx context.Context, pod ledger.Pod, pa *v1alpha1.PodAttachment, suspect bool, asked map[types.UID]bool) error {
 	var about types.UID
 	switch {
-	case pa == nil && doubtful:
+	case pa == nil && suspect:
 	case pa != nil && pa.DeletionTimestamp != nil:
 		about = pa.UID
 	default:
@@ -111,19 +112,19 @@ func (pn *podNetwork) doubt(ctx context.Context, pod ledger.Pod, pa *v1alpha1.Po
 	return err
 }
 
-// lastDoubt asks once more when the time is over: the pod may have gone since, and
-// a runtime that is told to try again would do so in vain.
-func (pn *podNetwork) lastDoubt(ctx context.Context, pod ledger.Pod, pa *v1alpha1.PodAttachment) error {
-	ctx, cancel := context.WithTimeout(context.WithoutCancel(ctx), lastAsk)
+// confirmLast asks the API server once more when the time is over: if the pod is gone
+// meanwhile, a retry by the runtime would be in vain.
+func (pn *podNetwork) confirmLast(ctx context.Context, pod ledger.Pod, pa *v1alpha1.PodAttachment) error {
+	ctx, cancel := context.WithTimeout(context.WithoutCancel(ctx), lastConfirmTimeout)
 	defer cancel()
 	_, err := pn.ask(ctx, pod, pa != nil && pa.DeletionTimestamp != nil)
 	return err
 }
 
-// ask reads the pod once. The error is fault.ErrGone when the pod is gone, is another
-// one under the same name, or, where its PodAttachment is being deleted, is
-// being deleted itself. An API server that has not answered proves nothing.
-func (pn *podNetwork) ask(ctx context.Context, pod ledger.Pod, leaving bool) (answered bool, err error) {
+// ask reads the pod once, and reports whether the API server answered; no answer proves
+// nothing. Errors: fault.ErrGone if the pod is gone, if another pod has its name, or if
+// its PodAttachment (terminating) and the pod are being deleted.
+func (pn *podNetwork) ask(ctx context.Context, pod ledger.Pod, terminating bool) (answered bool, err error) {
 	got, err := pn.api.Pod(ctx, types.NamespacedName{Namespace: pod.Namespace, Name: pod.Name})
 	switch {
 	case apierrors.IsNotFound(err):
@@ -133,15 +134,15 @@ func (pn *podNetwork) ask(ctx context.Context, pod ledger.Pod, leaving bool) (an
 		return false, nil
 	case !isPod(got, pod.UID):
 		return true, fault.Errorf(fault.ErrGone, "pod %s with UID %s is gone: the pod of that name is another one, with UID %s", pod, pod.UID, got.UID)
-	case leaving && got.DeletionTimestamp != nil:
+	case terminating && got.DeletionTimestamp != nil:
 		return true, fault.Errorf(fault.ErrGone, "pod %s is being deleted, and its addresses are being given back", pod)
 	}
 	return true, nil
 }
 
-// identify asks the API server which pod has a name: old runtimes do not pass its
-// UID, and what is in memory may still be of the pod before. The UID of a static
-// pod is in the annotation of its mirror.
+// identify asks the API server for the UID of a pod: old runtimes do not pass it, and
+// memory may still hold an earlier pod with the same name. The UID of a static pod is in
+// the annotation of its mirror.
 func (pn *podNetwork) identify(ctx context.Context, pod ledger.Pod) (ledger.Pod, error) {
 	got, err := pn.api.Pod(ctx, types.NamespacedName{Namespace: pod.Namespace, Name: pod.Name})
 	switch {
@@ -157,13 +158,13 @@ func (pn *podNetwork) identify(ctx context.Context, pod ledger.Pod) (ledger.Pod,
 	return pod, nil
 }
 
-// isPod also knows the mirror of a static pod, which carries the UID that the
-// kubelet, and so CNI, knows the pod by.
+// isPod reports whether a pod has a UID. The mirror of a static pod has it in an
+// annotation: it is the UID by which the kubelet, and so CNI, knows the pod.
 func isPod(got *metav1.PartialObjectMetadata, uid types.UID) bool {
 	return uid == "" || got.UID == uid || got.Annotations[corev1.MirrorPodAnnotationKey] == string(uid)
 }
 
-// missing says what an ADD waited for in vain.
+// missing describes the state in which an ADD ran out of time.
 func (pn *podNetwork) missing(pod ledger.Pod, pa, stale *v1alpha1.PodAttachment) string {
 	waited := pn.addTimeout
 	switch {
@@ -179,13 +180,12 @@ func (pn *podNetwork) missing(pod ledger.Pod, pa, stale *v1alpha1.PodAttachment)
 	return fmt.Sprintf("PodAttachment %s has no interfaces yet after %s", pa.Name, waited)
 }
 
-// markRebooted has the API server know, before anything of a claimed sandbox is plugged,
-// that it is of this boot. As long as the status names an earlier one, the end of
-// that boot is proof for the controller that nothing holds the addresses (ADR
-// 0003), and a node that is cut off after it plugged the pod again could not deny
-// it.
+// markRebooted writes the current boot into the status before the claimed sandbox is
+// plugged. As long as the status names an earlier boot, the end of the earlier boot is
+// proof for the controller that the addresses are free (ADR 0003). If the node plugged
+// the pod first and was then cut off, it could not refute that proof.
 //
-// The error is fault.ErrNotReady when that cannot be written.
+// Errors: fault.ErrNotReady if the status cannot be written.
 func (pn *podNetwork) markRebooted(ctx context.Context, rec *ledger.Record) error {
 	key := rec.AttachmentKey()
 	if !ofEarlierBoot(pn.registry.Get(key), rec.BootID) { // as a rule
@@ -221,8 +221,8 @@ func (pn *podNetwork) markRebooted(ctx context.Context, rec *ledger.Record) erro
 	}
 }
 
-// ofEarlierBoot tells whether the status is of a sandbox of another boot. One
-// whose boot is not known is never judged by it.
+// ofEarlierBoot reports whether the status is of a sandbox of another boot. It returns
+// false if the boot of the sandbox is unknown.
 func ofEarlierBoot(pa *v1alpha1.PodAttachment, bootID string) bool {
 	if pa == nil || pa.Status.Sandbox == nil {
 		return false
@@ -231,13 +231,13 @@ func ofEarlierBoot(pa *v1alpha1.PodAttachment, bootID string) bool {
 	return of != "" && of != bootID
 }
 
-// reasonNotActive is the reason of the event on a pod whose ADD was given up.
+// reasonNotActive is the reason of the event on a pod whose ADD ran out of time.
 const reasonNotActive = "InterfaceNotActive"
 
-// awaitActive waits, after the kernel's part is done, until the drivers' networks
-// carry the traffic of the interfaces that have to wait for it: a driver often
-// gets there only because the interface is plugged. The errors are fault.ErrGone when
-// the pod is, fault.ErrNotReady when ctx ended first or the PodAttachment is given back.
+// awaitActive waits, after the interfaces are made, until the networks of the drivers
+// carry the traffic of the interfaces with WaitForActive. A driver often can activate an
+// interface only after it is plugged. Errors: fault.ErrGone if the pod is gone,
+// fault.ErrNotReady if ctx ended first or the PodAttachment is being deleted.
 func (pn *podNetwork) awaitActive(ctx context.Context, rec *ledger.Record, add *ledger.Add) error {
 	waits := func(i ledger.Interface) bool { return i.WaitForActive }
 	if !slices.ContainsFunc(add.Interfaces, waits) { // as a rule
@@ -271,7 +271,8 @@ func (pn *podNetwork) awaitActive(ctx context.Context, rec *ledger.Record, add *
 	}
 }
 
-// inactive names the first interface that has to become active and is not.
+// inactive returns the name of the first interface that waits to become active, "" if
+// none does.
 func inactive(pa *v1alpha1.PodAttachment) string {
 	active := map[string]bool{}
 	for _, s := range pa.Status.Interfaces {
@@ -285,8 +286,8 @@ func inactive(pa *v1alpha1.PodAttachment) string {
 	return ""
 }
 
-// notActive says what an ADD waited for in vain, with what the controller knows
-// of it.
+// notActive describes an interface that did not become active in time, with the reason
+// that the controller wrote.
 func (pn *podNetwork) notActive(pa *v1alpha1.PodAttachment, name string) string {
 	msg := fmt.Sprintf("interface %s of PodAttachment %s did not become active within %s", name, pa.Name, pn.addTimeout)
 	for _, s := range pa.Status.Interfaces {
