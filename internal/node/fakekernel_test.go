@@ -206,7 +206,7 @@ func (k *fakeKernel) Differences(_ context.Context, m plug.Made, inside plug.Ins
 	return diffs, nil
 }
 
-func (k *fakeKernel) Mend(_ context.Context, m plug.Made) (bool, error) {
+func (k *fakeKernel) Repair(_ context.Context, m plug.Made) (bool, error) {
 	k.mu.Lock()
 	defer k.mu.Unlock()
 	l, ok := k.links[m.HostLink]

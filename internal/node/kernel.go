@@ -24,7 +24,7 @@ type Kinds interface {
 	Remove(ctx context.Context, m plug.Made) error
 	Gone(ctx context.Context, m plug.Made) (bool, error)
 	Differences(ctx context.Context, m plug.Made, inside plug.Inspected) ([]string, error)
-	Mend(ctx context.Context, m plug.Made) (bool, error)
+	Repair(ctx context.Context, m plug.Made) (bool, error)
 }
 
 // Finder handles interfaces that have no record (plug.Kinds).

@@ -51,16 +51,16 @@ func (pn *podNetwork) repair(ctx context.Context, containerID string) error {
 			return nil
 		}
 		var errs []error
-		var mended []string
+		var repaired []string
 		for _, i := range rec.Plug().Interfaces {
-			changed, err := pn.kernel.Mend(ctx, i.Made)
+			changed, err := pn.kernel.Repair(ctx, i.Made)
 			if changed {
-				mended = append(mended, i.Name)
+				repaired = append(repaired, i.Name)
 			}
 			errs = append(errs, err)
 		}
-		if len(mended) > 0 {
-			logr.FromContextOrDiscard(ctx).Info("repaired the host's side of a sandbox", "sandbox", containerID, "pod", rec.Pod, "interfaces", mended)
+		if len(repaired) > 0 {
+			logr.FromContextOrDiscard(ctx).Info("repaired the host's side of a sandbox", "sandbox", containerID, "pod", rec.Pod, "interfaces", repaired)
 		}
 		return errors.Join(errs...)
 	})

@@ -35,9 +35,9 @@ func (a addressOnly) Make(_ context.Context, _ *link.Namespace, i Interface) err
 
 func (addressOnly) Remove(context.Context, Made) error { return nil }
 
-// Gone is true if the namespace has ended. What the other plugin made in it is not
-// known.
+// Gone is true if the namespace has ended. The interface that the other plugin made in it
+// is unknown.
 func (addressOnly) Gone(_ context.Context, m Made) (bool, error) { return m.Namespace.Gone(), nil }
 
-// Differences is always empty: the plugin that made the interface looks after it.
+// Differences is always empty: the plugin that made the interface checks it.
 func (addressOnly) Differences(context.Context, Made, Inspected) ([]string, error) { return nil, nil }

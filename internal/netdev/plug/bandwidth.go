@@ -12,21 +12,22 @@ import (
 	"fairlead.dev/fairlead/internal/netdev/link"
 )
 
-// Bandwidth limits what an interface carries. Rates are in bit/s, bursts in bit;
-// a rate of 0 is no limit. Ingress is what the pod receives, egress what it sends.
+// Bandwidth limits the traffic of an interface. Rates are in bit/s, bursts in bit; a rate
+// of 0 is no limit. Ingress is the traffic that the pod receives, egress the traffic that
+// it sends.
 type Bandwidth struct {
 	IngressRate, IngressBurst uint64
 	EgressRate, EgressBurst   uint64
 }
 
 const (
-	// unsetBurst is the least burst that containerd and CRI-O pass if nobody asked for
-	// one (4294967295 and more). Taken literally, it lets half a gigabyte pass before
-	// the first limit.
+	// unsetBurst is the least burst that containerd and CRI-O pass if none was requested
+	// (4294967295 and more). Taken literally, it lets half a gigabyte pass before the
+	// first limit.
 	unsetBurst = math.MaxUint32
-	// burstTime is the part of the rate, in seconds, that passes at once without a
-	// burst. minBurst is the least burst in bytes: a packet that the kernel has not cut
-	// yet.
+	// burstTime is the part of the rate, in seconds, that passes at once if no burst is
+	// given. minBurst is the least burst in bytes: the size of a packet that the kernel
+	// has not segmented yet.
 	burstTime = 0.1
 	minBurst  = 64 << 10
 	// tbfLatency is how long a packet may wait for its turn, in seconds.
@@ -35,8 +36,8 @@ const (
 	minRate = 8
 )
 
-// shaperPrefix begins the name of a shaper, the link that delays the packets from a
-// pod. The rest of the name is that of the pod's host end.
+// shaperPrefix begins the name of a shaper, the link that delays the packets from a pod.
+// The rest of the name is that of the pod's host end.
 const shaperPrefix = "fb"
 
 func shaperName(hostName string) string {
@@ -59,8 +60,8 @@ func (b *Bandwidth) validate() error {
 }
 
 // shape limits an interface at its host end. Packets to the pod leave the host by the
-// host end, so a queue there delays them (tc-tbf(8)). Packets from the pod are led
-// through a shaper (ifb), which is the only way to delay them out of the pod's reach.
+// host end, so a queue there delays them (tc-tbf(8)). Packets from the pod are redirected
+// through a shaper (ifb): no other way delays them beyond the pod's control.
 func (k *bridge) shape(plan pair, p Interface) error {
 	h, err := k.Handle()
 	if err != nil {
@@ -108,7 +109,7 @@ func (k *bridge) addShaper(h *netlink.Handle, name, alias string, mtu int) (int,
 	dev := &netlink.Ifb{LinkAttrs: netlink.NewLinkAttrs()}
 	dev.Name, dev.MTU = name, mtu
 	err := h.LinkAdd(dev)
-	if errors.Is(err, unix.EEXIST) { // of an attempt before
+	if errors.Is(err, unix.EEXIST) { // of an earlier attempt
 		if err := k.removeShaper(name); err != nil {
 			return 0, err
 		}
@@ -153,7 +154,7 @@ func tbf(link int, rate, burst uint64) *netlink.Tbf {
 		size = bytes * burstTime
 	}
 	size = min(max(size, minBurst), math.MaxUint32/2)
-	// The kernel counts the burst as the time it takes, in ticks.
+	// The kernel takes the burst as its duration, in ticks.
 	ticks := size / bytes * 1e6 * netlink.TickInUsec()
 	return &netlink.Tbf{
 		QdiscAttrs: netlink.QdiscAttrs{LinkIndex: link, Handle: netlink.MakeHandle(1, 0), Parent: netlink.HANDLE_ROOT},
@@ -163,8 +164,8 @@ func tbf(link int, rate, burst uint64) *netlink.Tbf {
 	}
 }
 
-// shapers returns the interfaces of which only the shaper is left. The kernel removes
-// the host end with the pod's namespace, but not the shaper.
+// shapers returns the interfaces that only have their shaper left. The kernel removes the
+// host end with the pod's namespace, but not the shaper.
 func shapers(links []netlink.Link) []Found {
 	there := map[string]bool{}
 	for _, l := range links {

@@ -42,7 +42,7 @@ func TestTBF(t *testing.T) {
 	}
 }
 
-// shaped plugs a pod with limits, and one without beside it.
+// shaped plugs a pod with limits, and a pod without limits beside it.
 func shaped(t *testing.T, b *Bandwidth) (k *bridge, pod, other *link.Namespace, p Interface) {
 	t.Helper()
 	k = newPlugHost(t)
@@ -62,8 +62,8 @@ func shaped(t *testing.T, b *Bandwidth) (k *bridge, pod, other *link.Namespace, 
 	return k, pod, other, p
 }
 
-// atLeast sends so many bytes over TCP, and fails when they took less time than
-// the limit allows.
+// atLeast sends a number of bytes over TCP, and fails if they take less time than the
+// limit allows.
 func atLeast(t *testing.T, from, to *link.Namespace, at string, bytes int, want time.Duration) {
 	t.Helper()
 	var l net.Listener
@@ -124,8 +124,8 @@ var sorted = cmp.Transformer("set", func(names []string) map[string]bool {
 	return set
 })
 
-// TestShaperLeftOver: the kernel takes the host end away with the namespace of the
-// pod, but not what delays the pod's packets.
+// TestShaperLeftOver: the kernel removes the host end with the namespace of the pod, but
+// not the shaper.
 func TestShaperLeftOver(t *testing.T) {
 	k, _, _, p := shaped(t, &Bandwidth{EgressRate: 8_000_000})
 	host := HostName(p.ContainerID, p.Name)
@@ -136,7 +136,7 @@ func TestShaperLeftOver(t *testing.T) {
 	}) {
 		t.Fatalf("what is left of %s is not found: %+v", host, found)
 	}
-	// A pod of the same name gets a new one.
+	// A pod of the same name gets a new shaper.
 	ns := nettest.NewNamespace(t)
 	if err := k.Make(t.Context(), ns, p); err != nil {
 		t.Fatal(err)

@@ -36,9 +36,9 @@ func benchNamespaces(b *testing.B) []*link.Namespace {
 	return pods
 }
 
-// quiet waits until the kernel is done with the namespaces of the benchmark
-// before, which it takes down one after the other and under the same lock that
-// everything here needs: a link into a namespace dropped now goes last.
+// quiet waits until the kernel has removed the namespaces of the previous benchmark. The
+// kernel removes them one after the other, under the lock that everything here needs. A
+// link into a namespace that is dropped now goes last.
 func quiet(b *testing.B) {
 	b.Helper()
 	k, last := newPlugHost(b), nettest.NewNamespace(b)
@@ -63,8 +63,8 @@ func quiet(b *testing.B) {
 	b.Fatal("the kernel tells no more")
 }
 
-// attachRaw is what plugging costs at least: the same objects, each with one
-// message, by the library alone, without looking at anything twice.
+// attachRaw does the least possible work of plugging: the same objects, each with one
+// message of the library, without any check.
 func attachRaw(b *testing.B, h *netlink.Handle, bridge int, pod *link.Namespace, i int) error {
 	b.Helper()
 	var guest *netlink.Handle
@@ -107,7 +107,7 @@ func attachRaw(b *testing.B, h *netlink.Handle, bridge int, pod *link.Namespace,
 	return nil
 }
 
-// bench runs op for all pods, by as many workers, and reports the rate.
+// bench runs op for all pods with a number of workers, and reports the rate.
 func bench(b *testing.B, workers int, op func(worker, i int) error) {
 	b.Helper()
 	took := make([]time.Duration, b.N)

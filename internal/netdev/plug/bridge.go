@@ -47,8 +47,8 @@ func (*bridge) Plan(at link.Place, i Interface) Made {
 	return m
 }
 
-// Make takes three exchanges with the kernel, four with addresses of both families. The
-// start of a pod waits for them.
+// Make takes three exchanges with the kernel, four if the interface has addresses of both
+// families. The start of a pod waits for them.
 func (b *bridge) Make(ctx context.Context, ns *link.Namespace, i Interface) error {
 	if err := validateBridge(i); err != nil {
 		return err
@@ -67,9 +67,9 @@ func (b *bridge) Make(ctx context.Context, ns *link.Namespace, i Interface) erro
 
 func (b *bridge) Remove(ctx context.Context, m Made) error { return b.detach(ctx, m.HostLink) }
 
-// Gone is true if the namespace has ended, or if neither end is there any more: the
-// kernel removes both together. A host end under another name, or an interface inside,
-// is evidence of the contrary.
+// Gone is true if the namespace has ended, or if neither end exists any more: the kernel
+// removes both together. A host end under another name, or an interface in the namespace,
+// proves that the pair still exists.
 func (b *bridge) Gone(ctx context.Context, m Made) (bool, error) {
 	if m.Namespace.Gone() {
 		return true, nil
@@ -82,10 +82,10 @@ func (b *bridge) Gone(ctx context.Context, m Made) (bool, error) {
 		return false, err
 	}
 	ns, err := m.Namespace.Open()
-	if err != nil { // nobody can look into it, and the missing host end is proof enough
+	if err != nil { // it cannot be read, and the missing host end suffices as proof
 		return true, nil
 	}
-	defer ns.Close() //nolint:errcheck // it was only looked into
+	defer ns.Close() //nolint:errcheck // it was only read
 	err = ns.With(func(c *link.Conn) error {
 		index, err = c.Index(m.Name)
 		return err
@@ -93,7 +93,7 @@ func (b *bridge) Gone(ctx context.Context, m Made) (bool, error) {
 	return err == nil && index == 0, err
 }
 
-// renamed tells whether the host end is there under another name.
+// renamed reports whether the host end exists under another name.
 func (b *bridge) renamed(ctx context.Context, m Made) (bool, error) {
 	h, err := b.Handle()
 	if err != nil {
@@ -120,7 +120,7 @@ func (b *bridge) Differences(_ context.Context, m Made, inside Inspected) (diffs
 	if !end.Up {
 		add("host end %s of %s is down", m.HostLink, m.Name)
 	}
-	if m.Bridge == "" { // it was found on the host
+	if m.Bridge == "" { // it was found on the host, without a record
 		return diffs, nil
 	}
 	if end.Master != m.Bridge {
@@ -136,25 +136,25 @@ func (b *bridge) Differences(_ context.Context, m Made, inside Inspected) (diffs
 	return diffs, nil
 }
 
-// Mend sets the host end up and puts it back on its bridge. It cannot make a host end
-// that is missing: the pod has to be made again.
-func (b *bridge) Mend(_ context.Context, m Made) (bool, error) {
-	if m.Bridge == "" { // it was found on the host
+// Repair sets the host end up and makes it a port of its bridge again. It cannot replace a
+// missing host end: the pod has to be made again.
+func (b *bridge) Repair(_ context.Context, m Made) (bool, error) {
+	if m.Bridge == "" { // it was found on the host, without a record
 		return false, nil
 	}
 	is, err := b.LinkState(m.HostLink)
 	if errors.Is(err, link.ErrNoLink) || err == nil && is.Up && is.Master == m.Bridge {
 		return false, nil
 	}
-	// The attempt meets an error of LinkState again.
-	if err := b.mendHostEnd(m.HostLink, m.Bridge); err != nil {
+	// An error of LinkState recurs in the attempt.
+	if err := b.repairHostEnd(m.HostLink, m.Bridge); err != nil {
 		return false, err
 	}
 	return true, nil
 }
 
-// Find returns the interfaces that have a host end, and those of which only the shaper
-// is left.
+// Find returns the interfaces that have a host end, and those that only have their shaper
+// left.
 func (*bridge) Find(all []netlink.Link) []Found {
 	names := make(map[int]string, len(all))
 	for _, l := range all {
@@ -191,7 +191,7 @@ func (b *bridge) attach(ctx context.Context, ns *link.Namespace, p Interface) (e
 	}
 	created := false
 	defer func() {
-		if err != nil && (created || host.Broken()) { // broken: it may have been created
+		if err != nil && (created || host.Broken()) { // broken: the pair may have been created
 			err = errors.Join(err, b.detach(context.WithoutCancel(ctx), plan.host))
 		}
 	}()
@@ -225,8 +225,7 @@ func (b *bridge) attach(ctx context.Context, ns *link.Namespace, p Interface) (e
 	return err
 }
 
-// validateBridge returns everything that is wrong with an interface on a bridge.
-// Errors: ErrInvalid.
+// validateBridge returns all errors of an interface on a bridge. Errors: ErrInvalid.
 func validateBridge(p Interface) error {
 	if p.Binding.Bridge == nil {
 		return errors.Join(p.validate(), invalid("binding", errors.New("must be bridge, with the name of a bridge")))
@@ -254,9 +253,9 @@ func findBridge(host *link.Conn, p Interface) (int, error) {
 	return index, nil
 }
 
-// createPair makes the veth. It first removes a link of ours that is in the way, which
-// an attempt left that was never recorded. Errors: link.ErrExists if a link of others
-// is in the way, otherwise the kernel's.
+// createPair makes the veth. It first removes a link of Fairlead that has its name: an
+// earlier attempt left it and was never recorded. Errors: link.ErrExists if a link of
+// others has the name, otherwise the kernel's.
 func (b *bridge) createPair(ctx context.Context, host *link.Conn, ns *link.Namespace, plan pair) error {
 	err := host.Do(create(plan))
 	if !errors.Is(err, unix.EEXIST) {
@@ -278,9 +277,9 @@ func (b *bridge) createPair(ctx context.Context, host *link.Conn, ns *link.Names
 	return nil
 }
 
-// clearLeftover removes the host end of that name, and returns false if there is none.
-// Errors: link.ErrExists if it is not ours or belongs to another sandbox, otherwise the
-// kernel's.
+// clearLeftover removes the host end with this name, and returns false if there is none.
+// Errors: link.ErrExists if it is not Fairlead's or belongs to another sandbox, otherwise
+// the kernel's.
 func (b *bridge) clearLeftover(ctx context.Context, ns *link.Namespace, name string) (bool, error) {
 	h, err := b.Handle()
 	if err != nil {
@@ -321,9 +320,9 @@ func (b *bridge) hostSteps(p Interface, plan pair) []link.Step {
 	return steps
 }
 
-// mendHostEnd sets a host end up and makes it a port of the bridge again, as Make did.
+// repairHostEnd sets a host end up and makes it a port of the bridge again, as Make did.
 // Errors: link.ErrNoBridge, otherwise the kernel's.
-func (b *bridge) mendHostEnd(hostName, bridge string) error {
+func (b *bridge) repairHostEnd(hostName, bridge string) error {
 	if !isHostName(hostName) {
 		return fmt.Errorf("%w: %q must be the name of a host end", link.ErrInvalid, hostName)
 	}
@@ -348,5 +347,5 @@ func (b *bridge) mendHostEnd(hostName, bridge string) error {
 	if err != nil {
 		return err
 	}
-	return c.Do(Reflect(end)) // the setting went with the bridge
+	return c.Do(Reflect(end)) // the setting was lost with the bridge
 }

@@ -19,13 +19,13 @@ import (
 	"fairlead.dev/fairlead/internal/netdev/nettest"
 )
 
-// newPlugHost is a node with a bridge, and the kind that plugs into it.
+// newPlugHost returns the kind bridge on a node with a bridge.
 func newPlugHost(tb testing.TB) *bridge {
 	tb.Helper()
 	return newBridge(nettest.NewHost(tb))
 }
 
-// hostEnd looks at the host end of an interface.
+// hostEnd returns the attributes of the host end of an interface.
 func hostEnd(tb testing.TB, k *bridge, p Interface) *netlink.LinkAttrs {
 	tb.Helper()
 	return nettest.LinkNamed(tb, k.Namespace(), HostName(p.ContainerID, p.Name)).Attrs()
@@ -41,12 +41,12 @@ func find(tb testing.TB, k *bridge) []Found {
 	return k.Find(all)
 }
 
-// onBridge is the binding of an interface on a bridge.
+// onBridge returns the binding of an interface on a bridge.
 func onBridge(name string) v1alpha1.Binding {
 	return v1alpha1.Binding{Bridge: &v1alpha1.BridgeBinding{Name: name}}
 }
 
-// plugFor is an interface of the default network.
+// plugFor returns an interface of the default network.
 func plugFor(addresses ...string) Interface {
 	p := Interface{ContainerID: "c1", Name: "eth0", Binding: onBridge(nettest.DefaultBridge), MTU: 1400}
 	for _, a := range addresses {
@@ -61,7 +61,7 @@ func plugFor(addresses ...string) Interface {
 	return p
 }
 
-// podRoutes lists the routes of ours in a namespace, as words.
+// podRoutes lists the routes of Fairlead in a namespace, in words.
 func podRoutes(tb testing.TB, ns *link.Namespace) []string {
 	tb.Helper()
 	routes, err := nettest.OpenHandle(tb, ns).RouteListFiltered(netlink.FAMILY_ALL, &netlink.Route{Protocol: link.RouteProtocol}, netlink.RT_FILTER_PROTOCOL)
@@ -163,7 +163,7 @@ func TestAttach(t *testing.T) {
 	}
 }
 
-// checkEnds looks at both ends of an interface.
+// checkEnds checks both ends of an interface.
 func checkEnds(t *testing.T, k *bridge, pod *link.Namespace, p Interface) {
 	t.Helper()
 	inside, outside := nettest.LinkNamed(t, pod, p.Name).Attrs(), hostEnd(t, k, p)
@@ -252,7 +252,7 @@ func TestAttachRefuses(t *testing.T) {
 	})
 }
 
-// A host end left by an attempt that was never recorded is in nobody's way.
+// A host end of an attempt that was never recorded is replaced.
 func TestAttachOverLeftover(t *testing.T) {
 	k, pod := newPlugHost(t), nettest.NewNamespace(t)
 	plug := plugFor("10.244.1.5/32")
@@ -274,7 +274,7 @@ func TestAttachOverLeftover(t *testing.T) {
 	untouched(t, k, other, []string{nettest.DefaultBridge, first.Name, "lo"}, []string{"lo"})
 }
 
-// The interface is there, but not by us: ADD fails and leaves it alone.
+// Another program made the interface: Make fails and leaves it alone.
 func TestAttachSparesOthers(t *testing.T) {
 	k, pod := newPlugHost(t), nettest.NewNamespace(t)
 	nettest.AddBridge(t, pod, "eth0", 1500)
@@ -323,7 +323,7 @@ func TestAttachWhereIPv6IsOff(t *testing.T) {
 	}
 }
 
-// An address is usable when Make returns: nothing waits for duplicate address
+// An address is usable when Make returns: it does not wait for duplicate address
 // detection (a pod start went from 3 s to 16 s, kubernetes#54651).
 func TestAttachWithoutDAD(t *testing.T) {
 	nettest.NeedIPv6(t)
@@ -356,8 +356,8 @@ func TestAttachWithoutDAD(t *testing.T) {
 	}
 }
 
-// Who adds a route later need not know that a gateway is on the link: each of them is
-// reached by a route of its own. A network may have that route already.
+// Every gateway has a route of its own, so that later routes can use it without the flag
+// onlink. A network may have that route already.
 func TestGatewaysCanBeUsed(t *testing.T) {
 	nettest.NeedIPv6(t)
 	k, pod := newPlugHost(t), nettest.NewNamespace(t)
@@ -390,7 +390,7 @@ func TestGatewaysCanBeUsed(t *testing.T) {
 			return err
 		}
 		for _, g := range plug.Gateways {
-			// As the plugin sbr does it, in a table of its own.
+			// The plugin sbr adds such a route in a table of its own.
 			r := &netlink.Route{LinkIndex: dev.Attrs().Index, Dst: link.ToIPNet(defaultRoute(g)), Gw: g.AsSlice(), Table: 100}
 			if err := netlink.RouteAdd(r); err != nil {
 				return fmt.Errorf("route via %s: %w", g, err)

@@ -13,7 +13,7 @@ import (
 	"fairlead.dev/fairlead/internal/netdev/link"
 )
 
-// configure gives the interface its addresses and routes, in the namespace.
+// configure sets the addresses and routes of the interface, in the namespace.
 func configure(ns *link.Namespace, p Interface) error {
 	return ns.With(func(c *link.Conn) error {
 		index, err := c.Index(p.Name)
@@ -43,7 +43,7 @@ func configure(ns *link.Namespace, p Interface) error {
 		if v6 == nil {
 			v6 = familySteps(p, index, netip.Addr.Is6)
 		}
-		if errors.Is(err, unix.EACCES) && len(v6) > 0 { // IPv6 is switched off here, so none of its steps was done
+		if errors.Is(err, unix.EACCES) && len(v6) > 0 { // IPv6 is switched off here, so none of its steps took effect
 			return enableIPv6(ns, c, p, v6)
 		}
 		if errors.Is(err, unix.EOPNOTSUPP) && len(v6) > 0 {
@@ -53,8 +53,8 @@ func configure(ns *link.Namespace, p Interface) error {
 	})
 }
 
-// enableIPv6 switches IPv6 on for this one interface and does the steps again. Some
-// runtimes switch IPv6 off in every namespace that they make.
+// enableIPv6 switches IPv6 on for this one interface and repeats the steps. Some runtimes
+// switch IPv6 off in every namespace that they make.
 func enableIPv6(ns *link.Namespace, c *link.Conn, p Interface, steps []link.Step) error {
 	setting := "net/ipv6/conf/" + p.Name + "/disable_ipv6"
 	err := ns.Do(func() error {
@@ -117,7 +117,7 @@ func defaultRoute(gateway netip.Addr) netip.Prefix {
 	return netip.PrefixFrom(netip.IPv6Unspecified(), 0)
 }
 
-// podRoute adds a route inside a sandbox.
+// podRoute returns the step that adds a route inside a sandbox.
 func podRoute(index int, r Route, onLink bool) link.Step {
 	req := nl.NewNetlinkRequest(unix.RTM_NEWROUTE, unix.NLM_F_CREATE|unix.NLM_F_EXCL)
 	msg := nl.NewRtMsg()

@@ -14,7 +14,7 @@ import (
 	"fairlead.dev/fairlead/internal/netdev/plug/plugtest"
 )
 
-// podInterface is an interface of a pod of the default network.
+// podInterface returns an interface of a pod of the default network.
 func podInterface(b v1alpha1.Binding) plug.Interface {
 	return plug.Interface{
 		ContainerID: "c1", Name: "eth0", MTU: 1400, Binding: b,
@@ -23,13 +23,13 @@ func podInterface(b v1alpha1.Binding) plug.Interface {
 	}
 }
 
-// changed is an interface with a change.
+// changed returns an interface with a change.
 func changed(i plug.Interface, change func(*plug.Interface)) plug.Interface {
 	change(&i)
 	return i
 }
 
-// onEnd and onBridgeOf do something with a host end and with its bridge.
+// onEnd and onBridgeOf call do with a host end and with its bridge.
 func onEnd(do func(*netlink.Handle, netlink.Link) error) func(*netlink.Handle, plug.Made) error {
 	return func(h *netlink.Handle, m plug.Made) error { return onLink(h, m.HostLink, do) }
 }
@@ -58,22 +58,22 @@ func TestBridge(t *testing.T) {
 			`interface name "" must not be empt`: changed(i, func(i *plug.Interface) { i.Name = "" }),
 		},
 		Breaks: []plugtest.Break{
-			{Name: "down", Says: "is down", Mends: true, Do: onEnd((*netlink.Handle).LinkSetDown)},
-			{Name: "on no bridge", Says: `is a port of "", not of bridge fairlead0`, Mends: true, Do: onEnd((*netlink.Handle).LinkSetNoMaster)},
-			{Name: "on another bridge", Says: `is a port of "br9", not of bridge fairlead0`, Mends: true, Do: onEnd(func(h *netlink.Handle, end netlink.Link) error {
+			{Name: "down", Difference: "is down", Repairs: true, Do: onEnd((*netlink.Handle).LinkSetDown)},
+			{Name: "on no bridge", Difference: `is a port of "", not of bridge fairlead0`, Repairs: true, Do: onEnd((*netlink.Handle).LinkSetNoMaster)},
+			{Name: "on another bridge", Difference: `is a port of "br9", not of bridge fairlead0`, Repairs: true, Do: onEnd(func(h *netlink.Handle, end netlink.Link) error {
 				other := &netlink.Bridge{LinkAttrs: netlink.LinkAttrs{Name: "br9"}}
 				return errors.Join(h.LinkAdd(other), h.LinkSetMaster(end, other))
 			})},
-			{Name: "host end is gone", Says: "is missing", Do: onEnd((*netlink.Handle).LinkDel)},
-			{Name: "another link in its place", Says: "does not lead to its host end", Do: onEnd(func(h *netlink.Handle, end netlink.Link) error {
+			{Name: "host end is gone", Difference: "is missing", Do: onEnd((*netlink.Handle).LinkDel)},
+			{Name: "another link in its place", Difference: "does not lead to its host end", Do: onEnd(func(h *netlink.Handle, end netlink.Link) error {
 				other := &netlink.Ifb{LinkAttrs: netlink.LinkAttrs{Name: "other", MasterIndex: end.Attrs().MasterIndex}}
 				return errors.Join(h.LinkDel(end), h.LinkAdd(other), h.LinkSetName(other, end.Attrs().Name), h.LinkSetUp(other))
 			})},
-			// The bridge is the host's to put in order.
-			{Name: "bridge is down", Says: "bridge fairlead0 of eth0 is missing or down", Do: onBridgeOf((*netlink.Handle).LinkSetDown)},
-			{Name: "bridge is gone", Says: "bridge fairlead0 of eth0 is missing or down", Do: onBridgeOf((*netlink.Handle).LinkDel)},
+			// The host part of the daemon repairs the bridge.
+			{Name: "bridge is down", Difference: "bridge fairlead0 of eth0 is missing or down", Do: onBridgeOf((*netlink.Handle).LinkSetDown)},
+			{Name: "bridge is gone", Difference: "bridge fairlead0 of eth0 is missing or down", Do: onBridgeOf((*netlink.Handle).LinkDel)},
 		},
-		// The alias comes after the link.
+		// The alias is set after the link is made.
 		Leave: func(tb testing.TB, s *link.Sockets, ns *link.Namespace, i plug.Interface) {
 			tb.Helper()
 			host := plug.HostName(i.ContainerID, i.Name)

@@ -13,14 +13,14 @@ import (
 	"fairlead.dev/fairlead/internal/netdev/link"
 )
 
-// namespaceDir is where container runtimes keep the network namespaces of
-// sandboxes.
+// namespaceDir is the directory in which container runtimes keep the network namespaces
+// of sandboxes.
 const namespaceDir = "/run/netns"
 
 // Holding returns the path of a network namespace in which an interface has one of the
-// addresses, empty if there is none. It is for sandboxes of which neither the namespace
-// nor the links are known. It returns an error if a namespace may be hidden: then it is
-// no proof that none was found.
+// addresses, "" if there is none. It serves sandboxes whose namespace and links are both
+// unknown. It returns an error if a namespace may be hidden, since the search is no proof
+// then.
 func Holding(ctx context.Context, addrs []netip.Addr) (string, error) {
 	return holding(ctx, namespaceDir, addrs)
 }

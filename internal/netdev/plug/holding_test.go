@@ -15,7 +15,8 @@ import (
 	"fairlead.dev/fairlead/internal/netdev/nettest"
 )
 
-// TestHolding looks for addresses among namespaces as a runtime keeps them.
+// TestHolding looks for addresses among namespaces in the form in which a runtime keeps
+// them.
 func TestHolding(t *testing.T) {
 	nettest.NeedIPv6(t)
 	ns := nettest.NewNamespace(t)
@@ -49,7 +50,7 @@ func TestHolding(t *testing.T) {
 		}
 	}
 
-	// What may hide a namespace leaves the question open.
+	// A file that may hide a namespace is an error.
 	hidden := filepath.Join(dir, "hidden")
 	if err := os.WriteFile(hidden, nil, 0o444); err != nil {
 		t.Fatal(err)

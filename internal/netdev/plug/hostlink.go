@@ -24,9 +24,9 @@ const (
 // lowerBase32 has only characters that need no quoting anywhere.
 var lowerBase32 = base32.NewEncoding("abcdefghijklmnopqrstuvwxyz234567").WithPadding(base32.NoPadding)
 
-// HostName returns the name of the host end of an interface: "fl" and 65 bits
-// of a hash in base 32, 15 bytes in all. The same arguments give the same name
-// always, so a crash between create and record leaves nothing unknown.
+// HostName returns the name of the host end of an interface: "fl" and 65 bits of a hash
+// in base 32, 15 bytes in all. The same arguments always give the same name, so the links
+// of a crash between creation and record are known.
 func HostName(containerID, ifname string) string {
 	sum := sha256.Sum256([]byte(containerID + "\x00" + ifname))
 	return HostPrefix + lowerBase32.EncodeToString(sum[:])[:HostDigits]
@@ -40,8 +40,7 @@ func isHostName(name string) bool {
 	return strings.Trim(digits, "abcdefghijklmnopqrstuvwxyz234567") == ""
 }
 
-// hostAlias returns the alias of a host end, by which its owner is known without a
-// record.
+// hostAlias returns the alias of a host end, which names its owner without a record.
 func hostAlias(containerID, ifname string) string {
 	return link.AliasPrefix + containerID + " " + ifname
 }
@@ -54,9 +53,9 @@ func parseAlias(alias string) (containerID, ifname string, ok bool) {
 	return strings.Cut(rest, " ")
 }
 
-// detach removes the host end of that name, and with it the other end. It returns when
+// detach removes the host end with this name, and with it the other end. It returns when
 // the kernel has removed the link, for which the kernel waits some 30 ms; the waits of
-// several removals overlap. It returns nil if there is no such link. If ctx ends first
+// several removals overlap. It returns nil if there is no such link. If ctx ends first,
 // the removal goes on. Errors: link.ErrInvalid if the name is not that of a host end,
 // otherwise the kernel's.
 func (b *bridge) detach(ctx context.Context, hostName string) error {
@@ -74,8 +73,7 @@ func (b *bridge) detach(ctx context.Context, hostName string) error {
 		if err := b.removeShaper(shaperName(hostName)); err != nil {
 			return err
 		}
-		// The removal that was shared may have been that of an earlier link of the same
-		// name.
+		// The shared removal may have been that of an earlier link of the same name.
 		after, err := b.linkIndex(hostName)
 		if err != nil || after == 0 || after != before {
 			return err
@@ -83,8 +81,8 @@ func (b *bridge) detach(ctx context.Context, hostName string) error {
 	}
 }
 
-// removeOnce removes the link of that name. A second caller would see the link
-// gone while the first still waits for its end, so both wait for one removal.
+// removeOnce removes the link with this name. Concurrent callers wait for one removal: a
+// second removal would find the link gone while the first still waits for its end.
 func (b *bridge) removeOnce(ctx context.Context, name string) error {
 	if err := ctx.Err(); err != nil {
 		return fmt.Errorf("removing %s: %w", name, err)
@@ -109,7 +107,7 @@ func (b *bridge) removeOnce(ctx context.Context, name string) error {
 	}
 }
 
-// linkIndex returns the index of the host's link of that name, 0 if there is none.
+// linkIndex returns the index of the host's link with this name, 0 if there is none.
 func (b *bridge) linkIndex(name string) (int, error) {
 	c, err := b.Conn()
 	if err != nil {
@@ -119,9 +117,10 @@ func (b *bridge) linkIndex(name string) (int, error) {
 	return c.Index(name)
 }
 
-// FoundEnd returns the interface whose host end a link is, and false if the link is none of
-// ours. A host end is a veth with our kind of name and an alias that does not contradict it;
-// the alias comes after the link. Bridge is not known from the link alone.
+// FoundEnd returns the interface of a host end, false if the link is no host end of
+// Fairlead. A host end is a veth with a name of the right form. Its alias is set after
+// its creation, so it may be empty, but must not contradict the name. FoundEnd leaves
+// Bridge empty, since a link alone does not name it.
 func FoundEnd(l netlink.Link) (Found, bool) {
 	a := l.Attrs()
 	if l.Type() != "veth" || !isHostName(a.Name) {

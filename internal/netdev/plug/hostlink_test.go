@@ -53,8 +53,8 @@ func TestDetachRefuses(t *testing.T) {
 	}
 }
 
-// Removals overlap, and each returns only when its link is gone; so does a
-// second caller's.
+// Removals overlap. Each call returns only when its link is gone, also a second call for
+// the same link.
 func TestDetachParallel(t *testing.T) {
 	const pods = 64
 	k := newPlugHost(t)
@@ -90,7 +90,7 @@ func TestDetachParallel(t *testing.T) {
 	}
 }
 
-// Pods may come and go all at once.
+// Many pods may come and go at once.
 func TestAttachParallel(t *testing.T) {
 	const pods = 32
 	k := newPlugHost(t)

@@ -12,7 +12,7 @@ import (
 	"fairlead.dev/fairlead/internal/netdev/link"
 )
 
-// Inspected is one interface of a sandbox as the kernel has it.
+// Inspected is the state of one interface of a sandbox in the kernel.
 type Inspected struct {
 	// MAC in the form 0a:58:0a:f4:00:05, MTU in bytes.
 	MAC string
@@ -22,16 +22,16 @@ type Inspected struct {
 	Peer int
 	// Addresses of any scope, each with its prefix length.
 	Addresses []netip.Prefix
-	// Routes of the main table that lead over it. The default routes have a
-	// destination of no bits.
+	// Routes are those of the main table over the interface. The default routes have a
+	// destination with a prefix of 0 bits.
 	Routes []Route
-	// OtherRoutes are the routes of other tables, but for the kernel's table of local
+	// OtherRoutes are the routes of other tables, except the kernel's table of local
 	// addresses. Plugins that route by the source address put routes there.
 	OtherRoutes []Route
 }
 
-// Inspect reads all interfaces of a namespace, by name. It enters the namespace
-// once and takes one list each of links, addresses and routes.
+// Inspect reads all interfaces of a namespace, by name. It enters the namespace once and
+// reads one list each of links, addresses and routes.
 func Inspect(ctx context.Context, ns *link.Namespace) (map[string]Inspected, error) {
 	var h *netlink.Handle
 	err := ns.Do(func() (err error) {
@@ -51,7 +51,7 @@ func Inspect(ctx context.Context, ns *link.Namespace) (map[string]Inspected, err
 		return nil, err
 	}
 	routes, err := link.Dump(ctx, "listing routes", func() ([]netlink.Route, error) {
-		// Without a table in the filter it lists the main table alone.
+		// Without a table in the filter, the library lists only the main table.
 		return h.RouteListFiltered(netlink.FAMILY_ALL, &netlink.Route{Table: unix.RT_TABLE_UNSPEC}, netlink.RT_FILTER_TABLE)
 	})
 	if err != nil {

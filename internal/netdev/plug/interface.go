@@ -13,13 +13,13 @@ import (
 	"fairlead.dev/fairlead/internal/netdev/link"
 )
 
-// Interface describes one interface of a sandbox as it is to be made.
+// Interface describes one interface of a sandbox before it is made.
 type Interface struct {
 	// ContainerID is the runtime's name of the sandbox.
 	ContainerID string
 	// Name of the interface inside the sandbox, at most 15 bytes.
 	Name string
-	// Binding names the kind, with what only that kind takes.
+	// Binding names the kind and has the kind's own parameters.
 	Binding v1alpha1.Binding
 	// MAC of the interface inside the sandbox; nil takes a random one.
 	MAC net.HardwareAddr
@@ -28,12 +28,12 @@ type Interface struct {
 	MTU int
 	// Addresses of the interface, of both families.
 	Addresses []netip.Prefix
-	// Gateways of the default routes, at most one per family. A gateway that
-	// is on no address's link is reached on-link.
+	// Gateways of the default routes, at most one per family. A gateway outside of all
+	// subnets of the addresses is reached on-link.
 	Gateways []netip.Addr
 	// Routes beside the default routes.
 	Routes []Route
-	// Bandwidth limits the interface; nil does not.
+	// Bandwidth limits the interface; nil is no limit.
 	Bandwidth *Bandwidth
 }
 
@@ -44,8 +44,8 @@ type Route struct {
 	Gateway     netip.Addr
 }
 
-// invalid returns a link.ErrInvalid about a field with its value, nil if err is. err
-// says what is accepted.
+// invalid returns a link.ErrInvalid about a field with its value, nil if err is nil. err
+// describes the accepted values.
 func invalid(field string, err error) error {
 	if err == nil {
 		return nil
@@ -53,8 +53,8 @@ func invalid(field string, err error) error {
 	return fmt.Errorf("%w: %s %w", link.ErrInvalid, field, err)
 }
 
-// validate returns everything that is wrong with an interface that a kind makes, but
-// for its binding. Errors: link.ErrInvalid.
+// validate returns all errors of an interface that a kind makes, except those of its
+// binding. Errors: link.ErrInvalid.
 func (p *Interface) validate() error {
 	errs := []error{
 		p.validateAddresses(),
@@ -67,8 +67,8 @@ func (p *Interface) validate() error {
 	return errors.Join(errs...)
 }
 
-// validateAddresses returns everything that is wrong with the names, addresses and
-// routes of an interface. Errors: link.ErrInvalid.
+// validateAddresses returns all errors of the names, addresses and routes of an
+// interface. Errors: link.ErrInvalid.
 func (p *Interface) validateAddresses() error {
 	var errs []error
 	check := func(what string, err error) { errs = append(errs, invalid(what, err)) }
@@ -142,7 +142,7 @@ func (p *Interface) checkRoute(r Route) error {
 	return nil
 }
 
-// has tells whether an address of the interface is of that kind.
+// has reports whether an address of the interface is of a kind.
 func (p *Interface) has(kind func(netip.Addr) bool) bool {
 	for _, a := range p.Addresses {
 		if kind(a.Addr()) {
@@ -152,8 +152,8 @@ func (p *Interface) has(kind func(netip.Addr) bool) bool {
 	return false
 }
 
-// onLink tells whether the gateway is reached without a route of its own: it
-// is link-local IPv6, or in the subnet of an address.
+// onLink reports whether the gateway is reached without a route of its own: it is
+// link-local IPv6, or in the subnet of an address.
 func (p *Interface) onLink(gateway netip.Addr) bool {
 	if gateway.Is6() && gateway.IsLinkLocalUnicast() {
 		return true
@@ -166,9 +166,9 @@ func (p *Interface) onLink(gateway netip.Addr) bool {
 	return false
 }
 
-// RandomMAC returns a MAC as the kernel chooses it (eth_random_addr): a local address
-// of one station. A MAC that is chosen here need not be read back, and no udev rule
-// replaces it.
+// RandomMAC returns a MAC as the kernel chooses it (eth_random_addr): a local address of
+// one station. A MAC that is chosen here need not be read back, and udev rules do not
+// replace it.
 func RandomMAC() net.HardwareAddr {
 	mac := make(net.HardwareAddr, 6)
 	_, _ = rand.Read(mac) // never fails: it ends the program first

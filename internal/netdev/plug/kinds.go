@@ -15,7 +15,7 @@ import (
 	"fairlead.dev/fairlead/internal/netdev/link"
 )
 
-// Names of kinds, which are those of the members of v1alpha1.Binding.
+// Names of kinds, which are the names of the members of v1alpha1.Binding.
 const (
 	KindBridge      = "bridge"
 	KindAddressOnly = "addressOnly"
@@ -24,15 +24,15 @@ const (
 // removalsAtOnce bounds the threads that wait in the kernel.
 const removalsAtOnce = 32
 
-// Kinds are kinds of binding by name. Each method finds the kind and does what the kind's
-// method of that name does.
+// Kinds are kinds of binding by name. Its methods call the methods of the same names of
+// the kind.
 type Kinds struct {
 	sockets *link.Sockets
 	byName  map[string]Kind
 	nameOf  func(v1alpha1.Binding) string
 }
 
-// New returns the kinds that this build has, over sockets on the host.
+// New returns the kinds of this build, over sockets on the host.
 func New(s *link.Sockets) *Kinds {
 	return NewKinds(s, memberOf, map[string]Kind{
 		KindBridge:      Bridge(s),
@@ -60,7 +60,7 @@ func memberOf(b v1alpha1.Binding) string {
 // Names returns the names of the kinds, in order.
 func (k *Kinds) Names() []string { return slices.Sorted(maps.Keys(k.byName)) }
 
-// kind returns a kind by its name. Errors: link.ErrInvalid, with the names that there are.
+// kind returns a kind by its name. Errors: link.ErrInvalid, with the known names.
 func (k *Kinds) kind(field, name string) (Kind, error) {
 	if kind, ok := k.byName[name]; ok {
 		return kind, nil
@@ -69,8 +69,8 @@ func (k *Kinds) kind(field, name string) (Kind, error) {
 	return nil, invalid(fmt.Sprintf("%s %q", field, name), fmt.Errorf("must be one of %s", names))
 }
 
-// Plan validates an interface and returns what Make makes of it, to be written down
-// before Make is called. Errors: link.ErrInvalid.
+// Plan validates an interface and returns its Made, to be recorded before Make is called.
+// Errors: link.ErrInvalid.
 func (k *Kinds) Plan(at link.Place, i Interface) (Made, error) {
 	kind, err := k.kind("binding", k.nameOf(i.Binding))
 	if err != nil {
@@ -82,7 +82,7 @@ func (k *Kinds) Plan(at link.Place, i Interface) (Made, error) {
 	return kind.Plan(at, i), nil
 }
 
-// Make makes an interface in an open namespace, or nothing.
+// Make makes an interface in an open namespace; on an error it changes nothing.
 func (k *Kinds) Make(ctx context.Context, ns *link.Namespace, i Interface) error {
 	kind, err := k.kind("binding", k.nameOf(i.Binding))
 	if err != nil {
@@ -91,7 +91,7 @@ func (k *Kinds) Make(ctx context.Context, ns *link.Namespace, i Interface) error
 	return kind.Make(ctx, ns, i)
 }
 
-// Remove removes an interface, and returns nil if there is nothing.
+// Remove removes an interface, and returns nil if there is none.
 func (k *Kinds) Remove(ctx context.Context, m Made) error {
 	kind, err := k.of(m)
 	if err != nil {
@@ -100,13 +100,13 @@ func (k *Kinds) Remove(ctx context.Context, m Made) error {
 	return kind.Remove(ctx, m)
 }
 
-// of returns the kind of what was made.
+// of returns the kind of an interface.
 func (k *Kinds) of(m Made) (Kind, error) {
 	return k.kind(fmt.Sprintf("kind of interface %s of container %s", m.Name, m.ContainerID), m.Kind)
 }
 
-// RemoveUnknown removes what is left of an interface of which neither the kind nor a
-// record is known. at has no path if the namespace is not known.
+// RemoveUnknown removes the rest of an interface whose kind and record are unknown. at
+// has no path if the namespace is unknown.
 func (k *Kinds) RemoveUnknown(ctx context.Context, at link.Place, containerID, name string) error {
 	var errs []error
 	for _, kind := range k.Names() {
@@ -116,7 +116,8 @@ func (k *Kinds) RemoveUnknown(ctx context.Context, at link.Place, containerID, n
 	return errors.Join(errs...)
 }
 
-// Gone tells whether there is evidence that nothing of an interface can be used any more.
+// Gone reports whether there is evidence that no part of an interface can be used any
+// more.
 func (k *Kinds) Gone(ctx context.Context, m Made) (bool, error) {
 	kind, err := k.of(m)
 	if err != nil {
@@ -125,8 +126,7 @@ func (k *Kinds) Gone(ctx context.Context, m Made) (bool, error) {
 	return kind.Gone(ctx, m)
 }
 
-// Differences returns in words how the host's side of an interface differs from what
-// was made.
+// Differences describes how the host's side of an interface differs from Made.
 func (k *Kinds) Differences(ctx context.Context, m Made, inside Inspected) ([]string, error) {
 	kind, err := k.of(m)
 	if err != nil {
@@ -135,27 +135,27 @@ func (k *Kinds) Differences(ctx context.Context, m Made, inside Inspected) ([]st
 	return kind.Differences(ctx, m, inside)
 }
 
-// Mend puts the host's side of an interface in order, and tells whether it had to. It is
-// false for a kind that has nothing to put in order.
-func (k *Kinds) Mend(ctx context.Context, m Made) (bool, error) {
+// Repair repairs the host's side of an interface, and reports whether that was necessary.
+// It returns false if the kind is no Repairer.
+func (k *Kinds) Repair(ctx context.Context, m Made) (bool, error) {
 	kind, err := k.of(m)
 	if err != nil {
 		return false, err
 	}
-	if mender, ok := kind.(Mender); ok {
-		return mender.Mend(ctx, m)
+	if repairer, ok := kind.(Repairer); ok {
+		return repairer.Repair(ctx, m)
 	}
 	return false, nil
 }
 
-// Finds tells whether Found lists the interfaces of a binding.
+// Finds reports whether Found lists the interfaces of a binding.
 func (k *Kinds) Finds(b v1alpha1.Binding) bool {
 	_, ok := k.byName[k.nameOf(b)].(Finder)
 	return ok
 }
 
-// Found lists the interfaces of all kinds that have links on the host, by one look at
-// them.
+// Found lists the interfaces of all kinds that have links on the host. It reads the links
+// once.
 func (k *Kinds) Found(ctx context.Context) ([]Found, error) {
 	h, err := k.sockets.Handle()
 	if err != nil {
@@ -175,8 +175,8 @@ func (k *Kinds) Found(ctx context.Context) ([]Found, error) {
 	return found, nil
 }
 
-// RemoveAll removes the interfaces of all kinds that have links on the host. It returns in
-// words what it removed, and goes on after an error.
+// RemoveAll removes the interfaces of all kinds that have links on the host. It returns
+// descriptions of the removed interfaces, and continues after an error.
 func (k *Kinds) RemoveAll(ctx context.Context) ([]string, error) {
 	found, err := k.Found(ctx)
 	if err != nil {

@@ -18,7 +18,8 @@ func onBridge() plug.Interface {
 	return podInterface(v1alpha1.Binding{Bridge: &v1alpha1.BridgeBinding{Name: nettest.DefaultBridge}})
 }
 
-// lab is a host, a pod that is on its bridge, and the kinds of this build.
+// lab returns a host, a pod with an interface on its bridge, the kinds of this build and
+// the interface.
 func lab(t *testing.T) (*link.Sockets, *link.Namespace, *plug.Kinds, plug.Made) {
 	t.Helper()
 	host, pod := nettest.NewHost(t), nettest.NewNamespace(t)
@@ -29,7 +30,7 @@ func lab(t *testing.T) (*link.Sockets, *link.Namespace, *plug.Kinds, plug.Made) 
 	return host, pod, kinds, m
 }
 
-// A kind that this build does not have is told with those that it has, whoever asks.
+// The error about an unknown kind lists the known ones, in every method.
 func TestUnknownKind(t *testing.T) {
 	host, pod := nettest.NewHost(t), nettest.NewNamespace(t)
 	kinds := plug.New(host)
@@ -38,7 +39,7 @@ func TestUnknownKind(t *testing.T) {
 	_, plan := kinds.Plan(pod.Place(), nothing)
 	_, gone := kinds.Gone(t.Context(), m)
 	_, differences := kinds.Differences(t.Context(), m, plug.Inspected{})
-	_, mend := kinds.Mend(t.Context(), m)
+	_, repair := kinds.Repair(t.Context(), m)
 	const binding, made = `binding ""`, `kind of interface net1 of container c1 "macvlan"`
 	for _, tt := range []struct {
 		who, says string
@@ -49,7 +50,7 @@ func TestUnknownKind(t *testing.T) {
 		{"Remove", made, kinds.Remove(t.Context(), m)},
 		{"Gone", made, gone},
 		{"Differences", made, differences},
-		{"Mend", made, mend},
+		{"Repair", made, repair},
 	} {
 		if !errors.Is(tt.err, link.ErrInvalid) || !strings.Contains(tt.err.Error(), tt.says+" must be one of addressOnly, bridge") {
 			t.Errorf("%s: %v, want ErrInvalid with %s and the kinds that there are", tt.who, tt.err, tt.says)
@@ -62,8 +63,8 @@ func TestUnknownKind(t *testing.T) {
 	}
 }
 
-// What no record tells of is found, attributed and removed; what is on the host
-// otherwise is not.
+// An interface without a record is found, attributed and removed. Other links of the host
+// are not.
 func TestFound(t *testing.T) {
 	host, pod, kinds, m := lab(t)
 	nettest.AddBridge(t, host.Namespace(), "flbridgeofothrs", 1500)
@@ -92,11 +93,11 @@ func TestFound(t *testing.T) {
 			t.Errorf("%+v is not said to be astray", astray[n])
 		}
 	}
-	if mended, err := kinds.Mend(t.Context(), m); err != nil || !mended {
-		t.Errorf("Mend: %t, %v", mended, err)
+	if repaired, err := kinds.Repair(t.Context(), m); err != nil || !repaired {
+		t.Errorf("Repair: %t, %v", repaired, err)
 	}
-	if mended, err := kinds.Mend(t.Context(), found[1].Made); err != nil || !mended {
-		t.Errorf("Mend of what was found: %t, %v", mended, err)
+	if repaired, err := kinds.Repair(t.Context(), found[1].Made); err != nil || !repaired {
+		t.Errorf("Repair of what was found: %t, %v", repaired, err)
 	}
 
 	must(t, kinds.RemoveUnknown(t.Context(), link.Place{}, "c1", "net1"))
@@ -141,7 +142,7 @@ func TestHostEndIsMissing(t *testing.T) {
 		must(t, h.LinkDel(nettest.LinkNamed(t, host.Namespace(), m.HostLink)))
 		isGone(t, kinds, m, true)
 		hidden := m
-		hidden.Namespace.Path += "/hidden/ns" // as that of a process which has ended
+		hidden.Namespace.Path += "/hidden/ns" // as the path of a process that has ended
 		isGone(t, kinds, hidden, true)
 		found := m
 		found.Namespace = link.Place{}

@@ -8,9 +8,8 @@ import (
 	"fairlead.dev/fairlead/internal/netdev/nettest"
 )
 
-// An open namespace outlives its path: what was plugged in can be looked at
-// and taken out after the runtime dropped it (a device stuck in a dead
-// namespace, multus#1134).
+// An open namespace outlives its path: its interfaces can be read and removed after the
+// runtime dropped the path (a device stuck in a dead namespace, multus#1134).
 func TestNamespaceOutlivesPath(t *testing.T) {
 	k, pod := newPlugHost(t), nettest.NewNamespace(t)
 	if err := k.Make(t.Context(), pod, plugFor("10.244.1.5/32")); err != nil {

@@ -12,13 +12,13 @@ import (
 	"fairlead.dev/fairlead/internal/netdev/link"
 )
 
-// LinkGroup is the group of the host ends of pods (ip-link(8)): the packet filter
-// knows them by it, even before it knows whose they are.
+// LinkGroup is the group of the host ends of pods (ip-link(8)). The packet filter
+// recognises host ends by it, even before it knows their pods.
 const LinkGroup = 158
 
-// pair is a veth as it is created: one end in the host namespace as a port of the
-// bridge, the other end in the sandbox under its last name. Moving the other end there
-// later would take some 17 ms, in which the kernel changes nothing else.
+// pair describes a veth at its creation: one end in the host namespace as a port of the
+// bridge, the other end in the sandbox under its final name. Moving the other end there
+// later would take some 17 ms, in which the kernel changes no other link.
 type pair struct {
 	host      string
 	hostMAC   net.HardwareAddr
@@ -55,10 +55,10 @@ func create(p pair) link.Step {
 	return link.Step{What: fmt.Sprintf("creating %s with its host end %s", p.peer, p.host), Req: req}
 }
 
-// oneQueue asks for the one queue that a veth uses. Otherwise the kernel makes as many
-// queues as the machine may have processors, and then takes all but one out of use, for
-// which it waits for every processor once for each end (veth_init_queues, from Linux
-// 5.15).
+// oneQueue sets the number of queues to one, which is all that a veth uses. By default
+// the kernel makes as many queues as the machine may have processors and then disables
+// all but one, for which it waits for every processor once for each end
+// (veth_init_queues, from Linux 5.15).
 func oneQueue() []*nl.RtAttr {
 	return []*nl.RtAttr{
 		nl.NewRtAttr(unix.IFLA_NUM_TX_QUEUES, nl.Uint32Attr(1)),
@@ -66,7 +66,7 @@ func oneQueue() []*nl.RtAttr {
 	}
 }
 
-// nameHost gives a host end its alias, which the creation cannot. It also keeps the
+// nameHost sets the alias of a host end, which the creation cannot set. It also keeps the
 // kernel from making, testing and announcing a link-local address, which the port of a
 // bridge does not need.
 func nameHost(name, alias string, ipv6 bool) link.Step {
@@ -80,7 +80,7 @@ func nameHost(name, alias string, ipv6 bool) link.Step {
 	return link.Step{What: "naming the owner of host end " + name, Req: req}
 }
 
-// ownHost names a host end and has the bridge reflect its frames, in one message.
+// ownHost names a host end and makes the bridge reflect its frames, in one message.
 func ownHost(name, alias string, ipv6 bool) link.Step {
 	s := nameHost(name, alias, ipv6)
 	s.Req.Type = unix.RTM_NEWLINK
@@ -88,10 +88,10 @@ func ownHost(name, alias string, ipv6 bool) link.Step {
 	return s
 }
 
-// Reflect has the bridge send frames back out of the port that they came in by
-// (hairpin mode). Where the packet filter sees bridged packets, which is the
-// default as soon as the module br_netfilter is there, a pod that reaches itself
-// through a Service or a host port is bridged, not routed.
+// Reflect makes the bridge send frames back out of the port through which they came in
+// (hairpin mode). A pod that reaches itself through a Service or a host port is bridged,
+// not routed, if the packet filter sees bridged packets. That is the default as soon as
+// the module br_netfilter is loaded.
 func Reflect(index int) link.Step {
 	req := nl.NewNetlinkRequest(unix.RTM_NEWLINK, 0)
 	msg := nl.NewIfInfomsg(unix.AF_UNSPEC)
@@ -101,8 +101,8 @@ func Reflect(index int) link.Step {
 	return link.Step{What: "having the bridge reflect frames", Req: req}
 }
 
-// reflecting returns the setting of a bridge's port that Reflect makes. Beside other
-// attributes of a link only RTM_NEWLINK takes it.
+// reflecting returns the port setting of Reflect. Only RTM_NEWLINK takes it together with
+// other attributes of a link.
 func reflecting() *nl.RtAttr {
 	info := nl.NewRtAttr(unix.IFLA_LINKINFO, nil)
 	info.AddRtAttr(nl.IFLA_INFO_SLAVE_KIND, nl.NonZeroTerminated("bridge"))
@@ -110,10 +110,10 @@ func reflecting() *nl.RtAttr {
 	return info
 }
 
-// knowNeighbour tells the host which MAC an address has now. The last pod with the
-// address had another MAC, to which the host would send for seconds, until it asks
-// again. The entry ages as if the host had asked. Pods start also if the kernel's table
-// is full.
+// knowNeighbour writes the current MAC of an address into the host's neighbour table. The
+// last pod with the address had another MAC, and the host would send to it for seconds
+// until it asks again. The entry ages as if the host had asked. The step is optional, so
+// pods start even if the kernel's table is full.
 func knowNeighbour(bridge int, a netip.Addr, mac net.HardwareAddr) link.Step {
 	req := nl.NewNetlinkRequest(unix.RTM_NEWNEIGH, unix.NLM_F_CREATE|unix.NLM_F_REPLACE)
 	req.AddData(&netlink.Ndmsg{Family: uint8(link.Family(a)), Index: uint32(bridge), State: unix.NUD_REACHABLE})

@@ -1,5 +1,5 @@
 // Package plugtest has the tests that every kind of binding passes, in network namespaces
-// that play the node and its pods.
+// that stand for the node and its pods.
 package plugtest
 
 import (
@@ -19,22 +19,22 @@ import (
 	"fairlead.dev/fairlead/internal/netdev/plug"
 )
 
-// Case is a kind of binding, and what its tests need to know of it.
+// Case is a kind of binding with the parameters of its tests.
 type Case struct {
-	// New returns the kind on a host, as a daemon that starts has it.
+	// New returns the kind on a host, as a starting daemon does.
 	New func(s *link.Sockets) plug.Kind
 	// Interface can be made on a host that has the bridge nettest.DefaultBridge.
 	Interface plug.Interface
-	// Foreign says that another plugin makes the interface: Make and Remove do nothing.
+	// Foreign is true if another plugin makes the interface: Make and Remove do nothing.
 	Foreign bool
-	// HostLink says that the interface has a link on the host.
+	// HostLink is true if the interface has a link on the host.
 	HostLink bool
-	// Invalid are interfaces that the kind refuses, by what the error says.
+	// Invalid are interfaces that the kind refuses, by a part of the error text.
 	Invalid map[string]plug.Interface
 	// Breaks are changes on the host's side of an interface.
 	Breaks []Break
-	// Leave leaves on a host and in a namespace what a Make leaves that was killed in the
-	// middle; nil leaves a whole interface.
+	// Leave makes the objects that a Make leaves on a host and in a namespace if it is
+	// killed halfway; nil leaves a whole interface.
 	Leave func(tb testing.TB, s *link.Sockets, ns *link.Namespace, i plug.Interface)
 }
 
@@ -42,10 +42,10 @@ type Case struct {
 type Break struct {
 	Name string
 	Do   func(host *netlink.Handle, m plug.Made) error
-	// Says is part of the difference that the kind tells of.
-	Says string
-	// Mends says that the kind can put it in order.
-	Mends bool
+	// Difference is a part of the difference that the kind returns.
+	Difference string
+	// Repairs is true if the kind can repair the change.
+	Repairs bool
 }
 
 // Run runs all tests of a kind.
@@ -62,25 +62,25 @@ func Run(t *testing.T, c Case) {
 	t.Run("Unknown", c.unknown)
 }
 
-// world is a host and a pod.
-type world struct {
+// testHost is a host and a pod.
+type testHost struct {
 	host *link.Sockets
 	pod  *link.Namespace
 	kind plug.Kind
-	// links of host and pod as they were before anything was made.
+	// hostLinks and podLinks are the links of host and pod before anything was made.
 	hostLinks, podLinks []string
 }
 
-func (c *Case) world(t *testing.T) *world {
+func (c *Case) newHost(t *testing.T) *testHost {
 	t.Helper()
-	w := &world{host: nettest.NewHost(t), pod: nettest.NewNamespace(t)}
+	w := &testHost{host: nettest.NewHost(t), pod: nettest.NewNamespace(t)}
 	w.kind = c.New(w.host)
 	w.hostLinks, w.podLinks = nettest.LinkNames(t, w.host.Namespace()), nettest.LinkNames(t, w.pod)
 	return w
 }
 
 // make makes the interface and returns its Made as a later daemon reads it.
-func (w *world) make(t *testing.T, c *Case) plug.Made {
+func (w *testHost) make(t *testing.T, c *Case) plug.Made {
 	t.Helper()
 	planned := w.kind.Plan(w.pod.Place(), c.Interface)
 	raw, err := json.Marshal(planned)
@@ -98,12 +98,12 @@ func (w *world) make(t *testing.T, c *Case) plug.Made {
 	if err := w.kind.Make(t.Context(), w.pod, c.Interface); err != nil {
 		t.Fatalf("Make: %v", err)
 	}
-	w.kind = c.New(w.host) // which knows nothing of it
+	w.kind = c.New(w.host) // the new one does not know the interface
 	return m
 }
 
-// unmade asserts that nothing is there but what was at the beginning.
-func (w *world) unmade(t *testing.T, after string) {
+// unmade asserts that host and pod have no other links than at the beginning.
+func (w *testHost) unmade(t *testing.T, after string) {
 	t.Helper()
 	if diff := cmp.Diff(w.hostLinks, nettest.LinkNames(t, w.host.Namespace())); diff != "" {
 		t.Errorf("links of the host after %s (-before +after):\n%s", after, diff)
@@ -113,8 +113,8 @@ func (w *world) unmade(t *testing.T, after string) {
 	}
 }
 
-// inside looks at the interface in the pod.
-func (w *world) inside(t *testing.T, name string) (plug.Inspected, bool) {
+// inside inspects the interface in the pod.
+func (w *testHost) inside(t *testing.T, name string) (plug.Inspected, bool) {
 	t.Helper()
 	all, err := plug.Inspect(t.Context(), w.pod)
 	if err != nil {
@@ -124,7 +124,7 @@ func (w *world) inside(t *testing.T, name string) (plug.Inspected, bool) {
 	return i, ok
 }
 
-func (w *world) differences(t *testing.T, m plug.Made) []string {
+func (w *testHost) differences(t *testing.T, m plug.Made) []string {
 	t.Helper()
 	inside, _ := w.inside(t, m.Name)
 	diffs, err := w.kind.Differences(t.Context(), m, inside)
@@ -134,15 +134,15 @@ func (w *world) differences(t *testing.T, m plug.Made) []string {
 	return diffs
 }
 
-func (w *world) isGone(t *testing.T, m plug.Made, when string, want bool) {
+func (w *testHost) isGone(t *testing.T, m plug.Made, when string, want bool) {
 	t.Helper()
 	if gone, err := w.kind.Gone(t.Context(), m); err != nil || gone != want {
 		t.Errorf("%s: gone is %t, %v; want %t", when, gone, err, want)
 	}
 }
 
-// remove removes twice, as a removal that is tried again does.
-func (w *world) remove(t *testing.T, m plug.Made) {
+// remove removes twice, as a retry does.
+func (w *testHost) remove(t *testing.T, m plug.Made) {
 	t.Helper()
 	for _, time := range []string{"Remove", "the second Remove"} {
 		if err := w.kind.Remove(t.Context(), m); err != nil {
@@ -152,7 +152,7 @@ func (w *world) remove(t *testing.T, m plug.Made) {
 }
 
 // end ends the pod's namespace as a runtime does.
-func (w *world) end(t *testing.T) {
+func (w *testHost) end(t *testing.T) {
 	t.Helper()
 	if err := w.pod.Close(); err != nil {
 		t.Fatal(err)
@@ -164,7 +164,7 @@ func (w *world) end(t *testing.T) {
 }
 
 func (c *Case) validate(t *testing.T) {
-	w := c.world(t)
+	w := c.newHost(t)
 	if err := w.kind.Validate(c.Interface); err != nil {
 		t.Errorf("valid interface: %v", err)
 	}
@@ -180,7 +180,7 @@ func (c *Case) validate(t *testing.T) {
 }
 
 func (c *Case) made(t *testing.T) {
-	w := c.world(t)
+	w := c.newHost(t)
 	m := w.make(t, c)
 	if m.ContainerID != c.Interface.ContainerID || m.Name != c.Interface.Name || m.Namespace != w.pod.Place() || m.Kind == "" {
 		t.Errorf("%+v does not name the interface", m)
@@ -214,7 +214,7 @@ func (c *Case) made(t *testing.T) {
 
 // gone: the namespace ends without a Remove.
 func (c *Case) gone(t *testing.T) {
-	w := c.world(t)
+	w := c.newHost(t)
 	m := w.make(t, c)
 	hidden := m
 	hidden.Namespace.Path += "/none/of/it"
@@ -237,52 +237,52 @@ func (c *Case) gone(t *testing.T) {
 func (c *Case) breaks(t *testing.T) {
 	for _, b := range c.Breaks {
 		t.Run(b.Name, func(t *testing.T) {
-			w := c.world(t)
+			w := c.newHost(t)
 			m := w.make(t, c)
 			if err := b.Do(nettest.OpenHandle(t, w.host.Namespace()), m); err != nil {
 				t.Fatal(err)
 			}
 			diffs := w.differences(t, m)
-			if !slices.ContainsFunc(diffs, func(d string) bool { return strings.Contains(d, b.Says) && strings.Contains(d, m.Name) }) {
-				t.Errorf("differences %q, want one of %s with %q", diffs, m.Name, b.Says)
+			if !slices.ContainsFunc(diffs, func(d string) bool { return strings.Contains(d, b.Difference) && strings.Contains(d, m.Name) }) {
+				t.Errorf("differences %q, want one of %s with %q", diffs, m.Name, b.Difference)
 			}
-			w.mend(t, m, b.Mends)
+			w.repair(t, m, b.Repairs)
 			w.remove(t, m)
 		})
 	}
 }
 
-// mend puts in order what can be.
-func (w *world) mend(t *testing.T, m plug.Made, want bool) {
+// repair repairs the host's side where that is possible.
+func (w *testHost) repair(t *testing.T, m plug.Made, want bool) {
 	t.Helper()
-	mender, mends := w.kind.(plug.Mender)
-	if !mends {
+	repairer, ok := w.kind.(plug.Repairer)
+	if !ok {
 		if want {
-			t.Error("the kind mends nothing")
+			t.Error("the kind repairs nothing")
 		}
 		return
 	}
-	mended, err := mender.Mend(t.Context(), m)
-	if mended != want || want && err != nil {
-		t.Errorf("Mend: %t, %v; want %t", mended, err, want)
+	repaired, err := repairer.Repair(t.Context(), m)
+	if repaired != want || want && err != nil {
+		t.Errorf("Repair: %t, %v; want %t", repaired, err, want)
 	}
 	if !want {
 		return
 	}
 	if diffs := w.differences(t, m); len(diffs) > 0 {
-		t.Errorf("mended, it differs: %q", diffs)
+		t.Errorf("repaired, it differs: %q", diffs)
 	}
-	if mended, err := mender.Mend(t.Context(), m); err != nil || mended {
-		t.Errorf("Mend when all is well: %t, %v", mended, err)
+	if repaired, err := repairer.Repair(t.Context(), m); err != nil || repaired {
+		t.Errorf("Repair when all is well: %t, %v", repaired, err)
 	}
-	w.isGone(t, m, "mended", false)
+	w.isGone(t, m, "repaired", false)
 }
 
 // leftover: a daemon was killed in Make, or after it.
 func (c *Case) leftover(t *testing.T) {
 	for _, when := range []string{"in the middle", "at the end"} {
 		t.Run(when, func(t *testing.T) {
-			w := c.world(t)
+			w := c.newHost(t)
 			if when == "in the middle" && c.Leave != nil {
 				c.Leave(t, w.host, w.pod, c.Interface)
 			} else if err := w.kind.Make(t.Context(), w.pod, c.Interface); err != nil {
@@ -298,7 +298,7 @@ func (c *Case) leftover(t *testing.T) {
 			}
 			w.remove(t, m)
 			w.unmade(t, "Remove")
-			if c.Leave != nil { // and nobody asks again
+			if c.Leave != nil { // the runtime does not repeat its ADD
 				c.Leave(t, w.host, w.pod, c.Interface)
 				w.remove(t, m)
 				w.unmade(t, "Remove of what was left")
@@ -307,12 +307,12 @@ func (c *Case) leftover(t *testing.T) {
 	}
 }
 
-// nameIsTaken: the interface is there, but not by us.
+// nameIsTaken: another program made the interface.
 func (c *Case) nameIsTaken(t *testing.T) {
 	if c.Foreign {
 		t.Skip("the interface is another plugin's")
 	}
-	w := c.world(t)
+	w := c.newHost(t)
 	nettest.AddBridge(t, w.pod, c.Interface.Name, 1500)
 	w.podLinks = nettest.LinkNames(t, w.pod)
 	if err := w.kind.Make(t.Context(), w.pod, c.Interface); !errors.Is(err, link.ErrExists) {
@@ -327,7 +327,7 @@ func (c *Case) cancelled(t *testing.T) {
 	if c.Foreign {
 		t.Skip("it makes nothing")
 	}
-	w := c.world(t)
+	w := c.newHost(t)
 	ctx, cancel := context.WithCancel(t.Context())
 	cancel()
 	if err := w.kind.Make(ctx, w.pod, c.Interface); !errors.Is(err, context.Canceled) {
@@ -336,12 +336,12 @@ func (c *Case) cancelled(t *testing.T) {
 	w.unmade(t, "Make")
 }
 
-// found: what is on the host can be attributed and removed without a record.
+// found: the links on the host can be attributed and removed without a record.
 func (c *Case) found(t *testing.T) {
 	if !c.HostLink {
 		t.Skip("it has no link on the host")
 	}
-	w := c.world(t)
+	w := c.newHost(t)
 	m := w.make(t, c)
 	finder, ok := w.kind.(plug.Finder)
 	if !ok {
@@ -378,7 +378,7 @@ func (c *Case) found(t *testing.T) {
 
 // unknown: a DEL comes for an interface whose record was lost.
 func (c *Case) unknown(t *testing.T) {
-	w := c.world(t)
+	w := c.newHost(t)
 	w.make(t, c)
 	w.remove(t, w.kind.Plan(w.pod.Place(), plug.Interface{ContainerID: c.Interface.ContainerID, Name: c.Interface.Name}))
 	w.unmade(t, "Remove of what is not known")

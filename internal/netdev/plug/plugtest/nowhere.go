@@ -15,11 +15,11 @@ import (
 // KindNowhere is the name of the kind Nowhere. Binding has no such member.
 const KindNowhere = "nowhere"
 
-// nowhere is a kind whose interface is a link that leads nowhere, in the sandbox's namespace
+// nowhere is a kind whose interface is a link without a peer, in the sandbox's namespace
 // alone: like macvlan it has no link on the host.
 type nowhere struct{}
 
-// Nowhere returns the kind KindNowhere, which is not of this build.
+// Nowhere returns the kind KindNowhere, which is not part of this build.
 func Nowhere() plug.Kind { return nowhere{} }
 
 func alias(containerID, name string) string { return link.AliasPrefix + containerID + " " + name }
@@ -74,7 +74,7 @@ func (nowhere) Remove(_ context.Context, m plug.Made) error {
 	if err != nil {
 		return err
 	}
-	defer ns.Close() //nolint:errcheck // the change in it is made, or not
+	defer ns.Close() //nolint:errcheck // it does not affect the removal
 	return inside(ns, func(h *netlink.Handle) error {
 		l, err := h.LinkByName(m.Name)
 		switch {

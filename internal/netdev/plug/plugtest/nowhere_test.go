@@ -12,7 +12,7 @@ import (
 
 func TestMain(m *testing.M) { nettest.Main(m) }
 
-// A kind that is not of this build passes the tests with what one file has.
+// A kind that is not part of this build, and consists of one file, passes the tests.
 func TestKindInOneFile(t *testing.T) {
 	i := plug.Interface{
 		ContainerID: "c1", Name: "net1", MTU: 1400,
