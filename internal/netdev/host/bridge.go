@@ -16,8 +16,8 @@ import (
 	"fairlead.dev/fairlead/internal/netdev/plug"
 )
 
-// bridgeMAC returns a local address made from the bridge's name. The MAC is set so that
-// it does not follow the ports, because pods keep it in their neighbour tables.
+// bridgeMAC returns a local address made from the bridge's name. A bridge whose MAC is
+// set does not change it with its ports; pods keep the MAC in their neighbour tables.
 func bridgeMAC(name string) net.HardwareAddr {
 	sum := sha256.Sum256([]byte(name))
 	return append(net.HardwareAddr{0x0a, 0x58}, sum[:4]...)
@@ -44,14 +44,14 @@ func (r *hostRun) applyBridge() error {
 	}
 	r.bridge = a.Index
 	if a.Alias == "" {
-		r.mend(link.SetLink(name, "alias", nl.NewRtAttr(unix.IFLA_IFALIAS, []byte(bridgeAlias))), "marked bridge %s as ours", name)
+		r.repair(link.SetLink(name, "alias", nl.NewRtAttr(unix.IFLA_IFALIAS, []byte(bridgeAlias))), "marked bridge %s as ours", name)
 	}
 	if a.MTU != r.want.MTU {
-		r.mend(link.SetLink(name, "mtu", nl.NewRtAttr(unix.IFLA_MTU, nl.Uint32Attr(uint32(r.want.MTU)))),
+		r.repair(link.SetLink(name, "mtu", nl.NewRtAttr(unix.IFLA_MTU, nl.Uint32Attr(uint32(r.want.MTU)))),
 			"set the mtu of %s from %d to %d", name, a.MTU, r.want.MTU)
 	}
 	if a.HardwareAddr.String() != mac.String() {
-		r.mend(link.SetLink(name, "mac", nl.NewRtAttr(unix.IFLA_ADDRESS, mac)), "set the mac of %s from %s to %s", name, a.HardwareAddr, mac)
+		r.repair(link.SetLink(name, "mac", nl.NewRtAttr(unix.IFLA_ADDRESS, mac)), "set the mac of %s from %s to %s", name, a.HardwareAddr, mac)
 	}
 	if a.Flags&net.FlagUp == 0 {
 		r.down = append(r.down, name)
@@ -59,9 +59,9 @@ func (r *hostRun) applyBridge() error {
 	return nil
 }
 
-// applyAddresses makes the bridge have the gateways' addresses and the tunnel's
-// interfaces those of the node, which is what masquerading takes for the source
-// of what leaves through them.
+// applyAddresses gives the bridge the gateways' addresses, and the tunnel's interfaces
+// the addresses of the node. Masquerading uses an address of the outgoing interface as
+// the source.
 func (r *hostRun) applyAddresses(ctx context.Context) {
 	gateways := make([]netip.Prefix, 0, len(r.want.Gateways))
 	for _, g := range r.want.Gateways {
@@ -82,8 +82,8 @@ func (r *hostRun) applyAddresses(ctx context.Context) {
 	}
 }
 
-// applyAddressesOf makes a link have these addresses and no others. The
-// link-local IPv6 address that the kernel makes itself may stay.
+// applyAddressesOf gives a link exactly these addresses. The link-local IPv6 address that
+// the kernel makes itself may stay.
 func (r *hostRun) applyAddressesOf(ctx context.Context, name string, index int, addresses []netip.Prefix) {
 	missing := map[netip.Prefix]bool{}
 	for _, p := range addresses {
@@ -118,13 +118,13 @@ func (r *hostRun) applyAddressesOf(ctx context.Context, name string, index int, 
 		}
 		scope := netlink.SCOPE_UNIVERSE
 		if p.Addr().IsLinkLocalUnicast() {
-			scope = netlink.SCOPE_LINK // never the source of what leaves the node
+			scope = netlink.SCOPE_LINK // never the source of packets that leave the node
 		}
-		r.mend(link.AddAddress(index, p, scope), "added address %v to %s", p, name)
+		r.repair(link.AddAddress(index, p, scope), "added address %v to %s", p, name)
 	}
 }
 
-// gatewayPrefix is the length that a gateway's address has on the bridge.
+// gatewayPrefix returns a gateway's address with its prefix length on the bridge.
 func gatewayPrefix(g netip.Addr) netip.Prefix {
 	if g.Is6() && g.IsLinkLocalUnicast() {
 		return netip.PrefixFrom(g, 64)
@@ -132,7 +132,8 @@ func gatewayPrefix(g netip.Addr) netip.Prefix {
 	return netip.PrefixFrom(g, g.BitLen())
 }
 
-// adoptOrphans puts host ends back that lost their bridge when it was removed.
+// adoptOrphans makes host ends ports of the bridge again after they lost it because it
+// was removed.
 func (r *hostRun) adoptOrphans(ctx context.Context) {
 	all, err := link.Dump(ctx, "listing links", r.host.LinkList)
 	if err != nil {
@@ -142,14 +143,14 @@ func (r *hostRun) adoptOrphans(ctx context.Context) {
 	for _, dev := range all {
 		l, ok := plug.FoundEnd(dev)
 		if !ok || l.ContainerID == "" || dev.Attrs().MasterIndex != 0 {
-			continue // without an alias it may be being made just now
+			continue // an interface without an alias may still be under construction
 		}
 		err := r.host.LinkSetMasterByIndex(dev, r.bridge)
 		if err == nil {
-			err = r.conn.Do(plug.Reflect(l.Index)) // the bridge took that with it
+			err = r.conn.Do(plug.Reflect(l.Index)) // this setting was lost with the bridge
 		}
 		switch {
-		case link.IsNoLink(err): // it is on its way out
+		case link.IsNoLink(err): // it is being removed
 		case err != nil:
 			r.failed(fmt.Errorf("putting %s back on %s: %w", l.HostLink, r.want.Bridge, err))
 		default:
@@ -158,10 +159,10 @@ func (r *hostRun) adoptOrphans(ctx context.Context) {
 	}
 }
 
-// createBridge makes a bridge, down, as ours, with no address but those it is given. A
-// bridge keeps its MTU when ports come and go only if the MTU was set after the
-// creation, to another value than it had. So createBridge sets it to another value
-// first.
+// createBridge returns the steps that make a bridge with the alias of Fairlead, down,
+// without an address of the kernel's. A bridge keeps its MTU when ports come and go only
+// if the MTU was set after the creation, to another value than it had. The steps
+// therefore set it to another value first.
 func createBridge(name string, mac net.HardwareAddr, mtu int, ipv6 bool) []link.Step {
 	req := nl.NewNetlinkRequest(unix.RTM_NEWLINK, unix.NLM_F_CREATE|unix.NLM_F_EXCL)
 	req.AddData(nl.NewIfInfomsg(unix.AF_UNSPEC))

@@ -9,10 +9,10 @@ import (
 	"fairlead.dev/fairlead/internal/netdev/plug"
 )
 
-// CleanupHost removes everything of ours from the host: rules and routes, the
-// interfaces of pods that have links on the host, the bridges and the tunnel. It
-// returns in words what it removed, and goes on after an error. The settings under
-// /proc/sys stay, because others may rely on them by now.
+// CleanupHost removes everything of Fairlead from the host: rules and routes, the
+// interfaces of pods that have links on the host, the bridges and the tunnel. It returns
+// descriptions of the removed objects, and continues after an error. The settings under
+// /proc/sys stay, because other programs may rely on them by now.
 func (k *Kernel) CleanupHost(ctx context.Context) (removed []string, err error) {
 	k.applying.Lock()
 	defer k.applying.Unlock()

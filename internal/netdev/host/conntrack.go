@@ -14,11 +14,11 @@ import (
 	"fairlead.dev/fairlead/internal/netdev/link"
 )
 
-// ForgetUDP makes the kernel forget the UDP flows to ports of the host. A flow
-// keeps the translation that it began with for as long as packets come, so one
-// that began before a rule was there, or went to a pod that is gone, would never
-// come to the right place. An address that is unspecified stands for all of the
-// host's of its family, one that is not valid for all.
+// ForgetUDP makes the kernel forget the UDP flows to ports of the host. A flow keeps its
+// first translation as long as packets come. A flow that began before its rule existed,
+// or that went to a pod which is gone, would therefore never reach the right pod. An
+// unspecified address stands for all addresses of the host in its family, an invalid one
+// for all addresses of the host.
 func (k *Kernel) ForgetUDP(ctx context.Context, ports []netip.AddrPort) error {
 	if len(ports) == 0 {
 		return nil
@@ -46,11 +46,11 @@ func (k *Kernel) ForgetUDP(ctx context.Context, ports []netip.AddrPort) error {
 	return k.forget(ctx, h, "forgetting UDP flows", f)
 }
 
-// ForgetMasqueraded makes the kernel forget the flows from addresses in some prefixes
-// to addresses in others whose source was translated. A flow keeps its translation, so
-// one that began before it was known that it stays in the cluster would carry the
-// node's address for as long as packets come. TCP connections that are established go
-// on as they are: half of one would be taken for a new one.
+// ForgetMasqueraded makes the kernel forget the flows from addresses in some prefixes to
+// addresses in others whose source was translated. A flow keeps its translation as long
+// as packets come. A flow that began before its destination was known as part of the
+// cluster would therefore keep the node's address. Established TCP connections are left
+// as they are: the kernel would take the rest of a connection for a new one.
 func (k *Kernel) ForgetMasqueraded(ctx context.Context, from, to []netip.Prefix) error {
 	if len(from) == 0 || len(to) == 0 {
 		return nil
@@ -75,7 +75,7 @@ func (k *Kernel) flows() (h *netlink.Handle, err error) {
 	return h, nil
 }
 
-// forget makes the kernel forget what a filter matches.
+// forget makes the kernel forget the flows that a filter matches.
 func (k *Kernel) forget(ctx context.Context, h *netlink.Handle, what string, f netlink.CustomConntrackFilter) error {
 	families := []netlink.InetFamily{unix.AF_INET}
 	if k.IPv6 {
@@ -93,7 +93,7 @@ func (k *Kernel) forget(ctx context.Context, h *netlink.Handle, what string, f n
 	return nil
 }
 
-// flowsTo matches the UDP flows that were sent to one of the ports of the host.
+// flowsTo matches the UDP flows to one of the ports of the host.
 type flowsTo struct {
 	ports map[uint16][]netip.Addr
 	host  map[netip.Addr]bool
@@ -121,12 +121,12 @@ func (f flowsTo) MatchConntrackFlow(flow *netlink.ConntrackFlow) bool {
 	return false
 }
 
-// tcpOpening is the state of a TCP connection whose first packet has no answer
+// tcpOpening is the state of a TCP connection whose first packet has no answer yet
 // (TCP_CONNTRACK_SYN_SENT).
 const tcpOpening = 1
 
-// masqueraded matches flows whose source was translated, and which were sent from
-// certain prefixes and are answered from others.
+// masqueraded matches flows whose source was translated, and which were sent from one
+// group of prefixes and are answered from another.
 type masqueraded struct{ from, to []netip.Prefix }
 
 // MatchConntrackFlow is called by the library for each flow.
@@ -143,7 +143,7 @@ func (f masqueraded) MatchConntrackFlow(flow *netlink.ConntrackFlow) bool {
 	return !flow.Forward.SrcIP.Equal(flow.Reverse.DstIP) && within(f.from, flow.Forward.SrcIP) && within(f.to, flow.Reverse.SrcIP)
 }
 
-// within tells whether an address is in one of the prefixes.
+// within reports whether an address is in one of the prefixes.
 func within(prefixes []netip.Prefix, ip net.IP) bool {
 	a, ok := netip.AddrFromSlice(ip)
 	a = a.Unmap()

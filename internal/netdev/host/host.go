@@ -1,10 +1,10 @@
-// Package host keeps the node's own part of the pod network as it was told, and tells
-// of changes to it: one bridge, its gateway addresses, the tunnel, and the routes to
-// the blocks of addresses.
+// Package host configures the node's own part of the pod network from a State, and
+// watches it: one bridge, its gateway addresses, the tunnel, and the routes to the blocks
+// of addresses.
 //
-// All that it puts on a host can be told from what others put there, by the marks of
-// package plug. It keeps no state of its own beyond open sockets and the links that it
-// watches.
+// Its objects on a host carry the marks of package plug, which distinguish them from
+// those of other programs. The package keeps no state beyond open sockets and the names
+// of the watched links.
 package host
 
 import (
@@ -21,8 +21,8 @@ import (
 	"fairlead.dev/fairlead/internal/netdev/link"
 )
 
-// Kernel keeps the node's own part of the pod network. Its methods may be called
-// from many goroutines at once.
+// Kernel configures the node's own part of the pod network. Its methods may be called
+// concurrently.
 type Kernel struct {
 	*link.Sockets
 
@@ -35,7 +35,7 @@ type Kernel struct {
 // New returns a Kernel over sockets on the host.
 func New(s *link.Sockets) *Kernel { return &Kernel{Sockets: s} }
 
-// State is the whole of the node's own part of the pod network.
+// State describes the node's own part of the pod network completely.
 type State struct {
 	// Bridge is the name of the bridge that all pods are plugged into.
 	Bridge string
@@ -43,14 +43,14 @@ type State struct {
 	MTU int
 	// Gateways are the bridge's addresses: the gateways of every pod.
 	Gateways []netip.Addr
-	// Uplink is the interface that leads to the other nodes. It may be empty
-	// on a node that has no peers.
+	// Uplink is the interface that leads to the other nodes. It may be empty on a node
+	// without peers.
 	Uplink string
-	// Local are the blocks of addresses whose pods run here.
+	// Local are the blocks whose pods run on this node.
 	Local []LocalBlock
 	// Peers are the blocks that are reached over the uplink's link.
 	Peers []PeerBlock
-	// Tunnel is this node's end of the tunnel; nil where it has none.
+	// Tunnel is this node's end of the tunnel; nil without a tunnel.
 	Tunnel *Tunnel
 	// Remote are the nodes that are reached through the tunnel.
 	Remote []RemoteNode
@@ -59,23 +59,23 @@ type State struct {
 // LocalBlock is a block of this node.
 type LocalBlock struct {
 	Prefix netip.Prefix
-	// Source is the address from which the host talks to its pods. If it is not valid
-	// the kernel chooses.
+	// Source is the address from which the host sends to the pods of the block. If it is
+	// invalid, the kernel chooses.
 	Source netip.Addr
 }
 
 // PeerBlock is a block of another node.
 type PeerBlock struct {
 	Prefix netip.Prefix
-	// Via is that node's address on the uplink's link.
+	// Via is the node's address on the uplink's link.
 	Via netip.Addr
 }
 
-// hostRun is one ApplyHost under way.
+// hostRun is a running ApplyHost.
 type hostRun struct {
 	host   *netlink.Handle
 	conn   *link.Conn
-	ipv6   bool // this kernel has it
+	ipv6   bool // this kernel has IPv6
 	want   State
 	bridge int // index
 	uplink int // index, 0 without one
@@ -97,17 +97,17 @@ func (r *hostRun) failed(err error) {
 	}
 }
 
-// ApplyHost makes the node's network as the state says: it adds what is missing, mends
-// what differs, and removes what is ours and not wanted. It returns in words what it
-// changed, nothing if all was well. It goes on after an error, unless there is no
-// bridge. It never touches routes and links of others. A route of another program in
-// the place of ours is an error that names it.
+// ApplyHost makes the node's network match the state: it adds missing objects, corrects
+// differing ones, and removes those of Fairlead that are not wanted. It returns
+// descriptions of the changes, none if there was nothing to change. It continues after an
+// error, unless there is no bridge. It never touches routes and links of others. If a
+// route of another program is in the place of a wanted one, the error names it.
 //
 // ApplyHost also turns on forwarding, for IPv4 only on the bridge, the uplink and the
-// tunnel. It keeps the uplink listening to router advertisements (accept_ra 2) where
-// IPv6 forwarding would end that. It turns off redirects, which would make pods send
-// past their gateway. Reverse path filters (rp_filter) stay as they are, because every
-// route is symmetric. Only the tunnel's is loose: other nodes send through it under
+// tunnel. It lets the uplink accept router advertisements (accept_ra 2) if IPv6
+// forwarding would end that. It turns off redirects, which would make pods send past
+// their gateway. Reverse path filters (rp_filter) stay as they are, because every route
+// is symmetric. Only the tunnel's filter is loose: other nodes send through it from
 // addresses that are reached without it.
 func (k *Kernel) ApplyHost(ctx context.Context, want State) (changes []string, err error) {
 	if err := want.Validate(); err != nil {
@@ -138,8 +138,8 @@ func (k *Kernel) ApplyHost(ctx context.Context, want State) (changes []string, e
 		*w = watched{bridge: want.Bridge, bridgeIndex: r.bridge, uplink: want.Uplink, uplinkIndex: r.uplink, tunnels: r.tunnels}
 	})
 	r.failed(k.In(r.applySettings))
-	for _, name := range r.down { // only now: settings say what they do when they come up
-		r.mend(link.Raise(name), "set %s up", name)
+	for _, name := range r.down { // after the settings, which a link applies when it comes up
+		r.repair(link.Raise(name), "set %s up", name)
 	}
 	r.applyAddresses(ctx)
 	r.adoptOrphans(ctx)
@@ -149,7 +149,7 @@ func (k *Kernel) ApplyHost(ctx context.Context, want State) (changes []string, e
 	return r.changes, errors.Join(r.errs...)
 }
 
-// Validate returns everything that is wrong with the state. Errors: link.ErrInvalid.
+// Validate returns all errors of the state. Errors: link.ErrInvalid.
 func (s *State) Validate() error {
 	var errs []error
 	bad := func(format string, args ...any) {
@@ -180,7 +180,7 @@ func (s *State) Validate() error {
 	return errors.Join(errs...)
 }
 
-// checkOthers returns what is wrong with the ways to other nodes.
+// checkOthers returns the errors of the routes to other nodes.
 func (s *State) checkOthers() []error {
 	var errs []error
 	for _, b := range s.Peers {
@@ -214,7 +214,7 @@ func checkBlock(p netip.Prefix, with netip.Addr) error {
 	return nil
 }
 
-// wants tells whether the state has anything of that kind.
+// wants reports whether the state has an address of a kind.
 func (s *State) wants(kind func(netip.Addr) bool) bool {
 	return slices.ContainsFunc(s.Gateways, kind) ||
 		slices.ContainsFunc(s.Local, func(b LocalBlock) bool { return kind(b.Prefix.Addr()) }) ||
@@ -224,9 +224,8 @@ func (s *State) wants(kind func(netip.Addr) bool) bool {
 		})
 }
 
-// findUplink finds the uplink, and the MTU of the bridge if that is the uplink's. If
-// the MTU is known otherwise, a missing uplink is a failure of the routes to peers
-// alone.
+// findUplink finds the uplink, and the MTU of the bridge if the state takes it from the
+// uplink. If the state has an MTU, a missing uplink only fails the routes to peers.
 func (r *hostRun) findUplink() error {
 	if r.want.Uplink == "" {
 		return nil
@@ -254,8 +253,8 @@ func (r *hostRun) findUplink() error {
 	return nil
 }
 
-// mend does a step and notes the change.
-func (r *hostRun) mend(s link.Step, format string, args ...any) {
+// repair does a step and notes the change.
+func (r *hostRun) repair(s link.Step, format string, args ...any) {
 	if err := r.conn.Do(s); err != nil {
 		r.failed(err)
 		return

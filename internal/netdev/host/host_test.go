@@ -19,13 +19,13 @@ import (
 	"fairlead.dev/fairlead/internal/netdev/plug"
 )
 
-// newHostNode is a node with nothing in it.
+// newHostNode returns a node without any objects.
 func newHostNode(tb testing.TB) *Kernel {
 	tb.Helper()
 	return New(nettest.NewNode(tb))
 }
 
-// podPlug is an interface of the default network.
+// podPlug returns an interface of the default network.
 func podPlug(containerID string, addresses ...string) plug.Interface {
 	p := plug.Interface{ContainerID: containerID, Name: "eth0", MTU: 1400, Binding: v1alpha1.Binding{Bridge: &v1alpha1.BridgeBinding{Name: nettest.DefaultBridge}}}
 	for _, a := range addresses {
@@ -40,7 +40,7 @@ func podPlug(containerID string, addresses ...string) plug.Interface {
 	return p
 }
 
-// numberedPlug is that of one of up to 255 pods.
+// numberedPlug returns the interface of one of up to 255 pods.
 func numberedPlug(i int) plug.Interface {
 	return podPlug(fmt.Sprintf("c%d", i), fmt.Sprintf("10.244.0.%d/32", i))
 }
@@ -92,7 +92,7 @@ func nodeIP(i int, of func(netip.Addr) bool) netip.Addr {
 	return netip.AddrFrom16(v6)
 }
 
-// blocksOf are the blocks of a node, of both families.
+// blocksOf returns the blocks of a node, of both families.
 func blocksOf(i int) []netip.Prefix {
 	v6 := nettest.Addr("fd00:1::").As16()
 	v6[5] = byte(i + 1)
@@ -102,7 +102,7 @@ func blocksOf(i int) []netip.Prefix {
 	}
 }
 
-// stateOf is what node i of so many needs.
+// stateOf returns the state of node i of count nodes.
 func stateOf(i, count int) State {
 	s := State{
 		Bridge: nettest.DefaultBridge, Uplink: "up0",
@@ -133,7 +133,7 @@ func apply(tb testing.TB, k *Kernel, s State) []string {
 	return changes
 }
 
-// settled asserts that the host is as the state says.
+// settled asserts that the host matches the state.
 func settled(tb testing.TB, k *Kernel, s State) {
 	tb.Helper()
 	if changes := apply(tb, k, s); len(changes) != 0 {
@@ -204,7 +204,7 @@ func TestNodesOnOneLink(t *testing.T) {
 	}
 }
 
-// What ApplyHost does to an empty node, in its own words.
+// ApplyHost describes all its changes to an empty node.
 func TestApplyHostSays(t *testing.T) {
 	k := newCable(t, 1)[0]
 	state := stateOf(0, 2)
@@ -262,7 +262,7 @@ func TestApplyHostSays(t *testing.T) {
 	settled(t, k, state)
 }
 
-// Whatever is done to the host is put right, and said.
+// Any change to the host is corrected and described.
 func TestApplyHostMends(t *testing.T) {
 	k := newCable(t, 1)[0]
 	bridge := func(h *netlink.Handle) netlink.Link {
@@ -312,7 +312,7 @@ func TestApplyHostMends(t *testing.T) {
 			up, err := h.LinkByName("up0")
 			return errors.Join(err, h.LinkSetDown(up), h.LinkSetUp(up))
 		}, "added route to 10.244.2.0/26"},
-		// As "sysctl --system" does: the kernel tells nobody.
+		// As "sysctl --system" does: the kernel sends no message.
 		{"accept_ra set back", func(*netlink.Handle) error {
 			return k.In(func() error {
 				_, err := link.SetSysctl("net/ipv6/conf/up0/accept_ra", "1")
@@ -332,7 +332,7 @@ func TestApplyHostMends(t *testing.T) {
 			if err := tt.harm(h); err != nil {
 				t.Fatal(err)
 			}
-			if tt.name == "uplink down and up" { // the kernel forgot its addresses
+			if tt.name == "uplink down and up" { // the kernel dropped its addresses
 				restoreIPv6(t, k)
 			}
 			changes := apply(t, k, state)
@@ -349,7 +349,7 @@ func TestApplyHostMends(t *testing.T) {
 	}
 }
 
-// dropRoute deletes the route of ours to that block.
+// dropRoute deletes Fairlead's route to a block.
 func dropRoute(tb testing.TB, h *netlink.Handle, block netip.Prefix) error {
 	tb.Helper()
 	routes, err := ourRoutes(tb.Context(), h)
@@ -367,8 +367,7 @@ func restoreIPv6(tb testing.TB, k *Kernel) {
 	nettest.Steps(tb, k.Sockets, link.AddAddress(index, netip.PrefixFrom(nodeIP(0, netip.Addr.Is6), 64), netlink.SCOPE_UNIVERSE))
 }
 
-// What fails is said, and keeps nothing else from being done; others' routes
-// and links stay.
+// Failed steps are reported and do not stop the others; routes and links of others stay.
 func TestApplyHostGoesOn(t *testing.T) {
 	k := newCable(t, 1)[0]
 	h := nettest.OpenHandle(t, k.Namespace())
@@ -449,7 +448,7 @@ func TestApplyHostRefuses(t *testing.T) {
 	}
 }
 
-// An uplink that is away for a while spoils nothing but the routes over it.
+// While the uplink is missing, only the routes over it fail.
 func TestApplyHostWithoutUplink(t *testing.T) {
 	k := newCable(t, 1)[0]
 	state := stateOf(0, 2)
@@ -463,7 +462,7 @@ func TestApplyHostWithoutUplink(t *testing.T) {
 	}
 }
 
-// The bridge keeps its MTU and MAC whatever is plugged into it.
+// The bridge keeps its MTU and MAC whatever ports it gets.
 func TestBridgeStaysAsItIs(t *testing.T) {
 	k := newCable(t, 1)[0]
 	for _, mtu := range []int{1500, 1450, 9000} {

@@ -13,7 +13,7 @@ import (
 	"fairlead.dev/fairlead/internal/netdev/plug"
 )
 
-// ofFamily is what of a state is of one family.
+// ofFamily returns the part of a state that is of one family.
 func ofFamily(s State, is func(netip.Addr) bool) State {
 	s.Gateways = slices.DeleteFunc(slices.Clone(s.Gateways), func(g netip.Addr) bool { return !is(g) })
 	s.Local = slices.DeleteFunc(slices.Clone(s.Local), func(b LocalBlock) bool { return !is(b.Prefix.Addr()) })
@@ -25,8 +25,7 @@ func ofFamily(s State, is func(netip.Addr) bool) State {
 	return s
 }
 
-// A family that no block is of is left as it is: the host does not become a router
-// of it.
+// A family without blocks is left as it is: the host does not become a router for it.
 func TestApplyHostOfOneFamily(t *testing.T) {
 	tests := []struct {
 		name           string
@@ -85,9 +84,9 @@ func TestApplyHostOfOneFamily(t *testing.T) {
 	}
 }
 
-// A kernel without IPv6 (ipv6.disable=1) is asked for none of it: nodes with
-// IPv4 alone reach each other, over one link and through the tunnel. A kernel
-// that has IPv6 plays one that does not, as far as it can.
+// Nodes with IPv4 alone reach each other, over one link and through the tunnel, on a
+// kernel without IPv6 (ipv6.disable=1), which would refuse all IPv6 requests. A kernel
+// with IPv6 imitates one without, as far as it can.
 func TestNodesWithoutIPv6(t *testing.T) {
 	is4 := netip.Addr.Is4
 	for _, tt := range []struct {

@@ -18,9 +18,9 @@ import (
 	"fairlead.dev/fairlead/internal/netdev/nettest"
 )
 
-// A pod whose packets are too long for the way is told so, by whoever cannot
-// pass them on: a tunnel with less room than the bridge, a router's next link,
-// an uplink with less room than the bridge.
+// A pod whose packets are too long learns the path MTU from the place that cannot pass
+// them on: a tunnel with a smaller MTU than the bridge, a router's next link, an uplink
+// with a smaller MTU than the bridge.
 func TestPathMTU(t *testing.T) {
 	nettest.NeedIPv6(t)
 	is4, is6 := netip.Addr.Is4, netip.Addr.Is6
@@ -75,8 +75,8 @@ func TestPathMTU(t *testing.T) {
 	})
 }
 
-// carries sends datagrams of full size, which must not be broken up, there and
-// back; one byte more does not leave the pod.
+// carries sends datagrams of full size, which must not be fragmented, in both directions;
+// a datagram with one byte more does not leave the pod.
 func carries(tb testing.TB, from, to *link.Namespace, target netip.Addr, mtu int) {
 	tb.Helper()
 	whole := func(_, _ string, c syscall.RawConn) (err error) {
@@ -138,7 +138,7 @@ func carries(tb testing.TB, from, to *link.Namespace, target netip.Addr, mtu int
 	}
 }
 
-// streams sends much over one connection, and waits until all of it came back.
+// streams sends many bytes over one connection, and waits until all came back.
 func streams(tb testing.TB, from, to *link.Namespace, target netip.Addr) {
 	tb.Helper()
 	const size = 256 << 10

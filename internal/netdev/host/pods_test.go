@@ -10,8 +10,8 @@ import (
 	"fairlead.dev/fairlead/internal/netdev/plug"
 )
 
-// The next pod with an address is reached at once, though the host knows the
-// last one's MAC.
+// The next pod with an address is reached at once, although the host knows the last pod's
+// MAC.
 func TestAddressOfTheLastPod(t *testing.T) {
 	nettest.NeedIPv6(t)
 	for _, address := range []string{"10.244.1.5/32", "fd00:1::5/128"} {
@@ -45,8 +45,8 @@ func TestAddressOfTheLastPod(t *testing.T) {
 	}
 }
 
-// What the sweep costs every minute: nothing to do, on a node of a hundred pods in a
-// cluster of five hundred nodes.
+// BenchmarkApplyHostUnchanged measures the network part of the sweep each minute: nothing
+// to change, on a node with a hundred pods in a cluster of five hundred nodes.
 func BenchmarkApplyHostUnchanged(b *testing.B) {
 	k := newCable(b, 1)[0]
 	state := stateOf(0, 1)

@@ -13,15 +13,15 @@ import (
 )
 
 const (
-	// tunnelTable is the routing table for what pods send to nodes themselves,
-	// where the tunnel leads to them: only tables up to 255 can be told from the
-	// head of a message.
+	// tunnelTable is the routing table for packets from pods to the nodes behind the
+	// tunnel. Numbers up to 255 are in the head of a routing message, by which the watch
+	// filters.
 	tunnelTable = 158
-	// tunnelPriority of the rule that leads there comes before the main table's.
+	// tunnelPriority of the rule for tunnelTable comes before the main table's.
 	tunnelPriority = 15800
 )
 
-// hostRoute is a route of ours on the host.
+// hostRoute is a route of Fairlead on the host.
 type hostRoute struct {
 	place
 	link   int
@@ -29,13 +29,13 @@ type hostRoute struct {
 	source netip.Addr // not valid: the kernel's choice
 }
 
-// place is where a route stands: there is one of ours at most.
+// place identifies a route: a table has at most one route of Fairlead for a destination.
 type place struct {
 	table       int
 	destination netip.Prefix
 }
 
-// applyRoutes makes the routes with our protocol number be those wanted.
+// applyRoutes makes the routes with Fairlead's protocol number match the wanted routes.
 func (r *hostRun) applyRoutes(ctx context.Context) {
 	wanted, order := r.wantedRoutes()
 	have, err := ourRoutes(ctx, r.host)
@@ -51,7 +51,7 @@ func (r *hostRun) applyRoutes(ctx context.Context) {
 			continue
 		}
 		if r.uplink == 0 && r.want.Uplink != "" && ok && is.via.IsValid() {
-			continue // to a peer
+			continue // its link may be the missing uplink
 		}
 		if err := deleteRoute(r.host, route); err != nil {
 			r.failed(err)
@@ -71,8 +71,8 @@ func (r *hostRun) applyRoutes(ctx context.Context) {
 	}
 }
 
-// wantedRoutes returns the routes by their place, and their order. Without an
-// uplink those to peers are left as they are: they cannot be judged.
+// wantedRoutes returns the wanted routes by their place, and their order. It omits the
+// routes to peers if there is no uplink: applyRoutes then leaves them as they are.
 func (r *hostRun) wantedRoutes() (map[place]hostRoute, []place) {
 	wanted := map[place]hostRoute{}
 	var order []place
@@ -108,7 +108,8 @@ func (r *hostRun) wantedRoutes() (map[place]hostRoute, []place) {
 	return wanted, order
 }
 
-// source is the address that the node has for what it sends to that family.
+// source returns the node's source address for packets to a family, an invalid one if
+// there is none.
 func (t *Tunnel) source(to netip.Addr) netip.Addr {
 	for _, a := range t.Underlay {
 		if a.Is4() == to.Is4() {
@@ -148,7 +149,7 @@ func (r *hostRun) addRoute(route hostRoute) error {
 	return fmt.Errorf("adding route %s: %w", r.describe(route), err)
 }
 
-// inTheWay returns in words the route of others that is in a place of ours.
+// inTheWay describes the route of another program in a place that is wanted.
 func (r *hostRun) inTheWay(at place) string {
 	filter := &netlink.Route{Dst: link.ToIPNet(at.destination), Table: at.table}
 	routes, err := r.host.RouteListFiltered(link.Family(at.destination.Addr()), filter, netlink.RT_FILTER_DST|netlink.RT_FILTER_TABLE)
@@ -179,7 +180,7 @@ func (r *hostRun) describe(route hostRoute) string {
 	return s
 }
 
-// describe returns a route of the kernel in words.
+// describe returns a description of a route of the kernel.
 func describe(route netlink.Route) string {
 	s := "to everywhere"
 	if p, ok := link.ToPrefix(route.Dst); ok {
@@ -191,13 +192,13 @@ func describe(route netlink.Route) string {
 	return fmt.Sprintf("%s on link %d (protocol %d)", s, route.LinkIndex, route.Protocol)
 }
 
-// ourRoutes lists the routes that carry our number, of the main table and of
-// the pods'.
+// ourRoutes lists the routes with Fairlead's protocol number in the main table and in
+// tunnelTable.
 func ourRoutes(ctx context.Context, h *netlink.Handle) ([]netlink.Route, error) {
 	var ours []netlink.Route
 	for _, fam := range []int{unix.AF_INET, unix.AF_INET6} {
 		routes, err := link.Dump(ctx, "listing routes", func() ([]netlink.Route, error) {
-			// Without a table in the filter it lists the main table alone.
+			// Without a table in the filter, the library lists only the main table.
 			filter := &netlink.Route{Protocol: link.RouteProtocol, Table: unix.RT_TABLE_UNSPEC}
 			return h.RouteListFiltered(fam, filter, netlink.RT_FILTER_PROTOCOL|netlink.RT_FILTER_TABLE)
 		})
@@ -220,8 +221,8 @@ func deleteRoute(h *netlink.Handle, route netlink.Route) error {
 	return nil
 }
 
-// toHostRoute reads a route of the kernel; false when it has more to it than
-// any route of ours.
+// toHostRoute converts a route of the kernel. It returns false if the route has
+// attributes that no route of Fairlead has.
 func toHostRoute(route netlink.Route) (hostRoute, bool) {
 	destination, ok := link.ToPrefix(route.Dst)
 	if !ok || route.Type != unix.RTN_UNICAST || len(route.MultiPath) > 0 {
@@ -243,8 +244,8 @@ func gatewayOf(route netlink.Route) netip.Addr {
 	return gateway.Unmap()
 }
 
-// applyRules has what comes from pods look into their table first, where there
-// is something in it.
+// applyRules adds the rules by which packets from pods use tunnelTable before the main
+// table, for each family with an entry there, and removes others of Fairlead.
 func (r *hostRun) applyRules(ctx context.Context) {
 	wanted := map[int]bool{}
 	for _, n := range r.want.Remote {
@@ -283,7 +284,7 @@ func (r *hostRun) applyRules(ctx context.Context) {
 	}
 }
 
-// ourRules lists the rules that carry our number.
+// ourRules lists the rules with Fairlead's protocol number.
 func ourRules(ctx context.Context, h *netlink.Handle) ([]netlink.Rule, error) {
 	var ours []netlink.Rule
 	for _, fam := range []int{unix.AF_INET, unix.AF_INET6} {

@@ -9,8 +9,8 @@ import (
 	"fairlead.dev/fairlead/internal/netdev/link"
 )
 
-// applySettings writes the settings under /proc/sys, on a thread in the host
-// namespace.
+// applySettings writes the settings under /proc/sys. It has to run on a thread in the
+// host namespace.
 func (r *hostRun) applySettings() error {
 	var errs []error
 	set := func(name, value string) {
@@ -34,7 +34,7 @@ func (r *hostRun) applySettings() error {
 	return errors.Join(errs...)
 }
 
-// ours lists the links that nobody but us uses: the bridge and the tunnel's.
+// ours lists the links that only Fairlead uses: the bridge and the tunnel's.
 func (r *hostRun) ours() []string {
 	names := []string{r.want.Bridge}
 	if r.want.Tunnel != nil {
@@ -47,17 +47,18 @@ func (r *hostRun) ours() []string {
 	return names
 }
 
-// settings4 lets pass what comes in by the bridge, the tunnel and the uplink,
-// and from no other link: the machine does not become a router between others.
+// settings4 turns on IPv4 forwarding for packets from the bridge, the tunnel and the
+// uplink. Other links are left alone, so that the machine does not become a router
+// between other networks.
 func (r *hostRun) settings4(set func(name, value string)) {
 	const conf = "net/ipv4/conf/"
 	for _, link := range r.ours() {
 		set(conf+link+"/forwarding", "1")
-		// Pods talk to their neighbours through the bridge they came in by. The
-		// kernel sends redirects if either this or "all" says so.
+		// Pods reach their neighbours through the bridge by which they came in. The
+		// kernel sends redirects if either this setting or that of "all" is 1.
 		set(conf+link+"/send_redirects", "0")
 		if link != r.want.Bridge {
-			// The higher number of this and "all" holds; 2 is the loose one.
+			// The higher number of this setting and that of "all" holds; 2 is loose.
 			set(conf+link+"/rp_filter", "2")
 		}
 	}
@@ -66,24 +67,23 @@ func (r *hostRun) settings4(set func(name, value string)) {
 	}
 	set(conf+"all/send_redirects", "0")
 	if slices.ContainsFunc(r.want.Remote, RemoteNode.crosses) {
-		// Routers do not break up packets of IPv6, and the kernel would not pass
-		// on to pods what they say of the way.
+		// Routers do not fragment IPv6 packets. With this setting the kernel passes the
+		// path MTU of the routers on to pods.
 		set("net/ipv4/ip_forward_use_pmtu", "1")
 	}
 }
 
-// crosses tells whether packets of IPv4 go to the node inside of IPv6.
+// crosses reports whether IPv4 packets to the node travel inside IPv6.
 func (n RemoteNode) crosses() bool {
 	return n.Underlay.Is6() && slices.ContainsFunc(n.Blocks, func(b netip.Prefix) bool { return b.Addr().Is4() })
 }
 
-// settings6 is the same for IPv6, which the kernel forwards on all links or on
-// none.
+// settings6 does the same for IPv6, which the kernel forwards on all links or on none.
 func (r *hostRun) settings6(set func(name, value string), wanted bool) {
 	const conf = "net/ipv6/conf/"
 	for _, link := range r.ours() {
-		// No pod and no other node may become this host's router, and no address
-		// here waits.
+		// No pod and no other node may become this host's router, and addresses here are
+		// usable without duplicate address detection.
 		set(conf+link+"/accept_ra", "0")
 		set(conf+link+"/accept_dad", "0")
 		if wanted || link == tunnelName(netip.IPv6Unspecified()) {
@@ -96,7 +96,7 @@ func (r *hostRun) settings6(set func(name, value string), wanted bool) {
 	if r.uplink != 0 {
 		acceptRA := conf + r.want.Uplink + "/accept_ra"
 		if now, err := link.ReadSysctl(acceptRA); err == nil && now == "1" {
-			set(acceptRA, "2") // before forwarding: that drops the routes learnt
+			set(acceptRA, "2") // before forwarding, which would drop the routes from advertisements
 		}
 	}
 	set(conf+"all/forwarding", "1")

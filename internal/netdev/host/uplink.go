@@ -14,7 +14,7 @@ import (
 	"fairlead.dev/fairlead/internal/netdev/link"
 )
 
-// ErrNoUplink says that the node's uplink could not be made out.
+// ErrNoUplink means that the node's uplink is missing or ambiguous.
 var ErrNoUplink = errors.New("no uplink")
 
 // Uplink is the interface that leads to the other nodes.
@@ -22,15 +22,14 @@ type Uplink struct {
 	Name  string
 	Index int
 	MTU   int // bytes
-	// Addresses holds at most one global address per family, the first.
+	// Addresses are the first global address of each family, if any.
 	Addresses []netip.Prefix
 }
 
 // Uplink finds the uplink and its addresses. An empty name takes the interface of the
 // default route with the lowest metric, of IPv4 or otherwise of IPv6. Without a default
-// route it takes the only interface that is up and has a global address, loopback and
-// our own links aside. Errors: ErrNoUplink, with what was looked for, otherwise the
-// kernel's.
+// route it takes the only interface that is up and has a global address, except loopback
+// and the links of Fairlead. Errors: ErrNoUplink with the reason, otherwise the kernel's.
 func (k *Kernel) Uplink(ctx context.Context, name string) (Uplink, error) {
 	h, err := k.Handle()
 	if err != nil {

@@ -18,8 +18,8 @@ import (
 	"fairlead.dev/fairlead/internal/netdev/link"
 )
 
-// ErrNoTunnel says that this node's end of the tunnel could not be made, or
-// only in part.
+// ErrNoTunnel means that this node's end of the tunnel could not be made, or only in
+// part.
 var ErrNoTunnel = errors.New("no tunnel")
 
 const (
@@ -28,18 +28,18 @@ const (
 	maxVNI       = 1<<24 - 1 // RFC 7348 section 5
 )
 
-// Tunnel is this node's end of the VXLAN (RFC 7348) to other nodes. It learns nothing
-// and floods nothing: it sends to the nodes that it was told of alone. The kernel needs
-// an interface for each family of the underlay.
+// Tunnel is this node's end of the VXLAN (RFC 7348) to other nodes. It neither learns
+// addresses nor floods: it sends only to the nodes of State.Remote. The kernel needs an
+// interface for each family of the underlay.
 type Tunnel struct {
 	// VNI is the network's number, 1 to 16777215.
 	VNI int
-	// Port is the UDP port that packets are sent to, here and elsewhere.
+	// Port is the UDP port of the tunnel on all nodes.
 	Port int
 	// MAC of this end.
 	MAC net.HardwareAddr
-	// Underlay are the addresses of this node that packets are sent from, one or
-	// none per family.
+	// Underlay are the addresses of this node from which the tunnel sends, at most one
+	// per family.
 	Underlay []netip.Addr
 	// MTU of the underlay in bytes.
 	MTU int
@@ -47,19 +47,19 @@ type Tunnel struct {
 
 // RemoteNode is a node that is reached through the tunnel.
 type RemoteNode struct {
-	// Underlay is the address that packets for the node are sent to. It is the
-	// node's own: what the pods here send to it goes through the tunnel, too,
-	// because the answers to what the node itself sends must.
+	// Underlay is the node's own address, to which the tunnel sends. Packets from pods
+	// here to this address go through the tunnel too: the node's packets to pods come
+	// through it, and the replies have to take the same way.
 	Underlay netip.Addr
-	// MAC of that node's end.
+	// MAC of the node's end.
 	MAC net.HardwareAddr
 	// Blocks are the addresses of its pods, of both families.
 	Blocks []netip.Prefix
 }
 
-// TunnelOverhead is what the tunnel adds to a packet on an underlay of the
-// address' family, in bytes: its IP header, UDP, VXLAN and the Ethernet header
-// inside (RFC 7348 section 5).
+// TunnelOverhead returns how much the tunnel adds to a packet on an underlay of the
+// address' family, in bytes: its IP header, UDP, VXLAN and the Ethernet header inside
+// (RFC 7348 section 5).
 func TunnelOverhead(underlay netip.Addr) int {
 	const udp, vxlan, ethernet = 8, 8, 14
 	if underlay.Is4() {
@@ -68,8 +68,8 @@ func TunnelOverhead(underlay netip.Addr) int {
 	return 40 + udp + vxlan + ethernet
 }
 
-// TunnelMAC returns the MAC of a node's end of the tunnel: a local address made
-// from the node's name, so that it outlives daemon and machine.
+// TunnelMAC returns the MAC of a node's end of the tunnel: a local address made from the
+// node's name, so that it outlives daemon and machine.
 func TunnelMAC(node string) net.HardwareAddr {
 	sum := sha256.Sum256([]byte("fairlead tunnel of " + node))
 	mac := net.HardwareAddr(sum[:6])
@@ -77,7 +77,7 @@ func TunnelMAC(node string) net.HardwareAddr {
 	return mac
 }
 
-// CheckTunnelMAC says what is wrong with the MAC of another node's end.
+// CheckTunnelMAC returns an error if the MAC of another node's end is invalid.
 func CheckTunnelMAC(mac net.HardwareAddr) error {
 	if len(mac) != 6 || mac[0]&1 != 0 || bytes.Equal(mac, make([]byte, 6)) {
 		return fmt.Errorf("must be the MAC of one station, not %q", mac)
@@ -85,7 +85,7 @@ func CheckTunnelMAC(mac net.HardwareAddr) error {
 	return nil
 }
 
-// TunnelLink is the name of the tunnel's interface for an underlay of the address'
+// TunnelLink returns the name of the tunnel's interface for an underlay of the address'
 // family.
 func TunnelLink(underlay netip.Addr) string { return tunnelName(underlay) }
 
@@ -143,9 +143,9 @@ func (n RemoteNode) validate() error {
 	return nil
 }
 
-// nextHop is the address that a packet of the family is sent to in the tunnel.
-// It is on no link and in no table: only our routes and neighbour entries have
-// it. An IPv4 route over an IPv6 underlay has a gateway of IPv6 (RFC 8950).
+// nextHop returns the address to which the tunnel sends a packet of a family. It is on no
+// link and in no table: only Fairlead's routes and neighbour entries use it. An IPv4
+// route over an IPv6 underlay has an IPv6 gateway (RFC 8950).
 func (n RemoteNode) nextHop(of netip.Addr) netip.Addr {
 	if of.Is4() && n.Underlay.Is4() {
 		return n.Underlay
@@ -170,7 +170,7 @@ func (t tunnelLinks) has(index int) bool {
 	return index != 0 && (index == t.index4 || index == t.index6)
 }
 
-// applyTunnel makes the interfaces of the tunnel be as wanted, all but up.
+// applyTunnel makes the interfaces of the tunnel as wanted, but does not set them up.
 func (r *hostRun) applyTunnel() {
 	wanted := map[string]bool{}
 	if t := r.want.Tunnel; t != nil {
@@ -201,7 +201,7 @@ func (r *hostRun) applyTunnel() {
 			r.failed(fmt.Errorf("looking at %s: %w", name, err))
 			continue
 		}
-		r.mend(link.Remove(name), "removed %s", name)
+		r.repair(link.Remove(name), "removed %s", name)
 	}
 }
 
@@ -230,13 +230,13 @@ func (r *hostRun) applyTunnelLink(t *Tunnel, from netip.Addr) (int, error) {
 		return r.createTunnelLink(t, from)
 	}
 	if a.Alias == "" {
-		r.mend(link.SetLink(name, "alias", nl.NewRtAttr(unix.IFLA_IFALIAS, []byte(tunnelAlias))), "marked %s as ours", name)
+		r.repair(link.SetLink(name, "alias", nl.NewRtAttr(unix.IFLA_IFALIAS, []byte(tunnelAlias))), "marked %s as ours", name)
 	}
 	if a.MTU != mtu {
-		r.mend(link.SetLink(name, "mtu", nl.NewRtAttr(unix.IFLA_MTU, nl.Uint32Attr(uint32(mtu)))), "set the mtu of %s from %d to %d", name, a.MTU, mtu)
+		r.repair(link.SetLink(name, "mtu", nl.NewRtAttr(unix.IFLA_MTU, nl.Uint32Attr(uint32(mtu)))), "set the mtu of %s from %d to %d", name, a.MTU, mtu)
 	}
 	if a.HardwareAddr.String() != t.MAC.String() {
-		r.mend(link.SetLink(name, "mac", nl.NewRtAttr(unix.IFLA_ADDRESS, t.MAC)), "set the mac of %s from %s to %s", name, a.HardwareAddr, t.MAC)
+		r.repair(link.SetLink(name, "mac", nl.NewRtAttr(unix.IFLA_ADDRESS, t.MAC)), "set the mac of %s from %s to %s", name, a.HardwareAddr, t.MAC)
 	}
 	if a.Flags&net.FlagUp == 0 {
 		r.down = append(r.down, name)
@@ -254,8 +254,8 @@ func (r *hostRun) createTunnelLink(t *Tunnel, from netip.Addr) (int, error) {
 	return r.conn.Index(name)
 }
 
-// createTunnel makes an interface of the tunnel, down, as ours. It has no default
-// destination: a packet for which there is no entry goes nowhere.
+// createTunnel returns the steps that make an interface of the tunnel with the alias of
+// Fairlead, down. It has no default destination: a packet without an entry is dropped.
 func createTunnel(t *Tunnel, from netip.Addr, ipv6 bool) []link.Step {
 	name := tunnelName(from)
 	req := nl.NewNetlinkRequest(unix.RTM_NEWLINK, unix.NLM_F_CREATE|unix.NLM_F_EXCL)
@@ -285,9 +285,8 @@ func createTunnel(t *Tunnel, from netip.Addr, ipv6 bool) []link.Step {
 	return steps
 }
 
-// neighbour is an entry that is ours on an interface of the tunnel: that the
-// next hop has the MAC, or, forwarding, that the MAC is behind the underlay
-// address.
+// neighbour is an entry of Fairlead on an interface of the tunnel. A forwarding entry
+// maps the MAC to an underlay address, any other maps a next hop to the MAC.
 type neighbour struct {
 	link       int
 	address    netip.Addr
@@ -317,8 +316,7 @@ func (n neighbour) step(what string, kind, flags int) link.Step {
 	return link.Step{What: what + " neighbour " + n.String(), Req: req}
 }
 
-// applyNeighbours makes the entries on the tunnel's interfaces be those of the
-// remote nodes.
+// applyNeighbours makes the entries on the tunnel's interfaces match the remote nodes.
 func (r *hostRun) applyNeighbours(ctx context.Context) {
 	if r.want.Tunnel == nil {
 		return // they went with the interfaces
@@ -348,12 +346,12 @@ func (r *hostRun) applyNeighbours(ctx context.Context) {
 	}
 	for n := range have {
 		if !wanted[n] {
-			r.mend(n.step("removing", unix.RTM_DELNEIGH, 0), "removed neighbour %v", n)
+			r.repair(n.step("removing", unix.RTM_DELNEIGH, 0), "removed neighbour %v", n)
 		}
 	}
 	for _, n := range order {
 		if !have[n] {
-			r.mend(n.step("adding", unix.RTM_NEWNEIGH, unix.NLM_F_CREATE|unix.NLM_F_REPLACE), "added neighbour %v", n)
+			r.repair(n.step("adding", unix.RTM_NEWNEIGH, unix.NLM_F_CREATE|unix.NLM_F_REPLACE), "added neighbour %v", n)
 		}
 	}
 }

@@ -21,10 +21,10 @@ import (
 // routedMTU is the MTU of the links of newRouted, in bytes.
 const routedMTU = 1500
 
-// newRouted makes nodes whose uplinks share no link, and the router between
-// them, which drops what has the address of a pod in it. Node i, from 0, has
-// 10.99.i+1.1/24 and fd00:99:i+1::1/64 where the underlay has the family. The
-// nodes refuse what comes by another way than it would go.
+// newRouted makes nodes whose uplinks share no link, and the router between them, which
+// drops packets with the address of a pod. Node i, from 0, has 10.99.i+1.1/24 and
+// fd00:99:i+1::1/64 if the underlay has the family. The nodes refuse packets whose
+// answers would leave by another link.
 func newRouted(tb testing.TB, count int, underlay ...func(netip.Addr) bool) (nodes []*Kernel, router *Kernel) {
 	tb.Helper()
 	router = newHostNode(tb)
@@ -86,7 +86,7 @@ func newRouted(tb testing.TB, count int, underlay ...func(netip.Addr) bool) (nod
 	return nodes, router
 }
 
-// everywhere is the destination of a default route of a gateway's family.
+// everywhere returns the destination of a default route of a gateway's family.
 func everywhere(gateway netip.Addr) netip.Prefix {
 	if gateway.Is4() {
 		return netip.PrefixFrom(netip.IPv4Unspecified(), 0)
@@ -94,7 +94,7 @@ func everywhere(gateway netip.Addr) netip.Prefix {
 	return netip.PrefixFrom(netip.IPv6Unspecified(), 0)
 }
 
-// routedIP is the address of node i of newRouted.
+// routedIP returns the address of node i of newRouted.
 func routedIP(i int, of func(netip.Addr) bool) netip.Addr {
 	if a := netip.AddrFrom4([4]byte{10, 99, byte(i + 1), 1}); of(a) {
 		return a
@@ -102,8 +102,8 @@ func routedIP(i int, of func(netip.Addr) bool) netip.Addr {
 	return nettest.Addr(fmt.Sprintf("fd00:99:%x::1", i+1))
 }
 
-// routedState is what node i of two needs. A block goes by the underlay of
-// its own family where there is one, and uses the first otherwise.
+// routedState returns the state of node i of two. A block uses the underlay of its own
+// family if there is one, otherwise the first.
 func routedState(i int, underlay ...func(netip.Addr) bool) State {
 	s := State{
 		Bridge: nettest.DefaultBridge, Uplink: "up0", Gateways: []netip.Addr{nettest.Addr("169.254.1.1"), nettest.Addr("fe80::1")},
@@ -111,7 +111,7 @@ func routedState(i int, underlay ...func(netip.Addr) bool) State {
 	}
 	for _, of := range underlay {
 		s.Tunnel.Underlay = append(s.Tunnel.Underlay, routedIP(i, of))
-		s.MTU = routedMTU - TunnelOverhead(routedIP(i, of)) // of the last: IPv6's is larger
+		s.MTU = routedMTU - TunnelOverhead(routedIP(i, of)) // of the last family: the overhead of IPv6 is larger
 	}
 	for node := range 2 {
 		for at, of := range underlay {
@@ -138,8 +138,8 @@ func routedState(i int, underlay ...func(netip.Addr) bool) State {
 	return s
 }
 
-// podOn plugs a pod into a node's bridge and returns its addresses, of the
-// families that the node has.
+// podOn plugs a pod into a node's bridge and returns its addresses, in the families of
+// the node.
 func podOn(tb testing.TB, k *Kernel, node int, mtu int) (*link.Namespace, []netip.Addr) {
 	tb.Helper()
 	var addresses []string
@@ -160,8 +160,8 @@ func podOn(tb testing.TB, k *Kernel, node int, mtu int) (*link.Namespace, []neti
 	return ns, ips
 }
 
-// Pods and nodes reach each other over a router that knows nothing of pods, in
-// packets of full size, whatever the families of pods and underlay.
+// Pods and nodes reach each other over a router that does not know the pods, with packets
+// of full size, for all families of pods and underlay.
 func TestNodesBehindARouter(t *testing.T) {
 	nettest.NeedIPv6(t)
 	is4, is6 := netip.Addr.Is4, netip.Addr.Is6
@@ -210,7 +210,7 @@ func TestNodesBehindARouter(t *testing.T) {
 	}
 }
 
-// cleansUp asserts that nothing of ours is left on a node after cleanup.
+// cleansUp asserts that a cleanup leaves nothing of Fairlead on a node.
 func cleansUp(tb testing.TB, k *Kernel) {
 	tb.Helper()
 	if _, err := k.CleanupHost(tb.Context()); err != nil {
@@ -228,7 +228,7 @@ func cleansUp(tb testing.TB, k *Kernel) {
 	}
 }
 
-// What ApplyHost does for a tunnel, in its own words.
+// ApplyHost describes all its changes for a tunnel.
 func TestApplyTunnelSays(t *testing.T) {
 	nettest.NeedIPv6(t)
 	nodes, _ := newRouted(t, 1, netip.Addr.Is4)
@@ -250,7 +250,7 @@ func TestApplyTunnelSays(t *testing.T) {
 		"added route to fd00:1:2::/122 via " + remote.nextHop(nettest.Addr("fd00::")).String() + " dev fairlead-vx4",
 		"added route to 10.99.2.1/32 via 10.99.2.1 dev fairlead-vx4 for pods",
 	}
-	// The rule is the only one of ours that names the bridge.
+	// No other rule of Fairlead names the bridge.
 	if diff := cmp.Diff(want, got); diff != "" {
 		t.Errorf("changes (-want +got):\n%s", diff)
 	}
@@ -267,8 +267,9 @@ func TestApplyTunnelSays(t *testing.T) {
 	settled(t, k, state)
 }
 
-// The node's address on the tunnel is a source and no destination: the kernel's
-// own routes to it, of IPv6 alone, were all that led into a tunnel to nobody.
+// The node's address on the tunnel is a source and no destination. Without the flag
+// noprefixroute the kernel would make routes to it, of IPv6 alone, and these would be the
+// only routes into a tunnel without remote nodes.
 func TestTunnelToNobodyHasNoRoutes(t *testing.T) {
 	nettest.NeedIPv6(t)
 	families := []func(netip.Addr) bool{netip.Addr.Is4, netip.Addr.Is6}
@@ -292,7 +293,7 @@ func TestTunnelToNobodyHasNoRoutes(t *testing.T) {
 	}
 }
 
-// Whatever is done to the tunnel is told by the watch, put right, and said.
+// Any change to the tunnel is noticed by the watch, corrected, and described.
 func TestTunnelIsMended(t *testing.T) {
 	nettest.NeedIPv6(t)
 	nodes, _ := newRouted(t, 1, netip.Addr.Is4)
@@ -368,8 +369,8 @@ func TestTunnelIsMended(t *testing.T) {
 	}
 }
 
-// A link of that name that is not ours stays, and so does the rest of the node's
-// network.
+// A link of another program with the tunnel's name stays, and the rest of the node's
+// network works.
 func TestTunnelIsNotOurs(t *testing.T) {
 	nettest.NeedIPv6(t)
 	nodes, _ := newRouted(t, 1, netip.Addr.Is4)
@@ -390,7 +391,7 @@ func TestTunnelIsNotOurs(t *testing.T) {
 	}
 }
 
-// A node that changes its address sends and takes under the new one.
+// A node that changes its address uses the new one in both directions.
 func TestTunnelFollowsAddresses(t *testing.T) {
 	nettest.NeedIPv6(t)
 	nodes, _ := newRouted(t, 2, netip.Addr.Is4)

@@ -13,12 +13,11 @@ import (
 	"fairlead.dev/fairlead/internal/netdev/link"
 )
 
-// watchBuffer holds the events of a burst of pods while we are not scheduled,
-// in bytes.
+// watchBuffer is the size of the socket's buffer, in bytes. It holds the events of a
+// burst of pods while this process is not scheduled.
 const watchBuffer = 4 << 20
 
-// everyLink is the index in messages about a setting of all links
-// (NETCONFA_IFINDEX_ALL).
+// everyLink is the index in messages about a setting of all links (NETCONFA_IFINDEX_ALL).
 const everyLink = -1
 
 const (
@@ -32,8 +31,8 @@ const (
 	netconfForwarding = 2
 )
 
-// groups are what WatchHost listens to. Those of settings tell of forwarding,
-// which other programs like to set back.
+// groups are the multicast groups that WatchHost joins. Those of settings report
+// forwarding, which other programs often set back.
 var groups = [...]int{
 	unix.RTNLGRP_LINK,
 	unix.RTNLGRP_IPV4_IFADDR, unix.RTNLGRP_IPV6_IFADDR,
@@ -42,7 +41,7 @@ var groups = [...]int{
 	unix.RTNLGRP_NEIGH, unix.RTNLGRP_IPV4_RULE, unix.RTNLGRP_IPV6_RULE,
 }
 
-// watched are the links that matter to WatchHost beside the routes.
+// watched are the links that WatchHost watches, beside the routes.
 type watched struct {
 	bridge, uplink           string
 	bridgeIndex, uplinkIndex int
@@ -54,7 +53,7 @@ func (w watched) has(index int, name string) bool {
 		name != "" && (name == w.bridge || name == w.uplink || isTunnelName(name))
 }
 
-// watch changes the links that WatchHost takes for the bridge and the uplink.
+// watch changes the links that WatchHost watches.
 func (k *Kernel) watch(change func(*watched)) {
 	k.mu.Lock()
 	defer k.mu.Unlock()
@@ -67,13 +66,16 @@ func (k *Kernel) watching() watched {
 	return k.watched
 }
 
-// WatchHost calls notify once it listens, and then whenever the kernel tells of a
-// change: to the bridge, the uplink or the tunnel that the last ApplyHost or Uplink
-// named, to their addresses or forwarding, to the tunnel's neighbours, to a route of
-// ours, a default route or a routing rule. Pods that come and go cause no call.
-// ApplyHost causes some, after which it finds nothing to do. notify must not block. If
-// the kernel dropped events for want of room, WatchHost listens anew and calls notify.
-// It returns nil when ctx ends.
+// WatchHost calls notify once it listens, and then for each change to:
+//
+//   - the bridge, the uplink or the tunnel of the last ApplyHost or Uplink;
+//   - their addresses or forwarding;
+//   - the neighbours of the tunnel;
+//   - a route of Fairlead, a default route or a routing rule.
+//
+// Pods that come and go cause no call. ApplyHost causes some, after which it finds
+// nothing to do. notify must not block. If the kernel dropped events because the buffer
+// was full, WatchHost listens anew and calls notify. It returns nil when ctx ends.
 func (k *Kernel) WatchHost(ctx context.Context, notify func()) error {
 	for ctx.Err() == nil {
 		err := k.watchOnce(ctx, watchBuffer, notify)
@@ -84,10 +86,10 @@ func (k *Kernel) WatchHost(ctx context.Context, notify func()) error {
 	return nil
 }
 
-// watchOnce listens with so many bytes of room, until ctx ends or something
-// fails: ENOBUFS when events were dropped.
+// watchOnce listens with a buffer of room bytes until ctx ends or an error occurs.
+// Errors: ENOBUFS if events were dropped.
 func (k *Kernel) watchOnce(ctx context.Context, room int, notify func()) error {
-	e := &eye{kernel: k, seen: map[int]linkState{}}
+	e := &eventFilter{kernel: k, seen: map[int]linkState{}}
 	return k.listen(ctx, hostEvents(room), notify, func(m syscall.NetlinkMessage) {
 		if e.matters(m) {
 			notify()
@@ -95,22 +97,22 @@ func (k *Kernel) watchOnce(ctx context.Context, room int, notify func()) error {
 	})
 }
 
-// source names the events that the kernel is to tell of.
+// source names the events that a socket receives.
 type source struct {
 	protocol int
 	groups   []int
-	room     int                // in bytes, for events that wait
-	filter   func(fd int) error // on the socket before it gets any; nil takes all
+	room     int                // in bytes, for waiting events
+	filter   func(fd int) error // set on the socket before its first event; nil takes all
 }
 
-// hostEvents are the events for WatchHost.
+// hostEvents returns the events for WatchHost.
 func hostEvents(room int) source {
 	return source{protocol: unix.NETLINK_ROUTE, groups: groups[:], room: room, filter: filterPods}
 }
 
-// listen calls ready once it listens, and see for each message, until ctx ends or
-// something fails: ENOBUFS when events were dropped.
-func (k *Kernel) listen(ctx context.Context, from source, ready func(), see func(syscall.NetlinkMessage)) error {
+// listen calls ready once it listens, and handle for each message, until ctx ends or an
+// error occurs. Errors: ENOBUFS if events were dropped.
+func (k *Kernel) listen(ctx context.Context, from source, ready func(), handle func(syscall.NetlinkMessage)) error {
 	var sock *os.File
 	err := k.In(func() (err error) {
 		sock, err = from.subscribe()
@@ -138,19 +140,19 @@ func (k *Kernel) listen(ctx context.Context, from source, ready func(), see func
 			return err
 		}
 		for _, m := range msgs {
-			see(m)
+			handle(m)
 		}
 	}
 }
 
-// subscribe opens a socket that gets events, in the thread's namespace.
+// subscribe opens a socket for the events, in the thread's namespace.
 func (from source) subscribe() (*os.File, error) {
 	fd, err := unix.Socket(unix.AF_NETLINK, unix.SOCK_RAW|unix.SOCK_CLOEXEC|unix.SOCK_NONBLOCK, from.protocol)
 	if err != nil {
 		return nil, err
 	}
 	sock := os.NewFile(uintptr(fd), "netlink")
-	// More than net.core.rmem_max needs the right to; less is only less room.
+	// A size above net.core.rmem_max needs a privilege; without it the buffer is smaller.
 	if unix.SetsockoptInt(fd, unix.SOL_SOCKET, unix.SO_RCVBUFFORCE, from.room) != nil {
 		_ = unix.SetsockoptInt(fd, unix.SOL_SOCKET, unix.SO_RCVBUF, from.room)
 	}
@@ -180,21 +182,22 @@ func receiveEvent(raw syscall.RawConn, buf []byte) (int, error) {
 	return n, errors.Join(readErr, err)
 }
 
-// linkState is the state of the bridge or the uplink, as far as it matters. The kernel
-// also tells of the bridge when ports come and go, with nothing of this changed.
+// linkState is the part of the state of the bridge or the uplink that WatchHost compares.
+// The kernel also sends messages about the bridge when ports come and go, without a
+// change of this part.
 type linkState struct {
 	name, mac string
 	mtu       uint32
 	up        bool
 }
 
-// eye tells the events that matter from the others.
-type eye struct {
+// eventFilter selects the events that WatchHost reports.
+type eventFilter struct {
 	kernel *Kernel
 	seen   map[int]linkState // the watched links, by index
 }
 
-func (e *eye) matters(m syscall.NetlinkMessage) bool {
+func (e *eventFilter) matters(m syscall.NetlinkMessage) bool {
 	switch m.Header.Type {
 	case unix.RTM_NEWLINK, unix.RTM_DELLINK:
 		return e.link(m)
@@ -212,17 +215,17 @@ func (e *eye) matters(m syscall.NetlinkMessage) bool {
 	return false
 }
 
-func (e *eye) link(m syscall.NetlinkMessage) bool {
+func (e *eventFilter) link(m syscall.NetlinkMessage) bool {
 	if len(m.Data) < unix.SizeofIfInfomsg {
 		return false
 	}
 	msg := nl.DeserializeIfInfomsg(m.Data)
-	if msg.Family != unix.AF_UNSPEC { // news of a port, from the bridge
+	if msg.Family != unix.AF_UNSPEC { // the bridge's message about a port
 		return false
 	}
 	attrs, err := nl.ParseRouteAttr(m.Data[unix.SizeofIfInfomsg:])
 	if err != nil {
-		return true // better once too often
+		return true // an unnecessary call does no harm
 	}
 	is := linkState{up: msg.Flags&unix.IFF_UP != 0}
 	for _, a := range attrs {
@@ -248,8 +251,8 @@ func (e *eye) link(m syscall.NetlinkMessage) bool {
 	return was != is
 }
 
-// route tells whether it is one of ours, or a default route: the uplink may
-// have changed. The message need not be looked into: both stand in its head.
+// route reports whether a message is about a route of Fairlead or a default route, after
+// which the uplink may be another. The head of the message contains all that is needed.
 func route(m syscall.NetlinkMessage) bool {
 	if len(m.Data) < unix.SizeofRtMsg {
 		return false
@@ -261,8 +264,8 @@ func route(m syscall.NetlinkMessage) bool {
 	return msg.Protocol == link.RouteProtocol || msg.Dst_len == 0 && msg.Table == unix.RT_TABLE_MAIN
 }
 
-// netconf tells whether forwarding changed on all links or on a watched one.
-func (e *eye) netconf(m syscall.NetlinkMessage) bool {
+// netconf reports whether forwarding changed on all links or on a watched one.
+func (e *eventFilter) netconf(m syscall.NetlinkMessage) bool {
 	if len(m.Data) < sizeofNetconfmsg {
 		return false
 	}

@@ -50,9 +50,8 @@ func await(t *testing.T, events <-chan struct{}, what string) {
 	}
 }
 
-// quiesce reads events until the watcher has nothing more to say: it makes a
-// change that is told of (a stray route of ours, and its removal) and counts
-// what came before.
+// quiesce reads events until the watch has no more to report. It makes a change that is
+// reported (a stray route of Fairlead, and its removal) and counts the earlier events.
 func quiesce(t *testing.T, h *netlink.Handle, events <-chan struct{}) int {
 	t.Helper()
 	stray := &netlink.Route{Dst: link.ToIPNet(nettest.Prefix("10.98.7.0/24")), Type: unix.RTN_BLACKHOLE, Protocol: link.RouteProtocol}
@@ -131,7 +130,7 @@ func TestWatchHost(t *testing.T) {
 			settled(t, k, state)
 		})
 	}
-	// All quiet: pods and what others do tell nobody.
+	// Pods and changes of other programs cause no event.
 	quiesce(t, h, events)
 	for i := range 5 {
 		if err := plug.New(k.Sockets).Make(t.Context(), nettest.NewNamespace(t), numberedPlug(i)); err != nil {
@@ -150,7 +149,7 @@ func TestWatchHost(t *testing.T) {
 	}
 }
 
-// A watcher whose room for events ran over listens anew, and says so.
+// A watch whose buffer overflowed listens anew and notifies.
 func TestWatchHostOverrun(t *testing.T) {
 	k := newCable(t, 1)[0]
 	h := nettest.OpenHandle(t, k.Namespace())
@@ -161,7 +160,7 @@ func TestWatchHostOverrun(t *testing.T) {
 	done := make(chan error, 1)
 	go func() {
 		done <- k.watchOnce(ctx, 4<<10, func() {
-			if first { // it hangs while much happens
+			if first { // the callback blocks while many events come
 				first = false
 				close(held)
 				<-release
@@ -220,7 +219,7 @@ func TestUplink(t *testing.T) {
 	apply(t, k, stateOf(0, 1))
 	is("", "the only one beside our bridge")
 
-	// Another one with an address makes it a guess.
+	// A second interface with an address makes the choice ambiguous.
 	middle := nettest.NewHost(t)
 	nettest.AddCable(t, middle.Namespace(), "port9", nettest.LinkNamed(t, middle.Namespace(), nettest.DefaultBridge).Attrs().Index, nettest.Cable{To: k.Namespace(), Name: "up1", MTU: 1500})
 	up1 := nettest.LinkNamed(t, k.Namespace(), "up1").Attrs().Index

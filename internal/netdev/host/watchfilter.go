@@ -21,8 +21,8 @@ const (
 	netconfProxyNeigh = 5  // of linux/netconf.h
 )
 
-// Where things are in a message (RFC 3549 section 2.3): of any, about a link, a
-// route, a neighbour and the settings of a link.
+// Offsets in a message (RFC 3549 section 2.3): of any kind, about a link, a route, a
+// neighbour and the settings of a link.
 const (
 	typeAt         = 4
 	familyAt       = unix.SizeofNlMsghdr
@@ -31,26 +31,32 @@ const (
 	neighStateAt   = unix.SizeofNlMsghdr + 8
 	neighFlagsAt   = unix.SizeofNlMsghdr + 10
 	netconfAttrsAt = unix.SizeofNlMsghdr + sizeofNetconfmsg
-	// attrHeader is the length and type before an attribute's value.
+	// attrHeader is the size of the length and type before an attribute's value.
 	attrHeader = unix.SizeofRtAttr
 	// hostNameAttr is the length of an attribute with a host end's name.
 	hostNameAttr = attrHeader + len(plug.HostPrefix) + plug.HostDigits + 1
 )
 
-// Where a filter's program leads: to the end, or to what looks at a part of a message.
+// Labels of the filter's program: its two ends, and the parts that test one kind of
+// message.
 const (
 	keep, drop                           = "keep", "drop"
 	aLink, itsName, aNeighbour, itsFlags = "link", "name", "neighbour", "flags"
 	aRoute, settings                     = "route", "settings"
 )
 
-// podFilter tells what comes of pods that come and go, two dozen messages for each,
-// from what is left to eye. It drops what is said of host ends; of ports as the bridge
-// sees them; of the bridge and others when nothing but what their cards can do
-// changes; of the routes that addresses bring; of the settings of a link when it
-// appears and goes, which a message about the link tells of; of neighbours that come
-// to be known and are forgotten. Neighbours that were written, as the tunnel's are,
-// and those that failed, as one that is being deleted, are kept.
+// podFilter drops the messages that the kernel sends when pods come and go, two dozen for
+// each, and keeps the rest for eventFilter. It drops messages
+//
+//   - about host ends;
+//   - about ports, from the bridge;
+//   - about the bridge and other links if only the features of their cards change;
+//   - about the routes that come with addresses;
+//   - about the settings of a link that appears or goes, which has a message of its own;
+//   - about neighbours that become known or are forgotten.
+//
+// It keeps neighbours that a program wrote, such as the tunnel's, and failed neighbours,
+// such as those that are being deleted.
 var podFilter = []instruction{
 	load(unix.BPF_H, typeAt),
 	ifEqual(host16(unix.RTM_NEWLINK), aLink, ""),
@@ -85,7 +91,8 @@ var podFilter = []instruction{
 	load(unix.BPF_B, neighFlagsAt).at(itsFlags),
 	ifAny(unix.NTF_SELF, keep, drop),
 
-	// All settings at once, and so this one, are told of when a link appears.
+	// The kernel reports all settings at once, and this one among them, when a link
+	// appears.
 	set(netconfAttrsAt).at(settings), setX(netconfProxyNeigh), findAttr(),
 	ifEqual(0, keep, drop),
 
@@ -93,15 +100,16 @@ var podFilter = []instruction{
 	end(0).at(drop),
 }
 
-// filterPods makes the kernel keep back what podFilter drops: each message would wake
-// the daemon while it plugs the next pod.
+// filterPods attaches podFilter to a socket: each message that the kernel delivers would
+// wake the daemon while it plugs the next pod.
 func filterPods(fd int) error {
 	program := assemble(podFilter)
 	return unix.SetsockoptSockFprog(fd, unix.SOL_SOCKET, unix.SO_ATTACH_FILTER,
 		&unix.SockFprog{Len: uint16(len(program)), Filter: &program[0]})
 }
 
-// instruction of a filter. A test leads to where another one is, or to the next.
+// instruction is one instruction of a filter. A test jumps to a label, or continues with
+// the next instruction if the label is empty.
 type instruction struct {
 	unix.SockFilter
 	label   string
@@ -113,7 +121,7 @@ func (i instruction) at(label string) instruction {
 	return i
 }
 
-// assemble replaces labels by how many instructions are skipped.
+// assemble replaces labels by the number of instructions to skip.
 func assemble(lines []instruction) []unix.SockFilter {
 	where := map[string]int{}
 	for n, l := range lines {
@@ -134,26 +142,27 @@ func code(c uint16, k int32) instruction {
 	return instruction{SockFilter: unix.SockFilter{Code: c, K: uint32(k)}}
 }
 
-// load loads a number of a size, of what is at that place of the message; loadX at
-// that place from X on.
+// load loads a number of a size from an offset in the message. loadX adds register X to
+// the offset.
 func load(size uint16, at int32) instruction { return code(unix.BPF_LD|unix.BPF_ABS|size, at) }
 
 func loadX(size uint16, at int32) instruction { return code(unix.BPF_LD|unix.BPF_IND|size, at) }
 
-// set and setX set the two registers, toX the second to what the first is.
+// set and setX set the registers A and X, toX copies A to X.
 func set(value int32) instruction { return code(unix.BPF_LD|unix.BPF_IMM, value) }
 
 func setX(value int32) instruction { return code(unix.BPF_LDX|unix.BPF_IMM, value) }
 
 func toX() instruction { return code(unix.BPF_MISC|unix.BPF_TAX, 0) }
 
-// findAttr finds where attribute X is, after where the attributes begin: 0 is nowhere.
+// findAttr loads the offset of the attribute with type X, searching from offset A on; 0
+// means that there is none.
 func findAttr() instruction { return load(unix.BPF_W, ancillary+ancillaryNlattr) }
 
-// end ends the program: so many bytes of the message are kept, at -1 all.
+// end ends the program and keeps a number of bytes of the message, all for -1.
 func end(bytes int32) instruction { return code(unix.BPF_RET|unix.BPF_K, bytes) }
 
-// ifEqual and ifAny, of which any bit is enough, lead to yes or to no.
+// ifEqual and ifAny jump to yes or no. For ifAny one common bit is enough.
 func ifEqual(value uint32, yes, no string) instruction { return test(unix.BPF_JEQ, value, yes, no) }
 
 func ifAny(bits uint32, yes, no string) instruction { return test(unix.BPF_JSET, bits, yes, no) }
@@ -162,8 +171,8 @@ func test(how uint16, value uint32, yes, no string) instruction {
 	return instruction{SockFilter: unix.SockFilter{Code: unix.BPF_JMP | unix.BPF_K | how, K: value}, yes: yes, no: no}
 }
 
-// host16 and host32 are a number of this machine's byte order as a filter loads it, which
-// takes all for network order.
+// host16 and host32 return a number in this machine's byte order as a filter loads it: a
+// filter takes all numbers for network order.
 func host16(v uint16) uint32 {
 	return uint32(binary.BigEndian.Uint16(binary.NativeEndian.AppendUint16(nil, v)))
 }

@@ -17,13 +17,13 @@ import (
 	"fairlead.dev/fairlead/internal/netdev/plug"
 )
 
-// TestFilterPods makes pairs of links, one with a host end's name, and reads
-// what a watch is told: of the others everything, of that one nothing.
+// TestFilterPods makes pairs of links and reads the messages of a watch. It gets all
+// messages about the other links, and none about the link with a host end's name.
 func TestFilterPods(t *testing.T) {
 	nettest.NeedRoot(t)
 	ns := nettest.NewNamespace(t)
 	pod := plug.HostName("c0ffee", "eth0")
-	told := map[string]bool{}
+	got := map[string]bool{}
 	nettest.In(t, ns, func() error {
 		sock, err := hostEvents(watchBuffer).subscribe()
 		if err != nil {
@@ -39,21 +39,21 @@ func TestFilterPods(t *testing.T) {
 		messages, err := pending(sock)
 		for _, m := range messages {
 			for _, name := range []string{pod, "flat0", "uplink0"} {
-				// A link's name is ended by a zero, also in the message.
+				// A link's name ends with a zero, also in the message.
 				if bytes.Contains(m.Data, append([]byte(name), 0)) {
-					told[name] = true
+					got[name] = true
 				}
 			}
 		}
 		return err
 	})
-	if diff := cmp.Diff(map[string]bool{"flat0": true, "uplink0": true}, told); diff != "" {
-		t.Errorf("told of (-want +got):\n%s", diff)
+	if diff := cmp.Diff(map[string]bool{"flat0": true, "uplink0": true}, got); diff != "" {
+		t.Errorf("messages about (-want +got):\n%s", diff)
 	}
 }
 
-// A pod that comes and goes wakes nobody. The first one changes what the bridge can do,
-// which is kept back, and brings it its carrier.
+// A pod that comes and goes causes no message. The first pod changes the features of the
+// bridge, which the filter drops, and its carrier, which the filter keeps.
 func TestFilterKeepsPodsBack(t *testing.T) {
 	k := newCable(t, 1)[0]
 	apply(t, k, stateOf(0, 2))
@@ -62,7 +62,7 @@ func TestFilterKeepsPodsBack(t *testing.T) {
 	carrier := false
 	for i, name := range []string{"first", "second", "third"} {
 		ns := nettest.NewNamespace(t)
-		var told []syscall.NetlinkMessage
+		var got []syscall.NetlinkMessage
 		nettest.In(t, k.Namespace(), func() (err error) {
 			sock, err := hostEvents(watchBuffer).subscribe()
 			if err != nil {
@@ -76,23 +76,23 @@ func TestFilterKeepsPodsBack(t *testing.T) {
 			if err != nil {
 				return err
 			}
-			told, err = pending(sock)
+			got, err = pending(sock)
 			return err
 		})
-		for _, m := range told {
+		for _, m := range got {
 			switch index := int32(binary.NativeEndian.Uint32(m.Data[4:])); { //nolint:gosec // as the kernel wrote it
 			case m.Header.Type == unix.RTM_NEWADDR && (index == bridge || index == uplink):
-				continue // an address of theirs has been found to be nobody else's
+				continue // duplicate address detection has ended for an address
 			case !carrier && index == bridge && m.Header.Type == unix.RTM_NEWLINK && !hasEvent(t, m):
 				carrier = true // the first pod's, which may come late
 				continue
 			}
-			t.Errorf("the %s: told of %+v", name, m.Header)
+			t.Errorf("the %s: got %+v", name, m.Header)
 		}
 	}
 }
 
-// pending are the messages that wait in a socket.
+// pending returns the messages that wait in a socket.
 func pending(sock *os.File) (messages []syscall.NetlinkMessage, err error) {
 	buf := make([]byte, 64<<10)
 	for {
@@ -111,7 +111,7 @@ func pending(sock *os.File) (messages []syscall.NetlinkMessage, err error) {
 	}
 }
 
-// hasEvent tells whether a message about a link says why it was sent.
+// hasEvent reports whether a message about a link contains its cause.
 func hasEvent(t *testing.T, m syscall.NetlinkMessage) bool {
 	t.Helper()
 	attrs, err := nl.ParseRouteAttr(m.Data[unix.SizeofIfInfomsg:])

@@ -10,11 +10,11 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// Of linux/netfilter/nfnetlink.h and nf_tables.h.
+// Constants of linux/netfilter/nfnetlink.h and nf_tables.h.
 const (
 	groupTables     = 7 // NFNLGRP_NFTABLES
 	msgNewGen       = 15
-	attrTable       = 1 // of every message but those about a generation
+	attrTable       = 1 // in all messages except those about a generation
 	attrElemSet     = 2
 	attrElements    = 3
 	attrElemKey     = 1
@@ -26,30 +26,32 @@ const (
 
 // RuleChange is a change of rules in a table of another program.
 type RuleChange struct {
-	// Family of the table, as NFPROTO_IPV4.
+	// Family of the table, such as NFPROTO_IPV4.
 	Family uint8
-	// Table and Chain are names; without a table, anything may have changed, without
-	// a chain the table itself did.
+	// Table and Chain are names. Without a table, anything may have changed. Without a
+	// chain, the table itself changed.
 	Table, Chain string
-	// Base says that the chain has a hook.
+	// Base is true if the chain has a hook.
 	Base bool
 }
 
-// WatchTables calls notify once for each transaction of any program that changed
-// something in the nftables called table, of any family. revision is the number that
-// the transaction put into the table's set "revision" (type mark), otherwise 0.
-// WatchTables calls notify with 0 as well once it listens, and when the kernel dropped
-// events for want of room. It calls others for each change of a table, a chain or a
-// rule under another name, and with nothing when it calls notify with 0 for these
-// reasons. Neither function must block. WatchTables returns nil when ctx ends.
+// WatchTables calls notify once for each transaction of any program that changes the
+// nftables table with this name, of any family. revision is the number that the
+// transaction put into the table's set "revision" (type mark), otherwise 0. WatchTables
+// also calls notify with 0 once it listens, and after the kernel dropped events because
+// the buffer was full.
+//
+// WatchTables calls others for each change of a table, chain or rule under another name,
+// and with the zero RuleChange whenever it calls notify with 0 for one of these two
+// reasons. Neither function may block. WatchTables returns nil when ctx ends.
 func (k *Kernel) WatchTables(ctx context.Context, table string, notify func(revision uint32), others func(RuleChange)) error {
 	for ctx.Err() == nil {
-		e := tableEye{table: table, notify: notify, others: others}
+		e := tableWatch{table: table, notify: notify, others: others}
 		ready := func() {
 			notify(0)
 			others(RuleChange{})
 		}
-		err := k.listen(ctx, source{protocol: unix.NETLINK_NETFILTER, groups: []int{groupTables}, room: watchBuffer}, ready, e.see)
+		err := k.listen(ctx, source{protocol: unix.NETLINK_NETFILTER, groups: []int{groupTables}, room: watchBuffer}, ready, e.handle)
 		if ctx.Err() == nil && !errors.Is(err, unix.ENOBUFS) {
 			return fmt.Errorf("watching nftables: %w", err)
 		}
@@ -57,9 +59,9 @@ func (k *Kernel) WatchTables(ctx context.Context, table string, notify func(revi
 	return nil
 }
 
-// tableEye puts the messages of one transaction together. The last of them tells of the
-// new generation of the rules.
-type tableEye struct {
+// tableWatch collects the messages of one transaction. The last message of a transaction
+// announces the new generation of the rules.
+type tableWatch struct {
 	table    string
 	notify   func(revision uint32)
 	others   func(RuleChange)
@@ -67,7 +69,7 @@ type tableEye struct {
 	revision uint32
 }
 
-func (e *tableEye) see(m syscall.NetlinkMessage) {
+func (e *tableWatch) handle(m syscall.NetlinkMessage) {
 	if m.Header.Type>>8 != unix.NFNL_SUBSYS_NFTABLES || len(m.Data) < sizeofNfgenmsg {
 		return
 	}
@@ -81,7 +83,7 @@ func (e *tableEye) see(m syscall.NetlinkMessage) {
 	}
 	attrs, err := nl.ParseRouteAttr(m.Data[sizeofNfgenmsg:])
 	if err != nil {
-		e.touched = true // better once too often
+		e.touched = true // an unnecessary call does no harm
 		return
 	}
 	if name := unix.ByteSliceToString(attr(attrs, attrTable)); name != e.table {
@@ -94,8 +96,8 @@ func (e *tableEye) see(m syscall.NetlinkMessage) {
 	}
 }
 
-// other tells of what happened in somebody else's table.
-func (e *tableEye) other(kind uint16, c RuleChange, attrs []syscall.NetlinkRouteAttr) {
+// other reports a change in another program's table.
+func (e *tableWatch) other(kind uint16, c RuleChange, attrs []syscall.NetlinkRouteAttr) {
 	switch kind {
 	case unix.NFT_MSG_NEWTABLE, unix.NFT_MSG_DELTABLE:
 	case unix.NFT_MSG_NEWCHAIN, unix.NFT_MSG_DELCHAIN:
@@ -108,7 +110,7 @@ func (e *tableEye) other(kind uint16, c RuleChange, attrs []syscall.NetlinkRoute
 	e.others(c)
 }
 
-// firstKey takes the key out of a list of elements with one of a number.
+// firstKey returns the key of the first element of a list, 0 if it is no number.
 func firstKey(list []byte) uint32 {
 	for _, kind := range []int{unix.NFTA_LIST_ELEM, attrElemKey, attrDataValue} {
 		attrs, err := nl.ParseRouteAttr(list)

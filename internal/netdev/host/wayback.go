@@ -8,22 +8,24 @@ import (
 	"fairlead.dev/fairlead/internal/netdev/link"
 )
 
-// Arrival is a packet that comes to the host.
+// Arrival describes a packet that reaches the host.
 type Arrival struct {
-	// Link that it comes by, and the address that it comes from.
+	// Link is the name of the link by which the packet arrives, Source its source
+	// address.
 	Link   string
 	Source netip.Addr
 }
 
-// WayBack is how the host would answer an Arrival.
+// WayBack describes the route of the host's answer to an Arrival.
 type WayBack struct {
-	// Astray says that it would not be by the link that the packet came by.
+	// Astray is true if the answer would leave by another link than the packet came by.
 	Astray bool
-	// Refused says that the kernel drops it for that (rp_filter 1).
+	// Refused is true if the kernel drops the packet for that reason (rp_filter 1).
 	Refused bool
 }
 
-// WaysBack looks at how the host would answer each of these packets, in their order.
+// WaysBack returns the route of the host's answer to each of these packets, in their
+// order.
 func (k *Kernel) WaysBack(all []Arrival) ([]WayBack, error) {
 	h, err := k.Handle()
 	if err != nil {
@@ -34,7 +36,7 @@ func (k *Kernel) WaysBack(all []Arrival) ([]WayBack, error) {
 	for i, a := range all {
 		dev, err := h.LinkByName(a.Link)
 		if link.IsNoLink(err) {
-			continue // nothing comes by it
+			continue // no packet comes by a missing link
 		}
 		if err != nil {
 			return nil, fmt.Errorf("looking at %s: %w", a.Link, err)
@@ -55,8 +57,8 @@ func (k *Kernel) WaysBack(all []Arrival) ([]WayBack, error) {
 	return out, nil
 }
 
-// strict tells whether the kernel drops what comes by a link from an address that is
-// not answered by it: the larger of two settings counts.
+// strict reports whether the kernel drops packets of a link whose answers would leave by
+// another link. The larger of two settings counts.
 func strict(dev string) (bool, error) {
 	most := 0
 	for _, of := range []string{"all", dev} {

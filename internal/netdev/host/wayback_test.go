@@ -16,8 +16,8 @@ import (
 	"fairlead.dev/fairlead/internal/netdev/nettest"
 )
 
-// Every node of the lab has rp_filter 1 (own review 14): only the tunnel's, which is
-// loose, keeps what off-link nodes send themselves from being dropped.
+// Every link of the node has rp_filter 1 (own review 14). Only the tunnel's is loose,
+// without which the kernel would drop the packets that off-link nodes send themselves.
 func TestWaysBack(t *testing.T) {
 	nettest.NeedIPv6(t)
 	nodes, _ := newRouted(t, 2, netip.Addr.Is4, netip.Addr.Is6)
@@ -61,7 +61,8 @@ func TestWaysBack(t *testing.T) {
 	check()
 }
 
-// Changes in other programs' tables are told of with their chain, those in ours are not.
+// Changes in other programs' tables are reported with their chain, changes in Fairlead's
+// table are not.
 func TestWatchTablesOfOthers(t *testing.T) {
 	nettest.NeedRoot(t)
 	k := newHostNode(t)
