@@ -10,8 +10,8 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// GlobalAddresses lists the addresses of one family by which others may reach a link:
-// of global scope, not deprecated, not temporary (RFC 8981).
+// GlobalAddresses lists the addresses of one family by which others may reach a link: of
+// global scope, not deprecated, not temporary (RFC 8981).
 func GlobalAddresses(ctx context.Context, h *netlink.Handle, link netlink.Link, fam int) ([]netip.Prefix, error) {
 	addrs, err := Dump(ctx, "listing the addresses of "+link.Attrs().Name, func() ([]netlink.Addr, error) {
 		return h.AddrList(link, fam)
@@ -33,14 +33,14 @@ func GlobalAddresses(ctx context.Context, h *netlink.Handle, link netlink.Link, 
 	return out, nil
 }
 
-// IsNoLink tells whether an error of the library says that there is no such link.
+// IsNoLink reports whether an error of the library means that there is no such link.
 func IsNoLink(err error) bool {
 	var none netlink.LinkNotFoundError
 	return errors.As(err, &none) || errors.Is(err, unix.ENODEV)
 }
 
-// ToPrefix returns an address of the library with its prefix length, false if there is
-// none.
+// ToPrefix converts an address of the library and its prefix length. It returns false if
+// n is nil or invalid.
 func ToPrefix(n *net.IPNet) (netip.Prefix, bool) {
 	if n == nil {
 		return netip.Prefix{}, false
@@ -56,7 +56,7 @@ func ToPrefix(n *net.IPNet) (netip.Prefix, bool) {
 	return netip.PrefixFrom(ip, ones), true
 }
 
-// ToIPNet returns a prefix as the library has it.
+// ToIPNet converts a prefix to the library's type.
 func ToIPNet(p netip.Prefix) *net.IPNet {
 	return &net.IPNet{IP: p.Addr().AsSlice(), Mask: net.CIDRMask(p.Bits(), p.Addr().BitLen())}
 }

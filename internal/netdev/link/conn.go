@@ -10,18 +10,19 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// answerTimeout is how long the kernel may take to answer, in seconds. It answers
-// before the send returns, so a wait means that an answer got lost.
+// answerTimeout bounds the wait for the kernel's answer, in seconds. The kernel answers
+// before the send returns, so a wait means that an answer was lost.
 const answerTimeout = 10
 
-// bufferSize is enough for any answer to a change. Conn reads no other messages.
+// bufferSize is enough, in bytes, for any answer to a change. Conn reads no other
+// messages.
 const bufferSize = 4 << 10
 
-// buffers keeps the buffers of closed sockets. The socket in a sandbox is closed after
-// one interface.
+// buffers keeps the buffers of closed sockets, since the socket in a sandbox is closed
+// after one interface.
 var buffers = sync.Pool{New: func() any { return new([bufferSize]byte) }}
 
-// Step is one change to the kernel. What names it in an error.
+// Step is one change to the kernel. Its What names it in an error.
 type Step struct {
 	What     string
 	Req      *nl.NetlinkRequest
@@ -29,12 +30,13 @@ type Step struct {
 }
 
 // Conn is a netlink socket of one namespace, for one user at a time. It sends many
-// messages in one round trip; a socket of the library takes one for each message.
+// messages in one round trip; a socket of the library needs a round trip for each
+// message.
 type Conn struct {
 	fd     int
 	seq    uint32
 	buf    *[bufferSize]byte
-	broken bool // answers may be outstanding: not to be used again
+	broken bool // answers may be outstanding: the socket must not be used again
 }
 
 // dial opens a socket in the namespace of the calling thread.
@@ -43,8 +45,8 @@ func dial() (*Conn, error) {
 	if err != nil {
 		return nil, fmt.Errorf("opening a netlink socket: %w", err)
 	}
-	// Refusals come with a sentence, and without a copy of what we sent. Old
-	// kernels know neither; their refusals are read all the same.
+	// The kernel adds a sentence to its refusals, and does not copy the request. Old
+	// kernels support neither option; their refusals are understood all the same.
 	_ = unix.SetsockoptInt(fd, unix.SOL_NETLINK, unix.NETLINK_EXT_ACK, 1)
 	_ = unix.SetsockoptInt(fd, unix.SOL_NETLINK, unix.NETLINK_CAP_ACK, 1)
 	err = unix.SetsockoptTimeval(fd, unix.SOL_SOCKET, unix.SO_RCVTIMEO, &unix.Timeval{Sec: answerTimeout})
@@ -55,8 +57,8 @@ func dial() (*Conn, error) {
 	return &Conn{fd: fd, buf: buffers.Get().(*[bufferSize]byte)}, nil
 }
 
-// Broken tells whether answers may be outstanding. The kernel may have done what it was
-// asked for, and the socket is not used again.
+// Broken reports whether answers may be outstanding. The kernel may have executed the
+// requests; the socket is not used again.
 func (c *Conn) Broken() bool { return c.broken }
 
 func (c *Conn) close() {
@@ -64,8 +66,8 @@ func (c *Conn) close() {
 	buffers.Put(c.buf)
 }
 
-// Do sends all steps at once. The kernel does them in order, and goes on after a step
-// that fails. Do returns the error of the first step that failed and is not optional.
+// Do sends all steps at once. The kernel does them in order, and continues after a step
+// that fails. Do returns the error of the first failed step that is not optional.
 func (c *Conn) Do(steps ...Step) error {
 	if len(steps) == 0 {
 		return nil
@@ -119,8 +121,8 @@ func (c *Conn) receive() ([]syscall.NetlinkMessage, error) {
 	}
 }
 
-// ackError returns nil if an NLMSG_ERROR acknowledges a change, otherwise the errno
-// with the sentence that the kernel adds (NLMSGERR_ATTR_MSG).
+// ackError returns nil if an NLMSG_ERROR acknowledges a change, otherwise the errno with
+// the sentence that the kernel adds (NLMSGERR_ATTR_MSG).
 func ackError(m syscall.NetlinkMessage) error {
 	native := nl.NativeEndian()
 	if len(m.Data) < 4+unix.SizeofNlMsghdr {
@@ -152,8 +154,8 @@ func ackError(m syscall.NetlinkMessage) error {
 
 func align4(n int) int { return (n + 3) &^ 3 }
 
-// Index returns the index of the link called name, 0 if there is none. It is an ioctl,
-// which does not wait for the lock of all changes (RTNL) as a netlink request does.
+// Index returns the index of the link called name, 0 if there is none. It uses an ioctl,
+// which unlike a netlink request does not wait for the lock of all changes (RTNL).
 func (c *Conn) Index(name string) (int, error) {
 	n, err := c.ioctl(name, unix.SIOCGIFINDEX)
 	return int(n), err
@@ -165,7 +167,7 @@ func (c *Conn) MTU(name string) (int, error) {
 	return int(n), err
 }
 
-// Up tells whether the link called name is up.
+// Up reports whether the link called name is up.
 func (c *Conn) Up(name string) (bool, error) {
 	n, err := c.ioctl(name, unix.SIOCGIFFLAGS)
 	return n&unix.IFF_UP != 0, err

@@ -8,11 +8,12 @@ import (
 	"github.com/vishvananda/netlink"
 )
 
-// dumpTries bounds how often a list is read again because links came and went
-// while the kernel was writing it.
+// dumpTries bounds how often Dump reads a list that was interrupted because links came
+// and went while the kernel wrote it.
 const dumpTries = 10
 
-// Dump reads a list until the kernel says that it is complete.
+// Dump reads a list until the kernel reports it as complete. what names the list in an
+// error. Errors: netlink.ErrDumpInterrupted after dumpTries attempts.
 func Dump[T any](ctx context.Context, what string, list func() ([]T, error)) ([]T, error) {
 	for range dumpTries {
 		all, err := list()

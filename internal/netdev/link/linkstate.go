@@ -9,12 +9,12 @@ import (
 type State struct {
 	Index int
 	Up    bool
-	// Master is the name of the bridge that the link is a port of, empty without one.
+	// Master is the name of the bridge that the link is a port of, "" without a bridge.
 	Master string
 }
 
 // LinkState returns the state of a link of the host. Errors: ErrNoLink if there is no
-// link of that name, otherwise the kernel's.
+// link with this name, otherwise the kernel's.
 func (s *Sockets) LinkState(name string) (State, error) {
 	h, err := s.Handle()
 	if err != nil {
@@ -35,7 +35,7 @@ func (s *Sockets) LinkState(name string) (State, error) {
 	}
 	master, err := h.LinkByIndex(a.MasterIndex)
 	switch {
-	case IsNoLink(err): // it went meanwhile
+	case IsNoLink(err): // it was removed meanwhile
 	case err != nil:
 		return is, fmt.Errorf("looking at the bridge of %s: %w", name, err)
 	default:

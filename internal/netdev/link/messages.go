@@ -13,14 +13,15 @@ import (
 // address.
 const addrGenModeNone = 1
 
-// NoLinkLocal keeps the kernel from making an IPv6 address of its own.
+// NoLinkLocal returns the attribute that keeps the kernel from making a link-local IPv6
+// address.
 func NoLinkLocal() *nl.RtAttr {
 	families := nl.NewRtAttr(unix.IFLA_AF_SPEC, nil)
 	families.AddRtAttr(unix.AF_INET6, nil).AddRtAttr(unix.IFLA_INET6_ADDR_GEN_MODE, nl.Uint8Attr(addrGenModeNone))
 	return families
 }
 
-// Raise sets a link up.
+// Raise returns the step that sets a link up.
 func Raise(name string) Step {
 	req := nl.NewNetlinkRequest(unix.RTM_SETLINK, 0)
 	req.AddData(UpMessage())
@@ -28,14 +29,14 @@ func Raise(name string) Step {
 	return Step{What: "setting up " + name, Req: req}
 }
 
-// UpMessage begins a message that sets a link up.
+// UpMessage returns the beginning of a message that sets a link up.
 func UpMessage() *nl.IfInfomsg {
 	msg := nl.NewIfInfomsg(unix.AF_UNSPEC)
 	msg.Flags, msg.Change = unix.IFF_UP, unix.IFF_UP
 	return msg
 }
 
-// SetLink changes one attribute of a link.
+// SetLink returns the step that changes one attribute of a link.
 func SetLink(name, what string, attr *nl.RtAttr) Step {
 	req := nl.NewNetlinkRequest(unix.RTM_SETLINK, 0)
 	req.AddData(nl.NewIfInfomsg(unix.AF_UNSPEC))
@@ -44,7 +45,7 @@ func SetLink(name, what string, attr *nl.RtAttr) Step {
 	return Step{What: "setting the " + what + " of " + name, Req: req}
 }
 
-// Remove removes a link.
+// Remove returns the step that removes a link.
 func Remove(name string) Step {
 	req := nl.NewNetlinkRequest(unix.RTM_DELLINK, 0)
 	req.AddData(nl.NewIfInfomsg(unix.AF_UNSPEC))
@@ -52,10 +53,11 @@ func Remove(name string) Step {
 	return Step{What: "removing " + name, Req: req}
 }
 
-// AddAddress adds an address without duplicate address detection, which takes seconds:
-// the controller gives no address out twice. The kernel makes no route of its own to an
-// IPv6 address that is alone in its prefix, as it makes none to such an IPv4 address.
-// The route to an address of the node would lead into the tunnel.
+// AddAddress returns the step that adds an address without duplicate address detection,
+// which takes seconds: the controller never assigns an address twice. For an IPv6 address
+// that is alone in its prefix, the step also keeps the kernel from making a route; for
+// such an IPv4 address the kernel makes none anyway. The route to an address of the node
+// would lead into the tunnel.
 func AddAddress(link int, a netip.Prefix, scope netlink.Scope) Step {
 	req := nl.NewNetlinkRequest(unix.RTM_NEWADDR, unix.NLM_F_CREATE|unix.NLM_F_EXCL)
 	msg := nl.NewIfAddrmsg(Family(a.Addr()))

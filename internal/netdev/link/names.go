@@ -11,15 +11,15 @@ const (
 	MaxNameLength  = 15    // IFNAMSIZ without the closing zero
 	MaxAliasLength = 255   // IFALIASZ without the closing zero
 	MinMTU         = 68    // RFC 791
-	MinMTUv6       = 1280  // RFC 8200; below it the kernel takes IPv6 off the link
+	MinMTUv6       = 1280  // RFC 8200; below it the kernel removes IPv6 from the link
 	MaxMTU         = 65535 // veth
 )
 
-// AliasPrefix begins the alias of every link that is ours.
+// AliasPrefix begins the alias of every link of Fairlead.
 const AliasPrefix = "fairlead "
 
-// CheckName returns what is wrong with the name of an interface by the rules of the
-// kernel's dev_valid_name, nil if it is valid.
+// CheckName returns nil if the name of an interface is valid by the rules of the kernel's
+// dev_valid_name, otherwise an error with the violated rule.
 func CheckName(name string) error {
 	switch {
 	case name == "":

@@ -10,9 +10,9 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// ownNamespace leads to the namespace of the calling thread, which is that of the
-// process except within Namespace.Do. /proc/self would lead to the namespace of the
-// first thread, which Do may have borrowed.
+// ownNamespace is the path of the calling thread's namespace, which is that of the
+// process except within Namespace.Do. /proc/self would lead to the namespace of the first
+// thread, which Do may have borrowed.
 const ownNamespace = "/proc/thread-self/ns/net"
 
 // home returns the namespace of the process, which does not change. It is opened once,
@@ -25,28 +25,28 @@ var home = sync.OnceValues(func() (*Namespace, error) {
 	return namespaceAt(fd, ownNamespace)
 })
 
-// NamespaceID tells a namespace from all others as long as it lives. Afterwards the
-// kernel may use its numbers again, also within the same boot.
+// NamespaceID identifies a namespace as long as it exists. Afterwards the kernel may
+// reuse the numbers, also within the same boot.
 type NamespaceID struct {
 	Device uint64 `json:"device"`
 	Inode  uint64 `json:"inode"`
 }
 
-// Namespace is an open network namespace. While it is open the kernel keeps
-// the namespace, whatever happens to its path.
+// Namespace is an open network namespace. The kernel keeps an open namespace even if its
+// path is removed.
 type Namespace struct {
 	path string
 	id   NamespaceID
 
 	mu   sync.Mutex
-	fd   int   // -1 when it was closed: the number may be another file's then
-	conn *Conn // opened by the first user, kept for the next interface
+	fd   int   // -1 after Close: the number may belong to another file then
+	conn *Conn // opened by the first With or Prepare, kept for the next interface
 }
 
-// OpenNamespace opens the network namespace at path, which is a bind mount or a file
-// like /proc/7/ns/net. Errors: ErrNotNamespace, with the path and what was found there,
-// if it is no network namespace or that of this process; fs.ErrNotExist as well if
-// nothing is there; otherwise the kernel's.
+// OpenNamespace opens the network namespace at path, which is a bind mount or a file like
+// /proc/7/ns/net. Errors: ErrNotNamespace, with the path and a description of the file,
+// if it is no network namespace or that of this process; also fs.ErrNotExist if the path
+// does not exist; otherwise the kernel's.
 func OpenNamespace(path string) (*Namespace, error) {
 	ns, err := OpenAnyNamespace(path)
 	if err != nil {
@@ -59,15 +59,15 @@ func OpenNamespace(path string) (*Namespace, error) {
 	return ns, nil
 }
 
-// OpenAnyNamespace opens a network namespace, also that of this process. Errors: those
-// of OpenNamespace.
+// OpenAnyNamespace opens a network namespace, also that of this process. Errors: those of
+// OpenNamespace.
 func OpenAnyNamespace(path string) (*Namespace, error) {
 	own, err := home()
 	if err != nil {
 		return nil, err
 	}
-	// The file is looked at before it is opened, because opening a device may have any
-	// effect. All namespaces are on one device.
+	// The type of the file is checked before it is opened, because opening a device may
+	// have any effect. All namespaces are on one device.
 	var st unix.Stat_t
 	if err := unix.Stat(path, &st); err != nil {
 		return nil, openError(path, err)
@@ -75,8 +75,7 @@ func OpenAnyNamespace(path string) (*Namespace, error) {
 	if st.Dev != own.id.Device {
 		return nil, &notNamespaceError{path: path, found: foundFile(path, st.Mode)}
 	}
-	// Another file may have come in its place since, and a pipe would wait for its
-	// writer.
+	// Another file may have replaced it since, and a pipe would wait for its writer.
 	fd, err := unix.Open(path, unix.O_RDONLY|unix.O_NONBLOCK|unix.O_NOCTTY|unix.O_CLOEXEC, 0)
 	if err != nil {
 		return nil, openError(path, err)
@@ -84,8 +83,7 @@ func OpenAnyNamespace(path string) (*Namespace, error) {
 	return namespaceAt(fd, path)
 }
 
-// namespaceAt returns the namespace of a file descriptor, and takes the descriptor
-// over.
+// namespaceAt returns the namespace of a file descriptor, and takes the descriptor over.
 func namespaceAt(fd int, path string) (*Namespace, error) {
 	var st unix.Stat_t
 	if err := unix.Fstat(fd, &st); err != nil {
@@ -103,14 +101,14 @@ func namespaceAt(fd int, path string) (*Namespace, error) {
 // ID returns the namespace's device and inode.
 func (n *Namespace) ID() NamespaceID { return n.id }
 
-// Path returns the path that the namespace was opened at.
+// Path returns the path by which the namespace was opened.
 func (n *Namespace) Path() string { return n.path }
 
-// FD returns the namespace's file descriptor, for messages to the kernel. It is open as
-// long as the namespace is.
+// FD returns the namespace's file descriptor, for messages to the kernel. It is valid
+// until Close.
 func (n *Namespace) FD() int { return n.fd }
 
-// Close lets go of the namespace.
+// Close releases the namespace and its socket.
 func (n *Namespace) Close() error {
 	n.mu.Lock()
 	defer n.mu.Unlock()
@@ -123,8 +121,7 @@ func (n *Namespace) Close() error {
 	return unix.Close(fd)
 }
 
-// errClosed says that the namespace was closed before, as it may be when Prepare
-// begins.
+// errClosed is returned after Close, which may come before a concurrent Prepare.
 var errClosed = fmt.Errorf("network namespace: %w", fs.ErrClosed)
 
 // With runs fn with a socket in the namespace, one fn at a time.
@@ -151,11 +148,10 @@ func (n *Namespace) With(fn func(*Conn) error) error {
 	return err
 }
 
-// Prepare opens the socket for the next With. An error is not lost: With meets it
-// again.
+// Prepare opens the socket for the next With. It drops an error, which recurs in With.
 func (n *Namespace) Prepare() { _ = n.With(func(*Conn) error { return nil }) }
 
-// Do runs fn on a thread that is in the namespace, and only for fn.
+// Do runs fn on a thread in the namespace. The thread is there only for fn.
 func (n *Namespace) Do(fn func() error) error {
 	back, err := home()
 	if err != nil {
@@ -180,11 +176,11 @@ func (n *Namespace) Do(fn func() error) error {
 	return <-result
 }
 
-// NotNamespace returns an ErrNotNamespace that spells out what was found at a path.
+// NotNamespace returns an ErrNotNamespace that describes the file at a path.
 func NotNamespace(path, found string) error { return &notNamespaceError{path: path, found: found} }
 
-// notNamespaceError spells out what was found. It avoids the kernel's words for a
-// missing file, which runtimes take for success.
+// notNamespaceError describes the file at a path that is no namespace. It avoids the
+// kernel's words for a missing file, which runtimes take for success.
 type notNamespaceError struct {
 	path, found string
 	missing     bool

@@ -34,8 +34,8 @@ func TestOpenNamespaceRefuses(t *testing.T) {
 		{name: "nothing", path: filepath.Join(dir, "none"), says: "nothing is there", missing: true},
 		{name: "below a file", path: filepath.Join(file, "ns"), says: "nothing is there", missing: true},
 		{name: "directory", path: dir, says: "it is a directory"},
-		// An unmounted namespace, or a mount that the daemon does not see:
-		// the runtimes' threads show it as "unknown FS magic 1021994".
+		// This file is an unmounted namespace, or a mount that the daemon does not see.
+		// Runtimes report it as "unknown FS magic 1021994".
 		{name: "regular file", path: file, says: "mountPropagation HostToContainer"},
 		{name: "pipe without a writer", path: fifo, says: "it is a pipe"},
 		{name: "socket", path: socket, says: "it is a socket"},
@@ -75,7 +75,7 @@ func TestNamespaceID(t *testing.T) {
 	}
 }
 
-// No thread stays in a namespace that it was lent to.
+// No thread stays in a namespace that it entered for Do.
 func TestThreadsComeHome(t *testing.T) {
 	home, err := statID(nettest.OwnNamespace)
 	if err != nil {

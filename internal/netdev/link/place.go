@@ -6,15 +6,15 @@ import (
 	"path/filepath"
 )
 
-// Place is where a network namespace is, as a record keeps it.
+// Place identifies a network namespace in a record.
 type Place struct {
-	// Path that the runtime gave.
+	// Path is the path that the runtime passed.
 	Path string `json:"path"`
-	// ID of the namespace that was there.
+	// ID is the namespace that was at Path.
 	ID NamespaceID `json:"id"`
 }
 
-// Place returns where the namespace is.
+// Place returns the path and ID of the namespace.
 func (n *Namespace) Place() Place { return Place{Path: n.path, ID: n.id} }
 
 // Open opens the namespace. Errors: those of OpenNamespace, and ErrNotNamespace if
@@ -31,10 +31,10 @@ func (p Place) Open() (*Namespace, error) {
 	return ns, nil
 }
 
-// Gone tells whether the namespace has ended: nothing is at its path, or a later
-// namespace. It is false as long as that is not clear. The namespace may be hidden,
-// because mounts of namespaces do not reach the container of this program, or because
-// the whole directory is missing. A place without a path is never gone.
+// Gone reports whether the namespace has ended: its path does not exist, or leads to a
+// later namespace. It is false in case of doubt. The namespace may be hidden, because
+// mounts of namespaces do not reach the container of this program, or because the whole
+// directory is missing. A place without a path is never gone.
 func (p Place) Gone() bool {
 	if p.Path == "" {
 		return false

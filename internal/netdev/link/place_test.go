@@ -50,7 +50,7 @@ func TestPlace(t *testing.T) {
 	other := nettest.NewNamespace(t)
 	is("another namespace in its place", link.Place{Path: other.Path(), ID: p.ID}, true)
 
-	// The mount may only not reach this program.
+	// The mount may exist without reaching this program.
 	nettest.DropPath(t, p.Path)
 	is("a file in its place", p, false)
 	if err := os.Remove(p.Path); err != nil {

@@ -1,6 +1,5 @@
-// Package link has the means by which the packages beside it talk to the kernel:
-// netlink sockets that are kept open, messages, network namespaces and settings under
-// /proc/sys.
+// Package link gives the packages beside it access to the kernel: netlink sockets that
+// are kept open, messages, network namespaces and settings under /proc/sys.
 //
 // Only link and the packages beside it import netlink.
 package link
@@ -15,36 +14,36 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// RouteProtocol marks the routes that are ours (rtm_protocol, rtnetlink(7)):
-// no program listed in the kernel's rt_protos uses the number.
+// RouteProtocol marks the routes of Fairlead (rtm_protocol, rtnetlink(7)): no program in
+// the kernel's list rt_protos uses the number.
 const RouteProtocol = 158
 
-// Errors that callers decide on with errors.Is.
+// Errors that callers test with errors.Is.
 var (
-	// ErrNotNamespace says that a path does not lead to the network namespace
-	// of a sandbox.
+	// ErrNotNamespace means that a path does not lead to the network namespace of a
+	// sandbox.
 	ErrNotNamespace = errors.New("not the network namespace of a sandbox")
-	// ErrExists says that an interface of that name is there already.
+	// ErrExists means that another interface has the name.
 	ErrExists = errors.New("interface exists already")
-	// ErrNoBridge says that the bridge to plug into is missing on this node.
+	// ErrNoBridge means that the bridge to plug into is missing on this node.
 	ErrNoBridge = errors.New("bridge is missing on this node")
-	// ErrNoLink says that the interface asked for is missing.
+	// ErrNoLink means that the requested interface is missing.
 	ErrNoLink = errors.New("interface is missing")
-	// ErrInvalid says that what was asked for can never be done.
+	// ErrInvalid means that a request can never succeed.
 	ErrInvalid = errors.New("invalid")
 )
 
 // maxIdle is how many sockets are kept open for the next operations. A socket has one
-// user at a time, so there are as many sockets as operations at once.
+// user at a time, so there are as many sockets as concurrent operations.
 const maxIdle = 32
 
 // Sockets are open sockets on one network namespace, the host's. Its methods may be
-// called from many goroutines at once.
+// called concurrently.
 type Sockets struct {
-	// IPv6 tells whether this kernel has it.
+	// IPv6 is true if this kernel has IPv6.
 	IPv6 bool
 
-	host *Namespace // nil: the one that the process is in
+	host *Namespace // nil: that of the process
 	idle chan *Conn
 }
 
@@ -64,7 +63,7 @@ func OpenAt(host *Namespace) (*Sockets, error) {
 	return s, nil
 }
 
-// Close gives the sockets back. Operations under way finish.
+// Close closes the idle sockets. Running operations finish.
 func (s *Sockets) Close() error {
 	for {
 		select {
@@ -76,7 +75,7 @@ func (s *Sockets) Close() error {
 	}
 }
 
-// Namespace returns the namespace that the sockets are on, nil for that of the process.
+// Namespace returns the namespace of the sockets, nil for that of the process.
 func (s *Sockets) Namespace() *Namespace { return s.host }
 
 // Conn takes an idle socket, or opens one.
@@ -107,7 +106,7 @@ func (s *Sockets) Release(c *Conn) {
 	}
 }
 
-// Handle opens a handle of the netlink library, for work that no pod waits for.
+// Handle opens a handle of the netlink library, for work that delays no pod.
 func (s *Sockets) Handle() (*netlink.Handle, error) {
 	var h *netlink.Handle
 	err := s.In(func() (err error) {
@@ -128,7 +127,7 @@ func (s *Sockets) In(fn func() error) error {
 	return s.host.Do(fn)
 }
 
-// BootID returns the random number that the kernel gave to this boot.
+// BootID returns the random ID that the kernel gave to this boot.
 func BootID() (string, error) {
 	b, err := os.ReadFile("/proc/sys/kernel/random/boot_id")
 	if err != nil {

@@ -13,16 +13,16 @@ import (
 
 const sysctlRoot = "/proc/sys/"
 
-// errNoSysctl says that this kernel does not have the setting.
+// errNoSysctl means that this kernel does not have the setting.
 var errNoSysctl = errors.New("setting is not offered by this kernel")
 
 // Sysctls are the settings of the host.
 type Sysctls struct{}
 
-// Read reads a setting, named as its file below /proc/sys.
+// Read reads a setting by the path of its file below /proc/sys.
 func (Sysctls) Read(name string) (string, error) { return ReadSysctl(name) }
 
-// Set gives a setting a value. It writes only if the setting has another value.
+// Set sets a setting. It writes only if the setting has another value.
 func (Sysctls) Set(name, value string) error {
 	_, err := SetSysctl(name, value)
 	return err
@@ -40,14 +40,13 @@ func ReadSysctl(name string) (string, error) {
 	return strings.TrimSpace(string(b)), nil
 }
 
-// SetSysctl gives a setting a value and returns the value before. It writes only if
-// they differ.
+// SetSysctl sets a setting and returns its previous value. It writes only if they differ.
 func SetSysctl(name, value string) (before string, err error) {
 	before, err = ReadSysctl(name)
 	if err != nil || before == value {
 		return before, err
 	}
-	// There is no O_CREATE: a setting that vanished must not be created.
+	// O_CREATE is missing on purpose: a setting that vanished must not be created.
 	f, err := os.OpenFile(sysctlRoot+name, os.O_WRONLY, 0)
 	if errors.Is(err, unix.EROFS) {
 		f, err = openOwn(name)
@@ -65,8 +64,8 @@ func SetSysctl(name, value string) (before string, err error) {
 	return before, nil
 }
 
-// openOwn opens a setting for writing where /proc/sys is read-only, as it is in
-// a container that is not privileged.
+// openOwn opens a setting for writing if /proc/sys is read-only, as it is in a container
+// that is not privileged.
 func openOwn(name string) (*os.File, error) {
 	proc, err := ownProc()
 	if err != nil {
@@ -75,9 +74,9 @@ func openOwn(name string) (*os.File, error) {
 	return proc.OpenFile("sys/"+name, os.O_WRONLY, 0)
 }
 
-// ownProc is a /proc of this process alone, mounted nowhere. It needs
-// CAP_SYS_ADMIN, as entering a namespace does. It stays open as long as the
-// process lives.
+// ownProc returns a /proc of this process alone, which is mounted nowhere. It needs
+// CAP_SYS_ADMIN, as entering a namespace does. It stays open as long as the process
+// lives.
 var ownProc = sync.OnceValues(func() (*os.Root, error) {
 	context, err := unix.Fsopen("proc", unix.FSOPEN_CLOEXEC)
 	if err != nil {

@@ -10,8 +10,8 @@ import (
 	"fairlead.dev/fairlead/internal/netdev/nettest"
 )
 
-// TestReadOnlySettings sets something where /proc/sys is read-only, as in a
-// container: in the namespace of the thread, and nowhere else.
+// TestReadOnlySettings changes a setting while /proc/sys is read-only, as in a container.
+// It changes in the namespace of the thread alone.
 func TestReadOnlySettings(t *testing.T) {
 	nettest.NeedRoot(t)
 	const name = "net/ipv4/ip_forward"
@@ -22,7 +22,7 @@ func TestReadOnlySettings(t *testing.T) {
 	done := make(chan error, 1)
 	var before, after string
 	go func() {
-		runtime.LockOSThread() // and never unlocked: the thread ends with its namespaces
+		runtime.LockOSThread() // without an unlock: the thread ends with its namespaces
 		done <- func() error {
 			if err := unix.Unshare(unix.CLONE_NEWNET | unix.CLONE_NEWNS); err != nil {
 				return err

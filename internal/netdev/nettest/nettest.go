@@ -1,5 +1,6 @@
-// Package nettest is what the tests of the packages of internal/netdev share: network
-// namespaces that play nodes and pods, looks into them, and traffic between them.
+// Package nettest has the common parts of the tests of internal/netdev: network
+// namespaces that stand for nodes and pods, functions to inspect them, and traffic
+// between them.
 package nettest
 
 import (
@@ -23,16 +24,16 @@ import (
 	"fairlead.dev/fairlead/internal/netdev/link"
 )
 
-// Main runs the tests of a package. It fails when they leave a link, a mounted namespace
-// or an open one behind.
+// Main runs the tests of a package. It fails if they leave a link, a mounted namespace or
+// an open namespace behind.
 func Main(m *testing.M) {
 	dir, err := os.MkdirTemp("", "netdev")
 	if err != nil {
 		fmt.Fprintln(os.Stderr, err)
 		os.Exit(1)
 	}
-	_ = os.Setenv("TMPDIR", dir) // so that our mounts can be told from others'
-	// The first namespace that is opened opens that of the process, which stays open.
+	_ = os.Setenv("TMPDIR", dir) // distinguishes the mounts of these tests from others
+	// Opening the first namespace also opens that of the process, which stays open.
 	if ns, err := link.OpenNamespace(OwnNamespace); err == nil {
 		_ = ns.Close()
 	}
@@ -51,13 +52,13 @@ func Main(m *testing.M) {
 	os.Exit(code)
 }
 
-// isHostEnd tells whether a name is that of a host end of a pod.
+// isHostEnd reports whether a name is that of a host end of a pod.
 func isHostEnd(name string) bool {
 	digits, ok := strings.CutPrefix(name, "fl")
 	return ok && len(digits) == 13 && strings.Trim(digits, "abcdefghijklmnopqrstuvwxyz234567") == ""
 }
 
-// leftOnHost lists what a careless test would leave behind.
+// leftOnHost lists links and namespaces that a test may have left behind.
 func leftOnHost() ([]string, error) {
 	var found []string
 	links, err := net.Interfaces()
@@ -96,7 +97,7 @@ const DefaultBridge = "fairlead0"
 // OwnNamespace is the namespace of the calling thread.
 const OwnNamespace = "/proc/thread-self/ns/net"
 
-// NeedRoot skips a test that works on the real kernel.
+// NeedRoot skips a test that needs the real kernel if it does not run as root.
 func NeedRoot(tb testing.TB) {
 	tb.Helper()
 	if os.Geteuid() != 0 {
@@ -104,8 +105,7 @@ func NeedRoot(tb testing.TB) {
 	}
 }
 
-// NeedIPv6 skips a test that goes over IPv6 where the kernel has none
-// (ipv6.disable=1).
+// NeedIPv6 skips a test of IPv6 if the kernel has no IPv6 (ipv6.disable=1).
 func NeedIPv6(tb testing.TB) {
 	tb.Helper()
 	if _, err := os.Stat("/proc/sys/net/ipv6"); err != nil {
@@ -113,8 +113,8 @@ func NeedIPv6(tb testing.TB) {
 	}
 }
 
-// NewNamespace makes a network namespace with a path, as a runtime does. It is
-// gone when the test ends.
+// NewNamespace makes a network namespace with a path, as a runtime does. The end of the
+// test removes it.
 func NewNamespace(tb testing.TB) *link.Namespace {
 	tb.Helper()
 	NeedRoot(tb)
@@ -151,13 +151,13 @@ func unshareAt(path string) error {
 		return err
 	}
 	if err := unix.Setns(int(home.Fd()), unix.CLONE_NEWNET); err != nil {
-		return err // and the thread ends here
+		return err // the thread ends here
 	}
 	runtime.UnlockOSThread()
 	return nil
 }
 
-// DropPath takes the namespace's path away, as a runtime does at the end.
+// DropPath removes the namespace's path, as a runtime does at the end.
 func DropPath(tb testing.TB, path string) {
 	tb.Helper()
 	if err := unix.Unmount(path, unix.MNT_DETACH); err != nil && !errors.Is(err, unix.EINVAL) && !errors.Is(err, unix.ENOENT) {
@@ -173,7 +173,7 @@ func In(tb testing.TB, ns *link.Namespace, fn func() error) {
 	}
 }
 
-// NewNode makes a namespace that plays the node, with nothing in it.
+// NewNode makes a namespace that stands for the node, without any objects.
 func NewNode(tb testing.TB) *link.Sockets {
 	tb.Helper()
 	s, err := link.OpenAt(NewNamespace(tb))
@@ -185,7 +185,7 @@ func NewNode(tb testing.TB) *link.Sockets {
 	return s
 }
 
-// NewHost is a node with a bridge and nothing else.
+// NewHost makes a node with a bridge and nothing more.
 func NewHost(tb testing.TB) *link.Sockets {
 	tb.Helper()
 	s := NewNode(tb)
@@ -194,8 +194,8 @@ func NewHost(tb testing.TB) *link.Sockets {
 	return s
 }
 
-// AddBridge makes a bridge in a namespace, down, as the host's is: it keeps its MTU and its
-// MAC when ports come and go, as they were set, and makes itself no address.
+// AddBridge makes a bridge in a namespace, down, like that of the host: it keeps its MTU
+// and MAC when ports come and go, and gets no address from the kernel.
 func AddBridge(tb testing.TB, ns *link.Namespace, name string, mtu int) {
 	tb.Helper()
 	h := OpenHandle(tb, ns)
@@ -210,14 +210,14 @@ func AddBridge(tb testing.TB, ns *link.Namespace, name string, mtu int) {
 	}
 }
 
-// Cable is where the other end of a veth is.
+// Cable describes the other end of a veth.
 type Cable struct {
 	To   *link.Namespace
 	Name string
 	MTU  int
 }
 
-// AddCable makes a veth from a port of a bridge, whose index is given, to an interface in
+// AddCable makes a veth from a port of the bridge with this index to an interface in
 // another namespace.
 func AddCable(tb testing.TB, from *link.Namespace, port string, bridge int, c Cable) {
 	tb.Helper()
@@ -242,7 +242,7 @@ func Steps(tb testing.TB, s *link.Sockets, steps ...link.Step) {
 	}
 }
 
-// OpenHandle opens the library's handle in a namespace, for looking.
+// OpenHandle opens the library's handle in a namespace, for reading.
 func OpenHandle(tb testing.TB, ns *link.Namespace) *netlink.Handle {
 	tb.Helper()
 	var h *netlink.Handle
@@ -254,7 +254,7 @@ func OpenHandle(tb testing.TB, ns *link.Namespace) *netlink.Handle {
 	return h
 }
 
-// LinkNamed looks at a link of a namespace.
+// LinkNamed returns a link of a namespace.
 func LinkNamed(tb testing.TB, ns *link.Namespace, name string) netlink.Link {
 	tb.Helper()
 	link, err := OpenHandle(tb, ns).LinkByName(name)
@@ -287,9 +287,8 @@ func Prefix(s string) netip.Prefix { return netip.MustParsePrefix(s) }
 // SameAddr compares addresses.
 var SameAddr = cmp.Comparer(func(a, b netip.Addr) bool { return a == b })
 
-// PodIPs reads the addresses of global scope of an interface in a namespace:
-// IPv4 first, then IPv6, each in the kernel's order. The error is ErrNoLink
-// when there is no such interface.
+// PodIPs reads the addresses of global scope of an interface in a namespace: IPv4 first,
+// then IPv6, each in the kernel's order. Errors: ErrNoLink if there is no such interface.
 func PodIPs(ns *link.Namespace, ifname string) ([]netip.Addr, error) {
 	var h *netlink.Handle
 	err := ns.Do(func() (err error) {

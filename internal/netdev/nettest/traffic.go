@@ -14,8 +14,8 @@ import (
 	"fairlead.dev/fairlead/internal/netdev/link"
 )
 
-// Fits tells whether an error may be printed by the plugin: runtimes take
-// these words for "it is gone".
+// Fits fails the test if an error has words that the plugin must not print: runtimes take
+// them for success, since they mean that the sandbox is gone.
 func Fits(tb testing.TB, err error) {
 	tb.Helper()
 	for _, words := range []string{"not found", "no such file"} {
@@ -25,8 +25,8 @@ func Fits(tb testing.TB, err error) {
 	}
 }
 
-// Reaches sends a datagram and opens a connection from one namespace to an
-// address in another, and waits for what comes back.
+// Reaches sends a datagram and opens a connection from one namespace to an address in
+// another, and waits for the answers.
 func Reaches(tb testing.TB, from, to *link.Namespace, target netip.Addr) {
 	tb.Helper()
 	if err := Talk(tb, from, to, target, 5*time.Second); err != nil {
@@ -34,7 +34,7 @@ func Reaches(tb testing.TB, from, to *link.Namespace, target netip.Addr) {
 	}
 }
 
-// Talk is Reaches with its error, and how long to wait.
+// Talk does the same as Reaches within a bounded time, and returns the error.
 func Talk(tb testing.TB, from, to *link.Namespace, target netip.Addr, within time.Duration) error {
 	tb.Helper()
 	at := netip.AddrPortFrom(target, 4242).String()
@@ -91,8 +91,8 @@ func echoConnections(l net.Listener) {
 	}
 }
 
-// exchange sends until something comes back: the kernel may still be busy with
-// the carrier of a link when the first packet is sent, and drops that.
+// exchange sends until an answer comes. The kernel drops the first packet if the link has
+// no carrier yet.
 func exchange(c net.Conn, within time.Duration) error {
 	const resend = 20 * time.Millisecond
 	buf := make([]byte, 4)
