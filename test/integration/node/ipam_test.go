@@ -1,4 +1,4 @@
-package main
+package node
 
 import (
 	"context"
@@ -20,7 +20,7 @@ import (
 func TestBridgePluginWithOurAddresses(t *testing.T) {
 	l, n, _ := oneNode(t)
 	bin := filepath.Join(n.dir, "bin")
-	buildIn(t, filepath.Join("..", "..", "test", "bench", "reference"), filepath.Join(bin, "bridge"), "github.com/containernetworking/plugins/plugins/main/bridge")
+	buildIn(t, "../../bench/reference", filepath.Join(bin, "bridge"), "github.com/containernetworking/plugins/plugins/main/bridge")
 	if out, err := exec.Command("cp", filepath.Join(bin, "fairlead-ipam"), filepath.Join(bin, "whereabouts")).CombinedOutput(); err != nil {
 		t.Fatalf("%v: %s", err, out)
 	}

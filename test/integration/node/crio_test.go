@@ -1,4 +1,4 @@
-package main
+package node
 
 import (
 	"context"
@@ -160,7 +160,7 @@ func TestCRIO(t *testing.T) {
 			l, n, pods := oneNode(t, "one", "two", "dies")
 			n.runDirectory(t)
 			n.reference(t, "main/ptp", "ipam/host-local")
-			buildIn(t, "../..", filepath.Join(n.dir, "bin", "multus"), "./test/multus")
+			buildIn(t, "../../..", filepath.Join(n.dir, "bin", "multus"), "./test/multus")
 			dir := filepath.Dir(n.conflist())
 			for name, text := range tc.files(n.dir, n.socket(t)) {
 				if err := os.WriteFile(filepath.Join(dir, name), []byte(text), 0o600); err != nil {

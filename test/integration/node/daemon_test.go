@@ -1,4 +1,4 @@
-package main
+package node
 
 import (
 	"bytes"
@@ -162,7 +162,7 @@ func newLabOn(t *testing.T, c *cluster.Cluster, network netlab.Config) *lab {
 	l := &lab{cluster: c, binaries: t.TempDir(), netns: sharedDirectory(t)}
 	// What a node has below /run its directory has here.
 	run := "-X fairlead.dev/fairlead/internal/cniproto.RunDir=" + filepath.Clean(os.TempDir())
-	build := exec.CommandContext(t.Context(), "go", "build", "-ldflags", run, "-o", l.binaries, ".", "../fairlead-cni")
+	build := exec.CommandContext(t.Context(), "go", "build", "-ldflags", run, "-o", l.binaries, "../../../cmd/fairlead-node", "../../../cmd/fairlead-cni")
 	build.Env = append(os.Environ(), "CGO_ENABLED=0")
 	if out, err := build.CombinedOutput(); err != nil {
 		t.Fatalf("%v: %s", err, out)

@@ -1,4 +1,4 @@
-package main
+package node
 
 import (
 	"bytes"
@@ -55,7 +55,7 @@ func newCrew(t *testing.T, controller, names string) *crew {
 	c.Networks()
 	w := &crew{lab: newLabIn(t, c), t: t, networks: map[string]string{}}
 	for _, program := range []string{"fairlead-controller", "fairlead-cni"} { // which sees a /run of the node's
-		buildIn(t, "../..", filepath.Join(w.binaries, program), "./cmd/"+program)
+		buildIn(t, "../../..", filepath.Join(w.binaries, program), "./cmd/"+program)
 	}
 	for i := range 2 {
 		n := w.node(t, i)
@@ -95,7 +95,7 @@ func (n *labNode) reference(t *testing.T, plugins ...string) {
 	for _, plugin := range plugins {
 		built := filepath.Join(n.lab.binaries, filepath.Base(plugin))
 		if _, err := os.Stat(built); err != nil {
-			buildIn(t, "../../test/bench/reference", built, "github.com/containernetworking/plugins/plugins/"+plugin)
+			buildIn(t, "../../bench/reference", built, "github.com/containernetworking/plugins/plugins/"+plugin)
 		}
 		if err := os.Symlink(built, filepath.Join(bin, filepath.Base(plugin))); err != nil {
 			t.Fatal(err)

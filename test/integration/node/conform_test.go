@@ -1,4 +1,4 @@
-package main
+package node
 
 import (
 	"bytes"
@@ -68,7 +68,7 @@ func TestConformance(t *testing.T) {
 	if err := os.WriteFile(file, stdin, 0o600); err != nil {
 		t.Fatal(err)
 	}
-	buildIn(t, "../..", program, "./test/cniconform")
+	buildIn(t, "../../..", program, "./test/cniconform")
 	out, err := n.command(exec.CommandContext(t.Context(), program, "--plugin", filepath.Join(n.dir, "bin", "fairlead"),
 		"--config", file, "--args", n.podArgs(pods[0]), "--netns-dir", l.netns))
 	if err != nil {
@@ -98,7 +98,7 @@ func TestCNITool(t *testing.T) {
 	l, n, pods := oneNode(t, "tool", "gc")
 	before := n.state(t)
 	tool := filepath.Join(l.binaries, "cnitool")
-	buildIn(t, "../../test/bench/reference", tool, "github.com/containernetworking/cni/cnitool")
+	buildIn(t, "../../bench/reference", tool, "github.com/containernetworking/cni/cnitool")
 	// It writes its cache to /var/lib/cni, which is a directory of ours here.
 	cache := t.TempDir()
 	run := func(verb string, p *labPod) string {
