@@ -36,7 +36,7 @@ const (
 // by the bridge plugin with our addresses and one by macvlan with whereabouts'
 // configuration, through Multus' order of things.
 func TestUnderMultus(t *testing.T) {
-	w := newCrew(t, npwg, "fairlead, fairlead-ipam, whereabouts")
+	w := newSystem(t, npwg, "fairlead, fairlead-ipam, whereabouts")
 	w.pool(t, "default", func(s *v1alpha1.IPPoolSpec) {
 		s.Ranges, s.Placement = []string{"10.244.0.0/16"}, v1alpha1.PlacementPerNode
 	})
@@ -63,7 +63,7 @@ func TestUnderMultus(t *testing.T) {
 }
 
 // joinBridges makes the bridge on both nodes, with a link between them.
-func (w *crew) joinBridges(t *testing.T) {
+func (w *system) joinBridges(t *testing.T) {
 	t.Helper()
 	const bridge = "br-blue"
 	ip := func(n *labNode, args ...string) {
@@ -82,14 +82,14 @@ func (w *crew) joinBridges(t *testing.T) {
 
 // reaches waits until one pod reaches another: a node learns of the others' blocks
 // by and by.
-func (w *crew) reaches(t *testing.T, from, to *labPod, address string) {
+func (w *system) reaches(t *testing.T, from, to *labPod, address string) {
 	t.Helper()
 	w.cluster.Eventually(t, fmt.Sprintf("%s to reach %s at %s", from.name, to.name, address), func(ctx context.Context) error {
 		return talk(ctx, from, to, address)
 	})
 }
 
-func (w *crew) addresses(t *testing.T) {
+func (w *system) addresses(t *testing.T) {
 	delegates := []delegate{{ifName: "eth0"}, {network: "blue", ifName: "net1"}, {network: "green", ifName: "fast0"}}
 	var pods []*labPod
 	var records []map[string]v1alpha1.Interface
@@ -125,7 +125,7 @@ func (w *crew) addresses(t *testing.T) {
 // Where the runtime takes our configuration before that of Multus, nobody makes a
 // pod's further interface: the pod is attached and not ready, and everything says
 // which interface it lacks, also after the daemon was killed.
-func (w *crew) withoutMultus(t *testing.T) {
+func (w *system) withoutMultus(t *testing.T) {
 	n := w.nodes[0]
 	p := n.pod(t, "alone", onNetworks("blue"))
 	w.addSome(t, n, p, delegate{ifName: "eth0"})
@@ -154,7 +154,7 @@ func (w *crew) withoutMultus(t *testing.T) {
 
 // wantMissing waits until a pod is attached, and its condition Ready says that
 // interfaces are missing, with all of these words.
-func (w *crew) wantMissing(t *testing.T, p *labPod, words ...string) {
+func (w *system) wantMissing(t *testing.T, p *labPod, words ...string) {
 	t.Helper()
 	key := types.NamespacedName{Namespace: w.cluster.Namespace, Name: p.attachmentName()}
 	w.cluster.Eventually(t, fmt.Sprintf("%s to lack interfaces", key), func(ctx context.Context) error {
@@ -174,7 +174,7 @@ func (w *crew) wantMissing(t *testing.T, p *labPod, words ...string) {
 
 // whereabouts#15, #394: an address that was asked for is somebody's. Who has it
 // is named, and the pod gets it when that one is gone.
-func (w *crew) takenAddress(t *testing.T) {
+func (w *system) takenAddress(t *testing.T) {
 	asks := onNetworks(`[{"name":"blue","ips":["10.9.0.77/24"]}]`)
 	delegates := []delegate{{ifName: "eth0"}, {network: "blue", ifName: "net1", ips: []string{"10.9.0.77/24"}}}
 	first := w.nodes[0].pod(t, "first", asks)
@@ -193,7 +193,7 @@ func (w *crew) takenAddress(t *testing.T) {
 }
 
 // whereabouts#704: a network with the addresses of another is left alone.
-func (w *crew) foreign(t *testing.T) {
+func (w *system) foreign(t *testing.T) {
 	n := w.nodes[0]
 	p := n.pod(t, "foreign", onNetworks("foreign,blue"))
 	record := w.record(t, p)
@@ -210,7 +210,7 @@ func (w *crew) foreign(t *testing.T) {
 
 // A virtual machine that moves to another node has its addresses again, on every
 // network whose pool is sticky, and not before its last pod has given them back.
-func (w *crew) virtualMachine(t *testing.T) {
+func (w *system) virtualMachine(t *testing.T) {
 	var pools v1alpha1.IPPoolList
 	if err := w.cluster.Client.List(t.Context(), &pools, client.MatchingLabels{"fairlead.dev/pool-for": "whereabouts"}); err != nil || len(pools.Items) != 1 {
 		t.Fatalf("pools of whereabouts: %+v, %v", pools.Items, err)
@@ -259,7 +259,7 @@ func (w *crew) virtualMachine(t *testing.T) {
 
 // whereabouts#546: a pod that is deleted while nothing watches leaks nothing, on
 // whatever network, also when the network's definition goes too.
-func (w *crew) controllerAway(t *testing.T) {
+func (w *system) controllerAway(t *testing.T) {
 	n := w.nodes[1]
 	delegates := []delegate{{ifName: "eth0"}, {network: "blue", ifName: "net1"}, {network: "green", ifName: "net2"}}
 	p := n.pod(t, "missed", onNetworks("blue,green"))

@@ -17,7 +17,7 @@ import (
 // The default network is another plugin's with addresses of ours; then it is
 // not ours at all, and only pods with further networks have a record.
 func TestDefaultNetworkOfAnotherPlugin(t *testing.T) {
-	w := newCrew(t, npwg+"\ndefaultNetwork: {driver: native, binding: addressOnly, pools: [default]}", "fairlead-ipam")
+	w := newSystem(t, npwg+"\ndefaultNetwork: {driver: native, binding: addressOnly, pools: [default]}", "fairlead-ipam")
 	w.pool(t, "default", func(s *v1alpha1.IPPoolSpec) {
 		s.Ranges, s.Gateways = []string{"10.9.0.0/24"}, []string{"10.9.0.1"}
 		s.NetworkNamespaceSelector = &metav1.LabelSelector{} // the network blue is on the same bridge
@@ -44,7 +44,7 @@ func TestDefaultNetworkOfAnotherPlugin(t *testing.T) {
 	}
 }
 
-func (w *crew) defaultByBridge(t *testing.T) {
+func (w *system) defaultByBridge(t *testing.T) {
 	eth0 := delegate{ifName: "eth0"}
 	var pods []*labPod
 	for i, n := range w.nodes {
@@ -65,7 +65,7 @@ func (w *crew) defaultByBridge(t *testing.T) {
 }
 
 // needsNothing: the command does not wait for a network that is not Fairlead's.
-func (w *crew) needsNothing(t *testing.T, p *labPod) {
+func (w *system) needsNothing(t *testing.T, p *labPod) {
 	t.Helper()
 	got := "nothing"
 	w.cluster.Eventually(t, "the command to say that the pod needs nothing", func(ctx context.Context) error {
@@ -82,7 +82,7 @@ func (w *crew) needsNothing(t *testing.T, p *labPod) {
 	})
 }
 
-func (w *crew) noDefault(t *testing.T) {
+func (w *system) noDefault(t *testing.T) {
 	n, net1 := w.nodes[0], delegate{network: "blue", ifName: "net1"}
 	plain := n.pod(t, "plain")
 	p := n.pod(t, "further", onNetworks("blue"))

@@ -31,10 +31,10 @@ import (
 	"fairlead.dev/fairlead/test/cluster"
 )
 
-// crew is a lab in which every program is the real one: the controller, a
+// system is a lab in which every program is the real one: the controller, a
 // daemon on each of two nodes, the plugin under its three names, the reference
 // plugins bridge and macvlan, and libcni as the runtime and Multus use it.
-type crew struct {
+type system struct {
 	*lab
 	t     *testing.T // with which all of it ends
 	nodes []*labNode
@@ -44,16 +44,16 @@ type crew struct {
 	running  *exec.Cmd
 }
 
-// newCrew starts everything. The controller's configuration has these lines
+// newSystem starts everything. The controller's configuration has these lines
 // more, and the plugin has these names.
-func newCrew(t *testing.T, controller, names string) *crew {
+func newSystem(t *testing.T, controller, names string) *system {
 	t.Helper()
 	if os.Geteuid() != 0 {
 		t.Skip("needs root: makes network namespaces")
 	}
 	c := cluster.Exclusive(t)
 	c.Networks()
-	w := &crew{lab: newLabIn(t, c), t: t, networks: map[string]string{}}
+	w := &system{lab: newLabIn(t, c), t: t, networks: map[string]string{}}
 	for _, program := range []string{"fairlead-controller", "fairlead-cni"} { // which sees a /run of the node's
 		buildIn(t, "../../..", filepath.Join(w.binaries, program), "./cmd/"+program)
 	}
@@ -103,9 +103,9 @@ func (n *labNode) reference(t *testing.T, plugins ...string) {
 	}
 }
 
-// startController starts the controller, which ends with the crew's test, not with
+// startController starts the controller, which ends with the system's test, not with
 // a part of it.
-func (w *crew) startController() {
+func (w *system) startController() {
 	t := w.t
 	t.Helper()
 	log, err := os.Create(filepath.Join(t.TempDir(), "log"))
@@ -133,7 +133,7 @@ func (w *crew) startController() {
 }
 
 // killController ends the controller as a power failure does.
-func (w *crew) killController(t *testing.T) {
+func (w *system) killController(t *testing.T) {
 	t.Helper()
 	if err := w.running.Process.Kill(); err != nil {
 		t.Fatal(err)
@@ -142,7 +142,7 @@ func (w *crew) killController(t *testing.T) {
 }
 
 // pool makes an IPPool of a domain of its own.
-func (w *crew) pool(t *testing.T, name string, change func(*v1alpha1.IPPoolSpec)) {
+func (w *system) pool(t *testing.T, name string, change func(*v1alpha1.IPPoolSpec)) {
 	t.Helper()
 	p := &v1alpha1.IPPool{ObjectMeta: metav1.ObjectMeta{Name: name}}
 	change(&p.Spec)
@@ -152,7 +152,7 @@ func (w *crew) pool(t *testing.T, name string, change func(*v1alpha1.IPPoolSpec)
 }
 
 // network makes a NetworkAttachmentDefinition.
-func (w *crew) network(name, config string) {
+func (w *system) network(name, config string) {
 	w.networks[name] = config
 	w.cluster.Network(name, config)
 }
@@ -163,7 +163,7 @@ func onNetworks(text string) func(*corev1.Pod) {
 }
 
 // record waits for the PodAttachment of a pod.
-func (w *crew) record(t *testing.T, p *labPod) map[string]v1alpha1.Interface {
+func (w *system) record(t *testing.T, p *labPod) map[string]v1alpha1.Interface {
 	t.Helper()
 	var pa v1alpha1.PodAttachment
 	w.cluster.Eventually(t, "the record of "+p.name, func(ctx context.Context) error {
@@ -177,7 +177,7 @@ func (w *crew) record(t *testing.T, p *labPod) map[string]v1alpha1.Interface {
 }
 
 // taken returns who has which address, in all domains: the pods' names.
-func (w *crew) taken(ctx context.Context) (map[string]string, error) {
+func (w *system) taken(ctx context.Context) (map[string]string, error) {
 	var list v1alpha1.IPBlockList
 	if err := w.cluster.Client.List(ctx, &list); err != nil {
 		return nil, err
@@ -194,7 +194,7 @@ func (w *crew) taken(ctx context.Context) (map[string]string, error) {
 }
 
 // wantTaken waits until exactly these pods have addresses.
-func (w *crew) wantTaken(t *testing.T, pods ...string) {
+func (w *system) wantTaken(t *testing.T, pods ...string) {
 	t.Helper()
 	slices.Sort(pods)
 	w.cluster.Eventually(t, fmt.Sprintf("only pods %q to have addresses", pods), func(ctx context.Context) error {
@@ -211,7 +211,7 @@ func (w *crew) wantTaken(t *testing.T, pods ...string) {
 }
 
 // audit waits for `fairlead ipam audit` to find nothing.
-func (w *crew) audit(t *testing.T) {
+func (w *system) audit(t *testing.T) {
 	t.Helper()
 	found := "nothing"
 	w.cluster.Eventually(t, "a clean audit", func(ctx context.Context) error {
@@ -229,7 +229,7 @@ func (w *crew) audit(t *testing.T) {
 }
 
 // told waits for an event on a pod that says all of this.
-func (w *crew) told(t *testing.T, p *labPod, reason string, texts ...string) {
+func (w *system) told(t *testing.T, p *labPod, reason string, texts ...string) {
 	t.Helper()
 	w.cluster.Eventually(t, fmt.Sprintf("the event %s on pod %s that says %q", reason, p.name, texts), func(ctx context.Context) error {
 		var list eventsv1.EventList
@@ -261,7 +261,7 @@ type delegate struct {
 }
 
 // list is the network configuration of a delegate, named as Multus names it.
-func (w *crew) list(t *testing.T, n *labNode, d delegate) (*libcni.NetworkConfigList, error) {
+func (w *system) list(t *testing.T, n *labNode, d delegate) (*libcni.NetworkConfigList, error) {
 	t.Helper()
 	raw := []byte(w.networks[d.network])
 	if d.network == "" && len(raw) == 0 {
@@ -343,7 +343,7 @@ func (n *labNode) runtime(do func(*libcni.CNIConfig) error) error {
 
 // add attaches a pod to all of its networks in this order, and waits until it is
 // ready.
-func (w *crew) add(t *testing.T, n *labNode, p *labPod, all ...delegate) {
+func (w *system) add(t *testing.T, n *labNode, p *labPod, all ...delegate) {
 	t.Helper()
 	w.addSome(t, n, p, all...)
 	w.wantState(t, p, v1alpha1.SandboxAttached, p.containerID)
@@ -351,7 +351,7 @@ func (w *crew) add(t *testing.T, n *labNode, p *labPod, all ...delegate) {
 
 // addSome attaches a pod to networks in this order, and checks that each answer has
 // what the record says, and that CHECK finds it so.
-func (w *crew) addSome(t *testing.T, n *labNode, p *labPod, all ...delegate) {
+func (w *system) addSome(t *testing.T, n *labNode, p *labPod, all ...delegate) {
 	t.Helper()
 	record := w.record(t, p)
 	for _, d := range all {
@@ -385,7 +385,7 @@ func (w *crew) addSome(t *testing.T, n *labNode, p *labPod, all ...delegate) {
 }
 
 // del detaches a pod, the last network first.
-func (w *crew) del(t *testing.T, n *labNode, p *labPod, all ...delegate) {
+func (w *system) del(t *testing.T, n *labNode, p *labPod, all ...delegate) {
 	t.Helper()
 	for _, d := range slices.Backward(all) {
 		list, err := w.list(t, n, d)
@@ -402,7 +402,7 @@ func (w *crew) del(t *testing.T, n *labNode, p *labPod, all ...delegate) {
 }
 
 // deletePod deletes a pod as its end in the API server.
-func (w *crew) deletePod(t *testing.T, p *labPod) {
+func (w *system) deletePod(t *testing.T, p *labPod) {
 	t.Helper()
 	o := &corev1.Pod{ObjectMeta: metav1.ObjectMeta{Namespace: w.cluster.Namespace, Name: p.name}}
 	if err := w.cluster.Client.Delete(t.Context(), o, client.GracePeriodSeconds(0)); err != nil {
