@@ -75,7 +75,7 @@ bench: preflight-bench $(LAB) bin/bench ## Measure against baselines into bench/
 
 .PHONY: lives
 lives: preflight-build bin/kubelab ## Kill controllers at random during 5,000 pod lives, some 10 minutes: SEED=
-	FAIRLEAD_LIVES=5000 FAIRLEAD_SEED='$(SEED)' go test -count=1 -v -timeout 60m -run '^TestFiveThousandLives$$' ./cmd/fairlead-controller
+	FAIRLEAD_LIVES=5000 FAIRLEAD_SEED='$(SEED)' go test -count=1 -v -timeout 60m -run '^TestFiveThousandLives$$' ./test/integration/controller
 
 .PHONY: sim
 sim: preflight-build ## Simulate the allocator and the release: LIVES=1000000 SEED=17

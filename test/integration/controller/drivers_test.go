@@ -1,4 +1,4 @@
-package main
+package controller
 
 import (
 	"context"
@@ -20,9 +20,6 @@ import (
 	"fairlead.dev/fairlead/test/cluster"
 )
 
-// withCloud has the controllers of a test know the driver of the cloud at that URL.
-const withCloud = "FAIRLEAD_TEST_CLOUD"
-
 // twoDrivers is a world whose pods have a default interface of the native driver and may
 // have one on the network "fast" of the cloud.
 type twoDrivers struct {
@@ -36,6 +33,10 @@ func startTwoDrivers(t *testing.T, c *cluster.Cluster) *twoDrivers {
 	freeLease(t, c)
 	t.Cleanup(func() { freeLease(t, c) })
 	w := &twoDrivers{&claimWorld{&world{c: c, domain: "two"}}, cloud.New(t, 16)}
+	binary, err := buildWithCloud()
+	if err != nil {
+		t.Fatal(err)
+	}
 	t.Setenv(withCloud, w.cloud.URL)
 	c.Node("node-x")
 	create(t, c, &v1alpha1.IPPool{
@@ -55,7 +56,7 @@ func startTwoDrivers(t *testing.T, c *cluster.Cluster) *twoDrivers {
 		}
 	})
 	for range 2 {
-		supervise(t, c.Account(cluster.ControllerAccount, ""), "multiVIFSources: [npwg]", "gcInterval: 10s", briefLease)
+		superviseBinary(t, binary, c.Account(cluster.ControllerAccount, ""), "multiVIFSources: [npwg]", "gcInterval: 10s", briefLease)
 	}
 	return w
 }

@@ -1,4 +1,4 @@
-package main
+package controller
 
 import (
 	"bytes"
@@ -279,6 +279,9 @@ func (p *program) kill() {
 	_ = p.process.Signal(syscall.SIGKILL)
 }
 
+// leaseName is the Lease that the controllers elect their leader by.
+const leaseName = "fairlead-controller"
+
 // briefLease makes a standby notice soon that the leader was killed.
 const briefLease = "leaderElection: {leaseDuration: 2s, renewDeadline: 1500ms, retryPeriod: 100ms}"
 
@@ -286,6 +289,16 @@ const briefLease = "leaderElection: {leaseDuration: 2s, renewDeadline: 1500ms, r
 // whenever it dies. More are further lines of its configuration, which has
 // briefLease unless one of them is of the leader election.
 func supervise(t *testing.T, kubeconfig string, more ...string) *program {
+	t.Helper()
+	binary, err := buildController()
+	if err != nil {
+		t.Fatal(err)
+	}
+	return superviseBinary(t, binary, kubeconfig, more...)
+}
+
+// superviseBinary is supervise for a controller that was built another way.
+func superviseBinary(t *testing.T, binary, kubeconfig string, more ...string) *program {
 	t.Helper()
 	dir := t.TempDir()
 	file := filepath.Join(dir, "controller.yaml")
@@ -300,8 +313,7 @@ func supervise(t *testing.T, kubeconfig string, more ...string) *program {
 	ctx, cancel := context.WithCancel(context.Background())
 	p := &program{}
 	begin := func() *exec.Cmd {
-		cmd := exec.CommandContext(ctx, os.Args[0], "--config", file, "-v", "1")
-		cmd.Env = append(os.Environ(), asController+"=1")
+		cmd := exec.CommandContext(ctx, binary, "--config", file, "-v", "1")
 		cmd.Stderr = output
 		if err := cmd.Start(); err != nil {
 			if ctx.Err() == nil { // the test goes on

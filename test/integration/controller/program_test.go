@@ -1,4 +1,4 @@
-package main
+package controller
 
 import (
 	"context"
@@ -257,12 +257,4 @@ func addressOf(t *testing.T, c *cluster.Cluster, p *corev1.Pod) string {
 		return fmt.Errorf("%d attachments, none of it", len(list.Items))
 	})
 	return address
-}
-
-func TestBadCommandLines(t *testing.T) {
-	for _, args := range [][]string{{"--config", "/does/not/exist"}, {"--log-format", "xml"}, {"extra"}, {"--no-such-flag"}} {
-		if code := execute(args); code == 0 {
-			t.Errorf("%v: exit code 0", args)
-		}
-	}
 }

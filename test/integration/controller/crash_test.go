@@ -1,43 +1,23 @@
-package main
+package controller
 
 import (
 	"context"
 	"errors"
 	"fmt"
 	"net/http"
-	"os"
 	"slices"
 	"testing"
 	"time"
 
-	"github.com/go-logr/logr"
 	coordinationv1 "k8s.io/api/coordination/v1"
 	corev1 "k8s.io/api/core/v1"
 	"k8s.io/apimachinery/pkg/api/meta"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
-	ctrl "sigs.k8s.io/controller-runtime"
 	"sigs.k8s.io/controller-runtime/pkg/client"
 
 	"fairlead.dev/fairlead/api/v1alpha1"
-	"fairlead.dev/fairlead/internal/driver"
-	"fairlead.dev/fairlead/test/cloud"
 	"fairlead.dev/fairlead/test/cluster"
 )
-
-// asController makes the test binary be the program: what is killed below is
-// a real process of it.
-const asController = "FAIRLEAD_TEST_AS_CONTROLLER"
-
-func TestMain(m *testing.M) {
-	if os.Getenv(asController) != "" {
-		if url := os.Getenv(withCloud); url != "" {
-			drivers[cloud.Name] = func(context.Context, *host) (driver.Parts, error) { return cloud.NewDriver(url).Parts(), nil }
-		}
-		os.Exit(execute(os.Args[1:]))
-	}
-	ctrl.SetLogger(logr.Discard())
-	os.Exit(m.Run())
-}
 
 // The blocks that the pods of a life have addresses of: on the default network
 // one of each family, which are routed to the node, and on another network one

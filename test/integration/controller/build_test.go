@@ -1,0 +1,55 @@
+package controller
+
+import (
+	"fmt"
+	"os"
+	"os/exec"
+	"path/filepath"
+	"sync"
+	"testing"
+
+	"github.com/go-logr/logr"
+	ctrl "sigs.k8s.io/controller-runtime"
+)
+
+// source is the folder of the controller's main package.
+const source = "../../../cmd/fairlead-controller"
+
+// built is the folder of the programs that the tests build.
+var built string
+
+func TestMain(m *testing.M) { os.Exit(runTests(m)) }
+
+func runTests(m *testing.M) int {
+	ctrl.SetLogger(logr.Discard())
+	var err error
+	if built, err = os.MkdirTemp("", "fairlead-controller-"); err != nil {
+		fmt.Fprintln(os.Stderr, err)
+		return 1
+	}
+	defer os.RemoveAll(built) //nolint:errcheck // the process ends
+	return m.Run()
+}
+
+// buildController builds the controller and returns its path.
+var buildController = sync.OnceValues(func() (string, error) { return build("fairlead-controller", "build") })
+
+// buildWithCloud builds the controller with the driver of test/cloud beside its own one and returns its path. It is the
+// test binary of the main package: withCloud in its environment makes it the controller.
+var buildWithCloud = sync.OnceValues(func() (string, error) { return build("with-cloud", "test", "-c") })
+
+// withCloud is the variable with the URL of the cloud.
+const withCloud = "FAIRLEAD_TEST_CLOUD"
+
+// build builds a program from the main package, with the race detector if the tests have it.
+func build(name string, command ...string) (string, error) {
+	program := filepath.Join(built, name)
+	if raced {
+		command = append(command, "-race")
+	}
+	out, err := exec.Command("go", append(command, "-o", program, source)...).CombinedOutput()
+	if err != nil {
+		return "", fmt.Errorf("build %s: %w: %s", name, err, out)
+	}
+	return program, nil
+}
