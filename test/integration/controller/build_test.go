@@ -10,6 +10,8 @@ import (
 
 	"github.com/go-logr/logr"
 	ctrl "sigs.k8s.io/controller-runtime"
+
+	"fairlead.dev/fairlead/test/integration/sources"
 )
 
 // source is the folder of the controller's main package.
@@ -43,6 +45,9 @@ const withCloud = "FAIRLEAD_TEST_CLOUD"
 
 // build builds a program from the main package, with the race detector if the tests have it.
 func build(name string, command ...string) (string, error) {
+	if err := sources.Look(source); err != nil {
+		return "", err
+	}
 	program := filepath.Join(built, name)
 	if raced {
 		command = append(command, "-race")

@@ -9,11 +9,13 @@ import (
 	"os/exec"
 	"path/filepath"
 	"strings"
+	"sync"
 	"testing"
 
 	"github.com/google/go-cmp/cmp"
 
 	"fairlead.dev/fairlead/internal/cniproto"
+	"fairlead.dev/fairlead/test/integration/sources"
 )
 
 // podArgs are the CNI_ARGS of a pod.
@@ -31,6 +33,12 @@ func (n *labNode) command(cmd *exec.Cmd) (string, error) {
 	err := cmd.Wait()
 	return out.String(), err
 }
+
+// lookAtSources has a test repeated when one of the programs that the tests build has changed.
+var lookAtSources = sync.OnceValue(func() error {
+	const module = "fairlead.dev/fairlead/"
+	return sources.Look(module+"cmd/fairlead-controller", module+"cmd/fairlead-node", module+"cmd/fairlead-cni", module+"test/cniconform", module+"test/multus")
+})
 
 // buildIn builds a package of the module in a directory.
 func buildIn(t *testing.T, dir, program, pkg string) {

@@ -159,6 +159,9 @@ func newLabOn(t *testing.T, c *cluster.Cluster, network netlab.Config) *lab {
 	if !network.IPv4Only && !netlab.HasIPv6() {
 		t.Skip("needs a kernel with IPv6: the lab's network has it")
 	}
+	if err := lookAtSources(); err != nil {
+		t.Fatal(err)
+	}
 	l := &lab{cluster: c, binaries: t.TempDir(), netns: sharedDirectory(t)}
 	// What a node has below /run its directory has here.
 	run := "-X fairlead.dev/fairlead/internal/cniproto.RunDir=" + filepath.Clean(os.TempDir())

@@ -1,0 +1,37 @@
+// Package sources makes the go command repeat a test when a program that the test builds has changed.
+//
+// The go command reuses the result of a test until the test's own packages change, or a file that the test looks at. It
+// does not know which programs a test builds.
+package sources
+
+import (
+	"fmt"
+	"os"
+	"os/exec"
+	"strings"
+)
+
+// files lists the folder and the files of each package of this module, and its go.mod.
+const files = `{{with .Module}}{{if .Main}}{{.GoMod}}
+{{$.Dir}}
+{{range $.GoFiles}}{{$.Dir}}/{{.}}
+{{end}}{{range $.EmbedFiles}}{{$.Dir}}/{{.}}
+{{end}}{{end}}{{end}}`
+
+// Look looks at all source files of this module that these programs are built from. It has to be called from a test:
+// the go command does not hear of what TestMain looks at before it runs the tests.
+func Look(programs ...string) error {
+	out, err := exec.Command("go", append([]string{"list", "-deps", "-f", files}, programs...)...).Output()
+	if err != nil {
+		return fmt.Errorf("list the sources of %q: %w", programs, err)
+	}
+	for file := range strings.Lines(string(out)) {
+		if file = strings.TrimSpace(file); file == "" {
+			continue
+		}
+		if _, err := os.Stat(file); err != nil {
+			return err
+		}
+	}
+	return nil
+}
