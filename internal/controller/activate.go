@@ -17,11 +17,12 @@ import (
 	"fairlead.dev/fairlead/internal/warn"
 )
 
-// Activations has the drivers report interfaces that became active, until ctx ends. It
-// runs in each term of this process as the leader.
+// Activations runs the Activations of every driver until ctx ends, and enqueues each pod
+// that a driver reports. It runs in each term of this process as the leader. It returns
+// nil.
 func (r *Attachments) Activations(ctx context.Context) error {
 	changed := func(o driver.Owner) {
-		if q := r.queue.Load(); q != nil { // else all records are about to be looked at
+		if q := r.queue.Load(); q != nil { // without a queue no record has been reconciled yet
 			(*q).Add(reconcile.Request{NamespacedName: types.NamespacedName{Namespace: o.Namespace, Name: o.PodName}})
 		}
 	}
@@ -34,10 +35,11 @@ func (r *Attachments) Activations(ctx context.Context) error {
 	return all.Wait()
 }
 
-// activate writes down which of the interfaces that a node waits for carry traffic, as
-// far as their drivers know, and of the others why not: the node says so when it gives
-// up. Most pods have none. A driver calls the pod back when it knows more.
-func (r *Attachments) activate(ctx context.Context, s *sight) (ctrl.Result, error) {
+// activate writes into the record's status which interfaces carry traffic, for the
+// interfaces that the node waits for, and the reason for those that do not: the node
+// reports it if it gives up. Most pods have no such interface. A driver enqueues the pod
+// when it knows more.
+func (r *Attachments) activate(ctx context.Context, s *observed) (ctrl.Result, error) {
 	record := s.current
 	if !s.served || record == nil || record.DeletionTimestamp != nil || !pod.Holds(s.pod) {
 		return ctrl.Result{}, nil
@@ -65,7 +67,8 @@ func (r *Attachments) activate(ctx context.Context, s *sight) (ctrl.Result, erro
 	return ctrl.Result{}, nil
 }
 
-// isActive returns what the driver of an interface knows of it, and why it is not active.
+// isActive asks the driver of an interface whether the interface is active, and returns
+// the reason if it is not.
 func (r *Attachments) isActive(record *v1alpha1.PodAttachment, iface v1alpha1.Interface) (active bool, why string) {
 	d, err := r.driverNamed(iface.Driver)
 	switch {

@@ -1,7 +1,9 @@
-// Package controller turns pods into PodAttachments and back. It is the only writer of
-// PodAttachments. One reconcile function sees one pod's name with everything that belongs
-// to it, whole, each time (reconcile.go); its steps are files: release, waiting, ensure,
-// activate. What brings a pod to it is in events.go. It asks drivers and knows none of
+// Package controller creates a PodAttachment for each pod and releases it when the pod is
+// gone. It is the only writer of PodAttachments; in this package a record is a
+// PodAttachment. One reconcile function works on one pod name, with the pod and all
+// records of that name (reconcile.go). Its steps are in files of their own: release,
+// waiting, ensure, activate. The events that enqueue a pod are in events.go. The package
+// calls drivers through their contract and contains nothing that is special to one of
 // them.
 package controller
 
@@ -30,94 +32,94 @@ import (
 	"fairlead.dev/fairlead/internal/warn"
 )
 
-// Config is what the controller is built from.
+// Config of the reconciler.
 type Config struct {
 	// Client reads from the informers' caches and writes to the API server.
 	Client client.Client
-	// Live reads from the API server, for when a cache's word is not enough.
+	// Live reads from the API server, where the cache may be too old to decide.
 	Live client.Reader
 	// Drivers by name.
 	Drivers driver.Table
-	// DefaultDriver obtains the interface on the default network; empty when
-	// that is somebody else's.
+	// DefaultDriver names the driver of the default network's interface; empty if another
+	// CNI plugin obtains that interface and its addresses.
 	DefaultDriver string
-	// DefaultAddressOnly says that another CNI plugin makes that interface.
+	// DefaultAddressOnly is true if another CNI plugin makes the default interface, with
+	// addresses from DefaultDriver.
 	DefaultAddressOnly bool
-	// Chosen is what a pod gets on a network that it chooses for its default
-	// interface, where another plugin makes that; nil when networks are not read.
+	// Chosen returns the interfaces for the network that a pod chooses for its default
+	// interface, where another plugin makes that interface. Nil if networks are not read.
 	Chosen func(s pod.Selection) ([]pod.Interface, error)
 	// Sources of further interfaces, in order.
 	Sources []pod.Source
-	// Nodes that are served.
+	// Nodes selects the nodes that are served, by their labels.
 	Nodes labels.Selector
-	// NodeGrace is how long a Node must have been deleted until nothing can be
-	// plugged there any more.
+	// NodeGrace is how long a Node must have been deleted before its records may be
+	// released: by then nothing can be plugged there any more.
 	NodeGrace time.Duration
 	// Events are posted on pods.
 	Events events.EventRecorder
 	// Metrics of the reconciler.
 	Metrics *Metrics
-	// Turns bounds the writes that are under way at once.
+	// Turns bounds the writes to the API server that run at the same time.
 	Turns Turns
-	// Retry tells of what, beside the drivers, may let pods have their network that had to
-	// wait, until ctx ends; nil when nothing does.
+	// Retry calls again, until ctx ends, whenever waiting pods may get their network for
+	// a reason that no driver reports. Nil if there is no such reason.
 	Retry func(ctx context.Context, again func()) error
-	// Now measures durations, from what this process saw; time.Now when nil.
+	// Now is the clock that durations are measured with; time.Now if nil.
 	Now func() time.Time
-	// Left gives back what drivers, by name, hold for a pod that is gone and had no record
-	// yet. Nil where garbage collection does that later.
+	// Left gives back the interfaces that drivers, by name, hold for a pod that is gone
+	// and had no record yet. If it is nil, garbage collection gives them back later.
 	Left func(ctx context.Context, of pod.Identity, held map[string][]driver.Ref) error
 }
 
 // Attachments is the reconciler.
 type Attachments struct {
 	Config
-	marks     marks
-	creations creations
-	losses    losses
-	names     names
-	waiting   waiting
-	silences  silences
-	// told is why pods wait.
-	told *warn.Teller
-	// strangers are pods whose Node is not known.
-	strangers strangers
-	// listing is true while the records are read that were there before.
-	listing atomic.Bool
-	// queue has the pods that wait for a worker, and working are being worked on.
+	marks       marks
+	creations   creations
+	losses      losses
+	names       names
+	waiting     waiting
+	unreachable unreachableNodes
+	// warnings are the events that explain why pods wait.
+	warnings *warn.Teller
+	// nodeless are the pods whose Node is not in the cache.
+	nodeless nodelessPods
+	// readingRecords is true until all records have been read that existed at the start.
+	readingRecords atomic.Bool
+	// queue has the pods that wait for a worker; working counts the busy workers.
 	queue   atomic.Pointer[workqueue.TypedRateLimitingInterface[reconcile.Request]]
 	working atomic.Int64
 }
 
 // New returns a reconciler.
 func New(cfg Config) *Attachments {
-	told := warn.New(cfg.Client)
+	warnings := warn.New(cfg.Client)
 	if cfg.Now == nil {
 		cfg.Now = time.Now
 	}
 	return &Attachments{
-		Config:    cfg,
-		marks:     marks{m: map[types.UID]mark{}},
-		creations: creations{m: map[types.NamespacedName]creation{}},
-		losses:    losses{m: map[types.UID]loss{}},
-		names:     names{m: map[types.NamespacedName][]string{}},
-		waiting:   waiting{m: map[types.NamespacedName]waiter{}, metrics: cfg.Metrics, told: told},
-		told:      told,
-
-		silences:  silences{m: map[string]silence{}},
-		strangers: strangers{m: map[types.NamespacedName]time.Time{}},
+		Config:      cfg,
+		marks:       marks{m: map[types.UID]mark{}},
+		creations:   creations{m: map[types.NamespacedName]creation{}},
+		losses:      losses{m: map[types.UID]loss{}},
+		names:       names{m: map[types.NamespacedName][]string{}},
+		waiting:     waiting{m: map[types.NamespacedName]waiter{}, metrics: cfg.Metrics, warnings: warnings},
+		warnings:    warnings,
+		unreachable: unreachableNodes{m: map[string]unreachableNode{}},
+		nodeless:    nodelessPods{m: map[types.NamespacedName]time.Time{}},
 	}
 }
 
-// How long a failing pod rests between tries, doubling from first to last.
+// Pauses between two tries of a pod that fails: the first, doubling up to the last.
 const (
 	firstRetry = 50 * time.Millisecond
 	lastRetry  = 30 * time.Second
 )
 
-// SetupWithManager registers the reconciler, to which lead gives work while this
-// process leads. Its caches and its queue are filled before; all but the cache of
-// the records.
+// SetupWithManager registers the reconciler. lead wraps it, so that it gets work only
+// while this process leads. Before that its caches and its queue are filled already,
+// except for the cache of the records.
 func (r *Attachments) SetupWithManager(ctx context.Context, mgr ctrl.Manager, lead func(reconcile.Reconciler) reconcile.Reconciler) error {
 	err := mgr.GetFieldIndexer().IndexField(ctx, &corev1.Pod{}, nodeNameIndex, func(o client.Object) []string {
 		return []string{o.(*corev1.Pod).Spec.NodeName}
@@ -125,13 +127,13 @@ func (r *Attachments) SetupWithManager(ctx context.Context, mgr ctrl.Manager, le
 	if err != nil {
 		return fmt.Errorf("index pods by node: %w", err)
 	}
-	if err := indexLeaving(ctx, mgr.GetFieldIndexer()); err != nil {
+	if err := indexTerminating(ctx, mgr.GetFieldIndexer()); err != nil {
 		return err
 	}
-	if err := mgr.Add(r.told); err != nil {
+	if err := mgr.Add(r.warnings); err != nil {
 		return fmt.Errorf("write events: %w", err)
 	}
-	r.listing.Store(true)
+	r.readingRecords.Store(true)
 	r.Client = inTurn{r.Client, r.Turns}
 	return ctrl.NewControllerManagedBy(mgr).
 		Named("attachments").
@@ -139,18 +141,19 @@ func (r *Attachments) SetupWithManager(ctx context.Context, mgr ctrl.Manager, le
 		WatchesRawSource(r.records(mgr.GetCache())).
 		For(&corev1.Pod{}).
 		Watches(&corev1.Node{}, handler.EnqueueRequestsFromMapFunc(r.podsOfNode), builder.WithPredicates(predicate.LabelChangedPredicate{})).
-		Watches(&corev1.Node{}, handler.EnqueueRequestsFromMapFunc(r.leavingOfNode), builder.WithPredicates(nodeEvidence())).
-		Watches(&corev1.Node{}, r.silences.forgets()).
+		Watches(&corev1.Node{}, handler.EnqueueRequestsFromMapFunc(r.terminatingOfNode), builder.WithPredicates(nodeEvidence())).
+		Watches(&corev1.Node{}, r.unreachable.forgets()).
 		Watches(&corev1.Namespace{}, handler.EnqueueRequestsFromMapFunc(r.podsThatWait), builder.WithPredicates(predicate.LabelChangedPredicate{})).
 		WithOptions(ctrlcontroller.Options{
 			MaxConcurrentReconciles: cap(r.Turns) * podsPerWrite,
 			RateLimiter:             workqueue.NewTypedItemExponentialFailureRateLimiter[reconcile.Request](firstRetry, lastRetry),
 		}).
-		Complete(r.counted(lead(r)))
+		Complete(r.countWorking(lead(r)))
 }
 
-// counted counts what the workers have, also while they wait for a term as leader.
-func (r *Attachments) counted(next reconcile.Reconciler) reconcile.Reconciler {
+// countWorking counts the pods that workers hold, including those that wait for this
+// process to become the leader.
+func (r *Attachments) countWorking(next reconcile.Reconciler) reconcile.Reconciler {
 	return reconcile.Func(func(ctx context.Context, req ctrl.Request) (ctrl.Result, error) {
 		r.working.Add(1)
 		defer r.working.Add(-1)
@@ -158,17 +161,17 @@ func (r *Attachments) counted(next reconcile.Reconciler) reconcile.Reconciler {
 	})
 }
 
-// BeginTerm forgets what this process remembers to have written or to have waited for
-// since: another leader may have gone on from there. What is forgotten is done again,
-// or waited for anew.
+// BeginTerm forgets the writes and the waiting times that this process remembers of a
+// former term, since another leader may have changed things meanwhile. Forgotten writes
+// are made again, and forgotten waiting times begin anew.
 func (r *Attachments) BeginTerm() {
 	r.marks.clear()
 	r.creations.clear()
 	r.losses.beginTerm()
-	r.told.Clear()
+	r.warnings.Clear()
 }
 
-// Busy reports whether pods are worked on, or wait for that.
+// Busy reports whether a worker has a pod or a pod is in the queue.
 func (r *Attachments) Busy() bool {
 	q := r.queue.Load()
 	return r.working.Load() > 0 || q != nil && (*q).Len() > 0

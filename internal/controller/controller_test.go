@@ -49,33 +49,33 @@ func TestLifeOfAPod(t *testing.T) {
 		t.Errorf("the pod does not own its record: %+v", record.OwnerReferences)
 	}
 
-	h.say(p, v1alpha1.SandboxAttached)
+	h.setSandbox(p, v1alpha1.SandboxAttached)
 	h.delete(p)
 	h.waitState(p, "deleting")
 	h.settle("other")
 	if h.heldBy(p) != 1 {
 		t.Fatal("the interface was taken back while the node holds it")
 	}
-	h.say(p, v1alpha1.SandboxDetached)
+	h.setSandbox(p, v1alpha1.SandboxDetached)
 	h.waitState(p, "absent")
 	if h.heldBy(p) != 0 {
 		t.Error("the interface was not taken back")
 	}
 }
 
-// A pod's life costs the controller one create and one patch, and no read; the
-// deletion is asked for by Kubernetes' garbage collector, or by us when that
-// is slow.
+// A pod costs the controller one create and one patch in its life, and no read.
+// Kubernetes' garbage collector asks for the deletion; the controller does if the
+// collector is slow.
 func TestWritesOfALife(t *testing.T) {
 	h := start(t, cluster.New(t), drivertest.NewMemory(driverName, 8))
 	h.settle("first") // caches are listed and watched
 	h.faults.Reset()
 	p := h.Pod("web", h.node)
 	h.record(p)
-	h.say(p, v1alpha1.SandboxAttached)
+	h.setSandbox(p, v1alpha1.SandboxAttached)
 	h.delete(p)
 	h.waitState(p, "deleting")
-	h.say(p, v1alpha1.SandboxDetached)
+	h.setSandbox(p, v1alpha1.SandboxDetached)
 	h.waitState(p, "absent")
 	h.settle("last")
 	counts := h.faults.Counts()
@@ -121,14 +121,14 @@ func TestFinishedPod(t *testing.T) {
 	h := start(t, cluster.New(t), drivertest.NewMemory(driverName, 8))
 	p := h.Pod("job", h.node)
 	h.record(p)
-	h.say(p, v1alpha1.SandboxAttached)
+	h.setSandbox(p, v1alpha1.SandboxAttached)
 	before := p.DeepCopy()
 	p.Status.Phase = corev1.PodSucceeded
 	if err := h.Client.Status().Patch(t.Context(), p, client.MergeFrom(before)); err != nil {
 		t.Fatal(err)
 	}
 	h.waitState(p, "deleting")
-	h.say(p, v1alpha1.SandboxDetached)
+	h.setSandbox(p, v1alpha1.SandboxDetached)
 	h.waitState(p, "absent")
 	h.settle("other")
 	if h.heldBy(p) != 0 || h.state(t.Context(), p) != "absent" {
@@ -136,14 +136,14 @@ func TestFinishedPod(t *testing.T) {
 	}
 }
 
-// kuryr 1.5 and bugs 1854928, 1963677: a StatefulSet's pod is made again under
-// its name before the record of the former one is gone. Neither waits for the
-// other, and they never share.
+// kuryr 1.5 and bugs 1854928, 1963677: a StatefulSet's pod is created again under its
+// name before the record of its predecessor is gone. Neither waits for the other, and
+// they never share an address.
 func TestSuccessorDoesNotWait(t *testing.T) {
 	h := start(t, cluster.New(t), drivertest.NewMemory(driverName, 8))
 	old := h.Pod("db-0", h.node)
 	first := h.record(old)
-	h.say(old, v1alpha1.SandboxAttached)
+	h.setSandbox(old, v1alpha1.SandboxAttached)
 	h.delete(old)
 	next := h.Pod("db-0", h.node)
 	second := h.record(next)
@@ -151,17 +151,17 @@ func TestSuccessorDoesNotWait(t *testing.T) {
 		t.Errorf("two incarnations share %v", first.Spec.Interfaces[0].Addresses)
 	}
 	h.waitState(old, "deleting")
-	h.say(old, v1alpha1.SandboxDetached)
+	h.setSandbox(old, v1alpha1.SandboxDetached)
 	h.waitState(old, "absent")
 	if h.state(t.Context(), next) != "kept" || h.heldBy(next) != 1 {
 		t.Errorf("the successor's attachment is %s, holding %d", h.state(t.Context(), next), h.heldBy(next))
 	}
 }
 
-// Somebody deletes the record of a live pod: it is kept while the node holds
-// it, and written again once it is gone, with what the pod had. A create that is
-// under way for minutes would otherwise bring back a record of what others have
-// (make sim SEED=93).
+// The record of a live pod is deleted by hand. It stays while the node holds it, and is
+// written again afterwards with the same interfaces. Giving them back would be wrong: a
+// create that takes minutes could bring the record back when other pods have its
+// addresses (make sim SEED=93).
 func TestRecordDeletedByHand(t *testing.T) {
 	h := start(t, cluster.New(t), drivertest.NewMemory(driverName, 8))
 	p := h.Pod("web", h.node)
@@ -173,7 +173,7 @@ func TestRecordDeletedByHand(t *testing.T) {
 	if h.state(t.Context(), p) != "deleting" || h.heldBy(p) != 1 {
 		t.Fatalf("attachment %s, holding %d", h.state(t.Context(), p), h.heldBy(p))
 	}
-	h.say(p, v1alpha1.SandboxDetached)
+	h.setSandbox(p, v1alpha1.SandboxDetached)
 	h.waitState(p, "kept")
 	again := h.record(p)
 	if again.UID == record.UID {
@@ -206,7 +206,7 @@ func TestDetachedIsEvidenceOnlyOfADeletedRecord(t *testing.T) {
 	}
 }
 
-// I8: one object's error stops no other object; and it heals by itself.
+// I8: one object's error stops no other object, and the object recovers by itself.
 func TestPoisonDelaysItselfOnly(t *testing.T) {
 	d := drivertest.NewMemory(driverName, 8)
 	d.FailWith(func(method string, o driver.Owner) error {
@@ -227,8 +227,8 @@ func TestPoisonDelaysItselfOnly(t *testing.T) {
 	h.record(poison)
 }
 
-// whereabouts 1.6: its event said collected although the clean-up had failed,
-// and after three tries the pod was forgotten.
+// whereabouts 1.6: its event reported a collected address although the clean-up had
+// failed, and after three tries the pod was forgotten.
 func TestFailingReleaseIsShownAndNeverForgotten(t *testing.T) {
 	d := drivertest.NewMemory(driverName, 8)
 	h := start(t, cluster.New(t), d)
@@ -242,7 +242,7 @@ func TestFailingReleaseIsShownAndNeverForgotten(t *testing.T) {
 	})
 	h.delete(p)
 	h.waitState(p, "deleting")
-	h.say(p, v1alpha1.SandboxDetached)
+	h.setSandbox(p, v1alpha1.SandboxDetached)
 	if note := h.event(p, eventFailed); !strings.Contains(note, "192.0.2.1") || !strings.Contains(note, "default") || !strings.Contains(note, "on fire") {
 		t.Errorf("the event says %q", note)
 	}
@@ -275,8 +275,9 @@ func withSecond(p *corev1.Pod) ([]pod.Interface, error) {
 	return []pod.Interface{{Name: "net1", Network: v1alpha1.DefaultNetwork}}, nil
 }
 
-// spiderpool#2901: several interfaces, one of which fails, took more addresses
-// at each try. Here the first stays the pod's own, and no record shows a half.
+// spiderpool#2901: a pod with several interfaces took more addresses at each try, if one
+// of them failed. Here the pod keeps the first interface, and no record shows a part of
+// them.
 func TestHalfIsKept(t *testing.T) {
 	d := drivertest.NewMemory(driverName, 8)
 	d.FailWith(func(method string, o driver.Owner) error {
@@ -301,9 +302,9 @@ func TestHalfIsKept(t *testing.T) {
 	}
 }
 
-// whereabouts 1.10 defects 1 and 2: the reply to a write was lost, and an
-// address went out that nothing had recorded. Here the record is found again,
-// and what it names stays with it.
+// whereabouts 1.10 defects 1 and 2: the reply to a write was lost, and a pod got an
+// address that was recorded nowhere. Here the record is found again, and its interfaces
+// stay with it.
 func TestLostReplies(t *testing.T) {
 	h := start(t, cluster.New(t), drivertest.NewMemory(driverName, 8))
 	lost := map[string]bool{}
@@ -323,7 +324,7 @@ func TestLostReplies(t *testing.T) {
 	}
 	h.delete(p)
 	h.waitState(p, "deleting")
-	h.say(p, v1alpha1.SandboxDetached)
+	h.setSandbox(p, v1alpha1.SandboxDetached)
 	h.waitState(p, "absent")
 	if h.heldBy(p) != 0 {
 		t.Error("not taken back")
@@ -333,8 +334,8 @@ func TestLostReplies(t *testing.T) {
 	}
 }
 
-// A refused create keeps what was obtained for it, and the next try adopts it:
-// another leader may have done so and be writing the record.
+// If a create is refused, the pod keeps the interfaces obtained for it, and the next try
+// adopts them: another leader may have adopted them and be writing the record.
 func TestRefusedCreateKeeps(t *testing.T) {
 	h := start(t, cluster.New(t), drivertest.NewMemory(driverName, 8), withSource(func(p *corev1.Pod) ([]pod.Interface, error) {
 		return []pod.Interface{{Name: "net1", Network: "default/blue"}}, nil
@@ -354,7 +355,7 @@ func TestRefusedCreateKeeps(t *testing.T) {
 	}
 }
 
-// A driver whose interfaces become active later: the record says so when they are.
+// If a driver reports that an interface became active, the record shows it.
 func TestActivation(t *testing.T) {
 	d := drivertest.NewMemory(driverName, 8)
 	d.SetActive(false)
@@ -419,8 +420,8 @@ func TestStaticPod(t *testing.T) {
 	}
 }
 
-// A former version knew static pods by the UID in their annotation. What it wrote stays
-// the pod's, and what it took is given back with it.
+// A former version identified static pods by the UID in their annotation. The record that
+// it wrote stays the pod's, and the interface in it is given back when the pod goes.
 func TestStaticPodOfAFormerVersion(t *testing.T) {
 	c, d := cluster.New(t), drivertest.NewMemory(driverName, 8)
 	p := c.Pod("static", c.Namespace, func(p *corev1.Pod) {

@@ -7,43 +7,44 @@ import (
 	"k8s.io/apimachinery/pkg/types"
 )
 
-// creations are the records that are being written, by the name of their pod: until the
-// cache shows the record, or the pod is gone. A creation is noted before the write, whose
-// event may come before its reply. Losing one costs a repeated write, never correctness.
+// creations are the records that are being created, by pod. An entry lasts until the
+// cache shows the record or the pod is gone. It is added before the write, since the
+// event of the write may arrive before the reply. A lost entry costs a repeated write,
+// never correctness.
 type creations struct {
 	mu sync.Mutex
 	m  map[types.NamespacedName]creation
 }
 
-// creation is the create of the record of one incarnation of a pod.
+// creation is the create of the record for one UID of a pod.
 type creation struct {
 	pod types.UID
 	at  time.Time
 }
 
-// believed is for how long a record that was written need not have been shown. Its
-// events are missed when it is deleted again while the watch is broken.
-const believed = 30 * time.Second
+// showDeadline is how long a record that was written may be missing from the cache. The
+// cache never shows a record that is deleted again while the watch is broken.
+const showDeadline = 30 * time.Second
 
-// begin notes that the record of a pod is about to be written.
+// begin adds a creation; the caller writes the record next.
 func (c *creations) begin(key types.NamespacedName, pod types.UID) {
 	c.mu.Lock()
 	defer c.mu.Unlock()
 	c.m[key] = creation{pod, time.Now()}
 }
 
-// left is for how long it is believed yet that a pod's record was written and is about to
-// be shown; 0 or less when it is not.
+// left returns how long the record of a pod may still be missing from the cache; 0 or
+// less if no creation is pending for that UID.
 func (c *creations) left(key types.NamespacedName, pod types.UID) time.Duration {
 	c.mu.Lock()
 	defer c.mu.Unlock()
 	if has := c.m[key]; has.pod == pod {
-		return time.Until(has.at.Add(believed))
+		return time.Until(has.at.Add(showDeadline))
 	}
 	return 0
 }
 
-// end ends a creation: its record is shown, or was not written.
+// end removes a creation: the cache shows its record, or the write failed.
 func (c *creations) end(key types.NamespacedName, pod types.UID) {
 	c.mu.Lock()
 	defer c.mu.Unlock()
@@ -52,8 +53,7 @@ func (c *creations) end(key types.NamespacedName, pod types.UID) {
 	}
 }
 
-// onlyOf forgets the creations for other incarnations of a pod than this one, which is
-// empty for none.
+// onlyOf removes a creation for any other UID of the pod; an empty UID stands for no pod.
 func (c *creations) onlyOf(key types.NamespacedName, pod types.UID) {
 	c.mu.Lock()
 	defer c.mu.Unlock()
@@ -62,13 +62,13 @@ func (c *creations) onlyOf(key types.NamespacedName, pod types.UID) {
 	}
 }
 
-// doubtful forgets the creations that are believed no more, and returns their pods.
-func (c *creations) doubtful() []types.NamespacedName {
+// overdue removes the creations that are older than showDeadline and returns their pods.
+func (c *creations) overdue() []types.NamespacedName {
 	c.mu.Lock()
 	defer c.mu.Unlock()
 	var out []types.NamespacedName
 	for key, has := range c.m {
-		if time.Since(has.at) >= believed {
+		if time.Since(has.at) >= showDeadline {
 			delete(c.m, key)
 			out = append(out, key)
 		}

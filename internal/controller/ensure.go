@@ -20,48 +20,49 @@ import (
 	"fairlead.dev/fairlead/internal/run"
 )
 
-// ensure obtains every interface that a pod asks for and writes them down in
-// one create. It may be cut off anywhere: the next run adopts what this one
-// obtained, because drivers know the owner of what they gave.
-func (r *Attachments) ensure(ctx context.Context, s *sight) (ctrl.Result, error) {
+// ensure obtains every interface that a pod asks for and creates the record with all of
+// them. It may be interrupted anywhere: drivers know the owner of each interface that
+// they gave, so the next run adopts what this run obtained.
+func (r *Attachments) ensure(ctx context.Context, s *observed) (ctrl.Result, error) {
 	p := s.pod
 	if !s.served || s.current != nil || !pod.Wants(p) {
 		return ctrl.Result{}, nil
 	}
-	r.strangers.remove(s.key)
+	r.nodeless.remove(s.key)
 	if left := r.creations.left(client.ObjectKeyFromObject(p), p.UID); left > 0 {
-		return ctrl.Result{RequeueAfter: left}, nil // the cache does not show it yet
+		return ctrl.Result{RequeueAfter: left}, nil // the record is written and not in the cache yet
 	}
 	if r.mustWait(p) {
 		return ctrl.Result{}, nil
 	}
 	err := r.obtainAndRecord(ctx, p)
 	if err != nil {
-		return ctrl.Result{}, r.notYet(p, err)
+		return ctrl.Result{}, r.reportFailure(p, err)
 	}
 	r.waiting.remove(client.ObjectKeyFromObject(p))
 	r.Metrics.ensured(nil)
 	return ctrl.Result{}, nil
 }
 
-// notYet tells why a pod has no network: on the pod what its owner may know, and in
-// the log, by the error that it returns, all of it.
-func (r *Attachments) notYet(p *corev1.Pod, err error) error {
+// reportFailure reports why a pod has no network: in an event on the pod without the
+// details that its owner may not see, and in the returned error, which is logged, with
+// them.
+func (r *Attachments) reportFailure(p *corev1.Pod, err error) error {
 	r.waiting.add(p, r.mayHave(p))
 	r.Metrics.ensured(err)
 	of := corev1.ObjectReference{APIVersion: "v1", Kind: "Pod", Namespace: p.Namespace, Name: p.Name, UID: p.UID}
-	r.told.Tell(of, "", reasonOf(err), "EnsureNetwork", "no network yet: "+err.Error())
+	r.warnings.Tell(of, "", reasonOf(err), "EnsureNetwork", "no network yet: "+err.Error())
 	if detail := driver.Detail(err); detail != "" {
 		return fmt.Errorf("give pod %s its network: %w (%s)", klog.KObj(p), err, detail)
 	}
 	return fmt.Errorf("give pod %s its network: %w", klog.KObj(p), err)
 }
 
-// mayHave are the interfaces of which a pod may have obtained some.
+// mayHave returns the names of the interfaces that a pod asks for, and may have obtained.
 func (r *Attachments) mayHave(p *corev1.Pod) []string {
 	wanted, err := r.wanted(p)
 	if err != nil {
-		return nil // nothing is asked for then
+		return nil // no driver was asked then
 	}
 	names := make([]string, len(wanted))
 	for i := range wanted {
@@ -70,10 +71,10 @@ func (r *Attachments) mayHave(p *corev1.Pod) []string {
 	return names
 }
 
-// obtainAndRecord obtains all interfaces of a pod and writes the record. When
-// the write fails, what was obtained stays: another leader may have adopted it
-// and be writing the same record, and no read could tell. The next try adopts
-// it; should the pod go meanwhile, garbage collection finds it.
+// obtainAndRecord obtains all interfaces of a pod and writes the record. If the write
+// fails, the pod keeps the interfaces: another leader may have adopted them and be
+// writing the same record, and no read could rule that out. The next try adopts them. If
+// the pod goes meanwhile, garbage collection finds them.
 func (r *Attachments) obtainAndRecord(ctx context.Context, p *corev1.Pod) error {
 	interfaces, err := r.obtain(ctx, p)
 	if err != nil || len(interfaces) == 0 {
@@ -91,46 +92,47 @@ func (r *Attachments) obtainAndRecord(ctx context.Context, p *corev1.Pod) error 
 	return nil
 }
 
-// write creates a pod's record. That it is there already is as good: the cache was
-// behind, or the reply to an earlier create was lost.
+// write creates a pod's record. A record that exists already is a success if it is the
+// pod's: the cache was behind, or the reply to an earlier create was lost.
 func (r *Attachments) write(ctx context.Context, p *corev1.Pod, record *v1alpha1.PodAttachment) error {
 	key := client.ObjectKeyFromObject(p)
 	r.creations.begin(key, p.UID)
 	err := r.Client.Create(ctx, record)
 	if apierrors.IsAlreadyExists(err) {
-		err = r.isThere(ctx, p, record)
+		err = r.checkExisting(ctx, p, record)
 	}
 	if err != nil {
 		r.creations.end(key, p.UID)
 		return err
 	}
 	if slices.Contains(r.names.of(podOf(record)), record.Name) {
-		r.creations.end(key, p.UID) // its event may have come before the creation was noted
+		r.creations.end(key, p.UID) // its event may have come before begin
 	}
 	log.FromContext(ctx).V(run.LevelPod).Info("attachment written", "pod", klog.KObj(p), "addresses", record.Spec.Summary.Addresses, "node", p.Spec.NodeName)
 	return nil
 }
 
-// isThere makes sure that a record that is there already is the pod's.
-func (r *Attachments) isThere(ctx context.Context, p *corev1.Pod, record *v1alpha1.PodAttachment) error {
-	there := &v1alpha1.PodAttachment{}
-	if err := r.Live.Get(ctx, client.ObjectKeyFromObject(record), there); err != nil {
+// checkExisting returns nil if the record that exists already is this pod's;
+// driver.ErrConflict if it belongs to another pod.
+func (r *Attachments) checkExisting(ctx context.Context, p *corev1.Pod, record *v1alpha1.PodAttachment) error {
+	existing := &v1alpha1.PodAttachment{}
+	if err := r.Live.Get(ctx, client.ObjectKeyFromObject(record), existing); err != nil {
 		return fmt.Errorf("it was there and cannot be read: %w", err)
 	}
-	if pod.Of(there) != pod.KeyOf(p) {
+	if pod.Of(existing) != pod.KeyOf(p) {
 		return fmt.Errorf("%w: the name is taken by the record of another pod, %s with UID %s: delete this pod, so that its successor has another",
-			driver.ErrConflict, there.Pod(), there.OwnUID())
+			driver.ErrConflict, existing.Pod(), existing.OwnUID())
 	}
 	return nil
 }
 
-// obtain asks a driver for each interface of a pod. What it obtained before one
-// fails stays the pod's: to give it back here could take it from another leader
-// that has found it and is writing the record. The next try finds it, and the
-// record is written when all is there.
+// obtain asks a driver for each interface of a pod. If one fails, the pod keeps the
+// interfaces that it obtained before: another leader may have found them and be writing
+// the record, and giving them back would take them from it. The next try adopts them, and
+// the record is written when all interfaces are there.
 //
-// Networks are asked in the order of their names, not in the pod's: so pods that
-// each have what the other waits for do not wait for ever.
+// Networks are asked in the order of their names, not of the pod's annotation, so that
+// two pods never wait for each other in a circle.
 func (r *Attachments) obtain(ctx context.Context, p *corev1.Pod) ([]v1alpha1.Interface, error) {
 	wanted, err := r.wanted(p)
 	if err != nil || len(wanted) == 0 {
@@ -164,7 +166,7 @@ func (r *Attachments) obtain(ctx context.Context, p *corev1.Pod) ([]v1alpha1.Int
 	return interfaces, nil
 }
 
-// byNetwork are the places of interfaces in the order of their networks' names.
+// byNetwork returns the indexes of wanted in the order of the networks' names.
 func byNetwork(wanted []pod.Interface) []int {
 	places := make([]int, len(wanted))
 	for i := range places {

@@ -24,9 +24,10 @@ import (
 	"fairlead.dev/fairlead/internal/pod"
 )
 
-// wakeHeirs enqueues the pods that may have waited for this record to go: those of its
-// namespace that got nothing so far, if a driver says that they may.
-func (r *Attachments) wakeHeirs(gone *v1alpha1.PodAttachment, q workqueue.TypedRateLimitingInterface[reconcile.Request]) {
+// wakeAwaiting enqueues the pods that may have waited for a record to be deleted: the
+// pods of its namespace that have no network yet, if a driver reports that pods may wait
+// for one of its interfaces.
+func (r *Attachments) wakeAwaiting(gone *v1alpha1.PodAttachment, q workqueue.TypedRateLimitingInterface[reconcile.Request]) {
 	awaited := func(i v1alpha1.Interface) bool {
 		d := r.Drivers[i.Driver]
 		return d.Awaited != nil && d.Awaited(i)
@@ -41,8 +42,8 @@ func (r *Attachments) wakeHeirs(gone *v1alpha1.PodAttachment, q workqueue.TypedR
 	}
 }
 
-// forgets drops what is known of Nodes that are gone.
-func (s *silences) forgets() handler.EventHandler {
+// forgets removes the entries of Nodes that are deleted.
+func (s *unreachableNodes) forgets() handler.EventHandler {
 	return handler.Funcs{DeleteFunc: func(_ context.Context, e event.DeleteEvent, _ workqueue.TypedRateLimitingInterface[reconcile.Request]) {
 		s.mu.Lock()
 		defer s.mu.Unlock()
@@ -53,8 +54,8 @@ func (s *silences) forgets() handler.EventHandler {
 // nodeNameIndex is the cache index of pods by their node.
 const nodeNameIndex = "spec.nodeName"
 
-// podsOfNode maps a node whose labels changed to its pods: those that wait may
-// be let into a pool, and others may be ours from now on.
+// podsOfNode maps a node with changed labels to its pods: a pool may admit those that
+// wait, and others may be on a served node from now on.
 func (r *Attachments) podsOfNode(ctx context.Context, node client.Object) []reconcile.Request {
 	var pods corev1.PodList
 	if err := r.Client.List(ctx, &pods, client.MatchingFields{nodeNameIndex: node.GetName()}, client.UnsafeDisableDeepCopy); err != nil {
@@ -71,13 +72,13 @@ func (r *Attachments) podsOfNode(ctx context.Context, node client.Object) []reco
 	return out
 }
 
-// podsThatWait maps any change of a namespace's labels to the pods that got nothing so
-// far.
+// podsThatWait maps a change of any namespace's labels to all pods that have no network
+// yet.
 func (r *Attachments) podsThatWait(context.Context, client.Object) []reconcile.Request {
 	return r.waiting.all()
 }
 
-// retry enqueues the pods that wait whenever a driver or Config.Retry says so.
+// retry enqueues the pods that wait, whenever a driver or Config.Retry asks for it.
 func (r *Attachments) retry(ctx context.Context, q workqueue.TypedRateLimitingInterface[reconcile.Request]) error {
 	add := func(all []reconcile.Request) {
 		for _, req := range all {
@@ -86,7 +87,7 @@ func (r *Attachments) retry(ctx context.Context, q workqueue.TypedRateLimitingIn
 	}
 	wake := driver.Wake{
 		Waiting: func() { add(r.waiting.all()) },
-		Leaving: func() { add(r.leaving(ctx, anyNode)) },
+		Leaving: func() { add(r.terminating(ctx, anyNode)) },
 	}
 	for name, d := range r.Drivers {
 		if d.Wake == nil {
@@ -102,28 +103,28 @@ func (r *Attachments) retry(ctx context.Context, q workqueue.TypedRateLimitingIn
 	return r.Retry(ctx, wake.Waiting)
 }
 
-// leavingIndex is the cache index, by node, of what waits for a node's word or
-// for what stands in for it: records that are being deleted, and pods that
-// terminate. anyNode has all of them; no node is called so.
+// terminatingIndex is the cache index, by node, of the objects that wait for the node's
+// confirmation or for a proof in its place: records that are being deleted and pods that
+// terminate. The key anyNode has the objects of all nodes; it is no valid name of a node.
 const (
-	leavingIndex = "leaving"
-	anyNode      = "*"
+	terminatingIndex = "terminating"
+	anyNode          = "*"
 )
 
-func indexLeaving(ctx context.Context, indexer client.FieldIndexer) error {
+func indexTerminating(ctx context.Context, indexer client.FieldIndexer) error {
 	of := func(o client.Object, node string) []string {
 		if o.GetDeletionTimestamp() == nil || node == "" {
 			return nil
 		}
 		return []string{node, anyNode}
 	}
-	err := indexer.IndexField(ctx, &v1alpha1.PodAttachment{}, leavingIndex, func(o client.Object) []string {
+	err := indexer.IndexField(ctx, &v1alpha1.PodAttachment{}, terminatingIndex, func(o client.Object) []string {
 		return of(o, o.(*v1alpha1.PodAttachment).Spec.NodeName)
 	})
 	if err != nil {
 		return fmt.Errorf("index PodAttachments that are being deleted by node: %w", err)
 	}
-	err = indexer.IndexField(ctx, &corev1.Pod{}, leavingIndex, func(o client.Object) []string {
+	err = indexer.IndexField(ctx, &corev1.Pod{}, terminatingIndex, func(o client.Object) []string {
 		return of(o, o.(*corev1.Pod).Spec.NodeName)
 	})
 	if err != nil {
@@ -132,22 +133,22 @@ func indexLeaving(ctx context.Context, indexer client.FieldIndexer) error {
 	return nil
 }
 
-// leavingOfNode maps a change of a node to the pods it may release. A standby takes note
-// of it too, and goes on measuring when it leads.
-func (r *Attachments) leavingOfNode(ctx context.Context, node client.Object) []reconcile.Request {
-	r.silences.since(node.(*corev1.Node), r.Now())
-	return r.leaving(ctx, node.GetName())
+// terminatingOfNode maps a change of a node to the pods that it may release. A standby
+// notes the change too, and goes on measuring when it becomes the leader.
+func (r *Attachments) terminatingOfNode(ctx context.Context, node client.Object) []reconcile.Request {
+	r.unreachable.since(node.(*corev1.Node), r.Now())
+	return r.terminating(ctx, node.GetName())
 }
 
-func (r *Attachments) leaving(ctx context.Context, node string) []reconcile.Request {
-	which := client.MatchingFields{leavingIndex: node}
+func (r *Attachments) terminating(ctx context.Context, node string) []reconcile.Request {
+	which := client.MatchingFields{terminatingIndex: node}
 	var (
 		records v1alpha1.PodAttachmentList
 		pods    corev1.PodList
 		out     []reconcile.Request
 	)
 	if !r.Listed() {
-		return nil // every record and every pod is about to be looked at
+		return nil // every record and every pod will be reconciled anyway
 	}
 	if r.Client.List(ctx, &records, which, client.UnsafeDisableDeepCopy) != nil ||
 		r.Client.List(ctx, &pods, which, client.UnsafeDisableDeepCopy) != nil {
@@ -164,7 +165,7 @@ func (r *Attachments) leaving(ctx context.Context, node string) []reconcile.Requ
 	return out
 }
 
-// nodeEvidence lets pass what may be evidence, and no heartbeat.
+// nodeEvidence passes the changes of a Node that may be evidence, and no heartbeat.
 func nodeEvidence() predicate.Predicate {
 	type facts struct {
 		uid    types.UID
@@ -181,9 +182,9 @@ func nodeEvidence() predicate.Predicate {
 	return predicate.Funcs{UpdateFunc: func(e event.UpdateEvent) bool { return of(e.ObjectOld) != of(e.ObjectNew) }}
 }
 
-// records is the source of the records' events. Unlike one of controller-runtime
-// it does not keep the reconciler from working until it has told of all that are
-// there.
+// records is the source of the records' events. A source of controller-runtime would keep
+// the reconciler from working until it has delivered every record that exists; this one
+// does not.
 func (r *Attachments) records(from cache.Informers) source.Func {
 	return func(ctx context.Context, q workqueue.TypedRateLimitingInterface[reconcile.Request]) error {
 		r.queue.Store(&q)
@@ -192,7 +193,7 @@ func (r *Attachments) records(from cache.Informers) source.Func {
 			return fmt.Errorf("watch PodAttachments: %w", err)
 		}
 		events := r.AttachmentEvents()
-		told, err := informer.AddEventHandler(toolscache.ResourceEventHandlerDetailedFuncs{
+		registration, err := informer.AddEventHandler(toolscache.ResourceEventHandlerDetailedFuncs{
 			AddFunc: func(o any, initial bool) {
 				events.Create(ctx, event.CreateEvent{Object: o.(*v1alpha1.PodAttachment), IsInInitialList: initial}, q)
 			},
@@ -210,22 +211,22 @@ func (r *Attachments) records(from cache.Informers) source.Func {
 		}
 		go func() {
 			select {
-			case <-told.HasSyncedChecker().Done():
+			case <-registration.HasSyncedChecker().Done():
 			case <-ctx.Done():
 				return
 			}
-			r.listing.Store(false)
-			r.losses.clear() // events of Nodes were not looked at until now
-			for _, req := range slices.Concat(r.waiting.all(), r.leaving(ctx, anyNode)) {
+			r.readingRecords.Store(false)
+			r.losses.clear() // events of Nodes were skipped until now
+			for _, req := range slices.Concat(r.waiting.all(), r.terminating(ctx, anyNode)) {
 				q.Add(req)
 			}
-			r.doubts(ctx, q)
+			r.requeueOverdue(ctx, q)
 		}()
 		return nil
 	}
 }
 
-// last is the object of a delete event, also of one that the watch missed.
+// last returns the object of a delete event, also of an event that the watch missed.
 func last(o any) any {
 	if missed, ok := o.(toolscache.DeletedFinalStateUnknown); ok {
 		return missed.Obj
@@ -233,9 +234,10 @@ func last(o any) any {
 	return o
 }
 
-// doubts has pods looked at whose record was written and never shown, until ctx ends.
-func (r *Attachments) doubts(ctx context.Context, q workqueue.TypedRateLimitingInterface[reconcile.Request]) {
-	tick := time.NewTicker(believed)
+// requeueOverdue enqueues, until ctx ends, the pods whose record was written and did not
+// appear in the cache in time.
+func (r *Attachments) requeueOverdue(ctx context.Context, q workqueue.TypedRateLimitingInterface[reconcile.Request]) {
+	tick := time.NewTicker(showDeadline)
 	defer tick.Stop()
 	for {
 		select {
@@ -243,14 +245,14 @@ func (r *Attachments) doubts(ctx context.Context, q workqueue.TypedRateLimitingI
 		case <-ctx.Done():
 			return
 		}
-		for _, key := range r.creations.doubtful() {
+		for _, key := range r.creations.overdue() {
 			q.Add(reconcile.Request{NamespacedName: key})
 		}
 	}
 }
 
-// AttachmentEvents maps an attachment to its pod, remembers its name, and drops the
-// marks that the cache has caught up with.
+// AttachmentEvents maps an attachment to its pod, remembers its name, and drops the marks
+// that the cache has caught up with.
 func (r *Attachments) AttachmentEvents() handler.EventHandler {
 	enqueue := func(o client.Object, q workqueue.TypedRateLimitingInterface[reconcile.Request]) {
 		q.Add(reconcile.Request{NamespacedName: podOf(o.(*v1alpha1.PodAttachment))})
@@ -275,16 +277,16 @@ func (r *Attachments) AttachmentEvents() handler.EventHandler {
 			r.marks.drop(a.UID)
 			r.losses.drop(a.UID)
 			r.creations.end(podOf(a), a.OwnUID())
-			r.told.Forget(podOf(a))
+			r.warnings.Forget(podOf(a))
 			enqueue(a, q)
-			r.wakeHeirs(a, q)
+			r.wakeAwaiting(a, q)
 		},
 	}
 }
 
-// asExpected reports whether a record that has appeared leaves nothing to do: its pod
-// lives and waits for nothing more. The name of the record is remembered by then, so
-// that whatever happens to the pod later finds it.
+// asExpected reports whether a record that has appeared needs no reconcile: its pod lives
+// and waits for nothing. The name of the record is remembered before, so that later
+// events of the pod find it.
 func (r *Attachments) asExpected(ctx context.Context, record *v1alpha1.PodAttachment) bool {
 	waits := func(i v1alpha1.Interface) bool { return i.WaitForActive }
 	if record.DeletionTimestamp != nil || len(record.Status.Interfaces) > 0 || slices.ContainsFunc(record.Spec.Interfaces, waits) {
@@ -298,7 +300,7 @@ func (r *Attachments) asExpected(ctx context.Context, record *v1alpha1.PodAttach
 	return isFor(record, p)
 }
 
-// isFor reports whether a record is of this pod, and the pod wants its network still.
+// isFor reports whether a record is of this pod and the pod still wants its network.
 func isFor(record *v1alpha1.PodAttachment, p *corev1.Pod) bool {
 	return pod.Of(record) == pod.KeyOf(p) && pod.Wants(p)
 }

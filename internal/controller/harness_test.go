@@ -32,8 +32,8 @@ import (
 	"fairlead.dev/fairlead/test/cluster"
 )
 
-// harness is a controller under test on the real API server, with a driver in
-// memory; the test plays the node.
+// harness is a controller on the real API server, with a driver in memory; the test plays
+// the node.
 type harness struct {
 	*cluster.Cluster
 	t      *testing.T
@@ -42,18 +42,18 @@ type harness struct {
 	faults *cluster.Faults
 	// registry has the metrics of the controller.
 	registry *prometheus.Registry
-	// reconciler is what runs.
+	// reconciler under test.
 	reconciler *Attachments
-	// skipped is what the controller's clock is ahead.
+	// skipped is how far the controller's clock is ahead, in nanoseconds.
 	skipped atomic.Int64
 }
 
-// skip lets time pass for the controller.
+// skip sets the controller's clock forward.
 func (h *harness) skip(d time.Duration) { h.skipped.Add(int64(d)) }
 
 const driverName = "memory"
 
-// nodeGrace is short: the tests of all else make no Node go.
+// nodeGrace is short: only the tests about lost Nodes delete one.
 const nodeGrace = 2 * time.Second
 
 // start runs a controller that serves one node, until the test ends.
@@ -123,7 +123,8 @@ func (h *harness) run(cfg *rest.Config, with []func(*Config, ctrl.Manager)) {
 	})
 }
 
-// withPolicy has a driver reclaim by the policy of the IPPools that its interfaces name.
+// withPolicy makes a driver reclaim by the policy of the IPPools that its interfaces
+// name.
 func withPolicy(d driver.Parts, mgr ctrl.Manager) driver.Parts {
 	d.ReclaimAfter = func(ctx context.Context, from client.Reader, interfaces []v1alpha1.Interface) (longest time.Duration, err error) {
 		for _, i := range interfaces {
@@ -171,7 +172,7 @@ func keyOf(p *corev1.Pod) client.ObjectKey {
 	return client.ObjectKey{Namespace: p.Namespace, Name: pod.AttachmentName(p.Name, p.UID)}
 }
 
-// state reads an attachment as it is now: absent, kept, deleting.
+// state returns the state of an attachment at the API server: absent, kept, deleting.
 func (h *harness) state(ctx context.Context, p *corev1.Pod) string {
 	h.t.Helper()
 	got := &v1alpha1.PodAttachment{}
@@ -199,8 +200,8 @@ func (h *harness) waitState(p *corev1.Pod, want string) {
 	})
 }
 
-// say plays the node: it writes the sandbox's state.
-func (h *harness) say(p *corev1.Pod, state v1alpha1.SandboxState) {
+// setSandbox plays the node: it writes the sandbox's state.
+func (h *harness) setSandbox(p *corev1.Pod, state v1alpha1.SandboxState) {
 	h.t.Helper()
 	got := &v1alpha1.PodAttachment{}
 	if err := h.Client.Get(h.t.Context(), keyOf(p), got); err != nil {
@@ -214,8 +215,8 @@ func (h *harness) say(p *corev1.Pod, state v1alpha1.SandboxState) {
 	}
 }
 
-// delete deletes a pod, unless Kubernetes' own collector of pods was faster: on
-// a node that is gone or out of service it may be.
+// delete deletes a pod. Kubernetes' own collector of pods may have been faster on a node
+// that is gone or out of service.
 func (h *harness) delete(p *corev1.Pod) {
 	h.t.Helper()
 	if err := h.Client.Delete(h.t.Context(), p, client.GracePeriodSeconds(0)); client.IgnoreNotFound(err) != nil {
@@ -256,9 +257,9 @@ func (h *harness) event(p *corev1.Pod, reason string) string {
 	return note
 }
 
-// settle waits until the controller has had the time to do what it must not
-// do: it makes another pod and sees it served, which everything before it in
-// the watch precedes.
+// settle waits until the controller has handled everything that happened before: it
+// creates another pod and waits for its record, which the watch delivers later.
+// Afterwards a test can check that the controller did nothing wrong.
 func (h *harness) settle(name string) {
 	h.t.Helper()
 	p := h.Pod(name, h.node)

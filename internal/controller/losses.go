@@ -14,82 +14,85 @@ import (
 	"fairlead.dev/fairlead/internal/controller/proof"
 )
 
-// losses are the records whose Node this process sees to be lost, by their UID, with since
-// when. A standby keeps them too, and goes on measuring when it leads (ADR 0018).
+// losses are the records whose Node this process has seen to be lost, by the UID of the
+// record, with the time when it first saw that. A standby keeps them too and goes on
+// measuring when it becomes the leader (ADR 0018).
 //
-// A leader that finds a Node lost says so in the record's condition. Any process measures
-// from when it first saw both: the record that says so, and no Node. It begins anew when
-// the record says something else, or when it sees the Node again: whoever led meanwhile
-// may have seen more. So no other process's clock has a part in it, and a process that
-// began later waits longer.
+// A leader that finds a Node lost writes so into the record's condition. Every process
+// measures from when it first saw both that condition and the missing Node. It begins
+// anew if the condition changes or if it sees the Node again, since another leader may
+// have seen more. Therefore no clock of another process matters, and a process that began
+// later waits longer.
 type losses struct {
 	mu sync.Mutex
 	m  map[types.UID]loss
 }
 
-// loss is that of a record's Node.
+// loss is the loss of one record's Node.
 type loss struct {
-	// said is what the record says of the loss, or will: it tells one loss from another.
-	said string
+	// foundAt is the time that the record's condition shows for the loss, or will show.
+	// It only distinguishes one loss from another.
+	foundAt string
 	// since is when this process first saw it.
 	since time.Time
-	// shown is true when the cache has shown a record that says so.
+	// shown is true if the cache has shown the record with that condition.
 	shown bool
 }
 
-// found notes that this process, as the leader, has found a record's Node lost.
+// found adds a record whose Node this process, as the leader, has found lost.
 func (l *losses) found(uid types.UID, now time.Time) {
 	l.mu.Lock()
 	defer l.mu.Unlock()
-	l.m[uid] = loss{said: proof.Stamp(now), since: now}
+	l.m[uid] = loss{foundAt: proof.Stamp(now), since: now}
 }
 
-// concerns reports whether a look at a record's Node tells something: the record says that
-// the Node is lost, or is known to be of a lost one.
+// concerns reports whether a record has to be compared with its Node: its condition
+// reports the Node as lost, or the record is among the losses.
 func (l *losses) concerns(record *v1alpha1.PodAttachment) bool {
 	l.mu.Lock()
 	defer l.mu.Unlock()
 	_, ok := l.m[record.UID]
-	said, _ := proof.Loss(record)
-	return ok || said != ""
+	foundAt, _ := proof.Loss(record)
+	return ok || foundAt != ""
 }
 
-// note takes in a record as the cache shows it, and whether its Node is lost.
+// note updates the losses from a record as the cache shows it; lost is true if its Node
+// is lost.
 func (l *losses) note(record *v1alpha1.PodAttachment, lost bool, now time.Time) {
-	said, speaks := proof.Loss(record)
+	foundAt, waits := proof.Loss(record)
 	l.mu.Lock()
 	defer l.mu.Unlock()
 	has, ok := l.m[record.UID]
 	switch {
 	case !lost:
 		delete(l.m, record.UID)
-	case !speaks:
-	case said == "":
+	case !waits:
+	case foundAt == "":
 		if has.shown { // another leader has seen the Node since
 			delete(l.m, record.UID)
 		}
-	case ok && has.said == said:
+	case ok && has.foundAt == foundAt:
 		has.shown = true
 		l.m[record.UID] = has
 	default:
-		l.m[record.UID] = loss{said: said, since: now, shown: true}
+		l.m[record.UID] = loss{foundAt: foundAt, since: now, shown: true}
 	}
 }
 
-// of returns since when a record's Node is known to be lost, and what the record says of
-// that; zero if it is not known, or the record, as it is at the API server, says
-// something else.
-func (l *losses) of(record *v1alpha1.PodAttachment) (since time.Time, said string) {
+// of returns since when a record's Node is known to be lost, and the time that the
+// record's condition shows for the loss. Both are zero if the loss is not known, or if
+// the record, as the API server has it, shows another one.
+func (l *losses) of(record *v1alpha1.PodAttachment) (since time.Time, foundAt string) {
 	l.mu.Lock()
 	defer l.mu.Unlock()
 	has := l.m[record.UID]
-	if says, speaks := proof.Loss(record); has.shown && speaks && says != has.said {
+	if shown, waits := proof.Loss(record); has.shown && waits && shown != has.foundAt {
 		return time.Time{}, ""
 	}
-	return has.since, has.said
+	return has.since, has.foundAt
 }
 
-// beginTerm forgets what this process found in a former term and no record has said.
+// beginTerm forgets the losses of a former term that no record shows.
 func (l *losses) beginTerm() {
 	l.mu.Lock()
 	defer l.mu.Unlock()
@@ -118,7 +121,8 @@ func (l *losses) size() int {
 	return len(l.m)
 }
 
-// noteLoss takes in what the caches show of a record and its Node, on standbys too.
+// noteLoss updates the losses from the cached record and its cached Node, on standbys
+// too.
 func (r *Attachments) noteLoss(ctx context.Context, record *v1alpha1.PodAttachment) {
 	if !r.losses.concerns(record) {
 		return
@@ -134,8 +138,8 @@ func (r *Attachments) noteLoss(ctx context.Context, record *v1alpha1.PodAttachme
 	r.losses.note(record, proof.Lost(record, node), r.Now())
 }
 
-// judged takes in what a look at the API server says of a record's Node.
-func (r *Attachments) judged(ctx context.Context, record *v1alpha1.PodAttachment, v proof.Verdict, e proof.Evidence) {
+// noteVerdict updates the losses from a verdict on what the API server has.
+func (r *Attachments) noteVerdict(ctx context.Context, record *v1alpha1.PodAttachment, v proof.Verdict, e proof.Evidence) {
 	switch {
 	case !v.Lost:
 		r.losses.drop(record.UID)

@@ -24,8 +24,8 @@ import (
 
 const lossGrace = 5 * time.Minute
 
-// lostNode is an API server that has one record, which is being deleted, and its Node or
-// none, with the processes that watch them.
+// lostNode is an API server with one record, which is being deleted, and with its Node or
+// without.
 type lostNode struct {
 	t      *testing.T
 	record *v1alpha1.PodAttachment
@@ -50,7 +50,7 @@ func newLostNode(t *testing.T) *lostNode {
 	})}
 }
 
-// start starts a replica, whose clock is ahead, and which reads all that there is.
+// start starts a replica that has read all objects; its clock is ahead.
 func (a *lostNode) start(ahead time.Duration) *replica {
 	p := &replica{api: a, queue: workqueue.NewTypedRateLimitingQueue(workqueue.DefaultTypedControllerRateLimiter[reconcile.Request]())}
 	a.t.Cleanup(p.queue.ShutDown)
@@ -60,14 +60,14 @@ func (a *lostNode) start(ahead time.Duration) *replica {
 	return p
 }
 
-// hear has a replica learn of all that has changed: first of the Node.
-func (p *replica) hear() {
+// sync shows a replica all changes, the Node's first.
+func (p *replica) sync() {
 	ctx := p.api.t.Context()
 	if was, is := p.node, p.api.node; was != is {
 		if p.node = is; is != nil {
-			p.r.leavingOfNode(ctx, is)
+			p.r.terminatingOfNode(ctx, is)
 		} else {
-			p.r.leavingOfNode(ctx, was)
+			p.r.terminatingOfNode(ctx, was)
 		}
 	}
 	if was, is := p.record, p.api.record; was != is {
@@ -76,7 +76,8 @@ func (p *replica) hear() {
 	}
 }
 
-// judge has a replica, which leads, look for proof and show what it waits for.
+// judge makes a replica look for proof as the leader, and show what the release waits
+// for.
 func (p *replica) judge(want proof.Proof) (again time.Duration) {
 	t := p.api.t
 	t.Helper()
@@ -88,12 +89,13 @@ func (p *replica) judge(want proof.Proof) (again time.Duration) {
 		if _, err := p.r.awaitNode(t.Context(), record, v); err != nil {
 			t.Fatal(err)
 		}
-		p.hear()
+		p.sync()
 	}
 	return v.Again
 }
 
-// deleteNode deletes the Node, and restore makes it again: the same machine in one boot.
+// deleteNode deletes the Node; restore creates it again for the same machine in the same
+// boot.
 func (a *lostNode) deleteNode() { a.node = nil }
 
 func (a *lostNode) restore() { a.node = prooftest.NodeOf(prooftest.UID("2")) }
@@ -145,33 +147,33 @@ func (l liveOf) Get(_ context.Context, key client.ObjectKey, o client.Object, _ 
 
 func (liveOf) List(context.Context, client.ObjectList, ...client.ListOption) error { return nil }
 
-// says is what the record says of the loss.
-func (a *lostNode) says() string {
+// lossAt returns the time that the record's condition shows for the loss.
+func (a *lostNode) lossAt() string {
 	said, _ := proof.Loss(a.record)
 	return said
 }
 
-// The grace of a Node that was deleted began for a leader that died. It goes on with the
-// standby, which saw the same, and whatever the clocks say it is never over sooner than
-// one process has seen it pass.
+// The grace of a deleted Node began for a leader that died. It goes on with the standby,
+// which saw the same. With any clocks it is never over before one process has measured it
+// in full.
 func TestGraceOutlivesItsLeader(t *testing.T) {
 	cases := map[string]func(t *testing.T){
 		"a standby goes on": func(t *testing.T) {
 			a := newLostNode(t)
 			leader, standby := a.start(0), a.start(0)
 			a.deleteNode()
-			leader.hear()
-			standby.hear()
+			leader.sync()
+			standby.sync()
 			leader.judge(proof.None)
-			standby.hear()
+			standby.sync()
 			<-time.After(4 * time.Minute)
-			writes, said := a.writes, a.says()
+			writes, said := a.writes, a.lossAt()
 			standby.r.BeginTerm()
 			if again := standby.judge(proof.None); again != time.Minute {
 				t.Errorf("it waits %v, want the minute that is left", again)
 			}
-			if a.writes != writes || a.says() != said {
-				t.Errorf("it wrote %d times, and says %q in place of %q", a.writes-writes, a.says(), said)
+			if a.writes != writes || a.lossAt() != said {
+				t.Errorf("it wrote %d times, and the record shows %q in place of %q", a.writes-writes, a.lossAt(), said)
 			}
 			<-time.After(time.Minute - time.Second)
 			standby.judge(proof.None)
@@ -183,10 +185,10 @@ func TestGraceOutlivesItsLeader(t *testing.T) {
 				a := newLostNode(t)
 				leader, standby := a.start(wrong), a.start(-wrong)
 				a.deleteNode()
-				leader.hear()
-				standby.hear()
+				leader.sync()
+				standby.sync()
 				leader.judge(proof.None)
-				standby.hear()
+				standby.sync()
 				<-time.After(lossGrace - time.Minute)
 				standby.r.BeginTerm()
 				if again := standby.judge(proof.None); again != time.Minute {
@@ -200,7 +202,7 @@ func TestGraceOutlivesItsLeader(t *testing.T) {
 			a := newLostNode(t)
 			leader := a.start(-24 * time.Hour)
 			a.deleteNode()
-			leader.hear()
+			leader.sync()
 			leader.judge(proof.None)
 			<-time.After(4 * time.Minute)
 			next := a.start(0)
@@ -208,7 +210,7 @@ func TestGraceOutlivesItsLeader(t *testing.T) {
 			if again := next.judge(proof.None); again != lossGrace {
 				t.Errorf("it waits %v, want %v", again, lossGrace)
 			}
-			<-time.After(4 * time.Minute) // and dies: the third has seen that
+			<-time.After(4 * time.Minute) // and dies; the third has seen that
 			third := a.start(24 * time.Hour)
 			<-time.After(lossGrace - time.Second)
 			third.r.BeginTerm()
@@ -220,11 +222,11 @@ func TestGraceOutlivesItsLeader(t *testing.T) {
 			a := newLostNode(t)
 			leader := a.start(0)
 			a.deleteNode()
-			leader.hear()
+			leader.sync()
 			leader.judge(proof.None)
 			c := meta.FindStatusCondition(a.record.Status.Conditions, v1alpha1.ConditionReleased)
 			c.LastTransitionTime = metav1.NewTime(time.Now().Add(-1000 * time.Hour))
-			c.Message = strings.ReplaceAll(c.Message, a.says(), "1999-12-31T23:59:59Z")
+			c.Message = strings.ReplaceAll(c.Message, a.lossAt(), "1999-12-31T23:59:59Z")
 			next := a.start(0)
 			next.r.BeginTerm()
 			if again := next.judge(proof.None); again != lossGrace {
@@ -235,16 +237,16 @@ func TestGraceOutlivesItsLeader(t *testing.T) {
 			a := newLostNode(t)
 			leader, standby := a.start(0), a.start(0)
 			a.deleteNode()
-			leader.hear()
-			standby.hear()
+			leader.sync()
+			standby.sync()
 			leader.judge(proof.None)
-			standby.hear()
+			standby.sync()
 			<-time.After(4 * time.Minute)
-			a.restore() // and the leader dies before it says so
-			standby.hear()
+			a.restore() // and the leader dies before the record shows it
+			standby.sync()
 			<-time.After(time.Minute)
 			a.deleteNode()
-			standby.hear()
+			standby.sync()
 			standby.r.BeginTerm()
 			if again := standby.judge(proof.None); again != lossGrace {
 				t.Errorf("it waits %v, want %v", again, lossGrace)
@@ -254,16 +256,16 @@ func TestGraceOutlivesItsLeader(t *testing.T) {
 			a := newLostNode(t)
 			leader, standby := a.start(0), a.start(0)
 			a.deleteNode()
-			leader.hear()
-			standby.hear()
+			leader.sync()
+			standby.sync()
 			leader.judge(proof.None)
-			standby.hear() // and then nothing any more
+			standby.sync() // and nothing more
 			<-time.After(4 * time.Minute)
 			a.restore()
-			leader.hear()
+			leader.sync()
 			leader.judge(proof.None)
 			a.deleteNode()
-			leader.hear()
+			leader.sync()
 			leader.judge(proof.None)
 			<-time.After(time.Minute)
 			standby.r.BeginTerm() // before its caches have caught up
@@ -277,9 +279,9 @@ func TestGraceOutlivesItsLeader(t *testing.T) {
 			a := newLostNode(t)
 			leader, other := a.start(0), a.start(0)
 			a.deleteNode()
-			leader.hear()
+			leader.sync()
 			leader.judge(proof.None)
-			other.hear()
+			other.sync()
 			<-time.After(time.Minute)
 			other.r.BeginTerm()
 			other.judge(proof.None)
@@ -293,7 +295,7 @@ func TestGraceOutlivesItsLeader(t *testing.T) {
 			a := newLostNode(t)
 			leader := a.start(0)
 			a.deleteNode()
-			leader.hear()
+			leader.sync()
 			if v, _, err := leader.r.prove(t.Context(), leader.record); err != nil || !v.Lost {
 				t.Fatalf("%+v, %v", v, err)
 			}

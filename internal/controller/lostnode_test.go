@@ -25,7 +25,7 @@ import (
 	"fairlead.dev/fairlead/test/cluster"
 )
 
-// served makes another node that the controller under test serves.
+// served creates another node that the controller serves.
 func (h *harness) served(name string) string {
 	h.t.Helper()
 	h.Node(name, func(n *corev1.Node) { n.Labels["fairlead.dev/test"] = h.Namespace })
@@ -67,7 +67,7 @@ func (h *harness) deleteNode(name string) {
 	}
 }
 
-// away makes a node unreachable for so long, as Kubernetes sees it.
+// away makes a node unreachable for so long, as Kubernetes reports it.
 func away(since time.Duration) func(*corev1.Node) {
 	return func(n *corev1.Node) {
 		n.Status.Conditions = []corev1.NodeCondition{{
@@ -77,17 +77,17 @@ func away(since time.Duration) func(*corev1.Node) {
 	}
 }
 
-// booted is a node of which the kubelet has reported another boot.
+// booted makes a node report another boot by its kubelet.
 func booted(n *corev1.Node) {
 	n.Status.NodeInfo.BootID = "boot-2"
 	n.Status.Conditions = []corev1.NodeCondition{{
-		// Whole seconds: the next one is after any moment until now.
+		// Whole seconds: the next second is after any moment until now.
 		Type: corev1.NodeReady, Status: corev1.ConditionTrue, LastHeartbeatTime: metav1.NewTime(time.Now().Add(time.Second)),
 	}}
 }
 
-// pools makes IPPools for the time of the test and names them, by pod and
-// interface, as the driver would. Cluster-wide names begin with the namespace.
+// pools creates IPPools for the duration of the test and names them, by pod and
+// interface, as the driver would. Names of cluster-wide objects begin with the namespace.
 func (h *harness) pools(of func(o driver.Owner) string, specs map[string]v1alpha1.IPPoolSpec) {
 	h.t.Helper()
 	for name, spec := range specs {
@@ -115,7 +115,7 @@ func reclaiming(after time.Duration) v1alpha1.IPPoolSpec {
 	}
 }
 
-// policy changes what a pool says of nodes that do not answer.
+// policy changes a pool's policy for unreachable nodes.
 func (h *harness) policy(pool string, to v1alpha1.IPPoolSpec) {
 	h.t.Helper()
 	o := &v1alpha1.IPPool{}
@@ -128,7 +128,7 @@ func (h *harness) policy(pool string, to v1alpha1.IPPoolSpec) {
 	}
 }
 
-// waitsFor waits for the condition of a record that waits for its node.
+// waitsFor waits until the condition of a pod's record shows that it waits for its node.
 func (h *harness) waitsFor(p *corev1.Pod, text string) {
 	h.t.Helper()
 	h.Eventually(h.t, fmt.Sprintf("the record of pod %s to wait because %q", p.Name, text), func(ctx context.Context) error {
@@ -145,7 +145,7 @@ func (h *harness) waitsFor(p *corev1.Pod, text string) {
 	})
 }
 
-// proven is the counter of a proof.
+// proven returns the counter of a proof.
 func (h *harness) proven(by proof.Proof) float64 {
 	h.t.Helper()
 	families, err := h.registry.Gather()
@@ -162,14 +162,13 @@ func (h *harness) proven(by proof.Proof) float64 {
 	return 0
 }
 
-// Every proof frees, and nothing else does, while the node says nothing: its
-// daemon never runs in this test. Each pod has a node of its own, and all wait
-// at the same time.
+// Every proof releases a record, and nothing other than a proof does, while the node's
+// daemon is not running. Each pod has a node of its own, and all wait at the same time.
 //
-// whereabouts#550 (replacements starve after a node's shutdown), #75 and
-// k8s#65943 (a node that crashed), #485 (unreachable pods' addresses were freed
-// silently), plugins#252 and calico#4190 (what a reboot leaves), whereabouts#162
-// and calico PR#13538 (absence and stale signs taken for death).
+// whereabouts#550 (replacements starve after a node's shutdown), #75 and k8s#65943 (a
+// node that crashed), #485 (unreachable pods' addresses were freed silently), plugins#252
+// and calico#4190 (leftovers of a reboot), whereabouts#162 and calico PR#13538 (absence
+// and stale signs taken for death).
 func TestReleaseWithoutTheNode(t *testing.T) {
 	fence := func(n *corev1.Node) {
 		n.Spec.Taints = []corev1.Taint{{Key: corev1.TaintNodeOutOfService, Value: "nodeshutdown", Effect: corev1.TaintEffectNoExecute}}
@@ -178,7 +177,7 @@ func TestReleaseWithoutTheNode(t *testing.T) {
 		name  string
 		pool  string
 		fresh bool // never plugged
-		// what happens to the node; nil deletes it
+		// node changes the node; nil deletes it
 		node func(*corev1.Node)
 		want proof.Proof
 		text string // of the event, or of the condition
@@ -221,11 +220,11 @@ func TestReleaseWithoutTheNode(t *testing.T) {
 		pods[i] = h.Pod(tc.name, h.served(h.Namespace+"-"+tc.name))
 		h.record(pods[i])
 		if !tc.fresh {
-			h.say(pods[i], v1alpha1.SandboxAttached)
+			h.setSandbox(pods[i], v1alpha1.SandboxAttached)
 		}
 	}
-	// Deleted before and after something happens to the node, in turns: either
-	// may be what brings the record back.
+	// The deletion comes before the change of the node and after it, in turns: either
+	// event may bring the record back to the controller.
 	for i, tc := range cases {
 		if i%2 == 0 {
 			h.delete(pods[i])
@@ -233,7 +232,7 @@ func TestReleaseWithoutTheNode(t *testing.T) {
 		}
 		if tc.want == proof.ByReboot {
 			h.changeNode(pods[i].Spec.NodeName, away(time.Second))
-			h.waitsFor(pods[i], "unreachable since") // what its kubelet says from here on is news
+			h.waitsFor(pods[i], "unreachable since") // the next report of its kubelet is a new one
 		}
 		if tc.node == nil {
 			h.deleteNode(pods[i].Spec.NodeName)
@@ -244,8 +243,8 @@ func TestReleaseWithoutTheNode(t *testing.T) {
 			h.delete(pods[i])
 		}
 	}
-	// What is written of a node's silence does not count: the controller has seen it for
-	// some seconds.
+	// The time in the Node's condition does not count: the controller has seen the outage
+	// for some seconds only.
 	i := slices.IndexFunc(pods, func(p *corev1.Pod) bool { return p.Name == "reclaimed" })
 	h.waitsFor(pods[i], "given back after 1m0s")
 	h.skip(2 * time.Minute)
@@ -297,8 +296,8 @@ func (h *harness) eventType(pod, want string) {
 	}
 }
 
-// A record that waits for a node that is away, with no time set, is woken by what
-// becomes known of the node.
+// A record that waits for an unreachable node, without a time to try again, is tried
+// again when the node changes.
 func TestNewsOfANodeEndTheWait(t *testing.T) {
 	h := start(t, cluster.Exclusive(t), drivertest.NewMemory(driverName, 8))
 	news := map[string]func(node string){
@@ -314,7 +313,7 @@ func TestNewsOfANodeEndTheWait(t *testing.T) {
 	for name := range news {
 		p := h.Pod(name, h.served(h.Namespace+"-"+name))
 		h.record(p)
-		h.say(p, v1alpha1.SandboxAttached)
+		h.setSandbox(p, v1alpha1.SandboxAttached)
 		h.changeNode(p.Spec.NodeName, away(time.Hour))
 		h.delete(p)
 		pods = append(pods, p)
@@ -328,14 +327,14 @@ func TestNewsOfANodeEndTheWait(t *testing.T) {
 	}
 }
 
-// A Node that was made again is another machine, unless it runs the same boot. It may
-// have plugged the pod, until its kubelet is heard of.
+// A Node that was created again is another machine, unless it runs the same boot. That
+// machine may have plugged the pod, until its kubelet reports.
 func TestNodeMadeAgain(t *testing.T) {
 	h := start(t, cluster.Exclusive(t), drivertest.NewMemory(driverName, 8))
 	other, same := h.Pod("other", h.served(h.Namespace+"-other")), h.Pod("same", h.served(h.Namespace+"-same"))
 	for _, p := range []*corev1.Pod{other, same} {
 		h.record(p)
-		h.say(p, v1alpha1.SandboxAttached)
+		h.setSandbox(p, v1alpha1.SandboxAttached)
 	}
 	for _, p := range []*corev1.Pod{other, same} {
 		boot := map[string]string{"other": "boot-2", "same": "boot-1"}[p.Name]
@@ -358,9 +357,9 @@ func TestNodeMadeAgain(t *testing.T) {
 	}
 }
 
-// whereabouts#485, the other half: pods on a node that is cut off terminate for
-// ever, and hold what their replacements need. A pool's owner may give it back,
-// also by changing the policy while they hang.
+// whereabouts#485, the other half: pods on a node that is cut off terminate for ever, and
+// hold addresses that their replacements need. A pool's owner may reclaim them, also by
+// changing the policy while the pods hang.
 func TestReclaimFromPodsThatTerminate(t *testing.T) {
 	h := start(t, cluster.Exclusive(t), drivertest.NewMemory(driverName, 8))
 	h.pools(func(o driver.Owner) string { return "pool" }, map[string]v1alpha1.IPPoolSpec{"pool": holding()})
@@ -369,7 +368,7 @@ func TestReclaimFromPodsThatTerminate(t *testing.T) {
 	reachable := h.Pod("reachable", h.node)
 	for _, p := range []*corev1.Pod{leaving, staying, reachable} {
 		h.record(p)
-		h.say(p, v1alpha1.SandboxAttached)
+		h.setSandbox(p, v1alpha1.SandboxAttached)
 	}
 	h.changeNode(node, away(time.Hour))
 	for _, p := range []*corev1.Pod{leaving, reachable} {
@@ -400,12 +399,13 @@ func TestReclaimFromPodsThatTerminate(t *testing.T) {
 	}
 }
 
-// calico#5044: what cannot be read is no proof. Nor is what only a cache says.
+// calico#5044: an object that cannot be read is no proof, and neither is an object in a
+// cache.
 func TestNoProofWithoutTheAPIServer(t *testing.T) {
 	h := start(t, cluster.Exclusive(t), drivertest.NewMemory(driverName, 8))
 	p := h.Pod("web", h.served(h.Namespace+"-gone"))
 	h.record(p)
-	h.say(p, v1alpha1.SandboxAttached)
+	h.setSandbox(p, v1alpha1.SandboxAttached)
 	h.faults.Set(func(verb, resource, _, _ string) cluster.Fault {
 		if verb == "get" && resource == "nodes" {
 			return cluster.Fault{Kind: cluster.Refuse}
@@ -427,8 +427,8 @@ func TestNoProofWithoutTheAPIServer(t *testing.T) {
 	h.waitState(p, "absent")
 }
 
-// What garbage collection writes down again of a node that is gone takes the
-// same way out as all else.
+// A record that garbage collection writes for an interface on a lost node is released
+// like any other record.
 func TestCollectedFromALostNode(t *testing.T) {
 	d := drivertest.NewMemory(driverName, 8)
 	h := start(t, cluster.Exclusive(t), d)
@@ -456,8 +456,8 @@ func TestCollectedFromALostNode(t *testing.T) {
 	}
 }
 
-// kuryr and whereabouts 1.6: one address that could not be freed kept the others
-// of the pod, or the pod was forgotten after three tries.
+// kuryr and whereabouts 1.6: one address that could not be freed kept the others of the
+// pod from being freed, or the pod was forgotten after three tries.
 func TestOneInterfaceThatFailsKeepsNoOther(t *testing.T) {
 	d := drivertest.NewMemory(driverName, 8)
 	h := start(t, cluster.New(t), d, withSource(withSecond))
@@ -471,7 +471,7 @@ func TestOneInterfaceThatFailsKeepsNoOther(t *testing.T) {
 	})
 	h.delete(p)
 	h.waitState(p, "deleting")
-	h.say(p, v1alpha1.SandboxDetached)
+	h.setSandbox(p, v1alpha1.SandboxDetached)
 	h.Eventually(t, "the other interface to go back", func(context.Context) error {
 		if n := h.heldBy(p); n != 1 {
 			return fmt.Errorf("%d held", n)

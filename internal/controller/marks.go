@@ -13,25 +13,25 @@ import (
 	"fairlead.dev/fairlead/internal/controller/proof"
 )
 
-// marks are what this process remembers of the release of records that its cache has, by
-// their UID: how far it got, which the cache may not show yet, and since when it waits.
-// Losing a mark costs a repeated write or a longer wait, never correctness.
+// marks hold, by UID of a record that the cache has, how far this process got with its
+// release and since when the release waits. The cache may not show that progress yet. A
+// lost mark costs a repeated write or a longer wait, never correctness.
 //
-// A stage is noted before its write and taken back when the write fails: the event may
-// come before the reply. Nothing is remembered of what the cache does not have any more:
-// its last event may have come before.
+// A stage is set before its write and reset if the write fails, since the event may come
+// before the reply. Marks are kept only for records that the cache has: the last event of
+// any other record may be past, and nothing would remove its mark.
 type marks struct {
 	mu sync.Mutex
 	m  map[types.UID]mark
 }
 
-// mark is what is remembered of a record.
+// mark is the progress of one record's release.
 type mark struct {
 	stage      stage
-	waitsSince time.Time // when its release first waited for others
-	// leavingSince is when the record was first seen to be being deleted.
-	leavingSince time.Time
-	pulse        proof.Pulse // of its node since then
+	waitsSince time.Time // when the release first waited for another program
+	// deletionSeen is when this process first saw the record's deletion timestamp.
+	deletionSeen time.Time
+	pulse        proof.Pulse // of the node since then
 }
 
 // stage is how far this process has got with the release of a record. A release goes
@@ -51,8 +51,8 @@ func (s *marks) get(uid types.UID) mark {
 	return s.m[uid]
 }
 
-// update changes what is remembered of a record. Whoever adds something makes sure
-// that the cache has the record afterwards (Attachments.remember).
+// update changes the mark of a record and returns it. A caller that adds something must
+// check afterwards that the cache has the record (Attachments.remember).
 func (s *marks) update(uid types.UID, change func(*mark)) mark {
 	s.mu.Lock()
 	defer s.mu.Unlock()
@@ -78,9 +78,9 @@ func (s *marks) drop(uid types.UID) {
 	delete(s.m, uid)
 }
 
-// remember changes what is remembered of a record that the cache has. The cache lets
-// go of a record before the event that says so is handled, so either that event finds
-// what was remembered, or it is forgotten here.
+// remember changes the mark of a record and returns it. The cache drops a record before
+// the delete event is handled. So either the handler of that event removes the mark, or
+// this function sees that the cache has no such record and removes it.
 func (r *Attachments) remember(ctx context.Context, record *v1alpha1.PodAttachment, change func(*mark)) mark {
 	m := r.marks.update(record.UID, change)
 	if !r.shows(ctx, record) {
@@ -89,7 +89,7 @@ func (r *Attachments) remember(ctx context.Context, record *v1alpha1.PodAttachme
 	return m
 }
 
-// shows reports whether the cache has a record.
+// shows reports whether the cache has a record with this UID.
 func (r *Attachments) shows(ctx context.Context, record *v1alpha1.PodAttachment) bool {
 	var cached v1alpha1.PodAttachment
 	err := r.Client.Get(ctx, client.ObjectKeyFromObject(record), &cached, client.UnsafeDisableDeepCopy)
@@ -99,16 +99,16 @@ func (r *Attachments) shows(ctx context.Context, record *v1alpha1.PodAttachment)
 	return cached.UID == record.UID
 }
 
-// reached notes that the release of a record is about to reach a stage, and returns what
-// takes that back.
+// reached sets the stage that a release is about to reach. undo sets the former stage
+// again.
 func (r *Attachments) reached(ctx context.Context, record *v1alpha1.PodAttachment, to stage) (undo func()) {
 	var from stage
 	r.remember(ctx, record, func(m *mark) { from, m.stage = m.stage, to })
 	return func() { r.remember(ctx, record, func(m *mark) { m.stage = from }) }
 }
 
-// left is how much is left of a grace that others have to play their part in the
-// release of a record. It began when the release first asked.
+// left returns how much is left of a grace that another program has for its part in the
+// release of a record. The grace begins with the first call for the record.
 func (r *Attachments) left(ctx context.Context, record *v1alpha1.PodAttachment, grace time.Duration) time.Duration {
 	now := time.Now()
 	m := r.remember(ctx, record, func(m *mark) {
@@ -119,12 +119,12 @@ func (r *Attachments) left(ctx context.Context, record *v1alpha1.PodAttachment, 
 	return m.waitsSince.Add(grace).Sub(now)
 }
 
-// Remembered is how many things the reconciler remembers, by kind.
+// Remembered returns how many entries the reconciler remembers, by kind.
 func (r *Attachments) Remembered() map[string]int {
 	return map[string]int{
 		"creations": r.creations.size(), "releases": r.marks.size(),
 		"pods_with_records": r.names.size(), "waiting_pods": r.waiting.size(),
-		"pods_without_node": r.strangers.size(), "unreachable_nodes": r.silences.size(),
+		"pods_without_node": r.nodeless.size(), "unreachable_nodes": r.unreachable.size(),
 		"lost_nodes": r.losses.size(),
 	}
 }

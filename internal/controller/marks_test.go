@@ -18,14 +18,14 @@ import (
 	"fairlead.dev/fairlead/api/v1alpha1"
 )
 
-// A record that appears calls for its pod unless there is nothing left to do for it.
+// A new record enqueues its pod, unless nothing is left to do for the pod.
 func TestRecordThatAppears(t *testing.T) {
 	now := metav1.Now()
 	for name, tc := range map[string]struct {
-		pod     func(*corev1.Pod) // nil when there is none
+		pod     func(*corev1.Pod) // nil if there is none
 		record  func(*v1alpha1.PodAttachment)
 		waiting bool
-		want    bool // the pod is looked at
+		want    bool // the pod is enqueued
 	}{
 		"its pod lives":              {pod: func(*corev1.Pod) {}},
 		"its pod is gone":            {want: true},

@@ -8,9 +8,9 @@ import (
 	"fairlead.dev/fairlead/internal/driver"
 )
 
-// reasonOf is the event reason of a failed ensure, by the driver's sentinel.
-// Every failure is retried with backoff up to half a minute, and at once when
-// a pool changes; the reason tells a person whether waiting will help.
+// reasonOf returns the event reason of a failed ensure, by the driver's sentinel error.
+// Every failure is retried with a backoff up to half a minute, and at once when a pool
+// changes. The reason shows a person whether waiting helps.
 func reasonOf(err error) string {
 	switch result := driver.Result(err); result {
 	case "Unknown":
@@ -26,27 +26,27 @@ type Metrics struct {
 	releases *prometheus.CounterVec
 	proofs   *prometheus.CounterVec
 	waiting  prometheus.Gauge
-	// standsBy is true while another process leads, which tells how things are.
+	// standsBy is true while another process leads; that process reports the gauges.
 	standsBy atomic.Bool
 }
 
-// Leads says whether this process leads from now on. While it does not nothing is
-// told of how many pods wait.
+// Leads sets whether this process leads. While it does not, the gauge of waiting pods is
+// not exported.
 func (m *Metrics) Leads(leads bool) { m.standsBy.Store(!leads) }
 
 // Leading reports whether this process leads.
 func (m *Metrics) Leading() bool { return !m.standsBy.Load() }
 
-// told collects while this process leads.
-type told struct {
+// whileLeading is a collector that is silent while this process stands by.
+type whileLeading struct {
 	prometheus.Collector
-	not *atomic.Bool
+	standsBy *atomic.Bool
 }
 
-// Collect is of prometheus.Collector.
-func (t told) Collect(ch chan<- prometheus.Metric) {
-	if !t.not.Load() {
-		t.Collector.Collect(ch)
+// Collect implements prometheus.Collector.
+func (w whileLeading) Collect(ch chan<- prometheus.Metric) {
+	if !w.standsBy.Load() {
+		w.Collector.Collect(ch)
 	}
 }
 
@@ -70,7 +70,7 @@ func NewMetrics(r prometheus.Registerer) (*Metrics, error) {
 			Help: "Pods that wait for their network: what they ask for is not to be had yet, or all PodAttachments are still being read.",
 		}),
 	}
-	present := func(c prometheus.Collector) prometheus.Collector { return told{c, &m.standsBy} }
+	present := func(c prometheus.Collector) prometheus.Collector { return whileLeading{c, &m.standsBy} }
 	for _, c := range []prometheus.Collector{m.ensures, m.releases, m.proofs, present(m.waiting)} {
 		if err := r.Register(c); err != nil {
 			return nil, err

@@ -9,7 +9,7 @@ import (
 	"fairlead.dev/fairlead/internal/controller/proof"
 )
 
-// What promlint says of every metric.
+// promlint accepts every metric.
 func TestMetrics(t *testing.T) {
 	registry := prometheus.NewRegistry()
 	m, err := NewMetrics(registry)

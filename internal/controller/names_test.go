@@ -10,8 +10,8 @@ import (
 	"fairlead.dev/fairlead/api/v1alpha1"
 )
 
-// A pod's successor of the same name has a record beside its predecessor's; of
-// the pods whose records are gone nothing is kept.
+// A pod's successor of the same name has a record beside its predecessor's. Nothing is
+// kept for pods whose records are gone.
 func TestNames(t *testing.T) {
 	record := func(pod, name string) *v1alpha1.PodAttachment {
 		return &v1alpha1.PodAttachment{

@@ -32,7 +32,7 @@ import (
 	"fairlead.dev/fairlead/test/cluster"
 )
 
-// startNetworks runs a controller with the source npwg. No pool is in use by its word.
+// startNetworks runs a controller with the source npwg, for which no pool is in use.
 func startNetworks(t *testing.T, c *cluster.Cluster, with ...func(*Config, ctrl.Manager)) (*harness, *npwg.Networks) {
 	t.Helper()
 	return startNetworksIf(t, c, func() bool { return true }, with...)
@@ -41,7 +41,7 @@ func startNetworks(t *testing.T, c *cluster.Cluster, with ...func(*Config, ctrl.
 // maxPools is how many pools a namespace of the tests may have for its networks.
 const maxPools = 3
 
-// startNetworksIf says of pools whether they are vacant.
+// startNetworksIf is startNetworks with a function that reports whether a pool is vacant.
 func startNetworksIf(t *testing.T, c *cluster.Cluster, vacant func() bool, with ...func(*Config, ctrl.Manager)) (*harness, *npwg.Networks) {
 	t.Helper()
 	c.Networks()
@@ -70,8 +70,8 @@ func onNetworks(text string) func(*corev1.Pod) {
 	return func(p *corev1.Pod) { p.Annotations = map[string]string{pod.AnnotationNetworks: text} }
 }
 
-// shape is the interfaces of a record: name, network, and whether another plugin
-// makes it.
+// shape lists the interfaces of a record: name, network, and whether another plugin makes
+// it.
 func shape(record *v1alpha1.PodAttachment) []string {
 	var out []string
 	for _, i := range record.Spec.Interfaces {
@@ -107,8 +107,8 @@ func TestNetworksOfAPod(t *testing.T) {
 		t.Error(note)
 	}
 
-	// What is asked for and not served is told, on our networks; those of others are
-	// left alone.
+	// A request that is not served is an error on a network with addresses from Fairlead;
+	// networks of others are left alone.
 	for name, ask := range map[string]string{
 		"claims":          `[{"name":"ours","ipam-claim-reference":"vm.ours"}]`,
 		"claims-with-ips": `[{"name":"ours","ips":["10.0.0.7"],"ipam-claim-reference":"vm.ours"}]`,
@@ -132,8 +132,8 @@ func choosing(network string) func(*corev1.Pod) {
 	return func(p *corev1.Pod) { p.Annotations = map[string]string{pod.AnnotationDefaultNetwork: network} }
 }
 
-// Where another plugin makes the default interface, Multus makes it of the network
-// that the pod chooses: it has that network's addresses, or none of ours.
+// Where another plugin makes the default interface, Multus uses the network that the pod
+// chooses. The pod gets that network's addresses, or none from Fairlead.
 func TestChosenDefaultNetwork(t *testing.T) {
 	h, _ := startNetworks(t, cluster.New(t), func(cfg *Config, _ ctrl.Manager) { cfg.DefaultAddressOnly = true })
 	h.Network("ours", `{"type":"bridge","ipam":{"type":"fairlead-ipam","pools":["a"]}}`)
@@ -165,7 +165,8 @@ func TestChosenDefaultNetwork(t *testing.T) {
 	}
 }
 
-// What cannot be done is said, and no address of another network is given.
+// A choice that cannot be served is an error, and the pod gets no address of another
+// network.
 func TestChosenIsNeverIgnored(t *testing.T) {
 	own := func(s pod.Selection) ([]pod.Interface, error) {
 		return []pod.Interface{{Name: s.Interface, Network: s.Network(), Default: true, AddressOnly: true, Pools: []string{"a"}}}, nil
@@ -222,8 +223,8 @@ func (nothingCached) Get(_ context.Context, key client.ObjectKey, _ client.Objec
 	return apierrors.NewNotFound(schema.GroupResource{}, key.Name)
 }
 
-// Where Fairlead serves no default interface, a choice that would have its address from
-// Fairlead is refused; every other is Multus' own concern.
+// Where Fairlead serves no default interface, a choice of a network with addresses from
+// Fairlead is refused; every other choice is left to Multus.
 func TestChosenOfOthers(t *testing.T) {
 	ours := func(s pod.Selection) ([]pod.Interface, error) {
 		switch s.Name {
@@ -247,9 +248,9 @@ func TestChosenOfOthers(t *testing.T) {
 	}
 }
 
-// Deletion of a pod gives back what it had on every network, with an event for
-// each network that is not the default one, and needs no network that is still
-// there: the control loop of whereabouts frees nothing then (ipam.md 1.6).
+// Deletion of a pod gives back its addresses on every network, with an event for each
+// network other than the default one, also if the network is gone: the control loop of
+// whereabouts frees nothing then (ipam.md 1.6).
 func TestDeletionGivesBackOnEveryNetwork(t *testing.T) {
 	h, _ := startNetworks(t, cluster.New(t))
 	network := h.Network("blue", `{"type":"bridge","ipam":{"type":"fairlead-ipam","pools":["a"]}}`)
@@ -269,7 +270,7 @@ func TestDeletionGivesBackOnEveryNetwork(t *testing.T) {
 	}
 	h.delete(p)
 	h.waitState(p, "deleting")
-	h.say(p, v1alpha1.SandboxDetached)
+	h.setSandbox(p, v1alpha1.SandboxDetached)
 
 	first, _, _ := strings.Cut(record.Spec.Interfaces[1].Addresses[0], "/")
 	note := h.event(p, "IPAddressGarbageCollectionFailed")
@@ -287,8 +288,8 @@ func TestDeletionGivesBackOnEveryNetwork(t *testing.T) {
 	}
 }
 
-// Where the default network is somebody else's, only pods with further networks
-// have a record.
+// Where Fairlead does not serve the default network, only pods with further networks have
+// a record.
 func TestNoDefaultNetwork(t *testing.T) {
 	h, _ := startNetworks(t, cluster.New(t), func(c *Config, _ ctrl.Manager) { c.DefaultDriver = "" })
 	h.Network("blue", `{"type":"bridge","ipam":{"type":"fairlead-ipam","pools":["a"]}}`)
@@ -302,7 +303,7 @@ func TestNoDefaultNetwork(t *testing.T) {
 	}
 	h.delete(p)
 	h.waitState(p, "deleting")
-	h.say(p, v1alpha1.SandboxDetached)
+	h.setSandbox(p, v1alpha1.SandboxDetached)
 	h.waitState(p, "absent")
 }
 
@@ -314,7 +315,7 @@ func TestDefaultNetworkByAnotherPlugin(t *testing.T) {
 	}
 }
 
-// poolsOf are the pools that are written for networks of the test's namespace, by name.
+// poolsOf returns the pools written for networks of the test's namespace, by name.
 func (h *harness) poolsOf(ctx context.Context) (names []string, err error) {
 	var pools v1alpha1.IPPoolList
 	err = h.Client.List(ctx, &pools, client.MatchingLabels{v1alpha1.LabelNetworkNamespace: h.Namespace})
@@ -337,7 +338,7 @@ func (h *harness) count(n int) {
 	})
 }
 
-// networkEvent waits for an event on a network whose text says something.
+// networkEvent waits for an event on a network whose text has all of the words.
 func (h *harness) networkEvent(name, reason string, says ...string) {
 	h.t.Helper()
 	h.Eventually(h.t, "the event "+reason+" on network "+name, func(ctx context.Context) error {
@@ -375,8 +376,8 @@ func onRange(network, text string) string {
 	return fmt.Sprintf(`{"type":"macvlan","ipam":{"type":"whereabouts","network_name":%q,"range":%q}}`, network, text)
 }
 
-// A network with the configuration of whereabouts has its pools written, before
-// a pod needs them, and again when somebody deletes one.
+// The pools of a network with the configuration of whereabouts are written before a pod
+// needs them, and again after a deletion by hand.
 func TestPoolsOfWhereabouts(t *testing.T) {
 	c := cluster.New(t)
 	var vacant atomic.Bool
@@ -428,8 +429,8 @@ func TestPoolsOfWhereabouts(t *testing.T) {
 	h.count(0)
 }
 
-// A network that is changed again and again leaves no pools behind, and a namespace has
-// no more of them than it may have, which its network says.
+// A network that changes again and again leaves no pools behind. A namespace has no more
+// pools than its limit, and an event on the network reports the limit.
 func TestPoolsOfNetworksAreBounded(t *testing.T) {
 	var vacant atomic.Bool
 	vacant.Store(true)

@@ -17,7 +17,7 @@ import (
 	"fairlead.dev/fairlead/test/cluster"
 )
 
-// A heartbeat is no event: only what may be evidence wakes records up.
+// A heartbeat enqueues nothing: only a change that may be evidence does.
 func TestNodeEvents(t *testing.T) {
 	cases := []struct {
 		name  string
@@ -39,9 +39,9 @@ func TestNodeEvents(t *testing.T) {
 	}
 }
 
-// The word of a node is final, but the cache may be behind: a pod whose record was
-// deleted may have a later one by now, which another leader wrote. Asked is the API
-// server only when something was given to the pod since (make sim SEED=5006).
+// A node's Detached is final, but the cache may be behind: a pod whose record was deleted
+// may have a later record, which another leader wrote. The API server is asked only if
+// something was given to the pod since (make sim SEED=5006).
 func TestWordOfAnEarlierRecord(t *testing.T) {
 	c := cluster.New(t)
 	live := &v1alpha1.PodAttachment{ObjectMeta: metav1.ObjectMeta{Namespace: c.Namespace, Name: "web-1", Finalizers: []string{v1alpha1.ReleaseFinalizer}}}
@@ -60,7 +60,7 @@ func TestWordOfAnEarlierRecord(t *testing.T) {
 		t.Fatal(err)
 	}
 	var given time.Time
-	// What is kept for a claim can be given again in the second of a deletion.
+	// An address kept for a claim can be given again in the second of a deletion.
 	since := func(_ driver.Owner, i v1alpha1.Interface, moment time.Time) bool {
 		if i.Claim == "" {
 			moment = moment.Add(time.Second)

@@ -18,38 +18,38 @@ import (
 	"fairlead.dev/fairlead/internal/controller/proof"
 )
 
-// This file has from when durations are measured: from what this process saw, by its own
-// clock. The times in objects are of the clocks of API servers, kubelets and other
+// This file measures durations: by this process's own clock, from when this process saw
+// something. The times in objects come from the clocks of API servers, kubelets and other
 // leaders, which may be wrong and jump.
 
-// leavingSince is when this process first saw that a record is being deleted.
-func (r *Attachments) leavingSince(ctx context.Context, record *v1alpha1.PodAttachment, now time.Time) time.Time {
+// deletionSeen returns when this process first saw that a record is being deleted.
+func (r *Attachments) deletionSeen(ctx context.Context, record *v1alpha1.PodAttachment, now time.Time) time.Time {
 	return r.remember(ctx, record, func(m *mark) {
-		if m.leavingSince.IsZero() {
-			m.leavingSince = now
+		if m.deletionSeen.IsZero() {
+			m.deletionSeen = now
 		}
-	}).leavingSince
+	}).deletionSeen
 }
 
-// silences are the nodes that this process sees unreachable, by name.
-type silences struct {
+// unreachableNodes are the nodes that this process sees unreachable, by name.
+type unreachableNodes struct {
 	mu sync.Mutex
-	m  map[string]silence
+	m  map[string]unreachableNode
 }
 
-// silence of a node.
-type silence struct {
+// unreachableNode is a node whose condition Ready is Unknown.
+type unreachableNode struct {
 	uid types.UID
-	// began is what the Node says of when it began. It only tells one silence from
-	// another.
+	// began is the transition time of that condition. It only distinguishes one outage
+	// from another.
 	began metav1.Time
-	// seen is when this process first saw it.
+	// seen is when this process first saw the outage.
 	seen time.Time
 }
 
-// since is when this process first saw that a node is unreachable, as it is still; zero
-// when it is not.
-func (s *silences) since(node *corev1.Node, now time.Time) time.Time {
+// since returns when this process first saw the present outage of a node; zero if the
+// node is reachable.
+func (s *unreachableNodes) since(node *corev1.Node, now time.Time) time.Time {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	ready := proof.Readiness(node)
@@ -59,18 +59,17 @@ func (s *silences) since(node *corev1.Node, now time.Time) time.Time {
 	}
 	have, ok := s.m[node.Name]
 	if !ok || have.uid != node.UID || !have.began.Equal(&ready.LastTransitionTime) {
-		have = silence{node.UID, ready.LastTransitionTime, now}
+		have = unreachableNode{node.UID, ready.LastTransitionTime, now}
 		s.m[node.Name] = have
 	}
 	return have.seen
 }
 
-// prove looks for proof, first in the caches and then, before any of it is
-// acted on, at the API server. It returns the record that it judged by, nil
-// when that is gone.
+// prove looks for a proof in the caches and, before anyone acts on it, at the API server.
+// It returns the verdict and the record that it is about; nil if that record is gone.
 func (r *Attachments) prove(ctx context.Context, record *v1alpha1.PodAttachment) (proof.Verdict, *v1alpha1.PodAttachment, error) {
 	if proof.Detached(record) && !r.givenSince(record) {
-		return proof.Weigh(record, proof.Evidence{}), record, nil // final, whoever tells it
+		return proof.Weigh(record, proof.Evidence{}), record, nil // final, also if only the cache has it
 	}
 	v, sure, err := r.weighCached(ctx, record)
 	if err != nil || sure {
@@ -79,17 +78,17 @@ func (r *Attachments) prove(ctx context.Context, record *v1alpha1.PodAttachment)
 	return r.weighLive(ctx, record)
 }
 
-// weighCached weighs what the caches know. Sure says that it needs no second look: nothing
-// is proved, and it is known already whether the Node is lost.
+// weighCached weighs the evidence of the caches. sure is true if the API server need not
+// be asked: nothing is proved, and the losses agree about whether the Node is lost.
 func (r *Attachments) weighCached(ctx context.Context, record *v1alpha1.PodAttachment) (v proof.Verdict, sure bool, err error) {
 	e, err := r.gather(ctx, r.Client, record)
 	if err != nil {
 		return proof.Verdict{}, false, err
 	}
-	r.overhear(record, &e)
+	r.fillHeard(record, &e)
 	v = proof.Weigh(record, e)
 	if e.MayHear && (v.Listens || e.Now.Sub(e.LeavingSince) >= nodeAnswer) {
-		if e.Heard, err = r.listen(ctx, record, e); err != nil {
+		if e.Heard, err = r.readReport(ctx, record, e); err != nil {
 			return proof.Verdict{}, false, err
 		}
 		v = proof.Weigh(record, e)
@@ -97,8 +96,8 @@ func (r *Attachments) weighCached(ctx context.Context, record *v1alpha1.PodAttac
 	return v, v.Proof == proof.None && v.Lost == !e.LostSince.IsZero(), nil
 }
 
-// weighLive weighs what the API server knows. It returns the record as it is there, nil
-// when it is gone.
+// weighLive weighs the evidence of the API server. It returns the record as the API
+// server has it; nil if that is gone.
 func (r *Attachments) weighLive(ctx context.Context, record *v1alpha1.PodAttachment) (proof.Verdict, *v1alpha1.PodAttachment, error) {
 	live := &v1alpha1.PodAttachment{}
 	if err := r.Live.Get(ctx, client.ObjectKeyFromObject(record), live); apierrors.IsNotFound(err) || err == nil && live.UID != record.UID {
@@ -110,16 +109,16 @@ func (r *Attachments) weighLive(ctx context.Context, record *v1alpha1.PodAttachm
 	if err != nil {
 		return proof.Verdict{}, nil, err
 	}
-	e.Heard = r.hear(ctx, live, e.Node, e.Now)
+	e.Heard = r.noteReport(ctx, live, e.Node, e.Now)
 	v := proof.Weigh(live, e)
-	r.judged(ctx, live, v, e)
+	r.noteVerdict(ctx, live, v, e)
 	return v, live, nil
 }
 
-// givenSince reports whether the pod was given something after the deletion of a
-// record was asked for. Then the record may be gone, the word of its node with it,
-// and a later one of the same pod name what this one names: two leaders at once do
-// so, of whom one is behind. Deletions are known to the second.
+// givenSince reports whether the pod was given something after the deletion of a record
+// was asked for. Then this record may be gone, with its node's confirmation, and a later
+// record of the same pod may name the same interfaces. That happens if two processes lead
+// at once and one is behind. Deletion times have a resolution of one second.
 func (r *Attachments) givenSince(record *v1alpha1.PodAttachment) bool {
 	return slices.ContainsFunc(record.Spec.Interfaces, func(i v1alpha1.Interface) bool {
 		d := r.Drivers[i.Driver]
@@ -127,23 +126,23 @@ func (r *Attachments) givenSince(record *v1alpha1.PodAttachment) bool {
 	})
 }
 
-// gather reads what there is to know of a record's node.
+// gather reads the evidence about a record's node from the caches or from the API server.
 func (r *Attachments) gather(ctx context.Context, from client.Reader, record *v1alpha1.PodAttachment) (proof.Evidence, error) {
 	e := proof.Evidence{Grace: r.NodeGrace, Now: r.Now()}
 	e.LostSince, e.LostSaid = r.losses.of(record)
 	if record.DeletionTimestamp != nil {
-		e.LeavingSince = r.leavingSince(ctx, record, e.Now)
+		e.LeavingSince = r.deletionSeen(ctx, record, e.Now)
 	}
 	node := &corev1.Node{}
 	err := from.Get(ctx, client.ObjectKey{Name: record.Spec.NodeName}, node)
 	switch {
 	case err == nil:
-		e.Node, e.UnreachableSince = node, r.silences.since(node, e.Now)
+		e.Node, e.UnreachableSince = node, r.unreachable.since(node, e.Now)
 	case !apierrors.IsNotFound(err):
 		return proof.Evidence{}, fmt.Errorf("read Node %s: %w", record.Spec.NodeName, err)
 	}
 	if proof.Readiness(e.Node).Status != corev1.ConditionUnknown {
-		return e, nil // the pools' policy is for nodes that are unreachable
+		return e, nil // the pools' policy is for unreachable nodes
 	}
 	if e.ReclaimAfter, err = r.reclaimAfter(ctx, from, record); err != nil {
 		return proof.Evidence{}, err
@@ -151,8 +150,8 @@ func (r *Attachments) gather(ctx context.Context, from client.Reader, record *v1
 	return e, nil
 }
 
-// reclaimAfter is how long the interfaces of a record wait for a node that is unreachable:
-// as long as the one that waits longest; 0 is for ever.
+// reclaimAfter returns how long the interfaces of a record wait for an unreachable node:
+// the longest time of all interfaces. 0 is for ever.
 func (r *Attachments) reclaimAfter(ctx context.Context, from client.Reader, record *v1alpha1.PodAttachment) (time.Duration, error) {
 	byDriver := map[string][]v1alpha1.Interface{}
 	for _, i := range record.Spec.Interfaces {
@@ -176,10 +175,10 @@ func (r *Attachments) reclaimAfter(ctx context.Context, from client.Reader, reco
 	return longest, nil
 }
 
-// givenUp reports whether the record of a pod that terminates on an unreachable
-// node may be deleted before the pod is gone, which it will not be until the
-// node is back: the operator chose to reclaim its addresses. again is when to
-// look once more.
+// givenUp reports whether the record of a pod that terminates on an unreachable node may
+// be deleted before the pod is gone. The pod would be gone only when the node is back,
+// and the operator chose to reclaim its addresses. again is when to try once more; 0 if
+// events decide.
 func (r *Attachments) givenUp(ctx context.Context, record *v1alpha1.PodAttachment, p *corev1.Pod) (yes bool, again time.Duration, err error) {
 	if p.DeletionTimestamp == nil {
 		return false, 0, nil
@@ -196,9 +195,9 @@ func (r *Attachments) givenUp(ctx context.Context, record *v1alpha1.PodAttachmen
 	return true, 0, nil
 }
 
-// overhear notes in the evidence what this process knows of the kubelet's reports since
-// the record is being deleted, and whether a look at the API server may tell more.
-func (r *Attachments) overhear(record *v1alpha1.PodAttachment, e *proof.Evidence) {
+// fillHeard sets in the evidence when the kubelet was seen to report since the record is
+// being deleted, and whether the Node has a newer report to evaluate.
+func (r *Attachments) fillHeard(record *v1alpha1.PodAttachment, e *proof.Evidence) {
 	if e.Node == nil {
 		return
 	}
@@ -208,30 +207,30 @@ func (r *Attachments) overhear(record *v1alpha1.PodAttachment, e *proof.Evidence
 	}
 }
 
-// hear is a look at the Node of a record that is being deleted, as it is at the API
-// server.
-func (r *Attachments) hear(ctx context.Context, record *v1alpha1.PodAttachment, node *corev1.Node, now time.Time) (heard time.Time) {
+// noteReport evaluates the Node of a record that is being deleted, as the API server has
+// it. It returns when the kubelet was seen to report; zero if it was not.
+func (r *Attachments) noteReport(ctx context.Context, record *v1alpha1.PodAttachment, node *corev1.Node, now time.Time) (heard time.Time) {
 	if node == nil {
 		return time.Time{}
 	}
 	return r.remember(ctx, record, func(m *mark) { m.pulse = m.pulse.Next(record, node, now) }).pulse.Heard
 }
 
-// listen looks at the Node of a record at the API server: a cache may be behind the
-// deletion of the record.
-func (r *Attachments) listen(ctx context.Context, record *v1alpha1.PodAttachment, e proof.Evidence) (heard time.Time, err error) {
+// readReport evaluates the Node of a record from the API server: the cache may be older
+// than the deletion of the record.
+func (r *Attachments) readReport(ctx context.Context, record *v1alpha1.PodAttachment, e proof.Evidence) (heard time.Time, err error) {
 	node := &corev1.Node{}
 	err = r.Live.Get(ctx, client.ObjectKey{Name: record.Spec.NodeName}, node)
 	if apierrors.IsNotFound(err) || err == nil && node.UID != e.Node.UID {
-		return time.Time{}, nil // the cache is behind, and word of it is coming
+		return time.Time{}, nil // the cache is behind, and an event will follow
 	}
 	if err != nil {
 		return time.Time{}, fmt.Errorf("read Node %s: %w", record.Spec.NodeName, err)
 	}
-	return r.hear(ctx, record, node, e.Now), nil
+	return r.noteReport(ctx, record, node, e.Now), nil
 }
 
-func (s *silences) size() int {
+func (s *unreachableNodes) size() int {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	return len(s.m)

@@ -15,7 +15,7 @@ import (
 	"fairlead.dev/fairlead/internal/controller/proof/prooftest"
 )
 
-// onRecord is an API server with one record and its Node, or what a cache has of it.
+// onRecord is an API server with one record and its Node, or a cache of it.
 type onRecord struct {
 	client.Client
 	record *v1alpha1.PodAttachment
@@ -39,8 +39,8 @@ func (o *onRecord) Get(_ context.Context, key client.ObjectKey, into client.Obje
 
 func (*onRecord) List(context.Context, client.ObjectList, ...client.ListOption) error { return nil }
 
-// watched is a record that is judged as time passes. The cache shows what the API server
-// has, unless a test sets it.
+// watched is a record that is judged as time passes. The cache equals the API server,
+// unless a test sets it.
 type watched struct {
 	t           *testing.T
 	cache, live *onRecord
@@ -56,7 +56,7 @@ func watch(t *testing.T, record *v1alpha1.PodAttachment, node *corev1.Node) *wat
 	return w
 }
 
-// report is one of the kubelet, with the time of its own clock.
+// report makes the kubelet report, with the time of its own clock.
 func (w *watched) report(clock time.Time, with ...func(*corev1.Node)) {
 	node := w.live.node.DeepCopy()
 	node.Status.Conditions[0].LastHeartbeatTime = metav1.NewTime(clock)
@@ -66,7 +66,7 @@ func (w *watched) report(clock time.Time, with ...func(*corev1.Node)) {
 	w.live.node, w.cache.node = node, node
 }
 
-// judge lets time pass, and sees the record be judged.
+// judge lets time pass and checks the verdict.
 func (w *watched) judge(after time.Duration, want proof.Proof) {
 	w.t.Helper()
 	w.now = w.now.Add(after)
@@ -76,9 +76,9 @@ func (w *watched) judge(after time.Duration, want proof.Proof) {
 	}
 }
 
-// own review 11: the API server's clock jumped between the writing of a record and a
-// Node, or the kubelet's was wrong, and the order of two stamps freed what a pod had, or
-// kept it for ever.
+// own review 11: the API server's clock jumped between the writing of a record and of a
+// Node, or the kubelet's clock was wrong. The order of the two stamps then freed the
+// addresses of a pod in use, or kept them for ever.
 func TestClocksOfOthers(t *testing.T) {
 	const hour = time.Hour
 	cases := map[string]func(t *testing.T){
@@ -184,8 +184,8 @@ func TestClocksOfOthers(t *testing.T) {
 	}
 }
 
-// Of a node that is well the API server is not asked for half a minute: nearly always it
-// speaks by then.
+// The API server is not asked about a node that is well for half a minute: nearly always
+// the node confirms by then.
 func TestNodesThatAreWellAreNotLookedAt(t *testing.T) {
 	w := watch(t, prooftest.Plugged(), prooftest.NodeOf())
 	w.judge(0, proof.None)

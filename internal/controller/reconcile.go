@@ -15,41 +15,41 @@ import (
 	"fairlead.dev/fairlead/internal/pod"
 )
 
-// Reconcile brings one pod's name to where it should be: an attachment for the pod that
-// lives, none for any that does not. Every step looks at the same sight, does its part if
-// it is due, and stops no other step by an error.
+// Reconcile brings one pod name to its desired state: a record for the pod that lives,
+// and no record for any other pod of that name. All steps work on the same observation. A
+// step acts if it is due, and its error stops no other step.
 func (r *Attachments) Reconcile(ctx context.Context, req ctrl.Request) (ctrl.Result, error) {
 	s, err := r.observe(ctx, req.NamespacedName)
 	if err != nil {
 		return ctrl.Result{}, err
 	}
 	return inOrder(ctx, s,
-		r.releaseRecords, // of which the pod, or its predecessor, has no need any more
-		r.leave,          // what a pod had obtained that went before it had a record
-		r.awaitItsNode,   // a pod on a node that is not known is given nothing
-		r.ensure,         // every interface, and the record that names them
-		r.activate,       // interfaces that carry traffic now
+		r.releaseRecords,     // records that neither the pod nor a predecessor needs any more
+		r.giveBackUnrecorded, // interfaces of a pod that went before it had a record
+		r.awaitItsNode,       // a pod on an unknown node gets nothing
+		r.ensure,             // every interface, and the record that names them
+		r.activate,           // the interfaces that carry traffic
 	)
 }
 
-// sight is what a run sees of a pod's name. Its objects are the cache's own: a step that
-// changes one copies it first.
-type sight struct {
+// observed is the state of a pod name at the start of a reconcile. Its objects are the
+// cache's own: a step that changes one copies it first.
+type observed struct {
 	key types.NamespacedName
-	// pod is nil when it is gone; served reports whether it is on a node that is ours.
+	// pod is nil if it is gone; served is true if its node is known and served.
 	pod    *corev1.Pod
 	served bool
-	// records that were made for pods of that name; current is that of pod, nil when there
-	// is none.
+	// records made for pods of that name; current is the record of pod, nil if there is
+	// none.
 	records []v1alpha1.PodAttachment
 	current *v1alpha1.PodAttachment
 }
 
-// step is one part of a run. It returns when to look again.
-type step func(ctx context.Context, s *sight) (ctrl.Result, error)
+// step is one part of a reconcile. Its result holds when to run again.
+type step func(ctx context.Context, s *observed) (ctrl.Result, error)
 
-// inOrder takes every step, and returns the soonest time to look again, or all errors.
-func inOrder(ctx context.Context, s *sight, steps ...step) (ctrl.Result, error) {
+// inOrder runs every step, and returns the soonest time to run again, or all errors.
+func inOrder(ctx context.Context, s *observed, steps ...step) (ctrl.Result, error) {
 	var (
 		result ctrl.Result
 		errs   []error
@@ -65,9 +65,9 @@ func inOrder(ctx context.Context, s *sight, steps ...step) (ctrl.Result, error) 
 	return result, nil
 }
 
-// observe reads, from the caches, a pod and every attachment that was made for its name.
-func (r *Attachments) observe(ctx context.Context, key types.NamespacedName) (*sight, error) {
-	s := &sight{key: key, pod: &corev1.Pod{}}
+// observe reads a pod and all records made for its name from the caches.
+func (r *Attachments) observe(ctx context.Context, key types.NamespacedName) (*observed, error) {
+	s := &observed{key: key, pod: &corev1.Pod{}}
 	var uid types.UID
 	if err := r.Client.Get(ctx, key, s.pod, client.UnsafeDisableDeepCopy); apierrors.IsNotFound(err) {
 		s.pod = nil
@@ -95,14 +95,14 @@ func (r *Attachments) observe(ctx context.Context, key types.NamespacedName) (*s
 	return s, nil
 }
 
-// serves reports whether a pod is on a node that is there and ours. Anybody can bind a
-// pod to a node that does not exist, and every such node would take a whole block.
+// serves reports whether a pod's Node exists and is served. A pod can be bound to a node
+// that does not exist, and each such node would take a whole block.
 func (r *Attachments) serves(ctx context.Context, p *corev1.Pod) bool {
 	known, ours := r.nodeOf(ctx, p)
 	return known && ours
 }
 
-// sooner is the one of two results that comes back first.
+// sooner returns the result with the earlier time to run again.
 func sooner(a, b ctrl.Result) ctrl.Result {
 	if a.RequeueAfter == 0 || b.RequeueAfter != 0 && b.RequeueAfter < a.RequeueAfter {
 		return b

@@ -15,10 +15,9 @@ import (
 	"fairlead.dev/fairlead/internal/pod"
 )
 
-// names are those of the records in the cache, by the pod that they were made
-// for. A cache index would take ten times the memory: it has two sets for each
-// pod, and nearly every pod has one record. Unlike an index this is a step behind
-// the cache, but never behind a record's own event.
+// names are the names of the records in the cache, by pod. A cache index would take ten
+// times the memory: it has two sets for each pod, and nearly every pod has one record.
+// names may lag behind the cache, but never behind a record's own event.
 type names struct {
 	mu sync.RWMutex
 	m  map[types.NamespacedName][]string
@@ -48,14 +47,14 @@ func (n *names) remove(record *v1alpha1.PodAttachment) {
 	n.m[key] = left
 }
 
-// of returns what nobody changes.
+// of returns the names of a pod's records; the slice is never changed afterwards.
 func (n *names) of(pod types.NamespacedName) []string {
 	n.mu.RLock()
 	defer n.mu.RUnlock()
 	return n.m[pod]
 }
 
-// refsOf is what a record says is to be given back, in reverse order.
+// refsOf returns the interfaces of a record, last first, for the drivers to release.
 func refsOf(record *v1alpha1.PodAttachment) []driver.Ref {
 	refs := make([]driver.Ref, 0, len(record.Spec.Interfaces))
 	for _, iface := range slices.Backward(record.Spec.Interfaces) {
@@ -64,13 +63,13 @@ func refsOf(record *v1alpha1.PodAttachment) []driver.Ref {
 	return refs
 }
 
-// holderOf is whose an interface of a record is, exactly as it was obtained.
+// holderOf returns the owner that an interface of a record was obtained for.
 func holderOf(record *v1alpha1.PodAttachment, iface string) driver.Owner {
 	of := pod.HolderOf(record)
 	return driver.Owner{PodUID: of.UID, Interface: iface, Namespace: of.Namespace, PodName: of.Name, NodeName: record.Spec.NodeName}
 }
 
-// podRef is the pod of a record, for events: it may be gone.
+// podRef returns a reference to a record's pod for events; the pod may be gone.
 func podRef(record *v1alpha1.PodAttachment) *corev1.Pod {
 	return &corev1.Pod{
 		TypeMeta:   metav1.TypeMeta{APIVersion: "v1", Kind: "Pod"},
@@ -78,9 +77,9 @@ func podRef(record *v1alpha1.PodAttachment) *corev1.Pod {
 	}
 }
 
-// interfaceRef names one interface of a record. Events that differ in nothing but
-// their text become one, with the text of the first (client-go's events), so each
-// interface's has to be about something of its own.
+// interfaceRef refers to one interface of a record. client-go merges events that differ
+// only in their text, and keeps the first text. So the events of each interface need an
+// object of their own.
 func interfaceRef(record *v1alpha1.PodAttachment, name string) *corev1.ObjectReference {
 	return &corev1.ObjectReference{
 		APIVersion: v1alpha1.GroupVersion.String(), Kind: "PodAttachment", Namespace: record.Namespace, Name: record.Name, UID: record.UID,
@@ -88,7 +87,7 @@ func interfaceRef(record *v1alpha1.PodAttachment, name string) *corev1.ObjectRef
 	}
 }
 
-// addressesOf are an interface's addresses without prefix lengths.
+// addressesOf returns an interface's addresses without prefix lengths.
 func addressesOf(iface v1alpha1.Interface) string {
 	var out []string
 	for _, cidr := range iface.Addresses {

@@ -24,17 +24,18 @@ import (
 	"fairlead.dev/fairlead/internal/warn"
 )
 
-// ownerGrace is how long Kubernetes' garbage collector has, after a pod is
-// gone, to ask for the deletion of its attachment. It nearly always does, and
-// that is one write less for us; after the grace we ask ourselves.
+// ownerGrace is how long Kubernetes' garbage collector has, after a pod is gone, to ask
+// for the deletion of the pod's record. It nearly always does, which saves the controller
+// a write. After the grace the controller asks itself.
 const ownerGrace = time.Second
 
-// podWord is how long word of a pod's end may be behind that of its record's before the
-// API server is asked whether the pod is still there.
-const podWord = time.Second
+// podCacheLag is how long the cache may show a pod after its record's deletion was seen.
+// Then the API server is asked whether the pod still exists.
+const podCacheLag = time.Second
 
-// nodeAnswer is how long a node that is well may take to say that it holds
-// nothing of a deleted record, before the record shows that it is waited for.
+// nodeAnswer is how long a node that is well may take to confirm that it holds nothing of
+// a deleted record. After that the record's condition shows that the release waits for
+// the node.
 const nodeAnswer = 30 * time.Second
 
 // Event reasons of a release.
@@ -44,7 +45,7 @@ const (
 )
 
 // releaseRecords releases the records that no pod needs any more.
-func (r *Attachments) releaseRecords(ctx context.Context, s *sight) (ctrl.Result, error) {
+func (r *Attachments) releaseRecords(ctx context.Context, s *observed) (ctrl.Result, error) {
 	var (
 		result ctrl.Result
 		errs   []error
@@ -65,8 +66,8 @@ func (r *Attachments) releaseRecords(ctx context.Context, s *sight) (ctrl.Result
 }
 
 // needed reports whether a record stays: its pod may use it, and the operator has not
-// chosen to reclaim it. Again is when to look once more.
-func (r *Attachments) needed(ctx context.Context, s *sight, record *v1alpha1.PodAttachment) (needed bool, again time.Duration, err error) {
+// chosen to reclaim it. again is when to check once more; 0 if events decide.
+func (r *Attachments) needed(ctx context.Context, s *observed, record *v1alpha1.PodAttachment) (needed bool, again time.Duration, err error) {
 	if record != s.current || !pod.Holds(s.pod) || record.DeletionTimestamp != nil {
 		return false, 0, nil
 	}
@@ -74,16 +75,16 @@ func (r *Attachments) needed(ctx context.Context, s *sight, record *v1alpha1.Pod
 	return !gone, again, err
 }
 
-// release takes a record's interfaces back, step by step; each step is found
-// again from the record alone.
+// release gives a record's interfaces back, step by step. Each step can be repeated from
+// the record alone.
 //
-//  1. The record's deletion is asked for: from here on the node refuses to
+//  1. The controller asks for the record's deletion. From then on the node refuses to
 //     plug it.
-//  2. The node, once nothing of it is plugged, says so: Detached. It says so
-//     only of a record that is being deleted, so the word is final. Of a node
-//     that cannot speak proof may stand in for it.
+//  2. The node writes Detached when nothing of the record is plugged. It does so only for
+//     a record that is being deleted, so Detached is final. If a node cannot write, a
+//     proof may stand in for it.
 //  3. Every driver takes its interface back, unless the pod lives on.
-//  4. The finalizer is dropped, and with it the record.
+//  4. The controller drops the finalizer, and the record is gone.
 //
 // p is the pod of the same name, or nil.
 func (r *Attachments) release(ctx context.Context, record *v1alpha1.PodAttachment, p *corev1.Pod) (ctrl.Result, error) {
@@ -103,7 +104,7 @@ func (r *Attachments) release(ctx context.Context, record *v1alpha1.PodAttachmen
 	if v.Proof == proof.None {
 		return r.awaitNode(ctx, record, v)
 	}
-	if kept, again, err := r.keep(ctx, record, p); err != nil || kept || again > 0 {
+	if kept, again, err := r.keepForPod(ctx, record, p); err != nil || kept || again > 0 {
 		return ctrl.Result{RequeueAfter: again}, err
 	}
 	if err := r.giveBackOnce(ctx, record); err != nil {
@@ -116,17 +117,19 @@ func (r *Attachments) release(ctx context.Context, record *v1alpha1.PodAttachmen
 	return ctrl.Result{}, nil
 }
 
-// keep drops the finalizer of a record whose pod lives on, as when somebody has deleted
-// the record, and reports whether it did; p is the pod of that name, or nil. The pod keeps
-// what it was given, and its next record names that. Giving it back would be wrong: a
-// create of this record that the API server is still at would bring the record back, with
-// what others have by then. Again is when to look once more, 0 when all is known.
-func (r *Attachments) keep(ctx context.Context, record *v1alpha1.PodAttachment, p *corev1.Pod) (kept bool, again time.Duration, err error) {
+// keepForPod drops the finalizer of a record whose pod lives on, as after the deletion of
+// the record by hand, and reports whether it did. p is the pod of that name, or nil.
+// again is when to check once more; 0 if all is known.
+//
+// The pod keeps its interfaces, and its next record names them. Giving them back would be
+// wrong: the API server may still be processing a create of this record, which would
+// bring the record back with addresses that other pods have by then.
+func (r *Attachments) keepForPod(ctx context.Context, record *v1alpha1.PodAttachment, p *corev1.Pod) (kept bool, again time.Duration, err error) {
 	if p == nil || !isFor(record, p) || !r.serves(ctx, p) {
 		return false, 0, nil
 	}
-	// Usually the pod is gone, and the cache of pods behind that of the records.
-	if left := r.left(ctx, record, podWord); left > 0 {
+	// Usually the pod is gone, and the cache of pods is behind that of the records.
+	if left := r.left(ctx, record, podCacheLag); left > 0 {
 		return false, left, nil
 	}
 	live := &corev1.Pod{}
@@ -144,9 +147,10 @@ func (r *Attachments) keep(ctx context.Context, record *v1alpha1.PodAttachment, 
 	return true, 0, nil
 }
 
-// giveBackOnce releases every interface, unless this process has done so. If the reply to
-// the drop of the finalizer was lost, another leader may have written the record anew with
-// the same addresses, and releasing them again would take them from the pod.
+// giveBackOnce releases every interface, unless this process has done so already. If the
+// reply to the patch that drops the finalizer was lost, another leader may have written
+// the record again with the same addresses; a second release would take them from the
+// pod.
 func (r *Attachments) giveBackOnce(ctx context.Context, record *v1alpha1.PodAttachment) error {
 	if r.marks.get(record.UID).stage >= givenBack {
 		return nil
@@ -160,7 +164,7 @@ func (r *Attachments) giveBackOnce(ctx context.Context, record *v1alpha1.PodAtta
 	return nil
 }
 
-// released tells of a release that is done.
+// released records a finished release in metrics, log and events.
 func (r *Attachments) released(ctx context.Context, record *v1alpha1.PodAttachment, v proof.Verdict) {
 	r.Metrics.released(nil)
 	r.Metrics.proofs.WithLabelValues(string(v.Proof)).Inc()
@@ -168,9 +172,9 @@ func (r *Attachments) released(ctx context.Context, record *v1alpha1.PodAttachme
 	r.announce(record, v)
 }
 
-// announce posts what became of the addresses on further networks, each time.
-// On the default network it does so of a release that was not as usual: it had
-// failed or been waited for, or the node had no part in it.
+// announce posts an event for each interface of a released record. It omits interfaces on
+// the default network if the release was as usual: confirmed by the node, at once and
+// without failure.
 func (r *Attachments) announce(record *v1alpha1.PodAttachment, v proof.Verdict) {
 	asUsual := v.Proof == proof.ByWord && meta.FindStatusCondition(record.Status.Conditions, v1alpha1.ConditionReleased) == nil
 	kind := corev1.EventTypeNormal
@@ -186,20 +190,21 @@ func (r *Attachments) announce(record *v1alpha1.PodAttachment, v proof.Verdict) 
 	}
 }
 
-// awaitNode shows what a release waits for. A node that is well usually speaks
-// within milliseconds, so of one nothing is written for a while, unless the record says
-// that it is lost: a standby is to know that it is not (ADR 0018).
+// awaitNode shows in the record what its release waits for. A node that is well usually
+// confirms within milliseconds, so nothing is written about it for nodeAnswer. The
+// exception is a record that still shows its Node as lost: a standby must learn that it
+// is not (ADR 0018).
 func (r *Attachments) awaitNode(ctx context.Context, record *v1alpha1.PodAttachment, v proof.Verdict) (ctrl.Result, error) {
 	result := ctrl.Result{RequeueAfter: v.Again}
-	said, _ := proof.Loss(record)
-	if left := r.left(ctx, record, nodeAnswer); v.Well && left > 0 && (said == "" || v.Lost) {
+	lostAt, _ := proof.Loss(record)
+	if left := r.left(ctx, record, nodeAnswer); v.Well && left > 0 && (lostAt == "" || v.Lost) {
 		return sooner(result, ctrl.Result{RequeueAfter: left}), nil
 	}
 	return result, r.showUnreleased(ctx, record, v1alpha1.ReasonWaitingForNode, fmt.Sprintf("node %s has not said that nothing holds %s: %s",
 		record.Spec.NodeName, record.Spec.Summary.Addresses, v.Text))
 }
 
-// askDeletion deletes the record unless somebody else is about to.
+// askDeletion deletes the record, unless Kubernetes' garbage collector is about to.
 func (r *Attachments) askDeletion(ctx context.Context, record *v1alpha1.PodAttachment, p *corev1.Pod) (ctrl.Result, error) {
 	left := r.left(ctx, record, ownerGrace)
 	if r.marks.get(record.UID).stage >= deletionAsked {
@@ -218,8 +223,8 @@ func (r *Attachments) askDeletion(ctx context.Context, record *v1alpha1.PodAttac
 	return ctrl.Result{}, nil
 }
 
-// giveBack releases every interface, and does not stop at one that fails, which
-// it posts.
+// giveBack releases every interface. It posts each failure, continues with the other
+// interfaces and returns all errors.
 func (r *Attachments) giveBack(ctx context.Context, record *v1alpha1.PodAttachment) error {
 	var errs []error
 	for _, ref := range refsOf(record) {
@@ -231,15 +236,15 @@ func (r *Attachments) giveBack(ctx context.Context, record *v1alpha1.PodAttachme
 			errs = append(errs, fmt.Errorf("interface %s: %w", ref.Interface.Name, err))
 			p := podRef(record)
 			of := corev1.ObjectReference{APIVersion: p.APIVersion, Kind: p.Kind, Namespace: p.Namespace, Name: p.Name, UID: p.UID}
-			r.told.Tell(of, "release "+ref.Interface.Name, eventFailed, "ReleaseNetwork",
+			r.warnings.Tell(of, "release "+ref.Interface.Name, eventFailed, "ReleaseNetwork",
 				fmt.Sprintf("could not give back %s of interface %s on %s, trying again: %v", addressesOf(ref.Interface), ref.Interface.Name, r.networkOf(ref.Interface), err))
 		}
 	}
 	return errors.Join(errs...)
 }
 
-// showUnreleased shows on the record why it is still there, when it does not
-// say so already.
+// showUnreleased writes into the record's condition Released why the record still exists,
+// unless the condition shows that already.
 func (r *Attachments) showUnreleased(ctx context.Context, record *v1alpha1.PodAttachment, reason, message string) error {
 	after := record.DeepCopy()
 	changed := meta.SetStatusCondition(&after.Status.Conditions, metav1.Condition{
@@ -253,7 +258,7 @@ func (r *Attachments) showUnreleased(ctx context.Context, record *v1alpha1.PodAt
 	}
 	err := r.Client.Status().Patch(ctx, after, client.MergeFromWithOptions(record, client.MergeFromWithOptimisticLock{}))
 	if apierrors.IsConflict(err) || apierrors.IsNotFound(err) {
-		return nil // the record has changed: it is looked at again
+		return nil // the record has changed: its event brings it back
 	}
 	if err != nil {
 		return fmt.Errorf("write condition %s: %w", v1alpha1.ConditionReleased, err)
@@ -261,14 +266,15 @@ func (r *Attachments) showUnreleased(ctx context.Context, record *v1alpha1.PodAt
 	return nil
 }
 
-// dropFinalizer lets the record go, and notes it until the cache shows it.
+// dropFinalizer removes the controller's finalizer, and notes that until the cache shows
+// it.
 func (r *Attachments) dropFinalizer(ctx context.Context, record *v1alpha1.PodAttachment) error {
 	after := record.DeepCopy()
 	after.Finalizers = slices.DeleteFunc(after.Finalizers, func(f string) bool { return f == v1alpha1.ReleaseFinalizer })
-	// Nobody needs to know who wrote what of an object that goes, and the API server
-	// is quicker without (block.Kube.Update).
+	// The managed fields of an object that goes are of no use, and the API server is
+	// quicker without them (block.Kube.Update).
 	after.ManagedFields = []metav1.ManagedFieldsEntry{{}}
-	// The lock keeps the list from overwriting a finalizer of somebody else.
+	// The lock keeps the patch from overwriting a finalizer that another program added.
 	undo := r.reached(ctx, record, finalizerDropped)
 	err := r.Client.Patch(ctx, after, client.MergeFromWithOptions(record, client.MergeFromWithOptimisticLock{}))
 	if client.IgnoreNotFound(err) != nil {

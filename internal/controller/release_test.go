@@ -21,9 +21,9 @@ import (
 	"fairlead.dev/fairlead/internal/driver"
 )
 
-// A record whose finalizer was dropped, and the reply lost, is not given back a second
-// time: another leader may have written it anew meanwhile, with the same addresses
-// (found by the simulation, seed 110).
+// A record whose finalizer was dropped is not released a second time if the reply was
+// lost: another leader may have written it again meanwhile with the same addresses (found
+// by the simulation, seed 110).
 func TestReplyToTheLastWriteIsLost(t *testing.T) {
 	metrics, err := NewMetrics(prometheus.NewRegistry())
 	if err != nil {
@@ -53,9 +53,9 @@ func TestReplyToTheLastWriteIsLost(t *testing.T) {
 	}
 }
 
-// Word of a pod's end often comes after that of its record's, from another watch. It is
-// waited for; the API server is asked when it does not come, which is of a record that
-// somebody has deleted.
+// The cache often shows a pod after its record's deletion, since they are different
+// watches. The release waits for podCacheLag. After that it asks the API server whether
+// the pod lives, as it does if the record was deleted by hand.
 func TestPodThatIsStillCached(t *testing.T) {
 	metrics, err := NewMetrics(prometheus.NewRegistry())
 	if err != nil {
@@ -66,8 +66,8 @@ func TestPodThatIsStillCached(t *testing.T) {
 	record.Namespace, record.Spec.PodName, record.Spec.PodUID = p.Namespace, p.Name, p.UID
 	cases := []struct {
 		name     string
-		comes    bool        // word of the pod's end, in time
-		live     *corev1.Pod // what the API server has
+		comes    bool        // the cache shows in time that the pod is gone
+		live     *corev1.Pod // the pod at the API server
 		reads    int
 		releases int
 	}{
@@ -84,7 +84,7 @@ func TestPodThatIsStillCached(t *testing.T) {
 					Turns: NewTurns(1), Metrics: metrics, Events: events.NewFakeRecorder(10),
 				})
 				result, err := r.release(t.Context(), record, p)
-				if err != nil || result.RequeueAfter <= 0 || result.RequeueAfter > podWord || live.reads+writes.patches+given.releases > 0 {
+				if err != nil || result.RequeueAfter <= 0 || result.RequeueAfter > podCacheLag || live.reads+writes.patches+given.releases > 0 {
 					t.Fatalf("at first: %+v, %v, %d reads, %d writes, %d given back", result, err, live.reads, writes.patches, given.releases)
 				}
 				cached := p
@@ -104,7 +104,7 @@ func TestPodThatIsStillCached(t *testing.T) {
 	}
 }
 
-// detachedRecord is a record whose node has said that nothing holds its interface.
+// detachedRecord is a record that is detached and being deleted.
 func detachedRecord() *v1alpha1.PodAttachment {
 	return prooftest.Plugged(func(a *v1alpha1.PodAttachment) {
 		a.Name, a.UID, a.Finalizers = "record", "record", []string{v1alpha1.ReleaseFinalizer}
@@ -113,7 +113,7 @@ func detachedRecord() *v1alpha1.PodAttachment {
 	})
 }
 
-// livePod is an API server that has one pod, or none.
+// livePod is an API server with one pod, or none.
 type livePod struct {
 	client.Reader
 	p     *corev1.Pod
@@ -129,14 +129,14 @@ func (l *livePod) Get(_ context.Context, key client.ObjectKey, o client.Object, 
 	return nil
 }
 
-// lossyPatches is a client whose first replies are lost. Its cache has the record that
-// is asked for, by its name, which is that of its UID.
+// lossyPatches is a client whose first patches have no reply. Its cache has every record,
+// with the UID equal to the name.
 type lossyPatches struct {
 	client.Client
 	lost, patches int
 }
 
-// Get finds every Node.
+// Get finds every object.
 func (c *lossyPatches) Get(_ context.Context, key client.ObjectKey, o client.Object, _ ...client.GetOption) error {
 	o.SetUID(types.UID(key.Name))
 	return nil
@@ -150,7 +150,7 @@ func (c *lossyPatches) Patch(context.Context, client.Object, client.Patch, ...cl
 	return nil
 }
 
-// countedReleases is a driver that is told to give back.
+// countedReleases is a driver that counts releases.
 type countedReleases struct {
 	driver.Driver
 	releases int
@@ -161,8 +161,8 @@ func (d *countedReleases) Release(context.Context, driver.Ref) error {
 	return nil
 }
 
-// What is collected of a further network is announced, though it is not known
-// which network that was.
+// The event about a collected interface names its pool or domain if its network is not
+// known any more.
 func TestNetworkOf(t *testing.T) {
 	r := New(Config{Drivers: driver.Table{"native": {Origin: func(i v1alpha1.Interface) string {
 		if i.Pool != "" {

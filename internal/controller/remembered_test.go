@@ -44,7 +44,8 @@ type (
 )
 
 // fickle is an API server whose events come before its replies or long after them, whose
-// replies are lost, and whose watch breaks. Its nodes say at once that nothing is plugged.
+// replies are lost, and whose watch breaks. Its nodes confirm at once that nothing is
+// plugged.
 type fickle struct {
 	client.Client
 	q       jobs
@@ -56,7 +57,7 @@ type fickle struct {
 	pods    pods
 	stored  records
 	cached  records
-	pending []*v1alpha1.PodAttachment // states; without finalizers they are gone
+	pending []*v1alpha1.PodAttachment // states of records; one without finalizers is a deletion
 	missed  int
 	lost    int
 	early   int
@@ -64,7 +65,7 @@ type fickle struct {
 
 var resource = schema.GroupResource{Resource: "podattachments"}
 
-// live reads the API server; fickle itself reads what the informers have shown.
+// live reads the API server; fickle itself reads the informers' caches.
 type live struct{ *fickle }
 
 func (l live) Get(_ context.Context, key client.ObjectKey, o client.Object, _ ...client.GetOption) error {
@@ -99,7 +100,8 @@ func get(r records, p pods, key client.ObjectKey, o client.Object) error {
 
 var errLost = errors.New("the reply was lost")
 
-// call has an effect, or none, and tells of it, or not. The lock is not held.
+// call delays an effect and its reply, and loses some calls and some replies. The lock is
+// not held.
 func (f *fickle) call(effect func() error) error {
 	f.mu.Lock()
 	n := f.rng.IntN(100)
@@ -131,14 +133,14 @@ func (f *fickle) call(effect func() error) error {
 	return err
 }
 
-// tell notes a change. The lock is held.
-func (f *fickle) tell(r *v1alpha1.PodAttachment) {
+// push adds a change to the pending events. The lock is held.
+func (f *fickle) push(r *v1alpha1.PodAttachment) {
 	f.version++
 	r.ResourceVersion = strconv.Itoa(f.version)
 	f.pending = append(f.pending, r.DeepCopy())
 }
 
-// deliver shows the changes that are to be shown, in their order.
+// deliver handles the pending events in their order.
 func (f *fickle) deliver() {
 	for {
 		f.mu.Lock()
@@ -169,7 +171,8 @@ func (f *fickle) deliver() {
 	}
 }
 
-// breakWatch loses what is pending of records that are gone by now and were never shown.
+// breakWatch drops the pending events of records that are gone by now and were never
+// delivered.
 func (f *fickle) breakWatch() {
 	f.mu.Lock()
 	defer f.mu.Unlock()
@@ -193,7 +196,7 @@ func (f *fickle) Create(_ context.Context, o client.Object, _ ...client.CreateOp
 		stored := r.DeepCopy()
 		stored.UID = types.UID(fmt.Sprintf("record-%d", f.version))
 		f.stored[key] = stored
-		f.tell(stored)
+		f.push(stored)
 		return nil
 	})
 }
@@ -210,12 +213,12 @@ func (f *fickle) Delete(_ context.Context, o client.Object, _ ...client.DeleteOp
 	})
 }
 
-// leave is the deletion of a record, and its node's word. The lock is held.
+// leave asks for the deletion of a record, and has its node confirm. The lock is held.
 func (f *fickle) leave(r *v1alpha1.PodAttachment) {
 	now := metav1.Now()
 	r.DeletionTimestamp = &now
 	r.Status.Sandbox = &v1alpha1.Sandbox{State: v1alpha1.SandboxDetached}
-	f.tell(r)
+	f.push(r)
 }
 
 func (f *fickle) Patch(_ context.Context, o client.Object, p client.Patch, _ ...client.PatchOption) error {
@@ -239,7 +242,7 @@ func (f *fickle) Patch(_ context.Context, o client.Object, p client.Patch, _ ...
 		}
 		r.Finalizers = nil
 		delete(f.stored, key)
-		f.tell(r)
+		f.push(r)
 		return nil
 	})
 }
@@ -257,9 +260,10 @@ type noEvents struct{ events.EventRecorder }
 //nolint:revive // The signature is client-go's.
 func (noEvents) Eventf(_, _ runtime.Object, _, _, _, _ string, _ ...any) {}
 
-// own review 8: of 200 lives 132 marks stayed, because they were set after the reply and
-// dropped by an event that came before it; a pod whose record nobody had shown was never
-// served again. After ten thousand lives nothing is remembered of what is gone.
+// own review 8: of 200 pods 132 marks stayed, because they were set after the reply and
+// an event that came before it had dropped them. A pod whose record never appeared in the
+// cache was never served again. After ten thousand pods nothing is remembered of those
+// that are gone.
 func TestNothingIsRememberedOfTheGone(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		q := workqueue.NewTypedRateLimitingQueue(workqueue.NewTypedItemExponentialFailureRateLimiter[reconcile.Request](time.Millisecond, time.Second))
@@ -277,7 +281,7 @@ func TestNothingIsRememberedOfTheGone(t *testing.T) {
 		api.handler = r.AttachmentEvents()
 		ctx, cancel := context.WithCancel(t.Context())
 		var workers sync.WaitGroup
-		workers.Go(func() { r.doubts(ctx, q) })
+		workers.Go(func() { r.requeueOverdue(ctx, q) })
 		for range 4 {
 			workers.Go(func() { work(ctx, r, q) })
 		}
@@ -300,13 +304,13 @@ func TestNothingIsRememberedOfTheGone(t *testing.T) {
 				<-time.After(100 * time.Millisecond)
 				api.deliver()
 			}
-			// What is believed yet is what nobody will show.
+			// A creation is still remembered only if its event was missed.
 			if n := r.Remembered()["creations"]; n > api.missed-missed {
 				t.Fatalf("batch %d: %d creations are remembered, and %d events were missed", b, n, api.missed-missed)
 			}
-			<-time.After(2 * believed)
+			<-time.After(2 * showDeadline)
 			api.deliver()
-			<-time.After(2 * believed)
+			<-time.After(2 * showDeadline)
 			served += api.count()
 			if have := r.Remembered(); have["creations"] > 0 || have["releases"] > 0 || have["waiting_pods"] > 0 || have["pods_with_records"] != batch || api.count() != batch {
 				t.Fatalf("batch %d: %d of %d live pods have records, and remembered are %v", b, api.count(), batch, have)
@@ -323,7 +327,8 @@ func TestNothingIsRememberedOfTheGone(t *testing.T) {
 			if n := r.Remembered()["releases"]; n > 0 {
 				t.Fatalf("batch %d: %d releases are remembered of what is gone", b, n)
 			}
-			// What is left of records that were deleted whole is the collector's.
+			// Garbage collection would release the interfaces of records that lost their
+			// finalizer.
 			for ref, err := range memory.List(ctx) {
 				if err != nil {
 					t.Fatal(err)
@@ -374,8 +379,8 @@ func (f *fickle) birth(name, uid string) {
 	f.q.Add(reconcile.Request{NamespacedName: client.ObjectKeyFromObject(p)})
 }
 
-// chaos deletes a record by hand, whole, whatever is done with it, and lets the watch
-// break or go on.
+// chaos deletes a record by hand, with its finalizer, at any time, and breaks the watch
+// in half of the cases.
 func (f *fickle) chaos() {
 	f.mu.Lock()
 	keys := slices.SortedFunc(maps.Keys(f.stored), func(a, b types.NamespacedName) int { return strings.Compare(a.Name, b.Name) })
@@ -384,7 +389,7 @@ func (f *fickle) chaos() {
 		r := f.stored[key]
 		r.Finalizers = nil
 		delete(f.stored, key)
-		f.tell(r)
+		f.push(r)
 	}
 	broken := f.rng.IntN(2) == 0
 	f.mu.Unlock()
@@ -394,7 +399,7 @@ func (f *fickle) chaos() {
 	f.deliver()
 }
 
-// death is of all pods. Kubernetes deletes their records.
+// death deletes all pods. Kubernetes asks for the deletion of some of their records.
 func (f *fickle) death() {
 	f.mu.Lock()
 	var gone []types.NamespacedName
@@ -419,7 +424,7 @@ func (f *fickle) count() int {
 	return len(f.stored)
 }
 
-// What another leader does may be shown before this one has noted its own write.
+// The cache may show another leader's write before this process has noted its own.
 func TestWhatWasShownIsNotRemembered(t *testing.T) {
 	p := &corev1.Pod{ObjectMeta: metav1.ObjectMeta{Namespace: "n", Name: "web", UID: "9b2e6f4e-1"}, Spec: corev1.PodSpec{NodeName: "node"}}
 	mine := pod.Record(pod.IdentityOf(p), []v1alpha1.Interface{{Name: "eth0"}})
@@ -465,7 +470,7 @@ func TestWhatWasShownIsNotRemembered(t *testing.T) {
 	}
 }
 
-// The same with a real API server, and fewer lives.
+// The same with a real API server, and fewer pods.
 func TestNothingIsRememberedOfRealLives(t *testing.T) {
 	h := start(t, cluster.New(t), drivertest.NewMemory(driverName, 254))
 	const lives = 60
@@ -488,7 +493,7 @@ func TestNothingIsRememberedOfRealLives(t *testing.T) {
 	}
 	for _, p := range all {
 		h.waitState(p, "deleting")
-		h.say(p, v1alpha1.SandboxDetached)
+		h.setSandbox(p, v1alpha1.SandboxDetached)
 	}
 	remembered("nothing of what is gone", map[string]int{"creations": 0, "releases": 0, "waiting_pods": 0, "pods_without_node": 0, "unreachable_nodes": 0, "lost_nodes": 0, "pods_with_records": 0})
 }

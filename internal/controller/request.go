@@ -14,20 +14,20 @@ import (
 	"fairlead.dev/fairlead/internal/pod"
 )
 
-// outline is what is known of an interface before a driver is asked.
+// outline returns an interface without the fields that its driver fills in.
 func (r *Attachments) outline(w *pod.Interface) v1alpha1.Interface {
 	i := v1alpha1.Interface{
 		Name: w.Name, Network: w.Network, Driver: r.driverOf(w), Default: w.Default,
-		Binding: v1alpha1.Binding{AddressOnly: &v1alpha1.AddressOnlyBinding{}}, // the driver's own is valid
+		Binding: v1alpha1.Binding{AddressOnly: &v1alpha1.AddressOnlyBinding{}}, // a valid stand-in for the driver's binding
 	}
 	complete(&i, w)
 	return i
 }
 
-// wanted lists what a pod asks for. Whatever is wrong with it is ErrInvalid,
-// unless the source knows better.
+// wanted returns the interfaces that a pod asks for. An error that has no driver sentinel
+// becomes driver.ErrInvalid.
 func (r *Attachments) wanted(p *corev1.Pod) ([]pod.Interface, error) {
-	every, err := r.every(p)
+	every, err := r.defaultInterface(p)
 	var wanted []pod.Interface
 	if err == nil {
 		wanted, err = pod.Interfaces(p, every, r.Sources)
@@ -38,9 +38,10 @@ func (r *Attachments) wanted(p *corev1.Pod) ([]pod.Interface, error) {
 	return wanted, err
 }
 
-// every is what a pod gets without asking: its default interface. Where another
-// plugin makes that, Multus lets the pod choose another network for it.
-func (r *Attachments) every(p *corev1.Pod) ([]pod.Interface, error) {
+// defaultInterface returns the interface that every pod gets: the default one; none if
+// another plugin obtains it. Where another plugin makes it, Multus lets the pod choose
+// another network for it.
+func (r *Attachments) defaultInterface(p *corev1.Pod) ([]pod.Interface, error) {
 	if r.DefaultDriver == "" {
 		return nil, r.chosenOfOthers(p)
 	}
@@ -66,25 +67,25 @@ func (r *Attachments) every(p *corev1.Pod) ([]pod.Interface, error) {
 	return r.Chosen(s)
 }
 
-// chosenOfOthers refuses a choice for the default interface, where that is somebody
-// else's, that would have its address from here. All other choices are no concern of
-// Fairlead's.
+// chosenOfOthers fails if a pod chooses a network for its default interface whose
+// addresses are Fairlead's, in a cluster whose default interface Fairlead does not serve.
+// All other choices are left to Multus.
 func (r *Attachments) chosenOfOthers(p *corev1.Pod) error {
 	s, chosen, err := pod.Chosen(p)
 	if err != nil || !chosen || r.Chosen == nil {
-		return nil //nolint:nilerr // Multus reads it, and says what is wrong
+		return nil //nolint:nilerr // Multus reads it too and reports the error
 	}
 	got, err := r.Chosen(s)
 	if err != nil || len(got) == 0 || got[0].Network == v1alpha1.DefaultNetwork {
-		return nil //nolint:nilerr // Multus says that the network is not there
+		return nil //nolint:nilerr // Multus reports a network that does not exist
 	}
 	return fmt.Errorf("annotation %s: network %s has its addresses from Fairlead, which serves no default interface here: choose another network, or have the operator set defaultNetwork.binding: addressOnly",
 		pod.AnnotationDefaultNetwork, s.Network())
 }
 
-// request is the request for one interface, with what its driver reads in the pod and
-// the network. The addresses that a pod asks for on the default network hold nowhere
-// else. It fails with driver.ErrInvalid.
+// request returns the request for one interface, with the parts of the pod and the
+// network that its driver reads. The addresses that a pod asks for on the default network
+// apply to no other network. Errors: driver.ErrInvalid.
 func (r *Attachments) request(ctx context.Context, p *corev1.Pod, asks *driver.Request, w *pod.Interface) (*driver.Request, error) {
 	d, err := r.driverNamed(r.driverOf(w))
 	if err != nil {
@@ -108,8 +109,8 @@ func (r *Attachments) request(ctx context.Context, p *corev1.Pod, asks *driver.R
 	return &out, nil
 }
 
-// labelsOfNetwork are those of the namespace that a further network's definition is
-// in; nil when it is not known, and for the default network.
+// labelsOfNetwork returns the labels of the namespace of a further network's definition;
+// nil if they are not known, and for the default network.
 func (r *Attachments) labelsOfNetwork(ctx context.Context, w *pod.Interface) map[string]string {
 	namespace, _, further := strings.Cut(w.Network, "/")
 	if !further {
@@ -118,7 +119,7 @@ func (r *Attachments) labelsOfNetwork(ctx context.Context, w *pod.Interface) map
 	return r.labelsOf(ctx, &corev1.Namespace{}, namespace)
 }
 
-// complete adds what the network, and not its driver, says of an interface.
+// complete adds the fields of an interface that its network sets and not its driver.
 func complete(i *v1alpha1.Interface, w *pod.Interface) {
 	if len(w.Gateways) > 0 {
 		i.Gateways = w.Gateways
@@ -134,8 +135,8 @@ func complete(i *v1alpha1.Interface, w *pod.Interface) {
 	}
 }
 
-// describe fills in what drivers choose by, the same for every interface but
-// for the addresses, which a pod asks for on the default network.
+// describe returns the part of the requests that is the same for every interface: the
+// labels. Its addresses are those that the pod asks for on the default network.
 func (r *Attachments) describe(ctx context.Context, p *corev1.Pod) (*driver.Request, error) {
 	addresses, err := pod.Addresses(p)
 	if err != nil {
@@ -149,7 +150,7 @@ func (r *Attachments) describe(ctx context.Context, p *corev1.Pod) (*driver.Requ
 	}, nil
 }
 
-// labelsOf reads labels from the caches; nil when they do not have the object.
+// labelsOf reads labels from the caches; nil if they do not have the object.
 func (r *Attachments) labelsOf(ctx context.Context, o client.Object, name string) map[string]string {
 	if err := r.Client.Get(ctx, client.ObjectKey{Name: name}, o, client.UnsafeDisableDeepCopy); err != nil {
 		return nil // not known yet: its event brings the pod back
@@ -157,7 +158,7 @@ func (r *Attachments) labelsOf(ctx context.Context, o client.Object, name string
 	return known(o.GetLabels())
 }
 
-// known are labels that are known, also when there are none.
+// known returns an empty map for nil: the labels are known and there are none.
 func known(labels map[string]string) map[string]string {
 	if labels == nil {
 		return map[string]string{}
@@ -165,7 +166,8 @@ func known(labels map[string]string) map[string]string {
 	return labels
 }
 
-// driverOf names the driver of an interface: that of its network, or of the default one.
+// driverOf returns the name of an interface's driver: that of its network, or the default
+// one.
 func (r *Attachments) driverOf(w *pod.Interface) string {
 	if w.Driver == "" {
 		return r.DefaultDriver
@@ -173,7 +175,7 @@ func (r *Attachments) driverOf(w *pod.Interface) string {
 	return w.Driver
 }
 
-// driverNamed returns the driver of that name. It fails with driver.ErrInvalid.
+// driverNamed returns the driver of that name. Errors: driver.ErrInvalid.
 func (r *Attachments) driverNamed(name string) (driver.Parts, error) {
 	d, ok := r.Drivers[name]
 	if !ok {
@@ -182,7 +184,7 @@ func (r *Attachments) driverNamed(name string) (driver.Parts, error) {
 	return d, nil
 }
 
-// ownerOf is who an interface of a pod is obtained for.
+// ownerOf returns the owner that an interface of a pod is obtained for.
 func ownerOf(p *corev1.Pod, name string) driver.Owner {
 	return driver.Owner{
 		PodUID:    p.UID,

@@ -19,8 +19,8 @@ import (
 	"fairlead.dev/fairlead/test/cluster"
 )
 
-// With a real API server: what is read of a pod that waits is why it waits now, however
-// often that changed, and there is one event for each cause.
+// With a real API server: the newest event of a waiting pod has the present cause,
+// however often the cause changed, and each cause has one event.
 func TestEventsOfAPodThatWaits(t *testing.T) {
 	h := start(t, cluster.New(t), drivertest.NewMemory(driverName, 64))
 	var why atomic.Value
@@ -78,7 +78,7 @@ func TestEventsOfAPodThatWaits(t *testing.T) {
 	h.record(p)
 }
 
-// wakePods has the pods that wait looked at again.
+// wakePods enqueues the pods that wait.
 func (h *harness) wakePods(n int) {
 	h.t.Helper()
 	patch := fmt.Sprintf(`{"metadata":{"labels":{"fairlead.dev/test-turn":"%d"}}}`, n+1)

@@ -16,7 +16,7 @@ import (
 	"fairlead.dev/fairlead/internal/controller/proof"
 )
 
-// nothing is an API server that has no object.
+// nothing is an API server without objects.
 type nothing struct{ client.Reader }
 
 func (nothing) Get(_ context.Context, key client.ObjectKey, _ client.Object, _ ...client.GetOption) error {
@@ -33,8 +33,8 @@ func (cacheOf) Get(_ context.Context, _ client.ObjectKey, o client.Object, _ ...
 	return nil
 }
 
-// A Node that was found deleted in a former term as leader may have been back since,
-// while another led: its grace begins anew.
+// A Node that was found deleted in a former term may have been back since, while another
+// process led: its grace begins anew.
 func TestGraceOfAFormerTerm(t *testing.T) {
 	r := New(Config{NodeGrace: time.Minute, Client: cacheOf{}})
 	record := &v1alpha1.PodAttachment{ObjectMeta: metav1.ObjectMeta{Namespace: "ns", Name: "p-1", UID: "1", DeletionTimestamp: new(metav1.Now())}}
@@ -61,8 +61,8 @@ func TestGraceOfAFormerTerm(t *testing.T) {
 	}
 }
 
-// What a leader tells of the present it does not tell when it stands by: another does.
-// What it has done it tells for ever.
+// A gauge is exported only while the process leads: otherwise another process exports it.
+// Counters are always exported.
 func TestMetricsOfAStandby(t *testing.T) {
 	registry := prometheus.NewRegistry()
 	m, err := NewMetrics(registry)

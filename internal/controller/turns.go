@@ -7,18 +7,19 @@ import (
 	"sigs.k8s.io/controller-runtime/pkg/client"
 )
 
-// podsPerWrite is how many pods are worked on for each write that may be under way.
-// Most of them wait for their addresses, and those that wait together are written
+// podsPerWrite is the number of workers for each write that may run at the same time.
+// Most workers wait for addresses, and addresses that are asked for together are written
 // together.
 const podsPerWrite = 8
 
-// Turns has room for the writes for pods that may be under way at once.
+// Turns bounds the writes for pods that run at the same time.
 type Turns chan struct{}
 
 // NewTurns returns Turns for n writes at once.
 func NewTurns(n int) Turns { return make(Turns, n) }
 
-// Wait waits for a turn, or for the end of ctx, and returns what ends the turn.
+// Wait waits for a turn, or for the end of ctx, and returns a function that ends the
+// turn.
 func (t Turns) Wait(ctx context.Context) (done func()) {
 	if t.take(ctx) != nil {
 		return func() {}
@@ -38,14 +39,14 @@ func (t Turns) take(ctx context.Context) error {
 
 func (t Turns) give() { <-t }
 
-// inTurn is a client whose creates, deletions and patches take turns, which is all
-// that the reconciler writes.
+// inTurn is a client whose creates, deletions and patches take turns. The reconciler
+// makes no other writes.
 type inTurn struct {
 	client.Client
 	turns Turns
 }
 
-// Create is of client.Writer.
+// Create implements client.Writer.
 func (c inTurn) Create(ctx context.Context, o client.Object, opts ...client.CreateOption) error {
 	if err := c.turns.take(ctx); err != nil {
 		return err
@@ -54,7 +55,7 @@ func (c inTurn) Create(ctx context.Context, o client.Object, opts ...client.Crea
 	return c.Client.Create(ctx, o, opts...)
 }
 
-// Delete is of client.Writer.
+// Delete implements client.Writer.
 func (c inTurn) Delete(ctx context.Context, o client.Object, opts ...client.DeleteOption) error {
 	if err := c.turns.take(ctx); err != nil {
 		return err
@@ -63,7 +64,7 @@ func (c inTurn) Delete(ctx context.Context, o client.Object, opts ...client.Dele
 	return c.Client.Delete(ctx, o, opts...)
 }
 
-// Patch is of client.Writer.
+// Patch implements client.Writer.
 func (c inTurn) Patch(ctx context.Context, o client.Object, p client.Patch, opts ...client.PatchOption) error {
 	if err := c.turns.take(ctx); err != nil {
 		return err
@@ -72,7 +73,7 @@ func (c inTurn) Patch(ctx context.Context, o client.Object, p client.Patch, opts
 	return c.Client.Patch(ctx, o, p, opts...)
 }
 
-// Status is of client.StatusClient.
+// Status implements client.StatusClient.
 func (c inTurn) Status() client.SubResourceWriter {
 	return statusInTurn{c.Client.Status(), c.turns}
 }
@@ -82,7 +83,7 @@ type statusInTurn struct {
 	turns Turns
 }
 
-// Patch is of client.SubResourceWriter.
+// Patch implements client.SubResourceWriter.
 func (s statusInTurn) Patch(ctx context.Context, o client.Object, p client.Patch, opts ...client.SubResourcePatchOption) error {
 	if err := s.turns.take(ctx); err != nil {
 		return err

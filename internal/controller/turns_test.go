@@ -16,7 +16,7 @@ import (
 	"fairlead.dev/fairlead/api/v1alpha1"
 )
 
-// slowWrites is an API server that answers when it is told to.
+// slowWrites is an API server whose writes wait for the test.
 type slowWrites struct {
 	client.Client
 	answer chan struct{}
@@ -62,7 +62,8 @@ func (s slowStatus) Patch(context.Context, client.Object, client.Patch, ...clien
 	return s.s.write()
 }
 
-// Whatever is written, no more than so many writes are under way, and all are made.
+// No more writes than there are turns run at the same time, of any kind, and all are
+// made.
 func TestWritesTakeTurns(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		api := &slowWrites{answer: make(chan struct{})}
@@ -97,7 +98,8 @@ func TestWritesTakeTurns(t *testing.T) {
 	})
 }
 
-// Who waits for its turn stops when it is told to, and has written nothing.
+// A write that waits for its turn returns at the end of its context, without having
+// written.
 func TestWriteWaitsNoLonger(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		api := &slowWrites{answer: make(chan struct{})}
@@ -120,7 +122,7 @@ func TestWriteWaitsNoLonger(t *testing.T) {
 	})
 }
 
-// A reconciler is busy while a pod waits for it, or is worked on.
+// A reconciler is busy while a pod is in its queue or with a worker.
 func TestBusy(t *testing.T) {
 	r := New(Config{Turns: NewTurns(2)})
 	queue := workqueue.NewTypedRateLimitingQueue(workqueue.DefaultTypedControllerRateLimiter[reconcile.Request]())

@@ -15,7 +15,7 @@ import (
 	"fairlead.dev/fairlead/test/cluster"
 )
 
-// late is a driver that does not know yet what is taken.
+// late is a driver that does not know yet which addresses are taken.
 type late struct {
 	*drivertest.Memory
 	synced, ready atomic.Bool
@@ -29,8 +29,8 @@ func (l *late) parts() driver.Parts {
 	return d
 }
 
-// A driver that does not know yet what is taken is asked for nothing, and nothing is given
-// back to it; pods of the other driver do not wait. When it knows, all goes on by its call.
+// A driver that is not synced yet is asked for nothing, and no interface is released to
+// it. Pods of the other driver do not wait. When it is synced, it wakes the pods.
 func TestDriverThatIsNotSynced(t *testing.T) {
 	slow := &late{Memory: drivertest.NewMemory("slow", 8)}
 	slow.synced.Store(true)
@@ -55,7 +55,7 @@ func TestDriverThatIsNotSynced(t *testing.T) {
 	waits := h.Pod("waits", h.node, on("slow"))
 	h.delete(held)
 	h.waitState(held, "deleting")
-	h.say(held, v1alpha1.SandboxDetached)
+	h.setSandbox(held, v1alpha1.SandboxDetached)
 	h.settle("plain")
 	if n := slow.Calls("ensure") + slow.Calls("release"); n != calls || h.state(t.Context(), held) != "deleting" || h.state(t.Context(), waits) != "absent" {
 		t.Errorf("%d calls in place of %d", n, calls)

@@ -20,24 +20,24 @@ import (
 	"fairlead.dev/fairlead/internal/warn"
 )
 
-// Listed reports whether all records were read that were there when this process
-// began.
-func (r *Attachments) Listed() bool { return !r.listing.Load() }
+// Listed reports whether all records have been read that existed when this process began.
+func (r *Attachments) Listed() bool { return !r.readingRecords.Load() }
 
-// mustWait reports whether nothing is handed out to a pod yet: until all records were read
-// nobody knows which interfaces they name, and its drivers may not know all that is taken.
-// The pod is called when that is over.
+// mustWait reports whether a pod gets nothing yet. Until all records have been read, the
+// interfaces that they name are unknown, and the pod's drivers may not know all that is
+// taken. The pod is enqueued when both are known.
 func (r *Attachments) mustWait(p *corev1.Pod) bool {
-	over := func() bool { return !r.listing.Load() && r.knows(p) }
+	over := func() bool { return !r.readingRecords.Load() && r.knows(p) }
 	if over() {
 		return false
 	}
 	r.waiting.add(p, nil)
-	return !over() // else those that wait may have been called before
+	return !over() // the waiting pods may have been enqueued before the add
 }
 
-// knows reports whether the drivers of a pod's interfaces know what is taken. Of a pod of
-// which cannot be said what it asks for, it is that of the default network.
+// knows reports whether the drivers of a pod's interfaces know all addresses and ports in
+// use. If the pod's annotations cannot be read, the driver of the default network
+// decides.
 func (r *Attachments) knows(p *corev1.Pod) bool {
 	unknown := map[string]bool{}
 	for name, d := range r.Drivers {
@@ -56,13 +56,13 @@ func (r *Attachments) knows(p *corev1.Pod) bool {
 }
 
 // synced reports whether the drivers of a record's interfaces know all that is taken.
-// They call the pod when they do. A driver that is not there knows nothing and is no
-// reason to wait: the release says that it is missing.
+// They enqueue the pod when they do. A driver that does not exist is no reason to wait:
+// the release fails with an error that names it.
 func (r *Attachments) synced(record *v1alpha1.PodAttachment) bool {
 	return !slices.ContainsFunc(record.Spec.Interfaces, func(i v1alpha1.Interface) bool { return !r.Drivers[i.Driver].IsSynced() })
 }
 
-func (s *strangers) size() int {
+func (s *nodelessPods) size() int {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	return len(s.m)
@@ -74,9 +74,9 @@ func (w *waiting) size() int {
 	return len(w.m)
 }
 
-// nodeWord is how long word of a new Node may be behind that of the first pods on it,
-// before they are told that there is none.
-const nodeWord = 5 * time.Second
+// nodeCacheLag is how long a new Node may be missing from the cache when its first pods
+// appear. After that the pods get an event that the Node does not exist.
+const nodeCacheLag = 5 * time.Second
 
 // eventNodeUnknown is posted on a pod that is bound to a node that does not exist.
 const eventNodeUnknown = "NodeUnknown"
@@ -93,10 +93,10 @@ func (r *Attachments) nodeOf(ctx context.Context, p *corev1.Pod) (known, ours bo
 	return true, r.Nodes.Matches(labels.Set(node.Labels))
 }
 
-// awaitItsNode lets a pod wait that is bound to a node which does not exist, or of which
-// word has not come yet. The Node's event brings the pod back at once. Any other pod that
-// is not served waits for nothing.
-func (r *Attachments) awaitItsNode(ctx context.Context, s *sight) (ctrl.Result, error) {
+// awaitItsNode lets a pod wait whose Node does not exist or is not in the cache yet. The
+// Node's event brings the pod back at once. Any other pod that is not served waits for
+// nothing.
+func (r *Attachments) awaitItsNode(ctx context.Context, s *observed) (ctrl.Result, error) {
 	key, p := s.key, s.pod
 	switch {
 	case s.served:
@@ -105,37 +105,38 @@ func (r *Attachments) awaitItsNode(ctx context.Context, s *sight) (ctrl.Result, 
 		if s.current != nil {
 			r.waiting.remove(key)
 		}
-		r.strangers.remove(key) // what it has obtained is left to leave
+		r.nodeless.remove(key) // giveBackUnrecorded gives back its interfaces
 		return ctrl.Result{}, nil
 	}
 	if w, ok := r.waiting.get(key); !ok || w.pod != pod.IdentityOf(p) {
-		r.waiting.add(p, nil) // before the look: an event that comes after it finds the pod here
+		r.waiting.add(p, nil) // before the Node is read: a later event finds the pod here
 	}
 	if known, ours := r.nodeOf(ctx, p); known {
 		r.waiting.remove(key)
-		r.strangers.remove(key)
+		r.nodeless.remove(key)
 		if ours {
-			return ctrl.Result{RequeueAfter: time.Millisecond}, nil // it has come in this moment
+			return ctrl.Result{RequeueAfter: time.Millisecond}, nil // the Node has come just now
 		}
 		return ctrl.Result{}, nil
 	}
-	if left := r.strangers.left(key, nodeWord); left > 0 {
+	if left := r.nodeless.left(key, nodeCacheLag); left > 0 {
 		return ctrl.Result{RequeueAfter: left}, nil
 	}
 	of := corev1.ObjectReference{APIVersion: "v1", Kind: "Pod", Namespace: p.Namespace, Name: p.Name, UID: p.UID}
-	r.told.Tell(of, "", eventNodeUnknown, "EnsureNetwork", fmt.Sprintf(
+	r.warnings.Tell(of, "", eventNodeUnknown, "EnsureNetwork", fmt.Sprintf(
 		"no network yet: there is no Node %q: the pod gets its addresses when there is one; delete it when there will be none", p.Spec.NodeName))
 	return ctrl.Result{}, nil
 }
 
-// strangers are pods whose Node is not known, with when that was first seen.
-type strangers struct {
+// nodelessPods are the pods whose Node is not in the cache, with when that was first
+// seen.
+type nodelessPods struct {
 	mu sync.Mutex
 	m  map[types.NamespacedName]time.Time
 }
 
-// left is how much is left of the time until a pod is told.
-func (s *strangers) left(key types.NamespacedName, word time.Duration) time.Duration {
+// left returns how much is left of word until the pod gets an event.
+func (s *nodelessPods) left(key types.NamespacedName, word time.Duration) time.Duration {
 	now := time.Now()
 	s.mu.Lock()
 	defer s.mu.Unlock()
@@ -147,16 +148,16 @@ func (s *strangers) left(key types.NamespacedName, word time.Duration) time.Dura
 	return word - now.Sub(since)
 }
 
-func (s *strangers) remove(key types.NamespacedName) {
+func (s *nodelessPods) remove(key types.NamespacedName) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	delete(s.m, key)
 }
 
-// waiting is the set of pods that could not be given their network.
+// waiting is the set of pods that could not get their network yet.
 type waiting struct {
-	metrics *Metrics
-	told    *warn.Teller
+	metrics  *Metrics
+	warnings *warn.Teller
 
 	mu sync.Mutex
 	m  map[types.NamespacedName]waiter
@@ -165,7 +166,7 @@ type waiting struct {
 // waiter is a pod that waits.
 type waiter struct {
 	pod pod.Identity
-	// interfaces of which it may have obtained some.
+	// interfaces that the pod asks for and may have obtained
 	interfaces []string
 }
 
@@ -189,9 +190,9 @@ func (w *waiting) remove(key types.NamespacedName) {
 	if _, ok := w.m[key]; !ok {
 		return
 	}
-	w.told.Forget(key)
+	w.warnings.Forget(key)
 	if delete(w.m, key); len(w.m) == 0 {
-		w.m = map[types.NamespacedName]waiter{} // one that was large stays so
+		w.m = map[types.NamespacedName]waiter{} // Go never shrinks a map
 	}
 	w.metrics.waiting.Set(float64(len(w.m)))
 }
@@ -211,9 +212,9 @@ func (w *waiting) all() []reconcile.Request {
 	return out
 }
 
-// leave gives back what a pod had obtained that waited for the rest until it went. A pod
-// that terminates waits until it is gone: what it has obtained goes with it.
-func (r *Attachments) leave(ctx context.Context, s *sight) (ctrl.Result, error) {
+// giveBackUnrecorded gives back the interfaces that a waiting pod had obtained when it went. A pod
+// that terminates keeps them until it is gone.
+func (r *Attachments) giveBackUnrecorded(ctx context.Context, s *observed) (ctrl.Result, error) {
 	w, ok := r.waiting.get(s.key)
 	if !ok || s.pod != nil && pod.KeyOf(s.pod) == w.pod.Key && pod.Holds(s.pod) {
 		return ctrl.Result{}, nil
@@ -227,8 +228,8 @@ func (r *Attachments) leave(ctx context.Context, s *sight) (ctrl.Result, error) 
 	return ctrl.Result{}, nil
 }
 
-// heldOf is what drivers, by name, hold for a pod that waits. Of a driver that does not
-// know yet garbage collection finds it.
+// heldOf returns the interfaces that drivers, by name, hold for a pod that waits. Those
+// of a driver that is not synced yet are left to garbage collection.
 func (r *Attachments) heldOf(w waiter) map[string][]driver.Ref {
 	held := map[string][]driver.Ref{}
 	for name, d := range r.Drivers {

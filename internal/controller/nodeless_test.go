@@ -19,19 +19,19 @@ import (
 	"fairlead.dev/fairlead/test/cluster"
 )
 
-// A pod that somebody binds to a node that does not exist takes nothing, and is told so.
-// When the Node comes it is served at once, by the Node's event.
+// A pod that is bound to a node that does not exist gets nothing and an event. When the
+// Node comes, its event has the pod served at once.
 func TestPodOnANodeThatDoesNotExist(t *testing.T) {
 	c := cluster.Exclusive(t)
 	h := start(t, c, drivertest.NewMemory("memory", 8), func(cfg *Config, _ ctrl.Manager) { cfg.Nodes = labels.Everything() })
 	p := h.Pod("ghost", "ghost-1")
 	if note := h.event(p, eventNodeUnknown); !strings.Contains(note, `there is no Node "ghost-1"`) {
-		t.Errorf("the pod is told: %s", note)
+		t.Errorf("the event: %s", note)
 	}
 	if held := h.driver.Held(); len(held) > 0 {
 		t.Errorf("it has taken %v", held)
 	}
-	h.settle("other") // others are served
+	h.settle("other") // other pods are served
 	h.waitState(p, "absent")
 	h.Node("ghost-1")
 	h.record(p)
@@ -52,8 +52,8 @@ func (n *nodesOf) Get(_ context.Context, key client.ObjectKey, _ client.Object, 
 	return nil
 }
 
-// Word of a Node that has just joined is behind that of its first pods: nobody is told
-// that there is none, and whenever it comes, the pod is either found waiting or served.
+// The cache may show a new Node after its first pods. They get no event that it does not
+// exist, and in every order the Node's event finds the pod waiting, or the pod is served.
 func TestNodeThatHasJustJoined(t *testing.T) {
 	metrics, err := NewMetrics(prometheus.NewRegistry())
 	if err != nil {
@@ -63,10 +63,10 @@ func TestNodeThatHasJustJoined(t *testing.T) {
 	key := client.ObjectKeyFromObject(p)
 	for _, tc := range []struct {
 		name string
-		// comes is after which look the Node is there; -1 for never.
+		// comes is the number of reads before the Node appears; -1 for never.
 		comes int
-		// told of a Node that there is not.
-		told bool
+		// warned is true if the pod gets an event that the Node does not exist.
+		warned bool
 	}{{"at once", 0, false}, {"between two looks", 1, false}, {"after the last", 2, false}, {"never", -1, true}} {
 		t.Run(tc.name, func(t *testing.T) {
 			synctest.Test(t, func(t *testing.T) {
@@ -76,12 +76,12 @@ func TestNodeThatHasJustJoined(t *testing.T) {
 				nodes.look = func() {
 					if looks == tc.comes {
 						nodes.has["n1"] = true
-						woken = r.waiting.has(key) // what the Node's event would find
+						woken = r.waiting.has(key) // whether the Node's event would find the pod
 					}
 					looks++
 				}
 				served := r.serves(t.Context(), p)
-				await := func(s sight) ctrl.Result {
+				await := func(s observed) ctrl.Result {
 					t.Helper()
 					s.key = key
 					result, err := r.awaitItsNode(t.Context(), &s)
@@ -90,34 +90,34 @@ func TestNodeThatHasJustJoined(t *testing.T) {
 					}
 					return result
 				}
-				result := await(sight{pod: p, served: served})
+				result := await(observed{pod: p, served: served})
 				if tc.comes == 2 {
 					nodes.look()
 				}
 				if tc.comes >= 0 && !served && !woken && result.RequeueAfter != time.Millisecond {
 					t.Errorf("the Node is there, and nobody looks at the pod: %+v", result)
 				}
-				if tc.told {
-					if result.RequeueAfter != nodeWord {
-						t.Errorf("%+v, want to be told in %v", result, nodeWord)
+				if tc.warned {
+					if result.RequeueAfter != nodeCacheLag {
+						t.Errorf("%+v, want an event in %v", result, nodeCacheLag)
 					}
-					<-time.After(nodeWord)
+					<-time.After(nodeCacheLag)
 					for range 3 {
-						if result = await(sight{pod: p}); result.RequeueAfter != 0 {
+						if result = await(observed{pod: p}); result.RequeueAfter != 0 {
 							t.Errorf("%+v: it is polled", result)
 						}
 					}
 				}
 				want := 0
-				if tc.told {
+				if tc.warned {
 					want = 1
 				}
-				if n := r.told.Due(); n != want {
+				if n := r.warnings.Due(); n != want {
 					t.Errorf("%d events, want %d", n, want)
 				}
-				await(sight{})
-				if len(r.strangers.m) > 0 {
-					t.Errorf("remembered: %v", r.strangers.m)
+				await(observed{})
+				if len(r.nodeless.m) > 0 {
+					t.Errorf("remembered: %v", r.nodeless.m)
 				}
 			})
 		})
