@@ -129,7 +129,7 @@ func (r *Attachments) givenSince(record *v1alpha1.PodAttachment) bool {
 // gather reads the evidence about a record's node from the caches or from the API server.
 func (r *Attachments) gather(ctx context.Context, from client.Reader, record *v1alpha1.PodAttachment) (proof.Evidence, error) {
 	e := proof.Evidence{Grace: r.NodeGrace, Now: r.Now()}
-	e.LostSince, e.LostSaid = r.losses.of(record)
+	e.LostSince, e.LostAt = r.losses.of(record)
 	if record.DeletionTimestamp != nil {
 		e.LeavingSince = r.deletionSeen(ctx, record, e.Now)
 	}

@@ -1,6 +1,6 @@
-// Package proof weighs what is known of a node and says whether the interfaces of a
-// PodAttachment that is being deleted can still be in use there: evidence in, verdict out.
-// Pure functions: no clients, no clock but that of the evidence.
+// Package proof decides from the evidence about a node whether the interfaces of a
+// PodAttachment that is being deleted can still be in use there. Its functions are pure:
+// they have no client, and no clock other than the evidence's.
 package proof
 
 import (
@@ -15,86 +15,88 @@ import (
 	"fairlead.dev/fairlead/api/v1alpha1"
 )
 
-// Proof is why the interfaces of a record that is being deleted cannot be in
-// use any more; empty when nothing shows it. The values are metric labels.
+// Proof is the reason why the interfaces of a record that is being deleted cannot be in
+// use any more; empty if nothing proves it. The values are metric labels.
 type Proof string
 
 const (
 	// None is no proof.
 	None Proof = ""
-	// ByWord is that the node said so.
+	// ByWord means that the node has written Detached.
 	ByWord Proof = "detached"
-	// ByReboot is that the node has booted: no network namespace survives a boot.
+	// ByReboot means that the node has booted: no network namespace survives a boot.
 	ByReboot Proof = "rebooted"
-	// ByFence is that a person or a fencing agent said that the node is off.
+	// ByFence means that a person or a fencing agent has declared the node to be off.
 	ByFence Proof = "out_of_service"
-	// ByDeletion is that the Node object is gone, for longer than the grace.
+	// ByDeletion means that the Node object is gone for longer than the grace.
 	ByDeletion Proof = "node_deleted"
-	// ByPolicy is that the operator chose not to wait any longer.
+	// ByPolicy means that the operator chose not to wait any longer.
 	ByPolicy Proof = "reclaimed"
 )
 
 const (
-	// RebootSettle is how long this process must have seen a record be deleted, and its
-	// kubelet have reported since, for a changed boot ID to prove anything. A pod outlives
-	// a boot and is plugged again after it; a daemon that did so before it heard of the
-	// deletion says so meanwhile.
+	// RebootSettle is how long this process must have seen the record's deletion and a
+	// later report of the kubelet before a changed boot ID is a proof. A pod may outlive
+	// a boot and be plugged again after it. A daemon that plugged it before it saw the
+	// deletion writes so meanwhile.
 	RebootSettle = 10 * time.Second
-	// clockSlack is how much younger than a record that does not say which Node it was
-	// made for a Node must be to be another one: creation times are whole seconds, by the
-	// clocks of several API servers, and a new node gets pods at once.
+	// clockSlack applies to records without the UID of their Node. A Node that is younger
+	// than the record by more than clockSlack is not the Node that the record was made
+	// for. Creation times are whole seconds by the clocks of several API servers, and a
+	// new node gets pods at once.
 	clockSlack = 10 * time.Second
-	// bootRetry is how long until a Node whose boot ID has changed is looked at
-	// again, when its kubelet has not yet reported since the sandbox was made.
+	// bootRetry is the pause between two tries if a Node's boot ID has changed, but its
+	// kubelet has not reported since the sandbox was made.
 	bootRetry = time.Minute
 )
 
-// Evidence is what there is to know of the node of a record.
+// Evidence is all that is known about the node of a record.
 type Evidence struct {
-	// Node is the Node of that name, nil when there is none.
+	// Node has the name in the record; nil if there is no such Node.
 	Node *corev1.Node
-	// ReclaimAfter is the longest of the pools of the record's addresses, 0 when
-	// one holds.
+	// ReclaimAfter is the longest time among the pools of the record's addresses; 0 if
+	// one of them holds addresses for ever.
 	ReclaimAfter time.Duration
-	// LeavingSince is when this process first saw that the record is being deleted,
-	// unreachableSince that the node does not answer; zero when it does.
+	// LeavingSince is when this process first saw that the record is being deleted.
+	// UnreachableSince is when it first saw that the node does not answer; zero if it
+	// answers.
 	LeavingSince, UnreachableSince time.Time
-	// Heard is when this process saw that the node's kubelet had reported since the
-	// record was being deleted and said what it says of its sandbox; zero when it did not
-	// yet.
+	// Heard is when this process saw a report of the kubelet that is later than both the
+	// record's deletion and the present state of its sandbox; zero if it saw none yet.
 	Heard time.Time
-	// MayHear says that a look at the Node would tell more of that.
+	// MayHear is true if reading the Node again may change Heard.
 	MayHear bool
-	// LostSince is when this process first saw that the Node was not there any
-	// more; zero when it did not yet. LostSaid is what the record says of when that was,
-	// by the clock of whoever found it: words for people.
+	// LostSince is when this process first saw that the Node was gone; zero if it did not
+	// yet. LostAt is the time that the record's condition shows for that, by the clock
+	// of the process that found it: text for people.
 	LostSince time.Time
-	LostSaid  string
+	LostAt    string
 	// Grace is how long a Node must have been gone.
 	Grace time.Duration
 	Now   time.Time
 }
 
-// Verdict is what the evidence comes to.
+// Verdict is the result of weighing the evidence.
 type Verdict struct {
-	// Proof that the interfaces are free, or noProof.
+	// Proof that the interfaces are free, or None.
 	Proof Proof
-	// Text says what proves it, or what is waited for. It changes only when
-	// the evidence does.
+	// Text describes the proof, or the event that is waited for. It changes only if the
+	// evidence changes.
 	Text string
-	// Lost says that the Node is not the one that the record was written for.
+	// Lost is true if the record was written for another Node than the present one, if
+	// any.
 	Lost bool
-	// Well says that nothing is known against the node: its word is due.
+	// Well is true if nothing is known against the node: it will confirm soon.
 	Well bool
-	// Listens says that word of the kubelet may change the verdict, now or later.
+	// Listens is true if a report of the kubelet may change the verdict, now or later.
 	Listens bool
-	// Again is when time alone may change the verdict; 0 leaves it to events.
+	// Again is when time alone may change the verdict; 0 if only events can.
 	Again time.Duration
 }
 
-// Weigh decides whether a record that is being deleted may be released. A
-// missing pod, a node that is not ready, a pod that terminates and age are no
-// evidence; what cannot be ordered in time is none either.
+// Weigh decides whether a record that is being deleted may be released. A missing pod, a
+// node that is not ready, a pod that terminates and age are no evidence. Facts whose
+// order in time is unknown are no evidence either.
 func Weigh(record *v1alpha1.PodAttachment, e Evidence) Verdict {
 	if Detached(record) {
 		return Verdict{Proof: ByWord, Text: "the node has confirmed that nothing holds them"}
@@ -108,8 +110,8 @@ func Weigh(record *v1alpha1.PodAttachment, e Evidence) Verdict {
 	return weighReachable(e)
 }
 
-// weighReachable judges by what others say of a Node that is there: a fence, and the
-// policy of the pools while it is unreachable.
+// weighReachable judges a Node that exists by its fence, and by the policy of the pools
+// while it is unreachable.
 func weighReachable(e Evidence) Verdict {
 	ready := Readiness(e.Node)
 	well := ready.Status == corev1.ConditionTrue && !Fenced(e.Node)
@@ -120,7 +122,7 @@ func weighReachable(e Evidence) Verdict {
 		since := Stamp(ready.LastTransitionTime.Time)
 		if due {
 			return Verdict{Proof: ByPolicy, Text: fmt.Sprintf(
-				"node %s has been unreachable since %s, and the policy of its pools is to wait %v: should its pods still be running, an address is now in use twice", e.Node.Name, since, e.ReclaimAfter)}
+				"node %s has been unreachable since %s, and the policy of its pools is to wait %v: if its pods still run, an address is now in use twice", e.Node.Name, since, e.ReclaimAfter)}
 		}
 		return Verdict{Again: wait, Listens: true, Text: fmt.Sprintf(
 			"it has been unreachable since %s; by the policy of the pools they are given back after %v, and may then be in use twice", since, e.ReclaimAfter)}
@@ -128,22 +130,22 @@ func weighReachable(e Evidence) Verdict {
 	return Verdict{Well: well, Listens: !well, Text: state(e.Node)}
 }
 
-// weighLost judges when the Node is gone, or another has its name.
+// weighLost judges if the Node is gone, or another Node has its name.
 func weighLost(record *v1alpha1.PodAttachment, e Evidence) Verdict {
-	since, said := e.LostSince, e.LostSaid
+	since, foundAt := e.LostSince, e.LostAt
 	if since.IsZero() {
-		since, said = e.Now, Stamp(e.Now)
+		since, foundAt = e.Now, Stamp(e.Now)
 	}
-	what := fmt.Sprintf("Node %s was found deleted at %s", record.Spec.NodeName, said)
+	what := fmt.Sprintf("Node %s was found deleted at %s", record.Spec.NodeName, foundAt)
 	if e.Node != nil {
-		what = fmt.Sprintf("Node %s was found at %s to have been deleted and made again", record.Spec.NodeName, said)
+		what = fmt.Sprintf("Node %s was found at %s to have been deleted and made again", record.Spec.NodeName, foundAt)
 	}
 	if left := e.Grace - e.Now.Sub(since); left > 0 {
 		return Verdict{Lost: true, Listens: true, Again: left, Text: fmt.Sprintf("%s; they are given back %v after that", what, e.Grace)}
 	}
 	if e.Node != nil && e.Heard.IsZero() {
 		// The machine that has the name now may have plugged a pod that outlived the
-		// former one, and have been cut off before it could say so.
+		// former Node, and have been cut off before it could write so.
 		v := weighReachable(e)
 		v.Lost, v.Listens, v.Text = true, true, what+"; "+v.Text
 		if v.Proof == None && (v.Again == 0 || v.Again > bootRetry) {
@@ -154,13 +156,13 @@ func weighLost(record *v1alpha1.PodAttachment, e Evidence) Verdict {
 	return Verdict{Lost: true, Proof: ByDeletion, Text: fmt.Sprintf("%s, more than %v ago", what, e.Grace)}
 }
 
-// weighBoot judges by boot IDs. ok is false when they say nothing: they are
-// equal, one is not known, or nothing was ever plugged as far as is known.
+// weighBoot judges by boot IDs. ok is false if they prove nothing: they are equal, one is
+// not known, or nothing was ever plugged as far as is known.
 //
-// The Node's must be the newer one: after a boot a sandbox may be made before
-// the kubelet has reported. So it must have reported since the record said that. And
-// it must have since the record was deleted: a pod that outlived the boot may be
-// plugged again by a node that is cut off before it can say so.
+// The Node's boot ID must be the newer one: after a boot a sandbox may be made before the
+// kubelet has reported. So the kubelet must have reported since the record got its boot
+// ID. It must also have reported since the record was deleted: a node may plug a pod that
+// outlived the boot again, and be cut off before it can write so.
 func weighBoot(record *v1alpha1.PodAttachment, e Evidence) (v Verdict, ok bool) {
 	s := record.Status.Sandbox
 	now := e.Node.Status.NodeInfo.BootID
@@ -180,14 +182,14 @@ func weighBoot(record *v1alpha1.PodAttachment, e Evidence) (v Verdict, ok bool) 
 	return Verdict{Proof: ByReboot, Text: fmt.Sprintf("node %s has booted since they were plugged: its boot ID was %s and is %s", e.Node.Name, s.BootID, now)}, true
 }
 
-// lossText is how the text of a verdict tells when a Node was found lost.
+// lossText finds in the text of a verdict when a Node was found lost.
 var lossText = regexp.MustCompile(`was found (?:deleted )?at (\d{4}-\d{2}-\d{2}T\d{2}:\d{2}:\d{2}Z)`)
 
-// Loss returns what the condition Released of a record says of when its Node was found
-// lost; empty if it says nothing of that. It only tells one loss from another. Speaks is
-// false while the condition tells of something else than what is waited for: the giving
-// back has begun then, on proof.
-func Loss(record *v1alpha1.PodAttachment) (said string, speaks bool) {
+// Loss returns the time that a record's condition Released shows for the loss of its
+// Node; empty if it shows none. The time only distinguishes one loss from another. waits
+// is false if the condition is about something other than waiting for the node: then a
+// proof was found and the release has begun.
+func Loss(record *v1alpha1.PodAttachment) (foundAt string, waits bool) {
 	c := meta.FindStatusCondition(record.Status.Conditions, v1alpha1.ConditionReleased)
 	if c == nil {
 		return "", true
@@ -201,10 +203,9 @@ func Loss(record *v1alpha1.PodAttachment) (said string, speaks bool) {
 	return "", true
 }
 
-// Lost reports whether the Node that a record was written for is no more. A
-// Node that is another than that but runs the boot that plugged it is the same
-// machine, registered again. Of records of former versions, which do not say which
-// Node it was, the ages tell.
+// Lost reports whether the Node that a record was written for is gone. Another Node that
+// runs the boot of the record's sandbox is the same machine, registered again. Records of
+// former versions have no Node UID; for them the creation times decide.
 func Lost(record *v1alpha1.PodAttachment, node *corev1.Node) bool {
 	if node == nil {
 		return true
@@ -218,19 +219,20 @@ func Lost(record *v1alpha1.PodAttachment, node *corev1.Node) bool {
 	return node.CreationTimestamp.After(record.CreationTimestamp.Add(clockSlack))
 }
 
-// Fenced reports whether somebody has declared a node to be off. As for
-// Kubernetes it counts only while the node is not ready: the taint is easily
-// forgotten on a node that has come back.
+// Fenced reports whether a node has the taint that declares it to be off. As for
+// Kubernetes, the taint counts only while the node is not ready: it is easily forgotten
+// on a node that has come back.
 func Fenced(node *corev1.Node) bool {
 	return slices.ContainsFunc(node.Spec.Taints, func(t corev1.Taint) bool {
 		return t.Key == corev1.TaintNodeOutOfService && (t.Effect == corev1.TaintEffectNoExecute || t.Effect == corev1.TaintEffectNoSchedule)
 	})
 }
 
-// Reclaim reports whether this process has seen a node be unreachable for as long as
-// the operator would wait; ok is false when it is reachable or the pools hold.
-// Ready is Unknown when Kubernetes has not heard from the kubelet; False is the
-// kubelet's own word, of a node that is there.
+// Reclaim reports whether this process has seen a node unreachable for as long as the
+// operator would wait, and otherwise how long to wait. ok is false if the node is
+// reachable or the pools hold their addresses. The condition Ready is Unknown if
+// Kubernetes does not hear from the kubelet. False comes from the kubelet itself, so the
+// node is there.
 func Reclaim(e Evidence) (due bool, wait time.Duration, ok bool) {
 	ready := Readiness(e.Node)
 	if e.ReclaimAfter == 0 || ready.Status != corev1.ConditionUnknown || e.UnreachableSince.IsZero() {
@@ -240,7 +242,7 @@ func Reclaim(e Evidence) (due bool, wait time.Duration, ok bool) {
 	return wait <= 0, max(wait, 0), true
 }
 
-// Readiness is a node's condition Ready, zero when it has none.
+// Readiness returns a node's condition Ready; zero if it has none.
 func Readiness(node *corev1.Node) corev1.NodeCondition {
 	if node != nil {
 		for _, c := range node.Status.Conditions {
@@ -252,29 +254,29 @@ func Readiness(node *corev1.Node) corev1.NodeCondition {
 	return corev1.NodeCondition{}
 }
 
-// state says how a node is that has to speak for itself.
+// state describes a node that has to confirm by itself.
 func state(node *corev1.Node) string {
 	ready := Readiness(node)
 	text := "it has not reported yet"
 	switch ready.Status {
 	case corev1.ConditionTrue:
-		text = "it is ready, so its fairlead-node has the word"
+		text = "it is ready, so its fairlead-node must confirm"
 		if Fenced(node) {
-			text = fmt.Sprintf("it has the taint %s but is ready, so its fairlead-node has the word", corev1.TaintNodeOutOfService)
+			text = fmt.Sprintf("it has the taint %s but is ready, so its fairlead-node must confirm", corev1.TaintNodeOutOfService)
 		}
 	case corev1.ConditionFalse:
 		text = "it has been not ready since " + Stamp(ready.LastTransitionTime.Time)
 	case corev1.ConditionUnknown:
 		text = "it has been unreachable since " + Stamp(ready.LastTransitionTime.Time)
 	}
-	return text + fmt.Sprintf("; in place of its word count a reboot, the taint %s while it is not ready, and the deletion of the Node", corev1.TaintNodeOutOfService)
+	return text + fmt.Sprintf("; its confirmation can be replaced by a reboot, the taint %s while it is not ready, or the deletion of the Node", corev1.TaintNodeOutOfService)
 }
 
-// Stamp is a time for people.
+// Stamp formats a time for people: UTC, RFC 3339.
 func Stamp(t time.Time) string { return t.UTC().Format(time.RFC3339) }
 
-// Detached reports whether the node has said, of a record that is being
-// deleted, that nothing holds its interfaces any more.
+// Detached reports whether a record is being deleted and its node has confirmed that
+// nothing holds its interfaces any more.
 func Detached(record *v1alpha1.PodAttachment) bool {
 	return record.DeletionTimestamp != nil && record.Status.Sandbox != nil && record.Status.Sandbox.State == v1alpha1.SandboxDetached
 }

@@ -13,10 +13,10 @@ import (
 	"fairlead.dev/fairlead/internal/controller/proof/prooftest"
 )
 
-// What frees an address, and what does not: whereabouts#162 and #207 (absence
-// was taken for death), #75 and #485 (a node that crashed), calico#5044 and
-// PR#13538 (indirect signs); host-local's leaks after each boot, plugins#252
-// and cni#204; calico#4190 and #13858 (state of an earlier boot).
+// The proofs that free an address, and signs that do not: whereabouts#162 and #207
+// (absence was taken for death), #75 and #485 (a node that crashed), calico#5044 and
+// PR#13538 (indirect signs); host-local's leaks after each boot, plugins#252 and cni#204;
+// calico#4190 and #13858 (state of an earlier boot).
 func TestWeigh(t *testing.T) {
 	const grace = 5 * time.Minute
 	unreachable := prooftest.InState(corev1.ConditionUnknown)
@@ -27,10 +27,10 @@ func TestWeigh(t *testing.T) {
 		node   *corev1.Node
 		// reclaim is the policy of the record's pools.
 		reclaim time.Duration
-		// lost is for how long the Node has been known to be no more.
+		// lost is for how long the Node has been known to be gone.
 		lost time.Duration
-		// unheard says that the kubelet has not reported since the deletion, heard for how
-		// long it is known to have; a minute where neither is set.
+		// unheard is true if the kubelet has not reported since the deletion. heard is
+		// for how long such a report is known; a minute if neither is set.
 		unheard bool
 		heard   time.Duration
 		want    Proof
@@ -38,7 +38,7 @@ func TestWeigh(t *testing.T) {
 		text    string
 	}{
 		{
-			name: "the node's word", want: ByWord,
+			name: "confirmed by the node", want: ByWord,
 			record: prooftest.Plugged(func(r *v1alpha1.PodAttachment) { r.Status.Sandbox.State = v1alpha1.SandboxDetached }),
 		},
 		{name: "a node that is well", record: prooftest.Plugged(), node: prooftest.NodeOf(), text: "is ready"},
@@ -98,7 +98,7 @@ func TestWeigh(t *testing.T) {
 			want: ByDeletion, text: "made again",
 		},
 		{
-			name: "made again, and cut off before it could say what it has plugged", record: prooftest.Plugged(prooftest.NeverPlugged), lost: 6 * time.Minute,
+			name: "made again, and cut off before it could write what it has plugged", record: prooftest.Plugged(prooftest.NeverPlugged), lost: 6 * time.Minute,
 			node: prooftest.NodeOf(prooftest.Made(30*time.Minute), prooftest.InBoot("boot-2"), unreachable), unheard: true, again: bootRetry, text: "unreachable",
 		},
 		{
@@ -111,12 +111,12 @@ func TestWeigh(t *testing.T) {
 		{name: "the Node that it was made for, younger by a clock that jumped back", record: prooftest.Plugged(prooftest.NeverPlugged, prooftest.MadeForIt), node: prooftest.NodeOf(prooftest.UID("1"), prooftest.Made(time.Minute)), lost: time.Hour, text: "is ready"},
 		{name: "another Node, older by a clock that jumped back", record: prooftest.Plugged(prooftest.NeverPlugged, prooftest.MadeForIt), node: prooftest.NodeOf(prooftest.UID("2")), lost: time.Hour, want: ByDeletion, text: "made again"},
 		{name: "another Node within the grace", record: prooftest.Plugged(prooftest.MadeForIt), node: prooftest.NodeOf(prooftest.UID("2"), prooftest.InBoot("boot-2")), lost: time.Minute, again: 4 * time.Minute, text: "made again"},
-		{name: "another Node, not heard of yet", record: prooftest.Plugged(prooftest.NeverPlugged, prooftest.MadeForIt), node: prooftest.NodeOf(prooftest.UID("2")), lost: time.Hour, unheard: true, again: bootRetry, text: "is ready"},
+		{name: "another Node without a report yet", record: prooftest.Plugged(prooftest.NeverPlugged, prooftest.MadeForIt), node: prooftest.NodeOf(prooftest.UID("2")), lost: time.Hour, unheard: true, again: bootRetry, text: "is ready"},
 		{name: "another Node of the same machine in the same boot", record: prooftest.Plugged(prooftest.MadeForIt), node: prooftest.NodeOf(prooftest.UID("2"), prooftest.Made(time.Minute)), lost: time.Hour, text: "is ready"},
 
 		{name: "to be reclaimed later", record: prooftest.Plugged(), node: prooftest.NodeOf(unreachable), reclaim: 15 * time.Minute, again: 5 * time.Minute, text: "may then be in use twice"},
 		{name: "reclaimed", record: prooftest.Plugged(), node: prooftest.NodeOf(unreachable), reclaim: 10 * time.Minute, want: ByPolicy, text: "an address is now in use twice"},
-		{name: "never reclaimed of a node that says it is not ready", record: prooftest.Plugged(), node: prooftest.NodeOf(prooftest.InState(corev1.ConditionFalse)), reclaim: time.Minute, text: "not ready"},
+		{name: "never reclaimed of a node that reports it is not ready", record: prooftest.Plugged(), node: prooftest.NodeOf(prooftest.InState(corev1.ConditionFalse)), reclaim: time.Minute, text: "not ready"},
 		{name: "never reclaimed of a node that is well", record: prooftest.Plugged(), node: prooftest.NodeOf(), reclaim: time.Minute, text: "is ready"},
 	}
 	for _, tc := range cases {
@@ -131,7 +131,7 @@ func TestWeigh(t *testing.T) {
 			}
 			if tc.lost > 0 {
 				e.LostSince = prooftest.Now.Add(-tc.lost)
-				e.LostSaid = Stamp(e.LostSince)
+				e.LostAt = Stamp(e.LostSince)
 			}
 			v := Weigh(tc.record, e)
 			if v.Proof != tc.want || v.Again != tc.again || !strings.Contains(v.Text, tc.text) {
@@ -141,10 +141,10 @@ func TestWeigh(t *testing.T) {
 	}
 }
 
-// What a verdict says of a lost Node is read again from the condition that shows it, and
-// nothing else is taken for it.
+// Loss finds the time of the loss in the condition that shows a verdict about a lost
+// Node, and in no other text.
 func TestLoss(t *testing.T) {
-	lost := Evidence{Grace: time.Minute, Now: prooftest.Now, LeavingSince: prooftest.Now, LostSince: prooftest.Now.Add(-time.Hour), LostSaid: "2020-02-02T02:02:02Z"}
+	lost := Evidence{Grace: time.Minute, Now: prooftest.Now, LeavingSince: prooftest.Now, LostSince: prooftest.Now.Add(-time.Hour), LostAt: "2020-02-02T02:02:02Z"}
 	again := lost
 	again.Node = prooftest.NodeOf(prooftest.UID("2"))
 	found := Evidence{Grace: time.Minute, Now: prooftest.Now, LeavingSince: prooftest.Now}
@@ -154,20 +154,20 @@ func TestLoss(t *testing.T) {
 		})
 	}
 	for _, tc := range []struct {
-		name, reason, text, said string
-		speaks                   bool
+		name, reason, text, foundAt string
+		waits                       bool
 	}{
 		{"found now", v1alpha1.ReasonWaitingForNode, Weigh(record("", ""), found).Text, Stamp(prooftest.Now), true},
 		{"known before", v1alpha1.ReasonWaitingForNode, Weigh(record("", ""), lost).Text, "2020-02-02T02:02:02Z", true},
-		{"another Node, which is to be heard of", v1alpha1.ReasonWaitingForNode, Weigh(record("", ""), again).Text, "2020-02-02T02:02:02Z", true},
+		{"another Node without a report", v1alpha1.ReasonWaitingForNode, Weigh(record("", ""), again).Text, "2020-02-02T02:02:02Z", true},
 		{"a node that is there", v1alpha1.ReasonWaitingForNode, Weigh(record("", ""), Evidence{Node: prooftest.NodeOf(prooftest.UID("1")), Now: prooftest.Now}).Text, "", true},
 		{"giving back has begun", "Unavailable", Weigh(record("", ""), lost).Text, "", false},
 	} {
-		if said, speaks := Loss(record(tc.reason, "node n1 has not said that nothing holds 10.0.0.1: "+tc.text)); said != tc.said || speaks != tc.speaks {
-			t.Errorf("%s: %q, %v; want %q, %v, of %q", tc.name, said, speaks, tc.said, tc.speaks, tc.text)
+		if foundAt, waits := Loss(record(tc.reason, "node n1 has not said that nothing holds 10.0.0.1: "+tc.text)); foundAt != tc.foundAt || waits != tc.waits {
+			t.Errorf("%s: %q, %v; want %q, %v, of %q", tc.name, foundAt, waits, tc.foundAt, tc.waits, tc.text)
 		}
 	}
-	if said, speaks := Loss(prooftest.Plugged()); said != "" || !speaks {
-		t.Errorf("without a condition: %q, %v", said, speaks)
+	if foundAt, waits := Loss(prooftest.Plugged()); foundAt != "" || !waits {
+		t.Errorf("without a condition: %q, %v", foundAt, waits)
 	}
 }

@@ -10,41 +10,41 @@ import (
 	"fairlead.dev/fairlead/api/v1alpha1"
 )
 
-// Pulse is what this process has seen, at the API server, of the reports of the kubelet
-// of a record that is being deleted: whether one has come since. The times in reports
-// only tell one from another. They are of the kubelet's clock, and that of the deletion
-// is of an API server's.
+// Pulse records whether this process has seen, at the API server, a report of a node's
+// kubelet since a record is being deleted. The times in reports only distinguish one
+// report from another: they come from the kubelet's clock, and the time of the deletion
+// comes from an API server's.
 type Pulse struct {
-	// node is the UID of the Node that was looked at first, and beat the report that it
-	// had. The zero pulse has no beat.
+	// node is the UID of the Node at the first read, and beat is the time of its report
+	// then. The zero pulse has no beat.
 	node types.UID
 	beat int64
-	// sandbox is what the record had said of its sandbox by then.
+	// sandbox is the record's sandbox at that read.
 	sandbox string
-	// Heard is when this process first saw that another report had come.
+	// Heard is when this process first saw another report.
 	Heard time.Time
 }
 
-// pulseAt is the first look at a Node.
+// pulseAt returns the pulse of the first read of a Node.
 func pulseAt(record *v1alpha1.PodAttachment, node *corev1.Node) Pulse {
-	p := Pulse{node: node.UID, beat: Readiness(node).LastHeartbeatTime.Unix()} // of no time it is not 0
+	p := Pulse{node: node.UID, beat: Readiness(node).LastHeartbeatTime.Unix()} // a zero time gives no 0
 	if s := record.Status.Sandbox; s != nil {
 		p.sandbox = s.ID + " " + s.BootID
 		if s.AttachedAt != nil {
-			p.sandbox += fmt.Sprint(" ", s.AttachedAt.UnixMicro()) // in no time zone
+			p.sandbox += fmt.Sprint(" ", s.AttachedAt.UnixMicro()) // without a time zone
 		}
 	}
 	return p
 }
 
-// Next is the pulse after a look at a Node. Of another Node, or of a record that says
-// something else of its sandbox, it is looked at anew: the last report may be of before.
+// Next returns the pulse after a read of a Node. It begins anew if the Node is another
+// one or the record has another sandbox: the last report may be older than these.
 func (p Pulse) Next(record *v1alpha1.PodAttachment, node *corev1.Node, now time.Time) Pulse {
 	at := pulseAt(record, node)
 	if p.node != at.node || p.beat == 0 || p.sandbox != at.sandbox {
 		return at
 	}
-	// Of a node that does not answer Kubernetes may have written a report itself.
+	// Kubernetes may have written the report of a node that does not answer.
 	if p.Heard.IsZero() && p.beat != at.beat && Readiness(node).Status != corev1.ConditionUnknown {
 		p.Heard = now
 	}

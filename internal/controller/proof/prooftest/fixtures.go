@@ -1,4 +1,4 @@
-// Package prooftest has a PodAttachment and its node to weigh proof by.
+// Package prooftest has a PodAttachment and its node for tests of package proof.
 package prooftest
 
 import (
@@ -11,14 +11,15 @@ import (
 	"fairlead.dev/fairlead/api/v1alpha1"
 )
 
-// Now is the moment of all judgements below. The record was written an hour
-// before and plugged at once, in boot-1; it is being deleted for a minute.
+// Now is the moment of all judgements below. The record was written an hour before and
+// plugged at once, in boot-1. It is being deleted since a minute before.
 var Now = time.Date(2026, 1, 2, 15, 0, 0, 0, time.UTC)
 
-// Ago is so long before Now.
+// Ago returns the time d before Now.
 func Ago(d time.Duration) metav1.Time { return metav1.NewTime(Now.Add(-d)) }
 
-// Plugged is a record of a pod that was plugged on the node n1 and is being deleted.
+// Plugged returns the record of a pod that was plugged on the node n1 and is being
+// deleted.
 func Plugged(with ...func(*v1alpha1.PodAttachment)) *v1alpha1.PodAttachment {
 	deletion, at := Ago(time.Minute), metav1.NewMicroTime(Now.Add(-time.Hour))
 	record := &v1alpha1.PodAttachment{
@@ -32,7 +33,7 @@ func Plugged(with ...func(*v1alpha1.PodAttachment)) *v1alpha1.PodAttachment {
 	return record
 }
 
-// NodeOf is a node that is well, in boot-1, and older than the record.
+// NodeOf returns a node that is well, in boot-1, and older than the record.
 func NodeOf(with ...func(*corev1.Node)) *corev1.Node {
 	node := &corev1.Node{
 		ObjectMeta: metav1.ObjectMeta{Name: "n1", CreationTimestamp: Ago(24 * time.Hour)},
@@ -49,45 +50,45 @@ func NodeOf(with ...func(*corev1.Node)) *corev1.Node {
 	return node
 }
 
-// InState gives a node another condition Ready.
+// InState sets the status of a node's condition Ready.
 func InState(status corev1.ConditionStatus) func(*corev1.Node) {
 	return func(n *corev1.Node) { n.Status.Conditions[0].Status = status }
 }
 
-// InBoot gives a node another boot ID.
+// InBoot sets a node's boot ID.
 func InBoot(id string) func(*corev1.Node) {
 	return func(n *corev1.Node) { n.Status.NodeInfo.BootID = id }
 }
 
-// Made makes a node so much older than Now.
+// Made sets a node's creation time, before Now.
 func Made(before time.Duration) func(*corev1.Node) {
 	return func(n *corev1.Node) { n.CreationTimestamp = Ago(before) }
 }
 
-// Reported is when the kubelet last reported, before Now.
+// Reported sets when the kubelet last reported, before Now.
 func Reported(before time.Duration) func(*corev1.Node) {
 	return func(n *corev1.Node) { n.Status.Conditions[0].LastHeartbeatTime = Ago(before) }
 }
 
-// UID gives a node a UID.
+// UID sets a node's UID.
 func UID(of types.UID) func(*corev1.Node) {
 	return func(n *corev1.Node) { n.UID = of }
 }
 
-// MadeForIt is a record that says it was made for the Node with the UID 1.
+// MadeForIt sets the record's Node UID to 1.
 func MadeForIt(r *v1alpha1.PodAttachment) { r.Spec.NodeUID = "1" }
 
-// Tainted taints a node.
+// Tainted adds a taint to a node.
 func Tainted(key string, effect corev1.TaintEffect) func(*corev1.Node) {
 	return func(n *corev1.Node) {
 		n.Spec.Taints = append(n.Spec.Taints, corev1.Taint{Key: key, Value: "shutdown", Effect: effect})
 	}
 }
 
-// NeverPlugged is a record of which no sandbox is known.
+// NeverPlugged removes the record's sandbox.
 func NeverPlugged(r *v1alpha1.PodAttachment) { r.Status.Sandbox = nil }
 
-// DeletedFor makes a record be deleted for so long.
+// DeletedFor sets the record's deletion time, before Now.
 func DeletedFor(d time.Duration) func(*v1alpha1.PodAttachment) {
 	return func(r *v1alpha1.PodAttachment) { deletion := Ago(d); r.DeletionTimestamp = &deletion }
 }
