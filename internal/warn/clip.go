@@ -5,8 +5,8 @@ import (
 	"unicode/utf8"
 )
 
-// Clip keeps a message within what a condition or an event may hold, 1024 bytes, and
-// whole in its characters.
+// Clip shortens a message to the 1024 bytes that a condition or an event may hold. It
+// cuts between characters and replaces invalid UTF-8.
 func Clip(s string) string {
 	const longest, more = 1024, "..."
 	s = strings.ToValidUTF8(s, "?")

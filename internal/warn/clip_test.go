@@ -6,7 +6,7 @@ import (
 	"unicode/utf8"
 )
 
-// A message is cut between characters, within what the API takes.
+// Clip cuts between characters, within the limit of the API.
 func TestClip(t *testing.T) {
 	for _, text := range []string{"", "short", strings.Repeat("a", 1024), strings.Repeat("a", 1025)} {
 		if got := Clip(text); len(text) <= 1024 && got != text || len(got) > 1024 {

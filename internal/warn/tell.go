@@ -1,5 +1,5 @@
-// Package warn writes why something waits or fails, as events of which the newest has the
-// present cause.
+// Package warn posts the reasons why an object waits or fails, as events. The newest
+// event of an object has the present cause.
 package warn
 
 import (
@@ -23,58 +23,59 @@ import (
 )
 
 const (
-	// maxCauses is how many causes of one subject are remembered. An older one that
+	// maxCauses is how many causes of one subject are remembered. An older cause that
 	// comes back is written as a new event.
 	maxCauses = 8
-	// retell is how long a cause that lasts is not written again. The API server
-	// forgets events after an hour, unless it is told otherwise.
+	// retell is how long a cause that lasts is not written again. The API server deletes
+	// events after an hour, unless it is configured otherwise.
 	retell = 20 * time.Minute
-	// firstPause and lastPause are how long events rest that could not be written.
+	// firstPause and lastPause bound the pause before events are tried again that could
+	// not be written. It doubles with each try.
 	firstPause = 50 * time.Millisecond
 	lastPause  = 30 * time.Second
 )
 
-// Teller writes why something waits, as events of which the newest has the present
-// cause. client-go's recorder makes one event of all that differ in their text alone,
-// with the text of the first. Here each subject has one event for each distinct
-// cause: the first time it is created, and when the cause comes back its series goes
-// on. A cause that only lasts writes nothing until retell.
+// Teller posts warnings as events; the newest has the present cause. client-go's
+// recorder makes one event of all that differ only in their text, with the text of the
+// first. A Teller has one event for each distinct cause of a subject: it creates the
+// event the first time, and continues the event's series if the cause comes back. A cause
+// that only lasts is not written again before retell.
 type Teller struct {
 	client client.Client
-	// wake tells Start that something is due.
+	// wake has a value if an event is due.
 	wake chan struct{}
 
 	mu  sync.Mutex
-	m   map[types.NamespacedName]map[string]*telling
+	m   map[types.NamespacedName]map[string]*history
 	due map[subject]bool
 }
 
-// reporter is who reports, as client-go's recorder calls it.
+// reporter is the reporting controller of the events, as client-go's recorder sets it.
 const reporter = "fairlead-controller"
 
-// subject is an object and what is told about it. Things that are so at the same time
-// are kept apart by about.
+// subject is an object and an aspect of it. Causes that hold at the same time have
+// different aspects (about).
 type subject struct {
 	types.NamespacedName
 	about string
 }
 
-// cause is what is told. Texts that differ in counts alone are one cause.
+// cause of a warning. Texts that differ only in counts are one cause.
 type cause struct{ reason, action, text string }
 
-// telling is what is remembered of a subject.
-type telling struct {
+// history is the remembered part of a subject's warnings.
+type history struct {
 	regarding corev1.ObjectReference
 	present   cause
 	note      string
 	// due is true until the present cause has been written.
 	due bool
-	// events of causes, the one that was written last at the end.
+	// events of causes, the last written at the end
 	events []written
 }
 
-// written is when the last event was.
-func (t *telling) written() time.Time {
+// lastWritten returns when the last event was written; zero if there is none.
+func (t *history) lastWritten() time.Time {
 	if len(t.events) == 0 {
 		return time.Time{}
 	}
@@ -89,19 +90,19 @@ type written struct {
 	at    time.Time
 }
 
-// New returns a Teller that writes by a client when it is started.
+// New returns a Teller that writes with a client. It writes nothing before Start.
 func New(c client.Client) *Teller {
 	return &Teller{
 		client: c, wake: make(chan struct{}, 1),
-		m:   map[types.NamespacedName]map[string]*telling{},
+		m:   map[types.NamespacedName]map[string]*history{},
 		due: map[subject]bool{},
 	}
 }
 
-// counts are numbers that change while a cause stays the same.
+// counts match the numbers in a text that may change while the cause stays the same.
 var counts = regexp.MustCompile(`\b([a-z]+)=\d+\b`)
 
-// Tell makes a warning the present cause of a subject. It waits for nothing.
+// Tell makes a warning the present cause of a subject and returns at once.
 func (t *Teller) Tell(of corev1.ObjectReference, about, reason, action, note string) {
 	s := subject{types.NamespacedName{Namespace: of.Namespace, Name: of.Name}, about}
 	c := cause{reason, action, counts.ReplaceAllString(note, "$1=")}
@@ -109,13 +110,13 @@ func (t *Teller) Tell(of corev1.ObjectReference, about, reason, action, note str
 	defer t.mu.Unlock()
 	got := t.m[s.NamespacedName][about]
 	if got == nil || got.regarding.UID != of.UID {
-		got = &telling{regarding: of}
+		got = &history{regarding: of}
 		if t.m[s.NamespacedName] == nil {
-			t.m[s.NamespacedName] = map[string]*telling{}
+			t.m[s.NamespacedName] = map[string]*history{}
 		}
 		t.m[s.NamespacedName][about] = got
 	}
-	if got.present == c && (got.due || time.Since(got.written()) < retell) {
+	if got.present == c && (got.due || time.Since(got.lastWritten()) < retell) {
 		got.note = note
 		return
 	}
@@ -127,7 +128,7 @@ func (t *Teller) Tell(of corev1.ObjectReference, about, reason, action, note str
 	}
 }
 
-// Over says that there is no cause any more. One that comes again is told again.
+// Over ends the present cause of a subject. If the cause comes back, it is written again.
 func (t *Teller) Over(of corev1.ObjectReference, about string) {
 	t.mu.Lock()
 	defer t.mu.Unlock()
@@ -136,30 +137,31 @@ func (t *Teller) Over(of corev1.ObjectReference, about string) {
 	}
 }
 
-// Clear forgets what was told: another process may have told other things since.
+// Clear forgets all subjects: another process may have written other causes since.
 func (t *Teller) Clear() {
 	t.mu.Lock()
 	defer t.mu.Unlock()
-	t.m, t.due = map[types.NamespacedName]map[string]*telling{}, map[subject]bool{}
+	t.m, t.due = map[types.NamespacedName]map[string]*history{}, map[subject]bool{}
 }
 
-// Due is how many subjects have a cause that is still to be written: what tests wait for.
+// Due returns the number of subjects with a cause that is not written yet. Tests wait for
+// 0.
 func (t *Teller) Due() int {
 	t.mu.Lock()
 	defer t.mu.Unlock()
 	return len(t.due)
 }
 
-// Forget ends what is told about an object.
+// Forget removes an object with all its subjects.
 func (t *Teller) Forget(key types.NamespacedName) {
 	t.mu.Lock()
 	defer t.mu.Unlock()
 	if delete(t.m, key); len(t.m) == 0 {
-		t.m = map[types.NamespacedName]map[string]*telling{} // one that was large stays so
+		t.m = map[types.NamespacedName]map[string]*history{} // Go never shrinks a map
 	}
 }
 
-// Start writes what is told until ctx ends.
+// Start writes the due causes until ctx ends. It returns nil.
 func (t *Teller) Start(ctx context.Context) error {
 	var retry <-chan time.Time
 	pause := firstPause
@@ -178,8 +180,8 @@ func (t *Teller) Start(ctx context.Context) error {
 	}
 }
 
-// writeDue writes all that is due, and reports whether nothing of it is left. What
-// fails keeps nothing else.
+// writeDue writes all due causes, and reports whether none is left. A failure stops no
+// other write.
 func (t *Teller) writeDue(ctx context.Context) (all bool) {
 	t.mu.Lock()
 	due := t.due
@@ -191,7 +193,7 @@ func (t *Teller) writeDue(ctx context.Context) (all bool) {
 		if err == nil {
 			continue
 		}
-		log.FromContext(ctx).V(1).Info("an event could not be written, will be tried again", "object", s.NamespacedName, "error", err.Error())
+		log.FromContext(ctx).V(1).Info("cannot write an event, trying again", "object", s.NamespacedName, "error", err.Error())
 		all = false
 		t.mu.Lock()
 		t.due[s] = true
@@ -219,9 +221,9 @@ func (t *Teller) write(ctx context.Context, s subject) error {
 
 	var err error
 	if again >= 0 {
-		err = t.goOn(ctx, o, next)
+		err = t.continueSeries(ctx, o, next)
 	}
-	if again < 0 || apierrors.IsNotFound(err) { // the API server has forgotten it
+	if again < 0 || apierrors.IsNotFound(err) { // the API server has deleted it
 		o.Name = run.EventName(s.Name, now)
 		next.name, next.count = o.Name, 1
 		err = t.client.Create(ctx, o)
@@ -239,8 +241,8 @@ func (t *Teller) write(ctx context.Context, s subject) error {
 	return nil
 }
 
-// goOn says of an event that is there that its cause is the present one.
-func (t *Teller) goOn(ctx context.Context, o *eventsv1.Event, w written) error {
+// continueSeries makes the cause of an existing event the present one.
+func (t *Teller) continueSeries(ctx context.Context, o *eventsv1.Event, w written) error {
 	patch, err := json.Marshal(map[string]any{"series": eventsv1.EventSeries{Count: w.count, LastObservedTime: metav1.NewMicroTime(w.at)}})
 	if err != nil {
 		return err
@@ -248,8 +250,8 @@ func (t *Teller) goOn(ctx context.Context, o *eventsv1.Event, w written) error {
 	return t.client.Patch(ctx, o, client.RawPatch(types.MergePatchType, patch))
 }
 
-// refusedForGood says that an event cannot be written, however often it is tried: the
-// namespace is gone or going.
+// refusedForGood reports whether an event cannot be written however often it is tried:
+// its namespace is gone or terminates.
 func refusedForGood(err error) bool {
 	return apierrors.IsNotFound(err) || apierrors.IsForbidden(err) || apierrors.IsInvalid(err)
 }

@@ -21,10 +21,10 @@ import (
 	"fairlead.dev/fairlead/internal/run"
 )
 
-// eventAPI is what the teller needs of the API server.
+// eventAPI is an API server for events.
 type eventAPI struct {
 	client.Client
-	// log has each write: create NOTE, or patch NOTE of the event that goes on.
+	// log has each write: create NOTE, or patch NOTE of the event whose series continues.
 	log    []string
 	events map[string]*eventsv1.Event
 	// away makes every create fail.
@@ -54,8 +54,8 @@ func (a *eventAPI) Patch(_ context.Context, o client.Object, patch client.Patch,
 	return nil
 }
 
-// Each distinct cause is one event, whose series goes on when the cause comes back;
-// one that only lasts, or whose counts alone change, writes nothing.
+// Each distinct cause is one event, whose series continues if the cause comes back. A
+// cause that only lasts, or changes only in its counts, writes nothing.
 func TestTellWritesThePresentCause(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		api := &eventAPI{events: map[string]*eventsv1.Event{}}
@@ -92,7 +92,7 @@ func TestTellWritesThePresentCause(t *testing.T) {
 		tell("held by another")
 		expect("patch held by another")
 
-		// Only the last of several is written.
+		// Only the last of several causes is written.
 		api.away.Store(true)
 		tell("first")
 		synctest.Wait()
@@ -102,7 +102,7 @@ func TestTellWritesThePresentCause(t *testing.T) {
 		<-time.After(lastPause)
 		expect("create second")
 
-		// The API server forgets events; those of another pod of the name are others.
+		// The API server deletes events. Another pod of the name has its own.
 		clear(api.events)
 		tell("held by another")
 		expect("create held by another")
@@ -126,7 +126,7 @@ func TestTellWritesThePresentCause(t *testing.T) {
 	})
 }
 
-// Names of events are names, and in the order of time.
+// Names of events are valid and sort by time.
 func TestEventName(t *testing.T) {
 	at := time.Date(2026, 1, 1, 0, 0, 0, 0, time.UTC)
 	names := []string{run.EventName("web-0", at), run.EventName("web-0", at.Add(time.Nanosecond)), run.EventName("web-0", at.AddDate(50, 0, 0))}
