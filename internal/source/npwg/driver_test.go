@@ -12,8 +12,8 @@ import (
 	"fairlead.dev/fairlead/internal/pod"
 )
 
-// A network names its driver by the annotation, else by its type. Where Fairlead is only
-// its IPAM, another plugin makes the interface.
+// The driver of a network is that of its annotation, otherwise that of its type. Where
+// Fairlead is only the network's IPAM, another plugin makes the interface.
 func TestDriverOfANetwork(t *testing.T) {
 	n := New(Config{Drivers: map[string]string{nad.Type: "native"}})
 	n.setUnread(nil)
@@ -26,7 +26,7 @@ func TestDriverOfANetwork(t *testing.T) {
 		{"by its type", ours, "", true, true, "native"},
 		{"by the annotation", none, "cloud", true, false, "cloud"},
 		{"by the annotation, before its type", ours, "cloud", true, true, "cloud"},
-		{"somebody else's", none, "", false, false, ""},
+		{"of another IPAM", none, "", false, false, ""},
 	} {
 		o := &unstructured.Unstructured{Object: map[string]any{"spec": map[string]any{"config": tc.config}}}
 		o.SetNamespace("blue")

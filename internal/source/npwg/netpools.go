@@ -21,8 +21,9 @@ import (
 	"fairlead.dev/fairlead/api/v1alpha1"
 )
 
-// observePools takes in IPPools: a change of one may open or close it to networks,
-// have one written again that somebody deletes, or end one that is of no use any more.
+// observePools watches IPPools. A changed pool may open or close to networks. A pool that
+// was written for a network may be deleted by hand, and is written again, or may not be
+// needed any more.
 func (n *Networks) observePools(ctx context.Context) (cache.ResourceEventHandlerRegistration, error) {
 	informer, err := n.cfg.Informers.GetInformer(ctx, &v1alpha1.IPPool{}, ctrlcache.BlockUntilSynced(false))
 	if err != nil {
@@ -38,7 +39,7 @@ func (n *Networks) observePools(ctx context.Context) (cache.ResourceEventHandler
 	})
 }
 
-// observePool takes in a pool as it is now; news are more than its status.
+// observePool stores a pool as it is now; news is true unless only its status changed.
 func (n *Networks) observePool(o *v1alpha1.IPPool, news bool) {
 	p := newKnownPool(o)
 	n.mu.Lock()
@@ -57,8 +58,8 @@ func (n *Networks) forgetPool(o *v1alpha1.IPPool) {
 	}
 }
 
-// poolChanged has those looked at that a pool concerns: its namespace, or, when a
-// person wrote it, all networks.
+// poolChanged enqueues the networks that a pool concerns: those of the namespace that it
+// was written for, or all if a person wrote it.
 func (n *Networks) poolChanged(p knownPool, news bool) {
 	if namespace := p.writtenFor(); namespace != "" {
 		n.queue.Add(types.NamespacedName{Namespace: namespace})
@@ -69,13 +70,13 @@ func (n *Networks) poolChanged(p knownPool, news bool) {
 	}
 }
 
-// observeNamespaces takes in the labels of namespaces, by which pools are opened.
+// observeNamespaces watches the labels of namespaces, by which pools are opened.
 func (n *Networks) observeNamespaces(ctx context.Context) (cache.ResourceEventHandlerRegistration, error) {
 	informer, err := n.cfg.Informers.GetInformer(ctx, &corev1.Namespace{}, ctrlcache.BlockUntilSynced(false))
 	if err != nil {
 		return nil, fmt.Errorf("watch Namespaces: %w", err)
 	}
-	see := func(o any) {
+	store := func(o any) {
 		namespace := o.(*corev1.Namespace)
 		n.mu.Lock()
 		was, ok := n.labels[namespace.Name]
@@ -86,8 +87,8 @@ func (n *Networks) observeNamespaces(ctx context.Context) (cache.ResourceEventHa
 		}
 	}
 	return informer.AddEventHandler(cache.ResourceEventHandlerFuncs{
-		AddFunc:    see,
-		UpdateFunc: func(_, o any) { see(o) },
+		AddFunc:    store,
+		UpdateFunc: func(_, o any) { store(o) },
 		DeleteFunc: func(o any) {
 			n.mu.Lock()
 			defer n.mu.Unlock()
@@ -96,7 +97,7 @@ func (n *Networks) observeNamespaces(ctx context.Context) (cache.ResourceEventHa
 	})
 }
 
-// lastShown is the object of a delete event, also of one that the watch missed.
+// lastShown returns the object of a delete event, also of an event that the watch missed.
 func lastShown(o any) any {
 	if missed, ok := o.(cache.DeletedFinalStateUnknown); ok {
 		return missed.Obj
@@ -104,18 +105,19 @@ func lastShown(o any) any {
 	return o
 }
 
-// Run writes the pools that networks need, and deletes those that are of no use any
-// more, until ctx ends, each while this process leads, which while waits for.
+// Run writes the pools that networks need, and deletes those that are not needed any
+// more, until ctx ends. It does each step within while, which waits until this process
+// leads.
 func (n *Networks) Run(ctx context.Context, while func(context.Context, func(context.Context) error) error) error {
 	stop := context.AfterFunc(ctx, n.queue.ShutDown)
 	defer stop()
 	work, ctx := errgroup.WithContext(ctx)
-	work.Go(func() error { return n.told.Start(ctx) })
+	work.Go(func() error { return n.warnings.Start(ctx) })
 	work.Go(func() error { n.work(ctx, while); return nil })
 	return work.Wait()
 }
 
-// work looks at what is in the queue until that is shut down.
+// work handles the keys in the queue until it is shut down.
 func (n *Networks) work(ctx context.Context, while func(context.Context, func(context.Context) error) error) {
 	for {
 		key, shutdown := n.queue.Get()
@@ -129,7 +131,7 @@ func (n *Networks) work(ctx context.Context, while func(context.Context, func(co
 		})
 		switch {
 		case err != nil && ctx.Err() == nil:
-			log.FromContext(ctx).Error(err, "the pools of a network could not be brought to where they should be, will be tried again", "network", key)
+			log.FromContext(ctx).Error(err, "cannot write or delete the pools of a network, trying again", "network", key)
 			n.queue.AddRateLimited(key)
 		case again > 0:
 			n.queue.Forget(key)
@@ -141,7 +143,8 @@ func (n *Networks) work(ctx context.Context, while func(context.Context, func(co
 	}
 }
 
-// remarks are what a person should know of a network, by the reason of the event.
+// remarks are the texts that a person should know about a network, by the reason of the
+// event.
 type remarks map[string]string
 
 func (r remarks) add(reason, format string, args ...any) {
@@ -151,32 +154,32 @@ func (r remarks) add(reason, format string, args ...any) {
 	r[reason] += fmt.Sprintf(format, args...)
 }
 
-// say makes each remark a warning on the network, and ends those that are not so any
-// more.
-func (n *Networks) say(of corev1.ObjectReference, r remarks) {
+// post makes each remark a warning on the network, and ends the warnings without a
+// remark.
+func (n *Networks) post(of corev1.ObjectReference, r remarks) {
 	for _, reason := range []string{eventNetworkInvalid, eventNetworkDiffers, eventRangeShared, eventPoolFailed, eventPoolLimit} {
 		if note := r[reason]; note != "" {
-			n.told.Tell(of, reason, reason, "ReadNetwork", note)
+			n.warnings.Tell(of, reason, reason, "ReadNetwork", note)
 		} else {
-			n.told.Over(of, reason)
+			n.warnings.Over(of, reason)
 		}
 	}
 }
 
-// provide brings the pools of one network to where they should be, and says on it what
-// a person should know. A network that is gone, or a key without a name, stands for
-// what is of no use in the namespace any more. again is when to look once more; zero
-// when something will tell.
+// provide writes the pools of one network and deletes those that its namespace does not
+// need any more. It posts warnings on the network. For a network that is gone, or a key
+// without a name, it only deletes. again is when to try once more; zero if an event will
+// follow.
 func (n *Networks) provide(ctx context.Context, key types.NamespacedName) (again time.Duration, err error) {
 	n.mu.Lock()
 	known, ready := n.m[key], n.unread == nil
 	n.mu.Unlock()
 	if !ready {
-		return 0, nil // all are looked at when all are known
+		return 0, nil // all are enqueued when all are known
 	}
 	again, err = n.tidy(ctx, key.Namespace)
 	if known == nil {
-		n.told.Forget(key)
+		n.warnings.Forget(key)
 		return again, err
 	}
 	r := remarks{}
@@ -184,13 +187,13 @@ func (n *Networks) provide(ctx context.Context, key types.NamespacedName) (again
 		r.add(eventNetworkInvalid, "pods cannot be attached: %v", known.err)
 	}
 	if len(known.Warnings) > 0 {
-		r.add(eventNetworkDiffers, "not as the configuration says: %s", strings.Join(known.Warnings, "; "))
-		log.FromContext(ctx).Info("network is not served as its configuration says", "network", key, "warnings", known.Warnings)
+		r.add(eventNetworkDiffers, "not served as configured: %s", strings.Join(known.Warnings, "; "))
+		log.FromContext(ctx).Info("network is not served as configured", "network", key, "warnings", known.Warnings)
 	}
 	if known.Whereabouts != nil {
 		err = errors.Join(err, n.provideReach(ctx, key, known, r))
 	}
-	n.say(known.object, r)
+	n.post(known.object, r)
 	return again, err
 }
 
@@ -202,7 +205,7 @@ func (n *Networks) provideReach(ctx context.Context, key types.NamespacedName, k
 	n.mu.Unlock()
 	if err != nil {
 		r.add(eventNetworkInvalid, "pods cannot be attached: %v", err)
-		return nil // it is told; a change of the network or of a pool brings it back
+		return nil // the remark reports it; a change of the network or of a pool enqueues it again
 	}
 	if len(reach.own) > 0 && shared != "" {
 		r.add(eventRangeShared, "range %s: a network of another namespace has addresses of it too, in an address space of its own: on one link an address could be given twice; "+
@@ -212,8 +215,8 @@ func (n *Networks) provideReach(ctx context.Context, key types.NamespacedName, k
 	return n.writePools(ctx, key, reach.own, r)
 }
 
-// sharedWith are the networks of other namespaces with addresses of the same ranges,
-// and such a range; empty when there is none. n.mu is held.
+// sharedWith returns the networks of other namespaces whose ranges overlap with those of
+// a network, and one of its ranges that does; empty if there is none. n.mu is held.
 func (n *Networks) sharedWith(key types.NamespacedName, known *network) (shared string, others []types.NamespacedName) {
 	for other, o := range n.m {
 		if other.Namespace == key.Namespace {
@@ -230,8 +233,8 @@ func (n *Networks) sharedWith(key types.NamespacedName, known *network) (shared 
 	return shared, others
 }
 
-// sharedRange is the first range of a network that another one has addresses of too;
-// empty when there is none.
+// sharedRange returns the first range of network a that overlaps with a range of b; empty
+// if none does.
 func sharedRange(a, b *network) string {
 	if a == nil || b == nil || a.Whereabouts == nil || b.Whereabouts == nil {
 		return ""
@@ -246,8 +249,8 @@ func sharedRange(a, b *network) string {
 	return ""
 }
 
-// writePools writes the pools that a network needs and has not, as long as its
-// namespace may have more.
+// writePools writes the missing pools of a network, as long as its namespace may have
+// more.
 func (n *Networks) writePools(ctx context.Context, key types.NamespacedName, own []v1alpha1.IPPool, r remarks) error {
 	var errs []error
 	for i := range own {
@@ -256,7 +259,7 @@ func (n *Networks) writePools(ctx context.Context, key types.NamespacedName, own
 		has, ok := n.pools[pool.Name]
 		count := len(n.written(key.Namespace))
 		if !ok && count < n.cfg.MaxPools {
-			n.pools[pool.Name] = pool // before it is written: the informer may show sooner that it is, or is gone
+			n.pools[pool.Name] = pool // before the write: its event may come before the reply
 		}
 		n.mu.Unlock()
 		switch {
@@ -286,8 +289,8 @@ func (n *Networks) writePools(ctx context.Context, key types.NamespacedName, own
 	return errors.Join(errs...)
 }
 
-// written are the pools that were written for networks of a namespace, by name. n.mu
-// is held.
+// written returns the pools that were written for networks of a namespace, sorted by
+// name. n.mu is held.
 func (n *Networks) written(namespace string) []knownPool {
 	var out []knownPool
 	for _, p := range n.pools {
@@ -299,8 +302,8 @@ func (n *Networks) written(namespace string) []knownPool {
 	return out
 }
 
-// tidy deletes the pools that were written for networks of a namespace, that none of
-// them needs any more, and of which nothing is in use.
+// tidy deletes the pools that were written for networks of a namespace, if no network
+// needs them any more and none of their addresses is in use.
 func (n *Networks) tidy(ctx context.Context, namespace string) (again time.Duration, err error) {
 	var errs []error
 	for _, p := range n.needless(namespace) {
@@ -315,7 +318,7 @@ func (n *Networks) tidy(ctx context.Context, namespace string) (again time.Durat
 		}
 		err = n.cfg.Client.Delete(ctx, p.DeepCopy(), client.Preconditions{UID: &p.UID, ResourceVersion: &p.ResourceVersion})
 		switch {
-		case apierrors.IsConflict(err): // its status was written: it is looked at again
+		case apierrors.IsConflict(err): // its status was written: its event enqueues it again
 		case client.IgnoreNotFound(err) != nil:
 			errs = append(errs, fmt.Errorf("delete IPPool %s, which no network needs any more: %w", p.Name, err))
 		default:
@@ -325,7 +328,7 @@ func (n *Networks) tidy(ctx context.Context, namespace string) (again time.Durat
 	return again, errors.Join(errs...)
 }
 
-// soonest is the earlier of two times to look again; zero is never.
+// soonest returns the earlier of two times to try again; zero is never.
 func soonest(a, b time.Duration) time.Duration {
 	if a == 0 || b != 0 && b < a {
 		return b
@@ -333,7 +336,8 @@ func soonest(a, b time.Duration) time.Duration {
 	return a
 }
 
-// needless are the pools of a namespace's networks that none of them draws from.
+// needless returns the pools written for a namespace's networks from which none of them
+// draws.
 func (n *Networks) needless(namespace string) []knownPool {
 	n.mu.Lock()
 	defer n.mu.Unlock()

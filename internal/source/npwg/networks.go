@@ -1,6 +1,6 @@
-// Package npwg finds the interfaces that pods ask for on NetworkAttachmentDefinitions (NPWG
-// multi-network specification 1.3). It also writes the IPPools of networks with the
-// configuration of whereabouts, which name ranges and no pools.
+// Package npwg finds the interfaces that pods ask for on NetworkAttachmentDefinitions
+// (NPWG multi-network specification 1.3). It also writes the IPPools of networks with the
+// configuration of whereabouts, which names ranges and no pools.
 package npwg
 
 import (
@@ -29,11 +29,12 @@ import (
 	"fairlead.dev/fairlead/internal/whereabouts"
 )
 
-// lookAgain is how often it is looked whether there are
-// NetworkAttachmentDefinitions in the cluster, while there are none.
-const lookAgain = 10 * time.Second
+// kindInterval is the interval of the checks for NetworkAttachmentDefinitions while the
+// cluster does not have that kind.
+const kindInterval = 10 * time.Second
 
-// How long a network rests whose pools could not be written, doubling from first to last.
+// Pauses between two tries to write the pools of a network: the first, doubling up to the
+// last.
 const (
 	firstPause = 50 * time.Millisecond
 	lastPause  = 30 * time.Second
@@ -48,13 +49,14 @@ const (
 	eventPoolLimit      = "PoolLimit"
 )
 
-// Config is what Networks are built from.
+// Config of Networks.
 type Config struct {
 	Informers ctrlcache.Informers
 	Client    client.Client
 	// FlatFile is the content of a flat file of whereabouts, and may be empty.
 	FlatFile []byte
-	// Namespace of the controller, whose networks may draw from every pool.
+	// Namespace of the controller. Its networks may draw from every pool that other
+	// plugins may use, except the default network's (isOpen).
 	Namespace string
 	// DefaultPools are the default network's IPPools.
 	DefaultPools []string
@@ -62,39 +64,38 @@ type Config struct {
 	Drivers map[string]string
 	// MaxPools is how many IPPools are written for the networks of one namespace.
 	MaxPools int
-	// Vacant says whether an IPPool is of no use to anybody: none of its addresses is
-	// taken, kept or resting. Otherwise again is when to ask; zero when the pool's
-	// status changes first.
+	// Vacant reports whether no address of an IPPool is taken, kept or cooling down. If
+	// not, again is when to ask once more; zero if the pool's status changes first.
 	Vacant func(ctx context.Context, o *v1alpha1.IPPool) (vacant bool, again time.Duration, err error)
 }
 
-// Networks is what the informer has shown of NetworkAttachmentDefinitions, read
-// once: the source "npwg". It also writes the IPPools of networks with the
-// configuration of whereabouts, which name ranges and no pools.
+// Networks holds the NetworkAttachmentDefinitions of the cluster, parsed once: the source
+// "npwg". It also writes the IPPools of networks with the configuration of whereabouts,
+// which names ranges and no pools.
 type Networks struct {
-	cfg   Config
-	told  *warn.Teller
-	queue workqueue.TypedRateLimitingInterface[types.NamespacedName]
+	cfg      Config
+	warnings *warn.Teller
+	queue    workqueue.TypedRateLimitingInterface[types.NamespacedName]
 
 	mu sync.Mutex
 	m  map[types.NamespacedName]*network
-	// pools and the labels of namespaces as the informers show them.
+	// pools and the labels of namespaces, as in the informers.
 	pools  map[string]knownPool
 	labels map[string]map[string]string
-	unread error // why they are not all known yet
+	unread error // why not all networks are known yet; nil if they are
 	again  func()
 }
 
 // network is one definition, parsed.
 type network struct {
 	nad.Network
-	// driver is named by the annotation fairlead.dev/driver, else by the type; it is empty
-	// when neither names one.
+	// driver is named by the annotation fairlead.dev/driver, otherwise by the type; empty
+	// if neither names one.
 	driver string
-	// annotated says that the annotation names it.
+	// annotated is true if the annotation names it.
 	annotated bool
 	err       error
-	// object is for events about it.
+	// object refers to the definition in events.
 	object corev1.ObjectReference
 }
 
@@ -102,7 +103,7 @@ type network struct {
 func New(cfg Config) *Networks {
 	limiter := workqueue.NewTypedItemExponentialFailureRateLimiter[types.NamespacedName](firstPause, lastPause)
 	return &Networks{
-		cfg: cfg, told: warn.New(cfg.Client),
+		cfg: cfg, warnings: warn.New(cfg.Client),
 		queue:  workqueue.NewTypedRateLimitingQueueWithConfig(limiter, workqueue.TypedRateLimitingQueueConfig[types.NamespacedName]{Name: "networks"}),
 		m:      map[types.NamespacedName]*network{},
 		pools:  map[string]knownPool{},
@@ -131,10 +132,10 @@ func (n *Networks) Source(p *corev1.Pod) ([]pod.Interface, error) {
 	return out, nil
 }
 
-// Chosen implements Config.Chosen: a network with addresses from Fairlead gives the
-// default interface those, and one with another IPAM makes it nobody's concern here.
-// Of a network whose configuration is a file on the nodes nothing is known; it has
-// the addresses of the default network.
+// Chosen implements Chosen of the controller's Config. If the network has addresses from
+// Fairlead, the default interface gets those. If it has another IPAM, Fairlead serves no
+// interface. If its configuration is a file on the nodes, nothing is known of it, and the
+// interface gets addresses of the default network.
 func (n *Networks) Chosen(s pod.Selection) ([]pod.Interface, error) {
 	known, err := n.get(keyOfNetwork(s))
 	if err == nil && known.IPAM == "" && !known.annotated {
@@ -155,9 +156,9 @@ func keyOfNetwork(s pod.Selection) types.NamespacedName {
 	return types.NamespacedName{Namespace: s.Namespace, Name: s.Name}
 }
 
-// wanted says what a pod wants of a network; served is false for a network that has
-// its addresses from somebody else. Where Fairlead is but the network's IPAM, the plugin
-// of the network makes the interface.
+// wanted returns the interface that a pod asks for on a network. served is false if the
+// network's addresses are not Fairlead's. Where Fairlead is only the network's IPAM, the
+// plugin of the network makes the interface.
 func (n *Networks) wanted(s pod.Selection) (w pod.Interface, served bool, err error) {
 	known, err := n.get(keyOfNetwork(s))
 	if err != nil || !known.Served() && !known.annotated {
@@ -182,9 +183,9 @@ func (n *Networks) wanted(s pod.Selection) (w pod.Interface, served bool, err er
 	return w, true, nil
 }
 
-// poolsOf are the pools that a network of a namespace draws from. It fails with
-// driver.ErrInvalid, and with driver.ErrUnavailable while they are not known or not
-// written yet.
+// poolsOf returns the pools that a network of a namespace draws from. Errors:
+// driver.ErrInvalid; driver.ErrUnavailable while the pools are not known or not written
+// yet.
 func (n *Networks) poolsOf(namespace string, c *whereabouts.Config) ([]string, error) {
 	n.mu.Lock()
 	defer n.mu.Unlock()
@@ -204,7 +205,7 @@ func (n *Networks) poolsOf(namespace string, c *whereabouts.Config) ([]string, e
 	return reach.pools, nil
 }
 
-// get returns a network. It fails with driver.ErrNotFound, driver.ErrInvalid and
+// get returns a network. Errors: driver.ErrNotFound, driver.ErrInvalid and
 // driver.ErrUnavailable.
 func (n *Networks) get(key types.NamespacedName) (*network, error) {
 	n.mu.Lock()
@@ -221,8 +222,8 @@ func (n *Networks) get(key types.NamespacedName) (*network, error) {
 	return got, nil
 }
 
-// Watch implements Config.Retry: pods that wait are tried again when a network
-// comes or changes. It returns at once, and watches until ctx ends.
+// Watch implements Retry of the controller's Config: it calls again whenever a network is
+// added or changes. It returns nil at once, and watches until ctx ends.
 func (n *Networks) Watch(ctx context.Context, again func()) error {
 	n.mu.Lock()
 	n.again = again
@@ -231,11 +232,12 @@ func (n *Networks) Watch(ctx context.Context, again func()) error {
 	return nil
 }
 
-// watch waits for the kind to be there: who installs it may come later.
+// watch connects the informers, and tries again every kindInterval while the kind does not
+// exist: it may be installed later.
 func (n *Networks) watch(ctx context.Context) {
-	tick := time.NewTicker(lookAgain)
+	tick := time.NewTicker(kindInterval)
 	defer tick.Stop()
-	told := false
+	logged := false
 	for {
 		err := n.observeAll(ctx)
 		if err == nil {
@@ -245,9 +247,9 @@ func (n *Networks) watch(ctx context.Context) {
 			err = errors.New("the cluster has no NetworkAttachmentDefinitions: their CustomResourceDefinition, network-attachment-definitions.k8s.cni.cncf.io, is not installed")
 		}
 		n.setUnread(err)
-		if !told && ctx.Err() == nil {
-			log.FromContext(ctx).Error(err, "pods with further networks have to wait", "every", lookAgain)
-			told = true
+		if !logged && ctx.Err() == nil {
+			log.FromContext(ctx).Error(err, "pods with further networks wait", "every", kindInterval)
+			logged = true
 		}
 		select {
 		case <-tick.C:
@@ -263,7 +265,9 @@ func (n *Networks) setUnread(err error) {
 	n.unread = err
 }
 
-// observeAll connects the informer. It fails when the kind is not there.
+// observeAll watches networks, pools and namespaces, and returns nil when all have been
+// read or ctx ends. It fails if the kind of networks does not exist, or a watch cannot be
+// set up.
 func (n *Networks) observeAll(ctx context.Context) error {
 	kind := &unstructured.Unstructured{}
 	kind.SetGroupVersionKind(nad.Kind)
@@ -300,7 +304,7 @@ func (n *Networks) observeAll(ctx context.Context) error {
 	return nil
 }
 
-// observe takes in a definition as it is now.
+// observe stores a definition as it is now.
 func (n *Networks) observe(o *unstructured.Unstructured) {
 	key := client.ObjectKeyFromObject(o)
 	got := &network{object: corev1.ObjectReference{
@@ -319,7 +323,7 @@ func (n *Networks) observe(o *unstructured.Unstructured) {
 	n.m[key] = got
 	n.mu.Unlock()
 	n.queue.Add(key)
-	// Those that it shares a range with are to say so too.
+	// The networks that share a range with it have to be warned too.
 	n.requeue(func(other types.NamespacedName, o *network) bool {
 		return other.Namespace != key.Namespace && sharedRange(got, o) != ""
 	})
@@ -330,11 +334,11 @@ func (n *Networks) forget(key types.NamespacedName) {
 	n.mu.Lock()
 	defer n.mu.Unlock()
 	delete(n.m, key)
-	n.told.Forget(key)
+	n.warnings.Forget(key)
 	n.queue.Add(key)
 }
 
-// requeue has the networks looked at again that are chosen.
+// requeue enqueues the chosen networks with the configuration of whereabouts.
 func (n *Networks) requeue(which func(types.NamespacedName, *network) bool) {
 	n.mu.Lock()
 	defer n.mu.Unlock()
@@ -352,7 +356,7 @@ func (n *Networks) wake() {
 	again()
 }
 
-// Remembered is how many networks are known.
+// Remembered returns how many networks are known.
 func (n *Networks) Remembered() map[string]int {
 	n.mu.Lock()
 	defer n.mu.Unlock()

@@ -26,7 +26,7 @@ func TestWithoutNetworkAttachmentDefinitions(t *testing.T) {
 	ctx, cancel := context.WithCancel(t.Context())
 	n := New(Config{Informers: absent{}})
 	cancel()
-	n.watch(ctx) // looks once
+	n.watch(ctx) // tries once
 	p := &corev1.Pod{}
 	p.Namespace, p.Annotations = "web", map[string]string{pod.AnnotationNetworks: "blue"}
 	if _, err := n.Source(&corev1.Pod{}); err != nil {

@@ -13,16 +13,16 @@ import (
 	"fairlead.dev/fairlead/internal/whereabouts"
 )
 
-// reach is where a network with the configuration of whereabouts has its addresses
-// from (ADR 0013).
+// reach lists the pools from which a network with the configuration of whereabouts has
+// its addresses (ADR 0013).
 type reach struct {
 	// pools by name, in the order of the ranges, each once.
 	pools []string
-	// own are the same pools, when they are written for the network.
+	// own are the same pools, if they are written for the network; otherwise empty.
 	own []v1alpha1.IPPool
 }
 
-// knownPool is an IPPool as far as networks are concerned.
+// knownPool is an IPPool with its selector of networks parsed.
 type knownPool struct {
 	*v1alpha1.IPPool
 	// match selects the namespaces whose networks may draw from it; nil for none.
@@ -32,7 +32,7 @@ type knownPool struct {
 func newKnownPool(o *v1alpha1.IPPool) knownPool {
 	out := knownPool{IPPool: o}
 	if spec := o.Spec.NetworkNamespaceSelector; spec != nil {
-		// One that cannot be read opens nothing; the pool's own status says so.
+		// An invalid selector selects nothing; the pool's own status shows the error.
 		if match, err := metav1.LabelSelectorAsSelector(spec); err == nil {
 			out.match = match
 		}
@@ -40,15 +40,17 @@ func newKnownPool(o *v1alpha1.IPPool) knownPool {
 	return out
 }
 
-// writtenFor is the namespace for whose networks the controller wrote the pool; empty
-// for a pool that a person wrote.
+// writtenFor returns the namespace for whose networks the controller wrote the pool;
+// empty for a pool that a person wrote.
 func (p knownPool) writtenFor() string { return p.Labels[v1alpha1.LabelNetworkNamespace] }
 
-// isOpen says whether networks of a namespace may draw from an operator's pool. Those
-// of the controller's own may from all but the default network's.
+// isOpen reports whether networks of a namespace may draw from an operator's pool.
+// Networks of the controller's own namespace may draw from all pools except the default
+// network's, which need to be opened to them like to others. No network draws from a pool
+// with PerNode placement.
 func (n *Networks) isOpen(p knownPool, namespace string) bool {
 	if p.Spec.Placement == v1alpha1.PlacementPerNode {
-		return false // its blocks are routed, which other plugins' interfaces are not
+		return false // its blocks are routed, and other plugins' interfaces are not
 	}
 	if namespace == n.cfg.Namespace && !slices.Contains(n.cfg.DefaultPools, p.Name) {
 		return true
@@ -57,12 +59,12 @@ func (n *Networks) isOpen(p knownPool, namespace string) bool {
 	return ok && p.match != nil && p.match.Matches(labels.Set(has))
 }
 
-// reachOf says where a network of a namespace has its addresses from. n.mu is held.
+// reachOf returns the pools of a network of a namespace. n.mu is held.
 //
-// Where the operator has pools of the network's domain, it has those that are open
-// to its namespace and lie in its ranges. A network_name of such a domain that is
-// not open to it is refused. All other networks live in a domain of their namespace,
-// in pools that are written for them. It fails with driver.ErrInvalid.
+// If the operator has pools of the network's domain, it draws from those that are open to
+// its namespace and lie in its ranges. A network_name that names such a domain is refused
+// if the domain is not open to the namespace. All other networks have a domain of their
+// namespace, with pools that are written for them. Errors: driver.ErrInvalid.
 func (n *Networks) reachOf(namespace string, c *whereabouts.Config) (reach, error) {
 	domain := whereabouts.Domain(c.NetworkName)
 	taken := false
@@ -97,15 +99,15 @@ func (n *Networks) reachOf(namespace string, c *whereabouts.Config) (reach, erro
 	return out, nil
 }
 
-// Labels of what the controller writes for people to find.
+// Labels of the pools that the controller writes, for people to find them.
 const (
 	labelManagedBy = "app.kubernetes.io/managed-by"
 	managedBy      = "fairlead-controller"
 )
 
-// choosePools chooses, for each range, the pool that was written with the same
-// configuration, else the first by name that lies in it. missing is a range without
-// one; nil when all have.
+// choosePools chooses a pool for each range: the pool written with the same
+// configuration, otherwise the first by name that lies in the range. missing is a range
+// without a pool; nil if every range has one.
 func choosePools(c whereabouts.Config, domain string, open []knownPool) (pools []string, missing *whereabouts.Range) {
 	for i := range c.Ranges {
 		r := &c.Ranges[i]
@@ -126,8 +128,8 @@ func choosePools(c whereabouts.Config, domain string, open []knownPool) (pools [
 	return pools, nil
 }
 
-// apartFromDefault refuses ranges with addresses of the default network: a pod would
-// have two interfaces on which it looks for the same peers.
+// apartFromDefault refuses ranges that overlap with the default network: a pod would have
+// two interfaces on which it looks for the same peers. Errors: driver.ErrInvalid.
 func (n *Networks) apartFromDefault(c *whereabouts.Config) error {
 	for _, name := range n.cfg.DefaultPools {
 		p, ok := n.pools[name]

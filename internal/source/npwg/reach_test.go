@@ -13,8 +13,8 @@ import (
 	"fairlead.dev/fairlead/internal/whereabouts"
 )
 
-// operators is a pool that a person wrote, open to namespaces of a team; to none when
-// team is empty, and to all when it is "*".
+// operators returns a pool that a person wrote. It is open to namespaces of a team; to
+// none if team is empty, and to all if it is "*".
 func operators(name, domain, team string, ranges ...string) *v1alpha1.IPPool {
 	p := &v1alpha1.IPPool{ObjectMeta: metav1.ObjectMeta{Name: name}, Spec: v1alpha1.IPPoolSpec{Domain: domain, Ranges: ranges}}
 	switch team {
@@ -27,8 +27,8 @@ func operators(name, domain, team string, ranges ...string) *v1alpha1.IPPool {
 	return p
 }
 
-// What a network reaches: what the operator opened to its namespace, else what it names
-// itself in a domain of its namespace alone.
+// A network draws from the pools that the operator opened to its namespace, otherwise
+// from its own ranges in a domain of its namespace alone.
 func TestReach(t *testing.T) {
 	const lan = `"range":"10.60.0.0/24"`
 	shop := `"network_name":"shop",` + lan
