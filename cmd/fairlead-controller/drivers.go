@@ -19,29 +19,30 @@ import (
 	"fairlead.dev/fairlead/internal/driver/native/upkeep"
 )
 
-// drivers is the table of the drivers: how each is made, by the name that networks and
-// the configuration call it.
+// drivers is the table of constructors of drivers, by the name in networks and the
+// configuration.
 var drivers = map[string]func(ctx context.Context, h *host) (driver.Parts, error){
 	native.Name: newNative,
 }
 
-// driverNames are the names of all drivers, sorted.
+// driverNames returns the names of all drivers, sorted.
 func driverNames() []string { return slices.Sorted(maps.Keys(drivers)) }
 
-// host is what a driver is made in.
+// host is the environment that the constructors of drivers use.
 type host struct {
 	cfg   config.Controller
 	mgr   manager.Manager
 	turns controller.Turns
-	// listed reports whether all PodAttachments were read that were there at first.
+	// listed reports whether all PodAttachments have been read that existed at the start.
 	listed func() bool
 	// leads reports whether this process leads.
 	leads func() bool
-	// vacant says whether an IPPool is of no use to anybody: the native driver sets it.
+	// vacant reports whether no address of an IPPool is taken, kept or cooling down;
+	// again is when to ask once more. The native driver sets it.
 	vacant func(ctx context.Context, o *v1alpha1.IPPool) (vacant bool, again time.Duration, err error)
 }
 
-// newDrivers makes all drivers, each with its calls measured.
+// newDrivers makes all drivers, and measures their calls.
 func newDrivers(ctx context.Context, h *host, m *driver.Metrics) (driver.Table, error) {
 	table := driver.Table{}
 	for name, make := range drivers {
@@ -55,7 +56,7 @@ func newDrivers(ctx context.Context, h *host, m *driver.Metrics) (driver.Table, 
 	return table, nil
 }
 
-// setUp registers what the drivers run.
+// setUp registers the drivers' watches and loops with the manager.
 func setUp(ctx context.Context, table driver.Table, mgr manager.Manager, term driver.Term) error {
 	var errs []error
 	for name, d := range table {
@@ -88,7 +89,8 @@ func newNative(ctx context.Context, h *host) (driver.Parts, error) {
 	return a.Parts, nil
 }
 
-// whoseDefault is what NodeNetworks say of the default network.
+// whoseDefault returns the defaultNetwork of NodeNetworks: v1alpha1.DefaultNetworkOther
+// if another CNI plugin serves it, otherwise empty.
 func whoseDefault(cfg config.Controller) string {
 	if defaultDriver(cfg) == "" {
 		return v1alpha1.DefaultNetworkOther
@@ -96,7 +98,8 @@ func whoseDefault(cfg config.Controller) string {
 	return ""
 }
 
-// defaultDriver is empty when the default network is not ours.
+// defaultDriver returns the driver of the default network; empty if Fairlead does not
+// serve it.
 func defaultDriver(cfg config.Controller) string {
 	if cfg.DefaultNetwork.Driver == config.DriverNone {
 		return ""
@@ -104,7 +107,8 @@ func defaultDriver(cfg config.Controller) string {
 	return cfg.DefaultNetwork.Driver
 }
 
-// defaultPools are none when the default network is not ours.
+// defaultPools returns the pools of the default network; nil if Fairlead does not serve
+// it.
 func defaultPools(cfg config.Controller) []string {
 	if defaultDriver(cfg) == "" {
 		return nil

@@ -17,18 +17,17 @@ import (
 	"fairlead.dev/fairlead/internal/leader"
 )
 
-// leaseName is the Lease that replicas elect their leader by.
+// leaseName is the Lease by which replicas elect their leader.
 const leaseName = "fairlead-controller"
 
-// triesToRenew is how many requests that are not answered fit into the time in which
-// a leader tries to renew.
+// triesToRenew is how many unanswered requests fit into a leader's renew deadline.
 const triesToRenew = 3
 
-// term is what is done at its ends.
+// term has the functions that run when a term as leader begins and after it has ended.
 type term struct{ begins, ended func() }
 
 // newElection prepares this process's part in the election. Its requests have a
-// connection of their own, on which no other work of the controller is before them.
+// connection of their own, so they never queue behind other work of the controller.
 func newElection(ctx context.Context, cfg config.LeaderElection, kube *rest.Config, t term) (*leader.Election, *leader.Beacon, error) {
 	own := rest.CopyConfig(kube)
 	own.Timeout = cfg.RenewDeadline.Duration / triesToRenew
@@ -60,26 +59,27 @@ func newElection(ctx context.Context, cfg config.LeaderElection, kube *rest.Conf
 	return election, beacon, err
 }
 
-// introduce names this process, and opens the beacon that its name tells of. Without
-// one, nil, standbys wait for the Lease to run out when this process is killed.
+// introduce returns this process's identity in the election and its beacon, whose address
+// the identity contains. If the beacon cannot be opened, it logs the error and returns
+// nil for it: if this process is killed, standbys then wait until the Lease runs out.
 func introduce(ctx context.Context, cfg config.LeaderElection, kube *rest.Config) (string, *leader.Beacon, error) {
 	identity, err := config.Identity()
 	if err != nil {
 		return "", nil, err
 	}
-	beacon, err := shine(ctx, cfg, kube, identity)
+	beacon, err := openBeacon(ctx, cfg, kube, identity)
 	if err != nil {
-		logr.FromContextOrDiscard(ctx).Error(err, "standbys would learn of a sudden end of this process only when its lease runs out", "after", cfg.LeaseDuration.Duration)
+		logr.FromContextOrDiscard(ctx).Error(err, "cannot open the beacon: if this process is killed, standbys wait until its lease runs out", "after", cfg.LeaseDuration.Duration)
 		return identity, nil, nil
 	}
 	return beacon.Identity(), beacon, nil
 }
 
-// shine opens the beacon where other replicas reach this one: at its pod's address, or,
-// outside of a pod, at the one that it has towards the API server. That is not for a pod,
-// which reaches the API server at a virtual address that kube-proxy may put on each
-// machine.
-func shine(ctx context.Context, cfg config.LeaderElection, kube *rest.Config, identity string) (*leader.Beacon, error) {
+// openBeacon listens where other replicas reach this one: at its pod's address or,
+// outside of a pod, at this process's own address on the way to the API server. In a pod
+// the latter is of no use: a pod reaches the API server at a virtual address that
+// kube-proxy may put on each machine.
+func openBeacon(ctx context.Context, cfg config.LeaderElection, kube *rest.Config, identity string) (*leader.Beacon, error) {
 	if own := config.PodAddress(); own != "" {
 		return leader.Listen(ctx, own, cfg.Port, identity)
 	}

@@ -1,5 +1,5 @@
-// The fairlead-controller decides and records each pod's network: it runs as a
-// Deployment of which one replica leads.
+// The fairlead-controller decides and records each pod's network. It runs as a
+// Deployment; one replica leads.
 package main
 
 import (

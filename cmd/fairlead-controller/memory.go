@@ -14,47 +14,46 @@ import (
 )
 
 // How much, in percent, the heap may grow until garbage is collected. At first
-// nearly all that is read is kept, and looking at it again and again for garbage
-// would take longer than reading it. Then pods are served while PodAttachments are
-// read. Afterwards memory is dearer than time, where there is much of it in use.
+// (growthAtFirst) nearly all that is read is kept, and collecting garbage again and again
+// would take longer than reading. Then (growthThen) pods are served while PodAttachments
+// are read. Afterwards (growth) memory is dearer than time if much of it is in use.
 const (
 	growthAtFirst = 400
 	growthThen    = 100
 	growth        = 50
 )
 
-// spare is what a heap may grow by in any case, in bytes. In a small cluster a burst
-// of pods would else have garbage collected every few megabytes: a sixth of what the
-// controller does in it.
+// spare is how much a heap may grow in any case, in bytes. Otherwise a burst of pods in a
+// small cluster would have garbage collected every few megabytes, which took a sixth of
+// the controller's work.
 const spare = 32 << 20
 
-// growthFor is how much a heap may grow, in percent, of which so many bytes are in
-// use.
+// growthFor returns how much a heap with live bytes in use may grow, in percent.
 func growthFor(live uint64) int {
 	return int(min(max(growth, spare*100/max(live, 1)), growthAtFirst))
 }
 
-// giveBackEvery is how often memory is given back: as often as Go collects
+// freeEvery is how often memory is given back to the system: as often as Go collects
 // garbage in a program that is idle.
-const giveBackEvery = 2 * time.Minute
+const freeEvery = 2 * time.Minute
 
-// giveBack gives the system back the memory that is not used any more: what
-// reading all objects for the first time took beside what is kept of them, and
-// then what each burst of pods took. Go alone keeps up to twice of what is in use.
-func giveBack(caches cache.Cache) run.Everywhere {
+// freeMemory gives unused memory back to the system: after the first reading of all
+// objects, and then every freeEvery, for instance after a burst of pods. Go alone keeps
+// up to twice the memory in use.
+func freeMemory(caches cache.Cache) run.Everywhere {
 	return func(ctx context.Context) error {
 		if !caches.WaitForCacheSync(ctx) {
 			return nil
 		}
 		debug.SetGCPercent(growthThen)
-		_, err := caches.GetInformer(ctx, &v1alpha1.PodAttachment{}) // which are read last
+		_, err := caches.GetInformer(ctx, &v1alpha1.PodAttachment{}) // PodAttachments are read last
 		if ctx.Err() != nil {
 			return nil
 		}
 		if err != nil {
 			return fmt.Errorf("wait for the PodAttachments: %w", err)
 		}
-		tick := time.NewTicker(giveBackEvery)
+		tick := time.NewTicker(freeEvery)
 		defer tick.Stop()
 		for {
 			debug.FreeOSMemory()
@@ -68,7 +67,7 @@ func giveBack(caches cache.Cache) run.Everywhere {
 	}
 }
 
-// inUse is what the last garbage collection left of the heap, in bytes.
+// inUse returns the size of the heap after the last garbage collection, in bytes.
 func inUse() uint64 {
 	live := []metrics.Sample{{Name: "/gc/heap/live:bytes"}}
 	metrics.Read(live)

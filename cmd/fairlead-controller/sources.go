@@ -13,7 +13,7 @@ import (
 	"fairlead.dev/fairlead/internal/source/npwg"
 )
 
-// further is what serves interfaces beside the default one.
+// further has the sources of interfaces beside the default one.
 type further struct {
 	sources []pod.Source
 	// chosen and networks are nil unless the source npwg is enabled.
@@ -41,7 +41,7 @@ func newFurther(h *host, table driver.Table) (further, error) {
 	return f, nil
 }
 
-// retry calls the pods that wait when a network changes.
+// retry calls again whenever a network changes, so that waiting pods are tried again.
 func (f further) retry(ctx context.Context, again func()) error {
 	if f.networks == nil {
 		return nil
@@ -49,7 +49,7 @@ func (f further) retry(ctx context.Context, again func()) error {
 	return f.networks.Watch(ctx, again)
 }
 
-// networkTypes names the driver of each type of network.
+// networkTypes returns the name of the driver of each type of network.
 func networkTypes(table driver.Table) map[string]string {
 	types := map[string]string{}
 	for name, d := range table {

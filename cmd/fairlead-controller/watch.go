@@ -10,19 +10,19 @@ import (
 	"k8s.io/client-go/tools/cache"
 )
 
-// A watch that fails is started again by client-go, with backoff. Only one that
-// has been failing for longer than watchDeadline makes the program unhealthy.
+// client-go starts a failed watch again, with backoff. The program is unhealthy only if a
+// watch has been failing for longer than watchDeadline.
 const (
 	watchDeadline = 3 * time.Minute
-	// watchQuiet is for how long a watch that works no more can be silent. Up to
-	// a minute of backoff lies between two tries, and to an API server that is
-	// cut off a try is two calls, of which each takes until its timeout.
+	// watchQuiet is the longest time between two errors of a watch that keeps failing. Up
+	// to a minute of backoff lies between two tries. If the API server is cut off, a try
+	// is two calls that each take until their timeout.
 	watchQuiet = 4 * time.Minute
 )
 
-// watchHealth judges whether this process still hears of changes. What client-go
-// goes on trying without a word, as while the API server refuses connections, it
-// does not hear of: a new process would find the same.
+// watchHealth judges whether this process still receives changes. It gets no error from a
+// watch that client-go tries again without reporting, as while the API server refuses
+// connections. A new process would find the same.
 type watchHealth struct {
 	log logr.Logger
 
@@ -30,12 +30,11 @@ type watchHealth struct {
 	watches map[*cache.Reflector]*failures
 }
 
-// failures of one watch, with nothing heard and less than watchQuiet between
-// them.
+// failures of one watch, without progress and with less than watchQuiet between them.
 type failures struct {
 	first, last time.Time
 	cause       error
-	// version of the resource that the watch has got to.
+	// version is the resource version that the watch has reached.
 	version string
 }
 
@@ -57,8 +56,8 @@ func (w *watchHealth) failed(_ context.Context, r *cache.Reflector, err error) {
 	w.log.Info("watch failed, starting it again", "resource", r.TypeDescription(), "err", err.Error())
 }
 
-// check fails while a watch has been failing past the deadline. One that has got
-// on since then works again.
+// check fails while a watch has been failing for watchDeadline. A watch that has made
+// progress since then works again.
 func (w *watchHealth) check() error {
 	w.mu.Lock()
 	defer w.mu.Unlock()

@@ -47,7 +47,7 @@ func newController(ctx context.Context, cfg config.Controller) (*parts, error) {
 	if err != nil {
 		return nil, err
 	}
-	var attachments *controller.Attachments // which the drivers ask when all runs
+	var attachments *controller.Attachments // the drivers use it when everything runs
 	h := &host{
 		cfg: cfg, mgr: mgr, turns: controller.NewTurns(cfg.Workers),
 		listed: func() bool { return attachments.Listed() }, leads: own.Leading,
@@ -99,11 +99,11 @@ func newController(ctx context.Context, cfg config.Controller) (*parts, error) {
 		each(mgr, election.EachTerm(attachments.Activations), election.EachTerm(collector.Run), beacon.Run, election.Run),
 		further.addTo(mgr, election),
 		mgr.Add(newServer(cfg, watches, table)),
-		mgr.Add(giveBack(mgr.GetCache())),
+		mgr.Add(freeMemory(mgr.GetCache())),
 	)
 }
 
-// each has every one of these run.
+// each adds every function to the manager, to run on the leader and on standbys.
 func each(mgr manager.Manager, runs ...func(context.Context) error) error {
 	var errs []error
 	for _, f := range runs {
@@ -112,7 +112,7 @@ func each(mgr manager.Manager, runs ...func(context.Context) error) error {
 	return errors.Join(errs...)
 }
 
-// remembered is all that tells how much it remembers.
+// remembered returns the functions that report how many entries each part remembers.
 func remembered(table driver.Table, f further, attachments *controller.Attachments) []func() map[string]int {
 	all := append(f.remembered(), attachments.Remembered)
 	for _, d := range table {
@@ -142,7 +142,7 @@ func newServer(cfg config.Controller, watches *watchHealth, table driver.Table) 
 		Ready: map[string]run.Check{"caches": func() error {
 			for name, d := range table {
 				if !d.IsSynced() {
-					return fmt.Errorf("driver %s still reads what is taken", name)
+					return fmt.Errorf("driver %s still reads which addresses are taken", name)
 				}
 			}
 			return nil
@@ -150,19 +150,19 @@ func newServer(cfg config.Controller, watches *watchHealth, table driver.Table) 
 	}
 }
 
-// Run runs until ctx ends. The lease is given back on the way out, when all work has
-// ended, so that a standby takes over at once.
+// Run runs until ctx ends. When all work has ended it gives the lease back, so that a
+// standby takes over at once.
 func (p *parts) Run(ctx context.Context) error {
 	debug.SetGCPercent(growthAtFirst)
 	err := p.manager.Start(ctx)
 	if err := p.election.Release(ctx); err != nil {
-		log.FromContext(ctx).Error(err, "a standby has to wait until the lease runs out")
+		log.FromContext(ctx).Error(err, "cannot give the lease back: a standby waits until it runs out")
 	}
 	return err
 }
 
-// newManager connects to Kubernetes, with caches that hold no more of each
-// object than is used. It knows nothing of leaders: see newElection.
+// newManager connects to Kubernetes, with caches that hold only the used fields of each
+// object. It has no leader election: see newElection.
 func newManager(ctx context.Context, kube *rest.Config) (manager.Manager, *watchHealth, error) {
 	scheme := runtime.NewScheme()
 	if err := errors.Join(clientgoscheme.AddToScheme(scheme), v1alpha1.AddToScheme(scheme)); err != nil {
