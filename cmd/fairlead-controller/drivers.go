@@ -38,7 +38,7 @@ type host struct {
 	// leads reports whether this process leads.
 	leads func() bool
 	// vacant reports whether no address of an IPPool is taken, kept or cooling down;
-	// again is when to ask once more. The native driver sets it.
+	// again is the time until the next check. The native driver sets it.
 	vacant func(ctx context.Context, o *v1alpha1.IPPool) (vacant bool, again time.Duration, err error)
 }
 

@@ -65,7 +65,7 @@ type Config struct {
 	// Retry calls again, until ctx ends, whenever waiting pods may get their network for
 	// a reason that no driver reports. Nil if there is no such reason.
 	Retry func(ctx context.Context, again func()) error
-	// Now is the clock that durations are measured with; time.Now if nil.
+	// Now is the clock for all durations in the evidence about nodes; time.Now if nil.
 	Now func() time.Time
 	// Left gives back the interfaces that drivers, by name, hold for a pod that is gone
 	// and had no record yet. If it is nil, garbage collection gives them back later.

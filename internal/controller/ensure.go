@@ -112,12 +112,12 @@ func (r *Attachments) write(ctx context.Context, p *corev1.Pod, record *v1alpha1
 	return nil
 }
 
-// checkExisting returns nil if the record that exists already is this pod's;
-// driver.ErrConflict if it belongs to another pod.
+// checkExisting reads the record that exists already and returns nil if it is this pod's;
+// driver.ErrConflict if it belongs to another pod; any other error if it cannot be read.
 func (r *Attachments) checkExisting(ctx context.Context, p *corev1.Pod, record *v1alpha1.PodAttachment) error {
 	existing := &v1alpha1.PodAttachment{}
 	if err := r.Live.Get(ctx, client.ObjectKeyFromObject(record), existing); err != nil {
-		return fmt.Errorf("it was there and cannot be read: %w", err)
+		return fmt.Errorf("it exists and cannot be read: %w", err)
 	}
 	if pod.Of(existing) != pod.KeyOf(p) {
 		return fmt.Errorf("%w: the name is taken by the record of another pod, %s with UID %s: delete this pod, so that its successor has another",

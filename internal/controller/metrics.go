@@ -59,15 +59,15 @@ func NewMetrics(r prometheus.Registerer) (*Metrics, error) {
 		}, []string{"result"}),
 		releases: prometheus.NewCounterVec(prometheus.CounterOpts{
 			Namespace: "fairlead", Subsystem: "controller", Name: "releases_total",
-			Help: "Attempts to take a pod's network back, by result.",
+			Help: "Attempts to release the network of a pod, by result.",
 		}, []string{"result"}),
 		proofs: prometheus.NewCounterVec(prometheus.CounterOpts{
 			Namespace: "fairlead", Subsystem: "release", Name: "proofs_total",
-			Help: "Networks of pods taken back, by what showed that nothing uses them: detached, rebooted, out_of_service, node_deleted, reclaimed.",
+			Help: "Networks of pods released, by the proof that nothing uses them: detached, rebooted, out_of_service, node_deleted, reclaimed.",
 		}, []string{"proof"}),
 		waiting: prometheus.NewGauge(prometheus.GaugeOpts{
 			Namespace: "fairlead", Subsystem: "controller", Name: "waiting_pods",
-			Help: "Pods that wait for their network: what they ask for is not to be had yet, or all PodAttachments are still being read.",
+			Help: "Pods that wait for their network: their request cannot be served yet, or all PodAttachments are still being read.",
 		}),
 	}
 	present := func(c prometheus.Collector) prometheus.Collector { return whileLeading{c, &m.standsBy} }

@@ -177,8 +177,8 @@ func (r *Attachments) reclaimAfter(ctx context.Context, from client.Reader, reco
 
 // givenUp reports whether the record of a pod that terminates on an unreachable node may
 // be deleted before the pod is gone. The pod would be gone only when the node is back,
-// and the operator chose to reclaim its addresses. again is when to try once more; 0 if
-// events decide.
+// and the operator chose to reclaim its addresses. again is the time until the next
+// check; 0 if events decide.
 func (r *Attachments) givenUp(ctx context.Context, record *v1alpha1.PodAttachment, p *corev1.Pod) (yes bool, again time.Duration, err error) {
 	if p.DeletionTimestamp == nil {
 		return false, 0, nil

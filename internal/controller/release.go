@@ -66,7 +66,7 @@ func (r *Attachments) releaseRecords(ctx context.Context, s *observed) (ctrl.Res
 }
 
 // needed reports whether a record stays: its pod may use it, and the operator has not
-// chosen to reclaim it. again is when to check once more; 0 if events decide.
+// chosen to reclaim it. again is the time until the next check; 0 if events decide.
 func (r *Attachments) needed(ctx context.Context, s *observed, record *v1alpha1.PodAttachment) (needed bool, again time.Duration, err error) {
 	if record != s.current || !pod.Holds(s.pod) || record.DeletionTimestamp != nil {
 		return false, 0, nil
@@ -118,8 +118,8 @@ func (r *Attachments) release(ctx context.Context, record *v1alpha1.PodAttachmen
 }
 
 // keepForPod drops the finalizer of a record whose pod lives on, as after the deletion of
-// the record by hand, and reports whether it did. p is the pod of that name, or nil.
-// again is when to check once more; 0 if all is known.
+// the record by hand, and reports whether it did. p is the pod of the same name, or nil.
+// again is the time until the next check; 0 if all is known.
 //
 // The pod keeps its interfaces, and its next record names them. Giving them back would be
 // wrong: the API server may still be processing a create of this record, which would
@@ -143,7 +143,7 @@ func (r *Attachments) keepForPod(ctx context.Context, record *v1alpha1.PodAttach
 	if err := r.dropFinalizer(ctx, record); err != nil {
 		return false, 0, err
 	}
-	log.FromContext(ctx).Info("attachment was deleted while its pod lives, which keeps its addresses", "attachment", klog.KObj(record), "addresses", record.Spec.Summary.Addresses)
+	log.FromContext(ctx).Info("attachment deleted while its pod lives; the pod keeps its addresses", "attachment", klog.KObj(record), "addresses", record.Spec.Summary.Addresses)
 	return true, 0, nil
 }
 

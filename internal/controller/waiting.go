@@ -81,7 +81,7 @@ const nodeCacheLag = 5 * time.Second
 // eventNodeUnknown is posted on a pod that is bound to a node that does not exist.
 const eventNodeUnknown = "NodeUnknown"
 
-// nodeOf reports whether the Node of a pod is known, and whether it is ours.
+// nodeOf reports whether the Node of a pod is known, and whether it is served.
 func (r *Attachments) nodeOf(ctx context.Context, p *corev1.Pod) (known, ours bool) {
 	if p.Spec.NodeName == "" {
 		return false, false
@@ -212,8 +212,8 @@ func (w *waiting) all() []reconcile.Request {
 	return out
 }
 
-// giveBackUnrecorded gives back the interfaces that a waiting pod had obtained when it went. A pod
-// that terminates keeps them until it is gone.
+// giveBackUnrecorded gives back the interfaces that a waiting pod had obtained when it
+// went. A pod that terminates keeps them until it is gone.
 func (r *Attachments) giveBackUnrecorded(ctx context.Context, s *observed) (ctrl.Result, error) {
 	w, ok := r.waiting.get(s.key)
 	if !ok || s.pod != nil && pod.KeyOf(s.pod) == w.pod.Key && pod.Holds(s.pod) {
@@ -221,7 +221,7 @@ func (r *Attachments) giveBackUnrecorded(ctx context.Context, s *observed) (ctrl
 	}
 	if held := r.heldOf(w); r.Left != nil && len(held) > 0 {
 		if err := r.Left(ctx, w.pod, held); err != nil {
-			return ctrl.Result{}, fmt.Errorf("give back what pod %s had while it waited: %w", s.key, err)
+			return ctrl.Result{}, fmt.Errorf("give back the interfaces of pod %s, which waited for others: %w", s.key, err)
 		}
 	}
 	r.waiting.remove(s.key)

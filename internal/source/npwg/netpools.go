@@ -168,8 +168,8 @@ func (n *Networks) post(of corev1.ObjectReference, r remarks) {
 
 // provide writes the pools of one network and deletes those that its namespace does not
 // need any more. It posts warnings on the network. For a network that is gone, or a key
-// without a name, it only deletes. again is when to try once more; zero if an event will
-// follow.
+// without a name, it only deletes. again is the time until the next try; zero if an event
+// will follow.
 func (n *Networks) provide(ctx context.Context, key types.NamespacedName) (again time.Duration, err error) {
 	n.mu.Lock()
 	known, ready := n.m[key], n.unread == nil

@@ -65,7 +65,8 @@ type Config struct {
 	// MaxPools is how many IPPools are written for the networks of one namespace.
 	MaxPools int
 	// Vacant reports whether no address of an IPPool is taken, kept or cooling down. If
-	// not, again is when to ask once more; zero if the pool's status changes first.
+	// not, again is the time until the next check; zero if the pool's status changes
+	// first.
 	Vacant func(ctx context.Context, o *v1alpha1.IPPool) (vacant bool, again time.Duration, err error)
 }
 
