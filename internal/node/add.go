@@ -60,7 +60,7 @@ func (pn *podNetwork) SetUpPod(ctx context.Context, r cniproto.Request) ([]byte,
 func (pn *podNetwork) answerRepeat(ctx context.Context, rec *ledger.Record, r cniproto.Request) ([]byte, error) {
 	add := rec.Plug()
 	if add.State != ledger.Attached {
-		return nil, fault.Errorf(fault.ErrGone, "sandbox %s is being removed: an ADD came after its DEL, or before what was left of the one before is gone", r.ContainerID)
+		return nil, fault.Errorf(fault.ErrGone, "sandbox %s is being removed: this ADD came after its DEL, or before the rest of an earlier ADD was removed", r.ContainerID)
 	}
 	if add.IfName != r.IfName {
 		return nil, fault.Errorf(fault.ErrEnvironment, "CNI_IFNAME: %q: sandbox %s has its default interface already, as %q", r.IfName, r.ContainerID, add.IfName)
@@ -84,10 +84,10 @@ func (pn *podNetwork) answerRepeat(ctx context.Context, rec *ledger.Record, r cn
 func verifyAddresses(ctx context.Context, containerID string, add *ledger.Add, ns Sandbox, netns string) error {
 	have, err := podIPs(ctx, ns, netns, add.IfName)
 	if err != nil {
-		return fault.Errorf(fault.ErrDiffers, "sandbox %s was plugged already, and is no longer: %w", containerID, err)
+		return fault.Errorf(fault.ErrDiffers, "sandbox %s was plugged before, and is not any more: %w", containerID, err)
 	}
 	if lost := missingAddress(add, have); lost != "" {
-		return fault.Errorf(fault.ErrDiffers, "sandbox %s was plugged already, and its %s", containerID, lost)
+		return fault.Errorf(fault.ErrDiffers, "sandbox %s was plugged before, and its %s", containerID, lost)
 	}
 	return nil
 }

@@ -75,7 +75,7 @@ func (pn *podNetwork) addAddresses(ctx context.Context, r cniproto.Request) ([]b
 	}})
 	if err == nil && config.Gateway != "" {
 		pn.events.Report(report.Event{Pod: pod, Reason: reasonNetworkDiffers, Note: fmt.Sprintf(
-			"CNI_ARGS: GATEWAY=%.60s has no effect on interface %s: its gateway is what the network or the pool says", config.Gateway, r.IfName)})
+			"CNI_ARGS: GATEWAY=%.60s has no effect on interface %s: its gateway comes from the network or the pool", config.Gateway, r.IfName)})
 	}
 	return result, err
 }
@@ -92,7 +92,7 @@ func (pn *podNetwork) repeatAddresses(rec *ledger.Record, add *ledger.Add, r cni
 	case rec.NetnsID != id || !rec.Pod.Is(pod):
 		return nil, fault.Errorf(fault.ErrEnvironment, "CNI_NETNS: %q: interface %s of sandbox %s has its addresses already, in another namespace or pod, which was at %q", r.Netns, r.IfName, r.ContainerID, rec.Netns)
 	case add.State != ledger.Attached:
-		return nil, fault.Errorf(fault.ErrGone, "interface %s of sandbox %s is being removed: an ADD came before its addresses were given back", r.IfName, r.ContainerID)
+		return nil, fault.Errorf(fault.ErrGone, "interface %s of sandbox %s is being removed: this ADD came before its addresses were returned", r.IfName, r.ContainerID)
 	}
 	return answer.InVersion(add.Result, r.CNIVersion())
 }

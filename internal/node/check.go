@@ -41,7 +41,7 @@ func (pn *podNetwork) check(ctx context.Context, r cniproto.Request) error {
 		found := differences(rec.ContainerID, rec.Plug().Interfaces, prev, seen)
 		diffs := found.diffs
 		if len(found.others) > 0 {
-			logr.FromContextOrDiscard(ctx).V(run.LevelPod).Info("CHECK: plugins after this one have changed a sandbox, which is theirs to do", "pod", rec.Pod, "changes", found.others)
+			logr.FromContextOrDiscard(ctx).V(run.LevelPod).Info("CHECK: later plugins of the chain have changed a sandbox, as they may", "pod", rec.Pod, "changes", found.others)
 		}
 		if len(diffs) == 0 {
 			return nil

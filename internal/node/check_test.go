@@ -103,7 +103,7 @@ func TestCheck(t *testing.T) {
 			},
 		},
 		{
-			name: "all differences of all interfaces are told", code: fault.CodeDiffers, words: []string{"5 differences", "ns/p"},
+			name: "all differences of all interfaces are reported", code: fault.CodeDiffers, words: []string{"5 differences", "ns/p"},
 			diffs: []string{
 				"interface eth0 has MAC 0a:58:0a:f4:00:99, not 0a:58:0a:f4:00:05", "interface eth0 has an MTU of 1600 bytes, not 1500",
 				"interface eth0 lacks address 10.244.1.5/32", "interface eth0 lacks the route to 0.0.0.0/0 via 169.254.1.1",

@@ -53,7 +53,7 @@ func TestDamagedAddressRecord(t *testing.T) {
 		w.deleteAttachment(key)
 		settle()
 		if got := w.state(key); got != v1alpha1.SandboxAttached {
-			t.Errorf("it is %q although nobody knows", got)
+			t.Errorf("it is %q although that is unknown", got)
 		}
 		if _, err := w.ipam("DEL", "c1", "net1", "", "", macvlan); err != nil {
 			t.Fatal(err)

@@ -223,7 +223,7 @@ var faults = []struct {
 		close(f.blocker.on)
 		f.release()
 		if err := <-f.added; err == nil {
-			f.t.Error("ADD succeeded for nobody")
+			f.t.Error("ADD succeeded after its runtime gave up")
 		}
 		nodetest.WantCode(f.t, f.del("c1"), 0)
 	}},

@@ -57,7 +57,7 @@ func TestMigratedSandboxIsRestarted(t *testing.T) {
 		t := w.t
 		w.network.statuses.Holding = func(context.Context, []netip.Addr) (string, error) {
 			if len(w.kernel.names()) > 0 {
-				t.Error("looked for a sandbox of which there is a record")
+				t.Error("looked for the namespace of a sandbox that has a record")
 			}
 			return "", nil
 		}

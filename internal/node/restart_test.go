@@ -484,7 +484,7 @@ func TestPluggedAgainAfterReboot(t *testing.T) {
 			w.wantWrites(key, "Attached/c1", "Attached/c3", "Attached/c3")
 		})
 	})
-	t.Run("somebody else writes", func(t *testing.T) {
+	t.Run("another program writes", func(t *testing.T) {
 		onTestNode(t, func(w *testNode) {
 			key := w.outlivesBoot()
 			wrote := false

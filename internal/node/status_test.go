@@ -109,7 +109,7 @@ func TestStatusAfterARestart(t *testing.T) {
 		{name: "a while ago", code: cniproto.CodeUnavailable, change: func(w *testNode) { w.pass(health.HeartbeatGrace + time.Second) }},
 		{name: "in another boot", code: cniproto.CodeUnavailable, change: func(w *testNode) { w.bootID = "boot-2" }},
 		{
-			name: "nobody knows", code: cniproto.CodeUnavailable,
+			name: "unknown", code: cniproto.CodeUnavailable,
 			change: func(w *testNode) { _ = os.Remove(filepath.Join(w.dir, cniproto.HeartbeatFile)) },
 		},
 	} {

@@ -275,7 +275,7 @@ func (pn *podNetwork) complete(ctx context.Context, rec *ledger.Record) error {
 		if err != nil || path != "" {
 			return err
 		}
-		logr.FromContextOrDiscard(ctx).Info("damaged record is of a sandbox that is gone without a DEL for its addresses", "sandbox", rec.ContainerID)
+		logr.FromContextOrDiscard(ctx).Info("sandbox of a damaged record is gone without a DEL for its addresses", "sandbox", rec.ContainerID)
 		pn.metrics.swept.WithLabelValues("addresses").Inc()
 	}
 	return pn.ledger.Complete(rec)

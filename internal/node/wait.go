@@ -198,7 +198,7 @@ func (pn *podNetwork) markRebooted(ctx context.Context, rec *ledger.Record) erro
 		pa := pn.registry.Get(key)
 		switch {
 		case pa == nil || pa.UID != rec.Attachment.UID || pa.DeletionTimestamp != nil:
-			return fault.Errorf(fault.ErrNotReady, "pod %s: its PodAttachment %s is being deleted, and is of the boot before", rec.Pod, key.Name)
+			return fault.Errorf(fault.ErrNotReady, "pod %s: its PodAttachment %s is being deleted, and its status is of an earlier boot", rec.Pod, key.Name)
 		case !ofEarlierBoot(pa, rec.BootID):
 			return nil
 		}
@@ -206,7 +206,7 @@ func (pn *podNetwork) markRebooted(ctx context.Context, rec *ledger.Record) erro
 		err := pn.statuses.Write(ctx, pa, v1alpha1.Sandbox{ID: rec.ContainerID, BootID: rec.BootID, State: v1alpha1.SandboxAttached}, not, not)
 		if !apierrors.IsConflict(err) {
 			if err != nil {
-				err = fault.Errorf(fault.ErrNotReady, "pod %s: it was plugged before node %s booted, and that it is plugged again must be written first: %w", rec.Pod, pn.node, err)
+				err = fault.Errorf(fault.ErrNotReady, "pod %s: it was plugged before node %s booted, and its status cannot be written before it is plugged again: %w", rec.Pod, pn.node, err)
 			}
 			return err
 		}
@@ -216,7 +216,7 @@ func (pn *podNetwork) markRebooted(ctx context.Context, rec *ledger.Record) erro
 			if cause := context.Cause(ctx); !errors.Is(cause, context.DeadlineExceeded) {
 				return fmt.Errorf("pod %s: %w", rec.Pod, cause)
 			}
-			return fault.Errorf(fault.ErrNotReady, "pod %s: PodAttachment %s did not arrive as it is now within %s", rec.Pod, key.Name, pn.addTimeout)
+			return fault.Errorf(fault.ErrNotReady, "pod %s: the current state of PodAttachment %s did not arrive within %s", rec.Pod, key.Name, pn.addTimeout)
 		}
 	}
 }
@@ -298,5 +298,5 @@ func (pn *podNetwork) notActive(pa *v1alpha1.PodAttachment, name string) string 
 	if c := meta.FindStatusCondition(pa.Status.Conditions, v1alpha1.ConditionReady); c != nil && c.Message != "" {
 		return msg + ": " + c.Message
 	}
-	return msg + ": the controller has not said why"
+	return msg + ": the controller has given no reason"
 }
