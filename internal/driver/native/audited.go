@@ -16,17 +16,17 @@ import (
 	"fairlead.dev/fairlead/internal/ipam/audit"
 )
 
-// maxFindings is how many findings a condition names.
+// maxFindings is the largest number of findings that a condition lists.
 const maxFindings = 3
 
-// auditReasons are those of the condition Consistent, by invariant.
+// auditReasons are the reasons of the condition Consistent, by invariant.
 var auditReasons = map[string]string{
 	audit.OneHolder: "NotOneHolder",
 	audit.Explained: "Unexplained",
 	audit.AddsUp:    "CountsDiffer",
 }
 
-// audits looks at all pools when an audit has come to another result.
+// audits enqueues all pools when the result of the audit changes.
 func (r *PoolStatus) audits(_ context.Context, q queue) error {
 	if r.OnAudit != nil {
 		r.OnAudit(func() {
@@ -38,14 +38,16 @@ func (r *PoolStatus) audits(_ context.Context, q queue) error {
 	return nil
 }
 
-// showAudit fills in what the last audit found about a pool, if there was one.
+// showAudit sets the condition Consistent from the findings of the last audit. Before the
+// first audit it changes nothing. It posts an event if there are findings and their text
+// has changed.
 func (r *PoolStatus) showAudit(o *v1alpha1.IPPool, pool *ipam.Pool) {
 	if r.Audited == nil {
 		return
 	}
 	found, known := r.Audited(pool)
 	if !known {
-		return // what a leader before found stays until this one has looked
+		return // the findings of an earlier leader stay until this one has audited
 	}
 	c := metav1.Condition{
 		Type: v1alpha1.ConditionConsistent, Status: metav1.ConditionTrue, Reason: "Audited",
@@ -61,8 +63,8 @@ func (r *PoolStatus) showAudit(o *v1alpha1.IPPool, pool *ipam.Pool) {
 	meta.SetStatusCondition(&o.Status.Conditions, c)
 }
 
-// auditText names the first findings. It names no holder: who may read pools and events
-// need not be somebody who may know whose an address is.
+// auditText lists the first maxFindings findings. It names no holder, since readers of
+// pools and events may not be allowed to know the holder of an address.
 func auditText(found []audit.Finding) string {
 	var texts []string
 	for _, f := range found[:min(len(found), maxFindings)] {

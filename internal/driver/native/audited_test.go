@@ -13,7 +13,7 @@ import (
 	"fairlead.dev/fairlead/internal/ipam/audit"
 )
 
-// noted are events.
+// noted records events.
 type noted struct {
 	events.EventRecorder
 	texts []string
@@ -24,8 +24,8 @@ func (n *noted) Eventf(_, _ runtime.Object, kind, reason, _, note string, args .
 	n.texts = append(n.texts, kind+" "+reason+" "+args[0].(string))
 }
 
-// What an audit found is a condition of the pool, an event once, and names nobody; before
-// the first audit nothing is said.
+// The findings of an audit become a condition of the pool and, once, an event. Neither
+// names a holder. Before the first audit there is no condition.
 func TestShowAudit(t *testing.T) {
 	finding := audit.Finding{
 		Invariant: audit.OneHolder, Domain: "default", Address: "10.0.0.7", What: "2 PodAttachments name the address",

@@ -11,9 +11,9 @@ import (
 	"fairlead.dev/fairlead/internal/ipam/block"
 )
 
-// Feed connects the informers of IPBlocks, IPPools and IPReservations to the
-// store and the set of pools, also on a standby, so that a new leader knows everything at once.
-// A change of a pool or a reservation calls pods back, as Pools.Wake was told.
+// Feed connects the informers of IPBlocks, IPPools and IPReservations to the store and the
+// set of pools. It does so on standbys too, so that a new leader has a complete state at
+// once. A change of a pool or a reservation calls the functions registered by Pools.Wake.
 func Feed(ctx context.Context, informers ctrlcache.Informers, s *block.Store, pools *Pools) (*Fed, error) {
 	blocks, err := informers.GetInformer(ctx, &v1alpha1.IPBlock{})
 	if err != nil {
@@ -82,18 +82,17 @@ func Feed(ctx context.Context, informers ctrlcache.Informers, s *block.Store, po
 	return &Fed{informers: []cache.ResourceEventHandlerRegistration{blocksFed, poolsFed, reservationsFed}}, nil
 }
 
-// Fed is how far a store and pools have been fed.
+// Fed reports how much of the initial state a store and its pools have received.
 type Fed struct {
 	informers []cache.ResourceEventHandlerRegistration
 }
 
-// Synced reports whether all that existed has been taken in.
+// Synced reports whether all objects that existed at the start have been received.
 func (f *Fed) Synced() bool {
 	return !slices.ContainsFunc(f.informers, func(r cache.ResourceEventHandlerRegistration) bool { return !r.HasSynced() })
 }
 
-// Wait returns true when all that existed has been taken in, and false when ctx ends
-// before.
+// Wait returns true when Synced would, and false if ctx ends before.
 func (f *Fed) Wait(ctx context.Context) bool {
 	for _, r := range f.informers {
 		select {
@@ -105,7 +104,8 @@ func (f *Fed) Wait(ctx context.Context) bool {
 	return true
 }
 
-// last is the object of a delete event, also of one that the watch missed.
+// last returns the object of a delete event, also if the watch missed the deletion and the
+// event has only the last known state.
 func last[T any](o any) (T, bool) {
 	if t, ok := o.(cache.DeletedFinalStateUnknown); ok {
 		o = t.Obj

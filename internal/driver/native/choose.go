@@ -13,8 +13,8 @@ import (
 	"fairlead.dev/fairlead/internal/ipam/block"
 )
 
-// Ensure implements driver.Driver. It asks the pools in order; all addresses
-// of an interface come from one of them, or from each.
+// Ensure implements driver.Driver. It tries the pools in order. All addresses of an
+// interface come from one pool, or, with Asks.EachPool, one address per family from each.
 func (d *Driver) Ensure(ctx context.Context, asked *driver.Request) (*driver.Attachment, error) {
 	r := newRequest(asked)
 	held, err := d.store.Settled(ctx, HolderOf(r.Owner))
@@ -30,20 +30,21 @@ func (d *Driver) Ensure(ctx context.Context, asked *driver.Request) (*driver.Att
 		names = r.Pools
 	}
 	if len(held) > 0 {
-		a, err := d.again(ctx, names, held, r)
+		a, err := d.takeHeld(ctx, names, held, r)
 		switch {
 		case err == nil:
-			return d.asHeld(ctx, names, r, a)
+			return d.withHeldClaim(ctx, names, r, a)
 		case !errors.Is(err, driver.ErrExhausted):
 			return nil, err
 		}
-		// It has one family of a pool that lacks the other: no record names it.
+		// The owner has an address of one family, and the pool has none left of the other.
+		// No record names the address, so another pool may serve the pod.
 	}
 	var no refusals
 	for _, name := range d.claimedFirst(names, r) {
-		a, err := d.from(ctx, name, r)
+		a, err := d.fromPool(ctx, name, r)
 		if err == nil {
-			return d.asHeld(ctx, names, r, a)
+			return d.withHeldClaim(ctx, names, r, a)
 		}
 		if !nextMayHelp(err) {
 			return nil, fmt.Errorf("pool %s: %w", name, err)
@@ -53,21 +54,22 @@ func (d *Driver) Ensure(ctx context.Context, asked *driver.Request) (*driver.Att
 	return nil, no.err()
 }
 
-// asHeld returns what a pool gave. Another leader may have been faster, with a pool
-// that overlaps and a claim: the pool then found again what the owner has, and the
-// record is to name the pool with the claim for which it is kept.
-func (d *Driver) asHeld(ctx context.Context, names []string, r *request, a *driver.Attachment) (*driver.Attachment, error) {
+// withHeldClaim returns a if it names the claim of all addresses that the owner has.
+// Otherwise another leader took them before, with another claim and from an overlapping
+// pool. withHeldClaim then returns an attachment that names that pool and that claim.
+func (d *Driver) withHeldClaim(ctx context.Context, names []string, r *request, a *driver.Attachment) (*driver.Attachment, error) {
 	held := d.store.Held(HolderOf(r.Owner))
 	if !slices.ContainsFunc(held, func(l block.Lease) bool { return l.Claim != a.Interface.Claim }) {
 		return a, nil
 	}
-	return d.again(ctx, names, held, r)
+	return d.takeHeld(ctx, names, held, r)
 }
 
-// again returns what the owner already has, from before a crash or an earlier
-// call: whether the pool would still serve it does not matter then. Of pools that
-// overlap it is the one with the claim for which the addresses are kept.
-func (d *Driver) again(ctx context.Context, names []string, held []block.Lease, r *request) (*driver.Attachment, error) {
+// takeHeld returns an attachment with the addresses that the owner already has, from
+// before a crash or from an earlier call. It does not check whether the pool would still
+// serve the pod. If several pools cover the addresses, it prefers the pool whose claim the
+// addresses have.
+func (d *Driver) takeHeld(ctx context.Context, names []string, held []block.Lease, r *request) (*driver.Attachment, error) {
 	var best Pool
 	most := 0
 	for _, name := range slices.Concat(names, d.pools.Names()) {
@@ -100,8 +102,8 @@ func (d *Driver) again(ctx context.Context, names []string, held []block.Lease, 
 	return a, nil
 }
 
-// each obtains addresses of every pool. The owner is the same for all of them,
-// so pools that overlap may give one address, and once.
+// each takes addresses from every pool of the request. All takes have the same owner, so
+// overlapping pools may yield the same address, which the interface then has once.
 func (d *Driver) each(ctx context.Context, r *request) (*driver.Attachment, error) {
 	whole := &driver.Attachment{}
 	parts, err := d.split(r)
@@ -125,7 +127,8 @@ func (d *Driver) each(ctx context.Context, r *request) (*driver.Attachment, erro
 	return whole, nil
 }
 
-// writable says whether what all pools give together can be written down.
+// writable returns nil if a record with the addresses of all pools together would be
+// valid. Errors: driver.ErrInvalid, and those of Pools.Get.
 func (d *Driver) writable(r *request) error {
 	var whole v1alpha1.Interface
 	var addresses []string
@@ -142,12 +145,12 @@ func (d *Driver) writable(r *request) error {
 		}
 		merge(&whole, planned)
 	}
-	whole.Addresses = addresses // as many as there are if none is of two pools
+	whole.Addresses = addresses // the most there can be: overlapping pools yield fewer
 	return writable(whole, r)
 }
 
-// part obtains addresses of one of several pools. Whether the pool would still
-// serve the pod does not matter when it has addresses of it.
+// part takes addresses from one of several pools. If the owner already has addresses of
+// the pool, part does not check whether the pool would still serve the pod.
 func (d *Driver) part(ctx context.Context, name string, r *request) (*driver.Attachment, error) {
 	pool, err := d.pools.Get(name)
 	if err != nil {
@@ -157,10 +160,12 @@ func (d *Driver) part(ctx context.Context, name string, r *request) (*driver.Att
 	if slices.ContainsFunc(d.store.Held(HolderOf(r.Owner)), has) {
 		return d.take(ctx, pool, r)
 	}
-	return d.from(ctx, name, r)
+	return d.fromPool(ctx, name, r)
 }
 
-// split gives each pool the requested addresses that it has.
+// split returns one request per pool, with the pool's own claims and the requested
+// addresses that it covers. Errors: driver.ErrInvalid if no pool covers an address, and
+// those of Pools.Get.
 func (d *Driver) split(r *request) ([]*request, error) {
 	parts := make([]*request, len(r.Pools))
 	placed := map[netip.Addr]bool{}
@@ -186,8 +191,8 @@ func (d *Driver) split(r *request) ([]*request, error) {
 	return parts, nil
 }
 
-// claimsIn are the claims of an interface in one of several pools: a claim keeps
-// one address of each family, and each pool gives one.
+// claimsIn returns the names of the claims for one of several pools. A claim holds one
+// address per family and each pool yields one, so each pool needs a claim of its own.
 func claimsIn(sticky map[v1alpha1.Sticky]string, pool string) map[v1alpha1.Sticky]string {
 	out := make(map[v1alpha1.Sticky]string, len(sticky))
 	for kind, claim := range sticky {
@@ -196,7 +201,8 @@ func claimsIn(sticky map[v1alpha1.Sticky]string, pool string) map[v1alpha1.Stick
 	return out
 }
 
-// merge adds what a further pool gave.
+// merge adds the addresses, gateways, routes and claim of a further pool. An address, a
+// gateway of a family, and a claim that whole already has are not added.
 func merge(whole *v1alpha1.Interface, more v1alpha1.Interface) {
 	address := func(cidr string) string { a, _, _ := strings.Cut(cidr, "/"); return a }
 	for _, a := range more.Addresses {
@@ -216,15 +222,18 @@ func merge(whole *v1alpha1.Interface, more v1alpha1.Interface) {
 	}
 }
 
-// from obtains an interface from one pool, if that serves the pod.
-func (d *Driver) from(ctx context.Context, name string, r *request) (*driver.Attachment, error) {
+// fromPool takes an interface from one pool, if the pool's selectors, networks and quota
+// admit the pod.
+func (d *Driver) fromPool(ctx context.Context, name string, r *request) (*driver.Attachment, error) {
 	pool, err := d.pools.Get(name)
 	if err != nil {
 		return nil, err
 	}
 	own := d.cfg.Namespace
 	if slices.Contains(d.cfg.Pools, name) {
-		own = "" // the default network's own: a network has them when they were opened to it
+		// A pool of the default network serves the operator's networks only if it is
+		// opened to them.
+		own = ""
 	}
 	if err := pool.admits(r, own); err != nil {
 		return nil, err
@@ -244,13 +253,14 @@ func (d *Driver) from(ctx context.Context, name string, r *request) (*driver.Att
 	return d.take(ctx, pool, r)
 }
 
-// nextMayHelp says whether another pool may be asked. It may not while a pool
-// may have given an address after all, or what was asked for has a holder.
+// nextMayHelp reports whether another pool may be tried after err. It may not if the
+// outcome of a take is unknown (the pod would have two addresses), or if another holder
+// has the requested address.
 func nextMayHelp(err error) bool {
 	return errors.Is(err, driver.ErrExhausted) || errors.Is(err, driver.ErrInvalid) || errors.Is(err, driver.ErrNotFound)
 }
 
-// refusal is why a pool gives nothing.
+// refusal is a pool that serves nothing, with the reason.
 type refusal struct {
 	pool string
 	err  error
@@ -258,8 +268,9 @@ type refusal struct {
 
 type refusals []refusal
 
-// err names every pool and why. It is ErrExhausted when waiting may help, else
-// ErrInvalid when something is wrong, else ErrNotFound.
+// err returns an error that names every pool with its reason: driver.ErrExhausted if any
+// pool is exhausted, so that waiting may help; otherwise driver.ErrInvalid if any reason
+// is; otherwise driver.ErrNotFound. A single refusal keeps its own sentinel.
 func (no refusals) err() error {
 	if len(no) == 1 {
 		return fmt.Errorf("pool %s: %w", no[0].pool, no[0].err)

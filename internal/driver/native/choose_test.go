@@ -18,7 +18,7 @@ import (
 	"fairlead.dev/fairlead/internal/ipam/block/blocktest"
 )
 
-// inMemory is the driver on blocks in memory.
+// inMemory is the driver with a block store on an API in memory.
 type inMemory struct {
 	*Driver
 	t     *testing.T
@@ -26,8 +26,8 @@ type inMemory struct {
 	store *block.Store
 }
 
-// start runs a driver whose network has the pools in the order in which they
-// are named. Networks of namespace blue are the operator's, and may draw from others.
+// start runs a driver whose default network has the pools, in the order of names. The
+// operator's namespace is blue: its networks may draw from every pool.
 func start(t *testing.T, api *blocktest.API, names ...string) *inMemory {
 	t.Helper()
 	s := block.New(api, block.Config{FreeLinger: -1})
@@ -51,7 +51,7 @@ func (d *inMemory) pool(name string, spec v1alpha1.IPPoolSpec) {
 	d.pools.observe(&v1alpha1.IPPool{ObjectMeta: metav1.ObjectMeta{Name: name}, Spec: spec})
 }
 
-// get obtains an interface and says from which pool and at which address.
+// get obtains an interface and returns its pool and addresses: "a 10.0.0.1/32".
 func (d *inMemory) get(r *driver.Request) string {
 	d.t.Helper()
 	a, err := d.Ensure(d.t.Context(), r)
@@ -61,23 +61,23 @@ func (d *inMemory) get(r *driver.Request) string {
 	return a.Interface.Pool + " " + strings.Join(a.Interface.Addresses, ",")
 }
 
-// refused says why there is no interface.
-func (d *inMemory) refused(r *driver.Request, result string, says ...string) {
+// refused fails the test unless Ensure fails with the result and every text in its error.
+func (d *inMemory) refused(r *driver.Request, result string, texts ...string) {
 	d.t.Helper()
 	a, err := d.Ensure(d.t.Context(), r)
 	if driver.Result(err) != result {
 		d.t.Fatalf("%s: %v, want %s; interface %v", driver.Result(err), err, result, a)
 	}
-	for _, want := range says {
+	for _, want := range texts {
 		if want != "" && !strings.Contains(fmt.Sprint(err), want) {
 			d.t.Errorf("%q is not in: %v", want, err)
 		}
 	}
 }
 
-// doubt obtains an interface for the first pod by a write that is done; its reply is
-// lost, and nobody waits until it is known.
-func (d *inMemory) doubt(api *blocktest.API) {
+// loseReply calls Ensure for the first pod. Its write succeeds, the reply is lost, and
+// Ensure ends before the driver has read the outcome.
+func (d *inMemory) loseReply(api *blocktest.API) {
 	d.t.Helper()
 	ctx, cancel := context.WithCancel(d.t.Context())
 	api.Hook(func(c blocktest.Call) blocktest.Fault {
@@ -92,7 +92,7 @@ func (d *inMemory) doubt(api *blocktest.API) {
 	api.Hook(func(blocktest.Call) blocktest.Fault { return blocktest.Fault{} })
 }
 
-// asks is what a request asks of pools, to be filled in.
+// asks returns the Asks of a request, to be filled in.
 func asks(r *driver.Request) *Asks {
 	if r.Asks == nil {
 		r.Asks = &Asks{}
@@ -122,7 +122,7 @@ func TestSelectors(t *testing.T) {
 		spec                 v1alpha1.IPPoolSpec
 		namespace, pod, node map[string]string
 		result               string
-		says                 []string
+		texts                []string
 	}{
 		{"no selectors, nothing known", v1alpha1.IPPoolSpec{}, nil, nil, nil, "OK", nil},
 		{"empty selectors match all", v1alpha1.IPPoolSpec{PodSelector: &metav1.LabelSelector{}}, none, none, none, "OK", nil},
@@ -143,12 +143,12 @@ func TestSelectors(t *testing.T) {
 				d.get(r)
 				return
 			}
-			d.refused(r, tc.result, tc.says...)
+			d.refused(r, tc.result, tc.texts...)
 		})
 	}
 }
 
-// What is wrong with a selector is named by field, with the other mistakes.
+// The error names the field of an invalid selector along with all other invalid fields.
 func TestInvalidSelector(t *testing.T) {
 	d := start(t, blocktest.NewAPI(), "a")
 	d.pool("a", v1alpha1.IPPoolSpec{
@@ -158,8 +158,8 @@ func TestInvalidSelector(t *testing.T) {
 	d.refused(drivertest.Request(1), "Invalid", "spec.ranges[0]", "spec.nodeSelector", `"Is"`)
 }
 
-// Pools are asked in order; what is exhausted, does not match, is missing or
-// wrong leaves the pod to the next, and if none serves it each is named.
+// Pools are tried in order. If a pool is exhausted, missing, invalid or does not match, the
+// next is tried. If no pool serves the pod, the error names each.
 func TestFallback(t *testing.T) {
 	d := start(t, blocktest.NewAPI(), "missing", "wrong", "ssd", "small", "large")
 	d.pool("wrong", one("10.0.0.1/24"))
@@ -174,11 +174,11 @@ func TestFallback(t *testing.T) {
 	d.refused(request(4), "Exhausted",
 		"pool missing", "there is no IPPool", "pool wrong", "spec.ranges[0]", "pool ssd", "spec.nodeSelector",
 		"pool small", "pool large", "usable=2 free=0 allocated=2 cooling=0 held=0 reserved=0")
-	// Nothing of it changes what somebody has.
+	// A pod with an address keeps it.
 	if again := d.get(request(1)); again != got[0] {
 		t.Errorf("%s, before %s", again, got[0])
 	}
-	// The annotation replaces the list, also when it names less.
+	// The annotation replaces the list, also if it names fewer pools.
 	r := request(5)
 	asks(r).Pools = []string{"ssd"}
 	d.refused(r, "NotFound", "pool ssd")
@@ -192,8 +192,8 @@ func TestFallback(t *testing.T) {
 	}
 }
 
-// All addresses of an interface come from one pool: one that has nothing left
-// of one family gives none of the other.
+// All addresses of an interface come from one pool. A pool without a free address of one
+// family yields no address of the other.
 func TestDualStackFallsBackWhole(t *testing.T) {
 	d := start(t, blocktest.NewAPI(), "a", "b")
 	d.pool("a", v1alpha1.IPPoolSpec{Ranges: []string{"10.0.0.1", "fd00::1-fd00::2"}})
@@ -204,8 +204,8 @@ func TestDualStackFallsBackWhole(t *testing.T) {
 	}
 }
 
-// A pod that has half of what it needs, of a pool that lacks the other half, is
-// not kept from a pool that comes to have both.
+// A pod got an address of one family from a pool that is exhausted in the other. Another
+// pool with free addresses of both families serves it.
 func TestHalfDoesNotBindToItsPool(t *testing.T) {
 	d := start(t, blocktest.NewAPI(), "a", "b")
 	d.pool("a", v1alpha1.IPPoolSpec{Ranges: []string{"10.0.0.1-10.0.0.2", "fd00::1"}})
@@ -220,10 +220,9 @@ func TestHalfDoesNotBindToItsPool(t *testing.T) {
 	}
 }
 
-// An owner that has addresses gets these after a crash, whatever has become of
-// the pools: other ones are named, it does not match any more, it is over its
-// quota, the address is reserved.
-func TestAdoptsWhateverPoolsSay(t *testing.T) {
+// After a crash an owner gets the addresses that it has, even if the network names other
+// pools, the selectors no longer match, the quota is exceeded, or the address is reserved.
+func TestAdoptsDespiteChangedPools(t *testing.T) {
 	api := blocktest.NewAPI()
 	before := start(t, api, "a")
 	before.pool("a", one("10.0.0.0/24"))
@@ -242,14 +241,14 @@ func TestAdoptsWhateverPoolsSay(t *testing.T) {
 	}
 }
 
-// While a pool may have given an address after all, no other is asked: the pod
-// would have two.
+// While the outcome of a take from one pool is unknown, no other pool is tried: the pod
+// could get two addresses.
 func TestNoFallbackOnDoubt(t *testing.T) {
 	api := blocktest.NewAPI()
 	d := start(t, api, "a", "b")
 	d.pool("a", one("10.0.0.0/24"))
 	d.pool("b", one("10.1.0.0/24"))
-	d.doubt(api)
+	d.loseReply(api)
 	if got := d.get(drivertest.Request(1)); !strings.HasPrefix(got, "a ") {
 		t.Errorf("got %s", got)
 	}
@@ -258,9 +257,9 @@ func TestNoFallbackOnDoubt(t *testing.T) {
 	}
 }
 
-// What a pod may have got of a later pool, by a write whose reply was lost, is looked
-// for before the first pool is asked, which has room again: the pod would have an
-// address of each (make sim SEED=5014).
+// The reply to a take from the second pool was lost, and the first pool has room again. The
+// outcome is read before the first pool is tried. Otherwise the pod would have an address
+// of each (make sim SEED=5014).
 func TestDoubtIsSettledBeforeAnyPoolIsAsked(t *testing.T) {
 	for _, each := range []bool{false, true} {
 		api := blocktest.NewAPI()
@@ -268,10 +267,10 @@ func TestDoubtIsSettledBeforeAnyPoolIsAsked(t *testing.T) {
 		d.pool("a", one("10.0.0.7"))
 		d.get(drivertest.Request(9))
 		d.pool("b", one("10.0.0.64/27"))
-		d.doubt(api)
+		d.loseReply(api)
 		soon, end := context.WithTimeout(t.Context(), time.Minute)
 		api.Hook(func(blocktest.Call) blocktest.Fault {
-			time.AfterFunc(50*time.Millisecond, end) // after the reply was lost, however long it took to come there
+			time.AfterFunc(50*time.Millisecond, end) // counted from the call, however late it comes
 			return blocktest.Fault{After: blocktest.ErrLost}
 		})
 		if _, err := d.Ensure(soon, drivertest.Request(1)); driver.Result(err) != "Unavailable" {
@@ -291,7 +290,7 @@ func TestDoubtIsSettledBeforeAnyPoolIsAsked(t *testing.T) {
 	}
 }
 
-// A quota holds with all pods of a namespace at once, and says what it is.
+// A quota holds if all pods of a namespace come at once, and the error has the limit.
 func TestQuota(t *testing.T) {
 	const limit, pods = 5, 40
 	d := start(t, blocktest.NewAPI(), "a")
@@ -342,7 +341,7 @@ func TestQuota(t *testing.T) {
 	}
 }
 
-// Waiting at a quota ends with the context.
+// enter stops waiting when its context ends.
 func TestQuotaEndsWithContext(t *testing.T) {
 	q := quotas{m: map[tenant]*gate{}}
 	none := func() int { return 0 }
@@ -358,9 +357,9 @@ func TestQuotaEndsWithContext(t *testing.T) {
 	}
 }
 
-// Overlapping pools of one domain never hand out one address twice, also with
-// two leaders at once; the same network in two domains is two networks. (What
-// whereabouts needs a second object per address for: whereabouts#409, #712.)
+// Overlapping pools of one domain never hand out an address twice, even with two leaders
+// at once. The same range in two domains is two sets of addresses. whereabouts needs a
+// second object per address for this (whereabouts#409, #712).
 func TestOverlapAndDomains(t *testing.T) {
 	api := blocktest.NewAPI()
 	var leaders []*inMemory
@@ -413,8 +412,8 @@ func TestOverlapAndDomains(t *testing.T) {
 	}
 }
 
-// A reservation is in force at once on blocks that are there, and only in its
-// domain; a mistake in it leaves the rest in force.
+// A reservation applies to existing blocks at once, and only in its domain. An invalid
+// range leaves the other ranges in force.
 func TestReservationsInForce(t *testing.T) {
 	d := start(t, blocktest.NewAPI(), "a")
 	d.pool("a", one("10.0.0.1-10.0.0.4"))

@@ -17,14 +17,13 @@ import (
 	"fairlead.dev/fairlead/internal/ipam/block"
 )
 
-// This file is about what ends a claim that the controller has made.
+// This file decides when a claim that the controller created ends.
 
-// emptyFor is how long a claim may have nothing: it was made for a pod that got nothing
-// in the end.
+// emptyFor is how long a claim may be without any address. Such a claim was created for a
+// pod that did not get an address in the end.
 const emptyFor = time.Minute
 
-// empty are the claims that have never had anything, as far as this process has seen, by
-// when it first saw them so.
+// empty records when this process first saw each claim that has never had an address.
 type empty struct {
 	mu sync.Mutex
 	m  map[types.NamespacedName]emptySince
@@ -35,8 +34,8 @@ type emptySince struct {
 	at  time.Time
 }
 
-// left is how long a claim may go on having nothing; negative when it is over, 0 when
-// it has or had something.
+// left returns how long a claim may stay without any address: 0 if it has or had one, or
+// if the controller did not create it; negative if the time is over.
 func (e *empty) left(claim *v1alpha1.IPClaim, has []block.Lease) time.Duration {
 	key := client.ObjectKeyFromObject(claim)
 	if len(has) > 0 || len(claim.Status.Addresses) > 0 || claim.Labels[labelManagedBy] != managedBy {
@@ -65,10 +64,10 @@ func (e *empty) forget(key types.NamespacedName) {
 	delete(e.m, key)
 }
 
-// owners is with what a claim ends, by Kubernetes' garbage collection. A
-// VirtualMachineInstance ends whenever its machine is stopped, so a claim is the
-// VirtualMachine's of the same name where there is one. It fails with
-// driver.ErrUnavailable.
+// owners returns the owner references of a claim: Kubernetes' garbage collection deletes
+// the claim with its owner. A VirtualMachineInstance is deleted whenever its machine is
+// stopped, so the owner is the VirtualMachine of the same name instead, if there is one.
+// Errors: driver.ErrUnavailable.
 func (r *Claims) owners(ctx context.Context, namespace string, owner *metav1.OwnerReference) ([]metav1.OwnerReference, error) {
 	if owner == nil {
 		return nil, nil
@@ -82,7 +81,7 @@ func (r *Claims) owners(ctx context.Context, namespace string, owner *metav1.Own
 	case err == nil:
 		return []metav1.OwnerReference{{APIVersion: owner.APIVersion, Kind: "VirtualMachine", Name: vm.Name, UID: vm.UID}}, nil
 	case meta.IsNoMatchError(err):
-		return nil, nil // whoever made the pod is not KubeVirt: held for the default time
+		return nil, nil // the pod is not KubeVirt's: its address is held for the default time
 	case apierrors.IsNotFound(err):
 		return []metav1.OwnerReference{*owner}, nil // an instance without a machine
 	default:

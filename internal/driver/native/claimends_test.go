@@ -25,7 +25,7 @@ import (
 	"fairlead.dev/fairlead/internal/ipam/block/blocktest"
 )
 
-// made counts the claims that are made.
+// made records the names of the claims that would be created.
 type made struct {
 	written
 	names *[]string
@@ -39,7 +39,8 @@ func (m made) Obtain(_ context.Context, key types.NamespacedName, making Making)
 	return nil, nil
 }
 
-// No claim is made for a pod that no pool serves, or whose address another has.
+// No claim is created for a pod that no pool serves or whose requested address has another
+// holder.
 func TestNoClaimForNothing(t *testing.T) {
 	var names []string
 	d := start(t, blocktest.NewAPI(), "a", "b")
@@ -75,7 +76,8 @@ func TestNoClaimForNothing(t *testing.T) {
 	}
 }
 
-// A claim that was made and never had anything ends; a person's stays.
+// A claim of the controller that never had an address is deleted. A claim that a person
+// wrote stays.
 func TestEmptyClaimsEnd(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		var e empty
@@ -125,8 +127,8 @@ func (m machines) Get(_ context.Context, key client.ObjectKey, o client.Object, 
 	return nil
 }
 
-// A claim ends with what it is for. The instance of a machine ends whenever it is
-// stopped, the machine does not.
+// A claim is deleted with its owner. A VirtualMachineInstance is deleted whenever the
+// machine is stopped, the VirtualMachine is not.
 func TestOwnersOfClaims(t *testing.T) {
 	ref := func(apiVersion, kind, name, uid string) metav1.OwnerReference {
 		return metav1.OwnerReference{APIVersion: apiVersion, Kind: kind, Name: name, UID: types.UID(uid)}

@@ -26,33 +26,33 @@ import (
 )
 
 const (
-	// claimGrace is how long an address stays held after the last pod gave it
-	// back although its claim does not exist: somebody may be replacing it.
+	// claimGrace is how long an address of a claim that does not exist stays held after
+	// the last pod gave it back: the claim may be deleted only to be created anew.
 	claimGrace = 5 * time.Second
-	// defaultHold is used for a claim that names no holdTime.
+	// defaultHold applies to claims without spec.holdTime.
 	defaultHold = 24 * time.Hour
-	// A claim with this label was made by the controller, which deletes it
-	// when its addresses are held no longer.
+	// A claim with this label was created by the controller, which deletes it once no
+	// address is held for it.
 	labelManagedBy = "app.kubernetes.io/managed-by"
 	managedBy      = "fairlead-controller"
 )
 
-// Claims makes IPClaims, keeps their status, and ends what they hold.
+// Claims creates IPClaims, writes their status, and ends the holding of their addresses.
 type Claims struct {
 	Client client.Client
 	// Live reads without a cache.
 	Live  client.Reader
 	Pools *Pools
 	Store *block.Store
-	// Synced reports whether the store knows all that is taken and held. Until
-	// then nothing is reconciled, nor while it is behind what brought the claim.
+	// Synced reports whether the store knows all taken and held addresses. Until then,
+	// and while the store is Behind, no claim is reconciled.
 	Synced func() bool
 
 	empty empty
 }
 
-// SetupWithManager registers the reconciler. It looks at each status that was
-// written, as PoolStatus does.
+// SetupWithManager registers the reconciler. A write of the status triggers another
+// Reconcile, as with PoolStatus.
 func (r *Claims) SetupWithManager(mgr ctrl.Manager, lead Lead) error {
 	return ctrl.NewControllerManagedBy(mgr).
 		Named("claims").
@@ -61,8 +61,8 @@ func (r *Claims) SetupWithManager(mgr ctrl.Manager, lead Lead) error {
 		Complete(lead(r))
 }
 
-// BlockEvents maps a change of a block to the claims whose slots it changed.
-// The delay gathers changes, and lets the store see them first.
+// BlockEvents maps a change of a block to the claims whose slots it changed. It enqueues
+// them after StatusDelay: this gathers changes, and the store observes them first.
 func (r *Claims) BlockEvents() handler.EventHandler {
 	return handler.Funcs{
 		CreateFunc: func(_ context.Context, e event.CreateEvent, q queue) { enqueueClaims(nil, e.Object, q) },
@@ -83,7 +83,7 @@ func enqueueClaims(before, after client.Object, q queue) {
 	}
 }
 
-// changedClaims returns the claims of slots that are in one of two lists only.
+// changedClaims returns the claims of the slots that the two lists do not share.
 func changedClaims(before, after []string) []types.NamespacedName {
 	count := map[string]int{}
 	for _, s := range before {
@@ -104,9 +104,9 @@ func changedClaims(before, after []string) []types.NamespacedName {
 	return slices.Collect(maps.Keys(seen))
 }
 
-// Obtain returns the addresses that a claim asks for. A claim that does not
-// exist is made as it is said. It fails with driver.ErrInvalid and
-// driver.ErrUnavailable, and with what making.Serves fails with.
+// Obtain returns the addresses that a claim requests. A claim that does not exist is
+// created as making describes. Errors: driver.ErrInvalid, driver.ErrUnavailable, and the
+// errors of making.Serves.
 func (r *Claims) Obtain(ctx context.Context, key types.NamespacedName, making Making) ([]netip.Addr, error) {
 	claim := &v1alpha1.IPClaim{}
 	err := r.Client.Get(ctx, key, claim)
@@ -138,11 +138,11 @@ func (r *Claims) Obtain(ctx context.Context, key types.NamespacedName, making Ma
 	return out, nil
 }
 
-// Has returns what is taken or held for a claim, the oldest first.
+// Has returns the addresses that are taken or held for a claim, the oldest first.
 func (r *Claims) Has(key types.NamespacedName) []block.Lease { return r.Store.Claimed(key.String()) }
 
-// Reconcile brings one claim to where it should be: what it holds without need
-// is given back, and its status says what it has.
+// Reconcile ends the holding of addresses that a claim no longer needs, deletes a claim of
+// the controller that has ended, and writes the claim's status.
 func (r *Claims) Reconcile(ctx context.Context, req ctrl.Request) (ctrl.Result, error) {
 	if !r.Synced() || r.Store.Behind() {
 		return ctrl.Result{RequeueAfter: StatusDelay}, nil
@@ -165,17 +165,17 @@ func (r *Claims) Reconcile(ctx context.Context, req ctrl.Request) (ctrl.Result, 
 		}
 	}
 	left := r.empty.left(claim, has)
-	if left > 0 && (s.again == 0 || left < s.again) {
-		s.again = left
+	if left > 0 && (s.requeue == 0 || left < s.requeue) {
+		s.requeue = left
 	}
-	if (s.over || left < 0) && claim.Labels[labelManagedBy] == managedBy {
+	if (s.expired || left < 0) && claim.Labels[labelManagedBy] == managedBy {
 		err := r.Client.Delete(ctx, claim, client.Preconditions{UID: &claim.UID, ResourceVersion: &claim.ResourceVersion})
 		if client.IgnoreNotFound(err) != nil {
 			return ctrl.Result{}, fmt.Errorf("delete IPClaim %s, which holds nothing any more: %w", req.NamespacedName, err)
 		}
 		return ctrl.Result{}, nil
 	}
-	again := ctrl.Result{RequeueAfter: s.again}
+	again := ctrl.Result{RequeueAfter: s.requeue}
 	after := claim.DeepCopy()
 	after.Status = r.status(s.keep)
 	if equality.Semantic.DeepEqual(claim.Status, after.Status) {
@@ -187,14 +187,14 @@ func (r *Claims) Reconcile(ctx context.Context, req ctrl.Request) (ctrl.Result, 
 	return again, nil
 }
 
-// orphaned gives back what is held for a claim that does not exist. The API
-// server is asked, not a cache: nothing is freed without evidence.
+// orphaned ends the holding of addresses whose claim does not exist. It asks the API
+// server, not a cache, since nothing is freed without evidence.
 func (r *Claims) orphaned(ctx context.Context, key types.NamespacedName, has []block.Lease) (ctrl.Result, error) {
 	var again time.Duration
 	for _, l := range has {
 		left := time.Until(l.Seen.Add(claimGrace))
 		if l.Holder != (ipam.Holder{}) {
-			continue // when it is given back, the block's event comes
+			continue // its release changes the block, which triggers another Reconcile
 		}
 		if left > 0 {
 			again = max(again, left)
@@ -214,19 +214,20 @@ func (r *Claims) orphaned(ctx context.Context, key types.NamespacedName, has []b
 	return ctrl.Result{RequeueAfter: again}, nil
 }
 
-// settlement is what becomes of what a claim has.
+// settlement divides the addresses of a claim.
 type settlement struct {
-	// keep and end holding.
+	// keep stay taken or held; the holding of end ends.
 	keep, end []block.Lease
-	// again is when the next holding ends; 0 for never.
-	again time.Duration
-	// over says that the holding has ended and nothing is left.
-	over bool
+	// requeue is the time until the next holding ends; 0 is never.
+	requeue time.Duration
+	// expired is true if the holding has ended and no address is left.
+	expired bool
 }
 
-// settle decides what a claim keeps: of each family the address that a pod has,
-// else one that is wanted, else the oldest, until this process has seen it be held for
-// too long.
+// settle decides which addresses a claim keeps. Of each family it keeps the addresses that
+// pods have. If there are none, it keeps the address that the claim requests, or the oldest
+// if the claim requests none. A held address is kept until this process has seen it held
+// for the claim's holdTime.
 func settle(claim *v1alpha1.IPClaim, has []block.Lease, now time.Time) settlement {
 	hold := defaultHold
 	if claim.Spec.HoldTime != nil {
@@ -254,18 +255,19 @@ func settle(claim *v1alpha1.IPClaim, has []block.Lease, now time.Time) settlemen
 		default:
 			kept[f] = true
 			s.keep = append(s.keep, l)
-			if left := end.Sub(now); hold > 0 && (s.again == 0 || left < s.again) {
-				s.again = left
+			if left := end.Sub(now); hold > 0 && (s.requeue == 0 || left < s.requeue) {
+				s.requeue = left
 			}
 		}
 		ended = end
 	}
-	s.over = len(s.keep) == 0 && hold > 0 && !ended.IsZero() && !ended.After(now)
+	s.expired = len(s.keep) == 0 && hold > 0 && !ended.IsZero() && !ended.After(now)
 	slices.SortFunc(s.keep, func(a, b block.Lease) int { return a.Addr.Compare(b.Addr) })
 	return s
 }
 
-// byPreference sorts what a claim has, which is the oldest first.
+// byPreference returns the leases in the order in which settle prefers them: those of
+// pods, those that the claim requests, the others. Equal ones keep their order.
 func byPreference(claim *v1alpha1.IPClaim, has []block.Lease) []block.Lease {
 	rank := func(l block.Lease) int {
 		switch {
@@ -282,7 +284,7 @@ func byPreference(claim *v1alpha1.IPClaim, has []block.Lease) []block.Lease {
 	return out
 }
 
-// unwanted says that the claim asks for another address of the family.
+// unwanted reports whether the claim requests another address of a's family, and not a.
 func unwanted(claim *v1alpha1.IPClaim, a netip.Addr) bool {
 	other := false
 	for _, text := range claim.Spec.Addresses {
@@ -295,14 +297,14 @@ func unwanted(claim *v1alpha1.IPClaim, a netip.Addr) bool {
 	return other
 }
 
-// status describes what a claim has.
+// status returns the status of a claim with the given leases, one per family.
 func (r *Claims) status(has []block.Lease) v1alpha1.IPClaimStatus {
 	var s v1alpha1.IPClaimStatus
 	shown := map[ipam.Family]bool{}
 	for _, l := range has {
 		f := ipam.FamilyOf(l.Addr)
 		if shown[f] {
-			continue // two leaders at once served two pods; one address goes with its pod
+			continue // two leaders at once served two pods; one address goes away with its pod
 		}
 		shown[f] = true
 		s.Addresses = append(s.Addresses, l.Addr.String())
@@ -320,7 +322,7 @@ func (r *Claims) status(has []block.Lease) v1alpha1.IPClaimStatus {
 	return s
 }
 
-// poolOf returns the first pool that hands out an address.
+// poolOf returns the first pool that covers an address; empty if none does.
 func (r *Claims) poolOf(l block.Lease) string {
 	for _, name := range r.Pools.InDomain(l.Domain) {
 		if p, err := r.Pools.Get(name); err == nil && p.Covers(l.Addr) {

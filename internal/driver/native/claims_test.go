@@ -20,8 +20,8 @@ import (
 	"fairlead.dev/fairlead/internal/ipam/block/blocktest"
 )
 
-// written are claims by key, with the addresses that they ask for; every other
-// claim asks for none.
+// written are claims that exist. asks has the requested addresses of a claim by its key;
+// any other claim requests none.
 type written struct {
 	store *block.Store
 	asks  map[string][]netip.Addr
@@ -40,8 +40,8 @@ func (d *inMemory) release(r *driver.Request, a *driver.Attachment) {
 	}
 }
 
-// life obtains and releases an interface, and returns it.
-func (d *inMemory) life(r *driver.Request) v1alpha1.Interface {
+// ensureAndRelease obtains an interface, releases it and returns it.
+func (d *inMemory) ensureAndRelease(r *driver.Request) v1alpha1.Interface {
 	d.t.Helper()
 	a, err := d.Ensure(d.t.Context(), r)
 	if err != nil {
@@ -76,7 +76,7 @@ func TestStickyPools(t *testing.T) {
 			one, two := drivertest.Request(1), drivertest.Request(2)
 			asks(one).Claim, asks(two).Claim, asks(one).Sticky, asks(two).Sticky = tc.claim, tc.claim, tc.by, tc.by
 			two.NodeName = "another"
-			first, second := d.life(one), d.life(two)
+			first, second := d.ensureAndRelease(one), d.ensureAndRelease(two)
 			want := tc.want
 			if want != "" {
 				want = one.Namespace + "/" + want
@@ -91,7 +91,7 @@ func TestStickyPools(t *testing.T) {
 	}
 }
 
-// A claim is served from the pool that has its addresses, whatever the order.
+// A claim is served from the pool of its addresses, regardless of the order of pools.
 func TestClaimsAndTheOrderOfPools(t *testing.T) {
 	d := start(t, blocktest.NewAPI(), "a", "b")
 	d.cfg.Claims = written{store: d.store}
@@ -103,8 +103,8 @@ func TestClaimsAndTheOrderOfPools(t *testing.T) {
 		t.Fatal(err)
 	}
 	d.pool("a", v1alpha1.IPPoolSpec{Ranges: []string{"10.0.0.0/24"}})
-	// Pool a has room, but the claim's last pod has not given back. The claim is
-	// told as the pod calls it.
+	// Pool a has room, but the claim's last pod has not released its address. The error
+	// has the pod's own text for the claim.
 	asks(two).ClaimText = "Rack 4"
 	d.refused(two, "Conflict", one.PodName, `claim "Rack 4"`)
 	d.release(one, a)
@@ -118,8 +118,8 @@ func TestClaimsAndTheOrderOfPools(t *testing.T) {
 	}
 }
 
-// One claim, two pools: who asks for an address of the other pool waits for the
-// claim's last pod too.
+// A pod with a claim waits for the claim's last pod even if it requests an address of
+// another pool.
 func TestClaimsAndRequestsInAnotherPool(t *testing.T) {
 	d := start(t, blocktest.NewAPI(), "a", "b")
 	d.cfg.Claims = written{store: d.store}
@@ -139,7 +139,8 @@ func TestClaimsAndRequestsInAnotherPool(t *testing.T) {
 	}
 }
 
-// What a claim has is an edge of the first pool, and not of the second.
+// The address of a claim is an edge of the first pool, which does not hand it out. The
+// second pool does.
 func TestClaimAtThePoolThatHandsItOut(t *testing.T) {
 	d := start(t, blocktest.NewAPI(), "a", "b")
 	d.cfg.Claims = written{store: d.store}
@@ -148,14 +149,14 @@ func TestClaimAtThePoolThatHandsItOut(t *testing.T) {
 	one, two := drivertest.Request(1), drivertest.Request(2)
 	asks(one).Claim, asks(two).Claim = "db", "db"
 	one.Addresses = []netip.Addr{netip.MustParseAddr("10.0.0.3")}
-	first := d.life(one)
-	if second := d.life(two); !slices.Equal(first.Addresses, second.Addresses) || second.Pool != "b" {
+	first := d.ensureAndRelease(one)
+	if second := d.ensureAndRelease(two); !slices.Equal(first.Addresses, second.Addresses) || second.Pool != "b" {
 		t.Errorf("addresses %v and then %v of pool %s", first.Addresses, second.Addresses, second.Pool)
 	}
 }
 
-// A pod that is given its address again, as after a crash, has it of the pool
-// whose claim it is kept for, and keeps it when the claim is changed meanwhile.
+// A repeated Ensure, as after a crash, names the pool with the claim of the address. The
+// pod keeps its address if the claim requests another one meanwhile.
 func TestClaimedAddressFoundAgain(t *testing.T) {
 	d := start(t, blocktest.NewAPI(), "a", "b")
 	claims := written{d.store, map[string][]netip.Addr{}}
@@ -178,9 +179,9 @@ func TestClaimedAddressFoundAgain(t *testing.T) {
 	}
 }
 
-// Two leaders at once may serve a pod from two pools that overlap, so that it has an
-// address of each, or one that becomes a claim's. Whichever of them writes the
-// record: it says of the address what the block says (make sim SEED=5014).
+// Two leaders at once may serve a pod from two overlapping pools. The pod then has an
+// address of each, or an address that gets a claim afterwards. The record of either leader
+// names the same claim for the address as the block (make sim SEED=5014).
 func TestTwoLeadersAndTwoPools(t *testing.T) {
 	r := drivertest.Request(1)
 	asks(r).Sticky = map[v1alpha1.Sticky]string{v1alpha1.StickyStatefulSet: "db-0"}
@@ -212,11 +213,11 @@ func TestTwoLeadersAndTwoPools(t *testing.T) {
 			}
 			for _, l := range d.store.Held(HolderOf(r.Owner)) {
 				if has := a.Interface.Addresses[0] == l.Addr.String()+"/32"; has && l.Claim != a.Interface.Claim {
-					t.Errorf("leader %d: %v of pool %s for claim %q, and the block says %q", i%2, a.Interface.Addresses, a.Interface.Pool, a.Interface.Claim, l.Claim)
+					t.Errorf("leader %d: %v of pool %s for claim %q, and the block has claim %q", i%2, a.Interface.Addresses, a.Interface.Pool, a.Interface.Claim, l.Claim)
 				}
 			}
 			for _, b := range api.List() {
-				d.store.Observe(b) // the other's too
+				d.store.Observe(b) // also the blocks that the other leader wrote
 			}
 		}
 	}
@@ -231,7 +232,7 @@ func TestRequestedAddresses(t *testing.T) {
 	one, two := drivertest.Request(1), drivertest.Request(2)
 	one.Namespace, asks(one).Claim, one.Addresses = "default", "db", []netip.Addr{v4}
 	if got, want := d.get(one), "b 10.0.1.7/24,fd00::7/120"; got != want {
-		t.Errorf("what the pod asks for goes before what its claim does: got %s, want %s", got, want)
+		t.Errorf("the address that the pod requests precedes the claim's: got %s, want %s", got, want)
 	}
 	two.Addresses = []netip.Addr{v4}
 	d.refused(two, "Conflict", v4.String(), "default/"+one.PodName)
@@ -322,8 +323,8 @@ func TestSettle(t *testing.T) {
 			if diff := cmp.Diff([][]string{tc.keep, tc.end}, [][]string{list(got.keep), list(got.end)}, cmpopts.EquateEmpty()); diff != "" {
 				t.Errorf("kept and ended (-want +got):\n%s", diff)
 			}
-			if got.again != tc.again || got.over != tc.over {
-				t.Errorf("again in %s, over %v; want %s, %v", got.again, got.over, tc.again, tc.over)
+			if got.requeue != tc.again || got.expired != tc.over {
+				t.Errorf("again in %s, over %v; want %s, %v", got.requeue, got.expired, tc.again, tc.over)
 			}
 		})
 	}
@@ -362,8 +363,8 @@ func TestChangedClaims(t *testing.T) {
 	}
 }
 
-// Machines that shared a host name shared a claim. After an upgrade each has one of its
-// own; the one whose pod had the address last keeps it.
+// Before an upgrade, machines with the same host name shared a claim. Afterwards each has a
+// claim of its own. The machine whose pod had the address last keeps it.
 func TestMachinesByTheirFormerName(t *testing.T) {
 	d := start(t, blocktest.NewAPI(), "a")
 	d.cfg.Claims = written{store: d.store}
@@ -380,10 +381,10 @@ func TestMachinesByTheirFormerName(t *testing.T) {
 	}
 	old := launcher("db.prod") // as the version before would have it
 	asks(old).Sticky, asks(old).Former, asks(old).Owners = map[v1alpha1.Sticky]string{v1alpha1.StickyVirtualMachine: "db"}, nil, nil
-	first := d.life(old)
-	test := d.life(launcher("db.test"))
-	prod := d.life(launcher("db.prod"))
-	again := d.life(launcher("db.test"))
+	first := d.ensureAndRelease(old)
+	test := d.ensureAndRelease(launcher("db.test"))
+	prod := d.ensureAndRelease(launcher("db.prod"))
+	again := d.ensureAndRelease(launcher("db.test"))
 	ns := old.Namespace
 	if first.Claim != ns+"/db" || prod.Claim != ns+"/db" || !slices.Equal(prod.Addresses, first.Addresses) {
 		t.Errorf("the machine that had %v of %s has %v of %s", first.Addresses, first.Claim, prod.Addresses, prod.Claim)

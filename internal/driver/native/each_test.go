@@ -11,7 +11,7 @@ import (
 	"fairlead.dev/fairlead/internal/ipam/block/blocktest"
 )
 
-// further is the request of pod n for an address of each pool.
+// further returns pod n's request for an interface net1 with an address of each pool.
 func further(n int, pools ...string) *driver.Request {
 	r := drivertest.Request(n)
 	r.Interface, r.Network, r.Default, r.AddressOnly = "net1", "blue/net-a", false, true
@@ -28,7 +28,7 @@ func TestAddressesOfEachPool(t *testing.T) {
 	d.pool("wide", v1alpha1.IPPoolSpec{Ranges: []string{"10.1.0.0/16"}})
 	r := further(1, "v4", "v6", "more", "wide")
 	const want = "v4 10.0.0.2/30,fd00::1/128,10.1.0.1/24"
-	// "wide" has the address of "more" in it: once, as with whereabouts.
+	// Pool wide covers the address of more: the pod has it once, as with whereabouts.
 	if got := d.get(r); got != want {
 		t.Errorf("got %s, want %s", got, want)
 	}
@@ -43,8 +43,8 @@ func TestAddressesOfEachPool(t *testing.T) {
 	if got := again.get(r); got != d.get(r) {
 		t.Errorf("another leader gave %s, want %s", got, d.get(r))
 	}
-	// whereabouts returns at the first family that is not there, and keeps the
-	// others (ipam.md 1.8, "DEL, several ranges").
+	// One Release frees the addresses of all pools. whereabouts stops at the first range
+	// without an address and keeps the others.
 	if err := d.Release(t.Context(), driver.Ref{Owner: r.Owner, Interface: first.Interface}); err != nil {
 		t.Fatal(err)
 	}
@@ -53,9 +53,8 @@ func TestAddressesOfEachPool(t *testing.T) {
 	}
 }
 
-// whereabouts keeps the address of the first range when the second has none, and
-// the next try then does without the second's reservation (spiderpool#2901: more
-// addresses with every restart).
+// If the second pool is exhausted, the pod keeps the address of the first, and a retry
+// takes no further one. spiderpool#2901: more addresses with every restart.
 func TestExhaustedSecondPoolKeepsTheFirst(t *testing.T) {
 	d := start(t, blocktest.NewAPI(), "default")
 	d.pool("v4", v1alpha1.IPPoolSpec{Ranges: []string{"10.0.0.0/24"}})
@@ -72,8 +71,7 @@ func TestExhaustedSecondPoolKeepsTheFirst(t *testing.T) {
 	}
 }
 
-// whereabouts#15, #177: a requested address is taken as any other, from the pool
-// that has it.
+// whereabouts#15, #177: a requested address is taken from the pool that covers it.
 func TestRequestedAddressesOfEachPool(t *testing.T) {
 	d := start(t, blocktest.NewAPI(), "default")
 	d.pool("v4", v1alpha1.IPPoolSpec{Ranges: []string{"10.0.0.0/24"}})
@@ -90,7 +88,7 @@ func TestRequestedAddressesOfEachPool(t *testing.T) {
 	d.refused(r2, "Invalid", "10.9.0.1", "v4, v6")
 }
 
-// Of no pools there are no addresses, as there were when an answer was no pointer.
+// A request for each of no pools returns an attachment without addresses, not nil.
 func TestEachOfNoPools(t *testing.T) {
 	d := start(t, blocktest.NewAPI(), "default")
 	if a, err := d.Ensure(t.Context(), further(1)); err != nil || len(a.Interface.Addresses) != 0 {
@@ -104,9 +102,9 @@ func TestRoutedPoolsAreNotForOtherPlugins(t *testing.T) {
 	d.refused(further(1, "routed"), "Invalid", "placement Shared")
 }
 
-// A claim keeps one address of each family, so an interface with addresses of
-// several pools has a claim in each that is sticky. whereabouts#138: the next pod
-// of a StatefulSet has the same addresses on its further networks too.
+// A claim holds one address per family, so an interface with addresses of several pools
+// has a claim in each sticky pool. whereabouts#138: the next pod of a StatefulSet has the
+// same addresses on its further networks too.
 func TestStickyInEachPool(t *testing.T) {
 	d := start(t, blocktest.NewAPI(), "default")
 	d.cfg.Claims = written{store: d.store}
@@ -118,7 +116,7 @@ func TestStickyInEachPool(t *testing.T) {
 		asks(r).Sticky = map[v1alpha1.Sticky]string{v1alpha1.StickyStatefulSet: "web-0.net1"}
 		return r
 	}
-	first := d.life(of(1))
+	first := d.ensureAndRelease(of(1))
 	for _, pool := range []string{"one", "two"} {
 		has := d.store.Claimed(of(1).Namespace + "/web-0.net1." + pool)
 		if len(has) != 1 {
@@ -129,7 +127,7 @@ func TestStickyInEachPool(t *testing.T) {
 		t.Errorf("the record names claim %q, want %q", first.Claim, want)
 	}
 	d.get(further(2, "plain", "one", "two"))
-	second := d.life(of(3))
+	second := d.ensureAndRelease(of(3))
 	if first.Addresses[0] == second.Addresses[0] || first.Addresses[1] != second.Addresses[1] || first.Addresses[2] != second.Addresses[2] {
 		t.Errorf("addresses %v and then %v: want those of the sticky pools again", first.Addresses, second.Addresses)
 	}

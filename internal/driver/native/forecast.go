@@ -8,35 +8,36 @@ import (
 )
 
 const (
-	// forecastWindow is how far a forecast looks back, and forecastStep how
-	// far apart its samples are at least.
+	// forecastWindow is how far a forecast looks back, and forecastStep the least time
+	// between two of its samples.
 	forecastWindow = 30 * time.Minute
 	forecastStep   = time.Minute
-	// maxForecast is the longest that is told.
+	// maxForecast is the longest forecast that is reported.
 	maxForecast = 366 * 24 * time.Hour
 )
 
-// sample is how full a family of a pool was.
+// sample is the number of allocated addresses of one family of a pool at a time.
 type sample struct {
 	at        time.Time
 	allocated uint64
 }
 
-// family is one of a pool's.
+// family is an address family of a pool.
 type family struct {
 	pool string
 	ipam.Family
 }
 
-// forecast tells from the past half hour when pools will be exhausted.
+// forecast predicts from the past half hour when pools will be exhausted.
 type forecast struct {
 	mu sync.Mutex
 	m  map[family][]sample
 }
 
-// note takes in how full a family of a pool is, and returns how long what is
-// not allocated lasts at the rate at which allocations have grown; false when
-// they have not, or not for long enough to tell, or when it lasts for years.
+// note records the counts of a family of a pool. It returns how long the free and cooling
+// addresses last at the rate at which allocations have grown, 0 if none is free. It returns
+// false if allocations have not grown, if the samples span less than forecastStep, or if
+// the addresses last longer than maxForecast.
 func (f *forecast) note(of family, c ipam.Counts, now time.Time) (time.Duration, bool) {
 	f.mu.Lock()
 	defer f.mu.Unlock()
@@ -58,7 +59,7 @@ func (f *forecast) note(of family, c ipam.Counts, now time.Time) (time.Duration,
 	if c.Free == 0 {
 		return 0, true
 	}
-	// What cools down is free again by then.
+	// Addresses that cool down now are free again by then.
 	perSecond := float64(c.Allocated-seen[0].allocated) / took.Seconds()
 	left := float64(c.Free+c.Cooling) / perSecond
 	if left > maxForecast.Seconds() {
@@ -67,7 +68,7 @@ func (f *forecast) note(of family, c ipam.Counts, now time.Time) (time.Duration,
 	return time.Duration(left * float64(time.Second)), true
 }
 
-// forget drops what is known of a pool that is gone or cannot be used.
+// forget drops the samples of a pool that is gone or cannot be used.
 func (f *forecast) forget(pool string) {
 	f.mu.Lock()
 	defer f.mu.Unlock()

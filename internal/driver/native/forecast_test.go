@@ -8,7 +8,7 @@ import (
 )
 
 func TestForecast(t *testing.T) {
-	// at is how full a pool of 1,000 is, minute by minute.
+	// at is the number of allocated addresses of a pool of 1,000, minute by minute.
 	cases := []struct {
 		name  string
 		at    []uint64
@@ -31,7 +31,7 @@ func TestForecast(t *testing.T) {
 			var known bool
 			for i, n := range tc.at {
 				now := time.Unix(0, 0).Add(time.Duration(i) * time.Minute)
-				// Looks in between change nothing.
+				// A note between two samples changes nothing.
 				f.note(of, ipam.Counts{Usable: 1000, Free: 1000 - n, Allocated: n}, now)
 				got, known = f.note(of, ipam.Counts{Usable: 1000, Free: 1000 - n, Allocated: n}, now)
 			}

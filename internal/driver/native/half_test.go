@@ -12,8 +12,9 @@ import (
 	"fairlead.dev/fairlead/internal/ipam/block/blocktest"
 )
 
-// half gives a pod the IPv4 address of pool a, and another leader the last IPv6
-// address of it in the moment between: the store looked for both before it wrote.
+// half leaves a pod with an IPv4 address of pool a and no IPv6 address. The store had found
+// a free address of both families, but another leader took the last IPv6 address between
+// the two writes.
 func half(t *testing.T) (*blocktest.API, *inMemory) {
 	t.Helper()
 	api := blocktest.NewAPI()
@@ -37,7 +38,7 @@ func half(t *testing.T) (*blocktest.API, *inMemory) {
 	return api, leader
 }
 
-// addresses that the first pod has.
+// addresses returns the addresses of the first pod.
 func (d *inMemory) addresses() []string {
 	var out []string
 	for _, l := range d.store.Held(HolderOf(drivertest.Request(1).Owner)) {
@@ -46,8 +47,8 @@ func (d *inMemory) addresses() []string {
 	return out
 }
 
-// A pod that has a real half goes on to the pool that has both, again and after a
-// crash too; what it has of the first pool is given back alone.
+// A pod with one family of pool a is served by pool b, which has both: also on a repeated
+// call and after a crash. The address of pool a can be released alone.
 func TestRealHalf(t *testing.T) {
 	api, leader := half(t)
 	leader.refused(drivertest.Request(1), "Exhausted", "pool a: ")
@@ -75,8 +76,8 @@ func TestRealHalf(t *testing.T) {
 	}
 }
 
-// A pod that has a half gets the other half of the same pool when that is there
-// again: no other pool is asked.
+// A pod with one family of a pool gets the other family from the same pool as soon as an
+// address is free. No other pool is tried.
 func TestHalfBecomesWhole(t *testing.T) {
 	api, _ := half(t)
 	next := start(t, api, "b", "a")

@@ -10,8 +10,9 @@ import (
 	"fairlead.dev/fairlead/internal/ipam/block/blocktest"
 )
 
-// own review 1: a pod in any namespace that came with another pod's UID was given that
-// pod's addresses, and gave them back when it went, while the other ran.
+// A pod of another namespace or name with the victim's UID gets other addresses, and cannot
+// release the victim's. Before, it got the victim's addresses, and its end released them
+// while the victim ran.
 func TestAnothersUID(t *testing.T) {
 	api := blocktest.NewAPI()
 	d := start(t, api, "a")
@@ -40,7 +41,7 @@ func TestAnothersUID(t *testing.T) {
 					t.Fatal(err)
 				}
 			}
-			next := start(t, api, "a") // which knows what is in the blocks
+			next := start(t, api, "a") // has read the blocks
 			listed := 0
 			for ref, err := range next.List(t.Context()) {
 				if err != nil {

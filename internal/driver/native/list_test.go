@@ -11,7 +11,7 @@ import (
 	"fairlead.dev/fairlead/internal/ipam/block/blocktest"
 )
 
-// What is found again by its addresses says no more than blocks and pools say.
+// List fills in only the fields that follow from the blocks and the pools.
 func TestListOfOrphans(t *testing.T) {
 	d := start(t, blocktest.NewAPI(), "default")
 	d.pool("default", v1alpha1.IPPoolSpec{Ranges: []string{"10.0.0.1", "fd00::1"}})

@@ -1,6 +1,6 @@
-// Package native is the driver whose addresses come from Fairlead's own pools. It chooses
-// the pool, asks the block store for addresses, and keeps the status of pools, reservations
-// and claims; upkeep, below it, runs all that in the controller.
+// Package native is the driver for Fairlead's own address pools. It chooses the pool, asks
+// the block store for addresses, and writes the status of pools, reservations and claims.
+// Package upkeep, below it, runs it in the controller.
 package native
 
 import (
@@ -26,9 +26,9 @@ import (
 // Name of the driver in records and in the configuration.
 const Name = "native"
 
-// The gateways of pods on a routed network, the same on every node: each
-// node's bridge has them. 169.254.1.1 is link-local (RFC 3927), fe80::1 too
-// (RFC 4291 section 2.5.6), so neither takes an address from a pool.
+// The gateways of pods on a routed network are the same on every node: each node's bridge
+// has both addresses. 169.254.1.1 (RFC 3927) and fe80::1 (RFC 4291 section 2.5.6) are
+// link-local, so neither takes an address from a pool.
 var (
 	routedGateway4 = netip.MustParseAddr("169.254.1.1")
 	routedGateway6 = netip.MustParseAddr("fe80::1")
@@ -36,17 +36,17 @@ var (
 
 // Config of the driver.
 type Config struct {
-	// Pools that the default network draws from, in order.
+	// Pools of the default network, in the order in which they are tried.
 	Pools []string
-	// Bridge that nodes plug its interfaces into.
+	// Bridge of the nodes that the interfaces are ports of.
 	Bridge string
-	// Claims that keep addresses beyond their pods.
+	// Claims hold addresses beyond the life of their pods.
 	Claims claims
-	// Namespace whose networks may draw from every pool: the operator's own.
+	// Namespace is the operator's own: its networks may draw from every pool.
 	Namespace string
 }
 
-// store is what the driver needs of the block store.
+// store is the part of block.Store that the driver uses.
 type store interface {
 	Take(ctx context.Context, p *ipam.Pool, r block.Request) ([]block.Lease, error)
 	Free(ctx context.Context, h ipam.Holder, domain string, addrs []netip.Addr) error
@@ -56,7 +56,7 @@ type store interface {
 	leases
 }
 
-// leases is what the store remembers.
+// leases are the methods of the store that read memory only.
 type leases interface {
 	All() iter.Seq[block.Lease]
 	Held(h ipam.Holder) []block.Lease
@@ -73,20 +73,20 @@ type Driver struct {
 	quotas quotas
 }
 
-// New returns a driver that draws from pools.
+// New returns a driver that takes addresses of pools from s.
 func New(cfg Config, pools *Pools, s store) *Driver {
 	return &Driver{cfg: cfg, pools: pools, store: s, quotas: quotas{m: map[tenant]*gate{}}}
 }
 
-// take obtains the addresses of an interface from a pool, or finds again those
-// that its owner has of it.
+// take returns an interface with one address per family of the pool: the address that the
+// owner already has in the pool, a new one otherwise.
 func (d *Driver) take(ctx context.Context, pool Pool, r *request) (*driver.Attachment, error) {
 	if err := writable(d.planned(pool, r), r); err != nil {
 		return nil, err
 	}
-	wish, err := d.wish(ctx, pool, r)
+	wish, err := d.blockRequest(ctx, pool, r)
 	if err != nil {
-		return nil, calling(r, err)
+		return nil, withClaimText(r, err)
 	}
 	if r.AddressOnly && pool.PerNode() {
 		return nil, fmt.Errorf("%w: its blocks are routed to nodes, which needs Fairlead's own interface: another plugin needs a pool with placement Shared", driver.ErrInvalid)
@@ -94,17 +94,17 @@ func (d *Driver) take(ctx context.Context, pool Pool, r *request) (*driver.Attac
 	wish.Now = d.pools.now(pool)
 	leases, err := d.store.Take(ctx, pool.Pool, wish)
 	if err != nil {
-		return nil, calling(r, Translate(err))
+		return nil, withClaimText(r, Translate(err))
 	}
 	iface := d.planned(pool, r)
-	for i, lease := range leases { // one for each family, in their order
+	for i, lease := range leases { // one per family, in the order of pool.Families
 		iface.Addresses[i] = pool.Prefix(lease.Addr).String()
 	}
 	return &driver.Attachment{Interface: iface, Active: true}, nil
 }
 
-// planned is the interface that a pool gives, before it is known with which addresses:
-// in their place it has the families' widest prefixes.
+// planned returns the interface that take would return, before the addresses are known:
+// 0.0.0.0/0 and ::/0 stand in their place.
 func (d *Driver) planned(pool Pool, r *request) v1alpha1.Interface {
 	iface := v1alpha1.Interface{
 		Name:    r.Interface,
@@ -135,7 +135,8 @@ func anyAddress(f ipam.Family) string {
 	return "::/0"
 }
 
-// writable fails with driver.ErrInvalid when an interface cannot be written down.
+// writable returns nil if a record with the interface would be valid. Errors:
+// driver.ErrInvalid.
 func writable(iface v1alpha1.Interface, r *request) error {
 	if r.Writable == nil {
 		return nil
@@ -146,7 +147,7 @@ func writable(iface v1alpha1.Interface, r *request) error {
 	return nil
 }
 
-// binding of an interface.
+// binding returns the binding of an interface; addressOnly is Request.AddressOnly.
 func (d *Driver) binding(addressOnly bool) v1alpha1.Binding {
 	if addressOnly {
 		return v1alpha1.Binding{AddressOnly: &v1alpha1.AddressOnlyBinding{}}
@@ -154,8 +155,8 @@ func (d *Driver) binding(addressOnly bool) v1alpha1.Binding {
 	return v1alpha1.Binding{Bridge: &v1alpha1.BridgeBinding{Name: d.cfg.Bridge}}
 }
 
-// gateway of a family: the pool's, or where blocks are routed to nodes the
-// node itself.
+// gateway returns the pool's gateway of a family. If the pool has none and its blocks are
+// routed to nodes, it returns the address of the node's bridge.
 func gateway(p *ipam.Pool, f ipam.Family) (netip.Addr, bool) {
 	if gw, ok := p.Gateway(f); ok || !p.PerNode() {
 		return gw, ok
@@ -178,7 +179,8 @@ func (d *Driver) Release(ctx context.Context, ref driver.Ref) error {
 	return nil
 }
 
-// addressesOf are an interface's addresses without prefix lengths.
+// addressesOf returns an interface's addresses without prefix lengths. Errors:
+// driver.ErrInvalid.
 func addressesOf(i v1alpha1.Interface) ([]netip.Addr, error) {
 	var addrs []netip.Addr
 	for _, cidr := range i.Addresses {
@@ -191,7 +193,7 @@ func addressesOf(i v1alpha1.Interface) ([]netip.Addr, error) {
 	return addrs, nil
 }
 
-// Confirm implements driver.Driver: it reads the blocks.
+// Confirm implements driver.Driver. It reads the blocks from the API server.
 func (d *Driver) Confirm(ctx context.Context, ref driver.Ref) (v1alpha1.Interface, error) {
 	addrs, err := addressesOf(ref.Interface)
 	if err != nil {
@@ -214,11 +216,11 @@ func (d *Driver) Confirm(ctx context.Context, ref driver.Ref) (v1alpha1.Interfac
 	return i, nil
 }
 
-// List implements driver.Driver. The addresses of one interface, of all
-// families, are one entry, and those of a pod come in the order of their names.
-// Blocks do not say of which network and pool an address was: another interface
-// than the default one is on an unknown network, and the pool is named where only
-// one has the address.
+// List implements driver.Driver. The addresses of one interface in one domain, of both
+// families, are one Ref. A pod's interfaces are sorted by name. Blocks record neither
+// network nor pool: any interface but the default one is listed on
+// v1alpha1.UnknownNetwork, and the pool is named only if exactly one covers the first
+// address.
 func (d *Driver) List(context.Context) iter.Seq2[driver.Ref, error] {
 	type key struct{ uid, iface, domain, namespace, pod string }
 	leases := map[key][]block.Lease{}
@@ -234,14 +236,15 @@ func (d *Driver) List(context.Context) iter.Seq2[driver.Ref, error] {
 	soleOf := d.pools.sole()
 	return func(yield func(driver.Ref, error) bool) {
 		for _, k := range order {
-			if !yield(d.found(leases[k], soleOf), nil) {
+			if !yield(d.refOf(leases[k], soleOf), nil) {
 				return
 			}
 		}
 	}
 }
 
-// Of is what List has of an interface.
+// Of returns the Refs of one owner in the form of List, one per domain; nil if it has no
+// address.
 func (d *Driver) Of(o driver.Owner) []driver.Ref {
 	held := map[string][]block.Lease{}
 	for _, l := range d.store.Held(HolderOf(o)) {
@@ -253,13 +256,14 @@ func (d *Driver) Of(o driver.Owner) []driver.Ref {
 	}
 	soleOf := d.pools.sole()
 	for _, domain := range slices.Sorted(maps.Keys(held)) {
-		out = append(out, d.found(held[domain], soleOf))
+		out = append(out, d.refOf(held[domain], soleOf))
 	}
 	return out
 }
 
-// found is what blocks say of an interface of which they have these addresses.
-func (d *Driver) found(leases []block.Lease, soleOf func(block.Lease) string) driver.Ref {
+// refOf returns the Ref of the interface that has the leases. They have one holder and
+// one domain.
+func (d *Driver) refOf(leases []block.Lease, soleOf func(block.Lease) string) driver.Ref {
 	slices.SortFunc(leases, func(a, b block.Lease) int { return a.Addr.Compare(b.Addr) })
 	first := leases[0]
 	h := first.Holder
@@ -290,7 +294,7 @@ func (d *Driver) found(leases []block.Lease, soleOf func(block.Lease) string) dr
 	return ref
 }
 
-// HolderOf is who an owner is to the block store.
+// HolderOf returns the block store's form of an owner.
 func HolderOf(o driver.Owner) ipam.Holder {
 	return ipam.Holder{
 		PodUID:    string(o.PodUID),
@@ -301,15 +305,16 @@ func HolderOf(o driver.Owner) ipam.Holder {
 	}
 }
 
-// translated is translate, of nil too.
-func translated(err error) error {
+// translateNil returns nil for nil, and Translate's error otherwise.
+func translateNil(err error) error {
 	if err == nil {
 		return nil
 	}
 	return Translate(err)
 }
 
-// Translate turns the store's sentinels into the driver contract's.
+// Translate wraps an error of the block store in the sentinel of the driver contract. An
+// error without a counterpart is driver.ErrUnavailable. err is not nil.
 func Translate(err error) error {
 	for _, t := range []struct{ from, to error }{
 		{block.ErrInvalid, driver.ErrInvalid},

@@ -19,8 +19,8 @@ import (
 	"fairlead.dev/fairlead/test/cluster"
 )
 
-// onAPI runs the driver on the real API server, each case with a domain of its
-// own. Time is moved, not waited for.
+// onAPI returns a backend on the real API server. Each case has a domain of its own.
+// Recover moves the clock of the store instead of waiting.
 func onAPI(spec v1alpha1.IPPoolSpec, capacity int) func(t *testing.T) drivertest.Backend {
 	return func(t *testing.T) drivertest.Backend {
 		c := cluster.New(t)

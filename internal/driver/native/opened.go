@@ -12,7 +12,7 @@ import (
 	"fairlead.dev/fairlead/internal/ipam"
 )
 
-// networks says which networks may draw from a pool, by the namespace of their
+// networks are the networks that may draw from a pool, by the namespace of their
 // NetworkAttachmentDefinition.
 type networks struct {
 	// writtenFor is the namespace for whose networks the controller wrote the pool;
@@ -37,9 +37,9 @@ func parseNetworks(o *v1alpha1.IPPool) (networks, error) {
 	return out, nil
 }
 
-// admit returns nil when the network of a request may draw from the pool. It fails
-// with driver.ErrNotFound when it may not, and with driver.ErrUnavailable when that
-// cannot be said yet. Networks of the namespace own may draw from every pool.
+// admit returns nil if the network of a request may draw from the pool. Networks of the
+// namespace own may draw from every pool. Errors: driver.ErrNotFound if the network may
+// not, driver.ErrUnavailable if the labels of its namespace are not known yet.
 func (n networks) admit(r *request, own string) error {
 	namespace, _, further := strings.Cut(r.Network, "/")
 	switch {

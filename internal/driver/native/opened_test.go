@@ -11,7 +11,7 @@ import (
 	"fairlead.dev/fairlead/internal/ipam/block/blocktest"
 )
 
-// onNetwork is a request for an interface on a network of a namespace with labels.
+// onNetwork returns a request for an interface on a network of a namespace with labels.
 func onNetwork(n int, namespace string, labels map[string]string, pools ...string) *driver.Request {
 	r := drivertest.Request(n)
 	r.Interface, r.Network, r.Default, r.AddressOnly = "net1", namespace+"/lan", false, true
@@ -19,8 +19,7 @@ func onNetwork(n int, namespace string, labels map[string]string, pools ...strin
 	return r
 }
 
-// A pool serves the networks that the operator opened it to, and the default
-// network, which needs no opening.
+// A pool serves the default network and the networks that the operator opened it to.
 func TestPoolsAreOpenedToNetworks(t *testing.T) {
 	shop := map[string]string{"team": "shop"}
 	for _, tc := range []struct {
@@ -59,7 +58,7 @@ func TestPoolsAreOpenedToNetworks(t *testing.T) {
 	}
 }
 
-// What an interface has it keeps when the pool is closed to its network.
+// An interface keeps its addresses if the pool is closed to its network.
 func TestClosedPoolKeepsWhatIsHeld(t *testing.T) {
 	d := start(t, blocktest.NewAPI(), "a")
 	d.pool("a", v1alpha1.IPPoolSpec{Ranges: []string{"10.0.0.0/24"}, NetworkNamespaceSelector: &metav1.LabelSelector{}})

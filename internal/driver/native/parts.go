@@ -9,7 +9,8 @@ import (
 	"fairlead.dev/fairlead/internal/whereabouts"
 )
 
-// Parts is what the driver brings beside what Assemble adds, which runs.
+// Parts returns the driver's parts without those that run in the background: Assemble in
+// package upkeep adds them.
 func (d *Driver) Parts() driver.Parts {
 	return driver.Parts{
 		Driver:       d,
@@ -26,13 +27,15 @@ func (d *Driver) Parts() driver.Parts {
 	}
 }
 
-// awaited is driver.Parts.Awaited: a claim has one holder. The next pod of a virtual
-// machine has another name than the one that is gone, so no other event brings it.
+// awaited is driver.Parts.Awaited. A claim has one holder, so its next pod waits for the
+// release of the last. The next pod of a virtual machine has another name than the last
+// pod, so no event of its own name wakes it.
 func awaited(gone v1alpha1.Interface) bool { return gone.Claim != "" }
 
-// givenSince is driver.Parts.GivenSince, as far as the store knows. Of a pod that was
-// served in the very second of the moment the order cannot be told; but only what is kept
-// for a claim can be given again so soon.
+// givenSince is driver.Parts.GivenSince, as far as the store knows. The moment is known to
+// the second, so the order of two events within that second is unknown. Only an address
+// held for a claim can be taken again so soon. Without a claim, givenSince is therefore
+// true only from the next second on.
 func (d *Driver) givenSince(o driver.Owner, i v1alpha1.Interface, moment time.Time) bool {
 	if i.Claim == "" {
 		moment = moment.Add(time.Second)
@@ -48,14 +51,14 @@ func origin(i v1alpha1.Interface) string {
 	return "domain " + i.Domain
 }
 
-// Remembered is how many tenants have something under way at a pool with a quota.
+// Remembered returns how many tenants have a take under way at a pool with a quota.
 func (d *Driver) Remembered() map[string]int {
 	d.quotas.mu.Lock()
 	defer d.quotas.mu.Unlock()
 	return map[string]int{"quota_gates": len(d.quotas.m)}
 }
 
-// Remembered is how many pools and reservations are known.
+// Remembered returns how many pools and reservations are known.
 func (p *Pools) Remembered() map[string]int {
 	p.mu.Lock()
 	defer p.mu.Unlock()

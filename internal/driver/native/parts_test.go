@@ -15,8 +15,8 @@ import (
 	"fairlead.dev/fairlead/internal/pod"
 )
 
-// Deletions are known to the second: only what is kept for a claim can have been given
-// again in the second of one.
+// The time of a deletion is known to the second. Within that second, only an address held
+// for a claim can have been given again.
 func TestGivenSince(t *testing.T) {
 	d := start(t, blocktest.NewAPI(), "a")
 	d.pool("a", one("10.0.0.1"))
@@ -26,7 +26,7 @@ func TestGivenSince(t *testing.T) {
 	}
 	given := d.store.Latest(HolderOf(r.Owner))
 	if given.IsZero() {
-		t.Fatal("it is not known when the address was given")
+		t.Fatal("the time when the address was given is unknown")
 	}
 	claimed := v1alpha1.Interface{Claim: "t/db-0"}
 	for _, tc := range []struct {
@@ -40,7 +40,7 @@ func TestGivenSince(t *testing.T) {
 		{"in the second", r.Owner, v1alpha1.Interface{}, given.Add(-900 * time.Millisecond), false},
 		{"in the second, for a claim", r.Owner, claimed, given.Add(-900 * time.Millisecond), true},
 		{"after", r.Owner, claimed, given.Add(time.Second), false},
-		{"somebody else", drivertest.Request(2).Owner, claimed, given.Add(-time.Hour), false},
+		{"another owner", drivertest.Request(2).Owner, claimed, given.Add(-time.Hour), false},
 	} {
 		if got := d.givenSince(tc.owner, tc.i, tc.moment); got != tc.want {
 			t.Errorf("%s: %v, want %v", tc.name, got, tc.want)
@@ -48,8 +48,8 @@ func TestGivenSince(t *testing.T) {
 	}
 }
 
-// What a pod asks for by annotation holds on the default network; a further network says
-// which pools it has, and each of its interfaces has claims of its own.
+// A pod's annotations apply to the default network. A further network names its own pools,
+// and each interface on it has claims of its own.
 func TestRead(t *testing.T) {
 	p := &corev1.Pod{ObjectMeta: metav1.ObjectMeta{
 		Name: "web-0", Annotations: map[string]string{v1alpha1.AnnotationPools: "of-the-pod", v1alpha1.AnnotationClaim: "db"},
@@ -77,8 +77,8 @@ func TestRead(t *testing.T) {
 	}
 }
 
-// Pods that wait are called when pools and reservations change, and not for a status;
-// releases that wait for a node only when a policy for unreachable nodes does.
+// wake calls exactly the requested functions, and reclaimChanged finds a change of the
+// policy for unreachable nodes.
 func TestWakes(t *testing.T) {
 	p := NewPools()
 	waiting, leaving := 0, 0
@@ -93,6 +93,6 @@ func TestWakes(t *testing.T) {
 	}
 	minute := v1alpha1.IPPoolSpec{ReclaimAfter: &metav1.Duration{Duration: time.Minute}}
 	if is := (&v1alpha1.IPPool{Spec: minute}); reclaimChanged(is, is) || !reclaimChanged(&v1alpha1.IPPool{}, is) {
-		t.Error("a change of the policy is not told from none")
+		t.Error("reclaimChanged does not distinguish a change from none")
 	}
 }

@@ -20,40 +20,40 @@ import (
 	"fairlead.dev/fairlead/internal/ipam/objects"
 )
 
-// Pool is an IPPool in the form that the driver works with.
+// Pool is a parsed IPPool.
 type Pool struct {
 	*ipam.Pool
-	// Routes of every pod.
+	// Routes of every interface.
 	Routes []v1alpha1.Route
-	// Sticky says which pods have a claim without asking.
+	// Sticky names the pods that have a claim without requesting it.
 	Sticky v1alpha1.Sticky
-	// PerNamespace is how many addresses of each family the pods of a
-	// namespace may have; 0 sets no bound.
+	// PerNamespace is how many addresses of each family a namespace may have; 0 is no
+	// limit.
 	PerNamespace int
-	// who may draw from it.
-	who []selector
-	// networks that may draw from it, beside the default one.
+	// selectors that a pod has to match.
+	selectors []selector
+	// networks that may draw from the pool, beside the default network.
 	networks networks
-	// version of the reservations that are withheld.
+	// version of Pools.reservations that ipam.Pool excludes.
 	version int
 }
 
-// selector is one that is set, of namespace, pod or node.
+// selector is a selector of the spec, for the namespace, the pod or the node.
 type selector struct {
-	// field of the spec, and whose labels it selects by.
+	// field is its name in the spec; of is the object whose labels it matches.
 	field, of string
 	labels    func(r *request) map[string]string
 	match     labels.Selector
 }
 
-// admits returns nil when a pod may draw from the pool. It fails with
-// driver.ErrNotFound when it may not, and with driver.ErrUnavailable when that
-// cannot be said yet. Networks of the namespace own may draw from every pool.
+// admits returns nil if a pod may draw from the pool. Networks of the namespace own may
+// draw from every pool. Errors: driver.ErrNotFound if the pod may not,
+// driver.ErrUnavailable if labels are not known yet.
 func (p *Pool) admits(r *request, own string) error {
 	if err := p.networks.admit(r, own); err != nil {
 		return err
 	}
-	for _, s := range p.who {
+	for _, s := range p.selectors {
 		switch has := s.labels(r); {
 		case has == nil:
 			return fmt.Errorf("%w: the labels of %s are not known yet", driver.ErrUnavailable, s.of)
@@ -64,19 +64,18 @@ func (p *Pool) admits(r *request, own string) error {
 	return nil
 }
 
-// Pools is what the informers have shown of IPPools and IPReservations, parsed
-// once.
+// Pools has the IPPools and IPReservations that the informers have shown, parsed once.
 type Pools struct {
 	mu           sync.Mutex
 	m            map[string]*parsed
 	reservations map[string]reserved
-	// version of the reservations.
+	// version of reservations: it grows with each change of them.
 	version int
-	// wakes call pods back that wait for a change.
+	// wakes are the functions registered by Wake.
 	wakes []driver.Wake
 }
 
-// reserved is one IPReservation as it was taken in.
+// reserved is a parsed IPReservation.
 type reserved struct {
 	*ipam.Reservation
 	uid        types.UID
@@ -86,7 +85,7 @@ type reserved struct {
 type parsed struct {
 	pool Pool
 	err  error
-	// stale is true when reservations have changed since.
+	// stale is true if reservations have changed since they were subtracted from pool.
 	stale bool
 }
 
@@ -95,9 +94,8 @@ func NewPools() *Pools {
 	return &Pools{m: map[string]*parsed{}, reservations: map[string]reserved{}}
 }
 
-// Get returns a pool, without what is reserved. It fails with
-// driver.ErrNotFound when there is none of that name and driver.ErrInvalid when
-// its spec cannot be used; the error names the fields.
+// Get returns a pool without its reserved addresses. Errors: driver.ErrNotFound if no pool
+// has the name; driver.ErrInvalid if its spec is invalid, with the fields named.
 func (p *Pools) Get(name string) (Pool, error) {
 	p.mu.Lock()
 	defer p.mu.Unlock()
@@ -113,7 +111,7 @@ func (p *Pools) Get(name string) (Pool, error) {
 	return got.pool, nil
 }
 
-// Without returns a pool without what is reserved.
+// Without returns a pool without its reserved addresses.
 func (p *Pools) Without(pool *ipam.Pool) *ipam.Pool {
 	p.mu.Lock()
 	defer p.mu.Unlock()
@@ -128,8 +126,8 @@ func (p *Pools) without(pool *ipam.Pool) *ipam.Pool {
 	return pool.Without(all)
 }
 
-// now returns a function that returns the pool without what is reserved when it
-// is called.
+// now returns a function that returns the pool without the addresses that are reserved at
+// the time of its call.
 func (p *Pools) now(pool Pool) func() *ipam.Pool {
 	return func() *ipam.Pool {
 		p.mu.Lock()
@@ -141,7 +139,7 @@ func (p *Pools) now(pool Pool) func() *ipam.Pool {
 	}
 }
 
-// withholds says whether a reservation has been taken in as it is there.
+// withholds reports whether this or a newer generation of a reservation is in force.
 func (p *Pools) withholds(o *v1alpha1.IPReservation) bool {
 	p.mu.Lock()
 	defer p.mu.Unlock()
@@ -149,8 +147,8 @@ func (p *Pools) withholds(o *v1alpha1.IPReservation) bool {
 	return ok && r.uid == o.UID && r.generation >= o.Generation
 }
 
-// Routed reports whether the blocks of a pool are routed to nodes, and whether there is
-// a pool of that name that can be used.
+// Routed reports whether the blocks of a pool are routed to nodes. known is false if no
+// pool has the name or its spec is invalid.
 func (p *Pools) Routed(name string) (routed, known bool) {
 	p.mu.Lock()
 	defer p.mu.Unlock()
@@ -161,14 +159,14 @@ func (p *Pools) Routed(name string) (routed, known bool) {
 	return got.pool.PerNode(), true
 }
 
-// Names of all pools, sorted.
+// Names returns the names of all pools, sorted.
 func (p *Pools) Names() []string {
 	p.mu.Lock()
 	defer p.mu.Unlock()
 	return slices.Sorted(maps.Keys(p.m))
 }
 
-// InDomain returns the names of the pools of a domain, sorted.
+// InDomain returns the names of the valid pools of a domain, sorted.
 func (p *Pools) InDomain(domain string) []string {
 	p.mu.Lock()
 	defer p.mu.Unlock()
@@ -182,8 +180,8 @@ func (p *Pools) InDomain(domain string) []string {
 	return names
 }
 
-// sole returns a function that names the pool, of those that there are now, that
-// has the address of a lease; empty when none has, or several.
+// sole returns a function that names the pool that covers the address of a lease; empty if
+// none or several do. It knows the pools of the time when sole was called.
 func (p *Pools) sole() func(l block.Lease) string {
 	byDomain := map[string][]*ipam.Pool{}
 	p.mu.Lock()
@@ -221,7 +219,7 @@ func (p *Pools) Reserving(domain string, block netip.Prefix) []string {
 	return names
 }
 
-// observe takes in a pool as it is now.
+// observe stores the current state of a pool.
 func (p *Pools) observe(o *v1alpha1.IPPool) {
 	got := &parsed{stale: true}
 	got.pool, got.err = Parse(o)
@@ -230,9 +228,9 @@ func (p *Pools) observe(o *v1alpha1.IPPool) {
 	p.m[o.Name] = got
 }
 
-// Wake is driver.Parts.Wake: pods that wait for their network are called when a pool or a
-// reservation comes, goes or has another spec; those whose release waits for a node when
-// the policy of a pool for unreachable nodes changes.
+// Wake is driver.Parts.Wake. It registers w: Waiting is called when a pool or a reservation
+// is created, is deleted or gets another spec; Leaving is called when a pool is created, is
+// deleted or gets another policy for unreachable nodes.
 func (p *Pools) Wake(_ context.Context, w driver.Wake) error {
 	p.mu.Lock()
 	defer p.mu.Unlock()
@@ -240,8 +238,8 @@ func (p *Pools) Wake(_ context.Context, w driver.Wake) error {
 	return nil
 }
 
-// wake calls pods back.
-func (p *Pools) wake(waiting, leaving bool) {
+// wake calls the registered functions Waiting and Leaving.
+func (p *Pools) wake(waiting, terminating bool) {
 	p.mu.Lock()
 	wakes := slices.Clone(p.wakes)
 	p.mu.Unlock()
@@ -249,7 +247,7 @@ func (p *Pools) wake(waiting, leaving bool) {
 		if waiting {
 			w.Waiting()
 		}
-		if leaving {
+		if terminating {
 			w.Leaving()
 		}
 	}
@@ -261,7 +259,8 @@ func (p *Pools) forget(name string) {
 	delete(p.m, name)
 }
 
-// reserve takes in a reservation as it is now: as much of it as can be read.
+// reserve stores the current state of a reservation. Its valid ranges are in force even if
+// others are invalid.
 func (p *Pools) reserve(o *v1alpha1.IPReservation) {
 	r, _ := ipam.ParseReservation(o.Spec.Domain, o.Spec.Ranges)
 	p.mu.Lock()
@@ -284,7 +283,7 @@ func (p *Pools) outdate() {
 	}
 }
 
-// Parse checks an IPPool's spec; its error names every field that is wrong.
+// Parse parses an IPPool's spec. The error names every invalid field.
 func Parse(o *v1alpha1.IPPool) (Pool, error) {
 	p, err := objects.Pool(o)
 	errs := []error{err}
@@ -311,7 +310,7 @@ func Parse(o *v1alpha1.IPPool) (Pool, error) {
 			errs = append(errs, &ipam.FieldError{Field: s.field, Value: metav1.FormatLabelSelector(s.spec), Problem: "is not a label selector: " + err.Error()})
 			continue
 		}
-		out.who = append(out.who, s.selector)
+		out.selectors = append(out.selectors, s.selector)
 	}
 	out.networks, err = parseNetworks(o)
 	errs = append(errs, err)

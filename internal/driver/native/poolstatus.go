@@ -26,47 +26,51 @@ import (
 	"fairlead.dev/fairlead/internal/ipam/block"
 )
 
-// StatusDelay gathers changes of blocks into one look at what depends on them,
-// the status of their pool above all.
+// StatusDelay is the time between a change of a block and the reconciliation of the objects
+// that depend on it, above all its pools. Changes within this time share one
+// reconciliation.
 const StatusDelay = time.Second
 
-// Gauges are told how full pools are.
+// Gauges receives how full pools are.
 type Gauges interface {
-	// Pool tells how many addresses of a pool are in a state.
+	// Pool sets how many addresses of a pool are in a state: free, allocated, cooling,
+	// held or reserved.
 	Pool(pool, state string, count float64)
-	// Exhausts tells in how long a pool will have nothing left; known is false
-	// when it is not filling.
+	// Exhausts sets the time until a pool is exhausted; known is false if it is not
+	// filling.
 	Exhausts(pool string, in time.Duration, known bool)
-	// NoPool ends what is told about a pool.
+	// NoPool removes the gauges of a pool.
 	NoPool(pool string)
 }
 
-// Lead has a reconciler work while this process leads; its queue fills meanwhile.
+// Lead wraps a reconciler so that it works only while this process leads. Its queue fills
+// meanwhile.
 type Lead func(reconcile.Reconciler) reconcile.Reconciler
 
-// PoolStatus keeps the status of IPPools.
+// PoolStatus writes the status of IPPools.
 type PoolStatus struct {
 	Client client.Client
 	Pools  *Pools
 	Store  *block.Store
 	Gauges Gauges
-	// Synced reports whether the store knows all that is taken.
+	// Synced reports whether the store knows all taken addresses. Until then no pool is
+	// reconciled.
 	Synced func() bool
-	// Audited returns what the last audit found about a pool, and whether there was one;
-	// nil where nobody audits.
+	// Audited returns the findings of the last audit about a pool; known is false before
+	// the first audit. Nil if there are no audits.
 	Audited func(p *ipam.Pool) (found []audit.Finding, known bool)
-	// OnAudit has a function called when an audit comes to another result; nil where
-	// nobody audits.
+	// OnAudit registers a function that is called when the result of the audit changes.
+	// Nil if there are no audits.
 	OnAudit func(f func())
-	// Events are posted on pools.
+	// Events receives the events of pools; nil for none.
 	Events events.EventRecorder
 
 	forecast forecast
 }
 
-// SetupWithManager registers the reconciler. It looks at each status that was
-// written, its own too: what it was compared with may have been old by then, and of
-// some writes it is not known that they were done.
+// SetupWithManager registers the reconciler. Each write of a status, its own too, triggers
+// another Reconcile: the status may have been compared with an outdated object, and the
+// outcome of a write may be unknown.
 func (r *PoolStatus) SetupWithManager(mgr ctrl.Manager, lead Lead) error {
 	return ctrl.NewControllerManagedBy(mgr).
 		Named("pools").
@@ -78,9 +82,9 @@ func (r *PoolStatus) SetupWithManager(mgr ctrl.Manager, lead Lead) error {
 		Complete(lead(r))
 }
 
-// poolEvents looks at a pool at once when it comes, goes or is changed, and a
-// little later when its status was written: in a storm each look finds other counts,
-// and would cause the next one by writing them.
+// poolEvents enqueues a pool at once if it is created, deleted or its spec changes, and
+// after StatusDelay if its status was written. While counts change all the time, each
+// Reconcile writes a status, which without the delay would trigger the next at once.
 func poolEvents() handler.EventHandler {
 	now := &handler.EnqueueRequestForObject{}
 	gathered := Later(func(o client.Object) []string { return []string{o.GetName()} })
@@ -99,12 +103,13 @@ func poolEvents() handler.EventHandler {
 
 type queue = workqueue.TypedRateLimitingInterface[reconcile.Request]
 
-// Later looks, a little later, at the objects whose names a changed one maps to.
+// Later enqueues, after StatusDelay, the objects whose names a changed object maps to.
 func Later(names func(client.Object) []string) handler.EventHandler {
 	return EnqueueAfter(StatusDelay, names)
 }
 
-// EnqueueAfter looks so much later; at once when that is 0.
+// EnqueueAfter enqueues, after delay, the objects whose names a changed object maps to. An
+// update maps both the old and the new object.
 func EnqueueAfter(delay time.Duration, names func(client.Object) []string) handler.EventHandler {
 	enqueue := func(o client.Object, q queue) {
 		for _, name := range names(o) {
@@ -121,7 +126,7 @@ func EnqueueAfter(delay time.Duration, names func(client.Object) []string) handl
 	}
 }
 
-// Reconcile writes the status of one pool when it differs.
+// Reconcile writes the status of one pool if it differs.
 func (r *PoolStatus) Reconcile(ctx context.Context, req ctrl.Request) (ctrl.Result, error) {
 	if !r.Synced() {
 		return ctrl.Result{RequeueAfter: StatusDelay}, nil
@@ -138,7 +143,7 @@ func (r *PoolStatus) Reconcile(ctx context.Context, req ctrl.Request) (ctrl.Resu
 		invalidStatus(after, err)
 		r.forget(o.Name)
 	} else {
-		again = r.judge(after, r.Pools.Without(pool.Pool))
+		again = r.validStatus(after, r.Pools.Without(pool.Pool))
 	}
 	if equality.Semantic.DeepEqual(o.Status, after.Status) {
 		return ctrl.Result{RequeueAfter: again}, nil
@@ -154,10 +159,10 @@ func (r *PoolStatus) forget(pool string) {
 	r.Gauges.NoPool(pool)
 }
 
-// judge fills in the status of a pool that can be used and tells the gauges. It
-// returns when to look again: time alone makes addresses free and rates fall, and
-// no block changes any more when the store learns what became of a write.
-func (r *PoolStatus) judge(o *v1alpha1.IPPool, pool *ipam.Pool) time.Duration {
+// validStatus sets the status and the gauges of a valid pool. It returns when to reconcile
+// the pool again: time alone frees cooling addresses and lowers rates, and no block changes
+// when the store learns the outcome of a write.
+func (r *PoolStatus) validStatus(o *v1alpha1.IPPool, pool *ipam.Pool) time.Duration {
 	all := r.Store.Counts(pool)
 	r.report(o.Name, all)
 	exhausted := ""
@@ -203,8 +208,9 @@ func invalidStatus(o *v1alpha1.IPPool, cause error) {
 	})
 }
 
-// countStatus fills in the status; exhausted says which family has nothing left,
-// as a pod needs an address of each.
+// countStatus sets the counts and conditions of a status. exhausted is the message if a
+// family has no address left, since a pod needs an address of each family; otherwise it is
+// empty.
 func countStatus(o *v1alpha1.IPPool, c ipam.Counts, exhausted string) {
 	s := &o.Status
 	s.Usable, s.Free, s.Allocated = signed(c.Usable), signed(c.Free), signed(c.Allocated)

@@ -33,7 +33,7 @@ func (noGauges) Exhausts(string, time.Duration, bool) {}
 
 func (noGauges) NoPool(string) {}
 
-// behind is a client whose reads, as a cache's may, still show a pool.
+// behind is a client whose reads return a deleted pool, as a cache that is behind does.
 type behind struct {
 	client.Client
 	pool *v1alpha1.IPPool
@@ -44,7 +44,7 @@ func (b behind) Get(_ context.Context, _ client.ObjectKey, into client.Object, _
 	return nil
 }
 
-// gone is a client that knows no pool, and gauges that note what they are told.
+// gone is a client that finds no pool, and gauges that record the calls of NoPool.
 type gone struct {
 	client.Client
 	noGauges
@@ -57,7 +57,7 @@ func (*gone) Get(_ context.Context, key client.ObjectKey, _ client.Object, _ ...
 
 func (g *gone) NoPool(pool string) { g.ended = append(g.ended, pool) }
 
-// What is told of a pool ends with it: pools of networks come and go.
+// The gauges and samples of a pool end with it: pools of networks come and go.
 func TestGaugesEndWithTheirPool(t *testing.T) {
 	g := &gone{}
 	r := &PoolStatus{Client: g, Pools: NewPools(), Gauges: g, Synced: func() bool { return true }}
@@ -70,7 +70,7 @@ func TestGaugesEndWithTheirPool(t *testing.T) {
 	}
 }
 
-// A pool that went while its status was being written is no failure.
+// It is no error if a pool is deleted while its status is being written.
 func TestStatusOfAPoolThatWent(t *testing.T) {
 	c := cluster.New(t)
 	pool := &v1alpha1.IPPool{
@@ -89,7 +89,7 @@ func TestStatusOfAPoolThatWent(t *testing.T) {
 	}
 }
 
-// gauges remembers what it was told last.
+// gauges records the last forecast.
 type gauges struct {
 	noGauges
 	known bool
@@ -105,28 +105,28 @@ func TestExhaustedInOneFamily(t *testing.T) {
 	d.pool("a", v1alpha1.IPPoolSpec{Ranges: []string{"10.0.0.1", "fd00::/64"}})
 	g := &gauges{}
 	r := &PoolStatus{Pools: d.pools, Store: d.store, Gauges: g}
-	judge := func() *metav1.Condition {
+	count := func() *metav1.Condition {
 		t.Helper()
 		pool, err := d.pools.Get("a")
 		if err != nil {
 			t.Fatal(err)
 		}
 		o := &v1alpha1.IPPool{ObjectMeta: metav1.ObjectMeta{Name: "a"}}
-		r.judge(o, pool.Pool)
+		r.validStatus(o, pool.Pool)
 		return meta.FindStatusCondition(o.Status.Conditions, v1alpha1.ConditionExhausted)
 	}
-	if c := judge(); c.Status != metav1.ConditionFalse || g.known {
+	if c := count(); c.Status != metav1.ConditionFalse || g.known {
 		t.Errorf("an empty pool: %+v, forecast %s, %v", c, g.in, g.known)
 	}
 	d.get(drivertest.Request(1))
 	want := "no IPv4 address is left: usable=1 free=0 allocated=1 cooling=0 held=0 reserved=0"
-	if c := judge(); c.Status != metav1.ConditionTrue || c.Message != want || !g.known || g.in != 0 {
+	if c := count(); c.Status != metav1.ConditionTrue || c.Message != want || !g.known || g.in != 0 {
 		t.Errorf("a full pool: %+v, forecast %s, %v", c, g.in, g.known)
 	}
 }
 
-// What is counted while a write's reply is lost is counted again soon: the block's
-// event was seen before, and no other follows.
+// While the outcome of a write is unknown, the pool is counted again soon: the block's
+// event came before the outcome, and no other follows.
 func TestCountedAgainWhenAReplyWasLost(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		api := blocktest.NewAPI()
@@ -147,27 +147,28 @@ func TestCountedAgainWhenAReplyWasLost(t *testing.T) {
 		if err != nil {
 			t.Fatal(err)
 		}
-		judge := func() (allocated int64, again time.Duration) {
+		count := func() (allocated int64, again time.Duration) {
 			o := &v1alpha1.IPPool{ObjectMeta: metav1.ObjectMeta{Name: "a"}}
-			again = r.judge(o, pool.Pool)
+			again = r.validStatus(o, pool.Pool)
 			return o.Status.Allocated, again
 		}
 		done := make(chan struct{})
 		go func() { defer close(done); d.get(drivertest.Request(1)) }()
 		synctest.Wait()
 		feed.Deliver(-1)
-		if allocated, again := judge(); allocated != 0 || again != StatusDelay {
-			t.Errorf("while nobody knows: %d allocated, again in %s", allocated, again)
+		if allocated, again := count(); allocated != 0 || again != StatusDelay {
+			t.Errorf("while the outcome is unknown: %d allocated, again in %s", allocated, again)
 		}
 		<-done
-		if allocated, again := judge(); allocated != 1 || again != forecastStep {
+		if allocated, again := count(); allocated != 1 || again != forecastStep {
 			t.Errorf("afterwards: %d allocated, again in %s", allocated, again)
 		}
 	})
 }
 
-// What changes many times a second in a storm is looked at once a second, what a
-// pod waits for at once: otherwise each status that is written causes the next.
+// A pool that is created, changed or deleted is reconciled at once, since pods may wait for
+// it. After a write of its status it is reconciled once per StatusDelay: otherwise each
+// write would cause the next.
 func TestGathered(t *testing.T) {
 	pool := &v1alpha1.IPPool{ObjectMeta: metav1.ObjectMeta{Name: "x", Generation: 1}}
 	changed := pool.DeepCopy()
@@ -193,14 +194,14 @@ func TestGathered(t *testing.T) {
 				want := reconcile.Request{NamespacedName: client.ObjectKey{Name: "x"}}
 				got, _ := q.Get()
 				if got != want {
-					t.Errorf("%v is looked at, want %v", got, want)
+					t.Errorf("%v is enqueued, want %v", got, want)
 				}
 				delay := StatusDelay
 				if tc.atOnce {
 					delay = 0
 				}
 				if took := time.Since(started); took != delay || q.Len() > 0 {
-					t.Errorf("it was looked at after %s, and %d times more; want %s, once", took, q.Len(), delay)
+					t.Errorf("it came after %s, and %d times more; want %s, once", took, q.Len(), delay)
 				}
 			})
 		})

@@ -8,30 +8,29 @@ import (
 	"fairlead.dev/fairlead/internal/driver"
 )
 
-// quotas lets no more takes of a namespace at a pool under way than the quota
-// leaves room for.
+// quotas limits the takes under way of a namespace at a pool to the room that the quota
+// leaves.
 type quotas struct {
 	mu sync.Mutex
 	m  map[tenant]*gate
 }
 
-// tenant is a namespace as a user of a pool.
+// tenant is a namespace that draws from a pool.
 type tenant struct{ pool, namespace string }
 
-// gate counts what is under way for a tenant.
+// gate counts the takes of a tenant that are under way.
 type gate struct {
 	underWay int
-	// left is closed when one has ended.
+	// left is closed when a take has ended.
 	left chan struct{}
 }
 
-// enter waits until a take is sure to stay within the limit; leave is called
-// when its outcome is known. used counts what the tenant has, without what
-// this take finds kept for it. What is taken but
-// not left yet counts twice, for which the next one waits.
+// enter waits until a take is sure to stay within the limit. The caller calls leave when
+// the outcome of the take is known. used counts the addresses of the tenant, without those
+// that are held for the claim of this take. Between its write and leave, a take counts
+// twice: this only makes the next take wait.
 //
-// It fails with driver.ErrExhausted when the limit is reached, and with
-// driver.ErrUnavailable when ctx ends.
+// Errors: driver.ErrExhausted if the limit is reached, driver.ErrUnavailable if ctx ends.
 func (q *quotas) enter(ctx context.Context, t tenant, limit int, used func() int) (leave func(), err error) {
 	for {
 		q.mu.Lock()

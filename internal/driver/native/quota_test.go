@@ -27,8 +27,8 @@ func claiming(n int, claim string) *driver.Request {
 	return r
 }
 
-// What claims keep counts: a namespace does not fill a pool beyond its quota by
-// pods that come and go, each with a claim of its own.
+// Addresses held for claims count: a namespace cannot exceed its quota by pods that come
+// and go, each with a claim of its own.
 func TestQuotaCountsWhatClaimsKeep(t *testing.T) {
 	for _, tc := range []struct {
 		name string
@@ -47,15 +47,15 @@ func TestQuotaCountsWhatClaimsKeep(t *testing.T) {
 			api := blocktest.NewAPI()
 			d := quotaOf(t, api, 1, tc.spec)
 			first := tc.ask(0)
-			had := d.life(first)
+			had := d.ensureAndRelease(first)
 			for n := 1; n < 8; n++ {
 				d.refused(tc.ask(n), "Exhausted", "namespace default has 1 addresses", "spec.quota.perNamespace allows 1")
 			}
-			// The claim's next pod has what is kept for it, within the quota; also under
-			// a leader that has just begun.
+			// The claim's next pod gets the held address within the quota, also from a
+			// leader that has just started.
 			after := quotaOf(t, api, 1, tc.spec)
 			after.refused(tc.ask(8), "Exhausted", "namespace default has 1 addresses")
-			if again := after.life(tc.ask(0)); again.Addresses[0] != had.Addresses[0] {
+			if again := after.ensureAndRelease(tc.ask(0)); again.Addresses[0] != had.Addresses[0] {
 				t.Errorf("the claim's next pod has %v, want %v", again.Addresses, had.Addresses)
 			}
 			other := tc.ask(9)
@@ -65,7 +65,7 @@ func TestQuotaCountsWhatClaimsKeep(t *testing.T) {
 	}
 }
 
-// Many pods with claims at once, again and again, whose addresses stay behind.
+// Many pods with claims come and go at once, and their addresses stay held.
 func TestQuotaWithClaimsAtOnce(t *testing.T) {
 	const limit = 3
 	d := quotaOf(t, blocktest.NewAPI(), limit, v1alpha1.IPPoolSpec{Ranges: []string{"10.0.0.0/24"}})

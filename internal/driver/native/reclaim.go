@@ -14,12 +14,12 @@ import (
 	"fairlead.dev/fairlead/internal/ipam/objects"
 )
 
-// policy is what a pool says of addresses on a node that is unreachable.
+// policy is a pool's policy for addresses on an unreachable node.
 type policy struct {
 	name, domain string
-	// pool is nil when the spec cannot be read: then any address may be its.
+	// pool is nil if the spec is invalid: the pool then counts as covering every address.
 	pool *ipam.Pool
-	// after is how long they wait; 0 is for ever.
+	// after is how long the addresses wait; 0 is for ever.
 	after time.Duration
 }
 
@@ -36,7 +36,7 @@ func policyOf(o *v1alpha1.IPPool) policy {
 
 func (p policy) covers(a netip.Addr) bool { return p.pool == nil || p.pool.Covers(a) }
 
-// ReclaimAfter is driver.Parts.ReclaimAfter, by the policy of the pools.
+// ReclaimAfter is driver.Parts.ReclaimAfter: it reads the policies of the IPPools.
 func ReclaimAfter(ctx context.Context, from client.Reader, interfaces []v1alpha1.Interface) (time.Duration, error) {
 	var pools v1alpha1.IPPoolList
 	if err := from.List(ctx, &pools); err != nil {
@@ -45,8 +45,8 @@ func ReclaimAfter(ctx context.Context, from client.Reader, interfaces []v1alpha1
 	return reclaimAfter(interfaces, pools.Items), nil
 }
 
-// reclaimAfter is how long the addresses of interfaces wait for a node that is
-// unreachable: as long as the one that waits longest; 0 is for ever.
+// reclaimAfter returns how long the addresses of interfaces wait for an unreachable node:
+// the longest wait of any address; 0 is for ever.
 func reclaimAfter(interfaces []v1alpha1.Interface, pools []v1alpha1.IPPool) time.Duration {
 	policies := make([]policy, 0, len(pools))
 	for i := range pools {
@@ -72,7 +72,7 @@ func reclaimAfter(interfaces []v1alpha1.Interface, pools []v1alpha1.IPPool) time
 	return longest
 }
 
-// reclaimChanged reports whether a pool has another policy for unreachable nodes.
+// reclaimChanged reports whether the policy for unreachable nodes differs.
 func reclaimChanged(was, is *v1alpha1.IPPool) bool {
 	policy := func(o *v1alpha1.IPPool) metav1.Duration {
 		if after := o.Spec.ReclaimAfter; after != nil {
@@ -83,10 +83,10 @@ func reclaimChanged(was, is *v1alpha1.IPPool) bool {
 	return policy(was) != policy(is)
 }
 
-// waits is how long one address of an interface waits. What counts is the pool
-// that the record names, where that has the address; an interface may have
-// addresses of several pools, and its record names one. Of the others all count
-// that have the address; when none is known to, it waits for ever.
+// waits returns how long one address of an interface waits; 0 is for ever. An interface may
+// have addresses of several pools, and its record names one of them. If that pool covers
+// the address, its policy applies. Otherwise the longest wait of all pools of the domain
+// that cover the address applies. If no pool covers it, it waits for ever.
 func waits(iface v1alpha1.Interface, a netip.Addr, policies []policy) time.Duration {
 	for _, p := range policies {
 		if p.name == iface.Pool && (iface.Domain == "" || iface.Domain == p.domain) && p.covers(a) {

@@ -9,8 +9,8 @@ import (
 	"fairlead.dev/fairlead/api/v1alpha1"
 )
 
-// How long addresses wait for a node that is unreachable is decided by the pools
-// that have them, not by the one pool that an interface of several names.
+// The pools that cover the addresses decide how long they wait for an unreachable node,
+// not only the pool that the interface names.
 func TestReclaimAfterByAddress(t *testing.T) {
 	pool := func(name, domain string, after time.Duration, ranges ...string) v1alpha1.IPPool {
 		o := v1alpha1.IPPool{ObjectMeta: metav1.ObjectMeta{Name: name}, Spec: v1alpha1.IPPoolSpec{Domain: domain, Ranges: ranges}}

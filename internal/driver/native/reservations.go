@@ -17,24 +17,24 @@ import (
 	"fairlead.dev/fairlead/internal/ipam/block"
 )
 
-// MaxSummary is the length of a summary for kubectl, in bytes.
+// MaxSummary is the largest length of a summary for kubectl, in bytes.
 const MaxSummary = 256
 
-// maxInUse is how many addresses the status of a reservation lists.
+// maxInUse is the largest number of addresses that the status of a reservation lists.
 const maxInUse = 32
 
-// Reservations keeps the status of IPReservations. That they are in force is
-// the business of Pools.
+// Reservations writes the status of IPReservations. Pools enforces them.
 type Reservations struct {
 	Client client.Client
 	Pools  *Pools
 	Store  *block.Store
-	// Synced reports whether the store knows all that is taken.
+	// Synced reports whether the store knows all taken addresses. Until then no
+	// reservation is reconciled.
 	Synced func() bool
 }
 
-// SetupWithManager registers the reconciler. It looks at each status that was
-// written, as PoolStatus does.
+// SetupWithManager registers the reconciler. A write of the status triggers another
+// Reconcile, as with PoolStatus.
 func (r *Reservations) SetupWithManager(mgr ctrl.Manager, lead Lead) error {
 	return ctrl.NewControllerManagedBy(mgr).
 		Named("reservations").
@@ -43,21 +43,21 @@ func (r *Reservations) SetupWithManager(mgr ctrl.Manager, lead Lead) error {
 		Complete(lead(r))
 }
 
-// BlockEvents maps a change of a block, a little later, to the reservations that
-// reach into it.
+// BlockEvents enqueues, after StatusDelay, the reservations with addresses of a changed
+// block.
 func (r *Reservations) BlockEvents() handler.EventHandler { return Later(r.ofBlock) }
 
-// ofBlock names the reservations that reach into a block.
+// ofBlock returns the names of the reservations with addresses of a block.
 func (r *Reservations) ofBlock(o client.Object) []string {
 	b := o.(*v1alpha1.IPBlock)
 	prefix, err := netip.ParsePrefix(b.Spec.CIDR)
 	if err != nil {
-		return nil // nothing is ever taken from it
+		return nil // no address is ever taken from such a block
 	}
 	return r.Pools.Reserving(b.Spec.Domain, prefix)
 }
 
-// Reconcile writes the status of one reservation when it differs.
+// Reconcile writes the status of one reservation if it differs.
 func (r *Reservations) Reconcile(ctx context.Context, req ctrl.Request) (ctrl.Result, error) {
 	if !r.Synced() || r.Store.Behind() {
 		return ctrl.Result{RequeueAfter: StatusDelay}, nil

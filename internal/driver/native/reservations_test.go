@@ -16,8 +16,8 @@ import (
 	"fairlead.dev/fairlead/test/cluster"
 )
 
-// A reservation is Ready when the pools have taken it in as it is, not when it can
-// be read.
+// A reservation is Ready once its current generation is in force, not as soon as its spec
+// is valid.
 func TestReservationIsReadyWhenInForce(t *testing.T) {
 	c := cluster.New(t)
 	d := start(t, blocktest.NewAPI(), "a")

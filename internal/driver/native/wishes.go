@@ -18,30 +18,30 @@ import (
 	"fairlead.dev/fairlead/internal/pod"
 )
 
-// Asks is what a pod and a network ask of pools and claims: the driver's own part of a
-// driver.Request.
+// Asks is the driver's own part of a driver.Request: the pools and claims that a pod and a
+// network request.
 type Asks struct {
-	// Pools that the pod asks for, in order; empty for those of the default network.
+	// Pools that are requested, in order; empty for the pools of the default network.
 	Pools []string
-	// EachPool asks for addresses of every one of Pools, not of the first that serves the
-	// pod. Request.Addresses then has at most one per family of each.
+	// EachPool requests addresses of each of Pools, not of the first that serves the pod.
+	// Request.Addresses then has at most one address per family of each pool.
 	EachPool bool
-	// Claim names the IPClaim, in the pod's namespace, that the pod asks for.
+	// Claim names the IPClaim, in the pod's namespace, that the pod requests; may be empty.
 	Claim string
-	// ClaimText is what the pod calls that claim, if it is not its name; it says nothing
-	// where Claim is empty.
+	// ClaimText is the pod's own text for Claim, if it differs from the name; it is
+	// ignored if Claim is empty.
 	ClaimText string
-	// Sticky names the claim, in the pod's namespace, that the pod has in pools of this
-	// stickiness if it asks for none.
+	// Sticky names, by stickiness of the pool, the claim in the pod's namespace that the
+	// pod has if Claim is empty.
 	Sticky map[v1alpha1.Sticky]string
-	// Owners are what those claims are made for, and end with.
+	// Owners are the owners of those claims: a claim is deleted with its owner.
 	Owners map[v1alpha1.Sticky]metav1.OwnerReference
-	// Former are names that those claims had in an earlier version.
+	// Former are the names of those claims in an earlier version.
 	Former map[v1alpha1.Sticky]string
 }
 
-// Read is driver.Parts.Read. What a pod asks for on the default network holds nowhere
-// else.
+// Read is driver.Parts.Read. The pools and the claim that a pod's annotations request apply
+// to the default network only.
 func Read(p *corev1.Pod, i *pod.Interface) (any, error) {
 	pools, err := pod.Pools(p)
 	if err != nil {
@@ -64,7 +64,7 @@ func Read(p *corev1.Pod, i *pod.Interface) (any, error) {
 	}, nil
 }
 
-// furtherClaims are those that a pod has in sticky pools for a further interface.
+// furtherClaims returns the claims that a pod has in sticky pools for a further interface.
 func furtherClaims(byDefault map[v1alpha1.Sticky]string, iface string) map[v1alpha1.Sticky]string {
 	out := make(map[v1alpha1.Sticky]string, len(byDefault))
 	for sticky, claim := range byDefault {
@@ -73,13 +73,13 @@ func furtherClaims(byDefault map[v1alpha1.Sticky]string, iface string) map[v1alp
 	return out
 }
 
-// request is a driver.Request with what it asks of pools.
+// request is a driver.Request with its Asks decoded.
 type request struct {
 	driver.Request
 	Asks
 }
 
-// newRequest returns a copy: it changes nothing of the driver.Request.
+// newRequest returns a copy, so that the driver.Request is not changed.
 func newRequest(asked *driver.Request) *request {
 	r := &request{Request: *asked}
 	if asks, ok := asked.Asks.(*Asks); ok {
@@ -88,27 +88,29 @@ func newRequest(asked *driver.Request) *request {
 	return r
 }
 
-// claims is what the driver needs of IPClaims.
+// claims is the part of Claims that the driver uses.
 type claims interface {
-	// Obtain returns the addresses that a claim asks for. One that does not exist is made
-	// as it says.
+	// Obtain returns the addresses that a claim requests. A claim that does not exist is
+	// created as making describes. Errors: driver.ErrInvalid, driver.ErrUnavailable, and
+	// those of making.Serves.
 	Obtain(ctx context.Context, key types.NamespacedName, making Making) ([]netip.Addr, error)
-	// Has returns what is taken or held for a claim.
+	// Has returns the addresses that are taken or held for a claim, the oldest first.
 	Has(key types.NamespacedName) []block.Lease
 }
 
-// Making says how a claim is made that does not exist.
+// Making describes a claim that may have to be created.
 type Making struct {
-	// Text that pods call it by, if there is one.
+	// Text becomes spec.text: the pod's own text for the claim; may be empty.
 	Text string
-	// Owner that it ends with; nil for none that is known.
+	// Owner of the claim, which is deleted with it; nil for none.
 	Owner *metav1.OwnerReference
-	// Serves says whether making it would help; while it fails, no claim is made.
+	// Serves returns nil if a pod could get an address with the claim. If it fails, no
+	// claim is created.
 	Serves func() error
 }
 
-// claimOf returns the claim with which a pod draws from a pool: the one that it
-// names, else the one that the pool gives it.
+// claimOf returns the claim with which a pod draws from a pool: the claim that the pod
+// names, otherwise the claim of the pool's stickiness; ok is false for none.
 func claimOf(pool Pool, r *request) (key types.NamespacedName, ok bool) {
 	name := r.Claim
 	if name == "" {
@@ -117,7 +119,8 @@ func claimOf(pool Pool, r *request) (key types.NamespacedName, ok bool) {
 	return types.NamespacedName{Namespace: r.Namespace, Name: name}, name != ""
 }
 
-// textOf is what a pod calls the claim that it names; empty for its name.
+// textOf returns the pod's own text for the claim that it names; empty if that is the
+// claim's name.
 func textOf(r *request) string {
 	if r.Claim == "" {
 		return ""
@@ -125,19 +128,20 @@ func textOf(r *request) string {
 	return r.ClaimText
 }
 
-// calling puts the text by which the pod calls its claim before an error, which
-// knows its name only.
-func calling(r *request, err error) error {
+// withClaimText puts the pod's own text for its claim before an error that has only the
+// claim's name.
+func withClaimText(r *request, err error) error {
 	if text := textOf(r); text != "" {
 		return fmt.Errorf("claim %q: %w", text, err)
 	}
 	return err
 }
 
-// wish says what a pod wants of a pool. An address that the pod asks for goes
-// before that of its claim, and so does one that it has already: people may have
-// changed the claim since.
-func (d *Driver) wish(ctx context.Context, pool Pool, r *request) (block.Request, error) {
+// blockRequest returns the request to the block store for a pod and a pool. It adds the
+// addresses that the claim requests, except in a family in which the pod itself requests
+// an address or already has one: people may have changed the claim since the pod got its
+// address.
+func (d *Driver) blockRequest(ctx context.Context, pool Pool, r *request) (block.Request, error) {
 	out := block.Request{Holder: HolderOf(r.Owner), Addresses: r.Addresses}
 	key, ok := claimOf(pool, r)
 	if !ok {
@@ -145,9 +149,9 @@ func (d *Driver) wish(ctx context.Context, pool Pool, r *request) (block.Request
 	}
 	out.Claim = key.String()
 	if pool.PerNode() {
-		return out, nil // the store says why not: no claim is made for it
+		return out, nil // no claim is created: the store refuses the request with the reason
 	}
-	making := Making{Text: textOf(r), Serves: func() error { return translated(d.store.Serves(pool.Pool, out)) }}
+	making := Making{Text: textOf(r), Serves: func() error { return translateNil(d.store.Serves(pool.Pool, out)) }}
 	if owner, ok := r.Owners[pool.Sticky]; ok && r.Claim == "" {
 		making.Owner = &owner
 	}
@@ -169,9 +173,10 @@ func (d *Driver) wish(ctx context.Context, pool Pool, r *request) (block.Request
 	return out, nil
 }
 
-// byFormerName is the request with the former name of a claim where that has an address
-// which nobody but the machine itself had last: so an upgrade keeps it. Several machines
-// may have shared the name.
+// byFormerName returns r with the former name of the claim of a virtual machine, if that
+// claim has addresses, the machine itself had all of them last, and the claim of the
+// present name has none. So an upgrade keeps the addresses. Several machines may have
+// shared a former name. Otherwise it returns r.
 func (d *Driver) byFormerName(r *request) *request {
 	kind := v1alpha1.StickyVirtualMachine
 	former, machine := r.Former[kind], r.Owners[kind].Name
@@ -190,7 +195,8 @@ func (d *Driver) byFormerName(r *request) *request {
 	return &out
 }
 
-// claimedFirst puts the pools first that hand out what the pod's claim has.
+// claimedFirst returns the names with the pools first that allow an address of the pod's
+// claim.
 func (d *Driver) claimedFirst(names []string, r *request) []string {
 	if r.Claim == "" && len(r.Sticky) == 0 {
 		return names
