@@ -1,11 +1,10 @@
-// Package driver is the contract between the controller and what interfaces
-// are obtained from: address pools, OpenStack Neutron, another CNI plugin.
+// Package driver is the contract between the controller and the sources of interfaces:
+// address pools, OpenStack Neutron, another CNI plugin.
 //
-// A driver has two halves that are joined by data. This half runs in the
-// controller and returns an interface complete with a typed binding; the node
-// implements binding kinds and knows no driver. Drivers are listed in a plain
-// table in the controller's main. The test suite in drivertest is the other
-// half of this contract: every driver, real or fake, passes it.
+// A driver runs in the controller and returns an interface with a typed binding. The node
+// implements the kinds of bindings and knows no driver. Drivers are listed in a plain table
+// in the controller's main. The contract includes the test suite in drivertest: every
+// driver, real or fake, passes it.
 package driver
 
 import (
@@ -22,25 +21,25 @@ import (
 // The sentinels that a driver wraps with %w. A foreign error that fits none of
 // them is ErrUnavailable.
 var (
-	// ErrInvalid says that the request cannot succeed until somebody changes
-	// the pod, the network or the configuration; the text names the field.
+	// ErrInvalid means that the request cannot succeed until a person changes the pod, the
+	// network or the configuration. The text names the field.
 	ErrInvalid = errors.New("invalid request")
-	// ErrExhausted says that nothing is left to hand out now; the text has
-	// the counts.
+	// ErrExhausted means that no interface or address is left now. The text has the
+	// counts.
 	ErrExhausted = errors.New("exhausted")
-	// ErrUnavailable says that the backend did not answer, or its answer is
-	// unknown: the call is repeated later.
+	// ErrUnavailable means that the backend did not answer, or that the answer is unknown.
+	// The caller repeats the call later.
 	ErrUnavailable = errors.New("unavailable")
-	// ErrNotFound says that something the request names does not exist.
+	// ErrNotFound means that an object that the request names does not exist.
 	ErrNotFound = errors.New("not found")
-	// ErrConflict says that somebody else holds what was asked for; the text
-	// names the holder when it is in the namespace of who asks.
+	// ErrConflict means that another owner holds the requested address. The text names the
+	// holder if it is in the requester's namespace.
 	ErrConflict = errors.New("conflict")
 )
 
-// Detail is what an error has to say to operators beside its text, which the owner of
-// the pod reads: nothing of other namespaces is in that. It is empty when there is
-// nothing more.
+// Detail returns the part of an error that is for operators only; empty if there is none.
+// The owner of the pod reads the text of the error, so the text has no information about
+// other namespaces.
 func Detail(err error) string {
 	if d, ok := errors.AsType[interface {
 		error
@@ -51,11 +50,11 @@ func Detail(err error) string {
 	return ""
 }
 
-// Owner identifies what an interface is obtained for: all but NodeName, which is for
-// placement, is its identity.
+// Owner is the pod and the interface name for which an interface is obtained. All fields
+// but NodeName, which is for placement, are its identity.
 type Owner struct {
-	// PodUID is the pod's own UID in the API, which no user can write: never one
-	// that an annotation names.
+	// PodUID is the pod's own UID in the API, which no user can write. It is never a UID
+	// from an annotation.
 	PodUID    types.UID
 	Interface string
 	Namespace string
@@ -70,78 +69,76 @@ type Request struct {
 	Network string
 	// Default is true for the pod's default interface.
 	Default bool
-	// Addresses that the pod asks for, at most one per family.
+	// Addresses that the pod requests, at most one per family.
 	Addresses []netip.Addr
-	// Asks is what Parts.Read of the same driver returned: what else the pod and the
-	// network ask of it.
+	// Asks is the result of Parts.Read of the same driver: the requests of the pod and the
+	// network that only this driver understands.
 	Asks any
-	// Writable says whether an interface can be written down as a driver would make
-	// it. A driver asks before it obtains anything, with as many addresses as there
-	// would be, whichever they are, and fails with ErrInvalid. Nil says that all can.
+	// Writable returns nil if a record with the interface is valid. A driver calls it
+	// before it obtains anything, with the interface as it would be: the number of
+	// addresses matters, their values do not. If Writable fails, Ensure returns
+	// ErrInvalid. Nil: every interface can be recorded.
 	Writable func(v1alpha1.Interface) error
-	// AddressOnly says that another CNI plugin makes the interface.
+	// AddressOnly is true if another CNI plugin makes the interface.
 	AddressOnly bool
-	// Labels of the pod, its namespace and its node; nil while they are not
-	// known.
+	// Labels of the pod, its namespace and its node; nil while they are not known.
 	PodLabels, NamespaceLabels, NodeLabels map[string]string
-	// NetworkLabels are those of the namespace that the network's definition is in;
-	// nil while they are not known, and on the default network.
+	// NetworkLabels are the labels of the namespace of the network's
+	// NetworkAttachmentDefinition; nil while they are not known, and on the default
+	// network.
 	NetworkLabels map[string]string
 }
 
 // Attachment is an interface that a driver has obtained.
 type Attachment struct {
-	// Interface is complete: what the node needs to plug it.
+	// Interface has everything that the node needs to plug it.
 	Interface v1alpha1.Interface
-	// Active is true when the network carries the interface's traffic. It
-	// matters only where Interface.WaitForActive is true.
+	// Active is true if the network carries the interface's traffic. It matters only if
+	// Interface.WaitForActive is true.
 	Active bool
 }
 
-// Ref names an interface that somebody holds: the record, and nothing of the
-// pod. It is what Release needs.
+// Ref names an interface by its owner and its record. Release needs only a Ref, not the
+// pod.
 type Ref struct {
 	Owner
 	Interface v1alpha1.Interface
 }
 
-// Driver obtains interfaces and takes them back. It is safe for concurrent
-// use. Every method honours the deadline of its context, may be cut off at any
-// step, and is repeated after a crash or a lost reply.
+// Driver obtains interfaces and takes them back. It is safe for concurrent use. Every
+// method honours the deadline of its context, may be interrupted at any step, and is
+// repeated after a crash or a lost reply.
 type Driver interface {
-	// Ensure returns the interface that the request's owner already has, or
-	// obtains one. It leaves at most one interface per owner behind, however
-	// often it runs and wherever it was cut off. On an error nothing is left
-	// that a later Ensure or Release of the same owner would not find. Nor does
-	// it give anything back then: another process may have found it, and be
-	// writing it down.
+	// Ensure returns the interface that the request's owner already has, or obtains an
+	// interface. An owner has at most one, however often Ensure runs and wherever it was
+	// interrupted. If Ensure fails, a later Ensure or Release of the same owner finds
+	// everything that it left. A failed Ensure gives nothing back, since another process
+	// may have found the interface and be recording it.
 	//
-	// It changes nothing of the request, and fails with ErrInvalid, ErrExhausted,
-	// ErrNotFound, ErrConflict or ErrUnavailable.
+	// Ensure does not change the request. Errors: ErrInvalid, ErrExhausted, ErrNotFound,
+	// ErrConflict, ErrUnavailable.
 	Ensure(ctx context.Context, r *Request) (*Attachment, error)
 
-	// Release gives an interface back. It needs the record only, and returns
-	// nil when nothing is left to give back: also for an owner that never had
-	// any. It never takes anything from another owner, whatever the record
-	// says. Where the interface has a Domain, it gives back the addresses that
-	// are named and no others. The caller has proof that no node holds the
-	// interface, or these addresses of it.
+	// Release gives an interface back. It needs the record only. It returns nil if there is
+	// nothing to give back, also for an owner that never had an interface. It never takes
+	// anything from another owner, whatever the record has. If the interface has a Domain,
+	// it gives back the named addresses and no others. The caller has proof that no node
+	// holds the interface, or these addresses of it.
 	//
-	// It fails with ErrUnavailable: the caller repeats it for ever.
+	// Errors: ErrUnavailable. The caller repeats a failed Release for ever.
 	Release(ctx context.Context, ref Ref) error
 
-	// List yields every interface that this cluster holds at the backend, once
-	// each, for garbage collection. A Ref from it may be written down as a
-	// record again and be released. An error ends the sequence; what came
-	// before it is then not complete and must not be subtracted from anything.
+	// List yields every interface that this cluster holds at the backend, once each, for
+	// garbage collection. A Ref from it may be recorded again and be released. An error
+	// ends the sequence; the Refs before it are then incomplete and must not be subtracted
+	// from anything.
 	//
-	// It may say what was so a while ago: Confirm says what is.
+	// List may yield an outdated state. Confirm returns the current one.
 	List(ctx context.Context) iter.Seq2[Ref, error]
 
-	// Confirm returns what is left at the backend of an interface that List has
-	// yielded, on the backend's own word: the interface, with those addresses of
-	// it that its owner has.
+	// Confirm reads an interface that List has yielded from the backend itself, and returns
+	// it with those of its addresses that the owner still has.
 	//
-	// It fails with ErrNotFound when nothing is left, and with ErrUnavailable.
+	// Errors: ErrNotFound if nothing is left, ErrUnavailable.
 	Confirm(ctx context.Context, ref Ref) (v1alpha1.Interface, error)
 }

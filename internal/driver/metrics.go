@@ -11,7 +11,7 @@ import (
 	"fairlead.dev/fairlead/api/v1alpha1"
 )
 
-// Metrics measures the calls of drivers.
+// Metrics measures the duration of calls of drivers, by result.
 type Metrics struct {
 	duration *prometheus.HistogramVec
 }
@@ -28,7 +28,7 @@ func NewMetrics(r prometheus.Registerer) (*Metrics, error) {
 	return m, r.Register(m.duration)
 }
 
-// Wrap returns a driver that measures d under a name.
+// Wrap returns a driver that calls d and measures its calls under a name.
 func (m *Metrics) Wrap(name string, d Driver) Driver {
 	return &measured{name: name, next: d, metrics: m}
 }
@@ -82,7 +82,7 @@ func Result(err error) string {
 	return "Unknown"
 }
 
-// results is the one table of driver errors by name. Nil comes first.
+// results has the name of each error of the contract. Nil comes first.
 var results = []struct {
 	err  error
 	name string

@@ -14,7 +14,7 @@ import (
 	"fairlead.dev/fairlead/api/v1alpha1"
 )
 
-// failing is a driver of which every call fails with one error.
+// failing is a driver whose every call fails with err.
 type failing struct{ err error }
 
 func (f failing) Ensure(context.Context, *Request) (*Attachment, error) { return nil, f.err }
@@ -29,7 +29,7 @@ func (f failing) List(context.Context) iter.Seq2[Ref, error] {
 	return func(yield func(Ref, error) bool) { yield(Ref{}, f.err) }
 }
 
-// Every sentinel has a label; a table that forgets one fails here.
+// Every sentinel has a label of its own.
 func TestMetricsNameEverySentinel(t *testing.T) {
 	sentinels := []error{nil, ErrInvalid, ErrExhausted, ErrUnavailable, ErrNotFound, ErrConflict, errors.New("foreign")}
 	want := map[string]uint64{}

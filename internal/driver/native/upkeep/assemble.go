@@ -1,6 +1,6 @@
-// Package upkeep runs the native driver in a program: it assembles the driver with all that
-// it needs, tells how full pools are, and keeps the NodeNetworks, which tell each node which
-// blocks are routed to it.
+// Package upkeep runs the native driver in a program. It assembles the driver, serves the
+// metrics of pools, and writes the NodeNetworks, which list the blocks that are routed to
+// each node.
 package upkeep
 
 import (
@@ -31,35 +31,36 @@ import (
 
 // Options of the driver in a running program.
 type Options struct {
-	// Pools that the default network draws from, in order.
+	// Pools of the default network, in the order in which they are tried.
 	Pools []string
-	// Bridge that nodes plug its interfaces into.
+	// Bridge of the nodes that the interfaces are ports of.
 	Bridge string
-	// Namespace whose networks may draw from every pool: the operator's own.
+	// Namespace is the operator's own: its networks may draw from every pool.
 	Namespace string
-	// Nodes that are served.
+	// Nodes selects the nodes that get a NodeNetwork.
 	Nodes labels.Selector
-	// DefaultNetwork is what NodeNetworks say of it: DefaultNetworkOther, or empty.
+	// DefaultNetwork is NodeNetworkSpec.DefaultNetwork of every node:
+	// v1alpha1.DefaultNetworkOther or empty.
 	DefaultNetwork string
-	// Underlay are the only networks in which nodes have addresses; empty leaves that to
-	// the Node objects.
+	// Underlay are the only networks in which nodes have addresses. If it is empty, the
+	// addresses of the Node objects alone count.
 	Underlay []netip.Prefix
-	// AuditInterval lies between two audits.
+	// AuditInterval is the time between two audits.
 	AuditInterval time.Duration
-	// Turn waits for a turn to write for a pod, and returns what ends it.
+	// Turn waits for the turn to write for a pod, and returns the function that ends it.
 	Turn func(ctx context.Context) (done func())
-	// Listed reports whether all PodAttachments were read that were there at first.
+	// Listed reports whether all PodAttachments that existed at the start have been read.
 	Listed func() bool
 	// Leads reports whether this process leads.
 	Leads func() bool
-	// Registry takes the metrics of pools.
+	// Registry gets the metrics of pools.
 	Registry prometheus.Registerer
 }
 
-// Assembly is the driver with all that it runs.
+// Assembly is the driver with everything that it runs.
 type Assembly struct {
 	driver.Parts
-	// Vacancy says which pools are of no use to anybody.
+	// Vacancy reports which pools are unused.
 	Vacancy *Vacancy
 
 	options Options
@@ -71,7 +72,7 @@ type Assembly struct {
 	fed     *native.Fed
 }
 
-// Assemble wires the driver and starts nothing.
+// Assemble builds the driver. It starts nothing: Setup does.
 func Assemble(ctx context.Context, mgr manager.Manager, o Options) (*Assembly, error) {
 	metrics, err := NewMetrics(o.Registry, o.Leads)
 	if err != nil {
@@ -130,7 +131,7 @@ func (a *Assembly) setUp(ctx context.Context, mgr manager.Manager, term driver.T
 	)
 }
 
-// readFrom reads what an audit needs from caches.
+// readFrom returns a function that reads the objects of an audit from a cache.
 func readFrom(c cache.Cache) func(context.Context) (audit.Cluster, error) {
 	return func(ctx context.Context) (out audit.Cluster, err error) {
 		var (
@@ -150,7 +151,8 @@ func readFrom(c cache.Cache) func(context.Context) (audit.Cluster, error) {
 	}
 }
 
-// wakeWhenFed calls all that waits when the store and the pools know everything.
+// wakeWhenFed calls the functions of w once the store and the pools have the complete
+// initial state.
 func wakeWhenFed(ctx context.Context, fed *native.Fed, w driver.Wake) {
 	if fed.Wait(ctx) {
 		w.Waiting()

@@ -9,9 +9,9 @@ import (
 	"github.com/prometheus/client_golang/prometheus/testutil"
 )
 
-// TestPoolMetrics sees what is told of each pool, that nothing is of one that is
-// gone, and what promlint says of every metric. calico#5430, whereabouts#52: nobody could see how full a pool
-// was, or which one it was.
+// Each pool has its own series, which end with the pool and with the term of the leader,
+// and every metric passes promlint. calico#5430, whereabouts#52: it was not visible how
+// full a pool was, or which pool it was.
 func TestPoolMetrics(t *testing.T) {
 	registry := prometheus.NewRegistry()
 	var leads atomic.Bool
@@ -38,6 +38,6 @@ func TestPoolMetrics(t *testing.T) {
 	}
 	leads.Store(false)
 	if n, err := testutil.GatherAndCount(registry); err != nil || n != 0 {
-		t.Errorf("a standby tells %d series, %v", n, err)
+		t.Errorf("a standby serves %d series, %v", n, err)
 	}
 }

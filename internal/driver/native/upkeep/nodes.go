@@ -24,30 +24,30 @@ import (
 	"fairlead.dev/fairlead/internal/ipam/block"
 )
 
-// emptyRetry is how often the blocks of a node that is gone are looked at,
-// until their last address is free.
+// emptyRetry is the time between two attempts to drop the blocks of a deleted node, until
+// their last address is free.
 const emptyRetry = 10 * time.Second
 
-// blockIdle is how long a block of a node must have been idle until it goes back. A
-// restart of all pods, or the pause between two jobs, is shorter.
+// blockIdle is how long a block of a node has to be idle before it is given back. A restart
+// of all pods, or the pause between two jobs, is shorter.
 const blockIdle = 5 * time.Minute
 
-// Nodes keeps one NodeNetwork per node that is served: the few words about a
-// node that all others read, so that no node ever watches IPBlocks.
+// Nodes writes one NodeNetwork per served node. All nodes watch the NodeNetworks, so that
+// no node has to watch IPBlocks.
 type Nodes struct {
 	Client client.Client
 	Store  *block.Store
-	// Served nodes.
+	// Served selects the nodes that get a NodeNetwork.
 	Served labels.Selector
-	// DefaultNetwork is what NodeNetworks say of it: DefaultNetworkOther, or
-	// empty.
+	// DefaultNetwork is NodeNetworkSpec.DefaultNetwork of every node:
+	// v1alpha1.DefaultNetworkOther or empty.
 	DefaultNetwork string
-	// Underlay are the only networks in which nodes have addresses; empty leaves
-	// that to the Node objects.
+	// Underlay are the only networks in which nodes have addresses. If it is empty, the
+	// addresses of the Node objects alone count.
 	Underlay []netip.Prefix
 }
 
-// blockNodeIndex finds the blocks that are routed to a node, in the cache.
+// blockNodeIndex is the cache's index of blocks by the node to which they are routed.
 const blockNodeIndex = "spec.node"
 
 // SetupWithManager registers the reconciler.
@@ -64,16 +64,16 @@ func (r *Nodes) SetupWithManager(ctx context.Context, mgr ctrl.Manager, lead nat
 		Complete(lead(r))
 }
 
-// BlockEvents looks at the node of a block at once when the block comes or goes,
-// and a little later when what is taken of it changes: then it may be idle some time.
-// In a storm that is many times a second, and what is looked at then may not
-// show the last write yet, which would be made again.
+// BlockEvents enqueues the node of a block at once if the block is created or deleted, and
+// after native.StatusDelay if its slots change: it may become idle. Slots may change many
+// times a second, and without the delay the cache may not show the last write of the
+// NodeNetwork yet, which would be repeated.
 func (*Nodes) BlockEvents() handler.EventHandler {
 	now := native.EnqueueAfter(0, nodeOf)
 	return handler.Funcs{CreateFunc: now.Create, UpdateFunc: native.Later(nodeOf).Update, DeleteFunc: now.Delete}
 }
 
-// nodeOf is the node to which a block is routed, if it is to one.
+// nodeOf returns the node to which a block is routed; nil if it is routed to none.
 func nodeOf(o client.Object) []string {
 	if node := o.(*v1alpha1.IPBlock).Spec.Node; node != "" {
 		return []string{node}
@@ -81,8 +81,8 @@ func nodeOf(o client.Object) []string {
 	return nil
 }
 
-// Reconcile makes one node's NodeNetwork list the blocks that are routed to it, and
-// gives back those that it has not used for a while.
+// Reconcile writes the blocks that are routed to one node into its NodeNetwork, and gives
+// back the blocks that have been idle for blockIdle.
 func (r *Nodes) Reconcile(ctx context.Context, req ctrl.Request) (ctrl.Result, error) {
 	node := &corev1.Node{}
 	if err := r.Client.Get(ctx, req.NamespacedName, node); apierrors.IsNotFound(err) {
@@ -110,7 +110,7 @@ func (r *Nodes) Reconcile(ctx context.Context, req ctrl.Request) (ctrl.Result, e
 	return ctrl.Result{RequeueAfter: again}, nil
 }
 
-// write brings a NodeNetwork to where it should be.
+// write creates or updates the NodeNetwork of a node.
 func (r *Nodes) write(ctx context.Context, node *corev1.Node, blocks []string) error {
 	want := v1alpha1.NodeNetworkSpec{
 		Blocks: blocks, Summary: v1alpha1.OneLine(blocks, native.MaxSummary), DefaultNetwork: r.DefaultNetwork, Underlay: confirmed(node.Status.Addresses, r.Underlay),
@@ -132,11 +132,10 @@ func (r *Nodes) write(ctx context.Context, node *corev1.Node, blocks []string) e
 	return nil
 }
 
-// blocksOf lists the blocks that are routed to a node: those in the cache, whose
-// events bring the node here, and those that only the store knows of. A block
-// that is being made may be in the cache before the store has heard the answer
-// to its create, and no other event comes then until it changes again; of one that
-// is gone the store may hear later than the cache. sure says that both agree.
+// blocksOf returns the blocks that are routed to a node according to the cache or the
+// store. sure is true if both agree. The cache may show a new block before the store knows
+// the outcome of its create, and no other event comes until the block changes again. The
+// store may also learn later than the cache that a block is gone.
 func (r *Nodes) blocksOf(ctx context.Context, node string) (blocks []string, sure bool, err error) {
 	var list v1alpha1.IPBlockList
 	if err := r.Client.List(ctx, &list, client.MatchingFields{blockNodeIndex: node}, client.UnsafeDisableDeepCopy); err != nil {
@@ -154,8 +153,8 @@ func (r *Nodes) blocksOf(ctx context.Context, node string) (blocks []string, sur
 	return append([]string{}, slices.Sorted(maps.Keys(cached))...), sure, nil
 }
 
-// sameSpec tells whether there is nothing to write. An empty underlay confirms
-// nothing; where there is none, a controller before this version wrote it.
+// sameSpec reports whether two specs are equal. An empty Underlay, which confirms no
+// address, differs from an absent one, which an earlier version of the controller wrote.
 func sameSpec(a, b v1alpha1.NodeNetworkSpec) bool {
 	return slices.Equal(a.Blocks, b.Blocks) && a.Summary == b.Summary && a.DefaultNetwork == b.DefaultNetwork &&
 		(a.Underlay == nil) == (b.Underlay == nil) && slices.Equal(a.Underlay, b.Underlay)
@@ -181,8 +180,8 @@ func (r *Nodes) create(ctx context.Context, node *corev1.Node, spec v1alpha1.Nod
 	return nil
 }
 
-// gone gives the blocks of a deleted node back to the domain as they empty.
-// Its NodeNetwork is collected through its owner reference.
+// gone gives the blocks of a deleted node back to the domain once they are empty. The
+// NodeNetwork is garbage-collected through its owner reference.
 func (r *Nodes) gone(ctx context.Context, node string) (ctrl.Result, error) {
 	if len(r.Store.NodeBlocks(node)) == 0 {
 		return ctrl.Result{}, nil

@@ -17,9 +17,9 @@ import (
 	"fairlead.dev/fairlead/internal/driver/native"
 )
 
-// A node waits for a block that comes or goes, which is looked at once. What is taken of a
-// block changes many times a second in a storm and is looked at once a second: otherwise
-// a NodeNetwork is written again before the cache shows that it was.
+// The node of a block that is created or deleted is reconciled at once, since the node
+// waits for it. If only slots change, it is reconciled once per StatusDelay: otherwise a
+// NodeNetwork is written again before the cache shows the last write.
 func TestBlocksAreGathered(t *testing.T) {
 	type queue = workqueue.TypedRateLimitingInterface[reconcile.Request]
 	block := &v1alpha1.IPBlock{ObjectMeta: metav1.ObjectMeta{Name: "b"}, Spec: v1alpha1.IPBlockSpec{Node: "x"}}
@@ -49,14 +49,14 @@ func TestBlocksAreGathered(t *testing.T) {
 				want := reconcile.Request{NamespacedName: client.ObjectKey{Name: "x"}}
 				got, _ := q.Get()
 				if got != want {
-					t.Errorf("%v is looked at, want %v", got, want)
+					t.Errorf("%v is enqueued, want %v", got, want)
 				}
 				delay := native.StatusDelay
 				if tc.atOnce {
 					delay = 0
 				}
 				if took := time.Since(started); took != delay || q.Len() > 0 {
-					t.Errorf("it was looked at after %s, and %d times more; want %s, once", took, q.Len(), delay)
+					t.Errorf("it came after %s, and %d times more; want %s, once", took, q.Len(), delay)
 				}
 			})
 		})

@@ -10,15 +10,15 @@ import (
 	"sigs.k8s.io/controller-runtime/pkg/predicate"
 )
 
-// maxConfirmed bounds how many addresses of a Node are confirmed. A machine has a
-// few; a NodeNetwork takes 64 networks, of which the configuration has some.
+// maxConfirmed is the largest number of addresses of a Node that are confirmed. A machine
+// has a few. A NodeNetwork has room for 64 networks, some of them from the configuration.
 const maxConfirmed = 40
 
-// confirmed lists the networks in which a node's own addresses are, sorted: the
-// addresses of its Node, each for itself, and the networks of the configuration.
-// Where there are such, an address outside of all of them is nobody's: the kubelet
-// writes those of a Node, and the configuration is the operator's word. The list is
-// never nil.
+// confirmed returns the networks of a node's own addresses, sorted and never nil: the
+// internal and external addresses of its Node, each as a network of one address, and the
+// networks of the configuration (only). If the configuration has networks, an address
+// outside of them is left out: the kubelet writes the addresses of a Node, the operator
+// writes the configuration.
 func confirmed(addresses []corev1.NodeAddress, only []netip.Prefix) []string {
 	out := []string{}
 	for _, n := range addresses {
@@ -42,8 +42,8 @@ func confirmed(addresses []corev1.NodeAddress, only []netip.Prefix) []string {
 	return slices.Compact(out)
 }
 
-// addressesChanged is about the addresses of a Node. Its status is written every
-// few minutes with nothing else in it.
+// addressesChanged selects updates that change the addresses of a Node. Its status is also
+// written every few minutes without such a change.
 func addressesChanged() predicate.Predicate {
 	addresses := func(o client.Object) []corev1.NodeAddress {
 		if n, ok := o.(*corev1.Node); ok {

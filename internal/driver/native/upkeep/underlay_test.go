@@ -64,14 +64,14 @@ func TestConfirmed(t *testing.T) {
 			}
 		})
 	}
-	// A NodeNetwork takes 64.
+	// A NodeNetwork has room for 64 networks.
 	if got := confirmed(many, slices.Repeat([]netip.Prefix{netip.MustParsePrefix("192.0.2.0/24")}, 16)); len(got) > 64 {
 		t.Errorf("%d networks", len(got))
 	}
 }
 
-// Where there is no underlay an earlier controller wrote the spec: nodes believe
-// everything then, also where this controller has nothing to confirm.
+// An empty underlay replaces an absent one even if this controller confirms no address:
+// with an absent one, as earlier versions wrote it, nodes use every address in status.
 func TestNothingConfirmedIsWritten(t *testing.T) {
 	none, before := v1alpha1.NodeNetworkSpec{Underlay: []string{}}, v1alpha1.NodeNetworkSpec{}
 	if sameSpec(before, none) || !sameSpec(none, none) {

@@ -11,24 +11,25 @@ import (
 	"fairlead.dev/fairlead/internal/ipam/block"
 )
 
-// Vacancy says which pools are of no use to anybody.
+// Vacancy reports which pools are unused.
 type Vacancy struct {
 	Store *block.Store
-	// Synced reports whether the store knows all that is taken.
+	// Synced reports whether the store knows all taken addresses.
 	Synced func() bool
 }
 
-// Vacant says whether none of a pool's addresses is taken, kept, or resting; then the
-// blocks of its ranges in which nobody has an address are gone too. Otherwise again is
-// when to ask; zero when something in the pool is taken or kept, which its status shows
-// first. It fails with driver.ErrUnavailable.
+// Vacant reports whether no address of a pool is taken, held or cooling. Before it returns
+// true, it deletes the shared blocks of the pool without such an address. Otherwise again
+// is the time until the next call is worthwhile. It is 0 if the spec is invalid or an
+// address is taken or held: the status of the pool changes first. Errors:
+// driver.ErrUnavailable.
 func (v *Vacancy) Vacant(ctx context.Context, o *v1alpha1.IPPool) (vacant bool, again time.Duration, err error) {
 	if !v.Synced() || v.Store.Behind() {
 		return false, native.StatusDelay, nil
 	}
 	pool, err := native.Parse(o)
 	if err != nil {
-		return false, 0, nil //nolint:nilerr // nothing can be said of it; its status tells why
+		return false, 0, nil //nolint:nilerr // the status of the pool has the error
 	}
 	if c := v.Store.Counts(pool.Pool); c.Allocated+c.Held > 0 {
 		return false, 0, nil
