@@ -1,7 +1,7 @@
-// Package cloud is a network in memory that is reached over HTTP, and the driver for it:
-// the second driver of the tests. Unlike drivertest.Memory its backend outlives the
-// controller's process and serves several at once. Its ports become active when the test
-// says so, and it is slow or fails when told to.
+// Package cloud is a network in memory with an HTTP API, and the driver for it: the second
+// driver of the tests. Unlike drivertest.Memory, its backend outlives the controller's
+// process and serves several controllers at once. Tests activate its ports, and make it
+// slow or fail.
 package cloud
 
 import (
@@ -19,7 +19,7 @@ import (
 	"fairlead.dev/fairlead/internal/driver"
 )
 
-// Port is an interface in the cloud.
+// Port is the port of an interface in the cloud.
 type Port struct {
 	Owner     driver.Owner
 	Interface v1alpha1.Interface
@@ -27,7 +27,7 @@ type Port struct {
 	slot      int
 }
 
-// identity of an owner: all but its node.
+// identity returns an owner without its node.
 func identity(o driver.Owner) driver.Owner {
 	o.NodeName = ""
 	return o
@@ -41,17 +41,17 @@ type Cloud struct {
 	mu    sync.Mutex
 	ports map[driver.Owner]*Port
 	calls map[string]int
-	// version counts activations; changed is closed at the next one.
+	// version counts activations; changed is closed at the next activation.
 	version int
 	changed chan struct{}
 	// fail makes calls fail, and delay makes them slow.
 	fail  func(call string) bool
 	delay time.Duration
-	// before and after the next write are called once.
+	// before and after are called once, at the next write.
 	before, after func()
 }
 
-// New starts a cloud with room for so many ports; it ends with the test.
+// New starts a cloud with room for capacity ports. It ends with the test.
 func New(tb testing.TB, capacity int) *Cloud {
 	tb.Helper()
 	c := &Cloud{capacity: capacity, ports: map[driver.Owner]*Port{}, calls: map[string]int{}, changed: make(chan struct{})}
@@ -68,21 +68,21 @@ func New(tb testing.TB, capacity int) *Cloud {
 	return c
 }
 
-// Fail makes the calls fail for which f returns true; nil ends that.
+// Fail makes the calls fail for which f returns true. A nil f ends the failures.
 func (c *Cloud) Fail(f func(call string) bool) {
 	c.mu.Lock()
 	defer c.mu.Unlock()
 	c.fail = f
 }
 
-// Slow makes each call take so long.
+// Slow delays each call.
 func (c *Cloud) Slow(delay time.Duration) {
 	c.mu.Lock()
 	defer c.mu.Unlock()
 	c.delay = delay
 }
 
-// Activate makes all ports active that there are.
+// Activate makes all existing ports active.
 func (c *Cloud) Activate() {
 	c.mu.Lock()
 	defer c.mu.Unlock()
@@ -94,14 +94,14 @@ func (c *Cloud) Activate() {
 	c.changed = make(chan struct{})
 }
 
-// Put makes a port that no controller knows of.
+// Put makes a port that no controller knows.
 func (c *Cloud) Put(o driver.Owner) {
 	c.mu.Lock()
 	defer c.mu.Unlock()
 	_, _ = c.take(request{Owner: o, Interface: v1alpha1.Interface{Name: o.Interface, Network: v1alpha1.UnknownNetwork, Driver: Name}})
 }
 
-// Held are the ports that there are.
+// Held returns all ports, in no order.
 func (c *Cloud) Held() []Port {
 	c.mu.Lock()
 	defer c.mu.Unlock()
@@ -112,14 +112,14 @@ func (c *Cloud) Held() []Port {
 	return out
 }
 
-// Calls returns how often a call was made.
+// Calls returns how often a call was made: ensure, release, confirm, list or changes.
 func (c *Cloud) Calls(call string) int {
 	c.mu.Lock()
 	defer c.mu.Unlock()
 	return c.calls[call]
 }
 
-// Interrupt makes the next write call do, once, before or after it is done.
+// Interrupt makes the next write call do, once, before or after the write.
 func (c *Cloud) Interrupt(after bool, do func()) {
 	c.mu.Lock()
 	defer c.mu.Unlock()
@@ -130,7 +130,7 @@ func (c *Cloud) Interrupt(after bool, do func()) {
 	}
 }
 
-// request is what a driver sends, answer what it gets.
+// request is the body of a driver's request, answer the body of the reply.
 type (
 	request struct {
 		Owner     driver.Owner
@@ -164,10 +164,11 @@ func (c *Cloud) serve(w http.ResponseWriter, r *http.Request, call string, serve
 	}
 	got, status := serve(r.Context(), asked)
 	w.WriteHeader(status)
-	_ = json.NewEncoder(w).Encode(got) // whoever asked may be gone
+	_ = json.NewEncoder(w).Encode(got) // the client may be gone
 }
 
-// take finds or makes the port of an owner. The lock is held.
+// take returns the port of an owner, and makes it if there is none. It returns false if the
+// cloud is full. The lock is held.
 func (c *Cloud) take(r request) (*Port, bool) {
 	key := identity(r.Owner)
 	if p, ok := c.ports[key]; ok {
@@ -241,7 +242,7 @@ func (c *Cloud) list(context.Context, request) (answer, int) {
 	return out, http.StatusOK
 }
 
-// changes answers when ports have become active since a version, with all that are.
+// changes waits until the version is newer than r.After, and returns all ports.
 func (c *Cloud) changes(ctx context.Context, r request) (answer, int) {
 	for {
 		c.mu.Lock()

@@ -20,7 +20,8 @@ func TestDriver(t *testing.T) {
 	})
 }
 
-// A driver that listens late hears of what became active before, and asks once for all.
+// Activations that starts late reports the ports that became active before, with one call
+// to the cloud for all of them.
 func TestActivations(t *testing.T) {
 	c := New(t, 8)
 	d := NewDriver(c.URL)
@@ -35,7 +36,7 @@ func TestActivations(t *testing.T) {
 	go func() { defer close(done); d.Parts().Activations(ctx, func(o driver.Owner) { heard <- o }) }()
 	for range 3 {
 		if active, _ := d.Parts().Active(<-heard); !active {
-			t.Error("it is called with an owner whose port is not active")
+			t.Error("Activations reports an owner whose port is not active")
 		}
 	}
 	cancel()

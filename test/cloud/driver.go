@@ -23,7 +23,7 @@ import (
 // Name of the driver in records and networks.
 const Name = "cloud"
 
-// Driver has its interfaces from a cloud.
+// Driver obtains interfaces from a cloud.
 type Driver struct {
 	url    string
 	synced atomic.Bool
@@ -36,7 +36,7 @@ type Driver struct {
 // NewDriver returns the driver of the cloud at a URL.
 func NewDriver(url string) *Driver { return &Driver{url: url, active: map[driver.Owner]bool{}} }
 
-// Parts is what the driver brings. It is synced when the cloud has answered once.
+// Parts returns the driver's parts. The driver is synced once the cloud has answered.
 func (d *Driver) Parts() driver.Parts {
 	return driver.Parts{
 		Driver: d, Setup: d.setUp, Synced: d.synced.Load, Wake: d.wake, Active: d.isActive, Activations: d.activations,
@@ -47,7 +47,7 @@ func (d *Driver) setUp(_ context.Context, mgr manager.Manager, _ driver.Term) er
 	return mgr.Add(run.Everywhere(d.sync))
 }
 
-// retry is how long the driver waits for a cloud that is away.
+// retry is the pause between two calls to a cloud that does not answer.
 const retry = 100 * time.Millisecond
 
 func pause(ctx context.Context) {
@@ -57,7 +57,7 @@ func pause(ctx context.Context) {
 	}
 }
 
-// sync waits for the cloud.
+// sync waits until the cloud answers. The driver is then synced.
 func (d *Driver) sync(ctx context.Context) error {
 	for {
 		if _, err := d.call(ctx, "list", request{}); err == nil || ctx.Err() != nil {
@@ -92,7 +92,7 @@ func (d *Driver) isActive(o driver.Owner) (bool, string) {
 	return d.active[identity(o)], "the port is DOWN"
 }
 
-// activations asks for all ports once, and then for what has changed.
+// activations is driver.Parts.Activations. One call waits for changes of all ports.
 func (d *Driver) activations(ctx context.Context, changed func(driver.Owner)) {
 	version := -1
 	for ctx.Err() == nil {
@@ -118,7 +118,7 @@ func (d *Driver) activations(ctx context.Context, changed func(driver.Owner)) {
 	}
 }
 
-// call asks the cloud.
+// call makes a call to the cloud. Errors: those of the driver contract.
 func (d *Driver) call(ctx context.Context, call string, r request) (answer, error) {
 	body, err := json.Marshal(r)
 	if err != nil {

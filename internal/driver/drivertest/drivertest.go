@@ -1,5 +1,5 @@
-// Package drivertest is the half of the driver contract that can fail: a suite
-// that every driver passes, real or fake, and a driver in memory that does.
+// Package drivertest tests the driver contract. It has a suite that every driver, real or
+// fake, passes, and a driver in memory for other tests.
 package drivertest
 
 import (
@@ -17,39 +17,38 @@ import (
 	"fairlead.dev/fairlead/internal/driver"
 )
 
-// Backend is one backend of a driver, fresh for each case of the suite.
+// Backend is an empty backend of a driver. Each case of the suite gets one of its own.
 type Backend struct {
-	// Start returns a driver on this backend. Called again it stands for the
-	// process that comes after a crash: it knows only what the backend knows.
+	// Start returns a driver on this backend. A further call stands for the process after
+	// a crash: that driver knows only the backend.
 	Start func(t *testing.T) driver.Driver
-	// Capacity is how many interfaces the backend has room for, 4 to 64.
+	// Capacity is the number of interfaces for which the backend has room, 4 to 64.
 	Capacity int
-	// Recover makes what was released available again, as by letting time
-	// pass.
+	// Recover makes released interfaces available again, for example by letting time pass.
 	Recover func()
-	// Interrupt makes the backend call do, once, during the next write of a
-	// driver: before it has done it, or after, when the driver does not know yet.
+	// Interrupt makes the backend call do, once, during the next write of a driver: before
+	// the write, or after it, before the driver gets the reply.
 	Interrupt func(after bool, do func())
 }
 
-// Run runs the suite.
+// Run runs the suite. It calls fresh for each case.
 func Run(t *testing.T, fresh func(t *testing.T) Backend) {
 	cases := []struct {
 		name string
 		run  func(t *testing.T, b Backend)
 	}{
 		{"an interface is complete", testComplete},
-		{"Ensure again is the same", testEnsureAgain},
+		{"a second Ensure returns the same", testEnsureAgain},
 		{"a process after a crash adopts", testAdopt},
 		{"owners never share", testDistinct},
 		{"owners at once never share", testConcurrent},
-		{"Release gives back, and again is nothing", testRelease},
+		{"Release gives back, and a second Release changes nothing", testRelease},
 		{"Release after a crash needs the record only", testReleaseAfterCrash},
 		{"Release never takes from another", testReleaseForeign},
-		{"a UID alone is nobody", testBorrowedUID},
-		{"an exhausted network says so, and recovers", testExhausted},
+		{"a UID alone is no identity", testBorrowedUID},
+		{"an exhausted network returns ErrExhausted, and recovers", testExhausted},
 		{"List has each interface once", testList},
-		{"Confirm knows what List may not", testConfirm},
+		{"Confirm returns the current state", testConfirm},
 		{"a context that ends before a write leaves nothing lost", func(t *testing.T, b Backend) { testCancelled(t, b, false) }},
 		{"a context that ends after a write leaves nothing lost", func(t *testing.T, b Backend) { testCancelled(t, b, true) }},
 	}
@@ -58,7 +57,7 @@ func Run(t *testing.T, fresh func(t *testing.T) Backend) {
 	}
 }
 
-// Request is the request of the nth owner, on the default network.
+// Request returns the request of the nth owner for eth0 on the default network.
 func Request(n int) *driver.Request {
 	return &driver.Request{
 		Owner: driver.Owner{
@@ -90,7 +89,7 @@ func release(t *testing.T, d driver.Driver, ref driver.Ref) {
 	}
 }
 
-// held lists the owners' pod names, each with its interface.
+// held returns everything that List yields, by "pod/interface".
 func held(t *testing.T, d driver.Driver) map[string]driver.Ref {
 	t.Helper()
 	all := map[string]driver.Ref{}
@@ -220,8 +219,8 @@ func testReleaseForeign(t *testing.T, b Backend) {
 	}
 }
 
-// testBorrowedUID is for pods that have one UID and are not one pod: nothing of the
-// owner may be had, confirmed or given back by another namespace or name.
+// testBorrowedUID has pods with the UID of another pod. A pod of another namespace or name
+// can neither obtain, confirm nor release the interface of the owner.
 func testBorrowedUID(t *testing.T, b Backend) {
 	d := b.Start(t)
 	owned := ensure(t, d, 1)
@@ -288,39 +287,39 @@ func testList(t *testing.T, b Backend) {
 		if diff := cmp.Diff(ref.Owner, listed.Owner); diff != "" {
 			t.Errorf("%s: the owner differs (-want +got):\n%s", key, diff)
 		}
-		release(t, d, listed) // what List yields can be released
+		release(t, d, listed) // a listed Ref can be released
 	}
 	if all := held(t, d); len(all) != 0 {
 		t.Errorf("still held after releasing all that was listed: %v", all)
 	}
 }
 
-// testConfirm asks of what was listed before another process gave it back.
+// testConfirm confirms a listed interface before and after another process releases it.
 func testConfirm(t *testing.T, b Backend) {
 	ensure(t, b.Start(t), 1)
 	d := b.Start(t)
 	ref := held(t, d)["pod-1/eth0"]
 	left, err := d.Confirm(t.Context(), ref)
 	if diff := cmp.Diff(ref.Interface, left); err != nil || diff != "" {
-		t.Errorf("Confirm of what is held: %v (-listed +confirmed):\n%s", err, diff)
+		t.Errorf("Confirm of a held interface: %v (-listed +confirmed):\n%s", err, diff)
 	}
 	foreign := driver.Ref{Owner: Request(2).Owner, Interface: ref.Interface}
 	if _, err := d.Confirm(t.Context(), foreign); !errors.Is(err, driver.ErrNotFound) {
-		t.Errorf("Confirm of another's: %v, want ErrNotFound", err)
+		t.Errorf("Confirm for another owner: %v, want ErrNotFound", err)
 	}
 	release(t, b.Start(t), ref)
 	b.Recover()
-	ensure(t, b.Start(t), 2) // may get what the first had
+	ensure(t, b.Start(t), 2) // may get the address of the first
 	if _, err := d.Confirm(t.Context(), ref); !errors.Is(err, driver.ErrNotFound) {
 		t.Errorf("Confirm after another process released it: %v, want ErrNotFound", err)
 	}
 }
 
-// testCancelled ends the context of an Ensure while its write is under way. Its
-// answer is what it likes; the owner has one interface after the next.
+// testCancelled ends the context of an Ensure while its write is under way. This Ensure may
+// fail or succeed. After the next one the owner has one interface.
 func testCancelled(t *testing.T, b Backend, after bool) {
 	d := b.Start(t)
-	ensure(t, d, 0) // what a backend makes for the first owner only is there
+	ensure(t, d, 0) // a backend may make objects for the first owner only
 	ctx, cancel := context.WithCancel(t.Context())
 	defer cancel()
 	b.Interrupt(after, cancel)
@@ -328,14 +327,14 @@ func testCancelled(t *testing.T, b Backend, after bool) {
 	if ctx.Err() == nil {
 		t.Fatal("Ensure made no write")
 	}
-	ref := ensure(t, d, 1) // it knows what is still on its way
+	ref := ensure(t, d, 1) // the same driver: it knows the write that is under way
 	next := b.Start(t)
 	if diff := cmp.Diff(ref, ensure(t, next, 1)); diff != "" {
 		t.Errorf("the next process has another interface (-this +next):\n%s", diff)
 	}
 	if err == nil {
 		if diff := cmp.Diff(ref.Interface, first.Interface); diff != "" {
-			t.Errorf("it had answered otherwise (-now +answered):\n%s", diff)
+			t.Errorf("the interrupted Ensure returned another interface (-now +then):\n%s", diff)
 		}
 	}
 	if n := len(held(t, b.Start(t))); n != 2 {

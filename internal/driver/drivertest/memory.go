@@ -13,8 +13,8 @@ import (
 	"fairlead.dev/fairlead/internal/driver"
 )
 
-// Memory is a driver whose backend is memory. It passes the suite, and fails
-// when told to.
+// Memory is a driver whose backend is memory. It passes the suite. Tests can make it fail,
+// be exhausted, or activate its interfaces later.
 type Memory struct {
 	name     string
 	capacity int
@@ -23,16 +23,16 @@ type Memory struct {
 	held   map[memoryKey]driver.Ref
 	slots  []bool
 	active bool
-	// changed are told of owners whose interfaces are active now.
+	// changed are the functions of the running Activations.
 	changed map[int]func(driver.Owner)
 	fail    func(method string, o driver.Owner) error
 	pool    func(o driver.Owner) string
 	calls   map[string]int
-	// before and after the next write are called once.
+	// before and after are called once, at the next write.
 	before, after func()
 }
 
-// memoryKey is the identity of an owner: one without a node.
+// memoryKey is the identity of an owner: the owner without its node.
 type memoryKey driver.Owner
 
 func keyOf(o driver.Owner) memoryKey {
@@ -40,7 +40,7 @@ func keyOf(o driver.Owner) memoryKey {
 	return memoryKey(o)
 }
 
-// NewMemory returns a driver with room for so many interfaces.
+// NewMemory returns a driver with room for capacity interfaces, 1 to 254.
 func NewMemory(name string, capacity int) *Memory {
 	return &Memory{
 		name:     name,
@@ -54,16 +54,16 @@ func NewMemory(name string, capacity int) *Memory {
 	}
 }
 
-// FailWith makes calls fail for which f returns an error; nil ends that.
-// Methods are "ensure", "release", "list" and "confirm".
+// FailWith makes a call fail with the error that f returns for it. The methods are
+// "ensure", "release", "list" and "confirm". A nil f ends the failures.
 func (m *Memory) FailWith(f func(method string, o driver.Owner) error) {
 	m.mu.Lock()
 	defer m.mu.Unlock()
 	m.fail = f
 }
 
-// Interrupt makes the next Ensure that takes something call do, once, before or
-// after it has taken it.
+// Interrupt makes the next Ensure that takes an interface call do, once, before or after it
+// takes it.
 func (m *Memory) Interrupt(after bool, do func()) {
 	m.mu.Lock()
 	defer m.mu.Unlock()
@@ -74,8 +74,8 @@ func (m *Memory) Interrupt(after bool, do func()) {
 	}
 }
 
-// interrupted calls one of them and says whether the call is to end. The lock is
-// held.
+// interrupted calls do, once. It returns driver.ErrUnavailable if ctx has ended. The lock
+// is held.
 func (m *Memory) interrupted(ctx context.Context, do *func()) error {
 	if *do == nil {
 		return nil
@@ -88,15 +88,16 @@ func (m *Memory) interrupted(ctx context.Context, do *func()) error {
 	return nil
 }
 
-// PoolBy says which pool an interface is from; without it, none.
+// PoolBy sets the function that names the pool of a new interface. Without it, interfaces
+// have no pool.
 func (m *Memory) PoolBy(f func(o driver.Owner) string) {
 	m.mu.Lock()
 	defer m.mu.Unlock()
 	m.pool = f
 }
 
-// SetActive says whether interfaces are active; while they are not, records
-// ask the node to wait.
+// SetActive sets whether all interfaces are active, and calls the functions of Activations.
+// New interfaces have WaitForActive while active is false.
 func (m *Memory) SetActive(active bool) {
 	m.mu.Lock()
 	m.active = active
@@ -109,7 +110,7 @@ func (m *Memory) SetActive(active bool) {
 	}
 }
 
-// Parts is what the driver brings.
+// Parts returns the driver's parts.
 func (m *Memory) Parts() driver.Parts {
 	return driver.Parts{Driver: m, Active: m.isActive, Activations: m.activations}
 }
@@ -141,7 +142,7 @@ func (m *Memory) activations(ctx context.Context, changed func(driver.Owner)) {
 	delete(m.changed, id)
 }
 
-// Held returns the owners that hold something, sorted by pod.
+// Held returns the owners of all interfaces, sorted by pod.
 func (m *Memory) Held() []driver.Owner {
 	m.mu.Lock()
 	defer m.mu.Unlock()
@@ -162,7 +163,7 @@ func (m *Memory) Calls(method string) int {
 	return m.calls[method]
 }
 
-// begin counts a call and decides whether it fails. The lock is held.
+// begin counts a call and returns its error, if it has to fail. The lock is held.
 func (m *Memory) begin(ctx context.Context, method string, o driver.Owner) error {
 	m.calls[method]++
 	if err := ctx.Err(); err != nil {
