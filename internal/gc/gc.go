@@ -1,9 +1,9 @@
-// Package gc finds what nothing explains: interfaces that a driver holds for a
-// pod without a PodAttachment, PodAttachments that outlived everything, and
-// addresses that a pod has beside those that its PodAttachment names. What a node
-// may have plugged it does not take back itself: it writes the missing record down
-// again and asks for its deletion, so that the one release path, with the node's
-// own word in it, does the rest.
+// Package gc finds interfaces that a driver holds for a pod without a PodAttachment,
+// PodAttachments that are released but not deleted, and addresses of a pod that its
+// PodAttachment does not name. It does not release an interface that a node may have
+// plugged. Instead it writes the missing PodAttachment again and deletes it: the normal
+// release path, which waits for the node's acknowledgement, does the rest. In this package
+// a record is a PodAttachment.
 package gc
 
 import (
@@ -32,28 +32,28 @@ import (
 type Config struct {
 	// Client reads from caches and writes.
 	Client client.Client
-	// Live reads from the API server: nothing is done on a cache's word.
+	// Live reads from the API server: a cache alone is no reason to release anything.
 	Live client.Reader
 	// Drivers by name.
 	Drivers driver.Table
 	// Interval between two passes.
 	Interval time.Duration
-	// Namespace takes the record of a pod whose own namespace is gone.
+	// Namespace gets the records of pods whose own namespace is gone.
 	Namespace string
-	// Synced reports whether all records are known; the first pass waits for it.
+	// Synced reports whether all records are in the cache. The first pass waits for it.
 	Synced func() bool
-	// Busy reports whether pods wait for their networks. The first pass lets them go
-	// before it, for a minute at most; nil when none do.
+	// Busy reports whether pods wait for their networks. The first pass waits until none
+	// do, for busyFor at most. Nil: no pods wait.
 	Busy func() bool
-	// Now measures durations, from what this process saw; time.Now when nil.
+	// Now is the clock for durations that this process has observed; nil is time.Now.
 	Now func() time.Time
 }
 
-// Collector runs passes.
+// Collector runs garbage collection passes.
 type Collector struct {
 	cfg Config
-	// halves that the last pass saw, by driver, with when one saw them first.
-	halves map[string]map[half]time.Time
+	// surplus is what the last pass saw, by driver, with the time when a pass first saw it.
+	surplus map[string]map[surplusKey]time.Time
 }
 
 // New returns a collector.
@@ -61,14 +61,15 @@ func New(cfg Config) *Collector {
 	if cfg.Now == nil {
 		cfg.Now = time.Now
 	}
-	return &Collector{cfg: cfg, halves: map[string]map[half]time.Time{}}
+	return &Collector{cfg: cfg, surplus: map[string]map[surplusKey]time.Time{}}
 }
 
-// busyFor bounds how long the first pass waits for pods, and before for the drivers.
+// busyFor is the longest time that the first pass waits for the drivers, and again for pods.
 const busyFor = time.Minute
 
-// Run makes a pass at once and then at each interval until ctx ends. It may be run
-// again then: nothing is remembered from one pass to the next.
+// Run makes a pass at once, then one per interval until ctx ends, and returns nil. It may
+// then be run again. A pass remembers nothing from earlier passes but the time when it first
+// saw a surplus.
 func (c *Collector) Run(ctx context.Context) error {
 	if !cache.WaitForCacheSync(ctx.Done(), c.cfg.Synced) {
 		return nil
@@ -93,7 +94,7 @@ func (c *Collector) Run(ctx context.Context) error {
 	}
 }
 
-// known reports whether all drivers know what they hold.
+// known reports whether all drivers are synced and ready.
 func (c *Collector) known() bool {
 	for _, d := range c.cfg.Drivers {
 		if !d.Knows() {
@@ -103,15 +104,16 @@ func (c *Collector) known() bool {
 	return true
 }
 
-// await waits for a condition, though not for ever: for drivers, and for pods that wait
-// for a leader that has just begun. A pass looks at every address there is.
-func (c *Collector) await(ctx context.Context, over func() bool) {
+// await waits until done returns true, for busyFor at most. The first pass gives way to
+// pods that wait for a new leader, since a pass reads every address.
+func (c *Collector) await(ctx context.Context, done func() bool) {
 	ctx, cancel := context.WithTimeout(ctx, busyFor)
 	defer cancel()
-	cache.WaitForCacheSync(ctx.Done(), over)
+	cache.WaitForCacheSync(ctx.Done(), done)
 }
 
-// Pass looks once, and returns how many things it set on their way out.
+// Pass runs one garbage collection. It returns on how many surpluses, pods without a record
+// and released records it acted. It goes on after an error, and returns all errors joined.
 func (c *Collector) Pass(ctx context.Context) (int, error) {
 	var records v1alpha1.PodAttachmentList
 	if err := c.cfg.Client.List(ctx, &records, client.UnsafeDisableDeepCopy); err != nil {
@@ -134,11 +136,11 @@ func (c *Collector) Pass(ctx context.Context) (int, error) {
 	orphans := map[pod.Key]*orphan{}
 	for _, name := range slices.Sorted(maps.Keys(c.cfg.Drivers)) {
 		if !c.cfg.Drivers[name].Knows() {
-			continue // the next pass looks again
+			continue // a later pass collects for this driver
 		}
-		found, halves, err := c.unexplained(ctx, name, recorded)
+		found, withSurplus, err := c.unexplained(ctx, name, recorded)
 		if err != nil {
-			errs = append(errs, fmt.Errorf("list what driver %s holds: %w", name, err))
+			errs = append(errs, fmt.Errorf("list the interfaces of driver %s: %w", name, err))
 			continue
 		}
 		for _, ref := range found {
@@ -148,12 +150,12 @@ func (c *Collector) Pass(ctx context.Context) (int, error) {
 			}
 			orphans[of].add(name, ref)
 		}
-		for _, ref := range c.settledOf(name, halves, recorded) {
-			note(c.giveBack(ctx, name, ref, recorded[holderOf(ref)]))
+		for _, ref := range c.settled(name, withSurplus, recorded) {
+			note(c.releaseSurplus(ctx, name, ref, recorded[holderOf(ref)]))
 		}
 	}
 	for _, o := range sorted(orphans) {
-		note(c.writeDown(ctx, o))
+		note(c.record(ctx, o))
 	}
 	for i := range records.Items {
 		note(c.sweep(ctx, &records.Items[i]))
@@ -161,8 +163,8 @@ func (c *Collector) Pass(ctx context.Context) (int, error) {
 	return count, errors.Join(errs...)
 }
 
-// Left sets on its way out what drivers, by name, hold for a pod that has no record and is
-// gone, as a pass would.
+// Left collects, as a pass would, the interfaces that drivers hold for a pod that is gone
+// and has no record. held has the interfaces by the names of the drivers.
 func (c *Collector) Left(ctx context.Context, of pod.Identity, held map[string][]driver.Ref) error {
 	o := &orphan{pod: of}
 	for _, name := range slices.Sorted(maps.Keys(held)) {
@@ -173,30 +175,31 @@ func (c *Collector) Left(ctx context.Context, of pod.Identity, held map[string][
 	if len(o.parts) == 0 {
 		return nil
 	}
-	_, err := c.writeDown(ctx, o)
+	_, err := c.record(ctx, o)
 	return err
 }
 
-// holderOf is the pod that has something, as it was taken.
+// holderOf returns the pod that holds an interface, as in the driver's Owner.
 func holderOf(ref driver.Ref) pod.Key {
 	return pod.Key{Namespace: ref.Namespace, Name: ref.PodName, UID: ref.PodUID}
 }
 
-// orphan is everything that drivers hold for a pod that has no record.
+// orphan has the interfaces that drivers hold for a pod without a record.
 type orphan struct {
 	pod   pod.Identity
 	parts []part
 }
 
-// part is an interface that a driver, by name, holds.
+// part is an interface and the name of the driver that holds it.
 type part struct {
 	driver string
 	ref    driver.Ref
 }
 
-// add adds what a driver holds. A record names an interface once per driver and domain:
-// where the pod has moved from one driver to another, the later driver's is left to the
-// pass after the record is gone.
+// add adds an interface of a driver. A record names an interface once per driver and
+// domain. If another driver already has an interface of the same name, as after a move of
+// the pod between drivers, add leaves this one out: a pass after the deletion of the record
+// collects it.
 func (o *orphan) add(name string, ref driver.Ref) {
 	moved := func(p part) bool { return p.driver != name && p.ref.Interface.Name == ref.Interface.Name }
 	if slices.ContainsFunc(o.parts, moved) {
@@ -208,17 +211,17 @@ func (o *orphan) add(name string, ref driver.Ref) {
 	}
 }
 
-// sorted are orphans by the names of their pods.
+// sorted returns orphans sorted by their pods.
 func sorted(orphans map[pod.Key]*orphan) []*orphan {
 	return slices.SortedFunc(maps.Values(orphans), func(a, b *orphan) int {
 		return cmp.Or(cmp.Compare(a.pod.Namespace, b.pod.Namespace), cmp.Compare(a.pod.Name, b.pod.Name), cmp.Compare(a.pod.UID, b.pod.UID))
 	})
 }
 
-// unexplained subtracts the records from what a driver holds: left are the interfaces of
-// pods without one, and those of others of which a part could be given back that theirs
-// does not name.
-func (c *Collector) unexplained(ctx context.Context, name string, recorded map[pod.Key]*v1alpha1.PodAttachment) (orphans, halves []driver.Ref, err error) {
+// unexplained subtracts the records from the interfaces that a driver holds. It returns the
+// interfaces of pods without a record, and the interfaces with a surplus: addresses that
+// the pod's record does not name and that can be released alone.
+func (c *Collector) unexplained(ctx context.Context, name string, recorded map[pod.Key]*v1alpha1.PodAttachment) (orphans, withSurplus []driver.Ref, err error) {
 	d := c.cfg.Drivers[name]
 	for ref, err := range d.Driver.List(ctx) {
 		if err != nil {
@@ -233,41 +236,44 @@ func (c *Collector) unexplained(ctx context.Context, name string, recorded map[p
 			continue
 		}
 		if _, ok := d.Surplus(ref.Interface, record.Spec.Interfaces); ok {
-			halves = append(halves, ref)
+			withSurplus = append(withSurplus, ref)
 		}
 	}
-	return orphans, halves, nil
+	return orphans, withSurplus, nil
 }
 
-// writeDown gives an orphan whose pod is gone its record, and asks for the
-// record's deletion. The node then says whether it holds anything of it. What was
-// released meanwhile is not written down: somebody else may have it by then.
-func (c *Collector) writeDown(ctx context.Context, o *orphan) (bool, error) {
-	if lives, err := c.lives(ctx, o.pod.Key); err != nil || lives {
-		return false, err // it is on its way to its record
+// record writes the record of an orphan whose pod is gone, and deletes it. The node then
+// acknowledges that it does not hold the interfaces. An interface that was released in the
+// meantime is left out: another pod may have its addresses. record reports whether it wrote
+// a record or released an interface.
+func (c *Collector) record(ctx context.Context, o *orphan) (bool, error) {
+	if holds, err := c.podHolds(ctx, o.pod.Key); err != nil || holds {
+		return false, err // the controller is about to write the record of an existing pod
 	}
-	parts, never := writable(o)
-	for _, p := range never {
-		if err := c.forgo(ctx, p); err != nil {
+	parts, unwritable := split(o)
+	for _, p := range unwritable {
+		if err := c.releaseUnwritable(ctx, p); err != nil {
 			return false, err
 		}
 	}
 	left, unsure := c.confirmed(ctx, parts)
 	if len(left) == 0 {
-		return len(never) > 0, unsure
+		return len(unwritable) > 0, unsure
 	}
 	node, err := c.nodeUID(ctx, o.pod.Node)
 	if err != nil {
-		return len(never) > 0, errors.Join(unsure, err)
+		return len(unwritable) > 0, errors.Join(unsure, err)
 	}
 	record := pod.Record(o.pod, left)
 	record.Spec.NodeUID = node
-	written, err := c.leave(ctx, record)
+	written, err := c.createAndDelete(ctx, record)
 	return written, errors.Join(unsure, err)
 }
 
-// leave writes the record of a pod that is gone, and asks for its deletion.
-func (c *Collector) leave(ctx context.Context, record *v1alpha1.PodAttachment) (bool, error) {
+// createAndDelete creates the record of a pod that is gone, in Config.Namespace if the pod's
+// own namespace is gone too, and deletes it: the finalizer keeps it until the interfaces are
+// released. It returns false if the record exists already.
+func (c *Collector) createAndDelete(ctx context.Context, record *v1alpha1.PodAttachment) (bool, error) {
 	of := record.Pod()
 	err := c.cfg.Client.Create(ctx, record)
 	if apierrors.IsNotFound(err) || apierrors.HasStatusCause(err, corev1.NamespaceTerminatingCause) {
@@ -278,15 +284,15 @@ func (c *Collector) leave(ctx context.Context, record *v1alpha1.PodAttachment) (
 		return false, nil // the cache was behind
 	}
 	if err != nil {
-		return false, fmt.Errorf("write down what pod %s left: %w", of, err)
+		return false, fmt.Errorf("create the record of pod %s, which is gone: %w", of, err)
 	}
 	if err := c.cfg.Client.Delete(ctx, record, client.Preconditions{UID: &record.UID}); client.IgnoreNotFound(err) != nil {
-		return true, fmt.Errorf("delete the record of what pod %s left: %w", of, err)
+		return true, fmt.Errorf("delete the record of pod %s, which is gone: %w", of, err)
 	}
 	return true, nil
 }
 
-// nodeUID is the UID of a Node, by the API server's word; empty when there is none.
+// nodeUID reads the UID of a Node from the API server; empty if there is no such Node.
 func (c *Collector) nodeUID(ctx context.Context, name string) (types.UID, error) {
 	if name == "" {
 		return "", nil
@@ -298,10 +304,11 @@ func (c *Collector) nodeUID(ctx context.Context, name string) (types.UID, error)
 	return node.UID, nil
 }
 
-// lives says whether a pod may be using what it has, by the API server's word.
-func (c *Collector) lives(ctx context.Context, of pod.Key) (bool, error) {
+// podHolds reads a pod from the API server and reports whether it may still use its
+// interfaces.
+func (c *Collector) podHolds(ctx context.Context, of pod.Key) (bool, error) {
 	if of.Namespace == "" || of.Name == "" {
-		return false, nil // there is no such pod
+		return false, nil // no pod has such a key
 	}
 	live := &corev1.Pod{}
 	err := c.cfg.Live.Get(ctx, client.ObjectKey{Namespace: of.Namespace, Name: of.Name}, live)
@@ -311,13 +318,13 @@ func (c *Collector) lives(ctx context.Context, of pod.Key) (bool, error) {
 	return err == nil && pod.KeyOf(live) == of && pod.Holds(live), nil
 }
 
-// maxAddresses is how many addresses an interface of a record may have.
+// maxAddresses is the largest number of addresses of an interface in a record.
 const maxAddresses = 16
 
-// confirmed returns the interfaces that drivers still hold, on their backends' word. What
-// the cache has of records and what a driver lists come by different ways: a record that
-// is gone from the one may be of what the other still has. Of a driver whose backend does
-// not answer it returns nothing, beside the error, and what the others have.
+// confirmed returns the interfaces that drivers still hold according to their backends. The
+// cache of records and the list of a driver may be of different times: the cache may miss a
+// record whose released interface the driver still lists. If a backend does not answer,
+// confirmed returns the error and the interfaces of the other drivers only.
 func (c *Collector) confirmed(ctx context.Context, parts []part) ([]v1alpha1.Interface, error) {
 	byDriver := map[string][]v1alpha1.Interface{}
 	failed := map[string]error{}
@@ -332,7 +339,7 @@ func (c *Collector) confirmed(ctx context.Context, parts []part) ([]v1alpha1.Int
 			failed[p.driver] = fmt.Errorf("confirm interface %s of pod %s/%s: %w", p.ref.Interface.Name, p.ref.Namespace, p.ref.PodName, err)
 			delete(byDriver, p.driver)
 		default:
-			// What a record has no room for is found again when it is gone.
+			// A pass after the deletion of the record finds the other addresses.
 			i.Addresses = i.Addresses[:min(len(i.Addresses), maxAddresses)]
 			byDriver[p.driver] = append(byDriver[p.driver], i)
 		}
@@ -344,7 +351,8 @@ func (c *Collector) confirmed(ctx context.Context, parts []part) ([]v1alpha1.Int
 	return left, errors.Join(slices.Collect(maps.Values(failed))...)
 }
 
-// sweep deletes a record that was released and that nobody asked to go.
+// sweep deletes a record that is released, since it has no finalizer, but not being
+// deleted. It reports whether it did.
 func (c *Collector) sweep(ctx context.Context, record *v1alpha1.PodAttachment) (bool, error) {
 	if record.DeletionTimestamp != nil || slices.Contains(record.Finalizers, v1alpha1.ReleaseFinalizer) {
 		return false, nil

@@ -34,8 +34,8 @@ func collector(c *cluster.Cluster, d driver.Driver) *Collector {
 	})
 }
 
-// take obtains an interface for a pod, as an ensure that was cut off before
-// its record would have left it.
+// take obtains an interface for a pod, as an interrupted reconcile leaves it that has not
+// written the record yet.
 func take(t *testing.T, d driver.Driver, p *corev1.Pod) driver.Ref {
 	t.Helper()
 	owner := driver.Owner{PodUID: p.UID, Interface: "eth0", Namespace: p.Namespace, PodName: p.Name, NodeName: p.Spec.NodeName}
@@ -68,7 +68,7 @@ func record(t *testing.T, c *cluster.Cluster, namespace string, p *corev1.Pod) *
 	return got
 }
 
-// strip removes what a test leaves, as the controller would.
+// strip removes the finalizer of a record, as the controller does after a release.
 func strip(t *testing.T, c *cluster.Cluster, r *v1alpha1.PodAttachment) {
 	t.Helper()
 	before := r.DeepCopy()
@@ -78,8 +78,8 @@ func strip(t *testing.T, c *cluster.Cluster, r *v1alpha1.PodAttachment) {
 	}
 }
 
-// whereabouts#546: what was deleted while everything was down leaked. The
-// orphan gets its record back, on its way out: the node then has the word.
+// whereabouts#546: addresses of pods that were deleted while everything was down leaked.
+// The orphan gets a record that is being deleted, so that the node acknowledges it.
 func TestOrphanOfAPodThatIsGone(t *testing.T) {
 	c := cluster.Exclusive(t)
 	d := drivertest.NewMemory("memory", 8)
@@ -101,10 +101,10 @@ func TestOrphanOfAPodThatIsGone(t *testing.T) {
 		t.Fatalf("the record is not there, being deleted: %+v", got)
 	}
 	if diff := cmp.Diff([]v1alpha1.Interface{ref.Interface}, got.Spec.Interfaces); diff != "" || got.Spec.PodUID != p.UID || got.Spec.NodeName != "node-x" || got.Spec.NodeUID != node.UID {
-		t.Errorf("the record does not say what is held: %+v\n%s", got.Spec, diff)
+		t.Errorf("the record differs from the held interface: %+v\n%s", got.Spec, diff)
 	}
 	if len(d.Held()) != 1 {
-		t.Error("it was taken back without the node's word")
+		t.Error("it was released without the node's acknowledgement")
 	}
 	if n := pass(t, collector(c, d)); n != 0 {
 		t.Errorf("a second pass collected %d, want 0", n)
@@ -112,8 +112,7 @@ func TestOrphanOfAPodThatIsGone(t *testing.T) {
 	strip(t, c, got)
 }
 
-// whereabouts 1.10 defect 4: addresses of live pods that were merely not yet
-// annotated were freed.
+// whereabouts 1.10 defect 4: addresses of live pods without the annotation were freed.
 func TestLivePodIsLeftAlone(t *testing.T) {
 	c := cluster.Exclusive(t)
 	d := drivertest.NewMemory("memory", 8)
@@ -124,7 +123,7 @@ func TestLivePodIsLeftAlone(t *testing.T) {
 	}
 }
 
-// remembering is a driver whose list is of a while ago.
+// remembering is a driver whose List yields refs, an outdated state.
 type remembering struct {
 	*drivertest.Memory
 	refs []driver.Ref
@@ -140,9 +139,9 @@ func (d remembering) List(context.Context) iter.Seq2[driver.Ref, error] {
 	}
 }
 
-// A leader that had just begun saw that a record was gone before it saw that the
-// addresses were free, wrote the record again and was killed. Another pod then got
-// the addresses, and two records named them.
+// A new leader saw that a record was gone before it saw that the addresses were free. It
+// wrote the record again and was killed. Another pod then got the addresses, and two
+// records named them.
 func TestReleasedMeanwhileIsNotWrittenDown(t *testing.T) {
 	c := cluster.Exclusive(t)
 	m := drivertest.NewMemory("memory", 1)
@@ -169,7 +168,7 @@ func TestReleasedMeanwhileIsNotWrittenDown(t *testing.T) {
 	}
 }
 
-// A pod of the same name is not the pod: whereabouts#176 and #182.
+// A pod of the same name is another pod: whereabouts#176 and #182.
 func TestNamesakeIsNoExcuse(t *testing.T) {
 	c := cluster.Exclusive(t)
 	d := drivertest.NewMemory("memory", 8)
@@ -212,8 +211,8 @@ func TestOrphanOfANamespaceThatIsGone(t *testing.T) {
 	strip(t, c, got)
 }
 
-// own review 2: what a version took that did not look whether it could be written
-// down was kept for ever, because no record could name it. No node has plugged it.
+// own review 2: interfaces that no record can name were held for ever. An earlier version
+// had taken them without a check. No node has plugged them.
 func TestWhatNoRecordCanName(t *testing.T) {
 	c := cluster.Exclusive(t)
 	d := drivertest.NewMemory("memory", 8)
@@ -238,9 +237,9 @@ func TestWhatNoRecordCanName(t *testing.T) {
 	}
 }
 
-// own review 1: a record of another pod that names a UID explains nothing of the pod
-// whose UID it is, and one that was written when static pods were known by the UID in
-// their annotation explains what they were given then.
+// own review 1: a record of one pod with the UID of another in podUID does not explain the
+// interfaces of the other. A record from a version that identified static pods by the UID
+// in their annotation explains the interfaces that they got then.
 func TestExplainedByIdentity(t *testing.T) {
 	c := cluster.Exclusive(t)
 	d := drivertest.NewMemory("memory", 8)
@@ -268,7 +267,7 @@ func TestExplainedByIdentity(t *testing.T) {
 		t.Errorf("%d collected, want 1", n)
 	}
 	if got := record(t, c, c.Namespace, gone); got == nil || got.DeletionTimestamp == nil {
-		t.Errorf("what the pod left is not written down: %+v", got)
+		t.Errorf("the pod that is gone has no record that is being deleted: %+v", got)
 	} else {
 		strip(t, c, got)
 	}
@@ -299,7 +298,7 @@ func TestReleasedRecordIsSwept(t *testing.T) {
 	strip(t, c, kept)
 }
 
-// A backend that cannot be listed is no reason to take anything back.
+// If a backend cannot be listed, nothing is collected.
 func TestFailingListCollectsNothing(t *testing.T) {
 	c := cluster.Exclusive(t)
 	d := drivertest.NewMemory("memory", 8)
@@ -332,13 +331,13 @@ func TestRunWaitsForTheDrivers(t *testing.T) {
 	})
 }
 
-// Pods that wait for a leader come before the first pass, though not for ever.
+// The first pass waits for pods that wait for a leader, but not for ever.
 func TestRunLetsPodsPass(t *testing.T) {
 	for name, tc := range map[string]struct {
 		busy time.Duration // for how long pods wait
 		want time.Duration // until the first pass
 	}{
-		"nobody waits":   {0, 0},
+		"no pod waits":   {0, 0},
 		"a burst":        {3 * time.Second, 3 * time.Second},
 		"without an end": {time.Hour, busyFor},
 	} {
@@ -348,7 +347,7 @@ func TestRunLetsPodsPass(t *testing.T) {
 				var first time.Duration
 				passed := make(chan struct{})
 				c := New(Config{
-					Client:   lists{told: func() { first = time.Since(start); close(passed) }},
+					Client:   lists{listed: func() { first = time.Since(start); close(passed) }},
 					Synced:   func() bool { return true },
 					Busy:     func() bool { return time.Since(start) < tc.busy },
 					Interval: 2 * time.Hour,
@@ -369,18 +368,18 @@ func TestRunLetsPodsPass(t *testing.T) {
 	}
 }
 
-// lists is a client of a cluster without records that is told of each list of them.
+// lists is a client of a cluster without records. It calls listed at each List.
 type lists struct {
 	client.Client
-	told func()
+	listed func()
 }
 
 func (l lists) List(context.Context, client.ObjectList, ...client.ListOption) error {
-	l.told()
+	l.listed()
 	return nil
 }
 
-// twofold is a driver that holds for a pod what is in refs.
+// twofold is a driver that lists refs and records released ones.
 type twofold struct {
 	driver.Driver
 	refs, released []driver.Ref
@@ -401,9 +400,9 @@ func (d *twofold) Release(_ context.Context, ref driver.Ref) error {
 	return nil
 }
 
-// A pod runs with what its record names. What it took beside that is given back
-// when the record has stood for a while, and not when it is leaving; the rest is
-// left alone, as is what is not of our own pools.
+// A pod runs with the interfaces of its record. Addresses beside them are released once the
+// record and they have been seen for settleTime, but not while the record is being deleted.
+// Interfaces without a domain are not released in part.
 func TestHalfOfAPodThatRuns(t *testing.T) {
 	c := cluster.Exclusive(t)
 	p := c.Pod("web", "node-x")
@@ -444,7 +443,7 @@ func TestHalfOfAPodThatRuns(t *testing.T) {
 		t.Fatal(err)
 	}
 	if n := pass(t, collector); n != 0 || len(d.released) > 0 {
-		t.Errorf("%d collected beside a record that is leaving: %v", n, d.released)
+		t.Errorf("%d collected beside a record that is being deleted: %v", n, d.released)
 	}
 	strip(t, c, record(t, c, c.Namespace, p))
 }

@@ -10,9 +10,8 @@ import (
 	"fairlead.dev/fairlead/internal/ipam/block/blocktest"
 )
 
-// A pod of another namespace or name with the victim's UID gets other addresses, and cannot
-// release the victim's. Before, it got the victim's addresses, and its end released them
-// while the victim ran.
+// own review 1: a pod of another namespace or name with the victim's UID got the victim's
+// addresses, and its end released them while the victim ran.
 func TestAnothersUID(t *testing.T) {
 	api := blocktest.NewAPI()
 	d := start(t, api, "a")
