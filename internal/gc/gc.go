@@ -196,10 +196,9 @@ type part struct {
 	ref    driver.Ref
 }
 
-// add adds an interface of a driver. A record names an interface once per driver and
-// domain. If another driver already has an interface of the same name, as after a move of
-// the pod between drivers, add leaves this one out: a pass after the deletion of the record
-// collects it.
+// add adds an interface of a driver. A record has one interface of a name. If another driver
+// already has an interface of the same name, as after a move of the pod between drivers, add
+// leaves this one out: a pass after the deletion of the record collects it.
 func (o *orphan) add(name string, ref driver.Ref) {
 	moved := func(p part) bool { return p.driver != name && p.ref.Interface.Name == ref.Interface.Name }
 	if slices.ContainsFunc(o.parts, moved) {

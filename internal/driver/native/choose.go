@@ -40,7 +40,7 @@ func (d *Driver) Ensure(ctx context.Context, asked *driver.Request) (*driver.Att
 		// The owner has an address of one family, and the pool has none left of the other.
 		// No record names the address, so another pool may serve the pod.
 	}
-	var no refusals
+	var refused refusals
 	for _, name := range d.claimedFirst(names, r) {
 		a, err := d.fromPool(ctx, name, r)
 		if err == nil {
@@ -49,9 +49,9 @@ func (d *Driver) Ensure(ctx context.Context, asked *driver.Request) (*driver.Att
 		if !nextMayHelp(err) {
 			return nil, fmt.Errorf("pool %s: %w", name, err)
 		}
-		no = append(no, refusal{name, err})
+		refused = append(refused, refusal{name, err})
 	}
-	return nil, no.err()
+	return nil, refused.err()
 }
 
 // withHeldClaim returns a if it names the claim of all addresses that the owner has.
@@ -271,13 +271,13 @@ type refusals []refusal
 // err returns an error that names every pool with its reason: driver.ErrExhausted if any
 // pool is exhausted, so that waiting may help; otherwise driver.ErrInvalid if any reason
 // is; otherwise driver.ErrNotFound. A single refusal keeps its own sentinel.
-func (no refusals) err() error {
-	if len(no) == 1 {
-		return fmt.Errorf("pool %s: %w", no[0].pool, no[0].err)
+func (r refusals) err() error {
+	if len(r) == 1 {
+		return fmt.Errorf("pool %s: %w", r[0].pool, r[0].err)
 	}
-	texts := make([]string, 0, len(no))
+	texts := make([]string, 0, len(r))
 	exhausted, invalid := false, false
-	for _, n := range no {
+	for _, n := range r {
 		texts = append(texts, fmt.Sprintf("pool %s: %v", n.pool, n.err))
 		exhausted = exhausted || errors.Is(n.err, driver.ErrExhausted)
 		invalid = invalid || errors.Is(n.err, driver.ErrInvalid)

@@ -38,7 +38,7 @@ var (
 type Config struct {
 	// Pools of the default network, in the order in which they are tried.
 	Pools []string
-	// Bridge of the nodes that the interfaces are ports of.
+	// Bridge is the name of the bridge on each node.
 	Bridge string
 	// Claims hold addresses beyond the life of their pods.
 	Claims claims
@@ -89,7 +89,7 @@ func (d *Driver) take(ctx context.Context, pool Pool, r *request) (*driver.Attac
 		return nil, withClaimText(r, err)
 	}
 	if r.AddressOnly && pool.PerNode() {
-		return nil, fmt.Errorf("%w: its blocks are routed to nodes, which needs Fairlead's own interface: another plugin needs a pool with placement Shared", driver.ErrInvalid)
+		return nil, fmt.Errorf("%w: with placement PerNode it serves only Fairlead's own interfaces: use a pool with placement Shared for another plugin's interface", driver.ErrInvalid)
 	}
 	wish.Now = d.pools.now(pool)
 	leases, err := d.store.Take(ctx, pool.Pool, wish)

@@ -46,7 +46,7 @@ func (n networks) admit(r *request, own string) error {
 	case !further && n.writtenFor == "":
 		return nil
 	case !further:
-		return fmt.Errorf("%w: it was written for further networks, and serves nothing else", driver.ErrNotFound)
+		return fmt.Errorf("%w: it serves further networks only", driver.ErrNotFound)
 	case namespace == own || namespace == n.writtenFor:
 		return nil
 	case n.match == nil:
@@ -54,7 +54,7 @@ func (n networks) admit(r *request, own string) error {
 	case r.NetworkLabels == nil:
 		return fmt.Errorf("%w: the labels of namespace %s are not known yet", driver.ErrUnavailable, namespace)
 	case !n.match.Matches(labels.Set(r.NetworkLabels)):
-		return fmt.Errorf("%w: it is open to no network of namespace %s: the labels of that do not match spec.networkNamespaceSelector (%s)", driver.ErrNotFound, namespace, n.match)
+		return fmt.Errorf("%w: it is open to no network of namespace %s: its labels do not match spec.networkNamespaceSelector (%s)", driver.ErrNotFound, namespace, n.match)
 	}
 	return nil
 }

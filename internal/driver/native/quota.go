@@ -48,7 +48,7 @@ func (q *quotas) enter(ctx context.Context, t tenant, limit int, used func() int
 		left, idle := g.left, g.underWay == 0
 		q.mu.Unlock()
 		if idle {
-			return nil, fmt.Errorf("%w: namespace %s has %d addresses of it, with those that its claims keep, and spec.quota.perNamespace allows %d",
+			return nil, fmt.Errorf("%w: namespace %s has %d addresses of it, including those held for its claims, and spec.quota.perNamespace allows %d",
 				driver.ErrExhausted, t.namespace, n, limit)
 		}
 		select {

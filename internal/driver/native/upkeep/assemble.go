@@ -33,7 +33,7 @@ import (
 type Options struct {
 	// Pools of the default network, in the order in which they are tried.
 	Pools []string
-	// Bridge of the nodes that the interfaces are ports of.
+	// Bridge is the name of the bridge on each node.
 	Bridge string
 	// Namespace is the operator's own: its networks may draw from every pool.
 	Namespace string
