@@ -23,7 +23,8 @@ func (w *testNode) waiting() types.NamespacedName {
 	return key
 }
 
-func (w *testNode) says(key types.NamespacedName, s v1alpha1.InterfaceStatus) {
+// setStatus sets the status of an interface as the controller does.
+func (w *testNode) setStatus(key types.NamespacedName, s v1alpha1.InterfaceStatus) {
 	w.api.change(key, func(pa *v1alpha1.PodAttachment) { pa.Status.Interfaces = []v1alpha1.InterfaceStatus{s} })
 }
 
@@ -37,7 +38,7 @@ func TestAddPlugsBeforeItWaitsForActive(t *testing.T) {
 			w.wantLinks("c1/eth0", "c1/net1")
 			w.wantRecordFiles(ledger.TempPrefix + "c1") // not answered yet
 			w.wantWrites(key)
-			w.says(key, v1alpha1.InterfaceStatus{Name: "net1", Active: true})
+			w.setStatus(key, v1alpha1.InterfaceStatus{Name: "net1", Active: true})
 		})
 		start := time.Now()
 		if _, err := w.add("c1", "p", "u1"); err != nil {
@@ -62,7 +63,7 @@ func TestAddGivesUpWaitingForActive(t *testing.T) {
 	onTestNode(t, func(w *testNode) {
 		t := w.t
 		key := w.waiting()
-		w.says(key, v1alpha1.InterfaceStatus{Name: "net1", Message: "port 17 is DOWN: no agent on this host"})
+		w.setStatus(key, v1alpha1.InterfaceStatus{Name: "net1", Message: "port 17 is DOWN: no agent on this host"})
 		start := time.Now()
 		_, err := w.add("c1", "p", "u1")
 		nodetest.WantCode(t, err, cniproto.CodeTryAgainLater, "ns/p", "net1", "p-u1", "active", "10s", "port 17 is DOWN")

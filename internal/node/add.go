@@ -97,7 +97,7 @@ func verifyAddresses(ctx context.Context, containerID string, add *ledger.Add, n
 type addRequest struct {
 	// await waits until the node is able to serve the ADD; nil waits for nothing.
 	await func(context.Context) error
-	// plan resolves the interfaces of a PodAttachment. It takes nothing yet.
+	// plan resolves the interfaces of a PodAttachment. It reserves nothing yet.
 	plan func(*v1alpha1.PodAttachment) (*plannedAdd, error)
 }
 

@@ -58,15 +58,16 @@ type Config struct {
 	// StateDir is the folder of the records. Socket is the path of the CNI socket; the
 	// plugin's spool and the heartbeat file are in the folder of Socket.
 	StateDir, Socket string
-	// AddTimeout bounds how long an ADD waits for the controller and for other sandboxes.
+	// AddTimeout bounds how long an ADD waits for the controller, the node's network and
+	// other sandboxes.
 	AddTimeout time.Duration
-	// Install lists the files to install for the runtime; nil installs nothing.
+	// Install configures the installation for the runtime; nil installs nothing.
 	Install *install.Options
 	// KubeletMetrics also counts requests under the names of the kubelet's former
 	// metrics.
 	KubeletMetrics bool
 
-	// Masquerade is the source address of pod traffic that leaves the cluster.
+	// Masquerade configures the translation of source addresses.
 	Masquerade filter.Masquerade
 	// ReservedPorts are the node's own ports, which no pod gets as host ports.
 	ReservedPorts []answer.ReservedPort

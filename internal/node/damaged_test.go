@@ -88,11 +88,11 @@ func (w *testNode) damagedWithoutADel(written bool) {
 		path string
 		err  error
 	}
-	var says atomic.Pointer[answer]
+	var holding atomic.Pointer[answer]
 	var asked atomic.Pointer[[]netip.Addr]
 	w.network.statuses.Holding = func(_ context.Context, addrs []netip.Addr) (string, error) {
 		asked.Store(&addrs)
-		a := says.Load()
+		a := holding.Load()
 		return a.path, a.err
 	}
 	w.deleteAttachment(key)
@@ -106,14 +106,14 @@ func (w *testNode) damagedWithoutADel(written bool) {
 		want = []netip.Addr{want[0], want[2]}
 	}
 	for _, a := range []answer{{path: "/run/netns/c1"}, {err: errors.New("mount is hidden")}} {
-		says.Store(&a)
+		holding.Store(&a)
 		<-time.After(2 * sweepInterval)
 		settle()
 		if w.state(other) != wantOther || w.state(key) != wantKey || len(w.addressFiles()) != 1 {
 			t.Errorf("%+v: they are %q and %q, with %v", a, w.state(key), w.state(other), w.addressFiles())
 		}
 	}
-	says.Store(&answer{})
+	holding.Store(&answer{})
 	<-time.After(2 * sweepInterval)
 	settle()
 	if got := w.state(other); got != v1alpha1.SandboxDetached || w.state(key) != v1alpha1.SandboxDetached {

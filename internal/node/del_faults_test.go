@@ -115,7 +115,7 @@ func (w *testNode) holdClaim(types.NamespacedName) (release func()) {
 
 func (w *testNode) holdActive(key types.NamespacedName) (release func()) {
 	w.api.change(key, func(pa *v1alpha1.PodAttachment) { pa.Spec.Interfaces[1].WaitForActive = true })
-	return func() { w.says(key, v1alpha1.InterfaceStatus{Name: "net1", Active: true}) }
+	return func() { w.setStatus(key, v1alpha1.InterfaceStatus{Name: "net1", Active: true}) }
 }
 
 // blocker blocks the ADD at a step.

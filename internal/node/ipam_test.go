@@ -279,14 +279,14 @@ func TestAddressesOfWhichInterface(t *testing.T) {
 		ifName string
 		config answer.IpamConfig
 		held   map[string]string
-		says   []string
+		words  []string
 	}{
 		{"net9", answer.IpamConfig{Name: "other", Narrow: true}, nil, []string{`"net9"`, "net1 on ns/blue", "make the pod again"}},
 		{"net9", answer.IpamConfig{Name: "other"}, map[string]string{"eth0": "eth0"}, []string{"eth0 on default (which this sandbox has, as eth0)"}},
 		{"net1", answer.IpamConfig{Name: "blue"}, map[string]string{"net1": "net7", "eth0": "eth0"}, []string{"net1 on ns/blue (which this sandbox has, as net7)"}},
 	} {
 		_, err := answer.AddressesFor(pa, tc.ifName, tc.config, tc.held)
-		nodetest.WantCode(t, fault.CNI(err), cniproto.CodeInvalidConfig, tc.says...)
+		nodetest.WantCode(t, fault.CNI(err), cniproto.CodeInvalidConfig, tc.words...)
 	}
 	pa.Spec.Interfaces[0].Binding = v1alpha1.Binding{Bridge: &v1alpha1.BridgeBinding{Name: "b"}}
 	_, err := answer.AddressesFor(pa, "net9", answer.IpamConfig{Name: "other"}, nil)
@@ -310,11 +310,11 @@ func TestAddressesAreNoGuess(t *testing.T) {
 			pa.Spec.Interfaces[0].Binding = v1alpha1.Binding{AddressOnly: &v1alpha1.AddressOnlyBinding{}}
 		})
 		settle()
-		refused := func(ifName, config, says string) {
+		refused := func(ifName, config, words string) {
 			t.Helper()
 			start := time.Now()
 			_, err := w.ipam("ADD", "c1", ifName, "web", "uid-1", config)
-			nodetest.WantCode(t, err, cniproto.CodeInvalidConfig, says)
+			nodetest.WantCode(t, err, cniproto.CodeInvalidConfig, words)
 			if waited := time.Since(start); waited > 0 {
 				t.Errorf("it took %s", waited)
 			}
@@ -389,7 +389,7 @@ func TestAddressesRefuseBadInputAndChangeNothing(t *testing.T) {
 	cases := []struct {
 		name, ifName, config string
 		code                 int
-		says                 []string
+		words                []string
 	}{
 		{"an address that was not taken", "net1", `{"cniVersion":"1.1.0","name":"blue","ipam":{"type":"fairlead-ipam"},"runtimeConfig":{"ips":["10.9.0.77"]}}`, cniproto.CodeInvalidConfig, []string{"10.9.0.77", "annotation"}},
 		{"no address", "net1", `{"cniVersion":"1.1.0","name":"blue","runtimeConfig":{"ips":["x"]}}`, cniproto.CodeInvalidConfig, []string{`"x"`}},
@@ -402,7 +402,7 @@ func TestAddressesRefuseBadInputAndChangeNothing(t *testing.T) {
 		w.further(key, "net1")
 		for _, tc := range cases {
 			_, err := w.ipam("ADD", "c1", tc.ifName, "web", "uid-1", tc.config)
-			nodetest.WantCode(t, err, tc.code, tc.says...)
+			nodetest.WantCode(t, err, tc.code, tc.words...)
 		}
 		if files := w.addressFiles(); len(files) > 0 {
 			t.Errorf("records left: %v", files)

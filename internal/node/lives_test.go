@@ -35,10 +35,10 @@ const longestDel = 5 * time.Second
 // made or removed; the daemon is stopped, killed and started; and the node reboots.
 type lifecycle struct {
 	*testNode
-	rng  *rand.Rand
-	pods map[types.NamespacedName]*podLife // by the PodAttachment
-	free []netip.Addr
-	born int
+	rng     *rand.Rand
+	pods    map[types.NamespacedName]*podLife // by the PodAttachment
+	free    []netip.Addr
+	created int
 	// cut: the API server is away. shaky: the kernel fails at times.
 	cut, shaky bool
 
@@ -123,13 +123,13 @@ func (l *lifecycle) hook() {
 func (l *lifecycle) step() {
 	switch n := l.roll(100); {
 	case n < 20:
-		l.birth()
+		l.createPod()
 	case n < 45:
 		l.plug()
 	case n < 65:
 		l.unplug()
 	case n < 75:
-		l.death()
+		l.deletePod()
 	case n < 85:
 		l.release()
 	case n < 89:
@@ -137,9 +137,9 @@ func (l *lifecycle) step() {
 	case n < 92:
 		l.set(&l.shaky, !l.shaky)
 	case n < 96:
-		l.again(false)
+		l.restartDaemon(false)
 	case n < 98:
-		l.again(true)
+		l.restartDaemon(true)
 	default:
 		l.powerCycle()
 	}
@@ -160,15 +160,15 @@ func (l *lifecycle) set(flag *bool, to bool) {
 	*flag = to
 }
 
-// birth makes a new pod with a record.
-func (l *lifecycle) birth() {
+// createPod makes a new pod with a record.
+func (l *lifecycle) createPod() {
 	if len(l.free) == 0 {
 		return
 	}
-	l.born++
-	p := &podLife{name: fmt.Sprintf("p%d", l.born%5), uid: fmt.Sprintf("u%d", l.born), address: l.free[0], answers: map[string]string{}}
+	l.created++
+	p := &podLife{name: fmt.Sprintf("p%d", l.created%5), uid: fmt.Sprintf("u%d", l.created), address: l.free[0], answers: map[string]string{}}
 	l.free = l.free[1:]
-	pa := nodetest.Attachment(p.name, p.uid, []string{"eth0", "net1"}[:1+l.born%2]...)
+	pa := nodetest.Attachment(p.name, p.uid, []string{"eth0", "net1"}[:1+l.created%2]...)
 	for i := range pa.Spec.Interfaces {
 		a := p.address.As4()
 		a[2] += byte(i)
@@ -268,8 +268,8 @@ func (l *lifecycle) answered() {
 	}
 }
 
-// death deletes a pod; its runtime may unplug it before or after.
-func (l *lifecycle) death() {
+// deletePod deletes a pod; its runtime may unplug it before or after.
+func (l *lifecycle) deletePod() {
 	key, p := l.any(func(p *podLife) bool { return !p.terminating })
 	if p == nil {
 		return
@@ -299,10 +299,10 @@ func (l *lifecycle) release() {
 	}
 }
 
-// again stops or kills the daemon and starts the next one.
-func (l *lifecycle) again(kill bool) {
+// restartDaemon stops or kills the daemon and starts the next one.
+func (l *lifecycle) restartDaemon(kill bool) {
 	l.answered()
-	l.note("the daemon begins again, killed: %v", kill)
+	l.note("the daemon is restarted, killed: %v", kill)
 	if kill {
 		l.setHooks(func(context.Context, string, string) error { runtime.Goexit(); return nil })
 		<-time.After(time.Second)
@@ -381,7 +381,7 @@ func (l *lifecycle) end() {
 	if len(l.pods) > 0 {
 		l.t.Errorf("%d pods are not Detached:\n%v", len(l.pods), l.trace[max(0, len(l.trace)-60):])
 	}
-	if l.dels < 20 || l.born < 20 {
-		l.t.Errorf("%d DELs of %d pods: too few DELs", l.dels, l.born)
+	if l.dels < 20 || l.created < 20 {
+		l.t.Errorf("%d DELs of %d pods: too few DELs", l.dels, l.created)
 	}
 }

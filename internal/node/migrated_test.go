@@ -24,10 +24,10 @@ func TestMigratedIsAcknowledgedWhenItsNamespaceIsGone(t *testing.T) {
 			path string
 			err  error
 		}
-		var says atomic.Pointer[answer]
-		says.Store(&answer{path: "/run/netns/before"})
+		var holding atomic.Pointer[answer]
+		holding.Store(&answer{path: "/run/netns/before"})
 		w.network.statuses.Holding = func(context.Context, []netip.Addr) (string, error) {
-			a := says.Load()
+			a := holding.Load()
 			return a.path, a.err
 		}
 		pa := nodetest.Attachment("p", "u1")
@@ -38,10 +38,10 @@ func TestMigratedIsAcknowledgedWhenItsNamespaceIsGone(t *testing.T) {
 		w.deleteAttachment(key)
 		time.Sleep(time.Minute) //nolint:forbidigo // the bubble's clock
 		w.wantWrites(key)
-		says.Store(&answer{err: errors.New("mount is hidden")})
+		holding.Store(&answer{err: errors.New("mount is hidden")})
 		time.Sleep(time.Minute) //nolint:forbidigo // the bubble's clock
 		w.wantWrites(key)
-		says.Store(&answer{})
+		holding.Store(&answer{})
 		time.Sleep(queue.RetryLast) //nolint:forbidigo // the bubble's clock
 		settle()
 		w.wantWrites(key, "Detached/before")

@@ -53,7 +53,8 @@ type podNetwork struct {
 	bindings health.Bindings
 	metrics  *metrics
 
-	// addTimeout bounds how long an ADD waits for the controller and for other sandboxes.
+	// addTimeout bounds how long an ADD waits for the controller, the node's network and
+	// other sandboxes.
 	addTimeout time.Duration
 	// stopping is closed when this daemon hands waiting requests to the next one.
 	stopping chan struct{}

@@ -108,8 +108,8 @@ func foundInterface(f plug.Found) ledger.Interface {
 	return i
 }
 
-// strayKey returns a replacement for the container ID of a link that does not name its
-// sandbox.
+// strayKey returns the container ID of a link, or a replacement if the link does not name
+// its sandbox.
 func strayKey(f plug.Found) string {
 	if f.ContainerID == "" {
 		return "link:" + f.HostLink // no container ID has a colon
@@ -150,7 +150,7 @@ func (pn *podNetwork) sweep(ctx context.Context) error {
 	return errors.Join(pn.sweepUnlisted(ctx, nil)...)
 }
 
-// sweepUnlisted is a sweep that leaves the listed containers alone.
+// sweepUnlisted is a sweep that leaves the records of the listed containers alone.
 func (pn *podNetwork) sweepUnlisted(ctx context.Context, listed map[string]bool) (errs []error) {
 	pn.registry.Settle()
 	found, err := pn.kernel.Found(ctx)
