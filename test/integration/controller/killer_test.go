@@ -344,6 +344,9 @@ func superviseBinary(t *testing.T, binary, kubeconfig string, more ...string) *p
 		if strings.Contains(string(text), "forbidden") && !p.apiCrashes {
 			t.Error("the controller tried what deploy/rights does not allow; its log says what")
 		}
+		if strings.Contains(string(text), "WARNING: DATA RACE") {
+			t.Error("the race detector found a race in the controller; its log shows it")
+		}
 		if t.Failed() {
 			t.Logf("the controller's log:\n%s", text)
 		}
