@@ -4,6 +4,7 @@ import (
 	"fmt"
 	"testing"
 
+	"github.com/google/go-cmp/cmp"
 	corev1 "k8s.io/api/core/v1"
 	"sigs.k8s.io/controller-runtime/pkg/client"
 
@@ -91,5 +92,25 @@ func TestOrphanOfTwoDrivers(t *testing.T) {
 	var list v1alpha1.PodAttachmentList
 	if err := c.Client.List(t.Context(), &list, client.InNamespace(c.Namespace)); err != nil || len(list.Items) != 0 {
 		t.Errorf("%d records are left, %v", len(list.Items), err)
+	}
+}
+
+// A pod that got one family from a pool of one domain, and both from a pool of another, holds
+// two parts of one interface. A record with both would be refused for ever.
+func TestRecordHasOneInterfaceOfAName(t *testing.T) {
+	o := &orphan{}
+	for _, i := range []v1alpha1.Interface{
+		{Name: "eth0", Domain: "a", Addresses: []string{"10.0.0.1/32"}},
+		{Name: "eth0", Domain: "b", Addresses: []string{"10.1.0.1/32", "fd00::1/128"}},
+		{Name: "net1", Domain: "b", Addresses: []string{"10.1.0.2/32"}},
+	} {
+		o.add("native", driver.Ref{Owner: driver.Owner{Interface: i.Name}, Interface: i})
+	}
+	var got []string
+	for _, p := range o.parts {
+		got = append(got, p.ref.Interface.Name+" of "+p.ref.Interface.Domain)
+	}
+	if diff := cmp.Diff([]string{"eth0 of a", "net1 of b"}, got); diff != "" {
+		t.Errorf("interfaces of the record (-want +got):\n%s", diff)
 	}
 }

@@ -196,12 +196,12 @@ type part struct {
 	ref    driver.Ref
 }
 
-// add adds an interface of a driver. A record has one interface of a name. If another driver
-// already has an interface of the same name, as after a move of the pod between drivers, add
-// leaves this one out: a pass after the deletion of the record collects it.
+// add adds an interface of a driver. A record has one interface of a name. A pod that was
+// given addresses of two domains, or by two drivers, for one interface has two of that name:
+// add leaves the second out, and a pass after the deletion of the record collects it.
 func (o *orphan) add(name string, ref driver.Ref) {
-	moved := func(p part) bool { return p.driver != name && p.ref.Interface.Name == ref.Interface.Name }
-	if slices.ContainsFunc(o.parts, moved) {
+	sameName := func(p part) bool { return p.ref.Interface.Name == ref.Interface.Name }
+	if slices.ContainsFunc(o.parts, sameName) {
 		return
 	}
 	o.parts = append(o.parts, part{name, ref})
