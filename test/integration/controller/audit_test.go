@@ -13,7 +13,7 @@ import (
 	"fairlead.dev/fairlead/test/cluster"
 )
 
-// audited fails while `fairlead ipam audit` finds something.
+// audited returns an error if `fairlead ipam audit` finds something.
 func audited(ctx context.Context, c *cluster.Cluster) error {
 	var out bytes.Buffer
 	program := cli.New("fairlead", &out, &out) //nolint:contextcheck // its commands get the context from Run
@@ -23,12 +23,12 @@ func audited(ctx context.Context, c *cluster.Cluster) error {
 	return nil
 }
 
-// TestAuditWhilePodsComeAndGo: an audit does not mistake what is on its way for
-// what is lost.
+// TestAuditWhilePodsComeAndGo checks that an audit reports no address as lost while pods are
+// being created or deleted.
 func TestAuditWhilePodsComeAndGo(t *testing.T) {
 	c := cluster.Exclusive(t)
 	const name = "audit"
-	world := oneNode(t, c, name)
+	w := oneNode(t, c, name)
 	supervise(t, c.Account(cluster.ControllerAccount, ""))
 	for wave := range 2 {
 		var pods []*corev1.Pod
@@ -36,16 +36,16 @@ func TestAuditWhilePodsComeAndGo(t *testing.T) {
 			pods = append(pods, c.Pod(fmt.Sprintf("web-%d-%d", wave, i), name))
 		}
 		if err := audited(t.Context(), c); err != nil {
-			t.Errorf("while pods of wave %d come: %v", wave, err)
+			t.Errorf("while pods of wave %d are created: %v", wave, err)
 		}
-		c.Eventually(t, "all records", func(ctx context.Context) error { return world.recorded(ctx, pods) })
+		c.Eventually(t, "all records", func(ctx context.Context) error { return w.recorded(ctx, pods) })
 		if err := c.Client.DeleteAllOf(t.Context(), &corev1.Pod{}, client.InNamespace(c.Namespace), client.GracePeriodSeconds(0)); err != nil {
 			t.Fatal(err)
 		}
 		if err := audited(t.Context(), c); err != nil {
-			t.Errorf("while pods of wave %d go: %v", wave, err)
+			t.Errorf("while pods of wave %d are deleted: %v", wave, err)
 		}
 	}
-	c.Eventually(t, "everything to be given back", world.empty)
+	c.Eventually(t, "everything to be given back", w.empty)
 	c.Eventually(t, "a clean audit", func(ctx context.Context) error { return audited(ctx, c) })
 }

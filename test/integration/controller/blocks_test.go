@@ -16,8 +16,8 @@ import (
 	"fairlead.dev/fairlead/test/cluster"
 )
 
-// told waits for an event on a pod with a reason and a text.
-func told(t *testing.T, c *cluster.Cluster, p *corev1.Pod, reason, text string) {
+// wantEvent waits for an event on a pod with this reason and this text in its note.
+func wantEvent(t *testing.T, c *cluster.Cluster, p *corev1.Pod, reason, text string) {
 	t.Helper()
 	c.Eventually(t, fmt.Sprintf("the event %s of pod %s", reason, p.Name), func(ctx context.Context) error {
 		var list eventsv1.EventList
@@ -34,7 +34,7 @@ func told(t *testing.T, c *cluster.Cluster, p *corev1.Pod, reason, text string) 
 			}
 			seen = append(seen, e.Reason+": "+e.Note)
 		}
-		return fmt.Errorf("it is told %q", seen)
+		return fmt.Errorf("its events are %q", seen)
 	})
 }
 
@@ -51,7 +51,7 @@ func recorded(t *testing.T, c *cluster.Cluster, p *corev1.Pod) {
 				return nil
 			}
 		}
-		return fmt.Errorf("none of %d is", len(list.Items))
+		return fmt.Errorf("there are %d records of other pods", len(list.Items))
 	})
 }
 
@@ -76,8 +76,8 @@ func perNodePool(t *testing.T, c *cluster.Cluster, spec v1alpha1.IPPoolSpec) {
 	}
 }
 
-// Pods that somebody binds to nodes that do not exist take no blocks, and are served when
-// their Node comes.
+// Pods that are bound to nodes that do not exist take no blocks. A pod gets its network when
+// its Node is created.
 func TestGhostNodes(t *testing.T) {
 	c := cluster.Exclusive(t)
 	c.Node("node-x")
@@ -88,7 +88,7 @@ func TestGhostNodes(t *testing.T) {
 		ghosts = append(ghosts, c.Pod(fmt.Sprintf("ghost-%d", i), fmt.Sprintf("ghost-%d", i)))
 	}
 	for _, p := range ghosts {
-		told(t, c, p, "NodeUnknown", fmt.Sprintf("there is no Node %q", p.Spec.NodeName))
+		wantEvent(t, c, p, "NodeUnknown", fmt.Sprintf("there is no Node %q", p.Spec.NodeName))
 	}
 	recorded(t, c, c.Pod("good", "node-x"))
 	if got := blocks(t, c); len(got) != 1 || got["node-x"] != 1 {
@@ -101,8 +101,9 @@ func TestGhostNodes(t *testing.T) {
 	}
 }
 
-// A tenant asks for one address of each block: her node gets as many blocks as it may
-// have, the refusals say why, and a pod on another node is served.
+// A tenant requests one address of each block. Her node gets spec.maxBlocksPerNode blocks,
+// the events on the refused pods give the reason, and a pod on another node gets its
+// network.
 func TestAddressOfEachBlock(t *testing.T) {
 	c := cluster.Exclusive(t)
 	c.Node("node-x")
@@ -119,11 +120,11 @@ func TestAddressOfEachBlock(t *testing.T) {
 		if i < 3 {
 			recorded(t, c, p)
 		} else {
-			told(t, c, p, "NetworkExhausted", "node node-x has 3 IPv4 blocks of pool default already, and spec.maxBlocksPerNode allows 3")
+			wantEvent(t, c, p, "NetworkExhausted", "node node-x has 3 IPv4 blocks of pool default already, and spec.maxBlocksPerNode allows 3")
 		}
 	}
 	recorded(t, c, c.Pod("good", "node-y"))
-	told(t, c, asking(0, "node-y"), "NetworkConflict", "is routed to node node-x, and the pod is on node node-y")
+	wantEvent(t, c, asking(0, "node-y"), "NetworkConflict", "is routed to node node-x, and the pod is on node node-y")
 	if got := blocks(t, c); got["node-x"] != 3 || got["node-y"] != 1 {
 		t.Errorf("blocks by node: %v", got)
 	}

@@ -36,14 +36,15 @@ func runTests(m *testing.M) int {
 // buildController builds the controller and returns its path.
 var buildController = sync.OnceValues(func() (string, error) { return build("fairlead-controller", "build") })
 
-// buildWithCloud builds the controller with the driver of test/cloud beside its own one and returns its path. It is the
-// test binary of the main package: withCloud in its environment makes it the controller.
+// buildWithCloud builds the controller with its own driver and the driver of test/cloud, and returns its path. The program
+// is the test binary of the main package, which runs the controller if withCloud is in its environment.
 var buildWithCloud = sync.OnceValues(func() (string, error) { return build("with-cloud", "test", "-c") })
 
-// withCloud is the variable with the URL of the cloud.
+// withCloud is the environment variable that holds the URL of the cloud.
 const withCloud = "FAIRLEAD_TEST_CLOUD"
 
-// build builds a program from the main package, with the race detector if the tests have it.
+// build builds a program from the main package, with the race detector if the tests run with it. It returns the path of
+// the program.
 func build(name string, command ...string) (string, error) {
 	if err := sources.Look(source); err != nil {
 		return "", err

@@ -22,8 +22,8 @@ import (
 	"fairlead.dev/fairlead/test/cluster"
 )
 
-// TestRequestedAndStickyAddresses runs the program; the test plays node-x, and
-// node-y is not there.
+// TestRequestedAndStickyAddresses runs the controller. The test plays node-x; nothing plays
+// node-y, as if it were lost.
 func TestRequestedAndStickyAddresses(t *testing.T) {
 	c := cluster.Exclusive(t)
 	if err := c.Client.Create(t.Context(), &v1alpha1.IPPool{
@@ -38,9 +38,9 @@ func TestRequestedAndStickyAddresses(t *testing.T) {
 	c.Node("node-x")
 	c.Node("node-y")
 	supervise(t, c.Account(cluster.ControllerAccount, ""))
-	w := &claimWorld{&world{c: c, domain: "claims"}}
-	w.keep(t, 10*time.Millisecond, func(ctx context.Context) {
-		w.detach(ctx, slices.DeleteFunc(w.look(ctx), func(r v1alpha1.PodAttachment) bool { return r.Spec.NodeName != "node-x" }))
+	w := &claimTest{&observer{c: c, domain: "claims"}}
+	w.repeat(t, 10*time.Millisecond, func(ctx context.Context) {
+		w.detach(ctx, slices.DeleteFunc(w.inspect(ctx), func(r v1alpha1.PodAttachment) bool { return r.Spec.NodeName != "node-x" }))
 	})
 	t.Run("StatefulSet", w.statefulSet)
 	t.Run("lost node", w.lostNode)
@@ -53,22 +53,22 @@ func TestRequestedAndStickyAddresses(t *testing.T) {
 	t.Run("two ask at once", w.race)
 }
 
-type claimWorld struct{ *world }
+type claimTest struct{ *observer }
 
-// annotated makes a pod.
-func (w *claimWorld) annotated(name, node, key, value string) *corev1.Pod {
+// annotated creates a pod with one annotation.
+func (w *claimTest) annotated(name, node, key, value string) *corev1.Pod {
 	return w.c.Pod(name, node, func(p *corev1.Pod) { p.Annotations = map[string]string{key: value} })
 }
 
-func (w *claimWorld) delete(t *testing.T, o client.Object) {
+func (w *claimTest) delete(t *testing.T, o client.Object) {
 	t.Helper()
 	if err := w.c.Client.Delete(t.Context(), o, client.GracePeriodSeconds(0)); err != nil {
 		t.Fatal(err)
 	}
 }
 
-// slot waits until an address's slot is in a state.
-func (w *claimWorld) slot(t *testing.T, address string, want ipam.State) {
+// slot waits until the slot of an address is in the state want.
+func (w *claimTest) slot(t *testing.T, address string, want ipam.State) {
 	t.Helper()
 	w.c.Eventually(t, fmt.Sprintf("%s to be %c", address, want), func(ctx context.Context) error {
 		var list v1alpha1.IPBlockList
@@ -87,8 +87,8 @@ func (w *claimWorld) slot(t *testing.T, address string, want ipam.State) {
 	})
 }
 
-// claim waits until an IPClaim is as it should be.
-func (w *claimWorld) claim(t *testing.T, name, what string, is func(s v1alpha1.IPClaimStatus) bool) *v1alpha1.IPClaim {
+// claim waits until is returns true for the status of an IPClaim, and returns the claim.
+func (w *claimTest) claim(t *testing.T, name, what string, is func(s v1alpha1.IPClaimStatus) bool) *v1alpha1.IPClaim {
 	t.Helper()
 	got := &v1alpha1.IPClaim{}
 	w.c.Eventually(t, "claim "+name+" to "+what, func(ctx context.Context) error {
@@ -103,8 +103,8 @@ func (w *claimWorld) claim(t *testing.T, name, what string, is func(s v1alpha1.I
 	return got
 }
 
-// refused waits for an event on a pod that says all of this.
-func (w *claimWorld) refused(t *testing.T, p *corev1.Pod, reason string, texts ...string) {
+// refused waits for an event on a pod with this reason and all texts in its note.
+func (w *claimTest) refused(t *testing.T, p *corev1.Pod, reason string, texts ...string) {
 	t.Helper()
 	w.c.Eventually(t, "the event "+reason+" on pod "+p.Name, func(ctx context.Context) error {
 		var list eventsv1.EventList
@@ -126,13 +126,13 @@ func (w *claimWorld) refused(t *testing.T, p *corev1.Pod, reason string, texts .
 				seen = append(seen, e.Reason+": "+e.Note)
 			}
 		}
-		return fmt.Errorf("seen: %q, want one that says %q", seen, texts)
+		return fmt.Errorf("seen: %q, want an event with %q", seen, texts)
 	})
 }
 
-// Five ordinals are deleted ten times, among pods that come and go: fifty
-// lives, five addresses. whereabouts#138, #288, #621.
-func (w *claimWorld) statefulSet(t *testing.T) {
+// The five pods of a StatefulSet are deleted ten times while other pods are created. The
+// fifty pods have five addresses in all. whereabouts#138, #288, #621.
+func (w *claimTest) statefulSet(t *testing.T) {
 	const ordinals, rounds = 5, 10
 	app := map[string]string{"app": "db"}
 	set := &appsv1.StatefulSet{
@@ -170,14 +170,14 @@ func (w *claimWorld) statefulSet(t *testing.T) {
 		return s.Pod == "db-0" && s.Pool == "default" && len(s.Addresses) == 1 && s.Addresses[0] == first["db-0"].Spec.Summary.Addresses
 	})
 	w.delete(t, set)
-	// No kubelet ends its pods.
+	// There is no kubelet that would end the pods of the set.
 	for name := range last {
 		p := &corev1.Pod{ObjectMeta: metav1.ObjectMeta{Namespace: w.c.Namespace, Name: name}}
 		if err := client.IgnoreNotFound(w.c.Client.Delete(t.Context(), p, client.GracePeriodSeconds(0))); err != nil {
 			t.Fatal(err)
 		}
 	}
-	// Its claims end with it, and what they kept is anybody's a little later.
+	// The claims are deleted with the set, and their addresses become free a little later.
 	w.c.Eventually(t, "the end of the set's claims", func(ctx context.Context) error {
 		var claims v1alpha1.IPClaimList
 		if err := w.c.Client.List(ctx, &claims, client.InNamespace(w.c.Namespace)); err != nil {
@@ -188,12 +188,12 @@ func (w *claimWorld) statefulSet(t *testing.T) {
 				return fmt.Errorf("claim %s of %v is there", c.Name, c.OwnerReferences)
 			}
 		}
-		return w.kept(ctx, "db-")
+		return w.noneKept(ctx, "db-")
 	})
 }
 
-// kept fails while an address is kept for a claim whose name begins so.
-func (w *claimWorld) kept(ctx context.Context, prefix string) error {
+// noneKept returns an error while an address is kept for a claim whose name begins with prefix.
+func (w *claimTest) noneKept(ctx context.Context, prefix string) error {
 	var list v1alpha1.IPBlockList
 	if err := w.c.Client.List(ctx, &list, client.MatchingLabels{v1alpha1.LabelDomain: w.domain}); err != nil {
 		return err
@@ -208,9 +208,9 @@ func (w *claimWorld) kept(ctx context.Context, prefix string) error {
 	return nil
 }
 
-// ordinals waits for a record of each pod of the set that is another than
-// before.
-func (w *claimWorld) ordinals(t *testing.T, n int, before map[string]v1alpha1.PodAttachment) map[string]v1alpha1.PodAttachment {
+// ordinals waits until each of the n pods of the set has a record of another pod UID than
+// before, and returns the records by pod name.
+func (w *claimTest) ordinals(t *testing.T, n int, before map[string]v1alpha1.PodAttachment) map[string]v1alpha1.PodAttachment {
 	t.Helper()
 	var got map[string]v1alpha1.PodAttachment
 	w.c.Eventually(t, "the records of all ordinals", func(ctx context.Context) error {
@@ -233,10 +233,10 @@ func (w *claimWorld) ordinals(t *testing.T, n int, before map[string]v1alpha1.Po
 	return got
 }
 
-// The second incarnation waits on another node until the first is known to have
-// nothing. whereabouts#176, #182, #446: it got the address at once, and the
-// first one's deletion freed it.
-func (w *claimWorld) lostNode(t *testing.T) {
+// The second pod of a claim waits on another node until there is evidence that the first
+// pod has nothing. In whereabouts#176, #182 and #446 the second pod got the address at
+// once, and the deletion of the first pod freed it.
+func (w *claimTest) lostNode(t *testing.T) {
 	old := w.annotated("mover-1", "node-y", v1alpha1.AnnotationClaim, "mover")
 	address := addressOf(t, w.c, old)
 	w.delete(t, old)
@@ -261,7 +261,7 @@ func (w *claimWorld) lostNode(t *testing.T) {
 	}
 }
 
-func (w *claimWorld) holder(t *testing.T, address string) string {
+func (w *claimTest) holder(t *testing.T, address string) string {
 	t.Helper()
 	slots, err := w.slots(t.Context())
 	if err != nil {
@@ -270,7 +270,7 @@ func (w *claimWorld) holder(t *testing.T, address string) string {
 	return slots[address]
 }
 
-func (w *claimWorld) deletedClaim(t *testing.T) {
+func (w *claimTest) deletedClaim(t *testing.T) {
 	p := w.annotated("short", "node-x", v1alpha1.AnnotationClaim, "short")
 	address := addressOf(t, w.c, p)
 	w.delete(t, p)
@@ -280,9 +280,9 @@ func (w *claimWorld) deletedClaim(t *testing.T) {
 	w.slot(t, address, ipam.Freed)
 }
 
-// A claim of a person stays without addresses; one that the controller made
-// goes with them.
-func (w *claimWorld) holdTime(t *testing.T) {
+// When the hold time is over, a claim that a person created stays without addresses. A claim
+// that the controller created is deleted.
+func (w *claimTest) holdTime(t *testing.T) {
 	written := &v1alpha1.IPClaim{
 		ObjectMeta: metav1.ObjectMeta{Namespace: w.c.Namespace, Name: "written"},
 		Spec:       v1alpha1.IPClaimSpec{HoldTime: &metav1.Duration{Duration: 2 * time.Second}},
@@ -303,7 +303,7 @@ func (w *claimWorld) holdTime(t *testing.T) {
 	w.slot(t, mine, ipam.Freed)
 	w.slot(t, theirs, ipam.Freed)
 	w.claim(t, "written", "have nothing", func(s v1alpha1.IPClaimStatus) bool { return len(s.Addresses) == 0 && s.HeldSince == nil })
-	w.c.Eventually(t, "the claim that was made to go", func(ctx context.Context) error {
+	w.c.Eventually(t, "the end of the claim that the controller created", func(ctx context.Context) error {
 		err := w.c.Client.Get(ctx, client.ObjectKeyFromObject(made), &v1alpha1.IPClaim{})
 		if err == nil {
 			return errors.New("it is there")
@@ -312,8 +312,9 @@ func (w *claimWorld) holdTime(t *testing.T) {
 	})
 }
 
-// A claim that asks for an address has it, and moves when it asks for another.
-func (w *claimWorld) wanted(t *testing.T) {
+// A claim gets the address in its spec. If the spec names another address, the claim frees
+// the first and the next pod gets the other.
+func (w *claimTest) wanted(t *testing.T) {
 	claim := &v1alpha1.IPClaim{
 		ObjectMeta: metav1.ObjectMeta{Namespace: w.c.Namespace, Name: "wanted"},
 		Spec:       v1alpha1.IPClaimSpec{Addresses: []string{"10.1.0.210"}},
@@ -340,7 +341,7 @@ func (w *claimWorld) wanted(t *testing.T) {
 }
 
 // The record has room for every name that a claim can have.
-func (w *claimWorld) longestName(t *testing.T) {
+func (w *claimTest) longestName(t *testing.T) {
 	p := w.annotated("long", "node-x", v1alpha1.AnnotationClaim, strings.Repeat("c", 253))
 	if got := addressOf(t, w.c, p); got == "" {
 		t.Error("the pod has no address")
@@ -348,9 +349,9 @@ func (w *claimWorld) longestName(t *testing.T) {
 	w.delete(t, p)
 }
 
-// freeText: what pods call a claim need not be a name. Who has it is told with
-// the text, which the claim shows.
-func (w *claimWorld) freeText(t *testing.T) {
+// The claim in a pod's annotation may be any text; it need not be an object name. The IPClaim
+// shows the text, and the refusal names the claim by its text and the pod that holds it.
+func (w *claimTest) freeText(t *testing.T) {
 	const text = "Rack 4, printer"
 	p := w.annotated("printer-1", "node-x", v1alpha1.AnnotationClaim, text)
 	got := addressOf(t, w.c, p)
@@ -367,9 +368,9 @@ func (w *claimWorld) freeText(t *testing.T) {
 	w.delete(t, next)
 }
 
-// whereabouts#15, #394: a requested address is recorded as any other, and who
-// has it is named.
-func (w *claimWorld) inUse(t *testing.T) {
+// A requested address is recorded like any other, and a refusal names the pod that holds it.
+// whereabouts#15, #394.
+func (w *claimTest) inUse(t *testing.T) {
 	first := w.annotated("asks-1", "node-x", v1alpha1.AnnotationAddresses, "10.1.0.200")
 	if got := addressOf(t, w.c, first); got != "10.1.0.200" || w.holder(t, got) != string(first.UID) {
 		t.Errorf("the pod has %s, held by %q", got, w.holder(t, got))
@@ -379,7 +380,7 @@ func (w *claimWorld) inUse(t *testing.T) {
 	w.refused(t, w.annotated("asks-4", "node-x", v1alpha1.AnnotationAddresses, "ten"), "NetworkInvalid", v1alpha1.AnnotationAddresses, `"ten"`)
 	w.refused(t, w.annotated("asks-5", "node-x", v1alpha1.AnnotationClaim, " no text"), "NetworkInvalid", v1alpha1.AnnotationClaim)
 	w.delete(t, first)
-	w.c.Eventually(t, "the second to get it", func(ctx context.Context) error {
+	w.c.Eventually(t, "asks-2 to get the address", func(ctx context.Context) error {
 		records, err := w.records(ctx)
 		if err != nil {
 			return err
@@ -389,15 +390,15 @@ func (w *claimWorld) inUse(t *testing.T) {
 				return nil
 			}
 		}
-		return fmt.Errorf("%d records, none of it", len(records))
+		return fmt.Errorf("%d records, none of asks-2 with the address", len(records))
 	})
 }
 
-func (w *claimWorld) race(t *testing.T) {
+func (w *claimTest) race(t *testing.T) {
 	for i := range 4 {
 		w.annotated(fmt.Sprintf("racer-%d", i), "node-x", v1alpha1.AnnotationAddresses, "10.1.0.220")
 	}
-	w.c.Eventually(t, "one to get it and three to be told", func(ctx context.Context) error {
+	w.c.Eventually(t, "one pod to get the address and three to be refused", func(ctx context.Context) error {
 		records, err := w.records(ctx)
 		if err != nil {
 			return err
@@ -412,14 +413,14 @@ func (w *claimWorld) race(t *testing.T) {
 		if err := w.c.Client.List(ctx, &list, client.InNamespace(w.c.Namespace)); err != nil {
 			return err
 		}
-		told := map[string]bool{}
+		refused := map[string]bool{}
 		for _, e := range list.Items {
 			if strings.HasPrefix(e.Regarding.Name, "racer-") && e.Reason == "NetworkConflict" {
-				told[e.Regarding.Name] = true
+				refused[e.Regarding.Name] = true
 			}
 		}
-		if won != 1 || len(told) != 3 {
-			return fmt.Errorf("%d records, %d told", won, len(told))
+		if won != 1 || len(refused) != 3 {
+			return fmt.Errorf("%d records, %d refused", won, len(refused))
 		}
 		return nil
 	})

@@ -16,8 +16,8 @@ import (
 	"fairlead.dev/fairlead/test/cluster"
 )
 
-// TestAuditShowsItself damages a record of a block: the controller finds it by itself, and
-// says so in a condition and an event of the pool.
+// TestAuditShowsItself damages a slot of a block. The controller finds it without a command,
+// and reports it in a condition and an event of the pool.
 func TestAuditShowsItself(t *testing.T) {
 	c := cluster.Exclusive(t)
 	const node = "consistent"

@@ -19,20 +19,19 @@ import (
 	"fairlead.dev/fairlead/test/cluster"
 )
 
-// The blocks that the pods of a life have addresses of: on the default network
-// one of each family, which are routed to the node, and on another network one
-// that all nodes share.
+// The blocks of the pods' addresses. The default network has one block of each family, both
+// routed to the node; the network blue has a block that all nodes share.
 const (
 	block4      = "10.1.0.0/26"
 	block6      = "fd00:1::/122"
 	blockShared = "10.2.0.0/26"
 )
 
-// TestKilledAtEveryStep kills the controller with SIGKILL on either side of
-// each write that it makes to give a pod its networks, to take them back, and to
-// take the blocks of a node back that is gone, and lets another process go on.
-// Afterwards nothing is left, and at no time do two records name one address, or
-// a record an address that its slot does not.
+// TestKilledAtEveryStep kills the controller with SIGKILL before and after each write that
+// it makes in three phases: to give a pod its networks, to release them, and to release the
+// blocks of a deleted node. Another process continues. At no time do two records name one
+// address, or does the slot of an address name another pod than the record. At the end
+// nothing is left.
 func TestKilledAtEveryStep(t *testing.T) {
 	c := cluster.Exclusive(t)
 	c.Network("blue", `{"type": "bridge", "ipam": {"type": "fairlead-ipam", "pools": ["blue"]}}`)
@@ -70,62 +69,62 @@ func TestKilledAtEveryStep(t *testing.T) {
 		for _, at := range phase.moments {
 			for _, at.after = range []bool{false, true} {
 				n++
-				l := &life{cluster: c, killer: k, at: at, phase: phase.name, name: fmt.Sprintf("run-%d", n)}
+				l := &killCase{cluster: c, killer: k, at: at, phase: phase.name, name: fmt.Sprintf("run-%d", n)}
 				if !t.Run(phase.name+"/"+at.String(), l.run) {
-					return // the next would find what this one left
+					return // the next case would find the remains of this case
 				}
 			}
 		}
 	}
 }
 
-// The phases of a life.
+// The phases of a case.
 const (
 	giving       = "giving"
 	takingBack   = "taking back"
 	afterTheNode = "after the node"
 )
 
-// life is that of three pods on a new node, during which the controller is
-// killed once, at the first such moment of a phase.
-type life struct {
+// killCase is one case: three pods on a new node. The controller is killed once, when the moment
+// first comes in the phase.
+type killCase struct {
 	cluster *cluster.Cluster
 	killer  *killer
 	at      moment
 	phase   string
-	// name of the node, of the domain, and of the pods but for their last letter.
+	// name is the name of the node and of the domain. The name of a pod adds "-" and a letter.
 	name string
 
 	program *program
 	fired   <-chan struct{}
 }
 
-func (l *life) run(t *testing.T) {
+func (l *killCase) run(t *testing.T) {
 	c := l.cluster
 	freeLease(t, c)
 	node := &corev1.Node{ObjectMeta: metav1.ObjectMeta{Name: l.name}}
 	l.create(t, node)
 	l.pool(t, "default", v1alpha1.PlacementPerNode, block4, block6)
 	l.pool(t, "blue", v1alpha1.PlacementShared, blockShared)
-	world := l.watch(t)
+	w := l.watch(t)
 	l.program = supervise(t, l.killer.kubeconfig(t), "multiVIFSources: [npwg]")
-	l.program.buried(func() { freeLease(t, c) })
+	l.program.setOnExit(func() { freeLease(t, c) })
 
 	l.begin(giving)
-	// Only once the node has its NodeNetwork: it would be created with the first
-	// pod's block already in it, and the write that adds a block never be made.
+	// Wait for the NodeNetwork before the first pod. Otherwise it might be created with the
+	// pod's block already in it, and the write that adds a block would never happen.
 	c.Eventually(t, "the node's network", func(ctx context.Context) error {
 		return c.Client.Get(ctx, client.ObjectKey{Name: l.name}, &v1alpha1.NodeNetwork{})
 	})
 	pods := []*corev1.Pod{l.pod("a")}
-	c.Eventually(t, "the first record", func(ctx context.Context) error { return world.recorded(ctx, pods) })
+	c.Eventually(t, "the first record", func(ctx context.Context) error { return w.recorded(ctx, pods) })
 	pods = append(pods, l.pod("b"), l.pod("c"))
-	c.Eventually(t, "all records", func(ctx context.Context) error { return world.recorded(ctx, pods) })
+	c.Eventually(t, "all records", func(ctx context.Context) error { return w.recorded(ctx, pods) })
 	l.end(t, giving)
 
 	l.begin(takingBack)
-	// One pod finishes: its record's deletion is for the controller to ask for.
-	// Of the others Kubernetes' garbage collector is usually first.
+	// One pod finishes, so the controller itself deletes the record. The records of deleted
+	// pods are usually deleted by Kubernetes' garbage collector first.
 	finished := pods[2].DeepCopy()
 	finished.Status.Phase = corev1.PodSucceeded
 	if err := c.Client.Status().Patch(t.Context(), finished, client.MergeFrom(pods[2])); err != nil {
@@ -136,31 +135,31 @@ func (l *life) run(t *testing.T) {
 			t.Fatal(err)
 		}
 	}
-	c.Eventually(t, "everything to be given back", world.empty)
+	c.Eventually(t, "everything to be given back", w.empty)
 	l.end(t, takingBack)
 
 	if l.phase != afterTheNode {
-		return // it takes until the addresses have rested
+		return // the last phase lasts until the addresses have cooled down
 	}
 	l.begin(afterTheNode)
 	if err := c.Client.Delete(t.Context(), node); err != nil {
 		t.Fatal(err)
 	}
-	// The addresses rest before the kill, and once more for the process after it, as
-	// that goes by what it has seen itself.
+	// The addresses cool down before the kill, and once more after it: the new process
+	// measures the cooldown from its own start.
 	l.end(t, afterTheNode)
 	c.Eventually(t, "the node's blocks to go", l.noBlockOfANode)
 }
 
-// begin arms the killer if the phase is the one of the moment.
-func (l *life) begin(phase string) {
+// begin arms the killer if the moment is in this phase.
+func (l *killCase) begin(phase string) {
 	if phase == l.phase {
 		l.fired = l.killer.arm(l.at, l.program)
 	}
 }
 
-// end waits for the kill of the phase.
-func (l *life) end(t *testing.T, phase string) {
+// end waits until the controller was killed, if the moment is in this phase.
+func (l *killCase) end(t *testing.T, phase string) {
 	t.Helper()
 	if phase != l.phase {
 		return
@@ -175,27 +174,28 @@ func (l *life) end(t *testing.T, phase string) {
 	})
 }
 
-// watch plays the node, which has not reported: a release that waits for it says
-// so at once. Where that write is the moment the node waits for it.
-func (l *life) watch(t *testing.T) *world {
-	w := &world{c: l.cluster, domain: l.name}
+// watch plays the node, which sets Detached. A release that waits for the node sets the
+// condition Released at once. If the moment is that write, the node waits for the condition
+// first.
+func (l *killCase) watch(t *testing.T) *observer {
+	w := &observer{c: l.cluster, domain: l.name}
 	waits := l.at.resource == "podattachments" && l.at.subresource == "status"
-	w.keep(t, 10*time.Millisecond, func(ctx context.Context) {
-		w.detach(ctx, slices.DeleteFunc(w.look(ctx), func(r v1alpha1.PodAttachment) bool {
+	w.repeat(t, 10*time.Millisecond, func(ctx context.Context) {
+		w.detach(ctx, slices.DeleteFunc(w.inspect(ctx), func(r v1alpha1.PodAttachment) bool {
 			return waits && meta.FindStatusCondition(r.Status.Conditions, v1alpha1.ConditionReleased) == nil
 		}))
 	})
 	return w
 }
 
-// pod makes a pod on both networks.
-func (l *life) pod(letter string) *corev1.Pod {
+// pod creates a pod on both networks.
+func (l *killCase) pod(letter string) *corev1.Pod {
 	return l.cluster.Pod(l.name+"-"+letter, l.name, func(p *corev1.Pod) {
 		p.Annotations = map[string]string{"k8s.v1.cni.cncf.io/networks": "blue"}
 	})
 }
 
-func (l *life) pool(t *testing.T, name string, placement v1alpha1.Placement, ranges ...string) {
+func (l *killCase) pool(t *testing.T, name string, placement v1alpha1.Placement, ranges ...string) {
 	t.Helper()
 	l.create(t, &v1alpha1.IPPool{
 		ObjectMeta: metav1.ObjectMeta{Name: name},
@@ -203,8 +203,8 @@ func (l *life) pool(t *testing.T, name string, placement v1alpha1.Placement, ran
 	})
 }
 
-// create makes an object, which goes when the life ends.
-func (l *life) create(t *testing.T, o client.Object) {
+// create creates an object and deletes it at the end of the case.
+func (l *killCase) create(t *testing.T, o client.Object) {
 	t.Helper()
 	if err := l.cluster.Client.Create(t.Context(), o); err != nil {
 		t.Fatal(err)
@@ -212,7 +212,7 @@ func (l *life) create(t *testing.T, o client.Object) {
 	t.Cleanup(func() { _ = l.cluster.Client.Delete(context.Background(), o) })
 }
 
-func (l *life) noBlockOfANode(ctx context.Context) error {
+func (l *killCase) noBlockOfANode(ctx context.Context) error {
 	var list v1alpha1.IPBlockList
 	if err := l.cluster.Client.List(ctx, &list, client.MatchingLabels{v1alpha1.LabelDomain: l.name}); err != nil {
 		return err
@@ -226,7 +226,8 @@ func (l *life) noBlockOfANode(ctx context.Context) error {
 	return errors.Join(errs...)
 }
 
-// freeLease spares a controller from waiting for one that was killed.
+// freeLease deletes the Lease, so that a controller does not wait for the lease of a killed
+// process to expire.
 func freeLease(t *testing.T, c *cluster.Cluster) {
 	t.Helper()
 	lease := &coordinationv1.Lease{ObjectMeta: metav1.ObjectMeta{Namespace: cluster.AccountNamespace, Name: leaseName}}

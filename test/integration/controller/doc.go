@@ -1,2 +1,2 @@
-// Package controller tests fairlead-controller as a process, or as several of which one leads, with a real API server.
+// Package controller runs fairlead-controller as one or more processes with a real API server. If there are more, one leads.
 package controller

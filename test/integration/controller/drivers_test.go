@@ -20,19 +20,19 @@ import (
 	"fairlead.dev/fairlead/test/cluster"
 )
 
-// twoDrivers is a world whose pods have a default interface of the native driver and may
-// have one on the network "fast" of the cloud.
+// twoDrivers has pods with a default interface of the native driver. A pod may have a second
+// interface, on the network "fast" of the cloud.
 type twoDrivers struct {
-	*claimWorld
+	*claimTest
 	cloud *cloud.Cloud
 }
 
-// startTwoDrivers runs two controllers, one of which leads.
+// startTwoDrivers runs two controllers; one leads.
 func startTwoDrivers(t *testing.T, c *cluster.Cluster) *twoDrivers {
 	t.Helper()
 	freeLease(t, c)
 	t.Cleanup(func() { freeLease(t, c) })
-	w := &twoDrivers{&claimWorld{&world{c: c, domain: "two"}}, cloud.New(t, 16)}
+	w := &twoDrivers{&claimTest{&observer{c: c, domain: "two"}}, cloud.New(t, 16)}
 	binary, err := buildWithCloud()
 	if err != nil {
 		t.Fatal(err)
@@ -50,7 +50,7 @@ func startTwoDrivers(t *testing.T, c *cluster.Cluster) *twoDrivers {
 			t.Fatal(err)
 		}
 	}
-	w.keep(t, 10*time.Millisecond, func(ctx context.Context) {
+	w.repeat(t, 10*time.Millisecond, func(ctx context.Context) {
 		if records, err := w.records(ctx); err == nil {
 			w.detach(ctx, records)
 		}
@@ -61,7 +61,7 @@ func startTwoDrivers(t *testing.T, c *cluster.Cluster) *twoDrivers {
 	return w
 }
 
-// pods makes pods on the network of the cloud.
+// pods creates n pods on the network of the cloud.
 func (w *twoDrivers) pods(name string, n int) []*corev1.Pod {
 	pods := make([]*corev1.Pod, n)
 	for i := range pods {
@@ -78,7 +78,7 @@ func (w *twoDrivers) on(name, network string) *corev1.Pod {
 	})
 }
 
-// recordOf waits until a pod's record is as it should be.
+// recordOf waits until is returns true for the record of a pod.
 func (w *twoDrivers) recordOf(t *testing.T, p *corev1.Pod, what string, is func(*v1alpha1.PodAttachment) bool) {
 	t.Helper()
 	w.c.Eventually(t, "the record of pod "+p.Name+" "+what, func(ctx context.Context) error {
@@ -93,7 +93,8 @@ func (w *twoDrivers) recordOf(t *testing.T, p *corev1.Pod, what string, is func(
 	})
 }
 
-// waits reports whether a record has both interfaces and waits for that of the cloud.
+// waits reports whether a record has both interfaces, and the interface of the cloud is not
+// active yet.
 func waits(record *v1alpha1.PodAttachment) bool {
 	s := record.Status.Interfaces
 	return len(record.Spec.Interfaces) == 2 && record.Spec.Interfaces[0].Driver == "native" && record.Spec.Interfaces[1].Driver == cloud.Name &&
@@ -113,7 +114,7 @@ func (w *twoDrivers) delete(t *testing.T, pods ...*corev1.Pod) {
 	}
 }
 
-// gone waits until nothing is recorded, taken, or held in the cloud.
+// gone waits until there is no record, no taken address and no port in the cloud.
 func (w *twoDrivers) gone(t *testing.T) {
 	t.Helper()
 	w.c.Eventually(t, "nothing to be left", func(ctx context.Context) error {
@@ -124,15 +125,15 @@ func (w *twoDrivers) gone(t *testing.T) {
 	})
 }
 
-// Two drivers in one controller, of which one is slow, fails, and has interfaces that
-// become active later: through ensure, activation, release and garbage collection, a
-// restart, and a change of the leader.
+// Two drivers in one controller, through ensure, activation, release, garbage collection, a
+// restart and a change of the leader. The driver of the cloud is slow, fails, and has
+// interfaces that become active later.
 func TestTwoDrivers(t *testing.T) {
 	c := cluster.Exclusive(t)
 	w := startTwoDrivers(t, c)
 	leader := leaderOf(t, c)
 
-	t.Run("activation is called back, and nobody asks for it", func(t *testing.T) {
+	t.Run("activation comes as a callback, without calls of ensure", func(t *testing.T) {
 		w.cloud.Slow(50 * time.Millisecond)
 		pods := w.pods("web", 4)
 		for _, p := range pods {
@@ -148,21 +149,21 @@ func TestTwoDrivers(t *testing.T) {
 			t.Errorf("%d calls of ensure for %d pods, then %d", asked, len(pods), n)
 		}
 		if n := w.cloud.Calls("changes"); n > 4 {
-			t.Errorf("asked %d times what has changed", n)
+			t.Errorf("%d calls of changes, want 4 at most", n)
 		}
 		w.cloud.Slow(0)
 		w.delete(t, pods...)
 		w.gone(t)
 	})
-	t.Run("a driver that fails keeps no pod of the other", func(t *testing.T) {
+	t.Run("a driver that fails delays no pod of the other driver", func(t *testing.T) {
 		w.cloud.Fail(func(string) bool { return true })
 		waiting, plain := w.on("waits", "fast"), w.on("plain", "")
 		w.recordOf(t, plain, "to be there", func(r *v1alpha1.PodAttachment) bool { return len(r.Spec.Interfaces) == 1 })
 		w.refused(t, waiting, "NetworkUnavailable", "interface net1", "the cloud is away")
 		left := w.on("left", "fast")
 		w.refused(t, left, "NetworkUnavailable", "interface net1")
-		w.delete(t, left) // and its default interface goes before it has a record
-		c.Eventually(t, "what that pod had to be given back", func(ctx context.Context) error {
+		w.delete(t, left) // its default interface is released, though there is no record yet
+		c.Eventually(t, "the release of that pod's addresses", func(ctx context.Context) error {
 			slots, err := w.slots(ctx)
 			if len(slots) > 2 {
 				err = fmt.Errorf("taken are %v", slots)
@@ -183,7 +184,7 @@ func TestTwoDrivers(t *testing.T) {
 		w.delete(t, p)
 		w.gone(t)
 	})
-	t.Run("another leader goes on", func(t *testing.T) {
+	t.Run("another leader continues", func(t *testing.T) {
 		pods := w.pods("over", 2)
 		for _, p := range pods {
 			w.recordOf(t, p, "to wait", waits)
@@ -191,7 +192,7 @@ func TestTwoDrivers(t *testing.T) {
 		if err := syscall.Kill(processOf(t, leader), syscall.SIGKILL); err != nil {
 			t.Fatal(err)
 		}
-		w.cloud.Activate() // while nobody listens, maybe
+		w.cloud.Activate() // maybe before the next leader listens
 		for _, p := range pods {
 			w.recordOf(t, p, "to be active", activated)
 		}
@@ -201,11 +202,11 @@ func TestTwoDrivers(t *testing.T) {
 		w.delete(t, pods...)
 		w.gone(t)
 	})
-	t.Run("a cloud that is away when all begins", func(t *testing.T) {
+	t.Run("a cloud that is away at the start", func(t *testing.T) {
 		held := w.pods("held", 1)
 		w.recordOf(t, held[0], "to wait", waits)
 		w.cloud.Fail(func(string) bool { return true })
-		for range 2 { // both: whoever is started in the place of the first does not lead yet
+		for range 2 { // both controllers: the process started after the first kill does not lead yet
 			if err := syscall.Kill(processOf(t, leaderOf(t, c)), syscall.SIGKILL); err != nil {
 				t.Fatal(err)
 			}

@@ -19,23 +19,23 @@ import (
 	"fairlead.dev/fairlead/test/cluster"
 )
 
-// The grace of a Node that was deleted goes on when its leader is killed: the standby has
-// seen it begin. It is over neither sooner nor as late as one that begins anew, and the
-// record says the same words throughout.
+// The grace period of a deleted Node continues when the leader is killed, since the standby
+// has seen the deletion, too. It ends no earlier, and it does not begin anew. The message
+// in the record's condition stays the same throughout.
 func TestNodeGraceGoesOn(t *testing.T) {
 	const grace, killedAfter = 20 * time.Second, 14 * time.Second
 	c := cluster.Exclusive(t)
 	freeLease(t, c)
 	t.Cleanup(func() { freeLease(t, c) })
-	w := &world{c: c, domain: "default"}
+	w := &observer{c: c, domain: "default"}
 	create(t, c, &v1alpha1.IPPool{ObjectMeta: metav1.ObjectMeta{Name: "default"}, Spec: v1alpha1.IPPoolSpec{Ranges: []string{"10.1.0.0/24"}}})
 	node := c.Node("doomed")
 	ended := make(chan struct{})
 	for range 2 {
 		election := fmt.Sprintf(longLease, freePort(t))
-		supervise(t, c.Account(cluster.ControllerAccount, ""), fmt.Sprintf("nodeGrace: %v", grace), election).buried(func() { <-ended })
+		supervise(t, c.Account(cluster.ControllerAccount, ""), fmt.Sprintf("nodeGrace: %v", grace), election).setOnExit(func() { <-ended })
 	}
-	t.Cleanup(func() { close(ended) }) // until then nobody comes back who would begin anew
+	t.Cleanup(func() { close(ended) }) // until then no killed process is started again, which would begin a new grace period
 	p := c.Pod("web", "doomed")
 	addressOf(t, c, p)
 	key := client.ObjectKey{Namespace: p.Namespace, Name: pod.AttachmentName(p.Name, p.UID)}
@@ -44,7 +44,7 @@ func TestNodeGraceGoesOn(t *testing.T) {
 		t.Fatal(err)
 	}
 	at := metav1.NowMicro()
-	if err := w.write(t.Context(), record, v1alpha1.Sandbox{ID: "c0ffee", BootID: "boot-1", State: v1alpha1.SandboxAttached, AttachedAt: &at}); err != nil {
+	if err := w.writeSandbox(t.Context(), record, v1alpha1.Sandbox{ID: "c0ffee", BootID: "boot-1", State: v1alpha1.SandboxAttached, AttachedAt: &at}); err != nil {
 		t.Fatal(err)
 	}
 	for _, o := range []client.Object{p, node} {
@@ -52,12 +52,12 @@ func TestNodeGraceGoesOn(t *testing.T) {
 			t.Fatal(err)
 		}
 	}
-	said := ""
-	c.Eventually(t, "the record to say that the Node was found deleted", func(ctx context.Context) error {
+	message := ""
+	c.Eventually(t, "the condition that the Node was found deleted", func(ctx context.Context) error {
 		var err error
-		said, err = waitsFor(ctx, c, key)
-		if err == nil && !strings.Contains(said, "Node doomed was found deleted at ") {
-			err = errors.New(said)
+		message, err = releaseMessage(ctx, c, key)
+		if err == nil && !strings.Contains(message, "Node doomed was found deleted at ") {
+			err = errors.New(message)
 		}
 		return err
 	})
@@ -69,14 +69,14 @@ func TestNodeGraceGoesOn(t *testing.T) {
 	}
 	for gone := false; !gone; {
 		<-time.After(100 * time.Millisecond)
-		now, err := waitsFor(t.Context(), c, key)
+		now, err := releaseMessage(t.Context(), c, key)
 		switch gone = apierrors.IsNotFound(err); {
 		case gone:
 		case err != nil:
 			t.Fatal(err)
-		case now != said:
-			t.Errorf("it says %q in place of %q", now, said)
-			said = now
+		case now != message:
+			t.Errorf("the condition is %q, it was %q", now, message)
+			message = now
 		}
 		if time.Since(found) > killedAfter+grace {
 			t.Fatal("the grace has begun anew")
@@ -90,8 +90,8 @@ func TestNodeGraceGoesOn(t *testing.T) {
 	}
 }
 
-// waitsFor is what the condition of a record says.
-func waitsFor(ctx context.Context, c *cluster.Cluster, key client.ObjectKey) (string, error) {
+// releaseMessage returns the message of a record's condition Released, or "" if it has none.
+func releaseMessage(ctx context.Context, c *cluster.Cluster, key client.ObjectKey) (string, error) {
 	record := &v1alpha1.PodAttachment{}
 	if err := c.Client.Get(ctx, key, record); err != nil {
 		return "", err

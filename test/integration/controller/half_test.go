@@ -15,13 +15,13 @@ import (
 	"fairlead.dev/fairlead/test/cluster"
 )
 
-// TestHalfGoesWithItsPod: two pods want one address on a further network. The one that
-// waits explains what it has of the default network, and when it is deleted that goes
-// with it, long before garbage collection looks.
+// TestHalfGoesWithItsPod has two pods that request one address on a second network. The pod
+// that waits already has an address of the default network, and an audit accepts it. The
+// address is released when the pod is deleted, long before the next garbage collection.
 func TestHalfGoesWithItsPod(t *testing.T) {
 	c := cluster.Exclusive(t)
 	const name = "half"
-	world := oneNode(t, c, name)
+	w := oneNode(t, c, name)
 	if err := c.Client.Create(t.Context(), &v1alpha1.IPPool{
 		ObjectMeta: metav1.ObjectMeta{Name: "blue"}, Spec: v1alpha1.IPPoolSpec{Domain: name, Ranges: []string{"10.2.0.0/24"}, NetworkNamespaceSelector: &metav1.LabelSelector{}},
 	}); err != nil {
@@ -33,10 +33,10 @@ func TestHalfGoesWithItsPod(t *testing.T) {
 		p.Annotations = map[string]string{"k8s.v1.cni.cncf.io/networks": `[{"name": "blue", "ips": ["10.2.0.7"]}]`}
 	}
 	first := c.Pod("first", name, wants)
-	c.Eventually(t, "the first record", func(ctx context.Context) error { return world.recorded(ctx, []*corev1.Pod{first}) })
+	c.Eventually(t, "the first record", func(ctx context.Context) error { return w.recorded(ctx, []*corev1.Pod{first}) })
 	second := c.Pod("second", name, wants)
-	hasHalf := func(ctx context.Context) error {
-		slots, err := world.slots(ctx)
+	hasAddress := func(ctx context.Context) error {
+		slots, err := w.slots(ctx)
 		if err != nil {
 			return err
 		}
@@ -45,26 +45,26 @@ func TestHalfGoesWithItsPod(t *testing.T) {
 				return nil
 			}
 		}
-		return errors.New("it has nothing")
+		return errors.New("it has no address")
 	}
-	c.Eventually(t, "half of what the second needs", hasHalf)
+	c.Eventually(t, "an address of the second pod", hasAddress)
 	if err := audited(t.Context(), c); err != nil {
 		t.Errorf("while it waits: %v", err)
 	}
 	if err := c.Client.Delete(t.Context(), second, client.GracePeriodSeconds(0)); err != nil {
 		t.Fatal(err)
 	}
-	c.Eventually(t, "its half to go with it", func(ctx context.Context) error {
-		slots, err := world.slots(ctx)
+	c.Eventually(t, "the release of the second pod's address", func(ctx context.Context) error {
+		slots, err := w.slots(ctx)
 		if err != nil {
 			return err
 		}
-		records, err := world.records(ctx)
+		records, err := w.records(ctx)
 		if err != nil {
 			return err
 		}
 		of := func(r v1alpha1.PodAttachment) bool { return r.Spec.PodUID == second.UID }
-		if hasHalf(ctx) == nil || slices.ContainsFunc(records, of) {
+		if hasAddress(ctx) == nil || slices.ContainsFunc(records, of) {
 			return fmt.Errorf("slots %v, %d records", slots, len(records))
 		}
 		return nil

@@ -22,43 +22,43 @@ import (
 	"fairlead.dev/fairlead/test/cluster"
 )
 
-// hands is a world in which somebody edits objects while the leader changes.
-type hands struct {
-	*world
+// editor edits objects by hand while the leader changes.
+type editor struct {
+	*observer
 	node string
-	// ghost is the record of a pod that is gone, as it was. Its address is heir's.
+	// ghost is the former record of a pod that is gone. Pod heir has its address.
 	ghost *v1alpha1.PodAttachment
-	// victim is the pod of the case, and what it has.
+	// victim is the pod of the case; address is its address.
 	victim  *corev1.Pod
 	address string
-	// anothers is what a pod has that stays, of the pool in which claims keep addresses.
-	anothers string
+	// otherAddress is the address of a pod that stays, from the pool claimPool.
+	otherAddress string
 
-	stay sync.Mutex
-	// kept is what each pod had at first, by its UID.
-	kept map[types.UID]string
+	mu sync.Mutex
+	// firstAddress holds the first address of each pod, by its UID.
+	firstAddress map[types.UID]string
 }
 
-// handEdit is something that somebody does to one kind of object, and what becomes of it.
+// handEdit is an edit of an object by hand, with its expected outcome.
 type handEdit struct {
 	name string
-	// claim says that the victim has its address by a claim.
+	// claim gives the victim a claim.
 	claim bool
-	do    func(ctx context.Context, h *hands) error
-	// healed fails until it is as it was.
-	healed func(ctx context.Context, h *hands) error
-	// after brings back what only people can.
-	after func(ctx context.Context, h *hands) error
+	do    func(ctx context.Context, h *editor) error
+	// healed returns an error until the edit is healed.
+	healed func(ctx context.Context, h *editor) error
+	// after undoes the edit if only people can; nil otherwise.
+	after func(ctx context.Context, h *editor) error
 }
 
-// TestHandEdits deletes objects, edits them and puts them back to an older state, right
-// after the leader was killed: at no time do two pods have one address, a pod that has
-// one keeps it, new pods are served, and what was done is healed.
+// TestHandEdits deletes objects, edits them and restores them to an older state, right after
+// the leader was killed. At no time do two pods have one address. A pod keeps its address,
+// new pods get one, and the edit is healed.
 func TestHandEdits(t *testing.T) {
 	c := cluster.Exclusive(t)
 	freeLease(t, c)
-	t.Cleanup(func() { freeLease(t, c) }) // whoever leads at the end is killed
-	h := newHands(t, c)
+	t.Cleanup(func() { freeLease(t, c) }) // the last leader is killed and leaves its lease
+	h := newEditor(t, c)
 	for range 2 {
 		supervise(t, c.Account(cluster.ControllerAccount, ""), fmt.Sprintf(longLease, freePort(t)), "gcInterval: 10s")
 	}
@@ -71,10 +71,10 @@ func TestHandEdits(t *testing.T) {
 	c.Eventually(t, "a clean audit", func(ctx context.Context) error { return audited(ctx, c) })
 }
 
-// try edits something, and looks at what becomes of it.
-func (h *hands) try(t *testing.T, edit handEdit, number int, standing []*corev1.Pod) {
+// try makes one edit and checks its outcome. number is part of the names of its pods.
+func (h *editor) try(t *testing.T, edit handEdit, number int, standing []*corev1.Pod) {
 	t.Helper()
-	h.victim = h.c.Pod(fmt.Sprintf("victim-%d", number), h.node, keeping(edit.claim, number))
+	h.victim = h.c.Pod(fmt.Sprintf("victim-%d", number), h.node, withClaim(edit.claim, number))
 	h.address = addressOf(t, h.c, h.victim)
 	h.killLeader(t)
 	if err := edit.do(t.Context(), h); err != nil {
@@ -97,28 +97,28 @@ func (h *hands) try(t *testing.T, edit handEdit, number int, standing []*corev1.
 			t.Fatal(err)
 		}
 	}
-	h.c.Eventually(t, "what they had to be given back", func(ctx context.Context) error { return h.agree(ctx, standing) })
+	h.c.Eventually(t, "the release of their addresses", func(ctx context.Context) error { return h.agree(ctx, standing) })
 }
 
-// newHands makes a node and a pool of 30 addresses, so that what is free by mistake is soon
-// handed out, and watches the pods.
-func newHands(t *testing.T, c *cluster.Cluster) *hands {
+// newEditor creates a node and a default pool of 30 addresses, and watches the pods. The pool
+// is small, so that an address that is free by mistake is soon given to another pod.
+func newEditor(t *testing.T, c *cluster.Cluster) *editor {
 	t.Helper()
-	h := &hands{world: &world{c: c, domain: "hands"}, node: "hands", kept: map[types.UID]string{}}
+	h := &editor{observer: &observer{c: c, domain: "hands"}, node: "hands", firstAddress: map[types.UID]string{}}
 	c.Node(h.node)
 	shared := h.pool()
-	shared.Name, shared.Spec.Ranges, shared.Spec.Placement = keepingPool, []string{"10.2.0.0/28"}, v1alpha1.PlacementShared
+	shared.Name, shared.Spec.Ranges, shared.Spec.Placement = claimPool, []string{"10.2.0.0/28"}, v1alpha1.PlacementShared
 	for _, pool := range []*v1alpha1.IPPool{h.pool(), shared} {
 		if err := c.Client.Create(t.Context(), pool); err != nil {
 			t.Fatal(err)
 		}
 	}
-	h.keep(t, 10*time.Millisecond, h.watch)
+	h.repeat(t, 10*time.Millisecond, h.watch)
 	return h
 }
 
-// pool is the pool of the default network as it should be.
-func (h *hands) pool() *v1alpha1.IPPool {
+// pool returns the pool of the default network before any edit.
+func (h *editor) pool() *v1alpha1.IPPool {
 	return &v1alpha1.IPPool{
 		ObjectMeta: metav1.ObjectMeta{Name: "default"},
 		Spec: v1alpha1.IPPoolSpec{
@@ -128,20 +128,22 @@ func (h *hands) pool() *v1alpha1.IPPool {
 	}
 }
 
-// keepingPool is where claims keep addresses: not in a pool of which nodes have blocks.
-const keepingPool = "keeping"
+// claimPool is the pool of the pods with a claim. It is shared: claims keep no addresses of
+// a pool with blocks per node.
+const claimPool = "keeping"
 
-// keeping is a pod of that pool that has a claim, if it is one.
-func keeping(claim bool, number int) func(p *corev1.Pod) {
+// withClaim gives a pod a claim and that pool, if claim is true.
+func withClaim(claim bool, number int) func(p *corev1.Pod) {
 	return func(p *corev1.Pod) {
 		if claim {
-			p.Annotations = map[string]string{v1alpha1.AnnotationPools: keepingPool, v1alpha1.AnnotationClaim: fmt.Sprintf("claim-%d", number)}
+			p.Annotations = map[string]string{v1alpha1.AnnotationPools: claimPool, v1alpha1.AnnotationClaim: fmt.Sprintf("claim-%d", number)}
 		}
 	}
 }
 
-// begin makes the pods that stay, of which one has the address of one that is gone.
-func (h *hands) begin(t *testing.T) []*corev1.Pod {
+// begin creates and returns the pods that stay. Pod heir has the address of a pod that is
+// gone.
+func (h *editor) begin(t *testing.T) []*corev1.Pod {
 	t.Helper()
 	gone := h.c.Pod("ghost", h.node)
 	address := addressOf(t, h.c, gone)
@@ -157,44 +159,45 @@ func (h *hands) begin(t *testing.T) []*corev1.Pod {
 	for i := range 3 {
 		standing = append(standing, h.c.Pod(fmt.Sprintf("standing-%d", i), h.node))
 	}
-	other := h.c.Pod("other", h.node, keeping(true, 1000))
-	h.anothers = addressOf(t, h.c, other)
+	other := h.c.Pod("other", h.node, withClaim(true, 1000))
+	h.otherAddress = addressOf(t, h.c, other)
 	standing = append(standing, other)
 	h.c.Eventually(t, "the records of the pods that stay", func(ctx context.Context) error { return h.agree(ctx, standing) })
 	return standing
 }
 
-// killLeader kills the leader. The standby does not lead yet when it returns.
-func (h *hands) killLeader(t *testing.T) {
+// killLeader kills the leader. When it returns, the standby does not lead yet.
+func (h *editor) killLeader(t *testing.T) {
 	t.Helper()
 	if err := syscall.Kill(processOf(t, leaderOf(t, h.c)), syscall.SIGKILL); err != nil {
 		t.Fatal(err)
 	}
 }
 
-// watch notes where a living pod has another address than it had, or one that another
-// living pod has. It plays the node, too: it says Detached of records of pods that are gone.
-func (h *hands) watch(ctx context.Context) {
+// watch records a fault if a running pod has another address than before, or the address of
+// another running pod. It plays the node, too: it sets Detached on the records of pods that
+// are gone.
+func (h *editor) watch(ctx context.Context) {
 	records, err := h.records(ctx)
 	if err != nil {
 		return
 	}
-	var pods corev1.PodList // later than the records: who lives now has lived then
+	var pods corev1.PodList // read after the records: a pod that exists now existed then
 	if err := h.c.Client.List(ctx, &pods, client.InNamespace(h.c.Namespace)); err != nil {
 		return
 	}
-	lives := map[types.UID]bool{}
+	running := map[types.UID]bool{}
 	for i := range pods.Items {
-		lives[pods.Items[i].UID] = true
+		running[pods.Items[i].UID] = true
 	}
-	h.stay.Lock()
-	defer h.stay.Unlock()
+	h.mu.Lock()
+	defer h.mu.Unlock()
 	seen := map[string]string{}
 	for i := range records {
 		r := &records[i]
-		if !lives[r.Spec.PodUID] {
+		if !running[r.Spec.PodUID] {
 			if r.DeletionTimestamp != nil && !detached(r) {
-				_ = h.write(ctx, r, v1alpha1.Sandbox{State: v1alpha1.SandboxDetached})
+				_ = h.writeSandbox(ctx, r, v1alpha1.Sandbox{State: v1alpha1.SandboxDetached})
 			}
 			continue
 		}
@@ -203,22 +206,23 @@ func (h *hands) watch(ctx context.Context) {
 			h.fault("pods %s and %s both have %s", other, r.Spec.PodName, address)
 		}
 		seen[address] = r.Spec.PodName
-		if had := h.kept[r.Spec.PodUID]; had != "" && had != address {
+		if had := h.firstAddress[r.Spec.PodUID]; had != "" && had != address {
 			h.fault("pod %s had %s and has %s", r.Spec.PodName, had, address)
 		}
-		h.kept[r.Spec.PodUID] = address
+		h.firstAddress[r.Spec.PodUID] = address
 	}
 }
 
-// client is the administrator's.
-func (h *hands) client() client.Client { return h.c.Client }
+// client returns the client of the administrator.
+func (h *editor) client() client.Client { return h.c.Client }
 
-// nothing is to be healed: it stays as the hand left it, and nobody loses an address.
-func nothing(context.Context, *hands) error { return nil }
+// nothing is for an edit that is not healed: the object stays as edited, and no pod loses its
+// address.
+func nothing(context.Context, *editor) error { return nil }
 
-// networkEdits are of the NodeNetwork, which the controller writes.
+// networkEdits are edits of the NodeNetwork, which the controller writes.
 func networkEdits() []handEdit {
-	healed := func(ctx context.Context, h *hands) error {
+	healed := func(ctx context.Context, h *editor) error {
 		var blocks v1alpha1.IPBlockList
 		if err := h.client().List(ctx, &blocks, client.MatchingLabels{v1alpha1.LabelDomain: h.domain}); err != nil {
 			return err
@@ -242,14 +246,14 @@ func networkEdits() []handEdit {
 		}
 		return nil
 	}
-	patch := func(text string) func(ctx context.Context, h *hands) error {
-		return func(ctx context.Context, h *hands) error {
+	patch := func(text string) func(ctx context.Context, h *editor) error {
+		return func(ctx context.Context, h *editor) error {
 			nn := &v1alpha1.NodeNetwork{ObjectMeta: metav1.ObjectMeta{Name: h.node}}
 			return h.client().Patch(ctx, nn, client.RawPatch(types.MergePatchType, []byte(text)))
 		}
 	}
 	return []handEdit{
-		{name: "NodeNetwork deleted", healed: healed, do: func(ctx context.Context, h *hands) error {
+		{name: "NodeNetwork deleted", healed: healed, do: func(ctx context.Context, h *editor) error {
 			return h.client().Delete(ctx, &v1alpha1.NodeNetwork{ObjectMeta: metav1.ObjectMeta{Name: h.node}})
 		}},
 		{name: "NodeNetwork edited", healed: healed, do: patch(`{"spec":{"blocks":["10.1.0.64/26"]}}`)},
@@ -257,15 +261,15 @@ func networkEdits() []handEdit {
 	}
 }
 
-// poolEdits are of the IPPool, which people write: nothing but people can heal it.
+// poolEdits are edits of the IPPool. People write it, so only people can heal it.
 func poolEdits() []handEdit {
-	patch := func(ranges string) func(ctx context.Context, h *hands) error {
-		return func(ctx context.Context, h *hands) error {
+	patch := func(ranges string) func(ctx context.Context, h *editor) error {
+		return func(ctx context.Context, h *editor) error {
 			return h.client().Patch(ctx, h.pool(), client.RawPatch(types.MergePatchType, []byte(`{"spec":{"ranges":["`+ranges+`"]}}`)))
 		}
 	}
 	return []handEdit{
-		{name: "IPPool deleted and made again", healed: nothing, do: func(ctx context.Context, h *hands) error {
+		{name: "IPPool deleted and made again", healed: nothing, do: func(ctx context.Context, h *editor) error {
 			if err := h.client().Delete(ctx, h.pool()); err != nil {
 				return err
 			}
@@ -276,25 +280,25 @@ func poolEdits() []handEdit {
 	}
 }
 
-// claimEdits are of the victim's IPClaim.
+// claimEdits are edits of the victim's IPClaim.
 func claimEdits() []handEdit {
-	claim := func(ctx context.Context, h *hands) (*v1alpha1.IPClaim, error) {
+	claim := func(ctx context.Context, h *editor) (*v1alpha1.IPClaim, error) {
 		o := &v1alpha1.IPClaim{}
 		err := h.client().Get(ctx, client.ObjectKey{Namespace: h.c.Namespace, Name: h.victim.Annotations[v1alpha1.AnnotationClaim]}, o)
 		return o, err
 	}
-	healed := func(ctx context.Context, h *hands) error {
+	healed := func(ctx context.Context, h *editor) error {
 		o, err := claim(ctx, h)
 		if err != nil {
 			return err
 		}
-		if s := o.Status; s.Pod != h.victim.Name || !slices.Equal(s.Addresses, []string{h.address}) || s.Pool != keepingPool {
+		if s := o.Status; s.Pod != h.victim.Name || !slices.Equal(s.Addresses, []string{h.address}) || s.Pool != claimPool {
 			return fmt.Errorf("status %+v, must have %s of pod %s", s, h.address, h.victim.Name)
 		}
 		return nil
 	}
-	status := func(text func(h *hands) string) func(ctx context.Context, h *hands) error {
-		return func(ctx context.Context, h *hands) error {
+	status := func(text func(h *editor) string) func(ctx context.Context, h *editor) error {
+		return func(ctx context.Context, h *editor) error {
 			o, err := claim(ctx, h)
 			if err != nil {
 				return err
@@ -303,29 +307,30 @@ func claimEdits() []handEdit {
 		}
 	}
 	return []handEdit{
-		{claim: true, name: "IPClaim deleted", healed: nothing, do: func(ctx context.Context, h *hands) error {
+		{claim: true, name: "IPClaim deleted", healed: nothing, do: func(ctx context.Context, h *editor) error {
 			o, err := claim(ctx, h)
 			return errors.Join(err, h.client().Delete(ctx, o))
 		}},
-		{claim: true, name: "IPClaim status edited to another's address", healed: healed, do: status(func(h *hands) string {
-			return `{"status":{"addresses":["` + h.anothers + `"],"pod":""}}`
+		{claim: true, name: "IPClaim status edited to another's address", healed: healed, do: status(func(h *editor) string {
+			return `{"status":{"addresses":["` + h.otherAddress + `"],"pod":""}}`
 		})},
-		{claim: true, name: "IPClaim edited to want another's address", healed: healed, do: func(ctx context.Context, h *hands) error {
+		{claim: true, name: "IPClaim edited to want another's address", healed: healed, do: func(ctx context.Context, h *editor) error {
 			o, err := claim(ctx, h)
 			if err != nil {
 				return err
 			}
-			return h.client().Patch(ctx, o, client.RawPatch(types.MergePatchType, []byte(`{"spec":{"addresses":["`+h.anothers+`"]}}`)))
+			return h.client().Patch(ctx, o, client.RawPatch(types.MergePatchType, []byte(`{"spec":{"addresses":["`+h.otherAddress+`"]}}`)))
 		}},
-		{claim: true, name: "IPClaim put back to before it had an address", healed: healed, do: status(func(*hands) string {
+		{claim: true, name: "IPClaim put back to before it had an address", healed: healed, do: status(func(*editor) string {
 			return `{"status":{"addresses":null,"pod":null,"pool":null,"domain":null}}`
 		})},
 	}
 }
 
-// recordEdits are of the victim's PodAttachment, and of one whose pod is gone.
+// recordEdits are edits of the victim's PodAttachment, and of a PodAttachment whose pod is
+// gone.
 func recordEdits() []handEdit {
-	record := func(ctx context.Context, h *hands) (*v1alpha1.PodAttachment, error) {
+	record := func(ctx context.Context, h *editor) (*v1alpha1.PodAttachment, error) {
 		records, err := h.records(ctx)
 		if err != nil {
 			return nil, err
@@ -336,19 +341,19 @@ func recordEdits() []handEdit {
 		}
 		return &records[i], nil
 	}
-	patch := func(ctx context.Context, h *hands, text string) error {
+	patch := func(ctx context.Context, h *editor, text string) error {
 		r, err := record(ctx, h)
 		if err != nil {
 			return err
 		}
 		return h.client().Patch(ctx, r, client.RawPatch(types.MergePatchType, []byte(text)))
 	}
-	remove := func(ctx context.Context, h *hands) error {
+	remove := func(ctx context.Context, h *editor) error {
 		r, err := record(ctx, h)
 		return errors.Join(err, h.client().Delete(ctx, r))
 	}
-	is := func(good func(r *v1alpha1.PodAttachment) bool) func(ctx context.Context, h *hands) error {
-		return func(ctx context.Context, h *hands) error {
+	is := func(good func(r *v1alpha1.PodAttachment) bool) func(ctx context.Context, h *editor) error {
+		return func(ctx context.Context, h *editor) error {
 			r, err := record(ctx, h)
 			if err == nil && !good(r) {
 				err = fmt.Errorf("the record is deleted at %v with the finalizers %q", r.DeletionTimestamp, r.Finalizers)
@@ -361,10 +366,10 @@ func recordEdits() []handEdit {
 	}
 	return []handEdit{
 		{name: "PodAttachment deleted", do: remove, healed: is(func(r *v1alpha1.PodAttachment) bool { return r.DeletionTimestamp != nil })},
-		{name: "PodAttachment deleted with its finalizer", healed: is(whole), do: func(ctx context.Context, h *hands) error {
+		{name: "PodAttachment deleted with its finalizer", healed: is(whole), do: func(ctx context.Context, h *editor) error {
 			return errors.Join(patch(ctx, h, `{"metadata":{"finalizers":null}}`), remove(ctx, h))
 		}},
-		{name: "PodAttachment edited", healed: is(whole), do: func(ctx context.Context, h *hands) error {
+		{name: "PodAttachment edited", healed: is(whole), do: func(ctx context.Context, h *editor) error {
 			err := patch(ctx, h, `{"spec":{"podName":"another"}}`)
 			if !apierrors.IsInvalid(err) {
 				return fmt.Errorf("the edit must be refused as invalid: %w", err)
@@ -372,12 +377,12 @@ func recordEdits() []handEdit {
 			return nil
 		}},
 		{
-			name: "PodAttachment put back whose pod is gone", do: func(ctx context.Context, h *hands) error {
+			name: "PodAttachment put back whose pod is gone", do: func(ctx context.Context, h *editor) error {
 				old := h.ghost.DeepCopy()
 				old.ResourceVersion, old.UID = "", ""
 				return h.client().Create(ctx, old)
 			},
-			healed: func(ctx context.Context, h *hands) error {
+			healed: func(ctx context.Context, h *editor) error {
 				err := h.client().Get(ctx, client.ObjectKeyFromObject(h.ghost), &v1alpha1.PodAttachment{})
 				if err == nil {
 					err = errors.New("it is there")

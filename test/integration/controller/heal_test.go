@@ -16,10 +16,11 @@ import (
 	"fairlead.dev/fairlead/test/cluster"
 )
 
-// smallNode makes a node and a default pool with 14 addresses in a domain of the same
-// name, so that whatever is free by mistake is soon handed out, and watches that no two
-// living records name one address. Blocks may say what they like for a while.
-func smallNode(t *testing.T, c *cluster.Cluster, name string) *world {
+// smallNode creates a node and a default pool with 14 addresses in a domain of the same name.
+// The pool is small, so that an address that is free by mistake is soon given to another
+// pod. It watches that no two records name one address unless they are being deleted. It
+// does not check the blocks, which may be wrong for a while.
+func smallNode(t *testing.T, c *cluster.Cluster, name string) *observer {
 	t.Helper()
 	c.Node(name)
 	if err := c.Client.Create(t.Context(), &v1alpha1.IPPool{
@@ -28,8 +29,8 @@ func smallNode(t *testing.T, c *cluster.Cluster, name string) *world {
 	}); err != nil {
 		t.Fatal(err)
 	}
-	w := &world{c: c, domain: name}
-	w.keep(t, 10*time.Millisecond, func(ctx context.Context) {
+	w := &observer{c: c, domain: name}
+	w.repeat(t, 10*time.Millisecond, func(ctx context.Context) {
 		records, err := w.records(ctx)
 		if err != nil {
 			return
@@ -51,9 +52,9 @@ func smallNode(t *testing.T, c *cluster.Cluster, name string) *world {
 	return w
 }
 
-// agree fails until each of these pods has one record, and its slot says so, and nobody
-// else has any.
-func (w *world) agree(ctx context.Context, pods []*corev1.Pod) error {
+// agree returns an error until each of these pods has one record and its slots name the pod,
+// and there is no other record and no other taken address.
+func (w *observer) agree(ctx context.Context, pods []*corev1.Pod) error {
 	if err := w.holdsOnly(ctx, pods); err != nil {
 		return err
 	}
@@ -68,14 +69,14 @@ func (w *world) agree(ctx context.Context, pods []*corev1.Pod) error {
 	for i := range records {
 		for _, a := range addressesOf(&records[i]) {
 			if slots[a] != string(records[i].Spec.PodUID) {
-				return fmt.Errorf("record %s names %s, and the block says %q", records[i].Name, a, slots[a])
+				return fmt.Errorf("record %s names %s, and its slot names %q", records[i].Name, a, slots[a])
 			}
 		}
 	}
 	return nil
 }
 
-func (w *world) blocks(t *testing.T) []v1alpha1.IPBlock {
+func (w *observer) blocks(t *testing.T) []v1alpha1.IPBlock {
 	t.Helper()
 	var list v1alpha1.IPBlockList
 	if err := w.c.Client.List(t.Context(), &list, client.MatchingLabels{v1alpha1.LabelDomain: w.domain}); err != nil {
@@ -84,9 +85,9 @@ func (w *world) blocks(t *testing.T) []v1alpha1.IPBlock {
 	return list.Items
 }
 
-// byHand are what a person does to blocks. What they were at first is known to him.
-var byHand = map[string]func(t *testing.T, w *world, first []v1alpha1.IPBlock){
-	"deleted": func(t *testing.T, w *world, _ []v1alpha1.IPBlock) {
+// byHand are edits that a person makes to blocks. first are the blocks in their first state.
+var byHand = map[string]func(t *testing.T, w *observer, first []v1alpha1.IPBlock){
+	"deleted": func(t *testing.T, w *observer, _ []v1alpha1.IPBlock) {
 		w.c.Eventually(t, "the deletion of all blocks", func(ctx context.Context) error {
 			for _, b := range w.blocks(t) {
 				before := b.DeepCopy()
@@ -98,25 +99,26 @@ var byHand = map[string]func(t *testing.T, w *world, first []v1alpha1.IPBlock){
 			return w.c.Client.DeleteAllOf(ctx, &v1alpha1.IPBlock{}, client.MatchingLabels{v1alpha1.LabelDomain: w.domain})
 		})
 	},
-	"edited": func(t *testing.T, w *world, _ []v1alpha1.IPBlock) { w.edit(t, nil) },
-	"put back to an older state": func(t *testing.T, w *world, first []v1alpha1.IPBlock) {
+	"edited": func(t *testing.T, w *observer, _ []v1alpha1.IPBlock) { w.edit(t, nil) },
+	"put back to an older state": func(t *testing.T, w *observer, first []v1alpha1.IPBlock) {
 		w.edit(t, first[0].Spec.Slots)
 	},
 }
 
-// edit writes the slots of the only block, whatever the controller writes meanwhile.
-func (w *world) edit(t *testing.T, slots []string) {
+// edit writes the slots of the only block. It retries if the controller has written the block
+// meanwhile.
+func (w *observer) edit(t *testing.T, slots []string) {
 	t.Helper()
 	w.c.Eventually(t, "an edit by hand", func(ctx context.Context) error {
-		b := w.blocks(t)[0] //nolint:contextcheck // the test's own
+		b := w.blocks(t)[0] //nolint:contextcheck // it uses the context of the test
 		b.Spec.Slots, b.Spec.Used = slots, int32(len(slots))
 		return w.c.Client.Update(ctx, &b)
 	})
 }
 
-// TestBlocksByHand deletes blocks in use, edits them, and puts them back to an older
-// state, while a controller works and while none does: no address is given to two pods,
-// and in the end the blocks say who has what.
+// TestBlocksByHand deletes blocks in use, edits them and restores them to an older state,
+// with and without a running controller. No address is given to two pods, and in the end
+// the blocks name the holder of each address.
 func TestBlocksByHand(t *testing.T) {
 	for name, hand := range byHand {
 		for _, running := range []bool{true, false} {
@@ -140,7 +142,7 @@ func TestBlocksByHand(t *testing.T) {
 				if running {
 					before(t)
 				} else {
-					t.Run("up", before) // and with it ends the controller
+					t.Run("up", before) // the controller ends with the subtest
 				}
 				if t.Failed() {
 					return
@@ -153,15 +155,15 @@ func TestBlocksByHand(t *testing.T) {
 				if !running {
 					supervise(t, c.Account(cluster.ControllerAccount, ""))
 				}
-				c.Eventually(t, "everybody's own address in records and blocks", func(ctx context.Context) error { return w.agree(ctx, pods) })
+				c.Eventually(t, "each pod's own address in records and blocks", func(ctx context.Context) error { return w.agree(ctx, pods) })
 				c.Eventually(t, "a clean audit", func(ctx context.Context) error { return audited(ctx, c) })
 			})
 		}
 	}
 }
 
-// TestBlocksWithoutTheirKind deletes the CRD of IPBlocks, and with it all of them, and
-// installs it again.
+// TestBlocksWithoutTheirKind deletes the CRD of IPBlocks, which deletes all IPBlocks, and
+// installs the CRD again.
 func TestBlocksWithoutTheirKind(t *testing.T) {
 	c := cluster.Exclusive(t)
 	const node = "kindless"
@@ -180,7 +182,7 @@ func TestBlocksWithoutTheirKind(t *testing.T) {
 	if err := c.Client.Delete(t.Context(), crd); err != nil {
 		t.Fatal(err)
 	}
-	c.Eventually(t, "the kind to be gone", func(ctx context.Context) error {
+	c.Eventually(t, "the CRD to be gone", func(ctx context.Context) error {
 		err := c.Client.Get(ctx, key, &apiextensionsv1.CustomResourceDefinition{})
 		if err == nil {
 			err = errors.New("it is there")
@@ -190,13 +192,13 @@ func TestBlocksWithoutTheirKind(t *testing.T) {
 	for i := range 6 {
 		pods = append(pods, c.Pod(fmt.Sprintf("new-%d", i), node))
 	}
-	c.Eventually(t, "the kind to be back", func(ctx context.Context) error {
+	c.Eventually(t, "the CRD to be installed", func(ctx context.Context) error {
 		again := &apiextensionsv1.CustomResourceDefinition{ObjectMeta: metav1.ObjectMeta{Name: crd.Name}, Spec: crd.Spec}
 		if err := c.Client.Create(ctx, again); err != nil {
 			return err
 		}
 		return nil
 	})
-	c.Eventually(t, "everybody's own address in records and blocks", func(ctx context.Context) error { return w.agree(ctx, pods) })
+	c.Eventually(t, "each pod's own address in records and blocks", func(ctx context.Context) error { return w.agree(ctx, pods) })
 	c.Eventually(t, "a clean audit", func(ctx context.Context) error { return audited(ctx, c) })
 }

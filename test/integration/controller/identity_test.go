@@ -20,14 +20,14 @@ import (
 	"fairlead.dev/fairlead/test/cluster"
 )
 
-// podTenant may make and delete pods in a namespace of her own, and read its events.
+// podTenant is a user who may create, delete and read pods in her own namespace.
 type podTenant struct {
 	client.Client
-	w         *world
+	w         *observer
 	namespace string
 }
 
-func newPodTenant(t *testing.T, w *world) podTenant {
+func newPodTenant(t *testing.T, w *observer) podTenant {
 	t.Helper()
 	ns := &corev1.Namespace{ObjectMeta: metav1.ObjectMeta{GenerateName: "tenant-", Labels: map[string]string{"fairlead.dev/test": "true"}}}
 	create := func(o client.Object) {
@@ -64,9 +64,9 @@ func (m podTenant) pod(t *testing.T, name, node, annotation, value string) *core
 		},
 	}
 	if annotation == corev1.MirrorPodAnnotationKey {
-		p.Spec.AutomountServiceAccountToken = nil // mirrors name no service account
+		p.Spec.AutomountServiceAccountToken = nil // mirror pods name no service account
 	}
-	m.w.c.Eventually(t, "the tenant to make pod "+name, func(ctx context.Context) error { return m.Create(ctx, p) }) // her rights are new
+	m.w.c.Eventually(t, "the tenant to make pod "+name, func(ctx context.Context) error { return m.Create(ctx, p) }) // her rights may not be in force yet
 	return p
 }
 
@@ -81,7 +81,7 @@ func (m podTenant) recordOf(t *testing.T, p *corev1.Pod) *v1alpha1.PodAttachment
 		}
 		i := slices.IndexFunc(list.Items, func(r v1alpha1.PodAttachment) bool { return pod.Of(&r) == pod.KeyOf(p) })
 		if i < 0 {
-			return fmt.Errorf("%d attachments, none of it", len(list.Items))
+			return fmt.Errorf("%d attachments, none of the pod", len(list.Items))
 		}
 		got = &list.Items[i]
 		return nil
@@ -106,15 +106,15 @@ func (m podTenant) delete(t *testing.T, p *corev1.Pod) {
 	})
 }
 
-// TestTenantTakesNobodysAddress has a tenant try what an annotation may bring her: another
-// pod's address, or an address that is never given back.
+// TestTenantTakesNobodysAddress has a tenant try to get by an annotation the address of
+// another pod, or an address that is never released.
 func TestTenantTakesNobodysAddress(t *testing.T) {
 	c := cluster.Exclusive(t)
 	w := oneNode(t, c, "node-x")
 	c.Node("node-y")
 	supervise(t, c.Account(cluster.ControllerAccount, ""), "gcInterval: 10s")
 	m := newPodTenant(t, w)
-	w.keep(t, 20*time.Millisecond, func(ctx context.Context) { // the nodes' word in her namespace
+	w.repeat(t, 20*time.Millisecond, func(ctx context.Context) { // play the nodes in her namespace
 		var list v1alpha1.PodAttachmentList
 		if c.Client.List(ctx, &list, client.InNamespace(m.namespace)) == nil {
 			w.detach(ctx, list.Items)
@@ -133,7 +133,7 @@ func TestTenantTakesNobodysAddress(t *testing.T) {
 		m.refused(t, ask, "NetworkConflict", address)
 		m.delete(t, mirror)
 		w.holds(t, address, victim)
-		// What she waits for does not come, for longer than an address cools down.
+		// The victim keeps its address for longer than the cooldown, while pod ask waits for it.
 		w.stays(t, 8*time.Second, address, victim)
 	})
 	t.Run("own review 2: by a UID that cannot be written", func(t *testing.T) {
@@ -161,7 +161,7 @@ func TestTenantTakesNobodysAddress(t *testing.T) {
 	})
 }
 
-// refused waits for an event on her pod.
+// refused waits for an event on her pod with this reason and all texts in its note.
 func (m podTenant) refused(t *testing.T, p *corev1.Pod, reason string, texts ...string) {
 	t.Helper()
 	m.w.c.Eventually(t, "the event "+reason+" on pod "+p.Name, func(ctx context.Context) error {
@@ -179,12 +179,12 @@ func (m podTenant) refused(t *testing.T, p *corev1.Pod, reason string, texts ...
 				return nil
 			}
 		}
-		return fmt.Errorf("seen: %q, want one that says %q", seen, texts)
+		return fmt.Errorf("seen: %q, want an event with %q", seen, texts)
 	})
 }
 
-// holds checks that an address is a pod's.
-func (w *world) holds(t *testing.T, address string, p *corev1.Pod) {
+// holds checks that the slot of an address names the pod.
+func (w *observer) holds(t *testing.T, address string, p *corev1.Pod) {
 	t.Helper()
 	slots, err := w.slots(t.Context())
 	if err != nil || slots[address] != string(p.UID) {
@@ -192,8 +192,8 @@ func (w *world) holds(t *testing.T, address string, p *corev1.Pod) {
 	}
 }
 
-// stays checks that an address stays a pod's for so long.
-func (w *world) stays(t *testing.T, long time.Duration, address string, p *corev1.Pod) {
+// stays checks for the duration long that the slot of an address names the pod.
+func (w *observer) stays(t *testing.T, long time.Duration, address string, p *corev1.Pod) {
 	t.Helper()
 	tick := time.NewTicker(200 * time.Millisecond)
 	defer tick.Stop()

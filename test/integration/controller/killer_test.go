@@ -31,11 +31,11 @@ import (
 	"fairlead.dev/fairlead/test/cluster"
 )
 
-// moment is one write of the controller, and on which side of it the process
-// is killed: before the API server has it, or after, with the reply lost.
+// moment is the time just before or just after a write of the controller. A controller that
+// is killed before the write has not changed anything; after the write, the reply is lost.
 type moment struct {
 	method, resource, subresource string
-	// block is which one, as a CIDR, of the IPBlocks; empty of all others.
+	// block is the CIDR of an IPBlock; empty for other resources.
 	block string
 	after bool
 }
@@ -49,16 +49,16 @@ func (m moment) String() string {
 	return strings.TrimSpace(text + " " + m.block)
 }
 
-// killer stands between a controller and the API server, where it has the rights
-// that an installation gives it, and kills the controller at chosen moments.
+// killer is a proxy between a controller and the API server. It gives the controller the
+// rights that an installation gives it, and kills the controller at chosen moments.
 type killer struct {
 	*httptest.Server
 	proxy *httputil.ReverseProxy
 
 	mu     sync.Mutex
 	victim *program
-	due    func(moment) bool // says whether to kill it now
-	listed <-chan struct{}   // no list of PodAttachments before; nil for none held up
+	due    func(moment) bool // reports whether to kill the victim now
+	listed <-chan struct{}   // lists of PodAttachments wait until it is closed; nil if they do not wait
 }
 
 func newKiller(t *testing.T, c *cluster.Cluster) *killer {
@@ -79,7 +79,7 @@ func newKiller(t *testing.T, c *cluster.Cluster) *killer {
 		Rewrite:       func(r *httputil.ProxyRequest) { r.SetURL(target) },
 		Transport:     transport,
 		FlushInterval: -1,
-		// Whichever side broke, the other's connection breaks too.
+		// If the connection of one side breaks, break the other, too.
 		ErrorHandler: func(http.ResponseWriter, *http.Request, error) { panic(http.ErrAbortHandler) },
 		ErrorLog:     log.New(io.Discard, "", 0),
 	}}
@@ -89,15 +89,16 @@ func newKiller(t *testing.T, c *cluster.Cluster) *killer {
 	return k
 }
 
-// aim makes it kill the victim whenever due says so, which it asks for one
-// moment after the other.
+// aim makes the killer kill the victim whenever due returns true. due is called once for each
+// moment, never concurrently.
 func (k *killer) aim(victim *program, due func(moment) bool) {
 	k.mu.Lock()
 	defer k.mu.Unlock()
 	k.victim, k.due = victim, due
 }
 
-// arm makes it kill the victim at a moment, once.
+// arm makes the killer kill the victim once, when the moment comes. It returns a channel that
+// is closed at that time.
 func (k *killer) arm(at moment, victim *program) <-chan struct{} {
 	fired, done := make(chan struct{}), false
 	k.aim(victim, func(m moment) bool {
@@ -111,7 +112,7 @@ func (k *killer) arm(at moment, victim *program) <-chan struct{} {
 	return fired
 }
 
-// shoot kills the victim if this is the moment.
+// shoot kills the victim if due returns true for the moment, and reports whether it did.
 func (k *killer) shoot(m moment) bool {
 	k.mu.Lock()
 	defer k.mu.Unlock()
@@ -130,7 +131,7 @@ func (k *killer) ServeHTTP(w http.ResponseWriter, r *http.Request) {
 	}
 	m, err := momentOf(r)
 	if err != nil {
-		return // the victim has gone
+		return // the victim has ended
 	}
 	if k.shoot(m) {
 		return
@@ -145,7 +146,7 @@ func (k *killer) ServeHTTP(w http.ResponseWriter, r *http.Request) {
 	_, _ = w.Write(done.Body.Bytes())
 }
 
-// holdLists holds up every list of PodAttachments until the channel is closed.
+// holdLists delays every list of PodAttachments until the channel is closed.
 func (k *killer) holdLists(until <-chan struct{}) {
 	k.mu.Lock()
 	defer k.mu.Unlock()
@@ -165,7 +166,7 @@ func (k *killer) hold(r *http.Request) {
 	}
 }
 
-// momentOf is the moment before a request.
+// momentOf returns the moment before a request.
 func momentOf(r *http.Request) (moment, error) {
 	m := moment{method: r.Method}
 	var name string
@@ -173,7 +174,7 @@ func momentOf(r *http.Request) (moment, error) {
 	if m.resource != "ipblocks" {
 		return m, nil
 	}
-	if name == "" { // of what is made the body has the name
+	if name == "" { // a create has the name in its body
 		body, err := io.ReadAll(r.Body)
 		if err != nil {
 			return m, err
@@ -189,7 +190,8 @@ func momentOf(r *http.Request) (moment, error) {
 	return m, nil
 }
 
-// blockNamed is the CIDR of the IPBlock of a name (ipam.BlockName).
+// blockNamed returns the CIDR of the IPBlock with a name (ipam.BlockName), or the name if it
+// is malformed.
 func blockNamed(name string) string {
 	raw, err := hex.DecodeString(name[strings.LastIndex(name, "-")+1:])
 	if err != nil {
@@ -202,8 +204,8 @@ func blockNamed(name string) string {
 	return ipam.BlockOf(a).String()
 }
 
-// resourceOf is the resource of an API path, the object's name and its
-// subresource.
+// resourceOf returns the resource, the object's name and the subresource in an API path. All
+// are empty if the resource is not Fairlead's.
 func resourceOf(path string) (resource, name, subresource string) {
 	parts := append(strings.Split(strings.Trim(path, "/"), "/"), "", "")
 	for i, part := range parts {
@@ -229,32 +231,33 @@ current-context: c
 	return path
 }
 
-// program is a controller that is started again whenever it dies.
+// program is a controller that is started again whenever its process ends.
 type program struct {
-	// apiCrashes excuses what is forbidden: an API server that begins to serve may
-	// not know its roles yet.
+	// apiCrashes permits "forbidden" in the log: an API server that has just started may not
+	// know its roles yet.
 	apiCrashes bool
 
 	mu      sync.Mutex
 	process *os.Process
 	starts  int
-	bury    func() // nil for nothing
+	onExit  func() // called after the end of a process; nil for no call
 }
 
-// buried has something done whenever a process has died, before the next begins.
-func (p *program) buried(bury func()) {
+// setOnExit sets the function that is called whenever a process has ended, before the next is
+// started.
+func (p *program) setOnExit(onExit func()) {
 	p.mu.Lock()
 	defer p.mu.Unlock()
-	p.bury = bury
+	p.onExit = onExit
 }
 
-// died does that.
-func (p *program) died() {
+// exited calls the function that setOnExit has set.
+func (p *program) exited() {
 	p.mu.Lock()
-	bury := p.bury
+	onExit := p.onExit
 	p.mu.Unlock()
-	if bury != nil {
-		bury()
+	if onExit != nil {
+		onExit()
 	}
 }
 
@@ -265,29 +268,29 @@ func (p *program) started(process *os.Process) {
 	p.starts++
 }
 
-// count is how many processes of it there were.
+// count returns the number of processes that were started.
 func (p *program) count() int {
 	p.mu.Lock()
 	defer p.mu.Unlock()
 	return p.starts
 }
 
-// kill kills the process that runs now.
+// kill kills the current process.
 func (p *program) kill() {
 	p.mu.Lock()
 	defer p.mu.Unlock()
 	_ = p.process.Signal(syscall.SIGKILL)
 }
 
-// leaseName is the Lease that the controllers elect their leader by.
+// leaseName is the name of the Lease of the leader election.
 const leaseName = "fairlead-controller"
 
-// briefLease makes a standby notice soon that the leader was killed.
+// briefLease is a lease that expires soon after the leader was killed.
 const briefLease = "leaderElection: {leaseDuration: 2s, renewDeadline: 1500ms, retryPeriod: 100ms}"
 
-// supervise runs the controller until the test ends, and starts it again
-// whenever it dies. More are further lines of its configuration, which has
-// briefLease unless one of them is of the leader election.
+// supervise runs the controller until the test ends, and starts it again whenever its process
+// ends. more are further lines of its configuration. It has briefLease if none of them
+// configures the leader election.
 func supervise(t *testing.T, kubeconfig string, more ...string) *program {
 	t.Helper()
 	binary, err := buildController()
@@ -297,7 +300,7 @@ func supervise(t *testing.T, kubeconfig string, more ...string) *program {
 	return superviseBinary(t, binary, kubeconfig, more...)
 }
 
-// superviseBinary is supervise for a controller that was built another way.
+// superviseBinary is supervise for another binary of the controller.
 func superviseBinary(t *testing.T, binary, kubeconfig string, more ...string) *program {
 	t.Helper()
 	dir := t.TempDir()
@@ -333,7 +336,7 @@ func superviseBinary(t *testing.T, binary, kubeconfig string, more ...string) *p
 			if ctx.Err() != nil {
 				return
 			}
-			p.died()
+			p.exited()
 		}
 	}()
 	t.Cleanup(func() {
@@ -342,7 +345,7 @@ func superviseBinary(t *testing.T, binary, kubeconfig string, more ...string) *p
 		_ = output.Close()
 		text, _ := os.ReadFile(output.Name())
 		if strings.Contains(string(text), "forbidden") && !p.apiCrashes {
-			t.Error("the controller tried what deploy/rights does not allow; its log says what")
+			t.Error("the controller tried what deploy/rights does not allow; see its log")
 		}
 		if strings.Contains(string(text), "WARNING: DATA RACE") {
 			t.Error("the race detector found a race in the controller; its log shows it")

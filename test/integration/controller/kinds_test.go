@@ -17,21 +17,22 @@ import (
 	"fairlead.dev/fairlead/test/cluster"
 )
 
-// recordsKind is the one CRD whose objects stay when it is deleted: each has a finalizer.
+// recordsKind is the CRD of the PodAttachments. They are the only objects that stay when
+// their CRD is deleted, since each has a finalizer.
 const recordsKind = "podattachments.fairlead.dev"
 
-// TestAllKindsDeleted deletes all CRDs while pods live, and brings them back as the
-// operator's guide says: first those that are gone, and when the blocks say again who has
-// what that of the records. No address is given twice, and everybody keeps his.
+// TestAllKindsDeleted deletes all CRDs while pods run, and restores them as the operator's
+// guide describes: first the CRDs that are gone, and that of the PodAttachments when the
+// blocks name the holders again. No address is given twice, and each pod keeps its address.
 func TestAllKindsDeleted(t *testing.T) {
 	c := cluster.Exclusive(t)
 	freeLease(t, c)
-	t.Cleanup(func() { freeLease(t, c) }) // whoever leads at the end is killed
-	h := newHands(t, c)
-	t.Cleanup(func() { makeKinds(context.WithoutCancel(t.Context()), t, c) }) // others need them
+	t.Cleanup(func() { freeLease(t, c) }) // the last leader is killed and leaves its lease
+	h := newEditor(t, c)
+	t.Cleanup(func() { makeKinds(context.WithoutCancel(t.Context()), t, c) }) // other tests need the CRDs
 	for range 2 {
 		p := supervise(t, c.Account(cluster.ControllerAccount, ""), fmt.Sprintf(longLease, freePort(t)), "gcInterval: 10s")
-		p.apiCrashes = true // no record is made while their kind is on its way out
+		p.apiCrashes = true // no record can be created while their CRD is being deleted
 	}
 	var pods []*corev1.Pod
 	for i := range 6 {
@@ -57,7 +58,7 @@ func TestAllKindsDeleted(t *testing.T) {
 	if err := c.Client.Create(t.Context(), h.pool()); err != nil {
 		t.Fatal(err)
 	}
-	c.Eventually(t, "the blocks to say what the records do", func(ctx context.Context) error {
+	c.Eventually(t, "the blocks to agree with the records", func(ctx context.Context) error {
 		records, err := h.records(ctx)
 		if err != nil {
 			return err
@@ -79,7 +80,7 @@ func TestAllKindsDeleted(t *testing.T) {
 	})
 	c.Eventually(t, "an audit that finds nothing before the last CRD is back", func(ctx context.Context) error { return audited(ctx, c) })
 
-	// Now a record can go without its address.
+	// Now the blocks name the holders, so a record can be deleted without freeing its address.
 	records, err := h.records(t.Context())
 	if err != nil {
 		t.Fatal(err)
@@ -92,7 +93,7 @@ func TestAllKindsDeleted(t *testing.T) {
 	}
 	gone(t, c, recordsKind)
 	installKinds(t, c)
-	c.Eventually(t, "everybody's own address in records and blocks", func(ctx context.Context) error { return h.agree(ctx, pods) })
+	c.Eventually(t, "each pod's own address in records and blocks", func(ctx context.Context) error { return h.agree(ctx, pods) })
 	c.Eventually(t, "a clean audit", func(ctx context.Context) error { return audited(ctx, c) })
 }
 
@@ -105,7 +106,7 @@ func kinds(t *testing.T) []*apiextensionsv1.CustomResourceDefinition {
 	return crds
 }
 
-// makeKinds makes those CRDs that are not there.
+// makeKinds creates the CRDs that are missing.
 func makeKinds(ctx context.Context, t *testing.T, c *cluster.Cluster) {
 	t.Helper()
 	for _, crd := range kinds(t) {
@@ -115,8 +116,7 @@ func makeKinds(ctx context.Context, t *testing.T, c *cluster.Cluster) {
 	}
 }
 
-// installKinds makes those CRDs that are not there, and waits until their objects can be
-// listed.
+// installKinds creates the CRDs that are missing, and waits until their objects can be listed.
 func installKinds(t *testing.T, c *cluster.Cluster) {
 	t.Helper()
 	makeKinds(t.Context(), t, c)
@@ -132,7 +132,7 @@ func installKinds(t *testing.T, c *cluster.Cluster) {
 	})
 }
 
-// gone waits until a CRD is.
+// gone waits until a CRD is gone.
 func gone(t *testing.T, c *cluster.Cluster, name string) {
 	t.Helper()
 	c.Eventually(t, name+" to be gone", func(ctx context.Context) error {

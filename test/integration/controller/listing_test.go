@@ -18,22 +18,22 @@ import (
 )
 
 // TestNothingIsHandedOutBeforeAllRecordsAreRead starts a controller whose list of
-// PodAttachments does not come: nobody gets anything, since blocks may have lost what the
-// records name. Then a new pod gets its network, and so does one that has addresses and
-// no record; what was deleted meanwhile is given back.
+// PodAttachments is delayed. No pod gets an address before the list, since blocks may have
+// lost addresses that the records name. After the list a new pod gets its network, and so
+// does a pod with addresses and no record. The address of a deleted pod is released.
 func TestNothingIsHandedOutBeforeAllRecordsAreRead(t *testing.T) {
 	c := cluster.Exclusive(t)
 	const name = "listing"
-	world := oneNode(t, c, name)
+	w := oneNode(t, c, name)
 	stays, half, goes := c.Pod("stays", name), c.Pod("half", name), c.Pod("goes", name)
 	t.Run("up", func(t *testing.T) {
 		supervise(t, c.Account(cluster.ControllerAccount, ""))
-		c.Eventually(t, "all records", func(ctx context.Context) error { return world.recorded(ctx, []*corev1.Pod{stays, half, goes}) })
-	}) // and with it ends the controller
+		c.Eventually(t, "all records", func(ctx context.Context) error { return w.recorded(ctx, []*corev1.Pod{stays, half, goes}) })
+	}) // the controller ends with the subtest
 	if t.Failed() {
 		return
 	}
-	forget(t, c, half) // as if it had been killed before it wrote the record
+	deleteRecord(t, c, half) // as if the controller had been killed before it wrote the record
 	if err := c.Client.Delete(t.Context(), goes); err != nil {
 		t.Fatal(err)
 	}
@@ -62,7 +62,7 @@ func TestNothingIsHandedOutBeforeAllRecordsAreRead(t *testing.T) {
 		}
 		return nil
 	})
-	records, err := world.records(t.Context())
+	records, err := w.records(t.Context())
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -73,8 +73,8 @@ func TestNothingIsHandedOutBeforeAllRecordsAreRead(t *testing.T) {
 		t.Errorf("before the records are read: %d were written, half has one: %v, the one of goes is there: %v, all: %d", n, has(half), has(goes), len(records))
 	}
 	close(all)
-	c.Eventually(t, "what the living have, and nothing else", func(ctx context.Context) error {
-		return world.holdsOnly(ctx, []*corev1.Pod{stays, half, late})
+	c.Eventually(t, "records and addresses of the running pods only", func(ctx context.Context) error {
+		return w.holdsOnly(ctx, []*corev1.Pod{stays, half, late})
 	})
 	if n := written.Load(); n != 2 {
 		t.Errorf("%d records were written; want those of late and of half", n)

@@ -24,36 +24,37 @@ import (
 )
 
 const (
-	// livesPerWave is how many pods begin to live at once.
-	livesPerWave = 150
-	// usualLives is how many live in all, unless FAIRLEAD_LIVES says otherwise.
-	usualLives = 300
-	// havocEvery is after about how many moments, two in each write, something
-	// happens to the controllers. Each time costs seconds, until another one leads.
-	havocEvery = 200
+	// podsPerWave is the number of pods that a wave creates.
+	podsPerWave = 150
+	// usualPods is the number of pods in all if FAIRLEAD_LIVES is not set.
+	usualPods = 300
+	// crashEvery is the mean number of moments between two crashes; each write has two
+	// moments. A crash costs seconds, until another controller leads.
+	crashEvery = 200
 )
 
-// TestFiveThousandLives lets pods live in waves, on several nodes and with far
-// fewer addresses than pods, while two controllers are killed with SIGKILL at
-// random, and so is the control plane, API server and etcd, which is started again.
-// Each pod has an address of both families, and one in ten those of a claim. At no
-// time are two pods plugged with one address, do two records name one, or a record
-// an address that its slot does not while the pod lives, no record goes while its
-// pod is plugged, and a claim's addresses stay the same. Afterwards nothing is
-// recorded and nothing taken.
+// TestFiveThousandLives creates and deletes pods in waves, on several nodes and with far
+// fewer addresses than pods. Meanwhile it kills two controllers with SIGKILL at random. It
+// also kills the control plane (API server and etcd) at random and starts it again. Each
+// pod has an address of each family; every tenth pod has the addresses of a claim.
 //
-// Usually 300 pods live; FAIRLEAD_LIVES=5000 makes it as many as its name says.
-// FAIRLEAD_SEED repeats the choices of a run, not what the machine makes of them.
+// At no time are two pods plugged with one address, or do two records name one address. The
+// slot of an address names the same pod as the record while the pod runs. No record
+// disappears while its pod is plugged. The addresses of a claim stay the same. At the end
+// there is no record and no taken address.
+//
+// The test creates 300 pods, or the number in FAIRLEAD_LIVES, such as 5000. FAIRLEAD_SEED
+// repeats the random choices of a run, but not the timing.
 func TestFiveThousandLives(t *testing.T) {
 	if os.Getenv("FAIRLEAD_TEST_KUBECONFIG") != "" {
-		t.Skip("kills the control plane, which is not ours")
+		t.Skip("kills the control plane, which must not be done to a given cluster")
 	}
 	c := cluster.Exclusive(t)
-	lives, seed := fromEnvironment(t, "FAIRLEAD_LIVES", usualLives), fromEnvironment(t, "FAIRLEAD_SEED", time.Now().UnixNano())
-	t.Logf("FAIRLEAD_LIVES=%d FAIRLEAD_SEED=%d", lives, seed)
-	l := &livesRun{
-		world: &world{c: c, domain: "lives"}, t: t,
-		rng: rand.New(rand.NewPCG(uint64(seed), 0)), havoc: newHavoc(uint64(seed)),
+	remaining, seed := fromEnvironment(t, "FAIRLEAD_LIVES", usualPods), fromEnvironment(t, "FAIRLEAD_SEED", time.Now().UnixNano())
+	t.Logf("FAIRLEAD_LIVES=%d FAIRLEAD_SEED=%d", remaining, seed)
+	l := &wavesRun{
+		observer: &observer{c: c, domain: "lives"}, t: t,
+		rng: rand.New(rand.NewPCG(uint64(seed), 0)), crasher: newCrasher(uint64(seed)),
 	}
 	for i := range 5 {
 		l.nodes = append(l.nodes, c.Node(fmt.Sprintf("lives-%d", i)).Name)
@@ -66,30 +67,30 @@ func TestFiveThousandLives(t *testing.T) {
 	}); err != nil {
 		t.Fatal(err)
 	}
-	l.kubelets = startKubelets(t, l.world)
+	l.kubelets = startKubelets(t, l.observer)
 	var programs []*program
 	for range 2 {
 		k := newKiller(t, c)
 		p := supervise(t, k.kubeconfig(t))
 		p.apiCrashes = true
 		programs = append(programs, p)
-		l.havoc.befall(k, p)
+		l.crasher.addProgram(k, p)
 	}
-	l.havoc.breakAPI(t, c)
-	l.keep(t, time.Second, func(ctx context.Context) { l.look(ctx) })
+	l.crasher.crashAPI(t, c)
+	l.repeat(t, time.Second, func(ctx context.Context) { l.inspect(ctx) })
 
-	for wave := 0; lives > 0; wave++ {
-		n := min(lives, livesPerWave)
+	for wave := 0; remaining > 0; wave++ {
+		n := min(remaining, podsPerWave)
 		l.wave(wave, n)
-		lives -= n
+		remaining -= n
 	}
-	l.progress("all records to go", func(ctx context.Context) (int, error) {
+	l.progress("the end of all records", func(ctx context.Context) (int, error) {
 		records, err := l.records(ctx)
 		return len(records), err
 	})
-	kills, restarts := l.havoc.end()
-	// What a controller took and could not write down any more the next one finds
-	// when it begins to lead.
+	kills, restarts := l.crasher.end()
+	// A killed controller may have taken addresses without a record. The next controller
+	// finds them when it begins to lead.
 	for _, p := range programs {
 		p.kill()
 	}
@@ -116,18 +117,18 @@ func fromEnvironment(t *testing.T, name string, usual int64) int64 {
 	return n
 }
 
-type livesRun struct {
-	*world
+type wavesRun struct {
+	*observer
 	t        *testing.T
 	rng      *rand.Rand
 	nodes    []string
 	kubelets *kubelets
-	havoc    *havoc
+	crasher  *crasher
 }
 
-// wave is the life of n pods. Some are deleted before they have a network, some
-// finish, some have the name of a pod of the wave before and its claim.
-func (l *livesRun) wave(wave int, n int64) {
+// wave creates n pods and deletes them. Some are deleted before they have a record, and some
+// finish. Every tenth has the name and the claim of a pod of the previous wave.
+func (l *wavesRun) wave(wave int, n int64) {
 	var stay []*corev1.Pod
 	for i := range n {
 		name, asks := fmt.Sprintf("web-%d-%d", wave, i), func(*corev1.Pod) {}
@@ -158,16 +159,16 @@ func (l *livesRun) wave(wave int, n int64) {
 	})
 }
 
-// pod makes a pod while there is an API server that does not go away.
-func (l *livesRun) pod(name, node string, asks func(*corev1.Pod)) *corev1.Pod {
-	l.havoc.up.RLock()
-	defer l.havoc.up.RUnlock()
+// pod creates a pod. The control plane is not killed meanwhile.
+func (l *wavesRun) pod(name, node string, asks func(*corev1.Pod)) *corev1.Pod {
+	l.crasher.up.RLock()
+	defer l.crasher.up.RUnlock()
 	return l.c.Pod(name, node, asks)
 }
 
-// progress waits until nothing is left. It fails when for long nothing becomes
-// less.
-func (l *livesRun) progress(what string, left func(ctx context.Context) (int, error)) {
+// progress waits until left returns 0. The test fails if the number does not shrink within
+// the time of Eventually.
+func (l *wavesRun) progress(what string, left func(ctx context.Context) (int, error)) {
 	for last := -1; last != 0; {
 		l.c.Eventually(l.t, what, func(ctx context.Context) error {
 			n, err := left(ctx)
@@ -183,22 +184,22 @@ func (l *livesRun) progress(what string, left func(ctx context.Context) (int, er
 	}
 }
 
-// kubelets play the nodes: they plug most pods whose record they see, and say
-// Detached when they have unplugged them.
+// kubelets play the nodes: they plug most of the pods that have a record, and set Detached
+// after they have unplugged a pod whose record is being deleted.
 type kubelets struct {
-	*world
+	*observer
 	cache cache.Cache
 	queue workqueue.TypedRateLimitingInterface[types.NamespacedName]
 
 	mu      sync.Mutex
-	plugged map[types.NamespacedName][]string // records by name: the addresses
-	holders map[string]types.NamespacedName   // and the other way
+	plugged map[types.NamespacedName][]string // addresses by record
+	holders map[string]types.NamespacedName   // record by address
 	count   int
 	used    map[string]bool
-	claims  map[string]string // by key: the addresses
+	claims  map[string]string // addresses by claim
 }
 
-func startKubelets(t *testing.T, w *world) *kubelets {
+func startKubelets(t *testing.T, w *observer) *kubelets {
 	t.Helper()
 	records, err := cache.New(w.c.REST, cache.Options{
 		Scheme: w.c.Client.Scheme(), DefaultNamespaces: map[string]cache.Config{w.c.Namespace: {}},
@@ -207,7 +208,7 @@ func startKubelets(t *testing.T, w *world) *kubelets {
 		t.Fatal(err)
 	}
 	k := &kubelets{
-		world: w, cache: records,
+		observer: w, cache: records,
 		queue:   workqueue.NewTypedRateLimitingQueue(workqueue.DefaultTypedControllerRateLimiter[types.NamespacedName]()),
 		plugged: map[types.NamespacedName][]string{}, holders: map[string]types.NamespacedName{}, used: map[string]bool{}, claims: map[string]string{},
 	}
@@ -254,7 +255,7 @@ func (k *kubelets) work(ctx context.Context) {
 	}
 }
 
-// sync does what a node does about one record.
+// sync plugs or unplugs the pod of one record and writes the sandbox, as a node does.
 func (k *kubelets) sync(ctx context.Context, key types.NamespacedName) error {
 	r := &v1alpha1.PodAttachment{}
 	err := k.cache.Get(ctx, key, r)
@@ -268,22 +269,23 @@ func (k *kubelets) sync(ctx context.Context, key types.NamespacedName) error {
 		return err
 	case r.DeletionTimestamp != nil && !detached(r):
 		k.unplug(key)
-		return k.write(ctx, r, v1alpha1.Sandbox{State: v1alpha1.SandboxDetached})
+		return k.writeSandbox(ctx, r, v1alpha1.Sandbox{State: v1alpha1.SandboxDetached})
 	case r.DeletionTimestamp != nil || r.Status.Sandbox != nil || r.UID[0] == '0':
-		return nil // those with this UID no runtime ever asks for
+		return nil // a record with such a UID is never plugged
 	}
 	k.plug(key, r)
-	return k.write(ctx, r, v1alpha1.Sandbox{ID: string(r.UID), State: v1alpha1.SandboxAttached})
+	return k.writeSandbox(ctx, r, v1alpha1.Sandbox{ID: string(r.UID), State: v1alpha1.SandboxAttached})
 }
 
 func (k *kubelets) plug(key types.NamespacedName, r *v1alpha1.PodAttachment) {
 	k.mu.Lock()
 	defer k.mu.Unlock()
 	if k.plugged[key] != nil {
-		return // its status could not be written
+		return // it is plugged; the write of its status failed
 	}
 	addresses := addressesOf(r)
-	// One without an owner is of a pod that is gone, with what it had got so far.
+	// A record without an owner is of a pod that is gone. It has the addresses that the pod
+	// had got so far.
 	whole := len(r.OwnerReferences) > 0
 	if whole && len(addresses) != 2 {
 		k.fault("record %s has %v, not one address of each family", key.Name, addresses)
@@ -318,7 +320,7 @@ func (k *kubelets) unplug(key types.NamespacedName) (addresses []string) {
 	return addresses
 }
 
-// missing is how many pods have no record yet.
+// missing returns the number of pods that have no record yet.
 func (k *kubelets) missing(ctx context.Context, pods []*corev1.Pod) (int, error) {
 	var list v1alpha1.PodAttachmentList
 	if err := k.cache.List(ctx, &list, client.UnsafeDisableDeepCopy); err != nil {
@@ -341,56 +343,56 @@ func (k *kubelets) missing(ctx context.Context, pods []*corev1.Pod) (int, error)
 	return n, nil
 }
 
-// summary is how often a pod was plugged, with how many addresses in all, and for
-// how many claims.
+// summary returns the number of times that a pod was plugged, of different addresses, and of
+// claims.
 func (k *kubelets) summary() (plugged, addresses, claims int) {
 	k.mu.Lock()
 	defer k.mu.Unlock()
 	return k.count, len(k.used), len(k.claims)
 }
 
-// havoc befalls controllers after a random number of their writes: one is killed,
-// before or after the write or a moment later, or the control plane is.
-type havoc struct {
-	crash chan struct{} // of the control plane
-	up    sync.RWMutex  // held to read by who needs the API server
+// crasher kills a controller after a random number of writes: before the write, after it or up
+// to 300 ms later. In some cases it kills the control plane instead.
+type crasher struct {
+	crash chan struct{} // one value for each crash of the control plane
+	up    sync.RWMutex  // read-locked while the API server is needed
 
 	mu              sync.Mutex
 	rng             *rand.Rand
-	left            int // moments until the next
+	left            int // moments until the next crash
 	kills, restarts int
-	over            bool
+	stopped         bool
 }
 
-func newHavoc(seed uint64) *havoc {
-	h := &havoc{rng: rand.New(rand.NewPCG(seed, 1)), crash: make(chan struct{}, 1)}
-	h.left = 1 + h.rng.IntN(livesPerWave/3) // early enough for few pods
+func newCrasher(seed uint64) *crasher {
+	h := &crasher{rng: rand.New(rand.NewPCG(seed, 1)), crash: make(chan struct{}, 1)}
+	h.left = 1 + h.rng.IntN(podsPerWave/3) // early enough if the pods are few
 	return h
 }
 
-// befall makes it happen to a program behind a killer too.
-func (h *havoc) befall(k *killer, p *program) {
+// addProgram adds a program, and the killer between it and the API server.
+func (h *crasher) addProgram(k *killer, p *program) {
 	k.aim(p, func(m moment) bool { return h.due(m, p) })
 }
 
-// due counts writes of resources that are ours: the Lease is written all the
-// time.
-func (h *havoc) due(m moment, p *program) bool {
+// due reports whether the killer kills the program now. It counts the moments of
+// Fairlead's resources only, since the Lease is written all the time.
+func (h *crasher) due(m moment, p *program) bool {
 	h.mu.Lock()
 	defer h.mu.Unlock()
-	if m.resource == "" || h.over {
+	if m.resource == "" || h.stopped {
 		return false
 	}
 	if h.left--; h.left > 0 {
 		return false
 	}
-	h.left = 1 + h.rng.IntN(2*havocEvery)
+	h.left = 1 + h.rng.IntN(2*crashEvery)
 	switch what := h.rng.IntN(6); {
 	case h.kills > 0 && (what == 0 || h.restarts == 0):
 		select {
 		case h.crash <- struct{}{}:
 			h.restarts++
-		default: // it is about to
+		default: // a crash is pending
 		}
 		return false
 	case what < 3:
@@ -403,9 +405,9 @@ func (h *havoc) due(m moment, p *program) bool {
 	}
 }
 
-// breakAPI kills the control plane whenever it is due and starts it again, until
-// the test ends.
-func (h *havoc) breakAPI(t *testing.T, c *cluster.Cluster) {
+// crashAPI kills the control plane and starts it again for each value in crash, until the
+// test ends.
+func (h *crasher) crashAPI(t *testing.T, c *cluster.Cluster) {
 	ctx, cancel := context.WithCancel(context.Background())
 	done := make(chan struct{})
 	go func() {
@@ -425,16 +427,17 @@ func (h *havoc) breakAPI(t *testing.T, c *cluster.Cluster) {
 	t.Cleanup(func() { cancel(); <-done })
 }
 
-func (h *havoc) restart(c *cluster.Cluster) error {
+func (h *crasher) restart(c *cluster.Cluster) error {
 	h.up.Lock()
 	defer h.up.Unlock()
 	return c.Restart()
 }
 
-// end ends it, and returns how often it struck.
-func (h *havoc) end() (kills, restarts int) {
+// end stops the crashes. It returns the number of killed controllers and of killed control
+// planes.
+func (h *crasher) end() (kills, restarts int) {
 	h.mu.Lock()
 	defer h.mu.Unlock()
-	h.over = true
+	h.stopped = true
 	return h.kills, h.restarts
 }

@@ -16,24 +16,24 @@ import (
 	"fairlead.dev/fairlead/test/cluster"
 )
 
-// whereabouts#546: pods that were deleted while nothing ran leaked their
-// addresses. While the controller is down here one pod goes, one finishes,
-// one goes and its record with it, so that only the block knows of it, and one
-// goes with its node, which is said to be off.
+// In whereabouts#546, pods that were deleted while no controller ran leaked their addresses.
+// Here, while the controller is down, one pod is deleted and one finishes. One is deleted
+// with its record, so that only the block names it. One is deleted on a node with the
+// out-of-service taint.
 func TestWhatHappenedWhileDown(t *testing.T) {
 	c := cluster.Exclusive(t)
 	const name = "missed"
-	world := oneNode(t, c, name)
+	w := oneNode(t, c, name)
 	off := c.Node(name + "-off")
 	gone, finished, forgotten, stays := c.Pod("gone", name), c.Pod("finished", name), c.Pod("forgotten", name), c.Pod("stays", name)
 	stranded := c.Pod("stranded", off.Name)
 	t.Run("up", func(t *testing.T) {
 		supervise(t, c.Account(cluster.ControllerAccount, ""))
 		c.Eventually(t, "all records", func(ctx context.Context) error {
-			return world.recorded(ctx, []*corev1.Pod{gone, finished, forgotten, stays})
+			return w.recorded(ctx, []*corev1.Pod{gone, finished, forgotten, stays})
 		})
-		c.Eventually(t, "a pod that was plugged", func(ctx context.Context) error { return world.plugged(ctx, stranded) })
-	}) // and with it ends the controller
+		c.Eventually(t, "a pod that was plugged", func(ctx context.Context) error { return w.setAttached(ctx, stranded) })
+	}) // the controller ends with the subtest
 	if t.Failed() {
 		return
 	}
@@ -47,18 +47,19 @@ func TestWhatHappenedWhileDown(t *testing.T) {
 	if err := c.Client.Status().Patch(t.Context(), after, client.MergeFrom(finished)); err != nil {
 		t.Fatal(err)
 	}
-	forget(t, c, forgotten)
+	deleteRecord(t, c, forgotten)
 	switchOff(t, c, off)
 	late := c.Pod("late", name)
 
 	supervise(t, c.Account(cluster.ControllerAccount, ""))
-	c.Eventually(t, "what the living have, and nothing else", func(ctx context.Context) error {
-		return world.holdsOnly(ctx, []*corev1.Pod{stays, late})
+	c.Eventually(t, "records and addresses of the running pods only", func(ctx context.Context) error {
+		return w.holdsOnly(ctx, []*corev1.Pod{stays, late})
 	})
 	c.Eventually(t, "a clean audit", func(ctx context.Context) error { return audited(ctx, c) })
 }
 
-// switchOff says of a node what Kubernetes and an operator say of one that is off.
+// switchOff marks a node as powered off: it adds the out-of-service taint, as an operator
+// does, and sets the node's condition to Unknown, as Kubernetes does.
 func switchOff(t *testing.T, c *cluster.Cluster, node *corev1.Node) {
 	t.Helper()
 	before := node.DeepCopy()
@@ -73,9 +74,9 @@ func switchOff(t *testing.T, c *cluster.Cluster, node *corev1.Node) {
 	}
 }
 
-// plugged says of a pod that it is, and fails until it has a record: of such
-// the world does not say Detached by itself.
-func (w *world) plugged(ctx context.Context, p *corev1.Pod) error {
+// setAttached sets Attached on the record of a pod. It returns an error until the pod has a
+// record. detach does not change a record with a sandbox.
+func (w *observer) setAttached(ctx context.Context, p *corev1.Pod) error {
 	records, err := w.records(ctx)
 	if err != nil {
 		return err
@@ -85,11 +86,11 @@ func (w *world) plugged(ctx context.Context, p *corev1.Pod) error {
 		return fmt.Errorf("pod %s has no record", p.Name)
 	}
 	at := metav1.NowMicro()
-	return w.write(ctx, &records[i], v1alpha1.Sandbox{ID: "c0ffee", BootID: "boot-1", State: v1alpha1.SandboxAttached, AttachedAt: &at})
+	return w.writeSandbox(ctx, &records[i], v1alpha1.Sandbox{ID: "c0ffee", BootID: "boot-1", State: v1alpha1.SandboxAttached, AttachedAt: &at})
 }
 
-// forget takes the record of a pod that is gone away, finalizer and all.
-func forget(t *testing.T, c *cluster.Cluster, p *corev1.Pod) {
+// deleteRecord deletes the record of a pod without its release: it removes the finalizer first.
+func deleteRecord(t *testing.T, c *cluster.Cluster, p *corev1.Pod) {
 	t.Helper()
 	c.Eventually(t, "the record of pod "+p.Name+" to be gone", func(ctx context.Context) error {
 		var list v1alpha1.PodAttachmentList
@@ -109,12 +110,12 @@ func forget(t *testing.T, c *cluster.Cluster, p *corev1.Pod) {
 		if err := c.Client.Delete(ctx, record); client.IgnoreNotFound(err) != nil {
 			return err
 		}
-		return fmt.Errorf("it was there until now")
+		return fmt.Errorf("it was there until this deletion")
 	})
 }
 
-// holdsOnly fails until exactly these pods have records, and addresses.
-func (w *world) holdsOnly(ctx context.Context, pods []*corev1.Pod) error {
+// holdsOnly returns an error until exactly these pods have records and addresses, one each.
+func (w *observer) holdsOnly(ctx context.Context, pods []*corev1.Pod) error {
 	records, err := w.records(ctx)
 	if err != nil {
 		return err

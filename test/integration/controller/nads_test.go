@@ -22,8 +22,8 @@ import (
 	"fairlead.dev/fairlead/test/cluster"
 )
 
-// tenant may do with pods, networks and claims what she likes in a namespace of her own,
-// and read events there; nothing else.
+// tenant is a user who may create and delete pods and networks in her own namespace, and list
+// events there. She has no other rights.
 type tenant struct {
 	client.Client
 	c  *cluster.Cluster
@@ -63,7 +63,7 @@ func create(t *testing.T, c *cluster.Cluster, o client.Object) {
 	}
 }
 
-// make creates an object as soon as her rights are in force.
+// make creates an object, and retries until her rights are in force.
 func (m *tenant) make(t *testing.T, o client.Object) {
 	t.Helper()
 	m.c.Eventually(t, "the tenant to make "+o.GetName(), func(ctx context.Context) error {
@@ -72,7 +72,7 @@ func (m *tenant) make(t *testing.T, o client.Object) {
 	})
 }
 
-// pod makes a pod on node-x.
+// pod creates a pod on node-x.
 func (m *tenant) pod(t *testing.T, name string, annotations map[string]string) *corev1.Pod {
 	t.Helper()
 	p := &corev1.Pod{
@@ -113,8 +113,9 @@ func configOf(ipam string) string {
 	return `{"cniVersion":"1.0.0","name":"x","type":"macvlan","ipam":{` + ipam + `}}`
 }
 
-// told waits for an event on an object of hers that says all of it, and returns it.
-func (m *tenant) told(t *testing.T, of client.Object, reason string, says ...string) (note string) {
+// wantEvent waits for an event on an object of hers with this reason and all texts in its
+// note. It returns the note.
+func (m *tenant) wantEvent(t *testing.T, of client.Object, reason string, texts ...string) (note string) {
 	t.Helper()
 	m.c.Eventually(t, "the event "+reason+" on "+of.GetName(), func(ctx context.Context) error {
 		var list eventsv1.EventList
@@ -127,17 +128,17 @@ func (m *tenant) told(t *testing.T, of client.Object, reason string, says ...str
 				continue
 			}
 			note = e.Note
-			if e.Reason == reason && !slices.ContainsFunc(says, func(s string) bool { return !strings.Contains(note, s) }) {
+			if e.Reason == reason && !slices.ContainsFunc(texts, func(s string) bool { return !strings.Contains(note, s) }) {
 				return nil
 			}
 			seen = append(seen, e.Reason+": "+note)
 		}
-		return fmt.Errorf("seen: %q, want one that says %q", seen, says)
+		return fmt.Errorf("seen: %q, want an event with %q", seen, texts)
 	})
 	return note
 }
 
-// has waits until pods have records, and returns what each has on net1.
+// has waits until the pods have records, and returns the interface net1 of each.
 func (m *tenant) has(t *testing.T, pods ...*corev1.Pod) (out []v1alpha1.Interface) {
 	t.Helper()
 	for _, p := range pods {
@@ -158,7 +159,8 @@ func (m *tenant) has(t *testing.T, pods ...*corev1.Pod) (out []v1alpha1.Interfac
 	return out
 }
 
-// taken are the addresses of a domain that somebody has or keeps.
+// taken returns the number of slots in use in a domain: addresses that a pod has, a claim
+// keeps or that cool down.
 func taken(ctx context.Context, c *cluster.Cluster, domain string) (n int, err error) {
 	var list v1alpha1.IPBlockList
 	err = c.Client.List(ctx, &list, client.MatchingLabels{v1alpha1.LabelDomain: domain})
@@ -172,9 +174,9 @@ func team(name string) *metav1.LabelSelector {
 	return &metav1.LabelSelector{MatchLabels: map[string]string{"team": name}}
 }
 
-// A network's author reaches what the operator opened to her namespace, and otherwise
-// what nobody else has: not the domains, pools, selectors and quotas of others, nor the
-// default network.
+// The author of a network reaches the pools that the operator opened to her namespace, and
+// otherwise a domain of her own. She does not reach the domains, pools, selectors and quotas
+// of others, nor the default network.
 func TestNetworksReachWhatWasOpened(t *testing.T) {
 	c := cluster.Exclusive(t)
 	c.Networks()
@@ -188,8 +190,8 @@ func TestNetworksReachWhatWasOpened(t *testing.T) {
 		create(t, c, p)
 	}
 	supervise(t, c.Account(cluster.ControllerAccount, ""), "multiVIFSources: [npwg]", "networkPoolsPerNamespace: 4")
-	w := &world{c: c, domain: "shop"}
-	w.keep(t, 20*time.Millisecond, func(ctx context.Context) {
+	w := &observer{c: c, domain: "shop"}
+	w.repeat(t, 20*time.Millisecond, func(ctx context.Context) {
 		var all v1alpha1.PodAttachmentList
 		if c.Client.List(ctx, &all) == nil {
 			w.detach(ctx, all.Items)
@@ -198,56 +200,56 @@ func TestNetworksReachWhatWasOpened(t *testing.T) {
 	evil := newTenant(t, c, "evil", map[string]string{"team": "evil"})
 	shop := newTenant(t, c, "shop", map[string]string{"team": "shop"})
 
-	t.Run("what was not opened is refused", func(t *testing.T) {
+	t.Run("a pool that was not opened is refused", func(t *testing.T) {
 		named := evil.network(t, "named", `"type":"whereabouts","range":"10.60.0.0/24","network_name":"shop"`)
 		evil.network(t, "pools", `"type":"fairlead-ipam","pools":["shop"]`)
 		evil.network(t, "defaults", `"type":"fairlead-ipam"`)
 		inside := evil.network(t, "inside", `"type":"whereabouts","range":"10.1.0.0/26"`)
-		evil.told(t, named, "NetworkInvalid", "spec.networkNamespaceSelector", "shop")
-		evil.told(t, inside, "NetworkInvalid", "default network")
-		for _, tc := range []struct{ network, reason, says string }{
+		evil.wantEvent(t, named, "NetworkInvalid", "spec.networkNamespaceSelector", "shop")
+		evil.wantEvent(t, inside, "NetworkInvalid", "default network")
+		for _, tc := range []struct{ network, reason, text string }{
 			{"named", "NetworkInvalid", "spec.networkNamespaceSelector"},
 			{"pools", "NetworkNotFound", "pool shop: not found: it is open to no network of namespace " + evil.ns},
 			{"defaults", "NetworkNotFound", "pool default: not found: it is open to no network of namespace " + evil.ns},
 			{"inside", "NetworkInvalid", "default network"},
 		} {
 			p := evil.on(t, "on-"+tc.network, tc.network)
-			evil.told(t, p, tc.reason, tc.says)
+			evil.wantEvent(t, p, tc.reason, tc.text)
 		}
 		if n, err := taken(t.Context(), c, "shop"); err != nil || n != 0 {
 			t.Errorf("error %v: %d addresses of domain shop are taken", err, n)
 		}
 	})
 
-	t.Run("what was opened has its quota", func(t *testing.T) {
+	t.Run("a pool that was opened keeps its quota", func(t *testing.T) {
 		shop.network(t, "named", `"type":"whereabouts","range":"10.60.0.0/24","network_name":"shop"`)
 		first := shop.on(t, "first", "named")
 		if got := shop.has(t, first)[0]; got.Pool != "shop" || got.Domain != "shop" {
 			t.Errorf("it has %+v", got)
 		}
-		shop.told(t, shop.on(t, "second", "named"), "NetworkExhausted", "spec.quota.perNamespace allows 1")
+		shop.wantEvent(t, shop.on(t, "second", "named"), "NetworkExhausted", "spec.quota.perNamespace allows 1")
 		if n, err := taken(t.Context(), c, "shop"); err != nil || n != 1 {
 			t.Errorf("error %v: %d addresses of domain shop are taken", err, n)
 		}
 	})
 
-	t.Run("what a namespace names itself is its own", func(t *testing.T) {
+	t.Run("a domain that a namespace names is its own", func(t *testing.T) {
 		mine := evil.network(t, "mine", `"type":"whereabouts","range":"10.70.0.0/24","network_name":"lan"`)
 		theirs := shop.network(t, "theirs", `"type":"whereabouts","range":"10.70.0.0/24","network_name":"lan"`)
 		a, b := evil.has(t, evil.on(t, "mine", "mine"))[0], shop.has(t, shop.on(t, "theirs", "theirs"))[0]
 		if a.Domain == b.Domain || !strings.HasPrefix(a.Domain, "nad-"+evil.ns) {
 			t.Errorf("the domains are %s and %s", a.Domain, b.Domain)
 		}
-		if note := evil.told(t, mine, "RangeShared", "10.70.0.0/24", "spec.networkNamespaceSelector"); strings.Contains(note, shop.ns) {
+		if note := evil.wantEvent(t, mine, "RangeShared", "10.70.0.0/24", "spec.networkNamespaceSelector"); strings.Contains(note, shop.ns) {
 			t.Errorf("the event names the other namespace: %s", note)
 		}
-		shop.told(t, theirs, "RangeShared", "10.70.0.0/24")
+		shop.wantEvent(t, theirs, "RangeShared", "10.70.0.0/24")
 	})
 
 	t.Run("a network that changes leaves nothing", func(t *testing.T) { changing(t, newTenant(t, c, "changing", nil)) })
 }
 
-// changing edits a network many times, with a pod on it now and then.
+// changing edits a network 305 times, the last times with a pod on it.
 func changing(t *testing.T, m *tenant) {
 	config := func(i int) string {
 		return fmt.Sprintf(`"type":"whereabouts","range":"10.%d.%d.0/24","network_name":"d%d"`, 100+i/200, i%200, i)
@@ -288,7 +290,7 @@ func changing(t *testing.T, m *tenant) {
 		}
 	}
 	count(1)
-	// Pools that are in use stay, and there are no more of them than may be.
+	// Pools in use stay, up to the limit networkPoolsPerNamespace.
 	var pods []*corev1.Pod
 	for i := range 4 {
 		edit(nad, 300+i)
@@ -297,13 +299,13 @@ func changing(t *testing.T, m *tenant) {
 		pods = append(pods, p)
 	}
 	edit(nad, 304)
-	m.told(t, nad, "PoolLimit", "networkPoolsPerNamespace", "there are 4")
+	m.wantEvent(t, nad, "PoolLimit", "networkPoolsPerNamespace", "there are 4")
 	waits := m.on(t, "waits", "x")
-	m.told(t, waits, "NetworkUnavailable", "an event on the network says why")
+	m.wantEvent(t, waits, "NetworkUnavailable", "an event on the network says why")
 	count(4)
 	m.delete(t, pods[0])
 	m.has(t, waits)
-	// When all is gone nothing is left: no pool and no block.
+	// After the network and its pods are deleted, no pool and no block is left.
 	m.delete(t, nad)
 	m.delete(t, waits)
 	for _, p := range pods[1:] {
@@ -322,8 +324,8 @@ func changing(t *testing.T, m *tenant) {
 	})
 }
 
-// A tenant's event tells who has an address where that is in her namespace, and of
-// others nothing.
+// An event on a tenant's pod names the holder of an address if the holder is in her
+// namespace, and no details of other holders.
 func TestEventsTellNothingOfOthers(t *testing.T) {
 	c := cluster.Exclusive(t)
 	c.Node("node-x")
@@ -333,19 +335,19 @@ func TestEventsTellNothingOfOthers(t *testing.T) {
 	m := newTenant(t, c, "evil", nil)
 	victim := c.Pod("db-0", "node-secret")
 	asks := m.pod(t, "asks", map[string]string{v1alpha1.AnnotationAddresses: addressOf(t, c, victim)})
-	note := m.told(t, asks, "NetworkConflict", "is held by another pod")
+	note := m.wantEvent(t, asks, "NetworkConflict", "is held by another pod")
 	for _, secret := range []string{victim.Name, victim.Namespace, string(victim.UID), "node-secret"} {
 		if strings.Contains(note, secret) {
-			t.Errorf("the event tells %s: %s", secret, note)
+			t.Errorf("the event names %s: %s", secret, note)
 		}
 	}
 	own := m.pod(t, "own", nil)
 	again := m.pod(t, "again", map[string]string{v1alpha1.AnnotationAddresses: addressOf(t, c, own)})
-	m.told(t, again, "NetworkConflict", m.ns+"/own")
+	m.wantEvent(t, again, "NetworkConflict", m.ns+"/own")
 
-	// Texts of several bytes a character make the event longer, and are told too.
+	// Characters of several bytes make the note longer. The event is written for them, too.
 	for i, text := range []string{strings.Repeat("\U0001F600", 253), "a" + strings.Repeat("\U0001F600", 252), "ab" + strings.Repeat("\U0001F600", 251)} {
 		p := m.pod(t, fmt.Sprintf("long-%d", i), map[string]string{v1alpha1.AnnotationClaim: text + " ", v1alpha1.AnnotationAddresses: "10.1.0.1"})
-		m.told(t, p, "NetworkInvalid", v1alpha1.AnnotationClaim)
+		m.wantEvent(t, p, "NetworkInvalid", v1alpha1.AnnotationClaim)
 	}
 }

@@ -2,5 +2,6 @@
 
 package controller
 
-// raced is true under the race detector, which the controllers then have too.
+// raced is true if the tests run with the race detector. Then the controllers are built with
+// it, too.
 const raced = false

@@ -17,13 +17,13 @@ import (
 	"fairlead.dev/fairlead/test/cluster"
 )
 
-// TestPools runs the program; the test plays node-x.
+// TestPools runs the controller; the test plays node-x.
 func TestPools(t *testing.T) {
 	c := cluster.Exclusive(t)
 	c.Node("node-x")
 	supervise(t, c.Account(cluster.ControllerAccount, ""))
-	w := &poolWorld{claimWorld{&world{c: c, domain: "pools"}}}
-	w.keep(t, 10*time.Millisecond, func(ctx context.Context) { w.detach(ctx, w.look(ctx)) })
+	w := &poolTest{claimTest{&observer{c: c, domain: "pools"}}}
+	w.repeat(t, 10*time.Millisecond, func(ctx context.Context) { w.detach(ctx, w.inspect(ctx)) })
 	t.Run("fallback", w.fallback)
 	t.Run("selectors", w.selectors)
 	t.Run("quota", w.quota)
@@ -31,9 +31,9 @@ func TestPools(t *testing.T) {
 	t.Run("exhaustion", w.exhaustion)
 }
 
-type poolWorld struct{ claimWorld }
+type poolTest struct{ claimTest }
 
-func (w *poolWorld) pool(t *testing.T, name string, spec v1alpha1.IPPoolSpec) *v1alpha1.IPPool {
+func (w *poolTest) pool(t *testing.T, name string, spec v1alpha1.IPPoolSpec) *v1alpha1.IPPool {
 	t.Helper()
 	spec.Domain, spec.Cooldown = w.domain, &metav1.Duration{Duration: 5 * time.Second}
 	p := &v1alpha1.IPPool{ObjectMeta: metav1.ObjectMeta{Name: name}, Spec: spec}
@@ -41,20 +41,20 @@ func (w *poolWorld) pool(t *testing.T, name string, spec v1alpha1.IPPoolSpec) *v
 	return p
 }
 
-func (w *poolWorld) create(t *testing.T, o client.Object) {
+func (w *poolTest) create(t *testing.T, o client.Object) {
 	t.Helper()
 	if err := w.c.Client.Create(t.Context(), o); err != nil {
 		t.Fatal(err)
 	}
 }
 
-// pod makes a pod that draws from pools.
-func (w *poolWorld) pod(name, pools string) *corev1.Pod {
+// pod creates a pod with these pools in its annotation.
+func (w *poolTest) pod(name, pools string) *corev1.Pod {
 	return w.annotated(name, "node-x", v1alpha1.AnnotationPools, pools)
 }
 
-// has waits until a pod has an address, of a pool.
-func (w *poolWorld) has(t *testing.T, p *corev1.Pod, address, pool string) {
+// has waits until a pod has a record, and checks its address and pool.
+func (w *poolTest) has(t *testing.T, p *corev1.Pod, address, pool string) {
 	t.Helper()
 	if got := addressOf(t, w.c, p); got != address {
 		t.Errorf("pod %s has %s, want %s", p.Name, got, address)
@@ -71,7 +71,7 @@ func (w *poolWorld) has(t *testing.T, p *corev1.Pod, address, pool string) {
 }
 
 // label sets a label of a node or namespace.
-func (w *poolWorld) label(t *testing.T, o client.Object, key, value string) {
+func (w *poolTest) label(t *testing.T, o client.Object, key, value string) {
 	t.Helper()
 	patch := fmt.Sprintf(`{"metadata":{"labels":{%q:%q}}}`, key, value)
 	if err := w.c.Client.Patch(t.Context(), o, client.RawPatch("application/merge-patch+json", []byte(patch))); err != nil {
@@ -79,8 +79,9 @@ func (w *poolWorld) label(t *testing.T, o client.Object, key, value string) {
 	}
 }
 
-// status waits until a pool's or reservation's condition is as it should be.
-func (w *poolWorld) status(t *testing.T, o client.Object, condition string, want metav1.ConditionStatus, says string) {
+// status waits until a condition of a pool or reservation has the status want and a message
+// that contains text. It checks I7 on a pool.
+func (w *poolTest) status(t *testing.T, o client.Object, condition string, want metav1.ConditionStatus, text string) {
 	t.Helper()
 	w.c.Eventually(t, fmt.Sprintf("%s of %s to be %s", condition, o.GetName(), want), func(ctx context.Context) error {
 		if err := w.c.Client.Get(ctx, client.ObjectKeyFromObject(o), o); err != nil {
@@ -98,14 +99,14 @@ func (w *poolWorld) status(t *testing.T, o client.Object, condition string, want
 			all = o.Status.Conditions
 		}
 		got := meta.FindStatusCondition(all, condition)
-		if got == nil || got.Status != want || !strings.Contains(got.Message, says) {
-			return fmt.Errorf("it is %+v, want %q", got, says)
+		if got == nil || got.Status != want || !strings.Contains(got.Message, text) {
+			return fmt.Errorf("it is %+v, want %q", got, text)
 		}
 		return nil
 	})
 }
 
-func (w *poolWorld) fallback(t *testing.T) {
+func (w *poolTest) fallback(t *testing.T) {
 	w.pool(t, "small", v1alpha1.IPPoolSpec{Ranges: []string{"10.1.0.1"}})
 	w.pool(t, "large", v1alpha1.IPPoolSpec{Ranges: []string{"10.1.0.8-10.1.0.9"}})
 	const pools = "missing,small,large"
@@ -120,8 +121,8 @@ func (w *poolWorld) fallback(t *testing.T) {
 	w.refused(t, w.pod("fallback-4", "Small"), "NetworkInvalid", "annotation fairlead.dev/pools", `"Small"`)
 }
 
-// A pod that no pool is for waits, and is served as soon as labels let it in.
-func (w *poolWorld) selectors(t *testing.T) {
+// A pod that no pool selects waits, and gets its network as soon as labels match a selector.
+func (w *poolTest) selectors(t *testing.T) {
 	selects := func(key string) *metav1.LabelSelector {
 		return &metav1.LabelSelector{MatchLabels: map[string]string{key: "a"}}
 	}
@@ -149,7 +150,7 @@ func (w *poolWorld) selectors(t *testing.T) {
 	w.status(t, broken, v1alpha1.ConditionReady, metav1.ConditionFalse, "spec.namespaceSelector")
 }
 
-func (w *poolWorld) quota(t *testing.T) {
+func (w *poolTest) quota(t *testing.T) {
 	w.pool(t, "quota", v1alpha1.IPPoolSpec{Ranges: []string{"10.3.0.0/24"}, Quota: v1alpha1.Quota{PerNamespace: 4}})
 	var pods []*corev1.Pod
 	for n := range 12 {
@@ -198,9 +199,9 @@ func (w *poolWorld) quota(t *testing.T) {
 	})
 }
 
-// A reservation takes effect while pods run, also on the block that is there;
-// who has an address of it keeps it.
-func (w *poolWorld) reservation(t *testing.T) {
+// A reservation takes effect while pods run, also in existing blocks. A pod that already has
+// a reserved address keeps it.
+func (w *poolTest) reservation(t *testing.T) {
 	pool := w.pool(t, "reserved", v1alpha1.IPPoolSpec{Ranges: []string{"10.4.0.1-10.4.0.3"}})
 	before := w.pod("reserved-0", "reserved")
 	w.has(t, before, "10.4.0.1", "reserved")
@@ -213,7 +214,7 @@ func (w *poolWorld) reservation(t *testing.T) {
 	if got := strings.Join(r.Status.InUse, " "); got != "10.4.0.1" {
 		t.Errorf("in use: %s", got)
 	}
-	w.c.Eventually(t, "the pool to count what is reserved", func(ctx context.Context) error {
+	w.c.Eventually(t, "the pool to count the reserved address", func(ctx context.Context) error {
 		if err := w.c.Client.Get(ctx, client.ObjectKeyFromObject(pool), pool); err != nil {
 			return err
 		}
@@ -237,9 +238,9 @@ func (w *poolWorld) reservation(t *testing.T) {
 	w.status(t, wrong, v1alpha1.ConditionReady, metav1.ConditionFalse, "spec.ranges[0]")
 }
 
-// What is exhausted says so on the pod and on the pool, with the counts, and
-// both recover.
-func (w *poolWorld) exhaustion(t *testing.T) {
+// An exhausted pool is reported on the pod and on the pool, with the counts. Both recover when
+// an address becomes free.
+func (w *poolTest) exhaustion(t *testing.T) {
 	pool := w.pool(t, "full", v1alpha1.IPPoolSpec{Ranges: []string{"10.5.0.1"}})
 	first := w.pod("full-0", "full")
 	w.has(t, first, "10.5.0.1", "full")

@@ -23,16 +23,15 @@ import (
 	"fairlead.dev/fairlead/test/cluster"
 )
 
-// Each malformed pool is refused with an error that names the field, by the
-// API server or on the pool itself, and no pod gets an address of it. Among
-// them are those that whereabouts took without a word (research 1.1: a start
-// outside the range, excludes outside it).
+// Each malformed pool is refused with an error that names the field, by the API server or in
+// a condition of the pool, and no pod gets an address of it. Some of them whereabouts
+// accepted silently (research 1.1: a start outside the range, excludes outside it).
 func TestMalformedPools(t *testing.T) {
 	c := cluster.Exclusive(t)
 	supervise(t, c.Account(cluster.ControllerAccount, ""))
 	c.Node("node-x")
-	w := &poolWorld{claimWorld{&world{c: c, domain: "default"}}}
-	w.keep(t, 10*time.Millisecond, func(ctx context.Context) { w.detach(ctx, w.look(ctx)) })
+	w := &poolTest{claimTest{&observer{c: c, domain: "default"}}}
+	w.repeat(t, 10*time.Millisecond, func(ctx context.Context) { w.detach(ctx, w.inspect(ctx)) })
 	cases := []struct {
 		name string
 		spec v1alpha1.IPPoolSpec
@@ -57,7 +56,7 @@ func TestMalformedPools(t *testing.T) {
 			err := c.Client.Create(t.Context(), pool)
 			if apierrors.IsInvalid(err) {
 				mentions(t, err.Error(), tc.want)
-				return // no pool, nothing to get addresses of
+				return // there is no pool that a pod could get an address of
 			}
 			if err != nil {
 				t.Fatal(err)
@@ -67,7 +66,7 @@ func TestMalformedPools(t *testing.T) {
 			waiting = append(waiting, p)
 			w.refused(t, p, "NetworkInvalid", tc.want...)
 			if err := w.empty(t.Context()); err != nil {
-				t.Errorf("somebody got an address of the pool: %v", err)
+				t.Errorf("a pod got an address of the pool: %v", err)
 			}
 			if err := c.Client.Delete(t.Context(), pool); err != nil {
 				t.Fatal(err)
@@ -82,8 +81,8 @@ func TestMalformedPools(t *testing.T) {
 	t.Run("edited while it is in use", func(t *testing.T) { w.edited(t, good, waiting) })
 }
 
-// edited makes a pool bad and good again, while pods use it.
-func (w *poolWorld) edited(t *testing.T, pool *v1alpha1.IPPool, pods []*corev1.Pod) {
+// edited makes a pool invalid and valid again while pods use it.
+func (w *poolTest) edited(t *testing.T, pool *v1alpha1.IPPool, pods []*corev1.Pod) {
 	change := func(ranges string) {
 		t.Helper()
 		patch := fmt.Sprintf(`{"spec":{"ranges":[%q]}}`, ranges)
@@ -97,7 +96,7 @@ func (w *poolWorld) edited(t *testing.T, pool *v1alpha1.IPPool, pods []*corev1.P
 	late := w.c.Pod("late", "node-x")
 	w.refused(t, late, "NetworkInvalid", "spec.ranges[0]", "10.1.0.0/24")
 	if err := w.holdsOnly(t.Context(), pods); err != nil {
-		t.Errorf("what pods had before: %v", err)
+		t.Errorf("the addresses that pods had before: %v", err)
 	}
 	w.delete(t, pods[0])
 	w.c.Eventually(t, "an address to be given back meanwhile", func(ctx context.Context) error { return w.holdsOnly(ctx, pods[1:]) })
@@ -105,8 +104,9 @@ func (w *poolWorld) edited(t *testing.T, pool *v1alpha1.IPPool, pods []*corev1.P
 	w.c.Eventually(t, "the pod that waited", func(ctx context.Context) error { return w.holdsOnly(ctx, append(pods[1:], late)) })
 }
 
-// invalid waits until a pool's condition says what is wrong with it.
-func (w *poolWorld) invalid(t *testing.T, pool *v1alpha1.IPPool, want []string) {
+// invalid waits until the condition Ready of a pool is False with the reason Invalid, and
+// checks its message.
+func (w *poolTest) invalid(t *testing.T, pool *v1alpha1.IPPool, want []string) {
 	t.Helper()
 	w.status(t, pool, v1alpha1.ConditionReady, metav1.ConditionFalse, want[0])
 	ready := meta.FindStatusCondition(pool.Status.Conditions, v1alpha1.ConditionReady)
@@ -125,13 +125,13 @@ func mentions(t *testing.T, text string, want []string) {
 	}
 }
 
-// longLease is one that no test waits for. Each process is at a port of its own, and is
-// found there again when it was killed and started again, as on a node.
+// longLease is a lease that does not expire during a test. Each process has its own port,
+// and a process that is started again has the same port, as on a node.
 const longLease = "leaderElection: {leaseDuration: 10m, renewDeadline: 9m, retryPeriod: 100ms, port: %d}"
 
-// A standby has everything in its caches and takes over when the leader goes:
-// at once when the leader ends in order, for it gives the lease back, and as soon as
-// it is seen that the leader's process has ended when it is killed. kuryr 1.7 had
+// A standby has warm caches and takes over when the leader ends. If the leader stops in
+// order, it gives the lease back, and the standby leads at once. If the leader is killed,
+// the standby leads as soon as it detects the end of the leader's process. kuryr 1.7 had
 // neither.
 func TestFailover(t *testing.T) {
 	c := cluster.Exclusive(t)
@@ -146,9 +146,10 @@ func TestFailover(t *testing.T) {
 		name, election string
 		signals        []syscall.Signal
 	}{
-		// Nobody waits for this lease to run out, but for a leader that gives it back.
+		// The lease does not expire; the leader gives it back.
 		{"in order", longLease, []syscall.Signal{syscall.SIGTERM, syscall.SIGTERM}},
-		// Nor for one that gives it back, but for the end of the leader's process.
+		// The lease does not expire and is not given back; the standby detects the end of the
+		// leader's process.
 		{"killed, long before the lease runs out", longLease, []syscall.Signal{syscall.SIGKILL, syscall.SIGKILL, syscall.SIGTERM}},
 		{"killed", briefLease, []syscall.Signal{syscall.SIGKILL, syscall.SIGTERM}},
 	}
@@ -165,7 +166,7 @@ func TestFailover(t *testing.T) {
 	for _, tc := range cases {
 		ok := t.Run(tc.name, func(t *testing.T) {
 			freeLease(t, c)
-			t.Cleanup(func() { freeLease(t, c) }) // whoever leads at the end is killed
+			t.Cleanup(func() { freeLease(t, c) }) // the last leader is killed and leaves its lease
 			for range 2 {
 				election := tc.election
 				if election == longLease {
@@ -179,8 +180,8 @@ func TestFailover(t *testing.T) {
 				if err := syscall.Kill(processOf(t, holder), signal); err != nil {
 					t.Fatal(err)
 				}
-				serves(t) // with its last breath the old one may be who does
-				c.Eventually(t, fmt.Sprintf("another leader than the one that got signal %v", signal), func(ctx context.Context) error {
+				serves(t) // the former leader may serve this pod before it ends
+				c.Eventually(t, fmt.Sprintf("another leader after signal %v", signal), func(ctx context.Context) error {
 					now, err := leads(ctx, c)
 					if err == nil && now == holder {
 						err = fmt.Errorf("%s still leads", now)
@@ -196,7 +197,7 @@ func TestFailover(t *testing.T) {
 	}
 }
 
-// freePort is a TCP port that nobody listens at.
+// freePort returns a TCP port of 127.0.0.1 that is not in use.
 func freePort(t *testing.T) int {
 	t.Helper()
 	l, err := net.Listen("tcp", "127.0.0.1:0")
@@ -207,7 +208,7 @@ func freePort(t *testing.T) int {
 	return l.Addr().(*net.TCPAddr).Port
 }
 
-// processOf is the process ID in an identity, its last part but one.
+// processOf returns the process ID in an identity, which is the last part but one.
 func processOf(t *testing.T, identity string) int {
 	t.Helper()
 	parts := strings.Split(identity, "_")
@@ -218,7 +219,7 @@ func processOf(t *testing.T, identity string) int {
 	return pid
 }
 
-// leaderOf waits for one, and returns its identity.
+// leaderOf waits for a leader and returns its identity.
 func leaderOf(t *testing.T, c *cluster.Cluster) (identity string) {
 	t.Helper()
 	c.Eventually(t, "a leader", func(ctx context.Context) (err error) {
@@ -228,7 +229,7 @@ func leaderOf(t *testing.T, c *cluster.Cluster) (identity string) {
 	return identity
 }
 
-// leads is the identity in the Lease.
+// leads returns the identity in the Lease, or an error if the Lease is free.
 func leads(ctx context.Context, c *cluster.Cluster) (string, error) {
 	lease := &coordinationv1.Lease{}
 	if err := c.Client.Get(ctx, client.ObjectKey{Namespace: cluster.AccountNamespace, Name: leaseName}, lease); err != nil {
@@ -254,7 +255,7 @@ func addressOf(t *testing.T, c *cluster.Cluster, p *corev1.Pod) string {
 				return nil
 			}
 		}
-		return fmt.Errorf("%d attachments, none of it", len(list.Items))
+		return fmt.Errorf("%d attachments, none of the pod", len(list.Items))
 	})
 	return address
 }

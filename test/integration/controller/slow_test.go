@@ -20,14 +20,14 @@ import (
 	"fairlead.dev/fairlead/test/cluster"
 )
 
-// slowAPI is the API server of one controller, with the rights of an installation,
-// that stalls when it is told to: requests are not answered, and watches stand still.
+// slowAPI is the API server of one controller, with the rights of an installation. While it
+// stalls, it answers no request and sends no event of a watch.
 type slowAPI struct {
 	*killer
 
 	mu    sync.Mutex
-	stall chan struct{}  // closed when it answers again; nil while it does
-	lists map[string]int // of which resource, also those that begin a watch
+	stall chan struct{}  // closed when it answers again; nil while it does not stall
+	lists map[string]int // number of lists by resource, also those at the begin of a watch
 }
 
 func newSlowAPI(t *testing.T, c *cluster.Cluster) *slowAPI {
@@ -77,7 +77,7 @@ func (s *slowAPI) resume() {
 	s.stall = nil
 }
 
-// listed is how often the resources were listed that a controller keeps in memory.
+// listed returns the number of lists of each resource that a controller keeps in memory.
 func (s *slowAPI) listed() map[string]int {
 	s.mu.Lock()
 	defer s.mu.Unlock()
@@ -90,7 +90,7 @@ func (s *slowAPI) listed() map[string]int {
 type slowWriter struct {
 	http.ResponseWriter
 	s   *slowAPI
-	ctx context.Context //nolint:containedctx // of the request
+	ctx context.Context //nolint:containedctx // the context of the request
 }
 
 func (w slowWriter) Write(p []byte) (int, error) {
@@ -101,9 +101,9 @@ func (w slowWriter) Write(p []byte) (int, error) {
 // Unwrap lets the proxy flush.
 func (w slowWriter) Unwrap() http.ResponseWriter { return w.ResponseWriter }
 
-// replicas are two controllers, each with an API server that may stall.
+// replicas are two controllers. Each has an API server that may stall.
 type replicas struct {
-	*world
+	*observer
 	apis     []*slowAPI
 	programs []*program
 }
@@ -121,7 +121,7 @@ func startReplicas(t *testing.T, c *cluster.Cluster, election string) *replicas 
 	}); err != nil {
 		t.Fatal(err)
 	}
-	r := &replicas{world: &world{c: c, domain: "slow"}}
+	r := &replicas{observer: &observer{c: c, domain: "slow"}}
 	for range 2 {
 		api := newSlowAPI(t, c)
 		r.apis = append(r.apis, api)
@@ -130,7 +130,7 @@ func startReplicas(t *testing.T, c *cluster.Cluster, election string) *replicas 
 	return r
 }
 
-// of is the program that an identity is of.
+// of returns the index of the program whose process has this identity.
 func (r *replicas) of(t *testing.T, identity string) int {
 	t.Helper()
 	pid := processOf(t, identity)
@@ -140,12 +140,12 @@ func (r *replicas) of(t *testing.T, identity string) int {
 		return p.process.Pid == pid
 	})
 	if i < 0 {
-		t.Fatalf("%s leads, which is no process of these", identity)
+		t.Fatalf("%s leads, and no program has this process", identity)
 	}
 	return i
 }
 
-// pods makes pods, some at once.
+// pods creates n pods, 8 at a time.
 func (r *replicas) pods(name string, n int) []*corev1.Pod {
 	pods := make([]*corev1.Pod, n)
 	var g sync.WaitGroup
@@ -165,7 +165,7 @@ func (r *replicas) pods(name string, n int) []*corev1.Pod {
 	return pods
 }
 
-// alive fails when a process ended.
+// alive checks that each program was started only once.
 func (r *replicas) alive(t *testing.T) {
 	t.Helper()
 	for i, p := range r.programs {
@@ -175,12 +175,12 @@ func (r *replicas) alive(t *testing.T) {
 	}
 }
 
-// An API server that stalls for 1, 3 and 10 s, again and again, while 1,000 pods
-// come, ends no process and changes no leader, and every pod has its one record. A
-// lease of 3 s lost the leader's process to one renewal that came late.
+// An API server that stalls for 1, 3 and 10 s, twice, while 1,000 pods are created ends no
+// process and changes no leader, and every pod has exactly one record. With a lease of 3 s,
+// one late renewal ended the leader's process.
 func TestStallsChangeNoLeader(t *testing.T) {
 	c := cluster.Exclusive(t)
-	r := startReplicas(t, c, "leaderElection: {port: 0}") // all else by default
+	r := startReplicas(t, c, "leaderElection: {port: 0}") // the other fields have their defaults
 	first := leaderOf(t, c)
 	made := make(chan []*corev1.Pod, 1)
 	go func() { made <- r.pods("web", 1000) }()
@@ -198,19 +198,19 @@ func TestStallsChangeNoLeader(t *testing.T) {
 	}
 	pods := <-made
 	c.Eventually(t, "all records", func(ctx context.Context) error { return r.recorded(ctx, pods) })
-	r.look(t.Context())
+	r.inspect(t.Context())
 	for _, f := range r.faults {
 		t.Error(f)
 	}
 	r.alive(t)
 	if now := leaderOf(t, c); now != first {
-		t.Errorf("%s leads, and %s did", now, first)
+		t.Errorf("%s leads, want %s still", now, first)
 	}
 }
 
-// A leader whose API server stalls for longer than the lease steps down in its
-// process, and another leads. When that one is killed the first leads again, with what
-// it had in memory: it lists nothing a second time.
+// A leader whose API server stalls for longer than the lease steps down, its process goes
+// on, and another process leads. When the second leader is killed, the first leads again
+// with the caches that it has in memory: it lists nothing a second time.
 func TestLeaderStepsDown(t *testing.T) {
 	c := cluster.Exclusive(t)
 	r := startReplicas(t, c, "leaderElection: {leaseDuration: 4s, renewDeadline: 3s, retryPeriod: 200ms, port: 0}")
@@ -241,7 +241,7 @@ func TestLeaderStepsDown(t *testing.T) {
 	if err := syscall.Kill(processOf(t, second), syscall.SIGKILL); err != nil {
 		t.Fatal(err)
 	}
-	// Who is started in its place may lead, too: then that one is killed.
+	// If the process that is started in its place leads, kill that process, too.
 	for now := other(second); now != first; now = other(now) {
 		if err := syscall.Kill(processOf(t, now), syscall.SIGKILL); err != nil {
 			t.Fatal(err)
@@ -249,7 +249,7 @@ func TestLeaderStepsDown(t *testing.T) {
 	}
 	pods = append(pods, r.pods("after", 20)...)
 	c.Eventually(t, "the records of the third term", func(ctx context.Context) error { return r.recorded(ctx, pods) })
-	r.look(t.Context())
+	r.inspect(t.Context())
 	for _, f := range r.faults {
 		t.Error(f)
 	}

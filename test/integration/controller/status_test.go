@@ -13,14 +13,14 @@ import (
 	"fairlead.dev/fairlead/test/cluster"
 )
 
-// TestStatusIsMended sees that the status of a pool, a claim and a reservation
-// becomes right again when it is not, whoever wrote it: a write of the controller's
-// own whose reply was lost, of what was right then, is such a one.
+// TestStatusIsMended checks that the controller corrects a wrong status of a pool, a claim
+// and a reservation, no matter which program wrote it. The controller itself can have
+// written it: an old status may be stored by a write whose reply was lost.
 func TestStatusIsMended(t *testing.T) {
 	c := cluster.Exclusive(t)
 	c.Node("node-x")
 	supervise(t, c.Account(cluster.ControllerAccount, ""))
-	w := &poolWorld{claimWorld{&world{c: c, domain: "status"}}}
+	w := &poolTest{claimTest{&observer{c: c, domain: "status"}}}
 	pool := w.pool(t, "default", v1alpha1.IPPoolSpec{Ranges: []string{"10.1.0.1"}})
 	address := addressOf(t, c, w.annotated("vm", "node-x", v1alpha1.AnnotationClaim, "vm"))
 	reservation := &v1alpha1.IPReservation{ObjectMeta: metav1.ObjectMeta{Name: "r"}, Spec: v1alpha1.IPReservationSpec{Domain: w.domain, Ranges: []string{address}}}
@@ -53,7 +53,7 @@ func TestStatusIsMended(t *testing.T) {
 		if cmp.Equal(want, tc.status(got)) {
 			t.Fatalf("%T: nothing is wrong with %+v", got, want)
 		}
-		c.Eventually(t, fmt.Sprintf("the status of a %T to be mended", got), func(ctx context.Context) error {
+		c.Eventually(t, fmt.Sprintf("the status of a %T to be corrected", got), func(ctx context.Context) error {
 			if err := c.Client.Get(ctx, client.ObjectKeyFromObject(got), got); err != nil {
 				return err
 			}

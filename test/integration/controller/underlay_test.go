@@ -13,13 +13,13 @@ import (
 	"fairlead.dev/fairlead/test/cluster"
 )
 
-// The NodeNetwork of a node confirms the addresses of its Node, follows them, and
-// confirms none when there is none: what a node says of itself is not enough (own
-// review 12).
+// The spec of a NodeNetwork confirms the addresses of the Node and follows their changes. If
+// the Node has no address, it confirms none: the addresses that a node reports itself are
+// not enough (own review 12).
 func TestUnderlayFollowsTheNode(t *testing.T) {
 	c := cluster.Exclusive(t)
 	node := c.Node("node-x")
-	// As a controller of the version before left it.
+	// A NodeNetwork as a controller of the previous version left it.
 	before := &v1alpha1.NodeNetwork{}
 	before.Name = node.Name
 	if err := c.Client.Create(t.Context(), before); err != nil {

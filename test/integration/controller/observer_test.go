@@ -19,25 +19,26 @@ import (
 	"fairlead.dev/fairlead/test/cluster"
 )
 
-// world is what the test sees of its namespace and of one domain.
-type world struct {
+// observer reads the PodAttachments of the test's namespace and the IPBlocks of one domain,
+// and collects faults.
+type observer struct {
 	c      *cluster.Cluster
 	domain string
 	mu     sync.Mutex
 	faults []string
 }
 
-// watchWorld looks at the world until the test ends, and plays the nodes: it
-// says Detached of each record that is being deleted.
-func watchWorld(t *testing.T, c *cluster.Cluster, domain string) *world {
-	w := &world{c: c, domain: domain}
-	w.keep(t, 10*time.Millisecond, func(ctx context.Context) { w.detach(ctx, w.look(ctx)) })
+// observe inspects the records every 10 ms until the test ends. It plays the nodes, too:
+// it sets Detached on each record that is being deleted.
+func observe(t *testing.T, c *cluster.Cluster, domain string) *observer {
+	w := &observer{c: c, domain: domain}
+	w.repeat(t, 10*time.Millisecond, func(ctx context.Context) { w.detach(ctx, w.inspect(ctx)) })
 	return w
 }
 
-// oneNode makes a node and the pool of the default network, in a domain of the
-// same name, and watches its world.
-func oneNode(t *testing.T, c *cluster.Cluster, name string) *world {
+// oneNode creates a node and the pool of the default network, whose domain has the name of
+// the node, and starts observe.
+func oneNode(t *testing.T, c *cluster.Cluster, name string) *observer {
 	t.Helper()
 	c.Node(name)
 	pool := &v1alpha1.IPPool{
@@ -47,12 +48,12 @@ func oneNode(t *testing.T, c *cluster.Cluster, name string) *world {
 	if err := c.Client.Create(t.Context(), pool); err != nil {
 		t.Fatal(err)
 	}
-	return watchWorld(t, c, name)
+	return observe(t, c, name)
 }
 
-// keep does something again and again until the test ends, which fails with the
-// faults that were noted.
-func (w *world) keep(t *testing.T, every time.Duration, do func(ctx context.Context)) {
+// repeat calls do in every interval until the test ends. Then the test fails with each
+// recorded fault.
+func (w *observer) repeat(t *testing.T, every time.Duration, do func(ctx context.Context)) {
 	ctx, cancel := context.WithCancel(context.Background())
 	done := make(chan struct{})
 	go func() {
@@ -72,14 +73,14 @@ func (w *world) keep(t *testing.T, every time.Duration, do func(ctx context.Cont
 	t.Cleanup(func() { cancel(); <-done })
 }
 
-func (w *world) records(ctx context.Context) ([]v1alpha1.PodAttachment, error) {
+func (w *observer) records(ctx context.Context) ([]v1alpha1.PodAttachment, error) {
 	var list v1alpha1.PodAttachmentList
 	err := w.c.Client.List(ctx, &list, client.InNamespace(w.c.Namespace))
 	return list.Items, err
 }
 
-// slots are the taken addresses by the pod UID that holds them.
-func (w *world) slots(ctx context.Context) (map[string]string, error) {
+// slots returns the taken addresses of the domain, each with the UID of the pod that holds it.
+func (w *observer) slots(ctx context.Context) (map[string]string, error) {
 	var list v1alpha1.IPBlockList
 	if err := w.c.Client.List(ctx, &list, client.MatchingLabels{v1alpha1.LabelDomain: w.domain}); err != nil {
 		return nil, err
@@ -96,8 +97,9 @@ func (w *world) slots(ctx context.Context) (map[string]string, error) {
 	return taken, nil
 }
 
-// look notes what must never be, and returns the records.
-func (w *world) look(ctx context.Context) []v1alpha1.PodAttachment {
+// inspect returns the records. It records a fault if two records name one address, or if the
+// slot of an address has another holder than the record of a running pod.
+func (w *observer) inspect(ctx context.Context) []v1alpha1.PodAttachment {
 	records, err := w.records(ctx)
 	if err != nil {
 		return nil
@@ -110,16 +112,16 @@ func (w *world) look(ctx context.Context) []v1alpha1.PodAttachment {
 	for i := range records {
 		r := &records[i]
 		if r.DeletionTimestamp != nil && detached(r) {
-			continue // its address may be somebody else's by now
+			continue // another pod may have its address by now
 		}
 		for _, address := range addressesOf(r) {
 			if other := seen[address]; other != "" {
 				w.fault("records %s and %s both name %s", other, r.Name, address)
 			}
 			seen[address] = r.Name
-			// The blocks were read after the record: unless it was being released
-			// then, its slot must say the same.
-			if holder := slots[address]; r.DeletionTimestamp == nil && holder != string(r.Spec.PodUID) && w.still(ctx, r) {
+			// The blocks were read after the records, so a slot must name the pod of its
+			// record, unless the record was being released at that time.
+			if holder := slots[address]; r.DeletionTimestamp == nil && holder != string(r.Spec.PodUID) && w.unchanged(ctx, r) {
 				w.fault("record %s names %s, which its slot gives to %q", r.Name, address, holder)
 			}
 		}
@@ -127,7 +129,7 @@ func (w *world) look(ctx context.Context) []v1alpha1.PodAttachment {
 	return records
 }
 
-// addressesOf are all addresses of a record.
+// addressesOf returns all addresses of a record.
 func addressesOf(r *v1alpha1.PodAttachment) []string {
 	return strings.Split(r.Spec.Summary.Addresses, ",")
 }
@@ -136,26 +138,26 @@ func detached(r *v1alpha1.PodAttachment) bool {
 	return r.Status.Sandbox != nil && r.Status.Sandbox.State == v1alpha1.SandboxDetached
 }
 
-// detach says Detached of the records that are being deleted.
-func (w *world) detach(ctx context.Context, records []v1alpha1.PodAttachment) {
+// detach sets Detached on the records that are being deleted and have no sandbox.
+func (w *observer) detach(ctx context.Context, records []v1alpha1.PodAttachment) {
 	for i := range records {
 		if r := &records[i]; r.DeletionTimestamp != nil && r.Status.Sandbox == nil {
-			_ = w.write(ctx, r, v1alpha1.Sandbox{State: v1alpha1.SandboxDetached})
+			_ = w.writeSandbox(ctx, r, v1alpha1.Sandbox{State: v1alpha1.SandboxDetached})
 		}
 	}
 }
 
-// write writes what a node says about a record.
-func (w *world) write(ctx context.Context, r *v1alpha1.PodAttachment, s v1alpha1.Sandbox) error {
+// writeSandbox sets the sandbox in the status of a record, as a node does.
+func (w *observer) writeSandbox(ctx context.Context, r *v1alpha1.PodAttachment, s v1alpha1.Sandbox) error {
 	after := r.DeepCopy()
 	after.Status.Sandbox = &s
 	return w.c.Client.Status().Patch(ctx, after, client.MergeFrom(r))
 }
 
-// still reports whether a record is as it was, and its pod too. That of a pod
-// that is gone or has finished may have been written late, by a controller that
-// was killed, when another one had taken everything back.
-func (w *world) still(ctx context.Context, r *v1alpha1.PodAttachment) bool {
+// unchanged reports whether the record is unchanged and its pod still runs. If the pod is gone
+// or finished, a controller that was killed may have written the record late, after another
+// controller had released the addresses.
+func (w *observer) unchanged(ctx context.Context, r *v1alpha1.PodAttachment) bool {
 	p := &corev1.Pod{}
 	err := w.c.Client.Get(ctx, client.ObjectKey{Namespace: r.Namespace, Name: r.Spec.PodName}, p)
 	if err != nil || p.UID != r.Spec.PodUID || !pod.Holds(p) {
@@ -166,14 +168,14 @@ func (w *world) still(ctx context.Context, r *v1alpha1.PodAttachment) bool {
 	return err == nil && now.ResourceVersion == r.ResourceVersion
 }
 
-func (w *world) fault(format string, args ...any) {
+func (w *observer) fault(format string, args ...any) {
 	w.mu.Lock()
 	defer w.mu.Unlock()
 	w.faults = append(w.faults, fmt.Sprintf(format, args...))
 }
 
-// recorded fails until each pod has exactly one record.
-func (w *world) recorded(ctx context.Context, pods []*corev1.Pod) error {
+// recorded returns an error until each pod has exactly one record.
+func (w *observer) recorded(ctx context.Context, pods []*corev1.Pod) error {
 	records, err := w.records(ctx)
 	if err != nil {
 		return err
@@ -190,8 +192,8 @@ func (w *world) recorded(ctx context.Context, pods []*corev1.Pod) error {
 	return nil
 }
 
-// empty fails while anything is recorded or taken.
-func (w *world) empty(ctx context.Context) error {
+// empty returns an error while there is a record or a taken address.
+func (w *observer) empty(ctx context.Context) error {
 	records, err := w.records(ctx)
 	if err != nil {
 		return err
