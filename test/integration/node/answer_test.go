@@ -12,24 +12,23 @@ import (
 	"testing"
 )
 
-// pluginAnswer is what a run of the plugin said.
+// pluginAnswer is the result of one run of the plugin: its output and its exit.
 type pluginAnswer struct {
 	stdout []byte
 	err    error
 }
 
-// prevResult gives a call the answer to the ADD.
+// prevResult sets prevResult to the answer to an ADD.
 func prevResult(a pluginAnswer) func(config map[string]any) {
 	return func(config map[string]any) { config["prevResult"] = json.RawMessage(a.stdout) }
 }
 
-// cni runs the installed plugin as a runtime does: with the configuration that
-// was installed.
+// cni runs the installed plugin with the installed configuration, as a runtime does.
 func (n *labNode) cni(verb string, p *labPod, netns string) pluginAnswer {
 	return n.call(verb, p, netns, func(map[string]any) {})
 }
 
-// call is cni with a configuration that is changed first.
+// call is cni, but change edits the configuration first.
 func (n *labNode) call(verb string, p *labPod, netns string, change func(config map[string]any)) pluginAnswer {
 	raw, err := os.ReadFile(n.conflist())
 	if err != nil {
@@ -56,7 +55,7 @@ func (n *labNode) call(verb string, p *labPod, netns string, change func(config 
 	}, stdin)
 }
 
-// exec runs the installed plugin.
+// exec runs the installed plugin with this environment and input.
 func (n *labNode) exec(env map[string]string, stdin []byte) pluginAnswer {
 	bin := filepath.Join(n.dir, "bin")
 	cmd := exec.Command(filepath.Join(bin, "fairlead"))
@@ -87,18 +86,18 @@ func (a pluginAnswer) wantError(t *testing.T, code int, words ...string) {
 	}
 	for _, word := range words {
 		if !strings.Contains(got.Msg+"; "+got.Details, word) {
-			t.Errorf("the message does not say %q: %s", word, got.Msg)
+			t.Errorf("the message lacks %q: %s", word, got.Msg)
 		}
 	}
 }
 
-// wantLogged waits until the daemon's log says something.
+// wantLogged waits until the daemon's log contains a text.
 func (n *labNode) wantLogged(t *testing.T, text string) {
 	t.Helper()
-	n.lab.cluster.Eventually(t, "the daemon's log to say "+text, func(context.Context) error {
+	n.lab.cluster.Eventually(t, "the text in the daemon's log: "+text, func(context.Context) error {
 		raw, err := os.ReadFile(n.log.Name())
 		if err == nil && !bytes.Contains(raw, []byte(text)) {
-			err = errors.New("it does not")
+			err = errors.New("the log lacks it")
 		}
 		return err
 	})

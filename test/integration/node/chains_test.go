@@ -24,16 +24,16 @@ import (
 	"fairlead.dev/fairlead/test/netlab"
 )
 
-// chains are pods on one node whose configuration has a reference plugin after ours.
+// chains has pods on one node. Its configurations have a reference plugin after Fairlead's.
 type chains struct {
 	*lab
 	n    *labNode
-	made int // pods
+	made int // number of pods
 }
 
-// Every plugin of the reference that is made for the end of a list, behind ours: it does
-// what it is for, traffic of both families passes, CHECK finds everything in order, and
-// after DEL nothing is left (own reviews P3, P5).
+// Each reference plugin that is made for the end of a list works after Fairlead's plugin.
+// Traffic of both families passes, CHECK succeeds, and nothing is left after DEL (own reviews
+// P3, P5).
 func TestChains(t *testing.T) {
 	l, n, _ := oneNode(t)
 	n.runDirectory(t)
@@ -44,12 +44,12 @@ func TestChains(t *testing.T) {
 	t.Run("firewall", w.firewall)
 	t.Run("tuning", w.tuning)
 	t.Run("tuning of a MAC", w.tuningMAC)
-	t.Run("tuning of a MAC that ours gives", w.sharedMAC)
+	t.Run("tuning of a MAC that Fairlead gives, too", w.sharedMAC)
 	t.Run("sbr", w.sbr)
 }
 
-// needs skips the test when the kernel or the machine cannot do what a plugin does: each
-// is a command that does the same in a namespace of its own.
+// needs skips the test if the kernel or the machine lacks a feature. commands holds a command
+// for each feature, which uses the feature in a temporary namespace.
 func needs(t *testing.T, commands map[string]string) {
 	t.Helper()
 	scratch, err := netlab.NewNamespace()
@@ -75,13 +75,14 @@ type chained struct {
 	*chains
 	list *libcni.NetworkConfigList
 	pods [2]*labPod
-	// ask is what the runtime asks for the first pod, by capability.
+	// ask holds the runtime's capability arguments for the first pod, by capability.
 	ask    map[string]any
 	before netlab.State
 }
 
-// chain makes two pods and the list of the daemon with a plugin after it. Capabilities
-// that the plugin is given are taken from ours, but for those that both are to have.
+// chain creates two pods, and a list of the daemon's plugin and another plugin. A capability
+// of the other plugin is removed from the daemon's plugin, except those in both, which both
+// plugins have.
 func (w *chains) chain(t *testing.T, plugin map[string]any, both ...string) *chained {
 	t.Helper()
 	c := &chained{chains: w, before: w.n.state(t)}
@@ -158,7 +159,7 @@ func (c *chained) wantCheck(t *testing.T) {
 	}
 }
 
-// wantTraffic has each pod send to the other, in both families.
+// wantTraffic checks that each pod can send to the other in both families.
 func (c *chained) wantTraffic(t *testing.T) {
 	t.Helper()
 	for family := range c.pods[0].addresses {
@@ -170,8 +171,8 @@ func (c *chained) wantTraffic(t *testing.T) {
 	}
 }
 
-// del detaches both pods and waits until nothing is left of them: neither links, routes
-// and rules, nor what the packet filter says of them, nor a record.
+// del detaches both pods and waits until nothing is left of them: no link, no route, no rule,
+// no entry in the packet filter and no record.
 func (c *chained) del(t *testing.T) {
 	t.Helper()
 	for _, p := range c.pods {
@@ -199,9 +200,9 @@ func (c *chained) del(t *testing.T) {
 		}
 		for _, p := range c.pods {
 			for _, of := range []string{p.containerID, p.address(0).String(), p.address(1).String()} {
-				// An address goes on where another digit follows.
+				// If another digit follows, the line has a longer address.
 				if line := regexp.MustCompile(`(?m)^.*\b` + regexp.QuoteMeta(of) + `([^0-9a-f].*)?$`).FindString(rules); line != "" {
-					return fmt.Errorf("the packet filter says of %s: %s", p.name, strings.TrimSpace(line))
+					return fmt.Errorf("the packet filter has for %s: %s", p.name, strings.TrimSpace(line))
 				}
 			}
 		}
@@ -209,7 +210,7 @@ func (c *chained) del(t *testing.T) {
 	})
 }
 
-// wantBare checks that a sandbox has no interface and no rule any more.
+// wantBare checks that a sandbox has no interface but lo and no rule with a source.
 func (c *chained) wantBare(t *testing.T, p *labPod) {
 	t.Helper()
 	inside, err := p.netns.Netlink()
@@ -232,7 +233,7 @@ func (c *chained) wantBare(t *testing.T, p *labPod) {
 	}
 }
 
-// The host port leads to the pod, from outside, from the node, and from another pod.
+// The host port leads to the pod from outside, from the node and from another pod.
 func (w *chains) portmap(t *testing.T) {
 	needs(t, map[string]string{
 		"nftables with fib and dnat": `nft 'add table ip t; add chain ip t c { type nat hook prerouting priority dstnat; }; add rule ip t c fib daddr type local tcp dport 1 dnat to 10.0.0.1:2'`,
@@ -259,8 +260,8 @@ func (w *chains) portmap(t *testing.T) {
 	for _, host := range []netip.Addr{w.n.V4.Addr(), w.n.V6.Addr()} {
 		port := netip.AddrPortFrom(host, 8080)
 		for place, ns := range places {
-			if said, err := hear(t.Context(), ns, port); said != c.pods[0].name {
-				t.Errorf("from %s %s says %q, %v", place, port, said, err)
+			if answer, err := readAll(t.Context(), ns, port); answer != c.pods[0].name {
+				t.Errorf("from %s %s answers %q, %v", place, port, answer, err)
 			}
 		}
 	}
@@ -268,14 +269,14 @@ func (w *chains) portmap(t *testing.T) {
 	c.wantCheck(t)
 	c.del(t)
 	for place, ns := range places {
-		if said, err := hear(t.Context(), ns, netip.AddrPortFrom(w.n.V4.Addr(), 8080)); err == nil {
-			t.Errorf("after DEL the host port says %q from %s", said, place)
+		if answer, err := readAll(t.Context(), ns, netip.AddrPortFrom(w.n.V4.Addr(), 8080)); err == nil {
+			t.Errorf("after DEL the host port answers %q from %s", answer, place)
 		}
 	}
 }
 
-// hear connects to a server and returns what it says.
-func hear(ctx context.Context, from *netlab.Namespace, to netip.AddrPort) (said string, err error) {
+// readAll connects to a server and returns its answer.
+func readAll(ctx context.Context, from *netlab.Namespace, to netip.AddrPort) (answer string, err error) {
 	err = from.Do(func() error {
 		conn, err := (&net.Dialer{Timeout: 5 * time.Second}).DialContext(ctx, "tcp", to.String())
 		if err != nil {
@@ -283,13 +284,13 @@ func hear(ctx context.Context, from *netlab.Namespace, to netip.AddrPort) (said 
 		}
 		defer conn.Close()
 		raw, err := io.ReadAll(conn)
-		said = string(raw)
+		answer = string(raw)
 		return err
 	})
-	return said, err
+	return answer, err
 }
 
-// The pod that has a limit gets and sends no more than that, and the other is free.
+// A pod with a limit receives and sends no faster than its limit. The other pod has no limit.
 func (w *chains) bandwidth(t *testing.T) {
 	needs(t, map[string]string{
 		"tbf and ifb": "ip link add ifb9 type ifb && tc qdisc add dev ifb9 root tbf rate 1mbit burst 32k latency 25ms",
@@ -305,7 +306,7 @@ func (w *chains) bandwidth(t *testing.T) {
 	c.add(t)
 	qdiscs, err := w.n.command(exec.CommandContext(t.Context(), "tc", "qdisc", "show"))
 	if err != nil || strings.Count(qdiscs, "qdisc tbf ") != 2 || strings.Count(qdiscs, "qdisc ingress ") != 1 {
-		t.Errorf("tc qdisc show says %v\n%s", err, qdiscs)
+		t.Errorf("tc qdisc show: %v\n%s", err, qdiscs)
 	}
 	for i, from := range c.pods {
 		took, err := carry(t.Context(), from, c.pods[1-i], 0, bytes)
@@ -318,7 +319,8 @@ func (w *chains) bandwidth(t *testing.T) {
 	c.del(t)
 }
 
-// Where the node forwards for nobody, the plugin lets the pods' packets through.
+// If the policy of the node's chain FORWARD drops packets, the plugin lets the pods' packets
+// through.
 func (w *chains) firewall(t *testing.T) {
 	rule := func(program string) string {
 		return program + " -A FORWARD -m comment --comment x -m conntrack --ctstate RELATED,ESTABLISHED -j ACCEPT"
@@ -341,7 +343,7 @@ func (w *chains) firewall(t *testing.T) {
 	c.del(t)
 }
 
-// MTU and sysctls of the plugin are the pod's, and CHECK says of the MTU in the log alone.
+// The pod has the MTU and the sysctls of the plugin. CHECK reports the MTU in the log only.
 func (w *chains) tuning(t *testing.T) {
 	c := w.chain(t, map[string]any{"type": "tuning", "mtu": 1300, "sysctl": map[string]string{"net.core.somaxconn": "321"}})
 	c.add(t)
@@ -369,8 +371,8 @@ func (w *chains) tuning(t *testing.T) {
 
 const otherMAC = "02:00:00:00:13:37"
 
-// A MAC that ours does not know is nobody's: nothing that the pod sends arrives, and
-// CHECK says so, with the cure.
+// If only the other plugin knows the pod's MAC, no packet of the pod arrives. CHECK reports
+// it, with the remedy.
 func (w *chains) tuningMAC(t *testing.T) {
 	c := w.chain(t, map[string]any{"type": "tuning", "capabilities": map[string]bool{"mac": true}})
 	c.ask = map[string]any{"mac": otherMAC}
@@ -378,7 +380,7 @@ func (w *chains) tuningMAC(t *testing.T) {
 	err := c.check(t, c.pods[0])
 	for _, word := range []string{otherMAC, "which a plugin after this one gave it", "have this plugin give it, by its capability mac"} {
 		if err == nil || !strings.Contains(err.Error(), word) {
-			t.Errorf("CHECK does not say %q: %v", word, err)
+			t.Errorf("CHECK does not report %q: %v", word, err)
 		}
 	}
 	if err := c.check(t, c.pods[1]); err != nil {
@@ -386,13 +388,13 @@ func (w *chains) tuningMAC(t *testing.T) {
 	}
 	for family := range c.pods[0].addresses {
 		if talk(t.Context(), c.pods[0], c.pods[1], c.pods[1].address(family).String()) == nil {
-			t.Errorf("the pod is heard at %s with another's MAC", c.pods[1].address(family))
+			t.Errorf("packets with a MAC that Fairlead does not know arrive at %s", c.pods[1].address(family))
 		}
 	}
 	c.del(t)
 }
 
-// The cure that CHECK names: both plugins are told of the MAC.
+// The remedy that CHECK names works: both plugins have the capability mac.
 func (w *chains) sharedMAC(t *testing.T) {
 	c := w.chain(t, map[string]any{"type": "tuning", "capabilities": map[string]bool{"mac": true}}, "mac")
 	c.ask = map[string]any{"mac": otherMAC}
@@ -412,7 +414,7 @@ func (w *chains) sharedMAC(t *testing.T) {
 	c.del(t)
 }
 
-// Every route is in a table by the source, and leads to the same gateways.
+// Every route is in a table that is chosen by the source address, with the same gateways.
 func (w *chains) sbr(t *testing.T) {
 	c := w.chain(t, map[string]any{"type": "sbr"})
 	c.add(t)
@@ -428,8 +430,8 @@ func (w *chains) sbr(t *testing.T) {
 	c.del(t)
 }
 
-// wantBySource checks that a pod has rules for both of its addresses, and no default
-// route beside those of their tables.
+// wantBySource checks that a pod has a rule for each of its addresses, and no default route in
+// the main table.
 func (c *chained) wantBySource(t *testing.T, p *labPod) {
 	t.Helper()
 	inside, err := p.netns.Netlink()
@@ -461,7 +463,7 @@ func (c *chained) wantBySource(t *testing.T, p *labPod) {
 	}
 }
 
-// wantOutside connects a pod to somebody beyond the node.
+// wantOutside checks that a pod can connect to a host outside the node.
 func (c *chained) wantOutside(t *testing.T, p *labPod, family int, host netip.Addr) {
 	t.Helper()
 	listener, err := c.net.Switch.Listen(t.Context(), netip.AddrPortFrom(host, 0).String())

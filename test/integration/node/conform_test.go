@@ -18,12 +18,12 @@ import (
 	"fairlead.dev/fairlead/test/integration/sources"
 )
 
-// podArgs are the CNI_ARGS of a pod.
+// podArgs returns the CNI_ARGS of a pod.
 func (n *labNode) podArgs(p *labPod) string {
 	return "IgnoreUnknown=1;K8S_POD_NAMESPACE=" + n.lab.cluster.Namespace + ";K8S_POD_NAME=" + p.name + ";K8S_POD_UID=" + string(p.uid)
 }
 
-// command runs a program on the node and returns what it prints.
+// command runs a program on the node and returns its output.
 func (n *labNode) command(cmd *exec.Cmd) (string, error) {
 	var out bytes.Buffer
 	cmd.Stdout, cmd.Stderr = &out, &out
@@ -34,7 +34,8 @@ func (n *labNode) command(cmd *exec.Cmd) (string, error) {
 	return out.String(), err
 }
 
-// lookAtSources has a test repeated when one of the programs that the tests build has changed.
+// lookAtSources makes the go command repeat a test if a program that the tests build has
+// changed.
 var lookAtSources = sync.OnceValue(func() error {
 	const module = "fairlead.dev/fairlead/"
 	return sources.Look(module+"cmd/fairlead-controller", module+"cmd/fairlead-node", module+"cmd/fairlead-cni", module+"test/cniconform", module+"test/multus")
@@ -51,8 +52,8 @@ func buildIn(t *testing.T, dir, program, pkg string) {
 	}
 }
 
-// Everything that the CNI specification demands of a plugin, and what it
-// recommends with the exceptions below, by the program that judges any plugin.
+// The plugin meets all requirements of the CNI specification, and all recommendations except
+// the two below. test/cniconform checks them; it can check any plugin.
 func TestConformance(t *testing.T) {
 	l, n, pods := oneNode(t, "conform")
 	raw, err := os.ReadFile(n.conflist())
@@ -89,25 +90,25 @@ func TestConformance(t *testing.T) {
 		}
 	}
 	want := []string{
-		// Runtimes never use a sandbox's ID again, and an ADD that comes late, after
-		// the DEL that cancelled it, looks the same.
+		// Runtimes never use the ID of a sandbox again. A second ADD looks the same as an ADD that
+		// comes late, after the DEL that cancelled it.
 		"ADD should FAILED works again after a DEL, with the same CNI_CONTAINERID (2 ADD)",
-		// A DEL needs the container's ID and nothing else, so that it never fails.
+		// A DEL needs only the container's ID, so that it never fails.
 		"DEL should FAILED without CNI_IFNAME: code 4 and the variable's name (5 Error)",
 	}
 	if diff := cmp.Diff(want, missed); diff != "" {
-		t.Errorf("what is not as recommended (-want +got):\n%s\n%s", diff, out)
+		t.Errorf("recommendations that are not met (-want +got):\n%s\n%s", diff, out)
 	}
 }
 
-// The CNI project's own tool for all verbs, with the configuration that the
+// cnitool, the tool of the CNI project, works with all verbs and the configuration that the
 // daemon installed.
 func TestCNITool(t *testing.T) {
 	l, n, pods := oneNode(t, "tool", "gc")
 	before := n.state(t)
 	tool := filepath.Join(l.binaries, "cnitool")
 	buildIn(t, "../../bench/reference", tool, "github.com/containernetworking/cni/cnitool")
-	// It writes its cache to /var/lib/cni, which is a directory of ours here.
+	// cnitool writes its cache to /var/lib/cni. Here /var/lib is a directory of the test.
 	cache := t.TempDir()
 	run := func(verb string, p *labPod) string {
 		t.Helper()
@@ -140,7 +141,7 @@ func TestCNITool(t *testing.T) {
 		return nil
 	}
 	l.cluster.Eventually(t, "nothing to be left", unplugged)
-	// With nothing valid, which is what the tool's gc says, everything goes.
+	// The gc of cnitool lists no valid attachment, so all attachments are removed.
 	run("add", pods[1])
 	run("gc", pods[1])
 	l.cluster.Eventually(t, "nothing to be left", unplugged)

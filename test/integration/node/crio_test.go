@@ -18,8 +18,8 @@ import (
 	"fairlead.dev/fairlead/api/v1alpha1"
 )
 
-// crio calls plugins as CRI-O does: its library, ocicni, is on top of libcni too. It has
-// what CRI-O keeps over a restart, which is the cache of libcni and its sandboxes.
+// crio calls plugins as CRI-O does, whose library ocicni uses libcni, too. It holds the data
+// that CRI-O keeps over a restart: the cache of libcni and the sandboxes.
 type crio struct {
 	n    *labNode
 	pods []*labPod
@@ -28,9 +28,9 @@ type crio struct {
 	byFile   string // the name of the network whose file sorts first, which pods get
 }
 
-// start reads the configurations and does what CRI-O does once at its start: STATUS of
-// the pods' network, CHECK of each sandbox, then GC of the network of every file. Pods
-// are valid for the network that they are of, so any other's list is none.
+// start reads the configurations and calls the plugins as CRI-O does at its start: STATUS of
+// the pods' network, CHECK of each sandbox, then GC of the network of every file. The valid
+// attachments of the pods' network are the pods; the list of every other network is empty.
 func (c *crio) start(ctx context.Context) error {
 	c.networks, c.byFile = map[string]*libcni.NetworkConfigList{}, ""
 	dir := filepath.Dir(c.n.conflist())
@@ -95,7 +95,7 @@ func (c *crio) conf(p *labPod) *libcni.RuntimeConf {
 	return p.runtimeConf(c.n.lab.cluster.Namespace, delegate{ifName: "eth0"})
 }
 
-// cached does something with the configuration that a pod was attached by.
+// cached calls do with the cached configuration that a pod was attached with.
 func (c *crio) cached(r *libcni.CNIConfig, p *labPod, do func(*libcni.NetworkConfigList, *libcni.RuntimeConf) error) error {
 	raw, conf, err := r.GetNetworkListCachedConfig(&libcni.NetworkConfigList{Name: c.byFile}, c.conf(p))
 	if err != nil {
@@ -108,7 +108,7 @@ func (c *crio) cached(r *libcni.CNIConfig, p *labPod, do func(*libcni.NetworkCon
 	return do(list, conf)
 }
 
-// setUp attaches a pod, and has it checked at once.
+// setUp attaches a pod and calls CHECK at once.
 func (c *crio) setUp(ctx context.Context, p *labPod) error {
 	return c.n.runtime(func(r *libcni.CNIConfig) error {
 		list := c.networks[c.byFile]
@@ -123,7 +123,7 @@ func (c *crio) setUp(ctx context.Context, p *labPod) error {
 	})
 }
 
-// tearDown detaches a pod by what the cache has of it.
+// tearDown detaches a pod with its cached configuration.
 func (c *crio) tearDown(ctx context.Context, p *labPod) error {
 	c.pods = slices.DeleteFunc(c.pods, func(other *labPod) bool { return other == p })
 	return c.n.runtime(func(r *libcni.CNIConfig) error {
@@ -133,15 +133,16 @@ func (c *crio) tearDown(ctx context.Context, p *labPod) error {
 	})
 }
 
-// A restart of CRI-O, which collects the networks of all files that lie in its directory,
-// leaves the pods that live alone, where other files than ours are right; a sandbox that
-// died meanwhile goes (own review P1).
+// At a restart, CRI-O calls GC for the networks of all files in its directory. It does not
+// change running pods, whichever other files lie beside Fairlead's. A sandbox that ended
+// meanwhile is removed (own review P1).
 func TestCRIO(t *testing.T) {
 	for _, tc := range []struct {
 		name string
 		// first is the network that pods get.
 		first string
-		// files beside ours, with the directory of the node and our socket.
+		// files returns the other configuration files. dir is the directory of the node and
+		// socket is the daemon's socket.
 		files func(dir, socket string) map[string]string
 	}{
 		{name: "Multus", first: "multus-cni-network", files: func(dir, _ string) map[string]string {
@@ -180,9 +181,9 @@ func TestCRIO(t *testing.T) {
 					t.Fatalf("%s: %v", p.name, err)
 				}
 			}
-			wantLiving(t, pods[0], pods[1])
+			wantConnected(t, pods[0], pods[1])
 
-			// One dies with what is known of it while CRI-O is down.
+			// One sandbox ends while CRI-O is down, and CRI-O loses its record of it.
 			if err := pods[2].netns.Close(); err != nil {
 				t.Fatal(err)
 			}
@@ -190,7 +191,7 @@ func TestCRIO(t *testing.T) {
 			if err := c.start(t.Context()); err != nil {
 				t.Errorf("the start with pods: %v", err)
 			}
-			wantLiving(t, pods[0], pods[1])
+			wantConnected(t, pods[0], pods[1])
 			for _, p := range pods[:2] {
 				l.wantState(t, p, v1alpha1.SandboxAttached, p.containerID)
 			}
@@ -208,7 +209,7 @@ func TestCRIO(t *testing.T) {
 	}
 }
 
-// socket is where the plugin finds the daemon, as its configuration says.
+// socket returns the daemon's socket from the installed configuration.
 func (n *labNode) socket(t *testing.T) string {
 	t.Helper()
 	raw, err := os.ReadFile(n.conflist())
@@ -224,8 +225,8 @@ func (n *labNode) socket(t *testing.T) string {
 	return list.Plugins[0].Socket
 }
 
-// wantLiving checks that two pods have their interface, and that each reaches the other.
-func wantLiving(t *testing.T, pods ...*labPod) {
+// wantConnected checks that two pods have eth0, and that each reaches the other.
+func wantConnected(t *testing.T, pods ...*labPod) {
 	t.Helper()
 	for i, p := range pods {
 		if err := p.netns.Do(func() error {

@@ -31,8 +31,8 @@ import (
 	"fairlead.dev/fairlead/test/netlab"
 )
 
-// The whole path on a real kernel and a real API server: two daemons on two
-// nodes that share a link, and the plugin as a runtime runs it.
+// The whole path on a real kernel and with a real API server: two daemons on two nodes that
+// share a link, and the plugin, which runs as under a runtime.
 func TestDaemons(t *testing.T) {
 	if os.Geteuid() != 0 {
 		t.Skip("needs root: makes network namespaces")
@@ -57,7 +57,7 @@ func TestDaemons(t *testing.T) {
 		n.awaitConflist(t)
 	}
 
-	// Before the record is there: ADD waits for it.
+	// The record is not there yet: ADD waits for it.
 	p1, p2 := n1.pod(t, "p1"), n2.pod(t, "p2")
 	added := make(chan pluginAnswer, 1)
 	go func() { added <- n1.cni("ADD", p1, p1.netns.Path()) }()
@@ -73,7 +73,7 @@ func TestDaemons(t *testing.T) {
 	}
 	l.wantResult(t, first, p1)
 
-	// Bad input, through everything: it names what is wrong and changes nothing.
+	// Bad input: the error names the bad value, and nothing is changed.
 	unplugged := n1.state(t)
 	bad := n1.pod(t, "p9")
 	n1.cni("ADD", bad, "/no/such/netns").wantError(t, 4, "CNI_NETNS", "/no/such/netns")
@@ -82,7 +82,7 @@ func TestDaemons(t *testing.T) {
 		t.Errorf("bad input changed something:\n%s", diff)
 	}
 
-	// Killed, and p2's pod ends while the daemon is away.
+	// Both daemons are killed, and p2 ends while its daemon is away.
 	n1.kill(t)
 	n2.kill(t)
 	n2.cni("DEL", p2, p2.netns.Path()).wantOK(t, "DEL p2 without a daemon")
@@ -98,13 +98,13 @@ func TestDaemons(t *testing.T) {
 	l.wantState(t, p2, v1alpha1.SandboxDetached, p2.containerID)
 	n1.cni("STATUS", p1, "").wantOK(t, "STATUS")
 
-	// The end of a pod as containerd does it.
+	// The DELs of a pod as containerd calls them.
 	n1.cni("DEL", p1, p1.netns.Path()).wantOK(t, "DEL p1")
 	n1.cni("DEL", p1, "").wantOK(t, "DEL p1 again")
 	l.release(t, p1)
 	l.wantState(t, p1, v1alpha1.SandboxDetached, p1.containerID)
 
-	// The bridge is put back when somebody takes it away.
+	// The daemon restores the bridge if it is deleted.
 	n1.removeLink(t, "fairlead0")
 	l.cluster.Eventually(t, "the bridge again", func(context.Context) error {
 		if !slices.Contains(n1.state(t).Links, "fairlead0") {
@@ -113,17 +113,17 @@ func TestDaemons(t *testing.T) {
 		return nil
 	})
 
-	// Stopped, it leaves what the runtime needs; cleanup leaves nothing.
+	// A daemon that stops leaves the files that the runtime needs; cleanup leaves nothing.
 	n1.stop(t)
 	if _, err := os.Stat(n1.conflist()); err != nil {
 		t.Errorf("the network configuration went with the daemon: %v", err)
 	}
 	out := n1.run(t, "cleanup", "--config", n1.config, "--cni")
 	if !strings.Contains(out, "removed") {
-		t.Errorf("cleanup said %q", out)
+		t.Errorf("cleanup printed %q", out)
 	}
 	if diff := cmp.Diff(before1, n1.state(t)); diff != "" {
-		t.Errorf("cleanup left something:\n%s", diff)
+		t.Errorf("cleanup left a change (-before +after):\n%s", diff)
 	}
 	for _, path := range []string{n1.conflist(), filepath.Join(n1.dir, "bin", "fairlead"), filepath.Join(n1.dir, "state")} {
 		if _, err := os.Stat(path); !errors.Is(err, os.ErrNotExist) {
@@ -132,13 +132,14 @@ func TestDaemons(t *testing.T) {
 	}
 }
 
-// lab is two nodes on a link, and a control plane.
+// lab has two nodes on a link and a control plane.
 type lab struct {
 	cluster  *cluster.Cluster
 	net      *netlab.Lab
 	binaries string
 	netns    string // where namespaces are pinned
-	// of says which families blocks, gateways and pods are of; nil for both.
+	// of reports whether blocks, gateways and pods have an address's family; nil for both
+	// families.
 	of func(netip.Addr) bool
 }
 
@@ -147,13 +148,13 @@ func newLab(t *testing.T) *lab {
 	return newLabIn(t, cluster.New(t))
 }
 
-// newLabIn is newLab with a control plane that the test has.
+// newLabIn is newLab with an existing control plane.
 func newLabIn(t *testing.T, c *cluster.Cluster) *lab {
 	t.Helper()
 	return newLabOn(t, c, netlab.Config{Nodes: 2})
 }
 
-// newLabOn is newLabIn on another network.
+// newLabOn is newLabIn with another network.
 func newLabOn(t *testing.T, c *cluster.Cluster, network netlab.Config) *lab {
 	t.Helper()
 	if !network.IPv4Only && !netlab.HasIPv6() {
@@ -163,7 +164,8 @@ func newLabOn(t *testing.T, c *cluster.Cluster, network netlab.Config) *lab {
 		t.Fatal(err)
 	}
 	l := &lab{cluster: c, binaries: t.TempDir(), netns: sharedDirectory(t)}
-	// What a node has below /run its directory has here.
+	// The plugin accepts spools below the directory of temporary files in place of /run, since
+	// the spools of the nodes are there.
 	run := "-X fairlead.dev/fairlead/internal/cniproto.RunDir=" + filepath.Clean(os.TempDir())
 	build := exec.CommandContext(t.Context(), "go", "build", "-ldflags", run, "-o", l.binaries, "../../../cmd/fairlead-node", "../../../cmd/fairlead-cni")
 	build.Env = append(os.Environ(), "CGO_ENABLED=0")
@@ -182,7 +184,7 @@ func newLabOn(t *testing.T, c *cluster.Cluster, network netlab.Config) *lab {
 	return l
 }
 
-// only are those addresses and prefixes that are of the lab's families.
+// only returns the addresses and prefixes of the lab's families.
 func (l *lab) only(of ...string) []string {
 	return slices.DeleteFunc(of, func(s string) bool {
 		address, _, _ := strings.Cut(s, "/")
@@ -190,8 +192,8 @@ func (l *lab) only(of ...string) []string {
 	})
 }
 
-// sharedDirectory makes a directory in which a daemon sees what is mounted after
-// its start, as /run/netns is in its container.
+// sharedDirectory creates a directory with shared mounts: a daemon sees mounts that are made
+// after its start, as in /run/netns in its container.
 func sharedDirectory(t *testing.T) string {
 	t.Helper()
 	dir := t.TempDir()
@@ -209,12 +211,12 @@ func sharedDirectory(t *testing.T) string {
 	return dir
 }
 
-// asContainer runs a program with /proc/sys read-only, as it is in a container
-// that is not privileged, and with the capabilities that deploy/node.yaml adds.
+// asContainer runs a program with a read-only /proc/sys, as in a container that is not
+// privileged, and with the capabilities that deploy/node.yaml adds.
 const asContainer = `mount --bind /proc/sys /proc/sys && mount -o remount,bind,ro /proc/sys &&
 	exec setpriv --bounding-set=-all,+net_admin,+sys_admin -- "$0" "$@"`
 
-// labNode is one node with its daemon.
+// labNode is a node with its daemon.
 type labNode struct {
 	*netlab.Machine
 	name, dir, config string
@@ -223,8 +225,8 @@ type labNode struct {
 	log               *os.File
 }
 
-// node makes a node: its NodeNetwork, as the controller does, and a way to the
-// API server.
+// node creates a node with a connection to the API server. It creates the NodeNetwork, as the
+// controller does.
 func (l *lab) node(t *testing.T, number int) *labNode {
 	t.Helper()
 	n := &labNode{
@@ -283,7 +285,7 @@ metricsAddress: "unix:%s/metrics.sock"
 	t.Cleanup(func() {
 		raw, _ := os.ReadFile(n.log.Name())
 		if bytes.Contains(raw, []byte("forbidden")) {
-			t.Errorf("the daemon of %s tried what deploy/rights does not allow; its log says what", n.name)
+			t.Errorf("the daemon of %s tried what deploy/rights does not allow; see its log", n.name)
 		}
 		if t.Failed() {
 			t.Logf("log of %s:\n%s", n.name, raw)
@@ -302,8 +304,8 @@ func (n *labNode) start(t *testing.T) {
 	n.awaitReady(t)
 }
 
-// launch starts the daemon as the DaemonSet does, in what a container of it sees
-// and with its capabilities.
+// launch starts the daemon as the DaemonSet does, with the view and the capabilities of its
+// container.
 func (n *labNode) launch(t *testing.T) {
 	t.Helper()
 	n.daemon = exec.Command("unshare", "--mount", "--propagation", "slave", "sh", "-c", asContainer,
@@ -319,7 +321,7 @@ func (n *labNode) launch(t *testing.T) {
 	})
 }
 
-// awaitReady waits until a daemon is ready.
+// awaitReady waits until the daemon is ready.
 func (n *labNode) awaitReady(t *testing.T) {
 	t.Helper()
 	web := &http.Client{Transport: &http.Transport{DialContext: func(ctx context.Context, _, _ string) (net.Conn, error) {
@@ -343,8 +345,8 @@ func (n *labNode) awaitReady(t *testing.T) {
 	})
 }
 
-// awaitConflist waits until the daemon has told the runtime of its network. It is
-// ready a moment before.
+// awaitConflist waits until the daemon has written the network configuration for the runtime.
+// The daemon is ready a moment earlier.
 func (n *labNode) awaitConflist(t *testing.T) {
 	t.Helper()
 	n.lab.cluster.Eventually(t, "the network configuration of "+n.name, func(context.Context) error {
@@ -371,7 +373,7 @@ func (n *labNode) stop(t *testing.T) {
 	}
 }
 
-// run runs another command of the daemon's program on the node.
+// run runs another command of the daemon's program on the node and returns its output.
 func (n *labNode) run(t *testing.T, args ...string) string {
 	t.Helper()
 	var out bytes.Buffer
@@ -435,7 +437,7 @@ func (n *labNode) pod(t *testing.T, name string, with ...func(*corev1.Pod)) *lab
 
 func (p *labPod) attachmentName() string { return p.name + "-" + string(p.uid)[:8] }
 
-// attachment writes a pod's PodAttachment, as the controller does.
+// attachment creates a pod's PodAttachment, as the controller does.
 func (l *lab) attachment(t *testing.T, n *labNode, p *labPod, addresses ...string) {
 	t.Helper()
 	l.attach(t, n, p, addresses)
@@ -465,8 +467,8 @@ func (l *lab) attach(t *testing.T, n *labNode, p *labPod, addresses []string, fu
 	}
 }
 
-// release deletes a pod's PodAttachment, as the controller does. The finalizer
-// goes at the end of the test.
+// release deletes a pod's PodAttachment, as the controller does. The finalizer is removed at
+// the end of the test.
 func (l *lab) release(t *testing.T, p *labPod) {
 	t.Helper()
 	pa := &v1alpha1.PodAttachment{ObjectMeta: metav1.ObjectMeta{Namespace: l.cluster.Namespace, Name: p.attachmentName()}}
@@ -481,7 +483,7 @@ func (l *lab) release(t *testing.T, p *labPod) {
 	})
 }
 
-// wantState waits until the API server has the node's word.
+// wantState waits until the status of a pod's PodAttachment has this state and container ID.
 func (l *lab) wantState(t *testing.T, p *labPod, state v1alpha1.SandboxState, containerID string) {
 	t.Helper()
 	key := types.NamespacedName{Namespace: l.cluster.Namespace, Name: p.attachmentName()}
@@ -507,7 +509,7 @@ func (l *lab) wantTalk(t *testing.T, from, to *labPod, address string) {
 	}
 }
 
-// talk connects one pod to another.
+// talk connects one pod to another at an address. It returns an error if it cannot connect.
 func talk(ctx context.Context, from, to *labPod, address string) error {
 	listener, err := to.netns.Listen(ctx, net.JoinHostPort(address, "0"))
 	if err != nil {
@@ -567,6 +569,6 @@ func (l *lab) wantResult(t *testing.T, a pluginAnswer, p *labPod) {
 		return err
 	})
 	if err != nil || inside.Name != "eth0" || inside.Mac != have.mac || inside.Mtu != have.mtu || inside.Sandbox != p.netns.Path() {
-		t.Errorf("result says %+v, the pod has %+v, %v", inside, have, err)
+		t.Errorf("the result has %+v, the pod has %+v, %v", inside, have, err)
 	}
 }

@@ -21,10 +21,10 @@ import (
 	"fairlead.dev/fairlead/test/netlab"
 )
 
-// Two daemons on nodes with one family, and pools of it alone: pods of both nodes
-// reach each other, what they send elsewhere carries the node's address, and a
-// host port leads to one. Of the other family nothing is asked of the kernel,
-// which need not have it (ipv6.disable=1), and nothing set.
+// Two daemons on nodes with one family, and pools of only that family. Pods of both nodes
+// reach each other, their packets to other hosts have the node's address as the source, and a
+// host port leads to a pod. The daemon requests and sets nothing of the other family, which
+// the kernel need not have (ipv6.disable=1).
 func TestDaemonsOfOneFamily(t *testing.T) {
 	if os.Geteuid() != 0 {
 		t.Skip("needs root: makes network namespaces")
@@ -34,7 +34,7 @@ func TestDaemonsOfOneFamily(t *testing.T) {
 		name     string
 		network  netlab.Config
 		of       func(netip.Addr) bool
-		settings map[string]string // in the end; forwarding was 0, accept_ra 1
+		settings map[string]string // at the end; at first forwarding is 0 and accept_ra is 1
 	}{
 		{
 			name: "IPv4", network: netlab.Config{Nodes: 2, IPv4Only: true}, of: netip.Addr.Is4,
@@ -82,7 +82,7 @@ func TestDaemonsOfOneFamily(t *testing.T) {
 			l.wantTalk(t, p2, p1, netip.MustParsePrefix(p1.addresses[0]).Addr().String())
 			own := func(m *netlab.Machine) netip.Addr { return m.Addresses()[0].Addr() }
 			if from := seenAs(t, p1.netns, l.net.Switch.Namespace, own(l.net.Switch)); from != own(n1.Machine) {
-				t.Errorf("out of the cluster %s is %s, want its node's %s", p1.name, from, own(n1.Machine))
+				t.Errorf("outside the cluster %s has the source %s, want its node's %s", p1.name, from, own(n1.Machine))
 			}
 			listener, err := p2.netns.Listen(t.Context(), netip.AddrPortFrom(at2, 80).String())
 			if err != nil {
@@ -90,7 +90,7 @@ func TestDaemonsOfOneFamily(t *testing.T) {
 			}
 			defer listener.Close()
 			if from := dialled(t, l.net.Switch.Namespace, listener, netip.AddrPortFrom(own(n2.Machine), 8080)); from != own(l.net.Switch) {
-				t.Errorf("through the host port comes %s, want %s", from, own(l.net.Switch))
+				t.Errorf("through the host port the source is %s, want %s", from, own(l.net.Switch))
 			}
 			n1.wantSettings(t, offered(tt.settings))
 
@@ -103,19 +103,20 @@ func TestDaemonsOfOneFamily(t *testing.T) {
 			n1.stop(t)
 			n1.run(t, "cleanup", "--config", n1.config, "--cni")
 			if diff := cmp.Diff(before, n1.state(t)); diff != "" {
-				t.Errorf("cleanup left something:\n%s", diff)
+				t.Errorf("cleanup left a change (-before +after):\n%s", diff)
 			}
 		})
 	}
 }
 
-// offered are those settings that this kernel has: without IPv6 none of its.
+// offered returns the settings that this kernel has: without IPv6 no settings of IPv6.
 func offered(settings map[string]string) map[string]string {
 	maps.DeleteFunc(settings, func(name, _ string) bool { return strings.HasPrefix(name, "net/ipv6/") && !netlab.HasIPv6() })
 	return settings
 }
 
-// seenAs returns as whom one namespace is seen in another, at an address there.
+// seenAs connects one namespace to an address in another and returns the source address that
+// the other sees.
 func seenAs(t *testing.T, from, in *netlab.Namespace, at netip.Addr) netip.Addr {
 	t.Helper()
 	listener, err := in.Listen(t.Context(), netip.AddrPortFrom(at, 0).String())
@@ -126,8 +127,8 @@ func seenAs(t *testing.T, from, in *netlab.Namespace, at netip.Addr) netip.Addr 
 	return dialled(t, from, listener, netip.MustParseAddrPort(listener.Addr().String()))
 }
 
-// dialled connects a namespace to an address that leads to a listener, and returns
-// whom the listener sees.
+// dialled connects a namespace to an address that leads to a listener. It returns the source
+// address that the listener sees.
 func dialled(t *testing.T, from *netlab.Namespace, listener net.Listener, at netip.AddrPort) netip.Addr {
 	t.Helper()
 	err := from.Do(func() error {
@@ -148,7 +149,7 @@ func dialled(t *testing.T, from *netlab.Namespace, listener net.Listener, at net
 	return netip.MustParseAddrPort(conn.RemoteAddr().String()).Addr()
 }
 
-// set writes settings of the node, named as below /proc/sys.
+// set writes settings of the node by their names below /proc/sys.
 func (n *labNode) set(t *testing.T, settings map[string]string) {
 	t.Helper()
 	err := n.Do(func() error {
@@ -163,7 +164,7 @@ func (n *labNode) set(t *testing.T, settings map[string]string) {
 	}
 }
 
-// wantSettings checks settings of the node.
+// wantSettings checks settings of the node by their names below /proc/sys.
 func (n *labNode) wantSettings(t *testing.T, want map[string]string) {
 	t.Helper()
 	got := map[string]string{}

@@ -1,3 +1,3 @@
-// Package node tests the node daemon and the CNI plugin as they run on a node: the real programs, in network namespaces
-// of this machine, with a real API server.
+// Package node runs the real node daemon and CNI plugin as on a node, in network namespaces of this machine and with a
+// real API server.
 package node

@@ -15,9 +15,9 @@ import (
 	"fairlead.dev/fairlead/test/netlab"
 )
 
-// TestFlowThatBeganTooEarly: a pod sends to an address of a block that its node does not
-// know yet, so it leaves the cluster with the node's address. From the moment when the
-// block is known the same flow is the pod's own.
+// TestFlowThatBeganTooEarly has a pod send to an address of a block that its node does not
+// know yet. The packets leave the cluster with the node's address as their source. As soon as
+// the node knows the block, the packets of the same flow have the pod's address.
 func TestFlowThatBeganTooEarly(t *testing.T) {
 	if os.Geteuid() != 0 {
 		t.Skip("needs root: makes network namespaces")
@@ -34,7 +34,7 @@ func TestFlowThatBeganTooEarly(t *testing.T) {
 	outside := l.net.Switch
 	early := make([]net.Conn, len(targets))
 	for i, to := range targets {
-		// Somebody outside has the address: what leaves the cluster is seen there.
+		// A host outside the cluster has the address, so it receives the packets that leave.
 		var out bytes.Buffer
 		cmd := exec.CommandContext(t.Context(), "ip", "address", "add", netip.PrefixFrom(to.Addr(), to.Addr().BitLen()).String(), "dev", "lo", "nodad")
 		cmd.Stdout, cmd.Stderr = &out, &out
@@ -64,7 +64,7 @@ func TestFlowThatBeganTooEarly(t *testing.T) {
 	}
 }
 
-// wantSender waits for a packet from an address.
+// wantSender waits until the server receives a packet from an address.
 func (l *lab) wantSender(t *testing.T, server net.PacketConn, address string) {
 	t.Helper()
 	l.cluster.Eventually(t, fmt.Sprintf("a packet from %s at %s", address, server.LocalAddr()), func(context.Context) error {
@@ -83,8 +83,8 @@ func (l *lab) wantSender(t *testing.T, server net.PacketConn, address string) {
 	})
 }
 
-// sendUDP is a socket of a pod that sends to one address until the test ends: a flow
-// without packets is forgotten after half a minute.
+// sendUDP returns a socket in a namespace. It sends a packet to one address every 50 ms until
+// the test ends, since the kernel forgets a flow without packets after half a minute.
 func sendUDP(t *testing.T, ns *netlab.Namespace, to netip.AddrPort) (conn net.Conn) {
 	t.Helper()
 	err := ns.Do(func() (err error) {
@@ -100,7 +100,7 @@ func sendUDP(t *testing.T, ns *netlab.Namespace, to netip.AddrPort) (conn net.Co
 		tick := time.NewTicker(50 * time.Millisecond)
 		defer tick.Stop()
 		for ctx.Err() == nil {
-			_, _ = conn.Write([]byte("x")) // there may be nobody yet
+			_, _ = conn.Write([]byte("x")) // there may be no listener yet
 			select {
 			case <-tick.C:
 			case <-ctx.Done():
@@ -117,7 +117,7 @@ func sendUDP(t *testing.T, ns *netlab.Namespace, to netip.AddrPort) (conn net.Co
 	return conn
 }
 
-// listenUDP is a socket at an address of a pod or a machine.
+// listenUDP returns a socket at an address of a pod or a machine.
 func listenUDP(t *testing.T, ns *netlab.Namespace, at netip.AddrPort) (conn net.PacketConn) {
 	t.Helper()
 	err := ns.Do(func() (err error) {

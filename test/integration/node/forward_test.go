@@ -15,9 +15,10 @@ import (
 	"fairlead.dev/fairlead/internal/cniproto"
 )
 
-// A host firewall that drops what is forwarded cuts pods off while everything of ours is
-// in place. The NodeNetwork says so as soon as the rules are there, with what drops and
-// what for, until they let pods through (own review 14). STATUS is another matter.
+// A host firewall that drops forwarded packets cuts pods off, although Fairlead has set up
+// everything. As soon as the rules are there, a condition of the NodeNetwork names the chains
+// that drop packets and the affected traffic. It is True again when the rules let pods
+// through (own review 14). STATUS does not fail.
 func TestHostFirewallIsTold(t *testing.T) {
 	l, n, pods := oneNode(t, "p1", "p2")
 	for _, p := range pods {
@@ -31,9 +32,9 @@ func TestHostFirewallIsTold(t *testing.T) {
 			t.Fatalf("%v\n%s", err, out)
 		}
 	}
-	told := func(status metav1.ConditionStatus, texts ...string) {
+	wantCondition := func(status metav1.ConditionStatus, texts ...string) {
 		t.Helper()
-		l.cluster.Eventually(t, fmt.Sprintf("the condition Forwarded %s that says %q", status, texts), func(ctx context.Context) error {
+		l.cluster.Eventually(t, fmt.Sprintf("the condition Forwarded %s with the texts %q", status, texts), func(ctx context.Context) error {
 			var nn v1alpha1.NodeNetwork
 			if err := l.cluster.Client.Get(ctx, types.NamespacedName{Name: n.name}, &nn); err != nil {
 				return err
@@ -59,22 +60,22 @@ func TestHostFirewallIsTold(t *testing.T) {
 		chain FORWARD { type filter hook forward priority filter; policy drop; counter jump DOCKER-USER; iifname "docker0" accept; }
 	}`
 	address, _, _ := strings.Cut(pods[1].addresses[0], "/")
-	told(metav1.ConditionTrue)
+	wantCondition(metav1.ConditionTrue)
 	l.wantTalk(t, pods[0], pods[1], address)
 
 	rules(docker)
-	told(metav1.ConditionFalse, "the policy of chain FORWARD of the nftables ip filter drops what is sent from pod to pod here (IPv4)",
+	wantCondition(metav1.ConditionFalse, "the policy of chain FORWARD of the nftables ip filter drops what is sent from pod to pod here (IPv4)",
 		"the policy of chain FORWARD of the nftables ip6 filter", "network.md")
 	n.cni(cniproto.VerbStatus, pods[0], "").wantOK(t, "STATUS")
-	// As the documents say: both families.
+	// The rules that network.md recommends, for both families.
 	rules("insert rule ip filter DOCKER-USER iifname fairlead0 accept\ninsert rule ip filter DOCKER-USER oifname fairlead0 accept\n" +
 		"insert rule ip6 filter DOCKER-USER iifname fairlead0 accept\ninsert rule ip6 filter DOCKER-USER oifname fairlead0 accept\n")
-	told(metav1.ConditionTrue)
+	wantCondition(metav1.ConditionTrue)
 	l.wantTalk(t, pods[0], pods[1], address)
 	rules("flush chain ip filter DOCKER-USER\n")
-	told(metav1.ConditionFalse, "ip filter")
+	wantCondition(metav1.ConditionFalse, "ip filter")
 	rules("delete table ip filter\ndelete table ip6 filter\n")
-	told(metav1.ConditionTrue)
+	wantCondition(metav1.ConditionTrue)
 	l.wantTalk(t, pods[0], pods[1], address)
 
 	for _, p := range pods {

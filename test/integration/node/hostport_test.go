@@ -11,10 +11,10 @@ import (
 	"fairlead.dev/fairlead/api/v1alpha1"
 )
 
-// kubernetes#59033, projectcalico/felix#1880: a UDP flow outlives the pod behind a host
-// port, because each of its packets keeps the translation alive that it began
-// with; so does one that found no pod. A client that never pauses, from one
-// socket, is answered by the new pod.
+// In kubernetes#59033 and projectcalico/felix#1880 a UDP flow outlived the pod behind a host
+// port, because each packet keeps the first translation of the flow alive. A flow that began
+// without a pod had the same fault. Here the new pod answers a client that never pauses and
+// uses one socket.
 func TestUDPFlowFollowsTheHostPort(t *testing.T) {
 	l, n, pods := oneNode(t, "old", "new")
 	host := net.UDPAddrFromAddrPort(netip.AddrPortFrom(n.V4.Addr(), 5353))
@@ -27,12 +27,12 @@ func TestUDPFlowFollowsTheHostPort(t *testing.T) {
 		t.Fatal(err)
 	}
 	defer client.Close()
-	// answered waits until a pod answers, while the client goes on.
+	// answered waits until the pod named by answers, while the client goes on.
 	answered := func(by string) {
 		t.Helper()
 		buf := make([]byte, 64)
 		for deadline := time.Now().Add(time.Minute); time.Now().Before(deadline); {
-			_, _ = client.Write([]byte("?")) // an error is that of the packet before
+			_, _ = client.Write([]byte("?")) // an error belongs to the previous packet
 			_ = client.SetReadDeadline(time.Now().Add(20 * time.Millisecond))
 			if size, err := client.Read(buf); err == nil && string(buf[:size]) == by {
 				return
@@ -43,7 +43,7 @@ func TestUDPFlowFollowsTheHostPort(t *testing.T) {
 	plug := func(p *labPod) {
 		t.Helper()
 		answerUDP(t, p, 53)
-		_, _ = client.Write([]byte("?")) // which finds no pod
+		_, _ = client.Write([]byte("?")) // there is no pod yet
 		n.call("ADD", p, p.netns.Path(), inVersion("1.1.0", map[string]any{"runtimeConfig": map[string]any{
 			"portMappings": []map[string]any{{"hostPort": 5353, "containerPort": 53, "protocol": "udp"}},
 		}})).wantOK(t, "ADD "+p.name)
@@ -52,14 +52,15 @@ func TestUDPFlowFollowsTheHostPort(t *testing.T) {
 	plug(pods[0])
 	n.cni("DEL", pods[0], "").wantOK(t, "DEL")
 	plug(pods[1])
-	// A pod that comes and goes between two writes is Detached without a name.
+	// Wait for Attached. Otherwise the pod might come and go between two writes of the status,
+	// and Detached would have no container ID.
 	l.wantState(t, pods[1], v1alpha1.SandboxAttached, pods[1].containerID)
 	n.cni("DEL", pods[1], "").wantOK(t, "DEL")
 	l.release(t, pods[1])
 	l.wantState(t, pods[1], v1alpha1.SandboxDetached, pods[1].containerID)
 }
 
-// answerUDP has a pod answer with its name.
+// answerUDP makes a pod answer each packet at a port with its name.
 func answerUDP(t *testing.T, p *labPod, port int) {
 	t.Helper()
 	var server *net.UDPConn
@@ -83,8 +84,8 @@ func answerUDP(t *testing.T, p *labPod, port int) {
 	}()
 }
 
-// The node's own ports are refused with the option that keeps them, and free where
-// the configuration frees them (own review 6).
+// A host port that the node uses itself is refused with an error that names the option. It is
+// available if the configuration does not reserve it (own review 6).
 func TestHostPortsOfTheNode(t *testing.T) {
 	l, n, pods := oneNode(t, "web", "freed")
 	ask := func(p *labPod, port int, protocol string) pluginAnswer {

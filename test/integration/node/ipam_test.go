@@ -15,8 +15,9 @@ import (
 	"fairlead.dev/fairlead/api/v1alpha1"
 )
 
-// Pods as under Multus: eth0 is ours, net1 is made by the bridge plugin, which
-// executes us for its addresses, under both of our names.
+// Pods as under Multus: Fairlead makes eth0, and the bridge plugin makes net1. The bridge
+// plugin executes Fairlead's IPAM plugin for the addresses, as fairlead-ipam and as
+// whereabouts.
 func TestBridgePluginWithOurAddresses(t *testing.T) {
 	l, n, _ := oneNode(t)
 	bin := filepath.Join(n.dir, "bin")
@@ -68,8 +69,8 @@ func TestBridgePluginWithOurAddresses(t *testing.T) {
 	}
 	l.wantTalk(t, pods["fairlead-ipam"], pods["whereabouts"], "10.9.0.6")
 
-	// Nobody says that nothing is plugged before both are gone, also when the
-	// daemon was away for one of them.
+	// The daemon sets Detached only when both interfaces are gone, also if the daemon was away
+	// during the DEL of one of them.
 	p := pods["fairlead-ipam"]
 	n.cni("DEL", p, p.netns.Path()).wantOK(t, "DEL of eth0")
 	l.release(t, p)
@@ -89,8 +90,8 @@ func TestBridgePluginWithOurAddresses(t *testing.T) {
 	l.wantState(t, p, v1alpha1.SandboxDetached, p.containerID)
 }
 
-// wantEvent waits until the API server has an event on a pod from the daemon of its
-// node that says so.
+// wantEvent waits for an event on a pod by the daemon of its node, with this reason and this
+// text in its note.
 func (l *lab) wantEvent(t *testing.T, n *labNode, p *labPod, reason, text string) {
 	t.Helper()
 	l.cluster.Eventually(t, fmt.Sprintf("the event %s on pod %s by the daemon of %s", reason, p.name, n.name), func(ctx context.Context) error {

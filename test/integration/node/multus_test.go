@@ -21,8 +21,8 @@ import (
 	"fairlead.dev/fairlead/internal/cli"
 )
 
-// What the default network of TestUnderMultus draws from, and its networks:
-// "blue" asks for addresses of ours, "green" has a configuration of whereabouts.
+// The pools of the default network of TestUnderMultus, and its further networks: "blue" uses
+// addresses of Fairlead, and "green" has a configuration of whereabouts.
 const (
 	npwg = "multiVIFSources: [npwg]"
 	blue = `{"cniVersion":"1.0.0","type":"bridge","bridge":"br-blue","capabilities":{"ips":true},
@@ -32,9 +32,9 @@ const (
 			"gateway":"10.78.0.1","routes":[{"dst":"10.79.0.0/16"}],"log_level":"debug","kubernetes":{"kubeconfig":"/none"}}}]}`
 )
 
-// Every program at once: pods on two nodes with a network of the cluster, one
-// by the bridge plugin with our addresses and one by macvlan with whereabouts'
-// configuration, through Multus' order of things.
+// All programs together. Pods on two nodes have three interfaces: on the cluster's network, by
+// the bridge plugin with Fairlead's addresses, and by macvlan with a configuration of
+// whereabouts. The plugins are called in the order of Multus.
 func TestUnderMultus(t *testing.T) {
 	w := newSystem(t, npwg, "fairlead, fairlead-ipam, whereabouts")
 	w.pool(t, "default", func(s *v1alpha1.IPPoolSpec) {
@@ -62,7 +62,7 @@ func TestUnderMultus(t *testing.T) {
 	}
 }
 
-// joinBridges makes the bridge on both nodes, with a link between them.
+// joinBridges creates the bridge on both nodes and a link between them.
 func (w *system) joinBridges(t *testing.T) {
 	t.Helper()
 	const bridge = "br-blue"
@@ -80,8 +80,8 @@ func (w *system) joinBridges(t *testing.T) {
 	}
 }
 
-// reaches waits until one pod reaches another: a node learns of the others' blocks
-// by and by.
+// reaches waits until one pod reaches another. It may take a while, until the node has learned
+// the blocks of the other node.
 func (w *system) reaches(t *testing.T, from, to *labPod, address string) {
 	t.Helper()
 	w.cluster.Eventually(t, fmt.Sprintf("%s to reach %s at %s", from.name, to.name, address), func(ctx context.Context) error {
@@ -101,10 +101,10 @@ func (w *system) addresses(t *testing.T) {
 	for _, r := range records {
 		got := netip.MustParseAddr(address(r["fast0"]))
 		if got.Less(netip.MustParseAddr("10.78.0.16")) || got == netip.MustParseAddr("10.78.0.17") || r["fast0"].Gateways[0] != "10.78.0.1" {
-			t.Errorf("of range, exclude and gateway of whereabouts came %+v", r["fast0"])
+			t.Errorf("the interface for range, exclude and gateway of whereabouts is %+v", r["fast0"])
 		}
 		if len(r["net1"].Addresses) != 2 {
-			t.Errorf("of two families came %+v", r["net1"])
+			t.Errorf("the interface of both families is %+v", r["net1"])
 		}
 	}
 	for _, to := range []string{address(records[1]["eth0"]), address(records[1]["net1"]), address(records[1]["fast0"])} {
@@ -116,15 +116,15 @@ func (w *system) addresses(t *testing.T) {
 		w.deletePod(t, p)
 		w.del(t, w.nodes[i], p, delegates...)
 		for name, network := range map[string]string{"net1": "/blue", "fast0": "/green"} {
-			w.told(t, p, "IPAddressGarbageCollected", address(records[i][name]), w.cluster.Namespace+network)
+			w.wantPodEvent(t, p, "IPAddressGarbageCollected", address(records[i][name]), w.cluster.Namespace+network)
 		}
 	}
 	w.wantTaken(t)
 }
 
-// Where the runtime takes our configuration before that of Multus, nobody makes a
-// pod's further interface: the pod is attached and not ready, and everything says
-// which interface it lacks, also after the daemon was killed.
+// If the runtime uses Fairlead's configuration and not that of Multus, no plugin makes a pod's
+// further interface. The pod is attached but not ready, and the condition Ready and the
+// commands name the missing interface, also after the daemon was killed.
 func (w *system) withoutMultus(t *testing.T) {
 	n := w.nodes[0]
 	p := n.pod(t, "alone", onNetworks("blue"))
@@ -136,12 +136,12 @@ func (w *system) withoutMultus(t *testing.T) {
 		cli.New("fairlead", &out, &out).Run(t.Context(), append(args, "--kubeconfig", w.cluster.Kubeconfig))
 		for _, text := range append(lacks, v1alpha1.ReasonInterfacesMissing) {
 			if !strings.Contains(out.String(), text) {
-				t.Errorf("fairlead %q does not say %q:\n%s", args, text, out.String())
+				t.Errorf("the output of fairlead %q lacks %q:\n%s", args, text, out.String())
 			}
 		}
 	}
 	n.kill(t)
-	n.start(w.t) // which the other parts need too
+	n.start(w.t) // the other subtests need the daemon, too
 	w.wantMissing(t, p, lacks...)
 	w.addSome(t, n, p, delegate{network: "blue", ifName: "net1"})
 	w.wantState(t, p, v1alpha1.SandboxAttached, p.containerID)
@@ -152,8 +152,8 @@ func (w *system) withoutMultus(t *testing.T) {
 	w.wantTaken(t)
 }
 
-// wantMissing waits until a pod is attached, and its condition Ready says that
-// interfaces are missing, with all of these words.
+// wantMissing waits until a pod is attached and its condition Ready reports missing
+// interfaces, with all of these words.
 func (w *system) wantMissing(t *testing.T, p *labPod, words ...string) {
 	t.Helper()
 	key := types.NamespacedName{Namespace: w.cluster.Namespace, Name: p.attachmentName()}
@@ -172,15 +172,15 @@ func (w *system) wantMissing(t *testing.T, p *labPod, words ...string) {
 	})
 }
 
-// whereabouts#15, #394: an address that was asked for is somebody's. Who has it
-// is named, and the pod gets it when that one is gone.
+// A pod requests an address that another pod has. An event names the holder, and the pod gets
+// the address when the holder is gone. whereabouts#15, #394.
 func (w *system) takenAddress(t *testing.T) {
 	asks := onNetworks(`[{"name":"blue","ips":["10.9.0.77/24"]}]`)
 	delegates := []delegate{{ifName: "eth0"}, {network: "blue", ifName: "net1", ips: []string{"10.9.0.77/24"}}}
 	first := w.nodes[0].pod(t, "first", asks)
 	w.add(t, w.nodes[0], first, delegates...)
 	second := w.nodes[1].pod(t, "second", asks)
-	w.told(t, second, "NetworkConflict", "10.9.0.77", w.cluster.Namespace+"/first/net1", w.nodes[0].name)
+	w.wantPodEvent(t, second, "NetworkConflict", "10.9.0.77", w.cluster.Namespace+"/first/net1", w.nodes[0].name)
 	w.deletePod(t, first)
 	w.del(t, w.nodes[0], first, delegates...)
 	w.add(t, w.nodes[1], second, delegates...)
@@ -192,7 +192,8 @@ func (w *system) takenAddress(t *testing.T) {
 	w.wantTaken(t)
 }
 
-// whereabouts#704: a network with the addresses of another is left alone.
+// A network with addresses of another IPAM plugin gets no addresses of Fairlead.
+// whereabouts#704.
 func (w *system) foreign(t *testing.T) {
 	n := w.nodes[0]
 	p := n.pod(t, "foreign", onNetworks("foreign,blue"))
@@ -204,12 +205,12 @@ func (w *system) foreign(t *testing.T) {
 	w.add(t, n, p, delegates...)
 	w.deletePod(t, p)
 	w.del(t, n, p, delegates...)
-	w.told(t, p, "IPAddressGarbageCollected", address(record["net2"]), w.cluster.Namespace+"/blue")
+	w.wantPodEvent(t, p, "IPAddressGarbageCollected", address(record["net2"]), w.cluster.Namespace+"/blue")
 	w.wantTaken(t)
 }
 
-// A virtual machine that moves to another node has its addresses again, on every
-// network whose pool is sticky, and not before its last pod has given them back.
+// A virtual machine that moves to another node keeps its addresses on every network whose pool
+// is sticky. The new pod gets them only when the former pod has released them.
 func (w *system) virtualMachine(t *testing.T) {
 	var pools v1alpha1.IPPoolList
 	if err := w.cluster.Client.List(t.Context(), &pools, client.MatchingLabels{"fairlead.dev/pool-for": "whereabouts"}); err != nil || len(pools.Items) != 1 {
@@ -220,7 +221,7 @@ func (w *system) virtualMachine(t *testing.T) {
 	if err := w.cluster.Client.Patch(t.Context(), &pools.Items[0], client.MergeFrom(before)); err != nil {
 		t.Fatal(err)
 	}
-	w.cluster.Eventually(t, "the pool to be taken in as it is now", func(ctx context.Context) error {
+	w.cluster.Eventually(t, "the controller to have read the changed pool", func(ctx context.Context) error {
 		p := &pools.Items[0]
 		if err := w.cluster.Client.Get(ctx, client.ObjectKeyFromObject(p), p); err != nil {
 			return err
@@ -242,7 +243,7 @@ func (w *system) virtualMachine(t *testing.T) {
 		t.Errorf("claims %q and %q", had["net1"].Claim, had["fast0"].Claim)
 	}
 	second := w.nodes[1].pod(t, "vm-second", asks)
-	w.told(t, second, "NetworkConflict", "vm.net1", w.cluster.Namespace+"/vm-first/net1", w.nodes[0].name)
+	w.wantPodEvent(t, second, "NetworkConflict", "vm.net1", w.cluster.Namespace+"/vm-first/net1", w.nodes[0].name)
 	w.deletePod(t, first)
 	w.del(t, w.nodes[0], first, delegates...)
 	w.add(t, w.nodes[1], second, delegates...)
@@ -257,8 +258,8 @@ func (w *system) virtualMachine(t *testing.T) {
 	w.wantTaken(t)
 }
 
-// whereabouts#546: a pod that is deleted while nothing watches leaks nothing, on
-// whatever network, also when the network's definition goes too.
+// A pod that is deleted while no controller runs leaks no address on any network, also if the
+// network's definition is deleted, too. whereabouts#546.
 func (w *system) controllerAway(t *testing.T) {
 	n := w.nodes[1]
 	delegates := []delegate{{ifName: "eth0"}, {network: "blue", ifName: "net1"}, {network: "green", ifName: "net2"}}
@@ -270,7 +271,7 @@ func (w *system) controllerAway(t *testing.T) {
 	w.del(t, n, p, delegates...)
 	w.wantTaken(t, "missed")
 	w.startController()
-	w.told(t, p, "IPAddressGarbageCollected", address(record["net1"]), w.cluster.Namespace+"/blue")
-	w.told(t, p, "IPAddressGarbageCollected", address(record["net2"]), w.cluster.Namespace+"/green")
+	w.wantPodEvent(t, p, "IPAddressGarbageCollected", address(record["net1"]), w.cluster.Namespace+"/blue")
+	w.wantPodEvent(t, p, "IPAddressGarbageCollected", address(record["net2"]), w.cluster.Namespace+"/green")
 	w.wantTaken(t)
 }

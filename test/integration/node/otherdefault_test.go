@@ -14,8 +14,8 @@ import (
 	"fairlead.dev/fairlead/internal/cli"
 )
 
-// The default network is another plugin's with addresses of ours; then it is
-// not ours at all, and only pods with further networks have a record.
+// The default network is made by another plugin, first with Fairlead's addresses and then
+// without. In the second case only pods with further networks have a record.
 func TestDefaultNetworkOfAnotherPlugin(t *testing.T) {
 	w := newSystem(t, npwg+"\ndefaultNetwork: {driver: native, binding: addressOnly, pools: [default]}", "fairlead-ipam")
 	w.pool(t, "default", func(s *v1alpha1.IPPoolSpec) {
@@ -64,11 +64,11 @@ func (w *system) defaultByBridge(t *testing.T) {
 	w.wantTaken(t)
 }
 
-// needsNothing: the command does not wait for a network that is not Fairlead's.
+// needsNothing waits until `fairlead explain` reports that a pod needs no network of Fairlead.
 func (w *system) needsNothing(t *testing.T, p *labPod) {
 	t.Helper()
 	got := "nothing"
-	w.cluster.Eventually(t, "the command to say that the pod needs nothing", func(ctx context.Context) error {
+	w.cluster.Eventually(t, "the command to report that the pod needs nothing", func(ctx context.Context) error {
 		var out bytes.Buffer
 		program := cli.New("fairlead", &out, &out) //nolint:contextcheck // its commands get the context from Run
 		program.Run(ctx, []string{"explain", "pod", w.cluster.Namespace + "/" + p.name, "--kubeconfig", w.cluster.Kubeconfig})
@@ -76,7 +76,7 @@ func (w *system) needsNothing(t *testing.T, p *labPod) {
 			got = out.String()
 		}
 		if !strings.Contains(got, "waits for nothing: no network of it is Fairlead's") {
-			return fmt.Errorf("it says:\n%s", got)
+			return fmt.Errorf("it prints:\n%s", got)
 		}
 		return nil
 	})
@@ -96,5 +96,5 @@ func (w *system) noDefault(t *testing.T) {
 	w.deletePod(t, p)
 	w.deletePod(t, plain)
 	w.del(t, n, p, net1)
-	w.told(t, p, "IPAddressGarbageCollected", address(record["net1"]), w.cluster.Namespace+"/blue")
+	w.wantPodEvent(t, p, "IPAddressGarbageCollected", address(record["net1"]), w.cluster.Namespace+"/blue")
 }

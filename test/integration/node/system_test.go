@@ -31,21 +31,21 @@ import (
 	"fairlead.dev/fairlead/test/cluster"
 )
 
-// system is a lab in which every program is the real one: the controller, a
-// daemon on each of two nodes, the plugin under its three names, the reference
-// plugins bridge and macvlan, and libcni as the runtime and Multus use it.
+// system is a lab with the real programs: the controller, a daemon on each of two nodes, the
+// plugin under its three names, the reference plugins bridge and macvlan, and libcni as the
+// runtime and Multus use it.
 type system struct {
 	*lab
-	t     *testing.T // with which all of it ends
+	t     *testing.T // the system ends with this test
 	nodes []*labNode
-	// networks are the network configurations by name, as NADs have them.
+	// networks holds the configurations of the NADs by name.
 	networks map[string]string
-	config   string // of the controller
+	config   string // file of the controller's configuration
 	running  *exec.Cmd
 }
 
-// newSystem starts everything. The controller's configuration has these lines
-// more, and the plugin has these names.
+// newSystem starts all programs. controller holds further lines of the controller's
+// configuration; names holds the names of the plugin.
 func newSystem(t *testing.T, controller, names string) *system {
 	t.Helper()
 	if os.Geteuid() != 0 {
@@ -54,7 +54,7 @@ func newSystem(t *testing.T, controller, names string) *system {
 	c := cluster.Exclusive(t)
 	c.Networks()
 	w := &system{lab: newLabIn(t, c), t: t, networks: map[string]string{}}
-	for _, program := range []string{"fairlead-controller", "fairlead-cni"} { // which sees a /run of the node's
+	for _, program := range []string{"fairlead-controller", "fairlead-cni"} { // the plugin sees a /run of its node
 		buildIn(t, "../../..", filepath.Join(w.binaries, program), "./cmd/"+program)
 	}
 	for i := range 2 {
@@ -85,7 +85,7 @@ func newSystem(t *testing.T, controller, names string) *system {
 	return w
 }
 
-// reference puts reference plugins beside those of ours.
+// reference builds reference plugins into the directory of Fairlead's plugins.
 func (n *labNode) reference(t *testing.T, plugins ...string) {
 	t.Helper()
 	bin := filepath.Join(n.dir, "bin")
@@ -103,8 +103,8 @@ func (n *labNode) reference(t *testing.T, plugins ...string) {
 	}
 }
 
-// startController starts the controller, which ends with the system's test, not with
-// a part of it.
+// startController starts the controller, which ends with the system's test, not with a
+// subtest.
 func (w *system) startController() {
 	t := w.t
 	t.Helper()
@@ -123,7 +123,7 @@ func (w *system) startController() {
 		_ = cmd.Wait()
 		raw, _ := os.ReadFile(log.Name())
 		if bytes.Contains(raw, []byte("forbidden")) {
-			t.Error("the controller tried what deploy/rights does not allow; its log says what")
+			t.Error("the controller tried what deploy/rights does not allow; see its log")
 		}
 		if t.Failed() {
 			t.Logf("the controller's log:\n%s", raw)
@@ -132,7 +132,7 @@ func (w *system) startController() {
 	})
 }
 
-// killController ends the controller as a power failure does.
+// killController kills the controller, as a power failure would.
 func (w *system) killController(t *testing.T) {
 	t.Helper()
 	if err := w.running.Process.Kill(); err != nil {
@@ -141,7 +141,7 @@ func (w *system) killController(t *testing.T) {
 	_ = w.running.Wait()
 }
 
-// pool makes an IPPool of a domain of its own.
+// pool creates an IPPool with its own domain.
 func (w *system) pool(t *testing.T, name string, change func(*v1alpha1.IPPoolSpec)) {
 	t.Helper()
 	p := &v1alpha1.IPPool{ObjectMeta: metav1.ObjectMeta{Name: name}}
@@ -151,18 +151,18 @@ func (w *system) pool(t *testing.T, name string, change func(*v1alpha1.IPPoolSpe
 	}
 }
 
-// network makes a NetworkAttachmentDefinition.
+// network creates a NetworkAttachmentDefinition.
 func (w *system) network(name, config string) {
 	w.networks[name] = config
 	w.cluster.Network(name, config)
 }
 
-// onNetworks is a pod with the annotation of Multus.
+// onNetworks sets the annotation of Multus on a pod.
 func onNetworks(text string) func(*corev1.Pod) {
 	return func(p *corev1.Pod) { p.Annotations = map[string]string{pod.AnnotationNetworks: text} }
 }
 
-// record waits for the PodAttachment of a pod.
+// record waits for the PodAttachment of a pod, and returns its interfaces by name.
 func (w *system) record(t *testing.T, p *labPod) map[string]v1alpha1.Interface {
 	t.Helper()
 	var pa v1alpha1.PodAttachment
@@ -176,7 +176,7 @@ func (w *system) record(t *testing.T, p *labPod) map[string]v1alpha1.Interface {
 	return out
 }
 
-// taken returns who has which address, in all domains: the pods' names.
+// taken returns the taken addresses of all domains, each with the name of its pod.
 func (w *system) taken(ctx context.Context) (map[string]string, error) {
 	var list v1alpha1.IPBlockList
 	if err := w.cluster.Client.List(ctx, &list); err != nil {
@@ -193,7 +193,7 @@ func (w *system) taken(ctx context.Context) (map[string]string, error) {
 	return out, nil
 }
 
-// wantTaken waits until exactly these pods have addresses.
+// wantTaken waits until these pods have addresses and no others.
 func (w *system) wantTaken(t *testing.T, pods ...string) {
 	t.Helper()
 	slices.Sort(pods)
@@ -210,7 +210,7 @@ func (w *system) wantTaken(t *testing.T, pods ...string) {
 	})
 }
 
-// audit waits for `fairlead ipam audit` to find nothing.
+// audit waits until `fairlead ipam audit` finds nothing.
 func (w *system) audit(t *testing.T) {
 	t.Helper()
 	found := "nothing"
@@ -228,10 +228,10 @@ func (w *system) audit(t *testing.T) {
 	})
 }
 
-// told waits for an event on a pod that says all of this.
-func (w *system) told(t *testing.T, p *labPod, reason string, texts ...string) {
+// wantPodEvent waits for an event on a pod with this reason and all texts in its note.
+func (w *system) wantPodEvent(t *testing.T, p *labPod, reason string, texts ...string) {
 	t.Helper()
-	w.cluster.Eventually(t, fmt.Sprintf("the event %s on pod %s that says %q", reason, p.name, texts), func(ctx context.Context) error {
+	w.cluster.Eventually(t, fmt.Sprintf("the event %s on pod %s with the texts %q", reason, p.name, texts), func(ctx context.Context) error {
 		var list eventsv1.EventList
 		if err := w.cluster.Client.List(ctx, &list, client.InNamespace(w.cluster.Namespace)); err != nil {
 			return err
@@ -251,16 +251,16 @@ func (w *system) told(t *testing.T, p *labPod, reason string, texts ...string) {
 	})
 }
 
-// delegate is one network of a pod, as Multus has it attached.
+// delegate is one network of a pod, as Multus attaches it.
 type delegate struct {
 	// network is the name of a NetworkAttachmentDefinition; empty for the
 	// cluster's own configuration.
 	network, ifName string
-	// ips that the pod asks for.
+	// ips are the addresses that the pod requests.
 	ips []string
 }
 
-// list is the network configuration of a delegate, named as Multus names it.
+// list returns the network configuration of a delegate, with the name that Multus gives it.
 func (w *system) list(t *testing.T, n *labNode, d delegate) (*libcni.NetworkConfigList, error) {
 	t.Helper()
 	raw := []byte(w.networks[d.network])
@@ -274,7 +274,8 @@ func (w *system) list(t *testing.T, n *labNode, d delegate) (*libcni.NetworkConf
 	return listOf(raw, d.network)
 }
 
-// listOf reads a configuration, of one plugin or a list. It has the name when it says none.
+// listOf parses the configuration of a plugin or of a list. name is used if the configuration
+// has no name.
 func listOf(raw []byte, name string) (*libcni.NetworkConfigList, error) {
 	var config map[string]any
 	if err := json.Unmarshal(raw, &config); err != nil {
@@ -293,7 +294,8 @@ func listOf(raw []byte, name string) (*libcni.NetworkConfigList, error) {
 	return libcni.NetworkConfFromBytes(raw)
 }
 
-// runtimeConf is what Multus gives a delegate: requested addresses both ways.
+// runtimeConf returns the runtime configuration that Multus gives a delegate, with the
+// requested addresses in both forms.
 func (p *labPod) runtimeConf(namespace string, d delegate) *libcni.RuntimeConf {
 	conf := &libcni.RuntimeConf{
 		ContainerID: p.containerID, NetNS: p.netns.Path(), IfName: d.ifName,
@@ -312,7 +314,7 @@ func (p *labPod) runtimeConf(namespace string, d delegate) *libcni.RuntimeConf {
 	return conf
 }
 
-// runDirectory makes what plugins see as /run.
+// runDirectory creates the directory that plugins see as /run.
 func (n *labNode) runDirectory(t *testing.T) {
 	t.Helper()
 	run := filepath.Join(n.dir, "run")
@@ -324,8 +326,8 @@ func (n *labNode) runDirectory(t *testing.T) {
 	}
 }
 
-// runtime does something with libcni, whose plugins see the node's network and its
-// /run, in which the daemon is where it is on every node.
+// runtime calls do with a libcni whose plugins see the node's network and the node's /run. The
+// daemon's socket has its usual path there.
 func (n *labNode) runtime(do func(*libcni.CNIConfig) error) error {
 	return n.Do(func() error {
 		if err := syscall.Unshare(syscall.CLONE_FS | syscall.CLONE_NEWNS); err != nil {
@@ -349,8 +351,8 @@ func (w *system) add(t *testing.T, n *labNode, p *labPod, all ...delegate) {
 	w.wantState(t, p, v1alpha1.SandboxAttached, p.containerID)
 }
 
-// addSome attaches a pod to networks in this order, and checks that each answer has
-// what the record says, and that CHECK finds it so.
+// addSome attaches a pod to networks in this order. It checks that each answer has the
+// addresses in the record, and that CHECK succeeds.
 func (w *system) addSome(t *testing.T, n *labNode, p *labPod, all ...delegate) {
 	t.Helper()
 	record := w.record(t, p)
@@ -401,7 +403,7 @@ func (w *system) del(t *testing.T, n *labNode, p *labPod, all ...delegate) {
 	}
 }
 
-// deletePod deletes a pod as its end in the API server.
+// deletePod deletes a pod in the API server at once.
 func (w *system) deletePod(t *testing.T, p *labPod) {
 	t.Helper()
 	o := &corev1.Pod{ObjectMeta: metav1.ObjectMeta{Namespace: w.cluster.Namespace, Name: p.name}}
@@ -410,7 +412,7 @@ func (w *system) deletePod(t *testing.T, p *labPod) {
 	}
 }
 
-// wantLinks waits until a node has the links that it had.
+// wantLinks waits until a node has the same links as before.
 func (l *lab) wantLinks(t *testing.T, n *labNode, before []string) {
 	t.Helper()
 	l.cluster.Eventually(t, "nothing to be left on "+n.name, func(context.Context) error {
@@ -430,7 +432,7 @@ func (l *lab) wantLinks(t *testing.T, n *labNode, before []string) {
 	})
 }
 
-// address is the first of an interface, without the prefix length.
+// address returns the first address of an interface, without the prefix length.
 func address(i v1alpha1.Interface) string {
 	text, _, _ := strings.Cut(i.Addresses[0], "/")
 	return text

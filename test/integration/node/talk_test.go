@@ -10,11 +10,11 @@ import (
 	"time"
 )
 
-// patience is how long a connection may take that is to succeed.
+// patience is the maximum time of a connection that is expected to succeed.
 const patience = 20 * time.Second
 
-// carry sends bytes from one pod to another, by the addresses of one family (the index
-// in labPod.addresses), and returns how long it took until all had been read.
+// carry sends bytes from one pod to another, with the addresses of one family (the index in
+// labPod.addresses). It returns the time until all bytes were read.
 func carry(ctx context.Context, from, to *labPod, family, bytes int) (time.Duration, error) {
 	ctx, cancel := context.WithTimeout(ctx, patience)
 	defer cancel()
@@ -55,7 +55,7 @@ func carry(ctx context.Context, from, to *labPod, family, bytes int) (time.Durat
 	return time.Since(began), nil
 }
 
-// address is the first or the second of a pod, without the prefix length.
+// address returns the first or the second address of a pod, without the prefix length.
 func (p *labPod) address(family int) netip.Addr {
 	return netip.MustParsePrefix(p.addresses[family]).Addr()
 }

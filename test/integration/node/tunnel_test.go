@@ -20,9 +20,9 @@ import (
 	"fairlead.dev/fairlead/api/v1alpha1"
 )
 
-// Two daemons that encapsulate: each tells the other of its end, pods of both
-// families reach each other through the tunnel, it is put back when somebody
-// takes it away, and cleanup leaves nothing of it.
+// Two daemons encapsulate. Each reports its end of the tunnel to the other, and pods reach each
+// other through the tunnel in both families. The daemon restores the tunnel if it is
+// deleted, and cleanup removes it.
 func TestDaemonsEncapsulate(t *testing.T) {
 	if os.Geteuid() != 0 {
 		t.Skip("needs root: makes network namespaces")
@@ -99,13 +99,14 @@ func TestDaemonsEncapsulate(t *testing.T) {
 	n1.stop(t)
 	n1.run(t, "cleanup", "--config", n1.config, "--cni")
 	if diff := cmp.Diff(before, n1.state(t)); diff != "" {
-		t.Errorf("cleanup left something:\n%s", diff)
+		t.Errorf("cleanup left a change (-before +after):\n%s", diff)
 	}
 }
 
-// A node whose daemon has gone bad says that it has an address of the internet. The
-// others send nothing to it that is meant for its pods, nor let it into their tunnel,
-// and say so; the node itself says that it is not believed (own review 12).
+// A compromised daemon claims that its node has an address of the internet. The other nodes
+// send no packets for its pods to that address, do not accept it in their tunnel, and report
+// it in a condition. A node reports in its own condition if its addresses are not confirmed
+// (own review 12).
 func TestDaemonsBelieveWhatIsConfirmed(t *testing.T) {
 	if os.Geteuid() != 0 {
 		t.Skip("needs root: makes network namespaces")
@@ -146,7 +147,7 @@ func TestDaemonsBelieveWhatIsConfirmed(t *testing.T) {
 		}
 		n.start(t)
 	}
-	says := func(kind, reason, text string) func(context.Context) error {
+	condition := func(kind, reason, text string) func(context.Context) error {
 		return func(ctx context.Context) error {
 			var nn v1alpha1.NodeNetwork
 			if err := l.cluster.Client.Get(ctx, types.NamespacedName{Name: n1.name}, &nn); err != nil {
@@ -159,8 +160,8 @@ func TestDaemonsBelieveWhatIsConfirmed(t *testing.T) {
 			return nil
 		}
 	}
-	l.cluster.Eventually(t, "word of the liar", says(v1alpha1.ConditionRouted, "NotReachable", "node evil says that it has the address 8.8.8.8"))
-	l.cluster.Eventually(t, "its own addresses to be confirmed", says(v1alpha1.ConditionConfirmed, "Confirmed", ""))
+	l.cluster.Eventually(t, "the condition about the false address", condition(v1alpha1.ConditionRouted, "NotReachable", "node evil says that it has the address 8.8.8.8"))
+	l.cluster.Eventually(t, "its own addresses to be confirmed", condition(v1alpha1.ConditionConfirmed, "Confirmed", ""))
 	n1.awaitConflist(t)
 	n2.awaitConflist(t)
 	p1, p2 := n1.pod(t, "p1"), n2.pod(t, "p2")
@@ -176,19 +177,20 @@ func TestDaemonsBelieveWhatIsConfirmed(t *testing.T) {
 		t.Fatalf("%v\n%s", err, out)
 	}
 	if strings.Contains(out, "8.8.8.8") || strings.Contains(out, "10.244.9.0/26 via") {
-		t.Errorf("the liar is believed:\n%s", out)
+		t.Errorf("the false address is used:\n%s", out)
 	}
-	// The address of its Node is another now: nothing goes there before the Node says so.
+	// The confirmed address of n2 changes, as if its Node had another address. No packets are
+	// sent to the address that n2 reports until the Node confirms it.
 	spec(n2.name, "192.0.2.2/32")
-	l.cluster.Eventually(t, "word of a node that is not confirmed", says(v1alpha1.ConditionRouted, "NotReachable", "node "+n2.name+" says that it has the address"))
+	l.cluster.Eventually(t, "the condition about a node that is not confirmed", condition(v1alpha1.ConditionRouted, "NotReachable", "node "+n2.name+" says that it has the address"))
 	spec(n1.name, "192.0.2.1/32")
-	l.cluster.Eventually(t, "the node's own word", says(v1alpha1.ConditionConfirmed, "NotConfirmed", "says that it has the address"))
+	l.cluster.Eventually(t, "the condition of the node itself", condition(v1alpha1.ConditionConfirmed, "NotConfirmed", "says that it has the address"))
 	for _, p := range []*labPod{p1, p2} {
 		l.release(t, p)
 	}
 }
 
-// change changes a NodeNetwork, or its status.
+// change edits a NodeNetwork, or its status if subresource is "status".
 func (l *lab) change(t *testing.T, name, subresource string, change func(*v1alpha1.NodeNetwork)) {
 	t.Helper()
 	nn := &v1alpha1.NodeNetwork{}

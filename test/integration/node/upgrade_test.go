@@ -16,10 +16,10 @@ import (
 	"fairlead.dev/fairlead/internal/cniproto"
 )
 
-// Two upgrades while pods come and go: the next daemon is started beside the one
-// that serves, which is then told to stop. No request fails and STATUS never says
-// that the node cannot serve (go-cni#123: it made nodes unready). Each time there
-// is a pod whose ADD waits for its record, longer than the plugin waits for a daemon.
+// The daemon is upgraded twice while pods are created and deleted: the next daemon is started
+// beside the current daemon, which then gets the signal to stop. No request fails, and STATUS
+// never fails (in go-cni#123 a failing STATUS made nodes unready). During each upgrade the
+// ADD of one pod waits for its record, longer than the plugin waits for a daemon.
 func TestUpgradeUnderLoad(t *testing.T) {
 	l, n, pods := oneNode(t, "p1", "p2", "p3", "p4")
 	n.stop(t)
@@ -37,23 +37,23 @@ func TestUpgradeUnderLoad(t *testing.T) {
 	for _, p := range pods {
 		wg.Go(func() {
 			first := p.containerID
-			for life := 0; ; life++ {
+			for number := 0; ; number++ {
 				select {
 				case <-stop:
 					return
 				default:
 				}
-				p.containerID = fmt.Sprintf("%s-%d", first, life)
+				p.containerID = fmt.Sprintf("%s-%d", first, number)
 				for _, verb := range []string{"ADD", "STATUS", "DEL"} {
 					if a := n.cni(verb, p, p.netns.Path()); a.err != nil {
-						t.Errorf("%s of life %d of %s: %v: %s", verb, life, p.name, a.err, a.stdout)
+						t.Errorf("%s of sandbox %d of %s: %v: %s", verb, number, p.name, a.err, a.stdout)
 					}
 					served.Add(1)
 				}
 			}
 		})
 	}
-	// serves waits until so many more requests were served.
+	// serves waits until that many more requests were served.
 	serves := func(more int64) {
 		t.Helper()
 		until := served.Load() + more
@@ -89,7 +89,7 @@ func TestUpgradeUnderLoad(t *testing.T) {
 	wg.Wait()
 	t.Logf("%d requests served", served.Load())
 
-	// A DEL may have been put aside between two daemons; all of it is done soon.
+	// The plugin may have spooled a DEL between two daemons. The daemon processes it soon.
 	l.cluster.Eventually(t, "every sandbox to be gone", func(context.Context) error {
 		for _, name := range n.state(t).Links {
 			if strings.HasPrefix(name, "fl") && len(name) == 15 {

@@ -19,7 +19,7 @@ import (
 	"fairlead.dev/fairlead/internal/netdev/plug"
 )
 
-// oneNode is a lab with one node whose daemon serves, and pods n on it that have
+// oneNode returns a lab with one node, whose daemon serves, and pods on the node that have
 // their records.
 func oneNode(t *testing.T, pods ...string) (*lab, *labNode, []*labPod) {
 	t.Helper()
@@ -39,7 +39,7 @@ func oneNode(t *testing.T, pods ...string) (*lab, *labNode, []*labPod) {
 	return l, n, made
 }
 
-// inVersion asks in a version of CNI, with other fields.
+// inVersion sets the CNI version and further fields of the configuration.
 func inVersion(version string, fields map[string]any) func(config map[string]any) {
 	return func(config map[string]any) {
 		config["cniVersion"] = version
@@ -47,8 +47,8 @@ func inVersion(version string, fields map[string]any) func(config map[string]any
 	}
 }
 
-// Every verb in every version of CNI, through the program that the runtime runs
-// and the daemon: what the version does not have is refused, with code 1.
+// The plugin and the daemon answer every verb in every version of CNI. A verb that the version
+// does not have is refused with code 1.
 func TestVerbsInEveryVersion(t *testing.T) {
 	l, n, pods := oneNode(t, "v031", "v040", "v100", "v110")
 	valid := make([]map[string]string, len(pods))
@@ -97,8 +97,8 @@ func TestVerbsInEveryVersion(t *testing.T) {
 			}
 		})
 	}
-	// GC left them all, also when the runtime lists none. The first two end without a
-	// DEL, and the first is listed still.
+	// GC has removed no sandbox, also if the runtime lists none. Now the first two sandboxes end
+	// without a DEL, and GC still lists the first.
 	n.call("GC", pods[0], "", inVersion("1.1.0", map[string]any{"cni.dev/valid-attachments": nil})).wantOK(t, "GC of none")
 	for _, p := range pods {
 		l.wantState(t, p, v1alpha1.SandboxAttached, p.containerID)
@@ -120,7 +120,7 @@ func TestVerbsInEveryVersion(t *testing.T) {
 	})
 	for _, p := range pods[2:] {
 		if !slices.Contains(n.state(t).Links, plug.HostName(p.containerID, "eth0")) {
-			t.Errorf("%s lives and was unplugged", p.name)
+			t.Errorf("%s still runs and was unplugged", p.name)
 		}
 	}
 	for _, p := range pods {
@@ -128,8 +128,8 @@ func TestVerbsInEveryVersion(t *testing.T) {
 	}
 }
 
-// Bad input of every kind is answered with its code and a message that names it,
-// and changes nothing.
+// Every kind of bad input is answered with its error code and a message that names the bad
+// value, and changes nothing.
 func TestBadInputChangesNothing(t *testing.T) {
 	_, n, pods := oneNode(t, "p")
 	p := pods[0]
@@ -197,8 +197,8 @@ func TestBadInputChangesNothing(t *testing.T) {
 	}
 }
 
-// What somebody changed in the kernel is told by CHECK, all of it, and the host's
-// side is in order soon after.
+// CHECK reports every change that another program made in the kernel. The daemon repairs the
+// host's side soon after.
 func TestCheckSeesTheKernel(t *testing.T) {
 	l, n, pods := oneNode(t, "p")
 	p := pods[0]
@@ -222,7 +222,7 @@ func TestCheckSeesTheKernel(t *testing.T) {
 			t.Fatal(err)
 		}
 	}
-	// A smaller MTU may be a later plugin's doing, and is told in the log alone.
+	// A later plugin may have set a smaller MTU, so it is reported in the log only.
 	setMTU(1300)
 	check().wantOK(t, "CHECK with a smaller MTU")
 	n.wantLogged(t, fmt.Sprintf("interface eth0 has an MTU of 1300 bytes, less than the network's %d", eth0.Attrs().MTU))
@@ -241,13 +241,13 @@ func TestCheckSeesTheKernel(t *testing.T) {
 	check().wantError(t, 110, "2 differences", tooLarge, "interface eth0 lacks the route to 0.0.0.0/0 via 169.254.1.1")
 
 	setMTU(eth0.Attrs().MTU)
-	slices.Reverse(routes) // the default route needs the way to its gateway
+	slices.Reverse(routes) // the default route needs the route to its gateway first
 	for _, r := range routes {
 		if err := inside.RouteAdd(&r); err != nil {
 			t.Fatal(err)
 		}
 	}
-	check().wantOK(t, "CHECK of what was put back")
+	check().wantOK(t, "CHECK after the restore")
 
 	host, err := n.Netlink()
 	if err != nil {

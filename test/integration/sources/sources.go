@@ -1,6 +1,6 @@
 // Package sources makes the go command repeat a test when a program that the test builds has changed.
 //
-// The go command reuses the result of a test until the test's own packages change, or a file that the test looks at. It
+// The go command reuses the result of a test until the test's own packages change, or a file that the test stats. It
 // does not know which programs a test builds.
 package sources
 
@@ -18,8 +18,9 @@ const files = `{{with .Module}}{{if .Main}}{{.GoMod}}
 {{end}}{{range $.EmbedFiles}}{{$.Dir}}/{{.}}
 {{end}}{{end}}{{end}}`
 
-// Look looks at all source files of this module that these programs are built from. It has to be called from a test:
-// the go command does not hear of what TestMain looks at before it runs the tests.
+// Look stats all source files of this module that these programs are built from. It returns an error if a program does
+// not exist or the go command fails. Call it from a test: the go command does not record the files that TestMain stats
+// before it runs the tests.
 func Look(programs ...string) error {
 	out, err := exec.Command("go", append([]string{"list", "-deps", "-f", files}, programs...)...).Output()
 	if err != nil {
