@@ -7,9 +7,9 @@ import (
 	"testing"
 )
 
-// What is linked is in memory on every node. Of Kubernetes that is what the
-// daemon asks for: with client-go's scheme, or what is built on it, come the types
-// of every API, which weigh more than the daemon.
+// The daemon links only the Kubernetes APIs that it uses, since the linked code is in memory on
+// every node. client-go's scheme, and each package that uses it, adds the types of every API,
+// which need more memory than the daemon itself.
 func TestDependencies(t *testing.T) {
 	out, err := exec.Command("go", "list", "-deps", ".").Output()
 	if err != nil {
@@ -26,7 +26,7 @@ func TestDependencies(t *testing.T) {
 		case strings.HasPrefix(dep, "k8s.io/client-go/kubernetes"), dep == "sigs.k8s.io/controller-runtime/pkg/client":
 			t.Errorf("the daemon links %s", dep)
 		case strings.HasPrefix(dep, "k8s.io/api/") && dep != "k8s.io/api/core/v1" && dep != "k8s.io/api/events/v1":
-			t.Errorf("the daemon links %s, and asks for nothing of it", dep)
+			t.Errorf("the daemon links %s, and does not use it", dep)
 		}
 	}
 }

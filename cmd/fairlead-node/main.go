@@ -1,5 +1,5 @@
-// The fairlead-node plugs the pods of one node: it runs as a DaemonSet and
-// serves the CNI plugin on a unix socket.
+// The fairlead-node plugs the pods of one node. It runs as a DaemonSet and serves the CNI
+// plugin on a unix socket.
 package main
 
 import (
@@ -51,16 +51,16 @@ func command() *cobra.Command {
 	return cmd
 }
 
-// flags choose the configuration.
+// flags select the configuration.
 type flags struct{ file, nodeName string }
 
 func (f *flags) add(cmd *cobra.Command) {
 	cmd.Flags().StringVar(&f.file, "config", "", "configuration file (YAML)")
-	cmd.Flags().StringVar(&f.nodeName, "node-name", "", "name of this machine's Node (default: nodeName of the configuration, else the host name)")
+	cmd.Flags().StringVar(&f.nodeName, "node-name", "", "name of this machine's Node (default: nodeName of the configuration, or the host name)")
 }
 
-// load reads the configuration: the file, then the flags, then what follows
-// from the machine.
+// load returns the configuration. Flags override the file, and the machine supplies values
+// that neither sets.
 func (f *flags) load() (config.Node, error) {
 	cfg := config.DefaultNode()
 	if err := config.Load(f.file, &cfg); err != nil {
@@ -111,8 +111,8 @@ func cleanupCommand() *cobra.Command {
 	)
 	cmd := &cobra.Command{
 		Use:   "cleanup",
-		Short: "Take everything of Fairlead off this machine",
-		Long: `Takes everything of Fairlead off this machine: the interfaces of pods, the bridge,
+		Short: "Remove everything of Fairlead from this machine",
+		Long: `Removes everything of Fairlead from this machine: the interfaces of pods, the bridge,
 the routes, the socket and the records. Pods that still run lose their network,
 so drain the node and stop fairlead-node first. The network configuration and the
 plugin stay, so that the runtime can stop its pods, unless --cni is given.`,

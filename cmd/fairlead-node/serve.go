@@ -83,7 +83,7 @@ func serve(ctx context.Context, cfg config.Node) error {
 		}()
 	}
 	chosen, err := plugin.Choose([]plugin.Candidate{
-		{Name: node.RegistryPlugin, New: func() (plugin.Plugin, error) { return registryPlugin(log, cfg, c) }}, //nolint:contextcheck // what it begins ends with Run
+		{Name: node.RegistryPlugin, New: func() (plugin.Plugin, error) { return registryPlugin(log, cfg, c) }}, //nolint:contextcheck // its goroutines end with Run
 		{Name: plugin.NoopName, New: func() (plugin.Plugin, error) { return plugin.NewNoop(link.Sysctls{}), nil }},
 	}, cfg.Plugin)
 	if err != nil {
@@ -96,8 +96,8 @@ func serve(ctx context.Context, cfg config.Node) error {
 	if err := run.Remembered(reg, d.Remembered); err != nil {
 		return fmt.Errorf("register metrics: %w", err)
 	}
-	// Little that goes wrong here is mended by a restart; a daemon that does not
-	// answer is.
+	// healthy holds checks for the faults that a restart may repair. There are few. "alive" fails
+	// only if the daemon does not answer.
 	healthy := map[string]run.Check{"alive": func() error { return nil }}
 	for name, check := range d.Checks() {
 		healthy["binding-"+name] = check
@@ -112,7 +112,7 @@ func serve(ctx context.Context, cfg config.Node) error {
 	return g.Wait()
 }
 
-// registryPlugin makes the plugin that needs the API server.
+// registryPlugin returns the plugin that needs the API server.
 func registryPlugin(log logr.Logger, cfg config.Node, c node.Config) (plugin.Plugin, error) {
 	rest, err := run.KubeConfig(cfg.Kubeconfig, program)
 	if err != nil {
@@ -128,7 +128,8 @@ func registryPlugin(log logr.Logger, cfg config.Node, c node.Config) (plugin.Plu
 	return node.NewPlugin(c)
 }
 
-// cleanup takes everything of ours off this machine, and says what it took.
+// cleanup removes everything of Fairlead from this machine and writes to out what it has
+// removed. The removals go on after an error.
 func cleanup(ctx context.Context, cfg config.Node, cni bool, out io.Writer) error {
 	lock, err := install.TryLock(cfg.StateDir)
 	if err != nil {

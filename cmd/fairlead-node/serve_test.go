@@ -7,8 +7,7 @@ import (
 	"fairlead.dev/fairlead/internal/config"
 )
 
-// A name that is none of the network plugins ends the program, and nothing is
-// served.
+// If the configured network plugin does not exist, the program ends and serves nothing.
 func TestUnknownNetworkPlugin(t *testing.T) {
 	cfg := config.DefaultNode()
 	cfg.NodeName, cfg.StateDir, cfg.Plugin = "n1", t.TempDir(), "kubenet"

@@ -44,9 +44,7 @@ const (
 
 // unread are the folders that have not been rewritten yet, with the number of sentences
 // found: it may only go down.
-var unread = map[string]int{
-	"cmd/fairlead-node": 5,
-}
+var unread = map[string]int{}
 
 // found is a sentence that a pattern finds.
 type found struct{ at, pattern, sentence string }
