@@ -120,7 +120,7 @@ func checkDefaults(example string) error {
 		shown, real = &config.Controller{}, &c
 	case strings.HasPrefix(example, "# fairlead-node:"):
 		n := config.DefaultNode()
-		// What follows from the machine.
+		// Values that follow from the machine.
 		n.NodeName, n.CNI.PluginSource = "node-1", "/usr/local/bin/fairlead-cni"
 		if err := n.Complete(); err != nil {
 			return err

@@ -21,7 +21,7 @@ import (
 // the start of the test.
 type api struct {
 	began time.Time
-	// lists and watches say whether these work at a time.
+	// lists and watches report whether these work at a time.
 	lists, watches func(since time.Duration) bool
 	// hangs is how long a call takes that does not work.
 	hangs time.Duration

@@ -14,9 +14,9 @@ import (
 	"fairlead.dev/fairlead/test/cluster"
 )
 
-// What several drivers hold for a pod that is gone is written down in one record. A driver
-// whose backend does not answer, or that does not know yet what it holds, keeps nothing of
-// the others: its own part is found when that record is gone.
+// The interfaces that several drivers hold for a pod that is gone are written into one
+// record. A driver whose backend does not answer, or that does not know its interfaces yet,
+// does not delay the others: its interface is found after the deletion of that record.
 func TestOrphanOfTwoDrivers(t *testing.T) {
 	c := cluster.Exclusive(t)
 	a, b := drivertest.NewMemory("a", 4), drivertest.NewMemory("b", 4)

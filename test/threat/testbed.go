@@ -116,7 +116,7 @@ func (w *testbed) build(ctx context.Context) (err error) {
 	if w.lab, err = netlab.New(ctx, netlab.Config{Nodes: 3, Here: true}); err != nil {
 		return err
 	}
-	// The last machine of the link has an address there and nothing else.
+	// The last machine of the link has an address there, and no other setting.
 	w.outsider = w.lab.Nodes[2].Namespace
 	for _, machine := range w.lab.Nodes[:2] {
 		n := &node{Machine: machine, dir: filepath.Join(w.Tmpfs(), machine.Name)}
