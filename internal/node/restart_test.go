@@ -461,7 +461,7 @@ func TestPluggedAgainAfterReboot(t *testing.T) {
 			if pa := w.api.get(key); !meta.IsStatusConditionTrue(pa.Status.Conditions, v1alpha1.ConditionAttached) {
 				t.Errorf("status %+v", pa.Status)
 			}
-			if n := w.timed("vouch"); n != 1 {
+			if n := w.timed("mark_rebooted"); n != 1 {
 				t.Errorf("the step is timed %d times", n)
 			}
 		})

@@ -20,7 +20,7 @@ func TestUnconfirmedNodeSaysSo(t *testing.T) {
 		t := w.t
 		w.encapsulation = hostnet.EncapsulationAuto
 		w.restart()
-		w.api.putNetwork(nodetest.Vouched("n2", "10.244.2.0/26", []string{"192.168.78.12/24"}, []string{"192.168.78.12/32"}))
+		w.api.putNetwork(nodetest.ConfirmedNetwork("n2", "10.244.2.0/26", []string{"192.168.78.12/24"}, []string{"192.168.78.12/32"}))
 		condition := func(kind string) *metav1.Condition {
 			filtered()
 			nn, _ := w.own()

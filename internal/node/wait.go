@@ -191,7 +191,7 @@ func (pn *podNetwork) markRebooted(ctx context.Context, rec *ledger.Record) erro
 	if !ofEarlierBoot(pn.registry.Get(key), rec.BootID) { // as a rule
 		return nil
 	}
-	defer pn.metrics.step("vouch", time.Now())
+	defer pn.metrics.step("mark_rebooted", time.Now())
 	changed, done := pn.registry.Subscribe(rec.Pod)
 	defer done()
 	for {

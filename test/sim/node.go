@@ -203,7 +203,7 @@ func (m *machine) lookup(k known) *v1alpha1.PodAttachment {
 
 // mayPlug reports whether a record may be plugged. A pod that outlived a boot stays
 // unplugged until the node can record that it plugs the pod again, as in the real daemon
-// (internal/node, vouch).
+// (internal/node, markRebooted).
 func (m *machine) mayPlug(r *v1alpha1.PodAttachment) bool {
 	s := r.Status.Sandbox
 	return s == nil || s.BootID == m.bootID() || m.reachable

@@ -44,22 +44,22 @@ func TestPlanFilter(t *testing.T) {
 // An address that the controller has not confirmed is not part of the cluster: the packet
 // filter accepts no encapsulated packets from it, and masquerades traffic to it.
 func TestPlanFilterBelievesWhatIsConfirmed(t *testing.T) {
-	own := nodetest.Vouched("n1", "10.244.1.0/26", []string{"192.168.77.11/24"}, []string{"192.168.77.11/32"})
+	own := nodetest.ConfirmedNetwork("n1", "10.244.1.0/26", []string{"192.168.77.11/24"}, []string{"192.168.77.11/32"})
 	for _, tc := range []struct {
 		name  string
 		other *v1alpha1.NodeNetwork
 		peers []string
 	}{
-		{"an address outside", nodetest.Vouched("evil", "10.244.9.0/26", []string{"8.8.8.8/32"}, []string{"192.168.79.9/32"}), nil},
-		{"nothing confirmed", nodetest.Vouched("evil", "10.244.9.0/26", []string{"8.8.8.8/32", "2001:db8::8/64"}, []string{}), nil},
-		{"by a controller that confirms nothing", nodetest.Vouched("old", "10.244.9.0/26", []string{"192.168.79.9/24"}, nil), []string{"192.168.79.9"}},
-		{"in a network of the configuration", nodetest.Vouched("second", "10.244.9.0/26", []string{"192.168.79.9/24"}, []string{"192.168.79.0/24"}), []string{"192.168.79.9"}},
+		{"an address outside", nodetest.ConfirmedNetwork("evil", "10.244.9.0/26", []string{"8.8.8.8/32"}, []string{"192.168.79.9/32"}), nil},
+		{"nothing confirmed", nodetest.ConfirmedNetwork("evil", "10.244.9.0/26", []string{"8.8.8.8/32", "2001:db8::8/64"}, []string{}), nil},
+		{"by a controller that confirms nothing", nodetest.ConfirmedNetwork("old", "10.244.9.0/26", []string{"192.168.79.9/24"}, nil), []string{"192.168.79.9"}},
+		{"in a network of the configuration", nodetest.ConfirmedNetwork("second", "10.244.9.0/26", []string{"192.168.79.9/24"}, []string{"192.168.79.0/24"}), []string{"192.168.79.9"}},
 		{
-			"one family of two", nodetest.Vouched("half", "fd00:10:244:9::/122", []string{"192.168.79.9/24", "fd00:79::9/64"}, []string{"192.168.79.9/32"}),
+			"one family of two", nodetest.ConfirmedNetwork("half", "fd00:10:244:9::/122", []string{"192.168.79.9/24", "fd00:79::9/64"}, []string{"192.168.79.9/32"}),
 			[]string{"192.168.79.9"},
 		},
 		{
-			"both families", nodetest.Vouched("both", "fd00:10:244:9::/122", []string{"192.168.79.9/24", "fd00:79::9/64"}, []string{"192.168.79.9/32", "fd00:79::9/128"}),
+			"both families", nodetest.ConfirmedNetwork("both", "fd00:10:244:9::/122", []string{"192.168.79.9/24", "fd00:79::9/64"}, []string{"192.168.79.9/32", "fd00:79::9/128"}),
 			[]string{"192.168.79.9", "fd00:79::9"},
 		},
 	} {

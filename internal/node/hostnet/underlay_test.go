@@ -21,7 +21,7 @@ func TestOnlyConfirmedAddressesAreUsed(t *testing.T) {
 		nn.CreationTimestamp = metav1.NewTime(time.Date(2026, 1, 1, 0, 0, 0, 0, time.UTC).Add(-age))
 		return nn
 	}
-	good := age(nodetest.Vouched("n2", "10.244.2.0/26", []string{"192.168.78.12/24"}, []string{"192.168.78.12/32"}), time.Minute)
+	good := age(nodetest.ConfirmedNetwork("n2", "10.244.2.0/26", []string{"192.168.78.12/24"}, []string{"192.168.78.12/32"}), time.Minute)
 	for _, tc := range []struct {
 		name     string
 		up, own  []string
@@ -32,38 +32,38 @@ func TestOnlyConfirmedAddressesAreUsed(t *testing.T) {
 	}{
 		{
 			name:     "an address outside",
-			other:    nodetest.Vouched("evil", "10.244.9.0/26", []string{"8.8.8.8/32"}, []string{"192.168.79.9/32"}),
+			other:    nodetest.ConfirmedNetwork("evil", "10.244.9.0/26", []string{"8.8.8.8/32"}, []string{"192.168.79.9/32"}),
 			problems: []string{"node evil says that it has the address 8.8.8.8" + doubt},
 		},
 		{
 			name:     "nothing confirmed",
-			other:    nodetest.Vouched("evil", "10.244.9.0/26", []string{"8.8.8.8/32", "2001:db8::8/64"}, []string{}),
+			other:    nodetest.ConfirmedNetwork("evil", "10.244.9.0/26", []string{"8.8.8.8/32", "2001:db8::8/64"}, []string{}),
 			problems: []string{"node evil says that it has the address 8.8.8.8 and 2001:db8::8" + doubt},
 		},
 		{
 			name:   "by a controller that confirms nothing",
-			other:  nodetest.Vouched("old", "10.244.9.0/26", []string{"192.168.79.9/24"}, nil),
+			other:  nodetest.ConfirmedNetwork("old", "10.244.9.0/26", []string{"192.168.79.9/24"}, nil),
 			remote: []host.RemoteNode{remoteNode("old", "192.168.79.9", "10.244.9.0/26")}, peers: []string{"192.168.79.9"},
 		},
 		{
 			name:   "in a network of the configuration",
-			other:  nodetest.Vouched("second", "10.244.9.0/26", []string{"192.168.79.9/24"}, []string{"192.168.79.0/24"}),
+			other:  nodetest.ConfirmedNetwork("second", "10.244.9.0/26", []string{"192.168.79.9/24"}, []string{"192.168.79.0/24"}),
 			remote: []host.RemoteNode{remoteNode("second", "192.168.79.9", "10.244.9.0/26")}, peers: []string{"192.168.79.9"},
 		},
 		{
 			name:     "another node's, by the configuration alone",
-			other:    age(nodetest.Vouched("evil", "10.244.9.0/26", []string{"192.168.78.12/24"}, []string{"192.168.78.0/24"}), time.Hour),
+			other:    age(nodetest.ConfirmedNetwork("evil", "10.244.9.0/26", []string{"192.168.78.12/24"}, []string{"192.168.78.0/24"}), time.Hour),
 			peers:    []string{"192.168.78.12"},
 			problems: []string{"node evil says that it has the address 192.168.78.12, which is that of node n2"},
 		},
 		{
 			name: "one family of two", up: []string{"192.168.77.11/24", "fd00:77::11/64"}, own: []string{"192.168.77.11/32", "fd00:77::11/128"},
-			other:  nodetest.Vouched("half", "fd00:10:244:9::/122", []string{"192.168.79.9/24", "fd00:79::9/64"}, []string{"192.168.79.9/32"}),
+			other:  nodetest.ConfirmedNetwork("half", "fd00:10:244:9::/122", []string{"192.168.79.9/24", "fd00:79::9/64"}, []string{"192.168.79.9/32"}),
 			remote: []host.RemoteNode{remoteNode("half", "192.168.79.9", "fd00:10:244:9::/122")}, peers: []string{"192.168.79.9"},
 		},
 		{
 			name: "one family of this node's two", up: []string{"192.168.77.11/24", "fd00:77::11/64"}, own: []string{"192.168.77.11/32"},
-			other:  nodetest.Vouched("both", "fd00:10:244:9::/122", []string{"192.168.79.9/24", "fd00:79::9/64"}, []string{"192.168.79.9/32", "fd00:79::9/128"}),
+			other:  nodetest.ConfirmedNetwork("both", "fd00:10:244:9::/122", []string{"192.168.79.9/24", "fd00:79::9/64"}, []string{"192.168.79.9/32", "fd00:79::9/128"}),
 			remote: []host.RemoteNode{remoteNode("both", "192.168.79.9", "fd00:10:244:9::/122")}, peers: []string{"192.168.79.9", "fd00:79::9"},
 		},
 	} {
@@ -71,7 +71,7 @@ func TestOnlyConfirmedAddressesAreUsed(t *testing.T) {
 			if tc.up == nil {
 				tc.up, tc.own = []string{"192.168.77.11/24"}, []string{"192.168.77.11/32"}
 			}
-			own := age(nodetest.Vouched("n1", "10.244.1.0/26", tc.up, tc.own), time.Hour)
+			own := age(nodetest.ConfirmedNetwork("n1", "10.244.1.0/26", tc.up, tc.own), time.Hour)
 			all := []v1alpha1.NodeNetwork{*own, *tc.other, *good}
 			c := config{bridge: "fairlead0", encapsulation: EncapsulationAuto, vni: 158, port: 4789}
 			got, problems := planHost(c, own, all, uplinkAt(tc.up...))

@@ -90,9 +90,9 @@ func Tunnelled(name string, blocks, addresses []string) *v1alpha1.NodeNetwork {
 	return nn
 }
 
-// Vouched returns the NodeNetwork of a node with a tunnel. underlay has the addresses and
+// ConfirmedNetwork returns the NodeNetwork of a node with a tunnel. underlay has the addresses and
 // networks that the controller has confirmed; nil means that it confirms none at all.
-func Vouched(name, block string, addresses, underlay []string) *v1alpha1.NodeNetwork {
+func ConfirmedNetwork(name, block string, addresses, underlay []string) *v1alpha1.NodeNetwork {
 	nn := Tunnelled(name, []string{block}, addresses)
 	nn.Spec.Underlay = underlay
 	return nn

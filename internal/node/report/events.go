@@ -111,5 +111,5 @@ func (r *Events) event(x Event) *eventsv1.Event {
 func (r *Events) Remembered() map[string]int {
 	r.mu.Lock()
 	defer r.mu.Unlock()
-	return map[string]int{"said": len(r.reported)}
+	return map[string]int{"reported": len(r.reported)}
 }
