@@ -29,7 +29,7 @@ race() {
 	local packages
 	mapfile -t packages < <(go list ./... | grep -v '/test/lint$')
 	# Each process that ends waits so long for races to be noticed: by default a second.
-	CGO_ENABLED=1 GORACE=atexit_sleep_ms=100 gotest -race -timeout 20m "${packages[@]}"
+	CGO_ENABLED=1 GORACE=atexit_sleep_ms=100 gotest -race -timeout 30m "${packages[@]}"
 }
 
 # No race detector here: it would compile all of Kubernetes a second time.
