@@ -128,8 +128,8 @@ func registryPlugin(log logr.Logger, cfg config.Node, c node.Config) (plugin.Plu
 	return node.NewPlugin(c)
 }
 
-// cleanup removes everything of Fairlead from this machine and writes to out what it has
-// removed. The removals go on after an error.
+// cleanup removes everything of Fairlead from this machine and lists the removed things on
+// out. The removals go on after an error.
 func cleanup(ctx context.Context, cfg config.Node, cni bool, out io.Writer) error {
 	lock, err := install.TryLock(cfg.StateDir)
 	if err != nil {

@@ -28,17 +28,18 @@ func (pn *podNetwork) check(ctx context.Context, r cniproto.Request) error {
 	}
 	return pn.turns.Do(ctx, r.ContainerID, func(ctx context.Context) error {
 		rec := pn.ledger.Get(r.ContainerID)
-		if rec == nil || rec.Plug() == nil || rec.Plug().State != ledger.Attached {
+		add := rec.Plugged()
+		if add == nil {
 			return fault.Errorf(fault.ErrGone, "sandbox %s is not plugged on node %s", r.ContainerID, pn.node)
 		}
-		if add := rec.Plug(); add.IfName != "" && add.IfName != r.IfName {
+		if add.IfName != "" && add.IfName != r.IfName {
 			return fault.Errorf(fault.ErrEnvironment, "CNI_IFNAME: %q: the default interface of sandbox %s is %q", r.IfName, r.ContainerID, add.IfName)
 		}
 		seen, err := pn.inspect(ctx, r.Netns, rec)
 		if err != nil {
 			return err
 		}
-		found := differences(rec.ContainerID, rec.Plug().Interfaces, prev, seen)
+		found := differences(rec.ContainerID, add.Interfaces, prev, seen)
 		diffs := found.diffs
 		if len(found.others) > 0 {
 			logr.FromContextOrDiscard(ctx).V(run.LevelPod).Info("CHECK: later plugins of the chain have changed a sandbox, as they may", "pod", rec.Pod, "changes", found.others)

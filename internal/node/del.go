@@ -42,7 +42,7 @@ func (pn *podNetwork) TearDownPod(ctx context.Context, r cniproto.Request) error
 		at = ns.Place()
 		ns.Close()
 	}
-	if rec != nil { // it is incomplete
+	if rec != nil && rec.Incomplete {
 		defer pn.reaper.queue.Add(r.ContainerID)
 	}
 	return pn.kernel.RemoveUnknown(ctx, at, r.ContainerID, r.IfName)
@@ -120,11 +120,10 @@ func (r *remover) removeDeleting(ctx context.Context, containerID string) error 
 	if rec == nil {
 		return nil
 	}
-	adds := slices.DeleteFunc(slices.Clone(rec.Adds), func(a ledger.Add) bool { return a.State != ledger.Deleting })
-	if len(adds) == 0 {
-		return nil
+	if adds := rec.In(ledger.Deleting); len(adds) > 0 {
+		return r.remove(ctx, containerID, adds...)
 	}
-	return r.remove(ctx, containerID, adds...)
+	return nil
 }
 
 // remove unplugs the interfaces of ADDs of a sandbox, the last one first. It deletes

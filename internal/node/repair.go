@@ -47,12 +47,13 @@ func astray(rec *ledger.Record, found map[string]plug.Found) bool {
 func (pn *podNetwork) repair(ctx context.Context, containerID string) error {
 	return pn.turns.Do(ctx, containerID, func(ctx context.Context) error {
 		rec := pn.ledger.Get(containerID)
-		if rec == nil || rec.Plug() == nil || rec.Plug().State != ledger.Attached {
+		add := rec.Plugged()
+		if add == nil {
 			return nil
 		}
 		var errs []error
 		var repaired []string
-		for _, i := range rec.Plug().Interfaces {
+		for _, i := range add.Interfaces {
 			changed, err := pn.kernel.Repair(ctx, i.Made)
 			if changed {
 				repaired = append(repaired, i.Name)

@@ -42,7 +42,7 @@ func (pn *podNetwork) adopt(ctx context.Context) error {
 	pn.undoAttaching(ctx)
 	for _, rec := range pn.ledger.All() {
 		pn.remover.enqueue(rec.ContainerID) // does nothing if no ADD is being deleted
-		if add := rec.Plug(); add != nil && add.State == ledger.Attached {
+		if add := rec.Plugged(); add != nil {
 			pn.firewall.Add(rec.ContainerID, add)
 		}
 	}
@@ -58,8 +58,7 @@ func (pn *podNetwork) adopt(ctx context.Context) error {
 // answered.
 func (pn *podNetwork) undoAttaching(ctx context.Context) {
 	for _, rec := range pn.ledger.All() {
-		adds := slices.DeleteFunc(slices.Clone(rec.Adds), func(a ledger.Add) bool { return a.State != ledger.Attaching })
-		if len(adds) > 0 {
+		if adds := rec.In(ledger.Attaching); len(adds) > 0 {
 			logr.FromContextOrDiscard(ctx).Info("removing the interfaces of an unanswered ADD", "sandbox", rec.ContainerID, "pod", rec.Pod)
 			pn.ledger.Adopt(deleting(rec, adds)) // in memory: from the file a later daemon does the same
 		}
@@ -71,7 +70,7 @@ func (pn *podNetwork) undoAttaching(ctx context.Context) {
 // sandbox. Until the links are gone it is unknown which PodAttachment they belong to, so
 // no PodAttachment is reported as never plugged.
 func (pn *podNetwork) undoUnanswered(ctx context.Context, found []plug.Found) {
-	known := pn.recordedLinks()
+	known := recordedLinks(pn.ledger.All())
 	for _, f := range found {
 		if known[f.HostLink] {
 			continue
@@ -90,10 +89,10 @@ func (pn *podNetwork) undoUnanswered(ctx context.Context, found []plug.Found) {
 	}
 }
 
-// recordedLinks returns the links on the host that the records name.
-func (pn *podNetwork) recordedLinks() map[string]bool {
+// recordedLinks returns the links on the host that records name.
+func recordedLinks(records []*ledger.Record) map[string]bool {
 	known := map[string]bool{}
-	for _, rec := range pn.ledger.All() {
+	for _, rec := range records {
 		for _, i := range rec.Interfaces() {
 			known[i.Made.HostLink] = true
 		}
@@ -158,7 +157,8 @@ func (pn *podNetwork) sweepUnlisted(ctx context.Context, listed map[string]bool)
 		return []error{fmt.Errorf("list the links of sandboxes: %w", err)}
 	}
 	// A link is made after its record, so the records are read after the links.
-	records, ours := pn.ledger.All(), pn.recordedLinks()
+	records := pn.ledger.All()
+	ours := recordedLinks(records)
 	there := make(map[string]plug.Found, len(found))
 	var todo errgroup.Group
 	todo.SetLimit(removers)
@@ -192,15 +192,14 @@ func (pn *podNetwork) sweepUnlisted(ctx context.Context, listed map[string]bool)
 // dead returns the ADDs of a sandbox that no process can use any more: the sandbox is of
 // an earlier boot, or every interface of the ADD is gone.
 func (pn *podNetwork) dead(ctx context.Context, rec *ledger.Record) (dead []ledger.Add, err error) {
-	for _, a := range rec.Adds {
-		if a.State != ledger.Attached {
-			continue
-		}
-		gone := rec.BootID != pn.ledger.BootID
-		if !gone {
-			if gone, err = pn.gone(ctx, a.Interfaces); err != nil {
-				return nil, err
-			}
+	attached := rec.In(ledger.Attached)
+	if rec.BootID != pn.ledger.BootID {
+		return attached, nil
+	}
+	for _, a := range attached {
+		gone, err := pn.gone(ctx, a.Interfaces)
+		if err != nil {
+			return nil, err
 		}
 		if gone {
 			dead = append(dead, a)
@@ -285,7 +284,7 @@ func (pn *podNetwork) complete(ctx context.Context, rec *ledger.Record) error {
 // so its record was lost.
 func (pn *podNetwork) removeStray(ctx context.Context, f plug.Found) error {
 	return pn.turns.Do(ctx, strayKey(f), func(ctx context.Context) error {
-		if pn.recordedLinks()[f.HostLink] {
+		if recordedLinks(pn.ledger.All())[f.HostLink] {
 			return nil
 		}
 		logr.FromContextOrDiscard(ctx).Info("removing a link that belongs to no sandbox", "link", f.HostLink, "sandbox", f.ContainerID)

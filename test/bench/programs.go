@@ -66,8 +66,7 @@ func (d *daemonHTTP) get(ctx context.Context, path string) (string, error) {
 	return body.String(), nil
 }
 
-// await calls look until it returns nil. look returns an error that describes what is
-// missing.
+// await calls look until it returns nil. The error of look names the missing thing.
 func await(ctx context.Context, what string, look func(ctx context.Context) error) error {
 	ctx, cancel := context.WithTimeoutCause(ctx, stepTimeout, fmt.Errorf("not within %v", stepTimeout))
 	defer cancel()

@@ -76,7 +76,7 @@ func checkHost(before host, p plan, stdout io.Writer) error {
 	return nil
 }
 
-// isOurs reports whether a name is one that Fairlead or the laboratory gives.
+// isOurs reports whether Fairlead or the laboratory gives names of this form.
 func isOurs(item string) bool {
 	_, name, _ := strings.Cut(item, " ")
 	for _, prefix := range []string{netlab.BridgeName, netlab.PortPrefix, "fairlead", "fl", "namespace podrunner-"} {

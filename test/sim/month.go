@@ -17,8 +17,8 @@ import (
 // tenant binds pods to nodes that never existed and asks for an address in each block. At
 // the end the pool is as free as on the first day.
 
-// monthly are the pools of that simulation: 16 blocks of IPv4, of which a node may have
-// two.
+// monthly are the pools of TestMonth. They have 16 blocks of IPv4, and a node may have two
+// blocks.
 var monthly = shape{
 	fallback:  []v1alpha1.IPPoolSpec{{Ranges: []string{"10.1.0.0/22", "fd00:1::/64"}, Placement: v1alpha1.PlacementPerNode, MaxBlocksPerNode: 2}},
 	unordered: true,

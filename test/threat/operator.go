@@ -26,7 +26,7 @@ const byOperator = "operator"
 // healTime is how long it may take to heal a deletion or an edit by hand.
 const healTime = time.Minute
 
-// operatorAttacks are mistakes of an operator, who has all rights.
+// operatorAttacks are mistakes of an operator. An operator has all rights.
 func operatorAttacks() []attack {
 	slip := func(id, tries string, do func(ctx context.Context, w *testbed) (effect, error)) attack {
 		return attack{id: id, by: byOperator, tries: tries, heals: true, do: do}

@@ -28,15 +28,7 @@ func newHostNode(tb testing.TB) *Kernel {
 // podPlug returns an interface of the default network.
 func podPlug(containerID string, addresses ...string) plug.Interface {
 	p := plug.Interface{ContainerID: containerID, Name: "eth0", MTU: 1400, Binding: v1alpha1.Binding{Bridge: &v1alpha1.BridgeBinding{Name: nettest.DefaultBridge}}}
-	for _, a := range addresses {
-		prefix := nettest.Prefix(a)
-		p.Addresses = append(p.Addresses, prefix)
-		if prefix.Addr().Is4() {
-			p.Gateways = append(p.Gateways, nettest.Addr("169.254.1.1"))
-		} else {
-			p.Gateways = append(p.Gateways, nettest.Addr("fe80::1"))
-		}
-	}
+	p.Addresses, p.Gateways = nettest.Pod(addresses...)
 	return p
 }
 

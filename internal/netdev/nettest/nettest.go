@@ -284,6 +284,21 @@ func Addr(s string) netip.Addr { return netip.MustParseAddr(s) }
 // Prefix parses an address with a prefix length.
 func Prefix(s string) netip.Prefix { return netip.MustParsePrefix(s) }
 
+// Pod parses the addresses of a pod, and returns with them the gateways that the default
+// network has for their families.
+func Pod(addresses ...string) (prefixes []netip.Prefix, gateways []netip.Addr) {
+	for _, a := range addresses {
+		prefix := Prefix(a)
+		prefixes = append(prefixes, prefix)
+		if prefix.Addr().Is4() {
+			gateways = append(gateways, Addr("169.254.1.1"))
+		} else {
+			gateways = append(gateways, Addr("fe80::1"))
+		}
+	}
+	return prefixes, gateways
+}
+
 // SameAddr compares addresses.
 var SameAddr = cmp.Comparer(func(a, b netip.Addr) bool { return a == b })
 

@@ -49,15 +49,7 @@ func onBridge(name string) v1alpha1.Binding {
 // plugFor returns an interface of the default network.
 func plugFor(addresses ...string) Interface {
 	p := Interface{ContainerID: "c1", Name: "eth0", Binding: onBridge(nettest.DefaultBridge), MTU: 1400}
-	for _, a := range addresses {
-		prefix := nettest.Prefix(a)
-		p.Addresses = append(p.Addresses, prefix)
-		if prefix.Addr().Is4() {
-			p.Gateways = append(p.Gateways, nettest.Addr("169.254.1.1"))
-		} else {
-			p.Gateways = append(p.Gateways, nettest.Addr("fe80::1"))
-		}
-	}
+	p.Addresses, p.Gateways = nettest.Pod(addresses...)
 	return p
 }
 

@@ -157,8 +157,8 @@ func TestClaimOfWhatAnotherSandboxHolds(t *testing.T) {
 	}
 }
 
-// The status says what the record said by which it was judged: a DEL that comes meanwhile
-// has taken nothing away yet.
+// The missing interfaces in a status follow from the same record as its verdict. A DEL that
+// comes in between does not change them.
 func TestMissingIsJudgedByOneRecord(t *testing.T) {
 	l, pa := testLedger(t), nodetest.Attachment("p", "u1")
 	l.Adopt(recordOf(pa, "c1", Attached))

@@ -135,6 +135,18 @@ func (r *Record) Plug() *Add {
 	return r.find(func(a Add) bool { return !a.AddressOnly() })
 }
 
+// Plugged returns the ADD that Fairlead plugs if it is in state Attached, nil otherwise.
+// A nil record has none.
+func (r *Record) Plugged() *Add {
+	if r == nil {
+		return nil
+	}
+	if add := r.Plug(); add != nil && add.State == Attached {
+		return add
+	}
+	return nil
+}
+
 // AddressesFor returns the ADD of another plugin's interface by its CNI_IFNAME, nil if
 // the sandbox has none.
 func (r *Record) AddressesFor(ifName string) *Add {
@@ -165,6 +177,11 @@ func (r *Record) AttachedAt() (at time.Time) {
 		}
 	}
 	return at
+}
+
+// In returns the ADDs of the sandbox that are in state s.
+func (r *Record) In(s State) []Add {
+	return slices.DeleteFunc(slices.Clone(r.Adds), func(a Add) bool { return a.State != s })
 }
 
 // Has reports whether an ADD of the sandbox is in state s.
