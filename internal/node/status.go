@@ -77,11 +77,11 @@ func (pn *podNetwork) keepHealth(ctx context.Context) error {
 	pn.health.Run(ctx, func() <-chan struct{} {
 		select {
 		case <-synced: // once
-			news := pn.firewall.Changes()
+			host, firewall := pn.host.Changes(), pn.firewall.Changes() // before the looks: no change is missed
 			if pn.host.Ready() == nil && pn.firewall.Ready() != nil {
-				return news
+				return firewall
 			}
-			return pn.host.Changes()
+			return host
 		default:
 			return synced
 		}

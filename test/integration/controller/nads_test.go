@@ -251,8 +251,9 @@ func TestNetworksReachWhatWasOpened(t *testing.T) {
 
 // changing edits a network 305 times, the last times with a pod on it.
 func changing(t *testing.T, m *tenant) {
+	rangeOf := func(i int) string { return fmt.Sprintf("10.%d.%d.0/24", 100+i/200, i%200) }
 	config := func(i int) string {
-		return fmt.Sprintf(`"type":"whereabouts","range":"10.%d.%d.0/24","network_name":"d%d"`, 100+i/200, i%200, i)
+		return fmt.Sprintf(`"type":"whereabouts","range":%q,"network_name":"d%d"`, rangeOf(i), i)
 	}
 	edit := func(nad *unstructured.Unstructured, i int) {
 		t.Helper()
@@ -282,6 +283,19 @@ func changing(t *testing.T, m *tenant) {
 			return err
 		})
 	}
+	// seen waits until the controller has seen an edit: a pod that it handles before has an
+	// address of the network as it was.
+	seen := func(i int) {
+		t.Helper()
+		m.c.Eventually(t, "the pool of "+rangeOf(i), func(ctx context.Context) error {
+			var pools v1alpha1.IPPoolList
+			err := m.c.Client.List(ctx, &pools, client.MatchingLabels{v1alpha1.LabelNetworkNamespace: m.ns})
+			if err == nil && !slices.ContainsFunc(pools.Items, func(p v1alpha1.IPPool) bool { return slices.Contains(p.Spec.Ranges, rangeOf(i)) }) {
+				err = fmt.Errorf("it is not among %d pools", len(pools.Items))
+			}
+			return err
+		})
+	}
 	nad := m.network(t, "x", config(0))
 	for i := range 300 {
 		edit(nad, i)
@@ -294,6 +308,7 @@ func changing(t *testing.T, m *tenant) {
 	var pods []*corev1.Pod
 	for i := range 4 {
 		edit(nad, 300+i)
+		seen(300 + i)
 		p := m.on(t, fmt.Sprintf("p%d", i), "x")
 		m.has(t, p)
 		pods = append(pods, p)
