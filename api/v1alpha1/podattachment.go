@@ -207,6 +207,11 @@ type Interface struct {
 
 	// Binding defines how the node plugs the interface.
 	Binding Binding `json:"binding"`
+
+	// Chain are the CNI plugins that the node executes after it has plugged the
+	// interface.
+	// +optional
+	Chain *PluginList `json:"chain,omitempty"`
 }
 
 // Route is one route inside the pod.
@@ -252,6 +257,21 @@ type Binding struct {
 	// Bridge plugs a veth whose host end is a port of a Linux bridge.
 	// +optional
 	Bridge *BridgeBinding `json:"bridge,omitempty"`
+	// Macvlan plugs a link with its own MAC on a link of the node.
+	// +optional
+	Macvlan *MacvlanBinding `json:"macvlan,omitempty"`
+	// IPVLAN plugs a link that shares the MAC of a link of the node.
+	// +optional
+	IPVLAN *IPVLANBinding `json:"ipvlan,omitempty"`
+	// VLAN plugs a link that carries one VLAN of a link of the node.
+	// +optional
+	VLAN *VLANBinding `json:"vlan,omitempty"`
+	// HostDevice moves a link of the node into the pod.
+	// +optional
+	HostDevice *HostDeviceBinding `json:"hostDevice,omitempty"`
+	// Delegate executes CNI plugins on the node, which make the interface.
+	// +optional
+	Delegate *PluginList `json:"delegate,omitempty"`
 	// AddressOnly plugs nothing: another CNI plugin makes the interface and requests its
 	// addresses through fairlead-ipam. Until then the PodAttachment is not Ready.
 	// +optional
@@ -264,9 +284,151 @@ type AddressOnlyBinding struct{}
 // BridgeBinding is a veth on a Linux bridge of the node.
 type BridgeBinding struct {
 	// Name of the bridge: 1 to 15 characters. The node creates the bridge of the default
-	// network itself; any other bridge must exist.
+	// network itself; any other bridge must exist, unless Create is true.
 	// +kubebuilder:validation:Pattern=`^[a-zA-Z0-9][a-zA-Z0-9_.-]{0,14}$`
 	Name string `json:"name"`
+	// Create has the node create the bridge if it does not exist. The bridge stays when
+	// its last port is gone.
+	// +optional
+	Create bool `json:"create,omitempty"`
+	// Addresses are added to the bridge itself, in CIDR form.
+	// +listType=atomic
+	// +optional
+	// +kubebuilder:validation:MaxItems=4
+	// +kubebuilder:validation:items:MaxLength=49
+	// +kubebuilder:validation:XValidation:rule="self.all(a, isCIDR(a))",message="each address must be in CIDR form, as 10.0.0.1/24"
+	Addresses []string `json:"addresses,omitempty"`
+	// VLAN is the VLAN of the untagged frames of the pod, 1 to 4094; 0 for none.
+	// +optional
+	// +kubebuilder:validation:Minimum=0
+	// +kubebuilder:validation:Maximum=4094
+	VLAN int32 `json:"vlan,omitempty"`
+	// Trunk are the VLANs that the pod sends and receives with tags.
+	// +listType=atomic
+	// +optional
+	// +kubebuilder:validation:MaxItems=64
+	Trunk []VLANRange `json:"trunk,omitempty"`
+	// Promiscuous sets the bridge to promiscuous mode.
+	// +optional
+	Promiscuous bool `json:"promiscuous,omitempty"`
+	// NoHairpin keeps the bridge from sending frames back out of the port through which
+	// they came in.
+	// +optional
+	NoHairpin bool `json:"noHairpin,omitempty"`
+	// Isolated keeps the pod from exchanging frames with other isolated ports.
+	// +optional
+	Isolated bool `json:"isolated,omitempty"`
+	// SourceCheck limits the sources of what the pod sends: to its MAC and addresses
+	// (Full, the default), to its MAC (MAC), or not at all (None).
+	// +optional
+	// +kubebuilder:validation:Enum=Full;MAC;None
+	SourceCheck SourceCheck `json:"sourceCheck,omitempty"`
+}
+
+// SourceCheck is the extent of the check of the packets that a pod sends.
+type SourceCheck string
+
+// Values of SourceCheck. The empty value is SourceFull.
+const (
+	SourceFull SourceCheck = "Full"
+	SourceMAC  SourceCheck = "MAC"
+	SourceNone SourceCheck = "None"
+)
+
+// VLANRange is a range of VLANs, both ends included.
+//
+// +kubebuilder:validation:XValidation:rule="self.min <= self.max",message="min must not be above max"
+type VLANRange struct {
+	// Min is the first VLAN, 1 to 4094.
+	// +kubebuilder:validation:Minimum=1
+	// +kubebuilder:validation:Maximum=4094
+	Min int32 `json:"min"`
+	// Max is the last VLAN, 1 to 4094.
+	// +kubebuilder:validation:Minimum=1
+	// +kubebuilder:validation:Maximum=4094
+	Max int32 `json:"max"`
+}
+
+// MacvlanBinding is a macvlan on a link of the node.
+type MacvlanBinding struct {
+	// Parent is the name of the link on the node: 1 to 15 characters.
+	// +kubebuilder:validation:Pattern=`^[a-zA-Z0-9][a-zA-Z0-9_.-]{0,14}$`
+	Parent string `json:"parent"`
+	// Mode is bridge, private, vepa or passthru (ip-link(8)).
+	// +kubebuilder:validation:Enum=bridge;private;vepa;passthru
+	Mode string `json:"mode"`
+}
+
+// IPVLANBinding is an ipvlan on a link of the node.
+type IPVLANBinding struct {
+	// Parent is the name of the link on the node: 1 to 15 characters.
+	// +kubebuilder:validation:Pattern=`^[a-zA-Z0-9][a-zA-Z0-9_.-]{0,14}$`
+	Parent string `json:"parent"`
+	// Mode is l2, l3 or l3s (ip-link(8)).
+	// +kubebuilder:validation:Enum=l2;l3;l3s
+	Mode string `json:"mode"`
+}
+
+// VLANBinding is a VLAN of a link of the node.
+type VLANBinding struct {
+	// Parent is the name of the link on the node: 1 to 15 characters.
+	// +kubebuilder:validation:Pattern=`^[a-zA-Z0-9][a-zA-Z0-9_.-]{0,14}$`
+	Parent string `json:"parent"`
+	// ID of the VLAN, 1 to 4094.
+	// +kubebuilder:validation:Minimum=1
+	// +kubebuilder:validation:Maximum=4094
+	ID int32 `json:"id"`
+}
+
+// HostDeviceBinding names a link of the node in one way: exactly one field is set.
+//
+// +kubebuilder:validation:MinProperties=1
+// +kubebuilder:validation:MaxProperties=1
+type HostDeviceBinding struct {
+	// Name of the link.
+	// +optional
+	// +kubebuilder:validation:Pattern=`^[a-zA-Z0-9][a-zA-Z0-9_.-]{0,14}$`
+	Name string `json:"name,omitempty"`
+	// MAC of the link, in lower case.
+	// +optional
+	// +kubebuilder:validation:Pattern=`^[0-9a-f]{2}(:[0-9a-f]{2}){5}$`
+	MAC string `json:"mac,omitempty"`
+	// KernelPath is the path of the device below /sys/devices.
+	// +optional
+	// +kubebuilder:validation:Pattern=`^/sys/devices/[a-zA-Z0-9_.:/-]{1,240}$`
+	KernelPath string `json:"kernelPath,omitempty"`
+	// PCIAddress of the device, as 0000:3b:00.1.
+	// +optional
+	// +kubebuilder:validation:Pattern=`^[0-9a-f]{4}:[0-9a-f]{2}:[01][0-9a-f]\.[0-7]$`
+	PCIAddress string `json:"pciAddress,omitempty"`
+}
+
+// PluginList is a network configuration of the CNI. The node executes its plugins in
+// order.
+type PluginList struct {
+	// Name of the network configuration.
+	// +kubebuilder:validation:MinLength=1
+	// +kubebuilder:validation:MaxLength=253
+	Name string `json:"name"`
+	// CNIVersion of the network configuration, 0.3.1 to 1.1.0.
+	// +kubebuilder:validation:Enum="0.3.1";"0.4.0";"1.0.0";"1.1.0"
+	CNIVersion string `json:"cniVersion"`
+	// Plugins are the configurations of the plugins, each a JSON object with a type.
+	// +listType=atomic
+	// +kubebuilder:validation:MinItems=1
+	// +kubebuilder:validation:MaxItems=16
+	// +kubebuilder:validation:items:MinLength=1
+	// +kubebuilder:validation:items:MaxLength=16384
+	Plugins []string `json:"plugins"`
+	// RuntimeConfig is a JSON object with the arguments of capabilities. A plugin gets
+	// those that its configuration declares.
+	// +optional
+	// +kubebuilder:validation:MaxLength=16384
+	RuntimeConfig string `json:"runtimeConfig,omitempty"`
+	// Args is a JSON object: the value of args.cni in the configuration of each plugin.
+	// +optional
+	// +kubebuilder:validation:MaxLength=16384
+	Args string `json:"args,omitempty"`
 }
 
 // SandboxState is the last operation of the node on a PodAttachment.
@@ -300,6 +462,40 @@ type Sandbox struct {
 	// DetachedAt is the time at which the last interface was gone from the kernel.
 	// +optional
 	DetachedAt *metav1.MicroTime `json:"detachedAt,omitempty"`
+	// Links are the interfaces as the node has plugged them, if the pod has further
+	// interfaces beside the default one.
+	// +listType=map
+	// +listMapKey=name
+	// +optional
+	// +kubebuilder:validation:MaxItems=32
+	Links []SandboxLink `json:"links,omitempty"`
+}
+
+// SandboxLink is one interface as the node has plugged it.
+type SandboxLink struct {
+	// Name of the interface inside the pod.
+	// +kubebuilder:validation:MaxLength=15
+	Name string `json:"name"`
+	// MAC of the interface.
+	// +optional
+	// +kubebuilder:validation:MaxLength=64
+	MAC string `json:"mac,omitempty"`
+	// MTU in bytes; 0 if it is not known.
+	// +optional
+	// +kubebuilder:validation:Minimum=0
+	// +kubebuilder:validation:Maximum=65535
+	MTU int32 `json:"mtu,omitempty"`
+	// PCIAddress of the device, if the interface is one.
+	// +optional
+	// +kubebuilder:validation:MaxLength=16
+	PCIAddress string `json:"pciAddress,omitempty"`
+	// Addresses in CIDR form that a plugin on the node has chosen; empty if they are those
+	// of spec.
+	// +listType=atomic
+	// +optional
+	// +kubebuilder:validation:MaxItems=16
+	// +kubebuilder:validation:items:MaxLength=49
+	Addresses []string `json:"addresses,omitempty"`
 }
 
 // InterfaceStatus is the state of one interface in the driver's network.

@@ -151,6 +151,9 @@ func (c *checker) iface(path string, i *Interface) {
 		c.dns(path+".dns", i.DNS)
 	}
 	c.binding(path+".binding", i.Binding)
+	if i.Chain != nil {
+		c.plugins(path+".chain", i.Chain)
+	}
 }
 
 func (c *checker) dns(path string, d *DNS) {
@@ -165,18 +168,6 @@ func (c *checker) dns(path string, d *DNS) {
 			c.length(fmt.Sprintf("%s.%s[%d]", path, l.name, n), text, 0, maxDNSText)
 		}
 	}
-}
-
-func (c *checker) binding(path string, b Binding) {
-	members := 0
-	if b.AddressOnly != nil {
-		members++
-	}
-	if b.Bridge != nil {
-		members++
-		c.want(linkPattern.MatchString(b.Bridge.Name), path+".bridge.name", b.Bridge.Name, wantInterface)
-	}
-	c.want(members == 1, path, fmt.Sprint(members)+" members", "must have exactly one")
 }
 
 // isCIDR and isIP accept the same texts as the API server's functions

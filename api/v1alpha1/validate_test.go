@@ -37,6 +37,7 @@ func newServer(t *testing.T) server {
 		"self.all(a, isCIDR(a))": true,
 		"self.all(a, isIP(a))":   true,
 		"isCIDR(self)":           true,
+		"self.min <= self.max":   true,
 		"self.filter(i, has(i.default) && i.default).size() <= 1": true,
 	}
 	for rule := range rules(schema) {
@@ -121,6 +122,18 @@ func (s server) breaks(a *PodAttachment) string {
 				return "route " + r.Destination
 			}
 		}
+		if b := i.Binding.Bridge; b != nil {
+			for _, addr := range b.Addresses {
+				if !cidr(addr) {
+					return "address of the bridge " + addr
+				}
+			}
+			for _, r := range b.Trunk {
+				if r.Min > r.Max {
+					return "trunk"
+				}
+			}
+		}
 	}
 	if defaults > 1 {
 		return "two default interfaces"
@@ -179,16 +192,63 @@ func (m maker) iface(n int) Interface {
 	if m.rng.IntN(4) == 0 {
 		i.DNS = &DNS{Domain: m.text("cluster.local"), Nameservers: m.texts("10.0.0.10", 8), Search: m.texts("svc", 32), Options: m.texts("ndots:5", 32)}
 	}
-	if m.rng.IntN(40) > 0 {
-		i.Binding.Bridge = &BridgeBinding{Name: m.text("br0")}
-	}
-	if m.rng.IntN(40) == 0 {
-		i.Binding.AddressOnly = &AddressOnlyBinding{}
+	m.bind(&i.Binding)
+	if m.rng.IntN(8) == 0 {
+		i.Chain = m.plugins()
 	}
 	if m.rng.IntN(60) == 0 {
 		i.MTU = -1
 	}
 	return i
+}
+
+// bind sets one member of a binding, sometimes none or two.
+func (m maker) bind(b *Binding) {
+	if m.rng.IntN(40) == 0 {
+		b.AddressOnly = &AddressOnlyBinding{}
+	}
+	switch m.rng.IntN(40) {
+	case 0:
+	case 1, 2, 3:
+		b.Macvlan = &MacvlanBinding{Parent: m.text("bond0"), Mode: m.text("vepa")}
+	case 4, 5, 6:
+		b.IPVLAN = &IPVLANBinding{Parent: m.text("bond0"), Mode: m.text("l3s")}
+	case 7, 8, 9:
+		b.VLAN = &VLANBinding{Parent: m.text("bond0"), ID: m.number(4094)}
+	case 10, 11, 12:
+		b.HostDevice = &HostDeviceBinding{Name: m.text("ens1")}
+	case 13:
+		b.HostDevice = &HostDeviceBinding{MAC: m.text("02:23:45:67:89:ab")}
+	case 14:
+		b.HostDevice = &HostDeviceBinding{KernelPath: m.text("/sys/devices/pci0000:00/0000:00:1f.6")}
+	case 15:
+		b.HostDevice = &HostDeviceBinding{PCIAddress: m.text("0000:3b:00.1"), Name: m.text("")}
+	case 16:
+		b.HostDevice = &HostDeviceBinding{}
+	case 17, 18, 19:
+		b.Delegate = m.plugins()
+	default:
+		b.Bridge = &BridgeBinding{Name: m.text("br0"), SourceCheck: SourceCheck(m.text("")), VLAN: m.number(4094), Addresses: m.texts("10.0.0.1/24", 4)}
+		for range m.few(64) {
+			b.Bridge.Trunk = append(b.Bridge.Trunk, VLANRange{Min: m.number(4094), Max: 4094})
+		}
+	}
+}
+
+// number returns a number from 1 to most, rarely one beside them.
+func (m maker) number(most int32) int32 {
+	if m.rng.IntN(40) == 0 {
+		return []int32{-1, 0, most + 1}[m.rng.IntN(3)]
+	}
+	return 1 + m.rng.Int32N(most)
+}
+
+func (m maker) plugins() *PluginList {
+	l := &PluginList{Name: m.text("net-a"), CNIVersion: m.text("1.0.0"), RuntimeConfig: m.text("{}"), Args: m.text("{}"), Plugins: []string{m.text(`{"type":"tuning"}`)}}
+	for range m.few(16) {
+		l.Plugins = append(l.Plugins, m.text(`{"type":"sbr"}`))
+	}
+	return l
 }
 
 func (m maker) attachment() *PodAttachment {
@@ -262,12 +322,25 @@ func TestValidateNamesTheField(t *testing.T) {
 			s.Interfaces = append(s.Interfaces, s.Interfaces[0])
 			s.Interfaces[1].Name = "net1"
 		}, `spec.interfaces[1].default: "true": at most one`},
-		"address":           {func(s *PodAttachmentSpec) { s.Interfaces[0].Addresses = []string{"::ffff:10.0.0.1/120"} }, `spec.interfaces[0].addresses[0]: "::ffff:10.0.0.1/120": must be an address`},
-		"gateway":           {func(s *PodAttachmentSpec) { s.Interfaces[0].Gateways = []string{"fe80::1%eth0"} }, `spec.interfaces[0].gateways[0]: "fe80::1%eth0": must be`},
-		"route":             {func(s *PodAttachmentSpec) { s.Interfaces[0].Routes = []Route{{Destination: "10.0.0.0"}} }, `spec.interfaces[0].routes[0].destination: "10.0.0.0": must be`},
-		"MAC":               {func(s *PodAttachmentSpec) { s.Interfaces[0].MAC = "02:23:45:67:89:AB" }, `spec.interfaces[0].mac: "02:23:45:67:89:AB": must be six bytes`},
-		"two bindings":      {func(s *PodAttachmentSpec) { s.Interfaces[0].Binding.AddressOnly = &AddressOnlyBinding{} }, `spec.interfaces[0].binding: "2 members": must have exactly one`},
-		"a bridge's name":   {func(s *PodAttachmentSpec) { s.Interfaces[0].Binding.Bridge.Name = "" }, `spec.interfaces[0].binding.bridge.name: "": must have`},
+		"address":            {func(s *PodAttachmentSpec) { s.Interfaces[0].Addresses = []string{"::ffff:10.0.0.1/120"} }, `spec.interfaces[0].addresses[0]: "::ffff:10.0.0.1/120": must be an address`},
+		"gateway":            {func(s *PodAttachmentSpec) { s.Interfaces[0].Gateways = []string{"fe80::1%eth0"} }, `spec.interfaces[0].gateways[0]: "fe80::1%eth0": must be`},
+		"route":              {func(s *PodAttachmentSpec) { s.Interfaces[0].Routes = []Route{{Destination: "10.0.0.0"}} }, `spec.interfaces[0].routes[0].destination: "10.0.0.0": must be`},
+		"MAC":                {func(s *PodAttachmentSpec) { s.Interfaces[0].MAC = "02:23:45:67:89:AB" }, `spec.interfaces[0].mac: "02:23:45:67:89:AB": must be six bytes`},
+		"two bindings":       {func(s *PodAttachmentSpec) { s.Interfaces[0].Binding.AddressOnly = &AddressOnlyBinding{} }, `spec.interfaces[0].binding: "2 members": must have exactly one`},
+		"a bridge's name":    {func(s *PodAttachmentSpec) { s.Interfaces[0].Binding.Bridge.Name = "" }, `spec.interfaces[0].binding.bridge.name: "": must have`},
+		"a VLAN of a bridge": {func(s *PodAttachmentSpec) { s.Interfaces[0].Binding.Bridge.VLAN = 4095 }, `spec.interfaces[0].binding.bridge.vlan: "4095": must be 0 to 4094`},
+		"a parent": {func(s *PodAttachmentSpec) {
+			s.Interfaces[0].Binding = Binding{Macvlan: &MacvlanBinding{Parent: "a/b", Mode: "bridge"}}
+		}, `spec.interfaces[0].binding.macvlan.parent: "a/b": must have 1 to 15`},
+		"a mode": {func(s *PodAttachmentSpec) {
+			s.Interfaces[0].Binding = Binding{IPVLAN: &IPVLANBinding{Parent: "bond0", Mode: "bridge"}}
+		}, `spec.interfaces[0].binding.ipvlan.mode: "bridge": must be one of ["l2" "l3" "l3s"]`},
+		"two devices": {func(s *PodAttachmentSpec) {
+			s.Interfaces[0].Binding = Binding{HostDevice: &HostDeviceBinding{Name: "ens1", MAC: "02:23:45:67:89:ab"}}
+		}, `spec.interfaces[0].binding.hostDevice: "2 fields": must have exactly one`},
+		"a chain without a plugin": {func(s *PodAttachmentSpec) {
+			s.Interfaces[0].Chain = &PluginList{Name: "net-a", CNIVersion: "1.0.0"}
+		}, `spec.interfaces[0].chain.plugins: "0 elements": must have 1 to 16`},
 		"what is too large": {func(s *PodAttachmentSpec) { s.Interfaces[0].Pool = strings.Repeat("x", 254) }, `spec.interfaces[0].pool: "` + strings.Repeat("x", 64) + `...": must have 0 to 253 bytes`},
 	} {
 		t.Run(name, func(t *testing.T) {

@@ -92,7 +92,7 @@ func (r *Attachments) request(ctx context.Context, p *corev1.Pod, asks *driver.R
 		return nil, fmt.Errorf("interface %s on network %s: %w", w.Name, w.Network, err)
 	}
 	out := *asks
-	out.Owner, out.Network, out.Default, out.AddressOnly = ownerOf(p, w.Name), w.Network, w.Default, w.AddressOnly
+	out.Owner, out.Network, out.Default, out.AddressOnly, out.Binding = ownerOf(p, w.Name), w.Network, w.Default, w.AddressOnly, w.Binding
 	out.NetworkLabels = r.labelsOfNetwork(ctx, w)
 	if w.Network != v1alpha1.DefaultNetwork {
 		out.Addresses = w.Addresses
@@ -133,6 +133,10 @@ func complete(i *v1alpha1.Interface, w *pod.Interface) {
 	if w.DNS != nil {
 		i.DNS = w.DNS
 	}
+	if w.MTU != 0 {
+		i.MTU = w.MTU
+	}
+	i.Chain = w.Chain
 }
 
 // describe returns the part of the requests that is the same for every interface: the

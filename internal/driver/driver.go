@@ -81,6 +81,9 @@ type Request struct {
 	Writable func(v1alpha1.Interface) error
 	// AddressOnly is true if another CNI plugin makes the interface.
 	AddressOnly bool
+	// Binding is how the network has the interface plugged; nil is the driver's choice.
+	// The driver copies it into the Attachment.
+	Binding *v1alpha1.Binding
 	// Labels of the pod, its namespace and its node; nil while they are not known.
 	PodLabels, NamespaceLabels, NodeLabels map[string]string
 	// NetworkLabels are the labels of the namespace of the network's

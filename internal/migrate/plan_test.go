@@ -356,7 +356,7 @@ func TestMakeRecord(t *testing.T) {
 	if got := r.Object.Spec.NodeUID; got != "uid-of-node1" {
 		t.Errorf("it was made for Node %q, want uid-of-node1", got)
 	}
-	if want := (v1alpha1.Sandbox{ID: "web-container", State: v1alpha1.SandboxAttached, BootID: "boot-1"}); r.Sandbox != want {
+	if want := (v1alpha1.Sandbox{ID: "web-container", State: v1alpha1.SandboxAttached, BootID: "boot-1"}); !cmp.Equal(r.Sandbox, want) {
 		t.Errorf("sandbox %+v, want %+v", r.Sandbox, want)
 	}
 	if len(plan.Pools) != 2 {

@@ -37,6 +37,13 @@ type Interface struct {
 	// Routes and DNS of the network, in addition to those of the pools.
 	Routes []v1alpha1.Route
 	DNS    *v1alpha1.DNS
+	// Binding is how the network has the interface plugged; nil is the driver's choice.
+	Binding *v1alpha1.Binding
+	// Chain are the CNI plugins that the node executes after it has plugged the
+	// interface; nil for none.
+	Chain *v1alpha1.PluginList
+	// MTU in bytes that the network names; 0 for none.
+	MTU int32
 }
 
 // Default returns the interface on the default network. If addressOnly is true another

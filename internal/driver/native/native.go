@@ -116,6 +116,9 @@ func (d *Driver) planned(pool Pool, r *request) v1alpha1.Interface {
 		Routes:  pool.Routes,
 		Binding: d.binding(r.AddressOnly),
 	}
+	if r.Binding != nil {
+		iface.Binding = *r.Binding.DeepCopy()
+	}
 	if key, ok := claimOf(pool, r); ok {
 		iface.Claim = key.String()
 	}
