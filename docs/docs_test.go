@@ -81,6 +81,13 @@ func check(example string) error {
 	if strings.HasPrefix(example, "# fairlead-") {
 		return checkDefaults(example)
 	}
+	if strings.HasPrefix(example, "# part of fairlead-controller's file:") {
+		c := config.DefaultController()
+		if err := yaml.UnmarshalStrict([]byte(example), &c); err != nil {
+			return err
+		}
+		return c.Validate([]string{config.DriverNative})
+	}
 	if strings.HasPrefix(example, "# kustomization.yaml") {
 		return nil // test/deploy builds it
 	}

@@ -15,6 +15,7 @@ import (
 	"fairlead.dev/fairlead/internal/config"
 	"fairlead.dev/fairlead/internal/controller"
 	"fairlead.dev/fairlead/internal/driver"
+	"fairlead.dev/fairlead/internal/driver/fixed"
 	"fairlead.dev/fairlead/internal/driver/native"
 	"fairlead.dev/fairlead/internal/driver/native/upkeep"
 )
@@ -23,6 +24,7 @@ import (
 // configuration.
 var drivers = map[string]func(ctx context.Context, h *host) (driver.Parts, error){
 	native.Name: newNative,
+	fixed.Name:  func(context.Context, *host) (driver.Parts, error) { return fixed.Parts(), nil },
 }
 
 // driverNames returns the names of all drivers, sorted.

@@ -27,6 +27,9 @@ type Controller struct {
 	// MultiVIFSources are the sources of further interfaces, in order: "npwg" reads the
 	// pod annotation k8s.v1.cni.cncf.io/networks. Empty means no source.
 	MultiVIFSources []string `json:"multiVIFSources,omitempty"`
+	// Networks configures the networks of NetworkAttachmentDefinitions, for the source
+	// "npwg".
+	Networks Networks `json:"networks"`
 	// NetworkPoolsPerNamespace is the largest number of IPPools that are created for the
 	// networks of one namespace with a configuration of whereabouts, one for each range;
 	// 1 to 4096, default 64.
@@ -75,6 +78,41 @@ type DefaultNetwork struct {
 	Bridge string `json:"bridge,omitempty"`
 }
 
+// Networks configures the networks of NetworkAttachmentDefinitions.
+type Networks struct {
+	// AttachedBy is the program that makes the interfaces: "Multus" (default), or another
+	// program that the runtime executes, with addresses from Fairlead; or "Fairlead". The
+	// label fairlead.dev/networks-attached-by of a Node takes precedence, for a change
+	// from one to the other node by node.
+	AttachedBy string `json:"attachedBy,omitempty"`
+	// Isolated confines pods to networks of their own namespace and of SharedNamespaces.
+	Isolated bool `json:"isolated,omitempty"`
+	// SharedNamespaces are the namespaces whose networks all pods may use if Isolated is
+	// true, at most 64.
+	SharedNamespaces []string `json:"sharedNamespaces,omitempty"`
+	// Open lists the parts of the nodes that networks may use if Fairlead attaches them,
+	// by namespace, at most 64 entries. Networks of the controller's own namespace
+	// (leaderElection.namespace) may use all.
+	Open []Opening `json:"open,omitempty"`
+}
+
+// Opening opens parts of the nodes to networks of some namespaces. Each part is a name,
+// or a pattern with * for any characters (path.Match).
+type Opening struct {
+	// NamespaceSelector selects the namespaces by label; empty selects all.
+	NamespaceSelector metav1.LabelSelector `json:"namespaceSelector"`
+	// Bridges are the Linux bridges that their networks may use, or create.
+	Bridges []string `json:"bridges,omitempty"`
+	// Parents are the links that may get macvlan, ipvlan and VLAN links.
+	Parents []string `json:"parents,omitempty"`
+	// Devices are the links that may be moved into pods: by name, MAC, kernel path or PCI
+	// address, as the networks name them.
+	Devices []string `json:"devices,omitempty"`
+	// Plugins are the types of CNI plugins that may be executed. A plugin has all rights
+	// of the node.
+	Plugins []string `json:"plugins,omitempty"`
+}
+
 // LeaderElection configures the election of the replica that works.
 type LeaderElection struct {
 	// Namespace of the Lease; default "fairlead-system".
@@ -95,13 +133,15 @@ type LeaderElection struct {
 	Port int `json:"port"`
 }
 
-// Values of DefaultNetwork and MultiVIFSources.
+// Values of DefaultNetwork, MultiVIFSources and Networks.
 const (
 	DriverNative       = "native"
 	DriverNone         = "none"
 	BindingBridge      = "bridge"
 	BindingAddressOnly = "addressOnly"
 	SourceNPWG         = "npwg"
+	AttachedByMultus   = "Multus"
+	AttachedByFairlead = "Fairlead"
 )
 
 // DefaultController returns the defaults.
@@ -120,6 +160,7 @@ func DefaultController() Controller {
 			Port:          9472,
 		},
 		NetworkPoolsPerNamespace: 64,
+		Networks:                 Networks{AttachedBy: AttachedByMultus},
 	}
 }
 
@@ -155,6 +196,7 @@ func (c *Controller) Validate(drivers []string) error {
 		v.check(!slices.Contains(c.MultiVIFSources[:i], name), field, name, "must be named once")
 	}
 	v.check(c.DefaultNetwork.Driver != DriverNone || len(c.MultiVIFSources) > 0, "multiVIFSources", c.MultiVIFSources, `must name a source: with defaultNetwork.driver "none" there is nothing else to serve`)
+	c.Networks.validate(v)
 	v.check(c.WhereaboutsConf == "" || filepath.IsAbs(c.WhereaboutsConf), "whereaboutsConf", c.WhereaboutsConf, "must be an absolute path, or empty")
 	v.check(c.NetworkPoolsPerNamespace >= 1 && c.NetworkPoolsPerNamespace <= 4096, "networkPoolsPerNamespace", c.NetworkPoolsPerNamespace, "must be between 1 and 4096")
 	v.check(c.Workers >= 1 && c.Workers <= 1024, "workers", c.Workers, "must be between 1 and 1024")

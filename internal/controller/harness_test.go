@@ -200,8 +200,9 @@ func (h *harness) waitState(p *corev1.Pod, want string) {
 	})
 }
 
-// setSandbox plays the node: it writes the sandbox's state.
-func (h *harness) setSandbox(p *corev1.Pod, state v1alpha1.SandboxState) {
+// setSandbox plays the node: it writes the sandbox's state, with the links that the node
+// has plugged.
+func (h *harness) setSandbox(p *corev1.Pod, state v1alpha1.SandboxState, links ...v1alpha1.SandboxLink) {
 	h.t.Helper()
 	got := &v1alpha1.PodAttachment{}
 	if err := h.Client.Get(h.t.Context(), keyOf(p), got); err != nil {
@@ -209,7 +210,7 @@ func (h *harness) setSandbox(p *corev1.Pod, state v1alpha1.SandboxState) {
 	}
 	before := got.DeepCopy()
 	now := metav1.NowMicro()
-	got.Status.Sandbox = &v1alpha1.Sandbox{ID: "c0ffee", BootID: "boot-1", State: state, AttachedAt: &now}
+	got.Status.Sandbox = &v1alpha1.Sandbox{ID: "c0ffee", BootID: "boot-1", State: state, AttachedAt: &now, Links: links}
 	if err := h.Client.Status().Patch(h.t.Context(), got, client.MergeFrom(before)); err != nil {
 		h.t.Fatal(err)
 	}

@@ -29,6 +29,7 @@ func (r *Attachments) Reconcile(ctx context.Context, req ctrl.Request) (ctrl.Res
 		r.awaitItsNode,       // a pod on an unknown node gets nothing
 		r.ensure,             // every interface, and the record that names them
 		r.activate,           // the interfaces that carry traffic
+		r.project,            // the interfaces, in the pod's annotation for other programs
 	)
 }
 

@@ -1,6 +1,8 @@
 package pod
 
 import (
+	"crypto/sha256"
+	"encoding/base64"
 	"fmt"
 
 	corev1 "k8s.io/api/core/v1"
@@ -19,15 +21,25 @@ var limits = map[string]int{
 	AnnotationDefaultNetwork:      1 << 10,
 }
 
-// Keeps returns the number of bytes of an annotation's value that a cache must keep: one
-// more than the limit, so that a longer value is still recognized as too long; 0 for an
-// annotation that Fairlead does not read.
-func Keeps(annotation string) int {
-	limit, ok := limits[annotation]
-	if !ok {
-		return 0
+// Kept returns the part of an annotation's value that a cache keeps; ok is false for an
+// annotation that Fairlead does not read. A value is kept up to one byte more than the
+// limit, so that a longer value is still recognized as too long. Of the network status
+// only the digest is kept: Fairlead compares it with that of the status it would write.
+func Kept(annotation, value []byte) (kept string, ok bool) {
+	if string(annotation) == AnnotationNetworkStatus {
+		return Digest(string(value)), true
 	}
-	return limit + 1
+	limit, ok := limits[string(annotation)]
+	if !ok {
+		return "", false
+	}
+	return string(value[:min(len(value), limit+1)]), true
+}
+
+// Digest returns a text of 16 bytes that differs if the value does.
+func Digest(value string) string {
+	sum := sha256.Sum256([]byte(value))
+	return base64.RawURLEncoding.EncodeToString(sum[:12])
 }
 
 // annotation returns the value of an annotation, and whether the pod has it. It returns

@@ -32,6 +32,8 @@ type Interface struct {
 	// Addresses and MAC that the pod requests.
 	Addresses []netip.Addr
 	MAC       string
+	// Fixed are addresses that the network names itself, each with its prefix length.
+	Fixed []netip.Prefix
 	// Gateways of the network; if empty, the gateways of the pools apply.
 	Gateways []string
 	// Routes and DNS of the network, in addition to those of the pools.

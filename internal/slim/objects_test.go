@@ -68,7 +68,7 @@ func TestSlimPodBoundsAnnotations(t *testing.T) {
 		for key, value := range kept.Annotations {
 			n += len(key) + len(value)
 		}
-		if n > 20<<10 || kept.Annotations[v1alpha1.AnnotationPools] != "web" || len(kept.Annotations) != 6 {
+		if n > 20<<10 || kept.Annotations[v1alpha1.AnnotationPools] != "web" || len(kept.Annotations) != 7 {
 			t.Errorf("%s: %d bytes are kept of annotations: %d of them", name, n, len(kept.Annotations))
 		}
 		// The kept part shows that the value is too long.

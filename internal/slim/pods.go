@@ -3,7 +3,6 @@ package slim
 import (
 	"bytes"
 	"maps"
-	"strings"
 	"sync"
 
 	corev1 "k8s.io/api/core/v1"
@@ -49,8 +48,8 @@ func (s *pods) slim(o any) (any, error) {
 		CreationTimestamp: p.CreationTimestamp, DeletionTimestamp: p.DeletionTimestamp, DeletionGracePeriodSeconds: p.DeletionGracePeriodSeconds,
 	}
 	for key, value := range p.Annotations {
-		if n := pod.Keeps(key); n > 0 {
-			metav1.SetMetaDataAnnotation(&kept, key, strings.Clone(value[:min(len(value), n)]))
+		if value, ok := pod.Kept([]byte(key), []byte(value)); ok {
+			metav1.SetMetaDataAnnotation(&kept, key, value)
 		}
 	}
 	if owner := metav1.GetControllerOf(p); owner != nil {

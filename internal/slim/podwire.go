@@ -214,14 +214,16 @@ func (s *pods) decodeOwner(data []byte) (*metav1.OwnerReference, error) {
 	}, nil
 }
 
-// annotate keeps an annotation if the controller reads it, up to the length that
-// pod.Keeps returns.
+// annotate keeps the part of an annotation that pod.Kept returns.
 func annotate(entry []byte, meta *metav1.ObjectMeta) error {
 	key, value, err := decodeEntry(entry)
-	if n := pod.Keeps(string(key)); err == nil && n > 0 {
-		metav1.SetMetaDataAnnotation(meta, string(key), string(value[:min(len(value), n)]))
+	if err != nil {
+		return err
 	}
-	return err
+	if kept, ok := pod.Kept(key, value); ok {
+		metav1.SetMetaDataAnnotation(meta, string(key), kept)
+	}
+	return nil
 }
 
 // decodeLabels decodes the entries of a map of labels, each with its tag.

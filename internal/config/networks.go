@@ -1,0 +1,40 @@
+package config
+
+import (
+	"fmt"
+	"path"
+
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+)
+
+// maxOpened bounds the lists of Networks and of each Opening.
+const maxOpened = 64
+
+// validate adds the problems of the configuration of networks to v.
+func (n *Networks) validate(v *invalid) {
+	v.check(n.AttachedBy == AttachedByMultus || n.AttachedBy == AttachedByFairlead, "networks.attachedBy", n.AttachedBy, `must be "Multus" or "Fairlead"`)
+	v.check(len(n.SharedNamespaces) <= maxOpened, "networks.sharedNamespaces", len(n.SharedNamespaces), "must be at most 64 namespaces")
+	for i, name := range n.SharedNamespaces {
+		v.check(objectName.MatchString(name), fmt.Sprintf("networks.sharedNamespaces[%d]", i), name, "must be a namespace")
+	}
+	v.check(len(n.Open) <= maxOpened, "networks.open", len(n.Open), "must be at most 64 entries")
+	for i := range n.Open {
+		n.Open[i].validate(v, fmt.Sprintf("networks.open[%d]", i))
+	}
+}
+
+func (o *Opening) validate(v *invalid, field string) {
+	if _, err := metav1.LabelSelectorAsSelector(&o.NamespaceSelector); err != nil {
+		v.check(false, field+".namespaceSelector", o.NamespaceSelector.String(), err.Error())
+	}
+	for _, list := range []struct {
+		name  string
+		parts []string
+	}{{"bridges", o.Bridges}, {"parents", o.Parents}, {"devices", o.Devices}, {"plugins", o.Plugins}} {
+		v.check(len(list.parts) <= maxOpened, field+"."+list.name, len(list.parts), "must be at most 64")
+		for i, part := range list.parts {
+			_, err := path.Match(part, "")
+			v.check(part != "" && err == nil, fmt.Sprintf("%s.%s[%d]", field, list.name, i), part, "must be a name, or a pattern as eth*")
+		}
+	}
+}
