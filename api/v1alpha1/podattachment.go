@@ -56,12 +56,17 @@ const ReasonInterfacesMissing = "InterfacesMissing"
 const ReasonImported = "Imported"
 
 // PodAttachmentSpec is the complete list of one pod's interfaces. The controller writes
-// it once. For server-side apply spec and status are one value each: the API server would
+// it when the pod is bound, and changes the list when a running pod asks for other
+// networks. An interface never changes: it is unplugged, and another may be plugged under
+// its name afterwards. For server-side apply spec and status are one value each: the API server would
 // need a third more for each write and list to track the writers of their fields, and
 // each has only one writer.
 //
 // +structType=atomic
-// +kubebuilder:validation:XValidation:rule="self == oldSelf",message="a PodAttachment is written once: delete it and let the controller write another"
+// +kubebuilder:validation:XValidation:rule="self.podName == oldSelf.podName && self.podUID == oldSelf.podUID && self.nodeName == oldSelf.nodeName",message="the pod and the node of a PodAttachment never change"
+// +kubebuilder:validation:XValidation:rule="has(self.apiUID) == has(oldSelf.apiUID) && (!has(self.apiUID) || self.apiUID == oldSelf.apiUID) && has(self.nodeUID) == has(oldSelf.nodeUID) && (!has(self.nodeUID) || self.nodeUID == oldSelf.nodeUID) && has(self.podNamespace) == has(oldSelf.podNamespace) && (!has(self.podNamespace) || self.podNamespace == oldSelf.podNamespace)",message="the pod and the node of a PodAttachment never change"
+// +kubebuilder:validation:XValidation:rule="oldSelf.interfaces.all(o, self.interfaces.exists(i, i.name == o.name) || (has(oldSelf.unplug) && o.name in oldSelf.unplug))",message="an interface is removed only after spec.unplug named it"
+// +kubebuilder:validation:XValidation:rule="self.interfaces.all(i, oldSelf.interfaces.exists(o, o.name == i.name) || (has(oldSelf.plug) && i.name in oldSelf.plug))",message="an interface is added only after spec.plug named it"
 type PodAttachmentSpec struct {
 	// PodName is the name of the pod, in this object's namespace unless
 	// PodNamespace names another.
@@ -108,6 +113,22 @@ type PodAttachmentSpec struct {
 	// +kubebuilder:validation:XValidation:rule="self.filter(i, has(i.default) && i.default).size() <= 1",message="at most one interface may be the default"
 	Interfaces []Interface `json:"interfaces"`
 
+	// Plug are the names of the interfaces that the controller is obtaining for the running
+	// pod. Each is added to interfaces when all of it is there.
+	// +listType=set
+	// +optional
+	// +kubebuilder:validation:MaxItems=32
+	// +kubebuilder:validation:items:MaxLength=15
+	Plug []string `json:"plug,omitempty"`
+	// Unplug are the names of the interfaces that the node has to unplug. Each is removed
+	// from interfaces, and its addresses are released, when the node has confirmed it in
+	// status.sandbox.
+	// +listType=set
+	// +optional
+	// +kubebuilder:validation:MaxItems=32
+	// +kubebuilder:validation:items:MaxLength=15
+	Unplug []string `json:"unplug,omitempty"`
+
 	// Summary repeats interface names and addresses in one line each, for
 	// printing: a printer column shows only the first element of a list.
 	Summary AttachmentSummary `json:"summary"`
@@ -124,10 +145,13 @@ type AttachmentSummary struct {
 }
 
 // Interface is one network interface of a pod.
+//
+// +kubebuilder:validation:XValidation:rule="self == oldSelf",message="an interface never changes: unplug it, and plug another"
 type Interface struct {
 	// Name of the interface inside the pod: 1 to 15 of a-z, A-Z, 0-9, '_', '.' and '-',
 	// beginning with a letter or digit.
 	// +kubebuilder:validation:Pattern=`^[a-zA-Z0-9][a-zA-Z0-9_.-]{0,14}$`
+	// +kubebuilder:validation:MaxLength=15
 	Name string `json:"name"`
 
 	// Network is "default", or namespace/name of a NetworkAttachmentDefinition.
@@ -462,7 +486,12 @@ type Sandbox struct {
 	// DetachedAt is the time at which the last interface was gone from the kernel.
 	// +optional
 	DetachedAt *metav1.MicroTime `json:"detachedAt,omitempty"`
-	// Links are the interfaces as the node has plugged them, if the pod has further
+	// Generation is the metadata.generation whose spec the node has applied to the running
+	// sandbox; 0 if it was never changed. An interface of spec.unplug that is not among
+	// Links is unplugged if Generation is not older than the change.
+	// +optional
+	Generation int64 `json:"generation,omitempty"`
+	// Links are the interfaces as the node has plugged them, if the pod has or had further
 	// interfaces beside the default one.
 	// +listType=map
 	// +listMapKey=name

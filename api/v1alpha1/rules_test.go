@@ -133,10 +133,25 @@ func TestUpdate(t *testing.T) {
 		want   string
 	}{
 		{"an attachment's finalizer", attachment(nil), func(o client.Object) { o.SetFinalizers([]string{v1alpha1.ReleaseFinalizer}) }, ""},
-		{"an attachment's node", attachment(nil), of(func(s *v1alpha1.PodAttachmentSpec) { s.NodeName = "node-y" }), "a PodAttachment is written once"},
-		{"an attachment's address", attachment(nil), of(func(s *v1alpha1.PodAttachmentSpec) { s.Interfaces[0].Addresses[0] = "10.1.0.8/32" }), "a PodAttachment is written once"},
-		{"an attachment's interface", attachment(nil), of(func(s *v1alpha1.PodAttachmentSpec) { s.Interfaces = s.Interfaces[:1] }), "a PodAttachment is written once"},
-		{"an attachment's claim", attachment(nil), of(func(s *v1alpha1.PodAttachmentSpec) { s.Interfaces[0].Claim = "default/web" }), "a PodAttachment is written once"},
+		{"an attachment's node", attachment(nil), of(func(s *v1alpha1.PodAttachmentSpec) { s.NodeName = "node-y" }), "the pod and the node of a PodAttachment never change"},
+		{"an attachment's Node", attachment(nil), of(func(s *v1alpha1.PodAttachmentSpec) { s.NodeUID = "b" }), "the pod and the node of a PodAttachment never change"},
+		{"an attachment's address", attachment(nil), of(func(s *v1alpha1.PodAttachmentSpec) { s.Interfaces[0].Addresses[0] = "10.1.0.8/32" }), "an interface never changes"},
+		{"an attachment's interface", attachment(nil), of(func(s *v1alpha1.PodAttachmentSpec) { s.Interfaces = s.Interfaces[:1] }), "an interface is removed only after spec.unplug named it"},
+		{"an attachment's further interface", attachment(nil), of(func(s *v1alpha1.PodAttachmentSpec) {
+			s.Interfaces = append(s.Interfaces, s.Interfaces[1])
+			s.Interfaces[2].Name = "net2"
+		}), "an interface is added only after spec.plug named it"},
+		{"an interface that was announced", attachment(func(s *v1alpha1.PodAttachmentSpec) { s.Plug = []string{"net2"} }), of(func(s *v1alpha1.PodAttachmentSpec) {
+			s.Interfaces, s.Plug = append(s.Interfaces, s.Interfaces[1]), nil
+			s.Interfaces[2].Name = "net2"
+		}), ""},
+		{"an interface that was unplugged", attachment(func(s *v1alpha1.PodAttachmentSpec) { s.Unplug = []string{"net1"} }), of(func(s *v1alpha1.PodAttachmentSpec) {
+			s.Interfaces, s.Unplug = s.Interfaces[:1], nil
+		}), ""},
+		{"another interface in place of one that was unplugged", attachment(func(s *v1alpha1.PodAttachmentSpec) { s.Unplug = []string{"net1"} }), of(func(s *v1alpha1.PodAttachmentSpec) {
+			s.Interfaces[1].Network = "blue/other"
+		}), "an interface never changes"},
+		{"an attachment's claim", attachment(nil), of(func(s *v1alpha1.PodAttachmentSpec) { s.Interfaces[0].Claim = "default/web" }), "an interface never changes"},
 
 		{"a pool's ranges", pool(nil), ofPool(func(s *v1alpha1.IPPoolSpec) { s.Ranges = append(s.Ranges, "10.2.0.0/24") }), ""},
 		{"a pool's domain", pool(nil), ofPool(func(s *v1alpha1.IPPoolSpec) { s.Domain = "two" }), "a pool's domain cannot be changed"},

@@ -4,6 +4,7 @@ import (
 	"fmt"
 	"net/netip"
 	"regexp"
+	"slices"
 	"strings"
 )
 
@@ -94,6 +95,8 @@ func (s *PodAttachmentSpec) Validate() error {
 	c.length("spec.nodeName", s.NodeName, 1, 253)
 	c.length("spec.summary.interfaces", s.Summary.Interfaces, 0, 1024)
 	c.length("spec.summary.addresses", s.Summary.Addresses, 0, 4096)
+	c.names("spec.plug", s.Plug)
+	c.names("spec.unplug", s.Unplug)
 	c.count("spec.interfaces", len(s.Interfaces), 1, 32)
 	names, defaults := map[string]bool{}, 0
 	for n := range s.Interfaces {
@@ -108,6 +111,16 @@ func (s *PodAttachmentSpec) Validate() error {
 		c.want(!i.Default || defaults == 1, path+".default", "true", "at most one interface may be the default")
 	}
 	return c.err()
+}
+
+// names validates a list of names of interfaces.
+func (c *checker) names(field string, list []string) {
+	c.count(field, len(list), 0, 32)
+	for n, name := range list {
+		field := fmt.Sprintf("%s[%d]", field, n)
+		c.length(field, name, 0, 15)
+		c.want(!slices.Contains(list[:n], name), field, name, "must be named once")
+	}
 }
 
 // Validate returns nil if the API server accepts the interface in a PodAttachment,

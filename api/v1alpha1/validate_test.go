@@ -33,7 +33,13 @@ func newServer(t *testing.T) server {
 	i := slices.IndexFunc(crds, func(c *apiextensionsv1.CustomResourceDefinition) bool { return c.Spec.Names.Kind == "PodAttachment" })
 	schema := crds[i].Spec.Versions[0].Schema.OpenAPIV3Schema
 	known := map[string]bool{
-		"self == oldSelf":        true, // concerns updates only
+		// These concern updates only.
+		"self == oldSelf": true,
+		"self.podName == oldSelf.podName && self.podUID == oldSelf.podUID && self.nodeName == oldSelf.nodeName": true,
+		"has(self.apiUID) == has(oldSelf.apiUID) && (!has(self.apiUID) || self.apiUID == oldSelf.apiUID) && has(self.nodeUID) == has(oldSelf.nodeUID) && (!has(self.nodeUID) || self.nodeUID == oldSelf.nodeUID) && has(self.podNamespace) == has(oldSelf.podNamespace) && (!has(self.podNamespace) || self.podNamespace == oldSelf.podNamespace)": true,
+		"oldSelf.interfaces.all(o, self.interfaces.exists(i, i.name == o.name) || (has(oldSelf.unplug) && o.name in oldSelf.unplug))": true,
+		"self.interfaces.all(i, oldSelf.interfaces.exists(o, o.name == i.name) || (has(oldSelf.plug) && i.name in oldSelf.plug))":     true,
+
 		"self.all(a, isCIDR(a))": true,
 		"self.all(a, isIP(a))":   true,
 		"isCIDR(self)":           true,
@@ -98,6 +104,15 @@ func (s server) refuses(t *testing.T, a *PodAttachment) string {
 // breaks evaluates the CRD's CEL rules, and the rules of a list-map.
 func (s server) breaks(a *PodAttachment) string {
 	cidr := func(s string) bool { p, err := netip.ParsePrefix(s); return err == nil && !p.Addr().Is4In6() }
+	for _, list := range [][]string{a.Spec.Plug, a.Spec.Unplug} {
+		once := map[string]bool{}
+		for _, name := range list {
+			if once[name] {
+				return "twice: " + name
+			}
+			once[name] = true
+		}
+	}
 	names, defaults := map[string]bool{}, 0
 	for _, i := range a.Spec.Interfaces {
 		if names[i.Name] {
@@ -259,6 +274,10 @@ func (m maker) attachment() *PodAttachment {
 			PodName: m.text("web-0"), PodUID: types.UID(m.text("9b2e6f4e-1a2b")), APIUID: types.UID(m.text("")), PodNamespace: m.text(""), NodeName: m.text("node-1"), NodeUID: types.UID(m.text("")),
 			Summary: AttachmentSummary{Interfaces: m.text("eth0"), Addresses: m.text("10.0.0.5")},
 		},
+	}
+	for n := range m.few(4) {
+		a.Spec.Plug = append(a.Spec.Plug, m.text(fmt.Sprintf("new%d", n)))
+		a.Spec.Unplug = append(a.Spec.Unplug, m.text(fmt.Sprintf("old%d", n)))
 	}
 	for n := range m.few(32) {
 		a.Spec.Interfaces = append(a.Spec.Interfaces, m.iface(n))

@@ -889,6 +889,16 @@ func (in *PodAttachmentSpec) DeepCopyInto(out *PodAttachmentSpec) {
 			(*in)[i].DeepCopyInto(&(*out)[i])
 		}
 	}
+	if in.Plug != nil {
+		in, out := &in.Plug, &out.Plug
+		*out = make([]string, len(*in))
+		copy(*out, *in)
+	}
+	if in.Unplug != nil {
+		in, out := &in.Unplug, &out.Unplug
+		*out = make([]string, len(*in))
+		copy(*out, *in)
+	}
 	out.Summary = in.Summary
 }
 

@@ -51,6 +51,10 @@ type Config struct {
 	Chosen func(s pod.Selection) ([]pod.Interface, error)
 	// Sources of further interfaces, in order.
 	Sources []pod.Source
+	// Follow returns the interfaces for networks that a running pod selects, and has not
+	// got yet; follows is false if another program attaches the pod to networks. Nil if
+	// networks are not read.
+	Follow func(p *corev1.Pod, add []pod.Selection) (interfaces []pod.Interface, follows bool, err error)
 	// Nodes selects the nodes that are served, by their labels.
 	Nodes labels.Selector
 	// NodeGrace is how long a Node must have been deleted before its records may be

@@ -50,8 +50,7 @@ func (r *Attachments) ensure(ctx context.Context, s *observed) (ctrl.Result, err
 func (r *Attachments) reportFailure(p *corev1.Pod, err error) error {
 	r.waiting.add(p, r.mayHave(p))
 	r.Metrics.ensured(err)
-	of := corev1.ObjectReference{APIVersion: "v1", Kind: "Pod", Namespace: p.Namespace, Name: p.Name, UID: p.UID}
-	r.warnings.Tell(of, "", reasonOf(err), "EnsureNetwork", "no network yet: "+err.Error())
+	r.warnings.Tell(podReference(p), "", reasonOf(err), "EnsureNetwork", "no network yet: "+err.Error())
 	if detail := driver.Detail(err); detail != "" {
 		return fmt.Errorf("give pod %s its network: %w (%s)", klog.KObj(p), err, detail)
 	}
@@ -138,6 +137,11 @@ func (r *Attachments) obtain(ctx context.Context, p *corev1.Pod) ([]v1alpha1.Int
 	if err != nil || len(wanted) == 0 {
 		return nil, err
 	}
+	return r.obtainAll(ctx, p, wanted, nil)
+}
+
+// obtainAll obtains interfaces of a pod whose record has others already, or none.
+func (r *Attachments) obtainAll(ctx context.Context, p *corev1.Pod, wanted []pod.Interface, has []v1alpha1.Interface) ([]v1alpha1.Interface, error) {
 	asks, err := r.describe(ctx, p)
 	if err != nil {
 		return nil, err
@@ -151,7 +155,7 @@ func (r *Attachments) obtain(ctx context.Context, p *corev1.Pod) ([]v1alpha1.Int
 			return nil, err
 		}
 	}
-	if err := pod.Writable(p, interfaces); err != nil {
+	if err := pod.Writable(p, slices.Concat(has, interfaces)); err != nil {
 		return nil, fmt.Errorf("%w: its PodAttachment cannot be written: %w", driver.ErrInvalid, err)
 	}
 	for _, i := range byNetwork(wanted) {

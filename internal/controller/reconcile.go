@@ -29,6 +29,8 @@ func (r *Attachments) Reconcile(ctx context.Context, req ctrl.Request) (ctrl.Res
 		r.awaitItsNode,       // a pod on an unknown node gets nothing
 		r.ensure,             // every interface, and the record that names them
 		r.activate,           // the interfaces that carry traffic
+		r.unplug,             // interfaces of a running pod that it does not ask for any more
+		r.plug,               // and those that it asks for now
 		r.project,            // the interfaces, in the pod's annotation for other programs
 	)
 }

@@ -231,7 +231,7 @@ func (c *Collector) unexplained(ctx context.Context, name string, recorded map[p
 			orphans = append(orphans, ref)
 			continue
 		}
-		if d.Surplus == nil {
+		if d.Surplus == nil || slices.Contains(record.Spec.Plug, ref.Interface.Name) {
 			continue
 		}
 		if _, ok := d.Surplus(ref.Interface, record.Spec.Interfaces); ok {

@@ -401,8 +401,9 @@ func (d *twofold) Release(_ context.Context, ref driver.Ref) error {
 }
 
 // A pod runs with the interfaces of its record. Addresses beside them are released once the
-// record and they have been seen for settleTime, but not while the record is being deleted.
-// Interfaces without a domain are not released in part.
+// record and they have been seen for settleTime, but not while the record is being deleted,
+// nor an interface that the controller is adding. Interfaces without a domain are not
+// released in part.
 func TestHalfOfAPodThatRuns(t *testing.T) {
 	c := cluster.Exclusive(t)
 	p := c.Pod("web", "node-x")
@@ -415,6 +416,7 @@ func TestHalfOfAPodThatRuns(t *testing.T) {
 	eth0 := iface("eth0", "default", "10.1.0.7/24", "fd00:1::7/64")
 	eth0.Default = true
 	written := pod.Record(pod.IdentityOf(p), []v1alpha1.Interface{eth0})
+	written.Spec.Plug = []string{"net3"}
 	if err := c.Client.Create(t.Context(), written); err != nil {
 		t.Fatal(err)
 	}
@@ -425,6 +427,7 @@ func TestHalfOfAPodThatRuns(t *testing.T) {
 		ref(iface("eth0", "default", "10.0.0.7/32", "10.1.0.7/32", "fd00:1::7/128")),
 		ref(iface("net1", "lab", "10.0.0.9/32")),
 		ref(iface("net2", "", "192.0.2.9/24")),
+		ref(iface("net3", "lab", "10.0.0.10/32")),
 	}}
 	collector := collector(c, d)
 	if n := pass(t, collector); n != 0 || len(d.released) > 0 {

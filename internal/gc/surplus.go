@@ -3,6 +3,7 @@ package gc
 import (
 	"context"
 	"fmt"
+	"slices"
 	"time"
 
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
@@ -57,10 +58,12 @@ func (c *Collector) settled(driverName string, withSurplus []driver.Ref, recorde
 // address of one family from a pool that had no address of the other left, or an interface
 // that the pod no longer requests. It reports whether it did.
 //
-// This is safe. A pod has one record, which is written once, so while it exists no other
-// record can name the surplus. No node plugs an interface that its record does not name, so
-// no acknowledgement is needed. releaseSurplus first reads the record from the API server.
-// It releases nothing while the record is being deleted: the pod may get another afterwards.
+// This is safe. A pod has one record, so while it exists no other record can name the
+// surplus. The controller adds an interface to a record only after spec.plug has named it,
+// and from then on it is no surplus. No node plugs an interface that its record does not
+// name, so no acknowledgement is needed. releaseSurplus first reads the record from the API
+// server. It releases nothing while the record is being deleted: the pod may get another
+// afterwards.
 func (c *Collector) releaseSurplus(ctx context.Context, driverName string, ref driver.Ref, cached *v1alpha1.PodAttachment) (bool, error) {
 	ctx, cancel := context.WithTimeout(ctx, releaseTimeout)
 	defer cancel()
@@ -74,7 +77,7 @@ func (c *Collector) releaseSurplus(ctx context.Context, driverName string, ref d
 	}
 	d := c.cfg.Drivers[driverName]
 	surplus, ok := d.Surplus(ref.Interface, record.Spec.Interfaces)
-	if !ok || record.UID != cached.UID || pod.HolderOf(record) != holderOf(ref) || record.DeletionTimestamp != nil {
+	if !ok || record.UID != cached.UID || pod.HolderOf(record) != holderOf(ref) || record.DeletionTimestamp != nil || slices.Contains(record.Spec.Plug, surplus.Name) {
 		return false, nil
 	}
 	ref.Interface = surplus

@@ -37,6 +37,8 @@ type Selection struct {
 	// Interface is the name inside the pod: the requested name, otherwise net1, net2, ...
 	// by its place, as in Multus.
 	Interface string
+	// Named is true if the pod requested the name.
+	Named bool
 	// Addresses that the pod requests.
 	Addresses []netip.Addr
 	// MAC that the pod requests, in lower case; empty for any.
@@ -114,7 +116,7 @@ func Chosen(p *corev1.Pod) (s Selection, ok bool, err error) {
 	if err != nil {
 		return Selection{}, false, fmt.Errorf("annotation %s: %w", AnnotationDefaultNetwork, err)
 	}
-	s.Interface = v1alpha1.DefaultInterface // the annotation cannot rename it
+	s.Interface, s.Named = v1alpha1.DefaultInterface, false // the annotation cannot rename it
 	return s, true, nil
 }
 
@@ -158,7 +160,8 @@ func (e selection) read(namespace string, index int) (Selection, error) {
 	if s.Interface == "" {
 		s.Interface = e.InterfaceRequest
 	}
-	if s.Interface == "" {
+	s.Named = s.Interface != ""
+	if !s.Named {
 		s.Interface = fmt.Sprintf("net%d", index+1)
 	}
 	switch {

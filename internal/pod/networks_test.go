@@ -29,7 +29,7 @@ func TestNetworks(t *testing.T) {
 			name: "short", text: "net-a, blue/net-b@fast ,net-a",
 			want: []Selection{
 				{Namespace: "web", Name: "net-a", Interface: "net1"},
-				{Namespace: "blue", Name: "net-b", Interface: "fast"},
+				{Namespace: "blue", Name: "net-b", Interface: "fast", Named: true},
 				{Namespace: "web", Name: "net-a", Interface: "net3"},
 			},
 		},
@@ -37,8 +37,8 @@ func TestNetworks(t *testing.T) {
 			name: "a list", text: `[{"name":"net-a"},{"name":"net-b","namespace":"blue","interface":"fast","ips":["10.0.0.7/24","fd00::7"],"mac":"02:AB:00:00:00:01","portMappings":[]},{"name":"net-c","interfaceRequest":"old"}]`,
 			want: []Selection{
 				{Namespace: "web", Name: "net-a", Interface: "net1"},
-				{Namespace: "blue", Name: "net-b", Interface: "fast", Addresses: []netip.Addr{a("10.0.0.7"), a("fd00::7")}, MAC: "02:ab:00:00:00:01"},
-				{Namespace: "web", Name: "net-c", Interface: "old"},
+				{Namespace: "blue", Name: "net-b", Interface: "fast", Named: true, Addresses: []netip.Addr{a("10.0.0.7"), a("fd00::7")}, MAC: "02:ab:00:00:00:01"},
+				{Namespace: "web", Name: "net-c", Interface: "old", Named: true},
 			},
 		},
 		{

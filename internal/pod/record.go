@@ -63,7 +63,7 @@ func Record(id Identity, interfaces []v1alpha1.Interface) *v1alpha1.PodAttachmen
 			PodUID:     id.UID,
 			NodeName:   id.Node,
 			Interfaces: interfaces,
-			Summary:    summarize(interfaces),
+			Summary:    Summarize(interfaces),
 		},
 	}
 	if id.CNI != "" && id.CNI != id.UID {
@@ -106,8 +106,8 @@ func OwnerOf(p *corev1.Pod) metav1.OwnerReference {
 	return metav1.OwnerReference{APIVersion: "v1", Kind: "Pod", Name: p.Name, UID: p.UID}
 }
 
-// summarize returns interfaces and addresses in one line each.
-func summarize(interfaces []v1alpha1.Interface) v1alpha1.AttachmentSummary {
+// Summarize returns interfaces and addresses in one line each.
+func Summarize(interfaces []v1alpha1.Interface) v1alpha1.AttachmentSummary {
 	var names, addresses []string
 	for _, i := range interfaces {
 		names = append(names, i.Name)

@@ -185,7 +185,9 @@ func (c *Cloud) take(r request) (*Port, bool) {
 	i := r.Interface
 	i.Addresses = []string{fmt.Sprintf("198.51.100.%d/24", slot+1)}
 	i.WaitForActive = true
-	i.Binding = v1alpha1.Binding{Bridge: &v1alpha1.BridgeBinding{Name: "cloud0"}}
+	if i.Binding == (v1alpha1.Binding{}) {
+		i.Binding = v1alpha1.Binding{Bridge: &v1alpha1.BridgeBinding{Name: "cloud0"}}
+	}
 	c.ports[key] = &Port{Owner: r.Owner, Interface: i, slot: slot}
 	return c.ports[key], true
 }

@@ -155,9 +155,13 @@ func (d *Driver) call(ctx context.Context, call string, r request) (answer, erro
 
 // Ensure implements driver.Driver.
 func (d *Driver) Ensure(ctx context.Context, r *driver.Request) (*driver.Attachment, error) {
-	got, err := d.call(ctx, "ensure", request{Owner: r.Owner, Interface: v1alpha1.Interface{
+	asked := v1alpha1.Interface{
 		Name: r.Interface, Network: r.Network, Driver: Name, Default: r.Default,
-	}})
+	}
+	if r.Binding != nil {
+		asked.Binding = *r.Binding
+	}
+	got, err := d.call(ctx, "ensure", request{Owner: r.Owner, Interface: asked})
 	if err != nil {
 		return nil, err
 	}

@@ -38,6 +38,7 @@ func Run(t *testing.T, fresh func(t *testing.T) Backend) {
 		run  func(t *testing.T, b Backend)
 	}{
 		{"an interface is complete", testComplete},
+		{"an interface has the binding of its network", testBinding},
 		{"a second Ensure returns the same", testEnsureAgain},
 		{"a process after a crash adopts", testAdopt},
 		{"owners never share", testDistinct},
@@ -116,6 +117,18 @@ func testComplete(t *testing.T, b Backend) {
 	}
 	if len(got.Addresses) == 0 {
 		t.Errorf("no address: %+v", got)
+	}
+}
+
+func testBinding(t *testing.T, b Backend) {
+	r := Request(1)
+	r.Binding = &v1alpha1.Binding{Macvlan: &v1alpha1.MacvlanBinding{Parent: "bond0", Mode: "vepa"}}
+	a, err := b.Start(t).Ensure(t.Context(), r)
+	if err != nil {
+		t.Fatal(err)
+	}
+	if diff := cmp.Diff(*r.Binding, a.Interface.Binding); diff != "" {
+		t.Errorf("the binding differs (-want +got):\n%s", diff)
 	}
 }
 

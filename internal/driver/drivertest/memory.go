@@ -207,6 +207,9 @@ func (m *Memory) Ensure(ctx context.Context, r *driver.Request) (*driver.Attachm
 	if r.AddressOnly {
 		iface.Binding = v1alpha1.Binding{AddressOnly: &v1alpha1.AddressOnlyBinding{}}
 	}
+	if r.Binding != nil {
+		iface.Binding = *r.Binding.DeepCopy()
+	}
 	m.held[key] = driver.Ref{Owner: r.Owner, Interface: iface}
 	if err := m.interrupted(ctx, &m.after); err != nil {
 		return nil, err

@@ -1,0 +1,177 @@
+package controller
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"strings"
+	"testing"
+
+	"github.com/google/go-cmp/cmp"
+	corev1 "k8s.io/api/core/v1"
+	"k8s.io/apimachinery/pkg/types"
+	ctrl "sigs.k8s.io/controller-runtime"
+	"sigs.k8s.io/controller-runtime/pkg/client"
+
+	"fairlead.dev/fairlead/api/v1alpha1"
+	"fairlead.dev/fairlead/internal/driver"
+	"fairlead.dev/fairlead/internal/driver/drivertest"
+	"fairlead.dev/fairlead/internal/pod"
+	"fairlead.dev/fairlead/test/cluster"
+)
+
+// networksOf attaches pods to every network but one with the name "none".
+func networksOf(selected []pod.Selection) (out []pod.Interface, err error) {
+	for _, s := range selected {
+		if s.Name == "none" {
+			return nil, fmt.Errorf("%w: there is no NetworkAttachmentDefinition %s", driver.ErrNotFound, s.Network())
+		}
+		out = append(out, pod.Interface{Name: s.Interface, Network: s.Network(), Binding: &v1alpha1.Binding{Macvlan: &v1alpha1.MacvlanBinding{Parent: "bond0", Mode: "bridge"}}})
+	}
+	return out, nil
+}
+
+// startFollowing starts a controller whose pods get further interfaces by their annotation.
+func startFollowing(t *testing.T) *harness {
+	source := func(p *corev1.Pod) ([]pod.Interface, error) {
+		selected, err := pod.Networks(p)
+		return must(networksOf(selected))(err)
+	}
+	return start(t, cluster.New(t), drivertest.NewMemory(driverName, 16), withSource(source), func(cfg *Config, _ ctrl.Manager) {
+		cfg.Follow = func(_ *corev1.Pod, add []pod.Selection) ([]pod.Interface, bool, error) {
+			out, err := networksOf(add)
+			return out, true, err
+		}
+	})
+}
+
+// must joins two errors.
+func must(out []pod.Interface, err error) func(error) ([]pod.Interface, error) {
+	return func(other error) ([]pod.Interface, error) { return out, errors.Join(other, err) }
+}
+
+// selects changes the networks that a pod selects.
+func (h *harness) selects(p *corev1.Pod, networks string) {
+	h.t.Helper()
+	patch := fmt.Sprintf(`{"metadata":{"annotations":{%q:%q}}}`, pod.AnnotationNetworks, networks)
+	if err := h.Client.Patch(h.t.Context(), p, client.RawPatch(types.MergePatchType, []byte(patch))); err != nil {
+		h.t.Fatal(err)
+	}
+}
+
+// applied plays the node: it has applied the present spec of a pod's record, without the
+// interfaces that it should unplug.
+func (h *harness) applied(p *corev1.Pod) {
+	h.t.Helper()
+	h.Eventually(h.t, "the node's status", func(ctx context.Context) error {
+		record := &v1alpha1.PodAttachment{}
+		if err := h.Client.Get(ctx, keyOf(p), record); err != nil {
+			return err
+		}
+		s := &v1alpha1.Sandbox{ID: "c0ffee", BootID: "boot-1", State: v1alpha1.SandboxAttached, Generation: record.Generation}
+		for _, i := range record.Spec.Interfaces {
+			if !strings.Contains(" "+strings.Join(record.Spec.Unplug, " ")+" ", " "+i.Name+" ") {
+				s.Links = append(s.Links, v1alpha1.SandboxLink{Name: i.Name})
+			}
+		}
+		record.Status.Sandbox = s
+		return h.Client.Status().Update(ctx, record)
+	})
+}
+
+// waitInterfaces waits until a record has these interfaces, as "eth0 net1=lan -net1" with
+// the names to unplug.
+func (h *harness) waitInterfaces(p *corev1.Pod, want string) *v1alpha1.PodAttachment {
+	h.t.Helper()
+	record := &v1alpha1.PodAttachment{}
+	h.Eventually(h.t, "the interfaces "+want, func(ctx context.Context) error {
+		if err := h.Client.Get(ctx, keyOf(p), record); err != nil {
+			return err
+		}
+		var got []string
+		for _, i := range record.Spec.Interfaces {
+			if i.Default {
+				got = append(got, i.Name)
+			} else {
+				_, network, _ := strings.Cut(i.Network, "/")
+				got = append(got, i.Name+"="+network)
+			}
+		}
+		for _, name := range record.Spec.Unplug {
+			got = append(got, "-"+name)
+		}
+		for _, name := range record.Spec.Plug {
+			got = append(got, "+"+name)
+		}
+		if diff := cmp.Diff(want, strings.Join(got, " ")); diff != "" {
+			return errors.New(diff)
+		}
+		return nil
+	})
+	return record
+}
+
+// The interfaces of a running pod follow its annotation. One that goes is held until the
+// node has confirmed that it is unplugged, and another of its name comes after that.
+func TestHotPlug(t *testing.T) {
+	h := startFollowing(t)
+	p := h.Pod("web", h.node)
+	h.record(p)
+	h.applied(p)
+
+	h.selects(p, "lan")
+	record := h.waitInterfaces(p, "eth0 net1=lan")
+	if got := record.Spec.Summary.Interfaces; got != "eth0,net1" {
+		t.Errorf("the summary has the interfaces %s", got)
+	}
+	if n := h.heldBy(p); n != 2 {
+		t.Errorf("%d interfaces are held", n)
+	}
+	h.applied(p)
+
+	h.selects(p, "wan@net1")
+	h.waitInterfaces(p, "eth0 net1=lan -net1")
+	h.settle("while-the-node-works")
+	if n := h.heldBy(p); n != 2 {
+		t.Errorf("%d interfaces are held before the node has confirmed", n)
+	}
+	h.applied(p)
+	h.waitInterfaces(p, "eth0 net1=wan")
+	h.applied(p)
+
+	h.selects(p, "wan,none")
+	if note := h.event(p, "NetworkNotFound"); !strings.Contains(note, "the pod keeps the interfaces that it has") {
+		t.Errorf("the event says %s", note)
+	}
+	h.waitInterfaces(p, "eth0 net1=wan +net2")
+	h.selects(p, "wan,wan")
+	h.waitInterfaces(p, "eth0 net1=wan net2=wan")
+	h.applied(p)
+
+	h.selects(p, "")
+	h.waitInterfaces(p, "eth0 net1=wan net2=wan -net1 -net2")
+	h.applied(p)
+	h.waitInterfaces(p, "eth0")
+	if n := h.heldBy(p); n != 1 {
+		t.Errorf("%d interfaces are held at the end", n)
+	}
+}
+
+// A pod that goes while its interfaces change leaves nothing.
+func TestHotPlugOfAPodThatGoes(t *testing.T) {
+	h := startFollowing(t)
+	p := h.Pod("web", h.node)
+	h.record(p)
+	h.selects(p, "lan,wan")
+	h.waitInterfaces(p, "eth0 net1=lan net2=wan")
+	h.applied(p)
+	h.selects(p, "lan")
+	h.waitInterfaces(p, "eth0 net1=lan net2=wan -net2")
+	h.delete(p)
+	h.waitState(p, "deleting")
+	h.setSandbox(p, v1alpha1.SandboxDetached)
+	h.waitState(p, "absent")
+	if n := h.heldBy(p); n != 0 {
+		t.Errorf("%d interfaces are held", n)
+	}
+}
