@@ -1,130 +1,205 @@
-// Package nad parses NetworkAttachmentDefinitions (NPWG multi-network specification 1.3)
-// as far as Fairlead serves them: networks whose plugin gets its addresses from
-// fairlead-ipam, also under the name of whereabouts. Pure functions; no I/O.
+// Package nad parses NetworkAttachmentDefinitions (NPWG multi-network specification 1.3):
+// the addresses that Fairlead gives, the interface that Fairlead plugs itself, and the
+// plugins that a node executes. Pure functions; no I/O.
 package nad
 
 import (
-	"bytes"
-	"encoding/json"
-	"errors"
 	"fmt"
-	"slices"
+	"maps"
+	"strings"
 
 	"k8s.io/apimachinery/pkg/runtime/schema"
-	"k8s.io/apimachinery/pkg/util/validation"
 
+	"fairlead.dev/fairlead/api/v1alpha1"
 	"fairlead.dev/fairlead/internal/whereabouts"
 )
 
 // Kind is the kind of NetworkAttachmentDefinitions in the API.
 var Kind = schema.GroupVersionKind{Group: "k8s.cni.cncf.io", Version: "v1", Kind: "NetworkAttachmentDefinition"}
 
-// Type is the ipam.type of Fairlead.
-const Type = "fairlead-ipam"
-
-// maxPools is the number of pools that a network may name.
-const maxPools = 16
+// Values of ipam.type, in addition to whereabouts.Type.
+const (
+	// Type is the ipam.type of Fairlead.
+	Type = "fairlead-ipam"
+	// StaticType is the ipam.type of addresses that stand in the configuration.
+	StaticType = "static"
+)
 
 // Network is a parsed NetworkAttachmentDefinition.
 type Network struct {
-	// IPAM is the ipam.type: Type, whereabouts.Type, or the type of another plugin, which
-	// Fairlead leaves alone; empty if there is none.
+	// Name of the configuration; empty if it has none. The caller then sets the name of
+	// the object.
+	Name string
+	// CNIVersion is the highest version of the configuration that Fairlead knows.
+	CNIVersion string
+	// Type of the first plugin.
+	Type string
+
+	// IPAM is the ipam.type: Type, whereabouts.Type, StaticType, or the type of another
+	// plugin; empty if there is none.
 	IPAM string
 	// Pools of fairlead-ipam, in order: the first pool that serves an interface gives its
 	// addresses. Empty means the pools of the default network.
 	Pools []string
+	// Routes of fairlead-ipam, in addition to those of the pools. They are set only with a
+	// Binding: otherwise the plugin of the network adds them.
+	Routes []v1alpha1.Route
 	// Whereabouts is the configuration of whereabouts, in which an interface gets an
 	// address of each range; nil for other types.
 	Whereabouts *whereabouts.Config
+	// Static are the addresses of the configuration; nil for other types, and without a
+	// Binding.
+	Static *Static
+
+	// Binding is how the node plugs an interface, if Fairlead serves the first plugin in
+	// process; nil if it does not.
+	Binding *v1alpha1.Binding
+	// MTU in bytes that the first plugin names; 0 for none.
+	MTU int32
+	// DNS of the first plugin, or else of fairlead-ipam; nil means the DNS of the
+	// addresses. It is set only with a Binding.
+	DNS *v1alpha1.DNS
+	// Chain are the configurations of the plugins after the first, as compact JSON, that
+	// the node executes after it has plugged the interface. It is set only with a Binding.
+	Chain []string
+	// Plugins are the configurations of all plugins, as compact JSON, of a delegated
+	// network.
+	Plugins []string
+
+	// Refused is the reason why Fairlead does not attach pods to the network, neither in
+	// process nor by executing plugins: an option that is not served, or a wrong value.
+	// Binding and Plugins are then empty. The addresses do not depend on it, because
+	// another program may attach the pods.
+	Refused error
 	// Warnings describe the options of the configuration that Fairlead treats
-	// differently.
+	// differently, and those that it does not know.
 	Warnings []string
+
+	capabilities map[string]bool
+	needs        []Need
 }
 
 // Served reports whether Fairlead gives the network's addresses.
 func (n Network) Served() bool { return n.IPAM == Type || n.IPAM == whereabouts.Type }
 
+// Delegated reports whether executed plugins make the interfaces of the network.
+func (n Network) Delegated() bool { return len(n.Plugins) > 0 }
+
+// Capabilities returns the capabilities for which a pod can have arguments. The first
+// plugin has mac (not ipvlan, whose interfaces have the MAC of their parent) and ips (with
+// addresses of Fairlead or static ones) if Fairlead serves it in process. An executed
+// plugin has those that its configuration declares.
+func (n Network) Capabilities() map[string]bool { return maps.Clone(n.capabilities) }
+
 // Parse parses spec.config. Options that a configuration of whereabouts does not set come
-// from flat, the content of its flat file, which may be empty. An error names the field,
-// the value and the accepted form. Network is empty if spec.config is empty, because the
-// configuration is then a file on the nodes.
+// from flat, the content of its flat file, which may be empty. An error is about the JSON
+// or the addresses, and names the field, the value and the accepted form. Any other error
+// is in Refused. Network is empty if spec.config is empty, because the configuration is
+// then a file on the nodes.
 func Parse(config string, flat []byte) (Network, error) {
+	if len(config) > maxConfig {
+		return Network{}, fmt.Errorf("network configuration: %d bytes: at most %d", len(config), maxConfig)
+	}
 	section, err := Section([]byte(config))
-	if err != nil || section == nil {
+	if err != nil || strings.TrimSpace(config) == "" {
 		return Network{}, err
 	}
-	var n Network
-	if n.IPAM, err = typeOf(section); err != nil {
-		return Network{}, err
-	}
-	switch n.IPAM {
-	case Type:
-		n.Pools, err = pools(section)
-	case whereabouts.Type:
-		var c whereabouts.Config
-		if c, n.Warnings, err = whereabouts.Parse(section, flat); err == nil {
-			n.Whereabouts = &c
-		}
-	}
+	n, err := addresses(section, flat)
 	if err != nil {
 		return Network{}, err
+	}
+	if refused := n.attach(config, section); refused != nil {
+		addresses := Network{IPAM: n.IPAM, Pools: n.Pools, Whereabouts: n.Whereabouts, Warnings: n.Warnings}
+		addresses.Name, addresses.CNIVersion, addresses.Type = n.Name, n.CNIVersion, n.Type
+		addresses.Refused = fmt.Errorf("network configuration: %w", refused)
+		return addresses, nil
 	}
 	return n, nil
 }
 
-// Section returns the ipam section of a network configuration, or of the first plugin
-// with one in a list (CNI specification 1.1.0, section 1); nil if there is none.
-func Section(config []byte) (json.RawMessage, error) {
-	if len(bytes.TrimSpace(config)) == 0 {
-		return nil, nil
+// attach sets how pods are attached. An error names each wrong option.
+func (n *Network) attach(config string, section []byte) error {
+	l, err := readList([]byte(config))
+	n.Name, n.CNIVersion = l.name, l.version
+	if len(l.plugins) > 0 {
+		n.Type = l.plugins[0].kind
 	}
-	type plugin struct {
-		IPAM json.RawMessage `json:"ipam"`
+	if err != nil {
+		return err
 	}
-	var list struct {
-		plugin
-		Plugins []plugin `json:"plugins"`
-	}
-	if err := json.Unmarshal(config, &list); err != nil {
-		return nil, fmt.Errorf("network configuration: must be a JSON object as in the CNI specification: %w", err)
-	}
-	for _, p := range append([]plugin{list.plugin}, list.Plugins...) {
-		if empty := bytes.TrimSpace(p.IPAM); len(empty) > 0 && !bytes.Equal(empty, []byte("null")) && !bytes.Equal(empty, []byte("{}")) {
-			return p.IPAM, nil
+	n.Warnings = append(n.Warnings, l.warnings...)
+	n.capabilities = map[string]bool{}
+	executed := l.plugins
+	if k, ok := kinds[n.Type]; ok && n.inProcess(l.plugins[0], section) {
+		if err := n.serve(k, l.plugins[0]); err != nil {
+			return err
 		}
+		executed = l.plugins[1:]
 	}
-	return nil, nil
+	texts, err := n.execute(executed)
+	if err != nil {
+		return err
+	}
+	if n.Binding != nil {
+		n.Chain = texts
+	} else {
+		n.Plugins = texts
+	}
+	n.needs = sorted(n.needs)
+	return nil
 }
 
-func typeOf(section json.RawMessage) (string, error) {
-	var o struct {
-		Type string `json:"type"`
-	}
-	if err := json.Unmarshal(section, &o); err != nil {
-		return "", fmt.Errorf("network configuration: ipam: %w", err)
-	}
-	return o.Type, nil
+// inProcess reports whether the addresses of the first plugin are those of Fairlead,
+// static, or none. If only a later plugin has an ipam section, its addresses are those of
+// the network, so all plugins have to be executed.
+func (n *Network) inProcess(first plugin, section []byte) bool {
+	return section == nil || string(first.ipam) == string(section) && n.fixed()
 }
 
-// pools parses the option of fairlead-ipam.
-func pools(section json.RawMessage) ([]string, error) {
-	var o struct {
-		Pools []string `json:"pools"`
+// fixed reports whether the addresses are known before a plugin is executed.
+func (n *Network) fixed() bool { return n.Served() || n.IPAM == StaticType }
+
+// serve reads the options of the first plugin as Fairlead serves them.
+func (n *Network) serve(k kind, first plugin) error {
+	r := &reader{plugin: first}
+	warnings := r.unknown("", first.text, append(k.options, commonOptions...))
+	r.reserved(k.device)
+	more := r.readIPAM(n)
+	n.Warnings = append(n.Warnings, append(warnings, more...)...)
+	if !r.ok() {
+		return r.err()
 	}
-	if err := json.Unmarshal(section, &o); err != nil {
-		return nil, fmt.Errorf("network configuration: ipam: %w", err)
+	binding := k.read(r, n)
+	r.resolve(n)
+	if !r.ok() {
+		return r.err()
 	}
-	if len(o.Pools) > maxPools {
-		return nil, fmt.Errorf("ipam.pools: %d entries: at most %d", len(o.Pools), maxPools)
+	n.Binding, n.needs = &binding, bindingNeeds(binding)
+	if !k.parentsMAC {
+		n.capabilities["mac"] = true
 	}
-	var errs []error
-	for i, name := range o.Pools {
-		switch {
-		case len(validation.IsDNS1123Subdomain(name)) > 0:
-			errs = append(errs, fmt.Errorf("ipam.pools[%d]: %q: must be the name of an IPPool", i, name))
-		case slices.Contains(o.Pools[:i], name):
-			errs = append(errs, fmt.Errorf("ipam.pools[%d]: %q: must be named once", i, name))
+	if n.fixed() {
+		n.capabilities["ips"] = true
+	}
+	return nil
+}
+
+// execute returns the texts of plugins that a node executes.
+func (n *Network) execute(plugins []plugin) ([]string, error) {
+	var texts []string
+	for _, p := range plugins {
+		r := &reader{plugin: p}
+		r.reserved(false)
+		if !r.ok() {
+			return nil, r.err()
 		}
+		texts = append(texts, string(p.text))
+		for name, declared := range p.capabilities {
+			if declared {
+				n.capabilities[name] = true
+			}
+		}
+		n.needs = append(n.needs, executedNeeds(p)...)
 	}
-	return o.Pools, errors.Join(errs...)
+	return texts, nil
 }

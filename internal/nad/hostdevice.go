@@ -1,0 +1,74 @@
+package nad
+
+import (
+	"path"
+	"regexp"
+	"strings"
+
+	"fairlead.dev/fairlead/api/v1alpha1"
+)
+
+var (
+	macAddress = regexp.MustCompile(`^[0-9a-f]{2}(:[0-9a-f]{2}){5}$`)
+	pciAddress = regexp.MustCompile(`^[0-9a-f]{4}:[0-9a-f]{2}:[01][0-9a-f]\.[0-7]$`)
+	devicePath = regexp.MustCompile(`^/sys/devices/[a-zA-Z0-9_.:/-]{1,240}$`)
+)
+
+type deviceOptions struct {
+	common
+	Device              string `json:"device"`
+	HWAddr              string `json:"hwaddr"`
+	KernelPath          string `json:"kernelpath"`
+	PCIBusID            string `json:"pciBusID"`
+	DPDKMode            bool   `json:"dpdkMode"`
+	UseInterfaceNetwork bool   `json:"useInterfaceNetwork"`
+	RuntimeConfig       struct {
+		DeviceID string `json:"deviceID"`
+	} `json:"runtimeConfig"`
+}
+
+// readHostDevice reads the options of host-device. A device ID takes the place of the PCI
+// address, as in the reference plugin.
+func readHostDevice(r *reader, n *Network) v1alpha1.Binding {
+	var o deviceOptions
+	r.decode(&o)
+	r.common(o.common, n)
+	r.refuse("dpdkMode", o.DPDKMode, "remove it: the device must have a link of the kernel")
+	r.refuse("useInterfaceNetwork", o.UseInterfaceNetwork, "remove it, and name the addresses in ipam")
+	pci := "pciBusID"
+	if o.RuntimeConfig.DeviceID != "" {
+		pci, o.PCIBusID = "runtimeConfig.deviceID", o.RuntimeConfig.DeviceID
+	}
+	d := &v1alpha1.HostDeviceBinding{
+		Name: o.Device, MAC: strings.ReplaceAll(strings.ToLower(o.HWAddr), "-", ":"), KernelPath: o.KernelPath, PCIAddress: strings.ToLower(o.PCIBusID),
+	}
+	var named []string
+	for _, way := range []struct {
+		option, text, value string
+		valid               bool
+		want                string
+	}{
+		{"device", o.Device, d.Name, linkName.MatchString(d.Name), "must be the name of a link of the node, as eth5"},
+		{"hwaddr", o.HWAddr, d.MAC, macAddress.MatchString(d.MAC), "must be six bytes, as 02:23:45:67:89:01"},
+		{
+			"kernelpath", o.KernelPath, d.KernelPath, devicePath.MatchString(d.KernelPath) && path.Clean(d.KernelPath) == d.KernelPath,
+			"must be a path below /sys/devices, as /sys/devices/pci0000:00/0000:00:1f.6, without '..'",
+		},
+		{pci, o.PCIBusID, d.PCIAddress, pciAddress.MatchString(d.PCIAddress), "must be a PCI address, as 0000:3b:00.1"},
+	} {
+		if way.value == "" {
+			continue
+		}
+		named = append(named, way.option)
+		if !way.valid {
+			r.bad(way.option, way.text, way.want)
+		}
+	}
+	switch {
+	case len(named) == 0:
+		r.bad("device", "", "must name the device, or else hwaddr, kernelpath or pciBusID must: the devices of device plugins are not served yet")
+	case len(named) > 1:
+		r.bad("device", strings.Join(named, ", "), "must name the device in one way")
+	}
+	return v1alpha1.Binding{HostDevice: d}
+}
