@@ -89,7 +89,7 @@ func TestServedInProcess(t *testing.T) {
 	for _, tc := range served {
 		t.Run(tc.name, func(t *testing.T) {
 			got, err := Parse(tc.config, nil)
-			if err != nil || got.Refused != nil || got.Delegated() || len(got.Chain) > 0 || len(got.Warnings) > 0 {
+			if err != nil || got.Refused != nil || got.Delegated() || len(got.Chain) > 0 || len(got.Warnings)+len(got.Ignored) > 0 {
 				t.Fatalf("error %v, network %+v", err, got)
 			}
 			if diff := cmp.Diff(&tc.want, got.Binding); diff != "" || got.MTU != tc.mtu {
@@ -386,14 +386,14 @@ func TestNetworks(t *testing.T) {
 		{
 			name:      "the highest version",
 			config:    `{"cniVersion":"1.0.0","cniVersions":["0.4.0","1.1.0","9.0.0"],"disableCheck":true,"disableGC":"True","plugins":[{"type":"calico","ipam":null}]}`,
-			want:      Network{CNIVersion: "1.1.0", Type: "calico", Plugins: []string{`{"type":"calico","ipam":null}`}, Warnings: []string{"disableCheck: true: without effect", "disableGC: true: without effect"}},
+			want:      Network{CNIVersion: "1.1.0", Type: "calico", Plugins: []string{`{"type":"calico","ipam":null}`}, Ignored: []string{"disableCheck: true: without effect", "disableGC: true: without effect"}},
 			delegated: true,
 			reach:     []Need{{NeedPlugin, "calico"}},
 		},
 		{
 			name:         "options that nobody knows",
 			config:       head + `"type":"macvlan","master":"eth1","macspoofchk":true,"logLevel":"debug","ipam":{"type":"static","addresses":[],"gateway":"10.0.0.1"}}`,
-			want:         Network{Name: "net", CNIVersion: "1.0.0", Type: "macvlan", IPAM: StaticType, Binding: macvlan, Static: &Static{}, Warnings: []string{`["logLevel" "macspoofchk"]: not an option of macvlan, and ignored`, `ipam.["gateway"]: not an option of static, and ignored`}},
+			want:         Network{Name: "net", CNIVersion: "1.0.0", Type: "macvlan", IPAM: StaticType, Binding: macvlan, Static: &Static{}, Ignored: []string{`["logLevel" "macspoofchk"]: not an option of macvlan, and ignored`, `ipam.["gateway"]: not an option of static, and ignored`}},
 			capabilities: []string{"ips", "mac"},
 			reach:        []Need{{NeedParent, "eth1"}},
 		},

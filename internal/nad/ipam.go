@@ -102,7 +102,7 @@ func pools(section json.RawMessage) ([]string, error) {
 }
 
 // readIPAM reads the routes and DNS of fairlead-ipam, and the section of static
-// addresses. It returns warnings.
+// addresses. It returns remarks about unknown options.
 func (r *reader) readIPAM(n *Network) []string {
 	if n.IPAM == "" {
 		return nil

@@ -33,7 +33,7 @@ const wantProgram = "must be the name of a plugin: 1 to 63 of a-z, A-Z, 0-9, '_'
 type list struct {
 	name, version string
 	plugins       []plugin
-	warnings      []string
+	ignored       []string
 }
 
 // plugin is the configuration of one plugin.
@@ -71,10 +71,10 @@ func readList(config []byte) (list, error) {
 	l.name = o.Name
 	for key, value := range map[string]json.RawMessage{"disableCheck": o.DisableCheck, "disableGC": o.DisableGC} {
 		if strings.EqualFold(strings.Trim(string(value), `"`), "true") {
-			l.warnings = append(l.warnings, key+": true: without effect")
+			l.ignored = append(l.ignored, key+": true: without effect")
 		}
 	}
-	slices.Sort(l.warnings)
+	slices.Sort(l.ignored)
 	raws, path := o.Plugins, "plugins[%d]."
 	switch {
 	case o.Plugins == nil:

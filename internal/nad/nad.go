@@ -6,6 +6,7 @@ package nad
 import (
 	"fmt"
 	"maps"
+	"slices"
 	"strings"
 
 	"k8s.io/apimachinery/pkg/runtime/schema"
@@ -71,9 +72,10 @@ type Network struct {
 	// Binding and Plugins are then empty. The addresses do not depend on it, because
 	// another program may attach the pods.
 	Refused error
-	// Warnings describe the options of the configuration that Fairlead treats
-	// differently, and those that it does not know.
+	// Warnings describe the options of the addresses that Fairlead treats differently.
 	Warnings []string
+	// Ignored describe the options that have no effect if Fairlead attaches the pods.
+	Ignored []string
 
 	capabilities map[string]bool
 	needs        []Need
@@ -109,10 +111,10 @@ func Parse(config string, flat []byte) (Network, error) {
 		return Network{}, err
 	}
 	if refused := n.attach(config, section); refused != nil {
-		addresses := Network{IPAM: n.IPAM, Pools: n.Pools, Whereabouts: n.Whereabouts, Warnings: n.Warnings}
-		addresses.Name, addresses.CNIVersion, addresses.Type = n.Name, n.CNIVersion, n.Type
-		addresses.Refused = fmt.Errorf("network configuration: %w", refused)
-		return addresses, nil
+		return Network{
+			Name: n.Name, CNIVersion: n.CNIVersion, Type: n.Type, IPAM: n.IPAM, Pools: n.Pools, Whereabouts: n.Whereabouts,
+			Refused: fmt.Errorf("network configuration: %w", refused), Warnings: n.Warnings, Ignored: n.Ignored,
+		}, nil
 	}
 	return n, nil
 }
@@ -127,7 +129,7 @@ func (n *Network) attach(config string, section []byte) error {
 	if err != nil {
 		return err
 	}
-	n.Warnings = append(n.Warnings, l.warnings...)
+	n.Ignored = l.ignored
 	n.capabilities = map[string]bool{}
 	executed := l.plugins
 	if k, ok := kinds[n.Type]; ok && n.inProcess(l.plugins[0], section) {
@@ -162,10 +164,9 @@ func (n *Network) fixed() bool { return n.Served() || n.IPAM == StaticType }
 // serve reads the options of the first plugin as Fairlead serves them.
 func (n *Network) serve(k kind, first plugin) error {
 	r := &reader{plugin: first}
-	warnings := r.unknown("", first.text, append(k.options, commonOptions...))
+	n.Ignored = append(n.Ignored, r.unknown("", first.text, slices.Concat(k.options, commonOptions))...)
 	r.reserved(k.device)
-	more := r.readIPAM(n)
-	n.Warnings = append(n.Warnings, append(warnings, more...)...)
+	n.Ignored = append(n.Ignored, r.readIPAM(n)...)
 	if !r.ok() {
 		return r.err()
 	}

@@ -145,7 +145,7 @@ func (r *reader) common(c common, n *Network) {
 	}
 }
 
-// unknown returns a warning if a section has keys that are not among the known ones.
+// unknown returns a remark if a section has keys that are not among the known ones.
 func (r *reader) unknown(section string, raw []byte, known []string) []string {
 	keys := map[string]json.RawMessage{}
 	if err := json.Unmarshal(raw, &keys); err != nil {
@@ -168,7 +168,7 @@ func (r *reader) unknown(section string, raw []byte, known []string) []string {
 	return []string{fmt.Sprintf("%s%s%q: not an option of %s, and ignored", r.path, section, out[:min(len(out), maxUnknown)], of)}
 }
 
-// maxUnknown is the number of unknown options that a warning names.
+// maxUnknown is the number of unknown options that a remark names.
 const maxUnknown = 8
 
 // shown returns a value as an error shows it.
