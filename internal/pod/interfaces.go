@@ -34,8 +34,13 @@ type Interface struct {
 	MAC       string
 	// Fixed are addresses that the network names itself, each with its prefix length.
 	Fixed []netip.Prefix
-	// Gateways of the network; if empty, the gateways of the pools apply.
-	Gateways []string
+	// Gateways of the network; if empty, the gateways of the pools apply, unless
+	// OwnGateways is true: then the interface has no others.
+	Gateways    []string
+	OwnGateways bool
+	// DefaultRoute is true for a further interface that has the pod's default route: the
+	// other interfaces have none.
+	DefaultRoute bool
 	// Routes and DNS of the network, in addition to those of the pools.
 	Routes []v1alpha1.Route
 	DNS    *v1alpha1.DNS
@@ -86,6 +91,13 @@ func Interfaces(p *corev1.Pod, every []Interface, sources []Source) ([]Interface
 			return nil, fmt.Errorf("interface %q for network %q: another interface of the pod has this name", name, all[i].Network)
 		}
 		taken[name] = true
+	}
+	if slices.ContainsFunc(all, func(i Interface) bool { return i.DefaultRoute }) {
+		for n := range all {
+			if i := &all[n]; !i.DefaultRoute && !i.AddressOnly {
+				i.Gateways, i.OwnGateways = nil, true
+			}
+		}
 	}
 	return all, nil
 }

@@ -4,7 +4,6 @@ import (
 	"encoding/json"
 	"fmt"
 	"net/netip"
-	"regexp"
 	"strings"
 
 	corev1 "k8s.io/api/core/v1"
@@ -41,29 +40,32 @@ type Selection struct {
 	Named bool
 	// Addresses that the pod requests.
 	Addresses []netip.Addr
+	// Prefixes are these addresses with the prefix lengths in the annotation. An address
+	// without a length has that of a single address.
+	Prefixes []netip.Prefix
 	// MAC that the pod requests, in lower case; empty for any.
 	MAC string
 	// ClaimReference names the IPAMClaim whose addresses the pod requests; empty if it
 	// names none.
 	ClaimReference string
+	// CNIArgs is a JSON object for the plugins of the network; empty if there is none.
+	CNIArgs string
+	// PortMappings of the interface.
+	PortMappings []PortMapping
+	// Bandwidth of the interface; nil if it has no limit.
+	Bandwidth *Bandwidth
+	// DefaultRoute is true if the pod's default route is on this interface. At most one
+	// element has it.
+	DefaultRoute bool
+	// Gateways of this default route, at most one per family; empty if the element names
+	// none.
+	Gateways []netip.Addr
+	// InfinibandGUID that the pod requests, in lower case; empty for any.
+	InfinibandGUID string
 }
 
 // Network returns the network's name: namespace/name.
 func (s Selection) Network() string { return s.Namespace + "/" + s.Name }
-
-// selection is an element in the annotation's JSON form. Other keys are for the plugin
-// that attaches the pod.
-type selection struct {
-	Name             string   `json:"name"`
-	Namespace        string   `json:"namespace"`
-	Interface        string   `json:"interface"`
-	InterfaceRequest string   `json:"interfaceRequest"` // Multus, before 3.0
-	IPs              []string `json:"ips"`
-	MAC              string   `json:"mac"`
-	ClaimReference   string   `json:"ipam-claim-reference"`
-}
-
-var macAddress = regexp.MustCompile(`^[0-9a-f]{2}(:[0-9a-f]{2}){5}$`)
 
 // Networks returns the elements of the annotation k8s.v1.cni.cncf.io/networks, in either
 // form: "[namespace/]name[@interface],...", or a JSON list. An error names the
@@ -84,10 +86,17 @@ func Networks(p *corev1.Pod) ([]Selection, error) {
 		return nil, fmt.Errorf("annotation %s: %d networks: at most %d", AnnotationNetworks, len(elements), maxNetworks)
 	}
 	out := make([]Selection, 0, len(elements))
+	withRoute := -1
 	for i, e := range elements {
 		s, err := e.read(p.Namespace, i)
+		if err == nil && s.DefaultRoute && withRoute >= 0 {
+			err = fmt.Errorf("default-route: element %d has it as well: at most one element may have it", withRoute)
+		}
 		if err != nil {
 			return nil, fmt.Errorf("annotation %s: element %d: %w", AnnotationNetworks, i, err)
+		}
+		if s.DefaultRoute {
+			withRoute = i
 		}
 		out = append(out, s)
 	}
@@ -123,8 +132,16 @@ func Chosen(p *corev1.Pod) (s Selection, ok bool, err error) {
 // selections parses the text of an annotation.
 func selections(text string) ([]selection, error) {
 	if strings.HasPrefix(text, "[") {
-		var out []selection
-		if err := json.Unmarshal([]byte(text), &out); err != nil {
+		var raws []json.RawMessage
+		err := json.Unmarshal([]byte(text), &raws)
+		out := make([]selection, len(raws))
+		for i := range raws {
+			if err = out[i].decode(raws[i]); err != nil {
+				err = fmt.Errorf("element %d: %w", i, err)
+				break
+			}
+		}
+		if err != nil {
 			return nil, fmt.Errorf(`must be a list as [{"name":"net-a"}]: %w`, err)
 		}
 		return out, nil
@@ -153,7 +170,7 @@ func selections(text string) ([]selection, error) {
 // read validates one element. namespace is the default namespace, index the element's
 // place.
 func (e selection) read(namespace string, index int) (Selection, error) {
-	s := Selection{Namespace: e.Namespace, Name: e.Name, Interface: e.Interface, MAC: strings.ToLower(e.MAC), ClaimReference: e.ClaimReference}
+	s := Selection{Namespace: e.Namespace, Name: e.Name, Interface: e.Interface}
 	if s.Namespace == "" {
 		s.Namespace = namespace
 	}
@@ -171,27 +188,6 @@ func (e selection) read(namespace string, index int) (Selection, error) {
 		return s, fmt.Errorf("namespace: %q: must be a namespace", s.Namespace)
 	case !interfaceName.MatchString(s.Interface):
 		return s, fmt.Errorf("interface: %q: has 1 to 15 of a-z, A-Z, 0-9, '_', '.', '-', and begins with a letter or digit", s.Interface)
-	case s.MAC != "" && !macAddress.MatchString(s.MAC):
-		return s, fmt.Errorf("mac: %q: must be six bytes, as 02:23:45:67:89:01", e.MAC)
 	}
-	for _, text := range e.IPs {
-		a, err := parseIP(text)
-		if err != nil {
-			return s, err
-		}
-		s.Addresses = append(s.Addresses, a)
-	}
-	return s, nil
-}
-
-// parseIP parses an address. It ignores a prefix length, because the network defines it.
-func parseIP(text string) (netip.Addr, error) {
-	a, err := netip.ParseAddr(text)
-	if p, e := netip.ParsePrefix(text); e == nil {
-		a, err = p.Addr(), nil
-	}
-	if err != nil || a.Zone() != "" || a.Is4In6() {
-		return a, fmt.Errorf("ips: %q: must be an address, as 10.0.0.7 or 10.0.0.7/24", text)
-	}
-	return a, nil
+	return s, s.properties(e)
 }
