@@ -23,6 +23,10 @@ const (
 	// AnnotationDriver names, on a NetworkAttachmentDefinition, the driver that pods have
 	// their interfaces on that network from. Without it the ipam.type names it.
 	AnnotationDriver = "fairlead.dev/driver"
+	// LabelAttachedBy of a Node names the program that attaches its pods to the networks of
+	// NetworkAttachmentDefinitions: Fairlead or Multus. Without it the configuration of the
+	// controller does (networks.attachedBy).
+	LabelAttachedBy = "fairlead.dev/networks-attached-by"
 )
 
 // IPClaimSpec defines which addresses are kept, and for how long.

@@ -2,12 +2,19 @@ package main
 
 import (
 	"context"
+	"fmt"
+	"net/netip"
 
+	corev1 "k8s.io/api/core/v1"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"sigs.k8s.io/controller-runtime/pkg/client"
 	"sigs.k8s.io/controller-runtime/pkg/manager"
 
+	"fairlead.dev/fairlead/api/v1alpha1"
 	"fairlead.dev/fairlead/internal/config"
 	"fairlead.dev/fairlead/internal/driver"
 	"fairlead.dev/fairlead/internal/leader"
+	"fairlead.dev/fairlead/internal/nad"
 	"fairlead.dev/fairlead/internal/pod"
 	"fairlead.dev/fairlead/internal/run"
 	"fairlead.dev/fairlead/internal/source/npwg"
@@ -16,29 +23,70 @@ import (
 // further has the sources of interfaces beside the default one.
 type further struct {
 	sources []pod.Source
-	// chosen and networks are nil unless the source npwg is enabled.
-	chosen   func(pod.Selection) ([]pod.Interface, error)
+	// chosen, follow and networks are nil unless the source npwg is enabled.
+	chosen   func(*corev1.Pod, pod.Selection) ([]pod.Interface, error)
+	follow   func(*corev1.Pod, []pod.Selection) ([]pod.Interface, bool, error)
 	networks *npwg.Networks
 }
 
 // newFurther makes the sources that the configuration enables, in its order.
-func newFurther(h *host, table driver.Table) (further, error) {
+func newFurther(ctx context.Context, h *host, table driver.Table) (further, error) {
 	var f further
 	cfg := h.cfg
 	flat, err := cfg.WhereaboutsFlatFile()
 	if err != nil {
 		return f, err
 	}
+	open, err := openings(cfg.Networks.Open)
+	if err != nil {
+		return f, err
+	}
 	for _, name := range cfg.MultiVIFSources {
 		if name == config.SourceNPWG {
 			f.networks = npwg.New(npwg.Config{
+				Attaches: func(p *corev1.Pod) bool { return attachedBy(ctx, h, p) == config.AttachedByFairlead }, Attaching: cfg.Networks.AttachedBy == config.AttachedByFairlead,
+				Open: open, Isolated: cfg.Networks.Isolated, Shared: cfg.Networks.SharedNamespaces,
 				Informers: h.mgr.GetCache(), Client: h.mgr.GetClient(), FlatFile: flat, Drivers: networkTypes(table),
 				Namespace: cfg.LeaderElection.Namespace, DefaultPools: defaultPools(cfg), MaxPools: cfg.NetworkPoolsPerNamespace, Vacant: h.vacant,
 			})
-			f.sources, f.chosen = append(f.sources, f.networks.Source), f.networks.Chosen
+			f.sources, f.chosen, f.follow = append(f.sources, f.networks.Source), f.networks.Chosen, f.networks.Follow
 		}
 	}
 	return f, nil
+}
+
+// attachedBy returns the program that attaches a pod to networks: that of its Node's
+// label, otherwise that of the configuration. It reads the cache.
+func attachedBy(ctx context.Context, h *host, p *corev1.Pod) string {
+	node := &corev1.Node{}
+	err := h.mgr.GetClient().Get(ctx, client.ObjectKey{Name: p.Spec.NodeName}, node, client.UnsafeDisableDeepCopy)
+	if by := node.Labels[v1alpha1.LabelAttachedBy]; err == nil && by != "" {
+		return by
+	}
+	return h.cfg.Networks.AttachedBy
+}
+
+// openings parses the parts of nodes that are open to networks.
+func openings(all []config.Opening) ([]npwg.Opening, error) {
+	out := make([]npwg.Opening, 0, len(all))
+	for _, o := range all {
+		namespaces, err := metav1.LabelSelectorAsSelector(&o.NamespaceSelector)
+		if err != nil {
+			return nil, fmt.Errorf("networks.open: namespaceSelector: %w", err)
+		}
+		opening := npwg.Opening{Namespaces: namespaces, Parts: map[string][]string{
+			nad.NeedBridge: o.Bridges, nad.NeedParent: o.Parents, nad.NeedDevice: o.Devices, nad.NeedPlugin: o.Plugins,
+		}}
+		for _, text := range o.Addresses {
+			p, err := netip.ParsePrefix(text)
+			if err != nil {
+				return nil, fmt.Errorf("networks.open: addresses: %w", err)
+			}
+			opening.Addresses = append(opening.Addresses, p)
+		}
+		out = append(out, opening)
+	}
+	return out, nil
 }
 
 // retry calls again whenever a network changes, so that waiting pods are tried again.

@@ -56,7 +56,7 @@ func newController(ctx context.Context, cfg config.Controller) (*parts, error) {
 	if err != nil {
 		return nil, err
 	}
-	further, err := newFurther(h, table)
+	further, err := newFurther(ctx, h, table)
 	if err != nil {
 		return nil, err
 	}
@@ -75,6 +75,7 @@ func newController(ctx context.Context, cfg config.Controller) (*parts, error) {
 		DefaultDriver:      defaultDriver(cfg),
 		DefaultAddressOnly: cfg.DefaultNetwork.Binding == config.BindingAddressOnly,
 		Chosen:             further.chosen,
+		Follow:             further.follow,
 		Sources:            further.sources,
 		Retry:              further.retry,
 		Nodes:              served,

@@ -96,13 +96,16 @@ type Networks struct {
 	Open []Opening `json:"open,omitempty"`
 }
 
-// Opening opens parts of the nodes to networks of some namespaces. Each part is a name,
-// or a pattern with * for any characters (path.Match).
+// Opening opens parts of the nodes to networks of some namespaces. Each part but an
+// address is a name, or a pattern with * for any characters (path.Match).
 type Opening struct {
 	// NamespaceSelector selects the namespaces by label; empty selects all.
 	NamespaceSelector metav1.LabelSelector `json:"namespaceSelector"`
 	// Bridges are the Linux bridges that their networks may use, or create.
 	Bridges []string `json:"bridges,omitempty"`
+	// Addresses are the networks, in CIDR form, of which these bridges may get addresses:
+	// the node itself has them.
+	Addresses []string `json:"addresses,omitempty"`
 	// Parents are the links that may get macvlan, ipvlan and VLAN links.
 	Parents []string `json:"parents,omitempty"`
 	// Devices are the links that may be moved into pods: by name, MAC, kernel path or PCI

@@ -2,6 +2,7 @@ package config
 
 import (
 	"fmt"
+	"net/netip"
 	"path"
 
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
@@ -26,6 +27,11 @@ func (n *Networks) validate(v *invalid) {
 func (o *Opening) validate(v *invalid, field string) {
 	if _, err := metav1.LabelSelectorAsSelector(&o.NamespaceSelector); err != nil {
 		v.check(false, field+".namespaceSelector", o.NamespaceSelector.String(), err.Error())
+	}
+	v.check(len(o.Addresses) <= maxOpened, field+".addresses", len(o.Addresses), "must be at most 64")
+	for i, text := range o.Addresses {
+		p, err := netip.ParsePrefix(text)
+		v.check(err == nil && !p.Addr().Is4In6() && p == p.Masked(), fmt.Sprintf("%s.addresses[%d]", field, i), text, "must be a network in CIDR form, without host bits")
 	}
 	for _, list := range []struct {
 		name  string

@@ -47,8 +47,8 @@ type Config struct {
 	// addresses from DefaultDriver.
 	DefaultAddressOnly bool
 	// Chosen returns the interfaces for the network that a pod chooses for its default
-	// interface, where another plugin makes that interface. Nil if networks are not read.
-	Chosen func(s pod.Selection) ([]pod.Interface, error)
+	// interface. Nil if networks are not read.
+	Chosen func(p *corev1.Pod, s pod.Selection) ([]pod.Interface, error)
 	// Sources of further interfaces, in order.
 	Sources []pod.Source
 	// Follow returns the interfaces for networks that a running pod selects, and has not

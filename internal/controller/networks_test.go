@@ -168,13 +168,13 @@ func TestChosenDefaultNetwork(t *testing.T) {
 // A choice that cannot be served is an error, and the pod gets no address of another
 // network.
 func TestChosenIsNeverIgnored(t *testing.T) {
-	own := func(s pod.Selection) ([]pod.Interface, error) {
+	own := func(_ *corev1.Pod, s pod.Selection) ([]pod.Interface, error) {
 		return []pod.Interface{{Name: s.Interface, Network: s.Network(), Default: true, AddressOnly: true, Pools: []string{"a"}}}, nil
 	}
 	for _, tc := range []struct {
 		name        string
 		addressOnly bool
-		chosen      func(pod.Selection) ([]pod.Interface, error)
+		chosen      func(*corev1.Pod, pod.Selection) ([]pod.Interface, error)
 		annotations map[string]string
 		want        string
 		fails       []string
@@ -216,6 +216,28 @@ func TestChosenIsNeverIgnored(t *testing.T) {
 	}
 }
 
+// Where Fairlead attaches pods to networks, it makes the chosen one as the default
+// interface, also if it makes that interface otherwise.
+func TestChosenWhereFairleadAttaches(t *testing.T) {
+	r := New(Config{
+		DefaultDriver: driverName,
+		Chosen: func(_ *corev1.Pod, s pod.Selection) ([]pod.Interface, error) {
+			return []pod.Interface{{Name: s.Interface, Network: s.Network(), Default: true}}, nil
+		},
+		Follow: func(p *corev1.Pod, _ []pod.Selection) ([]pod.Interface, bool, error) { return nil, p.Spec.NodeName == "ours", nil },
+	})
+	p := &corev1.Pod{}
+	p.Annotations = map[string]string{pod.AnnotationDefaultNetwork: "blue/net-a"}
+	if got, err := r.wanted(p); driver.Result(err) != "Invalid" {
+		t.Errorf("on a node of Multus: %+v, %v", got, err)
+	}
+	p.Spec.NodeName = "ours"
+	got, err := r.wanted(p)
+	if err != nil || len(got) != 1 || got[0].Network != "blue/net-a" {
+		t.Errorf("on a node of Fairlead: %+v, %v", got, err)
+	}
+}
+
 // nothingCached is a cache that has nothing.
 type nothingCached struct{ client.Client }
 
@@ -226,7 +248,7 @@ func (nothingCached) Get(_ context.Context, key client.ObjectKey, _ client.Objec
 // Where Fairlead serves no default interface, a choice of a network with addresses from
 // Fairlead is refused; every other choice is left to Multus.
 func TestChosenOfOthers(t *testing.T) {
-	ours := func(s pod.Selection) ([]pod.Interface, error) {
+	ours := func(_ *corev1.Pod, s pod.Selection) ([]pod.Interface, error) {
 		switch s.Name {
 		case "ours":
 			return []pod.Interface{{Name: s.Interface, Network: s.Network(), Default: true}}, nil

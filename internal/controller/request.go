@@ -39,8 +39,8 @@ func (r *Attachments) wanted(p *corev1.Pod) ([]pod.Interface, error) {
 }
 
 // defaultInterface returns the interface that every pod gets: the default one; none if
-// another plugin obtains it. Where another plugin makes it, Multus lets the pod choose
-// another network for it.
+// another plugin obtains it. A pod may choose another network for it, by the annotation of
+// Multus, where Fairlead attaches the pod or another plugin makes the interface.
 func (r *Attachments) defaultInterface(p *corev1.Pod) ([]pod.Interface, error) {
 	if r.DefaultDriver == "" {
 		return nil, r.chosenOfOthers(p)
@@ -49,7 +49,7 @@ func (r *Attachments) defaultInterface(p *corev1.Pod) ([]pod.Interface, error) {
 	switch {
 	case err == nil && !chosen:
 		return []pod.Interface{pod.Default(r.DefaultAddressOnly)}, nil
-	case !r.DefaultAddressOnly:
+	case !r.DefaultAddressOnly && !r.attaches(p):
 		return nil, fmt.Errorf("annotation %s: %q chooses the network of the default interface, which Fairlead makes here and Multus would make again: remove the annotation, and ask for that network by %s",
 			pod.AnnotationDefaultNetwork, p.Annotations[pod.AnnotationDefaultNetwork], pod.AnnotationNetworks)
 	case err != nil:
@@ -64,7 +64,16 @@ func (r *Attachments) defaultInterface(p *corev1.Pod) ([]pod.Interface, error) {
 				a, pod.AnnotationDefaultNetwork, s.Network())
 		}
 	}
-	return r.Chosen(s)
+	return r.Chosen(p, s)
+}
+
+// attaches reports whether Fairlead makes the interfaces of a pod on further networks.
+func (r *Attachments) attaches(p *corev1.Pod) bool {
+	if r.Follow == nil {
+		return false
+	}
+	_, attaches, _ := r.Follow(p, nil)
+	return attaches
 }
 
 // chosenOfOthers fails if a pod chooses a network for its default interface whose
@@ -75,7 +84,7 @@ func (r *Attachments) chosenOfOthers(p *corev1.Pod) error {
 	if err != nil || !chosen || r.Chosen == nil {
 		return nil //nolint:nilerr // Multus reads it too and reports the error
 	}
-	got, err := r.Chosen(s)
+	got, err := r.Chosen(p, s)
 	if err != nil || len(got) == 0 || got[0].Network == v1alpha1.DefaultNetwork {
 		return nil //nolint:nilerr // Multus reports a network that does not exist
 	}
@@ -121,7 +130,7 @@ func (r *Attachments) labelsOfNetwork(ctx context.Context, w *pod.Interface) map
 
 // complete adds the fields of an interface that its network sets and not its driver.
 func complete(i *v1alpha1.Interface, w *pod.Interface) {
-	if len(w.Gateways) > 0 {
+	if len(w.Gateways) > 0 || w.OwnGateways {
 		i.Gateways = w.Gateways
 	}
 	if len(w.Routes) > 0 {

@@ -44,7 +44,7 @@ func TestDriverOfANetwork(t *testing.T) {
 		if tc.served && (got[0].Driver != tc.driver || got[0].AddressOnly != tc.addressOnly) {
 			t.Errorf("%s: %+v", tc.name, got[0])
 		}
-		chosen, err := n.Chosen(pod.Selection{Namespace: "blue", Name: "lab", Interface: "eth0"})
+		chosen, err := n.Chosen(p, pod.Selection{Namespace: "blue", Name: "lab", Interface: "eth0"})
 		if tc.served && (err != nil || len(chosen) != 1 || chosen[0].Driver != tc.driver || !chosen[0].Default || !chosen[0].AddressOnly) {
 			t.Errorf("%s, for the default interface: %+v, %v", tc.name, chosen, err)
 		}

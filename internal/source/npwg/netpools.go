@@ -186,6 +186,9 @@ func (n *Networks) provide(ctx context.Context, key types.NamespacedName) (again
 	if known.err != nil {
 		r.add(eventNetworkInvalid, "pods cannot be attached: %v", known.err)
 	}
+	if known.Refused != nil && n.cfg.Attaching {
+		r.add(eventNetworkInvalid, "pods cannot be attached: %v", known.Refused)
+	}
 	if len(known.Warnings) > 0 {
 		r.add(eventNetworkDiffers, "not served as configured: %s", strings.Join(known.Warnings, "; "))
 		log.FromContext(ctx).Info("network is not served as configured", "network", key, "warnings", known.Warnings)

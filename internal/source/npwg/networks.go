@@ -8,6 +8,7 @@ import (
 	"errors"
 	"fmt"
 	"net/netip"
+	"slices"
 	"sync"
 	"time"
 
@@ -62,6 +63,18 @@ type Config struct {
 	DefaultPools []string
 	// Drivers names the driver of a network by its ipam.type.
 	Drivers map[string]string
+	// Attaches reports whether Fairlead makes the interfaces of a pod on networks; another
+	// program makes them if not. Nil: always another program.
+	Attaches func(p *corev1.Pod) bool
+	// Attaching is true if Fairlead attaches most pods: an event on a network that it does
+	// not serve names the reason.
+	Attaching bool
+	// Open lists the parts of the nodes that networks may use.
+	Open []Opening
+	// Isolated confines pods to networks of their own namespace, of Namespace and of
+	// Shared.
+	Isolated bool
+	Shared   []string
 	// MaxPools is how many IPPools are written for the networks of one namespace.
 	MaxPools int
 	// Vacant reports whether no address of an IPPool is taken, kept or cooling down. If
@@ -102,6 +115,9 @@ type network struct {
 
 // New returns an empty set.
 func New(cfg Config) *Networks {
+	if cfg.Attaches == nil {
+		cfg.Attaches = func(*corev1.Pod) bool { return false }
+	}
 	limiter := workqueue.NewTypedItemExponentialFailureRateLimiter[types.NamespacedName](firstPause, lastPause)
 	return &Networks{
 		cfg: cfg, warnings: warn.New(cfg.Client),
@@ -120,9 +136,14 @@ func (n *Networks) Source(p *corev1.Pod) ([]pod.Interface, error) {
 	if err != nil {
 		return nil, err
 	}
+	return n.interfaces(p, selected)
+}
+
+// interfaces returns the interfaces of a pod for networks that it selects, in order.
+func (n *Networks) interfaces(p *corev1.Pod, selected []pod.Selection) ([]pod.Interface, error) {
 	var out []pod.Interface
 	for _, s := range selected {
-		w, served, err := n.wanted(s)
+		w, served, err := n.wanted(p, s)
 		if err != nil {
 			return nil, fmt.Errorf("interface %s on network %s of annotation %s: %w", s.Interface, s.Network(), pod.AnnotationNetworks, err)
 		}
@@ -133,23 +154,26 @@ func (n *Networks) Source(p *corev1.Pod) ([]pod.Interface, error) {
 	return out, nil
 }
 
-// Chosen implements Chosen of the controller's Config. If the network has addresses from
-// Fairlead, the default interface gets those. If it has another IPAM, Fairlead serves no
-// interface. If its configuration is a file on the nodes, nothing is known of it, and the
-// interface gets addresses of the default network.
-func (n *Networks) Chosen(s pod.Selection) ([]pod.Interface, error) {
+// Chosen implements Chosen of the controller's Config. If Fairlead attaches the pod, it
+// makes the default interface on the network. Otherwise the network's plugin makes it:
+// if the network has addresses from Fairlead, the default interface gets those. If it has
+// another IPAM, Fairlead serves no interface. If its configuration is a file on the nodes,
+// nothing is known of it, and the interface gets addresses of the default network.
+func (n *Networks) Chosen(p *corev1.Pod, s pod.Selection) ([]pod.Interface, error) {
+	attaches := n.cfg.Attaches(p)
 	known, err := n.get(keyOfNetwork(s))
-	if err == nil && known.IPAM == "" && !known.annotated {
+	if err == nil && !attaches && known.IPAM == "" && !known.annotated {
 		return []pod.Interface{pod.Default(true)}, nil
 	}
-	w, served, err := n.wanted(s)
+	s.DefaultRoute = s.DefaultRoute || attaches
+	w, served, err := n.wanted(p, s)
 	if err != nil {
 		return nil, fmt.Errorf("network %s of annotation %s: %w", s.Network(), pod.AnnotationDefaultNetwork, err)
 	}
 	if !served {
 		return nil, nil
 	}
-	w.Default, w.AddressOnly = true, true
+	w.Default, w.AddressOnly, w.DefaultRoute = true, !attaches, false
 	return []pod.Interface{w}, nil
 }
 
@@ -157,10 +181,18 @@ func keyOfNetwork(s pod.Selection) types.NamespacedName {
 	return types.NamespacedName{Namespace: s.Namespace, Name: s.Name}
 }
 
-// wanted returns the interface that a pod asks for on a network. served is false if the
-// network's addresses are not Fairlead's. Where Fairlead is only the network's IPAM, the
-// plugin of the network makes the interface.
-func (n *Networks) wanted(s pod.Selection) (w pod.Interface, served bool, err error) {
+// wanted returns the interface that a pod asks for on a network. served is false if
+// another program makes it and the network's addresses are not Fairlead's. Where Fairlead
+// is only the network's IPAM, the plugin of the network makes the interface.
+func (n *Networks) wanted(p *corev1.Pod, s pod.Selection) (w pod.Interface, served bool, err error) {
+	if n.cfg.Isolated && !slices.Contains(append(n.cfg.Shared, p.Namespace, n.cfg.Namespace), s.Namespace) {
+		return w, false, fmt.Errorf("%w: pods of namespace %s may not use networks of namespace %s: networks.isolated is true, and networks.sharedNamespaces has %q: use a network of the pod's own namespace",
+			driver.ErrInvalid, p.Namespace, s.Namespace, n.cfg.Shared)
+	}
+	if n.cfg.Attaches(p) {
+		w, err = n.attached(s)
+		return w, err == nil, err
+	}
 	known, err := n.get(keyOfNetwork(s))
 	if err != nil || !known.Served() && !known.annotated {
 		return pod.Interface{}, false, err

@@ -1,0 +1,144 @@
+package npwg
+
+import (
+	"cmp"
+	"errors"
+	"fmt"
+	"slices"
+	"strings"
+
+	corev1 "k8s.io/api/core/v1"
+
+	"fairlead.dev/fairlead/api/v1alpha1"
+	"fairlead.dev/fairlead/internal/driver"
+	"fairlead.dev/fairlead/internal/driver/fixed"
+	"fairlead.dev/fairlead/internal/nad"
+	"fairlead.dev/fairlead/internal/pod"
+)
+
+// Follow implements Follow of the controller's Config.
+func (n *Networks) Follow(p *corev1.Pod, add []pod.Selection) (interfaces []pod.Interface, follows bool, err error) {
+	if !n.cfg.Attaches(p) {
+		return nil, false, nil
+	}
+	interfaces, err = n.interfaces(p, add)
+	return interfaces, true, err
+}
+
+// attached returns the interface that Fairlead makes for a pod on a network: by a kind of
+// binding, or by executing the network's plugins. Errors: driver.ErrInvalid,
+// driver.ErrNotFound, driver.ErrUnavailable.
+func (n *Networks) attached(s pod.Selection) (pod.Interface, error) {
+	known, err := n.get(keyOfNetwork(s))
+	if err != nil {
+		return pod.Interface{}, err
+	}
+	if known.annotated && known.Type == "" { // its driver knows everything
+		return pod.Interface{Name: s.Interface, Network: s.Network(), Driver: known.driver, Addresses: s.Addresses, MAC: s.MAC}, nil
+	}
+	if err := n.attachable(s, known); err != nil {
+		return pod.Interface{}, fmt.Errorf("%w: NetworkAttachmentDefinition %s: %w", driver.ErrInvalid, s.Network(), err)
+	}
+	w := pod.Interface{
+		Name: s.Interface, Network: s.Network(), Driver: cmp.Or(known.driver, fixed.Name), Addresses: s.Addresses, MAC: s.MAC, Pools: known.Pools,
+		MTU: known.MTU, Routes: known.Routes, Binding: known.Binding, OwnGateways: true,
+	}
+	switch {
+	case known.Delegated():
+		w.Binding = &v1alpha1.Binding{Delegate: pluginList(s, known, known.Plugins)}
+		if !known.Served() { // the plugins choose the addresses
+			w.Addresses, w.MAC = nil, ""
+		}
+	case len(known.Chain) > 0:
+		w.Chain = pluginList(s, known, known.Chain)
+	}
+	if err := n.addresses(s, known, &w); err != nil {
+		return pod.Interface{}, err
+	}
+	if s.DefaultRoute {
+		w.DefaultRoute, w.OwnGateways = true, len(s.Gateways) > 0
+		w.Gateways = nil
+		for _, g := range s.Gateways {
+			w.Gateways = append(w.Gateways, g.String())
+		}
+	}
+	return w, nil
+}
+
+// attachable returns an error, in words for the pod's owner, if Fairlead cannot attach a
+// pod to a network as the pod selects it.
+func (n *Networks) attachable(s pod.Selection, known *network) error {
+	switch {
+	case known.Refused != nil:
+		return known.Refused
+	case known.Type == "":
+		return errors.New("spec.config: empty: its configuration would be a file on the nodes, which Fairlead does not read: write the configuration into spec.config")
+	case s.ClaimReference != "":
+		return fmt.Errorf("ipam-claim-reference: %q: is not served yet: leave it out; a network whose IPPool is sticky keeps the addresses of virtual machines and StatefulSets", s.ClaimReference)
+	}
+	declared := known.Capabilities()
+	for _, wish := range s.Wishes() {
+		if !declared[wish] {
+			return fmt.Errorf("the pod requests %s, and no plugin of the network has this capability: remove it from the annotation, or declare it in the plugin's \"capabilities\"", wish)
+		}
+	}
+	return n.mayUse(s.Namespace, known.Reach())
+}
+
+// addresses completes an interface by the part of its network about addresses.
+func (n *Networks) addresses(s pod.Selection, known *network, w *pod.Interface) error {
+	w.DNS = known.DNS
+	switch {
+	case known.Static != nil:
+		w.Fixed, w.Routes = known.Static.Addresses, known.Static.Routes
+		if len(w.Fixed) == 0 {
+			w.Fixed, w.Addresses = s.Prefixes, nil
+		}
+		for _, g := range known.Static.Gateways {
+			w.Gateways = append(w.Gateways, g.String())
+		}
+		w.DNS = cmp.Or(known.DNS, known.Static.DNS)
+	case known.Whereabouts != nil:
+		c := known.Whereabouts
+		pools, err := n.poolsOf(s.Namespace, c)
+		if err != nil {
+			return err
+		}
+		w.Pools, w.EachPool, w.Routes, w.DNS = pools, true, slices.Clone(c.Routes), cmp.Or(known.DNS, c.DNS)
+		for i := range w.Routes { // as whereabouts' plugin does
+			if r := &w.Routes[i]; r.Gateway == "" && c.Gateway.IsValid() && strings.Contains(r.Destination, ":") == c.Gateway.Is6() {
+				r.Gateway = c.Gateway.String()
+			}
+		}
+	}
+	return nil
+}
+
+// pluginList returns plugins of a network for the node to execute, with the wishes of a
+// pod.
+func pluginList(s pod.Selection, known *network, plugins []string) *v1alpha1.PluginList {
+	return &v1alpha1.PluginList{
+		Name: cmp.Or(known.Name, s.Name), CNIVersion: known.CNIVersion, Plugins: plugins, RuntimeConfig: s.RuntimeConfig(), Args: s.CNIArgs,
+	}
+}
+
+// mayUse returns nil if networks of a namespace may use parts of the nodes, otherwise an
+// error that names each part which is not open to them.
+func (n *Networks) mayUse(namespace string, needs []nad.Need) error {
+	if namespace == n.cfg.Namespace {
+		return nil
+	}
+	n.mu.Lock()
+	labels, known := n.labels[namespace]
+	n.mu.Unlock()
+	var missing []string
+	for _, need := range needs {
+		if !known || !slices.ContainsFunc(n.cfg.Open, func(o Opening) bool { return o.opens(labels, need) }) {
+			missing = append(missing, fmt.Sprintf("%s %q", need.Kind, need.Name))
+		}
+	}
+	if len(missing) == 0 {
+		return nil
+	}
+	return fmt.Errorf("networks of namespace %s may not use %s of the nodes: ask the operator to open it (networks.open of fairlead-controller)", namespace, strings.Join(missing, ", "))
+}
