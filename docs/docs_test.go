@@ -22,6 +22,8 @@ import (
 	"fairlead.dev/fairlead/internal/config"
 	"fairlead.dev/fairlead/internal/ipam"
 	"fairlead.dev/fairlead/internal/ipam/objects"
+	"fairlead.dev/fairlead/internal/nad"
+	"fairlead.dev/fairlead/internal/pod"
 )
 
 // pages returns the text of every page by its path.
@@ -97,7 +99,14 @@ func check(example string) error {
 	}
 	switch kind.Kind {
 	case "Pod":
-		return yaml.UnmarshalStrict([]byte(example), &corev1.Pod{})
+		var p corev1.Pod
+		if err := yaml.UnmarshalStrict([]byte(example), &p); err != nil {
+			return err
+		}
+		_, err := pod.Networks(&p)
+		return err
+	case nad.Kind.Kind:
+		return checkNetwork(example)
 	case "IPClaim":
 		return yaml.UnmarshalStrict([]byte(example), &v1alpha1.IPClaim{})
 	case "IPReservation":
@@ -115,6 +124,29 @@ func check(example string) error {
 		_, err := objects.Pool(&pool)
 		return err
 	}
+}
+
+// checkNetwork checks that pods can be attached to the example of a network, and that
+// every option has an effect.
+func checkNetwork(example string) error {
+	var o struct {
+		metav1.TypeMeta   `json:",inline"`
+		metav1.ObjectMeta `json:"metadata"`
+		Spec              struct {
+			Config string `json:"config"`
+		} `json:"spec"`
+	}
+	if err := yaml.UnmarshalStrict([]byte(example), &o); err != nil {
+		return err
+	}
+	n, err := nad.Parse(o.Spec.Config, nil)
+	if err == nil {
+		err = n.Refused
+	}
+	if err == nil && (n.Binding == nil && !n.Delegated() || len(n.Warnings)+len(n.Ignored) > 0) {
+		err = fmt.Errorf("not attached as it stands: %q, %q", n.Warnings, n.Ignored)
+	}
+	return err
 }
 
 // checkDefaults checks that the example of a configuration shows every default

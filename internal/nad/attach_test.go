@@ -3,6 +3,7 @@ package nad
 import (
 	"maps"
 	"net/netip"
+	"os"
 	"slices"
 	"strings"
 	"testing"
@@ -251,9 +252,15 @@ func TestRefused(t *testing.T) {
 	}
 }
 
-// TestEveryOptionIsTried keeps the tables complete.
+// TestEveryOptionIsTried keeps the tables complete, and the page of networks.
 func TestEveryOptionIsTried(t *testing.T) {
+	page, err := os.ReadFile("../../docs/user/networks.md")
+	if err != nil {
+		t.Fatal(err)
+	}
 	for name, k := range kinds {
+		_, rows, _ := strings.Cut(string(page), "\n### "+name+"\n")
+		rows, _, _ = strings.Cut(rows, "\n##")
 		for _, option := range k.options {
 			tried := slices.ContainsFunc(refused, func(c struct{ name, config, want string }) bool {
 				return strings.Contains(c.config, `"type":"`+name+`"`) && strings.Contains(c.config, `"`+option+`":`)
@@ -263,6 +270,9 @@ func TestEveryOptionIsTried(t *testing.T) {
 			}
 			if !tried {
 				t.Errorf("no test has the option %s of %s", option, name)
+			}
+			if !strings.Contains(rows, "`"+option) {
+				t.Errorf("docs/user/networks.md does not have the option %s of %s", option, name)
 			}
 		}
 	}
@@ -393,7 +403,7 @@ func TestNetworks(t *testing.T) {
 		{
 			name:         "options that nobody knows",
 			config:       head + `"type":"macvlan","master":"eth1","macspoofchk":true,"logLevel":"debug","ipam":{"type":"static","addresses":[],"gateway":"10.0.0.1"}}`,
-			want:         Network{Name: "net", CNIVersion: "1.0.0", Type: "macvlan", IPAM: StaticType, Binding: macvlan, Static: &Static{}, Ignored: []string{`["logLevel" "macspoofchk"]: not an option of macvlan, and ignored`, `ipam.["gateway"]: not an option of static, and ignored`}},
+			want:         Network{Name: "net", CNIVersion: "1.0.0", Type: "macvlan", IPAM: StaticType, Binding: macvlan, Static: &Static{}, Ignored: []string{`"logLevel": not an option of macvlan, and ignored`, `"macspoofchk": not an option of macvlan, and ignored`, `"ipam.gateway": not an option of static, and ignored`}},
 			capabilities: []string{"ips", "mac"},
 			reach:        []Need{{NeedParent, "eth1"}},
 		},

@@ -145,31 +145,28 @@ func (r *reader) common(c common, n *Network) {
 	}
 }
 
-// unknown returns a remark if a section has keys that are not among the known ones.
+// maxUnknown is the number of unknown options of a section that are remarked.
+const maxUnknown = 8
+
+// unknown returns a remark on each key of a section that is not among the known ones.
 func (r *reader) unknown(section string, raw []byte, known []string) []string {
 	keys := map[string]json.RawMessage{}
 	if err := json.Unmarshal(raw, &keys); err != nil {
 		return nil // the caller reads it again, and reports the error
 	}
-	var out []string
-	for _, key := range slices.Sorted(maps.Keys(keys)) {
-		// encoding/json ignores case.
-		if !slices.ContainsFunc(known, func(k string) bool { return strings.EqualFold(k, key) }) {
-			out = append(out, clip(key))
-		}
-	}
-	if len(out) == 0 {
-		return nil
-	}
 	of := r.kind
 	if section != "" {
 		of = r.ipamType
 	}
-	return []string{fmt.Sprintf("%s%s%q: not an option of %s, and ignored", r.path, section, out[:min(len(out), maxUnknown)], of)}
+	var out []string
+	for _, key := range slices.Sorted(maps.Keys(keys)) {
+		// encoding/json ignores case.
+		if len(out) < maxUnknown && !slices.ContainsFunc(known, func(k string) bool { return strings.EqualFold(k, key) }) {
+			out = append(out, fmt.Sprintf("%q: not an option of %s, and ignored", r.path+section+clip(key), of))
+		}
+	}
+	return out
 }
-
-// maxUnknown is the number of unknown options that a remark names.
-const maxUnknown = 8
 
 // shown returns a value as an error shows it.
 func shown(value any) string {
