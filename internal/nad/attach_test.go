@@ -1,6 +1,7 @@
 package nad
 
 import (
+	"fmt"
 	"maps"
 	"net/netip"
 	"os"
@@ -209,6 +210,11 @@ var refused = []struct{ name, config, want string }{
 	{"null as plugin", `{"cniVersion":"1.0.0","plugins":[null]}`, `plugins[0].type: "": must be the name`},
 	{"a path as type of addresses", `{"cniVersion":"1.0.0","type":"bridge","ipam":{"type":"a/b"}}`, `ipam.type: "a/b": must be the name of a plugin`},
 	{"addresses without a type", `{"cniVersion":"1.0.0","type":"bridge","ipam":{"subnet":"10.0.0.0/24"}}`, `ipam.type: "": must be the name of a plugin`},
+	{"a key twice", `{"cniVersion":"1.0.0","type":"calico","ipam":{"type":"evil"},"ipam":{}}`, `configuration: the key "ipam" stands in it twice`},
+	{"a key in two cases", `{"cniVersion":"1.0.0","plugins":[{"type":"portmap","runtimeConfig":{"portMappings":[{"hostPort":22}]},"RuntimeConfig":{}}]}`, `configuration.plugins[0]: the key "RuntimeConfig" stands in it twice`},
+	{"a key with a long s", `{"cniVersion":"1.0.0","type":"bridge","plugins":[],"pluginſ":[{"type":"evil"}]}`, `the key "pluginſ" stands in it twice`},
+	{"a type of addresses twice", `{"cniVersion":"1.0.0","type":"calico","ipam":{"type":"evil","TYPE":"fairlead-ipam"}}`, `configuration.ipam: the key "TYPE" stands in it twice`},
+	{"many reserved values", `{"cniVersion":"1.0.0","type":"calico","runtimeConfig":{` + many(100) + `"z":1}}`, "runtimeConfig.k0"},
 	{"no plugins", `{"cniVersion":"1.0.0","plugins":[]}`, "plugins: 0 elements: must have 1 to 16"},
 	{"many plugins", `{"cniVersion":"1.0.0","plugins":[` + strings.Repeat(`{"type":"tuning"},`, 16) + `{"type":"tuning"}]}`, "plugins: 17 elements"},
 	{"a long plugin", `{"cniVersion":"1.0.0","type":"vendor","note":"` + strings.Repeat("a", maxPlugin) + `"}`, "bytes: at most 16384"},
@@ -230,6 +236,15 @@ var refused = []struct{ name, config, want string }{
 	{"a route's MTU, of fairlead-ipam", head + `"type":"macvlan","master":"eth1","ipam":{"type":"fairlead-ipam","routes":[{"dst":"10.0.0.0/8","mtu":1400}]}}`, "ipam.routes[0].mtu: 1400: is not served for macvlan"},
 	{"a route's priority, of whereabouts", head + `"type":"macvlan","master":"eth1","ipam":{"type":"whereabouts","range":"10.0.0.0/24","routes":[{"dst":"10.0.0.0/8","priority":5}]}}`, "ipam.routes[0].priority: 5: is not served for macvlan"},
 	{"static addresses of a wrong type", head + `"type":"bridge","ipam":{"type":"static","addresses":"10.0.0.5/24"}}`, "ipam.addresses: a JSON string: must be a list"},
+}
+
+// many returns n different keys of an object.
+func many(n int) string {
+	var out strings.Builder
+	for i := range n {
+		fmt.Fprintf(&out, `"k%d":1,`, i)
+	}
+	return out.String()
 }
 
 func TestRefused(t *testing.T) {

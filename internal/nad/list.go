@@ -7,6 +7,7 @@ import (
 	"regexp"
 	"slices"
 	"strings"
+	"unicode"
 )
 
 // Bounds of a configuration, those of a PluginList in the API. Sizes are in bytes.
@@ -69,6 +70,9 @@ func readList(config []byte) (list, error) {
 		return l, explain("", err)
 	}
 	l.name = o.Name
+	if err := unique("", config); err != nil {
+		return l, err
+	}
 	for key, value := range map[string]json.RawMessage{"disableCheck": o.DisableCheck, "disableGC": o.DisableGC} {
 		if strings.EqualFold(strings.Trim(string(value), `"`), "true") {
 			l.ignored = append(l.ignored, key+": true: without effect")
@@ -121,6 +125,9 @@ func readPlugin(path string, raw json.RawMessage) (plugin, error) {
 	if err := json.Unmarshal(raw, &o); err != nil {
 		return plugin{}, explain(path, err)
 	}
+	if err := unique(path, raw); err != nil {
+		return plugin{}, err
+	}
 	var text bytes.Buffer
 	if err := json.Compact(&text, raw); err != nil {
 		return plugin{}, explain(path, err)
@@ -141,10 +148,55 @@ func readPlugin(path string, raw json.RawMessage) (plugin, error) {
 	if err := json.Unmarshal(p.ipam, &i); err != nil {
 		return p, explain(path+"ipam.", err)
 	}
+	if err := unique(path+"ipam.", p.ipam); err != nil {
+		return p, err
+	}
 	if p.ipamType = i.Type; !program.MatchString(i.Type) {
 		return p, fmt.Errorf("%sipam.type: %s: %s", path, shown(i.Type), wantProgram)
 	}
 	return p, nil
+}
+
+// unique refuses an object that has a key twice. A plugin may see another of the values, or
+// both merged, so it could execute a plugin that Fairlead does not see.
+func unique(path string, object json.RawMessage) error {
+	if !bytes.HasPrefix(bytes.TrimSpace(object), []byte("{")) {
+		return nil // null has no keys
+	}
+	d := json.NewDecoder(bytes.NewReader(object))
+	if _, err := d.Token(); err != nil {
+		return explain(path, err)
+	}
+	seen := map[string]bool{}
+	for d.More() {
+		t, err := d.Token()
+		if err != nil {
+			return explain(path, err)
+		}
+		var value json.RawMessage
+		if err := d.Decode(&value); err != nil {
+			return explain(path, err)
+		}
+		key, _ := t.(string)
+		if seen[fold(key)] {
+			return fmt.Errorf("%s: the key %s stands in it twice, perhaps in another case: must be there once", strings.TrimSuffix("configuration."+path, "."), shown(key))
+		}
+		seen[fold(key)] = true
+	}
+	return nil
+}
+
+// fold returns the same text for all keys that encoding/json takes for the same.
+func fold(key string) string {
+	return strings.Map(func(r rune) rune {
+		for {
+			next := unicode.SimpleFold(r)
+			if next <= r {
+				return next
+			}
+			r = next
+		}
+	}, key)
 }
 
 // nonempty returns a section, or nil if it is absent, null or {}.

@@ -50,6 +50,9 @@ var linkName = regexp.MustCompile(`^[a-zA-Z0-9][a-zA-Z0-9_.-]{0,14}$`)
 // maxShown is the number of characters of a value that an error shows.
 const maxShown = 64
 
+// maxErrors is the number of errors that are reported at once.
+const maxErrors = 8
+
 // reader reads the options of one plugin, and collects the errors.
 type reader struct {
 	plugin
@@ -59,7 +62,7 @@ type reader struct {
 }
 
 func (r *reader) ok() bool   { return len(r.errs) == 0 }
-func (r *reader) err() error { return errors.Join(r.errs...) }
+func (r *reader) err() error { return errors.Join(r.errs[:min(len(r.errs), maxErrors)]...) }
 
 // bad adds an error about the value of an option.
 func (r *reader) bad(option string, value any, want string) {
