@@ -84,6 +84,7 @@ var served = []struct {
 	{name: "a device by path", config: head + `"type":"host-device","kernelpath":"/sys/devices/pci0000:00/0000:00:1f.6",` + noIPAM, want: v1alpha1.Binding{HostDevice: &v1alpha1.HostDeviceBinding{KernelPath: "/sys/devices/pci0000:00/0000:00:1f.6"}}},
 	{name: "a device by PCI address", config: head + `"type":"host-device","pciBusID":"0000:3B:00.1",` + noIPAM, want: v1alpha1.Binding{HostDevice: &v1alpha1.HostDeviceBinding{PCIAddress: "0000:3b:00.1"}}},
 	{name: "a device ID before the PCI address", config: head + `"type":"host-device","pciBusID":"0000:3b:00.1","runtimeConfig":{"deviceID":"0000:3b:00.2"},` + noIPAM, want: v1alpha1.Binding{HostDevice: &v1alpha1.HostDeviceBinding{PCIAddress: "0000:3b:00.2"}}},
+	{name: "empty sections", config: head + `"type":"ipvlan","master":"eth1","args":null,"prevResult":null,"runtimeConfig":{ },"ipam":{` + "\n" + `}}`, want: v1alpha1.Binding{IPVLAN: &v1alpha1.IPVLANBinding{Parent: "eth1", Mode: "l2"}}},
 	{name: "keys in any case", config: `{"CNIVersion":"1.0.0","TYPE":"vlan","Master":"bond0","VLANID":100}`, want: v1alpha1.Binding{VLAN: &v1alpha1.VLANBinding{Parent: "bond0", ID: 100}}},
 }
 

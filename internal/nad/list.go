@@ -201,8 +201,8 @@ func fold(key string) string {
 
 // nonempty returns a section, or nil if it is absent, null or {}.
 func nonempty(section json.RawMessage) json.RawMessage {
-	text := bytes.TrimSpace(section)
-	if len(text) == 0 || bytes.Equal(text, []byte("null")) || bytes.Equal(text, []byte("{}")) {
+	switch string(bytes.Join(bytes.Fields(section), nil)) {
+	case "", "null", "{}":
 		return nil
 	}
 	return section
