@@ -410,6 +410,13 @@ func TestNetworks(t *testing.T) {
 			},
 		},
 		{
+			name:      "executed plugins that name devices in other forms",
+			config:    `{"cniVersion":"1.0.0","plugins":[{"type":"sriov","deviceID":"0000:3B:00.2"},{"type":"host-device","hwaddr":"02-AB-00-00-00-01","kernelpath":"/sys/devices/a/../b/","pciBusID":"0000:3B:00.1"}]}`,
+			want:      Network{CNIVersion: "1.0.0", Type: "sriov", Plugins: []string{`{"type":"sriov","deviceID":"0000:3B:00.2"}`, `{"type":"host-device","hwaddr":"02-AB-00-00-00-01","kernelpath":"/sys/devices/a/../b/","pciBusID":"0000:3B:00.1"}`}},
+			delegated: true,
+			reach:     []Need{{NeedDevice, "/sys/devices/b"}, {NeedDevice, "0000:3b:00.1"}, {NeedDevice, "0000:3b:00.2"}, {NeedDevice, "02:ab:00:00:00:01"}, {NeedPlugin, "host-device"}, {NeedPlugin, "sriov"}},
+		},
+		{
 			name:      "the highest version",
 			config:    `{"cniVersion":"1.0.0","cniVersions":["0.4.0","1.1.0","9.0.0"],"disableCheck":true,"disableGC":"True","plugins":[{"type":"calico","ipam":null}]}`,
 			want:      Network{CNIVersion: "1.1.0", Type: "calico", Plugins: []string{`{"type":"calico","ipam":null}`}, Ignored: []string{"disableCheck: true: without effect", "disableGC: true: without effect"}},

@@ -40,7 +40,7 @@ func readHostDevice(r *reader, n *Network) v1alpha1.Binding {
 		pci, o.PCIBusID = "runtimeConfig.deviceID", o.RuntimeConfig.DeviceID
 	}
 	d := &v1alpha1.HostDeviceBinding{
-		Name: o.Device, MAC: strings.ReplaceAll(strings.ToLower(o.HWAddr), "-", ":"), KernelPath: o.KernelPath, PCIAddress: strings.ToLower(o.PCIBusID),
+		Name: o.Device, MAC: plainMAC(o.HWAddr), KernelPath: o.KernelPath, PCIAddress: strings.ToLower(o.PCIBusID),
 	}
 	var named []string
 	for _, way := range []struct {
@@ -72,3 +72,6 @@ func readHostDevice(r *reader, n *Network) v1alpha1.Binding {
 	}
 	return v1alpha1.Binding{HostDevice: d}
 }
+
+// plainMAC returns a MAC in lower case with colons.
+func plainMAC(text string) string { return strings.ReplaceAll(strings.ToLower(text), "-", ":") }

@@ -3,7 +3,9 @@ package nad
 import (
 	"cmp"
 	"encoding/json"
+	"path"
 	"slices"
+	"strings"
 
 	"fairlead.dev/fairlead/api/v1alpha1"
 )
@@ -75,7 +77,8 @@ func appendNeeds(needs []Need, kind string, names ...string) []Need {
 }
 
 // executedNeeds returns the needs of a plugin that is executed: itself, the plugin of its
-// addresses, and the links that a reference plugin names. Fairlead's IPAM is open to all.
+// addresses, and the links that a reference plugin names, in the form that a binding has.
+// Fairlead's IPAM is open to all.
 func executedNeeds(p plugin) []Need {
 	out := []Need{{NeedPlugin, p.kind}}
 	if n := (Network{IPAM: p.ipamType}); p.ipamType != "" && !n.Served() {
@@ -103,9 +106,12 @@ func executedNeeds(p plugin) []Need {
 	case "tap":
 		out = appendNeeds(out, NeedBridge, o.Bridge)
 	case "host-device":
-		out = appendNeeds(out, NeedDevice, o.Device, o.HWAddr, o.KernelPath, o.PCIBusID)
+		out = appendNeeds(out, NeedDevice, o.Device, plainMAC(o.HWAddr), strings.ToLower(o.PCIBusID))
+		if o.KernelPath != "" {
+			out = appendNeeds(out, NeedDevice, path.Clean(o.KernelPath))
+		}
 	case "sriov":
-		out = appendNeeds(out, NeedDevice, o.DeviceID)
+		out = appendNeeds(out, NeedDevice, strings.ToLower(o.DeviceID))
 		out = appendNeeds(out, NeedParent, o.Master)
 	}
 	return out
