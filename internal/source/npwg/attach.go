@@ -73,6 +73,8 @@ func (n *Networks) attachable(s pod.Selection, known *network) error {
 		return known.Refused
 	case known.Type == "":
 		return errors.New("spec.config: empty: its configuration would be a file on the nodes, which Fairlead does not read: write the configuration into spec.config")
+	case known.Whereabouts != nil && len(known.Whereabouts.Addresses) > 0:
+		return fmt.Errorf("ipam.addresses: %v: is not served where Fairlead attaches the pods: remove it, or use ipam.type static for a network whose interfaces have the same address", known.Whereabouts.Addresses[0].Prefix)
 	case s.ClaimReference != "":
 		return fmt.Errorf("ipam-claim-reference: %q: is not served yet: leave it out; a network whose IPPool is sticky keeps the addresses of virtual machines and StatefulSets", s.ClaimReference)
 	}

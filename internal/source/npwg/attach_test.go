@@ -129,6 +129,10 @@ func TestNotAttached(t *testing.T) {
 		{"a configuration on the nodes", "blue", "", "lan", "spec.config: empty"},
 		{"a capability that no plugin has", "blue", lan, `[{"name":"lan","portMappings":[{"hostPort":80,"containerPort":80}]}]`, "requests portMappings"},
 		{"addresses of a network without any", "blue", `{"cniVersion":"1.0.0","type":"host-device","device":"ens1"}`, `[{"name":"lan","ips":["10.9.0.7"]}]`, "requests ips"},
+		{
+			"an address for all interfaces", "blue", `{"cniVersion":"1.0.0","type":"macvlan","master":"bond0.7","ipam":{"type":"whereabouts","range":"10.9.0.0/24","addresses":[{"address":"10.9.0.5/24"}]}}`, "lan",
+			"ipam.addresses: 10.9.0.5/24",
+		},
 		{"a claim", "blue", lan, `[{"name":"lan","ipam-claim-reference":"vm"}]`, "ipam-claim-reference"},
 		{"a parent that is not open", "red", lan, "lan", `namespace red may not use parent "bond0.7"`},
 		{"another parent", "blue", strings.ReplaceAll(lan, "bond0.7", "bond1"), "lan", `may not use parent "bond1"`},
