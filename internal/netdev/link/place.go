@@ -4,6 +4,9 @@ import (
 	"errors"
 	"os"
 	"path/filepath"
+	"strconv"
+
+	"golang.org/x/sys/unix"
 )
 
 // Place identifies a network namespace in a record.
@@ -29,6 +32,37 @@ func (p Place) Open() (*Namespace, error) {
 		return nil, &notNamespaceError{path: p.Path, found: "another namespace has come in its place", replaced: true}
 	}
 	return ns, nil
+}
+
+// procDir has a directory for each process.
+const procDir = "/proc"
+
+// OpenHeld opens the namespace also if its path is gone and a process is still in it. It
+// finds only processes that this program sees, and not its own. Errors: those of Open.
+func (p Place) OpenHeld() (*Namespace, error) {
+	ns, err := p.Open()
+	if !errors.Is(err, ErrNotNamespace) || p.ID == (NamespaceID{}) {
+		return ns, err
+	}
+	processes, readErr := os.ReadDir(procDir)
+	if readErr != nil {
+		return nil, errors.Join(err, readErr)
+	}
+	own := strconv.Itoa(os.Getpid())
+	for _, process := range processes {
+		if _, notNumber := strconv.Atoi(process.Name()); notNumber != nil || process.Name() == own {
+			continue
+		}
+		path := filepath.Join(procDir, process.Name(), "ns/net")
+		var st unix.Stat_t
+		if unix.Stat(path, &st) != nil || (NamespaceID{Device: st.Dev, Inode: st.Ino}) != p.ID {
+			continue
+		}
+		if held, err := (Place{Path: path, ID: p.ID}).Open(); err == nil {
+			return held, nil
+		}
+	}
+	return nil, err
 }
 
 // Gone reports whether the namespace has ended: its path does not exist, or leads to a

@@ -27,6 +27,9 @@ var (
 	ErrExists = errors.New("interface exists already")
 	// ErrNoBridge means that the bridge to plug into is missing on this node.
 	ErrNoBridge = errors.New("bridge is missing on this node")
+	// ErrNoParent means that the link that an interface is made on is missing or down on
+	// this node.
+	ErrNoParent = errors.New("parent is missing or down on this node")
 	// ErrNoLink means that the requested interface is missing.
 	ErrNoLink = errors.New("interface is missing")
 	// ErrInvalid means that a request can never succeed.
@@ -77,6 +80,15 @@ func (s *Sockets) Close() error {
 
 // Namespace returns the namespace of the sockets, nil for that of the process.
 func (s *Sockets) Namespace() *Namespace { return s.host }
+
+// Home returns the namespace of the sockets, also if it is that of the process. The caller
+// does not close it.
+func (s *Sockets) Home() (*Namespace, error) {
+	if s.host != nil {
+		return s.host, nil
+	}
+	return home()
+}
 
 // Conn takes an idle socket, or opens one.
 func (s *Sockets) Conn() (*Conn, error) {

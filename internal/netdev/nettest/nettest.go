@@ -113,6 +113,42 @@ func NeedIPv6(tb testing.TB) {
 	}
 }
 
+// NeedLink skips a test if the kernel does not have a type of links (ip-link(8)).
+func NeedLink(tb testing.TB, linkType string) {
+	tb.Helper()
+	node := NewNode(tb)
+	AddDevice(tb, node, "parent")
+	h := OpenHandle(tb, node.Namespace())
+	attrs := netlink.LinkAttrs{Name: "probe", ParentIndex: LinkNamed(tb, node.Namespace(), "parent").Attrs().Index}
+	var probe netlink.Link
+	switch linkType {
+	case "macvlan":
+		probe = &netlink.Macvlan{LinkAttrs: attrs, Mode: netlink.MACVLAN_MODE_BRIDGE}
+	case "ipvlan":
+		probe = &netlink.IPVlan{LinkAttrs: attrs}
+	case "vlan":
+		probe = &netlink.Vlan{LinkAttrs: attrs, VlanId: 5, VlanProtocol: netlink.VLAN_PROTOCOL_8021Q}
+	default:
+		tb.Fatalf("no probe for links of the type %s", linkType)
+	}
+	if err := h.LinkAdd(probe); err != nil {
+		tb.Skipf("needs a kernel with links of the type %s: %v", linkType, err)
+	}
+}
+
+// AddDevice makes a link that stands for a device of a node, up, with a carrier. Its other
+// end is in the same namespace, with an "x" before its name.
+func AddDevice(tb testing.TB, s *link.Sockets, name string) {
+	tb.Helper()
+	h := OpenHandle(tb, s.Namespace())
+	veth := &netlink.Veth{LinkAttrs: netlink.NewLinkAttrs(), PeerName: "x" + name}
+	veth.Name = name
+	if err := h.LinkAdd(veth); err != nil {
+		tb.Fatal(err)
+	}
+	Steps(tb, s, link.Raise(name), link.Raise("x"+name))
+}
+
 // NewNamespace makes a network namespace with a path, as a runtime does. The end of the
 // test removes it.
 func NewNamespace(tb testing.TB) *link.Namespace {

@@ -178,7 +178,7 @@ func (b *bridge) attach(ctx context.Context, ns *link.Namespace, p Interface) (e
 	}
 	defer b.Release(host)
 
-	bridge, err := findBridge(host, p)
+	bridge, err := findBridge(host, &p)
 	if err != nil {
 		return err
 	}
@@ -234,7 +234,9 @@ func validateBridge(p Interface) error {
 	return errors.Join(p.validate(), invalid(fmt.Sprintf("bridge name %q", name), link.CheckName(name)))
 }
 
-func findBridge(host *link.Conn, p Interface) (int, error) {
+// findBridge returns the index of the bridge of an interface, and sets an MTU of 0 to that
+// of the bridge.
+func findBridge(host *link.Conn, p *Interface) (int, error) {
 	name := p.Binding.Bridge.Name
 	index, err := host.Index(name)
 	if err != nil {
@@ -247,10 +249,7 @@ func findBridge(host *link.Conn, p Interface) (int, error) {
 	if index == 0 || mtu == 0 {
 		return 0, fmt.Errorf("%w: %s", link.ErrNoBridge, name)
 	}
-	if p.MTU > mtu {
-		return 0, fmt.Errorf("%w: mtu %d of %s must not be above the %d bytes of bridge %s", link.ErrInvalid, p.MTU, p.Name, mtu, name)
-	}
-	return index, nil
+	return index, p.fitMTU(mtu, "bridge "+name)
 }
 
 // createPair makes the veth. It first removes a link of Fairlead that has its name: an

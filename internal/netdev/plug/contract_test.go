@@ -6,6 +6,8 @@ import (
 	"testing"
 
 	"github.com/vishvananda/netlink"
+	"github.com/vishvananda/netlink/nl"
+	"golang.org/x/sys/unix"
 
 	"fairlead.dev/fairlead/api/v1alpha1"
 	"fairlead.dev/fairlead/internal/netdev/link"
@@ -53,7 +55,7 @@ func TestBridge(t *testing.T) {
 		Invalid: map[string]plug.Interface{
 			"binding must be bridge":             changed(i, func(i *plug.Interface) { i.Binding = v1alpha1.Binding{} }),
 			`bridge name "a/b" must have no`:     changed(i, func(i *plug.Interface) { i.Binding.Bridge = &v1alpha1.BridgeBinding{Name: "a/b"} }),
-			"mtu 0 of eth0 must be from 68 to":   changed(i, func(i *plug.Interface) { i.MTU = 0 }),
+			"mtu 67 of eth0 must be from 68 to":  changed(i, func(i *plug.Interface) { i.MTU = 67 }),
 			`container ID "" must be one word`:   changed(i, func(i *plug.Interface) { i.ContainerID = "" }),
 			`interface name "" must not be empt`: changed(i, func(i *plug.Interface) { i.Name = "" }),
 		},
@@ -94,6 +96,9 @@ func TestAddressOnly(t *testing.T) {
 		},
 	})
 }
+
+// mtu returns the attribute of an MTU.
+func mtu(bytes uint32) *nl.RtAttr { return nl.NewRtAttr(unix.IFLA_MTU, nl.Uint32Attr(bytes)) }
 
 func must(tb testing.TB, err error) {
 	tb.Helper()

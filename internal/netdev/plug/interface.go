@@ -21,10 +21,11 @@ type Interface struct {
 	Name string
 	// Binding names the kind and has the kind's own parameters.
 	Binding v1alpha1.Binding
-	// MAC of the interface inside the sandbox; nil takes a random one.
+	// MAC of the interface inside the sandbox; nil takes a random one, or that of another
+	// link if the kind is a Borrower.
 	MAC net.HardwareAddr
 	// MTU in bytes, at least 68 (1280 with an IPv6 address), and at most that of the
-	// link that the interface is plugged into.
+	// link that the interface is plugged into; 0 means that of this link.
 	MTU int
 	// Addresses of the interface, of both families.
 	Addresses []netip.Prefix
@@ -106,6 +107,9 @@ func (p *Interface) checkMAC() error {
 }
 
 func (p *Interface) checkMTU() error {
+	if p.MTU == 0 {
+		return nil
+	}
 	if p.MTU < link.MinMTU || p.MTU > link.MaxMTU {
 		return fmt.Errorf("must be from %d to %d bytes", link.MinMTU, link.MaxMTU)
 	}
@@ -113,6 +117,19 @@ func (p *Interface) checkMTU() error {
 		return fmt.Errorf("must be at least %d bytes: it has an IPv6 address", link.MinMTUv6)
 	}
 	return nil
+}
+
+// fitMTU sets an MTU of 0 to that of the link that the interface is plugged into, which
+// has a name like "bridge br1". Errors: link.ErrInvalid if the MTU does not fit.
+func (p *Interface) fitMTU(mtu int, into string) error {
+	if p.MTU > mtu {
+		return fmt.Errorf("%w: mtu %d of %s must not be above the %d bytes of %s", link.ErrInvalid, p.MTU, p.Name, mtu, into)
+	}
+	if p.MTU > 0 {
+		return nil
+	}
+	p.MTU = mtu
+	return invalid(fmt.Sprintf("mtu %d of %s, which is that of %s,", mtu, p.Name, into), p.checkMTU())
 }
 
 func (p *Interface) checkGateway(g netip.Addr) error {

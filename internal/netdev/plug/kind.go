@@ -10,6 +10,7 @@ import (
 
 	"github.com/vishvananda/netlink"
 
+	"fairlead.dev/fairlead/api/v1alpha1"
 	"fairlead.dev/fairlead/internal/netdev/link"
 )
 
@@ -29,8 +30,8 @@ type Kind interface {
 	// Make makes an interface in an open namespace, as Plan describes it. On an error it
 	// leaves nothing of its attempt. It replaces the objects of an earlier attempt for
 	// the same interface. Errors: link.ErrInvalid, link.ErrExists if others have the
-	// name, link.ErrNoBridge if the interface's attachment point on the host is missing,
-	// otherwise the kernel's.
+	// name, link.ErrNoBridge, link.ErrNoParent or link.ErrNoLink if the bridge, the parent
+	// or the device of the interface is missing on the host, otherwise the kernel's.
 	Make(ctx context.Context, ns *link.Namespace, i Interface) error
 	// Remove removes the interface and all objects that were made with it, and returns
 	// when they are gone. It returns nil if there are none.
@@ -50,11 +51,25 @@ type Repairer interface {
 	Repair(ctx context.Context, m Made) (bool, error)
 }
 
-// Finder is a Kind whose interfaces have links on the host.
+// Finder is a Kind whose interfaces have links on the host, or leave some there.
 type Finder interface {
 	// Find returns the interfaces of the kind whose links are among all links of the
 	// host.
 	Find(all []netlink.Link) []Found
+}
+
+// Resolver is a Kind whose interfaces exist before they are plugged.
+type Resolver interface {
+	// Resolve completes the Made of an interface with what the kernel knows about it. It
+	// leaves the Made as it is if the interface is not there yet.
+	Resolve(i Interface, m *Made) error
+}
+
+// Borrower is a Kind whose interfaces may have the MAC of another link.
+type Borrower interface {
+	// BorrowsMAC reports whether an interface without a requested MAC has that of another
+	// link, and must not get a random one.
+	BorrowsMAC(b v1alpha1.Binding) bool
 }
 
 // Made describes one interface that was made, or is being made. It is part of a sandbox's
@@ -75,6 +90,15 @@ type Made struct {
 	HostLink string `json:"hostLink,omitempty"`
 	// Bridge is the name of the bridge that HostLink is a port of, if the kind has one.
 	Bridge string `json:"bridge,omitempty"`
+	// Port has the settings of HostLink as a port of Bridge that differ from those of the
+	// default network, nil for none.
+	Port *Port `json:"port,omitempty"`
+	// Parent is the name of the host's link that the interface is made on, if the kind has
+	// one.
+	Parent string `json:"parent,omitempty"`
+	// Device is the device of the host that becomes the interface, as it was before; nil if
+	// the kind has none or the device was not there.
+	Device *Device `json:"device,omitempty"`
 }
 
 // Found is an interface that was found by a link on the host.
@@ -90,3 +114,15 @@ type Found struct {
 // Astray reports whether the link differs from Made: it is down, or not a port of its
 // bridge.
 func (f Found) Astray(m Made) bool { return !f.Up || m.Bridge != "" && f.Bridge != m.Bridge }
+
+// Port has settings of a port of a bridge. The zero value has those of the default
+// network.
+type Port struct {
+	// NoHairpin keeps the bridge from sending frames back out of the port.
+	NoHairpin bool `json:"noHairpin,omitempty"`
+	// Isolated keeps frames of other isolated ports away.
+	Isolated bool `json:"isolated,omitempty"`
+	// VLAN is that of untagged frames, 0 for none. Trunk are the VLANs with tags.
+	VLAN  int32                `json:"vlan,omitempty"`
+	Trunk []v1alpha1.VLANRange `json:"trunk,omitempty"`
+}

@@ -18,6 +18,10 @@ import (
 // Names of kinds, which are the names of the members of v1alpha1.Binding.
 const (
 	KindBridge      = "bridge"
+	KindMacvlan     = "macvlan"
+	KindIPVLAN      = "ipvlan"
+	KindVLAN        = "vlan"
+	KindHostDevice  = "hostDevice"
 	KindAddressOnly = "addressOnly"
 )
 
@@ -36,6 +40,10 @@ type Kinds struct {
 func New(s *link.Sockets) *Kinds {
 	return NewKinds(s, memberOf, map[string]Kind{
 		KindBridge:      Bridge(s),
+		KindMacvlan:     Macvlan(s),
+		KindIPVLAN:      IPVLAN(s),
+		KindVLAN:        VLAN(s),
+		KindHostDevice:  HostDevice(s),
 		KindAddressOnly: AddressOnly(),
 	})
 }
@@ -51,6 +59,14 @@ func memberOf(b v1alpha1.Binding) string {
 	switch {
 	case b.Bridge != nil:
 		return KindBridge
+	case b.Macvlan != nil:
+		return KindMacvlan
+	case b.IPVLAN != nil:
+		return KindIPVLAN
+	case b.VLAN != nil:
+		return KindVLAN
+	case b.HostDevice != nil:
+		return KindHostDevice
 	case b.AddressOnly != nil:
 		return KindAddressOnly
 	}
@@ -70,7 +86,7 @@ func (k *Kinds) kind(field, name string) (Kind, error) {
 }
 
 // Plan validates an interface and returns its Made, to be recorded before Make is called.
-// Errors: link.ErrInvalid.
+// Errors: link.ErrInvalid, for a Resolver also the kernel's.
 func (k *Kinds) Plan(at link.Place, i Interface) (Made, error) {
 	kind, err := k.kind("binding", k.nameOf(i.Binding))
 	if err != nil {
@@ -79,7 +95,21 @@ func (k *Kinds) Plan(at link.Place, i Interface) (Made, error) {
 	if err := kind.Validate(i); err != nil {
 		return Made{}, err
 	}
-	return kind.Plan(at, i), nil
+	m := kind.Plan(at, i)
+	if r, ok := kind.(Resolver); ok {
+		err = r.Resolve(i, &m)
+	}
+	return m, err
+}
+
+// RandomMAC reports whether an interface of a binding has a random MAC if none is
+// requested. It is false for a kind that is a Borrower or that is not known.
+func (k *Kinds) RandomMAC(b v1alpha1.Binding) bool {
+	kind, ok := k.byName[k.nameOf(b)]
+	if borrower, is := kind.(Borrower); is {
+		return !borrower.BorrowsMAC(b)
+	}
+	return ok
 }
 
 // Make makes an interface in an open namespace; on an error it changes nothing.
@@ -148,10 +178,11 @@ func (k *Kinds) Repair(ctx context.Context, m Made) (bool, error) {
 	return false, nil
 }
 
-// Finds reports whether Found lists the interfaces of a binding.
+// Finds reports whether Found lists every interface of a binding: it has a link on the
+// host.
 func (k *Kinds) Finds(b v1alpha1.Binding) bool {
-	_, ok := k.byName[k.nameOf(b)].(Finder)
-	return ok
+	kind, ok := k.byName[k.nameOf(b)]
+	return ok && kind.Plan(link.Place{}, Interface{Binding: b}).HostLink != ""
 }
 
 // Found lists the interfaces of all kinds that have links on the host. It reads the links

@@ -35,12 +35,12 @@ func TestUnknownKind(t *testing.T) {
 	host, pod := nettest.NewHost(t), nettest.NewNamespace(t)
 	kinds := plug.New(host)
 	nothing := podInterface(v1alpha1.Binding{})
-	m := plug.Made{Kind: "macvlan", ContainerID: "c1", Name: "net1"}
+	m := plug.Made{Kind: "sriov", ContainerID: "c1", Name: "net1"}
 	_, plan := kinds.Plan(pod.Place(), nothing)
 	_, gone := kinds.Gone(t.Context(), m)
 	_, differences := kinds.Differences(t.Context(), m, plug.Inspected{})
 	_, repair := kinds.Repair(t.Context(), m)
-	const binding, made = `binding ""`, `kind of interface net1 of container c1 "macvlan"`
+	const binding, made = `binding ""`, `kind of interface net1 of container c1 "sriov"`
 	for _, tt := range []struct {
 		who, says string
 		err       error
@@ -57,7 +57,7 @@ func TestUnknownKind(t *testing.T) {
 		}
 	}
 	invalid := onBridge()
-	invalid.MTU = 0
+	invalid.MTU = 1
 	if _, err := kinds.Plan(pod.Place(), invalid); !errors.Is(err, link.ErrInvalid) {
 		t.Errorf("plan of what is invalid: %v", err)
 	}

@@ -23,8 +23,14 @@ import (
 type Case struct {
 	// New returns the kind on a host, as a starting daemon does.
 	New func(s *link.Sockets) plug.Kind
-	// Interface can be made on a host that has the bridge nettest.DefaultBridge.
+	// Host makes on a host, beside the bridge nettest.DefaultBridge, the links that the
+	// interface needs; nil makes none.
+	Host func(tb testing.TB, s *link.Sockets)
+	// Interface can be made on such a host.
 	Interface plug.Interface
+	// StandIns are links of the host that end with the namespace. They stand for devices,
+	// which the kernel returns to the host.
+	StandIns []string
 	// Foreign is true if another plugin makes the interface: Make and Remove do nothing.
 	Foreign bool
 	// HostLink is true if the interface has a link on the host.
@@ -74,6 +80,9 @@ type testHost struct {
 func (c *Case) newHost(t *testing.T) *testHost {
 	t.Helper()
 	w := &testHost{host: nettest.NewHost(t), pod: nettest.NewNamespace(t)}
+	if c.Host != nil {
+		c.Host(t, w.host)
+	}
 	w.kind = c.New(w.host)
 	w.hostLinks, w.podLinks = nettest.LinkNames(t, w.host.Namespace()), nettest.LinkNames(t, w.pod)
 	return w
@@ -229,7 +238,8 @@ func (c *Case) gone(t *testing.T) {
 	w.isGone(t, m, "the namespace has ended", true)
 	w.remove(t, m)
 	w.isGone(t, m, "removed", true)
-	if diff := cmp.Diff(w.hostLinks, nettest.LinkNames(t, w.host.Namespace())); diff != "" {
+	want := slices.DeleteFunc(w.hostLinks, func(name string) bool { return slices.Contains(c.StandIns, name) })
+	if diff := cmp.Diff(want, nettest.LinkNames(t, w.host.Namespace())); diff != "" {
 		t.Errorf("links of the host after all (-before +after):\n%s", diff)
 	}
 }

@@ -1,0 +1,177 @@
+package link
+
+import (
+	"context"
+	"errors"
+	"os"
+	"path/filepath"
+
+	"github.com/vishvananda/netlink"
+	"github.com/vishvananda/netlink/nl"
+	"golang.org/x/sys/unix"
+)
+
+// noNamespaceID is NETNSA_NSID_NOT_ASSIGNED of linux/net_namespace.h. In a request it
+// leaves the choice to the kernel.
+const noNamespaceID = -1
+
+// targetNSID is NETNSA_TARGET_NSID of linux/net_namespace.h.
+const targetNSID = 4
+
+// Elsewhere is a link in another namespace than the host's. The host has an ID for the
+// namespace, which works also if no path leads to the namespace any more. The kernel may
+// reuse the ID after the namespace has ended.
+type Elsewhere struct {
+	netlink.Link
+	// Namespace is the host's ID for the namespace of the link.
+	Namespace int
+	// Parent is the index of the link's parent, 0 if it has none on the host.
+	Parent int
+}
+
+// Know returns the step that gives the host an ID for a namespace, by its file
+// descriptor. The kernel gives it only one.
+func Know(namespace int) Step {
+	chosen := int32(noNamespaceID)
+	req := nl.NewNetlinkRequest(unix.RTM_NEWNSID, 0)
+	req.AddData(nl.NewRtGenMsg())
+	req.AddData(nl.NewRtAttr(netlink.NETNSA_FD, nl.Uint32Attr(uint32(namespace))))
+	req.AddData(nl.NewRtAttr(netlink.NETNSA_NSID, nl.Uint32Attr(uint32(chosen))))
+	return Step{What: "giving the namespace of the sandbox an ID", Req: req, Optional: true}
+}
+
+// Elsewhere lists the links of all namespaces that the host has an ID for. A namespace
+// that ends meanwhile is left out.
+func (s *Sockets) Elsewhere(ctx context.Context) (links []Elsewhere, err error) {
+	home, err := s.Home()
+	if err != nil {
+		return nil, err
+	}
+	err = s.In(func() error {
+		ids, err := Dump(ctx, "listing namespaces", namespaceIDs)
+		if err != nil {
+			return err
+		}
+		for _, id := range ids {
+			host, err := askNamespaceID(home.FD(), id)
+			if err != nil {
+				continue // the namespace has ended
+			}
+			in, err := Dump(ctx, "listing the links of a namespace", func() ([]netlink.Link, error) { return linksIn(id) })
+			if errors.Is(err, unix.EINVAL) {
+				continue // the namespace has ended
+			}
+			if err != nil {
+				return err
+			}
+			for _, l := range in {
+				e := Elsewhere{Link: l, Namespace: id}
+				if host >= 0 && l.Attrs().NetNsID == host {
+					e.Parent = l.Attrs().ParentIndex
+				}
+				links = append(links, e)
+			}
+		}
+		return nil
+	})
+	return links, err
+}
+
+// NamespaceID returns the host's ID for an open namespace, negative if it has none.
+func (s *Sockets) NamespaceID(ns *Namespace) (int, error) {
+	h, err := s.Handle()
+	if err != nil {
+		return 0, err
+	}
+	defer h.Close()
+	return h.GetNetNsIdByFd(ns.FD())
+}
+
+// RemoveElsewhere returns the step that removes a link in another namespace.
+func RemoveElsewhere(l Elsewhere) Step {
+	req := nl.NewNetlinkRequest(unix.RTM_DELLINK, 0)
+	msg := nl.NewIfInfomsg(unix.AF_UNSPEC)
+	msg.Index = int32(l.Attrs().Index)
+	req.AddData(msg)
+	req.AddData(nl.NewRtAttr(unix.IFLA_TARGET_NETNSID, nl.Uint32Attr(uint32(l.Namespace))))
+	return Step{What: "removing " + l.Attrs().Name + " in another namespace", Req: req}
+}
+
+// namespaceIDs lists the IDs that the calling thread's namespace has for others.
+func namespaceIDs() (ids []int, err error) {
+	req := nl.NewNetlinkRequest(unix.RTM_GETNSID, unix.NLM_F_DUMP)
+	req.AddData(nl.NewRtGenMsg())
+	msgs, err := req.Execute(unix.NETLINK_ROUTE, unix.RTM_NEWNSID)
+	for _, m := range msgs {
+		if id, parseErr := namespaceID(m); parseErr == nil && id >= 0 {
+			ids = append(ids, id)
+		}
+	}
+	return ids, err
+}
+
+// askNamespaceID returns the ID that a namespace, given by its own ID, has for the one of
+// a file descriptor.
+func askNamespaceID(fd, in int) (int, error) {
+	req := nl.NewNetlinkRequest(unix.RTM_GETNSID, 0)
+	req.AddData(nl.NewRtGenMsg())
+	req.AddData(nl.NewRtAttr(netlink.NETNSA_FD, nl.Uint32Attr(uint32(fd))))
+	req.AddData(nl.NewRtAttr(targetNSID, nl.Uint32Attr(uint32(in))))
+	msgs, err := req.Execute(unix.NETLINK_ROUTE, unix.RTM_NEWNSID)
+	if err != nil || len(msgs) == 0 {
+		return noNamespaceID, err
+	}
+	return namespaceID(msgs[0])
+}
+
+func namespaceID(message []byte) (int, error) {
+	attrs, err := nl.ParseRouteAttr(message[nl.DeserializeRtGenMsg(message).Len():])
+	for _, a := range attrs {
+		if a.Attr.Type == netlink.NETNSA_NSID && len(a.Value) >= 4 {
+			return int(int32(nl.NativeEndian().Uint32(a.Value))), nil
+		}
+	}
+	return noNamespaceID, err
+}
+
+// linksIn lists the links of a namespace by the ID that the calling thread's namespace
+// has for it.
+func linksIn(namespace int) ([]netlink.Link, error) {
+	req := nl.NewNetlinkRequest(unix.RTM_GETLINK, unix.NLM_F_DUMP)
+	req.AddData(nl.NewIfInfomsg(unix.AF_UNSPEC))
+	req.AddData(nl.NewRtAttr(unix.IFLA_TARGET_NETNSID, nl.Uint32Attr(uint32(namespace))))
+	msgs, err := req.Execute(unix.NETLINK_ROUTE, unix.RTM_NEWLINK)
+	if err != nil {
+		return nil, err
+	}
+	links := make([]netlink.Link, 0, len(msgs))
+	for _, m := range msgs {
+		l, err := netlink.LinkDeserialize(nil, m)
+		if err != nil {
+			return nil, err
+		}
+		links = append(links, l)
+	}
+	return links, nil
+}
+
+// Ended reports whether there is evidence that the namespace with an ID is not that of a
+// sandbox any more: the path of the sandbox does not exist, or leads to another
+// namespace. It is false in case of doubt.
+func (s *Sockets) Ended(path string, id int) bool {
+	if !filepath.IsAbs(path) {
+		return false
+	}
+	ns, err := OpenAnyNamespace(path)
+	var not *notNamespaceError
+	if errors.As(err, &not) && not.missing {
+		_, err := os.Stat(filepath.Dir(path))
+		return err == nil
+	}
+	if err != nil {
+		return false
+	}
+	defer ns.Close() //nolint:errcheck // it was only read
+	now, err := s.NamespaceID(ns)
+	return err == nil && now != id
+}

@@ -1,0 +1,47 @@
+package plug
+
+import (
+	"errors"
+	"fmt"
+	"maps"
+	"slices"
+
+	"github.com/vishvananda/netlink"
+	"github.com/vishvananda/netlink/nl"
+
+	"fairlead.dev/fairlead/api/v1alpha1"
+	"fairlead.dev/fairlead/internal/netdev/link"
+)
+
+var ipvlanModes = map[string]netlink.IPVlanMode{
+	"l2": netlink.IPVLAN_MODE_L2, "l3": netlink.IPVLAN_MODE_L3, "l3s": netlink.IPVLAN_MODE_L3S,
+}
+
+// IPVLAN returns the kind KindIPVLAN, over sockets on the host.
+func IPVLAN(s *link.Sockets) Kind {
+	return &child{s, childType{
+		kind: KindIPVLAN, linkType: "ipvlan",
+		parent: func(b v1alpha1.Binding) (string, bool) {
+			if b.IPVLAN == nil {
+				return "", false
+			}
+			return b.IPVLAN.Parent, true
+		},
+		check: checkIPVLAN,
+		data: func(data *nl.RtAttr, b v1alpha1.Binding) {
+			data.AddRtAttr(nl.IFLA_IPVLAN_MODE, nl.Uint16Attr(uint16(ipvlanModes[b.IPVLAN.Mode])))
+		},
+		borrows: func(v1alpha1.Binding) bool { return true },
+	}}
+}
+
+func checkIPVLAN(i Interface) error {
+	var errs []error
+	if i.MAC != nil {
+		errs = append(errs, invalid(fmt.Sprintf("mac %s of %s", i.MAC, i.Name), errors.New("must not be set: ipvlan has the MAC of its parent")))
+	}
+	if _, ok := ipvlanModes[i.Binding.IPVLAN.Mode]; !ok {
+		errs = append(errs, invalid(fmt.Sprintf("mode %q of %s", i.Binding.IPVLAN.Mode, i.Name), fmt.Errorf("must be one of %q", slices.Sorted(maps.Keys(ipvlanModes)))))
+	}
+	return errors.Join(errs...)
+}
