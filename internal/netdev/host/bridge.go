@@ -145,6 +145,9 @@ func (r *hostRun) adoptOrphans(ctx context.Context) {
 		if !ok || l.ContainerID == "" || dev.Attrs().MasterIndex != 0 {
 			continue // an interface without an alias may still be under construction
 		}
+		if l.Bridge != "" && l.Bridge != r.want.Bridge {
+			continue // it lost another bridge
+		}
 		err := r.host.LinkSetMasterByIndex(dev, r.bridge)
 		if err == nil {
 			err = r.conn.Do(plug.Reflect(l.Index)) // this setting was lost with the bridge

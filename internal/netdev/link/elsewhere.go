@@ -5,6 +5,7 @@ import (
 	"errors"
 	"os"
 	"path/filepath"
+	"slices"
 
 	"github.com/vishvananda/netlink"
 	"github.com/vishvananda/netlink/nl"
@@ -14,9 +15,6 @@ import (
 // noNamespaceID is NETNSA_NSID_NOT_ASSIGNED of linux/net_namespace.h. In a request it
 // leaves the choice to the kernel.
 const noNamespaceID = -1
-
-// targetNSID is NETNSA_TARGET_NSID of linux/net_namespace.h.
-const targetNSID = 4
 
 // Elsewhere is a link in another namespace than the host's. The host has an ID for the
 // namespace, which works also if no path leads to the namespace any more. The kernel may
@@ -53,10 +51,6 @@ func (s *Sockets) Elsewhere(ctx context.Context) (links []Elsewhere, err error) 
 			return err
 		}
 		for _, id := range ids {
-			host, err := askNamespaceID(home.FD(), id)
-			if err != nil {
-				continue // the namespace has ended
-			}
 			in, err := Dump(ctx, "listing the links of a namespace", func() ([]netlink.Link, error) { return linksIn(id) })
 			if errors.Is(err, unix.EINVAL) {
 				continue // the namespace has ended
@@ -65,16 +59,27 @@ func (s *Sockets) Elsewhere(ctx context.Context) (links []Elsewhere, err error) 
 				return err
 			}
 			for _, l := range in {
-				e := Elsewhere{Link: l, Namespace: id}
-				if host >= 0 && l.Attrs().NetNsID == host {
-					e.Parent = l.Attrs().ParentIndex
-				}
-				links = append(links, e)
+				links = append(links, Elsewhere{Link: l, Namespace: id})
 			}
 		}
 		return nil
 	})
-	return links, err
+	if err != nil {
+		return nil, err
+	}
+	// The kernel names the namespace of a parent as the host does. It gives the host an ID
+	// of its own for that.
+	own, err := s.NamespaceID(home)
+	if err != nil {
+		return nil, err
+	}
+	links = slices.DeleteFunc(links, func(l Elsewhere) bool { return own >= 0 && l.Namespace == own })
+	for n, l := range links {
+		if a := l.Attrs(); own >= 0 && a.NetNsID == own {
+			links[n].Parent = a.ParentIndex
+		}
+	}
+	return links, nil
 }
 
 // NamespaceID returns the host's ID for an open namespace, negative if it has none.
@@ -108,20 +113,6 @@ func namespaceIDs() (ids []int, err error) {
 		}
 	}
 	return ids, err
-}
-
-// askNamespaceID returns the ID that a namespace, given by its own ID, has for the one of
-// a file descriptor.
-func askNamespaceID(fd, in int) (int, error) {
-	req := nl.NewNetlinkRequest(unix.RTM_GETNSID, 0)
-	req.AddData(nl.NewRtGenMsg())
-	req.AddData(nl.NewRtAttr(netlink.NETNSA_FD, nl.Uint32Attr(uint32(fd))))
-	req.AddData(nl.NewRtAttr(targetNSID, nl.Uint32Attr(uint32(in))))
-	msgs, err := req.Execute(unix.NETLINK_ROUTE, unix.RTM_NEWNSID)
-	if err != nil || len(msgs) == 0 {
-		return noNamespaceID, err
-	}
-	return namespaceID(msgs[0])
 }
 
 func namespaceID(message []byte) (int, error) {

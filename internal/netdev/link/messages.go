@@ -29,6 +29,16 @@ func Raise(name string) Step {
 	return Step{What: "setting up " + name, Req: req}
 }
 
+// Lower returns the step that sets a link down.
+func Lower(name string) Step {
+	req := nl.NewNetlinkRequest(unix.RTM_SETLINK, 0)
+	msg := nl.NewIfInfomsg(unix.AF_UNSPEC)
+	msg.Change = unix.IFF_UP
+	req.AddData(msg)
+	req.AddData(nl.NewRtAttr(unix.IFLA_IFNAME, nl.ZeroTerminated(name)))
+	return Step{What: "setting down " + name, Req: req}
+}
+
 // UpMessage returns the beginning of a message that sets a link up.
 func UpMessage() *nl.IfInfomsg {
 	msg := nl.NewIfInfomsg(unix.AF_UNSPEC)

@@ -290,20 +290,26 @@ func OpenHandle(tb testing.TB, ns *link.Namespace) *netlink.Handle {
 	return h
 }
 
-// LinkNamed returns a link of a namespace.
+// LinkNamed returns a link of a namespace. It leaves no socket open, which would hold the
+// namespace.
 func LinkNamed(tb testing.TB, ns *link.Namespace, name string) netlink.Link {
 	tb.Helper()
-	link, err := OpenHandle(tb, ns).LinkByName(name)
+	h := OpenHandle(tb, ns)
+	defer h.Close()
+	link, err := h.LinkByName(name)
 	if err != nil {
 		tb.Fatalf("looking at %s: %v", name, err)
 	}
 	return link
 }
 
-// LinkNames lists the links of a namespace, in order.
+// LinkNames lists the links of a namespace, in order. It leaves no socket open, which would
+// hold the namespace.
 func LinkNames(tb testing.TB, ns *link.Namespace) []string {
 	tb.Helper()
-	links, err := OpenHandle(tb, ns).LinkList()
+	h := OpenHandle(tb, ns)
+	defer h.Close()
+	links, err := h.LinkList()
 	if err != nil {
 		tb.Fatal(err)
 	}

@@ -6,6 +6,7 @@ import (
 	"fmt"
 	"slices"
 	"strings"
+	"sync"
 
 	"github.com/vishvananda/netlink"
 	"github.com/vishvananda/netlink/nl"
@@ -22,6 +23,7 @@ type bridge struct {
 	// plugging has an entry for each interface that is being plugged.
 	plugging chan struct{}
 	removals singleflight.Group // by name of the host end
+	bridges  sync.Mutex         // held while a bridge is made or changed
 }
 
 // maxPlugging is how many interfaces are plugged at once. The kernel changes one link
@@ -41,8 +43,8 @@ func (*bridge) Validate(i Interface) error { return validateBridge(i) }
 
 func (*bridge) Plan(at link.Place, i Interface) Made {
 	m := Made{Kind: KindBridge, ContainerID: i.ContainerID, Name: i.Name, Namespace: at, HostLink: HostName(i.ContainerID, i.Name)}
-	if i.Binding.Bridge != nil {
-		m.Bridge = i.Binding.Bridge.Name
+	if b := i.Binding.Bridge; b != nil {
+		m.Bridge, m.Port = b.Name, portOf(b)
 	}
 	return m
 }
@@ -101,8 +103,10 @@ func (b *bridge) renamed(ctx context.Context, m Made) (bool, error) {
 	}
 	defer h.Close()
 	all, err := link.Dump(ctx, "listing links", h.LinkList)
-	alias := hostAlias(m.ContainerID, m.Name)
-	return slices.ContainsFunc(all, func(l netlink.Link) bool { return l.Type() == "veth" && l.Attrs().Alias == alias }), err
+	return slices.ContainsFunc(all, func(l netlink.Link) bool {
+		containerID, name, _, ok := parseAlias(l.Attrs().Alias)
+		return ok && l.Type() == "veth" && containerID == m.ContainerID && name == m.Name
+	}), err
 }
 
 func (b *bridge) Differences(_ context.Context, m Made, inside Inspected) (diffs []string, err error) {
@@ -147,7 +151,7 @@ func (b *bridge) Repair(_ context.Context, m Made) (bool, error) {
 		return false, nil
 	}
 	// An error of LinkState recurs in the attempt.
-	if err := b.repairHostEnd(m.HostLink, m.Bridge); err != nil {
+	if err := b.repairHostEnd(m.HostLink, m.Bridge, m.Port); err != nil {
 		return false, err
 	}
 	return true, nil
@@ -178,13 +182,16 @@ func (b *bridge) attach(ctx context.Context, ns *link.Namespace, p Interface) (e
 	}
 	defer b.Release(host)
 
+	if err := b.prepareBridge(ctx, p); err != nil {
+		return err
+	}
 	bridge, err := findBridge(host, &p)
 	if err != nil {
 		return err
 	}
 	plan := pair{
 		host: HostName(p.ContainerID, p.Name), hostMAC: RandomMAC(), bridge: bridge,
-		peer: p.Name, peerMAC: p.MAC, mtu: p.MTU, namespace: ns.FD(),
+		port: portOf(p.Binding.Bridge), peer: p.Name, peerMAC: p.MAC, mtu: p.MTU, namespace: ns.FD(),
 	}
 	if plan.peerMAC == nil {
 		plan.peerMAC = RandomMAC()
@@ -205,6 +212,9 @@ func (b *bridge) attach(ctx context.Context, ns *link.Namespace, p Interface) (e
 		return err
 	}
 	if err := host.Do(b.hostSteps(p, plan)...); err != nil {
+		return err
+	}
+	if err := b.setPort(plan.host, plan.port); err != nil {
 		return err
 	}
 	if err := ctx.Err(); err != nil {
@@ -230,8 +240,7 @@ func validateBridge(p Interface) error {
 	if p.Binding.Bridge == nil {
 		return errors.Join(p.validate(), invalid("binding", errors.New("must be bridge, with the name of a bridge")))
 	}
-	name := p.Binding.Bridge.Name
-	return errors.Join(p.validate(), invalid(fmt.Sprintf("bridge name %q", name), link.CheckName(name)))
+	return errors.Join(p.validate(), checkBridge(p.Binding.Bridge))
 }
 
 // findBridge returns the index of the bridge of an interface, and sets an MTU of 0 to that
@@ -310,7 +319,7 @@ func (b *bridge) clearLeftover(ctx context.Context, ns *link.Namespace, name str
 }
 
 func (b *bridge) hostSteps(p Interface, plan pair) []link.Step {
-	steps := []link.Step{ownHost(plan.host, hostAlias(p.ContainerID, p.Name), b.IPv6)}
+	steps := []link.Step{ownHost(plan.host, longAlias(p.ContainerID, p.Name, p.Binding.Bridge.Name), plan.port, b.IPv6)}
 	for _, a := range p.Addresses {
 		if a.IsSingleIP() {
 			steps = append(steps, knowNeighbour(plan.bridge, a.Addr(), plan.peerMAC))
@@ -321,7 +330,7 @@ func (b *bridge) hostSteps(p Interface, plan pair) []link.Step {
 
 // repairHostEnd sets a host end up and makes it a port of the bridge again, as Make did.
 // Errors: link.ErrNoBridge, otherwise the kernel's.
-func (b *bridge) repairHostEnd(hostName, bridge string) error {
+func (b *bridge) repairHostEnd(hostName, bridge string, port *Port) error {
 	if !isHostName(hostName) {
 		return fmt.Errorf("%w: %q must be the name of a host end", link.ErrInvalid, hostName)
 	}
@@ -337,14 +346,19 @@ func (b *bridge) repairHostEnd(hostName, bridge string) error {
 	if index == 0 {
 		return fmt.Errorf("%w: %s", link.ErrNoBridge, bridge)
 	}
-	up := link.Raise(hostName)
-	up.Req.AddData(nl.NewRtAttr(unix.IFLA_MASTER, nl.Uint32Attr(uint32(index))))
-	if err := c.Do(up); err != nil {
+	master := link.SetLink(hostName, "bridge", nl.NewRtAttr(unix.IFLA_MASTER, nl.Uint32Attr(uint32(index))))
+	if err := c.Do(link.Lower(hostName), master); err != nil { // without its settings it must carry nothing
 		return err
 	}
 	end, err := c.Index(hostName)
 	if err != nil {
 		return err
 	}
-	return c.Do(Reflect(end)) // the setting was lost with the bridge
+	if err := c.Do(reflect(end, port)); err != nil { // these settings were lost with the bridge
+		return err
+	}
+	if err := b.setPort(hostName, port); err != nil {
+		return err
+	}
+	return c.Do(link.Raise(hostName))
 }

@@ -216,7 +216,7 @@ func TestAttachRefuses(t *testing.T) {
 		{"no container", edit(func(p *Interface) { p.ContainerID = "" }), link.ErrInvalid, "container ID"},
 		{"long container", edit(func(p *Interface) { p.ContainerID = strings.Repeat("x", 250) }), link.ErrInvalid, "9 bytes too long"},
 		{"group MAC", edit(func(p *Interface) { p.MAC = net.HardwareAddr{1, 0, 0x5e, 0, 0, 1} }), link.ErrInvalid, "01:00:5e:00:00:01"},
-		{"no mtu", edit(func(p *Interface) { p.MTU = 0 }), link.ErrInvalid, "mtu 0 of eth0 must be from 68"},
+		{"mtu too small", edit(func(p *Interface) { p.MTU = 67 }), link.ErrInvalid, "mtu 67 of eth0 must be from 68"},
 		{"mtu too small for IPv6", edit(func(p *Interface) { p.Addresses[0] = nettest.Prefix("fd00::1/128"); p.Gateways = nil; p.MTU = 1000 }), link.ErrInvalid, "at least 1280"},
 		{"address without value", edit(func(p *Interface) { p.Addresses[0] = netip.Prefix{} }), link.ErrInvalid, "address"},
 		{"gateway of the other family", edit(func(p *Interface) { p.Gateways[0] = nettest.Addr("fe80::1") }), link.ErrInvalid, "fe80::1"},

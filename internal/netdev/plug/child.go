@@ -5,7 +5,6 @@ import (
 	"errors"
 	"fmt"
 	"slices"
-	"strings"
 
 	"github.com/vishvananda/netlink"
 	"github.com/vishvananda/netlink/nl"
@@ -96,7 +95,7 @@ func (c *child) Make(ctx context.Context, ns *link.Namespace, i Interface) (err 
 	}
 	created = true
 	err = ns.With(func(conn *link.Conn) error {
-		alias := childAlias(i.ContainerID, i.Name, ns.Path())
+		alias := longAlias(i.ContainerID, i.Name, ns.Path()) // the path is the evidence that a sandbox lives
 		return conn.Do(link.SetLink(i.Name, "alias", nl.NewRtAttr(unix.IFLA_IFALIAS, []byte(alias))))
 	})
 	if err != nil {
@@ -258,7 +257,7 @@ func (c *child) removeElsewhere(ctx context.Context, m Made) error {
 }
 
 // owns reports whether a link is the interface. Its alias names the interface, or is not
-// set yet.
+// set yet. A sandbox may have changed it.
 func (c *child) owns(l netlink.Link, m Made) bool {
 	a := l.Attrs()
 	if l.Type() != c.linkType {
@@ -267,25 +266,8 @@ func (c *child) owns(l netlink.Link, m Made) bool {
 	if a.Alias == "" {
 		return a.Name == m.Name && a.Group == LinkGroup
 	}
-	containerID, name, _, ok := parseChildAlias(a.Alias)
+	containerID, name, _, ok := parseAlias(a.Alias)
 	return ok && containerID == m.ContainerID && name == m.Name
-}
-
-// childAlias returns the alias of an interface: its owner, and the path of its namespace
-// if the path fits.
-func childAlias(containerID, name, path string) string {
-	alias := hostAlias(containerID, name)
-	if long := alias + " " + path; len(long) <= link.MaxAliasLength && !strings.Contains(path, " ") {
-		return long
-	}
-	return alias
-}
-
-// parseChildAlias returns the parts of a childAlias. A sandbox may have changed it.
-func parseChildAlias(alias string) (containerID, name, path string, ok bool) {
-	containerID, rest, ok := parseAlias(alias)
-	name, path, _ = strings.Cut(rest, " ")
-	return containerID, name, path, ok
 }
 
 // notHost returns link.ErrNotNamespace if a namespace is the host's.

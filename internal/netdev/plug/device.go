@@ -39,7 +39,7 @@ func deviceOf(l netlink.Link) Device {
 }
 
 // A mark is the alias of a device that is the interface of a sandbox, or is becoming one:
-// the words of hostAlias, the path of the namespace, and the former state of the device.
+// the words of ownerAlias, the path of the namespace, and the former state of the device.
 // It moves with the device, and the device is given back by it alone.
 type mark struct {
 	containerID, name, path string
@@ -62,7 +62,7 @@ func (m mark) words() (string, error) {
 		return s
 	}
 	alias := strings.Join([]string{
-		hostAlias(m.containerID, m.name), word(url.PathEscape(m.path)), m.former.Name, strconv.Itoa(m.former.MTU), word(m.former.MAC), up,
+		ownerAlias(m.containerID, m.name), word(url.PathEscape(m.path)), m.former.Name, strconv.Itoa(m.former.MTU), word(m.former.MAC), up,
 	}, " ")
 	if m.former.Alias != "" {
 		alias += " " + m.former.Alias
@@ -129,7 +129,7 @@ func refusal(dev netlink.Link, onHost []netlink.Link, elsewhere []link.Elsewhere
 	}
 	for _, l := range elsewhere {
 		if l.Parent == a.Index && l.Type() != "veth" {
-			if containerID, name, _, ok := parseChildAlias(l.Attrs().Alias); ok {
+			if containerID, name, _, ok := parseAlias(l.Attrs().Alias); ok {
 				return "it is the parent of interface " + name + " of container " + containerID
 			}
 			return "it is the parent of " + l.Attrs().Name + " in another namespace"

@@ -40,17 +40,30 @@ func isHostName(name string) bool {
 	return strings.Trim(digits, "abcdefghijklmnopqrstuvwxyz234567") == ""
 }
 
-// hostAlias returns the alias of a host end, which names its owner without a record.
-func hostAlias(containerID, ifname string) string {
+// ownerAlias returns the words with which the alias of every link of a sandbox begins. They
+// name the owner without a record.
+func ownerAlias(containerID, ifname string) string {
 	return link.AliasPrefix + containerID + " " + ifname
 }
 
-func parseAlias(alias string) (containerID, ifname string, ok bool) {
-	rest, ok := strings.CutPrefix(alias, link.AliasPrefix)
-	if !ok {
-		return "", "", false
+// longAlias returns an ownerAlias with one word more, if the word fits.
+func longAlias(containerID, ifname, word string) string {
+	alias := ownerAlias(containerID, ifname)
+	if long := alias + " " + word; len(long) <= link.MaxAliasLength && !strings.Contains(word, " ") {
+		return long
 	}
-	return strings.Cut(rest, " ")
+	return alias
+}
+
+// parseAlias returns the owner in an alias, and the rest of the alias.
+func parseAlias(alias string) (containerID, ifname, rest string, ok bool) {
+	words, ok := strings.CutPrefix(alias, link.AliasPrefix)
+	if !ok {
+		return "", "", "", false
+	}
+	containerID, words, ok = strings.Cut(words, " ")
+	ifname, rest, _ = strings.Cut(words, " ")
+	return containerID, ifname, rest, ok
 }
 
 // detach removes the host end with this name, and with it the other end. It returns when
@@ -119,8 +132,8 @@ func (b *bridge) linkIndex(name string) (int, error) {
 
 // FoundEnd returns the interface of a host end, false if the link is no host end of
 // Fairlead. A host end is a veth with a name of the right form. Its alias is set after
-// its creation, so it may be empty, but must not contradict the name. FoundEnd leaves
-// Bridge empty, since a link alone does not name it.
+// its creation, so it may be empty, but must not contradict the name. Bridge is that of the
+// alias, "" if the alias names none.
 func FoundEnd(l netlink.Link) (Found, bool) {
 	a := l.Attrs()
 	if l.Type() != "veth" || !isHostName(a.Name) {
@@ -130,7 +143,7 @@ func FoundEnd(l netlink.Link) (Found, bool) {
 	if a.Alias == "" {
 		return f, true
 	}
-	containerID, name, ok := parseAlias(a.Alias)
-	f.ContainerID, f.Name = containerID, name
+	containerID, name, bridge, ok := parseAlias(a.Alias)
+	f.ContainerID, f.Name, f.Bridge = containerID, name, bridge
 	return f, ok && HostName(containerID, name) == a.Name
 }

@@ -87,7 +87,7 @@ func TestMendHostEnd(t *testing.T) {
 	see(link.State{Index: end.Index})
 	found(false, "")
 	for range 2 {
-		if err := k.repairHostEnd(end.Name, nettest.DefaultBridge); err != nil {
+		if err := k.repairHostEnd(end.Name, nettest.DefaultBridge, nil); err != nil {
 			t.Fatal(err)
 		}
 		see(want)
@@ -96,10 +96,10 @@ func TestMendHostEnd(t *testing.T) {
 		}
 	}
 
-	if err := k.repairHostEnd(end.Name, "br9"); !errors.Is(err, link.ErrNoBridge) {
+	if err := k.repairHostEnd(end.Name, "br9", nil); !errors.Is(err, link.ErrNoBridge) {
 		t.Errorf("without a bridge: %v", err)
 	}
-	if err := k.repairHostEnd("eth0", nettest.DefaultBridge); !errors.Is(err, link.ErrInvalid) {
+	if err := k.repairHostEnd("eth0", nettest.DefaultBridge, nil); !errors.Is(err, link.ErrInvalid) {
 		t.Errorf("a link that is no host end: %v", err)
 	}
 	if _, err := k.LinkState("none9"); !errors.Is(err, link.ErrNoLink) {

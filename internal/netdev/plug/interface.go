@@ -93,7 +93,7 @@ func (p *Interface) checkContainer() error {
 	if p.ContainerID == "" || strings.ContainsAny(p.ContainerID, " \x00\n") {
 		return errors.New("must be one word")
 	}
-	if over := len(hostAlias(p.ContainerID, p.Name)) - link.MaxAliasLength; over > 0 {
+	if over := len(ownerAlias(p.ContainerID, p.Name)) - link.MaxAliasLength; over > 0 {
 		return fmt.Errorf("is %d bytes too long", over)
 	}
 	return nil

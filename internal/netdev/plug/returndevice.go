@@ -82,7 +82,7 @@ func (d *hostDevice) unreachable(ctx context.Context, m Made) error {
 	}
 	for _, l := range all {
 		if m.marks(l.Attrs().Alias) {
-			return fmt.Errorf("interface %s of container %s is a device in a namespace that a process holds after its path %q is gone: end the process, or let this program see the processes of the host", m.Name, m.ContainerID, m.Namespace.Path)
+			return fmt.Errorf("interface %s of container %s is a device in a namespace that has not ended, although its path %q is gone: the kernel is still removing it, or a process holds it that this program does not see: end that process", m.Name, m.ContainerID, m.Namespace.Path)
 		}
 	}
 	return nil

@@ -22,7 +22,8 @@ const LinkGroup = 158
 type pair struct {
 	host      string
 	hostMAC   net.HardwareAddr
-	bridge    int // index
+	bridge    int   // index
+	port      *Port // settings of the port, nil for those of the default network
 	peer      string
 	peerMAC   net.HardwareAddr
 	mtu       int
@@ -80,11 +81,11 @@ func nameHost(name, alias string, ipv6 bool) link.Step {
 	return link.Step{What: "naming the owner of host end " + name, Req: req}
 }
 
-// ownHost names a host end and makes the bridge reflect its frames, in one message.
-func ownHost(name, alias string, ipv6 bool) link.Step {
+// ownHost names a host end and sets its port, in one message.
+func ownHost(name, alias string, port *Port, ipv6 bool) link.Step {
 	s := nameHost(name, alias, ipv6)
 	s.Req.Type = unix.RTM_NEWLINK
-	s.Req.AddData(reflecting())
+	s.Req.AddData(portSettings(port))
 	return s
 }
 
@@ -92,21 +93,30 @@ func ownHost(name, alias string, ipv6 bool) link.Step {
 // (hairpin mode). A pod that reaches itself through a Service or a host port is bridged,
 // not routed, if the packet filter sees bridged packets. That is the default as soon as
 // the module br_netfilter is loaded.
-func Reflect(index int) link.Step {
+func Reflect(index int) link.Step { return reflect(index, nil) }
+
+// reflect is Reflect for a port whose settings may differ.
+func reflect(index int, port *Port) link.Step {
 	req := nl.NewNetlinkRequest(unix.RTM_NEWLINK, 0)
 	msg := nl.NewIfInfomsg(unix.AF_UNSPEC)
 	msg.Index = int32(index)
 	req.AddData(msg)
-	req.AddData(reflecting())
+	req.AddData(portSettings(port))
 	return link.Step{What: "having the bridge reflect frames", Req: req}
 }
 
-// reflecting returns the port setting of Reflect. Only RTM_NEWLINK takes it together with
-// other attributes of a link.
-func reflecting() *nl.RtAttr {
+// portSettings returns the settings of a port, as Reflect describes them if port is nil.
+// Only RTM_NEWLINK takes them together with other attributes of a link.
+func portSettings(port *Port) *nl.RtAttr {
 	info := nl.NewRtAttr(unix.IFLA_LINKINFO, nil)
 	info.AddRtAttr(nl.IFLA_INFO_SLAVE_KIND, nl.NonZeroTerminated("bridge"))
-	info.AddRtAttr(nl.IFLA_INFO_SLAVE_DATA, nil).AddRtAttr(nl.IFLA_BRPORT_MODE, nl.Uint8Attr(1))
+	data := info.AddRtAttr(nl.IFLA_INFO_SLAVE_DATA, nil)
+	if port == nil || !port.NoHairpin {
+		data.AddRtAttr(nl.IFLA_BRPORT_MODE, nl.Uint8Attr(1))
+	}
+	if port != nil && port.Isolated {
+		data.AddRtAttr(nl.IFLA_BRPORT_ISOLATED, nl.Uint8Attr(1))
+	}
 	return info
 }
 

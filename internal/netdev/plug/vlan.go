@@ -75,7 +75,7 @@ func freeVLAN(ctx context.Context, s *link.Sockets, parent int, i Interface) (bo
 		return false, nil
 	}
 	holder := all[n]
-	containerID, name, path, ours := parseChildAlias(holder.Attrs().Alias)
+	containerID, name, path, ours := parseAlias(holder.Attrs().Alias)
 	switch {
 	case !ours:
 		return false, taken(fmt.Sprintf("a link %s in another namespace that is not Fairlead's", holder.Attrs().Name))

@@ -13,6 +13,8 @@ import (
 
 	"github.com/google/go-cmp/cmp"
 	"github.com/vishvananda/netlink"
+	"github.com/vishvananda/netns"
+	"golang.org/x/sys/unix"
 
 	"fairlead.dev/fairlead/internal/netdev/link"
 	"fairlead.dev/fairlead/internal/netdev/nettest"
@@ -172,6 +174,26 @@ func (w *testHost) end(t *testing.T) {
 	}
 }
 
+// onRemoval returns a function that waits until the kernel has removed the last of some
+// links of the host.
+func (w *testHost) onRemoval(t *testing.T, names []string) (wait func()) {
+	t.Helper()
+	events, done := make(chan netlink.LinkUpdate, 64), make(chan struct{})
+	at := netns.NsHandle(w.host.Namespace().FD())
+	if err := netlink.LinkSubscribeWithOptions(events, done, netlink.LinkSubscribeOptions{Namespace: &at}); err != nil {
+		t.Fatal(err)
+	}
+	there := nettest.LinkNames(t, w.host.Namespace())
+	left := slices.DeleteFunc(slices.Clone(names), func(name string) bool { return !slices.Contains(there, name) })
+	return func() {
+		defer close(done)
+		for len(left) > 0 {
+			e := <-events
+			left = slices.DeleteFunc(left, func(name string) bool { return e.Header.Type == unix.RTM_DELLINK && e.Attrs().Name == name })
+		}
+	}
+}
+
 func (c *Case) validate(t *testing.T) {
 	w := c.newHost(t)
 	if err := w.kind.Validate(c.Interface); err != nil {
@@ -234,8 +256,10 @@ func (c *Case) gone(t *testing.T) {
 	replaced.Namespace = nettest.NewNamespace(t).Place()
 	replaced.Namespace.ID.Inode++ // of no namespace
 	w.isGone(t, replaced, "another namespace is in its place", true)
+	ended := w.onRemoval(t, c.StandIns)
 	w.end(t)
 	w.isGone(t, m, "the namespace has ended", true)
+	ended()
 	w.remove(t, m)
 	w.isGone(t, m, "removed", true)
 	want := slices.DeleteFunc(w.hostLinks, func(name string) bool { return slices.Contains(c.StandIns, name) })
