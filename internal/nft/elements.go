@@ -67,11 +67,20 @@ func podElements(p Pod) elements {
 
 func linkElements(l Link, out elements) {
 	name := strconv.Quote(l.Name)
-	if l.Unchecked {
+	station := name + " . " + l.MAC.String()
+	switch {
+	case l.Check == CheckLost:
 		out[place{familyBridge, "unchecked", name}] = ""
 		return
+	case l.Check == CheckNone:
+		out[place{familyBridge, "trusted", name}] = ""
+		return
+	case l.Check == CheckMAC:
+		out[place{familyBridge, "macs", station}] = ""
+		return
+	case len(l.Addresses) == 0:
+		return // every packet is dropped
 	}
-	station := name + " . " + l.MAC.String()
 	out[place{familyBridge, "stations", station}] = ""
 	for _, a := range append([]netip.Addr{linkLocal(l.MAC)}, l.Addresses...) {
 		out[place{familyBridge, "sources" + digit(a), station + " . " + a.String()}] = ""

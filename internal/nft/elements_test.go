@@ -59,7 +59,10 @@ func TestPodElements(t *testing.T) {
 	got := podElements(Pod{
 		Links: []Link{
 			{Name: "flabc", MAC: station, Addresses: addrs("10.244.0.5", "fd00::5")},
-			{Name: "fllost", Unchecked: true},
+			{Name: "fllost", Check: CheckLost},
+			{Name: "flmac", MAC: station, Addresses: addrs("10.9.0.5"), Check: CheckMAC},
+			{Name: "flnone", MAC: station, Check: CheckNone},
+			{Name: "flsilent", MAC: station},
 		},
 		Addresses: addrs("10.244.0.5", "fd00::5"),
 		Ports: []Port{
@@ -77,6 +80,8 @@ func TestPodElements(t *testing.T) {
 		{"bridge", "sources6", link + " . fe80::858:aff:fef4:5"}:              "",
 		{"bridge", "targets", link + " . 0xfd000000000000000000000000000005"}: "",
 		{"bridge", "targets", link + " . 0xfe8000000000000008580afffef40005"}: "",
+		{"bridge", "macs", `"flmac" . 0a:58:0a:f4:00:05`}:                     "",
+		{"bridge", "trusted", `"flnone"`}:                                     "",
 		{"bridge", "unchecked", `"fllost"`}:                                   "",
 		{"inet", "self4", "10.244.0.5 . 10.244.0.5"}:                          "",
 		{"inet", "self6", "fd00::5 . fd00::5"}:                                "",

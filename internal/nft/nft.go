@@ -62,14 +62,28 @@ type Pod struct {
 // Link is the host end of an interface, and the source addresses that are allowed on it.
 type Link struct {
 	Name string
-	// MAC and Addresses are the allowed source addresses. The link-local IPv6 address
-	// that the kernel derives from the MAC (RFC 4291, appendix A) is also allowed.
+	// MAC and Addresses are the allowed source addresses. Beside Addresses, the link-local
+	// IPv6 address that the kernel derives from the MAC (RFC 4291, appendix A) is allowed.
 	MAC       net.HardwareAddr
 	Addresses []netip.Addr
-	// Unchecked allows any source address on the link, because the record of its sandbox
-	// was lost.
-	Unchecked bool
+	// Check is the extent of the check.
+	Check Check
 }
+
+// Check is the extent of the check of the packets on a link.
+type Check int
+
+const (
+	// CheckFull allows MAC and Addresses alone. Without Addresses it allows nothing: no IP,
+	// no ARP, no neighbour discovery.
+	CheckFull Check = iota
+	// CheckMAC allows any packet from MAC.
+	CheckMAC
+	// CheckNone allows any packet.
+	CheckNone
+	// CheckLost allows any source address, because the record of the sandbox was lost.
+	CheckLost
+)
 
 // Port is a port of the host that leads to a pod.
 type Port struct {

@@ -7,6 +7,7 @@ import (
 	"fmt"
 	"net"
 	"net/netip"
+	"slices"
 	"testing"
 	"time"
 
@@ -79,8 +80,12 @@ func packetSocket(t *testing.T, ns *netlab.Namespace) int {
 }
 
 // arrived reports whether got is the frame sent: the packet filter cuts off the bytes
-// after the end of an IP packet.
+// after the end of an IP packet, and a packet socket does not receive a VLAN tag.
 func arrived(got, sent []byte) bool {
+	const tagAt, tagLength = 12, 4
+	if binary.BigEndian.Uint16(sent[tagAt:]) == unix.ETH_P_8021Q {
+		sent = slices.Delete(slices.Clone(sent), tagAt, tagAt+tagLength)
+	}
 	return len(got) >= 42 && bytes.HasPrefix(sent, got)
 }
 
@@ -88,13 +93,19 @@ func arrived(got, sent []byte) bool {
 // after it, shows when it would have arrived.
 func passes(t *testing.T, from, to int, frame, allowed []byte) bool {
 	t.Helper()
+	return passesFrom(t, from, from, to, frame, allowed)
+}
+
+// passesFrom is passes with the allowed frame from another pod.
+func passesFrom(t *testing.T, from, allowedFrom, to int, frame, allowed []byte) bool {
+	t.Helper()
 	buf := make([]byte, 2048)
 	seen := false
 	for deadline := time.Now().Add(limit); time.Now().Before(deadline); {
-		for _, f := range [][]byte{frame, allowed} {
-			if _, err := unix.Write(from, f); err != nil {
-				t.Fatal(err)
-			}
+		_, err := unix.Write(from, frame)
+		_, allowedErr := unix.Write(allowedFrom, allowed)
+		if err := errors.Join(err, allowedErr); err != nil {
+			t.Fatal(err)
 		}
 		for {
 			n, err := unix.Read(to, buf)
@@ -117,7 +128,7 @@ func TestSourceChecks(t *testing.T) {
 	l := newLab(t)
 	a, b := l.pod(5), l.pod(6)
 	lost := l.pod(7)
-	l.keeper.SetPod(lost.id, nft.Pod{Links: []nft.Link{{Name: lost.link.Name, Unchecked: true}}})
+	l.keeper.SetPod(lost.id, nft.Pod{Links: []nft.Link{{Name: lost.link.Name, Check: nft.CheckLost}}})
 	unknown := l.pod(8)
 	l.keeper.RemovePod(unknown.id)
 	l.wait()
@@ -191,6 +202,57 @@ func TestSourceChecks(t *testing.T) {
 		}
 		if arrived(buf[:n], frame) {
 			t.Error("a link that is not known sends")
+		}
+	}
+}
+
+// A link may be checked for its MAC alone, or not at all. A link without addresses that is
+// fully checked sends nothing.
+func TestExtentOfSourceChecks(t *testing.T) {
+	l := newLab(t)
+	a, b, free, silent := l.pod(5), l.pod(6), l.pod(7), l.pod(8)
+	l.keeper.SetPod(a.id, nft.Pod{Links: []nft.Link{{Name: a.link.Name, MAC: a.link.MAC, Check: nft.CheckMAC}}})
+	l.keeper.SetPod(free.id, nft.Pod{Links: []nft.Link{{Name: free.link.Name, Check: nft.CheckNone}}})
+	l.keeper.SetPod(silent.id, nft.Pod{Links: []nft.Link{{Name: silent.link.Name, MAC: silent.link.MAC}}})
+	l.wait()
+	const ip4, ip6, arpKind = unix.ETH_P_IP, unix.ETH_P_IPV6, unix.ETH_P_ARP
+	const advert, router = 136, 134
+	gateway6 := netip.MustParseAddr("fe80::1")
+	to, allowedFrom := packetSocket(t, b.Namespace), packetSocket(t, a.Namespace)
+	mac, other := a.link.MAC, b.link.MAC
+	for n, c := range []struct {
+		name  string
+		pod   *sandbox
+		frame []byte
+		want  bool
+	}{
+		{"MAC: another's IPv4", a, ether(mac, ip4, ipv4(b.v4())), true},
+		{"MAC: another's ARP", a, ether(mac, arpKind, arp(mac, b.v4())), true},
+		{"MAC: another's IPv6", a, ether(mac, ip6, ipv6(b.v6(), 128, gateway6)), true},
+		{"MAC: router advertisement", a, ether(mac, ip6, ipv6(gateway6, router, gateway6)), true},
+		{"MAC: advertisement of another", a, ether(mac, ip6, ipv6(gateway6, advert, gateway6)), true},
+		{"MAC: VLAN tag", a, ether(mac, unix.ETH_P_8021Q, append([]byte{0, 5, 8, 0}, ipv4(a.v4())...)), true},
+		{"MAC: another protocol", a, ether(mac, unix.ETH_P_MPLS_UC, ipv4(a.v4())), true},
+		{"MAC: another's MAC", a, ether(other, ip4, ipv4(a.v4())), false},
+		{"MAC: another's MAC in IPv6", a, ether(other, ip6, ipv6(a.v6(), 128, gateway6)), false},
+		{"MAC: another's MAC in ARP", a, ether(other, arpKind, arp(other, a.v4())), false},
+		{"None: another's MAC", free, ether(other, ip4, ipv4(b.v4())), true},
+		{"None: router advertisement", free, ether(other, ip6, ipv6(gateway6, router, gateway6)), true},
+		{"Full without addresses: IPv4", silent, ether(silent.link.MAC, ip4, ipv4(silent.v4())), false},
+		{"Full without addresses: IPv6", silent, ether(silent.link.MAC, ip6, ipv6(silent.v6(), 128, gateway6)), false},
+		{"Full without addresses: ARP", silent, ether(silent.link.MAC, arpKind, arp(silent.link.MAC, silent.v4())), false},
+		{"Full without addresses: ARP probe", silent, ether(silent.link.MAC, arpKind, arp(silent.link.MAC, netip.IPv4Unspecified())), false},
+		{"Full without addresses: solicitation", silent, ether(silent.link.MAC, ip6, ipv6(netip.IPv6Unspecified(), 135, gateway6)), false},
+	} {
+		number := []byte{0xf1, 0xef, byte(n)}
+		allowed := ether(mac, arpKind, append(arp(mac, a.v4()), append(number, 1)...))
+		from := packetSocket(t, c.pod.Namespace)
+		witness := from // in the order of its frames
+		if c.pod == silent {
+			witness = allowedFrom
+		}
+		if got := passesFrom(t, from, witness, to, append(c.frame, append(number, 0)...), allowed); got != c.want {
+			t.Errorf("%s: passes: %v, want %v", c.name, got, c.want)
 		}
 	}
 }

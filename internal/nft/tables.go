@@ -30,6 +30,8 @@ var sets = []struct {
 	{family: familyInet, name: "ports4at", typ: "ipv4_addr . inet_proto . inet_service : ipv4_addr . inet_service", isMap: true},
 	{family: familyInet, name: "ports6at", typ: "ipv6_addr . inet_proto . inet_service : ipv6_addr . inet_service", isMap: true},
 	{family: familyBridge, name: "unchecked", typeOf: "iifname"},
+	{family: familyBridge, name: "trusted", typeOf: "iifname"},
+	{family: familyBridge, name: "macs", typ: "ifname . ether_addr"},
 	{family: familyBridge, name: "stations", typ: "ifname . ether_addr"},
 	{family: familyBridge, name: "sources4", typ: "ifname . ether_addr . ipv4_addr"},
 	{family: familyBridge, name: "sources6", typ: "ifname . ether_addr . ipv6_addr"},
@@ -128,6 +130,8 @@ func bridgeChains(n *Node) []chain {
 		}},
 		{family: familyBridge, name: "from-pods", rules: []rule{
 			{"ether type ip iifname . ether saddr . ip saddr @sources4 accept", ""},
+			{"iifname . ether saddr @macs accept", "only the MAC of this interface is checked"},
+			{"iifname @trusted accept", "this interface is not checked"},
 			{"ether type ip6 jump ipv6-from-pods", ""},
 			{"ether type arp jump arp-from-pods", ""},
 			{"iifname @unchecked accept", "the record of this sandbox was lost"},

@@ -5,6 +5,7 @@ import (
 	"testing"
 	"time"
 
+	"fairlead.dev/fairlead/api/v1alpha1"
 	"fairlead.dev/fairlead/internal/netdev/link"
 	"fairlead.dev/fairlead/internal/netdev/nettest"
 	"fairlead.dev/fairlead/internal/netdev/plug"
@@ -63,5 +64,38 @@ func BenchmarkApplyHostUnchanged(b *testing.B) {
 	}
 	for b.Loop() {
 		settled(b, k, state)
+	}
+}
+
+// A host end whose bridge was removed is put back on the bridge of the default network only
+// if it was a port of it. An interface of another bridge would get into the default
+// network.
+func TestPortOfAnotherBridgeStaysAway(t *testing.T) {
+	k := newHostNode(t)
+	state := State{Bridge: nettest.DefaultBridge, MTU: 1500}
+	if _, err := k.ApplyHost(t.Context(), state); err != nil {
+		t.Fatal(err)
+	}
+	nettest.AddBridge(t, k.Namespace(), "br9", 1500)
+	pod, kinds := nettest.NewNamespace(t), plug.New(k.Sockets)
+	own, other := podPlug("c1"), podPlug("c1")
+	other.Name, other.Binding = "net1", v1alpha1.Binding{Bridge: &v1alpha1.BridgeBinding{Name: "br9"}}
+	h := nettest.OpenHandle(t, k.Namespace())
+	for _, i := range []plug.Interface{own, other} {
+		if err := kinds.Make(t.Context(), pod, i); err != nil {
+			t.Fatal(err)
+		}
+		if err := h.LinkSetNoMaster(nettest.LinkNamed(t, k.Namespace(), plug.HostName("c1", i.Name))); err != nil {
+			t.Fatal(err)
+		}
+	}
+	if _, err := k.ApplyHost(t.Context(), state); err != nil {
+		t.Fatal(err)
+	}
+	bridge := nettest.LinkNamed(t, k.Namespace(), nettest.DefaultBridge).Attrs().Index
+	for name, want := range map[string]int{"eth0": bridge, "net1": 0} {
+		if got := nettest.LinkNamed(t, k.Namespace(), plug.HostName("c1", name)).Attrs().MasterIndex; got != want {
+			t.Errorf("host end of %s is a port of link %d, want %d", name, got, want)
+		}
 	}
 }

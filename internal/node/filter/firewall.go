@@ -145,10 +145,10 @@ func filterPod(containerID string, add *ledger.Add) nft.Pod {
 		}
 		parsed, err := i.Parse(containerID)
 		if err != nil || i.Binding == (v1alpha1.Binding{}) { // rebuilt from the kernel: its addresses are not known
-			p.Links = append(p.Links, nft.Link{Name: i.Made.HostLink, Unchecked: true})
+			p.Links = append(p.Links, nft.Link{Name: i.Made.HostLink, Check: nft.CheckLost})
 			continue
 		}
-		link := nft.Link{Name: i.Made.HostLink, MAC: parsed.MAC}
+		link := nft.Link{Name: i.Made.HostLink, MAC: parsed.MAC, Check: checkOf(i.Binding)}
 		for _, a := range parsed.Addresses {
 			link.Addresses = append(link.Addresses, a.Addr())
 		}
@@ -166,6 +166,21 @@ func filterPod(containerID string, add *ledger.Add) nft.Pod {
 		}
 	}
 	return p
+}
+
+// checkOf returns the extent of the check of an interface. It is Full for a value that this
+// build does not know.
+func checkOf(b v1alpha1.Binding) nft.Check {
+	if b.Bridge == nil {
+		return nft.CheckFull
+	}
+	switch b.Bridge.SourceCheck {
+	case v1alpha1.SourceMAC:
+		return nft.CheckMAC
+	case v1alpha1.SourceNone:
+		return nft.CheckNone
+	}
+	return nft.CheckFull
 }
 
 // Ready returns nil if the packet filter is in the kernel, otherwise the reason.

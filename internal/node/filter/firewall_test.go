@@ -1,6 +1,7 @@
 package filter
 
 import (
+	"net"
 	"net/netip"
 	"testing"
 
@@ -10,6 +11,7 @@ import (
 	"fairlead.dev/fairlead/api/v1alpha1"
 	"fairlead.dev/fairlead/internal/netdev/plug"
 	"fairlead.dev/fairlead/internal/nft"
+	"fairlead.dev/fairlead/internal/node/ledger"
 	"fairlead.dev/fairlead/internal/node/nodetest"
 )
 
@@ -78,5 +80,29 @@ func TestPlanFilterBelievesWhatIsConfirmed(t *testing.T) {
 				}
 			}
 		})
+	}
+}
+
+// The binding of an interface decides how far its packets are checked. An interface
+// without a link on the host is not in the packet filter.
+func TestFilterPodChecks(t *testing.T) {
+	add := &ledger.Add{}
+	mac := net.HardwareAddr{2, 0, 0, 0, 0, 5}
+	of := func(hostLink string, b v1alpha1.Binding) {
+		i := ledger.Interface{Made: plug.Made{HostLink: hostLink}}
+		i.Name, i.MAC, i.Binding = "net1", mac.String(), b
+		add.Interfaces = append(add.Interfaces, i)
+	}
+	for _, c := range []v1alpha1.SourceCheck{"", v1alpha1.SourceFull, v1alpha1.SourceMAC, v1alpha1.SourceNone, "Later"} {
+		of("fl"+string(c), v1alpha1.Binding{Bridge: &v1alpha1.BridgeBinding{Name: "br1", SourceCheck: c}})
+	}
+	of("fllost", v1alpha1.Binding{})
+	of("", v1alpha1.Binding{Macvlan: &v1alpha1.MacvlanBinding{}})
+	want := []nft.Link{
+		{Name: "fl", MAC: mac}, {Name: "flFull", MAC: mac}, {Name: "flMAC", MAC: mac, Check: nft.CheckMAC}, {Name: "flNone", MAC: mac, Check: nft.CheckNone},
+		{Name: "flLater", MAC: mac}, {Name: "fllost", Check: nft.CheckLost},
+	}
+	if diff := cmp.Diff(want, filterPod("c1", add).Links); diff != "" {
+		t.Errorf("(-want +got):\n%s", diff)
 	}
 }
