@@ -48,11 +48,21 @@ func (pn *podNetwork) SetUpPod(ctx context.Context, r cniproto.Request) ([]byte,
 	}
 	var mtu int
 	return pn.add(ctx, r, pod, addRequest{
-		await: func(ctx context.Context) (err error) {
-			mtu, err = pn.host.Await(ctx)
+		await: func(ctx context.Context, pa *v1alpha1.PodAttachment) (err error) {
+			if pn.onDefaultBridge(pa) {
+				mtu, err = pn.host.Await(ctx)
+			}
 			return err
 		},
 		plan: func(pa *v1alpha1.PodAttachment) (*plannedAdd, error) { return pn.planPlug(pa, r, pod, c, mtu) },
+	})
+}
+
+// onDefaultBridge reports whether an interface of a pod is on the bridge of the default
+// network.
+func (pn *podNetwork) onDefaultBridge(pa *v1alpha1.PodAttachment) bool {
+	return slices.ContainsFunc(pa.Spec.Interfaces, func(i v1alpha1.Interface) bool {
+		return i.Binding.Bridge != nil && i.Binding.Bridge.Name == pn.bridge
 	})
 }
 
@@ -95,8 +105,9 @@ func verifyAddresses(ctx context.Context, containerID string, add *ledger.Add, n
 // addRequest describes one ADD: of all interfaces that Fairlead plugs, or of the
 // addresses of an interface that another plugin makes.
 type addRequest struct {
-	// await waits until the node is able to serve the ADD; nil waits for nothing.
-	await func(context.Context) error
+	// await waits until the node is able to plug the interfaces of a PodAttachment; nil
+	// waits for nothing.
+	await func(context.Context, *v1alpha1.PodAttachment) error
 	// plan resolves the interfaces of a PodAttachment. It reserves nothing yet.
 	plan func(*v1alpha1.PodAttachment) (*plannedAdd, error)
 }
@@ -110,10 +121,10 @@ type plannedAdd struct {
 	result func() ([]byte, error)
 }
 
-// planPlug plans all interfaces of a pod that Fairlead plugs. mtu, in bytes, is for the
-// interfaces that specify none.
+// planPlug plans all interfaces of a pod that Fairlead plugs. mtu, in bytes, is for an
+// interface on the default network that specifies none.
 func (pn *podNetwork) planPlug(pa *v1alpha1.PodAttachment, r cniproto.Request, pod ledger.Pod, c answer.Capabilities, mtu int) (*plannedAdd, error) {
-	interfaces, err := answer.Plan(pa, r.IfName, mtu)
+	interfaces, err := answer.Plan(pa, r.IfName, mtu, pn.kernel.RandomMAC)
 	if err != nil {
 		return nil, err
 	}
@@ -149,11 +160,6 @@ func (pn *podNetwork) add(ctx context.Context, r cniproto.Request, pod ledger.Po
 	idle, busy := pn.turns.Idle(wait)
 	defer busy()
 	start := time.Now()
-	if w.await != nil {
-		if err := w.await(idle); err != nil {
-			return nil, err
-		}
-	}
 	rec, p, err := pn.reserve(idle, ns, sandbox, r.IfName, w)
 	if err != nil {
 		return nil, err
@@ -283,7 +289,7 @@ func (pn *podNetwork) undo(ctx context.Context, rec *ledger.Record, add ledger.A
 	}
 }
 
-// reserve waits for the pod's PodAttachment and claims it for an ADD of a sandbox: from
+// reserve waits for the pod's PodAttachment, then for the node, and claims it for an ADD of a sandbox: from
 // then on its status cannot become Detached while the ADD runs. The plan is made before
 // anything is taken. reserve returns the record with the ADD.
 func (pn *podNetwork) reserve(ctx context.Context, ns Sandbox, draft *ledger.Record, ifName string, w addRequest) (*ledger.Record, *plannedAdd, error) {
@@ -292,6 +298,14 @@ func (pn *podNetwork) reserve(ctx context.Context, ns Sandbox, draft *ledger.Rec
 		pa, err := pn.await(ctx, draft.Pod)
 		if err != nil {
 			return nil, nil, err
+		}
+		if w.await != nil {
+			if err := w.await(ctx, pa); err != nil {
+				return nil, nil, err
+			}
+			if now := pn.registry.Get(apiserver.KeyOf(pa)); !ready(now) || now.UID != pa.UID {
+				continue // it went while the node became ready
+			}
 		}
 		p, err := w.plan(pa)
 		if err != nil {

@@ -148,16 +148,18 @@ func differences(containerID string, interfaces []ledger.Interface, prev *types1
 	return f
 }
 
-// link compares MAC and MTU of an interface inside the sandbox.
+// link compares MAC and MTU of an interface inside the sandbox, where they are known.
 func (f *findings) link(name string, p plug.Interface, have plug.Inspected, fromPrev *types100.Interface) {
 	own := p.MAC.String()
 	switch want := orElse(fromPrev.Mac, own); {
+	case want == "":
 	case !strings.EqualFold(want, have.MAC):
 		f.differs("interface %s has MAC %s, not %s", name, have.MAC, want)
-	case !strings.EqualFold(want, own):
+	case own != "" && !strings.EqualFold(want, own):
 		f.differs("interface %s has MAC %s, which a plugin after this one gave it: the node drops what it sends, because it was plugged with %s: have this plugin give it, by its capability mac", name, have.MAC, own)
 	}
 	switch want := orElse(fromPrev.Mtu, p.MTU); {
+	case want == 0:
 	case have.MTU > want:
 		f.differs("interface %s has an MTU of %d bytes, not %d", name, have.MTU, want)
 	case have.MTU < p.MTU:

@@ -120,6 +120,9 @@ func (k *fakeKernel) Enter(path string) (Sandbox, error) {
 // Names returns the names of the real kinds.
 func (k *fakeKernel) Names() []string { return plug.New(nil).Names() }
 
+// RandomMAC answers as the real kinds do.
+func (k *fakeKernel) RandomMAC(b v1alpha1.Binding) bool { return plug.New(nil).RandomMAC(b) }
+
 func (k *fakeKernel) Remove(ctx context.Context, m plug.Made) error {
 	return k.remove(ctx, m.HostLink)
 }

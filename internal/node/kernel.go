@@ -13,6 +13,9 @@ type Kernel interface {
 	// Enter opens the network namespace at a path. Errors: link.ErrNotNamespace if there
 	// is none.
 	Enter(path string) (Sandbox, error)
+	// RandomMAC reports whether an interface of a binding has a random MAC if none is
+	// requested (plug.Kinds).
+	RandomMAC(b v1alpha1.Binding) bool
 	Kinds
 	Finder
 }

@@ -89,7 +89,7 @@ func everyNode(t *testing.T, test func(*testing.T, *node1)) {
 				n.testNode = w
 				pa := nodetest.Attachment("p", "u1", interfaces...)
 				last := &pa.Spec.Interfaces[len(interfaces)-1]
-				last.Binding.Bridge.Name, last.Gateways = plugtest.KindNowhere, nil
+				last.Binding.Bridge.Name, last.Gateways, last.MTU = plugtest.KindNowhere, nil, 1500
 				w.api.putPod("p", "u1")
 				n.key = apiserver.KeyOf(w.api.put(pa))
 				settle()

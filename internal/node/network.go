@@ -15,6 +15,7 @@ import (
 
 	"fairlead.dev/fairlead/api/v1alpha1"
 	"fairlead.dev/fairlead/internal/cniproto"
+	"fairlead.dev/fairlead/internal/netdev/plug"
 	"fairlead.dev/fairlead/internal/nft"
 	"fairlead.dev/fairlead/internal/node/answer"
 	"fairlead.dev/fairlead/internal/node/apiserver"
@@ -52,6 +53,8 @@ type podNetwork struct {
 	events   *report.Events
 	bindings health.Bindings
 	metrics  *metrics
+	// bridge is the name of the bridge of the default network.
+	bridge string
 
 	// addTimeout bounds how long an ADD waits for the controller, the node's network and
 	// other sandboxes.
@@ -75,7 +78,7 @@ func NewPlugin(c Config) (plugin.Plugin, error) {
 		return nil, fmt.Errorf("register metrics: %w", err)
 	}
 	pn := &podNetwork{
-		kernel: c.Kernel, api: c.API, source: c.Source, metrics: m, addTimeout: c.AddTimeout, node: c.NodeName, reserved: c.ReservedPorts,
+		kernel: c.Kernel, api: c.API, source: c.Source, metrics: m, bridge: c.Bridge, addTimeout: c.AddTimeout, node: c.NodeName, reserved: c.ReservedPorts,
 		stopping: make(chan struct{}), install: c.Install, socket: c.Socket,
 		host: hostnet.New(hostnet.Config{
 			NodeName: c.NodeName, BootID: c.BootID, Bridge: c.Bridge, Uplink: c.Uplink,
@@ -91,7 +94,7 @@ func NewPlugin(c Config) (plugin.Plugin, error) {
 	pn.remover = newRemover(c.Kernel, pn.ledger, pn.firewall)
 	pn.health = health.New(pn.canServe, filepath.Join(filepath.Dir(c.Socket), cniproto.HeartbeatFile), c.BootID)
 	pn.repairer = &repairer{network: pn, queue: queue.New[string]("repairer")}
-	pn.statuses = report.NewStatuses(c.API, pn.registry, pn.ledger, func(since time.Time) { m.step("acknowledge", since) }, m.ackFailures, pn.lostAddress)
+	pn.statuses = report.NewStatuses(c.API, pn.registry, pn.ledger, func(since time.Time) { m.step("acknowledge", since) }, m.ackFailures, pn.look)
 	pn.events = report.NewEvents(c.API, c.NodeName)
 	return pn, nil
 }
@@ -177,29 +180,40 @@ func podIPs(ctx context.Context, ns Sandbox, netns, ifName string) ([]netip.Addr
 	if !there {
 		return nil, fmt.Errorf("interface %s is missing in the namespace at %q", ifName, netns)
 	}
-	var ips []netip.Addr
+	return podAddresses(i), nil
+}
+
+// podAddresses returns the addresses of an interface, IPv4 first, without link-local ones.
+func podAddresses(i plug.Inspected) (ips []netip.Addr) {
 	for _, p := range i.Addresses {
 		if a := p.Addr(); a.IsGlobalUnicast() {
 			ips = append(ips, a)
 		}
 	}
 	slices.SortStableFunc(ips, func(a, b netip.Addr) int { return a.BitLen() - b.BitLen() })
-	return ips, nil
+	return ips
 }
 
-// lostAddress returns a message about an address of the record that the default interface
-// of a sandbox has lost, "" if it has all. It also returns "" if the namespace cannot be
-// read: the sweep detects whether the namespace is gone.
-func (pn *podNetwork) lostAddress(rec *ledger.Record) string {
+// look returns the interfaces of a sandbox, and a message about an address of the record
+// that the default interface has lost, "" if it has all. It returns nothing if the
+// namespace cannot be read: the sweep detects whether the namespace is gone.
+func (pn *podNetwork) look(ctx context.Context, rec *ledger.Record) (inside map[string]plug.Inspected, lost string) {
 	add := rec.Plug()
 	if add == nil {
-		return ""
+		return nil, ""
 	}
-	have, err := pn.PodIPs(rec.Netns, add.IfName)
+	ns, err := pn.kernel.Enter(rec.Netns)
 	if err != nil {
-		return ""
+		return nil, ""
 	}
-	return missingAddress(add, have)
+	defer ns.Close()
+	if inside, err = ns.Inspect(ctx); err != nil {
+		return nil, ""
+	}
+	if i, there := inside[add.IfName]; there {
+		lost = missingAddress(add, podAddresses(i))
+	}
+	return inside, lost
 }
 
 // missingAddress returns a message about an address of the default interface of an ADD

@@ -27,9 +27,9 @@ var (
 	ErrExists = errors.New("interface exists already")
 	// ErrNoBridge means that the bridge to plug into is missing on this node.
 	ErrNoBridge = errors.New("bridge is missing on this node")
-	// ErrNoParent means that the link that an interface is made on is missing or down on
-	// this node.
-	ErrNoParent = errors.New("parent is missing or down on this node")
+	// ErrNoParent means that the link of the node that an interface is made on, or made of,
+	// is missing or down.
+	ErrNoParent = errors.New("link of the node is missing or down")
 	// ErrNoLink means that the requested interface is missing.
 	ErrNoLink = errors.New("interface is missing")
 	// ErrInvalid means that a request can never succeed.

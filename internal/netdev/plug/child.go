@@ -162,7 +162,7 @@ func findParent(host *link.Conn, name string, i *Interface) (int, error) {
 		return 0, err
 	}
 	if index == 0 || mtu == 0 || !up {
-		return 0, fmt.Errorf("%w: %s of interface %s", link.ErrNoParent, name, i.Name)
+		return 0, fmt.Errorf("%w: %s, the parent of interface %s", link.ErrNoParent, name, i.Name)
 	}
 	return index, i.fitMTU(mtu, "parent "+name)
 }
@@ -174,7 +174,7 @@ func (c *child) create(ctx context.Context, host *link.Conn, ns *link.Namespace,
 		err := host.Do(link.Know(ns.FD()), c.created(ns, parent, i))
 		switch {
 		case errors.Is(err, unix.EOPNOTSUPP):
-			return fmt.Errorf("%w (does this kernel have the module %s?)", err, c.linkType)
+			return invalid("binding "+c.kind, fmt.Errorf("must not be used on this node: its kernel has no links of the type %s", c.linkType))
 		case !errors.Is(err, unix.EEXIST):
 			return err
 		}

@@ -173,7 +173,7 @@ func noParent(t *testing.T, kind func(*link.Sockets) plug.Kind, i plug.Interface
 	s, pod := parentHost(t)
 	h := nettest.OpenHandle(t, s.Namespace())
 	must(t, h.LinkSetDown(nettest.LinkNamed(t, s.Namespace(), parent)))
-	if err := kind(s).Make(t.Context(), pod, i); !errors.Is(err, link.ErrNoParent) || !strings.Contains(err.Error(), "p0 of interface net1") {
+	if err := kind(s).Make(t.Context(), pod, i); !errors.Is(err, link.ErrNoParent) || !strings.Contains(err.Error(), "p0, the parent of interface net1") {
 		t.Errorf("the parent is down: %v", err)
 	}
 	must(t, h.LinkDel(nettest.LinkNamed(t, s.Namespace(), parent)))

@@ -114,7 +114,7 @@ func (d *hostDevice) linksOf(b *v1alpha1.HostDeviceBinding) (names []string, err
 }
 
 // held returns the error about a device that is not on the host: link.ErrExists with the
-// container that has it, otherwise link.ErrNoLink.
+// container that has it, otherwise link.ErrNoParent.
 func held(b *v1alpha1.HostDeviceBinding, elsewhere []link.Elsewhere) error {
 	for _, l := range elsewhere {
 		a := l.Attrs()
@@ -135,5 +135,5 @@ func held(b *v1alpha1.HostDeviceBinding, elsewhere []link.Elsewhere) error {
 			return fmt.Errorf("%w: %s is in another namespace, as %s", link.ErrExists, deviceText(b), a.Name)
 		}
 	}
-	return fmt.Errorf("%w: %s on this node", link.ErrNoLink, deviceText(b))
+	return fmt.Errorf("%w: %s", link.ErrNoParent, deviceText(b))
 }

@@ -140,7 +140,7 @@ func (d *hostDevice) Make(ctx context.Context, ns *link.Namespace, i Interface) 
 
 // take returns the device of an interface on the host. Before that it gives back devices
 // whose sandbox ended, since they may have its name. Errors: link.ErrInvalid if the host
-// needs the device itself, link.ErrExists if a sandbox has it, link.ErrNoLink if it is
+// needs the device itself, link.ErrExists if a sandbox has it, link.ErrNoParent if it is
 // missing, otherwise the kernel's.
 func (d *hostDevice) take(ctx context.Context, i Interface) (netlink.Link, error) {
 	returning := d.restore(ctx, nil)

@@ -30,8 +30,8 @@ type Kind interface {
 	// Make makes an interface in an open namespace, as Plan describes it. On an error it
 	// leaves nothing of its attempt. It replaces the objects of an earlier attempt for
 	// the same interface. Errors: link.ErrInvalid, link.ErrExists if others have the
-	// name, link.ErrNoBridge, link.ErrNoParent or link.ErrNoLink if the bridge, the parent
-	// or the device of the interface is missing on the host, otherwise the kernel's.
+	// name, link.ErrNoBridge or link.ErrNoParent if the bridge, the parent or the device of
+	// the interface is missing on the host, otherwise the kernel's.
 	Make(ctx context.Context, ns *link.Namespace, i Interface) error
 	// Remove removes the interface and all objects that were made with it, and returns
 	// when they are gone. It returns nil if there are none.

@@ -19,11 +19,11 @@ import (
 )
 
 // Plan returns the interfaces of a PodAttachment that Fairlead plugs, in order: the
-// default interface first, under ifName, the name that the runtime passed. An interface
-// without an MTU gets mtu, in bytes, and one without a MAC gets a random MAC. The content
-// of the CNI result is therefore known before the kernel is involved. Errors:
-// fault.ErrInvalid.
-func Plan(pa *v1alpha1.PodAttachment, ifName string, mtu int) ([]ledger.Interface, error) {
+// default interface first, under ifName, the name that the runtime passed. An interface on
+// the default network without an MTU gets mtu, in bytes. An interface without a MAC gets a
+// random MAC if randomMAC returns true for its binding. The content of the CNI result is
+// therefore known before the kernel is involved. Errors: fault.ErrInvalid.
+func Plan(pa *v1alpha1.PodAttachment, ifName string, mtu int, randomMAC func(v1alpha1.Binding) bool) ([]ledger.Interface, error) {
 	if len(pa.Spec.Interfaces) == 0 {
 		return nil, fault.Errorf(fault.ErrInvalid, "PodAttachment %s/%s: spec.interfaces: empty: must have the default interface", pa.Namespace, pa.Name)
 	}
@@ -38,10 +38,10 @@ func Plan(pa *v1alpha1.PodAttachment, ifName string, mtu int) ([]ledger.Interfac
 	}
 	add := func(i v1alpha1.Interface, name string) {
 		i.Name = name
-		if i.MTU == 0 {
+		if i.MTU == 0 && i.Network == v1alpha1.DefaultNetwork {
 			i.MTU = int32(mtu) //nolint:gosec // an MTU is at most 65535
 		}
-		if i.MAC == "" {
+		if i.MAC == "" && randomMAC(i.Binding) {
 			i.MAC = plug.RandomMAC().String()
 		}
 		out = append(out, ledger.Interface{Interface: i})
@@ -82,7 +82,8 @@ func Parse(pa *v1alpha1.PodAttachment, containerID string, add *ledger.Add, plan
 }
 
 // Result returns the answer to ADD, in CNI version 1.1.0. interfaces are those of the ADD,
-// the default interface first, and first is the default interface, parsed. The result has
+// the default interface first, and first is the default interface, parsed. MAC and MTU are
+// empty where they are those of a link that the node has not looked at. The result has
 // the addresses of the default interface only: CRI-O takes every address in it for an IP
 // of the pod.
 func Result(interfaces []ledger.Interface, first plug.Interface, netns string) *types100.Result {
@@ -95,7 +96,8 @@ func Result(interfaces []ledger.Interface, first plug.Interface, netns string) *
 		if n == 0 {
 			index = len(res.Interfaces)
 		}
-		res.Interfaces = append(res.Interfaces, &types100.Interface{Name: i.Name, Mac: i.MAC, Mtu: int(i.MTU), Sandbox: netns})
+		mac, mtu := i.Known()
+		res.Interfaces = append(res.Interfaces, &types100.Interface{Name: i.Name, Mac: mac, Mtu: mtu, Sandbox: netns})
 	}
 	for _, c := range cniAddresses(first) {
 		c.Interface = new(index)

@@ -20,13 +20,17 @@ func planKinds(i plug.Interface) (plug.Made, error) {
 	return plug.New(nil).Plan(link.Place{Path: "/run/netns/x"}, i)
 }
 
+// randomMAC answers as the kinds of this build do.
+func randomMAC(b v1alpha1.Binding) bool { return plug.New(nil).RandomMAC(b) }
+
 func TestPlan(t *testing.T) {
 	pa := nodetest.Attachment("p", "u1", "eth0", "net1", "net2")
 	// In the PodAttachment the default interface is the last, and has an MTU.
 	i := pa.Spec.Interfaces
 	i[0], i[2] = i[2], i[0]
 	i[2].MTU = 9000
-	got, err := Plan(pa, "veth7", 1450)
+	i[1].Network = "ns/storage" // its bridge decides
+	got, err := Plan(pa, "veth7", 1450, randomMAC)
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -44,7 +48,7 @@ func TestPlan(t *testing.T) {
 	want := []line{
 		{"veth7", plug.HostName("c1", "veth7"), 9000},
 		{"net2", plug.HostName("c1", "net2"), 1450},
-		{"net1", plug.HostName("c1", "net1"), 1450},
+		{"net1", plug.HostName("c1", "net1"), 0},
 	}
 	if diff := cmp.Diff(want, lines); diff != "" {
 		t.Error(diff)
@@ -84,7 +88,7 @@ func TestPlanRefuses(t *testing.T) {
 			if ifName == "" {
 				ifName = "eth0"
 			}
-			interfaces, err := Plan(pa, ifName, 1500)
+			interfaces, err := Plan(pa, ifName, 1500, randomMAC)
 			if err == nil {
 				_, err = Parse(pa, "c1", &ledger.Add{Interfaces: interfaces}, planKinds)
 			}
@@ -105,7 +109,7 @@ func TestResultOfADualStackPod(t *testing.T) {
 	for n := range pa.Spec.Interfaces {
 		pa.Spec.Interfaces[n].MAC = ""
 	}
-	interfaces, err := Plan(pa, "eth0", 1500)
+	interfaces, err := Plan(pa, "eth0", 1500, randomMAC)
 	if err != nil {
 		t.Fatal(err)
 	}

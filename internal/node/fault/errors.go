@@ -54,6 +54,7 @@ var codes = []struct {
 	{ErrUnavailable, cniproto.CodeUnavailable},
 	{ErrNotReady, cniproto.CodeTryAgainLater},
 	{link.ErrNoBridge, cniproto.CodeTryAgainLater},
+	{link.ErrNoParent, cniproto.CodeTryAgainLater},
 	{turns.ErrDeleted, cniproto.CodeUnknownContainer},
 	{context.DeadlineExceeded, cniproto.CodeTryAgainLater},
 	{context.Canceled, cniproto.CodeTryAgainLater},

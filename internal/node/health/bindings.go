@@ -39,7 +39,7 @@ type failures struct {
 // It ignores errors that the pod itself causes.
 func (b *Bindings) Note(kind string, pod types.UID, err error) {
 	for _, podError := range []error{
-		fault.ErrInvalid, link.ErrInvalid, link.ErrExists, link.ErrNotNamespace, context.Canceled, context.DeadlineExceeded,
+		fault.ErrInvalid, link.ErrInvalid, link.ErrExists, link.ErrNoParent, link.ErrNotNamespace, context.Canceled, context.DeadlineExceeded,
 	} {
 		if errors.Is(err, podError) {
 			return

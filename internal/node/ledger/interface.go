@@ -1,6 +1,7 @@
 package ledger
 
 import (
+	"cmp"
 	"fmt"
 	"net"
 	"net/netip"
@@ -41,6 +42,16 @@ func (i *Interface) Parse(containerID string) (plug.Interface, error) {
 		p.MAC = mac
 	}
 	return p, nil
+}
+
+// Known returns the MAC and the MTU of the interface, in bytes; empty and 0 where they are
+// those of another link. A device keeps its own unless others are requested.
+func (i *Interface) Known() (mac string, mtu int) {
+	mac, mtu = i.MAC, int(i.MTU)
+	if d := i.Made.Device; d != nil {
+		mac, mtu = cmp.Or(mac, d.MAC), cmp.Or(mtu, d.MTU)
+	}
+	return mac, mtu
 }
 
 // ParseAddresses returns the addresses, gateways and routes of an interface, which

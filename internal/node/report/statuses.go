@@ -56,10 +56,10 @@ type Statuses struct {
 	took func(since time.Time)
 	// failed counts failed writes.
 	failed prometheus.Counter
-	// unseen returns a message about the addresses that a sandbox has lost, empty if it
-	// has lost none.
-	unseen func(*ledger.Record) string
-	queue  workqueue.TypedRateLimitingInterface[types.NamespacedName]
+	// look returns the interfaces of a sandbox, and a message about the addresses that it
+	// has lost, empty if it has lost none.
+	look  func(context.Context, *ledger.Record) (inside map[string]plug.Inspected, lost string)
+	queue workqueue.TypedRateLimitingInterface[types.NamespacedName]
 	// Holding returns the path of a namespace that has one of the addresses, empty if
 	// there is none.
 	Holding func(ctx context.Context, addrs []netip.Addr) (path string, err error)
@@ -67,9 +67,10 @@ type Statuses struct {
 
 // NewStatuses returns a writer of statuses, which writes while Run runs. took is called
 // after each write, with the time at which the write began. failed counts failed writes.
-// unseen returns a message about the addresses that a sandbox has lost, or "".
-func NewStatuses(api API, r *apiserver.Registry, l *ledger.Ledger, took func(since time.Time), failed prometheus.Counter, unseen func(*ledger.Record) string) *Statuses {
-	return &Statuses{api: api, registry: r, ledger: l, took: took, failed: failed, unseen: unseen, queue: queue.New[types.NamespacedName]("statuses"), Holding: plug.Holding}
+// look returns the interfaces of a sandbox, and a message about the addresses that it has
+// lost, or "".
+func NewStatuses(api API, r *apiserver.Registry, l *ledger.Ledger, took func(since time.Time), failed prometheus.Counter, look func(context.Context, *ledger.Record) (map[string]plug.Inspected, string)) *Statuses {
+	return &Statuses{api: api, registry: r, ledger: l, took: took, failed: failed, look: look, queue: queue.New[types.NamespacedName]("statuses"), Holding: plug.Holding}
 }
 
 // Enqueue queues a PodAttachment, whose status is written if it has changed.
@@ -140,8 +141,9 @@ func (a *Statuses) writePlugged(ctx context.Context, pa *v1alpha1.PodAttachment,
 	if isUpToDate(pa, rec, ready) {
 		return nil
 	}
+	inside, lost := a.look(ctx, rec)
 	if ready.Status == metav1.ConditionTrue {
-		if lost := a.unseen(rec); lost != "" {
+		if lost != "" {
 			ready = metav1.Condition{Status: metav1.ConditionFalse, Reason: v1alpha1.ReasonInterfacesMissing, Message: lost}
 			a.queue.AddAfter(apiserver.KeyOf(pa), recheckLost)
 			if isUpToDate(pa, rec, ready) {
@@ -151,7 +153,7 @@ func (a *Statuses) writePlugged(ctx context.Context, pa *v1alpha1.PodAttachment,
 	}
 	at := metav1.NewMicroTime(rec.AttachedAt())
 	return a.Write(ctx, pa, v1alpha1.Sandbox{
-		ID: rec.ContainerID, BootID: rec.BootID, State: v1alpha1.SandboxAttached, AttachedAt: &at,
+		ID: rec.ContainerID, BootID: rec.BootID, State: v1alpha1.SandboxAttached, AttachedAt: &at, Links: linksOf(rec, inside),
 	}, is, ready)
 }
 
@@ -186,18 +188,19 @@ func (a *Statuses) Write(ctx context.Context, pa *v1alpha1.PodAttachment, s v1al
 		c.ObservedGeneration = pa.Generation
 		meta.SetStatusCondition(&conditions, c)
 	}
+	sandbox := map[string]any{
+		// A null removes the value of an earlier sandbox.
+		"id": orNull(s.ID), "bootID": s.BootID, "state": s.State,
+		"attachedAt": s.AttachedAt, "detachedAt": s.DetachedAt,
+	}
+	if old := pa.Status.Sandbox; len(s.Links) > 0 || old != nil && len(old.Links) > 0 {
+		sandbox["links"] = s.Links
+	}
 	patch, err := json.Marshal(map[string]any{
 		// The resource version also identifies the object, as a UID does. The API server
 		// ignores a UID in a patch of a status.
 		"metadata": map[string]any{"resourceVersion": pa.ResourceVersion},
-		"status": map[string]any{
-			// A null removes the value of an earlier sandbox.
-			"sandbox": map[string]any{
-				"id": orNull(s.ID), "bootID": s.BootID, "state": s.State,
-				"attachedAt": s.AttachedAt, "detachedAt": s.DetachedAt,
-			},
-			"conditions": conditions,
-		},
+		"status":   map[string]any{"sandbox": sandbox, "conditions": conditions},
 	})
 	if err != nil {
 		return fmt.Errorf("encode the status of PodAttachment %s/%s: %w", pa.Namespace, pa.Name, err)

@@ -1,0 +1,35 @@
+package report
+
+import (
+	"fairlead.dev/fairlead/api/v1alpha1"
+	"fairlead.dev/fairlead/internal/netdev/link"
+	"fairlead.dev/fairlead/internal/netdev/plug"
+	"fairlead.dev/fairlead/internal/node/ledger"
+)
+
+// linksOf returns the interfaces of a sandbox that Fairlead plugs, if there are several:
+// MAC and MTU from the record, where it has them, otherwise from the inspected namespace.
+func linksOf(rec *ledger.Record, inside map[string]plug.Inspected) (links []v1alpha1.SandboxLink) {
+	add := rec.Plug()
+	if add == nil || len(add.Interfaces) < 2 {
+		return nil
+	}
+	for _, i := range add.Interfaces {
+		mac, mtu := i.Known()
+		if mac == "" {
+			mac = inside[i.Name].MAC
+		}
+		if seen := inside[i.Name].MTU; mtu == 0 && seen <= link.MaxMTU { // a pod may put lo in its place
+			mtu = seen
+		}
+		l := v1alpha1.SandboxLink{Name: i.Name, MAC: mac, MTU: int32(mtu)} //nolint:gosec // an MTU is at most 65535
+		if d := i.Binding.HostDevice; d != nil {
+			l.PCIAddress = d.PCIAddress
+		}
+		if d := i.Made.Device; d != nil && d.PCIAddress != "" {
+			l.PCIAddress = d.PCIAddress
+		}
+		links = append(links, l)
+	}
+	return links
+}
