@@ -97,11 +97,33 @@ const DefaultBridge = "fairlead0"
 // OwnNamespace is the namespace of the calling thread.
 const OwnNamespace = "/proc/thread-self/ns/net"
 
+// Missing skips a test for which this machine lacks something. In the VM of test/vm, which
+// has everything that tests need, it fails the test.
+func Missing(tb testing.TB, format string, args ...any) {
+	tb.Helper()
+	if os.Getenv("FAIRLEAD_VM") == "1" {
+		tb.Fatalf(format, args...)
+	}
+	tb.Skipf(format, args...)
+}
+
 // NeedRoot skips a test that needs the real kernel if it does not run as root.
 func NeedRoot(tb testing.TB) {
 	tb.Helper()
 	if os.Geteuid() != 0 {
-		tb.Skip("needs root: it makes network namespaces")
+		Missing(tb, "needs root: it makes network namespaces")
+	}
+}
+
+// NeedLinkType skips a test if the kernel does not have a type of link, such as ipvlan.
+func NeedLinkType(tb testing.TB, name string) {
+	tb.Helper()
+	probe := &netlink.GenericLink{LinkAttrs: netlink.NewLinkAttrs(), LinkType: name}
+	probe.Name = "probe"
+	// A kernel that has the type makes the link, or refuses it for its incomplete attributes.
+	err := OpenHandle(tb, NewNamespace(tb)).LinkAdd(probe)
+	if errors.Is(err, unix.EOPNOTSUPP) {
+		Missing(tb, "needs a kernel with links of type %s; make vm-test has it", name)
 	}
 }
 
@@ -109,30 +131,7 @@ func NeedRoot(tb testing.TB) {
 func NeedIPv6(tb testing.TB) {
 	tb.Helper()
 	if _, err := os.Stat("/proc/sys/net/ipv6"); err != nil {
-		tb.Skip("needs a kernel with IPv6: it gives links addresses of both families")
-	}
-}
-
-// NeedLink skips a test if the kernel does not have a type of links (ip-link(8)).
-func NeedLink(tb testing.TB, linkType string) {
-	tb.Helper()
-	node := NewNode(tb)
-	AddDevice(tb, node, "parent")
-	h := OpenHandle(tb, node.Namespace())
-	attrs := netlink.LinkAttrs{Name: "probe", ParentIndex: LinkNamed(tb, node.Namespace(), "parent").Attrs().Index}
-	var probe netlink.Link
-	switch linkType {
-	case "macvlan":
-		probe = &netlink.Macvlan{LinkAttrs: attrs, Mode: netlink.MACVLAN_MODE_BRIDGE}
-	case "ipvlan":
-		probe = &netlink.IPVlan{LinkAttrs: attrs}
-	case "vlan":
-		probe = &netlink.Vlan{LinkAttrs: attrs, VlanId: 5, VlanProtocol: netlink.VLAN_PROTOCOL_8021Q}
-	default:
-		tb.Fatalf("no probe for links of the type %s", linkType)
-	}
-	if err := h.LinkAdd(probe); err != nil {
-		tb.Skipf("needs a kernel with links of the type %s: %v", linkType, err)
+		Missing(tb, "needs a kernel with IPv6: it gives links addresses of both families")
 	}
 }
 

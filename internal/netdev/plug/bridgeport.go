@@ -195,8 +195,14 @@ func setVLANs(h *netlink.Handle, end netlink.Link, port *Port) error {
 		return err
 	}
 	for _, r := range port.Trunk {
-		//nolint:gosec // 1 to 4094
-		if err := h.BridgeVlanAddRange(end, uint16(r.Min), uint16(r.Max), false, false, self, master); err != nil {
+		var err error
+		first, last := uint16(r.Min), uint16(r.Max) //nolint:gosec // 1 to 4094
+		if first == last {                          // the kernel takes it for no range
+			err = h.BridgeVlanAdd(end, first, false, false, self, master)
+		} else {
+			err = h.BridgeVlanAddRange(end, first, last, false, false, self, master)
+		}
+		if err != nil {
 			return err
 		}
 	}

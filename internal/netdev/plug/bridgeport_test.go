@@ -131,7 +131,7 @@ func TestPortVLANs(t *testing.T) {
 		if names := nettest.LinkNames(t, k.Namespace()); strings.Join(names, " ") != nettest.DefaultBridge+" lo" {
 			t.Errorf("links of the host after the refusal: %v", names)
 		}
-		t.Skipf("needs a kernel with bridges that distinguish VLANs: %v", err)
+		nettest.Missing(t, "needs a kernel with bridges that distinguish VLANs: %v", err)
 	}
 	must(t, err)
 	m := k.Plan(pod.Place(), i)

@@ -68,7 +68,7 @@ var children = []struct {
 func TestChildren(t *testing.T) {
 	for _, c := range children {
 		t.Run(c.name, func(t *testing.T) {
-			nettest.NeedLink(t, c.linkType)
+			nettest.NeedLinkType(t, c.linkType)
 			i := onParent(c.binding)
 			invalid := map[string]plug.Interface{
 				"binding must be " + c.name:      changed(i, func(i *plug.Interface) { i.Binding = v1alpha1.Binding{} }),
@@ -201,7 +201,7 @@ func heldNamespace(t *testing.T, kind func(*link.Sockets) plug.Kind, i plug.Inte
 // The VLAN of a dead sandbox, whose namespace a process holds, is free. That of a living
 // sandbox is not.
 func TestVLANOfAnother(t *testing.T) {
-	nettest.NeedLink(t, "vlan")
+	nettest.NeedLinkType(t, "vlan")
 	s, pod := parentHost(t)
 	k := plug.VLAN(s)
 	i := onParent(vlan(100))
@@ -238,7 +238,7 @@ func TestVLANOfAnother(t *testing.T) {
 }
 
 func TestMacvlanModes(t *testing.T) {
-	nettest.NeedLink(t, "macvlan")
+	nettest.NeedLinkType(t, "macvlan")
 	for mode, want := range map[string]netlink.MacvlanMode{
 		"bridge": netlink.MACVLAN_MODE_BRIDGE, "private": netlink.MACVLAN_MODE_PRIVATE, "vepa": netlink.MACVLAN_MODE_VEPA, "passthru": netlink.MACVLAN_MODE_PASSTHRU,
 	} {
@@ -265,7 +265,7 @@ func TestMacvlanModes(t *testing.T) {
 }
 
 func TestIPVLANModes(t *testing.T) {
-	nettest.NeedLink(t, "ipvlan")
+	nettest.NeedLinkType(t, "ipvlan")
 	for mode, want := range map[string]netlink.IPVlanMode{"l2": netlink.IPVLAN_MODE_L2, "l3": netlink.IPVLAN_MODE_L3, "l3s": netlink.IPVLAN_MODE_L3S} {
 		t.Run(mode, func(t *testing.T) {
 			s, pod := parentHost(t)

@@ -133,7 +133,10 @@ func (d *hostDevice) giveBack(l netlink.Link, former Device, all []netlink.Link)
 			return fmt.Errorf("%w: device %s cannot get its former name %s back, which another link has: rename that link", link.ErrExists, a.Name, former.Name)
 		}
 	}
-	back := []*nl.RtAttr{nl.NewRtAttr(unix.IFLA_IFNAME, nl.ZeroTerminated(former.Name))}
+	var back []*nl.RtAttr
+	if a.Name != former.Name { // older kernels refuse the name that a link has, if it is up
+		back = append(back, nl.NewRtAttr(unix.IFLA_IFNAME, nl.ZeroTerminated(former.Name)))
+	}
 	if a.MTU != former.MTU {
 		back = append(back, nl.NewRtAttr(unix.IFLA_MTU, nl.Uint32Attr(uint32(former.MTU)))) //nolint:gosec // 0 to 65535
 	}
