@@ -115,37 +115,12 @@ func NeedRoot(tb testing.TB) {
 	}
 }
 
-// NeedLinkType skips a test if the kernel does not have a type of link, such as ipvlan.
-func NeedLinkType(tb testing.TB, name string) {
-	tb.Helper()
-	probe := &netlink.GenericLink{LinkAttrs: netlink.NewLinkAttrs(), LinkType: name}
-	probe.Name = "probe"
-	// A kernel that has the type makes the link, or refuses it for its incomplete attributes.
-	err := OpenHandle(tb, NewNamespace(tb)).LinkAdd(probe)
-	if errors.Is(err, unix.EOPNOTSUPP) {
-		Missing(tb, "needs a kernel with links of type %s; make vm-test has it", name)
-	}
-}
-
 // NeedIPv6 skips a test of IPv6 if the kernel has no IPv6 (ipv6.disable=1).
 func NeedIPv6(tb testing.TB) {
 	tb.Helper()
 	if _, err := os.Stat("/proc/sys/net/ipv6"); err != nil {
 		Missing(tb, "needs a kernel with IPv6: it gives links addresses of both families")
 	}
-}
-
-// AddDevice makes a link that stands for a device of a node, up, with a carrier. Its other
-// end is in the same namespace, with an "x" before its name.
-func AddDevice(tb testing.TB, s *link.Sockets, name string) {
-	tb.Helper()
-	h := OpenHandle(tb, s.Namespace())
-	veth := &netlink.Veth{LinkAttrs: netlink.NewLinkAttrs(), PeerName: "x" + name}
-	veth.Name = name
-	if err := h.LinkAdd(veth); err != nil {
-		tb.Fatal(err)
-	}
-	Steps(tb, s, link.Raise(name), link.Raise("x"+name))
 }
 
 // NewNamespace makes a network namespace with a path, as a runtime does. The end of the
@@ -373,4 +348,40 @@ func PodIPs(ns *link.Namespace, ifname string) ([]netip.Addr, error) {
 		}
 	}
 	return ips, nil
+}
+
+// AddDevice makes a link that stands for a device of a node, up, with a carrier. Its other
+// end is in the same namespace, with an "x" before its name.
+func AddDevice(tb testing.TB, s *link.Sockets, name string) {
+	tb.Helper()
+	h := OpenHandle(tb, s.Namespace())
+	veth := &netlink.Veth{LinkAttrs: netlink.NewLinkAttrs(), PeerName: "x" + name}
+	veth.Name = name
+	if err := h.LinkAdd(veth); err != nil {
+		tb.Fatal(err)
+	}
+	Steps(tb, s, link.Raise(name), link.Raise("x"+name))
+}
+
+// NeedLinkType skips a test if the kernel does not have a type of links that are made on a
+// parent (ip-link(8)).
+func NeedLinkType(tb testing.TB, linkType string) {
+	tb.Helper()
+	node := NewNode(tb)
+	AddDevice(tb, node, "parent")
+	attrs := netlink.LinkAttrs{Name: "probe", ParentIndex: LinkNamed(tb, node.Namespace(), "parent").Attrs().Index}
+	var probe netlink.Link
+	switch linkType {
+	case "macvlan":
+		probe = &netlink.Macvlan{LinkAttrs: attrs, Mode: netlink.MACVLAN_MODE_BRIDGE}
+	case "ipvlan":
+		probe = &netlink.IPVlan{LinkAttrs: attrs}
+	case "vlan":
+		probe = &netlink.Vlan{LinkAttrs: attrs, VlanId: 5, VlanProtocol: netlink.VLAN_PROTOCOL_8021Q}
+	default:
+		tb.Fatalf("no probe for links of the type %s", linkType)
+	}
+	if err := OpenHandle(tb, node.Namespace()).LinkAdd(probe); err != nil {
+		Missing(tb, "needs a kernel with links of the type %s: %v", linkType, err)
+	}
 }

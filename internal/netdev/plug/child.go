@@ -179,6 +179,9 @@ func (c *child) create(ctx context.Context, host *link.Conn, ns *link.Namespace,
 			return err
 		}
 		cleared, err := c.removeIn(ctx, ns, c.Plan(ns.Place(), i))
+		if err == nil && !cleared {
+			err = nameIsFree(ns, i.Name)
+		}
 		if err == nil && !cleared && c.free != nil {
 			cleared, err = c.free(ctx, c.Sockets, parent, i)
 		}

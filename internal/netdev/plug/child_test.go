@@ -10,6 +10,7 @@ import (
 	"testing"
 
 	"github.com/vishvananda/netlink"
+	"golang.org/x/sys/unix"
 
 	"fairlead.dev/fairlead/api/v1alpha1"
 	"fairlead.dev/fairlead/internal/netdev/link"
@@ -30,6 +31,7 @@ func addParent(tb testing.TB, s *link.Sockets) {
 func onParent(b v1alpha1.Binding) plug.Interface {
 	i := podInterface(b)
 	i.Name, i.Gateways = "net1", nil
+	i.Addresses = append(i.Addresses, nettest.Prefix("fd00:1::5/64"))
 	return i
 }
 
@@ -69,6 +71,7 @@ func TestChildren(t *testing.T) {
 	for _, c := range children {
 		t.Run(c.name, func(t *testing.T) {
 			nettest.NeedLinkType(t, c.linkType)
+			nettest.NeedIPv6(t)
 			i := onParent(c.binding)
 			invalid := map[string]plug.Interface{
 				"binding must be " + c.name:      changed(i, func(i *plug.Interface) { i.Binding = v1alpha1.Binding{} }),
@@ -97,6 +100,7 @@ func TestChildren(t *testing.T) {
 					must(tb, h.LinkSetAlias(nettest.LinkNamed(tb, ns, i.Name), ""))
 				},
 			})
+			t.Run("UsableAtOnce", func(t *testing.T) { usableAtOnce(t, c.kind, i) })
 			t.Run("MTU", func(t *testing.T) { mtuOfParent(t, c.kind, i, tooLarge) })
 			t.Run("LayerTwoOnly", func(t *testing.T) { layerTwoOnly(t, c.kind, i) })
 			t.Run("NoParent", func(t *testing.T) { noParent(t, c.kind, i) })
@@ -127,11 +131,26 @@ func inspected(t *testing.T, ns *link.Namespace, name string) plug.Inspected {
 	return i
 }
 
+// An IPv6 address is not tested for duplicates, which would take a second.
+func usableAtOnce(t *testing.T, kind func(*link.Sockets) plug.Kind, i plug.Interface) {
+	s, pod := parentHost(t)
+	must(t, kind(s).Make(t.Context(), pod, i))
+	h := nettest.OpenHandle(t, pod)
+	all, err := h.AddrList(nettest.LinkNamed(t, pod, i.Name), netlink.FAMILY_V6)
+	must(t, err)
+	for _, a := range all {
+		if a.IP.Equal(net.ParseIP("fd00:1::5")) && a.Flags&unix.IFA_F_TENTATIVE == 0 {
+			return
+		}
+	}
+	t.Errorf("addresses %v, want fd00:1::5 without a test", all)
+}
+
 // Without an MTU an interface has that of its parent, and no larger one.
 func mtuOfParent(t *testing.T, kind func(*link.Sockets) plug.Kind, i, tooLarge plug.Interface) {
 	s, pod := parentHost(t)
 	k := kind(s)
-	i.MTU = 0
+	i.MTU, i.Addresses = 0, i.Addresses[:1]
 	must(t, k.Make(t.Context(), pod, i))
 	if got := inspected(t, pod, i.Name).MTU; got != 1500 {
 		t.Errorf("MTU %d, want that of the parent", got)

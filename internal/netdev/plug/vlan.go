@@ -44,7 +44,7 @@ func VLAN(s *link.Sockets) Kind {
 
 // freeVLAN removes the link that has the VLAN of an interface, if its sandbox has ended
 // and a process holds the namespace. Errors: link.ErrExists if the link is of a living
-// sandbox, or of others.
+// sandbox or of others, or cannot be found.
 func freeVLAN(ctx context.Context, s *link.Sockets, parent int, i Interface) (bool, error) {
 	b := i.Binding.VLAN
 	taken := func(by string) error {
@@ -72,7 +72,7 @@ func freeVLAN(ctx context.Context, s *link.Sockets, parent int, i Interface) (bo
 	}
 	n := slices.IndexFunc(all, func(l link.Elsewhere) bool { return l.Parent == parent && is(l.Link) })
 	if n < 0 {
-		return false, nil
+		return false, taken("a link that cannot be found: its namespace is ending")
 	}
 	holder := all[n]
 	containerID, name, path, ours := parseAlias(holder.Attrs().Alias)
