@@ -214,7 +214,8 @@ type Interface struct {
 	// +kubebuilder:validation:Pattern=`^([0-9a-f]{2}(:[0-9a-f]{2}){5})?$`
 	MAC string `json:"mac,omitempty"`
 
-	// MTU in bytes; 0 means the MTU that the node's uplink allows.
+	// MTU in bytes; 0 means the MTU that the node's uplink allows on the default network,
+	// otherwise that of the bridge, parent or device.
 	// +optional
 	// +kubebuilder:validation:Minimum=0
 	// +kubebuilder:validation:Maximum=65535
