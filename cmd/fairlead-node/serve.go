@@ -20,6 +20,7 @@ import (
 	"fairlead.dev/fairlead/internal/node"
 	"fairlead.dev/fairlead/internal/node/answer"
 	"fairlead.dev/fairlead/internal/node/apiserver"
+	"fairlead.dev/fairlead/internal/node/delegate"
 	"fairlead.dev/fairlead/internal/node/filter"
 	"fairlead.dev/fairlead/internal/node/hostnet"
 	"fairlead.dev/fairlead/internal/node/install"
@@ -57,13 +58,17 @@ func serve(ctx context.Context, cfg config.Node) error {
 	if err != nil {
 		return err
 	}
+	plugins, err := delegate.New(delegate.Config{BinDir: cfg.CNI.BinDir, Socket: cfg.Socket, Host: sockets.Namespace(), Metrics: reg})
+	if err != nil {
+		return err
+	}
 	var rules nft.Kernel
 	c := node.Config{
 		NodeName: cfg.NodeName, Bridge: cfg.Bridge, Uplink: cfg.Uplink, BootID: bootID,
 		Encapsulation: hostnet.Encapsulation(cfg.Encapsulation), VNI: cfg.VXLAN.VNI, VXLANPort: cfg.VXLAN.Port,
 		StateDir: cfg.StateDir, Socket: cfg.Socket, AddTimeout: cfg.AddTimeout.Duration,
 		Install: &install.Options{PluginSource: cfg.CNI.PluginSource, BinDir: cfg.CNI.BinDir, ConfDir: cfg.CNI.ConfDir, Names: cfg.CNI.Names},
-		Kernel:  node.RealKernel{Kinds: plug.New(sockets)}, HostKernel: kernel, FilterKernel: kernel, RuleKernel: hostnet.HostRules{Kernel: kernel}, Firewall: nft.New(rules.Apply),
+		Kernel:  node.RealKernel{Kinds: plug.New(sockets).Executing(plugins)}, Plugins: plugins, HostKernel: kernel, FilterKernel: kernel, RuleKernel: hostnet.HostRules{Kernel: kernel}, Firewall: nft.New(rules.Apply),
 		Masquerade: filter.Masquerade{Enabled: cfg.Masquerade.Enabled, Exclude: masquerade}, Metrics: reg, KubeletMetrics: cfg.KubeletMetrics,
 	}
 	for _, p := range reserved {

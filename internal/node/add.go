@@ -2,6 +2,7 @@ package node
 
 import (
 	"context"
+	"encoding/json"
 	"errors"
 	"fmt"
 	"slices"
@@ -11,6 +12,7 @@ import (
 
 	"fairlead.dev/fairlead/api/v1alpha1"
 	"fairlead.dev/fairlead/internal/cniproto"
+	"fairlead.dev/fairlead/internal/netdev/link"
 	"fairlead.dev/fairlead/internal/netdev/plug"
 	"fairlead.dev/fairlead/internal/node/answer"
 	"fairlead.dev/fairlead/internal/node/apiserver"
@@ -136,7 +138,11 @@ func (pn *podNetwork) planPlug(pa *v1alpha1.PodAttachment, r cniproto.Request, p
 		return nil, err
 	}
 	p.result = func() ([]byte, error) {
-		return answer.Encode(answer.Result(p.add.Interfaces, p.parsed[0], r.Netns), r.CNIVersion())
+		res, err := answer.Result(p.add.Interfaces, p.parsed[0], r.Netns)
+		if err != nil {
+			return nil, err
+		}
+		return answer.Encode(res, r.CNIVersion())
 	}
 	return p, nil
 }
@@ -216,9 +222,9 @@ func (pn *podNetwork) checkRecord(sandbox *ledger.Record) error {
 }
 
 // putUnfindable puts an ADD on disk before its interfaces are made, if one of them has no
-// link on the host by which a later daemon finds it.
+// link on the host by which a later daemon finds it, or has plugins.
 func (pn *podNetwork) putUnfindable(rec *ledger.Record, add *ledger.Add) error {
-	hidden := func(i ledger.Interface) bool { return i.Made.HostLink == "" }
+	hidden := func(i ledger.Interface) bool { return i.Made.HostLink == "" || i.Made.Plugins != nil }
 	if add.AddressOnly() || !slices.ContainsFunc(add.Interfaces, hidden) { // as a rule
 		return nil
 	}
@@ -226,16 +232,28 @@ func (pn *podNetwork) putUnfindable(rec *ledger.Record, add *ledger.Add) error {
 }
 
 // plug makes every interface of an ADD, in order, and prepares the record with the answer
-// at the same time. If plug returns nil, the ADD is Attached and its file is prepared.
+// at the same time, or after the plugins that are executed. If plug returns nil, the ADD is
+// Attached and its file is prepared.
 func (pn *podNetwork) plug(ctx context.Context, ns Sandbox, rec *ledger.Record, p *plannedAdd) error {
 	done := p.add
 	prepared := make(chan error, 1)
-	go func() { prepared <- pn.prepare(rec, &done, p.result) }()
+	if !p.add.Executes() {
+		go func() { prepared <- pn.prepare(rec, &done, p.result) }()
+	}
 	if !p.add.AddressOnly() {
 		pn.firewall.Add(rec.ContainerID, &p.add) // takes its time, but less than the containers to start
 	}
-	err := pn.makeAll(ctx, ns, rec.Pod, p)
-	if err := errors.Join(err, <-prepared); err != nil {
+	left, err := pn.makeAll(ctx, ns, rec, p)
+	switch {
+	case !done.Executes():
+		err = errors.Join(err, <-prepared)
+	case err == nil:
+		done = p.add
+		err = pn.prepare(rec, &done, p.result)
+	}
+	if err != nil {
+		// The DEL of plugins that were not executed could remove an interface of others.
+		p.add.Interfaces = p.add.Interfaces[:left]
 		return err
 	}
 	if !p.add.AddressOnly() {
@@ -259,22 +277,43 @@ func (pn *podNetwork) prepare(rec *ledger.Record, add *ledger.Add, result func()
 	return pn.ledger.Prepare(rec.WithAdd(*add))
 }
 
-// makeAll makes the interfaces, in order.
-func (pn *podNetwork) makeAll(ctx context.Context, ns Sandbox, pod ledger.Pod, p *plannedAdd) error {
+// makeAll makes the interfaces, in order. After an error, as many of the first interfaces
+// are left and have to be removed.
+func (pn *podNetwork) makeAll(ctx context.Context, ns Sandbox, rec *ledger.Record, p *plannedAdd) (left int, err error) {
 	for n, i := range p.parsed {
 		if err := context.Cause(ctx); err != nil {
-			return err
+			return n, err
 		}
-		err := ns.Make(ctx, i)
-		pn.bindings.Note(p.add.Interfaces[n].Made.Kind, pod.UID, err)
-		if err != nil {
-			if cause := context.Cause(ctx); cause != nil {
-				err = fmt.Errorf("%w: %w", cause, err)
-			}
-			return fmt.Errorf("plug interface %s of pod %s: %w", i.Name, pod, err)
+		result, err := ns.Make(ctx, i, p.add.Interfaces[n].Made)
+		pn.bindings.Note(p.add.Interfaces[n].Made.Kind, rec.Pod.UID, err)
+		if err == nil && result != nil {
+			err = pn.recordExecuted(rec, &p.add, n, result)
 		}
+		if err == nil {
+			continue
+		}
+		left = n + 1
+		if errors.Is(err, link.ErrExists) { // the interface is that of others
+			left = n
+		}
+		if cause := context.Cause(ctx); cause != nil {
+			err = fmt.Errorf("%w: %w", cause, err)
+		}
+		return left, fmt.Errorf("plug interface %s of pod %s: %w", i.Name, rec.Pod, err)
 	}
-	return nil
+	return len(p.parsed), nil
+}
+
+// recordExecuted enters the result of plugins into the ADD and puts it on disk: their DEL
+// gets it, also if the daemon is killed.
+func (pn *podNetwork) recordExecuted(rec *ledger.Record, add *ledger.Add, n int, result json.RawMessage) error {
+	i, err := answer.Executed(add.Interfaces[n], result)
+	if err != nil {
+		return err
+	}
+	add.Interfaces = slices.Clone(add.Interfaces) // the ledger has the others
+	add.Interfaces[n] = i
+	return pn.ledger.Put(rec.WithAdd(*add))
 }
 
 // undo removes an ADD and everything that was made for it. It also works if ctx has

@@ -20,6 +20,11 @@ import (
 // handleIPAM serves a plugin that makes an interface and asks for its addresses (CNI
 // specification 1.1.0, section 4, and the conventions for IPAM plugins).
 func (pn *podNetwork) handleIPAM(ctx context.Context, r cniproto.Request) (result []byte, err error) {
+	if rec := pn.ledger.Get(r.ContainerID); rec != nil {
+		if add, i := rec.Delegated(r.IfName); i != nil {
+			return pn.delegatedAddresses(r, add, i)
+		}
+	}
 	switch r.Verb {
 	case cniproto.VerbAdd:
 		err = pn.turns.Add(ctx, r.ContainerID, r.IfName, func(ctx context.Context) (err error) {
@@ -38,8 +43,32 @@ func (pn *podNetwork) handleIPAM(ctx context.Context, r cniproto.Request) (resul
 		}
 		return nil, nil
 	default: // GC, the only other verb of a valid request
-		return nil, pn.collect(ctx, r)
+		if pn.collecting.Load() { // it comes from a plugin that this GC executes, or just after it
+			return nil, nil
+		}
+		return nil, pn.collectSandboxes(ctx, r)
 	}
+}
+
+// delegatedAddresses serves a plugin that the daemon itself executes for an interface. The
+// operation that executes the plugin has the sandbox's turn, so a request that waited for
+// it would wait for itself. An ADD gets the addresses in the record of this operation. A
+// DEL has no effect: the addresses are free when the interface is gone.
+func (pn *podNetwork) delegatedAddresses(r cniproto.Request, add *ledger.Add, i *ledger.Interface) ([]byte, error) {
+	switch r.Verb {
+	case cniproto.VerbAdd:
+		if add.State != ledger.Attaching {
+			return nil, fault.Errorf(fault.ErrGone, "interface %s of sandbox %s has its addresses already, or is being removed: only the plugins that make it get them", r.IfName, r.ContainerID)
+		}
+		config, err := answer.ParseIPAM(r)
+		if err != nil {
+			return nil, err
+		}
+		return answer.DelegatedAddresses(&i.Interface, config, r.CNIVersion())
+	case cniproto.VerbCheck:
+		return nil, checkAddresses(r, i)
+	}
+	return nil, nil
 }
 
 // reasonNetworkDiffers is the reason of an event on a pod: a request of the pod is served
@@ -140,12 +169,18 @@ func (pn *podNetwork) checkAddresses(r cniproto.Request) error {
 	if add == nil || add.State != ledger.Attached {
 		return fault.Errorf(fault.ErrGone, "interface %s of sandbox %s has no addresses on node %s", r.IfName, r.ContainerID, pn.node)
 	}
+	return checkAddresses(r, &add.Interfaces[0])
+}
+
+// checkAddresses returns fault.ErrDiffers unless prevResult has the addresses of an
+// interface.
+func checkAddresses(r cniproto.Request, i *ledger.Interface) error {
 	prev, err := answer.ParsePrevResult(r)
 	if err != nil {
 		return err
 	}
 	var diffs []string
-	for _, text := range add.Interfaces[0].Addresses {
+	for _, text := range i.Addresses {
 		p, err := netip.ParsePrefix(text)
 		if err != nil || !slices.ContainsFunc(prev.IPs, func(c *types100.IPConfig) bool { return c != nil && c.Address.IP.Equal(p.Addr().AsSlice()) }) {
 			address, _, _ := strings.Cut(text, "/")

@@ -75,7 +75,10 @@ type Config struct {
 	// Tracer takes the spans of requests; nil for none.
 	Tracer *tracing.Tracer
 
-	Kernel       Kernel
+	Kernel Kernel
+	// Plugins executes GC and STATUS of networks whose interfaces other plugins make; nil
+	// executes none.
+	Plugins      Plugins
 	HostKernel   hostnet.Kernel
 	FilterKernel filter.Kernel
 	RuleKernel   hostnet.RuleKernel

@@ -4,6 +4,7 @@ import (
 	"context"
 	"errors"
 	"slices"
+	"sync"
 
 	"github.com/go-logr/logr"
 	"k8s.io/client-go/util/workqueue"
@@ -21,7 +22,9 @@ import (
 // to an ADD which was refused because the sandbox had its interface already.
 //
 // TearDownPod returns as soon as the record of the deletion is written. The kernel takes
-// some 30 ms to delete a link, and only the acknowledgement has to wait for it.
+// some 30 ms to delete a link, and only the acknowledgement has to wait for it. The DEL of
+// executed plugins comes before the answer, because the runtime ends the namespace
+// afterwards. If it fails, the remover retries it.
 func (pn *podNetwork) TearDownPod(ctx context.Context, r cniproto.Request) error {
 	rec := pn.ledger.Get(r.ContainerID)
 	var add *ledger.Add
@@ -33,7 +36,13 @@ func (pn *podNetwork) TearDownPod(ctx context.Context, r cniproto.Request) error
 		return nil
 	case add != nil:
 		pn.turns.End(r.ContainerID)
-		return pn.release(ctx, rec, *add)
+		if err := pn.release(ctx, rec, *add); err != nil || !add.Executes() {
+			return err
+		}
+		if err := pn.remover.removeDeleting(ctx, r.ContainerID); err != nil {
+			logr.FromContextOrDiscard(ctx).Error(err, "DEL of plugins failed, will be tried again", "pod", rec.Pod)
+		}
+		return nil
 	case r.IfName == "":
 		return nil
 	}
@@ -84,26 +93,41 @@ type remover struct {
 	firewall *filter.Firewall
 	turns    *turns.Turns // after Init
 	queue    workqueue.TypedRateLimitingInterface[string]
+	// executing has the sandboxes with executed plugins: plugins that hang until their
+	// deadline delay no other sandboxes.
+	executing workqueue.TypedRateLimitingInterface[string]
 }
 
 func newRemover(k Kernel, l *ledger.Ledger, f *filter.Firewall) *remover {
-	return &remover{kernel: k, ledger: l, firewall: f, queue: queue.New[string]("remover")}
+	return &remover{kernel: k, ledger: l, firewall: f, queue: queue.New[string]("remover"), executing: queue.New[string]("remover-plugins")}
 }
 
 // Run works until ctx ends.
 func (r *remover) Run(ctx context.Context) error {
-	queue.Run(ctx, r.queue, removers, func(ctx context.Context, containerID string) error {
+	handle := func(ctx context.Context, containerID string) error {
 		err := r.turns.Do(ctx, containerID, func(ctx context.Context) error { return r.removeDeleting(ctx, containerID) })
 		if err != nil && ctx.Err() == nil {
 			logr.FromContextOrDiscard(ctx).Error(err, "unplugging failed, will be tried again", "sandbox", containerID)
 		}
 		return err
-	})
+	}
+	var both sync.WaitGroup
+	both.Go(func() { queue.Run(ctx, r.queue, removers, handle) })
+	both.Go(func() { queue.Run(ctx, r.executing, removers, handle) })
+	both.Wait()
 	return nil
 }
 
+// of returns the queue of a sandbox.
+func (r *remover) of(containerID string) workqueue.TypedRateLimitingInterface[string] {
+	if rec := r.ledger.Get(containerID); rec != nil && rec.Plug() != nil && rec.Plug().Executes() {
+		return r.executing
+	}
+	return r.queue
+}
+
 // enqueue schedules the removal of the ADDs of a sandbox that are in the state Deleting.
-func (r *remover) enqueue(containerID string) { r.queue.Add(containerID) }
+func (r *remover) enqueue(containerID string) { r.of(containerID).Add(containerID) }
 
 // removeLater schedules the removal of an ADD whose removal failed.
 func (r *remover) removeLater(rec *ledger.Record, add ledger.Add) {
@@ -112,7 +136,7 @@ func (r *remover) removeLater(rec *ledger.Record, add ledger.Add) {
 		// The file keeps the former state, from which a later daemon undoes the ADD too.
 		r.ledger.Adopt(rec)
 	}
-	r.queue.AddRateLimited(rec.ContainerID)
+	r.of(rec.ContainerID).AddRateLimited(rec.ContainerID)
 }
 
 func (r *remover) removeDeleting(ctx context.Context, containerID string) error {

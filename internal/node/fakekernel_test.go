@@ -2,6 +2,7 @@ package node
 
 import (
 	"context"
+	"encoding/json"
 	"fmt"
 	"io/fs"
 	"maps"
@@ -235,7 +236,11 @@ func (s *fakeSandbox) Plan(i plug.Interface) (plug.Made, error) {
 
 func (s *fakeSandbox) Close() {}
 
-func (s *fakeSandbox) Make(ctx context.Context, p plug.Interface) error {
+func (s *fakeSandbox) Make(ctx context.Context, p plug.Interface, _ plug.Made) (json.RawMessage, error) {
+	return nil, s.make(ctx, p)
+}
+
+func (s *fakeSandbox) make(ctx context.Context, p plug.Interface) error {
 	if p.Binding.AddressOnly != nil {
 		return nil
 	}

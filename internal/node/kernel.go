@@ -2,6 +2,9 @@ package node
 
 import (
 	"context"
+	"encoding/json"
+
+	cnitypes "github.com/containernetworking/cni/pkg/types"
 
 	"fairlead.dev/fairlead/api/v1alpha1"
 	"fairlead.dev/fairlead/internal/netdev/link"
@@ -40,6 +43,15 @@ type Finder interface {
 	RemoveUnknown(ctx context.Context, at link.Place, containerID, name string) error
 }
 
+// Plugins executes the verbs of CNI that concern a network that plugins make.
+type Plugins interface {
+	// GC passes the attachments that are in use to the plugins of a network.
+	GC(ctx context.Context, l v1alpha1.PluginList, valid []cnitypes.GCAttachment) error
+	// Status returns nil if the plugins of a network can serve an ADD. Errors:
+	// fault.ErrUnavailable, fault.ErrImpaired.
+	Status(ctx context.Context, l v1alpha1.PluginList) error
+}
+
 // Sandbox is an open network namespace.
 type Sandbox interface {
 	// Place returns the place of the namespace.
@@ -47,8 +59,9 @@ type Sandbox interface {
 	// Plan validates an interface and returns the result that Make will have. Errors:
 	// link.ErrInvalid.
 	Plan(i plug.Interface) (plug.Made, error)
-	// Make makes one interface; on an error it changes nothing.
-	Make(ctx context.Context, i plug.Interface) error
+	// Make makes one interface and executes its plugins, whose result it returns; nil if
+	// there are none. After an error the interface has to be removed if it has plugins.
+	Make(ctx context.Context, i plug.Interface, m plug.Made) (json.RawMessage, error)
 	// Inspect reads all interfaces, by name.
 	Inspect(ctx context.Context) (map[string]plug.Inspected, error)
 	Close()
@@ -73,8 +86,11 @@ type realSandbox struct {
 
 func (s realSandbox) Plan(i plug.Interface) (plug.Made, error) { return s.kinds.Plan(s.Place(), i) }
 
-func (s realSandbox) Make(ctx context.Context, i plug.Interface) error {
-	return s.kinds.Make(ctx, s.Namespace, i)
+func (s realSandbox) Make(ctx context.Context, i plug.Interface, m plug.Made) (json.RawMessage, error) {
+	if err := s.kinds.Make(ctx, s.Namespace, i); err != nil {
+		return nil, err
+	}
+	return s.kinds.Execute(ctx, i, m)
 }
 
 func (s realSandbox) Inspect(ctx context.Context) (map[string]plug.Inspected, error) {

@@ -9,6 +9,7 @@ import (
 	"path/filepath"
 	"slices"
 	"sync"
+	"sync/atomic"
 	"time"
 
 	"golang.org/x/sync/errgroup"
@@ -59,6 +60,13 @@ type podNetwork struct {
 	// addTimeout bounds how long an ADD waits for the controller, the node's network and
 	// other sandboxes.
 	addTimeout time.Duration
+	// plugins executes GC and STATUS of the networks of executed plugins; nil executes
+	// none.
+	plugins Plugins
+	// collecting is true while a GC of these networks runs.
+	collecting atomic.Bool
+	// defaultStatus has the last STATUS of the plugins of the default network.
+	defaultStatus atomic.Pointer[pluginStatus]
 	// stopping is closed when this daemon hands waiting requests to the next one.
 	stopping chan struct{}
 	stopOnce sync.Once
@@ -79,7 +87,7 @@ func NewPlugin(c Config) (plugin.Plugin, error) {
 	}
 	pn := &podNetwork{
 		kernel: c.Kernel, api: c.API, source: c.Source, metrics: m, bridge: c.Bridge, addTimeout: c.AddTimeout, node: c.NodeName, reserved: c.ReservedPorts,
-		stopping: make(chan struct{}), install: c.Install, socket: c.Socket,
+		stopping: make(chan struct{}), install: c.Install, socket: c.Socket, plugins: c.Plugins,
 		host: hostnet.New(hostnet.Config{
 			NodeName: c.NodeName, BootID: c.BootID, Bridge: c.Bridge, Uplink: c.Uplink,
 			Encapsulation: c.Encapsulation, VNI: c.VNI, VXLANPort: c.VXLANPort,
@@ -124,7 +132,7 @@ func (pn *podNetwork) Parts() plugin.Parts {
 func (pn *podNetwork) run(ctx context.Context) error {
 	g, ctx := errgroup.WithContext(ctx)
 	for _, run := range []func(context.Context) error{
-		pn.remover.Run, pn.statuses.Run, pn.events.Run, pn.host.Run, pn.firewall.Run, pn.reaper.Run, pn.repairer.Run, pn.watch, pn.keepHealth, pn.announce,
+		pn.remover.Run, pn.statuses.Run, pn.events.Run, pn.host.Run, pn.firewall.Run, pn.reaper.Run, pn.repairer.Run, pn.watch, pn.keepHealth, pn.keepPluginStatus, pn.announce,
 	} {
 		g.Go(func() error { return run(ctx) })
 	}

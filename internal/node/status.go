@@ -3,13 +3,16 @@ package node
 import (
 	"context"
 	"errors"
+	"fmt"
 	"slices"
 	"time"
 
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 
+	"fairlead.dev/fairlead/api/v1alpha1"
 	"fairlead.dev/fairlead/internal/node/fault"
 	"fairlead.dev/fairlead/internal/node/install"
+	"fairlead.dev/fairlead/internal/node/ledger"
 )
 
 // announce writes the network configuration for the runtime as soon as an ADD can be
@@ -67,6 +70,59 @@ func (pn *podNetwork) canServe() error {
 			kind = fault.ErrImpaired
 		}
 		return fault.Errorf(kind, "node %s: %w", pn.node, err)
+	}
+	if s := pn.defaultStatus.Load(); s != nil && s.err != nil {
+		return fmt.Errorf("node %s: %w", pn.node, s.err)
+	}
+	return nil
+}
+
+// pluginStatus is the result of a STATUS of the plugins of the default network.
+type pluginStatus struct {
+	list v1alpha1.PluginList
+	err  error
+}
+
+// pluginStatusEvery is the time between two executions of STATUS.
+const pluginStatusEvery = 15 * time.Second
+
+// keepPluginStatus executes STATUS of the plugins of the default network, if it is
+// delegated, so that the answer to the runtime does not wait for them.
+func (pn *podNetwork) keepPluginStatus(ctx context.Context) error {
+	if pn.plugins == nil {
+		return nil
+	}
+	tick := time.NewTicker(pluginStatusEvery)
+	defer tick.Stop()
+	for {
+		if list := pn.defaultPlugins(); list == nil {
+			pn.defaultStatus.Store(nil)
+		} else if err := pn.plugins.Status(ctx, *list); ctx.Err() == nil {
+			pn.defaultStatus.Store(&pluginStatus{list: *list, err: err})
+		}
+		select {
+		case <-ctx.Done():
+			return nil
+		case <-tick.C:
+		}
+	}
+}
+
+// defaultPlugins returns the plugins of the default interface of the sandbox that was
+// plugged last, nil if Fairlead made that interface. Without a sandbox they are those of
+// the last STATUS.
+func (pn *podNetwork) defaultPlugins() *v1alpha1.PluginList {
+	var last *ledger.Add
+	for _, rec := range pn.ledger.All() {
+		if add := rec.Plugged(); add != nil && len(add.Interfaces) > 0 && (last == nil || add.AttachedAt.After(last.AttachedAt)) {
+			last = add
+		}
+	}
+	switch s := pn.defaultStatus.Load(); {
+	case last != nil && last.Interfaces[0].Binding.Delegate != nil:
+		return last.Interfaces[0].Binding.Delegate
+	case last == nil && s != nil:
+		return &s.list
 	}
 	return nil
 }

@@ -36,6 +36,11 @@ type Interface struct {
 	Routes []Route
 	// Bandwidth limits the interface; nil is no limit.
 	Bandwidth *Bandwidth
+	// Chain are the CNI plugins that are executed after the interface is made; nil is
+	// none.
+	Chain *v1alpha1.PluginList
+	// Args is CNI_ARGS of executed plugins.
+	Args string
 }
 
 // Route is one route inside a sandbox. Without a valid Gateway the destination is on

@@ -99,6 +99,8 @@ type Made struct {
 	// Device is the device of the host that becomes the interface, as it was before; nil if
 	// the kind has none or the device was not there.
 	Device *Device `json:"device,omitempty"`
+	// Plugins are the CNI plugins that are executed for the interface; nil for none.
+	Plugins *Plugins `json:"plugins,omitempty"`
 }
 
 // Found is an interface that was found by a link on the host.

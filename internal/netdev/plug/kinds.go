@@ -23,6 +23,7 @@ const (
 	KindVLAN        = "vlan"
 	KindHostDevice  = "hostDevice"
 	KindAddressOnly = "addressOnly"
+	KindDelegate    = "delegate"
 )
 
 // removalsAtOnce bounds the threads that wait in the kernel.
@@ -34,6 +35,8 @@ type Kinds struct {
 	sockets *link.Sockets
 	byName  map[string]Kind
 	nameOf  func(v1alpha1.Binding) string
+	// plugins executes the plugins of interfaces; nil executes none.
+	plugins Executor
 }
 
 // New returns the kinds of this build, over sockets on the host.
@@ -69,6 +72,8 @@ func memberOf(b v1alpha1.Binding) string {
 		return KindHostDevice
 	case b.AddressOnly != nil:
 		return KindAddressOnly
+	case b.Delegate != nil:
+		return KindDelegate
 	}
 	return ""
 }
@@ -92,10 +97,11 @@ func (k *Kinds) Plan(at link.Place, i Interface) (Made, error) {
 	if err != nil {
 		return Made{}, err
 	}
-	if err := kind.Validate(i); err != nil {
+	if err := errors.Join(kind.Validate(i), k.validatePlugins(i)); err != nil {
 		return Made{}, err
 	}
 	m := kind.Plan(at, i)
+	m.Plugins = pluginsOf(i)
 	if r, ok := kind.(Resolver); ok {
 		err = r.Resolve(i, &m)
 	}
@@ -112,7 +118,8 @@ func (k *Kinds) RandomMAC(b v1alpha1.Binding) bool {
 	return ok
 }
 
-// Make makes an interface in an open namespace; on an error it changes nothing.
+// Make makes an interface in an open namespace; on an error it changes nothing. Execute
+// executes its plugins afterwards.
 func (k *Kinds) Make(ctx context.Context, ns *link.Namespace, i Interface) error {
 	kind, err := k.kind("binding", k.nameOf(i.Binding))
 	if err != nil {
@@ -121,13 +128,14 @@ func (k *Kinds) Make(ctx context.Context, ns *link.Namespace, i Interface) error
 	return kind.Make(ctx, ns, i)
 }
 
-// Remove removes an interface, and returns nil if there is none.
+// Remove removes an interface, and returns nil if there is none. The DEL of its plugins
+// comes first; an error of theirs does not keep the interface.
 func (k *Kinds) Remove(ctx context.Context, m Made) error {
 	kind, err := k.of(m)
 	if err != nil {
 		return err
 	}
-	return kind.Remove(ctx, m)
+	return errors.Join(k.deleted(ctx, m), kind.Remove(ctx, m))
 }
 
 // of returns the kind of an interface.
@@ -156,13 +164,18 @@ func (k *Kinds) Gone(ctx context.Context, m Made) (bool, error) {
 	return kind.Gone(ctx, m)
 }
 
-// Differences describes how the host's side of an interface differs from Made.
+// Differences describes how the host's side of an interface differs from Made, and how
+// its plugins find it different.
 func (k *Kinds) Differences(ctx context.Context, m Made, inside Inspected) ([]string, error) {
 	kind, err := k.of(m)
 	if err != nil {
 		return nil, err
 	}
-	return kind.Differences(ctx, m, inside)
+	diffs, err := kind.Differences(ctx, m, inside)
+	if err != nil {
+		return nil, err
+	}
+	return append(diffs, k.checked(ctx, m)...), nil
 }
 
 // Repair repairs the host's side of an interface, and reports whether that was necessary.

@@ -5,6 +5,7 @@ import (
 
 	"k8s.io/apimachinery/pkg/types"
 
+	"fairlead.dev/fairlead/api/v1alpha1"
 	"fairlead.dev/fairlead/internal/node/fault"
 	"fairlead.dev/fairlead/internal/node/ledger"
 )
@@ -35,4 +36,14 @@ func ParseArgs(args string) (ledger.Pod, error) {
 		return p, fault.Errorf(fault.ErrEnvironment, "CNI_ARGS: %q: lacks %s", args, strings.Join(missing, " and "))
 	}
 	return p, nil
+}
+
+// argsOf returns the CNI_ARGS of plugins that are executed for a pod. They are those of a
+// runtime, whatever the runtime passed.
+func argsOf(pa *v1alpha1.PodAttachment, containerID string) string {
+	pod := pa.Pod()
+	return strings.Join([]string{
+		"IgnoreUnknown=1", "K8S_POD_NAMESPACE=" + pod.Namespace, "K8S_POD_NAME=" + pod.Name,
+		"K8S_POD_INFRA_CONTAINER_ID=" + containerID, "K8S_POD_UID=" + string(pa.Spec.PodUID),
+	}, ";")
 }

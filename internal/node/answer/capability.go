@@ -28,6 +28,10 @@ type Capabilities struct {
 	// The others are not used. They must be well-formed.
 	CgroupPath     string            `json:"cgroupPath"`
 	PodAnnotations map[string]string `json:"io.kubernetes.cri.pod-annotations"`
+
+	// config is the network configuration of the runtime, from which executed plugins get
+	// capabilities.
+	config json.RawMessage
 }
 
 // portMapping forwards a port of the host to the pod. It is ignored if HostPort is 0 or
@@ -62,6 +66,7 @@ func ParseCapabilities(config json.RawMessage) (c Capabilities, err error) {
 	if err := json.Unmarshal(config, &network); err != nil {
 		return c, &cniproto.Error{Code: cniproto.CodeDecode, Msg: "network configuration: runtimeConfig: " + err.Error()}
 	}
+	network.RuntimeConfig.config = config
 	return network.RuntimeConfig, nil
 }
 

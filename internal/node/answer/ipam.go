@@ -154,12 +154,30 @@ func AddressesFor(pa *v1alpha1.PodAttachment, ifName string, config IpamConfig, 
 	if found == nil {
 		return nil, noAddresses(pa, ifName, config, held)
 	}
-	for _, a := range config.asked {
-		if !slices.Contains(hosts(found.Addresses), a) && !slices.ContainsFunc(config.static, func(s whereabouts.Address) bool { return s.Prefix.Addr() == a }) {
-			return nil, fault.Errorf(fault.ErrInvalid, "ips: %s: the interface has %s: ask for an address with \"ips\" in the pod's annotation", a, strings.Join(found.Addresses, ", "))
+	return found, config.has(found)
+}
+
+// has returns fault.ErrInvalid if an interface lacks an address that the runtime asks for.
+func (c IpamConfig) has(i *v1alpha1.Interface) error {
+	for _, a := range c.asked {
+		if !slices.Contains(hosts(i.Addresses), a) && !slices.ContainsFunc(c.static, func(s whereabouts.Address) bool { return s.Prefix.Addr() == a }) {
+			return fault.Errorf(fault.ErrInvalid, "ips: %s: the interface has %s: ask for an address with \"ips\" in the pod's annotation", a, strings.Join(i.Addresses, ", "))
 		}
 	}
-	return found, nil
+	return nil
+}
+
+// DelegatedAddresses encodes the answer to the ADD of an IPAM plugin that is executed by
+// the plugins of an interface. Errors: fault.ErrInvalid if the interface has no addresses,
+// or lacks an address that is asked for.
+func DelegatedAddresses(i *v1alpha1.Interface, config IpamConfig, version string) ([]byte, error) {
+	if len(i.Addresses) == 0 {
+		return nil, fault.Errorf(fault.ErrInvalid, "interface %s of network %s has no addresses of Fairlead: its ipam.type must be that of another plugin", i.Name, i.Network)
+	}
+	if err := config.has(i); err != nil {
+		return nil, err
+	}
+	return IpamResult(i, config, version)
 }
 
 // noAddresses returns the error for an interface that has no addresses in a

@@ -38,6 +38,10 @@ func Plan(pa *v1alpha1.PodAttachment, ifName string, mtu int, randomMAC func(v1a
 	}
 	add := func(i v1alpha1.Interface, name string) {
 		i.Name = name
+		if i.Binding.Delegate != nil { // the plugins choose
+			out = append(out, ledger.Interface{Interface: i})
+			return
+		}
 		if i.MTU == 0 && i.Network == v1alpha1.DefaultNetwork {
 			i.MTU = int32(mtu) //nolint:gosec // an MTU is at most 65535
 		}
@@ -67,6 +71,9 @@ func Parse(pa *v1alpha1.PodAttachment, containerID string, add *ledger.Add, plan
 	for n := range add.Interfaces {
 		i := &add.Interfaces[n]
 		p, err := i.Parse(containerID)
+		if i.Binding.Delegate != nil || i.Chain != nil {
+			p.Args = argsOf(pa, containerID)
+		}
 		if add.AddressOnly() {
 			p.Name = add.IfName
 		}
@@ -85,27 +92,60 @@ func Parse(pa *v1alpha1.PodAttachment, containerID string, add *ledger.Add, plan
 // the default interface first, and first is the default interface, parsed. MAC and MTU are
 // empty where they are those of a link that the node has not looked at. The result has
 // the addresses of the default interface only: CRI-O takes every address in it for an IP
-// of the pod.
-func Result(interfaces []ledger.Interface, first plug.Interface, netns string) *types100.Result {
-	res := &types100.Result{CNIVersion: types100.ImplementedSpecVersion}
-	index := 0 // of the default interface
+// of the pod. If plugins were executed for the default interface, it is their result with
+// the other interfaces. Errors: a recorded result of plugins cannot be decoded.
+func Result(interfaces []ledger.Interface, first plug.Interface, netns string) (*types100.Result, error) {
+	var res *types100.Result
 	for n, i := range interfaces {
-		if i.Made.HostLink != "" {
-			res.Interfaces = append(res.Interfaces, &types100.Interface{Name: i.Made.HostLink})
+		part, err := executed(i)
+		if err != nil {
+			return nil, err
 		}
-		if n == 0 {
-			index = len(res.Interfaces)
+		if part == nil {
+			part = plain(i, netns)
 		}
-		mac, mtu := i.Known()
-		res.Interfaces = append(res.Interfaces, &types100.Interface{Name: i.Name, Mac: mac, Mtu: mtu, Sandbox: netns})
+		if n > 0 {
+			res.Interfaces = append(res.Interfaces, part.Interfaces...)
+			continue
+		}
+		if res = part; i.Made.Plugins == nil {
+			addNetwork(res, first)
+		}
+		if res.DNS.IsEmpty() {
+			res.DNS = cniDNS(i.DNS)
+		}
 	}
-	for _, c := range cniAddresses(first) {
+	return res, nil
+}
+
+// Made returns the result of an interface that Fairlead has made, in CNI version 1.1.0:
+// the prevResult of its chain.
+func Made(i plug.Interface, m plug.Made) *types100.Result {
+	res := plain(ledger.Interface{Interface: v1alpha1.Interface{Name: i.Name, MAC: i.MAC.String(), MTU: int32(i.MTU)}, Made: m}, m.Namespace.Path) //nolint:gosec // an MTU is at most 65535
+	addNetwork(res, i)
+	return res
+}
+
+// plain returns the links of an interface that Fairlead has made. The interface is the
+// last one.
+func plain(i ledger.Interface, netns string) *types100.Result {
+	res := &types100.Result{CNIVersion: types100.ImplementedSpecVersion}
+	if i.Made.HostLink != "" {
+		res.Interfaces = append(res.Interfaces, &types100.Interface{Name: i.Made.HostLink})
+	}
+	mac, mtu := i.Known()
+	res.Interfaces = append(res.Interfaces, &types100.Interface{Name: i.Name, Mac: mac, Mtu: mtu, Sandbox: netns})
+	return res
+}
+
+// addNetwork adds the addresses and routes of the last interface of a result.
+func addNetwork(res *types100.Result, p plug.Interface) {
+	index := len(res.Interfaces) - 1
+	for _, c := range cniAddresses(p) {
 		c.Interface = new(index)
 		res.IPs = append(res.IPs, c)
 	}
-	res.Routes = cniRoutes(append(ledger.DefaultRoutes(first), first.Routes...))
-	res.DNS = cniDNS(interfaces[0].DNS)
-	return res
+	res.Routes = cniRoutes(append(ledger.DefaultRoutes(p), p.Routes...))
 }
 
 // cniAddresses returns the addresses of an interface, each with the first gateway of its

@@ -123,7 +123,10 @@ func TestResultOfADualStackPod(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	res := Result(interfaces, parsed[0], "/run/netns/x")
+	res, err := Result(interfaces, parsed[0], "/run/netns/x")
+	if err != nil {
+		t.Fatal(err)
+	}
 	raw, err := res.MarshalJSON()
 	if err != nil {
 		t.Fatal(err)

@@ -31,6 +31,8 @@ var (
 	// ErrLeaving means that the daemon ended while an ADD waited. The next daemon serves
 	// the ADD.
 	ErrLeaving = errors.New("the daemon ends")
+	// ErrPlugin means that a CNI plugin that Fairlead executes has failed.
+	ErrPlugin = errors.New("a plugin failed")
 	// ErrUnserved means that this build does not serve the verb.
 	ErrUnserved = errors.New("verb is not served")
 )

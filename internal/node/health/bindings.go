@@ -36,10 +36,11 @@ type failures struct {
 }
 
 // Note counts an attempt to plug an interface of a pod, with its error, nil for success.
-// It ignores errors that the pod itself causes.
+// It ignores errors that the pod itself causes, and those of executed plugins: a restart of
+// the daemon does not help them.
 func (b *Bindings) Note(kind string, pod types.UID, err error) {
 	for _, podError := range []error{
-		fault.ErrInvalid, link.ErrInvalid, link.ErrExists, link.ErrNoParent, link.ErrNotNamespace, context.Canceled, context.DeadlineExceeded,
+		fault.ErrInvalid, link.ErrInvalid, link.ErrExists, link.ErrNoParent, link.ErrNotNamespace, context.Canceled, context.DeadlineExceeded, fault.ErrPlugin,
 	} {
 		if errors.Is(err, podError) {
 			return

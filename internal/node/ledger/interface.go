@@ -33,7 +33,7 @@ func (i *Interface) Parse(containerID string) (plug.Interface, error) {
 		return p, err
 	}
 	p.ContainerID, p.Name, p.MTU, p.Bandwidth = containerID, i.Name, int(i.MTU), i.Bandwidth
-	p.Binding = i.Binding
+	p.Binding, p.Chain = i.Binding, i.Chain
 	if i.MAC != "" {
 		mac, err := net.ParseMAC(i.MAC)
 		if err != nil {

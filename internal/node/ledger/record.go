@@ -197,6 +197,26 @@ func (a *Add) AddressOnly() bool {
 	return len(a.Interfaces) == 1 && a.Interfaces[0].Binding.AddressOnly != nil
 }
 
+// Executes reports whether plugins are executed for an interface of the ADD.
+func (a *Add) Executes() bool {
+	return slices.ContainsFunc(a.Interfaces, func(i Interface) bool { return i.Made.Plugins != nil })
+}
+
+// Delegated returns the interface that executed plugins make under a name, nil if the
+// sandbox has none.
+func (r *Record) Delegated(ifName string) (*Add, *Interface) {
+	add := r.Plug()
+	if add == nil {
+		return nil, nil
+	}
+	for n := range add.Interfaces {
+		if i := &add.Interfaces[n]; i.Name == ifName && i.Binding.Delegate != nil {
+			return add, i
+		}
+	}
+	return nil, nil
+}
+
 // same reports whether two ADDs of a sandbox are for the same interfaces. A sandbox has
 // one ADD that Fairlead plugs, and one for each interface of other plugins.
 func (a *Add) same(o Add) bool {

@@ -1,0 +1,141 @@
+package delegate
+
+import (
+	"bytes"
+	"context"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"os/exec"
+	"runtime"
+	"strings"
+	"time"
+
+	"github.com/containernetworking/cni/pkg/invoke"
+	cnitypes "github.com/containernetworking/cni/pkg/types"
+	"github.com/containernetworking/cni/pkg/version"
+	"golang.org/x/sys/unix"
+
+	"fairlead.dev/fairlead/internal/netdev/link"
+	"fairlead.dev/fairlead/internal/netdev/plug"
+)
+
+const (
+	// maxOutput bounds the result of a plugin, maxStderr its log in an error, in bytes.
+	maxOutput = 1 << 20
+	maxStderr = 4 << 10
+	// killGrace bounds the wait for the output of a plugin that has ended or was killed: a
+	// process that has left its group may keep the output open.
+	killGrace = time.Second
+	// searchPath is PATH of plugins, some of which execute iptables or nft.
+	searchPath = "/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin"
+)
+
+// environment has the variables of a plugin. It is an invoke.CNIArgs.
+type environment struct {
+	verb, netns, path string
+	// made is the attachment; it is empty for a verb without one.
+	made plug.Made
+}
+
+// AsEnv returns exactly the variables of CNI, and PATH. Those of the daemon are its own.
+func (e environment) AsEnv() []string {
+	env := []string{
+		"CNI_COMMAND=" + e.verb, "CNI_CONTAINERID=" + e.made.ContainerID, "CNI_NETNS=" + e.netns,
+		"CNI_IFNAME=" + e.made.Name, "CNI_PATH=" + e.path, "PATH=" + searchPath,
+	}
+	if e.made.Plugins != nil {
+		env = append(env, "CNI_ARGS="+e.made.Plugins.Args)
+	}
+	return env
+}
+
+// process executes plugins as processes. It is an invoke.Exec.
+type process struct {
+	invoke.RawExec
+	version.PluginDecoder
+	host *link.Namespace
+}
+
+// ExecPlugin executes a plugin in a process group of its own, which is killed when ctx
+// ends. The error has the plugin's own error (*types.Error) or the end of its log.
+func (p *process) ExecPlugin(ctx context.Context, path string, stdin []byte, env []string) ([]byte, error) {
+	stdout, stderr := &bounded{most: maxOutput}, &bounded{most: maxStderr}
+	cmd := exec.CommandContext(ctx, path)
+	cmd.Env, cmd.Dir = env, "/"
+	cmd.Stdin, cmd.Stdout, cmd.Stderr = bytes.NewReader(stdin), stdout, stderr
+	// The plugin ends with the thread that started it: after a kill of the daemon, no ADD
+	// goes on while the next daemon executes its DEL.
+	cmd.SysProcAttr = &unix.SysProcAttr{Setpgid: true, Pdeathsig: unix.SIGKILL}
+	cmd.Cancel = func() error { return unix.Kill(-cmd.Process.Pid, unix.SIGKILL) }
+	cmd.WaitDelay = killGrace
+	err := p.onThread(cmd.Run)
+	switch {
+	case errors.Is(err, exec.ErrWaitDelay) && cmd.ProcessState.Success():
+		err = nil // it succeeded, and left a process that keeps the output open
+	case err != nil:
+		return nil, failure(err, stdout.Bytes(), stderr.text())
+	}
+	if stdout.lost > 0 {
+		return nil, fmt.Errorf("it wrote more than %d bytes as its result", maxOutput)
+	}
+	return stdout.Bytes(), err
+}
+
+// onThread runs fn on a thread that does nothing else and is in the host's network
+// namespace.
+func (p *process) onThread(fn func() error) error {
+	if p.host != nil {
+		return p.host.Do(fn)
+	}
+	result := make(chan error, 1)
+	go func() {
+		runtime.LockOSThread()
+		defer runtime.UnlockOSThread()
+		result <- fn()
+	}()
+	return <-result
+}
+
+// failure returns the error of a plugin: the one that it wrote, otherwise its exit with
+// the end of its log.
+func failure(err error, stdout []byte, log string) error {
+	own := &cnitypes.Error{}
+	if json.Unmarshal(stdout, own) == nil && own.Msg != "" {
+		own.Msg, own.Details = clip(own.Msg), clip(own.Details)
+		return own
+	}
+	if log == "" {
+		return fmt.Errorf("%w, without a message", err)
+	}
+	return fmt.Errorf("%w: %s", err, log)
+}
+
+// clip shortens a text of a plugin.
+func clip(text string) string {
+	if len(text) > maxStderr {
+		text = text[:maxStderr] + "..."
+	}
+	return strings.ToValidUTF8(text, "?")
+}
+
+// bounded keeps the first bytes that are written to it, and counts the rest.
+type bounded struct {
+	bytes.Buffer
+	most, lost int
+}
+
+func (b *bounded) Write(p []byte) (int, error) {
+	kept := min(len(p), b.most-b.Len())
+	b.lost += len(p) - kept
+	b.Buffer.Write(p[:kept])
+	return len(p), nil
+}
+
+func (b *bounded) text() string {
+	text := strings.ToValidUTF8(strings.TrimSpace(b.String()), "?")
+	if b.lost > 0 {
+		text += "..."
+	}
+	return text
+}

@@ -1,0 +1,66 @@
+package delegate
+
+import (
+	"encoding/json"
+	"errors"
+	"fmt"
+	"slices"
+
+	cnitypes "github.com/containernetworking/cni/pkg/types"
+	types100 "github.com/containernetworking/cni/pkg/types/100"
+	"github.com/containernetworking/cni/pkg/types/create"
+
+	"fairlead.dev/fairlead/internal/netdev/plug"
+	"fairlead.dev/fairlead/internal/node/answer"
+)
+
+// complete returns the result of a plugin, of any version, in CNI version 1.1.0. The
+// result names the interface in the sandbox, also if the plugin has left that out. An
+// address without the index of an interface gets the last interface of the name.
+func complete(out cnitypes.Result, m plug.Made) (*types100.Result, error) {
+	res, err := types100.NewResultFromResult(out)
+	if err != nil {
+		return nil, fmt.Errorf("its result: %w", err)
+	}
+	if slices.Contains(res.Interfaces, nil) || slices.Contains(res.IPs, nil) || slices.Contains(res.Routes, nil) {
+		return nil, errors.New("its result: interfaces, ips and routes must have no null")
+	}
+	own := -1
+	for n, i := range res.Interfaces {
+		if i.Name == m.Name && i.Sandbox != "" {
+			own = n
+		}
+	}
+	if own < 0 {
+		own = len(res.Interfaces)
+		res.Interfaces = append(res.Interfaces, &types100.Interface{Name: m.Name, Sandbox: m.Namespace.Path})
+	}
+	for _, ip := range res.IPs {
+		if ip.Interface == nil || *ip.Interface < 0 || *ip.Interface >= len(res.Interfaces) {
+			ip.Interface = types100.Int(own)
+		}
+	}
+	return res, nil
+}
+
+// recorded returns the result of the ADD of an interface, nil if it has not succeeded.
+func recorded(m plug.Made) (*types100.Result, error) {
+	if len(m.Plugins.Result) == 0 {
+		return nil, nil
+	}
+	out, err := create.CreateFromBytes(m.Plugins.Result)
+	if err != nil {
+		return nil, fmt.Errorf("decode the recorded result: %w", err)
+	}
+	return types100.GetResult(out)
+}
+
+// inVersion returns a result in a CNI version.
+func inVersion(res *types100.Result, version string) (json.RawMessage, error) {
+	same := *res
+	same.Interfaces = make([]*types100.Interface, len(res.Interfaces))
+	for n, i := range res.Interfaces { // Encode changes them
+		same.Interfaces[n] = i.Copy()
+	}
+	return answer.Encode(&same, version)
+}
