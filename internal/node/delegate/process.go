@@ -27,7 +27,7 @@ const (
 	// killGrace bounds the wait for the output of a plugin that has ended or was killed: a
 	// process that has left its group may keep the output open.
 	killGrace = time.Second
-	// searchPath is PATH of plugins, some of which execute iptables or nft.
+	// searchPath is PATH of plugins. Some plugins execute iptables or nft.
 	searchPath = "/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin"
 )
 
@@ -58,7 +58,7 @@ type process struct {
 }
 
 // ExecPlugin executes a plugin in a process group of its own, which is killed when ctx
-// ends. The error has the plugin's own error (*types.Error) or the end of its log.
+// ends. The error has the plugin's own error (*types.Error) or the beginning of its log.
 func (p *process) ExecPlugin(ctx context.Context, path string, stdin []byte, env []string) ([]byte, error) {
 	stdout, stderr := &bounded{most: maxOutput}, &bounded{most: maxStderr}
 	cmd := exec.CommandContext(ctx, path)
@@ -74,16 +74,15 @@ func (p *process) ExecPlugin(ctx context.Context, path string, stdin []byte, env
 	case errors.Is(err, exec.ErrWaitDelay) && cmd.ProcessState.Success():
 		err = nil // it succeeded, and left a process that keeps the output open
 	case err != nil:
-		return nil, failure(err, stdout.Bytes(), stderr.text())
+		return nil, failure(err, stdout.kept, stderr.text())
 	}
 	if stdout.lost > 0 {
 		return nil, fmt.Errorf("it wrote more than %d bytes as its result", maxOutput)
 	}
-	return stdout.Bytes(), err
+	return stdout.kept, err
 }
 
-// onThread runs fn on a thread that does nothing else and is in the host's network
-// namespace.
+// onThread runs fn on a thread of its own, in the host's network namespace.
 func (p *process) onThread(fn func() error) error {
 	if p.host != nil {
 		return p.host.Do(fn)
@@ -97,8 +96,8 @@ func (p *process) onThread(fn func() error) error {
 	return <-result
 }
 
-// failure returns the error of a plugin: the one that it wrote, otherwise its exit with
-// the end of its log.
+// failure returns the error of a plugin: its own error object, otherwise its exit with the
+// beginning of its log.
 func failure(err error, stdout []byte, log string) error {
 	own := &cnitypes.Error{}
 	if json.Unmarshal(stdout, own) == nil && own.Msg != "" {
@@ -121,19 +120,19 @@ func clip(text string) string {
 
 // bounded keeps the first bytes that are written to it, and counts the rest.
 type bounded struct {
-	bytes.Buffer
+	kept       []byte
 	most, lost int
 }
 
 func (b *bounded) Write(p []byte) (int, error) {
-	kept := min(len(p), b.most-b.Len())
-	b.lost += len(p) - kept
-	b.Buffer.Write(p[:kept])
+	n := min(len(p), b.most-len(b.kept))
+	b.lost += len(p) - n
+	b.kept = append(b.kept, p[:n]...)
 	return len(p), nil
 }
 
 func (b *bounded) text() string {
-	text := strings.ToValidUTF8(strings.TrimSpace(b.String()), "?")
+	text := strings.ToValidUTF8(string(bytes.TrimSpace(b.kept)), "?")
 	if b.lost > 0 {
 		text += "..."
 	}

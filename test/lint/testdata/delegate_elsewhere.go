@@ -1,4 +1,4 @@
-// at: internal/node/example/example.go
+// at: internal/node/answer/example/example.go
 
 // Package example breaks the rules exec and delegate.
 package example
