@@ -129,7 +129,7 @@ func differences(containerID string, interfaces []ledger.Interface, prev *types1
 			f.differs("interface %s is missing", i.Name)
 			continue
 		}
-		if !have.Up {
+		if !have.Up && i.Binding.Delegate == nil {
 			f.differs("interface %s is down", i.Name)
 		}
 		if d := s.host[i.Name]; len(d) > 0 {
@@ -139,7 +139,9 @@ func differences(containerID string, interfaces []ledger.Interface, prev *types1
 		if err != nil || i.Binding == (v1alpha1.Binding{}) {
 			continue // rebuilt from the kernel: the record has no more to compare
 		}
-		f.link(i.Name, p, have, fromPrev)
+		if i.Binding.Delegate == nil { // plugins that make an interface compare it themselves
+			f.link(i.Name, p, have, fromPrev)
+		}
 		f.network(i.Name, n == 0, p, have, prev)
 	}
 	for _, lacks := range s.filter { // the filter repairs itself

@@ -108,6 +108,7 @@ func (w *testNode) start() {
 	}
 	if w.real != nil {
 		c.Kernel = w.real
+		c.Plugins, _ = w.real.(Plugins)
 	}
 	p, err := NewPlugin(c)
 	if err != nil {

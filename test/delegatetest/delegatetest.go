@@ -35,8 +35,9 @@ type Does struct {
 	Answer string
 	Stderr string
 	Exit   int
-	// Link makes and removes a link of the interface's name.
-	Link bool
+	// Address is that of a link of the interface's name, which is made for ADD and removed
+	// for DEL.
+	Address string
 	// Started is the path of a FIFO that is opened for writing before the answer.
 	Started string
 	// Hang starts a child, and waits for a signal.

@@ -114,9 +114,19 @@ func (c Capabilities) ports() ([]nft.Port, error) {
 // Apply enters the capabilities into the ADD of a pod, whose first interface is the
 // default interface. The controller has chosen the addresses, so a runtime may ask only
 // for these. The same holds for the MAC, unless the PodAttachment has none: then the
-// runtime may choose it. Errors: fault.ErrInvalid, with the field.
-func (c Capabilities) Apply(add *ledger.Add, pod ledger.Pod, pa *v1alpha1.PodAttachment) error {
+// runtime may choose it. Plugins that make the default interface get the capabilities that
+// they declare, and Fairlead serves none. Errors: fault.ErrInvalid, with the field.
+func (c Capabilities) Apply(add *ledger.Add, pod ledger.Pod, pa *v1alpha1.PodAttachment) (err error) {
 	first := &add.Interfaces[0]
+	if list := first.Binding.Delegate; list != nil {
+		first.Binding.Delegate, err = handOver(list, c.config)
+		return err
+	}
+	if first.Chain != nil {
+		if first.Chain, err = handOver(first.Chain, c.config, served...); err != nil {
+			return err
+		}
+	}
 	for n, s := range c.IPs {
 		if !slices.Contains(hosts(first.Addresses), host(s)) {
 			return fault.Errorf(fault.ErrInvalid, "runtimeConfig.ips[%d]: %.60q: must be one of the addresses that interface %s of pod %s has been given: %s",

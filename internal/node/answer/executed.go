@@ -3,12 +3,14 @@ package answer
 import (
 	"encoding/json"
 	"fmt"
+	"net"
 	"slices"
 
 	types100 "github.com/containernetworking/cni/pkg/types/100"
 	"github.com/containernetworking/cni/pkg/types/create"
 
 	"fairlead.dev/fairlead/api/v1alpha1"
+	"fairlead.dev/fairlead/internal/netdev/link"
 	"fairlead.dev/fairlead/internal/node/fault"
 	"fairlead.dev/fairlead/internal/node/ledger"
 )
@@ -25,11 +27,17 @@ func Executed(i ledger.Interface, result json.RawMessage) (ledger.Interface, err
 		return i, err
 	}
 	i.Addresses, i.Gateways, i.Routes = nil, nil, nil
+	i.MAC, i.MTU = "", 0
 	for n, own := range res.Interfaces {
 		if own.Name != i.Name || own.Sandbox == "" {
 			continue
 		}
-		i.MAC, i.MTU = own.Mac, int32(own.Mtu) //nolint:gosec // an MTU is at most 65535
+		if mac, err := net.ParseMAC(own.Mac); err == nil && len(mac) == 6 {
+			i.MAC = mac.String()
+		}
+		if own.Mtu > 0 && own.Mtu <= link.MaxMTU {
+			i.MTU = int32(own.Mtu)
+		}
 		for _, ip := range res.IPs {
 			if ip.Interface != nil && *ip.Interface == n {
 				i.Addresses = append(i.Addresses, ip.Address.String())

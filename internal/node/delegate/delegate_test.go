@@ -415,7 +415,9 @@ func TestValidate(t *testing.T) {
 		want   []string
 	}{
 		{"a list", func(*v1alpha1.PluginList) {}, nil},
-		{"ipam of Fairlead", func(l *v1alpha1.PluginList) { l.Plugins = []string{`{"type":"bridge","ipam":{"type":"fairlead-ipam"}}`} }, nil},
+		{"ipam of Fairlead", func(l *v1alpha1.PluginList) {
+			l.Plugins = []string{`{"type":"bridge","ipam":{"type":"fairlead-ipam"}}`}
+		}, nil},
 		{"everything", func(l *v1alpha1.PluginList) {
 			*l = v1alpha1.PluginList{CNIVersion: "0.2.0", RuntimeConfig: "[]", Args: "x"}
 		}, []string{"name:", `cniVersion: "0.2.0"`, "plugins: empty", "runtimeConfig:", "args:"}},

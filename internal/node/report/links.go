@@ -7,11 +7,15 @@ import (
 	"fairlead.dev/fairlead/internal/node/ledger"
 )
 
-// linksOf returns the interfaces of a sandbox that Fairlead plugs, if there are several:
-// MAC and MTU from the record, where it has them, otherwise from the inspected namespace.
+// maxAddresses is the limit of addresses of one link in the status.
+const maxAddresses = 16
+
+// linksOf returns the interfaces of a sandbox that Fairlead plugs, if there are several or
+// plugins were executed: MAC and MTU from the record, where it has them, otherwise from the
+// inspected namespace. The addresses are those that plugins have chosen.
 func linksOf(rec *ledger.Record, inside map[string]plug.Inspected) (links []v1alpha1.SandboxLink) {
 	add := rec.Plug()
-	if add == nil || len(add.Interfaces) < 2 {
+	if add == nil || len(add.Interfaces) < 2 && !add.Executes() {
 		return nil
 	}
 	for _, i := range add.Interfaces {
@@ -28,6 +32,9 @@ func linksOf(rec *ledger.Record, inside map[string]plug.Inspected) (links []v1al
 		}
 		if d := i.Made.Device; d != nil && d.PCIAddress != "" {
 			l.PCIAddress = d.PCIAddress
+		}
+		if i.Binding.Delegate != nil {
+			l.Addresses = i.Addresses[:min(len(i.Addresses), maxAddresses)]
 		}
 		links = append(links, l)
 	}

@@ -57,12 +57,12 @@ func run(path string) error {
 	if err := log(filepath.Join(filepath.Dir(path), delegatetest.Log), call); err != nil {
 		return err
 	}
-	if does.Link {
-		if err := link(verb, call.Env["CNI_NETNS"], call.Env["CNI_IFNAME"]); err != nil {
+	if does.Address != "" && call.Env["CNI_NETNS"] != "" {
+		if err := link(verb, call.Env["CNI_NETNS"], call.Env["CNI_IFNAME"], does.Address); err != nil {
 			return err
 		}
 	}
-	if does.Started != "" { // opening waits for the test
+	if does.Started != "" { // it waits for the test to read
 		if err := os.WriteFile(does.Started, nil, 0); err != nil {
 			return err
 		}
@@ -104,26 +104,24 @@ func log(path string, call delegatetest.Call) error {
 	return err
 }
 
-// link makes a dummy link for ADD and removes it for DEL, as a plugin does with its
-// interface.
-func link(verb, netns, name string) error {
-	var args []string
-	switch {
-	case netns == "":
-		return nil
-	case verb == "ADD":
-		args = []string{"link", "add", name, "up", "type", "ifb"}
-	case verb == "DEL":
-		args = []string{"link", "del", name}
-	default:
+// link makes a link with an address for ADD and removes it for DEL, as a plugin does with
+// its interface.
+func link(verb, netns, name, address string) error {
+	ip := func(args ...string) error {
+		out, err := exec.Command("nsenter", append([]string{"--net=" + netns, "ip"}, args...)...).CombinedOutput()
+		if err != nil {
+			return fmt.Errorf("%w: %s", err, out)
+		}
 		return nil
 	}
-	out, err := exec.Command("nsenter", append([]string{"--net=" + netns, "ip"}, args...)...).CombinedOutput()
-	if verb == "DEL" {
-		return nil // there may be none
-	}
-	if err != nil {
-		return fmt.Errorf("%w: %s", err, out)
+	switch verb {
+	case "ADD":
+		if err := ip("link", "add", name, "up", "type", "ifb"); err != nil {
+			return err
+		}
+		return ip("addr", "add", address, "dev", name)
+	case "DEL":
+		_ = ip("link", "del", name) // there may be none
 	}
 	return nil
 }
