@@ -61,6 +61,8 @@ type node2 struct {
 	*delegatetest.Bin
 	killing *killing
 	pa      *v1alpha1.PodAttachment
+	// socket is the path that plugins are given as the daemon's.
+	socket string
 }
 
 const blueAddress = "10.9.0.7/24"
@@ -95,7 +97,8 @@ func executingNode(t *testing.T, names []string, interfaces func(i []v1alpha1.In
 		n.Set(t, name, "ADD", d)
 		n.Set(t, name, "DEL", delegatetest.Does{Address: d.Address})
 	}
-	d, err := delegate.New(delegate.Config{BinDir: n.Dir, Host: n.host.Namespace(), Metrics: prometheus.NewRegistry()})
+	n.socket = filepath.Join(t.TempDir(), "cni.sock")
+	d, err := delegate.New(delegate.Config{BinDir: n.Dir, Socket: n.socket, Host: n.host.Namespace(), Metrics: prometheus.NewRegistry()})
 	if err != nil {
 		t.Fatal(err)
 	}
