@@ -145,7 +145,6 @@ func TestReferencePluginWithOurAddresses(t *testing.T) {
 	})
 }
 
-
 // serving runs an operation that must succeed, with the daemon's socket open.
 func (n *node2) serving(do func() error) {
 	n.t.Helper()

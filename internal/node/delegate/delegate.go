@@ -47,7 +47,7 @@ type Config struct {
 // Delegate executes the plugins of networks. It is a plug.Executor.
 type Delegate struct {
 	config   Config
-	exec     invoke.Exec
+	process  process
 	metrics  *metrics
 	timeouts map[string]time.Duration
 }
@@ -58,7 +58,7 @@ func New(c Config) (*Delegate, error) {
 	if err != nil {
 		return nil, fmt.Errorf("register metrics: %w", err)
 	}
-	return &Delegate{config: c, exec: &process{host: c.Host}, metrics: m, timeouts: timeouts}, nil
+	return &Delegate{config: c, process: process{host: c.Host}, metrics: m, timeouts: timeouts}, nil
 }
 
 // Validate returns all errors of a list of plugins, without executing any.
@@ -86,9 +86,9 @@ func (d *Delegate) Add(ctx context.Context, i plug.Interface, m plug.Made) (raw 
 		if err != nil {
 			return nil, err
 		}
-		out, err := d.result(ctx, p, config, environment{verb: cniproto.VerbAdd, made: m, netns: m.Namespace.Path})
+		out, err := d.execute(ctx, p, config, environment{verb: cniproto.VerbAdd, made: m, netns: m.Namespace.Path})
 		if err == nil {
-			res, err = complete(out, m)
+			res, err = decode(out, m)
 		}
 		if err != nil {
 			return nil, d.fails(ctx, cniproto.VerbAdd, p.kind, err)
@@ -97,14 +97,14 @@ func (d *Delegate) Add(ctx context.Context, i plug.Interface, m plug.Made) (raw 
 	return json.Marshal(res)
 }
 
-// result executes a plugin and returns its result.
-func (d *Delegate) result(ctx context.Context, p pluginConfig, config []byte, env environment) (cnitypes.Result, error) {
+// execute executes a plugin and returns its output.
+func (d *Delegate) execute(ctx context.Context, p pluginConfig, config []byte, env environment) ([]byte, error) {
 	path, err := d.find(p.kind)
 	if err != nil {
 		return nil, err
 	}
 	env.path = d.config.BinDir
-	return invoke.ExecPluginWithResult(ctx, path, config, env, d.exec)
+	return d.process.execute(ctx, path, config, env.variables())
 }
 
 // Del executes DEL of the plugins of an interface, the last one first. It executes all of
@@ -201,11 +201,7 @@ func (d *Delegate) run(ctx context.Context, list *pluginList, p pluginConfig, mo
 	if err != nil {
 		return err
 	}
-	path, err := d.find(p.kind)
-	if err == nil {
-		env.path = d.config.BinDir
-		err = invoke.ExecPluginWithoutResult(ctx, path, config, env, d.exec)
-	}
+	_, err = d.execute(ctx, p, config, env)
 	return d.fails(ctx, env.verb, p.kind, err)
 }
 

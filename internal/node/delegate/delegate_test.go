@@ -466,3 +466,25 @@ func FuzzList(f *testing.F) {
 		}
 	})
 }
+
+// A result of any content is an error, or names the interface and an interface of each
+// address.
+func FuzzResult(f *testing.F) {
+	f.Add([]byte(answer1))
+	f.Add([]byte(`{"cniVersion":"0.4.0","interfaces":[null],"ips":[null],"routes":[null]}`))
+	f.Add([]byte(`{"cniVersion":"0.2.0","ip4":{"ip":"10.9.0.7/24","routes":[null]}}`))
+	f.Add([]byte(`{"cniVersion":"1.1.0","ips":[{"interface":-1}],"dns":null}`))
+	f.Fuzz(func(t *testing.T, raw []byte) {
+		res, err := decode(raw, made(list("1.0.0")))
+		if err != nil {
+			return
+		}
+		named := slices.ContainsFunc(res.Interfaces, func(i *types100.Interface) bool { return i.Name == "net1" && i.Sandbox != "" })
+		if !named || slices.ContainsFunc(res.IPs, func(c *types100.IPConfig) bool { return *c.Interface >= len(res.Interfaces) }) {
+			t.Fatalf("%s gave %v", raw, res)
+		}
+		if _, err := inVersion(res, "0.3.1"); err != nil {
+			t.Fatal(err)
+		}
+	})
+}

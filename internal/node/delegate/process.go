@@ -11,9 +11,7 @@ import (
 	"strings"
 	"time"
 
-	"github.com/containernetworking/cni/pkg/invoke"
 	cnitypes "github.com/containernetworking/cni/pkg/types"
-	"github.com/containernetworking/cni/pkg/version"
 	"golang.org/x/sys/unix"
 
 	"fairlead.dev/fairlead/internal/netdev/link"
@@ -31,15 +29,16 @@ const (
 	searchPath = "/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin"
 )
 
-// environment has the variables of a plugin. It is an invoke.CNIArgs.
+// environment has the variables of a plugin.
 type environment struct {
 	verb, netns, path string
 	// made is the attachment; it is empty for a verb without one.
 	made plug.Made
 }
 
-// AsEnv returns exactly the variables of CNI, and PATH. Those of the daemon are its own.
-func (e environment) AsEnv() []string {
+// variables returns exactly the variables of CNI, and PATH. The library would add those of
+// the daemon.
+func (e environment) variables() []string {
 	env := []string{
 		"CNI_COMMAND=" + e.verb, "CNI_CONTAINERID=" + e.made.ContainerID, "CNI_NETNS=" + e.netns,
 		"CNI_IFNAME=" + e.made.Name, "CNI_PATH=" + e.path, "PATH=" + searchPath,
@@ -50,16 +49,12 @@ func (e environment) AsEnv() []string {
 	return env
 }
 
-// process executes plugins as processes. It is an invoke.Exec.
-type process struct {
-	invoke.RawExec
-	version.PluginDecoder
-	host *link.Namespace
-}
+// process executes plugins as processes.
+type process struct{ host *link.Namespace }
 
-// ExecPlugin executes a plugin in a process group of its own, which is killed when ctx
+// execute executes a plugin in a process group of its own, which is killed when ctx
 // ends. The error has the plugin's own error (*types.Error) or the beginning of its log.
-func (p *process) ExecPlugin(ctx context.Context, path string, stdin []byte, env []string) ([]byte, error) {
+func (p process) execute(ctx context.Context, path string, stdin []byte, env []string) ([]byte, error) {
 	stdout, stderr := &bounded{most: maxOutput}, &bounded{most: maxStderr}
 	cmd := exec.CommandContext(ctx, path)
 	cmd.Env, cmd.Dir = env, "/"
@@ -83,7 +78,7 @@ func (p *process) ExecPlugin(ctx context.Context, path string, stdin []byte, env
 }
 
 // onThread runs fn on a thread of its own, in the host's network namespace.
-func (p *process) onThread(fn func() error) error {
+func (p process) onThread(fn func() error) error {
 	if p.host != nil {
 		return p.host.Do(fn)
 	}

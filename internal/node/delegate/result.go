@@ -6,7 +6,6 @@ import (
 	"fmt"
 	"slices"
 
-	cnitypes "github.com/containernetworking/cni/pkg/types"
 	types100 "github.com/containernetworking/cni/pkg/types/100"
 	"github.com/containernetworking/cni/pkg/types/create"
 
@@ -14,16 +13,46 @@ import (
 	"fairlead.dev/fairlead/internal/node/answer"
 )
 
-// complete returns the result of a plugin, of any version, in CNI version 1.1.0. The
-// result names the interface in the sandbox, also if the plugin has left that out. An
-// address without the index of an interface gets the last interface of the name.
-func complete(out cnitypes.Result, m plug.Made) (*types100.Result, error) {
-	res, err := types100.NewResultFromResult(out)
+// decode decodes the result of a plugin, of any version, into CNI version 1.1.0. A result
+// without a version has that of the list. The result names the interface in the sandbox,
+// also if the plugin has left that out. An address without the index of an interface gets
+// the last interface of the name.
+func decode(raw []byte, m plug.Made) (*types100.Result, error) {
+	var form struct {
+		CNIVersion string            `json:"cniVersion"`
+		Interfaces []json.RawMessage `json:"interfaces"`
+		IPs        []json.RawMessage `json:"ips"`
+		Routes     []json.RawMessage `json:"routes"`
+	}
+	if err := json.Unmarshal(raw, &form); err != nil {
+		return nil, fmt.Errorf("its result: must be a JSON object: %w", err)
+	}
+	null := func(r json.RawMessage) bool { return string(r) == "null" }
+	if slices.ContainsFunc(form.Interfaces, null) || slices.ContainsFunc(form.IPs, null) || slices.ContainsFunc(form.Routes, null) {
+		return nil, errors.New("its result: interfaces, ips and routes must have no null") // the library would panic
+	}
+	if form.CNIVersion == "" { // cni#895
+		form.CNIVersion = m.Plugins.List.CNIVersion
+		var all map[string]any
+		if err := json.Unmarshal(raw, &all); err != nil {
+			return nil, fmt.Errorf("its result: must be a JSON object: %w", err)
+		}
+		if all == nil { // null
+			all = map[string]any{}
+		}
+		all["cniVersion"] = form.CNIVersion
+		var err error
+		if raw, err = json.Marshal(all); err != nil {
+			return nil, fmt.Errorf("its result: %w", err)
+		}
+	}
+	out, err := create.Create(form.CNIVersion, raw)
 	if err != nil {
 		return nil, fmt.Errorf("its result: %w", err)
 	}
-	if slices.Contains(res.Interfaces, nil) || slices.Contains(res.IPs, nil) || slices.Contains(res.Routes, nil) {
-		return nil, errors.New("its result: interfaces, ips and routes must have no null")
+	res, err := types100.NewResultFromResult(out)
+	if err != nil {
+		return nil, fmt.Errorf("its result: %w", err)
 	}
 	own := -1
 	for n, i := range res.Interfaces {
