@@ -11,6 +11,8 @@ import (
 
 	"fairlead.dev/fairlead/internal/cniproto"
 	"fairlead.dev/fairlead/internal/netdev/link"
+	"fairlead.dev/fairlead/internal/netdev/plug"
+	"fairlead.dev/fairlead/internal/node/answer"
 	"fairlead.dev/fairlead/internal/node/filter"
 	"fairlead.dev/fairlead/internal/node/ledger"
 	"fairlead.dev/fairlead/internal/node/queue"
@@ -30,6 +32,12 @@ func (pn *podNetwork) TearDownPod(ctx context.Context, r cniproto.Request) error
 	var add *ledger.Add
 	if rec != nil {
 		add = rec.Plug()
+	}
+	if rec != nil && rec.Incomplete && (add == nil || add.IsOf(r.IfName)) {
+		if err := pn.removeUnrecorded(ctx, rec, r.Netns); err != nil {
+			return err // nothing else retries it
+		}
+		rec = pn.ledger.Get(r.ContainerID)
 	}
 	switch {
 	case add != nil && (add.State == ledger.Deleting || !add.IsOf(r.IfName)):
@@ -55,6 +63,38 @@ func (pn *podNetwork) TearDownPod(ctx context.Context, r cniproto.Request) error
 		defer pn.reaper.queue.Add(r.ContainerID)
 	}
 	return pn.kernel.RemoveUnknown(ctx, at, r.ContainerID, r.IfName)
+}
+
+// removeUnrecorded executes the DEL of plugins of a sandbox whose record was damaged. They
+// are those of the PodAttachment that names the sandbox.
+func (pn *podNetwork) removeUnrecorded(ctx context.Context, rec *ledger.Record, netns string) error {
+	var errs []error
+	for _, key := range pn.registry.Keys() {
+		pa := pn.registry.Get(key)
+		if pa == nil || pa.Status.Sandbox == nil || pa.Status.Sandbox.ID != rec.ContainerID {
+			continue
+		}
+		for _, i := range pa.Spec.Interfaces {
+			list := i.Chain
+			if i.Binding.Delegate != nil {
+				list = i.Binding.Delegate
+			}
+			if list == nil || slices.Contains(rec.Deleted, i.Name) {
+				continue
+			}
+			m := plug.Made{Kind: plug.KindDelegate, ContainerID: rec.ContainerID, Name: i.Name, Plugins: &plug.Plugins{List: *list, Args: answer.Args(pa, rec.ContainerID)}}
+			if ns, err := pn.kernel.Enter(netns); err == nil {
+				m.Namespace = ns.Place()
+				ns.Close()
+			}
+			err := pn.kernel.Remove(ctx, m)
+			if err == nil && i.Binding.Delegate != nil {
+				err = pn.ledger.NoteDeleted(pn.ledger.Get(rec.ContainerID), i.Name)
+			}
+			errs = append(errs, err)
+		}
+	}
+	return errors.Join(errs...)
 }
 
 // release removes ADDs of a sandbox. The remover deletes the links in the background

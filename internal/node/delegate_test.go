@@ -677,3 +677,41 @@ func TestDelegatedRefused(t *testing.T) {
 		})
 	}
 }
+
+// The record of a sandbox was damaged. Its PodAttachment is not Detached before the DEL of
+// its plugins, which are those of the PodAttachment.
+func TestDelegatedRecordIsDamaged(t *testing.T) {
+	executingNode(t, []string{"eth0", "net1"}, func(i []v1alpha1.Interface) {
+		furtherDelegated(i)
+		i[0].Chain = pluginsOf("third")
+	}, func(t *testing.T, n *node2) {
+		n.plugged()
+		n.stop()
+		file := filepath.Join(n.dir, ledger.RecordsDir, "c1"+ledger.RecordSuffix)
+		if err := os.WriteFile(file, []byte("{"), 0o600); err != nil {
+			t.Fatal(err)
+		}
+		n.start()
+		settle()
+		n.network.statuses.Holding = n.holding
+		n.deleteAttachment(n.key)
+		sweeps()
+		n.wantWrites(n.key, "Attached/c1")
+		n.Set(t, "second", "DEL", delegatetest.Does{Exit: 1})
+		n.Calls(t)
+		_, err := n.handle(n.request(cniproto.VerbDel))
+		nodetest.WantCode(t, err, cniproto.CodeInternal, "DEL of plugin second")
+		n.Set(t, "second", "DEL", delegatetest.Does{})
+		n.Calls(t)
+		_, err = n.handle(n.request(cniproto.VerbDel))
+		nodetest.WantCode(t, err, 0)
+		n.wantCalls("DEL", "third DEL", "second DEL", "first DEL")
+		settle()
+		sweeps()
+		if err := os.Remove(file + ledger.DamagedSuffix); err != nil {
+			t.Error(err)
+		}
+		n.wantNothing("DEL")
+		n.wantWrites(n.key, "Attached/c1", "Detached/c1")
+	})
+}

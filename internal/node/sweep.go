@@ -247,7 +247,8 @@ func (pn *podNetwork) reap(ctx context.Context, containerID string) error {
 // complete clears the mark Incomplete of a record when no interface can be missing from
 // it. That is so if none of the PodAttachments that it may belong to has an interface
 // without a link on the host, or if no namespace has an address of such an interface. A
-// namespace that cannot be read is no proof.
+// namespace that cannot be read is no proof. An interface that plugins have made is gone
+// after their DEL (removeUnrecorded).
 func (pn *podNetwork) complete(ctx context.Context, rec *ledger.Record) error {
 	if !rec.Incomplete || !pn.registry.IsSynced() {
 		return nil // the PodAttachments that it may belong to are not known yet
@@ -259,6 +260,9 @@ func (pn *podNetwork) complete(ctx context.Context, rec *ledger.Record) error {
 			continue
 		}
 		for _, i := range pn.ledger.MayHave(rec, pa) {
+			if i.Binding.Delegate != nil {
+				return nil // its DEL comes first
+			}
 			its, err := ledger.PlainAddresses(pa, i)
 			if err != nil {
 				return err

@@ -38,9 +38,9 @@ func ParseArgs(args string) (ledger.Pod, error) {
 	return p, nil
 }
 
-// argsOf returns the CNI_ARGS of plugins that are executed for a pod. They are those of a
+// Args returns the CNI_ARGS of plugins that are executed for a pod. They are those of a
 // runtime, whatever the runtime passed.
-func argsOf(pa *v1alpha1.PodAttachment, containerID string) string {
+func Args(pa *v1alpha1.PodAttachment, containerID string) string {
 	pod := pa.Pod()
 	return strings.Join([]string{
 		"IgnoreUnknown=1", "K8S_POD_NAMESPACE=" + pod.Namespace, "K8S_POD_NAME=" + pod.Name,

@@ -72,7 +72,7 @@ func Parse(pa *v1alpha1.PodAttachment, containerID string, add *ledger.Add, plan
 		i := &add.Interfaces[n]
 		p, err := i.Parse(containerID)
 		if i.Binding.Delegate != nil || i.Chain != nil {
-			p.Args = argsOf(pa, containerID)
+			p.Args = Args(pa, containerID)
 		}
 		if add.AddressOnly() {
 			p.Name = add.IfName
