@@ -148,7 +148,8 @@ type NodeVXLAN struct {
 // NodeCNI configures the files that are installed for the container runtime.
 type NodeCNI struct {
 	// BinDir is the runtime's directory of plugins, in which the plugin is installed
-	// under Names; default "/opt/cni/bin".
+	// under Names, and from which the plugins of other networks are executed; default
+	// "/opt/cni/bin".
 	BinDir string `json:"binDir,omitempty"`
 	// Names are the names under which the plugin is installed; default "fairlead" and
 	// "fairlead-ipam". "whereabouts" serves networks with the configuration of

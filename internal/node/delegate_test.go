@@ -70,7 +70,7 @@ const blueAddress = "10.9.0.7/24"
 // blue is the result of the plugins of network blue.
 const blue = `{"cniVersion":"1.0.0","interfaces":[{"name":"veth7"},{"name":"IFNAME","mac":"02:00:00:00:00:07","sandbox":"NETNS"}],"ips":[{"address":"` + blueAddress + `"}]}`
 
-// plugins returns the list of network blue, of version 1.1.0.
+// pluginsOf returns the list of network blue, of version 1.1.0.
 func pluginsOf(types ...string) *v1alpha1.PluginList {
 	l := &v1alpha1.PluginList{Name: "blue", CNIVersion: "1.1.0"}
 	for _, name := range types {
