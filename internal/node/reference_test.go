@@ -10,12 +10,9 @@ import (
 	"sync"
 	"testing"
 
-	"github.com/vishvananda/netlink"
-
 	"fairlead.dev/fairlead/api/v1alpha1"
 	"fairlead.dev/fairlead/internal/cniproto"
 	"fairlead.dev/fairlead/internal/cniproto/server"
-	"fairlead.dev/fairlead/internal/netdev/link"
 	"fairlead.dev/fairlead/internal/netdev/nettest"
 	"fairlead.dev/fairlead/internal/node/nodetest"
 )
@@ -68,13 +65,8 @@ func TestReferencePluginsAreDelegated(t *testing.T) {
 		nodetest.WantCode(t, n.check(raw), 0)
 		n.restart()
 		nodetest.WantCode(t, n.check(raw), 0)
-		h := nettest.OpenHandle(t, n.pod)
-		l, err := h.LinkByName("net1")
-		if err != nil {
-			t.Fatal(err)
-		}
-		if err := h.AddrDel(l, &netlink.Addr{IPNet: link.ToIPNet(nettest.Prefix("10.9.0.2/24"))}); err != nil {
-			t.Fatal(err)
+		if out, err := exec.Command("nsenter", "--net="+n.pod.Path(), "ip", "addr", "del", "10.9.0.2/24", "dev", "net1").CombinedOutput(); err != nil {
+			t.Fatalf("%v: %s", err, out)
 		}
 		err = n.check(raw)
 		if e := cniproto.AsError(err); err == nil || !strings.Contains(e.Details, "CHECK of plugin bridge") {

@@ -5,6 +5,7 @@ import (
 	"encoding/json"
 	"errors"
 	"fmt"
+	"maps"
 
 	"fairlead.dev/fairlead/api/v1alpha1"
 	"fairlead.dev/fairlead/internal/netdev/link"
@@ -50,9 +51,7 @@ func pluginsOf(i Interface) *Plugins {
 // KindDelegate.
 func (k *Kinds) Executing(x Executor) *Kinds {
 	with := NewKinds(k.sockets, k.nameOf, map[string]Kind{KindDelegate: delegate{}})
-	for name, kind := range k.byName {
-		with.byName[name] = kind
-	}
+	maps.Copy(with.byName, k.byName)
 	with.plugins = x
 	return with
 }

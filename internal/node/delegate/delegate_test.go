@@ -10,6 +10,7 @@ import (
 	"path/filepath"
 	"slices"
 	"strings"
+	"sync"
 	"syscall"
 	"testing"
 	"time"
@@ -148,11 +149,13 @@ func TestResults(t *testing.T) {
 		{"1.1.0 with an MTU", strings.Replace(answer1, `1.0.0`, `1.1.0`, 1), result{[]string{"veth7@", "net1@" + netns}, []string{"10.9.0.7/24 on 1"}}, ""},
 		{
 			"0.3.1 without an index", `{"cniVersion":"0.3.1","interfaces":[{"name":"net1","sandbox":"x"},{"name":"net1","sandbox":"NETNS"},{"name":"veth7"}],"ips":[{"version":"4","address":"10.9.0.7/24"}]}`,
-			result{[]string{"net1@x", "net1@" + netns, "veth7@"}, []string{"10.9.0.7/24 on 1"}}, "",
+			result{[]string{"net1@x", "net1@" + netns, "veth7@"}, []string{"10.9.0.7/24 on 1"}},
+			"",
 		},
 		{
 			"0.4.0 without interfaces", `{"cniVersion":"0.4.0","ips":[{"version":"6","address":"fd09::7/64"}]}`,
-			result{[]string{"net1@" + netns}, []string{"fd09::7/64 on 0"}}, "",
+			result{[]string{"net1@" + netns}, []string{"fd09::7/64 on 0"}},
+			"",
 		},
 		{"0.2.0", `{"cniVersion":"0.2.0","ip4":{"ip":"10.9.0.7/24"},"ip6":{"ip":"fd09::7/64"}}`, result{[]string{"net1@" + netns}, []string{"10.9.0.7/24 on 0", "fd09::7/64 on 0"}}, ""},
 		{"no version", `{"ips":[{"address":"10.9.0.7/24","interface":9}]}`, result{[]string{"net1@" + netns}, []string{"10.9.0.7/24 on 0"}}, ""},
@@ -300,24 +303,31 @@ func itoa(n int) string { raw, _ := json.Marshal(n); return string(raw) }
 // caller gives up. DEL goes on with the other plugins.
 func TestHang(t *testing.T) {
 	l := newLab(t)
-	for _, verb := range []string{"ADD", "DEL", "CHECK", "GC", "STATUS"} {
-		l.Set(t, "first", verb, delegatetest.Does{Hang: true})
-		l.shorten(verb, 300*time.Millisecond)
-	}
 	m := made(list("1.1.0"))
-	for verb, do := range map[string]func(context.Context) error{
+	verbs := map[string]func(context.Context) error{
 		"ADD":    func(ctx context.Context) error { _, err := l.Add(ctx, plug.Interface{}, m); return err },
 		"CHECK":  func(ctx context.Context) error { return l.Check(ctx, m) },
 		"GC":     func(ctx context.Context) error { return l.GC(ctx, m.Plugins.List, nil) },
 		"STATUS": func(ctx context.Context) error { return l.Status(ctx, m.Plugins.List) },
 		"DEL":    func(ctx context.Context) error { return l.Del(ctx, m) },
-	} {
-		err := do(t.Context())
-		if err == nil || !strings.Contains(err.Error(), "it was killed when its time was over") || !strings.Contains(err.Error(), "plugin first") {
-			t.Errorf("%s: %v", verb, err)
-		}
-		calls := l.Calls(t)
-		i := slices.IndexFunc(calls, func(c delegatetest.Call) bool { return c.Plugin == "first" })
+	}
+	for verb := range verbs {
+		l.Set(t, "first", verb, delegatetest.Does{Hang: true})
+		l.shorten(verb, 2*time.Second) // enough to start the plugin on a busy machine
+	}
+	var all sync.WaitGroup
+	for verb, do := range verbs {
+		all.Go(func() {
+			err := do(t.Context())
+			if err == nil || !strings.Contains(err.Error(), "it was killed when its time was over") || !strings.Contains(err.Error(), "plugin first") {
+				t.Errorf("%s: %v", verb, err)
+			}
+		})
+	}
+	all.Wait()
+	calls := l.Calls(t)
+	for verb := range verbs {
+		i := slices.IndexFunc(calls, func(c delegatetest.Call) bool { return c.Verb() == "first "+verb })
 		if i < 0 {
 			t.Fatalf("%s: calls %v", verb, delegatetest.Verbs(calls))
 		}

@@ -6,6 +6,7 @@ import (
 	"fmt"
 	"slices"
 
+	cnitypes "github.com/containernetworking/cni/pkg/types"
 	types100 "github.com/containernetworking/cni/pkg/types/100"
 	"github.com/containernetworking/cni/pkg/types/create"
 
@@ -13,40 +14,11 @@ import (
 	"fairlead.dev/fairlead/internal/node/answer"
 )
 
-// decode decodes the result of a plugin, of any version, into CNI version 1.1.0. A result
-// without a version has that of the list. The result names the interface in the sandbox,
-// also if the plugin has left that out. An address without the index of an interface gets
-// the last interface of the name.
+// decode decodes the result of a plugin, of any version, into CNI version 1.1.0. The
+// result names the interface in the sandbox, also if the plugin has left that out. An
+// address without the index of an interface gets the last interface of the name.
 func decode(raw []byte, m plug.Made) (*types100.Result, error) {
-	var form struct {
-		CNIVersion string            `json:"cniVersion"`
-		Interfaces []json.RawMessage `json:"interfaces"`
-		IPs        []json.RawMessage `json:"ips"`
-		Routes     []json.RawMessage `json:"routes"`
-	}
-	if err := json.Unmarshal(raw, &form); err != nil {
-		return nil, fmt.Errorf("its result: must be a JSON object: %w", err)
-	}
-	null := func(r json.RawMessage) bool { return string(r) == "null" }
-	if slices.ContainsFunc(form.Interfaces, null) || slices.ContainsFunc(form.IPs, null) || slices.ContainsFunc(form.Routes, null) {
-		return nil, errors.New("its result: interfaces, ips and routes must have no null") // the library would panic
-	}
-	if form.CNIVersion == "" { // cni#895
-		form.CNIVersion = m.Plugins.List.CNIVersion
-		var all map[string]any
-		if err := json.Unmarshal(raw, &all); err != nil {
-			return nil, fmt.Errorf("its result: must be a JSON object: %w", err)
-		}
-		if all == nil { // null
-			all = map[string]any{}
-		}
-		all["cniVersion"] = form.CNIVersion
-		var err error
-		if raw, err = json.Marshal(all); err != nil {
-			return nil, fmt.Errorf("its result: %w", err)
-		}
-	}
-	out, err := create.Create(form.CNIVersion, raw)
+	out, err := parseResult(raw, m.Plugins.List.CNIVersion)
 	if err != nil {
 		return nil, fmt.Errorf("its result: %w", err)
 	}
@@ -66,10 +38,43 @@ func decode(raw []byte, m plug.Made) (*types100.Result, error) {
 	}
 	for _, ip := range res.IPs {
 		if ip.Interface == nil || *ip.Interface < 0 || *ip.Interface >= len(res.Interfaces) {
-			ip.Interface = types100.Int(own)
+			ip.Interface = new(own)
 		}
 	}
 	return res, nil
+}
+
+// parseResult parses a result. If it has no version, it is that of the list (cni#895).
+func parseResult(raw []byte, version string) (cnitypes.Result, error) {
+	var lists struct {
+		Interfaces []json.RawMessage `json:"interfaces"`
+		IPs        []json.RawMessage `json:"ips"`
+		Routes     []json.RawMessage `json:"routes"`
+	}
+	if err := json.Unmarshal(raw, &lists); err != nil {
+		return nil, fmt.Errorf("must be a JSON object: %w", err)
+	}
+	for _, list := range [][]json.RawMessage{lists.Interfaces, lists.IPs, lists.Routes} {
+		if slices.ContainsFunc(list, func(r json.RawMessage) bool { return string(r) == "null" }) {
+			return nil, errors.New("interfaces, ips and routes must have no null") // the library would panic
+		}
+	}
+	var all map[string]any
+	if err := json.Unmarshal(raw, &all); err != nil {
+		return nil, fmt.Errorf("must be a JSON object: %w", err)
+	}
+	if given, ok := all["cniVersion"].(string); ok && given != "" {
+		return create.Create(given, raw)
+	}
+	if all == nil { // null
+		all = map[string]any{}
+	}
+	all["cniVersion"] = version
+	raw, err := json.Marshal(all)
+	if err != nil {
+		return nil, err
+	}
+	return create.Create(version, raw)
 }
 
 // recorded returns the result of the ADD of an interface, nil if it has not succeeded.
