@@ -183,7 +183,7 @@ func TestDelegatedInterfaceLives(t *testing.T) {
 		if diff := cmp.Diff([]string{"10.244.1.5/32 on eth0"}, ips); diff != "" { // CRI-O reads every address
 			t.Error(diff)
 		}
-		wantLinks := []v1alpha1.SandboxLink{{Name: "eth0", MAC: link1, MTU: 1500}, {Name: "net1", MAC: "02:00:00:00:00:07", Addresses: []string{blueAddress}}}
+		wantLinks := []v1alpha1.SandboxLink{{Name: "eth0", MAC: link1, MTU: 1500}, {Name: "net1", MAC: "02:00:00:00:00:07", MTU: 1500, Addresses: []string{blueAddress}}}
 		if diff := cmp.Diff(wantLinks, n.links(n.key)); diff != "" {
 			t.Errorf("links in the status: %s", diff)
 		}
@@ -252,7 +252,8 @@ func TestDelegatedDefaultNetwork(t *testing.T) {
 		if len(add.HostPorts) > 0 || add.Interfaces[0].Made.HostLink != "" {
 			t.Errorf("the packet filter has %+v of %+v", add.HostPorts, add.Interfaces[0].Made)
 		}
-		if !slices.Equal(add.Interfaces[0].Addresses, []string{blueAddress}) || n.network.lostAddress(n.network.ledger.Get("c1")) != "" {
+		_, lost := n.network.look(t.Context(), n.network.ledger.Get("c1"))
+		if !slices.Equal(add.Interfaces[0].Addresses, []string{blueAddress}) || lost != "" {
 			t.Errorf("addresses %q", add.Interfaces[0].Addresses)
 		}
 		nodetest.WantCode(t, n.check(raw), 0)
