@@ -85,6 +85,13 @@ sim: preflight-build ## Simulate the allocator and the release: LIVES=1000000 SE
 e2e: preflight-e2e $(E2E) ## Test on two nodes with the real kubelet, containerd and kube-proxy: E2E_FAMILIES=ipv6 E2E_LIVES=500 SEED= (root)
 	@exec bin/e2e --families '$(E2E_FAMILIES)' --lives '$(E2E_LIVES)' $(if $(SEED),--seed '$(SEED)')
 
+.PHONY: vm
+vm: bin/vm ## Build the program that runs commands on Debian's kernel, in a VM
+
+.PHONY: vm-test
+vm-test: ## Test links that this machine's kernel may lack, on Debian's kernel in a VM
+	@exec hack/vm-test.sh
+
 .PHONY: threat
 threat: preflight-threat $(LAB) bin/threat ## Attack it as a tenant, a node gone bad, a runtime and an operator (root)
 	@exec bin/threat
@@ -104,7 +111,7 @@ FORCE:
 $(PROGRAMS): bin/%: FORCE | preflight-build
 	@go build -ldflags '$(LDFLAGS)' -o $@ ./cmd/$*
 
-bin/podrunner bin/demo bin/bench bin/e2e bin/threat: bin/%: FORCE | preflight-build
+bin/podrunner bin/demo bin/bench bin/e2e bin/threat bin/vm: bin/%: FORCE | preflight-build
 	@go build -ldflags '$(LDFLAGS)' -o $@ ./test/$*
 
 bin/e2e-server: FORCE | preflight-build

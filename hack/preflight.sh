@@ -2,11 +2,11 @@
 # Says what this machine lacks for a task, and how to get it, before the task
 # does anything. When nothing else is missing, and as root, it installs what a
 # package of Debian brings. Exits 1 when something is missing.
-# usage: hack/preflight.sh build|verify|test|demo|bench|e2e|threat
+# usage: hack/preflight.sh build|verify|test|demo|bench|e2e|threat|vm-test
 set -euo pipefail
 
 root=$(cd "$(dirname "${BASH_SOURCE[0]}")/.." && pwd)
-task=${1:?usage: hack/preflight.sh build|verify|test|demo|bench|e2e|threat}
+task=${1:?usage: hack/preflight.sh build|verify|test|demo|bench|e2e|threat|vm-test}
 missing=()
 # What packages bring: commands, why each is needed, and the packages.
 commands=()
@@ -72,6 +72,16 @@ check_ipv6() {
 	[ -d /proc/sys/net/ipv6 ] || lacks "a kernel with IPv6: boot without ipv6.disable=1, or modprobe ipv6"
 }
 
+# The kernel is a package of Debian, which is unpacked and not installed.
+check_vm() {
+	local command
+	[ "$(uname -sm)" = 'Linux x86_64' ] || lacks "Linux on amd64, for a VM; this is $(uname -sm)"
+	[ ! -f "$root/bin/kernel/manifest" ] || return 0
+	for command in apt-get apt-cache dpkg-deb; do
+		command -v "$command" >/dev/null || lacks "$command, to get Debian's kernel: run on Debian, or copy bin/kernel from a checkout there"
+	done
+}
+
 check_space() {
 	local cache free
 	cache=$(go env GOCACHE 2>/dev/null || printf '%s' "${GOCACHE:-${XDG_CACHE_HOME:-$HOME/.cache}/go-build}")
@@ -108,6 +118,11 @@ threat)
 	check_space
 	wants_nft
 	;;
+vm-test)
+	check_vm
+	wants qemu-system-x86_64 qemu-system-x86 "runs a VM with Debian's kernel"
+	wants xz xz-utils "unpacks the kernel"
+	;;
 demo | bench)
 	# With a cluster of one's own nothing of Kubernetes is built.
 	check_root
@@ -115,7 +130,7 @@ demo | bench)
 	[ -n "${KUBECONFIG_DEMO:-}" ] || check_space
 	;;
 *)
-	printf 'preflight: unknown task %q; one of build, verify, test, demo, bench, e2e, threat\n' "$task" >&2
+	printf 'preflight: unknown task %q; one of build, verify, test, demo, bench, e2e, threat, vm-test\n' "$task" >&2
 	exit 2
 	;;
 esac

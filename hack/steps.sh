@@ -4,6 +4,7 @@
 
 steps_started=$SECONDS
 steps_done=()
+steps_skipped=0
 
 # step NAME COMMAND... runs COMMAND; a failure ends the script.
 step() {
@@ -11,16 +12,40 @@ step() {
 	shift
 	printf '\n=== %s\n' "$name"
 	"$@" || rc=$?
+	step_ended "$name" "$started" "$rc" "$*"
+}
+
+# step_ended NAME STARTED STATUS COMMAND
+step_ended() {
+	local name=$1 started=$2 rc=$3
 	if ((rc != 0)); then
 		printf '\n=== FAILED: %s (status %d, after %ds)\n' "$name" "$rc" $((SECONDS - started)) >&2
-		printf '    command: %s\n' "$*" >&2
+		printf '    command: %s\n' "$4" >&2
 		exit "$rc"
 	fi
 	steps_done+=("$(printf '%5ds  %s' $((SECONDS - started)) "$name")")
 }
 
+# optional NAME COMMAND... is step, but a status of 3 means that this machine lacks
+# something that COMMAND has named: the summary lists the step as skipped.
+optional() {
+	local name=$1 started=$SECONDS rc=0
+	shift
+	printf '\n=== %s\n' "$name"
+	"$@" || rc=$?
+	if ((rc == 3)); then
+		printf '=== SKIPPED: %s\n' "$name"
+		steps_done+=("skipped $name")
+		steps_skipped=$((steps_skipped + 1))
+		return
+	fi
+	step_ended "$name" "$started" "$rc" "$*"
+}
+
 # steps_summary TASK prints what was done.
 steps_summary() {
-	printf '\n=== %s: OK in %dm%02ds\n' "$1" $(((SECONDS - steps_started) / 60)) $(((SECONDS - steps_started) % 60))
+	printf '\n=== %s: OK in %dm%02ds' "$1" $(((SECONDS - steps_started) / 60)) $(((SECONDS - steps_started) % 60))
+	((steps_skipped == 0)) || printf ', but steps were skipped: %d' "$steps_skipped"
+	printf '\n'
 	printf '%s\n' "${steps_done[@]}"
 }

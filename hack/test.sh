@@ -56,6 +56,8 @@ step "build the programs" make --no-print-directory build bin/podrunner bin/demo
 step "what the demo needs" bin/demo --check
 step "build Kubernetes (minutes the first time)" make --no-print-directory bin/kubelab
 step "verify" hack/verify.sh
+# Before the tests of the VM, because it installs QEMU.
+optional "tests on Debian's kernel, in a VM" hack/vm-test.sh
 step "tests with the race detector" race
 step "tests of kubelab" kubelab
 step "fuzzing of every decoder" hack/fuzz.sh 3

@@ -1,0 +1,16 @@
+#!/usr/bin/env bash
+# Runs tests on Debian's kernel, in a VM; `make vm-test`. The VM's kernel has all types of
+# links that nodes have. Exits 3 when this machine cannot run the VM.
+# usage: hack/vm-test.sh
+set -euo pipefail
+
+cd "$(dirname "${BASH_SOURCE[0]}")/.."
+
+# Packages whose tests need such a kernel.
+packages=(./test/vm/guest ./internal/netdev/link ./internal/netdev/plug)
+# Tests of load: another kernel changes nothing, and there they take minutes.
+skip='Parallel$'
+
+hack/preflight.sh vm-test || exit 3
+make --no-print-directory vm
+exec bin/vm test --skip "$skip" "${packages[@]}"
