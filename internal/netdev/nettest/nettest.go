@@ -264,20 +264,26 @@ func OpenHandle(tb testing.TB, ns *link.Namespace) *netlink.Handle {
 	return h
 }
 
-// LinkNamed returns a link of a namespace.
+// LinkNamed returns a link of a namespace. It leaves no socket open, which would hold the
+// namespace.
 func LinkNamed(tb testing.TB, ns *link.Namespace, name string) netlink.Link {
 	tb.Helper()
-	link, err := OpenHandle(tb, ns).LinkByName(name)
+	h := OpenHandle(tb, ns)
+	defer h.Close()
+	link, err := h.LinkByName(name)
 	if err != nil {
 		tb.Fatalf("looking at %s: %v", name, err)
 	}
 	return link
 }
 
-// LinkNames lists the links of a namespace, in order.
+// LinkNames lists the links of a namespace, in order. It leaves no socket open, which would
+// hold the namespace.
 func LinkNames(tb testing.TB, ns *link.Namespace) []string {
 	tb.Helper()
-	links, err := OpenHandle(tb, ns).LinkList()
+	h := OpenHandle(tb, ns)
+	defer h.Close()
+	links, err := h.LinkList()
 	if err != nil {
 		tb.Fatal(err)
 	}
@@ -342,4 +348,40 @@ func PodIPs(ns *link.Namespace, ifname string) ([]netip.Addr, error) {
 		}
 	}
 	return ips, nil
+}
+
+// AddDevice makes a link that stands for a device of a node, up, with a carrier. Its other
+// end is in the same namespace, with an "x" before its name.
+func AddDevice(tb testing.TB, s *link.Sockets, name string) {
+	tb.Helper()
+	h := OpenHandle(tb, s.Namespace())
+	veth := &netlink.Veth{LinkAttrs: netlink.NewLinkAttrs(), PeerName: "x" + name}
+	veth.Name = name
+	if err := h.LinkAdd(veth); err != nil {
+		tb.Fatal(err)
+	}
+	Steps(tb, s, link.Raise(name), link.Raise("x"+name))
+}
+
+// NeedLinkType skips a test if the kernel does not have a type of links that are made on a
+// parent (ip-link(8)).
+func NeedLinkType(tb testing.TB, linkType string) {
+	tb.Helper()
+	node := NewNode(tb)
+	AddDevice(tb, node, "parent")
+	attrs := netlink.LinkAttrs{Name: "probe", ParentIndex: LinkNamed(tb, node.Namespace(), "parent").Attrs().Index}
+	var probe netlink.Link
+	switch linkType {
+	case "macvlan":
+		probe = &netlink.Macvlan{LinkAttrs: attrs, Mode: netlink.MACVLAN_MODE_BRIDGE}
+	case "ipvlan":
+		probe = &netlink.IPVlan{LinkAttrs: attrs}
+	case "vlan":
+		probe = &netlink.Vlan{LinkAttrs: attrs, VlanId: 5, VlanProtocol: netlink.VLAN_PROTOCOL_8021Q}
+	default:
+		tb.Fatalf("no probe for links of the type %s", linkType)
+	}
+	if err := OpenHandle(tb, node.Namespace()).LinkAdd(probe); err != nil {
+		Missing(tb, "needs a kernel with links of the type %s: %v", linkType, err)
+	}
 }
