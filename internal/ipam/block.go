@@ -290,7 +290,7 @@ func (b *Block) give(ord int, h Holder, claim string, now Moment) {
 	was := &b.slots[ord]
 	s := slot{state: Taken, at: ceilMillis(now.Wall), holder: h, claim: claim, past: was.past}
 	if was.holder != (Holder{}) {
-		s.past = was.pastWith(was.since, was.at)
+		s.past = was.pastWith(was.holder, was.since, was.at)
 	}
 	b.change(ord, s)
 }
@@ -315,7 +315,7 @@ func (b *Block) TakeHeld(p *Pool, h Holder, a netip.Addr, claim string, now Mome
 	}
 	s, bit := &b.slots[ord], uint64(1)<<ord
 	switch {
-	case s.state == Taken && s.holder.Same(h):
+	case s.has(h):
 		return nil
 	case !p.Allows(a):
 		return fmt.Errorf("%w: %s is outside the ranges of pool %s, excluded, reserved, a gateway or an edge", ErrNotAllowed, a, p.name)
@@ -370,18 +370,23 @@ func (b *Block) Unhold(claim string, a netip.Addr, since time.Time, now Moment) 
 	return true
 }
 
-// Free gives an address of the holder back. If the address has a claim it is held for
-// the claim, otherwise it cools down. Free returns false and changes nothing if the
+// Free gives an address of the holder back. If it has another holder, that one keeps it.
+// Otherwise, if the address has a claim it is held for the claim, and if it has none it
+// cools down. Free returns false and changes nothing if the
 // holder does not have the address.
 func (b *Block) Free(h Holder, a netip.Addr, now Moment) bool {
 	ord, ok := b.ordinal(a)
-	if !ok || b.slots[ord].state != Taken || !b.slots[ord].holder.Same(h) {
+	if !ok || !b.slots[ord].has(h) {
 		return false
 	}
 	was := &b.slots[ord]
+	if was.second != (Holder{}) {
+		b.change(ord, was.without(h, ceilMillis(now.Wall)))
+		return true
+	}
 	s := slot{state: Freed, at: ceilMillis(now.Wall), holder: was.holder, since: was.at, past: was.past}
 	if was.claim != "" {
-		s = slot{state: Held, at: s.at, claim: was.claim, past: was.pastWith(was.at, s.at)}
+		s = slot{state: Held, at: s.at, claim: was.claim, past: was.pastWith(was.holder, was.at, s.at)}
 	}
 	b.change(ord, s)
 	b.changedAt[ord] = ceilRun(now.Run)
@@ -393,7 +398,7 @@ func (b *Block) of(h Holder) iter.Seq[netip.Addr] {
 	return func(yield func(netip.Addr) bool) {
 		for left := b.taken; left != 0; left &= left - 1 {
 			ord := bits.TrailingZeros64(left)
-			if b.slots[ord].holder.Same(h) && !yield(b.addr(ord)) {
+			if b.slots[ord].has(h) && !yield(b.addr(ord)) {
 				return
 			}
 		}
@@ -425,6 +430,9 @@ func (b *Block) slot(ord int) Slot {
 	}
 	if s.state == Taken {
 		out.Holder = s.holder
+	}
+	if s.second != (Holder{}) {
+		out.Second, out.Joined = s.second, time.UnixMilli(s.joined)
 	}
 	return out
 }

@@ -87,6 +87,7 @@ func FuzzDecodeBlock(f *testing.F) {
 		"5 A 1 9 u ns/pod/eth0 node u ns/pod/eth0 node 1 2\n6 F 2 9 u ns/pod/eth0 node 7 u ns/pod/eth0 node 1 2 v -/-/x - 0 1\n7 H 2 9 c u ns/pod/eth0 node 1 2",
 		"5 A 1 9 u ns/pod/eth0 node c u ns/pod/eth0 node 1 2\n6 F 2 9 u ns/pod/eth0 node 01 2\n7 H 2 9 c u ns/pod/eth0 node 1 2 3",
 		"18446463705355360228 A 1 0 uid ns/pod/eth0 node",
+		"5 M 2 9 u ns/pod/eth0 node ns/vm v ns/pod2/eth0 node2 10\n6 M 2 9 u ns/pod/eth0 node ns/vm v ns/pod2/eth0 node2 10 w ns/pod/eth0 node 1 2\n7 M 2 9 u ns/pod/eth0 node ns/vm u ns/pod/eth0 node2 10\n8 M 2 9 u ns/pod/eth0 node ns/vm",
 	} {
 		f.Add(seed)
 	}

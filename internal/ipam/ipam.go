@@ -140,8 +140,9 @@ type TakenError struct {
 	Addr netip.Addr
 	// Asker is the holder that requested the address.
 	Asker Holder
-	// Holder has the address; zero if it has no holder.
-	Holder Holder
+	// Holder has the address; zero if it has no holder. Second shares it, as the other
+	// launcher of a virtual machine that migrates; zero if none does.
+	Holder, Second Holder
 	// Claim is the key of the claim that the address is kept for; empty for none.
 	Claim string
 	// Reason completes the sentence "<addr> ..." if the address has neither holder nor
@@ -165,6 +166,8 @@ func (e *TakenError) Error() string {
 // Detail names the address and the holder or the claim.
 func (e *TakenError) Detail() string {
 	switch {
+	case e.Second != (Holder{}):
+		return fmt.Sprintf("%s is held by %s and by %s, between which its virtual machine migrates", e.Addr, e.Holder, e.Second)
 	case e.Holder != (Holder{}):
 		return e.Addr.String() + " is held by " + e.Holder.String()
 	case e.Claim != "":

@@ -33,9 +33,8 @@ func (s *slot) pastWords() []string {
 	return strings.Split(s.past, " ")
 }
 
-// pastWith returns the past of a slot whose holder has just lost it.
-func (s *slot) pastWith(since, until int64) string {
-	h := s.holder
+// pastWith returns the past of a slot that h, one of its holders, has just lost.
+func (s *slot) pastWith(h Holder, since, until int64) string {
 	h.PodUID = h.PodUID[:min(pastUID, len(h.PodUID))]
 	if s.past == "" {
 		return encodePast(h, since, until)
@@ -48,20 +47,30 @@ func (s *slot) pastWith(since, until int64) string {
 func (s *slot) trim() {
 	f := s.pastWords()
 	keep := maxHoldings * pastFields
-	if s.holder != (Holder{}) {
-		keep -= pastFields
+	for _, h := range []Holder{s.holder, s.second} {
+		if h != (Holder{}) {
+			keep -= pastFields
+		}
 	}
 	f = f[:min(keep, len(f))]
 	// Bytes of the other words: the ordinal, the state, a generation of at most 19
 	// digits, two times of 15, and the blanks.
 	const other = 64
 	h := &s.holder
-	room := maxSlotLength - other - len(h.PodUID) - len(h.Namespace) - len(h.Pod) - len(h.Interface) - len(h.Node) - len(s.claim)
+	room := maxSlotLength - other - s.secondLength() - len(h.PodUID) - len(h.Namespace) - len(h.Pod) - len(h.Interface) - len(h.Node) - len(s.claim)
 	s.past = strings.Join(f, " ")
 	for len(s.past) > max(room, 0) {
 		f = f[:len(f)-pastFields]
 		s.past = strings.Join(f, " ")
 	}
+}
+
+// secondLength returns how many bytes the second holder adds to the slot's string.
+func (s *slot) secondLength() int {
+	if s.second == (Holder{}) {
+		return 0
+	}
+	return len(s.second.encode()) + len(" ") + len(" 299999999999999")
 }
 
 func encodePast(h Holder, since, until int64) string {

@@ -7,7 +7,9 @@ import (
 
 // Restore gives an address back to its holder after the block has lost the record: its
 // object was edited, deleted, or replaced by an older state. The address needs no
-// cooldown, and the pool does not matter. Restore returns true if it changes the block.
+// cooldown, and the pool does not matter. If a pod on another node has the address for
+// the same claim, the holder joins it: the lost record had both. Restore returns true if
+// it changes the block.
 //
 // Errors: *TakenError if another holder has the address, its record is unreadable, or
 // the block has no room for a record; ErrBadHolder, ErrBadClaim, ErrNotAllowed.
@@ -23,8 +25,10 @@ func (b *Block) Restore(h Holder, a netip.Addr, claim string, now Moment) (chang
 		return false, fmt.Errorf("%w: %s is not in block %s", ErrNotAllowed, a, b.prefix)
 	}
 	switch s := &b.slots[ord]; {
-	case s.state == Taken && s.holder.Same(h):
+	case s.has(h):
 		return false, nil
+	case s.state == Taken && claim != "" && b.Join(h, s.holder, a, claim, now) == nil:
+		return true, nil
 	case s.state == Taken:
 		return false, &TakenError{Addr: a, Asker: h, Holder: s.holder}
 	case s.state == Damaged:

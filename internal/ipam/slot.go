@@ -2,6 +2,7 @@ package ipam
 
 import (
 	"fmt"
+	"iter"
 	"math"
 	"net/netip"
 	"strconv"
@@ -24,6 +25,10 @@ const (
 	// and the address is not handed out until a person has corrected the record.
 	Damaged State = '?'
 
+	// shared is the letter of a taken slot with two holders. Versions that do not know it
+	// treat the record as damaged, so they never hand the address out.
+	shared State = 'M'
+
 	unused State = 0
 )
 
@@ -36,11 +41,47 @@ type Slot struct {
 	Holder Holder
 	// Since is when the slot was taken, freed or held.
 	Since time.Time
+	// Second is the second holder of a taken slot, since Joined; zero for none. While a
+	// virtual machine migrates, its two launchers share an address.
+	Second Holder
+	Joined time.Time
 	// Generation grows with every change of the slot.
 	Generation uint64
 	// Claim is the key of a claim; empty for none. A held slot is kept for it, and a
 	// taken slot will be when its holder frees it.
 	Claim string
+}
+
+// Holders yields the holders of the slot, each with when it got the address.
+func (s Slot) Holders() iter.Seq2[Holder, time.Time] {
+	return func(yield func(Holder, time.Time) bool) {
+		if s.State != Taken || !yield(s.Holder, s.Since) {
+			return
+		}
+		if s.Second != (Holder{}) {
+			yield(s.Second, s.Joined)
+		}
+	}
+}
+
+// Has reports whether h is a holder of the slot.
+func (s Slot) Has(h Holder) bool {
+	for has := range s.Holders() {
+		if has.Same(h) {
+			return true
+		}
+	}
+	return false
+}
+
+// SinceOf returns when h, a holder of the slot, got the address; zero for any other pod.
+func (s Slot) SinceOf(h Holder) time.Time {
+	for has, since := range s.Holders() {
+		if has.Same(h) {
+			return since
+		}
+	}
+	return time.Time{}
 }
 
 // Past is a holding that has ended.
@@ -62,7 +103,10 @@ type slot struct {
 	holder Holder
 	// since is when the last holder of a freed slot took it.
 	since int64
-	claim string
+	// second is the second holder of a taken slot, since joined; zero for none.
+	second Holder
+	joined int64
+	claim  string
 	// past are the holdings before that of holder, the newest first, as encodePast
 	// writes them.
 	past string
@@ -86,6 +130,8 @@ const (
 	pastUID = 8
 	// pastFields is the number of words that encodePast writes.
 	pastFields = 5
+	// sharedWords is the number of words about the present of a slot with two holders.
+	sharedWords = 12
 )
 
 // Validate checks that the holder can be recorded; PodUID and Interface are required.
@@ -160,18 +206,19 @@ func claimByte(c byte) bool { return c > ' ' && c <= '~' }
 // encode writes a slot as one of
 //
 //	<ordinal> A <generation> <since> <uid> <namespace>/<pod>/<interface> <node> [<claim>] <past>
+//	<ordinal> M <generation> <since> <uid> <namespace>/<pod>/<interface> <node> <claim> <uid> <namespace>/<pod>/<interface> <node> <joined> <past>
 //	<ordinal> F <generation> <since> [<uid> <namespace>/<pod>/<interface> <node> <taken since>] <past>
 //	<ordinal> H <generation> <since> <claim> <past>
 //
 // with times in milliseconds of Unix time and "-" for an empty name. The first brackets
-// are present if the slot has a claim, the second if it had a holder. <past> are
-// earlier holdings, the newest first, each as
+// are present if the slot has a claim, the second if it had a holder. M is a taken slot
+// with a second holder, which joined the first at <joined>. <past> are earlier holdings, the newest first, each as
 //
 //	<uid> <namespace>/<pod>/<interface> <node> <since> <until>
 func (s *slot) encode(ordinal int) string {
 	b := make([]byte, 0, 128)
 	b = strconv.AppendInt(b, int64(ordinal), 10)
-	b = append(b, ' ', byte(s.state), ' ')
+	b = append(b, ' ', byte(s.letter()), ' ')
 	b = strconv.AppendUint(b, s.gen, 10)
 	b = append(b, ' ')
 	b = strconv.AppendInt(b, s.at, 10)
@@ -182,6 +229,12 @@ func (s *slot) encode(ordinal int) string {
 		if s.claim != "" {
 			b = append(b, ' ')
 			b = append(b, s.claim...)
+		}
+		if s.second != (Holder{}) {
+			b = append(b, ' ')
+			b = append(b, s.second.encode()...)
+			b = append(b, ' ')
+			b = strconv.AppendInt(b, s.joined, 10)
 		}
 	case Freed:
 		if s.holder != (Holder{}) {
@@ -200,6 +253,14 @@ func (s *slot) encode(ordinal int) string {
 		b = append(b, s.past...)
 	}
 	return string(b)
+}
+
+// letter returns the letter of the slot's record.
+func (s *slot) letter() State {
+	if s.second != (Holder{}) {
+		return shared
+	}
+	return s.state
 }
 
 // decodeSlot reads a slot that encode has written. It refuses any string that encode
@@ -235,6 +296,8 @@ func decodeSlot(text string) (ordinal int, s slot, ok bool) {
 		ok = ok && sinceOK
 	case head == 5:
 		s.claim, ok = f[4], validClaim(f[4])
+	case head == sharedWords:
+		ok = s.decodeShared(f)
 	}
 	if ok && head < len(f) {
 		s.past, ok = strings.Join(f[head:], " "), validPast(f[head:])
@@ -243,6 +306,16 @@ func decodeSlot(text string) (ordinal int, s slot, ok bool) {
 		return ordinal, slot{}, false
 	}
 	return ordinal, s, true
+}
+
+// decodeShared decodes the words of a slot with two holders.
+func (s *slot) decodeShared(f []string) bool {
+	var first, second, joined bool
+	s.state, s.claim = Taken, f[7]
+	s.holder, first = decodeHolder(f[4], f[5], f[6])
+	s.second, second = decodeHolder(f[8], f[9], f[10])
+	s.joined, joined = decodeTime(f[11])
+	return first && second && joined && validClaim(s.claim) && !s.holder.Same(s.second)
 }
 
 // words returns how many of a record's words describe the present, in this state and
@@ -259,6 +332,8 @@ func (s State) words(all int) int {
 		return 8
 	case s == Held && more == 5%pastFields:
 		return 5
+	case s == shared && more == sharedWords%pastFields && all >= sharedWords:
+		return sharedWords
 	}
 	return 0
 }

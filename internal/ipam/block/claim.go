@@ -71,7 +71,7 @@ func (s *Store) Unhold(ctx context.Context, l Lease) error {
 
 // adoptClaim makes the want ask for the address that is held for its claim in the
 // family and the pool. It fails with ErrConflict while another holder has an address of
-// the claim, in any pool.
+// the claim, in any pool, unless the holder of the want may share it.
 //
 // A held address is ignored if the pool does not hand it out any more because it was
 // reserved, and if another address is requested. The claim gets another address then.
@@ -80,6 +80,8 @@ func (s *Store) adoptClaim(p *ipam.Pool, w *want) error {
 	for _, l := range s.claims[w.claim] {
 		switch {
 		case ipam.FamilyOf(l.Addr) != w.family || l.Holder.Same(w.holder):
+		case w.mayJoin(p, l):
+			w.addr, w.join = l.Addr, l.Holder
 		case l.Holder != (ipam.Holder{}):
 			return fmt.Errorf("%w: claim %s: %s is still held by %s: the next holder waits until it is given back",
 				ErrConflict, w.claim, l.Addr, l.Holder)
@@ -92,4 +94,11 @@ func (s *Store) adoptClaim(p *ipam.Pool, w *want) error {
 		w.addr = has.Addr
 	}
 	return nil
+}
+
+// mayJoin reports whether the holder of the want may share a lease. The pool need not hand
+// out the address any more: the machine uses it.
+func (w *want) mayJoin(p *ipam.Pool, l Lease) bool {
+	return slices.ContainsFunc(w.beside, l.Holder.Same) && l.Domain == p.Domain() && p.Covers(l.Addr) &&
+		(!w.addr.IsValid() || w.addr == l.Addr)
 }

@@ -90,6 +90,8 @@ type op struct {
 	addr netip.Addr
 	// claim of a take or an unhold; empty for none.
 	claim string
+	// join of a take is the pod whose address the holder shares; zero for none.
+	join ipam.Holder
 	// since of an unhold is when the holding began. Of a free it is when the holder
 	// took the address; zero until that is known. If the holder takes the address again
 	// later, the free leaves it alone.
@@ -217,13 +219,14 @@ func (s *Store) rebase(e *entry, obj *v1alpha1.IPBlock, base *ipam.Block) {
 }
 
 func (s *Store) index(e *entry, slot ipam.Slot) {
-	l := s.lease(e, slot)
-	if slot.State == ipam.Taken {
-		k := keyOf(slot.Holder)
-		s.leases[k] = append(s.leases[k], l)
-	}
-	if slot.Claim != "" {
-		s.claims[slot.Claim] = append(s.claims[slot.Claim], l)
+	for _, l := range s.leasesOf(e, slot) {
+		if l.Holder != (ipam.Holder{}) {
+			k := keyOf(l.Holder)
+			s.leases[k] = append(s.leases[k], l)
+		}
+		if l.Claim != "" {
+			s.claims[l.Claim] = append(s.claims[l.Claim], l)
+		}
 	}
 	if t, ok := e.tenant(slot); ok {
 		if s.tenants[t] == nil {
@@ -234,12 +237,13 @@ func (s *Store) index(e *entry, slot ipam.Slot) {
 }
 
 func (s *Store) unindex(e *entry, slot ipam.Slot) {
-	l := s.lease(e, slot)
-	if slot.State == ipam.Taken {
-		without(s.leases, keyOf(slot.Holder), l)
-	}
-	if slot.Claim != "" {
-		without(s.claims, slot.Claim, l)
+	for _, l := range s.leasesOf(e, slot) {
+		if l.Holder != (ipam.Holder{}) {
+			without(s.leases, keyOf(l.Holder), l)
+		}
+		if l.Claim != "" {
+			without(s.claims, l.Claim, l)
+		}
 	}
 	if t, ok := e.tenant(slot); ok {
 		if delete(s.tenants[t], slot.Addr); len(s.tenants[t]) == 0 {
@@ -266,14 +270,26 @@ func heldFor(slot ipam.Slot) string {
 	return slot.Claim
 }
 
-// without removes a lease from an index.
+// without removes a lease from an index. Two holders of an address have a lease each.
 func without[K comparable](index map[K][]Lease, k K, l Lease) {
-	left := slices.DeleteFunc(index[k], func(o Lease) bool { return o.Block == l.Block && o.Addr == l.Addr })
+	left := slices.DeleteFunc(index[k], func(o Lease) bool { return o.Block == l.Block && o.Addr == l.Addr && o.Holder.Same(l.Holder) })
 	if len(left) == 0 {
 		delete(index, k)
 		return
 	}
 	index[k] = left
+}
+
+// leasesOf returns the leases of a slot: one for each holder; one without a holder for any
+// slot that has none.
+func (s *Store) leasesOf(e *entry, slot ipam.Slot) []Lease {
+	l := s.lease(e, slot)
+	if slot.Second == (ipam.Holder{}) {
+		return []Lease{l}
+	}
+	second := l
+	second.Holder, second.Since = slot.Second, slot.Joined
+	return []Lease{l, second}
 }
 
 func (s *Store) lease(e *entry, slot ipam.Slot) Lease {
@@ -407,7 +423,7 @@ func refusedTake(err error) error {
 func (e *entry) changes(o *op) bool {
 	was, _ := e.base.Slot(o.got)
 	is, _ := e.next.Slot(o.got)
-	return was.State != ipam.Taken || !was.Holder.Same(o.holder) || was.Claim != is.Claim
+	return !was.Has(o.holder) || was.Claim != is.Claim
 }
 
 // takeNext takes an address of e.next.
@@ -416,7 +432,13 @@ func (e *entry) takeNext(o *op, now ipam.Moment) (err error) {
 	if !addr.IsValid() && o.claim != "" {
 		addr, _ = e.next.Own(o.pool(), o.holder, o.claim) // if the claim has none, Take finds another of the holder's
 	}
+	shares := func() bool {
+		s, _ := e.next.Slot(addr)
+		return o.join != (ipam.Holder{}) && s.Has(o.join)
+	}
 	switch {
+	case addr.IsValid() && shares():
+		o.got, err = addr, e.next.Join(o.holder, o.join, addr, o.claim, now)
 	case addr.IsValid():
 		o.got, err = addr, e.next.TakeHeld(o.pool(), o.holder, addr, o.claim, now)
 	case o.early:
@@ -434,17 +456,17 @@ func (e *entry) takeNext(o *op, now ipam.Moment) (err error) {
 // no longer hands out.
 func (e *entry) newlyReserved() bool {
 	return slices.ContainsFunc(e.flight, func(o *op) bool {
-		return o.kind == opTake && o.changed && !o.pool().Allows(o.got)
+		return o.kind == opTake && o.changed && o.join == (ipam.Holder{}) && !o.pool().Allows(o.got)
 	})
 }
 
 func (e *entry) applyFree(o *op, now ipam.Moment) (changed bool) {
 	if o.addr.IsValid() {
 		s, _ := e.next.Slot(o.addr)
-		if o.since.IsZero() && s.State == ipam.Taken && s.Holder.Same(o.holder) {
-			o.since = s.Since
+		if o.since.IsZero() {
+			o.since = s.SinceOf(o.holder)
 		}
-		return o.since.Equal(s.Since) && e.next.Free(o.holder, o.addr, now)
+		return o.since.Equal(s.SinceOf(o.holder)) && e.next.Free(o.holder, o.addr, now)
 	}
 	for {
 		a, ok := e.next.Find(o.holder)

@@ -85,7 +85,7 @@ func (s *Store) Miss(l Loss) bool {
 	defer s.mu.Unlock()
 	e := s.blocks[ipam.BlockName(l.Domain, ipam.BlockOf(l.Addr))]
 	if e != nil {
-		if slot, _ := e.base.Slot(l.Addr); slot.State == ipam.Taken && slot.Holder.Same(l.Holder) {
+		if slot, _ := e.base.Slot(l.Addr); slot.Has(l.Holder) {
 			return false
 		}
 	}
@@ -193,7 +193,7 @@ func (e *entry) applyRestore(o *op) error {
 	if o.present && e.obj == nil {
 		return fmt.Errorf("%w: block %s was deleted meanwhile: list the losses again", ErrUnavailable, e.name)
 	}
-	if slot, _ := e.base.Slot(o.addr); slot.Generation != o.generation && (slot.State != ipam.Taken || !slot.Holder.Same(o.holder)) {
+	if slot, _ := e.base.Slot(o.addr); slot.Generation != o.generation && !slot.Has(o.holder) {
 		return fmt.Errorf("%w: block %s: the record of %s has changed: list the losses again", ErrUnavailable, e.name, o.addr)
 	}
 	changed, err := e.next.Restore(o.holder, o.addr, o.claim, o.at)
@@ -211,21 +211,20 @@ func (s *Store) compare(e *entry, now *ipam.Block) {
 		return
 	}
 	for was := range e.base.Slots() {
-		if was.State != ipam.Taken || e.isFreeing(was) {
-			continue
+		is, _ := now.Slot(was.Addr)
+		for h := range was.Holders() {
+			if !is.Has(h) && !e.isFreeing(h, was.Addr) {
+				s.addLoss(e, Loss{Holder: h, Domain: e.domain, Addr: was.Addr, Claim: was.Claim, Node: e.node})
+			}
 		}
-		if is, _ := now.Slot(was.Addr); is.State == ipam.Taken && is.Holder.Same(was.Holder) {
-			continue
-		}
-		s.addLoss(e, Loss{Holder: was.Holder, Domain: e.domain, Addr: was.Addr, Claim: was.Claim, Node: e.node})
 	}
 }
 
-// isFreeing reports whether an operation of this store is about to free the slot, or may
-// have freed it.
-func (e *entry) isFreeing(slot ipam.Slot) bool {
+// isFreeing reports whether an operation of this store is about to free a holder's address,
+// or may have freed it.
+func (e *entry) isFreeing(h ipam.Holder, a netip.Addr) bool {
 	frees := func(o *op) bool {
-		return o.kind == opFree && o.holder.Same(slot.Holder) && (!o.addr.IsValid() || o.addr == slot.Addr)
+		return o.kind == opFree && o.holder.Same(h) && (!o.addr.IsValid() || o.addr == a)
 	}
 	return slices.ContainsFunc(e.flight, frees) || slices.ContainsFunc(e.queue, frees)
 }
@@ -253,7 +252,7 @@ func (s *Store) announceLoss() {
 func (s *Store) withhold(e *entry) {
 	e.losses = slices.DeleteFunc(e.losses, func(l Loss) bool {
 		slot, _ := e.base.Slot(l.Addr)
-		return slot.State == ipam.Taken && slot.Holder.Same(l.Holder)
+		return slot.Has(l.Holder)
 	})
 	if len(e.losses) == 0 {
 		delete(s.withLosses, e)

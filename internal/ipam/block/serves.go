@@ -32,7 +32,7 @@ func (s *Store) Serves(p *ipam.Pool, r Request) error {
 }
 
 func (s *Store) wouldServe(p *ipam.Pool, w *want) error {
-	if w.has != nil {
+	if w.has != nil || w.join != (ipam.Holder{}) {
 		return nil
 	}
 	if !w.addr.IsValid() {

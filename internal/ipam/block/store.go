@@ -95,6 +95,10 @@ type Request struct {
 	// back, they are held for the claim, and the next holder with the claim gets them.
 	// PerNode pools serve no claims.
 	Claim string
+	// Beside are pods that may share their address of the claim with the holder: the other
+	// launchers of its virtual machine, which migrates to it. The holder gets the same
+	// address, if only one pod has it.
+	Beside []ipam.Holder
 	// Now returns the pool without the addresses that are reserved at this moment. If a
 	// chosen address is reserved before it is written, the take chooses another. Now is
 	// called with the store's lock held. Nil if the pool never has reservations.

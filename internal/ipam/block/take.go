@@ -106,6 +106,10 @@ type want struct {
 	addr netip.Addr
 	// claim that the address is for; empty for none.
 	claim string
+	// beside are the pods that the holder may share an address with. join is the one of
+	// them that has the address; zero for none.
+	beside []ipam.Holder
+	join   ipam.Holder
 	// has is the block in which the holder has, or may have, an address.
 	has *entry
 	// avoid are the names of blocks that could not serve the want.
@@ -129,7 +133,7 @@ func parse(p *ipam.Pool, r Request) ([]want, error) {
 	}
 	var wants []want
 	for _, f := range p.Families() {
-		wants = append(wants, want{pool: now, holder: r.Holder, family: f, claim: r.Claim, avoid: map[string]bool{}})
+		wants = append(wants, want{pool: now, holder: r.Holder, family: f, claim: r.Claim, beside: r.Beside, avoid: map[string]bool{}})
 	}
 	for _, a := range r.Addresses {
 		if !p.Covers(a) {
@@ -238,7 +242,7 @@ func (l Lease) before(o Lease, claim string) bool {
 // stacks small: in a burst hundreds of takes wait here at once.
 func (t *txn) takeOne(ctx context.Context, w *want, got *Lease) error {
 	for {
-		o := &op{kind: opTake, holder: w.holder, pool: w.pool, addr: w.addr, claim: w.claim, cancel: ctx.Done(), done: make(chan struct{})}
+		o := &op{kind: opTake, holder: w.holder, pool: w.pool, addr: w.addr, claim: w.claim, join: w.join, cancel: ctx.Done(), done: make(chan struct{})}
 		e, err := t.place(w, o)
 		if err != nil {
 			return err
@@ -262,8 +266,8 @@ func (t *txn) lease(e *entry, o *op) Lease {
 	t.s.mu.Lock()
 	defer t.s.mu.Unlock()
 	l := Lease{Holder: o.holder, Domain: e.domain, Addr: o.got, Block: e.name}
-	if slot, ok := e.base.Slot(o.got); ok && slot.Holder.Same(o.holder) {
-		l.Since = slot.Since
+	if slot, ok := e.base.Slot(o.got); ok {
+		l.Since = slot.SinceOf(o.holder)
 	}
 	return l
 }
