@@ -46,6 +46,8 @@ type whoDomain struct {
 	State  addressState `json:"state"`
 	// Holder has the address, or had it at the requested time.
 	Holder *holderView `json:"holder,omitempty"`
+	// Second is the other launcher of a virtual machine that migrates.
+	Second *holderView `json:"second,omitempty"`
 	// Former holders that the block remembers, the newest first; if a time was requested,
 	// only holders before that time.
 	Former []*holderView `json:"former"`
@@ -237,6 +239,9 @@ func (e *evidence) present(v *whoDomain, addr netip.Addr, slot ipam.Slot, record
 	switch {
 	case recorded && slot.State == ipam.Taken:
 		v.State, v.Holder, v.Claim = addressAllocated, holderOf(slot.Holder, slot.Since, time.Time{}), slot.Claim
+		if slot.Second != (ipam.Holder{}) {
+			v.Second = holderOf(slot.Second, slot.Joined, time.Time{})
+		}
 	case recorded && slot.State == ipam.Damaged, e.block != nil && !recorded && !e.block.Fresh(addr):
 		v.State, v.Note = addressDamaged, "a record of block "+e.block.Prefix().String()+" cannot be read: see fairlead ipam audit"
 	case recorded && slot.State == ipam.Held:
@@ -254,8 +259,10 @@ func (e *evidence) present(v *whoDomain, addr netip.Addr, slot ipam.Slot, record
 	}
 	if slices.ContainsFunc(e.records, func(r *v1alpha1.PodAttachment) bool {
 		of := pod.HolderOf(r)
-		return r.DeletionTimestamp == nil && (slot.State != ipam.Taken ||
-			slot.Holder.PodUID != string(of.UID) || slot.Holder.Namespace != of.Namespace || slot.Holder.Pod != of.Name)
+		names := func(h ipam.Holder) bool {
+			return h.PodUID == string(of.UID) && h.Namespace == of.Namespace && h.Pod == of.Name
+		}
+		return r.DeletionTimestamp == nil && (slot.State != ipam.Taken || !names(slot.Holder) && !names(slot.Second))
 	}) {
 		v.Note = "a PodAttachment names the address and the block does not agree: see fairlead ipam audit"
 	}
@@ -360,6 +367,9 @@ func (d whoDomain) text(v whoView, now time.Time) string {
 	}
 	if d.Holder != nil {
 		line("holder", "%s", d.Holder)
+	}
+	if d.Second != nil {
+		line("and", "%s, to which its virtual machine migrates", d.Second)
 	}
 	if d.Claim != "" {
 		line("claim", "%s", d.Claim)

@@ -193,8 +193,10 @@ func (a *auditor) slots(domain string, b *ipam.Block) {
 		young := a.Now.Sub(slot.Since) < patience
 		switch slot.State {
 		case ipam.Taken:
-			if what := a.unexplained(domain, slot); what != "" {
-				a.find(Explained, domain, address, what, evidenceOf(slot))
+			for holder := range slot.Holders() {
+				if what := a.unexplained(domain, slot.Addr, holder); what != "" {
+					a.find(Explained, domain, address, what, evidenceOf(slot))
+				}
 			}
 		case ipam.Held:
 			if !a.claims[slot.Claim] && !young {
@@ -209,15 +211,15 @@ func (a *auditor) slots(domain string, b *ipam.Block) {
 	}
 }
 
-// unexplained returns why a taken slot is not explained; empty if it is. A pod that has
-// no PodAttachment yet and wants one may wait for long, and keeps the addresses that it
-// has so far.
-func (a *auditor) unexplained(domain string, slot ipam.Slot) string {
-	holder := pod.Key{Namespace: slot.Holder.Namespace, Name: slot.Holder.Pod, UID: types.UID(slot.Holder.PodUID)}
+// unexplained returns why a holder of an address is not explained; empty if it is. A pod
+// that has no PodAttachment yet and wants one may wait for long, and keeps the addresses
+// that it has so far.
+func (a *auditor) unexplained(domain string, addr netip.Addr, of ipam.Holder) string {
+	holder := pod.Key{Namespace: of.Namespace, Name: of.Pod, UID: types.UID(of.PodUID)}
 	records := a.records[holder]
 	for _, r := range records {
 		for _, i := range r.Spec.Interfaces {
-			if i.Name == slot.Holder.Interface && i.Domain == domain && slices.Contains(addressesOf(i), slot.Addr) {
+			if i.Name == of.Interface && i.Domain == domain && slices.Contains(addressesOf(i), addr) {
 				return ""
 			}
 		}
@@ -252,6 +254,9 @@ func evidenceOf(slot ipam.Slot) string {
 	}
 	switch slot.State {
 	case ipam.Taken:
+		if slot.Second != (ipam.Holder{}) {
+			return fmt.Sprintf("slot shared by %s since %s and %s", slot.Holder, since, slot.Second)
+		}
 		return fmt.Sprintf("slot taken by %s since %s", slot.Holder, since)
 	case ipam.Held:
 		return fmt.Sprintf("slot held for claim %s since %s", slot.Claim, since)
@@ -265,7 +270,7 @@ func evidenceOf(slot ipam.Slot) string {
 // attachments checks that every record agrees with the slots of its addresses, and that
 // no other record names them.
 func (a *auditor) attachments() {
-	named := namings{first: map[named]naming{}, more: map[named][]string{}}
+	named := namings{first: map[named]naming{}, more: map[named][]naming{}}
 	for _, r := range a.Attachments {
 		if !pod.MayHold(r) {
 			continue
@@ -284,9 +289,27 @@ func (a *auditor) attachments() {
 		}
 	}
 	for k, by := range named.more {
-		slices.Sort(by)
-		a.find(OneHolder, k.domain, k.addr.String(), fmt.Sprintf("%d PodAttachments name the address", len(by)), strings.Join(by, "; "))
+		if a.shared(k, by) {
+			continue
+		}
+		texts := make([]string, len(by))
+		for i, n := range by {
+			texts[i] = describe(n.record, n.iface)
+		}
+		slices.Sort(texts)
+		a.find(OneHolder, k.domain, k.addr.String(), fmt.Sprintf("%d PodAttachments name the address", len(by)), strings.Join(texts, "; "))
 	}
+}
+
+// shared reports whether PodAttachments may name one address: they are those of the two
+// launchers of a virtual machine that migrates, and the slot names both.
+func (a *auditor) shared(k named, by []naming) bool {
+	b := a.blocks[blockID{k.domain, ipam.BlockOf(k.addr)}]
+	if b == nil || len(by) > 2 {
+		return false
+	}
+	slot, _ := b.Slot(k.addr)
+	return slot.Second != (ipam.Holder{}) && !slices.ContainsFunc(by, func(n naming) bool { return !slot.Has(holderOf(n.record, n.iface)) })
 }
 
 // named is an address that PodAttachments name. naming is an interface of a
@@ -300,11 +323,11 @@ type naming struct {
 	iface  string
 }
 
-// namings collects the addresses that PodAttachments name. It describes the
-// PodAttachments only of addresses that several name.
+// namings collects the addresses that PodAttachments name. more has only the addresses
+// that several name.
 type namings struct {
 	first map[named]naming
-	more  map[named][]string
+	more  map[named][]naming
 }
 
 func (n *namings) add(domain string, addr netip.Addr, by naming) {
@@ -315,9 +338,9 @@ func (n *namings) add(domain string, addr netip.Addr, by naming) {
 		return
 	}
 	if n.more[k] == nil {
-		n.more[k] = []string{describe(other.record, other.iface)}
+		n.more[k] = []naming{other}
 	}
-	n.more[k] = append(n.more[k], describe(by.record, by.iface))
+	n.more[k] = append(n.more[k], by)
 }
 
 func describe(r *v1alpha1.PodAttachment, iface string) string {
@@ -341,7 +364,7 @@ func (a *auditor) disagrees(r *v1alpha1.PodAttachment, iface v1alpha1.Interface,
 	switch {
 	case !recorded:
 		return "the block has no record of it"
-	case slot.State != ipam.Taken || !slot.Holder.Same(holderOf(r, iface.Name)):
+	case !slot.Has(holderOf(r, iface.Name)):
 		return evidenceOf(slot)
 	}
 	return ""

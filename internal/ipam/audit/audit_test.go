@@ -52,6 +52,49 @@ func blockOf(cidr string, slots ...string) v1alpha1.IPBlock {
 	}
 }
 
+// shared returns the slot of two launchers of a machine that migrates.
+func shared(ordinal int, first, second string, ago time.Duration) string {
+	return fmt.Sprintf("%d M 2 %d uid-%s shop/%s/eth0 node-1 shop/kept uid-%s shop/%s/eth0 node-2 %d", ordinal, millis(ago), first, first, second, second, millis(ago))
+}
+
+// While a machine migrates, the PodAttachments of its two launchers name one address, and
+// the slot names both. Any other pod with the address is a finding.
+func TestMigratingMachine(t *testing.T) {
+	const two, mismatch = "2 PodAttachments name the address", "a PodAttachment names the address, but its slot does not name the pod"
+	for _, tt := range []struct {
+		name          string
+		slot          string
+		second, third string
+		want          []string
+	}{
+		{"both", shared(1, "a", "new", time.Hour), "new", "", nil},
+		{"the second has no record yet", shared(1, "a", "new", time.Hour), "", "", nil},
+		{"the second is gone and has no record", shared(1, "a", "gone", time.Hour), "", "", []string{"I2 10.0.0.1 taken for a pod that is gone and has no PodAttachment"}},
+		{"another pod's record", shared(1, "a", "new", time.Hour), "static", "", []string{"I1 10.0.0.1 " + two, "I1 10.0.0.1 " + mismatch}},
+		{"a third record", shared(1, "a", "new", time.Hour), "new", "static", []string{"I1 10.0.0.1 3 PodAttachments name the address", "I1 10.0.0.1 " + mismatch}},
+		{"the slot has one", taken(1, "a", time.Hour), "new", "", []string{"I1 10.0.0.1 " + two, "I1 10.0.0.1 " + mismatch}},
+	} {
+		t.Run(tt.name, func(t *testing.T) {
+			c := sound()
+			c.Pools = nil
+			slots := []string{tt.slot, taken(2, "b", time.Hour), taken(3, "leaving", time.Hour)}
+			c.Blocks[0].Spec.Slots = slots
+			for _, name := range []string{tt.second, tt.third} {
+				if name != "" {
+					c.Attachments = append(c.Attachments, recordOf(name, "10.0.0.1/24"))
+				}
+			}
+			var got []string
+			for _, f := range audit.Look(c).Findings {
+				got = append(got, fmt.Sprintf("%s %s %s", f.Invariant, f.Address, f.What))
+			}
+			if diff := cmp.Diff(tt.want, got); diff != "" {
+				t.Errorf("-want +got:\n%s", diff)
+			}
+		})
+	}
+}
+
 // sound returns a cluster with a slot in every state. All of them are explained.
 func sound() audit.Cluster {
 	mirror := podOf("static")
