@@ -342,7 +342,7 @@ func (b *Block) TakeHeld(p *Pool, h Holder, a netip.Addr, claim string, now Mome
 // for the claim. It does nothing if the address has a claim already. It fails with
 // ErrBadClaim.
 func (b *Block) Keep(h Holder, a netip.Addr, claim string) error {
-	if !validClaim(claim) {
+	if !ValidClaim(claim) {
 		return fmt.Errorf("%w: %q: a key has 1 to %d printable characters, none of them a blank", ErrBadClaim, claim, maxClaim)
 	}
 	ord, ok := b.ordinal(a)

@@ -17,7 +17,7 @@ func (b *Block) Restore(h Holder, a netip.Addr, claim string, now Moment) (chang
 	if err := h.Validate(); err != nil {
 		return false, err
 	}
-	if claim != "" && !validClaim(claim) {
+	if claim != "" && !ValidClaim(claim) {
 		return false, fmt.Errorf("%w: %q", ErrBadClaim, claim)
 	}
 	ord, ok := b.ordinal(a)

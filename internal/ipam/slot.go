@@ -286,7 +286,7 @@ func decodeSlot(text string) (ordinal int, s slot, ok bool) {
 	case head == 8 && s.state == Taken:
 		s.holder, ok = decodeHolder(f[4], f[5], f[6])
 		s.claim = f[7]
-		ok = ok && validClaim(s.claim)
+		ok = ok && ValidClaim(s.claim)
 	case head == 4:
 		ok = true
 	case head == 8:
@@ -295,7 +295,7 @@ func decodeSlot(text string) (ordinal int, s slot, ok bool) {
 		s.since, sinceOK = decodeTime(f[7])
 		ok = ok && sinceOK
 	case head == 5:
-		s.claim, ok = f[4], validClaim(f[4])
+		s.claim, ok = f[4], ValidClaim(f[4])
 	case head == sharedWords:
 		ok = s.decodeShared(f)
 	}
@@ -315,7 +315,7 @@ func (s *slot) decodeShared(f []string) bool {
 	s.holder, first = decodeHolder(f[4], f[5], f[6])
 	s.second, second = decodeHolder(f[8], f[9], f[10])
 	s.joined, joined = decodeTime(f[11])
-	return first && second && joined && validClaim(s.claim) && !s.holder.Same(s.second)
+	return first && second && joined && ValidClaim(s.claim) && !s.holder.Same(s.second)
 }
 
 // words returns how many of a record's words describe the present, in this state and
@@ -360,7 +360,8 @@ func decodeOrdinal(text string) int {
 	return n
 }
 
-func validClaim(key string) bool {
+// ValidClaim reports whether a key of a claim can be recorded.
+func ValidClaim(key string) bool {
 	if len(key) < 1 || len(key) > maxClaim {
 		return false
 	}

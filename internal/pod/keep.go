@@ -16,15 +16,6 @@ import (
 	"fairlead.dev/fairlead/api/v1alpha1"
 )
 
-const (
-	// machineKind is the kind of the owner of a pod in which KubeVirt runs a virtual
-	// machine; the owner's name is the machine's.
-	machineKind = "VirtualMachineInstance"
-	// hostNameLabel has the host name of such a machine. Several machines may have the
-	// same.
-	hostNameLabel = "vm.kubevirt.io/name"
-)
-
 // Wishes are the requests of a pod about its addresses on the default network.
 type Wishes struct {
 	// Addresses that the pod requests, at most one per family.
@@ -40,6 +31,8 @@ type Wishes struct {
 	Owners map[v1alpha1.Sticky]metav1.OwnerReference
 	// Former are names under which an earlier version may have created those claims.
 	Former map[v1alpha1.Sticky]string
+	// Launcher is set if the pod is a launcher of a virtual machine.
+	Launcher Launcher
 }
 
 // WishesOf returns the wishes of a pod. An error names the annotation, its value and the
@@ -54,6 +47,7 @@ func WishesOf(p *corev1.Pod) (Wishes, error) {
 		return Wishes{}, err
 	}
 	w := Wishes{Addresses: addresses, Claim: claim, Sticky: map[v1alpha1.Sticky]string{}}
+	w.Launcher, _ = LauncherOf(p)
 	w.addSticky(p)
 	switch {
 	case w.Claim == "" || claimName(w.Claim):
@@ -113,7 +107,7 @@ func (w *Wishes) addSticky(p *corev1.Pod) {
 	switch {
 	case owner.Kind == "StatefulSet" && strings.HasPrefix(owner.APIVersion, "apps/"):
 		name, kind = p.Name, v1alpha1.StickyStatefulSet
-	case owner.Kind == machineKind && strings.HasPrefix(owner.APIVersion, "kubevirt.io/"):
+	case isInstance(owner):
 		name, kind = owner.Name, v1alpha1.StickyVirtualMachine
 		if former := p.Labels[hostNameLabel]; former != name && claimName(former) {
 			w.Former = map[v1alpha1.Sticky]string{kind: former}
@@ -126,16 +120,6 @@ func (w *Wishes) addSticky(p *corev1.Pod) {
 	w.Owners = map[v1alpha1.Sticky]metav1.OwnerReference{
 		kind: {APIVersion: owner.APIVersion, Kind: owner.Kind, Name: owner.Name, UID: owner.UID},
 	}
-}
-
-// Launches reports whether, by its name, a pod is the launcher of a KubeVirt machine:
-// "virt-launcher-", the machine's name, "-" and five characters that the API server
-// chose. It is false for a machine whose name is so long that the API server truncates
-// it.
-func Launches(podName, machine string) bool {
-	const chosen, longest = 5, 58
-	front := "virt-launcher-" + machine + "-"
-	return len(front) <= longest && len(podName) == len(front)+chosen && strings.HasPrefix(podName, front)
 }
 
 // ClaimOn returns the name of the claim of a further interface: claim, which names the

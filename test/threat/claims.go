@@ -36,6 +36,7 @@ func claimAttacks() []attack {
 		},
 		{id: "quota-held", by: byTenant, tries: "pods with claims come and go one by one, and their addresses stay held", do: asUser(tenant, quotaOfHeld)},
 		{id: "claim-of-another", by: byTenant, tries: "a pod names the claim carol/kept in every way that there is", do: asUser(tenant, foreignClaim)},
+		{id: "launcher-of-another", by: byTenant, tries: "pods pass for the target of a live migration of carol's virtual machine, by owner reference and labels", do: asUser(tenant, forgedLauncher)},
 		{id: "claim-by-address", by: byTenant, tries: "an IPClaim asks for the address of carol's pod, and a pod for the claim", do: asUser(tenant, claimByAddress)},
 		{
 			id: "long-claim", by: byTenant, tries: "a claim of 3,000 characters of UTF-8 hides the reason why another of her pods waits",
@@ -128,6 +129,56 @@ func claimByAddress(ctx context.Context, w *testbed, api client.Client) (effect,
 		return effect{}, err
 	}
 	return effect{f.has(addr), f.String()}, w.dropClaims(ctx, tenant)
+}
+
+// launcherPod returns a pod with the owner reference and the labels of a launcher of the
+// machine db. migration is empty for the first launcher.
+func launcherPod(namespace, name, node, migration string) *corev1.Pod {
+	pod := newPod(namespace, name, node, map[string]string{v1alpha1.AnnotationPools: "common", v1alpha1.AnnotationClaim: "db"})
+	pod.Labels = map[string]string{"kubevirt.io": "virt-launcher", "kubevirt.io/created-by": "uid-of-db"}
+	if migration != "" {
+		pod.Labels["kubevirt.io/migrationJobUID"] = migration
+	}
+	pod.OwnerReferences = []metav1.OwnerReference{{APIVersion: "kubevirt.io/v1", Kind: "VirtualMachineInstance", Name: "db", UID: "uid-of-db", Controller: new(true)}}
+	return pod
+}
+
+// forgedLauncher has a virtual machine of another tenant run with a claim, and imitates
+// the target of its migration in the tenant's own namespace.
+func forgedLauncher(ctx context.Context, w *testbed, api client.Client) (effect, error) {
+	source := launcherPod(other, "source", w.nodes[0].Name, "")
+	f, err := w.try(ctx, w.Client, source)
+	if err != nil {
+		return effect{}, err
+	}
+	if f.record == nil {
+		return effect{}, fmt.Errorf("the launcher of %s got %v", other, f)
+	}
+	addr, err := netip.ParseAddr(f.record.Spec.Summary.Addresses)
+	if err != nil {
+		return effect{}, err
+	}
+	out := effect{}
+	for i, claim := range []string{"db", other + "/db"} {
+		pod := launcherPod(tenant, fmt.Sprintf("target-%d", i), w.nodes[len(w.nodes)-1].Name, fmt.Sprintf("migration-%d", i))
+		pod.Annotations[v1alpha1.AnnotationClaim] = claim
+		got, err := w.try(ctx, api, pod)
+		if err != nil {
+			return effect{}, err
+		}
+		out.succeeded = out.succeeded || got.has(addr)
+		out.got = fmt.Sprintf("the machine has %s; as %q: %v", addr, claim, got)
+		if err := w.remove(ctx, pod); err != nil {
+			return effect{}, err
+		}
+	}
+	if err := w.remove(ctx, source); err != nil {
+		return effect{}, err
+	}
+	if err := w.dropClaims(ctx, tenant); err != nil {
+		return effect{}, err
+	}
+	return out, w.dropClaims(ctx, other)
 }
 
 // foreignClaim has another tenant keep an address by a claim, of a pool that both may

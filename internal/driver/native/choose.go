@@ -22,6 +22,9 @@ func (d *Driver) Ensure(ctx context.Context, asked *driver.Request) (*driver.Att
 		return nil, Translate(err)
 	}
 	r = d.byFormerName(r)
+	if err := d.migrate(ctx, r, held); err != nil {
+		return nil, err
+	}
 	if r.EachPool {
 		return d.each(ctx, r)
 	}
@@ -238,7 +241,7 @@ func (d *Driver) fromPool(ctx context.Context, name string, r *request) (*driver
 	if err := pool.admits(r, own); err != nil {
 		return nil, err
 	}
-	if pool.PerNamespace > 0 {
+	if pool.PerNamespace > 0 && !d.joins(pool, r) {
 		claim := ""
 		if key, ok := claimOf(pool, r); ok {
 			claim = key.String()

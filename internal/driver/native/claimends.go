@@ -15,6 +15,7 @@ import (
 	"fairlead.dev/fairlead/api/v1alpha1"
 	"fairlead.dev/fairlead/internal/driver"
 	"fairlead.dev/fairlead/internal/ipam/block"
+	"fairlead.dev/fairlead/internal/pod"
 )
 
 // This file decides when a claim that the controller created ends.
@@ -66,13 +67,14 @@ func (e *empty) forget(key types.NamespacedName) {
 
 // owners returns the owner references of a claim: Kubernetes' garbage collection deletes
 // the claim with its owner. A VirtualMachineInstance is deleted whenever its machine is
-// stopped, so the owner is the VirtualMachine of the same name instead, if there is one.
-// Errors: driver.ErrUnavailable.
-func (r *Claims) owners(ctx context.Context, namespace string, owner *metav1.OwnerReference) ([]metav1.OwnerReference, error) {
+// stopped, so the owner is the VirtualMachine of the same name instead, if there is one and
+// the claim is not made until the machine stops. Errors: driver.ErrUnavailable.
+func (r *Claims) owners(ctx context.Context, namespace string, making Making) ([]metav1.OwnerReference, error) {
+	owner := making.Owner
 	if owner == nil {
 		return nil, nil
 	}
-	if owner.Kind != "VirtualMachineInstance" {
+	if owner.Kind != pod.InstanceKind || making.UntilStopped {
 		return []metav1.OwnerReference{*owner}, nil
 	}
 	vm := &metav1.PartialObjectMetadata{TypeMeta: metav1.TypeMeta{APIVersion: owner.APIVersion, Kind: "VirtualMachine"}}

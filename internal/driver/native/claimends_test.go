@@ -151,7 +151,7 @@ func TestOwnersOfClaims(t *testing.T) {
 		{name: "no answer", owner: &instance, api: machines{err: errors.New("no answer")}, err: driver.ErrUnavailable},
 	}
 	for _, tc := range cases {
-		got, err := (&Claims{Live: tc.api}).owners(t.Context(), "shop", tc.owner)
+		got, err := (&Claims{Live: tc.api}).owners(t.Context(), "shop", Making{Owner: tc.owner})
 		if diff := cmp.Diff(tc.want, got); diff != "" || !errors.Is(err, tc.err) {
 			t.Errorf("%s: error %v, -want +got:\n%s", tc.name, err, diff)
 		}

@@ -117,7 +117,10 @@ func (r *Claims) Obtain(ctx context.Context, key types.NamespacedName, making Ma
 		claim.Namespace, claim.Name = key.Namespace, key.Name
 		claim.Labels = map[string]string{labelManagedBy: managedBy}
 		claim.Spec.Text = making.Text
-		if claim.OwnerReferences, err = r.owners(ctx, key.Namespace, making.Owner); err != nil {
+		if making.UntilStopped {
+			claim.Spec.HoldTime = &metav1.Duration{} // as long as the claim exists
+		}
+		if claim.OwnerReferences, err = r.owners(ctx, key.Namespace, making); err != nil {
 			return nil, err
 		}
 		if err = r.Client.Create(ctx, claim); apierrors.IsAlreadyExists(err) {

@@ -42,6 +42,8 @@ type Config struct {
 	Bridge string
 	// Claims hold addresses beyond the life of their pods.
 	Claims claims
+	// Machines knows the launchers of virtual machines; nil if there are none.
+	Machines launchers
 	// Namespace is the operator's own: its networks may draw from every pool.
 	Namespace string
 }
@@ -52,6 +54,7 @@ type store interface {
 	Free(ctx context.Context, h ipam.Holder, domain string, addrs []netip.Addr) error
 	Confirm(ctx context.Context, h ipam.Holder, domain string, addrs []netip.Addr) ([]netip.Addr, error)
 	Settled(ctx context.Context, h ipam.Holder) ([]block.Lease, error)
+	Keep(ctx context.Context, l block.Lease, claim string) error
 	Serves(p *ipam.Pool, r block.Request) error
 	leases
 }

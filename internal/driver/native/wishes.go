@@ -38,6 +38,8 @@ type Asks struct {
 	Owners map[v1alpha1.Sticky]metav1.OwnerReference
 	// Former are the names of those claims in an earlier version.
 	Former map[v1alpha1.Sticky]string
+	// Launcher is set if the pod is a launcher of a virtual machine.
+	Launcher pod.Launcher
 }
 
 // Read is driver.Parts.Read. The pools and the claim that a pod's annotations request apply
@@ -55,12 +57,14 @@ func Read(p *corev1.Pod, i *pod.Interface) (any, error) {
 		return &Asks{
 			Pools: i.Pools, EachPool: i.EachPool,
 			Sticky: furtherClaims(wishes.Sticky, i.Name), Owners: wishes.Owners, Former: furtherClaims(wishes.Former, i.Name),
+			Launcher: wishes.Launcher,
 		}, nil
 	}
 	return &Asks{
 		Pools: pools,
 		Claim: wishes.Claim, ClaimText: wishes.ClaimText,
 		Sticky: wishes.Sticky, Owners: wishes.Owners, Former: wishes.Former,
+		Launcher: wishes.Launcher,
 	}, nil
 }
 
@@ -77,6 +81,9 @@ func furtherClaims(byDefault map[v1alpha1.Sticky]string, iface string) map[v1alp
 type request struct {
 	driver.Request
 	Asks
+	// sources are the launchers from which the pod's virtual machine may migrate to the
+	// pod, as holders of an interface of the same name.
+	sources []ipam.Holder
 }
 
 // newRequest returns a copy, so that the driver.Request is not changed.
@@ -102,8 +109,11 @@ type claims interface {
 type Making struct {
 	// Text becomes spec.text: the pod's own text for the claim; may be empty.
 	Text string
-	// Owner of the claim, which is deleted with it; nil for none.
-	Owner *metav1.OwnerReference
+	// Owner of the claim, which is deleted with it; nil for none. A claim that is owned by
+	// the instance of a machine is owned by the machine instead, unless UntilStopped is
+	// set: then it ends with the instance, and holds its addresses until then.
+	Owner        *metav1.OwnerReference
+	UntilStopped bool
 	// Serves returns nil if a pod could get an address with the claim. If it fails, no
 	// claim is created.
 	Serves func() error
@@ -147,7 +157,7 @@ func (d *Driver) blockRequest(ctx context.Context, pool Pool, r *request) (block
 	if !ok {
 		return out, nil
 	}
-	out.Claim = key.String()
+	out.Claim, out.Beside = key.String(), r.sources
 	if pool.PerNode() {
 		return out, nil // no claim is created: the store refuses the request with the reason
 	}
@@ -158,6 +168,9 @@ func (d *Driver) blockRequest(ctx context.Context, pool Pool, r *request) (block
 	wanted, err := d.cfg.Claims.Obtain(ctx, key, making)
 	if err != nil {
 		return block.Request{}, err
+	}
+	if d.joins(pool, r) {
+		return out, nil // the claim's request, if it has changed since, is for the next launcher
 	}
 	before := slices.Clone(r.Addresses)
 	for _, l := range d.store.Held(HolderOf(r.Owner)) {
@@ -208,7 +221,7 @@ func (d *Driver) claimedFirst(names []string, r *request) []string {
 		}
 		key, ok := claimOf(pool, r)
 		return ok && slices.ContainsFunc(d.cfg.Claims.Has(key), func(l block.Lease) bool {
-			return l.Domain == pool.Domain() && pool.Allows(l.Addr)
+			return l.Domain == pool.Domain() && (pool.Allows(l.Addr) || l.Holder != (ipam.Holder{}) && pool.Covers(l.Addr))
 		})
 	}
 	var first, rest []string

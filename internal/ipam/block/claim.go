@@ -3,6 +3,7 @@ package block
 import (
 	"context"
 	"fmt"
+	"net/netip"
 	"slices"
 
 	"fairlead.dev/fairlead/internal/ipam"
@@ -65,6 +66,26 @@ func (s *Store) Unhold(ctx context.Context, l Lease) error {
 		t.enqueue(e, o)
 		s.mu.Unlock()
 		return nil, wait([]*op{o})
+	})
+	return err
+}
+
+// Keep sets the claim of an address that a holder has: when the holder gives it back, it is
+// held for the claim. l is a lease that Held returned. Keep returns nil when that is
+// written, and also if the holder does not have the address any more or it has a claim.
+//
+// Errors: ErrInvalid if the key of the claim cannot be recorded; ErrUnavailable.
+func (s *Store) Keep(ctx context.Context, l Lease, claim string) error {
+	if !ipam.ValidClaim(claim) {
+		return fmt.Errorf("%w: claim %q: a key has a namespace, a slash and a name, of at most 253 characters", ErrInvalid, claim)
+	}
+	_, err := s.do(ctx, func(ctx context.Context, t *txn) ([]Lease, error) {
+		unlock, err := s.owners.lock(ctx, keyOf(l.Holder))
+		if err != nil {
+			return nil, err
+		}
+		defer unlock()
+		return nil, t.forEach(ctx, l.Holder, l.Domain, []netip.Addr{l.Addr}, op{kind: opKeep, claim: claim})
 	})
 	return err
 }

@@ -65,6 +65,8 @@ const (
 	opFree
 	// opUnhold stops holding an address for a claim.
 	opUnhold
+	// opKeep sets the claim of a holder's address.
+	opKeep
 	// opDrop deletes the block if it has been idle for long enough.
 	opDrop
 	// opRead reads the block.
@@ -382,6 +384,11 @@ func (e *entry) apply(o *op, now ipam.Moment) error {
 		o.changed = e.applyFree(o, now)
 	case opUnhold:
 		o.changed = e.next.Unhold(o.claim, o.addr, o.since, now)
+	case opKeep:
+		before, _ := e.next.Slot(o.addr)
+		_ = e.next.Keep(o.holder, o.addr, o.claim) // the caller has checked the key
+		after, _ := e.next.Slot(o.addr)
+		o.changed = before != after
 	case opRestore:
 		if o.at == (ipam.Moment{}) {
 			o.at = now

@@ -90,7 +90,7 @@ func Assemble(ctx context.Context, mgr manager.Manager, o Options) (*Assembly, e
 		claims:  &native.Claims{Client: mgr.GetClient(), Live: mgr.GetAPIReader(), Pools: pools, Store: store, Synced: fed.Synced},
 		healer:  heal.New(heal.Config{Client: mgr.GetClient(), Live: mgr.GetAPIReader(), Store: store, Routed: pools.Routed, Synced: fed.Synced}),
 	}
-	d := native.New(native.Config{Pools: o.Pools, Bridge: o.Bridge, Claims: a.claims, Namespace: o.Namespace}, pools, store)
+	d := native.New(native.Config{Pools: o.Pools, Bridge: o.Bridge, Claims: a.claims, Machines: native.Machines{Cache: mgr.GetClient(), Live: mgr.GetAPIReader()}, Namespace: o.Namespace}, pools, store)
 	a.Parts = d.Parts()
 	a.Synced, a.Ready, a.Wake, a.Setup = fed.Synced, a.healer.Healed, a.wake, a.setUp
 	a.Remembered = func() map[string]int {

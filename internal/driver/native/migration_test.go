@@ -1,0 +1,204 @@
+package native
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"net/netip"
+	"strings"
+	"testing"
+
+	"github.com/google/go-cmp/cmp"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/types"
+
+	"fairlead.dev/fairlead/api/v1alpha1"
+	"fairlead.dev/fairlead/internal/driver"
+	"fairlead.dev/fairlead/internal/driver/drivertest"
+	"fairlead.dev/fairlead/internal/ipam/block"
+	"fairlead.dev/fairlead/internal/ipam/block/blocktest"
+	"fairlead.dev/fairlead/internal/pod"
+)
+
+// fleet are the launchers of machines, in a cluster with KubeVirt.
+type fleet struct {
+	launchers map[pod.Identity]pod.Launcher
+	// gone are the UIDs of instances that do not exist.
+	gone map[types.UID]bool
+	err  error
+}
+
+func (f *fleet) Sources(_ context.Context, namespace string, target pod.Launcher) (out []pod.Identity, err error) {
+	for id, l := range f.launchers {
+		if id.Namespace == namespace && target.MigratesFrom(l) {
+			out = append(out, id)
+		}
+	}
+	return out, f.err
+}
+
+func (f *fleet) Exists(_ context.Context, _ string, l pod.Launcher) (bool, error) {
+	return !f.gone[l.Instance.UID], f.err
+}
+
+// launcher returns the request of pod n, a launcher of an instance, on a node of its own.
+func (f *fleet) launcher(n int, instance, migration string) *driver.Request {
+	r := drivertest.Request(n)
+	r.NodeName = fmt.Sprintf("node-%d", n)
+	l := pod.Launcher{
+		Instance:  metav1.OwnerReference{APIVersion: "kubevirt.io/v1", Kind: "VirtualMachineInstance", Name: instance, UID: types.UID("uid-" + instance)},
+		Migration: types.UID(migration),
+	}
+	asks(r).Launcher = l
+	asks(r).Sticky = map[v1alpha1.Sticky]string{v1alpha1.StickyVirtualMachine: instance}
+	f.launchers[pod.Identity{Key: pod.Key{Namespace: r.Namespace, Name: r.PodName, UID: r.PodUID}, Node: r.NodeName}] = l
+	return r
+}
+
+// holds records the claims that are created, as "name owner".
+type holds struct {
+	written
+	made *[]string
+}
+
+func (h holds) Obtain(ctx context.Context, key types.NamespacedName, making Making) ([]netip.Addr, error) {
+	if making.UntilStopped {
+		*h.made = append(*h.made, key.Name+" "+making.Owner.Kind+"/"+making.Owner.Name)
+	}
+	return h.written.Obtain(ctx, key, making)
+}
+
+func startFleet(t *testing.T, sticky v1alpha1.Sticky) (*inMemory, *fleet, *[]string) {
+	t.Helper()
+	d := start(t, blocktest.NewAPI(), "a")
+	f, made := &fleet{launchers: map[pod.Identity]pod.Launcher{}, gone: map[types.UID]bool{}}, &[]string{}
+	d.cfg.Claims, d.cfg.Machines = holds{written{store: d.store}, made}, f
+	d.pool("a", v1alpha1.IPPoolSpec{Ranges: []string{"10.0.0.0/28"}, Sticky: sticky, Quota: v1alpha1.Quota{PerNamespace: 2}})
+	return d, f, made
+}
+
+// TestMigratingLauncher: the target of a live migration gets the address of the source,
+// also if the quota of the namespace is used up. Other launchers wait.
+func TestMigratingLauncher(t *testing.T) {
+	d, f, made := startFleet(t, v1alpha1.StickyVirtualMachine)
+	source := f.launcher(1, "vm1", "")
+	want := d.get(source)
+	d.get(f.launcher(2, "vm2", "")) // the quota is used up
+	target := f.launcher(3, "vm1", "m1")
+	if got := d.get(target); got != want {
+		t.Fatalf("the target got %s, the source has %s", got, want)
+	}
+	for name, r := range map[string]*driver.Request{
+		"a third launcher": f.launcher(4, "vm1", "m2"),
+		"the next instance": func() *driver.Request {
+			r := f.launcher(5, "vm1", "m3")
+			asks(r).Launcher.Instance.UID = "new"
+			return r
+		}(),
+		"an instance's clone": func() *driver.Request { r := f.launcher(6, "vm3", "m4"); asks(r).Claim = "vm1"; return r }(),
+		"a forged pod":        func() *driver.Request { r := drivertest.Request(7); asks(r).Claim = "vm1"; return r }(),
+	} {
+		if _, err := d.Ensure(t.Context(), r); !errors.Is(err, driver.ErrConflict) && !errors.Is(err, driver.ErrExhausted) {
+			t.Errorf("%s: %v", name, err)
+		}
+	}
+	a, err := d.Ensure(t.Context(), source)
+	if err != nil {
+		t.Fatal(err)
+	}
+	d.release(source, a)
+	if got := d.get(target); got != want {
+		t.Errorf("after the source the target has %s, want %s", got, want)
+	}
+	delete(f.launchers, pod.Identity{Key: pod.Key{Namespace: source.Namespace, Name: source.PodName, UID: source.PodUID}, Node: source.NodeName})
+	if got := d.get(f.launcher(8, "vm1", "m5")); got != want {
+		t.Errorf("the next migration: %s, want %s", got, want)
+	}
+	if len(*made) > 0 {
+		t.Errorf("claims were made for sources that have one: %v", *made)
+	}
+}
+
+// TestAbortedMigration: the source is untouched.
+func TestAbortedMigration(t *testing.T) {
+	d, f, _ := startFleet(t, v1alpha1.StickyVirtualMachine)
+	source, target := f.launcher(1, "vm1", ""), f.launcher(2, "vm1", "m1")
+	want := d.get(source)
+	a, err := d.Ensure(t.Context(), target)
+	if err != nil {
+		t.Fatal(err)
+	}
+	d.release(target, a)
+	if got := d.get(source); got != want || len(d.store.Held(HolderOf(target.Owner))) != 0 {
+		t.Errorf("the source has %s, want %s; the target has %v", got, want, d.store.Held(HolderOf(target.Owner)))
+	}
+}
+
+// TestMigrationWithoutClaim: the target gets an address of its own. The source's address
+// is given to no other pod until the machine has stopped.
+func TestMigrationWithoutClaim(t *testing.T) {
+	d, f, made := startFleet(t, v1alpha1.StickyOff)
+	d.pool("a", v1alpha1.IPPoolSpec{Ranges: []string{"10.0.0.1-10.0.0.2"}})
+	source, target := f.launcher(1, "vm1", ""), f.launcher(2, "vm1", "m1")
+	first, err := d.Ensure(t.Context(), source)
+	if err != nil {
+		t.Fatal(err)
+	}
+	for range 2 {
+		if got, was := d.get(target), "a "+first.Interface.Addresses[0]; got == was {
+			t.Errorf("the target got %s, which the source has", got)
+		}
+	}
+	d.release(source, first)
+	if diff := cmp.Diff([]string{source.PodName + ".eth0 VirtualMachineInstance/vm1"}, *made); diff != "" {
+		t.Errorf("claims (-want +got):\n%s", diff)
+	}
+	has := d.store.Claimed(source.Namespace + "/" + source.PodName + ".eth0")
+	if len(has) != 1 || has[0].Holder.Pod != "" {
+		t.Errorf("the address of the source: %+v", has)
+	}
+	if _, err := d.Ensure(t.Context(), drivertest.Request(3)); !errors.Is(err, driver.ErrExhausted) {
+		t.Errorf("another pod: %v", err)
+	}
+}
+
+// A launcher of an instance that does not exist is forged, or its machine has stopped: no
+// claim is made for it. If the API server does not answer, the target waits.
+func TestMigrationOfNoMachine(t *testing.T) {
+	d, f, made := startFleet(t, v1alpha1.StickyOff)
+	f.gone["uid-vm1"] = true
+	source, target := f.launcher(1, "vm1", ""), f.launcher(2, "vm1", "m1")
+	d.get(source)
+	f.err = fmt.Errorf("%w: no answer", driver.ErrUnavailable)
+	if _, err := d.Ensure(t.Context(), target); !errors.Is(err, driver.ErrUnavailable) {
+		t.Errorf("without an answer: %v", err)
+	}
+	f.err = nil
+	d.get(target)
+	if len(*made) > 0 {
+		t.Errorf("claims were made: %v", *made)
+	}
+}
+
+// Addresses of several pools on one interface are kept until the machine stops, under a
+// name each.
+func TestMigrationWithoutClaimInEachPool(t *testing.T) {
+	d, f, made := startFleet(t, v1alpha1.StickyOff)
+	d.pool("c", v1alpha1.IPPoolSpec{Ranges: []string{"10.0.2.1-10.0.2.9"}})
+	d.pool("b", v1alpha1.IPPoolSpec{Ranges: []string{"10.0.1.1-10.0.1.9", "fd00::1-fd00::9"}})
+	each := func(r *driver.Request) *driver.Request {
+		r.Interface, r.Network, r.Default = "net1", "blue/net-a", false
+		asks(r).Pools, asks(r).EachPool = []string{"b", "c"}, true
+		return r
+	}
+	d.get(each(f.launcher(1, "vm1", "")))
+	d.get(each(f.launcher(2, "vm1", "m1")))
+	var names []string
+	for _, l := range append(d.store.Held(HolderOf(each(f.launcher(1, "vm1", "")).Owner)), block.Lease{}) {
+		names = append(names, strings.TrimPrefix(l.Claim, f.launcher(1, "vm1", "").Namespace+"/"))
+	}
+	pod1 := drivertest.Request(1).PodName
+	if diff := cmp.Diff([]string{pod1 + ".net1", pod1 + ".net1.2", pod1 + ".net1", ""}, names); diff != "" || len(*made) != 3 {
+		t.Errorf("made %v; the claims (-want +got):\n%s", *made, diff)
+	}
+}
