@@ -7,13 +7,13 @@ import (
 
 // Restore gives an address back to its holder after the block has lost the record: its
 // object was edited, deleted, or replaced by an older state. The address needs no
-// cooldown, and the pool does not matter. If a pod on another node has the address for
-// the same claim, the holder joins it: the lost record had both. Restore returns true if
-// it changes the block.
+// cooldown, and the pool does not matter. beside is the other holder of the lost record,
+// which the holder joins if that one has the address; zero for none. Restore returns true
+// if it changes the block.
 //
 // Errors: *TakenError if another holder has the address, its record is unreadable, or
 // the block has no room for a record; ErrBadHolder, ErrBadClaim, ErrNotAllowed.
-func (b *Block) Restore(h Holder, a netip.Addr, claim string, now Moment) (changed bool, err error) {
+func (b *Block) Restore(h Holder, a netip.Addr, claim string, beside Holder, now Moment) (changed bool, err error) {
 	if err := h.Validate(); err != nil {
 		return false, err
 	}
@@ -27,7 +27,7 @@ func (b *Block) Restore(h Holder, a netip.Addr, claim string, now Moment) (chang
 	switch s := &b.slots[ord]; {
 	case s.has(h):
 		return false, nil
-	case s.state == Taken && claim != "" && b.Join(h, s.holder, a, claim, now) == nil:
+	case beside != (Holder{}) && b.Join(h, beside, a, claim, now) == nil:
 		return true, nil
 	case s.state == Taken:
 		return false, &TakenError{Addr: a, Asker: h, Holder: s.holder}

@@ -29,6 +29,8 @@ const (
 	ConfirmUnread Break = "confirm without reading"
 	// TakeFromHolder: a pod takes the addresses of its claim from their present holder.
 	TakeFromHolder Break = "take from the holder"
+	// JoinAnyClaim: every pod shares the addresses of its claim with their holder.
+	JoinAnyClaim Break = "join any claim"
 	// TrustMirrors: a pod whose annotation is another pod's UID is taken for that pod.
 	TrustMirrors Break = "trust in mirrors"
 	// NoHold: claims keep nothing when their pods are gone.

@@ -129,12 +129,7 @@ func (w *simulation) blockChanged(name string, obj client.Object) {
 			}
 			continue
 		}
-		if was.State == ipam.Taken && (now.State != ipam.Taken || !now.Holder.Same(was.Holder)) {
-			w.freeing(a, was, name)
-		}
-		if now.State == ipam.Taken && (was.State != ipam.Taken || !now.Holder.Same(was.Holder)) {
-			w.taking(a, was, now)
-		}
+		w.holdersChanged(a, was, now, name)
 		w.claimOfSlotChanged(a, was, now)
 		if now.State == ipam.Damaged {
 			w.fail("I2", "the record of %s in block %s cannot be read", a, name)
@@ -152,6 +147,31 @@ func (w *simulation) blockChanged(name string, obj client.Object) {
 	w.blocks[name] = left
 }
 
+// holdersChanged checks every holder that an address loses or gets.
+func (w *simulation) holdersChanged(a netip.Addr, was, now ipam.Slot, block string) {
+	for h := range was.Holders() {
+		if !now.Has(h) {
+			alone := was
+			alone.Holder = h
+			w.freeing(a, alone, block)
+		}
+	}
+	for h := range now.Holders() {
+		if was.Has(h) {
+			continue
+		}
+		alone := now
+		alone.Holder = h
+		w.taking(a, was, alone)
+	}
+	if one, two := types.UID(now.Holder.PodUID), types.UID(now.Second.PodUID); two != "" {
+		w.stats.Shared++
+		if now.Claim == "" || !w.mayShare(one, two) {
+			w.fail("I1", "%s is shared by %s (%+v) and %s (%+v)", a, now.Holder, w.asked[one], now.Second, w.asked[two])
+		}
+	}
+}
+
 // taking checks a slot that becomes taken.
 func (w *simulation) taking(a netip.Addr, was, now ipam.Slot) {
 	if !w.pools.allow(a) {
@@ -165,6 +185,9 @@ func (w *simulation) taking(a netip.Addr, was, now ipam.Slot) {
 	}
 	if w.machine(now.Holder.Node) == nil {
 		w.fail("I2", "%s is taken by %s, whose node never was", a, now.Holder)
+	}
+	if was.State == ipam.Taken && was.Claim != "" && was.Claim == now.Claim && w.mayShare(types.UID(was.Holder.PodUID), types.UID(now.Holder.PodUID)) {
+		return // the machine has the address already
 	}
 	w.checkKnown(a, was, now)
 	if was.State == ipam.Held && was.Claim == now.Claim {
@@ -268,9 +291,14 @@ func (c *call) readBefore(f freed) bool {
 	return ok && f.step > read
 }
 
-// isOf reports whether a slot is taken by a pod.
+// isOf reports whether a pod is a holder of a slot.
 func isOf(slot ipam.Slot, uid types.UID) bool {
-	return slot.State == ipam.Taken && slot.Holder.PodUID == string(uid)
+	for h := range slot.Holders() {
+		if h.PodUID == string(uid) {
+			return true
+		}
+	}
+	return false
 }
 
 // podRuns reports whether a record's pod exists and may run.
@@ -286,7 +314,8 @@ func (w *simulation) check() {
 	}
 	w.dirty = false
 	// I1: an address that is plugged, or that the record of a living pod names, has this
-	// pod as its holder in the block. A block has one holder for each address.
+	// pod as a holder in the block. holdersChanged checks that it is the only one, or that the
+	// two are launchers of one machine.
 	for _, m := range w.machines {
 		for _, s := range m.plugged {
 			for _, a := range s.addresses {

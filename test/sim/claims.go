@@ -240,7 +240,7 @@ func (w *simulation) differsFromRequest(r *v1alpha1.PodAttachment) string {
 		var has []netip.Addr
 		for _, cidr := range i.Addresses {
 			addr := netip.MustParsePrefix(cidr).Addr()
-			if has = append(has, addr); w.slots[addr].Claim != i.Claim {
+			if has = append(has, addr); w.slots[addr].Claim != i.Claim && w.slots[addr].Claim != untilStopped(r, i.Name) {
 				return fmt.Sprintf("has %s for claim %q, and the block has %q", addr, i.Claim, w.slots[addr].Claim)
 			}
 		}
@@ -251,6 +251,12 @@ func (w *simulation) differsFromRequest(r *v1alpha1.PodAttachment) string {
 		}
 	}
 	return ""
+}
+
+// untilStopped returns the key of the claim that keeps an address of a launcher without a
+// claim until its machine stops.
+func untilStopped(r *v1alpha1.PodAttachment, iface string) string {
+	return namespace + "/" + r.Name + "." + iface
 }
 
 // checkRefusal checks a conflict that is reported for a pod: it names a pod that existed,

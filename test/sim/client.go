@@ -113,6 +113,10 @@ func clearObject(o client.Object) { reflect.ValueOf(o).Elem().SetZero() }
 
 func (c conn) Get(ctx context.Context, k client.ObjectKey, o client.Object, _ ...client.GetOption) error {
 	kk := key{kindOf(o), k}
+	if machine, ok := o.(*metav1.PartialObjectMetadata); ok {
+		kk.kind = machine.Kind
+		return c.do(ctx, "get", kk, func() error { return c.l.w.readMachine(machine, k) })
+	}
 	if !c.live {
 		return c.cached(kk, o)
 	}

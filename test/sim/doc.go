@@ -27,7 +27,9 @@
 // between any two steps. etcd is restored to an older state. Pools overlap, replace each
 // other and run out, in one family or both, and some pods have a second interface. In some
 // simulations pools are sticky, pods name claims and request addresses, and people write,
-// change and delete claims and reservations at any moment.
+// change and delete claims and reservations at any moment. Pods of virtual machines are
+// launchers: most are targets of a live migration, some begin the next instance of their
+// machine, and some only imitate a launcher.
 //
 // Some pods are mirrors: of static pods, which are created again while their sandboxes
 // live, and those that any user can create, whose annotation is another pod's UID or not a
@@ -42,8 +44,9 @@
 //
 // These are checked after every step, in true time:
 //
-//   - I1: an address that is plugged, or that a record allows to plug, belongs to the
-//     holder in its block.
+//   - I1: an address that is plugged, or that a record allows to plug, belongs to a holder
+//     in its block. An address has one holder, or two launchers of one instance of a
+//     machine, on two nodes, of which one is the target of a migration.
 //   - I2: the holder of a slot was a pod, and a record for the addresses of a pod that is
 //     gone is written only while the pod still has them.
 //   - I3: a record is complete and has the addresses that its pod requests. A pod that is

@@ -201,7 +201,7 @@ func (l *leader) healed() bool { return l.w.cfg.Break == StartUncompared || l.he
 
 // driver returns the native driver, on a changed store if a part is broken on purpose.
 func (l *leader) driver(claims *native.Claims) *native.Driver {
-	cfg := native.Config{Pools: l.w.pools.fallback, Bridge: "br0", Claims: claims, Namespace: namespace}
+	cfg := native.Config{Pools: l.w.pools.fallback, Bridge: "br0", Claims: claims, Machines: native.Machines{Cache: conn{l: l}, Live: conn{l: l, live: true}}, Namespace: namespace}
 	var s allocator = l.store
 	switch l.w.cfg.Break {
 	case FreeAnyHolder:
@@ -212,6 +212,8 @@ func (l *leader) driver(claims *native.Claims) *native.Driver {
 		s = confirmsUnread{l.store}
 	case TakeFromHolder:
 		s = takesFromHolder{l.store}
+	case JoinAnyClaim:
+		s = joinsAnyClaim{l.store}
 	case TrustMirrors:
 		s = trustsMirrors{l.store, l}
 	default:
@@ -269,6 +271,19 @@ func (i takesFromHolder) Take(ctx context.Context, p *ipam.Pool, r block.Request
 		err = errors.Join(err, i.Free(ctx, l.Holder, l.Domain, []netip.Addr{l.Addr}))
 	}
 	return i.Store.Take(ctx, p, r)
+}
+
+// joinsAnyClaim lets every pod share the addresses of its claim.
+type joinsAnyClaim struct{ *block.Store }
+
+// Take takes beside every holder of the claim.
+func (j joinsAnyClaim) Take(ctx context.Context, p *ipam.Pool, r block.Request) ([]block.Lease, error) {
+	for _, l := range j.Claimed(r.Claim) {
+		if l.Holder != (ipam.Holder{}) {
+			r.Beside = append(slices.Clip(r.Beside), l.Holder)
+		}
+	}
+	return j.Store.Take(ctx, p, r)
 }
 
 // trustsMirrors takes a pod for the pod whose UID its annotation names.

@@ -65,6 +65,11 @@ var shapes = []shape{
 		fallback: []v1alpha1.IPPoolSpec{{Ranges: []string{"10.1.0.0/28"}}, {Ranges: []string{"10.1.0.8-10.1.0.30"}, Excludes: []string{"10.1.0.20"}}},
 		further:  &v1alpha1.IPPoolSpec{Ranges: []string{"10.2.0.1-10.2.0.5"}, UseEdges: true, Cooldown: &metav1.Duration{Duration: 5 * time.Second}},
 	},
+	// Virtual machines that migrate.
+	{
+		fallback: []v1alpha1.IPPoolSpec{{Ranges: []string{"10.1.0.0/27"}, Sticky: v1alpha1.StickyVirtualMachine, Cooldown: &metav1.Duration{Duration: 5 * time.Second}}},
+		asks:     true,
+	},
 }
 
 // pools is the checks' knowledge of the pools.

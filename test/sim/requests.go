@@ -8,10 +8,13 @@ import (
 	"time"
 
 	corev1 "k8s.io/api/core/v1"
+	apierrors "k8s.io/apimachinery/pkg/api/errors"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/runtime/schema"
 	"k8s.io/apimachinery/pkg/types"
 
 	"fairlead.dev/fairlead/api/v1alpha1"
+	"fairlead.dev/fairlead/internal/pod"
 )
 
 // asked are the requests and the kind of a pod.
@@ -21,6 +24,9 @@ type asked struct {
 	// pod runs, claim the claim in its annotation; empty for none.
 	stateful       bool
 	machine, claim string
+	// instance is the UID of the machine's instance, migration that of the migration
+	// whose target the pod is; both empty for none. node is the pod's node.
+	instance, migration, node string
 	// addresses are those that it requests on the default network.
 	addresses []netip.Addr
 }
@@ -75,7 +81,7 @@ func (w *simulation) addRequests(p *corev1.Pod) asked {
 		p.OwnerReferences = []metav1.OwnerReference{{APIVersion: "apps/v1", Kind: "StatefulSet", Name: "web", UID: "web", Controller: new(true)}}
 	case n < 65:
 		a.machine = fmt.Sprintf("vm-%d", w.rng.IntN(4))
-		p.OwnerReferences = []metav1.OwnerReference{{APIVersion: "kubevirt.io/v1", Kind: "VirtualMachineInstance", Name: a.machine, UID: types.UID(a.machine), Controller: new(true)}}
+		w.addLauncher(p, &a)
 	case n < 85:
 		a.claim = fmt.Sprintf("db-%d", w.rng.IntN(3))
 		p.Annotations[v1alpha1.AnnotationClaim] = a.claim
@@ -85,6 +91,59 @@ func (w *simulation) addRequests(p *corev1.Pod) asked {
 		p.Annotations[v1alpha1.AnnotationAddresses] = join(a.addresses)
 	}
 	return a
+}
+
+// addLauncher makes a pod a launcher of its machine: most often the target of a live
+// migration if the machine runs, otherwise the first of its next instance. Some pods only
+// imitate a launcher of the instance.
+func (w *simulation) addLauncher(p *corev1.Pod, a *asked) {
+	a.node = p.Spec.NodeName
+	running := ""
+	for _, o := range w.api.list(kindPod) {
+		if b := w.asked[o.GetUID()]; b.machine == a.machine && b.instance != "" {
+			running = b.instance
+		}
+	}
+	n := w.rng.IntN(100)
+	if a.instance = running; running == "" || n < 10 {
+		w.instances++
+		a.instance = fmt.Sprintf("%s-instance-%d", a.machine, w.instances)
+	} else if n < 90 {
+		w.instances++
+		a.migration = fmt.Sprintf("migration-%d", w.instances)
+	}
+	p.Labels = map[string]string{"kubevirt.io": "virt-launcher", pod.LabelInstance: a.instance}
+	if a.migration != "" {
+		p.Labels["kubevirt.io/migrationJobUID"] = a.migration
+	}
+	p.OwnerReferences = []metav1.OwnerReference{{APIVersion: "kubevirt.io/v1", Kind: pod.InstanceKind, Name: a.machine, UID: types.UID(a.instance), Controller: new(true)}}
+	if n >= 97 {
+		delete(p.Labels, "kubevirt.io")
+		a.instance = ""
+	}
+}
+
+// readMachine answers a live read of a machine or of its instance. Every machine exists, and
+// every instance that has a pod.
+func (w *simulation) readMachine(o *metav1.PartialObjectMetadata, k types.NamespacedName) error {
+	o.Namespace, o.Name, o.UID = k.Namespace, k.Name, types.UID(k.Name)
+	if o.Kind != pod.InstanceKind {
+		return nil
+	}
+	for _, p := range w.api.list(kindPod) {
+		if a := w.asked[p.GetUID()]; a.machine == k.Name && a.instance != "" {
+			o.UID = types.UID(a.instance)
+			return nil
+		}
+	}
+	return apierrors.NewNotFound(schema.GroupResource{Resource: o.Kind}, k.Name)
+}
+
+// mayShare reports whether two pods may have one address: they are launchers of one
+// instance on two nodes, and one of them is the target of a migration.
+func (w *simulation) mayShare(a, b types.UID) bool {
+	x, y := w.asked[a], w.asked[b]
+	return x.instance != "" && x.instance == y.instance && x.machine == y.machine && x.node != y.node && x.migration != y.migration
 }
 
 // staticUID is the prefix of the UIDs by which CNI asks for static pods. noUID is not a

@@ -113,6 +113,7 @@ func TestBroken(t *testing.T) {
 		NoProofNeeded:      {"I4"},
 		ConfirmUnread:      {"I2"},
 		TakeFromHolder:     {"I1", "I4"},
+		JoinAnyClaim:       {"I1"},
 		TrustMirrors:       {"I1", "I4"},
 		NoHold:             {"the claim"},
 		NoReservations:     {"I6"},

@@ -54,6 +54,8 @@ type Stats struct {
 	// Inherited are addresses that went from pod to pod by a claim, Ended those that a
 	// claim kept no longer.
 	Inherited, Ended int
+	// Shared are the changes of addresses that two launchers of a machine have.
+	Shared int
 }
 
 // Failure is a broken invariant.
@@ -88,8 +90,10 @@ type simulation struct {
 	pools       pools
 	leaders     []*leader
 	leaderCount int
-	machines    []*machine
-	snapshot    objectSet
+	// instances counts the instances and migrations of machines.
+	instances int
+	machines  []*machine
+	snapshot  objectSet
 	// snapshotLosses are the losses by hand that the snapshot has.
 	snapshotLosses map[netip.Addr]types.UID
 	// names is how many names pods may have: a few more than the pool has addresses.
@@ -410,6 +414,14 @@ func (w *simulation) collect() {
 			w.kill(o.(*corev1.Pod), true)
 		}
 	}
+	for _, o := range w.api.list(kindClaim) {
+		for _, owner := range o.GetOwnerReferences() {
+			if owner.Kind == pod.InstanceKind && !w.instanceLives(owner.UID) {
+				w.note("claim %s is deleted: its machine has stopped", o.GetName())
+				w.must(nil, w.api.remove(keyOf(o), nil))
+			}
+		}
+	}
 	for _, o := range w.api.list(kindNetwork) {
 		if !w.owned(o) {
 			w.must(nil, w.api.remove(keyOf(o), nil))
@@ -425,6 +437,11 @@ func (w *simulation) collect() {
 			w.must(nil, w.api.remove(keyOf(o), nil))
 		}
 	}
+}
+
+// instanceLives reports whether an instance of a machine has a pod.
+func (w *simulation) instanceLives(uid types.UID) bool {
+	return slices.ContainsFunc(w.api.list(kindPod), func(o client.Object) bool { return w.asked[o.GetUID()].instance == string(uid) })
 }
 
 // restore puts etcd back to a backup. The operator first removes the taints that the

@@ -265,7 +265,7 @@ func settle(claim *v1alpha1.IPClaim, has []block.Lease, now time.Time) settlemen
 		ended = end
 	}
 	s.expired = len(s.keep) == 0 && hold > 0 && !ended.IsZero() && !ended.After(now)
-	slices.SortFunc(s.keep, func(a, b block.Lease) int { return a.Addr.Compare(b.Addr) })
+	slices.SortStableFunc(s.keep, func(a, b block.Lease) int { return a.Addr.Compare(b.Addr) })
 	return s
 }
 
@@ -307,7 +307,7 @@ func (r *Claims) status(has []block.Lease) v1alpha1.IPClaimStatus {
 	for _, l := range has {
 		f := ipam.FamilyOf(l.Addr)
 		if shown[f] {
-			continue // two leaders at once served two pods; one address goes away with its pod
+			continue // the second launcher of a machine; or two leaders at once served two pods, and one address goes away with its pod
 		}
 		shown[f] = true
 		s.Addresses = append(s.Addresses, l.Addr.String())

@@ -106,7 +106,7 @@ func (d *Driver) keepUntilStopped(ctx context.Context, r *request, source ipam.H
 	}
 	count := map[ipam.Family]int{}
 	for _, l := range unclaimed {
-		name := pod.ClaimOn(source.Pod, source.Interface)
+		name := pod.ClaimOn(pod.AttachmentName(source.Pod, types.UID(source.PodUID)), source.Interface)
 		if count[ipam.FamilyOf(l.Addr)]++; count[ipam.FamilyOf(l.Addr)] > 1 {
 			name += "." + strconv.Itoa(count[ipam.FamilyOf(l.Addr)])
 		}

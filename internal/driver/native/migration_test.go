@@ -150,10 +150,10 @@ func TestMigrationWithoutClaim(t *testing.T) {
 		}
 	}
 	d.release(source, first)
-	if diff := cmp.Diff([]string{source.PodName + ".eth0 VirtualMachineInstance/vm1"}, *made); diff != "" {
+	if diff := cmp.Diff([]string{pod.AttachmentName(source.PodName, source.PodUID) + ".eth0 VirtualMachineInstance/vm1"}, *made); diff != "" {
 		t.Errorf("claims (-want +got):\n%s", diff)
 	}
-	has := d.store.Claimed(source.Namespace + "/" + source.PodName + ".eth0")
+	has := d.store.Claimed(source.Namespace + "/" + pod.AttachmentName(source.PodName, source.PodUID) + ".eth0")
 	if len(has) != 1 || has[0].Holder.Pod != "" {
 		t.Errorf("the address of the source: %+v", has)
 	}
@@ -197,7 +197,7 @@ func TestMigrationWithoutClaimInEachPool(t *testing.T) {
 	for _, l := range append(d.store.Held(HolderOf(each(f.launcher(1, "vm1", "")).Owner)), block.Lease{}) {
 		names = append(names, strings.TrimPrefix(l.Claim, f.launcher(1, "vm1", "").Namespace+"/"))
 	}
-	pod1 := drivertest.Request(1).PodName
+	pod1 := pod.AttachmentName(drivertest.Request(1).PodName, drivertest.Request(1).PodUID)
 	if diff := cmp.Diff([]string{pod1 + ".net1", pod1 + ".net1.2", pod1 + ".net1", ""}, names); diff != "" || len(*made) != 3 {
 		t.Errorf("made %v; the claims (-want +got):\n%s", *made, diff)
 	}

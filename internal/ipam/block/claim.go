@@ -15,7 +15,7 @@ func (s *Store) Claimed(claim string) []Lease {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	out := slices.Clone(s.claims[claim])
-	slices.SortFunc(out, func(a, b Lease) int {
+	slices.SortStableFunc(out, func(a, b Lease) int {
 		if c := a.Since.Compare(b.Since); c != 0 {
 			return c
 		}

@@ -92,7 +92,8 @@ type op struct {
 	addr netip.Addr
 	// claim of a take or an unhold; empty for none.
 	claim string
-	// join of a take is the pod whose address the holder shares; zero for none.
+	// join of a take or a restore is the pod whose address the holder shares; zero for
+	// none.
 	join ipam.Holder
 	// since of an unhold is when the holding began. Of a free it is when the holder
 	// took the address; zero until that is known. If the holder takes the address again

@@ -25,6 +25,8 @@ type Loss struct {
 	// block.
 	Node string
 
+	// beside is the other holder that the lost record had; zero for none.
+	beside ipam.Holder
 	// generation is the generation of the slot when Lost returned the loss. The caller
 	// judges this state only.
 	generation uint64
@@ -125,7 +127,7 @@ func (s *Store) Restore(ctx context.Context, l Loss) error {
 			return nil, err
 		}
 		defer unlock()
-		o := &op{kind: opRestore, holder: l.Holder, addr: l.Addr, claim: l.Claim, generation: l.generation, present: l.present, cancel: ctx.Done(), done: make(chan struct{})}
+		o := &op{kind: opRestore, holder: l.Holder, addr: l.Addr, claim: l.Claim, join: l.beside, generation: l.generation, present: l.present, cancel: ctx.Done(), done: make(chan struct{})}
 		s.mu.Lock()
 		if s.stopped {
 			s.mu.Unlock()
@@ -196,7 +198,7 @@ func (e *entry) applyRestore(o *op) error {
 	if slot, _ := e.base.Slot(o.addr); slot.Generation != o.generation && !slot.Has(o.holder) {
 		return fmt.Errorf("%w: block %s: the record of %s has changed: list the losses again", ErrUnavailable, e.name, o.addr)
 	}
-	changed, err := e.next.Restore(o.holder, o.addr, o.claim, o.at)
+	changed, err := e.next.Restore(o.holder, o.addr, o.claim, o.join, o.at)
 	if err != nil {
 		return refusedTake(err)
 	}
@@ -213,9 +215,14 @@ func (s *Store) compare(e *entry, now *ipam.Block) {
 	for was := range e.base.Slots() {
 		is, _ := now.Slot(was.Addr)
 		for h := range was.Holders() {
-			if !is.Has(h) && !e.isFreeing(h, was.Addr) {
-				s.addLoss(e, Loss{Holder: h, Domain: e.domain, Addr: was.Addr, Claim: was.Claim, Node: e.node})
+			if is.Has(h) || e.isFreeing(h, was.Addr) {
+				continue
 			}
+			l := Loss{Holder: h, Domain: e.domain, Addr: was.Addr, Claim: was.Claim, Node: e.node, beside: was.Holder}
+			if l.beside.Same(h) {
+				l.beside = was.Second
+			}
+			s.addLoss(e, l)
 		}
 	}
 }
