@@ -40,6 +40,13 @@ type IPClaimSpec struct {
 	// +kubebuilder:validation:XValidation:rule="self.all(a, isIP(a))",message="each address must be an IP address, as 10.0.0.7"
 	Addresses []string `json:"addresses,omitempty"`
 
+	// MAC of the pods' interfaces, as 02:23:45:67:89:ab; a unicast address. Without it the
+	// controller chooses one for the claim. It applies to interfaces that have a MAC of
+	// their own: of the kinds bridge and macvlan.
+	// +optional
+	// +kubebuilder:validation:Pattern=`^[0-9a-f][02468ace](:[0-9a-f]{2}){5}$`
+	MAC string `json:"mac,omitempty"`
+
 	// Text is the pods' text for the claim, if that is not a valid name. The controller
 	// sets it in the claims that it creates for such pods. It is for people only.
 	// +optional
@@ -61,6 +68,10 @@ type IPClaimStatus struct {
 	// +optional
 	// +kubebuilder:validation:MaxItems=2
 	Addresses []string `json:"addresses,omitempty"`
+
+	// MAC of the claim. It is the same for all pods of the claim.
+	// +optional
+	MAC string `json:"mac,omitempty"`
 
 	// Pool and Domain of the addresses.
 	// +optional

@@ -100,6 +100,9 @@ func TestCreate(t *testing.T) {
 
 		{"a claim", &v1alpha1.IPClaim{}, ""},
 		{"a claim of a name", &v1alpha1.IPClaim{Spec: v1alpha1.IPClaimSpec{Addresses: []string{"ten"}}}, "each address must be an IP address"},
+		{"a claim with a MAC", &v1alpha1.IPClaim{Spec: v1alpha1.IPClaimSpec{MAC: "0a:58:0a:f4:00:05"}}, ""},
+		{"a claim with a multicast MAC", &v1alpha1.IPClaim{Spec: v1alpha1.IPClaimSpec{MAC: "0b:58:0a:f4:00:05"}}, "spec.mac"},
+		{"a claim with half a MAC", &v1alpha1.IPClaim{Spec: v1alpha1.IPClaimSpec{MAC: "0a:58:0a"}}, "spec.mac"},
 		{"a claim that ended", &v1alpha1.IPClaim{Spec: v1alpha1.IPClaimSpec{HoldTime: &metav1.Duration{Duration: -time.Second}}}, "holdTime must not be negative"},
 		{"a reservation of nothing", &v1alpha1.IPReservation{}, "spec.ranges"},
 		{"a NodeNetwork's block", &v1alpha1.NodeNetwork{Spec: v1alpha1.NodeNetworkSpec{Blocks: []string{"10.1.0.0"}}}, "each block must be in CIDR form"},

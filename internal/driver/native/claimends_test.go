@@ -31,12 +31,12 @@ type made struct {
 	names *[]string
 }
 
-func (m made) Obtain(_ context.Context, key types.NamespacedName, making Making) ([]netip.Addr, error) {
+func (m made) Obtain(_ context.Context, key types.NamespacedName, making Making) (Obtained, error) {
 	if err := making.Serves(); err != nil {
-		return nil, err
+		return Obtained{}, err
 	}
 	*m.names = append(*m.names, key.Name)
-	return nil, nil
+	return Obtained{}, nil
 }
 
 // No claim is created for a pod that no pool serves or whose requested address has another

@@ -2,8 +2,10 @@ package native
 
 import (
 	"context"
+	"crypto/sha256"
 	"fmt"
 	"maps"
+	"net"
 	"net/netip"
 	"slices"
 	"strings"
@@ -104,15 +106,15 @@ func changedClaims(before, after []string) []types.NamespacedName {
 	return slices.Collect(maps.Keys(seen))
 }
 
-// Obtain returns the addresses that a claim requests. A claim that does not exist is
+// Obtain returns the addresses and the MAC of a claim. A claim that does not exist is
 // created as making describes. Errors: driver.ErrInvalid, driver.ErrUnavailable, and the
 // errors of making.Serves.
-func (r *Claims) Obtain(ctx context.Context, key types.NamespacedName, making Making) ([]netip.Addr, error) {
+func (r *Claims) Obtain(ctx context.Context, key types.NamespacedName, making Making) (Obtained, error) {
 	claim := &v1alpha1.IPClaim{}
 	err := r.Client.Get(ctx, key, claim)
 	if apierrors.IsNotFound(err) {
 		if err := making.Serves(); err != nil {
-			return nil, err
+			return Obtained{}, err
 		}
 		claim.Namespace, claim.Name = key.Namespace, key.Name
 		claim.Labels = map[string]string{labelManagedBy: managedBy}
@@ -121,24 +123,37 @@ func (r *Claims) Obtain(ctx context.Context, key types.NamespacedName, making Ma
 			claim.Spec.HoldTime = &metav1.Duration{} // as long as the claim exists
 		}
 		if claim.OwnerReferences, err = r.owners(ctx, key.Namespace, making); err != nil {
-			return nil, err
+			return Obtained{}, err
 		}
 		if err = r.Client.Create(ctx, claim); apierrors.IsAlreadyExists(err) {
 			err = r.Live.Get(ctx, key, claim) // the cache is behind
 		}
 	}
 	if err != nil {
-		return nil, fmt.Errorf("%w: IPClaim %s: %w", driver.ErrUnavailable, key, err)
+		return Obtained{}, fmt.Errorf("%w: IPClaim %s: %w", driver.ErrUnavailable, key, err)
 	}
-	var out []netip.Addr
+	out := Obtained{MAC: macOf(claim)}
 	for i, text := range claim.Spec.Addresses {
 		a, err := netip.ParseAddr(text)
 		if err != nil {
-			return nil, fmt.Errorf("%w: IPClaim %s: spec.addresses[%d]: %q is not an IP address, as 10.0.0.7", driver.ErrInvalid, key, i, text)
+			return Obtained{}, fmt.Errorf("%w: IPClaim %s: spec.addresses[%d]: %q is not an IP address, as 10.0.0.7", driver.ErrInvalid, key, i, text)
 		}
-		out = append(out, a)
+		out.Addresses = append(out.Addresses, a)
 	}
 	return out, nil
+}
+
+// macOf returns the MAC of a claim: that of its spec, otherwise a locally administered
+// unicast address from its UID. It needs no write to be the same for all pods of the claim,
+// and differs from those of other claims, also in other clusters on the link.
+func macOf(claim *v1alpha1.IPClaim) string {
+	if claim.Spec.MAC != "" {
+		return claim.Spec.MAC
+	}
+	const multicast, local = 1, 2
+	sum := sha256.Sum256([]byte(claim.UID))
+	sum[0] = sum[0]&^multicast | local
+	return net.HardwareAddr(sum[:6]).String()
 }
 
 // Has returns the addresses that are taken or held for a claim, the oldest first.
@@ -181,6 +196,7 @@ func (r *Claims) Reconcile(ctx context.Context, req ctrl.Request) (ctrl.Result, 
 	again := ctrl.Result{RequeueAfter: s.requeue}
 	after := claim.DeepCopy()
 	after.Status = r.status(s.keep)
+	after.Status.MAC = macOf(claim)
 	if equality.Semantic.DeepEqual(claim.Status, after.Status) {
 		return again, nil
 	}

@@ -20,15 +20,17 @@ import (
 	"fairlead.dev/fairlead/internal/ipam/block/blocktest"
 )
 
-// written are claims that exist. asks has the requested addresses of a claim by its key;
+// written are claims that exist. asks has the requested addresses and macs the MAC of a claim
+// by its key;
 // any other claim requests none.
 type written struct {
 	store *block.Store
 	asks  map[string][]netip.Addr
+	macs  map[string]string
 }
 
-func (w written) Obtain(_ context.Context, key types.NamespacedName, _ Making) ([]netip.Addr, error) {
-	return w.asks[key.String()], nil
+func (w written) Obtain(_ context.Context, key types.NamespacedName, _ Making) (Obtained, error) {
+	return Obtained{Addresses: w.asks[key.String()], MAC: w.macs[key.String()]}, nil
 }
 
 func (w written) Has(key types.NamespacedName) []block.Lease { return w.store.Claimed(key.String()) }
@@ -159,7 +161,7 @@ func TestClaimAtThePoolThatHandsItOut(t *testing.T) {
 // pod keeps its address if the claim requests another one meanwhile.
 func TestClaimedAddressFoundAgain(t *testing.T) {
 	d := start(t, blocktest.NewAPI(), "a", "b")
-	claims := written{d.store, map[string][]netip.Addr{}}
+	claims := written{store: d.store, asks: map[string][]netip.Addr{}}
 	d.cfg.Claims = claims
 	d.pool("b", v1alpha1.IPPoolSpec{Ranges: []string{"10.0.0.0/25"}, Sticky: v1alpha1.StickyVirtualMachine})
 	r := drivertest.Request(1)
@@ -226,7 +228,7 @@ func TestTwoLeadersAndTwoPools(t *testing.T) {
 func TestRequestedAddresses(t *testing.T) {
 	d := start(t, blocktest.NewAPI(), "a", "b")
 	v4, v6 := netip.MustParseAddr("10.0.1.7"), netip.MustParseAddr("fd00::7")
-	d.cfg.Claims = written{d.store, map[string][]netip.Addr{"default/db": {netip.MustParseAddr("10.0.1.9"), v6}}}
+	d.cfg.Claims = written{store: d.store, asks: map[string][]netip.Addr{"default/db": {netip.MustParseAddr("10.0.1.9"), v6}}}
 	d.pool("a", v1alpha1.IPPoolSpec{Ranges: []string{"10.0.0.0/24"}})
 	d.pool("b", v1alpha1.IPPoolSpec{Ranges: []string{"10.0.1.0/24", "fd00::/120"}})
 	one, two := drivertest.Request(1), drivertest.Request(2)

@@ -4,7 +4,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
-	"net/netip"
+	"net"
 	"strings"
 	"testing"
 
@@ -61,7 +61,7 @@ type holds struct {
 	made *[]string
 }
 
-func (h holds) Obtain(ctx context.Context, key types.NamespacedName, making Making) ([]netip.Addr, error) {
+func (h holds) Obtain(ctx context.Context, key types.NamespacedName, making Making) (Obtained, error) {
 	if making.UntilStopped {
 		*h.made = append(*h.made, key.Name+" "+making.Owner.Kind+"/"+making.Owner.Name)
 	}
@@ -200,5 +200,58 @@ func TestMigrationWithoutClaimInEachPool(t *testing.T) {
 	pod1 := pod.AttachmentName(drivertest.Request(1).PodName, drivertest.Request(1).PodUID)
 	if diff := cmp.Diff([]string{pod1 + ".net1", pod1 + ".net1.2", pod1 + ".net1", ""}, names); diff != "" || len(*made) != 3 {
 		t.Errorf("made %v; the claims (-want +got):\n%s", *made, diff)
+	}
+}
+
+// TestMACOfClaims: all pods of a claim have its MAC, the two launchers of a machine too. Kinds
+// without a MAC of their own get none.
+func TestMACOfClaims(t *testing.T) {
+	d, f, made := startFleet(t, v1alpha1.StickyVirtualMachine)
+	const mac = "02:00:00:00:00:01"
+	d.cfg.Claims = holds{written{store: d.store, macs: map[string]string{drivertest.Request(1).Namespace + "/vm1": mac}}, made}
+	macvlan := v1alpha1.Binding{Macvlan: &v1alpha1.MacvlanBinding{Parent: "eth1", Mode: "bridge"}}
+	ipvlan := v1alpha1.Binding{IPVLAN: &v1alpha1.IPVLANBinding{Parent: "eth1", Mode: "l2"}}
+	cases := []struct {
+		name string
+		r    *driver.Request
+		with func(*driver.Request)
+		want string
+	}{
+		{"the source", f.launcher(1, "vm1", ""), nil, mac},
+		{"the target", f.launcher(2, "vm1", "m1"), func(r *driver.Request) { r.Binding = &macvlan }, mac},
+		{"a kind that shares the MAC of its parent", f.launcher(1, "vm1", ""), func(r *driver.Request) { r.Binding = &ipvlan }, ""},
+		{"another plugin's interface", f.launcher(1, "vm1", ""), func(r *driver.Request) { r.AddressOnly = true }, ""},
+		{"a pod without a claim", drivertest.Request(5), nil, ""},
+	}
+	for _, tc := range cases {
+		if tc.with != nil {
+			tc.with(tc.r)
+		}
+		a, err := d.Ensure(t.Context(), tc.r)
+		if err != nil {
+			t.Fatalf("%s: %v", tc.name, err)
+		}
+		if a.Interface.MAC != tc.want {
+			t.Errorf("%s has MAC %q, want %q", tc.name, a.Interface.MAC, tc.want)
+		}
+	}
+}
+
+// The MAC of a claim is that of its spec, otherwise a unicast address of its own.
+func TestMACOf(t *testing.T) {
+	claim := func(uid, mac string) *v1alpha1.IPClaim {
+		return &v1alpha1.IPClaim{ObjectMeta: metav1.ObjectMeta{UID: types.UID(uid)}, Spec: v1alpha1.IPClaimSpec{MAC: mac}}
+	}
+	if got := macOf(claim("u", "0a:58:0a:f4:00:05")); got != "0a:58:0a:f4:00:05" {
+		t.Errorf("the MAC in the spec: %s", got)
+	}
+	seen := map[string]bool{}
+	for i := range 1000 {
+		mac := macOf(claim(fmt.Sprint("uid-", i), ""))
+		hw, err := net.ParseMAC(mac)
+		if err != nil || len(hw) != 6 || hw[0]&3 != 2 || seen[mac] || mac != macOf(claim(fmt.Sprint("uid-", i), "")) {
+			t.Fatalf("claim %d has %s (%v), which is not a MAC of its own", i, mac, err)
+		}
+		seen[mac] = true
 	}
 }

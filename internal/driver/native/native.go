@@ -87,7 +87,7 @@ func (d *Driver) take(ctx context.Context, pool Pool, r *request) (*driver.Attac
 	if err := writable(d.planned(pool, r), r); err != nil {
 		return nil, err
 	}
-	wish, err := d.blockRequest(ctx, pool, r)
+	wish, mac, err := d.blockRequest(ctx, pool, r)
 	if err != nil {
 		return nil, withClaimText(r, err)
 	}
@@ -100,6 +100,9 @@ func (d *Driver) take(ctx context.Context, pool Pool, r *request) (*driver.Attac
 		return nil, withClaimText(r, Translate(err))
 	}
 	iface := d.planned(pool, r)
+	if iface.Binding.Bridge != nil || iface.Binding.Macvlan != nil {
+		iface.MAC = mac // the other kinds have none of their own
+	}
 	for i, lease := range leases { // one per family, in the order of pool.Families
 		iface.Addresses[i] = pool.Prefix(lease.Addr).String()
 	}

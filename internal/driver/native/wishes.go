@@ -97,12 +97,20 @@ func newRequest(asked *driver.Request) *request {
 
 // claims is the part of Claims that the driver uses.
 type claims interface {
-	// Obtain returns the addresses that a claim requests. A claim that does not exist is
+	// Obtain returns the addresses and the MAC of a claim. A claim that does not exist is
 	// created as making describes. Errors: driver.ErrInvalid, driver.ErrUnavailable, and
 	// those of making.Serves.
-	Obtain(ctx context.Context, key types.NamespacedName, making Making) ([]netip.Addr, error)
+	Obtain(ctx context.Context, key types.NamespacedName, making Making) (Obtained, error)
 	// Has returns the addresses that are taken or held for a claim, the oldest first.
 	Has(key types.NamespacedName) []block.Lease
+}
+
+// Obtained are the properties of a claim.
+type Obtained struct {
+	// Addresses that the claim requests.
+	Addresses []netip.Addr
+	// MAC of the claim's pods.
+	MAC string
 }
 
 // Making describes a claim that may have to be created.
@@ -147,30 +155,30 @@ func withClaimText(r *request, err error) error {
 	return err
 }
 
-// blockRequest returns the request to the block store for a pod and a pool. It adds the
-// addresses that the claim requests, except in a family in which the pod itself requests
+// blockRequest returns the request to the block store for a pod and a pool, and the MAC of
+// the pod's claim; an empty one if it has no claim. It adds the addresses that the claim requests, except in a family in which the pod itself requests
 // an address or already has one: people may have changed the claim since the pod got its
 // address.
-func (d *Driver) blockRequest(ctx context.Context, pool Pool, r *request) (block.Request, error) {
-	out := block.Request{Holder: HolderOf(r.Owner), Addresses: r.Addresses}
+func (d *Driver) blockRequest(ctx context.Context, pool Pool, r *request) (out block.Request, mac string, err error) {
+	out = block.Request{Holder: HolderOf(r.Owner), Addresses: r.Addresses}
 	key, ok := claimOf(pool, r)
 	if !ok {
-		return out, nil
+		return out, "", nil
 	}
 	out.Claim, out.Beside = key.String(), r.sources
 	if pool.PerNode() {
-		return out, nil // no claim is created: the store refuses the request with the reason
+		return out, "", nil // no claim is created: the store refuses the request with the reason
 	}
 	making := Making{Text: textOf(r), Serves: func() error { return translateNil(d.store.Serves(pool.Pool, out)) }}
 	if owner, ok := r.Owners[pool.Sticky]; ok && r.Claim == "" {
 		making.Owner = &owner
 	}
-	wanted, err := d.cfg.Claims.Obtain(ctx, key, making)
+	claim, err := d.cfg.Claims.Obtain(ctx, key, making)
 	if err != nil {
-		return block.Request{}, err
+		return block.Request{}, "", err
 	}
 	if d.joins(pool, r) {
-		return out, nil // the claim's request, if it has changed since, is for the next launcher
+		return out, claim.MAC, nil // the claim's request, if it has changed since, is for the next launcher
 	}
 	before := slices.Clone(r.Addresses)
 	for _, l := range d.store.Held(HolderOf(r.Owner)) {
@@ -178,12 +186,12 @@ func (d *Driver) blockRequest(ctx context.Context, pool Pool, r *request) (block
 			before = append(before, l.Addr)
 		}
 	}
-	for _, a := range wanted {
+	for _, a := range claim.Addresses {
 		if !slices.ContainsFunc(before, func(b netip.Addr) bool { return ipam.FamilyOf(a) == ipam.FamilyOf(b) }) {
 			out.Addresses = append(slices.Clip(out.Addresses), a)
 		}
 	}
-	return out, nil
+	return out, claim.MAC, nil
 }
 
 // byFormerName returns r with the former name of the claim of a virtual machine, if that
