@@ -106,6 +106,7 @@ func (r *Attachments) request(ctx context.Context, p *corev1.Pod, asks *driver.R
 	if w.Network != v1alpha1.DefaultNetwork {
 		out.Addresses = w.Addresses
 	}
+	out.MAC = w.MAC
 	out.Writable = func(i v1alpha1.Interface) error {
 		complete(&i, w)
 		return i.Validate()

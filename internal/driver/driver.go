@@ -71,6 +71,10 @@ type Request struct {
 	Default bool
 	// Addresses that the pod requests, at most one per family.
 	Addresses []netip.Addr
+	// MAC that the pod requests, as 02:23:45:67:89:ab; empty for any. The caller writes it
+	// into the record. A driver that gives several interfaces to one link refuses a MAC
+	// that another interface of the link has, with ErrConflict.
+	MAC string
 	// Asks is the result of Parts.Read of the same driver: the requests of the pod and the
 	// network that only this driver understands.
 	Asks any

@@ -74,6 +74,7 @@ type Driver struct {
 	pools  *Pools
 	store  store
 	quotas quotas
+	macs   macs
 }
 
 // New returns a driver that takes addresses of pools from s.
@@ -95,13 +96,21 @@ func (d *Driver) take(ctx context.Context, pool Pool, r *request) (*driver.Attac
 		return nil, fmt.Errorf("%w: with placement PerNode it serves only Fairlead's own interfaces: use a pool with placement Shared for another plugin's interface", driver.ErrInvalid)
 	}
 	wish.Now = d.pools.now(pool)
+	if err := d.enterMAC(pool.Domain(), r.MAC, r); err != nil {
+		return nil, err // before an address is taken
+	}
 	leases, err := d.store.Take(ctx, pool.Pool, wish)
 	if err != nil {
 		return nil, withClaimText(r, Translate(err))
 	}
 	iface := d.planned(pool, r)
 	if iface.Binding.Bridge != nil || iface.Binding.Macvlan != nil {
-		iface.MAC = mac // the other kinds have none of their own
+		iface.MAC = cmp.Or(r.MAC, mac) // the other kinds have none of their own
+	}
+	if r.MAC == "" {
+		if err := d.enterMAC(pool.Domain(), iface.MAC, r); err != nil {
+			return nil, withClaimText(r, err)
+		}
 	}
 	for i, lease := range leases { // one per family, in the order of pool.Families
 		iface.Addresses[i] = pool.Prefix(lease.Addr).String()
@@ -185,6 +194,7 @@ func (d *Driver) Release(ctx context.Context, ref driver.Ref) error {
 	if err := d.store.Free(ctx, HolderOf(ref.Owner), ref.Interface.Domain, addrs); err != nil {
 		return fmt.Errorf("domain %s: %w", ref.Interface.Domain, Translate(err))
 	}
+	d.macs.leave(macKey{ref.Interface.Domain, ref.Interface.MAC}, HolderOf(ref.Owner))
 	return nil
 }
 

@@ -29,8 +29,8 @@ func (d *Driver) Parts() driver.Parts {
 
 // awaited is driver.Parts.Awaited. A claim has one holder, so its next pod waits for the
 // release of the last. The next pod of a virtual machine has another name than the last
-// pod, so no event of its own name wakes it.
-func awaited(gone v1alpha1.Interface) bool { return gone.Claim != "" }
+// pod, so no event of its own name wakes it. A MAC is awaited likewise.
+func awaited(gone v1alpha1.Interface) bool { return gone.Claim != "" || gone.MAC != "" }
 
 // givenSince is driver.Parts.GivenSince, as far as the store knows. The moment is known to
 // the second, so the order of two events within that second is unknown. Only an address
@@ -51,11 +51,14 @@ func origin(i v1alpha1.Interface) string {
 	return "domain " + i.Domain
 }
 
-// Remembered returns how many tenants have a take under way at a pool with a quota.
+// Remembered returns how many tenants have a take under way at a pool with a quota, and how
+// many MACs are known.
 func (d *Driver) Remembered() map[string]int {
 	d.quotas.mu.Lock()
 	defer d.quotas.mu.Unlock()
-	return map[string]int{"quota_gates": len(d.quotas.m)}
+	d.macs.mu.Lock()
+	defer d.macs.mu.Unlock()
+	return map[string]int{"quota_gates": len(d.quotas.m), "macs": len(d.macs.holders)}
 }
 
 // Remembered returns how many pools and reservations are known.

@@ -91,6 +91,9 @@ func Assemble(ctx context.Context, mgr manager.Manager, o Options) (*Assembly, e
 		healer:  heal.New(heal.Config{Client: mgr.GetClient(), Live: mgr.GetAPIReader(), Store: store, Routed: pools.Routed, Synced: fed.Synced}),
 	}
 	d := native.New(native.Config{Pools: o.Pools, Bridge: o.Bridge, Claims: a.claims, Machines: native.Machines{Cache: mgr.GetClient(), Live: mgr.GetAPIReader()}, Namespace: o.Namespace}, pools, store)
+	if err := d.WatchMACs(ctx, mgr.GetCache()); err != nil {
+		return nil, err
+	}
 	a.Parts = d.Parts()
 	a.Synced, a.Ready, a.Wake, a.Setup = fed.Synced, a.healer.Healed, a.wake, a.setUp
 	a.Remembered = func() map[string]int {

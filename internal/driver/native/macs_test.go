@@ -1,0 +1,84 @@
+package native
+
+import (
+	"errors"
+	"strings"
+	"testing"
+
+	"fairlead.dev/fairlead/api/v1alpha1"
+	"fairlead.dev/fairlead/internal/driver"
+	"fairlead.dev/fairlead/internal/driver/drivertest"
+	"fairlead.dev/fairlead/internal/pod"
+)
+
+// A MAC that another pod of the domain has is refused before an address is taken. The
+// holder's name is for its own namespace and for operators.
+func TestMACOfAnother(t *testing.T) {
+	const mac = "02:00:00:00:00:07"
+	d, f, _ := startFleet(t, v1alpha1.StickyOff)
+	d.pool("b", v1alpha1.IPPoolSpec{Domain: "other", Ranges: []string{"10.0.0.0/28"}})
+	with := func(r *driver.Request) *driver.Request { r.MAC = mac; return r }
+	first := with(drivertest.Request(1))
+	a, err := d.Ensure(t.Context(), first)
+	if err != nil {
+		t.Fatal(err)
+	}
+	if _, err := d.Ensure(t.Context(), first); err != nil {
+		t.Errorf("asked again: %v", err)
+	}
+	foreign := with(drivertest.Request(2))
+	foreign.Namespace = "foreign"
+	for _, r := range []*driver.Request{with(drivertest.Request(3)), foreign} {
+		_, err := d.Ensure(t.Context(), r)
+		if !errors.Is(err, driver.ErrConflict) || !strings.Contains(driver.Detail(err), first.PodName) {
+			t.Fatalf("a second pod: %v, for operators: %q", err, driver.Detail(err))
+		}
+		if names := strings.Contains(err.Error(), first.PodName); names != (r.Namespace == first.Namespace) {
+			t.Errorf("a pod of namespace %s is answered %v", r.Namespace, err)
+		}
+		if len(d.store.Held(HolderOf(r.Owner))) > 0 {
+			t.Errorf("pod %s has %v", r.PodName, d.store.Held(HolderOf(r.Owner)))
+		}
+	}
+	elsewhere := with(drivertest.Request(4))
+	asks(elsewhere).Pools = []string{"b"}
+	if _, err := d.Ensure(t.Context(), elsewhere); err != nil {
+		t.Errorf("in another domain: %v", err)
+	}
+	if !awaited(v1alpha1.Interface{MAC: mac}) {
+		t.Error("the next pod is not woken")
+	}
+	a.Interface.MAC = mac
+	d.release(first, a)
+	d.get(foreign)
+
+	source, target := f.launcher(7, "vm1", ""), f.launcher(8, "vm1", "m1")
+	source.MAC, target.MAC = "02:00:00:00:00:08", "02:00:00:00:00:08"
+	d.get(source)
+	d.get(target) // a machine that migrates has one MAC
+}
+
+// The MACs of pods from before this process began are known from their records, as long as
+// the pods have their addresses.
+func TestMACsOfRecords(t *testing.T) {
+	const mac = "02:00:00:00:00:07"
+	d, _, _ := startFleet(t, v1alpha1.StickyOff)
+	first, second := drivertest.Request(1), drivertest.Request(2)
+	a, err := d.Ensure(t.Context(), first)
+	if err != nil {
+		t.Fatal(err)
+	}
+	a.Interface.MAC = mac
+	id := pod.Identity{Key: pod.Key{Namespace: first.Namespace, Name: first.PodName, UID: first.PodUID}, Node: first.NodeName}
+	d.macs.recorded(pod.Record(id, []v1alpha1.Interface{a.Interface}))
+	second.MAC = mac
+	if _, err := d.Ensure(t.Context(), second); !errors.Is(err, driver.ErrConflict) {
+		t.Errorf("while the record's pod has the MAC: %v", err)
+	}
+	a.Interface.MAC = "" // another leader's release, of which this one sees only the block
+	d.release(first, a)
+	d.get(second)
+	if n := len(d.macs.holders); n != 1 {
+		t.Errorf("%d MACs are known, want 1", n)
+	}
+}
