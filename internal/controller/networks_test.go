@@ -110,7 +110,6 @@ func TestNetworksOfAPod(t *testing.T) {
 	// A request that is not served is an error on a network with addresses from Fairlead;
 	// networks of others are left alone.
 	for name, ask := range map[string]string{
-		"claims":          `[{"name":"ours","ipam-claim-reference":"vm.ours"}]`,
 		"claims-with-ips": `[{"name":"ours","ips":["10.0.0.7"],"ipam-claim-reference":"vm.ours"}]`,
 	} {
 		if note := h.event(h.Pod(name, h.node, onNetworks(ask)), "NetworkInvalid"); !strings.Contains(note, "ipam-claim-reference") || !strings.Contains(note, "vm.ours") {

@@ -34,6 +34,8 @@ type Interface struct {
 	MAC       string
 	// Fixed are addresses that the network names itself, each with its prefix length.
 	Fixed []netip.Prefix
+	// ClaimReference names the IPAMClaim whose addresses the pod requests; empty for none.
+	ClaimReference string
 	// Gateways of the network; if empty, the gateways of the pools apply, unless
 	// OwnGateways is true: then the interface has no others.
 	Gateways    []string

@@ -134,6 +134,17 @@ func ClaimOn(claim, iface string) string {
 	return claim + "." + iface
 }
 
+// ClaimOfReference returns the name of the IPClaim that keeps the addresses of an IPAMClaim:
+// "ipamclaim." and its name, or a hash of a name that is too long for that.
+func ClaimOfReference(name string) string {
+	const front = "ipamclaim"
+	if claim := front + "." + name; claimName(claim) {
+		return claim
+	}
+	sum := sha256.Sum256([]byte(name))
+	return front + "-" + hex.EncodeToString(sum[:16])
+}
+
 // maxClaimText is the length of the longest text for a claim, in characters.
 const maxClaimText = 253
 

@@ -120,6 +120,24 @@ func TestClaimOn(t *testing.T) {
 	}
 }
 
+// The claim of an IPAMClaim has a valid name, and each IPAMClaim its own.
+func TestClaimOfReference(t *testing.T) {
+	long := strings.Repeat("n", 253)
+	for name, want := range map[string]string{
+		"vm1.lan": "ipamclaim.vm1.lan",
+		long:      "ipamclaim-d8a32f1a66e0a1ee1b0ea1d4ab2dbf09",
+		"Not One": "ipamclaim-",
+		"":        "ipamclaim-",
+	} {
+		if got := ClaimOfReference(name); !claimName(got) || !strings.HasPrefix(got, want[:10]) || len(name) < 10 && name != "" && !strings.Contains(name, " ") && got != want {
+			t.Errorf("%.20q: %q, want %q", name, got, want)
+		}
+	}
+	if ClaimOfReference(long) == ClaimOfReference(long[1:]+"m") {
+		t.Error("two IPAMClaims have one claim")
+	}
+}
+
 func FuzzWishesOf(f *testing.F) {
 	for _, seed := range []string{"", "10.0.0.7,fd00::7", ",", "fe80::1%eth0", "::ffff:1.2.3.4", "10.0.0.7/32", "\x00"} {
 		f.Add(seed, "web-0")

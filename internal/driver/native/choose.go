@@ -8,6 +8,8 @@ import (
 	"slices"
 	"strings"
 
+	"k8s.io/apimachinery/pkg/types"
+
 	"fairlead.dev/fairlead/api/v1alpha1"
 	"fairlead.dev/fairlead/internal/driver"
 	"fairlead.dev/fairlead/internal/ipam/block"
@@ -17,6 +19,15 @@ import (
 // interface come from one pool, or, with Asks.EachPool, one address per family from each.
 func (d *Driver) Ensure(ctx context.Context, asked *driver.Request) (*driver.Attachment, error) {
 	r := newRequest(asked)
+	a, err := d.obtain(ctx, r)
+	if err == nil || r.Reference == "" || errors.Is(err, driver.ErrUnavailable) {
+		return a, err
+	}
+	return nil, errors.Join(err, d.cfg.Claims.Refused(ctx, types.NamespacedName{Namespace: r.Namespace, Name: r.Reference}, err))
+}
+
+// obtain returns the interface that the owner has, or a new one.
+func (d *Driver) obtain(ctx context.Context, r *request) (*driver.Attachment, error) {
 	held, err := d.store.Settled(ctx, HolderOf(r.Owner))
 	if err != nil {
 		return nil, Translate(err)

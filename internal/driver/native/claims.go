@@ -122,7 +122,11 @@ func (r *Claims) Obtain(ctx context.Context, key types.NamespacedName, making Ma
 		if making.UntilStopped {
 			claim.Spec.HoldTime = &metav1.Duration{} // as long as the claim exists
 		}
-		if claim.OwnerReferences, err = r.owners(ctx, key.Namespace, making); err != nil {
+		if making.Reference != "" {
+			if err := r.fromReference(ctx, claim, making.Reference); err != nil {
+				return Obtained{}, err
+			}
+		} else if claim.OwnerReferences, err = r.owners(ctx, key.Namespace, making); err != nil {
 			return Obtained{}, err
 		}
 		if err = r.Client.Create(ctx, claim); apierrors.IsAlreadyExists(err) {
@@ -199,6 +203,9 @@ func (r *Claims) Reconcile(ctx context.Context, req ctrl.Request) (ctrl.Result, 
 	after.Status.MAC = macOf(claim)
 	if equality.Semantic.DeepEqual(claim.Status, after.Status) {
 		return again, nil
+	}
+	if err := r.showReference(ctx, claim, s.keep); err != nil {
+		return ctrl.Result{}, err // before its own status, which shows that this is done
 	}
 	if err := r.Client.Status().Patch(ctx, after, client.MergeFrom(claim)); client.IgnoreNotFound(err) != nil {
 		return ctrl.Result{}, fmt.Errorf("write status of IPClaim %s: %w", req.NamespacedName, err)

@@ -35,6 +35,8 @@ func (w written) Obtain(_ context.Context, key types.NamespacedName, _ Making) (
 
 func (w written) Has(key types.NamespacedName) []block.Lease { return w.store.Claimed(key.String()) }
 
+func (written) Refused(context.Context, types.NamespacedName, error) error { return nil }
+
 func (d *inMemory) release(r *driver.Request, a *driver.Attachment) {
 	d.t.Helper()
 	if err := d.Release(d.t.Context(), driver.Ref{Owner: r.Owner, Interface: a.Interface}); err != nil {

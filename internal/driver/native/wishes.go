@@ -40,6 +40,9 @@ type Asks struct {
 	Former map[v1alpha1.Sticky]string
 	// Launcher is set if the pod is a launcher of a virtual machine.
 	Launcher pod.Launcher
+	// Reference names the IPAMClaim that the pod requests; empty for none. It takes
+	// precedence over the claims above.
+	Reference string
 }
 
 // Read is driver.Parts.Read. The pools and the claim that a pod's annotations request apply
@@ -57,7 +60,7 @@ func Read(p *corev1.Pod, i *pod.Interface) (any, error) {
 		return &Asks{
 			Pools: i.Pools, EachPool: i.EachPool,
 			Sticky: furtherClaims(wishes.Sticky, i.Name), Owners: wishes.Owners, Former: furtherClaims(wishes.Former, i.Name),
-			Launcher: wishes.Launcher,
+			Launcher: wishes.Launcher, Reference: i.ClaimReference,
 		}, nil
 	}
 	return &Asks{
@@ -103,6 +106,8 @@ type claims interface {
 	Obtain(ctx context.Context, key types.NamespacedName, making Making) (Obtained, error)
 	// Has returns the addresses that are taken or held for a claim, the oldest first.
 	Has(key types.NamespacedName) []block.Lease
+	// Refused reports in the status of an IPAMClaim why it has no addresses.
+	Refused(ctx context.Context, key types.NamespacedName, why error) error
 }
 
 // Obtained are the properties of a claim.
@@ -122,15 +127,20 @@ type Making struct {
 	// set: then it ends with the instance, and holds its addresses until then.
 	Owner        *metav1.OwnerReference
 	UntilStopped bool
+	// Reference names the IPAMClaim that owns the claim; empty for none.
+	Reference string
 	// Serves returns nil if a pod could get an address with the claim. If it fails, no
 	// claim is created.
 	Serves func() error
 }
 
-// claimOf returns the claim with which a pod draws from a pool: the claim that the pod
-// names, otherwise the claim of the pool's stickiness; ok is false for none.
+// claimOf returns the claim with which a pod draws from a pool: that of the IPAMClaim or the
+// claim that the pod names, otherwise the claim of the pool's stickiness; ok is false for none.
 func claimOf(pool Pool, r *request) (key types.NamespacedName, ok bool) {
 	name := r.Claim
+	if r.Reference != "" {
+		name = pod.ClaimOfReference(r.Reference)
+	}
 	if name == "" {
 		name = r.Sticky[pool.Sticky]
 	}
@@ -170,7 +180,8 @@ func (d *Driver) blockRequest(ctx context.Context, pool Pool, r *request) (out b
 		return out, "", nil // no claim is created: the store refuses the request with the reason
 	}
 	making := Making{Text: textOf(r), Serves: func() error { return translateNil(d.store.Serves(pool.Pool, out)) }}
-	if owner, ok := r.Owners[pool.Sticky]; ok && r.Claim == "" {
+	making.Reference = r.Reference
+	if owner, ok := r.Owners[pool.Sticky]; ok && r.Claim == "" && r.Reference == "" {
 		making.Owner = &owner
 	}
 	claim, err := d.cfg.Claims.Obtain(ctx, key, making)
@@ -219,7 +230,7 @@ func (d *Driver) byFormerName(r *request) *request {
 // claimedFirst returns the names with the pools first that allow an address of the pod's
 // claim.
 func (d *Driver) claimedFirst(names []string, r *request) []string {
-	if r.Claim == "" && len(r.Sticky) == 0 {
+	if r.Claim == "" && r.Reference == "" && len(r.Sticky) == 0 {
 		return names
 	}
 	has := func(name string) bool {

@@ -197,11 +197,7 @@ func (n *Networks) wanted(p *corev1.Pod, s pod.Selection) (w pod.Interface, serv
 	if err != nil || !known.Served() && !known.annotated {
 		return pod.Interface{}, false, err
 	}
-	if s.ClaimReference != "" {
-		return pod.Interface{}, false, fmt.Errorf("%w: ipam-claim-reference: %q: is not served yet: leave it out; a network whose IPPool is sticky keeps the addresses of virtual machines and StatefulSets",
-			driver.ErrInvalid, s.ClaimReference)
-	}
-	w = pod.Interface{Name: s.Interface, Network: s.Network(), Driver: known.driver, AddressOnly: known.Served(), Addresses: s.Addresses, MAC: s.MAC, Pools: known.Pools}
+	w = pod.Interface{Name: s.Interface, Network: s.Network(), Driver: known.driver, AddressOnly: known.Served(), Addresses: s.Addresses, MAC: s.MAC, Pools: known.Pools, ClaimReference: s.ClaimReference}
 	c := known.Whereabouts
 	if c == nil {
 		return w, true, nil

@@ -1,0 +1,174 @@
+package native
+
+import (
+	"cmp"
+	"context"
+	"errors"
+	"fmt"
+	"net/netip"
+	"slices"
+
+	"k8s.io/apimachinery/pkg/api/equality"
+	apierrors "k8s.io/apimachinery/pkg/api/errors"
+	"k8s.io/apimachinery/pkg/api/meta"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/apis/meta/v1/unstructured"
+	"k8s.io/apimachinery/pkg/runtime"
+	"k8s.io/apimachinery/pkg/types"
+	"sigs.k8s.io/controller-runtime/pkg/client"
+
+	"fairlead.dev/fairlead/api/v1alpha1"
+	"fairlead.dev/fairlead/internal/driver"
+	"fairlead.dev/fairlead/internal/ipam"
+	"fairlead.dev/fairlead/internal/ipam/block"
+)
+
+// This file serves IPAMClaims, the claims of KubeVirt's networks. An IPAMClaim owns an
+// IPClaim, which keeps its addresses, so Kubernetes' garbage collection ends both. The
+// IPAMClaim is read when the IPClaim is made, and its status is written when that of the
+// IPClaim changes.
+
+const (
+	ipamClaimVersion, ipamClaimKind = "k8s.cni.cncf.io/v1alpha1", "IPAMClaim"
+	// conditionAllocated is the condition of an IPAMClaim that has addresses.
+	conditionAllocated = "IPsAllocated"
+	reasonAllocated    = "SuccessfulAllocation"
+	reasonRefused      = "AllocationRefused"
+)
+
+// ipamClaim has the fields of an IPAMClaim that Fairlead uses.
+type ipamClaim struct {
+	Spec struct {
+		IPRequests []string `json:"ipRequests"`
+	} `json:"spec"`
+	Status ipamClaimStatus `json:"status"`
+}
+
+type ipamClaimStatus struct {
+	IPs        []string           `json:"ips"`
+	OwnerPod   string             `json:"ownerPod"`
+	Conditions []metav1.Condition `json:"conditions,omitempty"`
+}
+
+// readReference reads an IPAMClaim from the API server. Errors: driver.ErrNotFound,
+// driver.ErrInvalid if the API server has no such kind, driver.ErrUnavailable.
+func (r *Claims) readReference(ctx context.Context, key types.NamespacedName) (*unstructured.Unstructured, ipamClaim, error) {
+	o, out := &unstructured.Unstructured{}, ipamClaim{}
+	o.SetAPIVersion(ipamClaimVersion)
+	o.SetKind(ipamClaimKind)
+	err := r.Live.Get(ctx, key, o)
+	switch {
+	case apierrors.IsNotFound(err):
+		return nil, out, fmt.Errorf("%w: ipam-claim-reference: there is no IPAMClaim %s: create it, or leave the reference out", driver.ErrNotFound, key)
+	case meta.IsNoMatchError(err):
+		return nil, out, fmt.Errorf("%w: ipam-claim-reference: %q: the cluster has no IPAMClaims: install their CRD, or leave the reference out", driver.ErrInvalid, key.Name)
+	case err != nil:
+		return nil, out, fmt.Errorf("%w: read IPAMClaim %s: %w", driver.ErrUnavailable, key, err)
+	}
+	if err := runtime.DefaultUnstructuredConverter.FromUnstructured(o.Object, &out); err != nil {
+		return nil, out, fmt.Errorf("%w: IPAMClaim %s cannot be read: %w", driver.ErrInvalid, key, err)
+	}
+	return o, out, nil
+}
+
+// fromReference makes an IPClaim that is not written yet the claim of an IPAMClaim: it
+// requests the same addresses and is owned by it. Errors: those of readReference, and
+// driver.ErrInvalid for a request that is no address.
+func (r *Claims) fromReference(ctx context.Context, claim *v1alpha1.IPClaim, name string) error {
+	key := types.NamespacedName{Namespace: claim.Namespace, Name: name}
+	o, of, err := r.readReference(ctx, key)
+	if err != nil {
+		return err
+	}
+	for i, text := range of.Spec.IPRequests {
+		p, err := netip.ParsePrefix(text)
+		if err != nil || p.Addr().Is4In6() {
+			return fmt.Errorf("%w: IPAMClaim %s: spec.ipRequests[%d]: %.60q is not an address with a prefix length, as 10.0.0.7/24", driver.ErrInvalid, key, i, text)
+		}
+		claim.Spec.Addresses = append(claim.Spec.Addresses, p.Addr().String())
+	}
+	claim.Spec.HoldTime = &metav1.Duration{} // until the IPAMClaim is deleted
+	claim.OwnerReferences = []metav1.OwnerReference{{APIVersion: ipamClaimVersion, Kind: ipamClaimKind, Name: o.GetName(), UID: o.GetUID()}}
+	return nil
+}
+
+// showReference writes the leases of a claim into the status of the IPAMClaim that owns it,
+// if there is one.
+func (r *Claims) showReference(ctx context.Context, claim *v1alpha1.IPClaim, has []block.Lease) error {
+	i := slices.IndexFunc(claim.OwnerReferences, func(o metav1.OwnerReference) bool { return o.APIVersion == ipamClaimVersion && o.Kind == ipamClaimKind })
+	if i < 0 || len(has) == 0 {
+		return nil
+	}
+	key := types.NamespacedName{Namespace: claim.Namespace, Name: claim.OwnerReferences[i].Name}
+	o, of, err := r.readReference(ctx, key)
+	if errors.Is(err, driver.ErrNotFound) || o != nil && o.GetUID() != claim.OwnerReferences[i].UID {
+		return nil // the claim is about to end
+	}
+	if err != nil {
+		return err
+	}
+	status := ipamClaimStatus{IPs: []string{}, Conditions: slices.Clone(of.Status.Conditions)}
+	shown := map[ipam.Family]bool{}
+	for _, l := range has {
+		if shown[ipam.FamilyOf(l.Addr)] {
+			continue // as in the status of the IPClaim
+		}
+		shown[ipam.FamilyOf(l.Addr)] = true
+		prefix := netip.PrefixFrom(l.Addr, l.Addr.BitLen())
+		if pool, err := r.Pools.Get(r.poolOf(l)); err == nil {
+			prefix = pool.Prefix(l.Addr)
+		}
+		status.IPs = append(status.IPs, prefix.String())
+		status.OwnerPod = cmp.Or(status.OwnerPod, l.Holder.Pod)
+	}
+	meta.SetStatusCondition(&status.Conditions, metav1.Condition{
+		Type: conditionAllocated, Status: metav1.ConditionTrue, Reason: reasonAllocated, ObservedGeneration: o.GetGeneration(),
+		Message: "IPClaim " + claim.Name + " keeps the addresses",
+	})
+	return r.writeReference(ctx, o, of.Status, status)
+}
+
+// Refused reports in the status of an IPAMClaim why it has no addresses. It leaves an
+// IPAMClaim alone that has some: another pod is waiting for it. Errors:
+// driver.ErrUnavailable.
+func (r *Claims) Refused(ctx context.Context, key types.NamespacedName, why error) error {
+	o, of, err := r.readReference(ctx, key)
+	if err != nil || len(of.Status.IPs) > 0 {
+		return nil //nolint:nilerr // there is no IPAMClaim to write to: why is reported on the pod
+	}
+	status := ipamClaimStatus{IPs: []string{}, Conditions: slices.Clone(of.Status.Conditions)}
+	meta.SetStatusCondition(&status.Conditions, metav1.Condition{
+		Type: conditionAllocated, Status: metav1.ConditionFalse, Reason: reasonRefused, ObservedGeneration: o.GetGeneration(),
+		Message: clip(why.Error()),
+	})
+	if err := r.writeReference(ctx, o, of.Status, status); err != nil {
+		return fmt.Errorf("%w: %w", driver.ErrUnavailable, err)
+	}
+	return nil
+}
+
+// clip shortens a message for a condition.
+func clip(text string) string {
+	const longest = 1000
+	if runes := []rune(text); len(runes) > longest {
+		return string(runes[:longest]) + "..."
+	}
+	return text
+}
+
+// writeReference writes the status of an IPAMClaim, unless it is the same.
+func (r *Claims) writeReference(ctx context.Context, o *unstructured.Unstructured, was, now ipamClaimStatus) error {
+	if equality.Semantic.DeepEqual(was, now) {
+		return nil
+	}
+	status, err := runtime.DefaultUnstructuredConverter.ToUnstructured(&now)
+	if err != nil {
+		return fmt.Errorf("encode status of IPAMClaim %s: %w", o.GetName(), err)
+	}
+	after := o.DeepCopy()
+	after.Object["status"] = status
+	if err := r.Client.Status().Patch(ctx, after, client.MergeFrom(o)); client.IgnoreNotFound(err) != nil {
+		return fmt.Errorf("write status of IPAMClaim %s/%s: %w", o.GetNamespace(), o.GetName(), err)
+	}
+	return nil
+}
