@@ -3,9 +3,13 @@ package native
 import (
 	"context"
 	"fmt"
+	"slices"
+	"strconv"
+	"strings"
 	"sync"
 	"time"
 
+	appsv1 "k8s.io/api/apps/v1"
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
 	"k8s.io/apimachinery/pkg/api/meta"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
@@ -14,6 +18,7 @@ import (
 
 	"fairlead.dev/fairlead/api/v1alpha1"
 	"fairlead.dev/fairlead/internal/driver"
+	"fairlead.dev/fairlead/internal/ipam"
 	"fairlead.dev/fairlead/internal/ipam/block"
 	"fairlead.dev/fairlead/internal/pod"
 )
@@ -89,4 +94,48 @@ func (r *Claims) owners(ctx context.Context, namespace string, making Making) ([
 	default:
 		return nil, fmt.Errorf("%w: read VirtualMachine %s/%s: %w", driver.ErrUnavailable, namespace, owner.Name, err)
 	}
+}
+
+// ordinalRemoved reports whether a claim was made for an ordinal that its StatefulSet does
+// not have any more, and keeps an address without a pod: the set was scaled down. It asks the
+// API server, since nothing is freed without evidence.
+func (r *Claims) ordinalRemoved(ctx context.Context, claim *v1alpha1.IPClaim, has []block.Lease) (bool, error) {
+	i := slices.IndexFunc(claim.OwnerReferences, func(o metav1.OwnerReference) bool { return o.APIVersion == "apps/v1" && o.Kind == "StatefulSet" })
+	held := func(l block.Lease) bool { return l.Holder == (ipam.Holder{}) }
+	if i < 0 || claim.Labels[labelManagedBy] != managedBy || !slices.ContainsFunc(has, held) {
+		return false, nil
+	}
+	owner := claim.OwnerReferences[i]
+	ordinal, ok := ordinalOf(claim.Name, owner.Name)
+	if !ok {
+		return false, nil
+	}
+	set := &appsv1.StatefulSet{}
+	err := r.Live.Get(ctx, types.NamespacedName{Namespace: claim.Namespace, Name: owner.Name}, set)
+	switch {
+	case apierrors.IsNotFound(err), err == nil && set.UID != owner.UID:
+		return false, nil // Kubernetes' garbage collection deletes the claim
+	case err != nil:
+		return false, fmt.Errorf("read StatefulSet %s/%s: %w", claim.Namespace, owner.Name, err)
+	}
+	first, replicas := int32(0), int32(1)
+	if set.Spec.Ordinals != nil {
+		first = set.Spec.Ordinals.Start
+	}
+	if set.Spec.Replicas != nil {
+		replicas = *set.Spec.Replicas
+	}
+	return ordinal < int64(first) || ordinal >= int64(first)+int64(replicas), nil
+}
+
+// ordinalOf returns the ordinal of the pod that a claim was made for: 3 for web-3 and
+// web-3.net1 of the set web. ok is false if the name is that of no such pod.
+func ordinalOf(claim, set string) (ordinal int64, ok bool) {
+	rest, ok := strings.CutPrefix(claim, set+"-")
+	if !ok {
+		return 0, false
+	}
+	digits, _, _ := strings.Cut(rest, ".")
+	ordinal, err := strconv.ParseInt(digits, 10, 32)
+	return ordinal, err == nil && ordinal >= 0 && strconv.FormatInt(ordinal, 10) == digits
 }

@@ -10,6 +10,7 @@ import (
 	"time"
 
 	"github.com/google/go-cmp/cmp"
+	appsv1 "k8s.io/api/apps/v1"
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
 	"k8s.io/apimachinery/pkg/api/meta"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
@@ -154,6 +155,66 @@ func TestOwnersOfClaims(t *testing.T) {
 		got, err := (&Claims{Live: tc.api}).owners(t.Context(), "shop", Making{Owner: tc.owner})
 		if diff := cmp.Diff(tc.want, got); diff != "" || !errors.Is(err, tc.err) {
 			t.Errorf("%s: error %v, -want +got:\n%s", tc.name, err, diff)
+		}
+	}
+}
+
+// sets is an API server with the StatefulSet web, or with an error.
+type sets struct {
+	client.Reader
+	err  error
+	spec appsv1.StatefulSetSpec
+}
+
+func (s sets) Get(_ context.Context, key client.ObjectKey, o client.Object, _ ...client.GetOption) error {
+	if s.err != nil {
+		return s.err
+	}
+	set := o.(*appsv1.StatefulSet)
+	set.Name, set.UID, set.Spec = key.Name, "set", s.spec
+	return nil
+}
+
+// A claim that was made for an ordinal ends if the StatefulSet is scaled down and no pod has
+// the address. A pod that only restarts keeps it. The claims that people write stay.
+func TestOrdinalRemoved(t *testing.T) {
+	replicas := func(first, n int32) sets {
+		return sets{spec: appsv1.StatefulSetSpec{Replicas: &n, Ordinals: &appsv1.StatefulSetOrdinals{Start: first}}}
+	}
+	held, taken := []block.Lease{{}}, []block.Lease{{Holder: ipam.Holder{PodUID: "uid"}}}
+	claim := func(name, uid, by string) *v1alpha1.IPClaim {
+		return &v1alpha1.IPClaim{ObjectMeta: metav1.ObjectMeta{
+			Namespace: "shop", Name: name, Labels: map[string]string{labelManagedBy: by},
+			OwnerReferences: []metav1.OwnerReference{{APIVersion: "apps/v1", Kind: "StatefulSet", Name: "web", UID: types.UID(uid)}},
+		}}
+	}
+	cases := []struct {
+		name  string
+		claim *v1alpha1.IPClaim
+		has   []block.Lease
+		api   sets
+		want  bool
+		fails bool
+	}{
+		{name: "it restarts", claim: claim("web-2", "set", managedBy), has: held, api: replicas(0, 3)},
+		{name: "scaled down", claim: claim("web-2", "set", managedBy), has: held, api: replicas(0, 2), want: true},
+		{name: "scaled to none", claim: claim("web-0", "set", managedBy), has: held, api: replicas(0, 0), want: true},
+		{name: "on a further network", claim: claim("web-2.net1.wb-10.0.0.0-24", "set", managedBy), has: held, api: replicas(0, 2), want: true},
+		{name: "the pod has not ended", claim: claim("web-2", "set", managedBy), has: taken, api: replicas(0, 2)},
+		{name: "ordinals from 5", claim: claim("web-5", "set", managedBy), has: held, api: replicas(5, 1)},
+		{name: "below the first", claim: claim("web-2", "set", managedBy), has: held, api: replicas(5, 3), want: true},
+		{name: "no replicas are named", claim: claim("web-0", "set", managedBy), has: held, api: sets{}},
+		{name: "a person's claim", claim: claim("web-2", "set", ""), has: held, api: replicas(0, 0)},
+		{name: "another set of the name", claim: claim("web-2", "former", managedBy), has: held, api: replicas(0, 0)},
+		{name: "no ordinal", claim: claim("web-02", "set", managedBy), has: held, api: replicas(0, 0)},
+		{name: "another's name", claim: claim("db-2", "set", managedBy), has: held, api: replicas(0, 0)},
+		{name: "the set is gone", claim: claim("web-2", "set", managedBy), has: held, api: sets{err: apierrors.NewNotFound(schema.GroupResource{}, "web")}},
+		{name: "no answer", claim: claim("web-2", "set", managedBy), has: held, api: sets{err: errors.New("no answer")}, fails: true},
+	}
+	for _, tc := range cases {
+		got, err := (&Claims{Live: tc.api}).ordinalRemoved(t.Context(), tc.claim, tc.has)
+		if got != tc.want || (err != nil) != tc.fails {
+			t.Errorf("%s: %v, %v, want %v", tc.name, got, err, tc.want)
 		}
 	}
 }

@@ -181,6 +181,11 @@ func (r *Claims) Reconcile(ctx context.Context, req ctrl.Request) (ctrl.Result, 
 	}
 	now := time.Now()
 	s := settle(claim, has, now)
+	if removed, err := r.ordinalRemoved(ctx, claim, has); err != nil {
+		return ctrl.Result{}, err
+	} else if removed {
+		s.endHeld()
+	}
 	for _, l := range s.end {
 		if err := r.Store.Unhold(ctx, l); err != nil {
 			return ctrl.Result{}, fmt.Errorf("end the holding of %s: %w", l.Addr, err)
@@ -290,6 +295,19 @@ func settle(claim *v1alpha1.IPClaim, has []block.Lease, now time.Time) settlemen
 	s.expired = len(s.keep) == 0 && hold > 0 && !ended.IsZero() && !ended.After(now)
 	slices.SortStableFunc(s.keep, func(a, b block.Lease) int { return a.Addr.Compare(b.Addr) })
 	return s
+}
+
+// endHeld ends the holding of all addresses that no pod has.
+func (s *settlement) endHeld() {
+	s.requeue = 0
+	s.keep = slices.DeleteFunc(s.keep, func(l block.Lease) bool {
+		held := l.Holder == (ipam.Holder{})
+		if held {
+			s.end = append(s.end, l)
+		}
+		return held
+	})
+	s.expired = len(s.keep) == 0
 }
 
 // byPreference returns the leases in the order in which settle prefers them: those of

@@ -13,6 +13,7 @@ import (
 	appsv1 "k8s.io/api/apps/v1"
 	corev1 "k8s.io/api/core/v1"
 	eventsv1 "k8s.io/api/events/v1"
+	apierrors "k8s.io/apimachinery/pkg/api/errors"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"sigs.k8s.io/controller-runtime/pkg/client"
 
@@ -169,6 +170,23 @@ func (w *claimTest) statefulSet(t *testing.T) {
 	w.claim(t, "db-0", "name its pod", func(s v1alpha1.IPClaimStatus) bool {
 		return s.Pod == "db-0" && s.Pool == "default" && len(s.Addresses) == 1 && s.Addresses[0] == first["db-0"].Spec.Summary.Addresses
 	})
+	// An ordinal that the set does not have any more keeps nothing.
+	fewer := set.DeepCopy()
+	fewer.Spec.Replicas = new(int32(ordinals - 1))
+	if err := w.c.Client.Patch(t.Context(), fewer, client.MergeFrom(set)); err != nil {
+		t.Fatal(err)
+	}
+	w.c.Eventually(t, "the end of the claim of the removed ordinal", func(ctx context.Context) error {
+		p := &corev1.Pod{ObjectMeta: metav1.ObjectMeta{Namespace: w.c.Namespace, Name: "db-4"}}
+		if err := client.IgnoreNotFound(w.c.Client.Delete(ctx, p, client.GracePeriodSeconds(0))); err != nil {
+			return err
+		}
+		if err := w.c.Client.Get(ctx, client.ObjectKey{Namespace: w.c.Namespace, Name: "db-4"}, &v1alpha1.IPClaim{}); !apierrors.IsNotFound(err) {
+			return fmt.Errorf("claim db-4 is there: %w", err)
+		}
+		return w.noneKept(ctx, "db-4")
+	})
+	w.claim(t, "db-3", "keep its address", func(s v1alpha1.IPClaimStatus) bool { return len(s.Addresses) == 1 })
 	w.delete(t, set)
 	// There is no kubelet that would end the pods of the set.
 	for name := range last {
