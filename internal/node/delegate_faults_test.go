@@ -8,6 +8,7 @@ import (
 	"path/filepath"
 	"slices"
 	"strings"
+	"sync/atomic"
 	"syscall"
 	"testing"
 	"time"
@@ -62,30 +63,41 @@ func TestDelegatedNameIsTaken(t *testing.T) {
 // A daemon that is killed before, during or after the ADD of plugins leaves its record:
 // the next one executes their DEL.
 func TestDelegatedKilled(t *testing.T) {
+	kills := map[string]func(k *killing) *atomic.Bool{
+		"before": func(k *killing) *atomic.Bool { return &k.before },
+		"after":  func(k *killing) *atomic.Bool { return &k.after },
+	}
 	for name, tt := range map[string]struct {
-		kill  func(n *node2)
-		calls []string
+		names      []string
+		interfaces func([]v1alpha1.Interface)
+		add, del   []string
 	}{
-		"before": {func(n *node2) { n.killing.before.Store(true) }, []string{"second DEL", "first DEL"}},
-		"after":  {func(n *node2) { n.killing.after.Store(true) }, []string{"first ADD", "second ADD", "second DEL", "first DEL"}},
+		"delegate": {[]string{"eth0", "net1"}, furtherDelegated, []string{"first ADD", "second ADD"}, []string{"second DEL", "first DEL"}},
+		// The link on the host would lead to the interface, and not to its plugins.
+		"chain": {[]string{"eth0"}, chained, []string{"second ADD", "third ADD"}, []string{"third DEL", "second DEL"}},
 	} {
-		t.Run(name, func(t *testing.T) {
-			executingNode(t, []string{"eth0", "net1"}, furtherDelegated, func(t *testing.T, n *node2) {
-				tt.kill(n)
-				go func() { _, _ = n.handle(n.request(cniproto.VerbAdd)) }()
-				settle()
-				n.killing.before.Store(false)
-				n.killing.after.Store(false)
-				n.restart()
-				n.wantCalls("a restart", tt.calls...)
-				n.wantNothing("a restart")
-				n.plugged()
-				n.wantCalls("ADD again", "first ADD", "second ADD")
-				nodetest.WantCode(t, n.del("c1"), 0)
-				settle()
-				n.wantNothing("DEL")
+		for when, kill := range kills {
+			t.Run(name+" "+when, func(t *testing.T) {
+				executingNode(t, tt.names, tt.interfaces, func(t *testing.T, n *node2) {
+					kill(n.killing).Store(true)
+					go func() { _, _ = n.handle(n.request(cniproto.VerbAdd)) }()
+					settle()
+					kill(n.killing).Store(false)
+					n.restart()
+					want := tt.del
+					if when == "after" {
+						want = slices.Concat(tt.add, tt.del)
+					}
+					n.wantCalls("a restart", want...)
+					n.wantNothing("a restart")
+					n.plugged()
+					n.wantCalls("ADD again", tt.add...)
+					nodetest.WantCode(t, n.del("c1"), 0)
+					settle()
+					n.wantNothing("DEL")
+				})
 			})
-		})
+		}
 	}
 	t.Run("in the next interface", func(t *testing.T) {
 		executingNode(t, []string{"eth0", "net1", "net2"}, func(i []v1alpha1.Interface) {
