@@ -45,24 +45,9 @@ func (s *Sockets) Elsewhere(ctx context.Context) (links []Elsewhere, err error) 
 	if err != nil {
 		return nil, err
 	}
-	err = s.In(func() error {
-		ids, err := Dump(ctx, "listing namespaces", namespaceIDs)
-		if err != nil {
-			return err
-		}
-		for _, id := range ids {
-			in, err := Dump(ctx, "listing the links of a namespace", func() ([]netlink.Link, error) { return linksIn(id) })
-			if errors.Is(err, unix.EINVAL) {
-				continue // the namespace has ended
-			}
-			if err != nil {
-				return err
-			}
-			for _, l := range in {
-				links = append(links, Elsewhere{Link: l, Namespace: id})
-			}
-		}
-		return nil
+	err = s.In(func() (err error) {
+		links, err = linksElsewhere(ctx)
+		return err
 	})
 	if err != nil {
 		return nil, err
@@ -77,6 +62,28 @@ func (s *Sockets) Elsewhere(ctx context.Context) (links []Elsewhere, err error) 
 	for n, l := range links {
 		if a := l.Attrs(); own >= 0 && a.NetNsID == own {
 			links[n].Parent = a.ParentIndex
+		}
+	}
+	return links, nil
+}
+
+// linksElsewhere lists the links of all namespaces that the calling thread's namespace has
+// an ID for, itself included if it has one.
+func linksElsewhere(ctx context.Context) (links []Elsewhere, err error) {
+	ids, err := Dump(ctx, "listing namespaces", namespaceIDs)
+	if err != nil {
+		return nil, err
+	}
+	for _, id := range ids {
+		in, err := Dump(ctx, "listing the links of a namespace", func() ([]netlink.Link, error) { return linksIn(id) })
+		if errors.Is(err, unix.EINVAL) {
+			continue // the namespace has ended
+		}
+		if err != nil {
+			return nil, err
+		}
+		for _, l := range in {
+			links = append(links, Elsewhere{Link: l, Namespace: id})
 		}
 	}
 	return links, nil

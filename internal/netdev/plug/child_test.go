@@ -319,20 +319,14 @@ func TestRandomMAC(t *testing.T) {
 }
 
 // hold starts a process in a namespace, which holds it until the end of the test.
-func hold(t *testing.T, ns *link.Namespace) (end func()) {
+func hold(t *testing.T, ns *link.Namespace) {
 	t.Helper()
 	cmd := exec.Command("sleep", "600")
 	must(t, ns.Do(cmd.Start))
-	ended := false
-	end = func() {
-		if !ended {
-			ended = true
-			_ = cmd.Process.Kill()
-			_ = cmd.Wait()
-		}
-	}
-	t.Cleanup(end)
-	return end
+	t.Cleanup(func() {
+		_ = cmd.Process.Kill()
+		_ = cmd.Wait()
+	})
 }
 
 // endPath removes the path of a namespace, as a runtime does.

@@ -122,13 +122,19 @@ func refusal(dev netlink.Link, onHost []netlink.Link, elsewhere []link.Elsewhere
 			return "it carries the default route of the node"
 		}
 	}
+	return childOf(a.Index, onHost, elsewhere)
+}
+
+// childOf returns the reason why a link of the host is the parent of another, "" if it is
+// of none. The other end of a veth is no child.
+func childOf(index int, onHost []netlink.Link, elsewhere []link.Elsewhere) string {
 	for _, l := range onHost {
-		if c := l.Attrs(); c.ParentIndex == a.Index && c.NetNsID < 0 && l.Type() != "veth" {
+		if c := l.Attrs(); c.ParentIndex == index && c.NetNsID < 0 && l.Type() != "veth" {
 			return "it is the parent of " + c.Name
 		}
 	}
 	for _, l := range elsewhere {
-		if l.Parent == a.Index && l.Type() != "veth" {
+		if l.Parent == index && l.Type() != "veth" {
 			if containerID, name, _, ok := parseAlias(l.Attrs().Alias); ok {
 				return "it is the parent of interface " + name + " of container " + containerID
 			}

@@ -179,6 +179,7 @@ func checkOf(b v1alpha1.Binding) nft.Check {
 		return nft.CheckMAC
 	case v1alpha1.SourceNone:
 		return nft.CheckNone
+	case v1alpha1.SourceFull:
 	}
 	return nft.CheckFull
 }

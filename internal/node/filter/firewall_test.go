@@ -99,8 +99,12 @@ func TestFilterPodChecks(t *testing.T) {
 	of("fllost", v1alpha1.Binding{})
 	of("", v1alpha1.Binding{Macvlan: &v1alpha1.MacvlanBinding{}})
 	want := []nft.Link{
-		{Name: "fl", MAC: mac}, {Name: "flFull", MAC: mac}, {Name: "flMAC", MAC: mac, Check: nft.CheckMAC}, {Name: "flNone", MAC: mac, Check: nft.CheckNone},
-		{Name: "flLater", MAC: mac}, {Name: "fllost", Check: nft.CheckLost},
+		{Name: "fl", MAC: mac},
+		{Name: "flFull", MAC: mac},
+		{Name: "flMAC", MAC: mac, Check: nft.CheckMAC},
+		{Name: "flNone", MAC: mac, Check: nft.CheckNone},
+		{Name: "flLater", MAC: mac},
+		{Name: "fllost", Check: nft.CheckLost},
 	}
 	if diff := cmp.Diff(want, filterPod("c1", add).Links); diff != "" {
 		t.Errorf("(-want +got):\n%s", diff)
