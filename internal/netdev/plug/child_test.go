@@ -318,6 +318,23 @@ func TestRandomMAC(t *testing.T) {
 	}
 }
 
+// Interfaces with a link on the host can all be found there. A device is found only after
+// it came back.
+func TestFinds(t *testing.T) {
+	kinds := plug.New(nettest.NewNode(t))
+	for name, b := range map[string]v1alpha1.Binding{
+		"macvlan": macvlan("bridge"), "ipvlan": ipvlan("l2"), "vlan": vlan(5), "addressOnly": {AddressOnly: &v1alpha1.AddressOnlyBinding{}},
+		"hostDevice": {HostDevice: &v1alpha1.HostDeviceBinding{Name: "eth5"}}, "nothing": {},
+	} {
+		if kinds.Finds(b) {
+			t.Errorf("%s: every interface is said to be found", name)
+		}
+	}
+	if !kinds.Finds(v1alpha1.Binding{Bridge: &v1alpha1.BridgeBinding{Name: "br1"}}) {
+		t.Error("bridge: not every interface is said to be found")
+	}
+}
+
 // hold starts a process in a namespace, which holds it until the end of the test.
 func hold(t *testing.T, ns *link.Namespace) {
 	t.Helper()

@@ -111,7 +111,7 @@ func (l *deviceLab) kill(after string, do func(d *hostDevice)) (reached bool) {
 }
 
 // A daemon is killed after each change: the next one gives the device back, or plugs it
-// again.
+// again (multus#1342).
 func TestDeviceSurvivesCrash(t *testing.T) {
 	for _, after := range []string{deviceMarked, deviceMoved, deviceReturned, deviceNamed, deviceUnmarked} {
 		for _, then := range []string{"DEL", "ADD", "ADD of another", "without a record"} {

@@ -41,7 +41,7 @@ func TestBindings(t *testing.T) {
 		{name: "many pods for a moment", steps: many(10), after: BrokenFor - time.Second},
 		{name: "one that was plugged", steps: append(many(10), step{"ok", nil}), after: time.Hour},
 		{name: "it began again", steps: append(append(many(10), step{"ok", nil}), many(2)...), after: time.Hour},
-		{name: "the pods' own mistakes", steps: []step{{"1", link.ErrExists}, {"2", link.ErrInvalid}, {"3", link.ErrNotNamespace}, {"4", fault.ErrInvalid}}, after: time.Hour},
+		{name: "the pods' own mistakes", steps: []step{{"1", link.ErrExists}, {"2", link.ErrInvalid}, {"3", link.ErrNotNamespace}, {"4", fault.ErrInvalid}, {"5", link.ErrNoParent}}, after: time.Hour},
 		{name: "plugins that fail", steps: []step{{"1", fault.ErrPlugin}, {"2", fault.ErrPlugin}, {"3", fault.ErrPlugin}}, after: time.Hour},
 	}
 	for _, tc := range cases {
