@@ -93,10 +93,7 @@ func (d *hostDevice) onHost(b *v1alpha1.HostDeviceBinding, all []netlink.Link) (
 // in the host's namespace are listed there. Errors: link.ErrInvalid if the device is at a
 // program in user space.
 func (d *hostDevice) linksOf(b *v1alpha1.HostDeviceBinding) (names []string, err error) {
-	dir := filepath.Join(d.sys, "bus/pci/devices", b.PCIAddress)
-	if b.KernelPath != "" {
-		dir = filepath.Join(d.sys, strings.TrimPrefix(b.KernelPath, "/sys"))
-	}
+	dir := d.dirOf(b)
 	for _, of := range []string{"net/*", "virtio*/net/*"} {
 		links, err := filepath.Glob(filepath.Join(dir, of))
 		if err != nil {
@@ -113,9 +110,25 @@ func (d *hostDevice) linksOf(b *v1alpha1.HostDeviceBinding) (names []string, err
 	return names, nil
 }
 
+// dirOf returns the directory of a device that is named by its place on a bus.
+func (d *hostDevice) dirOf(b *v1alpha1.HostDeviceBinding) string {
+	if b.KernelPath != "" {
+		return filepath.Join(d.sys, strings.TrimPrefix(b.KernelPath, "/sys"))
+	}
+	return filepath.Join(d.sys, "bus/pci/devices", b.PCIAddress)
+}
+
 // held returns the error about a device that is not on the host: link.ErrExists with the
 // container that has it, otherwise link.ErrNoParent.
-func held(b *v1alpha1.HostDeviceBinding, elsewhere []link.Elsewhere) error {
+func (d *hostDevice) held(b *v1alpha1.HostDeviceBinding, elsewhere []link.Elsewhere) error {
+	at := []string{filepath.Base(d.dirOf(b))} // the names of the device on its buses
+	virtio, err := filepath.Glob(filepath.Join(d.dirOf(b), "virtio*"))
+	if err != nil {
+		return err
+	}
+	for _, dir := range virtio {
+		at = append(at, filepath.Base(dir))
+	}
 	for _, l := range elsewhere {
 		a := l.Attrs()
 		m, marked := parseMark(a.Alias)
@@ -126,7 +139,7 @@ func held(b *v1alpha1.HostDeviceBinding, elsewhere []link.Elsewhere) error {
 		case b.MAC != "":
 			is = a.PermHWAddr.String() == b.MAC || marked && m.former.MAC == b.MAC
 		default:
-			is = a.ParentDev != "" && (a.ParentDev == b.PCIAddress || a.ParentDev == path.Base(b.KernelPath))
+			is = a.ParentDev != "" && slices.Contains(at, a.ParentDev)
 		}
 		switch {
 		case is && marked:

@@ -163,7 +163,7 @@ func (d *hostDevice) take(ctx context.Context, i Interface) (netlink.Link, error
 		return nil, err
 	}
 	if dev == nil {
-		return nil, errors.Join(held(b, elsewhere), returning)
+		return nil, errors.Join(d.held(b, elsewhere), returning)
 	}
 	routes, err := link.Dump(ctx, "listing routes", func() ([]netlink.Route, error) { return h.RouteList(nil, netlink.FAMILY_ALL) })
 	if err != nil {

@@ -307,6 +307,35 @@ func TestDeviceByItsBinding(t *testing.T) {
 	l.wantBefore("all")
 }
 
+// The error about a device in another namespace names the container that has it.
+func TestDeviceIsHeld(t *testing.T) {
+	d := newHostDevice(nil)
+	d.sys = t.TempDir()
+	must(t, os.MkdirAll(filepath.Join(d.sys, "bus/pci/devices/0000:3b:00.2/virtio7"), 0o755))
+	of := func(a netlink.LinkAttrs) link.Elsewhere { return link.Elsewhere{Link: &netlink.Device{LinkAttrs: a}} }
+	elsewhere := []link.Elsewhere{
+		of(netlink.LinkAttrs{Name: "lo"}),
+		of(netlink.LinkAttrs{Name: "net1", Alias: "fairlead c1 net1 - eth5 1500 02:00:00:00:00:05 up", ParentDev: "0000:3b:00.1"}),
+		of(netlink.LinkAttrs{Name: "net2", Alias: "fairlead c2 net2 - eth6 1500 - up", ParentDev: "virtio7"}),
+		of(netlink.LinkAttrs{Name: "wan", PermHWAddr: net.HardwareAddr{2, 0, 0, 0, 0, 7}}),
+	}
+	for says, b := range map[string]v1alpha1.HostDeviceBinding{
+		"device eth5 is interface net1 of container c1":                              {Name: "eth5"},
+		"device with MAC 02:00:00:00:00:05 is interface net1 of container c1":        {MAC: "02:00:00:00:00:05"},
+		"device at PCI address 0000:3b:00.1 is interface net1 of container c1":       {PCIAddress: "0000:3b:00.1"},
+		"device at PCI address 0000:3b:00.2 is interface net2 of container c2":       {PCIAddress: "0000:3b:00.2"},
+		"device at /sys/devices/pci0/0000:3b:00.1 is interface net1 of container c1": {KernelPath: "/sys/devices/pci0/0000:3b:00.1"},
+		"device with MAC 02:00:00:00:00:07 is in another namespace, as wan":          {MAC: "02:00:00:00:00:07"},
+	} {
+		if err := d.held(&b, elsewhere); !errors.Is(err, link.ErrExists) || !strings.Contains(err.Error(), says) {
+			t.Errorf("%v, want ErrExists with %q", err, says)
+		}
+	}
+	if err := d.held(&v1alpha1.HostDeviceBinding{Name: "eth9"}, elsewhere); !errors.Is(err, link.ErrNoParent) {
+		t.Errorf("a device that is nowhere: %v", err)
+	}
+}
+
 // The host keeps the devices that it needs itself.
 func TestDeviceThatTheHostNeeds(t *testing.T) {
 	address := func(h *netlink.Handle, dev netlink.Link) error {
