@@ -68,18 +68,23 @@ func podElements(p Pod) elements {
 func linkElements(l Link, out elements) {
 	name := strconv.Quote(l.Name)
 	station := name + " . " + l.MAC.String()
-	switch {
-	case l.Check == CheckLost:
+	switch l.Check {
+	case CheckLost:
 		out[place{familyBridge, "unchecked", name}] = ""
 		return
-	case l.Check == CheckNone:
+	case CheckNone:
 		out[place{familyBridge, "trusted", name}] = ""
 		return
-	case l.Check == CheckMAC:
+	case CheckMAC:
 		out[place{familyBridge, "macs", station}] = ""
 		return
-	case len(l.Addresses) == 0:
-		return // every packet is dropped
+	case CheckFull:
+	}
+	if l.Tagged {
+		out[place{familyBridge, "trunks", station}] = ""
+	}
+	if len(l.Addresses) == 0 {
+		return // every packet without a tag is dropped
 	}
 	out[place{familyBridge, "stations", station}] = ""
 	for _, a := range append([]netip.Addr{linkLocal(l.MAC)}, l.Addresses...) {

@@ -63,6 +63,7 @@ func TestPodElements(t *testing.T) {
 			{Name: "flmac", MAC: station, Addresses: addrs("10.9.0.5"), Check: CheckMAC},
 			{Name: "flnone", MAC: station, Check: CheckNone},
 			{Name: "flsilent", MAC: station},
+			{Name: "fltrunk", MAC: station, Tagged: true},
 		},
 		Addresses: addrs("10.244.0.5", "fd00::5"),
 		Ports: []Port{
@@ -81,6 +82,7 @@ func TestPodElements(t *testing.T) {
 		{"bridge", "targets", link + " . 0xfd000000000000000000000000000005"}: "",
 		{"bridge", "targets", link + " . 0xfe8000000000000008580afffef40005"}: "",
 		{"bridge", "macs", `"flmac" . 0a:58:0a:f4:00:05`}:                     "",
+		{"bridge", "trunks", `"fltrunk" . 0a:58:0a:f4:00:05`}:                 "",
 		{"bridge", "trusted", `"flnone"`}:                                     "",
 		{"bridge", "unchecked", `"fllost"`}:                                   "",
 		{"inet", "self4", "10.244.0.5 . 10.244.0.5"}:                          "",

@@ -68,6 +68,9 @@ type Link struct {
 	Addresses []netip.Addr
 	// Check is the extent of the check.
 	Check Check
+	// Tagged allows, beside what CheckFull allows, frames with a VLAN tag from MAC. Their
+	// other addresses are those of other networks.
+	Tagged bool
 }
 
 // Check is the extent of the check of the packets on a link.

@@ -210,7 +210,10 @@ func TestSourceChecks(t *testing.T) {
 // fully checked sends nothing.
 func TestExtentOfSourceChecks(t *testing.T) {
 	l := newLab(t)
-	a, b, free, silent := l.pod(5), l.pod(6), l.pod(7), l.pod(8)
+	a, b, free, silent, trunk := l.pod(5), l.pod(6), l.pod(7), l.pod(8), l.pod(9)
+	tagged := trunk.link
+	tagged.Tagged = true
+	l.keeper.SetPod(trunk.id, nft.Pod{Links: []nft.Link{tagged}})
 	l.keeper.SetPod(a.id, nft.Pod{Links: []nft.Link{{Name: a.link.Name, MAC: a.link.MAC, Check: nft.CheckMAC}}})
 	l.keeper.SetPod(free.id, nft.Pod{Links: []nft.Link{{Name: free.link.Name, Check: nft.CheckNone}}})
 	l.keeper.SetPod(silent.id, nft.Pod{Links: []nft.Link{{Name: silent.link.Name, MAC: silent.link.MAC}}})
@@ -236,6 +239,11 @@ func TestExtentOfSourceChecks(t *testing.T) {
 		{"MAC: another's MAC", a, ether(other, ip4, ipv4(a.v4())), false},
 		{"MAC: another's MAC in IPv6", a, ether(other, ip6, ipv6(a.v6(), 128, gateway6)), false},
 		{"MAC: another's MAC in ARP", a, ether(other, arpKind, arp(other, a.v4())), false},
+		{"trunk: VLAN tag", trunk, ether(tagged.MAC, unix.ETH_P_8021Q, append([]byte{0, 5, 8, 0}, ipv4(b.v4())...)), true},
+		{"trunk: VLAN tag, another's MAC", trunk, ether(other, unix.ETH_P_8021Q, append([]byte{0, 5, 8, 0}, ipv4(b.v4())...)), false},
+		{"trunk: its own IPv4", trunk, ether(tagged.MAC, ip4, ipv4(trunk.v4())), true},
+		{"trunk: another's IPv4", trunk, ether(tagged.MAC, ip4, ipv4(b.v4())), false},
+		{"trunk: another's ARP", trunk, ether(tagged.MAC, arpKind, arp(tagged.MAC, b.v4())), false},
 		{"None: another's MAC", free, ether(other, ip4, ipv4(b.v4())), true},
 		{"None: router advertisement", free, ether(other, ip6, ipv6(gateway6, router, gateway6)), true},
 		{"Full without addresses: IPv4", silent, ether(silent.link.MAC, ip4, ipv4(silent.v4())), false},
@@ -248,8 +256,11 @@ func TestExtentOfSourceChecks(t *testing.T) {
 		allowed := ether(mac, arpKind, append(arp(mac, a.v4()), append(number, 1)...))
 		from := packetSocket(t, c.pod.Namespace)
 		witness := from // in the order of its frames
-		if c.pod == silent {
+		switch c.pod {
+		case silent:
 			witness = allowedFrom
+		case trunk:
+			allowed = ether(tagged.MAC, arpKind, append(arp(tagged.MAC, trunk.v4()), append(number, 1)...))
 		}
 		if got := passesFrom(t, from, witness, to, append(c.frame, append(number, 0)...), allowed); got != c.want {
 			t.Errorf("%s: passes: %v, want %v", c.name, got, c.want)

@@ -50,9 +50,6 @@ func checkBridge(b *v1alpha1.BridgeBinding) error {
 		check("trunk VLAN", r.Min, 1)
 		check("trunk VLAN", r.Max, r.Min)
 	}
-	if len(b.Trunk) > 0 && (b.SourceCheck == "" || b.SourceCheck == v1alpha1.SourceFull) {
-		errs = append(errs, invalid("sourceCheck of bridge "+b.Name, errors.New("must be MAC or None with a trunk: the sources inside of tagged frames cannot be checked")))
-	}
 	return errors.Join(errs...)
 }
 

@@ -148,7 +148,7 @@ func filterPod(containerID string, add *ledger.Add) nft.Pod {
 			p.Links = append(p.Links, nft.Link{Name: i.Made.HostLink, Check: nft.CheckLost})
 			continue
 		}
-		link := nft.Link{Name: i.Made.HostLink, MAC: parsed.MAC, Check: checkOf(i.Binding)}
+		link := nft.Link{Name: i.Made.HostLink, MAC: parsed.MAC, Check: checkOf(i.Binding), Tagged: i.Binding.Bridge != nil && len(i.Binding.Bridge.Trunk) > 0}
 		for _, a := range parsed.Addresses {
 			link.Addresses = append(link.Addresses, a.Addr())
 		}

@@ -96,6 +96,7 @@ func TestFilterPodChecks(t *testing.T) {
 	for _, c := range []v1alpha1.SourceCheck{"", v1alpha1.SourceFull, v1alpha1.SourceMAC, v1alpha1.SourceNone, "Later"} {
 		of("fl"+string(c), v1alpha1.Binding{Bridge: &v1alpha1.BridgeBinding{Name: "br1", SourceCheck: c}})
 	}
+	of("fltrunk", v1alpha1.Binding{Bridge: &v1alpha1.BridgeBinding{Name: "br1", Trunk: []v1alpha1.VLANRange{{Min: 5, Max: 5}}}})
 	of("fllost", v1alpha1.Binding{})
 	of("", v1alpha1.Binding{Macvlan: &v1alpha1.MacvlanBinding{}})
 	want := []nft.Link{
@@ -104,6 +105,7 @@ func TestFilterPodChecks(t *testing.T) {
 		{Name: "flMAC", MAC: mac, Check: nft.CheckMAC},
 		{Name: "flNone", MAC: mac, Check: nft.CheckNone},
 		{Name: "flLater", MAC: mac},
+		{Name: "fltrunk", MAC: mac, Tagged: true},
 		{Name: "fllost", Check: nft.CheckLost},
 	}
 	if diff := cmp.Diff(want, filterPod("c1", add).Links); diff != "" {
