@@ -46,6 +46,10 @@ var kinds = []kind{
 	{"ipclaims", ours + "namespaces/default/ipclaims", "none"},
 	{"ipclaims/status", ours + "namespaces/default/ipclaims", "none/status"},
 	{"virtualmachines", "/apis/kubevirt.io/v1/namespaces/default/virtualmachines", "none"},
+	{"virtualmachineinstances", "/apis/kubevirt.io/v1/namespaces/default/virtualmachineinstances", "none"},
+	{"statefulsets", "/apis/apps/v1/namespaces/default/statefulsets", "none"},
+	{"ipamclaims", "/apis/k8s.cni.cncf.io/v1alpha1/namespaces/default/ipamclaims", "none"},
+	{"ipamclaims/status", "/apis/k8s.cni.cncf.io/v1alpha1/namespaces/default/ipamclaims", "none/status"},
 	{"pods", core + "namespaces/default/pods", "none"},
 	{"pods/status", core + "namespaces/default/pods", "none/status"},
 	{"pods/finalizers", core + "namespaces/default/pods", "none/finalizers"},
@@ -183,6 +187,7 @@ func testControllerRights(t *testing.T, c *cluster.Cluster) {
 	a := newAccount(t, c.Account(cluster.ControllerAccount, ""))
 	testRights(t, a, map[string]string{
 		"pods":                         "get list watch",
+		"pods/status":                  "patch",
 		"nodes":                        "get list watch",
 		"namespaces":                   "get list watch",
 		"podattachments":               "get list watch create patch delete",
@@ -197,6 +202,10 @@ func testControllerRights(t *testing.T, c *cluster.Cluster) {
 		"ipclaims":                     "get list watch create delete",
 		"ipclaims/status":              "patch",
 		"virtualmachines":              "get",
+		"virtualmachineinstances":      "get",
+		"statefulsets":                 "get",
+		"ipamclaims":                   "get",
+		"ipamclaims/status":            "patch",
 		"events":                       "create patch",
 		"leases of ours":               "create get update",
 		"other leases of ours":         "create", // RBAC cannot restrict the name of a created object

@@ -41,7 +41,7 @@ func (n *Networks) attached(s pod.Selection) (pod.Interface, error) {
 	}
 	w := pod.Interface{
 		Name: s.Interface, Network: s.Network(), Driver: cmp.Or(known.driver, fixed.Name), Addresses: s.Addresses, MAC: s.MAC, Pools: known.Pools,
-		MTU: known.MTU, Routes: known.Routes, Binding: known.Binding, OwnGateways: true,
+		ClaimReference: s.ClaimReference, MTU: known.MTU, Routes: known.Routes, Binding: known.Binding, OwnGateways: true,
 	}
 	switch {
 	case known.Delegated():
@@ -75,8 +75,8 @@ func (n *Networks) attachable(s pod.Selection, known *network) error {
 		return errors.New("spec.config: empty: its configuration would be a file on the nodes, which Fairlead does not read: write the configuration into spec.config")
 	case known.Whereabouts != nil && len(known.Whereabouts.Addresses) > 0:
 		return fmt.Errorf("ipam.addresses: %v: is not served where Fairlead attaches the pods: remove it, or use ipam.type static for a network whose interfaces have the same address", known.Whereabouts.Addresses[0].Prefix)
-	case s.ClaimReference != "":
-		return fmt.Errorf("ipam-claim-reference: %q: is not served yet: leave it out; a network whose IPPool is sticky keeps the addresses of virtual machines and StatefulSets", s.ClaimReference)
+	case s.ClaimReference != "" && !known.Served():
+		return fmt.Errorf("ipam-claim-reference: %q: the network's addresses are not Fairlead's (ipam.type %q): leave it out, or use fairlead-ipam", s.ClaimReference, known.IPAM)
 	}
 	declared := known.Capabilities()
 	for _, wish := range s.Wishes() {

@@ -65,6 +65,15 @@ func TestAttached(t *testing.T) {
 			},
 		},
 		{
+			name:   "with a claim",
+			config: `{"cniVersion":"1.0.0","name":"lan","type":"macvlan","master":"bond0.7","ipam":{"type":"fairlead-ipam"}}`,
+			asks:   `[{"name":"lan","ipam-claim-reference":"vm.lan"}]`,
+			want: pod.Interface{
+				Name: "net1", Network: "blue/lan", Driver: "native", ClaimReference: "vm.lan", OwnGateways: true,
+				Binding: &v1alpha1.Binding{Macvlan: &v1alpha1.MacvlanBinding{Parent: "bond0.7", Mode: "bridge"}},
+			},
+		},
+		{
 			name:   "with the pod's default route",
 			config: `{"cniVersion":"1.0.0","name":"lan","type":"macvlan","master":"bond0.7","ipam":{"type":"fairlead-ipam"}}`,
 			asks:   `[{"name":"lan","default-route":["10.9.0.1"]}]`,
@@ -133,7 +142,7 @@ func TestNotAttached(t *testing.T) {
 			"an address for all interfaces", "blue", `{"cniVersion":"1.0.0","type":"macvlan","master":"bond0.7","ipam":{"type":"whereabouts","range":"10.9.0.0/24","addresses":[{"address":"10.9.0.5/24"}]}}`, "lan",
 			"ipam.addresses: 10.9.0.5/24",
 		},
-		{"a claim", "blue", lan, `[{"name":"lan","ipam-claim-reference":"vm"}]`, "ipam-claim-reference"},
+		{"a claim without addresses", "blue", `{"cniVersion":"1.0.0","type":"host-device","device":"ens1"}`, `[{"name":"lan","ipam-claim-reference":"vm"}]`, "ipam-claim-reference"},
 		{"a parent that is not open", "red", lan, "lan", `namespace red may not use parent "bond0.7"`},
 		{"another parent", "blue", strings.ReplaceAll(lan, "bond0.7", "bond1"), "lan", `may not use parent "bond1"`},
 		{"a bridge", "blue", `{"cniVersion":"1.0.0","type":"bridge","bridge":"fairlead0"}`, "lan", `may not use bridge "fairlead0"`},
