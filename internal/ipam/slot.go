@@ -25,12 +25,12 @@ const (
 	// and the address is not handed out until a person has corrected the record.
 	Damaged State = '?'
 
-	// shared is the letter of a taken slot with two holders. Versions that do not know it
-	// treat the record as damaged, so they never hand the address out.
-	shared State = 'M'
-
 	unused State = 0
 )
+
+// sharedLetter is the letter of a taken slot with two holders. Versions that do not know it
+// treat the record as damaged, so they never hand the address out.
+const sharedLetter byte = 'M'
 
 // Slot is the record of one address of a block.
 type Slot struct {
@@ -218,7 +218,7 @@ func claimByte(c byte) bool { return c > ' ' && c <= '~' }
 func (s *slot) encode(ordinal int) string {
 	b := make([]byte, 0, 128)
 	b = strconv.AppendInt(b, int64(ordinal), 10)
-	b = append(b, ' ', byte(s.letter()), ' ')
+	b = append(b, ' ', s.letter(), ' ')
 	b = strconv.AppendUint(b, s.gen, 10)
 	b = append(b, ' ')
 	b = strconv.AppendInt(b, s.at, 10)
@@ -256,11 +256,11 @@ func (s *slot) encode(ordinal int) string {
 }
 
 // letter returns the letter of the slot's record.
-func (s *slot) letter() State {
+func (s *slot) letter() byte {
 	if s.second != (Holder{}) {
-		return shared
+		return sharedLetter
 	}
-	return s.state
+	return byte(s.state)
 }
 
 // decodeSlot reads a slot that encode has written. It refuses any string that encode
@@ -332,7 +332,7 @@ func (s State) words(all int) int {
 		return 8
 	case s == Held && more == 5%pastFields:
 		return 5
-	case s == shared && more == sharedWords%pastFields && all >= sharedWords:
+	case byte(s) == sharedLetter && more == sharedWords%pastFields && all >= sharedWords:
 		return sharedWords
 	}
 	return 0
