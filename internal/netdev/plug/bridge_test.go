@@ -403,3 +403,44 @@ func TestGatewaysCanBeUsed(t *testing.T) {
 		t.Errorf("%d routes of the main table, want %q: %v", n, main, seen["eth0"].Routes)
 	}
 }
+
+// Two interfaces of a pod on the routed network have the same gateway, each with a route of
+// its own to it, if one is needed.
+func TestTwoInterfacesWithOneGateway(t *testing.T) {
+	nettest.NeedIPv6(t)
+	k, pod := newPlugHost(t), nettest.NewNamespace(t)
+	first := plugFor("10.244.1.5/32", "fd00:1::5/128")
+	second := Interface{
+		ContainerID: "c1", Name: "net1", Binding: onBridge(nettest.DefaultBridge), MTU: 1400,
+		Addresses: []netip.Prefix{nettest.Prefix("10.1.0.5/32"), nettest.Prefix("fd00:2::5/128")},
+	}
+	for _, g := range first.Gateways {
+		network := nettest.Prefix("10.1.0.0/16")
+		if g.Is6() {
+			network = nettest.Prefix("fd00:2::/64")
+		}
+		second.Routes = append(second.Routes, Route{Destination: network, Gateway: g})
+	}
+	for _, p := range []Interface{first, second} {
+		if err := k.Make(t.Context(), pod, p); err != nil {
+			t.Fatalf("%s: %v", p.Name, err)
+		}
+	}
+	seen, err := Inspect(t.Context(), pod)
+	if err != nil {
+		t.Fatal(err)
+	}
+	for _, g := range first.Gateways {
+		var way []Route
+		if g.Is4() { // fe80::1 is in the subnet of an address
+			way = []Route{{Destination: netip.PrefixFrom(g, g.BitLen())}}
+		}
+		for name, want := range map[string][]Route{"eth0": {{Destination: defaultRoute(g), Gateway: g}}, "net1": second.Routes} {
+			for _, r := range append(way, want...) {
+				if !slices.Contains(seen[name].Routes, r) {
+					t.Errorf("%s lacks the route %v: %v", name, r, seen[name].Routes)
+				}
+			}
+		}
+	}
+}

@@ -76,16 +76,17 @@ func familySteps(p Interface, index int, of func(netip.Addr) bool) []link.Step {
 	}
 	ways := p.ways(of)
 	for _, g := range ways {
-		steps = append(steps, podRoute(index, Route{Destination: netip.PrefixFrom(g, g.BitLen())}, true))
+		// Each interface on a routed network has such a route to the same gateway.
+		steps = append(steps, podRoute(index, Route{Destination: netip.PrefixFrom(g, g.BitLen())}, unix.NLM_F_APPEND, true))
 	}
 	for _, r := range p.Routes {
 		if of(r.Destination.Addr()) {
-			steps = append(steps, podRoute(index, r, !r.Gateway.IsValid() || p.onLink(r.Gateway) || slices.Contains(ways, r.Gateway)))
+			steps = append(steps, podRoute(index, r, unix.NLM_F_EXCL, !r.Gateway.IsValid() || p.onLink(r.Gateway) || slices.Contains(ways, r.Gateway)))
 		}
 	}
 	for _, g := range p.Gateways {
 		if of(g) {
-			steps = append(steps, podRoute(index, Route{Destination: defaultRoute(g), Gateway: g}, p.onLink(g) || slices.Contains(ways, g)))
+			steps = append(steps, podRoute(index, Route{Destination: defaultRoute(g), Gateway: g}, unix.NLM_F_EXCL, p.onLink(g) || slices.Contains(ways, g)))
 		}
 	}
 	return steps
@@ -117,9 +118,11 @@ func defaultRoute(gateway netip.Addr) netip.Prefix {
 	return netip.PrefixFrom(netip.IPv6Unspecified(), 0)
 }
 
-// podRoute returns the step that adds a route inside a sandbox.
-func podRoute(index int, r Route, onLink bool) link.Step {
-	req := nl.NewNetlinkRequest(unix.RTM_NEWROUTE, unix.NLM_F_CREATE|unix.NLM_F_EXCL)
+// podRoute returns the step that adds a route inside a sandbox. unless is NLM_F_EXCL, if
+// the step fails where a route to the destination exists, or NLM_F_APPEND, if it fails
+// only where that route is over the same interface.
+func podRoute(index int, r Route, unless int, onLink bool) link.Step {
+	req := nl.NewNetlinkRequest(unix.RTM_NEWROUTE, unix.NLM_F_CREATE|unless)
 	msg := nl.NewRtMsg()
 	msg.Family, msg.Dst_len = uint8(link.Family(r.Destination.Addr())), uint8(r.Destination.Bits())
 	msg.Protocol = link.RouteProtocol
