@@ -103,6 +103,11 @@ func check(example string) error {
 		if err := yaml.UnmarshalStrict([]byte(example), &p); err != nil {
 			return err
 		}
+		for _, read := range []func(*corev1.Pod) ([]string, error){pod.Pools, pod.AdditionalPools} {
+			if _, err := read(&p); err != nil {
+				return err
+			}
+		}
 		_, err := pod.Networks(&p)
 		return err
 	case nad.Kind.Kind:

@@ -20,6 +20,10 @@ const (
 	// order and separated by commas: "web,overflow". They replace the pools that the
 	// network names.
 	AnnotationPools = "fairlead.dev/pools"
+	// AnnotationAdditionalPools names IPPools, at most 16, separated by commas or as a JSON
+	// list. The pod gets one further interface on the default network for each, with an
+	// address of that pool.
+	AnnotationAdditionalPools = "fairlead.dev/additional-pools"
 	// AnnotationDriver names, on a NetworkAttachmentDefinition, the driver that pods have
 	// their interfaces on that network from. Without it the ipam.type names it.
 	AnnotationDriver = "fairlead.dev/driver"

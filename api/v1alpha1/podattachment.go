@@ -154,7 +154,8 @@ type Interface struct {
 	// +kubebuilder:validation:MaxLength=15
 	Name string `json:"name"`
 
-	// Network is "default", or namespace/name of a NetworkAttachmentDefinition.
+	// Network is "default", or namespace/name of a NetworkAttachmentDefinition. A further
+	// interface on "default" is on the additional pool that Pool names.
 	// +kubebuilder:validation:MinLength=1
 	// +kubebuilder:validation:MaxLength=317
 	Network string `json:"network"`

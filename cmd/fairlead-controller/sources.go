@@ -18,6 +18,7 @@ import (
 	"fairlead.dev/fairlead/internal/pod"
 	"fairlead.dev/fairlead/internal/run"
 	"fairlead.dev/fairlead/internal/source/npwg"
+	"fairlead.dev/fairlead/internal/source/subnets"
 )
 
 // further has the sources of interfaces beside the default one.
@@ -42,7 +43,10 @@ func newFurther(ctx context.Context, h *host, table driver.Table) (further, erro
 		return f, err
 	}
 	for _, name := range cfg.MultiVIFSources {
-		if name == config.SourceNPWG {
+		switch name {
+		case config.SourceSubnets:
+			f.sources = append(f.sources, subnets.Source)
+		case config.SourceNPWG:
 			f.networks = npwg.New(npwg.Config{
 				Attaches: func(p *corev1.Pod) bool { return attachedBy(ctx, h, p) == config.AttachedByFairlead }, Attaching: cfg.Networks.AttachedBy == config.AttachedByFairlead,
 				Open: open, Isolated: cfg.Networks.Isolated, Shared: cfg.Networks.SharedNamespaces,

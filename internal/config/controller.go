@@ -25,7 +25,9 @@ type Controller struct {
 	// DefaultNetwork gives every pod its default interface.
 	DefaultNetwork DefaultNetwork `json:"defaultNetwork"`
 	// MultiVIFSources are the sources of further interfaces, in order: "npwg" reads the
-	// pod annotation k8s.v1.cni.cncf.io/networks. Empty means no source.
+	// pod annotation k8s.v1.cni.cncf.io/networks, "additional-subnets" reads
+	// fairlead.dev/additional-pools and openstack.org/kuryr-additional-subnets. Empty means
+	// no source.
 	MultiVIFSources []string `json:"multiVIFSources,omitempty"`
 	// Networks configures the networks of NetworkAttachmentDefinitions, for the source
 	// "npwg".
@@ -143,9 +145,13 @@ const (
 	BindingBridge      = "bridge"
 	BindingAddressOnly = "addressOnly"
 	SourceNPWG         = "npwg"
+	SourceSubnets      = "additional-subnets"
 	AttachedByMultus   = "Multus"
 	AttachedByFairlead = "Fairlead"
 )
+
+// sources are the valid elements of MultiVIFSources.
+var sources = []string{SourceNPWG, SourceSubnets}
 
 // DefaultController returns the defaults.
 func DefaultController() Controller {
@@ -195,9 +201,11 @@ func (c *Controller) Validate(drivers []string) error {
 	v.check(linkName.MatchString(c.DefaultNetwork.Bridge), "defaultNetwork.bridge", c.DefaultNetwork.Bridge, "must be an interface name of 1 to 15 characters")
 	for i, name := range c.MultiVIFSources {
 		field := fmt.Sprintf("multiVIFSources[%d]", i)
-		v.check(name == SourceNPWG, field, name, `must be "npwg"`)
+		v.check(slices.Contains(sources, name), field, name, `must be "`+strings.Join(sources, `" or "`)+`"`)
 		v.check(!slices.Contains(c.MultiVIFSources[:i], name), field, name, "must be named once")
 	}
+	v.check(!slices.Contains(c.MultiVIFSources, SourceSubnets) || c.DefaultNetwork.Driver != DriverNone && c.DefaultNetwork.Binding == BindingBridge,
+		"multiVIFSources", c.MultiVIFSources, `must not name "additional-subnets" unless defaultNetwork.driver is a driver and defaultNetwork.binding is "bridge": its interfaces are made like the default one`)
 	v.check(c.DefaultNetwork.Driver != DriverNone || len(c.MultiVIFSources) > 0, "multiVIFSources", c.MultiVIFSources, `must name a source: with defaultNetwork.driver "none" there is nothing else to serve`)
 	c.Networks.validate(v)
 	v.check(c.WhereaboutsConf == "" || filepath.IsAbs(c.WhereaboutsConf), "whereaboutsConf", c.WhereaboutsConf, "must be an absolute path, or empty")

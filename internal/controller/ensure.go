@@ -1,6 +1,7 @@
 package controller
 
 import (
+	"cmp"
 	"context"
 	"fmt"
 	"slices"
@@ -130,8 +131,8 @@ func (r *Attachments) checkExisting(ctx context.Context, p *corev1.Pod, record *
 // the record, and giving them back would take them from it. The next try adopts them, and
 // the record is written when all interfaces are there.
 //
-// Networks are asked in the order of their names, not of the pod's annotation, so that
-// two pods never wait for each other in a circle.
+// Networks and pools are asked in the order of their names, not of the pod's annotation,
+// so that two pods never wait for each other in a circle.
 func (r *Attachments) obtain(ctx context.Context, p *corev1.Pod) ([]v1alpha1.Interface, error) {
 	wanted, err := r.wanted(p)
 	if err != nil || len(wanted) == 0 {
@@ -170,12 +171,15 @@ func (r *Attachments) obtainAll(ctx context.Context, p *corev1.Pod, wanted []pod
 	return interfaces, nil
 }
 
-// byNetwork returns the indexes of wanted in the order of the networks' names.
+// byNetwork returns the indexes of wanted in the order of the networks' names, and of the
+// pools' names on the same network.
 func byNetwork(wanted []pod.Interface) []int {
 	places := make([]int, len(wanted))
 	for i := range places {
 		places[i] = i
 	}
-	slices.SortStableFunc(places, func(a, b int) int { return strings.Compare(wanted[a].Network, wanted[b].Network) })
+	slices.SortStableFunc(places, func(a, b int) int {
+		return cmp.Or(strings.Compare(wanted[a].Network, wanted[b].Network), slices.Compare(wanted[a].Pools, wanted[b].Pools))
+	})
 	return places
 }

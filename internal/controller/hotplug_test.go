@@ -4,6 +4,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"slices"
 	"strings"
 	"testing"
 
@@ -17,6 +18,7 @@ import (
 	"fairlead.dev/fairlead/internal/driver"
 	"fairlead.dev/fairlead/internal/driver/drivertest"
 	"fairlead.dev/fairlead/internal/pod"
+	"fairlead.dev/fairlead/internal/source/subnets"
 	"fairlead.dev/fairlead/test/cluster"
 )
 
@@ -32,17 +34,17 @@ func networksOf(selected []pod.Selection) (out []pod.Interface, err error) {
 }
 
 // startFollowing starts a controller whose pods get further interfaces by their annotation.
-func startFollowing(t *testing.T) *harness {
+func startFollowing(t *testing.T, with ...func(*Config, ctrl.Manager)) *harness {
 	source := func(p *corev1.Pod) ([]pod.Interface, error) {
 		selected, err := pod.Networks(p)
 		return must(networksOf(selected))(err)
 	}
-	return start(t, cluster.New(t), drivertest.NewMemory(driverName, 16), withSource(source), func(cfg *Config, _ ctrl.Manager) {
+	return start(t, cluster.New(t), drivertest.NewMemory(driverName, 16), append(with, withSource(source), func(cfg *Config, _ ctrl.Manager) {
 		cfg.Follow = func(_ *corev1.Pod, add []pod.Selection) ([]pod.Interface, bool, error) {
 			out, err := networksOf(add)
 			return out, true, err
 		}
-	})
+	})...)
 }
 
 // must joins two errors.
@@ -173,5 +175,44 @@ func TestHotPlugOfAPodThatGoes(t *testing.T) {
 	h.waitState(p, "absent")
 	if n := h.heldBy(p); n != 0 {
 		t.Errorf("%d interfaces are held", n)
+	}
+}
+
+// An interface on an additional pool stays when the networks of a running pod change, and
+// has neither a default route nor the addresses that the pod requests for its default
+// interface.
+func TestAdditionalPools(t *testing.T) {
+	h := startFollowing(t, withSource(subnets.Source))
+	p := h.Pod("web", h.node, func(p *corev1.Pod) {
+		p.Annotations = map[string]string{
+			pod.AnnotationNetworks: "lan", v1alpha1.AnnotationAdditionalPools: "storage", v1alpha1.AnnotationAddresses: "192.0.2.9",
+		}
+	})
+	h.record(p)
+	h.applied(p)
+	h.selects(p, "")
+	h.waitInterfaces(p, "eth0 net2= net1=lan -net1")
+	h.applied(p)
+	record := h.waitInterfaces(p, "eth0 net2=")
+	h.selects(p, "wan")
+	h.waitInterfaces(p, "eth0 net2= net1=wan")
+	if i := record.Spec.Interfaces[1]; i.Network != v1alpha1.DefaultNetwork || len(i.Gateways) > 0 || slices.Equal(i.Addresses, record.Spec.Interfaces[0].Addresses) {
+		t.Errorf("%+v", i)
+	}
+	if note := h.event(h.Pod("bad", h.node, func(p *corev1.Pod) {
+		p.Annotations = map[string]string{pod.AnnotationAdditionalSubnets: "a/b"}
+	}), "NetworkInvalid"); !strings.Contains(note, pod.AnnotationAdditionalSubnets) {
+		t.Error(note)
+	}
+}
+
+// Two pods that name the same pools ask for them in the same order.
+func TestOrderOfPools(t *testing.T) {
+	wanted := []pod.Interface{
+		{Name: "eth0", Network: "default"}, {Name: "net1", Network: "default", Pools: []string{"b"}}, {Name: "net2", Network: "default", Pools: []string{"a"}},
+		{Name: "net3", Network: "blue/lan"},
+	}
+	if diff := cmp.Diff([]int{3, 0, 2, 1}, byNetwork(wanted)); diff != "" {
+		t.Errorf("-want +got:\n%s", diff)
 	}
 }

@@ -93,8 +93,8 @@ func (r *Attachments) chosenOfOthers(p *corev1.Pod) error {
 }
 
 // request returns the request for one interface, with the parts of the pod and the
-// network that its driver reads. The addresses that a pod asks for on the default network
-// apply to no other network. Errors: driver.ErrInvalid.
+// network that its driver reads. The addresses that a pod asks for by its annotation
+// are those of its default interface. Errors: driver.ErrInvalid.
 func (r *Attachments) request(ctx context.Context, p *corev1.Pod, asks *driver.Request, w *pod.Interface) (*driver.Request, error) {
 	d, err := r.driverNamed(r.driverOf(w))
 	if err != nil {
@@ -103,7 +103,7 @@ func (r *Attachments) request(ctx context.Context, p *corev1.Pod, asks *driver.R
 	out := *asks
 	out.Owner, out.Network, out.Default, out.AddressOnly, out.Binding = ownerOf(p, w.Name), w.Network, w.Default, w.AddressOnly, w.Binding
 	out.NetworkLabels = r.labelsOfNetwork(ctx, w)
-	if w.Network != v1alpha1.DefaultNetwork {
+	if !w.Annotated() {
 		out.Addresses = w.Addresses
 	}
 	out.MAC = w.MAC

@@ -129,6 +129,35 @@ func (p *Pool) Gateway(f Family) (netip.Addr, bool) {
 	return g, g.IsValid()
 }
 
+// Networks returns the networks that the ranges of a family consist of: together they have
+// the same addresses.
+func (p *Pool) Networks(f Family) []netip.Prefix {
+	var out []netip.Prefix
+	for _, r := range p.space(f).ranges {
+		out = append(out, networksOf(r.first, r.last)...)
+	}
+	return out
+}
+
+// networksOf returns the fewest networks that consist of the addresses from first to last.
+func networksOf(first, last netip.Addr) (out []netip.Prefix) {
+	for a := first; a.IsValid() && a.Compare(last) <= 0; { // an address after the last of all is not valid
+		best := netip.PrefixFrom(a, a.BitLen())
+		end := a
+		for bits := a.BitLen() - 1; bits >= 0; bits-- {
+			wider := netip.PrefixFrom(a, bits)
+			until := lastOf(wider)
+			if wider.Masked() != wider || until.Compare(last) > 0 {
+				break
+			}
+			best, end = wider, until
+		}
+		out = append(out, best)
+		a = end.Next()
+	}
+	return out
+}
+
 // rangeOf returns the range that an address lies in.
 func (p *Pool) rangeOf(a netip.Addr) (parsedRange, bool) {
 	n := numOf(a)

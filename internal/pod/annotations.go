@@ -19,6 +19,9 @@ var limits = map[string]int{
 	v1alpha1.AnnotationPools:      8 << 10,
 	AnnotationNetworks:            16 << 10,
 	AnnotationDefaultNetwork:      1 << 10,
+
+	v1alpha1.AnnotationAdditionalPools: 8 << 10,
+	AnnotationAdditionalSubnets:        8 << 10,
 }
 
 // Kept returns the part of an annotation's value that a cache keeps; ok is false for an

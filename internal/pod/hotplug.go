@@ -11,7 +11,8 @@ import (
 
 // Changes compares the networks that a running pod selects with the further interfaces
 // that it has. add are the selections without an interface, each with the name of the
-// interface to add, and drop are the names of the interfaces that no selection has.
+// interface to add, and drop are the names of the interfaces that no selection has. An
+// interface on the default network is no selection's, so it stays.
 //
 // A selection with a name has the interface of this name if that is on its network, with
 // the addresses and the MAC that it requests. A selection without a name has any other
@@ -46,7 +47,7 @@ func Changes(selected []Selection, has []v1alpha1.Interface) (add []Selection, d
 	taken := map[string]bool{}
 	for _, i := range has {
 		taken[i.Name] = true
-		if !i.Default && !used[i.Name] {
+		if !i.Default && i.Network != v1alpha1.DefaultNetwork && !used[i.Name] {
 			drop = append(drop, i.Name)
 		}
 	}

@@ -42,6 +42,8 @@ func TestChanges(t *testing.T) {
 			drop: []string{"net1"},
 		},
 		{name: "eth0 is no further interface", asks: "lan@eth0"},
+		{name: "an additional pool stays", has: "net1=default net2=lan", asks: "lan"},
+		{name: "a network beside an additional pool", has: "net1=default", asks: "lan", add: []string{"net2=lan"}},
 	} {
 		t.Run(tc.name, func(t *testing.T) {
 			has := []v1alpha1.Interface{{Name: "eth0", Network: v1alpha1.DefaultNetwork, Default: true}}
@@ -49,6 +51,9 @@ func TestChanges(t *testing.T) {
 				name, network, _ := strings.Cut(text, "=")
 				network, address, found := strings.Cut(network, ":")
 				i := v1alpha1.Interface{Name: name, Network: "blue/" + network}
+				if network == v1alpha1.DefaultNetwork {
+					i.Network = network
+				}
 				if found {
 					i.Addresses = []string{netip.MustParsePrefix(address).String()}
 				}

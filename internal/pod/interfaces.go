@@ -14,7 +14,8 @@ import (
 // Interface is an interface that a pod requests.
 type Interface struct {
 	// Name is the name inside the pod. If a source leaves it empty, it becomes net1,
-	// net2, ... by its place among the further interfaces.
+	// net2, ... by its place among the further interfaces; if another interface has this
+	// name, the next free one.
 	Name string
 	// Network is "default", or namespace/name of a NetworkAttachmentDefinition.
 	Network string
@@ -62,6 +63,10 @@ func Default(addressOnly bool) Interface {
 	return Interface{Name: v1alpha1.DefaultInterface, Network: v1alpha1.DefaultNetwork, Default: true, AddressOnly: addressOnly}
 }
 
+// Annotated reports whether the annotations of the pod about its pools, addresses and
+// claim concern the interface: it is the default interface, on the default network.
+func (i *Interface) Annotated() bool { return i.Default && i.Network == v1alpha1.DefaultNetwork }
+
 // Source returns the further interfaces that a pod requests in one particular way; none
 // if the pod does not use this way.
 type Source func(p *corev1.Pod) ([]Interface, error)
@@ -82,10 +87,10 @@ func Interfaces(p *corev1.Pod, every []Interface, sources []Source) ([]Interface
 	}
 	taken := map[string]bool{}
 	for i := range all {
-		if all[i].Name == "" {
-			all[i].Name = fmt.Sprintf("net%d", i+1-len(every))
-		}
 		name := all[i].Name
+		if name == "" {
+			continue
+		}
 		if !interfaceName.MatchString(name) {
 			return nil, fmt.Errorf("interface %q for network %q: a name has 1 to 15 of a-z, A-Z, 0-9, '_', '.', '-', and begins with a letter or digit", name, all[i].Network)
 		}
@@ -93,6 +98,15 @@ func Interfaces(p *corev1.Pod, every []Interface, sources []Source) ([]Interface
 			return nil, fmt.Errorf("interface %q for network %q: another interface of the pod has this name", name, all[i].Network)
 		}
 		taken[name] = true
+	}
+	for i := range all {
+		if all[i].Name != "" {
+			continue
+		}
+		for place := i + 1 - len(every); all[i].Name == "" || taken[all[i].Name]; place++ {
+			all[i].Name = fmt.Sprintf("net%d", place)
+		}
+		taken[all[i].Name] = true
 	}
 	if slices.ContainsFunc(all, func(i Interface) bool { return i.DefaultRoute }) {
 		for n := range all {

@@ -87,6 +87,11 @@ func TestInterfaces(t *testing.T) {
 			sources: []Source{give(Interface{Network: "a/b"}, Interface{Name: "fast", Network: "a/c"}), give(Interface{Network: "a/b"})},
 			want:    []Interface{eth0, {Name: "net1", Network: "a/b"}, {Name: "fast", Network: "a/c"}, {Name: "net3", Network: "a/b"}},
 		},
+		{
+			name:    "names that a later source has taken",
+			sources: []Source{give(Interface{Network: "default"}, Interface{Network: "default"}), give(Interface{Name: "net1", Network: "a/b"}, Interface{Name: "net3", Network: "a/c"})},
+			want:    []Interface{eth0, {Name: "net2", Network: "default"}, {Name: "net4", Network: "default"}, {Name: "net1", Network: "a/b"}, {Name: "net3", Network: "a/c"}},
+		},
 		{name: "a name twice", sources: []Source{give(Interface{Name: "eth0", Network: "a/b"})}, wantErr: `"eth0"`},
 		{name: "a name too long", sources: []Source{give(Interface{Name: "a-name-of-sixteen", Network: "a/b"})}, wantErr: "1 to 15"},
 		{name: "a name with a slash", sources: []Source{give(Interface{Name: "a/b", Network: "a/b"})}, wantErr: `"a/b"`},

@@ -1,6 +1,8 @@
 package pod
 
 import (
+	"encoding/json"
+	"errors"
 	"fmt"
 	"slices"
 	"strings"
@@ -14,6 +16,10 @@ import (
 // maxPools is the number of pools that a pod may name.
 const maxPools = 16
 
+// AnnotationAdditionalSubnets is the annotation of Kuryr for further interfaces. It has
+// the form of fairlead.dev/additional-pools, and names IPPools as well.
+const AnnotationAdditionalSubnets = "openstack.org/kuryr-additional-subnets"
+
 // Pools returns the pools that a pod requests on the default network, in order; nil if it
 // has no such annotation. An error names the annotation, the value and the accepted form.
 func Pools(p *corev1.Pod) ([]string, error) {
@@ -21,21 +27,74 @@ func Pools(p *corev1.Pod) ([]string, error) {
 	if err != nil || !ok {
 		return nil, err
 	}
-	bad := func(problem string) error {
-		return fmt.Errorf("annotation %s: %q %s: write names of IPPools, separated by commas, as in %q",
-			v1alpha1.AnnotationPools, text, problem, "web,overflow")
+	names, err := poolNames(text)
+	if err != nil {
+		return nil, fmt.Errorf("annotation %s: %q %w: write names of IPPools, separated by commas, as in %q", v1alpha1.AnnotationPools, text, err, "web,overflow")
 	}
-	if strings.Count(text, ",") >= maxPools {
-		return nil, bad(fmt.Sprintf("has more than %d entries", maxPools))
+	return names, nil
+}
+
+// AdditionalPools returns the pools of further interfaces that a pod requests, in order;
+// nil if it requests none. An error names the annotation, the value and the accepted form.
+func AdditionalPools(p *corev1.Pod) ([]string, error) {
+	key := v1alpha1.AnnotationAdditionalPools
+	text, ok, err := annotation(p, key)
+	former, also, errAlso := annotation(p, AnnotationAdditionalSubnets)
+	switch {
+	case ok && also:
+		return nil, fmt.Errorf("annotation %s: %.40q stands beside %s: %.40q: leave one of them out", key, text, AnnotationAdditionalSubnets, former)
+	case also:
+		key, text, err = AnnotationAdditionalSubnets, former, errAlso
+	case !ok:
+		return nil, nil
+	}
+	if err != nil {
+		return nil, err
+	}
+	names, err := listedPools(strings.TrimSpace(text))
+	if err != nil {
+		return nil, fmt.Errorf("annotation %s: %q %w: write names of IPPools, as in %q or %q", key, text, err, "storage,backup", `["storage","backup"]`)
+	}
+	return names, nil
+}
+
+// listedPools reads names separated by commas, or a JSON list of them. No text and an
+// empty list are no names.
+func listedPools(text string) ([]string, error) {
+	if text == "" {
+		return nil, nil
+	}
+	if !strings.HasPrefix(text, "[") {
+		return poolNames(text)
 	}
 	var names []string
-	for name := range strings.SplitSeq(text, ",") {
+	if err := json.Unmarshal([]byte(text), &names); err != nil {
+		return nil, errors.New("is no JSON list of texts")
+	}
+	return checkedPools(names)
+}
+
+func poolNames(text string) ([]string, error) {
+	if strings.Count(text, ",") >= maxPools {
+		return nil, fmt.Errorf("has more than %d entries", maxPools)
+	}
+	return checkedPools(strings.Split(text, ","))
+}
+
+// checkedPools returns the names without blanks around them. An error is in words that
+// follow the value.
+func checkedPools(listed []string) ([]string, error) {
+	if len(listed) > maxPools {
+		return nil, fmt.Errorf("has more than %d entries", maxPools)
+	}
+	var names []string
+	for _, name := range listed {
 		name = strings.TrimSpace(name)
 		switch {
 		case len(validation.IsDNS1123Subdomain(name)) > 0:
-			return nil, bad(fmt.Sprintf("has %q, which is no name of an IPPool", name))
+			return nil, fmt.Errorf("has %q, which is no name of an IPPool", name)
 		case slices.Contains(names, name):
-			return nil, bad(fmt.Sprintf("has %q twice", name))
+			return nil, fmt.Errorf("has %q twice", name)
 		}
 		names = append(names, name)
 	}

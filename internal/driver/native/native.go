@@ -139,8 +139,15 @@ func (d *Driver) planned(pool Pool, r *request) v1alpha1.Interface {
 	}
 	for _, f := range pool.Families() {
 		iface.Addresses = append(iface.Addresses, anyAddress(f))
-		if gw, ok := gateway(pool.Pool, f); ok {
-			iface.Gateways = append(iface.Gateways, gw.String())
+		gw, ok := gateway(pool.Pool, f)
+		if !ok {
+			continue
+		}
+		iface.Gateways = append(iface.Gateways, gw.String())
+		if !r.Default && pool.PerNode() { // no default route leads to the other interfaces on the pool
+			for _, network := range pool.Networks(f) {
+				iface.Routes = append(slices.Clip(iface.Routes), v1alpha1.Route{Destination: network.String(), Gateway: gw.String()})
+			}
 		}
 	}
 	return iface

@@ -177,6 +177,28 @@ func TestInterfaceOfAPool(t *testing.T) {
 	}
 }
 
+// A further interface on a routed pool reaches the other interfaces of the pool: no default
+// route leads there.
+func TestAdditionalInterfaceOfARoutedPool(t *testing.T) {
+	d := start(t, blocktest.NewAPI(), "default")
+	d.pool("storage", v1alpha1.IPPoolSpec{
+		Ranges: []string{"10.1.0.0/16", "10.3.0.1-10.3.0.2", "fd00:1::/64"}, Placement: v1alpha1.PlacementPerNode,
+		Routes: []v1alpha1.Route{{Destination: "10.9.0.0/16", Gateway: "169.254.1.1"}},
+	})
+	a, err := d.Ensure(t.Context(), onPool(1, "storage"))
+	if err != nil {
+		t.Fatal(err)
+	}
+	want := []v1alpha1.Route{
+		{Destination: "10.9.0.0/16", Gateway: "169.254.1.1"},
+		{Destination: "10.1.0.0/16", Gateway: "169.254.1.1"}, {Destination: "10.3.0.1/32", Gateway: "169.254.1.1"}, {Destination: "10.3.0.2/32", Gateway: "169.254.1.1"},
+		{Destination: "fd00:1::/64", Gateway: "fe80::1"},
+	}
+	if diff := cmp.Diff(want, a.Interface.Routes); diff != "" {
+		t.Errorf("-want +got:\n%s", diff)
+	}
+}
+
 func TestPoolThatCannotBeUsed(t *testing.T) {
 	pools := NewPools()
 	d := New(Config{Pools: []string{"default"}, Bridge: "fairlead0"}, pools, block.New(blocktest.NewAPI(), block.Config{}))

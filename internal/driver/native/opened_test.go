@@ -19,6 +19,40 @@ func onNetwork(n int, namespace string, labels map[string]string, pools ...strin
 	return r
 }
 
+// onPool returns a request for a further interface of a pod, on a pool that the pod names.
+func onPool(n int, pool string) *driver.Request {
+	r := drivertest.Request(n)
+	r.Interface, r.Default = "net1", false
+	asks(r).Pools = []string{pool}
+	return r
+}
+
+// An additional pool has to serve the pod by its selectors and its quota, as a pool that
+// the pod names for its default interface.
+func TestAdditionalPoolServesThePod(t *testing.T) {
+	d := start(t, blocktest.NewAPI(), "default")
+	d.pool("default", v1alpha1.IPPoolSpec{Ranges: []string{"10.0.0.0/24"}})
+	d.pool("storage", v1alpha1.IPPoolSpec{Ranges: []string{"10.1.0.0/24"}, NamespaceSelector: selects("team", "db"), Quota: v1alpha1.Quota{PerNamespace: 1}})
+	as := func(n int, team string) *driver.Request {
+		r := onPool(n, "storage")
+		r.NamespaceLabels = map[string]string{"team": team}
+		return r
+	}
+	d.refused(as(1, "web"), "NotFound", "spec.namespaceSelector")
+	if got := d.get(as(1, "db")); got != "storage 10.1.0.1/24" {
+		t.Error(got)
+	}
+	d.refused(as(2, "db"), "Exhausted", "quota")
+	d.refused(onPool(3, "missing"), "NotFound", `no IPPool "missing"`)
+	a, err := d.Ensure(t.Context(), as(1, "db"))
+	if err != nil {
+		t.Fatal(err)
+	}
+	if i := a.Interface; i.Network != v1alpha1.DefaultNetwork || i.Default || i.Binding.Bridge == nil || i.Binding.Bridge.Name != "fairlead0" {
+		t.Errorf("not plugged like the default interface: %+v", i)
+	}
+}
+
 // A pool serves the default network and the networks that the operator opened it to.
 func TestPoolsAreOpenedToNetworks(t *testing.T) {
 	shop := map[string]string{"team": "shop"}
@@ -42,6 +76,8 @@ func TestPoolsAreOpenedToNetworks(t *testing.T) {
 		{"opened to all", nil, &metav1.LabelSelector{}, nil, onNetwork(1, "evil", map[string]string{}, "a"), "OK", ""},
 		{"labels not known yet", nil, &metav1.LabelSelector{}, nil, onNetwork(1, "evil", nil, "a"), "Unavailable", "not known yet"},
 		{"the default network", []string{"a"}, nil, nil, drivertest.Request(1), "OK", ""},
+		{"an additional pool", nil, nil, nil, onPool(1, "a"), "OK", ""},
+		{"an additional pool that was written for networks", nil, nil, map[string]string{v1alpha1.LabelNetworkNamespace: "web"}, onPool(1, "a"), "NotFound", "further networks"},
 		{"written for its namespace", nil, nil, map[string]string{v1alpha1.LabelNetworkNamespace: "web"}, onNetwork(1, "web", shop, "a"), "OK", ""},
 		{"written for another", nil, nil, map[string]string{v1alpha1.LabelNetworkNamespace: "web"}, onNetwork(1, "evil", shop, "a"), "NotFound", "namespace evil"},
 		{"written for networks", []string{"a"}, nil, map[string]string{v1alpha1.LabelNetworkNamespace: "web"}, drivertest.Request(1), "NotFound", "further networks"},

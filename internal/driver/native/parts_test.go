@@ -71,6 +71,10 @@ func TestRead(t *testing.T) {
 	if len(got.Pools) != 2 || got.Pools[0] != "a" || !got.EachPool || got.Claim != "" || got.Sticky[sticky] != "web-0.net1" {
 		t.Errorf("on a further network %+v", got)
 	}
+	got = read(pod.Interface{Name: "net2", Network: v1alpha1.DefaultNetwork, Pools: []string{"storage"}})
+	if len(got.Pools) != 1 || got.Pools[0] != "storage" || got.Claim != "" || got.Sticky[sticky] != "web-0.net2" {
+		t.Errorf("on an additional pool %+v", got)
+	}
 	p.Annotations[v1alpha1.AnnotationPools] = "No Pool"
 	if _, err := Read(p, &pod.Interface{Network: "blue/lab"}); driver.Result(err) != "Invalid" {
 		t.Errorf("%v", err)

@@ -46,7 +46,7 @@ type Asks struct {
 }
 
 // Read is driver.Parts.Read. The pools and the claim that a pod's annotations request apply
-// to the default network only.
+// to its default interface on the default network only.
 func Read(p *corev1.Pod, i *pod.Interface) (any, error) {
 	pools, err := pod.Pools(p)
 	if err != nil {
@@ -56,7 +56,7 @@ func Read(p *corev1.Pod, i *pod.Interface) (any, error) {
 	if err != nil {
 		return nil, fmt.Errorf("%w: %w", driver.ErrInvalid, err)
 	}
-	if i.Network != v1alpha1.DefaultNetwork {
+	if !i.Annotated() {
 		return &Asks{
 			Pools: i.Pools, EachPool: i.EachPool,
 			Sticky: furtherClaims(wishes.Sticky, i.Name), Owners: wishes.Owners, Former: furtherClaims(wishes.Former, i.Name),

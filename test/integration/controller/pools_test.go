@@ -8,12 +8,14 @@ import (
 	"testing"
 	"time"
 
+	"github.com/google/go-cmp/cmp"
 	corev1 "k8s.io/api/core/v1"
 	"k8s.io/apimachinery/pkg/api/meta"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"sigs.k8s.io/controller-runtime/pkg/client"
 
 	"fairlead.dev/fairlead/api/v1alpha1"
+	"fairlead.dev/fairlead/internal/pod"
 	"fairlead.dev/fairlead/test/cluster"
 )
 
@@ -21,7 +23,7 @@ import (
 func TestPools(t *testing.T) {
 	c := cluster.Exclusive(t)
 	c.Node("node-x")
-	supervise(t, c.Account(cluster.ControllerAccount, ""))
+	supervise(t, c.Account(cluster.ControllerAccount, ""), "multiVIFSources: [additional-subnets]")
 	w := &poolTest{claimTest{&observer{c: c, domain: "pools"}}}
 	w.repeat(t, 10*time.Millisecond, func(ctx context.Context) { w.detach(ctx, w.inspect(ctx)) })
 	t.Run("fallback", w.fallback)
@@ -29,6 +31,7 @@ func TestPools(t *testing.T) {
 	t.Run("quota", w.quota)
 	t.Run("reservation", w.reservation)
 	t.Run("exhaustion", w.exhaustion)
+	t.Run("additional", w.additional)
 }
 
 type poolTest struct{ claimTest }
@@ -252,4 +255,35 @@ func (w *poolTest) exhaustion(t *testing.T) {
 	w.has(t, waits, "10.5.0.1", "full")
 	w.delete(t, waits)
 	w.status(t, pool, v1alpha1.ConditionExhausted, metav1.ConditionFalse, "")
+}
+
+// A pod gets one more interface for each additional pool that serves it, and gives its
+// address back with the others.
+func (w *poolTest) additional(t *testing.T) {
+	w.pool(t, "first", v1alpha1.IPPoolSpec{Ranges: []string{"10.8.0.1"}})
+	w.pool(t, "second", v1alpha1.IPPoolSpec{Ranges: []string{"10.8.1.2"}, Placement: v1alpha1.PlacementPerNode})
+	w.pool(t, "foreign", v1alpha1.IPPoolSpec{Ranges: []string{"10.8.2.3"}, NamespaceSelector: &metav1.LabelSelector{MatchLabels: map[string]string{"team": "no-one"}}})
+	naming := func(name, key, pools string) *corev1.Pod {
+		return w.c.Pod(name, "node-x", func(p *corev1.Pod) {
+			p.Annotations = map[string]string{v1alpha1.AnnotationPools: "first", key: pools}
+		})
+	}
+	w.refused(t, naming("additional-foreign", v1alpha1.AnnotationAdditionalPools, "second,foreign"), "NetworkNotFound", "net2", "pool foreign", "spec.namespaceSelector")
+	w.refused(t, naming("additional-invalid", v1alpha1.AnnotationAdditionalPools, "{"), "NetworkInvalid", v1alpha1.AnnotationAdditionalPools)
+	if err := w.c.Client.DeleteAllOf(t.Context(), &corev1.Pod{}, client.InNamespace(w.c.Namespace), client.GracePeriodSeconds(0)); err != nil {
+		t.Fatal(err)
+	}
+	p := naming("additional", pod.AnnotationAdditionalSubnets, `["second"]`)
+	record := &v1alpha1.PodAttachment{}
+	w.c.Eventually(t, "the record of pod "+p.Name, func(ctx context.Context) error {
+		return w.c.Client.Get(ctx, client.ObjectKey{Namespace: p.Namespace, Name: pod.AttachmentName(p.Name, p.UID)}, record)
+	})
+	var got []string
+	for _, i := range record.Spec.Interfaces {
+		got = append(got, fmt.Sprint(i.Name, " ", i.Network, " ", i.Pool, " ", i.Addresses, i.Gateways, i.Routes))
+	}
+	want := []string{"eth0 default first [10.8.0.1/32] [] []", "net1 default second [10.8.1.2/32] [] [{10.8.1.2/32 169.254.1.1}]"}
+	if diff := cmp.Diff(want, got); diff != "" {
+		t.Errorf("-want +got:\n%s", diff)
+	}
 }

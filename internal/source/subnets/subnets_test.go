@@ -1,0 +1,34 @@
+package subnets
+
+import (
+	"testing"
+
+	"github.com/google/go-cmp/cmp"
+	corev1 "k8s.io/api/core/v1"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+
+	"fairlead.dev/fairlead/api/v1alpha1"
+	"fairlead.dev/fairlead/internal/pod"
+	"fairlead.dev/fairlead/internal/source/sourcetest"
+)
+
+func named(name, key, text string) *corev1.Pod {
+	return &corev1.Pod{ObjectMeta: metav1.ObjectMeta{Namespace: "blue", Name: name, Annotations: map[string]string{key: text}}}
+}
+
+func TestContract(t *testing.T) {
+	sourcetest.Run(t, Source,
+		[]*corev1.Pod{named("one", v1alpha1.AnnotationAdditionalPools, "storage"), named("two", pod.AnnotationAdditionalSubnets, `["storage","backup"]`)},
+		[]*corev1.Pod{named("no-name", v1alpha1.AnnotationAdditionalPools, "storage,/")})
+}
+
+func TestSource(t *testing.T) {
+	got, err := Source(named("web", v1alpha1.AnnotationAdditionalPools, "storage,backup"))
+	want := []pod.Interface{
+		{Network: "default", Pools: []string{"storage"}, OwnGateways: true},
+		{Network: "default", Pools: []string{"backup"}, OwnGateways: true},
+	}
+	if diff := cmp.Diff(want, got); diff != "" || err != nil {
+		t.Errorf("error %v, -want +got:\n%s", err, diff)
+	}
+}
