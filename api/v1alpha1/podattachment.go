@@ -427,6 +427,22 @@ type HostDeviceBinding struct {
 	// +optional
 	// +kubebuilder:validation:Pattern=`^[0-9a-f]{4}:[0-9a-f]{2}:[01][0-9a-f]\.[0-7]$`
 	PCIAddress string `json:"pciAddress,omitempty"`
+	// Resource is the resource of a device plugin: the link is a device of it that the
+	// kubelet has allocated to the pod.
+	// +optional
+	Resource *DeviceResource `json:"resource,omitempty"`
+}
+
+// DeviceResource selects a device that the kubelet has allocated to the pod.
+type DeviceResource struct {
+	// Name of the resource, as intel.com/sriov_a.
+	// +kubebuilder:validation:Pattern=`^[a-z0-9]([a-z0-9.-]{0,251}[a-z0-9])?/[a-zA-Z0-9]([a-zA-Z0-9_.-]{0,61}[a-zA-Z0-9])?$`
+	Name string `json:"name"`
+	// Device is the ID of the device; empty for the first, in the order of the IDs, that no
+	// other interface of the pod has.
+	// +optional
+	// +kubebuilder:validation:Pattern=`^([a-zA-Z0-9][a-zA-Z0-9_.:-]{0,127})?$`
+	Device string `json:"device,omitempty"`
 }
 
 // PluginList is a network configuration of the CNI. The node executes its plugins in

@@ -240,6 +240,8 @@ func (m maker) bind(b *Binding) {
 		b.HostDevice = &HostDeviceBinding{PCIAddress: m.text("0000:3b:00.1"), Name: m.text("")}
 	case 16:
 		b.HostDevice = &HostDeviceBinding{}
+	case 20, 21:
+		b.HostDevice = &HostDeviceBinding{Resource: &DeviceResource{Name: m.text("intel.com/sriov_a"), Device: m.text("0000:3b:02.1")}}
 	case 17, 18, 19:
 		b.Delegate = m.plugins()
 	default:
@@ -354,6 +356,15 @@ func TestValidateNamesTheField(t *testing.T) {
 		"a mode": {func(s *PodAttachmentSpec) {
 			s.Interfaces[0].Binding = Binding{IPVLAN: &IPVLANBinding{Parent: "bond0", Mode: "bridge"}}
 		}, `spec.interfaces[0].binding.ipvlan.mode: "bridge": must be one of ["l2" "l3" "l3s"]`},
+		"a resource without a vendor": {func(s *PodAttachmentSpec) {
+			s.Interfaces[0].Binding = Binding{HostDevice: &HostDeviceBinding{Resource: &DeviceResource{Name: "sriov"}}}
+		}, `spec.interfaces[0].binding.hostDevice.resource.name: "sriov": must be the name of a device plugin's resource`},
+		"the ID of a device with a slash": {func(s *PodAttachmentSpec) {
+			s.Interfaces[0].Binding = Binding{HostDevice: &HostDeviceBinding{Resource: &DeviceResource{Name: "intel.com/a", Device: "../a"}}}
+		}, `spec.interfaces[0].binding.hostDevice.resource.device: "../a": must have at most 128`},
+		"a resource and a device": {func(s *PodAttachmentSpec) {
+			s.Interfaces[0].Binding = Binding{HostDevice: &HostDeviceBinding{Name: "ens1", Resource: &DeviceResource{Name: "intel.com/a"}}}
+		}, `spec.interfaces[0].binding.hostDevice: "2 fields": must have exactly one`},
 		"two devices": {func(s *PodAttachmentSpec) {
 			s.Interfaces[0].Binding = Binding{HostDevice: &HostDeviceBinding{Name: "ens1", MAC: "02:23:45:67:89:ab"}}
 		}, `spec.interfaces[0].binding.hostDevice: "2 fields": must have exactly one`},

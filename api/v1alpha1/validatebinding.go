@@ -17,6 +17,8 @@ const (
 var (
 	devicePattern   = regexp.MustCompile(`^/sys/devices/[a-zA-Z0-9_.:/-]{1,240}$`)
 	pciPattern      = regexp.MustCompile(`^[0-9a-f]{4}:[0-9a-f]{2}:[01][0-9a-f]\.[0-7]$`)
+	resourcePattern = regexp.MustCompile(`^[a-z0-9]([a-z0-9.-]{0,251}[a-z0-9])?/[a-zA-Z0-9]([a-zA-Z0-9_.-]{0,61}[a-zA-Z0-9])?$`)
+	deviceIDPattern = regexp.MustCompile(`^([a-zA-Z0-9][a-zA-Z0-9_.:-]{0,127})?$`)
 	sourceChecks    = []string{"", string(SourceFull), string(SourceMAC), string(SourceNone)}
 	macvlanModes    = []string{"bridge", "private", "vepa", "passthru"}
 	ipvlanModes     = []string{"l2", "l3", "l3s"}
@@ -96,6 +98,11 @@ func (c *checker) device(path string, d *HostDeviceBinding) {
 			fields++
 			c.want(f.form.MatchString(f.value), path+"."+f.name, f.value, f.want)
 		}
+	}
+	if r := d.Resource; r != nil {
+		fields++
+		c.want(resourcePattern.MatchString(r.Name), path+".resource.name", r.Name, "must be the name of a device plugin's resource, as intel.com/sriov_a")
+		c.want(deviceIDPattern.MatchString(r.Device), path+".resource.device", r.Device, "must have at most 128 of a-z, A-Z, 0-9, '_', '.', ':', '-', and begin with a letter or digit")
 	}
 	c.want(fields == 1, path, fmt.Sprint(fields)+" fields", "must have exactly one")
 }

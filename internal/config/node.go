@@ -57,6 +57,10 @@ type Node struct {
 	// AddTimeout bounds the wait of an ADD for the pod's PodAttachment and for the node's
 	// own network; default 10s, between 1s and 80s.
 	AddTimeout metav1.Duration `json:"addTimeout,omitempty"`
+	// PodResourcesSocket is the kubelet's socket that lists the devices of pods; default
+	// "/var/lib/kubelet/pod-resources/kubelet.sock". It is opened for pods with an
+	// interface that is a device of a device plugin.
+	PodResourcesSocket string `json:"podResourcesSocket,omitempty"`
 	// MetricsAddress is the address that serves /metrics, /healthz and /readyz, without
 	// authentication; default "127.0.0.1:9471". "unix:<path>" serves on a socket, "0"
 	// turns it off.
@@ -178,6 +182,8 @@ func DefaultNode() Node {
 		CNI:            NodeCNI{BinDir: "/opt/cni/bin", ConfDir: "/etc/cni/net.d", Names: []string{"fairlead", "fairlead-ipam"}},
 		AddTimeout:     metav1.Duration{Duration: 10 * time.Second},
 		MetricsAddress: "127.0.0.1:9471",
+
+		PodResourcesSocket: "/var/lib/kubelet/pod-resources/kubelet.sock",
 	}
 }
 
@@ -215,6 +221,7 @@ func (n *Node) Validate() error {
 		{"cni.binDir", n.CNI.BinDir},
 		{"cni.confDir", n.CNI.ConfDir},
 		{"cni.pluginSource", n.CNI.PluginSource},
+		{"podResourcesSocket", n.PodResourcesSocket},
 	} {
 		v.check(filepath.IsAbs(f.value), f.path, f.value, "must be an absolute path")
 	}

@@ -34,6 +34,7 @@ func TestNodeDefaultsAreValid(t *testing.T) {
 			Names: []string{"fairlead", "fairlead-ipam"}, PluginSource: filepath.Join(filepath.Dir(self), "fairlead-cni"),
 		},
 		AddTimeout: metav1.Duration{Duration: 10 * time.Second}, MetricsAddress: "127.0.0.1:9471",
+		PodResourcesSocket: "/var/lib/kubelet/pod-resources/kubelet.sock",
 	}
 	if diff := cmp.Diff(want, n); diff != "" {
 		t.Error(diff)

@@ -48,16 +48,28 @@ func (pn *podNetwork) SetUpPod(ctx context.Context, r cniproto.Request) ([]byte,
 	if err != nil {
 		return nil, err
 	}
-	var mtu int
+	var found nodeState
 	return pn.add(ctx, r, pod, addRequest{
 		await: func(ctx context.Context, pa *v1alpha1.PodAttachment) (err error) {
 			if pn.onDefaultBridge(pa) {
-				mtu, err = pn.host.Await(ctx)
+				found.mtu, err = pn.host.Await(ctx)
+			}
+			if err == nil && answer.NeedDevices(pa) {
+				found.devices, err = pn.devices.Of(ctx, pod.Namespace, pod.Name)
 			}
 			return err
 		},
-		plan: func(pa *v1alpha1.PodAttachment) (*plannedAdd, error) { return pn.planPlug(pa, r, pod, c, mtu) },
+		plan: func(pa *v1alpha1.PodAttachment) (*plannedAdd, error) { return pn.planPlug(pa, r, pod, c, found) },
 	})
+}
+
+// nodeState is the part of the node's state that a plan depends on.
+type nodeState struct {
+	// mtu, in bytes, is for an interface on the default network that specifies none.
+	mtu int
+	// devices that the kubelet has allocated to the pod, by resource; nil if no interface
+	// needs one.
+	devices map[string][]string
 }
 
 // onDefaultBridge reports whether an interface of a pod is on the bridge of the default
@@ -123,11 +135,13 @@ type plannedAdd struct {
 	result func() ([]byte, error)
 }
 
-// planPlug plans all interfaces of a pod that Fairlead plugs. mtu, in bytes, is for an
-// interface on the default network that specifies none.
-func (pn *podNetwork) planPlug(pa *v1alpha1.PodAttachment, r cniproto.Request, pod ledger.Pod, c answer.Capabilities, mtu int) (*plannedAdd, error) {
-	interfaces, err := answer.Plan(pa, r.IfName, mtu, pn.kernel.RandomMAC)
+// planPlug plans all interfaces of a pod that Fairlead plugs.
+func (pn *podNetwork) planPlug(pa *v1alpha1.PodAttachment, r cniproto.Request, pod ledger.Pod, c answer.Capabilities, found nodeState) (*plannedAdd, error) {
+	interfaces, err := answer.Plan(pa, r.IfName, found.mtu, pn.kernel.RandomMAC)
 	if err != nil {
+		return nil, err
+	}
+	if err := answer.EnterDevices(interfaces, found.devices); err != nil {
 		return nil, err
 	}
 	p := &plannedAdd{add: ledger.Add{Interfaces: interfaces}}

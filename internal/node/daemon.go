@@ -78,7 +78,9 @@ type Config struct {
 	Kernel Kernel
 	// Plugins executes GC and STATUS of networks whose interfaces other plugins make; nil
 	// executes none.
-	Plugins      Plugins
+	Plugins Plugins
+	// Devices are those that the kubelet has allocated to pods.
+	Devices      Devices
 	HostKernel   hostnet.Kernel
 	FilterKernel filter.Kernel
 	RuleKernel   hostnet.RuleKernel
@@ -87,6 +89,13 @@ type Config struct {
 	API      API
 	Source   Source
 	Metrics  prometheus.Registerer
+}
+
+// Devices are the devices of device plugins.
+type Devices interface {
+	// Of returns the IDs of the devices of a pod, by resource, sorted. Errors:
+	// fault.ErrNotReady if they are not known.
+	Of(ctx context.Context, namespace, name string) (map[string][]string, error)
 }
 
 // API is the part of the API server that the daemon calls, beside its watches.

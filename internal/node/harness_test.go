@@ -55,6 +55,8 @@ type testNode struct {
 	bootID string
 	// encapsulation of the next daemon.
 	encapsulation hostnet.Encapsulation
+	// devices that the kubelet has allocated.
+	devices allocated
 	// reserved host ports of the next daemon.
 	reserved []answer.ReservedPort
 	// install of the next daemon.
@@ -104,7 +106,7 @@ func (w *testNode) start() {
 		NodeName: "n1", Bridge: "fairlead0", Encapsulation: w.encapsulation, BootID: w.bootID, StateDir: w.dir, Socket: filepath.Join(w.dir, "cni.sock"), Install: w.install,
 		AddTimeout: 10 * time.Second, Kernel: w.kernel, HostKernel: w.host, FilterKernel: w.filter, RuleKernel: w.rules, Firewall: nft.New(w.filter.apply),
 		Masquerade: filter.Masquerade{Enabled: true}, API: w.api, Source: w.api,
-		Metrics: w.metrics, ReservedPorts: w.reserved,
+		Metrics: w.metrics, ReservedPorts: w.reserved, Devices: &w.devices,
 	}
 	if w.real != nil {
 		c.Kernel = w.real

@@ -53,6 +53,7 @@ type podNetwork struct {
 	statuses *report.Statuses
 	events   *report.Events
 	bindings health.Bindings
+	devices  Devices
 	metrics  *metrics
 	// bridge is the name of the bridge of the default network.
 	bridge string
@@ -87,7 +88,7 @@ func NewPlugin(c Config) (plugin.Plugin, error) {
 	}
 	pn := &podNetwork{
 		kernel: c.Kernel, api: c.API, source: c.Source, metrics: m, bridge: c.Bridge, addTimeout: c.AddTimeout, node: c.NodeName, reserved: c.ReservedPorts,
-		stopping: make(chan struct{}), install: c.Install, socket: c.Socket, plugins: c.Plugins,
+		stopping: make(chan struct{}), install: c.Install, socket: c.Socket, plugins: c.Plugins, devices: c.Devices,
 		host: hostnet.New(hostnet.Config{
 			NodeName: c.NodeName, BootID: c.BootID, Bridge: c.Bridge, Uplink: c.Uplink,
 			Encapsulation: c.Encapsulation, VNI: c.VNI, VXLANPort: c.VXLANPort,
