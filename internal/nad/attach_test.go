@@ -479,3 +479,38 @@ func FuzzAttach(f *testing.F) {
 		valid(t, n)
 	})
 }
+
+// A network with the annotation of a resource has a device of it that the kubelet chooses.
+func TestResource(t *testing.T) {
+	const resource = "intel.com/sriov_a"
+	for _, tc := range []struct{ name, config, resource, says string }{
+		{"host-device", `{"cniVersion":"1.0.0","type":"host-device"}`, resource, ""},
+		{"with addresses of a pool", `{"cniVersion":"1.0.0","type":"host-device","ipam":{"type":"fairlead-ipam"}}`, resource, ""},
+		{"beside a device", `{"cniVersion":"1.0.0","type":"host-device","device":"eth5"}`, resource, `device: "eth5": must not stand beside the annotation k8s.v1.cni.cncf.io/resourceName`},
+		{"no name", `{"cniVersion":"1.0.0","type":"host-device"}`, "../a", `resourceName: "../a": must be the name of a device plugin's resource`},
+		{"another type", `{"cniVersion":"1.0.0","type":"macvlan","master":"eth1"}`, resource, `resourceName: "intel.com/sriov_a": is served for type host-device`},
+		{"an executed plugin", `{"cniVersion":"1.0.0","type":"sriov"}`, resource, `and the type is "sriov"`},
+		{"addresses of a plugin", `{"cniVersion":"1.0.0","type":"host-device","ipam":{"type":"dhcp"}}`, resource, "is served for type host-device with addresses of Fairlead"},
+		{"none", `{"cniVersion":"1.0.0","type":"host-device"}`, "", "or the annotation k8s.v1.cni.cncf.io/resourceName"},
+	} {
+		t.Run(tc.name, func(t *testing.T) {
+			n, err := ParseWithResource(tc.config, nil, tc.resource)
+			if err != nil {
+				t.Fatal(err)
+			}
+			if tc.says != "" {
+				if n.Refused == nil || !strings.Contains(n.Refused.Error(), tc.says) || n.Binding != nil {
+					t.Errorf("refused: %v, binding %v", n.Refused, n.Binding)
+				}
+				return
+			}
+			want := &v1alpha1.Binding{HostDevice: &v1alpha1.HostDeviceBinding{Resource: &v1alpha1.DeviceResource{Name: resource}}}
+			if diff := cmp.Diff(want, n.Binding); diff != "" || n.Refused != nil {
+				t.Errorf("refused: %v, -want +got:\n%s", n.Refused, diff)
+			}
+			if diff := cmp.Diff([]Need{{NeedDevice, resource}}, n.Reach()); diff != "" {
+				t.Errorf("reach: -want +got:\n%s", diff)
+			}
+		})
+	}
+}

@@ -1,6 +1,7 @@
 package nad
 
 import (
+	"fmt"
 	"path"
 	"regexp"
 	"strings"
@@ -11,8 +12,32 @@ import (
 var (
 	macAddress = regexp.MustCompile(`^[0-9a-f]{2}(:[0-9a-f]{2}){5}$`)
 	pciAddress = regexp.MustCompile(`^[0-9a-f]{4}:[0-9a-f]{2}:[01][0-9a-f]\.[0-7]$`)
-	devicePath = regexp.MustCompile(`^/sys/devices/[a-zA-Z0-9_.:/-]{1,240}$`)
+	// resourceName has the form of a DeviceResource in the API.
+	resourceName = regexp.MustCompile(`^[a-z0-9]([a-z0-9.-]{0,251}[a-z0-9])?/[a-zA-Z0-9]([a-zA-Z0-9_.-]{0,61}[a-zA-Z0-9])?$`)
+	devicePath   = regexp.MustCompile(`^/sys/devices/[a-zA-Z0-9_.:/-]{1,240}$`)
 )
+
+// AnnotationResource names, on a NetworkAttachmentDefinition, the resource of the device
+// plugin that allocates its devices.
+const AnnotationResource = "k8s.v1.cni.cncf.io/resourceName"
+
+// ResourceName reports whether a text can name the resource of a device plugin.
+func ResourceName(text string) bool { return resourceName.MatchString(text) }
+
+// checkResource returns an error if pods cannot get devices of the resource that the
+// network names. served is true if its first plugin takes one.
+func (n *Network) checkResource(resource string, served bool) error {
+	switch {
+	case resource == "":
+		return nil
+	case !ResourceName(resource):
+		return fmt.Errorf("annotation %s: %s: must be the name of a device plugin's resource, as intel.com/sriov_a", AnnotationResource, shown(resource))
+	case !served:
+		return fmt.Errorf("annotation %s: %s: is served for type host-device with addresses of Fairlead, static ones or none, and the type is %s: change the type, or remove the annotation",
+			AnnotationResource, shown(resource), shown(n.Type))
+	}
+	return nil
+}
 
 type deviceOptions struct {
 	common
@@ -28,7 +53,8 @@ type deviceOptions struct {
 }
 
 // readHostDevice reads the options of host-device. A device ID takes the place of the PCI
-// address, as in the reference plugin.
+// address, as in the reference plugin. If the network names a resource, the kubelet
+// chooses the device.
 func readHostDevice(r *reader, n *Network) v1alpha1.Binding {
 	var o deviceOptions
 	r.decode(&o)
@@ -65,8 +91,12 @@ func readHostDevice(r *reader, n *Network) v1alpha1.Binding {
 		}
 	}
 	switch {
+	case r.resource != "" && len(named) == 0:
+		d.Resource = &v1alpha1.DeviceResource{Name: r.resource}
+	case r.resource != "":
+		r.bad(named[0], d.Name+d.MAC+d.KernelPath+d.PCIAddress, "must not stand beside the annotation "+AnnotationResource+", by which the kubelet chooses the device: remove one of them")
 	case len(named) == 0:
-		r.bad("device", "", "must name the device, or else hwaddr, kernelpath or pciBusID must: the devices of device plugins are not served yet")
+		r.bad("device", "", "must name the device, or else hwaddr, kernelpath or pciBusID must, or the annotation "+AnnotationResource+" the resource of a device plugin")
 	case len(named) > 1:
 		r.bad("device", strings.Join(named, ", "), "must name the device in one way")
 	}

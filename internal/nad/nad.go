@@ -98,7 +98,11 @@ func (n Network) Capabilities() map[string]bool { return maps.Clone(n.capabiliti
 // or the addresses, and names the field, the value and the accepted form. Any other error
 // is in Refused. Network is empty if spec.config is empty, because the configuration is
 // then a file on the nodes.
-func Parse(config string, flat []byte) (Network, error) {
+func Parse(config string, flat []byte) (Network, error) { return ParseWithResource(config, flat, "") }
+
+// ParseWithResource is Parse for a network with the annotation AnnotationResource, which
+// names the resource of its devices; empty for none.
+func ParseWithResource(config string, flat []byte, resource string) (Network, error) {
 	if len(config) > maxConfig {
 		return Network{}, fmt.Errorf("network configuration: %d bytes: at most %d", len(config), maxConfig)
 	}
@@ -110,7 +114,7 @@ func Parse(config string, flat []byte) (Network, error) {
 	if err != nil {
 		return Network{}, err
 	}
-	if refused := n.attach(config, section); refused != nil {
+	if refused := n.attach(config, section, resource); refused != nil {
 		return Network{
 			Name: n.Name, CNIVersion: n.CNIVersion, Type: n.Type, IPAM: n.IPAM, Pools: n.Pools, Whereabouts: n.Whereabouts,
 			Refused: fmt.Errorf("network configuration: %w", refused), Warnings: n.Warnings, Ignored: n.Ignored,
@@ -120,7 +124,7 @@ func Parse(config string, flat []byte) (Network, error) {
 }
 
 // attach sets how pods are attached. An error names each wrong option.
-func (n *Network) attach(config string, section []byte) error {
+func (n *Network) attach(config string, section []byte, resource string) error {
 	l, err := readList([]byte(config))
 	n.Name, n.CNIVersion = l.name, l.version
 	if len(l.plugins) > 0 {
@@ -132,8 +136,13 @@ func (n *Network) attach(config string, section []byte) error {
 	n.Ignored = l.ignored
 	n.capabilities = map[string]bool{}
 	executed := l.plugins
-	if k, ok := kinds[n.Type]; ok && n.inProcess(l.plugins[0], section) {
-		if err := n.serve(k, l.plugins[0]); err != nil {
+	k, ok := kinds[n.Type]
+	ok = ok && n.inProcess(l.plugins[0], section)
+	if err := n.checkResource(resource, ok && k.device); err != nil {
+		return err
+	}
+	if ok {
+		if err := n.serve(k, l.plugins[0], resource); err != nil {
 			return err
 		}
 		executed = l.plugins[1:]
@@ -162,8 +171,8 @@ func (n *Network) inProcess(first plugin, section []byte) bool {
 func (n *Network) fixed() bool { return n.Served() || n.IPAM == StaticType }
 
 // serve reads the options of the first plugin as Fairlead serves them.
-func (n *Network) serve(k kind, first plugin) error {
-	r := &reader{plugin: first}
+func (n *Network) serve(k kind, first plugin, resource string) error {
+	r := &reader{plugin: first, resource: resource}
 	n.Ignored = append(n.Ignored, r.unknown("", first.text, slices.Concat(k.options, commonOptions))...)
 	r.reserved(k.device)
 	n.Ignored = append(n.Ignored, r.readIPAM(n)...)

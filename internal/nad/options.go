@@ -56,6 +56,8 @@ const maxErrors = 8
 // reader reads the options of one plugin, and collects the errors.
 type reader struct {
 	plugin
+	// resource names the devices of the network; empty for none.
+	resource string
 	// static is the section of static addresses; nil for other types.
 	static *static
 	errs   []error

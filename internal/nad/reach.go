@@ -19,7 +19,8 @@ const (
 	// NeedParent is the use of a link as a parent, by its name. The name is empty if an
 	// executed plugin chooses the link: that of the node's default route.
 	NeedParent = "parent"
-	// NeedDevice is the use of a device, by its name, MAC, kernel path or PCI address.
+	// NeedDevice is the use of a device, by its name, MAC, kernel path or PCI address, or of
+	// a resource of devices, by its name.
 	NeedDevice = "device"
 	// NeedPlugin is the execution of a plugin, by its type.
 	NeedPlugin = "plugin"
@@ -62,6 +63,9 @@ func bindingNeeds(b v1alpha1.Binding) []Need {
 		return []Need{{NeedParent, b.VLAN.Parent}}
 	default:
 		d := b.HostDevice
+		if d.Resource != nil {
+			return []Need{{NeedDevice, d.Resource.Name}}
+		}
 		return []Need{{NeedDevice, cmp.Or(d.Name, d.MAC, d.KernelPath, d.PCIAddress)}}
 	}
 }

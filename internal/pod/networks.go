@@ -48,6 +48,9 @@ type Selection struct {
 	// ClaimReference names the IPAMClaim whose addresses the pod requests; empty if it
 	// names none.
 	ClaimReference string
+	// DeviceID names the device of the network's resource that the pod requests; empty for
+	// any.
+	DeviceID string
 	// CNIArgs is a JSON object for the plugins of the network; empty if there is none.
 	CNIArgs string
 	// PortMappings of the interface.

@@ -52,12 +52,12 @@ func TestNetworks(t *testing.T) {
 		},
 		{
 			name: "everything", text: `[{"name":"net-a","cni-args": {"a": [1, "<b>"]},"portMappings":[{"hostPort":8080,"containerPort":80},{"hostPort":53,"containerPort":53,"protocol":"UDP","hostIP":"192.0.2.1"}],` +
-				`"bandwidth":{"ingressRate":2048,"ingressBurst":1600,"egressRate":1},"default-route":["10.0.0.1","fd00::1"],"infiniband-guid":"C2:11:22:33:44:55:66:77","deviceID":7,"example.com/note":"x"}]`,
+				`"bandwidth":{"ingressRate":2048,"ingressBurst":1600,"egressRate":1},"default-route":["10.0.0.1","fd00::1"],"infiniband-guid":"C2:11:22:33:44:55:66:77","deviceID":"0000:3b:02.1","example.com/note":"x"}]`,
 			want: []Selection{{
 				Namespace: "web", Name: "net-a", Interface: "net1", CNIArgs: `{"a":[1,"<b>"]}`,
 				PortMappings: []PortMapping{{HostPort: 8080, ContainerPort: 80, Protocol: "tcp"}, {HostPort: 53, ContainerPort: 53, Protocol: "udp", HostIP: "192.0.2.1"}},
 				Bandwidth:    &Bandwidth{IngressRate: 2048, IngressBurst: 1600, EgressRate: 1},
-				DefaultRoute: true, Gateways: []netip.Addr{a("10.0.0.1"), a("fd00::1")}, InfinibandGUID: "c2:11:22:33:44:55:66:77",
+				DefaultRoute: true, Gateways: []netip.Addr{a("10.0.0.1"), a("fd00::1")}, InfinibandGUID: "c2:11:22:33:44:55:66:77", DeviceID: "0000:3b:02.1",
 			}},
 		},
 		{

@@ -87,7 +87,7 @@ func (s Selection) RuntimeConfig() string {
 }
 
 // selection is an element in the annotation's JSON form. Other keys are for the plugin
-// that attaches the pod: deviceID is one of them.
+// that attaches the pod.
 type selection struct {
 	Name             string          `json:"name"`
 	Namespace        string          `json:"namespace"`
@@ -101,22 +101,27 @@ type selection struct {
 	DefaultRoute     *[]string       `json:"default-route"`
 	InfinibandGUID   string          `json:"infiniband-guid"`
 	ClaimReference   string          `json:"ipam-claim-reference"`
+	DeviceID         string          `json:"deviceID"`
 }
 
 var (
 	macAddress     = regexp.MustCompile(`^[0-9a-f]{2}(:[0-9a-f]{2}){5}$`)
+	deviceID       = regexp.MustCompile(`^([a-zA-Z0-9][a-zA-Z0-9_.:-]{0,127})?$`)
 	infinibandGUID = regexp.MustCompile(`^[0-9a-f]{2}(:[0-9a-f]{2}){7}$`)
 )
 
 // properties validates the properties of the interface: the keys of an element except for
 // its names. An error names the key, the value and the accepted form.
 func (s *Selection) properties(e selection) error {
+	s.DeviceID = e.DeviceID
 	s.MAC, s.InfinibandGUID, s.ClaimReference = strings.ToLower(e.MAC), strings.ToLower(e.InfinibandGUID), e.ClaimReference
 	switch {
 	case s.MAC != "" && !macAddress.MatchString(s.MAC):
 		return fmt.Errorf("mac: %q: must be six bytes, as 02:23:45:67:89:01", e.MAC)
 	case s.InfinibandGUID != "" && !infinibandGUID.MatchString(s.InfinibandGUID):
 		return fmt.Errorf("infiniband-guid: %q: must be eight bytes, as c2:11:22:33:44:55:66:77", e.InfinibandGUID)
+	case !deviceID.MatchString(e.DeviceID):
+		return fmt.Errorf("deviceID: %.64q: must be the ID of a device, as 0000:3b:02.1", e.DeviceID)
 	case s.ClaimReference != "" && len(e.IPs) > 0:
 		return fmt.Errorf("ipam-claim-reference: %q: must not stand beside ips: the claim has the addresses: leave one of them out", e.ClaimReference)
 	case len(e.IPs) > maxIPs:

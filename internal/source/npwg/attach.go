@@ -43,6 +43,10 @@ func (n *Networks) attached(s pod.Selection) (pod.Interface, error) {
 		Name: s.Interface, Network: s.Network(), Driver: cmp.Or(known.driver, fixed.Name), Addresses: s.Addresses, MAC: s.MAC, Pools: known.Pools,
 		ClaimReference: s.ClaimReference, MTU: known.MTU, Routes: known.Routes, Binding: known.Binding, OwnGateways: true,
 	}
+	if s.DeviceID != "" {
+		w.Binding = known.Binding.DeepCopy() // attachable: it has a resource
+		w.Binding.HostDevice.Resource.Device = s.DeviceID
+	}
 	switch {
 	case known.Delegated():
 		w.Binding = &v1alpha1.Binding{Delegate: pluginList(s, known, known.Plugins)}
@@ -78,6 +82,9 @@ func (n *Networks) attachable(s pod.Selection, known *network) error {
 	case s.ClaimReference != "" && !known.Served():
 		return fmt.Errorf("ipam-claim-reference: %q: the network's addresses are not Fairlead's (ipam.type %q): leave it out, or use fairlead-ipam", s.ClaimReference, known.IPAM)
 	}
+	if s.DeviceID != "" && resourceOf(known) == "" {
+		return fmt.Errorf("deviceID: %q: the network has no devices to choose from: remove deviceID, or annotate the network with %s", s.DeviceID, nad.AnnotationResource)
+	}
 	declared := known.Capabilities()
 	for _, wish := range s.Wishes() {
 		if !declared[wish] {
@@ -85,6 +92,14 @@ func (n *Networks) attachable(s pod.Selection, known *network) error {
 		}
 	}
 	return n.mayUse(s.Namespace, known.Reach())
+}
+
+// resourceOf returns the resource of which a network has devices; empty if it has none.
+func resourceOf(known *network) string {
+	if b := known.Binding; b != nil && b.HostDevice != nil && b.HostDevice.Resource != nil {
+		return b.HostDevice.Resource.Name
+	}
+	return ""
 }
 
 // addresses completes an interface by the part of its network about addresses.

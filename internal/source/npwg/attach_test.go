@@ -27,7 +27,7 @@ func attaching(configs map[string]string) *Networks {
 		Open: []Opening{{
 			Namespaces: labels.SelectorFromSet(labels.Set{"team": "blue"}),
 			Parts: map[string][]string{
-				nad.NeedBridge: {"br-blue"}, nad.NeedParent: {"bond0.*"}, nad.NeedDevice: {"ens1"}, nad.NeedPlugin: {"tuning", "vendor", "host-local"},
+				nad.NeedBridge: {"br-blue"}, nad.NeedParent: {"bond0.*"}, nad.NeedDevice: {"ens1", "intel.com/*"}, nad.NeedPlugin: {"tuning", "vendor", "host-local"},
 			},
 			Addresses: []netip.Prefix{netip.MustParsePrefix("10.9.0.0/16")},
 		}},
@@ -203,5 +203,39 @@ func TestChosenIsAttached(t *testing.T) {
 	}
 	if i := got[0]; !i.Default || i.AddressOnly || i.OwnGateways || i.Binding == nil || i.Binding.Macvlan == nil || i.Name != "eth0" {
 		t.Errorf("%+v", i)
+	}
+}
+
+// A network with the annotation of a resource gives a device that the kubelet chooses, or
+// the one that the pod names, if the operator opened the resource.
+func TestDevicesOfAResource(t *testing.T) {
+	n := attaching(map[string]string{"blue/plain": `{"cniVersion":"1.0.0","type":"host-device","device":"ens1"}`})
+	for _, namespace := range []string{"blue", "red"} {
+		o := &unstructured.Unstructured{Object: map[string]any{"spec": map[string]any{"config": `{"cniVersion":"1.0.0","type":"host-device"}`}}}
+		o.SetNamespace(namespace)
+		o.SetName("vf")
+		o.SetAnnotations(map[string]string{nad.AnnotationResource: "intel.com/a"})
+		n.observe(o)
+	}
+	got, err := n.Source(podIn("blue", `[{"name":"vf"},{"name":"vf","deviceID":"0000:3b:02.1"},{"name":"vf"}]`))
+	if err != nil {
+		t.Fatal(err)
+	}
+	var devices []v1alpha1.DeviceResource
+	for _, i := range got {
+		devices = append(devices, *i.Binding.HostDevice.Resource)
+	}
+	want := []v1alpha1.DeviceResource{{Name: "intel.com/a"}, {Name: "intel.com/a", Device: "0000:3b:02.1"}, {Name: "intel.com/a"}}
+	if diff := cmp.Diff(want, devices); diff != "" {
+		t.Errorf("-want +got:\n%s", diff)
+	}
+	for networks, says := range map[string]string{
+		"red/vf": `may not use device "intel.com/a"`,
+		`[{"name":"plain","deviceID":"0000:3b:02.1"}]`: "deviceID: \"0000:3b:02.1\": the network has no devices",
+		`[{"name":"vf","deviceID":"../a"}]`:            `deviceID: "../a": must be the ID of a device`,
+	} {
+		if _, err := n.Source(podIn("blue", networks)); err == nil || !strings.Contains(err.Error(), says) {
+			t.Errorf("%s: %v", networks, err)
+		}
 	}
 }

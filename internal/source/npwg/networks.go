@@ -341,7 +341,7 @@ func (n *Networks) observe(o *unstructured.Unstructured) {
 	}}
 	config, _, err := unstructured.NestedString(o.Object, "spec", "config")
 	if err == nil {
-		got.Network, err = nad.Parse(config, n.cfg.FlatFile)
+		got.Network, err = nad.ParseWithResource(config, n.cfg.FlatFile, o.GetAnnotations()[nad.AnnotationResource])
 	}
 	got.err = err
 	got.driver, got.annotated = o.GetAnnotations()[v1alpha1.AnnotationDriver]
