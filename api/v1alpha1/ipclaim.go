@@ -29,8 +29,12 @@ const (
 	AnnotationDriver = "fairlead.dev/driver"
 	// LabelAttachedBy of a Node names the program that attaches its pods to the networks of
 	// NetworkAttachmentDefinitions: Fairlead or Multus. Without it the configuration of the
-	// controller does (networks.attachedBy).
+	// controller does (networks.attachedBy). On a PodAttachment it is Fairlead if Fairlead
+	// attaches that pod, from the pod's start to its end. Without it another program does.
 	LabelAttachedBy = "fairlead.dev/networks-attached-by"
+	// AttachedByFairlead and AttachedByMultus are the values of this label.
+	AttachedByFairlead = "Fairlead"
+	AttachedByMultus   = "Multus"
 )
 
 // IPClaimSpec defines which addresses are kept, and for how long.

@@ -76,12 +76,19 @@ func (r *Attachments) mayHave(p *corev1.Pod) []string {
 // writing the same record, and no read could rule that out. The next try adopts them. If
 // the pod goes meanwhile, garbage collection finds them.
 func (r *Attachments) obtainAndRecord(ctx context.Context, p *corev1.Pod) error {
+	attaches := r.attaches(p)
 	interfaces, err := r.obtain(ctx, p)
 	if err != nil || len(interfaces) == 0 {
 		return err
 	}
+	if attaches != r.attaches(p) {
+		return fmt.Errorf("%w: the label %s of Node %s changes at this moment", driver.ErrUnavailable, v1alpha1.LabelAttachedBy, p.Spec.NodeName)
+	}
 	record := pod.Record(pod.IdentityOf(p), interfaces)
 	record.OwnerReferences = []metav1.OwnerReference{pod.OwnerOf(p)}
+	if attaches {
+		record.Labels = map[string]string{v1alpha1.LabelAttachedBy: v1alpha1.AttachedByFairlead}
+	}
 	node := &corev1.Node{}
 	if r.Client.Get(ctx, client.ObjectKey{Name: p.Spec.NodeName}, node, client.UnsafeDisableDeepCopy) == nil {
 		record.Spec.NodeUID = node.UID

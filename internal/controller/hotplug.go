@@ -21,10 +21,11 @@ import (
 const aboutHotPlug = "hot plug"
 
 // follows reports whether the interfaces of a pod follow its annotation: it runs, and
-// Fairlead attaches it to networks.
+// Fairlead attaches it to networks, as it has done since the pod's start. The interfaces of
+// a pod that was started before its node was switched are those of another program.
 func (r *Attachments) follows(s *observed) (bool, error) {
 	if r.Follow == nil || !s.served || s.current == nil || s.current.DeletionTimestamp != nil || !pod.Holds(s.pod) ||
-		s.current.Labels[v1alpha1.LabelMigratedFrom] != "" {
+		s.current.Labels[v1alpha1.LabelMigratedFrom] != "" || s.current.Labels[v1alpha1.LabelAttachedBy] != v1alpha1.AttachedByFairlead {
 		return false, nil
 	}
 	_, follows, err := r.Follow(s.pod, nil)

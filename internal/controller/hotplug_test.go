@@ -6,6 +6,7 @@ import (
 	"fmt"
 	"slices"
 	"strings"
+	"sync/atomic"
 	"testing"
 
 	"github.com/google/go-cmp/cmp"
@@ -156,6 +157,43 @@ func TestHotPlug(t *testing.T) {
 	h.waitInterfaces(p, "eth0")
 	if n := h.heldBy(p); n != 1 {
 		t.Errorf("%d interfaces are held at the end", n)
+	}
+}
+
+// A pod that was started before its node was switched to Fairlead keeps the interfaces that
+// another program made, whatever it asks for: Fairlead would make net1 a second time.
+func TestHotPlugOfAPodOfAnotherProgram(t *testing.T) {
+	var switched atomic.Bool
+	source := func(p *corev1.Pod) ([]pod.Interface, error) {
+		selected, err := pod.Networks(p)
+		if !switched.Load() { // the addresses of the networks are another program's
+			selected = nil
+		}
+		return must(networksOf(selected))(err)
+	}
+	h := start(t, cluster.New(t), drivertest.NewMemory(driverName, 16), withSource(source), func(cfg *Config, _ ctrl.Manager) {
+		cfg.Follow = func(_ *corev1.Pod, add []pod.Selection) ([]pod.Interface, bool, error) {
+			out, err := networksOf(add)
+			return out, switched.Load(), err
+		}
+	})
+	asks := func(p *corev1.Pod) { p.Annotations = map[string]string{pod.AnnotationNetworks: "lan"} }
+	before := h.Pod("before", h.node, asks)
+	h.record(before)
+	h.applied(before)
+	switched.Store(true)
+	after := h.Pod("after", h.node, asks)
+	if got := h.waitInterfaces(after, "eth0 net1=lan").Labels[v1alpha1.LabelAttachedBy]; got != v1alpha1.AttachedByFairlead {
+		t.Errorf("the record of the pod that Fairlead attaches has the label %q", got)
+	}
+	h.applied(after)
+	h.selects(before, "lan,wan")
+	h.selects(after, "lan,wan")
+	h.waitInterfaces(after, "eth0 net1=lan net2=wan")
+	h.settle("after-the-switch")
+	h.waitInterfaces(before, "eth0")
+	if n := h.heldBy(before); n != 1 {
+		t.Errorf("%d interfaces are held for the pod of the other program", n)
 	}
 }
 
