@@ -83,6 +83,7 @@ func (c *connection) client() (client.Client, string, error) {
 		{corev1.SchemeGroupVersion, corev1.AddToScheme, "Pod", meta.RESTScopeNamespace},
 		{corev1.SchemeGroupVersion, corev1.AddToScheme, "Node", meta.RESTScopeRoot},
 		{corev1.SchemeGroupVersion, corev1.AddToScheme, "Namespace", meta.RESTScopeRoot},
+		{corev1.SchemeGroupVersion, corev1.AddToScheme, "ConfigMap", meta.RESTScopeNamespace},
 		{appsv1.SchemeGroupVersion, appsv1.AddToScheme, "Deployment", meta.RESTScopeNamespace},
 		{appsv1.SchemeGroupVersion, appsv1.AddToScheme, "DaemonSet", meta.RESTScopeNamespace},
 		{batchv1.SchemeGroupVersion, batchv1.AddToScheme, "CronJob", meta.RESTScopeNamespace},
@@ -143,6 +144,8 @@ func missing(err error) bool { return apierrors.IsNotFound(err) || meta.IsNoMatc
 func explainMigration(err error, server string) error {
 	var transport *url.Error
 	switch {
+	case errors.Is(err, apply.ErrNoMultus):
+		return fmt.Errorf("%w: neither its DaemonSet nor a NetworkAttachmentDefinition (at %s)", err, server)
 	case errors.Is(err, apply.ErrNothing):
 		return fmt.Errorf("%w: neither its IPPools nor a NetworkAttachmentDefinition that names it (at %s)", err, server)
 	case errors.As(err, &transport):

@@ -3,6 +3,7 @@ package cli
 import (
 	"bytes"
 	"flag"
+	"maps"
 	"os"
 	"path/filepath"
 	"reflect"
@@ -100,6 +101,7 @@ func outputs(t *testing.T) map[string]string {
 			out["explain-"+name+".json"] = render(outputJSON, v, nil)
 		}
 	}
+	maps.Copy(out, multusOutputs(t))
 	found := auditView{Report: auditOf(damaged())}
 	out["audit.txt"] = render(outputTable, nil, func() string { return auditText(found) })
 	out["audit.json"] = render(outputJSON, found, nil)

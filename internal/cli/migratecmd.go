@@ -16,11 +16,11 @@ import (
 func migrateCommand(c *connection) *cobra.Command {
 	cmd := &cobra.Command{
 		Use:   "migrate",
-		Short: "Take over the addresses of another system",
+		Short: "Take over from another system: whereabouts' addresses, or Multus' networks",
 		Args:  cobra.NoArgs,
 		RunE:  func(cmd *cobra.Command, _ []string) error { return cmd.Help() },
 	}
-	cmd.AddCommand(migrateWhereaboutsCommand(c))
+	cmd.AddCommand(migrateWhereaboutsCommand(c), migrateMultusCommand(c))
 	return cmd
 }
 

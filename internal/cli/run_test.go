@@ -73,6 +73,9 @@ func TestBadCalls(t *testing.T) {
 		{"pod of no namespace", []string{"explain", "pod", "/web"}, `"/web" is not a pod: write it as namespace/name`},
 		{"explain of what", []string{"explain", "web"}, `unknown command "web" for "fairlead explain"`},
 		{"audit of one address", []string{"ipam", "audit", "10.0.0.1"}, `unknown command "10.0.0.1"`},
+		{"multus without a dry run", []string{"migrate", "multus"}, "it changes nothing by itself: give --dry-run for the plan, then switch one node after the other by fairlead migrate multus node NAME"},
+		{"multus without a node", []string{"migrate", "multus", "node"}, "accepts 1 arg(s), received 0"},
+		{"configuration of Multus that is not there", []string{"migrate", "multus", "--dry-run", "--config", "/nowhere/conf"}, "--config: open /nowhere/conf"},
 		{"one namespace and all", []string{"pods", "-A", "-n", "shop"}, "--all-namespaces and --namespace exclude each other"},
 	} {
 		t.Run(tt.name, func(t *testing.T) {
