@@ -14,6 +14,7 @@ import (
 	"testing"
 
 	"github.com/google/go-cmp/cmp"
+	"github.com/vishvananda/netlink"
 
 	"fairlead.dev/fairlead/test/netlab"
 )
@@ -328,5 +329,42 @@ func TestForward(t *testing.T) {
 	cancel()
 	if err := <-done; err != nil {
 		t.Errorf("Forward after its context ended: %v; want nil", err)
+	}
+}
+
+func TestWire(t *testing.T) {
+	needRoot(t)
+	lab := newLab(t, netlab.Config{Nodes: 2})
+	before := [2][]string{linkNames(t, lab.Switch.Namespace), linkNames(t, lab.Nodes[1].Namespace)}
+	wire := netlab.Wire{Name: "apps", Bridge: "br-apps", Links: []string{"spare0"}}
+	if err := lab.Connect(wire); err != nil {
+		t.Fatal(err)
+	}
+	// The node's bridge and spare0 are two ends of one wire: each reaches the other node's.
+	for i, name := range []string{"br-apps", "spare0"} {
+		handle, err := lab.Nodes[i].Netlink()
+		if err != nil {
+			t.Fatal(err)
+		}
+		defer handle.Close()
+		link, err := handle.LinkByName(name)
+		if err != nil {
+			t.Fatal(err)
+		}
+		own := &netlink.Addr{IPNet: &net.IPNet{IP: net.IPv4(10, 61, 0, byte(i+1)), Mask: net.CIDRMask(24, 32)}}
+		if err := handle.AddrAdd(link, own); err != nil {
+			t.Fatal(err)
+		}
+	}
+	addr := serve(t, lab.Nodes[1].Namespace, netip.MustParseAddr("10.61.0.2"), "hello")
+	if got, err := ask(t.Context(), lab.Nodes[0].Namespace, addr.String()); err != nil || got != "hello" {
+		t.Errorf("answer over the wire: %q, %v", got, err)
+	}
+	if err := lab.Disconnect(wire); err != nil {
+		t.Fatal(err)
+	}
+	after := [2][]string{linkNames(t, lab.Switch.Namespace), linkNames(t, lab.Nodes[1].Namespace)}
+	if diff := cmp.Diff(before, after); diff != "" {
+		t.Errorf("links after the wire (-before +after):\n%s", diff)
 	}
 }
