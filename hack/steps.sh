@@ -4,12 +4,15 @@
 
 steps_started=$SECONDS
 steps_done=()
+step_result=
 steps_skipped=0
 
-# step NAME COMMAND... runs COMMAND; a failure ends the script.
+# step NAME COMMAND... runs COMMAND; a failure ends the script. A function that is run may
+# set step_result, which the summary shows.
 step() {
 	local name=$1 started=$SECONDS rc=0
 	shift
+	step_result=
 	printf '\n=== %s\n' "$name"
 	"$@" || rc=$?
 	step_ended "$name" "$started" "$rc" "$*"
@@ -23,7 +26,7 @@ step_ended() {
 		printf '    command: %s\n' "$4" >&2
 		exit "$rc"
 	fi
-	steps_done+=("$(printf '%5ds  %s' $((SECONDS - started)) "$name")")
+	steps_done+=("$(printf '%5ds  %s' $((SECONDS - started)) "$name${step_result:+: $step_result}")")
 }
 
 # optional NAME COMMAND... is step, but a status of 3 means that this machine lacks
@@ -31,6 +34,7 @@ step_ended() {
 optional() {
 	local name=$1 started=$SECONDS rc=0
 	shift
+	step_result=
 	printf '\n=== %s\n' "$name"
 	"$@" || rc=$?
 	if ((rc == 3)); then

@@ -52,6 +52,19 @@ demo() {
 	fi
 }
 
+# The scenario of several networks must have run: its result is a line of its own.
+e2e() {
+	local out rc=0
+	out=$(mktemp)
+	make --no-print-directory e2e 2>&1 | tee "$out" || rc=$?
+	if ((rc == 0)) && ! step_result=$(grep -xE 'networks: OK kinds=[0-9]+ pods=[0-9]+ interfaces=[0-9]+ leaked=0' "$out"); then
+		printf 'it must print the line: networks: OK kinds=N pods=N interfaces=N leaked=0\n' >&2
+		rc=1
+	fi
+	rm "$out"
+	return "$rc"
+}
+
 step "build the programs" make --no-print-directory build bin/podrunner bin/demo bin/bench bin/threat
 step "what the demo needs" bin/demo --check
 step "build Kubernetes (minutes the first time)" make --no-print-directory bin/kubelab
@@ -64,7 +77,7 @@ step "fuzzing of every decoder" hack/fuzz.sh 3
 step "simulation" make --no-print-directory sim
 step "demo" demo
 step "attacks" make --no-print-directory threat
-step "end to end, on real nodes" make --no-print-directory e2e
+step "end to end, on real nodes" e2e
 step "end to end, on nodes without IPv4" make --no-print-directory e2e E2E_FAMILIES=ipv6 E2E_LIVES=30
 step "short bench" bin/bench --short --out bin/bench-short.json
 steps_summary test

@@ -30,6 +30,8 @@ func TestParseFlags(t *testing.T) {
 		// Other values would run for minutes and test something different.
 		"--families ipv4": `--families is "ipv4"; must be dual or ipv6`,
 		"--families=":     `--families is ""; must be dual or ipv6`,
+		// Nothing would be tested.
+		"--networks --families ipv6": "--networks with --families ipv6",
 	} {
 		if _, err := parseFlags(strings.Fields(args), io.Discard); err == nil || !strings.Contains(err.Error(), want) {
 			t.Errorf("parseFlags(%s): %v; want an error with %q", args, err, want)
@@ -56,6 +58,62 @@ func TestFamilies(t *testing.T) {
 	}
 	if diff := cmp.Diff(want, got); diff != "" {
 		t.Errorf("ranges of the pool (-want +got):\n%s", diff)
+	}
+}
+
+// TestScenarios checks the scenarios that run: by default all of the families, with
+// --networks those that the scenario of several networks needs.
+func TestScenarios(t *testing.T) {
+	got := map[string]int{}
+	for _, args := range []string{"", "--families ipv6", "--networks"} {
+		s, err := parseFlags(strings.Fields(args), io.Discard)
+		if err != nil {
+			t.Fatalf("parseFlags(%s): %v", args, err)
+		}
+		w := &testbed{plan: plan{settings: s}}
+		for _, scenario := range w.scenarios() {
+			if strings.Contains(scenario.name, "several networks") {
+				got["networks of "+args]++
+			}
+			got["all of "+args]++
+		}
+	}
+	want := map[string]int{"all of ": 18, "networks of ": 1, "all of --families ipv6": 13, "all of --networks": 4, "networks of --networks": 1}
+	if diff := cmp.Diff(want, got); diff != "" {
+		t.Errorf("scenarios (-want +got):\n%s", diff)
+	}
+}
+
+// TestAttachedPods checks the selections of the pods with several networks: the number of
+// interfaces is as asked, and no two standing pods choose the same address or device.
+func TestAttachedPods(t *testing.T) {
+	w := &testbed{nodes: []*node{{name: "node-1"}, {name: "node-2"}}}
+	chosen := map[string]string{}
+	counts := map[int]int{}
+	for _, p := range w.standingPods() {
+		counts[1+len(p.on)]++
+		for _, s := range p.on {
+			what := s.own
+			if s.config["type"] == "host-device" {
+				what = p.Spec.NodeSelector["kubernetes.io/hostname"] + " " + s.name
+			}
+			if other := chosen[s.wire()+what]; what != "" && other != "" {
+				t.Errorf("pods %s and %s both have %s", other, p.Name, what)
+			}
+			chosen[s.wire()+what] = p.Name
+		}
+	}
+	if diff := cmp.Diff(map[int]int{1: 4, 3: 4, 8: 4}, counts); diff != "" {
+		t.Errorf("pods by number of interfaces (-want +got):\n%s", diff)
+	}
+	p := w.attached(w.nodes[0], "one", 3, 11, "")
+	want := `[{"name":"logs","namespace":"default"},{"ips":["10.64.0.11/24"],"name":"fixed","namespace":"default"}]`
+	if got := p.Annotations[annotationNetworks]; got != want {
+		t.Errorf("selection with an address: %s\nwant %s", got, want)
+	}
+	p = w.attached(w.nodes[0], "two", 3, 12, "")
+	if got, want := p.Annotations[annotationNetworks], "fairlead-system/apps,default/storage"; got != want {
+		t.Errorf("selection: %s; want %s", got, want)
 	}
 }
 

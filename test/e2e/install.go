@@ -3,6 +3,7 @@ package main
 import (
 	"context"
 	"fmt"
+	"maps"
 	"path/filepath"
 
 	authenticationv1 "k8s.io/api/authentication/v1"
@@ -13,6 +14,7 @@ import (
 
 	"fairlead.dev/fairlead/api/v1alpha1"
 	"fairlead.dev/fairlead/test/cluster"
+	"fairlead.dev/fairlead/test/harness"
 )
 
 const (
@@ -70,25 +72,30 @@ func (w *testbed) startControllers(ctx context.Context) error {
 	if err := cluster.WriteAccount(ctx, w.Client, w.rest, account, controllerAccount, nil); err != nil {
 		return err
 	}
-	for i := range 2 {
-		config := filepath.Join(w.Tmpfs(), fmt.Sprintf("controller-%d.yaml", i))
-		err := writeYAML(config, map[string]any{
-			"kubeconfig": account, "metricsAddress": fmt.Sprintf("127.0.0.1:%d", 9470+i),
-			"leaderElection": slowElection,
-		})
-		if err != nil {
+	w.controllers = make([]*harness.Process, 2)
+	w.controllerSettings = map[string]any{"kubeconfig": account, "leaderElection": slowElection}
+	for i := range w.controllers {
+		if err := w.startController(i); err != nil {
 			return err
 		}
-		p, err := w.processes.Command(fmt.Sprintf("fairlead-controller-%d", i), filepath.Join(w.programs(), "fairlead-controller"), "--config", config, "-v", "1")
-		if err != nil {
-			return err
-		}
-		if err := w.processes.Start(w.lab.Switch.Do, p); err != nil {
-			return err
-		}
-		w.controllers = append(w.controllers, p)
 	}
 	return nil
+}
+
+// startController starts one of the controllers with the present settings.
+func (w *testbed) startController(i int) error {
+	settings := maps.Clone(w.controllerSettings)
+	settings["metricsAddress"] = fmt.Sprintf("127.0.0.1:%d", controllerPort+i)
+	config := filepath.Join(w.Tmpfs(), fmt.Sprintf("controller-%d.yaml", i))
+	if err := writeYAML(config, settings); err != nil {
+		return err
+	}
+	p, err := w.processes.Command(fmt.Sprintf("fairlead-controller-%d", i), filepath.Join(w.programs(), "fairlead-controller"), "--config", config, "-v", "1")
+	if err != nil {
+		return err
+	}
+	w.controllers[i] = p
+	return w.processes.Start(w.lab.Switch.Do, p)
 }
 
 // giveAccount gives a node's daemon the credentials that a DaemonSet's pod has on that

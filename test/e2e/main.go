@@ -34,6 +34,7 @@ type settings struct {
 	Lives    int    // pods that live while programs are killed
 	Seed     uint64 // of the random choices of kills
 	Families families
+	Networks bool   // only the scenario of several networks
 	Bin      string // directory of the programs
 	Source   string // directory of the checkout, for deploy/
 	KeepLogs bool
@@ -52,6 +53,7 @@ func parseFlags(args []string, stderr io.Writer) (settings, error) {
 	flags.IntVar(&s.Lives, "lives", 100, "how many pods live while kubelet, containerd and fairlead-node are killed")
 	flags.Uint64Var(&s.Seed, "seed", 0, "`number` of the random choices of kills; 0 chooses one")
 	flags.StringVar((*string)(&s.Families), "families", string(dual), "`families` of all addresses, dual or ipv6")
+	flags.BoolVar(&s.Networks, "networks", false, "run only the scenario of several networks, and what it needs, for working on it")
 	flags.StringVar(&s.Bin, "bin", filepath.Dir(self), "`directory` of the programs")
 	flags.StringVar(&s.Source, "source", filepath.Dir(filepath.Dir(self)), "`directory` of the checkout, whose deploy/ is installed")
 	flags.BoolVar(&s.KeepLogs, "keep-logs", false, "keep the logs after a success too")
@@ -61,6 +63,9 @@ func parseFlags(args []string, stderr io.Writer) (settings, error) {
 	errs := []error{s.Families.check()}
 	if s.Lives < 1 || s.Lives > maxLives {
 		errs = append(errs, fmt.Errorf("--lives is %d; must be 1 to %d", s.Lives, maxLives))
+	}
+	if s.Networks && s.Families == ipv6 {
+		errs = append(errs, errors.New("--networks with --families ipv6: the scenario runs with dual alone"))
 	}
 	if flags.NArg() > 0 {
 		errs = append(errs, fmt.Errorf("unexpected argument %q", flags.Arg(0)))

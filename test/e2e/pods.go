@@ -19,6 +19,8 @@ import (
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/util/intstr"
 	"sigs.k8s.io/controller-runtime/pkg/client"
+
+	"fairlead.dev/fairlead/test/netlab"
 )
 
 const (
@@ -39,16 +41,20 @@ const (
 // metric returns the sum of the series with a label that a program on the node serves at
 // a port.
 func (n *node) metric(ctx context.Context, port int, name, label string) (float64, error) {
-	text, err := get(ctx, n.machine.Namespace, fmt.Sprintf("http://127.0.0.1:%d/metrics", port))
+	return metric(ctx, n.machine, port, name, label)
+}
+
+func metric(ctx context.Context, m *netlab.Machine, port int, name, label string) (float64, error) {
+	text, err := get(ctx, m.Namespace, fmt.Sprintf("http://127.0.0.1:%d/metrics", port))
 	if err != nil {
-		return 0, fmt.Errorf("metrics of %s: %w", n.name, err)
+		return 0, fmt.Errorf("metrics of %s: %w", m.Name, err)
 	}
 	sum := 0.0
 	for line := range strings.Lines(text) {
 		if fields := strings.Fields(line); len(fields) == 2 && strings.HasPrefix(line, name+"{") && strings.Contains(fields[0], label) {
 			value, err := strconv.ParseFloat(fields[1], 64)
 			if err != nil {
-				return 0, fmt.Errorf("metrics of %s: %w", n.name, err)
+				return 0, fmt.Errorf("metrics of %s: %w", m.Name, err)
 			}
 			sum += value
 		}

@@ -8,6 +8,7 @@ import (
 	"fmt"
 	"os"
 	"path/filepath"
+	"slices"
 	"strings"
 	"time"
 
@@ -21,34 +22,7 @@ import (
 // runScenarios runs the scenarios in order; each starts in the final state of the
 // previous one.
 func (w *testbed) runScenarios(ctx context.Context) error {
-	// Scenarios that the families do not affect run with one choice of them.
-	const each families = ""
-	for _, scenario := range []struct {
-		name string
-		run  func(context.Context) error
-		of   families
-	}{
-		{"nodes with a running kubelet and containerd and no network", w.nodesBoot, each},
-		{"installation by the manifests in deploy/", w.manifests, each},
-		{"30 pods on two nodes reach each other", w.deployment, dual},
-		{"the manifests' pods exchanged during a rolling restart", w.rollout, dual},
-		{"pods deleted", w.podsDeleted, dual},
-		{"uninstallation of the manifests", w.manifestsRemoved, each},
-		{"installation without the workloads: the programs are processes", w.installation, each},
-		{"30 pods on two nodes reach each other", w.deployment, each},
-		{"Services reach pods, and a pod itself", w.services, each},
-		{"a port of the node leads to a pod", w.hostPorts, each},
-		{"pods reach other machines", w.outside, each},
-		{"rolling restart", w.rollingRestart, each},
-		{"fairlead-node upgraded during a rolling restart", w.upgrade, dual},
-		{"both nodes reboot", w.reboot, each},
-		{"pods deleted", w.deletion, each},
-		{fmt.Sprintf("%d pod lives while kubelet, containerd and fairlead-node are killed", w.Lives), w.lives, each},
-		{"uninstallation", w.uninstallation, each},
-	} {
-		if scenario.of != each && scenario.of != w.Families {
-			continue
-		}
+	for _, scenario := range w.scenarios() {
 		started := time.Now()
 		w.Say("--- %s", scenario.name)
 		if err := scenario.run(ctx); err != nil {
@@ -57,6 +31,47 @@ func (w *testbed) runScenarios(ctx context.Context) error {
 		w.Say("    OK, %.1f s", time.Since(started).Seconds())
 	}
 	return nil
+}
+
+// scenario is one part of the test.
+type scenario struct {
+	name string
+	run  func(context.Context) error
+	of   families
+}
+
+// scenarios returns the chosen scenarios, in order.
+func (w *testbed) scenarios() []scenario {
+	// Scenarios that the families do not affect run with one choice of them.
+	const each families = ""
+	boot := scenario{"nodes with a running kubelet and containerd and no network", w.nodesBoot, each}
+	install := scenario{"installation without the workloads: the programs are processes", w.installation, each}
+	networks := scenario{"pods with several networks, while fairlead-node and the controllers are killed", w.networks, dual}
+	uninstall := scenario{"uninstallation", w.uninstallation, each}
+	if w.Networks {
+		return []scenario{boot, install, networks, uninstall}
+	}
+	all := []scenario{
+		boot,
+		{"installation by the manifests in deploy/", w.manifests, each},
+		{"30 pods on two nodes reach each other", w.deployment, dual},
+		{"the manifests' pods exchanged during a rolling restart", w.rollout, dual},
+		{"pods deleted", w.podsDeleted, dual},
+		{"uninstallation of the manifests", w.manifestsRemoved, each},
+		install,
+		{"30 pods on two nodes reach each other", w.deployment, each},
+		{"Services reach pods, and a pod itself", w.services, each},
+		{"a port of the node leads to a pod", w.hostPorts, each},
+		{"pods reach other machines", w.outside, each},
+		{"rolling restart", w.rollingRestart, each},
+		{"fairlead-node upgraded during a rolling restart", w.upgrade, dual},
+		{"both nodes reboot", w.reboot, each},
+		{"pods deleted", w.deletion, each},
+		networks,
+		{fmt.Sprintf("%d pod lives while kubelet, containerd and fairlead-node are killed", w.Lives), w.lives, each},
+		uninstall,
+	}
+	return slices.DeleteFunc(all, func(s scenario) bool { return s.of != each && s.of != w.Families })
 }
 
 // noNetwork is containerd's message if it has no network configuration.

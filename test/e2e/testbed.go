@@ -43,6 +43,8 @@ type testbed struct {
 	rest        *rest.Config
 	admin       string // the administrator's kubeconfig
 	controllers []*harness.Process
+	// controllerSettings are the configuration that the controllers have in common.
+	controllerSettings map[string]any
 	// ranges are the ranges of the pool, IPv4 first: a pod has an address of each.
 	ranges []netip.Prefix
 }

@@ -1,0 +1,310 @@
+package main
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"math/rand/v2"
+	"slices"
+
+	"golang.org/x/sync/errgroup"
+	corev1 "k8s.io/api/core/v1"
+
+	"fairlead.dev/fairlead/internal/ipam"
+)
+
+const (
+	// roundsOfNetworks is how many pods of each size come and go on each node while the
+	// programs are killed.
+	roundsOfNetworks = 3
+	// killsOfNetworks is how often each program is killed at least.
+	killsOfNetworks = 2
+)
+
+// interfaceCounts are the numbers of interfaces of the scenario's pods, the default one
+// included.
+var interfaceCounts = []int{1, 3, 8}
+
+// networks attaches pods to several networks on both nodes. Fairlead makes all of their
+// interfaces. Each pod reaches each other one on each network, also after fairlead-node
+// and the controllers have been killed while other pods came and went.
+func (w *testbed) networks(ctx context.Context) (err error) {
+	for _, wire := range wires() {
+		if err := w.lab.Connect(wire); err != nil {
+			return err
+		}
+	}
+	undo, err := w.networksBaseline()
+	if err != nil {
+		return err
+	}
+	defer undo()
+	if err := w.installNetworks(ctx); err != nil {
+		return err
+	}
+	pods := w.standingPods()
+	g, creating := errgroup.WithContext(ctx)
+	for _, p := range pods {
+		g.Go(func() error { return w.start(creating, p) })
+	}
+	if err := g.Wait(); err != nil {
+		return err
+	}
+	kinds, err := w.checkNetworks(ctx, pods)
+	if err != nil {
+		return err
+	}
+	lived, err := w.networksUnderKills(ctx)
+	if err != nil {
+		return err
+	}
+	if _, err := w.checkNetworks(ctx, pods); err != nil {
+		return fmt.Errorf("after the kills: %w", err)
+	}
+	interfaces := 0
+	for _, p := range append(lived, pods...) {
+		interfaces += 1 + len(p.on)
+	}
+	leaked, err := w.removeNetworks(ctx, pods)
+	if err != nil {
+		return err
+	}
+	if err := w.disconnect(); err != nil {
+		return err
+	}
+	_, err = fmt.Fprintf(w.Out, "networks: OK kinds=%d pods=%d interfaces=%d leaked=%d\n", len(kinds), len(pods)+len(lived), interfaces, leaked)
+	return err
+}
+
+// networksBaseline makes the links of the wires a part of the nodes, so that an end of a
+// wire does not count as left by a pod.
+func (w *testbed) networksBaseline() (undo func(), err error) {
+	for _, n := range w.nodes {
+		before := n.baseline
+		if n.baseline, err = n.machine.State(); err != nil {
+			return nil, fmt.Errorf("look at %s: %w", n.name, err)
+		}
+		previous := undo
+		undo = func() {
+			n.baseline = before
+			if previous != nil {
+				previous()
+			}
+		}
+	}
+	return undo, nil
+}
+
+// start creates a pod and waits until it is ready.
+func (w *testbed) start(ctx context.Context, p *attachedPod) error {
+	if err := w.Create(ctx, p.Pod); err != nil {
+		return fmt.Errorf("pod %s: %w", p.Name, err)
+	}
+	return w.podIs(ctx, p.Pod, "ready", isReady)
+}
+
+// networksUnderKills lets pods come and go while fairlead-node and the controllers are
+// killed with SIGKILL. It returns these pods.
+func (w *testbed) networksUnderKills(ctx context.Context) ([]*attachedPod, error) {
+	killing, stop := context.WithCancel(ctx)
+	defer stop()
+	var killer errgroup.Group
+	kills := 0
+	random := rand.New(rand.NewPCG(w.Seed, 1<<32))
+	killer.Go(func() error {
+		for i := 0; killing.Err() == nil || i < killsOfNetworks; i++ {
+			pause(ctx, random, maxPause)
+			if err := w.killDaemon(ctx, w.nodes[i%len(w.nodes)], random); err != nil {
+				return err
+			}
+			if err := w.killLeader(ctx); err != nil {
+				return err
+			}
+			kills++
+		}
+		return nil
+	})
+	var lived []*attachedPod
+	g, living := errgroup.WithContext(ctx)
+	for i, n := range w.nodes {
+		for k, count := range interfaceCounts {
+			worker := i*len(interfaceCounts) + k
+			var pods []*attachedPod
+			for round := range roundsOfNetworks {
+				pods = append(pods, w.passingPod(n, count, worker*roundsOfNetworks+round))
+			}
+			lived = append(lived, pods...)
+			random := rand.New(rand.NewPCG(w.Seed, 1<<32+1+uint64(worker))) //nolint:gosec // not negative
+			g.Go(func() error {
+				for _, p := range pods {
+					if err := w.live(living, p.Pod, random); err != nil {
+						return err
+					}
+				}
+				return nil
+			})
+		}
+	}
+	err := g.Wait()
+	stop()
+	if err = errors.Join(err, killer.Wait()); err != nil {
+		return nil, err
+	}
+	w.Say("%d pods of %v interfaces have lived; fairlead-node and the leading controller were killed %d times each", len(lived), interfaceCounts, kills)
+	return lived, w.await(ctx, "fairlead-node to be ready again", func(ctx context.Context) (string, error) {
+		return w.nodes[0].daemonReady(ctx) + w.nodes[1].daemonReady(ctx), nil
+	})
+}
+
+// killDaemon kills fairlead-node on a node and starts it again a while later.
+func (w *testbed) killDaemon(ctx context.Context, n *node, random *rand.Rand) error {
+	n.running[fairleadNode].Kill()
+	pause(ctx, random, maxAway)
+	return n.start(fairleadNode)
+}
+
+// killLeader kills the controller that leads, and starts it again when the other one leads.
+func (w *testbed) killLeader(ctx context.Context) error {
+	leader, err := w.awaitLeader(ctx, -1)
+	if err != nil {
+		return err
+	}
+	w.controllers[leader].Kill()
+	if _, err := w.awaitLeader(ctx, leader); err != nil {
+		return err
+	}
+	return w.startController(leader)
+}
+
+// awaitLeader waits until a controller leads, and returns it. gone is a controller that does
+// not run; -1 for none.
+func (w *testbed) awaitLeader(ctx context.Context, gone int) (leader int, err error) {
+	err = w.await(ctx, "a controller to lead", func(ctx context.Context) (string, error) {
+		for i := range w.controllers {
+			if i == gone {
+				continue
+			}
+			leads, err := metric(ctx, w.lab.Switch, controllerPort+i, "leader_election_master_status", `name="fairlead-controller"`)
+			if err == nil && leads == 1 { // it may have just been started
+				leader = i
+				return "", nil
+			}
+		}
+		return "none does", nil
+	})
+	return leader, err
+}
+
+// removeNetworks deletes the pods and counts what they leave: 0, or an error says what it
+// is.
+func (w *testbed) removeNetworks(ctx context.Context, pods []*attachedPod) (leaked int, err error) {
+	for _, p := range pods {
+		if err := w.Delete(ctx, p.Pod); err != nil {
+			return 0, err
+		}
+	}
+	if err := w.nothingLeft(ctx); err != nil {
+		return 0, err
+	}
+	left, err := w.takenAddresses(ctx)
+	if err != nil {
+		return 0, err
+	}
+	for _, n := range w.nodes {
+		now, err := n.machine.State()
+		if err != nil {
+			return 0, err
+		}
+		// A device that did not come back is missing.
+		for _, link := range n.baseline.Since(now).Links {
+			left = append(left, fmt.Sprintf("%s without link %s", n.name, link))
+		}
+	}
+	if len(left) > 0 {
+		return len(left), fmt.Errorf("the pods left: %s", summary(left))
+	}
+	return 0, w.deleteNetworks(ctx)
+}
+
+// takenAddresses lists the addresses in the blocks that have a holder.
+func (w *testbed) takenAddresses(ctx context.Context) ([]string, error) {
+	blocks, err := w.slots(ctx)
+	var out []string
+	for _, slot := range blocks {
+		if slot.State != ipam.Freed {
+			out = append(out, fmt.Sprintf("address %v of %v", slot.Addr, slot.Holder))
+		}
+	}
+	return out, err
+}
+
+// disconnect removes the wires.
+func (w *testbed) disconnect() error {
+	var errs []error
+	for _, wire := range wires() {
+		errs = append(errs, w.lab.Disconnect(wire))
+	}
+	return errors.Join(errs...)
+}
+
+// attachedPod is a pod and the networks of its further interfaces, in order.
+type attachedPod struct {
+	*corev1.Pod
+	on []selected
+}
+
+// selected is a network as one pod selects it.
+type selected struct {
+	*network
+	// own are the addresses that the pod asks for, or brings itself.
+	own string
+}
+
+// standingPods are pods of each size on each node, two of each, that stay through the
+// kills.
+func (w *testbed) standingPods() []*attachedPod {
+	var out []*attachedPod
+	for _, n := range w.nodes {
+		for _, count := range interfaceCounts {
+			for twin := range 2 {
+				device := fmt.Sprintf("device-%d", twin)
+				name := fmt.Sprintf("stays-%d-%d-on-%s", count, twin, n.name)
+				out = append(out, w.attached(n, name, count, 10+len(out), device))
+			}
+		}
+	}
+	return out
+}
+
+// passingPod is a pod that comes and goes while programs are killed. It has no device: a
+// device of this laboratory is a veth, which ends with a namespace that loses its DEL; a
+// device of hardware goes back to the node.
+func (w *testbed) passingPod(n *node, count, i int) *attachedPod {
+	return w.attached(n, fmt.Sprintf("passes-%d-%d", count, i), count, 100+i, "shared")
+}
+
+// attached returns a pod with count interfaces on a node. host is the last byte of the
+// addresses that it chooses itself, and last the network of its last interface, if it has
+// all.
+func (w *testbed) attached(n *node, name string, count, host int, last string) *attachedPod {
+	all := networks()
+	names := []string{"apps", "storage", "logs", "fixed", "plain", "backup", last}
+	if count == 3 && host%2 == 1 {
+		names = []string{"logs", "fixed"}
+	}
+	p := &attachedPod{Pod: &corev1.Pod{Spec: podSpec()}}
+	p.Namespace, p.Name = namespace, name
+	p.Spec.NodeSelector = map[string]string{corev1.LabelHostname: n.name}
+	for _, name := range names[:count-1] {
+		k := slices.IndexFunc(all, func(o *network) bool { return o.name == name })
+		s := selected{network: all[k]}
+		if s.ownRange != "" {
+			s.own = fmt.Sprintf("%s.%d/24", s.ownRange, host)
+		}
+		p.on = append(p.on, s)
+	}
+	if len(p.on) > 0 {
+		p.Annotations = map[string]string{annotationNetworks: selection(p.on)}
+	}
+	return p
+}
