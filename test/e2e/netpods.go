@@ -230,8 +230,8 @@ func (n *node) sandboxOf(uid string) (*netlab.Namespace, error) {
 	return netlab.OpenNamespace(fmt.Sprintf("/proc/%d/ns/net", pids[0]))
 }
 
-// statusIs waits until the annotation network-status says what is in the pod. A pod with
-// the default interface alone has none.
+// statusIs waits until the annotation network-status describes the links in the pod. A pod
+// with the default interface alone has none.
 func (w *testbed) statusIs(ctx context.Context, p *attachedPod, inside []statusEntry) error {
 	want := inside
 	if len(p.on) == 0 {

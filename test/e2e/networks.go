@@ -195,8 +195,8 @@ func (w *testbed) awaitLeader(ctx context.Context, gone int) (leader int, err er
 	return leader, err
 }
 
-// removeNetworks deletes the pods and counts what they leave: 0, or an error says what it
-// is.
+// removeNetworks deletes the pods and returns the number of things that they leave. If it
+// is not 0, the error names them.
 func (w *testbed) removeNetworks(ctx context.Context, pods []*attachedPod) (leaked int, err error) {
 	for _, p := range pods {
 		if err := w.Delete(ctx, p.Pod); err != nil {

@@ -173,20 +173,6 @@ func (c Capabilities) reachable(first *ledger.Interface, pod ledger.Pod) error {
 	return nil
 }
 
-// NotReserved returns fault.ErrInvalid if a host port of a pod is reserved for the node
-// itself.
-func NotReserved(add *ledger.Add, pod ledger.Pod, reserved []ReservedPort) error {
-	for _, p := range add.HostPorts {
-		for _, r := range reserved {
-			if r.Port == p.HostPort && r.Protocol == p.Protocol {
-				return fault.Errorf(fault.ErrInvalid, "runtimeConfig.portMappings: host port %d/%s of pod %s is reserved for the node (%s in the configuration of fairlead-node): choose another port, or change that option",
-					p.HostPort, p.Protocol, pod, r.Option)
-			}
-		}
-	}
-	return nil
-}
-
 // host returns the address in "10.0.0.5/24" or "10.0.0.5". It returns the zero Addr if the
 // text has no address.
 func host(s string) netip.Addr {
@@ -226,13 +212,4 @@ func union(a, b []string) []string {
 		}
 	}
 	return a
-}
-
-// ReservedPort is a port of the host that the node itself needs.
-type ReservedPort struct {
-	// Protocol is "tcp", "udp" or "sctp".
-	Protocol string
-	Port     uint16
-	// Option is the field of the configuration that reserves it.
-	Option string
 }
