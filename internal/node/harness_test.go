@@ -2,6 +2,7 @@ package node
 
 import (
 	"context"
+	"errors"
 	"encoding/json"
 	"net/netip"
 	"os"
@@ -121,6 +122,8 @@ func (w *testNode) start() {
 		w.t.Fatal(err)
 	}
 	w.daemon, w.network = d, p.(*podNetwork)
+	// The machine's own namespaces are no part of a test.
+	w.network.statuses.Holding = func(context.Context, []netip.Addr) (string, error) { return "", errors.New("namespaces are hidden") }
 	ctx, cancel := context.WithCancel(context.Background())
 	if err := d.begin(ctx); err != nil {
 		w.t.Fatal(err)
