@@ -137,7 +137,7 @@ type plannedAdd struct {
 
 // planPlug plans all interfaces of a pod that Fairlead plugs.
 func (pn *podNetwork) planPlug(pa *v1alpha1.PodAttachment, r cniproto.Request, pod ledger.Pod, c answer.Capabilities, found nodeState) (*plannedAdd, error) {
-	interfaces, err := answer.Plan(pa, r.IfName, found.mtu, pn.kernel.RandomMAC)
+	interfaces, err := answer.Plan(answer.Present(pa), r.IfName, found.mtu, pn.kernel.RandomMAC)
 	if err != nil {
 		return nil, err
 	}
@@ -145,6 +145,9 @@ func (pn *podNetwork) planPlug(pa *v1alpha1.PodAttachment, r cniproto.Request, p
 		return nil, err
 	}
 	p := &plannedAdd{add: ledger.Add{Interfaces: interfaces}}
+	if !pn.ledger.HasAny(pa.UID, pa.Spec.Unplug) {
+		p.add.Generation = pa.Generation
+	}
 	if err := c.Apply(&p.add, pod, pa); err != nil {
 		return nil, err
 	}
@@ -209,6 +212,9 @@ func (pn *podNetwork) add(ctx context.Context, r cniproto.Request, pod ledger.Po
 	p.add.AttachedAt = time.Now()
 	if err := pn.ledger.Publish(rec.WithAdd(p.add)); err != nil {
 		return nil, err
+	}
+	if pa := pn.registry.Get(rec.AttachmentKey()); pa != nil && pa.UID == rec.Attachment.UID {
+		pn.follower.consider(pa) // it may have changed meanwhile
 	}
 	pn.statuses.EnqueueSoon(rec.AttachmentKey())
 	return p.add.Result, nil
@@ -298,11 +304,7 @@ func (pn *podNetwork) makeAll(ctx context.Context, ns Sandbox, rec *ledger.Recor
 		if err := context.Cause(ctx); err != nil {
 			return n, err
 		}
-		result, err := ns.Make(ctx, i, p.add.Interfaces[n].Made)
-		pn.bindings.Note(p.add.Interfaces[n].Made.Kind, rec.Pod.UID, err)
-		if err == nil && result != nil {
-			err = pn.recordExecuted(rec, &p.add, n, result)
-		}
+		err := pn.makeOne(ctx, ns, rec, &p.add, n, i)
 		if err == nil {
 			continue
 		}
@@ -310,12 +312,27 @@ func (pn *podNetwork) makeAll(ctx context.Context, ns Sandbox, rec *ledger.Recor
 		if errors.Is(err, link.ErrExists) { // the interface is that of others
 			left = n
 		}
-		if cause := context.Cause(ctx); cause != nil {
-			err = fmt.Errorf("%w: %w", cause, err)
-		}
-		return left, fmt.Errorf("plug interface %s of pod %s: %w", i.Name, rec.Pod, err)
+		return left, err
 	}
 	return len(p.parsed), nil
+}
+
+// makeOne makes interface n of an ADD, and enters the result of its plugins into the ADD.
+// Errors: link.ErrExists if another program has an interface of the name.
+func (pn *podNetwork) makeOne(ctx context.Context, ns Sandbox, rec *ledger.Record, add *ledger.Add, n int, i plug.Interface) error {
+	made := add.Interfaces[n].Made
+	result, err := ns.Make(ctx, i, made)
+	pn.bindings.Note(made.Kind, rec.Pod.UID, err)
+	if err == nil && result != nil {
+		err = pn.recordExecuted(rec, add, n, result)
+	}
+	if err == nil {
+		return nil
+	}
+	if cause := context.Cause(ctx); cause != nil {
+		err = fmt.Errorf("%w: %w", cause, err)
+	}
+	return fmt.Errorf("plug interface %s of pod %s: %w", i.Name, rec.Pod, err)
 }
 
 // recordExecuted enters the result of plugins into the ADD and puts it on disk: their DEL
@@ -379,7 +396,15 @@ func (pn *podNetwork) reserve(ctx context.Context, ns Sandbox, draft *ledger.Rec
 			return nil, nil, fault.Errorf(fault.ErrNotReady, "pod %s: host port %d/%s is taken on node %s by %s",
 				draft.Pod, got.Taken.HostPort, got.Taken.Protocol, pn.node, podNameFor(draft.Pod, got.By))
 		case got.Record != nil:
-			return got.Record, p, nil
+			if now := pn.registry.Get(apiserver.KeyOf(pa)); now == nil || now.UID != pa.UID || now.Generation == pa.Generation {
+				return got.Record, p, nil
+			}
+			// An earlier sandbox may have confirmed that an interface of the plan is
+			// unplugged, and another pod may have its address.
+			if err := pn.ledger.Finish(draft.ContainerID, p.add); err != nil {
+				return nil, nil, err
+			}
+			continue
 		}
 		// Either the PodAttachment is being deleted, which await notices, or it went
 		// while claim waited for an earlier sandbox.

@@ -93,7 +93,7 @@ func (pn *podNetwork) addAddresses(ctx context.Context, r cniproto.Request) ([]b
 		}
 	}
 	result, err := pn.add(ctx, r, pod, addRequest{plan: func(pa *v1alpha1.PodAttachment) (*plannedAdd, error) {
-		iface, err := answer.AddressesFor(pa, r.IfName, config, heldBy(pn.ledger.Get(r.ContainerID)))
+		iface, err := answer.AddressesFor(answer.Present(pa), r.IfName, config, heldBy(pn.ledger.Get(r.ContainerID)))
 		if err != nil {
 			return nil, err
 		}

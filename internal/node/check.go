@@ -84,6 +84,9 @@ func (pn *podNetwork) inspect(ctx context.Context, netns string, rec *ledger.Rec
 	}
 	s.host, s.filter = map[string][]string{}, pn.firewall.Missing(rec.ContainerID)
 	for _, i := range rec.Plug().Interfaces {
+		if i.State != "" {
+			continue // it is being plugged or unplugged
+		}
 		if s.host[i.Name], err = pn.kernel.Differences(ctx, i.Made, s.inside[i.Name]); err != nil {
 			return s, err
 		}
@@ -117,10 +120,19 @@ func (f *findings) changed(format string, args ...any) {
 // if prevResult still has it. Additions of other plugins are ignored. A changed MAC is a
 // difference all the same: the node lets a pod send with its own MAC alone, and must not
 // accept another from a plugin.
+//
+// The runtime keeps the result of the ADD. It lacks the interfaces that the running pod got
+// later, and may have some that the pod has lost.
 func differences(containerID string, interfaces []ledger.Interface, prev *types100.Result, s inspection) (f findings) {
 	for n, i := range interfaces {
+		if i.State != "" {
+			continue
+		}
 		fromPrev := answer.PrevInterface(prev, i.Name)
-		if fromPrev == nil {
+		switch {
+		case i.HotPlugged: // prevResult may have an earlier interface of this name
+			fromPrev = &types100.Interface{}
+		case fromPrev == nil:
 			f.differs("prevResult: lacks interface %s of the sandbox", i.Name)
 			fromPrev = &types100.Interface{}
 		}

@@ -21,7 +21,7 @@ func newMetrics(r prometheus.Registerer) (*metrics, error) {
 	m := &metrics{
 		steps: prometheus.NewHistogramVec(prometheus.HistogramOpts{
 			Namespace: namespace, Subsystem: subsystem, Name: "step_duration_seconds",
-			Help:    "Duration of a step: wait (for the PodAttachment), mark_rebooted (after a boot, until the API server knows that the pod is plugged again), plug, active (until the interfaces are active), acknowledge.",
+			Help:    "Duration of a step: wait (for the PodAttachment), mark_rebooted (after a boot, until the API server knows that the pod is plugged again), plug, active (until the interfaces are active), hot_plug and hot_unplug (of one interface of a running pod), acknowledge.",
 			Buckets: durationBuckets,
 		}, []string{"step"}),
 		swept: prometheus.NewCounterVec(prometheus.CounterOpts{

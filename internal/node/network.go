@@ -47,6 +47,7 @@ type podNetwork struct {
 	remover  *remover
 	reaper   *reaper
 	repairer *repairer
+	follower *follower
 	health   *health.Health
 	host     *hostnet.Network
 	firewall *filter.Firewall
@@ -102,6 +103,7 @@ func NewPlugin(c Config) (plugin.Plugin, error) {
 	pn.host.SetFilter(pn.firewall.SetNode)
 	pn.remover = newRemover(c.Kernel, pn.ledger, pn.firewall)
 	pn.health = health.New(pn.canServe, filepath.Join(filepath.Dir(c.Socket), cniproto.HeartbeatFile), c.BootID)
+	pn.follower = &follower{network: pn, queue: queue.New[string]("follower")}
 	pn.repairer = &repairer{network: pn, queue: queue.New[string]("repairer")}
 	pn.statuses = report.NewStatuses(c.API, pn.registry, pn.ledger, func(since time.Time) { m.step("acknowledge", since) }, m.ackFailures, pn.look)
 	pn.events = report.NewEvents(c.API, c.NodeName)
@@ -133,7 +135,7 @@ func (pn *podNetwork) Parts() plugin.Parts {
 func (pn *podNetwork) run(ctx context.Context) error {
 	g, ctx := errgroup.WithContext(ctx)
 	for _, run := range []func(context.Context) error{
-		pn.remover.Run, pn.statuses.Run, pn.events.Run, pn.host.Run, pn.firewall.Run, pn.reaper.Run, pn.repairer.Run, pn.watch, pn.keepHealth, pn.keepPluginStatus, pn.announce,
+		pn.remover.Run, pn.statuses.Run, pn.events.Run, pn.host.Run, pn.firewall.Run, pn.reaper.Run, pn.repairer.Run, pn.follower.Run, pn.watch, pn.keepHealth, pn.keepPluginStatus, pn.announce,
 	} {
 		g.Go(func() error { return run(ctx) })
 	}
@@ -253,6 +255,7 @@ func (pn *podNetwork) released(r *ledger.Record) {
 	}
 	if pa := pn.registry.Get(r.AttachmentKey()); pa != nil && pa.UID == r.Attachment.UID {
 		if len(pn.ledger.Holding(pa.UID)) > 0 {
+			pn.follower.consider(pa) // it may have waited for this to confirm spec.unplug
 			pn.statuses.EnqueueSoon(apiserver.KeyOf(pa))
 		} else {
 			pn.statuses.Enqueue(apiserver.KeyOf(pa))
@@ -264,9 +267,11 @@ func (pn *podNetwork) released(r *ledger.Record) {
 
 // changed handles a change of a PodAttachment at the API server.
 func (pn *podNetwork) changed(pa *v1alpha1.PodAttachment, gone bool) {
-	if gone {
+	switch {
+	case gone:
 		pn.ledger.Drop(pa.UID)
-	} else {
+	case pn.follower.consider(pa): // it has the status written afterwards
+	default:
 		pn.statuses.Enqueue(apiserver.KeyOf(pa))
 	}
 	if gone || pa.DeletionTimestamp != nil {

@@ -54,6 +54,9 @@ func (pn *podNetwork) repair(ctx context.Context, containerID string) error {
 		var errs []error
 		var repaired []string
 		for _, i := range add.Interfaces {
+			if i.State != "" {
+				continue // it is being plugged or unplugged
+			}
 			changed, err := pn.kernel.Repair(ctx, i.Made)
 			if changed {
 				repaired = append(repaired, i.Name)

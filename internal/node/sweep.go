@@ -42,6 +42,7 @@ func (pn *podNetwork) adopt(ctx context.Context) error {
 	pn.undoAttaching(ctx)
 	for _, rec := range pn.ledger.All() {
 		pn.remover.enqueue(rec.ContainerID) // does nothing if no ADD is being deleted
+		pn.follower.adopt(rec)
 		if add := rec.Plugged(); add != nil {
 			pn.firewall.Add(rec.ContainerID, add)
 		}

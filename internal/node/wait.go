@@ -254,7 +254,7 @@ func (pn *podNetwork) awaitActive(ctx context.Context, rec *ledger.Record, add *
 			}
 			return fault.Errorf(fault.ErrNotReady, "pod %s: PodAttachment %s is being deleted, while its ADD waited for interfaces to become active", rec.Pod, rec.Attachment.Name)
 		}
-		name := inactive(pa)
+		name := inactive(pa, add)
 		if name == "" {
 			return nil
 		}
@@ -271,15 +271,16 @@ func (pn *podNetwork) awaitActive(ctx context.Context, rec *ledger.Record, add *
 	}
 }
 
-// inactive returns the name of the first interface that waits to become active, "" if
-// none does.
-func inactive(pa *v1alpha1.PodAttachment) string {
+// inactive returns the name of the first interface of an ADD that waits to become active,
+// "" if none does. The PodAttachment may have got other interfaces since.
+func inactive(pa *v1alpha1.PodAttachment, add *ledger.Add) string {
 	active := map[string]bool{}
 	for _, s := range pa.Status.Interfaces {
 		active[s.Name] = s.Active
 	}
 	for _, i := range pa.Spec.Interfaces {
-		if i.WaitForActive && !active[i.Name] {
+		of := func(a ledger.Interface) bool { return a.Name == i.Name || a.Default && i.Default }
+		if i.WaitForActive && !active[i.Name] && slices.ContainsFunc(add.Interfaces, of) {
 			return i.Name
 		}
 	}

@@ -36,31 +36,55 @@ func Plan(pa *v1alpha1.PodAttachment, ifName string, mtu int, randomMAC func(v1a
 		return nil, fault.Errorf(fault.ErrInvalid, "PodAttachment %s/%s: interface %s: binding: addressOnly: another plugin makes this interface, and asks for its addresses under the name fairlead-ipam",
 			pa.Namespace, pa.Name, pa.Spec.Interfaces[first].Name)
 	}
-	add := func(i v1alpha1.Interface, name string) {
-		i.Name = name
-		if i.Binding.Delegate != nil { // the plugins choose
-			out = append(out, ledger.Interface{Interface: i})
-			return
-		}
-		if i.MTU == 0 && i.Network == v1alpha1.DefaultNetwork {
-			i.MTU = int32(mtu) //nolint:gosec // an MTU is at most 65535
-		}
-		if i.MAC == "" && randomMAC(i.Binding) {
-			i.MAC = plug.RandomMAC().String()
-		}
-		out = append(out, ledger.Interface{Interface: i})
-	}
-	add(pa.Spec.Interfaces[first], ifName)
+	one := pa.Spec.Interfaces[first]
+	one.Name = ifName
+	out = append(out, resolve(one, mtu, randomMAC))
 	for n, i := range pa.Spec.Interfaces {
 		if n == first || i.Binding.AddressOnly != nil {
 			continue
 		}
-		if i.Name == ifName {
-			return nil, fault.Errorf(fault.ErrInvalid, "PodAttachment %s/%s: spec.interfaces[%d].name: %q: the runtime gave this name to the default interface", pa.Namespace, pa.Name, n, i.Name)
+		further, err := PlanFurther(pa, i, ifName, mtu, randomMAC)
+		if err != nil {
+			return nil, err
 		}
-		add(i, i.Name)
+		out = append(out, further)
 	}
 	return out, nil
+}
+
+// PlanFurther returns an interface of a PodAttachment beside the default one, which has
+// the name ifName in the sandbox, as Plan does. Errors: fault.ErrInvalid.
+func PlanFurther(pa *v1alpha1.PodAttachment, i v1alpha1.Interface, ifName string, mtu int, randomMAC func(v1alpha1.Binding) bool) (ledger.Interface, error) {
+	if i.Name == ifName {
+		return ledger.Interface{}, fault.Errorf(fault.ErrInvalid, "PodAttachment %s/%s: spec.interfaces: name %q: the runtime gave this name to the default interface", pa.Namespace, pa.Name, i.Name)
+	}
+	return resolve(i, mtu, randomMAC), nil
+}
+
+func resolve(i v1alpha1.Interface, mtu int, randomMAC func(v1alpha1.Binding) bool) ledger.Interface {
+	if i.Binding.Delegate != nil { // the plugins choose
+		return ledger.Interface{Interface: i}
+	}
+	if i.MTU == 0 && i.Network == v1alpha1.DefaultNetwork {
+		i.MTU = int32(mtu) //nolint:gosec // an MTU is at most 65535
+	}
+	if i.MAC == "" && randomMAC(i.Binding) {
+		i.MAC = plug.RandomMAC().String()
+	}
+	return ledger.Interface{Interface: i}
+}
+
+// Present returns a PodAttachment without the interfaces that spec.unplug names, other than
+// the default one: an ADD gets none of them.
+func Present(pa *v1alpha1.PodAttachment) *v1alpha1.PodAttachment {
+	if len(pa.Spec.Unplug) == 0 {
+		return pa
+	}
+	c := *pa
+	c.Spec.Interfaces = slices.DeleteFunc(slices.Clone(pa.Spec.Interfaces), func(i v1alpha1.Interface) bool {
+		return !i.Default && slices.Contains(pa.Spec.Unplug, i.Name)
+	})
+	return &c
 }
 
 // Parse returns the interfaces of an ADD in the form that kinds of binding take. It enters

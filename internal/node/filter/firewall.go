@@ -140,7 +140,7 @@ func (f *Firewall) Add(containerID string, add *ledger.Add) {
 func filterPod(containerID string, add *ledger.Add) nft.Pod {
 	p := nft.Pod{Ports: add.HostPorts}
 	for n, i := range add.Interfaces {
-		if i.Made.HostLink == "" { // its packets do not pass the host
+		if i.Made.HostLink == "" || i.State == ledger.Deleting { // its packets do not pass the host, or must not any more
 			continue
 		}
 		parsed, err := i.Parse(containerID)

@@ -177,6 +177,11 @@ func decodeRecord(raw []byte, containerID string) (*Record, error) {
 		if a.State != Attaching && a.State != Attached && a.State != Deleting {
 			return nil, fmt.Errorf("record has state %q: must be %s, %s or %s", a.State, Attaching, Attached, Deleting)
 		}
+		for _, i := range a.Interfaces {
+			if i.State != "" && i.State != Attaching && i.State != Deleting {
+				return nil, fmt.Errorf("record has state %q of interface %s: must be empty, %s or %s", i.State, i.Name, Attaching, Deleting)
+			}
+		}
 		if a.AddressOnly() && r.Attachment.UID == "" {
 			return nil, fmt.Errorf("record has addresses of interface %s and names no PodAttachment", a.IfName)
 		}

@@ -326,7 +326,16 @@ func (l *Ledger) replace(r *Record) error {
 	} else if err := l.files.write(r); err != nil {
 		return err
 	}
+	l.lose(r, empty)
+	l.released(r)
+	return nil
+}
+
+// lose replaces a record in memory with r, from which something was removed, and wakes the
+// ADDs that wait for it. If r is empty, the record is removed.
+func (l *Ledger) lose(r *Record, empty bool) {
 	l.mu.Lock()
+	defer l.mu.Unlock()
 	l.set(r)
 	if empty {
 		delete(l.records, r.ContainerID)
@@ -338,9 +347,6 @@ func (l *Ledger) replace(r *Record) error {
 	}
 	close(l.gone)
 	l.gone = make(chan struct{})
-	l.mu.Unlock()
-	l.released(r)
-	return nil
 }
 
 // Remembered returns the number of entries in memory, by kind.

@@ -9,35 +9,52 @@ import (
 )
 
 // Missing returns the interfaces of a PodAttachment that its sandbox lacks, by the record
-// that Judge returned. An interface that Fairlead plugs is missing until it is plugged. An
-// interface of another plugin is missing until that plugin has asked for its addresses. It
-// does not count as missing if an incomplete record may lack it (MayHave).
+// that Judge returned. An interface that Fairlead plugs is missing until it is plugged, and
+// until it is active if the running sandbox gets it and it has WaitForActive. An interface
+// of another plugin is missing until that plugin has asked for its addresses. An interface
+// does not count as missing if an incomplete record may lack it (MayHave), or if it is to
+// be unplugged.
 func (l *Ledger) Missing(pa *v1alpha1.PodAttachment, rec *Record) []v1alpha1.Interface {
 	l.mu.Lock()
 	defer l.mu.Unlock()
 	may := l.mayHave(rec, pa)
 	var out []v1alpha1.Interface
 	for _, i := range pa.Spec.Interfaces {
-		if slices.ContainsFunc(may, func(m v1alpha1.Interface) bool { return m.Name == i.Name }) {
+		if slices.Contains(pa.Spec.Unplug, i.Name) || slices.ContainsFunc(may, func(m v1alpha1.Interface) bool { return m.Name == i.Name }) {
 			continue
 		}
 		a := rec.Plug()
 		if i.Binding.AddressOnly != nil {
 			a = rec.addressOnly(i.Name)
 		}
-		if a == nil || a.State != Attached {
+		if a == nil || a.State != Attached || a.lacks(pa, i) {
 			out = append(out, i)
 		}
 	}
 	return out
 }
 
-// TellMissing returns a message for the user that names the missing interfaces and the
-// probable reason; empty if none are missing.
-func TellMissing(missing []v1alpha1.Interface) string {
-	var ours, further, first []string
+// lacks reports whether a running sandbox lacks an interface that Fairlead plugs, or has
+// got it and it is not active.
+func (a *Add) lacks(pa *v1alpha1.PodAttachment, i v1alpha1.Interface) bool {
+	if i.Default || a.AddressOnly() {
+		return false
+	}
+	has := a.further(i.Name)
+	if has == nil || has.State != "" {
+		return true
+	}
+	return has.HotPlugged && i.WaitForActive && !slices.ContainsFunc(pa.Status.Interfaces, func(s v1alpha1.InterfaceStatus) bool { return s.Name == i.Name && s.Active })
+}
+
+// TellMissing returns a message for the user that names the missing interfaces of the
+// sandbox of a record and the probable reason; empty if none are missing.
+func TellMissing(pa *v1alpha1.PodAttachment, rec *Record, missing []v1alpha1.Interface) string {
+	var ours, further, first, parts []string
 	for _, i := range missing {
 		switch {
+		case i.Binding.AddressOnly == nil && rec.Plugged() != nil:
+			parts = append(parts, i.Name+": "+rec.Plugged().why(pa, i))
 		case i.Binding.AddressOnly == nil:
 			ours = append(ours, i.Name)
 		case i.Default:
@@ -46,7 +63,6 @@ func TellMissing(missing []v1alpha1.Interface) string {
 			further = append(further, fmt.Sprintf("%s (network %s)", i.Name, i.Network))
 		}
 	}
-	var parts []string
 	for _, p := range []struct {
 		names  []string
 		reason string
@@ -60,4 +76,20 @@ func TellMissing(missing []v1alpha1.Interface) string {
 		}
 	}
 	return strings.Join(parts, "; ")
+}
+
+// why returns the reason why a running sandbox lacks an interface that Fairlead plugs.
+func (a *Add) why(pa *v1alpha1.PodAttachment, i v1alpha1.Interface) string {
+	if reason, failed := a.Failures[i.Name]; failed {
+		return "it cannot be plugged, which is tried again: " + reason
+	}
+	if has := a.further(i.Name); has == nil || has.State != "" {
+		return "it is not plugged into the running pod yet"
+	}
+	for _, s := range pa.Status.Interfaces {
+		if s.Name == i.Name && s.Message != "" {
+			return "it is not active: " + s.Message
+		}
+	}
+	return "it is not active yet"
 }

@@ -68,6 +68,12 @@ type Add struct {
 	// Result is the CNI result, in the version in which the ADD answered.
 	Result json.RawMessage `json:"result,omitempty"`
 
+	// Generation is that of the PodAttachment whose spec the sandbox has, 0 if it is not
+	// known.
+	Generation int64 `json:"generation,omitempty"`
+	// Failures are the reasons why the running sandbox has not got interfaces, by name.
+	Failures map[string]string `json:"failures,omitempty"`
+
 	StartedAt time.Time `json:"startedAt,omitzero"`
 	// AttachedAt is the time at which the ADD was about to answer. The file has a
 	// slightly earlier time, that of Prepare.
@@ -83,6 +89,12 @@ type Interface struct {
 	Made plug.Made `json:"made"`
 	// Bandwidth limits the interface; nil means no limit.
 	Bandwidth *plug.Bandwidth `json:"bandwidth,omitempty"`
+	// State is Attaching while the running sandbox gets the interface, Deleting while it
+	// loses the interface, and otherwise empty.
+	State State `json:"state,omitempty"`
+	// HotPlugged is true if the running sandbox got the interface after its ADD, whose
+	// result lacks it.
+	HotPlugged bool `json:"hotPlugged,omitempty"`
 }
 
 // Pod names a pod.

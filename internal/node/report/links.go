@@ -1,6 +1,8 @@
 package report
 
 import (
+	"slices"
+
 	"fairlead.dev/fairlead/api/v1alpha1"
 	"fairlead.dev/fairlead/internal/netdev/link"
 	"fairlead.dev/fairlead/internal/netdev/plug"
@@ -13,12 +15,16 @@ const maxAddresses = 16
 // linksOf returns the interfaces of a sandbox that Fairlead plugs, if there are several or
 // plugins were executed: MAC and MTU from the record, where it has them, otherwise from the
 // inspected namespace. The addresses are those that plugins have chosen.
+// An interface that is being unplugged is among them until nothing is left of it.
 func linksOf(rec *ledger.Record, inside map[string]plug.Inspected) (links []v1alpha1.SandboxLink) {
 	add := rec.Plug()
 	if add == nil || len(add.Interfaces) < 2 && !add.Executes() {
 		return nil
 	}
 	for _, i := range add.Interfaces {
+		if i.State == ledger.Attaching {
+			continue // it may fail
+		}
 		mac, mtu := i.Known()
 		if mac == "" {
 			mac = inside[i.Name].MAC
@@ -39,4 +45,19 @@ func linksOf(rec *ledger.Record, inside map[string]plug.Inspected) (links []v1al
 		links = append(links, l)
 	}
 	return links
+}
+
+// generationOf returns the generation of the PodAttachment whose spec a sandbox has.
+func generationOf(rec *ledger.Record) int64 {
+	if add := rec.Plug(); add != nil {
+		return add.Generation
+	}
+	return 0
+}
+
+// sameSpec reports whether a status has the generation of a record and its interfaces. A
+// record without a generation may lack interfaces.
+func sameSpec(s *v1alpha1.Sandbox, rec *ledger.Record) bool {
+	generation := generationOf(rec)
+	return generation == 0 || s.Generation == generation && slices.EqualFunc(s.Links, linksOf(rec, nil), func(a, b v1alpha1.SandboxLink) bool { return a.Name == b.Name })
 }

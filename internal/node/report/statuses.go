@@ -136,7 +136,7 @@ func (a *Statuses) writePlugged(ctx context.Context, pa *v1alpha1.PodAttachment,
 	is := metav1.Condition{Status: metav1.ConditionTrue, Reason: "Plugged", Message: "plugged in the sandbox that status.sandbox names"}
 	ready := is
 	if missing := a.ledger.Missing(pa, rec); len(missing) > 0 {
-		ready = metav1.Condition{Status: metav1.ConditionFalse, Reason: v1alpha1.ReasonInterfacesMissing, Message: ledger.TellMissing(missing)}
+		ready = metav1.Condition{Status: metav1.ConditionFalse, Reason: v1alpha1.ReasonInterfacesMissing, Message: ledger.TellMissing(pa, rec, missing)}
 	}
 	if isUpToDate(pa, rec, ready) {
 		return nil
@@ -153,12 +153,13 @@ func (a *Statuses) writePlugged(ctx context.Context, pa *v1alpha1.PodAttachment,
 	}
 	at := metav1.NewMicroTime(rec.AttachedAt())
 	return a.Write(ctx, pa, v1alpha1.Sandbox{
-		ID: rec.ContainerID, BootID: rec.BootID, State: v1alpha1.SandboxAttached, AttachedAt: &at, Links: linksOf(rec, inside),
+		ID: rec.ContainerID, BootID: rec.BootID, State: v1alpha1.SandboxAttached, AttachedAt: &at,
+		Generation: generationOf(rec), Links: linksOf(rec, inside),
 	}, is, ready)
 }
 
-// isUpToDate reports whether the status has the sandbox of the record and the condition
-// Ready already. A condition that a migration wrote (reason Imported) stays: the record
+// isUpToDate reports whether the status has the sandbox of the record, its interfaces and
+// the condition Ready already. A condition that a migration wrote (reason Imported) stays: the record
 // of such a sandbox has only the interfaces that were plugged again since.
 func isUpToDate(pa *v1alpha1.PodAttachment, rec *ledger.Record, ready metav1.Condition) bool {
 	s := pa.Status.Sandbox
@@ -172,6 +173,8 @@ func isUpToDate(pa *v1alpha1.PodAttachment, rec *ledger.Record, ready metav1.Con
 		return false
 	case has.Reason == v1alpha1.ReasonImported:
 		return true
+	case !sameSpec(s, rec):
+		return false
 	case ready.Status == metav1.ConditionTrue:
 		return has.Status == metav1.ConditionTrue
 	}
@@ -195,6 +198,9 @@ func (a *Statuses) Write(ctx context.Context, pa *v1alpha1.PodAttachment, s v1al
 	}
 	if old := pa.Status.Sandbox; len(s.Links) > 0 || old != nil && len(old.Links) > 0 {
 		sandbox["links"] = s.Links
+	}
+	if old := pa.Status.Sandbox; s.Generation != 0 || old != nil && old.Generation != 0 {
+		sandbox["generation"] = s.Generation
 	}
 	patch, err := json.Marshal(map[string]any{
 		// The resource version also identifies the object, as a UID does. The API server
