@@ -99,6 +99,41 @@ func TestHotPlugKilledWithoutTheAPIServer(t *testing.T) {
 	})
 }
 
+// The PodAttachment becomes known while the daemon removes what its killed predecessor had
+// begun again after a failure.
+func TestHotPlugKilledInARetry(t *testing.T) {
+	onRunningNode(t, func(n *runningNode) {
+		n.plugged()
+		tries := 0
+		n.macvlan.on(func(_ context.Context, at string) error {
+			switch {
+			case at == "make":
+				if tries++; tries == 1 {
+					return errors.New("device or resource busy")
+				}
+			case at == "made" && tries > 1:
+				runtime.Goexit()
+			}
+			return nil
+		})
+		n.asks(on("net1", "p0", "10.9.0.5"))
+		retries()
+		pa := n.api.get(n.key)
+		n.api.remove(n.key)
+		n.macvlan.on(func(_ context.Context, at string) error {
+			if at == "removed" {
+				n.macvlan.on(func(context.Context, string) error { return nil })
+				n.api.put(pa)
+			}
+			return nil
+		})
+		n.restart()
+		n.wantHas("restart", "net1")
+		n.wantReady(n.key, "c1")
+		n.ends()
+	})
+}
+
 // A DEL in the middle of a change cancels it and removes everything.
 func TestDELDuringHotPlug(t *testing.T) {
 	for _, step := range []string{"make", "made", "remove"} {

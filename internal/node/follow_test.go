@@ -314,6 +314,23 @@ func TestADDWithoutWhatIsUnplugged(t *testing.T) {
 	})
 }
 
+// A change that comes while the ADD makes its interfaces is applied after it.
+func TestChangeDuringADD(t *testing.T) {
+	onRunningNode(t, func(n *runningNode) {
+		n.bridge.on(func(_ context.Context, at string) error {
+			if at == "make" {
+				n.bridge.on(func(context.Context, string) error { return nil })
+				n.spec(func(s *v1alpha1.PodAttachmentSpec) { s.Interfaces = append(s.Interfaces, on("net1", "p0", "10.9.0.5")) })
+			}
+			return nil
+		})
+		n.plugged()
+		n.wantHas("ADD", "net1")
+		n.wantConfirmed("ADD", "net1")
+		n.ends()
+	})
+}
+
 // An ADD that waited for an earlier sandbox does not plug an interface that has been
 // unplugged meanwhile: its address may be that of another pod.
 func TestADDThatWaitedForItsPredecessor(t *testing.T) {
@@ -321,6 +338,13 @@ func TestADDThatWaitedForItsPredecessor(t *testing.T) {
 		n.asks(on("net1", "p0", "10.9.0.5"))
 		n.plugged()
 		second := nettest.NewNamespace(n.t)
+		var made atomic.Bool
+		n.macvlan.on(func(_ context.Context, at string) error {
+			if at == "make" {
+				made.Store(true)
+			}
+			return nil
+		})
 		failed := make(chan error, 1)
 		go func() {
 			_, err := n.handle(request(cniproto.VerbAdd, "c2", second.Path(), "p", "u1"))
@@ -337,9 +361,11 @@ func TestADDThatWaitedForItsPredecessor(t *testing.T) {
 		if links := nettest.LinkNames(n.t, second); !slices.Equal(links, []string{"eth0", "lo"}) {
 			n.t.Errorf("the second sandbox has %v", links)
 		}
+		if made.Load() {
+			n.t.Error("net1 was made in the second sandbox")
+		}
 		nodetest.WantCode(n.t, n.del("c2"), 0)
 		settle()
 		n.wantNothing("DEL")
 	})
 }
-

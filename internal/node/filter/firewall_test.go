@@ -112,3 +112,17 @@ func TestFilterPodChecks(t *testing.T) {
 		t.Errorf("(-want +got):\n%s", diff)
 	}
 }
+
+// The rules of a sandbox have an interface that it gets, and none that it loses.
+func TestFilterPodOfChanges(t *testing.T) {
+	of := func(link string, state ledger.State) ledger.Interface {
+		return ledger.Interface{Made: plug.Made{HostLink: link}, State: state}
+	}
+	var got []string
+	for _, l := range filterPod("c1", &ledger.Add{Interfaces: []ledger.Interface{of("h0", ""), of("h1", ledger.Attaching), of("h2", ledger.Deleting), of("h3", "")}}).Links {
+		got = append(got, l.Name)
+	}
+	if diff := cmp.Diff([]string{"h0", "h1", "h3"}, got); diff != "" {
+		t.Errorf("links (-want +got):\n%s", diff)
+	}
+}
