@@ -211,8 +211,8 @@ func TestHotPlugFails(t *testing.T) {
 	})
 }
 
-// An interface that cannot be removed is not confirmed, so its address is not released
-// (kubevirt#13721), until it is gone.
+// An interface that cannot be removed is not confirmed, so its address is not released,
+// until it is gone.
 func TestHotUnplugFails(t *testing.T) {
 	onRunningNode(t, func(n *runningNode) {
 		n.asks(on("net1", "p0", "10.9.0.5"))

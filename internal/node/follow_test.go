@@ -232,10 +232,9 @@ func (n *runningNode) ends() {
 }
 
 // Interfaces come and go while the pod runs, also one of another network under the same
-// name and a second one of the same network (multus-dynamic-networks-controller#297,
-// multus-dynamic-networks-controller#235), and nothing of one that went is left in the pod
-// or on the host (kubevirt#14074). The pod may have begun without further networks
-// (multus-dynamic-networks-controller#43).
+// name (multus-dynamic-networks-controller#297) and a second one of the same network, and
+// nothing of one that went is left in the pod or on the host (kubevirt#14074). The pod may
+// have begun without further networks (multus-dynamic-networks-controller#43).
 func TestHotPlug(t *testing.T) {
 	onRunningNode(t, func(n *runningNode) {
 		raw := n.plugged()
@@ -327,6 +326,7 @@ func TestChangeDuringADD(t *testing.T) {
 		n.plugged()
 		n.wantHas("ADD", "net1")
 		n.wantConfirmed("ADD", "net1")
+		n.wantWrites(n.key, "Attached/c1")
 		n.ends()
 	})
 }

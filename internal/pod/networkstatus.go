@@ -52,20 +52,29 @@ type pciDevice struct {
 }
 
 // NetworkStatus returns the value of the annotation for a pod with a record; empty if the
-// pod gets none: it has the default interface of the cluster alone, another program makes
-// its interfaces, or they are not all plugged yet. The annotation repeats the record.
+// pod gets none: it has the default interface of the cluster alone and always had, another
+// program makes its interfaces, or its sandbox is not plugged yet. An interface that the
+// node has not plugged, or has unplugged, is not in it. The annotation repeats the record.
 // Nothing in Fairlead reads it.
 func NetworkStatus(p *corev1.Pod, r *v1alpha1.PodAttachment) (string, error) {
 	further := func(i v1alpha1.Interface) bool { return !i.Default || i.Network != v1alpha1.DefaultNetwork }
 	others := func(i v1alpha1.Interface) bool { return i.Binding.AddressOnly != nil }
 	s := r.Status.Sandbox
-	if s == nil || s.State != v1alpha1.SandboxAttached || len(s.Links) == 0 ||
-		!slices.ContainsFunc(r.Spec.Interfaces, further) || slices.ContainsFunc(r.Spec.Interfaces, others) {
+	if s == nil || s.State != v1alpha1.SandboxAttached || slices.ContainsFunc(r.Spec.Interfaces, others) {
 		return "", nil
+	}
+	changed := s.Generation > 1 // the pod's interfaces follow its annotation, and it may have had further ones
+	if !changed && (len(s.Links) == 0 || !slices.ContainsFunc(r.Spec.Interfaces, further)) {
+		return "", nil
+	}
+	plugged := func(i v1alpha1.Interface) bool {
+		return i.Default || slices.ContainsFunc(s.Links, func(l v1alpha1.SandboxLink) bool { return l.Name == i.Name })
 	}
 	all := make([]networkStatus, 0, len(r.Spec.Interfaces))
 	for _, i := range r.Spec.Interfaces {
-		all = append(all, statusOf(i, s.Links))
+		if plugged(i) {
+			all = append(all, statusOf(i, s.Links))
+		}
 	}
 	slices.SortStableFunc(all, func(a, b networkStatus) int { return rank(a) - rank(b) })
 	raw, err := json.Marshal(all)

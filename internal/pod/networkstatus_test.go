@@ -44,6 +44,19 @@ func TestNetworkStatus(t *testing.T) {
 				`{"name":"blue/lan","interface":"net1","ips":["10.9.0.7"],"mac":"02:00:00:00:00:01","mtu":9000,"dns":{"nameservers":["10.9.0.1"],"search":["lan"]}},` +
 				`{"name":"blue/vf","interface":"net2","ips":["192.0.2.9"],"mac":"02:00:00:00:00:03","mtu":1500,"dns":{},"device-info":{"type":"pci","version":"1.1.0","pci":{"pci-address":"0000:3b:00.1"}}}]`,
 		},
+		{
+			name: "one that is not plugged yet", interfaces: []v1alpha1.Interface{eth0, net1}, sandbox: &v1alpha1.Sandbox{State: v1alpha1.SandboxAttached, Generation: 2},
+			want: `[{"name":"fairlead","interface":"eth0","ips":["10.244.0.5","fd00::5"],"default":true,"dns":{},"gateway":["169.254.1.1","fe80::1"]}]`,
+		},
+		{
+			name: "the last one is unplugged", interfaces: []v1alpha1.Interface{eth0}, sandbox: &v1alpha1.Sandbox{State: v1alpha1.SandboxAttached, Generation: 4},
+			want: `[{"name":"fairlead","interface":"eth0","ips":["10.244.0.5","fd00::5"],"default":true,"dns":{},"gateway":["169.254.1.1","fe80::1"]}]`,
+		},
+		{
+			name: "one is unplugged, and another is not plugged", interfaces: []v1alpha1.Interface{eth0, net1, net2},
+			sandbox: &v1alpha1.Sandbox{State: v1alpha1.SandboxAttached, Generation: 3, Links: links[:1:1]},
+			want:    `[{"name":"fairlead","interface":"eth0","ips":["10.244.0.5","fd00::5"],"mac":"02:00:00:00:00:02","mtu":1450,"default":true,"dns":{},"gateway":["169.254.1.1","fe80::1"]}]`,
+		},
 	} {
 		t.Run(tc.name, func(t *testing.T) {
 			r := &v1alpha1.PodAttachment{Spec: v1alpha1.PodAttachmentSpec{Interfaces: tc.interfaces}, Status: v1alpha1.PodAttachmentStatus{Sandbox: tc.sandbox}}

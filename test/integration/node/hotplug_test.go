@@ -2,6 +2,7 @@ package node
 
 import (
 	"context"
+	"encoding/json"
 	"fmt"
 	"os/exec"
 	"slices"
@@ -23,12 +24,12 @@ const attaching = `multiVIFSources: [npwg]
 networks: {attachedBy: Fairlead, open: [{namespaceSelector: {}, bridges: [br-blue], parents: [eth0]}]}`
 
 // The networks of a running pod change: interfaces come and go, also another one of the same
-// name (multus-dynamic-networks-controller#297), elements without names
-// (multus-dynamic-networks-controller#63) and the same network once more
-// (multus-dynamic-networks-controller#235), in a pod that had none
-// (multus-dynamic-networks-controller#43). An address is released when the node has
-// confirmed that its interface is gone, and nothing is left on either side of the interface
-// (kubevirt#14074, kubevirt#13721).
+// name (multus-dynamic-networks-controller#297), those of elements without names
+// (multus-dynamic-networks-controller#63) and the same network once more, in a pod that had
+// none (multus-dynamic-networks-controller#43). The network status always is that of the
+// namespace (multus-dynamic-networks-controller#157, kubevirt#13721). An address is released
+// when the node has confirmed that its interface is gone, and nothing is left on either side
+// of the interface (kubevirt#14074).
 func TestNetworksOfARunningPod(t *testing.T) {
 	w := newSystem(t, attaching, "fairlead")
 	w.pool(t, "default", func(s *v1alpha1.IPPoolSpec) {
@@ -132,7 +133,7 @@ func (w *system) wantInterfaces(t *testing.T, p *labPod, want ...string) {
 		if !slices.Equal(links, names) || pa.Status.Sandbox.Generation != pa.Generation {
 			return fmt.Errorf("the status has %q, for generation %d of %d", links, pa.Status.Sandbox.Generation, pa.Generation)
 		}
-		return nil
+		return w.inAnnotation(ctx, p, names)
 	})
 	w.wantState(t, p, v1alpha1.SandboxAttached, p.containerID)
 	s, err := p.netns.State()
@@ -147,6 +148,33 @@ func (w *system) wantInterfaces(t *testing.T, p *labPod, want ...string) {
 	if got := len(s.Links); got != len(want)+2 { // lo and eth0
 		t.Errorf("the namespace has %q", s.Links)
 	}
+}
+
+// inAnnotation returns an error unless the network status of a pod has these interfaces
+// beside eth0.
+func (w *system) inAnnotation(ctx context.Context, p *labPod, names []string) error {
+	var o corev1.Pod
+	if err := w.cluster.Client.Get(ctx, types.NamespacedName{Namespace: w.cluster.Namespace, Name: p.name}, &o); err != nil {
+		return err
+	}
+	var all []struct {
+		Interface string `json:"interface"`
+		Default   bool   `json:"default"`
+	}
+	if err := json.Unmarshal([]byte(o.Annotations[pod.AnnotationNetworkStatus]), &all); err != nil {
+		return err
+	}
+	var has []string
+	for _, s := range all {
+		if !s.Default {
+			has = append(has, s.Interface)
+		}
+	}
+	slices.Sort(has)
+	if !slices.Equal(has, names) {
+		return fmt.Errorf("the annotation has %q", has)
+	}
+	return nil
 }
 
 // addressesOf returns the addresses of an interface in the namespace of a pod.
