@@ -94,7 +94,7 @@ func (n *Networks) attachable(s pod.Selection, known *network) error {
 	return n.mayUse(s.Namespace, known.Reach())
 }
 
-// resourceOf returns the resource of which a network has devices; empty if it has none.
+// resourceOf returns the resource whose devices a network has; empty if it has none.
 func resourceOf(known *network) string {
 	if b := known.Binding; b != nil && b.HostDevice != nil && b.HostDevice.Resource != nil {
 		return b.HostDevice.Resource.Name

@@ -17,7 +17,7 @@ type Opening struct {
 	Namespaces labels.Selector
 	// Parts by kind (nad.NeedBridge and others).
 	Parts map[string][]string
-	// Addresses are the networks of which bridges may get addresses.
+	// Addresses are the networks whose addresses bridges may get.
 	Addresses []netip.Prefix
 }
 
