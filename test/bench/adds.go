@@ -16,15 +16,15 @@ import (
 	"fairlead.dev/fairlead/test/netlab"
 )
 
-// boundPods creates pods on the real node and waits for their records.
-func (w *testbed) boundPods(ctx context.Context, prefix string, n int) ([]*corev1.Pod, *board, error) {
+// boundPods creates pods of further networks on the real node and waits for their records.
+func (w *testbed) boundPods(ctx context.Context, prefix string, n int, networks ...string) ([]*corev1.Pod, *board, error) {
 	b, err := w.kube.watchNodes(ctx, false, realNode)
 	if err != nil {
 		return nil, nil, err
 	}
 	pods := make([]*corev1.Pod, n)
 	err = w.abreast(n, func(i int) (err error) {
-		pods[i], err = w.kube.pod(ctx, fmt.Sprintf("%s-%d", prefix, i), realNode)
+		pods[i], err = w.kube.pod(ctx, fmt.Sprintf("%s-%d", prefix, i), realNode, networks...)
 		return err
 	})
 	if err != nil {

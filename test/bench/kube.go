@@ -25,6 +25,8 @@ const (
 	namespace = "bench"
 	// leaseName is the Lease by which controllers elect their leader.
 	leaseName = "fairlead-controller"
+	// annotationNetworks selects the further networks of a pod.
+	annotationNetworks = "k8s.v1.cni.cncf.io/networks"
 	// rawGroup is the group of a kind that equals PodAttachment, and that no controller
 	// of ours uses: the baseline creates its objects.
 	rawGroup = "bench.fairlead.dev"
@@ -130,8 +132,8 @@ func rawCRD(crd *apiextensionsv1.CustomResourceDefinition) *apiextensionsv1.Cust
 	return raw
 }
 
-// pod creates a pod that is bound to a node. Nothing runs in it.
-func (k *kube) pod(ctx context.Context, name, node string) (*corev1.Pod, error) {
+// pod creates a pod of further networks that is bound to a node. Nothing runs in it.
+func (k *kube) pod(ctx context.Context, name, node string, networks ...string) (*corev1.Pod, error) {
 	pod := &corev1.Pod{
 		ObjectMeta: metav1.ObjectMeta{Namespace: namespace, Name: name},
 		Spec: corev1.PodSpec{
@@ -141,6 +143,9 @@ func (k *kube) pod(ctx context.Context, name, node string) (*corev1.Pod, error) 
 			Tolerations:                   []corev1.Toleration{{Operator: corev1.TolerationOpExists}},
 			Containers:                    []corev1.Container{{Name: "main", Image: "none"}},
 		},
+	}
+	if len(networks) > 0 {
+		pod.Annotations = map[string]string{annotationNetworks: strings.Join(networks, ",")}
 	}
 	if err := k.Create(ctx, pod); err != nil {
 		return nil, fmt.Errorf("create pod %s: %w", name, err)

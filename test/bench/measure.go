@@ -143,6 +143,12 @@ func podMeasurements() []measurement {
 			run: addAndDel,
 		},
 		{
+			objects: []object{{name: "add_8_vs_single", unit: "ms", target: "ratio <= 0.5", met: ratioAtMost(0.5)}},
+			what: "one ADD of a pod with eight interfaces, each on a bridge of its own, exec to result;\n" +
+				"         baseline: eight times an ADD of a pod with one interface",
+			run: eightInterfaces,
+		},
+		{
 			objects: []object{
 				{name: "add_parallel16", unit: "ADD/s", target: "ratio >= 0.7", met: ratioAtLeast(0.7)},
 				{name: "add_parallel16_unheld", unit: "ADD/s"},

@@ -46,6 +46,8 @@ type testbed struct {
 	// keepsLease makes controllers keep the Lease while the machine is busy with other
 	// work for long. A controller that ends in order gives it back at once.
 	keepsLease bool
+	// attaches makes controllers attach pods to further networks.
+	attaches bool
 }
 
 // machines creates the network namespaces; the switch is the bench's own namespace.
@@ -139,13 +141,16 @@ func (w *testbed) startController(ctx context.Context, kubeconfig string) error 
 	if w.keepsLease {
 		election["leaseDuration"], election["renewDeadline"] = "60s", "50s"
 	}
-	err := writeYAML(file, map[string]any{
+	settings := map[string]any{
 		"kubeconfig":     kubeconfig,
 		"workers":        workers(),
 		"leaderElection": election,
 		"metricsAddress": "unix:" + socket,
-	})
-	if err != nil {
+	}
+	if w.attaches {
+		settings["multiVIFSources"], settings["networks"] = []string{"npwg"}, map[string]any{"attachedBy": "Fairlead"}
+	}
+	if err := writeYAML(file, settings); err != nil {
 		return err
 	}
 	p, err := w.processes.command("fairlead-controller", w.program("fairlead-controller"), "--config", file)
