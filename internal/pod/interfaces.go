@@ -73,6 +73,10 @@ type Source func(p *corev1.Pod) ([]Interface, error)
 
 var interfaceName = regexp.MustCompile(`^[a-zA-Z0-9][a-zA-Z0-9_.-]{0,14}$`)
 
+// kernelNames are the loopback interface, and the names in net.ipv4.conf that stand for
+// every interface.
+var kernelNames = []string{"lo", "all", "default"}
+
 // Interfaces returns the interfaces of a pod: the interfaces that every pod gets, then
 // those of each source, in order. It returns an error if a name is invalid or not unique,
 // or if a source fails.

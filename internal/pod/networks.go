@@ -4,6 +4,7 @@ import (
 	"encoding/json"
 	"fmt"
 	"net/netip"
+	"slices"
 	"strings"
 
 	corev1 "k8s.io/api/core/v1"
@@ -191,6 +192,8 @@ func (e selection) read(namespace string, index int) (Selection, error) {
 		return s, fmt.Errorf("namespace: %q: must be a namespace", s.Namespace)
 	case !interfaceName.MatchString(s.Interface):
 		return s, fmt.Errorf("interface: %q: has 1 to 15 of a-z, A-Z, 0-9, '_', '.', '-', and begins with a letter or digit", s.Interface)
+	case slices.Contains(kernelNames, s.Interface):
+		return s, fmt.Errorf("interface: %q: must be none of %s, which the kernel uses itself", s.Interface, strings.Join(kernelNames, ", "))
 	}
 	return s, s.properties(e)
 }

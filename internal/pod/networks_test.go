@@ -73,6 +73,8 @@ func TestNetworks(t *testing.T) {
 		{name: "a bad name", text: "a/b/c", fails: `name: "b/c"`},
 		{name: "a bad namespace", text: `[{"name":"a","namespace":"A.b"}]`, fails: `namespace: "A.b"`},
 		{name: "a bad interface", text: "net-a@eth/0", fails: `interface: "eth/0"`},
+		{name: "the loopback interface", text: `[{"name":"a","interface":"lo"}]`, fails: `interface: "lo": must be none of lo, all, default`},
+		{name: "all interfaces", text: "net-a@all", fails: `interface: "all": must be none of`},
 		{name: "a bad address", text: `[{"name":"a","ips":["10.0.0"]}]`, fails: `ips: "10.0.0"`},
 		{name: "a bad MAC", text: `[{"name":"a","mac":"02-00-00-00-00-01"}]`, fails: `mac: "02-00-00-00-00-01"`},
 		{name: "no list", text: `[{"name":7}]`, fails: "must be a list"},
