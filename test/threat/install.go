@@ -100,8 +100,19 @@ func (w *testbed) install(ctx context.Context) error {
 			return err
 		}
 	}
+	if err := w.attachOnSecond(ctx); err != nil {
+		return err
+	}
 	w.Say("installed from deploy/; two controllers run, and fairlead-node on each node")
 	return await(ctx, "the nodes", w.nodesReady)
+}
+
+// attachOnSecond has Fairlead attach the pods of the second node to their networks. On the
+// first node it gives the addresses alone, as beside Multus.
+func (w *testbed) attachOnSecond(ctx context.Context) error {
+	patch := fmt.Sprintf(`{"metadata":{"labels":{%q:"Fairlead"}}}`, v1alpha1.LabelAttachedBy)
+	n := &corev1.Node{ObjectMeta: metav1.ObjectMeta{Name: w.nodes[1].Name}}
+	return w.Patch(ctx, n, client.RawPatch(types.MergePatchType, []byte(patch)))
 }
 
 // patchPool changes a pool as an operator does.
@@ -167,6 +178,7 @@ func (w *testbed) startController(name string, more map[string]any) (*harness.Pr
 	settings := map[string]any{
 		"kubeconfig":      filepath.Join(w.Tmpfs(), "controller.kubeconfig"),
 		"multiVIFSources": []string{"npwg"},
+		"networks":        openedNetworks(),
 		// A short interval, so that the attacks can wait for the collector.
 		"gcInterval": "10s",
 	}

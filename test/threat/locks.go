@@ -80,6 +80,24 @@ func locks() []lock {
 			},
 			func(ctx context.Context, w *testbed) error { return w.restartControllers(ctx, nil) },
 		},
+		{
+			"net-uplink", "networks.open of fairlead-controller opens the uplink as a parent",
+			func(ctx context.Context, w *testbed) error {
+				return w.restartControllers(ctx, map[string]any{"networks": openedNetworks("eth0")})
+			},
+			func(ctx context.Context, w *testbed) error { return w.restartControllers(ctx, nil) },
+		},
+		{
+			"net-of-another", "networks.isolated of fairlead-controller is false",
+			func(ctx context.Context, w *testbed) error {
+				networks := openedNetworks()
+				networks["isolated"] = false
+				// The bridge of the other network is open to all.
+				networks["open"] = append(networks["open"].([]map[string]any), map[string]any{"namespaceSelector": map[string]any{}, "bridges": []string{openBridge}})
+				return w.restartControllers(ctx, map[string]any{"networks": networks})
+			},
+			func(ctx context.Context, w *testbed) error { return w.restartControllers(ctx, nil) },
+		},
 		rulesLock("spoof-ipv4", "bridge"),
 		rulesLock("spoof-mac", "bridge"),
 		rulesLock("tunnel-own-node-ipv4", "inet"),
