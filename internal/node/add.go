@@ -396,19 +396,24 @@ func (pn *podNetwork) reserve(ctx context.Context, ns Sandbox, draft *ledger.Rec
 			return nil, nil, fault.Errorf(fault.ErrNotReady, "pod %s: host port %d/%s is taken on node %s by %s",
 				draft.Pod, got.Taken.HostPort, got.Taken.Protocol, pn.node, podNameFor(draft.Pod, got.By))
 		case got.Record != nil:
-			if now := pn.registry.Get(apiserver.KeyOf(pa)); now == nil || now.UID != pa.UID || now.Generation == pa.Generation {
+			if !pn.outdated(pa) {
 				return got.Record, p, nil
 			}
-			// An earlier sandbox may have confirmed that an interface of the plan is
-			// unplugged, and another pod may have its address.
 			if err := pn.ledger.Finish(draft.ContainerID, p.add); err != nil {
 				return nil, nil, err
 			}
-			continue
 		}
-		// Either the PodAttachment is being deleted, which await notices, or it went
+		// The PodAttachment is being deleted, which await notices, or it went or changed
 		// while claim waited for an earlier sandbox.
 	}
+}
+
+// outdated reports whether the spec of a PodAttachment has changed since a plan of it was
+// made. An earlier sandbox may have confirmed that an interface of the plan is unplugged,
+// and another pod may have its address.
+func (pn *podNetwork) outdated(pa *v1alpha1.PodAttachment) bool {
+	now := pn.registry.Get(apiserver.KeyOf(pa))
+	return now != nil && now.UID == pa.UID && now.Generation != pa.Generation
 }
 
 // claim adds an ADD to the ledger as soon as no earlier sandbox has its addresses. Pods

@@ -333,3 +333,39 @@ func TestHotPlugOfARecordOfAnOlderBuild(t *testing.T) {
 		n.ends()
 	})
 }
+
+// The interface of executed plugins comes and goes as any other. The addresses that the
+// plugins chose are no reason to plug it again.
+func TestHotPlugOfPlugins(t *testing.T) {
+	executingNode(t, []string{"eth0"}, func([]v1alpha1.Interface) {}, func(t *testing.T, n *node2) {
+		raw := n.plugged()
+		n.api.change(n.key, func(pa *v1alpha1.PodAttachment) {
+			net1 := v1alpha1.Interface{Name: "net1", Network: "ns/blue", Driver: "native", Addresses: []string{"10.9.0.99/24"}}
+			delegates(&net1, "first", "second")
+			pa.Spec.Interfaces = append(pa.Spec.Interfaces, net1)
+			pa.Generation++
+		})
+		settle()
+		n.wantReady(n.key, "c1")
+		n.wantCalls("plug", "first ADD", "second ADD")
+		links := n.api.get(n.key).Status.Sandbox.Links
+		if len(links) != 2 || links[1].Name != "net1" || !slices.Equal(links[1].Addresses, []string{blueAddress}) {
+			t.Errorf("the status has %+v", links)
+		}
+		n.restart()
+		n.wantCalls("restart")
+		n.api.change(n.key, func(pa *v1alpha1.PodAttachment) {
+			pa.Spec.Unplug = []string{"net1"}
+			pa.Generation++
+		})
+		settle()
+		n.wantCalls("unplug", "second DEL", "first DEL")
+		nodetest.WantCode(t, n.check(raw), 0)
+		if s := n.api.get(n.key).Status.Sandbox; s.Links != nil || s.Generation != 3 {
+			t.Errorf("the status has generation %d, links %+v", s.Generation, s.Links)
+		}
+		nodetest.WantCode(t, n.del("c1"), 0)
+		settle()
+		n.wantNothing("DEL")
+	})
+}

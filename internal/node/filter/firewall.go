@@ -140,7 +140,7 @@ func (f *Firewall) Add(containerID string, add *ledger.Add) {
 func filterPod(containerID string, add *ledger.Add) nft.Pod {
 	p := nft.Pod{Ports: add.HostPorts}
 	for n, i := range add.Interfaces {
-		if i.Made.HostLink == "" || i.State == ledger.Deleting { // its packets do not pass the host, or must not any more
+		if !passes(i) {
 			continue
 		}
 		parsed, err := i.Parse(containerID)
@@ -167,6 +167,9 @@ func filterPod(containerID string, add *ledger.Add) nft.Pod {
 	}
 	return p
 }
+
+// passes reports whether the packets of an interface pass the host, and may do so.
+func passes(i ledger.Interface) bool { return i.Made.HostLink != "" && i.State != ledger.Deleting }
 
 // checkOf returns the extent of the check of an interface. It is Full for a value that this
 // build does not know.

@@ -174,17 +174,25 @@ func decodeRecord(raw []byte, containerID string) (*Record, error) {
 		return nil, errors.New("record has no ADD")
 	}
 	for _, a := range r.Adds {
-		if a.State != Attaching && a.State != Attached && a.State != Deleting {
-			return nil, fmt.Errorf("record has state %q: must be %s, %s or %s", a.State, Attaching, Attached, Deleting)
-		}
-		for _, i := range a.Interfaces {
-			if i.State != "" && i.State != Attaching && i.State != Deleting {
-				return nil, fmt.Errorf("record has state %q of interface %s: must be empty, %s or %s", i.State, i.Name, Attaching, Deleting)
-			}
+		if err := a.validate(); err != nil {
+			return nil, err
 		}
 		if a.AddressOnly() && r.Attachment.UID == "" {
 			return nil, fmt.Errorf("record has addresses of interface %s and names no PodAttachment", a.IfName)
 		}
 	}
 	return r, nil
+}
+
+// validate returns an error if a state of an ADD is not known.
+func (a *Add) validate() error {
+	if a.State != Attaching && a.State != Attached && a.State != Deleting {
+		return fmt.Errorf("record has state %q: must be %s, %s or %s", a.State, Attaching, Attached, Deleting)
+	}
+	for _, i := range a.Interfaces {
+		if i.State != "" && i.State != Attaching && i.State != Deleting {
+			return fmt.Errorf("record has state %q of interface %s: must be empty, %s or %s", i.State, i.Name, Attaching, Deleting)
+		}
+	}
+	return nil
 }
