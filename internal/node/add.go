@@ -377,14 +377,11 @@ func (pn *podNetwork) reserve(ctx context.Context, ns Sandbox, draft *ledger.Rec
 				continue // it went while the node became ready
 			}
 		}
-		p, err := w.plan(pa)
+		p, err := planAttaching(pa, ns, draft.ContainerID, ifName, w)
 		if err != nil {
 			return nil, nil, err
 		}
-		p.add.IfName, p.add.State, p.add.StartedAt = ifName, ledger.Attaching, start
-		if p.parsed, err = answer.Parse(pa, draft.ContainerID, &p.add, ns.Plan); err != nil {
-			return nil, nil, err
-		}
+		p.add.StartedAt = start
 		sandbox := draft.With(func(r *ledger.Record) {
 			r.Pod.UID, r.Attachment = pa.Spec.PodUID, ledger.Attachment{Name: pa.Name, UID: pa.UID}
 		})
@@ -395,17 +392,28 @@ func (pn *podNetwork) reserve(ctx context.Context, ns Sandbox, draft *ledger.Rec
 		case got.Taken != nil:
 			return nil, nil, fault.Errorf(fault.ErrNotReady, "pod %s: host port %d/%s is taken on node %s by %s",
 				draft.Pod, got.Taken.HostPort, got.Taken.Protocol, pn.node, podNameFor(draft.Pod, got.By))
+		case got.Record != nil && !pn.outdated(pa):
+			return got.Record, p, nil
 		case got.Record != nil:
-			if !pn.outdated(pa) {
-				return got.Record, p, nil
-			}
-			if err := pn.ledger.Finish(draft.ContainerID, p.add); err != nil {
-				return nil, nil, err
-			}
+			err = pn.ledger.Finish(draft.ContainerID, p.add)
+		}
+		if err != nil {
+			return nil, nil, err
 		}
 		// The PodAttachment is being deleted, which await notices, or it went or changed
 		// while claim waited for an earlier sandbox.
 	}
+}
+
+// planAttaching resolves the interfaces of a PodAttachment for an ADD of a sandbox.
+func planAttaching(pa *v1alpha1.PodAttachment, ns Sandbox, containerID, ifName string, w addRequest) (*plannedAdd, error) {
+	p, err := w.plan(pa)
+	if err != nil {
+		return nil, err
+	}
+	p.add.IfName, p.add.State = ifName, ledger.Attaching
+	p.parsed, err = answer.Parse(pa, containerID, &p.add, ns.Plan)
+	return p, err
 }
 
 // outdated reports whether the spec of a PodAttachment has changed since a plan of it was

@@ -5,6 +5,7 @@ import (
 	"slices"
 	"sync/atomic"
 	"testing"
+	"testing/synctest"
 	"time"
 
 	"github.com/google/go-cmp/cmp"
@@ -321,6 +322,7 @@ func TestChangeDuringADD(t *testing.T) {
 			if at == "make" {
 				n.bridge.on(func(context.Context, string) error { return nil })
 				n.spec(func(s *v1alpha1.PodAttachmentSpec) { s.Interfaces = append(s.Interfaces, on("net1", "p0", "10.9.0.5")) })
+				synctest.Wait()
 			}
 			return nil
 		})
