@@ -18,6 +18,7 @@ import (
 
 	"fairlead.dev/fairlead/api/v1alpha1"
 	"fairlead.dev/fairlead/internal/migrate/multus"
+	"fairlead.dev/fairlead/internal/nad"
 )
 
 // ErrNoMultus means that the cluster has neither networks nor Multus.
@@ -58,7 +59,7 @@ func (m Multus) Plan(ctx context.Context) (multus.State, multus.Plan, error) {
 		annotations := objects[i].GetAnnotations()
 		s.Networks = append(s.Networks, multus.Definition{
 			Namespace: objects[i].GetNamespace(), Name: objects[i].GetName(), Config: o.Spec.Config,
-			Driver: annotations[v1alpha1.AnnotationDriver], Resource: annotations[multus.AnnotationResource],
+			Driver: annotations[v1alpha1.AnnotationDriver], Resource: annotations[nad.AnnotationResource],
 		})
 	}
 	var pods corev1.PodList

@@ -2,7 +2,6 @@ package multus
 
 import (
 	"encoding/json"
-	"fmt"
 	"slices"
 	"strings"
 	"unicode"
@@ -57,7 +56,7 @@ func judge(d Definition, flat []byte) Network {
 		Name: d.Namespace + "/" + d.Name, Served: No, Plugins: []string{}, Remarks: []string{}, Leaves: []string{},
 		namespace: d.Namespace, config: d.Config, driver: d.Driver,
 	}
-	n, err := nad.Parse(d.Config, flat)
+	n, err := nad.ParseWithResource(d.Config, flat, d.Resource)
 	out.parsed, out.Type, out.IPAM = n, printable(n.Type), printable(n.IPAM)
 	for _, remark := range slices.Concat(n.Warnings, n.Ignored) {
 		out.Remarks = append(out.Remarks, printable(remark))
@@ -65,17 +64,15 @@ func judge(d Definition, flat []byte) Network {
 	for _, plugin := range leaves(d.Config) {
 		out.Leaves = append(out.Leaves, printable(plugin))
 	}
+	byDriver := err == nil && n.Type == "" && d.Driver != ""
+	if err == nil && !byDriver {
+		err = n.Attachable(nad.Selected{})
+	}
 	switch {
+	case byDriver:
+		out.Served = Driver
 	case err != nil:
 		out.Reason = printable(err.Error())
-	case n.Refused != nil:
-		out.Reason = printable(n.Refused.Error())
-	case n.Type == "" && d.Driver != "":
-		out.Served = Driver
-	case n.Type == "":
-		out.Reason = "spec.config: empty: Multus reads a file of each node, and Fairlead does not: write that file's content into spec.config"
-	case d.Resource != "":
-		out.Reason = fmt.Sprintf("annotation %s: %q: Fairlead does not read the device that a device plugin allocates", AnnotationResource, d.Resource)
 	case slices.Contains(n.Reach(), nad.Need{Kind: nad.NeedParent}):
 		out.Reason = "master: not set: the plugin would use the link of the node's default route: name the link"
 	case n.Binding != nil:
@@ -95,10 +92,6 @@ func printable(text string) string {
 		return '?'
 	}, strings.ReplaceAll(text, "\n", "; "))
 }
-
-// AnnotationResource names, on a NetworkAttachmentDefinition, the resource of a device
-// plugin.
-const AnnotationResource = "k8s.v1.cni.cncf.io/resourceName"
 
 // executed returns the types of the plugins that nodes execute for a network.
 func executed(n nad.Network) []string {

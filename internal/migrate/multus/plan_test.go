@@ -123,6 +123,8 @@ func raws(texts ...string) (out []json.RawMessage) {
 	return out
 }
 
+const noFile = "spec.config: empty: its configuration would be a file on the nodes, which Fairlead does not read: write the configuration into spec.config"
+
 func TestJudge(t *testing.T) {
 	for _, tt := range []struct {
 		name, config string
@@ -147,11 +149,23 @@ func TestJudge(t *testing.T) {
 			want: Network{Type: "macvlan", Served: No, Reason: "network configuration: linkInContainer: true: is not served for macvlan: remove it: the master is a link of the node"},
 		},
 		{name: "no JSON", config: "{", want: Network{Served: No, Reason: "network configuration: must be a JSON object as in the CNI specification: unexpected end of JSON input"}},
-		{name: "file of the nodes", want: Network{Served: No, Reason: "spec.config: empty: Multus reads a file of each node, and Fairlead does not: write that file's content into spec.config"}},
+		{name: "file of the nodes", want: Network{Served: No, Reason: noFile}},
 		{name: "driver", driver: "neutron", want: Network{Served: Driver}},
+		{name: "devices", resource: "intel.com/sriov", config: `{"cniVersion":"1.0.0","type":"host-device"}`, want: Network{Type: "host-device", Served: InProcess}},
 		{
-			name: "device", resource: "intel.com/sriov", config: `{"cniVersion":"1.0.0","type":"sriov"}`,
-			want: Network{Type: "sriov", Served: No, Leaves: []string{"sriov"}, Reason: `annotation k8s.v1.cni.cncf.io/resourceName: "intel.com/sriov": Fairlead does not read the device that a device plugin allocates`},
+			name: "devices of a plugin", resource: "intel.com/sriov", config: `{"cniVersion":"1.0.0","type":"sriov"}`,
+			want: Network{
+				Type: "sriov", Served: No, Leaves: []string{"sriov"},
+				Reason: `network configuration: annotation k8s.v1.cni.cncf.io/resourceName: "intel.com/sriov": is served for type host-device with addresses of Fairlead, static ones or none, and the type is "sriov": change the type, or remove the annotation`,
+			},
+		},
+		{
+			name: "one address for all", config: `{"cniVersion":"1.0.0","type":"macvlan","master":"eth1","ipam":{"type":"whereabouts","range":"10.1.0.0/24","addresses":[{"address":"10.2.0.1/24"}]}}`,
+			want: Network{
+				Type: "macvlan", IPAM: "whereabouts", Served: No,
+				Remarks: []string{`addresses: given to every interface of the network, and recorded nowhere, as whereabouts does; ask for an address with the pod's annotation instead`},
+				Reason:  "ipam.addresses: 10.2.0.1/24: is not served where Fairlead attaches the pods: remove it, or use ipam.type static for a network whose interfaces have the same address",
+			},
 		},
 		{
 			name: "link of the default route", config: `{"cniVersion":"1.0.0","type":"macvlan","ipam":{"type":"dhcp"}}`,
@@ -215,13 +229,13 @@ func TestProblems(t *testing.T) {
 		t.Fatal(err)
 	}
 	ignored := func(wish string) string {
-		return "the pod requests " + wish + ", and no plugin of the network has this capability: Multus ignores the request, Fairlead refuses the pod"
+		return "the pod requests " + wish + ", and no plugin of the network has this capability: remove it from the annotation, or declare it in the plugin's \"capabilities\""
 	}
 	want := []Problem{
 		{Text: `annotation k8s.v1.cni.cncf.io/networks: must be a list as [{"name":"net-a"}]: unexpected end of JSON input`, Pods: []string{"shop/bad"}},
 		{Network: "kube-system/main", Text: ignored("ips"), Pods: []string{"shop/chosen"}},
 		{Network: "shop/nowhere", Text: "there is no such NetworkAttachmentDefinition", Pods: []string{"shop/gone"}},
-		{Network: "shop/plain", Text: "ipam-claim-reference is not served yet", Pods: []string{"shop/claim"}},
+		{Network: "shop/plain", Text: `ipam-claim-reference: "c": the network's addresses are not Fairlead's (ipam.type ""): leave it out, or use fairlead-ipam`, Pods: []string{"shop/claim"}},
 		{Network: "shop/plain", Text: ignored("mac"), Pods: []string{"shop/a", "shop/b"}},
 	}
 	if diff := cmp.Diff(want, plan.Problems); diff != "" {
@@ -392,7 +406,7 @@ func TestSwitch(t *testing.T) {
 			pods: []corev1.Pod{podOn("d", "lan", starting), podOn("c", "file"), podOn("a", "file"), podOn("b", "file"), podOn("e", "file"), podOn("f", "nowhere")},
 			want: Switch{Obstacles: []string{
 				"pods on it are being started: shop/d: try again when they run",
-				"network shop/file of shop/a, shop/b, shop/c and 1 more is not served: spec.config: empty: Multus reads a file of each node, and Fairlead does not: write that file's content into spec.config",
+				"network shop/file of shop/a, shop/b, shop/c and 1 more is not served: " + noFile,
 				"shop/f: there is no such NetworkAttachmentDefinition",
 			}},
 		},

@@ -2,11 +2,11 @@ package multus
 
 import (
 	"cmp"
-	"fmt"
 	"slices"
 
 	corev1 "k8s.io/api/core/v1"
 
+	"fairlead.dev/fairlead/internal/nad"
 	"fairlead.dev/fairlead/internal/pod"
 )
 
@@ -76,14 +76,10 @@ func problemOf(s pod.Selection, n *Network) string {
 		return "there is no such NetworkAttachmentDefinition"
 	case n.Served == No || n.Served == Driver:
 		return ""
-	case s.ClaimReference != "":
-		return "ipam-claim-reference is not served yet"
 	}
-	declared := n.parsed.Capabilities()
-	for _, wish := range s.Wishes() {
-		if !declared[wish] {
-			return fmt.Sprintf("the pod requests %s, and no plugin of the network has this capability: Multus ignores the request, Fairlead refuses the pod", wish)
-		}
+	err := n.parsed.Attachable(nad.Selected{Wishes: s.Wishes(), ClaimReference: s.ClaimReference, DeviceID: s.DeviceID})
+	if err == nil {
+		return ""
 	}
-	return ""
+	return printable(err.Error())
 }

@@ -2,7 +2,6 @@ package npwg
 
 import (
 	"cmp"
-	"errors"
 	"fmt"
 	"slices"
 	"strings"
@@ -72,34 +71,10 @@ func (n *Networks) attached(s pod.Selection) (pod.Interface, error) {
 // attachable returns an error, in words for the pod's owner, if Fairlead cannot attach a
 // pod to a network as the pod selects it.
 func (n *Networks) attachable(s pod.Selection, known *network) error {
-	switch {
-	case known.Refused != nil:
-		return known.Refused
-	case known.Type == "":
-		return errors.New("spec.config: empty: its configuration would be a file on the nodes, which Fairlead does not read: write the configuration into spec.config")
-	case known.Whereabouts != nil && len(known.Whereabouts.Addresses) > 0:
-		return fmt.Errorf("ipam.addresses: %v: is not served where Fairlead attaches the pods: remove it, or use ipam.type static for a network whose interfaces have the same address", known.Whereabouts.Addresses[0].Prefix)
-	case s.ClaimReference != "" && !known.Served():
-		return fmt.Errorf("ipam-claim-reference: %q: the network's addresses are not Fairlead's (ipam.type %q): leave it out, or use fairlead-ipam", s.ClaimReference, known.IPAM)
-	}
-	if s.DeviceID != "" && resourceOf(known) == "" {
-		return fmt.Errorf("deviceID: %q: the network has no devices to choose from: remove deviceID, or annotate the network with %s", s.DeviceID, nad.AnnotationResource)
-	}
-	declared := known.Capabilities()
-	for _, wish := range s.Wishes() {
-		if !declared[wish] {
-			return fmt.Errorf("the pod requests %s, and no plugin of the network has this capability: remove it from the annotation, or declare it in the plugin's \"capabilities\"", wish)
-		}
+	if err := known.Attachable(nad.Selected{Wishes: s.Wishes(), ClaimReference: s.ClaimReference, DeviceID: s.DeviceID}); err != nil {
+		return err
 	}
 	return n.mayUse(s.Namespace, known.Reach())
-}
-
-// resourceOf returns the resource whose devices a network has; empty if it has none.
-func resourceOf(known *network) string {
-	if b := known.Binding; b != nil && b.HostDevice != nil && b.HostDevice.Resource != nil {
-		return b.HostDevice.Resource.Name
-	}
-	return ""
 }
 
 // addresses completes an interface by the part of its network about addresses.
