@@ -30,7 +30,7 @@ import (
 // of runtime: containerd calls the configuration of today, CRI-O that of the ADD. Pods that
 // start after it have all interfaces from Fairlead. At the end nothing is left.
 func TestSwitchFromMultus(t *testing.T) {
-	w := newSystem(t, npwg+"\nnetworks: {open: [{namespaceSelector: {}, bridges: [br-blue]}]}", "fairlead, fairlead-ipam")
+	w := newSystem(t, npwg+"\nnetworks: {open: [{namespaceSelector: {}, bridges: [br-blue], plugins: [bridge, host-local]}]}", "fairlead, fairlead-ipam")
 	n := w.nodes[0]
 	n.reference(t, "ipam/host-local")
 	buildIn(t, "../../..", filepath.Join(n.dir, "bin", "multus"), "./test/multus")
@@ -67,7 +67,7 @@ func TestSwitchFromMultus(t *testing.T) {
 	for _, p := range old {
 		m.annotate(t, p, "blue,local,blue@more")
 	}
-	m.wantInside(t, fresh, "eth0", "net1")
+	m.wantInside(t, fresh, "eth0", "net1", "net2")
 	for i, p := range old {
 		m.wantInside(t, p, "eth0", "net1", "net2")
 		w.reaches(t, fresh, p, address(had[i]["net1"]))
@@ -76,16 +76,18 @@ func TestSwitchFromMultus(t *testing.T) {
 		}
 	}
 
+	m.wantFiles(t, map[string]int{"host-local/local": 3, "multus": 2})
 	m.end(t, old[0], m.ofToday)
-	m.wantFiles(t, map[string]int{"host-local/local": 2, "multus": 2})
+	m.wantFiles(t, map[string]int{"host-local/local": 3, "multus": 2})
 	m.cleanUp(t, old[1], fresh)
-	m.wantFiles(t, map[string]int{"host-local/local": 1, "multus": 1})
+	m.wantFiles(t, map[string]int{"host-local/local": 2, "multus": 1})
 	m.wantInside(t, old[1], "eth0", "net1", "net2")
 	m.end(t, old[1], m.ofTheAdd)
-	m.wantFiles(t, map[string]int{"host-local/local": 0, "multus": 0})
+	m.wantFiles(t, map[string]int{"host-local/local": 1, "multus": 0})
 	m.cleanUp(t, fresh) // of nothing
-	m.wantInside(t, fresh, "eth0", "net1")
+	m.wantInside(t, fresh, "eth0", "net1", "net2")
 	m.end(t, fresh, m.ofToday)
+	m.wantFiles(t, map[string]int{"host-local/local": 0, "multus": 0})
 
 	w.wantTaken(t)
 	w.audit(t)
@@ -205,7 +207,7 @@ func (m *multusNode) attachedByFairlead(t *testing.T) *labPod {
 	t.Helper()
 	var p *labPod
 	for i := 0; ; i++ {
-		p = m.n.pod(t, fmt.Sprintf("fresh-%d", i), onNetworks("blue"))
+		p = m.n.pod(t, fmt.Sprintf("fresh-%d", i), onNetworks("blue,local"))
 		if m.record(t, p)["net1"].Binding.Bridge != nil {
 			break
 		}
