@@ -247,7 +247,9 @@ func TestAdditionalPools(t *testing.T) {
 // Two pods that name the same pools ask for them in the same order.
 func TestOrderOfPools(t *testing.T) {
 	wanted := []pod.Interface{
-		{Name: "eth0", Network: "default"}, {Name: "net1", Network: "default", Pools: []string{"b"}}, {Name: "net2", Network: "default", Pools: []string{"a"}},
+		{Name: "eth0", Network: "default"},
+		{Name: "net1", Network: "default", Pools: []string{"b"}},
+		{Name: "net2", Network: "default", Pools: []string{"a"}},
 		{Name: "net3", Network: "blue/lan"},
 	}
 	if diff := cmp.Diff([]int{3, 0, 2, 1}, byNetwork(wanted)); diff != "" {

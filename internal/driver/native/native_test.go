@@ -191,7 +191,9 @@ func TestAdditionalInterfaceOfARoutedPool(t *testing.T) {
 	}
 	want := []v1alpha1.Route{
 		{Destination: "10.9.0.0/16", Gateway: "169.254.1.1"},
-		{Destination: "10.1.0.0/16", Gateway: "169.254.1.1"}, {Destination: "10.3.0.1/32", Gateway: "169.254.1.1"}, {Destination: "10.3.0.2/32", Gateway: "169.254.1.1"},
+		{Destination: "10.1.0.0/16", Gateway: "169.254.1.1"},
+		{Destination: "10.3.0.1/32", Gateway: "169.254.1.1"},
+		{Destination: "10.3.0.2/32", Gateway: "169.254.1.1"},
 		{Destination: "fd00:1::/64", Gateway: "fe80::1"},
 	}
 	if diff := cmp.Diff(want, a.Interface.Routes); diff != "" {

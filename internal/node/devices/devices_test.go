@@ -125,7 +125,7 @@ func TestKubeletAway(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	defer l.Close() //nolint:errcheck // of a test
+	defer l.Close()
 	ctx, cancel := context.WithTimeout(t.Context(), 50*time.Millisecond)
 	defer cancel()
 	if _, err := New(silent).Of(ctx, "blue", "web"); !errors.Is(err, fault.ErrNotReady) || !errors.Is(err, context.DeadlineExceeded) {
