@@ -18,6 +18,7 @@ import (
 	"fairlead.dev/fairlead/internal/pod"
 	"fairlead.dev/fairlead/internal/run"
 	"fairlead.dev/fairlead/internal/source/npwg"
+	"fairlead.dev/fairlead/internal/source/sriov"
 	"fairlead.dev/fairlead/internal/source/subnets"
 )
 
@@ -46,6 +47,8 @@ func newFurther(ctx context.Context, h *host, table driver.Table) (further, erro
 		switch name {
 		case config.SourceSubnets:
 			f.sources = append(f.sources, subnets.Source)
+		case config.SourceSRIOV:
+			f.sources = append(f.sources, func(p *corev1.Pod) ([]pod.Interface, error) { return sriov.Source(f.networks)(p) })
 		case config.SourceNPWG:
 			f.networks = npwg.New(npwg.Config{
 				Attaches: func(p *corev1.Pod) bool { return attachedBy(ctx, h, p) == config.AttachedByFairlead }, Attaching: cfg.Networks.AttachedBy == config.AttachedByFairlead,

@@ -26,8 +26,8 @@ type Controller struct {
 	DefaultNetwork DefaultNetwork `json:"defaultNetwork"`
 	// MultiVIFSources are the sources of further interfaces, in order: "npwg" reads the
 	// pod annotation k8s.v1.cni.cncf.io/networks, "additional-subnets" reads
-	// fairlead.dev/additional-pools and openstack.org/kuryr-additional-subnets. Empty means
-	// no source.
+	// fairlead.dev/additional-pools and openstack.org/kuryr-additional-subnets, "sriov" the
+	// devices that containers request; it needs "npwg". Empty means no source.
 	MultiVIFSources []string `json:"multiVIFSources,omitempty"`
 	// Networks configures the networks of NetworkAttachmentDefinitions, for the source
 	// "npwg".
@@ -146,12 +146,13 @@ const (
 	BindingAddressOnly = "addressOnly"
 	SourceNPWG         = "npwg"
 	SourceSubnets      = "additional-subnets"
+	SourceSRIOV        = "sriov"
 	AttachedByMultus   = "Multus"
 	AttachedByFairlead = "Fairlead"
 )
 
 // sources are the valid elements of MultiVIFSources.
-var sources = []string{SourceNPWG, SourceSubnets}
+var sources = []string{SourceNPWG, SourceSubnets, SourceSRIOV}
 
 // DefaultController returns the defaults.
 func DefaultController() Controller {
@@ -204,6 +205,8 @@ func (c *Controller) Validate(drivers []string) error {
 		v.check(slices.Contains(sources, name), field, name, `must be "`+strings.Join(sources, `" or "`)+`"`)
 		v.check(!slices.Contains(c.MultiVIFSources[:i], name), field, name, "must be named once")
 	}
+	v.check(!slices.Contains(c.MultiVIFSources, SourceSRIOV) || slices.Contains(c.MultiVIFSources, SourceNPWG),
+		"multiVIFSources", c.MultiVIFSources, `must name "npwg" beside "sriov", which gives devices to networks`)
 	v.check(!slices.Contains(c.MultiVIFSources, SourceSubnets) || c.DefaultNetwork.Driver != DriverNone && c.DefaultNetwork.Binding == BindingBridge,
 		"multiVIFSources", c.MultiVIFSources, `must not name "additional-subnets" unless defaultNetwork.driver is a driver and defaultNetwork.binding is "bridge": its interfaces are made like the default one`)
 	v.check(c.DefaultNetwork.Driver != DriverNone || len(c.MultiVIFSources) > 0, "multiVIFSources", c.MultiVIFSources, `must name a source: with defaultNetwork.driver "none" there is nothing else to serve`)

@@ -12,7 +12,8 @@ import (
 // Changes compares the networks that a running pod selects with the further interfaces
 // that it has. add are the selections without an interface, each with the name of the
 // interface to add, and drop are the names of the interfaces that no selection has. An
-// interface on the default network is no selection's, so it stays.
+// interface on the default network is no selection's, so it stays. So does a device of a
+// device plugin, which the kubelet has allocated for the life of the pod.
 //
 // A selection with a name has the interface of this name if that is on its network, with
 // the addresses and the MAC that it requests. A selection without a name has any other
@@ -47,11 +48,16 @@ func Changes(selected []Selection, has []v1alpha1.Interface) (add []Selection, d
 	taken := map[string]bool{}
 	for _, i := range has {
 		taken[i.Name] = true
-		if !i.Default && i.Network != v1alpha1.DefaultNetwork && !used[i.Name] {
+		if !i.Default && i.Network != v1alpha1.DefaultNetwork && !allocated(i) && !used[i.Name] {
 			drop = append(drop, i.Name)
 		}
 	}
 	return additions(selected, found, taken, drop), drop
+}
+
+// allocated reports whether an interface is a device of a device plugin.
+func allocated(i v1alpha1.Interface) bool {
+	return i.Binding.HostDevice != nil && i.Binding.HostDevice.Resource != nil
 }
 
 // additions returns the selections that are not found and whose name is free. A selection

@@ -43,6 +43,8 @@ func TestChanges(t *testing.T) {
 		},
 		{name: "eth0 is no further interface", asks: "lan@eth0"},
 		{name: "an additional pool stays", has: "net1=default net2=lan", asks: "lan"},
+		{name: "a device of a device plugin stays", has: "net1=vf net2=lan", asks: "wan@db0", add: []string{"db0=wan"}, drop: []string{"net2"}},
+		{name: "a device that is selected later", has: "net1=vf", asks: "vf"},
 		{name: "a network beside an additional pool", has: "net1=default", asks: "lan", add: []string{"net2=lan"}},
 	} {
 		t.Run(tc.name, func(t *testing.T) {
@@ -51,6 +53,9 @@ func TestChanges(t *testing.T) {
 				name, network, _ := strings.Cut(text, "=")
 				network, address, found := strings.Cut(network, ":")
 				i := v1alpha1.Interface{Name: name, Network: "blue/" + network}
+				if network == "vf" {
+					i.Binding.HostDevice = &v1alpha1.HostDeviceBinding{Resource: &v1alpha1.DeviceResource{Name: "intel.com/a"}}
+				}
 				if network == v1alpha1.DefaultNetwork {
 					i.Network = network
 				}

@@ -58,7 +58,11 @@ func (s *pods) slim(o any) (any, error) {
 		kept.OwnerReferences, kept.Labels = s.shared(*owner, p.Labels)
 	}
 	p.ObjectMeta = kept
-	p.Spec = corev1.PodSpec{NodeName: p.Spec.NodeName, HostNetwork: p.Spec.HostNetwork}
+	spec := corev1.PodSpec{NodeName: p.Spec.NodeName, HostNetwork: p.Spec.HostNetwork}
+	for _, c := range p.Spec.Containers {
+		pod.AddRequests(&spec, c.Resources.Requests)
+	}
+	p.Spec = spec
 	p.Status = corev1.PodStatus{Phase: p.Status.Phase}
 	s.words.share(&p.Namespace, &p.Spec.NodeName, (*string)(&p.Status.Phase))
 	return p, nil

@@ -8,6 +8,7 @@ import (
 
 	"github.com/google/go-cmp/cmp"
 	corev1 "k8s.io/api/core/v1"
+	"k8s.io/apimachinery/pkg/api/resource"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/runtime"
 	"k8s.io/apimachinery/pkg/runtime/serializer"
@@ -86,6 +87,15 @@ func TestDecodePod(t *testing.T) {
 			Status:     corev1.PodStatus{Phase: corev1.PodPending},
 		},
 		"bookmark": {ObjectMeta: metav1.ObjectMeta{ResourceVersion: "9"}},
+		"with devices": {Spec: corev1.PodSpec{
+			Containers: []corev1.Container{
+				{Name: "main", Image: "example.com/web", Env: []corev1.EnvVar{{Name: "A", Value: "b"}}, Resources: corev1.ResourceRequirements{
+					Limits:   corev1.ResourceList{"intel.com/limit": resource.MustParse("7")},
+					Requests: corev1.ResourceList{"cpu": resource.MustParse("100m"), "intel.com/a": resource.MustParse("2")},
+				}},
+				{Name: "side", Resources: corev1.ResourceRequirements{Requests: corev1.ResourceList{"intel.com/a": resource.MustParse("1")}}},
+			},
+		}},
 	} {
 		t.Run(name, func(t *testing.T) {
 			s := new(pods)
@@ -96,6 +106,9 @@ func TestDecodePod(t *testing.T) {
 				}
 				if diff := cmp.Diff(keptOf(t, p), got); diff != "" {
 					t.Errorf("-want +got:\n%s", diff)
+				}
+				if devices := pod.Requests(got)["intel.com/a"]; (devices == 3) != (name == "with devices") {
+					t.Errorf("%d devices are kept", devices)
 				}
 				again, err := s.slim(got.DeepCopy())
 				if err != nil {

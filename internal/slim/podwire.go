@@ -7,6 +7,7 @@ import (
 
 	"google.golang.org/protobuf/encoding/protowire"
 	corev1 "k8s.io/api/core/v1"
+	"k8s.io/apimachinery/pkg/api/resource"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/runtime"
 	"k8s.io/apimachinery/pkg/runtime/serializer"
@@ -60,7 +61,8 @@ const (
 	metaLabels, metaAnnotations, metaOwners                = 11, 12, 13
 	entryKey, entryValue                                   = 1, 2
 	ownerKind, ownerName, ownerUID, ownerVersion, ownerCtl = 1, 3, 4, 5, 6
-	specNodeName, specHostNetwork                          = 10, 11
+	specNodeName, specHostNetwork, specContainers          = 10, 11, 2
+	containerResources, resourcesRequests, quantityText    = 8, 2, 1
 	statusPhase                                            = 1
 )
 
@@ -93,6 +95,8 @@ func (s *pods) decodeRaw(raw []byte) (*corev1.Pod, error) {
 					p.Spec.NodeName = s.words.of(f.bytes)
 				case specHostNetwork:
 					p.Spec.HostNetwork = f.varint != 0
+				case specContainers:
+					return decodeRequests(f.bytes, &p.Spec)
 				}
 				return nil
 			})
@@ -106,6 +110,55 @@ func (s *pods) decodeRaw(raw []byte) (*corev1.Pod, error) {
 		}
 		return nil
 	})
+}
+
+// decodeRequests adds what a container requests of device plugins to the pod's.
+func decodeRequests(container []byte, spec *corev1.PodSpec) error {
+	var requests corev1.ResourceList
+	err := fields(container, func(f field) error {
+		if f.number != containerResources {
+			return nil
+		}
+		return fields(f.bytes, func(f field) error {
+			if f.number != resourcesRequests {
+				return nil
+			}
+			return decodeRequest(f.bytes, &requests)
+		})
+	})
+	pod.AddRequests(spec, requests)
+	return err
+}
+
+// decodeRequest adds an entry of a container's requests, if it may be of a device plugin.
+func decodeRequest(entry []byte, requests *corev1.ResourceList) error {
+	var name, amount []byte
+	err := fields(entry, func(f field) error {
+		switch f.number {
+		case entryKey:
+			name = f.bytes
+		case entryValue:
+			return fields(f.bytes, func(f field) error {
+				if f.number == quantityText {
+					amount = f.bytes
+				}
+				return nil
+			})
+		}
+		return nil
+	})
+	if err != nil || bytes.IndexByte(name, '/') < 0 { // cpu, memory: as a rule
+		return err
+	}
+	q, err := resource.ParseQuantity(string(amount))
+	if err != nil {
+		return errors.Join(errNoPod, err)
+	}
+	if *requests == nil {
+		*requests = corev1.ResourceList{}
+	}
+	(*requests)[corev1.ResourceName(name)] = q
+	return nil
 }
 
 // podOf returns the pod in an envelope.

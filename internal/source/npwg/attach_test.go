@@ -239,3 +239,32 @@ func TestDevicesOfAResource(t *testing.T) {
 		}
 	}
 }
+
+// The network for devices that a pod requests is that of its namespace, otherwise the
+// operator's.
+func TestNetworkWithResource(t *testing.T) {
+	n := attaching(nil)
+	for key, resource := range map[string]string{
+		"blue/b": "intel.com/a", "blue/a": "intel.com/a", "fairlead-system/a": "intel.com/a", "fairlead-system/c": "intel.com/c", "red/d": "intel.com/d",
+	} {
+		o := &unstructured.Unstructured{Object: map[string]any{"spec": map[string]any{"config": `{"cniVersion":"1.0.0","type":"host-device"}`}}}
+		namespace, name, _ := strings.Cut(key, "/")
+		o.SetNamespace(namespace)
+		o.SetName(name)
+		o.SetAnnotations(map[string]string{nad.AnnotationResource: resource})
+		n.observe(o)
+	}
+	for resource, want := range map[string]string{"intel.com/a": "blue/a", "intel.com/c": "fairlead-system/c", "intel.com/d": "/"} {
+		s, ok, err := n.WithResource(podIn("blue", ""), resource)
+		if s.Network() != want || ok != (want != "/") || err != nil {
+			t.Errorf("%s: %s, %v, error %v", resource, s.Network(), ok, err)
+		}
+		if ok && n.ResourceOf(s) != resource {
+			t.Errorf("%s has devices of %q", want, n.ResourceOf(s))
+		}
+	}
+	n.setUnread(errors.New("not read"))
+	if _, _, err := n.WithResource(podIn("blue", ""), "intel.com/a"); !errors.Is(err, driver.ErrUnavailable) {
+		t.Error(err)
+	}
+}
