@@ -111,7 +111,7 @@ type Opening struct {
 	// Parents are the links that may get macvlan, ipvlan and VLAN links.
 	Parents []string `json:"parents,omitempty"`
 	// Devices are the links that may be moved into pods: by name, MAC, kernel path or PCI
-	// address, as the networks name them.
+	// address, as the networks name them, or by the resource of a device plugin.
 	Devices []string `json:"devices,omitempty"`
 	// Plugins are the types of CNI plugins that may be executed. A plugin has all rights
 	// of the node.

@@ -207,7 +207,7 @@ func TestChosenIsAttached(t *testing.T) {
 }
 
 // A network with the annotation of a resource gives a device that the kubelet chooses, or
-// the one that the pod names, if the operator opened the resource.
+// a device in the annotation of the pod, if the operator opened the resource.
 func TestDevicesOfAResource(t *testing.T) {
 	n := attaching(map[string]string{"blue/plain": `{"cniVersion":"1.0.0","type":"host-device","device":"ens1"}`})
 	for _, namespace := range []string{"blue", "red"} {

@@ -25,7 +25,7 @@ type Networks interface {
 	// resource: that of the pod's namespace, otherwise that of the operator's; ok is false
 	// if there is none. Errors: driver.ErrUnavailable while the networks are not known.
 	WithResource(p *corev1.Pod, resource string) (s pod.Selection, ok bool, err error)
-	// ResourceOf returns the resource of which a selected network has devices; empty if it
+	// ResourceOf returns the resource of the devices of a selected network; empty if it
 	// has none.
 	ResourceOf(s pod.Selection) string
 	// Interface returns the interface of a pod on a network. Errors: those of a Source.
