@@ -89,28 +89,8 @@ func Interfaces(p *corev1.Pod, every []Interface, sources []Source) ([]Interface
 		}
 		all = append(all, more...)
 	}
-	taken := map[string]bool{}
-	for i := range all {
-		name := all[i].Name
-		if name == "" {
-			continue
-		}
-		if !interfaceName.MatchString(name) {
-			return nil, fmt.Errorf("interface %q for network %q: a name has 1 to 15 of a-z, A-Z, 0-9, '_', '.', '-', and begins with a letter or digit", name, all[i].Network)
-		}
-		if taken[name] {
-			return nil, fmt.Errorf("interface %q for network %q: another interface of the pod has this name", name, all[i].Network)
-		}
-		taken[name] = true
-	}
-	for i := range all {
-		if all[i].Name != "" {
-			continue
-		}
-		for place := i + 1 - len(every); all[i].Name == "" || taken[all[i].Name]; place++ {
-			all[i].Name = fmt.Sprintf("net%d", place)
-		}
-		taken[all[i].Name] = true
+	if err := nameAll(all, len(every)); err != nil {
+		return nil, err
 	}
 	if slices.ContainsFunc(all, func(i Interface) bool { return i.DefaultRoute }) {
 		for n := range all {
@@ -120,4 +100,33 @@ func Interfaces(p *corev1.Pod, every []Interface, sources []Source) ([]Interface
 		}
 	}
 	return all, nil
+}
+
+// nameAll checks the names of interfaces, and gives names to the others. The first ones,
+// as many as every, are those that every pod gets.
+func nameAll(all []Interface, every int) error {
+	taken := map[string]bool{}
+	for i := range all {
+		name := all[i].Name
+		if name == "" {
+			continue
+		}
+		if !interfaceName.MatchString(name) {
+			return fmt.Errorf("interface %q for network %q: a name has 1 to 15 of a-z, A-Z, 0-9, '_', '.', '-', and begins with a letter or digit", name, all[i].Network)
+		}
+		if taken[name] {
+			return fmt.Errorf("interface %q for network %q: another interface of the pod has this name", name, all[i].Network)
+		}
+		taken[name] = true
+	}
+	for i := range all {
+		if all[i].Name != "" {
+			continue
+		}
+		for place := i + 1 - every; all[i].Name == "" || taken[all[i].Name]; place++ {
+			all[i].Name = fmt.Sprintf("net%d", place)
+		}
+		taken[all[i].Name] = true
+	}
+	return nil
 }

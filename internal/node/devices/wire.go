@@ -104,6 +104,7 @@ func readPods(reply []byte) (pods []pod, err error) {
 					}
 					return at.add(value)
 				})
+			default: // its devices alone are read
 			}
 			return nil
 		})
