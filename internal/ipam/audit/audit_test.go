@@ -53,9 +53,10 @@ func blockOf(cidr string, slots ...string) v1alpha1.IPBlock {
 }
 
 // shared returns the slot of 10.0.0.1 of two launchers of a machine that migrates: pod a
-// and another.
-func shared(second string, ago time.Duration) string {
-	return fmt.Sprintf("1 M 2 %d uid-a shop/a/eth0 node-1 shop/kept uid-%s shop/%s/eth0 node-2 %d", millis(ago), second, second, millis(ago))
+// and another, for an hour.
+func shared(second string) string {
+	since := millis(time.Hour)
+	return fmt.Sprintf("1 M 2 %d uid-a shop/a/eth0 node-1 shop/kept uid-%s shop/%s/eth0 node-2 %d", since, second, second, since)
 }
 
 // While a machine migrates, the PodAttachments of its two launchers name one address, and
@@ -68,11 +69,11 @@ func TestMigratingMachine(t *testing.T) {
 		second, third string
 		want          []string
 	}{
-		{"both", shared("new", time.Hour), "new", "", nil},
-		{"the second has no record yet", shared("new", time.Hour), "", "", nil},
-		{"the second is gone and has no record", shared("gone", time.Hour), "", "", []string{"I2 10.0.0.1 taken for a pod that is gone and has no PodAttachment"}},
-		{"another pod's record", shared("new", time.Hour), "static", "", []string{"I1 10.0.0.1 " + two, "I1 10.0.0.1 " + mismatch}},
-		{"a third record", shared("new", time.Hour), "new", "static", []string{"I1 10.0.0.1 3 PodAttachments name the address", "I1 10.0.0.1 " + mismatch}},
+		{"both", shared("new"), "new", "", nil},
+		{"the second has no record yet", shared("new"), "", "", nil},
+		{"the second is gone and has no record", shared("gone"), "", "", []string{"I2 10.0.0.1 taken for a pod that is gone and has no PodAttachment"}},
+		{"another pod's record", shared("new"), "static", "", []string{"I1 10.0.0.1 " + two, "I1 10.0.0.1 " + mismatch}},
+		{"a third record", shared("new"), "new", "static", []string{"I1 10.0.0.1 3 PodAttachments name the address", "I1 10.0.0.1 " + mismatch}},
 		{"the slot has one", taken(1, "a", time.Hour), "new", "", []string{"I1 10.0.0.1 " + two, "I1 10.0.0.1 " + mismatch}},
 	} {
 		t.Run(tt.name, func(t *testing.T) {

@@ -53,3 +53,11 @@ func (n *Networks) WithResource(p *corev1.Pod, resource string) (s pod.Selection
 	}
 	return pod.Selection{Namespace: found.Namespace, Name: found.Name}, found.Name != "", nil
 }
+
+// resourceOf returns the resource whose devices a network has; empty if it has none.
+func resourceOf(known *network) string {
+	if b := known.Binding; b != nil && b.HostDevice != nil && b.HostDevice.Resource != nil {
+		return b.HostDevice.Resource.Name
+	}
+	return ""
+}
