@@ -25,8 +25,9 @@ import (
 //
 // TearDownPod returns as soon as the record of the deletion is written. The kernel takes
 // some 30 ms to delete a link, and only the acknowledgement has to wait for it. The DEL of
-// executed plugins comes before the answer, because the runtime ends the namespace
-// afterwards. If it fails, the remover retries it.
+// executed plugins and the return of devices come before the answer, because the runtime
+// ends the namespace afterwards: the kernel deletes a device without hardware, such as a
+// VLAN link, with its namespace. If they fail, the remover retries them.
 func (pn *podNetwork) TearDownPod(ctx context.Context, r cniproto.Request) error {
 	rec := pn.ledger.Get(r.ContainerID)
 	var add *ledger.Add
@@ -44,11 +45,11 @@ func (pn *podNetwork) TearDownPod(ctx context.Context, r cniproto.Request) error
 		return nil
 	case add != nil:
 		pn.turns.End(r.ContainerID)
-		if err := pn.release(ctx, rec, *add); err != nil || !add.Executes() {
+		if err := pn.release(ctx, rec, *add); err != nil || !add.Executes() && !add.Borrows() {
 			return err
 		}
 		if err := pn.remover.removeDeleting(ctx, r.ContainerID); err != nil {
-			logr.FromContextOrDiscard(ctx).Error(err, "DEL of plugins failed, will be tried again", "pod", rec.Pod)
+			logr.FromContextOrDiscard(ctx).Error(err, "unplugging failed, will be tried again", "pod", rec.Pod)
 		}
 		return nil
 	case r.IfName == "":

@@ -249,6 +249,20 @@ func TestDeviceThatDoesNotComeBack(t *testing.T) {
 	})
 }
 
+// A DEL answers when the device is back. The runtime ends the namespace after the answer, and
+// the kernel deletes a device without hardware with its namespace: a VLAN link, a bond.
+func TestDeviceIsBackBeforeTheAnswer(t *testing.T) {
+	onFurtherNode(t, func(n *furtherNode) {
+		n.plugged()
+		nodetest.WantCode(n.t, n.del("c1"), 0)
+		if links := nettest.LinkNames(n.t, n.host.Namespace()); !slices.Contains(links, "eth5") {
+			n.t.Errorf("DEL answered while the host has %v", links)
+		}
+		settle()
+		n.wantNothing("DEL")
+	})
+}
+
 // A device that the kernel returned to the host, when the namespace of its pod ended, gets
 // its name back by the sweep, also without a record.
 func TestDeviceComesBackBySweep(t *testing.T) {

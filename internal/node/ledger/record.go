@@ -214,6 +214,11 @@ func (a *Add) Executes() bool {
 	return slices.ContainsFunc(a.Interfaces, func(i Interface) bool { return i.Made.Plugins != nil })
 }
 
+// Borrows reports whether an interface of the ADD is a device of the host.
+func (a *Add) Borrows() bool {
+	return slices.ContainsFunc(a.Interfaces, func(i Interface) bool { return i.Made.Kind == plug.KindHostDevice })
+}
+
 // Delegated returns the interface that executed plugins make under a name, nil if the
 // sandbox has none.
 func (r *Record) Delegated(ifName string) (*Add, *Interface) {
