@@ -183,6 +183,23 @@ func (w *testbed) inside(p *attachedPod) ([]statusEntry, error) {
 	return out, nil
 }
 
+// hasItsOwn waits until a pod has as many interfaces as it selects networks.
+func (w *testbed) hasItsOwn(ctx context.Context, p *attachedPod) error {
+	ns, err := w.nodeOf(*p.Pod).sandboxOf(string(p.UID))
+	if err != nil {
+		return fmt.Errorf("pod %s: %w", p.Name, err)
+	}
+	defer ns.Close()
+	want := 2 + len(p.on) // lo and eth0
+	return w.await(ctx, "the interfaces of pod "+p.Name, func(context.Context) (string, error) {
+		state, err := ns.State()
+		if len(state.Links) == want {
+			return "", err
+		}
+		return fmt.Sprintf("it has %v, want %d", state.Links, want), err
+	})
+}
+
 // bring gives a link an address.
 func bring(handle *netlink.Handle, link netlink.Link, address string) error {
 	prefix, err := netip.ParsePrefix(address)

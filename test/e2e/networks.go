@@ -2,6 +2,7 @@ package main
 
 import (
 	"context"
+	"encoding/json"
 	"errors"
 	"fmt"
 	"math/rand/v2"
@@ -9,6 +10,8 @@ import (
 
 	"golang.org/x/sync/errgroup"
 	corev1 "k8s.io/api/core/v1"
+	"k8s.io/apimachinery/pkg/types"
+	"sigs.k8s.io/controller-runtime/pkg/client"
 
 	"fairlead.dev/fairlead/internal/ipam"
 )
@@ -54,12 +57,27 @@ func (w *testbed) networks(ctx context.Context) (err error) {
 	if err != nil {
 		return err
 	}
+	plugged, err := w.plugLogs(ctx, pods)
+	if err != nil {
+		return err
+	}
 	lived, err := w.networksUnderKills(ctx)
 	if err != nil {
 		return err
 	}
+	for _, p := range plugged {
+		if err := w.hasItsOwn(ctx, p); err != nil {
+			return err
+		}
+	}
 	if _, err := w.checkNetworks(ctx, pods); err != nil {
 		return fmt.Errorf("after the kills: %w", err)
+	}
+	if err := w.unplugLast(ctx, plugged); err != nil {
+		return err
+	}
+	if _, err := w.checkNetworks(ctx, pods); err != nil {
+		return fmt.Errorf("after networks were unplugged: %w", err)
 	}
 	interfaces := 0
 	for _, p := range append(lived, pods...) {
@@ -101,6 +119,52 @@ func (w *testbed) start(ctx context.Context, p *attachedPod) error {
 		return fmt.Errorf("pod %s: %w", p.Name, err)
 	}
 	return w.podIs(ctx, p.Pod, "ready", isReady)
+}
+
+// plugLogs adds the network logs to running pods of three interfaces, and returns them. The
+// interfaces are plugged while the programs are killed: the check after that finds them.
+func (w *testbed) plugLogs(ctx context.Context, pods []*attachedPod) (plugged []*attachedPod, err error) {
+	all := networks()
+	logs := all[slices.IndexFunc(all, func(o *network) bool { return o.name == "logs" })]
+	for _, p := range pods {
+		if len(p.on) != 2 || p.on[0].name == logs.name {
+			continue
+		}
+		p.on = append(p.on, selected{network: logs})
+		if err := w.reselect(ctx, p); err != nil {
+			return nil, err
+		}
+		plugged = append(plugged, p)
+	}
+	if len(plugged) == 0 {
+		return nil, errors.New("no pod of three interfaces got a further one")
+	}
+	return plugged, nil
+}
+
+// unplugLast removes the last network of running pods, and waits until its interface is
+// gone.
+func (w *testbed) unplugLast(ctx context.Context, pods []*attachedPod) error {
+	for _, p := range pods {
+		p.on = p.on[:len(p.on)-1]
+		if err := w.reselect(ctx, p); err != nil {
+			return err
+		}
+		if err := w.hasItsOwn(ctx, p); err != nil {
+			return err
+		}
+	}
+	w.Say("%d running pods got a further network, and gave it back", len(pods))
+	return nil
+}
+
+// reselect writes the networks of a running pod into its annotation.
+func (w *testbed) reselect(ctx context.Context, p *attachedPod) error {
+	patch, err := json.Marshal(map[string]any{"metadata": map[string]any{"annotations": map[string]string{annotationNetworks: selection(p.on)}}})
+	if err != nil {
+		return err
+	}
+	return w.Patch(ctx, p.Pod, client.RawPatch(types.MergePatchType, patch))
 }
 
 // networksUnderKills lets pods come and go while fairlead-node and the controllers are
