@@ -98,9 +98,9 @@ func (n *node) boot() error {
 		if err := unix.Mount("", "/", "", unix.MS_REC|unix.MS_PRIVATE, ""); err != nil {
 			return fmt.Errorf("part the mounts of %s from the machine's: %w", n.name, err)
 		}
-		// `ip netns add` mounts /run/netns for good, the laboratory mounts /run.
-		// containerd finds them in the table of mounts even below another /run.
-		for _, dir := range []string{"/run/netns", "/run"} {
+		// `ip netns add` mounts /run/netns for good, the laboratory mounts /run over it or
+		// below it. containerd finds them in the table of mounts even below another /run.
+		for _, dir := range []string{"/run/netns", "/run", "/run/netns"} {
 			if err := unix.Unmount(dir, unix.MNT_DETACH); err != nil && !errors.Is(err, unix.EINVAL) && !errors.Is(err, unix.ENOENT) {
 				return fmt.Errorf("unmount %s of %s: %w", dir, n.name, err)
 			}
