@@ -6,6 +6,7 @@ import (
 	"fmt"
 	"maps"
 	"slices"
+	"strings"
 	"time"
 
 	"sigs.k8s.io/controller-runtime/pkg/manager"
@@ -18,6 +19,7 @@ import (
 	"fairlead.dev/fairlead/internal/driver/fixed"
 	"fairlead.dev/fairlead/internal/driver/native"
 	"fairlead.dev/fairlead/internal/driver/native/upkeep"
+	"fairlead.dev/fairlead/internal/pod"
 )
 
 // drivers is the table of constructors of drivers, by the name in networks and the
@@ -107,6 +109,13 @@ func defaultDriver(cfg config.Controller) string {
 		return ""
 	}
 	return cfg.DefaultNetwork.Driver
+}
+
+// defaultNetwork returns the NetworkAttachmentDefinition of the default interfaces; without
+// a Name if there is none.
+func defaultNetwork(cfg config.Controller) pod.Selection {
+	namespace, name, _ := strings.Cut(cfg.DefaultNetwork.Network, "/")
+	return pod.Selection{Namespace: namespace, Name: name, Interface: v1alpha1.DefaultInterface}
 }
 
 // defaultPools returns the pools of the default network; nil if Fairlead does not serve

@@ -74,6 +74,7 @@ func newController(ctx context.Context, cfg config.Controller) (*parts, error) {
 		Drivers:            table,
 		DefaultDriver:      defaultDriver(cfg),
 		DefaultAddressOnly: cfg.DefaultNetwork.Binding == config.BindingAddressOnly,
+		DefaultNetwork:     defaultNetwork(cfg),
 		Chosen:             further.chosen,
 		Follow:             further.follow,
 		Sources:            further.sources,

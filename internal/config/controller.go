@@ -78,6 +78,11 @@ type DefaultNetwork struct {
 	Pools []string `json:"pools"`
 	// Bridge is the name of the bridge on each node; default "fairlead0".
 	Bridge string `json:"bridge,omitempty"`
+	// Network is the "<namespace>/<name>" of a NetworkAttachmentDefinition. Fairlead makes
+	// the default interfaces on it, or executes its plugins, as those of Calico or Cilium.
+	// Empty, the default, gives pods an interface on Bridge with addresses of Pools. It
+	// needs networks.attachedBy Fairlead.
+	Network string `json:"network,omitempty"`
 }
 
 // Networks configures the networks of NetworkAttachmentDefinitions.
@@ -211,6 +216,7 @@ func (c *Controller) Validate(drivers []string) error {
 		"multiVIFSources", c.MultiVIFSources, `must not name "additional-subnets" unless defaultNetwork.driver is a driver and defaultNetwork.binding is "bridge": its interfaces are made like the default one`)
 	v.check(c.DefaultNetwork.Driver != DriverNone || len(c.MultiVIFSources) > 0, "multiVIFSources", c.MultiVIFSources, `must name a source: with defaultNetwork.driver "none" there is nothing else to serve`)
 	c.Networks.validate(v)
+	c.checkAttached(v)
 	v.check(c.WhereaboutsConf == "" || filepath.IsAbs(c.WhereaboutsConf), "whereaboutsConf", c.WhereaboutsConf, "must be an absolute path, or empty")
 	v.check(c.NetworkPoolsPerNamespace >= 1 && c.NetworkPoolsPerNamespace <= 4096, "networkPoolsPerNamespace", c.NetworkPoolsPerNamespace, "must be between 1 and 4096")
 	v.check(c.Workers >= 1 && c.Workers <= 1024, "workers", c.Workers, "must be between 1 and 1024")

@@ -111,6 +111,32 @@ func TestAdditionalSubnetsNeedADefaultNetwork(t *testing.T) {
 	}
 }
 
+func TestWhereFairleadAttaches(t *testing.T) {
+	for _, tc := range []struct {
+		name   string
+		change func(c *Controller)
+		fails  string
+	}{
+		{"on our own default network", func(*Controller) {}, ""},
+		{"on another plugin's", func(c *Controller) { c.DefaultNetwork.Network = "kube-system/cilium" }, ""},
+		{"where another program has the default network", func(c *Controller) { c.DefaultNetwork.Driver = DriverNone }, "networks.attachedBy"},
+		{"where another plugin makes the default interface", func(c *Controller) { c.DefaultNetwork.Binding = BindingAddressOnly }, "networks.attachedBy"},
+		{"a name without a namespace", func(c *Controller) { c.DefaultNetwork.Network = "cilium" }, `defaultNetwork.network: "cilium"`},
+		{"a network where Multus attaches", func(c *Controller) {
+			c.DefaultNetwork.Network, c.Networks.AttachedBy = "kube-system/cilium", AttachedByMultus
+		}, "defaultNetwork.network"},
+		{"a network that is not read", func(c *Controller) { c.DefaultNetwork.Network, c.MultiVIFSources = "kube-system/cilium", nil }, "defaultNetwork.network"},
+	} {
+		c := DefaultController()
+		c.MultiVIFSources, c.Networks.AttachedBy = []string{SourceNPWG}, AttachedByFairlead
+		tc.change(&c)
+		err := c.Validate([]string{DriverNative})
+		if (err == nil) != (tc.fails == "") || err != nil && !strings.Contains(err.Error(), tc.fails) {
+			t.Errorf("%s: %v", tc.name, err)
+		}
+	}
+}
+
 func TestWhereaboutsFlatFile(t *testing.T) {
 	c := DefaultController()
 	if raw, err := c.WhereaboutsFlatFile(); raw != nil || err != nil {

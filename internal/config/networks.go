@@ -4,6 +4,8 @@ import (
 	"fmt"
 	"net/netip"
 	"path"
+	"slices"
+	"strings"
 
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 )
@@ -22,6 +24,21 @@ func (n *Networks) validate(v *invalid) {
 	for i := range n.Open {
 		n.Open[i].validate(v, fmt.Sprintf("networks.open[%d]", i))
 	}
+}
+
+// checkAttached adds to v the problems of the default network together with those of
+// networks that Fairlead attaches.
+func (c *Controller) checkAttached(v *invalid) {
+	d, attaches := c.DefaultNetwork, c.Networks.AttachedBy == AttachedByFairlead
+	v.check(!attaches || d.Driver != DriverNone && d.Binding == BindingBridge, "networks.attachedBy", c.Networks.AttachedBy,
+		`needs defaultNetwork.binding "bridge" and a driver: the runtime calls Fairlead only for pods whose default interface it makes; `+
+			`defaultNetwork.network gives the default network to another plugin`)
+	if d.Network == "" {
+		return
+	}
+	namespace, name, ok := strings.Cut(d.Network, "/")
+	v.check(ok && objectName.MatchString(namespace) && objectName.MatchString(name), "defaultNetwork.network", d.Network, `must be "<namespace>/<name>" of a NetworkAttachmentDefinition`)
+	v.check(attaches && slices.Contains(c.MultiVIFSources, SourceNPWG), "defaultNetwork.network", d.Network, `needs networks.attachedBy "Fairlead" and "npwg" in multiVIFSources`)
 }
 
 func (o *Opening) validate(v *invalid, field string) {

@@ -46,6 +46,9 @@ type Config struct {
 	// DefaultAddressOnly is true if another CNI plugin makes the default interface, with
 	// addresses from DefaultDriver.
 	DefaultAddressOnly bool
+	// DefaultNetwork is the NetworkAttachmentDefinition of the default interfaces that
+	// Fairlead attaches, without a Name if they are on the pools of DefaultDriver.
+	DefaultNetwork pod.Selection
 	// Chosen returns the interfaces for the network that a pod chooses for its default
 	// interface. Nil if networks are not read.
 	Chosen func(p *corev1.Pod, s pod.Selection) ([]pod.Interface, error)

@@ -237,6 +237,14 @@ func TestChosenWhereFairleadAttaches(t *testing.T) {
 	if err != nil || len(got) != 1 || got[0].Network != "blue/net-a" {
 		t.Errorf("on a node of Fairlead: %+v, %v", got, err)
 	}
+	// The configuration chooses for the others.
+	r.DefaultNetwork = pod.Selection{Namespace: "kube-system", Name: "cilium", Interface: "eth0"}
+	for node, want := range map[string]string{"ours": "kube-system/cilium", "others": v1alpha1.DefaultNetwork} {
+		p := &corev1.Pod{Spec: corev1.PodSpec{NodeName: node}}
+		if got, err := r.wanted(p); err != nil || len(got) != 1 || got[0].Network != want {
+			t.Errorf("on node %s: %+v, %v", node, got, err)
+		}
+	}
 }
 
 // nothingCached is a cache that has nothing.

@@ -47,6 +47,8 @@ func (r *Attachments) defaultInterface(p *corev1.Pod) ([]pod.Interface, error) {
 	}
 	s, chosen, err := pod.Chosen(p)
 	switch {
+	case err == nil && !chosen && r.DefaultNetwork.Name != "" && r.attaches(p):
+		return r.choose(p, r.DefaultNetwork, "defaultNetwork.network")
 	case err == nil && !chosen:
 		return []pod.Interface{pod.Default(r.DefaultAddressOnly)}, nil
 	case !r.DefaultAddressOnly && !r.attaches(p):
@@ -64,7 +66,17 @@ func (r *Attachments) defaultInterface(p *corev1.Pod) ([]pod.Interface, error) {
 				a, pod.AnnotationDefaultNetwork, s.Network())
 		}
 	}
-	return r.Chosen(p, s)
+	return r.choose(p, s, "annotation "+pod.AnnotationDefaultNetwork)
+}
+
+// choose returns the interfaces for the network of the default interface. by names the
+// origin of the choice.
+func (r *Attachments) choose(p *corev1.Pod, s pod.Selection, by string) ([]pod.Interface, error) {
+	chosen, err := r.Chosen(p, s)
+	if err != nil {
+		return nil, fmt.Errorf("%s: %w", by, err)
+	}
+	return chosen, nil
 }
 
 // attaches reports whether Fairlead makes the interfaces of a pod on further networks.

@@ -168,7 +168,7 @@ func (n *Networks) Chosen(p *corev1.Pod, s pod.Selection) ([]pod.Interface, erro
 	s.DefaultRoute = s.DefaultRoute || attaches
 	w, served, err := n.wanted(p, s)
 	if err != nil {
-		return nil, fmt.Errorf("network %s of annotation %s: %w", s.Network(), pod.AnnotationDefaultNetwork, err)
+		return nil, fmt.Errorf("network %s: %w", s.Network(), err)
 	}
 	if !served {
 		return nil, nil
