@@ -16,10 +16,12 @@ import (
 	rbacv1 "k8s.io/api/rbac/v1"
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/apis/meta/v1/unstructured"
 	ctrl "sigs.k8s.io/controller-runtime"
 	"sigs.k8s.io/controller-runtime/pkg/client"
 
 	"fairlead.dev/fairlead/api/v1alpha1"
+	"fairlead.dev/fairlead/internal/nad"
 	"fairlead.dev/fairlead/test/cluster"
 )
 
@@ -59,6 +61,7 @@ func TestInstallation(t *testing.T) {
 		testOtherNamespace(t, c)
 		c.Kubectl("apply", "--server-side", "-k", all)
 	})
+	t.Run("networks", func(t *testing.T) { testNetworks(t, c) })
 	t.Run("blocks in use", func(t *testing.T) { testBlockDeletion(t, c) })
 	// This comes last, because it creates objects.
 	t.Run("controller", func(t *testing.T) { testController(t, c) })
@@ -69,6 +72,35 @@ func TestInstallation(t *testing.T) {
 	c.Kubectl("delete", "--namespace", cluster.AccountNamespace, "pod", "--all", "--force", "--grace-period=0")
 	c.Kubectl("delete", "-k", all, "--ignore-not-found")
 	wantNothing(t, c)
+}
+
+// testNetworks installs the kind of further networks, twice, and writes a network.
+func testNetworks(t *testing.T, c *cluster.Cluster) {
+	file := path(t, "networks.yaml")
+	for range 2 {
+		c.Kubectl("apply", "--server-side", "-f", file)
+	}
+	c.Kubectl("wait", "--for=condition=Established", "--timeout=1m", "crd/network-attachment-definitions.k8s.cni.cncf.io")
+	o := &unstructured.Unstructured{Object: map[string]any{"spec": map[string]any{"config": `{"type":"macvlan","master":"eth1"}`}}}
+	o.SetGroupVersionKind(nad.Kind)
+	o.SetNamespace("default")
+	o.SetName("storage")
+	wrong := o.DeepCopy()
+	wrong.Object["spec"] = map[string]any{"config": int64(7)}
+	if err := c.Client.Create(t.Context(), wrong); !apierrors.IsInvalid(err) {
+		t.Errorf("a configuration that is a number: %v", err)
+	}
+	if err := c.Client.Create(t.Context(), o); err != nil {
+		t.Fatal(err)
+	}
+	got := o.DeepCopy()
+	if err := c.Client.Get(t.Context(), client.ObjectKeyFromObject(o), got); err != nil {
+		t.Fatal(err)
+	}
+	if diff := cmp.Diff(o.Object["spec"], got.Object["spec"]); diff != "" {
+		t.Errorf("the network is stored differently (-want +got):\n%s", diff)
+	}
+	c.Kubectl("delete", "-f", file)
 }
 
 // generations returns the generation of each object, which counts the changes of its

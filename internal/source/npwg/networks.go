@@ -273,7 +273,7 @@ func (n *Networks) watch(ctx context.Context) {
 			return
 		}
 		if meta.IsNoMatchError(err) {
-			err = errors.New("the cluster has no NetworkAttachmentDefinitions: their CustomResourceDefinition, network-attachment-definitions.k8s.cni.cncf.io, is not installed")
+			err = errors.New("the cluster has no NetworkAttachmentDefinitions: their CustomResourceDefinition, network-attachment-definitions.k8s.cni.cncf.io, is not installed: apply deploy/networks.yaml, or install Multus")
 		}
 		n.setUnread(err)
 		if !logged && ctx.Err() == nil {
