@@ -180,7 +180,7 @@ func TestTwoDrivers(t *testing.T) {
 	})
 	t.Run("a driver that does not exist", func(t *testing.T) {
 		p := w.on("lost", "lost")
-		w.refused(t, p, "NetworkInvalid", "interface net1", `no driver is named "nimbus": must be one of cloud, native`)
+		w.refused(t, p, "NetworkInvalid", "interface net1", `no driver is named "nimbus": must be one of cloud, fixed, native`)
 		w.delete(t, p)
 		w.gone(t)
 	})
