@@ -359,9 +359,9 @@ func (pn *podNetwork) undo(ctx context.Context, rec *ledger.Record, add ledger.A
 	}
 }
 
-// reserve waits for the pod's PodAttachment, then for the node, and claims it for an ADD of a sandbox: from
-// then on its status cannot become Detached while the ADD runs. The plan is made before
-// anything is taken. reserve returns the record with the ADD.
+// reserve waits for the pod's PodAttachment, then for the node, and claims the former for
+// an ADD of a sandbox: from then on its status cannot become Detached while the ADD runs.
+// The plan is made before anything is taken. reserve returns the record with the ADD.
 func (pn *podNetwork) reserve(ctx context.Context, ns Sandbox, draft *ledger.Record, ifName string, w addRequest) (*ledger.Record, *plannedAdd, error) {
 	start := time.Now()
 	for {
