@@ -197,6 +197,10 @@ func (w *simulation) taking(a netip.Addr, was, now ipam.Slot) {
 	if w.last[a] == types.UID(now.Holder.PodUID) {
 		return // no other pod had it: a leader mistook another leader's release for a loss
 	}
+	named := func(r *v1alpha1.PodAttachment) bool { return slices.Contains(addressesOf(r), a) }
+	if slices.ContainsFunc(w.records[types.UID(now.Holder.PodUID)], named) {
+		return // its record, of a backup, named it before: any delay could give it to another pod
+	}
 	rested := w.now.Sub(w.unplugged[a])
 	if was.State == ipam.Freed {
 		rested = min(rested, w.now.Sub(w.since(was)))

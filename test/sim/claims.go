@@ -19,6 +19,7 @@ import (
 	"fairlead.dev/fairlead/internal/driver"
 	"fairlead.dev/fairlead/internal/ipam"
 	"fairlead.dev/fairlead/internal/ipam/block"
+	"fairlead.dev/fairlead/internal/pod"
 )
 
 // This file checks claims and reservations.
@@ -190,7 +191,9 @@ func (w *simulation) checkKnown(a netip.Addr, was, now ipam.Slot) {
 	if !w.pools.asks {
 		return
 	}
-	if claims := w.claimsOf(w.asked[types.UID(now.Holder.PodUID)]); now.Claim != "" && !slices.Contains(claims, now.Claim) {
+	// The claim that keeps the address of a launcher whose machine has migrated is its own.
+	hold := now.Holder.Namespace + "/" + pod.ClaimOn(pod.AttachmentName(now.Holder.Pod, types.UID(now.Holder.PodUID)), now.Holder.Interface)
+	if claims := w.claimsOf(w.asked[types.UID(now.Holder.PodUID)]); now.Claim != "" && now.Claim != hold && !slices.Contains(claims, now.Claim) {
 		w.fail("the claim", "%s is given to %s for claim %s, and his are %v", a, now.Holder, now.Claim, claims)
 	}
 	if w.doing == nil {
