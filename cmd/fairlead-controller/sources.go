@@ -25,9 +25,10 @@ import (
 // further has the sources of interfaces beside the default one.
 type further struct {
 	sources []pod.Source
-	// chosen, follow and networks are nil unless the source npwg is enabled.
+	// chosen, attaches, follow and networks are nil unless the source npwg is enabled.
 	chosen   func(*corev1.Pod, pod.Selection) ([]pod.Interface, error)
-	follow   func(*corev1.Pod, []pod.Selection) ([]pod.Interface, bool, error)
+	attaches func(*corev1.Pod) bool
+	follow   func(*corev1.Pod, []pod.Selection) ([]pod.Interface, error)
 	networks *npwg.Networks
 }
 
@@ -50,8 +51,9 @@ func newFurther(ctx context.Context, h *host, table driver.Table) (further, erro
 		case config.SourceSRIOV:
 			f.sources = append(f.sources, func(p *corev1.Pod) ([]pod.Interface, error) { return sriov.Source(f.networks)(p) })
 		case config.SourceNPWG:
+			f.attaches = func(p *corev1.Pod) bool { return attachedBy(ctx, h, p) == config.AttachedByFairlead }
 			f.networks = npwg.New(npwg.Config{
-				Attaches: func(p *corev1.Pod) bool { return attachedBy(ctx, h, p) == config.AttachedByFairlead }, Attaching: cfg.Networks.AttachedBy == config.AttachedByFairlead,
+				Attaches: f.attaches, Attaching: cfg.Networks.AttachedBy == config.AttachedByFairlead,
 				Open: open, Isolated: cfg.Networks.Isolated, Shared: cfg.Networks.SharedNamespaces,
 				Informers: h.mgr.GetCache(), Client: h.mgr.GetClient(), FlatFile: flat, Drivers: networkTypes(table),
 				Namespace: cfg.LeaderElection.Namespace, DefaultPools: defaultPools(cfg), MaxPools: cfg.NetworkPoolsPerNamespace, Vacant: h.vacant,

@@ -76,6 +76,7 @@ func newController(ctx context.Context, cfg config.Controller) (*parts, error) {
 		DefaultAddressOnly: cfg.DefaultNetwork.Binding == config.BindingAddressOnly,
 		DefaultNetwork:     defaultNetwork(cfg),
 		Chosen:             further.chosen,
+		Attaches:           further.attaches,
 		Follow:             further.follow,
 		Sources:            further.sources,
 		Retry:              further.retry,

@@ -54,10 +54,12 @@ type Config struct {
 	Chosen func(p *corev1.Pod, s pod.Selection) ([]pod.Interface, error)
 	// Sources of further interfaces, in order.
 	Sources []pod.Source
+	// Attaches reports whether Fairlead makes the interfaces of a pod on further networks.
+	// Nil: another program makes them.
+	Attaches func(p *corev1.Pod) bool
 	// Follow returns the interfaces for networks that a running pod selects, and has not
-	// got yet; follows is false if another program attaches the pod to networks. Nil if
-	// networks are not read.
-	Follow func(p *corev1.Pod, add []pod.Selection) (interfaces []pod.Interface, follows bool, err error)
+	// got yet. It is called for pods that Fairlead attaches.
+	Follow func(p *corev1.Pod, add []pod.Selection) ([]pod.Interface, error)
 	// Nodes selects the nodes that are served, by their labels.
 	Nodes labels.Selector
 	// NodeGrace is how long a Node must have been deleted before its records may be

@@ -52,10 +52,15 @@ func (r *Attachments) reportFailure(p *corev1.Pod, err error) error {
 	r.waiting.add(p, r.mayHave(p))
 	r.Metrics.ensured(err)
 	r.warnings.Tell(podReference(p), "", reasonOf(err), "EnsureNetwork", "no network yet: "+err.Error())
+	return fmt.Errorf("give pod %s its network: %w", klog.KObj(p), detailed(err))
+}
+
+// detailed returns an error for the log, with the part that is for operators only.
+func detailed(err error) error {
 	if detail := driver.Detail(err); detail != "" {
-		return fmt.Errorf("give pod %s its network: %w (%s)", klog.KObj(p), err, detail)
+		return fmt.Errorf("%w (%s)", err, detail)
 	}
-	return fmt.Errorf("give pod %s its network: %w", klog.KObj(p), err)
+	return err
 }
 
 // mayHave returns the names of the interfaces that a pod asks for, and may have obtained.

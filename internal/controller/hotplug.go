@@ -2,6 +2,7 @@ package controller
 
 import (
 	"context"
+	"errors"
 	"fmt"
 	"slices"
 
@@ -20,38 +21,44 @@ import (
 // aboutHotPlug is the aspect of a pod that events about hot plug concern.
 const aboutHotPlug = "hot plug"
 
+// follow has the interfaces of a running pod follow its annotation. A failure to remove
+// interfaces does not keep others from coming.
+func (r *Attachments) follow(ctx context.Context, s *observed) (ctrl.Result, error) {
+	if !r.follows(s) {
+		return ctrl.Result{}, nil
+	}
+	selected, err := pod.Networks(s.pod)
+	if err != nil {
+		return ctrl.Result{}, r.reportHotPlug(s.pod, fmt.Errorf("%w: %w", driver.ErrInvalid, err))
+	}
+	return ctrl.Result{}, errors.Join(r.unplug(ctx, s, selected), r.plug(ctx, s, selected))
+}
+
 // follows reports whether the interfaces of a pod follow its annotation: it runs, and
 // Fairlead attaches it to networks, as it has done since the pod's start. The interfaces of
 // a pod that was started before its node was switched are those of another program.
-func (r *Attachments) follows(s *observed) (bool, error) {
-	if r.Follow == nil || !s.served || s.current == nil || s.current.DeletionTimestamp != nil || !pod.Holds(s.pod) ||
-		s.current.Labels[v1alpha1.LabelMigratedFrom] != "" || s.current.Labels[v1alpha1.LabelAttachedBy] != v1alpha1.AttachedByFairlead {
-		return false, nil
-	}
-	_, follows, err := r.Follow(s.pod, nil)
-	return follows, err
+func (r *Attachments) follows(s *observed) bool {
+	return s.served && s.current != nil && s.current.DeletionTimestamp == nil && pod.Holds(s.pod) &&
+		s.current.Labels[v1alpha1.LabelMigratedFrom] == "" && s.current.Labels[v1alpha1.LabelAttachedBy] == v1alpha1.AttachedByFairlead &&
+		r.attaches(s.pod)
 }
 
 // unplug removes the interfaces that a running pod does not ask for any more. The record
 // names them for the node first (spec.unplug). When the node has confirmed that they are
 // unplugged, they are released, and the record forgets them. An edit of a network or its
 // deletion unplugs nothing: only the pod's annotation counts.
-func (r *Attachments) unplug(ctx context.Context, s *observed) (ctrl.Result, error) {
-	if follows, err := r.follows(s); err != nil || !follows {
-		return ctrl.Result{}, err
-	}
-	selected, err := pod.Networks(s.pod)
-	if err != nil {
-		return ctrl.Result{}, r.reportHotPlug(s.pod, fmt.Errorf("%w: %w", driver.ErrInvalid, err))
-	}
+func (r *Attachments) unplug(ctx context.Context, s *observed, selected []pod.Selection) error {
 	_, drop := pod.Changes(selected, s.current.Spec.Interfaces)
 	unplugged := confirmedUnplugged(s.current)
+	if len(drop) == 0 && len(unplugged) == 0 {
+		return nil
+	}
 	for _, name := range unplugged {
 		if err := r.giveBackInterface(ctx, s.current, name); err != nil {
-			return ctrl.Result{}, fmt.Errorf("release interface %s of pod %s, which is unplugged: %w", name, s.key, err)
+			return fmt.Errorf("release interface %s of pod %s, which is unplugged: %w", name, s.key, err)
 		}
 	}
-	return ctrl.Result{}, r.changeRecord(ctx, s, func(spec *v1alpha1.PodAttachmentSpec) {
+	return r.changeRecord(ctx, s, func(spec *v1alpha1.PodAttachmentSpec) {
 		spec.Interfaces = slices.DeleteFunc(spec.Interfaces, func(i v1alpha1.Interface) bool { return slices.Contains(unplugged, i.Name) })
 		spec.Unplug = slices.DeleteFunc(spec.Unplug, func(name string) bool { return slices.Contains(unplugged, name) })
 		for _, name := range drop {
@@ -80,30 +87,18 @@ func confirmedUnplugged(record *v1alpha1.PodAttachment) (names []string) {
 // giveBackInterface releases one interface of a record.
 func (r *Attachments) giveBackInterface(ctx context.Context, record *v1alpha1.PodAttachment, name string) error {
 	for _, ref := range refsOf(record) {
-		if ref.Interface.Name != name {
-			continue
+		if ref.Interface.Name == name {
+			return r.giveBackRef(ctx, ref)
 		}
-		d, err := r.driverNamed(ref.Interface.Driver)
-		if err != nil {
-			return err
-		}
-		return d.Driver.Release(ctx, ref)
 	}
 	return nil
 }
 
 // plug obtains the interfaces that a running pod asks for beside those of its record. The
-// record names them first (spec.plug), so that garbage collection lets them be. When all
-// of an interface is there, it is added to the record, and the node plugs it. A failure is
-// reported by an event, and tried again; the pod's other interfaces stay as they are.
-func (r *Attachments) plug(ctx context.Context, s *observed) (ctrl.Result, error) {
-	if follows, err := r.follows(s); err != nil || !follows {
-		return ctrl.Result{}, err
-	}
-	selected, err := pod.Networks(s.pod)
-	if err != nil {
-		return ctrl.Result{}, nil //nolint:nilerr // unplug reports it
-	}
+// record names them first (spec.plug), so that garbage collection leaves them alone. When
+// all of an interface is there, it is added to the record, and the node plugs it. A failure
+// is reported by an event, and tried again; the pod's other interfaces stay as they are.
+func (r *Attachments) plug(ctx context.Context, s *observed, selected []pod.Selection) error {
 	add, _ := pod.Changes(selected, s.current.Spec.Interfaces)
 	names := make([]string, len(add))
 	for i := range add {
@@ -112,18 +107,18 @@ func (r *Attachments) plug(ctx context.Context, s *observed) (ctrl.Result, error
 	if len(add) == 0 {
 		r.warnings.Over(podReference(s.pod), aboutHotPlug)
 	}
-	if !sameNames(names, s.current.Spec.Plug) { // what was obtained for other names is surplus from now on
-		return ctrl.Result{}, r.changeRecord(ctx, s, func(spec *v1alpha1.PodAttachmentSpec) { spec.Plug = names })
+	if !sameNames(names, s.current.Spec.Plug) { // interfaces obtained for other names are surplus from now on
+		return r.changeRecord(ctx, s, func(spec *v1alpha1.PodAttachmentSpec) { spec.Plug = names })
 	}
 	if len(add) == 0 || r.mustWait(s.pod) {
-		return ctrl.Result{}, nil
+		return nil
 	}
 	interfaces, err := r.obtainFurther(ctx, s.pod, s.current, add)
 	if err != nil {
 		r.waiting.add(s.pod, names)
-		return ctrl.Result{}, r.reportHotPlug(s.pod, err)
+		return r.reportHotPlug(s.pod, err)
 	}
-	return ctrl.Result{}, r.changeRecord(ctx, s, func(spec *v1alpha1.PodAttachmentSpec) {
+	return r.changeRecord(ctx, s, func(spec *v1alpha1.PodAttachmentSpec) {
 		spec.Interfaces, spec.Plug = append(spec.Interfaces, interfaces...), nil
 	})
 }
@@ -135,7 +130,7 @@ func sameNames(a, b []string) bool {
 // obtainFurther obtains the interfaces of a running pod on further networks. The record
 // must be able to name them before anything is taken.
 func (r *Attachments) obtainFurther(ctx context.Context, p *corev1.Pod, record *v1alpha1.PodAttachment, add []pod.Selection) ([]v1alpha1.Interface, error) {
-	wanted, _, err := r.Follow(p, add)
+	wanted, err := r.Follow(p, add)
 	if err != nil {
 		return nil, err
 	}
@@ -168,10 +163,7 @@ func (r *Attachments) changeRecord(ctx context.Context, s *observed, change func
 // reportHotPlug reports why the interfaces of a running pod cannot follow its annotation.
 func (r *Attachments) reportHotPlug(p *corev1.Pod, err error) error {
 	r.warnings.Tell(podReference(p), aboutHotPlug, reasonOf(err), "EnsureNetwork", "the pod keeps the interfaces that it has: "+err.Error())
-	if detail := driver.Detail(err); detail != "" {
-		return fmt.Errorf("change the interfaces of pod %s: %w (%s)", klog.KObj(p), err, detail)
-	}
-	return fmt.Errorf("change the interfaces of pod %s: %w", klog.KObj(p), err)
+	return fmt.Errorf("change the interfaces of pod %s: %w", klog.KObj(p), detailed(err))
 }
 
 func podReference(p *corev1.Pod) corev1.ObjectReference {

@@ -38,19 +38,15 @@ func networksOf(selected []pod.Selection) (out []pod.Interface, err error) {
 func startFollowing(t *testing.T, with ...func(*Config, ctrl.Manager)) *harness {
 	source := func(p *corev1.Pod) ([]pod.Interface, error) {
 		selected, err := pod.Networks(p)
-		return must(networksOf(selected))(err)
+		if err != nil {
+			return nil, err
+		}
+		return networksOf(selected)
 	}
 	return start(t, cluster.New(t), drivertest.NewMemory(driverName, 16), append(with, withSource(source), func(cfg *Config, _ ctrl.Manager) {
-		cfg.Follow = func(_ *corev1.Pod, add []pod.Selection) ([]pod.Interface, bool, error) {
-			out, err := networksOf(add)
-			return out, true, err
-		}
+		cfg.Attaches = func(*corev1.Pod) bool { return true }
+		cfg.Follow = func(_ *corev1.Pod, add []pod.Selection) ([]pod.Interface, error) { return networksOf(add) }
 	})...)
-}
-
-// must joins two errors.
-func must(out []pod.Interface, err error) func(error) ([]pod.Interface, error) {
-	return func(other error) ([]pod.Interface, error) { return out, errors.Join(other, err) }
 }
 
 // selects changes the networks that a pod selects.
@@ -161,21 +157,20 @@ func TestHotPlug(t *testing.T) {
 }
 
 // A pod that was started before its node was switched to Fairlead keeps the interfaces that
-// another program made, whatever it asks for: Fairlead would make net1 a second time.
+// another program made, also when its annotation changes: Fairlead would make net1 a second
+// time.
 func TestHotPlugOfAPodOfAnotherProgram(t *testing.T) {
 	var switched atomic.Bool
 	source := func(p *corev1.Pod) ([]pod.Interface, error) {
 		selected, err := pod.Networks(p)
-		if !switched.Load() { // the addresses of the networks are another program's
-			selected = nil
+		if err != nil || !switched.Load() { // the addresses of the networks are another program's
+			return nil, err
 		}
-		return must(networksOf(selected))(err)
+		return networksOf(selected)
 	}
 	h := start(t, cluster.New(t), drivertest.NewMemory(driverName, 16), withSource(source), func(cfg *Config, _ ctrl.Manager) {
-		cfg.Follow = func(_ *corev1.Pod, add []pod.Selection) ([]pod.Interface, bool, error) {
-			out, err := networksOf(add)
-			return out, switched.Load(), err
-		}
+		cfg.Attaches = func(*corev1.Pod) bool { return switched.Load() }
+		cfg.Follow = func(_ *corev1.Pod, add []pod.Selection) ([]pod.Interface, error) { return networksOf(add) }
 	})
 	asks := func(p *corev1.Pod) { p.Annotations = map[string]string{pod.AnnotationNetworks: "lan"} }
 	before := h.Pod("before", h.node, asks)

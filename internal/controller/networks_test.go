@@ -223,9 +223,7 @@ func TestChosenWhereFairleadAttaches(t *testing.T) {
 		Chosen: func(_ *corev1.Pod, s pod.Selection) ([]pod.Interface, error) {
 			return []pod.Interface{{Name: s.Interface, Network: s.Network(), Default: true}}, nil
 		},
-		Follow: func(p *corev1.Pod, _ []pod.Selection) ([]pod.Interface, bool, error) {
-			return nil, p.Spec.NodeName == "ours", nil
-		},
+		Attaches: func(p *corev1.Pod) bool { return p.Spec.NodeName == "ours" },
 	})
 	p := &corev1.Pod{}
 	p.Annotations = map[string]string{pod.AnnotationDefaultNetwork: "blue/net-a"}

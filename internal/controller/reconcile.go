@@ -29,8 +29,7 @@ func (r *Attachments) Reconcile(ctx context.Context, req ctrl.Request) (ctrl.Res
 		r.awaitItsNode,       // a pod on an unknown node gets nothing
 		r.ensure,             // every interface, and the record that names them
 		r.activate,           // the interfaces that carry traffic
-		r.unplug,             // interfaces of a running pod that it does not ask for any more
-		r.plug,               // and those that it asks for now
+		r.follow,             // the interfaces of a running pod, which asks for other networks
 		r.project,            // the interfaces, in the pod's annotation for other programs
 	)
 }

@@ -228,19 +228,22 @@ func (r *Attachments) askDeletion(ctx context.Context, record *v1alpha1.PodAttac
 func (r *Attachments) giveBack(ctx context.Context, record *v1alpha1.PodAttachment) error {
 	var errs []error
 	for _, ref := range refsOf(record) {
-		d, err := r.driverNamed(ref.Interface.Driver)
-		if err == nil {
-			err = d.Driver.Release(ctx, ref)
-		}
-		if err != nil {
+		if err := r.giveBackRef(ctx, ref); err != nil {
 			errs = append(errs, fmt.Errorf("interface %s: %w", ref.Interface.Name, err))
-			p := podRef(record)
-			of := corev1.ObjectReference{APIVersion: p.APIVersion, Kind: p.Kind, Namespace: p.Namespace, Name: p.Name, UID: p.UID}
-			r.warnings.Tell(of, "release "+ref.Interface.Name, eventFailed, "ReleaseNetwork",
+			r.warnings.Tell(podReference(podRef(record)), "release "+ref.Interface.Name, eventFailed, "ReleaseNetwork",
 				fmt.Sprintf("could not give back %s of interface %s on %s, trying again: %v", addressesOf(ref.Interface), ref.Interface.Name, r.networkOf(ref.Interface), err))
 		}
 	}
 	return errors.Join(errs...)
+}
+
+// giveBackRef has the driver of an interface take it back.
+func (r *Attachments) giveBackRef(ctx context.Context, ref driver.Ref) error {
+	d, err := r.driverNamed(ref.Interface.Driver)
+	if err != nil {
+		return err
+	}
+	return d.Driver.Release(ctx, ref)
 }
 
 // showUnreleased writes into the record's condition Released why the record still exists,

@@ -80,13 +80,7 @@ func (r *Attachments) choose(p *corev1.Pod, s pod.Selection, by string) ([]pod.I
 }
 
 // attaches reports whether Fairlead makes the interfaces of a pod on further networks.
-func (r *Attachments) attaches(p *corev1.Pod) bool {
-	if r.Follow == nil {
-		return false
-	}
-	_, attaches, _ := r.Follow(p, nil)
-	return attaches
-}
+func (r *Attachments) attaches(p *corev1.Pod) bool { return r.Attaches != nil && r.Attaches(p) }
 
 // chosenOfOthers fails if a pod chooses a network for its default interface whose
 // addresses are Fairlead's, in a cluster whose default interface Fairlead does not serve.

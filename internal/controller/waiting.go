@@ -122,8 +122,7 @@ func (r *Attachments) awaitItsNode(ctx context.Context, s *observed) (ctrl.Resul
 	if left := r.nodeless.left(key, nodeCacheLag); left > 0 {
 		return ctrl.Result{RequeueAfter: left}, nil
 	}
-	of := corev1.ObjectReference{APIVersion: "v1", Kind: "Pod", Namespace: p.Namespace, Name: p.Name, UID: p.UID}
-	r.warnings.Tell(of, "", eventNodeUnknown, "EnsureNetwork", fmt.Sprintf(
+	r.warnings.Tell(podReference(p), "", eventNodeUnknown, "EnsureNetwork", fmt.Sprintf(
 		"no network yet: there is no Node %q: the pod gets its addresses when there is one; delete it when there will be none", p.Spec.NodeName))
 	return ctrl.Result{}, nil
 }

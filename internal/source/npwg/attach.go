@@ -6,23 +6,12 @@ import (
 	"slices"
 	"strings"
 
-	corev1 "k8s.io/api/core/v1"
-
 	"fairlead.dev/fairlead/api/v1alpha1"
 	"fairlead.dev/fairlead/internal/driver"
 	"fairlead.dev/fairlead/internal/driver/fixed"
 	"fairlead.dev/fairlead/internal/nad"
 	"fairlead.dev/fairlead/internal/pod"
 )
-
-// Follow implements Follow of the controller's Config.
-func (n *Networks) Follow(p *corev1.Pod, add []pod.Selection) (interfaces []pod.Interface, follows bool, err error) {
-	if !n.cfg.Attaches(p) {
-		return nil, false, nil
-	}
-	interfaces, err = n.interfaces(p, add)
-	return interfaces, true, err
-}
 
 // attached returns the interface that Fairlead makes for a pod on a network: by a kind of
 // binding, or by executing the network's plugins. Errors: driver.ErrInvalid,
