@@ -5,8 +5,6 @@ import (
 	"errors"
 	"fmt"
 	"net/netip"
-	"os"
-	"path/filepath"
 	"slices"
 	"sync/atomic"
 	"testing"
@@ -16,7 +14,6 @@ import (
 	"k8s.io/apimachinery/pkg/types"
 
 	"fairlead.dev/fairlead/api/v1alpha1"
-	"fairlead.dev/fairlead/internal/node/ledger"
 	"fairlead.dev/fairlead/internal/node/nodetest"
 )
 
@@ -36,9 +33,7 @@ func (w *testNode) damaged(written bool) types.NamespacedName {
 	settle()
 	w.stop()
 	w.api.setHook(nil)
-	if err := os.WriteFile(filepath.Join(w.dir, ledger.RecordsDir, "c1.json"), []byte("{"), 0o600); err != nil {
-		w.t.Fatal(err)
-	}
+	w.damageRecord()
 	w.start()
 	return key
 }

@@ -231,9 +231,7 @@ func TestDelOfAnotherInterfaceAfterDamage(t *testing.T) {
 		t := w.t
 		w.pod("p", "u1", "eth0", "net1")
 		w.mustAdd("c1", "p", "u1")
-		if err := os.WriteFile(filepath.Join(w.dir, ledger.RecordsDir, "c1"+ledger.RecordSuffix), []byte("{"), 0o600); err != nil {
-			t.Fatal(err)
-		}
+		w.damageRecord()
 		w.restart()
 		r := request(cniproto.VerbDel, "c1", w.netns("c1"), "p", "u1")
 		r.IfName = "net1"

@@ -238,10 +238,7 @@ func TestDelegatedRecordIsDamaged(t *testing.T) {
 	}, func(t *testing.T, n *node2) {
 		n.plugged()
 		n.stop()
-		file := filepath.Join(n.dir, ledger.RecordsDir, "c1"+ledger.RecordSuffix)
-		if err := os.WriteFile(file, []byte("{"), 0o600); err != nil {
-			t.Fatal(err)
-		}
+		file := n.damageRecord()
 		n.start()
 		settle()
 		n.network.statuses.Holding = n.holding

@@ -22,7 +22,6 @@ import (
 	"fairlead.dev/fairlead/internal/cniproto"
 	"fairlead.dev/fairlead/internal/netdev/nettest"
 	"fairlead.dev/fairlead/internal/netdev/plug"
-	"fairlead.dev/fairlead/internal/node/apiserver"
 	"fairlead.dev/fairlead/internal/node/delegate"
 	"fairlead.dev/fairlead/internal/node/fault"
 	"fairlead.dev/fairlead/internal/node/nodetest"
@@ -83,7 +82,7 @@ func executingNode(t *testing.T, names []string, interfaces func(i []v1alpha1.In
 	t.Helper()
 	nettest.NeedRoot(t)
 	n := &node2{
-		node1: &node1{host: nettest.NewHost(t), pod: nettest.NewNamespace(t)},
+		node1: &node1{podNode: newPodNode(t)},
 		Bin:   delegatetest.New(t, "first", "second", "third"),
 	}
 	n.hostLinks = nettest.LinkNames(t, n.host.Namespace())
@@ -103,12 +102,9 @@ func executingNode(t *testing.T, names []string, interfaces func(i []v1alpha1.In
 	n.killing = &killing{Executor: d}
 	kernel := executing{RealKernel{plug.New(n.host).Executing(n.killing)}, d}
 	onTestNodeWith(t, kernel, func(w *testNode) {
-		n.testNode = w
 		n.pa = nodetest.Attachment("p", "u1", names...)
 		interfaces(n.pa.Spec.Interfaces)
-		w.api.putPod("p", "u1")
-		n.key = apiserver.KeyOf(w.api.put(n.pa))
-		settle()
+		n.serve(w, n.pa)
 		test(w.t, n)
 	})
 }

@@ -22,7 +22,7 @@ import (
 	"fairlead.dev/fairlead/internal/node/nodetest"
 )
 
-// A daemon that is killed at any step of a change is followed by one that finishes it. The
+// After a daemon is killed at any step of a change, the next daemon finishes the change. The
 // status confirms it only then.
 func TestHotPlugKilled(t *testing.T) {
 	for _, step := range []string{"make", "made", "remove", "removed"} {
@@ -200,9 +200,9 @@ func TestHotPlugFails(t *testing.T) {
 		}
 		n.restart()
 		n.wantReady(n.key, "c1", "net2")
-		nettest.AddDevice(n.t, n.links, "p7")
-		n.before = append(n.before, "p7", "xp7")
-		slices.Sort(n.before)
+		nettest.AddDevice(n.t, n.host, "p7")
+		n.hostLinks = append(n.hostLinks, "p7", "xp7")
+		slices.Sort(n.hostLinks)
 		retries()
 		n.wantHas("the parent is there", "net2", "net3")
 		n.wantConfirmed("the parent is there", "net3", "net2")

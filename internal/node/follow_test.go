@@ -9,14 +9,12 @@ import (
 	"time"
 
 	"github.com/google/go-cmp/cmp"
-	"k8s.io/apimachinery/pkg/types"
 
 	"fairlead.dev/fairlead/api/v1alpha1"
 	"fairlead.dev/fairlead/internal/cniproto"
 	"fairlead.dev/fairlead/internal/netdev/link"
 	"fairlead.dev/fairlead/internal/netdev/nettest"
 	"fairlead.dev/fairlead/internal/netdev/plug"
-	"fairlead.dev/fairlead/internal/node/apiserver"
 	"fairlead.dev/fairlead/internal/node/nodetest"
 	"fairlead.dev/fairlead/internal/node/queue"
 )
@@ -65,32 +63,24 @@ type finder struct {
 // runningNode is a node with the running pod p, whose networks change. It has eth0 on the
 // bridge at first. Further interfaces are macvlans on p0 or p1, or on the bridge br1.
 type runningNode struct {
-	*testNode
+	*podNode
 	macvlan, bridge *stepper
-	links           *link.Sockets
-	pod             *link.Namespace
-	key             types.NamespacedName
-	// before are the links of the host without the pod.
-	before []string
 }
 
 func onRunningNode(t *testing.T, test func(*runningNode)) {
 	t.Helper()
-	n := &runningNode{links: nettest.NewHost(t), pod: nettest.NewNamespace(t)}
-	nettest.AddDevice(t, n.links, "p0")
-	nettest.AddDevice(t, n.links, "p1")
-	nettest.AddBridge(t, n.links.Namespace(), "br1", 1500)
-	nettest.Steps(t, n.links, link.Raise("br1"))
-	n.before = nettest.LinkNames(t, n.links.Namespace())
-	n.macvlan, n.bridge = &stepper{Kind: plug.Macvlan(n.links)}, &stepper{Kind: plug.Bridge(n.links)}
-	kinds := plug.NewKinds(n.links, kindOfFurther, map[string]plug.Kind{
+	n := &runningNode{podNode: newPodNode(t)}
+	nettest.AddDevice(t, n.host, "p0")
+	nettest.AddDevice(t, n.host, "p1")
+	nettest.AddBridge(t, n.host.Namespace(), "br1", 1500)
+	nettest.Steps(t, n.host, link.Raise("br1"))
+	n.hostLinks = nettest.LinkNames(t, n.host.Namespace())
+	n.macvlan, n.bridge = &stepper{Kind: plug.Macvlan(n.host)}, &stepper{Kind: plug.Bridge(n.host)}
+	kinds := plug.NewKinds(n.host, kindOfFurther, map[string]plug.Kind{
 		plug.KindBridge: finder{n.bridge, n.bridge.Kind.(plug.Finder)}, plug.KindMacvlan: n.macvlan,
 	})
 	onTestNodeWith(t, RealKernel{kinds}, func(w *testNode) {
-		n.testNode = w
-		w.api.putPod("p", "u1")
-		n.key = apiserver.KeyOf(w.api.put(nodetest.Attachment("p", "u1")))
-		settle()
+		n.serve(w, nodetest.Attachment("p", "u1"))
 		test(n)
 	})
 }
@@ -134,29 +124,6 @@ func (n *runningNode) forgets() {
 	settle()
 }
 
-func (n *runningNode) request(verb string) cniproto.Request {
-	return request(verb, "c1", n.pod.Path(), "p", "u1")
-}
-
-// plugged sends an ADD that must succeed, and returns its answer.
-func (n *runningNode) plugged() []byte {
-	n.t.Helper()
-	raw, err := n.handle(n.request(cniproto.VerbAdd))
-	if err != nil {
-		n.t.Fatalf("ADD: %v", err)
-	}
-	settle()
-	return raw
-}
-
-// check sends CHECK with the answer to the ADD.
-func (n *runningNode) check(result []byte) error {
-	r := n.request(cniproto.VerbCheck)
-	r.Config = withPrevResult(n.t, r.Config, result)
-	_, err := n.handle(r)
-	return err
-}
-
 // retries waits until failed changes are tried again.
 func retries() {
 	time.Sleep(queue.RetryLast) //nolint:forbidigo // the bubble's clock
@@ -178,9 +145,9 @@ func (n *runningNode) wantHas(when string, names ...string) {
 			ports = append(ports, i.Made.HostLink)
 		}
 	}
-	host := append(slices.Clone(n.before), ports...)
+	host := append(slices.Clone(n.hostLinks), ports...)
 	slices.Sort(host)
-	if diff := cmp.Diff(host, nettest.LinkNames(n.t, n.links.Namespace())); diff != "" {
+	if diff := cmp.Diff(host, nettest.LinkNames(n.t, n.host.Namespace())); diff != "" {
 		n.t.Errorf("%s: links of the host (-want +got):\n%s", when, diff)
 	}
 }
@@ -212,7 +179,7 @@ func (n *runningNode) wantStatus(when string, generation int64, names ...string)
 func (n *runningNode) wantNothing(when string) {
 	n.t.Helper()
 	n.wantRecords()
-	if diff := cmp.Diff(n.before, nettest.LinkNames(n.t, n.links.Namespace())); diff != "" {
+	if diff := cmp.Diff(n.hostLinks, nettest.LinkNames(n.t, n.host.Namespace())); diff != "" {
 		n.t.Errorf("%s: links of the host (-before +after):\n%s", when, diff)
 	}
 	if links := nettest.LinkNames(n.t, n.pod); !slices.Equal(links, []string{"lo"}) {
@@ -234,7 +201,7 @@ func (n *runningNode) ends() {
 
 // Interfaces come and go while the pod runs, also one of another network under the same
 // name (multus-dynamic-networks-controller#297) and a second one of the same network, and
-// nothing of one that went is left in the pod or on the host (kubevirt#14074). The pod may
+// nothing of a removed interface is left in the pod or on the host (kubevirt#14074). The pod may
 // have begun without further networks (multus-dynamic-networks-controller#43).
 func TestHotPlug(t *testing.T) {
 	onRunningNode(t, func(n *runningNode) {

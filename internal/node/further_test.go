@@ -10,14 +10,12 @@ import (
 
 	types100 "github.com/containernetworking/cni/pkg/types/100"
 	"github.com/google/go-cmp/cmp"
-	"k8s.io/apimachinery/pkg/types"
 
 	"fairlead.dev/fairlead/api/v1alpha1"
 	"fairlead.dev/fairlead/internal/cniproto"
 	"fairlead.dev/fairlead/internal/netdev/link"
 	"fairlead.dev/fairlead/internal/netdev/nettest"
 	"fairlead.dev/fairlead/internal/netdev/plug"
-	"fairlead.dev/fairlead/internal/node/apiserver"
 	"fairlead.dev/fairlead/internal/node/fault"
 	"fairlead.dev/fairlead/internal/node/nodetest"
 	"fairlead.dev/fairlead/internal/node/queue"
@@ -26,13 +24,8 @@ import (
 // furtherNode is a node with pod p, which has eth0 on the bridge, net1 as a macvlan on p0,
 // and net2, which is the device eth5 of the node.
 type furtherNode struct {
-	*testNode
+	*podNode
 	macvlan, device *faulty
-	host            *link.Sockets
-	pod             *link.Namespace
-	key             types.NamespacedName
-	// hostLinks are the links of the host without the pod.
-	hostLinks []string
 }
 
 // faultyDevice is a faulty kind with the other methods of plug.HostDevice.
@@ -56,7 +49,7 @@ func kindOfFurther(b v1alpha1.Binding) string {
 
 func onFurtherNode(t *testing.T, test func(*furtherNode)) {
 	t.Helper()
-	n := &furtherNode{host: nettest.NewHost(t), pod: nettest.NewNamespace(t)}
+	n := &furtherNode{podNode: newPodNode(t)}
 	nettest.AddDevice(t, n.host, "p0")
 	nettest.AddDevice(t, n.host, "eth5")
 	n.hostLinks = nettest.LinkNames(t, n.host.Namespace())
@@ -66,10 +59,7 @@ func onFurtherNode(t *testing.T, test func(*furtherNode)) {
 		plug.KindBridge: plug.Bridge(n.host), plug.KindMacvlan: n.macvlan, plug.KindHostDevice: device,
 	})
 	onTestNodeWith(t, RealKernel{kinds}, func(w *testNode) {
-		n.testNode = w
-		w.api.putPod("p", "u1")
-		n.key = apiserver.KeyOf(w.api.put(furtherAttachment()))
-		settle()
+		n.serve(w, furtherAttachment())
 		test(n)
 	})
 }
@@ -86,28 +76,6 @@ func furtherAttachment() *v1alpha1.PodAttachment {
 	}
 	further[1].Addresses = nil
 	return pa
-}
-
-func (n *furtherNode) request(verb string) cniproto.Request {
-	return request(verb, "c1", n.pod.Path(), "p", "u1")
-}
-
-// plugged sends an ADD that must succeed, and returns its answer.
-func (n *furtherNode) plugged() []byte {
-	n.t.Helper()
-	raw, err := n.handle(n.request(cniproto.VerbAdd))
-	if err != nil {
-		n.t.Fatalf("ADD: %v", err)
-	}
-	settle()
-	return raw
-}
-
-func (n *furtherNode) check(result []byte) error {
-	r := n.request(cniproto.VerbCheck)
-	r.Config = withPrevResult(n.t, r.Config, result)
-	_, err := n.handle(r)
-	return err
 }
 
 func (n *furtherNode) wantPlugged(when string) {

@@ -5,7 +5,6 @@ import (
 	"errors"
 	"net/netip"
 	"os"
-	"path/filepath"
 	"runtime"
 	"slices"
 	"strings"
@@ -15,7 +14,6 @@ import (
 
 	types100 "github.com/containernetworking/cni/pkg/types/100"
 	"github.com/google/go-cmp/cmp"
-	"k8s.io/apimachinery/pkg/types"
 
 	"fairlead.dev/fairlead/api/v1alpha1"
 	"fairlead.dev/fairlead/internal/cniproto"
@@ -23,7 +21,6 @@ import (
 	"fairlead.dev/fairlead/internal/netdev/nettest"
 	"fairlead.dev/fairlead/internal/netdev/plug"
 	"fairlead.dev/fairlead/internal/netdev/plug/plugtest"
-	"fairlead.dev/fairlead/internal/node/apiserver"
 	"fairlead.dev/fairlead/internal/node/fault"
 	"fairlead.dev/fairlead/internal/node/ledger"
 	"fairlead.dev/fairlead/internal/node/nodetest"
@@ -63,15 +60,10 @@ func (f *faulty) Remove(ctx context.Context, m plug.Made) error {
 // node1 is a node whose pods are network namespaces, with a kind that has no link on the
 // host. It has pod p with sandbox c1.
 type node1 struct {
-	*testNode
+	*podNode
 	nowhere *faulty
-	host    *link.Sockets
-	pod     *link.Namespace
-	key     types.NamespacedName
 	// last is the name of the pod's last interface, which is of the kind nowhere.
 	last string
-	// hostLinks are the links of the host without the pod.
-	hostLinks []string
 }
 
 // everyNode runs a test twice: with a pod that has only an interface of the kind nowhere,
@@ -80,46 +72,20 @@ func everyNode(t *testing.T, test func(*testing.T, *node1)) {
 	for name, interfaces := range map[string][]string{"alone": {"eth0"}, "beside a bridge": {"eth0", "net1"}} {
 		t.Run(name, func(t *testing.T) {
 			nettest.NeedRoot(t)
-			n := &node1{host: nettest.NewHost(t), pod: nettest.NewNamespace(t), nowhere: &faulty{Kind: plugtest.Nowhere()}, last: interfaces[len(interfaces)-1]}
+			n := &node1{podNode: newPodNode(t), nowhere: &faulty{Kind: plugtest.Nowhere()}, last: interfaces[len(interfaces)-1]}
 			n.hostLinks = nettest.LinkNames(t, n.host.Namespace())
 			kinds := plug.NewKinds(n.host, kindOf, map[string]plug.Kind{
 				plug.KindBridge: plug.Bridge(n.host), plugtest.KindNowhere: n.nowhere,
 			})
 			onTestNodeWith(t, RealKernel{kinds}, func(w *testNode) {
-				n.testNode = w
 				pa := nodetest.Attachment("p", "u1", interfaces...)
 				last := &pa.Spec.Interfaces[len(interfaces)-1]
 				last.Binding.Bridge.Name, last.Gateways, last.MTU = plugtest.KindNowhere, nil, 1500
-				w.api.putPod("p", "u1")
-				n.key = apiserver.KeyOf(w.api.put(pa))
-				settle()
+				n.serve(w, pa)
 				test(w.t, n)
 			})
 		})
 	}
-}
-
-func (n *node1) request(verb string) cniproto.Request {
-	return request(verb, "c1", n.pod.Path(), "p", "u1")
-}
-
-// plugged sends an ADD that must succeed, and returns its answer.
-func (n *node1) plugged() []byte {
-	n.t.Helper()
-	raw, err := n.handle(n.request(cniproto.VerbAdd))
-	if err != nil {
-		n.t.Fatalf("ADD: %v", err)
-	}
-	settle()
-	return raw
-}
-
-// check sends CHECK with the answer to the ADD.
-func (n *node1) check(result []byte) error {
-	r := n.request(cniproto.VerbCheck)
-	r.Config = withPrevResult(n.t, r.Config, result)
-	_, err := n.handle(r)
-	return err
 }
 
 // sweeps waits for a sweep.
@@ -343,10 +309,7 @@ func TestKindWithoutHostLinkDamaged(t *testing.T) {
 	everyNode(t, func(t *testing.T, n *node1) {
 		n.plugged()
 		n.stop()
-		file := filepath.Join(n.dir, ledger.RecordsDir, "c1"+ledger.RecordSuffix)
-		if err := os.WriteFile(file, []byte("{"), 0o600); err != nil {
-			t.Fatal(err)
-		}
+		file := n.damageRecord()
 		n.start()
 		settle()
 		n.network.statuses.Holding = n.holding

@@ -2,8 +2,6 @@ package node
 
 import (
 	"net/netip"
-	"os"
-	"path/filepath"
 	"slices"
 	"strings"
 	"testing"
@@ -15,7 +13,6 @@ import (
 
 	"fairlead.dev/fairlead/api/v1alpha1"
 	"fairlead.dev/fairlead/internal/netdev/plug"
-	"fairlead.dev/fairlead/internal/node/ledger"
 )
 
 // wantReady checks that a PodAttachment is Attached in a sandbox, and that its condition
@@ -215,7 +212,6 @@ func TestReadyWithTheDefaultInterfaceOfAnotherPlugin(t *testing.T) {
 // reported every plugged pod as ready.
 func TestReadyAfterDamageAndUpdate(t *testing.T) {
 	onTestNode(t, func(w *testNode) {
-		t := w.t
 		key := w.pod("web", "uid-1")
 		w.further(key, "net1")
 		w.mustAdd("c1", "web", "uid-1")
@@ -226,9 +222,7 @@ func TestReadyAfterDamageAndUpdate(t *testing.T) {
 		w.wantReady(key, "c1", "net1")
 		w.mustIPAM("ADD", "c1", "net1")
 		w.stop()
-		if err := os.WriteFile(filepath.Join(w.dir, ledger.RecordsDir, "c1.json"), []byte("{"), 0o600); err != nil {
-			t.Fatal(err)
-		}
+		w.damageRecord()
 		w.restart()
 		w.wantReady(key, "c1")
 		w.mustIPAM("DEL", "c1", "net1")
