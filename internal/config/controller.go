@@ -110,8 +110,8 @@ type Opening struct {
 	NamespaceSelector metav1.LabelSelector `json:"namespaceSelector"`
 	// Bridges are the Linux bridges that their networks may use, or create.
 	Bridges []string `json:"bridges,omitempty"`
-	// Addresses are the networks, in CIDR form, of which these bridges may get addresses:
-	// the node itself has them.
+	// Addresses are the networks, in CIDR form, whose addresses these bridges may get: the
+	// node itself has them.
 	Addresses []string `json:"addresses,omitempty"`
 	// Parents are the links that may get macvlan, ipvlan and VLAN links.
 	Parents []string `json:"parents,omitempty"`

@@ -126,8 +126,8 @@ func (r *reader) reserved(device bool) {
 	}
 }
 
-// common is what every plugin in process may have: DNS, and arguments, of which a pod
-// makes its own.
+// common has the options of every plugin in process: DNS, and arguments, to which a pod
+// adds its own.
 type common struct {
 	DNS  *v1alpha1.DNS `json:"dns"`
 	Args struct {

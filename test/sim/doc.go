@@ -46,7 +46,7 @@
 //
 //   - I1: an address that is plugged, or that a record allows to plug, belongs to a holder
 //     in its block. An address has one holder, or two launchers of one instance of a
-//     machine, on two nodes, of which one is the target of a migration.
+//     machine, on two nodes: source and target of a migration.
 //   - I2: the holder of a slot was a pod, and a record for the addresses of a pod that is
 //     gone is written only while the pod still has them.
 //   - I3: a record is complete and has the addresses that its pod requests. A pod that is

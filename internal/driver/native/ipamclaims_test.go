@@ -39,7 +39,7 @@ func (r references) Get(_ context.Context, key client.ObjectKey, o client.Object
 }
 
 // The IPClaim of an IPAMClaim requests its addresses, is owned by it, and lasts as long.
-// What people write into an IPAMClaim is checked.
+// The values that people write into an IPAMClaim are checked.
 func TestFromReference(t *testing.T) {
 	owned := []metav1.OwnerReference{{APIVersion: "k8s.cni.cncf.io/v1alpha1", Kind: "IPAMClaim", Name: "vm1.lan", UID: "reference"}}
 	requests := func(all ...any) map[string]any { return map[string]any{"ipRequests": all} }
@@ -79,7 +79,7 @@ func TestFromReference(t *testing.T) {
 	}
 }
 
-// reporting records what is reported of IPAMClaims.
+// reporting records the reports about IPAMClaims.
 type reporting struct {
 	written
 	told *[]string

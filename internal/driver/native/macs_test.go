@@ -75,7 +75,7 @@ func TestMACsOfRecords(t *testing.T) {
 	if _, err := d.Ensure(t.Context(), second); !errors.Is(err, driver.ErrConflict) {
 		t.Errorf("while the record's pod has the MAC: %v", err)
 	}
-	a.Interface.MAC = "" // another leader's release, of which this one sees only the block
+	a.Interface.MAC = "" // another leader's release: this leader sees only the block
 	d.release(first, a)
 	d.get(second)
 	if n := len(d.macs.holders); n != 1 {

@@ -19,7 +19,7 @@ type ReservedPort struct {
 }
 
 // NotReserved returns fault.ErrInvalid if a host port of a pod is reserved for the node
-// itself: a port that Fairlead would open, or one that a plugin gets in the arguments of
+// itself: a port that Fairlead would open, or a port in the arguments of a plugin for
 // portMappings.
 func NotReserved(add *ledger.Add, pod ledger.Pod, reserved []ReservedPort) error {
 	for _, p := range add.HostPorts {

@@ -14,8 +14,8 @@ const maxAddresses = 16
 
 // linksOf returns the interfaces of a sandbox that Fairlead plugs, if there are several or
 // plugins were executed: MAC and MTU from the record, where it has them, otherwise from the
-// inspected namespace. The addresses are those that plugins have chosen.
-// An interface that is being unplugged is among them until nothing is left of it.
+// inspected namespace. The addresses are those that plugins have chosen. An interface that
+// is being unplugged is among them until nothing is left of it.
 func linksOf(rec *ledger.Record, inside map[string]plug.Inspected) (links []v1alpha1.SandboxLink) {
 	add := rec.Plug()
 	if add == nil || len(add.Interfaces) < 2 && !add.Executes() {
