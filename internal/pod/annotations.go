@@ -19,6 +19,7 @@ var limits = map[string]int{
 	v1alpha1.AnnotationPools:      8 << 10,
 	AnnotationNetworks:            16 << 10,
 	AnnotationDefaultNetwork:      1 << 10,
+	AnnotationPrimaryClaim:        256,
 
 	v1alpha1.AnnotationAdditionalPools: 8 << 10,
 	AnnotationAdditionalSubnets:        8 << 10,

@@ -31,6 +31,8 @@ type Wishes struct {
 	Owners map[v1alpha1.Sticky]metav1.OwnerReference
 	// Former are names under which an earlier version may have created those claims.
 	Former map[v1alpha1.Sticky]string
+	// Reference names the IPAMClaim of the default interface; empty for none.
+	Reference string
 	// Launcher is set if the pod is a launcher of a virtual machine.
 	Launcher Launcher
 }
@@ -46,7 +48,11 @@ func WishesOf(p *corev1.Pod) (Wishes, error) {
 	if err != nil {
 		return Wishes{}, err
 	}
-	w := Wishes{Addresses: addresses, Claim: claim, Sticky: map[v1alpha1.Sticky]string{}}
+	reference, err := primaryClaim(p, claim)
+	if err != nil {
+		return Wishes{}, err
+	}
+	w := Wishes{Addresses: addresses, Claim: claim, Reference: reference, Sticky: map[v1alpha1.Sticky]string{}}
 	w.Launcher, _ = LauncherOf(p)
 	w.addSticky(p)
 	switch {
@@ -58,6 +64,21 @@ func WishesOf(p *corev1.Pod) (Wishes, error) {
 			v1alpha1.AnnotationClaim, w.Claim, "web-0", maxClaimText)
 	}
 	return w, nil
+}
+
+// primaryClaim returns the IPAMClaim that a pod names for its default interface; empty if it
+// names none. claim is the pod's IPClaim.
+func primaryClaim(p *corev1.Pod, claim string) (string, error) {
+	name, _, err := annotation(p, AnnotationPrimaryClaim)
+	switch {
+	case err != nil || name == "":
+		return "", err
+	case !claimName(name):
+		return "", fmt.Errorf("annotation %s: %q: must be the name of an IPAMClaim, as %q", AnnotationPrimaryClaim, name, "vm1.default")
+	case claim != "":
+		return "", fmt.Errorf("annotation %s: %q: must not stand beside %s: the addresses are those of one claim: leave one of them out", AnnotationPrimaryClaim, name, v1alpha1.AnnotationClaim)
+	}
+	return name, nil
 }
 
 // Addresses returns the addresses that a pod asks for on the default network, at most one

@@ -103,6 +103,28 @@ func TestWishesOf(t *testing.T) {
 	}
 }
 
+// The IPAMClaim of the default interface is named by an annotation of KubeVirt's
+// ipam-extensions.
+func TestPrimaryClaim(t *testing.T) {
+	for _, tc := range []struct{ reference, claim, want, fails string }{
+		{reference: "vm1.default", want: "vm1.default"},
+		{reference: "", claim: "web-0"},
+		{reference: "no name", fails: `"no name": must be the name of an IPAMClaim`},
+		{reference: strings.Repeat("n", 257), fails: "at most 256"},
+		{reference: "vm1.default", claim: "web-0", fails: "must not stand beside " + v1alpha1.AnnotationClaim},
+	} {
+		p := &corev1.Pod{ObjectMeta: metav1.ObjectMeta{Annotations: map[string]string{AnnotationPrimaryClaim: tc.reference, v1alpha1.AnnotationClaim: tc.claim}}}
+		w, err := WishesOf(p)
+		if tc.fails != "" {
+			if err == nil || !strings.Contains(err.Error(), tc.fails) || !strings.Contains(err.Error(), "annotation "+AnnotationPrimaryClaim) {
+				t.Errorf("%.20q: %v, want an error with %q", tc.reference, err, tc.fails)
+			}
+		} else if err != nil || w.Reference != tc.want || w.Claim != tc.claim {
+			t.Errorf("%.20q: %+v, %v", tc.reference, w, err)
+		}
+	}
+}
+
 // Every interface of a pod has a claim of its own, with a name that is valid in
 // Kubernetes.
 func TestClaimOn(t *testing.T) {
@@ -140,20 +162,24 @@ func TestClaimOfReference(t *testing.T) {
 
 func FuzzWishesOf(f *testing.F) {
 	for _, seed := range []string{"", "10.0.0.7,fd00::7", ",", "fe80::1%eth0", "::ffff:1.2.3.4", "10.0.0.7/32", "\x00"} {
-		f.Add(seed, "web-0")
+		f.Add(seed, "web-0", "")
 	}
-	f.Add("", "Rack 4")
-	f.Add("", "\xff")
-	f.Fuzz(func(t *testing.T, addresses, claim string) {
+	f.Add("", "Rack 4", "")
+	f.Add("", "\xff", "")
+	f.Add("", "", "vm1.default")
+	f.Fuzz(func(t *testing.T, addresses, claim, reference string) {
 		p := &corev1.Pod{ObjectMeta: metav1.ObjectMeta{Annotations: map[string]string{
-			v1alpha1.AnnotationAddresses: addresses, v1alpha1.AnnotationClaim: claim,
+			v1alpha1.AnnotationAddresses: addresses, v1alpha1.AnnotationClaim: claim, AnnotationPrimaryClaim: reference,
 		}}}
 		w, err := WishesOf(p)
 		if err != nil {
-			if !strings.Contains(err.Error(), "annotation fairlead.dev/") {
+			if !strings.Contains(err.Error(), "annotation fairlead.dev/") && !strings.Contains(err.Error(), "annotation "+AnnotationPrimaryClaim) {
 				t.Fatalf("the error does not name the annotation: %v", err)
 			}
 			return
+		}
+		if w.Reference != reference || w.Reference != "" && (!claimName(w.Reference) || w.Claim != "") {
+			t.Fatalf("%q beside claim %q gave %+v", reference, claim, w)
 		}
 		if w.Claim != "" && !claimName(w.Claim) || (w.ClaimText != "") != (claim != w.Claim) {
 			t.Fatalf("%q gave claim %q for %q", claim, w.Claim, w.ClaimText)

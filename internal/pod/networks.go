@@ -21,6 +21,11 @@ const AnnotationNetworks = "k8s.v1.cni.cncf.io/networks"
 // the cluster's for the pod's default interface.
 const AnnotationDefaultNetwork = "v1.multus-cni.io/default-network"
 
+// AnnotationPrimaryClaim is the annotation with which KubeVirt's ipam-extensions name the
+// IPAMClaim of a pod's default interface. They write it beside AnnotationDefaultNetwork, or
+// alone.
+const AnnotationPrimaryClaim = "k8s.ovn.org/primary-udn-ipamclaim"
+
 // defaultNamespace is the namespace of a network that this annotation names without a
 // namespace. It is the default of Multus' option multusNamespace.
 const defaultNamespace = "kube-system"
@@ -110,7 +115,8 @@ func Networks(p *corev1.Pod) ([]Selection, error) {
 // Chosen returns the network that a pod selects for its default interface by the
 // annotation v1.multus-cni.io/default-network; ok is false if the pod has no such
 // annotation or it is empty. The annotation has the same forms as the annotation for
-// further networks. An error names the annotation, the value and the accepted form.
+// further networks, but may name addresses beside an IPAMClaim: KubeVirt's ipam-extensions
+// write a machine's static addresses here and not into the claim. An error names the annotation, the value and the accepted form.
 func Chosen(p *corev1.Pod) (s Selection, ok bool, err error) {
 	text, _, err := annotation(p, AnnotationDefaultNetwork)
 	if err != nil {
@@ -124,7 +130,10 @@ func Chosen(p *corev1.Pod) (s Selection, ok bool, err error) {
 		err = fmt.Errorf("%q names %d networks: must name one", text, len(elements))
 	}
 	if err == nil {
+		claim := elements[0].ClaimReference
+		elements[0].ClaimReference = ""
 		s, err = elements[0].read(defaultNamespace, 0)
+		s.ClaimReference = claim
 	}
 	if err != nil {
 		return Selection{}, false, fmt.Errorf("annotation %s: %w", AnnotationDefaultNetwork, err)

@@ -211,6 +211,10 @@ func TestChosen(t *testing.T) {
 		{text: `[{"name":"net-a","namespace":"blue","ips":["10.0.0.7"]}]`, want: Selection{
 			Namespace: "blue", Name: "net-a", Interface: "eth0", Addresses: []netip.Addr{netip.MustParseAddr("10.0.0.7")}, Prefixes: []netip.Prefix{netip.MustParsePrefix("10.0.0.7/32")},
 		}},
+		{text: `[{"name":"default","namespace":"ovn-kubernetes","ips":["10.0.0.7/24"],"ipam-claim-reference":"vm1.default"}]`, want: Selection{
+			Namespace: "ovn-kubernetes", Name: "default", Interface: "eth0", ClaimReference: "vm1.default",
+			Addresses: []netip.Addr{netip.MustParseAddr("10.0.0.7")}, Prefixes: []netip.Prefix{netip.MustParsePrefix("10.0.0.7/24")},
+		}},
 		{text: "net-a,net-b", fails: "must name one"},
 		{text: "[]", fails: "must name one"},
 		{text: "a/b/c", fails: `name: "b/c"`},
@@ -228,6 +232,9 @@ func TestChosen(t *testing.T) {
 	}
 	if kept, ok := Kept([]byte(AnnotationDefaultNetwork), []byte("a")); !ok || kept != "a" {
 		t.Errorf("the caches keep %q of the annotation", kept)
+	}
+	if kept, ok := Kept([]byte(AnnotationPrimaryClaim), []byte("vm1.default")); !ok || kept != "vm1.default" {
+		t.Errorf("the caches keep %q of the annotation with the claim", kept)
 	}
 	if kept, ok := Kept([]byte("v1.multus-cni.io/other"), []byte("a")); ok {
 		t.Errorf("the caches keep %q of an annotation that is not read", kept)
