@@ -204,7 +204,7 @@ func testControllerRights(t *testing.T, c *cluster.Cluster) {
 		"virtualmachines":              "get",
 		"virtualmachineinstances":      "get",
 		"statefulsets":                 "get",
-		"ipamclaims":                   "get",
+		"ipamclaims":                   "get list watch",
 		"ipamclaims/status":            "patch",
 		"events":                       "create patch",
 		"leases of ours":               "create get update",

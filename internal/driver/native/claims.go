@@ -20,11 +20,13 @@ import (
 	"sigs.k8s.io/controller-runtime/pkg/event"
 	"sigs.k8s.io/controller-runtime/pkg/handler"
 	"sigs.k8s.io/controller-runtime/pkg/reconcile"
+	"sigs.k8s.io/controller-runtime/pkg/source"
 
 	"fairlead.dev/fairlead/api/v1alpha1"
 	"fairlead.dev/fairlead/internal/driver"
 	"fairlead.dev/fairlead/internal/ipam"
 	"fairlead.dev/fairlead/internal/ipam/block"
+	"fairlead.dev/fairlead/internal/pod"
 )
 
 const (
@@ -46,6 +48,8 @@ type Claims struct {
 	Live  client.Reader
 	Pools *Pools
 	Store *block.Store
+	// References are the IPAMClaims.
+	References references
 	// Synced reports whether the store knows all taken and held addresses. Until then,
 	// and while the store is Behind, no claim is reconciled.
 	Synced func() bool
@@ -60,6 +64,11 @@ func (r *Claims) SetupWithManager(mgr ctrl.Manager, lead Lead) error {
 		Named("claims").
 		For(&v1alpha1.IPClaim{}).
 		Watches(&v1alpha1.IPBlock{}, r.BlockEvents()).
+		WatchesRawSource(source.Func(func(ctx context.Context, q queue) error {
+			return r.References.Watch(ctx, func(key types.NamespacedName) {
+				q.Add(reconcile.Request{NamespacedName: types.NamespacedName{Namespace: key.Namespace, Name: pod.ClaimOfReference(key.Name)}})
+			})
+		})).
 		Complete(lead(r))
 }
 
@@ -112,10 +121,17 @@ func changedClaims(before, after []string) []types.NamespacedName {
 func (r *Claims) Obtain(ctx context.Context, key types.NamespacedName, making Making) (Obtained, error) {
 	claim := &v1alpha1.IPClaim{}
 	err := r.Client.Get(ctx, key, claim)
-	if apierrors.IsNotFound(err) {
+	dropped := false
+	if err == nil && making.Reference != "" {
+		if dropped, err = r.dropFormer(ctx, claim, making.Reference); err != nil {
+			return Obtained{}, err
+		}
+	}
+	if dropped || apierrors.IsNotFound(err) {
 		if err := making.Serves(); err != nil {
 			return Obtained{}, err
 		}
+		claim = &v1alpha1.IPClaim{}
 		claim.Namespace, claim.Name = key.Namespace, key.Name
 		claim.Labels = map[string]string{labelManagedBy: managedBy}
 		claim.Spec.Text = making.Text
@@ -179,6 +195,11 @@ func (r *Claims) Reconcile(ctx context.Context, req ctrl.Request) (ctrl.Result, 
 	if err != nil {
 		return ctrl.Result{}, err
 	}
+	if ended, err := r.referenceEnded(ctx, claim); err != nil {
+		return ctrl.Result{}, err
+	} else if ended {
+		return ctrl.Result{}, r.remove(ctx, claim, "IPAMClaim is gone")
+	}
 	now := time.Now()
 	s := settle(claim, has, now)
 	if removed, err := r.ordinalRemoved(ctx, claim, has); err != nil {
@@ -196,11 +217,7 @@ func (r *Claims) Reconcile(ctx context.Context, req ctrl.Request) (ctrl.Result, 
 		s.requeue = left
 	}
 	if (s.expired || left < 0) && claim.Labels[labelManagedBy] == managedBy {
-		err := r.Client.Delete(ctx, claim, client.Preconditions{UID: &claim.UID, ResourceVersion: &claim.ResourceVersion})
-		if client.IgnoreNotFound(err) != nil {
-			return ctrl.Result{}, fmt.Errorf("delete IPClaim %s, which holds nothing any more: %w", req.NamespacedName, err)
-		}
-		return ctrl.Result{}, nil
+		return ctrl.Result{}, r.remove(ctx, claim, "addresses are held no longer")
 	}
 	again := ctrl.Result{RequeueAfter: s.requeue}
 	after := claim.DeepCopy()
@@ -216,6 +233,15 @@ func (r *Claims) Reconcile(ctx context.Context, req ctrl.Request) (ctrl.Result, 
 		return ctrl.Result{}, fmt.Errorf("write status of IPClaim %s: %w", req.NamespacedName, err)
 	}
 	return again, nil
+}
+
+// remove deletes a claim as it was read. why names the part of it that has ended.
+func (r *Claims) remove(ctx context.Context, claim *v1alpha1.IPClaim, why string) error {
+	err := r.Client.Delete(ctx, claim, client.Preconditions{UID: &claim.UID, ResourceVersion: &claim.ResourceVersion})
+	if client.IgnoreNotFound(err) != nil {
+		return fmt.Errorf("delete IPClaim %s, whose %s: %w", client.ObjectKeyFromObject(claim), why, err)
+	}
+	return nil
 }
 
 // orphaned ends the holding of addresses whose claim does not exist. It asks the API

@@ -35,7 +35,7 @@ func (w written) Obtain(_ context.Context, key types.NamespacedName, _ Making) (
 
 func (w written) Has(key types.NamespacedName) []block.Lease { return w.store.Claimed(key.String()) }
 
-func (written) Refused(context.Context, types.NamespacedName, error) error { return nil }
+func (written) Refused(context.Context, types.NamespacedName, string, error) error { return nil }
 
 func (d *inMemory) release(r *driver.Request, a *driver.Attachment) {
 	d.t.Helper()

@@ -1,7 +1,6 @@
 package native
 
 import (
-	"cmp"
 	"context"
 	"errors"
 	"fmt"
@@ -24,16 +23,18 @@ import (
 )
 
 // This file serves IPAMClaims, the claims of KubeVirt's networks. An IPAMClaim owns an
-// IPClaim, which keeps its addresses, so Kubernetes' garbage collection ends both. The
-// IPAMClaim is read when the IPClaim is made, and its status is written when that of the
-// IPClaim changes.
+// IPClaim, which keeps its addresses and ends with it. References has the IPAMClaims. Their
+// status is written when that of the IPClaim changes, in the words of ovn-kubernetes.
 
 const (
 	ipamClaimVersion, ipamClaimKind = "k8s.cni.cncf.io/v1alpha1", "IPAMClaim"
 	// conditionAllocated is the condition of an IPAMClaim that has addresses.
 	conditionAllocated = "IPsAllocated"
 	reasonAllocated    = "SuccessfulAllocation"
-	reasonRefused      = "AllocationRefused"
+	reasonExhausted    = "SubnetExhausted"
+	reasonAddressInUse = "IPAddressConflict"
+	reasonMACInUse     = "MACAddressConflict"
+	reasonRefused      = "AllocationRefused" // for another reason
 )
 
 // ipamClaim has the fields of an IPAMClaim that Fairlead uses.
@@ -44,19 +45,33 @@ type ipamClaim struct {
 	Status ipamClaimStatus `json:"status"`
 }
 
+// ipamClaimStatus is the status of release 0.5 of the CRD. Release 0.4 has the addresses
+// alone, and drops the other fields.
 type ipamClaimStatus struct {
 	IPs        []string           `json:"ips"`
-	OwnerPod   string             `json:"ownerPod"`
+	OwnerPod   *ownerPod          `json:"ownerPod,omitempty"`
 	Conditions []metav1.Condition `json:"conditions,omitempty"`
 }
 
-// readReference reads an IPAMClaim from the API server. Errors: driver.ErrNotFound,
-// driver.ErrInvalid if the API server has no such kind, driver.ErrUnavailable.
+type ownerPod struct {
+	Name string `json:"name"`
+}
+
+// references is the part of References that Claims uses.
+type references interface {
+	// Get reads an IPAMClaim. Errors: NotFound, NoMatch if the cluster has no IPAMClaims,
+	// any other while they are not known.
+	Get(ctx context.Context, key types.NamespacedName) (*unstructured.Unstructured, error)
+	// Watch has changed called with each IPAMClaim that comes, changes or goes, until ctx
+	// ends.
+	Watch(ctx context.Context, changed func(types.NamespacedName)) error
+}
+
+// readReference returns an IPAMClaim. Errors: driver.ErrNotFound, driver.ErrInvalid if the
+// cluster has no such kind, driver.ErrUnavailable.
 func (r *Claims) readReference(ctx context.Context, key types.NamespacedName) (*unstructured.Unstructured, ipamClaim, error) {
-	o, out := &unstructured.Unstructured{}, ipamClaim{}
-	o.SetAPIVersion(ipamClaimVersion)
-	o.SetKind(ipamClaimKind)
-	err := r.Live.Get(ctx, key, o)
+	out := ipamClaim{}
+	o, err := r.References.Get(ctx, key)
 	switch {
 	case apierrors.IsNotFound(err):
 		return nil, out, fmt.Errorf("%w: ipam-claim-reference: there is no IPAMClaim %s: create it, or leave the reference out", driver.ErrNotFound, key)
@@ -69,6 +84,55 @@ func (r *Claims) readReference(ctx context.Context, key types.NamespacedName) (*
 		return nil, out, fmt.Errorf("%w: IPAMClaim %s cannot be read: %w", driver.ErrInvalid, key, err)
 	}
 	return o, out, nil
+}
+
+// dropFormer deletes an IPClaim that an IPAMClaim owns which is gone, if there is another of
+// its name now: dropped is true. The addresses stay held meanwhile, and the IPClaim that is
+// created next keeps them. Errors: driver.ErrUnavailable.
+func (r *Claims) dropFormer(ctx context.Context, claim *v1alpha1.IPClaim, name string) (dropped bool, err error) {
+	owner, ok := referenceOf(claim)
+	if !ok {
+		return false, nil // a person wrote it
+	}
+	o, _, err := r.readReference(ctx, types.NamespacedName{Namespace: claim.Namespace, Name: name})
+	if err != nil || o.GetUID() == owner.UID {
+		return false, nil //nolint:nilerr // a pod that has the addresses keeps them
+	}
+	err = r.Client.Delete(ctx, claim, client.Preconditions{UID: &claim.UID})
+	if client.IgnoreNotFound(err) != nil {
+		return false, fmt.Errorf("%w: delete IPClaim %s/%s, which is that of a former IPAMClaim %s: %w", driver.ErrUnavailable, claim.Namespace, claim.Name, name, err)
+	}
+	return true, nil
+}
+
+// referenceEnded reports whether the IPAMClaim that owns a claim does not exist any more. It
+// asks the API server before it says so, since nothing is freed without evidence. A claim
+// whose IPAMClaim is not known is left to Kubernetes' garbage collection.
+func (r *Claims) referenceEnded(ctx context.Context, claim *v1alpha1.IPClaim) (bool, error) {
+	owner, ok := referenceOf(claim)
+	if !ok {
+		return false, nil
+	}
+	key := types.NamespacedName{Namespace: claim.Namespace, Name: owner.Name}
+	o, _, err := r.readReference(ctx, key)
+	if err != nil && !errors.Is(err, driver.ErrNotFound) || err == nil && o.GetUID() == owner.UID {
+		return false, nil //nolint:nilerr // its own event comes when it is known
+	}
+	live := newReference()
+	err = r.Live.Get(ctx, key, live)
+	if client.IgnoreNotFound(err) != nil {
+		return false, fmt.Errorf("read IPAMClaim %s: %w", key, err)
+	}
+	return err != nil || live.GetUID() != owner.UID, nil
+}
+
+// referenceOf returns the owner of a claim that is an IPAMClaim; ok is false if it has none.
+func referenceOf(claim *v1alpha1.IPClaim) (owner metav1.OwnerReference, ok bool) {
+	i := slices.IndexFunc(claim.OwnerReferences, func(o metav1.OwnerReference) bool { return o.APIVersion == ipamClaimVersion && o.Kind == ipamClaimKind })
+	if i < 0 {
+		return metav1.OwnerReference{}, false
+	}
+	return claim.OwnerReferences[i], true
 }
 
 // fromReference makes an IPClaim that is not written yet the claim of an IPAMClaim: it
@@ -95,13 +159,13 @@ func (r *Claims) fromReference(ctx context.Context, claim *v1alpha1.IPClaim, nam
 // showReference writes the leases of a claim into the status of the IPAMClaim that owns it,
 // if there is one.
 func (r *Claims) showReference(ctx context.Context, claim *v1alpha1.IPClaim, has []block.Lease) error {
-	i := slices.IndexFunc(claim.OwnerReferences, func(o metav1.OwnerReference) bool { return o.APIVersion == ipamClaimVersion && o.Kind == ipamClaimKind })
-	if i < 0 || len(has) == 0 {
+	owner, ok := referenceOf(claim)
+	if !ok || len(has) == 0 {
 		return nil
 	}
-	key := types.NamespacedName{Namespace: claim.Namespace, Name: claim.OwnerReferences[i].Name}
+	key := types.NamespacedName{Namespace: claim.Namespace, Name: owner.Name}
 	o, of, err := r.readReference(ctx, key)
-	if errors.Is(err, driver.ErrNotFound) || o != nil && o.GetUID() != claim.OwnerReferences[i].UID {
+	if errors.Is(err, driver.ErrNotFound) || o != nil && o.GetUID() != owner.UID {
 		return nil // the claim is about to end
 	}
 	if err != nil {
@@ -119,7 +183,9 @@ func (r *Claims) showReference(ctx context.Context, claim *v1alpha1.IPClaim, has
 			prefix = pool.Prefix(l.Addr)
 		}
 		status.IPs = append(status.IPs, prefix.String())
-		status.OwnerPod = cmp.Or(status.OwnerPod, l.Holder.Pod)
+		if status.OwnerPod == nil && l.Holder.Pod != "" {
+			status.OwnerPod = &ownerPod{l.Holder.Pod}
+		}
 	}
 	meta.SetStatusCondition(&status.Conditions, metav1.Condition{
 		Type: conditionAllocated, Status: metav1.ConditionTrue, Reason: reasonAllocated, ObservedGeneration: o.GetGeneration(),
@@ -128,23 +194,37 @@ func (r *Claims) showReference(ctx context.Context, claim *v1alpha1.IPClaim, has
 	return r.writeReference(ctx, o, of.Status, status)
 }
 
-// Refused reports in the status of an IPAMClaim why it has no addresses. It leaves an
-// IPAMClaim alone that has some: another pod is waiting for it. Errors:
-// driver.ErrUnavailable.
-func (r *Claims) Refused(ctx context.Context, key types.NamespacedName, why error) error {
+// Refused reports in the status of an IPAMClaim why a pod that references it gets no
+// addresses. It leaves an IPAMClaim alone that has some: another pod is waiting for it.
+// Errors: driver.ErrUnavailable.
+func (r *Claims) Refused(ctx context.Context, key types.NamespacedName, pod string, why error) error {
 	o, of, err := r.readReference(ctx, key)
 	if err != nil || len(of.Status.IPs) > 0 {
 		return nil //nolint:nilerr // there is no IPAMClaim to write to: why is reported on the pod
 	}
-	status := ipamClaimStatus{IPs: []string{}, Conditions: slices.Clone(of.Status.Conditions)}
+	status := ipamClaimStatus{IPs: []string{}, OwnerPod: &ownerPod{pod}, Conditions: slices.Clone(of.Status.Conditions)}
 	meta.SetStatusCondition(&status.Conditions, metav1.Condition{
-		Type: conditionAllocated, Status: metav1.ConditionFalse, Reason: reasonRefused, ObservedGeneration: o.GetGeneration(),
+		Type: conditionAllocated, Status: metav1.ConditionFalse, Reason: reasonOf(why), ObservedGeneration: o.GetGeneration(),
 		Message: clip(why.Error()),
 	})
 	if err := r.writeReference(ctx, o, of.Status, status); err != nil {
 		return fmt.Errorf("%w: %w", driver.ErrUnavailable, err)
 	}
 	return nil
+}
+
+// reasonOf returns the reason of the condition for an error of Ensure.
+func reasonOf(why error) string {
+	switch _, mac := errors.AsType[*MACTakenError](why); {
+	case mac:
+		return reasonMACInUse
+	case errors.Is(why, driver.ErrExhausted):
+		return reasonExhausted
+	case errors.Is(why, driver.ErrConflict):
+		return reasonAddressInUse
+	default:
+		return reasonRefused
+	}
 }
 
 // clip shortens a message for a condition.

@@ -75,6 +75,22 @@ func TestRead(t *testing.T) {
 	if len(got.Pools) != 1 || got.Pools[0] != "storage" || got.Claim != "" || got.Sticky[sticky] != "web-0.net2" {
 		t.Errorf("on an additional pool %+v", got)
 	}
+	delete(p.Annotations, v1alpha1.AnnotationClaim)
+	p.Annotations[pod.AnnotationPrimaryClaim] = "vm1.default"
+	for name, tc := range map[string]struct {
+		i    pod.Interface
+		want string
+	}{
+		"the default interface":              {pod.Default(false), "vm1.default"},
+		"on a chosen network":                {pod.Interface{Name: "eth0", Network: "blue/lab", Default: true}, "vm1.default"},
+		"a chosen network with its own":      {pod.Interface{Name: "eth0", Network: "blue/lab", Default: true, ClaimReference: "vm1.lab"}, "vm1.lab"},
+		"of a network that is only on nodes": {pod.Interface{Name: "eth0", Network: v1alpha1.DefaultNetwork, Default: true, ClaimReference: "vm1.lab"}, "vm1.lab"},
+		"a further interface":                {pod.Interface{Name: "net1", Network: "blue/lab"}, ""},
+	} {
+		if got := read(tc.i); got.Reference != tc.want {
+			t.Errorf("%s: the IPAMClaim %q, want %q", name, got.Reference, tc.want)
+		}
+	}
 	p.Annotations[v1alpha1.AnnotationPools] = "No Pool"
 	if _, err := Read(p, &pod.Interface{Network: "blue/lab"}); driver.Result(err) != "Invalid" {
 		t.Errorf("%v", err)

@@ -1,6 +1,7 @@
 package native
 
 import (
+	"cmp"
 	"context"
 	"fmt"
 	"maps"
@@ -56,18 +57,22 @@ func Read(p *corev1.Pod, i *pod.Interface) (any, error) {
 	if err != nil {
 		return nil, fmt.Errorf("%w: %w", driver.ErrInvalid, err)
 	}
+	reference := i.ClaimReference
+	if i.Default {
+		reference = cmp.Or(reference, wishes.Reference)
+	}
 	if !i.Annotated() {
 		return &Asks{
 			Pools: i.Pools, EachPool: i.EachPool,
 			Sticky: furtherClaims(wishes.Sticky, i.Name), Owners: wishes.Owners, Former: furtherClaims(wishes.Former, i.Name),
-			Launcher: wishes.Launcher, Reference: i.ClaimReference,
+			Launcher: wishes.Launcher, Reference: reference,
 		}, nil
 	}
 	return &Asks{
 		Pools: pools,
 		Claim: wishes.Claim, ClaimText: wishes.ClaimText,
 		Sticky: wishes.Sticky, Owners: wishes.Owners, Former: wishes.Former,
-		Launcher: wishes.Launcher,
+		Launcher: wishes.Launcher, Reference: reference,
 	}, nil
 }
 
@@ -106,8 +111,9 @@ type claims interface {
 	Obtain(ctx context.Context, key types.NamespacedName, making Making) (Obtained, error)
 	// Has returns the addresses that are taken or held for a claim, the oldest first.
 	Has(key types.NamespacedName) []block.Lease
-	// Refused reports in the status of an IPAMClaim why it has no addresses.
-	Refused(ctx context.Context, key types.NamespacedName, why error) error
+	// Refused reports in the status of an IPAMClaim why a pod that references it gets no
+	// addresses.
+	Refused(ctx context.Context, key types.NamespacedName, pod string, why error) error
 }
 
 // Obtained are the properties of a claim.

@@ -164,7 +164,9 @@ func (n *Networks) Chosen(p *corev1.Pod, s pod.Selection) ([]pod.Interface, erro
 	attaches := n.cfg.Attaches(p)
 	known, err := n.get(keyOfNetwork(s))
 	if err == nil && !attaches && known.IPAM == "" && !known.annotated {
-		return []pod.Interface{pod.Default(true)}, nil
+		w := pod.Default(true)
+		w.ClaimReference = s.ClaimReference
+		return []pod.Interface{w}, nil
 	}
 	s.DefaultRoute = s.DefaultRoute || attaches
 	w, served, err := n.wanted(p, s)

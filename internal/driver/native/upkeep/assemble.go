@@ -63,13 +63,14 @@ type Assembly struct {
 	// Vacancy reports which pools are unused.
 	Vacancy *Vacancy
 
-	options Options
-	pools   *native.Pools
-	store   *block.Store
-	claims  *native.Claims
-	healer  *heal.Healer
-	metrics *Metrics
-	fed     *native.Fed
+	options    Options
+	pools      *native.Pools
+	store      *block.Store
+	claims     *native.Claims
+	references *native.References
+	healer     *heal.Healer
+	metrics    *Metrics
+	fed        *native.Fed
 }
 
 // Assemble builds the driver. It starts nothing: Setup does.
@@ -84,10 +85,11 @@ func Assemble(ctx context.Context, mgr manager.Manager, o Options) (*Assembly, e
 	if err != nil {
 		return nil, fmt.Errorf("watch blocks and pools: %w", err)
 	}
+	references := native.NewReferences(mgr.GetCache())
 	a := &Assembly{
-		options: o, pools: pools, store: store, metrics: metrics, fed: fed,
+		options: o, references: references, pools: pools, store: store, metrics: metrics, fed: fed,
 		Vacancy: &Vacancy{Store: store, Synced: fed.Synced},
-		claims:  &native.Claims{Client: mgr.GetClient(), Live: mgr.GetAPIReader(), Pools: pools, Store: store, Synced: fed.Synced},
+		claims:  &native.Claims{Client: mgr.GetClient(), Live: mgr.GetAPIReader(), Pools: pools, Store: store, References: references, Synced: fed.Synced},
 		healer:  heal.New(heal.Config{Client: mgr.GetClient(), Live: mgr.GetAPIReader(), Store: store, Routed: pools.Routed, Synced: fed.Synced}),
 	}
 	d := native.New(native.Config{Pools: o.Pools, Bridge: o.Bridge, Claims: a.claims, Machines: native.Machines{Cache: mgr.GetClient(), Live: mgr.GetAPIReader()}, Namespace: o.Namespace}, pools, store)
@@ -108,6 +110,7 @@ func Assemble(ctx context.Context, mgr manager.Manager, o Options) (*Assembly, e
 // wake is driver.Parts.Wake.
 func (a *Assembly) wake(ctx context.Context, w driver.Wake) error {
 	a.healer.OnHealed(w.Waiting)
+	a.references.OnAdded(w.Waiting)
 	go wakeWhenFed(ctx, a.fed, w)
 	return a.pools.Wake(ctx, w)
 }
