@@ -123,6 +123,10 @@ bin/kubelab: $(shell find test/kubelab -type f \( -name '*.go' -o -name 'go.*' \
 	@hack/build-module.sh test/kubelab . $@ k8s.io/kubernetes k8s.io/component-base/version.gitVersion
 	@touch $@
 
+bin/policies: $(wildcard test/policies/controller/*) hack/build-module.sh | preflight-build
+	@hack/build-module.sh test/policies/controller . $@ sigs.k8s.io/kube-network-policies main.version
+	@touch $@
+
 CONTAINERD := github.com/containerd/containerd/v2
 bin/containerd/containerd: test/e2e/containerd/go.mod test/e2e/containerd/go.sum hack/build-module.sh | preflight-build
 	@hack/build-module.sh test/e2e/containerd tool $(@D)/ $(CONTAINERD) $(CONTAINERD)/version.Version

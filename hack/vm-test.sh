@@ -7,10 +7,10 @@ set -euo pipefail
 cd "$(dirname "${BASH_SOURCE[0]}")/.."
 
 # Packages whose tests need such a kernel.
-packages=(./test/vm/guest ./internal/netdev/link ./internal/netdev/plug)
+packages=(./test/vm/guest ./internal/netdev/link ./internal/netdev/plug ./test/policies)
 # Tests of load: another kernel changes nothing, and there they take minutes.
 skip='Parallel$'
 
 hack/preflight.sh vm-test || exit 3
-make --no-print-directory vm
+make --no-print-directory vm bin/policies
 exec bin/vm test --skip "$skip" "${packages[@]}"

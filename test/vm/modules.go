@@ -20,9 +20,9 @@ var wantedModules = []string{
 	// Limits of bandwidth.
 	"act_mirred", "act_police", "cls_matchall", "cls_u32", "sch_fq_codel", "sch_ingress", "sch_tbf",
 	// Packet filters. Nothing loads nf_tables' parts on demand in the VM.
-	"crc32c_generic", "br_netfilter", "nf_conntrack_netlink", "nf_tables", "nft_chain_nat", "nft_ct", "nft_fib_inet",
+	"crc32c_generic", "br_netfilter", "nf_conntrack_netlink", "nfnetlink_queue", "nf_tables", "nft_chain_nat", "nft_ct", "nft_fib_inet",
 	"nft_connlimit", "nft_dup_netdev", "nft_fib_netdev", "nft_fwd_netdev", "nft_hash", "nft_limit", "nft_log", "nft_masq",
-	"nft_meta_bridge", "nft_nat", "nft_numgen", "nft_objref", "nft_redir", "nft_reject_bridge", "nft_reject_inet", "nft_socket",
+	"nft_meta_bridge", "nft_nat", "nft_numgen", "nft_objref", "nft_queue", "nft_redir", "nft_reject_bridge", "nft_reject_inet", "nft_socket",
 }
 
 // module is one module of the kernel.
