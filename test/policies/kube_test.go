@@ -47,10 +47,14 @@ func TestKubeNetworkPolicies(t *testing.T) {
 		from, to *pod
 		allowed  bool
 	}{
-		{client, near, true}, {client, far, true},
-		{stranger, near, false}, {stranger, far, false}, // the ingress of servers
-		{locked, client, false}, {locked, far, false}, // the egress of locked pods
-		{stranger, locked, true}, {far, client, true},
+		{client, near, true},
+		{client, far, true},
+		{stranger, near, false},
+		{stranger, far, false}, // the ingress of servers
+		{locked, client, false},
+		{locked, far, false}, // the egress of locked pods
+		{stranger, locked, true},
+		{far, client, true},
 	}
 	for _, tc := range cases {
 		for _, a := range tc.to.addresses {

@@ -23,7 +23,7 @@ func (d *Driver) Ensure(ctx context.Context, asked *driver.Request) (*driver.Att
 	if err == nil || r.Reference == "" || errors.Is(err, driver.ErrUnavailable) {
 		return a, err
 	}
-	return nil, errors.Join(err, d.cfg.Claims.Refused(ctx, types.NamespacedName{Namespace: r.Namespace, Name: r.Reference}, r.Owner.PodName, err))
+	return nil, errors.Join(err, d.cfg.Claims.Refused(ctx, types.NamespacedName{Namespace: r.Namespace, Name: r.Reference}, r.PodName, err))
 }
 
 // obtain returns the interface that the owner has, or a new one.

@@ -119,15 +119,11 @@ func changedClaims(before, after []string) []types.NamespacedName {
 // created as making describes. Errors: driver.ErrInvalid, driver.ErrUnavailable, and the
 // errors of making.Serves.
 func (r *Claims) Obtain(ctx context.Context, key types.NamespacedName, making Making) (Obtained, error) {
-	claim := &v1alpha1.IPClaim{}
-	err := r.Client.Get(ctx, key, claim)
-	dropped := false
-	if err == nil && making.Reference != "" {
-		if dropped, err = r.dropFormer(ctx, claim, making.Reference); err != nil {
-			return Obtained{}, err
-		}
+	claim, err := r.find(ctx, key, making.Reference)
+	if err != nil {
+		return Obtained{}, err
 	}
-	if dropped || apierrors.IsNotFound(err) {
+	if claim == nil {
 		if err := making.Serves(); err != nil {
 			return Obtained{}, err
 		}
@@ -161,6 +157,26 @@ func (r *Claims) Obtain(ctx context.Context, key types.NamespacedName, making Ma
 		out.Addresses = append(out.Addresses, a)
 	}
 	return out, nil
+}
+
+// find returns a claim; nil if it does not exist, or was that of a former IPAMClaim of the
+// name reference. Errors: driver.ErrUnavailable.
+func (r *Claims) find(ctx context.Context, key types.NamespacedName, reference string) (*v1alpha1.IPClaim, error) {
+	claim := &v1alpha1.IPClaim{}
+	err := r.Client.Get(ctx, key, claim)
+	switch {
+	case apierrors.IsNotFound(err):
+		return nil, nil
+	case err != nil:
+		return nil, fmt.Errorf("%w: IPClaim %s: %w", driver.ErrUnavailable, key, err)
+	case reference == "":
+		return claim, nil
+	}
+	dropped, err := r.dropFormer(ctx, claim, reference)
+	if err != nil || dropped {
+		return nil, err
+	}
+	return claim, nil
 }
 
 // macOf returns the MAC of a claim: that of its spec, otherwise a locally administered

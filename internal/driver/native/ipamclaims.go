@@ -116,14 +116,16 @@ func (r *Claims) referenceEnded(ctx context.Context, claim *v1alpha1.IPClaim) (b
 	key := types.NamespacedName{Namespace: claim.Namespace, Name: owner.Name}
 	o, _, err := r.readReference(ctx, key)
 	if err != nil && !errors.Is(err, driver.ErrNotFound) || err == nil && o.GetUID() == owner.UID {
-		return false, nil //nolint:nilerr // its own event comes when it is known
+		return false, nil // its own event comes when it is known
 	}
 	live := newReference()
-	err = r.Live.Get(ctx, key, live)
-	if client.IgnoreNotFound(err) != nil {
+	switch err := r.Live.Get(ctx, key, live); {
+	case apierrors.IsNotFound(err):
+		return true, nil
+	case err != nil:
 		return false, fmt.Errorf("read IPAMClaim %s: %w", key, err)
 	}
-	return err != nil || live.GetUID() != owner.UID, nil
+	return live.GetUID() != owner.UID, nil
 }
 
 // referenceOf returns the owner of a claim that is an IPAMClaim; ok is false if it has none.

@@ -117,7 +117,7 @@ func TestReference(t *testing.T) {
 	if _, err := d.Ensure(ended, second); !errors.Is(err, driver.ErrUnavailable) && !errors.Is(err, driver.ErrExhausted) {
 		t.Errorf("without an answer: %v", err)
 	}
-	if len(told) == 0 || !strings.HasPrefix(told[0], second.Owner.PodName+" of vm2.lan: ") || !strings.Contains(told[0], "no IPv4 address left") {
+	if len(told) == 0 || !strings.HasPrefix(told[0], second.PodName+" of vm2.lan: ") || !strings.Contains(told[0], "no IPv4 address left") {
 		t.Errorf("reported: %q", told)
 	}
 }
