@@ -13,4 +13,4 @@ skip='Parallel$'
 
 hack/preflight.sh vm-test || exit 3
 make --no-print-directory vm bin/policies
-exec bin/vm test --skip "$skip" "${packages[@]}"
+exec bin/vm test --timeout 10m --skip "$skip" "${packages[@]}"
