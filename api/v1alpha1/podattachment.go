@@ -406,10 +406,13 @@ type VLANBinding struct {
 	ID int32 `json:"id"`
 }
 
-// HostDeviceBinding names a link of the node in one way: exactly one field is set.
+// HostDeviceBinding names a link of the node in one way: exactly one of name, mac,
+// kernelPath, pciAddress and resource is set.
 //
 // +kubebuilder:validation:MinProperties=1
-// +kubebuilder:validation:MaxProperties=1
+// +kubebuilder:validation:MaxProperties=2
+// +kubebuilder:validation:XValidation:rule="[has(self.name), has(self.mac), has(self.kernelPath), has(self.pciAddress), has(self.resource)].filter(set, set).size() == 1",message="must have exactly one of name, mac, kernelPath, pciAddress and resource"
+// +kubebuilder:validation:XValidation:rule="!has(self.vf) || has(self.pciAddress) || has(self.resource)",message="vf needs pciAddress or resource"
 type HostDeviceBinding struct {
 	// Name of the link.
 	// +optional
@@ -431,6 +434,75 @@ type HostDeviceBinding struct {
 	// kubelet has allocated to the pod.
 	// +optional
 	Resource *DeviceResource `json:"resource,omitempty"`
+	// VF marks the device as a virtual function of SR-IOV and has its settings. The MAC of
+	// the interface is one of them.
+	// +optional
+	VF *VFSettings `json:"vf,omitempty"`
+}
+
+// VFSettings are settings of a virtual function, which the node makes at its physical
+// function. The virtual function keeps its own setting where one is absent.
+type VFSettings struct {
+	// VLAN of the frames.
+	// +optional
+	VLAN *VFVLAN `json:"vlan,omitempty"`
+	// SpoofCheck drops frames from other MACs than that of the function.
+	// +optional
+	SpoofCheck *bool `json:"spoofCheck,omitempty"`
+	// Trust lets the pod change its MAC and receive the frames of others.
+	// +optional
+	Trust *bool `json:"trust,omitempty"`
+	// LinkState is that of the physical function (Auto), always up (Enable) or always down
+	// (Disable).
+	// +optional
+	// +kubebuilder:validation:Enum=Auto;Enable;Disable
+	LinkState VFLinkState `json:"linkState,omitempty"`
+	// Rate limits the bandwidth of what the pod sends.
+	// +optional
+	Rate *VFRate `json:"rate,omitempty"`
+}
+
+// VFLinkState is the link of a virtual function.
+type VFLinkState string
+
+// Values of VFLinkState.
+const (
+	VFLinkAuto    VFLinkState = "Auto"
+	VFLinkEnable  VFLinkState = "Enable"
+	VFLinkDisable VFLinkState = "Disable"
+)
+
+// VFVLAN is the VLAN of a virtual function.
+//
+// +kubebuilder:validation:XValidation:rule="self.id > 0 || !has(self.qos) && !has(self.protocol)",message="qos and protocol need a VLAN"
+type VFVLAN struct {
+	// ID of the VLAN, 1 to 4094; 0 for none.
+	// +kubebuilder:validation:Minimum=0
+	// +kubebuilder:validation:Maximum=4094
+	ID int32 `json:"id"`
+	// QoS is the priority of the frames, 0 to 7.
+	// +optional
+	// +kubebuilder:validation:Minimum=0
+	// +kubebuilder:validation:Maximum=7
+	QoS int32 `json:"qos,omitempty"`
+	// Protocol of the tag, 802.1Q or 802.1ad; 802.1Q if it is empty.
+	// +optional
+	// +kubebuilder:validation:Enum="802.1Q";"802.1ad"
+	Protocol string `json:"protocol,omitempty"`
+}
+
+// VFRate is the bandwidth of a virtual function in Mbit/s; 0 for no limit.
+//
+// +kubebuilder:validation:XValidation:rule="!has(self.max) || !has(self.min) || self.min <= self.max",message="min must not be above max"
+type VFRate struct {
+	// Min is guaranteed.
+	// +optional
+	// +kubebuilder:validation:Minimum=0
+	Min int32 `json:"min,omitempty"`
+	// Max is the limit.
+	// +optional
+	// +kubebuilder:validation:Minimum=0
+	Max int32 `json:"max,omitempty"`
 }
 
 // DeviceResource selects a device that the kubelet has allocated to the pod.

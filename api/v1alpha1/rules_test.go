@@ -39,6 +39,11 @@ func attachment(change func(s *v1alpha1.PodAttachmentSpec)) *v1alpha1.PodAttachm
 	return o
 }
 
+// device returns the change of a spec whose second interface is a device.
+func device(b v1alpha1.HostDeviceBinding) func(s *v1alpha1.PodAttachmentSpec) {
+	return func(s *v1alpha1.PodAttachmentSpec) { s.Interfaces[1].Binding = v1alpha1.Binding{HostDevice: &b} }
+}
+
 func pool(change func(s *v1alpha1.IPPoolSpec)) *v1alpha1.IPPool {
 	o := &v1alpha1.IPPool{Spec: v1alpha1.IPPoolSpec{Domain: "one", Ranges: []string{"10.1.0.0/24"}}}
 	if change != nil {
@@ -78,6 +83,14 @@ func TestCreate(t *testing.T) {
 		{"a route", attachment(func(s *v1alpha1.PodAttachmentSpec) {
 			s.Interfaces[0].Routes = []v1alpha1.Route{{Destination: "10.9.0.0"}}
 		}), "a route's destination must be in CIDR form"},
+		{"a virtual function", attachment(device(v1alpha1.HostDeviceBinding{PCIAddress: "0000:3b:02.1", VF: &v1alpha1.VFSettings{
+			VLAN: &v1alpha1.VFVLAN{ID: 100, QoS: 3, Protocol: "802.1ad"}, Trust: new(false), LinkState: v1alpha1.VFLinkEnable, Rate: &v1alpha1.VFRate{Min: 10},
+		}})), ""},
+		{"a virtual function of a resource", attachment(device(v1alpha1.HostDeviceBinding{Resource: &v1alpha1.DeviceResource{Name: "intel.com/a"}, VF: &v1alpha1.VFSettings{}})), ""},
+		{"a virtual function by its name", attachment(device(v1alpha1.HostDeviceBinding{Name: "ens1", VF: &v1alpha1.VFSettings{}})), "vf needs pciAddress or resource"},
+		{"a device in two ways", attachment(device(v1alpha1.HostDeviceBinding{Name: "ens1", MAC: "02:23:45:67:89:ab"})), "must have exactly one of name"},
+		{"a priority without a VLAN", attachment(device(v1alpha1.HostDeviceBinding{PCIAddress: "0000:3b:02.1", VF: &v1alpha1.VFSettings{VLAN: &v1alpha1.VFVLAN{QoS: 3}}})), "qos and protocol need a VLAN"},
+		{"rates the wrong way round", attachment(device(v1alpha1.HostDeviceBinding{PCIAddress: "0000:3b:02.1", VF: &v1alpha1.VFSettings{Rate: &v1alpha1.VFRate{Min: 2, Max: 1}}})), "min must not be above max"},
 		{"a MAC", attachment(func(s *v1alpha1.PodAttachmentSpec) { s.Interfaces[0].MAC = "02:00:00:00:00:0G" }), "spec.interfaces[0].mac"},
 
 		{"a pool", pool(nil), ""},

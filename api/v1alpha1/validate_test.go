@@ -44,7 +44,11 @@ func newServer(t *testing.T) server {
 		"self.all(a, isIP(a))":   true,
 		"isCIDR(self)":           true,
 		"self.min <= self.max":   true,
-		"self.filter(i, has(i.default) && i.default).size() <= 1": true,
+		"[has(self.name), has(self.mac), has(self.kernelPath), has(self.pciAddress), has(self.resource)].filter(set, set).size() == 1": true,
+		"!has(self.vf) || has(self.pciAddress) || has(self.resource)":                                                                  true,
+		"self.id > 0 || !has(self.qos) && !has(self.protocol)":                                                                         true,
+		"!has(self.max) || !has(self.min) || self.min <= self.max":                                                                     true,
+		"self.filter(i, has(i.default) && i.default).size() <= 1":                                                                      true,
 	}
 	for rule := range rules(schema) {
 		if !known[rule] {
@@ -137,6 +141,9 @@ func (s server) breaks(a *PodAttachment) string {
 				return "route " + r.Destination
 			}
 		}
+		if why := breaksDevice(i.Binding.HostDevice); why != "" {
+			return why
+		}
 		if b := i.Binding.Bridge; b != nil {
 			for _, addr := range b.Addresses {
 				if !cidr(addr) {
@@ -167,6 +174,32 @@ var nasty = []string{
 
 // maker makes attachments that are mostly valid, with some nasty values.
 type maker struct{ rng *rand.Rand }
+
+// breaksDevice is the part of breaks about a device.
+func breaksDevice(d *HostDeviceBinding) string {
+	if d == nil {
+		return ""
+	}
+	given := 0
+	for _, has := range []bool{d.Name != "", d.MAC != "", d.KernelPath != "", d.PCIAddress != "", d.Resource != nil} {
+		if has {
+			given++
+		}
+	}
+	switch {
+	case given != 1:
+		return "a device named in several ways"
+	case d.VF == nil:
+		return ""
+	case d.PCIAddress == "" && d.Resource == nil:
+		return "a virtual function without a PCI address"
+	case d.VF.VLAN != nil && d.VF.VLAN.ID <= 0 && (d.VF.VLAN.QoS != 0 || d.VF.VLAN.Protocol != ""):
+		return "a priority without a VLAN"
+	case d.VF.Rate != nil && d.VF.Rate.Max != 0 && d.VF.Rate.Min != 0 && d.VF.Rate.Min > d.VF.Rate.Max:
+		return "rates the wrong way round"
+	}
+	return ""
+}
 
 func (m maker) text(right string) string {
 	if m.rng.IntN(40) > 0 {
@@ -242,6 +275,10 @@ func (m maker) bind(b *Binding) {
 		b.HostDevice = &HostDeviceBinding{}
 	case 20, 21:
 		b.HostDevice = &HostDeviceBinding{Resource: &DeviceResource{Name: m.text("intel.com/sriov_a"), Device: m.text("0000:3b:02.1")}}
+	case 22, 23, 24:
+		b.HostDevice = &HostDeviceBinding{PCIAddress: m.text("0000:3b:02.1"), VF: m.virtualFunction()}
+	case 25:
+		b.HostDevice = &HostDeviceBinding{Name: "ens1", VF: m.virtualFunction()}
 	case 17, 18, 19:
 		b.Delegate = m.plugins()
 	default:
@@ -258,6 +295,17 @@ func (m maker) number(most int32) int32 {
 		return []int32{-1, 0, most + 1}[m.rng.IntN(3)]
 	}
 	return 1 + m.rng.Int32N(most)
+}
+
+func (m maker) virtualFunction() *VFSettings {
+	v := &VFSettings{LinkState: VFLinkState(m.text("Enable"))}
+	if m.rng.IntN(2) == 0 {
+		v.VLAN = &VFVLAN{ID: m.number(4094), QoS: m.number(7), Protocol: m.text("802.1ad")}
+	}
+	if m.rng.IntN(2) == 0 {
+		v.Rate, v.Trust = &VFRate{Min: m.number(10), Max: m.number(20)}, new(true)
+	}
+	return v
 }
 
 func (m maker) plugins() *PluginList {
@@ -368,6 +416,18 @@ func TestValidateNamesTheField(t *testing.T) {
 		"two devices": {func(s *PodAttachmentSpec) {
 			s.Interfaces[0].Binding = Binding{HostDevice: &HostDeviceBinding{Name: "ens1", MAC: "02:23:45:67:89:ab"}}
 		}, `spec.interfaces[0].binding.hostDevice: "2 fields": must have exactly one`},
+		"a virtual function by its name": {func(s *PodAttachmentSpec) {
+			s.Interfaces[0].Binding = Binding{HostDevice: &HostDeviceBinding{Name: "ens1", VF: &VFSettings{}}}
+		}, `spec.interfaces[0].binding.hostDevice.vf: "set": needs pciAddress or resource`},
+		"a priority without a VLAN": {func(s *PodAttachmentSpec) {
+			s.Interfaces[0].Binding = Binding{HostDevice: &HostDeviceBinding{PCIAddress: "0000:3b:02.1", VF: &VFSettings{VLAN: &VFVLAN{QoS: 3}}}}
+		}, `spec.interfaces[0].binding.hostDevice.vf.vlan.id: "0": must be 1 to 4094 beside qos`},
+		"rates the wrong way round": {func(s *PodAttachmentSpec) {
+			s.Interfaces[0].Binding = Binding{HostDevice: &HostDeviceBinding{PCIAddress: "0000:3b:02.1", VF: &VFSettings{Rate: &VFRate{Min: 2, Max: 1}}}}
+		}, `spec.interfaces[0].binding.hostDevice.vf.rate: "2-1": must have min and max`},
+		"the link of a virtual function": {func(s *PodAttachmentSpec) {
+			s.Interfaces[0].Binding = Binding{HostDevice: &HostDeviceBinding{PCIAddress: "0000:3b:02.1", VF: &VFSettings{LinkState: "up"}}}
+		}, `spec.interfaces[0].binding.hostDevice.vf.linkState: "up": must be one of`},
 		"a chain without a plugin": {func(s *PodAttachmentSpec) {
 			s.Interfaces[0].Chain = &PluginList{Name: "net-a", CNIVersion: "1.0.0"}
 		}, `spec.interfaces[0].chain.plugins: "0 elements": must have 1 to 16`},

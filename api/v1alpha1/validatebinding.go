@@ -22,6 +22,8 @@ var (
 	sourceChecks    = []string{"", string(SourceFull), string(SourceMAC), string(SourceNone)}
 	macvlanModes    = []string{"bridge", "private", "vepa", "passthru"}
 	ipvlanModes     = []string{"l2", "l3", "l3s"}
+	vfLinkStates    = []string{"", string(VFLinkAuto), string(VFLinkEnable), string(VFLinkDisable)}
+	vfProtocols     = []string{"", "802.1Q", "802.1ad"}
 	pluginsVersions = []string{"0.3.1", "0.4.0", "1.0.0", "1.1.0"}
 )
 
@@ -104,7 +106,24 @@ func (c *checker) device(path string, d *HostDeviceBinding) {
 		c.want(resourcePattern.MatchString(r.Name), path+".resource.name", r.Name, "must be the name of a device plugin's resource, as intel.com/sriov_a")
 		c.want(deviceIDPattern.MatchString(r.Device), path+".resource.device", r.Device, "must have at most 128 of a-z, A-Z, 0-9, '_', '.', ':', '-', and begin with a letter or digit")
 	}
-	c.want(fields == 1, path, fmt.Sprint(fields)+" fields", "must have exactly one")
+	c.want(fields == 1, path, fmt.Sprint(fields)+" fields", "must have exactly one of name, mac, kernelPath, pciAddress and resource")
+	if d.VF != nil {
+		c.want(d.PCIAddress != "" || d.Resource != nil, path+".vf", "set", "needs pciAddress or resource")
+		c.virtualFunction(path+".vf", d.VF)
+	}
+}
+
+func (c *checker) virtualFunction(path string, s *VFSettings) {
+	c.among(path+".linkState", string(s.LinkState), vfLinkStates)
+	if v := s.VLAN; v != nil {
+		c.vlan(path+".vlan.id", v.ID, 0)
+		c.want(v.QoS >= 0 && v.QoS <= 7, path+".vlan.qos", fmt.Sprint(v.QoS), "must be 0 to 7")
+		c.among(path+".vlan.protocol", v.Protocol, vfProtocols)
+		c.want(v.ID > 0 || v.QoS == 0 && v.Protocol == "", path+".vlan.id", fmt.Sprint(v.ID), "must be 1 to 4094 beside qos and protocol")
+	}
+	if r := s.Rate; r != nil {
+		c.want(r.Min >= 0 && r.Max >= 0 && (r.Max == 0 || r.Min <= r.Max), path+".rate", fmt.Sprintf("%d-%d", r.Min, r.Max), "must have min and max of at least 0, and min not above max")
+	}
 }
 
 func (c *checker) plugins(path string, l *PluginList) {
