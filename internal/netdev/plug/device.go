@@ -26,6 +26,9 @@ type Device struct {
 	// PermanentMAC is the MAC that the hardware has, which no sandbox can change. It is not
 	// part of the mark.
 	PermanentMAC string `json:"permanentMAC,omitempty"`
+	// VF are the settings of a virtual function that its interface changes, in the form of
+	// settings.String.
+	VF string `json:"vf,omitempty"`
 }
 
 // deviceOf describes a device of the host.
@@ -39,7 +42,8 @@ func deviceOf(l netlink.Link) Device {
 }
 
 // A mark is the alias of a device that is the interface of a sandbox, or is becoming one:
-// the words of ownerAlias, the path of the namespace, and the former state of the device.
+// the words of ownerAlias, the path of the namespace, and the former state of the device,
+// with the settings of a virtual function behind "up" or "down".
 // It moves with the device, and the device is given back by it alone.
 type mark struct {
 	containerID, name, path string
@@ -54,6 +58,9 @@ func (m mark) words() (string, error) {
 	up := "down"
 	if m.former.Up {
 		up = "up"
+	}
+	if m.former.VF != "" {
+		up += "/" + m.former.VF
 	}
 	word := func(s string) string {
 		if s == "" {
@@ -83,10 +90,14 @@ func parseMark(alias string) (m mark, ok bool) {
 	}
 	path, err := url.PathUnescape(strings.TrimPrefix(words[2], noWord))
 	mtu, mtuErr := strconv.Atoi(words[4])
-	if err != nil || mtuErr != nil || mtu < 0 || mtu > link.MaxMTU || words[0] == "" || link.CheckName(words[1]) != nil || link.CheckName(words[3]) != nil || words[6] != "up" && words[6] != "down" {
+	if err != nil || mtuErr != nil || mtu < 0 || mtu > link.MaxMTU || words[0] == "" || link.CheckName(words[1]) != nil || link.CheckName(words[3]) != nil {
 		return mark{}, false
 	}
-	m = mark{containerID: words[0], name: words[1], path: path, former: Device{Name: words[3], MTU: mtu, Up: words[6] == "up"}}
+	up, vf, isVF := strings.Cut(words[6], "/")
+	if _, ok := parseSettings(vf); !ok || up != "up" && up != "down" || isVF && vf == "" {
+		return mark{}, false
+	}
+	m = mark{containerID: words[0], name: words[1], path: path, former: Device{Name: words[3], MTU: mtu, Up: up == "up", VF: vf}}
 	if words[5] != noWord {
 		mac, err := net.ParseMAC(words[5])
 		if err != nil || mac.String() != words[5] {

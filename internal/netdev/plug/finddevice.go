@@ -31,6 +31,8 @@ func checkDevice(b *v1alpha1.HostDeviceBinding) error {
 	switch {
 	case given != 1:
 		return invalid("hostDevice", errors.New("must have one of name, mac, kernelPath and pciAddress"))
+	case b.VF != nil && b.PCIAddress == "":
+		return invalid(deviceText(b), errors.New("must be named by its PCI address, as a virtual function of SR-IOV"))
 	case b.Name != "":
 		return invalid(fmt.Sprintf("hostDevice.name %q", b.Name), link.CheckName(b.Name))
 	case b.KernelPath != "" && (!strings.HasPrefix(b.KernelPath, "/sys/devices/") || path.Clean(b.KernelPath) != b.KernelPath):

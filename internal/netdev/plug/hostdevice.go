@@ -23,6 +23,8 @@ type hostDevice struct {
 	*link.Sockets
 	// sys is the root of sysfs.
 	sys string
+	// functions are the virtual functions of the host.
+	functions functions
 	// after is called after each change, in tests; it may end the goroutine.
 	after func(change string)
 	mu    sync.Mutex // held by Make and Remove: one of them at a time
@@ -31,8 +33,10 @@ type hostDevice struct {
 // Changes of a device, in the order of a Make and a Remove.
 const (
 	deviceMarked   = "marked"
+	deviceSetUp    = "set up by its physical function"
 	deviceMoved    = "moved into the sandbox"
 	deviceReturned = "returned to the host"
+	deviceReset    = "reset by its physical function"
 	deviceNamed    = "named as before"
 	deviceUnmarked = "unmarked"
 )
@@ -41,7 +45,7 @@ const (
 func HostDevice(s *link.Sockets) Kind { return newHostDevice(s) }
 
 func newHostDevice(s *link.Sockets) *hostDevice {
-	return &hostDevice{Sockets: s, sys: "/sys", after: func(string) {}}
+	return &hostDevice{Sockets: s, sys: "/sys", functions: kernelFunctions{s}, after: func(string) {}}
 }
 
 func (d *hostDevice) Validate(i Interface) error {
@@ -78,9 +82,16 @@ func (d *hostDevice) Resolve(i Interface, m *Made) error {
 	if dev == nil || err != nil {
 		return err
 	}
-	if state := deviceOf(dev); !strings.HasPrefix(state.Alias, link.AliasPrefix) {
-		m.Device = &state
+	state := deviceOf(dev)
+	if strings.HasPrefix(state.Alias, link.AliasPrefix) {
+		return nil
 	}
+	change, err := d.changeFor(i)
+	if err != nil {
+		return err
+	}
+	state.VF = change.former.String()
+	m.Device = &state
 	return nil
 }
 
@@ -100,6 +111,11 @@ func (d *hostDevice) Make(ctx context.Context, ns *link.Namespace, i Interface) 
 	if err := d.returnFrom(ctx, ns, plan); err != nil { // of an earlier attempt
 		return err
 	}
+	if i.Binding.HostDevice.VF != nil { // take does not restore it
+		if err := d.restore(ctx, &plan); err != nil {
+			return err
+		}
+	}
 	dev, err := d.take(ctx, i)
 	if err != nil {
 		return err
@@ -107,7 +123,13 @@ func (d *hostDevice) Make(ctx context.Context, ns *link.Namespace, i Interface) 
 	if err := nameIsFree(ns, i.Name); err != nil {
 		return err
 	}
-	alias, err := mark{containerID: i.ContainerID, name: i.Name, path: ns.Path(), former: deviceOf(dev)}.words()
+	change, err := d.changeFor(i)
+	if err != nil {
+		return err
+	}
+	former := deviceOf(dev)
+	former.VF = change.former.String()
+	alias, err := mark{containerID: i.ContainerID, name: i.Name, path: ns.Path(), former: former}.words()
 	if err != nil {
 		return err
 	}
@@ -117,6 +139,18 @@ func (d *hostDevice) Make(ctx context.Context, ns *link.Namespace, i Interface) 
 			err = errors.Join(err, d.returnFrom(undo, ns, plan), d.restore(undo, &plan))
 		}
 	}()
+	if err := d.move(ns, i, dev, alias, change); err != nil {
+		return err
+	}
+	if err := ctx.Err(); err != nil {
+		return fmt.Errorf("plugging %s: %w", i.Name, err)
+	}
+	return d.configure(ns, i)
+}
+
+// move marks a device, makes the settings of a virtual function, and moves the device into
+// a namespace.
+func (d *hostDevice) move(ns *link.Namespace, i Interface, dev netlink.Link, alias string, change vfChange) error {
 	host, err := d.Conn()
 	if err != nil {
 		return err
@@ -128,14 +162,17 @@ func (d *hostDevice) Make(ctx context.Context, ns *link.Namespace, i Interface) 
 		return err
 	}
 	d.after(deviceMarked)
+	if err := setUp(d.functions, change.physical, change.number, change.wanted); err != nil {
+		return err
+	}
+	if len(change.wanted) > 0 {
+		d.after(deviceSetUp)
+	}
 	if err := host.Do(setIndex(index, "moving "+what, moveTo(ns, i.Name)...)); err != nil {
 		return err
 	}
 	d.after(deviceMoved)
-	if err := ctx.Err(); err != nil {
-		return fmt.Errorf("plugging %s: %w", i.Name, err)
-	}
-	return d.configure(ns, i)
+	return nil
 }
 
 // take returns the device of an interface on the host. Before that it gives back devices
@@ -168,6 +205,9 @@ func (d *hostDevice) take(ctx context.Context, i Interface) (netlink.Link, error
 	routes, err := link.Dump(ctx, "listing routes", func() ([]netlink.Route, error) { return h.RouteList(nil, netlink.FAMILY_ALL) })
 	if err != nil {
 		return nil, err
+	}
+	if m, marked := parseMark(dev.Attrs().Alias); marked {
+		return nil, errors.Join(fmt.Errorf("%w: %s is on its way back from container %s", link.ErrExists, deviceText(b), m.containerID), returning)
 	}
 	if why := refusal(dev, all, elsewhere, routes); why != "" {
 		return nil, invalid(deviceText(b), fmt.Errorf("must not be %s: %s", dev.Attrs().Name, why))

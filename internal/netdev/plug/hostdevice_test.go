@@ -415,6 +415,7 @@ func TestDeviceWhoseNameIsTaken(t *testing.T) {
 func TestParseMark(t *testing.T) {
 	for _, m := range []mark{
 		{containerID: "c1", name: "net1", path: "/run/netns/cni-1", former: Device{Name: "eth5", MTU: 1500, MAC: "02:00:00:00:00:01", Up: true, Alias: "rack 7"}},
+		{containerID: "c1", name: "net1", former: Device{Name: "eth5", MTU: 1500, Up: true, VF: "v64.3.88a8/t1", Alias: "rack 7"}},
 		{containerID: "c1", name: "net1", former: Device{Name: "eth5", MTU: 68}},
 		{containerID: "c1", name: "net1", path: "/with a space/ns", former: Device{Name: "eth5"}},
 	} {
@@ -429,7 +430,7 @@ func TestParseMark(t *testing.T) {
 	}
 	for _, alias := range []string{
 		"", "fairlead ", "fairlead c1 net1", "other c1 net1 - eth5 1500 - up", "fairlead c1 net1 - a/b 1500 - up", "fairlead c1 net1 - eth5 -1 - up",
-		"fairlead c1 net1 - eth5 65536 - up", "fairlead c1 net1 - eth5 1500 02:00 up", "fairlead c1 net1 - eth5 1500 - maybe", "fairlead  net1 - eth5 1500 - up", "fairlead c1 net1 %zz eth5 1500 - up",
+		"fairlead c1 net1 - eth5 65536 - up", "fairlead c1 net1 - eth5 1500 02:00 up", "fairlead c1 net1 - eth5 1500 - maybe", "fairlead c1 net1 - eth5 1500 - up/", "fairlead c1 net1 - eth5 1500 - up/t2", "fairlead c1 net1 - eth5 1500 - maybe/t1", "fairlead  net1 - eth5 1500 - up", "fairlead c1 net1 %zz eth5 1500 - up",
 	} {
 		if m, ok := parseMark(alias); ok {
 			t.Errorf("%q is read as %+v", alias, m)
@@ -441,6 +442,7 @@ func TestParseMark(t *testing.T) {
 func FuzzParseMark(f *testing.F) {
 	f.Add("fairlead c1 net1 %2Frun%2Fnetns%2Fx eth5 1500 02:00:00:00:00:01 up rack 7")
 	f.Add("fairlead c1 net1 - eth5 1500 - down")
+	f.Add("fairlead c1 net1 - eth5 1500 - down/v64.3.88a8/m20000000009/r0.32/s1/t0/l2 rack 7")
 	f.Fuzz(func(t *testing.T, alias string) {
 		m, ok := parseMark(alias)
 		if !ok {

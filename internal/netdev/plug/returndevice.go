@@ -66,8 +66,12 @@ func (m *Made) marks(alias string) bool {
 }
 
 // isDevice reports whether a link in the sandbox is the device. The sandbox may have
-// changed the mark, but not the MAC of the hardware.
+// changed the mark, but not the MAC of the hardware. A virtual function gets that from its
+// physical function, so its place on the bus counts.
 func (m *Made) isDevice(a *netlink.LinkAttrs) bool {
+	if m.isFunction() {
+		return a.ParentDev == m.Device.PCIAddress
+	}
 	if m.Device != nil && m.Device.PermanentMAC != "" {
 		return a.PermHWAddr.String() == m.Device.PermanentMAC
 	}
@@ -89,7 +93,9 @@ func (d *hostDevice) unreachable(ctx context.Context, m Made) error {
 }
 
 // restore gives marked devices of the host their former state: the device of an interface,
-// or all if m is nil. A marked device on the host is in no sandbox.
+// or all if m is nil. A marked device on the host is in no sandbox. A virtual function waits
+// for its own interface, whose record has its former VLAN: the sandbox may have changed
+// the mark.
 func (d *hostDevice) restore(ctx context.Context, m *Made) error {
 	h, err := d.Handle()
 	if err != nil {
@@ -104,7 +110,9 @@ func (d *hostDevice) restore(ctx context.Context, m *Made) error {
 	for _, l := range all {
 		has, marked := parseMark(l.Attrs().Alias)
 		former := has.former
-		if m != nil {
+		if m == nil {
+			marked = marked && !d.isFunction(l.Attrs().Name)
+		} else {
 			marked = m.marks(l.Attrs().Alias) || m.cameBack(l.Attrs())
 			if m.Device != nil {
 				former = *m.Device
@@ -120,8 +128,17 @@ func (d *hostDevice) restore(ctx context.Context, m *Made) error {
 // cameBack reports whether a link of the host is the device, without the mark: the sandbox
 // had removed it. MAC and place on the bus are those of the hardware.
 func (m *Made) cameBack(a *netlink.LinkAttrs) bool {
+	if m.isFunction() { // its name may be the former one, and its settings those of the sandbox
+		return a.ParentDev == m.Device.PCIAddress && !strings.HasPrefix(a.Alias, link.AliasPrefix)
+	}
 	return m.Device != nil && m.Device.PermanentMAC != "" && m.Device.PCIAddress != "" &&
 		a.PermHWAddr.String() == m.Device.PermanentMAC && a.ParentDev == m.Device.PCIAddress && a.Name != m.Device.Name
+}
+
+// isFunction reports whether the device is a virtual function that was set up for the
+// interface.
+func (m *Made) isFunction() bool {
+	return m.Device != nil && m.Device.VF != "" && m.Device.PCIAddress != ""
 }
 
 // giveBack gives a device its former state. all are the links of the host. Errors:
@@ -132,6 +149,9 @@ func (d *hostDevice) giveBack(l netlink.Link, former Device, all []netlink.Link)
 		if other := o.Attrs(); other.Index != a.Index && (other.Name == former.Name || slices.Contains(other.AltNames, former.Name)) {
 			return fmt.Errorf("%w: device %s cannot get its former name %s back, which another link has: rename that link", link.ErrExists, a.Name, former.Name)
 		}
+	}
+	if err := d.reset(a.Name, former.VF); err != nil {
+		return err
 	}
 	var back []*nl.RtAttr
 	if a.Name != former.Name { // older kernels refuse the name that a link has, if it is up
