@@ -35,11 +35,13 @@ func onBridge(edit func(b *v1alpha1.BridgeBinding)) v1alpha1.Binding {
 }
 
 // served are configurations that Fairlead serves in process.
-var served = []struct {
+type servedCase struct {
 	name, config string
 	want         v1alpha1.Binding
 	mtu          int32
-}{
+}
+
+var served = append([]servedCase{
 	{name: "bridge", config: head + `"type":"bridge",` + ours, want: onBridge(nil)},
 	{name: "bridge by name", config: head + `"type":"bridge","bridge":"br-lab",` + ours, want: onBridge(func(b *v1alpha1.BridgeBinding) { b.Name = "br-lab" })},
 	{name: "mtu", config: head + `"type":"bridge","mtu":9000,` + ours, want: onBridge(nil), mtu: 9000},
@@ -86,7 +88,7 @@ var served = []struct {
 	{name: "a device ID before the PCI address", config: head + `"type":"host-device","pciBusID":"0000:3b:00.1","runtimeConfig":{"deviceID":"0000:3b:00.2"},` + noIPAM, want: v1alpha1.Binding{HostDevice: &v1alpha1.HostDeviceBinding{PCIAddress: "0000:3b:00.2"}}},
 	{name: "empty sections", config: head + `"type":"ipvlan","master":"eth1","args":null,"prevResult":null,"runtimeConfig":{ },"ipam":{` + "\n" + `}}`, want: v1alpha1.Binding{IPVLAN: &v1alpha1.IPVLANBinding{Parent: "eth1", Mode: "l2"}}},
 	{name: "keys in any case", config: `{"CNIVersion":"1.0.0","TYPE":"vlan","Master":"bond0","VLANID":100}`, want: v1alpha1.Binding{VLAN: &v1alpha1.VLANBinding{Parent: "bond0", ID: 100}}},
-}
+}, servedFunctions...)
 
 func TestServedInProcess(t *testing.T) {
 	for _, tc := range served {
@@ -140,7 +142,9 @@ func valid(t *testing.T, n Network) {
 }
 
 // refused are configurations to which Fairlead does not attach pods.
-var refused = []struct{ name, config, want string }{
+type refusedCase struct{ name, config, want string }
+
+var refused = append([]refusedCase{
 	{"ipMasq", head + `"type":"bridge","ipMasq":true,` + ours, `network configuration: ipMasq: true: is not served for bridge: remove it`},
 	{"in a list", `{"cniVersion":"1.0.0","plugins":[{"type":"bridge","ipMasq":true}]}`, `network configuration: plugins[0].ipMasq: true: is not served for bridge`},
 	{"forceAddress", head + `"type":"bridge","forceAddress":true,` + ours, "forceAddress: true: is not served for bridge"},
@@ -237,7 +241,7 @@ var refused = []struct{ name, config, want string }{
 	{"a route's MTU, of fairlead-ipam", head + `"type":"macvlan","master":"eth1","ipam":{"type":"fairlead-ipam","routes":[{"dst":"10.0.0.0/8","mtu":1400}]}}`, "ipam.routes[0].mtu: 1400: is not served for macvlan"},
 	{"a route's priority, of whereabouts", head + `"type":"macvlan","master":"eth1","ipam":{"type":"whereabouts","range":"10.0.0.0/24","routes":[{"dst":"10.0.0.0/8","priority":5}]}}`, "ipam.routes[0].priority: 5: is not served for macvlan"},
 	{"static addresses of a wrong type", head + `"type":"bridge","ipam":{"type":"static","addresses":"10.0.0.5/24"}}`, "ipam.addresses: a JSON string: must be a list"},
-}
+}, refusedFunctions...)
 
 // many returns n different keys of an object.
 func many(n int) string {
@@ -278,7 +282,7 @@ func TestEveryOptionIsTried(t *testing.T) {
 		_, rows, _ := strings.Cut(string(page), "\n### "+name+"\n")
 		rows, _, _ = strings.Cut(rows, "\n##")
 		for _, option := range k.options {
-			tried := slices.ContainsFunc(refused, func(c struct{ name, config, want string }) bool {
+			tried := slices.ContainsFunc(refused, func(c refusedCase) bool {
 				return strings.Contains(c.config, `"type":"`+name+`"`) && strings.Contains(c.config, `"`+option+`":`)
 			})
 			for _, c := range served {
@@ -393,8 +397,8 @@ func TestNetworks(t *testing.T) {
 		},
 		{
 			name:      "executed plugins that name links",
-			config:    `{"cniVersion":"1.0.0","plugins":[{"type":"sriov","deviceID":"0000:3b:00.1","master":"eth1"},{"type":"tap","bridge":"br1"},{"type":"host-device","device":"eth5"},{"type":"macvlan","master":"net1","linkInContainer":true},{"type":"vlan","master":"bond0","mtu":"wrong"}]}`,
-			want:      Network{CNIVersion: "1.0.0", Type: "sriov", Plugins: []string{`{"type":"sriov","deviceID":"0000:3b:00.1","master":"eth1"}`, `{"type":"tap","bridge":"br1"}`, `{"type":"host-device","device":"eth5"}`, `{"type":"macvlan","master":"net1","linkInContainer":true}`, `{"type":"vlan","master":"bond0","mtu":"wrong"}`}},
+			config:    `{"cniVersion":"1.0.0","plugins":[{"type":"tap","bridge":"br1"},{"type":"sriov","deviceID":"0000:3b:00.1","master":"eth1"},{"type":"host-device","device":"eth5"},{"type":"macvlan","master":"net1","linkInContainer":true},{"type":"vlan","master":"bond0","mtu":"wrong"}]}`,
+			want:      Network{CNIVersion: "1.0.0", Type: "tap", Plugins: []string{`{"type":"tap","bridge":"br1"}`, `{"type":"sriov","deviceID":"0000:3b:00.1","master":"eth1"}`, `{"type":"host-device","device":"eth5"}`, `{"type":"macvlan","master":"net1","linkInContainer":true}`, `{"type":"vlan","master":"bond0","mtu":"wrong"}`}},
 			delegated: true,
 			reach: []Need{
 				{NeedBridge, "br1"},
@@ -411,10 +415,10 @@ func TestNetworks(t *testing.T) {
 		},
 		{
 			name:      "executed plugins that name devices in other forms",
-			config:    `{"cniVersion":"1.0.0","plugins":[{"type":"sriov","deviceID":"0000:3B:00.2"},{"type":"host-device","hwaddr":"02-AB-00-00-00-01","kernelpath":"/sys/devices/a/../b/","pciBusID":"0000:3B:00.1"}]}`,
-			want:      Network{CNIVersion: "1.0.0", Type: "sriov", Plugins: []string{`{"type":"sriov","deviceID":"0000:3B:00.2"}`, `{"type":"host-device","hwaddr":"02-AB-00-00-00-01","kernelpath":"/sys/devices/a/../b/","pciBusID":"0000:3B:00.1"}`}},
+			config:    `{"cniVersion":"1.0.0","plugins":[{"type":"vendor"},{"type":"sriov","deviceID":"0000:3B:00.2"},{"type":"host-device","hwaddr":"02-AB-00-00-00-01","kernelpath":"/sys/devices/a/../b/","pciBusID":"0000:3B:00.1"}]}`,
+			want:      Network{CNIVersion: "1.0.0", Type: "vendor", Plugins: []string{`{"type":"vendor"}`, `{"type":"sriov","deviceID":"0000:3B:00.2"}`, `{"type":"host-device","hwaddr":"02-AB-00-00-00-01","kernelpath":"/sys/devices/a/../b/","pciBusID":"0000:3B:00.1"}`}},
 			delegated: true,
-			reach:     []Need{{NeedDevice, "/sys/devices/b"}, {NeedDevice, "0000:3b:00.1"}, {NeedDevice, "0000:3b:00.2"}, {NeedDevice, "02:ab:00:00:00:01"}, {NeedPlugin, "host-device"}, {NeedPlugin, "sriov"}},
+			reach:     []Need{{NeedDevice, "/sys/devices/b"}, {NeedDevice, "0000:3b:00.1"}, {NeedDevice, "0000:3b:00.2"}, {NeedDevice, "02:ab:00:00:00:01"}, {NeedPlugin, "host-device"}, {NeedPlugin, "sriov"}, {NeedPlugin, "vendor"}},
 		},
 		{
 			name:      "the highest version",
@@ -488,9 +492,11 @@ func TestResource(t *testing.T) {
 		{"with addresses of a pool", `{"cniVersion":"1.0.0","type":"host-device","ipam":{"type":"fairlead-ipam"}}`, resource, ""},
 		{"beside a device", `{"cniVersion":"1.0.0","type":"host-device","device":"eth5"}`, resource, `device: "eth5": must not stand beside the annotation k8s.v1.cni.cncf.io/resourceName`},
 		{"no name", `{"cniVersion":"1.0.0","type":"host-device"}`, "../a", `resourceName: "../a": must be the name of a device plugin's resource`},
-		{"another type", `{"cniVersion":"1.0.0","type":"macvlan","master":"eth1"}`, resource, `resourceName: "intel.com/sriov_a": is served for type host-device`},
-		{"an executed plugin", `{"cniVersion":"1.0.0","type":"sriov"}`, resource, `and the type is "sriov"`},
-		{"addresses of a plugin", `{"cniVersion":"1.0.0","type":"host-device","ipam":{"type":"dhcp"}}`, resource, "is served for type host-device with addresses of Fairlead"},
+		{"another type", `{"cniVersion":"1.0.0","type":"macvlan","master":"eth1"}`, resource, `resourceName: "intel.com/sriov_a": is served for the types host-device and sriov`},
+		{"an executed plugin", `{"cniVersion":"1.0.0","type":"vendor"}`, resource, `and the type is "vendor"`},
+		{"addresses of a plugin", `{"cniVersion":"1.0.0","type":"host-device","ipam":{"type":"dhcp"}}`, resource, "is served for the types host-device and sriov with addresses of Fairlead"},
+		{"sriov with addresses of a plugin", `{"cniVersion":"1.0.0","type":"sriov","ipam":{"type":"dhcp"}}`, resource, "is served for the types host-device and sriov with addresses of Fairlead"},
+		{"sriov beside a device", `{"cniVersion":"1.0.0","type":"sriov","deviceID":"0000:3b:02.1"}`, resource, `deviceID: "0000:3b:02.1": must not stand beside the annotation`},
 		{"none", `{"cniVersion":"1.0.0","type":"host-device"}`, "", "or the annotation k8s.v1.cni.cncf.io/resourceName"},
 	} {
 		t.Run(tc.name, func(t *testing.T) {

@@ -33,7 +33,7 @@ func (n *Network) checkResource(resource string, served bool) error {
 	case !ResourceName(resource):
 		return fmt.Errorf("annotation %s: %s: must be the name of a device plugin's resource, as intel.com/sriov_a", AnnotationResource, shown(resource))
 	case !served:
-		return fmt.Errorf("annotation %s: %s: is served for type host-device with addresses of Fairlead, static ones or none, and the type is %s: change the type, or remove the annotation",
+		return fmt.Errorf("annotation %s: %s: is served for the types host-device and sriov with addresses of Fairlead, static ones or none, and the type is %s: change the type, or remove the annotation",
 			AnnotationResource, shown(resource), shown(n.Type))
 	}
 	return nil

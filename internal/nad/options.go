@@ -25,8 +25,7 @@ type kind struct {
 	device bool
 }
 
-// kinds are the plugins that Fairlead serves in process. Every other plugin is executed:
-// so is sriov, until a kind of binding serves it; its reader then belongs here.
+// kinds are the plugins that Fairlead serves in process. Every other plugin is executed.
 var kinds = map[string]kind{
 	"bridge": {options: []string{
 		"bridge", "isGateway", "isDefaultGateway", "forceAddress", "ipMasq", "ipMasqBackend", "mtu", "hairpinMode", "promiscMode",
@@ -36,6 +35,9 @@ var kinds = map[string]kind{
 	"ipvlan":      {options: []string{"master", "mode", "mtu", "linkInContainer"}, read: readIPVLAN, parentsMAC: true},
 	"vlan":        {options: []string{"master", "vlanId", "mtu", "linkInContainer"}, read: readVLAN},
 	"host-device": {options: []string{"device", "hwaddr", "kernelpath", "pciBusID", "dpdkMode", "useInterfaceNetwork"}, read: readHostDevice, device: true},
+	sriovType: {options: []string{
+		"deviceID", "vlan", "vlanQoS", "vlanProto", "mac", "spoofchk", "trust", "link_state", "min_tx_rate", "max_tx_rate", "logLevel", "logFile",
+	}, read: readSRIOV, device: true},
 }
 
 // commonOptions are the keys that every plugin may have.

@@ -22,7 +22,8 @@ const (
 	// NeedDevice is the use of a device, by its name, MAC, kernel path or PCI address, or of
 	// a resource of devices, by its name.
 	NeedDevice = "device"
-	// NeedPlugin is the execution of a plugin, by its type.
+	// NeedPlugin is the execution of a plugin, by its type. The settings of a virtual
+	// function, which Fairlead makes itself, need the plugin sriov all the same.
 	NeedPlugin = "plugin"
 )
 
@@ -63,10 +64,11 @@ func bindingNeeds(b v1alpha1.Binding) []Need {
 		return []Need{{NeedParent, b.VLAN.Parent}}
 	default:
 		d := b.HostDevice
+		name := cmp.Or(d.Name, d.MAC, d.KernelPath, d.PCIAddress)
 		if d.Resource != nil {
-			return []Need{{NeedDevice, d.Resource.Name}}
+			name = d.Resource.Name
 		}
-		return []Need{{NeedDevice, cmp.Or(d.Name, d.MAC, d.KernelPath, d.PCIAddress)}}
+		return append(settingNeeds(d.VF), Need{NeedDevice, name})
 	}
 }
 

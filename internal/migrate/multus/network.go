@@ -93,11 +93,12 @@ func printable(text string) string {
 	}, strings.ReplaceAll(text, "\n", "; "))
 }
 
-// executed returns the types of the plugins that nodes execute for a network.
+// executed returns the types of the plugins that nodes execute for a network. A network that
+// is served in process may need its own type opened.
 func executed(n nad.Network) []string {
 	out := []string{}
 	for _, need := range n.Reach() {
-		if need.Kind == nad.NeedPlugin {
+		if need.Kind == nad.NeedPlugin && (n.Binding == nil || need.Name != n.Type) {
 			out = append(out, need.Name)
 		}
 	}

@@ -153,11 +153,8 @@ func TestJudge(t *testing.T) {
 		{name: "driver", driver: "neutron", want: Network{Served: Driver}},
 		{name: "devices", resource: "intel.com/sriov", config: `{"cniVersion":"1.0.0","type":"host-device"}`, want: Network{Type: "host-device", Served: InProcess}},
 		{
-			name: "devices of a plugin", resource: "intel.com/sriov", config: `{"cniVersion":"1.0.0","type":"sriov"}`,
-			want: Network{
-				Type: "sriov", Served: No, Leaves: []string{"sriov"},
-				Reason: `network configuration: annotation k8s.v1.cni.cncf.io/resourceName: "intel.com/sriov": is served for type host-device with addresses of Fairlead, static ones or none, and the type is "sriov": change the type, or remove the annotation`,
-			},
+			name: "devices of a plugin", resource: "intel.com/sriov", config: `{"cniVersion":"1.0.0","type":"sriov","vlan":100}`,
+			want: Network{Type: "sriov", Served: InProcess, Leaves: []string{"sriov"}},
 		},
 		{
 			name: "one address for all", config: `{"cniVersion":"1.0.0","type":"macvlan","master":"eth1","ipam":{"type":"whereabouts","range":"10.1.0.0/24","addresses":[{"address":"10.2.0.1/24"}]}}`,

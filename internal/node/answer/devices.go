@@ -58,7 +58,7 @@ func EnterDevices(interfaces []ledger.Interface, allocated map[string][]string) 
 				return fault.Errorf(fault.ErrInvalid, "interface %s: deviceID: %q: another interface of the pod has it", interfaces[n].Name, id)
 			}
 			taken[strings.ToLower(id)] = true
-			binding, err := deviceBinding(r.Name, id)
+			binding, err := deviceBinding(interfaces[n].Binding.HostDevice, id)
 			if err != nil {
 				return fault.Errorf(fault.ErrInvalid, "interface %s: %w", interfaces[n].Name, err)
 			}
@@ -68,16 +68,19 @@ func EnterDevices(interfaces []ledger.Interface, allocated map[string][]string) 
 	return nil
 }
 
-// deviceBinding returns the binding of a device by its ID: a PCI address, otherwise the
-// name of a link. The binding keeps the resource for the record.
-func deviceBinding(resource, id string) (*v1alpha1.HostDeviceBinding, error) {
-	b := &v1alpha1.HostDeviceBinding{Resource: &v1alpha1.DeviceResource{Name: resource, Device: id}}
+// deviceBinding returns the binding of an interface with its device by the ID: a PCI
+// address, otherwise the name of a link. The binding keeps the resource for the record.
+func deviceBinding(of *v1alpha1.HostDeviceBinding, id string) (*v1alpha1.HostDeviceBinding, error) {
+	b := &v1alpha1.HostDeviceBinding{Resource: &v1alpha1.DeviceResource{Name: of.Resource.Name, Device: id}, VF: of.VF}
 	if pci := strings.ToLower(id); pciAddress.MatchString(pci) {
 		b.PCIAddress = pci
 		return b, nil
 	}
+	if b.VF != nil {
+		return nil, fault.Errorf(fault.ErrInvalid, "device %q of resource %s: must be a PCI address, as 0000:3b:02.1: the network is of type sriov", id, of.Resource.Name)
+	}
 	if err := link.CheckName(id); err != nil {
-		return nil, fault.Errorf(fault.ErrInvalid, "device %q of resource %s: must be a PCI address, as 0000:3b:02.1, or the name of a link: %w", id, resource, err)
+		return nil, fault.Errorf(fault.ErrInvalid, "device %q of resource %s: must be a PCI address, as 0000:3b:02.1, or the name of a link: %w", id, of.Resource.Name, err)
 	}
 	b.Name = id
 	return b, nil

@@ -21,7 +21,8 @@ func TestEnterDevices(t *testing.T) {
 	}
 	for _, tc := range []struct {
 		name string
-		// wants lists the interfaces as "resource" or "resource=device".
+		// wants lists the interfaces as "resource" or "resource=device", with "+vf" behind
+		// the resource for a virtual function.
 		wants []string
 		want  []string
 		says  string
@@ -35,13 +36,20 @@ func TestEnterDevices(t *testing.T) {
 		{name: "not requested", wants: []string{"intel.com/x"}, says: "interface net1: the pod has no device of resource intel.com/x: request it"},
 		{name: "another's device", wants: []string{"intel.com/a=0000:3b:02.7"}, says: `deviceID: "0000:3b:02.7": must be a device of resource intel.com/a that the pod has: 0000:3b:02.1, 0000:3b:02.2`},
 		{name: "a device twice", wants: []string{"intel.com/b=eth5", "intel.com/b=eth5"}, says: `interface net2: deviceID: "eth5": another interface`},
+		{name: "a virtual function keeps its settings", wants: []string{"intel.com/a+vf", "intel.com/a"}, want: []string{"0000:3b:02.1+vf", "0000:3b:02.2"}},
+		{name: "a virtual function by its name", wants: []string{"intel.com/b+vf"}, says: `device "eth5" of resource intel.com/b: must be a PCI address`},
 		{name: "no link", wants: []string{"intel.com/c"}, says: "must be a PCI address"},
 	} {
 		t.Run(tc.name, func(t *testing.T) {
+			vf := &v1alpha1.VFSettings{Trust: new(true)}
 			pa := nodetest.Attachment("p", "u1", append([]string{"eth0"}, []string{"net1", "net2", "net3"}[:len(tc.wants)]...)...)
 			for n, want := range tc.wants {
 				resource, device, _ := strings.Cut(want, "=")
-				pa.Spec.Interfaces[n+1].Binding = v1alpha1.Binding{HostDevice: &v1alpha1.HostDeviceBinding{Resource: &v1alpha1.DeviceResource{Name: resource, Device: device}}}
+				b := &v1alpha1.HostDeviceBinding{Resource: &v1alpha1.DeviceResource{Name: strings.TrimSuffix(resource, "+vf"), Device: device}}
+				if strings.HasSuffix(resource, "+vf") {
+					b.VF = vf
+				}
+				pa.Spec.Interfaces[n+1].Binding = v1alpha1.Binding{HostDevice: b}
 			}
 			if NeedDevices(pa) != (len(tc.wants) > 0) {
 				t.Error("NeedDevices is wrong")
@@ -61,7 +69,11 @@ func TestEnterDevices(t *testing.T) {
 			var got []string
 			for _, i := range interfaces[1:] {
 				if d := i.Binding.HostDevice; err == nil {
-					got = append(got, d.PCIAddress+d.Name)
+					id := d.PCIAddress + d.Name
+					if d.VF != nil {
+						id += "+vf"
+					}
+					got = append(got, id)
 				}
 			}
 			if diff := cmp.Diff(tc.want, got); diff != "" {
