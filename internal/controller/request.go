@@ -108,6 +108,7 @@ func (r *Attachments) request(ctx context.Context, p *corev1.Pod, asks *driver.R
 	}
 	out := *asks
 	out.Owner, out.Network, out.Default, out.AddressOnly, out.Binding = ownerOf(p, w.Name), w.Network, w.Default, w.AddressOnly, w.Binding
+	out.NoDefaultRoute = w.OwnGateways && len(w.Gateways) == 0
 	out.NetworkLabels = r.labelsOfNetwork(ctx, w)
 	if !w.Annotated() {
 		out.Addresses = w.Addresses

@@ -69,6 +69,9 @@ type Request struct {
 	Network string
 	// Default is true for the pod's default interface.
 	Default bool
+	// NoDefaultRoute is true if the default route of the pod is not on this interface,
+	// although it may be the default interface.
+	NoDefaultRoute bool
 	// Addresses that the pod requests, at most one per family.
 	Addresses []netip.Addr
 	// MAC that the pod requests, as 02:23:45:67:89:ab; empty for any. The caller writes it

@@ -92,6 +92,14 @@ func TestInterfaces(t *testing.T) {
 			sources: []Source{give(Interface{Network: "default"}, Interface{Network: "default"}), give(Interface{Name: "net1", Network: "a/b"}, Interface{Name: "net3", Network: "a/c"})},
 			want:    []Interface{eth0, {Name: "net2", Network: "default"}, {Name: "net4", Network: "default"}, {Name: "net1", Network: "a/b"}, {Name: "net3", Network: "a/c"}},
 		},
+		{
+			name:    "the default route on another interface",
+			sources: []Source{give(Interface{Network: "a/b", Gateways: []string{"10.1.0.1"}}, Interface{Network: "a/c", Gateways: []string{"10.2.0.1"}, DefaultRoute: true})},
+			want: []Interface{
+				{Name: "eth0", Network: "default", Default: true, OwnGateways: true}, {Name: "net1", Network: "a/b", OwnGateways: true},
+				{Name: "net2", Network: "a/c", Gateways: []string{"10.2.0.1"}, DefaultRoute: true},
+			},
+		},
 		{name: "a name twice", sources: []Source{give(Interface{Name: "eth0", Network: "a/b"})}, wantErr: `"eth0"`},
 		{name: "a name too long", sources: []Source{give(Interface{Name: "a-name-of-sixteen", Network: "a/b"})}, wantErr: "1 to 15"},
 		{name: "a name with a slash", sources: []Source{give(Interface{Name: "a/b", Network: "a/b"})}, wantErr: `"a/b"`},

@@ -144,7 +144,7 @@ func (d *Driver) planned(pool Pool, r *request) v1alpha1.Interface {
 			continue
 		}
 		iface.Gateways = append(iface.Gateways, gw.String())
-		if !r.Default && pool.PerNode() { // no default route leads to the other interfaces on the pool
+		if (!r.Default || r.NoDefaultRoute) && pool.PerNode() { // no default route leads to the other interfaces on the pool
 			for _, network := range pool.Networks(f) {
 				iface.Routes = append(slices.Clip(iface.Routes), v1alpha1.Route{Destination: network.String(), Gateway: gw.String()})
 			}

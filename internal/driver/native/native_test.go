@@ -201,6 +201,23 @@ func TestAdditionalInterfaceOfARoutedPool(t *testing.T) {
 	}
 }
 
+// So does the default interface of a pod whose default route is on another interface.
+func TestDefaultInterfaceWithoutTheDefaultRoute(t *testing.T) {
+	d := start(t, blocktest.NewAPI(), "default")
+	d.pool("default", v1alpha1.IPPoolSpec{Ranges: []string{"10.1.0.0/16"}, Placement: v1alpha1.PlacementPerNode})
+	for without, want := range map[bool][]v1alpha1.Route{false: nil, true: {{Destination: "10.1.0.0/16", Gateway: "169.254.1.1"}}} {
+		r := drivertest.Request(1)
+		r.NoDefaultRoute = without
+		a, err := d.Ensure(t.Context(), r)
+		if err != nil {
+			t.Fatal(err)
+		}
+		if diff := cmp.Diff(want, a.Interface.Routes); diff != "" {
+			t.Errorf("without the default route %t: -want +got:\n%s", without, diff)
+		}
+	}
+}
+
 func TestPoolThatCannotBeUsed(t *testing.T) {
 	pools := NewPools()
 	d := New(Config{Pools: []string{"default"}, Bridge: "fairlead0"}, pools, block.New(blocktest.NewAPI(), block.Config{}))
