@@ -54,7 +54,7 @@ func (pn *podNetwork) SetUpPod(ctx context.Context, r cniproto.Request) ([]byte,
 			if pn.onDefaultBridge(pa) {
 				found.mtu, err = pn.host.Await(ctx)
 			}
-			if err == nil && answer.NeedDevices(pa) {
+			if err == nil && answer.NeedDevices(pa.Spec.Interfaces...) {
 				found.devices, err = pn.devices.Of(ctx, pod.Namespace, pod.Name)
 			}
 			return err

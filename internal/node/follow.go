@@ -227,11 +227,11 @@ func (pn *podNetwork) hotPlug(ctx context.Context, rec *ledger.Record, pa *v1alp
 	return nil
 }
 
-// planHotPlug plans an interface that a running sandbox gets. No other interface of the
-// sandbox has its device.
+// planHotPlug plans an interface that a running sandbox gets. If it is a device that the
+// kubelet has allocated, no other interface of the sandbox has it.
 func (pn *podNetwork) planHotPlug(ctx context.Context, rec *ledger.Record, pa *v1alpha1.PodAttachment, want v1alpha1.Interface) (ledger.Interface, error) {
 	planned, err := answer.PlanFurther(pa, want, rec.Plug().IfName, 0, pn.kernel.RandomMAC)
-	if err != nil || !answer.NeedDevices(pa) {
+	if err != nil || !answer.NeedDevices(want) {
 		return planned, err
 	}
 	devices, err := pn.devices.Of(ctx, rec.Pod.Namespace, rec.Pod.Name)

@@ -369,3 +369,33 @@ func TestHotPlugOfPlugins(t *testing.T) {
 		n.wantNothing("DEL")
 	})
 }
+
+// A running pod whose record was damaged does not follow a change of its networks: what the
+// sandbox has is not known. The condition says so, and keeps the interfaces that the pod has.
+func TestHotPlugWithADamagedRecord(t *testing.T) {
+	onRunningNode(t, func(n *runningNode) {
+		n.asks(on("net1", "p0", "10.9.0.5"))
+		n.plugged()
+		n.stop()
+		n.damageRecord()
+		n.start()
+		settle()
+		n.wantReady(n.key, "c1")
+		generation := n.api.get(n.key).Generation
+		n.asks(on("net2", "p1", "10.9.2.5"))
+		n.wantHas("a damaged record", "net1")
+		n.wantReady(n.key, "c1", "net2")
+		n.wantStatus("a damaged record", generation, "net1")
+		if m := meta.FindStatusCondition(n.api.get(n.key).Status.Conditions, v1alpha1.ConditionReady).Message; !strings.Contains(m, "was damaged: replace the pod") {
+			n.t.Errorf("the condition says %q", m)
+		}
+		n.drops("net1")
+		n.wantReady(n.key, "c1", "net1", "net2")
+		n.wantStatus("a damaged record, unplug", generation, "net1")
+		writes := len(n.api.written(n.key))
+		n.pass(2 * sweepInterval)
+		if more := len(n.api.written(n.key)) - writes; more > 0 {
+			n.t.Errorf("%d writes while nothing changes", more)
+		}
+	})
+}

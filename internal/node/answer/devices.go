@@ -13,10 +13,10 @@ import (
 
 var pciAddress = regexp.MustCompile(`^[0-9a-f]{4}:[0-9a-f]{2}:[01][0-9a-f]\.[0-7]$`)
 
-// NeedDevices reports whether an interface of a PodAttachment is a device that the kubelet
-// has allocated.
-func NeedDevices(pa *v1alpha1.PodAttachment) bool {
-	return slices.ContainsFunc(pa.Spec.Interfaces, func(i v1alpha1.Interface) bool { return resourceOf(i) != nil })
+// NeedDevices reports whether one of these interfaces is a device that the kubelet has
+// allocated.
+func NeedDevices(interfaces ...v1alpha1.Interface) bool {
+	return slices.ContainsFunc(interfaces, func(i v1alpha1.Interface) bool { return resourceOf(i) != nil })
 }
 
 func resourceOf(i v1alpha1.Interface) *v1alpha1.DeviceResource {

@@ -51,7 +51,7 @@ func TestEnterDevices(t *testing.T) {
 				}
 				pa.Spec.Interfaces[n+1].Binding = v1alpha1.Binding{HostDevice: b}
 			}
-			if NeedDevices(pa) != (len(tc.wants) > 0) {
+			if NeedDevices(pa.Spec.Interfaces...) != (len(tc.wants) > 0) {
 				t.Error("NeedDevices is wrong")
 			}
 			before := pa.DeepCopy()

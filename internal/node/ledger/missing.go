@@ -78,6 +78,26 @@ func TellMissing(pa *v1alpha1.PodAttachment, rec *Record, missing []v1alpha1.Int
 	return strings.Join(parts, "; ")
 }
 
+// TellUnfollowed returns a message for the user if the sandbox of an incomplete record does
+// not follow the spec of its PodAttachment, which has changed; otherwise it is empty. What
+// the sandbox has is then not known well enough to plug or unplug an interface.
+func TellUnfollowed(pa *v1alpha1.PodAttachment, rec *Record) string {
+	s := pa.Status.Sandbox
+	if !rec.Incomplete || rec.Plugged() == nil || pa.Generation <= 1 || s == nil || s.ID != rec.ContainerID || s.Generation == pa.Generation {
+		return ""
+	}
+	var names []string
+	for _, i := range rec.Plug().Lacks(&pa.Spec) {
+		if !slices.ContainsFunc(s.Links, func(l v1alpha1.SandboxLink) bool { return l.Name == i.Name }) {
+			names = append(names, i.Name)
+		}
+	}
+	if names = append(names, pa.Spec.Unplug...); len(names) == 0 {
+		return ""
+	}
+	return strings.Join(names, ", ") + ": the running pod does not follow the change of its networks, because the record of its sandbox was damaged: replace the pod"
+}
+
 // why returns the reason why a running sandbox lacks an interface that Fairlead plugs.
 func (a *Add) why(pa *v1alpha1.PodAttachment, i v1alpha1.Interface) string {
 	if reason, failed := a.Failures[i.Name]; failed {

@@ -137,6 +137,8 @@ func (a *Statuses) writePlugged(ctx context.Context, pa *v1alpha1.PodAttachment,
 	ready := is
 	if missing := a.ledger.Missing(pa, rec); len(missing) > 0 {
 		ready = metav1.Condition{Status: metav1.ConditionFalse, Reason: v1alpha1.ReasonInterfacesMissing, Message: ledger.TellMissing(pa, rec, missing)}
+	} else if why := ledger.TellUnfollowed(pa, rec); why != "" {
+		ready = metav1.Condition{Status: metav1.ConditionFalse, Reason: v1alpha1.ReasonInterfacesMissing, Message: why}
 	}
 	if isUpToDate(pa, rec, ready) {
 		return nil
@@ -152,10 +154,14 @@ func (a *Statuses) writePlugged(ctx context.Context, pa *v1alpha1.PodAttachment,
 		}
 	}
 	at := metav1.NewMicroTime(rec.AttachedAt())
-	return a.Write(ctx, pa, v1alpha1.Sandbox{
+	s := v1alpha1.Sandbox{
 		ID: rec.ContainerID, BootID: rec.BootID, State: v1alpha1.SandboxAttached, AttachedAt: &at,
 		Generation: generationOf(rec), Links: linksOf(rec, inside),
-	}, is, ready)
+	}
+	if old := pa.Status.Sandbox; rec.Incomplete && old != nil && old.ID == rec.ContainerID { // it knows more than the record
+		s.Generation, s.Links = old.Generation, old.Links
+	}
+	return a.Write(ctx, pa, s, is, ready)
 }
 
 // isUpToDate reports whether the status has the sandbox of the record, its interfaces and
