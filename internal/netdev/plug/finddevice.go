@@ -107,7 +107,7 @@ func (d *hostDevice) linksOf(b *v1alpha1.HostDeviceBinding) (names []string, err
 	}
 	driver, err := os.Readlink(filepath.Join(dir, "driver"))
 	if err == nil && len(names) == 0 && slices.Contains(driversWithoutLinks, filepath.Base(driver)) {
-		return nil, invalid(deviceText(b), fmt.Errorf("must have a link: its driver is %s, which gives it to a program in user space", filepath.Base(driver)))
+		return nil, invalid(deviceText(b), fmt.Errorf("must have a link: its driver is %s, which gives it to a program in user space: do not select the network, since the container has the device without it", filepath.Base(driver)))
 	}
 	return names, nil
 }

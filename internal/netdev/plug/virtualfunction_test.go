@@ -294,6 +294,11 @@ func TestNoVirtualFunction(t *testing.T) {
 	must(t, os.MkdirAll(filepath.Join(l.sys, "devices/pci0/0000:04:00.0/net/eth5"), 0o755))
 	l.wantRefused(at("0000:04:00.0"), "must be a virtual function of SR-IOV")
 	l.wantRefused(at(""), "must have one of name")
+	// A program in user space has it (DPDK).
+	must(t, os.RemoveAll(filepath.Join(l.sys, "devices/pci0/0000:3b:02.1/net/eth5")))
+	must(t, os.Symlink("../../../drivers/vfio-pci", filepath.Join(l.sys, "devices/pci0/0000:3b:02.1/driver")))
+	l.wantRefused(at("0000:3b:02.1"), "its driver is vfio-pci, which gives it to a program in user space: do not select the network")
+	must(t, os.MkdirAll(filepath.Join(l.sys, "devices/pci0/0000:3b:02.1/net/eth5"), 0o755))
 	named := at("")
 	named.Binding.HostDevice.Name = "eth5"
 	l.wantRefused(named, "must be named by its PCI address")
