@@ -147,6 +147,7 @@ type AttachmentSummary struct {
 // Interface is one network interface of a pod.
 //
 // +kubebuilder:validation:XValidation:rule="self == oldSelf",message="an interface never changes: unplug it, and plug another"
+// +kubebuilder:validation:XValidation:rule="!has(self.binding.ovs) || has(self.mac) && size(self.mac) > 0 && has(self.mtu) && self.mtu > 0",message="an interface with binding ovs has the MAC and the MTU of its port"
 type Interface struct {
 	// Name of the interface inside the pod: 1 to 15 of a-z, A-Z, 0-9, '_', '.' and '-',
 	// beginning with a letter or digit.
@@ -283,6 +284,9 @@ type Binding struct {
 	// Bridge plugs a veth whose host end is a port of a Linux bridge.
 	// +optional
 	Bridge *BridgeBinding `json:"bridge,omitempty"`
+	// OVS plugs a veth whose host end is a port of an Open vSwitch bridge.
+	// +optional
+	OVS *OVSBinding `json:"ovs,omitempty"`
 	// Macvlan plugs a link with its own MAC on a link of the node.
 	// +optional
 	Macvlan *MacvlanBinding `json:"macvlan,omitempty"`
@@ -373,6 +377,19 @@ type VLANRange struct {
 	// +kubebuilder:validation:Minimum=1
 	// +kubebuilder:validation:Maximum=4094
 	Max int32 `json:"max"`
+}
+
+// OVSBinding is a veth on an Open vSwitch bridge of the node, as a port of OpenStack
+// Neutron. The interface has the MAC and the MTU of the port. Neutron checks the sources of
+// its packets (port security).
+type OVSBinding struct {
+	// Bridge is the name of the bridge: 1 to 15 characters; empty is br-int.
+	// +optional
+	// +kubebuilder:validation:Pattern=`^([a-zA-Z0-9][a-zA-Z0-9_.-]{0,14})?$`
+	Bridge string `json:"bridge,omitempty"`
+	// PortID is the ID of the port in Neutron: the port of the bridge has it as iface-id.
+	// +kubebuilder:validation:Pattern=`^[0-9a-f]{8}(-[0-9a-f]{4}){3}-[0-9a-f]{12}$`
+	PortID string `json:"portID"`
 }
 
 // MacvlanBinding is a macvlan on a link of the node.

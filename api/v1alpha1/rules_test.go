@@ -44,6 +44,17 @@ func device(b v1alpha1.HostDeviceBinding) func(s *v1alpha1.PodAttachmentSpec) {
 	return func(s *v1alpha1.PodAttachmentSpec) { s.Interfaces[1].Binding = v1alpha1.Binding{HostDevice: &b} }
 }
 
+// onPort makes the first interface a port of Neutron, with change applied.
+func onPort(change func(i *v1alpha1.Interface)) func(s *v1alpha1.PodAttachmentSpec) {
+	return func(s *v1alpha1.PodAttachmentSpec) {
+		i := &s.Interfaces[0]
+		i.MAC, i.MTU, i.Binding = "fa:16:3e:00:00:01", 1442, v1alpha1.Binding{OVS: &v1alpha1.OVSBinding{PortID: "3f1c2d4e-0000-4000-8000-0123456789ab"}}
+		if change != nil {
+			change(i)
+		}
+	}
+}
+
 func pool(change func(s *v1alpha1.IPPoolSpec)) *v1alpha1.IPPool {
 	o := &v1alpha1.IPPool{Spec: v1alpha1.IPPoolSpec{Domain: "one", Ranges: []string{"10.1.0.0/24"}}}
 	if change != nil {
@@ -92,6 +103,11 @@ func TestCreate(t *testing.T) {
 		{"a priority without a VLAN", attachment(device(v1alpha1.HostDeviceBinding{PCIAddress: "0000:3b:02.1", VF: &v1alpha1.VFSettings{VLAN: &v1alpha1.VFVLAN{QoS: 3}}})), "qos and protocol need a VLAN"},
 		{"rates the wrong way round", attachment(device(v1alpha1.HostDeviceBinding{PCIAddress: "0000:3b:02.1", VF: &v1alpha1.VFSettings{Rate: &v1alpha1.VFRate{Min: 2, Max: 1}}})), "min must not be above max"},
 		{"a MAC", attachment(func(s *v1alpha1.PodAttachmentSpec) { s.Interfaces[0].MAC = "02:00:00:00:00:0G" }), "spec.interfaces[0].mac"},
+		{"a port", attachment(onPort(nil)), ""},
+		{"a port without its MAC", attachment(onPort(func(i *v1alpha1.Interface) { i.MAC = "" })), "has the MAC and the MTU of its port"},
+		{"a port without its MTU", attachment(onPort(func(i *v1alpha1.Interface) { i.MTU = 0 })), "has the MAC and the MTU of its port"},
+		{"a port's ID", attachment(onPort(func(i *v1alpha1.Interface) { i.Binding.OVS.PortID = "port-1" })), "binding.ovs.portID"},
+		{"a port's bridge", attachment(onPort(func(i *v1alpha1.Interface) { i.Binding.OVS.Bridge = "br int" })), "binding.ovs.bridge"},
 
 		{"a pool", pool(nil), ""},
 		{"a pool that reclaims", pool(func(s *v1alpha1.IPPoolSpec) {

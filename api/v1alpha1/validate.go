@@ -163,6 +163,10 @@ func (c *checker) iface(path string, i *Interface) {
 	if i.DNS != nil {
 		c.dns(path+".dns", i.DNS)
 	}
+	if i.Binding.OVS != nil {
+		c.want(i.MAC != "", path+".mac", i.MAC, "must be that of the port: the binding is ovs")
+		c.want(i.MTU > 0, path+".mtu", fmt.Sprint(i.MTU), "must be that of the port: the binding is ovs")
+	}
 	c.binding(path+".binding", i.Binding)
 	if i.Chain != nil {
 		c.plugins(path+".chain", i.Chain)

@@ -49,6 +49,7 @@ func newServer(t *testing.T) server {
 		"self.id > 0 || !has(self.qos) && !has(self.protocol)":                                                                         true,
 		"!has(self.max) || !has(self.min) || self.min <= self.max":                                                                     true,
 		"self.filter(i, has(i.default) && i.default).size() <= 1":                                                                      true,
+		"!has(self.binding.ovs) || has(self.mac) && size(self.mac) > 0 && has(self.mtu) && self.mtu > 0":                               true,
 	}
 	for rule := range rules(schema) {
 		if !known[rule] {
@@ -143,6 +144,9 @@ func (s server) breaks(a *PodAttachment) string {
 		}
 		if why := breaksDevice(i.Binding.HostDevice); why != "" {
 			return why
+		}
+		if i.Binding.OVS != nil && (i.MAC == "" || i.MTU <= 0) {
+			return "ovs without the MAC or the MTU of its port"
 		}
 		if b := i.Binding.Bridge; b != nil {
 			for _, addr := range b.Addresses {
@@ -241,6 +245,9 @@ func (m maker) iface(n int) Interface {
 		i.DNS = &DNS{Domain: m.text("cluster.local"), Nameservers: m.texts("10.0.0.10", 8), Search: m.texts("svc", 32), Options: m.texts("ndots:5", 32)}
 	}
 	m.bind(&i.Binding)
+	if i.Binding.OVS != nil && m.rng.IntN(20) > 0 {
+		i.MAC, i.MTU = m.text("fa:16:3e:00:00:01"), 1442
+	}
 	if m.rng.IntN(8) == 0 {
 		i.Chain = m.plugins()
 	}
@@ -281,6 +288,8 @@ func (m maker) bind(b *Binding) {
 		b.HostDevice = &HostDeviceBinding{Name: "ens1", VF: m.virtualFunction()}
 	case 17, 18, 19:
 		b.Delegate = m.plugins()
+	case 26, 27, 28:
+		b.OVS = &OVSBinding{Bridge: m.text("br-int"), PortID: m.text("3f1c2d4e-0000-4000-8000-0123456789ab")}
 	default:
 		b.Bridge = &BridgeBinding{Name: m.text("br0"), SourceCheck: SourceCheck(m.text("")), VLAN: m.number(4094), Addresses: m.texts("10.0.0.1/24", 4)}
 		for range m.few(64) {
@@ -413,6 +422,18 @@ func TestValidateNamesTheField(t *testing.T) {
 		"a resource and a device": {func(s *PodAttachmentSpec) {
 			s.Interfaces[0].Binding = Binding{HostDevice: &HostDeviceBinding{Name: "ens1", Resource: &DeviceResource{Name: "intel.com/a"}}}
 		}, `spec.interfaces[0].binding.hostDevice: "2 fields": must have exactly one`},
+		"the ID of a port": {func(s *PodAttachmentSpec) {
+			s.Interfaces[0].MAC, s.Interfaces[0].MTU = "fa:16:3e:00:00:01", 1442
+			s.Interfaces[0].Binding = Binding{OVS: &OVSBinding{PortID: "port-1"}}
+		}, `spec.interfaces[0].binding.ovs.portID: "port-1": must be the ID of a port`},
+		"a port without its MAC": {func(s *PodAttachmentSpec) {
+			s.Interfaces[0].MAC, s.Interfaces[0].MTU = "", 1442
+			s.Interfaces[0].Binding = Binding{OVS: &OVSBinding{PortID: "3f1c2d4e-0000-4000-8000-0123456789ab"}}
+		}, `spec.interfaces[0].mac: "": must be that of the port`},
+		"a port without its MTU": {func(s *PodAttachmentSpec) {
+			s.Interfaces[0].MAC, s.Interfaces[0].MTU = "fa:16:3e:00:00:01", 0
+			s.Interfaces[0].Binding = Binding{OVS: &OVSBinding{PortID: "3f1c2d4e-0000-4000-8000-0123456789ab"}}
+		}, `spec.interfaces[0].mtu: "0": must be that of the port`},
 		"two devices": {func(s *PodAttachmentSpec) {
 			s.Interfaces[0].Binding = Binding{HostDevice: &HostDeviceBinding{Name: "ens1", MAC: "02:23:45:67:89:ab"}}
 		}, `spec.interfaces[0].binding.hostDevice: "2 fields": must have exactly one`},

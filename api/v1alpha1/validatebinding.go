@@ -19,6 +19,7 @@ var (
 	pciPattern      = regexp.MustCompile(`^[0-9a-f]{4}:[0-9a-f]{2}:[01][0-9a-f]\.[0-7]$`)
 	resourcePattern = regexp.MustCompile(`^[a-z0-9]([a-z0-9.-]{0,251}[a-z0-9])?/[a-zA-Z0-9]([a-zA-Z0-9_.-]{0,61}[a-zA-Z0-9])?$`)
 	deviceIDPattern = regexp.MustCompile(`^([a-zA-Z0-9][a-zA-Z0-9_.:-]{0,127})?$`)
+	portPattern     = regexp.MustCompile(`^[0-9a-f]{8}(-[0-9a-f]{4}){3}-[0-9a-f]{12}$`)
 	sourceChecks    = []string{"", string(SourceFull), string(SourceMAC), string(SourceNone)}
 	macvlanModes    = []string{"bridge", "private", "vepa", "passthru"}
 	ipvlanModes     = []string{"l2", "l3", "l3s"}
@@ -38,6 +39,7 @@ func (c *checker) binding(path string, b Binding) {
 	}
 	member(b.AddressOnly != nil, func() {})
 	member(b.Bridge != nil, func() { c.bridge(path+".bridge", b.Bridge) })
+	member(b.OVS != nil, func() { c.ovs(path+".ovs", b.OVS) })
 	member(b.Macvlan != nil, func() {
 		c.link(path+".macvlan.parent", b.Macvlan.Parent)
 		c.among(path+".macvlan.mode", b.Macvlan.Mode, macvlanModes)
@@ -82,6 +84,13 @@ func (c *checker) bridge(path string, b *BridgeBinding) {
 		c.want(r.Min <= r.Max, field, fmt.Sprintf("%d-%d", r.Min, r.Max), "min must not be above max")
 	}
 	c.among(path+".sourceCheck", string(b.SourceCheck), sourceChecks)
+}
+
+func (c *checker) ovs(path string, b *OVSBinding) {
+	if b.Bridge != "" {
+		c.link(path+".bridge", b.Bridge)
+	}
+	c.want(portPattern.MatchString(b.PortID), path+".portID", b.PortID, "must be the ID of a port, as 3f1c2d4e-0000-4000-8000-0123456789ab")
 }
 
 func (c *checker) device(path string, d *HostDeviceBinding) {
