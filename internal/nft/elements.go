@@ -19,6 +19,7 @@ type elements map[place]string
 const (
 	familyInet   = "inet"
 	familyBridge = "bridge"
+	familyNetdev = "netdev"
 )
 
 // nodeElements returns the elements that belong to the node.

@@ -126,24 +126,26 @@ func replaceTables(tx *knftables.Transaction, n *Node) {
 	}
 }
 
-// Remove removes both tables, and returns a description of each removed table. It returns
+// Remove removes all tables, and returns a description of each removed table. It returns
 // an error if nft does not work on the node.
 func (k *Kernel) Remove(ctx context.Context) (removed []string, err error) {
 	nf, err := k.open()
 	if err != nil {
 		return nil, err
 	}
-	for _, family := range []knftables.Family{familyInet, familyBridge} {
+	for _, t := range []knftables.Table{
+		{Family: familyInet, Name: Table}, {Family: familyBridge, Name: Table}, {Family: familyNetdev, Name: shutTable},
+	} {
 		tx := nf.NewTransaction()
-		tx.Delete(&knftables.Table{Family: family, Name: Table})
+		tx.Delete(&t)
 		err := nf.Run(ctx, tx)
 		if knftables.IsNotFound(err) {
 			continue
 		}
 		if err != nil {
-			return removed, fmt.Errorf("remove the nftables table %s %s: %w", family, Table, err)
+			return removed, fmt.Errorf("remove the nftables table %s %s: %w", t.Family, t.Name, err)
 		}
-		removed = append(removed, fmt.Sprintf("nftables table %s %s", family, Table))
+		removed = append(removed, fmt.Sprintf("nftables table %s %s", t.Family, t.Name))
 	}
 	return removed, nil
 }

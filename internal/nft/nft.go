@@ -2,7 +2,8 @@
 // cluster, forwards ports of the host to pods, and drops packets that a pod sends with
 // another's address. It is the only importer of knftables, which runs the program nft.
 //
-// All rules are in two tables of Fairlead's own, "inet fairlead" and "bridge fairlead".
+// All rules are in two tables of Fairlead's own, "inet fairlead" and "bridge fairlead". The
+// table "netdev fairlead-shut" has a chain for each link that is shut.
 // Pure functions convert the wanted state into elements of sets and maps. A Keeper writes
 // them into the kernel, many pods in one transaction, and restores them if another
 // program removes them.
