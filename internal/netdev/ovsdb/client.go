@@ -26,6 +26,8 @@ const (
 	database = "Open_vSwitch"
 	// answerTimeout bounds a transaction. ovsdb-server needs about a millisecond.
 	answerTimeout = 5 * time.Second
+	// awaitTimeout bounds an Await.
+	awaitTimeout = answerTimeout - time.Second
 	// maxAnswer bounds the bytes of an answer.
 	maxAnswer = 64 << 20
 	// requestID is the ID of the only request of a connection.

@@ -6,6 +6,7 @@ import (
 	"fmt"
 	"maps"
 	"slices"
+	"strconv"
 )
 
 // Operation is one operation of a transaction (RFC 7047, section 5.2).
@@ -44,7 +45,7 @@ func Insert(table, name string, row map[string]any) Operation {
 }
 
 // Mutate returns the operation that changes a column by its present value: the mutator
-// "insert" adds the elements of a value, "delete" removes them.
+// "insert" adds the elements of a value, "delete" removes them, "+=" adds a number.
 func Mutate(table, column, mutator string, value any, where ...Condition) Operation {
 	return Operation{Op: "mutate", Table: table, Mutations: [][3]any{{column, mutator, value}}, Where: conditions(where)}
 }
@@ -57,6 +58,14 @@ func Unless(table, column string, values []string, where ...Condition) Operation
 		rows = append(rows, map[string]any{column: v})
 	}
 	return Operation{Op: "wait", Table: table, Columns: []string{column}, Rows: &rows, Until: "==", Timeout: new(int), Where: conditions(where)}
+}
+
+// Await returns the operation that waits until a row of a table has at least a number in a
+// column. It ends the transaction with ErrRefused if it waits in vain.
+func Await(table, column, number string) Operation {
+	timeout := int(awaitTimeout.Milliseconds())
+	at := Condition{column, ">=", json.Number(number)}
+	return Operation{Op: "wait", Table: table, Columns: []string{column}, Rows: &[]map[string]any{}, Until: "!=", Timeout: &timeout, Where: conditions([]Condition{at})}
 }
 
 // Comment returns the operation that describes the transaction in the log of the database.
@@ -163,8 +172,10 @@ func atom(decoded any) (string, error) {
 	switch a := decoded.(type) {
 	case string:
 		return a, nil
-	case bool, float64:
-		return fmt.Sprint(a), nil
+	case bool:
+		return strconv.FormatBool(a), nil
+	case float64:
+		return strconv.FormatFloat(a, 'f', -1, 64), nil
 	case []any:
 		if len(a) == 2 && a[0] == "uuid" {
 			if id, ok := a[1].(string); ok {

@@ -63,6 +63,7 @@ func TestTransact(t *testing.T) {
 		Select("Bridge", []string{"name", "ports"}),
 		Insert("Port", "port", map[string]any{"name": "fl1", "interfaces": Named("interface")}),
 		Mutate("Bridge", "ports", "delete", Set(UUID("u1")), Is("name", "br-int")),
+		Await("Open_vSwitch", "cur_cfg", "70000000"),
 		Comment("test"),
 	}
 	var got map[string]json.RawMessage
@@ -74,8 +75,8 @@ func TestTransact(t *testing.T) {
 			t.Errorf("echo is answered with %+v, %v", echo, err)
 		}
 		_, _ = io.WriteString(c, `{"id":null,"method":"update","params":[]}{"id":7,"result":[],"error":null}`+
-			`{"id":1,"error":null,"result":[{},{"rows":[{"name":"br-int","ports":["set",[["uuid","u1"],["uuid","u2"]]]},{"name":"b2","ports":["uuid","u3"],"on":true,"n":7}]},`+
-			`{"uuid":["uuid","u4"]},{"count":1},{}]}`)
+			`{"id":1,"error":null,"result":[{},{"rows":[{"name":"br-int","ports":["set",[["uuid","u1"],["uuid","u2"]]]},{"name":"b2","ports":["uuid","u3"],"on":true,"n":70000000}]},`+
+			`{"uuid":["uuid","u4"]},{"count":1},{},{}]}`)
 	})
 	results, err := New(socket).Transact(t.Context(), ops...)
 	if err != nil {
@@ -83,8 +84,8 @@ func TestTransact(t *testing.T) {
 	}
 	want := []Result{{}, {Rows: []Row{
 		{"name": {Elements: []string{"br-int"}}, "ports": {Elements: []string{"u1", "u2"}}},
-		{"name": {Elements: []string{"b2"}}, "ports": {Elements: []string{"u3"}}, "on": {Elements: []string{"true"}}, "n": {Elements: []string{"7"}}},
-	}}, {}, {Count: 1}, {}}
+		{"name": {Elements: []string{"b2"}}, "ports": {Elements: []string{"u3"}}, "on": {Elements: []string{"true"}}, "n": {Elements: []string{"70000000"}}},
+	}}, {}, {Count: 1}, {}, {}}
 	if diff := cmp.Diff(want, results); diff != "" {
 		t.Errorf("results (-want +got):\n%s", diff)
 	}
@@ -93,6 +94,7 @@ func TestTransact(t *testing.T) {
 		`{"op":"select","table":"Bridge","where":[],"columns":["name","ports"]},` +
 		`{"op":"insert","table":"Port","row":{"interfaces":["named-uuid","interface"],"name":"fl1"},"uuid-name":"port"},` +
 		`{"op":"mutate","table":"Bridge","where":[["name","==","br-int"]],"mutations":[["ports","delete",["set",[["uuid","u1"]]]]]},` +
+		`{"op":"wait","table":"Open_vSwitch","where":[["cur_cfg","\u003e=",70000000]],"columns":["cur_cfg"],"rows":[],"until":"!=","timeout":4000},` +
 		`{"op":"comment","comment":"test"}]`
 	if diff := cmp.Diff(params, string(got["params"])); diff != "" || string(got["method"]) != `"transact"` {
 		t.Errorf("request %s (-want +got):\n%s", got["method"], diff)

@@ -159,7 +159,7 @@ func (b *bridge) Repair(_ context.Context, m Made) (bool, error) {
 
 // Find returns the interfaces that have a host end, and those that only have their shaper
 // left.
-func (*bridge) Find(all []netlink.Link) []Found {
+func (*bridge) Find(_ context.Context, all []netlink.Link) []Found {
 	names := make(map[int]string, len(all))
 	for _, l := range all {
 		names[l.Attrs().Index] = l.Attrs().Name

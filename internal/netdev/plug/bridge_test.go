@@ -38,7 +38,7 @@ func find(tb testing.TB, k *bridge) []Found {
 	if err != nil {
 		tb.Fatal(err)
 	}
-	return k.Find(all)
+	return k.Find(tb.Context(), all)
 }
 
 // onBridge returns the binding of an interface on a bridge.

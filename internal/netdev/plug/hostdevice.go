@@ -266,7 +266,7 @@ func (d *hostDevice) Differences(context.Context, Made, Inspected) ([]string, er
 
 // Find returns the devices that the kernel returned when their namespaces ended, and those
 // of a Make that was killed.
-func (d *hostDevice) Find(all []netlink.Link) (found []Found) {
+func (d *hostDevice) Find(_ context.Context, all []netlink.Link) (found []Found) {
 	for _, l := range all {
 		a := l.Attrs()
 		if m, ok := parseMark(a.Alias); ok {

@@ -165,7 +165,7 @@ func (l *deviceLab) found() []Found {
 	l.t.Helper()
 	all, err := nettest.OpenHandle(l.t, l.host.Namespace()).LinkList()
 	must(l.t, err)
-	return l.device.Find(all)
+	return l.device.Find(l.t.Context(), all)
 }
 
 // The kernel returns a device with hardware when its namespace ends: under the name that

@@ -131,7 +131,7 @@ func (b *bridge) linkIndex(name string) (int, error) {
 }
 
 // FoundEnd returns the interface of a host end, false if the link is no host end of
-// Fairlead. A host end is a veth with a name of the right form. Its alias is set after
+// Fairlead on a Linux bridge. A host end is a veth with a name of the right form. Its alias is set after
 // its creation, so it may be empty, but must not contradict the name. Bridge is that of the
 // alias, "" if the alias names none.
 func FoundEnd(l netlink.Link) (Found, bool) {
@@ -145,5 +145,5 @@ func FoundEnd(l netlink.Link) (Found, bool) {
 	}
 	containerID, name, bridge, ok := parseAlias(a.Alias)
 	f.ContainerID, f.Name, f.Bridge = containerID, name, bridge
-	return f, ok && HostName(containerID, name) == a.Name
+	return f, ok && HostName(containerID, name) == a.Name && !strings.HasPrefix(bridge, ovsWord)
 }

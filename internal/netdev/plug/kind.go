@@ -54,8 +54,8 @@ type Repairer interface {
 // Finder is a Kind whose interfaces have links on the host, or leave some there.
 type Finder interface {
 	// Find returns the interfaces of the kind whose links are among all links of the
-	// host.
-	Find(all []netlink.Link) []Found
+	// host, or whose traces are elsewhere on it.
+	Find(ctx context.Context, all []netlink.Link) []Found
 }
 
 // Resolver is a Kind whose interfaces exist before they are plugged.
@@ -93,6 +93,9 @@ type Made struct {
 	// Port has the settings of HostLink as a port of Bridge that differ from those of the
 	// default network, nil for none.
 	Port *Port `json:"port,omitempty"`
+	// OVS describes HostLink as a port of Open vSwitch; nil for another kind, or if it is not
+	// known.
+	OVS *OVSPort `json:"ovs,omitempty"`
 	// Parent is the name of the host's link that the interface is made on, if the kind has
 	// one.
 	Parent string `json:"parent,omitempty"`

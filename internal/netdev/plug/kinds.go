@@ -18,6 +18,7 @@ import (
 // Names of kinds, which are the names of the members of v1alpha1.Binding.
 const (
 	KindBridge      = "bridge"
+	KindOVS         = "ovs"
 	KindMacvlan     = "macvlan"
 	KindIPVLAN      = "ipvlan"
 	KindVLAN        = "vlan"
@@ -39,16 +40,27 @@ type Kinds struct {
 	plugins Executor
 }
 
-// New returns the kinds of this build, over sockets on the host.
+// New returns the kinds of this build, over sockets on the host. Without OpenVSwitch it makes
+// no interface of KindOVS.
 func New(s *link.Sockets) *Kinds {
 	return NewKinds(s, memberOf, map[string]Kind{
 		KindBridge:      Bridge(s),
+		KindOVS:         OVS(s, "", nil),
 		KindMacvlan:     Macvlan(s),
 		KindIPVLAN:      IPVLAN(s),
 		KindVLAN:        VLAN(s),
 		KindHostDevice:  HostDevice(s),
 		KindAddressOnly: AddressOnly(),
 	})
+}
+
+// OpenVSwitch returns kinds whose KindOVS uses the socket of an ovsdb-server. shutter shuts
+// host ends on a userspace datapath.
+func (k *Kinds) OpenVSwitch(socket string, shutter Shutter) *Kinds {
+	with := *k
+	with.byName = maps.Clone(k.byName)
+	with.byName[KindOVS] = OVS(k.sockets, socket, shutter)
+	return &with
 }
 
 // NewKinds returns kinds by name, over sockets on the host. nameOf returns the name of the
@@ -62,6 +74,8 @@ func memberOf(b v1alpha1.Binding) string {
 	switch {
 	case b.Bridge != nil:
 		return KindBridge
+	case b.OVS != nil:
+		return KindOVS
 	case b.Macvlan != nil:
 		return KindMacvlan
 	case b.IPVLAN != nil:
@@ -213,7 +227,7 @@ func (k *Kinds) Found(ctx context.Context) ([]Found, error) {
 	var found []Found
 	for _, name := range k.Names() {
 		if finder, ok := k.byName[name].(Finder); ok {
-			found = append(found, finder.Find(all)...)
+			found = append(found, finder.Find(ctx, all)...)
 		}
 	}
 	return found, nil

@@ -382,7 +382,7 @@ func (c *Case) found(t *testing.T) {
 		if err != nil {
 			t.Fatal(err)
 		}
-		return finder.Find(all)
+		return finder.Find(t.Context(), all)
 	}
 	found := find()
 	if len(found) != 1 {
