@@ -61,6 +61,10 @@ type Node struct {
 	// "/var/lib/kubelet/pod-resources/kubelet.sock". It is opened for pods with an
 	// interface that is a device of a device plugin.
 	PodResourcesSocket string `json:"podResourcesSocket,omitempty"`
+	// OVSDBSocket is the socket of Open vSwitch's ovsdb-server; default
+	// "/run/openvswitch/db.sock". It is opened for pods with a port of Open vSwitch, and to
+	// find ports of dead pods. A node without Open vSwitch has none.
+	OVSDBSocket string `json:"ovsdbSocket,omitempty"`
 	// MetricsAddress is the address that serves /metrics, /healthz and /readyz, without
 	// authentication; default "127.0.0.1:9471". "unix:<path>" serves on a socket, "0"
 	// turns it off.
@@ -184,6 +188,7 @@ func DefaultNode() Node {
 		MetricsAddress: "127.0.0.1:9471",
 
 		PodResourcesSocket: "/var/lib/kubelet/pod-resources/kubelet.sock",
+		OVSDBSocket:        "/run/openvswitch/db.sock",
 	}
 }
 
@@ -222,6 +227,7 @@ func (n *Node) Validate() error {
 		{"cni.confDir", n.CNI.ConfDir},
 		{"cni.pluginSource", n.CNI.PluginSource},
 		{"podResourcesSocket", n.PodResourcesSocket},
+		{"ovsdbSocket", n.OVSDBSocket},
 	} {
 		v.check(filepath.IsAbs(f.value), f.path, f.value, "must be an absolute path")
 	}

@@ -35,6 +35,7 @@ func TestNodeDefaultsAreValid(t *testing.T) {
 		},
 		AddTimeout: metav1.Duration{Duration: 10 * time.Second}, MetricsAddress: "127.0.0.1:9471",
 		PodResourcesSocket: "/var/lib/kubelet/pod-resources/kubelet.sock",
+		OVSDBSocket:        "/run/openvswitch/db.sock",
 	}
 	if diff := cmp.Diff(want, n); diff != "" {
 		t.Error(diff)

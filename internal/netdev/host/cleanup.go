@@ -10,10 +10,10 @@ import (
 )
 
 // CleanupHost removes everything of Fairlead from the host: rules and routes, the
-// interfaces of pods that have links on the host, the bridges and the tunnel. It returns
+// interfaces of pods that kinds find on the host, the bridges and the tunnel. It returns
 // descriptions of the removed objects, and continues after an error. The settings under
 // /proc/sys stay, because other programs may rely on them by now.
-func (k *Kernel) CleanupHost(ctx context.Context) (removed []string, err error) {
+func (k *Kernel) CleanupHost(ctx context.Context, kinds *plug.Kinds) (removed []string, err error) {
 	k.applying.Lock()
 	defer k.applying.Unlock()
 	h, err := k.Handle()
@@ -43,7 +43,7 @@ func (k *Kernel) CleanupHost(ctx context.Context) (removed []string, err error) 
 	}
 	links, err := link.Dump(ctx, "listing links", h.LinkList)
 	errs = append(errs, err)
-	ends, err := plug.New(k.Sockets).RemoveAll(ctx)
+	ends, err := kinds.RemoveAll(ctx)
 	removed, errs = append(removed, ends...), append(errs, err)
 	for _, dev := range links {
 		a := dev.Attrs()

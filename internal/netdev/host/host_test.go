@@ -181,7 +181,7 @@ func TestNodesOnOneLink(t *testing.T) {
 		nettest.Reaches(t, from.ns, nodes[from.node].Namespace(), nettest.Addr("169.254.1.1"))
 	}
 	for _, k := range nodes {
-		if _, err := k.CleanupHost(t.Context()); err != nil {
+		if _, err := k.CleanupHost(t.Context(), plug.New(k.Sockets)); err != nil {
 			t.Fatal(err)
 		}
 		if diff := cmp.Diff([]string{"lo", "up0"}, nettest.LinkNames(t, k.Namespace())); diff != "" {
@@ -190,7 +190,7 @@ func TestNodesOnOneLink(t *testing.T) {
 		if routes, err := ourRoutes(t.Context(), nettest.OpenHandle(t, k.Namespace())); err != nil || len(routes) != 0 {
 			t.Errorf("routes after cleanup: %v, %v", routes, err)
 		}
-		if removed, err := k.CleanupHost(t.Context()); err != nil || len(removed) != 0 {
+		if removed, err := k.CleanupHost(t.Context(), plug.New(k.Sockets)); err != nil || len(removed) != 0 {
 			t.Errorf("cleanup again: %v, %v", removed, err)
 		}
 	}
@@ -397,7 +397,7 @@ func TestApplyHostGoesOn(t *testing.T) {
 	if diff := cmp.Diff([]string{"10.244.1.0/26", "10.244.4.0/26", "fd00:1:1::/122", "fd00:1:2::/122"}, got); diff != "" {
 		t.Errorf("routes of ours (-want +got):\n%s", diff)
 	}
-	if _, err := k.CleanupHost(t.Context()); err != nil {
+	if _, err := k.CleanupHost(t.Context(), plug.New(k.Sockets)); err != nil {
 		t.Fatal(err)
 	}
 	if left, err := h.RouteListFiltered(unix.AF_INET, foreign, netlink.RT_FILTER_DST|netlink.RT_FILTER_GW); err != nil || len(left) != 1 {
@@ -474,7 +474,7 @@ func TestBridgeStaysAsItIs(t *testing.T) {
 				t.Fatal(err)
 			}
 		}
-		if _, err := k.CleanupHost(t.Context()); err != nil {
+		if _, err := k.CleanupHost(t.Context(), plug.New(k.Sockets)); err != nil {
 			t.Fatal(err)
 		}
 	}

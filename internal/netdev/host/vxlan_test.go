@@ -213,7 +213,7 @@ func TestNodesBehindARouter(t *testing.T) {
 // cleansUp asserts that a cleanup leaves nothing of Fairlead on a node.
 func cleansUp(tb testing.TB, k *Kernel) {
 	tb.Helper()
-	if _, err := k.CleanupHost(tb.Context()); err != nil {
+	if _, err := k.CleanupHost(tb.Context(), plug.New(k.Sockets)); err != nil {
 		tb.Fatal(err)
 	}
 	if diff := cmp.Diff([]string{"lo", "up0"}, nettest.LinkNames(tb, k.Namespace())); diff != "" {

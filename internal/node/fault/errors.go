@@ -7,6 +7,7 @@ import (
 
 	"fairlead.dev/fairlead/internal/cniproto"
 	"fairlead.dev/fairlead/internal/netdev/link"
+	"fairlead.dev/fairlead/internal/netdev/ovsdb"
 	"fairlead.dev/fairlead/internal/node/turns"
 )
 
@@ -57,6 +58,8 @@ var codes = []struct {
 	{ErrNotReady, cniproto.CodeTryAgainLater},
 	{link.ErrNoBridge, cniproto.CodeTryAgainLater},
 	{link.ErrNoParent, cniproto.CodeTryAgainLater},
+	{ovsdb.ErrUnavailable, cniproto.CodeTryAgainLater},
+	{ovsdb.ErrRefused, cniproto.CodeTryAgainLater},
 	{turns.ErrDeleted, cniproto.CodeUnknownContainer},
 	{context.DeadlineExceeded, cniproto.CodeTryAgainLater},
 	{context.Canceled, cniproto.CodeTryAgainLater},

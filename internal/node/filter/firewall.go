@@ -168,8 +168,11 @@ func filterPod(containerID string, add *ledger.Add) nft.Pod {
 	return p
 }
 
-// passes reports whether the packets of an interface pass the host, and may do so.
-func passes(i ledger.Interface) bool { return i.Made.HostLink != "" && i.State != ledger.Deleting }
+// passes reports whether the packets of an interface pass the host, and may do so. Those of
+// a port of Open vSwitch do not, and Neutron checks their sources.
+func passes(i ledger.Interface) bool {
+	return i.Made.HostLink != "" && i.Made.Kind != plug.KindOVS && i.State != ledger.Deleting
+}
 
 // checkOf returns the extent of the check of an interface. It is Full for a value that this
 // build does not know.

@@ -84,7 +84,7 @@ func TestPlanFilterBelievesWhatIsConfirmed(t *testing.T) {
 }
 
 // The binding of an interface decides how far its packets are checked. An interface
-// without a link on the host is not in the packet filter.
+// without a link on the host is not in the packet filter, nor is a port of Open vSwitch.
 func TestFilterPodChecks(t *testing.T) {
 	add := &ledger.Add{}
 	mac := net.HardwareAddr{2, 0, 0, 0, 0, 5}
@@ -99,6 +99,8 @@ func TestFilterPodChecks(t *testing.T) {
 	of("fltrunk", v1alpha1.Binding{Bridge: &v1alpha1.BridgeBinding{Name: "br1", Trunk: []v1alpha1.VLANRange{{Min: 5, Max: 5}}}})
 	of("fllost", v1alpha1.Binding{})
 	of("", v1alpha1.Binding{Macvlan: &v1alpha1.MacvlanBinding{}})
+	of("flovs", v1alpha1.Binding{OVS: &v1alpha1.OVSBinding{}})
+	add.Interfaces[len(add.Interfaces)-1].Made.Kind = plug.KindOVS
 	want := []nft.Link{
 		{Name: "fl", MAC: mac},
 		{Name: "flFull", MAC: mac},

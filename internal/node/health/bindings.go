@@ -10,6 +10,7 @@ import (
 	"k8s.io/apimachinery/pkg/types"
 
 	"fairlead.dev/fairlead/internal/netdev/link"
+	"fairlead.dev/fairlead/internal/netdev/ovsdb"
 	"fairlead.dev/fairlead/internal/node/fault"
 )
 
@@ -36,11 +37,11 @@ type failures struct {
 }
 
 // Note counts an attempt to plug an interface of a pod, with its error, nil for success.
-// It ignores errors that the pod itself causes, and those of executed plugins: a restart of
-// the daemon does not help them.
+// It ignores errors that the pod itself causes, those of executed plugins and those of Open
+// vSwitch: a restart of the daemon does not help them.
 func (b *Bindings) Note(kind string, pod types.UID, err error) {
 	for _, podError := range []error{
-		fault.ErrInvalid, link.ErrInvalid, link.ErrExists, link.ErrNoParent, link.ErrNotNamespace, context.Canceled, context.DeadlineExceeded, fault.ErrPlugin,
+		fault.ErrInvalid, link.ErrInvalid, link.ErrExists, link.ErrNoParent, link.ErrNotNamespace, ovsdb.ErrUnavailable, ovsdb.ErrRefused, context.Canceled, context.DeadlineExceeded, fault.ErrPlugin,
 	} {
 		if errors.Is(err, podError) {
 			return

@@ -12,6 +12,7 @@ import (
 	"k8s.io/apimachinery/pkg/types"
 
 	"fairlead.dev/fairlead/internal/netdev/link"
+	"fairlead.dev/fairlead/internal/netdev/ovsdb"
 	"fairlead.dev/fairlead/internal/node/fault"
 )
 
@@ -41,7 +42,7 @@ func TestBindings(t *testing.T) {
 		{name: "many pods for a moment", steps: many(10), after: BrokenFor - time.Second},
 		{name: "one that was plugged", steps: append(many(10), step{"ok", nil}), after: time.Hour},
 		{name: "it began again", steps: append(append(many(10), step{"ok", nil}), many(2)...), after: time.Hour},
-		{name: "the pods' own mistakes", steps: []step{{"1", link.ErrExists}, {"2", link.ErrInvalid}, {"3", link.ErrNotNamespace}, {"4", fault.ErrInvalid}, {"5", link.ErrNoParent}}, after: time.Hour},
+		{name: "the pods' own mistakes", steps: []step{{"1", link.ErrExists}, {"2", link.ErrInvalid}, {"3", link.ErrNotNamespace}, {"4", fault.ErrInvalid}, {"5", link.ErrNoParent}, {"6", ovsdb.ErrUnavailable}, {"7", ovsdb.ErrRefused}}, after: time.Hour},
 		{name: "plugins that fail", steps: []step{{"1", fault.ErrPlugin}, {"2", fault.ErrPlugin}, {"3", fault.ErrPlugin}}, after: time.Hour},
 	}
 	for _, tc := range cases {
