@@ -53,6 +53,7 @@ check_go() {
 }
 
 # What a node has that no Go module brings.
+wants_ovs() { wants ovs-vswitchd openvswitch-switch "pods are plugged into it in tests"; }
 wants_nft() { wants nft nftables "fairlead-node and kube-proxy write their rules with it"; }
 wants_node() {
 	wants runc runc "runs the containers of the end-to-end test"
@@ -104,6 +105,8 @@ test)
 	check_space
 	wants git git "compares generated files"
 	wants gcc "gcc libc6-dev" "the race detector links with a C compiler"
+	wants ethtool ethtool "tests read with it which checksums a link completes"
+	wants_ovs
 	wants_node
 	;;
 e2e)
@@ -122,6 +125,9 @@ vm-test)
 	check_vm
 	wants qemu-system-x86_64 qemu-system-x86 "runs a VM with Debian's kernel"
 	wants xz xz-utils "unpacks the kernel"
+	wants_nft
+	wants ethtool ethtool "tests read with it which checksums a link completes"
+	wants_ovs
 	;;
 demo | bench)
 	# With a cluster of one's own nothing of Kubernetes is built.

@@ -63,6 +63,7 @@ func reachAttacks() []attack {
 			always(`{"cniVersion":"1.0.0","type":"host-device","kernelpath":"/sys/devices/virtual/net/lo/../eth0"}`), `eth0`,
 		},
 		{"net-plugin", "a network executes a plugin that is not open", always(`{"cniVersion":"1.0.0","type":"ptp","ipam":{"type":"static"}}`), `plugin "ptp"`},
+		{"net-ovs", "a network of type ovs names a port of another in Neutron", always(`{"cniVersion":"1.0.0","type":"ovs","bridge":"br-int","portID":"3f1c2d4e-0000-4000-8000-0123456789ab"}`), `plugin "ovs"`},
 		{"net-plugin-path", "the type of a network is a path to a file of hers", always(`{"cniVersion":"1.0.0","type":"../../../tmp/hers"}`), `type`},
 		{
 			"net-chain", "a plugin that is not open follows in the list of an honest network",

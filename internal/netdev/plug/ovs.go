@@ -47,8 +47,8 @@ type OVSPort struct {
 // a port of an Open vSwitch bridge. The host end has the row of an interface and that of a
 // port in the database of Open vSwitch, both with its name.
 //
-// An internal port of Open vSwitch in place of the veth would end with each ovs-vswitchd
-// that serves a userspace datapath, and the pod's interface with it.
+// An internal port of Open vSwitch in place of the veth would lose its carrier when the
+// ovs-vswitchd of a userspace datapath ends. The next one does not find it in the pod.
 type ovs struct {
 	*bridge // the veth is the same
 	db      *ovsdb.Client

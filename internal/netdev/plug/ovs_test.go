@@ -145,7 +145,7 @@ type deaf struct{}
 func (deaf) Shut(context.Context, string) error   { return nil }
 func (deaf) Forget(context.Context, string) error { return nil }
 
-// Own measurement: the node answered the ARP of pods for its own addresses, with the MAC of
+// Own test, userspace Open vSwitch: the node answered the ARP of pods for its own addresses, with the MAC of
 // the host end. Only Open vSwitch may.
 func TestOVSNodeIsDeaf(t *testing.T) {
 	l := newOVSLab(t)
@@ -194,8 +194,9 @@ func TestOVSOffloads(t *testing.T) {
 	}
 }
 
-// A daemon that is killed between any two changes leaves what the next one finds by itself,
-// removes by the record, or replaces.
+// Own test, a repeated ADD on Open vSwitch: it had no traffic. A daemon that is killed
+// between any two changes leaves what the next one finds by itself, removes by the record, or
+// replaces.
 func TestOVSKilled(t *testing.T) {
 	const byRecord, bySearch, again = "remove by the record", "remove by the search", "make again"
 	for _, change := range []string{ovsLinked, ovsRowed, ovsShut, ovsForgot, ovsUnrowed} {
