@@ -15,6 +15,7 @@ LIVES ?= 100000
 E2E_LIVES ?= 100
 E2E_FAMILIES ?= dual
 SEED ?=
+RELEASE ?= bookworm
 VERSION := $(or $(VERSION),$(shell git describe --tags --always --dirty 2>/dev/null),unknown)
 
 # One environment for builds, linters and quick tests, so that they share one
@@ -35,7 +36,7 @@ E2E := $(PROGRAMS) bin/kubelab bin/containerd/containerd bin/e2e bin/e2e-server
 
 .PHONY: help
 help: ## List the targets
-	@awk -F ':.*## ' '/^[a-z0-9-]+:.*## / { printf "  %-11s %s\n", $$1, $$2 }' $(MAKEFILE_LIST)
+	@awk -F ':.*## ' '/^[a-z0-9-]+:.*## / { printf "  %-18s %s\n", $$1, $$2 }' $(MAKEFILE_LIST)
 
 .PHONY: build
 build: preflight-build $(PROGRAMS) ## Build the four programs into bin/
@@ -96,12 +97,24 @@ vm-test: ## Test links that this machine's kernel may lack, on Debian's kernel i
 threat: preflight-threat $(LAB) bin/threat ## Attack it as a tenant, a node gone bad, a runtime and an operator (root)
 	@exec bin/threat
 
+.PHONY: openstack
+openstack: preflight-openstack bin/openstack-lab ## Test with a real Keystone, Neutron and OVN: RELEASE=trixie for OpenStack 2025.1 (root)
+	@bin/openstack-lab test --release '$(RELEASE)' $(TESTFLAGS) ./test/openstack/...
+
+.PHONY: openstack-lab
+openstack-lab: preflight-openstack-lab bin/openstack-lab bin/kubelab ## Run Keystone, Neutron, OVN and two chassis beside Kubernetes: RELEASE=trixie (root)
+	@exec bin/openstack-lab up --release '$(RELEASE)'
+
+.PHONY: openstack-lab-down
+openstack-lab-down: bin/openstack-lab ## End what make openstack-lab runs
+	@bin/openstack-lab down
+
 .PHONY: clean
 clean: ## Remove what was built (bin/)
 	rm -rf bin
 
-.PHONY: preflight-build preflight-verify preflight-demo preflight-bench preflight-e2e preflight-threat
-preflight-build preflight-verify preflight-demo preflight-bench preflight-e2e preflight-threat: preflight-%:
+.PHONY: preflight-build preflight-verify preflight-demo preflight-bench preflight-e2e preflight-threat preflight-openstack preflight-openstack-lab
+preflight-build preflight-verify preflight-demo preflight-bench preflight-e2e preflight-threat preflight-openstack preflight-openstack-lab: preflight-%:
 	@hack/preflight.sh $*
 
 # go build knows best what changed and is quick when nothing did.
@@ -116,6 +129,9 @@ bin/podrunner bin/demo bin/bench bin/e2e bin/threat bin/vm: bin/%: FORCE | prefl
 
 bin/e2e-server: FORCE | preflight-build
 	@go build -ldflags '$(LDFLAGS)' -o $@ ./test/e2e/server
+
+bin/openstack-lab: FORCE | preflight-build
+	@go build -ldflags '$(LDFLAGS)' -o $@ ./test/openstack
 
 # Kubernetes takes seconds even when nothing changed, so make decides.
 # Go leaves an up-to-date program alone, but make compares times.

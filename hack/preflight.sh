@@ -2,11 +2,11 @@
 # Says what this machine lacks for a task, and how to get it, before the task
 # does anything. When nothing else is missing, and as root, it installs what a
 # package of Debian brings. Exits 1 when something is missing.
-# usage: hack/preflight.sh build|verify|test|demo|bench|e2e|threat|vm-test
+# usage: hack/preflight.sh build|verify|test|demo|bench|e2e|threat|vm-test|openstack|openstack-lab
 set -euo pipefail
 
 root=$(cd "$(dirname "${BASH_SOURCE[0]}")/.." && pwd)
-task=${1:?usage: hack/preflight.sh build|verify|test|demo|bench|e2e|threat|vm-test}
+task=${1:?usage: hack/preflight.sh build|verify|test|demo|bench|e2e|threat|vm-test|openstack|openstack-lab}
 missing=()
 # What packages bring: commands, why each is needed, and the packages.
 commands=()
@@ -83,6 +83,21 @@ check_vm() {
 	done
 }
 
+# The services and Open vSwitch are packages of Debian, which are unpacked and not installed.
+wants_openstack() {
+	local command
+	for command in apt-get dpkg-deb; do
+		command -v "$command" >/dev/null || lacks "$command, to get Debian's packages of OpenStack: run on Debian"
+	done
+	[ -c /dev/net/tun ] || lacks "/dev/net/tun, for the bridges of Open vSwitch: modprobe tun, or a container with --device /dev/net/tun"
+	wants python3 python3 "runs the services of OpenStack"
+	wants curl curl "waits for them"
+	wants ip iproute2 "makes network namespaces and links"
+	wants ethtool ethtool "switches the checksums of links"
+	wants nsenter util-linux "enters network namespaces"
+	wants pgrep procps "finds the processes to end"
+}
+
 check_space() {
 	local cache free
 	cache=$(go env GOCACHE 2>/dev/null || printf '%s' "${GOCACHE:-${XDG_CACHE_HOME:-$HOME/.cache}/go-build}")
@@ -129,6 +144,15 @@ vm-test)
 	wants ethtool ethtool "tests read with it which checksums a link completes"
 	wants_ovs
 	;;
+openstack)
+	check_root
+	wants_openstack
+	;;
+openstack-lab)
+	check_root
+	check_space
+	wants_openstack
+	;;
 demo | bench)
 	# With a cluster of one's own nothing of Kubernetes is built.
 	check_root
@@ -136,7 +160,7 @@ demo | bench)
 	[ -n "${KUBECONFIG_DEMO:-}" ] || check_space
 	;;
 *)
-	printf 'preflight: unknown task %q; one of build, verify, test, demo, bench, e2e, threat, vm-test\n' "$task" >&2
+	printf 'preflight: unknown task %q; one of build, verify, test, demo, bench, e2e, threat, vm-test, openstack, openstack-lab\n' "$task" >&2
 	exit 2
 	;;
 esac

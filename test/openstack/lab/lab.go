@@ -102,6 +102,8 @@ type Lab struct {
 	// Namespace is the network namespace of the bridge between the chassis; the names of
 	// their namespaces begin with it.
 	Namespace string
+	// Owner is the ID of the process that ends the laboratory.
+	Owner int
 
 	owner *os.File // locked while the laboratory has an owner; nil in other processes
 }
@@ -305,7 +307,7 @@ func (s settings) String() string {
 
 // lab returns the laboratory of a state directory.
 func (s settings) lab(dir string) *Lab {
-	l := &Lab{State: dir, Release: s.codename, Namespace: s.netns}
+	l := &Lab{State: dir, Release: s.codename, Namespace: s.netns, Owner: os.Getpid()}
 	l.Clouds = l.path("clouds.yaml")
 	l.OVNNorthbound, l.OVNSouthbound = "unix:"+l.path("run", "nb.sock"), "unix:"+l.path("run", "sb.sock")
 	url := func(i int) string { return "http://127.0.0.1:" + strconv.Itoa(s.ports[i]) }

@@ -191,3 +191,37 @@ func sweep(ctx context.Context) error {
 	}
 	return nil
 }
+
+// End ends the laboratory of a state directory: it asks the owner for that and waits, or
+// does it itself if the owner has died. It returns nil if there is none.
+func End(ctx context.Context, dir string) error {
+	if l, err := Open(dir); err == nil {
+		file, err := lock(dir, unix.LOCK_NB)
+		if err != nil {
+			return err
+		}
+		if file != nil {
+			return errors.Join(down(ctx, dir), file.Close())
+		}
+		// The lock proves that the owner lives, and so that its process ID is still its own.
+		if err := unix.Kill(l.Owner, unix.SIGTERM); err != nil && !errors.Is(err, unix.ESRCH) {
+			return fmt.Errorf("ask the owner of the OpenStack laboratory to end it: %w", err)
+		}
+	}
+	file, err := lock(dir, 0)
+	if err != nil || file == nil {
+		return err
+	}
+	return errors.Join(down(ctx, dir), file.Close())
+}
+
+// Alive reports whether the owner of a state directory lives.
+func Alive(dir string) bool {
+	file, err := lock(dir, unix.LOCK_NB)
+	if file != nil {
+		_ = file.Close()
+		return false
+	}
+	_, missing := os.Stat(dir)
+	return err == nil && missing == nil
+}
