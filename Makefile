@@ -98,8 +98,8 @@ threat: preflight-threat $(LAB) bin/threat ## Attack it as a tenant, a node gone
 	@exec bin/threat
 
 .PHONY: openstack
-openstack: preflight-openstack bin/openstack-lab ## Test with a real Keystone, Neutron and OVN: RELEASE=trixie for OpenStack 2025.1 (root)
-	@bin/openstack-lab test --release '$(RELEASE)' $(TESTFLAGS) ./test/openstack/...
+openstack: preflight-openstack bin/openstack-lab bin/vlanshim ## Test with a real Keystone, Neutron and OVN: RELEASE=trixie for OpenStack 2025.1 (root)
+	@bin/openstack-lab test --release '$(RELEASE)' -- $(TESTFLAGS) ./test/openstack/...
 
 .PHONY: openstack-lab
 openstack-lab: preflight-openstack-lab bin/openstack-lab bin/kubelab ## Run Keystone, Neutron, OVN and two chassis beside Kubernetes: RELEASE=trixie (root)
@@ -132,6 +132,9 @@ bin/e2e-server: FORCE | preflight-build
 
 bin/openstack-lab: FORCE | preflight-build
 	@go build -ldflags '$(LDFLAGS)' -o $@ ./test/openstack
+
+bin/vlanshim: FORCE | preflight-build
+	@go build -ldflags '$(LDFLAGS)' -o $@ ./test/openstack/vlanshim
 
 # Kubernetes takes seconds even when nothing changed, so make decides.
 # Go leaves an up-to-date program alone, but make compares times.

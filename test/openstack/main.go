@@ -2,7 +2,7 @@
 //
 //	openstack up [FLAGS]                   with two chassis, beside kubelab, until Ctrl-C
 //	openstack down                         end the laboratory that up has started
-//	openstack test [FLAGS] PACKAGE...      run go test with a laboratory, and end it
+//	openstack test [FLAGS] -- ARGUMENT...  run go test with a laboratory, and end it
 //
 // `make openstack-lab`, `make openstack-lab-down` and `make openstack` run it.
 package main
@@ -39,13 +39,13 @@ func main() {
 
 // settings are the user's arguments.
 type settings struct {
-	verb     string
-	options  lab.Options
-	bin      string // directory of kubelab and of the cache
-	packages []string
+	verb    string
+	options lab.Options
+	bin     string   // directory of kubelab and of the cache
+	tests   []string // arguments of go test
 }
 
-const usage = "usage: openstack up|down|test [FLAGS] [PACKAGE...]"
+const usage = "usage: openstack up [FLAGS], openstack down, or openstack test [FLAGS] -- ARGUMENT... of go test"
 
 // parse reads the arguments. Errors: flag.ErrHelp, or a text that names the argument.
 func parse(args []string, stderr io.Writer) (settings, error) {
@@ -73,13 +73,13 @@ func parse(args []string, stderr io.Writer) (settings, error) {
 	if err := flags.Parse(args[1:]); err != nil {
 		return s, err
 	}
-	s.packages = flags.Args()
+	s.tests = flags.Args()
 	s.options.Cache = filepath.Join(s.bin, "openstack")
-	if s.verb == "test" && len(s.packages) == 0 {
+	if s.verb == "test" && len(s.tests) == 0 {
 		return s, fmt.Errorf("no package to test; %s", usage)
 	}
-	if s.verb != "test" && len(s.packages) > 0 {
-		return s, fmt.Errorf("unexpected argument %q; %s", s.packages[0], usage)
+	if s.verb != "test" && len(s.tests) > 0 {
+		return s, fmt.Errorf("unexpected argument %q; %s", s.tests[0], usage)
 	}
 	return s, nil
 }
@@ -154,7 +154,7 @@ func (s settings) test(ctx context.Context, stdout, stderr io.Writer) (err error
 		return err
 	}
 	defer func() { err = errors.Join(err, end(ctx, l)) }()
-	cmd := exec.CommandContext(ctx, "go", append([]string{"test", "-count=1", "-timeout=30m"}, s.packages...)...)
+	cmd := exec.CommandContext(ctx, "go", append([]string{"test", "-count=1", "-timeout=30m"}, s.tests...)...)
 	cmd.Env = append(os.Environ(), lab.Variable+"="+l.State)
 	cmd.Stdout, cmd.Stderr = stdout, stderr
 	// The terminal sends an interrupt to the tests too, which clean up.
